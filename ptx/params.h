@@ -1,0 +1,43 @@
+// The parameter block of the forward kernels: what the host passes by value at each launch. Plain C++, read by both sides.
+#pragma once
+#include <cstdint>
+
+namespace fa3 {
+
+// Same size and alignment as the driver's CUtensorMap.
+struct alignas(64) TensorMap {
+  uint64_t opaque[16];
+};
+
+// Device memory of one call in flight. Contents before and after a launch mean nothing (ptx/tile/schedule.cuh).
+struct Workspace {
+  unsigned long long state;  // who prepares the counters
+  unsigned int next_tile;    // dynamic tile counter
+  unsigned int leaving;      // thread blocks that claim no more
+};
+
+struct ForwardParams {
+  // 4-D maps, innermost first: {head_dim, seqlen, heads, batch}, 16-bit elements, 128-byte swizzle, out-of-bounds reads
+  // are zero. Boxes: q {64, 64, 1, 1}; k and v {64, Bc, 1, 1}; o {64, 16, 1, 1}.
+  // With seqlen_k == 0, k and v are any valid maps (they are loaded and never used).
+  TensorMap q, k, v, o;
+  float* lse;  // may be null
+  int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
+  Workspace* workspace;
+
+  int32_t seqlen_q, seqlen_k;
+  int32_t heads;          // query heads
+  int32_t heads_per_kv;   // query heads that share a K/V head
+  int32_t causal_offset;  // causal kernels: query i sees keys j <= i + causal_offset
+  float softmax_scale;
+  float softmax_scale_log2;  // softmax_scale * log2(e)
+
+  // Schedule (ptx/tile/schedule.cuh): tiles are numbered section by section; a section is `section_heads` consecutive
+  // (batch, head) pairs, inside it query blocks are the outer and heads the inner index, longest causal block first.
+  int32_t q_blocks;       // ceil(seqlen_q / Br)
+  int32_t batch_heads;    // batch * heads
+  int32_t section_heads;  // 1 .. batch_heads
+  int32_t tiles;          // q_blocks * batch_heads
+};
+
+}  // namespace fa3

@@ -1,0 +1,59 @@
+// The table as data: one constexpr Variant per row of variants.def, with every number that follows from the row's cells
+// computed here once. Kernels and host code both read it; neither computes a tile size, a thread count or a
+// shared-memory size of its own (the kernels static_assert their layout against it).
+#pragma once
+
+namespace fa3 {
+
+enum class Kernel { fwd };
+enum class Dtype { bf16, fp16 };
+enum class Mask { full, causal };
+
+struct Variant {
+  const char* name;
+  Kernel kernel;
+  Dtype dtype;
+  int d;  // head dimension
+  Mask mask;
+  int Br, Bc;   // query rows and keys of a block
+  int stages;   // of the K/V ring
+  int q_slots;  // Q buffers of 64 rows
+
+  constexpr bool causal() const { return mask == Mask::causal; }
+  constexpr int warpgroups() const { return Br / 64; }              // consumers; one more produces
+  constexpr int threads() const { return (warpgroups() + 1) * 128; }
+
+  // setmaxnreg: the register file holds 64K registers, so 504 per thread of each four-warp slice, in multiples of 8.
+  constexpr int consumer_registers() const { return warpgroups() == 4 ? 112 : warpgroups() == 3 ? 160 : 240; }
+  constexpr int producer_registers() const { return warpgroups() == 2 ? 24 : 32; }
+
+  constexpr int q_slot_bytes() const { return 64 * d * 2; }
+  constexpr int kv_tile_bytes() const { return Bc * d * 2; }
+  constexpr int stage_bytes() const { return 2 * kv_tile_bytes(); }
+  static constexpr int barrier_bytes = 1024;  // mbarriers and tile descriptions, at the end
+  constexpr int smem_bytes() const { return q_slots * q_slot_bytes() + stages * stage_bytes() + barrier_bytes; }
+
+  constexpr bool valid() const {
+    return Br % 64 == 0 && warpgroups() >= 2 && warpgroups() <= 4 && Bc % 16 == 0 && d % 64 == 0 && d <= 256 &&
+           (stages & (stages - 1)) == 0 && q_slots >= warpgroups() && q_slots <= 2 * warpgroups() &&
+           smem_bytes() <= 227 * 1024 &&
+           (producer_registers() + warpgroups() * consumer_registers()) * 128 <= 64 * 1024;
+  }
+};
+
+inline constexpr Variant variants[] = {
+#define FA3_VARIANT(kernel, dtype, d, mask, Br, Bc, stages, q_slots)                                          \
+  {"fa3_" #kernel "_" #dtype "_d" #d "_" #mask, Kernel::kernel, Dtype::dtype, d, Mask::mask, Br, Bc, stages, q_slots},
+#include "variants.def"
+#undef FA3_VARIANT
+};
+inline constexpr int variant_count = sizeof(variants) / sizeof(variants[0]);
+
+constexpr bool all_valid() {
+  for (const Variant& v : variants)
+    if (!v.valid()) return false;
+  return true;
+}
+static_assert(all_valid(), "a row of variants.def does not fit the machine");
+
+}  // namespace fa3
