@@ -1,3 +1,263 @@
-#include "params.h"
-#include "variant.h"
-extern "C" __global__ void FA3_KERNEL(const __grid_constant__ fa3::ForwardParams p) {}
+// FlashAttention-3, forward pass, 16-bit: Algorithm 1 (warp specialization around a ring of K/V stages) with the consumer of
+// Algorithm 2 (intra-warpgroup overlap of softmax and GEMMs). Comments cite their lines as A1.n and A2.n.
+//
+// A thread block is persistent: two warps of the producer warpgroup load, the consumer warpgroups own 64 query rows of a
+// tile each. Where this differs from the paper, and why:
+//  - The ring runs on across tiles, and a tile's last PV is followed at once by the first QK of the next tile, which runs
+//    under the epilogue. Draining the pipeline at each tile is the largest loss at short lengths.
+//  - Stage i of the ring holds K(j) and the V before it, because one iteration uses just these two: one barrier, not two.
+//  - Blocks are visited from the last to the first, so that all masked blocks come first and the main loop needs no mask.
+//  - O is rescaled only when a row's maximum has grown by more than 2^8 (tile/softmax.cuh); the result is the same.
+//  - A2.16, the copy of S_next to S_cur, is the conversion of S to P, done after the wait for PV, which reads the old P.
+//  - No pingpong barriers: with three or four consumer warpgroups the hardware finds that order without them.
+#include <type_traits>
+
+#include "../isa/setmaxnreg.cuh"
+#include "../tile/epilogue.cuh"
+#include "../tile/gemm.cuh"
+#include "../tile/mask.cuh"
+#include "../tile/ring.cuh"
+#include "../tile/schedule.cuh"
+#include "../tile/softmax.cuh"
+
+namespace fa3 {
+using namespace ptx;
+
+// Loads one block of `rows` rows, slab by slab.
+FA3_DEVICE void load_rows(const uint16_t* to, int rows, const TensorMap& map, uint64_t& full, int row, int head, int batch) {
+#pragma unroll
+  for (int slab = 0; slab < slabs; slab++)
+    cp_async_bulk_tensor_4d_load(shared_address(to) + slab * rows * slab_row_bytes, &map, shared_address(&full),
+                                 slab * slab_columns, row, head, batch);
+}
+
+// Warp 0 of the producer warpgroup, one thread: K and V, and the order of tiles.              // A1.6 - A1.10
+FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
+  Claims claims(p);
+  uint32_t i = 0;                                      // use of the ring
+  int v_row = -1, v_head = 0, v_batch = 0;             // V still to be loaded: that of the block before
+  auto load_v = [&](Stage& stage, uint64_t& full) { load_rows(stage.v, Bc, p.v, full, v_row, v_head, v_batch); };
+
+  int tile_index = blockIdx.x;
+  for (uint32_t t = 0;; t++) {
+    wait(smem.empty_mail, t & 1 ^ 1);
+    smem.mail = tile_index < p.tiles ? tile_index : RowBlock::end_of_work;
+    mbarrier_arrive(shared_address(&smem.full_mail));
+    if (tile_index >= p.tiles) break;
+
+    const Tile tile = tile_at(p, tile_index);
+    const int kv_head = tile.head / p.heads_per_kv;
+    const int blocks = tile_key_blocks(p, tile.q_block);
+    // Consumer warps that do not see block j. Their share of the releases is done here, except for the tile's first
+    // stage, which also holds a V that they may still need.
+    auto absent_warps = [&](int j) {
+      int warps = 0;
+      for (int w = 0; w < warpgroups; w++) warps += key_blocks(p, first_row(p, tile.q_block) + 64 * w) <= j ? 4 : 0;
+      return warps;
+    };
+    for (int j = blocks - 1; j >= 0; j--, i++) {
+      const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
+      Stage& stage = smem.stage[s];
+      const bool first = j == blocks - 1, has_v = v_row >= 0;
+      const int absent_k = first ? 0 : absent_warps(j), absent_v = first ? 0 : absent_warps(j + 1);
+      wait(smem.empty_k[s], parity);                                                          // A1.7
+      mbarrier_arrive_expect_tx(shared_address(&smem.full_k[s]),
+                                !split_stage && has_v ? row.stage_bytes() : row.kv_tile_bytes());
+      load_rows(stage.k, Bc, p.k, smem.full_k[s], j * Bc, kv_head, tile.batch);               // A1.8
+      if (absent_k) mbarrier_arrive_count(shared_address(&smem.empty_k[s]), absent_k);
+      if constexpr (split_stage) {
+        wait(smem.empty_v[s], parity);
+        if (has_v) {
+          mbarrier_arrive_expect_tx(shared_address(&smem.full_v[s]), row.kv_tile_bytes());
+          load_v(stage, smem.full_v[s]);
+        } else {
+          mbarrier_arrive(shared_address(&smem.full_v[s]));
+        }
+        if (absent_v) mbarrier_arrive_count(shared_address(&smem.empty_v[s]), absent_v);
+      } else if (has_v) {
+        load_v(stage, smem.full_k[s]);
+      }
+      v_row = j * Bc, v_head = kv_head, v_batch = tile.batch;
+    }
+    tile_index = claims.next();  // after the loads: a tile claimed late goes to the block that is ready for it
+  }
+
+  // The last V of all, alone in its stage.
+  const uint32_t s = KvRing::index(i);
+  uint64_t& empty = split_stage ? smem.empty_v[s] : smem.empty_k[s];
+  uint64_t& full = split_stage ? smem.full_v[s] : smem.full_k[s];
+  wait(empty, KvRing::parity(i) ^ 1);
+  mbarrier_arrive_expect_tx(shared_address(&full), row.kv_tile_bytes());
+  load_v(smem.stage[s], full);
+}
+
+// Warp 1 of the producer warpgroup, one thread: Q, as soon as a slot is free.                  // A1.4, A1.5
+FA3_DEVICE void q_producer(const ForwardParams& p, Smem& smem) {
+  for (uint32_t t = 0;; t++) {
+    wait(smem.full_mail, t & 1);
+    const int tile_index = smem.mail;
+    mbarrier_arrive(shared_address(&smem.empty_mail));
+    const bool end = tile_index == RowBlock::end_of_work;
+    const Tile tile = tile_at(p, end ? 0 : tile_index);
+    const int blocks = tile_key_blocks(p, tile.q_block);
+    for (int w = 0; w < warpgroups; w++) {
+      const uint32_t use = t * warpgroups + w, slot = QRing::index(use);
+      uint64_t& full = smem.full_q[slot];
+      wait(smem.empty_q[slot], QRing::parity(use) ^ 1);
+      // Under a causal mask the warpgroups take turns with the longer rows.
+      const int row = first_row(p, tile.q_block) + 64 * (causal && t & 1 ? warpgroups - 1 - w : w);
+      const int mine = key_blocks(p, row);
+      smem.row_block[slot] = {row, end ? RowBlock::end_of_work : mine, blocks - mine, tile.head, tile.batch};
+      if (end || row < 0 || row >= p.seqlen_q) {
+        mbarrier_arrive(shared_address(&full));
+      } else {
+        mbarrier_arrive_expect_tx(shared_address(&full), fa3::row.q_slot_bytes());
+        load_rows(smem.q[slot], 64, p.q, full, row, tile.head, tile.batch);
+      }
+    }
+    if (end) break;
+  }
+}
+
+// A consumer warpgroup: 64 rows of each tile.
+FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
+  const KvRing ring{smem};
+  const float c = p.softmax_scale_log2;
+  const bool one_lane = threadIdx.x % 32 == 0;
+
+  float S[Bc / 2], O[d / 2], alpha[2] = {1.f, 1.f};
+  uint32_t P[Bc / 4];
+  RowState state;
+
+  // Descriptors of slot and stage 0; the others follow at fixed distances.
+  const uint64_t q_desc = q_descriptor(smem, 0), k_desc = k_descriptor(smem, 0), v_desc = v_descriptor(smem, 0);
+  auto q_at = [&](uint32_t slot) { return q_desc + uint64_t(slot) * descriptor_units(row.q_slot_bytes()); };
+  auto k_at = [&](uint32_t i) { return k_desc + uint64_t(KvRing::index(i)) * descriptor_units(row.stage_bytes()); };
+  auto v_at = [&](uint32_t i) { return v_desc + uint64_t(KvRing::index(i)) * descriptor_units(row.stage_bytes()); };
+
+  uint32_t use = warpgroup, slot = QRing::index(use);  // of the Q ring
+  RowBlock block;
+  auto receive_q = [&] {
+    wait(smem.full_q[slot], QRing::parity(use));
+    block = smem.row_block[slot];
+    block.blocks = __shfl_sync(0xffffffffu, block.blocks, 0);    // the same in all lanes: shuffled so that the compiler
+    block.skipped = __shfl_sync(0xffffffffu, block.skipped, 0);  // knows, and keeps ring positions in uniform registers
+  };
+  // Releases a tile's first stage where this warpgroup skips its K; otherwise that is done after the first softmax.
+  auto release_skipped = [&](uint32_t i) {
+    ring.release_v(i, block.skipped > 0);
+    if (block.skipped > 0) ring.release_k(i, false);
+  };
+
+#pragma unroll
+  for (int k = 0; k < d / 2; k++) O[k] = 0.f;  // A1.13; only so that every register has a value: the first PV overwrites
+  wgmma_owned(O);
+  receive_q();                                 // A2.3
+  uint32_t i = block.skipped;                  // use of the K/V ring
+  if (block.blocks != RowBlock::end_of_work) release_skipped(0);
+  if (block.blocks > 0) ring.wait_k(i);
+  wgmma_fence();
+  issue_qk(S, q_at(slot), k_at(i));            // A2.4
+  wgmma_commit_group();
+  wgmma_wait_group<0>();
+  wgmma_owned(S);
+
+  while (block.blocks != RowBlock::end_of_work) {
+    // S holds the scores of the tile's first block for these rows (any values, if they see no block).
+    const int warp_row = block.row + 16 * warp;
+    int j = max(block.blocks - 1, 0);
+    if (block.blocks == 0 || crosses_boundary(p, j, block.row)) mask(S, p, j, warp_row);
+    softmax_first(S, state, c);                // A2.6
+    if (block.blocks > 0) ring.release_k(i, true);  // A2.5
+    convert(S, P);
+    wgmma_owned(P);
+
+    bool accumulate = false;  // O = P V for the tile's first PV
+    auto step = [&](auto masked) {
+      i++;
+      ring.wait_both(i);                       // A2.8, A2.10
+      wgmma_fence();
+      issue_qk(S, q_at(slot), k_at(i));        // A2.9
+      wgmma_commit_group();
+      issue_pv(O, P, v_at(i), accumulate);     // A2.11
+      wgmma_commit_group();
+      accumulate = true;
+      wgmma_wait_group<1>();                   // A2.12
+      wgmma_owned(S);
+      ring.release_k(i, false);
+      if constexpr (masked) mask(S, p, j, warp_row);
+      const bool rescale = softmax(S, state, alpha, c);  // A2.13
+      wgmma_wait_group<0>();                   // A2.14
+      wgmma_owned(O);
+      wgmma_owned(S);
+      ring.release_v(i, true);                 // A2.15
+      convert(S, P);                           // A2.16
+      wgmma_owned(P);
+      if (rescale) scale_rows(O, alpha);
+      wgmma_owned(O);
+    };
+    j--;
+    if constexpr (causal)
+      for (; j >= 0 && crosses_boundary(p, j, block.row); j--) step(std::true_type());
+    for (; j >= 0; j--) step(std::false_type());  // A2.7
+
+    // The last V shares its stage with the next tile's first K.
+    const RowBlock done = block;
+    const uint32_t done_slot = slot, first = done.blocks > 0 ? i + 1 : i;
+    ring.wait_v(first);                        // A2.18
+    wgmma_fence();
+    issue_pv(O, P, v_at(first), accumulate);   // A2.19
+    wgmma_commit_group();
+    use += warpgroups;
+    slot = QRing::index(use);
+    receive_q();
+    i = first + block.skipped;
+    if (block.blocks > 0) ring.wait_k(i);
+    wgmma_fence();
+    issue_qk(S, q_at(slot), k_at(i));          // A2.4 of the next tile; its result is not used if there is none
+    wgmma_commit_group();
+
+    const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
+    wgmma_wait_group<1>();
+    wgmma_owned(O);
+    if (block.blocks != RowBlock::end_of_work) release_skipped(first);
+    if (done.blocks == 0) {
+#pragma unroll
+      for (int k = 0; k < d / 2; k++) O[k] = 0.f;  // P was 0, but V need not have been finite
+    }
+    bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
+    store_o(O, l, smem, done_slot, p, done, warp);  // A2.20
+    store_lse(state, l, p, done, warp);
+    wgmma_wait_group<0>();
+    wgmma_owned(S);
+    if (one_lane) {
+      cp_async_bulk_wait_group_read_0();
+      mbarrier_arrive(shared_address(&smem.empty_q[done_slot]));
+    }
+    __syncwarp();
+  }
+  if (one_lane) cp_async_bulk_wait_group_0();
+}
+
+}  // namespace fa3
+
+extern "C" __global__ void __launch_bounds__(fa3::row.threads(), 1)
+FA3_KERNEL(const __grid_constant__ fa3::ForwardParams p) {
+  using namespace fa3;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  Smem& smem = *reinterpret_cast<Smem*>(shared);
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), warpgroup = warp / 4;
+  if (threadIdx.x == 0) init_barriers(smem);
+  bar_sync(barrier_all, row.threads());
+
+  if (warpgroup == warpgroups) {  // A1.2
+    setmaxnreg_dec<row.producer_registers()>();  // A1.3
+    if (threadIdx.x % 32 == 0) {
+      if (warp % 4 == 0) kv_producer(p, smem);
+      if (warp % 4 == 1) q_producer(p, smem);
+    }
+  } else {
+    setmaxnreg_inc<row.consumer_registers()>();  // A1.12, A2.1
+    consumer(p, smem, warpgroup, warp % 4);
+  }
+}

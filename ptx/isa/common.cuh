@@ -1,0 +1,17 @@
+// Shared by the wrappers of this folder. The rules of the folder:
+//  - A wrapper is one PTX instruction and carries its mnemonic as name ('.' and '::' become '_', qualifiers with a single
+//    legal value are left out). The exact PTX stands above it after "ptx:", with the section of the PTX ISA.
+//  - No loops, no policy. Shared-memory addresses are uint32_t in the shared window (shared_address).
+//  - asm stands here and nowhere else in the project.
+#pragma once
+#include <cstdint>
+
+#define FA3_DEVICE __device__ __forceinline__
+
+namespace fa3::ptx {
+
+FA3_DEVICE uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+}  // namespace fa3::ptx

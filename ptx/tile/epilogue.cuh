@@ -1,0 +1,51 @@
+// O and LSE on their way out: each warp stages its 16 rows of O in the tile's dead Q slot and stores them with TMA, which
+// clips what lies outside the tensor.
+#pragma once
+#include "../isa/matrix.cuh"
+#include "../isa/tma.cuh"
+#include "softmax.cuh"
+#include "smem.cuh"
+
+namespace fa3 {
+
+// l: complete row sums. The caller's warpgroup has finished all reads of the slot.
+FA3_DEVICE void store_o(const float (&O)[d / 2], const float (&l)[2], Smem& smem, uint32_t slot, const ForwardParams& p,
+                        const RowBlock& block, int warp) {
+  using namespace ptx;
+  const int lane = threadIdx.x % 32;
+  const uint32_t rows = shared_address(&smem.q[slot]) + warp * 16 * slab_row_bytes;
+  // stmatrix: lanes 0-15 address the 16 rows of 8 columns, lanes 16-31 the same rows 8 columns on.
+  const uint32_t address = rows + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane % 8) << 4);
+  const float inverse[2] = {l[0] > 0.f ? rcp_approx_ftz(l[0]) : 0.f, l[1] > 0.f ? rcp_approx_ftz(l[1]) : 0.f};
+#pragma unroll
+  for (int k = 0; k < d / 16; k++) {
+    uint32_t x[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = pack(O[8 * k + 2 * i] * inverse[i & 1], O[8 * k + 2 * i + 1] * inverse[i & 1]);
+    stmatrix_x4((address ^ k % 4 * 32) + k / 4 * 64 * slab_row_bytes, x[0], x[1], x[2], x[3]);
+  }
+  fence_proxy_async_shared();
+  __syncwarp();
+  if (lane == 0) {
+#pragma unroll
+    for (int slab = 0; slab < slabs; slab++)
+      cp_async_bulk_tensor_4d_store(&p.o, rows + slab * 64 * slab_row_bytes, slab * slab_columns, block.row + warp * 16,
+                                    block.head, block.batch);
+    cp_async_bulk_commit_group();
+  }
+}
+
+// LSE = m * scale + ln(l), -inf for a row without keys.
+FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const ForwardParams& p, const RowBlock& block, int warp) {
+  const int lane = threadIdx.x % 32;
+  if (p.lse == nullptr || lane % 4 != 0) return;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int row = block.row + warp * 16 + lane / 4 + 8 * i;
+    if (row >= 0 && row < p.seqlen_q)
+      p.lse[block.batch * p.lse_stride_batch + block.head * p.lse_stride_head + row * p.lse_stride_row] =
+          l[i] > 0.f ? state.m[i] * p.softmax_scale + __logf(l[i]) : -INFINITY;
+  }
+}
+
+}  // namespace fa3

@@ -1,0 +1,51 @@
+// Rings of shared-memory buffers between producer and consumers.
+//
+// Both sides count uses from 0 on, over all tiles of the thread block: use i takes buffer i % size, and the parity of its
+// barriers is (i / size) & 1. Nothing is drained between tiles.
+#pragma once
+#include "smem.cuh"
+
+namespace fa3 {
+
+FA3_DEVICE void wait(const uint64_t& barrier, uint32_t parity) {
+  while (!ptx::mbarrier_try_wait_parity(ptx::shared_address(&barrier), parity)) {
+  }
+}
+
+// The K/V ring. Use i of the ring holds K of one block and V of the block before it (of the previous tile's last block, if
+// K is the first of its tile). A stage is released by each consumer warp, once (with split_stage: once for K, once for V).
+struct KvRing {
+  Smem& smem;
+
+  static FA3_DEVICE uint32_t index(uint32_t i) { return i % row.stages; }
+  static FA3_DEVICE uint32_t parity(uint32_t i) { return i / row.stages & 1; }
+
+  FA3_DEVICE void wait_k(uint32_t i) const { wait(smem.full_k[index(i)], parity(i)); }
+  FA3_DEVICE void wait_v(uint32_t i) const { wait(split_stage ? smem.full_v[index(i)] : smem.full_k[index(i)], parity(i)); }
+  FA3_DEVICE void wait_both(uint32_t i) const {
+    wait_k(i);
+    if constexpr (split_stage) wait_v(i);
+  }
+
+  // The calling warp is done with K (or V) of the stage. stage_done: and with the other half too.
+  FA3_DEVICE void release_k(uint32_t i, bool stage_done) const {
+    if (split_stage || stage_done) arrive(smem.empty_k[index(i)]);
+  }
+  FA3_DEVICE void release_v(uint32_t i, bool stage_done) const {
+    if constexpr (split_stage) arrive(smem.empty_v[index(i)]);
+    else if (stage_done) arrive(smem.empty_k[index(i)]);
+  }
+
+ private:
+  static FA3_DEVICE void arrive(uint64_t& barrier) {
+    ptx::mbarrier_arrive_if(ptx::shared_address(&barrier), threadIdx.x % 32 == 0);
+  }
+};
+
+// The Q slots. Use t * warpgroups + w is the Q of warpgroup w in the thread block's t-th tile.
+struct QRing {
+  static FA3_DEVICE uint32_t index(uint32_t i) { return i % row.q_slots; }
+  static FA3_DEVICE uint32_t parity(uint32_t i) { return i / row.q_slots & 1; }
+};
+
+}  // namespace fa3

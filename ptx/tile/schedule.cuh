@@ -1,0 +1,88 @@
+// The persistent tile scheduler: which tile comes next, and what is in it.
+//
+// Thread block b starts with tile b; further tiles are claimed one by one from a counter in the workspace, so that SMs which
+// are slow, late or shared with another kernel take fewer. Tiles are numbered so that heads that share K/V and fit the L2
+// cache together run together, and under a causal mask the longest blocks of a section come first.
+//
+// The counter needs no memset before a launch: the first block that wants to claim prepares it, the last block to leave
+// marks it unprepared again, and any other content (the caller's workspace is not initialised) counts as unprepared.
+#pragma once
+#include "../isa/fence.cuh"
+#include "config.cuh"
+
+namespace fa3 {
+
+struct Tile {
+  int q_block;
+  int head, batch;
+};
+
+FA3_DEVICE Tile tile_at(const ForwardParams& p, int index) {
+  const int per_section = p.section_heads * p.q_blocks;
+  const int section = index / per_section, within = index - section * per_section;
+  const int heads = min(p.section_heads, p.batch_heads - section * p.section_heads);
+  const int i = within / heads;
+  const int batch_head = section * p.section_heads + within - i * heads;
+  const int batch = batch_head / p.heads;
+  return {causal ? p.q_blocks - 1 - i : i, batch_head - batch * p.heads, batch};
+}
+
+// First query row of the tile. Blocks are counted from the end of the sequence (q_origin <= 0), so that under a causal mask
+// the block with fewer rows is the first and shortest one.
+FA3_DEVICE int first_row(const ForwardParams& p, int q_block) { return p.q_origin + q_block * Br; }
+
+// K/V blocks that the 64 query rows from `row` on have to see; 0 if none of them exists or sees a key.
+FA3_DEVICE int key_blocks(const ForwardParams& p, int row) {
+  if (row >= p.seqlen_q || row + 64 <= 0) return 0;
+  int keys = p.seqlen_k;
+  if constexpr (causal) keys = min(keys, min(row + 63, p.seqlen_q - 1) + p.causal_offset + 1);
+  return keys <= 0 ? 0 : (keys + Bc - 1) / Bc;
+}
+
+// K/V blocks of the whole tile: those of its last rows. At least one is always loaded, which keeps the pipeline uniform.
+FA3_DEVICE int tile_key_blocks(const ForwardParams& p, int q_block) {
+  int blocks = 1;
+  for (int w = 0; w < warpgroups; w++) blocks = max(blocks, key_blocks(p, first_row(p, q_block) + 64 * w));
+  return blocks;
+}
+
+class Claims {
+ public:
+  FA3_DEVICE explicit Claims(const ForwardParams& p) : p_(p) {}
+
+  // The next tile of this thread block; p.tiles or more when there is none. Called by one thread, not again after that.
+  FA3_DEVICE int next() {
+    const int blocks = gridDim.x;
+    if (p_.tiles <= blocks) return p_.tiles;
+    if (!prepared_) prepare();
+    const int tile = atomicAdd(&p_.workspace->next_tile, 1u);
+    if (tile >= p_.tiles && atomicAdd(&p_.workspace->leaving, 1u) == blocks - 1u)
+      ptx::st_release_gpu_u64(&p_.workspace->state, idle);
+    return tile;
+  }
+
+ private:
+  // Any other value of the state word means idle, too; these are arbitrary, so that leftovers do not look like them.
+  static constexpr unsigned long long idle = 0, preparing = 0x9c6e1f5b03a7d241ull, ready = 0x51f0b7d38e2c946dull;
+
+  FA3_DEVICE void prepare() {
+    Workspace& w = *p_.workspace;
+    for (;;) {
+      const unsigned long long seen = ptx::ld_acquire_gpu_u64(&w.state);
+      if (seen == ready) break;
+      if (seen != preparing && atomicCAS(&w.state, seen, preparing) == seen) {
+        w.next_tile = gridDim.x;
+        w.leaving = 0;
+        __threadfence();
+        ptx::st_release_gpu_u64(&w.state, ready);
+        break;
+      }
+    }
+    prepared_ = true;
+  }
+
+  const ForwardParams& p_;
+  bool prepared_ = false;
+};
+
+}  // namespace fa3

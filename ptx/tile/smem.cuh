@@ -1,0 +1,62 @@
+// The shared memory of a forward kernel, and its named barriers. No offset arithmetic exists outside this struct.
+#pragma once
+#include "../isa/barrier.cuh"
+#include "../isa/fence.cuh"
+#include "../isa/mbarrier.cuh"
+#include "config.cuh"
+
+namespace fa3 {
+
+// What a consumer warpgroup needs to know of its 64 rows of a tile.
+struct alignas(16) RowBlock {
+  int row;      // first query row; may lie outside 0 .. seqlen_q - 1 for a block without rows
+  int blocks;   // K/V blocks it computes, the last ones of the tile's; end_of_work after the last tile
+  int skipped;  // the tile's K/V blocks before those
+  int head, batch;
+  static constexpr int end_of_work = -1;
+};
+
+// K(j) and the V of the block before it, as they are used together in one iteration.
+struct Stage {
+  uint16_t k[Bc * d];
+  uint16_t v[Bc * d];
+};
+
+// With few stages K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
+inline constexpr bool split_stage = row.stages <= 2;
+
+struct alignas(1024) Smem {
+  uint16_t q[row.q_slots][64 * d];  // after the tile's last QK, a slot stages the tile's O
+  Stage stage[row.stages];
+
+  uint64_t full_k[row.stages], empty_k[row.stages];  // without split_stage: of the whole stage
+  uint64_t full_v[row.stages], empty_v[row.stages];  // only with split_stage
+  uint64_t full_q[row.q_slots], empty_q[row.q_slots];
+  uint64_t full_mail, empty_mail;
+  int mail;  // the tile whose Q comes next, from the K/V producer to the Q producer
+  RowBlock row_block[row.q_slots];
+};
+static_assert(sizeof(Smem) <= row.smem_bytes(), "variant.h reserves too little shared memory for this row");
+
+enum NamedBarrier { barrier_all = 0, barrier_warpgroup = 1 };  // barrier_warpgroup + i: warpgroup i
+
+// Called by one thread, before a barrier of the whole block.
+FA3_DEVICE void init_barriers(Smem& smem) {
+  using namespace ptx;
+  auto init = [](uint64_t& barrier, int arrivals) { mbarrier_init(shared_address(&barrier), arrivals); };
+  for (int i = 0; i < row.stages; i++) {
+    init(smem.full_k[i], 1);
+    init(smem.empty_k[i], warpgroups * 4);  // every consumer warp
+    init(smem.full_v[i], 1);
+    init(smem.empty_v[i], warpgroups * 4);
+  }
+  for (int i = 0; i < row.q_slots; i++) {
+    init(smem.full_q[i], 1);
+    init(smem.empty_q[i], 4);  // the four warps that read it
+  }
+  init(smem.full_mail, 1);
+  init(smem.empty_mail, 1);
+  fence_mbarrier_init();
+}
+
+}  // namespace fa3
