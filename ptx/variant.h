@@ -8,6 +8,7 @@ namespace fa3 {
 enum class Kernel { fwd };
 enum class Dtype { bf16, fp16 };
 enum class Mask { full, causal };
+enum class Softmax { online, speculative };  // ptx/tile/softmax.cuh
 
 struct Variant {
   const char* name;
@@ -18,14 +19,15 @@ struct Variant {
   int Br, Bc;   // query rows and keys of a block
   int stages;   // of the K/V ring
   int q_slots;  // Q buffers of 64 rows
+  Softmax softmax;
 
   constexpr bool causal() const { return mask == Mask::causal; }
   constexpr int warpgroups() const { return Br / 64; }              // consumers; one more produces
   constexpr int threads() const { return (warpgroups() + 1) * 128; }
 
   // setmaxnreg: the register file holds 64K registers, so 504 per thread of each four-warp slice, in multiples of 8.
-  constexpr int consumer_registers() const { return warpgroups() == 4 ? 112 : warpgroups() == 3 ? 160 : 240; }
-  constexpr int producer_registers() const { return warpgroups() == 2 ? 24 : 32; }
+  constexpr int consumer_registers() const { return warpgroups() == 4 ? 112 : warpgroups() == 3 ? 160 : 232; }
+  constexpr int producer_registers() const { return warpgroups() == 2 ? 40 : 32; }
 
   constexpr int q_slot_bytes() const { return 64 * d * 2; }
   constexpr int kv_tile_bytes() const { return Bc * d * 2; }
@@ -42,8 +44,9 @@ struct Variant {
 };
 
 inline constexpr Variant variants[] = {
-#define FA3_VARIANT(kernel, dtype, d, mask, Br, Bc, stages, q_slots)                                          \
-  {"fa3_" #kernel "_" #dtype "_d" #d "_" #mask, Kernel::kernel, Dtype::dtype, d, Mask::mask, Br, Bc, stages, q_slots},
+#define FA3_VARIANT(kernel, dtype, d, mask, Br, Bc, stages, q_slots, softmax)                                       \
+  {"fa3_" #kernel "_" #dtype "_d" #d "_" #mask, Kernel::kernel, Dtype::dtype, d, Mask::mask, Br, Bc, stages, q_slots, \
+   Softmax::softmax},
 #include "variants.def"
 #undef FA3_VARIANT
 };

@@ -7,7 +7,7 @@
 //    under the epilogue. Draining the pipeline at each tile is the largest loss at short lengths.
 //  - Stage i of the ring holds K(j) and the V before it, because one iteration uses just these two: one barrier, not two.
 //  - Blocks are visited from the last to the first, so that all masked blocks come first and the main loop needs no mask.
-//  - O is rescaled only when a row's maximum has grown by more than 2^8 (tile/softmax.cuh); the result is the same.
+//  - The reference m need not be the row maximum, so O is hardly ever rescaled (tile/softmax.cuh); the result is the same.
 //  - A2.16, the copy of S_next to S_cur, is the conversion of S to P, done after the wait for PV, which reads the old P.
 //  - No pingpong barriers: with three or four consumer warpgroups the hardware finds that order without them.
 #include <type_traits>
@@ -135,40 +135,49 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
   auto k_at = [&](uint32_t i) { return k_desc + uint64_t(KvRing::index(i)) * descriptor_units(row.stage_bytes()); };
   auto v_at = [&](uint32_t i) { return v_desc + uint64_t(KvRing::index(i)) * descriptor_units(row.stage_bytes()); };
 
+  auto stage = [&](uint32_t i) -> Stage& { return smem.stage[KvRing::index(i)]; };
+
   uint32_t use = warpgroup, slot = QRing::index(use);  // of the Q ring
-  RowBlock block;
+  int blocks, skipped, block_row;                      // of the RowBlock in the slot
   auto receive_q = [&] {
     wait(smem.full_q[slot], QRing::parity(use));
-    block = smem.row_block[slot];
-    block.blocks = __shfl_sync(0xffffffffu, block.blocks, 0);    // the same in all lanes: shuffled so that the compiler
-    block.skipped = __shfl_sync(0xffffffffu, block.skipped, 0);  // knows, and keeps ring positions in uniform registers
+    const RowBlock& block = smem.row_block[slot];
+    block_row = block.row;
+    blocks = __shfl_sync(0xffffffffu, block.blocks, 0);    // the same in all lanes: shuffled so that the compiler knows,
+    skipped = __shfl_sync(0xffffffffu, block.skipped, 0);  // and keeps ring positions in uniform registers
   };
   // Releases a tile's first stage where this warpgroup skips its K; otherwise that is done after the first softmax.
   auto release_skipped = [&](uint32_t i) {
-    ring.release_v(i, block.skipped > 0);
-    if (block.skipped > 0) ring.release_k(i, false);
+    ring.release_v(i, skipped > 0);
+    if (skipped > 0) ring.release_k(i, false);
   };
 
 #pragma unroll
   for (int k = 0; k < d / 2; k++) O[k] = 0.f;  // A1.13; only so that every register has a value: the first PV overwrites
   wgmma_owned(O);
   receive_q();                                 // A2.3
-  uint32_t i = block.skipped;                  // use of the K/V ring
-  if (block.blocks != RowBlock::end_of_work) release_skipped(0);
-  if (block.blocks > 0) ring.wait_k(i);
+  uint32_t i = skipped;                  // use of the K/V ring
+  if (blocks != RowBlock::end_of_work) release_skipped(0);
+  if (blocks > 0) ring.wait_k(i);
   wgmma_fence();
   issue_qk(S, q_at(slot), k_at(i));            // A2.4
   wgmma_commit_group();
   wgmma_wait_group<0>();
   wgmma_owned(S);
 
-  while (block.blocks != RowBlock::end_of_work) {
+  while (blocks != RowBlock::end_of_work) {
     // S holds the scores of the tile's first block for these rows (any values, if they see no block).
-    const int warp_row = block.row + 16 * warp;
-    int j = max(block.blocks - 1, 0);
-    if (block.blocks == 0 || crosses_boundary(p, j, block.row)) mask(S, p, j, warp_row);
-    softmax_first(S, state, c);                // A2.6
-    if (block.blocks > 0) ring.release_k(i, true);  // A2.5
+    const int warp_row = block_row + 16 * warp;
+    int j = max(blocks - 1, 0);
+    if (causal || blocks == 0 || crosses_boundary(p, j, block_row)) {
+      mask(S, p, j, warp_row);
+      softmax_first(S, state, c);              // A2.6
+    } else if constexpr (row.softmax == Softmax::speculative) {
+      softmax_first_speculative(S, state, c, smem.q[slot], stage(i).k, warp);
+    } else {
+      softmax_first(S, state, c);
+    }
+    if (blocks > 0) ring.release_k(i, true);  // A2.5
     convert(S, P);
     wgmma_owned(P);
 
@@ -184,9 +193,15 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       accumulate = true;
       wgmma_wait_group<1>();                   // A2.12
       wgmma_owned(S);
-      ring.release_k(i, false);
-      if constexpr (masked) mask(S, p, j, warp_row);
-      const bool rescale = softmax(S, state, alpha, c);  // A2.13
+      bool rescale;                            // A2.13
+      if constexpr (masked || row.softmax == Softmax::online) {
+        ring.release_k(i, false);
+        if constexpr (masked) mask(S, p, j, warp_row);
+        rescale = softmax_online(S, state, alpha, c);
+      } else {
+        rescale = softmax_speculative(S, state, alpha, c, smem.q[slot], stage(i).k, warp);
+        ring.release_k(i, false);
+      }
       wgmma_wait_group<0>();                   // A2.14
       wgmma_owned(O);
       wgmma_owned(S);
@@ -198,12 +213,13 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     };
     j--;
     if constexpr (causal)
-      for (; j >= 0 && crosses_boundary(p, j, block.row); j--) step(std::true_type());
+      for (; j >= 0 && crosses_boundary(p, j, block_row); j--) step(std::true_type());
     for (; j >= 0; j--) step(std::false_type());  // A2.7
 
     // The last V shares its stage with the next tile's first K.
-    const RowBlock done = block;
-    const uint32_t done_slot = slot, first = done.blocks > 0 ? i + 1 : i;
+    const RowBlock& done = smem.row_block[slot];
+    const uint32_t done_slot = slot, first = blocks > 0 ? i + 1 : i;
+    const bool saw_no_key = blocks == 0;
     ring.wait_v(first);                        // A2.18
     wgmma_fence();
     issue_pv(O, P, v_at(first), accumulate);   // A2.19
@@ -211,8 +227,8 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     use += warpgroups;
     slot = QRing::index(use);
     receive_q();
-    i = first + block.skipped;
-    if (block.blocks > 0) ring.wait_k(i);
+    i = first + skipped;
+    if (blocks > 0) ring.wait_k(i);
     wgmma_fence();
     issue_qk(S, q_at(slot), k_at(i));          // A2.4 of the next tile; its result is not used if there is none
     wgmma_commit_group();
@@ -220,8 +236,8 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     wgmma_wait_group<1>();
     wgmma_owned(O);
-    if (block.blocks != RowBlock::end_of_work) release_skipped(first);
-    if (done.blocks == 0) {
+    if (blocks != RowBlock::end_of_work) release_skipped(first);
+    if (saw_no_key) {
 #pragma unroll
       for (int k = 0; k < d / 2; k++) O[k] = 0.f;  // P was 0, but V need not have been finite
     }

@@ -1,12 +1,18 @@
 // Online softmax on the accumulator layout of wgmma: a thread holds two rows of S, row i in registers 4 g + 2 i + c, and
 // the four lanes of a quad share them.
 //
-// m is a reference, not necessarily the maximum: any m gives the same O and LSE, as long as exp2((S - m) c) does not
-// overflow, because P, l and O all use the same one. So O is rescaled only when a row's maximum has grown past m by more
-// than 2^8 since, which after the first block is rare.
+// m is a reference, not necessarily the maximum: any m gives the same O and LSE, as long as P = exp2((S - m) c) neither
+// overflows nor vanishes, because P, l and O all use the same one. Two modes follow from that, both exact:
+//  - online: the row maximum of each block is found; O is rescaled only when it exceeds m by more than 2^8, which after
+//    the first block is rare.
+//  - speculative: no maximum at all. P is computed against the old m, and its row sums, needed anyway, tell afterwards
+//    whether that was safe: a sum of positive numbers bounds the largest. If not (rare), S is computed again from Q and K,
+//    still in shared memory, and the block takes the online path. Fewer instructions, and the branch behind the
+//    exponentials keeps ptxas from moving the wait for PV above them.
 #pragma once
 #include "../isa/math.cuh"
-#include "config.cuh"
+#include "../isa/matrix.cuh"
+#include "smem.cuh"
 
 namespace fa3 {
 
@@ -59,7 +65,7 @@ FA3_DEVICE void softmax_first(float (&S)[Bc / 2], RowState& state, float c) {
 }
 
 // Any later block. Returns whether O is to be multiplied by alpha (the same answer in all lanes of the warp).
-FA3_DEVICE bool softmax(float (&S)[Bc / 2], RowState& state, float (&alpha)[2], float c) {
+FA3_DEVICE bool softmax_online(float (&S)[Bc / 2], RowState& state, float (&alpha)[2], float c) {
   float max[2], sum[2];
   row_max(S, max);
   const bool rescale =
@@ -77,6 +83,75 @@ FA3_DEVICE bool softmax(float (&S)[Bc / 2], RowState& state, float (&alpha)[2], 
   state.l[0] += sum[0];
   state.l[1] += sum[1];
   return rescale;
+}
+
+// Where P stays accurate in its 16 bits and far from overflow in float32.
+inline constexpr float speculation_min = is_bf16 ? 0x1p-20f : 0x1p-2f;
+inline constexpr float speculation_max = is_bf16 ? 0x1p20f : 0x1p14f;
+
+// S = Q K^T for the warp's 16 rows, with mma.sync: the accumulator layout is the same as wgmma's.
+FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const uint16_t* q, const uint16_t* k, int warp) {
+  using namespace ptx;
+  const int lane = threadIdx.x % 32;
+  // Where ldmatrix.x4 reads: 16 query rows at k 0-7 (lanes 0-15) and 8-15; 8 keys at k 0-7 and 8-15, and the next 8 keys.
+  // The swizzle is an xor, so step k of a slab is 32 k away by xor, too.
+  const uint32_t a_address =
+      shared_address(q) + (warp * 16 + lane % 16) * slab_row_bytes + ((lane / 16 ^ lane % 8) << 4);
+  const uint32_t b_address =
+      shared_address(k) + (lane % 8 + lane / 16 * 8) * slab_row_bytes + ((lane / 8 % 2 ^ lane % 8) << 4);
+#pragma unroll
+  for (int i = 0; i < Bc / 2; i++) S[i] = 0.f;
+#pragma unroll 1
+  for (int step = 0; step < d / 16; step++) {
+    const int slab = step / 4, within = step % 4 * 32;
+    uint32_t a[4];
+    ldmatrix_x4(a, (a_address ^ within) + slab * 64 * slab_row_bytes);
+#pragma unroll
+    for (int g = 0; g < Bc / 8; g += 2) {
+      uint32_t b[4];
+      ldmatrix_x4(b, (b_address ^ within) + (slab * Bc + g * 8) * slab_row_bytes);
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        float* s = &S[4 * (g + h)];
+        if constexpr (is_bf16) mma_m16n8k16_f32_bf16(s[0], s[1], s[2], s[3], a, b[2 * h], b[2 * h + 1]);
+        else mma_m16n8k16_f32_f16(s[0], s[1], s[2], s[3], a, b[2 * h], b[2 * h + 1]);
+      }
+    }
+  }
+}
+
+// The first block without a mask, against m = 0. Each row needs a quad of partial sums of which none is too large and one
+// is large enough.
+FA3_DEVICE void softmax_first_speculative(float (&S)[Bc / 2], RowState& state, float c, const uint16_t* q, const uint16_t* k,
+                                          int warp) {
+  state.m[0] = state.m[1] = 0.f;
+  exponentiate(S, state.m, state.l, c);
+  uint32_t enough[2];
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    enough[i] = __ballot_sync(0xffffffffu, state.l[i] > speculation_min);
+    enough[i] |= enough[i] >> 1;
+    enough[i] |= enough[i] >> 2;
+  }
+  const uint32_t too_large = __ballot_sync(0xffffffffu, fmaxf(state.l[0], state.l[1]) > speculation_max);
+  if (too_large | (~(enough[0] & enough[1]) & 0x11111111u)) {
+    recompute_scores(S, q, k, warp);
+    softmax_first(S, state, c);
+  }
+}
+
+// Any later block without a mask; as softmax_online.
+FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, float (&alpha)[2], float c, const uint16_t* q,
+                                    const uint16_t* k, int warp) {
+  float sum[2];
+  exponentiate(S, state.m, sum, c);
+  if (__any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) > speculation_max)) {
+    recompute_scores(S, q, k, warp);
+    return softmax_online(S, state, alpha, c);
+  }
+  state.l[0] += sum[0];
+  state.l[1] += sum[1];
+  return false;
 }
 
 FA3_DEVICE uint32_t pack(float low, float high) {
