@@ -1,0 +1,115 @@
+// The C border: each function validates, hands over, and leaves the calling thread's message in order.
+#include "error.h"
+#include "info.h"
+#include "launch.h"
+#include "modules.h"
+#include "reference.h"
+#include "select.h"
+#include "validate.h"
+
+using namespace fa3;
+
+namespace {
+
+fa3_status prepare(const fa3_forward_params* params, Rules rules, Problem& problem, Selection& selection) {
+  if (fa3_status status = validate(params, rules, problem)) return status;
+  return select(problem, selection);
+}
+
+// A refusal has left its message; success clears the one before.
+fa3_status finish(fa3_status status) { return status ? status : succeed(); }
+
+fa3_status workspace_size(const fa3_forward_params* params, size_t* bytes) {
+  Problem problem;
+  Selection selection;
+  if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
+  if (fa3_status status = prepare(params, Rules::shapes, problem, selection)) return status;
+  *bytes = FA3_FORWARD_WORKSPACE_BYTES;
+  return FA3_OK;
+}
+
+fa3_status forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes, CUstream stream) {
+  Problem problem;
+  Selection selection;
+  if (fa3_status status = prepare(params, Rules::device, problem, selection)) return status;
+  if (fa3_status status = validate_workspace(workspace, workspace_bytes)) return status;
+  return problem.empty() ? FA3_OK : launch(problem, selection, workspace, stream);
+}
+
+fa3_status reference(const fa3_forward_params* params, int threads) {
+  Problem problem;
+  if (fa3_status status = validate(params, Rules::reference, problem)) return status;
+  if (threads < 0) return fail(FA3_ERROR_INVALID_ARGUMENT, "threads is %d, must be >= 0", threads);
+  return reference_forward(problem, threads);
+}
+
+fa3_status kernel_info(const fa3_forward_params* params, fa3_kernel_info* info) {
+  Problem problem;
+  Selection selection;
+  if (fa3_status status = prepare(params, Rules::shapes, problem, selection)) return status;
+  return write_info(info, selection.variant(), &selection);
+}
+
+fa3_status kernel_info_at(int index, fa3_kernel_info* info) {
+  if (index < 0 || index >= variant_count)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "index is %d, must be from 0 to %d", index, variant_count - 1);
+  return write_info(info, variants[index], nullptr);
+}
+
+fa3_status preload() {
+  const Driver* driver;
+  Context* context;
+  if (fa3_status status = get_driver(driver)) return status;
+  if (fa3_status status = current_context(*driver, context)) return status;
+  return load_all(*driver, *context);
+}
+
+}  // namespace
+
+fa3_status fa3_forward_check(const fa3_forward_params* params) {
+  Problem problem;
+  Selection selection;
+  return finish(prepare(params, Rules::device, problem, selection));
+}
+
+fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, size_t* bytes) {
+  return finish(workspace_size(params, bytes));
+}
+
+fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes, fa3_stream stream) {
+  return finish(forward(params, workspace, workspace_bytes, stream));
+}
+
+fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads) { return finish(reference(params, threads)); }
+
+fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, fa3_kernel_info* info) {
+  return finish(kernel_info(params, info));
+}
+
+int fa3_kernel_count() { return variant_count; }
+
+fa3_status fa3_kernel_info_at(int index, fa3_kernel_info* info) { return finish(kernel_info_at(index, info)); }
+
+fa3_status fa3_preload() { return finish(preload()); }
+
+int fa3_version() { return FA3_VERSION_MAJOR * 10000 + FA3_VERSION_MINOR * 100 + FA3_VERSION_PATCH; }
+
+int fa3_abi_version() { return FA3_ABI_VERSION; }
+
+const char* fa3_status_string(fa3_status status) {
+  switch (status) {
+    case FA3_OK: return "ok";
+    case FA3_ERROR_INVALID_ARGUMENT: return "invalid argument";
+    case FA3_ERROR_UNSUPPORTED: return "unsupported";
+    case FA3_ERROR_WORKSPACE_TOO_SMALL: return "workspace too small";
+    case FA3_ERROR_NO_DRIVER: return "no CUDA driver";
+    case FA3_ERROR_NO_CONTEXT: return "no current CUDA context";
+    case FA3_ERROR_WRONG_DEVICE: return "wrong device";
+    case FA3_ERROR_NOT_LOADED: return "kernel not loaded";
+    case FA3_ERROR_CUDA: return "CUDA driver error";
+    case FA3_ERROR_OUT_OF_MEMORY: return "out of host memory";
+  }
+  return "unknown status";
+}
+
+const char* fa3_last_error_message() { return last_message(); }

@@ -1,0 +1,11 @@
+// The compiled kernels, in the order of the table. Defined by the assembly file that tools/build/embed.py writes.
+#pragma once
+#include <cstdint>
+
+extern "C" {
+struct Fa3Cubin {
+  const void* data;
+  uint64_t size;
+};
+[[gnu::visibility("hidden")]] extern const Fa3Cubin fa3_cubins[];
+}

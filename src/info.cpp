@@ -1,0 +1,50 @@
+#include "info.h"
+
+#include <cstdio>
+#include <cstring>
+
+#include "error.h"
+#include "modules.h"
+#include "validate.h"
+
+namespace fa3 {
+namespace {
+
+// 0 where fa3_forward could not launch; the reason does not matter here.
+int multiprocessors() {
+  const Driver* driver;
+  Context* context;
+  if (get_driver(driver) || current_context(*driver, context)) {
+    succeed();
+    return 0;
+  }
+  return context->multiprocessors;
+}
+
+}  // namespace
+
+fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Selection* selection) {
+  size_t size = 0;
+  if (fa3_status status = check_struct_size("info", info, offsetof(fa3_kernel_info, dtype), sizeof *info, size)) return status;
+  fa3_kernel_info full{};
+  full.struct_size = size;
+  std::snprintf(full.name, sizeof full.name, "%s", variant.name);
+  full.dtype = variant.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
+  full.head_dim = variant.d;
+  full.causal = variant.causal();
+  full.block_q = variant.Br;
+  full.block_kv = variant.Bc;
+  full.stages = variant.stages;
+  full.threads = variant.threads();
+  full.producer_registers = variant.producer_registers();
+  full.consumer_registers = variant.consumer_registers();
+  full.shared_memory_bytes = variant.smem_bytes();
+  if (selection) {
+    full.tiles = selection->tiles;
+    full.grid = grid(*selection, multiprocessors());
+  }
+  std::memcpy(info, &full, size < sizeof full ? size : sizeof full);
+  return FA3_OK;
+}
+
+}  // namespace fa3

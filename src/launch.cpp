@@ -1,0 +1,76 @@
+#include "launch.h"
+
+#include <cmath>
+
+#include "error.h"
+#include "modules.h"
+#include "params.h"
+#include "tensor_map.h"
+
+namespace fa3 {
+namespace {
+
+static_assert(sizeof(Workspace) <= FA3_FORWARD_WORKSPACE_BYTES);
+
+constexpr int q_box_rows = 64;  // one warpgroup's rows
+constexpr int o_box_rows = 16;  // one warp's
+
+// Any valid map; the kernels load through k and v before they know that there are no keys.
+View first_row(View view) {
+  for (int i = 0; i < 3; ++i) view.dim[i] = 1;
+  return view;
+}
+
+fa3_status encode_maps(const Driver& driver, const Problem& problem, const Variant& variant, ForwardParams& params) {
+  const bool keys = problem.seqlen_k > 0;
+  const View k = keys ? problem.k : first_row(problem.q);
+  const View v = keys ? problem.v : first_row(problem.q);
+  if (fa3_status status = encode(driver, "q", problem.q, q_box_rows, params.q)) return status;
+  if (fa3_status status = encode(driver, "k", k, variant.Bc, params.k)) return status;
+  if (fa3_status status = encode(driver, "v", v, variant.Bc, params.v)) return status;
+  return encode(driver, "o", problem.o, o_box_rows, params.o);
+}
+
+void fill(const Problem& problem, const Selection& selection, void* workspace, ForwardParams& params) {
+  params.lse = problem.wants_lse ? static_cast<float*>(problem.lse.data) : nullptr;
+  params.lse_stride_batch = problem.lse.stride[0];
+  params.lse_stride_head = problem.lse.stride[1];
+  params.lse_stride_row = problem.lse.stride[2];
+  params.workspace = static_cast<Workspace*>(workspace);
+  params.seqlen_q = static_cast<int32_t>(problem.seqlen_q);
+  params.seqlen_k = static_cast<int32_t>(problem.seqlen_k);
+  params.heads = static_cast<int32_t>(problem.heads);
+  params.heads_per_kv = static_cast<int32_t>(problem.heads_per_kv());
+  params.causal_offset = static_cast<int32_t>(problem.causal_offset);
+  params.softmax_scale = problem.softmax_scale;
+  params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
+  params.q_blocks = selection.q_blocks;
+  params.q_origin = selection.q_origin;
+  params.batch_heads = selection.batch_heads;
+  params.section_heads = selection.section_heads;
+  params.tiles = selection.tiles;
+}
+
+}  // namespace
+
+fa3_status launch(const Problem& problem, const Selection& selection, void* workspace, CUstream stream) {
+  const Variant& variant = selection.variant();
+  const Driver* driver;
+  Context* context;
+  CUfunction function;
+  if (fa3_status status = get_driver(driver)) return status;
+  if (fa3_status status = current_context(*driver, context)) return status;
+  if (fa3_status status = get_function(*driver, *context, selection.row, stream, function)) return status;
+
+  ForwardParams params;
+  if (fa3_status status = encode_maps(*driver, problem, variant, params)) return status;
+  fill(problem, selection, workspace, params);
+  void* arguments[] = {&params};
+  const unsigned blocks = grid(selection, context->multiprocessors);
+  if (CUresult result = driver->launch_kernel(function, blocks, 1, 1, variant.threads(), 1, 1, variant.smem_bytes(), stream,
+                                              arguments, nullptr))
+    return cuda_error(*driver, result, "cuLaunchKernel");
+  return FA3_OK;
+}
+
+}  // namespace fa3

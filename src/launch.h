@@ -1,0 +1,10 @@
+// The path of fa3_forward after validation.
+#pragma once
+#include "driver.h"
+#include "select.h"
+
+namespace fa3 {
+
+fa3_status launch(const Problem& problem, const Selection& selection, void* workspace, CUstream stream);
+
+}  // namespace fa3

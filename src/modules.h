@@ -1,0 +1,26 @@
+// Kernels loaded into contexts: one cache entry for each context, filled row by row at first use.
+#pragma once
+#include "driver.h"
+#include "variant.h"
+
+namespace fa3 {
+
+struct Context {
+  CUcontext handle;
+  unsigned long long id;  // unlike the handle, never used twice in a process
+  int multiprocessors;
+  CUfunction functions[variant_count];  // null until loaded; written under the cache's lock, read atomically
+  Context* next;
+};
+
+// The cache entry of the calling thread's current context, made if needed. Refuses a missing context (FA3_ERROR_NO_CONTEXT) and a
+// device that is not of compute capability 9.0 (FA3_ERROR_WRONG_DEVICE).
+fa3_status current_context(const Driver& driver, Context*& context);
+
+// The row's kernel in that context. It is loaded if needed, unless `stream` captures (FA3_ERROR_NOT_LOADED).
+fa3_status get_function(const Driver& driver, Context& context, int row, CUstream stream, CUfunction& function);
+
+// Loads every row.
+fa3_status load_all(const Driver& driver, Context& context);
+
+}  // namespace fa3

@@ -1,0 +1,77 @@
+#include "select.h"
+
+#include <algorithm>
+
+#include "error.h"
+
+namespace fa3 {
+namespace {
+
+// Kernels round lengths up to whole blocks, and claim up to one tile too many for each thread block, all in int32.
+constexpr int64_t max_seqlen = INT32_MAX - 1024;
+constexpr int64_t max_tiles = INT32_MAX - 65536;
+
+// The row of the same kernel, dtype and mask with the smallest head dimension that holds the problem's.
+int find_row(const Problem& problem) {
+  const Dtype dtype = problem.q.dtype == FA3_DTYPE_BF16 ? Dtype::bf16 : Dtype::fp16;
+  int best = -1;
+  for (int row = 0; row < variant_count; ++row) {
+    const Variant& v = variants[row];
+    if (v.kernel == Kernel::fwd && v.dtype == dtype && v.causal() == problem.causal && v.d >= problem.head_dim)
+      if (best < 0 || v.d < variants[best].d) best = row;
+  }
+  return best;
+}
+
+}  // namespace
+
+// A section is a run of consecutive (batch, head) pairs, whose tiles are handed out longest first before the next section's.
+//
+// Without a mask all tiles are equally long, so one pair at a time keeps its K and V in the L2 cache and costs nothing.
+// With a causal mask tiles differ in length, and a section as large as possible balances them better (its short tiles fill
+// the gaps at its end); but its K and V should stay in L2, so they may take 32 MB of it. heads_per_kv consecutive heads read the
+// same K and V, so whole groups are taken; one group is the least. Lengths up to 1024 thereby get 32 groups or more at
+// any head dimension, enough to fill the machine.
+int64_t section_heads(const Problem& problem) {
+  constexpr int64_t budget = 32 << 20;
+  const int64_t batch_heads = problem.batch * problem.heads;
+  if (!problem.causal) return 1;
+  const int64_t kv_bytes = problem.seqlen_k * problem.head_dim * 2 * 2;
+  if (kv_bytes == 0) return batch_heads;
+  const int64_t groups = std::max<int64_t>(1, budget / kv_bytes);
+  return std::min(batch_heads, groups * problem.heads_per_kv());
+}
+
+fa3_status select(const Problem& problem, Selection& selection) {
+  selection = {};
+  selection.row = find_row(problem);
+  if (selection.row < 0)
+    return fail(FA3_ERROR_UNSUPPORTED, "no kernel of this build has q.dim[3] (head_dim) %lld, dtype %s, %s mask",
+                static_cast<long long>(problem.head_dim), problem.q.dtype == FA3_DTYPE_BF16 ? "bf16" : "fp16",
+                problem.causal ? "causal" : "no");
+  if (problem.seqlen_q > max_seqlen || problem.seqlen_k > max_seqlen)
+    return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[1] (sequence length) is %lld; the kernels take up to %lld",
+                problem.seqlen_q > max_seqlen ? "q" : "k",
+                static_cast<long long>(std::max(problem.seqlen_q, problem.seqlen_k)), static_cast<long long>(max_seqlen));
+  if (problem.empty()) return FA3_OK;
+  const int64_t Br = selection.variant().Br;
+  const int64_t q_blocks = (problem.seqlen_q + Br - 1) / Br;
+  const int64_t batch_heads = problem.batch * problem.heads;  // both below 2^31
+  int64_t tiles;
+  if (__builtin_mul_overflow(q_blocks, batch_heads, &tiles) || tiles > max_tiles)
+    return fail(FA3_ERROR_UNSUPPORTED,
+                "q.dim[0] * q.dim[2] * blocks of %lld rows in q.dim[1] is %lld * %lld * %lld; the kernels count up to %lld tiles",
+                static_cast<long long>(Br), static_cast<long long>(problem.batch), static_cast<long long>(problem.heads),
+                static_cast<long long>(q_blocks), static_cast<long long>(max_tiles));
+  selection.q_blocks = static_cast<int32_t>(q_blocks);
+  // Causal kernels put the block with fewer rows first, where rows see the fewest keys.
+  if (problem.causal) selection.q_origin = static_cast<int32_t>((problem.seqlen_q + 63) / 64 * 64 - q_blocks * Br);
+  selection.batch_heads = static_cast<int32_t>(batch_heads);
+  selection.section_heads = static_cast<int32_t>(section_heads(problem));
+  selection.tiles = static_cast<int32_t>(tiles);
+  return FA3_OK;
+}
+
+int grid(const Selection& selection, int multiprocessors) { return std::min<int64_t>(selection.tiles, multiprocessors); }
+
+}  // namespace fa3

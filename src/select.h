@@ -1,0 +1,24 @@
+// Which row of the table runs a problem, and with which run-time numbers of the schedule.
+#pragma once
+#include "problem.h"
+#include "variant.h"
+
+namespace fa3 {
+
+struct Selection {
+  int row;  // of variants[]
+  int32_t q_blocks, q_origin, batch_heads, section_heads, tiles;
+
+  const Variant& variant() const { return variants[row]; }
+};
+
+// Refuses what the kernels' 32-bit counters cannot hold.
+fa3_status select(const Problem& problem, Selection& selection);
+
+// (batch, head) pairs that are worked on together; see select.cpp.
+int64_t section_heads(const Problem& problem);
+
+// Persistent thread blocks: one for each multiprocessor, or for each tile where there are fewer.
+int grid(const Selection& selection, int multiprocessors);
+
+}  // namespace fa3
