@@ -1,0 +1,170 @@
+#include "figures.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#include "text.h"
+
+namespace sass {
+namespace {
+
+Figure count_of(std::string name, std::vector<int> evidence) {
+  const double value = static_cast<double>(evidence.size());
+  return {std::move(name), false, value, {}, std::move(evidence)};
+}
+
+Figure value_of(std::string name, double value) { return {std::move(name), false, value, {}, {}}; }
+Figure text_of(std::string name, std::string text, std::vector<int> evidence = {}) {
+  return {std::move(name), true, 0, std::move(text), std::move(evidence)};
+}
+
+// The order in which papers name them, so that a rotated loop reads the same.
+size_t place(const std::string& gemm) {
+  static const char* const order[] = {"QK", "PV", "S", "dP", "dV", "dK", "dQ"};
+  return static_cast<size_t>(std::find(std::begin(order), std::end(order), gemm) - std::begin(order));
+}
+
+std::string join(const std::vector<std::string>& parts, const char* between) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : between) + part;
+  return text;
+}
+
+// Counts by kind. `rescales` is apart: multiplications of an accumulator that is added to.
+struct KindName {
+  Kind kind;
+  const char* figure;
+};
+constexpr KindName counted[] = {
+    {Kind::arrive, "arrives"},          {Kind::exp, "exps"},
+    {Kind::maximum, "maxima"},          {Kind::convert, "conversions"},
+    {Kind::multiply_add, "fmas"},       {Kind::add, "adds"},
+    {Kind::multiply, "multiplies"},     {Kind::shuffle, "shuffles"},
+    {Kind::mask, "masks"},              {Kind::local_memory, "local"},
+    {Kind::shared_memory, "shared"},    {Kind::global_memory, "global"},
+    {Kind::move, "moves"},              {Kind::uniform, "uniform"},
+    {Kind::mbarrier_wait, "mbarrier_waits"}, {Kind::mbarrier_arrive, "mbarrier_arrives"},
+    {Kind::barrier, "barriers"},        {Kind::fence, "fences"},
+    {Kind::tma_load, "tma_loads"},      {Kind::tma_store, "tma_stores"},
+};
+
+}  // namespace
+
+std::string Figure::shown() const { return is_text ? text : number(value); }
+
+const Figure* find(const Figures& figures, std::string_view name) {
+  for (const Figure& figure : figures)
+    if (figure.name == name) return &figure;
+  return nullptr;
+}
+
+void describe_gemms(WgmmaLoop& loop) {
+  std::map<std::pair<size_t, std::string>, size_t> steps;  // by place and description
+  std::map<size_t, std::string> names;
+  for (const Gemm& gemm : loop.turn.gemms) {
+    const size_t at = place(gemm.name);
+    names[at] = gemm.name;
+    steps[{at, gemm.shape + " " + gemm.form()}] += gemm.steps.size();
+  }
+  std::vector<std::string> roles, texts;
+  for (const auto& [at, name] : names) roles.push_back(name);
+  for (const auto& [key, count] : steps) texts.push_back(names[key.first] + " " + std::to_string(count) + " x " + key.second);
+  loop.role = join(roles, "+");
+  loop.gemms = join(texts, ", ");
+}
+
+Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
+  const Turn& turn = loop.turn;
+  const auto where = [&](auto wanted) {
+    std::vector<int> found;
+    for (int p = 0; p < turn.size(); ++p)
+      if (wanted(p)) found.push_back(turn.code[static_cast<size_t>(p)]);
+    return found;
+  };
+  const auto of_kind = [&](Kind kind) { return [&turn, kind](int p) { return turn.kinds[static_cast<size_t>(p)] == kind; }; };
+
+  Figures figures;
+  figures.push_back(value_of("instructions", turn.size()));
+  figures.push_back(count_of("wgmmas", where(of_kind(Kind::wgmma))));
+  figures.push_back(text_of("gemms", loop.gemms, where(of_kind(Kind::wgmma))));
+  std::set<std::string> types;
+  for (const Gemm& gemm : turn.gemms) types.insert(gemm.types);
+  figures.push_back(text_of("types", join({types.begin(), types.end()}, " ")));
+  figures.push_back(count_of("groups", where([&](int p) {
+    return std::any_of(turn.groups.begin(), turn.groups.end(), [&](const Group& g) { return g.commit == p; });
+  })));
+
+  std::vector<std::string> waits;
+  const std::vector<int> waiting = where(of_kind(Kind::wait));
+  for (int i : waiting) waits.push_back(std::to_string(wait_count(kernel.listing.code[static_cast<size_t>(i)])));
+  figures.push_back(text_of("waits", join(waits, " "), waiting));
+
+  std::vector<int> open;
+  for (const Group& group : turn.groups)
+    if (group.wait < 0) open.push_back(turn.code[static_cast<size_t>(group.first % turn.size())]);
+  figures.push_back(count_of("never_waited", open));
+  std::vector<int> serialised, touched;
+  for (int p : turn.serialised) serialised.push_back(turn.code[static_cast<size_t>(p)]);
+  for (int p : turn.touches) touched.push_back(turn.code[static_cast<size_t>(p)]);
+  figures.push_back(count_of("serialised", serialised));
+  figures.push_back(count_of("touches", touched));
+
+  for (const KindName& entry : counted) figures.push_back(count_of(entry.figure, where(of_kind(entry.kind))));
+  figures.push_back(count_of("rescales", where([&](int p) {
+    if (turn.kinds[static_cast<size_t>(p)] != Kind::multiply) return false;
+    const Registers written = destination(kernel.listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(p)])]);
+    return std::any_of(turn.gemms.begin(), turn.gemms.end(),
+                       [&](const Gemm& g) { return !g.zero && g.accumulator.overlaps(written); });
+  })));
+
+  const auto share = [&](const char* name, Kind kind, bool from_commit) {
+    const std::vector<int> all = where(of_kind(kind));
+    const auto covered = [&](int p) { return from_commit ? turn.in_flight(p) : turn.overlapped(p); };
+    const std::vector<int> outside = where([&](int p) { return turn.kinds[static_cast<size_t>(p)] == kind && !covered(p); });
+    if (all.empty()) return;
+    figures.push_back({name, false, 1.0 - static_cast<double>(outside.size()) / static_cast<double>(all.size()), {}, outside});
+  };
+  share("exps_in_flight", Kind::exp, true);
+  share("exps_overlapped", Kind::exp, false);
+  share("conversions_in_flight", Kind::convert, true);
+  share("conversions_overlapped", Kind::convert, false);
+  return figures;
+}
+
+Figures kernel_figures(const Kernel& kernel) {
+  std::vector<int> local, masks, wgmmas, setmaxnreg;
+  std::set<int> budgets;
+  for (size_t i = 0; i < kernel.listing.code.size(); ++i) {
+    const Instruction& instruction = kernel.listing.code[i];
+    const Kind kind = kind_of(instruction);
+    if (kind == Kind::local_memory) local.push_back(static_cast<int>(i));
+    if (kind == Kind::mask) masks.push_back(static_cast<int>(i));
+    if (kind == Kind::wgmma) wgmmas.push_back(static_cast<int>(i));
+    if (kind == Kind::setmaxnreg && !instruction.operands.empty()) {
+      setmaxnreg.push_back(static_cast<int>(i));
+      budgets.insert(static_cast<int>(std::strtol(instruction.operands.back().c_str(), nullptr, 0)));
+    }
+  }
+  std::vector<std::string> values;
+  for (int budget : budgets) values.push_back(std::to_string(budget));
+  double hot = 0, boundary = 0;
+  for (const WgmmaLoop& loop : kernel.loops) (loop.hot ? hot : boundary) += 1;
+
+  Figures figures;
+  figures.push_back(value_of("registers", kernel.record.registers));
+  figures.push_back(text_of("setmaxnreg", join(values, " "), setmaxnreg));
+  figures.push_back(value_of("threads", kernel.record.max_threads));
+  figures.push_back(value_of("stack", kernel.record.stack_bytes));
+  figures.push_back(value_of("shared", static_cast<double>(kernel.record.shared_bytes)));
+  figures.push_back(value_of("instructions", static_cast<double>(kernel.listing.code.size())));
+  figures.push_back(count_of("wgmmas", wgmmas));
+  figures.push_back(count_of("local", local));
+  figures.push_back(count_of("masks", masks));
+  figures.push_back(value_of("hot_loops", hot));
+  figures.push_back(value_of("boundary_loops", boundary));
+  return figures;
+}
+
+}  // namespace sass

@@ -1,0 +1,14 @@
+// The numbers contracts speak of.
+#pragma once
+
+#include "kernel.h"
+
+namespace sass {
+
+// Fills in the loop's role and the text of its GEMMs.
+void describe_gemms(WgmmaLoop& loop);
+
+Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop);
+Figures kernel_figures(const Kernel& kernel);
+
+}  // namespace sass

@@ -1,0 +1,52 @@
+// A kernel with everything that can be said about it: its record, its loops, its figures.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cubin.h"
+#include "images.h"
+#include "turn.h"
+
+namespace sass {
+
+struct Figure {
+  std::string name;
+  bool is_text = false;
+  double value = 0;
+  std::string text;
+  std::vector<int> evidence;  // instructions that make up the figure, where that helps a reader
+  std::string shown() const;
+};
+
+using Figures = std::vector<Figure>;
+const Figure* find(const Figures& figures, std::string_view name);
+
+struct WgmmaLoop {
+  int loop = 0;          // in Cfg::loops
+  bool hot = true;       // or a boundary loop: the same GEMMs with more instructions (masks)
+  std::string role;      // "QK+PV"
+  std::string gemms;     // "QK 4 x 64x64x16 SS, PV 4 x 64x64x16 RS"
+  std::vector<int> path;
+  Turn turn;
+  Figures figures;
+};
+
+struct Kernel {
+  std::string image, readable;
+  int sm = 0;
+  KernelRecord record;
+  Listing listing;
+  Cfg cfg;
+  std::vector<WgmmaLoop> loops;
+  Figures figures;
+};
+
+// The parts of `analyse` that need no ELF image, for listings given as text.
+Kernel analyse(const KernelRecord& record, Listing listing);
+
+// All kernels for sm_90 of a file (a library, object, cubin, or nvdisasm's text) whose name matches; in file order.
+std::vector<Kernel> kernels_of(const std::string& path, const std::string& wanted = "");
+
+}  // namespace sass

@@ -1,0 +1,24 @@
+// What the verbs list and show print.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "colour.h"
+#include "kernel.h"
+
+namespace sass {
+
+std::string list_text(const std::vector<Kernel>& kernels, const Colours& colours);
+std::string list_json(const std::vector<Kernel>& kernels);
+
+struct ShowOptions {
+  bool brief = false;  // stretches of arithmetic as one line
+  bool all = false;    // boundary loops too
+};
+std::string show_text(const Kernel& kernel, const ShowOptions& options, const Colours& colours);
+
+// "12 exp2, 8 add": what a stretch of a turn consists of, most frequent first.
+std::string stretch_text(const Turn& turn, int begin, int end);
+
+}  // namespace sass

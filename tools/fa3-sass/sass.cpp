@@ -1,0 +1,272 @@
+#include "sass.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <map>
+
+#include "text.h"
+
+namespace sass {
+namespace {
+
+bool begins(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
+
+// "/*0a10*/": the address, and what follows it. nvdisasm writes four or more digits.
+bool address_of(std::string_view line, int& address, std::string_view& rest) {
+  if (!begins(line, "/*")) return false;
+  const size_t end = line.find("*/");
+  if (end == std::string_view::npos || end < 6 || end > 10) return false;
+  address = 0;
+  for (char c : line.substr(2, end - 2)) {
+    if (!std::isxdigit(static_cast<unsigned char>(c))) return false;
+    address = address * 16 + (std::isdigit(static_cast<unsigned char>(c)) ? c - '0' : (c | 0x20) - 'a' + 10);
+  }
+  rest = trim(line.substr(end + 2));
+  return true;
+}
+
+bool may_jump(const Instruction& i) {
+  return i.is("BRA") || i.is("BRX") || i.is("BRXU") || i.is("JMP") || i.is("JMX") || i.is("WARPSYNC");
+}
+
+// Names of code places inside the text: `(.L_x_12) of a branch, or the list nvdisasm puts behind an indirect one.
+std::vector<std::string> labels_in(std::string_view text) {
+  std::vector<std::string> labels;
+  for (size_t at = text.find(".L"); at != std::string_view::npos; at = text.find(".L", at + 2)) {
+    if (at > 0 && (std::isalnum(static_cast<unsigned char>(text[at - 1])) || text[at - 1] == '_')) continue;
+    size_t end = at + 2;
+    while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) || text[end] == '_')) ++end;
+    labels.emplace_back(text.substr(at, end - at));
+  }
+  return labels;
+}
+
+std::vector<std::string> operands_of(std::string_view text) {
+  std::vector<std::string> operands;
+  size_t begin = 0;
+  int depth = 0;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    if (i < text.size() && (text[i] == '[' || text[i] == '(')) ++depth;
+    if (i < text.size() && (text[i] == ']' || text[i] == ')')) --depth;
+    if (i < text.size() && (text[i] != ',' || depth > 0)) continue;
+    if (const auto operand = trim(text.substr(begin, i - begin)); !operand.empty()) operands.emplace_back(operand);
+    begin = i + 1;
+  }
+  return operands;
+}
+
+Instruction instruction_of(int line, int address, std::string_view text) {
+  const size_t end = text.find(';');
+  if (end == std::string_view::npos) throw ParseError(line, "an instruction without its closing semicolon");
+  Instruction result;
+  result.address = address;
+  text = trim(text.substr(0, end));
+  result.text = std::string(text);
+  if (begins(text, "@")) {
+    const size_t space = text.find_first_of(" \t");
+    if (space == std::string_view::npos) throw ParseError(line, "a predicate without an instruction");
+    result.guard = std::string(text.substr(0, space));
+    text = trim(text.substr(space));
+  }
+  const size_t space = std::min(text.find_first_of(" \t"), text.size());
+  result.opcode = std::string(text.substr(0, space));
+  if (result.opcode.empty() || !std::isupper(static_cast<unsigned char>(result.opcode[0])))
+    throw ParseError(line, "no instruction in \"" + std::string(text.substr(0, 40)) + "\"");
+  result.operands = operands_of(text.substr(space));
+  return result;
+}
+
+class Parser {
+ public:
+  void line(int number, std::string_view text) {
+    number_ = number;
+    text = trim(text);
+    if (text.empty() || begins(text, "//")) return;
+    int address = 0;
+    std::string_view rest;
+    if (begins(text, ".section")) {
+      finish();
+    } else if (begins(text, "Function :")) {  // cuobjdump -sass
+      start(trim(text.substr(10)));
+    } else if (text.back() == ':' && text.find_first_of(" \t") == std::string_view::npos) {
+      label(text.substr(0, text.size() - 1));
+    } else if (inside_ && address_of(text, address, rest)) {
+      if (begins(rest, ".")) throw ParseError(number, "data where an instruction was expected");
+      if (!current_.code.empty() && address <= current_.code.back().address)
+        throw ParseError(number, "addresses do not increase");
+      current_.code.push_back(instruction_of(number, address, rest));
+      lines_.push_back(number);
+    } else if (inside_ && !begins(text, ".") && !begins(text, "/*") && !begins(text, "{") && !begins(text, "}") &&
+               !begins(text, "headerflags")) {
+      // A function's text ends here in cuobjdump's output ("....."); anything else is damage.
+      throw ParseError(number, "not SASS: \"" + std::string(text.substr(0, 40)) + "\"");
+    }
+  }
+
+  std::vector<Listing> result() {
+    finish();
+    if (functions_.empty()) throw ParseError(number_, "no SASS function in the text");
+    return std::move(functions_);
+  }
+
+ private:
+  void label(std::string_view name) {
+    if (begins(name, ".text.")) {
+      start(name.substr(6));
+    } else if (inside_) {
+      if (!labels_.emplace(std::string(name), current_.code.size()).second)
+        throw ParseError(number_, "label " + std::string(name) + " defined twice");
+    }
+  }
+
+  void start(std::string_view name) {
+    finish();
+    inside_ = true;
+    current_.name = std::string(name);
+  }
+
+  int target(const std::string& name, int line) const {
+    const auto found = labels_.find(name);
+    if (found == labels_.end()) throw ParseError(line, "branch to " + name + ", which is not in the listing");
+    // A label behind the last instruction stands for falling off the end: no successor.
+    return found->second < current_.code.size() ? static_cast<int>(found->second) : -1;
+  }
+
+  // cuobjdump -sass prints absolute addresses instead of labels.
+  int address_target(const std::string& operand, int line) const {
+    const long address = std::strtol(operand.c_str(), nullptr, 16);
+    const auto at = std::lower_bound(current_.code.begin(), current_.code.end(), address,
+                                     [](const Instruction& i, long a) { return i.address < a; });
+    if (at == current_.code.end() || at->address != address)
+      throw ParseError(line, "branch to " + operand + ", which is not in the listing");
+    return static_cast<int>(at - current_.code.begin());
+  }
+
+  void finish() {
+    if (!inside_) return;
+    inside_ = false;
+    for (size_t i = 0; i < current_.code.size(); ++i) {
+      Instruction& instruction = current_.code[i];
+      if (!may_jump(instruction)) continue;
+      for (const std::string& name : labels_in(instruction.text))
+        if (const int to = target(name, lines_[i]); to >= 0) instruction.targets.push_back(to);
+      if (instruction.targets.empty() && instruction.is("BRA") && !instruction.operands.empty() &&
+          begins(instruction.operands.back(), "0x"))
+        instruction.targets.push_back(address_target(instruction.operands.back(), lines_[i]));
+    }
+    if (current_.code.empty()) throw ParseError(number_, "function " + current_.name + " has no instructions");
+    const Instruction& last = current_.code.back();
+    if (!last.guard.empty() || !(last.is("NOP") || last.is("BRA") || last.is("EXIT") || last.is("RET") || last.is("BPT")))
+      throw ParseError(number_, "function " + current_.name + " ends in the middle: its last instruction is " + last.text);
+    functions_.push_back(std::move(current_));
+    current_ = {};
+    labels_.clear();
+    lines_.clear();
+  }
+
+  std::vector<Listing> functions_;
+  Listing current_;
+  std::vector<int> lines_;
+  std::map<std::string, size_t> labels_;
+  bool inside_ = false;
+  int number_ = 0;
+};
+
+// The general register an operand begins with: "R24", "-R8.reuse", "|R3|", "[R12+0x10]" -> the number; -1 for anything else.
+int register_in(std::string_view operand, size_t from = 0) {
+  for (size_t at = operand.find('R', from); at != std::string_view::npos; at = operand.find('R', at + 1)) {
+    const bool word = at == 0 || !(std::isalnum(static_cast<unsigned char>(operand[at - 1])) || operand[at - 1] == '_');
+    if (!word || at + 1 >= operand.size() || !std::isdigit(static_cast<unsigned char>(operand[at + 1]))) continue;
+    int value = 0;
+    for (size_t i = at + 1; i < operand.size() && std::isdigit(static_cast<unsigned char>(operand[i])) && value < 1000; ++i)
+      value = value * 10 + operand[i] - '0';
+    return value <= 255 ? value : -1;
+  }
+  return -1;
+}
+
+int memory_width(const Instruction& i) {
+  if (i.is("LDSM") || i.is("STSM")) return i.has("4") ? 4 : i.has("2") ? 2 : 1;
+  return i.has("128") ? 4 : i.has("64") ? 2 : 1;
+}
+
+bool stores(const Instruction& i) {
+  for (const char* name : {"STS", "STG", "STL", "ST", "STSM", "RED", "REDG", "REDAS"})
+    if (i.is(name)) return true;
+  return false;
+}
+
+bool loads(const Instruction& i) {
+  for (const char* name : {"LDS", "LDG", "LDL", "LD", "LDSM", "LDC", "LDGMC", "ATOMG", "ATOMS"})
+    if (i.is(name)) return true;
+  return false;
+}
+
+bool is_gmma(const Instruction& i) { return i.is("HGMMA") || i.is("QGMMA") || i.is("IGMMA") || i.is("BGMMA"); }
+
+// n of "64x<n>x16"
+int gmma_columns(const Instruction& i) {
+  const size_t at = i.opcode.find(".64x");
+  return at == std::string::npos ? 0 : std::atoi(i.opcode.c_str() + at + 4);
+}
+
+// Which operand is the destination register: the second where a predicate comes first (SHFL PT, R1, ...).
+int destination_operand(const Instruction& i) {
+  if (stores(i) || i.is("SYNCS") || i.is("R2UR") || i.is("BAR") || i.is("EXIT") || may_jump(i) || i.mnemonic().substr(0, 1) == "U" ||
+      i.operands.empty())
+    return -1;
+  for (int k = 0; k < 2 && k < static_cast<int>(i.operands.size()); ++k) {
+    const std::string& operand = i.operands[static_cast<size_t>(k)];
+    if (operand[0] == 'R') return k;
+    if (operand[0] != 'P' && operand.substr(0, 2) != "UP") return -1;
+  }
+  return -1;
+}
+
+}  // namespace
+
+bool Instruction::has(std::string_view modifier) const {
+  for (std::string_view part : split(opcode, '.'))
+    if (part == modifier) return true;
+  return false;
+}
+
+std::vector<Listing> parse(std::string_view text) {
+  Parser parser;
+  int number = 0;
+  for (std::string_view line : split(text, '\n')) parser.line(++number, line);
+  return parser.result();
+}
+
+Registers destination(const Instruction& i) {
+  const int operand = destination_operand(i);
+  if (operand < 0) return {};
+  Registers result{register_in(i.operands[static_cast<size_t>(operand)]), 1};
+  if (result.first < 0) return {};
+  if (is_gmma(i)) result.count = i.has("F16") && !i.has("F32") ? gmma_columns(i) / 4 : gmma_columns(i) / 2;
+  else if (i.is("HMMA") || i.is("IMMA") || i.is("QMMA")) result.count = 4;
+  else if (loads(i)) result.count = memory_width(i);
+  else if ((i.is("CS2R") && !i.has("32")) || i.has("WIDE") || i.has("64") || i.is("DFMA") || i.is("DADD") || i.is("DMUL"))
+    result.count = i.is("SHF") ? 1 : 2;
+  return result;
+}
+
+std::vector<Registers> sources(const Instruction& i) {
+  std::vector<Registers> result;
+  const int skip = destination_operand(i);
+  for (int k = 0; k < static_cast<int>(i.operands.size()); ++k) {
+    if (k == skip) continue;
+    const std::string& operand = i.operands[static_cast<size_t>(k)];
+    Registers read{register_in(operand), 1};
+    if (read.first < 0) continue;
+    const bool address = operand.find('[') != std::string::npos;
+    if (is_gmma(i)) read.count = k == 1 ? 4 : destination(i).count;
+    else if (stores(i) && !address) read.count = memory_width(i);
+    else if (i.is("HMMA")) read.count = k == 2 ? 2 : 4;
+    result.push_back(read);
+  }
+  return result;
+}
+
+}  // namespace sass
