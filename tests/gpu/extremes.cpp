@@ -1,0 +1,93 @@
+// Memory beyond 2^31 elements, the host's time per call, and the stress.
+#include <catch2/catch_test_macros.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "device_case.h"
+#include "gpu.h"
+#include "half.h"
+#include "params.h"
+#include "overhead.h"
+#include "random.h"
+
+namespace fa3::test {
+
+namespace {
+
+// Batch entries of q, k, v and o more than 2^31 elements apart: the result must have the bits of the packed call.
+struct FarApart {
+  static constexpr int64_t batch = 2, seqlen = 300, heads = 2, d = 64, row = heads * d, slice = seqlen * row;
+  static constexpr int64_t far = (int64_t(1) << 31) + 8 * 12345;
+};
+
+}  // namespace
+
+TEST_CASE("strides beyond 2^31 elements", "[extremes]") {
+  using F = FarApart;
+  const tools::Stream& stream = gpu().stream;
+  constexpr size_t bytes = size_t(F::far + F::slice) * 2, slice_bytes = size_t(F::slice) * 2;
+  size_t free = 0, total = 0;
+  FA3_CU(cuMemGetInfo, &free, &total);
+  if (free < 4 * bytes + (size_t(1) << 30)) SKIP("needs 19 GB of free GPU memory");
+
+  const tools::DeviceBuffer workspace(FA3_FORWARD_WORKSPACE_BYTES);
+  std::vector<tools::DeviceBuffer> packed, apart;
+  const auto near_layout = tools::Layout::packed({F::batch, F::seqlen, F::heads, F::d});
+  auto far_layout = near_layout;
+  far_layout.stride[0] = F::far;
+  for (int t = 0; t < 4; ++t) {
+    packed.emplace_back(2 * slice_bytes);
+    apart.emplace_back(bytes);
+    std::vector<uint16_t> values(2 * F::slice, poison16);
+    if (t < 3) tools::fill_normal(tools::mix(tools::seed_of_run(), 90 + uint64_t(t)), values.data(), values.size(), FA3_DTYPE_BF16);
+    packed[size_t(t)].upload(values.data(), 2 * slice_bytes);
+    apart[size_t(t)].upload(values.data(), slice_bytes);
+    apart[size_t(t)].upload(values.data() + F::slice, slice_bytes, size_t(F::far) * 2);
+  }
+  for (const bool is_far : {false, true}) {
+    auto& memory = is_far ? apart : packed;
+    const auto& layout = is_far ? far_layout : near_layout;
+    fa3_forward_params params = tools::forward_params();
+    fa3_tensor* tensors[4] = {&params.q, &params.k, &params.v, &params.o};
+    for (int t = 0; t < 4; ++t) *tensors[t] = layout.tensor(memory[size_t(t)].at(0), FA3_DTYPE_BF16);
+    const fa3_status status = fa3_forward(&params, workspace.at(0), FA3_FORWARD_WORKSPACE_BYTES, stream.get());
+    INFO(fa3_last_error_message());
+    REQUIRE(status == FA3_OK);
+    stream.synchronize();
+  }
+  std::vector<uint16_t> near_result(2 * F::slice), far_result(2 * F::slice);
+  packed[3].download(near_result.data(), 2 * slice_bytes);
+  apart[3].download(far_result.data(), slice_bytes);
+  apart[3].download(far_result.data() + F::slice, slice_bytes, size_t(F::far) * 2);
+  CHECK(near_result == far_result);
+  CHECK(std::find(near_result.begin(), near_result.end(), poison16) == near_result.end());
+}
+
+TEST_CASE("a warm call takes less than 5 microseconds of the host", "[overhead]") {
+  gpu();
+  const tools::Overhead overhead = tools::host_overhead();
+  std::printf("host overhead of a warm call: median %.2f us, minimum %.2f us, 99th percentile %.2f us over %d calls\n",
+              overhead.median_us, overhead.min_us, overhead.p99_us, overhead.calls);
+  CHECK(overhead.median_us < 5);
+}
+
+// Fresh random problems on all rows until the time is over; FA3_STRESS_SECONDS (default 60).
+TEST_CASE("stress", "[.stress]") {
+  const tools::Stream& stream = gpu().stream;
+  const char* text = std::getenv("FA3_STRESS_SECONDS");
+  const double seconds = text ? std::atof(text) : 60;
+  const auto start = std::chrono::steady_clock::now();
+  int problems = 0;
+  while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) {
+    const Variant& variant = variants[problems % variant_count];
+    const Problem problem = random_problem(variant, tools::mix(tools::seed_of_run(), 100000000 + uint64_t(problems)));
+    INFO(problem.describe());
+    INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+    REQUIRE(run_and_verify(problem, stream, 6) == "");
+    ++problems;
+  }
+  std::printf("stress: %d random problems, 6 runs each, in %.0f s\n", problems, seconds);
+}
+
+}  // namespace fa3::test

@@ -1,0 +1,74 @@
+// CUDA graphs: capture after preload, replay on other numbers, and the clear error of a cold capture.
+#include <catch2/catch_test_macros.hpp>
+
+#include "device_case.h"
+#include "gpu.h"
+#include "random.h"
+
+namespace fa3::test {
+
+namespace {
+uint64_t seed_for(int number) { return tools::mix(tools::seed_of_run(), 8000000 + uint64_t(number)); }
+}  // namespace
+
+TEST_CASE("a captured call is replayed on other inputs", "[graphs]") {
+  const tools::Stream& stream = gpu().stream;
+  INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+  for (const Variant& variant : variants) {
+    Problem problem = random_problem(variant, seed_for(int(&variant - variants)), 2e7);
+    Case first(problem);
+    problem.seed ^= 0x5eed;
+    Case second(problem);
+    INFO(problem.describe());
+    const Expected expected_first = expect(first), expected_second = expect(second);
+
+    DeviceCase device(first);
+    device.reset(WorkspaceFill::random);
+    tools::Graph::begin(stream);
+    device.launch(stream);
+    device.launch(stream);  // two nodes that share a workspace, one after the other
+    const tools::Graph graph = tools::Graph::end(stream);
+
+    for (int replay = 0; replay < 3; ++replay) {
+      device.reset(WorkspaceFill::random);
+      graph.launch(stream);
+      device.download(stream, first);
+      CHECK(verify(first, expected_first) == "");
+    }
+    device.reset(WorkspaceFill::ones);
+    device.upload_inputs(second);
+    graph.launch(stream);
+    graph.launch(stream);
+    device.download(stream, second);
+    CHECK(verify(second, expected_second) == "");
+  }
+}
+
+TEST_CASE("a capture in a fresh context is refused until the kernels are loaded", "[graphs]") {
+  gpu();
+  INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+  Case made(random_problem(variants[0], seed_for(100), 1e7));
+  const Expected expected = expect(made);
+  CHECK(on_thread([&]() -> std::string {
+          const tools::Context fresh;
+          const tools::Stream stream;
+          DeviceCase device(made);
+          device.reset(WorkspaceFill::zeros);
+          tools::Graph::begin(stream);
+          const fa3_status cold = device.try_launch(stream);
+          const std::string message = fa3_last_error_message();
+          const tools::Graph empty = tools::Graph::end(stream);  // throws if the refusal spoilt the capture
+          if (cold != FA3_ERROR_NOT_LOADED) return std::string("a cold capture returned ") + fa3_status_string(cold);
+          if (message.find("fa3_preload") == std::string::npos) return "the message does not name fa3_preload: " + message;
+
+          if (fa3_preload() != FA3_OK) return fa3_last_error_message();
+          tools::Graph::begin(stream);
+          device.launch(stream);
+          const tools::Graph graph = tools::Graph::end(stream);
+          graph.launch(stream);
+          device.download(stream, made);
+          return verify(made, expected);
+        }) == "");
+}
+
+}  // namespace fa3::test

@@ -1,0 +1,146 @@
+// Every row of the table of kernels against the float64 reference. The cases are named after the rows.
+#include <catch2/catch_test_macros.hpp>
+#include <functional>
+#include <vector>
+
+#include "device_case.h"
+#include "gpu.h"
+#include "params.h"
+#include "random.h"
+
+namespace fa3::test {
+
+namespace {
+
+const Variant& row(const char* name) {
+  for (const Variant& variant : variants)
+    if (std::string(variant.name) == name) return variant;
+  throw std::logic_error(name);
+}
+
+// The problem must run on this row, or the test would test another.
+void require_row(const Problem& problem, const Variant& variant) {
+  Case made(problem);
+  const fa3_forward_params params = made.host_params();
+  fa3_kernel_info info = tools::kernel_info();
+  const fa3_status status = fa3_forward_kernel_info(&params, &info);
+  INFO(fa3_last_error_message());
+  REQUIRE(status == FA3_OK);
+  REQUIRE(std::string(info.name) == variant.name);
+}
+
+void run(const Problem& problem, const Variant& variant) {
+  INFO(problem.describe());
+  INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+  require_row(problem, variant);
+  const std::string verdict = run_and_verify(problem, gpu().stream);
+  CHECK(verdict == "");
+}
+
+// A seed of its own for every row and problem, from the seed of the run.
+uint64_t seed_for(const Variant& variant, int number) {
+  return tools::mix(tools::seed_of_run(), uint64_t(&variant - variants) * 1000003 + uint64_t(number));
+}
+
+void random_shapes(const Variant& variant) {
+  gpu();
+  for (int i = 0; i < 40; ++i) run(random_problem(variant, seed_for(variant, i)), variant);
+}
+
+// Shapes at the borders of tiles, ring and grid, and the corners of the API.
+void borders(const Variant& variant) {
+  gpu();
+  const int Br = variant.Br, Bc = variant.Bc, ring = variant.stages * Bc;
+  int number = 1000;
+  const auto problem = [&](int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads, int64_t heads_kv) {
+    return plain_problem(variant, batch, seqlen_q, seqlen_k, heads, heads_kv, seed_for(variant, number++));
+  };
+  const int64_t lengths[][2] = {{1, 1},           {1, Bc},         {1, ring + 1},   {Br, Bc},           {Br, Bc + 1},
+                                {Br + 1, Bc - 1}, {63, 2 * Bc},    {64, ring},      {65, ring + Bc},    {Br - 1, ring - 1},
+                                {2 * Br, 2},      {3 * Br + 5, 3}, {Br, 2 * ring},  {2 * Br, 2 * Br},   {129, 2 * ring + 7}};
+  for (const auto& [seqlen_q, seqlen_k] : lengths) {
+    Problem p = problem(2, seqlen_q, seqlen_k, 2, 1);
+    run(p, variant);
+    if (!variant.causal()) continue;
+    p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
+    run(p, variant);
+  }
+  run(problem(1, 100, 150, 16, 1), variant);   // MQA
+  run(problem(1, 77, 90, 24, 8), variant);     // GQA with a ratio of 3
+  run(problem(70, 5, 9, 8, 8), variant);       // more tiles than thread blocks, each almost empty
+  run(problem(2, Br + 9, 0, 2, 2), variant);   // no keys at all: O = 0, LSE = -inf
+  run(problem(0, 10, 10, 2, 2), variant);
+  run(problem(2, 0, 10, 2, 2), variant);
+  run(problem(2, 10, 10, 0, 2), variant);
+  Problem no_lse = problem(2, Br + 3, Bc + 3, 3, 3);
+  no_lse.want_lse = false;
+  run(no_lse, variant);
+}
+
+// Views: slices of a packed QKV tensor, padding of every dimension, every storage order, shared (stride 0) heads and batch.
+void views(const Variant& variant) {
+  gpu();
+  int number = 2000;
+  const auto problem = [&] { return plain_problem(variant, 2, variant.Br + 17, variant.Br + 17, 4, 2, seed_for(variant, number++)); };
+  Problem packed = problem();
+  packed.packed_qkv = true;
+  run(packed, variant);
+  for (const auto order : {Storage::bshd, Storage::bhsd, Storage::sbhd, Storage::hbsd}) {
+    Problem p = problem();
+    p.q = p.k = p.v = p.o = p.lse = Storage{order, 1, 1, 70, 1, 3, false, false};
+    run(p, variant);
+  }
+  Problem shared = problem();
+  shared.k.share_batch = shared.v.share_heads = true;
+  run(shared, variant);
+}
+
+// Numbers that strain the softmax, each long enough to wrap the ring.
+void patterns(const Variant& variant) {
+  gpu();
+  for (int i = 0; i < pattern_count; ++i) {
+    Problem p = plain_problem(variant, 1, variant.Br + 31, 3 * variant.stages * variant.Bc + 11, 2, 1, seed_for(variant, 3000 + i));
+    p.pattern = Pattern(i);
+    run(p, variant);
+  }
+}
+
+// Head dimensions between this row's and the next smaller row's.
+void head_dims(const Variant& variant) {
+  gpu();
+  for (int64_t d = variant.d; d >= 8; d -= 8) {
+    Problem p = plain_problem(variant, 1, 70, 90, 2, 2, seed_for(variant, 4000 + int(d)));
+    p.head_dim = d;
+    Case made(p);
+    const fa3_forward_params params = made.host_params();
+    fa3_kernel_info info = tools::kernel_info();
+    REQUIRE(fa3_forward_kernel_info(&params, &info) == FA3_OK);
+    if (info.name == std::string(variant.name)) run(p, variant);
+  }
+}
+
+// A few small problems that use every path, for compute-sanitizer.
+void small_selection(const Variant& variant) {
+  gpu();
+  const int ring = variant.stages * variant.Bc;
+  Problem p = plain_problem(variant, 1, variant.Br + 3, ring + variant.Bc + 1, 2, 1, seed_for(variant, 5000));
+  run(p, variant);
+  p = plain_problem(variant, 2, 40, 50, 2, 2, seed_for(variant, 5001));
+  p.q = p.k = p.v = p.o = p.lse = Storage{Storage::bshd, 1, 1, 3, 1, 1, false, false};
+  p.head_dim = variant.d - 8;
+  run(p, variant);
+}
+
+}  // namespace
+
+#define FA3_VARIANT(kernel, dtype, d, mask, ...) FA3_ROW_CASES("fa3_" #kernel "_" #dtype "_d" #d "_" #mask)
+#define FA3_ROW_CASES(name)                                                         \
+  TEST_CASE(name ": random shapes", "[row]") { random_shapes(row(name)); }          \
+  TEST_CASE(name ": borders", "[row]") { borders(row(name)); }                      \
+  TEST_CASE(name ": views", "[row]") { views(row(name)); }                          \
+  TEST_CASE(name ": patterns", "[row]") { patterns(row(name)); }                    \
+  TEST_CASE(name ": head dimensions", "[row]") { head_dims(row(name)); }            \
+  TEST_CASE(name ": small selection", "[row][sanitizer]") { small_selection(row(name)); }
+#include "ptx/variants.def"
+
+}  // namespace fa3::test

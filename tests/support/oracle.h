@@ -1,0 +1,47 @@
+// What is right, and how wrong a result may be.
+#pragma once
+#include <string>
+
+#include "plain.h"
+
+namespace fa3::test {
+
+// Float64 arithmetic on the case's inputs, rounded once to float32 (fa3_reference_forward).
+Output reference_forward(Case& made);
+
+// Errors against the reference over all elements where it is finite.
+struct Errors {
+  double rms = 0, max = 0;              // of the difference
+  double size_rms = 0, size_max = 0;    // of the reference itself
+  int64_t count = 0;
+};
+Errors errors(const std::vector<float>& result, const std::vector<float>& reference);
+
+// The case's outputs, gathered from the images.
+Output gather(const Case& made);
+
+// The references of a case: made once, compared with any number of runs.
+struct Expected {
+  Output reference, plain;
+};
+Expected expect(Case& made);
+
+// Empty if the outputs in the images are right: every valid element written, every other byte untouched, rows without keys
+// exactly 0 and -inf, and both errors (RMS and maximum) of O and of LSE at most
+//
+//     1.25 * (error of plain_forward) + floor
+//
+// with u the dtype's unit roundoff (2^-9 bf16, 2^-12 fp16) and n the number of elements:
+//   O    rms: u * rms(O) * (0.05 + 2/sqrt(n))    max: u * max|O|
+//   LSE  rms: 2^-20 * (1 + rms(LSE))             max: 2^-19 * (1 + max|LSE|)
+// The floors of O allow for luck in a few elements: half an ulp of the largest element, and the scatter of an RMS over n.
+// Those of LSE allow for the hardware's exp2 and log2 (2 ulp each) and truncating tensor-core sums.
+std::string verify(const Case& made, const Expected& expected);
+
+// The ratios of the last line of a report: our errors over the plain code's.
+struct Ratios {
+  double o_rms, o_max, lse_rms, lse_max;
+};
+Ratios ratios(const Case& made, const Expected& expected);
+
+}  // namespace fa3::test

@@ -1,0 +1,152 @@
+#include "problem.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "half.h"
+
+namespace fa3::test {
+
+using tools::Random;
+
+const char* name(Pattern pattern) {
+  constexpr const char* names[pattern_count] = {"normal",    "outliers", "large",    "growing",
+                                                "shrinking", "spikes",   "constant", "tiny"};
+  return names[int(pattern)];
+}
+
+double Problem::scale() const { return softmax_scale != 0 ? softmax_scale : 1 / std::sqrt(double(head_dim)); }
+
+int64_t Problem::visible_keys(int64_t i) const {
+  if (mask == FA3_MASK_NONE) return seqlen_k;
+  const int64_t offset = mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? seqlen_k - seqlen_q : 0;
+  return std::clamp<int64_t>(i + offset + 1, 0, seqlen_k);
+}
+
+static std::string describe(const char* which, const Storage& s) {
+  constexpr const char* orders[] = {"bshd", "bhsd", "sbhd", "hbsd"};
+  char text[128];
+  std::snprintf(text, sizeof text, " %s=%s pad(d%d h%d s%d b%d) shift%d%s%s", which, orders[s.order], s.pad_d, s.pad_h,
+                s.pad_s, s.pad_b, s.shift, s.share_heads ? " heads shared" : "", s.share_batch ? " batch shared" : "");
+  return text;
+}
+
+std::string Problem::describe() const {
+  constexpr const char* masks[] = {"full", "top-left", "bottom-right"};
+  char text[256];
+  std::snprintf(text, sizeof text, "%s %s batch=%lld seqlen_q=%lld seqlen_k=%lld heads=%lld/%lld head_dim=%lld scale=%.4g %s%s%s",
+                tools::dtype_name(dtype), masks[mask], (long long)batch, (long long)seqlen_q, (long long)seqlen_k,
+                (long long)heads, (long long)heads_kv, (long long)head_dim, scale(), name(pattern),
+                want_lse ? "" : " no-lse", packed_qkv ? " packed-qkv" : "");
+  std::string result = text;
+  if (!packed_qkv) result += test::describe("q", q) + test::describe("k", k) + test::describe("v", v);
+  result += test::describe("o", o);
+  if (want_lse) result += test::describe("lse", lse);
+  return result + " seed=" + std::to_string(seed);
+}
+
+fa3_dtype dtype_of(const Variant& variant) { return variant.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16; }
+
+// The smallest head_dim that does not fit a smaller row of the same kind.
+static int64_t smallest_head_dim(const Variant& variant) {
+  int below = 0;
+  for (const Variant& other : variants)
+    if (other.kernel == variant.kernel && other.dtype == variant.dtype && other.mask == variant.mask && other.d < variant.d)
+      below = std::max(below, other.d);
+  return below + 8;
+}
+
+static Storage random_storage(Random& random, bool input) {
+  Storage s;
+  if (random.chance(0.3)) {
+    if (input && random.chance(0.15)) s.share_heads = true;
+    return s;
+  }
+  s.order = random.pick({Storage::bshd, Storage::bshd, Storage::bhsd, Storage::bhsd, Storage::sbhd, Storage::hbsd});
+  if (random.chance(0.5)) s.pad_d = int(random.between(0, 6));
+  if (random.chance(0.4)) s.pad_h = int(random.between(0, 3));
+  if (random.chance(0.6)) s.pad_s = int(random.between(0, 200));
+  if (random.chance(0.3)) s.pad_b = int(random.between(0, 2));
+  s.shift = int(random.between(0, 17));
+  if (input && random.chance(0.1)) s.share_batch = true;
+  return s;
+}
+
+// Lengths next to the tile and ring boundaries, where masks, tails and wrap-around live.
+static int64_t near_multiple(Random& random, int64_t of, int64_t most) {
+  return std::max<int64_t>(1, of * random.between(1, most) + random.pick<int64_t>({-1, 0, 1, -8, 8, 0}));
+}
+
+static void random_shape(Problem& p, const Variant& variant, Random& random) {
+  p.heads_kv = random.pick<int64_t>({1, 1, 2, 2, 3, 4});
+  p.heads = p.heads_kv * random.pick<int64_t>({1, 1, 2, 3, 4, 5, 8});
+  p.batch = random.between(1, 3);
+  switch (random.between(0, 6)) {
+    case 0:  // tiny
+      p.seqlen_q = random.between(1, 80), p.seqlen_k = random.between(1, 80);
+      break;
+    case 1:  // square, as in training
+      p.seqlen_q = p.seqlen_k = random.between(1, 900);
+      break;
+    case 2:  // the ring wraps many times
+      p.seqlen_q = random.between(1, 200), p.seqlen_k = random.between(1000, 5000);
+      break;
+    case 3:  // more queries than keys
+      p.seqlen_q = random.between(300, 2500), p.seqlen_k = random.between(1, 300);
+      break;
+    case 4:  // many small tiles: several per thread block
+      p.heads_kv = random.between(5, 32), p.heads = p.heads_kv * random.between(1, 3), p.batch = random.between(4, 10);
+      p.seqlen_q = random.between(1, 2 * variant.Br), p.seqlen_k = random.between(1, 150);
+      break;
+    case 5:  // decoding: a few queries at the end of a long sequence
+      p.seqlen_q = random.between(1, 8), p.seqlen_k = random.between(1, 4000);
+      break;
+    default:
+      p.seqlen_q = near_multiple(random, random.chance(0.5) ? variant.Br : 64, 3);
+      p.seqlen_k = near_multiple(random, variant.Bc, 2 * variant.stages + 2);
+  }
+}
+
+// Cheaper by whatever is largest, keeping the shape's character.
+static void fit_budget(Problem& p, double budget) {
+  const auto work = [&] { return double(p.batch) * double(p.heads) * double(p.seqlen_q) * double(p.seqlen_k) * double(p.head_dim); };
+  while (work() > budget && p.batch > 1) --p.batch;
+  while (work() > budget && p.heads > p.heads_kv) p.heads -= p.heads_kv;
+  while (work() > budget && p.heads_kv > 1) p.heads = --p.heads_kv;
+  while (work() > budget) (p.seqlen_q > p.seqlen_k ? p.seqlen_q : p.seqlen_k) /= 2;
+}
+
+Problem random_problem(const Variant& variant, uint64_t seed, double budget) {
+  Random random(seed);
+  Problem p;
+  p.seed = seed;
+  p.dtype = dtype_of(variant);
+  p.mask = !variant.causal() ? FA3_MASK_NONE : random.chance(0.5) ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_CAUSAL_TOP_LEFT;
+  p.head_dim = random.chance(0.5) ? variant.d : 8 * random.between(smallest_head_dim(variant) / 8, variant.d / 8);
+  random_shape(p, variant, random);
+  fit_budget(p, budget);
+  p.pattern = random.chance(0.4) ? Pattern::normal : Pattern(random.between(0, pattern_count - 1));
+  if (random.chance(0.3)) p.softmax_scale = float((0.3 + 1.7 * random.uniform()) / std::sqrt(double(p.head_dim)));
+  p.q = random_storage(random, false);
+  p.k = random_storage(random, true);
+  p.v = random_storage(random, true);
+  p.o = random_storage(random, false);
+  p.lse = random_storage(random, false);
+  p.packed_qkv = p.seqlen_q == p.seqlen_k && random.chance(0.3);
+  p.want_lse = !random.chance(0.15);
+  return p;
+}
+
+Problem plain_problem(const Variant& variant, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
+                      int64_t heads_kv, uint64_t seed) {
+  Problem p;
+  p.dtype = dtype_of(variant);
+  p.mask = variant.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
+  p.batch = batch, p.seqlen_q = seqlen_q, p.seqlen_k = seqlen_k, p.heads = heads, p.heads_kv = heads_kv;
+  p.head_dim = variant.d;
+  p.seed = seed;
+  return p;
+}
+
+}  // namespace fa3::test

@@ -1,0 +1,60 @@
+// One test problem: shape, layouts, pattern of the numbers; and the random choice of such problems.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "fa3.h"
+#include "ptx/variant.h"
+#include "random.h"
+
+namespace fa3::test {
+
+enum class Pattern {
+  normal,     // N(0,1)
+  outliers,   // N(0,1), and a few elements of N(0,100)
+  large,      // scores of standard deviation 15: the softmax is nearly one-hot
+  growing,    // scores grow along the keys: the row maximum changes until the last block
+  shrinking,  // the first keys dominate: later exponentials underflow
+  spikes,     // a few keys far above the rest
+  constant,   // all scores equal
+  tiny,       // V at the low end of the format (fp16 subnormals)
+};
+inline constexpr int pattern_count = 8;
+const char* name(Pattern pattern);
+
+// How one tensor lies in memory.
+struct Storage {
+  enum Order { bshd, bhsd, sbhd, hbsd } order = bshd;
+  int pad_d = 0, pad_h = 0, pad_s = 0, pad_b = 0;  // extra entries of that dimension in storage (d: units of 8)
+  int shift = 0;                                   // start, in units of 16 bytes past an allocation's alignment
+  bool share_heads = false, share_batch = false;   // stride 0 (k and v only)
+};
+
+struct Problem {
+  fa3_dtype dtype = FA3_DTYPE_BF16;
+  fa3_mask mask = FA3_MASK_NONE;
+  int64_t batch = 1, seqlen_q = 1, seqlen_k = 1, heads = 1, heads_kv = 1, head_dim = 64;
+  float softmax_scale = 0;
+  Pattern pattern = Pattern::normal;
+  Storage q, k, v, o, lse;
+  bool packed_qkv = false;  // q, k, v are slices of one (batch, seqlen, heads + 2 heads_kv, head_dim) tensor
+  bool want_lse = true;
+  uint64_t seed = 0;
+
+  double scale() const;
+  // Keys that query i sees.
+  int64_t visible_keys(int64_t i) const;
+  std::string describe() const;
+};
+
+fa3_dtype dtype_of(const Variant& variant);
+
+// A problem that runs on this row of the table: random shape, layouts, pattern, all from the seed. `budget` bounds
+// batch * heads * seqlen_q * seqlen_k * head_dim, the work of the references.
+Problem random_problem(const Variant& variant, uint64_t seed, double budget = 1.5e8);
+
+// The plainest problem of this row: the row's own head_dim, packed, N(0,1), bottom-right mask if causal.
+Problem plain_problem(const Variant& variant, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
+                      int64_t heads_kv, uint64_t seed);
+
+}  // namespace fa3::test

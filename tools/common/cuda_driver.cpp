@@ -1,0 +1,158 @@
+#include "cuda_driver.h"
+
+#include <dlfcn.h>
+
+namespace fa3::tools {
+
+namespace {
+
+struct Loaded {
+  Driver driver;
+  std::string problem;
+
+  Loaded() {
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+      problem = "no NVIDIA driver: libcuda.so.1 cannot be loaded";
+      return;
+    }
+#define FA3_TEXT_(name) #name
+#define FA3_TEXT(name) FA3_TEXT_(name)
+#define FA3_LOOK_UP(name)                                                            \
+  driver.name = reinterpret_cast<decltype(driver.name)>(dlsym(library, FA3_TEXT(name))); \
+  if (!driver.name) problem = "the NVIDIA driver is too old: it has no " FA3_TEXT(name);
+    FA3_DRIVER_FUNCTIONS(FA3_LOOK_UP)
+#undef FA3_LOOK_UP
+    if (!problem.empty()) return;
+    if (CUresult result = driver.cuInit(0); result != CUDA_SUCCESS)
+      problem = "no usable GPU: cuInit returned error " + std::to_string(result);
+  }
+};
+
+const Loaded& loaded() {
+  static const Loaded instance;
+  return instance;
+}
+
+int attribute(CUdevice_attribute which, CUdevice device) {
+  int value = 0;
+  FA3_CU(cuDeviceGetAttribute, &value, which, device);
+  return value;
+}
+
+}  // namespace
+
+const Driver& driver() {
+  if (!loaded().problem.empty()) throw CudaError(loaded().problem);
+  return loaded().driver;
+}
+
+void check(CUresult result, const char* call) {
+  if (result == CUDA_SUCCESS) return;
+  const char* name = nullptr;
+  driver().cuGetErrorName(result, &name);
+  throw CudaError(std::string(call) + ": " + (name ? name : std::to_string(result)));
+}
+
+std::string why_no_hopper() {
+  if (!loaded().problem.empty()) return loaded().problem;
+  try {
+    int count = 0;
+    FA3_CU(cuDeviceGetCount, &count);
+    if (count == 0) return "the driver finds no GPU";
+    const DeviceInfo info = device_info();
+    if (info.major != 9 || info.minor != 0)
+      return info.name + " is of compute capability " + std::to_string(info.major) + "." + std::to_string(info.minor) +
+             "; the kernels need 9.0 (Hopper)";
+  } catch (const CudaError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+DeviceInfo device_info(int ordinal) {
+  DeviceInfo info;
+  CUdevice device;
+  FA3_CU(cuDeviceGet, &device, ordinal);
+  char name[256] = {};
+  FA3_CU(cuDeviceGetName, name, sizeof name, device);
+  info.name = name;
+  FA3_CU(cuDriverGetVersion, &info.driver_version);
+  FA3_CU(cuDeviceTotalMem, &info.memory, device);
+  info.sms = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+  info.max_clock_khz = attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE, device);
+  info.major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+  info.minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+  return info;
+}
+
+static CUcontext create_context(int ordinal) {
+  CUdevice device;
+  FA3_CU(cuDeviceGet, &device, ordinal);
+  CUcontext context;
+  FA3_CU(cuCtxCreate, &context, nullptr, CU_CTX_SCHED_AUTO, device);
+  return context;
+}
+Context::Context(int ordinal) : Handle(create_context(ordinal)) {}
+
+static CUstream create_stream() {
+  CUstream stream;
+  FA3_CU(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+  return stream;
+}
+Stream::Stream() : Handle(create_stream()) {}
+
+static CUevent create_event() {
+  CUevent event;
+  FA3_CU(cuEventCreate, &event, CU_EVENT_DEFAULT);
+  return event;
+}
+Event::Event() : Handle(create_event()) {}
+
+float Event::milliseconds_since(const Event& start) const {
+  float milliseconds = 0;
+  FA3_CU(cuEventElapsedTime, &milliseconds, start.get(), get());
+  return milliseconds;
+}
+
+void Graph::begin(const Stream& stream) {
+  FA3_CU(cuStreamBeginCapture, stream.get(), CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+}
+
+Graph Graph::end(const Stream& stream) {
+  Graph result;
+  CUgraph graph;
+  FA3_CU(cuStreamEndCapture, stream.get(), &graph);
+  result.graph_ = Handle<CUgraph, &Driver::cuGraphDestroy>(graph);
+  CUgraphExec executable;
+  FA3_CU(cuGraphInstantiate, &executable, graph, 0);
+  result.executable_ = Handle<CUgraphExec, &Driver::cuGraphExecDestroy>(executable);
+  return result;
+}
+
+static CUdeviceptr allocate(size_t bytes) {
+  CUdeviceptr pointer;
+  FA3_CU(cuMemAlloc, &pointer, bytes ? bytes : 1);
+  return pointer;
+}
+DeviceBuffer::DeviceBuffer(size_t bytes) : Handle(allocate(bytes)), bytes_(bytes) {}
+
+// A copy from pageable memory returns before its last part reached the device, and our streams do not wait for the
+// legacy stream: hence the synchronisation.
+void DeviceBuffer::upload(const void* source, size_t bytes, size_t offset) const {
+  if (bytes == 0) return;
+  FA3_CU(cuMemcpyHtoD, get() + offset, source, bytes);
+  FA3_CU(cuStreamSynchronize, nullptr);
+}
+
+void DeviceBuffer::download(void* target, size_t bytes, size_t offset) const {
+  if (bytes) FA3_CU(cuMemcpyDtoH, target, get() + offset, bytes);
+}
+
+void DeviceBuffer::fill(unsigned char byte) const {
+  if (bytes_ == 0) return;
+  FA3_CU(cuMemsetD8, get(), byte, bytes_);
+  FA3_CU(cuStreamSynchronize, nullptr);
+}
+
+}  // namespace fa3::tools

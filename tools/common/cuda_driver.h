@@ -1,0 +1,120 @@
+// The CUDA Driver API for tools and tests: libcuda is found with dlopen, so binaries start on machines without a GPU.
+#pragma once
+#include <cuda.h>
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace fa3::tools {
+
+// cuda.h renames most functions (cuMemAlloc is cuMemAlloc_v2); the macro argument is expanded first, so member and symbol
+// both get the versioned name that matches the prototype.
+#define FA3_DRIVER_FUNCTIONS(X)                                                                                        \
+  X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)              \
+  X(cuDeviceGetAttribute) X(cuDeviceTotalMem) X(cuCtxCreate) X(cuCtxDestroy) X(cuCtxSetCurrent) X(cuCtxSynchronize)    \
+  X(cuMemAlloc) X(cuMemFree) X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemsetD8) X(cuMemGetInfo) X(cuStreamCreate)           \
+  X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate)             \
+  X(cuEventDestroy) X(cuEventRecord) X(cuEventSynchronize) X(cuEventElapsedTime) X(cuGraphInstantiate)                 \
+  X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy)
+
+struct Driver {
+#define FA3_MEMBER(name) decltype(&::name) name = nullptr;
+  FA3_DRIVER_FUNCTIONS(FA3_MEMBER)
+#undef FA3_MEMBER
+};
+
+struct CudaError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The loaded and initialised driver; throws CudaError with the reason if there is none.
+const Driver& driver();
+
+// Empty if device 0 can run the library's kernels; otherwise why not, in words.
+std::string why_no_hopper();
+
+void check(CUresult result, const char* call);
+#define FA3_CU(function, ...) ::fa3::tools::check(::fa3::tools::driver().function(__VA_ARGS__), #function)
+
+struct DeviceInfo {
+  std::string name;
+  int driver_version = 0, sms = 0, max_clock_khz = 0, major = 0, minor = 0;
+  size_t memory = 0;
+
+  // Dense 16-bit tensor-core peak of Hopper: 4096 FLOP per clock and SM.
+  double matrix_peak_tflops(double mhz) const { return 4096.0 * sms * mhz * 1e-6; }
+  double max_clock_mhz() const { return max_clock_khz / 1000.0; }
+};
+DeviceInfo device_info(int ordinal = 0);
+
+// Owns one driver handle: Type, and the call that frees it.
+template <class Type, auto Free>
+class Handle {
+ public:
+  Handle() = default;
+  explicit Handle(Type handle) : handle_(handle) {}
+  Handle(Handle&& other) noexcept : handle_(std::exchange(other.handle_, Type{})) {}
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Handle() {
+    if (handle_) (void)(driver().*Free)(handle_);
+  }
+  Type get() const { return handle_; }
+
+ private:
+  Type handle_{};
+};
+
+// A context of its own (never the primary one), current to the creating thread until it is destroyed.
+class Context : public Handle<CUcontext, &Driver::cuCtxDestroy> {
+ public:
+  explicit Context(int ordinal = 0);
+  void make_current() const { FA3_CU(cuCtxSetCurrent, get()); }
+};
+
+class Stream : public Handle<CUstream, &Driver::cuStreamDestroy> {
+ public:
+  Stream();  // does not synchronise with the legacy default stream
+  void synchronize() const { FA3_CU(cuStreamSynchronize, get()); }
+};
+
+class Event : public Handle<CUevent, &Driver::cuEventDestroy> {
+ public:
+  Event();
+  void record(const Stream& stream) const { FA3_CU(cuEventRecord, get(), stream.get()); }
+  void synchronize() const { FA3_CU(cuEventSynchronize, get()); }
+  float milliseconds_since(const Event& start) const;
+};
+
+// A captured and instantiated graph. Capture is thread-local: other threads may load modules or allocate meanwhile.
+class Graph {
+ public:
+  static void begin(const Stream& stream);
+  static Graph end(const Stream& stream);
+  void launch(const Stream& stream) const { FA3_CU(cuGraphLaunch, executable_.get(), stream.get()); }
+
+ private:
+  Handle<CUgraph, &Driver::cuGraphDestroy> graph_;
+  Handle<CUgraphExec, &Driver::cuGraphExecDestroy> executable_;
+};
+
+// Device memory. Copies and fills have finished on the device when they return.
+class DeviceBuffer : public Handle<CUdeviceptr, &Driver::cuMemFree> {
+ public:
+  DeviceBuffer() = default;
+  explicit DeviceBuffer(size_t bytes);
+  size_t size() const { return bytes_; }
+  void* at(size_t offset) const { return reinterpret_cast<void*>(get() + offset); }
+  void upload(const void* source, size_t bytes, size_t offset = 0) const;
+  void download(void* target, size_t bytes, size_t offset = 0) const;
+  void fill(unsigned char byte) const;
+
+ private:
+  size_t bytes_ = 0;
+};
+
+}  // namespace fa3::tools

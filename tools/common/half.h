@@ -1,0 +1,49 @@
+// bf16 and fp16 as bits: conversions with round to nearest even, as the hardware does them.
+#pragma once
+#include <bit>
+#include <cstdint>
+
+#include "fa3.h"
+
+namespace fa3::tools {
+
+inline uint16_t to_bf16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffff) > 0x7f800000) return uint16_t(bits >> 16 | 0x40);  // NaN stays NaN
+  return uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+inline float from_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t(bits) << 16); }
+
+inline uint16_t to_fp16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return uint16_t(sign | 0x7e00);   // NaN
+  if (magnitude >= 0x477ff000) return uint16_t(sign | 0x7c00);  // 65520 and more round to infinity
+  if (magnitude < 0x38800000) {                                 // below 2^-14: the addition rounds at the subnormal ulp
+    const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+    return uint16_t(sign | (std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0.5f)));
+  }
+  const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
+  return uint16_t(sign | ((rounded - 0x38000000) >> 13));
+}
+
+inline float from_fp16(uint16_t bits) {
+  const uint32_t sign = uint32_t(bits & 0x8000) << 16, exponent = bits >> 10 & 31, mantissa = bits & 1023;
+  if (exponent == 0) {
+    const float magnitude = float(mantissa) * 0x1p-24f;
+    return sign ? -magnitude : magnitude;
+  }
+  return std::bit_cast<float>(sign | (exponent == 31 ? 0x7f800000 : (exponent + 112) << 23) | mantissa << 13);
+}
+
+inline uint16_t to_half(float value, fa3_dtype dtype) { return dtype == FA3_DTYPE_BF16 ? to_bf16(value) : to_fp16(value); }
+inline float from_half(uint16_t bits, fa3_dtype dtype) {
+  return dtype == FA3_DTYPE_BF16 ? from_bf16(bits) : from_fp16(bits);
+}
+
+// Half the distance from 1 to the next number: the relative error of one rounding.
+inline float unit_roundoff(fa3_dtype dtype) { return dtype == FA3_DTYPE_BF16 ? 0x1p-9f : 0x1p-12f; }
+inline const char* dtype_name(fa3_dtype dtype) { return dtype == FA3_DTYPE_BF16 ? "bf16" : "fp16"; }
+
+}  // namespace fa3::tools
