@@ -26,7 +26,8 @@ FA3_DEVICE void store_o(const float (&O)[d / 2], const float (&l)[2], Smem& smem
   }
   fence_proxy_async_shared();
   __syncwarp();
-  if (lane == 0) {
+  // Rows past the end are clipped, but a store wholly at negative rows is an illegal instruction.
+  if (lane == 0 && block.row >= 0) {
 #pragma unroll
     for (int slab = 0; slab < slabs; slab++)
       cp_async_bulk_tensor_4d_store(&p.o, rows + slab * 64 * slab_row_bytes, slab * slab_columns, block.row + warp * 16,
