@@ -1,0 +1,81 @@
+// fa3-bench: checks and times the library's forward pass. Exit status: 0, 1 if a point failed, 2 for a wrong command line,
+// 77 if there is no GPU.
+#include <cstdio>
+#include <stdexcept>
+
+#include "options.h"
+#include "reference.h"
+#include "report.h"
+
+namespace fa3::bench {
+
+static void write(const std::string& path, const Report& report, void (Report::*print)(FILE*) const) {
+  if (path.empty()) return;
+  FILE* file = path == "-" ? stdout : std::fopen(path.c_str(), "w");
+  if (!file) throw std::runtime_error("cannot write " + path);
+  (report.*print)(file);
+  if (file != stdout && std::fclose(file) != 0) throw std::runtime_error("cannot write " + path);
+}
+
+static void show_progress(size_t done, size_t all, const Result& result) {
+  std::fprintf(stderr, "\r\033[K[%zu/%zu] %s: %.1f TFLOP/s", done, all, result.point.label().c_str(), result.tflops());
+  if (done == all) std::fprintf(stderr, "\r\033[K");
+  std::fflush(stderr);
+}
+
+static int run(const Options& options) {
+  const std::vector<Point> points = options.grid.points();
+  if (options.list) {
+    for (const Point& point : points) std::printf("%s\n", point.label().c_str());
+    return 0;
+  }
+  if (options.reference) return run_reference(options.protocol.seed);
+  if (const std::string reason = tools::why_no_hopper(); !reason.empty()) {
+    std::fprintf(stderr, "fa3-bench: no Hopper GPU: %s. --reference runs the CPU reference instead.\n", reason.c_str());
+    return 77;
+  }
+
+  Report report{tools::device_info(), options.protocol, options.passes, {}, {}};
+  Bench bench(options.protocol, points);
+  if (options.overhead) {
+    report.overhead = tools::host_overhead();
+    report.print_overhead(options.json == "-" ? stderr : stdout);
+  } else {
+    for (const Point& point : points) {
+      Result result;
+      result.point = point;
+      report.results.push_back(result);
+    }
+    size_t done = 0;
+    for (int pass = 0; pass < options.passes; ++pass)
+      for (Result& result : report.results) {
+        bench.run(result);
+        if (options.progress) show_progress(++done, points.size() * size_t(options.passes), result);
+      }
+    report.print_table(options.csv == "-" || options.json == "-" ? stderr : stdout);
+    write(options.csv, report, &Report::print_csv);
+  }
+  write(options.json, report, &Report::print_json);
+  for (const Result& result : report.results)
+    if (!result.problem.empty()) return 1;
+  return 0;
+}
+
+}  // namespace fa3::bench
+
+int main(int argc, char* argv[]) {
+  try {
+    const auto options = fa3::bench::Options::parse(argc, argv);
+    if (options.help) {
+      std::fputs(fa3::bench::usage, stdout);
+      return 0;
+    }
+    return fa3::bench::run(options);
+  } catch (const std::invalid_argument& error) {
+    std::fprintf(stderr, "fa3-bench: %s (--help lists the options)\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "fa3-bench: %s\n", error.what());
+    return 1;
+  }
+}

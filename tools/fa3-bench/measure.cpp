@@ -1,0 +1,121 @@
+#include "measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "check.h"
+#include "nvml.h"
+#include "params.h"
+#include "random.h"
+
+namespace fa3::bench {
+
+static double quantile(const std::vector<double>& sorted, double q) {
+  const double at = q * double(sorted.size() - 1);
+  const size_t low = size_t(at), high = std::min(low + 1, sorted.size() - 1);
+  return sorted[low] + (at - double(low)) * (sorted[high] - sorted[low]);
+}
+
+void Result::add_pass(std::vector<double> milliseconds) {
+  std::sort(milliseconds.begin(), milliseconds.end());
+  min_ms = pass_medians.empty() ? milliseconds.front() : std::min(min_ms, milliseconds.front());
+  pass_medians.push_back(quantile(milliseconds, 0.5));
+  std::vector<double> sorted = pass_medians;
+  std::sort(sorted.begin(), sorted.end());
+  median_ms = quantile(sorted, 0.5);
+  spread = sorted.size() == 1 ? (quantile(milliseconds, 0.9) - quantile(milliseconds, 0.1)) / median_ms
+                              : (sorted.back() - sorted.front()) / median_ms;
+}
+
+Bench::Bench(const Protocol& protocol, const std::vector<Point>& points)
+    : protocol_(protocol), workspace_(FA3_FORWARD_WORKSPACE_BYTES) {
+  if (fa3_preload() != FA3_OK) throw tools::CudaError(std::string("fa3_preload: ") + fa3_last_error_message());
+  for (const Point& p : points) {
+    q_elements_ = std::max(q_elements_, size_t(p.q_elements()));
+    kv_elements_ = std::max(kv_elements_, size_t(p.kv_elements()));
+    lse_elements_ = std::max(lse_elements_, size_t(p.batch * p.heads * p.seqlen));
+  }
+  o_ = tools::DeviceBuffer(q_elements_ * 2);
+  lse_ = tools::DeviceBuffer(lse_elements_ * 4);
+}
+
+// All points of a dtype read the same N(0,1) numbers, in their own shapes.
+const Bench::Inputs& Bench::inputs(fa3_dtype dtype) {
+  if (auto found = inputs_.find(dtype); found != inputs_.end()) return found->second;
+  Inputs& made = inputs_[dtype];
+  for (int t = 0; t < 3; ++t) {
+    made.host[t].resize(t == 0 ? q_elements_ : kv_elements_);
+    tools::fill_normal(tools::mix(protocol_.seed, uint64_t(t)), made.host[t].data(), made.host[t].size(), dtype);
+    made.device[t] = tools::DeviceBuffer(made.host[t].size() * 2);
+    made.device[t].upload(made.host[t].data(), made.host[t].size() * 2);
+  }
+  return made;
+}
+
+void Bench::enqueue(const fa3_forward_params& params) const {
+  if (fa3_forward(&params, workspace_.at(0), FA3_FORWARD_WORKSPACE_BYTES, stream_.get()) != FA3_OK)
+    throw tools::CudaError(std::string("fa3_forward: ") + fa3_last_error_message());
+}
+
+void Bench::check(Result& result, const Inputs& inputs, const fa3_forward_params& params) {
+  const Point& p = result.point;
+  o_.fill(poison_byte);
+  lse_.fill(poison_byte);
+  enqueue(params);
+  stream_.synchronize();
+  std::vector<uint16_t> o(static_cast<size_t>(p.q_elements()));
+  std::vector<float> lse(static_cast<size_t>(p.batch * p.heads * p.seqlen));
+  o_.download(o.data(), o.size() * 2);
+  lse_.download(lse.data(), lse.size() * 4);
+  const HostTensors tensors{inputs.host[0].data(), inputs.host[1].data(), inputs.host[2].data(), o.data(), lse.data()};
+  result.problem = check_rows(p, tensors, protocol_.checked_rows, protocol_.seed);
+  result.checked = result.problem.empty();
+}
+
+// The clock that power allows: sampled while the same call repeats for a third of a second, after as long a run-up.
+double Bench::measure_clock(const fa3_forward_params& params) const {
+  const Nvml nvml;
+  std::vector<double> samples;
+  const auto start = std::chrono::steady_clock::now();
+  for (double seconds = 0; seconds < 0.7;
+       seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count()) {
+    for (int i = 0; i < 8; ++i) enqueue(params);
+    if (seconds > 0.35) samples.push_back(nvml.sm_clock_mhz());
+    stream_.synchronize();
+  }
+  std::sort(samples.begin(), samples.end());
+  return samples.empty() ? 0 : quantile(samples, 0.5);
+}
+
+void Bench::run(Result& result) {
+  if (!result.problem.empty()) return;
+  const Inputs& in = inputs(result.point.dtype);
+  const fa3_forward_params params =
+      result.point.params(in.device[0].at(0), in.device[1].at(0), in.device[2].at(0), o_.at(0), lse_.at(0));
+  fa3_kernel_info info = tools::kernel_info();
+  if (fa3_forward_kernel_info(&params, &info) != FA3_OK) {
+    result.problem = fa3_last_error_message();
+    return;
+  }
+  result.kernel = info.name;
+  if (result.pass_medians.empty() && protocol_.checked_rows > 0) {
+    check(result, in, params);
+    if (!result.checked) return;
+  }
+  std::vector<tools::Event> events(2 * size_t(protocol_.reps));
+  std::this_thread::sleep_for(std::chrono::milliseconds(protocol_.idle_ms));
+  for (int i = 0; i < protocol_.warmups; ++i) enqueue(params);
+  for (size_t i = 0; i < events.size(); i += 2) {
+    events[i].record(stream_);
+    enqueue(params);
+    events[i + 1].record(stream_);
+  }
+  stream_.synchronize();
+  std::vector<double> milliseconds;
+  for (size_t i = 0; i < events.size(); i += 2) milliseconds.push_back(events[i + 1].milliseconds_since(events[i]));
+  result.add_pass(std::move(milliseconds));
+  if (protocol_.clock) result.clock_mhz = measure_clock(params);
+}
+
+}  // namespace fa3::bench
