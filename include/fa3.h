@@ -123,7 +123,11 @@ typedef struct fa3_forward_params {
   float softmax_scale; /* > 0 and finite; 0 means the default 1/sqrt(head_dim) */
 } fa3_forward_params;
 
-#define FA3_FORWARD_PARAMS_INIT {sizeof(fa3_forward_params)}
+/* Spelled out in full, so that it compiles without warnings in both languages. */
+#define FA3_TENSOR_INIT {NULL, 0, 0, {0}, {0}}
+#define FA3_FORWARD_PARAMS_INIT                                                                      \
+  {sizeof(fa3_forward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
+   FA3_TENSOR_INIT, 0, 0}
 
 enum fa3_forward_flags {
   /* Same input, same output bits, on the same device model and library version. An error where a kernel cannot
@@ -136,7 +140,7 @@ enum fa3_forward_flags {
 FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
 
 /* Bytes of workspace that fa3_forward needs for these parameters: FA3_FORWARD_WORKSPACE_BYTES in this version, for
- * all parameters. Host only; a pure function of the parameters. */
+ * all parameters. Host only; a pure function of the parameters, whose data pointers are not looked at. */
 FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, size_t* bytes);
 #define FA3_FORWARD_WORKSPACE_BYTES 64
 
@@ -174,9 +178,10 @@ typedef struct fa3_kernel_info {
   int32_t grid;                 /* thread blocks that would be launched on the current device; 0 if there is none */
 } fa3_kernel_info;
 
-#define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info)}
+#define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
-/* Which kernel would run these parameters, and how. Host only (grid is 0 without a current context). */
+/* Which kernel would run these parameters, and how. Host only (grid is 0 without a current context). Data pointers are not
+ * looked at, so that one may ask before allocating. */
 FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, fa3_kernel_info* info);
 
 /* The kernels of this build, 0 <= index < fa3_kernel_count(); tiles and grid are 0. */

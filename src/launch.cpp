@@ -42,7 +42,7 @@ void fill(const Problem& problem, const Selection& selection, void* workspace, F
   params.heads = static_cast<int32_t>(problem.heads);
   params.heads_per_kv = static_cast<int32_t>(problem.heads_per_kv());
   params.causal_offset = static_cast<int32_t>(problem.causal_offset);
-  params.softmax_scale = problem.softmax_scale;
+  params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
   params.q_blocks = selection.q_blocks;
   params.q_origin = selection.q_origin;

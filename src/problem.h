@@ -22,7 +22,7 @@ struct Problem {
   int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim;
   bool causal;
   int64_t causal_offset;  // query i sees key j if j <= i + causal_offset
-  float softmax_scale;
+  double softmax_scale;
 
   bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
   int64_t heads_per_kv() const { return heads_kv == 0 ? 1 : heads / heads_kv; }

@@ -101,7 +101,7 @@ void softmax_row(Scratch& t, int r, int keys, double scale, int columns) {
   double sum = 0;
   for (int j = 0; j < keys; ++j) sum += s[j] = std::exp(s[j] - reference);
   if (t.m[r] != m)
-    for (int x = 0; x < columns; ++x) t.o[r][x] = t.l[r] == 0 ? 0 : t.o[r][x] * correction;
+    for (int x = 0; x < columns; ++x) t.o[r][x] *= correction;
   t.l[r] = t.l[r] * correction + sum;
   t.m[r] = m;
 }

@@ -221,8 +221,7 @@ void resolve(const fa3_forward_params& p, Problem& problem) {
   problem.heads_kv = p.k.dim[2];
   problem.causal = p.mask != FA3_MASK_NONE;
   problem.causal_offset = p.mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? problem.seqlen_k - problem.seqlen_q : 0;
-  const double scale = p.softmax_scale == 0 ? 1 / std::sqrt(static_cast<double>(problem.head_dim)) : p.softmax_scale;
-  problem.softmax_scale = static_cast<float>(scale);
+  problem.softmax_scale = p.softmax_scale == 0 ? 1 / std::sqrt(static_cast<double>(problem.head_dim)) : p.softmax_scale;
 }
 
 }  // namespace

@@ -1,0 +1,343 @@
+// Every rule of the header about arguments: a bad one yields its status and a message that names it, and nothing is written.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
+#include <limits>
+
+#include "call.h"
+
+namespace fa3::test {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using P = fa3_forward_params;
+
+constexpr int64_t huge = std::numeric_limits<int64_t>::max(), lowest = std::numeric_limits<int64_t>::min();
+constexpr fa3_status invalid = FA3_ERROR_INVALID_ARGUMENT, unsupported = FA3_ERROR_UNSUPPORTED;
+
+struct Change {
+  const char* name;  // what the message must contain
+  fa3_status status;
+  void (*apply)(P&);
+};
+
+void set_strides(fa3_tensor& t, std::initializer_list<int64_t> stride) {
+  int i = 0;
+  for (int64_t s : stride) t.stride[i++] = s;
+}
+
+// The strides that all-zero ones stand for.
+void spell_out(fa3_tensor& t) {
+  int64_t next = 1;
+  for (int i = t.rank - 1; i >= 0; --i) {
+    t.stride[i] = next;
+    next *= t.dim[i];
+  }
+}
+
+void move(fa3_tensor& t, intptr_t bytes) { t.data = static_cast<char*>(t.data) + bytes; }
+
+// Wrong in themselves: refused whatever the pointers are.
+const Change bad_shapes[] = {
+    {"q.rank is 3, must be 4", invalid, [](P& p) { p.q.rank = 3; }},
+    {"q.rank is 5, must be 4", invalid, [](P& p) { p.q.rank = 5; }},
+    {"k.rank is -1", invalid, [](P& p) { p.k.rank = -1; }},
+    {"v.rank is 2147483647", invalid, [](P& p) { p.v.rank = std::numeric_limits<int32_t>::max(); }},
+    {"o.rank is 0", invalid, [](P& p) { p.o.rank = 0; }},
+
+    {"q.dtype is 0", invalid, [](P& p) { p.q.dtype = FA3_DTYPE_NONE; }},
+    {"q.dtype is 4", invalid, [](P& p) { p.q.dtype = 4; }},
+    {"k.dtype is -1", invalid, [](P& p) { p.k.dtype = -1; }},
+    {"k.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.k.dtype = FA3_DTYPE_FP16; }},
+    {"v.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.v.dtype = FA3_DTYPE_FP16; }},
+    {"o.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.o.dtype = FA3_DTYPE_FP16; }},
+    {"q.dtype is fp32", unsupported, [](P& p) { p.q.dtype = p.k.dtype = p.v.dtype = p.o.dtype = FA3_DTYPE_FP32; }},
+    {"o.dtype is fp32", unsupported, [](P& p) { p.o.dtype = FA3_DTYPE_FP32; }},
+
+    {"q.dim[0] is -1", invalid, [](P& p) { p.q.dim[0] = -1; }},
+    {"q.dim[1] is -9223372036854775808", invalid, [](P& p) { p.q.dim[1] = lowest; }},
+    {"k.dim[1] is 2147483648, must be from 0 to 2147483647", invalid, [](P& p) { p.k.dim[1] = int64_t{1} << 31; }},
+    {"o.dim[2] is 9223372036854775807", invalid, [](P& p) { p.o.dim[2] = huge; }},
+    {"k.dim[0] is 3, must equal q.dim[0], which is 2", invalid, [](P& p) { p.k.dim[0] = 3; }},
+    {"v.dim[0] is 3, must equal q.dim[0]", invalid, [](P& p) { p.v.dim[0] = 3; }},
+    {"o.dim[0] is 0, must equal q.dim[0]", invalid, [](P& p) { p.o.dim[0] = 0; }},
+    {"v.dim[1] is 6, must equal k.dim[1], which is 5", invalid, [](P& p) { p.v.dim[1] = 6; }},
+    {"o.dim[1] is 4, must equal q.dim[1]", invalid, [](P& p) { p.o.dim[1] = 4; }},
+    {"v.dim[2] is 4, must equal k.dim[2]", invalid, [](P& p) { p.v.dim[2] = 4; }},
+    {"o.dim[2] is 2, must equal q.dim[2]", invalid, [](P& p) { p.o.dim[2] = 2; }},
+    {"k.dim[3] is 8, must equal q.dim[3]", invalid, [](P& p) { p.k.dim[3] = 8; }},
+    {"v.dim[3] is 32, must equal q.dim[3]", invalid, [](P& p) { p.v.dim[3] = 32; }},
+    {"o.dim[3] is 24, must equal q.dim[3]", invalid, [](P& p) { p.o.dim[3] = 24; }},
+    {"k.dim[2] is 3, must divide the query heads", invalid, [](P& p) { p.k.dim[2] = p.v.dim[2] = 3; }},
+    {"k.dim[2] is 8, must divide", invalid, [](P& p) { p.k.dim[2] = p.v.dim[2] = 8; }},
+    {"k.dim[2] is 0, must divide", invalid, [](P& p) { p.k.dim[2] = p.v.dim[2] = 0; }},
+
+    {"q.dim[3] (head_dim) is 0", invalid, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 0; }},
+    {"q.dim[3] (head_dim) is 12", invalid, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 12; }},
+    {"q.dim[3] (head_dim) is 264", unsupported, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 264; }},
+
+    {"q.stride[3] is 2, must be 1", invalid, [](P& p) { set_strides(p.q, {384, 128, 32, 2}); }},
+    {"k.stride[3] is 0, must be 1", invalid, [](P& p) { set_strides(p.k, {160, 32, 16, 0}); }},
+    {"v.stride[3] is -1, must be 1", invalid, [](P& p) { set_strides(p.v, {160, 32, 16, -1}); }},
+    {"o.stride[3] is 2, must be 1", invalid, [](P& p) { set_strides(p.o, {384, 128, 32, 2}); }},
+    {"q.stride[2] is 20, must be a multiple of 8", invalid, [](P& p) { set_strides(p.q, {240, 80, 20, 1}); }},
+    {"k.stride[1] is 36, must be a multiple of 8", invalid, [](P& p) { set_strides(p.k, {184, 36, 16, 1}); }},
+    {"v.stride[0] is 161, must be a multiple of 8", invalid, [](P& p) { set_strides(p.v, {161, 32, 16, 1}); }},
+    {"o.stride[0] is 196, must be a multiple of 8", invalid, [](P& p) { set_strides(p.o, {196, 64, 16, 1}); }},
+    {"q.stride[1] is -64, must be >= 0", invalid, [](P& p) { set_strides(p.q, {192, -64, 16, 1}); }},
+    {"o.stride[1] is -64, must be > 0", invalid, [](P& p) { set_strides(p.o, {192, -64, 16, 1}); }},
+    {"o.stride[2] is 0, must be > 0", invalid, [](P& p) { set_strides(p.o, {192, 64, 0, 1}); }},
+    {"o.stride[0] is 0, must be > 0", invalid, [](P& p) { set_strides(p.o, {0, 64, 16, 1}); }},
+    {"o.stride[2] is 8: elements overlap those of dim[3]", invalid, [](P& p) { set_strides(p.o, {192, 64, 8, 1}); }},
+    {"o.stride[1] is 56: elements overlap those of dim[2]", invalid, [](P& p) { set_strides(p.o, {192, 56, 16, 1}); }},
+    {"o.stride[0] is 64: elements overlap", invalid, [](P& p) { set_strides(p.o, {64, 64, 16, 1}); }},
+    {"q.dim[0] * q.stride[0]", invalid, [](P& p) { set_strides(p.q, {int64_t{1} << 38, 64, 16, 1}); }},
+    {"k.dim[1] * k.stride[1]", invalid, [](P& p) { set_strides(p.k, {160, int64_t{1} << 37, 16, 1}); }},
+    {"v.dim[0] * v.stride[0]", invalid, [](P& p) { set_strides(p.v, {huge - 7, 32, 16, 1}); }},
+    {"o.dim[1] * o.stride[1]", invalid, [](P& p) { set_strides(p.o, {192, int64_t{1} << 62, 16, 1}); }},
+    {"q is too large: its packed strides overflow", invalid,
+     [](P& p) {
+       p.q.dim[0] = p.k.dim[0] = p.v.dim[0] = p.o.dim[0] = p.lse.dim[0] = 2;
+       p.q.dim[1] = p.o.dim[1] = p.lse.dim[2] = 2147483647;
+       p.q.dim[2] = p.o.dim[2] = p.lse.dim[1] = 2147483646;
+     }},
+
+    {"lse.rank is 4, must be 3", invalid, [](P& p) { p.lse.rank = 4; }},
+    {"lse.dtype is bf16, must be fp32", invalid, [](P& p) { p.lse.dtype = FA3_DTYPE_BF16; }},
+    {"lse.dtype is 9", invalid, [](P& p) { p.lse.dtype = 9; }},
+    {"lse.dim[0] is 1, must equal q.dim[0]", invalid, [](P& p) { p.lse.dim[0] = 1; }},
+    {"lse.dim[1] is 3, must equal q.dim[2]", invalid, [](P& p) { p.lse.dim[1] = 3; }},
+    {"lse.dim[2] is 4, must equal q.dim[1]", invalid, [](P& p) { p.lse.dim[2] = 4; }},
+    {"lse.stride[2] is 0, must be > 0", invalid, [](P& p) { set_strides(p.lse, {12, 3, 0}); }},
+    {"lse.stride[1] is -3, must be > 0", invalid, [](P& p) { set_strides(p.lse, {12, -3, 1}); }},
+    {"lse.stride[1] is 2: elements overlap those of dim[2]", invalid, [](P& p) { set_strides(p.lse, {12, 2, 1}); }},
+    {"lse.dim[0] * lse.stride[0]", invalid, [](P& p) { set_strides(p.lse, {int64_t{1} << 37, 3, 1}); }},
+
+    {"mask is 3", invalid, [](P& p) { p.mask = 3; }},
+    {"mask is -1", invalid, [](P& p) { p.mask = -1; }},
+    {"flags is 0x2", invalid, [](P& p) { p.flags = 2; }},
+    {"flags is 0x8000000000000001", invalid, [](P& p) { p.flags = FA3_FLAG_DETERMINISTIC | uint64_t{1} << 63; }},
+    {"softmax_scale is -1", invalid, [](P& p) { p.softmax_scale = -1; }},
+    {"softmax_scale is nan", invalid, [](P& p) { p.softmax_scale = NAN; }},
+    {"softmax_scale is inf", invalid, [](P& p) { p.softmax_scale = INFINITY; }},
+    {"softmax_scale is 3e+38", invalid, [](P& p) { p.softmax_scale = 3e38f; }},
+};
+
+// Right, but beyond what the kernels count. Such tensors do not fit into a test's memory.
+const Change too_large[] = {
+    {"k.dim[1] (sequence length) is 2147483647", unsupported, [](P& p) { p.k.dim[1] = p.v.dim[1] = 2147483647; }},
+    {"tiles", unsupported,
+     [](P& p) {
+       p.q.dim[0] = p.k.dim[0] = p.v.dim[0] = p.o.dim[0] = p.lse.dim[0] = 1 << 16;
+       p.q.dim[2] = p.o.dim[2] = p.lse.dim[1] = 1 << 15;
+     }},
+};
+
+// Wrong in where the tensors lie.
+const Change bad_pointers[] = {
+    {"q.data is NULL", invalid, [](P& p) { p.q.data = nullptr; }},
+    {"k.data is NULL", invalid, [](P& p) { p.k.data = nullptr; }},
+    {"v.data is NULL", invalid, [](P& p) { p.v.data = nullptr; }},
+    {"o.data is NULL", invalid, [](P& p) { p.o.data = nullptr; }},
+    {"must be aligned to 16 bytes", invalid, [](P& p) { move(p.q, 8); }},
+    {"k.data is 0x", invalid, [](P& p) { move(p.k, 2); }},
+    {"v.data is 0x", invalid, [](P& p) { move(p.v, 15); }},
+    {"o.data is 0x", invalid, [](P& p) { move(p.o, 8); }},
+    {"must be aligned to 4 bytes", invalid, [](P& p) { move(p.lse, 2); }},
+    {"lse.data is 0x", invalid, [](P& p) { move(p.lse, 1); }},
+    {"v reaches beyond the address space", invalid, [](P& p) { p.v.data = reinterpret_cast<void*>(UINTPTR_MAX - 63); }},
+    {"o overlaps q", invalid, [](P& p) { p.o.data = p.q.data; }},
+    {"o overlaps q", invalid, [](P& p) { p.o.data = p.q.data, move(p.o, 2 * 3 * 4 * 16 * 2 - 16); }},
+    {"o overlaps k", invalid, [](P& p) { p.k.data = p.o.data; }},
+    {"o overlaps v", invalid, [](P& p) { p.v.data = p.o.data, move(p.v, 16); }},
+    {"o overlaps lse", invalid, [](P& p) { p.lse.data = p.o.data, move(p.lse, 4); }},
+    {"lse overlaps q", invalid, [](P& p) { p.lse.data = p.q.data; }},
+    {"lse overlaps v", invalid, [](P& p) { p.lse.data = p.v.data, move(p.lse, 316); }},
+};
+
+// What is unusual, and right.
+const Change good[] = {
+    {"packed", FA3_OK, [](P&) {}},
+    {"spelled-out strides", FA3_OK, [](P& p) { spell_out(p.q), spell_out(p.k), spell_out(p.o), spell_out(p.lse); }},
+    {"fp16", FA3_OK, [](P& p) { p.q.dtype = p.k.dtype = p.v.dtype = p.o.dtype = FA3_DTYPE_FP16; }},
+    {"no lse", FA3_OK, [](P& p) { p.lse = {}; }},
+    {"lse with garbage but no data", FA3_OK, [](P& p) { p.lse.data = nullptr, p.lse.rank = 77; }},
+    {"heads before rows", FA3_OK, [](P& p) { set_strides(p.q, {192, 16, 48, 1}), set_strides(p.o, {192, 16, 48, 1}); }},
+    {"batch innermost but one", FA3_OK, [](P& p) { set_strides(p.o, {16, 128, 32, 1}); }},
+    {"padding", FA3_OK, [](P& p) { set_strides(p.o, {1 << 20, 1 << 10, 24, 1}); }},
+    {"broadcast inputs", FA3_OK, [](P& p) { set_strides(p.k, {0, 32, 0, 1}), set_strides(p.v, {0, 0, 0, 1}); }},
+    {"overlapping inputs", FA3_OK, [](P& p) { p.k.data = p.q.data, p.v.data = p.q.data; }},
+    {"more than 2^31 elements apart", FA3_OK, [](P& p) { set_strides(p.o, {int64_t{1} << 37, 64, 16, 1}); }},
+    {"lse row-major in rows", FA3_OK, [](P& p) { set_strides(p.lse, {12, 1, 4}); }},
+    {"one head, any stride", FA3_OK,
+     [](P& p) {
+       p.q.dim[2] = p.k.dim[2] = p.v.dim[2] = p.o.dim[2] = p.lse.dim[1] = 1;
+       set_strides(p.q, {48, 16, huge, 1}), set_strides(p.k, {80, 16, -3, 1}), set_strides(p.o, {48, 16, lowest, 1});
+       set_strides(p.lse, {3, -17, 1});
+     }},
+    {"slices of one packed buffer", FA3_OK,
+     [](P& p) {  // (batch, seqlen, q heads 4 + k heads 2 + v heads 2 + o heads 4, head_dim), as long as k and v
+       p.q.dim[1] = p.o.dim[1] = p.lse.dim[2] = 5;
+       for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o}) set_strides(*t, {960, 192, 16, 1}), t->data = p.q.data;
+       move(p.k, 4 * 32), move(p.v, 6 * 32), move(p.o, 8 * 32);
+     }},
+    {"no keys, no data", FA3_OK, [](P& p) { p.k.dim[1] = p.v.dim[1] = 0, p.k.data = p.v.data = nullptr; }},
+    {"no batch, no data", FA3_OK,
+     [](P& p) {
+       for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.lse}) t->dim[0] = 0, t->data = nullptr;
+     }},
+    {"no heads", FA3_OK, [](P& p) { p.q.dim[2] = p.k.dim[2] = p.v.dim[2] = p.o.dim[2] = p.lse.dim[1] = 0; }},
+    {"no query heads", FA3_OK, [](P& p) { p.q.dim[2] = p.o.dim[2] = p.lse.dim[1] = 0; }},
+    {"no queries", FA3_OK, [](P& p) { p.q.dim[1] = p.o.dim[1] = p.lse.dim[2] = 0; }},
+    {"deterministic", FA3_OK, [](P& p) { p.flags = FA3_FLAG_DETERMINISTIC; }},
+    {"masks", FA3_OK, [](P& p) { p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT; }},
+    {"negative zero scale", FA3_OK, [](P& p) { p.softmax_scale = -0.0f; }},
+    {"tiny scale", FA3_OK, [](P& p) { p.softmax_scale = 1e-45f; }},
+    {"head_dim 256", FA3_OK, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 256; }},
+    {"garbage beyond the rank", FA3_OK,
+     [](P& p) {
+       p.q.dim[4] = -5, p.q.stride[4] = 3, p.lse.dim[3] = 99, p.lse.dim[4] = -1;
+     }},
+};
+
+// Real memory for every tensor, so that a call that should have been refused would be caught writing.
+struct Buffers {
+  Buffer q{4096}, k{4096}, v{4096}, o{4096}, lse{4096}, workspace{256};
+
+  P params() { return describe({}, FA3_DTYPE_BF16, q.as(), k.as(), v.as(), o.as(), lse.as()); }
+  bool untouched() const { return o.untouched() && lse.untouched() && workspace.untouched(); }
+};
+
+void expect(fa3_status actual, const Change& change) {
+  INFO(change.name);
+  CHECK(actual == change.status);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring(change.name));
+}
+
+}  // namespace
+
+TEST_CASE("bad shapes are refused by every function that takes them", "[arguments]") {
+  for (const Change& change : bad_shapes) {
+    Buffers buffers;
+    P p = buffers.params();
+    change.apply(p);
+    const P before = p;
+    expect(fa3_forward_check(&p), change);
+    expect(fa3_forward(&p, buffers.workspace.as(), FA3_FORWARD_WORKSPACE_BYTES, nullptr), change);
+    size_t bytes = 12345;
+    expect(fa3_forward_workspace_size(&p, &bytes), change);
+    CHECK(bytes == 12345);
+    fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+    expect(fa3_forward_kernel_info(&p, &info), change);
+    CHECK(info.name[0] == '\0');
+    CHECK(buffers.untouched());
+    CHECK(std::memcmp(&p, &before, sizeof p) == 0);
+  }
+}
+
+TEST_CASE("what the kernels cannot count is unsupported", "[arguments]") {
+  for (const Change& change : too_large) {
+    P p = imaginary();
+    change.apply(p);
+    expect(fa3_forward_check(&p), change);
+    expect(fa3_forward(&p, reinterpret_cast<void*>(64), FA3_FORWARD_WORKSPACE_BYTES, nullptr), change);
+  }
+}
+
+TEST_CASE("bad pointers are refused before anything is touched", "[arguments]") {
+  for (const Change& change : bad_pointers) {
+    Buffers buffers;
+    P p = buffers.params();
+    change.apply(p);
+    expect(fa3_forward_check(&p), change);
+    expect(fa3_forward(&p, buffers.workspace.as(), FA3_FORWARD_WORKSPACE_BYTES, nullptr), change);
+    CHECK(buffers.untouched());
+    size_t bytes = 0;
+    CHECK(fa3_forward_workspace_size(&p, &bytes) == FA3_OK);
+    CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
+  }
+}
+
+TEST_CASE("unusual arguments that are right", "[arguments]") {
+  for (const Change& change : good) {
+    INFO(change.name);
+    P p = imaginary();
+    change.apply(p);
+    CHECK(fa3_forward_check(&p) == FA3_OK);
+    CHECK(std::string(fa3_last_error_message()) == "");
+    size_t bytes = 0;
+    CHECK(fa3_forward_workspace_size(&p, &bytes) == FA3_OK);
+    CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
+  }
+}
+
+TEST_CASE("null pointers", "[arguments]") {
+  P p = imaginary();
+  size_t bytes = 0;
+  fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+  const auto names = [](const char* text) { return ContainsSubstring(text); };
+  CHECK(fa3_forward_check(nullptr) == invalid);
+  CHECK_THAT(fa3_last_error_message(), names("params is NULL"));
+  CHECK(fa3_forward_workspace_size(nullptr, &bytes) == invalid);
+  CHECK_THAT(fa3_last_error_message(), names("params is NULL"));
+  CHECK(fa3_forward_workspace_size(&p, nullptr) == invalid);
+  CHECK_THAT(fa3_last_error_message(), names("bytes is NULL"));
+  CHECK(fa3_forward(nullptr, &p, 64, nullptr) == invalid);
+  CHECK_THAT(fa3_last_error_message(), names("params is NULL"));
+  CHECK(fa3_reference_forward(nullptr, 1) == invalid);
+  CHECK_THAT(fa3_last_error_message(), names("params is NULL"));
+  CHECK(fa3_forward_kernel_info(nullptr, &info) == invalid);
+  CHECK_THAT(fa3_last_error_message(), names("params is NULL"));
+  CHECK(fa3_forward_kernel_info(&p, nullptr) == invalid);
+  CHECK_THAT(fa3_last_error_message(), names("info is NULL"));
+  CHECK(fa3_kernel_info_at(0, nullptr) == invalid);
+  CHECK_THAT(fa3_last_error_message(), names("info is NULL"));
+}
+
+TEST_CASE("workspace", "[arguments]") {
+  Buffers buffers;
+  const P p = buffers.params();
+  char* workspace = buffers.workspace.as<char>();
+  CHECK(fa3_forward(&p, nullptr, 64, nullptr) == invalid);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("workspace is NULL"));
+  CHECK(fa3_forward(&p, workspace + 8, 64, nullptr) == invalid);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("must be aligned to 16 bytes"));
+  CHECK(fa3_forward(&p, workspace, 63, nullptr) == FA3_ERROR_WORKSPACE_TOO_SMALL);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("workspace_bytes is 63, must be at least 64"));
+  CHECK(fa3_forward(&p, workspace, 0, nullptr) == FA3_ERROR_WORKSPACE_TOO_SMALL);
+  CHECK(buffers.untouched());
+}
+
+TEST_CASE("the reference refuses what makes no sense on the host", "[arguments]") {
+  const Change bad[] = {
+      {"q.rank is 3", invalid, [](P& p) { p.q.rank = 3; }},
+      {"k.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.k.dtype = FA3_DTYPE_FP16; }},
+      {"o.dtype is 7", invalid, [](P& p) { p.o.dtype = 7; }},
+      {"(head_dim) is 12", invalid, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 12; }},
+      {"(head_dim) is 264", unsupported, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 264; }},
+      {"o.stride[3] is 0, must be > 0", invalid, [](P& p) { set_strides(p.o, {192, 64, 16, 0}); }},
+      {"o.stride[1] is 48: elements overlap", invalid, [](P& p) { set_strides(p.o, {192, 48, 16, 1}); }},
+      {"o.stride[1] is -48: elements overlap", invalid, [](P& p) { set_strides(p.o, {192, -48, 16, 1}); }},
+      {"v.dim[3] * v.stride[3]", invalid, [](P& p) { set_strides(p.v, {192, 48, 16, lowest}); }},
+      {"must be aligned to 2 bytes", invalid, [](P& p) { move(p.q, 1); }},
+      {"o overlaps v", invalid, [](P& p) { p.v.data = p.o.data; }},
+      {"reaches beyond the address space", invalid,
+       [](P& p) { p.v.data = reinterpret_cast<void*>(uintptr_t{16}), set_strides(p.v, {160, 32, 16, -1}); }},
+      {"softmax_scale", invalid, [](P& p) { p.softmax_scale = -2; }},
+      {"mask", invalid, [](P& p) { p.mask = 8; }},
+  };
+  for (const Change& change : bad) {
+    Buffers buffers;
+    P p = buffers.params();
+    change.apply(p);
+    expect(fa3_reference_forward(&p, 1), change);
+    CHECK(buffers.untouched());
+  }
+  Buffers buffers;
+  const P p = buffers.params();
+  CHECK(fa3_reference_forward(&p, -1) == invalid);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("threads is -1"));
+  CHECK(buffers.untouched());
+}
+
+}  // namespace fa3::test

@@ -1,0 +1,73 @@
+// A small call of the library: shape and buffers, and the parameter struct that describes them.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <vector>
+
+#include "fa3.h"
+
+namespace fa3::test {
+
+struct Shape {
+  int64_t batch = 2, seqlen_q = 3, seqlen_k = 5, heads = 4, heads_kv = 2, head_dim = 16;
+};
+
+inline fa3_tensor tensor(void* data, int32_t dtype, std::initializer_list<int64_t> dim,
+                         std::initializer_list<int64_t> stride = {}) {
+  fa3_tensor t{};
+  t.data = data;
+  t.dtype = dtype;
+  for (int64_t n : dim) t.dim[t.rank++] = n;
+  int i = 0;
+  for (int64_t s : stride) t.stride[i++] = s;
+  return t;
+}
+
+// Packed tensors; `data` of each may be null.
+inline fa3_forward_params describe(const Shape& s, int32_t dtype, void* q, void* k, void* v, void* o, void* lse) {
+  fa3_forward_params p = FA3_FORWARD_PARAMS_INIT;
+  p.q = tensor(q, dtype, {s.batch, s.seqlen_q, s.heads, s.head_dim});
+  p.k = tensor(k, dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim});
+  p.v = tensor(v, dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim});
+  p.o = tensor(o, dtype, {s.batch, s.seqlen_q, s.heads, s.head_dim});
+  p.lse = tensor(lse, FA3_DTYPE_FP32, {s.batch, s.heads, s.seqlen_q});
+  return p;
+}
+
+// Parameters whose pointers are far apart and lead nowhere: only for functions that never follow them.
+inline fa3_forward_params imaginary(const Shape& s = {}, int32_t dtype = FA3_DTYPE_BF16) {
+  const auto at = [](uintptr_t n) { return reinterpret_cast<void*>(n << 42); };
+  return describe(s, dtype, at(1), at(2), at(3), at(4), at(5));
+}
+
+// Outputs hold this where nothing may be written.
+inline constexpr unsigned char poison = 0xa5;
+
+// 16-byte aligned memory of the calls that do follow pointers.
+class Buffer {
+ public:
+  explicit Buffer(size_t bytes) : storage_(bytes / sizeof(Unit) + 2), bytes_(bytes) {
+    std::memset(storage_.data(), poison, storage_.size() * sizeof(Unit));
+  }
+  template <class T = void>
+  T* as() {
+    return reinterpret_cast<T*>(storage_.data());
+  }
+  bool untouched() const {
+    for (size_t i = 0; i < storage_.size() * sizeof(Unit); ++i)
+      if (reinterpret_cast<const unsigned char*>(storage_.data())[i] != poison) return false;
+    return true;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  struct alignas(64) Unit {
+    unsigned char bytes[64];
+  };
+  std::vector<Unit> storage_;
+  size_t bytes_;
+};
+
+}  // namespace fa3::test

@@ -1,0 +1,54 @@
+// A libcuda.so.1 for tests: it answers as told and records what it was asked. A test that links it has it loaded before
+// libfa3 looks for the driver, so libfa3 finds this one.
+#pragma once
+#include <cuda.h>
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "params.h"
+
+namespace fa3::test {
+
+struct EncodedMap {
+  CUtensorMapDataType type;
+  void* data;
+  std::vector<uint64_t> dim, stride;
+  std::vector<uint32_t> box, element_stride;
+  CUtensorMapInterleave interleave;
+  CUtensorMapSwizzle swizzle;
+  CUtensorMapL2promotion promotion;
+  CUtensorMapFloatOOBfill fill;
+};
+
+struct Launch {
+  std::string kernel;
+  unsigned grid[3], block[3], shared;
+  CUstream stream;
+  ForwardParams params;
+};
+
+struct FakeCuda {
+  // Answers.
+  std::atomic<CUcontext> context{};
+  std::atomic<unsigned long long> context_id{};
+  int major = 9, minor = 0, multiprocessors = 132;
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult capture_result = CUDA_SUCCESS;
+  std::string failing;  // the call that fails
+  CUresult failure = CUDA_ERROR_UNKNOWN;
+  bool record = true;
+
+  // Questions.
+  std::vector<EncodedMap> maps;
+  std::vector<Launch> launches;
+  std::vector<std::string> loaded;  // kernels, in order
+  std::atomic<int> loads{}, unloads{}, calls{};
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  CUstreamCaptureMode capture_mode_at_load = CU_STREAM_CAPTURE_MODE_GLOBAL;
+};
+
+[[gnu::visibility("default")]] FakeCuda& fake_cuda();
+
+}  // namespace fa3::test

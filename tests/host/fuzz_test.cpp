@@ -1,0 +1,104 @@
+// Random parameter bytes: a check never crashes, answers the same twice, and explains every refusal.
+#include <catch2/catch_test_macros.hpp>
+#include <array>
+#include <random>
+#include <string>
+
+#include "call.h"
+
+namespace fa3::test {
+namespace {
+
+// As large as the largest struct_size that is read.
+union Bytes {
+  std::array<unsigned char, 4096> bytes;
+  fa3_forward_params params;
+};
+
+int64_t odd_number(std::mt19937_64& random) {
+  constexpr int64_t pool[] = {0,       1,       2,           3,         7,         8,         16,       64,      128,     256,
+                              -1,      -8,      1 << 20,     INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, 1LL << 31, 1LL << 32,
+                              1LL << 39, 1LL << 40, INT64_MAX - 7, INT64_MIN + 8};
+  const int64_t near = pool[random() % std::size(pool)];
+  return random() % 4 ? near : static_cast<int64_t>(static_cast<uint64_t>(near) + random() % 17 - 8);
+}
+
+void mutate(fa3_tensor& t, std::mt19937_64& random) {
+  switch (random() % 5) {
+    case 0: t.dim[random() % 4] = odd_number(random); break;
+    case 1:
+      for (int64_t& s : t.stride) s = random() % 2 ? odd_number(random) : 8 << random() % 30;
+      t.stride[3] = random() % 4 ? 1 : odd_number(random);
+      break;
+    case 2: t.data = reinterpret_cast<void*>(random() % 4 ? random() & ~15ull : random()); break;
+    case 3: t.dtype = static_cast<int32_t>(random() % 3 ? random() % 5 : odd_number(random)); break;
+    case 4: t.rank = static_cast<int32_t>(random() % 3 ? random() % 7 : odd_number(random)); break;
+  }
+}
+
+void mutate(fa3_forward_params& p, std::mt19937_64& random) {
+  fa3_tensor* tensors[] = {&p.q, &p.k, &p.v, &p.o, &p.lse};
+  switch (random() % 9) {
+    case 0: p.struct_size = random() % 2 ? static_cast<size_t>(odd_number(random)) : random() % 5000; break;
+    case 1: p.flags = random() % 4; break;
+    case 2: p.mask = static_cast<int32_t>(random() % 5) - 1; break;
+    case 3: p.softmax_scale = static_cast<float>(odd_number(random)); break;
+    case 4: {  // the same dim of all, so that shapes stay consistent
+      const int i = random() % 4;
+      const int64_t n = odd_number(random);
+      for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o}) t->dim[i] = n;
+      break;
+    }
+    case 5: {
+      const int64_t n = random() % 4 ? odd_number(random) : 8 << random() % 6;
+      for (fa3_tensor* t : tensors) t->dim[3] = n;
+      break;
+    }
+    default: mutate(*tensors[random() % 5], random);
+  }
+}
+
+void probe(const Bytes& input, size_t& accepted) {
+  const fa3_status status = fa3_forward_check(&input.params);
+  const std::string message = fa3_last_error_message();
+  if ((status == FA3_OK) != message.empty()) FAIL("status " << status << " with message '" << message << "'");
+  if (fa3_forward_check(&input.params) != status || message != fa3_last_error_message()) FAIL("two answers");
+  if (status != FA3_OK && status != FA3_ERROR_INVALID_ARGUMENT && status != FA3_ERROR_UNSUPPORTED) FAIL("status " << status);
+  size_t bytes = 0;
+  fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+  const fa3_status shape = fa3_forward_workspace_size(&input.params, &bytes);
+  if (fa3_forward_kernel_info(&input.params, &info) != shape) FAIL("info and workspace disagree");
+  if (status == FA3_OK && shape != FA3_OK) FAIL("accepted, but without a workspace size");
+  accepted += status == FA3_OK;
+}
+
+}  // namespace
+
+TEST_CASE("random bytes", "[fuzz]") {
+  std::mt19937_64 random(20240711);
+  size_t accepted = 0;
+  Bytes input;
+  for (int n = 0; n < 30000; ++n) {
+    for (size_t i = 0; i < sizeof(fa3_forward_params) + 64; ++i) input.bytes[i] = static_cast<unsigned char>(random());
+    input.params.struct_size = n % 3 ? sizeof(fa3_forward_params) : random();
+    probe(input, accepted);
+  }
+  CHECK(accepted == 0);
+}
+
+TEST_CASE("mutations of good parameters", "[fuzz]") {
+  std::mt19937_64 random(1);
+  size_t accepted = 0;
+  constexpr int rounds = 200000;
+  Bytes input{};
+  for (int n = 0; n < rounds; ++n) {
+    input.params = imaginary();
+    for (int changes = random() % 4; changes >= 0; --changes) mutate(input.params, random);
+    probe(input, accepted);
+  }
+  // The mutations reach both sides.
+  CHECK(accepted > rounds / 50);
+  CHECK(accepted < rounds / 2);
+}
+
+}  // namespace fa3::test

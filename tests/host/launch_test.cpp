@@ -1,0 +1,299 @@
+// What fa3_forward asks of the driver, seen by a driver that only listens.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "call.h"
+#include "fake_cuda.h"
+#include "variant.h"
+
+namespace fa3::test {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using U64 = std::vector<uint64_t>;
+using U32 = std::vector<uint32_t>;
+
+char workspace_memory[64] __attribute__((aligned(16)));
+CUstream const stream = reinterpret_cast<CUstream>(0x5eed);
+
+// A context that no test used before.
+FakeCuda& fresh() {
+  static unsigned long long contexts = 0;
+  FakeCuda& fake = fake_cuda();
+  fake.major = 9, fake.minor = 0, fake.multiprocessors = 132;
+  fake.capture = CU_STREAM_CAPTURE_STATUS_NONE, fake.capture_result = CUDA_SUCCESS;
+  fake.failing.clear(), fake.failure = CUDA_ERROR_UNKNOWN;
+  fake.record = true;
+  fake.maps.clear(), fake.launches.clear(), fake.loaded.clear();
+  fake.loads = fake.unloads = fake.calls = 0;
+  fake.context_id = ++contexts;
+  fake.context = reinterpret_cast<CUcontext>(uintptr_t{0x1000} + 16 * contexts);
+  return fake;
+}
+
+fa3_status forward(const fa3_forward_params& p) { return fa3_forward(&p, workspace_memory, 64, reinterpret_cast<fa3_stream>(stream)); }
+
+void expect_message(const char* text) { CHECK_THAT(fa3_last_error_message(), ContainsSubstring(text)); }
+
+fa3_forward_params causal(const Shape& shape, int32_t mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT) {
+  fa3_forward_params p = imaginary(shape);
+  p.mask = mask;
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("a launch, in full", "[launch]") {
+  FakeCuda& fake = fresh();
+  fa3_forward_params p = imaginary({.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = 72});
+  p.lse.stride[0] = 10000, p.lse.stride[1] = 1, p.lse.stride[2] = 7;
+  REQUIRE(forward(p) == FA3_OK);
+  CHECK(std::string(fa3_last_error_message()) == "");
+
+  REQUIRE(fake.launches.size() == 1);
+  const Launch& launch = fake.launches[0];
+  CHECK(launch.kernel == "fa3_fwd_bf16_d128_full");
+  CHECK(fake.loaded == std::vector<std::string>{launch.kernel});
+  const Variant& v = *std::find_if(std::begin(variants), std::end(variants), [&](auto& row) { return row.name == launch.kernel; });
+  const int q_blocks = (300 + v.Br - 1) / v.Br;
+  CHECK(launch.grid[0] == unsigned(std::min(132, 12 * q_blocks)));
+  CHECK((launch.grid[1] == 1 && launch.grid[2] == 1 && launch.block[1] == 1 && launch.block[2] == 1));
+  CHECK(launch.block[0] == unsigned(v.threads()));
+  CHECK(launch.shared == unsigned(v.smem_bytes()));
+  CHECK(launch.stream == stream);
+
+  const ForwardParams& f = launch.params;
+  CHECK(f.lse == p.lse.data);
+  CHECK((f.lse_stride_batch == 10000 && f.lse_stride_head == 1 && f.lse_stride_row == 7));
+  CHECK(static_cast<void*>(f.workspace) == workspace_memory);
+  CHECK((f.seqlen_q == 300 && f.seqlen_k == 500 && f.heads == 6 && f.heads_per_kv == 2));
+  CHECK(f.softmax_scale == static_cast<float>(1 / std::sqrt(72.0)));
+  CHECK(f.softmax_scale_log2 == static_cast<float>(1.4426950408889634 / std::sqrt(72.0)));
+  CHECK((f.q_blocks == q_blocks && f.q_origin == 0 && f.batch_heads == 12 && f.section_heads == 1 && f.tiles == 12 * q_blocks));
+
+  REQUIRE(fake.maps.size() == 4);
+  const auto map = [&](const TensorMap& m) { return fake.maps.at(m.opaque[0]); };
+  const uint32_t Bc = v.Bc;
+  const struct {
+    EncodedMap map;
+    fa3_tensor tensor;
+    uint32_t rows;
+  } maps[] = {{map(f.q), p.q, 64}, {map(f.k), p.k, Bc}, {map(f.v), p.v, Bc}, {map(f.o), p.o, 16}};
+  for (const auto& m : maps) {
+    const uint64_t seqlen = m.tensor.dim[1], heads = m.tensor.dim[2];
+    CHECK(m.map.data == m.tensor.data);
+    CHECK(m.map.type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
+    CHECK(m.map.dim == U64{72, seqlen, heads, 2});
+    CHECK(m.map.stride == U64{72 * 2 * heads, 72 * 2, 72 * 2 * heads * seqlen});
+    CHECK(m.map.box == U32{64, m.rows, 1, 1});
+    CHECK(m.map.element_stride == U32{1, 1, 1, 1});
+    CHECK(m.map.interleave == CU_TENSOR_MAP_INTERLEAVE_NONE);
+    CHECK(m.map.swizzle == CU_TENSOR_MAP_SWIZZLE_128B);
+    CHECK(m.map.promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+    CHECK(m.map.fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  }
+}
+
+TEST_CASE("strides reach the maps, and those of single elements are made legal", "[launch]") {
+  FakeCuda& fake = fresh();
+  fa3_forward_params p = imaginary({.batch = 1, .seqlen_q = 9, .seqlen_k = 9, .heads = 2, .heads_kv = 1, .head_dim = 64}, FA3_DTYPE_FP16);
+  const int64_t q[] = {-5, 1024, 72, 1}, k[] = {1, 64, 3, 1}, v[] = {INT64_MIN, 0, INT64_MAX, 1};
+  std::copy_n(q, 4, p.q.stride), std::copy_n(k, 4, p.k.stride), std::copy_n(v, 4, p.v.stride);
+  REQUIRE(forward(p) == FA3_OK);
+  REQUIRE(fake.maps.size() == 4);
+  CHECK(fake.maps[0].type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16);
+  CHECK(fake.maps[0].stride == U64{2048, 144, 16});
+  CHECK(fake.maps[1].stride == U64{128, 16, 16});
+  CHECK(fake.maps[2].stride == U64{0, 16, 16});
+}
+
+TEST_CASE("without keys, k and v are some valid map", "[launch]") {
+  FakeCuda& fake = fresh();
+  fa3_forward_params p = imaginary({.seqlen_k = 0});
+  p.k.data = p.v.data = nullptr;
+  p.lse = {};
+  REQUIRE(forward(p) == FA3_OK);
+  REQUIRE(fake.launches.size() == 1);
+  const ForwardParams& f = fake.launches[0].params;
+  CHECK(f.seqlen_k == 0);
+  CHECK(f.lse == nullptr);
+  for (const TensorMap* m : {&f.k, &f.v}) {
+    CHECK(fake.maps.at(m->opaque[0]).data == p.q.data);
+    CHECK(fake.maps.at(m->opaque[0]).dim == U64{16, 1, 1, 1});
+  }
+}
+
+TEST_CASE("the schedule's numbers", "[launch]") {
+  FakeCuda& fake = fresh();
+  const auto run = [&](const fa3_forward_params& p) {
+    REQUIRE(forward(p) == FA3_OK);
+    return fake.launches.back().params;
+  };
+  // Causal offsets and origins.
+  ForwardParams f = run(causal({.seqlen_q = 300, .seqlen_k = 500, .head_dim = 128}));
+  CHECK(f.causal_offset == 200);
+  CHECK(f.q_origin == 320 - f.q_blocks * 192);
+  CHECK(run(causal({.seqlen_q = 500, .seqlen_k = 300})).causal_offset == -200);
+  CHECK(run(causal({.seqlen_q = 300, .seqlen_k = 500}, FA3_MASK_CAUSAL_TOP_LEFT)).causal_offset == 0);
+  // Sections: K and V of one head are 16384 * 128 * 4 bytes = 8 MB, so 32 MB hold four KV heads, each of two query heads.
+  CHECK(run(causal({.batch = 4, .seqlen_q = 16384, .seqlen_k = 16384, .heads = 8, .heads_kv = 4, .head_dim = 128})).section_heads == 8);
+  CHECK(run(causal({.batch = 4, .seqlen_q = 16384, .seqlen_k = 16384, .heads = 8, .heads_kv = 8, .head_dim = 128})).section_heads == 4);
+  CHECK(run(causal({.batch = 1, .seqlen_q = 8, .seqlen_k = 1 << 20, .heads = 8, .heads_kv = 2, .head_dim = 128})).section_heads == 4);
+  CHECK(run(causal({.batch = 1, .seqlen_q = 8, .seqlen_k = 1 << 20, .heads = 8, .heads_kv = 8, .head_dim = 128})).section_heads == 1);
+  CHECK(run(causal({.batch = 1, .seqlen_q = 512, .seqlen_k = 512, .heads = 8, .heads_kv = 8})).section_heads == 8);
+  CHECK(run(causal({.batch = 9, .seqlen_q = 1024, .seqlen_k = 1024, .heads = 9, .heads_kv = 9, .head_dim = 256})).section_heads >= 16);
+  CHECK(run(causal({.batch = 3, .seqlen_q = 8, .seqlen_k = 0, .heads = 5, .heads_kv = 5})).section_heads == 15);
+  CHECK(run(imaginary({.batch = 3, .seqlen_q = 512, .seqlen_k = 512, .heads = 8, .heads_kv = 8})).section_heads == 1);
+  // Persistent blocks.
+  fake.multiprocessors = 7;
+  fake.context_id += 5000;
+  run(imaginary({.batch = 2, .seqlen_q = 8, .heads = 2}));
+  CHECK(fake.launches.back().grid[0] == 4);
+  run(imaginary({.batch = 20, .seqlen_q = 8, .heads = 2}));
+  CHECK(fake.launches.back().grid[0] == 7);
+  fa3_forward_params p = imaginary({.batch = 20, .seqlen_q = 8, .heads = 2});
+  fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+  CHECK(fa3_forward_kernel_info(&p, &info) == FA3_OK);
+  CHECK((info.tiles == 40 && info.grid == 7));
+}
+
+TEST_CASE("a kernel is loaded once for each context, and again when the context is another", "[launch]") {
+  FakeCuda& fake = fresh();
+  const fa3_forward_params p = imaginary(), q = causal({});
+  CHECK((forward(p) == FA3_OK && forward(p) == FA3_OK));
+  CHECK(fake.loads == 1);
+  CHECK((forward(q) == FA3_OK && forward(p) == FA3_OK));
+  CHECK(fake.loads == 2);
+  // Destroyed, and another made at the same address.
+  fake.context_id += 1000;
+  CHECK(forward(p) == FA3_OK);
+  CHECK(fake.loads == 3);
+  // Two contexts in turn.
+  const CUcontext first = fake.context;
+  const unsigned long long first_id = fake.context_id;
+  fake.context = reinterpret_cast<CUcontext>(0x77770000), fake.context_id = 777;
+  CHECK(forward(p) == FA3_OK);
+  fake.context = first, fake.context_id = first_id;
+  CHECK(forward(p) == FA3_OK);
+  fake.context = reinterpret_cast<CUcontext>(0x77770000), fake.context_id = 777;
+  CHECK(forward(p) == FA3_OK);
+  CHECK(fake.loads == 4);
+  CHECK(fake.unloads == 0);
+}
+
+TEST_CASE("preload leaves nothing to load", "[launch]") {
+  FakeCuda& fake = fresh();
+  REQUIRE(fa3_preload() == FA3_OK);
+  CHECK(fake.loads == variant_count);
+  for (int row = 0; row < variant_count; ++row) CHECK(fake.loaded.at(row) == variants[row].name);
+  REQUIRE(fa3_preload() == FA3_OK);
+  fake.capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  CHECK((forward(imaginary()) == FA3_OK && forward(causal({})) == FA3_OK));
+  CHECK(fake.loads == variant_count);
+  CHECK(fake.capture_mode_at_load == CU_STREAM_CAPTURE_MODE_RELAXED);
+  CHECK(fake.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+}
+
+TEST_CASE("nothing is loaded while the stream captures", "[launch]") {
+  FakeCuda& fake = fresh();
+  fake.capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  CHECK(forward(imaginary()) == FA3_ERROR_NOT_LOADED);
+  expect_message("fa3_preload");
+  fake.capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  fake.capture_result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  CHECK(forward(imaginary()) == FA3_ERROR_NOT_LOADED);
+  CHECK((fake.loads == 0 && fake.launches.empty() && fake.maps.empty()));
+}
+
+TEST_CASE("no context, and the wrong device", "[launch]") {
+  FakeCuda& fake = fresh();
+  const fa3_forward_params p = imaginary();
+  fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+  fake.minor = 3, fake.major = 10;
+  for (int i = 0; i < 2; ++i) {
+    CHECK(forward(p) == FA3_ERROR_WRONG_DEVICE);
+    expect_message("compute capability 10.3, must be 9.0");
+    CHECK(fa3_preload() == FA3_ERROR_WRONG_DEVICE);
+    CHECK(fa3_forward_kernel_info(&p, &info) == FA3_OK);
+    CHECK(info.grid == 0);
+    CHECK(std::string(fa3_last_error_message()) == "");
+  }
+  fresh().context = nullptr;
+  CHECK(forward(p) == FA3_ERROR_NO_CONTEXT);
+  CHECK(fa3_preload() == FA3_ERROR_NO_CONTEXT);
+  fresh();
+  fake.failing = "cuCtxGetCurrent", fake.failure = CUDA_ERROR_NOT_INITIALIZED;
+  CHECK(forward(p) == FA3_ERROR_NO_CONTEXT);
+  CHECK((fake.loads == 0 && fake.launches.empty()));
+}
+
+TEST_CASE("arguments are checked before the driver is asked", "[launch]") {
+  FakeCuda& fake = fresh();
+  fake.context = nullptr;
+  fa3_forward_params p = imaginary();
+  CHECK(fa3_forward(&p, nullptr, 64, nullptr) == FA3_ERROR_INVALID_ARGUMENT);
+  CHECK(fa3_forward(&p, workspace_memory, 8, nullptr) == FA3_ERROR_WORKSPACE_TOO_SMALL);
+  p.k.rank = 3;
+  CHECK(forward(p) == FA3_ERROR_INVALID_ARGUMENT);
+  CHECK(forward(imaginary({.batch = 0})) == FA3_OK);
+  CHECK(fake.calls == 0);
+}
+
+TEST_CASE("the driver's errors come back with call and name, and a failed load leaves nothing behind", "[launch]") {
+  const fa3_forward_params p = imaginary();
+  for (const char* call : {"cuCtxGetCurrent", "cuCtxGetId", "cuCtxGetDevice", "cuDeviceGetAttribute", "cuModuleLoadData",
+                           "cuModuleGetFunction", "cuFuncSetAttribute", "cuTensorMapEncodeTiled", "cuLaunchKernel"}) {
+    FakeCuda& fake = fresh();
+    fake.failing = call, fake.failure = CUDA_ERROR_INVALID_VALUE;
+    CHECK(forward(p) == FA3_ERROR_CUDA);
+    expect_message(call);
+    if (std::string(call) != "cuTensorMapEncodeTiled") expect_message("CUDA_ERROR_INVALID_VALUE (invalid argument)");
+    CHECK(fake.launches.empty());
+    CHECK(fake.unloads == (std::string(call) == "cuModuleGetFunction" || std::string(call) == "cuFuncSetAttribute"));
+    CHECK(fake.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
+    fake.failing.clear();
+    CHECK(forward(p) == FA3_OK);
+  }
+  FakeCuda& fake = fresh();
+  fake.failing = "cuLaunchKernel", fake.failure = static_cast<CUresult>(54321);
+  CHECK(forward(p) == FA3_ERROR_CUDA);
+  expect_message("cuLaunchKernel: unknown error");
+}
+
+TEST_CASE("threads that come first together load once", "[launch]") {
+  FakeCuda& fake = fresh();
+  std::atomic<int> failed{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i)
+    threads.emplace_back([&] {
+      for (int n = 0; n < 50; ++n) failed += forward(imaginary()) != FA3_OK;
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(failed == 0);
+  CHECK(fake.loads == 1);
+  CHECK(fake.launches.size() == 400);
+}
+
+TEST_CASE("a warm call asks the driver for no more than it needs, and costs little itself", "[launch]") {
+  FakeCuda& fake = fresh();
+  fake.record = false;
+  const fa3_forward_params p = imaginary();
+  REQUIRE(forward(p) == FA3_OK);
+  fake.calls = 0;
+  REQUIRE(forward(p) == FA3_OK);
+  CHECK(fake.calls == 7);  // current context and its id, four maps, the launch
+  double best = 1e9;
+  for (int n = 0; n < 2000; ++n) {
+    const auto start = std::chrono::steady_clock::now();
+    forward(p);
+    best = std::min(best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+  }
+  INFO(best << " microseconds");
+  CHECK(best < 2);
+}
+
+}  // namespace fa3::test

@@ -1,0 +1,95 @@
+// Structs that are shorter (an older client) or longer (a newer client) than this library's.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cstddef>
+
+#include "call.h"
+
+namespace fa3::test {
+
+using Catch::Matchers::ContainsSubstring;
+
+TEST_CASE("an older client's struct ends early, and what it lacks has its default", "[struct_size]") {
+  // The bytes behind the old struct belong to someone else.
+  fa3_forward_params p = imaginary();
+  p.lse.rank = 77;
+  p.mask = 99;
+  p.softmax_scale = -1;
+  p.struct_size = offsetof(fa3_forward_params, lse);
+  CHECK(fa3_forward_check(&p) == FA3_OK);
+  p.struct_size = offsetof(fa3_forward_params, mask);
+  CHECK(fa3_forward_check(&p) == FA3_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("lse.rank is 77"));
+  p.lse.rank = 3;
+  CHECK(fa3_forward_check(&p) == FA3_OK);
+  p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
+  p.struct_size = offsetof(fa3_forward_params, softmax_scale);
+  CHECK(fa3_forward_check(&p) == FA3_OK);
+  fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+  CHECK(fa3_forward_kernel_info(&p, &info) == FA3_OK);
+  CHECK(info.causal == 1);
+}
+
+TEST_CASE("a struct too short to name its tensors is refused", "[struct_size]") {
+  fa3_forward_params p = imaginary();
+  for (size_t size : {size_t{0}, size_t{1}, size_t{8}, offsetof(fa3_forward_params, o), offsetof(fa3_forward_params, lse) - 1,
+                      size_t{4097}, SIZE_MAX}) {
+    p.struct_size = size;
+    CHECK(fa3_forward_check(&p) == FA3_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(fa3_last_error_message(), ContainsSubstring("params->struct_size is " + std::to_string(size)));
+  }
+}
+
+TEST_CASE("a newer client's struct is accepted if what this version does not know is zero", "[struct_size]") {
+  struct Newer {
+    fa3_forward_params known;
+    unsigned char unknown[512];
+  } p{};
+  p.known = imaginary();
+  p.known.struct_size = sizeof p;
+  CHECK(fa3_forward_check(&p.known) == FA3_OK);
+  for (size_t i : {size_t{0}, size_t{100}, sizeof p.unknown - 1}) {
+    p.unknown[i] = 1;
+    CHECK(fa3_forward_check(&p.known) == FA3_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(fa3_last_error_message(), ContainsSubstring("byte " + std::to_string(sizeof p.known + i) + " is set"));
+    p.known.struct_size = sizeof p.known + i;
+    CHECK(fa3_forward_check(&p.known) == FA3_OK);
+    p.known.struct_size = sizeof p;
+    p.unknown[i] = 0;
+  }
+}
+
+TEST_CASE("no more of an info is written than the caller has", "[struct_size]") {
+  struct {
+    fa3_kernel_info info;
+    unsigned char unknown[64];
+  } newer{};
+  fa3_kernel_info whole = FA3_KERNEL_INFO_INIT;
+  REQUIRE(fa3_kernel_info_at(0, &whole) == FA3_OK);
+
+  newer.info.struct_size = sizeof newer;
+  CHECK(fa3_kernel_info_at(0, &newer.info) == FA3_OK);
+  CHECK(newer.info.struct_size == sizeof newer);
+  CHECK(std::memcmp(newer.info.name, whole.name, sizeof whole - offsetof(fa3_kernel_info, name)) == 0);
+
+  for (size_t size = offsetof(fa3_kernel_info, dtype); size <= sizeof whole; ++size) {
+    fa3_kernel_info older;
+    std::memset(&older, poison, sizeof older);
+    older.struct_size = size;
+    CHECK(fa3_kernel_info_at(0, &older) == FA3_OK);
+    CHECK(older.struct_size == size);
+    CHECK(std::memcmp(older.name, whole.name, size - offsetof(fa3_kernel_info, name)) == 0);
+    for (size_t i = size; i < sizeof older; ++i) CHECK(reinterpret_cast<unsigned char*>(&older)[i] == poison);
+  }
+
+  fa3_kernel_info short_one;
+  std::memset(&short_one, poison, sizeof short_one);
+  short_one.struct_size = 8;
+  CHECK(fa3_kernel_info_at(0, &short_one) == FA3_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("info->struct_size is 8"));
+  CHECK(static_cast<unsigned char>(short_one.name[0]) == poison);
+  newer.unknown[3] = 1;
+  CHECK(fa3_kernel_info_at(0, &newer.info) == FA3_ERROR_INVALID_ARGUMENT);
+}
+
+}  // namespace fa3::test
