@@ -107,7 +107,8 @@ FA3_DEVICE void q_producer(const ForwardParams& p, Smem& smem) {
       // Under a causal mask the warpgroups take turns with the longer rows.
       const int row = first_row(p, tile.q_block) + 64 * (causal && t & 1 ? warpgroups - 1 - w : w);
       const int mine = key_blocks(p, row);
-      smem.row_block[slot] = {row, end ? RowBlock::end_of_work : mine, blocks - mine, tile.head, tile.batch};
+      smem.row_block[slot] = {row, end ? RowBlock::end_of_work : mine, blocks - mine, tile.head, tile.batch,
+                              tile.batch * p.lse_stride_batch + tile.head * p.lse_stride_head + row * p.lse_stride_row};
       if (end || row < 0 || row >= p.seqlen_q) {
         mbarrier_arrive(shared_address(&full));
       } else {
@@ -240,6 +241,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     if (saw_no_key) {
 #pragma unroll
       for (int k = 0; k < d / 2; k++) O[k] = 0.f;  // P was 0, but V need not have been finite
+      wgmma_owned(O);  // keeps this a branch: a select for every register costs more than the whole store
     }
     bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
     store_o(O, l, smem, done_slot, p, done, warp);  // A2.20
@@ -263,7 +265,9 @@ FA3_KERNEL(const __grid_constant__ fa3::ForwardParams p) {
   extern __shared__ __align__(1024) unsigned char shared[];
   Smem& smem = *reinterpret_cast<Smem*>(shared);
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), warpgroup = warp / 4;
-  if (threadIdx.x == 0) init_barriers(smem);
+  if (warp == 0) init_barriers(smem);
+  if (threadIdx.x == 32)
+    for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.o}) prefetch_tensormap(map);
   bar_sync(barrier_all, row.threads());
 
   if (warpgroup == warpgroups) {  // A1.2

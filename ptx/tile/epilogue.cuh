@@ -36,17 +36,13 @@ FA3_DEVICE void store_o(const float (&O)[d / 2], const float (&l)[2], Smem& smem
   }
 }
 
-// LSE = m * scale + ln(l), -inf for a row without keys.
+// LSE = m * scale + ln(l), -inf for a row without keys. Lane 4 r writes row r of the warp's 16, lane 4 r + 1 row r + 8.
 FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const ForwardParams& p, const RowBlock& block, int warp) {
-  const int lane = threadIdx.x % 32;
-  if (p.lse == nullptr || lane % 4 != 0) return;
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const int row = block.row + warp * 16 + lane / 4 + 8 * i;
-    if (row >= 0 && row < p.seqlen_q)
-      p.lse[block.batch * p.lse_stride_batch + block.head * p.lse_stride_head + row * p.lse_stride_row] =
-          l[i] > 0.f ? state.m[i] * p.softmax_scale + __logf(l[i]) : -INFINITY;
-  }
+  const int lane = threadIdx.x % 32, i = lane % 4;
+  const int within = warp * 16 + lane / 4 + 8 * i, row = block.row + within;
+  if (i >= 2 || p.lse == nullptr || row < 0 || row >= p.seqlen_q) return;
+  const float sum = i ? l[1] : l[0], m = i ? state.m[1] : state.m[0];
+  p.lse[block.lse + within * p.lse_stride_row] = sum > 0.f ? m * p.softmax_scale + __logf(sum) : -INFINITY;
 }
 
 }  // namespace fa3

@@ -13,6 +13,7 @@ struct alignas(16) RowBlock {
   int blocks;   // K/V blocks it computes, the last ones of the tile's; end_of_work after the last tile
   int skipped;  // the tile's K/V blocks before those
   int head, batch;
+  int64_t lse;  // offset of the first row in lse
   static constexpr int end_of_work = -1;
 };
 
@@ -40,22 +41,25 @@ static_assert(sizeof(Smem) <= row.smem_bytes(), "variant.h reserves too little s
 
 enum NamedBarrier { barrier_all = 0, barrier_warpgroup = 1 };  // barrier_warpgroup + i: warpgroup i
 
-// Called by one thread, before a barrier of the whole block.
+// Called by one warp, before a barrier of the whole block. Each lane takes a share: one thread alone needs half a microsecond.
 FA3_DEVICE void init_barriers(Smem& smem) {
   using namespace ptx;
+  const int lane = threadIdx.x % 32;
   auto init = [](uint64_t& barrier, int arrivals) { mbarrier_init(shared_address(&barrier), arrivals); };
-  for (int i = 0; i < row.stages; i++) {
-    init(smem.full_k[i], 1);
-    init(smem.empty_k[i], warpgroups * 4);  // every consumer warp
-    init(smem.full_v[i], 1);
-    init(smem.empty_v[i], warpgroups * 4);
+  if (lane < row.stages) {
+    init(smem.full_k[lane], 1);
+    init(smem.empty_k[lane], warpgroups * 4);  // every consumer warp
+    init(smem.full_v[lane], 1);
+    init(smem.empty_v[lane], warpgroups * 4);
   }
-  for (int i = 0; i < row.q_slots; i++) {
-    init(smem.full_q[i], 1);
-    init(smem.empty_q[i], 4);  // the four warps that read it
+  if (lane < row.q_slots) {
+    init(smem.full_q[lane], 1);
+    init(smem.empty_q[lane], 4);  // the four warps that read it
   }
-  init(smem.full_mail, 1);
-  init(smem.empty_mail, 1);
+  if (lane == 0) {
+    init(smem.full_mail, 1);
+    init(smem.empty_mail, 1);
+  }
   fence_mbarrier_init();
 }
 
