@@ -12,12 +12,12 @@ namespace {
 
 Figure count_of(std::string name, std::vector<int> evidence) {
   const double value = static_cast<double>(evidence.size());
-  return {std::move(name), false, value, {}, std::move(evidence)};
+  return {std::move(name), false, value, {}, std::move(evidence), false};
 }
 
-Figure value_of(std::string name, double value) { return {std::move(name), false, value, {}, {}}; }
+Figure value_of(std::string name, double value) { return {std::move(name), false, value, {}, {}, false}; }
 Figure text_of(std::string name, std::string text, std::vector<int> evidence = {}) {
-  return {std::move(name), true, 0, std::move(text), std::move(evidence)};
+  return {std::move(name), true, 0, std::move(text), std::move(evidence), false};
 }
 
 // The order in which papers name them, so that a rotated loop reads the same.
@@ -124,7 +124,7 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
     const auto covered = [&](int p) { return from_commit ? turn.in_flight(p) : turn.overlapped(p); };
     const std::vector<int> outside = where([&](int p) { return turn.kinds[static_cast<size_t>(p)] == kind && !covered(p); });
     if (all.empty()) return;
-    figures.push_back({name, false, 1.0 - static_cast<double>(outside.size()) / static_cast<double>(all.size()), {}, outside});
+    figures.push_back({name, false, 1.0 - static_cast<double>(outside.size()) / static_cast<double>(all.size()), {}, outside, true});
   };
   share("exps_in_flight", Kind::exp, true);
   share("exps_overlapped", Kind::exp, false);
@@ -165,6 +165,18 @@ Figures kernel_figures(const Kernel& kernel) {
   figures.push_back(value_of("hot_loops", hot));
   figures.push_back(value_of("boundary_loops", boundary));
   return figures;
+}
+
+const std::vector<std::string>& figure_names(bool of_kernel) {
+  // An empty kernel has every figure but the shares, which need something to be a share of.
+  static const auto names = [](const Figures& figures, std::vector<std::string> more) {
+    for (const Figure& figure : figures) more.push_back(figure.name);
+    return more;
+  };
+  static const std::vector<std::string> kernels = names(kernel_figures({}), {});
+  static const std::vector<std::string> loops =
+      names(loop_figures({}, {}), {"exps_in_flight", "exps_overlapped", "conversions_in_flight", "conversions_overlapped"});
+  return of_kernel ? kernels : loops;
 }
 
 }  // namespace sass

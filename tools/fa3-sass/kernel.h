@@ -16,7 +16,8 @@ struct Figure {
   bool is_text = false;
   double value = 0;
   std::string text;
-  std::vector<int> evidence;  // instructions that make up the figure, where that helps a reader
+  std::vector<int> evidence;  // instructions that make up the figure; of a share, those that are left out of it
+  bool is_share = false;
   std::string shown() const;
 };
 

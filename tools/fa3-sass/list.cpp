@@ -31,14 +31,18 @@ std::string list_text(const std::vector<Kernel>& kernels, const Colours& colours
   for (const Kernel& kernel : kernels) width = std::max(width, std::min<size_t>(kernel.readable.size(), 60));
   std::string text = colours.bold("kernel" + std::string(width - 6, ' ') + "  regs  setmaxnreg  threads  smem  stack  spills  code  WGMMAs") + "\n";
   for (const Kernel& kernel : kernels) {
-    std::string name = kernel.readable.size() > width ? kernel.readable.substr(0, width - 3) + "..." : kernel.readable;
+    std::string name = kernel.readable;
+    if (name.size() > width) {  // too long for a column: a line of its own
+      text += name + "\n";
+      name.clear();
+    }
     name.resize(std::max(name.size(), width), ' ');
     const std::string setmaxnreg = shown(kernel, "setmaxnreg");
     text += name + pad(shown(kernel, "registers"), 6) + pad(setmaxnreg.empty() ? "-" : setmaxnreg, 12) +
             pad(shown(kernel, "threads"), 9) + pad(shown(kernel, "shared"), 6) + pad(shown(kernel, "stack"), 7);
     const std::string spills = pad(shown(kernel, "local"), 8);
     text += (find(kernel.figures, "local")->value > 0 ? colours.red(spills) : spills) + pad(shown(kernel, "instructions"), 6) + " ";
-    for (const auto& [opcode, count] : wgmma_counts(kernel)) text.append(" ").append(std::to_string(count)).append(" ").append(opcode);
+    for (const auto& [opcode, count] : wgmma_counts(kernel)) text += " " + std::to_string(count) + " " + opcode;
     text += "\n";
     for (const WgmmaLoop& loop : kernel.loops)
       text += colours.dim(std::string(loop.hot ? "  hot loop      " : "  boundary loop ") + loop.gemms + "; " +

@@ -1,13 +1,16 @@
 #include <unistd.h>
 
-#include <cstdio>
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <stdexcept>
 
+#include "check.h"
+#include "diff.h"
 #include "reports.h"
 #include "text.h"
+#include "timeline.h"
 
 namespace fs = std::filesystem;
 
@@ -21,21 +24,32 @@ libfa3.so beside this program is read. KERNEL is a name, part of a name, or a pa
 
   list [FILE] [KERNEL]         registers, shared memory, spills, setmaxnreg, WGMMAs and loops of each kernel   (--json)
   show [FILE] KERNEL           the main loops, annotated   (--brief: arithmetic summed up; --all: boundary loops too)
+  timeline [FILE] KERNEL       the main loops as a picture, SVG on standard output   (--all: boundary loops too)
+  check [FILE] [KERNEL]        the kernels of the table against their contracts; exit status 1 if a rule is broken
+                               (--contracts=FOLDER; --contract=FILE: one contract, for any kernel it names;
+                               --verbose: kept rules too; --json)
+  diff FILE FILE [KERNEL]      two builds, kernel by kernel: figures that moved, instructions that came or went, whatever
+  diff [FILE] KERNEL KERNEL    the registers; or two kernels. Exit status 1 if they differ   (--json)
 )";
+
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 struct Arguments {
   std::string verb;
   std::vector<std::string> files, words;  // words are what is not a file
   std::vector<std::string> flags;
-  bool has(const std::string& flag) const {
+  bool has(const std::string& flag) const { return std::find(flags.begin(), flags.end(), flag) != flags.end(); }
+  std::string value(const std::string& flag, const std::string& otherwise) const {
     for (const std::string& given : flags)
-      if (given == flag) return true;
-    return false;
+      if (given.rfind(flag + "=", 0) == 0) return given.substr(flag.size() + 1);
+    return otherwise;
   }
-};
-
-struct UsageError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  void allow(const std::vector<std::string>& known) const {
+    for (const std::string& given : flags)
+      if (std::find(known.begin(), known.end(), given.substr(0, given.find('='))) == known.end()) throw UsageError(verb + " has no option " + given);
+  }
 };
 
 Arguments read_arguments(int count, char** values) {
@@ -68,15 +82,75 @@ std::vector<sass::Kernel> wanted_kernels(const Arguments& arguments) {
   return kernels;
 }
 
-int run_verb(const Arguments& arguments, const sass::Colours& colours) {
-  if (arguments.verb == "list") {
-    const auto kernels = wanted_kernels(arguments);
-    std::cout << (arguments.has("--json") ? sass::list_json(kernels) : sass::list_text(kernels, colours));
-    return 0;
+int list(const Arguments& arguments, const sass::Colours& colours) {
+  arguments.allow({"--json"});
+  const auto kernels = wanted_kernels(arguments);
+  std::cout << (arguments.has("--json") ? sass::list_json(kernels) : sass::list_text(kernels, colours));
+  return 0;
+}
+
+int show(const Arguments& arguments, const sass::Colours& colours) {
+  arguments.allow({"--brief", "--all"});
+  for (const sass::Kernel& kernel : wanted_kernels(arguments))
+    std::cout << sass::show_text(kernel, {arguments.has("--brief"), arguments.has("--all")}, colours) << "\n";
+  return 0;
+}
+
+int timeline(const Arguments& arguments, const sass::Colours&) {
+  arguments.allow({"--all"});
+  const auto kernels = wanted_kernels(arguments);
+  std::string exact = arguments.words.empty() ? "" : arguments.words[0];
+  for (const sass::Kernel& kernel : kernels)
+    if (kernels.size() == 1 || kernel.record.name == exact) {
+      std::cout << sass::timeline_svg(kernel, arguments.has("--all"));
+      return 0;
+    }
+  std::string names;
+  for (const sass::Kernel& kernel : kernels) names += "\n  " + kernel.readable;
+  throw std::runtime_error("a picture is of one kernel; these match:" + names);
+}
+
+int check(const Arguments& arguments, const sass::Colours& colours) {
+  arguments.allow({"--contracts", "--contract", "--verbose", "--json"});
+  const std::string contract = arguments.value("--contract", "");
+  const std::string wanted = arguments.words.empty() ? "" : arguments.words[0];
+  const sass::CheckResult result =
+      contract.empty() ? sass::check_table(wanted_kernels(arguments), arguments.value("--contracts", FA3_CONTRACTS), wanted)
+                       : sass::check_contract(wanted_kernels(arguments), sass::read_contract(contract, sass::read_file(contract)));
+  std::cout << (arguments.has("--json") ? sass::check_json(result) : sass::check_text(result, colours, arguments.has("--verbose")));
+  return result.passed() ? 0 : 1;
+}
+
+int diff(const Arguments& arguments, const sass::Colours& colours) {
+  arguments.allow({"--json"});
+  std::vector<sass::KernelDiff> diffs;
+  if (arguments.files.size() == 2) {
+    const std::string wanted = arguments.words.empty() ? "" : arguments.words[0];
+    diffs = sass::differences(sass::kernels_of(arguments.files[0], wanted), sass::kernels_of(arguments.files[1], wanted));
+    // Two cubins with one kernel each are two kernels to compare, whatever their names.
+    if (diffs.size() == 2 && diffs[0].after.empty() && diffs[1].before.empty())
+      diffs = {sass::difference(sass::kernels_of(arguments.files[0], wanted)[0], sass::kernels_of(arguments.files[1], wanted)[0])};
+  } else if (arguments.words.size() == 2) {
+    Arguments one = arguments, other = arguments;
+    one.words = {arguments.words[0]};
+    other.words = {arguments.words[1]};
+    diffs = {sass::difference(wanted_kernels(one)[0], wanted_kernels(other)[0])};
+  } else {
+    throw UsageError("diff takes two files, or two kernels of one");
   }
-  if (arguments.verb == "show") {
-    for (const sass::Kernel& kernel : wanted_kernels(arguments))
-      std::cout << sass::show_text(kernel, {arguments.has("--brief"), arguments.has("--all")}, colours) << "\n";
+  std::cout << (arguments.has("--json") ? sass::diff_json(diffs) : sass::diff_text(diffs, colours));
+  return std::all_of(diffs.begin(), diffs.end(), [](const sass::KernelDiff& d) { return d.same(); }) ? 0 : 1;
+}
+
+int run_verb(const Arguments& arguments, const sass::Colours& colours) {
+  const struct {
+    const char* name;
+    int (*run)(const Arguments&, const sass::Colours&);
+  } verbs[] = {{"list", list}, {"show", show}, {"timeline", timeline}, {"check", check}, {"diff", diff}};
+  for (const auto& verb : verbs)
+    if (arguments.verb == verb.name) return verb.run(arguments, colours);
+  if (arguments.verb == "--help" || arguments.verb == "help") {
+    std::cout << usage;
     return 0;
   }
   throw UsageError("unknown verb " + arguments.verb);

@@ -86,7 +86,7 @@ std::string loop_heading(const Kernel& kernel, const WgmmaLoop& loop, const Colo
                      hex(code[static_cast<size_t>(loop.turn.code.front())].address) + ": " + std::to_string(loop.turn.size()) +
                      " instructions a turn\n  " + loop.gemms + "\n ";
   for (const Figure& figure : loop.figures) {
-    if (figure.name == "instructions" || figure.name == "gemms" || (!figure.is_text && figure.value == 0)) continue;
+    if (figure.name == "instructions" || figure.name == "gemms" || (!figure.is_text && !figure.is_share && figure.value == 0)) continue;
     text += " " + figure.name + " " + figure.shown() + ";";
   }
   return text + "\n";

@@ -1,0 +1,62 @@
+// Contracts: what the machine code of a kernel is meant to look like, with figures, in a text file beside its source.
+//
+//   rows fa3_fwd_*_d64_*             the rules below are for these rows of the table
+//   hot.gemms == table               derived from the row
+//   hot.instructions <= 180          of every hot loop; hot[QK+PV] names one, boundary and kernel are the other scopes
+//   waive hot.masks *_causal: why    the rule for this figure does not hold for these rows, and why that is accepted
+//
+// A later rule for the same figure and operator replaces an earlier one. `#` begins a comment.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernel.h"
+
+namespace sass {
+
+struct Rule {
+  int line = 0;
+  std::string scope;   // kernel, hot, boundary
+  std::string role;    // of the loop, or empty for all
+  std::string figure;
+  std::string relation;  // == <= >= < >
+  std::string bound;     // a number, words, or "table"
+  std::string subject() const { return scope + (role.empty() ? "" : "[" + role + "]") + "." + figure; }
+  std::string text() const { return subject() + " " + relation + " " + bound; }
+};
+
+struct Waiver {
+  int line = 0;
+  std::string subject, reason;
+  std::vector<std::string> rows;  // patterns; none means all of the section's
+};
+
+struct Section {
+  int line = 0;
+  std::vector<std::string> rows;  // patterns
+  std::vector<Rule> rules;
+  std::vector<Waiver> waivers;
+  bool covers(std::string_view row) const;
+};
+
+struct Contract {
+  std::string path;
+  std::vector<Section> sections;
+};
+
+// Throws std::runtime_error with file and line on what it does not understand.
+Contract read_contract(const std::string& path, std::string_view text);
+
+struct Finding {
+  enum class State { kept, broken, waived } state = State::kept;
+  std::string row, rule, place, expected, found, reason;  // place: "fwd.contract:12"
+  std::vector<std::string> instructions;                  // that make the difference, as the listing has them
+};
+
+// Every rule of the contract for this kernel. A kernel that no section covers, and a waiver of a rule that holds, are
+// broken findings too.
+std::vector<Finding> check(const Contract& contract, const Kernel& kernel);
+
+}  // namespace sass
