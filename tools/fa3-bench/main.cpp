@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "measure.h"
 #include "options.h"
 #include "reference.h"
 #include "report.h"

@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "measure.h"
 #include "point.h"
+#include "result.h"
 
 namespace fa3::bench {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "cuda_driver.h"
-#include "measure.h"
 #include "overhead.h"
+#include "result.h"
 
 namespace fa3::bench {
 

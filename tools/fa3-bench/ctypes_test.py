@@ -1,0 +1,72 @@
+"""The ctypes structs agree with the library: sizes through its own checks, and a result of the CPU reference."""
+import ctypes
+import math
+import random
+import struct
+import sys
+
+import fa3_ctypes as fa3
+
+
+def main():
+    library = fa3.Library(sys.argv[1] if len(sys.argv) > 1 else None)
+    batch, seqlen_q, seqlen_k, heads, heads_kv, d = 2, 5, 7, 4, 2, 16
+    generator = random.Random(1)
+
+    def floats(count, fill=None):
+        return (ctypes.c_float * count)(*(generator.gauss(0, 1) if fill is None else fill for _ in range(count)))
+
+    q, k, v = floats(batch * seqlen_q * heads * d), floats(batch * seqlen_k * heads_kv * d), floats(batch * seqlen_k * heads_kv * d)
+    o, lse = floats(batch * seqlen_q * heads * d, math.nan), floats(batch * heads * seqlen_q, math.nan)
+
+    def tensor(array, *dims):
+        return fa3.make_tensor(ctypes.addressof(array), "fp32", dims)
+
+    scale = 0.3
+    params = library.params(tensor(q, batch, seqlen_q, heads, d), tensor(k, batch, seqlen_k, heads_kv, d),
+                            tensor(v, batch, seqlen_k, heads_kv, d), tensor(o, batch, seqlen_q, heads, d),
+                            tensor(lse, batch, heads, seqlen_q), "causal_bottom_right", scale)
+    library.reference(params, 1)
+
+    worst = 0.0
+    for b in range(batch):
+        for h in range(heads):
+            kv = h // (heads // heads_kv)
+            for i in range(seqlen_q):
+                visible = i + 1 + seqlen_k - seqlen_q
+                row = lambda array, n, heads, at: array[((b * n + at[0]) * heads + at[1]) * d:][:d]
+                scores = [scale * sum(x * y for x, y in zip(row(q, seqlen_q, heads, (i, h)), row(k, seqlen_k, heads_kv, (j, kv))))
+                          for j in range(visible)]
+                total = sum(math.exp(s) for s in scores)
+                for c in range(d):
+                    expected = sum(math.exp(s) * row(v, seqlen_k, heads_kv, (j, kv))[c] for j, s in enumerate(scores)) / total
+                    worst = max(worst, abs(row(o, seqlen_q, heads, (i, h))[c] - expected))
+                worst = max(worst, abs(lse[(b * heads + h) * seqlen_q + i] - math.log(total)))
+    assert worst < 1e-6, worst
+
+    # The fields behind the name, too: every kernel's info is what its name says.
+    count = library.lib.fa3_kernel_count()
+    assert count > 0
+    for index in range(count):
+        info = fa3.KernelInfo(struct_size=ctypes.sizeof(fa3.KernelInfo))
+        library.check(library.lib.fa3_kernel_info_at(index, ctypes.byref(info)), "fa3_kernel_info_at")
+        dtype = {number: name for name, number in fa3.DTYPE.items()}[info.dtype]
+        name = f"fa3_fwd_{dtype}_d{info.head_dim}_{'causal' if info.causal else 'full'}"
+        assert info.name.decode() == name, (info.name, name)
+        assert info.threads % 128 == 0 and 0 < info.shared_memory_bytes <= 227 * 1024
+        assert (info.tiles, info.grid) == (0, 0)
+
+    # Refusals arrive as exceptions that name the argument.
+    params.k.dim[2] = 3
+    try:
+        library.reference(params)
+    except fa3.Fa3Error as error:
+        assert "k.dim[2]" in str(error), error
+    else:
+        raise AssertionError("four query heads over three key heads were accepted")
+    print(f"ctypes agrees with {library.path}: {count} kernels, largest difference {worst:.1e}, "
+          f"{ctypes.sizeof(fa3.ForwardParams)}-byte parameters, {struct.calcsize('P') * 8}-bit pointers")
+
+
+if __name__ == "__main__":
+    main()

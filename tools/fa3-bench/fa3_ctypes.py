@@ -1,0 +1,128 @@
+"""libfa3.so through ctypes: the structs of include/fa3.h and a thin call for torch tensors.
+
+Needs only the standard library; torch is imported by the functions that take its tensors.
+"""
+import ctypes
+import os
+import pathlib
+
+OK = 0
+DTYPE = {"bf16": 1, "fp16": 2, "fp32": 3}
+MASK = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2}
+FLAG_DETERMINISTIC = 1
+MAX_RANK = 5
+WORKSPACE_BYTES = 64
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_int32), ("rank", ctypes.c_int32),
+                ("dim", ctypes.c_int64 * MAX_RANK), ("stride", ctypes.c_int64 * MAX_RANK)]
+
+
+class ForwardParams(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("flags", ctypes.c_uint64), ("q", Tensor), ("k", Tensor), ("v", Tensor),
+                ("o", Tensor), ("lse", Tensor), ("mask", ctypes.c_int32), ("softmax_scale", ctypes.c_float)]
+
+
+class KernelInfo(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("name", ctypes.c_char * 64)] + [
+        (name, ctypes.c_int32) for name in ("dtype", "head_dim", "causal", "block_q", "block_kv", "stages", "threads",
+                                            "producer_registers", "consumer_registers", "shared_memory_bytes")] + [
+        ("tiles", ctypes.c_int64), ("grid", ctypes.c_int32)]
+
+
+class Fa3Error(RuntimeError):
+    pass
+
+
+def find_library(path=None):
+    """The library named, in FA3_LIBRARY, in a build folder of this repository, or whatever the loader finds."""
+    if path or os.environ.get("FA3_LIBRARY"):
+        return str(path or os.environ["FA3_LIBRARY"])
+    root = pathlib.Path(__file__).resolve().parents[2]
+    built = sorted(root.glob("build*/src/libfa3.so"), key=lambda file: file.stat().st_mtime)
+    return str(built[-1]) if built else "libfa3.so.0"
+
+
+def make_tensor(data, dtype, dims, strides=None):
+    """A fa3_tensor from numbers; without strides it is packed."""
+    tensor = Tensor(data=data, dtype=DTYPE[dtype], rank=len(dims))
+    for i, n in enumerate(dims):
+        tensor.dim[i] = n
+    for i, n in enumerate(strides or ()):
+        tensor.stride[i] = n
+    return tensor
+
+
+def torch_tensor(tensor):
+    """A fa3_tensor for a torch tensor, with its strides."""
+    import torch
+    name = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[tensor.dtype]
+    return make_tensor(tensor.data_ptr(), name, tensor.shape, tensor.stride())
+
+
+class Library:
+    def __init__(self, path=None):
+        self.path = find_library(path)
+        self.lib = lib = ctypes.CDLL(self.path)
+        params, info = ctypes.POINTER(ForwardParams), ctypes.POINTER(KernelInfo)
+        for name, result, arguments in (
+                ("fa3_forward_check", ctypes.c_int, [params]),
+                ("fa3_forward_workspace_size", ctypes.c_int, [params, ctypes.POINTER(ctypes.c_size_t)]),
+                ("fa3_forward", ctypes.c_int, [params, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
+                ("fa3_reference_forward", ctypes.c_int, [params, ctypes.c_int]),
+                ("fa3_forward_kernel_info", ctypes.c_int, [params, info]),
+                ("fa3_kernel_count", ctypes.c_int, []),
+                ("fa3_kernel_info_at", ctypes.c_int, [ctypes.c_int, info]),
+                ("fa3_preload", ctypes.c_int, []),
+                ("fa3_version", ctypes.c_int, []),
+                ("fa3_status_string", ctypes.c_char_p, [ctypes.c_int]),
+                ("fa3_last_error_message", ctypes.c_char_p, [])):
+            function = getattr(lib, name)
+            function.restype, function.argtypes = result, arguments
+        self.workspaces = {}
+
+    def check(self, status, call):
+        if status != OK:
+            raise Fa3Error(f"{call}: {self.lib.fa3_status_string(status).decode()}: "
+                           f"{self.lib.fa3_last_error_message().decode()}")
+
+    def params(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, flags=0):
+        """Parameters from five Tensor structs."""
+        return ForwardParams(struct_size=ctypes.sizeof(ForwardParams), flags=flags, q=q, k=k, v=v, o=o, lse=lse or Tensor(),
+                             mask=MASK[mask], softmax_scale=softmax_scale)
+
+    def kernel_info(self, params):
+        info = KernelInfo(struct_size=ctypes.sizeof(KernelInfo))
+        self.check(self.lib.fa3_forward_kernel_info(ctypes.byref(params), ctypes.byref(info)), "fa3_forward_kernel_info")
+        return info
+
+    def preload(self):
+        self.check(self.lib.fa3_preload(), "fa3_preload")
+
+    def reference(self, params, threads=0):
+        self.check(self.lib.fa3_reference_forward(ctypes.byref(params), threads), "fa3_reference_forward")
+
+    def prepare(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0):
+        """A call of no arguments that enqueues the forward pass of these torch tensors, (batch, seqlen, heads, head_dim) in any
+        strides, on torch's current stream. Preparing once keeps Python's share out of timed loops."""
+        import torch
+        params = self.params(torch_tensor(q), torch_tensor(k), torch_tensor(v), torch_tensor(o),
+                             torch_tensor(lse) if lse is not None else None, mask, softmax_scale)
+        stream = torch.cuda.current_stream(q.device).cuda_stream
+        # Calls that may run at the same time need a workspace each: one a stream.
+        workspace = self.workspaces.setdefault((q.device, stream),
+                                               torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device))
+        forward, reference, address = self.lib.fa3_forward, ctypes.byref(params), workspace.data_ptr()
+
+        def call(keep_alive=(params, q, k, v, o, lse, workspace)):
+            status = forward(reference, address, WORKSPACE_BYTES, stream)
+            if status != OK:
+                self.check(status, "fa3_forward")
+            return o
+
+        call.params = params
+        return call
+
+    def forward(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0):
+        return self.prepare(q, k, v, o, lse, mask, softmax_scale)()

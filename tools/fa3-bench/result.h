@@ -1,0 +1,34 @@
+// How a point is measured, and what came out.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "point.h"
+
+namespace fa3::bench {
+
+// Of sorted numbers, with linear interpolation; q = 0.5 is the median.
+double quantile(const std::vector<double>& sorted, double q);
+
+struct Protocol {
+  int idle_ms = 100, warmups = 5, reps = 30, checked_rows = 24;
+  bool clock = false;  // measure the SM clock under this load too
+  uint64_t seed = 1;
+};
+
+struct Result {
+  Point point;
+  std::string kernel, problem;  // problem: why the result is wrong, or why the call was refused
+  bool checked = false;
+  std::vector<double> pass_medians;                  // milliseconds, one a pass
+  double median_ms = 0, min_ms = 0, spread = 0;      // spread: see add_pass
+  double clock_mhz = 0;                              // 0: not measured
+  double tflops() const { return median_ms > 0 ? point.flop() / median_ms * 1e-9 : 0; }
+
+  // median_ms becomes the median of the passes' medians. spread is (90th - 10th percentile)/median of one pass's runs, or
+  // (max - min)/median of the medians of several passes.
+  void add_pass(std::vector<double> milliseconds);
+};
+
+}  // namespace fa3::bench
