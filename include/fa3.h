@@ -180,8 +180,8 @@ typedef struct fa3_kernel_info {
 
 #define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
-/* Which kernel would run these parameters, and how. Host only (grid is 0 without a current context). Data pointers are not
- * looked at, so that one may ask before allocating. */
+/* Which kernel would run these parameters, and how. Host only (grid is 0 without a current context). Data pointers are
+ * not looked at, so that one may ask before allocating. */
 FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, fa3_kernel_info* info);
 
 /* The kernels of this build, 0 <= index < fa3_kernel_count(); tiles and grid are 0. */

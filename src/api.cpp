@@ -80,7 +80,9 @@ fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t
   return finish(forward(params, workspace, workspace_bytes, stream));
 }
 
-fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads) { return finish(reference(params, threads)); }
+fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads) {
+  return finish(reference(params, threads));
+}
 
 fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, fa3_kernel_info* info) {
   return finish(kernel_info(params, info));

@@ -32,7 +32,8 @@ void open() {
     std::snprintf(reason, sizeof reason, "no CUDA driver: %s", error ? error : library_name);
     return;
   }
-#define FA3_LOOKUP(name, symbol, arguments) table.name = reinterpret_cast<CUresult(*) arguments>(lookup(library, symbol));
+#define FA3_LOOKUP(name, symbol, arguments) \
+  table.name = reinterpret_cast<CUresult(*) arguments>(lookup(library, symbol));
   FA3_DRIVER_FUNCTIONS(FA3_LOOKUP)
 #undef FA3_LOOKUP
   found = reason[0] == '\0';

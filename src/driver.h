@@ -7,7 +7,7 @@
 namespace fa3 {
 
 // The entry points by the names that libcuda exports. cuda.h turns some API names into later versions by macros, so the
-// exported name stands here as a string and the type is spelled out. All of them exist since CUDA 12.0, the first with TMA.
+// exported name stands here as a string and the type is spelled out. All of them exist since CUDA 12.0.
 #define FA3_DRIVER_FUNCTIONS(F)                                                                                      \
   F(get_error_name, "cuGetErrorName", (CUresult, const char**))                                                      \
   F(get_error_string, "cuGetErrorString", (CUresult, const char**))                                                  \

@@ -1,4 +1,4 @@
-// Status and message of the calling thread's last call. The message lives in thread-local storage: nothing is allocated.
+// Status and message of the calling thread's last call. The message is thread-local; nothing is allocated.
 #pragma once
 #include "fa3.h"
 

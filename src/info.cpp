@@ -25,7 +25,8 @@ int multiprocessors() {
 
 fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Selection* selection) {
   size_t size = 0;
-  if (fa3_status status = check_struct_size("info", info, offsetof(fa3_kernel_info, dtype), sizeof *info, size)) return status;
+  if (fa3_status status = check_struct_size("info", info, offsetof(fa3_kernel_info, dtype), sizeof *info, size))
+    return status;
   fa3_kernel_info full{};
   full.struct_size = size;
   std::snprintf(full.name, sizeof full.name, "%s", variant.name);

@@ -67,8 +67,8 @@ fa3_status launch(const Problem& problem, const Selection& selection, void* work
   fill(problem, selection, workspace, params);
   void* arguments[] = {&params};
   const unsigned blocks = grid(selection, context->multiprocessors);
-  if (CUresult result = driver->launch_kernel(function, blocks, 1, 1, variant.threads(), 1, 1, variant.smem_bytes(), stream,
-                                              arguments, nullptr))
+  if (CUresult result = driver->launch_kernel(function, blocks, 1, 1, variant.threads(), 1, 1, variant.smem_bytes(),
+                                              stream, arguments, nullptr))
     return cuda_error(*driver, result, "cuLaunchKernel");
   return FA3_OK;
 }

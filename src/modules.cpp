@@ -12,8 +12,8 @@
 namespace fa3 {
 namespace {
 
-// The cache is a list that only grows, except that a context which reuses the address of a destroyed one takes over its entry.
-// Modules are never unloaded: they go with their context.
+// The cache is a list that only grows, except that a context which reuses the address of a destroyed one takes over its
+// entry. Modules are never unloaded: they go with their context.
 Context* contexts;
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -22,8 +22,8 @@ struct Locked {
   ~Locked() { pthread_mutex_unlock(&lock); }
 };
 
-// The calling thread's last context, so that a warm call takes no lock. The id is kept beside the entry, which may be taken
-// over meanwhile.
+// The calling thread's last context, so that a warm call takes no lock. The id is kept beside the entry, which may be
+// taken over meanwhile.
 thread_local struct {
   unsigned long long id;
   Context* context;
@@ -42,8 +42,8 @@ fa3_status examine_device(const Driver& driver, int& multiprocessors) {
   if (fa3_status status = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, major)) return status;
   if (fa3_status status = attribute(driver, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, minor)) return status;
   if (major != 9 || minor != 0)
-    return fail(FA3_ERROR_WRONG_DEVICE, "the current context's device is of compute capability %d.%d, must be 9.0 (Hopper)",
-                major, minor);
+    return fail(FA3_ERROR_WRONG_DEVICE,
+                "the current context's device is of compute capability %d.%d, must be 9.0 (Hopper)", major, minor);
   return attribute(driver, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, multiprocessors);
 }
 
@@ -56,7 +56,8 @@ fa3_status find_or_add(const Driver& driver, CUcontext handle, unsigned long lon
   if (fa3_status status = examine_device(driver, multiprocessors)) return status;
   if (!context) {
     context = static_cast<Context*>(std::calloc(1, sizeof(Context)));
-    if (!context) return fail(FA3_ERROR_OUT_OF_MEMORY, "no host memory for a context's entry of %zu bytes", sizeof(Context));
+    if (!context)
+      return fail(FA3_ERROR_OUT_OF_MEMORY, "no host memory for a context's entry of %zu bytes", sizeof(Context));
     context->handle = handle;
     context->next = contexts;
     contexts = context;
@@ -75,7 +76,8 @@ fa3_status load_module(const Driver& driver, int row, CUfunction& function) {
     return cuda_error(driver, result, call);
   };
   CUmodule module;
-  if (CUresult result = driver.module_load_data(&module, fa3_cubins[row].data)) return failed(result, "cuModuleLoadData");
+  if (CUresult result = driver.module_load_data(&module, fa3_cubins[row].data))
+    return failed(result, "cuModuleLoadData");
   CUresult result = driver.module_get_function(&function, module, variant.name);
   const char* name = "cuModuleGetFunction";
   if (!result) {
@@ -135,7 +137,8 @@ fa3_status get_function(const Driver& driver, Context& context, int row, CUstrea
   function = __atomic_load_n(&context.functions[row], __ATOMIC_ACQUIRE);
   if (function) return FA3_OK;
   if (captures(driver, stream))
-    return fail(FA3_ERROR_NOT_LOADED, "%s is not loaded and the stream is capturing: call fa3_preload before the capture",
+    return fail(FA3_ERROR_NOT_LOADED,
+                "%s is not loaded and the stream is capturing: call fa3_preload before the capture",
                 variants[row].name);
   Locked locked;
   return load(driver, context, row, function);

@@ -13,8 +13,8 @@ struct Context {
   Context* next;
 };
 
-// The cache entry of the calling thread's current context, made if needed. Refuses a missing context (FA3_ERROR_NO_CONTEXT) and a
-// device that is not of compute capability 9.0 (FA3_ERROR_WRONG_DEVICE).
+// The cache entry of the calling thread's current context, made if needed. Refuses a missing context
+// (FA3_ERROR_NO_CONTEXT) and a device that is not of compute capability 9.0 (FA3_ERROR_WRONG_DEVICE).
 fa3_status current_context(const Driver& driver, Context*& context);
 
 // The row's kernel in that context. It is loaded if needed, unless `stream` captures (FA3_ERROR_NOT_LOADED).

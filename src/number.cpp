@@ -41,7 +41,7 @@ uint16_t encode(double value, Format format) {
   int rounded = static_cast<int>(units);
   const double rest = units - rounded;
   rounded += rest > 0.5 || (rest == 0.5 && rounded % 2 == 1);
-  // `rounded` includes the implicit one of a normal number, and may carry into the exponent or to infinity: adding does all.
+  // `rounded` includes the implicit one of a normal number, and may carry into the exponent or to infinity: + does it.
   return sign | static_cast<uint16_t>(((exponent - smallest) << format.fraction_bits) + rounded);
 }
 

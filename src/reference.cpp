@@ -1,5 +1,5 @@
-// Blocked attention with an online softmax, in float64 throughout. It is the oracle of the kernels, so it takes the other way
-// wherever there is a choice: no exponent tricks, masked keys are left out instead of multiplied by zero.
+// Blocked attention with an online softmax, in float64 throughout. It is the oracle of the kernels, so it takes the
+// other way wherever there is a choice: no exponent tricks, masked keys are left out instead of multiplied by zero.
 #include "reference.h"
 
 #include <pthread.h>
@@ -28,8 +28,8 @@ struct alignas(64) Scratch {
   double m[Br], l[Br];  // running maximum and sum
 };
 
-// C (rows x columns) += A (rows x depth) B (depth x columns); columns is a multiple of `lanes`. Four rows at a time keep their sums
-// in registers. The clones differ in vector width only: no product is fused with its sum, so every machine rounds alike.
+// C (rows x columns) += A (rows x depth) B (depth x columns); columns is a multiple of `lanes`. Four rows at a time
+// keep their sums in registers. The clones differ in vector width only: nothing is fused, so all machines round alike.
 typedef double Vector __attribute__((vector_size(lanes * sizeof(double))));
 
 template <int rows>
@@ -47,7 +47,7 @@ template <int rows>
   }
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)  // its runtime is not there yet when the clone is chosen
 [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
 #endif
 void multiply(int rows, int columns, int depth, const double* a, int stride_a, const double* b, int stride_b, double* c,
@@ -115,7 +115,8 @@ void write_row(const Problem& problem, const Block& block, int r, const Scratch&
     from_double(sees_nothing ? 0 : t.o[r][x] / t.l[r], out + x * step, problem.o.dtype);
   if (problem.wants_lse) {
     const View& lse = problem.lse;
-    float* to = static_cast<float*>(lse.data) + block.batch * lse.stride[0] + block.head * lse.stride[1] + i * lse.stride[2];
+    float* to =
+        static_cast<float*>(lse.data) + block.batch * lse.stride[0] + block.head * lse.stride[1] + i * lse.stride[2];
     from_double(sees_nothing ? -INFINITY : t.m[r] + std::log(t.l[r]), to, FA3_DTYPE_FP32);
   }
 }
@@ -187,7 +188,8 @@ fa3_status reference_forward(const Problem& problem, int threads) {
 
   constexpr int max_threads = 256;
   Worker workers[max_threads];
-  const int wanted = static_cast<int>(std::min<int64_t>({threads ? threads : available_cores(), max_threads, work.blocks}));
+  const int wanted =
+      static_cast<int>(std::min<int64_t>({threads ? threads : available_cores(), max_threads, work.blocks}));
   auto* scratch = static_cast<Scratch*>(std::aligned_alloc(alignof(Scratch), sizeof(Scratch) * wanted));
   if (scratch == nullptr)
     return fail(FA3_ERROR_OUT_OF_MEMORY, "no host memory for %zu bytes of scratch", sizeof(Scratch) * wanted);

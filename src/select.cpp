@@ -25,13 +25,13 @@ int find_row(const Problem& problem) {
 
 }  // namespace
 
-// A section is a run of consecutive (batch, head) pairs, whose tiles are handed out longest first before the next section's.
+// A section is a run of consecutive (batch, head) pairs, whose tiles are handed out before those of the next.
 //
 // Without a mask all tiles are equally long, so one pair at a time keeps its K and V in the L2 cache and costs nothing.
-// With a causal mask tiles differ in length, and a section as large as possible balances them better (its short tiles fill
-// the gaps at its end); but its K and V should stay in L2, so they may take 32 MB of it. heads_per_kv consecutive heads read the
-// same K and V, so whole groups are taken; one group is the least. Lengths up to 1024 thereby get 32 groups or more at
-// any head dimension, enough to fill the machine.
+// With a causal mask tiles differ in length, and a section as large as possible balances them better (its short tiles
+// fill the gaps at its end); but its K and V should stay in L2, so they may take 32 MB of it. heads_per_kv consecutive
+// heads read the same K and V, so whole groups are taken; one group is the least. Lengths up to 1024 thereby get 32
+// groups or more at any head dimension, enough to fill the machine.
 int64_t section_heads(const Problem& problem) {
   constexpr int64_t budget = 32 << 20;
   const int64_t batch_heads = problem.batch * problem.heads;
@@ -52,7 +52,8 @@ fa3_status select(const Problem& problem, Selection& selection) {
   if (problem.seqlen_q > max_seqlen || problem.seqlen_k > max_seqlen)
     return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[1] (sequence length) is %lld; the kernels take up to %lld",
                 problem.seqlen_q > max_seqlen ? "q" : "k",
-                static_cast<long long>(std::max(problem.seqlen_q, problem.seqlen_k)), static_cast<long long>(max_seqlen));
+                static_cast<long long>(std::max(problem.seqlen_q, problem.seqlen_k)),
+                static_cast<long long>(max_seqlen));
   if (problem.empty()) return FA3_OK;
   const int64_t Br = selection.variant().Br;
   const int64_t q_blocks = (problem.seqlen_q + Br - 1) / Br;
@@ -60,9 +61,11 @@ fa3_status select(const Problem& problem, Selection& selection) {
   int64_t tiles;
   if (__builtin_mul_overflow(q_blocks, batch_heads, &tiles) || tiles > max_tiles)
     return fail(FA3_ERROR_UNSUPPORTED,
-                "q.dim[0] * q.dim[2] * blocks of %lld rows in q.dim[1] is %lld * %lld * %lld; the kernels count up to %lld tiles",
-                static_cast<long long>(Br), static_cast<long long>(problem.batch), static_cast<long long>(problem.heads),
-                static_cast<long long>(q_blocks), static_cast<long long>(max_tiles));
+                "q.dim[0] * q.dim[2] * (blocks of %lld rows in q.dim[1]) is %lld * %lld * %lld; the kernels count up "
+                "to %lld tiles",
+                static_cast<long long>(Br), static_cast<long long>(problem.batch),
+                static_cast<long long>(problem.heads), static_cast<long long>(q_blocks),
+                static_cast<long long>(max_tiles));
   selection.q_blocks = static_cast<int32_t>(q_blocks);
   // Causal kernels put the block with fewer rows first, where rows see the fewest keys.
   if (problem.causal) selection.q_origin = static_cast<int32_t>((problem.seqlen_q + 63) / 64 * 64 - q_blocks * Br);
@@ -72,6 +75,8 @@ fa3_status select(const Problem& problem, Selection& selection) {
   return FA3_OK;
 }
 
-int grid(const Selection& selection, int multiprocessors) { return std::min<int64_t>(selection.tiles, multiprocessors); }
+int grid(const Selection& selection, int multiprocessors) {
+  return std::min<int64_t>(selection.tiles, multiprocessors);
+}
 
 }  // namespace fa3

@@ -15,26 +15,28 @@ fa3_status encode(const Driver& driver, const char* name, const View& view, int 
   cuuint64_t dim[4], stride[4];  // strides in bytes; the innermost is implied
   for (int i = 0; i < 4; ++i) {
     dim[i] = view.dim[order[i]];
-    stride[i] = dim[i] == 1 ? 16 : view.stride[order[i]] * 2;  // never used where there is one element, but must be legal
+    // Where there is one element its stride is never used, but must be legal.
+    stride[i] = dim[i] == 1 ? 16 : view.stride[order[i]] * 2;
   }
   const CUtensorMapDataType type =
       view.dtype == FA3_DTYPE_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   CUtensorMap encoded;  // its alignment on the host may be larger than the 64 bytes that the hardware needs
-  const CUresult result = driver.tensor_map_encode_tiled(
-      &encoded, type, 4, view.data, dim, stride + 1, box, element_strides,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result =
+      driver.tensor_map_encode_tiled(&encoded, type, 4, view.data, dim, stride + 1, box, element_strides,
+                                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (!result) {
     std::memcpy(&map, &encoded, sizeof map);
     return FA3_OK;
   }
-  return fail(FA3_ERROR_CUDA,
-              "cuTensorMapEncodeTiled refused %s with error %d: data %p, dims (%llu, %llu, %llu, %llu) of (head_dim, seqlen, "
-              "heads, batch), strides (%llu, %llu, %llu) bytes",
-              name, static_cast<int>(result), view.data, static_cast<unsigned long long>(dim[0]),
-              static_cast<unsigned long long>(dim[1]), static_cast<unsigned long long>(dim[2]),
-              static_cast<unsigned long long>(dim[3]), static_cast<unsigned long long>(stride[1]),
-              static_cast<unsigned long long>(stride[2]), static_cast<unsigned long long>(stride[3]));
+  return fail(
+      FA3_ERROR_CUDA,
+      "cuTensorMapEncodeTiled refused %s with error %d: data %p, dims (%llu, %llu, %llu, %llu) of (head_dim, seqlen, "
+      "heads, batch), strides (%llu, %llu, %llu) bytes",
+      name, static_cast<int>(result), view.data, static_cast<unsigned long long>(dim[0]),
+      static_cast<unsigned long long>(dim[1]), static_cast<unsigned long long>(dim[2]),
+      static_cast<unsigned long long>(dim[3]), static_cast<unsigned long long>(stride[1]),
+      static_cast<unsigned long long>(stride[2]), static_cast<unsigned long long>(stride[3]));
 }
 
 }  // namespace fa3

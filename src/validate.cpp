@@ -53,7 +53,8 @@ Status check_dims(const Expected& expected, const fa3_tensor& tensor) {
     return fail(invalid, "%s.rank is %d, must be %d", expected.name, tensor.rank, expected.rank);
   for (int i = 0; i < expected.rank; ++i)
     if (tensor.dim[i] < 0 || tensor.dim[i] > max_dim)
-      return fail(invalid, "%s.dim[%d] is %lld, must be from 0 to %lld", expected.name, i, ll(tensor.dim[i]), ll(max_dim));
+      return fail(invalid, "%s.dim[%d] is %lld, must be from 0 to %lld", expected.name, i, ll(tensor.dim[i]),
+                  ll(max_dim));
   return FA3_OK;
 }
 
@@ -82,14 +83,15 @@ Status check_stride(const Expected& expected, const View& view, int i) {
   if (expected.output && stride == 0)
     return fail(invalid, "%s.stride[%d] is 0, must be > 0: elements of an output must not overlap", expected.name, i);
   if (!expected.host && stride < 0)
-    return fail(invalid, "%s.stride[%d] is %lld, must be %s 0", expected.name, i, ll(stride), expected.output ? ">" : ">=");
+    return fail(invalid, "%s.stride[%d] is %lld, must be %s 0", expected.name, i, ll(stride),
+                expected.output ? ">" : ">=");
   if (expected.tma && stride % 8 != 0)
     return fail(invalid, "%s.stride[%d] is %lld, must be a multiple of 8", expected.name, i, ll(stride));
   const int64_t limit = max_extent / bytes_per_element(view.dtype);
   int64_t extent;
   if (__builtin_mul_overflow(view.dim[i], stride, &extent) || extent >= limit || extent <= -limit)
-    return fail(invalid, "%s.dim[%d] * %s.stride[%d] is %lld * %lld elements, must be below 2^40 bytes", expected.name, i,
-                expected.name, i, ll(view.dim[i]), ll(stride));
+    return fail(invalid, "%s.dim[%d] * %s.stride[%d] is %lld * %lld elements, must be below 2^40 bytes", expected.name,
+                i, expected.name, i, ll(view.dim[i]), ll(stride));
   return FA3_OK;
 }
 
@@ -113,8 +115,8 @@ Status check_tensor(const Expected& expected, const fa3_tensor& tensor, View& vi
     if (view.dim[i] > 1)
       if (Status status = check_stride(expected, view, i)) return status;
   if (int inner, outer; expected.output && !elements_distinct(view, inner, outer))
-    return fail(invalid, "%s.stride[%d] is %lld: elements overlap those of dim[%d] (%lld with stride %lld)", expected.name,
-                outer, ll(view.stride[outer]), inner, ll(view.dim[inner]), ll(view.stride[inner]));
+    return fail(invalid, "%s.stride[%d] is %lld: elements overlap those of dim[%d] (%lld with stride %lld)",
+                expected.name, outer, ll(view.stride[outer]), inner, ll(view.dim[inner]), ll(view.stride[inner]));
   return expected.pointers ? check_data(expected, view) : FA3_OK;
 }
 
@@ -134,14 +136,17 @@ Status check_dtypes(const fa3_forward_params& p, Rules rules) {
     const char* name;
     int32_t dtype;
     bool as_q;
-  } tensors[] = {{"q", p.q.dtype, true}, {"k", p.k.dtype, true}, {"v", p.v.dtype, true},
+  } tensors[] = {{"q", p.q.dtype, true},
+                 {"k", p.k.dtype, true},
+                 {"v", p.v.dtype, true},
                  {"o", p.o.dtype, rules != Rules::reference}};
   for (const auto& tensor : tensors) {
     if (Status status = check_dtype(tensor.name, tensor.dtype)) return status;
     if (rules != Rules::reference && tensor.dtype == FA3_DTYPE_FP32)
       return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is fp32; the kernels take bf16 and fp16", tensor.name);
     if (tensor.as_q && tensor.dtype != p.q.dtype)
-      return fail(invalid, "%s.dtype is %s, must be %s as q's", tensor.name, dtype_name(tensor.dtype), dtype_name(p.q.dtype));
+      return fail(invalid, "%s.dtype is %s, must be %s as q's", tensor.name, dtype_name(tensor.dtype),
+                  dtype_name(p.q.dtype));
   }
   return FA3_OK;
 }
@@ -165,9 +170,11 @@ Status check_shapes(const fa3_forward_params& p) {
 Status check_head_dim(const fa3_forward_params& p) {
   const int64_t head_dim = p.q.dim[3];
   if (head_dim < 1 || (p.q.dtype != FA3_DTYPE_FP32 && head_dim % 8 != 0))
-    return fail(invalid, "q.dim[3] (head_dim) is %lld, must be a multiple of 8 from 8 to %d", ll(head_dim), max_head_dim);
+    return fail(invalid, "q.dim[3] (head_dim) is %lld, must be a multiple of 8 from 8 to %d", ll(head_dim),
+                max_head_dim);
   if (head_dim > max_head_dim)
-    return fail(FA3_ERROR_UNSUPPORTED, "q.dim[3] (head_dim) is %lld; the largest supported is %d", ll(head_dim), max_head_dim);
+    return fail(FA3_ERROR_UNSUPPORTED, "q.dim[3] (head_dim) is %lld; the largest supported is %d", ll(head_dim),
+                max_head_dim);
   return FA3_OK;
 }
 
@@ -230,10 +237,12 @@ Status check_struct_size(const char* name, const void* data, size_t minimum, siz
   if (data == nullptr) return fail(invalid, "%s is NULL", name);
   std::memcpy(&size, data, sizeof size);
   if (size < minimum || size > max_struct_size)
-    return fail(invalid, "%s->struct_size is %zu, must be the size of the struct, %zu in this version", name, size, known);
+    return fail(invalid, "%s->struct_size is %zu, must be the size of the struct, %zu in this version", name, size,
+                known);
   for (size_t i = known; i < size; ++i)
     if (static_cast<const unsigned char*>(data)[i] != 0)
-      return fail(invalid, "%s->struct_size is %zu, and byte %zu is set: a field that this version does not know", name, size, i);
+      return fail(invalid, "%s->struct_size is %zu, and byte %zu is set: a field that this version does not know", name,
+                  size, i);
   return FA3_OK;
 }
 
@@ -241,7 +250,8 @@ Status validate(const fa3_forward_params* params, Rules rules, Problem& problem)
   // Without q, k, v and o there is nothing to do; every later field has a default.
   fa3_forward_params p{};
   size_t size = 0;
-  if (Status status = check_struct_size("params", params, offsetof(fa3_forward_params, lse), sizeof p, size)) return status;
+  if (Status status = check_struct_size("params", params, offsetof(fa3_forward_params, lse), sizeof p, size))
+    return status;
   std::memcpy(&p, params, size < sizeof p ? size : sizeof p);
 
   const bool host = rules == Rules::reference;

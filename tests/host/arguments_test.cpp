@@ -1,4 +1,5 @@
-// Every rule of the header about arguments: a bad one yields its status and a message that names it, and nothing is written.
+// Every rule of the header about arguments: a bad one yields its status and a message that names it, and nothing is
+// written.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
@@ -195,9 +196,7 @@ const Change good[] = {
     {"tiny scale", FA3_OK, [](P& p) { p.softmax_scale = 1e-45f; }},
     {"head_dim 256", FA3_OK, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 256; }},
     {"garbage beyond the rank", FA3_OK,
-     [](P& p) {
-       p.q.dim[4] = -5, p.q.stride[4] = 3, p.lse.dim[3] = 99, p.lse.dim[4] = -1;
-     }},
+     [](P& p) { p.q.dim[4] = -5, p.q.stride[4] = 3, p.lse.dim[3] = 99, p.lse.dim[4] = -1; }},
 };
 
 // Real memory for every tensor, so that a call that should have been refused would be caught writing.

@@ -7,19 +7,21 @@ import ctypes
 import math
 import random
 import sys
-from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, Structure, byref, c_char, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t, c_uint64
+from ctypes import c_void_p
 
 FP32 = 3
 NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
 
 
 class Tensor(Structure):
-    _fields_ = [("data", c_void_p), ("dtype", c_int32), ("rank", c_int32), ("dim", c_int64 * 5), ("stride", c_int64 * 5)]
+    _fields_ = [("data", c_void_p), ("dtype", c_int32), ("rank", c_int32), ("dim", c_int64 * 5),
+                ("stride", c_int64 * 5)]
 
 
 class Params(Structure):
-    _fields_ = [("struct_size", c_size_t), ("flags", c_uint64), ("q", Tensor), ("k", Tensor), ("v", Tensor), ("o", Tensor),
-                ("lse", Tensor), ("mask", c_int32), ("softmax_scale", c_float)]
+    _fields_ = [("struct_size", c_size_t), ("flags", c_uint64), ("q", Tensor), ("k", Tensor), ("v", Tensor),
+                ("o", Tensor), ("lse", Tensor), ("mask", c_int32), ("softmax_scale", c_float)]
 
 
 class KernelInfo(Structure):
@@ -42,7 +44,8 @@ def attention(q, k, v, mask):
         weights = [math.exp(s) for s in scores]
         total = sum(weights)
         lses.append(math.log(total) if weights else -math.inf)
-        out.append([sum(w * value[x] for w, value in zip(weights, v)) / total if weights else 0.0 for x in range(len(row))])
+        out.append([sum(w * value[x] for w, value in zip(weights, v)) / total if weights else 0.0
+                    for x in range(len(row))])
     return out, lses
 
 
@@ -61,7 +64,7 @@ def main():
     batch, seqlen_q, seqlen_k, heads, heads_kv, d = 2, 6, 4, 4, 2, 3
     random.seed(3)
     numbers = lambda n: (c_float * n)(*(random.gauss(0, 1) for _ in range(n)))
-    q, k, v = numbers(batch * seqlen_q * heads * d), numbers(batch * seqlen_k * heads_kv * d), numbers(batch * seqlen_k * heads_kv * d)
+    q, k, v = numbers(batch * seqlen_q * heads * d), *(numbers(batch * seqlen_k * heads_kv * d) for _ in range(2))
     o, lse = numbers(len(q)), numbers(batch * heads * seqlen_q)
     params = Params(ctypes.sizeof(Params))
     params.q, params.o = tensor(q, batch, seqlen_q, heads, d), tensor(o, batch, seqlen_q, heads, d)

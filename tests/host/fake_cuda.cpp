@@ -107,8 +107,9 @@ CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute,
 
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
                                 const cuuint64_t* dim, const cuuint64_t* stride, const cuuint32_t* box,
-                                const cuuint32_t* element_stride, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
-                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+                                const cuuint32_t* element_stride, CUtensorMapInterleave interleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                CUtensorMapFloatOOBfill fill) {
   if (CUresult result = answer("cuTensorMapEncodeTiled")) return result;
   // The driver's own rules.
   if (reinterpret_cast<uintptr_t>(map) % 64 || reinterpret_cast<uintptr_t>(data) % 16) return CUDA_ERROR_INVALID_VALUE;
@@ -119,8 +120,16 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
   if (!fake_cuda().record) return CUDA_SUCCESS;
   std::lock_guard guard(lock);
   std::vector<EncodedMap>& maps = fake_cuda().maps;
-  maps.push_back({type, data, {dim, dim + rank}, {stride, stride + rank - 1}, {box, box + rank},
-                  {element_stride, element_stride + rank}, interleave, swizzle, promotion, fill});
+  maps.push_back({type,
+                  data,
+                  {dim, dim + rank},
+                  {stride, stride + rank - 1},
+                  {box, box + rank},
+                  {element_stride, element_stride + rank},
+                  interleave,
+                  swizzle,
+                  promotion,
+                  fill});
   // The map's first word is its number here, so that a launch shows which map went where.
   std::memset(map, 0, sizeof *map);
   map->opaque[0] = maps.size() - 1;
@@ -128,16 +137,20 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
 }
 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                        unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void** arguments, void** extra) {
+                        unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void** arguments,
+                        void** extra) {
   if (CUresult result = answer("cuLaunchKernel")) return result;
   const Kernel& kernel = *reinterpret_cast<Kernel*>(function);
   if (shared > 48 * 1024 && shared > static_cast<unsigned>(kernel.shared)) return CUDA_ERROR_INVALID_VALUE;
   if (extra) return CUDA_ERROR_INVALID_VALUE;
   if (!fake_cuda().record) return CUDA_SUCCESS;
   std::lock_guard guard(lock);
-  fake_cuda().launches.push_back({kernel.name, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, stream,
+  fake_cuda().launches.push_back({kernel.name,
+                                  {grid_x, grid_y, grid_z},
+                                  {block_x, block_y, block_z},
+                                  shared,
+                                  stream,
                                   *static_cast<fa3::ForwardParams*>(arguments[0])});
   return CUDA_SUCCESS;
 }
-
 }

@@ -14,8 +14,9 @@ using Catch::Matchers::ContainsSubstring;
 TEST_CASE("versions are the header's", "[kernels]") {
   CHECK(fa3_version() == FA3_VERSION_MAJOR * 10000 + FA3_VERSION_MINOR * 100 + FA3_VERSION_PATCH);
   CHECK(fa3_abi_version() == FA3_ABI_VERSION);
-  CHECK(std::string(FA3_PROJECT_VERSION) == std::to_string(FA3_VERSION_MAJOR) + "." + std::to_string(FA3_VERSION_MINOR) +
-                                                "." + std::to_string(FA3_VERSION_PATCH));
+  CHECK(std::string(FA3_PROJECT_VERSION) == std::to_string(FA3_VERSION_MAJOR) + "." +
+                                                std::to_string(FA3_VERSION_MINOR) + "." +
+                                                std::to_string(FA3_VERSION_PATCH));
   CHECK(std::string(FA3_SOVERSION) == std::to_string(FA3_ABI_VERSION));
 }
 

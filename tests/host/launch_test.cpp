@@ -35,7 +35,9 @@ FakeCuda& fresh() {
   return fake;
 }
 
-fa3_status forward(const fa3_forward_params& p) { return fa3_forward(&p, workspace_memory, 64, reinterpret_cast<fa3_stream>(stream)); }
+fa3_status forward(const fa3_forward_params& p) {
+  return fa3_forward(&p, workspace_memory, 64, reinterpret_cast<fa3_stream>(stream));
+}
 
 void expect_message(const char* text) { CHECK_THAT(fa3_last_error_message(), ContainsSubstring(text)); }
 
@@ -49,7 +51,8 @@ fa3_forward_params causal(const Shape& shape, int32_t mask = FA3_MASK_CAUSAL_BOT
 
 TEST_CASE("a launch, in full", "[launch]") {
   FakeCuda& fake = fresh();
-  fa3_forward_params p = imaginary({.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = 72});
+  fa3_forward_params p =
+      imaginary({.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = 72});
   p.lse.stride[0] = 10000, p.lse.stride[1] = 1, p.lse.stride[2] = 7;
   REQUIRE(forward(p) == FA3_OK);
   CHECK(std::string(fa3_last_error_message()) == "");
@@ -58,7 +61,8 @@ TEST_CASE("a launch, in full", "[launch]") {
   const Launch& launch = fake.launches[0];
   CHECK(launch.kernel == "fa3_fwd_bf16_d128_full");
   CHECK(fake.loaded == std::vector<std::string>{launch.kernel});
-  const Variant& v = *std::find_if(std::begin(variants), std::end(variants), [&](auto& row) { return row.name == launch.kernel; });
+  const Variant& v =
+      *std::find_if(std::begin(variants), std::end(variants), [&](auto& row) { return row.name == launch.kernel; });
   const int q_blocks = (300 + v.Br - 1) / v.Br;
   CHECK(launch.grid[0] == unsigned(std::min(132, 12 * q_blocks)));
   CHECK((launch.grid[1] == 1 && launch.grid[2] == 1 && launch.block[1] == 1 && launch.block[2] == 1));
@@ -73,7 +77,8 @@ TEST_CASE("a launch, in full", "[launch]") {
   CHECK((f.seqlen_q == 300 && f.seqlen_k == 500 && f.heads == 6 && f.heads_per_kv == 2));
   CHECK(f.softmax_scale == static_cast<float>(1 / std::sqrt(72.0)));
   CHECK(f.softmax_scale_log2 == static_cast<float>(1.4426950408889634 / std::sqrt(72.0)));
-  CHECK((f.q_blocks == q_blocks && f.q_origin == 0 && f.batch_heads == 12 && f.section_heads == 1 && f.tiles == 12 * q_blocks));
+  CHECK((f.q_blocks == q_blocks && f.q_origin == 0 && f.batch_heads == 12 && f.section_heads == 1 &&
+         f.tiles == 12 * q_blocks));
 
   REQUIRE(fake.maps.size() == 4);
   const auto map = [&](const TensorMap& m) { return fake.maps.at(m.opaque[0]); };
@@ -100,7 +105,8 @@ TEST_CASE("a launch, in full", "[launch]") {
 
 TEST_CASE("strides reach the maps, and those of single elements are made legal", "[launch]") {
   FakeCuda& fake = fresh();
-  fa3_forward_params p = imaginary({.batch = 1, .seqlen_q = 9, .seqlen_k = 9, .heads = 2, .heads_kv = 1, .head_dim = 64}, FA3_DTYPE_FP16);
+  fa3_forward_params p =
+      imaginary({.batch = 1, .seqlen_q = 9, .seqlen_k = 9, .heads = 2, .heads_kv = 1, .head_dim = 64}, FA3_DTYPE_FP16);
   const int64_t q[] = {-5, 1024, 72, 1}, k[] = {1, 64, 3, 1}, v[] = {INT64_MIN, 0, INT64_MAX, 1};
   std::copy_n(q, 4, p.q.stride), std::copy_n(k, 4, p.k.stride), std::copy_n(v, 4, p.v.stride);
   REQUIRE(forward(p) == FA3_OK);
@@ -139,13 +145,19 @@ TEST_CASE("the schedule's numbers", "[launch]") {
   CHECK(f.q_origin == 320 - f.q_blocks * 192);
   CHECK(run(causal({.seqlen_q = 500, .seqlen_k = 300})).causal_offset == -200);
   CHECK(run(causal({.seqlen_q = 300, .seqlen_k = 500}, FA3_MASK_CAUSAL_TOP_LEFT)).causal_offset == 0);
-  // Sections: K and V of one head are 16384 * 128 * 4 bytes = 8 MB, so 32 MB hold four KV heads, each of two query heads.
-  CHECK(run(causal({.batch = 4, .seqlen_q = 16384, .seqlen_k = 16384, .heads = 8, .heads_kv = 4, .head_dim = 128})).section_heads == 8);
-  CHECK(run(causal({.batch = 4, .seqlen_q = 16384, .seqlen_k = 16384, .heads = 8, .heads_kv = 8, .head_dim = 128})).section_heads == 4);
-  CHECK(run(causal({.batch = 1, .seqlen_q = 8, .seqlen_k = 1 << 20, .heads = 8, .heads_kv = 2, .head_dim = 128})).section_heads == 4);
-  CHECK(run(causal({.batch = 1, .seqlen_q = 8, .seqlen_k = 1 << 20, .heads = 8, .heads_kv = 8, .head_dim = 128})).section_heads == 1);
+  // Sections: K and V of one head are 16384 * 128 * 4 bytes = 8 MB, so 32 MB hold four KV heads, each of two query
+  // heads.
+  CHECK(run(causal({.batch = 4, .seqlen_q = 16384, .seqlen_k = 16384, .heads = 8, .heads_kv = 4, .head_dim = 128}))
+            .section_heads == 8);
+  CHECK(run(causal({.batch = 4, .seqlen_q = 16384, .seqlen_k = 16384, .heads = 8, .heads_kv = 8, .head_dim = 128}))
+            .section_heads == 4);
+  CHECK(run(causal({.batch = 1, .seqlen_q = 8, .seqlen_k = 1 << 20, .heads = 8, .heads_kv = 2, .head_dim = 128}))
+            .section_heads == 4);
+  CHECK(run(causal({.batch = 1, .seqlen_q = 8, .seqlen_k = 1 << 20, .heads = 8, .heads_kv = 8, .head_dim = 128}))
+            .section_heads == 1);
   CHECK(run(causal({.batch = 1, .seqlen_q = 512, .seqlen_k = 512, .heads = 8, .heads_kv = 8})).section_heads == 8);
-  CHECK(run(causal({.batch = 9, .seqlen_q = 1024, .seqlen_k = 1024, .heads = 9, .heads_kv = 9, .head_dim = 256})).section_heads >= 16);
+  CHECK(run(causal({.batch = 9, .seqlen_q = 1024, .seqlen_k = 1024, .heads = 9, .heads_kv = 9, .head_dim = 256}))
+            .section_heads >= 16);
   CHECK(run(causal({.batch = 3, .seqlen_q = 8, .seqlen_k = 0, .heads = 5, .heads_kv = 5})).section_heads == 15);
   CHECK(run(imaginary({.batch = 3, .seqlen_q = 512, .seqlen_k = 512, .heads = 8, .heads_kv = 8})).section_heads == 1);
   // Persistent blocks.
@@ -245,8 +257,9 @@ TEST_CASE("arguments are checked before the driver is asked", "[launch]") {
 
 TEST_CASE("the driver's errors come back with call and name, and a failed load leaves nothing behind", "[launch]") {
   const fa3_forward_params p = imaginary();
-  for (const char* call : {"cuCtxGetCurrent", "cuCtxGetId", "cuCtxGetDevice", "cuDeviceGetAttribute", "cuModuleLoadData",
-                           "cuModuleGetFunction", "cuFuncSetAttribute", "cuTensorMapEncodeTiled", "cuLaunchKernel"}) {
+  for (const char* call :
+       {"cuCtxGetCurrent", "cuCtxGetId", "cuCtxGetDevice", "cuDeviceGetAttribute", "cuModuleLoadData",
+        "cuModuleGetFunction", "cuFuncSetAttribute", "cuTensorMapEncodeTiled", "cuLaunchKernel"}) {
     FakeCuda& fake = fresh();
     fake.failing = call, fake.failure = CUDA_ERROR_INVALID_VALUE;
     CHECK(forward(p) == FA3_ERROR_CUDA);
@@ -293,7 +306,9 @@ TEST_CASE("a warm call asks the driver for no more than it needs, and costs litt
     best = std::min(best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
   }
   INFO(best << " microseconds");
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
   CHECK(best < 2);
+#endif
 }
 
 }  // namespace fa3::test

@@ -34,7 +34,8 @@ TEST_CASE("without a context nothing runs, and the message says so", "[no-gpu]")
 
 TEST_CASE("nothing to compute needs no GPU", "[no-gpu]") {
   Buffer workspace(64);
-  for (const Shape& shape : {Shape{.batch = 0}, Shape{.seqlen_q = 0}, Shape{.heads = 0}, Shape{.heads = 0, .heads_kv = 0}}) {
+  for (const Shape& shape :
+       {Shape{.batch = 0}, Shape{.seqlen_q = 0}, Shape{.heads = 0}, Shape{.heads = 0, .heads_kv = 0}}) {
     const fa3_forward_params p = describe(shape, FA3_DTYPE_FP16, nullptr, reinterpret_cast<void*>(1 << 20),
                                           reinterpret_cast<void*>(1 << 20), nullptr, nullptr);
     CHECK(fa3_forward(&p, workspace.as(), workspace.bytes(), nullptr) == FA3_OK);

@@ -1,5 +1,5 @@
-// The CPU reference against cases worked out by hand and against a second implementation: long double, two passes, one element
-// at a time, with its own reading and rounding of the formats.
+// The CPU reference against cases worked out by hand and against a second implementation: long double, two passes, one
+// element at a time, with its own reading and rounding of the formats.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <algorithm>
@@ -27,7 +27,8 @@ long double value_of(uint16_t bits, int32_t dtype) {
   return sign * (exponent == 0 ? std::ldexp(part, 1 - bias) : std::ldexp(1 + part, exponent - bias));
 }
 
-// Rounding by search: the nearest of all finite values, the even one of two, and infinity from half a step beyond the last.
+// Rounding by search: the nearest of all finite values, the even one of two, and infinity from half a step beyond the
+// last.
 uint16_t nearest(long double x, int32_t dtype) {
   const uint16_t sign = std::signbit(x) ? 0x8000 : 0, infinity = dtype == FA3_DTYPE_BF16 ? 0x7f80 : 0x7c00;
   x = std::fabs(x);
@@ -110,15 +111,19 @@ void check_against_straightforward(const fa3_forward_params& p, int threads) {
         for (int64_t x = 0; x < p.q.dim[3]; ++x) {
           const long double ours = read(p.o, b, i, h, x), error = std::fabs(ours - row.o[x]);
           // Half a unit in the last place, and a little for a sum that came out on the other side of the middle.
-          const long double unit = std::max(std::fabs(row.o[x]), 1e-4L) *
-                                   (p.o.dtype == FA3_DTYPE_FP32 ? 0x1p-24L : p.o.dtype == FA3_DTYPE_BF16 ? 0x1p-8L : 0x1p-11L);
+          const long double unit = std::max(std::fabs(row.o[x]), 1e-4L) * (p.o.dtype == FA3_DTYPE_FP32   ? 0x1p-24L
+                                                                           : p.o.dtype == FA3_DTYPE_BF16 ? 0x1p-8L
+                                                                                                         : 0x1p-11L);
           largest_error = std::max(largest_error, error / unit);
         }
         CHECK(largest_error < 1.001);
         if (!p.lse.data) continue;
-        const float lse = static_cast<float*>(p.lse.data)[b * p.lse.stride[0] + h * p.lse.stride[1] + i * p.lse.stride[2]];
+        const float lse =
+            static_cast<float*>(p.lse.data)[b * p.lse.stride[0] + h * p.lse.stride[1] + i * p.lse.stride[2]];
         if (std::isinf(row.lse)) CHECK((std::isinf(lse) && lse < 0));
-        else CHECK_THAT(lse, WithinAbs(static_cast<double>(row.lse), 1e-6 + 1e-7 * std::fabs(static_cast<double>(row.lse))));
+        else
+          CHECK_THAT(lse,
+                     WithinAbs(static_cast<double>(row.lse), 1e-6 + 1e-7 * std::fabs(static_cast<double>(row.lse))));
       }
 }
 
@@ -128,8 +133,11 @@ struct Memory {
   fa3_forward_params params;
 
   Memory(const Shape& s, int32_t dtype, int32_t o_dtype, unsigned seed = 1)
-      : q(s.batch * s.seqlen_q * s.heads * s.head_dim * 4), k(s.batch * s.seqlen_k * s.heads_kv * s.head_dim * 4),
-        v(k.bytes()), o(q.bytes()), lse(s.batch * s.seqlen_q * s.heads * 4) {
+      : q(s.batch * s.seqlen_q * s.heads * s.head_dim * 4),
+        k(s.batch * s.seqlen_k * s.heads_kv * s.head_dim * 4),
+        v(k.bytes()),
+        o(q.bytes()),
+        lse(s.batch * s.seqlen_q * s.heads * 4) {
     fill(q, dtype, seed), fill(k, dtype, seed + 1), fill(v, dtype, seed + 2);
     params = describe(s, dtype, q.as(), k.as(), v.as(), o.as(), lse.as());
     params.o.dtype = o_dtype;
@@ -229,8 +237,8 @@ TEST_CASE("shapes, masks and dtypes against the straightforward way", "[referenc
 
 TEST_CASE("odd head dims are for fp32", "[reference]") {
   for (int64_t head_dim : {1, 3, 13, 255}) {
-    Memory memory({.batch = 1, .seqlen_q = 5, .seqlen_k = 7, .heads = 2, .heads_kv = 1, .head_dim = head_dim}, FA3_DTYPE_FP32,
-                  FA3_DTYPE_FP32);
+    Memory memory({.batch = 1, .seqlen_q = 5, .seqlen_k = 7, .heads = 2, .heads_kv = 1, .head_dim = head_dim},
+                  FA3_DTYPE_FP32, FA3_DTYPE_FP32);
     check_against_straightforward(memory.params, 1);
   }
 }
@@ -272,7 +280,8 @@ TEST_CASE("without lse, and with sizes of zero", "[reference]") {
   memory.params.lse = {};
   check_against_straightforward(memory.params, 1);
   CHECK(memory.lse.untouched());
-  for (const Shape& shape : {Shape{.batch = 0}, Shape{.seqlen_q = 0}, Shape{.heads = 0}, Shape{.heads = 0, .heads_kv = 0}}) {
+  for (const Shape& shape :
+       {Shape{.batch = 0}, Shape{.seqlen_q = 0}, Shape{.heads = 0}, Shape{.heads = 0, .heads_kv = 0}}) {
     Buffer k(4096), v(4096);
     const fa3_forward_params p = describe(shape, FA3_DTYPE_BF16, nullptr, k.as(), v.as(), nullptr, nullptr);
     CHECK(fa3_reference_forward(&p, 0) == FA3_OK);
@@ -322,16 +331,20 @@ TEST_CASE("results are rounded once, to nearest even", "[reference]") {
     for (int i = 0; i < 60000; ++i) {
       // Around and at the middle between neighbours, over the whole range, and beyond its ends.
       const uint16_t below = random() % infinity;
-      const long double a = value_of(below, dtype), b = below + 1 < infinity ? value_of(below + 1, dtype) : 65520 + 0 * a;
-      const float middle = static_cast<float>(dtype == FA3_DTYPE_BF16 && below + 1 == infinity ? 0x1.ffp127L : (a + b) / 2);
+      const long double a = value_of(below, dtype),
+                        b = below + 1 < infinity ? value_of(below + 1, dtype) : 65520 + 0 * a;
+      const float middle =
+          static_cast<float>(dtype == FA3_DTYPE_BF16 && below + 1 == infinity ? 0x1.ffp127L : (a + b) / 2);
       const float choices[] = {middle, std::nextafter(middle, INFINITY), std::nextafter(middle, -INFINITY),
-                               std::ldexp(1.0f + static_cast<float>(random() % 8388608) / 8388608, static_cast<int>(random() % 276) - 149)};
+                               std::ldexp(1.0f + static_cast<float>(random() % 8388608) / 8388608,
+                                          static_cast<int>(random() % 276) - 149)};
       v.push_back((random() % 2 ? -1 : 1) * choices[i % 4]);
     }
     const int64_t rows = static_cast<int64_t>(v.size()) / 200;
     std::vector<float> zero(v.size());
     std::vector<uint16_t> o(v.size());
-    fa3_forward_params p = describe({rows, 1, 1, 1, 1, 200}, FA3_DTYPE_FP32, zero.data(), zero.data(), v.data(), o.data(), nullptr);
+    fa3_forward_params p =
+        describe({rows, 1, 1, 1, 1, 200}, FA3_DTYPE_FP32, zero.data(), zero.data(), v.data(), o.data(), nullptr);
     p.o.dtype = dtype;
     REQUIRE(fa3_reference_forward(&p, 1) == FA3_OK);
     size_t wrong = 0;

@@ -32,8 +32,8 @@ TEST_CASE("an older client's struct ends early, and what it lacks has its defaul
 
 TEST_CASE("a struct too short to name its tensors is refused", "[struct_size]") {
   fa3_forward_params p = imaginary();
-  for (size_t size : {size_t{0}, size_t{1}, size_t{8}, offsetof(fa3_forward_params, o), offsetof(fa3_forward_params, lse) - 1,
-                      size_t{4097}, SIZE_MAX}) {
+  for (size_t size : {size_t{0}, size_t{1}, size_t{8}, offsetof(fa3_forward_params, o),
+                      offsetof(fa3_forward_params, lse) - 1, size_t{4097}, SIZE_MAX}) {
     p.struct_size = size;
     CHECK(fa3_forward_check(&p) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(), ContainsSubstring("params->struct_size is " + std::to_string(size)));

@@ -12,7 +12,9 @@ namespace fa3::test {
 TEST_CASE("threads do not disturb each other", "[threads]") {
   const Shape shape{.batch = 1, .seqlen_q = 20, .seqlen_k = 20, .heads = 2, .heads_kv = 1, .head_dim = 8};
   std::vector<uint16_t> qkv(20 * 2 * 8, 0x3c00), expected(20 * 2 * 8);
-  const auto params = [&](void* o) { return describe(shape, FA3_DTYPE_FP16, qkv.data(), qkv.data(), qkv.data(), o, nullptr); };
+  const auto params = [&](void* o) {
+    return describe(shape, FA3_DTYPE_FP16, qkv.data(), qkv.data(), qkv.data(), o, nullptr);
+  };
   const fa3_forward_params once = params(expected.data());
   REQUIRE(fa3_reference_forward(&once, 1) == FA3_OK);
 
