@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""A Llama-style model from transformers (random weights, GQA, prefill) with its attention replaced by libfa3.so.
+
+The model's logits with the library's attention must be as close to the same model in float32 as the logits with its own
+attention (sdpa, and eager) are: relative RMS error at most 1.25 times the smaller of the two, plus a floor of a hundredth of
+the dtype's unit roundoff; and the largest error at most 1.25 times, plus a floor of one unit roundoff of the largest logit.
+In bf16 and fp16. Exit status 0, 1 if a comparison fails, 77 if there is no GPU or no transformers.
+"""
+import argparse
+import math
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/fa3-bench"))
+import fa3_ctypes  # noqa: E402
+
+UNIT_ROUNDOFF = {"bf16": 2.0 ** -9, "fp16": 2.0 ** -12}
+
+
+class Fa3Attention:
+    """transformers' attention function: query (batch, heads, seqlen, head_dim) as views, output (batch, seqlen, heads, ...)."""
+
+    def __init__(self, library):
+        self.library, self.calls = library, 0
+
+    def __call__(self, module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, **_):
+        import torch
+        assert attention_mask is None and dropout == 0.0, "only plain causal or full attention is replaced"
+        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+        # The transposed views are just strides to the library: nothing is copied.
+        q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        self.run(q, k, v, out, "causal_bottom_right" if causal else "none", scaling or 0.0)
+        self.calls += 1
+        return out, None
+
+    def run(self, q, k, v, out, mask, scale):
+        self.library.forward(q, k, v, out, mask=mask, softmax_scale=scale)
+
+
+class ReferenceAttention(Fa3Attention):
+    """The library's CPU reference in the same place: checks this script where there is no GPU (--cpu)."""
+
+    def run(self, q, k, v, out, mask, scale):
+        t = fa3_ctypes.torch_tensor
+        self.library.reference(self.library.params(t(q), t(k), t(v), t(out), mask=mask, softmax_scale=scale))
+
+
+def build(options):
+    import torch
+    import transformers
+    config = transformers.LlamaConfig(
+        vocab_size=options.vocabulary, hidden_size=options.hidden, intermediate_size=options.hidden * 11 // 4,
+        num_hidden_layers=options.layers, num_attention_heads=options.heads, num_key_value_heads=options.kv_heads,
+        head_dim=options.head_dim, max_position_embeddings=max(2048, options.seqlen), use_cache=False,
+        initializer_range=options.initializer_range)
+    torch.manual_seed(options.seed)
+    with torch.device(options.device):
+        model = transformers.LlamaForCausalLM(config).eval()
+        tokens = torch.randint(0, options.vocabulary, (options.batch, options.seqlen))
+    return model, tokens
+
+
+def logits_of(model, tokens, attention):
+    import torch
+    model.set_attn_implementation(attention)
+    assert model.config._attn_implementation == attention, model.config._attn_implementation
+    with torch.no_grad():
+        return model(input_ids=tokens, use_cache=False).logits.float()
+
+
+def errors(logits, reference):
+    difference = (logits - reference).double()
+    return (difference.square().mean().sqrt() / reference.double().square().mean().sqrt()).item(), difference.abs().max().item()
+
+
+def compare(name, dtype, model, tokens, attention, reference, options):
+    """Prints this dtype's lines of the table; True if the rule holds."""
+    import torch
+    model.to(dtype)
+    own = {which: errors(logits_of(model, tokens, which), reference) for which in ("sdpa", "eager")}
+    attention.calls = 0
+    logits = logits_of(model, tokens, "fa3")
+    assert attention.calls == options.layers, f"the library was called {attention.calls} times in {options.layers} layers"
+    rms, largest = errors(logits, reference)
+    agreement = (logits.argmax(-1) == reference.argmax(-1)).double().mean().item()
+    for which, (own_rms, own_largest) in own.items():
+        print(f"{name:5s} {which:6s} {own_rms:12.4e} {own_largest:12.4e}")
+    u = UNIT_ROUNDOFF[name]
+    rms_limit = 1.25 * min(e[0] for e in own.values()) + 0.01 * u
+    largest_limit = 1.25 * min(e[1] for e in own.values()) + u * reference.abs().max().item()
+    good = math.isfinite(rms) and rms <= rms_limit and largest <= largest_limit
+    print(f"{name:5s} {'fa3':6s} {rms:12.4e} {largest:12.4e}   limits {rms_limit:.4e} {largest_limit:.4e}   "
+          f"same top token in {100 * agreement:.2f}%   {'ok' if good else 'FAILED'}", flush=True)
+    return good
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", help="libfa3.so (default: FA3_LIBRARY, or the newest build)")
+    parser.add_argument("--hidden", type=int, default=4096)
+    parser.add_argument("--heads", type=int, default=32)
+    parser.add_argument("--kv-heads", type=int, default=8)
+    parser.add_argument("--head-dim", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--vocabulary", type=int, default=32000)
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--seqlen", type=int, default=2048)
+    parser.add_argument("--initializer-range", type=float, default=0.03, help="larger weights make attention less uniform")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cpu", action="store_true", help="the library's CPU reference instead of its kernels (small sizes!)")
+    options = parser.parse_args()
+    options.device = "cpu" if options.cpu else "cuda"
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        print(f"SKIPPED: needs torch and transformers: {error}")
+        return 77
+    if not options.cpu and not torch.cuda.is_available():
+        print("SKIPPED: torch finds no GPU (--cpu checks this script with the CPU reference)")
+        return 77
+
+    # The reference must be float32 throughout, not TF32.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    library = fa3_ctypes.Library(options.library)
+    attention = (ReferenceAttention if options.cpu else Fa3Attention)(library)
+    transformers.AttentionInterface.register("fa3", attention)
+
+    print(f"Llama-style, {options.layers} layers, hidden {options.hidden}, {options.heads} heads over {options.kv_heads}, head_dim "
+          f"{options.head_dim}, batch {options.batch}, {options.seqlen} tokens; transformers {transformers.__version__}, "
+          f"{'CPU reference' if options.cpu else torch.cuda.get_device_name()}")
+    print(f"{'':5s} {'':6s} {'rel. RMS':>12s} {'largest':>12s}   logits against the same model in float32")
+    good = True
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        model, tokens = build(options)
+        model.to(dtype).to(torch.float32)  # float32 arithmetic on the weights that the 16-bit runs have
+        reference = logits_of(model, tokens, "eager")
+        good &= compare(name, dtype, model, tokens, attention, reference, options)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

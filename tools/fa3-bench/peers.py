@@ -1,0 +1,353 @@
+#!/usr/bin/env python3
+"""libfa3.so beside whatever peers this Python can import, on the same GPU, interleaved point by point in one process.
+
+Protocol (as fa3-bench): inputs N(0,1) in (batch, seqlen, heads, head_dim), 100 ms idle, 5 warm-ups, 30 runs each with its own
+pair of CUDA events queued without host waits, median. FLOPs: 4 N^2 d H B, half if causal. Every peer's output is compared
+with the library's before anything is timed. With several passes, the peers' order rotates and a point's figure is the median
+of the passes' medians.
+
+Peers: cudnn and fa2 (torch's scaled_dot_product_attention backends), official (FlashAttention-3 forward, wheel fa3-fwd), fa4
+(flash-attn-4), cublas (a matrix product of the point's FLOPs and width: a ceiling, not attention).
+"""
+import argparse
+import collections
+import csv
+import math
+import statistics
+import sys
+import time
+
+import fa3_ctypes
+
+
+class Point(collections.namedtuple("Point", "dtype head_dim causal batch seqlen heads kv_heads")):
+    def flop(self):
+        return 4.0 * self.seqlen ** 2 * self.head_dim * self.heads * self.batch / (2 if self.causal else 1)
+
+    def label(self):
+        heads = f"{self.heads}" if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
+        return (f"{self.dtype} d{self.head_dim} {'causal' if self.causal else 'full'} batch {self.batch} "
+                f"seqlen {self.seqlen} heads {heads}")
+
+    def group(self):
+        return f"{self.dtype} d{self.head_dim} {'causal' if self.causal else 'full'}"
+
+
+# --- peers -----------------------------------------------------------------------------------------------------------------
+# Each maker imports what it needs and returns a function: (point, q, k, v) -> a call without arguments that enqueues one run
+# on torch's current stream and returns the output in (batch, seqlen, heads, head_dim), or None where the peer does not do it.
+
+def make_fa3(options):
+    import torch
+    library = fa3_ctypes.Library(options.library)
+    torch.cuda.init()
+    torch.zeros(1, device="cuda")  # makes torch's context current
+    library.preload()
+
+    def prepare(point, q, k, v):
+        lse = torch.empty(point.batch, point.heads, point.seqlen, dtype=torch.float32, device=q.device)
+        return library.prepare(q, k, v, torch.full_like(q, math.nan), lse, "causal_bottom_right" if point.causal else "none")
+    return prepare
+
+
+def make_sdpa(backend_name):
+    def make(_options):
+        import torch
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+        backend = getattr(SDPBackend, backend_name)
+
+        def prepare(point, q, k, v):
+            q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+            gqa = {"enable_gqa": True} if point.heads != point.kv_heads else {}
+
+            def call():
+                with sdpa_kernel(backend):
+                    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(point.causal), **gqa)
+                return out.transpose(1, 2)
+            return call
+        return prepare
+    return make
+
+
+def make_official(_options):
+    import torch
+    from fa3_fwd_interface import flash_attn_func
+
+    def prepare(point, q, k, v):
+        if q.dtype != torch.bfloat16:
+            return None  # the wheel was built without fp16
+        return lambda: first(flash_attn_func(q, k, v, causal=bool(point.causal)))
+    return prepare
+
+
+def make_fa4(_options):
+    from flash_attn.cute import flash_attn_func
+
+    def prepare(point, q, k, v):
+        return lambda: first(flash_attn_func(q, k, v, causal=bool(point.causal)))
+    return prepare
+
+
+def make_cublas(_options):
+    import torch
+
+    def prepare(point, q, k, v):
+        # (M x K) times (K x N) of 2 M N K = the point's FLOPs: square-ish, so that nothing but the matrix units limits it.
+        n = 8192
+        m = max(128, round(point.flop() / (2 * n * n) / 128) * 128)
+        a, b = (torch.randn(rows, n, dtype=torch.float32, device=q.device).to(q.dtype) for rows in (m, n))
+        out = torch.empty(m, n, dtype=q.dtype, device=q.device)
+        scale = point.flop() / (2.0 * m * n * n)  # what rounding M did to the FLOPs
+
+        def call():
+            torch.mm(a, b, out=out)
+        call.time_scale = scale
+        return call
+    return prepare
+
+
+PEERS = {"cudnn": make_sdpa("CUDNN_ATTENTION"), "fa2": make_sdpa("FLASH_ATTENTION"), "official": make_official, "fa4": make_fa4,
+         "cublas": make_cublas}
+NO_ATTENTION = {"cublas"}
+
+
+def first(result):
+    return result[0] if isinstance(result, (tuple, list)) else result
+
+
+def import_peers(names, options):
+    """The peers that work here; the others are named with the reason."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = PEERS[name](options)
+        except Exception as error:  # a peer may fail to import in any way; none is needed
+            print(f"absent: {name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+    return found
+
+
+# --- measurement -----------------------------------------------------------------------------------------------------------
+
+def time_call(call, options):
+    """Median and minimum in milliseconds on the GPU, and what one call took on the host."""
+    import torch
+    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(options.reps)]
+    torch.cuda.synchronize()
+    time.sleep(options.idle_ms / 1000)
+    for _ in range(options.warmups):
+        call()
+    began = time.perf_counter()
+    for start, stop in pairs:
+        start.record()
+        call()
+        stop.record()
+    host = (time.perf_counter() - began) * 1e3 / options.reps
+    torch.cuda.synchronize()
+    times = [start.elapsed_time(stop) for start, stop in pairs]
+    return statistics.median(times), min(times), host
+
+
+def difference(ours, theirs):
+    """Relative RMS difference, in float32 and in parts, so that long sequences fit."""
+    squares = sizes = 0.0
+    for a, b in zip(ours, theirs):
+        a, b = a.float(), b.float()
+        squares += (a - b).square().sum().item()
+        sizes += b.square().sum().item()
+    return math.sqrt(squares / sizes) if sizes > 0 else (0.0 if squares == 0 else math.inf)
+
+
+class Row:
+    """The measurements of one point."""
+
+    def __init__(self, point):
+        self.point, self.passes, self.minima = point, collections.defaultdict(list), {}
+        self.differences, self.notes, self.host_bound = {}, {}, {}
+
+    def ms(self, name):
+        return statistics.median(self.passes[name]) if self.passes[name] else None
+
+    def tflops(self, name):
+        return self.point.flop() / self.ms(name) * 1e-9 if self.ms(name) else None
+
+    def ratio(self, name):
+        return self.tflops("fa3") / self.tflops(name) if self.tflops("fa3") and self.tflops(name) else None
+
+    def checked(self, tolerance):
+        """None if no peer could be compared."""
+        return all(d <= tolerance for d in self.differences.values()) if self.differences else None
+
+
+def measure(row, prepare, number, options):
+    import torch
+    point = row.point
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[point.dtype]
+    generator = torch.Generator(device="cuda").manual_seed(options.seed)
+
+    def normal(heads):
+        shape = (point.batch, point.seqlen, heads, point.head_dim)
+        return torch.randn(shape, generator=generator, dtype=torch.float32, device="cuda").to(dtype)
+
+    q, k, v = normal(point.heads), normal(point.kv_heads), normal(point.kv_heads)
+    calls = {}
+    for name, make in prepare.items():
+        if name in row.notes:
+            continue
+        try:
+            call = make(point, q, k, v)
+            if call is None:
+                row.notes[name] = "not supported"
+                continue
+            out = call()
+            torch.cuda.synchronize()
+        except (RuntimeError, AssertionError, ValueError, NotImplementedError, TypeError) as error:
+            if name == "fa3":
+                raise
+            row.notes[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            continue
+        if name == "fa3":
+            ours = out
+        elif name not in NO_ATTENTION and name not in row.differences:
+            row.differences[name] = difference(ours, out)
+        calls[name] = call
+
+    # The order rotates, so that no peer always runs on a card that another has warmed.
+    names = list(calls)
+    turn = number % len(names)
+    for name in names[turn:] + names[:turn]:
+        scale = getattr(calls[name], "time_scale", 1.0)
+        middle, least, host = time_call(calls[name], options)
+        if host > 0.9 * middle:  # then the GPU waited for the host, and the figure is not the kernel's
+            row.host_bound[name] = host
+        row.passes[name].append(middle * scale)
+        row.minima[name] = min(least * scale, row.minima.get(name, math.inf))
+
+
+# --- reports ---------------------------------------------------------------------------------------------------------------
+
+def geometric_mean(values):
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else None
+
+
+def print_row(row, names, options):
+    cells = [f"{row.point.label():50s} fa3 {row.tflops('fa3'):6.1f}"]
+    for name in names:
+        cells.append(f"{name} {row.tflops(name):6.1f} ({row.ratio(name):.3f})" if row.tflops(name) else f"{name} -")
+    checked = row.checked(options.tolerance)
+    worst = max(row.differences.values(), default=0)
+    cells.append("agrees" if checked else "not compared" if checked is None else f"DIFFERS by {worst:.2g}")
+    print("  ".join(cells), flush=True)
+    for name, note in row.notes.items():
+        if note != "not supported":
+            print(f"    {name}: {note}", flush=True)
+    for name, host in row.host_bound.items():
+        print(f"    {name}: bound by the host, {host:.3f} ms a call", flush=True)
+
+
+def print_means(rows, names):
+    print("\nGeometric means of fa3 / peer, with the smallest ratio:")
+    groups = collections.OrderedDict()
+    for row in rows:
+        groups.setdefault(row.point.group(), []).append(row)
+    if len(groups) > 1:
+        groups["all"] = rows
+
+    def best(row):
+        ratios = [row.ratio(name) for name in names if name not in NO_ATTENTION and row.ratio(name)]
+        return min(ratios) if ratios else None
+
+    for group, members in groups.items():
+        cells = [f"{group:18s} fa3 {geometric_mean([row.tflops('fa3') for row in members]):6.1f} TFLOP/s"]
+        columns = [(name, lambda row, name=name: row.ratio(name)) for name in names] + [("best of the peers", best)]
+        for name, ratio in columns:
+            ratios = [ratio(row) for row in members if ratio(row)]
+            if ratios:
+                cells.append(f"{name} {geometric_mean(ratios):.3f} (min {min(ratios):.3f})")
+        print("  ".join(cells))
+
+
+def write_csv(path, rows, names, options):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["direction", "dtype", "head_dim", "causal", "batch", "seqlen", "heads", "kv_heads", "median_ms", "min_ms",
+                         "tflops", "checked"] + [f"{name}_tflops" for name in names])
+        for row in rows:
+            p = row.point
+            writer.writerow(["fwd", p.dtype, p.head_dim, p.causal, p.batch, p.seqlen, p.heads, p.kv_heads, f"{row.ms('fa3'):.5f}",
+                             f"{row.minima['fa3']:.5f}", f"{row.tflops('fa3'):.1f}", int(bool(row.checked(options.tolerance)))] +
+                            [f"{row.tflops(name):.1f}" if row.tflops(name) else "" for name in names])
+
+
+# --- command line ----------------------------------------------------------------------------------------------------------
+
+def parse(arguments):
+    numbers = lambda text: [int(part) for part in text.split(",")]
+    words = lambda text: text.split(",")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", help="libfa3.so (default: FA3_LIBRARY, or the newest build)")
+    parser.add_argument("--peers", type=words, default=list(PEERS), help=f"of {','.join(PEERS)} (default: all)")
+    parser.add_argument("--dtype", type=words, default=["bf16"], help="of bf16,fp16 (default: bf16)")
+    parser.add_argument("--head-dim", type=numbers, default=[64, 128, 256])
+    parser.add_argument("--causal", type=numbers, default=[0, 1])
+    parser.add_argument("--seqlen", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
+    parser.add_argument("--batch", type=int, default=0, help="default: tokens / seqlen")
+    parser.add_argument("--heads", type=int, default=0, help="default: hidden / head_dim")
+    parser.add_argument("--kv-heads", type=int, default=0, help="default: heads")
+    parser.add_argument("--tokens", type=int, default=16384)
+    parser.add_argument("--hidden", type=int, default=2048)
+    parser.add_argument("--passes", type=int, default=1)
+    parser.add_argument("--reps", type=int, default=30)
+    parser.add_argument("--warmups", type=int, default=5)
+    parser.add_argument("--idle-ms", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tolerance", type=float, default=0.01, help="relative RMS difference of two outputs (%(default)s)")
+    parser.add_argument("--csv", help="file for the results")
+    options = parser.parse_args(arguments)
+    if unknown := [name for name in options.peers if name not in PEERS]:
+        parser.error(f"unknown peers: {', '.join(unknown)}")
+    return options
+
+
+def grid(options):
+    for dtype in options.dtype:
+        for head_dim in options.head_dim:
+            for causal in options.causal:
+                for seqlen in options.seqlen:
+                    heads = options.heads or max(1, options.hidden // head_dim)
+                    yield Point(dtype, head_dim, causal, options.batch or max(1, options.tokens // seqlen), seqlen, heads,
+                                options.kv_heads or heads)
+
+
+def main(arguments=None):
+    options = parse(arguments)
+    try:
+        import torch
+    except ImportError as error:
+        print(f"peers.py needs torch: {error}")
+        return 77
+    if not torch.cuda.is_available():
+        print("peers.py needs a GPU: torch finds none")
+        return 77
+
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
+    peers = import_peers(options.peers, options)
+    prepare = {"fa3": make_fa3(options), **peers}
+    rows = [Row(point) for point in grid(options)]
+    with torch.no_grad():
+        for number in range(options.passes):
+            if options.passes > 1:
+                print(f"\npass {number + 1} of {options.passes}")
+            for row in rows:
+                measure(row, prepare, number, options)
+                print_row(row, peers, options)
+                if options.csv:
+                    write_csv(options.csv, [row for row in rows if row.passes["fa3"]], list(peers), options)
+    print_means(rows, list(peers))
+    differing = [row.point.label() for row in rows if row.checked(options.tolerance) is False]
+    if differing:
+        print(f"\n{len(differing)} points differ: {'; '.join(differing)}")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
