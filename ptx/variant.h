@@ -8,7 +8,6 @@ namespace fa3 {
 enum class Kernel { fwd };
 enum class Dtype { bf16, fp16 };
 enum class Mask { full, causal };
-enum class Softmax { online, speculative };  // ptx/tile/softmax.cuh
 
 struct Variant {
   const char* name;
@@ -19,7 +18,6 @@ struct Variant {
   int Br, Bc;   // query rows and keys of a block
   int stages;   // of the K/V ring
   int q_slots;  // Q buffers of 64 rows
-  Softmax softmax;
 
   constexpr bool causal() const { return mask == Mask::causal; }
   constexpr int warpgroups() const { return Br / 64; }              // consumers; one more produces
@@ -37,16 +35,15 @@ struct Variant {
 
   constexpr bool valid() const {
     return Br % 64 == 0 && warpgroups() >= 2 && warpgroups() <= 4 && Bc % 16 == 0 && d % 64 == 0 && d <= 256 &&
-           (stages & (stages - 1)) == 0 && q_slots >= warpgroups() && q_slots <= 2 * warpgroups() &&
+           (stages & (stages - 1)) == 0 && q_slots > warpgroups() && q_slots <= 2 * warpgroups() &&
            smem_bytes() <= 227 * 1024 &&
            (producer_registers() + warpgroups() * consumer_registers()) * 128 <= 64 * 1024;
   }
 };
 
 inline constexpr Variant variants[] = {
-#define FA3_VARIANT(kernel, dtype, d, mask, Br, Bc, stages, q_slots, softmax)                                       \
-  {"fa3_" #kernel "_" #dtype "_d" #d "_" #mask, Kernel::kernel, Dtype::dtype, d, Mask::mask, Br, Bc, stages, q_slots, \
-   Softmax::softmax},
+#define FA3_VARIANT(kernel, dtype, d, mask, Br, Bc, stages, q_slots)                                       \
+  {"fa3_" #kernel "_" #dtype "_d" #d "_" #mask, Kernel::kernel, Dtype::dtype, d, Mask::mask, Br, Bc, stages, q_slots},
 #include "variants.def"
 #undef FA3_VARIANT
 };

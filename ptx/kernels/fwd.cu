@@ -170,14 +170,8 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     // S holds the scores of the tile's first block for these rows (any values, if they see no block).
     const int warp_row = block_row + 16 * warp;
     int j = max(blocks - 1, 0);
-    if (causal || blocks == 0 || crosses_boundary(p, j, block_row)) {
-      mask(S, p, j, warp_row);
-      softmax_first(S, state, c);              // A2.6
-    } else if constexpr (row.softmax == Softmax::speculative) {
-      softmax_first_speculative(S, state, c, smem.q[slot], stage(i).k, warp);
-    } else {
-      softmax_first(S, state, c);
-    }
+    if (causal || blocks == 0 || crosses_boundary(p, j, block_row)) mask(S, p, j, warp_row);
+    softmax_first(S, state, c);                // A2.6
     if (blocks > 0) ring.release_k(i, true);  // A2.5
     convert(S, P);
     wgmma_owned(P);
@@ -185,24 +179,27 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     bool accumulate = false;  // O = P V for the tile's first PV
     auto step = [&](auto masked) {
       i++;
-      ring.wait_both(i);                       // A2.8, A2.10
+      ring.wait_k(i);                          // A2.8
       wgmma_fence();
       issue_qk(S, q_at(slot), k_at(i));        // A2.9
       wgmma_commit_group();
+      if constexpr (split_stage) {
+        ring.wait_v(i);                        // A2.10
+        wgmma_fence();                         // again behind the branch of the wait (C7519)
+      }
       issue_pv(O, P, v_at(i), accumulate);     // A2.11
       wgmma_commit_group();
       accumulate = true;
       wgmma_wait_group<1>();                   // A2.12
       wgmma_owned(S);
-      bool rescale;                            // A2.13
-      if constexpr (masked || row.softmax == Softmax::online) {
-        ring.release_k(i, false);
-        if constexpr (masked) mask(S, p, j, warp_row);
-        rescale = softmax_online(S, state, alpha, c);
+      bool rescale = true;
+      if constexpr (masked) {                  // A2.13
+        mask(S, p, j, warp_row);
+        softmax_online(S, state, alpha, c);
       } else {
         rescale = softmax_speculative(S, state, alpha, c, smem.q[slot], stage(i).k, warp);
-        ring.release_k(i, false);
       }
+      ring.release_k(i, false);
       wgmma_wait_group<0>();                   // A2.14
       wgmma_owned(O);
       wgmma_owned(S);

@@ -22,11 +22,6 @@ struct KvRing {
 
   FA3_DEVICE void wait_k(uint32_t i) const { wait(smem.full_k[index(i)], parity(i)); }
   FA3_DEVICE void wait_v(uint32_t i) const { wait(split_stage ? smem.full_v[index(i)] : smem.full_k[index(i)], parity(i)); }
-  FA3_DEVICE void wait_both(uint32_t i) const {
-    wait_k(i);
-    if constexpr (split_stage) wait_v(i);
-  }
-
   // The calling warp is done with K (or V) of the stage. stage_done: and with the other half too.
   FA3_DEVICE void release_k(uint32_t i, bool stage_done) const {
     if (split_stage || stage_done) arrive(smem.empty_k[index(i)]);

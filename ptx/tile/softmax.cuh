@@ -1,14 +1,16 @@
 // Online softmax on the accumulator layout of wgmma: a thread holds two rows of S, row i in registers 4 g + 2 i + c, and
 // the four lanes of a quad share them.
 //
-// m is a reference, not necessarily the maximum: any m gives the same O and LSE, as long as P = exp2((S - m) c) neither
-// overflows nor vanishes, because P, l and O all use the same one. Two modes follow from that, both exact:
-//  - online: the row maximum of each block is found; O is rescaled only when it exceeds m by more than 2^8, which after
-//    the first block is rare.
-//  - speculative: no maximum at all. P is computed against the old m, and its row sums, needed anyway, tell afterwards
-//    whether that was safe: a sum of positive numbers bounds the largest. If not (rare), S is computed again from Q and K,
-//    still in shared memory, and the block takes the online path. Fewer instructions, and the branch behind the
-//    exponentials keeps ptxas from moving the wait for PV above them.
+// m is a reference, not necessarily the row maximum: any m gives the same O and LSE as long as P = exp2((S - m) c) neither
+// overflows nor vanishes, because P, l and O all use the same one. The main loop uses that to do without maxima: it
+// computes P against the old m, and the row sums, needed anyway, tell afterwards whether that was sound, since a sum of
+// positive numbers bounds the largest. If not (rare), S is computed again from Q and K, still in shared memory, and the
+// block takes the ordinary online path. That saves a third of the instructions, and the branch behind the exponentials keeps
+// ptxas from moving the wait for PV above them.
+//
+// "Sound" is stricter than safe from overflow: P is rounded to 16 bits, l is not. Where one key dominates a row, its P should
+// be 1, which rounds exactly, or O would be off by the rounding of that P. So m moves up as soon as a lane's sum exceeds
+// four times what the whole row had when m was set.
 #pragma once
 #include "../isa/math.cuh"
 #include "../isa/matrix.cuh"
@@ -20,9 +22,8 @@ namespace fa3 {
 struct RowState {
   float m[2];  // reference, in units of S
   float l[2];  // this thread's part of the row sum; the quad's parts are added once, at the end
+  float bound[2];  // a block's part of the row sum above this moves m
 };
-
-inline constexpr float growth_limit = 8.f;  // log2
 
 FA3_DEVICE float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -55,39 +56,36 @@ FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&su
   sum[1] = t[2] + t[3];
 }
 
-// The first block of a row: m is the true maximum. A row that sees no key here gets a finite m far below any score, so
-// that S - m is -inf and never NaN.
+FA3_DEVICE void set_bound(RowState& state) {
+#pragma unroll
+  for (int i = 0; i < 2; i++) state.bound[i] = 4.f * quad_sum(state.l[i]);
+}
+
+// The first block of a row: m is its maximum. A row that sees no key here gets a finite m far below any score, so that
+// S - m is -inf and never NaN, and a bound of 0.
 FA3_DEVICE void softmax_first(float (&S)[Bc / 2], RowState& state, float c) {
   row_max(S, state.m);
   state.m[0] = fmaxf(state.m[0], -1e30f);
   state.m[1] = fmaxf(state.m[1], -1e30f);
   exponentiate(S, state.m, state.l, c);
+  set_bound(state);
 }
 
-// Any later block. Returns whether O is to be multiplied by alpha (the same answer in all lanes of the warp).
-FA3_DEVICE bool softmax_online(float (&S)[Bc / 2], RowState& state, float (&alpha)[2], float c) {
+// Any later block, with the maximum of all blocks so far as m. O is to be multiplied by alpha.
+FA3_DEVICE void softmax_online(float (&S)[Bc / 2], RowState& state, float (&alpha)[2], float c) {
   float max[2], sum[2];
   row_max(S, max);
-  const bool rescale =
-      __any_sync(0xffffffffu, fmaxf(max[0] - state.m[0], max[1] - state.m[1]) * c > growth_limit);
-  if (rescale) {
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-      const float m = fmaxf(state.m[i], max[i]);
-      alpha[i] = ptx::ex2_approx_ftz((state.m[i] - m) * c);
-      state.m[i] = m;
-      state.l[i] *= alpha[i];
-    }
+  for (int i = 0; i < 2; i++) {
+    const float m = fmaxf(state.m[i], max[i]);
+    alpha[i] = ptx::ex2_approx_ftz((state.m[i] - m) * c);
+    state.m[i] = m;
   }
   exponentiate(S, state.m, sum, c);
-  state.l[0] += sum[0];
-  state.l[1] += sum[1];
-  return rescale;
+#pragma unroll
+  for (int i = 0; i < 2; i++) state.l[i] = state.l[i] * alpha[i] + sum[i];
+  set_bound(state);
 }
-
-// Where P stays accurate in its 16 bits and far from overflow in float32.
-inline constexpr float speculation_min = is_bf16 ? 0x1p-20f : 0x1p-2f;
-inline constexpr float speculation_max = is_bf16 ? 0x1p20f : 0x1p14f;
 
 // S = Q K^T for the warp's 16 rows, with mma.sync: the accumulator layout is the same as wgmma's.
 FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const uint16_t* q, const uint16_t* k, int warp) {
@@ -120,34 +118,16 @@ FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const uint16_t* q, const ui
   }
 }
 
-// The first block without a mask, against m = 0. Each row needs a quad of partial sums of which none is too large and one
-// is large enough.
-FA3_DEVICE void softmax_first_speculative(float (&S)[Bc / 2], RowState& state, float c, const uint16_t* q, const uint16_t* k,
-                                          int warp) {
-  state.m[0] = state.m[1] = 0.f;
-  exponentiate(S, state.m, state.l, c);
-  uint32_t enough[2];
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    enough[i] = __ballot_sync(0xffffffffu, state.l[i] > speculation_min);
-    enough[i] |= enough[i] >> 1;
-    enough[i] |= enough[i] >> 2;
-  }
-  const uint32_t too_large = __ballot_sync(0xffffffffu, fmaxf(state.l[0], state.l[1]) > speculation_max);
-  if (too_large | (~(enough[0] & enough[1]) & 0x11111111u)) {
-    recompute_scores(S, q, k, warp);
-    softmax_first(S, state, c);
-  }
-}
-
-// Any later block without a mask; as softmax_online.
+// Any later block without a mask: against the old m if the sums allow it, which is nearly always, else online. Returns
+// whether O is to be multiplied by alpha (the same answer in all lanes of the warp). K is read until this returns.
 FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, float (&alpha)[2], float c, const uint16_t* q,
                                     const uint16_t* k, int warp) {
   float sum[2];
   exponentiate(S, state.m, sum, c);
-  if (__any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) > speculation_max)) {
+  if (__any_sync(0xffffffffu, (sum[0] > state.bound[0]) | (sum[1] > state.bound[1]))) {
     recompute_scores(S, q, k, warp);
-    return softmax_online(S, state, alpha, c);
+    softmax_online(S, state, alpha, c);
+    return true;
   }
   state.l[0] += sum[0];
   state.l[1] += sum[1];
