@@ -91,6 +91,7 @@ std::string check_text(const CheckResult& result, const Colours& colours, bool v
       if (finding.state == Finding::State::kept && !verbose) continue;
       text += "  " + finding.place + ": " + colours.bold(finding.rule) + "\n    expected " + finding.expected + "\n    found    " + finding.found + "\n";
       if (finding.state == Finding::State::waived) text += "    waived   " + finding.reason + "\n";
+      if (finding.state == Finding::State::waived && !verbose) continue;
       const size_t shown = std::min(finding.instructions.size(), instructions_shown);
       for (size_t i = 0; i < shown; ++i) text += "      " + colours.dim(finding.instructions[i]) + "\n";
       if (shown < finding.instructions.size()) text += "      and " + std::to_string(finding.instructions.size() - shown) + " more\n";

@@ -56,14 +56,14 @@ std::vector<std::string> tool_folders() {
   if (const std::string home = variable("HOME"); !home.empty()) add_wheels(fs::path(home) / ".local", folders);
   add_toolchains_above(fs::current_path(ignored), folders);
   add_toolchains_above(fs::read_symlink("/proc/self/exe", ignored).parent_path(), folders);
+  folders.push_back(FA3_CUDA "/bin");
   std::vector<std::string> unique;
   for (const std::string& folder : folders)
     if (std::find(unique.begin(), unique.end(), folder) == unique.end()) unique.push_back(folder);
   return unique;
 }
 
-std::string find_tool(const std::string& tool) {
-  const std::vector<std::string> folders = tool_folders();
+std::string find_tool(const std::string& tool, const std::vector<std::string>& folders) {
   for (const std::string& folder : folders) {
     const std::string candidate = folder + "/" + tool;
     if (access(candidate.c_str(), X_OK) == 0) return candidate;

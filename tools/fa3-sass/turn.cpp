@@ -18,6 +18,11 @@ bool starts_from_zero(const Instruction& i) {
 
 bool a_in_registers(const Instruction& i) { return i.operands.size() > 1 && i.operands[1][0] == 'R'; }
 
+Registers a_operand(const Instruction& i) {
+  const std::vector<Registers> read = sources(i);
+  return a_in_registers(i) && !read.empty() ? read.front() : Registers{};
+}
+
 std::string shape_of(const Instruction& i) {
   const size_t at = i.opcode.find('.');
   return at == std::string::npos ? "?" : i.opcode.substr(at + 1, i.opcode.find('.', at + 1) - at - 1);
@@ -34,6 +39,7 @@ struct Follower {
   std::deque<Group> outstanding;  // committed, not yet waited for
   std::vector<Gemm> gemms;        // of both rounds; the first round's are the result
   Group open;
+  int last = -1;                  // GEMM of the last WGMMA
 
   const Instruction& at(int position) const {
     return listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(position % turn.size())])];
@@ -45,6 +51,11 @@ struct Follower {
     int gemm = -1;
     for (int g : open.gemms)
       if (gemms[static_cast<size_t>(g)].accumulator.first == accumulator.first && !starts_from_zero(i)) gemm = g;
+    // A GEMM goes on through commits and waits in its midst, as long as no other comes between.
+    if (gemm < 0 && last >= 0 && gemms[static_cast<size_t>(last)].accumulator.first == accumulator.first && !starts_from_zero(i)) {
+      gemm = last;
+      open.gemms.push_back(gemm);
+    }
     if (gemm < 0) {
       gemm = static_cast<int>(gemms.size());
       Gemm fresh;
@@ -57,6 +68,7 @@ struct Follower {
       open.gemms.push_back(gemm);
     }
     gemms[static_cast<size_t>(gemm)].steps.push_back(position);
+    last = gemm;
     if (open.first < 0) open.first = position;
     if (!commits(i)) return;
     open.commit = position;
@@ -79,6 +91,7 @@ struct Follower {
   void run() {
     const int rounds = turn.cyclic ? 2 : 1;
     for (int position = 0; position < rounds * turn.size(); ++position) {
+      if (position == turn.size()) last = -1;
       const Kind kind = turn.kinds[static_cast<size_t>(position % turn.size())];
       if (kind == Kind::wgmma) wgmma(position);
       if (kind == Kind::wait) wait(position, wait_count(at(position)));
@@ -86,8 +99,13 @@ struct Follower {
     for (const Group& group : outstanding) keep(group);
     keep(open);
     std::sort(turn.groups.begin(), turn.groups.end(), [](const Group& a, const Group& b) { return a.first < b.first; });
-    for (Gemm& gemm : gemms)
-      if (gemm.steps.front() < turn.size()) turn.gemms.push_back(gemm);  // made in order, so the indices stay
+    for (Gemm& gemm : gemms) {
+      if (gemm.steps.front() >= turn.size()) break;  // made in order, so the indices stay
+      std::erase_if(gemm.steps, [&](int step) { return step >= gemm.steps.front() + turn.size(); });  // never committed
+      turn.gemms.push_back(gemm);
+    }
+    const int kept = static_cast<int>(turn.gemms.size());
+    for (Group& group : turn.groups) std::erase_if(group.gemms, [&](int gemm) { return gemm >= kept; });
   }
 };
 
@@ -107,9 +125,10 @@ void find_touches(const Listing& listing, Turn& turn) {
         touched |= gemm.accumulator.overlaps(written);
         for (const Registers& read : sources(i)) touched |= gemm.accumulator.overlaps(read);
         for (int step : gemm.steps) {
-          if (step > position || !gemm.a_in_registers) continue;
+          const bool of_group = step >= group.first && (group.commit < 0 || step <= group.commit);
+          if (step > position || !of_group || !gemm.a_in_registers) continue;
           const Instruction& mma = listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(step % turn.size())])];
-          touched |= sources(mma).front().overlaps(written);
+          touched |= a_operand(mma).overlaps(written);
         }
       }
       if (touched) turn.touches.push_back(index);
@@ -119,21 +138,11 @@ void find_touches(const Listing& listing, Turn& turn) {
   turn.touches.erase(std::unique(turn.touches.begin(), turn.touches.end()), turn.touches.end());
 }
 
-// A wait between two WGMMAs that build the same accumulator is what ptxas does when it gives up on the pipeline.
-void find_serialised(const Listing& listing, Turn& turn) {
-  int last = -1;  // accumulator of the last WGMMA
-  std::vector<int> waits;
-  for (int position = 0; position < turn.size(); ++position) {
-    const Instruction& i = listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(position)])];
-    const Kind kind = turn.kinds[static_cast<size_t>(position)];
-    if (kind == Kind::wait && wait_count(i) == 0) waits.push_back(position);
-    if (kind != Kind::wgmma) continue;
-    const int accumulator = destination(i).first;
-    if (accumulator == last && !starts_from_zero(i))
-      turn.serialised.insert(turn.serialised.end(), waits.begin(), waits.end());
-    last = accumulator;
-    waits.clear();
-  }
+// A wait between two WGMMAs of one GEMM is what ptxas does when it gives up on the pipeline.
+void find_serialised(Turn& turn) {
+  for (const Gemm& gemm : turn.gemms)
+    for (int position = gemm.steps.front(); position < gemm.steps.back(); ++position)
+      if (turn.kinds[static_cast<size_t>(position % turn.size())] == Kind::wait) turn.serialised.push_back(position % turn.size());
 }
 
 // Which GEMM is which, by following the data: for each register, the GEMMs its value comes from, and those it comes from
@@ -188,7 +197,7 @@ class Naming {
     if (kind == Kind::wgmma) {
       const size_t g = gemm_index(position);
       if (g >= 32) return;
-      if (turn_.gemms[g].a_in_registers) operand_[g].add(origin(sources(i).front()));
+      if (turn_.gemms[g].a_in_registers) operand_[g].add(origin(a_operand(i)));
       for (int r = written.first; r < written.first + written.count && r < 256; ++r) registers_[static_cast<size_t>(r)] = {bit(g), 0};
       return;
     }
@@ -271,7 +280,7 @@ Turn follow(const Listing& listing, const Cfg& cfg, const std::vector<int>& path
   Follower follower{listing, turn, {}, {}, {}};
   follower.run();
   find_touches(listing, turn);
-  find_serialised(listing, turn);
+  find_serialised(turn);
   Naming(listing, turn).run();
   return turn;
 }

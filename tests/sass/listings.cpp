@@ -1,0 +1,90 @@
+#include "listings.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <stdexcept>
+
+namespace listings {
+
+std::string text(const std::string& name, const Lines& lines) {
+  std::string result = "\t.section\t.text." + name + ",\"ax\",@progbits\n" + name + ":\n.text." + name + ":\n";
+  int address = 0;
+  for (const std::string& line : lines) {
+    if (line[0] == '.') {
+      result += line + ":\n";
+      continue;
+    }
+    char place[32];
+    std::snprintf(place, sizeof place, "        /*%04x*/   ", static_cast<unsigned>(address));
+    result += place + line + " ;\n";
+    address += 16;
+  }
+  return result;
+}
+
+Lines good() {
+  Lines lines = {
+      "LDC R1, c[0x0][0x28]",
+      "USETMAXREG.TRY_ALLOC.CTAPOOL UP0, 0x70",
+      ".L_loop",
+      "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x100], R0",
+      "@!P0 BRA `(.L_spin)",
+      ".L_ready",
+      "WARPGROUP.ARRIVE",
+      "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT",
+      "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR12], R24, gsb0",
+      "HGMMA.64x32x16.F32.BF16 R40, R60, gdesc[UR16].tnspB, R40, gsb0",
+      "WARPGROUP.DEPBAR.LE gsb0, 0x1",
+  };
+  const auto each = [&](int count, auto line) {
+    for (int i = 0; i < count; ++i) lines.push_back(line(i));
+  };
+  const auto r = [](int n) { return "R" + std::to_string(n); };
+  each(8, [&](int i) { return "FFMA " + r(24 + i) + ", " + r(24 + i) + ", UR10, -R3.reuse"; });
+  each(8, [&](int i) { return "MUFU.EX2 " + r(24 + i) + ", " + r(24 + i); });
+  each(7, [&](int i) { return "FADD R4, R4, " + r(25 + i); });
+  lines.insert(lines.end(), {"FSETP.GT.AND P1, PT, R4, 1048576, PT", "@P1 BRA `(.L_rare)", ".L_joined", "WARPGROUP.DEPBAR.LE gsb0, 0x0"});
+  each(4, [&](int i) { return "F2FP.BF16.F32.PACK_AB " + r(60 + i) + ", " + r(25 + 2 * i) + ", " + r(24 + 2 * i); });
+  lines.insert(lines.end(), {"@P2 BRA `(.L_loop)", "EXIT", ".L_rare", "FMNMX R3, R3, R4, !PT", "MUFU.EX2 R5, R3", "FMUL R4, R4, R5",
+                             "BRA `(.L_joined)", ".L_spin", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x100], R0", "@!P0 BRA `(.L_spin)",
+                             "BRA `(.L_ready)", ".L_end", "BRA `(.L_end)"});
+  return lines;
+}
+
+Lines replaced(Lines listing, const std::string& old, const Lines& lines) {
+  const auto at = std::find_if(listing.begin(), listing.end(), [&](const std::string& line) { return line.rfind(old, 0) == 0; });
+  if (at == listing.end()) throw std::logic_error("no line " + old);
+  listing.insert(listing.erase(at), lines.begin(), lines.end());
+  return listing;
+}
+
+sass::Kernel kernel(const Lines& lines, const std::string& name) {
+  sass::KernelRecord record;
+  record.name = name;
+  return sass::analyse(record, sass::parse(text(name, lines)).at(0));
+}
+
+const sass::WgmmaLoop& only_hot(const sass::Kernel& kernel) {
+  const sass::WgmmaLoop* found = nullptr;
+  for (const sass::WgmmaLoop& loop : kernel.loops) {
+    if (!loop.hot) continue;
+    if (found) throw std::logic_error("two hot loops");
+    found = &loop;
+  }
+  if (!found) throw std::logic_error("no hot loop");
+  return *found;
+}
+
+double value(const sass::Figures& figures, const std::string& name) {
+  const sass::Figure* figure = sass::find(figures, name);
+  if (!figure) throw std::logic_error("no figure " + name);
+  return figure->value;
+}
+
+std::string words(const sass::Figures& figures, const std::string& name) {
+  const sass::Figure* figure = sass::find(figures, name);
+  if (!figure) throw std::logic_error("no figure " + name);
+  return figure->text;
+}
+
+}  // namespace listings

@@ -1,0 +1,27 @@
+// Hand-made listings: a small forward loop (d = 32, 16 keys a block) as ptxas would write it, to be spoilt by the tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "kernel.h"
+
+namespace listings {
+
+using Lines = std::vector<std::string>;
+
+// Instructions get addresses and semicolons; what begins with '.' is a label.
+std::string text(const std::string& name, const Lines& lines);
+
+Lines good();
+
+// The first line that begins with `old`, replaced by `lines` (none: removed).
+Lines replaced(Lines listing, const std::string& old, const Lines& lines);
+
+sass::Kernel kernel(const Lines& lines, const std::string& name = "toy");
+
+const sass::WgmmaLoop& only_hot(const sass::Kernel& kernel);
+double value(const sass::Figures& figures, const std::string& name);
+std::string words(const sass::Figures& figures, const std::string& name);
+
+}  // namespace listings
