@@ -47,12 +47,18 @@ FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
 
     const Tile tile = tile_at(p, tile_index);
     const int kv_head = tile.head / p.heads_per_kv;
-    const int blocks = tile_key_blocks(p, tile.q_block);
+    int blocks = 1, seen[warpgroups];  // blocks of the tile (one at least, to keep the pipeline uniform); of each 64 rows
+#pragma unroll
+    for (int w = 0; w < warpgroups; w++) {
+      seen[w] = key_blocks(p, first_row(p, tile.q_block) + 64 * w);
+      blocks = max(blocks, seen[w]);
+    }
     // Consumer warps that do not see block j. Their share of the releases is done here, except for the tile's first
     // stage, which also holds a V that they may still need.
     auto absent_warps = [&](int j) {
       int warps = 0;
-      for (int w = 0; w < warpgroups; w++) warps += key_blocks(p, first_row(p, tile.q_block) + 64 * w) <= j ? 4 : 0;
+#pragma unroll
+      for (int w = 0; w < warpgroups; w++) warps += seen[w] <= j ? 4 : 0;
       return warps;
     };
     for (int j = blocks - 1; j >= 0; j--, i++) {
@@ -99,7 +105,8 @@ FA3_DEVICE void q_producer(const ForwardParams& p, Smem& smem) {
     mbarrier_arrive(shared_address(&smem.empty_mail));
     const bool end = tile_index == RowBlock::end_of_work;
     const Tile tile = tile_at(p, end ? 0 : tile_index);
-    const int blocks = tile_key_blocks(p, tile.q_block);
+    int blocks = 1;
+    for (int w = 0; w < warpgroups; w++) blocks = max(blocks, key_blocks(p, first_row(p, tile.q_block) + 64 * w));
     for (int w = 0; w < warpgroups; w++) {
       const uint32_t use = t * warpgroups + w, slot = QRing::index(use);
       uint64_t& full = smem.full_q[slot];

@@ -39,13 +39,6 @@ FA3_DEVICE int key_blocks(const ForwardParams& p, int row) {
   return keys <= 0 ? 0 : (keys + Bc - 1) / Bc;
 }
 
-// K/V blocks of the whole tile: those of its last rows. At least one is always loaded, which keeps the pipeline uniform.
-FA3_DEVICE int tile_key_blocks(const ForwardParams& p, int q_block) {
-  int blocks = 1;
-  for (int w = 0; w < warpgroups; w++) blocks = max(blocks, key_blocks(p, first_row(p, q_block) + 64 * w));
-  return blocks;
-}
-
 class Claims {
  public:
   FA3_DEVICE explicit Claims(const ForwardParams& p) : p_(p) {}

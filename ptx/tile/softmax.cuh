@@ -10,7 +10,8 @@
 //
 // "Sound" is stricter than safe from overflow: P is rounded to 16 bits, l is not. Where one key dominates a row, its P should
 // be 1, which rounds exactly, or O would be off by the rounding of that P. So m moves up as soon as a lane's sum exceeds
-// four times what the whole row had when m was set.
+// four times what the whole row had when its bound was set. In the block on a causal diagonal a row may have had too few
+// keys for that to mean anything, so there the bound is set one block later.
 #pragma once
 #include "../isa/math.cuh"
 #include "../isa/matrix.cuh"
@@ -22,8 +23,10 @@ namespace fa3 {
 struct RowState {
   float m[2];  // reference, in units of S
   float l[2];  // this thread's part of the row sum; the quad's parts are added once, at the end
-  float bound[2];  // a block's part of the row sum above this moves m
+  float bound[2];  // a block's part of the row sum above this moves m; 0: not set yet
 };
+
+inline constexpr float unset_bound = 0x1p12f;  // what counts meanwhile: far from the overflow of P in fp16
 
 FA3_DEVICE float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -62,13 +65,14 @@ FA3_DEVICE void set_bound(RowState& state) {
 }
 
 // The first block of a row: m is its maximum. A row that sees no key here gets a finite m far below any score, so that
-// S - m is -inf and never NaN, and a bound of 0.
+// S - m is -inf and never NaN.
 FA3_DEVICE void softmax_first(float (&S)[Bc / 2], RowState& state, float c) {
   row_max(S, state.m);
   state.m[0] = fmaxf(state.m[0], -1e30f);
   state.m[1] = fmaxf(state.m[1], -1e30f);
   exponentiate(S, state.m, state.l, c);
-  set_bound(state);
+  if constexpr (causal) state.bound[0] = state.bound[1] = 0.f;
+  else set_bound(state);
 }
 
 // Any later block, with the maximum of all blocks so far as m. O is to be multiplied by alpha.
@@ -125,9 +129,16 @@ FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, float (
   float sum[2];
   exponentiate(S, state.m, sum, c);
   if (__any_sync(0xffffffffu, (sum[0] > state.bound[0]) | (sum[1] > state.bound[1]))) {
-    recompute_scores(S, q, k, warp);
-    softmax_online(S, state, alpha, c);
-    return true;
+    const bool set = !causal || __any_sync(0xffffffffu, fmaxf(state.bound[0], state.bound[1]) > 0.f);
+    if (set || __any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) > unset_bound)) {
+      recompute_scores(S, q, k, warp);
+      softmax_online(S, state, alpha, c);
+      return true;
+    }
+    state.l[0] += sum[0];
+    state.l[1] += sum[1];
+    set_bound(state);
+    return false;
   }
   state.l[0] += sum[0];
   state.l[1] += sum[1];
