@@ -1,24 +1,25 @@
-// Fences, and the two ordered accesses that the tile counter's hand-over needs (PTX ISA 9.7.13.5, 9.7.9.8, 9.7.9.11).
+// Fences (PTX ISA, Parallel Synchronization and Communication Instructions), and the two ordered accesses that the tile
+// counter's hand-over needs (Data Movement and Conversion Instructions).
 #pragma once
 #include "common.cuh"
 
 namespace fa3::ptx {
 
-// ptx: fence.proxy.async.shared::cta;  (9.7.13.5)
+// ptx: fence.proxy.async.shared::cta;  (membar / fence)
 // Ordinary writes to shared memory become visible to TMA and wgmma.
 FA3_DEVICE void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// ptx: fence.mbarrier_init.release.cluster;  (9.7.13.5)
+// ptx: fence.mbarrier_init.release.cluster;  (membar / fence)
 FA3_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-// ptx: ld.acquire.gpu.global.u64 d, [addr];  (9.7.9.8)
+// ptx: ld.acquire.gpu.global.u64 d, [addr];  (ld)
 FA3_DEVICE unsigned long long ld_acquire_gpu_u64(const unsigned long long* addr) {
   unsigned long long d;
   asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(d) : "l"(addr) : "memory");
   return d;
 }
 
-// ptx: st.release.gpu.global.u64 [addr], value;  (9.7.9.11)
+// ptx: st.release.gpu.global.u64 [addr], value;  (st)
 FA3_DEVICE void st_release_gpu_u64(unsigned long long* addr, unsigned long long value) {
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(addr), "l"(value) : "memory");
 }

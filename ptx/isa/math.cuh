@@ -1,38 +1,39 @@
-// The few arithmetic instructions that C++ cannot name (PTX ISA 9.7.3, 9.7.9.22).
+// The few arithmetic instructions that C++ cannot name (PTX ISA, Floating Point Instructions; cvt: Data Movement and
+// Conversion Instructions).
 #pragma once
 #include "common.cuh"
 
 namespace fa3::ptx {
 
-// ptx: ex2.approx.ftz.f32 d, x;  (9.7.3.21)
+// ptx: ex2.approx.ftz.f32 d, x;  (ex2)
 FA3_DEVICE float ex2_approx_ftz(float x) {
   float d;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
   return d;
 }
 
-// ptx: lg2.approx.ftz.f32 d, x;  (9.7.3.20)
+// ptx: lg2.approx.ftz.f32 d, x;  (lg2)
 FA3_DEVICE float lg2_approx_ftz(float x) {
   float d;
   asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
   return d;
 }
 
-// ptx: rcp.approx.ftz.f32 d, x;  (9.7.3.14)
+// ptx: rcp.approx.ftz.f32 d, x;  (rcp)
 FA3_DEVICE float rcp_approx_ftz(float x) {
   float d;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
   return d;
 }
 
-// ptx: cvt.rn.bf16x2.f32 d, high, low;  (9.7.9.22)
+// ptx: cvt.rn.bf16x2.f32 d, high, low;  (cvt)
 FA3_DEVICE uint32_t cvt_rn_bf16x2_f32(float high, float low) {
   uint32_t d;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
   return d;
 }
 
-// ptx: cvt.rn.f16x2.f32 d, high, low;  (9.7.9.22)
+// ptx: cvt.rn.f16x2.f32 d, high, low;  (cvt)
 FA3_DEVICE uint32_t cvt_rn_f16x2_f32(float high, float low) {
   uint32_t d;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));

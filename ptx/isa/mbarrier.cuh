@@ -1,20 +1,21 @@
-// mbarrier: the transaction barriers that TMA completes on (PTX ISA 9.7.13.15).
+// mbarrier: the transaction barriers that TMA completes on (PTX ISA, Parallel Synchronization and Communication
+// Instructions; mapa: Data Movement and Conversion Instructions).
 #pragma once
 #include "common.cuh"
 
 namespace fa3::ptx {
 
-// ptx: mbarrier.init.shared::cta.b64 [addr], count;  (9.7.13.15.9)
+// ptx: mbarrier.init.shared::cta.b64 [addr], count;  (mbarrier.init)
 FA3_DEVICE void mbarrier_init(uint32_t addr, uint32_t count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(addr), "r"(count) : "memory");
 }
 
-// ptx: mbarrier.arrive.shared::cta.b64 _, [addr];  (9.7.13.15.13)
+// ptx: mbarrier.arrive.shared::cta.b64 _, [addr];  (mbarrier.arrive)
 FA3_DEVICE void mbarrier_arrive(uint32_t addr) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(addr) : "memory");
 }
 
-// ptx: @p mbarrier.arrive.shared::cta.b64 _, [addr];  (9.7.13.15.13)
+// ptx: @p mbarrier.arrive.shared::cta.b64 _, [addr];  (mbarrier.arrive)
 // Predicated, so that one lane can arrive without a branch in the main loop.
 FA3_DEVICE void mbarrier_arrive_if(uint32_t addr, bool p) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(addr),
@@ -22,30 +23,31 @@ FA3_DEVICE void mbarrier_arrive_if(uint32_t addr, bool p) {
                : "memory");
 }
 
-// ptx: mbarrier.arrive.shared::cta.b64 _, [addr], count;  (9.7.13.15.13)
+// ptx: mbarrier.arrive.shared::cta.b64 _, [addr], count;  (mbarrier.arrive)
 FA3_DEVICE void mbarrier_arrive_count(uint32_t addr, uint32_t count) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(addr), "r"(count) : "memory");
 }
 
-// ptx: mbarrier.arrive.shared::cluster.b64 _, [addr];  (9.7.13.15.13)
-// addr: of another thread block of the cluster (mapa). Without .release.cluster, which costs a MEMBAR.ALL.GPU each time.
+// ptx: mbarrier.arrive.shared::cluster.b64 _, [addr];  (mbarrier.arrive)
+// addr: of another thread block of the cluster (mapa). Without .release.cluster, which costs a MEMBAR.ALL.GPU each
+// time.
 FA3_DEVICE void mbarrier_arrive_cluster(uint32_t addr) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(addr) : "memory");
 }
 
-// ptx: mapa.shared::cluster.u32 d, addr, rank;  (9.7.9.24)
+// ptx: mapa.shared::cluster.u32 d, addr, rank;  (mapa)
 FA3_DEVICE uint32_t mapa_shared_cluster(uint32_t addr, uint32_t rank) {
   uint32_t d;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(d) : "r"(addr), "r"(rank));
   return d;
 }
 
-// ptx: mbarrier.arrive.expect_tx.shared::cta.b64 _, [addr], bytes;  (9.7.13.15.13)
+// ptx: mbarrier.arrive.expect_tx.shared::cta.b64 _, [addr], bytes;  (mbarrier.arrive)
 FA3_DEVICE void mbarrier_arrive_expect_tx(uint32_t addr, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(addr), "r"(bytes) : "memory");
 }
 
-// ptx: mbarrier.try_wait.parity.shared::cta.b64 p, [addr], parity;  (9.7.13.15.16)
+// ptx: mbarrier.try_wait.parity.shared::cta.b64 p, [addr], parity;  (mbarrier.test_wait / mbarrier.try_wait)
 // May suspend the thread for a while; false means: not yet.
 FA3_DEVICE bool mbarrier_try_wait_parity(uint32_t addr, uint32_t parity) {
   uint32_t done;

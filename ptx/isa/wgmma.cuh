@@ -1,4 +1,5 @@
-// wgmma: asynchronous products of a warpgroup (PTX ISA 9.7.15).
+// wgmma: asynchronous products of a warpgroup (PTX ISA, Asynchronous Warpgroup Level Matrix Multiply-
+// Accumulate Instructions).
 //
 // D (64 x n, float32, in registers) += A (64 x k) B (k x n). Wrappers are overloaded on the accumulator array: n / 2
 // registers a thread, n a multiple of 16. Thread t of the warpgroup (warp w = t / 32, lane l = t % 32) holds
@@ -14,13 +15,13 @@
 
 namespace fa3::ptx {
 
-// ptx: wgmma.fence.sync.aligned;  (9.7.15.7.1)
+// ptx: wgmma.fence.sync.aligned;  (wgmma.fence)
 FA3_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-// ptx: wgmma.commit_group.sync.aligned;  (9.7.15.7.2)
+// ptx: wgmma.commit_group.sync.aligned;  (wgmma.commit_group)
 FA3_DEVICE void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// ptx: wgmma.wait_group.sync.aligned pending;  (9.7.15.7.3)
+// ptx: wgmma.wait_group.sync.aligned Pending;  (wgmma.wait_group)
 template <int Pending>
 FA3_DEVICE void wgmma_wait_group() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
@@ -33,6 +34,7 @@ FA3_DEVICE void wgmma_owned(float (&d)[Count]) {
 #pragma unroll
   for (int i = 0; i < Count; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
+// No instruction: the same for register operands.
 template <int Count>
 FA3_DEVICE void wgmma_owned(uint32_t (&a)[Count]) {
 #pragma unroll
@@ -56,8 +58,9 @@ FA3_DEVICE void wgmma_owned(uint32_t (&a)[Count]) {
 #define FA3_LIST_112 FA3_LIST_104 ", %104, %105, %106, %107, %108, %109, %110, %111"
 #define FA3_LIST_120 FA3_LIST_112 ", %112, %113, %114, %115, %116, %117, %118, %119"
 #define FA3_LIST_128 FA3_LIST_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
-#define FA3_OUT(d, i) \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define FA3_OUT(d, i)                                                                                          \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
 #define FA3_OUT_8(d) FA3_OUT(d, 0)
 #define FA3_OUT_16(d) FA3_OUT_8(d), FA3_OUT(d, 8)
 #define FA3_OUT_24(d) FA3_OUT_16(d), FA3_OUT(d, 16)
@@ -77,50 +80,51 @@ FA3_DEVICE void wgmma_owned(uint32_t (&a)[Count]) {
 
 // The predicate operand scale-d has no register constraint in inline assembly, hence the setp.
 // r is n / 2 and r1 .. r6 are the operand numbers after it.
-#define FA3_WGMMA_16BIT(type, n, r, r1, r2, r3, r4, r5, r6)                                                               \
-  template <int TransB>                                                                                                   \
-  FA3_DEVICE void wgmma_m64k16_f32_##type##_ss(float (&d)[r], uint64_t a, uint64_t b, int scale_d) {                      \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #r2 ", 0;\n"                                                        \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type " {" FA3_LIST_##r "}, %" #r ", %" #r1  \
-                 ", p, 1, 1, 0, %" #r3 ";\n}\n"                                                                           \
-                 : FA3_OUT_##r(d)                                                                                         \
-                 : "l"(a), "l"(b), "r"(scale_d), "n"(TransB));                                                            \
-  }                                                                                                                       \
-  template <int TransB>                                                                                                   \
-  FA3_DEVICE void wgmma_m64k16_f32_##type##_rs(float (&d)[r], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,         \
-                                               uint64_t b, int scale_d) {                                                 \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #r5 ", 0;\n"                                                        \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type " {" FA3_LIST_##r "}, {%" #r ", %" #r1 \
-                 ", %" #r2 ", %" #r3 "}, %" #r4 ", p, 1, 1, %" #r6 ";\n}\n"                                               \
-                 : FA3_OUT_##r(d)                                                                                         \
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(scale_d), "n"(TransB));                                \
+#define FA3_WGMMA_16BIT(type, n, r, r1, r2, r3, r4, r5, r6)                                                            \
+  /* ptx: wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{type}.{type} {d}, a, b, scale_d, 1, 1, 0, TransB;               \
+          (wgmma.mma_async) */                                                                                         \
+  template <int TransB>                                                                                                \
+  FA3_DEVICE void wgmma_m64k16_f32_##type##_ss(float (&d)[r], uint64_t a, uint64_t b, int scale_d) {                   \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #r2 ", 0;\n"                                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type                                     \
+                 " {" FA3_LIST_##r "}, %" #r ", %" #r1 ", p, 1, 1, 0, %" #r3 ";\n}\n"                                  \
+                 : FA3_OUT_##r(d)                                                                                      \
+                 : "l"(a), "l"(b), "r"(scale_d), "n"(TransB));                                                         \
+  }                                                                                                                    \
+  /* ptx: wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{type}.{type} {d}, {a0, a1, a2, a3}, b, scale_d, 1, 1, TransB;   \
+          (wgmma.mma_async) */                                                                                         \
+  template <int TransB>                                                                                                \
+  FA3_DEVICE void wgmma_m64k16_f32_##type##_rs(float (&d)[r], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,      \
+                                               uint64_t b, int scale_d) {                                              \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #r5 ", 0;\n"                                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type                                     \
+                 " {" FA3_LIST_##r "}, {%" #r ", %" #r1 ", %" #r2 ", %" #r3 "}, %" #r4 ", p, 1, 1, %" #r6 ";\n}\n"     \
+                 : FA3_OUT_##r(d)                                                                                      \
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(scale_d), "n"(TransB));                             \
   }
-#define FA3_WGMMA_8BIT(type, n, r, r1, r2, r3, r4, r5)                                                                    \
-  FA3_DEVICE void wgmma_m64k32_f32_##type##_ss(float (&d)[r], uint64_t a, uint64_t b, int scale_d) {                      \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #r2 ", 0;\n"                                                        \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." #type "." #type " {" FA3_LIST_##r "}, %" #r ", %" #r1  \
-                 ", p, 1, 1;\n}\n"                                                                                        \
-                 : FA3_OUT_##r(d)                                                                                         \
-                 : "l"(a), "l"(b), "r"(scale_d));                                                                         \
-  }                                                                                                                       \
-  FA3_DEVICE void wgmma_m64k32_f32_##type##_rs(float (&d)[r], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,         \
-                                               uint64_t b, int scale_d) {                                                 \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #r5 ", 0;\n"                                                        \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." #type "." #type " {" FA3_LIST_##r "}, {%" #r ", %" #r1 \
-                 ", %" #r2 ", %" #r3 "}, %" #r4 ", p, 1, 1;\n}\n"                                                         \
-                 : FA3_OUT_##r(d)                                                                                         \
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(scale_d));                                             \
+#define FA3_WGMMA_8BIT(type, n, r, r1, r2, r3, r4, r5)                                                                 \
+  /* ptx: wgmma.mma_async.sync.aligned.m64n{n}k32.f32.{type}.{type} {d}, a, b, scale_d, 1, 1;  (wgmma.mma_async) */    \
+  FA3_DEVICE void wgmma_m64k32_f32_##type##_ss(float (&d)[r], uint64_t a, uint64_t b, int scale_d) {                   \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #r2 ", 0;\n"                                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." #type "." #type                                     \
+                 " {" FA3_LIST_##r "}, %" #r ", %" #r1 ", p, 1, 1;\n}\n"                                               \
+                 : FA3_OUT_##r(d)                                                                                      \
+                 : "l"(a), "l"(b), "r"(scale_d));                                                                      \
+  }                                                                                                                    \
+  /* ptx: wgmma.mma_async.sync.aligned.m64n{n}k32.f32.{type}.{type} {d}, {a0, a1, a2, a3}, b, scale_d, 1, 1;           \
+          (wgmma.mma_async) */                                                                                         \
+  FA3_DEVICE void wgmma_m64k32_f32_##type##_rs(float (&d)[r], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,      \
+                                               uint64_t b, int scale_d) {                                              \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #r5 ", 0;\n"                                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." #type "." #type                                     \
+                 " {" FA3_LIST_##r "}, {%" #r ", %" #r1 ", %" #r2 ", %" #r3 "}, %" #r4 ", p, 1, 1;\n}\n"               \
+                 : FA3_OUT_##r(d)                                                                                      \
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(scale_d));                                          \
   }
 
-// ptx: wgmma.mma_async.sync.aligned.m64n{n}k16.f32.bf16.bf16 {d}, a-desc, b-desc, p, 1, 1, 0, trans-b;  (9.7.15.5.2)
-// ptx: wgmma.mma_async.sync.aligned.m64n{n}k16.f32.bf16.bf16 {d}, {a0, a1, a2, a3}, b-desc, p, 1, 1, trans-b;  (9.7.15.5.2)
-// ptx: wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16 {d}, a-desc, b-desc, p, 1, 1, 0, trans-b;  (9.7.15.5.2)
-// ptx: wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16 {d}, {a0, a1, a2, a3}, b-desc, p, 1, 1, trans-b;  (9.7.15.5.2)
-// ptx: wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 {d}, a-desc, b-desc, p, 1, 1;  (9.7.15.5.2)
-// ptx: wgmma.mma_async.sync.aligned.m64n{n}k32.f32.e4m3.e4m3 {d}, {a0, a1, a2, a3}, b-desc, p, 1, 1;  (9.7.15.5.2)
-#define FA3_WGMMA(n, r, r1, r2, r3, r4, r5, r6)           \
-  FA3_WGMMA_16BIT(bf16, n, r, r1, r2, r3, r4, r5, r6)     \
-  FA3_WGMMA_16BIT(f16, n, r, r1, r2, r3, r4, r5, r6)      \
+#define FA3_WGMMA(n, r, r1, r2, r3, r4, r5, r6)       \
+  FA3_WGMMA_16BIT(bf16, n, r, r1, r2, r3, r4, r5, r6) \
+  FA3_WGMMA_16BIT(f16, n, r, r1, r2, r3, r4, r5, r6)  \
   FA3_WGMMA_8BIT(e4m3, n, r, r1, r2, r3, r4, r5)
 FA3_WGMMA(16, 8, 9, 10, 11, 12, 13, 14)
 FA3_WGMMA(32, 16, 17, 18, 19, 20, 21, 22)

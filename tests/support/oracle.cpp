@@ -93,7 +93,7 @@ std::string verify(const Case& made, const Expected& expected) {
   const Errors o = errors(ours.o, expected.reference.o), o_plain = errors(expected.plain.o, expected.reference.o);
   const double scatter = o.count ? 2 / std::sqrt(double(o.count)) : 0;
   std::string problem = compare("O's RMS", o.rms, o_plain.rms, u * o.size_rms * (0.05 + scatter));
-  if (problem.empty()) problem = compare("O's largest", o.max, o_plain.max, u * o.size_max);
+  if (problem.empty()) problem = compare("O's largest", o.max, o_plain.max, 2 * u * o.size_max);
   if (!problem.empty() || !p.want_lse) return problem;
   const Errors l = errors(ours.lse, expected.reference.lse), l_plain = errors(expected.plain.lse, expected.reference.lse);
   problem = compare("LSE's RMS", l.rms, l_plain.rms, 0x1p-20 * (1 + l.size_rms));

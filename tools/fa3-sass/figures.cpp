@@ -153,11 +153,13 @@ Figures kernel_figures(const Kernel& kernel) {
   for (const WgmmaLoop& loop : kernel.loops) (loop.hot ? hot : boundary) += 1;
 
   Figures figures;
-  figures.push_back(value_of("registers", kernel.record.registers));
+  if (kernel.record.symbol != 0) {  // a listing given as text has no record
+    figures.push_back(value_of("registers", kernel.record.registers));
+    figures.push_back(value_of("threads", kernel.record.max_threads));
+    figures.push_back(value_of("stack", kernel.record.stack_bytes));
+    figures.push_back(value_of("shared", static_cast<double>(kernel.record.shared_bytes)));
+  }
   figures.push_back(text_of("setmaxnreg", join(values, " "), setmaxnreg));
-  figures.push_back(value_of("threads", kernel.record.max_threads));
-  figures.push_back(value_of("stack", kernel.record.stack_bytes));
-  figures.push_back(value_of("shared", static_cast<double>(kernel.record.shared_bytes)));
   figures.push_back(value_of("instructions", static_cast<double>(kernel.listing.code.size())));
   figures.push_back(count_of("wgmmas", wgmmas));
   figures.push_back(count_of("local", local));
@@ -168,12 +170,12 @@ Figures kernel_figures(const Kernel& kernel) {
 }
 
 const std::vector<std::string>& figure_names(bool of_kernel) {
-  // An empty kernel has every figure but the shares, which need something to be a share of.
+  // An empty kernel has every figure but those of its record, and the shares, which need something to be a share of.
   static const auto names = [](const Figures& figures, std::vector<std::string> more) {
     for (const Figure& figure : figures) more.push_back(figure.name);
     return more;
   };
-  static const std::vector<std::string> kernels = names(kernel_figures({}), {});
+  static const std::vector<std::string> kernels = names(kernel_figures({}), {"registers", "threads", "stack", "shared"});
   static const std::vector<std::string> loops =
       names(loop_figures({}, {}), {"exps_in_flight", "exps_overlapped", "conversions_in_flight", "conversions_overlapped"});
   return of_kernel ? kernels : loops;

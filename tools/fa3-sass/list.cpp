@@ -17,7 +17,10 @@ std::map<std::string, int> wgmma_counts(const Kernel& kernel) {
   return counts;
 }
 
-std::string shown(const Kernel& kernel, const char* figure) { return find(kernel.figures, figure)->shown(); }
+std::string shown(const Kernel& kernel, const char* figure) {
+  const Figure* found = find(kernel.figures, figure);
+  return found && !found->shown().empty() ? found->shown() : "-";
+}
 
 std::string pad(std::string text, size_t width) {
   if (text.size() < width) text.insert(0, width - text.size(), ' ');
@@ -37,8 +40,7 @@ std::string list_text(const std::vector<Kernel>& kernels, const Colours& colours
       name.clear();
     }
     name.resize(std::max(name.size(), width), ' ');
-    const std::string setmaxnreg = shown(kernel, "setmaxnreg");
-    text += name + pad(shown(kernel, "registers"), 6) + pad(setmaxnreg.empty() ? "-" : setmaxnreg, 12) +
+    text += name + pad(shown(kernel, "registers"), 6) + pad(shown(kernel, "setmaxnreg"), 12) +
             pad(shown(kernel, "threads"), 9) + pad(shown(kernel, "shared"), 6) + pad(shown(kernel, "stack"), 7);
     const std::string spills = pad(shown(kernel, "local"), 8);
     text += (find(kernel.figures, "local")->value > 0 ? colours.red(spills) : spills) + pad(shown(kernel, "instructions"), 6) + " ";

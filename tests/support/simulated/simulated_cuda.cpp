@@ -1,0 +1,223 @@
+// A driver without a GPU: device memory is host memory, a launch computes attention by the CPU reference from what the launch
+// carries (tensor maps and parameter block). With it the GPU test suite runs on the CPU, which tests the suite, not the kernels.
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "fa3.h"
+#include "params.h"
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Context {
+  unsigned long long id;
+};
+struct Function {
+  std::string name;
+};
+struct Launch {
+  std::string name;
+  fa3::ForwardParams params;
+};
+struct Stream {
+  bool capturing = false;
+  std::vector<Launch> captured;
+};
+struct Graph {
+  std::vector<Launch> launches;
+};
+struct Event {
+  Clock::time_point time;
+};
+// What a tensor map holds here, in place of the hardware's encoding.
+struct Map {
+  uint64_t magic;
+  void* data;
+  int32_t dtype;
+  uint32_t dim[4];       // head_dim, seqlen, heads, batch
+  uint64_t stride[3];    // bytes, of the last three
+};
+constexpr uint64_t magic = 0x5369'6d75'6c61'7465;
+static_assert(sizeof(Map) <= sizeof(CUtensorMap));
+
+thread_local Context* current = nullptr;
+std::atomic<unsigned long long> contexts = 0;
+
+template <class Type>
+Type* as(const void* handle) {
+  return static_cast<Type*>(const_cast<void*>(handle));
+}
+
+fa3_tensor tensor(const fa3::TensorMap& encoded) {
+  Map map;
+  std::memcpy(&map, &encoded, sizeof map);
+  if (map.magic != magic) std::abort();
+  fa3_tensor t{map.data, map.dtype, 4, {}, {}};
+  const int order[4] = {3, 1, 2, 0};  // of the map's dims in (batch, seqlen, heads, head_dim)
+  for (int i = 0; i < 4; ++i) {
+    t.dim[i] = map.dim[order[i]];
+    t.stride[i] = order[i] == 0 ? 1 : int64_t(map.stride[order[i] - 1] / 2);
+  }
+  return t;
+}
+
+CUresult run(const Launch& launch) {
+  const fa3::ForwardParams& p = launch.params;
+  fa3_forward_params call{};
+  call.struct_size = sizeof call;
+  call.q = tensor(p.q);
+  call.k = tensor(p.k);
+  call.v = tensor(p.v);
+  call.o = tensor(p.o);
+  if (p.seqlen_k == 0) {
+    call.k.dim[0] = call.v.dim[0] = call.q.dim[0];
+    call.k.dim[1] = call.v.dim[1] = 0;
+    call.k.dim[2] = call.v.dim[2] = p.heads / p.heads_per_kv;
+    call.k.dim[3] = call.v.dim[3] = call.q.dim[3];
+    for (int i = 0; i < 3; ++i) call.k.stride[i] = call.v.stride[i] = 8;
+  }
+  if (p.lse) {
+    call.lse = {p.lse, FA3_DTYPE_FP32, 3, {call.q.dim[0], call.q.dim[2], call.q.dim[1]},
+                {p.lse_stride_batch, p.lse_stride_head, p.lse_stride_row}};
+  }
+  if (launch.name.ends_with("causal"))
+    call.mask = p.causal_offset == 0 ? FA3_MASK_CAUSAL_TOP_LEFT : FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  call.softmax_scale = p.softmax_scale;
+  static const auto reference = reinterpret_cast<decltype(&fa3_reference_forward)>(dlsym(RTLD_DEFAULT, "fa3_reference_forward"));
+  return reference && reference(&call, 1) == FA3_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
+}
+
+CUresult replay(const std::vector<Launch>& launches) {
+  for (const Launch& launch : launches)
+    if (CUresult result = run(launch)) return result;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+CUresult cuDriverGetVersion(int* version) { return *version = 13000, CUDA_SUCCESS; }
+CUresult cuGetErrorName(CUresult, const char** name) { return *name = "simulated error", CUDA_SUCCESS; }
+CUresult cuGetErrorString(CUresult, const char** text) { return *text = "simulated error", CUDA_SUCCESS; }
+CUresult cuDeviceGetCount(int* count) { return *count = 1, CUDA_SUCCESS; }
+CUresult cuDeviceGet(CUdevice* device, int) { return *device = 0, CUDA_SUCCESS; }
+CUresult cuDeviceGetName(char* name, int size, CUdevice) {
+  std::strncpy(name, "no GPU: simulated on the CPU", size_t(size) - 1);
+  return CUDA_SUCCESS;
+}
+CUresult cuDeviceGetPCIBusId(char* id, int, CUdevice) { return *id = 0, CUDA_SUCCESS; }
+CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) { return *bytes = size_t(1) << 30, CUDA_SUCCESS; }
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? 9
+           : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0
+           : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT     ? 132
+                                                                       : 1980000;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuCtxCreate(CUcontext* context, CUctxCreateParams*, unsigned, CUdevice) {
+  current = new Context{++contexts};
+  *context = reinterpret_cast<CUcontext>(current);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxDestroy(CUcontext context) {
+  if (current == as<Context>(context)) current = nullptr;
+  delete as<Context>(context);
+  return CUDA_SUCCESS;
+}
+CUresult cuCtxSetCurrent(CUcontext context) { return current = as<Context>(context), CUDA_SUCCESS; }
+CUresult cuCtxGetCurrent(CUcontext* context) { return *context = reinterpret_cast<CUcontext>(current), CUDA_SUCCESS; }
+CUresult cuCtxGetId(CUcontext context, unsigned long long* id) { return *id = as<Context>(context)->id, CUDA_SUCCESS; }
+CUresult cuCtxGetDevice(CUdevice* device) { return *device = 0, CUDA_SUCCESS; }
+CUresult cuCtxSynchronize() { return CUDA_SUCCESS; }
+
+CUresult cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
+  void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  *pointer = reinterpret_cast<CUdeviceptr>(memory);
+  return memory ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+CUresult cuMemFree(CUdeviceptr pointer) { return std::free(reinterpret_cast<void*>(pointer)), CUDA_SUCCESS; }
+CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
+  return std::memcpy(reinterpret_cast<void*>(to), from, bytes), CUDA_SUCCESS;
+}
+CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
+  return std::memcpy(to, reinterpret_cast<void*>(from), bytes), CUDA_SUCCESS;
+}
+CUresult cuMemsetD8(CUdeviceptr to, unsigned char byte, size_t bytes) {
+  return std::memset(reinterpret_cast<void*>(to), byte, bytes), CUDA_SUCCESS;
+}
+CUresult cuMemGetInfo(size_t* free, size_t* total) { return *free = *total = size_t(1) << 30, CUDA_SUCCESS; }
+
+CUresult cuStreamCreate(CUstream* stream, unsigned) {
+  return *stream = reinterpret_cast<CUstream>(new Stream), CUDA_SUCCESS;
+}
+CUresult cuStreamDestroy(CUstream stream) { return delete as<Stream>(stream), CUDA_SUCCESS; }
+CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode*) { return CUDA_SUCCESS; }
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  const bool capturing = stream && as<Stream>(stream)->capturing;
+  *status = capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
+  return as<Stream>(stream)->capturing = true, CUDA_SUCCESS;
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  as<Stream>(stream)->capturing = false;
+  *graph = reinterpret_cast<CUgraph>(new Graph{std::exchange(as<Stream>(stream)->captured, {})});
+  return CUDA_SUCCESS;
+}
+CUresult cuGraphInstantiate(CUgraphExec* executable, CUgraph graph, unsigned long long) {
+  return *executable = reinterpret_cast<CUgraphExec>(new Graph(*as<Graph>(graph))), CUDA_SUCCESS;
+}
+CUresult cuGraphLaunch(CUgraphExec executable, CUstream) { return replay(as<Graph>(executable)->launches); }
+CUresult cuGraphExecDestroy(CUgraphExec executable) { return delete as<Graph>(executable), CUDA_SUCCESS; }
+CUresult cuGraphDestroy(CUgraph graph) { return delete as<Graph>(graph), CUDA_SUCCESS; }
+
+CUresult cuEventCreate(CUevent* event, unsigned) { return *event = reinterpret_cast<CUevent>(new Event{}), CUDA_SUCCESS; }
+CUresult cuEventDestroy(CUevent event) { return delete as<Event>(event), CUDA_SUCCESS; }
+CUresult cuEventRecord(CUevent event, CUstream) { return as<Event>(event)->time = Clock::now(), CUDA_SUCCESS; }
+CUresult cuEventSynchronize(CUevent) { return CUDA_SUCCESS; }
+CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent stop) {
+  *milliseconds = std::chrono::duration<float, std::milli>(as<Event>(stop)->time - as<Event>(start)->time).count();
+  return CUDA_SUCCESS;
+}
+
+CUresult cuModuleLoadData(CUmodule* module, const void*) {
+  return *module = reinterpret_cast<CUmodule>(new Function), CUDA_SUCCESS;
+}
+CUresult cuModuleUnload(CUmodule module) { return delete as<Function>(module), CUDA_SUCCESS; }
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+  as<Function>(module)->name = name;
+  return *function = reinterpret_cast<CUfunction>(module), CUDA_SUCCESS;
+}
+CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
+
+CUresult cuTensorMapEncodeTiled(CUtensorMap* encoded, CUtensorMapDataType type, cuuint32_t, void* data, const cuuint64_t* dim,
+                                const cuuint64_t* stride, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  Map map{magic, data, type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, {}, {}};
+  for (int i = 0; i < 4; ++i) map.dim[i] = uint32_t(dim[i]);
+  for (int i = 0; i < 3; ++i) map.stride[i] = stride[i];
+  std::memcpy(encoded, &map, sizeof map);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuLaunchKernel(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                        CUstream stream, void** arguments, void**) {
+  const Launch launch{as<Function>(function)->name, *static_cast<fa3::ForwardParams*>(arguments[0])};
+  if (stream && as<Stream>(stream)->capturing) return as<Stream>(stream)->captured.push_back(launch), CUDA_SUCCESS;
+  return run(launch);
+}
+}
