@@ -40,7 +40,9 @@ TEST_CASE("strides beyond 2^31 elements", "[extremes]") {
     packed.emplace_back(2 * slice_bytes);
     apart.emplace_back(bytes);
     std::vector<uint16_t> values(2 * F::slice, poison16);
-    if (t < 3) tools::fill_normal(tools::mix(tools::seed_of_run(), 90 + uint64_t(t)), values.data(), values.size(), FA3_DTYPE_BF16);
+    if (t < 3)
+      tools::fill_normal(tools::mix(tools::seed_of_run(), 90 + uint64_t(t)), values.data(), values.size(),
+                         FA3_DTYPE_BF16);
     packed[size_t(t)].upload(values.data(), 2 * slice_bytes);
     apart[size_t(t)].upload(values.data(), slice_bytes);
     apart[size_t(t)].upload(values.data() + F::slice, slice_bytes, size_t(F::far) * 2);

@@ -59,7 +59,8 @@ TEST_CASE("a capture in a fresh context is refused until the kernels are loaded"
           const std::string message = fa3_last_error_message();
           const tools::Graph empty = tools::Graph::end(stream);  // throws if the refusal spoilt the capture
           if (cold != FA3_ERROR_NOT_LOADED) return std::string("a cold capture returned ") + fa3_status_string(cold);
-          if (message.find("fa3_preload") == std::string::npos) return "the message does not name fa3_preload: " + message;
+          if (message.find("fa3_preload") == std::string::npos)
+            return "the message does not name fa3_preload: " + message;
 
           if (fa3_preload() != FA3_OK) return fa3_last_error_message();
           tools::Graph::begin(stream);

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """A Llama-style model from transformers (random weights, GQA, prefill) with its attention replaced by libfa3.so.
 
-The model's logits with the library's attention must be as close to the same model in float32 as the logits with its own
-attention (sdpa, and eager) are: relative RMS error at most 1.25 times the smaller of the two, plus a floor of a hundredth of
-the dtype's unit roundoff; and the largest error at most 1.25 times, plus a floor of one unit roundoff of the largest logit.
-In bf16 and fp16. Exit status 0, 1 if a comparison fails, 77 if there is no GPU or no transformers.
+The model's logits with the library's attention must be as close to the same model in float32 as the logits with its
+own attention (sdpa, and eager) are: relative RMS error at most 1.25 times the smaller of the two, plus a floor of a
+hundredth of the dtype's unit roundoff; and the largest error at most 1.25 times, plus a floor of one unit roundoff of
+the largest logit. In bf16 and fp16. Exit status 0, 1 if a comparison fails, 77 if there is no GPU or no transformers.
 """
+
 import argparse
 import math
 import pathlib
@@ -14,17 +15,18 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/fa3-bench"))
 import fa3_ctypes  # noqa: E402
 
-UNIT_ROUNDOFF = {"bf16": 2.0 ** -9, "fp16": 2.0 ** -12}
+UNIT_ROUNDOFF = {"bf16": 2.0**-9, "fp16": 2.0**-12}
 
 
 class Fa3Attention:
-    """transformers' attention function: query (batch, heads, seqlen, head_dim) as views, output (batch, seqlen, heads, ...)."""
+    """transformers' attention function: query is a (batch, heads, seqlen, head_dim) view, output (batch, seqlen, ...."""
 
     def __init__(self, library):
         self.library, self.calls = library, 0
 
     def __call__(self, module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, **_):
         import torch
+
         assert attention_mask is None and dropout == 0.0, "only plain causal or full attention is replaced"
         causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
         # The transposed views are just strides to the library: nothing is copied.
@@ -49,11 +51,19 @@ class ReferenceAttention(Fa3Attention):
 def build(options):
     import torch
     import transformers
+
     config = transformers.LlamaConfig(
-        vocab_size=options.vocabulary, hidden_size=options.hidden, intermediate_size=options.hidden * 11 // 4,
-        num_hidden_layers=options.layers, num_attention_heads=options.heads, num_key_value_heads=options.kv_heads,
-        head_dim=options.head_dim, max_position_embeddings=max(2048, options.seqlen), use_cache=False,
-        initializer_range=options.initializer_range)
+        vocab_size=options.vocabulary,
+        hidden_size=options.hidden,
+        intermediate_size=options.hidden * 11 // 4,
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.heads,
+        num_key_value_heads=options.kv_heads,
+        head_dim=options.head_dim,
+        max_position_embeddings=max(2048, options.seqlen),
+        use_cache=False,
+        initializer_range=options.initializer_range,
+    )
     torch.manual_seed(options.seed)
     with torch.device(options.device):
         model = transformers.LlamaForCausalLM(config).eval()
@@ -63,6 +73,7 @@ def build(options):
 
 def logits_of(model, tokens, attention):
     import torch
+
     model.set_attn_implementation(attention)
     assert model.config._attn_implementation == attention, model.config._attn_implementation
     with torch.no_grad():
@@ -71,17 +82,22 @@ def logits_of(model, tokens, attention):
 
 def errors(logits, reference):
     difference = (logits - reference).double()
-    return (difference.square().mean().sqrt() / reference.double().square().mean().sqrt()).item(), difference.abs().max().item()
+    return (
+        difference.square().mean().sqrt() / reference.double().square().mean().sqrt()
+    ).item(), difference.abs().max().item()
 
 
 def compare(name, dtype, model, tokens, attention, reference, options):
     """Prints this dtype's lines of the table; True if the rule holds."""
     import torch
+
     model.to(dtype)
     own = {which: errors(logits_of(model, tokens, which), reference) for which in ("sdpa", "eager")}
     attention.calls = 0
     logits = logits_of(model, tokens, "fa3")
-    assert attention.calls == options.layers, f"the library was called {attention.calls} times in {options.layers} layers"
+    assert attention.calls == options.layers, (
+        f"the library was called {attention.calls} times in {options.layers} layers"
+    )
     rms, largest = errors(logits, reference)
     agreement = (logits.argmax(-1) == reference.argmax(-1)).double().mean().item()
     for which, (own_rms, own_largest) in own.items():
@@ -90,8 +106,11 @@ def compare(name, dtype, model, tokens, attention, reference, options):
     rms_limit = 1.25 * min(e[0] for e in own.values()) + 0.01 * u
     largest_limit = 1.25 * min(e[1] for e in own.values()) + u * reference.abs().max().item()
     good = math.isfinite(rms) and rms <= rms_limit and largest <= largest_limit
-    print(f"{name:5s} {'fa3':6s} {rms:12.4e} {largest:12.4e}   limits {rms_limit:.4e} {largest_limit:.4e}   "
-          f"same top token in {100 * agreement:.2f}%   {'ok' if good else 'FAILED'}", flush=True)
+    print(
+        f"{name:5s} {'fa3':6s} {rms:12.4e} {largest:12.4e}   limits {rms_limit:.4e} {largest_limit:.4e}   "
+        f"same top token in {100 * agreement:.2f}%   {'ok' if good else 'FAILED'}",
+        flush=True,
+    )
     return good
 
 
@@ -106,9 +125,13 @@ def main():
     parser.add_argument("--vocabulary", type=int, default=32000)
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--seqlen", type=int, default=2048)
-    parser.add_argument("--initializer-range", type=float, default=0.03, help="larger weights make attention less uniform")
+    parser.add_argument(
+        "--initializer-range", type=float, default=0.03, help="larger weights make attention less uniform"
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--cpu", action="store_true", help="the library's CPU reference instead of its kernels (small sizes!)")
+    parser.add_argument(
+        "--cpu", action="store_true", help="the library's CPU reference instead of its kernels (small sizes!)"
+    )
     options = parser.parse_args()
     options.device = "cpu" if options.cpu else "cuda"
     try:
@@ -128,9 +151,12 @@ def main():
     attention = (ReferenceAttention if options.cpu else Fa3Attention)(library)
     transformers.AttentionInterface.register("fa3", attention)
 
-    print(f"Llama-style, {options.layers} layers, hidden {options.hidden}, {options.heads} heads over {options.kv_heads}, head_dim "
-          f"{options.head_dim}, batch {options.batch}, {options.seqlen} tokens; transformers {transformers.__version__}, "
-          f"{'CPU reference' if options.cpu else torch.cuda.get_device_name()}")
+    print(
+        f"Llama-style, {options.layers} layers, hidden {options.hidden}, {options.heads} heads over "
+        f"{options.kv_heads}, head_dim {options.head_dim}, batch {options.batch}, {options.seqlen} tokens; "
+        f"transformers {transformers.__version__}, "
+        f"{'CPU reference' if options.cpu else torch.cuda.get_device_name()}"
+    )
     print(f"{'':5s} {'':6s} {'rel. RMS':>12s} {'largest':>12s}   logits against the same model in float32")
     good = True
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):

@@ -19,7 +19,8 @@ TEST_CASE("refused calls launch nothing", "[refusals]") {
 
   CHECK(fa3_forward(&params, nullptr, FA3_FORWARD_WORKSPACE_BYTES, stream.get()) == FA3_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("workspace"));
-  CHECK(fa3_forward(&params, workspace.at(0), FA3_FORWARD_WORKSPACE_BYTES - 1, stream.get()) == FA3_ERROR_WORKSPACE_TOO_SMALL);
+  CHECK(fa3_forward(&params, workspace.at(0), FA3_FORWARD_WORKSPACE_BYTES - 1, stream.get()) ==
+        FA3_ERROR_WORKSPACE_TOO_SMALL);
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("workspace"));
   CHECK(fa3_forward(&params, workspace.at(8), FA3_FORWARD_WORKSPACE_BYTES, stream.get()) == FA3_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("workspace"));

@@ -55,9 +55,10 @@ void borders(const Variant& variant) {
   const auto problem = [&](int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads, int64_t heads_kv) {
     return plain_problem(variant, batch, seqlen_q, seqlen_k, heads, heads_kv, seed_for(variant, number++));
   };
-  const int64_t lengths[][2] = {{1, 1},           {1, Bc},         {1, ring + 1},   {Br, Bc},           {Br, Bc + 1},
-                                {Br + 1, Bc - 1}, {63, 2 * Bc},    {64, ring},      {65, ring + Bc},    {Br - 1, ring - 1},
-                                {2 * Br, 2},      {3 * Br + 5, 3}, {Br, 2 * ring},  {2 * Br, 2 * Br},   {129, 2 * ring + 7}};
+  const int64_t lengths[][2] = {
+      {1, 1},           {1, Bc},         {1, ring + 1},  {Br, Bc},         {Br, Bc + 1},
+      {Br + 1, Bc - 1}, {63, 2 * Bc},    {64, ring},     {65, ring + Bc},  {Br - 1, ring - 1},
+      {2 * Br, 2},      {3 * Br + 5, 3}, {Br, 2 * ring}, {2 * Br, 2 * Br}, {129, 2 * ring + 7}};
   for (const auto& [seqlen_q, seqlen_k] : lengths) {
     Problem p = problem(2, seqlen_q, seqlen_k, 2, 1);
     run(p, variant);
@@ -77,11 +78,14 @@ void borders(const Variant& variant) {
   run(no_lse, variant);
 }
 
-// Views: slices of a packed QKV tensor, padding of every dimension, every storage order, shared (stride 0) heads and batch.
+// Views: slices of a packed QKV tensor, padding of every dimension, every storage order, shared (stride 0) heads and
+// batch.
 void views(const Variant& variant) {
   gpu();
   int number = 2000;
-  const auto problem = [&] { return plain_problem(variant, 2, variant.Br + 17, variant.Br + 17, 4, 2, seed_for(variant, number++)); };
+  const auto problem = [&] {
+    return plain_problem(variant, 2, variant.Br + 17, variant.Br + 17, 4, 2, seed_for(variant, number++));
+  };
   Problem packed = problem();
   packed.packed_qkv = true;
   run(packed, variant);
@@ -99,7 +103,8 @@ void views(const Variant& variant) {
 void patterns(const Variant& variant) {
   gpu();
   for (int i = 0; i < pattern_count; ++i) {
-    Problem p = plain_problem(variant, 1, variant.Br + 31, 3 * variant.stages * variant.Bc + 11, 2, 1, seed_for(variant, 3000 + i));
+    Problem p = plain_problem(variant, 1, variant.Br + 31, 3 * variant.stages * variant.Bc + 11, 2, 1,
+                              seed_for(variant, 3000 + i));
     p.pattern = Pattern(i);
     run(p, variant);
   }

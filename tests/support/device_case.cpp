@@ -50,12 +50,14 @@ fa3_status DeviceCase::try_launch(const tools::Stream& stream) const {
 
 void DeviceCase::launch(const tools::Stream& stream) const {
   if (const fa3_status status = try_launch(stream); status != FA3_OK)
-    throw std::runtime_error(std::string("fa3_forward: ") + fa3_status_string(status) + ": " + fa3_last_error_message());
+    throw std::runtime_error(std::string("fa3_forward: ") + fa3_status_string(status) + ": " +
+                             fa3_last_error_message());
 }
 
 void DeviceCase::download(const tools::Stream& stream, Case& into) const {
   stream.synchronize();
-  for (int image : outputs_) buffers_[size_t(image)].download(into.images[size_t(image)].data(), initial_[size_t(image)].size());
+  for (int image : outputs_)
+    buffers_[size_t(image)].download(into.images[size_t(image)].data(), initial_[size_t(image)].size());
 }
 
 std::string DeviceCase::check_workspace() const {
@@ -63,7 +65,8 @@ std::string DeviceCase::check_workspace() const {
   workspace_.download(bytes.data(), bytes.size());
   for (size_t i = 0; i < bytes.size(); ++i) {
     const bool inside = i >= workspace_at && i < workspace_at + FA3_FORWARD_WORKSPACE_BYTES;
-    if (!inside && bytes[i] != workspace_guard) return "byte " + std::to_string(int64_t(i) - int64_t(workspace_at)) + " around the workspace was overwritten";
+    if (!inside && bytes[i] != workspace_guard)
+      return "byte " + std::to_string(int64_t(i) - int64_t(workspace_at)) + " around the workspace was overwritten";
   }
   return "";
 }

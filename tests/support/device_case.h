@@ -39,8 +39,8 @@ class DeviceCase {
   uint64_t fills_ = 0;
 };
 
-// Runs the case `repeats` times with differently filled workspaces: the first result is verified, the others must have the
-// same bits. Returns "" or what went wrong; never asserts, so any thread may call it.
+// Runs the case `repeats` times with differently filled workspaces: the first result is verified, the others must have
+// the same bits. Returns "" or what went wrong; never asserts, so any thread may call it.
 std::string run_and_verify(Case& made, const Expected& expected, const tools::Stream& stream, int repeats = 3);
 std::string run_and_verify(const Problem& problem, const tools::Stream& stream, int repeats = 3);
 

@@ -49,8 +49,8 @@ View add_view(Case& made, const Layout& layout, fa3_dtype dtype, int shift) {
   return {layout, add_image(made, layout.extent(), element, shift), guard_bytes + 16 * shift, dtype};
 }
 
-// Elements of rows (tensor, batch, head, row): N(0,1), then the pattern's change. Depends on indices only, so that views
-// that share memory (stride 0) and any layout hold the same numbers.
+// Elements of rows (tensor, batch, head, row): N(0,1), then the pattern's change. Depends on indices only, so that
+// views that share memory (stride 0) and any layout hold the same numbers.
 class Filler {
  public:
   explicit Filler(const Problem& p) : p_(p) {

@@ -13,7 +13,8 @@ namespace fa3::test {
 // One allocation's bytes.
 using Image = std::vector<std::byte>;
 
-// Both formats read these 16 bits as NaN. Inputs hold them beyond the valid elements, outputs everywhere before the call.
+// Both formats read these 16 bits as NaN. Inputs hold them beyond the valid elements, outputs everywhere before the
+// call.
 inline constexpr uint16_t poison16 = 0x7fab;
 inline constexpr uint32_t poison32 = 0x7fabbeef;
 
@@ -47,8 +48,8 @@ struct Case {
   fa3_forward_params host_params();
 };
 
-// Empty if every byte of the outputs' images outside the valid elements still holds its poison and every valid element was
-// written; otherwise where not.
+// Empty if every byte of the outputs' images outside the valid elements still holds its poison and every valid element
+// was written; otherwise where not.
 std::string check_poison(const Case& made);
 
 }  // namespace fa3::test

@@ -62,7 +62,8 @@ static std::string check_empty_rows(const Problem& p, const Output& ours) {
     for (int64_t i = 0; i < p.seqlen_q; ++i)
       for (int64_t h = 0; h < p.heads; ++h) {
         const bool empty = p.visible_keys(i) == 0;
-        const std::string row = " of batch " + std::to_string(b) + " row " + std::to_string(i) + " head " + std::to_string(h);
+        const std::string row =
+            " of batch " + std::to_string(b) + " row " + std::to_string(i) + " head " + std::to_string(h);
         const float* o = &ours.o[size_t(((b * p.seqlen_q + i) * p.heads + h) * p.head_dim)];
         for (int64_t c = 0; c < p.head_dim; ++c)
           if (empty ? o[c] != 0 : !std::isfinite(o[c]))
@@ -78,8 +79,8 @@ static std::string compare(const char* what, double ours, double plain, double f
   const double limit = 1.25 * plain + floor;
   if (ours <= limit) return "";
   char text[200];
-  std::snprintf(text, sizeof text, "%s error %.4g exceeds %.4g = 1.25 * %.4g (plain float32 code) + %.4g", what, ours, limit,
-                plain, floor);
+  std::snprintf(text, sizeof text, "%s error %.4g exceeds %.4g = 1.25 * %.4g (plain float32 code) + %.4g", what, ours,
+                limit, plain, floor);
   return text;
 }
 
@@ -95,7 +96,8 @@ std::string verify(const Case& made, const Expected& expected) {
   std::string problem = compare("O's RMS", o.rms, o_plain.rms, u * o.size_rms * (0.05 + scatter));
   if (problem.empty()) problem = compare("O's largest", o.max, o_plain.max, 2 * u * o.size_max);
   if (!problem.empty() || !p.want_lse) return problem;
-  const Errors l = errors(ours.lse, expected.reference.lse), l_plain = errors(expected.plain.lse, expected.reference.lse);
+  const Errors l = errors(ours.lse, expected.reference.lse),
+               l_plain = errors(expected.plain.lse, expected.reference.lse);
   problem = compare("LSE's RMS", l.rms, l_plain.rms, 0x1p-20 * (1 + l.size_rms));
   if (problem.empty()) problem = compare("LSE's largest", l.max, l_plain.max, 0x1p-19 * (1 + l.size_max));
   return problem;
@@ -107,7 +109,8 @@ Ratios ratios(const Case& made, const Expected& expected) {
   const Errors o = errors(ours.o, expected.reference.o), o_plain = errors(expected.plain.o, expected.reference.o);
   Ratios result{ratio(o.rms, o_plain.rms), ratio(o.max, o_plain.max), 1, 1};
   if (!made.problem.want_lse) return result;
-  const Errors l = errors(ours.lse, expected.reference.lse), l_plain = errors(expected.plain.lse, expected.reference.lse);
+  const Errors l = errors(ours.lse, expected.reference.lse),
+               l_plain = errors(expected.plain.lse, expected.reference.lse);
   result.lse_rms = ratio(l.rms, l_plain.rms);
   result.lse_max = ratio(l.max, l_plain.max);
   return result;

@@ -26,17 +26,17 @@ struct Expected {
 };
 Expected expect(Case& made);
 
-// Empty if the outputs in the images are right: every valid element written, every other byte untouched, rows without keys
-// exactly 0 and -inf, and both errors (RMS and maximum) of O and of LSE at most
+// Empty if the outputs in the images are right: every valid element written, every other byte untouched, rows without
+// keys exactly 0 and -inf, and both errors (RMS and maximum) of O and of LSE at most
 //
 //     1.25 * (error of plain_forward) + floor
 //
 // with u the dtype's unit roundoff (2^-9 bf16, 2^-12 fp16) and n the number of elements:
 //   O    rms: u * rms(O) * (0.05 + 2/sqrt(n))    max: 2 u * max|O|
 //   LSE  rms: 2^-20 * (1 + rms(LSE))             max: 2^-19 * (1 + max|LSE|)
-// The floors of O allow for luck in a few elements: what the roundings of P and of O can each do to the largest element (half an
-// ulp, of which the plain code's P, exactly 1 at the row maximum, is spared the first), and the scatter of an RMS over n.
-// Those of LSE allow for the hardware's exp2 and log2 (2 ulp each) and truncating tensor-core sums.
+// The floors of O allow for luck in a few elements: what the roundings of P and of O can each do to the largest element
+// (half an ulp, of which the plain code's P, exactly 1 at the row maximum, is spared the first), and the scatter of an
+// RMS over n. Those of LSE allow for the hardware's exp2 and log2 (2 ulp each) and truncating tensor-core sums.
 std::string verify(const Case& made, const Expected& expected);
 
 // The ratios of the last line of a report: our errors over the plain code's.

@@ -10,7 +10,8 @@ namespace fa3::test {
 
 namespace {
 
-// Rows of one (batch, head) as float32, transposed if wanted: S then sums over head_dim in order, for many keys at a time.
+// Rows of one (batch, head) as float32, transposed if wanted: S then sums over head_dim in order, for many keys at a
+// time.
 std::vector<float> widen(const Case& made, const View& view, int64_t b, int64_t h, bool transposed) {
   const int64_t rows = view.layout.dim[1], d = view.layout.dim[3];
   const uint16_t* data = view.data<uint16_t>(made.images);
@@ -18,7 +19,8 @@ std::vector<float> widen(const Case& made, const View& view, int64_t b, int64_t 
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t index[4] = {b, i, h, 0};
     const uint16_t* row = data + view.layout.position(index);
-    for (int64_t c = 0; c < d; ++c) out[size_t(transposed ? c * rows + i : i * d + c)] = tools::from_half(row[c], view.dtype);
+    for (int64_t c = 0; c < d; ++c)
+      out[size_t(transposed ? c * rows + i : i * d + c)] = tools::from_half(row[c], view.dtype);
   }
   return out;
 }

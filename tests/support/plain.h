@@ -9,8 +9,9 @@ struct Output {
   std::vector<float> o, lse;
 };
 
-// The same mathematics as the kernels, from the same inputs, without any cleverness: S in float32, softmax in two passes in
-// float32, P rounded to the input dtype, O accumulated in float32, divided by the sum and rounded to the output dtype.
+// The same mathematics as the kernels, from the same inputs, without any cleverness: S in float32, softmax in two
+// passes in float32, P rounded to the input dtype, O accumulated in float32, divided by the sum and rounded to the
+// output dtype.
 Output plain_forward(const Case& made);
 
 }  // namespace fa3::test

@@ -35,7 +35,8 @@ static std::string describe(const char* which, const Storage& s) {
 std::string Problem::describe() const {
   constexpr const char* masks[] = {"full", "top-left", "bottom-right"};
   char text[256];
-  std::snprintf(text, sizeof text, "%s %s batch=%lld seqlen_q=%lld seqlen_k=%lld heads=%lld/%lld head_dim=%lld scale=%.4g %s%s%s",
+  std::snprintf(text, sizeof text,
+                "%s %s batch=%lld seqlen_q=%lld seqlen_k=%lld heads=%lld/%lld head_dim=%lld scale=%.4g %s%s%s",
                 tools::dtype_name(dtype), masks[mask], (long long)batch, (long long)seqlen_q, (long long)seqlen_k,
                 (long long)heads, (long long)heads_kv, (long long)head_dim, scale(), name(pattern),
                 want_lse ? "" : " no-lse", packed_qkv ? " packed-qkv" : "");
@@ -52,7 +53,8 @@ fa3_dtype dtype_of(const Variant& variant) { return variant.dtype == Dtype::bf16
 static int64_t smallest_head_dim(const Variant& variant) {
   int below = 0;
   for (const Variant& other : variants)
-    if (other.kernel == variant.kernel && other.dtype == variant.dtype && other.mask == variant.mask && other.d < variant.d)
+    if (other.kernel == variant.kernel && other.dtype == variant.dtype && other.mask == variant.mask &&
+        other.d < variant.d)
       below = std::max(below, other.d);
   return below + 8;
 }
@@ -110,7 +112,9 @@ static void random_shape(Problem& p, const Variant& variant, Random& random) {
 
 // Cheaper by whatever is largest, keeping the shape's character.
 static void fit_budget(Problem& p, double budget) {
-  const auto work = [&] { return double(p.batch) * double(p.heads) * double(p.seqlen_q) * double(p.seqlen_k) * double(p.head_dim); };
+  const auto work = [&] {
+    return double(p.batch) * double(p.heads) * double(p.seqlen_q) * double(p.seqlen_k) * double(p.head_dim);
+  };
   while (work() > budget && p.batch > 1) --p.batch;
   while (work() > budget && p.heads > p.heads_kv) p.heads -= p.heads_kv;
   while (work() > budget && p.heads_kv > 1) p.heads = --p.heads_kv;
@@ -122,7 +126,9 @@ Problem random_problem(const Variant& variant, uint64_t seed, double budget) {
   Problem p;
   p.seed = seed;
   p.dtype = dtype_of(variant);
-  p.mask = !variant.causal() ? FA3_MASK_NONE : random.chance(0.5) ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_CAUSAL_TOP_LEFT;
+  p.mask = !variant.causal()    ? FA3_MASK_NONE
+           : random.chance(0.5) ? FA3_MASK_CAUSAL_BOTTOM_RIGHT
+                                : FA3_MASK_CAUSAL_TOP_LEFT;
   p.head_dim = random.chance(0.5) ? variant.d : 8 * random.between(smallest_head_dim(variant) / 8, variant.d / 8);
   random_shape(p, variant, random);
   fit_budget(p, budget);

@@ -1,5 +1,5 @@
-// The judges judged, on the CPU: a blocked online softmax in float32 stands in for the kernels and must pass, and every kind
-// of damage to its result must be found.
+// The judges judged, on the CPU: a blocked online softmax in float32 stands in for the kernels and must pass, and every
+// kind of damage to its result must be found.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
@@ -19,7 +19,8 @@ using Catch::Matchers::WithinAbs;
 
 namespace {
 
-// Algorithm 2's arithmetic for one row: blocks of Bc keys, running maximum, P rounded against it, O rescaled in float32.
+// Algorithm 2's arithmetic for one row: blocks of Bc keys, running maximum, P rounded against it, O rescaled in
+// float32.
 void online_row(const Case& made, int64_t Bc, int64_t b, int64_t h, int64_t i, float* o, float& lse) {
   const Problem& p = made.problem;
   const int64_t d = p.head_dim, kv = h / (p.heads / p.heads_kv), visible = p.visible_keys(i);
@@ -160,8 +161,8 @@ TEST_CASE("an online softmax passes on random problems of every row") {
       const double values[] = {r.o_rms, r.o_max, r.lse_rms, r.lse_max};
       for (int n = 0; n < 4; ++n) worst[n] = std::max(worst[n], values[n]);
     }
-  std::printf("worst errors over the plain code's: O rms %.2f max %.2f, LSE rms %.2f max %.2f\n", worst[0], worst[1], worst[2],
-              worst[3]);
+  std::printf("worst errors over the plain code's: O rms %.2f max %.2f, LSE rms %.2f max %.2f\n", worst[0], worst[1],
+              worst[2], worst[3]);
 }
 
 TEST_CASE("every kind of damage is found") {

@@ -9,15 +9,17 @@
 
 namespace fa3::tools {
 
-// cuda.h renames most functions (cuMemAlloc is cuMemAlloc_v2); the macro argument is expanded first, so member and symbol
-// both get the versioned name that matches the prototype.
-#define FA3_DRIVER_FUNCTIONS(X)                                                                                        \
-  X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)              \
-  X(cuDeviceGetAttribute) X(cuDeviceGetPCIBusId) X(cuDeviceTotalMem) X(cuCtxCreate) X(cuCtxDestroy) X(cuCtxSetCurrent) X(cuCtxSynchronize)    \
-  X(cuMemAlloc) X(cuMemFree) X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemsetD8) X(cuMemGetInfo) X(cuStreamCreate)           \
-  X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate)             \
-  X(cuEventDestroy) X(cuEventRecord) X(cuEventSynchronize) X(cuEventElapsedTime) X(cuGraphInstantiate)                 \
-  X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy)
+// cuda.h renames most functions (cuMemAlloc is cuMemAlloc_v2); the macro argument is expanded first, so member and
+// symbol both get the versioned name that matches the prototype.
+#define FA3_DRIVER_FUNCTIONS(X)                                                                                     \
+  X(cuInit)                                                                                                         \
+  X(cuDriverGetVersion) X(cuGetErrorName) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)                     \
+      X(cuDeviceGetAttribute) X(cuDeviceGetPCIBusId) X(cuDeviceTotalMem) X(cuCtxCreate) X(cuCtxDestroy)             \
+          X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuMemAlloc) X(cuMemFree) X(cuMemcpyHtoD) X(cuMemcpyDtoH)         \
+              X(cuMemsetD8) X(cuMemGetInfo) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize)             \
+                  X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) \
+                      X(cuEventSynchronize) X(cuEventElapsedTime) X(cuGraphInstantiate) X(cuGraphLaunch)            \
+                          X(cuGraphExecDestroy) X(cuGraphDestroy)
 
 struct Driver {
 #define FA3_MEMBER(name) decltype(&::name) name = nullptr;

@@ -37,7 +37,9 @@ inline float from_fp16(uint16_t bits) {
   return std::bit_cast<float>(sign | (exponent == 31 ? 0x7f800000 : (exponent + 112) << 23) | mantissa << 13);
 }
 
-inline uint16_t to_half(float value, fa3_dtype dtype) { return dtype == FA3_DTYPE_BF16 ? to_bf16(value) : to_fp16(value); }
+inline uint16_t to_half(float value, fa3_dtype dtype) {
+  return dtype == FA3_DTYPE_BF16 ? to_bf16(value) : to_fp16(value);
+}
 inline float from_half(uint16_t bits, fa3_dtype dtype) {
   return dtype == FA3_DTYPE_BF16 ? from_bf16(bits) : from_fp16(bits);
 }

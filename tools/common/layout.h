@@ -11,9 +11,10 @@ struct Layout {
   std::vector<int64_t> dim, stride;
 
   // order: the dims from the outermost to the innermost in memory. pad[i]: elements left unused after each run of dim
-  // order[i] (empty: none). Dim 2 of order {0, 1, 2, 3} padded by 64 leaves 64 elements between one position's heads and
-  // the next position.
-  static Layout make(const std::vector<int64_t>& dim, const std::vector<int>& order, const std::vector<int64_t>& pad = {});
+  // order[i] (empty: none). Dim 2 of order {0, 1, 2, 3} padded by 64 leaves 64 elements between one position's heads
+  // and the next position.
+  static Layout make(const std::vector<int64_t>& dim, const std::vector<int>& order,
+                     const std::vector<int64_t>& pad = {});
   static Layout packed(const std::vector<int64_t>& dim);
 
   int rank() const { return int(dim.size()); }

@@ -45,7 +45,8 @@ Overhead host_overhead(int calls) {
   }
   stream.synchronize();
   std::sort(microseconds.begin(), microseconds.end());
-  return {microseconds[microseconds.size() / 2], microseconds.front(), microseconds[microseconds.size() * 99 / 100], calls};
+  return {microseconds[microseconds.size() / 2], microseconds.front(), microseconds[microseconds.size() * 99 / 100],
+          calls};
 }
 
 }  // namespace fa3::tools

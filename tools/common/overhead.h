@@ -9,9 +9,9 @@ struct Overhead {
   int calls = 0;
 };
 
-// Times each of `calls` calls on its own, on a tiny problem. The parameters (pointers, lengths) change from call to call,
-// and the stream is drained every 64 calls, so that neither remembered descriptors nor a full launch queue is measured.
-// Needs a current context with the kernels loaded.
+// Times each of `calls` calls on its own, on a tiny problem. The parameters (pointers, lengths) change from call to
+// call, and the stream is drained every 64 calls, so that neither remembered descriptors nor a full launch queue is
+// measured. Needs a current context with the kernels loaded.
 Overhead host_overhead(int calls = 4096);
 
 }  // namespace fa3::tools

@@ -7,7 +7,8 @@
 
 namespace fa3::tools {
 
-// Calls body(begin, end) on disjoint ranges that cover [0, count). `grain`: fewer items than that are not worth a thread.
+// Calls body(begin, end) on disjoint ranges that cover [0, count). `grain`: fewer items than that are not worth a
+// thread.
 template <class Body>
 void parallel_for(int64_t count, int64_t grain, const Body& body) {
   const int64_t cores = std::max(1u, std::thread::hardware_concurrency());

@@ -1,5 +1,5 @@
-// Seeded random numbers. Values are a function of (seed, index) alone, so threads need no order and any part of a tensor
-// can be made again.
+// Seeded random numbers. Values are a function of (seed, index) alone, so threads need no order and any part of a
+// tensor can be made again.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -42,9 +42,9 @@ TEST_CASE("the default grid is the paper's") {
 }
 
 TEST_CASE("single points and wrong options") {
-  const auto points =
-      parse({"--dtype", "bf16", "--head-dim=128", "--causal", "1", "--batch", "2", "--seqlen", "100", "--seqlen-k", "300",
-             "--heads", "8", "--kv-heads", "2"}).grid.points();
+  const auto points = parse({"--dtype", "bf16", "--head-dim=128", "--causal", "1", "--batch", "2", "--seqlen", "100",
+                             "--seqlen-k", "300", "--heads", "8", "--kv-heads", "2"})
+                          .grid.points();
   REQUIRE(points.size() == 1);
   CHECK(points[0].label() == "bf16 d128 causal batch 2 seqlen 100 heads 8/2 seqlen_k 300");
   CHECK(points[0].visible_keys(0) == 201);
@@ -82,10 +82,13 @@ TEST_CASE("reports") {
   refused.problem = "k.stride[3] is 2, must be 1";
   report.results = {good, refused};
   const std::string csv = printed(report, &Report::print_csv);
-  CHECK_THAT(csv, ContainsSubstring("direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked,"));
+  CHECK_THAT(csv, ContainsSubstring(
+                      "direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked,"));
   CHECK_THAT(csv, ContainsSubstring("fwd,bf16,64,0,32,512,32,32,0.20000,0.20000,343.6,1,fa3_fwd_bf16_d64_full,512,"));
-  CHECK_THAT(printed(report, &Report::print_json), ContainsSubstring("\"A \\\"card\\\"\"") && ContainsSubstring("\"tflops\": 343.60"));
-  CHECK_THAT(printed(report, &Report::print_table), ContainsSubstring("1071 TFLOP/s") && ContainsSubstring("FAILED: k.stride[3]"));
+  CHECK_THAT(printed(report, &Report::print_json),
+             ContainsSubstring("\"A \\\"card\\\"\"") && ContainsSubstring("\"tflops\": 343.60"));
+  CHECK_THAT(printed(report, &Report::print_table),
+             ContainsSubstring("1071 TFLOP/s") && ContainsSubstring("FAILED: k.stride[3]"));
 }
 
 TEST_CASE("the check finds a wrong row, a wrong LSE and an element that was not written") {
@@ -96,7 +99,8 @@ TEST_CASE("the check finds a wrong row, a wrong LSE and an element that was not 
     tools::fill_normal(uint64_t(t), tensors[t].data(), tensors[t].size(), point.dtype);
   }
   std::vector<float> lse(size_t(point.batch * point.heads * point.seqlen));
-  const auto params = point.params(tensors[0].data(), tensors[1].data(), tensors[2].data(), tensors[3].data(), lse.data());
+  const auto params =
+      point.params(tensors[0].data(), tensors[1].data(), tensors[2].data(), tensors[3].data(), lse.data());
   REQUIRE(fa3_reference_forward(&params, 1) == FA3_OK);
   const HostTensors host{tensors[0].data(), tensors[1].data(), tensors[2].data(), tensors[3].data(), lse.data()};
   const auto verdict = [&] { return check_rows(point, host, 2000, 7); };

@@ -13,7 +13,9 @@ namespace fa3::bench {
 static std::string check_row(const Point& p, const HostTensors& t, int64_t b, int64_t i, int64_t h) {
   const int64_t d = p.head_dim, kv = h / (p.heads / p.kv_heads), n = p.visible_keys(i);
   const uint16_t *q = t.q + ((b * p.seqlen + i) * p.heads + h) * d, *o = t.o + ((b * p.seqlen + i) * p.heads + h) * d;
-  const auto key = [&](const uint16_t* tensor, int64_t j) { return tensor + ((b * p.seqlen_k + j) * p.kv_heads + kv) * d; };
+  const auto key = [&](const uint16_t* tensor, int64_t j) {
+    return tensor + ((b * p.seqlen_k + j) * p.kv_heads + kv) * d;
+  };
 
   std::vector<double> s(size_t(n), 0.0), expected(size_t(d), 0.0);
   double m = -INFINITY, l = 0;
@@ -32,8 +34,8 @@ static std::string check_row(const Point& p, const HostTensors& t, int64_t b, in
   for (double& x : expected) largest = std::max(largest, std::abs(x = n ? x / l : 0));
 
   const auto where = [&](const char* what, double is, double should) {
-    return std::string(what) + " of batch " + std::to_string(b) + " row " + std::to_string(i) + " head " + std::to_string(h) +
-           " is " + std::to_string(is) + ", should be " + std::to_string(should);
+    return std::string(what) + " of batch " + std::to_string(b) + " row " + std::to_string(i) + " head " +
+           std::to_string(h) + " is " + std::to_string(is) + ", should be " + std::to_string(should);
   };
   for (int64_t c = 0; c < d; ++c) {
     const double is = tools::from_half(o[c], p.dtype), should = expected[size_t(c)];

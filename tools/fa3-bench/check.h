@@ -16,8 +16,9 @@ struct HostTensors {
 // What every element of o holds before the call: 0xffff, a NaN in both formats.
 inline constexpr unsigned char poison_byte = 0xff;
 
-// Compares `rows` rows (the first, the last and random ones) with float64, and requires that every element of o and lse was
-// written. An element may be off by 4 roundings of the row's largest element, an LSE by 2e-5 of its size. "" if right.
+// Compares `rows` rows (the first, the last and random ones) with float64, and requires that every element of o and lse
+// was written. An element may be off by 4 roundings of the row's largest element, an LSE by 2e-5 of its size. "" if
+// right.
 std::string check_rows(const Point& point, const HostTensors& tensors, int rows, uint64_t seed);
 
 }  // namespace fa3::bench

@@ -1,4 +1,5 @@
 """The ctypes structs agree with the library: sizes through its own checks, and a result of the CPU reference."""
+
 import ctypes
 import math
 import random
@@ -16,16 +17,26 @@ def main():
     def floats(count, fill=None):
         return (ctypes.c_float * count)(*(generator.gauss(0, 1) if fill is None else fill for _ in range(count)))
 
-    q, k, v = floats(batch * seqlen_q * heads * d), floats(batch * seqlen_k * heads_kv * d), floats(batch * seqlen_k * heads_kv * d)
+    q, k, v = (
+        floats(batch * seqlen_q * heads * d),
+        floats(batch * seqlen_k * heads_kv * d),
+        floats(batch * seqlen_k * heads_kv * d),
+    )
     o, lse = floats(batch * seqlen_q * heads * d, math.nan), floats(batch * heads * seqlen_q, math.nan)
 
     def tensor(array, *dims):
         return fa3.make_tensor(ctypes.addressof(array), "fp32", dims)
 
     scale = 0.3
-    params = library.params(tensor(q, batch, seqlen_q, heads, d), tensor(k, batch, seqlen_k, heads_kv, d),
-                            tensor(v, batch, seqlen_k, heads_kv, d), tensor(o, batch, seqlen_q, heads, d),
-                            tensor(lse, batch, heads, seqlen_q), "causal_bottom_right", scale)
+    params = library.params(
+        tensor(q, batch, seqlen_q, heads, d),
+        tensor(k, batch, seqlen_k, heads_kv, d),
+        tensor(v, batch, seqlen_k, heads_kv, d),
+        tensor(o, batch, seqlen_q, heads, d),
+        tensor(lse, batch, heads, seqlen_q),
+        "causal_bottom_right",
+        scale,
+    )
     library.reference(params, 1)
 
     worst = 0.0
@@ -34,12 +45,17 @@ def main():
             kv = h // (heads // heads_kv)
             for i in range(seqlen_q):
                 visible = i + 1 + seqlen_k - seqlen_q
-                row = lambda array, n, heads, at: array[((b * n + at[0]) * heads + at[1]) * d:][:d]
-                scores = [scale * sum(x * y for x, y in zip(row(q, seqlen_q, heads, (i, h)), row(k, seqlen_k, heads_kv, (j, kv))))
-                          for j in range(visible)]
+                row = lambda array, n, heads, at: array[((b * n + at[0]) * heads + at[1]) * d :][:d]
+                scores = [
+                    scale
+                    * sum(x * y for x, y in zip(row(q, seqlen_q, heads, (i, h)), row(k, seqlen_k, heads_kv, (j, kv))))
+                    for j in range(visible)
+                ]
                 total = sum(math.exp(s) for s in scores)
                 for c in range(d):
-                    expected = sum(math.exp(s) * row(v, seqlen_k, heads_kv, (j, kv))[c] for j, s in enumerate(scores)) / total
+                    expected = (
+                        sum(math.exp(s) * row(v, seqlen_k, heads_kv, (j, kv))[c] for j, s in enumerate(scores)) / total
+                    )
                     worst = max(worst, abs(row(o, seqlen_q, heads, (i, h))[c] - expected))
                 worst = max(worst, abs(lse[(b * heads + h) * seqlen_q + i] - math.log(total)))
     assert worst < 1e-6, worst
@@ -64,8 +80,10 @@ def main():
         assert "k.dim[2]" in str(error), error
     else:
         raise AssertionError("four query heads over three key heads were accepted")
-    print(f"ctypes agrees with {library.path}: {count} kernels, largest difference {worst:.1e}, "
-          f"{ctypes.sizeof(fa3.ForwardParams)}-byte parameters, {struct.calcsize('P') * 8}-bit pointers")
+    print(
+        f"ctypes agrees with {library.path}: {count} kernels, largest difference {worst:.1e}, "
+        f"{ctypes.sizeof(fa3.ForwardParams)}-byte parameters, {struct.calcsize('P') * 8}-bit pointers"
+    )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 Needs only the standard library; torch is imported by the functions that take its tensors.
 """
+
 import ctypes
 import os
 import pathlib
@@ -15,20 +16,49 @@ WORKSPACE_BYTES = 64
 
 
 class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("dtype", ctypes.c_int32), ("rank", ctypes.c_int32),
-                ("dim", ctypes.c_int64 * MAX_RANK), ("stride", ctypes.c_int64 * MAX_RANK)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("dim", ctypes.c_int64 * MAX_RANK),
+        ("stride", ctypes.c_int64 * MAX_RANK),
+    ]
 
 
 class ForwardParams(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("flags", ctypes.c_uint64), ("q", Tensor), ("k", Tensor), ("v", Tensor),
-                ("o", Tensor), ("lse", Tensor), ("mask", ctypes.c_int32), ("softmax_scale", ctypes.c_float)]
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("flags", ctypes.c_uint64),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("mask", ctypes.c_int32),
+        ("softmax_scale", ctypes.c_float),
+    ]
 
 
 class KernelInfo(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("name", ctypes.c_char * 64)] + [
-        (name, ctypes.c_int32) for name in ("dtype", "head_dim", "causal", "block_q", "block_kv", "stages", "threads",
-                                            "producer_registers", "consumer_registers", "shared_memory_bytes")] + [
-        ("tiles", ctypes.c_int64), ("grid", ctypes.c_int32)]
+    _fields_ = (
+        [("struct_size", ctypes.c_size_t), ("name", ctypes.c_char * 64)]
+        + [
+            (name, ctypes.c_int32)
+            for name in (
+                "dtype",
+                "head_dim",
+                "causal",
+                "block_q",
+                "block_kv",
+                "stages",
+                "threads",
+                "producer_registers",
+                "consumer_registers",
+                "shared_memory_bytes",
+            )
+        ]
+        + [("tiles", ctypes.c_int64), ("grid", ctypes.c_int32)]
+    )
 
 
 class Fa3Error(RuntimeError):
@@ -57,6 +87,7 @@ def make_tensor(data, dtype, dims, strides=None):
 def torch_tensor(tensor):
     """A fa3_tensor for a torch tensor, with its strides."""
     import torch
+
     name = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[tensor.dtype]
     return make_tensor(tensor.data_ptr(), name, tensor.shape, tensor.stride())
 
@@ -67,34 +98,47 @@ class Library:
         self.lib = lib = ctypes.CDLL(self.path)
         params, info = ctypes.POINTER(ForwardParams), ctypes.POINTER(KernelInfo)
         for name, result, arguments in (
-                ("fa3_forward_check", ctypes.c_int, [params]),
-                ("fa3_forward_workspace_size", ctypes.c_int, [params, ctypes.POINTER(ctypes.c_size_t)]),
-                ("fa3_forward", ctypes.c_int, [params, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
-                ("fa3_reference_forward", ctypes.c_int, [params, ctypes.c_int]),
-                ("fa3_forward_kernel_info", ctypes.c_int, [params, info]),
-                ("fa3_kernel_count", ctypes.c_int, []),
-                ("fa3_kernel_info_at", ctypes.c_int, [ctypes.c_int, info]),
-                ("fa3_preload", ctypes.c_int, []),
-                ("fa3_version", ctypes.c_int, []),
-                ("fa3_status_string", ctypes.c_char_p, [ctypes.c_int]),
-                ("fa3_last_error_message", ctypes.c_char_p, [])):
+            ("fa3_forward_check", ctypes.c_int, [params]),
+            ("fa3_forward_workspace_size", ctypes.c_int, [params, ctypes.POINTER(ctypes.c_size_t)]),
+            ("fa3_forward", ctypes.c_int, [params, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
+            ("fa3_reference_forward", ctypes.c_int, [params, ctypes.c_int]),
+            ("fa3_forward_kernel_info", ctypes.c_int, [params, info]),
+            ("fa3_kernel_count", ctypes.c_int, []),
+            ("fa3_kernel_info_at", ctypes.c_int, [ctypes.c_int, info]),
+            ("fa3_preload", ctypes.c_int, []),
+            ("fa3_version", ctypes.c_int, []),
+            ("fa3_status_string", ctypes.c_char_p, [ctypes.c_int]),
+            ("fa3_last_error_message", ctypes.c_char_p, []),
+        ):
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
         self.workspaces = {}
 
     def check(self, status, call):
         if status != OK:
-            raise Fa3Error(f"{call}: {self.lib.fa3_status_string(status).decode()}: "
-                           f"{self.lib.fa3_last_error_message().decode()}")
+            raise Fa3Error(
+                f"{call}: {self.lib.fa3_status_string(status).decode()}: {self.lib.fa3_last_error_message().decode()}"
+            )
 
     def params(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, flags=0):
         """Parameters from five Tensor structs."""
-        return ForwardParams(struct_size=ctypes.sizeof(ForwardParams), flags=flags, q=q, k=k, v=v, o=o, lse=lse or Tensor(),
-                             mask=MASK[mask], softmax_scale=softmax_scale)
+        return ForwardParams(
+            struct_size=ctypes.sizeof(ForwardParams),
+            flags=flags,
+            q=q,
+            k=k,
+            v=v,
+            o=o,
+            lse=lse or Tensor(),
+            mask=MASK[mask],
+            softmax_scale=softmax_scale,
+        )
 
     def kernel_info(self, params):
         info = KernelInfo(struct_size=ctypes.sizeof(KernelInfo))
-        self.check(self.lib.fa3_forward_kernel_info(ctypes.byref(params), ctypes.byref(info)), "fa3_forward_kernel_info")
+        self.check(
+            self.lib.fa3_forward_kernel_info(ctypes.byref(params), ctypes.byref(info)), "fa3_forward_kernel_info"
+        )
         return info
 
     def preload(self):
@@ -104,15 +148,24 @@ class Library:
         self.check(self.lib.fa3_reference_forward(ctypes.byref(params), threads), "fa3_reference_forward")
 
     def prepare(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0):
-        """A call of no arguments that enqueues the forward pass of these torch tensors, (batch, seqlen, heads, head_dim) in any
-        strides, on torch's current stream. Preparing once keeps Python's share out of timed loops."""
+        """A function that enqueues the forward pass of these torch tensors, (batch, seqlen, heads, head_dim)
+        in any strides, on torch's current stream. Preparing once keeps Python's share out of timed loops."""
         import torch
-        params = self.params(torch_tensor(q), torch_tensor(k), torch_tensor(v), torch_tensor(o),
-                             torch_tensor(lse) if lse is not None else None, mask, softmax_scale)
+
+        params = self.params(
+            torch_tensor(q),
+            torch_tensor(k),
+            torch_tensor(v),
+            torch_tensor(o),
+            torch_tensor(lse) if lse is not None else None,
+            mask,
+            softmax_scale,
+        )
         stream = torch.cuda.current_stream(q.device).cuda_stream
         # Calls that may run at the same time need a workspace each: one a stream.
-        workspace = self.workspaces.setdefault((q.device, stream),
-                                               torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device))
+        workspace = self.workspaces.setdefault(
+            (q.device, stream), torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
+        )
         forward, reference, address = self.lib.fa3_forward, ctypes.byref(params), workspace.data_ptr()
 
         def call(keep_alive=(params, q, k, v, o, lse, workspace)):

@@ -72,16 +72,20 @@ Options Options::parse(int argc, char* argv[]) {
       {"--clock", [&] { o.protocol.clock = true; }}, {"--progress", [&] { o.progress = true; }},
       {"--no-progress", [&] { o.progress = false; }}};
   const std::map<std::string, std::function<void(Value)>> values = {
-      {"--dtype", [&](Value v) {
+      {"--dtype",
+       [&](Value v) {
          o.grid.dtypes = split<fa3_dtype>(v, [](Value name) -> fa3_dtype {
            if (name == "bf16") return FA3_DTYPE_BF16;
            if (name == "fp16") return FA3_DTYPE_FP16;
            throw std::invalid_argument("--dtype: \"" + name + "\" is neither bf16 nor fp16");
          });
        }},
-      {"--head-dim", [&](Value v) { o.grid.head_dims = split<int64_t>(v, [&](Value n) { return at_least_1("--head-dim", n); }); }},
-      {"--seqlen", [&](Value v) { o.grid.seqlens = split<int64_t>(v, [&](Value n) { return at_least_1("--seqlen", n); }); }},
-      {"--causal", [&](Value v) { o.grid.causal = split<bool>(v, [](Value n) { return number("--causal", n) != 0; }); }},
+      {"--head-dim",
+       [&](Value v) { o.grid.head_dims = split<int64_t>(v, [&](Value n) { return at_least_1("--head-dim", n); }); }},
+      {"--seqlen",
+       [&](Value v) { o.grid.seqlens = split<int64_t>(v, [&](Value n) { return at_least_1("--seqlen", n); }); }},
+      {"--causal",
+       [&](Value v) { o.grid.causal = split<bool>(v, [](Value n) { return number("--causal", n) != 0; }); }},
       {"--tokens", [&](Value v) { o.grid.tokens = at_least_1("--tokens", v); }},
       {"--hidden", [&](Value v) { o.grid.hidden = at_least_1("--hidden", v); }},
       {"--batch", [&](Value v) { o.grid.batch = at_least_1("--batch", v); }},

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """libfa3.so beside whatever peers this Python can import, on the same GPU, interleaved point by point in one process.
 
-Protocol (as fa3-bench): inputs N(0,1) in (batch, seqlen, heads, head_dim), 100 ms idle, 5 warm-ups, 30 runs each with its own
-pair of CUDA events queued without host waits, median. FLOPs: 4 N^2 d H B, half if causal. Every peer's output is compared
-with the library's before anything is timed. With several passes, the peers' order rotates and a point's figure is the median
-of the passes' medians.
+Protocol (as fa3-bench): inputs N(0,1) in (batch, seqlen, heads, head_dim), 100 ms idle, 5 warm-ups, 30 runs each with
+its own pair of CUDA events queued without host waits, median. FLOPs: 4 N^2 d H B, half if causal. Every peer's output
+is compared with the library's before anything is timed. With several passes, the peers' order rotates and a point's figure
+is the median of the passes' medians.
 
-Peers: cudnn and fa2 (torch's scaled_dot_product_attention backends), official (FlashAttention-3 forward, wheel fa3-fwd), fa4
-(flash-attn-4), cublas (a matrix product of the point's FLOPs and width: a ceiling, not attention).
+Peers: cudnn and fa2 (backends of torch's scaled_dot_product_attention), official (FlashAttention-3, wheel fa3-fwd),
+fa4 (flash-attn-4), cublas (a matrix product of the point's FLOPs: a ceiling, not attention).
 """
+
 import argparse
 import collections
 import csv
@@ -22,23 +23,28 @@ import fa3_ctypes
 
 class Point(collections.namedtuple("Point", "dtype head_dim causal batch seqlen heads kv_heads")):
     def flop(self):
-        return 4.0 * self.seqlen ** 2 * self.head_dim * self.heads * self.batch / (2 if self.causal else 1)
+        return 4.0 * self.seqlen**2 * self.head_dim * self.heads * self.batch / (2 if self.causal else 1)
 
     def label(self):
         heads = f"{self.heads}" if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
-        return (f"{self.dtype} d{self.head_dim} {'causal' if self.causal else 'full'} batch {self.batch} "
-                f"seqlen {self.seqlen} heads {heads}")
+        return (
+            f"{self.dtype} d{self.head_dim} {'causal' if self.causal else 'full'} batch {self.batch} "
+            f"seqlen {self.seqlen} heads {heads}"
+        )
 
     def group(self):
         return f"{self.dtype} d{self.head_dim} {'causal' if self.causal else 'full'}"
 
 
-# --- peers -----------------------------------------------------------------------------------------------------------------
-# Each maker imports what it needs and returns a function: (point, q, k, v) -> a call without arguments that enqueues one run
-# on torch's current stream and returns the output in (batch, seqlen, heads, head_dim), or None where the peer does not do it.
+# --- peers ------------------------------------------------------------------------------------------------------------
+# Each maker imports what it needs and returns a function: (point, q, k, v) -> a call without arguments that enqueues
+# one run on torch's current stream and returns the output in (batch, seqlen, heads, head_dim), or None where the peer does
+# not do it.
+
 
 def make_fa3(options):
     import torch
+
     library = fa3_ctypes.Library(options.library)
     torch.cuda.init()
     torch.zeros(1, device="cuda")  # makes torch's context current
@@ -46,7 +52,10 @@ def make_fa3(options):
 
     def prepare(point, q, k, v):
         lse = torch.empty(point.batch, point.heads, point.seqlen, dtype=torch.float32, device=q.device)
-        return library.prepare(q, k, v, torch.full_like(q, math.nan), lse, "causal_bottom_right" if point.causal else "none")
+        return library.prepare(
+            q, k, v, torch.full_like(q, math.nan), lse, "causal_bottom_right" if point.causal else "none"
+        )
+
     return prepare
 
 
@@ -54,6 +63,7 @@ def make_sdpa(backend_name):
     def make(_options):
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
+
         backend = getattr(SDPBackend, backend_name)
 
         def prepare(point, q, k, v):
@@ -64,8 +74,11 @@ def make_sdpa(backend_name):
                 with sdpa_kernel(backend):
                     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(point.causal), **gqa)
                 return out.transpose(1, 2)
+
             return call
+
         return prepare
+
     return make
 
 
@@ -77,6 +90,7 @@ def make_official(_options):
         if q.dtype != torch.bfloat16:
             return None  # the wheel was built without fp16
         return lambda: first(flash_attn_func(q, k, v, causal=bool(point.causal)))
+
     return prepare
 
 
@@ -85,6 +99,7 @@ def make_fa4(_options):
 
     def prepare(point, q, k, v):
         return lambda: first(flash_attn_func(q, k, v, causal=bool(point.causal)))
+
     return prepare
 
 
@@ -92,7 +107,7 @@ def make_cublas(_options):
     import torch
 
     def prepare(point, q, k, v):
-        # (M x K) times (K x N) of 2 M N K = the point's FLOPs: square-ish, so that nothing but the matrix units limits it.
+        # (M x K) times (K x N) of 2 M N K = the point's FLOPs, large enough that only the matrix units limit it.
         n = 8192
         m = max(128, round(point.flop() / (2 * n * n) / 128) * 128)
         a, b = (torch.randn(rows, n, dtype=torch.float32, device=q.device).to(q.dtype) for rows in (m, n))
@@ -101,13 +116,20 @@ def make_cublas(_options):
 
         def call():
             torch.mm(a, b, out=out)
+
         call.time_scale = scale
         return call
+
     return prepare
 
 
-PEERS = {"cudnn": make_sdpa("CUDNN_ATTENTION"), "fa2": make_sdpa("FLASH_ATTENTION"), "official": make_official, "fa4": make_fa4,
-         "cublas": make_cublas}
+PEERS = {
+    "cudnn": make_sdpa("CUDNN_ATTENTION"),
+    "fa2": make_sdpa("FLASH_ATTENTION"),
+    "official": make_official,
+    "fa4": make_fa4,
+    "cublas": make_cublas,
+}
 NO_ATTENTION = {"cublas"}
 
 
@@ -126,14 +148,18 @@ def import_peers(names, options):
     return found
 
 
-# --- measurement -----------------------------------------------------------------------------------------------------------
+# --- measurement ------------------------------------------------------------------------------------------------------
+
 
 def time_call(call, options):
     """Median and minimum in milliseconds on the GPU, and what one call took on the host."""
     import torch
+
     pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(options.reps)]
     torch.cuda.synchronize()
     time.sleep(options.idle_ms / 1000)
+    if options.head_start_ms:
+        torch.cuda._sleep(int(options.head_start_ms * 2e6))  # cycles of about 2 GHz
     for _ in range(options.warmups):
         call()
     began = time.perf_counter()
@@ -180,6 +206,7 @@ class Row:
 
 def measure(row, prepare, number, options):
     import torch
+
     point = row.point
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[point.dtype]
     generator = torch.Generator(device="cuda").manual_seed(options.seed)
@@ -223,7 +250,8 @@ def measure(row, prepare, number, options):
         row.minima[name] = min(least * scale, row.minima.get(name, math.inf))
 
 
-# --- reports ---------------------------------------------------------------------------------------------------------------
+# --- reports ----------------------------------------------------------------------------------------------------------
+
 
 def geometric_mean(values):
     return math.exp(sum(map(math.log, values)) / len(values)) if values else None
@@ -241,7 +269,7 @@ def print_row(row, names, options):
         if note != "not supported":
             print(f"    {name}: {note}", flush=True)
     for name, host in row.host_bound.items():
-        print(f"    {name}: bound by the host, {host:.3f} ms a call", flush=True)
+        print(f"    {name}: bound by the host, {host:.3f} ms a call (--head-start-ms helps)", flush=True)
 
 
 def print_means(rows, names):
@@ -269,16 +297,46 @@ def print_means(rows, names):
 def write_csv(path, rows, names, options):
     with open(path, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["direction", "dtype", "head_dim", "causal", "batch", "seqlen", "heads", "kv_heads", "median_ms", "min_ms",
-                         "tflops", "checked"] + [f"{name}_tflops" for name in names])
+        writer.writerow(
+            [
+                "direction",
+                "dtype",
+                "head_dim",
+                "causal",
+                "batch",
+                "seqlen",
+                "heads",
+                "kv_heads",
+                "median_ms",
+                "min_ms",
+                "tflops",
+                "checked",
+            ]
+            + [f"{name}_tflops" for name in names]
+        )
         for row in rows:
             p = row.point
-            writer.writerow(["fwd", p.dtype, p.head_dim, p.causal, p.batch, p.seqlen, p.heads, p.kv_heads, f"{row.ms('fa3'):.5f}",
-                             f"{row.minima['fa3']:.5f}", f"{row.tflops('fa3'):.1f}", int(bool(row.checked(options.tolerance)))] +
-                            [f"{row.tflops(name):.1f}" if row.tflops(name) else "" for name in names])
+            writer.writerow(
+                [
+                    "fwd",
+                    p.dtype,
+                    p.head_dim,
+                    p.causal,
+                    p.batch,
+                    p.seqlen,
+                    p.heads,
+                    p.kv_heads,
+                    f"{row.ms('fa3'):.5f}",
+                    f"{row.minima['fa3']:.5f}",
+                    f"{row.tflops('fa3'):.1f}",
+                    int(bool(row.checked(options.tolerance))),
+                ]
+                + [f"{row.tflops(name):.1f}" if row.tflops(name) else "" for name in names]
+            )
 
 
-# --- command line ----------------------------------------------------------------------------------------------------------
+# --- command line -----------------------------------------------------------------------------------------------------
+
 
 def parse(arguments):
     numbers = lambda text: [int(part) for part in text.split(",")]
@@ -299,8 +357,16 @@ def parse(arguments):
     parser.add_argument("--reps", type=int, default=30)
     parser.add_argument("--warmups", type=int, default=5)
     parser.add_argument("--idle-ms", type=int, default=100)
+    parser.add_argument(
+        "--head-start-ms",
+        type=float,
+        default=0,
+        help="the GPU spins this long before the warm-ups, so that a slow host can queue ahead (default: 0)",
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--tolerance", type=float, default=0.01, help="relative RMS difference of two outputs (%(default)s)")
+    parser.add_argument(
+        "--tolerance", type=float, default=0.01, help="relative RMS difference of two outputs (%(default)s)"
+    )
     parser.add_argument("--csv", help="file for the results")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.peers if name not in PEERS]:
@@ -314,8 +380,15 @@ def grid(options):
             for causal in options.causal:
                 for seqlen in options.seqlen:
                     heads = options.heads or max(1, options.hidden // head_dim)
-                    yield Point(dtype, head_dim, causal, options.batch or max(1, options.tokens // seqlen), seqlen, heads,
-                                options.kv_heads or heads)
+                    yield Point(
+                        dtype,
+                        head_dim,
+                        causal,
+                        options.batch or max(1, options.tokens // seqlen),
+                        seqlen,
+                        heads,
+                        options.kv_heads or heads,
+                    )
 
 
 def main(arguments=None):

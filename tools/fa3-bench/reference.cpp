@@ -26,8 +26,8 @@ int run_reference(uint64_t seed) {
     return 1;
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  const std::string problem =
-      check_rows(point, {tensors[0].data(), tensors[1].data(), tensors[2].data(), tensors[3].data(), lse.data()}, 64, seed);
+  const std::string problem = check_rows(
+      point, {tensors[0].data(), tensors[1].data(), tensors[2].data(), tensors[3].data(), lse.data()}, 64, seed);
   std::printf("CPU reference (float64, %u threads), %s: %.1f ms, %.2f GFLOP/s, 64 rows checked: %s\n",
               std::thread::hardware_concurrency(), point.label().c_str(), seconds * 1e3, point.flop() / seconds * 1e-9,
               problem.empty() ? "ok" : problem.c_str());

@@ -4,8 +4,8 @@
 
 namespace fa3::bench {
 
-// Runs fa3_reference_forward on batch 2, 384 tokens, 8 heads over 2 K/V heads, head_dim 128, bf16, causal; checks sampled
-// rows, prints time and result. Returns the exit status.
+// Runs fa3_reference_forward on batch 2, 384 tokens, 8 heads over 2 K/V heads, head_dim 128, bf16, causal; checks
+// sampled rows, prints time and result. Returns the exit status.
 int run_reference(uint64_t seed);
 
 }  // namespace fa3::bench

@@ -26,8 +26,8 @@ struct Result {
   double clock_mhz = 0;                              // 0: not measured
   double tflops() const { return median_ms > 0 ? point.flop() / median_ms * 1e-9 : 0; }
 
-  // median_ms becomes the median of the passes' medians. spread is (90th - 10th percentile)/median of one pass's runs, or
-  // (max - min)/median of the medians of several passes.
+  // median_ms becomes the median of the passes' medians. spread is (90th - 10th percentile)/median of one pass's runs,
+  // or (max - min)/median of the medians of several passes.
   void add_pass(std::vector<double> milliseconds);
 };
 

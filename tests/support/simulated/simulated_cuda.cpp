@@ -1,5 +1,6 @@
-// A driver without a GPU: device memory is host memory, a launch computes attention by the CPU reference from what the launch
-// carries (tensor maps and parameter block). With it the GPU test suite runs on the CPU, which tests the suite, not the kernels.
+// A driver without a GPU: device memory is host memory, a launch computes attention by the CPU reference from what the
+// launch carries (tensor maps and parameter block). With it the GPU test suite runs on the CPU, which tests the suite,
+// not the kernels.
 #include <cuda.h>
 #include <dlfcn.h>
 
@@ -92,7 +93,8 @@ CUresult run(const Launch& launch) {
   if (launch.name.ends_with("causal"))
     call.mask = p.causal_offset == 0 ? FA3_MASK_CAUSAL_TOP_LEFT : FA3_MASK_CAUSAL_BOTTOM_RIGHT;
   call.softmax_scale = p.softmax_scale;
-  static const auto reference = reinterpret_cast<decltype(&fa3_reference_forward)>(dlsym(RTLD_DEFAULT, "fa3_reference_forward"));
+  static const auto reference =
+      reinterpret_cast<decltype(&fa3_reference_forward)>(dlsym(RTLD_DEFAULT, "fa3_reference_forward"));
   return reference && reference(&call, 1) == FA3_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
 }
 
@@ -185,7 +187,9 @@ CUresult cuGraphLaunch(CUgraphExec executable, CUstream) { return replay(as<Grap
 CUresult cuGraphExecDestroy(CUgraphExec executable) { return delete as<Graph>(executable), CUDA_SUCCESS; }
 CUresult cuGraphDestroy(CUgraph graph) { return delete as<Graph>(graph), CUDA_SUCCESS; }
 
-CUresult cuEventCreate(CUevent* event, unsigned) { return *event = reinterpret_cast<CUevent>(new Event{}), CUDA_SUCCESS; }
+CUresult cuEventCreate(CUevent* event, unsigned) {
+  return *event = reinterpret_cast<CUevent>(new Event{}), CUDA_SUCCESS;
+}
 CUresult cuEventDestroy(CUevent event) { return delete as<Event>(event), CUDA_SUCCESS; }
 CUresult cuEventRecord(CUevent event, CUstream) { return as<Event>(event)->time = Clock::now(), CUDA_SUCCESS; }
 CUresult cuEventSynchronize(CUevent) { return CUDA_SUCCESS; }
@@ -204,9 +208,10 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
 }
 CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
 
-CUresult cuTensorMapEncodeTiled(CUtensorMap* encoded, CUtensorMapDataType type, cuuint32_t, void* data, const cuuint64_t* dim,
-                                const cuuint64_t* stride, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                                CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+CUresult cuTensorMapEncodeTiled(CUtensorMap* encoded, CUtensorMapDataType type, cuuint32_t, void* data,
+                                const cuuint64_t* dim, const cuuint64_t* stride, const cuuint32_t*, const cuuint32_t*,
+                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                                CUtensorMapFloatOOBfill) {
   Map map{magic, data, type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, {}, {}};
   for (int i = 0; i < 4; ++i) map.dim[i] = uint32_t(dim[i]);
   for (int i = 0; i < 3; ++i) map.stride[i] = stride[i];
