@@ -19,7 +19,7 @@ UNIT_ROUNDOFF = {"bf16": 2.0**-9, "fp16": 2.0**-12}
 
 
 class Fa3Attention:
-    """transformers' attention function: query is a (batch, heads, seqlen, head_dim) view, output (batch, seqlen, ...."""
+    """transformers' attention function: query (batch, heads, seqlen, head_dim), output (batch, seqlen, ...)."""
 
     def __init__(self, library):
         self.library, self.calls = library, 0

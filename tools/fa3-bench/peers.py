@@ -3,8 +3,8 @@
 
 Protocol (as fa3-bench): inputs N(0,1) in (batch, seqlen, heads, head_dim), 100 ms idle, 5 warm-ups, 30 runs each with
 its own pair of CUDA events queued without host waits, median. FLOPs: 4 N^2 d H B, half if causal. Every peer's output
-is compared with the library's before anything is timed. With several passes, the peers' order rotates and a point's figure
-is the median of the passes' medians.
+is compared with the library's before anything is timed. With several passes, the peers' order rotates and a point's
+figure is the median of the passes' medians.
 
 Peers: cudnn and fa2 (backends of torch's scaled_dot_product_attention), official (FlashAttention-3, wheel fa3-fwd),
 fa4 (flash-attn-4), cublas (a matrix product of the point's FLOPs: a ceiling, not attention).
@@ -38,8 +38,8 @@ class Point(collections.namedtuple("Point", "dtype head_dim causal batch seqlen 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
 # Each maker imports what it needs and returns a function: (point, q, k, v) -> a call without arguments that enqueues
-# one run on torch's current stream and returns the output in (batch, seqlen, heads, head_dim), or None where the peer does
-# not do it.
+# one run on torch's current stream and returns the output in (batch, seqlen, heads, head_dim), or None where the peer
+# does not do it.
 
 
 def make_fa3(options):
