@@ -1,0 +1,158 @@
+"""The rules of the folders that a compiler does not know. Each returns a list of complaints that say what to do."""
+import pathlib
+import posixpath
+import re
+
+FOLDERS = ("include", "ptx", "src", "tests", "tools")
+SUFFIXES = (".c", ".cpp", ".cu", ".cuh", ".def", ".h", ".contract")
+
+
+def read_tree(root):
+    """{path: text} of the sources."""
+    tree = {}
+    for folder in FOLDERS:
+        for path in sorted(pathlib.Path(root, folder).rglob("*")):
+            if path.suffix in SUFFIXES or path.name == "meson.build":
+                tree[path.relative_to(root).as_posix()] = path.read_text()
+    return tree
+
+
+def blank(text, strings=True):
+    """The text without comments and, if `strings`, without the contents of string literals; line numbers stay."""
+    def replacement(match):
+        token = match[0]
+        if token.startswith("/"):
+            return "\n" * token.count("\n") or " "
+        return '""' if strings and token.startswith('"') else token
+    return re.sub(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', replacement, text, flags=re.S)
+
+
+def occurrences(tree, folders, pattern, strings=True):
+    """(path, line number, match) in the code below the folders."""
+    for path, text in tree.items():
+        if path.startswith(folders) and not path.endswith((".contract", "meson.build")):
+            code = blank(text, strings)
+            for match in re.finditer(pattern, code):
+                yield path, code.count("\n", 0, match.start()) + 1, match
+
+
+def asm_only_in_isa(tree):
+    return [f"{path}:{line}: asm: make it a wrapper in ptx/isa and call that"
+            for path, line, _ in occurrences(tree, ("include/", "ptx/", "src/"), r"\b(asm|__asm__|__asm)\b")
+            if not path.startswith("ptx/isa/")]
+
+
+def no_templates_in_kernels(tree):
+    return [f"{path}:{line}: template: kernels and roles read the constexpr row (tile/config.cuh); what needs a "
+            "template belongs in ptx/tile"
+            for path, line, _ in occurrences(tree, "ptx/kernels/", r"\btemplate\s*<")]
+
+
+def waits_stand_in_kernels(tree):
+    found = [f"{path}:{line}: wgmma_wait_group: wait in the role, in ptx/kernels, where a reader can count it"
+             for path, line, _ in occurrences(tree, "ptx/tile/", r"\bwgmma_wait_group\b")]
+    for path, line, match in occurrences(tree, "ptx/tile/", r"\b(issue_\w+)\([^;{}]*\)\s*\{([\s\S]*?)\n\}"):
+        if "wait" in match[2]:
+            found.append(f"{path}:{line}: {match[1]} waits: wait in the role, in ptx/kernels, in plain sight")
+    return found
+
+
+def shared_memory_is_one_struct(tree):
+    places = {}
+    for path, line, _ in occurrences(tree, ("ptx/kernels/", "ptx/tile/"), r"\b__shared__\b"):
+        places.setdefault(path, []).append(line)
+    return [f"{path}:{line}: __shared__: a kernel has one block of shared memory, laid out by one struct"
+            for path, lines in places.items() for line in (lines if "/tile/" in path else lines[1:])]
+
+
+def rows_of(tree):
+    """(line number, cells) of the table."""
+    lines = tree["ptx/variants.def"].split("\n")
+    matches = ((i + 1, re.match(r"FA3_VARIANT\((.*)\)", line)) for i, line in enumerate(lines))
+    return [(i, [cell.strip() for cell in match[1].split(",")]) for i, match in matches if match]
+
+
+def table_is_sound(tree):
+    found, names = [], {}
+    for line, cells in rows_of(tree):
+        where = f"ptx/variants.def:{line}"
+        name = "fa3_{}_{}_d{}_{}".format(*cells)
+        if name in names:
+            found.append(f"{where}: {name} is already the name of the row in line {names[name]}: rows differ in their "
+                         "first four cells")
+        names.setdefault(name, line)
+        if f"ptx/kernels/{cells[0]}.cu" not in tree:
+            found.append(f"{where}: {name}: there is no ptx/kernels/{cells[0]}.cu")
+    kernels = {cells[0] for _, cells in rows_of(tree)}
+    for path in tree:
+        match = re.fullmatch(r"ptx/kernels/(\w+)\.cu", path)
+        if match and match[1] not in kernels:
+            found.append(f"{path}: no row of ptx/variants.def uses it: add one or remove the kernel")
+        if match and f"ptx/kernels/{match[1]}.contract" not in tree:
+            found.append(f"{path}: has no {match[1]}.contract beside it: state there what its SASS must be")
+    if not names:
+        found.append("ptx/variants.def: no rows found")
+    return found
+
+
+def one_list_of_variants(tree):
+    pattern = r"fa3_[a-z0-9]+_(?:bf16|fp16|e4m3)_d\d+\w*"
+    return [f"{path}:{line}: {match[0]}: the table (ptx/variants.def) is the only list of variants; read it"
+            for path, line, match in occurrences(tree, ("include/", "ptx/", "src/"), pattern, strings=False)]
+
+
+# What the files of a layer may include, of this project.
+DIRECTIONS = (
+    ("include/", ()),
+    ("ptx/isa/", ("ptx/isa/",)),
+    ("ptx/tile/", ("ptx/isa/", "ptx/tile/", "ptx/params.h", "ptx/variant.h")),
+    ("ptx/kernels/", ("ptx/isa/", "ptx/tile/", "ptx/params.h", "ptx/variant.h")),
+    ("ptx/variant.h", ("ptx/variants.def",)),
+    ("ptx/", ()),
+    ("src/", ("src/", "include/", "ptx/params.h", "ptx/variant.h")),
+    ("tests/", ("tests/", "tools/", "include/", "ptx/")),
+    ("tools/", ("tools/", "include/", "ptx/")),
+)
+
+
+def target_of(tree, path, name):
+    """The file that #include "name" in `path` means, or None if it is none of this project's."""
+    layer = path.split("/")[0]
+    searched = [posixpath.dirname(path)] + (["include", "ptx", "src"] if layer == "src" else ["", "include", "ptx"])
+    for folder in searched:
+        target = posixpath.normpath(posixpath.join(folder, name))
+        if target in tree:
+            return target
+    return None
+
+
+def includes_point_one_way(tree):
+    found = []
+    for path, line, match in occurrences(tree, tuple(f"{folder}/" for folder in FOLDERS),
+                                         r'(?m)^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', strings=False):
+        target = target_of(tree, path, match[1])
+        allowed = next(allowed for layer, allowed in DIRECTIONS if path.startswith(layer))
+        if target and not target.startswith(allowed):
+            layers = ", ".join(allowed) or "nothing of the project"
+            found.append(f"{path}:{line}: includes {target}: may include {layers}; move what is shared down a layer")
+    # Include folders are the other way to reach src.
+    for path, text in tree.items():
+        if path.endswith("meson.build") and path.startswith(("tests/", "tools/", "ptx/")):
+            code = re.sub(r"#[^\n]*", "", text)
+            for match in re.finditer(r"include_directories\(([^)]*)\)", code):
+                if re.search(r"""['/]src['/]""", match[1]):
+                    line = code.count("\n", 0, match.start()) + 1
+                    found.append(f"{path}:{line}: src is no include folder for others: use include/fa3.h")
+    return found
+
+
+def no_cuda_runtime(tree):
+    pattern = r'#\s*include\s*[<"]((?:cuda|cute|cutlass|nv)[\w./]*)[>"]'
+    return [f"{path}:{line}: includes {match[1]}: the library needs neither the CUDA runtime nor CUTLASS; the driver "
+            "is loaded at run time, and only src/driver.h takes its types from <cuda.h>"
+            for path, line, match in occurrences(tree, ("include/", "ptx/", "src/"), pattern, strings=False)
+            if (path, match[1]) != ("src/driver.h", "cuda.h")]
+
+
+RULES = (asm_only_in_isa, no_templates_in_kernels, waits_stand_in_kernels, shared_memory_is_one_struct, table_is_sound,
+         one_list_of_variants, includes_point_one_way, no_cuda_runtime)

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""The repository keeps the rules of rules.py, and each rule finds what breaks it.
+
+usage: rules_test.py ROOT
+"""
+import sys
+import unittest
+
+import rules
+
+TREE = rules.read_tree(sys.argv[1])
+
+
+class Repository(unittest.TestCase):
+    """One test a rule, made below."""
+
+
+def keeps(rule):
+    def test(self):
+        found = rule(TREE)
+        self.assertEqual(found, [], "\n" + "\n".join(found))
+    return test
+
+
+for rule in rules.RULES:
+    setattr(Repository, f"test_{rule.__name__}", keeps(rule))
+
+
+class RulesCanFail(unittest.TestCase):
+    def one(self, rule, tree, pattern):
+        found = rule(tree)
+        self.assertEqual(len(found), 1, found)
+        self.assertRegex(found[0], pattern)
+
+    def includes(self, path, name, *others):
+        return rules.includes_point_one_way({path: f'#include "{name}"\n', **{other: "" for other in others}})
+
+    def test_the_tree_was_read(self):
+        for path in ("include/fa3.h", "ptx/isa/wgmma.cuh", "ptx/kernels/fwd.cu", "ptx/variants.def", "src/meson.build"):
+            self.assertIn(path, TREE)
+
+    def test_asm(self):
+        text = '// asm\n/* asm\n */ const char* asm_ = "asm";\nvoid f() { asm volatile("trap;"); }\n'
+        self.one(rules.asm_only_in_isa, {"ptx/tile/a.cuh": text}, r"^ptx/tile/a\.cuh:4: asm: make it a wrapper")
+        self.one(rules.asm_only_in_isa, {"src/a.cpp": '__asm__("nop");'}, r"^src/a\.cpp:1")
+        self.assertEqual(rules.asm_only_in_isa({"ptx/isa/a.cuh": text}), [])
+
+    def test_template(self):
+        text = "// template <int>\n\ntemplate <int N>\nvoid f();"
+        self.one(rules.no_templates_in_kernels, {"ptx/kernels/a.cu": text},
+                 r"^ptx/kernels/a\.cu:3: .*belongs in ptx/tile")
+        self.assertEqual(rules.no_templates_in_kernels({"ptx/tile/a.cuh": "template <int N>\nvoid f();"}), [])
+
+    def test_wait(self):
+        self.one(rules.waits_stand_in_kernels, {"ptx/tile/a.cuh": "void f() {\n  wgmma_wait_group<0>();\n}\n"},
+                 "cuh:2: .*role")
+        self.one(rules.waits_stand_in_kernels, {"ptx/tile/a.cuh": "void issue_qk(int a) {\n  wait(a);\n}\n"},
+                 "cuh:1: issue_qk waits")
+        text = "void issue_qk() {\n}\nvoid f() {\n  wait();\n}\n"
+        self.assertEqual(rules.waits_stand_in_kernels({"ptx/tile/a.cuh": text}), [])
+
+    def test_shared_memory(self):
+        twice = "__shared__ int a;\n__shared__ int b;\n"
+        self.one(rules.shared_memory_is_one_struct, {"ptx/kernels/a.cu": twice}, r"a\.cu:2: .*one struct")
+        self.one(rules.shared_memory_is_one_struct, {"ptx/tile/a.cuh": "__shared__ int a;"}, r"a\.cuh:1")
+
+    def test_table(self):
+        good = {"ptx/variants.def": "// FA3_VARIANT(kernel, ...)\nFA3_VARIANT(a, bf16,  64, full, 1)\n",
+                "ptx/kernels/a.cu": "", "ptx/kernels/a.contract": ""}
+        self.assertEqual(rules.table_is_sound(good), [])
+        twice = good["ptx/variants.def"] + "FA3_VARIANT(a, bf16, 64, full, 2)\n"
+        self.one(rules.table_is_sound, {**good, "ptx/variants.def": twice},
+                 r"def:3: fa3_a_bf16_d64_full is already the name of the row in line 2")
+        other = good["ptx/variants.def"] + "FA3_VARIANT(b, bf16, 64, full, 2)\n"
+        self.one(rules.table_is_sound, {**good, "ptx/variants.def": other}, r"there is no ptx/kernels/b\.cu")
+        self.one(rules.table_is_sound, {**good, "ptx/kernels/b.cu": "", "ptx/kernels/b.contract": ""}, "no row")
+        del good["ptx/kernels/a.contract"]
+        self.one(rules.table_is_sound, good, "contract")
+
+    def test_second_list(self):
+        self.one(rules.one_list_of_variants, {"src/a.cpp": '// fa3_fwd_bf16_d64_full\nf("fa3_fwd_bf16_d64_full");'},
+                 r"^src/a\.cpp:2: fa3_fwd_bf16_d64_full: .*only list")
+
+    def test_directions(self):
+        for path, name, target in (
+                ("ptx/isa/a.cuh", "../tile/b.cuh", "ptx/tile/b.cuh"),
+                ("ptx/isa/a.cuh", "variant.h", "ptx/variant.h"),
+                ("ptx/tile/a.cuh", "../kernels/b.cu", "ptx/kernels/b.cu"),
+                ("ptx/kernels/a.cu", "b.cu", "ptx/kernels/b.cu"),
+                ("ptx/kernels/a.cu", "../../src/b.h", "src/b.h"),
+                ("ptx/params.h", "variant.h", "ptx/variant.h"),
+                ("src/a.cpp", "tile/b.cuh", "ptx/tile/b.cuh"),
+                ("src/a.cpp", "variants.def", "ptx/variants.def"),
+                ("include/fa3.h", "params.h", "ptx/params.h"),
+                ("src/a.cpp", "../tools/common/b.h", "tools/common/b.h"),
+                ("tools/x/a.cpp", "../../src/b.h", "src/b.h"),
+                ("tests/x/a.cpp", "src/b.h", "src/b.h"),
+                ("tools/x/a.cpp", "../../tests/support/b.h", "tests/support/b.h")):
+            found = self.includes(path, name, target)
+            self.assertEqual(len(found), 1, (path, name, found))
+            self.assertIn(f"{path}:1: includes {target}: may include ", found[0])
+        for path, name, target in (("ptx/isa/a.cuh", "b.cuh", "ptx/isa/b.cuh"),
+                                   ("src/a.cpp", "variant.h", "ptx/variant.h"),
+                                   ("tests/x/problem.cpp", "problem.h", "src/problem.h"),
+                                   ("src/a.cpp", "fa3.h", "include/fa3.h"), ("src/a.cpp", "b.h", "src/b.h")):
+            self.assertEqual(self.includes(path, name, target), [])
+
+    def test_src_as_include_folder(self):
+        for text in ("include_directories('../../src')", "include_directories('x', '../src/y')"):
+            self.one(rules.includes_point_one_way, {"tests/x/meson.build": f"# src\nx = {text}\n"},
+                     r"meson\.build:2: src is no")
+        self.assertEqual(rules.includes_point_one_way({"tests/x/meson.build": "include_directories('../../ptx')"}), [])
+
+    def test_cuda_runtime(self):
+        self.one(rules.no_cuda_runtime, {"src/a.cpp": "#include <cuda_runtime.h>\n"},
+                 r"a\.cpp:1: includes cuda_runtime\.h")
+        self.one(rules.no_cuda_runtime, {"src/a.cpp": "#include <cuda.h>\n"}, "only src/driver.h")
+        self.one(rules.no_cuda_runtime, {"ptx/tile/a.cuh": "#include <cute/tensor.hpp>\n"}, "cute/tensor")
+        self.assertEqual(rules.no_cuda_runtime({"src/driver.h": "#include <cuda.h>\n"}), [])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
