@@ -109,7 +109,7 @@ FA3_DEVICE void q_producer(const ForwardParams& p, Smem& smem) {
     for (int w = 0; w < warpgroups; w++) blocks = max(blocks, key_blocks(p, first_row(p, tile.q_block) + 64 * w));
     for (int w = 0; w < warpgroups; w++) {
       const uint32_t use = t * warpgroups + w, slot = QRing::index(use);
-      uint64_t& full = smem.full_q[slot];
+      uint64_t& full = smem.full_q[QRing::full_index(use)];
       wait(smem.empty_q[slot], QRing::parity(use) ^ 1);
       // Under a causal mask the warpgroups take turns with the longer rows.
       const int row = first_row(p, tile.q_block) + 64 * (causal && t & 1 ? warpgroups - 1 - w : w);
@@ -148,7 +148,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
   uint32_t use = warpgroup, slot = QRing::index(use);  // of the Q ring
   int blocks, skipped, block_row;                      // of the RowBlock in the slot
   auto receive_q = [&] {
-    wait(smem.full_q[slot], QRing::parity(use));
+    wait(smem.full_q[QRing::full_index(use)], QRing::full_parity(use));
     const RowBlock& block = smem.row_block[slot];
     block_row = block.row;
     blocks = __shfl_sync(0xffffffffu, block.blocks, 0);    // the same in all lanes: shuffled so that the compiler knows,

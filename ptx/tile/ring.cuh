@@ -37,10 +37,14 @@ struct KvRing {
   }
 };
 
-// The Q slots. Use t * warpgroups + w is the Q of warpgroup w in the thread block's t-th tile.
+// The Q slots. Use t * warpgroups + w is the Q of warpgroup w in the thread block's t-th tile; it is filled by the producer
+// in this order. The full barriers are not the slots' but each warpgroup's own two: warpgroups may share slots, and one that
+// waits for a slot's next phase before the last one is over would see the parity of the phase before and go on too early.
 struct QRing {
-  static FA3_DEVICE uint32_t index(uint32_t i) { return i % row.q_slots; }
-  static FA3_DEVICE uint32_t parity(uint32_t i) { return i / row.q_slots & 1; }
+  static FA3_DEVICE uint32_t index(uint32_t use) { return use % row.q_slots; }
+  static FA3_DEVICE uint32_t parity(uint32_t use) { return use / row.q_slots & 1; }
+  static FA3_DEVICE uint32_t full_index(uint32_t use) { return use % (2 * warpgroups); }
+  static FA3_DEVICE uint32_t full_parity(uint32_t use) { return use / (2 * warpgroups) & 1; }
 };
 
 }  // namespace fa3

@@ -32,7 +32,7 @@ struct alignas(1024) Smem {
 
   uint64_t full_k[row.stages], empty_k[row.stages];  // without split_stage: of the whole stage
   uint64_t full_v[row.stages], empty_v[row.stages];  // only with split_stage
-  uint64_t full_q[row.q_slots], empty_q[row.q_slots];
+  uint64_t full_q[2 * warpgroups], empty_q[row.q_slots];
   uint64_t full_mail, empty_mail;
   int mail;  // the tile whose Q comes next, from the K/V producer to the Q producer
   RowBlock row_block[row.q_slots];
@@ -52,10 +52,8 @@ FA3_DEVICE void init_barriers(Smem& smem) {
     init(smem.full_v[lane], 1);
     init(smem.empty_v[lane], warpgroups * 4);
   }
-  if (lane < row.q_slots) {
-    init(smem.full_q[lane], 1);
-    init(smem.empty_q[lane], 4);  // the four warps that read it
-  }
+  if (lane < 2 * warpgroups) init(smem.full_q[lane], 1);
+  if (lane < row.q_slots) init(smem.empty_q[lane], 4);  // the four warps that read it
   if (lane == 0) {
     init(smem.full_mail, 1);
     init(smem.empty_mail, 1);
