@@ -44,8 +44,9 @@ TEST_CASE("the usual way round leaves out spins and rare paths") {
 }
 
 TEST_CASE("serialised: a wait round each WGMMA") {
-  const Lines bad = replaced(good(), "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8]",
-                             {"HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x0", "WARPGROUP.ARRIVE"});
+  const Lines bad = replaced(
+      good(), "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8]",
+      {"HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x0", "WARPGROUP.ARRIVE"});
   const sass::Kernel toy = kernel(bad);
   const sass::Figures& f = only_hot(toy).figures;
   CHECK(value(f, "serialised") == 1);
@@ -56,7 +57,8 @@ TEST_CASE("serialised: a wait round each WGMMA") {
 }
 
 TEST_CASE("spilled: local memory in the loop") {
-  const Lines bad = replaced(good(), "FSETP", {"STL [R1+0x4], R4", "LDL R4, [R1+0x4]", "FSETP.GT.AND P1, PT, R4, 1048576, PT"});
+  const Lines bad =
+      replaced(good(), "FSETP", {"STL [R1+0x4], R4", "LDL R4, [R1+0x4]", "FSETP.GT.AND P1, PT, R4, 1048576, PT"});
   const sass::Kernel toy = kernel(bad);
   CHECK(value(only_hot(toy).figures, "local") == 2);
   CHECK(value(toy.figures, "local") == 2);
@@ -73,13 +75,15 @@ TEST_CASE("hoisted wait: no exponential in PV's shadow") {
 }
 
 TEST_CASE("half hoisted wait: the share says how many") {
-  const Lines bad = replaced(replaced(good(), "WARPGROUP.DEPBAR.LE gsb0, 0x0", {}), "MUFU.EX2 R26", {"WARPGROUP.DEPBAR.LE gsb0, 0x0", "MUFU.EX2 R26, R26"});
+  const Lines bad = replaced(replaced(good(), "WARPGROUP.DEPBAR.LE gsb0, 0x0", {}), "MUFU.EX2 R26",
+                             {"WARPGROUP.DEPBAR.LE gsb0, 0x0", "MUFU.EX2 R26, R26"});
   CHECK(value(only_hot(kernel(bad)).figures, "exps_in_flight") == 0.25);
 }
 
 TEST_CASE("missing group") {
   SECTION("PV is not committed on its own") {
-    const Lines bad = replaced(good(), "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR12]", {"HGMMA.64x16x16.F32.BF16 R24, gdesc[UR12], R24"});
+    const Lines bad =
+        replaced(good(), "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR12]", {"HGMMA.64x16x16.F32.BF16 R24, gdesc[UR12], R24"});
     const sass::Figures f = only_hot(kernel(bad)).figures;
     CHECK(value(f, "groups") == 1);
     CHECK(value(f, "exps_in_flight") == 1);
@@ -99,7 +103,8 @@ TEST_CASE("a wait is missing: PV's operands are overwritten in flight") {
   CHECK(value(f, "touches") == 4);  // the four conversions into R60..R63
   CHECK(words(f, "waits") == "1");
   CHECK(value(f, "never_waited") == 0);  // the next turn's wait<1> covers it
-  const sass::Kernel none = kernel(replaced(replaced(good(), "WARPGROUP.DEPBAR.LE gsb0, 0x0", {}), "WARPGROUP.DEPBAR.LE gsb0, 0x1", {}));
+  const sass::Kernel none =
+      kernel(replaced(replaced(good(), "WARPGROUP.DEPBAR.LE gsb0, 0x0", {}), "WARPGROUP.DEPBAR.LE gsb0, 0x1", {}));
   CHECK(value(only_hot(none).figures, "never_waited") == 2);
 }
 
@@ -112,10 +117,19 @@ TEST_CASE("an accumulator touched in flight") {
   CHECK(sass::show_text(toy, {}, {}).find("TOUCHES REGISTERS IN FLIGHT") != std::string::npos);
 }
 
+TEST_CASE("a count of groups that cannot be is taken for none") {
+  CHECK(words(only_hot(kernel(replaced(good(), "WARPGROUP.DEPBAR.LE gsb0, 0x1", {"WARPGROUP.DEPBAR.LE gsb0, -5"}))).figures,
+              "waits") == "0 0");
+}
+
 TEST_CASE("masks are told from other selections") {
-  CHECK(value(only_hot(kernel(replaced(good(), "FADD R4, R4, R25", {"FSEL R25, R25, -INF , !P0"}))).figures, "masks") == 1);
-  CHECK(value(only_hot(kernel(replaced(good(), "FADD R4, R4, R25", {"@P0 IMAD.MOV.U32 R25, RZ, RZ, -0x800000"}))).figures, "masks") == 1);
-  CHECK(value(only_hot(kernel(replaced(good(), "FADD R4, R4, R25", {"FSEL R25, R25, R26, !P0"}))).figures, "masks") == 0);
+  CHECK(value(only_hot(kernel(replaced(good(), "FADD R4, R4, R25", {"FSEL R25, R25, -INF , !P0"}))).figures, "masks") ==
+        1);
+  CHECK(
+      value(only_hot(kernel(replaced(good(), "FADD R4, R4, R25", {"@P0 IMAD.MOV.U32 R25, RZ, RZ, -0x800000"}))).figures,
+            "masks") == 1);
+  CHECK(value(only_hot(kernel(replaced(good(), "FADD R4, R4, R25", {"FSEL R25, R25, R26, !P0"}))).figures, "masks") ==
+        0);
 }
 
 TEST_CASE("two loops with the same GEMMs: the shorter is hot, the other a boundary loop") {
@@ -138,8 +152,16 @@ TEST_CASE("two loops with the same GEMMs: the shorter is hot, the other a bounda
 
 TEST_CASE("a group that is waited for in the next turn") {
   // QK first, its wait at the top of the next turn.
-  const Lines rotated = {".L_0", "WARPGROUP.DEPBAR.LE gsb0, 0x0", "MUFU.EX2 R24, R24", "MUFU.EX2 R25, R25", "F2FP.BF16.F32.PACK_AB R60, R25, R24",
-                         "WARPGROUP.ARRIVE", "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT, gsb0", "MUFU.EX2 R5, R6", "@P0 BRA `(.L_0)", "EXIT"};
+  const Lines rotated = {".L_0",
+                         "WARPGROUP.DEPBAR.LE gsb0, 0x0",
+                         "MUFU.EX2 R24, R24",
+                         "MUFU.EX2 R25, R25",
+                         "F2FP.BF16.F32.PACK_AB R60, R25, R24",
+                         "WARPGROUP.ARRIVE",
+                         "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT, gsb0",
+                         "MUFU.EX2 R5, R6",
+                         "@P0 BRA `(.L_0)",
+                         "EXIT"};
   const sass::Kernel toy = kernel(rotated);
   const sass::Figures& f = only_hot(toy).figures;
   CHECK(value(f, "never_waited") == 0);
@@ -149,20 +171,35 @@ TEST_CASE("a group that is waited for in the next turn") {
 }
 
 TEST_CASE("a backward loop's GEMMs are told apart") {
-  const Lines backward = {".L_0", "WARPGROUP.ARRIVE", "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x0",
-                          "FFMA R24, R24, UR10, -R3", "MUFU.EX2 R24, R24", "WARPGROUP.ARRIVE", "HGMMA.64x16x16.F32.BF16 R32, gdesc[UR12], RZ, !UPT, gsb0",
-                          "F2FP.BF16.F32.PACK_AB R60, R24, R24", "HGMMA.64x32x16.F32.BF16 R80, R60, gdesc[UR16].tnspB, R80, gsb0",
-                          "WARPGROUP.DEPBAR.LE gsb0, 0x1", "FADD R33, R32, -R4", "FMUL R33, R24, R33", "F2FP.BF16.F32.PACK_AB R64, R33, R33",
-                          "WARPGROUP.ARRIVE", "HGMMA.64x32x16.F32.BF16 R100, R64, gdesc[UR16].tnspB, R100, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x0",
-                          "@P0 BRA `(.L_0)", "EXIT"};
-  CHECK(only_hot(kernel(backward)).gemms == "S 1 x 64x16x16 SS, dP 1 x 64x16x16 SS, dV 1 x 64x32x16 RS, dK 1 x 64x32x16 RS");
+  const Lines backward = {".L_0",
+                          "WARPGROUP.ARRIVE",
+                          "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT, gsb0",
+                          "WARPGROUP.DEPBAR.LE gsb0, 0x0",
+                          "FFMA R24, R24, UR10, -R3",
+                          "MUFU.EX2 R24, R24",
+                          "WARPGROUP.ARRIVE",
+                          "HGMMA.64x16x16.F32.BF16 R32, gdesc[UR12], RZ, !UPT, gsb0",
+                          "F2FP.BF16.F32.PACK_AB R60, R24, R24",
+                          "HGMMA.64x32x16.F32.BF16 R80, R60, gdesc[UR16].tnspB, R80, gsb0",
+                          "WARPGROUP.DEPBAR.LE gsb0, 0x1",
+                          "FADD R33, R32, -R4",
+                          "FMUL R33, R24, R33",
+                          "F2FP.BF16.F32.PACK_AB R64, R33, R33",
+                          "WARPGROUP.ARRIVE",
+                          "HGMMA.64x32x16.F32.BF16 R100, R64, gdesc[UR16].tnspB, R100, gsb0",
+                          "WARPGROUP.DEPBAR.LE gsb0, 0x0",
+                          "@P0 BRA `(.L_0)",
+                          "EXIT"};
+  CHECK(only_hot(kernel(backward)).gemms ==
+        "S 1 x 64x16x16 SS, dP 1 x 64x16x16 SS, dV 1 x 64x32x16 RS, dK 1 x 64x32x16 RS");
 }
 
 TEST_CASE("the picture shows lanes, groups and waits, and is one well-formed element") {
   const std::string svg = sass::timeline_svg(kernel(good()), true);
   CHECK(svg.rfind("<svg", 0) == 0);
   CHECK(svg.find("</svg>") == svg.size() - 7);
-  for (const char* words : {"tensor", "MUFU", "FMA, ALU", "memory", "sync", "wait&lt;1&gt;", "wait&lt;0&gt;", "mbarrier", "QK", "PV", "exp2"})
+  for (const char* words : {"tensor", "MUFU", "FMA, ALU", "memory", "sync", "wait&lt;1&gt;", "wait&lt;0&gt;",
+                            "mbarrier", "QK", "PV", "exp2"})
     CHECK(svg.find(words) != std::string::npos);
   CHECK(svg.find("http", svg.find("xmlns") + 40) == std::string::npos);  // nothing is fetched
 }

@@ -41,12 +41,15 @@ std::string cubin(const std::string& name) { return std::string(FA3_CUBINS) + "/
 
 std::vector<std::string> broken(const std::string& name) {
   std::vector<std::string> rules;
-  for (const sass::Finding& finding : sass::check_contract(sass::kernels_of(cubin(name)), sass::read_contract("m", contract)).findings)
+  for (const sass::Finding& finding :
+       sass::check_contract(sass::kernels_of(cubin(name)), sass::read_contract("m", contract)).findings)
     if (finding.state == sass::Finding::State::broken) rules.push_back(finding.rule);
   return rules;
 }
 
-bool has(const std::vector<std::string>& rules, const char* rule) { return std::find(rules.begin(), rules.end(), rule) != rules.end(); }
+bool has(const std::vector<std::string>& rules, const char* rule) {
+  return std::find(rules.begin(), rules.end(), rule) != rules.end();
+}
 
 sass::Output tool(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), std::getenv("FA3_SASS"));
@@ -87,7 +90,10 @@ TEST_CASE("what changed between two builds") {
 
 TEST_CASE("images inside other files") {
   const std::string good = sass::read_file(cubin("good")), early = sass::read_file(cubin("early"));
-  const std::string file = "some bytes \x7f" "ELF and more" + good + std::string(77, 'x') + early + good + early.substr(0, early.size() / 2);
+  const std::string file =
+      "some bytes \x7f"
+      "ELF and more" +
+      good + std::string(77, 'x') + early + good + early.substr(0, early.size() / 2);
   const auto images = sass::embedded_images("library", file);
   REQUIRE(images.size() == 2);  // each content once, and none that is cut off
   CHECK(images[0].bytes == good);
@@ -121,8 +127,9 @@ TEST_CASE("the program: exit statuses and machine-readable output") {
   CHECK_THAT(violated.out, ContainsSubstring("FAIL miniature") && ContainsSubstring("expected == 1 0") &&
                                ContainsSubstring("WARPGROUP.DEPBAR.LE gsb0, 0x0"));
 
-  for (const std::vector<std::string>& arguments :
-       {std::vector<std::string>{"check", cubin("early"), option, "--json"}, {"list", cubin("good"), "--json"}, {"diff", cubin("good"), cubin("early"), "--json"}}) {
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"check", cubin("early"), option, "--json"},
+                                                    {"list", cubin("good"), "--json"},
+                                                    {"diff", cubin("good"), cubin("early"), "--json"}}) {
     INFO(arguments[0]);
     const sass::Output output = tool(arguments);
     CHECK(output.status == (arguments[0] == "list" ? 0 : 1));
@@ -137,5 +144,6 @@ TEST_CASE("the program: exit statuses and machine-readable output") {
   CHECK(tool({"list", "/no/such/file"}).status == 2);
   CHECK(tool({"list", cubin("good"), "no_such_kernel"}).status == 2);
   CHECK(tool({"list", cubin("good"), "--colour"}).status == 2);
+  CHECK_THAT(tool({"list", cubin("good"), std::string(1000, 'x')}).err, ContainsSubstring("no kernel matches"));
   CHECK_THAT(tool({}).err, ContainsSubstring("usage"));
 }

@@ -54,22 +54,28 @@ TEST_CASE("a broken rule says what was expected, what was found, and where") {
   for (const sass::Finding& finding : findings) CHECK(finding.state == State::broken);
   const sass::CheckResult result{findings, 1};
   CHECK_FALSE(result.passed());
-  CHECK_THAT(sass::check_text(result, {}, false), ContainsSubstring("FAIL toy: 3 rules, 3 broken") && ContainsSubstring("expected <= 30"));
+  CHECK_THAT(sass::check_text(result, {}, false),
+             ContainsSubstring("FAIL toy: 3 rules, 3 broken") && ContainsSubstring("expected <= 30"));
 }
 
 TEST_CASE("each kind of damage breaks its own rule") {
   const std::string contract =
-      "rows toy\nhot.gemms == QK 2 x 64x16x16 SS, PV 1 x 64x32x16 RS\nhot.groups == 2\nhot.waits == 1 0\nhot.serialised == 0\n"
+      "rows toy\nhot.gemms == QK 2 x 64x16x16 SS, PV 1 x 64x32x16 RS\nhot.groups == 2\nhot.waits == 1 "
+      "0\nhot.serialised == 0\n"
       "hot.touches == 0\nhot.local == 0\nhot.masks == 0\nhot.exps_in_flight >= 0.95\nhot.instructions <= 40\n";
   REQUIRE(broken(checked(contract)).empty());
   using Rules = std::vector<std::string>;
   CHECK(broken(checked(contract, replaced(good(), "FADD R4, R4, R25", {"STL [R1], R25"}))) == Rules{"hot.local == 0"});
-  CHECK(broken(checked(contract, replaced(good(), "FADD R4, R4, R25", {"FSEL R25, R25, -INF, P0"}))) == Rules{"hot.masks == 0"});
-  CHECK(broken(checked(contract, replaced(good(), "FADD R4, R4, R25", {"FADD R40, R40, R25"}))) == Rules{"hot.touches == 0"});
-  CHECK(broken(checked(contract, replaced(good(), "WARPGROUP.DEPBAR.LE gsb0, 0x1", {"WARPGROUP.DEPBAR.LE gsb0, 0x0"}))) ==
-        Rules{"hot.waits == 1 0", "hot.exps_in_flight >= 0.95"});
+  CHECK(broken(checked(contract, replaced(good(), "FADD R4, R4, R25", {"FSEL R25, R25, -INF, P0"}))) ==
+        Rules{"hot.masks == 0"});
+  CHECK(broken(checked(contract, replaced(good(), "FADD R4, R4, R25", {"FADD R40, R40, R25"}))) ==
+        Rules{"hot.touches == 0"});
+  CHECK(
+      broken(checked(contract, replaced(good(), "WARPGROUP.DEPBAR.LE gsb0, 0x1", {"WARPGROUP.DEPBAR.LE gsb0, 0x0"}))) ==
+      Rules{"hot.waits == 1 0", "hot.exps_in_flight >= 0.95"});
   CHECK(broken(checked(contract, replaced(good(), "HGMMA.64x32x16", {}))) ==
-        Rules{"hot.gemms == QK 2 x 64x16x16 SS, PV 1 x 64x32x16 RS", "hot.groups == 2", "hot.touches == 0"});  // wait<1> lets QK run on
+        Rules{"hot.gemms == QK 2 x 64x16x16 SS, PV 1 x 64x32x16 RS", "hot.groups == 2",
+              "hot.touches == 0"});  // wait<1> lets QK run on
 }
 
 TEST_CASE("a later rule replaces an earlier one for its rows") {
@@ -120,11 +126,12 @@ TEST_CASE("the table determines every row's GEMMs") {
     const std::string name = v.name;
     const int depth = name.find("_e4m3_") != std::string::npos || name.find("_e5m2_") != std::string::npos ? 32 : 16;
     const std::string n = std::to_string(v.Bc), d = std::to_string(v.d), k = std::to_string(depth);
-    CHECK(figure("hot", "gemms") == "QK " + std::to_string(v.d / depth) + " x 64x" + n + "x" + k + " SS, PV " + std::to_string(v.Bc / depth) +
-                                        " x 64x" + d + "x" + k + " RS");
+    CHECK(figure("hot", "gemms") == "QK " + std::to_string(v.d / depth) + " x 64x" + n + "x" + k + " SS, PV " +
+                                        std::to_string(v.Bc / depth) + " x 64x" + d + "x" + k + " RS");
     CHECK(figure("hot", "exps") == std::to_string(v.Bc / 2));
     CHECK(figure("kernel", "threads") == std::to_string(v.threads()));
-    CHECK_THAT(figure("kernel", "setmaxnreg"), ContainsSubstring(std::to_string(v.consumer_registers())) && ContainsSubstring(std::to_string(v.producer_registers())));
+    CHECK_THAT(figure("kernel", "setmaxnreg"), ContainsSubstring(std::to_string(v.consumer_registers())) &&
+                                                   ContainsSubstring(std::to_string(v.producer_registers())));
     CHECK(figure("hot", "types") != "nothing");
   }
   CHECK_FALSE(sass::table_figure("toy", "hot", "gemms"));

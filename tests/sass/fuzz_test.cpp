@@ -30,8 +30,26 @@ unsigned seed() {
 size_t below(std::mt19937& random, size_t limit) { return limit == 0 ? 0 : random() % limit; }
 
 std::string mutated(std::string text, std::mt19937& random) {
-  static const char* const scraps[] = {"gsb0", "R255", "R99999999999", "`(.L_loop)", "`(.L_nowhere)", "/*", "*/", ";", "[", ")", "@", "@!PT ", ".L_loop:\n",
-                                       "HGMMA.64x", "HGMMA ", "WARPGROUP.DEPBAR.LE gsb0, -5", "\n", "\t.section\t.text.g\n.text.g:\n", "BRA `(.L_loop) ;", "MUFU.EX2 "};
+  static const char* const scraps[] = {"gsb0",
+                                       "R255",
+                                       "R99999999999",
+                                       "`(.L_loop)",
+                                       "`(.L_nowhere)",
+                                       "/*",
+                                       "*/",
+                                       ";",
+                                       "[",
+                                       ")",
+                                       "@",
+                                       "@!PT ",
+                                       ".L_loop:\n",
+                                       "HGMMA.64x",
+                                       "HGMMA ",
+                                       "WARPGROUP.DEPBAR.LE gsb0, -5",
+                                       "\n",
+                                       "\t.section\t.text.g\n.text.g:\n",
+                                       "BRA `(.L_loop) ;",
+                                       "MUFU.EX2 "};
   for (size_t edits = 1 + below(random, 4); edits > 0 && !text.empty(); --edits) {
     const size_t at = below(random, text.size());
     switch (below(random, 6)) {
@@ -100,7 +118,8 @@ TEST_CASE("every truncation of a listing is an error or a whole listing") {
 TEST_CASE("mutated hand-made listings") { survive(listings::text("toy", listings::good()), 3000, 0); }
 
 TEST_CASE("mutated contracts") {
-  const std::string text = "rows toy f*\nhot.exps == 8  # all\nhot[QK+PV].waits == 1 0\nkernel.local <= 0\nwaive hot.exps toy: a reason\n";
+  const std::string text =
+      "rows toy f*\nhot.exps == 8  # all\nhot[QK+PV].waits == 1 0\nkernel.local <= 0\nwaive hot.exps toy: a reason\n";
   const sass::Kernel kernel = listings::kernel(listings::good());
   for (int round = 0; round < 3000; ++round) {
     std::mt19937 random(seed() + 7 + static_cast<unsigned>(round));
@@ -122,7 +141,8 @@ TEST_CASE("mutated images") {
     if (round % 4 == 0) damaged.resize(below(random, damaged.size()));
     // Headers, tables and names rather than code.
     for (size_t edits = below(random, 12) + 1; edits > 0 && !damaged.empty(); --edits) {
-      const size_t at = random() % 2 ? below(random, std::min<size_t>(damaged.size(), 64)) : damaged.size() - 1 - below(random, std::min<size_t>(damaged.size(), 3000));
+      const size_t at = random() % 2 ? below(random, std::min<size_t>(damaged.size(), 64))
+                                     : damaged.size() - 1 - below(random, std::min<size_t>(damaged.size(), 3000));
       damaged[at] = static_cast<char>(random());
     }
     INFO("seed " << seed() << ", round " << round);

@@ -43,16 +43,19 @@ Lines good() {
   each(8, [&](int i) { return "FFMA " + r(24 + i) + ", " + r(24 + i) + ", UR10, -R3.reuse"; });
   each(8, [&](int i) { return "MUFU.EX2 " + r(24 + i) + ", " + r(24 + i); });
   each(7, [&](int i) { return "FADD R4, R4, " + r(25 + i); });
-  lines.insert(lines.end(), {"FSETP.GT.AND P1, PT, R4, 1048576, PT", "@P1 BRA `(.L_rare)", ".L_joined", "WARPGROUP.DEPBAR.LE gsb0, 0x0"});
+  lines.insert(lines.end(), {"FSETP.GT.AND P1, PT, R4, 1048576, PT", "@P1 BRA `(.L_rare)", ".L_joined",
+                             "WARPGROUP.DEPBAR.LE gsb0, 0x0"});
   each(4, [&](int i) { return "F2FP.BF16.F32.PACK_AB " + r(60 + i) + ", " + r(25 + 2 * i) + ", " + r(24 + 2 * i); });
-  lines.insert(lines.end(), {"@P2 BRA `(.L_loop)", "EXIT", ".L_rare", "FMNMX R3, R3, R4, !PT", "MUFU.EX2 R5, R3", "FMUL R4, R4, R5",
-                             "BRA `(.L_joined)", ".L_spin", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x100], R0", "@!P0 BRA `(.L_spin)",
-                             "BRA `(.L_ready)", ".L_end", "BRA `(.L_end)"});
+  lines.insert(lines.end(),
+               {"@P2 BRA `(.L_loop)", "EXIT", ".L_rare", "FMNMX R3, R3, R4, !PT", "MUFU.EX2 R5, R3", "FMUL R4, R4, R5",
+                "BRA `(.L_joined)", ".L_spin", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x100], R0",
+                "@!P0 BRA `(.L_spin)", "BRA `(.L_ready)", ".L_end", "BRA `(.L_end)"});
   return lines;
 }
 
 Lines replaced(Lines listing, const std::string& old, const Lines& lines) {
-  const auto at = std::find_if(listing.begin(), listing.end(), [&](const std::string& line) { return line.rfind(old, 0) == 0; });
+  const auto at =
+      std::find_if(listing.begin(), listing.end(), [&](const std::string& line) { return line.rfind(old, 0) == 0; });
   if (at == listing.end()) throw std::logic_error("no line " + old);
   listing.insert(listing.erase(at), lines.begin(), lines.end());
   return listing;

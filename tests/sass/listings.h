@@ -1,4 +1,5 @@
-// Hand-made listings: a small forward loop (d = 32, 16 keys a block) as ptxas would write it, to be spoilt by the tests.
+// Hand-made listings: a small forward loop (d = 32, 16 keys a block) as ptxas would write it, to be spoilt by the
+// tests.
 #pragma once
 
 #include <string>

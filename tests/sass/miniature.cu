@@ -1,5 +1,5 @@
-// The forward loop in miniature (d = 64, 16 keys a block), as it should be and, by macro, wrong in one way each. It is only
-// ever disassembled: fa3-sass must name the right rule.
+// The forward loop in miniature (d = 64, 16 keys a block), as it should be and, by macro, wrong in one way each. It is
+// only ever disassembled: fa3-sass must name the right rule.
 //   TOUCHED    O is rescaled while PV is in flight; ptxas gives the pipeline up
 //   STARVED    more values are alive than there are registers
 //   EARLY      PV is waited for before the softmax
@@ -26,10 +26,10 @@ __device__ void pv(float (&o)[32], const uint32_t (&p)[4], uint64_t v) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
       "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, 1, 1, 1, 1;"
-      : "+f"(o[0]), "+f"(o[1]), "+f"(o[2]), "+f"(o[3]), "+f"(o[4]), "+f"(o[5]), "+f"(o[6]), "+f"(o[7]), "+f"(o[8]), "+f"(o[9]),
-        "+f"(o[10]), "+f"(o[11]), "+f"(o[12]), "+f"(o[13]), "+f"(o[14]), "+f"(o[15]), "+f"(o[16]), "+f"(o[17]), "+f"(o[18]),
-        "+f"(o[19]), "+f"(o[20]), "+f"(o[21]), "+f"(o[22]), "+f"(o[23]), "+f"(o[24]), "+f"(o[25]), "+f"(o[26]), "+f"(o[27]),
-        "+f"(o[28]), "+f"(o[29]), "+f"(o[30]), "+f"(o[31])
+      : "+f"(o[0]), "+f"(o[1]), "+f"(o[2]), "+f"(o[3]), "+f"(o[4]), "+f"(o[5]), "+f"(o[6]), "+f"(o[7]), "+f"(o[8]),
+        "+f"(o[9]), "+f"(o[10]), "+f"(o[11]), "+f"(o[12]), "+f"(o[13]), "+f"(o[14]), "+f"(o[15]), "+f"(o[16]),
+        "+f"(o[17]), "+f"(o[18]), "+f"(o[19]), "+f"(o[20]), "+f"(o[21]), "+f"(o[22]), "+f"(o[23]), "+f"(o[24]),
+        "+f"(o[25]), "+f"(o[26]), "+f"(o[27]), "+f"(o[28]), "+f"(o[29]), "+f"(o[30]), "+f"(o[31])
       : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(v));
 }
 
@@ -43,16 +43,20 @@ __device__ void wait() {
 __device__ bool ready(uint32_t barrier, uint32_t parity) {
   uint32_t done;
   asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;}"
-               : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
+               : "=r"(done)
+               : "r"(barrier), "r"(parity)
+               : "memory");
   return done;
 }
 
-extern "C" __global__ void REGISTERS miniature(float* out, uint64_t q, uint64_t k, uint64_t v, uint32_t barrier, int blocks, float c, float m) {
+extern "C" __global__ void REGISTERS miniature(float* out, uint64_t q, uint64_t k, uint64_t v, uint32_t barrier,
+                                               int blocks, float c, float m) {
   float s[8], o[32] = {}, l = 0, values[carried] = {};
   uint32_t p[4] = {};
 #pragma unroll 1
   for (int j = 0; j < blocks; j++) {
-    while (!ready(barrier, j & 1)) {}
+    while (!ready(barrier, j & 1)) {
+    }
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
     qk<0>(s, q, k);
     qk<1>(s, q + 2, k + 2);

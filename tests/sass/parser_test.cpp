@@ -8,8 +8,9 @@ using Catch::Matchers::ContainsSubstring;
 using listings::text;
 
 TEST_CASE("an instruction is taken apart") {
-  const auto functions = sass::parse(text("f", {".L_0", "@!P0 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR7+0x30040], RZ",
-                                                "HGMMA.64x64x16.F32.BF16 R56, R100, gdesc[UR16].tnspB, R56, UP0", "@P3 BRA `(.L_0)", "EXIT"}));
+  const auto functions = sass::parse(
+      text("f", {".L_0", "@!P0 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR7+0x30040], RZ",
+                 "HGMMA.64x64x16.F32.BF16 R56, R100, gdesc[UR16].tnspB, R56, UP0", "@P3 BRA `(.L_0)", "EXIT"}));
   REQUIRE(functions.size() == 1);
   const auto& code = functions[0].code;
   REQUIRE(code.size() == 4);
@@ -42,11 +43,12 @@ TEST_CASE("registers that instructions read and write") {
 }
 
 TEST_CASE("cuobjdump's listing is understood too") {
-  const auto functions = sass::parse("\tcode for sm_90a\n\t\tFunction : f\n\t.headerflags\t@\"EF_CUDA_SM90\"\n"
-                                     "        /*0000*/                   MOV R1, R2 ;          /* 0x00000a00ff017b82 */\n"
-                                     "                                                         /* 0x000e220000000800 */\n"
-                                     "        /*0010*/              @P0 BRA 0x0 ;              /* 0x00000a00ff017b82 */\n"
-                                     "        /*0020*/                   EXIT ;                /* 0x00000a00ff017b82 */\n\t\t.....\n");
+  const auto functions = sass::parse(
+      "\tcode for sm_90a\n\t\tFunction : f\n\t.headerflags\t@\"EF_CUDA_SM90\"\n"
+      "        /*0000*/                   MOV R1, R2 ;          /* 0x00000a00ff017b82 */\n"
+      "                                                         /* 0x000e220000000800 */\n"
+      "        /*0010*/              @P0 BRA 0x0 ;              /* 0x00000a00ff017b82 */\n"
+      "        /*0020*/                   EXIT ;                /* 0x00000a00ff017b82 */\n\t\t.....\n");
   REQUIRE(functions.size() == 1);
   CHECK(functions[0].name == "f");
   CHECK(functions[0].code[1].targets == std::vector<int>{0});
@@ -56,8 +58,10 @@ TEST_CASE("damage is an error that names the line") {
   const std::string whole = text("f", {".L_0", "MOV R1, R2", "@P0 BRA `(.L_0)", "EXIT"});
   CHECK_NOTHROW(sass::parse(whole));
   CHECK_THROWS_WITH(sass::parse(""), ContainsSubstring("no SASS function"));
-  CHECK_THROWS_WITH(sass::parse(whole.substr(0, whole.find("EXIT") + 2)), ContainsSubstring("line 7") && ContainsSubstring("semicolon"));
-  CHECK_THROWS_WITH(sass::parse(whole.substr(0, whole.find("        /*0020"))), ContainsSubstring("ends in the middle"));
+  CHECK_THROWS_WITH(sass::parse(whole.substr(0, whole.find("EXIT") + 2)),
+                    ContainsSubstring("line 7") && ContainsSubstring("semicolon"));
+  CHECK_THROWS_WITH(sass::parse(whole.substr(0, whole.find("        /*0020"))),
+                    ContainsSubstring("ends in the middle"));
   CHECK_THROWS_WITH(sass::parse(text("f", {"@P0 BRA `(.L_7)", "EXIT"})), ContainsSubstring(".L_7"));
   CHECK_THROWS_WITH(sass::parse(text("f", {".L_0", ".L_0", "EXIT"})), ContainsSubstring("twice"));
   CHECK_THROWS_WITH(sass::parse(text("f", {})), ContainsSubstring("no instructions"));

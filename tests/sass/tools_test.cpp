@@ -51,7 +51,8 @@ void executable(const fs::path& path) {
 TEST_CASE("no disassembler: the message says what, how to get it, and where it was looked for") {
   CHECK_THROWS_WITH(sass::find_tool("nvdisasm", {"/here/bin", "/there/bin"}),
                     ContainsSubstring("no nvdisasm found") && ContainsSubstring("pip install nvidia-cuda-nvdisasm") &&
-                        ContainsSubstring("CUDA_HOME") && ContainsSubstring("PATH") && ContainsSubstring("\n  /here/bin\n  /there/bin"));
+                        ContainsSubstring("CUDA_HOME") && ContainsSubstring("PATH") &&
+                        ContainsSubstring("\n  /here/bin\n  /there/bin"));
   CHECK_THROWS_WITH(sass::find_tool("cuobjdump", {}), ContainsSubstring("pip install nvidia-cuda-cuobjdump"));
 }
 
@@ -67,7 +68,8 @@ TEST_CASE("the disassembler is found on PATH, in CUDA_HOME, and in pip's wheels,
     const Environment path("PATH", (root / "path").string() + ":" + (root / "venv/bin").string());
     const Environment home("CUDA_HOME", (root / "home").string());
     CHECK(sass::find_tool("nvdisasm") == (root / "path/nvdisasm").string());
-    CHECK(sass::find_tool("only_in_the_wheel") == (root / "venv/lib/python3.11/site-packages/nvidia/cu13/bin/only_in_the_wheel").string());
+    CHECK(sass::find_tool("only_in_the_wheel") ==
+          (root / "venv/lib/python3.11/site-packages/nvidia/cu13/bin/only_in_the_wheel").string());
   }
   {
     const Environment path("PATH", (root / "venv/bin").string());
@@ -77,7 +79,8 @@ TEST_CASE("the disassembler is found on PATH, in CUDA_HOME, and in pip's wheels,
   {
     const Environment path("PATH", "");
     const Environment active("VIRTUAL_ENV", (root / "venv").string());
-    CHECK(sass::find_tool("only_in_the_wheel") == (root / "venv/lib/python3.11/site-packages/nvidia/cu13/bin/only_in_the_wheel").string());
+    CHECK(sass::find_tool("only_in_the_wheel") ==
+          (root / "venv/lib/python3.11/site-packages/nvidia/cu13/bin/only_in_the_wheel").string());
   }
   fs::permissions(root / "path/nvdisasm", fs::perms::owner_read);  // there, but cannot be run by others than root
   CHECK_THROWS(sass::find_tool("nvdisasm", {(root / "nowhere").string()}));
@@ -114,7 +117,9 @@ TEST_CASE("patterns and names") {
 TEST_CASE("JSON") {
   CHECK(json_reader::valid(sass::list_json({listings::kernel(listings::good())})));
   CHECK(json_reader::valid(sass::json::quote("quote \" backslash \\ newline \n bell \a high \xff")));
-  CHECK(sass::json::object({{"a", sass::json::array({"1", "2"})}, {"b", sass::json::number(0.5)}}) == "{\"a\": [1, 2], \"b\": 0.5}");
+  CHECK(sass::json::object({{"a", sass::json::array({"1", "2"})}, {"b", sass::json::number(0.5)}}) ==
+        "{\"a\": [1, 2], \"b\": 0.5}");
   CHECK(sass::json::number(1.0 / 0.0) == "null");
-  for (const char* bad : {"", "{", "[1,]", "{\"a\" 1}", "\"\x01\"", "01x", "nul", "\"\\q\"", "1.", "[1] 2"}) CHECK_FALSE(json_reader::valid(bad));
+  for (const char* bad : {"", "{", "[1,]", "{\"a\" 1}", "\"\x01\"", "01x", "nul", "\"\\q\"", "1.", "[1] 2"})
+    CHECK_FALSE(json_reader::valid(bad));
 }

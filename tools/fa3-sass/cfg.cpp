@@ -123,9 +123,11 @@ std::vector<Loop> natural_loops(const Cfg& cfg) {
     }
   std::vector<Loop> loops;
   for (const auto& [header, body] : bodies) loops.push_back({header, -1, {body.begin(), body.end()}});
-  std::stable_sort(loops.begin(), loops.end(), [](const Loop& a, const Loop& b) { return a.blocks.size() > b.blocks.size(); });
+  std::stable_sort(loops.begin(), loops.end(),
+                   [](const Loop& a, const Loop& b) { return a.blocks.size() > b.blocks.size(); });
   for (size_t inner = 0; inner < loops.size(); ++inner)
-    for (size_t outer = 0; outer < inner; ++outer)  // later ones are smaller, so the last that contains it is the parent
+    for (size_t outer = 0; outer < inner;
+         ++outer)  // later ones are smaller, so the last that contains it is the parent
       if (loops[outer].contains(loops[inner].header)) loops[inner].parent = static_cast<int>(outer);
   return loops;
 }

@@ -30,9 +30,9 @@ bool is_wgmma(const Instruction& instruction);
 
 Cfg control_flow(const Listing& listing);
 
-// The blocks of one turn of the loop, header first. Of all ways round it is the one with the most WGMMAs, and of those the
-// one with the fewest instructions: a rare exact path, a rescale under a flag and an mbarrier's spin are thus left out.
-// Loops inside count once, and only where the way leads through them.
+// The blocks of one turn of the loop, header first. Of all ways round it is the one with the most WGMMAs, and of those
+// the one with the fewest instructions: a rare exact path, a rescale under a flag and an mbarrier's spin are thus left
+// out. Loops inside count once, and only where the way leads through them.
 std::vector<int> hot_path(const Listing& listing, const Cfg& cfg, const Loop& loop);
 
 }  // namespace sass

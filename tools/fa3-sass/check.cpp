@@ -13,7 +13,8 @@ namespace {
 
 constexpr size_t instructions_shown = 12;
 
-Finding broken(const std::string& row, const std::string& rule, const std::string& place, const std::string& expected, const std::string& found) {
+Finding broken(const std::string& row, const std::string& rule, const std::string& place, const std::string& expected,
+               const std::string& found) {
   Finding finding;
   finding.state = Finding::State::broken;
   finding.row = row;
@@ -36,7 +37,8 @@ const char* word_for(Finding::State state) {
 }  // namespace
 
 bool CheckResult::passed() const {
-  return std::none_of(findings.begin(), findings.end(), [](const Finding& f) { return f.state == Finding::State::broken; });
+  return std::none_of(findings.begin(), findings.end(),
+                      [](const Finding& f) { return f.state == Finding::State::broken; });
 }
 
 CheckResult check_table(const std::vector<Kernel>& kernels, const std::string& folder, const std::string& wanted) {
@@ -45,9 +47,11 @@ CheckResult check_table(const std::vector<Kernel>& kernels, const std::string& f
   const std::vector<Row> rows = table_rows();
   for (const Row& row : rows) {
     if (!matches(wanted, row.name, row.name)) continue;
-    const auto kernel = std::find_if(kernels.begin(), kernels.end(), [&](const Kernel& k) { return k.record.name == row.name; });
+    const auto kernel =
+        std::find_if(kernels.begin(), kernels.end(), [&](const Kernel& k) { return k.record.name == row.name; });
     if (kernel == kernels.end()) {
-      result.findings.push_back(broken(row.name, "every row is a kernel", "variants.def", "a kernel of this name", "none in the file"));
+      result.findings.push_back(
+          broken(row.name, "every row is a kernel", "variants.def", "a kernel of this name", "none in the file"));
       continue;
     }
     auto contract = contracts.find(row.kernel);
@@ -61,16 +65,20 @@ CheckResult check_table(const std::vector<Kernel>& kernels, const std::string& f
   for (const auto& [name, contract] : contracts)
     for (const Section& section : contract.sections)
       if (std::none_of(rows.begin(), rows.end(), [&](const Row& row) { return section.covers(row.name); }))
-        result.findings.push_back(broken(section.rows.front(), "every `rows` line covers a row", name + ".contract:" + std::to_string(section.line), "a row of the table", "none"));
+        result.findings.push_back(broken(section.rows.front(), "every `rows` line covers a row",
+                                         name + ".contract:" + std::to_string(section.line), "a row of the table",
+                                         "none"));
   return result;
 }
 
 CheckResult check_contract(const std::vector<Kernel>& kernels, const Contract& contract) {
   CheckResult result;
   for (const Kernel& kernel : kernels)
-    if (std::any_of(contract.sections.begin(), contract.sections.end(), [&](const Section& s) { return s.covers(kernel.record.name); }))
+    if (std::any_of(contract.sections.begin(), contract.sections.end(),
+                    [&](const Section& s) { return s.covers(kernel.record.name); }))
       add(result, check(contract, kernel));
-  if (result.kernels == 0) throw std::runtime_error(contract.path + ": none of its `rows` lines covers a kernel of the file");
+  if (result.kernels == 0)
+    throw std::runtime_error(contract.path + ": none of its `rows` lines covers a kernel of the file");
   return result;
 }
 
@@ -82,19 +90,22 @@ std::string check_text(const CheckResult& result, const Colours& colours, bool v
       bad += result.findings[end].state == Finding::State::broken;
       waived += result.findings[end].state == Finding::State::waived;
     }
-    text += (bad ? colours.red("FAIL") : colours.green("ok  ")) + " " + result.findings[begin].row + ": " + std::to_string(end - begin) + " rules";
+    text += (bad ? colours.red("FAIL") : colours.green("ok  ")) + " " + result.findings[begin].row + ": " +
+            std::to_string(end - begin) + " rules";
     if (bad) text += ", " + std::to_string(bad) + " broken";
     if (waived) text += ", " + std::to_string(waived) + " waived";
     text += "\n";
     for (; begin < end; ++begin) {
       const Finding& finding = result.findings[begin];
       if (finding.state == Finding::State::kept && !verbose) continue;
-      text += "  " + finding.place + ": " + colours.bold(finding.rule) + "\n    expected " + finding.expected + "\n    found    " + finding.found + "\n";
+      text += "  " + finding.place + ": " + colours.bold(finding.rule) + "\n    expected " + finding.expected +
+              "\n    found    " + finding.found + "\n";
       if (finding.state == Finding::State::waived) text += "    waived   " + finding.reason + "\n";
       if (finding.state == Finding::State::waived && !verbose) continue;
       const size_t shown = std::min(finding.instructions.size(), instructions_shown);
       for (size_t i = 0; i < shown; ++i) text += "      " + colours.dim(finding.instructions[i]) + "\n";
-      if (shown < finding.instructions.size()) text += "      and " + std::to_string(finding.instructions.size() - shown) + " more\n";
+      if (shown < finding.instructions.size())
+        text += "      and " + std::to_string(finding.instructions.size() - shown) + " more\n";
     }
   }
   return text;
@@ -105,12 +116,19 @@ std::string check_json(const CheckResult& result) {
   for (const Finding& finding : result.findings) {
     std::vector<std::string> instructions;
     for (const std::string& line : finding.instructions) instructions.push_back(json::quote(line));
-    findings.push_back(json::object({{"kernel", json::quote(finding.row)}, {"rule", json::quote(finding.rule)},
-                                     {"place", json::quote(finding.place)}, {"state", json::quote(word_for(finding.state))},
-                                     {"expected", json::quote(finding.expected)}, {"found", json::quote(finding.found)},
-                                     {"reason", json::quote(finding.reason)}, {"instructions", json::array(instructions)}}));
+    findings.push_back(json::object({{"kernel", json::quote(finding.row)},
+                                     {"rule", json::quote(finding.rule)},
+                                     {"place", json::quote(finding.place)},
+                                     {"state", json::quote(word_for(finding.state))},
+                                     {"expected", json::quote(finding.expected)},
+                                     {"found", json::quote(finding.found)},
+                                     {"reason", json::quote(finding.reason)},
+                                     {"instructions", json::array(instructions)}}));
   }
-  return json::object({{"passed", result.passed() ? "true" : "false"}, {"kernels", json::number(result.kernels)}, {"findings", json::array(findings)}}) + "\n";
+  return json::object({{"passed", result.passed() ? "true" : "false"},
+                       {"kernels", json::number(result.kernels)},
+                       {"findings", json::array(findings)}}) +
+         "\n";
 }
 
 }  // namespace sass

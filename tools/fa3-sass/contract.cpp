@@ -35,7 +35,8 @@ struct Reader {
 
   void waiver(std::string_view text) {
     const size_t colon = text.find(':');
-    if (colon == std::string_view::npos || trim(text.substr(colon + 1)).empty()) fail("a waiver needs a reason: waive FIGURE [ROWS]: REASON");
+    if (colon == std::string_view::npos || trim(text.substr(colon + 1)).empty())
+      fail("a waiver needs a reason: waive FIGURE [ROWS]: REASON");
     std::vector<std::string> parts = words(text.substr(0, colon));
     if (parts.empty()) fail("a waiver names a figure");
     Waiver result{line, parts[0], std::string(trim(text.substr(colon + 1))), {parts.begin() + 1, parts.end()}};
@@ -63,7 +64,8 @@ struct Reader {
       subject = subject.substr(0, bracket);
     }
     result.scope = std::string(subject);
-    if (result.scope != "kernel" && result.scope != "hot" && result.scope != "boundary") fail("no scope " + result.scope);
+    if (result.scope != "kernel" && result.scope != "hot" && result.scope != "boundary")
+      fail("no scope " + result.scope);
     if (result.scope == "kernel" && !result.role.empty()) fail("a kernel has no role");
     const std::vector<std::string>& known = figure_names(result.scope == "kernel");
     if (std::find(known.begin(), known.end(), result.figure) == known.end()) fail("no figure " + result.figure);
@@ -97,7 +99,9 @@ struct Checker {
     finding.place = place(rule.line);
     return finding;
   }
-  std::string place(int line) const { return std::filesystem::path(contract.path).filename().string() + ":" + std::to_string(line); }
+  std::string place(int line) const {
+    return std::filesystem::path(contract.path).filename().string() + ":" + std::to_string(line);
+  }
 
   // The rule against the figures of one loop, or of the kernel.
   void figure(const Rule& rule, const Figures& figures, const WgmmaLoop* loop) {
@@ -107,29 +111,37 @@ struct Checker {
     std::optional<Figure> bound;
     if (rule.bound == "table") {
       bound = table_figure(kernel.record.name, rule.scope, rule.figure);
-      if (!bound) throw std::runtime_error(contract.path + ":" + std::to_string(rule.line) + ": the table does not determine " + rule.subject() + " of " + kernel.record.name);
+      if (!bound)
+        throw std::runtime_error(contract.path + ":" + std::to_string(rule.line) + ": the table does not determine " +
+                                 rule.subject() + " of " + kernel.record.name);
     } else {
       bound = Figure{rule.figure, found && found->is_text, 0, rule.bound, {}, false};
       char* end = nullptr;
       bound->value = std::strtod(rule.bound.c_str(), &end);
-      if (found && !found->is_text && *end != '\0') throw std::runtime_error(contract.path + ":" + std::to_string(rule.line) + ": " + rule.bound + " is not a number");
+      if (found && !found->is_text && *end != '\0')
+        throw std::runtime_error(contract.path + ":" + std::to_string(rule.line) + ": " + rule.bound +
+                                 " is not a number");
     }
-    finding.expected = rule.relation + " " + (rule.bound == "table" ? bound->shown() + " (from the table)" : rule.bound);
+    finding.expected =
+        rule.relation + " " + (rule.bound == "table" ? bound->shown() + " (from the table)" : rule.bound);
     if (!found) {
       finding.found = "nothing to measure: no such instructions in the loop";
     } else {
       finding.found = found->shown();
-      const bool kept = found->is_text ? rule.relation == "==" && found->text == bound->text : holds(found->value, rule.relation, bound->value);
+      const bool kept = found->is_text ? rule.relation == "==" && found->text == bound->text
+                                       : holds(found->value, rule.relation, bound->value);
       if (kept) finding.state = Finding::State::kept;
     }
     if (loop) {
       const Instruction& first = kernel.listing.code[static_cast<size_t>(loop->turn.code.front())];
       char address[16];
       std::snprintf(address, sizeof address, "%x", static_cast<unsigned>(first.address));
-      finding.found += std::string(" (") + (loop->hot ? "hot loop " : "boundary loop ") + loop->role + " at " + address + ")";
+      finding.found +=
+          std::string(" (") + (loop->hot ? "hot loop " : "boundary loop ") + loop->role + " at " + address + ")";
     }
     if (finding.state == Finding::State::broken && found)
-      for (int i : found->evidence) finding.instructions.push_back(listing_line(kernel.listing.code[static_cast<size_t>(i)]));
+      for (int i : found->evidence)
+        finding.instructions.push_back(listing_line(kernel.listing.code[static_cast<size_t>(i)]));
     findings.push_back(std::move(finding));
   }
 
@@ -146,7 +158,8 @@ struct Checker {
     finding.state = Finding::State::broken;
     finding.expected = rule.relation + " " + rule.bound;
     finding.found = "no such loop";
-    for (const WgmmaLoop& loop : kernel.loops) finding.found += std::string(", but a ") + (loop.hot ? "hot" : "boundary") + " loop of " + loop.gemms;
+    for (const WgmmaLoop& loop : kernel.loops)
+      finding.found += std::string(", but a ") + (loop.hot ? "hot" : "boundary") + " loop of " + loop.gemms;
     findings.push_back(std::move(finding));
   }
 
@@ -162,7 +175,8 @@ struct Checker {
       }
       for (const Waiver& waiver : section.waivers) {
         const auto covers = [&](const std::string& pattern) { return glob(pattern, kernel.record.name); };
-        if (waiver.rows.empty() || std::any_of(waiver.rows.begin(), waiver.rows.end(), covers)) waivers.push_back(waiver);
+        if (waiver.rows.empty() || std::any_of(waiver.rows.begin(), waiver.rows.end(), covers))
+          waivers.push_back(waiver);
       }
     }
     if (rules.empty()) {
@@ -178,7 +192,8 @@ struct Checker {
     for (const Rule& rule : rules) {
       const size_t before = findings.size();
       apply(rule);
-      const auto waiver = std::find_if(waivers.begin(), waivers.end(), [&](const Waiver& w) { return w.subject == rule.subject(); });
+      const auto waiver =
+          std::find_if(waivers.begin(), waivers.end(), [&](const Waiver& w) { return w.subject == rule.subject(); });
       if (waiver == waivers.end()) continue;
       for (size_t f = before; f < findings.size(); ++f)
         if (findings[f].state == Finding::State::broken) {
@@ -187,7 +202,9 @@ struct Checker {
         }
     }
     for (const Waiver& waiver : waivers) {
-      const auto used = [&](const Finding& f) { return f.state == Finding::State::waived && f.rule.rfind(waiver.subject + " ", 0) == 0; };
+      const auto used = [&](const Finding& f) {
+        return f.state == Finding::State::waived && f.rule.rfind(waiver.subject + " ", 0) == 0;
+      };
       if (std::any_of(findings.begin(), findings.end(), used)) continue;
       Finding finding;
       finding.state = Finding::State::broken;

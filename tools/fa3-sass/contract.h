@@ -18,8 +18,8 @@ namespace sass {
 
 struct Rule {
   int line = 0;
-  std::string scope;   // kernel, hot, boundary
-  std::string role;    // of the loop, or empty for all
+  std::string scope;  // kernel, hot, boundary
+  std::string role;   // of the loop, or empty for all
   std::string figure;
   std::string relation;  // == <= >= < >
   std::string bound;     // a number, words, or "table"

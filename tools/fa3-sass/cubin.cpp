@@ -114,7 +114,8 @@ Cubin read_cubin(std::string_view bytes) {
   const auto header = cuda_header(bytes);
   Cubin cubin;
   // The architecture moved from the lowest byte of the flags to the second with ABI version 8 (CUDA 13).
-  cubin.sm = static_cast<int>(header->e_ident[EI_ABIVERSION] >= 8 ? header->e_flags >> 8 & 0xff : header->e_flags & 0xff);
+  cubin.sm =
+      static_cast<int>(header->e_ident[EI_ABIVERSION] >= 8 ? header->e_flags >> 8 & 0xff : header->e_flags & 0xff);
 
   std::map<int, size_t> kernel_of_symbol;
   std::map<std::string, size_t> kernel_of_name;
@@ -149,12 +150,13 @@ Cubin read_cubin(std::string_view bytes) {
       if (kernel == kernel_of_name.end()) continue;
       each_attribute(sections.content(section), [&](int attribute, std::string_view payload) {
         if (attribute != attribute_max_threads || payload.size() < 12) return;
-        cubin.kernels[kernel->second].max_threads = static_cast<int>(
-            need<uint32_t>(payload, 0) * need<uint32_t>(payload, 4) * need<uint32_t>(payload, 8));
+        cubin.kernels[kernel->second].max_threads =
+            static_cast<int>(need<uint32_t>(payload, 0) * need<uint32_t>(payload, 4) * need<uint32_t>(payload, 8));
       });
     } else if (starts_with(name, ".nv.shared.")) {
       const auto kernel = kernel_of_name.find(name.substr(11));
-      if (kernel != kernel_of_name.end()) cubin.kernels[kernel->second].shared_bytes = static_cast<int64_t>(section.sh_size);
+      if (kernel != kernel_of_name.end())
+        cubin.kernels[kernel->second].shared_bytes = static_cast<int64_t>(section.sh_size);
     }
   }
   return cubin;

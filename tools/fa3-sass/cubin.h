@@ -11,11 +11,11 @@ namespace sass {
 
 struct KernelRecord {
   std::string name;
-  int symbol = 0;         // index in the symbol table, as nvdisasm -fun wants it
-  int registers = 0;      // per thread at launch; setmaxnreg moves them later
-  int stack_bytes = 0;    // frame size: spills and local arrays
+  int symbol = 0;            // index in the symbol table, as nvdisasm -fun wants it
+  int registers = 0;         // per thread at launch; setmaxnreg moves them later
+  int stack_bytes = 0;       // frame size: spills and local arrays
   int64_t shared_bytes = 0;  // static; dynamic shared memory is a launch parameter
-  int max_threads = 0;    // of __launch_bounds__, 0 if there are none
+  int max_threads = 0;       // of __launch_bounds__, 0 if there are none
 };
 
 struct Cubin {
@@ -23,7 +23,8 @@ struct Cubin {
   std::vector<KernelRecord> kernels;
 };
 
-// The number of bytes of the CUDA ELF image (EM_CUDA) that begins at `offset`, or nothing if there is none that is whole.
+// The number of bytes of the CUDA ELF image (EM_CUDA) that begins at `offset`, or nothing if there is none that is
+// whole.
 std::optional<size_t> cuda_elf_extent(std::string_view bytes, size_t offset);
 
 // Throws std::runtime_error on a damaged image.

@@ -88,13 +88,15 @@ std::vector<Change> changes(const std::vector<std::string>& before, const std::v
   size_t head = 0, tail = 0;
   while (head < before.size() && head < after.size() && before[head] == after[head]) ++head;
   while (tail < before.size() - head && tail < after.size() - head &&
-         before[before.size() - 1 - tail] == after[after.size() - 1 - tail]) ++tail;
+         before[before.size() - 1 - tail] == after[after.size() - 1 - tail])
+    ++tail;
   const size_t n = before.size() - head - tail, m = after.size() - head - tail;
   if (n * m > largest_table) return count_changes(before, after);
   std::vector<std::vector<int>> common(n + 1, std::vector<int>(m + 1, 0));  // longest common subsequence of the rests
   for (size_t i = n; i-- > 0;)
     for (size_t j = m; j-- > 0;)
-      common[i][j] = before[head + i] == after[head + j] ? common[i + 1][j + 1] + 1 : std::max(common[i + 1][j], common[i][j + 1]);
+      common[i][j] =
+          before[head + i] == after[head + j] ? common[i + 1][j + 1] + 1 : std::max(common[i + 1][j], common[i][j + 1]);
   std::vector<Change> result;
   for (size_t i = 0, j = 0; i < n || j < m;) {
     if (i < n && j < m && before[head + i] == after[head + j]) ++i, ++j;
@@ -105,8 +107,9 @@ std::vector<Change> changes(const std::vector<std::string>& before, const std::v
 }
 
 bool KernelDiff::same() const {
-  return !before.empty() && !after.empty() &&
-         std::all_of(parts.begin(), parts.end(), [](const LoopDiff& part) { return part.figures.empty() && part.instructions.empty(); });
+  return !before.empty() && !after.empty() && std::all_of(parts.begin(), parts.end(), [](const LoopDiff& part) {
+    return part.figures.empty() && part.instructions.empty();
+  });
 }
 
 KernelDiff difference(const Kernel& before, const Kernel& after) {
@@ -123,7 +126,8 @@ KernelDiff difference(const Kernel& before, const Kernel& after) {
   for (const auto& [role, loop] : old_loops) {
     const auto other = new_loops.find(role);
     LoopDiff part{role, moved(loop->figures, other == new_loops.end() ? Figures{} : other->second->figures), {}};
-    if (other != new_loops.end()) part.instructions = changes(sequence(before, loop->turn.code), sequence(after, other->second->turn.code));
+    if (other != new_loops.end())
+      part.instructions = changes(sequence(before, loop->turn.code), sequence(after, other->second->turn.code));
     result.parts.push_back(std::move(part));
   }
   for (const auto& [role, loop] : new_loops)
@@ -150,19 +154,22 @@ std::string diff_text(const std::vector<KernelDiff>& diffs, const Colours& colou
   std::string text;
   for (const KernelDiff& diff : diffs) {
     if (diff.before.empty() || diff.after.empty()) {
-      text += diff.before.empty() ? colours.green("only in the second: " + diff.after) : colours.red("only in the first: " + diff.before);
+      text += diff.before.empty() ? colours.green("only in the second: " + diff.after)
+                                  : colours.red("only in the first: " + diff.before);
       text += "\n";
       continue;
     }
-    text += colours.bold(diff.before == diff.after ? diff.before : diff.before + " -> " + diff.after) + (diff.same() ? ": the same\n" : "\n");
+    text += colours.bold(diff.before == diff.after ? diff.before : diff.before + " -> " + diff.after) +
+            (diff.same() ? ": the same\n" : "\n");
     for (const LoopDiff& part : diff.parts) {
       if (part.figures.empty() && part.instructions.empty()) continue;
       text += "  " + part.role + "\n";
       for (const auto& [old, now] : part.figures)
-        text += "    " + (old.name.empty() ? now.name : old.name) + ": " + (old.name.empty() ? "-" : old.shown()) + " -> " +
-                (now.name.empty() ? "-" : now.shown()) + "\n";
+        text += "    " + (old.name.empty() ? now.name : old.name) + ": " + (old.name.empty() ? "-" : old.shown()) +
+                " -> " + (now.name.empty() ? "-" : now.shown()) + "\n";
       for (const Change& change : part.instructions)
-        text += change.appeared ? colours.green("    + " + change.instruction) + "\n" : colours.red("    - " + change.instruction) + "\n";
+        text += change.appeared ? colours.green("    + " + change.instruction) + "\n"
+                                : colours.red("    - " + change.instruction) + "\n";
     }
   }
   return text;
@@ -170,7 +177,9 @@ std::string diff_text(const std::vector<KernelDiff>& diffs, const Colours& colou
 
 std::string diff_json(const std::vector<KernelDiff>& diffs) {
   const auto value = [](const Figure& figure) {
-    return figure.name.empty() ? std::string("null") : figure.is_text ? json::quote(figure.text) : json::number(figure.value);
+    return figure.name.empty() ? std::string("null")
+           : figure.is_text    ? json::quote(figure.text)
+                               : json::number(figure.value);
   };
   std::vector<std::string> kernels;
   for (const KernelDiff& diff : diffs) {
@@ -180,12 +189,17 @@ std::string diff_json(const std::vector<KernelDiff>& diffs) {
       for (const auto& [old, now] : part.figures)
         figures.emplace_back(old.name.empty() ? now.name : old.name, json::array({value(old), value(now)}));
       std::vector<std::string> appeared, gone;
-      for (const Change& change : part.instructions) (change.appeared ? appeared : gone).push_back(json::quote(change.instruction));
-      parts.push_back(json::object({{"part", json::quote(part.role)}, {"figures", json::object(figures)},
-                                    {"appeared", json::array(appeared)}, {"gone", json::array(gone)}}));
+      for (const Change& change : part.instructions)
+        (change.appeared ? appeared : gone).push_back(json::quote(change.instruction));
+      parts.push_back(json::object({{"part", json::quote(part.role)},
+                                    {"figures", json::object(figures)},
+                                    {"appeared", json::array(appeared)},
+                                    {"gone", json::array(gone)}}));
     }
-    kernels.push_back(json::object({{"before", json::quote(diff.before)}, {"after", json::quote(diff.after)},
-                                    {"same", diff.same() ? "true" : "false"}, {"parts", json::array(parts)}}));
+    kernels.push_back(json::object({{"before", json::quote(diff.before)},
+                                    {"after", json::quote(diff.after)},
+                                    {"same", diff.same() ? "true" : "false"},
+                                    {"parts", json::array(parts)}}));
   }
   return json::object({{"kernels", json::array(kernels)}}) + "\n";
 }

@@ -28,7 +28,7 @@ struct LoopDiff {
 };
 
 struct KernelDiff {
-  std::string before, after;  // names; one is empty if the kernel is on one side only
+  std::string before, after;    // names; one is empty if the kernel is on one side only
   std::vector<LoopDiff> parts;  // the kernel itself first, then its loops
   bool same() const;
 };

@@ -68,8 +68,11 @@ std::string find_tool(const std::string& tool, const std::vector<std::string>& f
     const std::string candidate = folder + "/" + tool;
     if (access(candidate.c_str(), X_OK) == 0) return candidate;
   }
-  std::string message = "no " + tool + " found; fa3-sass reads machine code through it.\n"
-                        "Install it with `pip install nvidia-cuda-" + tool + "`, or run this project's tools/setup, or put a "
+  std::string message = "no " + tool +
+                        " found; fa3-sass reads machine code through it.\n"
+                        "Install it with `pip install nvidia-cuda-" +
+                        tool +
+                        "`, or run this project's tools/setup, or put a "
                         "CUDA toolkit on PATH or into CUDA_HOME.\nLooked in:";
   for (const std::string& folder : folders) message += "\n  " + folder;
   throw std::runtime_error(message);

@@ -38,16 +38,26 @@ struct KindName {
   const char* figure;
 };
 constexpr KindName counted[] = {
-    {Kind::arrive, "arrives"},          {Kind::exp, "exps"},
-    {Kind::maximum, "maxima"},          {Kind::convert, "conversions"},
-    {Kind::multiply_add, "fmas"},       {Kind::add, "adds"},
-    {Kind::multiply, "multiplies"},     {Kind::shuffle, "shuffles"},
-    {Kind::mask, "masks"},              {Kind::local_memory, "local"},
-    {Kind::shared_memory, "shared"},    {Kind::global_memory, "global"},
-    {Kind::move, "moves"},              {Kind::uniform, "uniform"},
-    {Kind::mbarrier_wait, "mbarrier_waits"}, {Kind::mbarrier_arrive, "mbarrier_arrives"},
-    {Kind::barrier, "barriers"},        {Kind::fence, "fences"},
-    {Kind::tma_load, "tma_loads"},      {Kind::tma_store, "tma_stores"},
+    {Kind::arrive, "arrives"},
+    {Kind::exp, "exps"},
+    {Kind::maximum, "maxima"},
+    {Kind::convert, "conversions"},
+    {Kind::multiply_add, "fmas"},
+    {Kind::add, "adds"},
+    {Kind::multiply, "multiplies"},
+    {Kind::shuffle, "shuffles"},
+    {Kind::mask, "masks"},
+    {Kind::local_memory, "local"},
+    {Kind::shared_memory, "shared"},
+    {Kind::global_memory, "global"},
+    {Kind::move, "moves"},
+    {Kind::uniform, "uniform"},
+    {Kind::mbarrier_wait, "mbarrier_waits"},
+    {Kind::mbarrier_arrive, "mbarrier_arrives"},
+    {Kind::barrier, "barriers"},
+    {Kind::fence, "fences"},
+    {Kind::tma_load, "tma_loads"},
+    {Kind::tma_store, "tma_stores"},
 };
 
 }  // namespace
@@ -70,7 +80,8 @@ void describe_gemms(WgmmaLoop& loop) {
   }
   std::vector<std::string> roles, texts;
   for (const auto& [at, name] : names) roles.push_back(name);
-  for (const auto& [key, count] : steps) texts.push_back(names[key.first] + " " + std::to_string(count) + " x " + key.second);
+  for (const auto& [key, count] : steps)
+    texts.push_back(names[key.first] + " " + std::to_string(count) + " x " + key.second);
   loop.role = join(roles, "+");
   loop.gemms = join(texts, ", ");
 }
@@ -83,7 +94,9 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
       if (wanted(p)) found.push_back(turn.code[static_cast<size_t>(p)]);
     return found;
   };
-  const auto of_kind = [&](Kind kind) { return [&turn, kind](int p) { return turn.kinds[static_cast<size_t>(p)] == kind; }; };
+  const auto of_kind = [&](Kind kind) {
+    return [&turn, kind](int p) { return turn.kinds[static_cast<size_t>(p)] == kind; };
+  };
 
   Figures figures;
   figures.push_back(value_of("instructions", turn.size()));
@@ -93,8 +106,9 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
   for (const Gemm& gemm : turn.gemms) types.insert(gemm.types);
   figures.push_back(text_of("types", join({types.begin(), types.end()}, " ")));
   figures.push_back(count_of("groups", where([&](int p) {
-    return std::any_of(turn.groups.begin(), turn.groups.end(), [&](const Group& g) { return g.commit == p; });
-  })));
+                               return std::any_of(turn.groups.begin(), turn.groups.end(),
+                                                  [&](const Group& g) { return g.commit == p; });
+                             })));
 
   std::vector<std::string> waits;
   const std::vector<int> waiting = where(of_kind(Kind::wait));
@@ -113,18 +127,22 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
 
   for (const KindName& entry : counted) figures.push_back(count_of(entry.figure, where(of_kind(entry.kind))));
   figures.push_back(count_of("rescales", where([&](int p) {
-    if (turn.kinds[static_cast<size_t>(p)] != Kind::multiply) return false;
-    const Registers written = destination(kernel.listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(p)])]);
-    return std::any_of(turn.gemms.begin(), turn.gemms.end(),
-                       [&](const Gemm& g) { return !g.zero && g.accumulator.overlaps(written); });
-  })));
+                               if (turn.kinds[static_cast<size_t>(p)] != Kind::multiply) return false;
+                               const Registers written = destination(
+                                   kernel.listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(p)])]);
+                               return std::any_of(turn.gemms.begin(), turn.gemms.end(), [&](const Gemm& g) {
+                                 return !g.zero && g.accumulator.overlaps(written);
+                               });
+                             })));
 
   const auto share = [&](const char* name, Kind kind, bool from_commit) {
     const std::vector<int> all = where(of_kind(kind));
     const auto covered = [&](int p) { return from_commit ? turn.in_flight(p) : turn.overlapped(p); };
-    const std::vector<int> outside = where([&](int p) { return turn.kinds[static_cast<size_t>(p)] == kind && !covered(p); });
+    const std::vector<int> outside =
+        where([&](int p) { return turn.kinds[static_cast<size_t>(p)] == kind && !covered(p); });
     if (all.empty()) return;
-    figures.push_back({name, false, 1.0 - static_cast<double>(outside.size()) / static_cast<double>(all.size()), {}, outside, true});
+    figures.push_back(
+        {name, false, 1.0 - static_cast<double>(outside.size()) / static_cast<double>(all.size()), {}, outside, true});
   };
   share("exps_in_flight", Kind::exp, true);
   share("exps_overlapped", Kind::exp, false);
@@ -175,9 +193,10 @@ const std::vector<std::string>& figure_names(bool of_kernel) {
     for (const Figure& figure : figures) more.push_back(figure.name);
     return more;
   };
-  static const std::vector<std::string> kernels = names(kernel_figures({}), {"registers", "threads", "stack", "shared"});
-  static const std::vector<std::string> loops =
-      names(loop_figures({}, {}), {"exps_in_flight", "exps_overlapped", "conversions_in_flight", "conversions_overlapped"});
+  static const std::vector<std::string> kernels =
+      names(kernel_figures({}), {"registers", "threads", "stack", "shared"});
+  static const std::vector<std::string> loops = names(
+      loop_figures({}, {}), {"exps_in_flight", "exps_overlapped", "conversions_in_flight", "conversions_overlapped"});
   return of_kernel ? kernels : loops;
 }
 

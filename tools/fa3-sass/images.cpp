@@ -15,7 +15,10 @@ namespace fs = std::filesystem;
 namespace sass {
 namespace {
 
-constexpr std::string_view elf_magic("\x7f" "ELF", 4);
+constexpr std::string_view elf_magic(
+    "\x7f"
+    "ELF",
+    4);
 constexpr std::string_view fatbin_magic("\x50\xed\x55\xba", 4);
 
 void add_fatbin_images(const std::string& path, std::vector<Image>& images, std::set<std::string>& seen) {
@@ -29,7 +32,8 @@ void add_fatbin_images(const std::string& path, std::vector<Image>& images, std:
     throw std::runtime_error(path + ": cuobjdump: " + std::string(trim(output.err.empty() ? output.out : output.err)));
   for (const std::string& file : files) {
     std::string bytes = read_file(file);
-    if (seen.insert(bytes).second) images.push_back({path + ":" + fs::path(file).filename().string(), std::move(bytes)});
+    if (seen.insert(bytes).second)
+      images.push_back({path + ":" + fs::path(file).filename().string(), std::move(bytes)});
   }
 }
 

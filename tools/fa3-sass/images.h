@@ -1,4 +1,5 @@
-// The CUDA images inside any file: a cubin, images embedded as plain bytes (.incbin), or fat binaries (through cuobjdump).
+// The CUDA images inside any file: a cubin, images embedded as plain bytes (.incbin), or fat binaries (through
+// cuobjdump).
 #pragma once
 
 #include <string>

@@ -77,7 +77,8 @@ std::vector<Kernel> disassemble(const std::string& nvdisasm, const Job& job) {
   std::vector<std::string> command{nvdisasm, "-c"};
   if (!job.whole) {
     std::string symbols;
-    for (const KernelRecord& kernel : job.kernels) symbols += (symbols.empty() ? "" : ",") + std::to_string(kernel.symbol);
+    for (const KernelRecord& kernel : job.kernels)
+      symbols += (symbols.empty() ? "" : ",") + std::to_string(kernel.symbol);
     command.insert(command.end(), {"-fun", symbols});
   }
   command.push_back(job.file);
@@ -122,7 +123,8 @@ std::vector<Job> jobs_of(const std::string& path, const std::string& wanted, con
     std::ofstream(file, std::ios::binary) << image.bytes;
     for (size_t begin = 0; begin < kernels.size(); begin += kernels_a_job) {
       const size_t end = std::min(begin + kernels_a_job, kernels.size());
-      const auto first = kernels.begin() + static_cast<std::ptrdiff_t>(begin), last = kernels.begin() + static_cast<std::ptrdiff_t>(end);
+      const auto first = kernels.begin() + static_cast<std::ptrdiff_t>(begin),
+                 last = kernels.begin() + static_cast<std::ptrdiff_t>(end);
       jobs.push_back({image.name, cubin.sm, file, {first, last}, end - begin == cubin.kernels.size()});
     }
   }
@@ -190,7 +192,8 @@ std::vector<Kernel> kernels_of(const std::string& path, const std::string& wante
     }
   };
   std::vector<std::thread> threads;
-  for (unsigned t = 1; t < std::min<size_t>(std::max(1u, std::thread::hardware_concurrency()), jobs.size()); ++t) threads.emplace_back(work);
+  for (unsigned t = 1; t < std::min<size_t>(std::max(1u, std::thread::hardware_concurrency()), jobs.size()); ++t)
+    threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();
   if (!failure.empty()) throw std::runtime_error(failure);

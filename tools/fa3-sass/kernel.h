@@ -25,10 +25,10 @@ using Figures = std::vector<Figure>;
 const Figure* find(const Figures& figures, std::string_view name);
 
 struct WgmmaLoop {
-  int loop = 0;          // in Cfg::loops
-  bool hot = true;       // or a boundary loop: the same GEMMs with more instructions (masks)
-  std::string role;      // "QK+PV"
-  std::string gemms;     // "QK 4 x 64x64x16 SS, PV 4 x 64x64x16 RS"
+  int loop = 0;       // in Cfg::loops
+  bool hot = true;    // or a boundary loop: the same GEMMs with more instructions (masks)
+  std::string role;   // "QK+PV"
+  std::string gemms;  // "QK 4 x 64x64x16 SS, PV 4 x 64x64x16 RS"
   std::vector<int> path;
   Turn turn;
   Figures figures;

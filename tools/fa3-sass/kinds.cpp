@@ -16,7 +16,8 @@ bool any_of(const Instruction& i, std::initializer_list<const char*> names) {
 
 // Minus infinity as SASS writes it for FSEL and for integer moves, or a float so low that only a mask would use it.
 bool minus_infinity(const std::string& operand) {
-  return operand == "-INF" || operand == "-0x800000" || operand == "0xff800000" || std::strtod(operand.c_str(), nullptr) < -1e30;
+  return operand == "-INF" || operand == "-0x800000" || operand == "0xff800000" ||
+         std::strtod(operand.c_str(), nullptr) < -1e30;
 }
 
 bool masks(const Instruction& i) {
@@ -33,7 +34,8 @@ bool masks(const Instruction& i) {
 Kind kind_of(const Instruction& i) {
   if (is_wgmma(i)) return Kind::wgmma;
   if (i.is("WARPGROUP")) return i.has("DEPBAR") ? Kind::wait : Kind::arrive;
-  if (i.is("SYNCS")) return i.has("PHASECHK") ? Kind::mbarrier_wait : i.has("ARRIVE") ? Kind::mbarrier_arrive : Kind::barrier;
+  if (i.is("SYNCS"))
+    return i.has("PHASECHK") ? Kind::mbarrier_wait : i.has("ARRIVE") ? Kind::mbarrier_arrive : Kind::barrier;
   if (any_of(i, {"BAR", "B2R", "UCGABAR_ARV", "UCGABAR_WAIT"})) return Kind::barrier;
   if (any_of(i, {"FENCE", "MEMBAR", "DEPBAR", "ERRBAR", "CCTL", "ACQBULK", "PREEXIT"})) return Kind::fence;
   if (i.is("UTMALDG") || i.is("UTMAPF") || (i.is("UBLKCP") && i.has("S"))) return Kind::tma_load;
@@ -51,7 +53,8 @@ Kind kind_of(const Instruction& i) {
   if (any_of(i, {"SHFL", "VOTE", "REDUX", "MATCH"})) return Kind::shuffle;
   if (i.is("USETMAXREG")) return Kind::setmaxnreg;
   if (any_of(i, {"MOV", "R2UR", "CS2R", "S2R", "S2UR", "UMOV"}) || (i.is("IMAD") && i.has("MOV"))) return Kind::move;
-  if (any_of(i, {"BRA", "BRX", "EXIT", "BSSY", "BSYNC", "CALL", "RET", "BREAK", "WARPSYNC", "YIELD", "NANOSLEEP", "NOP"}))
+  if (any_of(i,
+             {"BRA", "BRX", "EXIT", "BSSY", "BSYNC", "CALL", "RET", "BREAK", "WARPSYNC", "YIELD", "NANOSLEEP", "NOP"}))
     return Kind::branch;
   if (i.opcode[0] == 'U') return Kind::uniform;
   return Kind::other;

@@ -6,11 +6,32 @@
 namespace sass {
 
 enum class Kind {
-  wgmma, arrive, wait,                                       // HGMMA/QGMMA, WARPGROUP.ARRIVE, WARPGROUP.DEPBAR
-  mbarrier_wait, mbarrier_arrive, barrier, fence,            // SYNCS.PHASECHK, SYNCS.ARRIVE, BAR, FENCE/MEMBAR
-  tma_load, tma_store, shared_memory, global_memory, local_memory,
-  exp, special, maximum, convert, multiply, multiply_add, add, mask, shuffle,
-  move, uniform, branch, setmaxnreg, other,
+  wgmma,
+  arrive,
+  wait,  // HGMMA/QGMMA, WARPGROUP.ARRIVE, WARPGROUP.DEPBAR
+  mbarrier_wait,
+  mbarrier_arrive,
+  barrier,
+  fence,  // SYNCS.PHASECHK, SYNCS.ARRIVE, BAR, FENCE/MEMBAR
+  tma_load,
+  tma_store,
+  shared_memory,
+  global_memory,
+  local_memory,
+  exp,
+  special,
+  maximum,
+  convert,
+  multiply,
+  multiply_add,
+  add,
+  mask,
+  shuffle,
+  move,
+  uniform,
+  branch,
+  setmaxnreg,
+  other,
 };
 
 enum class Lane { tensor, mufu, alu, memory, sync };

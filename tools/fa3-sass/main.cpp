@@ -22,14 +22,14 @@ constexpr const char* usage =
 FILE is a shared library, executable, object, fat binary or cubin with sm_90 code, or nvdisasm's text; without one, the
 libfa3.so beside this program is read. KERNEL is a name, part of a name, or a pattern with * and ?.
 
-  list [FILE] [KERNEL]         registers, shared memory, spills, setmaxnreg, WGMMAs and loops of each kernel   (--json)
+  list [FILE] [KERNEL]         registers, shared memory, spills, setmaxnreg, WGMMAs, loops of each kernel   (--json)
   show [FILE] KERNEL           the main loops, annotated   (--brief: arithmetic summed up; --all: boundary loops too)
   timeline [FILE] KERNEL       the main loops as a picture, SVG on standard output   (--all: boundary loops too)
   check [FILE] [KERNEL]        the kernels of the table against their contracts; exit status 1 if a rule is broken
                                (--contracts=FOLDER; --contract=FILE: one contract, for any kernel it names;
                                --verbose: kept rules too; --json)
-  diff FILE FILE [KERNEL]      two builds, kernel by kernel: figures that moved, instructions that came or went, whatever
-  diff [FILE] KERNEL KERNEL    the registers; or two kernels. Exit status 1 if they differ   (--json)
+  diff FILE FILE [KERNEL]      two builds, kernel by kernel: figures that moved, instructions that came or went,
+  diff [FILE] KERNEL KERNEL    whatever the registers; or two kernels. Exit status 1 if they differ   (--json)
 )";
 
 struct UsageError : std::runtime_error {
@@ -48,7 +48,8 @@ struct Arguments {
   }
   void allow(const std::vector<std::string>& known) const {
     for (const std::string& given : flags)
-      if (std::find(known.begin(), known.end(), given.substr(0, given.find('='))) == known.end()) throw UsageError(verb + " has no option " + given);
+      if (std::find(known.begin(), known.end(), given.substr(0, given.find('='))) == known.end())
+        throw UsageError(verb + " has no option " + given);
   }
 };
 
@@ -57,9 +58,10 @@ Arguments read_arguments(int count, char** values) {
   if (count < 2) throw UsageError("no verb");
   arguments.verb = values[1];
   for (int i = 2; i < count; ++i) {
+    std::error_code too_long;  // as a path: a kernel's mangled name may be
     const std::string word = values[i];
     if (word.rfind("--", 0) == 0) arguments.flags.push_back(word);
-    else if (fs::is_regular_file(word)) arguments.files.push_back(word);
+    else if (fs::is_regular_file(word, too_long)) arguments.files.push_back(word);
     else if (word.find('/') != std::string::npos) throw std::runtime_error(word + ": no such file");
     else arguments.words.push_back(word);
   }
@@ -115,9 +117,11 @@ int check(const Arguments& arguments, const sass::Colours& colours) {
   const std::string contract = arguments.value("--contract", "");
   const std::string wanted = arguments.words.empty() ? "" : arguments.words[0];
   const sass::CheckResult result =
-      contract.empty() ? sass::check_table(wanted_kernels(arguments), arguments.value("--contracts", FA3_CONTRACTS), wanted)
-                       : sass::check_contract(wanted_kernels(arguments), sass::read_contract(contract, sass::read_file(contract)));
-  std::cout << (arguments.has("--json") ? sass::check_json(result) : sass::check_text(result, colours, arguments.has("--verbose")));
+      contract.empty()
+          ? sass::check_table(wanted_kernels(arguments), arguments.value("--contracts", FA3_CONTRACTS), wanted)
+          : sass::check_contract(wanted_kernels(arguments), sass::read_contract(contract, sass::read_file(contract)));
+  std::cout << (arguments.has("--json") ? sass::check_json(result)
+                                        : sass::check_text(result, colours, arguments.has("--verbose")));
   return result.passed() ? 0 : 1;
 }
 
@@ -126,10 +130,12 @@ int diff(const Arguments& arguments, const sass::Colours& colours) {
   std::vector<sass::KernelDiff> diffs;
   if (arguments.files.size() == 2) {
     const std::string wanted = arguments.words.empty() ? "" : arguments.words[0];
-    diffs = sass::differences(sass::kernels_of(arguments.files[0], wanted), sass::kernels_of(arguments.files[1], wanted));
+    diffs =
+        sass::differences(sass::kernels_of(arguments.files[0], wanted), sass::kernels_of(arguments.files[1], wanted));
     // Two cubins with one kernel each are two kernels to compare, whatever their names.
     if (diffs.size() == 2 && diffs[0].after.empty() && diffs[1].before.empty())
-      diffs = {sass::difference(sass::kernels_of(arguments.files[0], wanted)[0], sass::kernels_of(arguments.files[1], wanted)[0])};
+      diffs = {sass::difference(sass::kernels_of(arguments.files[0], wanted)[0],
+                                sass::kernels_of(arguments.files[1], wanted)[0])};
   } else if (arguments.words.size() == 2) {
     Arguments one = arguments, other = arguments;
     one.words = {arguments.words[0]};

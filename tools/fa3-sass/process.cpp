@@ -74,7 +74,8 @@ Output run(const std::vector<std::string>& command, const std::string& folder) {
   Output result;
   collect(out, err, result);
   int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
   result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
 }

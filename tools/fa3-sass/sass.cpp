@@ -157,8 +157,10 @@ class Parser {
     }
     if (current_.code.empty()) throw ParseError(number_, "function " + current_.name + " has no instructions");
     const Instruction& last = current_.code.back();
-    if (!last.guard.empty() || !(last.is("NOP") || last.is("BRA") || last.is("EXIT") || last.is("RET") || last.is("BPT")))
-      throw ParseError(number_, "function " + current_.name + " ends in the middle: its last instruction is " + last.text);
+    if (!last.guard.empty() ||
+        !(last.is("NOP") || last.is("BRA") || last.is("EXIT") || last.is("RET") || last.is("BPT")))
+      throw ParseError(number_,
+                       "function " + current_.name + " ends in the middle: its last instruction is " + last.text);
     functions_.push_back(std::move(current_));
     current_ = {};
     labels_.clear();
@@ -173,13 +175,15 @@ class Parser {
   int number_ = 0;
 };
 
-// The general register an operand begins with: "R24", "-R8.reuse", "|R3|", "[R12+0x10]" -> the number; -1 for anything else.
+// The general register an operand begins with: "R24", "-R8.reuse", "|R3|", "[R12+0x10]" -> the number; -1 for anything
+// else.
 int register_in(std::string_view operand, size_t from = 0) {
   for (size_t at = operand.find('R', from); at != std::string_view::npos; at = operand.find('R', at + 1)) {
     const bool word = at == 0 || !(std::isalnum(static_cast<unsigned char>(operand[at - 1])) || operand[at - 1] == '_');
     if (!word || at + 1 >= operand.size() || !std::isdigit(static_cast<unsigned char>(operand[at + 1]))) continue;
     int value = 0;
-    for (size_t i = at + 1; i < operand.size() && std::isdigit(static_cast<unsigned char>(operand[i])) && value < 1000; ++i)
+    for (size_t i = at + 1; i < operand.size() && std::isdigit(static_cast<unsigned char>(operand[i])) && value < 1000;
+         ++i)
       value = value * 10 + operand[i] - '0';
     return value <= 255 ? value : -1;
   }
@@ -213,8 +217,8 @@ int gmma_columns(const Instruction& i) {
 
 // Which operand is the destination register: the second where a predicate comes first (SHFL PT, R1, ...).
 int destination_operand(const Instruction& i) {
-  if (stores(i) || i.is("SYNCS") || i.is("R2UR") || i.is("BAR") || i.is("EXIT") || may_jump(i) || i.mnemonic().substr(0, 1) == "U" ||
-      i.operands.empty())
+  if (stores(i) || i.is("SYNCS") || i.is("R2UR") || i.is("BAR") || i.is("EXIT") || may_jump(i) ||
+      i.mnemonic().substr(0, 1) == "U" || i.operands.empty())
     return -1;
   for (int k = 0; k < 2 && k < static_cast<int>(i.operands.size()); ++k) {
     const std::string& operand = i.operands[static_cast<size_t>(k)];
@@ -247,7 +251,8 @@ Registers destination(const Instruction& i) {
   if (is_gmma(i)) result.count = i.has("F16") && !i.has("F32") ? gmma_columns(i) / 4 : gmma_columns(i) / 2;
   else if (i.is("HMMA") || i.is("IMMA") || i.is("QMMA")) result.count = 4;
   else if (loads(i)) result.count = memory_width(i);
-  else if ((i.is("CS2R") && !i.has("32")) || i.has("WIDE") || i.has("64") || i.is("DFMA") || i.is("DADD") || i.is("DMUL"))
+  else if ((i.is("CS2R") && !i.has("32")) || i.has("WIDE") || i.has("64") || i.is("DFMA") || i.is("DADD") ||
+           i.is("DMUL"))
     result.count = i.is("SHF") ? 1 : 2;
   return result;
 }

@@ -29,7 +29,8 @@ std::string rail(const Turn& turn, int position) {
   for (const Group& group : turn.groups) {
     const auto place = [&](int from, int to) {
       if (to < 0) to = from + turn.size();
-      return (position >= from && position <= to) || (turn.cyclic && position + turn.size() >= from && position + turn.size() <= to);
+      return (position >= from && position <= to) ||
+             (turn.cyclic && position + turn.size() >= from && position + turn.size() <= to);
     };
     if (group.commit >= 0 && place(group.commit, group.wait)) text += '|';
     else text += place(group.first, group.commit >= 0 ? group.commit : group.wait) ? ':' : ' ';
@@ -51,7 +52,8 @@ std::string note(const Kernel& kernel, const Turn& turn, int position) {
     if (!gemm) return "wgmma";
     size_t step = 0;
     while (step < gemm->steps.size() && gemm->steps[step] % turn.size() != position) ++step;
-    std::string text = gemm->name + " " + std::to_string(step + 1) + "/" + std::to_string(gemm->steps.size()) + " " + gemm->form();
+    std::string text =
+        gemm->name + " " + std::to_string(step + 1) + "/" + std::to_string(gemm->steps.size()) + " " + gemm->form();
     if (step == 0 && gemm->zero) text += ", from zero";
     if (!i.operands.empty() && i.operands.back() == "gsb0") text += ", COMMIT";
     return text;
@@ -83,10 +85,12 @@ std::string hex(int address) {
 std::string loop_heading(const Kernel& kernel, const WgmmaLoop& loop, const Colours& colours) {
   const auto& code = kernel.listing.code;
   std::string text = colours.bold(std::string(loop.hot ? "hot loop " : "boundary loop ") + loop.role) + " at " +
-                     hex(code[static_cast<size_t>(loop.turn.code.front())].address) + ": " + std::to_string(loop.turn.size()) +
-                     " instructions a turn\n  " + loop.gemms + "\n ";
+                     hex(code[static_cast<size_t>(loop.turn.code.front())].address) + ": " +
+                     std::to_string(loop.turn.size()) + " instructions a turn\n  " + loop.gemms + "\n ";
   for (const Figure& figure : loop.figures) {
-    if (figure.name == "instructions" || figure.name == "gemms" || (!figure.is_text && !figure.is_share && figure.value == 0)) continue;
+    if (figure.name == "instructions" || figure.name == "gemms" ||
+        (!figure.is_text && !figure.is_share && figure.value == 0))
+      continue;
     text += " " + figure.name + " " + figure.shown() + ";";
   }
   return text + "\n";
@@ -105,7 +109,8 @@ std::string beside_the_way(const Kernel& kernel, const WgmmaLoop& loop) {
       if (kind != Kind::other && kind != Kind::uniform && kind != Kind::move && kind != Kind::branch)
         what += (what.empty() ? ": " : ", ") + std::to_string(count) + " " + word_for(kind);
     text += "    " + hex(kernel.listing.code[static_cast<size_t>(begin)].address) + ".." +
-            hex(kernel.listing.code[static_cast<size_t>(end) - 1].address) + ", " + std::to_string(end - begin) + " instructions" + what + "\n";
+            hex(kernel.listing.code[static_cast<size_t>(end) - 1].address) + ", " + std::to_string(end - begin) +
+            " instructions" + what + "\n";
   };
   for (int block : kernel.cfg.loops[static_cast<size_t>(loop.loop)].blocks) {
     if (std::find(loop.path.begin(), loop.path.end(), block) != loop.path.end()) continue;
@@ -149,9 +154,11 @@ std::string producers(const Kernel& kernel) {
     const Loop& loop = kernel.cfg.loops[l];
     int loads = 0, stores = 0, waits = 0, instructions = 0;
     bool wgmma = false, innermost = true;
-    for (const Loop& other : kernel.cfg.loops) innermost &= other.parent != static_cast<int>(l) || other.blocks.size() < 2;
+    for (const Loop& other : kernel.cfg.loops)
+      innermost &= other.parent != static_cast<int>(l) || other.blocks.size() < 2;
     for (int block : loop.blocks)
-      for (int i = kernel.cfg.blocks[static_cast<size_t>(block)].begin; i < kernel.cfg.blocks[static_cast<size_t>(block)].end; ++i) {
+      for (int i = kernel.cfg.blocks[static_cast<size_t>(block)].begin;
+           i < kernel.cfg.blocks[static_cast<size_t>(block)].end; ++i) {
         const Kind kind = kind_of(kernel.listing.code[static_cast<size_t>(i)]);
         wgmma |= kind == Kind::wgmma;
         loads += kind == Kind::tma_load;
@@ -161,9 +168,9 @@ std::string producers(const Kernel& kernel) {
       }
     if (wgmma || !innermost || loop.blocks.size() < 2 || loads + stores == 0) continue;
     const Block& header = kernel.cfg.blocks[static_cast<size_t>(loop.header)];
-    text += "TMA loop at " + hex(kernel.listing.code[static_cast<size_t>(header.begin)].address) + ": " + std::to_string(instructions) +
-            " instructions, " + std::to_string(loads) + " loads, " + std::to_string(stores) + " stores, " + std::to_string(waits) +
-            " mbarrier waits\n";
+    text += "TMA loop at " + hex(kernel.listing.code[static_cast<size_t>(header.begin)].address) + ": " +
+            std::to_string(instructions) + " instructions, " + std::to_string(loads) + " loads, " +
+            std::to_string(stores) + " stores, " + std::to_string(waits) + " mbarrier waits\n";
   }
   return text;
 }
@@ -196,7 +203,8 @@ std::string stretch_text(const Turn& turn, int begin, int end) {
 std::string show_text(const Kernel& kernel, const ShowOptions& options, const Colours& colours) {
   std::string text = colours.bold(kernel.readable) + "\n ";
   for (const Figure& figure : kernel.figures)
-    if (figure.is_text ? !figure.text.empty() : figure.value != 0) text += " " + figure.name + " " + figure.shown() + ";";
+    if (figure.is_text ? !figure.text.empty() : figure.value != 0)
+      text += " " + figure.name + " " + figure.shown() + ";";
   text += "\n\n";
   if (kernel.loops.empty()) text += "no loop with WGMMAs\n";
   for (const WgmmaLoop& loop : kernel.loops) {

@@ -30,7 +30,8 @@ std::string cell(const std::string& name, size_t index) {
 }
 
 std::string wgmmas(const char* gemm, int count, int columns, int depth, const char* form) {
-  return std::string(gemm) + " " + std::to_string(count) + " x 64x" + std::to_string(columns) + "x" + std::to_string(depth) + " " + form;
+  return std::string(gemm) + " " + std::to_string(count) + " x 64x" + std::to_string(columns) + "x" +
+         std::to_string(depth) + " " + form;
 }
 
 }  // namespace
@@ -59,10 +60,11 @@ std::optional<Figure> table_figure(const std::string& row, const std::string& sc
   if (cell(row, 1) != "fwd") return std::nullopt;
   for (const ElementType& type : element_types) {
     if (cell(row, 2) != type.name) continue;
-    const int depth = 32 / type.bytes;             // k of one WGMMA
-    const int scores = 64 * variant->Bc / 128;     // of a block, per thread
+    const int depth = 32 / type.bytes;          // k of one WGMMA
+    const int scores = 64 * variant->Bc / 128;  // of a block, per thread
     if (figure == "gemms")
-      return text(wgmmas("QK", variant->d / depth, variant->Bc, depth, "SS") + ", " + wgmmas("PV", variant->Bc / depth, variant->d, depth, "RS"));
+      return text(wgmmas("QK", variant->d / depth, variant->Bc, depth, "SS") + ", " +
+                  wgmmas("PV", variant->Bc / depth, variant->d, depth, "RS"));
     if (figure == "types") return text(type.types);
     if (figure == "wgmmas") return value(variant->d / depth + variant->Bc / depth);
     if (figure == "exps") return value(scores);

@@ -1,5 +1,5 @@
-// What the table of variants says about a kernel's machine code. Everything is derived from the row's cells, so that a new
-// row is checked with no new code.
+// What the table of variants says about a kernel's machine code. Everything is derived from the row's cells, so that a
+// new row is checked with no new code.
 #pragma once
 
 #include <optional>
@@ -15,8 +15,8 @@ struct Row {
 };
 std::vector<Row> table_rows();
 
-// The figure that a contract's `table` stands for; nothing if the row does not determine it. `scope` is "kernel", or "hot"
-// and "boundary", which have the same GEMMs.
+// The figure that a contract's `table` stands for; nothing if the row does not determine it. `scope` is "kernel", or
+// "hot" and "boundary", which have the same GEMMs.
 std::optional<Figure> table_figure(const std::string& row, const std::string& scope, const std::string& figure);
 
 }  // namespace sass

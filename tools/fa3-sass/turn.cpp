@@ -39,7 +39,7 @@ struct Follower {
   std::deque<Group> outstanding;  // committed, not yet waited for
   std::vector<Gemm> gemms;        // of both rounds; the first round's are the result
   Group open;
-  int last = -1;                  // GEMM of the last WGMMA
+  int last = -1;  // GEMM of the last WGMMA
 
   const Instruction& at(int position) const {
     return listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(position % turn.size())])];
@@ -52,7 +52,8 @@ struct Follower {
     for (int g : open.gemms)
       if (gemms[static_cast<size_t>(g)].accumulator.first == accumulator.first && !starts_from_zero(i)) gemm = g;
     // A GEMM goes on through commits and waits in its midst, as long as no other comes between.
-    if (gemm < 0 && last >= 0 && gemms[static_cast<size_t>(last)].accumulator.first == accumulator.first && !starts_from_zero(i)) {
+    if (gemm < 0 && last >= 0 && gemms[static_cast<size_t>(last)].accumulator.first == accumulator.first &&
+        !starts_from_zero(i)) {
       gemm = last;
       open.gemms.push_back(gemm);
     }
@@ -127,7 +128,8 @@ void find_touches(const Listing& listing, Turn& turn) {
         for (int step : gemm.steps) {
           const bool of_group = step >= group.first && (group.commit < 0 || step <= group.commit);
           if (step > position || !of_group || !gemm.a_in_registers) continue;
-          const Instruction& mma = listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(step % turn.size())])];
+          const Instruction& mma =
+              listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(step % turn.size())])];
           touched |= a_operand(mma).overlaps(written);
         }
       }
@@ -142,12 +144,13 @@ void find_touches(const Listing& listing, Turn& turn) {
 void find_serialised(Turn& turn) {
   for (const Gemm& gemm : turn.gemms)
     for (int position = gemm.steps.front(); position < gemm.steps.back(); ++position)
-      if (turn.kinds[static_cast<size_t>(position % turn.size())] == Kind::wait) turn.serialised.push_back(position % turn.size());
+      if (turn.kinds[static_cast<size_t>(position % turn.size())] == Kind::wait)
+        turn.serialised.push_back(position % turn.size());
 }
 
-// Which GEMM is which, by following the data: for each register, the GEMMs its value comes from, and those it comes from
-// by way of exp2. Scores are what reaches exp2; what multiplies exp2 of the scores is P V or P^T dO; a GEMM whose result
-// meets P on the way into another GEMM is dP, and that other one is dK or dQ.
+// Which GEMM is which, by following the data: for each register, the GEMMs its value comes from, and those it comes
+// from by way of exp2. Scores are what reaches exp2; what multiplies exp2 of the scores is P V or P^T dO; a GEMM whose
+// result meets P on the way into another GEMM is dP, and that other one is dK or dQ.
 class Naming {
  public:
   Naming(const Listing& listing, Turn& turn) : listing_(listing), turn_(turn) {}
@@ -198,7 +201,8 @@ class Naming {
       const size_t g = gemm_index(position);
       if (g >= 32) return;
       if (turn_.gemms[g].a_in_registers) operand_[g].add(origin(a_operand(i)));
-      for (int r = written.first; r < written.first + written.count && r < 256; ++r) registers_[static_cast<size_t>(r)] = {bit(g), 0};
+      for (int r = written.first; r < written.first + written.count && r < 256; ++r)
+        registers_[static_cast<size_t>(r)] = {bit(g), 0};
       return;
     }
     if (written.count == 0) return;
@@ -220,7 +224,8 @@ class Naming {
 
   Origin origin(const Registers& read) const {
     Origin result;
-    for (int r = read.first; r < read.first + read.count && r < 256; ++r) result.add(registers_[static_cast<size_t>(r)]);
+    for (int r = read.first; r < read.first + read.count && r < 256; ++r)
+      result.add(registers_[static_cast<size_t>(r)]);
     return result;
   }
 
@@ -240,13 +245,15 @@ class Naming {
 
 bool inside(const Turn& turn, int position, int begin, int end) {
   if (end < 0) end = turn.cyclic ? begin + turn.size() : turn.size();
-  return (position > begin && position < end) || (turn.cyclic && position + turn.size() > begin && position + turn.size() < end);
+  return (position > begin && position < end) ||
+         (turn.cyclic && position + turn.size() > begin && position + turn.size() < end);
 }
 
 }  // namespace
 
 int wait_count(const Instruction& i) {
-  return i.operands.empty() ? 0 : static_cast<int>(std::strtol(i.operands.back().c_str(), nullptr, 0));
+  if (i.operands.empty()) return 0;
+  return static_cast<int>(std::clamp(std::strtol(i.operands.back().c_str(), nullptr, 0), 0L, 255L));
 }
 
 bool Turn::in_flight(int position) const {

@@ -15,9 +15,9 @@ struct Gemm {
   std::string shape;          // "64x128x16"
   std::string types;          // "F32.BF16"
   bool a_in_registers = false;
-  bool zero = false;          // starts from zero instead of adding to the accumulator
+  bool zero = false;  // starts from zero instead of adding to the accumulator
   Registers accumulator;
-  std::vector<int> steps;     // positions in the turn
+  std::vector<int> steps;  // positions in the turn
   std::string form() const { return a_in_registers ? "RS" : "SS"; }
 };
 
@@ -38,7 +38,7 @@ struct Turn {
   bool in_flight(int position) const;   // between a group's commit and the wait that covers it
   bool overlapped(int position) const;  // between a group's first WGMMA and the wait that covers it
   const Gemm* gemm_at(int position) const;
-  std::vector<int> touches;  // positions that use registers a WGMMA in flight owns
+  std::vector<int> touches;     // positions that use registers a WGMMA in flight owns
   std::vector<int> serialised;  // positions of waits between two steps of one GEMM
 };
 
