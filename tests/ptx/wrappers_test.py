@@ -45,7 +45,8 @@ class Wrappers(unittest.TestCase):
                                   f"{folder}/probe.cubin", ptx_file],
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.assertEqual(run.returncode, 0, run.stdout)
-        # A lone wgmma makes ptxas inject fences and waits; nothing else may be reported, above all no ignored setmaxnreg.
+        # A lone wgmma makes ptxas inject fences and waits; nothing else may be reported, least of all an ignored
+        # setmaxnreg.
         injected = r"\(C75(17|18|19|20)\) [\w.]+ is injected"
         other = [line for line in run.stdout.splitlines() if not re.search(injected, line)]
         self.assertEqual(other, [])
