@@ -113,8 +113,13 @@ typedef struct CUstream_st* fa3_stream;
  * - lse.data NULL (for example a zeroed lse) means: LSE is not wanted. Otherwise lse receives the natural logarithm of
  *   the row's sum of exponentials.
  * - A row that sees no key (seqlen_k = 0, or a causal mask with more queries than keys) has O = 0 and LSE = -inf.
+ * - NaN in a row of q, or in a key that it sees, makes its O and LSE NaN. Elements of v that are not finite reach O of
+ *   the rows that see their key; under a causal mask also (as NaN) rows up to 127 before them, which see other keys of the
+ *   same block. Nothing beyond the tensors' dims is ever used.
+ * - Scores are float32 on the device: they are meant to stay below 1e30 in q k and below 2^26 in q k * softmax_scale,
+ *   where a score's own rounding already exceeds 1.
  * - batch, heads or seqlen_q of 0: nothing to compute, FA3_OK.
- * - o and lse must not overlap q, k or v. */
+ * - o, lse and the workspace must not overlap each other, q, k or v (checked for the tensors). */
 typedef struct fa3_forward_params {
   size_t struct_size;
   uint64_t flags; /* fa3_forward_flags */
@@ -140,7 +145,8 @@ enum fa3_forward_flags {
 FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
 
 /* Bytes of workspace that fa3_forward needs for these parameters: FA3_FORWARD_WORKSPACE_BYTES in this version, for
- * all parameters. Host only; a pure function of the parameters, whose data pointers are not looked at. */
+ * all parameters. Host only; a pure function of the parameters, whose data pointers are not looked at (but lse is
+ * checked only if its data is not NULL). */
 FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, size_t* bytes);
 #define FA3_FORWARD_WORKSPACE_BYTES 64
 
@@ -156,7 +162,9 @@ FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace
 
 /* The same computation on the CPU: float64 arithmetic on the given inputs, rounded once to o's dtype (and lse's).
  * All pointers are host pointers. The oracle of the library's tests, and a way to try the API without a GPU.
- * threads: number of host threads, 0 for one per core. o and lse may also be FA3_DTYPE_FP32 here, and q, k, v too. */
+ * threads: number of host threads, 0 for one per core. More is allowed here than on the device: q, k and v of
+ * FA3_DTYPE_FP32 (with any head_dim from 1 to 256), o of another dtype than q, negative strides, any alignment of the
+ * elements' size. lse is FA3_DTYPE_FP32. */
 FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads);
 
 /* ---- kernels ----------------------------------------------------------------------------------------------- */
@@ -189,7 +197,7 @@ FA3_API int fa3_kernel_count(void);
 FA3_API fa3_status fa3_kernel_info_at(int index, fa3_kernel_info* info);
 
 /* Loads every kernel into the current context, so that later calls load nothing (for CUDA-graph capture and for an
- * even first call). Not allowed while a stream of this thread captures. Idempotent. */
+ * even first call). Enqueues nothing, so it may run while streams capture. Idempotent. */
 FA3_API fa3_status fa3_preload(void);
 
 /* ---- version and errors ------------------------------------------------------------------------------------ */

@@ -18,7 +18,7 @@ struct Workspace {
 
 struct ForwardParams {
   // 4-D maps, innermost first: {head_dim, seqlen, heads, batch}, 16-bit elements, 128-byte swizzle, out-of-bounds reads
-  // are zero. Boxes: q {64, 64, 1, 1}; k and v {64, Bc, 1, 1}; o {64, 16, 1, 1}.
+  // are zero. Boxes: variant.h.
   // With seqlen_k == 0, k and v are any valid maps (they are loaded and never used).
   TensorMap q, k, v, o;
   float* lse;  // may be null

@@ -5,6 +5,10 @@
 
 namespace fa3 {
 
+// The boxes in which the kernels' tensor maps load and store: columns of one 128-byte swizzle, rows of a warpgroup's Q and
+// of a warp's O. K and V have boxes of Bc rows.
+inline constexpr int box_columns = 64, q_box_rows = 64, o_box_rows = 16;
+
 enum class Kernel { fwd };
 enum class Dtype { bf16, fp16 };
 enum class Mask { full, causal };
@@ -30,12 +34,15 @@ struct Variant {
   constexpr int q_slot_bytes() const { return 64 * d * 2; }
   constexpr int kv_tile_bytes() const { return Bc * d * 2; }
   constexpr int stage_bytes() const { return 2 * kv_tile_bytes(); }
+  // With few stages, K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
+  constexpr bool split_stage() const { return stages <= 2; }
   static constexpr int barrier_bytes = 1024;  // mbarriers and tile descriptions, at the end
   constexpr int smem_bytes() const { return q_slots * q_slot_bytes() + stages * stage_bytes() + barrier_bytes; }
 
   constexpr bool valid() const {
     return Br % 64 == 0 && warpgroups() >= 2 && warpgroups() <= 4 && Bc % 16 == 0 && d % 64 == 0 && d <= 256 &&
            (stages & (stages - 1)) == 0 && q_slots > warpgroups() && q_slots <= 2 * warpgroups() &&
+           (warpgroups() - 1) * 64 <= (stages - 1) * Bc &&  // under a causal mask, blocks that one warpgroup skips
            smem_bytes() <= 227 * 1024 &&
            (producer_registers() + warpgroups() * consumer_registers()) * 128 <= 64 * 1024;
   }

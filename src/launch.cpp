@@ -12,9 +12,6 @@ namespace {
 
 static_assert(sizeof(Workspace) <= FA3_FORWARD_WORKSPACE_BYTES);
 
-constexpr int q_box_rows = 64;  // one warpgroup's rows
-constexpr int o_box_rows = 16;  // one warp's
-
 // Any valid map; the kernels load through k and v before they know that there are no keys.
 View first_row(View view) {
   for (int i = 0; i < 3; ++i) view.dim[i] = 1;

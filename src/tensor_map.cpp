@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "error.h"
+#include "variant.h"
 
 namespace fa3 {
 
@@ -11,7 +12,7 @@ static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
 fa3_status encode(const Driver& driver, const char* name, const View& view, int rows, TensorMap& map) {
   constexpr int order[] = {3, 1, 2, 0};  // of the view's (batch, seqlen, heads, head_dim), innermost first
   constexpr cuuint32_t element_strides[] = {1, 1, 1, 1};
-  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(rows), 1, 1};
+  const cuuint32_t box[] = {box_columns, static_cast<cuuint32_t>(rows), 1, 1};
   cuuint64_t dim[4], stride[4];  // strides in bytes; the innermost is implied
   for (int i = 0; i < 4; ++i) {
     dim[i] = view.dim[order[i]];

@@ -47,30 +47,14 @@ FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
 
     const Tile tile = tile_at(p, tile_index);
     const int kv_head = tile.head / p.heads_per_kv;
-    int blocks = 1, seen[warpgroups];  // blocks of the tile (one at least, to keep the pipeline uniform); of each 64 rows
-#pragma unroll
-    for (int w = 0; w < warpgroups; w++) {
-      seen[w] = key_blocks(p, first_row(p, tile.q_block) + 64 * w);
-      blocks = max(blocks, seen[w]);
-    }
-    // Consumer warps that do not see block j. Their share of the releases is done here, except for the tile's first
-    // stage, which also holds a V that they may still need.
-    auto absent_warps = [&](int j) {
-      int warps = 0;
-#pragma unroll
-      for (int w = 0; w < warpgroups; w++) warps += seen[w] <= j ? 4 : 0;
-      return warps;
-    };
-    for (int j = blocks - 1; j >= 0; j--, i++) {
+    for (int j = tile_blocks(p, tile) - 1; j >= 0; j--, i++) {
       const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
       Stage& stage = smem.stage[s];
-      const bool first = j == blocks - 1, has_v = v_row >= 0;
-      const int absent_k = first ? 0 : absent_warps(j), absent_v = first ? 0 : absent_warps(j + 1);
+      const bool has_v = v_row >= 0;
       wait(smem.empty_k[s], parity);                                                          // A1.7
       mbarrier_arrive_expect_tx(shared_address(&smem.full_k[s]),
                                 !split_stage && has_v ? row.stage_bytes() : row.kv_tile_bytes());
       load_rows(stage.k, Bc, p.k, smem.full_k[s], j * Bc, kv_head, tile.batch);               // A1.8
-      if (absent_k) mbarrier_arrive_count(shared_address(&smem.empty_k[s]), absent_k);
       if constexpr (split_stage) {
         wait(smem.empty_v[s], parity);
         if (has_v) {
@@ -79,7 +63,6 @@ FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
         } else {
           mbarrier_arrive(shared_address(&smem.full_v[s]));
         }
-        if (absent_v) mbarrier_arrive_count(shared_address(&smem.empty_v[s]), absent_v);
       } else if (has_v) {
         load_v(stage, smem.full_k[s]);
       }
@@ -105,8 +88,7 @@ FA3_DEVICE void q_producer(const ForwardParams& p, Smem& smem) {
     mbarrier_arrive(shared_address(&smem.empty_mail));
     const bool end = tile_index == RowBlock::end_of_work;
     const Tile tile = tile_at(p, end ? 0 : tile_index);
-    int blocks = 1;
-    for (int w = 0; w < warpgroups; w++) blocks = max(blocks, key_blocks(p, first_row(p, tile.q_block) + 64 * w));
+    const int blocks = tile_blocks(p, tile);
     for (int w = 0; w < warpgroups; w++) {
       const uint32_t use = t * warpgroups + w, slot = QRing::index(use);
       uint64_t& full = smem.full_q[QRing::full_index(use)];
@@ -154,18 +136,13 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     blocks = __shfl_sync(0xffffffffu, block.blocks, 0);    // the same in all lanes: shuffled so that the compiler knows,
     skipped = __shfl_sync(0xffffffffu, block.skipped, 0);  // and keeps ring positions in uniform registers
   };
-  // Releases a tile's first stage where this warpgroup skips its K; otherwise that is done after the first softmax.
-  auto release_skipped = [&](uint32_t i) {
-    ring.release_v(i, skipped > 0);
-    if (skipped > 0) ring.release_k(i, false);
-  };
 
 #pragma unroll
   for (int k = 0; k < d / 2; k++) O[k] = 0.f;  // A1.13; only so that every register has a value: the first PV overwrites
   wgmma_owned(O);
   receive_q();                                 // A2.3
-  uint32_t i = skipped;                  // use of the K/V ring
-  if (blocks != RowBlock::end_of_work) release_skipped(0);
+  uint32_t i = skipped;                        // use of the K/V ring
+  if (blocks != RowBlock::end_of_work) ring.pass(0, i, blocks > 0);
   if (blocks > 0) ring.wait_k(i);
   wgmma_fence();
   issue_qk(S, q_at(slot), k_at(i));            // A2.4
@@ -224,7 +201,6 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     // The last V shares its stage with the next tile's first K.
     const RowBlock& done = smem.row_block[slot];
     const uint32_t done_slot = slot, first = blocks > 0 ? i + 1 : i;
-    const bool saw_no_key = blocks == 0;
     ring.wait_v(first);                        // A2.18
     wgmma_fence();
     issue_pv(O, P, v_at(first), accumulate);   // A2.19
@@ -241,22 +217,21 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     wgmma_wait_group<1>();
     wgmma_owned(O);
-    if (blocks != RowBlock::end_of_work) release_skipped(first);
-    if (saw_no_key) {
-#pragma unroll
-      for (int k = 0; k < d / 2; k++) O[k] = 0.f;  // P was 0, but V need not have been finite
-      wgmma_owned(O);  // keeps this a branch: a select for every register costs more than the whole store
-    }
+    if (blocks > 0) ring.pass(first, i, true);
+    if (l[0] == 0.f || l[1] == 0.f) clear_blind_rows(O, l);
     bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
     store_o(O, l, smem, done_slot, p, done, warp);  // A2.20
     store_lse(state, l, p, done, warp);
     wgmma_wait_group<0>();
     wgmma_owned(S);
+    __syncwarp();  // all lanes have read the slot's RowBlock
     if (one_lane) {
       cp_async_bulk_wait_group_read_0();
       mbarrier_arrive(shared_address(&smem.empty_q[done_slot]));
     }
     __syncwarp();
+    // A tile that is all passed over lasts as long as the other warpgroups take, and they may need the slot.
+    if (blocks == 0) ring.pass(first, i, false);
   }
   if (one_lane) cp_async_bulk_wait_group_0();
 }

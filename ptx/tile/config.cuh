@@ -29,7 +29,7 @@ inline constexpr bool is_bf16 = row.dtype == Dtype::bf16;
 
 // A tile of `rows` rows lies in shared memory as d/64 slabs of [rows][64] elements, each row 128 bytes, with the 128-byte
 // swizzle of TMA and wgmma: byte address bits 4-6 are xor-ed with bits 7-9.
-inline constexpr int slab_columns = 64;
+inline constexpr int slab_columns = box_columns;
 inline constexpr int slabs = d / slab_columns;
 inline constexpr int slab_row_bytes = 128;
 

@@ -3,10 +3,19 @@
 #pragma once
 #include "../isa/matrix.cuh"
 #include "../isa/tma.cuh"
+#include "../isa/wgmma.cuh"
 #include "softmax.cuh"
 #include "smem.cuh"
 
 namespace fa3 {
+
+// Rows that see no key: their P was 0, but V need not have been finite. A branch of its own, kept one by wgmma_owned: a
+// select for every register costs more than the whole store.
+FA3_DEVICE void clear_blind_rows(float (&O)[d / 2], const float (&l)[2]) {
+#pragma unroll
+  for (int i = 0; i < d / 2; i++) O[i] = l[i >> 1 & 1] == 0.f ? 0.f : O[i];
+  ptx::wgmma_owned(O);
+}
 
 // l: complete row sums. The caller's warpgroup has finished all reads of the slot.
 FA3_DEVICE void store_o(const float (&O)[d / 2], const float (&l)[2], Smem& smem, uint32_t slot, const ForwardParams& p,
@@ -16,7 +25,7 @@ FA3_DEVICE void store_o(const float (&O)[d / 2], const float (&l)[2], Smem& smem
   const uint32_t rows = shared_address(&smem.q[slot]) + warp * 16 * slab_row_bytes;
   // stmatrix: lanes 0-15 address the 16 rows of 8 columns, lanes 16-31 the same rows 8 columns on.
   const uint32_t address = rows + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane % 8) << 4);
-  const float inverse[2] = {l[0] > 0.f ? rcp_approx_ftz(l[0]) : 0.f, l[1] > 0.f ? rcp_approx_ftz(l[1]) : 0.f};
+  const float inverse[2] = {rcp_approx_ftz(l[0] == 0.f ? 1.f : l[0]), rcp_approx_ftz(l[1] == 0.f ? 1.f : l[1])};
 #pragma unroll
   for (int k = 0; k < d / 16; k++) {
     uint32_t x[4];
@@ -42,7 +51,7 @@ FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Forw
   const int within = warp * 16 + lane / 4 + 8 * i, row = block.row + within;
   if (i >= 2 || p.lse == nullptr || row < 0 || row >= p.seqlen_q) return;
   const float sum = i ? l[1] : l[0], m = i ? state.m[1] : state.m[0];
-  p.lse[block.lse + within * p.lse_stride_row] = sum > 0.f ? m * p.softmax_scale + __logf(sum) : -INFINITY;
+  p.lse[block.lse + within * p.lse_stride_row] = sum == 0.f ? -INFINITY : m * p.softmax_scale + __logf(sum);
 }
 
 }  // namespace fa3

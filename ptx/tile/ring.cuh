@@ -14,6 +14,9 @@ FA3_DEVICE void wait(const uint64_t& barrier, uint32_t parity) {
 
 // The K/V ring. Use i of the ring holds K of one block and V of the block before it (of the previous tile's last block, if
 // K is the first of its tile). A stage is released by each consumer warp, once (with split_stage: once for K, once for V).
+//
+// A barrier tells only the parity of its phase. So every warp waits for every use, also for blocks that its rows do not see:
+// one that went on to a later use of a stage could mistake the end of an earlier phase for the one it waits for.
 struct KvRing {
   Smem& smem;
 
@@ -29,6 +32,20 @@ struct KvRing {
   FA3_DEVICE void release_v(uint32_t i, bool stage_done) const {
     if constexpr (split_stage) arrive(smem.empty_v[index(i)]);
     else if (stage_done) arrive(smem.empty_k[index(i)]);
+  }
+  // A tile begins with use `first`, whose V belongs to the tile before and is done with; the calling warp computes from use
+  // `own` on (computes: there is such a block). Lets go of that V and of the uses up to `own`.
+  FA3_DEVICE void pass(uint32_t first, uint32_t own, bool computes) const {
+    for (uint32_t i = first; i < own; i++) {
+      wait_k(i);
+      if constexpr (split_stage) wait_v(i);
+      release_k(i, false);
+      release_v(i, true);
+    }
+    if (split_stage && computes) {
+      wait_v(own);
+      release_v(own, false);
+    }
   }
 
  private:

@@ -39,6 +39,14 @@ FA3_DEVICE int key_blocks(const ForwardParams& p, int row) {
   return keys <= 0 ? 0 : (keys + Bc - 1) / Bc;
 }
 
+// K/V blocks of a tile: what its longest 64 rows see, but one at least, to keep the pipeline uniform.
+FA3_DEVICE int tile_blocks(const ForwardParams& p, const Tile& tile) {
+  int blocks = 1;
+#pragma unroll
+  for (int w = 0; w < row.warpgroups(); w++) blocks = max(blocks, key_blocks(p, first_row(p, tile.q_block) + 64 * w));
+  return blocks;
+}
+
 class Claims {
  public:
   FA3_DEVICE explicit Claims(const ForwardParams& p) : p_(p) {}

@@ -23,15 +23,14 @@ struct Stage {
   uint16_t v[Bc * d];
 };
 
-// With few stages K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
-inline constexpr bool split_stage = row.stages <= 2;
+inline constexpr bool split_stage = row.split_stage();
 
 struct alignas(1024) Smem {
   uint16_t q[row.q_slots][64 * d];  // after the tile's last QK, a slot stages the tile's O
   Stage stage[row.stages];
 
   uint64_t full_k[row.stages], empty_k[row.stages];  // without split_stage: of the whole stage
-  uint64_t full_v[row.stages], empty_v[row.stages];  // only with split_stage
+  uint64_t full_v[row.stages], empty_v[row.stages];  // used only with split_stage
   uint64_t full_q[2 * warpgroups], empty_q[row.q_slots];
   uint64_t full_mail, empty_mail;
   int mail;  // the tile whose Q comes next, from the K/V producer to the Q producer

@@ -10,8 +10,8 @@
 //
 // "Sound" is stricter than safe from overflow: P is rounded to 16 bits, l is not. Where one key dominates a row, its P should
 // be 1, which rounds exactly, or O would be off by the rounding of that P. So m moves up as soon as a lane's sum exceeds
-// four times what the whole row had when its bound was set. In the block on a causal diagonal a row may have had too few
-// keys for that to mean anything, so there the bound is set one block later.
+// four times what the whole row had when its bound was set, and in any case at half of what fp16 can hold. In the block on a
+// causal diagonal a row may have had too few keys for that to mean anything, so there the bound is set one block later.
 #pragma once
 #include "../isa/math.cuh"
 #include "../isa/matrix.cuh"
@@ -61,7 +61,7 @@ FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&su
 
 FA3_DEVICE void set_bound(RowState& state) {
 #pragma unroll
-  for (int i = 0; i < 2; i++) state.bound[i] = 4.f * quad_sum(state.l[i]);
+  for (int i = 0; i < 2; i++) state.bound[i] = fminf(4.f * quad_sum(state.l[i]), 0x1p15f);
 }
 
 // The first block of a row: m is its maximum. A row that sees no key here gets a finite m far below any score, so that

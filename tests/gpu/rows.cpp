@@ -1,5 +1,6 @@
 // Every row of the table of kernels against the float64 reference. The cases are named after the rows.
 #include <catch2/catch_test_macros.hpp>
+#include <cmath>
 #include <functional>
 #include <vector>
 
@@ -69,7 +70,11 @@ void borders(const Variant& variant) {
   run(problem(1, 100, 150, 16, 1), variant);   // MQA
   run(problem(1, 77, 90, 24, 8), variant);     // GQA with a ratio of 3
   run(problem(70, 5, 9, 8, 8), variant);       // more tiles than thread blocks, each almost empty
+  run(problem(50, 1, 4 * ring + 3, 16, 2), variant);  // decoding, several tiles per thread block
+  run(problem(7, 3 * Br + 1, ring, 8, 8), variant);   // the last tile of each head has rows for one warpgroup only
+  run(problem(30, Br + 70, 100, 8, 8), variant);      // and under a causal mask tiles whose rows see nothing, or some
   run(problem(2, Br + 9, 0, 2, 2), variant);   // no keys at all: O = 0, LSE = -inf
+  run(problem(40, Br + 9, 0, 8, 8), variant);
   run(problem(0, 10, 10, 2, 2), variant);
   run(problem(2, 0, 10, 2, 2), variant);
   run(problem(2, 10, 10, 0, 2), variant);
@@ -108,6 +113,59 @@ void patterns(const Variant& variant) {
     p.pattern = Pattern(i);
     run(p, variant);
   }
+  if (variant.causal() || variant.dtype != Dtype::fp16) return;
+  Problem p = plain_problem(variant, 1, 64, 131072, 1, 1, seed_for(variant, 3000 + pattern_count));
+  p.pattern = Pattern::sink;  // the sums have to grow
+  run(p, variant);
+}
+
+// Numbers that are not finite stay where they belong.
+void not_finite(const Variant& variant) {
+  const tools::Stream& stream = gpu().stream;
+  const auto outcome = [&](Case& made) {
+    DeviceCase device(made);
+    device.reset(WorkspaceFill::random);
+    device.launch(stream);
+    device.download(stream, made);
+    return gather(made);
+  };
+  // Without a mask all rows see all keys; with it the first 50 see none.
+  Problem p = plain_problem(variant, 1, variant.Br + 70, variant.Br + 20, 1, 1, seed_for(variant, 6000));
+  Case clean(p);
+  const Output expected = outcome(clean);
+
+  Case nan_row(p);
+  const int64_t row = variant.Br + 3, index[4] = {0, row, 0, 1};
+  nan_row.q.data<uint16_t>(nan_row.images)[nan_row.q.layout.position(index)] = poison16;
+  const Output with_nan = outcome(nan_row);
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < p.seqlen_q; ++i) {
+    const auto same = [&](float a, float b) { return i == row ? std::isnan(a) : a == b; };
+    wrong += !same(with_nan.lse[size_t(i)], expected.lse[size_t(i)]);
+    for (int64_t c = 0; c < p.head_dim; ++c)
+      wrong += !same(with_nan.o[size_t(i * p.head_dim + c)], expected.o[size_t(i * p.head_dim + c)]);
+  }
+  INFO("a NaN in row " << row << " of q");
+  CHECK(wrong == 0);
+
+  Case infinite_v(p);
+  for (int64_t i = 0; i < p.seqlen_k; ++i) {
+    const int64_t at[4] = {0, i, 0, 0};
+    infinite_v.v.data<uint16_t>(infinite_v.images)[infinite_v.v.layout.position(at)] =
+        p.dtype == FA3_DTYPE_BF16 ? 0x7f80 : 0x7c00;
+  }
+  const Output with_infinity = outcome(infinite_v);
+  wrong = 0;
+  for (int64_t i = 0; i < p.seqlen_q; ++i) {
+    const bool empty = p.visible_keys(i) == 0;
+    wrong += with_infinity.lse[size_t(i)] != expected.lse[size_t(i)];
+    for (int64_t c = 0; c < p.head_dim; ++c) {
+      const float o = with_infinity.o[size_t(i * p.head_dim + c)];
+      wrong += c > 0 || empty ? o != expected.o[size_t(i * p.head_dim + c)] : std::isfinite(o);
+    }
+  }
+  INFO("infinite elements of v in column 0");
+  CHECK(wrong == 0);
 }
 
 // Head dimensions between this row's and the next smaller row's.
@@ -134,6 +192,7 @@ void small_selection(const Variant& variant) {
   p.q = p.k = p.v = p.o = p.lse = Storage{Storage::bshd, 1, 1, 3, 1, 1, false, false};
   p.head_dim = variant.d - 8;
   run(p, variant);
+  run(plain_problem(variant, 20, 70, ring + 1, 8, 2, seed_for(variant, 5002)), variant);  // 160 tiles
 }
 
 }  // namespace
@@ -144,6 +203,7 @@ void small_selection(const Variant& variant) {
   TEST_CASE(name ": borders", "[row]") { borders(row(name)); }                      \
   TEST_CASE(name ": views", "[row]") { views(row(name)); }                          \
   TEST_CASE(name ": patterns", "[row]") { patterns(row(name)); }                    \
+  TEST_CASE(name ": not finite", "[row]") { not_finite(row(name)); }                \
   TEST_CASE(name ": head dimensions", "[row]") { head_dims(row(name)); }            \
   TEST_CASE(name ": small selection", "[row][sanitizer]") { small_selection(row(name)); }
 #include "ptx/variants.def"

@@ -75,6 +75,10 @@ class Filler {
       const double factor = std::sqrt(15 / (std::sqrt(double(p_.head_dim)) * p_.scale()));
       for (size_t c = 0; c < d; ++c) out[c] = float(out[c] * factor);
     }
+    if (p_.pattern == Pattern::sink) {  // exact scores, without noise
+      const float along = tensor == 0 ? query_part(i) : float(sink_score(i) * per_score_);
+      for (size_t c = 0; c < d; ++c) out[c] = along * direction(b, kv_head, c);
+    }
     if (p_.pattern == Pattern::growing || p_.pattern == Pattern::shrinking || p_.pattern == Pattern::spikes) {
       const float along = tensor == 0 ? query_part(i) : float(target_score(i) * per_score_);
       for (size_t c = 0; c < d; ++c) out[c] = 0.5f * out[c] + along * direction(b, kv_head, c);
@@ -94,6 +98,14 @@ class Filler {
     if (p_.pattern == Pattern::growing) return height * part;
     if (p_.pattern == Pattern::shrinking) return height * (1 - part);
     return tools::mix(p_.seed ^ 2, uint64_t(key)) % 97 == 0 ? height : 0;
+  }
+  // Seen from the last key to the first: a reference, weights just below what moves it, one that does move it, and a key
+  // that outweighs all before it. A kernel that judges by the growing sums alone overflows fp16 there (from 64K keys on).
+  double sink_score(int64_t key) const {
+    constexpr double ln2 = 0.6931471805599453;
+    if (key == 0) return 22 * ln2;
+    if (key == p_.seqlen_k / 4) return 5.5 * ln2;
+    return key + 64 >= p_.seqlen_k ? 0 : 3.9 * ln2;
   }
   // Heads that share memory must get the same numbers, so the direction ignores what may be shared.
   float direction(int64_t b, int64_t kv_head, size_t c) const {

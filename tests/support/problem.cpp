@@ -12,7 +12,7 @@ using tools::Random;
 
 const char* name(Pattern pattern) {
   constexpr const char* names[pattern_count] = {"normal",    "outliers", "large",    "growing",
-                                                "shrinking", "spikes",   "constant", "tiny"};
+                                                "shrinking", "spikes",   "constant", "tiny", "sink"};
   return names[int(pattern)];
 }
 
@@ -84,7 +84,7 @@ static void random_shape(Problem& p, const Variant& variant, Random& random) {
   p.heads_kv = random.pick<int64_t>({1, 1, 2, 2, 3, 4});
   p.heads = p.heads_kv * random.pick<int64_t>({1, 1, 2, 3, 4, 5, 8});
   p.batch = random.between(1, 3);
-  switch (random.between(0, 6)) {
+  switch (random.between(0, 7)) {
     case 0:  // tiny
       p.seqlen_q = random.between(1, 80), p.seqlen_k = random.between(1, 80);
       break;
@@ -103,6 +103,10 @@ static void random_shape(Problem& p, const Variant& variant, Random& random) {
       break;
     case 5:  // decoding: a few queries at the end of a long sequence
       p.seqlen_q = random.between(1, 8), p.seqlen_k = random.between(1, 4000);
+      break;
+    case 6:  // decoding with several tiles per thread block, in which most warpgroups have no rows
+      p.heads_kv = random.between(8, 32), p.heads = p.heads_kv * random.between(1, 4), p.batch = random.between(6, 20);
+      p.seqlen_q = random.between(1, 3), p.seqlen_k = variant.Bc * random.between(1, 4 * variant.stages);
       break;
     default:
       p.seqlen_q = near_multiple(random, random.chance(0.5) ? variant.Br : 64, 3);

@@ -18,8 +18,9 @@ enum class Pattern {
   spikes,     // a few keys far above the rest
   constant,   // all scores equal
   tiny,       // V at the low end of the format (fp16 subnormals)
+  sink,       // long sums of equal weights, then key 0 with a weight beyond fp16 relative to each of them
 };
-inline constexpr int pattern_count = 8;
+inline constexpr int pattern_count = 9;
 const char* name(Pattern pattern);
 
 // How one tensor lies in memory.

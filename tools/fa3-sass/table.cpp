@@ -58,6 +58,8 @@ std::optional<Figure> table_figure(const std::string& row, const std::string& sc
     return std::nullopt;
   }
   if (cell(row, 1) != "fwd") return std::nullopt;
+  // K and V of a stage under one barrier, or a wait for each, the second with a fence of its own.
+  if (figure == "mbarrier_waits" || figure == "arrives") return value(variant->split_stage() ? 2 : 1);
   for (const ElementType& type : element_types) {
     if (cell(row, 2) != type.name) continue;
     const int depth = 32 / type.bytes;          // k of one WGMMA
