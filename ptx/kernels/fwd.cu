@@ -224,12 +224,9 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     store_lse(state, l, p, done, warp);
     wgmma_wait_group<0>();
     wgmma_owned(S);
-    __syncwarp();  // all lanes have read the slot's RowBlock
-    if (one_lane) {
-      cp_async_bulk_wait_group_read_0();
-      mbarrier_arrive(shared_address(&smem.empty_q[done_slot]));
-    }
+    if (one_lane) cp_async_bulk_wait_group_read_0();
     __syncwarp();
+    mbarrier_arrive(shared_address(&smem.empty_q[done_slot]));
     // A tile that is all passed over lasts as long as the other warpgroups take, and they may need the slot.
     if (blocks == 0) ring.pass(first, i, false);
   }

@@ -52,7 +52,7 @@ FA3_DEVICE void init_barriers(Smem& smem) {
     init(smem.empty_v[lane], warpgroups * 4);
   }
   if (lane < 2 * warpgroups) init(smem.full_q[lane], 1);
-  if (lane < row.q_slots) init(smem.empty_q[lane], 4);  // the four warps that read it
+  if (lane < row.q_slots) init(smem.empty_q[lane], 128);  // every thread of the warpgroup: all read its RowBlock
   if (lane == 0) {
     init(smem.full_mail, 1);
     init(smem.empty_mail, 1);
