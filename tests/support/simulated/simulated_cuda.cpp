@@ -138,6 +138,11 @@ CUresult cuCtxDestroy(CUcontext context) {
   delete as<Context>(context);
   return CUDA_SUCCESS;
 }
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+  static Context primary{++contexts};
+  *context = reinterpret_cast<CUcontext>(&primary);
+  return CUDA_SUCCESS;
+}
 CUresult cuCtxSetCurrent(CUcontext context) { return current = as<Context>(context), CUDA_SUCCESS; }
 CUresult cuCtxGetCurrent(CUcontext* context) { return *context = reinterpret_cast<CUcontext>(current), CUDA_SUCCESS; }
 CUresult cuCtxGetId(CUcontext context, unsigned long long* id) { return *id = as<Context>(context)->id, CUDA_SUCCESS; }
