@@ -9,7 +9,10 @@ namespace fa3 {
 // of a warp's O. K and V have boxes of Bc rows.
 inline constexpr int box_columns = 64, q_box_rows = 64, o_box_rows = 16;
 
-enum class Kernel { fwd };
+// fwd is what the library runs. The others are the paper's own steps towards it, for comparison: Algorithm 1 (alg1), with
+// pingpong (alg1pp), Algorithm 2 (alg2), with pingpong (alg2pp), without warp specialization (alg2nows), Algorithm 4 (alg4);
+// and 2 and 4 without the hint that keeps ptxas from undoing their overlap (alg2asis, alg4asis).
+enum class Kernel { fwd, alg1, alg1pp, alg2, alg2pp, alg2asis, alg2nows, alg4, alg4asis };
 enum class Dtype { bf16, fp16 };
 enum class Mask { full, causal };
 
@@ -24,12 +27,18 @@ struct Variant {
   int q_slots;  // Q buffers of 64 rows
 
   constexpr bool causal() const { return mask == Mask::causal; }
-  constexpr int warpgroups() const { return Br / 64; }              // consumers; one more produces
-  constexpr int threads() const { return (warpgroups() + 1) * 128; }
+  constexpr bool has_producer() const { return kernel != Kernel::alg2nows; }
+  constexpr bool pingpong() const { return kernel == Kernel::alg1pp || kernel == Kernel::alg2pp; }
+  constexpr bool as_is() const { return kernel == Kernel::alg2asis || kernel == Kernel::alg4asis; }
+  constexpr int warpgroups() const { return Br / 64; }  // consumers; one more produces
+  constexpr int threads() const { return (warpgroups() + has_producer()) * 128; }
 
   // setmaxnreg: the register file holds 64K registers, so 504 per thread of each four-warp slice, in multiples of 8.
-  constexpr int consumer_registers() const { return warpgroups() == 4 ? 112 : warpgroups() == 3 ? 160 : 232; }
-  constexpr int producer_registers() const { return warpgroups() == 2 ? 40 : 32; }
+  // Without a producer nothing is moved: the consumers have what ptxas gives them, up to 255, and these are 0.
+  constexpr int consumer_registers() const {
+    return !has_producer() ? 0 : warpgroups() == 4 ? 112 : warpgroups() == 3 ? 160 : 232;
+  }
+  constexpr int producer_registers() const { return !has_producer() ? 0 : warpgroups() == 2 ? 40 : 32; }
 
   constexpr int q_slot_bytes() const { return 64 * d * 2; }
   constexpr int kv_tile_bytes() const { return Bc * d * 2; }
@@ -41,7 +50,8 @@ struct Variant {
 
   constexpr bool valid() const {
     return Br % 64 == 0 && warpgroups() >= 2 && warpgroups() <= 4 && Bc % 16 == 0 && d % 64 == 0 && d <= 256 &&
-           (stages & (stages - 1)) == 0 && q_slots > warpgroups() && q_slots <= 2 * warpgroups() &&
+           (stages & (stages - 1)) == 0 && q_slots <= 2 * warpgroups() &&
+           (kernel == Kernel::fwd ? q_slots > warpgroups() : q_slots >= warpgroups() && split_stage()) &&
            (warpgroups() - 1) * 64 <= (stages - 1) * Bc &&  // under a causal mask, blocks that one warpgroup skips
            smem_bytes() <= 227 * 1024 &&
            (producer_registers() + warpgroups() * consumer_registers()) * 128 <= 64 * 1024;

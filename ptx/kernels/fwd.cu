@@ -7,110 +7,24 @@
 //    under the epilogue. Draining the pipeline at each tile is the largest loss at short lengths.
 //  - Stage i of the ring holds K(j) and the V before it, because one iteration uses just these two: one barrier, not two.
 //  - Blocks are visited from the last to the first, so that all masked blocks come first and the main loop needs no mask.
-//  - The reference m need not be the row maximum, so O is hardly ever rescaled (tile/softmax.cuh); the result is the same.
+//  - The reference m need not be the row maximum, so O is hardly ever rescaled (tile/speculative.cuh); the result is the same.
 //  - A2.16, the copy of S_next to S_cur, is the conversion of S to P, done after the wait for PV, which reads the old P.
 //  - No pingpong barriers: with three or four consumer warpgroups the hardware finds that order without them.
 #include <type_traits>
 
-#include "../isa/setmaxnreg.cuh"
+#include "../tile/block.cuh"
 #include "../tile/epilogue.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/mask.cuh"
-#include "../tile/ring.cuh"
-#include "../tile/schedule.cuh"
-#include "../tile/softmax.cuh"
+#include "../tile/producer.cuh"
+#include "../tile/speculative.cuh"
 
 namespace fa3 {
 using namespace ptx;
 
-// Loads one block of `rows` rows, slab by slab.
-FA3_DEVICE void load_rows(const uint16_t* to, int rows, const TensorMap& map, uint64_t& full, int row, int head, int batch) {
-#pragma unroll
-  for (int slab = 0; slab < slabs; slab++)
-    cp_async_bulk_tensor_4d_load(shared_address(to) + slab * rows * slab_row_bytes, &map, shared_address(&full),
-                                 slab * slab_columns, row, head, batch);
-}
-
-// Warp 0 of the producer warpgroup, one thread: K and V, and the order of tiles.              // A1.6 - A1.10
-FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
-  Claims claims(p);
-  uint32_t i = 0;                                      // use of the ring
-  int v_row = -1, v_head = 0, v_batch = 0;             // V still to be loaded: that of the block before
-  auto load_v = [&](Stage& stage, uint64_t& full) { load_rows(stage.v, Bc, p.v, full, v_row, v_head, v_batch); };
-
-  int tile_index = blockIdx.x;
-  for (uint32_t t = 0;; t++) {
-    wait(smem.empty_mail, t & 1 ^ 1);
-    smem.mail = tile_index < p.tiles ? tile_index : RowBlock::end_of_work;
-    mbarrier_arrive(shared_address(&smem.full_mail));
-    if (tile_index >= p.tiles) break;
-
-    const Tile tile = tile_at(p, tile_index);
-    const int kv_head = tile.head / p.heads_per_kv;
-    for (int j = tile_blocks(p, tile) - 1; j >= 0; j--, i++) {
-      const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
-      Stage& stage = smem.stage[s];
-      const bool has_v = v_row >= 0;
-      wait(smem.empty_k[s], parity);                                                          // A1.7
-      mbarrier_arrive_expect_tx(shared_address(&smem.full_k[s]),
-                                !split_stage && has_v ? row.stage_bytes() : row.kv_tile_bytes());
-      load_rows(stage.k, Bc, p.k, smem.full_k[s], j * Bc, kv_head, tile.batch);               // A1.8
-      if constexpr (split_stage) {
-        wait(smem.empty_v[s], parity);
-        if (has_v) {
-          mbarrier_arrive_expect_tx(shared_address(&smem.full_v[s]), row.kv_tile_bytes());
-          load_v(stage, smem.full_v[s]);
-        } else {
-          mbarrier_arrive(shared_address(&smem.full_v[s]));
-        }
-      } else if (has_v) {
-        load_v(stage, smem.full_k[s]);
-      }
-      v_row = j * Bc, v_head = kv_head, v_batch = tile.batch;
-    }
-    tile_index = claims.next();  // after the loads: a tile claimed late goes to the block that is ready for it
-  }
-
-  // The last V of all, alone in its stage.
-  const uint32_t s = KvRing::index(i);
-  uint64_t& empty = split_stage ? smem.empty_v[s] : smem.empty_k[s];
-  uint64_t& full = split_stage ? smem.full_v[s] : smem.full_k[s];
-  wait(empty, KvRing::parity(i) ^ 1);
-  mbarrier_arrive_expect_tx(shared_address(&full), row.kv_tile_bytes());
-  load_v(smem.stage[s], full);
-}
-
-// Warp 1 of the producer warpgroup, one thread: Q, as soon as a slot is free.                  // A1.4, A1.5
-FA3_DEVICE void q_producer(const ForwardParams& p, Smem& smem) {
-  for (uint32_t t = 0;; t++) {
-    wait(smem.full_mail, t & 1);
-    const int tile_index = smem.mail;
-    mbarrier_arrive(shared_address(&smem.empty_mail));
-    const bool end = tile_index == RowBlock::end_of_work;
-    const Tile tile = tile_at(p, end ? 0 : tile_index);
-    const int blocks = tile_blocks(p, tile);
-    for (int w = 0; w < warpgroups; w++) {
-      const uint32_t use = t * warpgroups + w, slot = QRing::index(use);
-      uint64_t& full = smem.full_q[QRing::full_index(use)];
-      wait(smem.empty_q[slot], QRing::parity(use) ^ 1);
-      // Under a causal mask the warpgroups take turns with the longer rows.
-      const int row = first_row(p, tile.q_block) + 64 * (causal && t & 1 ? warpgroups - 1 - w : w);
-      const int mine = key_blocks(p, row);
-      smem.row_block[slot] = {row, end ? RowBlock::end_of_work : mine, blocks - mine, tile.head, tile.batch,
-                              tile.batch * p.lse_stride_batch + tile.head * p.lse_stride_head + row * p.lse_stride_row};
-      if (end || row < 0 || row >= p.seqlen_q) {
-        mbarrier_arrive(shared_address(&full));
-      } else {
-        mbarrier_arrive_expect_tx(shared_address(&full), fa3::row.q_slot_bytes());
-        load_rows(smem.q[slot], 64, p.q, full, row, tile.head, tile.batch);
-      }
-    }
-    if (end) break;
-  }
-}
-
 // A consumer warpgroup: 64 rows of each tile.
 FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
+  setmaxnreg_inc<row.consumer_registers()>();  // A1.12, A2.1
   const KvRing ring{smem};
   const float c = p.softmax_scale_log2;
   const bool one_lane = threadIdx.x % 32 == 0;
@@ -118,6 +32,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
   float S[Bc / 2], O[d / 2], alpha[2] = {1.f, 1.f};
   uint32_t P[Bc / 4];
   RowState state;
+  Bound bound;
 
   // Descriptors of slot and stage 0; the others follow at fixed distances.
   const uint64_t q_desc = q_descriptor(smem, 0), k_desc = k_descriptor(smem, 0), v_desc = v_descriptor(smem, 0);
@@ -137,8 +52,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     skipped = __shfl_sync(0xffffffffu, block.skipped, 0);  // and keeps ring positions in uniform registers
   };
 
-#pragma unroll
-  for (int k = 0; k < d / 2; k++) O[k] = 0.f;  // A1.13; only so that every register has a value: the first PV overwrites
+  clear(O);  // A1.13; only so that every register has a value: the first PV overwrites
   wgmma_owned(O);
   receive_q();                                 // A2.3
   uint32_t i = skipped;                        // use of the K/V ring
@@ -156,6 +70,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     int j = max(blocks - 1, 0);
     if (causal || blocks == 0 || crosses_boundary(p, j, block_row)) mask(S, p, j, warp_row);
     softmax_first(S, state, c);                // A2.6
+    first_bound(bound, state);
     if (blocks > 0) ring.release_k(i, true);  // A2.5
     convert(S, P);
     wgmma_owned(P);
@@ -180,8 +95,9 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       if constexpr (masked) {                  // A2.13
         mask(S, p, j, warp_row);
         softmax_online(S, state, alpha, c);
+        set_bound(bound, state);
       } else {
-        rescale = softmax_speculative(S, state, alpha, c, smem.q[slot], stage(i).k, warp);
+        rescale = softmax_speculative(S, state, bound, alpha, c, smem.q[slot], stage(i).k, warp);
       }
       ring.release_k(i, false);
       wgmma_wait_group<0>();                   // A2.14
@@ -238,22 +154,8 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
 extern "C" __global__ void __launch_bounds__(fa3::row.threads(), 1)
 FA3_KERNEL(const __grid_constant__ fa3::ForwardParams p) {
   using namespace fa3;
-  extern __shared__ __align__(1024) unsigned char shared[];
-  Smem& smem = *reinterpret_cast<Smem*>(shared);
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0), warpgroup = warp / 4;
-  if (warp == 0) init_barriers(smem);
-  if (threadIdx.x == 32)
-    for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.o}) prefetch_tensormap(map);
-  bar_sync(barrier_all, row.threads());
-
-  if (warpgroup == warpgroups) {  // A1.2
-    setmaxnreg_dec<row.producer_registers()>();  // A1.3
-    if (threadIdx.x % 32 == 0) {
-      if (warp % 4 == 0) kv_producer(p, smem);
-      if (warp % 4 == 1) q_producer(p, smem);
-    }
-  } else {
-    setmaxnreg_inc<row.consumer_registers()>();  // A1.12, A2.1
-    consumer(p, smem, warpgroup, warp % 4);
-  }
+  Smem& smem = set_up(p);
+  const int warp = warp_of_block();
+  if (warp / 4 == warpgroups) producer(p, smem, warp % 4);
+  else consumer(p, smem, warp / 4, warp % 4);
 }

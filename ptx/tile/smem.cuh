@@ -38,7 +38,7 @@ struct alignas(1024) Smem {
 };
 static_assert(sizeof(Smem) <= row.smem_bytes(), "variant.h reserves too little shared memory for this row");
 
-enum NamedBarrier { barrier_all = 0, barrier_warpgroup = 1 };  // barrier_warpgroup + i: warpgroup i
+enum NamedBarrier { barrier_all = 0, barrier_warpgroup = 1, barrier_turn = 5 };  // + i: of warpgroup i
 
 // Called by one warp, before a barrier of the whole block. Each lane takes a share: one thread alone needs half a microsecond.
 FA3_DEVICE void init_barriers(Smem& smem) {

@@ -61,7 +61,8 @@ class RulesCanFail(unittest.TestCase):
 
     def test_shared_memory(self):
         twice = "__shared__ int a;\n__shared__ int b;\n"
-        self.one(rules.shared_memory_is_one_struct, {"ptx/kernels/a.cu": twice}, r"a\.cu:2: .*one struct")
+        self.one(rules.shared_memory_is_one_struct, {"ptx/tile/block.cuh": twice}, r"block\.cuh:2: .*one struct")
+        self.one(rules.shared_memory_is_one_struct, {"ptx/kernels/a.cu": "__shared__ int a;"}, r"a\.cu:1")
         self.one(rules.shared_memory_is_one_struct, {"ptx/tile/a.cuh": "__shared__ int a;"}, r"a\.cuh:1")
 
     def test_table(self):
@@ -86,7 +87,6 @@ class RulesCanFail(unittest.TestCase):
                 ("ptx/isa/a.cuh", "../tile/b.cuh", "ptx/tile/b.cuh"),
                 ("ptx/isa/a.cuh", "variant.h", "ptx/variant.h"),
                 ("ptx/tile/a.cuh", "../kernels/b.cu", "ptx/kernels/b.cu"),
-                ("ptx/kernels/a.cu", "b.cu", "ptx/kernels/b.cu"),
                 ("ptx/kernels/a.cu", "../../src/b.h", "src/b.h"),
                 ("ptx/params.h", "variant.h", "ptx/variant.h"),
                 ("src/a.cpp", "tile/b.cuh", "ptx/tile/b.cuh"),

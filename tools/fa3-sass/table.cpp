@@ -50,16 +50,17 @@ std::optional<Figure> table_figure(const std::string& row, const std::string& sc
   if (scope == "kernel") {
     if (figure == "threads") return value(variant->threads());
     if (figure == "setmaxnreg") {
-      std::string budgets;
-      for (int budget : std::set{variant->producer_registers(), variant->consumer_registers()})
-        budgets += (budgets.empty() ? "" : " ") + std::to_string(budget);
+      std::string budgets;  // none where there is no producer to take registers from
+      if (variant->has_producer())
+        for (int budget : std::set{variant->producer_registers(), variant->consumer_registers()})
+          budgets += (budgets.empty() ? "" : " ") + std::to_string(budget);
       return text(budgets);
     }
     return std::nullopt;
   }
-  if (cell(row, 1) != "fwd") return std::nullopt;
   // K and V of a stage under one barrier, or a wait for each, the second with a fence of its own.
-  if (figure == "mbarrier_waits" || figure == "arrives") return value(variant->split_stage() ? 2 : 1);
+  const bool speculative = variant->kernel == fa3::Kernel::fwd;
+  if (speculative && (figure == "mbarrier_waits" || figure == "arrives")) return value(variant->split_stage() ? 2 : 1);
   for (const ElementType& type : element_types) {
     if (cell(row, 2) != type.name) continue;
     const int depth = 32 / type.bytes;          // k of one WGMMA
@@ -69,7 +70,7 @@ std::optional<Figure> table_figure(const std::string& row, const std::string& sc
                   wgmmas("PV", variant->Bc / depth, variant->d, depth, "RS"));
     if (figure == "types") return text(type.types);
     if (figure == "wgmmas") return value(variant->d / depth + variant->Bc / depth);
-    if (figure == "exps") return value(scores);
+    if (figure == "exps") return value(scores + (speculative ? 0 : 2));  // and alpha of two rows
     if (figure == "conversions") return value(scores / 2);  // F2FP makes two numbers
   }
   return std::nullopt;

@@ -1,0 +1,73 @@
+// The paper's Algorithm 1: warp specialization, but no overlap inside a consumer warpgroup: each GEMM is waited for. For
+// comparison; the kernel for use is fwd.cu. Comments cite the paper's lines as A1.n.
+//
+// Where this differs from the paper: blocks are visited from the last to the first, so that masked ones come first; K and V
+// of a stage are waited for and released each on its own; thread blocks are persistent, and the producer loads ahead into
+// the next tile.
+#include <type_traits>
+
+#include "../tile/block.cuh"
+#include "../tile/consumer.cuh"
+#include "../tile/producer.cuh"
+#include "../tile/softmax.cuh"
+
+namespace fa3 {
+using namespace ptx;
+
+// A consumer warpgroup: 64 rows of each tile.
+FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
+  setmaxnreg_inc<row.consumer_registers()>();
+  const KvRing ring{smem};
+  const Turns turns(warpgroup);
+  Place place(smem, warpgroup, warp);
+  const float c = p.softmax_scale_log2;
+  float S[Bc / 2], O[d / 2], alpha[2];
+  uint32_t P[Bc / 4];
+
+  while (place.begin(ring, turns, O, p)) {     // A1.14
+    RowState state = nothing_seen();           // A1.13
+    clear(O);
+    wgmma_owned(O);
+    uint32_t i = place.own();                  // use of the K/V ring
+    int j = place.blocks() - 1;
+    auto step = [&](auto masked) {
+      ring.wait_k(i);                          // A1.16
+      wgmma_fence();
+      issue_qk(S, place.q(), place.k(i));      // A1.17
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      wgmma_owned(S);
+      ring.release_k(i, false);
+      if constexpr (masked) mask(S, p, j, place.warp_row());
+      softmax_online(S, state, alpha, c);      // A1.18, A1.19
+      scale_rows(O, alpha);
+      wgmma_owned(O);
+      convert(S, P);
+      wgmma_owned(P);
+      i++;                                     // V comes with the next K
+      ring.wait_v(i);                          // A1.20
+      wgmma_fence();
+      issue_pv(O, P, place.v(i), true);        // A1.21
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      wgmma_owned(O);
+      if (j > 0) ring.release_v(i, false);     // A1.22; the last V is released when the next tile begins
+    };
+    for (; j >= 0 && crosses_boundary(p, j, place.block.row); j--) step(std::true_type());
+    for (; j >= 0; j--) step(std::false_type());
+    place.finish(O, state, p);                 // A1.24, A1.25
+  }
+  turns.close();
+  if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_0();
+}
+
+}  // namespace fa3
+
+extern "C" __global__ void __launch_bounds__(fa3::row.threads(), 1)
+FA3_KERNEL(const __grid_constant__ fa3::ForwardParams p) {
+  using namespace fa3;
+  Smem& smem = set_up(p);
+  const int warp = warp_of_block();
+  if (warp / 4 == warpgroups) producer(p, smem, warp % 4);
+  else consumer(p, smem, warp / 4, warp % 4);
+}

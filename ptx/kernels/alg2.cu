@@ -1,0 +1,93 @@
+// The paper's Algorithm 2: warp specialization, and inside a consumer warpgroup the softmax of one block runs under the PV of
+// the block before. With pingpong as alg2pp.cu, without help against ptxas as alg2asis.cu. For comparison; the kernel for use
+// is fwd.cu. Comments cite the paper's lines as A2.n; alg1.cu tells how this differs.
+#include <type_traits>
+
+#include "../tile/block.cuh"
+#include "../tile/consumer.cuh"
+#include "../tile/producer.cuh"
+#include "../tile/softmax.cuh"
+
+namespace fa3 {
+using namespace ptx;
+
+// A consumer warpgroup: 64 rows of each tile.
+FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
+  setmaxnreg_inc<row.consumer_registers()>();
+  const KvRing ring{smem};
+  const Turns turns(warpgroup);
+  Place place(smem, warpgroup, warp);
+  const float c = p.softmax_scale_log2;
+  float S[Bc / 2], O[d / 2], alpha[2];
+  uint32_t P[Bc / 4];
+
+  while (place.begin(ring, turns, O, p)) {     // A2.3
+    RowState state = nothing_seen();           // A2.2
+    clear(O);
+    wgmma_owned(O);
+    uint32_t i = place.own();                  // use of the K/V ring
+    int j = place.blocks() - 1;
+    ring.wait_k(i);
+    turns.begin();
+    wgmma_fence();
+    issue_qk(S, place.q(), place.k(i));        // A2.4
+    wgmma_commit_group();
+    turns.end();
+    wgmma_wait_group<0>();
+    wgmma_owned(S);
+    ring.release_k(i, false);                  // A2.5
+    if (crosses_boundary(p, j, place.block.row)) mask(S, p, j, place.warp_row());
+    softmax_online(S, state, alpha, c);        // A2.6
+    convert(S, P);
+    wgmma_owned(P);
+    j--;
+    auto step = [&](auto masked) {
+      i++;
+      ring.wait_k(i);                          // A2.8
+      ring.wait_v(i);                          // A2.10, before the fence, so that one is enough
+      turns.begin();
+      wgmma_fence();
+      issue_qk(S, place.q(), place.k(i));      // A2.9
+      wgmma_commit_group();
+      issue_pv(O, P, place.v(i), true);        // A2.11
+      wgmma_commit_group();
+      turns.end();
+      wgmma_wait_group<1>();                   // A2.12
+      wgmma_owned(S);
+      if constexpr (masked) mask(S, p, j, place.warp_row());
+      softmax_online(S, state, alpha, c);      // A2.13
+      end_basic_block(state);
+      wgmma_wait_group<0>();                   // A2.14
+      wgmma_owned(O);
+      wgmma_owned(S);
+      ring.release_k(i, false);                // A2.15
+      ring.release_v(i, false);
+      scale_rows(O, alpha);
+      wgmma_owned(O);
+      convert(S, P);                           // A2.16
+      wgmma_owned(P);
+    };
+    for (; j >= 0 && crosses_boundary(p, j, place.block.row); j--) step(std::true_type());
+    for (; j >= 0; j--) step(std::false_type());  // A2.7
+    ring.wait_v(i + 1);                        // A2.18
+    wgmma_fence();
+    issue_pv(O, P, place.v(i + 1), true);      // A2.19; released when the next tile begins
+    wgmma_commit_group();
+    wgmma_wait_group<0>();
+    wgmma_owned(O);
+    place.finish(O, state, p);                 // A2.20
+  }
+  turns.close();
+  if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_0();
+}
+
+}  // namespace fa3
+
+extern "C" __global__ void __launch_bounds__(fa3::row.threads(), 1)
+FA3_KERNEL(const __grid_constant__ fa3::ForwardParams p) {
+  using namespace fa3;
+  Smem& smem = set_up(p);
+  const int warp = warp_of_block();
+  if (warp / 4 == warpgroups) producer(p, smem, warp % 4);
+  else consumer(p, smem, warp / 4, warp % 4);
+}

@@ -1,0 +1,125 @@
+// The paper's Algorithm 2 without warp specialization: all warps compute, and one thread of them issues the loads, behind a
+// barrier of the whole thread block in every iteration. For comparison; the kernel for use is fwd.cu. Comments cite the
+// paper's lines as A2.n.
+//
+// Where this differs from the paper: blocks are visited from the last to the first, so that masked ones come first. All
+// warpgroups visit all blocks of a tile. Use i of a stage is K(i) and V(i), counted over all tiles.
+#include <type_traits>
+
+#include "../tile/block.cuh"
+#include "../tile/consumer.cuh"
+#include "../tile/producer.cuh"
+#include "../tile/softmax.cuh"
+
+namespace fa3 {
+using namespace ptx;
+
+FA3_DEVICE void attention(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
+  const KvRing ring{smem};
+  const Place place(smem, warpgroup, warp);
+  const bool loads = threadIdx.x == 0;
+  const float c = p.softmax_scale_log2;
+  float S[Bc / 2], O[d / 2], alpha[2];
+  uint32_t P[Bc / 4];
+  uint32_t i = 0;  // use of the K/V ring
+
+  int t = 0;
+  for (int tile_index = blockIdx.x; tile_index < p.tiles; tile_index += gridDim.x, t++) {
+    const Tile tile = tile_at(p, tile_index);
+    const int blocks = tile_blocks(p, tile), kv_head = tile.head / p.heads_per_kv;
+    const int row_of_tile = first_row(p, tile.q_block), block_row = row_of_tile + 64 * warpgroup;
+    const uint32_t begin = i, end = begin + blocks;
+    auto load = [&](uint32_t use, bool is_k) {  // the block of that use, if the tile has it
+      if (!loads || use >= end) return;
+      Stage& stage = smem.stage[KvRing::index(use)];
+      uint64_t& full = is_k ? smem.full_k[KvRing::index(use)] : smem.full_v[KvRing::index(use)];
+      mbarrier_arrive_expect_tx(shared_address(&full), row.kv_tile_bytes());
+      load_rows(is_k ? stage.k : stage.v, Bc, is_k ? p.k : p.v, full, (blocks - 1 - int(use - begin)) * Bc, kv_head,
+                tile.batch);
+    };
+    if (loads) {
+      for (int w = 0; w < warpgroups; w++) {
+        mbarrier_arrive_expect_tx(shared_address(&smem.full_q[w]), row.q_slot_bytes());
+        load_rows(smem.q[w], 64, p.q, smem.full_q[w], row_of_tile + 64 * w, tile.head, tile.batch);
+      }
+    }
+    load(i, true), load(i + 1, true), load(i, false), load(i + 1, false);
+    __syncwarp();
+
+    RowState state = nothing_seen();           // A2.2
+    clear(O);
+    wgmma_owned(O);
+    int j = blocks - 1;
+    wait(smem.full_q[warpgroup], t & 1);       // A2.3
+    ring.wait_k(i);
+    wgmma_fence();
+    issue_qk(S, place.q(), place.k(i));        // A2.4
+    wgmma_commit_group();
+    wgmma_wait_group<0>();
+    wgmma_owned(S);
+    bar_sync(barrier_all, row.threads());      // A2.5: all have read K(i)
+    load(i + 2, true);
+    __syncwarp();
+    if (crosses_boundary(p, j, block_row)) mask(S, p, j, block_row + 16 * warp);
+    softmax_online(S, state, alpha, c);        // A2.6
+    convert(S, P);
+    wgmma_owned(P);
+    j--;
+    auto step = [&](auto masked) {
+      i++;
+      ring.wait_k(i);                          // A2.8
+      ring.wait_v(i - 1);                      // A2.10, before the fence, so that one is enough
+      wgmma_fence();
+      issue_qk(S, place.q(), place.k(i));      // A2.9
+      wgmma_commit_group();
+      issue_pv(O, P, place.v(i - 1), true);    // A2.11
+      wgmma_commit_group();
+      wgmma_wait_group<1>();                   // A2.12
+      wgmma_owned(S);
+      if constexpr (masked) mask(S, p, j, block_row + 16 * warp);
+      softmax_online(S, state, alpha, c);      // A2.13
+      end_basic_block(state);
+      wgmma_wait_group<0>();                   // A2.14
+      wgmma_owned(O);
+      wgmma_owned(S);
+      bar_sync(barrier_all, row.threads());    // A2.15: all have read K(i) and V(i - 1)
+      load(i + 2, true);
+      load(i + 1, false);
+      __syncwarp();
+      scale_rows(O, alpha);
+      wgmma_owned(O);
+      convert(S, P);                           // A2.16
+      wgmma_owned(P);
+    };
+    for (; j >= 0 && crosses_boundary(p, j, block_row); j--) step(std::true_type());
+    for (; j >= 0; j--) step(std::false_type());  // A2.7
+    ring.wait_v(i);                            // A2.18
+    wgmma_fence();
+    issue_pv(O, P, place.v(i), true);          // A2.19
+    wgmma_commit_group();
+    wgmma_wait_group<0>();
+    wgmma_owned(O);
+    i++;
+
+    const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
+    const RowBlock block{block_row, blocks, 0, tile.head, tile.batch,
+                         tile.batch * p.lse_stride_batch + tile.head * p.lse_stride_head + block_row * p.lse_stride_row};
+    if (l[0] == 0.f || l[1] == 0.f) clear_blind_rows(O, l);
+    bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
+    store_o(O, l, smem, place.slot(), p, block, warp);  // A2.20
+    store_lse(state, l, p, block, warp);
+    if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_read_0();
+    bar_sync(barrier_all, row.threads());      // all stages and slots are free
+  }
+  if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_0();
+}
+
+}  // namespace fa3
+
+extern "C" __global__ void __launch_bounds__(fa3::row.threads(), 1)
+FA3_KERNEL(const __grid_constant__ fa3::ForwardParams p) {
+  using namespace fa3;
+  Smem& smem = set_up(p);
+  const int warp = warp_of_block();
+  attention(p, smem, warp / 4, warp % 4);
+}

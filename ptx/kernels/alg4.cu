@@ -1,0 +1,119 @@
+// The paper's Algorithm 4 (appendix B.3), three stages: the QK of one block, the softmax of the block before and the PV of the
+// block before that are to run at once. For comparison; the kernel for use is fwd.cu. Comments cite the paper's lines as
+// A4.n; alg1.cu tells how this differs. A4.15, the copy of S_next to S, is done by taking two blocks at a time with the
+// two exchanged; A4.16, the copy of P_next to P, is the conversion after the wait, so that there is no second P. As alg4asis.cu
+// it goes without help against ptxas.
+#include <type_traits>
+
+#include "../tile/block.cuh"
+#include "../tile/consumer.cuh"
+#include "../tile/producer.cuh"
+#include "../tile/softmax.cuh"
+
+namespace fa3 {
+using namespace ptx;
+
+// A consumer warpgroup: 64 rows of each tile.
+FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
+  setmaxnreg_inc<row.consumer_registers()>();
+  const KvRing ring{smem};
+  const Turns turns(warpgroup);
+  Place place(smem, warpgroup, warp);
+  const float c = p.softmax_scale_log2;
+  float S[Bc / 2], S_next[Bc / 2], O[d / 2], alpha[2];
+  uint32_t P[Bc / 4];
+
+  while (place.begin(ring, turns, O, p)) {
+    RowState state = nothing_seen();           // A4.1
+    clear(O);
+    wgmma_owned(O);
+    uint32_t i = place.own();                  // use of the K/V ring
+    int j = place.blocks() - 1;            // block of the QK
+    auto issue_scores = [&](float (&to)[Bc / 2]) {
+      ring.wait_k(i);                          // A4.2, A4.5
+      wgmma_fence();
+      issue_qk(to, place.q(), place.k(i));     // A4.3, A4.6
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      wgmma_owned(to);
+      ring.release_k(i, false);
+    };
+    auto softmax = [&](float (&S)[Bc / 2], int j) {
+      if (crosses_boundary(p, j, place.block.row)) mask(S, p, j, place.warp_row());
+      softmax_online(S, state, alpha, c);
+    };
+    auto finish_pv = [&](uint32_t i) {         // O = O alpha + P V, waited for
+      scale_rows(O, alpha);                    // A4.19, A4.23
+      wgmma_owned(O);
+      ring.wait_v(i);                          // A4.18, A4.22
+      wgmma_fence();
+      issue_pv(O, P, place.v(i), true);        // A4.20, A4.24
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      wgmma_owned(O);
+    };
+
+    issue_scores(S);
+    softmax(S, j);                             // A4.4
+    convert(S, P);
+    wgmma_owned(P);
+    if (j > 0) {
+      i++, j--;
+      issue_scores(S);
+      auto step = [&](float (&S)[Bc / 2], float (&S_next)[Bc / 2]) {
+        i++, j--;
+        ring.wait_k(i);                        // A4.8
+        ring.wait_v(i - 1);                    // A4.10, before the fence, so that one is enough
+        scale_rows(O, alpha);                  // A4.11
+        wgmma_owned(O);
+        wgmma_fence();
+        issue_qk(S_next, place.q(), place.k(i));  // A4.9
+        wgmma_commit_group();
+        issue_pv(O, P, place.v(i - 1), true);  // A4.12
+        wgmma_commit_group();
+        softmax(S, j + 1);                     // A4.13
+        end_basic_block(state);
+        wgmma_wait_group<0>();                 // A4.14
+        wgmma_owned(O);
+        wgmma_owned(S_next);
+        wgmma_owned(S);
+        ring.release_k(i, false);
+        ring.release_v(i - 1, false);
+        convert(S, P);                         // A4.16
+        wgmma_owned(P);
+      };
+      auto last = [&](float (&S)[Bc / 2]) {    // the softmax and the PVs that are left
+        finish_pv(i);
+        ring.release_v(i, false);
+        softmax(S, 0);                         // A4.21
+        convert(S, P);
+        wgmma_owned(P);
+      };
+      while (j >= 2) {                         // A4.7
+        step(S, S_next);
+        step(S_next, S);                       // A4.15
+      }
+      if (j == 1) {
+        step(S, S_next);
+        last(S_next);
+      } else {
+        last(S);
+      }
+    }
+    finish_pv(i + 1);  // released when the next tile begins
+    place.finish(O, state, p);                 // A4.25
+  }
+  turns.close();
+  if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_0();
+}
+
+}  // namespace fa3
+
+extern "C" __global__ void __launch_bounds__(fa3::row.threads(), 1)
+FA3_KERNEL(const __grid_constant__ fa3::ForwardParams p) {
+  using namespace fa3;
+  Smem& smem = set_up(p);
+  const int warp = warp_of_block();
+  if (warp / 4 == warpgroups) producer(p, smem, warp % 4);
+  else consumer(p, smem, warp / 4, warp % 4);
+}

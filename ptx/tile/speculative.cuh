@@ -1,0 +1,89 @@
+// Softmax without maxima. m is a reference, not necessarily the row maximum: any m gives the same O and LSE as long as
+// P = exp2((S - m) c) neither overflows nor vanishes, because P, l and O all use the same one. The main loop uses that to do
+// without maxima: it computes P against the old m, and the row sums, needed anyway, tell afterwards whether that was sound,
+// since a sum of positive numbers bounds the largest. If not (rare), S is computed again from Q and K, still in shared
+// memory, and the block takes the ordinary online path. That saves a third of the instructions, and the branch behind the
+// exponentials keeps ptxas from moving the wait for PV above them.
+//
+// "Sound" is stricter than safe from overflow: P is rounded to 16 bits, l is not. Where one key dominates a row, its P should
+// be 1, which rounds exactly, or O would be off by the rounding of that P. So m moves up as soon as a lane's sum exceeds
+// four times what the whole row had when its bound was set, and in any case at half of what fp16 can hold. In the block on a
+// causal diagonal a row may have had too few keys for that to mean anything, so there the bound is set one block later.
+#pragma once
+#include "../isa/matrix.cuh"
+#include "softmax.cuh"
+
+namespace fa3 {
+
+// Of a thread's two rows: a block's part of the row sum above this moves m; 0: not set yet.
+struct Bound {
+  float sum[2];
+};
+inline constexpr float unset_bound = 0x1p12f;  // what counts meanwhile: far from the overflow of P in fp16
+
+FA3_DEVICE void set_bound(Bound& bound, const RowState& state) {
+#pragma unroll
+  for (int i = 0; i < 2; i++) bound.sum[i] = fminf(4.f * quad_sum(state.l[i]), 0x1p15f);
+}
+// After a row's first block.
+FA3_DEVICE void first_bound(Bound& bound, const RowState& state) {
+  if constexpr (causal) bound.sum[0] = bound.sum[1] = 0.f;
+  else set_bound(bound, state);
+}
+
+// S = Q K^T for the warp's 16 rows, with mma.sync: the accumulator layout is the same as wgmma's.
+FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const uint16_t* q, const uint16_t* k, int warp) {
+  using namespace ptx;
+  const int lane = threadIdx.x % 32;
+  // Where ldmatrix.x4 reads: 16 query rows at k 0-7 (lanes 0-15) and 8-15; 8 keys at k 0-7 and 8-15, and the next 8 keys.
+  // The swizzle is an xor, so step k of a slab is 32 k away by xor, too.
+  const uint32_t a_address =
+      shared_address(q) + (warp * 16 + lane % 16) * slab_row_bytes + ((lane / 16 ^ lane % 8) << 4);
+  const uint32_t b_address =
+      shared_address(k) + (lane % 8 + lane / 16 * 8) * slab_row_bytes + ((lane / 8 % 2 ^ lane % 8) << 4);
+#pragma unroll
+  for (int i = 0; i < Bc / 2; i++) S[i] = 0.f;
+#pragma unroll 1
+  for (int step = 0; step < d / 16; step++) {
+    const int slab = step / 4, within = step % 4 * 32;
+    uint32_t a[4];
+    ldmatrix_x4(a, (a_address ^ within) + slab * 64 * slab_row_bytes);
+#pragma unroll
+    for (int g = 0; g < Bc / 8; g += 2) {
+      uint32_t b[4];
+      ldmatrix_x4(b, (b_address ^ within) + (slab * Bc + g * 8) * slab_row_bytes);
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        float* s = &S[4 * (g + h)];
+        if constexpr (is_bf16) mma_m16n8k16_f32_bf16(s[0], s[1], s[2], s[3], a, b[2 * h], b[2 * h + 1]);
+        else mma_m16n8k16_f32_f16(s[0], s[1], s[2], s[3], a, b[2 * h], b[2 * h + 1]);
+      }
+    }
+  }
+}
+
+// Any later block without a mask: against the old m if the sums allow it, which is nearly always, else online. Returns
+// whether O is to be multiplied by alpha (the same answer in all lanes of the warp). K is read until this returns.
+FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, Bound& bound, float (&alpha)[2], float c,
+                                    const uint16_t* q, const uint16_t* k, int warp) {
+  float sum[2];
+  exponentiate(S, state.m, sum, c);
+  if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1]))) {
+    const bool set = !causal || __any_sync(0xffffffffu, fmaxf(bound.sum[0], bound.sum[1]) > 0.f);
+    if (set || __any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) > unset_bound)) {
+      recompute_scores(S, q, k, warp);
+      softmax_online(S, state, alpha, c);
+      set_bound(bound, state);
+      return true;
+    }
+    state.l[0] += sum[0];
+    state.l[1] += sum[1];
+    set_bound(bound, state);
+    return false;
+  }
+  state.l[0] += sum[0];
+  state.l[1] += sum[1];
+  return false;
+}
+
+}  // namespace fa3
