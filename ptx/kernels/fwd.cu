@@ -96,6 +96,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
         mask(S, p, j, warp_row);
         softmax_online(S, state, alpha, c);
         set_bound(bound, state);
+        end_basic_block(state);
       } else {
         rescale = softmax_speculative(S, state, bound, alpha, c, smem.q[slot], stage(i).k, warp);
       }
