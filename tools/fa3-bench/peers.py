@@ -4,16 +4,23 @@
 Protocol (as fa3-bench): inputs N(0,1) in (batch, seqlen, heads, head_dim), 100 ms idle, 5 warm-ups, 30 runs each with
 its own pair of CUDA events queued without host waits, median. FLOPs: 4 N^2 d H B, half if causal. Every peer's output
 is compared with the library's before anything is timed. With several passes, the peers' order rotates and a point's
-figure is the median of the passes' medians.
+figure is the median of the passes' medians. Calls so slow that their runs would exceed --point-ms run fewer times, at
+least 5; that bounds what slow peers and very long sequences take.
 
 Peers: cudnn and fa2 (backends of torch's scaled_dot_product_attention), official (FlashAttention-3, wheel fa3-fwd),
-fa4 (flash-attn-4), cublas (a matrix product of the point's FLOPs: a ceiling, not attention).
+fa4 (flash-attn-4), triton (triton_attention.py beside this file), standard (matrix products and a softmax of torch,
+with the scores in memory; refused where they would not fit), cublas (a matrix product of the point's FLOPs: a ceiling,
+not attention).
+
+Point sets: grid (the paper's, or as the options say) and extra (grouped heads, odd lengths, long contexts, few heads,
+the paper's ablation point).
 """
 
 import argparse
 import collections
 import csv
 import math
+import os
 import statistics
 import sys
 import time
@@ -34,6 +41,9 @@ class Point(collections.namedtuple("Point", "dtype head_dim causal batch seqlen 
 
     def group(self):
         return f"{self.dtype} d{self.head_dim} {'causal' if self.causal else 'full'}"
+
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16"}  # and torch's names
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
@@ -103,6 +113,56 @@ def make_fa4(_options):
     return prepare
 
 
+def make_triton(_options):
+    import triton_attention
+
+    def prepare(point, q, k, v):
+        return triton_attention.prepare(q, k, v, point.causal)
+
+    return prepare
+
+
+STANDARD_BYTES = 60e9  # what `standard` may take for scores and probabilities
+
+
+def make_standard(_options):
+    import torch
+
+    def attend(q, k, v, mask):
+        """A few batch entries: the scores S, the probabilities P, and P V."""
+        batch, n, heads, head_dim = q.shape
+        if heads != k.shape[2]:
+            k, v = (tensor.repeat_interleave(heads // k.shape[2], dim=2) for tensor in (k, v))
+        q, k, v = (tensor.transpose(1, 2).reshape(batch * heads, n, head_dim) for tensor in (q, k, v))
+        s = torch.empty(batch * heads, n, n, dtype=q.dtype, device=q.device)
+        torch.baddbmm(s, q, k.transpose(1, 2), beta=0, alpha=head_dim**-0.5, out=s)
+        if mask is not None:
+            s.masked_fill_(mask, -math.inf)
+        p = torch.softmax(s, dim=-1)
+        return torch.bmm(p, v).view(batch, heads, n, head_dim).transpose(1, 2)
+
+    def prepare(point, q, k, v):
+        entries = standard_entries(point)
+        square = (point.seqlen, point.seqlen)
+        mask = torch.ones(square, dtype=torch.bool, device=q.device).triu_(1) if point.causal else None
+
+        def call():
+            parts = [attend(*part, mask) for part in zip(*(tensor.split(entries) for tensor in (q, k, v)))]
+            return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+        return call
+
+    return prepare
+
+
+def standard_entries(point):
+    """How many batch entries `standard` does at a time: 16-bit scores and probabilities, one number a pair each."""
+    one = 2 * 2 * point.heads * point.seqlen**2
+    if one > STANDARD_BYTES:
+        raise RuntimeError(f"the scores would take {one / 1e9:.0f} GB")
+    return min(point.batch, int(STANDARD_BYTES // one))
+
+
 def make_cublas(_options):
     import torch
 
@@ -128,6 +188,8 @@ PEERS = {
     "fa2": make_sdpa("FLASH_ATTENTION"),
     "official": make_official,
     "fa4": make_fa4,
+    "triton": make_triton,
+    "standard": make_standard,
     "cublas": make_cublas,
 }
 NO_ATTENTION = {"cublas"}
@@ -151,23 +213,40 @@ def import_peers(names, options):
 # --- measurement ------------------------------------------------------------------------------------------------------
 
 
+LEAST_REPS = 5
+
+
+def runs(ms, options):
+    """Warm-ups and timed runs for calls of this length: as the options say, or what fits into --point-ms."""
+    reps = min(options.reps, max(LEAST_REPS, int(options.point_ms / ms))) if ms > 0 else options.reps
+    return options.warmups if reps == options.reps else min(options.warmups, 1), reps
+
+
 def time_call(call, options):
     """Median and minimum in milliseconds on the GPU, and what one call took on the host."""
     import torch
 
-    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(options.reps)]
+    def events(count):
+        return [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
+
+    ((start, stop),) = events(1)
+    start.record()
+    call()
+    stop.record()
     torch.cuda.synchronize()
+    warmups, reps = runs(start.elapsed_time(stop), options)
+    pairs = events(reps)
     time.sleep(options.idle_ms / 1000)
     if options.head_start_ms:
         torch.cuda._sleep(int(options.head_start_ms * 2e6))  # cycles of about 2 GHz
-    for _ in range(options.warmups):
+    for _ in range(warmups):
         call()
     began = time.perf_counter()
     for start, stop in pairs:
         start.record()
         call()
         stop.record()
-    host = (time.perf_counter() - began) * 1e3 / options.reps
+    host = (time.perf_counter() - began) * 1e3 / reps
     torch.cuda.synchronize()
     times = [start.elapsed_time(stop) for start, stop in pairs]
     return statistics.median(times), min(times), host
@@ -207,8 +286,9 @@ class Row:
 def measure(row, prepare, number, options):
     import torch
 
+    torch.cuda.empty_cache()  # what the last point's peers left
     point = row.point
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[point.dtype]
+    dtype = getattr(torch, DTYPES[point.dtype])
     generator = torch.Generator(device="cuda").manual_seed(options.seed)
 
     def normal(heads):
@@ -227,7 +307,7 @@ def measure(row, prepare, number, options):
                 continue
             out = call()
             torch.cuda.synchronize()
-        except (RuntimeError, AssertionError, ValueError, NotImplementedError, TypeError) as error:
+        except Exception as error:  # a peer may refuse a point in any way, and goes without a figure there
             if name == "fa3":
                 raise
             row.notes[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
@@ -295,7 +375,8 @@ def print_means(rows, names):
 
 
 def write_csv(path, rows, names, options):
-    with open(path, "w", newline="") as file:
+    """Whole or not at all, so that a run cut short keeps the points before."""
+    with open(f"{path}.part", "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
             [
@@ -333,6 +414,7 @@ def write_csv(path, rows, names, options):
                 ]
                 + [f"{row.tflops(name):.1f}" if row.tflops(name) else "" for name in names]
             )
+    os.replace(f"{path}.part", path)
 
 
 # --- command line -----------------------------------------------------------------------------------------------------
@@ -345,14 +427,16 @@ def parse(arguments):
     parser.add_argument("--library", help="libfa3.so (default: FA3_LIBRARY, or the newest build)")
     parser.add_argument("--peers", type=words, default=list(PEERS), help=f"of {','.join(PEERS)} (default: all)")
     parser.add_argument("--dtype", type=words, default=["bf16"], help="of bf16,fp16 (default: bf16)")
-    parser.add_argument("--head-dim", type=numbers, default=[64, 128, 256])
-    parser.add_argument("--causal", type=numbers, default=[0, 1])
-    parser.add_argument("--seqlen", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
-    parser.add_argument("--batch", type=int, default=0, help="default: tokens / seqlen")
-    parser.add_argument("--heads", type=int, default=0, help="default: hidden / head_dim")
-    parser.add_argument("--kv-heads", type=int, default=0, help="default: heads")
-    parser.add_argument("--tokens", type=int, default=16384)
-    parser.add_argument("--hidden", type=int, default=2048)
+    parser.add_argument("--set", choices=SETS, default="grid", help="the points (default: grid)")
+    group = parser.add_argument_group("points of the grid (--set extra has its own)")
+    group.add_argument("--head-dim", type=numbers, default=[64, 128, 256])
+    group.add_argument("--causal", type=numbers, default=[0, 1])
+    group.add_argument("--seqlen", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
+    group.add_argument("--batch", type=int, default=0, help="default: tokens / seqlen")
+    group.add_argument("--heads", type=int, default=0, help="default: hidden / head_dim")
+    group.add_argument("--kv-heads", type=int, default=0, help="default: heads")
+    group.add_argument("--tokens", type=int, default=16384)
+    group.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--passes", type=int, default=1)
     parser.add_argument("--reps", type=int, default=30)
     parser.add_argument("--warmups", type=int, default=5)
@@ -367,10 +451,18 @@ def parse(arguments):
     parser.add_argument(
         "--tolerance", type=float, default=0.01, help="relative RMS difference of two outputs (%(default)s)"
     )
-    parser.add_argument("--csv", help="file for the results")
+    parser.add_argument(
+        "--point-ms",
+        type=float,
+        default=2000,
+        help="most GPU time for one point and peer; slower calls run fewer times, at least 5 (%(default)s)",
+    )
+    parser.add_argument("--csv", help="file for the results, written after every point")
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.peers if name not in PEERS]:
         parser.error(f"unknown peers: {', '.join(unknown)}")
+    if unknown := [name for name in options.dtype if name not in DTYPES]:
+        parser.error(f"unknown dtypes: {', '.join(unknown)}")
     return options
 
 
@@ -391,6 +483,25 @@ def grid(options):
                     )
 
 
+def extra(options):
+    for dtype in options.dtype:
+        for head_dim, causal, batch, seqlen, heads, kv_heads in (
+            (128, 1, 2, 4096, 32, 8),
+            (128, 1, 1, 32768, 32, 8),
+            (128, 1, 1, 131072, 8, 8),
+            (128, 1, 16, 1000, 16, 16),
+            (128, 1, 4, 4095, 16, 16),
+            (128, 1, 1, 8192, 4, 4),
+            (128, 1, 1, 2048, 8, 8),
+            (64, 1, 4, 2048, 64, 8),
+            (128, 0, 4, 8448, 16, 16),
+        ):
+            yield Point(dtype, head_dim, causal, batch, seqlen, heads, kv_heads)
+
+
+SETS = {"grid": grid, "extra": extra}
+
+
 def main(arguments=None):
     options = parse(arguments)
     try:
@@ -405,7 +516,7 @@ def main(arguments=None):
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
     peers = import_peers(options.peers, options)
     prepare = {"fa3": make_fa3(options), **peers}
-    rows = [Row(point) for point in grid(options)]
+    rows = [Row(point) for point in SETS[options.set](options)]
     with torch.no_grad():
         for number in range(options.passes):
             if options.passes > 1:

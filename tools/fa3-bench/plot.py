@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""The paper's Figure 5 from the CSV of peers.py: forward speed on its grid, as one SVG for each dtype.
+
+Six panels (head dimension 64, 128, 256; without and with causal mask), bars grouped by sequence length. Taken are the
+rows of the paper's grid: 16384 tokens, hidden size 2048, as many key as query heads; others may stand in the same
+file. Peers without a figure in those rows are left out. The same CSV gives the same bytes.
+"""
+
+import argparse
+import csv
+import pathlib
+import sys
+
+HEAD_DIMS, SEQLENS = (64, 128, 256), (512, 1024, 2048, 4096, 8192, 16384)
+TOKENS, HIDDEN = 16384, 2048
+NAMED = ("direction", "dtype", "head_dim", "causal", "batch", "seqlen", "heads", "kv_heads", "tflops")
+
+# Column, name, colour (Okabe and Ito's, told apart without red and green), in the order of the bars.
+SERIES = (
+    ("tflops", "libfa3", "#D55E00"),
+    ("official_tflops", "FlashAttention-3 (official)", "#0072B2"),
+    ("fa4_tflops", "FlashAttention-4", "#56B4E9"),
+    ("cudnn_tflops", "cuDNN", "#009E73"),
+    ("fa2_tflops", "FlashAttention-2", "#E69F00"),
+    ("triton_tflops", "Triton", "#CC79A7"),
+    ("standard_tflops", "Standard attention", "#999999"),
+)
+
+
+class PlotError(Exception):
+    pass
+
+
+def read(path):
+    """{dtype: {(head_dim, causal, seqlen): {column: TFLOP/s}}} of the rows on the paper's grid."""
+    try:
+        with open(path, newline="") as file:
+            reader = csv.DictReader(file)
+            rows, columns = list(reader), reader.fieldnames or []
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise PlotError(f"{path}: {error}") from error
+    if missing := [name for name in NAMED if name not in columns]:
+        raise PlotError(f"{path}: no column {', '.join(missing)}")
+
+    figures, others, unchecked = {}, 0, 0
+    for line, row in enumerate(rows, 2):
+        try:
+            head_dim, causal, batch, seqlen, heads, kv_heads = (int(row[name]) for name in NAMED[2:8])
+            values = {column: float(row[column]) for column, _, _ in SERIES if row.get(column)}
+        except (TypeError, ValueError) as error:
+            raise PlotError(f"{path}: line {line}: {error}") from error
+        on_grid = row["direction"] == "fwd" and head_dim in HEAD_DIMS and causal in (0, 1) and seqlen in SEQLENS
+        if not (on_grid and batch * seqlen == TOKENS and heads * head_dim == HIDDEN and heads == kv_heads and values):
+            others += 1
+            continue
+        unchecked += row.get("checked", "1") != "1"
+        figures.setdefault(row["dtype"], {})[head_dim, causal, seqlen] = values
+    if not figures:
+        raise PlotError(
+            f"{path}: none of its {len(rows)} rows is a forward point of the paper's grid ({TOKENS} tokens, hidden "
+            f"size {HIDDEN}, head_dim {'/'.join(map(str, HEAD_DIMS))}, seqlen {SEQLENS[0]} to {SEQLENS[-1]})"
+        )
+    if others:
+        print(f"{path}: {others} rows lie off the paper's grid")
+    if unchecked:
+        print(f"{path}: {unchecked} of the rows drawn have outputs that differ or were not compared")
+    return figures
+
+
+def present(points):
+    return [series for series in SERIES if any(series[0] in values for values in points.values())]
+
+
+def short(seqlen):
+    return f"{seqlen // 1024}k" if seqlen >= 1024 else str(seqlen)
+
+
+def draw_panel(axes, points, series, head_dim, causal):
+    axes.set_title(f"Forward, {'with' if causal else 'without'} causal mask, head dim {head_dim}", fontsize=11)
+    axes.set_xticks(range(len(SEQLENS)), [short(seqlen) for seqlen in SEQLENS])
+    axes.set_xlim(-0.55, len(SEQLENS) - 0.45)
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axes.tick_params(length=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    width = 0.88 / len(series)
+    for number, (column, name, colour) in enumerate(series):
+        for group, seqlen in enumerate(SEQLENS):
+            value = points.get((head_dim, causal, seqlen), {}).get(column)
+            if value is None:
+                continue
+            x = group + (number - (len(series) - 1) / 2) * width
+            axes.bar(x, value, width * 0.94, color=colour)
+            weight = "bold" if column == "tflops" else "normal"
+            axes.annotate(
+                f"{value:.0f}", (x, value), (0, 2), textcoords="offset points",
+                ha="center", va="bottom", rotation=90, fontsize=8, fontweight=weight,
+            )  # fmt: skip
+
+
+def draw(points, dtype, title, path):
+    import matplotlib
+
+    matplotlib.use("svg")
+    # Text stays text, and the names of the elements depend on nothing but the drawing.
+    settings = {"svg.fonttype": "none", "svg.hashsalt": "libfa3", "font.sans-serif": "DejaVu Sans"}
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **settings, "backend": "svg"}):
+        from matplotlib import pyplot
+        from matplotlib.patches import Patch
+
+        series = present(points)
+        figure, grid = pyplot.subplots(len(HEAD_DIMS), 2, figsize=(13.5, 11.5), sharey=True, facecolor="white")
+        highest = max(value for values in points.values() for value in values.values())
+        for head_dim, panels in zip(HEAD_DIMS, grid):
+            for causal, axes in enumerate(panels):
+                draw_panel(axes, points, series, head_dim, causal)
+            panels[0].set_ylabel("TFLOP/s")
+        for axes in grid[-1]:
+            axes.set_xlabel("Sequence length")
+        grid[0, 0].set_ylim(0, highest * 1.12)
+        figure.suptitle(title or f"Attention forward, {dtype}: {TOKENS // 1024}k tokens, hidden size {HIDDEN}", y=0.99)
+        handles = [Patch(color=colour, label=name) for _, name, colour in series]
+        figure.legend(
+            handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.972), ncols=len(series), frameon=False
+        )
+        figure.tight_layout(rect=(0, 0, 1, 0.96))
+        figure.savefig(path, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
+        pyplot.close(figure)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("csv", help="what peers.py --csv wrote")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="folder (default: this one)")
+    parser.add_argument("--title", help="above the panels (default: dtype, tokens and hidden size)")
+    options = parser.parse_args(arguments)
+    try:
+        figures = read(options.csv)
+    except PlotError as error:
+        parser.error(str(error))
+    try:
+        import matplotlib
+    except ImportError as error:
+        print(f"plot.py needs matplotlib: {error}")
+        return 77
+    print(f"matplotlib {matplotlib.__version__}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    for dtype, points in sorted(figures.items()):
+        path = options.out / f"figure5-{dtype}.svg"
+        draw(points, dtype, options.title, path)
+        names = ", ".join(name for _, name, _ in present(points))
+        print(f"{path}: {len(points)} points of {names}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
