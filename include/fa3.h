@@ -11,7 +11,8 @@
  *  - Nothing is printed, thrown or exited; no device memory is allocated; no stream or device is synchronised.
  *  - A call that is refused launches nothing and writes nothing. It returns a status other than FA3_OK, and
  *    fa3_last_error_message() names the argument and the reason, as in "k.stride[3] is 2, must be 1".
- *  - Functions are safe to call from several threads at once. Parameter structs are read, never written or kept.
+ *  - Functions are safe to call from several threads at once. Parameter structs, and texts that they point to, are
+ *    read, never written or kept.
  *  - The library loads on a machine without a GPU or driver. Only fa3_preload and fa3_forward need one.
  *
  * Conventions:
@@ -114,25 +115,33 @@ typedef struct CUstream_st* fa3_stream;
  *   the row's sum of exponentials.
  * - A row that sees no key (seqlen_k = 0, or a causal mask with more queries than keys) has O = 0 and LSE = -inf.
  * - NaN in a row of q, or in a key that it sees, makes its O and LSE NaN. Elements of v that are not finite reach O of
- *   the rows that see their key; under a causal mask also (as NaN) rows up to 127 before them, which see other keys of the
- *   same block. Nothing beyond the tensors' dims is ever used.
+ *   the rows that see their key; under a causal mask also (as NaN) rows up to 127 before them (in kernels that the
+ *   library does not choose itself: block_q + block_kv), worked on with rows that see other keys of the same block.
+ *   Nothing beyond the tensors' dims is ever used.
  * - Scores are float32 on the device: they are meant to stay below 1e30 in q k and below 2^26 in q k * softmax_scale,
  *   where a score's own rounding already exceeds 1.
  * - batch, heads or seqlen_q of 0: nothing to compute, FA3_OK.
- * - o, lse and the workspace must not overlap each other, q, k or v (checked for the tensors). */
+ * - o, lse and the workspace must not overlap each other, q, k or v (checked for the tensors).
+ * - kernel: NULL lets the library choose: of the kernels named fa3_fwd_*, the one of the smallest head_dim that holds
+ *   the problem's. Otherwise the name of the kernel to run, a zero-terminated text as in fa3_kernel_info.name; which
+ *   kernels there are, fa3_kernel_info_at tells. Those not named fa3_fwd_* are the paper's algorithms, for comparison;
+ *   the library never chooses them itself. A name that this build does not have is FA3_ERROR_UNSUPPORTED. A kernel of
+ *   another dtype than q's, of a smaller head_dim, causal without a causal mask, or not causal with one, is
+ *   FA3_ERROR_INVALID_ARGUMENT; a larger head_dim is fine. fa3_reference_forward does not look at this field. */
 typedef struct fa3_forward_params {
   size_t struct_size;
   uint64_t flags; /* fa3_forward_flags */
   fa3_tensor q, k, v, o, lse;
   int32_t mask;        /* fa3_mask */
   float softmax_scale; /* > 0 and finite; 0 means the default 1/sqrt(head_dim) */
+  const char* kernel;  /* name of the kernel to run (fa3_kernel_info.name); NULL: the library chooses */
 } fa3_forward_params;
 
 /* Spelled out in full, so that it compiles without warnings in both languages. */
 #define FA3_TENSOR_INIT {NULL, 0, 0, {0}, {0}}
 #define FA3_FORWARD_PARAMS_INIT                                                                      \
   {sizeof(fa3_forward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
-   FA3_TENSOR_INIT, 0, 0}
+   FA3_TENSOR_INIT, 0, 0, NULL}
 
 enum fa3_forward_flags {
   /* Same input, same output bits, on the same device model and library version. An error where a kernel cannot
@@ -141,7 +150,7 @@ enum fa3_forward_flags {
 };
 
 /* Would fa3_forward accept these parameters, and if not, why? Host only: no GPU, driver or context is needed.
- * Data pointers are checked for alignment and NULL, never followed. */
+ * Data pointers are checked for alignment and NULL, never followed (but kernel's name is read). */
 FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
 
 /* Bytes of workspace that fa3_forward needs for these parameters: FA3_FORWARD_WORKSPACE_BYTES in this version, for
@@ -156,7 +165,8 @@ FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, 
  * must belong to it. Kernels are loaded into a context on first use (or by fa3_preload).
  * workspace: device memory of at least the size above, aligned to 16 bytes. Its contents need no initialisation and mean
  *   nothing between calls. Calls that may run at the same time (two streams) need a workspace each.
- * Capture: allowed after fa3_preload in this context; a graph may be replayed any number of times. */
+ * Capture: allowed after fa3_preload in this context; a graph may be replayed any number of times. A kernel that the
+ *   library does not choose itself must have run in this context before (see fa3_preload). */
 FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes,
                                fa3_stream stream);
 
@@ -179,8 +189,8 @@ typedef struct fa3_kernel_info {
   int32_t block_kv;             /* Bc: keys of one iteration */
   int32_t stages;               /* depth of the K/V ring */
   int32_t threads;              /* per thread block */
-  int32_t producer_registers;   /* per thread, after setmaxnreg */
-  int32_t consumer_registers;
+  int32_t producer_registers;   /* per thread, after setmaxnreg; 0 for a kernel that has no producer */
+  int32_t consumer_registers;   /* the same of the consumers; 0 for a kernel that leaves this to the compiler */
   int32_t shared_memory_bytes;  /* dynamic, per thread block */
   int64_t tiles;                /* work items of this problem */
   int32_t grid;                 /* thread blocks that would be launched on the current device; 0 if there is none */
@@ -188,16 +198,17 @@ typedef struct fa3_kernel_info {
 
 #define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
-/* Which kernel would run these parameters, and how. Host only (grid is 0 without a current context). Data pointers are
- * not looked at, so that one may ask before allocating. */
+/* Which kernel would run these parameters (the chosen or the named one), and how. Host only (grid is 0 without a
+ * current context). Data pointers are not looked at, so that one may ask before allocating. */
 FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, fa3_kernel_info* info);
 
 /* The kernels of this build, 0 <= index < fa3_kernel_count(); tiles and grid are 0. */
 FA3_API int fa3_kernel_count(void);
 FA3_API fa3_status fa3_kernel_info_at(int index, fa3_kernel_info* info);
 
-/* Loads every kernel into the current context, so that later calls load nothing (for CUDA-graph capture and for an
- * even first call). Enqueues nothing, so it may run while streams capture. Idempotent. */
+/* Loads every kernel that the library chooses itself into the current context, so that later calls load nothing (for
+ * CUDA-graph capture and for an even first call). Other kernels, which fa3_forward_params.kernel can name, are loaded
+ * when they first run. Enqueues nothing, so it may run while streams capture. Idempotent. */
 FA3_API fa3_status fa3_preload(void);
 
 /* ---- version and errors ------------------------------------------------------------------------------------ */

@@ -8,6 +8,7 @@
 
 #include "cubins.h"
 #include "error.h"
+#include "select.h"
 
 namespace fa3 {
 namespace {
@@ -138,8 +139,8 @@ fa3_status get_function(const Driver& driver, Context& context, int row, CUstrea
   if (function) return FA3_OK;
   if (captures(driver, stream))
     return fail(FA3_ERROR_NOT_LOADED,
-                "%s is not loaded and the stream is capturing: call fa3_preload before the capture",
-                variants[row].name);
+                "%s is not loaded and the stream is capturing: %s before the capture", variants[row].name,
+                is_default(variants[row]) ? "call fa3_preload" : "fa3_preload does not load it, run it once");
   Locked locked;
   return load(driver, context, row, function);
 }
@@ -148,7 +149,8 @@ fa3_status load_all(const Driver& driver, Context& context) {
   Locked locked;
   CUfunction function;
   for (int row = 0; row < variant_count; ++row)
-    if (fa3_status status = load(driver, context, row, function)) return status;
+    if (is_default(variants[row]))
+      if (fa3_status status = load(driver, context, row, function)) return status;
   return FA3_OK;
 }
 

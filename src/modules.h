@@ -20,7 +20,7 @@ fa3_status current_context(const Driver& driver, Context*& context);
 // The row's kernel in that context. It is loaded if needed, unless `stream` captures (FA3_ERROR_NOT_LOADED).
 fa3_status get_function(const Driver& driver, Context& context, int row, CUstream stream, CUfunction& function);
 
-// Loads every row.
+// Loads every row that the library chooses itself.
 fa3_status load_all(const Driver& driver, Context& context);
 
 }  // namespace fa3

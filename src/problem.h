@@ -23,6 +23,7 @@ struct Problem {
   bool causal;
   int64_t causal_offset;  // query i sees key j if j <= i + causal_offset
   double softmax_scale;
+  const char* kernel;  // the caller's; null: any that fits
 
   bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
   int64_t heads_per_kv() const { return heads_kv == 0 ? 1 : heads / heads_kv; }

@@ -1,6 +1,7 @@
 #include "select.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "error.h"
 
@@ -11,16 +12,51 @@ namespace {
 constexpr int64_t max_seqlen = INT32_MAX - 1024;
 constexpr int64_t max_tiles = INT32_MAX - 65536;
 
-// The row of the same kernel, dtype and mask with the smallest head dimension that holds the problem's.
-int find_row(const Problem& problem) {
-  const Dtype dtype = problem.q.dtype == FA3_DTYPE_BF16 ? Dtype::bf16 : Dtype::fp16;
-  int best = -1;
+Dtype dtype_of(const Problem& problem) { return problem.q.dtype == FA3_DTYPE_BF16 ? Dtype::bf16 : Dtype::fp16; }
+const char* dtype_name(Dtype dtype) { return dtype == Dtype::bf16 ? "bf16" : "fp16"; }
+
+// The row of the same dtype and mask with the smallest head dimension that holds the problem's.
+fa3_status choose_row(const Problem& problem, int& best) {
+  const Dtype dtype = dtype_of(problem);
+  best = -1;
   for (int row = 0; row < variant_count; ++row) {
     const Variant& v = variants[row];
-    if (v.kernel == Kernel::fwd && v.dtype == dtype && v.causal() == problem.causal && v.d >= problem.head_dim)
+    if (is_default(v) && v.dtype == dtype && v.causal() == problem.causal && v.d >= problem.head_dim)
       if (best < 0 || v.d < variants[best].d) best = row;
   }
-  return best;
+  if (best >= 0) return FA3_OK;
+  return fail(FA3_ERROR_UNSUPPORTED, "no kernel of this build has q.dim[3] (head_dim) %lld, dtype %s, %s mask",
+              static_cast<long long>(problem.head_dim), dtype_name(dtype), problem.causal ? "causal" : "no");
+}
+
+// The caller's text may be anything: the message shows its beginning, on one line, and reads no more than it shows.
+fa3_status unknown_kernel(const char* name) {
+  char shown[64];  // names are shorter: they fit fa3_kernel_info.name
+  size_t length = 0;
+  for (; length < sizeof shown - 1 && name[length] != '\0'; ++length)
+    shown[length] = name[length] >= ' ' && name[length] <= '~' ? name[length] : '?';
+  shown[length] = '\0';
+  return fail(FA3_ERROR_UNSUPPORTED,
+              "params->kernel is \"%s%s\", no kernel of this build (fa3_kernel_info_at names those)", shown,
+              length < sizeof shown - 1 ? "" : "...");
+}
+
+fa3_status find_row(const Problem& problem, int& row) {
+  for (row = 0; row < variant_count && std::strcmp(problem.kernel, variants[row].name) != 0; ++row) {
+  }
+  if (row == variant_count) return unknown_kernel(problem.kernel);
+  const Variant& v = variants[row];
+  if (v.dtype != dtype_of(problem))
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s; q.dtype is %s", v.name,
+                dtype_name(v.dtype), dtype_name(dtype_of(problem)));
+  if (v.causal() != problem.causal)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s mask; mask is %s", v.name,
+                v.causal() ? "a causal" : "no", problem.causal ? "causal" : "FA3_MASK_NONE");
+  if (v.d < problem.head_dim)
+    return fail(FA3_ERROR_INVALID_ARGUMENT,
+                "params->kernel is %s, which is for head_dim up to %d; q.dim[3] (head_dim) is %lld", v.name, v.d,
+                static_cast<long long>(problem.head_dim));
+  return FA3_OK;
 }
 
 }  // namespace
@@ -44,11 +80,8 @@ int64_t section_heads(const Problem& problem) {
 
 fa3_status select(const Problem& problem, Selection& selection) {
   selection = {};
-  selection.row = find_row(problem);
-  if (selection.row < 0)
-    return fail(FA3_ERROR_UNSUPPORTED, "no kernel of this build has q.dim[3] (head_dim) %lld, dtype %s, %s mask",
-                static_cast<long long>(problem.head_dim), problem.q.dtype == FA3_DTYPE_BF16 ? "bf16" : "fp16",
-                problem.causal ? "causal" : "no");
+  if (fa3_status status = problem.kernel ? find_row(problem, selection.row) : choose_row(problem, selection.row))
+    return status;
   if (problem.seqlen_q > max_seqlen || problem.seqlen_k > max_seqlen)
     return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[1] (sequence length) is %lld; the kernels take up to %lld",
                 problem.seqlen_q > max_seqlen ? "q" : "k",

@@ -12,7 +12,11 @@ struct Selection {
   const Variant& variant() const { return variants[row]; }
 };
 
-// Refuses what the kernels' 32-bit counters cannot hold.
+// Does the library choose this row itself? Others run only by name.
+constexpr bool is_default(const Variant& variant) { return variant.kernel == Kernel::fwd; }
+
+// The row that the caller named, or else the one that fits best. Refuses a name that does not fit, and what the kernels'
+// 32-bit counters cannot hold.
 fa3_status select(const Problem& problem, Selection& selection);
 
 // (batch, head) pairs that are worked on together; see select.cpp.

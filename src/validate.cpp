@@ -229,6 +229,7 @@ void resolve(const fa3_forward_params& p, Problem& problem) {
   problem.causal = p.mask != FA3_MASK_NONE;
   problem.causal_offset = p.mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? problem.seqlen_k - problem.seqlen_q : 0;
   problem.softmax_scale = p.softmax_scale == 0 ? 1 / std::sqrt(static_cast<double>(problem.head_dim)) : p.softmax_scale;
+  problem.kernel = p.kernel;
 }
 
 }  // namespace
@@ -253,6 +254,7 @@ Status validate(const fa3_forward_params* params, Rules rules, Problem& problem)
   if (Status status = check_struct_size("params", params, offsetof(fa3_forward_params, lse), sizeof p, size))
     return status;
   std::memcpy(&p, params, size < sizeof p ? size : sizeof p);
+  if (size < offsetof(fa3_forward_params, kernel) + sizeof p.kernel) p.kernel = nullptr;  // half a pointer is none
 
   const bool host = rules == Rules::reference;
   const bool pointers = rules != Rules::shapes;

@@ -1,5 +1,7 @@
 // CUDA graphs: capture after preload, replay on other numbers, and the clear error of a cold capture.
 #include <catch2/catch_test_macros.hpp>
+#include <algorithm>
+#include <iterator>
 
 #include "device_case.h"
 #include "gpu.h"
@@ -24,6 +26,7 @@ TEST_CASE("a captured call is replayed on other inputs", "[graphs]") {
 
     DeviceCase device(first);
     device.reset(WorkspaceFill::random);
+    if (!is_default(variant)) device.launch(stream);  // not loaded by fa3_preload
     tools::Graph::begin(stream);
     device.launch(stream);
     device.launch(stream);  // two nodes that share a workspace, one after the other
@@ -63,6 +66,38 @@ TEST_CASE("a capture in a fresh context is refused until the kernels are loaded"
             return "the message does not name fa3_preload: " + message;
 
           if (fa3_preload() != FA3_OK) return fa3_last_error_message();
+          tools::Graph::begin(stream);
+          device.launch(stream);
+          const tools::Graph graph = tools::Graph::end(stream);
+          graph.launch(stream);
+          device.download(stream, made);
+          return verify(made, expected);
+        }) == "");
+}
+
+TEST_CASE("fa3_preload does not load what the library does not choose", "[graphs]") {
+  gpu();
+  const auto row = std::find_if_not(std::begin(variants), std::end(variants), is_default);
+  if (row == std::end(variants)) SKIP("the table has no such row");
+  Case made(plain_problem(*row, 1, 100, 150, 2, 1, seed_for(101)));
+  const Expected expected = expect(made);
+  CHECK(on_thread([&]() -> std::string {
+          const tools::Context fresh;
+          const tools::Stream stream;
+          DeviceCase device(made);
+          device.reset(WorkspaceFill::zeros);
+          if (fa3_preload() != FA3_OK) return fa3_last_error_message();
+          tools::Graph::begin(stream);
+          const fa3_status cold = device.try_launch(stream);
+          const std::string message = fa3_last_error_message();
+          const tools::Graph empty = tools::Graph::end(stream);
+          if (cold != FA3_ERROR_NOT_LOADED) return std::string("a cold capture returned ") + fa3_status_string(cold);
+          if (message.find(row->name) == std::string::npos) return "the message does not name the kernel: " + message;
+
+          device.launch(stream);
+          device.download(stream, made);
+          if (std::string problem = verify(made, expected); !problem.empty()) return problem;
+          device.reset(WorkspaceFill::ones);
           tools::Graph::begin(stream);
           device.launch(stream);
           const tools::Graph graph = tools::Graph::end(stream);

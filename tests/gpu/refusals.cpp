@@ -27,6 +27,17 @@ TEST_CASE("refused calls launch nothing", "[refusals]") {
   params.k.stride[3] = 2;
   CHECK(fa3_forward(&params, workspace.at(0), FA3_FORWARD_WORKSPACE_BYTES, stream.get()) != FA3_OK);
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("k.stride[3]"));
+  params = device.params();
+  params.kernel = "none";
+  CHECK(fa3_forward(&params, workspace.at(0), FA3_FORWARD_WORKSPACE_BYTES, stream.get()) == FA3_ERROR_UNSUPPORTED);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("params->kernel is \"none\""));
+  for (const Variant& variant : variants) {
+    if (dtype_of(variant) == made.problem.dtype && variant.mask == variants[0].mask) continue;
+    params.kernel = variant.name;
+    CHECK(fa3_forward(&params, workspace.at(0), FA3_FORWARD_WORKSPACE_BYTES, stream.get()) ==
+          FA3_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(fa3_last_error_message(), ContainsSubstring(variant.name));
+  }
 
   const std::vector<Image> untouched = made.images;
   device.download(stream, made);

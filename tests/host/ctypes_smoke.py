@@ -21,7 +21,7 @@ class Tensor(Structure):
 
 class Params(Structure):
     _fields_ = [("struct_size", c_size_t), ("flags", c_uint64), ("q", Tensor), ("k", Tensor), ("v", Tensor),
-                ("o", Tensor), ("lse", Tensor), ("mask", c_int32), ("softmax_scale", c_float)]
+                ("o", Tensor), ("lse", Tensor), ("mask", c_int32), ("softmax_scale", c_float), ("kernel", c_char_p)]
 
 
 class KernelInfo(Structure):
@@ -89,6 +89,14 @@ def main():
     assert library.fa3_forward_check(byref(params)) == 1
     assert library.fa3_status_string(1) == b"invalid argument"
     assert library.fa3_last_error_message().startswith(b"mask is 9")
+    params.mask, params.kernel = NONE, b"none"
+    assert library.fa3_reference_forward(byref(params), 1) == 0
+    for t in (params.q, params.k, params.v, params.o):
+        t.dtype = 1  # bf16
+        t.dim[3] = 8
+    params.q.data, params.k.data, params.v.data, params.o.data, params.lse.data = (n << 20 for n in range(1, 6))
+    assert library.fa3_forward_check(byref(params)) == 2
+    assert library.fa3_last_error_message().startswith(b'params->kernel is "none"'), library.fa3_last_error_message()
     info = KernelInfo(ctypes.sizeof(KernelInfo))
     assert library.fa3_kernel_count() > 0 and library.fa3_kernel_info_at(0, byref(info)) == 0
     assert info.name.startswith(b"fa3_") and info.threads % 128 == 0 and info.grid == 0

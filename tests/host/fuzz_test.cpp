@@ -5,6 +5,7 @@
 #include <string>
 
 #include "call.h"
+#include "variant.h"
 
 namespace fa3::test {
 namespace {
@@ -22,6 +23,16 @@ int64_t odd_number(std::mt19937_64& random) {
   return random() % 4 ? near : static_cast<int64_t>(static_cast<uint64_t>(near) + random() % 17 - 8);
 }
 
+// The one pointer that is followed: some row's name, another text, or none.
+const char* any_kernel(std::mt19937_64& random) {
+  switch (random() % 4) {
+    case 0: return "";
+    case 1: return "no such kernel, and a text that is longer than any name of a kernel can be, or a message need show";
+    case 2: return nullptr;
+    default: return variants[random() % variant_count].name;
+  }
+}
+
 void mutate(fa3_tensor& t, std::mt19937_64& random) {
   switch (random() % 5) {
     case 0: t.dim[random() % 4] = odd_number(random); break;
@@ -37,7 +48,7 @@ void mutate(fa3_tensor& t, std::mt19937_64& random) {
 
 void mutate(fa3_forward_params& p, std::mt19937_64& random) {
   fa3_tensor* tensors[] = {&p.q, &p.k, &p.v, &p.o, &p.lse};
-  switch (random() % 9) {
+  switch (random() % 10) {
     case 0: p.struct_size = random() % 2 ? static_cast<size_t>(odd_number(random)) : random() % 5000; break;
     case 1: p.flags = random() % 4; break;
     case 2: p.mask = static_cast<int32_t>(random() % 5) - 1; break;
@@ -53,6 +64,7 @@ void mutate(fa3_forward_params& p, std::mt19937_64& random) {
       for (fa3_tensor* t : tensors) t->dim[3] = n;
       break;
     }
+    case 6: p.kernel = any_kernel(random); break;
     default: mutate(*tensors[random() % 5], random);
   }
 }
@@ -81,6 +93,7 @@ TEST_CASE("random bytes", "[fuzz]") {
   for (int n = 0; n < 30000; ++n) {
     for (size_t i = 0; i < sizeof(fa3_forward_params) + 64; ++i) input.bytes[i] = static_cast<unsigned char>(random());
     input.params.struct_size = n % 3 ? sizeof(fa3_forward_params) : random();
+    input.params.kernel = any_kernel(random);
     probe(input, accepted);
   }
   CHECK(accepted == 0);

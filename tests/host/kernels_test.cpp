@@ -1,6 +1,10 @@
 // What the library says about itself: versions, statuses, the kernels of the table and the choice among them.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
 #include <set>
 #include <string>
 
@@ -10,6 +14,40 @@
 namespace fa3::test {
 
 using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+// A problem that fits this row, with the given head_dim.
+fa3_forward_params fitting(const Variant& v, int64_t head_dim) {
+  const Shape shape{.batch = 3, .seqlen_q = 1000, .seqlen_k = 77, .heads = 6, .heads_kv = 2, .head_dim = head_dim};
+  fa3_forward_params p = describe(shape, v.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, nullptr, nullptr,
+                                  nullptr, nullptr, nullptr);
+  p.mask = v.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
+  return p;
+}
+
+// The name alone, behind which the next read would fault.
+class EndOfMemory {
+ public:
+  explicit EndOfMemory(const std::string& text, bool terminated) {
+    page_ = static_cast<char*>(mmap(nullptr, 2 * size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(page_ + size_, size_, PROT_NONE);
+    const size_t bytes = text.size() + terminated;
+    at_ = page_ + size_ - bytes;
+    std::memcpy(page_ + size_ - bytes, text.c_str(), bytes);
+  }
+  ~EndOfMemory() { munmap(page_, 2 * size_); }
+  EndOfMemory(const EndOfMemory&) = delete;
+  EndOfMemory& operator=(const EndOfMemory&) = delete;
+  const char* text() const { return at_; }
+
+ private:
+  size_t size_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  char* page_;
+  const char* at_;
+};
+
+}  // namespace
 
 TEST_CASE("versions are the header's", "[kernels]") {
   CHECK(fa3_version() == FA3_VERSION_MAJOR * 10000 + FA3_VERSION_MINOR * 100 + FA3_VERSION_PATCH);
@@ -71,12 +109,112 @@ TEST_CASE("a problem runs on the smallest kernel that holds it", "[kernels]") {
         CHECK(info.dtype == dtype);
         CHECK(info.causal == (mask != FA3_MASK_NONE));
         CHECK(info.head_dim >= head_dim);
+        CHECK(std::string(info.name).starts_with("fa3_fwd_"));
         for (const Variant& v : variants) {
+          if (v.kernel != Kernel::fwd) continue;
           const bool same = (v.dtype == Dtype::bf16) == (dtype == FA3_DTYPE_BF16) && v.causal() == (info.causal == 1);
           if (same && v.d >= head_dim) CHECK(v.d >= info.head_dim);
         }
         CHECK(info.tiles == 3 * 6 * ((1000 + info.block_q - 1) / info.block_q));
       }
+}
+
+TEST_CASE("a named kernel runs what fits it", "[kernels]") {
+  for (const Variant& v : variants) {
+    INFO(v.name);
+    const std::string name = v.name;  // a text like any other: no address is compared
+    for (int64_t head_dim = 8; head_dim <= v.d; head_dim += 8) {
+      fa3_forward_params p = fitting(v, head_dim);
+      p.kernel = name.c_str();
+      fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+      size_t bytes = 0;
+      REQUIRE(fa3_forward_kernel_info(&p, &info) == FA3_OK);
+      CHECK(info.name == name);
+      CHECK(info.head_dim == v.d);
+      CHECK(info.threads == v.threads());
+      CHECK(info.producer_registers == v.producer_registers());
+      CHECK(info.consumer_registers == v.consumer_registers());
+      CHECK(info.shared_memory_bytes == v.smem_bytes());
+      CHECK(info.tiles == 3 * 6 * ((1000 + v.Br - 1) / v.Br));
+      CHECK(fa3_forward_workspace_size(&p, &bytes) == FA3_OK);
+      CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
+    }
+  }
+}
+
+TEST_CASE("a named kernel that does not fit is refused, and the message says what does not", "[kernels]") {
+  const auto refused = [](const fa3_forward_params& p, const std::string& why) {
+    fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+    size_t bytes = 0;
+    const auto message = ContainsSubstring("params->kernel is " + std::string(p.kernel) + ", which is for " + why);
+    CHECK(fa3_forward_kernel_info(&p, &info) == FA3_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(fa3_last_error_message(), message);
+    CHECK(info.name[0] == '\0');
+    CHECK(fa3_forward_workspace_size(&p, &bytes) == FA3_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(fa3_last_error_message(), message);
+    fa3_forward_params imagined = imaginary(
+        {.batch = 3, .seqlen_q = 1000, .seqlen_k = 77, .heads = 6, .heads_kv = 2, .head_dim = p.q.dim[3]}, p.q.dtype);
+    imagined.mask = p.mask, imagined.kernel = p.kernel;
+    CHECK(fa3_forward_check(&imagined) == FA3_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(fa3_last_error_message(), message);
+    CHECK(fa3_forward(&imagined, reinterpret_cast<void*>(64), 64, nullptr) == FA3_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(fa3_last_error_message(), message);
+  };
+  for (const Variant& v : variants) {
+    fa3_forward_params p = fitting(v, v.d);
+    p.kernel = v.name;
+    const int32_t mask = p.mask, dtype = p.q.dtype, other = dtype == FA3_DTYPE_BF16 ? FA3_DTYPE_FP16 : FA3_DTYPE_BF16;
+    for (int32_t wrong : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+      if ((wrong == FA3_MASK_NONE) == (mask == FA3_MASK_NONE)) continue;
+      p.mask = wrong;
+      refused(p, v.causal() ? "a causal mask; mask is FA3_MASK_NONE" : "no mask; mask is causal");
+    }
+    p.mask = mask;
+    p.q.dtype = p.k.dtype = p.v.dtype = p.o.dtype = other;
+    refused(p, dtype == FA3_DTYPE_BF16 ? "bf16; q.dtype is fp16" : "fp16; q.dtype is bf16");
+    if (v.d == 256) continue;
+    p = fitting(v, v.d + 8);
+    p.kernel = v.name;
+    refused(p, "head_dim up to " + std::to_string(v.d) + "; q.dim[3] (head_dim) is " + std::to_string(v.d + 8));
+  }
+}
+
+TEST_CASE("a name that no kernel has", "[kernels]") {
+  fa3_forward_params p = imaginary();
+  const auto unknown = [&](const char* name, const std::string& shown) {
+    p.kernel = name;
+    CHECK(fa3_forward_check(&p) == FA3_ERROR_UNSUPPORTED);
+    CHECK(std::string(fa3_last_error_message()) ==
+          "params->kernel is \"" + shown + "\", no kernel of this build (fa3_kernel_info_at names those)");
+  };
+  const std::string first = variants[0].name;
+  unknown("", "");
+  unknown("fwd", "fwd");
+  unknown("%s%n", "%s%n");
+  unknown("two\nlines\x7f\xff", "two?lines??");
+  unknown((first + "_").c_str(), first + "_");
+  unknown((" " + first).c_str(), " " + first);
+  unknown(first.substr(0, first.size() - 1).c_str(), first.substr(0, first.size() - 1));
+  unknown(std::string(62, 'x').c_str(), std::string(62, 'x'));
+  unknown(std::string(5000, 'x').c_str(), std::string(63, 'x') + "...");
+  unknown(EndOfMemory(std::string(63, 'x'), false).text(), std::string(63, 'x') + "...");
+  unknown(EndOfMemory(first + "?", true).text(), first + "?");
+
+  // Other arguments are refused first, whatever the name is.
+  p.mask = 9;
+  CHECK(fa3_forward_check(&p) == FA3_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("mask is 9"));
+}
+
+TEST_CASE("the reference does not look at the kernel's name", "[kernels]") {
+  Buffer in(4096), o(4096), same(4096);
+  std::memset(in.as(), 0x3c, 4096);
+  fa3_forward_params p = describe({}, FA3_DTYPE_BF16, in.as(), in.as(), in.as(), o.as(), nullptr);
+  p.kernel = reinterpret_cast<const char*>(16);  // leads nowhere
+  CHECK(fa3_reference_forward(&p, 1) == FA3_OK);
+  p.o.data = same.as(), p.kernel = nullptr;
+  CHECK(fa3_reference_forward(&p, 1) == FA3_OK);
+  CHECK(std::memcmp(o.as(), same.as(), 4096) == 0);
 }
 
 TEST_CASE("a problem without rows has no tiles", "[kernels]") {

@@ -28,6 +28,20 @@ TEST_CASE("an older client's struct ends early, and what it lacks has its defaul
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
   CHECK(fa3_forward_kernel_info(&p, &info) == FA3_OK);
   CHECK(info.causal == 1);
+
+  // Before kernels had names to be called by; what follows the struct must not be taken for half of a pointer either.
+  p.softmax_scale = 0;
+  p.kernel = reinterpret_cast<const char*>(~uintptr_t{0});
+  CHECK(offsetof(fa3_forward_params, kernel) == offsetof(fa3_forward_params, softmax_scale) + sizeof p.softmax_scale);
+  for (size_t size = offsetof(fa3_forward_params, kernel); size < sizeof p; ++size) {
+    p.struct_size = size;
+    CHECK(fa3_forward_check(&p) == FA3_OK);
+    CHECK(fa3_forward_kernel_info(&p, &info) == FA3_OK);
+  }
+  p.struct_size = sizeof p;
+  p.kernel = "none";
+  CHECK(fa3_forward_check(&p) == FA3_ERROR_UNSUPPORTED);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("params->kernel is \"none\""));
 }
 
 TEST_CASE("a struct too short to name its tensors is refused", "[struct_size]") {

@@ -201,6 +201,7 @@ fa3_forward_params Case::params(const std::vector<void*>& bases) const {
   params.mask = problem.mask;
   params.softmax_scale = problem.softmax_scale;
   params.flags = FA3_FLAG_DETERMINISTIC;
+  params.kernel = problem.kernel;
   return params;
 }
 

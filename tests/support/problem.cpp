@@ -44,19 +44,29 @@ std::string Problem::describe() const {
   if (!packed_qkv) result += test::describe("q", q) + test::describe("k", k) + test::describe("v", v);
   result += test::describe("o", o);
   if (want_lse) result += test::describe("lse", lse);
+  if (kernel) result += std::string(" kernel=") + kernel;
   return result + " seed=" + std::to_string(seed);
 }
 
 fa3_dtype dtype_of(const Variant& variant) { return variant.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16; }
 
-// The smallest head_dim that does not fit a smaller row of the same kind.
-static int64_t smallest_head_dim(const Variant& variant) {
+int64_t smallest_head_dim(const Variant& variant) {
   int below = 0;
   for (const Variant& other : variants)
     if (other.kernel == variant.kernel && other.dtype == variant.dtype && other.mask == variant.mask &&
         other.d < variant.d)
       below = std::max(below, other.d);
   return below + 8;
+}
+
+// What the row determines.
+static Problem problem_of(const Variant& variant) {
+  Problem p;
+  p.dtype = dtype_of(variant);
+  p.mask = variant.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
+  p.head_dim = variant.d;
+  if (!is_default(variant)) p.kernel = variant.name;
+  return p;
 }
 
 static Storage random_storage(Random& random, bool input) {
@@ -127,13 +137,10 @@ static void fit_budget(Problem& p, double budget) {
 
 Problem random_problem(const Variant& variant, uint64_t seed, double budget) {
   Random random(seed);
-  Problem p;
+  Problem p = problem_of(variant);
   p.seed = seed;
-  p.dtype = dtype_of(variant);
-  p.mask = !variant.causal()    ? FA3_MASK_NONE
-           : random.chance(0.5) ? FA3_MASK_CAUSAL_BOTTOM_RIGHT
-                                : FA3_MASK_CAUSAL_TOP_LEFT;
-  p.head_dim = random.chance(0.5) ? variant.d : 8 * random.between(smallest_head_dim(variant) / 8, variant.d / 8);
+  if (variant.causal() && random.chance(0.5)) p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
+  if (random.chance(0.5)) p.head_dim = 8 * random.between(smallest_head_dim(variant) / 8, variant.d / 8);
   random_shape(p, variant, random);
   fit_budget(p, budget);
   p.pattern = random.chance(0.4) ? Pattern::normal : Pattern(random.between(0, pattern_count - 1));
@@ -150,11 +157,8 @@ Problem random_problem(const Variant& variant, uint64_t seed, double budget) {
 
 Problem plain_problem(const Variant& variant, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
                       int64_t heads_kv, uint64_t seed) {
-  Problem p;
-  p.dtype = dtype_of(variant);
-  p.mask = variant.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
+  Problem p = problem_of(variant);
   p.batch = batch, p.seqlen_q = seqlen_q, p.seqlen_k = seqlen_k, p.heads = heads, p.heads_kv = heads_kv;
-  p.head_dim = variant.d;
   p.seed = seed;
   return p;
 }

@@ -40,6 +40,7 @@ struct Problem {
   Storage q, k, v, o, lse;
   bool packed_qkv = false;  // q, k, v are slices of one (batch, seqlen, heads + 2 heads_kv, head_dim) tensor
   bool want_lse = true;
+  const char* kernel = nullptr;  // the row to run on; null: the library's choice
   uint64_t seed = 0;
 
   double scale() const;
@@ -49,6 +50,12 @@ struct Problem {
 };
 
 fa3_dtype dtype_of(const Variant& variant);
+
+// Does the library choose this row itself? Problems of other rows name it.
+inline bool is_default(const Variant& variant) { return variant.kernel == Kernel::fwd; }
+
+// The smallest head_dim that does not fit a smaller row of the same kernel, dtype and mask.
+int64_t smallest_head_dim(const Variant& variant);
 
 // A problem that runs on this row of the table: random shape, layouts, pattern, all from the seed. `budget` bounds
 // batch * heads * seqlen_q * seqlen_k * head_dim, the work of the references.

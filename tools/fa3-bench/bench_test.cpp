@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "options.h"
+#include "params.h"
 #include "random.h"
 #include "report.h"
 
@@ -56,6 +57,58 @@ TEST_CASE("single points and wrong options") {
   CHECK_THROWS_AS(parse({"--what"}), std::invalid_argument);
 }
 
+TEST_CASE("each point runs with each kernel that is asked for, if one fits") {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--dtype=bf16,fp16", "--head-dim=72", "--seqlen=512", "--causal=0,1"});
+    return parse(more).grid;
+  };
+  for (const Point& p : with({}).points()) {
+    CHECK(p.kernel.empty());
+    CHECK(p.params(nullptr, nullptr, nullptr, nullptr, nullptr).kernel == nullptr);
+  }
+
+  // A cell means what the library would choose, where that is of this cell.
+  const auto points = with({"--kernel", "fwd"}).points();
+  REQUIRE(points.size() == 4);
+  for (const Point& p : points) {
+    fa3_forward_params params = p.params(nullptr, nullptr, nullptr, nullptr, nullptr);
+    fa3_kernel_info chosen = tools::kernel_info();
+    CHECK(params.kernel == p.kernel);
+    params.kernel = nullptr;
+    REQUIRE(fa3_forward_kernel_info(&params, &chosen) == FA3_OK);
+    CHECK(p.kernel == chosen.name);
+    CHECK_THAT(p.label(), ContainsSubstring(" heads 28/28 " + p.kernel));
+    CHECK(p.params(nullptr, nullptr, nullptr, nullptr, nullptr).kernel == p.kernel);
+  }
+
+  // A name means itself, for the points that it fits.
+  const std::string name = points[1].kernel;
+  std::vector<std::string> left_out;
+  const auto mixed = with({"--kernel=" + name + ",fwd"}).points(&left_out);
+  REQUIRE(mixed.size() == 5);
+  CHECK(mixed[1].label() == points[1].label());
+  CHECK(mixed[2].label() == points[1].label());
+  REQUIRE(left_out.size() == 3);
+  CHECK(left_out[0] == "bf16 d72 full batch 32 seqlen 512 heads 28/28: " + name + " has no kernel for it");
+  CHECK(with({"--kernel=fwd", "--filter", name}).points().size() == 1);
+  CHECK(parse({"--kernel", name, "--head-dim", "256"}).grid.points().empty());
+
+  for (const char* wrong : {"fw", "fwd_bf16", "", "fwd,", "fa3_fwd", "FWD"})
+    CHECK_THROWS_WITH(parse({"--kernel", wrong}), ContainsSubstring("no kernel of this build, which has fwd"));
+  CHECK_THROWS_AS(parse({"--kernel"}), std::invalid_argument);
+
+  // Every kernel of the build can be asked for, by either name, and fits its own point.
+  for (int i = 0; i < fa3_kernel_count(); ++i) {
+    fa3_kernel_info info = tools::kernel_info();
+    REQUIRE(fa3_kernel_info_at(i, &info) == FA3_OK);
+    const std::string full = info.name, cell = full.substr(4, full.find('_', 4) - 4);
+    const Point p{fa3_dtype(info.dtype), info.head_dim, info.causal == 1, 1, 512, 512, 1, 1, {}};
+    CHECK(fitting_kernel(p, full) == full);
+    CHECK(fitting_kernel(p, cell) == full);
+    CHECK_THAT(kernel_cells(), ContainsSubstring(cell));
+  }
+}
+
 TEST_CASE("medians and spreads") {
   Result result;
   result.add_pass({3, 1, 2, 5, 4});
@@ -92,7 +145,7 @@ TEST_CASE("reports") {
 }
 
 TEST_CASE("the check finds a wrong row, a wrong LSE and an element that was not written") {
-  const Point point{FA3_DTYPE_FP16, 64, true, 2, 40, 50, 4, 2};
+  const Point point{FA3_DTYPE_FP16, 64, true, 2, 40, 50, 4, 2, {}};
   std::vector<uint16_t> tensors[4];
   for (int t = 0; t < 4; ++t) {
     tensors[t].resize(size_t(t == 1 || t == 2 ? point.kv_elements() : point.q_elements()));

@@ -3,6 +3,7 @@
 import ctypes
 import math
 import random
+import re
 import struct
 import sys
 
@@ -67,10 +68,28 @@ def main():
         info = fa3.KernelInfo(struct_size=ctypes.sizeof(fa3.KernelInfo))
         library.check(library.lib.fa3_kernel_info_at(index, ctypes.byref(info)), "fa3_kernel_info_at")
         dtype = {number: name for name, number in fa3.DTYPE.items()}[info.dtype]
-        name = f"fa3_fwd_{dtype}_d{info.head_dim}_{'causal' if info.causal else 'full'}"
-        assert info.name.decode() == name, (info.name, name)
+        cells = f"{dtype}_d{info.head_dim}_{'causal' if info.causal else 'full'}"
+        assert re.fullmatch(f"fa3_[a-z0-9]+_{cells}", info.name.decode()), (info.name, cells)
         assert info.threads % 128 == 0 and 0 < info.shared_memory_bytes <= 227 * 1024
         assert (info.tiles, info.grid) == (0, 0)
+
+    # Any kernel can be named; one that does not fit is refused.
+    half = lambda n, *dims: fa3.make_tensor(n << 30, "bf16", dims)
+    for index in range(count):
+        library.check(library.lib.fa3_kernel_info_at(index, ctypes.byref(info)), "fa3_kernel_info_at")
+        d = info.head_dim
+        named = library.params(*(half(n, 1, 8, 2, d) for n in range(1, 5)), kernel=info.name.decode())
+        named.mask = fa3.MASK["causal_top_left" if info.causal else "none"]
+        for tensor_ in (named.q, named.k, named.v, named.o):
+            tensor_.dtype = info.dtype
+        assert library.kernel_info(named).name == info.name
+        named.mask = fa3.MASK["none" if info.causal else "causal_top_left"]
+        try:
+            library.kernel_info(named)
+        except fa3.Fa3Error as error:
+            assert "params->kernel" in str(error), error
+        else:
+            raise AssertionError("a kernel for another mask was accepted")
 
     # Refusals arrive as exceptions that name the argument.
     params.k.dim[2] = 3

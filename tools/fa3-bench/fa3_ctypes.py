@@ -36,6 +36,7 @@ class ForwardParams(ctypes.Structure):
         ("lse", Tensor),
         ("mask", ctypes.c_int32),
         ("softmax_scale", ctypes.c_float),
+        ("kernel", ctypes.c_char_p),
     ]
 
 
@@ -120,8 +121,8 @@ class Library:
                 f"{call}: {self.lib.fa3_status_string(status).decode()}: {self.lib.fa3_last_error_message().decode()}"
             )
 
-    def params(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, flags=0):
-        """Parameters from five Tensor structs."""
+    def params(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, flags=0, kernel=None):
+        """Parameters from five Tensor structs; kernel is a kernel's name, None lets the library choose."""
         return ForwardParams(
             struct_size=ctypes.sizeof(ForwardParams),
             flags=flags,
@@ -132,6 +133,7 @@ class Library:
             lse=lse or Tensor(),
             mask=MASK[mask],
             softmax_scale=softmax_scale,
+            kernel=kernel.encode() if kernel else None,
         )
 
     def kernel_info(self, params):
@@ -147,7 +149,7 @@ class Library:
     def reference(self, params, threads=0):
         self.check(self.lib.fa3_reference_forward(ctypes.byref(params), threads), "fa3_reference_forward")
 
-    def prepare(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0):
+    def prepare(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, kernel=None):
         """A function that enqueues the forward pass of these torch tensors, (batch, seqlen, heads, head_dim)
         in any strides, on torch's current stream. Preparing once keeps Python's share out of timed loops."""
         import torch
@@ -160,6 +162,7 @@ class Library:
             torch_tensor(lse) if lse is not None else None,
             mask,
             softmax_scale,
+            kernel=kernel,
         )
         stream = torch.cuda.current_stream(q.device).cuda_stream
         # Calls that may run at the same time need a workspace each: one a stream.
@@ -177,5 +180,5 @@ class Library:
         call.params = params
         return call
 
-    def forward(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0):
-        return self.prepare(q, k, v, o, lse, mask, softmax_scale)()
+    def forward(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, kernel=None):
+        return self.prepare(q, k, v, o, lse, mask, softmax_scale, kernel)()

@@ -25,12 +25,15 @@ static void show_progress(size_t done, size_t all, const Result& result) {
 }
 
 static int run(const Options& options) {
-  const std::vector<Point> points = options.grid.points();
+  std::vector<std::string> left_out;
+  const std::vector<Point> points = options.grid.points(&left_out);
+  for (const std::string& line : left_out) std::fprintf(stderr, "fa3-bench: left out: %s\n", line.c_str());
   if (options.list) {
     for (const Point& point : points) std::printf("%s\n", point.label().c_str());
     return 0;
   }
   if (options.reference) return run_reference(options.protocol.seed);
+  if (points.empty() && !options.overhead) throw std::invalid_argument("no point to run");
   if (const std::string reason = tools::why_no_hopper(); !reason.empty()) {
     std::fprintf(stderr, "fa3-bench: no Hopper GPU: %s. --reference runs the CPU reference instead.\n", reason.c_str());
     return 77;

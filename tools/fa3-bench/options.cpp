@@ -19,6 +19,8 @@ causal and not, bf16 and fp16. Lists are separated by commas.
   --causal LIST      0, 1                           --batch N       instead of --tokens
   --seqlen LIST      512,...,16384                  --heads N       instead of --hidden
   --seqlen-k N       if not seqlen                  --kv-heads N    if fewer than heads (GQA, MQA)
+  --kernel LIST      run each point with each of these kernels instead of the library's choice: names as in the column
+                     "kernel", or their first cells, such as fwd, which mean the kernel of that kind that fits the point
   --filter TEXT      only points whose label contains TEXT (see --list)
   --list             print the points' labels and stop
 
@@ -92,6 +94,14 @@ Options Options::parse(int argc, char* argv[]) {
       {"--seqlen-k", [&](Value v) { o.grid.seqlen_k = at_least_1("--seqlen-k", v); }},
       {"--heads", [&](Value v) { o.grid.heads = at_least_1("--heads", v); }},
       {"--kv-heads", [&](Value v) { o.grid.kv_heads = at_least_1("--kv-heads", v); }},
+      {"--kernel",
+       [&](Value v) {
+         o.grid.kernels = split<std::string>(v, [](Value name) {
+           if (is_kernel(name)) return name;
+           throw std::invalid_argument("--kernel: \"" + name + "\" is no kernel of this build, which has " +
+                                       kernel_cells());
+         });
+       }},
       {"--filter", [&](Value v) { o.grid.filter = v; }},
       {"--passes", [&](Value v) { o.passes = int(at_least_1("--passes", v)); }},
       {"--reps", [&](Value v) { o.protocol.reps = int(at_least_1("--reps", v)); }},

@@ -11,7 +11,7 @@
 namespace fa3::bench {
 
 int run_reference(uint64_t seed) {
-  const Point point{FA3_DTYPE_BF16, 128, true, 2, 384, 384, 8, 2};
+  const Point point{FA3_DTYPE_BF16, 128, true, 2, 384, 384, 8, 2, {}};
   std::vector<uint16_t> tensors[4];
   for (int t = 0; t < 4; ++t) {
     tensors[t].assign(size_t(t == 1 || t == 2 ? point.kv_elements() : point.q_elements()), 0xffff);

@@ -49,7 +49,7 @@ void Report::print_table(FILE* out) const {
                    r.clock_mhz > 0 ? 100 * r.tflops() / device.matrix_peak_tflops(r.clock_mhz) : 0);
     std::fprintf(out, "  %s\n", r.kernel.c_str());
     auto& [log_sum, count] = groups[std::string(tools::dtype_name(p.dtype)) + " d" + std::to_string(p.head_dim) +
-                                    (p.causal ? " causal" : " full")];
+                                    (p.causal ? " causal" : " full") + (p.kernel.empty() ? "" : " " + p.kernel)];
     log_sum += std::log(r.tflops());
     ++count;
   }
