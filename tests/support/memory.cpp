@@ -142,14 +142,14 @@ void fill(Case& made, const View& view, int tensor) {
 template <class T>
 std::string check_poison(const Case& made, const View& view, const char* name, T poison) {
   const Image& image = made.images[size_t(view.image)];
-  std::vector<bool> valid(image.size() / sizeof(T));
+  std::vector<char> valid(image.size() / sizeof(T));
   const int64_t first = view.first / int64_t(sizeof(T));
   view.layout.for_each([&](int64_t position) { valid[size_t(first + position)] = true; });
   const T* data = reinterpret_cast<const T*>(image.data());
   for (size_t i = 0; i < valid.size(); ++i) {
-    const std::string where = std::string(name) + ": element " + std::to_string(int64_t(i) - first);
-    if (valid[i] && data[i] == poison) return where + " was not written";
-    if (!valid[i] && data[i] != poison) return where + " does not belong to the tensor and was overwritten";
+    if (bool(valid[i]) == (data[i] != poison)) continue;
+    return std::string(name) + ": element " + std::to_string(int64_t(i) - first) +
+           (valid[i] ? " was not written" : " does not belong to the tensor and was overwritten");
   }
   return "";
 }

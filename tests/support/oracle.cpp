@@ -62,15 +62,18 @@ static std::string check_empty_rows(const Problem& p, const Output& ours) {
     for (int64_t i = 0; i < p.seqlen_q; ++i)
       for (int64_t h = 0; h < p.heads; ++h) {
         const bool empty = p.visible_keys(i) == 0;
-        const std::string row =
-            " of batch " + std::to_string(b) + " row " + std::to_string(i) + " head " + std::to_string(h);
+        const auto wrong = [&](const char* what, double value) {
+          char text[160];
+          std::snprintf(text, sizeof text, "%s of batch %lld row %lld head %lld is %g", what, static_cast<long long>(b),
+                        static_cast<long long>(i), static_cast<long long>(h), value);
+          return std::string(text);
+        };
         const float* o = &ours.o[size_t(((b * p.seqlen_q + i) * p.heads + h) * p.head_dim)];
         for (int64_t c = 0; c < p.head_dim; ++c)
-          if (empty ? o[c] != 0 : !std::isfinite(o[c]))
-            return "o" + row + " column " + std::to_string(c) + " is " + std::to_string(o[c]);
+          if (empty ? o[c] != 0 : !std::isfinite(o[c])) return wrong("an element of o", o[c]);
         if (!p.want_lse) continue;
         const float lse = ours.lse[size_t((b * p.heads + h) * p.seqlen_q + i)];
-        if (empty ? lse != -INFINITY : !std::isfinite(lse)) return "lse" + row + " is " + std::to_string(lse);
+        if (empty ? lse != -INFINITY : !std::isfinite(lse)) return wrong("lse", lse);
       }
   return "";
 }

@@ -26,10 +26,13 @@ struct Layout {
   // Calls body(position) for every element, in row-major order of the index.
   template <class Body>
   void for_each(const Body& body) const {
+    if (count() == 0) return;
+    const int last = rank() - 1;
     std::vector<int64_t> index(dim.size());
-    for (int64_t n = count(); n > 0; --n) {
-      body(position(index.data()));
-      for (int i = rank(); i-- > 0 && ++index[i] == dim[i];) index[i] = 0;
+    for (int64_t rows = count() / dim[last]; rows > 0; --rows) {
+      int64_t at = position(index.data());
+      for (int64_t n = 0; n < dim[last]; ++n, at += stride[last]) body(at);
+      for (int i = last; i-- > 0 && ++index[i] == dim[i];) index[i] = 0;
     }
   }
 };
