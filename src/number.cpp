@@ -45,27 +45,34 @@ uint16_t encode(double value, Format format) {
   return sign | static_cast<uint16_t>(((exponent - smallest) << format.fraction_bits) + rounded);
 }
 
+// The bits are moved to where a double has them, and a product corrects the exponent's bias; exact, subnormals too.
 double decode(uint16_t bits, Format format) {
-  const int fraction = bits & ((1 << format.fraction_bits) - 1);
-  const int exponent = (bits & 0x7fff) >> format.fraction_bits;
-  const double sign = bits & 0x8000 ? -1 : 1;
-  if (exponent == (1 << format.exponent_bits) - 1) return fraction ? NAN : sign * INFINITY;
-  const int implicit = exponent == 0 ? 0 : 1 << format.fraction_bits;
-  const int scale = (exponent == 0 ? 1 : exponent) - format.bias() - format.fraction_bits;
-  return sign * (implicit + fraction) * power_of_two(scale);
+  const uint64_t magnitude = static_cast<uint64_t>(bits & 0x7fff) << (52 - format.fraction_bits);
+  double value;
+  std::memcpy(&value, &magnitude, sizeof value);
+  value *= power_of_two(1023 - format.bias());
+  if ((bits & 0x7fff) >= format.infinity()) value = (bits & 0x7fff) > format.infinity() ? NAN : INFINITY;
+  return bits & 0x8000 ? -value : value;
+}
+
+template <class Element, class Decode>
+void read(const char* first, int64_t step, int count, double* out, int out_step, Decode decode) {
+  for (int i = 0; i < count; ++i) {
+    Element element;
+    std::memcpy(&element, first + i * step, sizeof element);
+    out[static_cast<int64_t>(i) * out_step] = decode(element);
+  }
 }
 
 }  // namespace
 
-double to_double(const void* element, fa3_dtype dtype) {
-  if (dtype == FA3_DTYPE_FP32) {
-    float value;
-    std::memcpy(&value, element, sizeof value);
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, element, sizeof bits);
-  return decode(bits, dtype == FA3_DTYPE_BF16 ? bf16 : fp16);
+void read_elements(const void* first, int64_t step, int count, fa3_dtype dtype, double* out, int out_step) {
+  const char* bytes = static_cast<const char*>(first);
+  const auto exact = [](float value) { return double{value}; };
+  if (dtype == FA3_DTYPE_FP32) read<float>(bytes, step, count, out, out_step, exact);
+  else if (dtype == FA3_DTYPE_BF16)
+    read<uint16_t>(bytes, step, count, out, out_step, [](uint16_t bits) { return decode(bits, bf16); });
+  else read<uint16_t>(bytes, step, count, out, out_step, [](uint16_t bits) { return decode(bits, fp16); });
 }
 
 void from_double(double value, void* element, fa3_dtype dtype) {

@@ -6,8 +6,8 @@
 
 namespace fa3 {
 
-// Reads one element.
-double to_double(const void* element, fa3_dtype dtype);
+// out[i * out_step] = element i of `count`, `step` bytes apart.
+void read_elements(const void* first, int64_t step, int count, fa3_dtype dtype, double* out, int out_step);
 
 // Writes one element: a single rounding to nearest even, overflow to infinity, subnormals kept, NaN stays NaN.
 void from_double(double value, void* element, fa3_dtype dtype);

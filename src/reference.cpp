@@ -69,8 +69,8 @@ void read_rows(const View& view, int64_t batch, int64_t row, int64_t head, int r
                int element_step) {
   const int64_t step = view.stride[3] * bytes_per_element(view.dtype);
   for (int r = 0; r < rows; ++r) {
-    const char* in = element(view, batch, row + r, head);
-    for (int x = 0; x < view.dim[3]; ++x) out[r * row_step + x * element_step] = to_double(in + x * step, view.dtype);
+    read_elements(element(view, batch, row + r, head), step, static_cast<int>(view.dim[3]), view.dtype,
+                  out + r * row_step, element_step);
   }
 }
 
