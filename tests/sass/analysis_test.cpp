@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "floors.h"
 #include "listings.h"
 #include "reports.h"
 #include "timeline.h"
@@ -29,6 +30,28 @@ TEST_CASE("the good loop") {
   CHECK(value(f, "maxima") == 0);  // only on the rare path
   CHECK(value(f, "instructions") == 38);
   CHECK(words(toy.figures, "setmaxnreg") == "112");
+}
+
+TEST_CASE("what a turn must cost") {
+  sass::Kernel toy = kernel(good());
+  sass::Floors f = floors(toy, only_hot(toy));
+  CHECK(f.warpgroups == 1);
+  CHECK(f.tensor == 2 * 8 + 16);                          // n / 2 each
+  CHECK(f.shared_memory == 2 * (16 + 64) / 4 + 32 / 4);   // rows of 32 bytes, 128 bytes a clock
+  CHECK(f.mufu == 8 * 8);
+  CHECK(f.issue == 38);
+  CHECK(std::string(f.bound().name) == "MUFU");
+  CHECK(sass::floors_text({toy}, {}).find(" 50%") != std::string::npos);
+
+  // Three warpgroups, one of which only loads, as setmaxnreg's two values tell.
+  for (sass::Figure& figure : toy.figures) {
+    if (figure.name == "threads") figure.value = 384;
+    if (figure.name == "setmaxnreg") figure.text = "40 232";
+  }
+  if (!find(toy.figures, "threads")) toy.figures.push_back({"threads", false, 384, {}, {}, false});
+  f = floors(toy, only_hot(toy));
+  CHECK(f.warpgroups == 2);
+  CHECK(f.tensor == 2 * 32);
 }
 
 TEST_CASE("the usual way round leaves out spins and rare paths") {

@@ -8,6 +8,7 @@
 
 #include "check.h"
 #include "diff.h"
+#include "floors.h"
 #include "reports.h"
 #include "text.h"
 #include "timeline.h"
@@ -25,6 +26,7 @@ libfa3.so beside this program is read. KERNEL is a name, part of a name, or a pa
   list [FILE] [KERNEL]         registers, shared memory, spills, setmaxnreg, WGMMAs, loops of each kernel   (--json)
   show [FILE] KERNEL           the main loops, annotated   (--brief: arithmetic summed up; --all: boundary loops too)
   timeline [FILE] KERNEL       the main loops as a picture, SVG on standard output   (--all: boundary loops too)
+  floors [FILE] [KERNEL]       what a turn of each hot loop must cost on each unit of a multiprocessor   (--json)
   check [FILE] [KERNEL]        the kernels of the table against their contracts; exit status 1 if a rule is broken
                                (--contracts=FOLDER; --contract=FILE: one contract, for any kernel it names;
                                --verbose: kept rules too; --json)
@@ -112,6 +114,13 @@ int timeline(const Arguments& arguments, const sass::Colours&) {
   throw std::runtime_error("a picture is of one kernel; these match:" + names);
 }
 
+int floors(const Arguments& arguments, const sass::Colours& colours) {
+  arguments.allow({"--json"});
+  const auto kernels = wanted_kernels(arguments);
+  std::cout << (arguments.has("--json") ? sass::floors_json(kernels) : sass::floors_text(kernels, colours));
+  return 0;
+}
+
 int check(const Arguments& arguments, const sass::Colours& colours) {
   arguments.allow({"--contracts", "--contract", "--verbose", "--json"});
   const std::string contract = arguments.value("--contract", "");
@@ -152,7 +161,8 @@ int run_verb(const Arguments& arguments, const sass::Colours& colours) {
   const struct {
     const char* name;
     int (*run)(const Arguments&, const sass::Colours&);
-  } verbs[] = {{"list", list}, {"show", show}, {"timeline", timeline}, {"check", check}, {"diff", diff}};
+  } verbs[] = {{"list", list}, {"show", show}, {"timeline", timeline}, {"floors", floors}, {"check", check},
+               {"diff", diff}};
   for (const auto& verb : verbs)
     if (arguments.verb == verb.name) return verb.run(arguments, colours);
   if (arguments.verb == "--help" || arguments.verb == "help") {

@@ -1,0 +1,112 @@
+#include "floors.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "json.h"
+
+namespace sass {
+namespace {
+
+// "64x128x16": 128.
+int columns(const std::string& shape) {
+  const size_t x = shape.find('x');
+  return x == std::string::npos ? 0 : std::atoi(shape.c_str() + x + 1);
+}
+
+// Warpgroups of the thread block, less one where setmaxnreg has two values: that one loads.
+int computing_warpgroups(const Kernel& kernel) {
+  const Figure* threads = find(kernel.figures, "threads");
+  const Figure* budgets = find(kernel.figures, "setmaxnreg");
+  const int all = threads ? static_cast<int>(threads->value) / 128 : 1;
+  const bool loads = budgets && budgets->text.find(' ') != std::string::npos;
+  return std::max(1, all - (loads ? 1 : 0));
+}
+
+}  // namespace
+
+Floors floors(const Kernel& kernel, const WgmmaLoop& loop) {
+  Floors f;
+  for (const Gemm& gemm : loop.turn.gemms) {
+    const double n = columns(gemm.shape), steps = static_cast<double>(gemm.steps.size());
+    f.tensor += steps * n / 2;
+    // A step is 32 bytes deep: n rows of B, and 64 of A unless that comes from registers.
+    f.shared_memory += steps * (n + (gemm.a_in_registers ? 0 : 64)) * 32 / 128;
+  }
+  for (const Kind kind : loop.turn.kinds) {
+    switch (kind) {
+      case Kind::exp:
+      case Kind::special: f.mufu += 128.0 / 16; break;
+      case Kind::multiply:
+      case Kind::multiply_add:
+      case Kind::add: f.fma += 1; break;
+      case Kind::maximum:
+      case Kind::convert:
+      case Kind::mask:
+      case Kind::move:
+      case Kind::other: f.alu += 2; break;
+      default: break;
+    }
+    f.issue += 1;
+  }
+  f.warpgroups = computing_warpgroups(kernel);
+  for (double* clocks : {&f.tensor, &f.shared_memory, &f.mufu, &f.fma, &f.alu, &f.issue}) *clocks *= f.warpgroups;
+  return f;
+}
+
+std::vector<Floors::Unit> Floors::units() const {
+  return {{"tensor", tensor}, {"shared memory", shared_memory}, {"MUFU", mufu}, {"FMA", fma}, {"ALU", alu},
+          {"issue", issue}};
+}
+
+Floors::Unit Floors::bound() const {
+  const auto all = units();
+  return *std::max_element(all.begin(), all.end(), [](const Unit& a, const Unit& b) { return a.clocks < b.clocks; });
+}
+
+std::string floors_text(const std::vector<Kernel>& kernels, const Colours& colours) {
+  size_t width = 6;
+  for (const Kernel& kernel : kernels) width = std::max(width, kernel.readable.size());
+  char line[200];
+  std::snprintf(line, sizeof line, "  %-10s", "warpgroups");
+  std::string header = "kernel" + std::string(width - 6, ' ') + line;
+  for (const Floors::Unit& unit : Floors().units()) {
+    std::snprintf(line, sizeof line, "  %13s", unit.name);
+    header += line;
+  }
+  std::string text = colours.bold(header + "  tensor at most") + "\n";
+  for (const Kernel& kernel : kernels)
+    for (const WgmmaLoop& loop : kernel.loops) {
+      if (!loop.hot) continue;
+      const Floors f = floors(kernel, loop);
+      const Floors::Unit bound = f.bound();
+      std::string row = kernel.readable + std::string(width - kernel.readable.size(), ' ');
+      std::snprintf(line, sizeof line, "  %10d", f.warpgroups);
+      row += line;
+      for (const Floors::Unit& unit : f.units()) {
+        std::snprintf(line, sizeof line, "  %13.0f", unit.clocks);
+        row += unit.clocks == bound.clocks ? colours.bold(line) : line;
+      }
+      std::snprintf(line, sizeof line, "  %13.0f%%", bound.clocks > 0 ? 100 * f.tensor / bound.clocks : 0);
+      text += row + line + "\n";
+    }
+  return text;
+}
+
+std::string floors_json(const std::vector<Kernel>& kernels) {
+  std::vector<std::string> entries;
+  for (const Kernel& kernel : kernels)
+    for (const WgmmaLoop& loop : kernel.loops) {
+      if (!loop.hot) continue;
+      const Floors f = floors(kernel, loop);
+      std::vector<std::pair<std::string, std::string>> members = {{"name", json::quote(kernel.record.name)},
+                                                                  {"role", json::quote(loop.role)},
+                                                                  {"warpgroups", json::number(f.warpgroups)}};
+      for (const Floors::Unit& unit : f.units()) members.emplace_back(unit.name, json::number(unit.clocks));
+      entries.push_back(json::object(members));
+    }
+  return json::object({{"loops", json::array(entries)}}) + "\n";
+}
+
+}  // namespace sass
