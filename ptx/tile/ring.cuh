@@ -10,6 +10,14 @@ namespace fa3 {
 FA3_DEVICE void wait(const uint64_t& barrier, uint32_t parity) {
   while (!ptx::mbarrier_try_wait_parity(ptx::shared_address(&barrier), parity)) {
   }
+#ifdef FA3_DELAYS
+  // A build for the stress test: one wait in 16 takes up to 8 microseconds more, so that faults in the order of things that
+  // timing usually hides come to light.
+  uint32_t random = (uint32_t(clock64()) ^ ptx::shared_address(&barrier) ^ blockIdx.x * 977) * 2654435761u;
+  random = __shfl_sync(__activemask(), random, __ffs(__activemask()) - 1);
+  if (random >> 28 == 0) __nanosleep(random >> 8 & 8191);
+  __syncwarp(__activemask());
+#endif
 }
 
 // The K/V ring. Use i of the ring holds K of one block and V of the block before it (of the previous tile's last block, if

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compiles one row of the table to a cubin and refuses what ptxas only mentions.
 
-usage: cubin.py NVCC SOURCE OUTPUT DEPFILE NAME ROW INCLUDE [INCLUDE ...]
+usage: cubin.py NVCC SOURCE OUTPUT DEPFILE NAME ROW INCLUDE|-DMACRO [...]
 
 ptxas reports a serialised WGMMA pipeline (C7510..C7515), injected waits (C7517..C7520), an ignored setmaxnreg (C7507,
 C7508), spills and stack frames as information, with exit status 0. For these kernels each of them is a defect, so it
@@ -24,10 +24,10 @@ def complaints(output):
 
 
 def main():
-    nvcc, source, output, depfile, name, row, *includes = sys.argv[1:]
+    nvcc, source, output, depfile, name, row, *rest = sys.argv[1:]
     command = [nvcc, "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-std=c++20", "-O3", "--expt-relaxed-constexpr",
                "-Xptxas=-v", f"-DFA3_ROW={row}", f"-DFA3_KERNEL={name}", "-MD", "-MF", depfile, "-o", output, source]
-    command += [f"-I{folder}" for folder in includes]
+    command += [word if word.startswith("-D") else f"-I{word}" for word in rest]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     found = [f"nvcc failed with status {run.returncode}"] if run.returncode else complaints(run.stdout)
     if found:
