@@ -5,26 +5,22 @@
 
 #include "../tile/block.cuh"
 #include "../tile/consumer.cuh"
-#include "../tile/producer.cuh"
 #include "../tile/softmax.cuh"
 
 namespace fa3 {
 using namespace ptx;
 
-// A consumer warpgroup: 64 rows of each tile.
 FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
   setmaxnreg_inc<row.consumer_registers()>();
-  const KvRing ring{smem};
-  const Turns turns(warpgroup);
   Place place(smem, warpgroup, warp);
+  const KvRing& ring = place.ring;
+  const Turns& turns = place.turns;
   const float c = p.softmax_scale_log2;
   float S[Bc / 2], O[d / 2], alpha[2];
   uint32_t P[Bc / 4];
+  RowState state;
 
-  while (place.begin(ring, turns, O, p)) {     // A1.14
-    RowState state = nothing_seen();           // A1.13
-    clear(O);
-    wgmma_owned(O);
+  while (place.begin(O, state, p)) {           // A1.13, A1.14
     uint32_t i = place.own();                  // use of the K/V ring
     int j = place.blocks() - 1;
     auto softmax = [&](bool masked) {
@@ -73,17 +69,6 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     wgmma_owned(O);
     place.finish(O, state, p);                 // A1.24, A1.25
   }
-  turns.close();
-  if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_0();
 }
 
 }  // namespace fa3
-
-extern "C" __global__ void __launch_bounds__(fa3::row.threads(), 1)
-FA3_KERNEL(const __grid_constant__ fa3::ForwardParams p) {
-  using namespace fa3;
-  Smem& smem = set_up(p);
-  const int warp = warp_of_block();
-  if (warp / 4 == warpgroups) producer(p, smem, warp % 4);
-  else consumer(p, smem, warp / 4, warp % 4);
-}

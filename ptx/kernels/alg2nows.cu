@@ -8,15 +8,14 @@
 
 #include "../tile/block.cuh"
 #include "../tile/consumer.cuh"
-#include "../tile/producer.cuh"
 #include "../tile/softmax.cuh"
 
 namespace fa3 {
 using namespace ptx;
 
-FA3_DEVICE void attention(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
-  const KvRing ring{smem};
+FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
   const Place place(smem, warpgroup, warp);
+  const KvRing& ring = place.ring;
   const bool loads = threadIdx.x == 0;
   const float c = p.softmax_scale_log2;
   float S[Bc / 2], O[d / 2], alpha[2];
@@ -101,13 +100,9 @@ FA3_DEVICE void attention(const ForwardParams& p, Smem& smem, int warpgroup, int
     wgmma_owned(O);
     i++;
 
-    const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     const RowBlock block{block_row, blocks, 0, tile.head, tile.batch,
                          tile.batch * p.lse_stride_batch + tile.head * p.lse_stride_head + block_row * p.lse_stride_row};
-    if (l[0] == 0.f || l[1] == 0.f) clear_blind_rows(O, l);
-    bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
-    store_o(O, l, smem, place.slot(), p, block, warp);  // A2.20
-    store_lse(state, l, p, block, warp);
+    write_tile(O, state, smem, place.slot(), p, block, warpgroup, warp);  // A2.20
     if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_read_0();
     bar_sync(barrier_all, row.threads());      // all stages and slots are free
   }
@@ -115,11 +110,3 @@ FA3_DEVICE void attention(const ForwardParams& p, Smem& smem, int warpgroup, int
 }
 
 }  // namespace fa3
-
-extern "C" __global__ void __launch_bounds__(fa3::row.threads(), 1)
-FA3_KERNEL(const __grid_constant__ fa3::ForwardParams p) {
-  using namespace fa3;
-  Smem& smem = set_up(p);
-  const int warp = warp_of_block();
-  attention(p, smem, warp / 4, warp % 4);
-}

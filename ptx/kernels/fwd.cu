@@ -16,13 +16,11 @@
 #include "../tile/epilogue.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/mask.cuh"
-#include "../tile/producer.cuh"
 #include "../tile/speculative.cuh"
 
 namespace fa3 {
 using namespace ptx;
 
-// A consumer warpgroup: 64 rows of each tile.
 FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
   setmaxnreg_inc<row.consumer_registers()>();  // A1.12, A2.1
   const KvRing ring{smem};
@@ -151,12 +149,3 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
 }
 
 }  // namespace fa3
-
-extern "C" __global__ void __launch_bounds__(fa3::row.threads(), 1)
-FA3_KERNEL(const __grid_constant__ fa3::ForwardParams p) {
-  using namespace fa3;
-  Smem& smem = set_up(p);
-  const int warp = warp_of_block();
-  if (warp / 4 == warpgroups) producer(p, smem, warp % 4);
-  else consumer(p, smem, warp / 4, warp % 4);
-}

@@ -32,15 +32,28 @@ struct Turns {
   }
 };
 
+// O and LSE of a tile whose Q is in the slot, by all four warps of the warpgroup.
+FA3_DEVICE void write_tile(float (&O)[d / 2], const RowState& state, Smem& smem, uint32_t slot, const ForwardParams& p,
+                           const RowBlock& block, int warpgroup, int warp) {
+  const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
+  if (l[0] == 0.f || l[1] == 0.f) clear_blind_rows(O, l);
+  ptx::bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
+  store_o(O, l, smem, slot, p, block, warp);
+  store_lse(state, l, p, block, warp);
+}
+
 // A warpgroup's place: the tile whose Q it holds, and how far it is in the two rings.
 struct Place {
   Smem& smem;
+  const KvRing ring;
+  const Turns turns;
   int warpgroup, warp;
   uint32_t q_use;
   RowBlock block;      // of the tile
   uint32_t first = 0;  // use of the K/V ring that holds the tile's first K
 
-  FA3_DEVICE Place(Smem& smem, int warpgroup, int warp) : smem(smem), warpgroup(warpgroup), warp(warp), q_use(warpgroup) {}
+  FA3_DEVICE Place(Smem& smem, int warpgroup, int warp)
+      : smem(smem), ring{smem}, turns(warpgroup), warpgroup(warpgroup), warp(warp), q_use(warpgroup) {}
 
   FA3_DEVICE uint32_t slot() const { return QRing::index(q_use); }
   // The use with the first K of these rows, and their number of blocks. Shuffled, as the compiler must know that they are the
@@ -60,11 +73,7 @@ struct Place {
 
   // O and LSE of the tile; then its slot is free.
   FA3_DEVICE void finish(float (&O)[d / 2], const RowState& state, const ForwardParams& p) {
-    const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
-    if (l[0] == 0.f || l[1] == 0.f) clear_blind_rows(O, l);
-    ptx::bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
-    store_o(O, l, smem, slot(), p, block, warp);
-    store_lse(state, l, p, block, warp);
+    write_tile(O, state, smem, slot(), p, block, warpgroup, warp);
     if (threadIdx.x % 32 == 0) ptx::cp_async_bulk_wait_group_read_0();
     __syncwarp();
     ptx::mbarrier_arrive(ptx::shared_address(&smem.empty_q[slot()]));
@@ -73,25 +82,32 @@ struct Place {
   }
 
   // Waits for the Q of the next tile in which these rows see a key, and lets go of the V of the tile before and of the blocks
-  // that they skip, with a turn for each. Tiles in which they see none are finished on the way. False after the last tile.
-  FA3_DEVICE bool begin(const KvRing& ring, const Turns& turns, float (&O)[d / 2], const ForwardParams& p) {
+  // that they skip, with a turn for each; O and state are those of rows that have seen nothing. Tiles in which they see
+  // no key are finished on the way. False after the last tile, when everything is written.
+  FA3_DEVICE bool begin(float (&O)[d / 2], RowState& state, const ForwardParams& p) {
+    state = nothing_seen();
     for (;;) {
+      clear(O);
       wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
       block = smem.row_block[slot()];
-      if (blocks() == RowBlock::end_of_work) return false;
+      if (blocks() == RowBlock::end_of_work) break;
       const uint32_t own = this->own();
       for (uint32_t i = first; i < own; i++) {
         turns.begin();
         turns.end();
         ring.pass(i, i + 1, false);
       }
-      if (blocks() > 0) break;
-      clear(O);
-      finish(O, nothing_seen(), p);
+      if (blocks() > 0) {
+        ring.wait_v(own);
+        ring.release_v(own, false);
+        ptx::wgmma_owned(O);
+        return true;
+      }
+      finish(O, state, p);
     }
-    ring.wait_v(own());
-    ring.release_v(own(), false);
-    return true;
+    turns.close();
+    if (threadIdx.x % 32 == 0) ptx::cp_async_bulk_wait_group_0();
+    return false;
   }
 };
 

@@ -100,7 +100,8 @@ FA3_DEVICE void q_producer(const ForwardParams& p, Smem& smem) {
 
 // The producer warpgroup. `warp` of its four; the other two have nothing to do.                // A1.2, A1.3
 FA3_DEVICE void producer(const ForwardParams& p, Smem& smem, int warp) {
-  ptx::setmaxnreg_dec<row.producer_registers()>();
+  if constexpr (!row.has_producer()) return;
+  else ptx::setmaxnreg_dec<row.producer_registers()>();
   if (threadIdx.x % 32 != 0) return;
   if (warp == 0) kv_producer(p, smem);
   if (warp == 1) q_producer(p, smem);

@@ -13,6 +13,26 @@ namespace {
 uint64_t seed_for(int number) { return tools::mix(tools::seed_of_run(), 8000000 + uint64_t(number)); }
 }  // namespace
 
+// Captures a call whose kernel is not loaded: it must be refused with a message that holds `word`, and spoil nothing.
+static std::string capture_cold(const DeviceCase& device, const tools::Stream& stream, const std::string& word) {
+  tools::Graph::begin(stream);
+  const fa3_status cold = device.try_launch(stream);
+  const std::string message = fa3_last_error_message();
+  const tools::Graph empty = tools::Graph::end(stream);  // throws if the refusal spoilt the capture
+  if (cold != FA3_ERROR_NOT_LOADED) return std::string("a cold capture returned ") + fa3_status_string(cold);
+  return message.find(word) == std::string::npos ? "the message does not name " + word + ": " + message : "";
+}
+
+static std::string capture_and_replay(const DeviceCase& device, const tools::Stream& stream, Case& made,
+                                      const Expected& expected) {
+  tools::Graph::begin(stream);
+  device.launch(stream);
+  const tools::Graph graph = tools::Graph::end(stream);
+  graph.launch(stream);
+  device.download(stream, made);
+  return verify(made, expected);
+}
+
 TEST_CASE("a captured call is replayed on other inputs", "[graphs]") {
   const tools::Stream& stream = gpu().stream;
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
@@ -57,21 +77,9 @@ TEST_CASE("a capture in a fresh context is refused until the kernels are loaded"
           const tools::Stream stream;
           DeviceCase device(made);
           device.reset(WorkspaceFill::zeros);
-          tools::Graph::begin(stream);
-          const fa3_status cold = device.try_launch(stream);
-          const std::string message = fa3_last_error_message();
-          const tools::Graph empty = tools::Graph::end(stream);  // throws if the refusal spoilt the capture
-          if (cold != FA3_ERROR_NOT_LOADED) return std::string("a cold capture returned ") + fa3_status_string(cold);
-          if (message.find("fa3_preload") == std::string::npos)
-            return "the message does not name fa3_preload: " + message;
-
+          if (std::string problem = capture_cold(device, stream, "fa3_preload"); !problem.empty()) return problem;
           if (fa3_preload() != FA3_OK) return fa3_last_error_message();
-          tools::Graph::begin(stream);
-          device.launch(stream);
-          const tools::Graph graph = tools::Graph::end(stream);
-          graph.launch(stream);
-          device.download(stream, made);
-          return verify(made, expected);
+          return capture_and_replay(device, stream, made, expected);
         }) == "");
 }
 
@@ -87,23 +95,13 @@ TEST_CASE("fa3_preload does not load what the library does not choose", "[graphs
           DeviceCase device(made);
           device.reset(WorkspaceFill::zeros);
           if (fa3_preload() != FA3_OK) return fa3_last_error_message();
-          tools::Graph::begin(stream);
-          const fa3_status cold = device.try_launch(stream);
-          const std::string message = fa3_last_error_message();
-          const tools::Graph empty = tools::Graph::end(stream);
-          if (cold != FA3_ERROR_NOT_LOADED) return std::string("a cold capture returned ") + fa3_status_string(cold);
-          if (message.find(row->name) == std::string::npos) return "the message does not name the kernel: " + message;
+          if (std::string problem = capture_cold(device, stream, row->name); !problem.empty()) return problem;
 
           device.launch(stream);
           device.download(stream, made);
           if (std::string problem = verify(made, expected); !problem.empty()) return problem;
           device.reset(WorkspaceFill::ones);
-          tools::Graph::begin(stream);
-          device.launch(stream);
-          const tools::Graph graph = tools::Graph::end(stream);
-          graph.launch(stream);
-          device.download(stream, made);
-          return verify(made, expected);
+          return capture_and_replay(device, stream, made, expected);
         }) == "");
 }
 
