@@ -27,6 +27,8 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     const Tile tile = tile_at(p, tile_index);
     const int blocks = tile_blocks(p, tile), kv_head = tile.head / p.heads_per_kv;
     const int row_of_tile = first_row(p, tile.q_block), block_row = row_of_tile + 64 * warpgroup;
+    // The same for all warpgroups of the tile, so that all stand at the same barrier.
+    auto boundary = [&](int j) { return crosses_boundary(p, j, row_of_tile); };
     const uint32_t begin = i, end = begin + blocks;
     auto load = [&](uint32_t use, bool is_k) {  // the block of that use, if the tile has it
       if (!loads || use >= end) return;
@@ -59,7 +61,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     bar_sync(barrier_all, row.threads());      // A2.5: all have read K(i)
     load(i + 2, true);
     __syncwarp();
-    if (crosses_boundary(p, j, block_row)) mask(S, p, j, block_row + 16 * warp);
+    if (boundary(j)) mask(S, p, j, block_row + 16 * warp);
     softmax_online(S, state, alpha, c);        // A2.6
     convert(S, P);
     wgmma_owned(P);
@@ -90,7 +92,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       convert(S, P);                           // A2.16
       wgmma_owned(P);
     };
-    for (; j >= 0 && crosses_boundary(p, j, block_row); j--) step(std::true_type());
+    for (; j >= 0 && boundary(j); j--) step(std::true_type());
     for (; j >= 0; j--) step(std::false_type());  // A2.7
     ring.wait_v(i);                            // A2.18
     wgmma_fence();

@@ -33,10 +33,11 @@ Expected expect(Case& made);
 //
 // with u the dtype's unit roundoff (2^-9 bf16, 2^-12 fp16) and n the number of elements:
 //   O    rms: u * rms(O) * (0.05 + 2/sqrt(n))    max: 2 u * max|O|
-//   LSE  rms: 2^-20 * (1 + rms(LSE))             max: 2^-19 * (1 + max|LSE|)
+//   LSE  rms: t * 2^-23 * (1 + rms(LSE))         max: 2 t * 2^-23 * (1 + max|LSE|), t = max(8, head_dim / 16)
 // The floors of O allow for luck in a few elements: what the roundings of P and of O can each do to the largest element
 // (half an ulp, of which the plain code's P, exactly 1 at the row maximum, is spared the first), and the scatter of an
-// RMS over n. Those of LSE allow for the hardware's exp2 and log2 (2 ulp each) and truncating tensor-core sums.
+// RMS over n. Those of LSE allow for the hardware's exp2 and log2 (2 ulp each), and for the tensor cores, which truncate
+// their sum of products once in 16 elements, always towards zero: about an ulp of a large score each time.
 std::string verify(const Case& made, const Expected& expected);
 
 // The ratios of the last line of a report: our errors over the plain code's.
