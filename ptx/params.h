@@ -21,11 +21,14 @@ struct ForwardParams {
   // are zero. Boxes: variant.h.
   // With seqlen_k == 0, k and v are any valid maps (they are loaded and never used).
   TensorMap q, k, v, o;
-  float* lse;  // may be null
+  uint16_t* o_data;  // as in the map, for kernels that store O from registers
+  int64_t o_stride_batch, o_stride_head, o_stride_row;  // in elements
+  float* lse;                                           // may be null
   int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
   Workspace* workspace;
 
   int32_t seqlen_q, seqlen_k;
+  int32_t head_dim;       // of the tensors; the kernel's may be larger
   int32_t heads;          // query heads
   int32_t heads_per_kv;   // query heads that share a K/V head
   int32_t causal_offset;  // causal kernels: query i sees keys j <= i + causal_offset

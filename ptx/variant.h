@@ -45,6 +45,10 @@ struct Variant {
   constexpr int stage_bytes() const { return 2 * kv_tile_bytes(); }
   // With few stages, K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
   constexpr bool split_stage() const { return stages <= 2; }
+  // O leaves through its tile's dead Q slot, by stmatrix and TMA; or straight from the registers, where the slot must take
+  // the next tile's Q before that: without two slots for each warpgroup. Measured: at d 256, +7% at 512 to +1% at 8192
+  // (Q no longer waits for O); at d 64 and 128, with slots enough, -3% and -1%.
+  constexpr bool o_from_registers() const { return kernel == Kernel::fwd && q_slots < 2 * warpgroups(); }
   static constexpr int barrier_bytes = 1024;  // mbarriers and tile descriptions, at the end
   constexpr int smem_bytes() const { return q_slots * q_slot_bytes() + stages * stage_bytes() + barrier_bytes; }
 

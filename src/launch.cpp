@@ -29,6 +29,10 @@ fa3_status encode_maps(const Driver& driver, const Problem& problem, const Varia
 }
 
 void fill(const Problem& problem, const Selection& selection, void* workspace, ForwardParams& params) {
+  params.o_data = static_cast<uint16_t*>(problem.o.data);
+  params.o_stride_batch = problem.o.stride[0];
+  params.o_stride_row = problem.o.stride[1];
+  params.o_stride_head = problem.o.stride[2];
   params.lse = problem.wants_lse ? static_cast<float*>(problem.lse.data) : nullptr;
   params.lse_stride_batch = problem.lse.stride[0];
   params.lse_stride_head = problem.lse.stride[1];
@@ -36,6 +40,7 @@ void fill(const Problem& problem, const Selection& selection, void* workspace, F
   params.workspace = static_cast<Workspace*>(workspace);
   params.seqlen_q = static_cast<int32_t>(problem.seqlen_q);
   params.seqlen_k = static_cast<int32_t>(problem.seqlen_k);
+  params.head_dim = static_cast<int32_t>(problem.head_dim);
   params.heads = static_cast<int32_t>(problem.heads);
   params.heads_per_kv = static_cast<int32_t>(problem.heads_per_kv());
   params.causal_offset = static_cast<int32_t>(problem.causal_offset);

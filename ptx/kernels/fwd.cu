@@ -22,6 +22,7 @@ namespace fa3 {
 using namespace ptx;
 
 FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
+  constexpr bool o_from_registers = row.o_from_registers();
   setmaxnreg_inc<row.consumer_registers()>();  // A1.12, A2.1
   const KvRing ring{smem};
   const float c = p.softmax_scale_log2;
@@ -114,7 +115,10 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     for (; j >= 0; j--) step(std::false_type());  // A2.7
 
     // The last V shares its stage with the next tile's first K.
-    const RowBlock& done = smem.row_block[slot];
+    auto release_q = [&](uint32_t slot) { mbarrier_arrive(shared_address(&smem.empty_q[slot])); };
+    const RowBlock copy = smem.row_block[slot];  // for those who release the slot at once
+    const RowBlock& done = o_from_registers ? copy : smem.row_block[slot];
+    if constexpr (o_from_registers) release_q(slot);
     const uint32_t done_slot = slot, first = blocks > 0 ? i + 1 : i;
     ring.wait_v(first);                        // A2.18
     wgmma_fence();
@@ -134,14 +138,20 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     wgmma_owned(O);
     if (blocks > 0) ring.pass(first, i, true);
     if (l[0] == 0.f || l[1] == 0.f) clear_blind_rows(O, l);
-    bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
-    store_o(O, l, smem, done_slot, p, done, warp);  // A2.20
+    if constexpr (o_from_registers) {          // A2.20
+      store_o_direct(O, l, p, done, warp);
+    } else {
+      bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
+      store_o(O, l, smem, done_slot, p, done, warp);
+    }
     store_lse(state, l, p, done, warp);
     wgmma_wait_group<0>();
     wgmma_owned(S);
-    if (one_lane) cp_async_bulk_wait_group_read_0();
-    __syncwarp();
-    mbarrier_arrive(shared_address(&smem.empty_q[done_slot]));
+    if constexpr (!o_from_registers) {
+      if (one_lane) cp_async_bulk_wait_group_read_0();
+      __syncwarp();
+      release_q(done_slot);
+    }
     // A tile that is all passed over lasts as long as the other warpgroups take, and they may need the slot.
     if (blocks == 0) ring.pass(first, i, false);
   }

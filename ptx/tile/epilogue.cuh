@@ -1,5 +1,5 @@
-// O and LSE on their way out: each warp stages its 16 rows of O in the tile's dead Q slot and stores them with TMA, which
-// clips what lies outside the tensor.
+// O and LSE on their way out. Each warp stages its 16 rows of O in the tile's dead Q slot and stores them with TMA, which
+// clips what lies outside the tensor; or stores them from its registers (Variant::o_from_registers).
 #pragma once
 #include "../isa/matrix.cuh"
 #include "../isa/tma.cuh"
@@ -17,6 +17,13 @@ FA3_DEVICE void clear_blind_rows(float (&O)[d / 2], const float (&l)[2]) {
   ptx::wgmma_owned(O);
 }
 
+// A quarter of 16 columns of O, divided by the row sums and rounded: registers 2 g + i hold column pair g of row i.
+FA3_DEVICE void normalize(uint32_t (&x)[4], const float (&O)[d / 2], int k, const float (&inverse)[2]) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) x[i] = pack(O[8 * k + 2 * i] * inverse[i & 1], O[8 * k + 2 * i + 1] * inverse[i & 1]);
+}
+FA3_DEVICE float inverse_sum(float l) { return ptx::rcp_approx_ftz(l == 0.f ? 1.f : l); }
+
 // l: complete row sums. The caller's warpgroup has finished all reads of the slot.
 FA3_DEVICE void store_o(const float (&O)[d / 2], const float (&l)[2], Smem& smem, uint32_t slot, const ForwardParams& p,
                         const RowBlock& block, int warp) {
@@ -25,12 +32,11 @@ FA3_DEVICE void store_o(const float (&O)[d / 2], const float (&l)[2], Smem& smem
   const uint32_t rows = shared_address(&smem.q[slot]) + warp * 16 * slab_row_bytes;
   // stmatrix: lanes 0-15 address the 16 rows of 8 columns, lanes 16-31 the same rows 8 columns on.
   const uint32_t address = rows + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane % 8) << 4);
-  const float inverse[2] = {rcp_approx_ftz(l[0] == 0.f ? 1.f : l[0]), rcp_approx_ftz(l[1] == 0.f ? 1.f : l[1])};
+  const float inverse[2] = {inverse_sum(l[0]), inverse_sum(l[1])};
 #pragma unroll
   for (int k = 0; k < d / 16; k++) {
     uint32_t x[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) x[i] = pack(O[8 * k + 2 * i] * inverse[i & 1], O[8 * k + 2 * i + 1] * inverse[i & 1]);
+    normalize(x, O, k, inverse);
     stmatrix_x4((address ^ k % 4 * 32) + k / 4 * 64 * slab_row_bytes, x[0], x[1], x[2], x[3]);
   }
   fence_proxy_async_shared();
@@ -42,6 +48,29 @@ FA3_DEVICE void store_o(const float (&O)[d / 2], const float (&l)[2], Smem& smem
       cp_async_bulk_tensor_4d_store(&p.o, rows + slab * 64 * slab_row_bytes, slab * slab_columns, block.row + warp * 16,
                                     block.head, block.batch);
     cp_async_bulk_commit_group();
+  }
+}
+
+// The same from registers. A lane has 2 columns of each group of 8; with its neighbour it swaps until it has 4 of one group
+// in two of each 16 columns, so that a quad writes whole 32-byte sectors.
+FA3_DEVICE void store_o_direct(const float (&O)[d / 2], const float (&l)[2], const ForwardParams& p, const RowBlock& block,
+                               int warp) {
+  const int lane = threadIdx.x % 32, column = 8 * (lane & 1) + 2 * (lane & 2);
+  const bool odd = lane & 1;
+  const int first = block.row + 16 * warp + lane / 4;
+  uint16_t* to = p.o_data + block.batch * p.o_stride_batch + block.head * p.o_stride_head + first * p.o_stride_row + column;
+  uint16_t* to_8 = to + 8 * p.o_stride_row;
+  const bool in = first >= 0 && first < p.seqlen_q, in_8 = first + 8 >= 0 && first + 8 < p.seqlen_q;
+  const float inverse[2] = {inverse_sum(l[0]), inverse_sum(l[1])};
+#pragma unroll
+  for (int k = 0; k < d / 16; k++) {
+    uint32_t x[4];
+    normalize(x, O, k, inverse);
+    const uint32_t y = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[2], 1);
+    const uint32_t y_8 = __shfl_xor_sync(0xffffffffu, odd ? x[1] : x[3], 1);
+    const bool exists = 16 * k + column < p.head_dim;
+    if (in & exists) *reinterpret_cast<uint2*>(to + 16 * k) = odd ? make_uint2(y, x[2]) : make_uint2(x[0], y);
+    if (in_8 & exists) *reinterpret_cast<uint2*>(to_8 + 16 * k) = odd ? make_uint2(y_8, x[3]) : make_uint2(x[1], y_8);
   }
 }
 

@@ -35,7 +35,12 @@ FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
 
     const Tile tile = tile_at(p, tile_index);
     const int kv_head = tile.head / p.heads_per_kv;
-    for (int j = tile_blocks(p, tile) - 1; j >= 0; j--, i++) {
+    const int last = tile_blocks(p, tile) - 1;
+    // Late, so that a tile goes to the block that is ready for it; but early enough for its Q to come in time.
+    const int ask_at = min(last, row.stages <= 2 ? 2 : 0);
+    int next = 0;
+    for (int j = last; j >= 0; j--, i++) {
+      if (j == ask_at) next = claims.ask();
       const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
       Stage& stage = smem.stage[s];
       const bool has_v = v_row >= 0;
@@ -56,7 +61,8 @@ FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
       }
       v_row = j * Bc, v_head = kv_head, v_batch = tile.batch;
     }
-    tile_index = claims.next();  // after the loads: a tile claimed late goes to the block that is ready for it
+    claims.took(next);
+    tile_index = next;
   }
 
   // The last V of all, alone in its stage.

@@ -51,20 +51,23 @@ class Claims {
  public:
   FA3_DEVICE explicit Claims(const ForwardParams& p) : p_(p) {}
 
-  // The next tile of this thread block; p.tiles or more when there is none. Called by one thread, not again after that.
-  FA3_DEVICE int next() {
-    const int blocks = gridDim.x;
-    if (p_.tiles <= blocks) return p_.tiles;
+  // Asks for the next tile of this thread block: p.tiles or more when there is none. It is on its way, a microsecond long,
+  // until it is used: so ask early, and say `took` when it is needed. Called by one thread, not again after the last tile.
+  FA3_DEVICE int ask() {
+    if (!needed()) return p_.tiles;
     if (!prepared_) prepare();
-    const int tile = atomicAdd(&p_.workspace->next_tile, 1u);
-    if (tile >= p_.tiles && atomicAdd(&p_.workspace->leaving, 1u) == blocks - 1u)
+    return atomicAdd(&p_.workspace->next_tile, 1u);
+  }
+  FA3_DEVICE void took(int tile) {
+    if (needed() && tile >= p_.tiles && atomicAdd(&p_.workspace->leaving, 1u) == gridDim.x - 1u)
       ptx::st_release_gpu_u64(&p_.workspace->state, idle);
-    return tile;
   }
 
  private:
   // Any other value of the state word means idle, too; these are arbitrary, so that leftovers do not look like them.
   static constexpr unsigned long long idle = 0, preparing = 0x9c6e1f5b03a7d241ull, ready = 0x51f0b7d38e2c946dull;
+
+  FA3_DEVICE bool needed() const { return p_.tiles > int(gridDim.x); }
 
   FA3_DEVICE void prepare() {
     Workspace& w = *p_.workspace;
