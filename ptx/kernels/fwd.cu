@@ -63,6 +63,16 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
   wgmma_wait_group<0>();
   wgmma_owned(S);
 
+  auto release_q = [&](uint32_t slot) { mbarrier_arrive(shared_address(&smem.empty_q[slot])); };
+  int leaving = -1;  // slot through which O is on its way out
+  auto release_left = [&] {
+    if (leaving < 0) return;
+    if (one_lane) cp_async_bulk_wait_group_read_0();
+    __syncwarp();
+    release_q(leaving);
+    leaving = -1;
+  };
+
   while (blocks != RowBlock::end_of_work) {
     // S holds the scores of the tile's first block for these rows (any values, if they see no block).
     const int warp_row = block_row + 16 * warp;
@@ -73,6 +83,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     if (blocks > 0) ring.release_k(i, true);  // A2.5
     convert(S, P);
     wgmma_owned(P);
+    if constexpr (row.releases_q_late()) release_left();
 
     bool accumulate = false;  // O = P V for the tile's first PV
     auto step = [&](auto masked) {
@@ -115,7 +126,6 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     for (; j >= 0; j--) step(std::false_type());  // A2.7
 
     // The last V shares its stage with the next tile's first K.
-    auto release_q = [&](uint32_t slot) { mbarrier_arrive(shared_address(&smem.empty_q[slot])); };
     const RowBlock copy = smem.row_block[slot];  // for those who release the slot at once
     const RowBlock& done = o_from_registers ? copy : smem.row_block[slot];
     if constexpr (o_from_registers) release_q(slot);
@@ -147,14 +157,15 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     store_lse(state, l, p, done, warp);
     wgmma_wait_group<0>();
     wgmma_owned(S);
-    if constexpr (!o_from_registers) {
-      if (one_lane) cp_async_bulk_wait_group_read_0();
-      __syncwarp();
-      release_q(done_slot);
-    }
+    if constexpr (!o_from_registers) leaving = done_slot;
     // A tile that is all passed over lasts as long as the other warpgroups take, and they may need the slot.
-    if (blocks == 0) ring.pass(first, i, false);
+    if constexpr (!row.releases_q_late()) release_left();
+    if (blocks == 0) {
+      release_left();
+      ring.pass(first, i, false);
+    }
   }
+  release_left();
   if (one_lane) cp_async_bulk_wait_group_0();
 }
 
