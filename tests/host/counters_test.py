@@ -1,0 +1,74 @@
+"""tools/counters: its reading of ncu's report, its table, and a whole run under a stand-in for ncu on the simulated driver.
+
+Arguments: the script, the build folder, a folder with the simulated libcuda.so.1.
+"""
+
+import argparse
+import importlib.machinery
+import importlib.util
+import os
+import pathlib
+import stat
+import subprocess
+import sys
+import tempfile
+
+script, build, simulated = sys.argv[1:]
+loader = importlib.machinery.SourceFileLoader("counters", script)
+counters = importlib.util.module_from_spec(importlib.util.spec_from_loader("counters", loader))
+loader.exec_module(counters)
+
+# Runs the program it is given and reports made-up figures for each launch that program must have made.
+STAND_IN = f"""#!{sys.executable}
+import json, pathlib, subprocess, sys
+words = sys.argv[1:]
+log, metrics = words[words.index("--log-file") + 1], words[words.index("--metrics") + 1].split(",")
+program = next(i for i, word in enumerate(words) if word.endswith("fa3-bench"))
+done = subprocess.run(words[program:])
+if done.returncode == 0:
+    quoted = lambda cells: ",".join('"%s"' % cell for cell in cells)
+    lines = ["==PROF== Connected", quoted(["ID", "Kernel Name"] + metrics), quoted(["", ""] + ["unit"] * len(metrics))]
+    points = json.loads(pathlib.Path(words[words.index("--json") + 1]).read_text())["points"]
+    for i, point in enumerate(points * {counters.LAUNCHES}):
+        lines.append(quoted([i, points[i // {counters.LAUNCHES}]["kernel"], "2,000", "3000"] + ["40"] * (len(metrics) - 2)))
+    pathlib.Path(log).write_text("\\n".join(lines))
+sys.exit(done.returncode)
+"""
+
+
+def trouble(function, *arguments):
+    try:
+        function(*arguments)
+    except counters.Trouble as found:
+        return str(found)
+    raise AssertionError("no trouble")
+
+
+def run(**environment):
+    command = [sys.executable, script, "--build", build]
+    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+
+
+launch = {"kernel": "fa3_a", **{metric: 50.0 for metric in counters.METRICS}}
+launch[counters.TIME], launch[counters.CYCLES] = 2e6, 3e6
+launch.update({metric: 4e9 for metric in counters.BYTES.values()})
+point = {"kernel": "fa3_a", "seqlen": 512, "tflops": 600.0, "median_ms": 1.0}
+cells = counters.table_row(point, launch)
+assert cells == ["fa3_a", "512", "2000", "300", "1.50", "50%", "50%", "50%", "50%", "2.00", "2.00"], cells
+assert "fa3_b" in trouble(counters.table_row, {**point, "kernel": "fa3_b"}, launch)
+assert "ERR_NVGPUCTRPERM" in trouble(counters.launches, "==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM")
+
+with tempfile.TemporaryDirectory() as folder:
+    done = run(PATH=folder)
+    assert done.returncode == counters.SKIP and "no ncu" in done.stderr, done
+    ncu = pathlib.Path(folder) / "ncu"
+    ncu.write_text(STAND_IN)
+    ncu.chmod(ncu.stat().st_mode | stat.S_IXUSR)
+    path = folder + os.pathsep + os.environ["PATH"]
+    assert run(PATH=path, CUDA_VISIBLE_DEVICES="", LD_LIBRARY_PATH="").returncode == counters.SKIP
+    os.environ.update(PATH=path, LD_LIBRARY_PATH=simulated)
+    small = "--dtype bf16 --head-dim 128 --batch 1 --heads 1 --seqlen 64,128 --kernel fwd,alg4".split()
+    rows = counters.profile(argparse.Namespace(build=pathlib.Path(build)), small)
+    expected = [[f"fa3_{kernel}_bf16_d128_full", n, "2"] for n in ("64", "128") for kernel in ("fwd", "alg4")]
+    assert [row[:3] for row in rows[:4]] == expected, rows
+    assert len(rows) == 8 and rows[-1][0] == "fa3_alg4_bf16_d128_causal" and rows[-1][5:9] == ["40%"] * 4, rows
