@@ -1,8 +1,9 @@
-// The persistent tile scheduler: which tile comes next, and what is in it.
+// The persistent tile scheduler: which tile, or part of one, comes next, and what is in it.
 //
-// Thread block b starts with tile b; further tiles are claimed one by one from a counter in the workspace, so that SMs which
-// are slow, late or shared with another kernel take fewer. Tiles are numbered so that heads that share K/V and fit the L2
-// cache together run together, and under a causal mask the longest blocks of a section come first.
+// Thread block b starts with item b (a tile, or a unit of split ones: split.h); further items are claimed one by one from a
+// counter in the workspace, so that SMs which are slow, late or shared with another kernel take fewer. Tiles are numbered so
+// that heads that share K/V and fit the L2 cache together run together, and under a causal mask the longest blocks of a
+// section come first.
 //
 // The counter needs no memset before a launch: the first block that wants to claim prepares it, the last block to leave
 // marks it unprepared again, and any other content (the caller's workspace is not initialised) counts as unprepared.
@@ -47,24 +48,64 @@ FA3_DEVICE int tile_blocks(const ForwardParams& p, const Tile& tile) {
   return blocks;
 }
 
+struct Item {
+  Tile tile;
+  Part part;
+};
+
+FA3_DEVICE Item item_at(const ForwardParams& p, int place) {
+  if constexpr (row.splits()) {
+    const Tile tile = tile_at(p, p.split.tile_at(place));
+    return {tile, p.split.part(place, tile_blocks(p, tile))};
+  } else {
+    const Tile tile = tile_at(p, place);
+    return {tile, {place, 0, tile_blocks(p, tile), 0, 1, 0}};
+  }
+}
+
+// The places (split.h) at which this thread block works, one after the other. Called by one thread.
 class Claims {
  public:
+  static constexpr int none = -1, nothing_yet = -2;
+
   FA3_DEVICE explicit Claims(const ForwardParams& p) : p_(p) {}
 
-  // The next tile of this thread block; p.tiles or more when there is none. Called by one thread, not again after that.
-  FA3_DEVICE int next() {
-    const int blocks = gridDim.x;
-    if (p_.tiles <= blocks) return p_.tiles;
-    if (!prepared_) prepare();
-    const int tile = atomicAdd(&p_.workspace->next_tile, 1u);
-    if (tile >= p_.tiles && atomicAdd(&p_.workspace->leaving, 1u) == blocks - 1u)
-      ptx::st_release_gpu_u64(&p_.workspace->state, idle);
-    return tile;
+  // The place after this one. Not called again after it said none. Called before the last V of this place is loaded: its
+  // consumers take their tickets after that, and so find them prepared.
+  FA3_DEVICE int next(int place) {
+    const int blocks = gridDim.x, items = p_.split.items();
+    for (bool first = place == nothing_yet;; first = false) {
+      int item = blockIdx.x;
+      if (!first) {
+        if (items <= blocks && p_.split.tiles == 0) return none;
+        if (!prepared_) prepare();
+        if constexpr (row.splits()) {
+          const int further = p_.split.next_in_unit(place);
+          if (further >= 0) return further;
+        }
+        item = atomicAdd(&p_.workspace->next_item, 1u);
+        if (item >= items) {
+          if (atomicAdd(&p_.workspace->leaving, 1u) == blocks - 1u)
+            ptx::st_release_gpu_u64(&p_.workspace->state, idle);
+          return none;
+        }
+      }
+      if constexpr (!row.splits()) return item;
+      place = p_.split.place(item);
+      if (has_blocks(place)) return place;
+    }
   }
 
  private:
   // Any other value of the state word means idle, too; these are arbitrary, so that leftovers do not look like them.
   static constexpr unsigned long long idle = 0, preparing = 0x9c6e1f5b03a7d241ull, ready = 0x51f0b7d38e2c946dull;
+
+  // Under a causal mask short tiles leave units empty.
+  FA3_DEVICE bool has_blocks(int place) const {
+    if (!causal || place < p_.split.whole_tiles) return true;
+    const Part part = item_at(p_, place).part;
+    return part.begin < part.end;
+  }
 
   FA3_DEVICE void prepare() {
     Workspace& w = *p_.workspace;
@@ -72,8 +113,11 @@ class Claims {
       const unsigned long long seen = ptx::ld_acquire_gpu_u64(&w.state);
       if (seen == ready) break;
       if (seen != preparing && atomicCAS(&w.state, seen, preparing) == seen) {
-        w.next_tile = gridDim.x;
+        w.next_item = gridDim.x;
         w.leaving = 0;
+        if constexpr (row.splits())
+          for (int i = 0; i < p_.split.tiles * warpgroups; i += 4)
+            *reinterpret_cast<uint4*>(p_.tickets + i) = make_uint4(0, 0, 0, 0);
         __threadfence();
         ptx::st_release_gpu_u64(&w.state, ready);
         break;
