@@ -153,9 +153,16 @@ enum fa3_forward_flags {
  * Data pointers are checked for alignment and NULL, never followed (but kernel's name is read). */
 FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
 
-/* Bytes of workspace that fa3_forward needs for these parameters: FA3_FORWARD_WORKSPACE_BYTES in this version, for
- * all parameters. Host only; a pure function of the parameters, whose data pointers are not looked at (but lse is
- * checked only if its data is not NULL). */
+/* Bytes of workspace that fa3_forward needs for these parameters on the current context's device; without a current
+ * context (or a GPU, or a driver) on one of 132 multiprocessors, as H100 SXM and H200 have. Host only; a function of the
+ * parameters and the number of multiprocessors only. Data pointers are not looked at (but lse is checked only if its
+ * data is not NULL).
+ *
+ * It is FA3_FORWARD_WORKSPACE_BYTES, never less, unless work is split along the keys: where blocks of queries (at all,
+ * or those left when all multiprocessors have had as many as the others) are too few to occupy every multiprocessor,
+ * and keys are many, several multiprocessors share one, and their partial results in float32 meet in the workspace.
+ * That takes at most 3 * multiprocessors * block_q rows of 4 * (head_dim + 8) bytes (fa3_kernel_info), 54 MB on 132
+ * multiprocessors, and a few KB. */
 FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, size_t* bytes);
 #define FA3_FORWARD_WORKSPACE_BYTES 64
 
@@ -163,8 +170,9 @@ FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, 
  *
  * Context: the calling thread's current context is used; its device must be of compute capability 9.0 and `stream`
  * must belong to it. Kernels are loaded into a context on first use (or by fa3_preload).
- * workspace: device memory of at least the size above, aligned to 16 bytes. Its contents need no initialisation and mean
- *   nothing between calls. Calls that may run at the same time (two streams) need a workspace each.
+ * workspace: device memory of at least the size above (asked for while this context is current), aligned to 16 bytes.
+ *   Its contents need no initialisation and mean nothing between calls: calls of different parameters may use the same
+ *   one, as large as the largest needs. Calls that may run at the same time (two streams) need a workspace each.
  * Capture: allowed after fa3_preload in this context; a graph may be replayed any number of times. A kernel that the
  *   library does not choose itself must have run in this context before (see fa3_preload). */
 FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes,
@@ -192,7 +200,7 @@ typedef struct fa3_kernel_info {
   int32_t producer_registers;   /* per thread, after setmaxnreg; 0 for a kernel that has no producer */
   int32_t consumer_registers;   /* the same of the consumers; 0 for a kernel that leaves this to the compiler */
   int32_t shared_memory_bytes;  /* dynamic, per thread block */
-  int64_t tiles;                /* work items of this problem */
+  int64_t tiles;                /* of this problem: batch * heads * blocks of queries */
   int32_t grid;                 /* thread blocks that would be launched on the current device; 0 if there is none */
 } fa3_kernel_info;
 

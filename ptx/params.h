@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "split.h"
+
 namespace fa3 {
 
 // Same size and alignment as the driver's CUtensorMap.
@@ -9,10 +11,11 @@ struct alignas(64) TensorMap {
   uint64_t opaque[16];
 };
 
-// Device memory of one call in flight. Contents before and after a launch mean nothing (ptx/tile/schedule.cuh).
+// The head of the device memory of one call in flight. Contents before and after a launch mean nothing
+// (ptx/tile/schedule.cuh). Where tiles are split, tickets and partial results follow (src/schedule.cpp).
 struct Workspace {
   unsigned long long state;  // who prepares the counters
-  unsigned int next_tile;    // dynamic tile counter
+  unsigned int next_item;    // dynamic counter
   unsigned int leaving;      // thread blocks that claim no more
 };
 
@@ -26,6 +29,8 @@ struct ForwardParams {
   float* lse;                                           // may be null
   int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
   Workspace* workspace;
+  uint32_t* tickets;  // of split tiles: a word for 64 rows, a byte for each warp's 16; 16-byte aligned
+  void* partials;     // Split::slots() times Br / 16 of Variant::partial_bytes(); 16-byte aligned
 
   int32_t seqlen_q, seqlen_k;
   int32_t head_dim;       // of the tensors; the kernel's may be larger
@@ -42,7 +47,7 @@ struct ForwardParams {
                           // 64 * ceil(seqlen_q / 64) - q_blocks * Br, so that the block with fewer rows is the first
   int32_t batch_heads;    // batch * heads
   int32_t section_heads;  // 1 .. batch_heads
-  int32_t tiles;          // q_blocks * batch_heads
+  Split split;            // all q_blocks * batch_heads tiles, whole or split
 };
 
 }  // namespace fa3

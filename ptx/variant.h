@@ -27,6 +27,7 @@ struct Variant {
   int q_slots;  // Q buffers of 64 rows
 
   constexpr bool causal() const { return mask == Mask::causal; }
+  constexpr bool splits() const { return kernel == Kernel::fwd; }  // takes tiles that are split along the keys
   constexpr bool has_producer() const { return kernel != Kernel::alg2nows; }
   constexpr bool pingpong() const { return kernel == Kernel::alg1pp || kernel == Kernel::alg2pp; }
   constexpr bool as_is() const { return kernel == Kernel::alg2asis || kernel == Kernel::alg4asis; }
@@ -52,6 +53,8 @@ struct Variant {
   // The slot that O has left is given back after the next tile's first softmax: TMA has read it by then. Measured at d 128:
   // +1.5% at 512, +0.3% on average; at d 64 -0.4%, so there the warp waits for TMA at once.
   constexpr bool releases_q_late() const { return kernel == Kernel::fwd && !o_from_registers() && d == 128; }
+  // A warp's partial result of 16 rows: O in float32, and m and l for each lane's two rows (tile/combine.cuh).
+  constexpr int partial_bytes() const { return 16 * d * 4 + 32 * 16; }
   static constexpr int barrier_bytes = 1024;  // mbarriers and tile descriptions, at the end
   constexpr int smem_bytes() const { return q_slots * q_slot_bytes() + stages * stage_bytes() + barrier_bytes; }
 

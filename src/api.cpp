@@ -4,12 +4,14 @@
 #include "launch.h"
 #include "modules.h"
 #include "reference.h"
-#include "select.h"
+#include "schedule.h"
 #include "validate.h"
 
 using namespace fa3;
 
 namespace {
+
+constexpr int assumed_multiprocessors = 132;  // H100 SXM, H200, GH200
 
 fa3_status prepare(const fa3_forward_params* params, Rules rules, Problem& problem, Selection& selection) {
   if (fa3_status status = validate(params, rules, problem)) return status;
@@ -24,7 +26,8 @@ fa3_status workspace_size(const fa3_forward_params* params, size_t* bytes) {
   Selection selection;
   if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
   if (fa3_status status = prepare(params, Rules::shapes, problem, selection)) return status;
-  *bytes = FA3_FORWARD_WORKSPACE_BYTES;
+  const Split split = plan_split(problem, selection, multiprocessors_or(assumed_multiprocessors));
+  *bytes = workspace_layout(selection.variant(), split).bytes;
   return FA3_OK;
 }
 
@@ -32,8 +35,9 @@ fa3_status forward(const fa3_forward_params* params, void* workspace, size_t wor
   Problem problem;
   Selection selection;
   if (fa3_status status = prepare(params, Rules::device, problem, selection)) return status;
-  if (fa3_status status = validate_workspace(workspace, workspace_bytes)) return status;
-  return problem.empty() ? FA3_OK : launch(problem, selection, workspace, stream);
+  // What it needs beyond this is known when the device is.
+  if (fa3_status status = validate_workspace(workspace, workspace_bytes, FA3_FORWARD_WORKSPACE_BYTES)) return status;
+  return problem.empty() ? FA3_OK : launch(problem, selection, workspace, workspace_bytes, stream);
 }
 
 fa3_status reference(const fa3_forward_params* params, int threads) {
@@ -47,13 +51,13 @@ fa3_status kernel_info(const fa3_forward_params* params, fa3_kernel_info* info) 
   Problem problem;
   Selection selection;
   if (fa3_status status = prepare(params, Rules::shapes, problem, selection)) return status;
-  return write_info(info, selection.variant(), &selection);
+  return write_info(info, selection.variant(), &problem, &selection);
 }
 
 fa3_status kernel_info_at(int index, fa3_kernel_info* info) {
   if (index < 0 || index >= variant_count)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "index is %d, must be from 0 to %d", index, variant_count - 1);
-  return write_info(info, variants[index], nullptr);
+  return write_info(info, variants[index], nullptr, nullptr);
 }
 
 fa3_status preload() {

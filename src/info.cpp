@@ -5,25 +5,13 @@
 
 #include "error.h"
 #include "modules.h"
+#include "schedule.h"
 #include "validate.h"
 
 namespace fa3 {
-namespace {
 
-// 0 where fa3_forward could not launch; the reason does not matter here.
-int multiprocessors() {
-  const Driver* driver;
-  Context* context;
-  if (get_driver(driver) || current_context(*driver, context)) {
-    succeed();
-    return 0;
-  }
-  return context->multiprocessors;
-}
-
-}  // namespace
-
-fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Selection* selection) {
+fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Problem* problem,
+                      const Selection* selection) {
   size_t size = 0;
   if (fa3_status status = check_struct_size("info", info, offsetof(fa3_kernel_info, dtype), sizeof *info, size))
     return status;
@@ -42,7 +30,8 @@ fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Selec
   full.shared_memory_bytes = variant.smem_bytes();
   if (selection) {
     full.tiles = selection->tiles;
-    full.grid = grid(*selection, multiprocessors());
+    if (const int multiprocessors = multiprocessors_or(0))
+      full.grid = grid(plan_split(*problem, *selection, multiprocessors), multiprocessors);
   }
   std::memcpy(info, &full, size < sizeof full ? size : sizeof full);
   return FA3_OK;

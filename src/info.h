@@ -4,7 +4,8 @@
 
 namespace fa3 {
 
-// Writes as much of `info` as its struct_size covers. tiles and grid are 0 without a selection.
-fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Selection* selection);
+// Writes as much of `info` as its struct_size covers. tiles and grid are 0 without a problem and its selection.
+fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Problem* problem,
+                      const Selection* selection);
 
 }  // namespace fa3

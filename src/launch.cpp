@@ -4,13 +4,12 @@
 
 #include "error.h"
 #include "modules.h"
-#include "params.h"
+#include "schedule.h"
 #include "tensor_map.h"
+#include "validate.h"
 
 namespace fa3 {
 namespace {
-
-static_assert(sizeof(Workspace) <= FA3_FORWARD_WORKSPACE_BYTES);
 
 // Any valid map; the kernels load through k and v before they know that there are no keys.
 View first_row(View view) {
@@ -28,7 +27,8 @@ fa3_status encode_maps(const Driver& driver, const Problem& problem, const Varia
   return encode(driver, "o", problem.o, o_box_rows, params.o);
 }
 
-void fill(const Problem& problem, const Selection& selection, void* workspace, ForwardParams& params) {
+void fill(const Problem& problem, const Selection& selection, const Split& split, const WorkspaceLayout& layout,
+          void* workspace, ForwardParams& params) {
   params.o_data = static_cast<uint16_t*>(problem.o.data);
   params.o_stride_batch = problem.o.stride[0];
   params.o_stride_row = problem.o.stride[1];
@@ -38,6 +38,8 @@ void fill(const Problem& problem, const Selection& selection, void* workspace, F
   params.lse_stride_head = problem.lse.stride[1];
   params.lse_stride_row = problem.lse.stride[2];
   params.workspace = static_cast<Workspace*>(workspace);
+  params.tickets = reinterpret_cast<uint32_t*>(static_cast<char*>(workspace) + layout.tickets);
+  params.partials = static_cast<char*>(workspace) + layout.partials;
   params.seqlen_q = static_cast<int32_t>(problem.seqlen_q);
   params.seqlen_k = static_cast<int32_t>(problem.seqlen_k);
   params.head_dim = static_cast<int32_t>(problem.head_dim);
@@ -50,25 +52,29 @@ void fill(const Problem& problem, const Selection& selection, void* workspace, F
   params.q_origin = selection.q_origin;
   params.batch_heads = selection.batch_heads;
   params.section_heads = selection.section_heads;
-  params.tiles = selection.tiles;
+  params.split = split;
 }
 
 }  // namespace
 
-fa3_status launch(const Problem& problem, const Selection& selection, void* workspace, CUstream stream) {
+fa3_status launch(const Problem& problem, const Selection& selection, void* workspace, size_t workspace_bytes,
+                  CUstream stream) {
   const Variant& variant = selection.variant();
   const Driver* driver;
   Context* context;
   CUfunction function;
   if (fa3_status status = get_driver(driver)) return status;
   if (fa3_status status = current_context(*driver, context)) return status;
+  const Split split = plan_split(problem, selection, context->multiprocessors);
+  const WorkspaceLayout layout = workspace_layout(variant, split);
+  if (fa3_status status = validate_workspace(workspace, workspace_bytes, layout.bytes)) return status;
   if (fa3_status status = get_function(*driver, *context, selection.row, stream, function)) return status;
 
   ForwardParams params;
   if (fa3_status status = encode_maps(*driver, problem, variant, params)) return status;
-  fill(problem, selection, workspace, params);
+  fill(problem, selection, split, layout, workspace, params);
   void* arguments[] = {&params};
-  const unsigned blocks = grid(selection, context->multiprocessors);
+  const unsigned blocks = grid(split, context->multiprocessors);
   if (CUresult result = driver->launch_kernel(function, blocks, 1, 1, variant.threads(), 1, 1, variant.smem_bytes(),
                                               stream, arguments, nullptr))
     return cuda_error(*driver, result, "cuLaunchKernel");

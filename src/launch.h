@@ -5,6 +5,7 @@
 
 namespace fa3 {
 
-fa3_status launch(const Problem& problem, const Selection& selection, void* workspace, CUstream stream);
+fa3_status launch(const Problem& problem, const Selection& selection, void* workspace, size_t workspace_bytes,
+                  CUstream stream);
 
 }  // namespace fa3

@@ -134,6 +134,14 @@ fa3_status current_context(const Driver& driver, Context*& context) {
   return FA3_OK;
 }
 
+int multiprocessors_or(int otherwise) {
+  const Driver* driver;
+  Context* context;
+  if (!get_driver(driver) && !current_context(*driver, context)) return context->multiprocessors;
+  succeed();
+  return otherwise;
+}
+
 fa3_status get_function(const Driver& driver, Context& context, int row, CUstream stream, CUfunction& function) {
   function = __atomic_load_n(&context.functions[row], __ATOMIC_ACQUIRE);
   if (function) return FA3_OK;

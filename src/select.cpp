@@ -108,8 +108,4 @@ fa3_status select(const Problem& problem, Selection& selection) {
   return FA3_OK;
 }
 
-int grid(const Selection& selection, int multiprocessors) {
-  return std::min<int64_t>(selection.tiles, multiprocessors);
-}
-
 }  // namespace fa3

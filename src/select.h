@@ -22,7 +22,4 @@ fa3_status select(const Problem& problem, Selection& selection);
 // (batch, head) pairs that are worked on together; see select.cpp.
 int64_t section_heads(const Problem& problem);
 
-// Persistent thread blocks: one for each multiprocessor, or for each tile where there are fewer.
-int grid(const Selection& selection, int multiprocessors);
-
 }  // namespace fa3

@@ -289,14 +289,13 @@ Status validate(const fa3_forward_params* params, Rules rules, Problem& problem)
   return FA3_OK;
 }
 
-Status validate_workspace(const void* workspace, size_t bytes) {
+Status validate_workspace(const void* workspace, size_t bytes, size_t needed) {
   if (workspace == nullptr)
-    return fail(invalid, "workspace is NULL, must be %d bytes of device memory", FA3_FORWARD_WORKSPACE_BYTES);
+    return fail(invalid, "workspace is NULL, must be %zu bytes of device memory", needed);
   if (reinterpret_cast<uintptr_t>(workspace) % 16 != 0)
     return fail(invalid, "workspace is %p, must be aligned to 16 bytes", workspace);
-  if (bytes < FA3_FORWARD_WORKSPACE_BYTES)
-    return fail(FA3_ERROR_WORKSPACE_TOO_SMALL, "workspace_bytes is %zu, must be at least %d", bytes,
-                FA3_FORWARD_WORKSPACE_BYTES);
+  if (bytes < needed)
+    return fail(FA3_ERROR_WORKSPACE_TOO_SMALL, "workspace_bytes is %zu, must be at least %zu", bytes, needed);
   return FA3_OK;
 }
 

@@ -12,7 +12,7 @@ enum class Rules {
 
 fa3_status validate(const fa3_forward_params* params, Rules rules, Problem& problem);
 
-fa3_status validate_workspace(const void* workspace, size_t bytes);
+fa3_status validate_workspace(const void* workspace, size_t bytes, size_t needed);
 
 // The rule of struct_size for a caller's struct: at least `minimum` bytes, and zero beyond the `known` ones.
 fa3_status check_struct_size(const char* name, const void* data, size_t minimum, size_t known, size_t& size);

@@ -23,7 +23,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
   uint32_t i = 0;  // use of the K/V ring
 
   int t = 0;
-  for (int tile_index = blockIdx.x; tile_index < p.tiles; tile_index += gridDim.x, t++) {
+  for (int tile_index = blockIdx.x; tile_index < p.split.items(); tile_index += gridDim.x, t++) {
     const Tile tile = tile_at(p, tile_index);
     const int blocks = tile_blocks(p, tile), kv_head = tile.head / p.heads_per_kv;
     const int row_of_tile = first_row(p, tile.q_block), block_row = row_of_tile + 64 * warpgroup;
@@ -102,8 +102,9 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     wgmma_owned(O);
     i++;
 
-    const RowBlock block{block_row, blocks, 0, tile.head, tile.batch,
-                         tile.batch * p.lse_stride_batch + tile.head * p.lse_stride_head + block_row * p.lse_stride_row};
+    const int64_t lse =
+        tile.batch * p.lse_stride_batch + tile.head * p.lse_stride_head + block_row * p.lse_stride_row;
+    const RowBlock block{.row = block_row, .blocks = blocks, .head = tile.head, .batch = tile.batch, .lse = lse};
     write_tile(O, state, smem, place.slot(), p, block, warpgroup, warp);  // A2.20
     if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_read_0();
     bar_sync(barrier_all, row.threads());      // all stages and slots are free

@@ -9,10 +9,13 @@
 //  - Blocks are visited from the last to the first, so that all masked blocks come first and the main loop needs no mask.
 //  - The reference m need not be the row maximum, so O is hardly ever rescaled (tile/speculative.cuh); the result is the same.
 //  - A2.16, the copy of S_next to S_cur, is the conversion of S to P, done after the wait for PV, which reads the old P.
+//  - Where whole tiles would leave SMs idle, tiles are split along the keys (split.h). A part is computed like a tile; the
+//    warp that finishes the last part of its rows puts them together and stores the result (tile/combine.cuh).
 //  - No pingpong barriers: with three or four consumer warpgroups the hardware finds that order without them.
 #include <type_traits>
 
 #include "../tile/block.cuh"
+#include "../tile/combine.cuh"
 #include "../tile/epilogue.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/mask.cuh"
@@ -42,11 +45,12 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
   auto stage = [&](uint32_t i) -> Stage& { return smem.stage[KvRing::index(i)]; };
 
   uint32_t use = warpgroup, slot = QRing::index(use);  // of the Q ring
-  int blocks, skipped, block_row;                      // of the RowBlock in the slot
+  int blocks, skipped, begin, block_row;               // of the RowBlock in the slot
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(use)], QRing::full_parity(use));
     const RowBlock& block = smem.row_block[slot];
     block_row = block.row;
+    begin = block.begin;
     blocks = __shfl_sync(0xffffffffu, block.blocks, 0);    // the same in all lanes: shuffled so that the compiler knows,
     skipped = __shfl_sync(0xffffffffu, block.skipped, 0);  // and keeps ring positions in uniform registers
   };
@@ -76,8 +80,9 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
   while (blocks != RowBlock::end_of_work) {
     // S holds the scores of the tile's first block for these rows (any values, if they see no block).
     const int warp_row = block_row + 16 * warp;
-    int j = max(blocks - 1, 0);
-    if (causal || blocks == 0 || crosses_boundary(p, j, block_row)) mask(S, p, j, warp_row);
+    const uint32_t last = i + max(blocks - 1, 0);    // the use of the block visited last, `begin`
+    auto j = [&] { return begin + int(last - i); };  // the block whose K is in use i
+    if (causal || blocks == 0 || crosses_boundary(p, j(), block_row)) mask(S, p, j(), warp_row);
     softmax_first(S, state, c);                // A2.6
     first_bound(bound, state);
     if (blocks > 0) ring.release_k(i, true);  // A2.5
@@ -103,7 +108,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       wgmma_owned(S);
       bool rescale = true;
       if constexpr (masked) {                  // A2.13
-        mask(S, p, j, warp_row);
+        mask(S, p, j(), warp_row);
         softmax_online(S, state, alpha, c);
         set_bound(bound, state);
         end_basic_block(state);
@@ -120,10 +125,11 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       if (rescale) scale_rows(O, alpha);
       wgmma_owned(O);
     };
-    j--;
-    if constexpr (causal)
-      for (; j >= 0 && crosses_boundary(p, j, block_row); j--) step(std::true_type());
-    for (; j >= 0; j--) step(std::false_type());  // A2.7
+    if constexpr (causal) {
+      const uint32_t last_masked = last - min(max(plain_blocks(p, block_row) - begin, 0), int(last - i));
+      while (i != last_masked) step(std::true_type());
+    }
+    while (i != last) step(std::false_type());  // A2.7
 
     // The last V shares its stage with the next tile's first K.
     const RowBlock copy = smem.row_block[slot];  // for those who release the slot at once
@@ -143,18 +149,17 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     issue_qk(S, q_at(slot), k_at(i));          // A2.4 of the next tile; its result is not used if there is none
     wgmma_commit_group();
 
-    const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
+    float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     wgmma_wait_group<1>();
     wgmma_owned(O);
     if (blocks > 0) ring.pass(first, i, true);
     if (l[0] == 0.f || l[1] == 0.f) clear_blind_rows(O, l);
-    if constexpr (o_from_registers) {          // A2.20
-      store_o_direct(O, l, p, done, warp);
-    } else {
-      bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
-      store_o(O, l, smem, done_slot, p, done, warp);
+    if constexpr (!o_from_registers) bar_sync(barrier_warpgroup + warpgroup, 128);  // all have read Q for the last time
+    if (done.parts == 1 || combine(O, state, l, p, done, warp)) {
+      if constexpr (o_from_registers) store_o_direct(O, l, p, done, warp);  // A2.20
+      else store_o(O, l, smem, done_slot, p, done, warp);
+      store_lse(state, l, p, done, warp);
     }
-    store_lse(state, l, p, done, warp);
     wgmma_wait_group<0>();
     wgmma_owned(S);
     if constexpr (!o_from_registers) leaving = done_slot;

@@ -10,6 +10,13 @@ FA3_DEVICE bool crosses_boundary(const ForwardParams& p, int j, int row) {
   return end > p.seqlen_k || (causal && end > row + p.causal_offset + 1);
 }
 
+// Blocks before the first one that does.
+FA3_DEVICE int plain_blocks(const ForwardParams& p, int row) {
+  int keys = p.seqlen_k;
+  if constexpr (causal) keys = min(keys, row + p.causal_offset + 1);
+  return keys / Bc;
+}
+
 // S[row][column] = -inf where the key does not exist or lies beyond the diagonal. warp_row: first of the warp's 16 rows.
 FA3_DEVICE void mask(float (&S)[Bc / 2], const ForwardParams& p, int j, int warp_row) {
   const int lane = threadIdx.x % 32;

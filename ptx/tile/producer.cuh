@@ -26,21 +26,19 @@ FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
   int v_row = -1, v_head = 0, v_batch = 0;             // V still to be loaded: that of the block before
   auto load_v = [&](Stage& stage, uint64_t& full) { load_rows(stage.v, Bc, p.v, full, v_row, v_head, v_batch); };
 
-  int tile_index = blockIdx.x;
   for (uint32_t t = 0;; t++) {
+    const int place = claims.take();
     wait(smem.empty_mail, t & 1 ^ 1);
-    smem.mail = tile_index < p.tiles ? tile_index : RowBlock::end_of_work;
+    smem.mail = place;
     mbarrier_arrive(shared_address(&smem.full_mail));
-    if (tile_index >= p.tiles) break;
+    if (place == Claims::none) break;
 
-    const Tile tile = tile_at(p, tile_index);
+    const auto [tile, part] = item_at(p, place);
     const int kv_head = tile.head / p.heads_per_kv;
-    const int last = tile_blocks(p, tile) - 1;
     // Late, so that a tile goes to the block that is ready for it; but early enough for its Q to come in time.
-    const int ask_at = min(last, row.stages <= 2 ? 2 : 0);
-    int next = 0;
-    for (int j = last; j >= 0; j--, i++) {
-      if (j == ask_at) next = claims.ask();
+    const int ask_at = min(part.end - 1, part.begin + (row.stages <= 2 ? 2 : 0));
+    for (int j = part.end - 1; j >= part.begin; j--, i++) {
+      if (j == ask_at) claims.ask(place);
       const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
       Stage& stage = smem.stage[s];
       const bool has_v = v_row >= 0;
@@ -61,9 +59,8 @@ FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
       }
       v_row = j * Bc, v_head = kv_head, v_batch = tile.batch;
     }
-    claims.took(next);
-    tile_index = next;
   }
+  if (row.splits() && v_row < 0) return;  // there was no work left
 
   // The last V of all, alone in its stage.
   const uint32_t s = KvRing::index(i);
@@ -79,20 +76,24 @@ FA3_DEVICE void q_producer(const ForwardParams& p, Smem& smem) {
   using namespace ptx;
   for (uint32_t t = 0;; t++) {
     wait(smem.full_mail, t & 1);
-    const int tile_index = smem.mail;
+    const int place = smem.mail;
     mbarrier_arrive(shared_address(&smem.empty_mail));
-    const bool end = tile_index == RowBlock::end_of_work;
-    const Tile tile = tile_at(p, end ? 0 : tile_index);
-    const int blocks = tile_blocks(p, tile);
+    const bool end = place == Claims::none;
+    const auto [tile, part] = item_at(p, end ? 0 : place);
+    const int blocks = part.end - part.begin;
+#pragma unroll 1  // for want of registers
     for (int w = 0; w < warpgroups; w++) {
       const uint32_t use = t * warpgroups + w, slot = QRing::index(use);
       uint64_t& full = smem.full_q[QRing::full_index(use)];
       wait(smem.empty_q[slot], QRing::parity(use) ^ 1);
       // Under a causal mask the warpgroups take turns with the longer rows.
-      const int row = first_row(p, tile.q_block) + 64 * (causal && t & 1 ? warpgroups - 1 - w : w);
-      const int mine = key_blocks(p, row);
-      smem.row_block[slot] = {row, end ? RowBlock::end_of_work : mine, blocks - mine, tile.head, tile.batch,
-                              tile.batch * p.lse_stride_batch + tile.head * p.lse_stride_head + row * p.lse_stride_row};
+      const int chunk = causal && t & 1 ? warpgroups - 1 - w : w;
+      const int row = first_row(p, tile.q_block) + 64 * chunk;
+      const int mine = min(max(key_blocks(p, row) - part.begin, 0), blocks);
+      const int64_t lse = tile.batch * p.lse_stride_batch + tile.head * p.lse_stride_head + row * p.lse_stride_row;
+      smem.row_block[slot] = {row, end ? RowBlock::end_of_work : mine, blocks - mine, part.begin, tile.head, tile.batch,
+                              lse, part.number, part.count, part.slot * warpgroups + chunk,
+                              (part.tile - p.split.whole_tiles) * warpgroups + chunk};
       if (end || row < 0 || row >= p.seqlen_q) {
         mbarrier_arrive(shared_address(&full));
       } else {

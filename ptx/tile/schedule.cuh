@@ -1,8 +1,9 @@
-// The persistent tile scheduler: which tile comes next, and what is in it.
+// The persistent tile scheduler: which tile, or part of one, comes next, and what is in it.
 //
-// Thread block b starts with tile b; further tiles are claimed one by one from a counter in the workspace, so that SMs which
-// are slow, late or shared with another kernel take fewer. Tiles are numbered so that heads that share K/V and fit the L2
-// cache together run together, and under a causal mask the longest blocks of a section come first.
+// Thread block b starts with item b (a tile, or a unit of split ones: split.h); further items are claimed one by one from a
+// counter in the workspace, so that SMs which are slow, late or shared with another kernel take fewer. Tiles are numbered so
+// that heads that share K/V and fit the L2 cache together run together, and under a causal mask the longest blocks of a
+// section come first.
 //
 // The counter needs no memset before a launch: the first block that wants to claim prepares it, the last block to leave
 // marks it unprepared again, and any other content (the caller's workspace is not initialised) counts as unprepared.
@@ -47,27 +48,76 @@ FA3_DEVICE int tile_blocks(const ForwardParams& p, const Tile& tile) {
   return blocks;
 }
 
+struct Item {
+  Tile tile;
+  Part part;
+};
+
+FA3_DEVICE Item item_at(const ForwardParams& p, int place) {
+  if constexpr (row.splits()) {
+    const Tile tile = tile_at(p, p.split.tile_at(place));
+    return {tile, p.split.part(place, tile_blocks(p, tile))};
+  } else {
+    const Tile tile = tile_at(p, place);
+    return {tile, {place, 0, tile_blocks(p, tile), 0, 1, 0}};
+  }
+}
+
+// The places (split.h) at which this thread block works, one after the other. Used by one thread: it takes the first, and
+// while it works there it asks for the next, which is a microsecond on its way, and takes that when it needs it.
 class Claims {
  public:
-  FA3_DEVICE explicit Claims(const ForwardParams& p) : p_(p) {}
+  static constexpr int none = -1;
 
-  // Asks for the next tile of this thread block: p.tiles or more when there is none. It is on its way, a microsecond long,
-  // until it is used: so ask early, and say `took` when it is needed. Called by one thread, not again after the last tile.
-  FA3_DEVICE int ask() {
-    if (!needed()) return p_.tiles;
-    if (!prepared_) prepare();
-    return atomicAdd(&p_.workspace->next_tile, 1u);
+  FA3_DEVICE explicit Claims(const ForwardParams& p) : p_(p), item_(blockIdx.x) {}
+
+  // Asks for the place after this one. To be called before the last V of this place is loaded: its consumers take their
+  // tickets after that, and so find them prepared.
+  FA3_DEVICE void ask(int place) {
+    item_ = p_.split.items();
+    if (!shared()) return;
+    if constexpr (row.splits()) {
+      further_ = p_.split.next_in_unit(place);
+      if (further_ >= 0) {
+        if (!prepared_) prepare();
+        return;
+      }
+    }
+    item_ = claim();
   }
-  FA3_DEVICE void took(int tile) {
-    if (needed() && tile >= p_.tiles && atomicAdd(&p_.workspace->leaving, 1u) == gridDim.x - 1u)
+
+  // The place asked for, or none. Not called again after it said none.
+  FA3_DEVICE int take() {
+    if (row.splits() && further_ >= 0) return further_;
+    for (;; item_ = claim()) {
+      if (item_ >= p_.split.items()) break;
+      if constexpr (!row.splits()) return item_;
+      const int place = p_.split.place(item_);
+      if (has_blocks(place)) return place;
+    }
+    if (shared() && atomicAdd(&p_.workspace->leaving, 1u) == gridDim.x - 1u)
       ptx::st_release_gpu_u64(&p_.workspace->state, idle);
+    return none;
   }
 
  private:
   // Any other value of the state word means idle, too; these are arbitrary, so that leftovers do not look like them.
   static constexpr unsigned long long idle = 0, preparing = 0x9c6e1f5b03a7d241ull, ready = 0x51f0b7d38e2c946dull;
 
-  FA3_DEVICE bool needed() const { return p_.tiles > int(gridDim.x); }
+  // Is there work beyond each block's first item, or tickets for the parts?
+  FA3_DEVICE bool shared() const { return p_.split.items() > int(gridDim.x) || (row.splits() && p_.split.tiles > 0); }
+
+  FA3_DEVICE int claim() {
+    if (!prepared_) prepare();
+    return atomicAdd(&p_.workspace->next_item, 1u);
+  }
+
+  // Under a causal mask short tiles leave units empty.
+  FA3_DEVICE bool has_blocks(int place) const {
+    if (!causal || place < p_.split.whole_tiles) return true;
+    const Part part = item_at(p_, place).part;
+    return part.begin < part.end;
+  }
 
   FA3_DEVICE void prepare() {
     Workspace& w = *p_.workspace;
@@ -75,8 +125,11 @@ class Claims {
       const unsigned long long seen = ptx::ld_acquire_gpu_u64(&w.state);
       if (seen == ready) break;
       if (seen != preparing && atomicCAS(&w.state, seen, preparing) == seen) {
-        w.next_tile = gridDim.x;
+        w.next_item = gridDim.x;
         w.leaving = 0;
+        if constexpr (row.splits())
+          for (int i = 0; i < p_.split.tiles * warpgroups; i += 4)
+            *reinterpret_cast<uint4*>(p_.tickets + i) = make_uint4(0, 0, 0, 0);
         __threadfence();
         ptx::st_release_gpu_u64(&w.state, ready);
         break;
@@ -86,6 +139,7 @@ class Claims {
   }
 
   const ForwardParams& p_;
+  int item_, further_ = -1;
   bool prepared_ = false;
 };
 

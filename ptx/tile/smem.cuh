@@ -7,13 +7,17 @@
 
 namespace fa3 {
 
-// What a consumer warpgroup needs to know of its 64 rows of a tile.
+// What a consumer warpgroup needs to know of its 64 rows of a tile, or of a tile's part (split.h).
 struct alignas(16) RowBlock {
   int row;      // first query row; may lie outside 0 .. seqlen_q - 1 for a block without rows
-  int blocks;   // K/V blocks it computes, the last ones of the tile's; end_of_work after the last tile
-  int skipped;  // the tile's K/V blocks before those
+  int blocks;   // K/V blocks it computes, the first ones of the part's; end_of_work after the last tile
+  int skipped;  // the part's K/V blocks behind those, which come before them in the ring
+  int begin;    // the part's first K/V block
   int head, batch;
   int64_t lse;  // offset of the first row in lse
+  int part, parts;
+  int partial;  // in units of a warpgroup's partial result: where that of part 0 lies; `warpgroups` on, that of part 1
+  int ticket;
   static constexpr int end_of_work = -1;
 };
 
@@ -33,7 +37,7 @@ struct alignas(1024) Smem {
   uint64_t full_v[row.stages], empty_v[row.stages];  // used only with split_stage
   uint64_t full_q[2 * warpgroups], empty_q[row.q_slots];
   uint64_t full_mail, empty_mail;
-  int mail;  // the tile whose Q comes next, from the K/V producer to the Q producer
+  int mail;  // the place (split.h) whose Q comes next, from the K/V producer to the Q producer
   RowBlock row_block[row.q_slots];
 };
 static_assert(sizeof(Smem) <= row.smem_bytes(), "variant.h reserves too little shared memory for this row");

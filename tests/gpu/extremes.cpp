@@ -31,7 +31,6 @@ TEST_CASE("strides beyond 2^31 elements", "[extremes]") {
   FA3_CU(cuMemGetInfo, &free, &total);
   if (free < 4 * bytes + (size_t(1) << 30)) SKIP("needs 19 GB of free GPU memory");
 
-  const tools::DeviceBuffer workspace(FA3_FORWARD_WORKSPACE_BYTES);
   std::vector<tools::DeviceBuffer> packed, apart;
   const auto near_layout = tools::Layout::packed({F::batch, F::seqlen, F::heads, F::d});
   auto far_layout = near_layout;
@@ -53,7 +52,8 @@ TEST_CASE("strides beyond 2^31 elements", "[extremes]") {
     fa3_forward_params params = tools::forward_params();
     fa3_tensor* tensors[4] = {&params.q, &params.k, &params.v, &params.o};
     for (int t = 0; t < 4; ++t) *tensors[t] = layout.tensor(memory[size_t(t)].at(0), FA3_DTYPE_BF16);
-    const fa3_status status = fa3_forward(&params, workspace.at(0), FA3_FORWARD_WORKSPACE_BYTES, stream.get());
+    const tools::DeviceBuffer workspace(tools::workspace_size(params));
+    const fa3_status status = fa3_forward(&params, workspace.at(0), workspace.size(), stream.get());
     INFO(fa3_last_error_message());
     REQUIRE(status == FA3_OK);
     stream.synchronize();

@@ -8,10 +8,9 @@
 #include "gpu.h"
 #include "params.h"
 #include "random.h"
+#include "rows.h"
 
 namespace fa3::test {
-
-namespace {
 
 const Variant& row(const char* name) {
   for (const Variant& variant : variants)
@@ -20,7 +19,7 @@ const Variant& row(const char* name) {
 }
 
 // The problem must run on this row, or the test would test another.
-void require_row(Case& made, const Variant& variant) {
+static void require_row(Case& made, const Variant& variant) {
   const fa3_forward_params params = made.host_params();
   fa3_kernel_info info = tools::kernel_info();
   const fa3_status status = fa3_forward_kernel_info(&params, &info);
@@ -29,19 +28,21 @@ void require_row(Case& made, const Variant& variant) {
   REQUIRE(std::string(info.name) == variant.name);
 }
 
-void run(const Problem& problem, const Variant& variant) {
+bool run(const Problem& problem, const Variant& variant, int repeats) {
   INFO(problem.describe());
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
   Case made(problem);
   require_row(made, variant);
-  const std::string verdict = run_and_verify(made, expect(made), gpu().stream);
+  const std::string verdict = run_and_verify(made, expect(made), gpu().stream, repeats);
   CHECK(verdict == "");
+  return tools::workspace_size(made.host_params()) > FA3_FORWARD_WORKSPACE_BYTES;
 }
 
-// A seed of its own for every row and problem, from the seed of the run.
 uint64_t seed_for(const Variant& variant, int number) {
   return tools::mix(tools::seed_of_run(), uint64_t(&variant - variants) * 1000003 + uint64_t(number));
 }
+
+namespace {
 
 // Rows that the library does not choose share most of their code with one another, and GPU time is scarce.
 void random_shapes(const Variant& variant) {
@@ -121,7 +122,7 @@ void patterns(const Variant& variant) {
 }
 
 // Numbers that are not finite stay where they belong.
-void not_finite(const Variant& variant) {
+void not_finite(const Variant& variant, int64_t seqlen_k) {
   const tools::Stream& stream = gpu().stream;
   const auto outcome = [&](Case& made) {
     DeviceCase device(made);
@@ -131,7 +132,7 @@ void not_finite(const Variant& variant) {
     return gather(made);
   };
   // Without a mask all rows see all keys; with it the first 50 see none.
-  Problem p = plain_problem(variant, 1, variant.Br + 70, variant.Br + 20, 1, 1, seed_for(variant, 6000));
+  Problem p = plain_problem(variant, 1, seqlen_k + 50, seqlen_k, 1, 1, seed_for(variant, 6000));
   Case clean(p);
   const Output expected = outcome(clean);
 
@@ -169,6 +170,11 @@ void not_finite(const Variant& variant) {
   CHECK(wrong == 0);
 }
 
+void not_finite(const Variant& variant) {
+  not_finite(variant, variant.Br + 20);
+  if (is_default(variant)) not_finite(variant, 30 * variant.Bc);  // split along the keys
+}
+
 // Head dimensions between this row's and the next smaller row's; and, by name, some for which whole slabs are filled
 // with zeros.
 void head_dims(const Variant& variant) {
@@ -200,6 +206,10 @@ void small_selection(const Variant& variant) {
   // More tiles than thread blocks: 140 in which most warpgroups have no rows, and twice 70.
   run(plain_problem(variant, 10, 5, ring + 1, 14, 2, seed_for(variant, 5002)), variant);
   run(plain_problem(variant, 5, variant.Br + 5, variant.Bc + 1, 14, 14, seed_for(variant, 5003)), variant);
+  // Split along the keys, where the library does that.
+  run(plain_problem(variant, 1, 40, 13 * variant.Bc + 5, 2, 1, seed_for(variant, 5004)), variant);
+  if (is_default(variant))
+    run(plain_problem(variant, 1, 2, 21 * variant.Bc, 200, 8, seed_for(variant, 5005)), variant);
 }
 
 }  // namespace

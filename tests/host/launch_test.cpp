@@ -18,6 +18,7 @@ using U64 = std::vector<uint64_t>;
 using U32 = std::vector<uint32_t>;
 
 char workspace_memory[64] __attribute__((aligned(16)));
+constexpr size_t plenty = size_t{1} << 30;  // never touched
 CUstream const stream = reinterpret_cast<CUstream>(0x5eed);
 
 // A context that no test used before.
@@ -36,7 +37,7 @@ FakeCuda& fresh() {
 }
 
 fa3_status forward(const fa3_forward_params& p) {
-  return fa3_forward(&p, workspace_memory, 64, reinterpret_cast<fa3_stream>(stream));
+  return fa3_forward(&p, workspace_memory, plenty, reinterpret_cast<fa3_stream>(stream));
 }
 
 void expect_message(const char* text) { CHECK_THAT(fa3_last_error_message(), ContainsSubstring(text)); }
@@ -94,8 +95,8 @@ TEST_CASE("a launch, in full", "[launch]") {
   CHECK((f.seqlen_q == 300 && f.seqlen_k == 500 && f.heads == 6 && f.heads_per_kv == 2));
   CHECK(f.softmax_scale == static_cast<float>(1 / std::sqrt(72.0)));
   CHECK(f.softmax_scale_log2 == static_cast<float>(1.4426950408889634 / std::sqrt(72.0)));
-  CHECK((f.q_blocks == q_blocks && f.q_origin == 0 && f.batch_heads == 12 && f.section_heads == 1 &&
-         f.tiles == 12 * q_blocks));
+  CHECK((f.q_blocks == q_blocks && f.q_origin == 0 && f.batch_heads == 12 && f.section_heads == 1));
+  CHECK((f.split.whole_tiles == 12 * q_blocks && f.split.tiles == 0 && f.split.units == 0));
 
   REQUIRE(fake.maps.size() == 4);
   const auto map = [&](const TensorMap& m) { return fake.maps.at(m.opaque[0]); };
@@ -231,7 +232,7 @@ TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
     const int q_blocks = (300 + v.Br - 1) / v.Br;
     CHECK(launch.grid[0] == unsigned(std::min(132, 12 * q_blocks)));
     CHECK(launch.params.q_blocks == q_blocks);
-    CHECK(launch.params.tiles == 12 * q_blocks);
+    CHECK(launch.params.split.items() == 12 * q_blocks);
     CHECK(launch.params.q_origin == (v.causal() ? 320 - q_blocks * v.Br : 0));
     REQUIRE(fake.maps.size() == 4);
     CHECK(fake.maps.at(launch.params.q.opaque[0]).box == U32{q_box_rows, 64, 1, 1});

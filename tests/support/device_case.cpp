@@ -1,19 +1,21 @@
 #include "device_case.h"
 
 #include <algorithm>
+#include <cstring>
 #include <stdexcept>
 
+#include "params.h"
 #include "random.h"
 
 namespace fa3::test {
 
 namespace {
 // The workspace proper stands 16 bytes past a 256-byte boundary: the alignment promised, and no more.
-constexpr size_t workspace_at = 272, workspace_area = 1024;
+constexpr size_t workspace_at = 272, behind_workspace = 688;
 constexpr auto workspace_guard = std::byte{0xa5};
 }  // namespace
 
-DeviceCase::DeviceCase(const Case& made) : initial_(made.images), outputs_{made.o.image}, workspace_(workspace_area) {
+DeviceCase::DeviceCase(const Case& made) : initial_(made.images), outputs_{made.o.image} {
   if (made.problem.want_lse) outputs_.push_back(made.lse.image);
   std::vector<void*> bases;
   for (const Image& image : made.images) {
@@ -22,6 +24,8 @@ DeviceCase::DeviceCase(const Case& made) : initial_(made.images), outputs_{made.
     bases.push_back(buffers_.back().at(0));
   }
   params_ = made.params(bases);
+  workspace_bytes_ = tools::workspace_size(params_);
+  workspace_ = tools::DeviceBuffer(workspace_at + workspace_bytes_ + behind_workspace);
 }
 
 void DeviceCase::reset(WorkspaceFill fill) {
@@ -29,11 +33,15 @@ void DeviceCase::reset(WorkspaceFill fill) {
     const Image& poison = initial_[size_t(image)];
     buffers_[size_t(image)].upload(poison.data(), poison.size());
   }
-  std::vector<std::byte> bytes(workspace_area, workspace_guard);
-  for (size_t i = 0; i < FA3_FORWARD_WORKSPACE_BYTES; ++i)
-    bytes[workspace_at + i] = fill == WorkspaceFill::zeros  ? std::byte{0}
-                              : fill == WorkspaceFill::ones ? std::byte{0xff}
-                                                            : std::byte(tools::mix(fills_, i) & 0xff);
+  std::vector<std::byte> bytes(workspace_.size(), workspace_guard);
+  std::byte* inside = bytes.data() + workspace_at;
+  if (fill != WorkspaceFill::random)
+    std::fill_n(inside, workspace_bytes_, fill == WorkspaceFill::zeros ? std::byte{0} : std::byte{0xff});
+  else
+    for (size_t i = 0; i < workspace_bytes_; i += sizeof(uint64_t)) {
+      const uint64_t random = tools::mix(fills_, i);
+      std::memcpy(inside + i, &random, std::min(sizeof random, workspace_bytes_ - i));
+    }
   ++fills_;
   workspace_.upload(bytes.data(), bytes.size());
 }
@@ -45,7 +53,7 @@ void DeviceCase::upload_inputs(const Case& from) {
 }
 
 fa3_status DeviceCase::try_launch(const tools::Stream& stream) const {
-  return fa3_forward(&params_, workspace_.at(workspace_at), FA3_FORWARD_WORKSPACE_BYTES, stream.get());
+  return fa3_forward(&params_, workspace_.at(workspace_at), workspace_bytes_, stream.get());
 }
 
 void DeviceCase::launch(const tools::Stream& stream) const {
@@ -61,13 +69,14 @@ void DeviceCase::download(const tools::Stream& stream, Case& into) const {
 }
 
 std::string DeviceCase::check_workspace() const {
-  std::vector<std::byte> bytes(workspace_area);
-  workspace_.download(bytes.data(), bytes.size());
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    const bool inside = i >= workspace_at && i < workspace_at + FA3_FORWARD_WORKSPACE_BYTES;
-    if (!inside && bytes[i] != workspace_guard)
-      return "byte " + std::to_string(int64_t(i) - int64_t(workspace_at)) + " around the workspace was overwritten";
-  }
+  std::vector<std::byte> bytes(workspace_at + behind_workspace);
+  workspace_.download(bytes.data(), workspace_at);
+  workspace_.download(bytes.data() + workspace_at, behind_workspace, workspace_at + workspace_bytes_);
+  for (size_t i = 0; i < bytes.size(); ++i)
+    if (bytes[i] != workspace_guard)
+      return "byte " + std::to_string(i < workspace_at ? i : i + workspace_bytes_) +
+             " was overwritten; the workspace begins at " + std::to_string(workspace_at) + " and has " +
+             std::to_string(workspace_bytes_);
   return "";
 }
 

@@ -29,11 +29,14 @@ class DeviceCase {
   // Empty, or a description of bytes that changed around the workspace.
   std::string check_workspace() const;
   fa3_forward_params params() const { return params_; }
+  // What the library asks for; more than the least if it splits the problem along the keys.
+  size_t workspace_bytes() const { return workspace_bytes_; }
 
  private:
   std::vector<Image> initial_;
   std::vector<int> outputs_;
   std::vector<tools::DeviceBuffer> buffers_;
+  size_t workspace_bytes_;
   tools::DeviceBuffer workspace_;
   fa3_forward_params params_{};
   uint64_t fills_ = 0;

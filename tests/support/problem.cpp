@@ -94,7 +94,7 @@ static void random_shape(Problem& p, const Variant& variant, Random& random) {
   p.heads_kv = random.pick<int64_t>({1, 1, 2, 2, 3, 4});
   p.heads = p.heads_kv * random.pick<int64_t>({1, 1, 2, 3, 4, 5, 8});
   p.batch = random.between(1, 3);
-  switch (random.between(0, 7)) {
+  switch (random.between(0, 9)) {
     case 0:  // tiny
       p.seqlen_q = random.between(1, 80), p.seqlen_k = random.between(1, 80);
       break;
@@ -117,6 +117,15 @@ static void random_shape(Problem& p, const Variant& variant, Random& random) {
     case 6:  // decoding with several tiles per thread block, in which most warpgroups have no rows
       p.heads_kv = random.between(8, 32), p.heads = p.heads_kv * random.between(1, 4), p.batch = random.between(6, 20);
       p.seqlen_q = random.between(1, 3), p.seqlen_k = variant.Bc * random.between(1, 4 * variant.stages);
+      break;
+    case 7:  // few tiles with many keys each: split along the keys
+      p.batch = 1, p.heads_kv = random.between(1, 2), p.heads = p.heads_kv * random.between(1, 3);
+      p.seqlen_q = random.between(1, 2 * variant.Br);
+      p.seqlen_k = random.between(10, 150) * variant.Bc - random.between(0, 70);
+      break;
+    case 8:  // a wave of tiles on most GPUs, and a few more, which are split
+      p.heads_kv = random.between(133, 260), p.heads = p.heads_kv, p.batch = 1;
+      p.seqlen_q = random.between(1, 3), p.seqlen_k = random.between(20, 40) * variant.Bc - random.between(0, 70);
       break;
     default:
       p.seqlen_q = near_multiple(random, random.chance(0.5) ? variant.Br : 64, 3);

@@ -14,7 +14,7 @@ Overhead host_overhead(int calls) {
   constexpr int64_t heads = 2, heads_kv = 1, head_dim = 128, rows = 128, kinds = 4;
   const size_t bytes = size_t(rows * heads * head_dim) * 2;
   const Stream stream;
-  const DeviceBuffer workspace(FA3_FORWARD_WORKSPACE_BYTES), memory(kinds * 4 * bytes), lse(kinds * rows * heads * 4);
+  const DeviceBuffer memory(kinds * 4 * bytes), lse(kinds * rows * heads * 4);
   memory.fill(0);
 
   std::vector<fa3_forward_params> params;
@@ -32,13 +32,16 @@ Overhead host_overhead(int calls) {
     params.push_back(p);
   }
 
+  size_t workspace_bytes = 0;
+  for (const fa3_forward_params& p : params) workspace_bytes = std::max(workspace_bytes, workspace_size(p));
+  const DeviceBuffer workspace(workspace_bytes);
   using Clock = std::chrono::steady_clock;
   std::vector<double> microseconds;
   for (int call = -64; call < calls; ++call) {
     if (call % 64 == 0) stream.synchronize();
     const auto start = Clock::now();
     const fa3_status status =
-        fa3_forward(&params[size_t(call + 64) % kinds], workspace.at(0), FA3_FORWARD_WORKSPACE_BYTES, stream.get());
+        fa3_forward(&params[size_t(call + 64) % kinds], workspace.at(0), workspace_bytes, stream.get());
     const auto stop = Clock::now();
     if (status != FA3_OK) throw CudaError(std::string("fa3_forward: ") + fa3_last_error_message());
     if (call >= 0) microseconds.push_back(std::chrono::duration<double, std::micro>(stop - start).count());

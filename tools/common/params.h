@@ -1,5 +1,9 @@
-// Zeroed parameter structs with their size set (the header's INIT macros leave g++ -Wextra warning in C++).
+// Zeroed parameter structs with their size set (the header's INIT macros leave g++ -Wextra warning in C++), and the
+// workspace that parameters need.
 #pragma once
+#include <stdexcept>
+#include <string>
+
 #include "fa3.h"
 
 namespace fa3::tools {
@@ -14,6 +18,13 @@ inline fa3_kernel_info kernel_info() {
   fa3_kernel_info info{};
   info.struct_size = sizeof info;
   return info;
+}
+
+inline size_t workspace_size(const fa3_forward_params& params) {
+  size_t bytes = 0;
+  if (fa3_forward_workspace_size(&params, &bytes) != FA3_OK)
+    throw std::runtime_error(std::string("fa3_forward_workspace_size: ") + fa3_last_error_message());
+  return bytes;
 }
 
 }  // namespace fa3::tools

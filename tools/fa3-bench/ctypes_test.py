@@ -91,6 +91,13 @@ def main():
         else:
             raise AssertionError("a kernel for another mask was accepted")
 
+    # One sequence with few heads is split along the keys, many short ones are not.
+    long, short = (
+        library.params(half(1, b, 128, 2, 64), half(2, b, n, 2, 64), half(3, b, n, 2, 64), half(4, b, 128, 2, 64))
+        for b, n in ((1, 8192), (66, 64))
+    )
+    assert library.workspace_size(long) > library.workspace_size(short) == 64
+
     # Refusals arrive as exceptions that name the argument.
     params.k.dim[2] = 3
     try:

@@ -12,7 +12,6 @@ DTYPE = {"bf16": 1, "fp16": 2, "fp32": 3}
 MASK = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2}
 FLAG_DETERMINISTIC = 1
 MAX_RANK = 5
-WORKSPACE_BYTES = 64
 
 
 class Tensor(ctypes.Structure):
@@ -143,6 +142,13 @@ class Library:
         )
         return info
 
+    def workspace_size(self, params):
+        size = ctypes.c_size_t()
+        self.check(
+            self.lib.fa3_forward_workspace_size(ctypes.byref(params), ctypes.byref(size)), "fa3_forward_workspace_size"
+        )
+        return size.value
+
     def preload(self):
         self.check(self.lib.fa3_preload(), "fa3_preload")
 
@@ -165,14 +171,16 @@ class Library:
             kernel=kernel,
         )
         stream = torch.cuda.current_stream(q.device).cuda_stream
-        # Calls that may run at the same time need a workspace each: one a stream.
-        workspace = self.workspaces.setdefault(
-            (q.device, stream), torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-        )
+        # Calls that may run at the same time need a workspace each: one a stream, as large as the largest call needs.
+        needed, workspace = self.workspace_size(params), self.workspaces.get((q.device, stream))
+        if workspace is None or workspace.numel() < needed:
+            workspace = torch.empty(needed, dtype=torch.uint8, device=q.device)
+            self.workspaces[q.device, stream] = workspace
         forward, reference, address = self.lib.fa3_forward, ctypes.byref(params), workspace.data_ptr()
+        size = workspace.numel()
 
         def call(keep_alive=(params, q, k, v, o, lse, workspace)):
-            status = forward(reference, address, WORKSPACE_BYTES, stream)
+            status = forward(reference, address, size, stream)
             if status != OK:
                 self.check(status, "fa3_forward")
             return o

@@ -12,13 +12,17 @@
 namespace fa3::bench {
 
 Bench::Bench(const Protocol& protocol, const std::vector<Point>& points)
-    : protocol_(protocol), workspace_(FA3_FORWARD_WORKSPACE_BYTES) {
+    : protocol_(protocol) {
   if (fa3_preload() != FA3_OK) throw tools::CudaError(std::string("fa3_preload: ") + fa3_last_error_message());
   for (const Point& p : points) {
     q_elements_ = std::max(q_elements_, size_t(p.q_elements()));
     kv_elements_ = std::max(kv_elements_, size_t(p.kv_elements()));
     lse_elements_ = std::max(lse_elements_, size_t(p.batch * p.heads * p.seqlen));
+    size_t bytes = 0;  // a point that the library refuses is reported when it is its turn
+    const fa3_forward_params params = p.params(nullptr, nullptr, nullptr, nullptr, nullptr);
+    if (fa3_forward_workspace_size(&params, &bytes) == FA3_OK) workspace_bytes_ = std::max(workspace_bytes_, bytes);
   }
+  workspace_ = tools::DeviceBuffer(workspace_bytes_);
   o_ = tools::DeviceBuffer(q_elements_ * 2);
   lse_ = tools::DeviceBuffer(lse_elements_ * 4);
 }
@@ -37,7 +41,7 @@ const Bench::Inputs& Bench::inputs(fa3_dtype dtype) {
 }
 
 void Bench::enqueue(const fa3_forward_params& params) const {
-  if (fa3_forward(&params, workspace_.at(0), FA3_FORWARD_WORKSPACE_BYTES, stream_.get()) != FA3_OK)
+  if (fa3_forward(&params, workspace_.at(0), workspace_bytes_, stream_.get()) != FA3_OK)
     throw tools::CudaError(std::string("fa3_forward: ") + fa3_last_error_message());
 }
 

@@ -29,6 +29,7 @@ class Bench {
   tools::Context context_;
   tools::Stream stream_;
   size_t q_elements_ = 0, kv_elements_ = 0, lse_elements_ = 0;
+  size_t workspace_bytes_ = FA3_FORWARD_WORKSPACE_BYTES;
   std::map<fa3_dtype, Inputs> inputs_;
   tools::DeviceBuffer workspace_, o_, lse_;
 };

@@ -1,0 +1,119 @@
+// The plan is the cheapest of a few candidates by a model that counts in block iterations, one K/V block of a tile.
+//
+// Without a mask all tiles are alike. They fill the multiprocessors wave by wave, and the last wave may leave some idle; its
+// tiles are the ones to split, so that it becomes one wave of shorter items:
+//  - either each tile into as many equal parts as fit that wave,
+//  - or the blocks of all of them, end to end, into one equal unit for each multiprocessor. That leaves nothing idle,
+//    but most units then hold parts of two tiles.
+// Under a causal mask the tiles differ, and dynamic claims fill the gaps; so they are split only where there are fewer
+// tiles than multiprocessors, and then all of them, into parts of the same length.
+#include "schedule.h"
+
+#include <algorithm>
+
+namespace fa3 {
+namespace {
+
+// In block iterations, all guesses that are to be measured: an item's own first and last steps, during which the tensor
+// cores wait; writing a part and taking the ticket; reading a part again, which the last warp does for all parts.
+constexpr int64_t item_cost = 3, write_cost = 2, read_cost = 1;
+
+// Shorter parts are not worth their boundaries, and a warp counts its parts in eight bits and reads them one by one.
+constexpr int64_t least_blocks = 4, most_parts = 32;
+
+// Units for each multiprocessor, at most: bounds the workspace.
+constexpr int64_t most_units = 2;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+struct Plan {
+  int64_t split_tiles, stride, unit_blocks;
+  int64_t cost;
+};
+
+// Blocks of a tile, as in ptx/tile/schedule.cuh.
+int64_t tile_blocks(const Problem& problem, const Selection& selection, int64_t q_block) {
+  const Variant& v = selection.variant();
+  int64_t keys = problem.seqlen_k;
+  if (problem.causal) {
+    const int64_t end = selection.q_origin + (q_block + 1) * v.Br;
+    keys = std::min(keys, std::min(end, problem.seqlen_q) + problem.causal_offset);
+  }
+  return std::max<int64_t>(1, divide_up(std::max<int64_t>(keys, 0), v.Bc));
+}
+
+// `tiles` tiles of n blocks in one wave on G multiprocessors.
+Plan cheapest_wave(int64_t tiles, int64_t n, int64_t G) {
+  Plan best{0, 0, 0, n + item_cost};
+  const auto consider = [&](int64_t stride, int64_t unit_blocks, int64_t cost) {
+    if (cost < best.cost) best = {tiles, stride, unit_blocks, cost};
+  };
+  for (int64_t parts = 2; parts <= std::min({most_parts, G / tiles, n / least_blocks}); ++parts) {
+    const int64_t blocks = divide_up(n, parts), made = divide_up(n, blocks);
+    consider(made * blocks, blocks, blocks + item_cost + write_cost + made * read_cost);
+  }
+  const int64_t blocks = divide_up(tiles * n, G), parts = divide_up(n, blocks) + 1;
+  if (blocks < n && blocks >= least_blocks && parts <= most_parts)
+    consider(n, blocks, blocks + 2 * (item_cost + write_cost) + parts * read_cost);
+  return best;
+}
+
+Plan plan_full(const Problem& problem, const Selection& selection, int64_t G, int64_t& unsplit) {
+  const int64_t n = tile_blocks(problem, selection, 0), waves = selection.tiles / G;
+  unsplit = divide_up(selection.tiles, G) * (n + item_cost);
+  if (selection.tiles % G == 0) return {0, 0, 0, unsplit};
+  Plan plan = cheapest_wave(selection.tiles % G, n, G);
+  plan.cost += waves * (n + item_cost);
+  return plan;
+}
+
+Plan plan_causal(const Problem& problem, const Selection& selection, int64_t G, int64_t& unsplit) {
+  const int64_t tiles = selection.tiles, q_blocks = selection.q_blocks;
+  const int64_t longest = tile_blocks(problem, selection, q_blocks - 1);
+  Plan best{0, 0, 0, longest + item_cost};
+  unsplit = best.cost;
+  if (tiles >= G) return best;
+  int64_t sum = 0;  // blocks of one head
+  for (int64_t i = 0; i < q_blocks; ++i) sum += tile_blocks(problem, selection, i);
+  sum *= selection.batch_heads;
+  for (int64_t parts = 2; parts <= std::min({most_parts, most_units * G / tiles, longest / least_blocks}); ++parts) {
+    const int64_t blocks = divide_up(longest, parts), made = divide_up(longest, blocks);
+    const int64_t overhead = item_cost + write_cost + read_cost, items = sum / blocks + tiles / 2;
+    // One wave lasts as long as its longest item, which may have to read all parts; several as long as they keep all
+    // multiprocessors busy, and half an item more.
+    const int64_t cost = std::max(blocks + item_cost + write_cost + made * read_cost,
+                                  divide_up(sum + items * overhead, G) + (items > G ? blocks / 2 : 0));
+    if (cost < best.cost) best = {tiles, made * blocks, blocks, cost};
+  }
+  return best;
+}
+
+}  // namespace
+
+Split plan_split(const Problem& problem, const Selection& selection, int multiprocessors) {
+  const Split whole{selection.tiles, 0, 1, 1, 0};
+  if (problem.empty() || !selection.variant().splits()) return whole;
+  int64_t unsplit = 0;
+  const Plan plan = problem.causal ? plan_causal(problem, selection, multiprocessors, unsplit)
+                                   : plan_full(problem, selection, multiprocessors, unsplit);
+  const int64_t line = plan.split_tiles * plan.stride;
+  // Worth 2%, by a model that is not exact to 1; and places are counted in 32 bits.
+  if (plan.split_tiles == 0 || plan.cost * 50 > unsplit * 49 || line > INT32_MAX - selection.tiles - plan.unit_blocks)
+    return whole;
+  return {static_cast<int32_t>(selection.tiles - plan.split_tiles), static_cast<int32_t>(plan.split_tiles),
+          static_cast<int32_t>(plan.stride), static_cast<int32_t>(plan.unit_blocks),
+          static_cast<int32_t>(divide_up(line, plan.unit_blocks))};
+}
+
+int grid(const Split& split, int multiprocessors) { return std::min(split.items(), multiprocessors); }
+
+WorkspaceLayout workspace_layout(const Variant& variant, const Split& split) {
+  constexpr size_t head = FA3_FORWARD_WORKSPACE_BYTES, alignment = 64;
+  static_assert(sizeof(Workspace) <= head && head % alignment == 0);
+  if (split.tiles == 0) return {head, head, head};
+  const size_t ticket_bytes = size_t(split.tiles) * variant.warpgroups() * sizeof(uint32_t);
+  const size_t partials = (head + ticket_bytes + alignment - 1) / alignment * alignment;
+  return {head, partials, partials + size_t(split.slots()) * (variant.Br / 16) * variant.partial_bytes()};
+}
+
+}  // namespace fa3

@@ -1,0 +1,141 @@
+// Tiles split along the keys: parts on several thread blocks, put together by whichever warp comes last.
+#include <catch2/catch_test_macros.hpp>
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "device_case.h"
+#include "gpu.h"
+#include "random.h"
+#include "rows.h"
+
+namespace fa3::test {
+
+namespace {
+
+// What the library splits on GPUs with 132 multiprocessors; most of it also on others.
+std::vector<Problem> split_problems(const Variant& variant) {
+  const int Br = variant.Br, Bc = variant.Bc;
+  int number = 7000;
+  std::vector<Problem> problems;
+  const auto add = [&](int64_t seqlen_q, int64_t seqlen_k, int64_t heads, int64_t heads_kv) -> Problem& {
+    problems.push_back(plain_problem(variant, 1, seqlen_q, seqlen_k, heads, heads_kv, seed_for(variant, number++)));
+    return problems.back();
+  };
+  add(1, 131072, 1, 1);                // as many parts as there can be
+  add(17, 65536 + 1, 2, 1);
+  add(Br, 40 * Bc, 1, 1);
+  add(Br + 5, 40 * Bc + 7, 4, 2);      // GQA, and a tile that has rows for one warpgroup only
+  add(2 * Br + 33, 29 * Bc + 1, 3, 3).head_dim = variant.d - 8;
+  add(70, 3000, 6, 1).head_dim = smallest_head_dim(variant);
+  add(2, 33 * Bc, 100, 4);             // fewer tiles than multiprocessors, but more than half as many
+  add(3, 31 * Bc + 9, 200, 200);       // a full wave, and 68 tiles in equal units
+  add(5, 32 * Bc, 139, 139);           // a full wave, and 7 tiles of many parts
+  add(1150, 1100, 1, 1);               // with a mask: rows that see no key, alone in their warp or beside others
+  add(1100, 1150, 2, 1);
+  if (variant.causal()) {
+    add(1100, 1100, 2, 2).mask = FA3_MASK_CAUSAL_TOP_LEFT;
+    add(900, 1500, 3, 1).mask = FA3_MASK_CAUSAL_TOP_LEFT;
+    add(1500, 900, 1, 1).mask = FA3_MASK_CAUSAL_TOP_LEFT;
+  }
+  return problems;
+}
+
+void shapes(const Variant& variant) {
+  gpu();
+  int split = 0;
+  for (const Problem& problem : split_problems(variant)) split += run(problem, variant, 6);
+  INFO("few of these problems are split on this GPU");
+  CHECK(split >= 7);
+}
+
+// Parts whose maxima and sums differ as much as they can.
+void patterns(const Variant& variant) {
+  gpu();
+  for (int i = 0; i < pattern_count; ++i) {
+    Problem p = plain_problem(variant, 1, 100, 50 * variant.Bc + 11, 2, 1, seed_for(variant, 7100 + i));
+    p.pattern = Pattern(i);
+    run(p, variant);
+  }
+}
+
+// One on each stream, several times over, then captured and replayed; always with garbage in the workspaces at first.
+void streams_and_graphs(const Variant& variant) {
+  gpu();
+  std::vector<Case> cases;
+  std::vector<Expected> expected;
+  std::vector<DeviceCase> devices;
+  std::vector<tools::Stream> streams(3);
+  for (int i = 0; i < 3; ++i) {
+    cases.emplace_back(plain_problem(variant, 1, 90 + 100 * i, 2500 - 300 * i, 2, 1, seed_for(variant, 7200 + i)));
+    expected.push_back(expect(cases.back()));
+    devices.emplace_back(cases.back());
+    devices.back().reset(WorkspaceFill::random);
+  }
+  for (int round = 0; round < 10; ++round)
+    for (size_t i = 0; i < 3; ++i) devices[i].launch(streams[i]);
+  for (size_t i = 0; i < 3; ++i) {
+    devices[i].download(streams[i], cases[i]);
+    CHECK(verify(cases[i], expected[i]) == "");
+    CHECK(devices[i].check_workspace() == "");
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    tools::Graph::begin(streams[i]);
+    devices[i].launch(streams[i]);
+    devices[i].launch(streams[i]);
+    const tools::Graph graph = tools::Graph::end(streams[i]);
+    const std::vector<Image> first = cases[i].images;
+    for (const WorkspaceFill fill : {WorkspaceFill::ones, WorkspaceFill::random, WorkspaceFill::zeros}) {
+      devices[i].reset(fill);
+      graph.launch(streams[i]);
+      graph.launch(streams[i]);
+      devices[i].download(streams[i], cases[i]);
+      CHECK(cases[i].images == first);
+    }
+  }
+}
+
+// Problems that are split differently, or not at all, take turns on one workspace.
+TEST_CASE("one workspace for different problems", "[split][streams]") {
+  const tools::Stream& stream = gpu().stream;
+  const Variant& variant = variants[0];
+  size_t bytes = 0;
+  std::vector<Case> cases;
+  std::vector<Expected> expected;
+  std::vector<DeviceCase> devices;
+  for (const auto& [seqlen_q, seqlen_k, heads] :
+       {std::array{100, 4000, 2}, {700, 300, 30}, {1, 20000, 1}, {5, 2048, 139}}) {
+    cases.emplace_back(plain_problem(variant, 1, seqlen_q, seqlen_k, heads, 1, seed_for(variant, 7300 + seqlen_q)));
+    expected.push_back(expect(cases.back()));
+    devices.emplace_back(cases.back());
+    devices.back().reset(WorkspaceFill::zeros);  // poisons the outputs
+    bytes = std::max(bytes, devices.back().workspace_bytes());
+  }
+  const tools::DeviceBuffer workspace(bytes);
+  workspace.fill(0xa7);
+  for (int round = 0; round < 3; ++round)
+    for (const DeviceCase& device : devices) {
+      const fa3_forward_params params = device.params();
+      REQUIRE(fa3_forward(&params, workspace.at(0), bytes, stream.get()) == FA3_OK);
+    }
+  for (size_t i = 0; i < cases.size(); ++i) {
+    INFO(cases[i].problem.describe());
+    devices[i].download(stream, cases[i]);
+    CHECK(verify(cases[i], expected[i]) == "");
+  }
+}
+
+}  // namespace
+
+// The other kernels never split: random_shapes and the host's tests run such problems on them, too.
+#define FA3_VARIANT(kernel, dtype, d, mask, ...) FA3_SPLIT_CASES("fa3_" #kernel "_" #dtype "_d" #d "_" #mask)
+#define FA3_SPLIT_CASES(name)                                                \
+  TEST_CASE(name ": split along the keys", "[row][split]") {                 \
+    if (!is_default(row(name))) SKIP("the library never splits on this row"); \
+    SECTION("shapes") { shapes(row(name)); }                                 \
+    SECTION("patterns") { patterns(row(name)); }                             \
+    SECTION("streams and graphs") { streams_and_graphs(row(name)); }         \
+  }
+#include "ptx/variants.def"
+
+}  // namespace fa3::test

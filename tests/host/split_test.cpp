@@ -1,0 +1,255 @@
+// Which tiles the library splits along the keys, seen in what it launches and unfolded as in the kernels (ptx/split.h).
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "call.h"
+#include "fake_cuda.h"
+#include "variant.h"
+
+namespace fa3::test {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+
+char workspace_memory[64] __attribute__((aligned(16)));
+constexpr size_t plenty = size_t{1} << 30;  // never touched
+
+struct Planned {
+  const Variant* variant;
+  ForwardParams params;
+  unsigned grid;
+  size_t workspace;
+};
+
+Planned plan(const fa3_forward_params& p, int multiprocessors = 132) {
+  static unsigned long long contexts = 1 << 20;
+  FakeCuda& fake = fake_cuda();
+  fake.failing.clear();
+  fake.capture = CU_STREAM_CAPTURE_STATUS_NONE, fake.capture_result = CUDA_SUCCESS;
+  fake.major = 9, fake.minor = 0;
+  fake.record = true;
+  fake.maps.clear(), fake.launches.clear();
+  static int last = 0;
+  if (last != multiprocessors || fake.context_id < 1 << 20) {
+    fake.context_id = ++contexts;
+    fake.context = reinterpret_cast<CUcontext>(uintptr_t{0x100000} + 16 * contexts);
+  }
+  fake.multiprocessors = last = multiprocessors;
+  size_t bytes = 0;
+  REQUIRE(fa3_forward_workspace_size(&p, &bytes) == FA3_OK);
+  REQUIRE(fa3_forward(&p, workspace_memory, bytes, nullptr) == FA3_OK);
+  REQUIRE(fake.launches.size() == 1);
+  const Launch& launch = fake.launches[0];
+  const auto variant = std::find_if(std::begin(variants), std::end(variants),
+                                    [&](const Variant& v) { return v.name == launch.kernel; });
+  REQUIRE(variant != std::end(variants));
+  return {&*variant, launch.params, launch.grid[0], bytes};
+}
+
+// K/V blocks of the tile, as the kernels number tiles.
+int blocks_of(const Planned& made, int tile) {
+  const ForwardParams& f = made.params;
+  const int Br = made.variant->Br, Bc = made.variant->Bc;
+  if (!made.variant->causal()) return std::max(1, (f.seqlen_k + Bc - 1) / Bc);
+  const int per_section = f.section_heads * f.q_blocks, section = tile / per_section;
+  const int heads = std::min(f.section_heads, f.batch_heads - section * f.section_heads);
+  const int q_block = f.q_blocks - 1 - (tile - section * per_section) / heads;
+  const int64_t rows = std::min(f.q_origin + (q_block + 1) * Br, f.seqlen_q);
+  const int64_t keys = std::min<int64_t>(f.seqlen_k, rows + f.causal_offset);
+  return keys <= 0 ? 1 : int((keys + Bc - 1) / Bc);
+}
+
+// Every block of every tile is in one part, and every part knows its number and has a slot of its own.
+void check_parts(const Planned& made) {
+  const Split& split = made.params.split;
+  const int tiles = made.params.q_blocks * made.params.batch_heads;
+  REQUIRE(split.whole_tiles + split.tiles == tiles);
+  REQUIRE((split.unit_blocks > 0 && split.stride > 0));
+  std::vector<std::vector<Part>> parts(static_cast<size_t>(tiles));
+  std::set<int> slots;
+  for (int item = 0; item < split.items(); ++item) {
+    int in_unit = 0, blocks_in_unit = 0;
+    for (int place = split.place(item); place >= 0; place = split.next_in_unit(place)) {
+      const int tile = split.tile_at(place);
+      REQUIRE((tile >= 0 && tile < tiles));
+      const Part part = split.part(place, blocks_of(made, tile));
+      REQUIRE(part.tile == tile);
+      if (part.begin >= part.end) continue;
+      ++in_unit, blocks_in_unit += part.end - part.begin;
+      parts[size_t(tile)].push_back(part);
+      if (item < split.whole_tiles) {
+        REQUIRE(part.count == 1);
+        continue;
+      }
+      REQUIRE((part.slot + part.number >= 0 && part.slot + part.number < split.slots()));
+      REQUIRE(slots.insert(part.slot + part.number).second);
+      REQUIRE((part.slot >= 0 && part.slot + part.count <= split.slots()));
+    }
+    if (item >= split.whole_tiles) REQUIRE((in_unit <= 2 && blocks_in_unit <= split.unit_blocks));
+  }
+  for (int tile = 0; tile < tiles; ++tile) {
+    const auto& of_tile = parts[size_t(tile)];
+    REQUIRE((!of_tile.empty() && of_tile.size() <= 255));
+    int begin = 0;
+    for (size_t i = 0; i < of_tile.size(); ++i) {
+      REQUIRE((of_tile[i].number == int(i) && of_tile[i].count == int(of_tile.size())));
+      REQUIRE(of_tile[i].slot == of_tile[0].slot);
+      REQUIRE(of_tile[i].begin == begin);
+      begin = of_tile[i].end;
+    }
+    REQUIRE(begin == blocks_of(made, tile));
+  }
+}
+
+void check_sizes(const Planned& made, int multiprocessors) {
+  const Split& split = made.params.split;
+  CHECK(made.grid == unsigned(std::min(split.items(), multiprocessors)));
+  if (split.tiles == 0) {
+    CHECK(made.workspace == FA3_FORWARD_WORKSPACE_BYTES);
+    CHECK(split.units == 0);
+    return;
+  }
+  const Variant& v = *made.variant;
+  CHECK(v.kernel == Kernel::fwd);
+  CHECK((split.units <= 2 * multiprocessors && split.slots() <= 3 * multiprocessors));
+  // Head, tickets and partial results, one behind the other.
+  const char* base = workspace_memory;
+  const char* tickets = reinterpret_cast<const char*>(made.params.tickets);
+  const char* partials = static_cast<const char*>(made.params.partials);
+  CHECK((tickets >= base + sizeof(Workspace) && (tickets - base) % 16 == 0));
+  CHECK((partials >= tickets + (split.tiles * v.warpgroups() * 4 + 15) / 16 * 16 && (partials - base) % 16 == 0));
+  CHECK(made.workspace == size_t(partials - base) + size_t(split.slots()) * (v.Br / 16) * v.partial_bytes());
+}
+
+fa3_forward_params problem(const Shape& shape, int32_t mask = FA3_MASK_NONE, int32_t dtype = FA3_DTYPE_BF16) {
+  fa3_forward_params p = imaginary(shape, dtype);
+  p.mask = mask;
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("every block of every tile is in one part", "[split]") {
+  std::mt19937_64 random(5);
+  const auto pick = [&](std::initializer_list<int64_t> of) { return of.begin()[random() % of.size()]; };
+  int split = 0, across = 0, tails = 0, causal = 0;
+  for (int n = 0; n < 3000; ++n) {
+    Shape shape;
+    shape.heads_kv = pick({1, 1, 2, 3, 8, 16});
+    shape.heads = shape.heads_kv * pick({1, 1, 2, 5});
+    shape.batch = pick({1, 1, 1, 2, 7, 20});
+    shape.seqlen_q = random() % 3 ? 1 + random() % 4000 : 1 + random() % 20;
+    shape.seqlen_k = random() % 3 ? random() % 10000 : random() % 300000;
+    shape.head_dim = pick({64, 72, 128, 256});
+    const int32_t mask = static_cast<int32_t>(random() % 3);
+    const int multiprocessors = static_cast<int>(pick({132, 132, 114, 78, 1, 2, 144}));
+    const Planned made = plan(problem(shape, mask), multiprocessors);
+    INFO(made.variant->name << " batch " << shape.batch << " heads " << shape.heads << " q " << shape.seqlen_q << " k "
+                            << shape.seqlen_k << " mask " << mask << " on " << multiprocessors);
+    check_parts(made);
+    check_sizes(made, multiprocessors);
+    const Split& s = made.params.split;
+    split += s.tiles > 0;
+    across += s.tiles > 0 && s.stride % s.unit_blocks != 0;
+    tails += s.tiles > 0 && s.whole_tiles > 0;
+    causal += s.tiles > 0 && mask != FA3_MASK_NONE;
+  }
+  CHECK(split > 500);
+  CHECK(across > 100);
+  CHECK(tails > 100);
+  CHECK(causal > 100);
+}
+
+TEST_CASE("what is split, and what is not", "[split]") {
+  const auto split = [](const Shape& shape, int32_t mask = FA3_MASK_NONE) {
+    return plan(problem(shape, mask)).params.split;
+  };
+  // One sequence, one head: as many parts as pay for being put together.
+  Split s = split({.batch = 1, .seqlen_q = 1, .seqlen_k = 131072, .heads = 1, .heads_kv = 1, .head_dim = 128});
+  CHECK((s.whole_tiles == 0 && s.tiles == 1 && s.units > 16 && s.units <= 32));
+  s = split({.batch = 1, .seqlen_q = 1, .seqlen_k = 131072, .heads = 1, .heads_kv = 1, .head_dim = 128},
+            FA3_MASK_CAUSAL_BOTTOM_RIGHT);
+  CHECK((s.tiles == 1 && s.units > 16 && s.units <= 32));
+  // A wave, and two thirds of one.
+  s = split({.batch = 1, .seqlen_q = 64, .seqlen_k = 4096, .heads = 220, .heads_kv = 220, .head_dim = 64});
+  CHECK((s.whole_tiles == 132 && s.tiles == 88 && s.units == 131 && s.unit_blocks == 43));
+  // Whole waves, and so many of them that the last does not matter.
+  const auto heads = [&](int64_t batch, int64_t n) {
+    return split({.batch = batch, .seqlen_q = 64, .seqlen_k = 4096, .heads = n, .heads_kv = n, .head_dim = 64});
+  };
+  CHECK(heads(1, 264).tiles == 0);
+  CHECK(heads(100, 133).tiles == 0);
+  // Too few keys, or none.
+  CHECK(split({.batch = 1, .seqlen_q = 64, .seqlen_k = 300, .heads = 1, .heads_kv = 1, .head_dim = 64}).tiles == 0);
+  CHECK(split({.batch = 1, .seqlen_q = 64, .seqlen_k = 0, .heads = 1, .heads_kv = 1, .head_dim = 64}).tiles == 0);
+  // Causal problems that fill the machine.
+  CHECK(split({.batch = 1, .seqlen_q = 8192, .seqlen_k = 8192, .heads = 8, .heads_kv = 8, .head_dim = 128},
+              FA3_MASK_CAUSAL_TOP_LEFT).tiles == 0);
+  CHECK(split({.batch = 1, .seqlen_q = 2048, .seqlen_k = 2048, .heads = 4, .heads_kv = 4, .head_dim = 128},
+              FA3_MASK_CAUSAL_TOP_LEFT).tiles == 44);
+  // Only the kernels that the library chooses know how.
+  for (const Variant& v : variants) {
+    const Shape long_keys{.batch = 1, .seqlen_q = 64, .seqlen_k = 8192, .heads = 1, .heads_kv = 1, .head_dim = v.d};
+    fa3_forward_params p = problem(long_keys, v.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE,
+                                   v.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16);
+    p.kernel = v.name;
+    INFO(v.name);
+    CHECK((plan(p).params.split.tiles > 0) == (v.kernel == Kernel::fwd));
+  }
+}
+
+TEST_CASE("the plan depends on the problem and the multiprocessors only", "[split]") {
+  const fa3_forward_params p =
+      problem({.batch = 1, .seqlen_q = 700, .seqlen_k = 9000, .heads = 6, .heads_kv = 2, .head_dim = 128});
+  const Planned first = plan(p);
+  plan(p, 114);
+  const Planned again = plan(p);
+  CHECK(std::memcmp(&first.params.split, &again.params.split, sizeof(Split)) == 0);
+  CHECK(first.workspace == again.workspace);
+}
+
+TEST_CASE("the largest problems are planned without overflow", "[split]") {
+  constexpr int64_t most = INT32_MAX - 1024;
+  for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
+    for (const int64_t heads : {1, 100, 131, 200}) {
+      const Shape shape{.batch = 1, .seqlen_q = 8, .seqlen_k = most, .heads = heads, .heads_kv = 1, .head_dim = 8};
+      const Planned made = plan(problem(shape, mask));
+      INFO(heads << " heads, mask " << mask);
+      check_sizes(made, 132);
+      check_parts(made);
+    }
+}
+
+TEST_CASE("a workspace that is too small for the parts is refused", "[split]") {
+  const fa3_forward_params p =
+      problem({.batch = 1, .seqlen_q = 100, .seqlen_k = 9000, .heads = 2, .heads_kv = 2, .head_dim = 128});
+  const size_t bytes = plan(p).workspace;
+  REQUIRE(bytes > FA3_FORWARD_WORKSPACE_BYTES);
+  fake_cuda().launches.clear(), fake_cuda().maps.clear();
+  const int loads = fake_cuda().loads;
+  for (const size_t less : {bytes - 1, size_t{FA3_FORWARD_WORKSPACE_BYTES}}) {
+    CHECK(fa3_forward(&p, workspace_memory, less, nullptr) == FA3_ERROR_WORKSPACE_TOO_SMALL);
+    CHECK_THAT(fa3_last_error_message(), ContainsSubstring("workspace_bytes is " + std::to_string(less) +
+                                                           ", must be at least " + std::to_string(bytes)));
+  }
+  CHECK((fake_cuda().launches.empty() && fake_cuda().maps.empty() && fake_cuda().loads == loads));
+  CHECK(fa3_forward(&p, workspace_memory, plenty, nullptr) == FA3_OK);
+}
+
+TEST_CASE("without a context the size is that for 132 multiprocessors", "[split]") {
+  const fa3_forward_params p =
+      problem({.batch = 1, .seqlen_q = 100, .seqlen_k = 9000, .heads = 5, .heads_kv = 5, .head_dim = 128});
+  const size_t bytes = plan(p).workspace, smaller = plan(p, 24).workspace;
+  CHECK(smaller != bytes);
+  fake_cuda().context = nullptr;
+  size_t without = 0;
+  CHECK(fa3_forward_workspace_size(&p, &without) == FA3_OK);
+  CHECK(std::string(fa3_last_error_message()) == "");
+  CHECK(without == bytes);
+  fake_cuda().context_id = 0;
+}
+
+}  // namespace fa3::test
