@@ -10,8 +10,8 @@ namespace fa3 {
 inline constexpr int box_columns = 64, q_box_rows = 64, o_box_rows = 16;
 
 // fwd is what the library runs. The others are the paper's own steps towards it, for comparison: Algorithm 1 (alg1), with
-// pingpong (alg1pp), Algorithm 2 (alg2), with pingpong (alg2pp), without warp specialization (alg2nows), Algorithm 4 (alg4);
-// and 2 and 4 without the hint that keeps ptxas from undoing their overlap (alg2asis, alg4asis).
+// pingpong (alg1pp), Algorithm 2 (alg2asis), with pingpong (alg2pp), without warp specialization (alg2nows), Algorithm 4
+// (alg4asis), all as ptxas orders them; and 2 and 4 in the paper's order, which ptxas undoes if it is let (alg2, alg4).
 enum class Kernel { fwd, alg1, alg1pp, alg2, alg2pp, alg2asis, alg2nows, alg4, alg4asis };
 enum class Dtype { bf16, fp16 };
 enum class Mask { full, causal };
@@ -30,7 +30,8 @@ struct Variant {
   constexpr bool splits() const { return kernel == Kernel::fwd; }  // takes tiles that are split along the keys
   constexpr bool has_producer() const { return kernel != Kernel::alg2nows; }
   constexpr bool pingpong() const { return kernel == Kernel::alg1pp || kernel == Kernel::alg2pp; }
-  constexpr bool as_is() const { return kernel == Kernel::alg2asis || kernel == Kernel::alg4asis; }
+  // ptxas is kept from moving the wait for PV above the exponentials (end_basic_block in tile/softmax.cuh).
+  constexpr bool holds_exps() const { return kernel == Kernel::fwd || kernel == Kernel::alg2 || kernel == Kernel::alg4; }
   constexpr int warpgroups() const { return Br / 64; }  // consumers; one more produces
   constexpr int threads() const { return (warpgroups() + has_producer()) * 128; }
 

@@ -14,9 +14,17 @@
 namespace fa3 {
 namespace {
 
-// In block iterations, all guesses that are to be measured: an item's own first and last steps, during which the tensor
-// cores wait; writing a part and taking the ticket; reading a part again, which the last warp does for all parts.
-constexpr int64_t item_cost = 3, write_cost = 2, read_cost = 1;
+// In block iterations: an item's own first and last steps, during which the tensor cores wait; writing a part and taking the
+// ticket; reading a part again, which the last warp does for all parts. Fitted to times on an H200: where there is but one
+// wave, a unit of two items and three parts lasts 14 blocks longer than its own (d 128), one item of two parts 11 (d 64). A
+// last wave of many begins at a different time everywhere, which hides much of that.
+struct Costs {
+  int64_t item, write, read;
+};
+Costs costs(const Variant& v, bool one_wave) {
+  const int64_t item = 1 + v.d / 64;
+  return one_wave ? Costs{item, 4, 2} : Costs{item, v.d / 64, 1};
+}
 
 // Shorter parts are not worth their boundaries, and a warp counts its parts in eight bits and reads them one by one.
 constexpr int64_t least_blocks = 4, most_parts = 32;
@@ -43,34 +51,42 @@ int64_t tile_blocks(const Problem& problem, const Selection& selection, int64_t 
 }
 
 // `tiles` tiles of n blocks in one wave on G multiprocessors.
-Plan cheapest_wave(int64_t tiles, int64_t n, int64_t G) {
-  Plan best{0, 0, 0, n + item_cost};
-  const auto consider = [&](int64_t stride, int64_t unit_blocks, int64_t cost) {
-    if (cost < best.cost) best = {tiles, stride, unit_blocks, cost};
+Plan cheapest_wave(int64_t tiles, int64_t n, int64_t G, const Costs& cost) {
+  Plan best{0, 0, 0, n + cost.item};
+  const auto consider = [&](int64_t stride, int64_t unit_blocks, int64_t total) {
+    if (total < best.cost) best = {tiles, stride, unit_blocks, total};
   };
   for (int64_t parts = 2; parts <= std::min({most_parts, G / tiles, n / least_blocks}); ++parts) {
     const int64_t blocks = divide_up(n, parts), made = divide_up(n, blocks);
-    consider(made * blocks, blocks, blocks + item_cost + write_cost + made * read_cost);
+    consider(made * blocks, blocks, blocks + cost.item + cost.write + made * cost.read);
   }
   const int64_t blocks = divide_up(tiles * n, G), parts = divide_up(n, blocks) + 1;
   if (blocks < n && blocks >= least_blocks && parts <= most_parts)
-    consider(n, blocks, blocks + 2 * (item_cost + write_cost) + parts * read_cost);
+    consider(n, blocks, blocks + 2 * (cost.item + cost.write) + parts * cost.read);
   return best;
 }
 
 Plan plan_full(const Problem& problem, const Selection& selection, int64_t G, int64_t& unsplit) {
+  const Variant& v = selection.variant();
   const int64_t n = tile_blocks(problem, selection, 0), waves = selection.tiles / G;
-  unsplit = divide_up(selection.tiles, G) * (n + item_cost);
+  const Costs cost = costs(v, waves == 0);
+  const int64_t tile = n + cost.item;
+  unsplit = divide_up(selection.tiles, G) * tile;
   if (selection.tiles % G == 0) return {0, 0, 0, unsplit};
-  Plan plan = cheapest_wave(selection.tiles % G, n, G);
-  plan.cost += waves * (n + item_cost);
+  // Among others, tiles with fewer rows are shorter, and spread the end of the last wave.
+  const int64_t warpgroups = selection.batch_heads * divide_up(problem.seqlen_q, 64);
+  if (selection.q_blocks > 1 && warpgroups < selection.tiles * v.warpgroups())
+    unsplit = std::min(unsplit, warpgroups * tile / (v.warpgroups() * G) + tile / 2);
+  Plan plan = cheapest_wave(selection.tiles % G, n, G, cost);
+  plan.cost += waves * tile;
   return plan;
 }
 
 Plan plan_causal(const Problem& problem, const Selection& selection, int64_t G, int64_t& unsplit) {
+  const Costs cost = costs(selection.variant(), true);
   const int64_t tiles = selection.tiles, q_blocks = selection.q_blocks;
   const int64_t longest = tile_blocks(problem, selection, q_blocks - 1);
-  Plan best{0, 0, 0, longest + item_cost};
+  Plan best{0, 0, 0, longest + cost.item};
   unsplit = best.cost;
   if (tiles >= G) return best;
   int64_t sum = 0;  // blocks of one head
@@ -78,12 +94,12 @@ Plan plan_causal(const Problem& problem, const Selection& selection, int64_t G, 
   sum *= selection.batch_heads;
   for (int64_t parts = 2; parts <= std::min({most_parts, most_units * G / tiles, longest / least_blocks}); ++parts) {
     const int64_t blocks = divide_up(longest, parts), made = divide_up(longest, blocks);
-    const int64_t overhead = item_cost + write_cost + read_cost, items = sum / blocks + tiles / 2;
+    const int64_t overhead = cost.item + cost.write + cost.read, items = sum / blocks + tiles / 2;
     // One wave lasts as long as its longest item, which may have to read all parts; several as long as they keep all
     // multiprocessors busy, and half an item more.
-    const int64_t cost = std::max(blocks + item_cost + write_cost + made * read_cost,
-                                  divide_up(sum + items * overhead, G) + (items > G ? blocks / 2 : 0));
-    if (cost < best.cost) best = {tiles, made * blocks, blocks, cost};
+    const int64_t total = std::max(blocks + cost.item + cost.write + made * cost.read,
+                                   divide_up(sum + items * overhead, G) + (items > G ? blocks / 2 : 0));
+    if (total < best.cost) best = {tiles, made * blocks, blocks, total};
   }
   return best;
 }
@@ -97,8 +113,8 @@ Split plan_split(const Problem& problem, const Selection& selection, int multipr
   const Plan plan = problem.causal ? plan_causal(problem, selection, multiprocessors, unsplit)
                                    : plan_full(problem, selection, multiprocessors, unsplit);
   const int64_t line = plan.split_tiles * plan.stride;
-  // Worth 2%, by a model that is not exact to 1; and places are counted in 32 bits.
-  if (plan.split_tiles == 0 || plan.cost * 50 > unsplit * 49 || line > INT32_MAX - selection.tiles - plan.unit_blocks)
+  // Worth 1.25%: less than that, measured, is as often a loss. And places are counted in 32 bits.
+  if (plan.split_tiles == 0 || plan.cost * 80 > unsplit * 79 || line > INT32_MAX - selection.tiles - plan.unit_blocks)
     return whole;
   return {static_cast<int32_t>(selection.tiles - plan.split_tiles), static_cast<int32_t>(plan.split_tiles),
           static_cast<int32_t>(plan.stride), static_cast<int32_t>(plan.unit_blocks),

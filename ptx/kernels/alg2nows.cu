@@ -79,7 +79,6 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       wgmma_owned(S);
       if constexpr (masked) mask(S, p, j, block_row + 16 * warp);
       softmax_online(S, state, alpha, c);      // A2.13
-      end_basic_block(state);
       wgmma_wait_group<0>();                   // A2.14
       wgmma_owned(O);
       wgmma_owned(S);

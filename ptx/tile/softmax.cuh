@@ -74,9 +74,9 @@ FA3_DEVICE void softmax_online(float (&S)[Bc / 2], RowState& state, float (&alph
 
 // ptxas moves the wait for a WGMMA group up to the top of its basic block, above the exponentials that are meant to run under
 // that group. A branch ends the block, and the wait stays behind it: this one is never taken, as l is a sum of exponentials.
-// The kernels named "asis" do without, to show what ptxas makes of the paper's text.
+// Some kernels do without, to show what ptxas makes of the paper's text.
 FA3_DEVICE void end_basic_block(const RowState& state) {
-  if constexpr (!row.as_is())
+  if constexpr (row.holds_exps())
     if (state.l[0] < 0.f) __nanosleep(1);
 }
 

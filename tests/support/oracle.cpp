@@ -95,8 +95,8 @@ std::string verify(const Case& made, const Expected& expected) {
 
   const double u = tools::unit_roundoff(p.dtype);
   const Errors o = errors(ours.o, expected.reference.o), o_plain = errors(expected.plain.o, expected.reference.o);
-  const double scatter = o.count ? 2 / std::sqrt(double(o.count)) : 0;
-  std::string problem = compare("O's RMS", o.rms, o_plain.rms, u * o.size_rms * (0.05 + scatter));
+  const double scatter = o.count ? 1 / std::sqrt(double(o.count)) : 0;
+  std::string problem = compare("O's RMS", o.rms, o_plain.rms, u * o.size_rms * (0.025 + scatter));
   if (problem.empty()) problem = compare("O's largest", o.max, o_plain.max, 2 * u * o.size_max);
   if (!problem.empty() || !p.want_lse) return problem;
   const Errors l = errors(ours.lse, expected.reference.lse),

@@ -45,7 +45,7 @@ inline float from_half(uint16_t bits, fa3_dtype dtype) {
 }
 
 // Half the distance from 1 to the next number: the relative error of one rounding.
-inline float unit_roundoff(fa3_dtype dtype) { return dtype == FA3_DTYPE_BF16 ? 0x1p-9f : 0x1p-12f; }
+inline float unit_roundoff(fa3_dtype dtype) { return dtype == FA3_DTYPE_BF16 ? 0x1p-8f : 0x1p-11f; }
 inline const char* dtype_name(fa3_dtype dtype) { return dtype == FA3_DTYPE_BF16 ? "bf16" : "fp16"; }
 
 }  // namespace fa3::tools

@@ -39,7 +39,7 @@ static std::string check_row(const Point& p, const HostTensors& t, int64_t b, in
   };
   for (int64_t c = 0; c < d; ++c) {
     const double is = tools::from_half(o[c], p.dtype), should = expected[size_t(c)];
-    if (!(std::abs(is - should) <= 4 * tools::unit_roundoff(p.dtype) * largest)) return where("o", is, should);
+    if (!(std::abs(is - should) <= 2 * tools::unit_roundoff(p.dtype) * largest)) return where("o", is, should);
   }
   const double lse = t.lse[(b * p.heads + h) * p.seqlen + i], lse_should = n ? m + std::log(l) : -INFINITY;
   const bool lse_right = n ? std::abs(lse - lse_should) <= 2e-5 * (1 + std::abs(lse_should)) : lse == lse_should;
