@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 
+#include "divisor.h"
 #include "split.h"
 
 namespace fa3 {
@@ -34,8 +35,8 @@ struct ForwardParams {
 
   int32_t seqlen_q, seqlen_k;
   int32_t head_dim;       // of the tensors; the kernel's may be larger
-  int32_t heads;          // query heads
-  int32_t heads_per_kv;   // query heads that share a K/V head
+  Divisor heads;          // query heads
+  Divisor heads_per_kv;   // query heads that share a K/V head
   int32_t causal_offset;  // causal kernels: query i sees keys j <= i + causal_offset
   float softmax_scale;
   float softmax_scale_log2;  // softmax_scale * log2(e)
@@ -46,7 +47,9 @@ struct ForwardParams {
   int32_t q_origin;       // first row of the first query block, a multiple of 64, <= 0: 0, or for causal kernels
                           // 64 * ceil(seqlen_q / 64) - q_blocks * Br, so that the block with fewer rows is the first
   int32_t batch_heads;    // batch * heads
-  int32_t section_heads;  // 1 .. batch_heads
+  Divisor section_heads;  // 1 .. batch_heads
+  Divisor section_tiles;  // section_heads * q_blocks
+  Divisor last_heads;     // of the last section
   Split split;            // all q_blocks * batch_heads tiles, whole or split
 };
 

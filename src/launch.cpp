@@ -43,15 +43,18 @@ void fill(const Problem& problem, const Selection& selection, const Split& split
   params.seqlen_q = static_cast<int32_t>(problem.seqlen_q);
   params.seqlen_k = static_cast<int32_t>(problem.seqlen_k);
   params.head_dim = static_cast<int32_t>(problem.head_dim);
-  params.heads = static_cast<int32_t>(problem.heads);
-  params.heads_per_kv = static_cast<int32_t>(problem.heads_per_kv());
+  params.heads = Divisor::of(static_cast<int32_t>(problem.heads));
+  params.heads_per_kv = Divisor::of(static_cast<int32_t>(problem.heads_per_kv()));
   params.causal_offset = static_cast<int32_t>(problem.causal_offset);
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
   params.q_blocks = selection.q_blocks;
   params.q_origin = selection.q_origin;
   params.batch_heads = selection.batch_heads;
-  params.section_heads = selection.section_heads;
+  const int32_t section_heads = selection.section_heads, last_heads = selection.batch_heads % section_heads;
+  params.section_heads = Divisor::of(section_heads);
+  params.section_tiles = Divisor::of(section_heads * selection.q_blocks);
+  params.last_heads = Divisor::of(last_heads ? last_heads : section_heads);
   params.split = split;
 }
 

@@ -101,9 +101,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     wgmma_owned(O);
     i++;
 
-    const int64_t lse =
-        tile.batch * p.lse_stride_batch + tile.head * p.lse_stride_head + block_row * p.lse_stride_row;
-    const RowBlock block{.row = block_row, .blocks = blocks, .head = tile.head, .batch = tile.batch, .lse = lse};
+    const RowBlock block{.row = block_row, .blocks = blocks, .head = tile.head, .batch = tile.batch};
     write_tile(O, state, smem, place.slot(), p, block, warpgroup, warp);  // A2.20
     if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_read_0();
     bar_sync(barrier_all, row.threads());      // all stages and slots are free

@@ -80,7 +80,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
   while (blocks != RowBlock::end_of_work) {
     // S holds the scores of the tile's first block for these rows (any values, if they see no block).
     const int warp_row = block_row + 16 * warp;
-    const uint32_t last = i + max(blocks - 1, 0);    // the use of the block visited last, `begin`
+    const uint32_t last = blocks > 0 ? i + blocks - 1 : i;  // the use of the block visited last, `begin`
     auto j = [&] { return begin + int(last - i); };  // the block whose K is in use i
     if (causal || blocks == 0 || crosses_boundary(p, j(), block_row)) mask(S, p, j(), warp_row);
     softmax_first(S, state, c);                // A2.6
@@ -135,6 +135,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     const RowBlock copy = smem.row_block[slot];  // for those who release the slot at once
     const RowBlock& done = o_from_registers ? copy : smem.row_block[slot];
     if constexpr (o_from_registers) release_q(slot);
+    const int parts = __shfl_sync(0xffffffffu, done.parts, 0);  // early, and known to be the same in all lanes
     const uint32_t done_slot = slot, first = blocks > 0 ? i + 1 : i;
     ring.wait_v(first);                        // A2.18
     wgmma_fence();
@@ -154,10 +155,13 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     wgmma_owned(O);
     if (blocks > 0) ring.pass(first, i, true);
     if (l[0] == 0.f || l[1] == 0.f) clear_blind_rows(O, l);
+    const bool complete = parts == 1 || combine(O, state, l, p, done, warp);
+    uint32_t o[d / 4];
+    normalize(o, O, l);
     if constexpr (!o_from_registers) bar_sync(barrier_warpgroup + warpgroup, 128);  // all have read Q for the last time
-    if (done.parts == 1 || combine(O, state, l, p, done, warp)) {
-      if constexpr (o_from_registers) store_o_direct(O, l, p, done, warp);  // A2.20
-      else store_o(O, l, smem, done_slot, p, done, warp);
+    if (complete) {                            // A2.20
+      if constexpr (o_from_registers) store_o_direct(o, p, done, warp);
+      else store_o(o, smem, done_slot, p, done, warp);
       store_lse(state, l, p, done, warp);
     }
     wgmma_wait_group<0>();

@@ -37,8 +37,10 @@ FA3_DEVICE void write_tile(float (&O)[d / 2], const RowState& state, Smem& smem,
                            const RowBlock& block, int warpgroup, int warp) {
   const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
   if (l[0] == 0.f || l[1] == 0.f) clear_blind_rows(O, l);
+  uint32_t o[d / 4];
+  normalize(o, O, l);
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
-  store_o(O, l, smem, slot, p, block, warp);
+  store_o(o, smem, slot, p, block, warp);
   store_lse(state, l, p, block, warp);
 }
 

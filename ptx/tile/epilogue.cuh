@@ -17,28 +17,24 @@ FA3_DEVICE void clear_blind_rows(float (&O)[d / 2], const float (&l)[2]) {
   ptx::wgmma_owned(O);
 }
 
-// A quarter of 16 columns of O, divided by the row sums and rounded: registers 2 g + i hold column pair g of row i.
-FA3_DEVICE void normalize(uint32_t (&x)[4], const float (&O)[d / 2], int k, const float (&inverse)[2]) {
+// O divided by the row sums and rounded, in pairs of columns: 2 g + i is pair g of row i.
+FA3_DEVICE void normalize(uint32_t (&packed)[d / 4], const float (&O)[d / 2], const float (&l)[2]) {
+  const float inverse[2] = {ptx::rcp_approx_ftz(l[0] == 0.f ? 1.f : l[0]), ptx::rcp_approx_ftz(l[1] == 0.f ? 1.f : l[1])};
 #pragma unroll
-  for (int i = 0; i < 4; i++) x[i] = pack(O[8 * k + 2 * i] * inverse[i & 1], O[8 * k + 2 * i + 1] * inverse[i & 1]);
+  for (int i = 0; i < d / 4; i++) packed[i] = pack(O[2 * i] * inverse[i & 1], O[2 * i + 1] * inverse[i & 1]);
 }
-FA3_DEVICE float inverse_sum(float l) { return ptx::rcp_approx_ftz(l == 0.f ? 1.f : l); }
 
-// l: complete row sums. The caller's warpgroup has finished all reads of the slot.
-FA3_DEVICE void store_o(const float (&O)[d / 2], const float (&l)[2], Smem& smem, uint32_t slot, const ForwardParams& p,
-                        const RowBlock& block, int warp) {
+// The caller's warpgroup has finished all reads of the slot.
+FA3_DEVICE void store_o(const uint32_t (&o)[d / 4], Smem& smem, uint32_t slot, const ForwardParams& p, const RowBlock& block,
+                        int warp) {
   using namespace ptx;
   const int lane = threadIdx.x % 32;
   const uint32_t rows = shared_address(&smem.q[slot]) + warp * 16 * slab_row_bytes;
   // stmatrix: lanes 0-15 address the 16 rows of 8 columns, lanes 16-31 the same rows 8 columns on.
   const uint32_t address = rows + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane % 8) << 4);
-  const float inverse[2] = {inverse_sum(l[0]), inverse_sum(l[1])};
 #pragma unroll
-  for (int k = 0; k < d / 16; k++) {
-    uint32_t x[4];
-    normalize(x, O, k, inverse);
-    stmatrix_x4((address ^ k % 4 * 32) + k / 4 * 64 * slab_row_bytes, x[0], x[1], x[2], x[3]);
-  }
+  for (int k = 0; k < d / 16; k++)
+    stmatrix_x4((address ^ k % 4 * 32) + k / 4 * 64 * slab_row_bytes, o[4 * k], o[4 * k + 1], o[4 * k + 2], o[4 * k + 3]);
   fence_proxy_async_shared();
   __syncwarp();
   // Rows past the end are clipped, but a store wholly at negative rows is an illegal instruction.
@@ -53,19 +49,16 @@ FA3_DEVICE void store_o(const float (&O)[d / 2], const float (&l)[2], Smem& smem
 
 // The same from registers. A lane has 2 columns of each group of 8; with its neighbour it swaps until it has 4 of one group
 // in two of each 16 columns, so that a quad writes whole 32-byte sectors.
-FA3_DEVICE void store_o_direct(const float (&O)[d / 2], const float (&l)[2], const ForwardParams& p, const RowBlock& block,
-                               int warp) {
+FA3_DEVICE void store_o_direct(const uint32_t (&o)[d / 4], const ForwardParams& p, const RowBlock& block, int warp) {
   const int lane = threadIdx.x % 32, column = 8 * (lane & 1) + 2 * (lane & 2);
   const bool odd = lane & 1;
   const int first = block.row + 16 * warp + lane / 4;
   uint16_t* to = p.o_data + block.batch * p.o_stride_batch + block.head * p.o_stride_head + first * p.o_stride_row + column;
   uint16_t* to_8 = to + 8 * p.o_stride_row;
   const bool in = first >= 0 && first < p.seqlen_q, in_8 = first + 8 >= 0 && first + 8 < p.seqlen_q;
-  const float inverse[2] = {inverse_sum(l[0]), inverse_sum(l[1])};
 #pragma unroll
   for (int k = 0; k < d / 16; k++) {
-    uint32_t x[4];
-    normalize(x, O, k, inverse);
+    const uint32_t x[4] = {o[4 * k], o[4 * k + 1], o[4 * k + 2], o[4 * k + 3]};
     const uint32_t y = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[2], 1);
     const uint32_t y_8 = __shfl_xor_sync(0xffffffffu, odd ? x[1] : x[3], 1);
     const bool exists = 16 * k + column < p.head_dim;
@@ -74,13 +67,15 @@ FA3_DEVICE void store_o_direct(const float (&O)[d / 2], const float (&l)[2], con
   }
 }
 
-// LSE = m * scale + ln(l), -inf for a row without keys. Lane 4 r writes row r of the warp's 16, lane 4 r + 1 row r + 8.
+// LSE = m ln(2) + ln(l), -inf for a row without keys. Lane 4 r writes row r of the warp's 16, lane 4 r + 1 row r + 8.
 FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const ForwardParams& p, const RowBlock& block, int warp) {
   const int lane = threadIdx.x % 32, i = lane % 4;
   const int within = warp * 16 + lane / 4 + 8 * i, row = block.row + within;
   if (i >= 2 || p.lse == nullptr || row < 0 || row >= p.seqlen_q) return;
+  constexpr float ln_2 = 0.6931471805599453f;
   const float sum = i ? l[1] : l[0], m = i ? state.m[1] : state.m[0];
-  p.lse[block.lse + within * p.lse_stride_row] = sum == 0.f ? -INFINITY : m * p.softmax_scale + __logf(sum);
+  float* to = p.lse + block.batch * p.lse_stride_batch + block.head * p.lse_stride_head + row * p.lse_stride_row;
+  *to = sum == 0.f ? -INFINITY : m * ln_2 + __logf(sum);
 }
 
 }  // namespace fa3

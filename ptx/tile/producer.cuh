@@ -90,9 +90,8 @@ FA3_DEVICE void q_producer(const ForwardParams& p, Smem& smem) {
       const int chunk = causal && t & 1 ? warpgroups - 1 - w : w;
       const int row = first_row(p, tile.q_block) + 64 * chunk;
       const int mine = min(max(key_blocks(p, row) - part.begin, 0), blocks);
-      const int64_t lse = tile.batch * p.lse_stride_batch + tile.head * p.lse_stride_head + row * p.lse_stride_row;
       smem.row_block[slot] = {row, end ? RowBlock::end_of_work : mine, blocks - mine, part.begin, tile.head, tile.batch,
-                              lse, part.number, part.count, part.slot * warpgroups + chunk,
+                              part.number, part.count, part.slot * warpgroups + chunk,
                               (part.tile - p.split.whole_tiles) * warpgroups + chunk};
       if (end || row < 0 || row >= p.seqlen_q) {
         mbarrier_arrive(shared_address(&full));

@@ -19,11 +19,11 @@ struct Tile {
 };
 
 FA3_DEVICE Tile tile_at(const ForwardParams& p, int index) {
-  const int per_section = p.section_heads * p.q_blocks;
-  const int section = index / per_section, within = index - section * per_section;
-  const int heads = min(p.section_heads, p.batch_heads - section * p.section_heads);
+  const int section = index / p.section_tiles, within = index - section * p.section_tiles;
+  const int first_head = section * p.section_heads;
+  const Divisor heads = p.batch_heads - first_head >= p.section_heads ? p.section_heads : p.last_heads;
   const int i = within / heads;
-  const int batch_head = section * p.section_heads + within - i * heads;
+  const int batch_head = first_head + within - i * heads;
   const int batch = batch_head / p.heads;
   return {causal ? p.q_blocks - 1 - i : i, batch_head - batch * p.heads, batch};
 }

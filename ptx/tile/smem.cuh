@@ -14,7 +14,6 @@ struct alignas(16) RowBlock {
   int skipped;  // the part's K/V blocks behind those, which come before them in the ring
   int begin;    // the part's first K/V block
   int head, batch;
-  int64_t lse;  // offset of the first row in lse
   int part, parts;
   int partial;  // in units of a warpgroup's partial result: where that of part 0 lies; `warpgroups` on, that of part 1
   int ticket;

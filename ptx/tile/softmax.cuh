@@ -8,7 +8,7 @@ namespace fa3 {
 
 // State of a thread's two rows. c = softmax_scale * log2(e).
 struct RowState {
-  float m[2];  // reference, in units of S
+  float m[2];  // reference, times c: in units of log2
   float l[2];  // this thread's part of the row sum; the quad's parts are added once, at the end
 };
 
@@ -36,24 +36,23 @@ FA3_DEVICE void row_max(const float (&S)[Bc / 2], float (&max)[2]) {
   max[1] = quad_max(fmaxf(t[2], t[3]));
 }
 
-// S = exp2((S - m) c), sum = this thread's part of the row sums
+// S = exp2(S c - m), sum = this thread's part of the row sums. One chain of additions a row: the exponentials come no faster,
+// and ptxas begins with the first of them after 6 multiplications rather than 10 or 17, as with more chains (1% at d 64).
 FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&sum)[2], float c) {
-  const float mc[2] = {m[0] * c, m[1] * c};
-  float t[4];
 #pragma unroll
   for (int i = 0; i < Bc / 2; i++) {
-    S[i] = ptx::ex2_approx_ftz(fmaf(S[i], c, -mc[i >> 1 & 1]));
-    t[i & 3] = i < 4 ? S[i] : t[i & 3] + S[i];
+    S[i] = ptx::ex2_approx_ftz(fmaf(S[i], c, -m[i >> 1 & 1]));
+    float& row_sum = sum[i >> 1 & 1];
+    row_sum = i < 4 && i % 2 == 0 ? S[i] : row_sum + S[i];
   }
-  sum[0] = t[0] + t[1];
-  sum[1] = t[2] + t[3];
 }
 
 // The first block of a row: m is its maximum.
 FA3_DEVICE void softmax_first(float (&S)[Bc / 2], RowState& state, float c) {
-  row_max(S, state.m);
-  state.m[0] = fmaxf(state.m[0], lowest_m);
-  state.m[1] = fmaxf(state.m[1], lowest_m);
+  float max[2];
+  row_max(S, max);
+  state.m[0] = fmaxf(max[0] * c, lowest_m);
+  state.m[1] = fmaxf(max[1] * c, lowest_m);
   exponentiate(S, state.m, state.l, c);
 }
 
@@ -63,8 +62,8 @@ FA3_DEVICE void softmax_online(float (&S)[Bc / 2], RowState& state, float (&alph
   row_max(S, max);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    const float m = fmaxf(state.m[i], max[i]);
-    alpha[i] = ptx::ex2_approx_ftz((state.m[i] - m) * c);
+    const float m = fmaxf(state.m[i], max[i] * c);
+    alpha[i] = ptx::ex2_approx_ftz(state.m[i] - m);
     state.m[i] = m;
   }
   exponentiate(S, state.m, sum, c);

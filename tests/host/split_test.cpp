@@ -55,7 +55,7 @@ int blocks_of(const Planned& made, int tile) {
   const int Br = made.variant->Br, Bc = made.variant->Bc;
   if (!made.variant->causal()) return std::max(1, (f.seqlen_k + Bc - 1) / Bc);
   const int per_section = f.section_heads * f.q_blocks, section = tile / per_section;
-  const int heads = std::min(f.section_heads, f.batch_heads - section * f.section_heads);
+  const int heads = std::min<int>(f.section_heads, f.batch_heads - section * f.section_heads);
   const int q_block = f.q_blocks - 1 - (tile - section * per_section) / heads;
   const int64_t rows = std::min(f.q_origin + (q_block + 1) * Br, f.seqlen_q);
   const int64_t keys = std::min<int64_t>(f.seqlen_k, rows + f.causal_offset);

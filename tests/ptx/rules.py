@@ -106,7 +106,7 @@ DIRECTIONS = (
     ("ptx/isa/", ("ptx/isa/",)),
     ("ptx/tile/", ("ptx/isa/", "ptx/tile/", "ptx/params.h", "ptx/variant.h")),
     ("ptx/kernels/", ("ptx/kernels/", "ptx/isa/", "ptx/tile/", "ptx/params.h", "ptx/variant.h")),
-    ("ptx/params.h", ("ptx/split.h",)),
+    ("ptx/params.h", ("ptx/divisor.h", "ptx/split.h")),
     ("ptx/variant.h", ("ptx/variants.def",)),
     ("ptx/", ()),
     ("src/", ("src/", "include/", "ptx/params.h", "ptx/variant.h")),
