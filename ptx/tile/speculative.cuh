@@ -1,5 +1,5 @@
 // Softmax without maxima. m is a reference, not necessarily the row maximum: any m gives the same O and LSE as long as
-// P = exp2((S - m) c) neither overflows nor vanishes, because P, l and O all use the same one. The main loop uses that to do
+// P = exp2(S c - m) neither overflows nor vanishes, because P, l and O all use the same one. The main loop uses that to do
 // without maxima: it computes P against the old m, and the row sums, needed anyway, tell afterwards whether that was sound,
 // since a sum of positive numbers bounds the largest. If not (rare), S is computed again from Q and K, still in shared
 // memory, and the block takes the ordinary online path. That saves a third of the instructions, and the branch behind the
@@ -8,7 +8,8 @@
 // "Sound" is stricter than safe from overflow: P is rounded to 16 bits, l is not. Where one key dominates a row, its P should
 // be 1, which rounds exactly, or O would be off by the rounding of that P. So m moves up as soon as a lane's sum exceeds
 // four times what the whole row had when its bound was set, and in any case at half of what fp16 can hold. In the block on a
-// causal diagonal a row may have had too few keys for that to mean anything, so there the bound is set one block later.
+// causal diagonal a row may have had too few keys for that to mean anything, so there the bound is set one block later, by
+// which time m has moved up to any P that weighs more than all the rest.
 #pragma once
 #include "../isa/matrix.cuh"
 #include "softmax.cuh"
@@ -29,6 +30,18 @@ FA3_DEVICE void set_bound(Bound& bound, const RowState& state) {
 FA3_DEVICE void first_bound(Bound& bound, const RowState& state) {
   if constexpr (causal) bound.sum[0] = bound.sum[1] = 0.f;
   else set_bound(bound, state);
+}
+
+// Does one of this thread's P weigh more than all else that its row has seen so far? sum: of P.
+FA3_DEVICE bool peaked(const float (&P)[Bc / 2], const RowState& state, const float (&sum)[2]) {
+  int max[2] = {0, 0};  // bits of numbers that are not negative, which are ordered as integers are
+#pragma unroll
+  for (int i = 0; i < Bc / 2; i += 4) {
+    max[0] = __vimax3_s32(max[0], __float_as_int(P[i]), __float_as_int(P[i + 1]));
+    max[1] = __vimax3_s32(max[1], __float_as_int(P[i + 2]), __float_as_int(P[i + 3]));
+  }
+  const float row_sum[2] = {quad_sum(state.l[0] + sum[0]), quad_sum(state.l[1] + sum[1])};
+  return (2.f * __int_as_float(max[0]) > row_sum[0]) | (2.f * __int_as_float(max[1]) > row_sum[1]);
 }
 
 // S = Q K^T for the warp's 16 rows, with mma.sync: the accumulator layout is the same as wgmma's.
@@ -70,7 +83,7 @@ FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, Bound& 
   exponentiate(S, state.m, sum, c);
   if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1]))) {
     const bool set = !causal || __any_sync(0xffffffffu, fmaxf(bound.sum[0], bound.sum[1]) > 0.f);
-    if (set || __any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) > unset_bound)) {
+    if (set || __any_sync(0xffffffffu, (fmaxf(sum[0], sum[1]) > unset_bound) | peaked(S, state, sum))) {
       recompute_scores(S, q, k, warp);
       softmax_online(S, state, alpha, c);
       set_bound(bound, state);

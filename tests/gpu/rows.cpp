@@ -115,6 +115,12 @@ void patterns(const Variant& variant) {
     p.pattern = Pattern(i);
     run(p, variant);
   }
+  for (int i = 0; i < 6; ++i) {  // nearly all rows meet their spike after a first block of nine keys
+    Problem p = plain_problem(variant, 2, 300, variant.Bc + 9, 2, 2, seed_for(variant, 3100 + i));
+    p.pattern = Pattern::spikes;
+    if (variant.causal()) p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
+    run(p, variant);
+  }
   if (variant.causal() || variant.dtype != Dtype::fp16) return;
   Problem p = plain_problem(variant, 1, 64, 131072, 1, 1, seed_for(variant, 3000 + pattern_count));
   p.pattern = Pattern::sink;  // the sums have to grow
