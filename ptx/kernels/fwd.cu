@@ -37,10 +37,10 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
   Bound bound;
 
   // Descriptors of slot and stage 0; the others follow at fixed distances.
-  const uint64_t q_desc = q_descriptor(smem, 0), k_desc = k_descriptor(smem, 0), v_desc = v_descriptor(smem, 0);
+  const uint64_t q_desc = q_descriptor(smem, 0), k_desc = k_descriptor(smem, 0);
   auto q_at = [&](uint32_t slot) { return q_desc + uint64_t(slot) * descriptor_units(row.q_slot_bytes()); };
   auto k_at = [&](uint32_t i) { return k_desc + uint64_t(KvRing::index(i)) * descriptor_units(row.stage_bytes()); };
-  auto v_at = [&](uint32_t i) { return v_desc + uint64_t(KvRing::index(i)) * descriptor_units(row.stage_bytes()); };
+  auto v_at = [&](uint32_t i) { return k_at(i) + k_to_v; };
 
   auto stage = [&](uint32_t i) -> Stage& { return smem.stage[KvRing::index(i)]; };
 

@@ -69,9 +69,7 @@ struct Place {
   FA3_DEVICE uint64_t k(uint32_t i) const {
     return k_descriptor(smem, 0) + uint64_t(KvRing::index(i)) * descriptor_units(row.stage_bytes());
   }
-  FA3_DEVICE uint64_t v(uint32_t i) const {
-    return v_descriptor(smem, 0) + uint64_t(KvRing::index(i)) * descriptor_units(row.stage_bytes());
-  }
+  FA3_DEVICE uint64_t v(uint32_t i) const { return k(i) + k_to_v; }
 
   // O and LSE of the tile; then its slot is free.
   FA3_DEVICE void finish(float (&O)[d / 2], const RowState& state, const ForwardParams& p) {

@@ -18,10 +18,10 @@ constexpr uint32_t descriptor_units(uint32_t bytes) { return bytes >> 4; }
 // Q and K: K-major, 8-row groups 1024 bytes apart; the leading offset is not used with this swizzle.
 FA3_DEVICE uint64_t q_descriptor(const Smem& smem, uint32_t slot) { return descriptor(&smem.q[slot], 16, 1024); }
 FA3_DEVICE uint64_t k_descriptor(const Smem& smem, uint32_t stage) { return descriptor(&smem.stage[stage].k, 16, 1024); }
-// V: n (the head dimension) is contiguous. 64-column slabs are the leading offset apart, 8 keys the stride offset.
-FA3_DEVICE uint64_t v_descriptor(const Smem& smem, uint32_t stage) {
-  return descriptor(&smem.stage[stage].v, Bc * slab_row_bytes, 1024);
-}
+// From a stage's K to its V, which lies behind it. V's n (the head dimension) is contiguous: 64-column slabs are the leading
+// offset apart, 8 keys the stride offset. Added to K's, because a descriptor of its own is computed anew in every iteration.
+inline constexpr uint64_t k_to_v = descriptor_units(row.kv_tile_bytes()) + (uint64_t(Bc * slab_row_bytes - 16 >> 4) << 16);
+static_assert(offsetof(Stage, v) == row.kv_tile_bytes());
 
 // S = Q K^T: d/16 wgmmas of m64 n=Bc k16.
 FA3_DEVICE void issue_qk(float (&S)[Bc / 2], uint64_t q, uint64_t k) {

@@ -29,8 +29,8 @@ std::vector<Problem> split_problems(const Variant& variant) {
   add(2 * Br + 33, 29 * Bc + 1, 3, 3).head_dim = variant.d - 8;
   add(70, 3000, 6, 1).head_dim = smallest_head_dim(variant);
   add(2, 91 * Bc, 100, 4);             // fewer tiles than multiprocessors, but more than half as many
-  add(3, 61 * Bc + 9, 200, 200);       // a full wave, and 68 tiles in equal units
-  add(5, 64 * Bc, 139, 139);           // a full wave, and 7 tiles of many parts
+  add(3, 61 * Bc + 9, 200, 2);         // a full wave, and 68 tiles in equal units
+  add(5, 64 * Bc, 139, 1);             // a full wave, and 7 tiles of many parts
   add(1150, 1100, 1, 1);               // with a mask: rows that see no key, alone in their warp or beside others
   add(1100, 1150, 2, 1);
   if (variant.causal()) {
