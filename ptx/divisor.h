@@ -1,8 +1,8 @@
-// Division of non-negative numbers by one that is known before the launch, as a product: the machine has no integer division,
-// and a tile's coordinates take three in a row. Plain C++, read by both sides.
+// Division of non-negative numbers by one that is known before the launch, as a product: the machine has no integer
+// division, and a tile's coordinates take three in a row. Plain C++, read by both sides.
 //
-// For n < 2^31 and s = ceil(log2 d), m = ceil(2^(31 + s) / d): m d exceeds 2^(31 + s) by less than d <= 2^s, so n m / 2^(31 + s)
-// exceeds n / d by less than n / 2^31 / d < 1 / d, and its floor is that of n / d.
+// With s = ceil(log2 d) and m = ceil(2^(31 + s) / d), m d exceeds 2^(31 + s) by less than d <= 2^s. So for n < 2^31
+// n m / 2^(31 + s) exceeds n / d by less than n / 2^31 / d < 1 / d, and its floor is that of n / d.
 #pragma once
 #include <cstdint>
 

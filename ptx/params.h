@@ -2,7 +2,6 @@
 #pragma once
 #include <cstdint>
 
-#include "divisor.h"
 #include "split.h"
 
 namespace fa3 {

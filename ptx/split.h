@@ -11,6 +11,8 @@
 #pragma once
 #include <cstdint>
 
+#include "divisor.h"
+
 namespace fa3 {
 
 // K/V blocks [begin, end) of a tile.
@@ -24,8 +26,8 @@ struct Part {
 struct Split {
   int32_t whole_tiles;  // the first tiles of the problem
   int32_t tiles;        // the others, which are split
-  int32_t stride;
-  int32_t unit_blocks;
+  Divisor stride;
+  Divisor unit_blocks;
   int32_t units;        // that the line makes
 
   constexpr int items() const { return whole_tiles + units; }

@@ -107,7 +107,7 @@ Plan plan_causal(const Problem& problem, const Selection& selection, int64_t G, 
 }  // namespace
 
 Split plan_split(const Problem& problem, const Selection& selection, int multiprocessors) {
-  const Split whole{selection.tiles, 0, 1, 1, 0};
+  const Split whole{selection.tiles, 0, Divisor::of(1), Divisor::of(1), 0};
   if (problem.empty() || !selection.variant().splits()) return whole;
   int64_t unsplit = 0;
   const Plan plan = problem.causal ? plan_causal(problem, selection, multiprocessors, unsplit)
@@ -117,7 +117,7 @@ Split plan_split(const Problem& problem, const Selection& selection, int multipr
   if (plan.split_tiles == 0 || plan.cost * 80 > unsplit * 79 || line > INT32_MAX - selection.tiles - plan.unit_blocks)
     return whole;
   return {static_cast<int32_t>(selection.tiles - plan.split_tiles), static_cast<int32_t>(plan.split_tiles),
-          static_cast<int32_t>(plan.stride), static_cast<int32_t>(plan.unit_blocks),
+          Divisor::of(static_cast<int32_t>(plan.stride)), Divisor::of(static_cast<int32_t>(plan.unit_blocks)),
           static_cast<int32_t>(divide_up(line, plan.unit_blocks))};
 }
 

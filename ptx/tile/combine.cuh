@@ -53,8 +53,7 @@ FA3_DEVICE bool combine(float (&O)[d / 2], RowState& state, float (&l)[2], const
     const float4 sums = next;
     if (part + 1 < parts) next = __ldcg(&partial(part + 1).sums[lane]);
     if (!__any_sync(all, (sums.z != 0.f) | (sums.w != 0.f))) continue;
-    const float weight[2] = {ptx::ex2_approx_ftz(sums.x - m[0]),
-                             ptx::ex2_approx_ftz(sums.y - m[1])};
+    const float weight[2] = {ptx::ex2_approx_ftz(sums.x - m[0]), ptx::ex2_approx_ftz(sums.y - m[1])};
     l[0] = fmaf(weight[0], sums.z, l[0]);
     l[1] = fmaf(weight[1], sums.w, l[1]);
 #pragma unroll
