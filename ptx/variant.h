@@ -54,6 +54,12 @@ struct Variant {
   // The slot that O has left is given back after the next tile's first softmax: TMA has read it by then. Measured at d 128:
   // +1.5% at 512, +0.3% on average; at d 64 -0.4%, so there the warp waits for TMA at once.
   constexpr bool releases_q_late() const { return kernel == Kernel::fwd && !o_from_registers() && d == 128; }
+  // In a tile's first block, the groups of 16 keys beyond the causal diagonal are left out of the softmax. Measured: d 64 +1.3%
+  // at 512 and 1024; at d 128 and 256, where the tensor cores are the limit, nothing or -0.2%.
+  constexpr bool skips_masked_groups() const { return kernel == Kernel::fwd && causal() && d == 64; }
+  // The next tile is taken, and its Q sent for, one or two K/V blocks before this tile's last. With a ring of two stages Q
+  // would come late otherwise (d 256 +1% at 512 to 2048); with more, the producer is ahead by itself.
+  constexpr bool takes_early() const { return split_stage(); }
   // A warp's partial result of 16 rows: O in float32, and m and l for each lane's two rows (tile/combine.cuh).
   constexpr int partial_bytes() const { return 16 * d * 4 + 32 * 16; }
   static constexpr int barrier_bytes = 1024;  // mbarriers and tile descriptions, at the end

@@ -31,7 +31,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
   const float c = p.softmax_scale_log2;
   const bool one_lane = threadIdx.x % 32 == 0;
 
-  float S[Bc / 2], O[d / 2], alpha[2] = {1.f, 1.f};
+  float S[Bc / 2], O[d / 2];
   uint32_t P[Bc / 4];
   RowState state;
   Bound bound;
@@ -82,8 +82,12 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     const int warp_row = block_row + 16 * warp;
     const uint32_t last = blocks > 0 ? i + blocks - 1 : i;  // the use of the block visited last, `begin`
     auto j = [&] { return begin + int(last - i); };  // the block whose K is in use i
-    if (causal || blocks == 0 || crosses_boundary(p, j(), block_row)) mask(S, p, j(), warp_row);
-    softmax_first(S, state, c);                // A2.6
+    if constexpr (row.skips_masked_groups()) {
+      softmax_first(S, state, c, mask_diagonal(S, p, j(), warp_row));
+    } else {
+      if (causal || blocks == 0 || crosses_boundary(p, j(), block_row)) mask(S, p, j(), warp_row);
+      softmax_first(S, state, c);              // A2.6
+    }
     first_bound(bound, state);
     if (blocks > 0) ring.release_k(i, true);  // A2.5
     convert(S, P);
@@ -107,6 +111,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       wgmma_wait_group<1>();                   // A2.12
       wgmma_owned(S);
       bool rescale = true;
+      float alpha[2];
       if constexpr (masked) {                  // A2.13
         mask(S, p, j(), warp_row);
         softmax_online(S, state, alpha, c);

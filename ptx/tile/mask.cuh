@@ -17,8 +17,9 @@ FA3_DEVICE int plain_blocks(const ForwardParams& p, int row) {
   return keys / Bc;
 }
 
-// S[row][column] = -inf where the key does not exist or lies beyond the diagonal. warp_row: first of the warp's 16 rows.
-FA3_DEVICE void mask(float (&S)[Bc / 2], const ForwardParams& p, int j, int warp_row) {
+// S[row][column] = -inf where the key does not exist or lies beyond the diagonal, in the groups of 16 keys from `begin` on and
+// before `end`. warp_row: first of the warp's 16 rows.
+FA3_DEVICE void mask(float (&S)[Bc / 2], const ForwardParams& p, int j, int warp_row, int begin = 0, int end = Bc / 16) {
   const int lane = threadIdx.x % 32;
   const int column = j * Bc + 2 * (lane & 3);  // of S[0]
   int visible[2] = {p.seqlen_k - column, p.seqlen_k - column};
@@ -28,8 +29,23 @@ FA3_DEVICE void mask(float (&S)[Bc / 2], const ForwardParams& p, int j, int warp
     visible[1] = min(visible[1], diagonal + 8);
   }
 #pragma unroll
-  for (int i = 0; i < Bc / 2; i++)
-    if (8 * (i >> 2) + (i & 1) >= visible[i >> 1 & 1]) S[i] = -INFINITY;
+  for (int g = 0; g < Bc / 16; g++)
+    if (g >= begin && g < end)
+#pragma unroll
+      for (int i = 8 * g; i < 8 * g + 8; i++)
+        if ((i >> 2) * 8 + (i & 1) >= visible[i >> 1 & 1]) S[i] = -INFINITY;
+}
+
+// The same without the groups that all 16 rows see and those that none of them sees; returns where the latter begin, 1 at
+// least.
+FA3_DEVICE int mask_diagonal(float (&S)[Bc / 2], const ForwardParams& p, int j, int warp_row) {
+  const int first_sees = min(p.seqlen_k, warp_row + p.causal_offset + 1) - j * Bc;  // keys of the block
+  const int last_sees = min(p.seqlen_k, warp_row + p.causal_offset + 16) - j * Bc;
+  // Shuffled, so that the branches are uniform.
+  const int begin = __shfl_sync(0xffffffffu, first_sees >> 4, 0);
+  const int end = __shfl_sync(0xffffffffu, min(max(last_sees + 15 >> 4, 1), Bc / 16), 0);
+  mask(S, p, j, warp_row, begin, end);
+  return end;
 }
 
 }  // namespace fa3

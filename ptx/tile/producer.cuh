@@ -26,17 +26,25 @@ FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
   int v_row = -1, v_head = 0, v_batch = 0;             // V still to be loaded: that of the block before
   auto load_v = [&](Stage& stage, uint64_t& full) { load_rows(stage.v, Bc, p.v, full, v_row, v_head, v_batch); };
 
-  for (uint32_t t = 0;; t++) {
+  uint32_t mails = 0;
+  auto take = [&] {  // and tells the Q producer
     const int place = claims.take();
-    wait(smem.empty_mail, t & 1 ^ 1);
+    wait(smem.empty_mail, mails & 1 ^ 1);
     smem.mail = place;
     mbarrier_arrive(shared_address(&smem.full_mail));
+    mails++;
+    return place;
+  };
+
+  for (int place = Claims::none, next = Claims::none;; place = next) {
+    if (!row.takes_early() || mails == 0) place = take();
     if (place == Claims::none) break;
 
     const auto [tile, part] = item_at(p, place);
     const int kv_head = tile.head / p.heads_per_kv;
     // Late, so that a tile goes to the block that is ready for it; but early enough for its Q to come in time.
-    const int ask_at = min(part.end - 1, part.begin + (row.stages <= 2 ? 2 : 0));
+    const int blocks = part.end - part.begin, ahead = row.takes_early() ? min(max(blocks / 4, 2), 4) : 0;
+    const int ask_at = min(part.end - 1, part.begin + ahead), take_at = part.begin + min(blocks / 8, 2);
     for (int j = part.end - 1; j >= part.begin; j--, i++) {
       if (j == ask_at) claims.ask(place);
       const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
@@ -58,6 +66,7 @@ FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
         load_v(stage, smem.full_k[s]);
       }
       v_row = j * Bc, v_head = kv_head, v_batch = tile.batch;
+      if (row.takes_early() && j == take_at) next = take();
     }
   }
   if (row.splits() && v_row < 0) return;  // there was no work left

@@ -27,6 +27,8 @@ FA3_DEVICE void wait(const uint64_t& barrier, uint32_t parity) {
 // one that went on to a later use of a stage could mistake the end of an earlier phase for the one it waits for.
 struct KvRing {
   Smem& smem;
+  // 31 in lane 0, which releases for its warp. By a shuffle, as ptxas reads the thread's number anew in the main loop if it can.
+  int partner = __shfl_xor_sync(0xffffffffu, threadIdx.x % 32, 31);
 
   static FA3_DEVICE uint32_t index(uint32_t i) { return i % row.stages; }
   static FA3_DEVICE uint32_t parity(uint32_t i) { return i / row.stages & 1; }
@@ -57,8 +59,8 @@ struct KvRing {
   }
 
  private:
-  static FA3_DEVICE void arrive(uint64_t& barrier) {
-    ptx::mbarrier_arrive_if(ptx::shared_address(&barrier), threadIdx.x % 32 == 0);
+  FA3_DEVICE void arrive(uint64_t& barrier) const {
+    ptx::mbarrier_arrive_if(ptx::shared_address(&barrier), partner == 31);
   }
 };
 

@@ -27,33 +27,48 @@ FA3_DEVICE float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
+// Some functions below take how many groups of 16 keys, from the first on, the warp's rows see anything of, and leave the
+// others out (Variant::skips_masked_groups).
+inline constexpr int all_groups = Bc / 16;
+
 // rowmax(S)
-FA3_DEVICE void row_max(const float (&S)[Bc / 2], float (&max)[2]) {
+FA3_DEVICE void row_max(const float (&S)[Bc / 2], float (&max)[2], int groups = all_groups) {
   float t[4] = {S[0], S[1], S[2], S[3]};  // two chains a row
 #pragma unroll
-  for (int i = 4; i < Bc / 2; i++) t[i & 3] = fmaxf(t[i & 3], S[i]);
+  for (int g = 0; g < all_groups; g++)
+    if (g < groups)
+#pragma unroll
+      for (int i = g == 0 ? 4 : 8 * g; i < 8 * g + 8; i++) t[i & 3] = fmaxf(t[i & 3], S[i]);
   max[0] = quad_max(fmaxf(t[0], t[1]));
   max[1] = quad_max(fmaxf(t[2], t[3]));
 }
 
 // S = exp2(S c - m), sum = this thread's part of the row sums. One chain of additions a row: the exponentials come no faster,
 // and ptxas begins with the first of them after 6 multiplications rather than 10 or 17, as with more chains (1% at d 64).
-FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&sum)[2], float c) {
+FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&sum)[2], float c, int groups = all_groups) {
 #pragma unroll
-  for (int i = 0; i < Bc / 2; i++) {
-    S[i] = ptx::ex2_approx_ftz(fmaf(S[i], c, -m[i >> 1 & 1]));
-    float& row_sum = sum[i >> 1 & 1];
-    row_sum = i < 4 && i % 2 == 0 ? S[i] : row_sum + S[i];
+  for (int g = 0; g < all_groups; g++) {
+    if (g < groups) {
+#pragma unroll
+      for (int i = 8 * g; i < 8 * g + 8; i++) {
+        S[i] = ptx::ex2_approx_ftz(fmaf(S[i], c, -m[i >> 1 & 1]));
+        float& row_sum = sum[i >> 1 & 1];
+        row_sum = i < 4 && i % 2 == 0 ? S[i] : row_sum + S[i];
+      }
+    } else {
+#pragma unroll
+      for (int i = 8 * g; i < 8 * g + 8; i++) S[i] = ptx::mov_f32(0.f);  // plain zeros are set before the branch, in other registers
+    }
   }
 }
 
 // The first block of a row: m is its maximum.
-FA3_DEVICE void softmax_first(float (&S)[Bc / 2], RowState& state, float c) {
+FA3_DEVICE void softmax_first(float (&S)[Bc / 2], RowState& state, float c, int groups = all_groups) {
   float max[2];
-  row_max(S, max);
+  row_max(S, max, groups);
   state.m[0] = fmaxf(max[0] * c, lowest_m);
   state.m[1] = fmaxf(max[1] * c, lowest_m);
-  exponentiate(S, state.m, state.l, c);
+  exponentiate(S, state.m, state.l, c, groups);
 }
 
 // Any later block, with the maximum of all blocks so far as m. O is to be multiplied by alpha.

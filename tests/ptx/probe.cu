@@ -39,6 +39,7 @@ PROBE(st_release_gpu_u64)(unsigned long long* addr, unsigned long long value) { 
 PROBE(griddepcontrol_wait)() { griddepcontrol_wait(); }
 PROBE(griddepcontrol_launch_dependents)() { griddepcontrol_launch_dependents(); }
 
+PROBE(mov_f32)(float x, float* out) { *out = mov_f32(x); }
 PROBE(ex2_approx_ftz)(float x, float* out) { *out = ex2_approx_ftz(x); }
 PROBE(lg2_approx_ftz)(float x, float* out) { *out = lg2_approx_ftz(x); }
 PROBE(rcp_approx_ftz)(float x, float* out) { *out = rcp_approx_ftz(x); }
