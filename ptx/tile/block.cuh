@@ -14,7 +14,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
 FA3_DEVICE Smem& set_up(const ForwardParams& p, int warp) {
   extern __shared__ __align__(1024) unsigned char shared[];
   Smem& smem = *reinterpret_cast<Smem*>(shared);
-  if (warp == 0) init_barriers(smem);
+  init_barriers(smem, warp);
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.o}) ptx::prefetch_tensormap(map);
   ptx::bar_sync(barrier_all, row.threads());

@@ -32,10 +32,11 @@ struct alignas(1024) Smem {
   uint16_t q[row.q_slots][64 * d];  // after the tile's last QK, a slot stages the tile's O
   Stage stage[row.stages];
 
-  uint64_t full_k[row.stages], empty_k[row.stages];  // without split_stage: of the whole stage
-  uint64_t full_v[row.stages], empty_v[row.stages];  // used only with split_stage
-  uint64_t full_q[2 * warpgroups], empty_q[row.q_slots];
-  uint64_t full_mail, empty_mail;
+  // Barriers, in the order of init_barriers: filled by one thread, released by warps, released by threads.
+  uint64_t full_k[row.stages];  // without split_stage: of the whole stage
+  uint64_t full_v[split_stage ? row.stages : 1], full_q[2 * warpgroups], full_mail, empty_mail;
+  uint64_t empty_k[row.stages], empty_v[split_stage ? row.stages : 1];
+  uint64_t empty_q[row.q_slots];
   int mail;  // the place (split.h) whose Q comes next, from the K/V producer to the Q producer
   RowBlock row_block[row.q_slots];
 };
@@ -43,24 +44,19 @@ static_assert(sizeof(Smem) <= row.smem_bytes(), "variant.h reserves too little s
 
 enum NamedBarrier { barrier_all = 0, barrier_warpgroup = 1, barrier_turn = 5 };  // + i: of warpgroup i
 
-// Called by one warp, before a barrier of the whole block. Each lane takes a share: one thread alone needs half a microsecond.
-FA3_DEVICE void init_barriers(Smem& smem) {
-  using namespace ptx;
-  const int lane = threadIdx.x % 32;
-  auto init = [](uint64_t& barrier, int arrivals) { mbarrier_init(shared_address(&barrier), arrivals); };
-  if (lane < row.stages) {
-    init(smem.full_k[lane], 1);
-    init(smem.empty_k[lane], warpgroups * 4);  // every consumer warp
-    init(smem.full_v[lane], 1);
-    init(smem.empty_v[lane], warpgroups * 4);
+// Called by all warps, before a barrier of the whole block: each takes a share, because an initialisation takes some 30 clocks
+// and ptxas makes lanes do theirs one by one.
+FA3_DEVICE void init_barriers(Smem& smem, int warp) {
+  constexpr auto index = [](size_t offset) { return int(offset - offsetof(Smem, full_k)) / 8; };
+  constexpr int kv = index(offsetof(Smem, empty_k)), q = index(offsetof(Smem, empty_q)), end = q + row.q_slots;
+  if (threadIdx.x != 32 * warp) return;  // (% 32 would take a register throughout the kernel)
+  for (int i = warp; i < end; i += row.threads() / 32) {
+    // Full ones are filled by one thread, K and V released by every consumer warp, Q by every thread of the warpgroup, as all
+    // have read the slot's RowBlock.
+    const int arrivals = i < kv ? 1 : i < q ? warpgroups * 4 : 128;
+    ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);
   }
-  if (lane < 2 * warpgroups) init(smem.full_q[lane], 1);
-  if (lane < row.q_slots) init(smem.empty_q[lane], 128);  // every thread of the warpgroup: all read its RowBlock
-  if (lane == 0) {
-    init(smem.full_mail, 1);
-    init(smem.empty_mail, 1);
-  }
-  fence_mbarrier_init();
+  ptx::fence_mbarrier_init();
 }
 
 }  // namespace fa3
