@@ -111,7 +111,7 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       wgmma_wait_group<1>();                   // A2.12
       wgmma_owned(S);
       bool rescale = true;
-      float alpha[2];
+      float alpha[2];  // if rescale
       if constexpr (masked) {                  // A2.13
         mask(S, p, j(), warp_row);
         softmax_online(S, state, alpha, c);

@@ -2,8 +2,9 @@
 """libfa3.so beside whatever peers this Python can import, on the same GPU, interleaved point by point in one process.
 
 Protocol (as fa3-bench): inputs N(0,1) in (batch, seqlen, heads, head_dim), 100 ms idle, 5 warm-ups, 30 runs each with
-its own pair of CUDA events queued without host waits, median. FLOPs: 4 N^2 d H B, half if causal. Every peer's output
-is compared with the library's before anything is timed. With several passes, the peers' order rotates and a point's
+its own pair of CUDA events queued without host waits, median. FLOPs: 4 N^2 d H B, half if causal. Before the warm-ups
+the GPU spins for some milliseconds, so that peers whose calls take the host long are queued by then, too. Every peer's
+output is compared with the library's before anything is timed. With several passes, the peers' order rotates and a point's
 figure is the median of the passes' medians. Calls so slow that their runs would exceed --point-ms run fewer times, at
 least 5; that bounds what slow peers and very long sequences take.
 
@@ -12,8 +13,8 @@ fa4 (flash-attn-4), triton (triton_attention.py beside this file), standard (mat
 with the scores in memory; refused where they would not fit), cublas (a matrix product of the point's FLOPs: a ceiling,
 not attention).
 
-Point sets: grid (the paper's, or as the options say) and extra (grouped heads, odd lengths, long contexts, few heads,
-the paper's ablation point).
+Point sets: grid (the paper's, or as the options say), fp16 (its points at d 128 in fp16) and extra (grouped heads, odd
+lengths, long contexts, few heads, the paper's ablation point).
 """
 
 import argparse
@@ -223,7 +224,7 @@ def runs(ms, options):
 
 
 def time_call(call, options):
-    """Median and minimum in milliseconds on the GPU, and what one call took on the host."""
+    """Median and minimum in milliseconds on the GPU, and what one call took on the host, head start deducted."""
     import torch
 
     def events(count):
@@ -239,14 +240,14 @@ def time_call(call, options):
     time.sleep(options.idle_ms / 1000)
     if options.head_start_ms:
         torch.cuda._sleep(int(options.head_start_ms * 2e6))  # cycles of about 2 GHz
+    began = time.perf_counter()
     for _ in range(warmups):
         call()
-    began = time.perf_counter()
     for start, stop in pairs:
         start.record()
         call()
         stop.record()
-    host = (time.perf_counter() - began) * 1e3 / reps
+    host = ((time.perf_counter() - began) * 1e3 - options.head_start_ms) / (warmups + reps)
     torch.cuda.synchronize()
     times = [start.elapsed_time(stop) for start, stop in pairs]
     return statistics.median(times), min(times), host
@@ -349,7 +350,7 @@ def print_row(row, names, options):
         if note != "not supported":
             print(f"    {name}: {note}", flush=True)
     for name, host in row.host_bound.items():
-        print(f"    {name}: bound by the host, {host:.3f} ms a call (--head-start-ms helps)", flush=True)
+        print(f"    {name}: bound by the host, {host:.3f} ms a call (a longer --head-start-ms helps)", flush=True)
 
 
 def print_means(rows, names):
@@ -427,8 +428,8 @@ def parse(arguments):
     parser.add_argument("--library", help="libfa3.so (default: FA3_LIBRARY, or the newest build)")
     parser.add_argument("--peers", type=words, default=list(PEERS), help=f"of {','.join(PEERS)} (default: all)")
     parser.add_argument("--dtype", type=words, default=["bf16"], help="of bf16,fp16 (default: bf16)")
-    parser.add_argument("--set", choices=SETS, default="grid", help="the points (default: grid)")
-    group = parser.add_argument_group("points of the grid (--set extra has its own)")
+    parser.add_argument("--set", type=words, default=["grid"], help=f"of {','.join(SETS)} (default: grid)")
+    group = parser.add_argument_group("points of the grid (the other sets have their own)")
     group.add_argument("--head-dim", type=numbers, default=[64, 128, 256])
     group.add_argument("--causal", type=numbers, default=[0, 1])
     group.add_argument("--seqlen", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
@@ -444,8 +445,8 @@ def parse(arguments):
     parser.add_argument(
         "--head-start-ms",
         type=float,
-        default=0,
-        help="the GPU spins this long before the warm-ups, so that a slow host can queue ahead (default: 0)",
+        default=10,
+        help="the GPU spins this long before the warm-ups, so that a slow host can queue ahead (%(default)s)",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
@@ -461,6 +462,8 @@ def parse(arguments):
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.peers if name not in PEERS]:
         parser.error(f"unknown peers: {', '.join(unknown)}")
+    if unknown := [name for name in options.set if name not in SETS]:
+        parser.error(f"unknown point sets: {', '.join(unknown)}")
     if unknown := [name for name in options.dtype if name not in DTYPES]:
         parser.error(f"unknown dtypes: {', '.join(unknown)}")
     return options
@@ -483,6 +486,11 @@ def grid(options):
                     )
 
 
+def fp16(options):
+    options = argparse.Namespace(**{**vars(options), "dtype": ["fp16"], "head_dim": [128]})
+    return grid(options)
+
+
 def extra(options):
     for dtype in options.dtype:
         for head_dim, causal, batch, seqlen, heads, kv_heads in (
@@ -499,7 +507,7 @@ def extra(options):
             yield Point(dtype, head_dim, causal, batch, seqlen, heads, kv_heads)
 
 
-SETS = {"grid": grid, "extra": extra}
+SETS = {"grid": grid, "fp16": fp16, "extra": extra}
 
 
 def main(arguments=None):
@@ -516,7 +524,7 @@ def main(arguments=None):
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
     peers = import_peers(options.peers, options)
     prepare = {"fa3": make_fa3(options), **peers}
-    rows = [Row(point) for point in SETS[options.set](options)]
+    rows = [Row(point) for name in options.set for point in SETS[name](options)]
     with torch.no_grad():
         for number in range(options.passes):
             if options.passes > 1:

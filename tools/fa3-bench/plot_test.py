@@ -49,11 +49,11 @@ def test_peers():
 
     options = peers.parse([])
     assert options.peers == list(peers.PEERS) and {"triton", "standard"} <= set(options.peers), options.peers
-    assert (options.set, options.dtype, options.passes, options.reps, options.warmups) == ("grid", ["bf16"], 1, 30, 5)
+    assert (options.set, options.dtype, options.passes, options.reps, options.warmups) == (["grid"], ["bf16"], 1, 30, 5)
     assert peers.parse(["--peers", "standard,triton"]).peers == ["standard", "triton"]
     expect(refusal(peers.parse, ["--peers", "cudnn,fa9"]), "unknown peers: fa9")
     expect(refusal(peers.parse, ["--dtype", "fp8"]), "unknown dtypes: fp8")
-    expect(refusal(peers.parse, ["--set", "mine"]), "--set", "grid", "extra")
+    expect(refusal(peers.parse, ["--set", "grid,mine"]), "unknown point sets: mine")
     expect(refusal(peers.parse, ["--point-ms", "soon"]), "--point-ms")
 
     # The paper's grid: every head dimension, mask and length, 16384 tokens and a hidden size of 2048.
@@ -67,6 +67,9 @@ def test_peers():
     assert list(peers.grid(peers.parse(smaller))) == [
         peers.Point(dtype, 128, 1, 21, 777, 16, 4) for dtype in ("bf16", "fp16")
     ]
+
+    halves = list(peers.SETS["fp16"](peers.parse(["--set", "grid,fp16"])))
+    assert len(halves) == 12 and all(p.dtype == "fp16" and p.head_dim == 128 for p in halves)
 
     # The extra points are new, of known head dimensions, and hold what they are there for.
     others = list(peers.SETS["extra"](peers.parse(["--set", "extra"])))
