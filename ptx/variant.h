@@ -59,7 +59,7 @@ struct Variant {
   constexpr bool skips_masked_groups() const { return kernel == Kernel::fwd && causal() && d == 64; }
   // The next tile is taken, and its Q sent for, one or two K/V blocks before this tile's last. With a ring of two stages Q
   // would come late otherwise (d 256 +1% at 512 to 2048); with more, the producer is ahead by itself.
-  constexpr bool takes_early() const { return split_stage(); }
+  constexpr bool takes_early() const { return kernel == Kernel::fwd && split_stage(); }
   // A warp's partial result of 16 rows: O in float32, and m and l for each lane's two rows (tile/combine.cuh).
   constexpr int partial_bytes() const { return 16 * d * 4 + 32 * 16; }
   static constexpr int barrier_bytes = 1024;  // mbarriers and tile descriptions, at the end

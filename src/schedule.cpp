@@ -5,8 +5,9 @@
 //  - either each tile into as many equal parts as fit that wave,
 //  - or the blocks of all of them, end to end, into one equal unit for each multiprocessor. That leaves nothing idle,
 //    but most units then hold parts of two tiles.
-// Under a causal mask the tiles differ, and dynamic claims fill the gaps; so they are split only where there are fewer
-// tiles than multiprocessors, and then all of them, into parts of the same length.
+// Under a causal mask the tiles differ, and dynamic claims fill the gaps; so they are split only where there are few. With
+// fewer tiles than multiprocessors all are split, into parts of the same length; with up to twice as many the longest are
+// halved, where they would last much longer than the rest.
 #include "schedule.h"
 
 #include <algorithm>
@@ -82,16 +83,37 @@ Plan plan_full(const Problem& problem, const Selection& selection, int64_t G, in
   return plan;
 }
 
+// Tiles for each multiprocessor: one or two, from the longest to the shortest.
+Plan plan_halves(const Problem& problem, const Selection& selection, int64_t G, const Costs& cost, int64_t longest,
+                 int64_t sum, int64_t& unsplit) {
+  const int64_t tiles = selection.tiles, heads = selection.batch_heads;
+  unsplit = std::max(longest + cost.item, (sum + tiles * cost.item) / G);
+  Plan best{0, 0, 0, unsplit};
+  if (selection.section_heads < heads) return best;  // the longest tiles are not the first ones
+  int64_t last = longest;  // K/V blocks of the shortest tile that is halved
+  for (int64_t n = 1; n < selection.q_blocks && 2 * n * heads <= most_units * G && last >= 2 * least_blocks; ++n) {
+    const int64_t whole = tile_blocks(problem, selection, selection.q_blocks - 1 - n);
+    const int64_t work = sum + tiles * cost.item + n * heads * (cost.item + 2 * (cost.write + cost.read));
+    const int64_t total = std::max({whole + cost.item, divide_up(longest, 2) + cost.item + cost.write + 2 * cost.read,
+                                    work / G + (last / 2 + cost.item + cost.write) / 2});
+    // Simulated, anything less than a tenth is as often a loss.
+    if (total < best.cost && 10 * total <= 9 * unsplit) best = {n * heads, 2, 1, total};
+    last = whole;
+  }
+  return best;
+}
+
 Plan plan_causal(const Problem& problem, const Selection& selection, int64_t G, int64_t& unsplit) {
   const Costs cost = costs(selection.variant(), true);
   const int64_t tiles = selection.tiles, q_blocks = selection.q_blocks;
   const int64_t longest = tile_blocks(problem, selection, q_blocks - 1);
   Plan best{0, 0, 0, longest + cost.item};
   unsplit = best.cost;
-  if (tiles >= G) return best;
+  if (tiles >= 2 * G) return best;
   int64_t sum = 0;  // blocks of one head
   for (int64_t i = 0; i < q_blocks; ++i) sum += tile_blocks(problem, selection, i);
   sum *= selection.batch_heads;
+  if (tiles >= G) return plan_halves(problem, selection, G, cost, longest, sum, unsplit);
   for (int64_t parts = 2; parts <= std::min({most_parts, most_units * G / tiles, longest / least_blocks}); ++parts) {
     const int64_t blocks = divide_up(longest, parts), made = divide_up(longest, blocks);
     const int64_t overhead = cost.item + cost.write + cost.read, items = sum / blocks + tiles / 2;

@@ -101,7 +101,7 @@ FA3_DEVICE void q_producer(const ForwardParams& p, Smem& smem) {
       const int mine = min(max(key_blocks(p, row) - part.begin, 0), blocks);
       smem.row_block[slot] = {row, end ? RowBlock::end_of_work : mine, blocks - mine, part.begin, tile.head, tile.batch,
                               part.number, part.count, part.slot * warpgroups + chunk,
-                              (part.tile - p.split.whole_tiles) * warpgroups + chunk};
+                              part.split_tile * warpgroups + chunk};
       if (end || row < 0 || row >= p.seqlen_q) {
         mbarrier_arrive(shared_address(&full));
       } else {

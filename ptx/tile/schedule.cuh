@@ -59,7 +59,7 @@ FA3_DEVICE Item item_at(const ForwardParams& p, int place) {
     return {tile, p.split.part(place, tile_blocks(p, tile))};
   } else {
     const Tile tile = tile_at(p, place);
-    return {tile, {place, 0, tile_blocks(p, tile), 0, 1, 0}};
+    return {tile, {0, 0, tile_blocks(p, tile), 0, 1, 0}};
   }
 }
 

@@ -37,6 +37,8 @@ std::vector<Problem> split_problems(const Variant& variant) {
     add(1100, 1100, 2, 2).mask = FA3_MASK_CAUSAL_TOP_LEFT;
     add(900, 1500, 3, 1).mask = FA3_MASK_CAUSAL_TOP_LEFT;
     add(1500, 900, 1, 1).mask = FA3_MASK_CAUSAL_TOP_LEFT;
+    if (variant.d == 64) add(8192, 8192, 5, 1);  // more tiles than multiprocessors, the longest halved
+    if (variant.d == 128) add(4000, 4000, 6, 2);
   }
   return problems;
 }
