@@ -159,8 +159,9 @@ FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
  * data is not NULL).
  *
  * It is FA3_FORWARD_WORKSPACE_BYTES, never less, unless work is split along the keys: where blocks of queries (at all,
- * or those left when all multiprocessors have had as many as the others) are too few to occupy every multiprocessor,
- * and keys are many, several multiprocessors share one, and their partial results in float32 meet in the workspace.
+ * or those left when all multiprocessors have had as many as the others) are too few to occupy every multiprocessor, or
+ * differ so much under a causal mask that some would keep theirs long after the rest, and keys are many, several
+ * multiprocessors share one, and their partial results in float32 meet in the workspace.
  * That takes at most 3 * multiprocessors * block_q rows of 4 * (head_dim + 8) bytes (fa3_kernel_info), 54 MB on 132
  * multiprocessors, and a few KB. */
 FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, size_t* bytes);

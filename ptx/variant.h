@@ -55,11 +55,14 @@ struct Variant {
   // +1.5% at 512, +0.3% on average; at d 64 -0.4%, so there the warp waits for TMA at once.
   constexpr bool releases_q_late() const { return kernel == Kernel::fwd && !o_from_registers() && d == 128; }
   // In a tile's first block, the groups of 16 keys beyond the causal diagonal are left out of the softmax. Measured: d 64 +1.3%
-  // at 512 and 1024; at d 128 and 256, where the tensor cores are the limit, nothing or -0.2%.
+  // at 512, +0.8% at 1024; at d 128 and 256, where the tensor cores are the limit, nothing or -0.2%.
   constexpr bool skips_masked_groups() const { return kernel == Kernel::fwd && causal() && d == 64; }
   // The next tile is taken, and its Q sent for, one or two K/V blocks before this tile's last. With a ring of two stages Q
-  // would come late otherwise (d 256 +1% at 512 to 2048); with more, the producer is ahead by itself.
+  // would come late otherwise; with more, the producer is ahead by itself. Measured at d 256, at 512, 1024 and 2048: without a
+  // mask +1.3, +0.4 and +0.1%, causal 0, +0.2 and +1.0%.
   constexpr bool takes_early() const { return kernel == Kernel::fwd && split_stage(); }
+  // Half of a block's multiplications wait for its first exponential (tile/softmax.cuh).
+  constexpr bool spreads_multiplications() const { return kernel == Kernel::fwd && d == 64; }
   // A warp's partial result of 16 rows: O in float32, and m and l for each lane's two rows (tile/combine.cuh).
   constexpr int partial_bytes() const { return 16 * d * 4 + 32 * 16; }
   static constexpr int barrier_bytes = 1024;  // mbarriers and tile descriptions, at the end

@@ -7,7 +7,7 @@
 //    but most units then hold parts of two tiles.
 // Under a causal mask the tiles differ, and dynamic claims fill the gaps; so they are split only where there are few. With
 // fewer tiles than multiprocessors all are split, into parts of the same length; with up to twice as many the longest are
-// halved, where they would last much longer than the rest.
+// cut to what a multiprocessor has to do on average, where they would last much longer than that.
 #include "schedule.h"
 
 #include <algorithm>
@@ -38,6 +38,7 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 struct Plan {
   int64_t split_tiles, stride, unit_blocks;
   int64_t cost;
+  int64_t cut = 0, cut_after = 0;
 };
 
 // Blocks of a tile, as in ptx/tile/schedule.cuh.
@@ -83,23 +84,29 @@ Plan plan_full(const Problem& problem, const Selection& selection, int64_t G, in
   return plan;
 }
 
-// Tiles for each multiprocessor: one or two, from the longest to the shortest.
-Plan plan_halves(const Problem& problem, const Selection& selection, int64_t G, const Costs& cost, int64_t longest,
-                 int64_t sum, int64_t& unsplit) {
-  const int64_t tiles = selection.tiles, heads = selection.batch_heads;
+// One or two tiles for each multiprocessor, from the longest to the shortest.
+Plan plan_cut(const Problem& problem, const Selection& selection, int64_t G, const Costs& cost, int64_t longest,
+              int64_t sum, int64_t& unsplit) {
+  const int64_t tiles = selection.tiles, heads = selection.batch_heads, q_blocks = selection.q_blocks;
+  const auto length = [&](int64_t n) { return tile_blocks(problem, selection, q_blocks - 1 - n); };
   unsplit = std::max(longest + cost.item, (sum + tiles * cost.item) / G);
   Plan best{0, 0, 0, unsplit};
   if (selection.section_heads < heads) return best;  // the longest tiles are not the first ones
-  int64_t last = longest;  // K/V blocks of the shortest tile that is halved
-  for (int64_t n = 1; n < selection.q_blocks && 2 * n * heads <= most_units * G && last >= 2 * least_blocks; ++n) {
-    const int64_t whole = tile_blocks(problem, selection, selection.q_blocks - 1 - n);
+  for (int64_t n = 1; n < q_blocks && 2 * n * heads <= most_units * G; ++n) {
+    const int64_t cut = length(n);  // the n longest of each head, to the length of the next
+    if (cut < least_blocks) break;
+    if (length(n - 1) - cut < 1) continue;
+    // Either the first parts end last, or the work is spread, but for what the last items leave uneven. Simulated, that is
+    // right to 5%, and anything less than a twelfth is as often a loss.
     const int64_t work = sum + tiles * cost.item + n * heads * (cost.item + 2 * (cost.write + cost.read));
-    const int64_t total = std::max({whole + cost.item, divide_up(longest, 2) + cost.item + cost.write + 2 * cost.read,
-                                    work / G + (last / 2 + cost.item + cost.write) / 2});
-    // Simulated, anything less than a tenth is as often a loss.
-    if (total < best.cost && 10 * total <= 9 * unsplit) best = {n * heads, 2, 1, total};
-    last = whole;
+    const int64_t total = std::max(cut + cost.item + cost.write + 2 * cost.read,
+                                   work / G + (longest - cut) / 8 + (cost.item + cost.write) / 2);
+    if (total < best.cost && 12 * total <= 11 * unsplit) best = {n * heads, 1, 1, total, cut};
   }
+  // The second parts, which are half as long as the longest of them on average, go where whole tiles are that long.
+  if (best.cut)
+    for (int64_t n = best.split_tiles / heads; n < q_blocks && 2 * length(n) > longest - best.cut; ++n)
+      best.cut_after += heads;
   return best;
 }
 
@@ -113,7 +120,7 @@ Plan plan_causal(const Problem& problem, const Selection& selection, int64_t G, 
   int64_t sum = 0;  // blocks of one head
   for (int64_t i = 0; i < q_blocks; ++i) sum += tile_blocks(problem, selection, i);
   sum *= selection.batch_heads;
-  if (tiles >= G) return plan_halves(problem, selection, G, cost, longest, sum, unsplit);
+  if (tiles >= G) return plan_cut(problem, selection, G, cost, longest, sum, unsplit);
   for (int64_t parts = 2; parts <= std::min({most_parts, most_units * G / tiles, longest / least_blocks}); ++parts) {
     const int64_t blocks = divide_up(longest, parts), made = divide_up(longest, blocks);
     const int64_t overhead = cost.item + cost.write + cost.read, items = sum / blocks + tiles / 2;
@@ -129,7 +136,7 @@ Plan plan_causal(const Problem& problem, const Selection& selection, int64_t G, 
 }  // namespace
 
 Split plan_split(const Problem& problem, const Selection& selection, int multiprocessors) {
-  const Split whole{selection.tiles, 0, Divisor::of(1), Divisor::of(1), 0};
+  const Split whole{selection.tiles, 0, Divisor::of(1), Divisor::of(1), 0, 0, 0};
   if (problem.empty() || !selection.variant().splits()) return whole;
   int64_t unsplit = 0;
   const Plan plan = problem.causal ? plan_causal(problem, selection, multiprocessors, unsplit)
@@ -138,9 +145,14 @@ Split plan_split(const Problem& problem, const Selection& selection, int multipr
   // Worth 1.25%: less than that, measured, is as often a loss. And places are counted in 32 bits.
   if (plan.split_tiles == 0 || plan.cost * 80 > unsplit * 79 || line > INT32_MAX - selection.tiles - plan.unit_blocks)
     return whole;
-  return {static_cast<int32_t>(selection.tiles - plan.split_tiles), static_cast<int32_t>(plan.split_tiles),
-          Divisor::of(static_cast<int32_t>(plan.stride)), Divisor::of(static_cast<int32_t>(plan.unit_blocks)),
-          static_cast<int32_t>(divide_up(line, plan.unit_blocks))};
+  const int64_t units = plan.cut ? 2 * plan.split_tiles : divide_up(line, plan.unit_blocks);
+  return {static_cast<int32_t>(selection.tiles - plan.split_tiles),
+          static_cast<int32_t>(plan.split_tiles),
+          Divisor::of(static_cast<int32_t>(plan.stride)),
+          Divisor::of(static_cast<int32_t>(plan.unit_blocks)),
+          static_cast<int32_t>(units),
+          static_cast<int32_t>(plan.cut),
+          static_cast<int32_t>(plan.cut_after)};
 }
 
 int grid(const Split& split, int multiprocessors) { return std::min(split.items(), multiprocessors); }

@@ -45,10 +45,15 @@ FA3_DEVICE void row_max(const float (&S)[Bc / 2], float (&max)[2], int groups = 
 
 // S = exp2(S c - m), sum = this thread's part of the row sums. One chain of additions a row: the exponentials come no faster,
 // and ptxas begins with the first of them after 6 multiplications rather than 10 or 17, as with more chains (1% at d 64).
+// It then puts all other multiplications among the first five exponentials, at full rate; that delays the other warpgroups'
+// WGMMAs and MUFUs. max(c, -exp2(...)) is c, as ptxas cannot know, so what follows it waits for that exponential. Measured at
+// d 64: +1.2%, more such waits or others less; at d 128 and 256, with fewer exponentials a WGMMA, nothing.
 FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&sum)[2], float c, int groups = all_groups) {
 #pragma unroll
   for (int g = 0; g < all_groups; g++) {
     if (g < groups) {
+      if constexpr (row.spreads_multiplications())
+        if (g == all_groups / 2) c = fmaxf(c, -S[0]);
 #pragma unroll
       for (int i = 8 * g; i < 8 * g + 8; i++) {
         S[i] = ptx::ex2_approx_ftz(fmaf(S[i], c, -m[i >> 1 & 1]));

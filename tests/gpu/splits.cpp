@@ -37,8 +37,16 @@ std::vector<Problem> split_problems(const Variant& variant) {
     add(1100, 1100, 2, 2).mask = FA3_MASK_CAUSAL_TOP_LEFT;
     add(900, 1500, 3, 1).mask = FA3_MASK_CAUSAL_TOP_LEFT;
     add(1500, 900, 1, 1).mask = FA3_MASK_CAUSAL_TOP_LEFT;
-    if (variant.d == 64) add(8192, 8192, 5, 1);  // more tiles than multiprocessors, the longest halved
-    if (variant.d == 128) add(4000, 4000, 6, 2);
+    // More tiles than multiprocessors, the longest cut.
+    if (variant.d == 64) {
+      add(8192, 8192, 5, 1);
+      add(3600, 2900, 10, 5);
+    } else if (variant.d == 128) {
+      add(4100, 4500, 6, 2);
+      add(4100, 3500, 7, 7);
+    } else {
+      add(2600, 2600, 7, 7);
+    }
   }
   return problems;
 }

@@ -80,16 +80,15 @@ void check_parts(const Planned& made) {
       if (part.begin >= part.end) continue;
       ++in_unit, blocks_in_unit += part.end - part.begin;
       parts[size_t(tile)].push_back(part);
-      if (item < split.whole_tiles) {
-        REQUIRE(part.count == 1);
-        continue;
-      }
-      REQUIRE(part.split_tile == (split.halves() ? tile : tile - split.whole_tiles));
+      const bool whole = split.cut ? tile >= split.tiles : tile < split.whole_tiles;
+      REQUIRE((part.count == 1) >= whole);
+      if (whole) continue;
+      REQUIRE(part.split_tile == (split.cut ? tile : tile - split.whole_tiles));
       REQUIRE((part.slot + part.number >= 0 && part.slot + part.number < split.slots()));
       REQUIRE(slots.insert(part.slot + part.number).second);
       REQUIRE((part.slot >= 0 && part.slot + part.count <= split.slots()));
     }
-    if (item >= split.whole_tiles && split.halves()) REQUIRE(in_unit == 1);
+    if (split.cut) REQUIRE(in_unit == 1);
     else if (item >= split.whole_tiles) REQUIRE((in_unit <= 2 && blocks_in_unit <= split.unit_blocks));
   }
   for (int tile = 0; tile < tiles; ++tile) {
@@ -137,7 +136,7 @@ fa3_forward_params problem(const Shape& shape, int32_t mask = FA3_MASK_NONE, int
 TEST_CASE("every block of every tile is in one part", "[split]") {
   std::mt19937_64 random(5);
   const auto pick = [&](std::initializer_list<int64_t> of) { return of.begin()[random() % of.size()]; };
-  int split = 0, across = 0, tails = 0, causal = 0, halves = 0;
+  int split = 0, across = 0, tails = 0, causal = 0, cut = 0;
   for (int n = 0; n < 3000; ++n) {
     Shape shape;
     shape.heads_kv = pick({1, 1, 2, 3, 8, 16});
@@ -160,16 +159,16 @@ TEST_CASE("every block of every tile is in one part", "[split]") {
     check_sizes(made, multiprocessors);
     const Split& s = made.params.split;
     split += s.tiles > 0;
-    across += s.tiles > 0 && s.stride % s.unit_blocks != 0;
+    across += s.tiles > 0 && !s.cut && s.stride % s.unit_blocks != 0;
     tails += s.tiles > 0 && s.whole_tiles > 0;
     causal += s.tiles > 0 && mask != FA3_MASK_NONE;
-    halves += s.halves();
+    cut += s.cut > 0;
   }
   CHECK(split > 500);
   CHECK(across > 100);
   CHECK(tails > 100);
   CHECK(causal > 100);
-  CHECK(halves > 20);
+  CHECK(cut > 20);
 }
 
 TEST_CASE("a Divisor divides as / does", "[split]") {
@@ -219,18 +218,20 @@ TEST_CASE("what is split, and what is not", "[split]") {
               FA3_MASK_CAUSAL_TOP_LEFT).tiles == 0);
   CHECK(split({.batch = 1, .seqlen_q = 2048, .seqlen_k = 2048, .heads = 4, .heads_kv = 4, .head_dim = 128},
               FA3_MASK_CAUSAL_TOP_LEFT).tiles == 44);
-  // Somewhat more tiles than multiprocessors, of which the longest last longer than the others together: halved, as long as
-  // the halves are not shorter than what that costs.
+  // Somewhat more tiles than multiprocessors, of which the longest last longer than the others together: cut, as long as
+  // that pays for putting them together. First parts as long as the longest whole tile, second parts among the short tiles.
   const auto causal = [&](int64_t seqlen, int64_t n, int64_t head_dim) {
     return split({.batch = 1, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = n, .heads_kv = n, .head_dim = head_dim},
                  FA3_MASK_CAUSAL_TOP_LEFT);
   };
   s = causal(8192, 4, 128);
-  CHECK((s.halves() && s.tiles == 33 * 4 && s.whole_tiles == 10 * 4 && s.units == 2 * s.tiles));
+  CHECK((s.cut == 89 && s.tiles == 13 * 4 && s.whole_tiles == 30 * 4 && s.units == 2 * s.tiles && s.slots() == s.units));
+  CHECK((s.cut_after == 24 * 4));
   s = causal(16384, 2, 128);
-  CHECK((s.halves() && s.tiles == 66 * 2));
-  CHECK(causal(8192, 5, 64).halves());
-  CHECK(causal(4096, 8, 128).tiles == 0);
+  CHECK((s.cut == 178 && s.tiles == 26 * 2));
+  CHECK(causal(8192, 5, 64).cut > 0);
+  CHECK(causal(4096, 8, 128).cut > 0);
+  CHECK(causal(4096, 11, 128).tiles == 0);
   CHECK(causal(32768, 2, 128).tiles == 0);
   // Only the kernels that the library chooses know how.
   for (const Variant& v : variants) {

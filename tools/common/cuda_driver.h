@@ -19,7 +19,8 @@ namespace fa3::tools {
               X(cuMemsetD8) X(cuMemGetInfo) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize)             \
                   X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) \
                       X(cuEventSynchronize) X(cuEventElapsedTime) X(cuGraphInstantiate) X(cuGraphLaunch)            \
-                          X(cuGraphExecDestroy) X(cuGraphDestroy)
+                          X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuModuleLoadData) X(cuModuleUnload)             \
+                              X(cuModuleGetFunction) X(cuLaunchKernel)
 
 struct Driver {
 #define FA3_MEMBER(name) decltype(&::name) name = nullptr;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <vector>
 
 #include "fa3.h"
@@ -9,6 +10,54 @@
 #include "params.h"
 
 namespace fa3::tools {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Sorted times of single calls, in microseconds.
+std::vector<double> time_calls(const Stream& stream, int calls, const std::function<void(int)>& call) {
+  constexpr int until_drained = 64;
+  int n = 0;
+  for (const auto end = Clock::now() + std::chrono::milliseconds(250); Clock::now() < end; ++n) {
+    if (n % until_drained == 0) stream.synchronize();
+    call(n);
+  }
+  std::vector<double> microseconds;
+  for (int i = 0; i < calls; ++i, ++n) {
+    if (i % until_drained == 0) stream.synchronize();
+    const auto start = Clock::now();
+    call(n);
+    microseconds.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
+  }
+  stream.synchronize();
+  std::sort(microseconds.begin(), microseconds.end());
+  return microseconds;
+}
+
+struct alignas(64) Parameters {
+  char bytes[960];
+};
+constexpr const char* empty_kernel = R"(.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry empty(.param .align 64 .b8 parameters[960]) { ret; }
+)";
+
+std::vector<double> time_launches(const Stream& stream, int calls) {
+  CUmodule loaded;
+  CUfunction function;
+  FA3_CU(cuModuleLoadData, &loaded, empty_kernel);
+  const Handle<CUmodule, &Driver::cuModuleUnload> module(loaded);
+  FA3_CU(cuModuleGetFunction, &function, loaded, "empty");
+  Parameters parameters{};
+  void* arguments[] = {&parameters};
+  return time_calls(stream, calls, [&](int) {
+    FA3_CU(cuLaunchKernel, function, 2, 1, 1, 512, 1, 1, 0, stream.get(), arguments, nullptr);
+  });
+}
+
+}  // namespace
 
 Overhead host_overhead(int calls) {
   constexpr int64_t heads = 2, heads_kv = 1, head_dim = 128, rows = 128, kinds = 4;
@@ -35,21 +84,12 @@ Overhead host_overhead(int calls) {
   size_t workspace_bytes = 0;
   for (const fa3_forward_params& p : params) workspace_bytes = std::max(workspace_bytes, workspace_size(p));
   const DeviceBuffer workspace(workspace_bytes);
-  using Clock = std::chrono::steady_clock;
-  std::vector<double> microseconds;
-  for (int call = -64; call < calls; ++call) {
-    if (call % 64 == 0) stream.synchronize();
-    const auto start = Clock::now();
-    const fa3_status status =
-        fa3_forward(&params[size_t(call + 64) % kinds], workspace.at(0), workspace_bytes, stream.get());
-    const auto stop = Clock::now();
-    if (status != FA3_OK) throw CudaError(std::string("fa3_forward: ") + fa3_last_error_message());
-    if (call >= 0) microseconds.push_back(std::chrono::duration<double, std::micro>(stop - start).count());
-  }
-  stream.synchronize();
-  std::sort(microseconds.begin(), microseconds.end());
-  return {microseconds[microseconds.size() / 2], microseconds.front(), microseconds[microseconds.size() * 99 / 100],
-          calls};
+  const auto sorted = time_calls(stream, calls, [&](int i) {
+    if (fa3_forward(&params[size_t(i) % kinds], workspace.at(0), workspace_bytes, stream.get()) != FA3_OK)
+      throw CudaError(std::string("fa3_forward: ") + fa3_last_error_message());
+  });
+  return {sorted[sorted.size() / 2], sorted.front(), sorted[sorted.size() * 99 / 100],
+          time_launches(stream, calls)[size_t(calls) / 2], calls};
 }
 
 }  // namespace fa3::tools

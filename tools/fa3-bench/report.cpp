@@ -16,8 +16,9 @@ double Report::peak_share(const Result& result) const {
 void Report::print_overhead(FILE* out) const {
   if (overhead)
     std::fprintf(out,
-                 "host time of a warm call: median %.2f us, minimum %.2f us, 99th percentile %.2f us over %d calls\n",
-                 overhead->median_us, overhead->min_us, overhead->p99_us, overhead->calls);
+                 "host time of a warm call: median %.2f us, minimum %.2f us, 99th percentile %.2f us over %d calls; "
+                 "cuLaunchKernel of an empty kernel: median %.2f us\n",
+                 overhead->median_us, overhead->min_us, overhead->p99_us, overhead->calls, overhead->launch_us);
 }
 
 void Report::print_table(FILE* out) const {
@@ -97,8 +98,8 @@ void Report::print_json(FILE* out) const {
   std::fprintf(out, "  \"protocol\": {\"idle_ms\": %d, \"warmups\": %d, \"reps\": %d, \"passes\": %d},\n",
                protocol.idle_ms, protocol.warmups, protocol.reps, passes);
   if (overhead)
-    std::fprintf(out, "  \"host_overhead_us\": {\"median\": %.3f, \"min\": %.3f, \"p99\": %.3f, \"calls\": %d},\n",
-                 overhead->median_us, overhead->min_us, overhead->p99_us, overhead->calls);
+    std::fprintf(out, "  \"host_overhead_us\": {\"median\": %.3f, \"min\": %.3f, \"p99\": %.3f, \"launch\": %.3f, \"calls\": %d},\n",
+                 overhead->median_us, overhead->min_us, overhead->p99_us, overhead->launch_us, overhead->calls);
   std::fprintf(out, "  \"points\": [");
   const char* separator = "\n";
   for (const Result& r : results) {
