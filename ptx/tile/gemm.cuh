@@ -8,7 +8,7 @@ namespace fa3 {
 
 // Shared-memory descriptor of a 128-byte-swizzled operand (PTX ISA, wgmma, Matrix-Descriptor Format): address bits 4-17,
 // leading and stride offsets in 16-byte units, swizzle mode 1 in bits 62-63. Adding to it moves the start, also in 16-byte
-// units.
+// units. Addresses are below 2^18 as there are no clusters: in one they hold the thread block's rank, from bit 24 on.
 FA3_DEVICE uint64_t descriptor(const void* start, uint32_t leading_bytes, uint32_t stride_bytes) {
   return uint64_t(ptx::shared_address(start) >> 4) | uint64_t(leading_bytes >> 4) << 16 | uint64_t(stride_bytes >> 4) << 32 |
          uint64_t(1) << 62;
