@@ -73,7 +73,7 @@ def test_peers():
 
     # The extra points are new, of known head dimensions, and hold what they are there for.
     others = list(peers.SETS["extra"](peers.parse(["--set", "extra"])))
-    assert len(others) == len(set(others)) == 9 and not set(others) & set(points)
+    assert len(others) == len(set(others)) == 12 and not set(others) & set(points)
     assert all(p.head_dim in (64, 128, 256) and p.heads % p.kv_heads == 0 for p in others)
     assert {p.heads // p.kv_heads for p in others} == {1, 4, 8} and any(p.seqlen % 2 for p in others)
     assert max(p.seqlen for p in others) == 131072
