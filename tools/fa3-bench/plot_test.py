@@ -78,7 +78,7 @@ def test_peers():
     assert {p.heads // p.kv_heads for p in others} == {1, 4, 8} and any(p.seqlen % 2 for p in others)
     assert max(p.seqlen for p in others) == 131072
     assert peers.Point("bf16", 128, 0, 4, 8448, 16, 16) in others
-    assert len(list(peers.extra(peers.parse(["--dtype", "bf16,fp16"])))) == 18
+    assert len(list(peers.extra(peers.parse(["--dtype", "bf16,fp16"])))) == 24
 
     # Slow calls run fewer times, but at least five; few runs asked for stay few.
     assert peers.runs(0.2, options) == peers.runs(66, options) == peers.runs(0, options) == (5, 30)
