@@ -80,9 +80,10 @@ void check_parts(const Planned& made) {
       if (part.begin >= part.end) continue;
       ++in_unit, blocks_in_unit += part.end - part.begin;
       parts[size_t(tile)].push_back(part);
-      const bool whole = split.cut ? tile >= split.tiles : tile < split.whole_tiles;
-      REQUIRE((part.count == 1) >= whole);
-      if (whole) continue;
+      if (split.cut ? tile >= split.tiles : tile < split.whole_tiles) {
+        REQUIRE(part.count == 1);
+        continue;
+      }
       REQUIRE(part.split_tile == (split.cut ? tile : tile - split.whole_tiles));
       REQUIRE((part.slot + part.number >= 0 && part.slot + part.number < split.slots()));
       REQUIRE(slots.insert(part.slot + part.number).second);

@@ -98,7 +98,9 @@ void Report::print_json(FILE* out) const {
   std::fprintf(out, "  \"protocol\": {\"idle_ms\": %d, \"warmups\": %d, \"reps\": %d, \"passes\": %d},\n",
                protocol.idle_ms, protocol.warmups, protocol.reps, passes);
   if (overhead)
-    std::fprintf(out, "  \"host_overhead_us\": {\"median\": %.3f, \"min\": %.3f, \"p99\": %.3f, \"launch\": %.3f, \"calls\": %d},\n",
+    std::fprintf(out,
+                 "  \"host_overhead_us\": {\"median\": %.3f, \"min\": %.3f, \"p99\": %.3f, \"launch\": %.3f, "
+                 "\"calls\": %d},\n",
                  overhead->median_us, overhead->min_us, overhead->p99_us, overhead->launch_us, overhead->calls);
   std::fprintf(out, "  \"points\": [");
   const char* separator = "\n";
