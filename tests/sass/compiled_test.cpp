@@ -122,6 +122,11 @@ TEST_CASE("the program: exit statuses and machine-readable output") {
   CHECK(kept.status == 0);
   CHECK_THAT(kept.out, ContainsSubstring("ok   miniature"));
   CHECK(kept.out.find('\x1b') == std::string::npos);  // not a terminal
+  std::ofstream(path, std::ios::app) << "hot.instructions <= 1\n";
+  CHECK(tool({"check", cubin("good"), option}).status == 1);
+  CHECK(tool({"check", cubin("good"), option, "--no-budgets"}).status == 0);
+  CHECK(tool({"check", cubin("early"), option, "--no-budgets"}).status == 1);
+  std::ofstream(path) << contract;
   const sass::Output violated = tool({"check", cubin("early"), option});
   CHECK(violated.status == 1);
   CHECK_THAT(violated.out, ContainsSubstring("FAIL miniature") && ContainsSubstring("expected == 1 0") &&

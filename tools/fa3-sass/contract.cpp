@@ -224,6 +224,14 @@ bool Section::covers(std::string_view row) const {
   return std::any_of(rows.begin(), rows.end(), [&](const std::string& pattern) { return glob(pattern, row); });
 }
 
+Contract without_budgets(Contract contract) {
+  for (Section& section : contract.sections) {
+    std::erase_if(section.rules, [](const Rule& rule) { return rule.figure == "instructions"; });
+    std::erase_if(section.waivers, [](const Waiver& waiver) { return waiver.subject.ends_with(".instructions"); });
+  }
+  return contract;
+}
+
 Contract read_contract(const std::string& path, std::string_view text) {
   Reader reader;
   reader.contract.path = path;

@@ -49,6 +49,9 @@ struct Contract {
 // Throws std::runtime_error with file and line on what it does not understand.
 Contract read_contract(const std::string& path, std::string_view text);
 
+// The contract without its rules about numbers of instructions, which are budgets for one compiler.
+Contract without_budgets(Contract contract);
+
 struct Finding {
   enum class State { kept, broken, waived } state = State::kept;
   std::string row, rule, place, expected, found, reason;  // place: "fwd.contract:12"

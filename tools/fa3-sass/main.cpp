@@ -29,6 +29,7 @@ libfa3.so beside this program is read. KERNEL is a name, part of a name, or a pa
   floors [FILE] [KERNEL]       what a turn of each hot loop must cost on each unit of a multiprocessor   (--json)
   check [FILE] [KERNEL]        the kernels of the table against their contracts; exit status 1 if a rule is broken
                                (--contracts=FOLDER; --contract=FILE: one contract, for any kernel it names;
+                               --no-budgets: not the numbers of instructions, which are those of the pinned compiler;
                                --verbose: kept rules too; --json)
   diff FILE FILE [KERNEL]      two builds, kernel by kernel: figures that moved, instructions that came or went,
   diff [FILE] KERNEL KERNEL    whatever the registers; or two kernels. Exit status 1 if they differ   (--json)
@@ -122,13 +123,18 @@ int floors(const Arguments& arguments, const sass::Colours& colours) {
 }
 
 int check(const Arguments& arguments, const sass::Colours& colours) {
-  arguments.allow({"--contracts", "--contract", "--verbose", "--json"});
+  arguments.allow({"--contracts", "--contract", "--no-budgets", "--verbose", "--json"});
   const std::string contract = arguments.value("--contract", "");
   const std::string wanted = arguments.words.empty() ? "" : arguments.words[0];
+  const bool budgets = !arguments.has("--no-budgets");
+  const auto one_contract = [&] {
+    const sass::Contract read = sass::read_contract(contract, sass::read_file(contract));
+    return budgets ? read : sass::without_budgets(read);
+  };
   const sass::CheckResult result =
       contract.empty()
-          ? sass::check_table(wanted_kernels(arguments), arguments.value("--contracts", FA3_CONTRACTS), wanted)
-          : sass::check_contract(wanted_kernels(arguments), sass::read_contract(contract, sass::read_file(contract)));
+          ? sass::check_table(wanted_kernels(arguments), arguments.value("--contracts", FA3_CONTRACTS), wanted, budgets)
+          : sass::check_contract(wanted_kernels(arguments), one_contract());
   std::cout << (arguments.has("--json") ? sass::check_json(result)
                                         : sass::check_text(result, colours, arguments.has("--verbose")));
   return result.passed() ? 0 : 1;
