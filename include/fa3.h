@@ -115,7 +115,7 @@ typedef struct CUstream_st* fa3_stream;
  *   the row's sum of exponentials.
  * - A row that sees no key (seqlen_k = 0, or a causal mask with more queries than keys) has O = 0 and LSE = -inf.
  * - NaN in a row of q, or in a key that it sees, makes its O and LSE NaN. Elements of v that are not finite reach O of
- *   the rows that see their key; under a causal mask also (as NaN) rows up to 127 before them (in kernels that the
+ *   the rows that see their key; under a causal mask also (as NaN) rows up to 191 before them (in kernels that the
  *   library does not choose itself: block_q + block_kv), worked on with rows that see other keys of the same block.
  *   Nothing beyond the tensors' dims is ever used.
  * - Scores are float32 on the device: they are meant to stay below 1e30 in q k and below 2^26 in q k * softmax_scale,
@@ -123,9 +123,10 @@ typedef struct CUstream_st* fa3_stream;
  * - batch, heads or seqlen_q of 0: nothing to compute, FA3_OK.
  * - o, lse and the workspace must not overlap each other, q, k or v (checked for the tensors).
  * - kernel: NULL lets the library choose: of the kernels named fa3_fwd_*, the one of the smallest head_dim that holds
- *   the problem's. Otherwise the name of the kernel to run, a zero-terminated text as in fa3_kernel_info.name; which
- *   kernels there are, fa3_kernel_info_at tells. Those not named fa3_fwd_* are the paper's algorithms, for comparison;
- *   the library never chooses them itself. A name that this build does not have is FA3_ERROR_UNSUPPORTED. A kernel of
+ *   the problem's, or its counterpart fa3_fwdsmall_*, if smaller tiles share the work among the device's
+ *   multiprocessors better. Otherwise the name of the kernel to run, a zero-terminated text as in fa3_kernel_info.name;
+ *   which kernels there are, fa3_kernel_info_at tells. The others are the paper's algorithms, for comparison; the
+ *   library never chooses them itself. A name that this build does not have is FA3_ERROR_UNSUPPORTED. A kernel of
  *   another dtype than q's, of a smaller head_dim, causal without a causal mask, or not causal with one, is
  *   FA3_ERROR_INVALID_ARGUMENT; a larger head_dim is fine. fa3_reference_forward does not look at this field. */
 typedef struct fa3_forward_params {
@@ -207,8 +208,9 @@ typedef struct fa3_kernel_info {
 
 #define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
-/* Which kernel would run these parameters (the chosen or the named one), and how. Host only (grid is 0 without a
- * current context). Data pointers are not looked at, so that one may ask before allocating. */
+/* Which kernel would run these parameters (the chosen or the named one), and how, on the current context's device. Host
+ * only: without a current context it is the choice for 132 multiprocessors, and grid is 0. Data pointers are not looked
+ * at, so that one may ask before allocating. */
 FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, fa3_kernel_info* info);
 
 /* The kernels of this build, 0 <= index < fa3_kernel_count(); tiles and grid are 0. */

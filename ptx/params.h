@@ -19,6 +19,12 @@ struct Workspace {
   unsigned int leaving;      // thread blocks that claim no more
 };
 
+// Of 64 rows of a split tile, a byte for each warp's 16: how many of their parts have taken a ticket, and are in the workspace
+// (ptx/tile/combine.cuh).
+struct Tickets {
+  uint32_t taken, written;
+};
+
 struct ForwardParams {
   // 4-D maps, innermost first: {head_dim, seqlen, heads, batch}, 16-bit elements, 128-byte swizzle, out-of-bounds reads
   // are zero. Boxes: variant.h.
@@ -29,8 +35,8 @@ struct ForwardParams {
   float* lse;                                           // may be null
   int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
   Workspace* workspace;
-  uint32_t* tickets;  // of split tiles: a word for 64 rows, a byte for each warp's 16; 16-byte aligned
-  void* partials;     // Split::slots() times Br / 16 of Variant::partial_bytes(); 16-byte aligned
+  Tickets* tickets;  // of split tiles, for 64 rows each; 16-byte aligned
+  void* partials;    // Split::slots() times Br / 16 of Variant::partial_bytes(); 16-byte aligned
 
   int32_t seqlen_q, seqlen_k;
   int32_t head_dim;       // of the tensors; the kernel's may be larger

@@ -7,8 +7,8 @@
 // in tile/combine.cuh. A unit holds at most two parts: the end of one tile and the beginning of the next.
 //
 // Or the split tiles are cut in two at the same block, which suits tiles of different lengths: then they are the first ones,
-// the longest under a causal mask. Their first parts are claimed first, then whole tiles; the second parts come between
-// these, where they are about as long.
+// the longest under a causal mask. Their first parts are claimed first, then whole tiles; from where these are as short as the
+// second parts, both come in turn, `cut_run` tiles of the same length at a time.
 //
 // A `place` names a piece of work: tile `place` as a whole below whole_tiles, and from there on the part that begins at place
 // whole_tiles of the line; with a cut, the piece that is claimed as number `place`.
@@ -34,7 +34,8 @@ struct Split {
   Divisor unit_blocks;
   int32_t units;      // that the line makes; with a cut the parts
   int32_t cut;        // K/V blocks of a tile's first part; 0: there is a line
-  int32_t cut_after;  // with a cut: whole tiles that are claimed before the second parts
+  int32_t cut_after;  // with a cut: whole tiles that are claimed before the first second part
+  Divisor cut_run;    // of which those, all whole and all split tiles are multiples
 
   constexpr int items() const { return whole_tiles + units; }
   constexpr int slots() const { return cut ? units : units + tiles; }
@@ -45,8 +46,8 @@ struct Split {
   }
   constexpr int tile_at(int place) const {
     if (!cut) return place < whole_tiles ? place : whole_tiles + (place - whole_tiles) / stride;
-    const int second = place - first_second_part();
-    return second < 0 ? place : second < tiles ? second : place - tiles;
+    const int before = second_parts_before(place), second = second_part(place);
+    return second < 0 ? place - before : second;
   }
   // The place of the same unit in the next tile; -1 if it ends before.
   constexpr int next_in_unit(int place) const {
@@ -58,9 +59,9 @@ struct Split {
   constexpr Part part(int place, int blocks) const {
     const Part whole{0, 0, blocks, 0, 1, 0};
     if (cut) {
-      const int second = place - first_second_part();
       if (place < tiles) return {place, 0, cut, 0, 2, 2 * place};
-      return second >= 0 && second < tiles ? Part{second, cut, blocks, 1, 2, 2 * second} : whole;
+      const int second = second_part(place);
+      return second < 0 ? whole : Part{second, cut, blocks, 1, 2, 2 * second};
     }
     if (place < whole_tiles) return whole;
     const int at = place - whole_tiles, tile = at / stride, start = tile * stride, unit = at / unit_blocks;
@@ -70,7 +71,23 @@ struct Split {
   }
 
  private:
-  constexpr int first_second_part() const { return tiles + cut_after; }
+  // With a cut, the pieces from here on: runs of second parts and of whole tiles in turn, as long as there are both.
+  constexpr int turns_at() const { return tiles + cut_after; }
+  constexpr int pairs() const { return whole_tiles - cut_after < tiles ? whole_tiles - cut_after : tiles; }
+
+  // The split tile whose second part is at the place, or -1.
+  constexpr int second_part(int place) const {
+    const int at = place - turns_at(), run = at / cut_run;
+    if (at < 0) return -1;
+    if (at < 2 * pairs()) return run % 2 ? -1 : at - run / 2 * cut_run;
+    return pairs() < tiles ? at - pairs() : -1;
+  }
+  // How many second parts are claimed before the whole tile at the place.
+  constexpr int second_parts_before(int place) const {
+    const int at = place - turns_at();
+    if (at < 0) return 0;
+    return at < 2 * pairs() ? (at / cut_run + 1) / 2 * cut_run : tiles;
+  }
 };
 
 }  // namespace fa3

@@ -11,8 +11,6 @@ using namespace fa3;
 
 namespace {
 
-constexpr int assumed_multiprocessors = 132;  // H100 SXM, H200, GH200
-
 fa3_status prepare(const fa3_forward_params* params, Rules rules, Problem& problem, Selection& selection) {
   if (fa3_status status = validate(params, rules, problem)) return status;
   return select(problem, selection);
@@ -26,8 +24,7 @@ fa3_status workspace_size(const fa3_forward_params* params, size_t* bytes) {
   Selection selection;
   if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
   if (fa3_status status = prepare(params, Rules::shapes, problem, selection)) return status;
-  const Split split = plan_split(problem, selection, multiprocessors_or(assumed_multiprocessors));
-  *bytes = workspace_layout(selection.variant(), split).bytes;
+  *bytes = workspace_layout(make_schedule(problem, selection, multiprocessors_or(assumed_multiprocessors))).bytes;
   return FA3_OK;
 }
 
@@ -51,13 +48,15 @@ fa3_status kernel_info(const fa3_forward_params* params, fa3_kernel_info* info) 
   Problem problem;
   Selection selection;
   if (fa3_status status = prepare(params, Rules::shapes, problem, selection)) return status;
-  return write_info(info, selection.variant(), &problem, &selection);
+  const int multiprocessors = multiprocessors_or(0);
+  const Schedule schedule = make_schedule(problem, selection, multiprocessors ? multiprocessors : assumed_multiprocessors);
+  return write_info(info, schedule.selection.variant(), &schedule, multiprocessors);
 }
 
 fa3_status kernel_info_at(int index, fa3_kernel_info* info) {
   if (index < 0 || index >= variant_count)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "index is %d, must be from 0 to %d", index, variant_count - 1);
-  return write_info(info, variants[index], nullptr, nullptr);
+  return write_info(info, variants[index], nullptr, 0);
 }
 
 fa3_status preload() {

@@ -4,14 +4,11 @@
 #include <cstring>
 
 #include "error.h"
-#include "modules.h"
-#include "schedule.h"
 #include "validate.h"
 
 namespace fa3 {
 
-fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Problem* problem,
-                      const Selection* selection) {
+fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Schedule* schedule, int multiprocessors) {
   size_t size = 0;
   if (fa3_status status = check_struct_size("info", info, offsetof(fa3_kernel_info, dtype), sizeof *info, size))
     return status;
@@ -28,10 +25,9 @@ fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Probl
   full.producer_registers = variant.producer_registers();
   full.consumer_registers = variant.consumer_registers();
   full.shared_memory_bytes = variant.smem_bytes();
-  if (selection) {
-    full.tiles = selection->tiles;
-    if (const int multiprocessors = multiprocessors_or(0))
-      full.grid = grid(plan_split(*problem, *selection, multiprocessors), multiprocessors);
+  if (schedule) {
+    full.tiles = schedule->selection.tiles;
+    if (multiprocessors > 0) full.grid = grid(schedule->split, multiprocessors);
   }
   std::memcpy(info, &full, size < sizeof full ? size : sizeof full);
   return FA3_OK;

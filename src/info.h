@@ -1,11 +1,11 @@
 // A row of the table, and a problem's schedule on it, as the public fa3_kernel_info.
 #pragma once
-#include "select.h"
+#include "schedule.h"
 
 namespace fa3 {
 
-// Writes as much of `info` as its struct_size covers. tiles and grid are 0 without a problem and its selection.
-fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Problem* problem,
-                      const Selection* selection);
+// Writes as much of `info` as its struct_size covers. tiles is 0 without a problem's schedule, grid also without a
+// device (0 multiprocessors).
+fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Schedule* schedule, int multiprocessors);
 
 }  // namespace fa3

@@ -27,8 +27,9 @@ fa3_status encode_maps(const Driver& driver, const Problem& problem, const Varia
   return encode(driver, "o", problem.o, o_box_rows, params.o);
 }
 
-void fill(const Problem& problem, const Selection& selection, const Split& split, const WorkspaceLayout& layout,
-          void* workspace, ForwardParams& params) {
+void fill(const Problem& problem, const Schedule& schedule, const WorkspaceLayout& layout, void* workspace,
+          ForwardParams& params) {
+  const Selection& selection = schedule.selection;
   params.o_data = static_cast<uint16_t*>(problem.o.data);
   params.o_stride_batch = problem.o.stride[0];
   params.o_stride_row = problem.o.stride[1];
@@ -38,7 +39,7 @@ void fill(const Problem& problem, const Selection& selection, const Split& split
   params.lse_stride_head = problem.lse.stride[1];
   params.lse_stride_row = problem.lse.stride[2];
   params.workspace = static_cast<Workspace*>(workspace);
-  params.tickets = reinterpret_cast<uint32_t*>(static_cast<char*>(workspace) + layout.tickets);
+  params.tickets = reinterpret_cast<Tickets*>(static_cast<char*>(workspace) + layout.tickets);
   params.partials = static_cast<char*>(workspace) + layout.partials;
   params.seqlen_q = static_cast<int32_t>(problem.seqlen_q);
   params.seqlen_k = static_cast<int32_t>(problem.seqlen_k);
@@ -55,29 +56,29 @@ void fill(const Problem& problem, const Selection& selection, const Split& split
   params.section_heads = Divisor::of(section_heads);
   params.section_tiles = Divisor::of(section_heads * selection.q_blocks);
   params.last_heads = Divisor::of(last_heads ? last_heads : section_heads);
-  params.split = split;
+  params.split = schedule.split;
 }
 
 }  // namespace
 
 fa3_status launch(const Problem& problem, const Selection& selection, void* workspace, size_t workspace_bytes,
                   CUstream stream) {
-  const Variant& variant = selection.variant();
   const Driver* driver;
   Context* context;
   CUfunction function;
   if (fa3_status status = get_driver(driver)) return status;
   if (fa3_status status = current_context(*driver, context)) return status;
-  const Split split = plan_split(problem, selection, context->multiprocessors);
-  const WorkspaceLayout layout = workspace_layout(variant, split);
+  const Schedule schedule = make_schedule(problem, selection, context->multiprocessors);
+  const Variant& variant = schedule.selection.variant();
+  const WorkspaceLayout layout = workspace_layout(schedule);
   if (fa3_status status = validate_workspace(workspace, workspace_bytes, layout.bytes)) return status;
-  if (fa3_status status = get_function(*driver, *context, selection.row, stream, function)) return status;
+  if (fa3_status status = get_function(*driver, *context, schedule.selection.row, stream, function)) return status;
 
   ForwardParams params;
   if (fa3_status status = encode_maps(*driver, problem, variant, params)) return status;
-  fill(problem, selection, split, layout, workspace, params);
+  fill(problem, schedule, layout, workspace, params);
   void* arguments[] = {&params};
-  const unsigned blocks = grid(split, context->multiprocessors);
+  const unsigned blocks = grid(schedule.split, context->multiprocessors);
   if (CUresult result = driver->launch_kernel(function, blocks, 1, 1, variant.threads(), 1, 1, variant.smem_bytes(),
                                               stream, arguments, nullptr))
     return cuda_error(*driver, result, "cuLaunchKernel");

@@ -8,8 +8,16 @@
 
 namespace fa3 {
 
-// Which tiles are split along the keys, and how; depends on the problem and the number of multiprocessors only.
-Split plan_split(const Problem& problem, const Selection& selection, int multiprocessors);
+struct Schedule {
+  Selection selection;
+  Split split;
+};
+
+// On which row the problem runs, the selected one or its fwdsmall, which tiles are split along the keys, and how; depends on
+// the problem and the number of multiprocessors only.
+Schedule make_schedule(const Problem& problem, const Selection& selection, int multiprocessors);
+
+constexpr int assumed_multiprocessors = 132;  // where no device is known: H100 SXM, H200, GH200
 
 // Persistent thread blocks: one for each multiprocessor, or for each item where there are fewer.
 int grid(const Split& split, int multiprocessors);
@@ -19,6 +27,6 @@ int grid(const Split& split, int multiprocessors);
 struct WorkspaceLayout {
   size_t tickets, partials, bytes;
 };
-WorkspaceLayout workspace_layout(const Variant& variant, const Split& split);
+WorkspaceLayout workspace_layout(const Schedule& schedule);
 
 }  // namespace fa3

@@ -1,4 +1,5 @@
-// Which row of the table runs a problem, and with which run-time numbers of the schedule.
+// Which row of the table can run a problem, and its tiles there. Which of two rows does, and how the tiles are shared out,
+// depends on the number of multiprocessors, too: schedule.h.
 #pragma once
 #include "problem.h"
 #include "variant.h"
@@ -13,11 +14,14 @@ struct Selection {
 };
 
 // Does the library choose this row itself? Others run only by name.
-constexpr bool is_default(const Variant& variant) { return variant.kernel == Kernel::fwd; }
+constexpr bool is_default(const Variant& variant) { return variant.is_fwd(); }
 
-// The row that the caller named, or else the one that fits best. Refuses a name that does not fit, and what the kernels'
-// 32-bit counters cannot hold.
+// The row that the caller named, or else fwd's that fits best. Refuses a name that does not fit, and what the kernels' 32-bit
+// counters cannot hold.
 fa3_status select(const Problem& problem, Selection& selection);
+
+// The same problem on fwdsmall's row; false if there is none, or the caller named a row.
+bool select_small(const Problem& problem, const Selection& selection, Selection& small);
 
 // (batch, head) pairs that are worked on together; see select.cpp.
 int64_t section_heads(const Problem& problem);

@@ -1,5 +1,5 @@
-// Fences (PTX ISA, Parallel Synchronization and Communication Instructions), and the two ordered accesses that the tile
-// counter's hand-over needs (Data Movement and Conversion Instructions).
+// Fences (PTX ISA, Parallel Synchronization and Communication Instructions), and the ordered accesses that the tile
+// counter's hand-over and the parts of split tiles need (Data Movement and Conversion Instructions).
 #pragma once
 #include "common.cuh"
 
@@ -11,6 +11,13 @@ FA3_DEVICE void fence_proxy_async_shared() { asm volatile("fence.proxy.async.sha
 
 // ptx: fence.mbarrier_init.release.cluster;  (membar / fence)
 FA3_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+// ptx: ld.acquire.gpu.global.u32 d, [addr];  (ld)
+FA3_DEVICE uint32_t ld_acquire_gpu_u32(const uint32_t* addr) {
+  uint32_t d;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(d) : "l"(addr) : "memory");
+  return d;
+}
 
 // ptx: ld.acquire.gpu.global.u64 d, [addr];  (ld)
 FA3_DEVICE unsigned long long ld_acquire_gpu_u64(const unsigned long long* addr) {

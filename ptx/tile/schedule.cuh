@@ -128,7 +128,7 @@ class Claims {
         w.next_item = gridDim.x;
         w.leaving = 0;
         if constexpr (row.splits())
-          for (int i = 0; i < p_.split.tiles * warpgroups; i += 4)
+          for (int i = 0; i < p_.split.tiles * warpgroups; i += 2)
             *reinterpret_cast<uint4*>(p_.tickets + i) = make_uint4(0, 0, 0, 0);
         __threadfence();
         ptx::st_release_gpu_u64(&w.state, ready);

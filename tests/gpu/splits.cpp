@@ -38,7 +38,10 @@ std::vector<Problem> split_problems(const Variant& variant) {
     add(900, 1500, 3, 1).mask = FA3_MASK_CAUSAL_TOP_LEFT;
     add(1500, 900, 1, 1).mask = FA3_MASK_CAUSAL_TOP_LEFT;
     // More tiles than multiprocessors, the longest cut.
-    if (variant.d == 64) {
+    if (variant.kernel == Kernel::fwdsmall) {
+      add(8192, 8192, 3, 3);
+      add(4096, 4200, 4, 2);
+    } else if (variant.d == 64) {
       add(8192, 8192, 5, 1);
       add(3600, 2900, 10, 5);
     } else if (variant.d == 128) {

@@ -49,7 +49,7 @@ fa3_forward_params causal(const Shape& shape, int32_t mask = FA3_MASK_CAUSAL_BOT
 }
 
 int default_rows() {
-  return int(std::count_if(std::begin(variants), std::end(variants), [](auto& v) { return v.kernel == Kernel::fwd; }));
+  return int(std::count_if(std::begin(variants), std::end(variants), [](auto& v) { return v.is_fwd(); }));
 }
 
 // A problem of that row, which runs on it.
@@ -255,13 +255,13 @@ TEST_CASE("preload leaves nothing to load but what the library does not choose",
   FakeCuda& fake = fresh();
   REQUIRE(fa3_preload() == FA3_OK);
   CHECK(fake.loads == default_rows());
-  for (const std::string& name : fake.loaded) CHECK(name.starts_with("fa3_fwd_"));
+  for (const std::string& name : fake.loaded) CHECK(name.starts_with("fa3_fwd"));
   REQUIRE(fa3_preload() == FA3_OK);
   for (const Variant& v : variants) {
     INFO(v.name);
     const int before = fake.loads;
     fake.capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (v.kernel != Kernel::fwd) {
+    if (!v.is_fwd()) {
       CHECK(forward(named(v)) == FA3_ERROR_NOT_LOADED);
       expect_message(v.name);
       expect_message("run it once before the capture");

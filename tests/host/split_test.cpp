@@ -115,15 +115,26 @@ void check_sizes(const Planned& made, int multiprocessors) {
     return;
   }
   const Variant& v = *made.variant;
-  CHECK(v.kernel == Kernel::fwd);
+  CHECK(v.is_fwd());
   CHECK((split.units <= 2 * multiprocessors && split.slots() <= 3 * multiprocessors));
   // Head, tickets and partial results, one behind the other.
   const char* base = workspace_memory;
   const char* tickets = reinterpret_cast<const char*>(made.params.tickets);
   const char* partials = static_cast<const char*>(made.params.partials);
   CHECK((tickets >= base + sizeof(Workspace) && (tickets - base) % 16 == 0));
-  CHECK((partials >= tickets + (split.tiles * v.warpgroups() * 4 + 15) / 16 * 16 && (partials - base) % 16 == 0));
+  CHECK((partials >= tickets + split.tiles * v.warpgroups() * sizeof(Tickets) && (partials - base) % 16 == 0));
   CHECK(made.workspace == size_t(partials - base) + size_t(split.slots()) * (v.Br / 16) * v.partial_bytes());
+}
+
+// The row of this kernel that holds the problem.
+const char* row_of(Kernel kernel, const fa3_forward_params& p) {
+  const Variant* best = nullptr;
+  for (const Variant& v : variants)
+    if (v.kernel == kernel && v.d >= p.q.dim[3] && v.causal() == (p.mask != FA3_MASK_NONE) &&
+        (v.dtype == Dtype::bf16) == (p.q.dtype == FA3_DTYPE_BF16) && (!best || v.d < best->d))
+      best = &v;
+  REQUIRE(best);
+  return best->name;
 }
 
 fa3_forward_params problem(const Shape& shape, int32_t mask = FA3_MASK_NONE, int32_t dtype = FA3_DTYPE_BF16) {
@@ -193,8 +204,10 @@ TEST_CASE("a Divisor divides as / does", "[split]") {
 }
 
 TEST_CASE("what is split, and what is not", "[split]") {
-  const auto split = [](const Shape& shape, int32_t mask = FA3_MASK_NONE) {
-    return plan(problem(shape, mask)).params.split;
+  const auto split = [](const Shape& shape, int32_t mask = FA3_MASK_NONE, Kernel kernel = Kernel::fwd) {
+    fa3_forward_params p = problem(shape, mask);
+    p.kernel = row_of(kernel, p);
+    return plan(p).params.split;
   };
   // One sequence, one head: as many parts as pay for being put together.
   Split s = split({.batch = 1, .seqlen_q = 1, .seqlen_k = 131072, .heads = 1, .heads_kv = 1, .head_dim = 128});
@@ -217,22 +230,23 @@ TEST_CASE("what is split, and what is not", "[split]") {
   // Causal problems that fill the machine.
   CHECK(split({.batch = 1, .seqlen_q = 8192, .seqlen_k = 8192, .heads = 8, .heads_kv = 8, .head_dim = 128},
               FA3_MASK_CAUSAL_TOP_LEFT).tiles == 0);
-  CHECK(split({.batch = 1, .seqlen_q = 2048, .seqlen_k = 2048, .heads = 4, .heads_kv = 4, .head_dim = 128},
-              FA3_MASK_CAUSAL_TOP_LEFT).tiles == 44);
-  // Somewhat more tiles than multiprocessors, of which the longest last longer than the others together: cut, as long as
-  // that pays for putting them together. First parts as long as the longest whole tile, second parts among the short tiles.
-  const auto causal = [&](int64_t seqlen, int64_t n, int64_t head_dim) {
+  // About as many tiles as multiprocessors, of which the longest last longer than the others together: cut, as long as that
+  // pays for putting them together. First parts as long as the longest whole tile, second parts among the short tiles.
+  const auto causal = [&](int64_t seqlen, int64_t n, int64_t head_dim, Kernel kernel = Kernel::fwd) {
     return split({.batch = 1, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = n, .heads_kv = n, .head_dim = head_dim},
-                 FA3_MASK_CAUSAL_TOP_LEFT);
+                 FA3_MASK_CAUSAL_TOP_LEFT, kernel);
   };
+  s = causal(2048, 4, 128);
+  CHECK((s.cut == 0 && s.tiles == 44 && s.unit_blocks == 8));
   s = causal(8192, 4, 128);
   CHECK((s.cut == 89 && s.tiles == 13 * 4 && s.whole_tiles == 30 * 4 && s.units == 2 * s.tiles && s.slots() == s.units));
-  CHECK((s.cut_after == 24 * 4));
+  CHECK((s.cut_after == 17 * 4 && s.cut_run == 4));
   s = causal(16384, 2, 128);
   CHECK((s.cut == 178 && s.tiles == 26 * 2));
   CHECK(causal(8192, 5, 64).cut > 0);
   CHECK(causal(4096, 8, 128).cut > 0);
   CHECK(causal(4096, 11, 128).tiles == 0);
+  CHECK(causal(8192, 3, 128, Kernel::fwdsmall).cut == 49);
   CHECK(causal(32768, 2, 128).tiles == 0);
   // Only the kernels that the library chooses know how.
   for (const Variant& v : variants) {
@@ -241,8 +255,72 @@ TEST_CASE("what is split, and what is not", "[split]") {
                                    v.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16);
     p.kernel = v.name;
     INFO(v.name);
-    CHECK((plan(p).params.split.tiles > 0) == (v.kernel == Kernel::fwd));
+    CHECK((plan(p).params.split.tiles > 0) == v.is_fwd());
   }
+}
+
+TEST_CASE("the longest parts and tiles come first where tiles are cut", "[split]") {
+  fa3_forward_params p =
+      problem({.batch = 1, .seqlen_q = 8192, .seqlen_k = 8192, .heads = 4, .heads_kv = 4, .head_dim = 128},
+              FA3_MASK_CAUSAL_TOP_LEFT);
+  p.kernel = row_of(Kernel::fwd, p);
+  const Planned made = plan(p);
+  const Split& s = made.params.split;
+  REQUIRE(s.cut > 0);
+  int last = INT32_MAX;
+  for (int place = 0; place < s.items(); ++place) {
+    const Part part = s.part(place, blocks_of(made, s.tile_at(place)));
+    const int length = part.end - part.begin;
+    INFO("place " << place << ": " << length << " blocks after " << last);
+    CHECK(length <= last);
+    last = length;
+  }
+}
+
+TEST_CASE("smaller tiles run what they fit better", "[split]") {
+  const auto small = [](const Shape& shape, int32_t mask, int multiprocessors = 132) {
+    return plan(problem(shape, mask), multiprocessors).variant->kernel == Kernel::fwdsmall;
+  };
+  const auto square = [](int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) {
+    return Shape{.batch = batch, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = heads, .heads_kv = heads,
+                 .head_dim = head_dim};
+  };
+  // Large problems, the paper's grid, stay with fwd.
+  for (const int64_t head_dim : {64, 128, 256})
+    for (int64_t seqlen = 512; seqlen <= 16384; seqlen *= 2)
+      for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+        INFO(head_dim << " " << seqlen << " " << mask);
+        CHECK_FALSE(small(square(16384 / seqlen, seqlen, 2048 / head_dim, head_dim), mask));
+      }
+  // 172 tiles of 192 rows for 132 multiprocessors, or 256 of 128; 11 in place of 16 for each of 8 heads, on 132 or 88.
+  CHECK(small(square(1, 8192, 4, 128), FA3_MASK_CAUSAL_BOTTOM_RIGHT));
+  CHECK(small(square(1, 2048, 8, 128), FA3_MASK_NONE));
+  CHECK_FALSE(small(square(1, 2048, 8, 128), FA3_MASK_NONE, 88));
+  // What they would fit as well, but for their lower speed.
+  CHECK_FALSE(small(square(1, 8192, 6, 128), FA3_MASK_CAUSAL_BOTTOM_RIGHT));
+  CHECK_FALSE(small(square(1, 16384, 4, 64), FA3_MASK_NONE));
+  // None at this head_dim, and none where a kernel is named.
+  CHECK_FALSE(small(square(1, 2048, 8, 256), FA3_MASK_NONE));
+  fa3_forward_params p = problem(square(1, 2048, 8, 128));
+  p.kernel = row_of(Kernel::fwd, p);
+  CHECK(plan(p).variant->kernel == Kernel::fwd);
+  p.kernel = row_of(Kernel::fwdsmall, p);
+  CHECK(plan(p).variant->kernel == Kernel::fwdsmall);
+}
+
+TEST_CASE("heads that share the L2 cache are as many in every section", "[split]") {
+  const auto section = [](int64_t heads, int64_t heads_kv, int32_t mask) {
+    const Shape shape{.batch = 1, .seqlen_q = 8192, .seqlen_k = 8192, .heads = heads, .heads_kv = heads_kv,
+                      .head_dim = 128};  // K and V of a head: 4 MB of 32
+    return int(plan(problem(shape, mask)).params.section_heads);
+  };
+  CHECK(section(32, 32, FA3_MASK_CAUSAL_TOP_LEFT) == 8);
+  CHECK(section(9, 9, FA3_MASK_CAUSAL_TOP_LEFT) == 9);  // not 8 and 1
+  CHECK(section(12, 12, FA3_MASK_CAUSAL_TOP_LEFT) == 6);
+  CHECK(section(34, 34, FA3_MASK_CAUSAL_TOP_LEFT) == 9);
+  CHECK(section(36, 9, FA3_MASK_CAUSAL_TOP_LEFT) == 36);
+  CHECK(section(80, 20, FA3_MASK_CAUSAL_TOP_LEFT) == 28);  // of 20 groups of 4 heads: 7, 7 and 6
+  CHECK(section(9, 9, FA3_MASK_NONE) == 1);
 }
 
 TEST_CASE("the plan depends on the problem and the multiprocessors only", "[split]") {

@@ -65,7 +65,7 @@ static Problem problem_of(const Variant& variant) {
   p.dtype = dtype_of(variant);
   p.mask = variant.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
   p.head_dim = variant.d;
-  if (!is_default(variant)) p.kernel = variant.name;
+  p.kernel = variant.name;
   return p;
 }
 

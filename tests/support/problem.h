@@ -51,17 +51,17 @@ struct Problem {
 
 fa3_dtype dtype_of(const Variant& variant);
 
-// Does the library choose this row itself? Problems of other rows name it.
-inline bool is_default(const Variant& variant) { return variant.kernel == Kernel::fwd; }
+// Does the library choose this row itself?
+inline bool is_default(const Variant& variant) { return variant.is_fwd(); }
 
 // The smallest head_dim that does not fit a smaller row of the same kernel, dtype and mask.
 int64_t smallest_head_dim(const Variant& variant);
 
-// A problem that runs on this row of the table: random shape, layouts, pattern, all from the seed. `budget` bounds
+// A problem that names this row of the table: random shape, layouts, pattern, all from the seed. `budget` bounds
 // batch * heads * seqlen_q * seqlen_k * head_dim, the work of the references.
 Problem random_problem(const Variant& variant, uint64_t seed, double budget = 1.5e8);
 
-// The plainest problem of this row: the row's own head_dim, packed, N(0,1), bottom-right mask if causal.
+// The plainest problem that names this row: the row's own head_dim, packed, N(0,1), bottom-right mask if causal.
 Problem plain_problem(const Variant& variant, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
                       int64_t heads_kv, uint64_t seed);
 

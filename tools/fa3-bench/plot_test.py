@@ -73,12 +73,12 @@ def test_peers():
 
     # The extra points are new, of known head dimensions, and hold what they are there for.
     others = list(peers.SETS["extra"](peers.parse(["--set", "extra"])))
-    assert len(others) == len(set(others)) == 12 and not set(others) & set(points)
+    assert len(others) == len(set(others)) == 15 and not set(others) & set(points)
     assert all(p.head_dim in (64, 128, 256) and p.heads % p.kv_heads == 0 for p in others)
     assert {p.heads // p.kv_heads for p in others} == {1, 4, 8} and any(p.seqlen % 2 for p in others)
     assert max(p.seqlen for p in others) == 131072
     assert peers.Point("bf16", 128, 0, 4, 8448, 16, 16) in others
-    assert len(list(peers.extra(peers.parse(["--dtype", "bf16,fp16"])))) == 24
+    assert len(list(peers.extra(peers.parse(["--dtype", "bf16,fp16"])))) == 30
 
     # Slow calls run fewer times, but at least five; few runs asked for stay few.
     assert peers.runs(0.2, options) == peers.runs(66, options) == peers.runs(0, options) == (5, 30)

@@ -59,7 +59,7 @@ std::optional<Figure> table_figure(const std::string& row, const std::string& sc
     return std::nullopt;
   }
   // K and V of a stage under one barrier, or a wait for each, the second with a fence of its own.
-  const bool speculative = variant->kernel == fa3::Kernel::fwd;
+  const bool speculative = variant->is_fwd();
   if (speculative && (figure == "mbarrier_waits" || figure == "arrives")) return value(variant->split_stage() ? 2 : 1);
   for (const ElementType& type : element_types) {
     if (cell(row, 2) != type.name) continue;

@@ -1,0 +1,2 @@
+// fwd in smaller tiles.
+#include "fwd.cu"
