@@ -9,9 +9,10 @@ namespace fa3 {
 // of a warp's O. K and V have boxes of Bc rows.
 inline constexpr int box_columns = 64, q_box_rows = 64, o_box_rows = 16;
 
-// fwd and, in smaller tiles, fwdsmall are what the library runs. The others are the paper's own steps towards it, for comparison: Algorithm 1 (alg1), with
-// pingpong (alg1pp), Algorithm 2 (alg2asis), with pingpong (alg2pp), without warp specialization (alg2nows), Algorithm 4
-// (alg4asis), all as ptxas orders them; and 2 and 4 in the paper's order, which ptxas undoes if it is let (alg2, alg4).
+// fwd and, in smaller tiles, fwdsmall are what the library runs, and take tiles that are split along the keys. The others are
+// the paper's own steps towards it, for comparison: Algorithm 1 (alg1), with pingpong (alg1pp), Algorithm 2 (alg2asis), with
+// pingpong (alg2pp), without warp specialization (alg2nows), Algorithm 4 (alg4asis), all as ptxas orders them; and 2 and 4 in
+// the paper's order, which ptxas undoes if it is let (alg2, alg4).
 enum class Kernel { fwd, fwdsmall, alg1, alg1pp, alg2, alg2pp, alg2asis, alg2nows, alg4, alg4asis };
 enum class Dtype { bf16, fp16 };
 enum class Mask { full, causal };
@@ -28,7 +29,6 @@ struct Variant {
 
   constexpr bool causal() const { return mask == Mask::causal; }
   constexpr bool is_fwd() const { return kernel == Kernel::fwd || kernel == Kernel::fwdsmall; }
-  constexpr bool splits() const { return is_fwd(); }  // takes tiles that are split along the keys
   constexpr bool has_producer() const { return kernel != Kernel::alg2nows; }
   constexpr bool pingpong() const { return kernel == Kernel::alg1pp || kernel == Kernel::alg2pp; }
   // ptxas is kept from moving the wait for PV above the exponentials (end_basic_block in tile/softmax.cuh).

@@ -27,7 +27,7 @@ fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Sched
   full.shared_memory_bytes = variant.smem_bytes();
   if (schedule) {
     full.tiles = schedule->selection.tiles;
-    if (multiprocessors > 0) full.grid = grid(schedule->split, multiprocessors);
+    if (multiprocessors > 0) full.grid = grid(*schedule, multiprocessors);
   }
   std::memcpy(info, &full, size < sizeof full ? size : sizeof full);
   return FA3_OK;

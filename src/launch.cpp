@@ -78,7 +78,7 @@ fa3_status launch(const Problem& problem, const Selection& selection, void* work
   if (fa3_status status = encode_maps(*driver, problem, variant, params)) return status;
   fill(problem, schedule, layout, workspace, params);
   void* arguments[] = {&params};
-  const unsigned blocks = grid(schedule.split, context->multiprocessors);
+  const unsigned blocks = grid(schedule, context->multiprocessors);
   if (CUresult result = driver->launch_kernel(function, blocks, 1, 1, variant.threads(), 1, 1, variant.smem_bytes(),
                                               stream, arguments, nullptr))
     return cuda_error(*driver, result, "cuLaunchKernel");

@@ -95,10 +95,12 @@ Plan plan_full(const Problem& problem, const Selection& selection, int64_t G, in
   const int64_t tile = n + cost.item;
   unsplit = divide_up(selection.tiles, G) * tile;
   if (selection.tiles % G == 0) return {0, 0, 0, unsplit};
-  // Among others, tiles with fewer rows are shorter, and spread the end of the last wave.
-  const int64_t warpgroups = selection.batch_heads * divide_up(problem.seqlen_q, 64);
-  if (waves > 0 && selection.q_blocks > 1 && warpgroups < selection.tiles * v.warpgroups())
-    unsplit = std::min(unsplit, warpgroups * tile / (v.warpgroups() * G) + tile / 2);
+  // Among others, tiles with fewer rows are shorter, and spread the end of the last wave. But a warpgroup that is alone in a
+  // tile takes half as long again.
+  const int64_t of_head = divide_up(problem.seqlen_q, 64), alone = of_head % v.warpgroups() == 1;
+  const int64_t halves = selection.batch_heads * (2 * of_head + alone);  // of a warpgroup's time
+  if (waves > 0 && selection.q_blocks > 1 && of_head < selection.q_blocks * v.warpgroups())
+    unsplit = std::min(unsplit, halves * tile / (2 * v.warpgroups() * G) + tile / 2);
   Plan plan = cheapest_wave(selection.tiles % G, n, G, cost);
   plan.cost += waves * tile;
   return plan;
@@ -220,7 +222,7 @@ Split plan_split(const Problem& problem, const Selection& selection, int64_t G, 
 }  // namespace
 
 Schedule make_schedule(const Problem& problem, const Selection& selection, int multiprocessors) {
-  if (problem.empty() || !selection.variant().splits() ||
+  if (problem.empty() || !selection.variant().is_fwd() ||
       (problem.causal && selection.tiles >= many * multiprocessors))
     return {selection, whole_tiles(selection)};
   double time, small_time;
@@ -233,7 +235,10 @@ Schedule make_schedule(const Problem& problem, const Selection& selection, int m
   return schedule;
 }
 
-int grid(const Split& split, int multiprocessors) { return std::min(split.items(), multiprocessors); }
+int grid(const Schedule& schedule, int multiprocessors) {
+  const int64_t blocks = std::max<int64_t>(schedule.split.items(), schedule.selection.blind_blocks());
+  return static_cast<int>(std::min<int64_t>(blocks, multiprocessors));
+}
 
 WorkspaceLayout workspace_layout(const Schedule& schedule) {
   const Variant& variant = schedule.selection.variant();

@@ -61,17 +61,23 @@ fa3_status find_row(const Problem& problem, int& row) {
 
 // The tiles of the selected row; false if they are too many.
 bool count_tiles(const Problem& problem, Selection& selection) {
-  const int64_t Br = selection.variant().Br;
-  const int64_t q_blocks = (problem.seqlen_q + Br - 1) / Br;
+  const Variant& variant = selection.variant();
+  const int64_t Br = variant.Br, rows = (problem.seqlen_q + 63) / 64 * 64;
+  int64_t q_blocks = (rows + Br - 1) / Br;
   const int64_t batch_heads = problem.batch * problem.heads;  // both below 2^31
   int64_t tiles;
   if (__builtin_mul_overflow(q_blocks, batch_heads, &tiles) || tiles > max_tiles) return false;
+  if (problem.causal) {
+    // Rows that see no key are in no tile, as far as whole blocks go; but one tile there is.
+    const int64_t blind = std::clamp<int64_t>(-problem.causal_offset, 0, rows - 1) / 64 * 64;
+    if (variant.has_producer()) q_blocks = (rows - blind + Br - 1) / Br;
+    // The block with fewer rows is put first, where rows see the fewest keys.
+    selection.q_origin = static_cast<int32_t>(rows - q_blocks * Br);
+  }
   selection.q_blocks = static_cast<int32_t>(q_blocks);
-  // Causal kernels put the block with fewer rows first, where rows see the fewest keys.
-  if (problem.causal) selection.q_origin = static_cast<int32_t>((problem.seqlen_q + 63) / 64 * 64 - q_blocks * Br);
   selection.batch_heads = static_cast<int32_t>(batch_heads);
   selection.section_heads = static_cast<int32_t>(section_heads(problem));
-  selection.tiles = static_cast<int32_t>(tiles);
+  selection.tiles = static_cast<int32_t>(q_blocks * batch_heads);
   return true;
 }
 

@@ -31,4 +31,16 @@ FA3_DEVICE void st_release_gpu_u64(unsigned long long* addr, unsigned long long 
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(addr), "l"(value) : "memory");
 }
 
+// ptx: atom.relaxed.gpu.global.add.u32 d, [addr], value;  (atom)
+FA3_DEVICE uint32_t atom_add_gpu_u32(uint32_t* addr, uint32_t value) {
+  uint32_t d;
+  asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(d) : "l"(addr), "r"(value) : "memory");
+  return d;
+}
+
+// ptx: red.release.gpu.global.add.u32 [addr], value;  (red)
+FA3_DEVICE void red_add_release_gpu_u32(uint32_t* addr, uint32_t value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(addr), "r"(value) : "memory");
+}
+
 }  // namespace fa3::ptx

@@ -1,7 +1,7 @@
 // Putting the parts of a split tile together (split.h). Each warp takes a ticket for its 16 rows. All but the last leave what
 // they have, O as it stands in the accumulators, in the workspace; the last waits until they have, and goes on with the sum.
-// It has the same bits whoever comes last: two parts are added from the last one's registers, in a way that commutes; of more,
-// the last leaves its own, too, and reads all in the order of the keys.
+// It has the same bits whoever comes last: two parts are added from the last one's registers, in a way that commutes;
+// of more, the last leaves its own, too, and reads all in the order of the keys.
 #pragma once
 #include "softmax.cuh"
 
@@ -9,7 +9,7 @@ namespace fa3 {
 
 // A warp's 16 rows, lane by lane.
 struct Partial {
-  float4 o[d / 8][32];  // not normalised; four accumulator registers each
+  float4 o[d / 8][32];  // not normalised; four accumulator registers each. Not written if the warp's rows see no key
   float4 sums[32];      // m and l of the lane's two rows
 };
 static_assert(sizeof(Partial) == row.partial_bytes());
@@ -17,7 +17,7 @@ static_assert(sizeof(Partial) == row.partial_bytes());
 // The number of the warps that came here before, with the same rows of the tile.
 FA3_DEVICE uint32_t take_ticket(const ForwardParams& p, const RowBlock& block, int warp) {
   uint32_t taken = 0;
-  if (threadIdx.x % 32 == 0) taken = atomicAdd(&p.tickets[block.ticket].taken, 1u << 8 * warp);
+  if (threadIdx.x % 32 == 0) taken = ptx::atom_add_gpu_u32(&p.tickets[block.ticket].taken, 1u << 8 * warp);
   return __shfl_sync(0xffffffffu, taken, 0) >> 8 * warp & 255;
 }
 
@@ -25,6 +25,7 @@ FA3_DEVICE uint32_t take_ticket(const ForwardParams& p, const RowBlock& block, i
 // row sums; O is 0 where they are.
 FA3_DEVICE bool combine(float (&O)[d / 2], RowState& state, float (&l)[2], const ForwardParams& p, const RowBlock& block,
                         int warp) {
+  constexpr unsigned all = 0xffffffffu;
   if (block.row < 0 || block.row + 16 * warp >= p.seqlen_q) return false;
   const int lane = threadIdx.x % 32, parts = block.parts;
   const int first = 4 * block.partial + warp;  // in 32 bits: the extension of `warp` would stay in registers all the time
@@ -35,42 +36,47 @@ FA3_DEVICE bool combine(float (&O)[d / 2], RowState& state, float (&l)[2], const
 
   if (!last || parts > 2) {
     Partial& mine = partial(block.part);
+    if (__any_sync(all, (l[0] != 0.f) | (l[1] != 0.f))) {
 #pragma unroll
-    for (int i = 0; i < d / 8; i++)
-      __stcg(&mine.o[i][lane], make_float4(O[4 * i], O[4 * i + 1], O[4 * i + 2], O[4 * i + 3]));
+      for (int i = 0; i < d / 8; i++)
+        __stcg(&mine.o[i][lane], make_float4(O[4 * i], O[4 * i + 1], O[4 * i + 2], O[4 * i + 3]));
+    }
     __stcg(&mine.sums[lane], make_float4(state.m[0], state.m[1], l[0], l[1]));
-    __threadfence();
-    __syncwarp();
   }
   if (!last) {
-    if (lane == 0) atomicAdd(written, 1u << 8 * warp);
+    __syncwarp();
+    if (lane == 0) ptx::red_add_release_gpu_u32(written, 1u << 8 * warp);
     return false;
   }
   while ((ptx::ld_acquire_gpu_u32(written) >> 8 * warp & 255) != parts - 1u) {
   }
 
   if (parts == 2) {
-    // Products and sums are rounded each for itself, so that the same bits come out in either order.
+    // Products and sums are rounded each for itself, and what saw no key adds -0, which changes no number: so the same bits
+    // come out in either order.
+    const auto weight_of = [](float m, float l, float all_m) { return l == 0.f ? -0.f : ptx::ex2_approx_ftz(m - all_m); };
     const Partial& other = partial(1 - block.part);
     const float4 sums = __ldcg(&other.sums[lane]);
     const float m[2] = {fmaxf(state.m[0], sums.x), fmaxf(state.m[1], sums.y)};
-    const float mine[2] = {ptx::ex2_approx_ftz(state.m[0] - m[0]), ptx::ex2_approx_ftz(state.m[1] - m[1])};
-    const float weight[2] = {ptx::ex2_approx_ftz(sums.x - m[0]), ptx::ex2_approx_ftz(sums.y - m[1])};
+    const float mine[2] = {weight_of(state.m[0], l[0], m[0]), weight_of(state.m[1], l[1], m[1])};
+    const float weight[2] = {weight_of(sums.x, sums.z, m[0]), weight_of(sums.y, sums.w, m[1])};
     state.m[0] = m[0];
     state.m[1] = m[1];
     l[0] = __fadd_rn(__fmul_rn(mine[0], l[0]), __fmul_rn(weight[0], sums.z));
     l[1] = __fadd_rn(__fmul_rn(mine[1], l[1]), __fmul_rn(weight[1], sums.w));
     scale_rows(O, mine);
-    if (!__any_sync(0xffffffffu, sums.z < 0.f)) {  // always; keeps ptxas from loading all of it so early that it spills
+    auto add_quarter = [&](int k) {  // behind a branch each, or ptxas loads all of it so early that it spills
+      if (!__any_sync(all, (sums.z != 0.f) | (sums.w != 0.f))) return;
 #pragma unroll
-      for (int i = 0; i < d / 8; i++) {
+      for (int i = k * d / 32; i < (k + 1) * d / 32; i++) {
         const float4 o = __ldcg(&other.o[i][lane]);
         O[4 * i] = __fadd_rn(O[4 * i], __fmul_rn(weight[0], o.x));
         O[4 * i + 1] = __fadd_rn(O[4 * i + 1], __fmul_rn(weight[0], o.y));
         O[4 * i + 2] = __fadd_rn(O[4 * i + 2], __fmul_rn(weight[1], o.z));
         O[4 * i + 3] = __fadd_rn(O[4 * i + 3], __fmul_rn(weight[1], o.w));
       }
-    }
+    };
+    add_quarter(0); add_quarter(1); add_quarter(2); add_quarter(3);
     return true;
   }
 
@@ -88,6 +94,7 @@ FA3_DEVICE bool combine(float (&O)[d / 2], RowState& state, float (&l)[2], const
   for (int part = 0; part < parts; part++) {
     const float4 sums = next;
     if (part + 1 < parts) next = __ldcg(&partial(part + 1).sums[lane]);
+    if (!__any_sync(all, (sums.z != 0.f) | (sums.w != 0.f))) continue;
     const float weight[2] = {ptx::ex2_approx_ftz(sums.x - m[0]), ptx::ex2_approx_ftz(sums.y - m[1])};
     l[0] = fmaf(weight[0], sums.z, l[0]);
     l[1] = fmaf(weight[1], sums.w, l[1]);

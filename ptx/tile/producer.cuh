@@ -4,6 +4,7 @@
 #pragma once
 #include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
+#include "blind.cuh"
 #include "ring.cuh"
 #include "schedule.cuh"
 
@@ -69,7 +70,7 @@ FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
       if (row.takes_early() && j == take_at) next = take();
     }
   }
-  if (row.splits() && v_row < 0) return;  // there was no work left
+  if (row.is_fwd() && v_row < 0) return;  // there was no work left
 
   // The last V of all, alone in its stage.
   const uint32_t s = KvRing::index(i);
@@ -102,7 +103,7 @@ FA3_DEVICE void q_producer(const ForwardParams& p, Smem& smem) {
       smem.row_block[slot] = {row, end ? RowBlock::end_of_work : mine, blocks - mine, part.begin, tile.head, tile.batch,
                               part.number, part.count, part.slot * warpgroups + chunk,
                               part.split_tile * warpgroups + chunk};
-      if (end || row < 0 || row >= p.seqlen_q) {
+      if (end || mine == 0) {  // nobody looks at Q
         mbarrier_arrive(shared_address(&full));
       } else {
         mbarrier_arrive_expect_tx(shared_address(&full), fa3::row.q_slot_bytes());
@@ -113,10 +114,11 @@ FA3_DEVICE void q_producer(const ForwardParams& p, Smem& smem) {
   }
 }
 
-// The producer warpgroup. `warp` of its four; the other two have nothing to do.                // A1.2, A1.3
+// The producer warpgroup. `warp` of its four.                                                  // A1.2, A1.3
 FA3_DEVICE void producer(const ForwardParams& p, Smem& smem, int warp) {
   if constexpr (!row.has_producer()) return;
   else ptx::setmaxnreg_dec<row.producer_registers()>();
+  if (causal && warp >= 2) return write_blind_rows(p, warp - 2);
   if (threadIdx.x % 32 != 0) return;
   if (warp == 0) kv_producer(p, smem);
   if (warp == 1) q_producer(p, smem);

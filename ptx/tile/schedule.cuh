@@ -28,7 +28,7 @@ FA3_DEVICE Tile tile_at(const ForwardParams& p, int index) {
   return {causal ? p.q_blocks - 1 - i : i, batch_head - batch * p.heads, batch};
 }
 
-// First query row of the tile. Blocks are counted from the end of the sequence (q_origin <= 0), so that under a causal mask
+// First query row of the tile. Blocks are counted from the end of the sequence (q_origin), so that under a causal mask
 // the block with fewer rows is the first and shortest one.
 FA3_DEVICE int first_row(const ForwardParams& p, int q_block) { return p.q_origin + q_block * Br; }
 
@@ -54,7 +54,7 @@ struct Item {
 };
 
 FA3_DEVICE Item item_at(const ForwardParams& p, int place) {
-  if constexpr (row.splits()) {
+  if constexpr (row.is_fwd()) {
     const Tile tile = tile_at(p, p.split.tile_at(place));
     return {tile, p.split.part(place, tile_blocks(p, tile))};
   } else {
@@ -76,7 +76,7 @@ class Claims {
   FA3_DEVICE void ask(int place) {
     item_ = p_.split.items();
     if (!shared()) return;
-    if constexpr (row.splits()) {
+    if constexpr (row.is_fwd()) {
       further_ = p_.split.next_in_unit(place);
       if (further_ >= 0) {
         if (!prepared_) prepare();
@@ -88,15 +88,17 @@ class Claims {
 
   // The place asked for, or none. Not called again after it said none.
   FA3_DEVICE int take() {
-    if (row.splits() && further_ >= 0) return further_;
+    if (row.is_fwd() && further_ >= 0) return further_;
     for (;; item_ = claim()) {
       if (item_ >= p_.split.items()) break;
-      if constexpr (!row.splits()) return item_;
+      if constexpr (!row.is_fwd()) return item_;
       const int place = p_.split.place(item_);
       if (has_blocks(place)) return place;
     }
-    if (shared() && atomicAdd(&p_.workspace->leaving, 1u) == gridDim.x - 1u)
-      ptx::st_release_gpu_u64(&p_.workspace->state, idle);
+    if (shared()) {
+      if (!prepared_) prepare();
+      if (atomicAdd(&p_.workspace->leaving, 1u) == gridDim.x - 1u) ptx::st_release_gpu_u64(&p_.workspace->state, idle);
+    }
     return none;
   }
 
@@ -105,7 +107,7 @@ class Claims {
   static constexpr unsigned long long idle = 0, preparing = 0x9c6e1f5b03a7d241ull, ready = 0x51f0b7d38e2c946dull;
 
   // Is there work beyond each block's first item, or tickets for the parts?
-  FA3_DEVICE bool shared() const { return p_.split.items() > int(gridDim.x) || (row.splits() && p_.split.tiles > 0); }
+  FA3_DEVICE bool shared() const { return p_.split.items() > int(gridDim.x) || (row.is_fwd() && p_.split.tiles > 0); }
 
   FA3_DEVICE int claim() {
     if (!prepared_) prepare();
@@ -127,15 +129,21 @@ class Claims {
       if (seen != preparing && atomicCAS(&w.state, seen, preparing) == seen) {
         w.next_item = gridDim.x;
         w.leaving = 0;
-        if constexpr (row.splits())
-          for (int i = 0; i < p_.split.tiles * warpgroups; i += 2)
-            *reinterpret_cast<uint4*>(p_.tickets + i) = make_uint4(0, 0, 0, 0);
-        __threadfence();
+        if constexpr (row.is_fwd()) clear_tickets();
         ptx::st_release_gpu_u64(&w.state, ready);
         break;
       }
     }
     prepared_ = true;
+  }
+
+  // Eight at a time, the last into the gap before the partial results: two at a time would take microseconds.
+  FA3_DEVICE void clear_tickets() {
+    const Tickets* const end = p_.tickets + p_.split.tiles * warpgroups;
+#pragma unroll 1
+    for (Tickets* tickets = p_.tickets; tickets < end; tickets += 8)
+#pragma unroll
+      for (int i = 0; i < 4; i++) reinterpret_cast<uint4*>(tickets)[i] = make_uint4(0, 0, 0, 0);
   }
 
   const ForwardParams& p_;

@@ -80,6 +80,8 @@ void borders(const Variant& variant) {
   run(problem(50, 1, 4 * ring + 3, 16, 2), variant);  // decoding, several tiles per thread block
   run(problem(7, 3 * Br + 1, ring, 8, 8), variant);   // the last tile of each head has rows for one warpgroup only
   run(problem(30, Br + 70, 100, 8, 8), variant);      // and under a causal mask tiles whose rows see nothing, or some
+  run(problem(1, 6 * Br + 70, Bc, 3, 1), variant);    // and more blocks of rows that are in no tile than tiles
+  run(problem(5, 3 * Br + 200, 30, 8, 8), variant);
   run(problem(2, Br + 9, 0, 2, 2), variant);   // no keys at all: O = 0, LSE = -inf
   run(problem(40, Br + 9, 0, 8, 8), variant);
   run(problem(0, 10, 10, 2, 2), variant);
@@ -88,6 +90,9 @@ void borders(const Variant& variant) {
   Problem no_lse = problem(2, Br + 3, Bc + 3, 3, 3);
   no_lse.want_lse = false;
   run(no_lse, variant);
+  Problem blind = problem(2, 3 * Br + 130, 70, 3, 3);
+  blind.want_lse = false, blind.head_dim = variant.d - 8;
+  run(blind, variant);
 }
 
 // Views: slices of a packed QKV tensor, padding of every dimension, every storage order, shared (stride 0) heads and
@@ -106,6 +111,9 @@ void views(const Variant& variant) {
     p.q = p.k = p.v = p.o = p.lse = Storage{order, 1, 1, 70, 1, 3, false, false};
     run(p, variant);
   }
+  Problem blind = plain_problem(variant, 2, 4 * variant.Br + 17, 90, 4, 2, seed_for(variant, number++));
+  blind.o = blind.lse = Storage{Storage::sbhd, 1, 1, 70, 1, 3, false, false};
+  run(blind, variant);
   Problem shared = problem();
   shared.k.share_batch = shared.v.share_heads = true;
   run(shared, variant);
@@ -213,6 +221,8 @@ void small_selection(const Variant& variant) {
   // More tiles than thread blocks: 140 in which most warpgroups have no rows, and twice 70.
   run(plain_problem(variant, 10, 5, ring + 1, 14, 2, seed_for(variant, 5002)), variant);
   run(plain_problem(variant, 5, variant.Br + 5, variant.Bc + 1, 14, 14, seed_for(variant, 5003)), variant);
+  // Under a causal mask, rows that are in no tile.
+  run(plain_problem(variant, 1, 3 * variant.Br + 5, 70, 2, 1, seed_for(variant, 5006)), variant);
   // Split along the keys, where the library does that.
   run(plain_problem(variant, 1, 40, 13 * variant.Bc + 5, 2, 1, seed_for(variant, 5004)), variant);
   if (is_default(variant))

@@ -33,6 +33,7 @@ std::vector<Problem> split_problems(const Variant& variant) {
   add(5, 64 * Bc, 139, 1);             // a full wave, and 7 tiles of many parts
   add(1150, 1100, 1, 1);               // with a mask: rows that see no key, alone in their warp or beside others
   add(1100, 1150, 2, 1);
+  add(40 * Br, 12 * Bc, 1, 1);         // and thread blocks that only write such rows
   if (variant.causal()) {
     add(1100, 1100, 2, 2).mask = FA3_MASK_CAUSAL_TOP_LEFT;
     add(900, 1500, 3, 1).mask = FA3_MASK_CAUSAL_TOP_LEFT;

@@ -162,6 +162,13 @@ TEST_CASE("the schedule's numbers", "[launch]") {
   CHECK(f.causal_offset == 200);
   CHECK(f.q_origin == 320 - f.q_blocks * row_of(fake.launches.back()).Br);
   CHECK(run(causal({.seqlen_q = 500, .seqlen_k = 300})).causal_offset == -200);
+  // Rows that see no key are in no tile, but for the first tile's and, of a problem without keys, the last 64 rows.
+  for (const int64_t seqlen_k : {300, 0}) {
+    f = run(causal({.batch = 3, .seqlen_q = 5000, .seqlen_k = seqlen_k, .heads = 1, .heads_kv = 1}));
+    const int Br = row_of(fake.launches.back()).Br, rows = seqlen_k == 0 ? 64 : 5056 - 4672, blocks = (rows + Br - 1) / Br;
+    CHECK((f.q_blocks == blocks && f.q_origin == 5056 - blocks * Br));
+    CHECK(fake.launches.back().grid[0] == unsigned(3 * ((f.q_origin + Br - 1) / Br)));
+  }
   CHECK(run(causal({.seqlen_q = 300, .seqlen_k = 500}, FA3_MASK_CAUSAL_TOP_LEFT)).causal_offset == 0);
   // Sections: K and V of one head are 16384 * 128 * 4 bytes = 8 MB, so 32 MB hold four KV heads, each of two query
   // heads.

@@ -66,6 +66,9 @@ int blocks_of(const Planned& made, int tile) {
 // Every block of every tile is in one part, and every part knows its number and has a slot of its own.
 void check_parts(const Planned& made) {
   const Split& split = made.params.split;
+  const int origin = made.params.q_origin, end = origin + made.params.q_blocks * made.variant->Br;
+  REQUIRE((origin % 64 == 0 && end >= made.params.seqlen_q && end - made.variant->Br < made.params.seqlen_q));
+  if (origin > 0) REQUIRE((made.variant->causal() && origin <= -made.params.causal_offset));  // rows before it see no key
   const int tiles = made.params.q_blocks * made.params.batch_heads;
   REQUIRE(split.whole_tiles + split.tiles == tiles);
   REQUIRE((split.unit_blocks > 0 && split.stride > 0));
@@ -108,7 +111,8 @@ void check_parts(const Planned& made) {
 
 void check_sizes(const Planned& made, int multiprocessors) {
   const Split& split = made.params.split;
-  CHECK(made.grid == unsigned(std::min(split.items(), multiprocessors)));
+  const int Br = made.variant->Br, blind_blocks = (std::max(made.params.q_origin, 0) + Br - 1) / Br * made.params.batch_heads;
+  CHECK(made.grid == unsigned(std::min(std::max(split.items(), blind_blocks), multiprocessors)));
   if (split.tiles == 0) {
     CHECK(made.workspace == FA3_FORWARD_WORKSPACE_BYTES);
     CHECK(split.units == 0);

@@ -34,6 +34,8 @@ PROBE(barrier_cluster_wait)() { barrier_cluster_wait(); }
 PROBE(fence_proxy_async_shared)() { fence_proxy_async_shared(); }
 PROBE(fence_mbarrier_init)() { fence_mbarrier_init(); }
 PROBE(ld_acquire_gpu_u32)(const uint32_t* addr, uint32_t* out) { *out = ld_acquire_gpu_u32(addr); }
+PROBE(atom_add_gpu_u32)(uint32_t* addr, uint32_t value, uint32_t* out) { *out = atom_add_gpu_u32(addr, value); }
+PROBE(red_add_release_gpu_u32)(uint32_t* addr, uint32_t value) { red_add_release_gpu_u32(addr, value); }
 PROBE(ld_acquire_gpu_u64)(const unsigned long long* addr, unsigned long long* out) { *out = ld_acquire_gpu_u64(addr); }
 PROBE(st_release_gpu_u64)(unsigned long long* addr, unsigned long long value) { st_release_gpu_u64(addr, value); }
 
