@@ -202,7 +202,7 @@ typedef struct fa3_kernel_info {
   int32_t producer_registers;   /* per thread, after setmaxnreg; 0 for a kernel that has no producer */
   int32_t consumer_registers;   /* the same of the consumers; 0 for a kernel that leaves this to the compiler */
   int32_t shared_memory_bytes;  /* dynamic, per thread block */
-  int64_t tiles;                /* of this problem: batch * heads * blocks of queries (without those that see no key) */
+  int64_t tiles;                /* of this problem: batch * heads * blocks of queries, without some that see no key */
   int32_t grid;                 /* thread blocks that would be launched on the current device; 0 if there is none */
 } fa3_kernel_info;
 

@@ -49,9 +49,9 @@ struct ForwardParams {
   // Schedule (ptx/tile/schedule.cuh): tiles are numbered section by section; a section is `section_heads` consecutive
   // (batch, head) pairs, inside it query blocks are the outer and heads the inner index, longest causal block first.
   int32_t q_blocks;       // of a head
-  int32_t q_origin;       // first row of the first query block: 0, or for causal kernels 64 * ceil(seqlen_q / 64) -
-                          // q_blocks * Br, so that the block with fewer rows is the first. Rows before it see no key and
-                          // are in no tile (ptx/tile/blind.cuh)
+  int32_t q_origin;       // first row of the first query block, a multiple of 64: 0, or for causal kernels
+                          // 64 * ceil(seqlen_q / 64) - q_blocks * Br, so that the block with fewer rows is the first. Rows
+                          // before it see no key and are in no tile (ptx/tile/blind.cuh)
   int32_t batch_heads;    // batch * heads
   Divisor section_heads;  // 1 .. batch_heads
   Divisor section_tiles;  // section_heads * q_blocks

@@ -11,7 +11,7 @@ struct Selection {
   int32_t q_blocks, q_origin, batch_heads, section_heads, tiles;
 
   const Variant& variant() const { return variants[row]; }
-  // Blocks of query rows that are in no tile, of all heads: at most as many as there are tiles without them.
+  // Blocks of query rows that are in no tile, of all heads. With the tiles they are few enough for 32 bits.
   int64_t blind_blocks() const {
     return q_origin <= 0 ? 0 : int64_t{batch_heads} * ((q_origin + variant().Br - 1) / variant().Br);
   }

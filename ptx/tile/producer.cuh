@@ -70,7 +70,7 @@ FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
       if (row.takes_early() && j == take_at) next = take();
     }
   }
-  if (row.is_fwd() && v_row < 0) return;  // there was no work left
+  if (v_row < 0) return;  // there was no work
 
   // The last V of all, alone in its stage.
   const uint32_t s = KvRing::index(i);
@@ -79,6 +79,8 @@ FA3_DEVICE void kv_producer(const ForwardParams& p, Smem& smem) {
   wait(empty, KvRing::parity(i) ^ 1);
   mbarrier_arrive_expect_tx(shared_address(&full), row.kv_tile_bytes());
   load_v(smem.stage[s], full);
+  // It must be there before the block's shared memory is given up. In fwd all consumers look at it, in others perhaps none.
+  if constexpr (!row.is_fwd()) wait(full, KvRing::parity(i));
 }
 
 // Warp 1 of the producer warpgroup, one thread: Q, as soon as a slot is free.                  // A1.4, A1.5

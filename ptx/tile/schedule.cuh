@@ -1,9 +1,9 @@
 // The persistent tile scheduler: which tile, or part of one, comes next, and what is in it.
 //
-// Thread block b starts with item b (a tile, or a unit of split ones: split.h); further items are claimed one by one from a
-// counter in the workspace, so that SMs which are slow, late or shared with another kernel take fewer. Tiles are numbered so
-// that heads that share K/V and fit the L2 cache together run together, and under a causal mask the longest blocks of a
-// section come first.
+// Thread block b starts with item b (a tile, or a unit of split ones: split.h), if there is one; without, it is there for
+// blind.cuh. Further items are claimed one by one from a counter in the workspace, so that SMs which are slow, late or shared
+// with another kernel take fewer. Tiles are numbered so that heads that share K/V and fit the L2 cache together run together,
+// and under a causal mask the longest blocks of a section come first.
 //
 // The counter needs no memset before a launch: the first block that wants to claim prepares it, the last block to leave
 // marks it unprepared again, and any other content (the caller's workspace is not initialised) counts as unprepared.
