@@ -4,16 +4,16 @@
 #include "launch.h"
 #include "modules.h"
 #include "reference.h"
-#include "schedule.h"
+#include "plan.h"
 #include "validate.h"
 
 using namespace fa3;
 
 namespace {
 
-fa3_status prepare(const fa3_forward_params* params, Rules rules, Problem& problem, Selection& selection) {
+fa3_status prepare(const fa3_forward_params* params, Rules rules, Problem& problem, Fit& fit) {
   if (fa3_status status = validate(params, rules, problem)) return status;
-  return select(problem, selection);
+  return fa3::fit(problem, fit);
 }
 
 // A refusal has left its message; success clears the one before.
@@ -21,20 +21,20 @@ fa3_status finish(fa3_status status) { return status ? status : succeed(); }
 
 fa3_status workspace_size(const fa3_forward_params* params, size_t* bytes) {
   Problem problem;
-  Selection selection;
+  Fit fit;
   if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
-  if (fa3_status status = prepare(params, Rules::shapes, problem, selection)) return status;
-  *bytes = workspace_layout(make_schedule(problem, selection, multiprocessors_or(assumed_multiprocessors))).bytes;
+  if (fa3_status status = prepare(params, Rules::shapes, problem, fit)) return status;
+  *bytes = plan(problem, fit, multiprocessors_or(132)).workspace_bytes;
   return FA3_OK;
 }
 
 fa3_status forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes, CUstream stream) {
   Problem problem;
-  Selection selection;
-  if (fa3_status status = prepare(params, Rules::device, problem, selection)) return status;
+  Fit fit;
+  if (fa3_status status = prepare(params, Rules::device, problem, fit)) return status;
   // What it needs beyond this is known when the device is.
   if (fa3_status status = validate_workspace(workspace, workspace_bytes, FA3_FORWARD_WORKSPACE_BYTES)) return status;
-  return problem.empty() ? FA3_OK : launch(problem, selection, workspace, workspace_bytes, stream);
+  return problem.empty() ? FA3_OK : launch(problem, fit, workspace, workspace_bytes, stream);
 }
 
 fa3_status reference(const fa3_forward_params* params, int threads) {
@@ -46,17 +46,18 @@ fa3_status reference(const fa3_forward_params* params, int threads) {
 
 fa3_status kernel_info(const fa3_forward_params* params, fa3_kernel_info* info) {
   Problem problem;
-  Selection selection;
-  if (fa3_status status = prepare(params, Rules::shapes, problem, selection)) return status;
+  Fit fit;
+  if (fa3_status status = prepare(params, Rules::shapes, problem, fit)) return status;
   const int multiprocessors = multiprocessors_or(0);
-  const Schedule schedule = make_schedule(problem, selection, multiprocessors ? multiprocessors : assumed_multiprocessors);
-  return write_info(info, schedule.selection.variant(), &schedule, multiprocessors);
+  const Plan& made = plan(problem, fit, multiprocessors ? multiprocessors : 132);
+  const int row = made.launch_count ? made.launches[0].row : made.forward.row;
+  return write_info(info, rows[row], &made, 0, multiprocessors);
 }
 
 fa3_status kernel_info_at(int index, fa3_kernel_info* info) {
-  if (index < 0 || index >= variant_count)
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "index is %d, must be from 0 to %d", index, variant_count - 1);
-  return write_info(info, variants[index], nullptr, 0);
+  if (index < 0 || index >= row_count)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "index is %d, must be from 0 to %d", index, row_count - 1);
+  return write_info(info, rows[index], nullptr, 0, 0);
 }
 
 fa3_status preload() {
@@ -71,8 +72,8 @@ fa3_status preload() {
 
 fa3_status fa3_forward_check(const fa3_forward_params* params) {
   Problem problem;
-  Selection selection;
-  return finish(prepare(params, Rules::device, problem, selection));
+  Fit fit;
+  return finish(prepare(params, Rules::device, problem, fit));
 }
 
 fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, size_t* bytes) {
@@ -91,7 +92,7 @@ fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, fa3_kernel_
   return finish(kernel_info(params, info));
 }
 
-int fa3_kernel_count() { return variant_count; }
+int fa3_kernel_count() { return row_count; }
 
 fa3_status fa3_kernel_info_at(int index, fa3_kernel_info* info) { return finish(kernel_info_at(index, info)); }
 

@@ -8,26 +8,27 @@
 
 namespace fa3 {
 
-fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Schedule* schedule, int multiprocessors) {
+fa3_status write_info(fa3_kernel_info* info, const Row& row, const Plan* plan, int launch, int multiprocessors) {
   size_t size = 0;
   if (fa3_status status = check_struct_size("info", info, offsetof(fa3_kernel_info, dtype), sizeof *info, size))
     return status;
   fa3_kernel_info full{};
   full.struct_size = size;
-  std::snprintf(full.name, sizeof full.name, "%s", variant.name);
-  full.dtype = variant.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
-  full.head_dim = variant.d;
-  full.causal = variant.causal();
-  full.block_q = variant.Br;
-  full.block_kv = variant.Bc;
-  full.stages = variant.stages;
-  full.threads = variant.threads();
-  full.producer_registers = variant.producer_registers();
-  full.consumer_registers = variant.consumer_registers();
-  full.shared_memory_bytes = variant.smem_bytes();
-  if (schedule) {
-    full.tiles = schedule->selection.tiles;
-    if (multiprocessors > 0) full.grid = grid(*schedule, multiprocessors);
+  std::snprintf(full.name, sizeof full.name, "%s", row.name);
+  full.dtype = row.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
+  full.head_dim = row.d;
+  full.causal = row.causal();
+  full.block_q = row.Br;
+  full.block_kv = row.Bc;
+  full.stages = row.stages;
+  full.threads = row.threads();
+  full.producer_registers = row.producer_registers();
+  full.consumer_registers = row.consumer_registers();
+  full.shared_memory_bytes = row.smem_bytes();
+  (void)launch;
+  if (plan && plan->launch_count) {
+    full.tiles = plan->forward.tiles.count();
+    if (multiprocessors > 0) full.grid = plan->launches[launch].grid;
   }
   std::memcpy(info, &full, size < sizeof full ? size : sizeof full);
   return FA3_OK;

@@ -1,11 +1,10 @@
-// A row of the table, and a problem's schedule on it, as the public fa3_kernel_info.
+// A row of the table, and a call's plan on it, as the public fa3_kernel_info.
 #pragma once
-#include "schedule.h"
+#include "plan.h"
 
 namespace fa3 {
 
-// Writes as much of `info` as its struct_size covers. tiles is 0 without a problem's schedule, grid also without a
-// device (0 multiprocessors).
-fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Schedule* schedule, int multiprocessors);
+// Writes as much of `info` as its struct_size covers. Without a plan, what is about a call is 0.
+fa3_status write_info(fa3_kernel_info* info, const Row& row, const Plan* plan, int launch, int multiprocessors);
 
 }  // namespace fa3

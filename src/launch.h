@@ -1,11 +1,13 @@
-// The path of fa3_forward after validation.
+// From a validated problem to what runs on the device.
 #pragma once
-#include "driver.h"
-#include "select.h"
+#include <cuda.h>
+
+#include "fit.h"
+#include "problem.h"
 
 namespace fa3 {
 
-fa3_status launch(const Problem& problem, const Selection& selection, void* workspace, size_t workspace_bytes,
-                  CUstream stream);
+// Plans the problem for the current context's device, checks the workspace, and enqueues the plan's launches.
+fa3_status launch(const Problem& problem, const Fit& fit, void* workspace, size_t workspace_bytes, CUstream stream);
 
 }  // namespace fa3

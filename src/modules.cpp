@@ -8,7 +8,6 @@
 
 #include "cubins.h"
 #include "error.h"
-#include "select.h"
 
 namespace fa3 {
 namespace {
@@ -70,20 +69,20 @@ fa3_status find_or_add(const Driver& driver, CUcontext handle, unsigned long lon
 }
 
 fa3_status load_module(const Driver& driver, int row, CUfunction& function) {
-  const Variant& variant = variants[row];
+  const Row& described = rows[row];
   char call[128];
   const auto failed = [&](CUresult result, const char* name) {
-    std::snprintf(call, sizeof call, "%s for %s", name, variant.name);
+    std::snprintf(call, sizeof call, "%s for %s", name, described.name);
     return cuda_error(driver, result, call);
   };
   CUmodule module;
   if (CUresult result = driver.module_load_data(&module, fa3_cubins[row].data))
     return failed(result, "cuModuleLoadData");
-  CUresult result = driver.module_get_function(&function, module, variant.name);
+  CUresult result = driver.module_get_function(&function, module, described.name);
   const char* name = "cuModuleGetFunction";
   if (!result) {
     name = "cuFuncSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES)";
-    result = driver.func_set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, variant.smem_bytes());
+    result = driver.func_set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, described.smem_bytes());
   }
   if (!result) return FA3_OK;
   const fa3_status status = failed(result, name);
@@ -147,8 +146,8 @@ fa3_status get_function(const Driver& driver, Context& context, int row, CUstrea
   if (function) return FA3_OK;
   if (captures(driver, stream))
     return fail(FA3_ERROR_NOT_LOADED,
-                "%s is not loaded and the stream is capturing: %s before the capture", variants[row].name,
-                is_default(variants[row]) ? "call fa3_preload" : "fa3_preload does not load it, run it once");
+                "%s is not loaded and the stream is capturing: %s before the capture", rows[row].name,
+                rows[row].has(Trait::chosen) ? "call fa3_preload" : "fa3_preload does not load it, run it once");
   Locked locked;
   return load(driver, context, row, function);
 }
@@ -156,8 +155,8 @@ fa3_status get_function(const Driver& driver, Context& context, int row, CUstrea
 fa3_status load_all(const Driver& driver, Context& context) {
   Locked locked;
   CUfunction function;
-  for (int row = 0; row < variant_count; ++row)
-    if (is_default(variants[row]))
+  for (int row = 0; row < row_count; ++row)
+    if (rows[row].has(Trait::chosen))
       if (fa3_status status = load(driver, context, row, function)) return status;
   return FA3_OK;
 }

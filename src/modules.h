@@ -1,7 +1,7 @@
 // Kernels loaded into contexts: one cache entry for each context, filled row by row at first use.
 #pragma once
 #include "driver.h"
-#include "variant.h"
+#include "row.h"
 
 namespace fa3 {
 
@@ -9,7 +9,7 @@ struct Context {
   CUcontext handle;
   unsigned long long id;  // unlike the handle, never used twice in a process
   int multiprocessors;
-  CUfunction functions[variant_count];  // null until loaded; written under the cache's lock, read atomically
+  CUfunction functions[row_count];  // null until loaded; written under the cache's lock, read atomically
   Context* next;
 };
 

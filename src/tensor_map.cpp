@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "error.h"
-#include "variant.h"
+#include "row.h"
 
 namespace fa3 {
 

@@ -8,33 +8,35 @@
 
 #include "../tile/block.cuh"
 #include "../tile/consumer.cuh"
+#include "../tile/producer.cuh"
 #include "../tile/softmax.cuh"
 
 namespace fa3 {
 using namespace ptx;
 
-FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
-  setmaxnreg_inc<row.consumer_registers()>();
-  Place place(smem, warpgroup, warp);
-  const KvRing& ring = place.ring;
-  const float c = p.softmax_scale_log2;
-  float S[Bc / 2], O[d / 2], alpha[2];
+// A consumer warpgroup: 64 rows of each tile. `warp` of its four.
+FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
+  setmaxnreg_inc<config.consumer_registers()>();
+  Progress at(smem, warpgroup, warp);
+  const KvRing& ring = at.ring;
+  const Score score(p);
+  float S[Bc / 2], O[dv / 2], alpha[2];
   uint32_t P[Bc / 4];
   RowState state;
 
-  while (place.begin(O, state, p)) {           // A1.13, A1.14
-    uint32_t i = place.own();                  // use of the K/V ring
-    int j = place.blocks() - 1;
+  while (at.begin(O, state, p)) {           // A1.13, A1.14
+    uint32_t i = at.own();                  // use of the K/V ring
+    int j = at.blocks() - 1;
     auto step = [&](auto masked) {
       ring.wait_k(i);                          // A1.16
       wgmma_fence();
-      issue_qk(S, place.q(), place.k(i));      // A1.17
+      issue_qk(S, at.q(), at.k(i));      // A1.17
       wgmma_commit_group();
       wgmma_wait_group<0>();
       wgmma_owned(S);
       ring.release_k(i, false);
-      if constexpr (masked) mask(S, p, j, place.warp_row());
-      softmax_online(S, state, alpha, c);      // A1.18, A1.19
+      if constexpr (masked) mask(S, p, j, at.warp_row());
+      softmax_online(S, state, alpha, score);      // A1.18, A1.19
       scale_rows(O, alpha);
       wgmma_owned(O);
       convert(S, P);
@@ -42,16 +44,24 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       i++;                                     // V comes with the next K
       ring.wait_v(i);                          // A1.20
       wgmma_fence();
-      issue_pv(O, P, place.v(i), true);        // A1.21
+      issue_pv(O, P, at.v(i), true);        // A1.21
       wgmma_commit_group();
       wgmma_wait_group<0>();
       wgmma_owned(O);
       if (j > 0) ring.release_v(i, false);     // A1.22; the last V is released when the next tile begins
     };
-    for (; j >= 0 && crosses_boundary(p, j, place.block.row); j--) step(std::true_type());
+    for (; j >= 0 && needs_mask(p, j, at.block.row); j--) step(std::true_type());
     for (; j >= 0; j--) step(std::false_type());
-    place.finish(O, state, p);                 // A1.24, A1.25
+    at.finish(O, state, p);                 // A1.24, A1.25
   }
 }
 
 }  // namespace fa3
+
+FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
+  using namespace fa3;
+  const int warp = warp_of_block();
+  Smem& smem = set_up(p, warp);
+  if (warp / 4 == warpgroups) producer(p, smem, warp % 4);
+  else consumer(p, smem, warp / 4, warp % 4);
+}

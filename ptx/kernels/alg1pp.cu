@@ -5,27 +5,29 @@
 
 #include "../tile/block.cuh"
 #include "../tile/consumer.cuh"
+#include "../tile/producer.cuh"
 #include "../tile/softmax.cuh"
 
 namespace fa3 {
 using namespace ptx;
 
-FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
-  setmaxnreg_inc<row.consumer_registers()>();
-  Place place(smem, warpgroup, warp);
-  const KvRing& ring = place.ring;
-  const Turns& turns = place.turns;
-  const float c = p.softmax_scale_log2;
-  float S[Bc / 2], O[d / 2], alpha[2];
+// A consumer warpgroup: 64 rows of each tile. `warp` of its four.
+FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
+  setmaxnreg_inc<config.consumer_registers()>();
+  Progress at(smem, warpgroup, warp);
+  const KvRing& ring = at.ring;
+  const Turns& turns = at.turns;
+  const Score score(p);
+  float S[Bc / 2], O[dv / 2], alpha[2];
   uint32_t P[Bc / 4];
   RowState state;
 
-  while (place.begin(O, state, p)) {           // A1.13, A1.14
-    uint32_t i = place.own();                  // use of the K/V ring
-    int j = place.blocks() - 1;
+  while (at.begin(O, state, p)) {           // A1.13, A1.14
+    uint32_t i = at.own();                  // use of the K/V ring
+    int j = at.blocks() - 1;
     auto softmax = [&](bool masked) {
-      if (masked) mask(S, p, j, place.warp_row());
-      softmax_online(S, state, alpha, c);      // A1.18, A1.19
+      if (masked) mask(S, p, j, at.warp_row());
+      softmax_online(S, state, alpha, score);      // A1.18, A1.19
       scale_rows(O, alpha);
       wgmma_owned(O);
       convert(S, P);
@@ -34,13 +36,13 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     ring.wait_k(i);                            // A1.16
     turns.begin();
     wgmma_fence();
-    issue_qk(S, place.q(), place.k(i));        // A1.17
+    issue_qk(S, at.q(), at.k(i));        // A1.17
     wgmma_commit_group();
     turns.end();
     wgmma_wait_group<0>();
     wgmma_owned(S);
     ring.release_k(i, false);
-    softmax(crosses_boundary(p, j, place.block.row));
+    softmax(needs_mask(p, j, at.block.row));
     j--;
     auto step = [&](auto masked) {
       i++;
@@ -48,8 +50,8 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       ring.wait_v(i);                          // A1.20 of the block before
       turns.begin();
       wgmma_fence();
-      issue_pv(O, P, place.v(i), true);        // A1.21 of the block before
-      issue_qk(S, place.q(), place.k(i));      // A1.17
+      issue_pv(O, P, at.v(i), true);        // A1.21 of the block before
+      issue_qk(S, at.q(), at.k(i));      // A1.17
       wgmma_commit_group();
       turns.end();
       wgmma_wait_group<0>();
@@ -59,16 +61,24 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       ring.release_v(i, false);
       softmax(masked);
     };
-    for (; j >= 0 && crosses_boundary(p, j, place.block.row); j--) step(std::true_type());
+    for (; j >= 0 && needs_mask(p, j, at.block.row); j--) step(std::true_type());
     for (; j >= 0; j--) step(std::false_type());
     ring.wait_v(i + 1);
     wgmma_fence();
-    issue_pv(O, P, place.v(i + 1), true);    // released when the next tile begins
+    issue_pv(O, P, at.v(i + 1), true);    // released when the next tile begins
     wgmma_commit_group();
     wgmma_wait_group<0>();
     wgmma_owned(O);
-    place.finish(O, state, p);                 // A1.24, A1.25
+    at.finish(O, state, p);                 // A1.24, A1.25
   }
 }
 
 }  // namespace fa3
+
+FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
+  using namespace fa3;
+  const int warp = warp_of_block();
+  Smem& smem = set_up(p, warp);
+  if (warp / 4 == warpgroups) producer(p, smem, warp % 4);
+  else consumer(p, smem, warp / 4, warp % 4);
+}

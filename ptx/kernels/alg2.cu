@@ -5,35 +5,37 @@
 
 #include "../tile/block.cuh"
 #include "../tile/consumer.cuh"
+#include "../tile/producer.cuh"
 #include "../tile/softmax.cuh"
 
 namespace fa3 {
 using namespace ptx;
 
-FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
-  setmaxnreg_inc<row.consumer_registers()>();
-  Place place(smem, warpgroup, warp);
-  const KvRing& ring = place.ring;
-  const Turns& turns = place.turns;
-  const float c = p.softmax_scale_log2;
-  float S[Bc / 2], O[d / 2], alpha[2];
+// A consumer warpgroup: 64 rows of each tile. `warp` of its four.
+FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
+  setmaxnreg_inc<config.consumer_registers()>();
+  Progress at(smem, warpgroup, warp);
+  const KvRing& ring = at.ring;
+  const Turns& turns = at.turns;
+  const Score score(p);
+  float S[Bc / 2], O[dv / 2], alpha[2];
   uint32_t P[Bc / 4];
   RowState state;
 
-  while (place.begin(O, state, p)) {           // A2.2, A2.3
-    uint32_t i = place.own();                  // use of the K/V ring
-    int j = place.blocks() - 1;
+  while (at.begin(O, state, p)) {           // A2.2, A2.3
+    uint32_t i = at.own();                  // use of the K/V ring
+    int j = at.blocks() - 1;
     ring.wait_k(i);
     turns.begin();
     wgmma_fence();
-    issue_qk(S, place.q(), place.k(i));        // A2.4
+    issue_qk(S, at.q(), at.k(i));        // A2.4
     wgmma_commit_group();
     turns.end();
     wgmma_wait_group<0>();
     wgmma_owned(S);
     ring.release_k(i, false);                  // A2.5
-    if (crosses_boundary(p, j, place.block.row)) mask(S, p, j, place.warp_row());
-    softmax_online(S, state, alpha, c);        // A2.6
+    if (needs_mask(p, j, at.block.row)) mask(S, p, j, at.warp_row());
+    softmax_online(S, state, alpha, score);        // A2.6
     convert(S, P);
     wgmma_owned(P);
     j--;
@@ -43,15 +45,15 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       ring.wait_v(i);                          // A2.10, before the fence, so that one is enough
       turns.begin();
       wgmma_fence();
-      issue_qk(S, place.q(), place.k(i));      // A2.9
+      issue_qk(S, at.q(), at.k(i));      // A2.9
       wgmma_commit_group();
-      issue_pv(O, P, place.v(i), true);        // A2.11
+      issue_pv(O, P, at.v(i), true);        // A2.11
       wgmma_commit_group();
       turns.end();
       wgmma_wait_group<1>();                   // A2.12
       wgmma_owned(S);
-      if constexpr (masked) mask(S, p, j, place.warp_row());
-      softmax_online(S, state, alpha, c);      // A2.13
+      if constexpr (masked) mask(S, p, j, at.warp_row());
+      softmax_online(S, state, alpha, score);      // A2.13
       end_basic_block(state);
       wgmma_wait_group<0>();                   // A2.14
       wgmma_owned(O);
@@ -63,16 +65,24 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       convert(S, P);                           // A2.16
       wgmma_owned(P);
     };
-    for (; j >= 0 && crosses_boundary(p, j, place.block.row); j--) step(std::true_type());
+    for (; j >= 0 && needs_mask(p, j, at.block.row); j--) step(std::true_type());
     for (; j >= 0; j--) step(std::false_type());  // A2.7
     ring.wait_v(i + 1);                        // A2.18
     wgmma_fence();
-    issue_pv(O, P, place.v(i + 1), true);      // A2.19; released when the next tile begins
+    issue_pv(O, P, at.v(i + 1), true);      // A2.19; released when the next tile begins
     wgmma_commit_group();
     wgmma_wait_group<0>();
     wgmma_owned(O);
-    place.finish(O, state, p);                 // A2.20
+    at.finish(O, state, p);                 // A2.20
   }
 }
 
 }  // namespace fa3
+
+FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
+  using namespace fa3;
+  const int warp = warp_of_block();
+  Smem& smem = set_up(p, warp);
+  if (warp / 4 == warpgroups) producer(p, smem, warp % 4);
+  else consumer(p, smem, warp / 4, warp % 4);
+}

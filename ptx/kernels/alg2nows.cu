@@ -8,40 +8,43 @@
 
 #include "../tile/block.cuh"
 #include "../tile/consumer.cuh"
+#include "../tile/source.cuh"
 #include "../tile/softmax.cuh"
 
 namespace fa3 {
 using namespace ptx;
 
-FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
-  const Place place(smem, warpgroup, warp);
-  const KvRing& ring = place.ring;
+// A consumer warpgroup: 64 rows of each tile. `warp` of its four.
+FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
+  const Progress at(smem, warpgroup, warp);
+  const KvRing& ring = at.ring;
   const bool loads = threadIdx.x == 0;
-  const float c = p.softmax_scale_log2;
-  float S[Bc / 2], O[d / 2], alpha[2];
+  const Score score(p);
+  float S[Bc / 2], O[dv / 2], alpha[2];
   uint32_t P[Bc / 4];
   uint32_t i = 0;  // use of the K/V ring
 
   int t = 0;
-  for (int tile_index = blockIdx.x; tile_index < p.split.items(); tile_index += gridDim.x, t++) {
-    const Tile tile = tile_at(p, tile_index);
-    const int blocks = tile_blocks(p, tile), kv_head = tile.head / p.heads_per_kv;
-    const int row_of_tile = first_row(p, tile.q_block), block_row = row_of_tile + 64 * warpgroup;
+  for (int number = blockIdx.x; number < p.pieces.count(); number += gridDim.x, t++) {
+    const auto [tile, work] = piece_at(p, number);
+    const int row_of_tile = first_row(p, tile), block_row = row_of_tile + 64 * warpgroup;
     // The same for all warpgroups of the tile, so that all stand at the same barrier.
-    auto boundary = [&](int j) { return crosses_boundary(p, j, row_of_tile); };
+    auto boundary = [&](int j) { return needs_mask(p, j, row_of_tile); };
+    const int blocks = work.end - work.begin;
     const uint32_t begin = i, end = begin + blocks;
     auto load = [&](uint32_t use, bool is_k) {  // the block of that use, if the tile has it
       if (!loads || use >= end) return;
       Stage& stage = smem.stage[KvRing::index(use)];
       uint64_t& full = is_k ? smem.full_k[KvRing::index(use)] : smem.full_v[KvRing::index(use)];
-      mbarrier_arrive_expect_tx(shared_address(&full), row.kv_tile_bytes());
-      load_rows(is_k ? stage.k : stage.v, Bc, is_k ? p.k : p.v, full, (blocks - 1 - int(use - begin)) * Bc, kv_head,
-                tile.batch);
+      const KeyBlock block = key_block(p, tile, blocks - 1 - int(use - begin));
+      mbarrier_arrive_expect_tx(shared_address(&full), is_k ? config.k_tile_bytes() : config.v_tile_bytes());
+      if (is_k) load_k(stage, full, p, block);
+      else load_v(stage, full, p, block);
     };
     if (loads) {
       for (int w = 0; w < warpgroups; w++) {
-        mbarrier_arrive_expect_tx(shared_address(&smem.full_q[w]), row.q_slot_bytes());
-        load_rows(smem.q[w], 64, p.q, smem.full_q[w], row_of_tile + 64 * w, tile.head, tile.batch);
+        mbarrier_arrive_expect_tx(shared_address(&smem.full_q[w]), config.q_slot_bytes());
+        load_q(smem, w, smem.full_q[w], p, row_of_tile + 64 * w, tile);
       }
     }
     load(i, true), load(i + 1, true), load(i, false), load(i + 1, false);
@@ -54,15 +57,15 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     wait(smem.full_q[warpgroup], t & 1);       // A2.3
     ring.wait_k(i);
     wgmma_fence();
-    issue_qk(S, place.q(), place.k(i));        // A2.4
+    issue_qk(S, at.q(), at.k(i));        // A2.4
     wgmma_commit_group();
     wgmma_wait_group<0>();
     wgmma_owned(S);
-    bar_sync(barrier_all, row.threads());      // A2.5: all have read K(i)
+    bar_sync(barrier_all, config.threads());      // A2.5: all have read K(i)
     load(i + 2, true);
     __syncwarp();
     if (boundary(j)) mask(S, p, j, block_row + 16 * warp);
-    softmax_online(S, state, alpha, c);        // A2.6
+    softmax_online(S, state, alpha, score);        // A2.6
     convert(S, P);
     wgmma_owned(P);
     j--;
@@ -71,18 +74,18 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       ring.wait_k(i);                          // A2.8
       ring.wait_v(i - 1);                      // A2.10, before the fence, so that one is enough
       wgmma_fence();
-      issue_qk(S, place.q(), place.k(i));      // A2.9
+      issue_qk(S, at.q(), at.k(i));      // A2.9
       wgmma_commit_group();
-      issue_pv(O, P, place.v(i - 1), true);    // A2.11
+      issue_pv(O, P, at.v(i - 1), true);    // A2.11
       wgmma_commit_group();
       wgmma_wait_group<1>();                   // A2.12
       wgmma_owned(S);
       if constexpr (masked) mask(S, p, j, block_row + 16 * warp);
-      softmax_online(S, state, alpha, c);      // A2.13
+      softmax_online(S, state, alpha, score);      // A2.13
       wgmma_wait_group<0>();                   // A2.14
       wgmma_owned(O);
       wgmma_owned(S);
-      bar_sync(barrier_all, row.threads());    // A2.15: all have read K(i) and V(i - 1)
+      bar_sync(barrier_all, config.threads());    // A2.15: all have read K(i) and V(i - 1)
       load(i + 2, true);
       load(i + 1, false);
       __syncwarp();
@@ -95,18 +98,24 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
     for (; j >= 0; j--) step(std::false_type());  // A2.7
     ring.wait_v(i);                            // A2.18
     wgmma_fence();
-    issue_pv(O, P, place.v(i), true);          // A2.19
+    issue_pv(O, P, at.v(i), true);          // A2.19
     wgmma_commit_group();
     wgmma_wait_group<0>();
     wgmma_owned(O);
     i++;
 
     const RowBlock block{.row = block_row, .blocks = blocks, .head = tile.head, .batch = tile.batch};
-    write_tile(O, state, smem, place.slot(), p, block, warpgroup, warp);  // A2.20
+    write_tile(O, state, smem, at.slot(), p, block, warpgroup, warp);  // A2.20
     if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_read_0();
-    bar_sync(barrier_all, row.threads());      // all stages and slots are free
+    bar_sync(barrier_all, config.threads());      // all stages and slots are free
   }
   if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_0();
 }
 
 }  // namespace fa3
+
+FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
+  using namespace fa3;
+  const int warp = warp_of_block();
+  consumer(p, set_up(p, warp), warp / 4, warp % 4);
+}

@@ -7,42 +7,44 @@
 
 #include "../tile/block.cuh"
 #include "../tile/consumer.cuh"
+#include "../tile/producer.cuh"
 #include "../tile/softmax.cuh"
 
 namespace fa3 {
 using namespace ptx;
 
-FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int warp) {
-  setmaxnreg_inc<row.consumer_registers()>();
-  Place place(smem, warpgroup, warp);
-  const KvRing& ring = place.ring;
-  const float c = p.softmax_scale_log2;
-  float S[Bc / 2], S_next[Bc / 2], O[d / 2], alpha[2];
+// A consumer warpgroup: 64 rows of each tile. `warp` of its four.
+FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
+  setmaxnreg_inc<config.consumer_registers()>();
+  Progress at(smem, warpgroup, warp);
+  const KvRing& ring = at.ring;
+  const Score score(p);
+  float S[Bc / 2], S_next[Bc / 2], O[dv / 2], alpha[2];
   uint32_t P[Bc / 4];
   RowState state;
 
-  while (place.begin(O, state, p)) {           // A4.1
-    uint32_t i = place.own();                  // use of the K/V ring
-    int j = place.blocks() - 1;                // block of the QK
+  while (at.begin(O, state, p)) {           // A4.1
+    uint32_t i = at.own();                  // use of the K/V ring
+    int j = at.blocks() - 1;                // block of the QK
     auto issue_scores = [&](float (&to)[Bc / 2]) {
       ring.wait_k(i);                          // A4.2, A4.5
       wgmma_fence();
-      issue_qk(to, place.q(), place.k(i));     // A4.3, A4.6
+      issue_qk(to, at.q(), at.k(i));     // A4.3, A4.6
       wgmma_commit_group();
       wgmma_wait_group<0>();
       wgmma_owned(to);
       ring.release_k(i, false);
     };
     auto softmax = [&](float (&S)[Bc / 2], int j) {
-      if (crosses_boundary(p, j, place.block.row)) mask(S, p, j, place.warp_row());
-      softmax_online(S, state, alpha, c);
+      if (needs_mask(p, j, at.block.row)) mask(S, p, j, at.warp_row());
+      softmax_online(S, state, alpha, score);
     };
     auto finish_pv = [&](uint32_t i) {         // O = O alpha + P V, waited for
       scale_rows(O, alpha);                    // A4.19, A4.23
       wgmma_owned(O);
       ring.wait_v(i);                          // A4.18, A4.22
       wgmma_fence();
-      issue_pv(O, P, place.v(i), true);        // A4.20, A4.24
+      issue_pv(O, P, at.v(i), true);        // A4.20, A4.24
       wgmma_commit_group();
       wgmma_wait_group<0>();
       wgmma_owned(O);
@@ -62,9 +64,9 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
         scale_rows(O, alpha);                  // A4.11
         wgmma_owned(O);
         wgmma_fence();
-        issue_qk(S_next, place.q(), place.k(i));  // A4.9
+        issue_qk(S_next, at.q(), at.k(i));  // A4.9
         wgmma_commit_group();
-        issue_pv(O, P, place.v(i - 1), true);  // A4.12
+        issue_pv(O, P, at.v(i - 1), true);  // A4.12
         wgmma_commit_group();
         softmax(S, j + 1);                     // A4.13
         end_basic_block(state);
@@ -96,8 +98,16 @@ FA3_DEVICE void consumer(const ForwardParams& p, Smem& smem, int warpgroup, int 
       }
     }
     finish_pv(i + 1);  // released when the next tile begins
-    place.finish(O, state, p);                 // A4.25
+    at.finish(O, state, p);                 // A4.25
   }
 }
 
 }  // namespace fa3
+
+FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
+  using namespace fa3;
+  const int warp = warp_of_block();
+  Smem& smem = set_up(p, warp);
+  if (warp / 4 == warpgroups) producer(p, smem, warp % 4);
+  else consumer(p, smem, warp / 4, warp % 4);
+}

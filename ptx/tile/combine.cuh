@@ -1,4 +1,4 @@
-// Putting the parts of a split tile together (split.h). Each warp takes a ticket for its 16 rows. All but the last leave what
+// Putting the parts of a split tile together (work.h). Each warp takes a ticket for its 16 rows. All but the last leave what
 // they have, O as it stands in the accumulators, in the workspace; the last waits until they have, and goes on with the sum.
 // It has the same bits whoever comes last: two parts are added from the last one's registers, in a way that commutes;
 // of more, the last leaves its own, too, and reads all in the order of the keys.
@@ -9,13 +9,13 @@ namespace fa3 {
 
 // A warp's 16 rows, lane by lane.
 struct Partial {
-  float4 o[d / 8][32];  // not normalised; four accumulator registers each. Not written if the warp's rows see no key
+  float4 o[dv / 8][32];  // not normalised; four accumulator registers each. Not written if the warp's rows see no key
   float4 sums[32];      // m and l of the lane's two rows
 };
-static_assert(sizeof(Partial) == row.partial_bytes());
+static_assert(sizeof(Partial) == config.partial_bytes());
 
 // The number of the warps that came here before, with the same rows of the tile.
-FA3_DEVICE uint32_t take_ticket(const ForwardParams& p, const RowBlock& block, int warp) {
+FA3_DEVICE uint32_t take_ticket(const Params& p, const RowBlock& block, int warp) {
   uint32_t taken = 0;
   if (threadIdx.x % 32 == 0) taken = ptx::atom_add_gpu_u32(&p.tickets[block.ticket].taken, 1u << 8 * warp);
   return __shfl_sync(0xffffffffu, taken, 0) >> 8 * warp & 255;
@@ -23,10 +23,10 @@ FA3_DEVICE uint32_t take_ticket(const ForwardParams& p, const RowBlock& block, i
 
 // O, m and l of the part become those of the tile, if this warp is the last; false if not, or if it has no rows. l: complete
 // row sums; O is 0 where they are.
-FA3_DEVICE bool combine(float (&O)[d / 2], RowState& state, float (&l)[2], const ForwardParams& p, const RowBlock& block,
+FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], const Params& p, const RowBlock& block,
                         int warp) {
   constexpr unsigned all = 0xffffffffu;
-  if (block.row < 0 || block.row + 16 * warp >= p.seqlen_q) return false;
+  if (block.row < 0 || block.row + 16 * warp >= p.visible.seqlen_q) return false;
   const int lane = threadIdx.x % 32, parts = block.parts;
   const int first = 4 * block.partial + warp;  // in 32 bits: the extension of `warp` would stay in registers all the time
   auto partial = [&](int part) -> Partial& { return static_cast<Partial*>(p.partials)[first + part * (4 * warpgroups)]; };
@@ -38,7 +38,7 @@ FA3_DEVICE bool combine(float (&O)[d / 2], RowState& state, float (&l)[2], const
     Partial& mine = partial(block.part);
     if (__any_sync(all, (l[0] != 0.f) | (l[1] != 0.f))) {
 #pragma unroll
-      for (int i = 0; i < d / 8; i++)
+      for (int i = 0; i < dv / 8; i++)
         __stcg(&mine.o[i][lane], make_float4(O[4 * i], O[4 * i + 1], O[4 * i + 2], O[4 * i + 3]));
     }
     __stcg(&mine.sums[lane], make_float4(state.m[0], state.m[1], l[0], l[1]));
@@ -68,7 +68,7 @@ FA3_DEVICE bool combine(float (&O)[d / 2], RowState& state, float (&l)[2], const
     auto add_quarter = [&](int k) {  // behind a branch each, or ptxas loads all of it so early that it spills
       if (!__any_sync(all, (sums.z != 0.f) | (sums.w != 0.f))) return;
 #pragma unroll
-      for (int i = k * d / 32; i < (k + 1) * d / 32; i++) {
+      for (int i = k * dv / 32; i < (k + 1) * dv / 32; i++) {
         const float4 o = __ldcg(&other.o[i][lane]);
         O[4 * i] = __fadd_rn(O[4 * i], __fmul_rn(weight[0], o.x));
         O[4 * i + 1] = __fadd_rn(O[4 * i + 1], __fmul_rn(weight[0], o.y));
@@ -99,7 +99,7 @@ FA3_DEVICE bool combine(float (&O)[d / 2], RowState& state, float (&l)[2], const
     l[0] = fmaf(weight[0], sums.z, l[0]);
     l[1] = fmaf(weight[1], sums.w, l[1]);
 #pragma unroll
-    for (int i = 0; i < d / 8; i++) {
+    for (int i = 0; i < dv / 8; i++) {
       const float4 o = __ldcg(&partial(part).o[i][lane]);
       O[4 * i] = fmaf(weight[0], o.x, O[4 * i]);
       O[4 * i + 1] = fmaf(weight[0], o.y, O[4 * i + 1]);

@@ -1,36 +1,40 @@
 // The row of the table that this translation unit compiles (-DFA3_ROW=<number> -DFA3_KERNEL=<name>), and the names the
 // kernels use for its cells. There are no template parameters on kernels: the configuration is this constant.
 #pragma once
+#include <type_traits>
+
 #include "../isa/common.cuh"
 #include "../params.h"
-#include "../variant.h"
+#include "../row.h"
+
+// A kernel of the row's name. Each file of kernels/ ends with one.
+#define FA3_GLOBAL extern "C" __global__ void __launch_bounds__(fa3::config.threads(), 1) FA3_KERNEL
 
 namespace fa3 {
 
-inline constexpr Variant row = variants[FA3_ROW];
+inline constexpr Row config = rows[FA3_ROW];
 
-constexpr bool same_text(const char* a, const char* b) {
-  for (; *a && *a == *b; a++, b++) {
-  }
-  return *a == *b;
-}
 #define FA3_TEXT_(x) #x
 #define FA3_TEXT(x) FA3_TEXT_(x)
-static_assert(same_text(row.name, FA3_TEXT(FA3_KERNEL)), "the build and variants.def disagree about the rows");
+static_assert(same_text(config.name, FA3_TEXT(FA3_KERNEL)), "the build and rows.def disagree about the rows");
+
+constexpr bool has(Trait trait) { return config.has(trait); }
 
 // The paper's symbols.
-inline constexpr int d = row.d;
-inline constexpr int Br = row.Br;
-inline constexpr int Bc = row.Bc;
+inline constexpr int d = config.d;    // head dimension of Q and K
+inline constexpr int dv = config.dv;  // and of V and O
+inline constexpr int Br = config.Br;
+inline constexpr int Bc = config.Bc;
 
-inline constexpr int warpgroups = row.warpgroups();  // consumers; the producer is one more
-inline constexpr bool causal = row.causal();
-inline constexpr bool is_bf16 = row.dtype == Dtype::bf16;
+inline constexpr int warpgroups = config.warpgroups();  // consumers; the producer is one more
+inline constexpr bool causal = config.causal();
 
-// A tile of `rows` rows lies in shared memory as d/64 slabs of [rows][64] elements, each row 128 bytes, with the 128-byte
-// swizzle of TMA and wgmma: byte address bits 4-6 are xor-ed with bits 7-9.
-inline constexpr int slab_columns = box_columns;
-inline constexpr int slabs = d / slab_columns;
-inline constexpr int slab_row_bytes = 128;
+// What the kernel takes: without splitting, no list.
+using Params = std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>;
+
+// The problem's, with the bounds of the row's mask.
+FA3_DEVICE Visible visible(const Params& p) {
+  return {p.visible.seqlen_q, p.visible.seqlen_k, p.visible.left, p.visible.right, false, causal};
+}
 
 }  // namespace fa3

@@ -28,10 +28,10 @@ FA3_DEVICE void wait(const uint64_t& barrier, uint32_t parity) {
 struct KvRing {
   Smem& smem;
   // 31 in lane 0, which releases for its warp. By a shuffle, as ptxas reads the thread's number anew in the main loop if it can.
-  int partner = __shfl_xor_sync(0xffffffffu, threadIdx.x % 32, 31);
+  int mirrored_lane = __shfl_xor_sync(0xffffffffu, threadIdx.x % 32, 31);
 
-  static FA3_DEVICE uint32_t index(uint32_t i) { return i % row.stages; }
-  static FA3_DEVICE uint32_t parity(uint32_t i) { return i / row.stages & 1; }
+  static FA3_DEVICE uint32_t index(uint32_t i) { return i % config.stages; }
+  static FA3_DEVICE uint32_t parity(uint32_t i) { return i / config.stages & 1; }
 
   FA3_DEVICE void wait_k(uint32_t i) const { wait(smem.full_k[index(i)], parity(i)); }
   FA3_DEVICE void wait_v(uint32_t i) const { wait(split_stage ? smem.full_v[index(i)] : smem.full_k[index(i)], parity(i)); }
@@ -44,8 +44,8 @@ struct KvRing {
     else if (stage_done) arrive(smem.empty_k[index(i)]);
   }
   // A tile begins with use `first`, whose V belongs to the tile before and is done with; the calling warp computes from use
-  // `own` on (computes: there is such a block). Lets go of that V and of the uses up to `own`.
-  FA3_DEVICE void pass(uint32_t first, uint32_t own, bool computes) const {
+  // `own` on (computes: there is such a block). Releases that V and the uses up to `own`, each when it has come.
+  FA3_DEVICE void skip(uint32_t first, uint32_t own, bool computes) const {
     for (uint32_t i = first; i < own; i++) {
       wait_k(i);
       if constexpr (split_stage) wait_v(i);
@@ -60,7 +60,7 @@ struct KvRing {
 
  private:
   FA3_DEVICE void arrive(uint64_t& barrier) const {
-    ptx::mbarrier_arrive_if(ptx::shared_address(&barrier), partner == 31);
+    ptx::mbarrier_arrive_if(ptx::shared_address(&barrier), mirrored_lane == 31);
   }
 };
 
@@ -68,8 +68,8 @@ struct KvRing {
 // in this order. The full barriers are not the slots' but each warpgroup's own two: warpgroups may share slots, and one that
 // waits for a slot's next phase before the last one is over would see the parity of the phase before and go on too early.
 struct QRing {
-  static FA3_DEVICE uint32_t index(uint32_t use) { return use % row.q_slots; }
-  static FA3_DEVICE uint32_t parity(uint32_t use) { return use / row.q_slots & 1; }
+  static FA3_DEVICE uint32_t index(uint32_t use) { return use % config.q_slots; }
+  static FA3_DEVICE uint32_t parity(uint32_t use) { return use / config.q_slots & 1; }
   static FA3_DEVICE uint32_t full_index(uint32_t use) { return use % (2 * warpgroups); }
   static FA3_DEVICE uint32_t full_parity(uint32_t use) { return use / (2 * warpgroups) & 1; }
 };

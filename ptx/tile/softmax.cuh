@@ -1,14 +1,14 @@
 // Online softmax on the accumulator layout of wgmma: a thread holds two rows of S, row i in registers 4 g + 2 i + c, and
 // the four lanes of a quad share them.
 #pragma once
-#include "../isa/math.cuh"
+#include "score.cuh"
 #include "smem.cuh"
 
 namespace fa3 {
 
-// State of a thread's two rows. c = softmax_scale * log2(e).
+// State of a thread's two rows.
 struct RowState {
-  float m[2];  // reference, times c: in units of log2
+  float m[2];  // reference, in units of log2 (score.cuh)
   float l[2];  // this thread's part of the row sum; the quad's parts are added once, at the end
 };
 
@@ -28,7 +28,7 @@ FA3_DEVICE float quad_sum(float x) {
 }
 
 // Some functions below take how many groups of 16 keys, from the first on, the warp's rows see anything of, and leave the
-// others out (Variant::skips_masked_groups).
+// others out (Trait::skip_masked).
 inline constexpr int all_groups = Bc / 16;
 
 // rowmax(S)
@@ -43,20 +43,21 @@ FA3_DEVICE void row_max(const float (&S)[Bc / 2], float (&max)[2], int groups = 
   max[1] = quad_max(fmaxf(t[2], t[3]));
 }
 
-// S = exp2(S c - m), sum = this thread's part of the row sums. One chain of additions a row: the exponentials come no faster,
-// and ptxas begins with the first of them after 6 multiplications rather than 10 or 17, as with more chains (1% at d 64).
-// It then puts all other multiplications among the first five exponentials, at full rate; that delays the other warpgroups'
-// WGMMAs and MUFUs. max(c, -exp2(...)) is c, as ptxas cannot know, so what follows it waits for that exponential. Measured at
-// d 64: +1.2%, more such waits or others less; at d 128 and 256, with fewer exponentials a WGMMA, nothing.
-FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&sum)[2], float c, int groups = all_groups) {
+// P = exp2(S c - m) in place of S, sum = this thread's part of the row sums. One chain of additions a row: the exponentials come
+// no faster, and ptxas begins with the first of them after 6 multiplications rather than 10 or 17, as with more chains (1% at
+// d 64). It then puts all other multiplications among the first five exponentials, at full rate; that delays the other
+// warpgroups' WGMMAs and MUFUs, so with Trait::spread half of them wait for the first exponential. More such waits, or other
+// places for them, gain less.
+FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&sum)[2], Score score,
+                             int groups = all_groups) {
 #pragma unroll
   for (int g = 0; g < all_groups; g++) {
     if (g < groups) {
-      if constexpr (row.spreads_multiplications())
-        if (g == all_groups / 2) c = fmaxf(c, -S[0]);
+      if constexpr (has(Trait::spread))
+        if (g == all_groups / 2) score.wait_for(S[0]);
 #pragma unroll
       for (int i = 8 * g; i < 8 * g + 8; i++) {
-        S[i] = ptx::ex2_approx_ftz(fmaf(S[i], c, -m[i >> 1 & 1]));
+        S[i] = score.exponential(S[i], m[i >> 1 & 1]);
         float& row_sum = sum[i >> 1 & 1];
         row_sum = i < 4 && i % 2 == 0 ? S[i] : row_sum + S[i];
       }
@@ -68,40 +69,35 @@ FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&su
 }
 
 // The first block of a row: m is its maximum.
-FA3_DEVICE void softmax_first(float (&S)[Bc / 2], RowState& state, float c, int groups = all_groups) {
+FA3_DEVICE void softmax_first(float (&S)[Bc / 2], RowState& state, Score score, int groups = all_groups) {
   float max[2];
   row_max(S, max, groups);
-  state.m[0] = fmaxf(max[0] * c, lowest_m);
-  state.m[1] = fmaxf(max[1] * c, lowest_m);
-  exponentiate(S, state.m, state.l, c, groups);
+  state.m[0] = fmaxf(score.reference(max[0]), lowest_m);
+  state.m[1] = fmaxf(score.reference(max[1]), lowest_m);
+  exponentiate(S, state.m, state.l, score, groups);
 }
 
 // Any later block, with the maximum of all blocks so far as m. O is to be multiplied by alpha.
-FA3_DEVICE void softmax_online(float (&S)[Bc / 2], RowState& state, float (&alpha)[2], float c) {
+FA3_DEVICE void softmax_online(float (&S)[Bc / 2], RowState& state, float (&alpha)[2], Score score) {
   float max[2], sum[2];
   row_max(S, max);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
-    const float m = fmaxf(state.m[i], max[i] * c);
+    const float m = fmaxf(state.m[i], score.reference(max[i]));
     alpha[i] = ptx::ex2_approx_ftz(state.m[i] - m);
     state.m[i] = m;
   }
-  exponentiate(S, state.m, sum, c);
+  exponentiate(S, state.m, sum, score);
 #pragma unroll
   for (int i = 0; i < 2; i++) state.l[i] = state.l[i] * alpha[i] + sum[i];
 }
 
 // ptxas moves the wait for a WGMMA group up to the top of its basic block, above the exponentials that are meant to run under
 // that group. A branch ends the block, and the wait stays behind it: this one is never taken, as l is a sum of exponentials.
-// Some kernels do without, to show what ptxas makes of the paper's text.
+// Rows without Trait::hold_exps show what ptxas makes of the paper's text.
 FA3_DEVICE void end_basic_block(const RowState& state) {
-  if constexpr (row.holds_exps())
+  if constexpr (has(Trait::hold_exps))
     if (state.l[0] < 0.f) __nanosleep(1);
-}
-
-FA3_DEVICE uint32_t pack(float low, float high) {
-  if constexpr (is_bf16) return ptx::cvt_rn_bf16x2_f32(high, low);
-  else return ptx::cvt_rn_f16x2_f32(high, low);
 }
 
 // P = S in 16 bits. The accumulator layout of S, packed in pairs, is the register layout of wgmma's A operand.
@@ -110,14 +106,14 @@ FA3_DEVICE void convert(const float (&S)[Bc / 2], uint32_t (&P)[Bc / 4]) {
   for (int i = 0; i < Bc / 4; i++) P[i] = pack(S[2 * i], S[2 * i + 1]);
 }
 
-FA3_DEVICE void clear(float (&O)[d / 2]) {
+FA3_DEVICE void clear(float (&O)[dv / 2]) {
 #pragma unroll
-  for (int i = 0; i < d / 2; i++) O[i] = 0.f;
+  for (int i = 0; i < dv / 2; i++) O[i] = 0.f;
 }
 
-FA3_DEVICE void scale_rows(float (&O)[d / 2], const float (&alpha)[2]) {
+FA3_DEVICE void scale_rows(float (&O)[dv / 2], const float (&alpha)[2]) {
 #pragma unroll
-  for (int i = 0; i < d / 2; i++) O[i] *= alpha[i >> 1 & 1];
+  for (int i = 0; i < dv / 2; i++) O[i] *= alpha[i >> 1 & 1];
 }
 
 }  // namespace fa3

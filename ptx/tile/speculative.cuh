@@ -11,7 +11,6 @@
 // causal diagonal a row may have had too few keys for that to mean anything, so there the bound is set one block later, by
 // which time m has moved up to any P that weighs more than all the rest.
 #pragma once
-#include "../isa/matrix.cuh"
 #include "softmax.cuh"
 
 namespace fa3 {
@@ -45,7 +44,7 @@ FA3_DEVICE bool peaked(const float (&P)[Bc / 2], const RowState& state, const fl
 }
 
 // S = Q K^T for the warp's 16 rows, with mma.sync: the accumulator layout is the same as wgmma's.
-FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const uint16_t* q, const uint16_t* k, int warp) {
+FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const Element* q, const Element* k, int warp) {
   using namespace ptx;
   const int lane = threadIdx.x % 32;
   // Where ldmatrix.x4 reads: 16 query rows at k 0-7 (lanes 0-15) and 8-15; 8 keys at k 0-7 and 8-15, and the next 8 keys.
@@ -57,7 +56,7 @@ FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const uint16_t* q, const ui
 #pragma unroll
   for (int i = 0; i < Bc / 2; i++) S[i] = 0.f;
 #pragma unroll 1
-  for (int step = 0; step < d / 16; step++) {
+  for (int step = 0; step < d / k_step; step++) {
     const int slab = step / 4, within = step % 4 * 32;
     uint32_t a[4];
     ldmatrix_x4(a, (a_address ^ within) + slab * 64 * slab_row_bytes);
@@ -66,26 +65,22 @@ FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const uint16_t* q, const ui
       uint32_t b[4];
       ldmatrix_x4(b, (b_address ^ within) + (slab * Bc + g * 8) * slab_row_bytes);
 #pragma unroll
-      for (int h = 0; h < 2; h++) {
-        float* s = &S[4 * (g + h)];
-        if constexpr (is_bf16) mma_m16n8k16_f32_bf16(s[0], s[1], s[2], s[3], a, b[2 * h], b[2 * h + 1]);
-        else mma_m16n8k16_f32_f16(s[0], s[1], s[2], s[3], a, b[2 * h], b[2 * h + 1]);
-      }
+      for (int h = 0; h < 2; h++) mma(&S[4 * (g + h)], a, b[2 * h], b[2 * h + 1]);
     }
   }
 }
 
 // Any later block without a mask: against the old m if the sums allow it, which is nearly always, else online. Returns
 // whether O is to be multiplied by alpha (the same answer in all lanes of the warp). K is read until this returns.
-FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, Bound& bound, float (&alpha)[2], float c,
-                                    const uint16_t* q, const uint16_t* k, int warp) {
+FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, Bound& bound, float (&alpha)[2], Score score,
+                                    const Element* q, const Element* k, int warp) {
   float sum[2];
-  exponentiate(S, state.m, sum, c);
+  exponentiate(S, state.m, sum, score);
   if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1]))) {
     const bool set = !causal || __any_sync(0xffffffffu, fmaxf(bound.sum[0], bound.sum[1]) > 0.f);
     if (set || __any_sync(0xffffffffu, (fmaxf(sum[0], sum[1]) > unset_bound) | peaked(S, state, sum))) {
       recompute_scores(S, q, k, warp);
-      softmax_online(S, state, alpha, c);
+      softmax_online(S, state, alpha, score);
       set_bound(bound, state);
       return true;
     }

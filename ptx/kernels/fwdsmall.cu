@@ -1,2 +1,0 @@
-// fwd in smaller tiles.
-#include "fwd.cu"

@@ -1,0 +1,158 @@
+// The table as data: one constexpr Row per row of rows.def, with every number that follows from the row's cells computed here
+// once. Kernels and host code both read it; neither computes a tile size, a thread count or a shared-memory size of its own
+// (the kernels static_assert their layout against it).
+#pragma once
+#include <cstdint>
+
+namespace fa3 {
+
+// The boxes in which the kernels' tensor maps load and store: columns of one 128-byte swizzle, rows of a warpgroup's Q and
+// of a warp's O. K and V have boxes of Bc rows.
+inline constexpr int box_columns = 64, q_box_rows = 64, o_box_rows = 16;
+
+enum class Kind { forward, backward, pass };
+enum class Dtype { bf16, fp16 };
+enum class Mask { full, causal };
+
+// What sets a row apart beyond its sizes. Kernels, host and tools ask for these, never for a name or a head dimension.
+enum class Trait : uint32_t {
+  plain = 0,
+
+  // The library takes this row by itself where it fits best. Others run only by name.
+  chosen = 1 << 0,
+
+  // Takes pieces of tiles, split along the keys, from the list in its parameters (work.h), and puts them together
+  // (tile/combine.cuh).
+  splits = 1 << 1,
+
+  // Softmax without row maxima in the main loop (tile/speculative.cuh).
+  speculative = 1 << 2,
+
+  // ptxas is kept from moving the wait for PV above the exponentials (end_basic_block in tile/softmax.cuh). Measured where the
+  // exponentials go under PV, at d 64 to 256: 0.99 to 1.01; where O is rescaled always, ptxas's own order is faster: Algorithm 2
+  // 673 against 656 TFLOP/s, 4 630 against 604.
+  hold_exps = 1 << 3,
+
+  // Half of a block's multiplications wait for its first exponential (tile/softmax.cuh). Measured: d 64 +1.2%, at d 128 and 256,
+  // with fewer exponentials a WGMMA, nothing.
+  spread = 1 << 4,
+
+  // In a tile's first block, the groups of 16 keys beyond the causal diagonal are left out of the softmax. Measured: d 64 +1.3%
+  // at 512, +0.8% at 1024; at d 128 and 256, where the tensor cores are the limit, nothing or -0.2%.
+  skip_masked = 1 << 5,
+
+  // The Q slot that O has left is given back after the next tile's first softmax: TMA has read it by then. Measured at d 128:
+  // +1.5% at 512, +0.3% on average; at d 64 -0.4%, so there the warp waits for TMA at once.
+  late_q_release = 1 << 6,
+
+  // O leaves straight from the registers, not through its tile's dead Q slot by stmatrix and TMA: where the slot must take the
+  // next tile's Q before that, without two slots for each warpgroup. Measured: at d 256, +7% at 512 to +1% at 8192 (Q no longer
+  // waits for O); at d 64 and 128, with slots enough, -3% and -1%.
+  o_from_registers = 1 << 7,
+
+  // The next tile is taken, and its Q sent for, one or two K/V blocks before this tile's last. With a ring of two stages Q would
+  // come late otherwise; with more, the producer is ahead by itself. Measured at d 256, at 512, 1024 and 2048: without a mask
+  // +1.3, +0.4 and +0.1%, causal 0, +0.2 and +1.0%.
+  early_claim = 1 << 8,
+
+  // Warpgroups take turns at issuing GEMMs (Turns in tile/consumer.cuh).
+  pingpong = 1 << 9,
+
+  // No warp specialization: the consumers load for themselves.
+  no_producer = 1 << 10,
+
+  // What all rows of fwd.cu share.
+  fast = chosen | splits | speculative | hold_exps,
+};
+constexpr Trait operator|(Trait a, Trait b) { return Trait(uint32_t(a) | uint32_t(b)); }
+
+struct Row {
+  const char* name;
+  const char* kernel;  // the file kernels/<kernel>.cu
+  Kind kind;
+  Dtype dtype;
+  int d, dv;  // head dimension of Q and K, and of V and O
+  Mask mask;
+  int Br, Bc;   // query rows and keys of a block
+  int stages;   // of the K/V ring
+  int q_slots;  // Q buffers of 64 rows
+  Trait traits;
+  int pass_threads;  // of a pass, which has none of the numbers above
+
+  constexpr bool has(Trait trait) const { return uint32_t(traits) & uint32_t(trait); }
+  constexpr bool causal() const { return mask == Mask::causal; }
+  constexpr int element_bytes() const { return 2; }
+  constexpr int warpgroups() const { return Br / 64; }  // consumers; one more produces
+  constexpr int threads() const {
+    return kind == Kind::pass ? pass_threads : (warpgroups() + !has(Trait::no_producer)) * 128;
+  }
+
+  // setmaxnreg: the register file holds 64K registers, so 504 per thread of each four-warp slice, in multiples of 8.
+  // Without a producer nothing is moved: the consumers have what ptxas gives them, up to 255, and these are 0.
+  constexpr bool moves_registers() const { return kind != Kind::pass && !has(Trait::no_producer); }
+  constexpr int consumer_registers() const {
+    return !moves_registers() ? 0 : warpgroups() == 4 ? 112 : warpgroups() == 3 ? 160 : 232;
+  }
+  constexpr int producer_registers() const { return !moves_registers() ? 0 : warpgroups() == 2 ? 40 : 32; }
+
+  constexpr int q_slot_bytes() const { return 64 * d * element_bytes(); }
+  constexpr int k_tile_bytes() const { return Bc * d * element_bytes(); }
+  constexpr int v_tile_bytes() const { return Bc * dv * element_bytes(); }
+  constexpr int stage_bytes() const { return k_tile_bytes() + v_tile_bytes(); }
+  // With few stages, K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
+  constexpr bool split_stage() const { return stages <= 2; }
+  // A warp's partial result of 16 rows: O in float32, and m and l for each lane's two rows (tile/combine.cuh).
+  constexpr int partial_bytes() const { return 16 * dv * 4 + 32 * 16; }
+  static constexpr int barrier_bytes = 1024;  // mbarriers and tile descriptions, at the end
+  constexpr int smem_bytes() const {
+    return kind == Kind::pass ? 0 : q_slots * q_slot_bytes() + stages * stage_bytes() + barrier_bytes;
+  }
+
+  constexpr bool valid() const {
+    if (kind == Kind::pass) return pass_threads % 32 == 0 && pass_threads <= 1024;
+    return Br % 64 == 0 && warpgroups() >= 2 && warpgroups() <= 4 && Bc % 16 == 0 && d % 64 == 0 && d <= 256 &&
+           dv % 64 == 0 && dv <= 256 && (dv <= d || has(Trait::o_from_registers)) &&  // O leaves through a Q slot
+           (stages & (stages - 1)) == 0 && q_slots >= warpgroups() && q_slots <= 2 * warpgroups() &&
+           (!has(Trait::skip_masked) || causal()) && !(has(Trait::o_from_registers) && has(Trait::late_q_release)) &&
+           (warpgroups() - 1) * 64 <= (stages - 1) * Bc &&  // under a causal mask, blocks that one warpgroup skips
+           smem_bytes() <= 227 * 1024 &&
+           (producer_registers() + warpgroups() * consumer_registers()) * 128 <= 64 * 1024;
+  }
+};
+
+namespace table {
+using enum Trait;
+inline constexpr Row rows[] = {
+#define FA3_FORWARD(name, kernel, dtype, d, mask, Br, Bc, stages, q_slots, traits)                                         \
+  {"fa3_" #name "_" #dtype "_d" #d "_" #mask "_" #Br "x" #Bc, #kernel, Kind::forward, Dtype::dtype, d, d, Mask::mask, Br, \
+   Bc, stages, q_slots, traits, 0},
+#define FA3_PASS(name, kernel, threads) \
+  {"fa3_pass_" #name, #kernel, Kind::pass, {}, 0, 0, {}, 0, 0, 0, 0, plain, threads},
+#include "rows.def"
+#undef FA3_FORWARD
+#undef FA3_PASS
+};
+}  // namespace table
+using table::rows;
+inline constexpr int row_count = sizeof(rows) / sizeof(rows[0]);
+
+constexpr bool same_text(const char* a, const char* b) {
+  for (; *a && *a == *b; a++, b++) {
+  }
+  return *a == *b;
+}
+// The row of this name, or -1.
+constexpr int row_named(const char* name) {
+  for (int row = 0; row < row_count; row++)
+    if (same_text(rows[row].name, name)) return row;
+  return -1;
+}
+
+constexpr bool all_valid() {
+  for (const Row& row : rows)
+    if (!row.valid()) return false;
+  return true;
+}
+static_assert(all_valid(), "a row of rows.def does not fit the machine");
+
+}  // namespace fa3

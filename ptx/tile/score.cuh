@@ -1,0 +1,22 @@
+// From a score, S = q k, to the exponent of its P: the one place that scales.
+#pragma once
+#include "../isa/math.cuh"
+#include "config.cuh"
+
+namespace fa3 {
+
+// c = softmax_scale * log2(e): P = exp2(S c - m), where the reference m is in these units, too.
+struct Score {
+  float c;
+
+  FA3_DEVICE explicit Score(const Params& p) : c(p.softmax_scale_log2) {}
+
+  // Of the largest score of a row.
+  FA3_DEVICE float reference(float score) const { return score * c; }
+  FA3_DEVICE float exponential(float score, float m) const { return ptx::ex2_approx_ftz(fmaf(score, c, -m)); }
+  // The same score for all that follows, but only once `earlier`, an exponential, is known: max(c, -exp2(...)) is c, as ptxas
+  // cannot know.
+  FA3_DEVICE void wait_for(float earlier) { c = fmaxf(c, -earlier); }
+};
+
+}  // namespace fa3

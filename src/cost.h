@@ -1,0 +1,65 @@
+// What work costs: one table of measured costs, and the simulation that predicts from them how long pieces of work take. Times
+// are in nanoseconds.
+#pragma once
+#include <cstdint>
+
+#include "row.h"
+#include "work.h"
+
+namespace fa3 {
+
+struct Costs {
+  int32_t block;  // an iteration of the main loop: one K/V block of a tile
+  int32_t piece;  // a piece's own first and last steps, during which the tensor cores wait
+  int32_t write;  // leaving a part in the workspace
+  int32_t read;   // reading a part from there
+
+  constexpr int64_t whole(int64_t blocks) const { return blocks * block + piece; }
+  constexpr int64_t part(int64_t blocks) const { return whole(blocks) + write; }
+  // What the last of so many parts reads: one of two, as it has its own in registers, but all of more (tile/combine.cuh).
+  constexpr int64_t read_all(int64_t parts) const { return (parts == 2 ? 1 : parts) * read; }
+  constexpr int64_t time(const Work& work) const {
+    const int64_t blocks = int64_t{work.end} - work.begin;
+    if (work.parts == 1) return whole(blocks);
+    return part(blocks) + (work.part == work.parts - 1 ? read_all(work.parts) : 0);
+  }
+};
+
+// A launch's own time, before its first and after its last block.
+inline constexpr int64_t launch_time = 4000;
+
+struct RowCosts {
+  Costs together;  // where all pieces start together
+  Costs behind;    // behind other pieces, which end at different times; that hides much
+};
+RowCosts costs_of(const Row& row);
+
+// Of tiles in which only so many warpgroups have rows: their blocks take less.
+constexpr int64_t block_time(const Row& row, int64_t block, int64_t warpgroups) {
+  // One that is alone takes half as long again, and at least half of the time of all.
+  const int64_t halves = warpgroups == 1 ? 3 : 2 * warpgroups, all = 2 * row.warpgroups();
+  return 2 * halves < all ? block / 2 : block * halves / all;
+}
+
+// Predicts how long pieces take if each multiprocessor takes the next one as soon as it is free.
+class Simulation {
+ public:
+  static constexpr int most_multiprocessors = 1024;
+  explicit Simulation(int64_t multiprocessors) : multiprocessors_(multiprocessors) { levels_[0] = {0, multiprocessors}; }
+
+  // The next pieces, as many of the same time.
+  void add(int64_t time, int64_t pieces);
+  // When the last one ends.
+  int64_t end() const { return end_; }
+
+ private:
+  // Multiprocessors that are free at the same time.
+  struct Level {
+    int64_t time, multiprocessors;
+  };
+  int64_t multiprocessors_, end_ = 0;
+  Level levels_[most_multiprocessors + 1];  // the earliest last
+  int last_ = 0;
+};
+
+}  // namespace fa3

@@ -1,0 +1,89 @@
+#include "fit.h"
+
+#include <algorithm>
+
+#include "error.h"
+#include "tiles.h"
+
+namespace fa3 {
+namespace {
+
+// Kernels round lengths up to whole blocks in int32.
+constexpr int64_t max_seqlen = INT32_MAX - 1024;
+
+Dtype dtype_of(const Problem& problem) { return problem.q.dtype == FA3_DTYPE_BF16 ? Dtype::bf16 : Dtype::fp16; }
+const char* dtype_name(Dtype dtype) { return dtype == Dtype::bf16 ? "bf16" : "fp16"; }
+
+fa3_status choose_rows(const Problem& problem, Fit& fit) {
+  const Dtype dtype = dtype_of(problem);
+  fit.count = 0;
+  for (int n = 0; n < row_count; ++n) {
+    const Row& row = rows[n];
+    if (row.kind != Kind::forward || !row.has(Trait::chosen) || row.dtype != dtype || row.causal() != problem.causal ||
+        row.d < problem.head_dim)
+      continue;
+    const int d = fit.count ? rows[fit.rows[0]].d : row.d;
+    if (row.d < d) fit.count = 0;
+    if (row.d <= d && fit.count < Fit::most) fit.rows[fit.count++] = n;
+  }
+  if (fit.count) return FA3_OK;
+  return fail(FA3_ERROR_UNSUPPORTED, "no kernel of this build has q.dim[3] (head_dim) %lld, dtype %s, %s mask",
+              static_cast<long long>(problem.head_dim), dtype_name(dtype), problem.causal ? "causal" : "no");
+}
+
+// The caller's text may be anything: the message shows its beginning, on one line, and reads no more than it shows.
+fa3_status unknown_kernel(const char* name) {
+  char shown[64];  // names are shorter: they fit fa3_kernel_info.name
+  size_t length = 0;
+  for (; length < sizeof shown - 1 && name[length] != '\0'; ++length)
+    shown[length] = name[length] >= ' ' && name[length] <= '~' ? name[length] : '?';
+  shown[length] = '\0';
+  return fail(FA3_ERROR_UNSUPPORTED,
+              "params->kernel is \"%s%s\", no kernel of this build (fa3_kernel_info_at names those)", shown,
+              length < sizeof shown - 1 ? "" : "...");
+}
+
+fa3_status find_row(const Problem& problem, Fit& fit) {
+  const int n = row_named(problem.kernel);
+  if (n < 0) return unknown_kernel(problem.kernel);
+  const Row& row = rows[n];
+  if (row.kind != Kind::forward)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is no forward kernel", row.name);
+  if (row.dtype != dtype_of(problem))
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s; q.dtype is %s", row.name,
+                dtype_name(row.dtype), dtype_name(dtype_of(problem)));
+  if (row.causal() != problem.causal)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s mask; mask is %s", row.name,
+                row.causal() ? "a causal" : "no", problem.causal ? "causal" : "FA3_MASK_NONE");
+  if (row.d < problem.head_dim)
+    return fail(FA3_ERROR_INVALID_ARGUMENT,
+                "params->kernel is %s, which is for head_dim up to %d; q.dim[3] (head_dim) is %lld", row.name, row.d,
+                static_cast<long long>(problem.head_dim));
+  fit = {{n}, 1};
+  return FA3_OK;
+}
+
+}  // namespace
+
+fa3_status fit(const Problem& problem, Fit& fit) {
+  if (fa3_status status = problem.kernel ? find_row(problem, fit) : choose_rows(problem, fit)) return status;
+  if (problem.seqlen_q > max_seqlen || problem.seqlen_k > max_seqlen)
+    return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[1] (sequence length) is %lld; the kernels take up to %lld",
+                problem.seqlen_q > max_seqlen ? "q" : "k",
+                static_cast<long long>(std::max(problem.seqlen_q, problem.seqlen_k)),
+                static_cast<long long>(max_seqlen));
+  if (problem.empty()) return FA3_OK;
+  const Row& first = rows[fit.rows[0]];
+  const int all = fit.count;
+  fit.count = 0;
+  for (int i = 0; i < all; ++i)
+    if (tiles_fit(problem, rows[fit.rows[i]])) fit.rows[fit.count++] = fit.rows[i];
+  if (fit.count) return FA3_OK;
+  return fail(FA3_ERROR_UNSUPPORTED,
+              "q.dim[0] * q.dim[2] * (blocks of %d rows in q.dim[1]) is %lld * %lld * %lld; the kernels count up to %lld "
+              "tiles",
+              first.Br, static_cast<long long>(problem.batch), static_cast<long long>(problem.heads),
+              static_cast<long long>((problem.seqlen_q + first.Br - 1) / first.Br), static_cast<long long>(max_tiles));
+}
+
+}  // namespace fa3

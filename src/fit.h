@@ -1,0 +1,20 @@
+// Which rows of the table can run a problem.
+#pragma once
+#include "problem.h"
+#include "row.h"
+
+namespace fa3 {
+
+// Rows that may run the problem, of which the planner takes the fastest: one, if the caller named it.
+struct Fit {
+  static constexpr int most = 8;
+  int rows[most];
+  int count;
+};
+
+// The row that the caller named; or all that the library chooses itself, of the problem's dtype and mask and of the smallest
+// head dimension that holds it (a larger one is never faster). Refuses a name that does not fit, and what the kernels' 32-bit
+// counters cannot hold.
+fa3_status fit(const Problem& problem, Fit& fit);
+
+}  // namespace fa3

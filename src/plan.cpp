@@ -1,0 +1,336 @@
+// Each row that fits is planned by itself: its tiles whole, or some of them split along the keys, whichever cost.cpp predicts to
+// be faster. The fastest row is taken.
+//
+// Without a mask all tiles are alike. They fill the multiprocessors wave by wave, and the last wave may leave some idle; its
+// tiles are the ones to split, so that it becomes one wave of shorter pieces:
+//  - either each tile into as many equal parts as fit that wave,
+//  - or the blocks of all of them, end to end, into one equal share for each multiprocessor. That leaves nothing idle, but many
+//    shares then hold parts of two tiles.
+// Under a causal mask the tiles differ, and dynamic claims fill the gaps; so they are split only where there are few:
+//  - all into parts of the same length,
+//  - or the longest are cut in two, where they would last much longer than a multiprocessor has to work on average.
+#include "plan.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cost.h"
+#include "tiles.h"
+
+namespace fa3 {
+namespace {
+
+// Shorter parts are not worth their boundaries.
+constexpr int64_t least_blocks = 4;
+
+// Parts for each multiprocessor, at most: bounds the workspace.
+constexpr int64_t most_pieces = 2;
+
+// Causal tiles for each multiprocessor. Measured: with `balanced` or more, claims balance well whatever the tiles are; with
+// `splittable` or more, no split gained anything.
+constexpr int64_t balanced = 4, splittable = 2;
+
+// More tiles than that are not simulated one by one.
+constexpr int64_t most_simulated = 16;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Gains of less than 1.25% are, measured, as often a loss.
+bool worth_splitting(int64_t split, int64_t whole) { return split * 80 <= whole * 79; }
+
+// Pieces of the last tiles, from number first_tile on, in the order of their claims.
+struct List {
+  int32_t first_tile = 0;
+  int32_t ticket_tiles = 0;  // so many of them, the first, may be split
+  int32_t slots = 0;
+  int count = 0;
+  bool complete = true;  // all pieces have found room
+  Work work[list_capacity];
+
+  void add(const Work& piece) {
+    if (count < list_capacity) work[count++] = piece;
+    else complete = false;
+  }
+};
+
+class Planner {
+ public:
+  Planner(const Problem& problem, const Row& row, int multiprocessors)
+      : problem_(problem), row_(row), costs_(costs_of(row)), G_(multiprocessors), visible_(visible_of(problem)),
+        tiles_(tiles_of(problem, row)), longest_(blocks(problem.causal ? tiles_.q_blocks - 1 : 0)),
+        grain_(divide_up(longest_, Listed::most_grains)) {
+    const int64_t warpgroups = divide_up(problem.seqlen_q, 64);
+    if (warpgroups >= row.warpgroups()) return;
+    for (Costs* costs : {&costs_.together, &costs_.behind})
+      costs->block = static_cast<int32_t>(block_time(row, costs->block, warpgroups));
+  }
+
+  void plan(ForwardPlan& plan) {
+    const int64_t whole = whole_time();
+    int64_t best = whole;
+    list_.first_tile = tiles_.count();
+    if (row_.has(Trait::splits) && tiles_.count() <= INT32_MAX - list_capacity) {
+      if (problem_.causal) split_causal(whole, best);
+      else split_full(whole, best);
+    }
+    plan.tiles = tiles_;
+    plan.whole_us = static_cast<double>(whole) / 1e3;
+    plan.predicted_us = static_cast<double>(best) / 1e3;
+    plan.slots = list_.slots;
+    plan.pieces = {list_.first_tile, list_.count, list_.ticket_tiles, static_cast<int32_t>(grain_)};
+    for (int n = 0; n < list_.count; ++n) plan.list[n] = listed(list_.work[n]);
+    plan.workspace = layout();
+  }
+
+ private:
+  int64_t blocks(int64_t q_block) const {
+    const Keys keys = tile_blocks(visible_, tiles_.first_row + static_cast<int32_t>(q_block) * row_.Br, row_.Br, row_.Bc);
+    return keys.end - keys.begin;
+  }
+  // Under a causal mask: of the n-th query block in the order of the tiles, from the longest to the shortest.
+  int64_t length(int64_t n) const { return blocks(tiles_.q_blocks - 1 - n); }
+
+  // All tiles whole.
+  int64_t whole_time() const {
+    const Costs& costs = tiles_.count() <= G_ ? costs_.together : costs_.behind;
+    if (!problem_.causal) {
+      const int64_t tile = costs.whole(longest_), time = launch_time + divide_up(tiles_.count(), G_) * tile;
+      // Among others, tiles with fewer rows are shorter, and spread the end of the last wave.
+      const int64_t partial = divide_up(problem_.seqlen_q, 64) % row_.warpgroups();
+      if (tiles_.count() <= G_ || tiles_.q_blocks == 1 || partial == 0) return time;
+      const int64_t of_head = (tiles_.q_blocks - 1) * tile + block_time(row_, tile, partial);
+      return std::min(time, launch_time + tiles_.batch_heads * of_head / G_ + tile / 2);
+    }
+    if (tiles_.count() > most_simulated * G_)
+      return launch_time + divide_up(tiles_.count() * costs.whole((longest_ + blocks(0)) / 2), G_);
+    Simulation simulation(G_);
+    for (int64_t first = 0; first < tiles_.batch_heads; first += tiles_.section_heads)
+      for (int64_t n = 0; n < tiles_.q_blocks; ++n)
+        simulation.add(costs.whole(length(n)), std::min<int64_t>(tiles_.section_heads, tiles_.batch_heads - first));
+    return launch_time + simulation.end();
+  }
+
+  // The listed pieces, behind whole tiles that keep all multiprocessors busy until `start`.
+  int64_t time_of(const List& list, const Costs& costs, int64_t start) const {
+    Simulation simulation(G_);
+    for (int n = 0; n < list.count; ++n) simulation.add(costs.time(list.work[n]), 1);
+    return start + simulation.end();
+  }
+  void consider(const List& list, const Costs& costs, int64_t start, int64_t whole, int64_t& best) {
+    if (!list.complete) return;
+    const int64_t time = time_of(list, costs, start);
+    if (time >= best || !worth_splitting(time, whole)) return;
+    best = time;
+    list_ = list;
+  }
+
+  // Parts of `unit` blocks of the next tile, which has so many blocks.
+  void add_parts(List& list, int32_t tile, int64_t tile_blocks, int64_t unit) const {
+    const auto parts = static_cast<int32_t>(divide_up(tile_blocks, unit));
+    for (int32_t part = 0; part < parts; ++part)
+      list.add({list.first_tile + tile, static_cast<int32_t>(part * unit),
+                static_cast<int32_t>(std::min(tile_blocks, (part + 1) * unit)), part, parts, list.slots, tile});
+    if (parts > 1) list.slots += parts;
+  }
+  int64_t whole_grains(int64_t blocks) const { return divide_up(blocks, grain_) * grain_; }
+
+  void split_full(int64_t whole, int64_t& best) {
+    const int64_t waves = tiles_.count() / G_, tiles = tiles_.count() % G_, n = longest_;
+    if (tiles == 0) return;
+    const Costs& costs = waves == 0 ? costs_.together : costs_.behind;
+    const int64_t start = launch_time + waves * costs.whole(n);
+    const int64_t least = start + costs.part(divide_up(tiles * n, G_));
+    if (!worth_splitting(least, whole)) return;
+    List list;
+    list.first_tile = static_cast<int32_t>(tiles_.count() - tiles), list.ticket_tiles = static_cast<int32_t>(tiles);
+
+    int64_t cheapest = INT64_MAX, unit = 0;
+    for (int64_t parts = 2; parts <= std::min<int64_t>({Listed::most_parts, G_ / tiles, n / least_blocks}); ++parts) {
+      const int64_t blocks = whole_grains(divide_up(n, parts)), made = divide_up(n, blocks);
+      const int64_t cost = costs.part(blocks) + costs.read_all(made);
+      if (made > 1 && cost < cheapest) cheapest = cost, unit = blocks;
+    }
+    if (unit > 0) {
+      for (int32_t tile = 0; tile < tiles; ++tile) add_parts(list, tile, n, unit);
+      consider(list, costs, start, whole, best);
+    }
+    const int64_t share = whole_grains(divide_up(tiles * n, G_));
+    if (share < n && share >= least_blocks && divide_up(n, share) < Listed::most_parts) {
+      list.count = list.slots = 0;
+      add_shares(list, static_cast<int32_t>(tiles), n, share);
+      consider(list, costs, start, whole, best);
+    }
+  }
+
+  // The blocks of so many tiles, end to end, cut into shares. Pieces are listed from the longest to the shortest: two parts that
+  // make up a share then meet on one multiprocessor again, the longest with the shortest.
+  void add_shares(List& list, int32_t tiles, int64_t n, int64_t share) const {
+    const int64_t tile_grains = whole_grains(n);
+    for (int32_t tile = 0; tile < tiles; ++tile) {
+      const int64_t start = tile * tile_grains, first = start / share;
+      const auto parts = static_cast<int32_t>((start + n - 1) / share - first + 1);
+      for (int32_t part = 0; part < parts; ++part) {
+        const int64_t begin = std::max<int64_t>(0, (first + part) * share - start);
+        const int64_t end = std::min(n, (first + part + 1) * share - start);
+        list.add({list.first_tile + tile, static_cast<int32_t>(begin), static_cast<int32_t>(end), part, parts, list.slots,
+                  tile});
+      }
+      if (parts > 1) list.slots += parts;
+    }
+    std::sort(list.work, list.work + list.count, [](const Work& a, const Work& b) {
+      const int32_t of_a = a.end - a.begin, of_b = b.end - b.begin;
+      return of_a != of_b ? of_a > of_b : a.tile != b.tile ? a.tile < b.tile : a.part < b.part;
+    });
+  }
+
+  void split_causal(int64_t whole, int64_t& best) {
+    if (tiles_.count() >= splittable * G_ || tiles_.count() > Listed::most_tiles) return;
+    int64_t sum = 0;
+    for (int64_t n = 0; n < tiles_.q_blocks; ++n) sum += length(n) * tiles_.batch_heads;
+    cut_longest(sum, whole, best);
+    split_all(sum, whole, best);
+  }
+
+  // All tiles in parts of the same length.
+  void split_all(int64_t sum, int64_t whole, int64_t& best) {
+    const Costs& costs = costs_.together;
+    const int64_t tiles = tiles_.count(), most = std::min(most_pieces * G_ / tiles, longest_ / least_blocks);
+    List list;
+    list.first_tile = 0, list.ticket_tiles = static_cast<int32_t>(tiles);
+    for (int64_t parts = 2; parts <= std::min<int64_t>(Listed::most_parts, most); ++parts) {
+      const int64_t unit = whole_grains(divide_up(longest_, parts));
+      const int64_t least = launch_time + std::max(costs.part(unit), divide_up(sum * costs.block + tiles * costs.piece, G_));
+      if (unit >= longest_ || least >= best) continue;
+      list.count = list.slots = 0;
+      for (int32_t tile = 0; tile < tiles; ++tile) add_parts(list, tile, length_of_tile(tile), unit);
+      // A few pieces more than multiprocessors: those that take two work twice as long as the others.
+      if (list.count > G_ && 4 * list.count < 5 * G_) continue;
+      consider(list, costs, launch_time, whole, best);
+    }
+  }
+
+  // The longest tiles cut in two, at the length of the longest whole tile. Their first parts come first; then second parts and
+  // whole tiles, from the longest to the shortest.
+  void cut_longest(int64_t sum, int64_t whole, int64_t& best) {
+    const Costs& costs = costs_.together;
+    const int64_t heads = tiles_.batch_heads, q_blocks = tiles_.q_blocks;
+    if (tiles_.section_heads < heads) return;  // the longest tiles are not the first ones
+    // The best cut is near a multiprocessor's average work.
+    const int64_t average = divide_up(sum * costs.block + tiles_.count() * costs.piece, G_);
+    int64_t near = 1;
+    while (near < q_blocks && costs.whole(length(near)) > average) ++near;
+    constexpr int64_t around = 4;
+    List list;
+    for (int64_t n = std::max<int64_t>(1, near - around); n < std::min(q_blocks, near + around); ++n) {
+      const int64_t cut = whole_grains(length(n));  // the n longest of each head, to the length of the next
+      if (2 * n * heads > most_pieces * G_ || cut < least_blocks || length(n - 1) <= cut) continue;
+      list.first_tile = list.count = 0;
+      list.ticket_tiles = static_cast<int32_t>(n * heads), list.slots = 2 * list.ticket_tiles;
+      const auto add = [&](int64_t nth, int32_t part) {  // that query block's tile of each head, or a part of it
+        const auto at = static_cast<int32_t>(cut), end = static_cast<int32_t>(length(nth));
+        for (int64_t tile = nth * heads; tile < (nth + 1) * heads; ++tile) {
+          const auto t = static_cast<int32_t>(tile);
+          if (nth >= n) list.add({t, 0, end, 0, 1, 0, t});
+          else list.add({t, part ? at : 0, part ? end : at, part, 2, 2 * t, t});
+        }
+      };
+      for (int64_t nth = 0; nth < n; ++nth) add(nth, 0);
+      for (int64_t second = 0, other = n; second < n || other < q_blocks;) {
+        if (second < n && (other == q_blocks || length(second) - cut >= length(other))) add(second++, 1);
+        else add(other++, 0);
+      }
+      consider(list, costs, launch_time, whole, best);
+    }
+  }
+  int64_t length_of_tile(int32_t tile) const {
+    return blocks(tile_at(tiles_, tile, true).q_block);
+  }
+
+  Listed listed(const Work& work) const {
+    return {static_cast<uint32_t>(work.split_tile), static_cast<uint32_t>(work.part),
+            static_cast<uint32_t>(work.begin / grain_), static_cast<uint32_t>(work.slot),
+            static_cast<uint32_t>(work.parts), static_cast<uint32_t>(divide_up(work.end, grain_))};
+  }
+
+  WorkspaceLayout layout() const {
+    constexpr size_t head = FA3_FORWARD_WORKSPACE_BYTES, alignment = 64;
+    static_assert(sizeof(Workspace) <= head && head % alignment == 0);
+    if (list_.slots == 0) return {head, head, head};
+    const size_t ticket_bytes = static_cast<size_t>(list_.ticket_tiles) * row_.warpgroups() * sizeof(Tickets);
+    const size_t partials = (head + ticket_bytes + alignment - 1) / alignment * alignment;
+    return {head, partials, partials + static_cast<size_t>(list_.slots) * (row_.Br / 16) * row_.partial_bytes()};
+  }
+
+  const Problem& problem_;
+  const Row& row_;
+  RowCosts costs_;
+  const int64_t G_;
+  const Visible visible_;
+  const Tiles tiles_;
+  const int64_t longest_;  // blocks of a tile
+  const int64_t grain_;
+  List list_;  // of the best plan so far
+};
+
+void make(const Problem& problem, const Fit& fit, int multiprocessors, Plan& plan) {
+  plan.launch_count = 0;
+  plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
+  plan.forward = {};
+  plan.forward.row = fit.rows[0];
+  if (problem.empty()) return;
+  if (problem.seqlen_k == 0) {
+    constexpr int pass = row_named("fa3_pass_empty_rows");
+    static_assert(pass >= 0);
+    const int64_t blocks = divide_up(problem.seqlen_q, empty_rows_block) * problem.batch * problem.heads;
+    const int64_t warps = rows[pass].threads() / 32;
+    plan.launches[plan.launch_count++] = {
+        Step::empty_rows, pass, static_cast<int32_t>(std::min<int64_t>(divide_up(blocks, warps), multiprocessors))};
+    return;
+  }
+  plan_row(problem, fit.rows[0], multiprocessors, plan.forward);
+  const bool is_balanced = problem.causal && plan.forward.tiles.count() >= balanced * multiprocessors;
+  for (int i = 1; i < fit.count && !is_balanced; ++i) {
+    ForwardPlan other;
+    plan_row(problem, fit.rows[i], multiprocessors, other);
+    if (other.predicted_us < plan.forward.predicted_us) plan.forward = other;
+  }
+  const Row& row = rows[plan.forward.row];
+  const int64_t blocks = std::max<int64_t>(plan.forward.pieces.count(), empty_blocks(plan.forward.tiles, row));
+  plan.launches[plan.launch_count++] = {Step::forward, plan.forward.row,
+                                        static_cast<int32_t>(std::min<int64_t>(blocks, multiprocessors))};
+  plan.workspace_bytes = plan.forward.workspace.bytes;
+}
+
+// What a plan depends on.
+struct Key {
+  int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal, causal_offset, dtype, named_row, multiprocessors;
+
+  bool operator==(const Key&) const = default;
+};
+
+}  // namespace
+
+void plan_row(const Problem& problem, int row, int multiprocessors, ForwardPlan& plan) {
+  plan.row = row;
+  Planner(problem, rows[row], multiprocessors).plan(plan);
+}
+
+const Plan& plan(const Problem& problem, const Fit& fit, int multiprocessors) {
+  constexpr int remembered = 4;
+  thread_local struct {
+    Key keys[remembered];
+    Plan plans[remembered];
+    int next;
+  } memory;
+  const Key key{problem.batch,    problem.heads,  problem.heads_kv,      problem.seqlen_q,
+                problem.seqlen_k, problem.head_dim, problem.causal,      problem.causal_offset,
+                problem.q.dtype,  problem.kernel ? fit.rows[0] : -1, multiprocessors};
+  for (int i = 0; i < remembered; ++i)
+    if (memory.keys[i] == key) return memory.plans[i];
+  const int at = memory.next++ % remembered;
+  memory.keys[at] = key;
+  make(problem, fit, multiprocessors, memory.plans[at]);
+  return memory.plans[at];
+}
+
+}  // namespace fa3
