@@ -19,12 +19,21 @@ fa3_status prepare(const fa3_forward_params* params, Rules rules, Problem& probl
 // A refusal has left its message; success clears the one before.
 fa3_status finish(fa3_status status) { return status ? status : succeed(); }
 
-fa3_status workspace_size(const fa3_forward_params* params, size_t* bytes) {
+// For questions: what fa3_forward would do on a device of so many multiprocessors (0: on the current context's).
+fa3_status plan(const fa3_forward_params* params, int& multiprocessors, Schedule& schedule) {
   Problem problem;
   Selection selection;
-  if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
   if (fa3_status status = prepare(params, Rules::shapes, problem, selection)) return status;
-  *bytes = workspace_layout(make_schedule(problem, selection, multiprocessors_or(assumed_multiprocessors))).bytes;
+  if (fa3_status status = resolve_multiprocessors(multiprocessors, multiprocessors)) return status;
+  schedule = make_schedule(problem, selection, multiprocessors);
+  return FA3_OK;
+}
+
+fa3_status workspace_size(const fa3_forward_params* params, int multiprocessors, size_t* bytes) {
+  Schedule schedule;
+  if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
+  if (fa3_status status = plan(params, multiprocessors, schedule)) return status;
+  *bytes = workspace_layout(schedule).bytes;
   return FA3_OK;
 }
 
@@ -44,12 +53,11 @@ fa3_status reference(const fa3_forward_params* params, int threads) {
   return reference_forward(problem, threads);
 }
 
-fa3_status kernel_info(const fa3_forward_params* params, fa3_kernel_info* info) {
-  Problem problem;
-  Selection selection;
-  if (fa3_status status = prepare(params, Rules::shapes, problem, selection)) return status;
-  const int multiprocessors = multiprocessors_or(0);
-  const Schedule schedule = make_schedule(problem, selection, multiprocessors ? multiprocessors : assumed_multiprocessors);
+fa3_status kernel_info(const fa3_forward_params* params, int multiprocessors, int launch, fa3_kernel_info* info) {
+  Schedule schedule;
+  if (fa3_status status = plan(params, multiprocessors, schedule)) return status;
+  if (launch != 0)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "launch is %d, must be 0: a call has one launch in this version", launch);
   return write_info(info, schedule.selection.variant(), &schedule, multiprocessors);
 }
 
@@ -69,14 +77,16 @@ fa3_status preload() {
 
 }  // namespace
 
+fa3_status fa3_tensor_pack(fa3_tensor* tensor) { return finish(pack(tensor)); }
+
 fa3_status fa3_forward_check(const fa3_forward_params* params) {
   Problem problem;
   Selection selection;
   return finish(prepare(params, Rules::device, problem, selection));
 }
 
-fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, size_t* bytes) {
-  return finish(workspace_size(params, bytes));
+fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes) {
+  return finish(workspace_size(params, multiprocessors, bytes));
 }
 
 fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes, fa3_stream stream) {
@@ -87,8 +97,9 @@ fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads) 
   return finish(reference(params, threads));
 }
 
-fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, fa3_kernel_info* info) {
-  return finish(kernel_info(params, info));
+fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, int32_t multiprocessors, int32_t launch,
+                                   fa3_kernel_info* info) {
+  return finish(kernel_info(params, multiprocessors, launch, info));
 }
 
 int fa3_kernel_count() { return variant_count; }

@@ -4,8 +4,7 @@
 
 namespace fa3 {
 
-// Writes as much of `info` as its struct_size covers. tiles is 0 without a problem's schedule, grid also without a
-// device (0 multiprocessors).
+// Writes as much of `info` as its struct_size covers. Without a schedule, what is about a call is 0.
 fa3_status write_info(fa3_kernel_info* info, const Variant& variant, const Schedule* schedule, int multiprocessors);
 
 }  // namespace fa3
