@@ -17,8 +17,6 @@ struct Schedule {
 // the problem and the number of multiprocessors only.
 Schedule make_schedule(const Problem& problem, const Selection& selection, int multiprocessors);
 
-constexpr int assumed_multiprocessors = 132;  // where no device is known: H100 SXM, H200, GH200
-
 // Persistent thread blocks: one for each multiprocessor, or for each item where there are fewer, or for each block of rows
 // that are in no tile where those are more.
 int grid(const Schedule& schedule, int multiprocessors);
