@@ -7,19 +7,28 @@
  * exactly (not approximately), in one pass over K and V, as in "FlashAttention-3: Fast and Accurate Attention with
  * Asynchrony and Low-precision" (NeurIPS 2024), sections 3.1 and 3.2.
  *
+ * Version 0: functions, structs and numbers may still change from one release to the next, while FA3_ABI_VERSION stays
+ * 0. Build against the header that came with the library. From version 1 on they only grow.
+ *
  * Rules that hold for every function:
  *  - Nothing is printed, thrown or exited; no device memory is allocated; no stream or device is synchronised.
  *  - A call that is refused launches nothing and writes nothing. It returns a status other than FA3_OK, and
  *    fa3_last_error_message() names the argument and the reason, as in "k.stride[3] is 2, must be 1".
+ *  - What goes wrong on the device (an address that is none, say) shows later, as with any kernel: as the error of
+ *    whichever driver call notices it first, as a rule a synchronisation. No function waits for that. A later fa3 call
+ *    may be the one that meets it, and then returns FA3_ERROR_CUDA for work that is not its own.
  *  - Functions are safe to call from several threads at once. Parameter structs, and texts that they point to, are
- *    read, never written or kept.
- *  - The library loads on a machine without a GPU or driver. Only fa3_preload and fa3_forward need one.
+ *    read, never kept, and written only where this header says so.
+ *  - The library loads on a machine without a GPU or driver. Only fa3_preload, fa3_forward and questions about "the
+ *    current context's device" need one.
  *
  * Conventions:
  *  - Sizes and strides are int64_t; strides count elements, not bytes.
- *  - Every parameter struct starts with struct_size = sizeof(the struct). Structs grow only at their end. A smaller
- *    struct_size (an older client) gives the missing fields their defaults; a larger one (a newer client) is accepted
- *    only if every byte beyond this library's struct is zero. Zero always means "default".
+ *  - Every parameter struct starts with struct_size = sizeof(the struct), at most 4096. Structs grow only at their end
+ *    and have no padding. A smaller struct_size (an older client) gives the missing fields their defaults; a larger one
+ *    (a newer client) is accepted only if every byte beyond this library's struct is zero. Zero means "default" or
+ *    "none" in every field but strides, which are what they say.
+ *  - Flags are uint64_t. Their bits stay below bit 31, because the enumerators of C11 are ints.
  */
 #ifndef FA3_H
 #define FA3_H
@@ -31,16 +40,20 @@
 extern "C" {
 #endif
 
+/* Whoever reads this header in another way than by a compiler may define FA3_API first, as nothing for example. */
+#ifndef FA3_API
 #if defined(__GNUC__)
 #define FA3_API __attribute__((visibility("default")))
 #else
 #define FA3_API
 #endif
+#endif
 
 #define FA3_VERSION_MAJOR 0
 #define FA3_VERSION_MINOR 1
 #define FA3_VERSION_PATCH 0
-/* Raised only by a change that breaks binaries built against an older header. It is the number in the soname. */
+/* From 1 on raised only by a change that breaks binaries built against an older header; 0 promises nothing yet. It is
+ * the number in the soname. */
 #define FA3_ABI_VERSION 0
 
 /* ---- status ------------------------------------------------------------------------------------------------ */
@@ -54,7 +67,7 @@ typedef enum fa3_status {
   FA3_ERROR_NO_CONTEXT = 5,          /* the calling thread has no current CUDA context */
   FA3_ERROR_WRONG_DEVICE = 6,        /* the current context's device is not of compute capability 9.0 */
   FA3_ERROR_NOT_LOADED = 7,          /* the kernel is not loaded and the stream is capturing: call fa3_preload first */
-  FA3_ERROR_CUDA = 8,                /* the driver returned an error; the message names call and error */
+  FA3_ERROR_CUDA = 8,                /* the driver returned an error; the message names call, error and its number */
   FA3_ERROR_OUT_OF_MEMORY = 9        /* host memory */
 } fa3_status;
 
@@ -78,9 +91,11 @@ typedef enum fa3_mask {
 
 #define FA3_MAX_RANK 5
 
-/* A strided view of memory. dim[] and stride[] have `rank` valid entries. Strides count elements. As a shorthand,
- * strides that are all zero mean packed row-major (the last dimension contiguous, each other dimension's stride the
- * product of the later dims). The stride of a dimension of size 1 is never used, so any value is accepted there. */
+/* A strided view of memory: element (i, j, ...) is data[i * stride[0] + j * stride[1] + ...]. dim[] and stride[] have
+ * `rank` valid entries; dims are from 0 to INT32_MAX. Strides count elements and are literal: 0 repeats what lies there
+ * along the dimension, as a broadcast does, and a tensor whose strides are all 0 is one element in memory.
+ * fa3_tensor_pack fills them in for a tensor without gaps. The stride of a dimension of size 1 is never used, so any
+ * value is accepted there. */
 typedef struct fa3_tensor {
   void* data;
   int32_t dtype; /* fa3_dtype */
@@ -88,6 +103,11 @@ typedef struct fa3_tensor {
   int64_t dim[FA3_MAX_RANK];
   int64_t stride[FA3_MAX_RANK];
 } fa3_tensor;
+
+/* Fills in the strides of a packed row-major tensor from its rank (1 to FA3_MAX_RANK) and dims: the last dimension
+ * contiguous, each other dimension's stride the product of the later dims (of those that are not 0). Nothing else is
+ * read or written. Refused if the product of all dims overflows int64_t. */
+FA3_API fa3_status fa3_tensor_pack(fa3_tensor* tensor);
 
 /* Same type as CUstream and cudaStream_t, so either can be passed without a cast. NULL is the legacy default stream. */
 typedef struct CUstream_st* fa3_stream;
@@ -101,34 +121,43 @@ typedef struct CUstream_st* fa3_stream;
  * | q      | batch, seqlen_q, heads,    head_dim | bf16 or fp16   | last 1; others multiples of 8 (16 bytes), >= 0  |
  * | k      | batch, seqlen_k, heads_kv, head_dim | as q           | as q                                            |
  * | v      | batch, seqlen_k, heads_kv, head_dim | as q           | as q                                            |
- * | o      | batch, seqlen_q, heads,    head_dim | as q           | as q, but > 0: elements must not overlap        |
- * | lse    | batch, heads, seqlen_q              | fp32           | any > 0                                         |
+ * | o      | batch, seqlen_q, heads,    head_dim | as q           | as q, but > 0 and nested (see below)            |
+ * | lse    | batch, heads, seqlen_q              | fp32           | > 0 and nested                                  |
  *
  * - data of q, k, v and o is aligned to 16 bytes; of lse to 4 bytes. For fa3_forward they are device pointers of the
  *   current context's device, for fa3_reference_forward host pointers. A tensor without elements may have data NULL.
- * - (batch, heads, seqlen, head_dim) storage, padded rows, slices of a packed QKV: all are just strides.
+ * - (batch, heads, seqlen, head_dim) storage, padded rows, slices of a packed QKV, broadcasts over batch, rows or
+ *   heads: all are just strides. Only head_dim must be contiguous, as TMA loads whole rows. So a broadcast over head_dim
+ *   is refused by fa3_forward (not by fa3_reference_forward).
  * - head_dim is a multiple of 8 from 8 to 256, the same for q, k, v and o in this version.
  * - heads is a multiple of heads_kv. Query head h reads K/V head h / (heads / heads_kv): MQA has heads_kv = 1.
- * - seqlen_q and seqlen_k may differ. Each dim, and each dim times its stride in bytes, stays below 2^31 rows and
- *   2^40 bytes; the element count may exceed 2^31.
+ * - seqlen_q and seqlen_k may differ. Each is at most INT32_MAX - 1024, and tiles (batch * heads * seqlen_q / block_q,
+ *   the quotient rounded up; see fa3_kernel_info) are at most INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED. Each
+ *   dim times its stride stays below 2^40 bytes; the element count may exceed 2^31.
+ * - The strides of o and lse nest: in order of size, each is larger than the span of the smaller ones, which is the sum
+ *   of their (dim - 1) * stride. Every slice, transposition and padding of a packed tensor does. Other strides are
+ *   refused, even where no two elements happen to share an address.
+ * - o, lse and the workspace must not overlap each other, q, k or v. They are known to be apart if their ranges of
+ *   addresses are, or if they interleave with a common stride, as slices of one buffer do. All else is refused.
  * - lse.data NULL (for example a zeroed lse) means: LSE is not wanted. Otherwise lse receives the natural logarithm of
  *   the row's sum of exponentials.
  * - A row that sees no key (seqlen_k = 0, or a causal mask with more queries than keys) has O = 0 and LSE = -inf.
  * - NaN in a row of q, or in a key that it sees, makes its O and LSE NaN. Elements of v that are not finite reach O of
- *   the rows that see their key; under a causal mask also (as NaN) rows up to 191 before them (in kernels that the
- *   library does not choose itself: block_q + block_kv), worked on with rows that see other keys of the same block.
- *   Nothing beyond the tensors' dims is ever used.
+ *   the rows that see their key; under a causal mask also (as NaN) up to block_q + block_kv rows before them, worked on
+ *   with rows that see other keys of the same block. Nothing beyond the tensors' dims is ever used.
  * - Scores are float32 on the device: they are meant to stay below 1e30 in q k and below 2^26 in q k * softmax_scale,
  *   where a score's own rounding already exceeds 1.
+ * - The same call gives the same bits, whatever runs beside it. But the same sequence may get other last bits in
+ *   another batch or on another device: how work is split along the keys, and so the order of sums, depends on the shape
+ *   of the whole call and on the number of multiprocessors.
  * - batch, heads or seqlen_q of 0: nothing to compute, FA3_OK.
- * - o, lse and the workspace must not overlap each other, q, k or v (checked for the tensors).
- * - kernel: NULL lets the library choose: of the kernels named fa3_fwd_*, the one of the smallest head_dim that holds
- *   the problem's, or its counterpart fa3_fwdsmall_*, if smaller tiles share the work among the device's
- *   multiprocessors better. Otherwise the name of the kernel to run, a zero-terminated text as in fa3_kernel_info.name;
- *   which kernels there are, fa3_kernel_info_at tells. The others are the paper's algorithms, for comparison; the
- *   library never chooses them itself. A name that this build does not have is FA3_ERROR_UNSUPPORTED. A kernel of
- *   another dtype than q's, of a smaller head_dim, causal without a causal mask, or not causal with one, is
- *   FA3_ERROR_INVALID_ARGUMENT; a larger head_dim is fine. fa3_reference_forward does not look at this field. */
+ * - kernel: NULL lets the library choose, among the kernels that hold the problem and that it chooses by itself
+ *   (fa3_kernel_info.chosen), whichever it expects to be the fastest for this shape on this number of multiprocessors.
+ *   Otherwise the name of the kernel to run, a zero-terminated text as in fa3_kernel_info.name; which kernels there
+ *   are, fa3_kernel_info_at tells. Those that the library does not choose by itself are the paper's algorithms, for
+ *   comparison. A name that this build does not have is FA3_ERROR_UNSUPPORTED. A kernel of another dtype than q's, of a
+ *   smaller head_dim, causal without a causal mask, or not causal with one, is FA3_ERROR_INVALID_ARGUMENT; a larger
+ *   head_dim is fine. fa3_reference_forward does not look at this field. */
 typedef struct fa3_forward_params {
   size_t struct_size;
   uint64_t flags; /* fa3_forward_flags */
@@ -145,75 +174,95 @@ typedef struct fa3_forward_params {
    FA3_TENSOR_INIT, 0, 0, NULL}
 
 enum fa3_forward_flags {
-  /* Same input, same output bits, on the same device model and library version. An error where a kernel cannot
-   * promise it. Every forward kernel of this version can. */
+  /* Same call (input, shapes, kernel), same output bits, on the same device model and library version. An error where a
+   * kernel cannot promise it. Every forward kernel of this version can. */
   FA3_FLAG_DETERMINISTIC = 1
 };
 
 /* Would fa3_forward accept these parameters, and if not, why? Host only: no GPU, driver or context is needed.
- * Data pointers are checked for alignment and NULL, never followed (but kernel's name is read). */
+ * Data pointers are checked for alignment, NULL and overlaps, never followed (but kernel's name is read). */
 FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
 
-/* Bytes of workspace that fa3_forward needs for these parameters on the current context's device; without a current
- * context (or a GPU, or a driver) on one of 132 multiprocessors, as H100 SXM and H200 have. Host only; a function of the
- * parameters and the number of multiprocessors only. Data pointers are not looked at (but lse is checked only if its
- * data is not NULL).
+/* Bytes of workspace that fa3_forward needs for these parameters on a device of so many multiprocessors, from 1 to 1024
+ * (H100 SXM and H200 have 132). 0 means the current context's device, and then the status is fa3_forward's if there is
+ * none or it is of the wrong kind. A function of the parameters and the number of multiprocessors only. Data pointers
+ * are not looked at (but lse is checked only if its data is not NULL).
  *
  * It is FA3_FORWARD_WORKSPACE_BYTES, never less, unless work is split along the keys: where blocks of queries (at all,
  * or those left when all multiprocessors have had as many as the others) are too few to occupy every multiprocessor, or
  * differ so much under a causal mask that some would keep theirs long after the rest, and keys are many, several
  * multiprocessors share one, and their partial results in float32 meet in the workspace.
- * That takes at most 3 * multiprocessors * block_q rows of 4 * (head_dim + 8) bytes (fa3_kernel_info), 54 MB on 132
+ * That takes at most 3 * multiprocessors * block_q rows of 4 * (head_dim_v + 8) bytes (fa3_kernel_info), 54 MB on 132
  * multiprocessors, and a few KB. */
-FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, size_t* bytes);
+FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 #define FA3_FORWARD_WORKSPACE_BYTES 64
 
 /* Enqueues the forward pass on `stream` and returns.
  *
  * Context: the calling thread's current context is used; its device must be of compute capability 9.0 and `stream`
  * must belong to it. Kernels are loaded into a context on first use (or by fa3_preload).
- * workspace: device memory of at least the size above (asked for while this context is current), aligned to 16 bytes.
- *   Its contents need no initialisation and mean nothing between calls: calls of different parameters may use the same
- *   one, as large as the largest needs. Calls that may run at the same time (two streams) need a workspace each.
- * Capture: allowed after fa3_preload in this context; a graph may be replayed any number of times. A kernel that the
- *   library does not choose itself must have run in this context before (see fa3_preload). */
+ * workspace: device memory of at least the size above, for this device's multiprocessors, aligned to 16 bytes. Its
+ *   contents need no initialisation and mean nothing between calls: calls of different parameters may use the same one,
+ *   as large as the largest needs. Calls that may run at the same time (two streams) need a workspace each.
+ * Lifetimes: params may go when the call returns. The memory of tensors and workspace must stay, and q, k and v
+ *   unchanged, until what was enqueued has run; of a captured call, until the graph has run for the last time.
+ * Capture: allowed after fa3_preload in this context. The graph may be replayed any number of times, but as it holds
+ *   the captured workspace, not twice at the same time. A kernel that the library does not choose by itself must have
+ *   run in this context before (see fa3_preload). */
 FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes,
                                fa3_stream stream);
 
 /* The same computation on the CPU: float64 arithmetic on the given inputs, rounded once to o's dtype (and lse's).
  * All pointers are host pointers. The oracle of the library's tests, and a way to try the API without a GPU.
- * threads: number of host threads, 0 for one per core. More is allowed here than on the device: q, k and v of
- * FA3_DTYPE_FP32 (with any head_dim from 1 to 256), o of another dtype than q, negative strides, any alignment of the
- * elements' size. lse is FA3_DTYPE_FP32. */
+ * threads: number of host threads, 0 = as many as the process may use. Each takes a bounded amount of memory for its
+ * intermediate results, whatever the lengths are.
+ * More is allowed here than on the device: q, k and v of FA3_DTYPE_FP32 (with any head_dim from 1 to 256), o of another
+ * dtype than q, any stride of head_dim, negative strides, any alignment of the elements' size. lse is FA3_DTYPE_FP32.
+ */
 FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads);
 
 /* ---- kernels ----------------------------------------------------------------------------------------------- */
 
+typedef enum fa3_kernel_kind {
+  FA3_KERNEL_FORWARD = 1,
+  FA3_KERNEL_BACKWARD = 2,
+  FA3_KERNEL_PASS = 3 /* what runs before or after one of those */
+} fa3_kernel_kind;
+
 typedef struct fa3_kernel_info {
-  size_t struct_size;           /* in: sizeof(fa3_kernel_info); at most that many bytes are written */
-  char name[64];                /* kernel symbol, for example "fa3_fwd_bf16_d128_causal" */
-  int32_t dtype;                /* fa3_dtype of q, k, v */
-  int32_t head_dim;             /* the kernel's own head_dim; smaller ones are zero-filled up to it */
-  int32_t causal;               /* 1 if the kernel masks causally */
-  int32_t block_q;              /* Br: query rows of one tile */
-  int32_t block_kv;             /* Bc: keys of one iteration */
-  int32_t stages;               /* depth of the K/V ring */
-  int32_t threads;              /* per thread block */
-  int32_t producer_registers;   /* per thread, after setmaxnreg; 0 for a kernel that has no producer */
-  int32_t consumer_registers;   /* the same of the consumers; 0 for a kernel that leaves this to the compiler */
-  int32_t shared_memory_bytes;  /* dynamic, per thread block */
-  int64_t tiles;                /* of this problem: batch * heads * blocks of queries, without some that see no key */
-  int32_t grid;                 /* thread blocks that would be launched on the current device; 0 if there is none */
+  size_t struct_size;          /* in: sizeof(fa3_kernel_info); at most that many bytes are written */
+  char name[64];               /* what fa3_forward_params.kernel takes; tells kernel, dtype, head_dim and mask */
+  int32_t kind;                /* fa3_kernel_kind */
+  int32_t dtype;               /* fa3_dtype of q, k, v */
+  int32_t head_dim;            /* the kernel's own, of q and k; smaller ones are zero-filled up to it */
+  int32_t head_dim_v;          /* the same of v and o; equal to head_dim in this version */
+  int32_t causal;              /* 1 if the kernel masks causally */
+  int32_t block_q;             /* Br: query rows of one tile */
+  int32_t block_kv;            /* Bc: keys of one iteration */
+  int32_t stages;              /* depth of the K/V ring */
+  int32_t threads;             /* per thread block */
+  int32_t producer_registers;  /* per thread, after setmaxnreg; 0 for a kernel that has no producer */
+  int32_t consumer_registers;  /* the same of the consumers; 0 for a kernel that leaves this to the compiler */
+  int32_t shared_memory_bytes; /* dynamic, per thread block */
+  int32_t chosen;              /* 1 if the library chooses this kernel by itself, 0 if it only runs by name */
+  /* The rest is about the call that was asked about, and 0 from fa3_kernel_info_at. */
+  int32_t launches;            /* kernel launches of the call; 0 if there is nothing to compute */
+  int32_t grid;                /* thread blocks of this launch */
+  int32_t multiprocessors;     /* that the call is planned for */
+  int64_t tiles;               /* batch * heads * blocks of queries, without some that see no key */
+  int64_t pieces;              /* what thread blocks take one by one: tiles, or parts of tiles split along the keys */
 } fa3_kernel_info;
 
-#define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
-/* Which kernel would run these parameters (the chosen or the named one), and how, on the current context's device. Host
- * only: without a current context it is the choice for 132 multiprocessors, and grid is 0. Data pointers are not looked
- * at, so that one may ask before allocating. */
-FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, fa3_kernel_info* info);
+/* Which kernel would run these parameters (the chosen or the named one), and how, on a device of so many
+ * multiprocessors, or 0: as for fa3_forward_workspace_size. A call may take several launches (one in this version);
+ * `launch` says which is meant, from 0 to info->launches - 1. 0 is always answered, and so tells how many there are.
+ * Data pointers are not looked at, so that one may ask before allocating. */
+FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, int32_t multiprocessors, int32_t launch,
+                                           fa3_kernel_info* info);
 
-/* The kernels of this build, 0 <= index < fa3_kernel_count(); tiles and grid are 0. */
+/* The kernels of this build, 0 <= index < fa3_kernel_count(). */
 FA3_API int fa3_kernel_count(void);
 FA3_API fa3_status fa3_kernel_info_at(int index, fa3_kernel_info* info);
 

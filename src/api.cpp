@@ -3,8 +3,8 @@
 #include "info.h"
 #include "launch.h"
 #include "modules.h"
-#include "reference.h"
 #include "plan.h"
+#include "reference.h"
 #include "validate.h"
 
 using namespace fa3;
@@ -19,12 +19,21 @@ fa3_status prepare(const fa3_forward_params* params, Rules rules, Problem& probl
 // A refusal has left its message; success clears the one before.
 fa3_status finish(fa3_status status) { return status ? status : succeed(); }
 
-fa3_status workspace_size(const fa3_forward_params* params, size_t* bytes) {
+// For questions: what fa3_forward would do on a device of so many multiprocessors (0: on the current context's).
+fa3_status plan(const fa3_forward_params* params, int& multiprocessors, const Plan*& plan) {
   Problem problem;
   Fit fit;
-  if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
   if (fa3_status status = prepare(params, Rules::shapes, problem, fit)) return status;
-  *bytes = plan(problem, fit, multiprocessors_or(132)).workspace_bytes;
+  if (fa3_status status = resolve_multiprocessors(multiprocessors, multiprocessors)) return status;
+  plan = &fa3::plan(problem, fit, multiprocessors);
+  return FA3_OK;
+}
+
+fa3_status workspace_size(const fa3_forward_params* params, int multiprocessors, size_t* bytes) {
+  const Plan* made;
+  if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
+  if (fa3_status status = plan(params, multiprocessors, made)) return status;
+  *bytes = made->workspace_bytes;
   return FA3_OK;
 }
 
@@ -44,20 +53,16 @@ fa3_status reference(const fa3_forward_params* params, int threads) {
   return reference_forward(problem, threads);
 }
 
-fa3_status kernel_info(const fa3_forward_params* params, fa3_kernel_info* info) {
-  Problem problem;
-  Fit fit;
-  if (fa3_status status = prepare(params, Rules::shapes, problem, fit)) return status;
-  const int multiprocessors = multiprocessors_or(0);
-  const Plan& made = plan(problem, fit, multiprocessors ? multiprocessors : 132);
-  const int row = made.launch_count ? made.launches[0].row : made.forward.row;
-  return write_info(info, rows[row], &made, 0, multiprocessors);
+fa3_status kernel_info(const fa3_forward_params* params, int multiprocessors, int launch, fa3_kernel_info* info) {
+  const Plan* made;
+  if (fa3_status status = plan(params, multiprocessors, made)) return status;
+  return write_info(info, *made, launch, multiprocessors);
 }
 
 fa3_status kernel_info_at(int index, fa3_kernel_info* info) {
   if (index < 0 || index >= row_count)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "index is %d, must be from 0 to %d", index, row_count - 1);
-  return write_info(info, rows[index], nullptr, 0, 0);
+  return write_info(info, rows[index]);
 }
 
 fa3_status preload() {
@@ -70,14 +75,16 @@ fa3_status preload() {
 
 }  // namespace
 
+fa3_status fa3_tensor_pack(fa3_tensor* tensor) { return finish(pack(tensor)); }
+
 fa3_status fa3_forward_check(const fa3_forward_params* params) {
   Problem problem;
   Fit fit;
   return finish(prepare(params, Rules::device, problem, fit));
 }
 
-fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, size_t* bytes) {
-  return finish(workspace_size(params, bytes));
+fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes) {
+  return finish(workspace_size(params, multiprocessors, bytes));
 }
 
 fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes, fa3_stream stream) {
@@ -88,8 +95,9 @@ fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads) 
   return finish(reference(params, threads));
 }
 
-fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, fa3_kernel_info* info) {
-  return finish(kernel_info(params, info));
+fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, int32_t multiprocessors, int32_t launch,
+                                   fa3_kernel_info* info) {
+  return finish(kernel_info(params, multiprocessors, launch, info));
 }
 
 int fa3_kernel_count() { return row_count; }

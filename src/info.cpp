@@ -7,31 +7,64 @@
 #include "validate.h"
 
 namespace fa3 {
+namespace {
 
-fa3_status write_info(fa3_kernel_info* info, const Row& row, const Plan* plan, int launch, int multiprocessors) {
-  size_t size = 0;
-  if (fa3_status status = check_struct_size("info", info, offsetof(fa3_kernel_info, dtype), sizeof *info, size))
-    return status;
-  fa3_kernel_info full{};
-  full.struct_size = size;
-  std::snprintf(full.name, sizeof full.name, "%s", row.name);
-  full.dtype = row.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
-  full.head_dim = row.d;
-  full.causal = row.causal();
-  full.block_q = row.Br;
-  full.block_kv = row.Bc;
-  full.stages = row.stages;
-  full.threads = row.threads();
-  full.producer_registers = row.producer_registers();
-  full.consumer_registers = row.consumer_registers();
-  full.shared_memory_bytes = row.smem_bytes();
-  (void)launch;
-  if (plan && plan->launch_count) {
-    full.tiles = plan->forward.tiles.count();
-    if (multiprocessors > 0) full.grid = plan->launches[launch].grid;
+fa3_kernel_kind kind_of(Kind kind) {
+  switch (kind) {
+    case Kind::forward: return FA3_KERNEL_FORWARD;
+    case Kind::backward: return FA3_KERNEL_BACKWARD;
+    case Kind::pass: break;
   }
-  std::memcpy(info, &full, size < sizeof full ? size : sizeof full);
+  return FA3_KERNEL_PASS;
+}
+
+fa3_kernel_info describe(const Row& row) {
+  fa3_kernel_info info{};
+  std::snprintf(info.name, sizeof info.name, "%s", row.name);
+  info.kind = kind_of(row.kind);
+  info.threads = row.threads();
+  info.chosen = row.has(Trait::chosen);
+  if (row.kind == Kind::pass) return info;
+  info.dtype = row.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
+  info.head_dim = row.d;
+  info.head_dim_v = row.dv;
+  info.causal = row.causal();
+  info.block_q = row.Br;
+  info.block_kv = row.Bc;
+  info.stages = row.stages;
+  info.producer_registers = row.producer_registers();
+  info.consumer_registers = row.consumer_registers();
+  info.shared_memory_bytes = row.smem_bytes();
+  return info;
+}
+
+fa3_status write(fa3_kernel_info* info, fa3_kernel_info full) {
+  if (fa3_status status =
+          check_struct_size("info", info, offsetof(fa3_kernel_info, kind), sizeof full, full.struct_size))
+    return status;
+  std::memcpy(info, &full, full.struct_size < sizeof full ? full.struct_size : sizeof full);
   return FA3_OK;
+}
+
+}  // namespace
+
+fa3_status write_info(fa3_kernel_info* info, const Row& row) { return write(info, describe(row)); }
+
+fa3_status write_info(fa3_kernel_info* info, const Plan& plan, int launch, int multiprocessors) {
+  const int count = plan.launch_count;
+  if (launch < 0 || (launch > 0 && launch >= count))
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "launch is %d, must be from 0 to %d: the call has %d launch%s", launch,
+                count > 0 ? count - 1 : 0, count, count == 1 ? "" : "es");
+  fa3_kernel_info full = describe(rows[count ? plan.launches[launch].row : plan.forward.row]);
+  full.launches = count;
+  full.multiprocessors = multiprocessors;
+  if (count == 0) return write(info, full);
+  full.grid = plan.launches[launch].grid;
+  if (plan.launches[launch].step == Step::forward) {
+    full.tiles = plan.forward.tiles.count();
+    full.pieces = plan.forward.pieces.count();
+  }
+  return write(info, full);
 }
 
 }  // namespace fa3

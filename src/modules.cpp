@@ -133,12 +133,19 @@ fa3_status current_context(const Driver& driver, Context*& context) {
   return FA3_OK;
 }
 
-int multiprocessors_or(int otherwise) {
+fa3_status resolve_multiprocessors(int32_t given, int& multiprocessors) {
+  constexpr int32_t most = 1024;  // no GPU comes near this
+  if (given < 0 || given > most)
+    return fail(FA3_ERROR_INVALID_ARGUMENT,
+                "multiprocessors is %d, must be from 1 to %d, or 0 for the current context's device", given, most);
+  multiprocessors = given;
+  if (given != 0) return FA3_OK;
   const Driver* driver;
   Context* context;
-  if (!get_driver(driver) && !current_context(*driver, context)) return context->multiprocessors;
-  succeed();
-  return otherwise;
+  if (fa3_status status = get_driver(driver)) return status;
+  if (fa3_status status = current_context(*driver, context)) return status;
+  multiprocessors = context->multiprocessors;
+  return FA3_OK;
 }
 
 fa3_status get_function(const Driver& driver, Context& context, int row, CUstream stream, CUfunction& function) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "error.h"
 #include "overlap.h"
@@ -32,6 +33,15 @@ const char* dtype_name(int32_t dtype) {
 
 long long ll(int64_t value) { return value; }
 
+// struct_size tells which fields a struct has only if none was ever put into padding, so there is none.
+static_assert(std::has_unique_object_representations_v<fa3_tensor>);
+static_assert(std::has_unique_object_representations_v<fa3_kernel_info>);
+static_assert(sizeof(fa3_forward_params) == sizeof(size_t) + sizeof(uint64_t) + 5 * sizeof(fa3_tensor) +
+                                                sizeof(int32_t) + sizeof(float) + sizeof(const char*));
+
+constexpr uint64_t known_flags = FA3_FLAG_DETERMINISTIC;
+static_assert(known_flags < uint64_t{1} << 31, "C11 has no enumerator for this flag");
+
 // What a tensor argument must look like.
 struct Expected {
   const char* name;
@@ -58,27 +68,12 @@ Status check_dims(const Expected& expected, const fa3_tensor& tensor) {
   return FA3_OK;
 }
 
-// Resolves the shorthand for packed strides.
-Status resolve_strides(const Expected& expected, const fa3_tensor& tensor, View& view) {
-  bool packed = true;
-  for (int i = 0; i < expected.rank; ++i) packed &= tensor.stride[i] == 0;
-  int64_t next = 1;
-  for (int i = 3; i >= 0; --i) {
-    view.dim[i] = i < expected.rank ? tensor.dim[i] : 1;
-    view.stride[i] = packed ? next : i < expected.rank ? tensor.stride[i] : 0;
-    if (packed && view.dim[i] > 1 && __builtin_mul_overflow(next, view.dim[i], &next))
-      return fail(invalid, "%s is too large: its packed strides overflow int64", expected.name);
-  }
-  for (int i = 0; i < 4; ++i)
-    if (view.dim[i] == 1) view.stride[i] = 0;
-  return FA3_OK;
-}
-
 Status check_stride(const Expected& expected, const View& view, int i) {
   const int64_t stride = view.stride[i];
   if (expected.tma && i == expected.rank - 1) {
-    if (stride != 1) return fail(invalid, "%s.stride[%d] is %lld, must be 1", expected.name, i, ll(stride));
-    return FA3_OK;
+    if (stride == 1) return FA3_OK;
+    return fail(invalid, "%s.stride[%d] is %lld, must be 1%s", expected.name, i, ll(stride),
+                stride ? "" : ": TMA cannot repeat one element along a row (fa3_tensor_pack makes packed strides)");
   }
   if (expected.output && stride == 0)
     return fail(invalid, "%s.stride[%d] is 0, must be > 0: elements of an output must not overlap", expected.name, i);
@@ -109,7 +104,10 @@ Status check_data(const Expected& expected, const View& view) {
 Status check_tensor(const Expected& expected, const fa3_tensor& tensor, View& view) {
   view.data = tensor.data;
   view.dtype = static_cast<fa3_dtype>(tensor.dtype);
-  if (Status status = resolve_strides(expected, tensor, view)) return status;
+  for (int i = 0; i < 4; ++i) {
+    view.dim[i] = i < expected.rank ? tensor.dim[i] : 1;
+    view.stride[i] = view.dim[i] == 1 ? 0 : tensor.stride[i];
+  }
   if (view.empty()) return FA3_OK;  // no element, no address
   for (int i = 0; i < expected.rank; ++i)
     if (view.dim[i] > 1)
@@ -194,7 +192,7 @@ Status check_lse(const fa3_forward_params& p) {
 }
 
 Status check_scalars(const fa3_forward_params& p) {
-  if (p.flags & ~uint64_t{FA3_FLAG_DETERMINISTIC})
+  if (p.flags & ~known_flags)
     return fail(invalid, "flags is 0x%llx, has bits that this version does not know",
                 static_cast<unsigned long long>(p.flags));
   if (p.mask < FA3_MASK_NONE || p.mask > FA3_MASK_CAUSAL_BOTTOM_RIGHT)
@@ -286,6 +284,22 @@ Status validate(const fa3_forward_params* params, Rules rules, Problem& problem)
   if (pointers)
     if (Status status = check_overlap(problem)) return status;
   resolve(p, problem);
+  return FA3_OK;
+}
+
+Status pack(fa3_tensor* tensor) {
+  if (tensor == nullptr) return fail(invalid, "tensor is NULL");
+  if (tensor->rank < 1 || tensor->rank > FA3_MAX_RANK)
+    return fail(invalid, "tensor->rank is %d, must be from 1 to %d", tensor->rank, FA3_MAX_RANK);
+  int64_t stride[FA3_MAX_RANK], next = 1;
+  for (int i = tensor->rank - 1; i >= 0; --i) {
+    const int64_t dim = tensor->dim[i];
+    stride[i] = next;
+    if (dim < 0) return fail(invalid, "tensor->dim[%d] is %lld, must be >= 0", i, ll(dim));
+    if (dim > 0 && __builtin_mul_overflow(next, dim, &next))
+      return fail(invalid, "tensor->dim[%d] is %lld: the number of elements overflows int64_t", i, ll(dim));
+  }
+  std::memcpy(tensor->stride, stride, sizeof *stride * tensor->rank);
   return FA3_OK;
 }
 

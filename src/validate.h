@@ -14,6 +14,9 @@ fa3_status validate(const fa3_forward_params* params, Rules rules, Problem& prob
 
 fa3_status validate_workspace(const void* workspace, size_t bytes, size_t needed);
 
+// fa3_tensor_pack.
+fa3_status pack(fa3_tensor* tensor);
+
 // The rule of struct_size for a caller's struct: at least `minimum` bytes, and zero beyond the `known` ones.
 fa3_status check_struct_size(const char* name, const void* data, size_t minimum, size_t known, size_t& size);
 

@@ -22,7 +22,7 @@ const Variant& row(const char* name) {
 static void require_row(Case& made, const Variant& variant) {
   const fa3_forward_params params = made.host_params();
   fa3_kernel_info info = tools::kernel_info();
-  const fa3_status status = fa3_forward_kernel_info(&params, &info);
+  const fa3_status status = fa3_forward_kernel_info(&params, 0, 0, &info);
   INFO(fa3_last_error_message());
   REQUIRE(status == FA3_OK);
   REQUIRE(std::string(info.name) == variant.name);

@@ -2,6 +2,10 @@
 // written.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -22,18 +26,10 @@ struct Change {
   void (*apply)(P&);
 };
 
-void set_strides(fa3_tensor& t, std::initializer_list<int64_t> stride) {
-  int i = 0;
-  for (int64_t s : stride) t.stride[i++] = s;
-}
-
-// The strides that all-zero ones stand for.
-void spell_out(fa3_tensor& t) {
-  int64_t next = 1;
-  for (int i = t.rank - 1; i >= 0; --i) {
-    t.stride[i] = next;
-    next *= t.dim[i];
-  }
+// Packed again, after its dims were changed.
+void pack(P& p) {
+  for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.lse})
+    if (fa3_tensor_pack(t) != FA3_OK) std::abort();
 }
 
 void move(fa3_tensor& t, intptr_t bytes) { t.data = static_cast<char*>(t.data) + bytes; }
@@ -78,7 +74,9 @@ const Change bad_shapes[] = {
     {"q.dim[3] (head_dim) is 264", unsupported, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 264; }},
 
     {"q.stride[3] is 2, must be 1", invalid, [](P& p) { set_strides(p.q, {384, 128, 32, 2}); }},
-    {"k.stride[3] is 0, must be 1", invalid, [](P& p) { set_strides(p.k, {160, 32, 16, 0}); }},
+    {"k.stride[3] is 0, must be 1: TMA cannot repeat one element along a row", invalid,
+     [](P& p) { set_strides(p.k, {160, 32, 16, 0}); }},
+    {"v.stride[3] is 0, must be 1", invalid, [](P& p) { set_strides(p.v, {0, 0, 0, 0}); }},
     {"v.stride[3] is -1, must be 1", invalid, [](P& p) { set_strides(p.v, {160, 32, 16, -1}); }},
     {"o.stride[3] is 2, must be 1", invalid, [](P& p) { set_strides(p.o, {384, 128, 32, 2}); }},
     {"q.stride[2] is 20, must be a multiple of 8", invalid, [](P& p) { set_strides(p.q, {240, 80, 20, 1}); }},
@@ -96,12 +94,6 @@ const Change bad_shapes[] = {
     {"k.dim[1] * k.stride[1]", invalid, [](P& p) { set_strides(p.k, {160, int64_t{1} << 37, 16, 1}); }},
     {"v.dim[0] * v.stride[0]", invalid, [](P& p) { set_strides(p.v, {huge - 7, 32, 16, 1}); }},
     {"o.dim[1] * o.stride[1]", invalid, [](P& p) { set_strides(p.o, {192, int64_t{1} << 62, 16, 1}); }},
-    {"q is too large: its packed strides overflow", invalid,
-     [](P& p) {
-       p.q.dim[0] = p.k.dim[0] = p.v.dim[0] = p.o.dim[0] = p.lse.dim[0] = 2;
-       p.q.dim[1] = p.o.dim[1] = p.lse.dim[2] = 2147483647;
-       p.q.dim[2] = p.o.dim[2] = p.lse.dim[1] = 2147483646;
-     }},
 
     {"lse.rank is 4, must be 3", invalid, [](P& p) { p.lse.rank = 4; }},
     {"lse.dtype is bf16, must be fp32", invalid, [](P& p) { p.lse.dtype = FA3_DTYPE_BF16; }},
@@ -131,6 +123,7 @@ const Change too_large[] = {
      [](P& p) {
        p.q.dim[0] = p.k.dim[0] = p.v.dim[0] = p.o.dim[0] = p.lse.dim[0] = 1 << 16;
        p.q.dim[2] = p.o.dim[2] = p.lse.dim[1] = 1 << 15;
+       pack(p);
      }},
 };
 
@@ -159,14 +152,14 @@ const Change bad_pointers[] = {
 // What is unusual, and right.
 const Change good[] = {
     {"packed", FA3_OK, [](P&) {}},
-    {"spelled-out strides", FA3_OK, [](P& p) { spell_out(p.q), spell_out(p.k), spell_out(p.o), spell_out(p.lse); }},
     {"fp16", FA3_OK, [](P& p) { p.q.dtype = p.k.dtype = p.v.dtype = p.o.dtype = FA3_DTYPE_FP16; }},
     {"no lse", FA3_OK, [](P& p) { p.lse = {}; }},
     {"lse with garbage but no data", FA3_OK, [](P& p) { p.lse.data = nullptr, p.lse.rank = 77; }},
     {"heads before rows", FA3_OK, [](P& p) { set_strides(p.q, {192, 16, 48, 1}), set_strides(p.o, {192, 16, 48, 1}); }},
     {"batch innermost but one", FA3_OK, [](P& p) { set_strides(p.o, {16, 128, 32, 1}); }},
     {"padding", FA3_OK, [](P& p) { set_strides(p.o, {1 << 20, 1 << 10, 24, 1}); }},
-    {"broadcast inputs", FA3_OK, [](P& p) { set_strides(p.k, {0, 32, 0, 1}), set_strides(p.v, {0, 0, 0, 1}); }},
+    {"broadcast inputs", FA3_OK,
+     [](P& p) { set_strides(p.q, {0, 0, 16, 1}), set_strides(p.k, {0, 32, 0, 1}), set_strides(p.v, {0, 0, 0, 1}); }},
     {"overlapping inputs", FA3_OK, [](P& p) { p.k.data = p.q.data, p.v.data = p.q.data; }},
     {"more than 2^31 elements apart", FA3_OK, [](P& p) { set_strides(p.o, {int64_t{1} << 37, 64, 16, 1}); }},
     {"lse row-major in rows", FA3_OK, [](P& p) { set_strides(p.lse, {12, 1, 4}); }},
@@ -178,7 +171,7 @@ const Change good[] = {
      }},
     {"slices of one packed buffer", FA3_OK,
      [](P& p) {  // (batch, seqlen, q heads 4 + k heads 2 + v heads 2 + o heads 4, head_dim), as long as k and v
-       p.q.dim[1] = p.o.dim[1] = p.lse.dim[2] = 5;
+       p.q.dim[1] = p.o.dim[1] = p.lse.dim[2] = 5, pack(p);
        for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o}) set_strides(*t, {960, 192, 16, 1}), t->data = p.q.data;
        move(p.k, 4 * 32), move(p.v, 6 * 32), move(p.o, 8 * 32);
      }},
@@ -194,7 +187,7 @@ const Change good[] = {
     {"masks", FA3_OK, [](P& p) { p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT; }},
     {"negative zero scale", FA3_OK, [](P& p) { p.softmax_scale = -0.0f; }},
     {"tiny scale", FA3_OK, [](P& p) { p.softmax_scale = 1e-45f; }},
-    {"head_dim 256", FA3_OK, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 256; }},
+    {"head_dim 256", FA3_OK, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 256, pack(p); }},
     {"garbage beyond the rank", FA3_OK,
      [](P& p) { p.q.dim[4] = -5, p.q.stride[4] = 3, p.lse.dim[3] = 99, p.lse.dim[4] = -1; }},
 };
@@ -224,10 +217,10 @@ TEST_CASE("bad shapes are refused by every function that takes them", "[argument
     expect(fa3_forward_check(&p), change);
     expect(fa3_forward(&p, buffers.workspace.as(), FA3_FORWARD_WORKSPACE_BYTES, nullptr), change);
     size_t bytes = 12345;
-    expect(fa3_forward_workspace_size(&p, &bytes), change);
+    expect(fa3_forward_workspace_size(&p, 132, &bytes), change);
     CHECK(bytes == 12345);
     fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-    expect(fa3_forward_kernel_info(&p, &info), change);
+    expect(fa3_forward_kernel_info(&p, 132, 0, &info), change);
     CHECK(info.name[0] == '\0');
     CHECK(buffers.untouched());
     CHECK(std::memcmp(&p, &before, sizeof p) == 0);
@@ -252,7 +245,7 @@ TEST_CASE("bad pointers are refused before anything is touched", "[arguments]") 
     expect(fa3_forward(&p, buffers.workspace.as(), FA3_FORWARD_WORKSPACE_BYTES, nullptr), change);
     CHECK(buffers.untouched());
     size_t bytes = 0;
-    CHECK(fa3_forward_workspace_size(&p, &bytes) == FA3_OK);
+    CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_OK);
     CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
   }
 }
@@ -265,7 +258,7 @@ TEST_CASE("unusual arguments that are right", "[arguments]") {
     CHECK(fa3_forward_check(&p) == FA3_OK);
     CHECK(std::string(fa3_last_error_message()) == "");
     size_t bytes = 0;
-    CHECK(fa3_forward_workspace_size(&p, &bytes) == FA3_OK);
+    CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_OK);
     CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
   }
 }
@@ -277,20 +270,83 @@ TEST_CASE("null pointers", "[arguments]") {
   const auto names = [](const char* text) { return ContainsSubstring(text); };
   CHECK(fa3_forward_check(nullptr) == invalid);
   CHECK_THAT(fa3_last_error_message(), names("params is NULL"));
-  CHECK(fa3_forward_workspace_size(nullptr, &bytes) == invalid);
+  CHECK(fa3_forward_workspace_size(nullptr, 132, &bytes) == invalid);
   CHECK_THAT(fa3_last_error_message(), names("params is NULL"));
-  CHECK(fa3_forward_workspace_size(&p, nullptr) == invalid);
+  CHECK(fa3_forward_workspace_size(&p, 132, nullptr) == invalid);
   CHECK_THAT(fa3_last_error_message(), names("bytes is NULL"));
   CHECK(fa3_forward(nullptr, &p, 64, nullptr) == invalid);
   CHECK_THAT(fa3_last_error_message(), names("params is NULL"));
   CHECK(fa3_reference_forward(nullptr, 1) == invalid);
   CHECK_THAT(fa3_last_error_message(), names("params is NULL"));
-  CHECK(fa3_forward_kernel_info(nullptr, &info) == invalid);
+  CHECK(fa3_forward_kernel_info(nullptr, 132, 0, &info) == invalid);
   CHECK_THAT(fa3_last_error_message(), names("params is NULL"));
-  CHECK(fa3_forward_kernel_info(&p, nullptr) == invalid);
+  CHECK(fa3_forward_kernel_info(&p, 132, 0, nullptr) == invalid);
   CHECK_THAT(fa3_last_error_message(), names("info is NULL"));
   CHECK(fa3_kernel_info_at(0, nullptr) == invalid);
   CHECK_THAT(fa3_last_error_message(), names("info is NULL"));
+}
+
+TEST_CASE("packed strides", "[arguments]") {
+  const auto strides = [](std::initializer_list<int64_t> dim) {
+    fa3_tensor t = tensor(nullptr, 77, dim);
+    return std::vector<int64_t>(t.stride, t.stride + t.rank);
+  };
+  using Strides = std::vector<int64_t>;
+  CHECK(strides({7}) == Strides{1});
+  CHECK(strides({2, 3, 4, 16}) == Strides{192, 64, 16, 1});
+  CHECK(strides({5, 1, 2, 1, 3}) == Strides{6, 6, 3, 3, 1});
+  CHECK(strides({2, 0, 4}) == Strides{4, 4, 1});
+  CHECK(strides({huge, 1, 1}) == Strides{1, 1, 1});
+  CHECK(strides({2, huge / 2}) == Strides{huge / 2, 1});
+  CHECK(std::string(fa3_last_error_message()) == "");
+
+  const auto refused = [](int32_t rank, std::initializer_list<int64_t> dim, const char* why) {
+    fa3_tensor t{};
+    t.rank = rank;
+    std::copy(dim.begin(), dim.end(), t.dim);
+    set_strides(t, {9, 8, 7, 6, 5});
+    const fa3_tensor before = t;
+    CHECK(fa3_tensor_pack(&t) == invalid);
+    CHECK_THAT(fa3_last_error_message(), ContainsSubstring(why));
+    CHECK(std::memcmp(&t, &before, sizeof t) == 0);
+  };
+  for (int32_t rank : {0, -1, 6, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()})
+    refused(rank, {1, 1, 1, 1, 1}, ("tensor->rank is " + std::to_string(rank) + ", must be from 1 to 5").c_str());
+  refused(3, {2, -1, 4}, "tensor->dim[1] is -1, must be >= 0");
+  refused(1, {lowest}, "tensor->dim[0] is -9223372036854775808, must be >= 0");
+  refused(5, {0, 1, 1, 1, -3}, "tensor->dim[4] is -3, must be >= 0");
+  refused(4, {1, int64_t{1} << 31, int64_t{1} << 31, 2}, "tensor->dim[1] is 2147483648: the number of elements overflows");
+  refused(2, {2, huge}, "tensor->dim[0] is 2: the number of elements overflows");
+  CHECK(fa3_tensor_pack(nullptr) == invalid);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("tensor is NULL"));
+}
+
+TEST_CASE("questions about numbers of multiprocessors and launches that there are not", "[arguments]") {
+  const P p = imaginary(), empty = imaginary({.batch = 0});
+  size_t bytes = 12345;
+  fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+  for (int32_t wrong : {-1, 1025, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()})
+    for (const P* params : {&p, &empty}) {
+      const auto message = ContainsSubstring("multiprocessors is " + std::to_string(wrong) + ", must be from 1 to 1024");
+      CHECK(fa3_forward_workspace_size(params, wrong, &bytes) == invalid);
+      CHECK_THAT(fa3_last_error_message(), message);
+      CHECK(fa3_forward_kernel_info(params, wrong, 0, &info) == invalid);
+      CHECK_THAT(fa3_last_error_message(), message);
+    }
+  for (int32_t wrong : {-1, 1, std::numeric_limits<int32_t>::max()}) {
+    CHECK(fa3_forward_kernel_info(&p, 132, wrong, &info) == invalid);
+    CHECK_THAT(fa3_last_error_message(), ContainsSubstring("launch is " + std::to_string(wrong) + ", must be 0"));
+  }
+  CHECK((bytes == 12345 && info.name[0] == '\0'));
+  for (int32_t right : {1, 132, 1024}) {
+    CHECK(fa3_forward_workspace_size(&p, right, &bytes) == FA3_OK);
+    CHECK(fa3_forward_kernel_info(&p, right, 0, &info) == FA3_OK);
+    CHECK((info.multiprocessors == right && info.launches == 1));
+    CHECK((info.tiles == 8 && info.pieces == 8 && info.grid == std::min(8, right)));
+  }
+  // Nothing to compute: there is an answer, but no launch.
+  CHECK(fa3_forward_kernel_info(&empty, 132, 0, &info) == FA3_OK);
+  CHECK((info.launches == 0 && info.grid == 0 && info.tiles == 0 && info.pieces == 0 && info.multiprocessors == 132));
 }
 
 TEST_CASE("workspace", "[arguments]") {
@@ -305,6 +361,50 @@ TEST_CASE("workspace", "[arguments]") {
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("workspace_bytes is 63, must be at least 64"));
   CHECK(fa3_forward(&p, workspace, 0, nullptr) == FA3_ERROR_WORKSPACE_TOO_SMALL);
   CHECK(buffers.untouched());
+}
+
+// Memory that ends with the bytes given: the next one faults.
+class EndOfPage {
+ public:
+  EndOfPage(const void* data, size_t bytes) {
+    page_ = static_cast<char*>(mmap(nullptr, 2 * size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(page_ + size_, size_, PROT_NONE);
+    at_ = std::memcpy(page_ + size_ - bytes, data, bytes);
+  }
+  ~EndOfPage() { munmap(page_, 2 * size_); }
+  EndOfPage(const EndOfPage&) = delete;
+  EndOfPage& operator=(const EndOfPage&) = delete;
+  void* data() const { return at_; }
+
+ private:
+  size_t size_ = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  char* page_;
+  void* at_;
+};
+
+TEST_CASE("a broadcast is read where it lies, and nowhere else", "[arguments]") {
+  // torch's new_ones(()).expand(1, 1024, 1, 64) has strides that are all 0.
+  const float one = 1, three[3] = {2, 4, 6};
+  const EndOfPage element(&one, sizeof one), row(three, sizeof three);
+  Buffer o(2 * 70 * 4 * 3 * 4), lse(2 * 70 * 4 * 4);
+  P p = describe({.batch = 2, .seqlen_q = 70, .seqlen_k = 90, .heads = 4, .heads_kv = 2, .head_dim = 3},
+                 FA3_DTYPE_FP32, element.data(), element.data(), element.data(), o.as(), lse.as());
+  for (fa3_tensor* t : {&p.q, &p.k, &p.v}) set_strides(*t, {0, 0, 0, 0});
+  const auto check = [&](const float* expected) {
+    REQUIRE(fa3_reference_forward(&p, 1) == FA3_OK);
+    size_t wrong = 0;
+    for (int i = 0; i < 2 * 70 * 4 * 3; ++i) wrong += std::fabs(o.as<float>()[i] - expected[i % 3]) > 1e-6f;
+    for (int i = 0; i < 2 * 70 * 4; ++i)  // all 90 scores are 3 / sqrt(3)
+      wrong += std::fabs(lse.as<float>()[i] - (std::sqrt(3.0f) + std::log(90.0f))) > 1e-5f;
+    CHECK(wrong == 0);
+  };
+  const float ones[3] = {1, 1, 1};
+  check(ones);
+  p.v.data = row.data(), p.v.stride[3] = 1;
+  check(three);
+  p.v.data = static_cast<float*>(row.data()) + 2, p.v.stride[3] = -1;
+  const float backwards[3] = {6, 4, 2};
+  check(backwards);
 }
 
 TEST_CASE("the reference refuses what makes no sense on the host", "[arguments]") {

@@ -1,6 +1,7 @@
 // A small call of the library: shape and buffers, and the parameter struct that describes them.
 #pragma once
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
 #include <memory>
@@ -14,15 +15,19 @@ struct Shape {
   int64_t batch = 2, seqlen_q = 3, seqlen_k = 5, heads = 4, heads_kv = 2, head_dim = 16;
 };
 
-inline fa3_tensor tensor(void* data, int32_t dtype, std::initializer_list<int64_t> dim,
-                         std::initializer_list<int64_t> stride = {}) {
+// A packed tensor.
+inline fa3_tensor tensor(void* data, int32_t dtype, std::initializer_list<int64_t> dim) {
   fa3_tensor t{};
   t.data = data;
   t.dtype = dtype;
   for (int64_t n : dim) t.dim[t.rank++] = n;
+  if (fa3_tensor_pack(&t) != FA3_OK) std::abort();
+  return t;
+}
+
+inline void set_strides(fa3_tensor& t, std::initializer_list<int64_t> stride) {
   int i = 0;
   for (int64_t s : stride) t.stride[i++] = s;
-  return t;
 }
 
 // Packed tensors; `data` of each may be null.

@@ -26,13 +26,16 @@ class Params(Structure):
 
 class KernelInfo(Structure):
     _fields_ = [("struct_size", c_size_t), ("name", c_char * 64)] + \
-        [(name, c_int32) for name in ("dtype", "head_dim", "causal", "block_q", "block_kv", "stages", "threads",
-                                      "producer_registers", "consumer_registers", "shared_memory_bytes")] + \
-        [("tiles", c_int64), ("grid", c_int32)]
+        [(name, c_int32) for name in ("kind", "dtype", "head_dim", "head_dim_v", "causal", "block_q", "block_kv",
+                                      "stages", "threads", "producer_registers", "consumer_registers",
+                                      "shared_memory_bytes", "chosen", "launches", "grid", "multiprocessors")] + \
+        [("tiles", c_int64), ("pieces", c_int64)]
 
 
-def tensor(data, *dims):
-    return Tensor(ctypes.addressof(data), FP32, len(dims), (c_int64 * 5)(*dims))
+def tensor(library, data, *dims):
+    packed = Tensor(ctypes.addressof(data), FP32, len(dims), (c_int64 * 5)(*dims))
+    assert library.fa3_tensor_pack(byref(packed)) == 0
+    return packed
 
 
 def attention(q, k, v, mask):
@@ -59,6 +62,8 @@ def main():
     library.fa3_status_string.restype = c_char_p
     library.fa3_reference_forward.argtypes = [POINTER(Params), c_int]
     library.fa3_forward_check.argtypes = [POINTER(Params)]
+    library.fa3_tensor_pack.argtypes = [POINTER(Tensor)]
+    library.fa3_forward_kernel_info.argtypes = [POINTER(Params), c_int32, c_int32, POINTER(KernelInfo)]
     library.fa3_kernel_info_at.argtypes = [c_int, POINTER(KernelInfo)]
 
     batch, seqlen_q, seqlen_k, heads, heads_kv, d = 2, 6, 4, 4, 2, 3
@@ -67,9 +72,9 @@ def main():
     q, k, v = numbers(batch * seqlen_q * heads * d), *(numbers(batch * seqlen_k * heads_kv * d) for _ in range(2))
     o, lse = numbers(len(q)), numbers(batch * heads * seqlen_q)
     params = Params(ctypes.sizeof(Params))
-    params.q, params.o = tensor(q, batch, seqlen_q, heads, d), tensor(o, batch, seqlen_q, heads, d)
-    params.k, params.v = tensor(k, batch, seqlen_k, heads_kv, d), tensor(v, batch, seqlen_k, heads_kv, d)
-    params.lse = tensor(lse, batch, heads, seqlen_q)
+    params.q, params.o = (tensor(library, data, batch, seqlen_q, heads, d) for data in (q, o))
+    params.k, params.v = (tensor(library, data, batch, seqlen_k, heads_kv, d) for data in (k, v))
+    params.lse = tensor(library, lse, batch, heads, seqlen_q)
     rows = lambda data, b, h, length, count: [
         [data[((b * length + i) * count + h) * d + x] for x in range(d)] for i in range(length)]
     for mask in (NONE, TOP_LEFT, BOTTOM_RIGHT):
@@ -94,12 +99,19 @@ def main():
     for t in (params.q, params.k, params.v, params.o):
         t.dtype = 1  # bf16
         t.dim[3] = 8
+        library.fa3_tensor_pack(byref(t))
     params.q.data, params.k.data, params.v.data, params.o.data, params.lse.data = (n << 20 for n in range(1, 6))
     assert library.fa3_forward_check(byref(params)) == 2
     assert library.fa3_last_error_message().startswith(b'params->kernel is "none"'), library.fa3_last_error_message()
     info = KernelInfo(ctypes.sizeof(KernelInfo))
     assert library.fa3_kernel_count() > 0 and library.fa3_kernel_info_at(0, byref(info)) == 0
-    assert info.name.startswith(b"fa3_") and info.threads % 128 == 0 and info.grid == 0
+    assert info.name.startswith(b"fa3_") and info.threads % 128 == 0 and info.kind == 1
+    assert (info.launches, info.grid, info.multiprocessors, info.tiles, info.pieces) == (0, 0, 0, 0, 0)
+    params.kernel = info.name
+    if info.causal:
+        params.mask = TOP_LEFT
+    assert library.fa3_forward_kernel_info(byref(params), 5, 0, byref(info)) == 0, library.fa3_last_error_message()
+    assert (info.launches, info.grid, info.multiprocessors, info.tiles, info.pieces) == (1, 5, 5, 8, 8)
 
 
 main()

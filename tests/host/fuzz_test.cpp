@@ -78,8 +78,8 @@ void probe(const Bytes& input, size_t& accepted) {
     FAIL("status " << status);
   size_t bytes = 0;
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-  const fa3_status shape = fa3_forward_workspace_size(&input.params, &bytes);
-  if (fa3_forward_kernel_info(&input.params, &info) != shape) FAIL("info and workspace disagree");
+  const fa3_status shape = fa3_forward_workspace_size(&input.params, 132, &bytes);
+  if (fa3_forward_kernel_info(&input.params, 132, 0, &info) != shape) FAIL("info and workspace disagree");
   if (status == FA3_OK && shape != FA3_OK) FAIL("accepted, but without a workspace size");
   accepted += status == FA3_OK;
 }

@@ -105,7 +105,7 @@ TEST_CASE("a problem runs on the smallest kernel that holds it", "[kernels]") {
         fa3_forward_params p = describe(shape, dtype, nullptr, nullptr, nullptr, nullptr, nullptr);
         p.mask = mask;
         fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-        REQUIRE(fa3_forward_kernel_info(&p, &info) == FA3_OK);
+        REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
         CHECK(info.dtype == dtype);
         CHECK(info.causal == (mask != FA3_MASK_NONE));
         CHECK(info.head_dim >= head_dim);
@@ -130,7 +130,7 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
       p.kernel = name.c_str();
       fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
       size_t bytes = 0;
-      REQUIRE(fa3_forward_kernel_info(&p, &info) == FA3_OK);
+      REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
       CHECK(info.name == name);
       CHECK(info.head_dim == v.d);
       CHECK(info.threads == v.threads());
@@ -139,7 +139,7 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
       CHECK(info.shared_memory_bytes == v.smem_bytes());
       const int rows = v.causal() && v.has_producer() ? 77 : 1000;
       CHECK(info.tiles == 3 * 6 * ((rows + v.Br - 1) / v.Br));
-      CHECK(fa3_forward_workspace_size(&p, &bytes) == FA3_OK);
+      CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_OK);
       CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
     }
   }
@@ -150,10 +150,10 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
     size_t bytes = 0;
     const auto message = ContainsSubstring("params->kernel is " + std::string(p.kernel) + ", which is for " + why);
-    CHECK(fa3_forward_kernel_info(&p, &info) == FA3_ERROR_INVALID_ARGUMENT);
+    CHECK(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(), message);
     CHECK(info.name[0] == '\0');
-    CHECK(fa3_forward_workspace_size(&p, &bytes) == FA3_ERROR_INVALID_ARGUMENT);
+    CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(), message);
     fa3_forward_params imagined = imaginary(
         {.batch = 3, .seqlen_q = 1000, .seqlen_k = 77, .heads = 6, .heads_kv = 2, .head_dim = p.q.dim[3]}, p.q.dtype);
@@ -223,7 +223,7 @@ TEST_CASE("the reference does not look at the kernel's name", "[kernels]") {
 TEST_CASE("a problem without rows has no tiles", "[kernels]") {
   fa3_forward_params p = imaginary({.batch = 0});
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-  REQUIRE(fa3_forward_kernel_info(&p, &info) == FA3_OK);
+  REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
   CHECK(info.name[0] != '\0');
   CHECK(info.tiles == 0);
   CHECK(info.grid == 0);

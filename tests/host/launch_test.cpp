@@ -77,7 +77,7 @@ TEST_CASE("a launch, in full", "[launch]") {
   REQUIRE(fake.launches.size() == 1);
   const Launch& launch = fake.launches[0];
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-  REQUIRE(fa3_forward_kernel_info(&p, &info) == FA3_OK);
+  REQUIRE(fa3_forward_kernel_info(&p, 0, 0, &info) == FA3_OK);
   CHECK(launch.kernel == info.name);
   CHECK(fake.loaded == std::vector<std::string>{launch.kernel});
   const Variant& v = row_of(launch);
@@ -194,7 +194,7 @@ TEST_CASE("the schedule's numbers", "[launch]") {
   CHECK(fake.launches.back().grid[0] == 7);
   fa3_forward_params p = imaginary({.batch = 20, .seqlen_q = 8, .heads = 2});
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-  CHECK(fa3_forward_kernel_info(&p, &info) == FA3_OK);
+  CHECK(fa3_forward_kernel_info(&p, 0, 0, &info) == FA3_OK);
   CHECK((info.tiles == 40 && info.grid == 7));
 }
 
@@ -303,14 +303,15 @@ TEST_CASE("no context, and the wrong device", "[launch]") {
   FakeCuda& fake = fresh();
   const fa3_forward_params p = imaginary();
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+  size_t bytes = 12345;
   fake.minor = 3, fake.major = 10;
   for (int i = 0; i < 2; ++i) {
     CHECK(forward(p) == FA3_ERROR_WRONG_DEVICE);
     expect_message("compute capability 10.3, must be 9.0");
     CHECK(fa3_preload() == FA3_ERROR_WRONG_DEVICE);
-    CHECK(fa3_forward_kernel_info(&p, &info) == FA3_OK);
-    CHECK(info.grid == 0);
-    CHECK(std::string(fa3_last_error_message()) == "");
+    CHECK(fa3_forward_kernel_info(&p, 0, 0, &info) == FA3_ERROR_WRONG_DEVICE);
+    CHECK(fa3_forward_workspace_size(&p, 0, &bytes) == FA3_ERROR_WRONG_DEVICE);
+    CHECK((info.name[0] == '\0' && bytes == 12345));
   }
   fresh().context = nullptr;
   CHECK(forward(p) == FA3_ERROR_NO_CONTEXT);

@@ -43,13 +43,22 @@ TEST_CASE("nothing to compute needs no GPU", "[no-gpu]") {
   }
 }
 
-TEST_CASE("without a context the grid is unknown, and that is no error", "[no-gpu]") {
-  const fa3_forward_params p = imaginary();
-  fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-  CHECK(fa3_forward_kernel_info(&p, &info) == FA3_OK);
-  CHECK(std::string(fa3_last_error_message()) == "");
-  CHECK(info.tiles == 8);
-  CHECK(info.grid == 0);
+TEST_CASE("questions need a context only if they are about its device", "[no-gpu]") {
+  for (const fa3_forward_params& p : {imaginary(), imaginary({.batch = 0})}) {
+    size_t bytes = 12345;
+    fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+    expect_none(fa3_forward_workspace_size(&p, 0, &bytes));
+    expect_none(fa3_forward_kernel_info(&p, 0, 0, &info));
+    CHECK((bytes == 12345 && info.name[0] == '\0'));
+    CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_OK);
+    CHECK(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
+    CHECK(std::string(fa3_last_error_message()) == "");
+  }
+  // Wrong parameters are refused first.
+  fa3_forward_params p = imaginary();
+  p.mask = 9;
+  size_t bytes = 0;
+  CHECK(fa3_forward_workspace_size(&p, 0, &bytes) == FA3_ERROR_INVALID_ARGUMENT);
 }
 
 }  // namespace fa3::test

@@ -26,7 +26,7 @@ TEST_CASE("an older client's struct ends early, and what it lacks has its defaul
   p.struct_size = offsetof(fa3_forward_params, softmax_scale);
   CHECK(fa3_forward_check(&p) == FA3_OK);
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-  CHECK(fa3_forward_kernel_info(&p, &info) == FA3_OK);
+  CHECK(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
   CHECK(info.causal == 1);
 
   // Before kernels had names to be called by; what follows the struct must not be taken for half of a pointer either.
@@ -36,7 +36,7 @@ TEST_CASE("an older client's struct ends early, and what it lacks has its defaul
   for (size_t size = offsetof(fa3_forward_params, kernel); size < sizeof p; ++size) {
     p.struct_size = size;
     CHECK(fa3_forward_check(&p) == FA3_OK);
-    CHECK(fa3_forward_kernel_info(&p, &info) == FA3_OK);
+    CHECK(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
   }
   p.struct_size = sizeof p;
   p.kernel = "none";
@@ -86,7 +86,7 @@ TEST_CASE("no more of an info is written than the caller has", "[struct_size]") 
   CHECK(newer.info.struct_size == sizeof newer);
   CHECK(std::memcmp(newer.info.name, whole.name, sizeof whole - offsetof(fa3_kernel_info, name)) == 0);
 
-  for (size_t size = offsetof(fa3_kernel_info, dtype); size <= sizeof whole; ++size) {
+  for (size_t size = offsetof(fa3_kernel_info, kind); size <= sizeof whole; ++size) {
     fa3_kernel_info older;
     std::memset(&older, poison, sizeof older);
     older.struct_size = size;

@@ -133,7 +133,7 @@ TEST_CASE("random problems are accepted, run on their row and cover the axes") {
       INFO(fa3_last_error_message());
       REQUIRE(status == FA3_OK);
       fa3_kernel_info info = tools::kernel_info();
-      REQUIRE(fa3_forward_kernel_info(&params, &info) == FA3_OK);
+      REQUIRE(fa3_forward_kernel_info(&params, 132, 0, &info) == FA3_OK);
       REQUIRE(std::string(info.name) == variant.name);
       head_dims.insert(p.head_dim);
       patterns.insert(p.pattern);

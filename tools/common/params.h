@@ -20,9 +20,10 @@ inline fa3_kernel_info kernel_info() {
   return info;
 }
 
-inline size_t workspace_size(const fa3_forward_params& params) {
+// For the current context's device, or one of so many multiprocessors.
+inline size_t workspace_size(const fa3_forward_params& params, int multiprocessors = 0) {
   size_t bytes = 0;
-  if (fa3_forward_workspace_size(&params, &bytes) != FA3_OK)
+  if (fa3_forward_workspace_size(&params, multiprocessors, &bytes) != FA3_OK)
     throw std::runtime_error(std::string("fa3_forward_workspace_size: ") + fa3_last_error_message());
   return bytes;
 }

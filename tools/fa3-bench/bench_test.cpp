@@ -75,7 +75,7 @@ TEST_CASE("each point runs with each kernel that is asked for, if one fits") {
     fa3_kernel_info chosen = tools::kernel_info();
     CHECK(params.kernel == p.kernel);
     params.kernel = nullptr;
-    REQUIRE(fa3_forward_kernel_info(&params, &chosen) == FA3_OK);
+    REQUIRE(fa3_forward_kernel_info(&params, 132, 0, &chosen) == FA3_OK);
     CHECK(p.kernel == chosen.name);
     CHECK_THAT(p.label(), ContainsSubstring(" heads 28/28 " + p.kernel));
     CHECK(p.params(nullptr, nullptr, nullptr, nullptr, nullptr).kernel == p.kernel);

@@ -71,7 +71,8 @@ def main():
         cells = f"{dtype}_d{info.head_dim}_{'causal' if info.causal else 'full'}"
         assert re.fullmatch(f"fa3_[a-z0-9]+_{cells}", info.name.decode()), (info.name, cells)
         assert info.threads % 128 == 0 and 0 < info.shared_memory_bytes <= 227 * 1024
-        assert (info.tiles, info.grid) == (0, 0)
+        assert (info.tiles, info.pieces, info.grid, info.launches, info.multiprocessors) == (0, 0, 0, 0, 0)
+        assert info.kind == 1 and info.head_dim_v == info.head_dim
 
     # Any kernel can be named; one that does not fit is refused.
     half = lambda n, *dims: fa3.make_tensor(n << 30, "bf16", dims)
@@ -82,10 +83,10 @@ def main():
         named.mask = fa3.MASK["causal_top_left" if info.causal else "none"]
         for tensor_ in (named.q, named.k, named.v, named.o):
             tensor_.dtype = info.dtype
-        assert library.kernel_info(named).name == info.name
+        assert library.kernel_info(named, 132).name == info.name
         named.mask = fa3.MASK["none" if info.causal else "causal_top_left"]
         try:
-            library.kernel_info(named)
+            library.kernel_info(named, 132)
         except fa3.Fa3Error as error:
             assert "params->kernel" in str(error), error
         else:
@@ -96,7 +97,7 @@ def main():
         library.params(half(1, b, 128, 2, 64), half(2, b, n, 2, 64), half(3, b, n, 2, 64), half(4, b, 128, 2, 64))
         for b, n in ((1, 8192), (66, 64))
     )
-    assert library.workspace_size(long) > library.workspace_size(short) == 64
+    assert library.workspace_size(long, 132) > library.workspace_size(short, 132) == 64
 
     # Refusals arrive as exceptions that name the argument.
     params.k.dim[2] = 3

@@ -4,6 +4,7 @@ Needs only the standard library; torch is imported by the functions that take it
 """
 
 import ctypes
+import math
 import os
 import pathlib
 
@@ -45,8 +46,10 @@ class KernelInfo(ctypes.Structure):
         + [
             (name, ctypes.c_int32)
             for name in (
+                "kind",
                 "dtype",
                 "head_dim",
+                "head_dim_v",
                 "causal",
                 "block_q",
                 "block_kv",
@@ -55,9 +58,13 @@ class KernelInfo(ctypes.Structure):
                 "producer_registers",
                 "consumer_registers",
                 "shared_memory_bytes",
+                "chosen",
+                "launches",
+                "grid",
+                "multiprocessors",
             )
         ]
-        + [("tiles", ctypes.c_int64), ("grid", ctypes.c_int32)]
+        + [("tiles", ctypes.c_int64), ("pieces", ctypes.c_int64)]
     )
 
 
@@ -76,11 +83,10 @@ def find_library(path=None):
 
 def make_tensor(data, dtype, dims, strides=None):
     """A fa3_tensor from numbers; without strides it is packed."""
+    if strides is None:
+        strides = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
     tensor = Tensor(data=data, dtype=DTYPE[dtype], rank=len(dims))
-    for i, n in enumerate(dims):
-        tensor.dim[i] = n
-    for i, n in enumerate(strides or ()):
-        tensor.stride[i] = n
+    tensor.dim[: len(dims)], tensor.stride[: len(dims)] = dims, strides
     return tensor
 
 
@@ -99,10 +105,15 @@ class Library:
         params, info = ctypes.POINTER(ForwardParams), ctypes.POINTER(KernelInfo)
         for name, result, arguments in (
             ("fa3_forward_check", ctypes.c_int, [params]),
-            ("fa3_forward_workspace_size", ctypes.c_int, [params, ctypes.POINTER(ctypes.c_size_t)]),
+            ("fa3_tensor_pack", ctypes.c_int, [ctypes.POINTER(Tensor)]),
+            (
+                "fa3_forward_workspace_size",
+                ctypes.c_int,
+                [params, ctypes.c_int32, ctypes.POINTER(ctypes.c_size_t)],
+            ),
             ("fa3_forward", ctypes.c_int, [params, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
             ("fa3_reference_forward", ctypes.c_int, [params, ctypes.c_int]),
-            ("fa3_forward_kernel_info", ctypes.c_int, [params, info]),
+            ("fa3_forward_kernel_info", ctypes.c_int, [params, ctypes.c_int32, ctypes.c_int32, info]),
             ("fa3_kernel_count", ctypes.c_int, []),
             ("fa3_kernel_info_at", ctypes.c_int, [ctypes.c_int, info]),
             ("fa3_preload", ctypes.c_int, []),
@@ -135,18 +146,17 @@ class Library:
             kernel=kernel.encode() if kernel else None,
         )
 
-    def kernel_info(self, params):
+    def kernel_info(self, params, multiprocessors=0, launch=0):
+        """On a device of so many multiprocessors, 0: on the current context's."""
         info = KernelInfo(struct_size=ctypes.sizeof(KernelInfo))
-        self.check(
-            self.lib.fa3_forward_kernel_info(ctypes.byref(params), ctypes.byref(info)), "fa3_forward_kernel_info"
-        )
+        status = self.lib.fa3_forward_kernel_info(ctypes.byref(params), multiprocessors, launch, ctypes.byref(info))
+        self.check(status, "fa3_forward_kernel_info")
         return info
 
-    def workspace_size(self, params):
+    def workspace_size(self, params, multiprocessors=0):
         size = ctypes.c_size_t()
-        self.check(
-            self.lib.fa3_forward_workspace_size(ctypes.byref(params), ctypes.byref(size)), "fa3_forward_workspace_size"
-        )
+        status = self.lib.fa3_forward_workspace_size(ctypes.byref(params), multiprocessors, ctypes.byref(size))
+        self.check(status, "fa3_forward_workspace_size")
         return size.value
 
     def preload(self):
@@ -172,7 +182,8 @@ class Library:
         )
         stream = torch.cuda.current_stream(q.device).cuda_stream
         # Calls that may run at the same time need a workspace each: one a stream, as large as the largest call needs.
-        needed, workspace = self.workspace_size(params), self.workspaces.get((q.device, stream))
+        needed = self.workspace_size(params, torch.cuda.get_device_properties(q.device).multi_processor_count)
+        workspace = self.workspaces.get((q.device, stream))
         if workspace is None or workspace.numel() < needed:
             workspace = torch.empty(needed, dtype=torch.uint8, device=q.device)
             self.workspaces[q.device, stream] = workspace
