@@ -3,18 +3,14 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 
 #include "check.h"
 #include "diff.h"
 #include "images.h"
-#include "json_reader.h"
 #include "listings.h"
 #include "process.h"
 #include "text.h"
-#include "timeline.h"
 
 using Catch::Matchers::ContainsSubstring;
 
@@ -49,11 +45,6 @@ std::vector<std::string> broken(const std::string& name) {
 
 bool has(const std::vector<std::string>& rules, const char* rule) {
   return std::find(rules.begin(), rules.end(), rule) != rules.end();
-}
-
-sass::Output tool(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), std::getenv("FA3_SASS"));
-  return sass::run(arguments);
 }
 
 }  // namespace
@@ -111,44 +102,4 @@ TEST_CASE("a fat binary") {
   const auto kernels = sass::kernels_of(std::string(FA3_CUBINS) + "/good.fatbin");
   REQUIRE(kernels.size() == 1);
   CHECK(listings::only_hot(kernels[0]).gemms == "QK 4 x 64x16x16 SS, PV 1 x 64x64x16 RS");
-}
-
-TEST_CASE("the program: exit statuses and machine-readable output") {
-  const sass::TemporaryFolder folder;
-  const std::string path = folder.path() + "/m.contract", option = "--contract=" + path;
-  std::ofstream(path) << contract;
-
-  const sass::Output kept = tool({"check", cubin("good"), option});
-  CHECK(kept.status == 0);
-  CHECK_THAT(kept.out, ContainsSubstring("ok   miniature"));
-  CHECK(kept.out.find('\x1b') == std::string::npos);  // not a terminal
-  std::ofstream(path, std::ios::app) << "hot.instructions <= 1\n";
-  CHECK(tool({"check", cubin("good"), option}).status == 1);
-  CHECK(tool({"check", cubin("good"), option, "--no-budgets"}).status == 0);
-  CHECK(tool({"check", cubin("early"), option, "--no-budgets"}).status == 1);
-  std::ofstream(path) << contract;
-  const sass::Output violated = tool({"check", cubin("early"), option});
-  CHECK(violated.status == 1);
-  CHECK_THAT(violated.out, ContainsSubstring("FAIL miniature") && ContainsSubstring("expected == 1 0") &&
-                               ContainsSubstring("WARPGROUP.DEPBAR.LE gsb0, 0x0"));
-
-  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"check", cubin("early"), option, "--json"},
-                                                    {"list", cubin("good"), "--json"},
-                                                    {"diff", cubin("good"), cubin("early"), "--json"}}) {
-    INFO(arguments[0]);
-    const sass::Output output = tool(arguments);
-    CHECK(output.status == (arguments[0] == "list" ? 0 : 1));
-    CHECK(json_reader::valid(output.out));
-  }
-
-  const sass::Output picture = tool({"timeline", cubin("good"), "miniature"});
-  CHECK(picture.status == 0);
-  CHECK_THAT(picture.out, ContainsSubstring("<svg") && ContainsSubstring("</svg>"));
-
-  CHECK(tool({"frobnicate"}).status == 2);
-  CHECK(tool({"list", "/no/such/file"}).status == 2);
-  CHECK(tool({"list", cubin("good"), "no_such_kernel"}).status == 2);
-  CHECK(tool({"list", cubin("good"), "--colour"}).status == 2);
-  CHECK_THAT(tool({"list", cubin("good"), std::string(1000, 'x')}).err, ContainsSubstring("no kernel matches"));
-  CHECK_THAT(tool({}).err, ContainsSubstring("usage"));
 }

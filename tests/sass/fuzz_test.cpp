@@ -9,7 +9,7 @@
 #include "cubin.h"
 #include "diff.h"
 #include "images.h"
-#include "json_reader.h"
+#include "json.h"
 #include "listings.h"
 #include "reports.h"
 #include "text.h"
@@ -77,7 +77,7 @@ void report_everything(const std::string& text) {
     sass::show_text(kernel, {false, true}, {});
     sass::timeline_svg(kernel, true);
     sass::list_text({kernel}, {});
-    if (!json_reader::valid(sass::list_json({kernel}))) throw std::logic_error("not JSON");
+    sass::list_json({kernel});
     sass::difference(kernel, kernel);
   }
 }

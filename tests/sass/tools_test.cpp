@@ -9,11 +9,7 @@
 #include <fstream>
 
 #include "disassembler.h"
-#include "json.h"
-#include "json_reader.h"
-#include "listings.h"
 #include "process.h"
-#include "reports.h"
 #include "text.h"
 
 namespace fs = std::filesystem;
@@ -112,14 +108,4 @@ TEST_CASE("patterns and names") {
   CHECK(sass::number(1) == "1");
   CHECK(sass::number(0.25) == "0.25");
   CHECK(sass::number(2.0 / 3) == "0.667");
-}
-
-TEST_CASE("JSON") {
-  CHECK(json_reader::valid(sass::list_json({listings::kernel(listings::good())})));
-  CHECK(json_reader::valid(sass::json::quote("quote \" backslash \\ newline \n bell \a high \xff")));
-  CHECK(sass::json::object({{"a", sass::json::array({"1", "2"})}, {"b", sass::json::number(0.5)}}) ==
-        "{\"a\": [1, 2], \"b\": 0.5}");
-  CHECK(sass::json::number(1.0 / 0.0) == "null");
-  for (const char* bad : {"", "{", "[1,]", "{\"a\" 1}", "\"\x01\"", "01x", "nul", "\"\\q\"", "1.", "[1] 2"})
-    CHECK_FALSE(json_reader::valid(bad));
 }

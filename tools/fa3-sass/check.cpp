@@ -4,7 +4,6 @@
 #include <map>
 #include <stdexcept>
 
-#include "json.h"
 #include "table.h"
 #include "text.h"
 
@@ -28,10 +27,6 @@ Finding broken(const std::string& row, const std::string& rule, const std::strin
 void add(CheckResult& result, std::vector<Finding> findings) {
   for (Finding& finding : findings) result.findings.push_back(std::move(finding));
   ++result.kernels;
-}
-
-const char* word_for(Finding::State state) {
-  return state == Finding::State::kept ? "kept" : state == Finding::State::waived ? "waived" : "broken";
 }
 
 }  // namespace
@@ -111,26 +106,6 @@ std::string check_text(const CheckResult& result, const Colours& colours, bool v
     }
   }
   return text;
-}
-
-std::string check_json(const CheckResult& result) {
-  std::vector<std::string> findings;
-  for (const Finding& finding : result.findings) {
-    std::vector<std::string> instructions;
-    for (const std::string& line : finding.instructions) instructions.push_back(json::quote(line));
-    findings.push_back(json::object({{"kernel", json::quote(finding.row)},
-                                     {"rule", json::quote(finding.rule)},
-                                     {"place", json::quote(finding.place)},
-                                     {"state", json::quote(word_for(finding.state))},
-                                     {"expected", json::quote(finding.expected)},
-                                     {"found", json::quote(finding.found)},
-                                     {"reason", json::quote(finding.reason)},
-                                     {"instructions", json::array(instructions)}}));
-  }
-  return json::object({{"passed", result.passed() ? "true" : "false"},
-                       {"kernels", json::number(result.kernels)},
-                       {"findings", json::array(findings)}}) +
-         "\n";
 }
 
 }  // namespace sass

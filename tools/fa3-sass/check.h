@@ -25,6 +25,5 @@ CheckResult check_table(const std::vector<Kernel>& kernels, const std::string& f
 CheckResult check_contract(const std::vector<Kernel>& kernels, const Contract& contract);
 
 std::string check_text(const CheckResult& result, const Colours& colours, bool verbose);
-std::string check_json(const CheckResult& result);
 
 }  // namespace sass

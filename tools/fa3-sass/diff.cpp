@@ -4,7 +4,6 @@
 #include <cctype>
 #include <map>
 
-#include "json.h"
 #include "text.h"
 
 namespace sass {
@@ -173,35 +172,6 @@ std::string diff_text(const std::vector<KernelDiff>& diffs, const Colours& colou
     }
   }
   return text;
-}
-
-std::string diff_json(const std::vector<KernelDiff>& diffs) {
-  const auto value = [](const Figure& figure) {
-    return figure.name.empty() ? std::string("null")
-           : figure.is_text    ? json::quote(figure.text)
-                               : json::number(figure.value);
-  };
-  std::vector<std::string> kernels;
-  for (const KernelDiff& diff : diffs) {
-    std::vector<std::string> parts;
-    for (const LoopDiff& part : diff.parts) {
-      std::vector<std::pair<std::string, std::string>> figures;
-      for (const auto& [old, now] : part.figures)
-        figures.emplace_back(old.name.empty() ? now.name : old.name, json::array({value(old), value(now)}));
-      std::vector<std::string> appeared, gone;
-      for (const Change& change : part.instructions)
-        (change.appeared ? appeared : gone).push_back(json::quote(change.instruction));
-      parts.push_back(json::object({{"part", json::quote(part.role)},
-                                    {"figures", json::object(figures)},
-                                    {"appeared", json::array(appeared)},
-                                    {"gone", json::array(gone)}}));
-    }
-    kernels.push_back(json::object({{"before", json::quote(diff.before)},
-                                    {"after", json::quote(diff.after)},
-                                    {"same", diff.same() ? "true" : "false"},
-                                    {"parts", json::array(parts)}}));
-  }
-  return json::object({{"kernels", json::array(kernels)}}) + "\n";
 }
 
 }  // namespace sass

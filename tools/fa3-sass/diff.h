@@ -39,6 +39,5 @@ KernelDiff difference(const Kernel& before, const Kernel& after);
 std::vector<KernelDiff> differences(const std::vector<Kernel>& before, const std::vector<Kernel>& after);
 
 std::string diff_text(const std::vector<KernelDiff>& diffs, const Colours& colours);
-std::string diff_json(const std::vector<KernelDiff>& diffs);
 
 }  // namespace sass

@@ -4,8 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "json.h"
-
 namespace sass {
 namespace {
 
@@ -92,21 +90,6 @@ std::string floors_text(const std::vector<Kernel>& kernels, const Colours& colou
       text += row + line + "\n";
     }
   return text;
-}
-
-std::string floors_json(const std::vector<Kernel>& kernels) {
-  std::vector<std::string> entries;
-  for (const Kernel& kernel : kernels)
-    for (const WgmmaLoop& loop : kernel.loops) {
-      if (!loop.hot) continue;
-      const Floors f = floors(kernel, loop);
-      std::vector<std::pair<std::string, std::string>> members = {{"name", json::quote(kernel.record.name)},
-                                                                  {"role", json::quote(loop.role)},
-                                                                  {"warpgroups", json::number(f.warpgroups)}};
-      for (const Floors::Unit& unit : f.units()) members.emplace_back(unit.name, json::number(unit.clocks));
-      entries.push_back(json::object(members));
-    }
-  return json::object({{"loops", json::array(entries)}}) + "\n";
 }
 
 }  // namespace sass

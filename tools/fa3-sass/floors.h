@@ -27,6 +27,5 @@ struct Floors {
 Floors floors(const Kernel& kernel, const WgmmaLoop& loop);
 
 std::string floors_text(const std::vector<Kernel>& kernels, const Colours& colours);
-std::string floors_json(const std::vector<Kernel>& kernels);
 
 }  // namespace sass

@@ -1,45 +1,102 @@
 #include "json.h"
 
+#include <nlohmann/json.hpp>
+
 #include <cmath>
-#include <cstdio>
+#include <cstdint>
 
-namespace sass::json {
+#include "floors.h"
+#include "reports.h"
 
-std::string quote(std::string_view text) {
-  std::string result = "\"";
-  for (char c : text) {
-    const unsigned char byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      result += '\\';
-      result += c;
-    } else if (byte < 0x20 || byte > 0x7e) {  // names in damaged files need not be UTF-8
-      char escaped[8];
-      std::snprintf(escaped, sizeof escaped, "\\u%04x", byte);
-      result += escaped;
-    } else {
-      result += c;
-    }
+namespace sass {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Names in damaged files need not be UTF-8: bytes that are not become U+FFFD.
+std::string text_of(const Json& report) {
+  return report.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n";
+}
+
+// Most figures are counts: 12, not 12.0. What is not finite becomes null.
+Json number(double value) {
+  const bool whole = std::abs(value) < 1e15 && value == std::trunc(value);
+  return whole ? Json(static_cast<std::int64_t>(value)) : Json(value);
+}
+
+Json value_of(const Figure& figure) { return figure.is_text ? Json(figure.text) : number(figure.value); }
+
+Json object_of(const Figures& figures) {
+  Json object = Json::object();
+  for (const Figure& figure : figures) object[figure.name] = value_of(figure);
+  return object;
+}
+
+const char* word_for(Finding::State state) {
+  return state == Finding::State::kept ? "kept" : state == Finding::State::waived ? "waived" : "broken";
+}
+
+}  // namespace
+
+std::string list_json(const std::vector<Kernel>& kernels) {
+  Json entries = Json::array();
+  for (const Kernel& kernel : kernels) {
+    Json loops = Json::array(), counts = Json::object();
+    for (const auto& [opcode, count] : wgmma_counts(kernel)) counts[opcode] = count;
+    for (const WgmmaLoop& loop : kernel.loops)
+      loops.push_back({{"role", loop.role}, {"hot", loop.hot}, {"figures", object_of(loop.figures)}});
+    entries.push_back({{"name", kernel.record.name},
+                       {"readable", kernel.readable},
+                       {"image", kernel.image},
+                       {"figures", object_of(kernel.figures)},
+                       {"wgmma", counts},
+                       {"loops", loops}});
   }
-  return result + '"';
+  return text_of({{"kernels", entries}});
 }
 
-std::string number(double value) {
-  if (!std::isfinite(value)) return "null";
-  char text[40];
-  std::snprintf(text, sizeof text, "%.10g", value);
-  return text;
+std::string floors_json(const std::vector<Kernel>& kernels) {
+  Json entries = Json::array();
+  for (const Kernel& kernel : kernels)
+    for (const WgmmaLoop& loop : kernel.loops) {
+      if (!loop.hot) continue;
+      const Floors f = floors(kernel, loop);
+      Json entry = {{"name", kernel.record.name}, {"role", loop.role}, {"warpgroups", f.warpgroups}};
+      for (const Floors::Unit& unit : f.units()) entry[unit.name] = number(unit.clocks);
+      entries.push_back(entry);
+    }
+  return text_of({{"loops", entries}});
 }
 
-std::string array(const std::vector<std::string>& values) {
-  std::string result = "[";
-  for (const std::string& value : values) result += (result.size() > 1 ? ", " : "") + value;
-  return result + "]";
+std::string check_json(const CheckResult& result) {
+  Json findings = Json::array();
+  for (const Finding& finding : result.findings)
+    findings.push_back({{"kernel", finding.row},
+                        {"rule", finding.rule},
+                        {"place", finding.place},
+                        {"state", word_for(finding.state)},
+                        {"expected", finding.expected},
+                        {"found", finding.found},
+                        {"reason", finding.reason},
+                        {"instructions", finding.instructions}});
+  return text_of({{"passed", result.passed()}, {"kernels", result.kernels}, {"findings", findings}});
 }
 
-std::string object(const std::vector<std::pair<std::string, std::string>>& members) {
-  std::string result = "{";
-  for (const auto& [name, value] : members) result += (result.size() > 1 ? ", " : "") + quote(name) + ": " + value;
-  return result + "}";
+std::string diff_json(const std::vector<KernelDiff>& diffs) {
+  const auto value = [](const Figure& figure) { return figure.name.empty() ? Json() : value_of(figure); };
+  Json kernels = Json::array();
+  for (const KernelDiff& diff : diffs) {
+    Json parts = Json::array();
+    for (const LoopDiff& part : diff.parts) {
+      Json figures = Json::object(), appeared = Json::array(), gone = Json::array();
+      for (const auto& [old, now] : part.figures)
+        figures[old.name.empty() ? now.name : old.name] = Json::array({value(old), value(now)});
+      for (const Change& change : part.instructions) (change.appeared ? appeared : gone).push_back(change.instruction);
+      parts.push_back({{"part", part.role}, {"figures", figures}, {"appeared", appeared}, {"gone", gone}});
+    }
+    kernels.push_back({{"before", diff.before}, {"after", diff.after}, {"same", diff.same()}, {"parts", parts}});
+  }
+  return text_of({{"kernels", kernels}});
 }
 
-}  // namespace sass::json
+}  // namespace sass

@@ -1,16 +1,18 @@
-// Writing JSON: values are built as text, so that a report reads like its output.
+// What the verbs print with --json. All of it is here, so that only one file has to compile the JSON library.
 #pragma once
 
 #include <string>
-#include <string_view>
-#include <utility>
 #include <vector>
 
-namespace sass::json {
+#include "check.h"
+#include "diff.h"
+#include "kernel.h"
 
-std::string quote(std::string_view text);
-std::string number(double value);
-std::string array(const std::vector<std::string>& values);
-std::string object(const std::vector<std::pair<std::string, std::string>>& members);
+namespace sass {
 
-}  // namespace sass::json
+std::string list_json(const std::vector<Kernel>& kernels);
+std::string floors_json(const std::vector<Kernel>& kernels);
+std::string check_json(const CheckResult& result);
+std::string diff_json(const std::vector<KernelDiff>& diffs);
+
+}  // namespace sass

@@ -2,20 +2,11 @@
 #include <cstdio>
 #include <map>
 
-#include "json.h"
 #include "reports.h"
 #include "text.h"
 
 namespace sass {
 namespace {
-
-// All WGMMAs of the kernel by shape, loops or not.
-std::map<std::string, int> wgmma_counts(const Kernel& kernel) {
-  std::map<std::string, int> counts;
-  for (const Instruction& instruction : kernel.listing.code)
-    if (is_wgmma(instruction)) ++counts[instruction.opcode];
-  return counts;
-}
 
 std::string shown(const Kernel& kernel, const char* figure) {
   const Figure* found = find(kernel.figures, figure);
@@ -28,6 +19,13 @@ std::string pad(std::string text, size_t width) {
 }
 
 }  // namespace
+
+std::map<std::string, int> wgmma_counts(const Kernel& kernel) {
+  std::map<std::string, int> counts;
+  for (const Instruction& instruction : kernel.listing.code)
+    if (is_wgmma(instruction)) ++counts[instruction.opcode];
+  return counts;
+}
 
 std::string list_text(const std::vector<Kernel>& kernels, const Colours& colours) {
   size_t width = 6;
@@ -57,32 +55,6 @@ std::string list_text(const std::vector<Kernel>& kernels, const Colours& colours
               "\n";
   }
   return text;
-}
-
-std::string list_json(const std::vector<Kernel>& kernels) {
-  const auto figures = [](const Figures& all) {
-    std::vector<std::pair<std::string, std::string>> members;
-    for (const Figure& figure : all)
-      members.emplace_back(figure.name, figure.is_text ? json::quote(figure.text) : json::number(figure.value));
-    return json::object(members);
-  };
-  std::vector<std::string> entries;
-  for (const Kernel& kernel : kernels) {
-    std::vector<std::pair<std::string, std::string>> counts;
-    for (const auto& [opcode, count] : wgmma_counts(kernel)) counts.emplace_back(opcode, json::number(count));
-    std::vector<std::string> loops;
-    for (const WgmmaLoop& loop : kernel.loops)
-      loops.push_back(json::object({{"role", json::quote(loop.role)},
-                                    {"hot", loop.hot ? "true" : "false"},
-                                    {"figures", figures(loop.figures)}}));
-    entries.push_back(json::object({{"name", json::quote(kernel.record.name)},
-                                    {"readable", json::quote(kernel.readable)},
-                                    {"image", json::quote(kernel.image)},
-                                    {"figures", figures(kernel.figures)},
-                                    {"wgmma", json::object(counts)},
-                                    {"loops", json::array(loops)}}));
-  }
-  return json::object({{"kernels", json::array(entries)}}) + "\n";
 }
 
 }  // namespace sass

@@ -1,3 +1,5 @@
+#include <CLI/CLI.hpp>
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -5,10 +7,12 @@
 #include <filesystem>
 #include <iostream>
 #include <stdexcept>
+#include <string_view>
 
 #include "check.h"
 #include "diff.h"
 #include "floors.h"
+#include "json.h"
 #include "reports.h"
 #include "text.h"
 #include "timeline.h"
@@ -17,97 +21,57 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* usage =
-    R"(usage: fa3-sass VERB [FILE] [KERNEL] [OPTION...]
-
-FILE is a shared library, executable, object, fat binary or cubin with sm_90 code, or nvdisasm's text; without one, the
-libfa3.so beside this program is read. KERNEL is a name, part of a name, or a pattern with * and ?.
-
-  list [FILE] [KERNEL]         registers, shared memory, spills, setmaxnreg, WGMMAs, loops of each kernel   (--json)
-  show [FILE] KERNEL           the main loops, annotated   (--brief: arithmetic summed up; --all: boundary loops too)
-  timeline [FILE] KERNEL       the main loops as a picture, SVG on standard output   (--all: boundary loops too)
-  floors [FILE] [KERNEL]       what a turn of each hot loop must cost on each unit of a multiprocessor   (--json)
-  check [FILE] [KERNEL]        the kernels of the table against their contracts; exit status 1 if a rule is broken
-                               (--contracts=FOLDER; --contract=FILE: one contract, for any kernel it names;
-                               --no-budgets: not the numbers of instructions, which are those of the pinned compiler;
-                               --verbose: kept rules too; --json)
-  diff FILE FILE [KERNEL]      two builds, kernel by kernel: figures that moved, instructions that came or went,
-  diff [FILE] KERNEL KERNEL    whatever the registers; or two kernels. Exit status 1 if they differ   (--json)
-)";
-
-struct UsageError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
+constexpr const char* file_help =
+    "A library, executable, object, archive, fat binary or cubin with sm_90 code,\n"
+    "or a listing of nvdisasm or cuobjdump; without one, the libfa3.so beside this program";
+constexpr const char* kernel_help = "A name, part of a name, or a pattern with * and ?";
+constexpr const char* second_help = "To compare with the first";
+constexpr const char* exit_statuses =
+    "Exit status: 0; 1 if check finds a broken rule, or diff a difference; 2 if the command line is wrong, something\n"
+    "cannot be read, or no kernel matches.";
 
 struct Arguments {
-  std::string verb;
-  std::vector<std::string> files, words;  // words are what is not a file
-  std::vector<std::string> flags;
-  bool has(const std::string& flag) const { return std::find(flags.begin(), flags.end(), flag) != flags.end(); }
-  std::string value(const std::string& flag, const std::string& otherwise) const {
-    for (const std::string& given : flags)
-      if (given.rfind(flag + "=", 0) == 0) return given.substr(flag.size() + 1);
-    return otherwise;
-  }
-  void allow(const std::vector<std::string>& known) const {
-    for (const std::string& given : flags)
-      if (std::find(known.begin(), known.end(), given.substr(0, given.find('='))) == known.end())
-        throw UsageError(verb + " has no option " + given);
-  }
+  std::string file, second_file, kernel, second_kernel;  // empty if not given
+  std::string contracts = FA3_CONTRACTS, contract;
+  bool json = false, brief = false, all = false, no_budgets = false, verbose = false;
 };
-
-Arguments read_arguments(int count, char** values) {
-  Arguments arguments;
-  if (count < 2) throw UsageError("no verb");
-  arguments.verb = values[1];
-  for (int i = 2; i < count; ++i) {
-    std::error_code too_long;  // as a path: a kernel's mangled name may be
-    const std::string word = values[i];
-    if (word.rfind("--", 0) == 0) arguments.flags.push_back(word);
-    else if (fs::is_regular_file(word, too_long)) arguments.files.push_back(word);
-    else if (word.find('/') != std::string::npos) throw std::runtime_error(word + ": no such file");
-    else arguments.words.push_back(word);
-  }
-  return arguments;
-}
 
 std::string library() {
   std::error_code ignored;
   const fs::path here = fs::read_symlink("/proc/self/exe", ignored).parent_path();
   for (const fs::path& candidate : {here / "../../src/libfa3.so", here / "../lib/libfa3.so", fs::path("libfa3.so")})
     if (fs::exists(candidate, ignored)) return candidate.lexically_normal().string();
-  throw UsageError("no FILE, and no libfa3.so beside this program");
+  throw std::runtime_error("no FILE, and no libfa3.so beside this program");
 }
 
-std::vector<sass::Kernel> wanted_kernels(const Arguments& arguments) {
-  const std::string file = arguments.files.empty() ? library() : arguments.files[0];
-  const std::string wanted = arguments.words.empty() ? "" : arguments.words[0];
+std::runtime_error no_match(const std::string& files, const std::string& wanted) {
+  return std::runtime_error(files + (wanted.empty() ? ": no kernels" : ": no kernel matches \"" + wanted + "\""));
+}
+
+std::vector<sass::Kernel> wanted_kernels(const Arguments& arguments, const std::string& wanted) {
+  const std::string file = arguments.file.empty() ? library() : arguments.file;
   std::vector<sass::Kernel> kernels = sass::kernels_of(file, wanted);
-  if (kernels.empty()) throw std::runtime_error(file + ": no kernel matches \"" + wanted + "\"");
+  if (kernels.empty()) throw no_match(file, wanted);
   return kernels;
 }
 
 int list(const Arguments& arguments, const sass::Colours& colours) {
-  arguments.allow({"--json"});
-  const auto kernels = wanted_kernels(arguments);
-  std::cout << (arguments.has("--json") ? sass::list_json(kernels) : sass::list_text(kernels, colours));
+  const auto kernels = wanted_kernels(arguments, arguments.kernel);
+  std::cout << (arguments.json ? sass::list_json(kernels) : sass::list_text(kernels, colours));
   return 0;
 }
 
 int show(const Arguments& arguments, const sass::Colours& colours) {
-  arguments.allow({"--brief", "--all"});
-  for (const sass::Kernel& kernel : wanted_kernels(arguments))
-    std::cout << sass::show_text(kernel, {arguments.has("--brief"), arguments.has("--all")}, colours) << "\n";
+  for (const sass::Kernel& kernel : wanted_kernels(arguments, arguments.kernel))
+    std::cout << sass::show_text(kernel, {arguments.brief, arguments.all}, colours) << "\n";
   return 0;
 }
 
 int timeline(const Arguments& arguments, const sass::Colours&) {
-  arguments.allow({"--all"});
-  const auto kernels = wanted_kernels(arguments);
-  std::string exact = arguments.words.empty() ? "" : arguments.words[0];
+  const auto kernels = wanted_kernels(arguments, arguments.kernel);
   for (const sass::Kernel& kernel : kernels)
-    if (kernels.size() == 1 || kernel.record.name == exact) {
-      std::cout << sass::timeline_svg(kernel, arguments.has("--all"));
+    if (kernels.size() == 1 || kernel.record.name == arguments.kernel) {
+      std::cout << sass::timeline_svg(kernel, arguments.all);
       return 0;
     }
   std::string names;
@@ -116,78 +80,140 @@ int timeline(const Arguments& arguments, const sass::Colours&) {
 }
 
 int floors(const Arguments& arguments, const sass::Colours& colours) {
-  arguments.allow({"--json"});
-  const auto kernels = wanted_kernels(arguments);
-  std::cout << (arguments.has("--json") ? sass::floors_json(kernels) : sass::floors_text(kernels, colours));
+  const auto kernels = wanted_kernels(arguments, arguments.kernel);
+  std::cout << (arguments.json ? sass::floors_json(kernels) : sass::floors_text(kernels, colours));
   return 0;
 }
 
 int check(const Arguments& arguments, const sass::Colours& colours) {
-  arguments.allow({"--contracts", "--contract", "--no-budgets", "--verbose", "--json"});
-  const std::string contract = arguments.value("--contract", "");
-  const std::string wanted = arguments.words.empty() ? "" : arguments.words[0];
-  const bool budgets = !arguments.has("--no-budgets");
+  const bool budgets = !arguments.no_budgets;
   const auto one_contract = [&] {
-    const sass::Contract read = sass::read_contract(contract, sass::read_file(contract));
+    const sass::Contract read = sass::read_contract(arguments.contract, sass::read_file(arguments.contract));
     return budgets ? read : sass::without_budgets(read);
   };
+  const auto kernels = [&] { return wanted_kernels(arguments, arguments.kernel); };
   const sass::CheckResult result =
-      contract.empty()
-          ? sass::check_table(wanted_kernels(arguments), arguments.value("--contracts", FA3_CONTRACTS), wanted, budgets)
-          : sass::check_contract(wanted_kernels(arguments), one_contract());
-  std::cout << (arguments.has("--json") ? sass::check_json(result)
-                                        : sass::check_text(result, colours, arguments.has("--verbose")));
+      arguments.contract.empty() ? sass::check_table(kernels(), arguments.contracts, arguments.kernel, budgets)
+                                 : sass::check_contract(kernels(), one_contract());
+  std::cout << (arguments.json ? sass::check_json(result) : sass::check_text(result, colours, arguments.verbose));
   return result.passed() ? 0 : 1;
 }
 
+std::vector<sass::KernelDiff> differences_of_files(const Arguments& arguments) {
+  const auto before = sass::kernels_of(arguments.file, arguments.kernel),
+             after = sass::kernels_of(arguments.second_file, arguments.kernel);
+  if (before.empty() && after.empty())
+    throw no_match(arguments.file + ", " + arguments.second_file, arguments.kernel);
+  // Two cubins with one kernel each are two kernels to compare, whatever their names.
+  if (before.size() == 1 && after.size() == 1) return {sass::difference(before[0], after[0])};
+  return sass::differences(before, after);
+}
+
 int diff(const Arguments& arguments, const sass::Colours& colours) {
-  arguments.allow({"--json"});
-  std::vector<sass::KernelDiff> diffs;
-  if (arguments.files.size() == 2) {
-    const std::string wanted = arguments.words.empty() ? "" : arguments.words[0];
-    diffs =
-        sass::differences(sass::kernels_of(arguments.files[0], wanted), sass::kernels_of(arguments.files[1], wanted));
-    // Two cubins with one kernel each are two kernels to compare, whatever their names.
-    if (diffs.size() == 2 && diffs[0].after.empty() && diffs[1].before.empty())
-      diffs = {sass::difference(sass::kernels_of(arguments.files[0], wanted)[0],
-                                sass::kernels_of(arguments.files[1], wanted)[0])};
-  } else if (arguments.words.size() == 2) {
-    Arguments one = arguments, other = arguments;
-    one.words = {arguments.words[0]};
-    other.words = {arguments.words[1]};
-    diffs = {sass::difference(wanted_kernels(one)[0], wanted_kernels(other)[0])};
-  } else {
-    throw UsageError("diff takes two files, or two kernels of one");
-  }
-  std::cout << (arguments.has("--json") ? sass::diff_json(diffs) : sass::diff_text(diffs, colours));
+  const bool two_files = !arguments.second_file.empty(), two_kernels = !arguments.second_kernel.empty();
+  if (two_files == two_kernels) throw CLI::ValidationError("diff takes two files, or two kernels of one");
+  const std::vector<sass::KernelDiff> diffs =
+      two_files ? differences_of_files(arguments)
+                : std::vector{sass::difference(wanted_kernels(arguments, arguments.kernel)[0],
+                                               wanted_kernels(arguments, arguments.second_kernel)[0])};
+  std::cout << (arguments.json ? sass::diff_json(diffs) : sass::diff_text(diffs, colours));
   return std::all_of(diffs.begin(), diffs.end(), [](const sass::KernelDiff& d) { return d.same(); }) ? 0 : 1;
 }
 
-int run_verb(const Arguments& arguments, const sass::Colours& colours) {
-  const struct {
-    const char* name;
-    int (*run)(const Arguments&, const sass::Colours&);
-  } verbs[] = {{"list", list}, {"show", show}, {"timeline", timeline}, {"floors", floors}, {"check", check},
-               {"diff", diff}};
-  for (const auto& verb : verbs)
-    if (arguments.verb == verb.name) return verb.run(arguments, colours);
-  if (arguments.verb == "--help" || arguments.verb == "help") {
-    std::cout << usage;
-    return 0;
+struct Flag {
+  const char* name;
+  bool Arguments::*value;
+  const char* help;
+};
+constexpr Flag json = {"--json", &Arguments::json, "Print JSON"},
+               brief = {"--brief", &Arguments::brief, "Sum arithmetic up"},
+               all = {"--all", &Arguments::all, "Boundary loops too"},
+               no_budgets = {"--no-budgets", &Arguments::no_budgets,
+                             "Leave out the numbers of instructions, which are those of the pinned compiler"},
+               verbose = {"--verbose", &Arguments::verbose, "Kept rules too"};
+
+struct Verb {
+  const char* name;
+  int (*run)(const Arguments&, const sass::Colours&);
+  const char* help;
+  std::vector<Flag> flags;
+};
+const std::vector<Verb> verbs = {
+    {"list", list, "Registers, shared memory, spills, setmaxnreg, WGMMAs and loops of each kernel", {json}},
+    {"show", show, "The main loops, annotated", {brief, all}},
+    {"timeline", timeline, "The main loops as a picture, SVG on standard output", {all}},
+    {"floors", floors, "What a turn of each hot loop must cost on each unit of a multiprocessor", {json}},
+    {"check", check, "The kernels of the table against their contracts", {no_budgets, verbose, json}},
+    {"diff", diff, "Two builds (FILE FILE [KERNEL]), or two kernels ([FILE] KERNEL KERNEL), whatever their registers",
+     {json}},
+};
+
+bool is_file(const std::string& word) {
+  std::error_code too_long;  // as a path: a kernel's mangled name may be
+  return fs::is_regular_file(word, too_long);
+}
+
+// Files and kernels are told apart by the words themselves, so their order is free.
+void declare_words(CLI::App& command, Arguments& arguments, bool two) {
+  const auto file = [](const std::string& word) { return is_file(word) ? "" : "no file"; };
+  const auto kernel = [](const std::string& word) { return is_file(word) ? "a file" : ""; };
+  const auto declare = [&](const char* name, std::string& value, const auto& accepted, const char* help) {
+    command.add_option(name, value, help)->check(accepted)->type_name("");
+  };
+  command.validate_positionals();
+  declare("FILE", arguments.file, file, file_help);
+  if (two) declare("SECOND_FILE", arguments.second_file, file, second_help);
+  declare("KERNEL", arguments.kernel, kernel, kernel_help);
+  if (two) declare("SECOND_KERNEL", arguments.second_kernel, kernel, second_help);
+}
+
+void declare_verbs(CLI::App& app, Arguments& arguments) {
+  for (const Verb& verb : verbs) {
+    CLI::App& command = *app.add_subcommand(verb.name, verb.help)->group("Verbs");
+    declare_words(command, arguments, verb.run == diff);
+    for (const Flag& flag : verb.flags)
+      command.add_flag(flag.name, arguments.*flag.value, flag.help)->disable_flag_override();
   }
-  throw UsageError("unknown verb " + arguments.verb);
+  CLI::App& command = *app.get_subcommand("check");
+  command.add_option("--contracts", arguments.contracts, "Where the table's contracts are, if not in ptx/kernels")
+      ->type_name("FOLDER");
+  command.add_option("--contract", arguments.contract, "One contract, for any kernel that it names")->type_name("FILE");
+}
+
+int run_verb(const CLI::App& app, const Arguments& arguments) {
+  for (const std::string& word : {arguments.kernel, arguments.second_kernel})
+    if (word.find('/') != std::string::npos) throw std::runtime_error(word + ": no such file");
+  const sass::Colours colours{isatty(1) && !std::getenv("NO_COLOR")};
+  for (const Verb& verb : verbs)
+    if (app.got_subcommand(verb.name)) return verb.run(arguments, colours);
+  throw CLI::RequiredError("A verb");
 }
 
 }  // namespace
 
 int main(int count, char** values) {
-  const sass::Colours colours{isatty(1) && !std::getenv("NO_COLOR")};
+  Arguments arguments;
+  CLI::App app("Shows what the compiler made of CUDA kernels for Hopper, and whether that is what was meant.\n"
+               "fa3-sass VERB --help tells the options of a verb, and what FILE and KERNEL may be.",
+               "fa3-sass");
+  app.footer(exit_statuses);
+  app.require_subcommand(0, 1);  // run_verb asks for one: a wrong verb is to be named
+  app.get_formatter()->label("SUBCOMMAND", "VERB");
+  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+    return "fa3-sass: " + std::string(error.what()) + "\n\n" + failed->help();
+  });
+  declare_verbs(app, arguments);
+  if (count == 2 && std::string_view(values[1]) == "help") {
+    std::cout << app.help();
+    return 0;
+  }
   try {
-    return run_verb(read_arguments(count, values), colours);
-  } catch (const UsageError& error) {
-    std::cerr << "fa3-sass: " << error.what() << "\n" << usage;
+    app.parse(count, values);
+    return run_verb(app, arguments);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
   } catch (const std::exception& error) {
     std::cerr << "fa3-sass: " << error.what() << "\n";
+    return 2;
   }
-  return 2;
 }
