@@ -31,8 +31,8 @@ struct Visible {
   // From the first to the last key that any of the rows [first, last] sees that exist. (All between are seen, too, by these rows
   // or by others between them, unless the window is empty.)
   constexpr Keys any(int32_t first, int32_t last) const {
-    if (first >= seqlen_q || last < 0) return {0, 0};
     const int32_t top = first > 0 ? first : 0, bottom = last < seqlen_q ? last : seqlen_q - 1;
+    if (top > bottom) return {0, 0};
     return {of(top).begin, of(bottom).end};
   }
 

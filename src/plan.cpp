@@ -69,7 +69,7 @@ class Planner {
     const int64_t whole = whole_time();
     int64_t best = whole;
     list_.first_tile = tiles_.count();
-    if (row_.has(Trait::splits) && tiles_.count() <= INT32_MAX - list_capacity) {
+    if (row_.has(Trait::splits)) {
       if (problem_.causal) split_causal(whole, best);
       else split_full(whole, best);
     }
@@ -99,10 +99,11 @@ class Planner {
       const int64_t partial = divide_up(problem_.seqlen_q, 64) % row_.warpgroups();
       if (tiles_.count() <= G_ || tiles_.q_blocks == 1 || partial == 0) return time;
       const int64_t of_head = (tiles_.q_blocks - 1) * tile + block_time(row_, tile, partial);
-      return std::min(time, launch_time + tiles_.batch_heads * of_head / G_ + tile / 2);
+      const double all = static_cast<double>(of_head) * tiles_.batch_heads / static_cast<double>(G_);
+      return std::min(time, launch_time + static_cast<int64_t>(all) + tile / 2);
     }
     if (tiles_.count() > most_simulated * G_)
-      return launch_time + divide_up(tiles_.count() * costs.whole((longest_ + blocks(0)) / 2), G_);
+      return launch_time + divide_up(tiles_.count(), G_) * costs.whole((longest_ + blocks(0)) / 2);
     Simulation simulation(G_);
     for (int64_t first = 0; first < tiles_.batch_heads; first += tiles_.section_heads)
       for (int64_t n = 0; n < tiles_.q_blocks; ++n)

@@ -1,16 +1,38 @@
 // Problems of a given row of the table, run on it and verified.
 #pragma once
+#include <catch2/catch_test_macros.hpp>
+#include <string>
+#include <utility>
+
 #include "problem.h"
 
 namespace fa3::test {
 
-const Variant& row(const char* name);
-
 // Checks that the problem runs on that row, if it names one, and its results. Returns whether the library splits it along
 // the keys.
-bool run(const Problem& problem, const Variant& variant, int repeats = 3);
+bool run(const Problem& problem, const Row& row, int repeats = 3);
+
+// Registers a test case for every forward row, named after it.
+template <void (*body)(const Row&)>
+struct RowCases {
+  RowCases(const char* what, const char* tags) {
+    [&]<size_t... n>(std::index_sequence<n...>) {
+      (add<n>(rows[n].name + std::string(what), tags), ...);
+    }(std::make_index_sequence<forward_rows().size()>());
+  }
+
+ private:
+  template <size_t n>
+  static void run() {
+    body(rows[n]);
+  }
+  template <size_t n>
+  static void add(const std::string& name, const char* tags) {
+    REGISTER_TEST_CASE(run<n>, name, tags);
+  }
+};
 
 // A seed of its own for every row and problem, from the seed of the run.
-uint64_t seed_for(const Variant& variant, int number);
+uint64_t seed_for(const Row& row, int number);
 
 }  // namespace fa3::test

@@ -14,38 +14,38 @@ namespace fa3::test {
 namespace {
 
 // What the library splits on GPUs with 132 multiprocessors; most of it also on others.
-std::vector<Problem> split_problems(const Variant& variant) {
-  const int Br = variant.Br, Bc = variant.Bc;
+std::vector<Problem> split_problems(const Row& row) {
+  const int Br = row.Br, Bc = row.Bc;
   int number = 7000;
   std::vector<Problem> problems;
   const auto add = [&](int64_t seqlen_q, int64_t seqlen_k, int64_t heads, int64_t heads_kv) -> Problem& {
-    problems.push_back(plain_problem(variant, 1, seqlen_q, seqlen_k, heads, heads_kv, seed_for(variant, number++)));
+    problems.push_back(plain_problem(row, 1, seqlen_q, seqlen_k, heads, heads_kv, seed_for(row, number++)));
     return problems.back();
   };
   add(1, 131072, 1, 1);                // as many parts as there can be
   add(17, 65536 + 1, 2, 1);
   add(Br, 40 * Bc, 1, 1);
   add(Br + 5, 40 * Bc + 7, 4, 2);      // GQA, and a tile that has rows for one warpgroup only
-  add(2 * Br + 33, 29 * Bc + 1, 3, 3).head_dim = variant.d - 8;
-  add(70, 3000, 6, 1).head_dim = smallest_head_dim(variant);
+  add(2 * Br + 33, 29 * Bc + 1, 3, 3).head_dim = row.d - 8;
+  add(70, 3000, 6, 1).head_dim = smallest_head_dim(row);
   add(2, 91 * Bc, 100, 4);             // fewer tiles than multiprocessors, but more than half as many
   add(3, 61 * Bc + 9, 200, 2);         // a full wave, and 68 tiles in equal units
   add(5, 64 * Bc, 139, 1);             // a full wave, and 7 tiles of many parts
   add(1150, 1100, 1, 1);               // with a mask: rows that see no key, alone in their warp or beside others
   add(1100, 1150, 2, 1);
   add(40 * Br, 12 * Bc, 1, 1);         // and thread blocks that only write such rows
-  if (variant.causal()) {
+  if (row.causal()) {
     add(1100, 1100, 2, 2).mask = FA3_MASK_CAUSAL_TOP_LEFT;
     add(900, 1500, 3, 1).mask = FA3_MASK_CAUSAL_TOP_LEFT;
     add(1500, 900, 1, 1).mask = FA3_MASK_CAUSAL_TOP_LEFT;
     // More tiles than multiprocessors, the longest cut.
-    if (variant.kernel == Kernel::fwdsmall) {
+    if (row.Br == 128 && row.Bc == 128) {
       add(8192, 8192, 3, 3);
       add(4096, 4200, 4, 2);
-    } else if (variant.d == 64) {
+    } else if (row.d == 64) {
       add(8192, 8192, 5, 1);
       add(3600, 2900, 10, 5);
-    } else if (variant.d == 128) {
+    } else if (row.d == 128) {
       add(4100, 4500, 6, 2);
       add(4100, 3500, 7, 7);
     } else {
@@ -55,33 +55,33 @@ std::vector<Problem> split_problems(const Variant& variant) {
   return problems;
 }
 
-void shapes(const Variant& variant) {
+void shapes(const Row& row) {
   gpu();
   int split = 0;
-  for (const Problem& problem : split_problems(variant)) split += run(problem, variant, 6);
+  for (const Problem& problem : split_problems(row)) split += run(problem, row, 6);
   INFO("few of these problems are split on this GPU");
   CHECK(split >= 7);
 }
 
 // Parts whose maxima and sums differ as much as they can.
-void patterns(const Variant& variant) {
+void patterns(const Row& row) {
   gpu();
   for (int i = 0; i < pattern_count; ++i) {
-    Problem p = plain_problem(variant, 1, 100, 50 * variant.Bc + 11, 2, 1, seed_for(variant, 7100 + i));
+    Problem p = plain_problem(row, 1, 100, 50 * row.Bc + 11, 2, 1, seed_for(row, 7100 + i));
     p.pattern = Pattern(i);
-    run(p, variant);
+    run(p, row);
   }
 }
 
 // One on each stream, several times over, then captured and replayed; always with garbage in the workspaces at first.
-void streams_and_graphs(const Variant& variant) {
+void streams_and_graphs(const Row& row) {
   gpu();
   std::vector<Case> cases;
   std::vector<Expected> expected;
   std::vector<DeviceCase> devices;
   std::vector<tools::Stream> streams(3);
   for (int i = 0; i < 3; ++i) {
-    cases.emplace_back(plain_problem(variant, 1, 90 + 100 * i, 2500 - 300 * i, 2, 1, seed_for(variant, 7200 + i)));
+    cases.emplace_back(plain_problem(row, 1, 90 + 100 * i, 2500 - 300 * i, 2, 1, seed_for(row, 7200 + i)));
     expected.push_back(expect(cases.back()));
     devices.emplace_back(cases.back());
     devices.back().reset(WorkspaceFill::random);
@@ -112,14 +112,14 @@ void streams_and_graphs(const Variant& variant) {
 // Problems that are split differently, or not at all, take turns on one workspace.
 TEST_CASE("one workspace for different problems", "[split][streams]") {
   const tools::Stream& stream = gpu().stream;
-  const Variant& variant = variants[0];
+  const Row& row = rows[0];
   size_t bytes = 0;
   std::vector<Case> cases;
   std::vector<Expected> expected;
   std::vector<DeviceCase> devices;
   for (const auto& [seqlen_q, seqlen_k, heads] :
        {std::array{100, 4000, 2}, {700, 300, 30}, {1, 20000, 1}, {5, 2048, 139}}) {
-    cases.emplace_back(plain_problem(variant, 1, seqlen_q, seqlen_k, heads, 1, seed_for(variant, 7300 + seqlen_q)));
+    cases.emplace_back(plain_problem(row, 1, seqlen_q, seqlen_k, heads, 1, seed_for(row, 7300 + seqlen_q)));
     expected.push_back(expect(cases.back()));
     devices.emplace_back(cases.back());
     devices.back().reset(WorkspaceFill::zeros);  // poisons the outputs
@@ -142,19 +142,21 @@ TEST_CASE("one workspace for different problems", "[split][streams]") {
 }  // namespace
 
 // The paper's kernels take the same problems whole.
-void whole(const Variant& variant) {
+void whole(const Row& row) {
   gpu();
-  CHECK_FALSE(run(plain_problem(variant, 1, 17, 40 * variant.Bc, 2, 1, seed_for(variant, 7200)), variant));
+  CHECK_FALSE(run(plain_problem(row, 1, 17, 40 * row.Bc, 2, 1, seed_for(row, 7200)), row));
 }
 
-#define FA3_VARIANT(kernel, dtype, d, mask, ...) FA3_SPLIT_CASES("fa3_" #kernel "_" #dtype "_d" #d "_" #mask)
-#define FA3_SPLIT_CASES(name)                                        \
-  TEST_CASE(name ": split along the keys", "[row][split]") {         \
-    if (!is_default(row(name))) return whole(row(name));             \
-    SECTION("shapes") { shapes(row(name)); }                         \
-    SECTION("patterns") { patterns(row(name)); }                     \
-    SECTION("streams and graphs") { streams_and_graphs(row(name)); } \
-  }
-#include "ptx/variants.def"
+namespace {
+
+void split_cases(const Row& row) {
+  if (!row.has(Trait::splits)) return whole(row);
+  SECTION("shapes") { shapes(row); }
+  SECTION("patterns") { patterns(row); }
+  SECTION("streams and graphs") { streams_and_graphs(row); }
+}
+const RowCases<split_cases> registered(": split along the keys", "[row][split]");
+
+}  // namespace
 
 }  // namespace fa3::test

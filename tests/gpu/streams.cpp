@@ -19,10 +19,10 @@ struct Prepared {
 // One or two random problems of every row, with their references.
 std::vector<Prepared> prepare(int per_row, uint64_t stream) {
   std::vector<Prepared> prepared;
-  for (const Variant& variant : variants)
+  for (const Row& row : forward_rows())
     for (int i = 0; i < per_row; ++i) {
-      const uint64_t seed = tools::mix(tools::seed_of_run() ^ stream, uint64_t(&variant - variants) * 16 + uint64_t(i));
-      Case made(random_problem(variant, seed, 2e7));
+      const uint64_t seed = tools::mix(tools::seed_of_run() ^ stream, uint64_t(&row - rows) * 16 + uint64_t(i));
+      Case made(random_problem(row, seed, 2e7));
       Expected expected = expect(made);
       prepared.push_back({std::move(made), std::move(expected)});
     }

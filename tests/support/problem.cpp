@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <string_view>
 
 #include "half.h"
 
@@ -48,24 +49,24 @@ std::string Problem::describe() const {
   return result + " seed=" + std::to_string(seed);
 }
 
-fa3_dtype dtype_of(const Variant& variant) { return variant.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16; }
+fa3_dtype dtype_of(const Row& row) { return row.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16; }
 
-int64_t smallest_head_dim(const Variant& variant) {
+int64_t smallest_head_dim(const Row& row) {
   int below = 0;
-  for (const Variant& other : variants)
-    if (other.kernel == variant.kernel && other.dtype == variant.dtype && other.mask == variant.mask &&
-        other.d < variant.d)
+  for (const Row& other : forward_rows())
+    if (std::string_view(other.kernel) == row.kernel && other.dtype == row.dtype && other.mask == row.mask &&
+        other.d < row.d)
       below = std::max(below, other.d);
   return below + 8;
 }
 
 // What the row determines.
-static Problem problem_of(const Variant& variant) {
+static Problem problem_of(const Row& row) {
   Problem p;
-  p.dtype = dtype_of(variant);
-  p.mask = variant.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
-  p.head_dim = variant.d;
-  p.kernel = variant.name;
+  p.dtype = dtype_of(row);
+  p.mask = row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
+  p.head_dim = row.d;
+  p.kernel = row.name;
   return p;
 }
 
@@ -90,7 +91,7 @@ static int64_t near_multiple(Random& random, int64_t of, int64_t most) {
   return std::max<int64_t>(1, of * random.between(1, most) + random.pick<int64_t>({-1, 0, 1, -8, 8, 0}));
 }
 
-static void random_shape(Problem& p, const Variant& variant, Random& random) {
+static void random_shape(Problem& p, const Row& row, Random& random) {
   p.heads_kv = random.pick<int64_t>({1, 1, 2, 2, 3, 4});
   p.heads = p.heads_kv * random.pick<int64_t>({1, 1, 2, 3, 4, 5, 8});
   p.batch = random.between(1, 3);
@@ -109,27 +110,27 @@ static void random_shape(Problem& p, const Variant& variant, Random& random) {
       break;
     case 4:  // many small tiles: several per thread block
       p.heads_kv = random.between(5, 32), p.heads = p.heads_kv * random.between(1, 3), p.batch = random.between(4, 10);
-      p.seqlen_q = random.between(1, 2 * variant.Br), p.seqlen_k = random.between(1, 150);
+      p.seqlen_q = random.between(1, 2 * row.Br), p.seqlen_k = random.between(1, 150);
       break;
     case 5:  // decoding: a few queries at the end of a long sequence
       p.seqlen_q = random.between(1, 8), p.seqlen_k = random.between(1, 4000);
       break;
     case 6:  // decoding with several tiles per thread block, in which most warpgroups have no rows
       p.heads_kv = random.between(8, 32), p.heads = p.heads_kv * random.between(1, 4), p.batch = random.between(6, 20);
-      p.seqlen_q = random.between(1, 3), p.seqlen_k = variant.Bc * random.between(1, 4 * variant.stages);
+      p.seqlen_q = random.between(1, 3), p.seqlen_k = row.Bc * random.between(1, 4 * row.stages);
       break;
     case 7:  // few tiles with many keys each: split along the keys
       p.batch = 1, p.heads_kv = random.between(1, 2), p.heads = p.heads_kv * random.between(1, 3);
-      p.seqlen_q = random.between(1, 2 * variant.Br);
-      p.seqlen_k = random.between(10, 150) * variant.Bc - random.between(0, 70);
+      p.seqlen_q = random.between(1, 2 * row.Br);
+      p.seqlen_k = random.between(10, 150) * row.Bc - random.between(0, 70);
       break;
     case 8:  // a wave of tiles on most GPUs, and a few more, which are split
       p.heads_kv = random.between(133, 260), p.heads = p.heads_kv, p.batch = 1;
-      p.seqlen_q = random.between(1, 3), p.seqlen_k = random.between(20, 40) * variant.Bc - random.between(0, 70);
+      p.seqlen_q = random.between(1, 3), p.seqlen_k = random.between(20, 40) * row.Bc - random.between(0, 70);
       break;
     default:
-      p.seqlen_q = near_multiple(random, random.chance(0.5) ? variant.Br : 64, 3);
-      p.seqlen_k = near_multiple(random, variant.Bc, 2 * variant.stages + 2);
+      p.seqlen_q = near_multiple(random, random.chance(0.5) ? row.Br : 64, 3);
+      p.seqlen_k = near_multiple(random, row.Bc, 2 * row.stages + 2);
   }
 }
 
@@ -144,13 +145,13 @@ static void fit_budget(Problem& p, double budget) {
   while (work() > budget) (p.seqlen_q > p.seqlen_k ? p.seqlen_q : p.seqlen_k) /= 2;
 }
 
-Problem random_problem(const Variant& variant, uint64_t seed, double budget) {
+Problem random_problem(const Row& row, uint64_t seed, double budget) {
   Random random(seed);
-  Problem p = problem_of(variant);
+  Problem p = problem_of(row);
   p.seed = seed;
-  if (variant.causal() && random.chance(0.5)) p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
-  if (random.chance(0.5)) p.head_dim = 8 * random.between(smallest_head_dim(variant) / 8, variant.d / 8);
-  random_shape(p, variant, random);
+  if (row.causal() && random.chance(0.5)) p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
+  if (random.chance(0.5)) p.head_dim = 8 * random.between(smallest_head_dim(row) / 8, row.d / 8);
+  random_shape(p, row, random);
   fit_budget(p, budget);
   p.pattern = random.chance(0.4) ? Pattern::normal : Pattern(random.between(0, pattern_count - 1));
   if (random.chance(0.3)) p.softmax_scale = float((0.3 + 1.7 * random.uniform()) / std::sqrt(double(p.head_dim)));
@@ -164,9 +165,9 @@ Problem random_problem(const Variant& variant, uint64_t seed, double budget) {
   return p;
 }
 
-Problem plain_problem(const Variant& variant, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
+Problem plain_problem(const Row& row, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
                       int64_t heads_kv, uint64_t seed) {
-  Problem p = problem_of(variant);
+  Problem p = problem_of(row);
   p.batch = batch, p.seqlen_q = seqlen_q, p.seqlen_k = seqlen_k, p.heads = heads, p.heads_kv = heads_kv;
   p.seed = seed;
   return p;

@@ -122,10 +122,10 @@ TEST_CASE("random problems are accepted, run on their row and cover the axes") {
   std::set<int64_t> head_dims;
   std::set<Pattern> patterns;
   int empty_rows = 0, gqa = 0, packed = 0;
-  for (const Variant& variant : variants)
+  for (const Row& row : forward_rows())
     for (uint64_t i = 0; i < 100; ++i) {
-      const uint64_t number = 1000 * uint64_t(&variant - variants) + i;  // other problems for every row
-      const Problem p = random_problem(variant, tools::mix(tools::seed_of_run(), number), 2e6);
+      const uint64_t number = 1000 * uint64_t(&row - rows) + i;  // other problems for every row
+      const Problem p = random_problem(row, tools::mix(tools::seed_of_run(), number), 2e6);
       Case made(p);
       INFO(p.describe());
       const fa3_forward_params params = made.host_params();
@@ -134,7 +134,7 @@ TEST_CASE("random problems are accepted, run on their row and cover the axes") {
       REQUIRE(status == FA3_OK);
       fa3_kernel_info info = tools::kernel_info();
       REQUIRE(fa3_forward_kernel_info(&params, 132, 0, &info) == FA3_OK);
-      REQUIRE(std::string(info.name) == variant.name);
+      REQUIRE(std::string(info.name) == row.name);
       head_dims.insert(p.head_dim);
       patterns.insert(p.pattern);
       empty_rows += p.visible_keys(0) == 0;
@@ -151,12 +151,12 @@ TEST_CASE("random problems are accepted, run on their row and cover the axes") {
 TEST_CASE("an online softmax passes on random problems of every row") {
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
   double worst[4] = {};
-  for (const Variant& variant : variants)
+  for (const Row& row : forward_rows())
     for (uint64_t i = 0; i < 12; ++i) {
-      Case made(random_problem(variant, tools::mix(tools::seed_of_run(), 1000 + i), 4e6));
+      Case made(random_problem(row, tools::mix(tools::seed_of_run(), 1000 + i), 4e6));
       INFO(made.problem.describe());
       const Expected expected = expect(made);
-      online_forward(made, variant.Bc);
+      online_forward(made, row.Bc);
       CHECK(verify(made, expected) == "");
       const Ratios r = ratios(made, expected);
       const double values[] = {r.o_rms, r.o_max, r.lse_rms, r.lse_max};
@@ -167,7 +167,7 @@ TEST_CASE("an online softmax passes on random problems of every row") {
 }
 
 TEST_CASE("every kind of damage is found") {
-  Problem p = plain_problem(variants[0], 2, 70, 60, 4, 2, 42);
+  Problem p = plain_problem(rows[0], 2, 70, 60, 4, 2, 42);
   p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;  // the first ten rows see no key
   p.o = Storage{Storage::bshd, 1, 1, 2, 1, 3, false, false};
   p.lse = Storage{Storage::bhsd, 0, 1, 2, 0, 1, false, false};
@@ -227,7 +227,7 @@ TEST_CASE("every kind of damage is found") {
 }
 
 TEST_CASE("a diagonal off by one is found") {
-  Problem p = plain_problem(variants[0], 1, 40, 40, 1, 1, 43);
+  Problem p = plain_problem(rows[0], 1, 40, 40, 1, 1, 43);
   p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
   Case made(p), shifted(p);
   const Expected expected = expect(made);

@@ -1,0 +1,442 @@
+// What the library plans (src/plan.h), unfolded as in the kernels (ptx/work.h): properties that hold for any problem.
+#include <catch2/catch_test_macros.hpp>
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "call.h"
+#include "cost.h"
+#include "plan.h"
+#include "tiles.h"
+#include "validate.h"
+
+namespace fa3::test {
+namespace {
+
+Problem problem_of(const Shape& shape, int32_t mask = FA3_MASK_NONE, const char* kernel = nullptr,
+                   int32_t dtype = FA3_DTYPE_BF16) {
+  fa3_forward_params p = imaginary(shape, dtype);
+  p.mask = mask, p.kernel = kernel;
+  Problem problem;
+  REQUIRE(validate(&p, Rules::shapes, problem) == FA3_OK);
+  problem.kernel = kernel;
+  return problem;
+}
+
+// Larger than what a call's strides could describe.
+Problem huge(const Shape& shape, int32_t mask = FA3_MASK_NONE) {
+  Problem problem = problem_of({.head_dim = shape.head_dim}, mask);
+  problem.batch = shape.batch, problem.heads = shape.heads, problem.heads_kv = shape.heads_kv;
+  problem.seqlen_q = shape.seqlen_q, problem.seqlen_k = shape.seqlen_k;
+  problem.causal_offset = mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? shape.seqlen_k - shape.seqlen_q : 0;
+  return problem;
+}
+
+Fit fit_of(const Problem& problem) {
+  Fit made;
+  REQUIRE(fit(problem, made) == FA3_OK);
+  return made;
+}
+
+const ForwardPlan& planned(const Problem& problem, int multiprocessors = 132) {
+  return plan(problem, fit_of(problem), multiprocessors).forward;
+}
+
+// Keys that a row sees, by the header's words.
+int64_t visible_keys(const Problem& problem, int64_t row) {
+  if (!problem.causal) return problem.seqlen_k;
+  return std::clamp<int64_t>(row + problem.causal_offset + 1, 0, problem.seqlen_k);
+}
+
+struct Unfolded {
+  Tile tile;
+  int64_t first_row;
+  int32_t blocks;  // that the tile's rows see, one at least
+};
+Unfolded unfold(const Problem& problem, const ForwardPlan& plan, int32_t number) {
+  const Row& row = rows[plan.row];
+  const Tile tile = tile_at(plan.tiles, number, problem.causal);
+  const int64_t first_row = plan.tiles.first_row + int64_t{tile.q_block} * row.Br;
+  const int64_t last_row = std::min<int64_t>(first_row + row.Br, problem.seqlen_q) - 1;
+  const int64_t keys = visible_keys(problem, last_row);  // later rows see more
+  return {tile, first_row, std::max<int32_t>(1, int32_t((keys + row.Bc - 1) / row.Bc))};
+}
+
+// Every query row that sees a key is in one tile.
+void check_tiles(const Problem& problem, const ForwardPlan& plan) {
+  const Row& row = rows[plan.row];
+  const Tiles& tiles = plan.tiles;
+  REQUIRE(tiles.first_row % 64 == 0);
+  REQUIRE(tiles.first_row + int64_t{tiles.q_blocks} * row.Br >= problem.seqlen_q);
+  REQUIRE(tiles.first_row + int64_t{tiles.q_blocks - 1} * row.Br < problem.seqlen_q);
+  if (tiles.first_row > 0) REQUIRE(visible_keys(problem, tiles.first_row - 1) == 0);
+  else REQUIRE(tiles.first_row > -row.Br);
+  REQUIRE(tiles.batch_heads == problem.batch * problem.heads);
+  if (tiles.count() > 20000) return;
+  std::vector<bool> seen(size_t(tiles.count()));
+  int64_t section = -1, q_block = 0;
+  for (int32_t n = 0; n < tiles.count(); ++n) {
+    const Tile tile = tile_at(tiles, n, problem.causal);
+    REQUIRE((tile.q_block >= 0 && tile.q_block < tiles.q_blocks));
+    REQUIRE((tile.head >= 0 && tile.head < problem.heads && tile.batch >= 0 && tile.batch < problem.batch));
+    const int64_t batch_head = tile.batch * problem.heads + tile.head;
+    const size_t at = size_t(batch_head * tiles.q_blocks + tile.q_block);
+    REQUIRE_FALSE(seen[at]);
+    seen[at] = true;
+    // Sections one after the other; inside one, a query block's heads together, under a causal mask the longest first.
+    const int64_t its_section = batch_head / int32_t{tiles.section_heads};
+    REQUIRE(its_section >= section);
+    if (its_section == section) REQUIRE((problem.causal ? tile.q_block <= q_block : tile.q_block >= q_block));
+    section = its_section, q_block = tile.q_block;
+  }
+}
+
+// Every block of every tile is in one piece, and every part knows its number and has a slot of its own.
+void check_pieces(const Problem& problem, const ForwardPlan& plan) {
+  const Pieces& pieces = plan.pieces;
+  const int32_t tiles = plan.tiles.count(), listed_tiles = tiles - pieces.whole_tiles;
+  REQUIRE((pieces.whole_tiles >= 0 && pieces.whole_tiles <= tiles));
+  REQUIRE((pieces.listed >= listed_tiles && pieces.listed <= list_capacity));
+  REQUIRE((pieces.ticket_tiles >= 0 && pieces.ticket_tiles <= listed_tiles));
+  REQUIRE(pieces.grain >= 1);
+  std::vector<std::vector<Work>> parts(static_cast<size_t>(listed_tiles));
+  std::set<int> slots;
+  for (int n = 0; n < pieces.listed; ++n) {
+    const int32_t tile = pieces.whole_tiles + int32_t(plan.list[n].tile);
+    REQUIRE(tile < tiles);
+    const Work work = pieces.work(plan.list[n], unfold(problem, plan, tile).blocks);
+    REQUIRE((work.tile == tile && work.split_tile == tile - pieces.whole_tiles && work.begin < work.end));
+    parts[size_t(work.split_tile)].push_back(work);
+    if (work.parts == 1) continue;
+    REQUIRE(work.split_tile < pieces.ticket_tiles);
+    const int slot = work.slot + work.part;
+    REQUIRE((work.slot >= 0 && work.slot + work.parts <= plan.slots));
+    REQUIRE(slots.insert(slot).second);
+  }
+  for (int32_t n = 0; n < listed_tiles; ++n) {
+    auto& of_tile = parts[size_t(n)];
+    REQUIRE((!of_tile.empty() && of_tile.size() <= 255));  // a warp counts them in eight bits
+    std::sort(of_tile.begin(), of_tile.end(), [](const Work& a, const Work& b) { return a.part < b.part; });
+    int begin = 0;
+    for (size_t i = 0; i < of_tile.size(); ++i) {
+      REQUIRE((of_tile[i].part == int(i) && of_tile[i].parts == int(of_tile.size())));
+      REQUIRE(of_tile[i].slot == of_tile[0].slot);
+      REQUIRE(of_tile[i].begin == begin);
+      begin = of_tile[i].end;
+    }
+    REQUIRE(begin == unfold(problem, plan, pieces.whole_tiles + n).blocks);
+  }
+}
+
+void check_workspace(const ForwardPlan& plan, int multiprocessors) {
+  const Row& row = rows[plan.row];
+  const WorkspaceLayout& layout = plan.workspace;
+  if (plan.slots == 0) {
+    CHECK(layout.bytes == FA3_FORWARD_WORKSPACE_BYTES);
+    return;
+  }
+  CHECK(row.has(Trait::splits));
+  // Head, tickets and partial results, one behind the other.
+  CHECK((layout.tickets >= sizeof(Workspace) && layout.tickets % 16 == 0));
+  // The kernels clear tickets eight at a time (Claims::clear_tickets).
+  const size_t cleared = size_t((plan.pieces.ticket_tiles * row.warpgroups() + 7) / 8 * 8) * sizeof(Tickets);
+  CHECK((layout.partials >= layout.tickets + cleared && layout.partials % 16 == 0));
+  CHECK(layout.bytes == layout.partials + size_t(plan.slots) * size_t(row.Br / 16 * row.partial_bytes()));
+  // What fa3.h promises: 3 * multiprocessors * block_q rows of 4 * (head_dim_v + 8) bytes, and a few KB.
+  CHECK(layout.bytes <= size_t(3 * multiprocessors) * size_t(row.Br) * 4 * size_t(row.dv + 8) + 32768);
+}
+
+void check(const Problem& problem, const ForwardPlan& plan, int multiprocessors) {
+  check_tiles(problem, plan);
+  check_pieces(problem, plan);
+  check_workspace(plan, multiprocessors);
+  CHECK((plan.predicted_us > 0 && plan.predicted_us <= plan.whole_us));
+}
+
+bool is_split(const ForwardPlan& plan) { return plan.slots > 0; }
+
+Shape square(int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) {
+  return {.batch = batch, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = heads, .heads_kv = heads, .head_dim = head_dim};
+}
+
+}  // namespace
+
+TEST_CASE("every block of every tile is in one piece, on every row and any number of multiprocessors", "[plan]") {
+  std::mt19937_64 random(5);
+  const auto pick = [&](std::initializer_list<int64_t> of) { return of.begin()[random() % of.size()]; };
+  int split = 0, behind = 0, causal = 0, some = 0, many = 0;
+  for (int n = 0; n < 3000; ++n) {
+    Shape shape;
+    shape.heads_kv = pick({1, 1, 2, 3, 8, 16});
+    shape.heads = shape.heads_kv * pick({1, 1, 2, 5});
+    shape.batch = pick({1, 1, 1, 2, 7, 20});
+    shape.seqlen_q = random() % 3 ? 1 + random() % 4000 : 1 + random() % 20;
+    shape.seqlen_k = random() % 3 ? 1 + random() % 10000 : 1 + random() % 300000;
+    shape.head_dim = pick({64, 72, 128, 256});
+    const int32_t mask = static_cast<int32_t>(random() % 3);
+    const int multiprocessors = static_cast<int>(pick({132, 132, 114, 78, 1, 2, 144, 1024}));
+    if (random() % 4 == 0) {  // few tiles, but more than multiprocessors
+      shape.batch = 1;
+      shape.seqlen_q = shape.seqlen_k = 2000 + random() % 15000;
+      shape.heads = shape.heads_kv = std::max<int64_t>(1, multiprocessors * int64_t(128 + random() % 256) / shape.seqlen_q);
+    }
+    const Problem problem = problem_of(shape, mask);
+    const Fit fits = fit_of(problem);
+    for (int i = 0; i < fits.count; ++i) {
+      ForwardPlan made;
+      plan_row(problem, fits.rows[i], multiprocessors, made);
+      INFO(rows[fits.rows[i]].name << " batch " << shape.batch << " heads " << shape.heads << " q " << shape.seqlen_q
+                                   << " k " << shape.seqlen_k << " mask " << mask << " on " << multiprocessors);
+      check(problem, made, multiprocessors);
+      split += is_split(made);
+      behind += is_split(made) && made.pieces.whole_tiles > 0;
+      causal += is_split(made) && problem.causal;
+      some += is_split(made) && made.pieces.ticket_tiles < made.tiles.count() - made.pieces.whole_tiles;
+      many += is_split(made) && std::any_of(made.list, made.list + made.pieces.listed, [](auto& l) { return l.parts > 8; });
+    }
+  }
+  CHECK(split > 1000);
+  CHECK(behind > 200);
+  CHECK(causal > 200);
+  CHECK(some > 50);
+  CHECK(many > 100);
+}
+
+TEST_CASE("the largest problems are planned without overflow", "[plan]") {
+  constexpr int64_t most = INT32_MAX - 1024;
+  for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
+    for (const int64_t heads : {1, 2, 100, 131, 200}) {
+      for (const auto& [seqlen_q, seqlen_k] : {std::pair<int64_t, int64_t>{8, most}, {most, 8}, {most, most}}) {
+        const Problem problem =
+            huge({.batch = 1, .seqlen_q = seqlen_q, .seqlen_k = seqlen_k, .heads = heads, .heads_kv = 1, .head_dim = 8}, mask);
+        INFO(heads << " heads, " << seqlen_q << " x " << seqlen_k << ", mask " << mask);
+        Fit fits;
+        if (fit(problem, fits) != FA3_OK) {  // too many tiles
+          CHECK(heads * seqlen_q / 256 > INT32_MAX - 70000);
+          continue;
+        }
+        for (int i = 0; i < fits.count; ++i) {
+          ForwardPlan made;
+          plan_row(problem, fits.rows[i], 132, made);
+          check(problem, made, 132);
+        }
+        if (seqlen_q == 8 && heads == 1 && mask != FA3_MASK_CAUSAL_TOP_LEFT) {
+          CHECK(planned(problem).pieces.grain > 1);
+          CHECK(is_split(planned(problem)));
+        }
+      }
+    }
+}
+
+TEST_CASE("lengths and tiles that the kernels cannot count are refused", "[plan]") {
+  constexpr int64_t most_rows = INT32_MAX - 1024, most_tiles = INT32_MAX - 65536;
+  Fit made;
+  const auto fits = [&](const Shape& shape) { return fit(huge(shape), made); };
+  CHECK(fits({.batch = 1, .seqlen_q = most_rows, .seqlen_k = 1, .heads = 1, .heads_kv = 1}) == FA3_OK);
+  CHECK(fits({.batch = 1, .seqlen_q = 1, .seqlen_k = most_rows, .heads = 1, .heads_kv = 1}) == FA3_OK);
+  CHECK(fits({.batch = 1, .seqlen_q = most_rows + 1, .seqlen_k = 1, .heads = 1, .heads_kv = 1}) == FA3_ERROR_UNSUPPORTED);
+  CHECK(fits({.batch = 1, .seqlen_q = 1, .seqlen_k = most_rows + 1, .heads = 1, .heads_kv = 1}) == FA3_ERROR_UNSUPPORTED);
+  // One tile for each head of each batch entry.
+  CHECK(fits({.batch = most_tiles, .seqlen_q = 1, .seqlen_k = 1, .heads = 1, .heads_kv = 1}) == FA3_OK);
+  CHECK(fits({.batch = most_tiles + 1, .seqlen_q = 1, .seqlen_k = 1, .heads = 1, .heads_kv = 1}) == FA3_ERROR_UNSUPPORTED);
+  // A row with larger tiles may hold what a smaller one does not.
+  CHECK(fits({.batch = most_tiles / 2, .seqlen_q = 250, .seqlen_k = 1, .heads = 1, .heads_kv = 1, .head_dim = 64}) == FA3_OK);
+  CHECK(made.count == 2);
+  CHECK(fits({.batch = most_tiles / 2 + 1, .seqlen_q = 250, .seqlen_k = 1, .heads = 1, .heads_kv = 1, .head_dim = 64}) ==
+        FA3_OK);
+  CHECK((made.count == 1 && rows[made.rows[0]].Br == 256));
+}
+
+TEST_CASE("what is split, and what is not", "[plan]") {
+  // One sequence, one head: as many parts as pay for being put together.
+  const Shape long_keys{.batch = 1, .seqlen_q = 1, .seqlen_k = 131072, .heads = 1, .heads_kv = 1, .head_dim = 128};
+  for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+    const ForwardPlan& made = planned(problem_of(long_keys, mask));
+    CHECK((made.tiles.count() == 1 && made.pieces.listed > 16));
+  }
+  // A wave and a half is split, whole waves and so many that the last does not matter are not.
+  const auto heads = [](int64_t batch, int64_t n) {
+    return is_split(planned(problem_of({.batch = batch, .seqlen_q = 256, .seqlen_k = 4096, .heads = n, .heads_kv = n, .head_dim = 64})));
+  };
+  CHECK(heads(1, 200));
+  CHECK_FALSE(heads(1, 264));
+  CHECK_FALSE(heads(100, 133));
+  // Too few keys.
+  CHECK_FALSE(is_split(planned(problem_of({.batch = 1, .seqlen_q = 64, .seqlen_k = 300, .heads = 1, .heads_kv = 1, .head_dim = 64}))));
+  // Causal problems that fill the machine.
+  CHECK_FALSE(is_split(planned(problem_of(square(1, 8192, 16, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
+  CHECK(is_split(planned(problem_of(square(1, 8192, 2, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
+  // Only rows that know how.
+  for (const Row& row : rows) {
+    if (row.kind != Kind::forward) continue;
+    const Shape shape{.batch = 1, .seqlen_q = 64, .seqlen_k = 8192, .heads = 1, .heads_kv = 1, .head_dim = row.d};
+    const Problem problem = problem_of(shape, row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE, row.name,
+                                       row.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16);
+    INFO(row.name);
+    CHECK(is_split(planned(problem)) == row.has(Trait::splits));
+  }
+}
+
+TEST_CASE("where the longest tiles are cut, the longest pieces come first", "[plan]") {
+  int cut = 0;
+  for (const int64_t heads : {2, 3, 4, 5, 6})
+    for (const int64_t seqlen : {2048, 4096, 8192}) {
+      const Problem problem = problem_of(square(1, seqlen, heads, 128), FA3_MASK_CAUSAL_TOP_LEFT);
+      const ForwardPlan& made = planned(problem);
+      if (!is_split(made) || made.pieces.ticket_tiles == made.tiles.count()) continue;
+      ++cut;
+      int last = INT32_MAX;
+      for (int n = 0; n < made.pieces.listed; ++n) {
+        const Work work = made.pieces.work(made.list[n], unfold(problem, made, int32_t(made.list[n].tile)).blocks);
+        CHECK(work.end - work.begin <= last);
+        last = work.end - work.begin;
+      }
+    }
+  CHECK(cut > 3);
+}
+
+TEST_CASE("the fastest row is taken", "[plan]") {
+  std::set<std::string> taken;
+  std::mt19937_64 random(9);
+  for (int n = 0; n < 300; ++n) {
+    const int64_t seqlen = 200 + int64_t(random() % 8000), heads = 1 + int64_t(random() % 12);
+    const int32_t mask = random() % 2 ? FA3_MASK_NONE : FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+    const Problem problem = problem_of(square(1, seqlen, heads, random() % 2 ? 64 : 128), mask);
+    const Fit fits = fit_of(problem);
+    REQUIRE(fits.count == 2);
+    const ForwardPlan& made = planned(problem);
+    taken.insert(rows[made.row].name);
+    ForwardPlan first, second;
+    plan_row(problem, fits.rows[0], 132, first);
+    plan_row(problem, fits.rows[1], 132, second);
+    if (problem.causal && first.tiles.count() >= 4 * 132) {  // not planned: the first row
+      CHECK(made.row == fits.rows[0]);
+      continue;
+    }
+    CHECK(made.predicted_us == std::min(first.predicted_us, second.predicted_us));
+  }
+  CHECK(taken.size() >= 6);
+}
+
+TEST_CASE("the paper's grid stays with the larger tiles", "[plan]") {
+  for (const int64_t head_dim : {64, 128, 256})
+    for (int64_t seqlen = 512; seqlen <= 16384; seqlen *= 2)
+      for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+        const Problem problem = problem_of(square(16384 / seqlen, seqlen, 2048 / head_dim, head_dim), mask);
+        INFO(head_dim << " " << seqlen << " " << mask);
+        CHECK(planned(problem).row == fit_of(problem).rows[0]);
+      }
+}
+
+TEST_CASE("heads that share the L2 cache are as many in every section", "[plan]") {
+  const auto section = [](int64_t heads, int64_t heads_kv, int32_t mask) {
+    return int(planned(problem_of({.batch = 1, .seqlen_q = 8192, .seqlen_k = 8192, .heads = heads, .heads_kv = heads_kv,
+                                   .head_dim = 128},
+                                  mask)).tiles.section_heads);  // K and V of a head: 4 MB of 32
+  };
+  CHECK(section(32, 32, FA3_MASK_CAUSAL_TOP_LEFT) == 8);
+  CHECK(section(9, 9, FA3_MASK_CAUSAL_TOP_LEFT) == 9);  // not 8 and 1
+  CHECK(section(12, 12, FA3_MASK_CAUSAL_TOP_LEFT) == 6);
+  CHECK(section(34, 34, FA3_MASK_CAUSAL_TOP_LEFT) == 9);
+  CHECK(section(36, 9, FA3_MASK_CAUSAL_TOP_LEFT) == 36);
+  CHECK(section(80, 20, FA3_MASK_CAUSAL_TOP_LEFT) == 28);  // of 20 groups of 4 heads: 7, 7 and 6
+  CHECK(section(9, 9, FA3_MASK_NONE) == 1);
+}
+
+TEST_CASE("a problem without keys is a pass, one without rows nothing", "[plan]") {
+  const Problem keyless = problem_of({.batch = 3, .seqlen_q = 1000, .seqlen_k = 0, .heads = 2, .heads_kv = 2});
+  const Plan& pass = plan(keyless, fit_of(keyless), 132);
+  REQUIRE(pass.launch_count == 1);
+  CHECK(pass.launches[0].step == Step::empty_rows);
+  CHECK(rows[pass.launches[0].row].kind == Kind::pass);
+  CHECK((pass.launches[0].grid >= 1 && pass.launches[0].grid <= 132));
+  CHECK(pass.workspace_bytes == FA3_FORWARD_WORKSPACE_BYTES);
+  const Problem rowless = problem_of({.batch = 0});
+  CHECK(plan(rowless, fit_of(rowless), 132).launch_count == 0);
+}
+
+TEST_CASE("a problem is planned once, and any other anew", "[plan]") {
+  const Shape shape{.batch = 2, .seqlen_q = 700, .seqlen_k = 9000, .heads = 6, .heads_kv = 2, .head_dim = 128};
+  const Problem problem = problem_of(shape, FA3_MASK_CAUSAL_TOP_LEFT);
+  const Fit fits = fit_of(problem);
+  const Plan& first = plan(problem, fits, 132);
+  const_cast<Plan&>(first).forward.whole_us = -1;  // a mark that planning would overwrite
+  CHECK(plan(problem, fits, 132).forward.whole_us == -1);
+  // Data, strides and scale are nothing to it.
+  Problem same = problem;
+  same.q.data = same.o.data = nullptr, same.softmax_scale = 3, same.k.stride[1] += 8;
+  CHECK(plan(same, fits, 132).forward.whole_us == -1);
+
+  const auto is_new = [&](const Problem& other, int multiprocessors = 132) {
+    plan(problem, fits, 132);  // remembered again, if it was forgotten
+    const_cast<Plan&>(plan(problem, fits, 132)).forward.whole_us = -1;
+    return plan(other, fit_of(other), multiprocessors).forward.whole_us != -1;
+  };
+  CHECK(is_new(problem, 131));
+  CHECK(is_new(problem_of(shape, FA3_MASK_CAUSAL_BOTTOM_RIGHT)));
+  CHECK(is_new(problem_of(shape, FA3_MASK_NONE)));
+  CHECK(is_new(problem_of(shape, FA3_MASK_CAUSAL_TOP_LEFT, nullptr, FA3_DTYPE_FP16)));
+  CHECK(is_new(problem_of(shape, FA3_MASK_CAUSAL_TOP_LEFT, rows[fits.rows[0]].name)));
+  for (int64_t Shape::*field : {&Shape::batch, &Shape::seqlen_q, &Shape::seqlen_k, &Shape::heads, &Shape::head_dim}) {
+    Shape other = shape;
+    other.*field += field == &Shape::heads ? 2 : field == &Shape::head_dim ? -8 : 1;
+    CHECK(is_new(problem_of(other, FA3_MASK_CAUSAL_TOP_LEFT)));
+  }
+  Shape other = shape;
+  other.heads_kv = 3;
+  CHECK(is_new(problem_of(other, FA3_MASK_CAUSAL_TOP_LEFT)));
+}
+
+TEST_CASE("the simulation gives each piece to the first multiprocessor that is free", "[plan]") {
+  std::mt19937_64 random(3);
+  for (int n = 0; n < 500; ++n) {
+    const int multiprocessors = 1 + int(random() % 20);
+    Simulation simulation(multiprocessors);
+    std::vector<int64_t> free(size_t(multiprocessors), 0);
+    for (int run = 0; run < 1 + int(random() % 30); ++run) {
+      const int64_t time = 1 + int64_t(random() % 9), count = 1 + int64_t(random() % 50);
+      simulation.add(time, count);
+      for (int64_t i = 0; i < count; ++i) *std::min_element(free.begin(), free.end()) += time;
+    }
+    REQUIRE(simulation.end() == *std::max_element(free.begin(), free.end()));
+  }
+}
+
+TEST_CASE("every row that the library chooses has measured costs that rank it sensibly", "[plan]") {
+  for (const Row& row : rows) {
+    if (row.kind != Kind::forward || !row.has(Trait::chosen)) continue;
+    const RowCosts costs = costs_of(row);
+    INFO(row.name);
+    // Two products at the machine's 4096 FLOP per clock and 1.98 GHz take at least this; three times that would be slow.
+    const double least = 4.0 * row.Br * row.Bc * row.d / (4096 * 1.98);
+    for (const Costs& c : {costs.together, costs.behind}) {
+      CHECK((c.block > least && c.block < 3 * least));
+      CHECK((c.piece > 0 && c.write > 0 && c.read > 0));
+    }
+  }
+}
+
+TEST_CASE("a Divisor divides as / does", "[plan]") {
+  constexpr int32_t largest = INT32_MAX;
+  std::vector<int32_t> divisors{1, 2, 3, 5, 7, 641, 65535, 65536, 65537, (1 << 30) - 1, 1 << 30, (1 << 30) + 1, largest};
+  std::mt19937 random(6);
+  for (int i = 0; i < 2000; ++i) divisors.push_back(std::max<int32_t>(1, int32_t(random() >> 1) >> random() % 31));
+  for (const int32_t d : divisors) {
+    const Divisor divisor = Divisor::of(d);
+    int wrong = divisor == d ? 0 : 1;
+    const auto check = [&](int64_t n) { wrong += n >= 0 && n <= largest && int32_t(n) / divisor != int32_t(n) / d; };
+    for (int i = 0; i < 50; ++i) {
+      const int64_t multiple = int64_t(random() >> 1) / d * d;  // where the quotient changes
+      check(multiple - 1), check(multiple), check(multiple + 1), check(random() >> 1);
+    }
+    for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{largest} - 1, int64_t{largest}, int64_t{largest} / d * d - 1})
+      check(n);
+    INFO(d);
+    CHECK(wrong == 0);
+  }
+}
+
+}  // namespace fa3::test

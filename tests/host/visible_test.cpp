@@ -1,0 +1,139 @@
+// Which keys rows see (ptx/visible.h), against counting.
+#include <catch2/catch_test_macros.hpp>
+#include <set>
+
+#include "visible.h"
+
+namespace fa3::test {
+namespace {
+
+// By the definition, key by key.
+bool sees(const Visible& v, int row, int key) {
+  if (v.bounded_left && key < row - v.left) return false;
+  if (v.bounded_right && key > row + v.right) return false;
+  return key >= 0 && key < v.seqlen_k;
+}
+std::set<int> keys_of(const Visible& v, int row) {
+  std::set<int> keys;
+  for (int key = 0; key < v.seqlen_k; ++key)
+    if (sees(v, row, key)) keys.insert(key);
+  return keys;
+}
+std::set<int> all_of(const Keys& keys) {
+  std::set<int> all;
+  for (int key = keys.begin; key < keys.end; ++key) all.insert(key);
+  return all;
+}
+
+// All masks on sequences of up to six rows and keys, as far as the bounds matter.
+template <class Check>
+void for_all_small(Check check) {
+  for (int seqlen_q = 0; seqlen_q <= 6; ++seqlen_q)
+    for (int seqlen_k = 0; seqlen_k <= 6; ++seqlen_k)
+      for (const bool bounded_left : {false, true})
+        for (const bool bounded_right : {false, true})
+          for (int left = bounded_left ? -8 : 0; left <= (bounded_left ? 8 : 0); ++left)
+            for (int right = bounded_right ? -8 : 0; right <= (bounded_right ? 8 : 0); ++right)
+              check(Visible{seqlen_q, seqlen_k, left, right, bounded_left, bounded_right});
+}
+
+}  // namespace
+
+TEST_CASE("the keys of a row are those it sees", "[visible]") {
+  int wrong = 0;
+  for_all_small([&](const Visible& v) {
+    for (int row = -3; row < 10; ++row) wrong += all_of(v.of(row)) != keys_of(v, row);
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("the keys that any of some rows see go from the first to the last of them", "[visible]") {
+  int wrong = 0, empty = 0;
+  for_all_small([&](const Visible& v) {
+    for (int first = -3; first < 10; ++first)
+      for (int last = first; last < 10; ++last) {
+        std::set<int> keys;
+        for (int row = std::max(first, 0); row <= std::min(last, v.seqlen_q - 1); ++row) keys.merge(keys_of(v, row));
+        const Keys any = v.any(first, last);
+        if (keys.empty()) {
+          // Where each row's window lies beside the keys, they may lie between the rows' windows.
+          ++empty;
+          continue;
+        }
+        wrong += any.begin != *keys.begin() || any.end != *keys.rbegin() + 1;
+      }
+  });
+  CHECK(wrong == 0);
+  CHECK(empty > 1000);
+}
+
+TEST_CASE("where no row sees a key there is none between, unless a window jumps over the keys", "[visible]") {
+  int wrong = 0;
+  for_all_small([&](const Visible& v) {
+    if (v.bounded_left && v.bounded_right && v.left + v.right < 0) return;  // windows without keys
+    for (int first = -3; first < 10; ++first)
+      for (int last = first; last < 10; ++last) {
+        bool some = false;
+        for (int row = std::max(first, 0); row <= std::min(last, v.seqlen_q - 1); ++row) some |= !keys_of(v, row).empty();
+        wrong += v.any(first, last).none() == some;
+      }
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("the keys that all of some rows see", "[visible]") {
+  int wrong = 0;
+  for_all_small([&](const Visible& v) {
+    for (int first = -3; first < 10; ++first)
+      for (int last = first; last < 10; ++last) {
+        std::set<int> keys;
+        for (int key = 0; key < v.seqlen_k; ++key) {
+          bool all = true;
+          for (int row = first; row <= last; ++row) all &= sees(v, row, key);
+          if (all) keys.insert(key);
+        }
+        wrong += all_of(v.all(first, last)) != keys;
+      }
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("rows that see no key because of the right bound are the first ones", "[visible]") {
+  int wrong = 0;
+  for_all_small([&](Visible v) {
+    v.bounded_left = false;
+    int count = 0;
+    while (count < v.seqlen_q && keys_of(v, count).empty()) ++count;
+    wrong += v.empty_rows() != count;
+  });
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("blocks that hold keys", "[visible]") {
+  int wrong = 0;
+  for (int Bc = 1; Bc <= 5; ++Bc)
+    for (int begin = 0; begin < 12; ++begin)
+      for (int end = 0; end < 12; ++end) {
+        std::set<int> blocks;
+        for (int key = begin; key < end; ++key) blocks.insert(key / Bc);
+        wrong += all_of(blocks_of({begin, end}, Bc)) != blocks;
+      }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("the longest sequences do not overflow", "[visible]") {
+  constexpr int most = INT32_MAX - 1024;
+  const Visible causal{most, most, 0, 0, false, true};
+  CHECK(causal.of(most - 1).end == most);
+  CHECK(causal.any(most - 64, most + 191).end == most);
+  CHECK(causal.all(most - 64, most + 191).end == most - 63);
+  const Visible many_keys{64, most, 0, most - 64, false, true};
+  CHECK(many_keys.any(0, 255).end == most);
+  const Visible many_rows{most, 64, 0, 64 - most, false, true};
+  CHECK(many_rows.empty_rows() == most - 64);
+  CHECK(many_rows.of(most - 1).end == 64);
+  const Visible window{most, most, most - 1, 0, true, true};
+  CHECK(window.of(most - 1).begin == 0);
+}
+
+}  // namespace fa3::test
