@@ -4,6 +4,7 @@ Needs only the standard library; torch is imported by the functions that take it
 """
 
 import ctypes
+import math
 import os
 import pathlib
 
@@ -75,12 +76,11 @@ def find_library(path=None):
 
 
 def make_tensor(data, dtype, dims, strides=None):
-    """A fa3_tensor from numbers; without strides it is packed."""
+    """A fa3_tensor from numbers; without strides those of a packed one."""
+    if strides is None:
+        strides = [math.prod(max(n, 1) for n in dims[i + 1 :]) for i in range(len(dims))]
     tensor = Tensor(data=data, dtype=DTYPE[dtype], rank=len(dims))
-    for i, n in enumerate(dims):
-        tensor.dim[i] = n
-    for i, n in enumerate(strides or ()):
-        tensor.stride[i] = n
+    tensor.dim[: len(dims)], tensor.stride[: len(dims)] = dims, strides
     return tensor
 
 
@@ -135,7 +135,15 @@ class Library:
             kernel=kernel.encode() if kernel else None,
         )
 
+    def kernels(self):
+        """KernelInfo of every kernel of the build."""
+        for index in range(self.lib.fa3_kernel_count()):
+            info = KernelInfo(struct_size=ctypes.sizeof(KernelInfo))
+            self.check(self.lib.fa3_kernel_info_at(index, ctypes.byref(info)), "fa3_kernel_info_at")
+            yield info
+
     def kernel_info(self, params):
+        """Of the kernel that would run."""
         info = KernelInfo(struct_size=ctypes.sizeof(KernelInfo))
         self.check(
             self.lib.fa3_forward_kernel_info(ctypes.byref(params), ctypes.byref(info)), "fa3_forward_kernel_info"
