@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""libfa3.so beside whatever peers this Python can import, and beside other builds of itself, on the same GPU, interleaved
-point by point in one process.
+"""libfa3.so beside whatever peers this Python can import, and beside other builds of itself, on the same GPU,
+interleaved point by point in one process.
 
 Points, protocol and the columns of the CSV are fa3-bench's: every option that is not listed below goes to it
-(`fa3-bench --help`), and it answers with the points and the numbers. By that protocol inputs are N(0,1) in (batch, seqlen,
-heads, head_dim), and after a pause and warm-ups each run has its own pair of CUDA events, queued without host waits; a
-point's figure is the median of its runs, or with several passes the median of the passes' medians. Beyond it, here: before
-the warm-ups the GPU spins for some milliseconds, so that peers whose calls take the host long are queued by then, too; every
-output is compared with the first library's before anything is timed; with several passes the order rotates. Calls so slow
-that their runs would exceed --point-ms run fewer times, at least 5; that bounds what slow peers and very long sequences take.
+(`fa3-bench --help`), and it answers with the points and the numbers. By that protocol inputs are N(0,1) in (batch,
+seqlen, heads, head_dim), and after a pause and warm-ups each run has its own pair of CUDA events, queued without
+host waits; a point's figure is the median of its runs, or with several passes the median of the passes' medians.
+Beyond it, here: before the warm-ups the GPU spins for some milliseconds, so that peers whose calls take the host
+long are queued by then, too; every output is compared with the first library's before anything is timed; with
+several passes the order rotates. Calls so slow that their runs would exceed --point-ms run fewer times, at least 5;
+that bounds what slow peers and very long sequences take.
 
-With several --library, the first is what all others are compared with. A ratio is the speed of the other over that of the
-first: above 1 the other is faster.
+With several --library, the first is what all others are compared with. A ratio is the speed of the other over that
+of the first: above 1 the other is faster.
 
 Peers: cudnn and fa2 (backends of torch's scaled_dot_product_attention), official (FlashAttention-3, wheel fa3-fwd),
 fa4 (flash-attn-4), triton (triton_attention.py beside this file), standard (matrix products and a softmax of torch,
-with the scores in memory; refused where they would not fit), cublas (a matrix product of the point's FLOPs: a ceiling,
-not attention).
+with the scores in memory; refused where they would not fit), cublas (a matrix product of the point's FLOPs: a
+ceiling, not attention).
 """
 
 import argparse
@@ -352,7 +353,7 @@ def measure(row, prepare, number, options):
     for name in names[turn:] + names[:turn]:
         scale = getattr(calls[name], "time_scale", 1.0)
         times, host = time_call(calls[name], options)
-        if host > 0.9 * statistics.median(times):  # then the GPU waited for the host, and the figure is not the kernel's
+        if host > 0.9 * statistics.median(times):  # the GPU waited for the host, and the figure is not the kernel's
             row.host_bound[name] = host
         row.add_pass(name, [scale * ms for ms in times])
 
@@ -402,8 +403,8 @@ def print_means(rows, names, first, peers):
 
 
 def write_csv(path, rows, names, options):
-    """fa3-bench's columns for the first library, and two for each of the other names. Whole or not at all, so that a run
-    cut short keeps the points before."""
+    """fa3-bench's columns for the first library, and two for each of the other names. Whole or not at all, so that a
+    run cut short keeps the points before."""
     with open(f"{path}.part", "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(options.csv_columns + [f"{name}_{what}" for name in names for what in ("tflops", "ratio")])
@@ -453,7 +454,7 @@ def csv_file(text):
 
 
 def parse(arguments):
-    """The options; points, protocol and csv_columns among them are fa3-bench's answer to those that are not listed here."""
+    """The options. points, protocol and csv_columns among them are fa3-bench's answer to those it does not list."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -462,7 +463,8 @@ def parse(arguments):
         type=library,
         action="append",
         metavar="NAME=PATH",
-        help="a libfa3.so and what to call it; may be given several times (default: fa3, from FA3_LIBRARY or the newest build)",
+        help="a libfa3.so and what to call it; may be given several times (default: fa3, which is the one that "
+        "FA3_LIBRARY names, or that of the newest build)",
     )
     parser.add_argument(
         "--peers", type=peer_names, default=list(PEERS), help=f"of {','.join(PEERS)} (default: all), or none"
@@ -500,6 +502,9 @@ def parse(arguments):
         sys.exit(done.returncode)  # it has said why
     answer = json.loads(done.stdout)
     options.points = [Point(**point) for point in answer["points"]]
+    for point in options.points:
+        if point.problem:
+            parser.error(f"{point.label}: {point.problem}")
     options.protocol = types.SimpleNamespace(**answer["protocol"])
     options.csv_columns = answer["csv_columns"].split(",")
     return options

@@ -2,8 +2,8 @@
 """The paper's Figure 5 from the CSV of peers.py or fa3-bench: forward speed on its grid, as one SVG for each dtype.
 
 Six panels (head dimension 64, 128, 256; without and with causal mask), bars grouped by sequence length. Taken are the
-rows of the paper's grid: 16384 tokens, hidden size 2048, as many keys as queries and key heads as query heads; others may
-stand in the same file. Peers without a figure in those rows are left out. The same CSV gives the same bytes.
+rows of the paper's grid: 16384 tokens, hidden size 2048, as many keys as queries and key heads as query heads; others
+may stand in the same file. Peers without a figure in those rows are left out. The same CSV gives the same bytes.
 """
 
 import argparse

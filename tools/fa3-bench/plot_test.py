@@ -56,9 +56,14 @@ def listed(bench, *words):
 def made_point(peers, dtype, head_dim, causal, batch, seqlen, heads, kv_heads, seqlen_k=None):
     """A point without fa3-bench."""
     return peers.Point(
-        **{"dtype": dtype, "head_dim": head_dim, "causal": bool(causal), "batch": batch, "seqlen": seqlen},
-        **{"seqlen_k": seqlen_k or seqlen, "heads": heads, "kv_heads": kv_heads, "direction": "fwd"},
-        **{"flop": 4.0 * batch * seqlen**2 * head_dim * heads, "library_chooses": True, "label": f"{dtype} {seqlen}"},
+        dtype=dtype,
+        head_dim=head_dim,
+        causal=bool(causal),
+        batch=batch,
+        seqlen=seqlen,
+        seqlen_k=seqlen_k or seqlen,
+        heads=heads,
+        kv_heads=kv_heads,
     )
 
 
@@ -98,7 +103,9 @@ def test_peers(bench, library):
     expect(refused("--set", "grid,mine"), "mine")
     expect(refused("--dtype", "fp8"), "fp8")
     expect(refused("--pass", "3"), "--pass")
+    expect(refused("--point", "3"), "--point")  # no short for --point-ms
     expect(refused("--clock"), "--clock")
+    expect(refused("--head-dim", "1000"), "bf16 d1000", "q.dim[3]")
     expect(refused("--json", "report.json"), "--json")
     answer, protocol = listed(bench), options.protocol
     assert vars(protocol) == answer["protocol"] and [vars(p) for p in options.points] == answer["points"]
@@ -172,9 +179,8 @@ def test_csv(peers, options, points, path):
         written = list(csv.DictReader(file))
     assert list(written[0]) == [*options.csv_columns, "triton_tflops", "triton_ratio"], list(written[0])
     tflops = points[0].flop / 2.0 * 1e-9
-    assert list(written[0].values()) == (
-        f"fwd bf16 64 0 32 512 32 32 2.00000 0.50000 {tflops:.1f} 1 512 fa3_some 1.5000 3 2 {tflops / 2:.1f} 0.5000".split()
-    ), written[0]
+    expected = f"fwd bf16 64 0 32 512 32 32 2.00000 0.50000 {tflops:.1f} 1 512 fa3_some 1.5000 3 2 {tflops / 2:.1f}"
+    assert list(written[0].values()) == [*expected.split(), "0.5000"], written[0]
     assert (written[1]["triton_tflops"], written[1]["triton_ratio"], written[1]["checked"]) == ("", "", "0"), written[1]
 
     # The spread of one pass is that of its runs, between the 10th and the 90th percentile.
@@ -198,7 +204,7 @@ class MadeUp(float):
 
 
 def test_run(peers, bench, builds, folder):
-    """A whole run with a stand-in for torch, whose clock calls move by known times: two builds and three peers."""
+    """A whole run with a stand-in for torch, whose clock calls move by known times: two builds and some peers."""
     clock, order = [0.0], []
 
     class Event:
@@ -255,13 +261,14 @@ def test_run(peers, bench, builds, folder):
         peers.make_library = lambda library: by_path[library.path]
         peers.PEERS = {
             "slow": lambda: maker("slow", 4.0),
+            "slower": lambda: maker("slower", 5.0),
             "broken": lambda: lambda *_: broken(),
             "absent": broken,
             "wrong": lambda: maker("wrong", 2.0, 2.0),
         }
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             path = folder / "run.csv"
-            assert peers.main([*run, "--peers", "slow,broken,absent", "--csv", str(path)]) == 0
+            assert peers.main([*run, "--peers", "slow,slower,broken,absent", "--csv", str(path)]) == 0
             with open(path, newline="") as file:
                 (row,) = csv.DictReader(file)
             timed = list(order)
@@ -273,9 +280,9 @@ def test_run(peers, bench, builds, folder):
             sys.modules["torch"] = original
 
     # Of each pass: each one's first call, whose output is compared, then each one's runs, beginning with another one.
-    names = ["old", "new", "slow"]
+    names = ["old", "new", "slow", "slower"]
     runs = lambda name: [name] * (1 + 1 + 3)  # for its length, to warm up, timed
-    expected = [names + runs(a) + runs(b) + runs(c) for a, b, c in (names, names[1:] + names[:1], names[2:] + names[:2])]
+    expected = [names + sum(map(runs, names[turn:] + names[:turn]), []) for turn in range(3)]
     assert timed == sum(expected, []), timed
     ratios = {name: row[f"{name}_ratio"] for name in ("new", "slow", "broken")}
     assert ratios == {"new": "1.2500", "slow": "0.5000", "broken": ""}, ratios
@@ -283,7 +290,7 @@ def test_run(peers, bench, builds, folder):
     assert (row["checked"], row["spread"], "absent_ratio" in row) == ("1", "0.0000", False), row
     expect(printed.getvalue(), f"old: {builds[0]}", f"new: {builds[1]}", "absent: absent: RuntimeError: cannot do it")
     expect(printed.getvalue(), "broken: RuntimeError: cannot do it", "(1.250)", "(0.500)", "broken -", "agrees")
-    expect(printed.getvalue(), "new 1.250 (1.250 to 1.250)", "best of the peers 0.500", "DIFFERS by 0.5", "1 points differ")
+    expect(printed.getvalue(), "new 1.250 (1.250 to 1.250)", "best of the peers 0.500", "DIFFERS", "1 points differ")
 
 
 def test_standard(peers):
@@ -294,11 +301,11 @@ def test_standard(peers):
     prepare = peers.make_standard()
     all_memory = peers.STANDARD_BYTES
     with torch.no_grad():
-        for memory in (all_memory, 2.5 * 4 * 4 * 65**2):
-            peers.STANDARD_BYTES = memory
-            for causal, kv_heads in ((0, 4), (1, 4), (1, 2)):
-                point = made_point(peers, "bf16", 64, causal, 3, 65, 4, kv_heads)
-                assert peers.standard_entries(point) == (3 if memory == all_memory else 2)
+        for entries in (3, 2):
+            for causal, kv_heads, seqlen_k in ((0, 4, 65), (1, 4, 65), (1, 2, 65), (0, 4, 33), (1, 2, 97)):
+                point = made_point(peers, "bf16", 64, causal, 3, 65, 4, kv_heads, seqlen_k)
+                peers.STANDARD_BYTES = all_memory if entries == 3 else 2.5 * 4 * 4 * 65 * seqlen_k
+                assert peers.standard_entries(point) == entries
                 q, k, v = inputs(torch, generator, point, torch.bfloat16)
                 error = relative(prepare(point, q, k, v)(), reference(torch, q, k, v, causal))
                 assert error < 6e-3, (point, error)
@@ -364,9 +371,11 @@ def test_plot(bench):
 
         # The figure's axes are those of fa3-bench's grid, and its CSV and the committed one can be read.
         answer = listed(bench, "--set", "grid,fp16")
-        as_row = lambda p: ",".join({**row_of(p), "tflops": "1.5"}.get(x, "") for x in answer["csv_columns"].split(","))
-        row_of = lambda p: {key: str(int(value) if key == "causal" else value) for key, value in p.items()}
-        points = plot.read(write("bench.csv", answer["csv_columns"], *map(as_row, answer["points"])))
+        lines = [answer["csv_columns"]]
+        for point in answer["points"]:
+            cells = {**point, "causal": int(point["causal"]), "tflops": 1.5}
+            lines.append(",".join(str(cells.get(column, "")) for column in lines[0].split(",")))
+        points = plot.read(write("bench.csv", *lines))
         axes = set(itertools.product(plot.HEAD_DIMS, (0, 1), plot.SEQLENS))
         assert set(points["bf16"]) == axes and len(points["fp16"]) == 12
         committed = HERE.parents[1] / "tests/results/h200-bench.csv"
@@ -443,8 +452,8 @@ def test_figure(plot, folder, write):
 
 def inputs(torch, generator, point, dtype):
     return [
-        torch.randn(point.batch, point.seqlen, heads, point.head_dim, generator=generator).to(dtype)
-        for heads in (point.heads, point.kv_heads, point.kv_heads)
+        torch.randn(point.batch, seqlen, heads, point.head_dim, generator=generator).to(dtype)
+        for seqlen, heads in ((point.seqlen, point.heads), *[(point.seqlen_k, point.kv_heads)] * 2)
     ]
 
 
@@ -453,7 +462,8 @@ def reference(torch, q, k, v, causal):
     k, v = (tensor.repeat_interleave(q.shape[2] // k.shape[2], dim=2) for tensor in (k, v))
     s = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(q.shape[3])
     if causal:
-        s = s.masked_fill(torch.ones(s.shape[2:], dtype=torch.bool).triu(1), -math.inf)
+        diagonal = 1 + s.shape[3] - s.shape[2]
+        s = s.masked_fill(torch.ones(s.shape[2:], dtype=torch.bool).triu(diagonal), -math.inf)
     return torch.einsum("bhij,bjhd->bihd", s.softmax(-1), v)
 
 
