@@ -1,4 +1,5 @@
-"""tools/counters: its reading of ncu's report, its table, and a whole run under a stand-in for ncu on the simulated driver.
+"""tools/counters: its reading of ncu's report, its table, and a whole run under a stand-in for ncu on the simulated
+driver.
 
 Arguments: the script, the build folder, a folder with the simulated libcuda.so.1.
 """
@@ -71,8 +72,8 @@ with tempfile.TemporaryDirectory() as folder:
     os.environ.update(PATH=path, LD_LIBRARY_PATH=simulated)
     small = "--dtype bf16 --head-dim 128 --batch 1 --heads 1 --seqlen 64,128 --kernel auto,alg4".split()
     rows = counters.profile(argparse.Namespace(build=pathlib.Path(build)), small)
-    listed = subprocess.run([f"{build}/tools/fa3-bench/fa3-bench", *small, "--list", "--json", "-"], stdout=subprocess.PIPE)
-    points = json.loads(listed.stdout)["points"]
+    bench = [f"{build}/tools/fa3-bench/fa3-bench", *small, "--list", "--json", "-"]
+    points = json.loads(subprocess.run(bench, stdout=subprocess.PIPE).stdout)["points"]
     assert len(points) == 8 and "fa3_alg4_" in points[-1]["kernel"], points
     assert [row[:3] for row in rows] == [[point["kernel"], str(point["seqlen"]), "2"] for point in points], rows
     assert all(row[5:9] == ["40%"] * 4 for row in rows), rows
