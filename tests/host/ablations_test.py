@@ -4,16 +4,29 @@ simulated driver.
 Arguments: the script, the build folder, a folder with the simulated libcuda.so.1.
 """
 
+import argparse
 import importlib.machinery
 import importlib.util
 import os
+import pathlib
 import subprocess
 import sys
 
 script, build, simulated = sys.argv[1:]
+tools = pathlib.Path(script).parent
+sys.path[:0] = [str(tools), str(tools / "fa3-bench")]  # where the script finds paper.py, and this test the library
+import fa3_ctypes  # noqa: E402
+import paper  # noqa: E402
+
 loader = importlib.machinery.SourceFileLoader("ablations", script)
 ablations = importlib.util.module_from_spec(importlib.util.spec_from_loader("ablations", loader))
 loader.exec_module(ablations)
+
+
+def algorithms():
+    """What is said of the paper's algorithms is said of the kernels that the library has, all of them and no other."""
+    names = [info.name.decode() for info in fa3_ctypes.Library(f"{build}/src/libfa3.so").kernels()]
+    assert {paper.first_cell(name) for name in names if name.startswith("fa3_alg")} == set(paper.ALGORITHMS), names
 
 
 def figures():
@@ -30,40 +43,60 @@ def figures():
 
 
 def rows():
-    cells = [cell for cell, _, _ in ablations.KERNELS]
-    assert len(set(cells)) == len(cells)
-    names = {cell: "fa3_" + cell for cell in cells if cell != "alg4"}
-    shares = {"fa3_fwd": 1, "fa3_alg1": 0}
-    points = [{"kernel": name, "tflops": 600.04, "spread": 0.0123, "problem": ""} for name in names.values()]
-    points[1]["problem"] = "o of batch 0"
-    lines = dict(zip(cells, ablations.table(names, shares, {"points": points})[1:]))
-    assert lines["fwd"].split()[-4:] == ["600.0", "1.2%", "-", "100%"], lines["fwd"]
-    assert lines["alg1"].split()[-4:] == ["600.0", "1.2%", "582", "0%"], lines["alg1"]
-    assert lines["alg2pp"].split()[-4:] == ["600.0", "1.2%", "661", "-"], lines["alg2pp"]
-    assert lines["alg2asis"].split()[-4:] == ["FAILED", "-", "-", "-"], lines["alg2"]
-    assert lines["alg4"].endswith("no such kernel in this build"), lines["alg4"]
-    lines = dict(zip(cells, ablations.table(names, shares, None)[1:]))
-    assert lines["alg1"].split()[-4:] == ["-", "-", "582", "0%"], lines["alg1"]
+    def point(kernel, chooses=False, problem="", **figures):
+        return {"kernel": kernel, "library_chooses": chooses, "problem": problem, **figures}
+
+    points = [
+        point("fa3_alg1_bf16_d128_full_128x176", tflops=600.04, spread=0.0123),
+        point("fa3_alg1_bf16_d128_full_128x96", tflops=500.0, spread=0.5),  # of one algorithm another tile
+        point("fa3_alg4_bf16_d128_full", problem="o of batch 0", tflops=0, spread=0),
+        point("fa3_alg2pp_bf16_d128_full"),  # without a GPU
+        point("fa3_alg2_bf16_d128_full_192x64", chooses=True, tflops=700.0, spread=0.0),
+    ]
+    shares = {points[0]["kernel"]: 0, points[4]["kernel"]: 1}
+    lines = [line.split() for line in ablations.table(points, shares)[1:]]
+    assert [line[0] for line in lines] == [point["kernel"] for point in points], lines
+    assert [line[-4:] for line in lines] == [
+        ["600.0", "1.2%", "582", "0%"],
+        ["500.0", "50.0%", "582", "-"],
+        ["FAILED", "-", "-", "-"],
+        ["-", "-", "661", "-"],
+        ["700.0", "0.0%", "-", "100%"],
+    ], lines
+    assert "without pingpong" in " ".join(lines[0]) and "library's own" in " ".join(lines[4]), lines
 
 
 def run(**environment):
-    """Lines of a run, by their first word."""
+    """The lines of a run's table, the library's own choice last."""
     command = [sys.executable, script, "--build", build]
     command += ["--batch", "1", "--seqlen", "64", "--heads", "1", "--passes", "2", "--reps", "2"]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
     print(done.stdout, done.stderr, sep="")
     assert done.returncode == 0, done.returncode
-    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
-    assert set(cell for cell, _, _ in ablations.KERNELS) <= set(lines)
-    assert lines["fwd"].endswith(" 100%"), lines["fwd"]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("fa3_")]
+    assert {paper.first_cell(line) for line in lines[:-1]} == set(paper.ALGORITHMS), lines
+    assert "the library's own choice" in lines[-1] and lines[-1].endswith(" 100%"), lines[-1]
     return lines, done.stdout
 
 
+def table_2():
+    """Without another point, the paper's; by every algorithm and the library's own choice."""
+    options = argparse.Namespace(build=pathlib.Path(build), point=paper.TABLE_2)
+    status, plan = ablations.bench(options, "--list")
+    labels = {point["label"].removesuffix(" " + point["kernel"]) for point in plan["points"]}
+    assert (status, labels) == (0, {"bf16 d128 full batch 4 seqlen 8448 heads 16/16"}), plan
+    assert [point["library_chooses"] for point in plan["points"]].count(True) == 1, plan
+    done = subprocess.run([sys.executable, script, "--build", build, "--seqlen", "64"], capture_output=True, text=True)
+    assert done.returncode == 2 and "--batch, --seqlen and --heads" in done.stderr, done
+
+
+algorithms()
 figures()
 rows()
+table_2()
 lines, text = run(CUDA_VISIBLE_DEVICES="", LD_LIBRARY_PATH="")
-assert "not run: no Hopper GPU" in text
-assert lines["fwd"].split()[-4:] == ["-", "-", "-", "100%"], lines["fwd"]
+assert text.startswith("bf16 d128 full batch 1 seqlen 64 heads 1/1; not run: no Hopper GPU"), text
+assert all(line.split()[-4:-2] == ["-", "-"] for line in lines), lines
 lines, text = run(LD_LIBRARY_PATH=simulated)
 assert "simulated" in text and "FAILED" not in text
-assert "%" in lines["fwd"].split()[-3], lines["fwd"]
+assert all("%" in line.split()[-3] for line in lines), lines

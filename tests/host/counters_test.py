@@ -1,4 +1,5 @@
-"""tools/counters: its reading of ncu's report, its table, and a whole run under a stand-in for ncu on the simulated driver.
+"""tools/counters: its reading of ncu's report, its table, and a whole run under a stand-in for ncu on the simulated
+driver.
 
 Arguments: the script, the build folder, a folder with the simulated libcuda.so.1.
 """
@@ -6,6 +7,7 @@ Arguments: the script, the build folder, a folder with the simulated libcuda.so.
 import argparse
 import importlib.machinery
 import importlib.util
+import json
 import os
 import pathlib
 import stat
@@ -14,6 +16,7 @@ import sys
 import tempfile
 
 script, build, simulated = sys.argv[1:]
+sys.path.insert(0, str(pathlib.Path(script).parent))  # where the script finds paper.py
 loader = importlib.machinery.SourceFileLoader("counters", script)
 counters = importlib.util.module_from_spec(importlib.util.spec_from_loader("counters", loader))
 loader.exec_module(counters)
@@ -67,8 +70,10 @@ with tempfile.TemporaryDirectory() as folder:
     path = folder + os.pathsep + os.environ["PATH"]
     assert run(PATH=path, CUDA_VISIBLE_DEVICES="", LD_LIBRARY_PATH="").returncode == counters.SKIP
     os.environ.update(PATH=path, LD_LIBRARY_PATH=simulated)
-    small = "--dtype bf16 --head-dim 128 --batch 1 --heads 1 --seqlen 64,128 --kernel fwd,alg4".split()
+    small = "--dtype bf16 --head-dim 128 --batch 1 --heads 1 --seqlen 64,128 --kernel auto,alg4".split()
     rows = counters.profile(argparse.Namespace(build=pathlib.Path(build)), small)
-    expected = [[f"fa3_{kernel}_bf16_d128_full", n, "2"] for n in ("64", "128") for kernel in ("fwd", "alg4")]
-    assert [row[:3] for row in rows[:4]] == expected, rows
-    assert len(rows) == 8 and rows[-1][0] == "fa3_alg4_bf16_d128_causal" and rows[-1][5:9] == ["40%"] * 4, rows
+    bench = [f"{build}/tools/fa3-bench/fa3-bench", *small, "--list", "--json", "-"]
+    points = json.loads(subprocess.run(bench, stdout=subprocess.PIPE).stdout)["points"]
+    assert len(points) == 8 and "fa3_alg4_" in points[-1]["kernel"], points
+    assert [row[:3] for row in rows] == [[point["kernel"], str(point["seqlen"]), "2"] for point in points], rows
+    assert all(row[5:9] == ["40%"] * 4 for row in rows), rows

@@ -65,61 +65,73 @@ def shared_memory_is_one_struct(tree):
 
 
 def rows_of(tree):
-    """(line number, cells) of the table."""
-    lines = tree["ptx/variants.def"].split("\n")
-    matches = ((i + 1, re.match(r"FA3_VARIANT\((.*)\)", line)) for i, line in enumerate(lines))
-    return [(i, [cell.strip() for cell in match[1].split(",")]) for i, match in matches if match]
+    """(line number, name, kernel) of the table."""
+    names = {"FORWARD": lambda c: "fa3_{}_{}_d{}_{}_{}x{}".format(c[0], *c[2:7]), "PASS": lambda c: f"fa3_pass_{c[0]}"}
+    for i, line in enumerate(tree["ptx/rows.def"].split("\n")):
+        match = re.match(r"FA3_(\w+)\((.*)\)", line)
+        if match:
+            cells = [cell.strip() for cell in match[2].split(",")]
+            yield i + 1, names[match[1]](cells), cells[1]
 
 
 def table_is_sound(tree):
     found, names = [], {}
-    for line, cells in rows_of(tree):
-        where = f"ptx/variants.def:{line}"
-        name = "fa3_{}_{}_d{}_{}".format(*cells)
+    for line, name, kernel in rows_of(tree):
+        where = f"ptx/rows.def:{line}"
         if name in names:
-            found.append(f"{where}: {name} is already the name of the row in line {names[name]}: rows differ in their "
-                         "first four cells")
+            found.append(f"{where}: {name} is already the name of the row in line {names[name]}: rows differ in a cell "
+                         "that their name shows")
         names.setdefault(name, line)
-        if f"ptx/kernels/{cells[0]}.cu" not in tree:
-            found.append(f"{where}: {name}: there is no ptx/kernels/{cells[0]}.cu")
-    kernels = {cells[0] for _, cells in rows_of(tree)}
+        if f"ptx/kernels/{kernel}.cu" not in tree:
+            found.append(f"{where}: {name}: there is no ptx/kernels/{kernel}.cu")
+    kernels = {kernel for _, _, kernel in rows_of(tree)}
     for path in tree:
         match = re.fullmatch(r"ptx/kernels/(\w+)\.cu", path)
         if match and match[1] not in kernels:
-            found.append(f"{path}: no row of ptx/variants.def uses it: add one or remove the kernel")
+            found.append(f"{path}: no row of ptx/rows.def uses it: add one or remove the kernel")
         if match and f"ptx/kernels/{match[1]}.contract" not in tree:
             found.append(f"{path}: has no {match[1]}.contract beside it: state there what its SASS must be")
     if not names:
-        found.append("ptx/variants.def: no rows found")
+        found.append("ptx/rows.def: no rows found")
     return found
 
 
-def one_list_of_variants(tree):
+def one_list_of_rows(tree):
     pattern = r"fa3_[a-z0-9]+_(?:bf16|fp16|e4m3)_d\d+\w*"
-    return [f"{path}:{line}: {match[0]}: the table (ptx/variants.def) is the only list of variants; read it"
+    return [f"{path}:{line}: {match[0]}: the table (ptx/rows.def) is the only list of rows; read it"
             for path, line, match in occurrences(tree, ("include/", "ptx/", "src/"), pattern, strings=False)]
 
+
+def behaviour_follows_traits(tree):
+    """No file asks for a kernel's name or for one head dimension where it should ask for a trait of the row."""
+    pattern = r"\b(?:config|row)\.(?:name|kernel)\s*[=!]=|\b(?:d|dv|row\.d|config\.d)\s*[=!]=\s*\d"
+    return [f"{path}:{line}: {match[0]}: give the row a trait (enum class Trait in ptx/row.h) and ask for that"
+            for path, line, match in occurrences(tree, ("ptx/", "src/"), pattern)]
+
+
+# What others may see of the library's inside (planner_dep in src/meson.build).
+PLANNER = ("src/cost.h", "src/fit.h", "src/plan.h", "src/tiles.h", "src/validate.h")
 
 # What the files of a layer may include, of this project.
 DIRECTIONS = (
     ("include/", ()),
     ("ptx/isa/", ("ptx/isa/",)),
-    ("ptx/tile/", ("ptx/isa/", "ptx/tile/", "ptx/params.h", "ptx/variant.h")),
-    ("ptx/kernels/", ("ptx/kernels/", "ptx/isa/", "ptx/tile/", "ptx/params.h", "ptx/variant.h")),
-    ("ptx/params.h", ("ptx/split.h",)),
-    ("ptx/split.h", ("ptx/divisor.h",)),
-    ("ptx/variant.h", ("ptx/variants.def",)),
+    ("ptx/tile/", ("ptx/isa/", "ptx/tile/", "ptx/params.h", "ptx/row.h")),
+    ("ptx/kernels/", ("ptx/isa/", "ptx/tile/")),
+    ("ptx/params.h", ("ptx/work.h",)),
+    ("ptx/work.h", ("ptx/divisor.h", "ptx/visible.h")),
+    ("ptx/row.h", ("ptx/rows.def",)),
     ("ptx/", ()),
-    ("src/", ("src/", "include/", "ptx/params.h", "ptx/variant.h")),
-    ("tests/", ("tests/", "tools/", "include/", "ptx/")),
-    ("tools/", ("tools/", "include/", "ptx/")),
+    ("src/", ("src/", "include/", "ptx/params.h", "ptx/row.h", "ptx/work.h")),
+    ("tests/", ("tests/", "tools/", "include/", "ptx/", *PLANNER)),
+    ("tools/", ("tools/", "include/", "ptx/", *PLANNER)),
 )
 
 
 def target_of(tree, path, name):
     """The file that #include "name" in `path` means, or None if it is none of this project's."""
     layer = path.split("/")[0]
-    searched = [posixpath.dirname(path)] + (["include", "ptx", "src"] if layer == "src" else ["", "include", "ptx"])
+    searched = [posixpath.dirname(path)] + (["include", "ptx", "src"] if layer == "src" else ["", "include", "ptx", "src"])
     for folder in searched:
         target = posixpath.normpath(posixpath.join(folder, name))
         if target in tree:
@@ -156,4 +168,4 @@ def no_cuda_runtime(tree):
 
 
 RULES = (asm_only_in_isa, no_templates_in_kernels, waits_stand_in_kernels, shared_memory_is_one_struct, table_is_sound,
-         one_list_of_variants, includes_point_one_way, no_cuda_runtime)
+         one_list_of_rows, behaviour_follows_traits, includes_point_one_way, no_cuda_runtime)

@@ -36,7 +36,7 @@ class RulesCanFail(unittest.TestCase):
         return rules.includes_point_one_way({path: f'#include "{name}"\n', **{other: "" for other in others}})
 
     def test_the_tree_was_read(self):
-        for path in ("include/fa3.h", "ptx/isa/wgmma.cuh", "ptx/kernels/fwd.cu", "ptx/variants.def", "src/meson.build"):
+        for path in ("include/fa3.h", "ptx/isa/wgmma.cuh", "ptx/kernels/fwd.cu", "ptx/rows.def", "src/meson.build"):
             self.assertIn(path, TREE)
 
     def test_asm(self):
@@ -66,42 +66,52 @@ class RulesCanFail(unittest.TestCase):
         self.one(rules.shared_memory_is_one_struct, {"ptx/tile/a.cuh": "__shared__ int a;"}, r"a\.cuh:1")
 
     def test_table(self):
-        good = {"ptx/variants.def": "// FA3_VARIANT(kernel, ...)\nFA3_VARIANT(a, bf16,  64, full, 1)\n",
-                "ptx/kernels/a.cu": "", "ptx/kernels/a.contract": ""}
+        row = "FA3_FORWARD(a, b, bf16,  64, full, 128, 64, 4, 6, plain)\n"
+        good = {"ptx/rows.def": "// FA3_FORWARD(name, kernel, ...)\n" + row + "FA3_PASS(c, b, 32)\n",
+                "ptx/kernels/b.cu": "", "ptx/kernels/b.contract": ""}
         self.assertEqual(rules.table_is_sound(good), [])
-        twice = good["ptx/variants.def"] + "FA3_VARIANT(a, bf16, 64, full, 2)\n"
-        self.one(rules.table_is_sound, {**good, "ptx/variants.def": twice},
-                 r"def:3: fa3_a_bf16_d64_full is already the name of the row in line 2")
-        other = good["ptx/variants.def"] + "FA3_VARIANT(b, bf16, 64, full, 2)\n"
-        self.one(rules.table_is_sound, {**good, "ptx/variants.def": other}, r"there is no ptx/kernels/b\.cu")
-        self.one(rules.table_is_sound, {**good, "ptx/kernels/b.cu": "", "ptx/kernels/b.contract": ""}, "no row")
-        del good["ptx/kernels/a.contract"]
+        twice = good["ptx/rows.def"] + row.replace("plain", "pingpong")
+        self.one(rules.table_is_sound, {**good, "ptx/rows.def": twice},
+                 r"def:4: fa3_a_bf16_d64_full_128x64 is already the name of the row in line 2")
+        other = good["ptx/rows.def"] + row.replace("128", "192")
+        self.assertEqual(rules.table_is_sound({**good, "ptx/rows.def": other}), [])
+        other = good["ptx/rows.def"] + "FA3_PASS(d, e, 32)\n"
+        self.one(rules.table_is_sound, {**good, "ptx/rows.def": other}, r"fa3_pass_d: there is no ptx/kernels/e\.cu")
+        self.one(rules.table_is_sound, {**good, "ptx/kernels/c.cu": "", "ptx/kernels/c.contract": ""}, "no row")
+        del good["ptx/kernels/b.contract"]
         self.one(rules.table_is_sound, good, "contract")
 
     def test_second_list(self):
-        self.one(rules.one_list_of_variants, {"src/a.cpp": '// fa3_fwd_bf16_d64_full\nf("fa3_fwd_bf16_d64_full");'},
+        self.one(rules.one_list_of_rows, {"src/a.cpp": '// fa3_fwd_bf16_d64_full\nf("fa3_fwd_bf16_d64_full");'},
                  r"^src/a\.cpp:2: fa3_fwd_bf16_d64_full: .*only list")
+
+    def test_traits(self):
+        for text in ("if (d == 64) f();", "x = config.d != 128;", "if (row.kernel == name) f();"):
+            self.one(rules.behaviour_follows_traits, {"ptx/tile/a.cuh": text}, r"a\.cuh:1: .*trait")
+            self.assertEqual(rules.behaviour_follows_traits({"tests/a.cpp": text}), [])
+        self.assertEqual(rules.behaviour_follows_traits({"src/a.cpp": "if (measured.d == row.d) f();"}), [])
 
     def test_directions(self):
         for path, name, target in (
                 ("ptx/isa/a.cuh", "../tile/b.cuh", "ptx/tile/b.cuh"),
-                ("ptx/isa/a.cuh", "variant.h", "ptx/variant.h"),
+                ("ptx/isa/a.cuh", "row.h", "ptx/row.h"),
                 ("ptx/tile/a.cuh", "../kernels/b.cu", "ptx/kernels/b.cu"),
                 ("ptx/kernels/a.cu", "../../src/b.h", "src/b.h"),
-                ("ptx/params.h", "variant.h", "ptx/variant.h"),
+                ("ptx/params.h", "row.h", "ptx/row.h"),
                 ("src/a.cpp", "tile/b.cuh", "ptx/tile/b.cuh"),
-                ("src/a.cpp", "variants.def", "ptx/variants.def"),
+                ("src/a.cpp", "rows.def", "ptx/rows.def"),
                 ("include/fa3.h", "params.h", "ptx/params.h"),
                 ("src/a.cpp", "../tools/common/b.h", "tools/common/b.h"),
                 ("tools/x/a.cpp", "../../src/b.h", "src/b.h"),
                 ("tests/x/a.cpp", "src/b.h", "src/b.h"),
+                ("tests/x/a.cpp", "launch.h", "src/launch.h"),
                 ("tools/x/a.cpp", "../../tests/support/b.h", "tests/support/b.h")):
             found = self.includes(path, name, target)
             self.assertEqual(len(found), 1, (path, name, found))
             self.assertIn(f"{path}:1: includes {target}: may include ", found[0])
         for path, name, target in (("ptx/isa/a.cuh", "b.cuh", "ptx/isa/b.cuh"),
-                                   ("src/a.cpp", "variant.h", "ptx/variant.h"),
-                                   ("tests/x/problem.cpp", "problem.h", "src/problem.h"),
+                                   ("src/a.cpp", "row.h", "ptx/row.h"),
+                                   ("tests/x/a.cpp", "plan.h", "src/plan.h"),
                                    ("src/a.cpp", "fa3.h", "include/fa3.h"), ("src/a.cpp", "b.h", "src/b.h")):
             self.assertEqual(self.includes(path, name, target), [])
 

@@ -6,7 +6,7 @@
 #include "check.h"
 #include "contract.h"
 #include "listings.h"
-#include "ptx/variant.h"
+#include "ptx/row.h"
 #include "table.h"
 
 using namespace listings;
@@ -115,16 +115,15 @@ TEST_CASE("contracts that cannot be read name file and line") {
 }
 
 TEST_CASE("the table determines every row's GEMMs") {
-  REQUIRE(sass::table_rows().size() == static_cast<size_t>(fa3::variant_count));
-  for (const fa3::Variant& v : fa3::variants) {
+  REQUIRE(sass::table_rows().size() == static_cast<size_t>(fa3::row_count));
+  for (const fa3::Row& v : fa3::rows) {
     INFO(v.name);
     const auto figure = [&](const char* scope, const char* name) {
       const auto found = sass::table_figure(v.name, scope, name);
       return found ? found->shown() : std::string("nothing");
     };
-    if (!v.is_fwd()) continue;
-    const std::string name = v.name;
-    const int depth = name.find("_e4m3_") != std::string::npos || name.find("_e5m2_") != std::string::npos ? 32 : 16;
+    if (!v.has(fa3::Trait::speculative)) continue;
+    const int depth = 32 / v.element_bytes();
     const std::string n = std::to_string(v.Bc), d = std::to_string(v.d), k = std::to_string(depth);
     CHECK(figure("hot", "gemms") == "QK " + std::to_string(v.d / depth) + " x 64x" + n + "x" + k + " SS, PV " +
                                         std::to_string(v.Bc / depth) + " x 64x" + d + "x" + k + " RS");
@@ -139,7 +138,7 @@ TEST_CASE("the table determines every row's GEMMs") {
 
 TEST_CASE("check over the table misses no row") {
   const auto result = sass::check_table({}, "/nowhere", "", true);
-  CHECK(result.findings.size() == static_cast<size_t>(fa3::variant_count));
+  CHECK(result.findings.size() == static_cast<size_t>(fa3::row_count));
   CHECK_FALSE(result.passed());
   CHECK_THROWS(sass::check_table({}, "/nowhere", "no_such_row", true));
 }

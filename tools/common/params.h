@@ -1,5 +1,5 @@
-// Zeroed parameter structs with their size set (the header's INIT macros leave g++ -Wextra warning in C++), and the
-// workspace that parameters need.
+// Zeroed parameter structs with their size set (the header's INIT macros leave g++ -Wextra warning in C++), and what
+// the library says about parameters: the workspace that they need, the kernel that would run them. A refusal is thrown.
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -26,6 +26,14 @@ inline size_t workspace_size(const fa3_forward_params& params, int multiprocesso
   if (fa3_forward_workspace_size(&params, multiprocessors, &bytes) != FA3_OK)
     throw std::runtime_error(std::string("fa3_forward_workspace_size: ") + fa3_last_error_message());
   return bytes;
+}
+
+// Of the call's first launch.
+inline fa3_kernel_info forward_kernel_info(const fa3_forward_params& params, int multiprocessors = 0) {
+  fa3_kernel_info info = kernel_info();
+  if (fa3_forward_kernel_info(&params, multiprocessors, 0, &info) != FA3_OK)
+    throw std::runtime_error(std::string("fa3_forward_kernel_info: ") + fa3_last_error_message());
+  return info;
 }
 
 }  // namespace fa3::tools

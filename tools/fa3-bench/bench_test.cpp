@@ -1,10 +1,15 @@
 // The benchmark's arithmetic and reports, with made-up results.
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
 
 #include "check.h"
+#include "kernels.h"
 #include "options.h"
 #include "params.h"
 #include "random.h"
@@ -32,81 +37,207 @@ static std::string printed(const Report& report, void (Report::*print)(FILE*) co
   return result;
 }
 
-TEST_CASE("the default grid is the paper's") {
-  const auto points = parse({}).grid.points();
-  CHECK(points.size() == 2 * 3 * 2 * 6);
+static std::vector<Point> points_of(std::vector<std::string> arguments) {
+  return parse(std::move(arguments)).selection.points();
+}
+
+static std::vector<std::string> labels(const std::vector<Point>& points) {
+  std::vector<std::string> labels;
+  for (const Point& p : points) labels.push_back(p.label());
+  return labels;
+}
+
+TEST_CASE("the default is the paper's grid, in bf16") {
+  const auto points = points_of({});
+  CHECK(points.size() == 3 * 2 * 6);
   for (const Point& p : points) {
+    CHECK(p.dtype == FA3_DTYPE_BF16);
     CHECK(p.batch * p.seqlen == 16384);
     CHECK(p.heads * p.head_dim == 2048);
     CHECK_THAT(p.flop(), WithinRel((p.causal ? 2.0 : 4.0) * 16384 * 2048 * double(p.seqlen), 1e-12));
   }
+  CHECK(labels(points_of({"--set", "grid"})) == labels(points));
 }
 
-TEST_CASE("single points and wrong options") {
-  const auto points = parse({"--dtype", "bf16", "--head-dim=128", "--causal", "1", "--batch", "2", "--seqlen", "100",
-                             "--seqlen-k", "300", "--heads", "8", "--kv-heads", "2"})
-                          .grid.points();
+TEST_CASE("sets hold what they are there for") {
+  const auto grid = points_of({"--set=grid"}), fp16 = points_of({"--set=fp16"}), extra = points_of({"--set=extra"}),
+             table2 = points_of({"--set=table2"});
+  CHECK(fp16.size() == 12);
+  for (const Point& p : fp16) CHECK((p.dtype == FA3_DTYPE_FP16 && p.head_dim == 128 && p.batch * p.seqlen == 16384));
+  CHECK(labels(table2) == std::vector<std::string>{"bf16 d128 full batch 4 seqlen 8448 heads 16/16"});
+
+  CHECK(extra.size() == 15);
+  std::set<std::string> different;
+  for (const auto& label : labels(extra)) different.insert(label);
+  CHECK(different.size() == extra.size());
+  for (const auto& label : labels(grid)) CHECK(different.count(label) == 0);
+  CHECK(different.count(table2[0].label()) == 1);
+  const auto any = [&](const auto& property) { return std::any_of(extra.begin(), extra.end(), property); };
+  CHECK(any([](const Point& p) { return p.heads == 4 * p.kv_heads; }));
+  CHECK(any([](const Point& p) { return p.heads == 8 * p.kv_heads; }));
+  CHECK(any([](const Point& p) { return p.seqlen % 2 == 1; }));
+  CHECK(any([](const Point& p) { return p.seqlen == 131072; }));
+  for (const int64_t head_dim : {64, 128, 256})
+    CHECK(any([=](const Point& p) { return p.head_dim == head_dim && p.batch * p.heads < 10; }));
+
+  auto all = labels(extra);
+  for (const auto& label : labels(fp16)) all.push_back(label);
+  CHECK(labels(points_of({"--set", "extra,fp16"})) == all);
+  CHECK(points_of({"--set", "grid,extra", "--filter", "d64 causal"}).size() == 6 + 2);
+}
+
+TEST_CASE("a grid of one's own") {
+  const auto points = points_of({"--dtype", "bf16", "--head-dim=128", "--causal", "1", "--batch", "2", "--seqlen",
+                                 "100", "--seqlen-k", "300", "--heads", "8", "--kv-heads", "2"});
   REQUIRE(points.size() == 1);
   CHECK(points[0].label() == "bf16 d128 causal batch 2 seqlen 100 heads 8/2 seqlen_k 300");
   CHECK(points[0].visible_keys(0) == 201);
   CHECK_THAT(points[0].flop(), WithinRel(4.0 * 128 * 8 * 2 * (201 + 300) * 50, 1e-12));
-  CHECK(parse({"--filter", "bf16 d64 causal"}).grid.points().size() == 6);
-  CHECK_THROWS_AS(parse({"--dtype", "fp8"}), std::invalid_argument);
-  CHECK_THROWS_AS(parse({"--reps", "0"}), std::invalid_argument);
-  CHECK_THROWS_AS(parse({"--seqlen"}), std::invalid_argument);
-  CHECK_THROWS_AS(parse({"--what"}), std::invalid_argument);
+  CHECK(points_of({"--dtype", "fp16,bf16"}).size() == 72);
+  CHECK(labels(points_of({"--dtype", "fp16", "--head-dim", "128"})) == labels(points_of({"--set", "fp16"})));
 }
 
-TEST_CASE("each point runs with each kernel that is asked for, if one fits") {
-  const auto with = [](std::vector<std::string> more) {
-    more.insert(more.begin(), {"--dtype=bf16,fp16", "--head-dim=72", "--seqlen=512", "--causal=0,1"});
-    return parse(more).grid;
+TEST_CASE("the protocol") {
+  const Protocol usual = parse({}).protocol;
+  CHECK((usual.idle_ms == 100 && usual.warmups == 5 && usual.reps == 30 && usual.passes == 1 && usual.seed == 1));
+  const Protocol other = parse({"--idle-ms=0", "--warmups=0", "--reps=2", "--passes", "3", "--seed=0"}).protocol;
+  CHECK((other.idle_ms == 0 && other.warmups == 0 && other.reps == 2 && other.passes == 3 && other.seed == 0));
+  CHECK(parse({"--progress"}).progress);
+  CHECK_FALSE(parse({"--no-progress"}).progress);
+}
+
+TEST_CASE("wrong words and missing values are refused by name") {
+  const struct {
+    std::vector<std::string> arguments;
+    const char* named;
+  } cases[] = {
+      {{"--dtype", "fp8"}, "fp8"},
+      {{"--dtype", ""}, "--dtype"},
+      {{"--reps", "0"}, "\"0\""},
+      {{"--reps", "two"}, "two"},
+      {{"--reps", "99999999999"}, "99999999999"},
+      {{"--reps", "5", "--reps", "6"}, "--reps"},
+      {{"--seqlen"}, "--seqlen"},
+      {{"--seqlen", "--list"}, "--list"},
+      {{"--seqlen", "512,"}, "--seqlen"},
+      {{"--seqlen", "512,,1024"}, "--seqlen"},
+      {{"--seqlen", "512", "1024"}, "1024"},
+      {{"--seqlen", "-5"}, "-5"},
+      {{"--seqlen", "010"}, "010"},
+      {{"--seqlen", "0x10"}, "0x10"},
+      {{"--seqlen", "1e3"}, "1e3"},
+      {{"--causal", "2"}, "2"},
+      {{"--causal", "yes"}, "yes"},
+      {{"--set", "mine"}, "mine"},
+      {{"--set", "grid,"}, "--set"},
+      {{"--what"}, "--what"},
+      {{"--seq", "512"}, "--seq"},
+      {{"what"}, "what"},
+      {{""}, "not expected"},
+      {{"--list=yes"}, "--list"},
+      {{"--clock=0"}, "--clock"},
+      {{"--json"}, "--json"},
+      {{"--json="}, "--json"},
+      {{"--json=yes"}, "yes"},
+      {{"--json", "--list"}, "--list"},
+      {{"--json=", "--list"}, "--list"},
+      {{"--csv", "true"}, "true"},
+      {{"--csv", "points.json"}, "points.json"},
+      {{"--csv", "--json", "-"}, "--json"},
+      {{"--filter", "--list"}, "--list"},
+      {{"--filter="}, "--filter"},
+      {{"--kernel"}, "--kernel"},
+      // What would be passed over.
+      {{"--set", "grid", "--seqlen", "512"}, "--seqlen"},
+      {{"--list", "--clock"}, "--clock"},
+      {{"--list", "--csv", "-"}, "--csv"},
+      {{"--list", "--overhead"}, "--overhead"},
+      {{"--overhead", "--csv", "-"}, "--csv"},
+      {{"--overhead", "--seqlen", "512"}, "--seqlen"},
+      {{"--overhead", "--reference"}, "--reference"},
+      {{"--reference", "--json", "-"}, "--json"},
+      {{"--reference", "--filter", "d64"}, "--filter"},
   };
-  for (const Point& p : with({}).points()) {
-    CHECK(p.kernel.empty());
+  for (const auto& [arguments, named] : cases) {
+    INFO(CLI::detail::join(arguments, " "));
+    CHECK_THROWS_AS(parse(arguments), std::invalid_argument);
+    CHECK_THROWS_WITH(parse(arguments), ContainsSubstring(named));
+  }
+}
+
+TEST_CASE("a first cell means all kernels of it with the smallest head_dim that fits, a name itself") {
+  const auto row = [](const char* name, fa3_dtype dtype, int head_dim, bool causal) {
+    fa3_kernel_info info = tools::kernel_info();
+    std::snprintf(info.name, sizeof info.name, "%s", name);
+    info.dtype = dtype, info.head_dim = head_dim, info.causal = causal;
+    return info;
+  };
+  const std::vector<fa3_kernel_info> table = {row("fa3_fwd_bf16_d256_full_128x64", FA3_DTYPE_BF16, 256, false),
+                                              row("fa3_fwd_bf16_d128_full_192x64", FA3_DTYPE_BF16, 128, false),
+                                              row("fa3_fwd_bf16_d128_causal_192x64", FA3_DTYPE_BF16, 128, true),
+                                              row("fa3_fwd_bf16_d128_full_128x128", FA3_DTYPE_BF16, 128, false),
+                                              row("fa3_fwd_bf16_d64_full_256x64", FA3_DTYPE_BF16, 64, false),
+                                              row("fa3_fwd2_bf16_d128_full_64x64", FA3_DTYPE_BF16, 128, false),
+                                              row("fa3_fwd_fp16_d128_full_192x64", FA3_DTYPE_FP16, 128, false)};
+  const auto fitting = [&](int64_t head_dim, const std::string& wanted) {
+    return fitting_kernels(table, {FA3_DTYPE_BF16, head_dim, false, 1, 512, 512, 1, 1, {}}, wanted);
+  };
+  using Names = std::vector<std::string>;
+  CHECK(fitting(128, "fwd") == Names{"fa3_fwd_bf16_d128_full_192x64", "fa3_fwd_bf16_d128_full_128x128"});
+  CHECK(fitting(72, "fwd") == fitting(128, "fwd"));
+  CHECK(fitting(64, "fwd") == Names{"fa3_fwd_bf16_d64_full_256x64"});
+  CHECK(fitting(136, "fwd") == Names{"fa3_fwd_bf16_d256_full_128x64"});
+  CHECK(fitting(257, "fwd").empty());
+  CHECK(fitting(256, "fwd2").empty());
+  CHECK(fitting(128, "fa3_fwd_bf16_d128_full_128x128") == Names{"fa3_fwd_bf16_d128_full_128x128"});
+  CHECK(fitting(8, "fa3_fwd_bf16_d256_full_128x64") == Names{"fa3_fwd_bf16_d256_full_128x64"});
+  for (const char* other : {"fa3_fwd_bf16_d64_full_256x64", "fa3_fwd_bf16_d128_causal_192x64",
+                            "fa3_fwd_fp16_d128_full_192x64", "fa3_fwd_bf16_d128_full", "128x128"})
+    CHECK(fitting(128, other).empty());
+
+  // Every kernel of the build can be asked for, by either name.
+  for (const fa3_kernel_info& info : kernels_of_build()) {
+    const std::string name = info.name, cell = name.substr(4, name.find('_', 4) - 4);
+    const Point p{fa3_dtype(info.dtype), info.head_dim, info.causal == 1, 1, 512, 512, 1, 1, {}};
+    CHECK(fitting_kernels(kernels_of_build(), p, name) == Names{name});
+    const Names of_cell = fitting_kernels(kernels_of_build(), p, cell);
+    CHECK(std::count(of_cell.begin(), of_cell.end(), name) == 1);
+    CHECK((is_kernel(name) && is_kernel(cell)));
+  }
+}
+
+TEST_CASE("each point runs by each kernel that is asked for, if one fits") {
+  std::vector<std::string> left_out;
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--dtype=bf16,fp16", "--head-dim=72", "--seqlen=512", "--causal=0,1"});
+    left_out.clear();
+    return parse(more).selection.points(&left_out);
+  };
+  for (const Point& p : with({})) {
+    CHECK(p.library_chooses());
     CHECK(p.params(nullptr, nullptr, nullptr, nullptr, nullptr).kernel == nullptr);
   }
-
-  // A cell means what the library would choose, where that is of this cell.
-  const auto points = with({"--kernel", "fwd"}).points();
-  REQUIRE(points.size() == 4);
-  for (const Point& p : points) {
-    fa3_forward_params params = p.params(nullptr, nullptr, nullptr, nullptr, nullptr);
-    fa3_kernel_info chosen = tools::kernel_info();
+  CHECK(labels(with({"--kernel=auto"})) == labels(with({})));
+  for (const Point& p : with({"--kernel", "fwd"})) {
+    const fa3_forward_params params = p.params(nullptr, nullptr, nullptr, nullptr, nullptr);
     CHECK(params.kernel == p.kernel);
-    params.kernel = nullptr;
-    REQUIRE(fa3_forward_kernel_info(&params, 132, 0, &chosen) == FA3_OK);
-    CHECK(p.kernel == chosen.name);
+    CHECK(tools::forward_kernel_info(params, 132).name == p.kernel);
     CHECK_THAT(p.label(), ContainsSubstring(" heads 28/28 " + p.kernel));
-    CHECK(p.params(nullptr, nullptr, nullptr, nullptr, nullptr).kernel == p.kernel);
   }
 
   // A name means itself, for the points that it fits.
-  const std::string name = points[1].kernel;
-  std::vector<std::string> left_out;
-  const auto mixed = with({"--kernel=" + name + ",fwd"}).points(&left_out);
-  REQUIRE(mixed.size() == 5);
-  CHECK(mixed[1].label() == points[1].label());
-  CHECK(mixed[2].label() == points[1].label());
+  const std::string name = with({"--kernel=fwd"})[1].kernel;
+  const auto points = with({"--kernel", "auto," + name});
+  REQUIRE(points.size() == 5);
+  CHECK(points[1].label() == "bf16 d72 causal batch 32 seqlen 512 heads 28/28");
+  CHECK(points[2].label() == points[1].label() + " " + name);
   REQUIRE(left_out.size() == 3);
   CHECK(left_out[0] == "bf16 d72 full batch 32 seqlen 512 heads 28/28: " + name + " has no kernel for it");
-  CHECK(with({"--kernel=fwd", "--filter", name}).points().size() == 1);
-  CHECK(parse({"--kernel", name, "--head-dim", "256"}).grid.points().empty());
+  CHECK(with({"--kernel=auto,fwd", "--filter", name}).size() == 1);
+  CHECK(points_of({"--kernel", name, "--head-dim", "256"}).empty());
 
-  for (const char* wrong : {"fw", "fwd_bf16", "", "fwd,", "fa3_fwd", "FWD"})
-    CHECK_THROWS_WITH(parse({"--kernel", wrong}), ContainsSubstring("no kernel of this build, which has fwd"));
-  CHECK_THROWS_AS(parse({"--kernel"}), std::invalid_argument);
-
-  // Every kernel of the build can be asked for, by either name, and fits its own point.
-  for (int i = 0; i < fa3_kernel_count(); ++i) {
-    fa3_kernel_info info = tools::kernel_info();
-    REQUIRE(fa3_kernel_info_at(i, &info) == FA3_OK);
-    const std::string full = info.name, cell = full.substr(4, full.find('_', 4) - 4);
-    const Point p{fa3_dtype(info.dtype), info.head_dim, info.causal == 1, 1, 512, 512, 1, 1, {}};
-    CHECK(fitting_kernel(p, full) == full);
-    CHECK(fitting_kernel(p, cell) == full);
-    CHECK_THAT(kernel_cells(), ContainsSubstring(cell));
-  }
+  for (const char* wrong : {"fw", "fwd_bf16", "", "fwd,", "fa3_fwd", "FWD", "fa3_auto"})
+    CHECK_THROWS_WITH(parse({"--kernel", wrong}), ContainsSubstring("nor a kernel of this build, which has fwd"));
 }
 
 TEST_CASE("medians and spreads") {
@@ -127,21 +258,50 @@ TEST_CASE("reports") {
   report.device.sms = 132;
   report.device.max_clock_khz = 1980000;
   Result good;
-  good.point = parse({}).grid.points()[0];
+  good.point = points_of({})[0];
   good.kernel = "fa3_fwd_bf16_d64_full";
   good.checked = true;
   good.add_pass({0.2});
-  Result refused = good;
+  Result refused;
+  refused.point = good.point;
   refused.problem = "k.stride[3] is 2, must be 1";
   report.results = {good, refused};
-  const std::string csv = printed(report, &Report::print_csv);
-  CHECK_THAT(csv, ContainsSubstring(
-                      "direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked,"));
-  CHECK_THAT(csv, ContainsSubstring("fwd,bf16,64,0,32,512,32,32,0.20000,0.20000,343.6,1,fa3_fwd_bf16_d64_full,512,"));
-  CHECK_THAT(printed(report, &Report::print_json),
-             ContainsSubstring("\"A \\\"card\\\"\"") && ContainsSubstring("\"tflops\": 343.60"));
+  CHECK(printed(report, &Report::print_csv) ==
+        "direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked,seqlen_k,kernel,"
+        "spread,passes,reps\n"
+        "fwd,bf16,64,0,32,512,32,32,0.20000,0.20000,343.6,1,512,fa3_fwd_bf16_d64_full,0.0000,1,30\n"
+        "fwd,bf16,64,0,32,512,32,32,,,,0,512,,,1,30\n");
   CHECK_THAT(printed(report, &Report::print_table),
              ContainsSubstring("1071 TFLOP/s") && ContainsSubstring("FAILED: k.stride[3]"));
+
+  const auto json = nlohmann::json::parse(printed(report, &Report::print_json));
+  CHECK(json["device"] == report.device.name);
+  CHECK(json["protocol"]["reps"] == 30);
+  CHECK_FALSE(json.contains("host_overhead_us"));
+  CHECK(json["points"][0]["tflops"] == good.tflops());
+  CHECK(json["points"][0]["pass_median_ms"] == std::vector<double>{0.2});
+  CHECK(json["points"][1]["problem"] == refused.problem);
+  report.device.name = "\xff";  // no UTF-8
+  report.overhead = tools::Overhead{3.5, 3, 5, 2.5, 4096};
+  CHECK(nlohmann::json::parse(printed(report, &Report::print_json))["host_overhead_us"]["median"] == 3.5);
+
+  // The list says of a point and the protocol what the report says, and which columns the CSV has.
+  const auto list = nlohmann::json::parse(printed(report, &Report::print_list));
+  CHECK(list["protocol"] == json["protocol"]);
+  for (const auto& [key, value] : list["points"][0].items()) CHECK(json["points"][0][key] == value);
+  CHECK(list["points"][0]["label"] == good.point.label());
+  CHECK(list["points"][0]["flop"] == good.point.flop());
+  CHECK(list["points"][0]["library_chooses"] == true);
+  CHECK(printed(report, &Report::print_csv).rfind(std::string(list["csv_columns"]) + "\n", 0) == 0);
+}
+
+TEST_CASE("a plan names the library's kernel, or why it has none") {
+  const auto plan = planned(points_of({"--head-dim=64,1000", "--causal=0", "--seqlen=512", "--kernel=auto"}));
+  REQUIRE(plan.size() == 2);
+  CHECK_THAT(plan[0].kernel, ContainsSubstring("_bf16_d64_full"));
+  CHECK(plan[0].problem.empty());
+  CHECK(plan[1].kernel.empty());
+  CHECK_THAT(plan[1].problem, ContainsSubstring("dim[3]"));
 }
 
 TEST_CASE("the check finds a wrong row, a wrong LSE and an element that was not written") {

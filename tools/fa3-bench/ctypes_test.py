@@ -40,6 +40,12 @@ def main():
     )
     library.reference(params, 1)
 
+    # Strides are always said: packed ones, or those given.
+    strides = lambda tensor: list(tensor.stride)[: tensor.rank]
+    assert strides(params.q) == [seqlen_q * heads * d, heads * d, d, 1] and strides(params.lse)[2] == 1
+    assert strides(fa3.make_tensor(0, "fp32", (2, 0, 3))) == [3, 3, 1]
+    assert strides(fa3.make_tensor(0, "fp32", (2, 3), (1, 2))) == [1, 2]
+
     worst = 0.0
     for b in range(batch):
         for h in range(heads):
@@ -62,22 +68,20 @@ def main():
     assert worst < 1e-6, worst
 
     # The fields behind the name, too: every kernel's info is what its name says.
-    count = library.lib.fa3_kernel_count()
-    assert count > 0
-    for index in range(count):
-        info = fa3.KernelInfo(struct_size=ctypes.sizeof(fa3.KernelInfo))
-        library.check(library.lib.fa3_kernel_info_at(index, ctypes.byref(info)), "fa3_kernel_info_at")
+    kernels = list(library.kernels())
+    assert kernels
+    for info in kernels:
         dtype = {number: name for name, number in fa3.DTYPE.items()}[info.dtype]
         cells = f"{dtype}_d{info.head_dim}_{'causal' if info.causal else 'full'}"
-        assert re.fullmatch(f"fa3_[a-z0-9]+_{cells}", info.name.decode()), (info.name, cells)
+        tile = f"_{info.block_q}x{info.block_kv}"
+        assert re.fullmatch(f"fa3_[a-z0-9]+_{cells}({tile})?", info.name.decode()), (info.name, cells)
         assert info.threads % 128 == 0 and 0 < info.shared_memory_bytes <= 227 * 1024
         assert (info.tiles, info.pieces, info.grid, info.launches, info.multiprocessors) == (0, 0, 0, 0, 0)
         assert info.kind == 1 and info.head_dim_v == info.head_dim
 
     # Any kernel can be named; one that does not fit is refused.
     half = lambda n, *dims: fa3.make_tensor(n << 30, "bf16", dims)
-    for index in range(count):
-        library.check(library.lib.fa3_kernel_info_at(index, ctypes.byref(info)), "fa3_kernel_info_at")
+    for info in kernels:
         d = info.head_dim
         named = library.params(*(half(n, 1, 8, 2, d) for n in range(1, 5)), kernel=info.name.decode())
         named.mask = fa3.MASK["causal_top_left" if info.causal else "none"]
@@ -108,7 +112,7 @@ def main():
     else:
         raise AssertionError("four query heads over three key heads were accepted")
     print(
-        f"ctypes agrees with {library.path}: {count} kernels, largest difference {worst:.1e}, "
+        f"ctypes agrees with {library.path}: {len(kernels)} kernels, largest difference {worst:.1e}, "
         f"{ctypes.sizeof(fa3.ForwardParams)}-byte parameters, {struct.calcsize('P') * 8}-bit pointers"
     )
 

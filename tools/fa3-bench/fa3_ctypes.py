@@ -82,9 +82,9 @@ def find_library(path=None):
 
 
 def make_tensor(data, dtype, dims, strides=None):
-    """A fa3_tensor from numbers; without strides it is packed."""
+    """A fa3_tensor from numbers; without strides those of a packed one."""
     if strides is None:
-        strides = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
+        strides = [math.prod(max(n, 1) for n in dims[i + 1 :]) for i in range(len(dims))]
     tensor = Tensor(data=data, dtype=DTYPE[dtype], rank=len(dims))
     tensor.dim[: len(dims)], tensor.stride[: len(dims)] = dims, strides
     return tensor
@@ -145,6 +145,13 @@ class Library:
             softmax_scale=softmax_scale,
             kernel=kernel.encode() if kernel else None,
         )
+
+    def kernels(self):
+        """KernelInfo of every kernel of the build."""
+        for index in range(self.lib.fa3_kernel_count()):
+            info = KernelInfo(struct_size=ctypes.sizeof(KernelInfo))
+            self.check(self.lib.fa3_kernel_info_at(index, ctypes.byref(info)), "fa3_kernel_info_at")
+            yield info
 
     def kernel_info(self, params, multiprocessors=0, launch=0):
         """On a device of so many multiprocessors, 0: on the current context's."""

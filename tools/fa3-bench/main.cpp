@@ -18,6 +18,16 @@ static void write(const std::string& path, const Report& report, void (Report::*
   if (file != stdout && std::fclose(file) != 0) throw std::runtime_error("cannot write " + path);
 }
 
+// --list: what would be run.
+static void list(const Options& options, const std::vector<Point>& points) {
+  Report plan;
+  plan.protocol = options.protocol;
+  plan.results = planned(points);
+  write(options.json, plan, &Report::print_list);
+  if (options.json.empty())
+    for (const Point& point : points) std::printf("%s\n", point.label().c_str());
+}
+
 static void show_progress(size_t done, size_t all, const Result& result) {
   std::fprintf(stderr, "\r\033[K[%zu/%zu] %s: %.1f TFLOP/s", done, all, result.point.label().c_str(), result.tflops());
   if (done == all) std::fprintf(stderr, "\r\033[K");
@@ -26,35 +36,32 @@ static void show_progress(size_t done, size_t all, const Result& result) {
 
 static int run(const Options& options) {
   std::vector<std::string> left_out;
-  const std::vector<Point> points = options.grid.points(&left_out);
+  const std::vector<Point> points = options.selection.points(&left_out);
   for (const std::string& line : left_out) std::fprintf(stderr, "fa3-bench: left out: %s\n", line.c_str());
+  if (options.reference) return run_reference(options.protocol.seed);
+  if (points.empty()) throw std::invalid_argument("no point to run");
   if (options.list) {
-    for (const Point& point : points) std::printf("%s\n", point.label().c_str());
+    list(options, points);
     return 0;
   }
-  if (options.reference) return run_reference(options.protocol.seed);
-  if (points.empty() && !options.overhead) throw std::invalid_argument("no point to run");
   if (const std::string reason = tools::why_no_hopper(); !reason.empty()) {
     std::fprintf(stderr, "fa3-bench: no Hopper GPU: %s. --reference runs the CPU reference instead.\n", reason.c_str());
     return 77;
   }
 
-  Report report{tools::device_info(), options.protocol, options.passes, {}, {}};
+  const int passes = options.protocol.passes;
+  Report report{tools::device_info(), options.protocol, {}, {}};
   Bench bench(options.protocol, points);
   if (options.overhead) {
     report.overhead = tools::host_overhead();
     report.print_overhead(options.json == "-" ? stderr : stdout);
   } else {
-    for (const Point& point : points) {
-      Result result;
-      result.point = point;
-      report.results.push_back(result);
-    }
+    report.results = planned(points);
     size_t done = 0;
-    for (int pass = 0; pass < options.passes; ++pass)
+    for (int pass = 0; pass < passes; ++pass)
       for (Result& result : report.results) {
         bench.run(result);
-        if (options.progress) show_progress(++done, points.size() * size_t(options.passes), result);
+        if (options.progress) show_progress(++done, points.size() * size_t(passes), result);
       }
     report.print_table(options.csv == "-" || options.json == "-" ? stderr : stdout);
     write(options.csv, report, &Report::print_csv);
@@ -70,8 +77,8 @@ static int run(const Options& options) {
 int main(int argc, char* argv[]) {
   try {
     const auto options = fa3::bench::Options::parse(argc, argv);
-    if (options.help) {
-      std::fputs(fa3::bench::usage, stdout);
+    if (!options.help.empty()) {
+      std::fputs(options.help.c_str(), stdout);
       return 0;
     }
     return fa3::bench::run(options);

@@ -12,7 +12,7 @@ class Bench {
  public:
   Bench(const Protocol& protocol, const std::vector<Point>& points);
 
-  // One pass over one point: checks before it times, on the first pass.
+  // One pass over one point: checks before it times, on the first pass. Nothing where there is a problem already.
   void run(Result& result);
 
  private:

@@ -2,129 +2,214 @@
 
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
-#include <functional>
-#include <map>
 #include <stdexcept>
+
+#include "half.h"
+#include "kernels.h"
 
 namespace fa3::bench {
 
-const char* const usage = R"(fa3-bench: times fa3_forward on this GPU, after checking its result against float64.
-
-Without options it runs the paper's grid: 16384 tokens, hidden size 2048, seqlen 512 to 16384, head_dim 64, 128 and 256,
-causal and not, bf16 and fp16. Lists are separated by commas.
-
-  --dtype LIST       bf16, fp16                     --tokens N      batch = tokens / seqlen (16384)
-  --head-dim LIST    64,128,256                     --hidden N      heads = hidden / head_dim (2048)
-  --causal LIST      0, 1                           --batch N       instead of --tokens
-  --seqlen LIST      512,...,16384                  --heads N       instead of --hidden
-  --seqlen-k N       if not seqlen                  --kv-heads N    if fewer than heads (GQA, MQA)
-  --kernel LIST      run each point with each of these kernels instead of the library's choice: names as in the column
-                     "kernel", or their first cells, such as fwd, which mean the kernel of that kind that fits the point
-  --filter TEXT      only points whose label contains TEXT (see --list)
-  --list             print the points' labels and stop
-
-  --passes N         passes over all points (1): the result is the median of the passes' medians
-  --reps N           timed runs of a pass (30)      --warmups N     runs before them (5)
-  --idle-ms N        pause before each point (100)  --seed N        of the N(0,1) inputs (1)
-  --check-rows N     rows compared with float64 (24); 0 skips the check
-  --clock            also measure the SM clock under each load, and the share of the peak at that clock
-  --overhead         measure the host's time per call instead of the points
-  --reference        run the CPU reference on a small example instead; needs no GPU
-
-  --csv FILE         --json FILE                    "-" is standard output
-  --progress         show progress on standard error even if it is no terminal; --no-progress: never
-)";
-
 namespace {
 
-int64_t number(const std::string& option, const std::string& text) {
-  int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0 || value > (int64_t(1) << 40))
-    throw std::invalid_argument(option + ": \"" + text + "\" is no number");
-  return value;
+// A problem's text, "" for a word that is right.
+using Check = std::function<std::string(const std::string& word)>;
+
+CLI::Validator validator(const Check& check) {
+  return {[check](const std::string& word) { return check(word); }, ""};
+}
+
+// Decimal digits only: CLI11 itself would take 010 for eight.
+Check number(int64_t least, int64_t most) {
+  return [=](const std::string& word) -> std::string {
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    const bool plain = error == std::errc() && end == word.data() + word.size() && std::to_string(value) == word;
+    if (plain && value >= least && value <= most) return "";
+    return "\"" + word + "\" is no number from " + std::to_string(least) + " to " + std::to_string(most);
+  };
+}
+constexpr int64_t most_size = int64_t(1) << 40;
+constexpr int most_count = 1000000;
+
+std::string kernel(const std::string& word) {
+  if (word == library_choice || is_kernel(word)) return "";
+  return "\"" + word + "\" is neither " + library_choice + " nor a kernel of this build, which has " + kernel_cells();
+}
+
+// With its ending, so that `--json=yes` does not write a file named yes, nor `--json --list` one named --list.
+Check file(const std::string& ending) {
+  return [=](const std::string& word) -> std::string {
+    const bool ends = word.size() > ending.size() && word.substr(word.size() - ending.size()) == ending;
+    return ends || word == "-" ? "" : "\"" + word + "\" is neither a file's name ending in " + ending + " nor -";
+  };
+}
+
+std::string part_of_label(const std::string& word) {
+  return word.empty() || word[0] == '-' ? "\"" + word + "\" is no part of a label" : "";
+}
+
+// CLI11 gives a flag the word behind `=`, or else true; false for one such as --no-progress.
+std::string no_value(const std::string& word) {
+  return word == "true" || word == "false" ? "" : "takes no value, not \"" + word + "\"";
+}
+
+// What the words of a list stand for, and back.
+void read(const std::string& word, std::string& value) { value = word; }
+void read(const std::string& word, int64_t& value) { value = std::stoll(word); }
+void read(const std::string& word, bool& value) { value = word == "1"; }
+void read(const std::string& word, fa3_dtype& value) { value = word == "bf16" ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16; }
+std::string shown(const std::string& value) { return value; }
+std::string shown(int64_t value) { return std::to_string(value); }
+std::string shown(bool value) { return value ? "1" : "0"; }
+std::string shown(fa3_dtype value) { return tools::dtype_name(value); }
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+// Words with commas between. CLI11's own lists pass over words that are missing, as in `512,`.
+template <class T>
+CLI::Option* add_list(CLI::App& app, const std::string& name, std::vector<T>& list, const Check& check,
+                      const std::string& help) {
+  const auto each = [check](const std::string& text) -> std::string {
+    for (const std::string& word : split(text))
+      if (const std::string problem = check(word); !problem.empty()) return problem;
+    return "";
+  };
+  const auto take = [&list](const std::string& text) {
+    list.clear();
+    for (const std::string& word : split(text)) {
+      T value;
+      read(word, value);
+      list.push_back(value);
+    }
+  };
+  std::vector<std::string> otherwise;
+  for (const T& value : list) otherwise.push_back(shown(value));
+  return app.add_option_function<std::string>(name, take, help)
+      ->check(validator(each))
+      ->type_name("LIST")
+      ->default_str(CLI::detail::join(otherwise, ","));
 }
 
 template <class T>
-std::vector<T> split(const std::string& text, const std::function<T(const std::string&)>& item) {
-  std::vector<T> items;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    items.push_back(item(text.substr(begin, end - begin)));
-    begin = end + 1;
-  }
-  return items;
+CLI::Option* add_number(CLI::App& app, const std::string& name, T& value, int64_t least, int64_t most,
+                        const std::string& help) {
+  CLI::Option* option = app.add_option(name, value, help)->check(validator(number(least, most)))->type_name("N");
+  return value != 0 ? option->capture_default_str() : option;  // 0: what the help says
+}
+
+CLI::Option* add_flag(CLI::App& app, const std::string& names, bool& value, const std::string& help) {
+  return app.add_flag(names, value, help)->check(validator(no_value));
+}
+
+using Some = std::vector<CLI::Option*>;
+
+// Refuses options that would be passed over. (CLI11's excludes() does that, too, but fills the help text with it.)
+void keep_apart(const Some& some, const Some& others) {
+  for (const CLI::Option* one : some)
+    for (const CLI::Option* other : others)
+      if (one != other && one->count() && other->count())
+        throw std::invalid_argument(other->get_name() + " has no meaning beside " + one->get_name());
 }
 
 }  // namespace
 
-Options Options::parse(int argc, char* argv[]) {
+Options Options::parse(int argc, const char* const* argv) {
   Options o;
   o.progress = isatty(STDERR_FILENO);
-  using Value = const std::string&;
-  const auto at_least_1 = [](const char* option, Value text) {
-    const int64_t value = number(option, text);
-    if (value < 1) throw std::invalid_argument(std::string(option) + " must be at least 1");
-    return value;
-  };
-  const std::map<std::string, std::function<void()>> flags = {
-      {"--overhead", [&] { o.overhead = true; }}, {"--reference", [&] { o.reference = true; }},
-      {"--list", [&] { o.list = true; }},         {"--help", [&] { o.help = true; }},
-      {"--clock", [&] { o.protocol.clock = true; }}, {"--progress", [&] { o.progress = true; }},
-      {"--no-progress", [&] { o.progress = false; }}};
-  const std::map<std::string, std::function<void(Value)>> values = {
-      {"--dtype",
-       [&](Value v) {
-         o.grid.dtypes = split<fa3_dtype>(v, [](Value name) -> fa3_dtype {
-           if (name == "bf16") return FA3_DTYPE_BF16;
-           if (name == "fp16") return FA3_DTYPE_FP16;
-           throw std::invalid_argument("--dtype: \"" + name + "\" is neither bf16 nor fp16");
-         });
-       }},
-      {"--head-dim",
-       [&](Value v) { o.grid.head_dims = split<int64_t>(v, [&](Value n) { return at_least_1("--head-dim", n); }); }},
-      {"--seqlen",
-       [&](Value v) { o.grid.seqlens = split<int64_t>(v, [&](Value n) { return at_least_1("--seqlen", n); }); }},
-      {"--causal",
-       [&](Value v) { o.grid.causal = split<bool>(v, [](Value n) { return number("--causal", n) != 0; }); }},
-      {"--tokens", [&](Value v) { o.grid.tokens = at_least_1("--tokens", v); }},
-      {"--hidden", [&](Value v) { o.grid.hidden = at_least_1("--hidden", v); }},
-      {"--batch", [&](Value v) { o.grid.batch = at_least_1("--batch", v); }},
-      {"--seqlen-k", [&](Value v) { o.grid.seqlen_k = at_least_1("--seqlen-k", v); }},
-      {"--heads", [&](Value v) { o.grid.heads = at_least_1("--heads", v); }},
-      {"--kv-heads", [&](Value v) { o.grid.kv_heads = at_least_1("--kv-heads", v); }},
-      {"--kernel",
-       [&](Value v) {
-         o.grid.kernels = split<std::string>(v, [](Value name) {
-           if (is_kernel(name)) return name;
-           throw std::invalid_argument("--kernel: \"" + name + "\" is no kernel of this build, which has " +
-                                       kernel_cells());
-         });
-       }},
-      {"--filter", [&](Value v) { o.grid.filter = v; }},
-      {"--passes", [&](Value v) { o.passes = int(at_least_1("--passes", v)); }},
-      {"--reps", [&](Value v) { o.protocol.reps = int(at_least_1("--reps", v)); }},
-      {"--warmups", [&](Value v) { o.protocol.warmups = int(number("--warmups", v)); }},
-      {"--idle-ms", [&](Value v) { o.protocol.idle_ms = int(number("--idle-ms", v)); }},
-      {"--check-rows", [&](Value v) { o.protocol.checked_rows = int(number("--check-rows", v)); }},
-      {"--seed", [&](Value v) { o.protocol.seed = uint64_t(number("--seed", v)); }},
-      {"--csv", [&](Value v) { o.csv = v; }},
-      {"--json", [&](Value v) { o.json = v; }}};
+  Selection& selection = o.selection;
+  Grid& grid = selection.grid;
+  Protocol& protocol = o.protocol;
 
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
-    const size_t equals = argument.find('=');
-    const std::string name = argument.substr(0, equals);
-    if (const auto flag = flags.find(argument); flag != flags.end()) {
-      flag->second();
-    } else if (const auto value = values.find(name); value != values.end()) {
-      if (equals == std::string::npos && i + 1 == argc) throw std::invalid_argument(name + " needs a value");
-      value->second(equals == std::string::npos ? argv[++i] : argument.substr(equals + 1));
-    } else {
-      throw std::invalid_argument("unknown option " + argument);
-    }
+  std::vector<std::string> set_names;
+  std::string set_help = "Sets of points (grid)";
+  for (const PointSet& set : point_sets()) {
+    set_names.push_back(set.name);
+    set_help += std::string("\n") + set.name + ": " + set.what;
   }
+
+  CLI::App app(
+      "fa3-bench: times fa3_forward on this GPU, after checking its result against float64.\n"
+      "LIST is one word or several with commas between. Exit status: 0, 1 if a point failed, 2 for a wrong command\n"
+      "line, 77 if there is no Hopper GPU.",
+      "fa3-bench");
+  app.get_formatter()->column_width(28);
+
+  app.option_defaults()->group("Points");
+  CLI::Option* set = add_list(app, "--set", selection.sets, CLI::IsMember(set_names), set_help);
+  CLI::Option* kernels = add_list(app, "--kernel", selection.kernels, kernel,
+                                  "Each point by each of these kernels:\n"
+                                  "a name, as in the column \"kernel\";\n"
+                                  "the first cell of names, such as fwd: all kernels of it that fit the point;\n"
+                                  "auto: the one that the library chooses");
+  CLI::Option* filter = app.add_option("--filter", selection.filter, "Only points whose label contains TEXT")
+                            ->check(validator(part_of_label));
+  CLI::Option* list =
+      add_flag(app, "--list", o.list, "Print labels only; with --json points and protocol, for programs");
+
+  app.option_defaults()->group("A grid in place of --set");
+  const Some axes = {
+      add_list(app, "--dtype", grid.dtypes, CLI::IsMember({"bf16", "fp16"}), "Of bf16,fp16"),
+      add_list(app, "--head-dim", grid.head_dims, number(1, most_size), ""),
+      add_list(app, "--causal", grid.causal, CLI::IsMember({"0", "1"}), "Of 0,1"),
+      add_list(app, "--seqlen", grid.seqlens, number(1, most_size), ""),
+      add_number(app, "--seqlen-k", grid.seqlen_k, 1, most_size, "Keys, if not as many as queries"),
+      add_number(app, "--tokens", grid.tokens, 1, most_size, "batch = tokens / seqlen"),
+      add_number(app, "--batch", grid.batch, 1, most_size, "In place of --tokens"),
+      add_number(app, "--hidden", grid.hidden, 1, most_size, "heads = hidden / head_dim"),
+      add_number(app, "--heads", grid.heads, 1, most_size, "In place of --hidden"),
+      add_number(app, "--kv-heads", grid.kv_heads, 1, most_size, "If fewer than heads (GQA, MQA)")};
+
+  app.option_defaults()->group("Protocol");
+  add_number(app, "--passes", protocol.passes, 1, most_count,
+             "Over all points; the figure is the median of the passes' medians");
+  add_number(app, "--reps", protocol.reps, 1, most_count, "Timed runs of a pass");
+  add_number(app, "--warmups", protocol.warmups, 0, most_count, "Runs before them");
+  add_number(app, "--idle-ms", protocol.idle_ms, 0, most_count, "Pause before each point");
+  add_number(app, "--seed", protocol.seed, 0, most_size, "Of the N(0,1) inputs");
+  CLI::Option* rows = add_number(app, "--check-rows", protocol.checked_rows, 0, most_count,
+                                 "Rows compared with float64; 0: no check");
+  CLI::Option* clock = add_flag(app, "--clock", protocol.clock,
+                                "Also measure the SM clock under each load, and the share of the peak at that clock");
+
+  app.option_defaults()->group("In place of points");
+  CLI::Option* overhead = add_flag(app, "--overhead", o.overhead, "Measure the host's time per call");
+  CLI::Option* reference =
+      add_flag(app, "--reference", o.reference, "Run the CPU reference on a small example; needs no GPU");
+
+  app.option_defaults()->group("Output");
+  CLI::Option* csv = app.add_option("--csv", o.csv, "Name ending in .csv; - is standard output")
+                         ->check(validator(file(".csv")))
+                         ->type_name("FILE");
+  CLI::Option* json = app.add_option("--json", o.json, "Name ending in .json; - is standard output")
+                          ->check(validator(file(".json")))
+                          ->type_name("FILE");
+  add_flag(app, "--progress,!--no-progress", o.progress, "On standard error (default: if it is a terminal)");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    o.help = app.help();
+    return o;
+  } catch (const CLI::ParseError& error) {
+    throw std::invalid_argument(error.what());
+  }
+  keep_apart({set}, axes);
+  keep_apart({list}, {rows, clock, csv});
+  keep_apart({list, overhead, reference}, {list, overhead, reference});
+  keep_apart({overhead, reference}, {set, kernels, filter, rows, clock, csv});
+  keep_apart({overhead, reference}, axes);
+  keep_apart({reference}, {json});
   return o;
 }
 

@@ -2,23 +2,21 @@
 #pragma once
 #include <string>
 
-#include "point.h"
+#include "points.h"
 #include "result.h"
 
 namespace fa3::bench {
 
 struct Options {
-  Grid grid;
+  Selection selection;
   Protocol protocol;
-  int passes = 1;
-  bool overhead = false, reference = false, list = false, help = false;
+  bool overhead = false, reference = false, list = false;
   bool progress = false;  // already decided: a terminal, or asked for
   std::string csv, json;  // files; "-" is standard output
+  std::string help;       // the text, if it was asked for
 
-  // Throws std::invalid_argument with a message for the user.
-  static Options parse(int argc, char* argv[]);
+  // Throws std::invalid_argument with a message for the user, which names the wrong word.
+  static Options parse(int argc, const char* const* argv);
 };
-
-extern const char* const usage;
 
 }  // namespace fa3::bench

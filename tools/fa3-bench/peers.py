@@ -1,44 +1,47 @@
 #!/usr/bin/env python3
-"""libfa3.so beside whatever peers this Python can import, on the same GPU, interleaved point by point in one process.
+"""libfa3.so beside whatever peers this Python can import, and beside other builds of itself, on the same GPU,
+interleaved point by point in one process.
 
-Protocol (as fa3-bench): inputs N(0,1) in (batch, seqlen, heads, head_dim), 100 ms idle, 5 warm-ups, 30 runs each with
-its own pair of CUDA events queued without host waits, median. FLOPs: 4 N^2 d H B, half if causal. Before the warm-ups
-the GPU spins for some milliseconds, so that peers whose calls take the host long are queued by then, too. Every peer's
-output is compared with the library's before anything is timed. With several passes, the peers' order rotates and a point's
-figure is the median of the passes' medians. Calls so slow that their runs would exceed --point-ms run fewer times, at
-least 5; that bounds what slow peers and very long sequences take.
+Points, protocol and the columns of the CSV are fa3-bench's: every option that is not listed below goes to it
+(`fa3-bench --help`), and it answers with the points and the numbers. By that protocol inputs are N(0,1) in (batch,
+seqlen, heads, head_dim), and after a pause and warm-ups each run has its own pair of CUDA events, queued without
+host waits; a point's figure is the median of its runs, or with several passes the median of the passes' medians.
+Beyond it, here: before the warm-ups the GPU spins for some milliseconds, so that peers whose calls take the host
+long are queued by then, too; every output is compared with the first library's before anything is timed; with
+several passes the order rotates. Calls so slow that their runs would exceed --point-ms run fewer times, at least 5;
+that bounds what slow peers and very long sequences take.
+
+With several --library, the first is what all others are compared with. A ratio is the speed of the other over that
+of the first: above 1 the other is faster.
 
 Peers: cudnn and fa2 (backends of torch's scaled_dot_product_attention), official (FlashAttention-3, wheel fa3-fwd),
 fa4 (flash-attn-4), triton (triton_attention.py beside this file), standard (matrix products and a softmax of torch,
-with the scores in memory; refused where they would not fit), cublas (a matrix product of the point's FLOPs: a ceiling,
-not attention).
-
-Point sets: grid (the paper's, or as the options say), fp16 (its points at d 128 in fp16) and extra (grouped heads, odd
-lengths, long contexts, few heads, the paper's ablation point).
+with the scores in memory; refused where they would not fit), cublas (a matrix product of the point's FLOPs: a
+ceiling, not attention).
 """
 
 import argparse
 import collections
 import csv
+import json
 import math
 import os
+import pathlib
+import re
 import statistics
+import subprocess
 import sys
 import time
+import types
 
 import fa3_ctypes
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-class Point(collections.namedtuple("Point", "dtype head_dim causal batch seqlen heads kv_heads")):
-    def flop(self):
-        return 4.0 * self.seqlen**2 * self.head_dim * self.heads * self.batch / (2 if self.causal else 1)
 
-    def label(self):
-        heads = f"{self.heads}" if self.heads == self.kv_heads else f"{self.heads}/{self.kv_heads}"
-        return (
-            f"{self.dtype} d{self.head_dim} {'causal' if self.causal else 'full'} batch {self.batch} "
-            f"seqlen {self.seqlen} heads {heads}"
-        )
+class Point(types.SimpleNamespace):
+    """A point as fa3-bench describes it: dtype, head_dim, causal, batch, seqlen, seqlen_k, heads, kv_heads, kernel,
+    library_chooses, flop, label."""
 
     def group(self):
         return f"{self.dtype} d{self.head_dim} {'causal' if self.causal else 'full'}"
@@ -53,37 +56,41 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16"}  # and torch's names
 # does not do it.
 
 
-def make_fa3(options):
+def make_library(library):
+    """Of a fa3_ctypes.Library."""
     import torch
 
-    library = fa3_ctypes.Library(options.library)
     torch.cuda.init()
     torch.zeros(1, device="cuda")  # makes torch's context current
     library.preload()
 
     def prepare(point, q, k, v):
         lse = torch.empty(point.batch, point.heads, point.seqlen, dtype=torch.float32, device=q.device)
-        return library.prepare(
-            q, k, v, torch.full_like(q, math.nan), lse, "causal_bottom_right" if point.causal else "none"
-        )
+        mask = "causal_bottom_right" if point.causal else "none"
+        kernel = None if point.library_chooses else point.kernel
+        call = library.prepare(q, k, v, torch.full_like(q, math.nan), lse, mask, kernel=kernel)
+        call.kernel = library.kernel_info(call.params).name.decode()
+        return call
 
     return prepare
 
 
 def make_sdpa(backend_name):
-    def make(_options):
+    def make():
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         backend = getattr(SDPBackend, backend_name)
 
         def prepare(point, q, k, v):
+            if point.causal and point.seqlen != point.seqlen_k:
+                return None  # its diagonal starts in the other corner
             q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
             gqa = {"enable_gqa": True} if point.heads != point.kv_heads else {}
 
             def call():
                 with sdpa_kernel(backend):
-                    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(point.causal), **gqa)
+                    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=point.causal, **gqa)
                 return out.transpose(1, 2)
 
             return call
@@ -93,28 +100,28 @@ def make_sdpa(backend_name):
     return make
 
 
-def make_official(_options):
+def make_official():
     import torch
     from fa3_fwd_interface import flash_attn_func
 
     def prepare(point, q, k, v):
         if q.dtype != torch.bfloat16:
             return None  # the wheel was built without fp16
-        return lambda: first(flash_attn_func(q, k, v, causal=bool(point.causal)))
+        return lambda: output_of(flash_attn_func(q, k, v, causal=point.causal))
 
     return prepare
 
 
-def make_fa4(_options):
+def make_fa4():
     from flash_attn.cute import flash_attn_func
 
     def prepare(point, q, k, v):
-        return lambda: first(flash_attn_func(q, k, v, causal=bool(point.causal)))
+        return lambda: output_of(flash_attn_func(q, k, v, causal=point.causal))
 
     return prepare
 
 
-def make_triton(_options):
+def make_triton():
     import triton_attention
 
     def prepare(point, q, k, v):
@@ -126,16 +133,17 @@ def make_triton(_options):
 STANDARD_BYTES = 60e9  # what `standard` may take for scores and probabilities
 
 
-def make_standard(_options):
+def make_standard():
     import torch
 
     def attend(q, k, v, mask):
         """A few batch entries: the scores S, the probabilities P, and P V."""
         batch, n, heads, head_dim = q.shape
+        keys = k.shape[1]
         if heads != k.shape[2]:
             k, v = (tensor.repeat_interleave(heads // k.shape[2], dim=2) for tensor in (k, v))
-        q, k, v = (tensor.transpose(1, 2).reshape(batch * heads, n, head_dim) for tensor in (q, k, v))
-        s = torch.empty(batch * heads, n, n, dtype=q.dtype, device=q.device)
+        q, k, v = (tensor.transpose(1, 2).reshape(batch * heads, -1, head_dim) for tensor in (q, k, v))
+        s = torch.empty(batch * heads, n, keys, dtype=q.dtype, device=q.device)
         torch.baddbmm(s, q, k.transpose(1, 2), beta=0, alpha=head_dim**-0.5, out=s)
         if mask is not None:
             s.masked_fill_(mask, -math.inf)
@@ -144,8 +152,10 @@ def make_standard(_options):
 
     def prepare(point, q, k, v):
         entries = standard_entries(point)
-        square = (point.seqlen, point.seqlen)
-        mask = torch.ones(square, dtype=torch.bool, device=q.device).triu_(1) if point.causal else None
+        mask = None
+        if point.causal:
+            mask = torch.ones(point.seqlen, point.seqlen_k, dtype=torch.bool, device=q.device)
+            mask.triu_(1 + point.seqlen_k - point.seqlen)
 
         def call():
             parts = [attend(*part, mask) for part in zip(*(tensor.split(entries) for tensor in (q, k, v)))]
@@ -158,22 +168,24 @@ def make_standard(_options):
 
 def standard_entries(point):
     """How many batch entries `standard` does at a time: 16-bit scores and probabilities, one number a pair each."""
-    one = 2 * 2 * point.heads * point.seqlen**2
+    if point.causal and point.seqlen_k < point.seqlen:
+        raise RuntimeError("some rows see no key")
+    one = 2 * 2 * point.heads * point.seqlen * point.seqlen_k
     if one > STANDARD_BYTES:
         raise RuntimeError(f"the scores would take {one / 1e9:.0f} GB")
     return min(point.batch, int(STANDARD_BYTES // one))
 
 
-def make_cublas(_options):
+def make_cublas():
     import torch
 
     def prepare(point, q, k, v):
         # (M x K) times (K x N) of 2 M N K = the point's FLOPs, large enough that only the matrix units limit it.
         n = 8192
-        m = max(128, round(point.flop() / (2 * n * n) / 128) * 128)
+        m = max(128, round(point.flop / (2 * n * n) / 128) * 128)
         a, b = (torch.randn(rows, n, dtype=torch.float32, device=q.device).to(q.dtype) for rows in (m, n))
         out = torch.empty(m, n, dtype=q.dtype, device=q.device)
-        scale = point.flop() / (2.0 * m * n * n)  # what rounding M did to the FLOPs
+        scale = point.flop / (2.0 * m * n * n)  # what rounding M did to the FLOPs
 
         def call():
             torch.mm(a, b, out=out)
@@ -196,16 +208,16 @@ PEERS = {
 NO_ATTENTION = {"cublas"}
 
 
-def first(result):
+def output_of(result):
     return result[0] if isinstance(result, (tuple, list)) else result
 
 
-def import_peers(names, options):
+def import_peers(names):
     """The peers that work here; the others are named with the reason."""
     found = {}
     for name in names:
         try:
-            found[name] = PEERS[name](options)
+            found[name] = PEERS[name]()
         except Exception as error:  # a peer may fail to import in any way; none is needed
             print(f"absent: {name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     return found
@@ -218,13 +230,14 @@ LEAST_REPS = 5
 
 
 def runs(ms, options):
-    """Warm-ups and timed runs for calls of this length: as the options say, or what fits into --point-ms."""
-    reps = min(options.reps, max(LEAST_REPS, int(options.point_ms / ms))) if ms > 0 else options.reps
-    return options.warmups if reps == options.reps else min(options.warmups, 1), reps
+    """Warm-ups and timed runs for calls of this length: the protocol's, or what fits into --point-ms."""
+    protocol = options.protocol
+    reps = min(protocol.reps, max(LEAST_REPS, int(options.point_ms / ms))) if ms > 0 else protocol.reps
+    return protocol.warmups if reps == protocol.reps else min(protocol.warmups, 1), reps
 
 
 def time_call(call, options):
-    """Median and minimum in milliseconds on the GPU, and what one call took on the host, head start deducted."""
+    """Milliseconds of each run on the GPU, and what one call took on the host, head start deducted."""
     import torch
 
     def events(count):
@@ -237,7 +250,7 @@ def time_call(call, options):
     torch.cuda.synchronize()
     warmups, reps = runs(start.elapsed_time(stop), options)
     pairs = events(reps)
-    time.sleep(options.idle_ms / 1000)
+    time.sleep(options.protocol.idle_ms / 1000)
     if options.head_start_ms:
         torch.cuda._sleep(int(options.head_start_ms * 2e6))  # cycles of about 2 GHz
     began = time.perf_counter()
@@ -249,8 +262,7 @@ def time_call(call, options):
         stop.record()
     host = ((time.perf_counter() - began) * 1e3 - options.head_start_ms) / (warmups + reps)
     torch.cuda.synchronize()
-    times = [start.elapsed_time(stop) for start, stop in pairs]
-    return statistics.median(times), min(times), host
+    return [start.elapsed_time(stop) for start, stop in pairs], host
 
 
 def difference(ours, theirs):
@@ -264,20 +276,35 @@ def difference(ours, theirs):
 
 
 class Row:
-    """The measurements of one point."""
+    """The measurements of one point. first: the name of the library that all others are compared with."""
 
-    def __init__(self, point):
-        self.point, self.passes, self.minima = point, collections.defaultdict(list), {}
+    def __init__(self, point, first):
+        self.point, self.first, self.kernel = point, first, ""
+        self.passes, self.minima, self.times = collections.defaultdict(list), {}, {}
         self.differences, self.notes, self.host_bound = {}, {}, {}
+
+    def add_pass(self, name, times):
+        self.passes[name].append(statistics.median(times))
+        self.minima[name] = min(*times, self.minima.get(name, math.inf))
+        self.times[name] = times
 
     def ms(self, name):
         return statistics.median(self.passes[name]) if self.passes[name] else None
 
+    def spread(self, name):
+        """As fa3-bench's: of one pass's runs, or of the medians of several passes."""
+        times, medians = self.times[name], self.passes[name]
+        if len(medians) > 1:
+            return (max(medians) - min(medians)) / self.ms(name)
+        tenths = statistics.quantiles(times, n=10, method="inclusive") if len(times) > 1 else times
+        return (tenths[-1] - tenths[0]) / self.ms(name)
+
     def tflops(self, name):
-        return self.point.flop() / self.ms(name) * 1e-9 if self.ms(name) else None
+        return self.point.flop / self.ms(name) * 1e-9 if self.ms(name) else None
 
     def ratio(self, name):
-        return self.tflops("fa3") / self.tflops(name) if self.tflops("fa3") and self.tflops(name) else None
+        """Its speed over the first library's."""
+        return self.ms(self.first) / self.ms(name) if self.ms(self.first) and self.ms(name) else None
 
     def checked(self, tolerance):
         """None if no peer could be compared."""
@@ -285,18 +312,19 @@ class Row:
 
 
 def measure(row, prepare, number, options):
+    """One pass, its number counted from 0, of one point. prepare: {name: maker}, the first library's first."""
     import torch
 
     torch.cuda.empty_cache()  # what the last point's peers left
     point = row.point
     dtype = getattr(torch, DTYPES[point.dtype])
-    generator = torch.Generator(device="cuda").manual_seed(options.seed)
+    generator = torch.Generator(device="cuda").manual_seed(options.protocol.seed)
 
-    def normal(heads):
-        shape = (point.batch, point.seqlen, heads, point.head_dim)
+    def normal(seqlen, heads):
+        shape = (point.batch, seqlen, heads, point.head_dim)
         return torch.randn(shape, generator=generator, dtype=torch.float32, device="cuda").to(dtype)
 
-    q, k, v = normal(point.heads), normal(point.kv_heads), normal(point.kv_heads)
+    q, k, v = normal(point.seqlen, point.heads), *(normal(point.seqlen_k, point.kv_heads) for _ in range(2))
     calls = {}
     for name, make in prepare.items():
         if name in row.notes:
@@ -309,12 +337,12 @@ def measure(row, prepare, number, options):
             out = call()
             torch.cuda.synchronize()
         except Exception as error:  # a peer may refuse a point in any way, and goes without a figure there
-            if name == "fa3":
+            if name == row.first:
                 raise
             row.notes[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             continue
-        if name == "fa3":
-            ours = out
+        if name == row.first:
+            ours, row.kernel = out, call.kernel
         elif name not in NO_ATTENTION and name not in row.differences:
             row.differences[name] = difference(ours, out)
         calls[name] = call
@@ -324,11 +352,10 @@ def measure(row, prepare, number, options):
     turn = number % len(names)
     for name in names[turn:] + names[:turn]:
         scale = getattr(calls[name], "time_scale", 1.0)
-        middle, least, host = time_call(calls[name], options)
-        if host > 0.9 * middle:  # then the GPU waited for the host, and the figure is not the kernel's
+        times, host = time_call(calls[name], options)
+        if host > 0.9 * statistics.median(times):  # the GPU waited for the host, and the figure is not the kernel's
             row.host_bound[name] = host
-        row.passes[name].append(middle * scale)
-        row.minima[name] = min(least * scale, row.minima.get(name, math.inf))
+        row.add_pass(name, [scale * ms for ms in times])
 
 
 # --- reports ----------------------------------------------------------------------------------------------------------
@@ -339,7 +366,7 @@ def geometric_mean(values):
 
 
 def print_row(row, names, options):
-    cells = [f"{row.point.label():50s} fa3 {row.tflops('fa3'):6.1f}"]
+    cells = [f"{row.point.label:50s} {row.first} {row.tflops(row.first):6.1f}"]
     for name in names:
         cells.append(f"{name} {row.tflops(name):6.1f} ({row.ratio(name):.3f})" if row.tflops(name) else f"{name} -")
     checked = row.checked(options.tolerance)
@@ -353,8 +380,8 @@ def print_row(row, names, options):
         print(f"    {name}: bound by the host, {host:.3f} ms a call (a longer --head-start-ms helps)", flush=True)
 
 
-def print_means(rows, names):
-    print("\nGeometric means of fa3 / peer, with the smallest ratio:")
+def print_means(rows, names, first, peers):
+    print(f"\nSpeed over that of {first}: geometric mean (smallest to largest ratio)")
     groups = collections.OrderedDict()
     for row in rows:
         groups.setdefault(row.point.group(), []).append(row)
@@ -362,93 +389,97 @@ def print_means(rows, names):
         groups["all"] = rows
 
     def best(row):
-        ratios = [row.ratio(name) for name in names if name not in NO_ATTENTION and row.ratio(name)]
-        return min(ratios) if ratios else None
+        ratios = [row.ratio(name) for name in peers if name not in NO_ATTENTION and row.ratio(name)]
+        return max(ratios) if ratios else None
 
     for group, members in groups.items():
-        cells = [f"{group:18s} fa3 {geometric_mean([row.tflops('fa3') for row in members]):6.1f} TFLOP/s"]
+        cells = [f"{group:18s} {first} {geometric_mean([row.tflops(first) for row in members]):6.1f} TFLOP/s"]
         columns = [(name, lambda row, name=name: row.ratio(name)) for name in names] + [("best of the peers", best)]
         for name, ratio in columns:
             ratios = [ratio(row) for row in members if ratio(row)]
             if ratios:
-                cells.append(f"{name} {geometric_mean(ratios):.3f} (min {min(ratios):.3f})")
+                cells.append(f"{name} {geometric_mean(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})")
         print("  ".join(cells))
 
 
 def write_csv(path, rows, names, options):
-    """Whole or not at all, so that a run cut short keeps the points before."""
+    """fa3-bench's columns for the first library, and two for each of the other names. Whole or not at all, so that a
+    run cut short keeps the points before."""
     with open(f"{path}.part", "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            [
-                "direction",
-                "dtype",
-                "head_dim",
-                "causal",
-                "batch",
-                "seqlen",
-                "heads",
-                "kv_heads",
-                "median_ms",
-                "min_ms",
-                "tflops",
-                "checked",
-            ]
-            + [f"{name}_tflops" for name in names]
-        )
+        writer.writerow(options.csv_columns + [f"{name}_{what}" for name in names for what in ("tflops", "ratio")])
         for row in rows:
-            p = row.point
-            writer.writerow(
-                [
-                    "fwd",
-                    p.dtype,
-                    p.head_dim,
-                    p.causal,
-                    p.batch,
-                    p.seqlen,
-                    p.heads,
-                    p.kv_heads,
-                    f"{row.ms('fa3'):.5f}",
-                    f"{row.minima['fa3']:.5f}",
-                    f"{row.tflops('fa3'):.1f}",
-                    int(bool(row.checked(options.tolerance))),
-                ]
-                + [f"{row.tflops(name):.1f}" if row.tflops(name) else "" for name in names]
-            )
+            values = {
+                **vars(row.point),
+                "causal": int(row.point.causal),
+                "kernel": row.kernel,
+                "median_ms": f"{row.ms(row.first):.5f}",
+                "min_ms": f"{row.minima[row.first]:.5f}",
+                "tflops": f"{row.tflops(row.first):.1f}",
+                "checked": int(bool(row.checked(options.tolerance))),
+                "spread": f"{row.spread(row.first):.4f}",
+                "passes": len(row.passes[row.first]),
+                "reps": len(row.times[row.first]),
+            }
+            cells = [values[column] for column in options.csv_columns]
+            for name in names:
+                cells += [f"{row.tflops(name):.1f}", f"{row.ratio(name):.4f}"] if row.tflops(name) else ["", ""]
+            writer.writerow(cells)
     os.replace(f"{path}.part", path)
 
 
 # --- command line -----------------------------------------------------------------------------------------------------
 
 
+def library(text):
+    name, _, path = text.partition("=")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name) or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
+    if name in PEERS:
+        raise argparse.ArgumentTypeError(f"{name!r} is a peer's name")
+    return name, path
+
+
+def peer_names(text):
+    names = [] if text == "none" else text.split(",")
+    if unknown := [name for name in names if name not in PEERS]:
+        raise argparse.ArgumentTypeError(f"unknown peers: {', '.join(map(repr, unknown))}")
+    return names
+
+
+def csv_file(text):
+    if not text.endswith(".csv"):
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in .csv")
+    return text
+
+
 def parse(arguments):
-    numbers = lambda text: [int(part) for part in text.split(",")]
-    words = lambda text: text.split(",")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--library", help="libfa3.so (default: FA3_LIBRARY, or the newest build)")
-    parser.add_argument("--peers", type=words, default=list(PEERS), help=f"of {','.join(PEERS)} (default: all)")
-    parser.add_argument("--dtype", type=words, default=["bf16"], help="of bf16,fp16 (default: bf16)")
-    parser.add_argument("--set", type=words, default=["grid"], help=f"of {','.join(SETS)} (default: grid)")
-    group = parser.add_argument_group("points of the grid (the other sets have their own)")
-    group.add_argument("--head-dim", type=numbers, default=[64, 128, 256])
-    group.add_argument("--causal", type=numbers, default=[0, 1])
-    group.add_argument("--seqlen", type=numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
-    group.add_argument("--batch", type=int, default=0, help="default: tokens / seqlen")
-    group.add_argument("--heads", type=int, default=0, help="default: hidden / head_dim")
-    group.add_argument("--kv-heads", type=int, default=0, help="default: heads")
-    group.add_argument("--tokens", type=int, default=16384)
-    group.add_argument("--hidden", type=int, default=2048)
-    parser.add_argument("--passes", type=int, default=1)
-    parser.add_argument("--reps", type=int, default=30)
-    parser.add_argument("--warmups", type=int, default=5)
-    parser.add_argument("--idle-ms", type=int, default=100)
+    """The options. points, protocol and csv_columns among them are fa3-bench's answer to those it does not list."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--library",
+        type=library,
+        action="append",
+        metavar="NAME=PATH",
+        help="a libfa3.so and what to call it; may be given several times (default: fa3, which is the one that "
+        "FA3_LIBRARY names, or that of the newest build)",
+    )
+    parser.add_argument(
+        "--peers", type=peer_names, default=list(PEERS), help=f"of {','.join(PEERS)} (default: all), or none"
+    )
+    parser.add_argument(
+        "--bench",
+        default=ROOT / "build/tools/fa3-bench/fa3-bench",
+        help="the program fa3-bench, which is asked for points and protocol (default: %(default)s)",
+    )
     parser.add_argument(
         "--head-start-ms",
         type=float,
         default=10,
         help="the GPU spins this long before the warm-ups, so that a slow host can queue ahead (%(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--tolerance", type=float, default=0.01, help="relative RMS difference of two outputs (%(default)s)"
     )
@@ -458,66 +489,34 @@ def parse(arguments):
         default=2000,
         help="most GPU time for one point and peer; slower calls run fewer times, at least 5 (%(default)s)",
     )
-    parser.add_argument("--csv", help="file for the results, written after every point")
-    options = parser.parse_args(arguments)
-    if unknown := [name for name in options.peers if name not in PEERS]:
-        parser.error(f"unknown peers: {', '.join(unknown)}")
-    if unknown := [name for name in options.set if name not in SETS]:
-        parser.error(f"unknown point sets: {', '.join(unknown)}")
-    if unknown := [name for name in options.dtype if name not in DTYPES]:
-        parser.error(f"unknown dtypes: {', '.join(unknown)}")
+    parser.add_argument("--csv", type=csv_file, help="file for the results, written after every point")
+    options, others = parser.parse_known_args(arguments)
+    options.library = options.library or [("fa3", None)]
+    if len(dict(options.library)) < len(options.library):
+        parser.error("--library: a name is given twice")
+    try:
+        done = subprocess.run([options.bench, *others, "--list", "--json", "-"], stdout=subprocess.PIPE, text=True)
+    except OSError as error:
+        parser.error(f"fa3-bench cannot be asked for the points (--bench): {error}")
+    if done.returncode:
+        sys.exit(done.returncode)  # it has said why
+    answer = json.loads(done.stdout)
+    options.points = [Point(**point) for point in answer["points"]]
+    for point in options.points:
+        if point.problem:
+            parser.error(f"{point.label}: {point.problem}")
+    options.protocol = types.SimpleNamespace(**answer["protocol"])
+    options.csv_columns = answer["csv_columns"].split(",")
     return options
-
-
-def grid(options):
-    for dtype in options.dtype:
-        for head_dim in options.head_dim:
-            for causal in options.causal:
-                for seqlen in options.seqlen:
-                    heads = options.heads or max(1, options.hidden // head_dim)
-                    yield Point(
-                        dtype,
-                        head_dim,
-                        causal,
-                        options.batch or max(1, options.tokens // seqlen),
-                        seqlen,
-                        heads,
-                        options.kv_heads or heads,
-                    )
-
-
-def fp16(options):
-    options = argparse.Namespace(**{**vars(options), "dtype": ["fp16"], "head_dim": [128]})
-    return grid(options)
-
-
-def extra(options):
-    for dtype in options.dtype:
-        for head_dim, causal, batch, seqlen, heads, kv_heads in (
-            (128, 1, 2, 4096, 32, 8),
-            (128, 1, 1, 32768, 32, 8),
-            (128, 1, 1, 131072, 8, 8),
-            (128, 1, 16, 1000, 16, 16),
-            (128, 1, 4, 4095, 16, 16),
-            (128, 1, 1, 8192, 4, 4),
-            (128, 1, 1, 4096, 8, 8),
-            (64, 1, 1, 16384, 3, 3),
-            (256, 1, 1, 8192, 3, 3),
-            (128, 1, 1, 2048, 8, 8),
-            (128, 1, 1, 2048, 16, 16),
-            (128, 1, 1, 8192, 9, 9),
-            (128, 0, 1, 8192, 4, 4),
-            (64, 1, 4, 2048, 64, 8),
-            (128, 0, 4, 8448, 16, 16),
-        ):
-            yield Point(dtype, head_dim, causal, batch, seqlen, heads, kv_heads)
-
-
-SETS = {"grid": grid, "fp16": fp16, "extra": extra}
 
 
 def main(arguments=None):
     options = parse(arguments)
+    try:
+        libraries = {name: fa3_ctypes.Library(path) for name, path in options.library}
+    except (OSError, AttributeError) as error:  # no such file, or one that is no libfa3.so
+        print(f"peers.py: --library: {error}", file=sys.stderr)
+        return 2
     try:
         import torch
     except ImportError as error:
@@ -528,20 +527,23 @@ def main(arguments=None):
         return 77
 
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
-    peers = import_peers(options.peers, options)
-    prepare = {"fa3": make_fa3(options), **peers}
-    rows = [Row(point) for name in options.set for point in SETS[name](options)]
+    for name, loaded in libraries.items():
+        print(f"{name}: {loaded.path}")
+    peers = import_peers(options.peers)
+    prepare = {**{name: make_library(loaded) for name, loaded in libraries.items()}, **peers}
+    first, *names = prepare
+    rows = [Row(point, first) for point in options.points]
     with torch.no_grad():
-        for number in range(options.passes):
-            if options.passes > 1:
-                print(f"\npass {number + 1} of {options.passes}")
+        for number in range(options.protocol.passes):
+            if options.protocol.passes > 1:
+                print(f"\npass {number + 1} of {options.protocol.passes}")
             for row in rows:
                 measure(row, prepare, number, options)
-                print_row(row, peers, options)
+                print_row(row, names, options)
                 if options.csv:
-                    write_csv(options.csv, [row for row in rows if row.passes["fa3"]], list(peers), options)
-    print_means(rows, list(peers))
-    differing = [row.point.label() for row in rows if row.checked(options.tolerance) is False]
+                    write_csv(options.csv, [row for row in rows if row.passes[first]], names, options)
+    print_means(rows, names, first, peers)
+    differing = [row.point.label for row in rows if row.checked(options.tolerance) is False]
     if differing:
         print(f"\n{len(differing)} points differ: {'; '.join(differing)}")
     return 1 if differing else 0

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The paper's Figure 5 from the CSV of peers.py: forward speed on its grid, as one SVG for each dtype.
+"""The paper's Figure 5 from the CSV of peers.py or fa3-bench: forward speed on its grid, as one SVG for each dtype.
 
 Six panels (head dimension 64, 128, 256; without and with causal mask), bars grouped by sequence length. Taken are the
-rows of the paper's grid: 16384 tokens, hidden size 2048, as many key as query heads; others may stand in the same
-file. Peers without a figure in those rows are left out. The same CSV gives the same bytes.
+rows of the paper's grid: 16384 tokens, hidden size 2048, as many keys as queries and key heads as query heads; others
+may stand in the same file. Peers without a figure in those rows are left out. The same CSV gives the same bytes.
 """
 
 import argparse
@@ -46,15 +46,20 @@ def read(path):
     for line, row in enumerate(rows, 2):
         try:
             head_dim, causal, batch, seqlen, heads, kv_heads = (int(row[name]) for name in NAMED[2:8])
+            seqlen_k = int(row.get("seqlen_k") or seqlen)
             values = {column: float(row[column]) for column, _, _ in SERIES if row.get(column)}
         except (TypeError, ValueError) as error:
             raise PlotError(f"{path}: line {line}: {error}") from error
-        on_grid = row["direction"] == "fwd" and head_dim in HEAD_DIMS and causal in (0, 1) and seqlen in SEQLENS
-        if not (on_grid and batch * seqlen == TOKENS and heads * head_dim == HIDDEN and heads == kv_heads and values):
+        drawn = row["direction"] == "fwd" and head_dim in HEAD_DIMS and causal in (0, 1) and seqlen in SEQLENS
+        like_grid = batch * seqlen == TOKENS and heads * head_dim == HIDDEN and (kv_heads, seqlen_k) == (heads, seqlen)
+        if not (drawn and like_grid and values):
             others += 1
             continue
         unchecked += row.get("checked", "1") != "1"
-        figures.setdefault(row["dtype"], {})[head_dim, causal, seqlen] = values
+        points = figures.setdefault(row["dtype"], {})
+        if (head_dim, causal, seqlen) in points:  # by another kernel, say: one bar cannot show both
+            raise PlotError(f"{path}: line {line}: a second row of {row['dtype']} d{head_dim} seqlen {seqlen}")
+        points[head_dim, causal, seqlen] = values
     if not figures:
         raise PlotError(
             f"{path}: none of its {len(rows)} rows is a forward point of the paper's grid ({TOKENS} tokens, hidden "
@@ -130,7 +135,7 @@ def draw(points, dtype, title, path):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("csv", help="what peers.py --csv wrote")
+    parser.add_argument("csv", help="what peers.py --csv or fa3-bench --csv wrote")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="folder (default: this one)")
     parser.add_argument("--title", help="above the panels (default: dtype, tokens and hidden size)")
     options = parser.parse_args(arguments)

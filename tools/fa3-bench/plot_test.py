@@ -1,17 +1,21 @@
 """The Python side of the benchmark without a GPU: peers (command line, point sets, CSV), plot (the figure),
-triton (the Triton kernel in Triton's interpreter). The argument says which."""
+triton (the Triton kernel in Triton's interpreter). Arguments: which of them, the program fa3-bench, the library."""
 
 import contextlib
 import csv
 import importlib.util
 import io
+import itertools
+import json
 import math
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import types
 import xml.etree.ElementTree
 
 SKIPPED = 77
@@ -44,89 +48,249 @@ def expect(text, *parts):
 # --- peers ------------------------------------------------------------------------------------------------------------
 
 
-def test_peers():
+def listed(bench, *words):
+    done = subprocess.run([bench, *words, "--list", "--json", "-"], stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
+
+
+def made_point(peers, dtype, head_dim, causal, batch, seqlen, heads, kv_heads, seqlen_k=None):
+    """A point without fa3-bench."""
+    return peers.Point(
+        dtype=dtype,
+        head_dim=head_dim,
+        causal=bool(causal),
+        batch=batch,
+        seqlen=seqlen,
+        seqlen_k=seqlen_k or seqlen,
+        heads=heads,
+        kv_heads=kv_heads,
+    )
+
+
+def test_peers(bench, library):
     import peers
 
-    options = peers.parse([])
+    assert "matplotlib" not in sys.modules  # machines with a GPU need not have it
+    parse = lambda *words: peers.parse(["--bench", bench, *words])
+    command = [sys.executable, HERE / "peers.py", "--bench", bench]
+
+    def refused(*words):
+        done = subprocess.run([*command, *words], capture_output=True, text=True)
+        assert done.returncode == 2, done
+        return done.stderr
+
+    options = parse()
     assert options.peers == list(peers.PEERS) and {"triton", "standard"} <= set(options.peers), options.peers
-    assert (options.set, options.dtype, options.passes, options.reps, options.warmups) == (["grid"], ["bf16"], 1, 30, 5)
-    assert peers.parse(["--peers", "standard,triton"]).peers == ["standard", "triton"]
-    expect(refusal(peers.parse, ["--peers", "cudnn,fa9"]), "unknown peers: fa9")
-    expect(refusal(peers.parse, ["--dtype", "fp8"]), "unknown dtypes: fp8")
-    expect(refusal(peers.parse, ["--set", "grid,mine"]), "unknown point sets: mine")
-    expect(refusal(peers.parse, ["--point-ms", "soon"]), "--point-ms")
+    assert options.library == [("fa3", None)], options.library
+    assert parse("--peers", "standard,triton").peers == ["standard", "triton"]
+    assert parse("--peers", "none").peers == []
+    two = parse("--library", "old=/a=b/libfa3.so", "--library=new=libfa3.so").library
+    assert two == [("old", "/a=b/libfa3.so"), ("new", "libfa3.so")], two
+    expect(refused("--peers", "cudnn,fa9"), "unknown peers: 'fa9'")
+    expect(refused("--peers", "cudnn,"), "unknown peers: ''")
+    expect(refused("--point-ms", "soon"), "--point-ms", "soon")
+    expect(refused("--csv", "--passes"), "--csv")
+    expect(refused("--csv", "true"), "'true'")
+    for wrong in ("libfa3.so", "=libfa3.so", "new=", "a,b=libfa3.so", "-x=libfa3.so"):
+        expect(refused(f"--library={wrong}"), f"'{wrong}' is not NAME=PATH")
+    expect(refused("--library", f"triton={library}"), "'triton' is a peer's name")
+    expect(refused("--library", f"a={library}", "--library", f"a={library}"), "a name is given twice")
+    expect(refused("--library", f"a={library}.none"), f"{library}.none")
+    expect(refused("--library", f"python={sys.executable}"), "--library")
+    expect(refused("--bench", "/no/fa3-bench"), "/no/fa3-bench", "--bench")
 
-    # The paper's grid: every head dimension, mask and length, 16384 tokens and a hidden size of 2048.
-    points = list(peers.SETS["grid"](options))
-    assert len(points) == len(set(points)) == 36
-    assert points[0] == peers.Point("bf16", 64, 0, 32, 512, 32, 32), points[0]
-    assert points[-1] == peers.Point("bf16", 256, 1, 1, 16384, 8, 8), points[-1]
-    assert all(p.batch * p.seqlen == 16384 and p.heads * p.head_dim == 2048 for p in points)
-    assert points[0].flop() == 4 * 512 * 512 * 64 * 32 * 32 and points[-1].flop() == 2 * 16384**2 * 256 * 8
-    smaller = ["--dtype", "bf16,fp16", "--head-dim", "128", "--causal", "1", "--seqlen", "777", "--kv-heads", "4"]
-    assert list(peers.grid(peers.parse(smaller))) == [
-        peers.Point(dtype, 128, 1, 21, 777, 16, 4) for dtype in ("bf16", "fp16")
-    ]
-
-    halves = list(peers.SETS["fp16"](peers.parse(["--set", "grid,fp16"])))
-    assert len(halves) == 12 and all(p.dtype == "fp16" and p.head_dim == 128 for p in halves)
-
-    # The extra points are new, of known head dimensions, and hold what they are there for.
-    others = list(peers.SETS["extra"](peers.parse(["--set", "extra"])))
-    assert len(others) == len(set(others)) == 15 and not set(others) & set(points)
-    assert all(p.head_dim in (64, 128, 256) and p.heads % p.kv_heads == 0 for p in others)
-    assert {p.heads // p.kv_heads for p in others} == {1, 4, 8} and any(p.seqlen % 2 for p in others)
-    assert max(p.seqlen for p in others) == 131072
-    assert peers.Point("bf16", 128, 0, 4, 8448, 16, 16) in others
-    assert len(list(peers.extra(peers.parse(["--dtype", "bf16,fp16"])))) == 30
+    # Whatever else is said goes to fa3-bench, which refuses what it does not know, and answers.
+    expect(refused("--set", "grid,mine"), "mine")
+    expect(refused("--dtype", "fp8"), "fp8")
+    expect(refused("--pass", "3"), "--pass")
+    expect(refused("--point", "3"), "--point")  # no short for --point-ms
+    expect(refused("--clock"), "--clock")
+    expect(refused("--head-dim", "1000"), "bf16 d1000", "q.dim[3]")
+    expect(refused("--json", "report.json"), "--json")
+    answer, protocol = listed(bench), options.protocol
+    assert vars(protocol) == answer["protocol"] and [vars(p) for p in options.points] == answer["points"]
+    assert (protocol.idle_ms, protocol.warmups, protocol.reps, protocol.passes, protocol.seed) == (100, 5, 30, 1, 1)
+    some = parse("--set", "extra,fp16", "--csv", "a.csv", "--passes=3", "--peers", "fa2", "--filter", "seqlen 512 ")
+    assert (some.csv, some.peers, some.protocol.passes) == ("a.csv", ["fa2"], 3)
+    assert {(p.dtype, p.head_dim, p.seqlen) for p in some.points} == {("fp16", 128, 512)} and len(some.points) == 2
+    points = options.points
+    assert points[0].flop == 4 * 512 * 512 * 64 * 32 * 32 and points[-1].flop == 2 * 16384**2 * 256 * 8
 
     # Slow calls run fewer times, but at least five; few runs asked for stay few.
     assert peers.runs(0.2, options) == peers.runs(66, options) == peers.runs(0, options) == (5, 30)
     assert peers.runs(100, options) == (1, 20) and peers.runs(4000, options) == (1, 5)
-    assert peers.runs(4000, peers.parse(["--reps", "3"])) == (5, 3)
+    assert peers.runs(4000, parse("--reps", "3")) == (5, 3)
 
     # Standard attention takes as many batch entries at a time as fit, and refuses where not even one does.
     assert all(peers.standard_entries(p) == p.batch for p in points)
-    long, longer = (peers.Point("bf16", 128, 1, 4, seqlen, 16, 16) for seqlen in (16384, 65536))
+    long, longer, blind = (
+        made_point(peers, "bf16", 128, 1, 4, seqlen, 16, 16, seqlen_k)
+        for seqlen, seqlen_k in ((16384, 16384), (65536, 65536), (65536, 512))
+    )
     assert peers.standard_entries(long) == 3, peers.standard_entries(long)
-    try:
-        peers.standard_entries(longer)
-    except RuntimeError as error:
-        expect(str(error), "275 GB")
-    else:
-        raise AssertionError("275 GB of scores were accepted")
+    for point, reason in ((longer, "275 GB"), (blind, "no key")):
+        try:
+            peers.standard_entries(point)
+        except RuntimeError as error:
+            expect(str(error), reason)
+        else:
+            raise AssertionError(f"accepted, expected: {reason}")
 
     with tempfile.TemporaryDirectory() as folder:
-        test_csv(peers, options, points, pathlib.Path(folder) / "peers.csv")
+        folder = pathlib.Path(folder)
+        test_csv(peers, options, points, folder / "peers.csv")
+        builds = [shutil.copy(library, folder / name) for name in ("old.so", "new.so")]
+        test_two_builds(*builds)
+        test_run(peers, bench, builds, folder)
     if importlib.util.find_spec("torch") is None:
-        assert peers.main([]) == SKIPPED
+        assert subprocess.run([*command, "--library", f"fa3={library}"]).returncode == SKIPPED
     else:
         test_standard(peers)
 
 
+def test_two_builds(*paths):
+    """Two builds in one process do not share what one of them remembers."""
+    import fa3_ctypes
+
+    one, other = (fa3_ctypes.Library(path) for path in paths)
+    try:
+        one.workspace_size(one.params(*(fa3_ctypes.make_tensor(0, "bf16", (1, 2, 3)) for _ in range(4))))
+    except fa3_ctypes.Fa3Error as error:
+        expect(str(error), "q.rank")
+    else:
+        raise AssertionError("a tensor of rank 3 was accepted")
+    assert one.lib.fa3_last_error_message() and not other.lib.fa3_last_error_message()
+
+
 def test_csv(peers, options, points, path):
-    """The columns that plot.py and others read, and a whole file whenever the run is cut short."""
-    rows = [peers.Row(point) for point in points[:2]]
+    """fa3-bench's columns and two for each peer, and a whole file whenever the run is cut short."""
+    rows = [peers.Row(point, "ours") for point in points[:2]]
     for row in rows:
-        row.passes["fa3"], row.minima["fa3"] = [2.0, 1.0, 4.0], 0.5
-    rows[0].passes["triton"], rows[0].differences["triton"] = [4.0], 0.001
+        row.kernel = "fa3_some"
+        for times in ([2.0], [1.0, 0.5, 1.5], [4.0, 4.0]):
+            row.add_pass("ours", times)
+    rows[0].add_pass("triton", [4.0])
+    rows[0].differences["triton"] = 0.001
     rows[1].notes["triton"] = "not supported"
     peers.write_csv(path, rows[:1], ["triton"], options)
     peers.write_csv(path, rows, ["triton"], options)
     assert os.listdir(path.parent) == [path.name]
     with open(path, newline="") as file:
         written = list(csv.DictReader(file))
-    assert (
-        list(written[0])
-        == (
-            "direction dtype head_dim causal batch seqlen heads kv_heads median_ms min_ms tflops checked triton_tflops"
-        ).split()
-    ), list(written[0])
-    tflops = points[0].flop() / 2.0 * 1e-9
-    assert list(written[0].values()) == (
-        f"fwd bf16 64 0 32 512 32 32 2.00000 0.50000 {tflops:.1f} 1 {tflops / 2:.1f}".split()
-    ), written[0]
-    assert (written[1]["triton_tflops"], written[1]["checked"]) == ("", "0"), written[1]
+    assert list(written[0]) == [*options.csv_columns, "triton_tflops", "triton_ratio"], list(written[0])
+    tflops = points[0].flop / 2.0 * 1e-9
+    expected = f"fwd bf16 64 0 32 512 32 32 2.00000 0.50000 {tflops:.1f} 1 512 fa3_some 1.5000 3 2 {tflops / 2:.1f}"
+    assert list(written[0].values()) == [*expected.split(), "0.5000"], written[0]
+    assert (written[1]["triton_tflops"], written[1]["triton_ratio"], written[1]["checked"]) == ("", "", "0"), written[1]
+
+    # The spread of one pass is that of its runs, between the 10th and the 90th percentile.
+    row = peers.Row(points[0], "ours")
+    row.add_pass("ours", [3.0, 1.0, 2.0, 5.0, 4.0])
+    assert (row.ms("ours"), row.minima["ours"]) == (3.0, 1.0) and math.isclose(row.spread("ours"), (4.6 - 1.4) / 3)
+    row = peers.Row(points[0], "ours")
+    row.add_pass("ours", [3.0])
+    assert row.spread("ours") == 0
+
+
+class MadeUp(float):
+    """An output of one number, as far as torch's tensors are asked for."""
+
+    def __sub__(self, other):
+        return MadeUp(float(self) - float(other))
+
+    float = sum = lambda self: self
+    square = lambda self: MadeUp(self * self)
+    item = lambda self: self * 1.0
+
+
+def test_run(peers, bench, builds, folder):
+    """A whole run with a stand-in for torch, whose clock calls move by known times: two builds and some peers."""
+    clock, order = [0.0], []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = clock[0]
+
+        def elapsed_time(self, stop):
+            return stop.at - self.at
+
+    do_nothing = lambda *_, **__: None
+    torch = types.SimpleNamespace(
+        bfloat16="bf16",
+        float32="fp32",
+        randn=lambda shape, **_: types.SimpleNamespace(to=lambda dtype: (shape, dtype)),
+        Generator=lambda device: types.SimpleNamespace(manual_seed=do_nothing),
+        no_grad=contextlib.nullcontext,
+        __version__="of the test",
+        backends=types.SimpleNamespace(cudnn=types.SimpleNamespace(version=do_nothing)),
+        cuda=types.SimpleNamespace(
+            Event=Event,
+            is_available=lambda: True,
+            get_device_name=lambda: "no GPU",
+            **dict.fromkeys(("synchronize", "empty_cache", "_sleep"), do_nothing),
+        ),
+    )
+
+    def maker(name, ms, output=1.0):
+        def prepare(point, q, k, v):
+            assert q == ((1, 64, 2, 128), "bf16") and k == v == ((1, 64, 1, 128), "bf16"), (q, k, v)
+
+            def call():
+                clock[0] += ms
+                order.append(name)
+                return [MadeUp(output)]
+
+            call.kernel = f"fa3_{name}"
+            return call
+
+        return prepare
+
+    def broken():
+        raise RuntimeError("cannot do it")
+
+    run = ["--bench", bench, "--library", f"old={builds[0]}", "--library", f"new={builds[1]}"]
+    run += "--head-dim 128 --causal 1 --batch 1 --heads 2 --kv-heads 1 --seqlen 64".split()
+    run += "--passes 3 --reps 3 --warmups 1 --idle-ms 0 --head-start-ms 0".split()
+    originals = peers.make_library, peers.PEERS
+    by_path = {str(builds[0]): maker("old", 2.0), str(builds[1]): maker("new", 1.6, 1.001)}
+    try:
+        sys.modules["torch"], original = torch, sys.modules.get("torch")
+        peers.make_library = lambda library: by_path[library.path]
+        peers.PEERS = {
+            "slow": lambda: maker("slow", 4.0),
+            "slower": lambda: maker("slower", 5.0),
+            "broken": lambda: lambda *_: broken(),
+            "absent": broken,
+            "wrong": lambda: maker("wrong", 2.0, 2.0),
+        }
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            path = folder / "run.csv"
+            assert peers.main([*run, "--peers", "slow,slower,broken,absent", "--csv", str(path)]) == 0
+            with open(path, newline="") as file:
+                (row,) = csv.DictReader(file)
+            timed = list(order)
+            assert peers.main([*run, "--peers", "wrong"]) == 1
+    finally:
+        peers.make_library, peers.PEERS = originals
+        del sys.modules["torch"]
+        if original:
+            sys.modules["torch"] = original
+
+    # Of each pass: each one's first call, whose output is compared, then each one's runs, beginning with another one.
+    names = ["old", "new", "slow", "slower"]
+    runs = lambda name: [name] * (1 + 1 + 3)  # for its length, to warm up, timed
+    expected = [names + sum(map(runs, names[turn:] + names[:turn]), []) for turn in range(3)]
+    assert timed == sum(expected, []), timed
+    ratios = {name: row[f"{name}_ratio"] for name in ("new", "slow", "broken")}
+    assert ratios == {"new": "1.2500", "slow": "0.5000", "broken": ""}, ratios
+    assert (row["median_ms"], row["kernel"], row["passes"], row["reps"]) == ("2.00000", "fa3_old", "3", "3"), row
+    assert (row["checked"], row["spread"], "absent_ratio" in row) == ("1", "0.0000", False), row
+    expect(printed.getvalue(), f"old: {builds[0]}", f"new: {builds[1]}", "absent: absent: RuntimeError: cannot do it")
+    expect(printed.getvalue(), "broken: RuntimeError: cannot do it", "(1.250)", "(0.500)", "broken -", "agrees")
+    expect(printed.getvalue(), "new 1.250 (1.250 to 1.250)", "best of the peers 0.500", "DIFFERS", "1 points differ")
 
 
 def test_standard(peers):
@@ -134,14 +298,14 @@ def test_standard(peers):
     import torch
 
     generator = torch.Generator().manual_seed(1)
-    prepare = peers.make_standard(None)
+    prepare = peers.make_standard()
     all_memory = peers.STANDARD_BYTES
     with torch.no_grad():
-        for memory in (all_memory, 2.5 * 4 * 4 * 65**2):
-            peers.STANDARD_BYTES = memory
-            for causal, kv_heads in ((0, 4), (1, 4), (1, 2)):
-                point = peers.Point("bf16", 64, causal, 3, 65, 4, kv_heads)
-                assert peers.standard_entries(point) == (3 if memory == all_memory else 2)
+        for entries in (3, 2):
+            for causal, kv_heads, seqlen_k in ((0, 4, 65), (1, 4, 65), (1, 2, 65), (0, 4, 33), (1, 2, 97)):
+                point = made_point(peers, "bf16", 64, causal, 3, 65, 4, kv_heads, seqlen_k)
+                peers.STANDARD_BYTES = all_memory if entries == 3 else 2.5 * 4 * 4 * 65 * seqlen_k
+                assert peers.standard_entries(point) == entries
                 q, k, v = inputs(torch, generator, point, torch.bfloat16)
                 error = relative(prepare(point, q, k, v)(), reference(torch, q, k, v, causal))
                 assert error < 6e-3, (point, error)
@@ -169,7 +333,7 @@ def made_up(dtype, peer_columns):
     return lines
 
 
-def test_plot():
+def test_plot(bench):
     import plot
 
     with tempfile.TemporaryDirectory() as folder:
@@ -193,6 +357,9 @@ def test_plot():
             "fwd,bf16,128,1,2,8192,16,16,1,1,,1",  # no figure
         )
         expect(refusal(plot.main, [write("off.csv", COLUMNS, *off)]), "none of its 6 rows", "16384 tokens")
+        row = made_up("bf16", 0)[0]
+        expect(refusal(plot.main, [write("keys.csv", f"{COLUMNS},seqlen_k", f"{row},513")]), "none of its 1 rows")
+        expect(refusal(plot.main, [write("twice.csv", COLUMNS, row, row)]), "line 3", "a second row of bf16 d64")
         bad = write("bad.csv", COLUMNS, "fwd,bf16,128,1,two,8192,16,16,1,1,600,1")
         expect(refusal(plot.main, [bad]), "line 2", "two")
         expect(refusal(plot.main, [write("cut.csv", COLUMNS, off[1], "fwd,bf16,128,1")]), "line 3")
@@ -201,6 +368,20 @@ def test_plot():
         assert set(points) == {"bf16"} and len(points["bf16"]) == 36
         assert points["bf16"][64, 0, 512] == {"tflops": 100.0, "fa2_tflops": 200.2}
         assert [name for _, name, _ in plot.present(points["bf16"])] == ["libfa3", "FlashAttention-2"]
+
+        # The figure's axes are those of fa3-bench's grid, and its CSV and the committed one can be read.
+        answer = listed(bench, "--set", "grid,fp16")
+        lines = [answer["csv_columns"]]
+        for point in answer["points"]:
+            cells = {**point, "causal": int(point["causal"]), "tflops": 1.5}
+            lines.append(",".join(str(cells.get(column, "")) for column in lines[0].split(",")))
+        points = plot.read(write("bench.csv", *lines))
+        axes = set(itertools.product(plot.HEAD_DIMS, (0, 1), plot.SEQLENS))
+        assert set(points["bf16"]) == axes and len(points["fp16"]) == 12
+        committed = HERE.parents[1] / "tests/results/h200-bench.csv"
+        points = plot.read(committed)
+        assert set(points["bf16"]) == axes and len(points["fp16"]) == 12
+        assert all(len(values) == len(plot.SERIES) for values in points["bf16"].values())
 
         if not have("matplotlib"):
             return SKIPPED
@@ -271,8 +452,8 @@ def test_figure(plot, folder, write):
 
 def inputs(torch, generator, point, dtype):
     return [
-        torch.randn(point.batch, point.seqlen, heads, point.head_dim, generator=generator).to(dtype)
-        for heads in (point.heads, point.kv_heads, point.kv_heads)
+        torch.randn(point.batch, seqlen, heads, point.head_dim, generator=generator).to(dtype)
+        for seqlen, heads in ((point.seqlen, point.heads), *[(point.seqlen_k, point.kv_heads)] * 2)
     ]
 
 
@@ -281,7 +462,8 @@ def reference(torch, q, k, v, causal):
     k, v = (tensor.repeat_interleave(q.shape[2] // k.shape[2], dim=2) for tensor in (k, v))
     s = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(q.shape[3])
     if causal:
-        s = s.masked_fill(torch.ones(s.shape[2:], dtype=torch.bool).triu(1), -math.inf)
+        diagonal = 1 + s.shape[3] - s.shape[2]
+        s = s.masked_fill(torch.ones(s.shape[2:], dtype=torch.bool).triu(diagonal), -math.inf)
     return torch.einsum("bhij,bjhd->bihd", s.softmax(-1), v)
 
 
@@ -297,8 +479,8 @@ def test_triton():
     import torch
     from triton.runtime.errors import InterpreterError
 
+    import peers
     import triton_attention
-    from peers import Point
 
     # fp16 only: the interpreter multiplies bf16's bits as integers.
     generator = torch.Generator().manual_seed(1)
@@ -313,11 +495,11 @@ def test_triton():
                         (1, 257, 1, 1),
                         (2, 1, 2, 1),
                     ):
-                        point = Point("fp16", head_dim, causal, batch, seqlen, heads, kv_heads)
+                        point = made_point(peers, "fp16", head_dim, causal, batch, seqlen, heads, kv_heads)
                         q, k, v = inputs(torch, generator, point, torch.float16)
                         out = triton_attention.prepare(q, k, v, causal, config)()
                         error = relative(out, reference(torch, q, k, v, causal))
-                        assert error < 1e-3, (point.label(), str(config), error)
+                        assert error < 1e-3, (point, str(config), error)
                         worst, count = max(worst, error), count + 1
     except InterpreterError as error:
         if "0-dimensional arrays" not in str(error):
@@ -383,4 +565,6 @@ def test_tuning(torch, triton_attention):
 
 
 if __name__ == "__main__":
-    sys.exit({"peers": test_peers, "plot": test_plot, "triton": test_triton}[sys.argv[1]]())
+    part, bench, library = sys.argv[1:]
+    tests = {"peers": lambda: test_peers(bench, library), "plot": lambda: test_plot(bench), "triton": test_triton}
+    sys.exit(tests[part]())

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <ctime>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "half.h"
 
@@ -25,7 +26,7 @@ void Report::print_table(FILE* out) const {
   std::fprintf(
       out, "%s, %d SMs, %.0f MHz at most: matrix peak %.0f TFLOP/s. %d ms idle, %d warm-ups, %d runs, %d pass%s.\n",
       device.name.c_str(), device.sms, device.max_clock_mhz(), device.matrix_peak_tflops(device.max_clock_mhz()),
-      protocol.idle_ms, protocol.warmups, protocol.reps, passes, passes == 1 ? "" : "es");
+      protocol.idle_ms, protocol.warmups, protocol.reps, protocol.passes, protocol.passes == 1 ? "" : "es");
   std::fprintf(out, "%-5s %4s %6s %5s %7s %7s %9s %9s %9s %7s %8s %6s%s  %s\n", "dtype", "d", "mask", "batch", "seqlen",
                "heads", "median ms", "min ms", "spread", "TFLOP/s", "of peak", "check",
                protocol.clock ? "   MHz at clock" : "", "kernel");
@@ -50,7 +51,7 @@ void Report::print_table(FILE* out) const {
                    r.clock_mhz > 0 ? 100 * r.tflops() / device.matrix_peak_tflops(r.clock_mhz) : 0);
     std::fprintf(out, "  %s\n", r.kernel.c_str());
     auto& [log_sum, count] = groups[std::string(tools::dtype_name(p.dtype)) + " d" + std::to_string(p.head_dim) +
-                                    (p.causal ? " causal" : " full") + (p.kernel.empty() ? "" : " " + p.kernel)];
+                                    (p.causal ? " causal" : " full") + (p.library_chooses() ? "" : " " + p.kernel)];
     log_sum += std::log(r.tflops());
     ++count;
   }
@@ -60,67 +61,96 @@ void Report::print_table(FILE* out) const {
                    std::exp(group.first / group.second), group.second);
 }
 
+// One definition of the columns: peers.py asks for it, and adds two for each further peer.
+static const char* const csv_columns =
+    "direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked,seqlen_k,kernel,"
+    "spread,passes,reps";
+
 void Report::print_csv(FILE* out) const {
-  std::fprintf(
-      out,
-      "direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked,kernel,seqlen_k,"
-      "spread,peak_share,clock_mhz,passes,reps\n");
+  std::fprintf(out, "%s\n", csv_columns);
   for (const Result& r : results) {
     const Point& p = r.point;
-    std::fprintf(out, "fwd,%s,%lld,%d,%lld,%lld,%lld,%lld,%.5f,%.5f,%.1f,%d,%s,%lld,%.4f,%.4f,%.0f,%d,%d\n",
-                 tools::dtype_name(p.dtype), (long long)p.head_dim, int(p.causal), (long long)p.batch,
-                 (long long)p.seqlen, (long long)p.heads, (long long)p.kv_heads, r.median_ms, r.min_ms, r.tflops(),
-                 int(r.checked), r.kernel.c_str(), (long long)p.seqlen_k, r.spread, peak_share(r), r.clock_mhz, passes,
-                 protocol.reps);
+    std::fprintf(out, "fwd,%s,%lld,%d,%lld,%lld,%lld,%lld,", tools::dtype_name(p.dtype), (long long)p.head_dim,
+                 int(p.causal), (long long)p.batch, (long long)p.seqlen, (long long)p.heads, (long long)p.kv_heads);
+    const bool measured = r.median_ms > 0;
+    if (measured) std::fprintf(out, "%.5f,%.5f,%.1f", r.median_ms, r.min_ms, r.tflops());
+    else std::fprintf(out, ",,");
+    std::fprintf(out, ",%d,%lld,%s,", int(r.checked), (long long)p.seqlen_k, r.kernel.c_str());
+    if (measured) std::fprintf(out, "%.4f", r.spread);
+    std::fprintf(out, ",%d,%d\n", protocol.passes, protocol.reps);
   }
 }
 
-// Messages of the library and names of the driver hold no control characters; quotes and backslashes are escaped.
-static std::string quoted(const std::string& text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') result += '\\';
-    result += c;
-  }
-  return result + '"';
+using Json = nlohmann::ordered_json;
+
+static void print(FILE* out, const Json& json) {
+  std::fprintf(out, "%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+static Json protocol_json(const Protocol& protocol) {
+  return {{"idle_ms", protocol.idle_ms},
+          {"warmups", protocol.warmups},
+          {"reps", protocol.reps},
+          {"passes", protocol.passes},
+          {"seed", protocol.seed}};
+}
+
+static Json point_json(const Result& result) {
+  const Point& p = result.point;
+  return {{"direction", "fwd"},
+          {"dtype", tools::dtype_name(p.dtype)},
+          {"head_dim", p.head_dim},
+          {"causal", p.causal},
+          {"batch", p.batch},
+          {"seqlen", p.seqlen},
+          {"seqlen_k", p.seqlen_k},
+          {"heads", p.heads},
+          {"kv_heads", p.kv_heads},
+          {"label", p.label()},
+          {"flop", p.flop()},
+          {"kernel", result.kernel},
+          {"library_chooses", p.library_chooses()},
+          {"problem", result.problem}};
+}
+
+void Report::print_list(FILE* out) const {
+  Json json = {{"protocol", protocol_json(protocol)}, {"csv_columns", csv_columns}, {"points", Json::array()}};
+  for (const Result& result : results) json["points"].push_back(point_json(result));
+  print(out, json);
 }
 
 void Report::print_json(FILE* out) const {
   char date[32];
   const std::time_t now = std::time(nullptr);
   std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  std::fprintf(
-      out,
-      "{\n  \"date\": \"%s\",\n  \"library_version\": %d,\n  \"device\": %s,\n  \"cuda_driver\": %d,\n  \"sms\": %d,\n"
-      "  \"max_clock_mhz\": %.0f,\n  \"matrix_peak_tflops\": %.1f,\n",
-      date, fa3_version(), quoted(device.name).c_str(), device.driver_version, device.sms, device.max_clock_mhz(),
-      device.matrix_peak_tflops(device.max_clock_mhz()));
-  std::fprintf(out, "  \"protocol\": {\"idle_ms\": %d, \"warmups\": %d, \"reps\": %d, \"passes\": %d},\n",
-               protocol.idle_ms, protocol.warmups, protocol.reps, passes);
+  Json json = {{"date", date},
+               {"library_version", fa3_version()},
+               {"device", device.name},
+               {"cuda_driver", device.driver_version},
+               {"sms", device.sms},
+               {"max_clock_mhz", device.max_clock_mhz()},
+               {"matrix_peak_tflops", device.matrix_peak_tflops(device.max_clock_mhz())},
+               {"protocol", protocol_json(protocol)}};
   if (overhead)
-    std::fprintf(out,
-                 "  \"host_overhead_us\": {\"median\": %.3f, \"min\": %.3f, \"p99\": %.3f, \"launch\": %.3f, "
-                 "\"calls\": %d},\n",
-                 overhead->median_us, overhead->min_us, overhead->p99_us, overhead->launch_us, overhead->calls);
-  std::fprintf(out, "  \"points\": [");
-  const char* separator = "\n";
+    json["host_overhead_us"] = {{"median", overhead->median_us},
+                                {"min", overhead->min_us},
+                                {"p99", overhead->p99_us},
+                                {"launch", overhead->launch_us},
+                                {"calls", overhead->calls}};
+  json["points"] = Json::array();
   for (const Result& r : results) {
-    const Point& p = r.point;
-    std::fprintf(
-        out,
-        "%s    {\"direction\": \"fwd\", \"dtype\": \"%s\", \"head_dim\": %lld, \"causal\": %s, \"batch\": %lld, "
-        "\"seqlen\": %lld, \"seqlen_k\": %lld, \"heads\": %lld, \"kv_heads\": %lld, \"median_ms\": %.5f, "
-        "\"min_ms\": %.5f, \"tflops\": %.2f, \"spread\": %.4f, \"peak_share\": %.4f, \"clock_mhz\": %.0f, "
-        "\"checked\": %s, \"kernel\": %s, \"problem\": %s, \"pass_median_ms\": [",
-        separator, tools::dtype_name(p.dtype), (long long)p.head_dim, p.causal ? "true" : "false", (long long)p.batch,
-        (long long)p.seqlen, (long long)p.seqlen_k, (long long)p.heads, (long long)p.kv_heads, r.median_ms, r.min_ms,
-        r.tflops(), r.spread, peak_share(r), r.clock_mhz, r.checked ? "true" : "false", quoted(r.kernel).c_str(),
-        quoted(r.problem).c_str());
-    for (size_t i = 0; i < r.pass_medians.size(); ++i) std::fprintf(out, "%s%.5f", i ? ", " : "", r.pass_medians[i]);
-    std::fprintf(out, "]}");
-    separator = ",\n";
+    Json point = point_json(r);
+    point.update({{"median_ms", r.median_ms},
+                  {"min_ms", r.min_ms},
+                  {"tflops", r.tflops()},
+                  {"spread", r.spread},
+                  {"peak_share", peak_share(r)},
+                  {"clock_mhz", r.clock_mhz},
+                  {"checked", r.checked},
+                  {"pass_median_ms", r.pass_medians}});
+    json["points"].push_back(point);
   }
-  std::fprintf(out, "\n  ]\n}\n");
+  print(out, json);
 }
 
 }  // namespace fa3::bench

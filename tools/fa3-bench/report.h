@@ -13,7 +13,6 @@ namespace fa3::bench {
 struct Report {
   tools::DeviceInfo device;
   Protocol protocol;
-  int passes = 1;
   std::vector<Result> results;
   std::optional<tools::Overhead> overhead;
 
@@ -21,6 +20,7 @@ struct Report {
   void print_overhead(FILE* out) const;
   void print_csv(FILE* out) const;
   void print_json(FILE* out) const;
+  void print_list(FILE* out) const;  // as JSON: points and protocol, nothing measured
 
  private:
   double peak_share(const Result& result) const;

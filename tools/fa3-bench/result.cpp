@@ -1,6 +1,9 @@
 #include "result.h"
 
 #include <algorithm>
+#include <stdexcept>
+
+#include "params.h"
 
 namespace fa3::bench {
 
@@ -19,6 +22,20 @@ void Result::add_pass(std::vector<double> milliseconds) {
   median_ms = quantile(sorted, 0.5);
   spread = sorted.size() == 1 ? (quantile(milliseconds, 0.9) - quantile(milliseconds, 0.1)) / median_ms
                               : (sorted.back() - sorted.front()) / median_ms;
+}
+
+std::vector<Result> planned(const std::vector<Point>& points) {
+  std::vector<Result> results;
+  for (const Point& point : points) {
+    Result& result = results.emplace_back();
+    result.point = point;
+    try {
+      result.kernel = tools::forward_kernel_info(point.params(nullptr, nullptr, nullptr, nullptr, nullptr)).name;
+    } catch (const std::runtime_error& refusal) {
+      result.problem = refusal.what();
+    }
+  }
+  return results;
 }
 
 }  // namespace fa3::bench

@@ -11,15 +11,17 @@ namespace fa3::bench {
 // Of sorted numbers, with linear interpolation; q = 0.5 is the median.
 double quantile(const std::vector<double>& sorted, double q);
 
+// The numbers of the project's protocol, for this program and for those that ask it (`fa3-bench --list --json -`).
 struct Protocol {
-  int idle_ms = 100, warmups = 5, reps = 30, checked_rows = 24;
+  int idle_ms = 100, warmups = 5, reps = 30, passes = 1, checked_rows = 24;
   bool clock = false;  // measure the SM clock under this load too
   uint64_t seed = 1;
 };
 
 struct Result {
   Point point;
-  std::string kernel, problem;  // problem: why the result is wrong, or why the call was refused
+  std::string kernel;   // that runs on the current device
+  std::string problem;  // why the result is wrong, or why the library refuses the point
   bool checked = false;
   std::vector<double> pass_medians;                  // milliseconds, one a pass
   double median_ms = 0, min_ms = 0, spread = 0;      // spread: see add_pass
@@ -30,5 +32,8 @@ struct Result {
   // or (max - min)/median of the medians of several passes.
   void add_pass(std::vector<double> milliseconds);
 };
+
+// Nothing is measured yet, but kernel or problem is known.
+std::vector<Result> planned(const std::vector<Point>& points);
 
 }  // namespace fa3::bench

@@ -47,7 +47,7 @@ CheckResult check_table(const std::vector<Kernel>& kernels, const std::string& f
         std::find_if(kernels.begin(), kernels.end(), [&](const Kernel& k) { return k.record.name == row.name; });
     if (kernel == kernels.end()) {
       result.findings.push_back(
-          broken(row.name, "every row is a kernel", "variants.def", "a kernel of this name", "none in the file"));
+          broken(row.name, "every row is a kernel", "rows.def", "a kernel of this name", "none in the file"));
       continue;
     }
     auto contract = contracts.find(row.kernel);

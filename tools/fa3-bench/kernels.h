@@ -1,0 +1,23 @@
+// The forward kernels of this build, and the words by which the command line asks for them.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "point.h"
+
+namespace fa3::bench {
+
+std::vector<fa3_kernel_info> kernels_of_build();
+
+// Names of those kernels that `wanted` means for this point: a kernel's full name means itself, if it fits; the first
+// cell of names (alg2) all kernels of that cell with the smallest head_dim that fits, which differ in their tiles.
+std::vector<std::string> fitting_kernels(const std::vector<fa3_kernel_info>& kernels, const Point& point,
+                                         const std::string& wanted);
+
+// Does `wanted` name any kernel of this build, whatever the point?
+bool is_kernel(const std::string& wanted);
+
+// The first cells of all names, "fwd, alg1".
+std::string kernel_cells();
+
+}  // namespace fa3::bench
