@@ -71,7 +71,7 @@ fa3_status launch(const Problem& problem, const Selection& selection, void* work
   const Schedule schedule = make_schedule(problem, selection, context->multiprocessors);
   const Variant& variant = schedule.selection.variant();
   const WorkspaceLayout layout = workspace_layout(schedule);
-  if (fa3_status status = validate_workspace(workspace, workspace_bytes, layout.bytes)) return status;
+  if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, layout.bytes)) return status;
   if (fa3_status status = get_function(*driver, *context, schedule.selection.row, stream, function)) return status;
 
   ForwardParams params;
