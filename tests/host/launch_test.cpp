@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
+#include <set>
+#include <string>
 #include <thread>
 
 #include "call.h"
@@ -28,7 +31,7 @@ FakeCuda& fresh() {
   fake.major = 9, fake.minor = 0, fake.multiprocessors = 132;
   fake.capture = CU_STREAM_CAPTURE_STATUS_NONE, fake.capture_result = CUDA_SUCCESS;
   fake.failing.clear(), fake.failure = CUDA_ERROR_UNKNOWN;
-  fake.record = true;
+  fake.record = true, fake.slow = false;
   fake.maps.clear(), fake.launches.clear(), fake.loaded.clear();
   fake.loads = fake.unloads = fake.calls = 0;
   fake.context_id = ++contexts;
@@ -89,6 +92,8 @@ TEST_CASE("a launch, in full", "[launch]") {
   CHECK(launch.stream == stream);
 
   const ForwardParams& f = launch.params;
+  CHECK(f.o_data == p.o.data);
+  CHECK((f.o_stride_batch == 300 * 6 * 72 && f.o_stride_row == 6 * 72 && f.o_stride_head == 72));
   CHECK(f.lse == p.lse.data);
   CHECK((f.lse_stride_batch == 10000 && f.lse_stride_head == 1 && f.lse_stride_row == 7));
   CHECK(static_cast<void*>(f.workspace) == workspace_memory);
@@ -198,6 +203,70 @@ TEST_CASE("the schedule's numbers", "[launch]") {
   CHECK((info.tiles == 40 && info.grid == 7));
 }
 
+TEST_CASE("broadcasts reach the maps as strides of 0", "[launch]") {
+  FakeCuda& fake = fresh();
+  fa3_forward_params p = imaginary({.batch = 2, .seqlen_q = 9, .seqlen_k = 9, .heads = 2, .heads_kv = 2, .head_dim = 64});
+  set_strides(p.q, {0, 0, 64, 1}), set_strides(p.k, {128, 0, 0, 1}), set_strides(p.v, {0, 0, 0, 1});
+  REQUIRE(forward(p) == FA3_OK);
+  REQUIRE(fake.maps.size() == 4);
+  CHECK(fake.maps[0].stride == U64{0, 128, 0});  // of rows, heads and batch
+  CHECK(fake.maps[1].stride == U64{0, 0, 256});
+  CHECK(fake.maps[2].stride == U64{0, 0, 0});
+  CHECK(fake.maps[2].dim == U64{64, 9, 2, 2});
+}
+
+TEST_CASE("questions about the current device are answered for its multiprocessors", "[launch]") {
+  FakeCuda& fake = fresh();
+  fa3_forward_params p =
+      imaginary({.batch = 1, .seqlen_q = 100, .seqlen_k = 9000, .heads = 5, .heads_kv = 5, .head_dim = 128});
+  std::set<size_t> sizes;
+  std::set<int64_t> pieces;
+  for (const int multiprocessors : {132, 114, 24, 5, 1, 1024}) {
+    INFO(multiprocessors << " multiprocessors");
+    fresh().multiprocessors = multiprocessors;
+    size_t asked = 0, named = 0;
+    fa3_kernel_info here = FA3_KERNEL_INFO_INIT, there = FA3_KERNEL_INFO_INIT;
+    REQUIRE(fa3_forward_workspace_size(&p, 0, &asked) == FA3_OK);
+    REQUIRE(fa3_forward_kernel_info(&p, 0, 0, &here) == FA3_OK);
+    CHECK(here.multiprocessors == multiprocessors);
+    REQUIRE(forward(p) == FA3_OK);
+    CHECK(fake.launches.back().kernel == here.name);
+    CHECK(fake.launches.back().grid[0] == unsigned(here.grid));
+    CHECK(here.grid == std::min<int64_t>(here.pieces, multiprocessors));
+    CHECK(fa3_forward(&p, workspace_memory, asked - 1, nullptr) == FA3_ERROR_WORKSPACE_TOO_SMALL);
+    CHECK(fa3_forward(&p, workspace_memory, asked, nullptr) == FA3_OK);
+
+    fake.multiprocessors = 77, fake.context_id += 5000;  // another device does not matter
+    REQUIRE(fa3_forward_workspace_size(&p, multiprocessors, &named) == FA3_OK);
+    REQUIRE(fa3_forward_kernel_info(&p, multiprocessors, 0, &there) == FA3_OK);
+    CHECK(named == asked);
+    CHECK(std::memcmp(&here, &there, sizeof here) == 0);
+    const size_t few_kilobytes = 8192;
+    CHECK(named <= size_t(3) * multiprocessors * here.block_q * 4 * (here.head_dim_v + 8) + few_kilobytes);
+    sizes.insert(named), pieces.insert(here.pieces);
+  }
+  CHECK((sizes.size() > 2 && pieces.size() > 2));
+}
+
+TEST_CASE("a driver's error is not an answer to a question", "[launch]") {
+  const fa3_forward_params p = imaginary();
+  for (const char* call : {"cuCtxGetId", "cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute"}) {
+    FakeCuda& fake = fresh();
+    fake.failing = call, fake.failure = CUDA_ERROR_INVALID_VALUE;
+    size_t bytes = 12345;
+    fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+    CHECK(fa3_forward_workspace_size(&p, 0, &bytes) == FA3_ERROR_CUDA);
+    expect_message(call);
+    CHECK(fa3_forward_kernel_info(&p, 0, 0, &info) == FA3_ERROR_CUDA);
+    expect_message(call);
+    CHECK((bytes == 12345 && info.name[0] == '\0'));
+    fake.calls = 0;
+    CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_OK);
+    CHECK(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
+    CHECK(fake.calls == 0);
+  }
+}
+
 TEST_CASE("a kernel is loaded once for each context, and again when the context is another", "[launch]") {
   FakeCuda& fake = fresh();
   const fa3_forward_params p = imaginary(), q = causal({});
@@ -220,6 +289,31 @@ TEST_CASE("a kernel is loaded once for each context, and again when the context 
   CHECK(forward(p) == FA3_OK);
   CHECK(fake.loads == 4);
   CHECK(fake.unloads == 0);
+}
+
+TEST_CASE("many contexts are found as fast as a few", "[launch]") {
+  FakeCuda& fake = fresh();
+  const fa3_forward_params p = imaginary();
+  const unsigned long long first = uint64_t{1} << 40;
+  // Of this many contexts in turn, the shortest time for each.
+  const auto time = [&](int contexts) {
+    double best = 1e9;
+    for (int round = 0; round < 8; ++round) {
+      size_t bytes;
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < contexts; ++i) {
+        fake.context = reinterpret_cast<CUcontext>(uintptr_t{1} << 44 | uintptr_t(i) * 4096);
+        fake.context_id = first + unsigned(i);
+        if (fa3_forward_workspace_size(&p, 0, &bytes) != FA3_OK) FAIL(fa3_last_error_message());
+      }
+      const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - start;
+      best = std::min(best, spent.count() / contexts);
+    }
+    return best;
+  };
+  const double few = time(16), many = time(4096);
+  INFO(few << " and " << many << " microseconds");
+  CHECK(many < 5 * few + 0.2);
 }
 
 TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
@@ -304,10 +398,12 @@ TEST_CASE("no context, and the wrong device", "[launch]") {
   const fa3_forward_params p = imaginary();
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
   size_t bytes = 12345;
-  fake.minor = 3, fake.major = 10;
-  for (int i = 0; i < 2; ++i) {
+  const int capabilities[][2] = {{10, 3}, {9, 1}, {8, 0}, {10, 0}, {0, 9}};
+  for (const auto& [major, minor] : capabilities) {
+    fake.major = major, fake.minor = minor;
     CHECK(forward(p) == FA3_ERROR_WRONG_DEVICE);
-    expect_message("compute capability 10.3, must be 9.0");
+    expect_message(
+        ("compute capability " + std::to_string(major) + "." + std::to_string(minor) + ", must be 9.0").c_str());
     CHECK(fa3_preload() == FA3_ERROR_WRONG_DEVICE);
     CHECK(fa3_forward_kernel_info(&p, 0, 0, &info) == FA3_ERROR_WRONG_DEVICE);
     CHECK(fa3_forward_workspace_size(&p, 0, &bytes) == FA3_ERROR_WRONG_DEVICE);
@@ -316,10 +412,19 @@ TEST_CASE("no context, and the wrong device", "[launch]") {
   fresh().context = nullptr;
   CHECK(forward(p) == FA3_ERROR_NO_CONTEXT);
   CHECK(fa3_preload() == FA3_ERROR_NO_CONTEXT);
-  fresh();
-  fake.failing = "cuCtxGetCurrent", fake.failure = CUDA_ERROR_NOT_INITIALIZED;
-  CHECK(forward(p) == FA3_ERROR_NO_CONTEXT);
-  CHECK((fake.loads == 0 && fake.launches.empty()));
+  expect_message("the calling thread has no current CUDA context: cuCtxGetId: CUDA error 201");
+  // A context that another thread has destroyed, even one that this thread knows; and a driver that nobody has started.
+  REQUIRE((fresh().context != nullptr && forward(p) == FA3_OK));
+  fake.loads = 0, fake.launches.clear();
+  for (const CUresult none : {CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_DEINITIALIZED,
+                              CUDA_ERROR_INVALID_CONTEXT}) {
+    fake.failing = "cuCtxGetId", fake.failure = none;
+    CHECK(forward(p) == FA3_ERROR_NO_CONTEXT);
+    expect_message(("cuCtxGetId: CUDA error " + std::to_string(none)).c_str());
+    CHECK(fa3_preload() == FA3_ERROR_NO_CONTEXT);
+    CHECK(fa3_forward_workspace_size(&p, 0, &bytes) == FA3_ERROR_NO_CONTEXT);
+  }
+  CHECK((fake.loads == 0 && fake.launches.empty() && bytes == 12345));
 }
 
 TEST_CASE("arguments are checked before the driver is asked", "[launch]") {
@@ -337,13 +442,15 @@ TEST_CASE("arguments are checked before the driver is asked", "[launch]") {
 TEST_CASE("the driver's errors come back with call and name, and a failed load leaves nothing behind", "[launch]") {
   const fa3_forward_params p = imaginary();
   for (const char* call :
-       {"cuCtxGetCurrent", "cuCtxGetId", "cuCtxGetDevice", "cuDeviceGetAttribute", "cuModuleLoadData",
-        "cuModuleGetFunction", "cuFuncSetAttribute", "cuTensorMapEncodeTiled", "cuLaunchKernel"}) {
+       {"cuCtxGetId", "cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute", "cuStreamIsCapturing",
+        "cuThreadExchangeStreamCaptureMode", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute",
+        "cuTensorMapEncodeTiled", "cuLaunchKernel"}) {
     FakeCuda& fake = fresh();
     fake.failing = call, fake.failure = CUDA_ERROR_INVALID_VALUE;
     CHECK(forward(p) == FA3_ERROR_CUDA);
     expect_message(call);
-    if (std::string(call) != "cuTensorMapEncodeTiled") expect_message("CUDA_ERROR_INVALID_VALUE (invalid argument)");
+    expect_message(": CUDA error 1, CUDA_ERROR_INVALID_VALUE (invalid argument)");
+    if (std::string(call) == "cuTensorMapEncodeTiled") expect_message("for q (data 0x40000000000; head_dim");
     CHECK(fake.launches.empty());
     CHECK(fake.unloads == (std::string(call) == "cuModuleGetFunction" || std::string(call) == "cuFuncSetAttribute"));
     CHECK(fake.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
@@ -353,21 +460,54 @@ TEST_CASE("the driver's errors come back with call and name, and a failed load l
   FakeCuda& fake = fresh();
   fake.failing = "cuLaunchKernel", fake.failure = static_cast<CUresult>(54321);
   CHECK(forward(p) == FA3_ERROR_CUDA);
-  expect_message("cuLaunchKernel: unknown error");
+  CHECK(std::string(fa3_last_error_message()) == "cuLaunchKernel: CUDA error 54321");
 }
 
 TEST_CASE("threads that come first together load once", "[launch]") {
   FakeCuda& fake = fresh();
   std::atomic<int> failed{0};
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 8; ++i)
-    threads.emplace_back([&] {
-      for (int n = 0; n < 50; ++n) failed += forward(imaginary()) != FA3_OK;
-    });
-  for (std::thread& thread : threads) thread.join();
-  CHECK(failed == 0);
+  const auto together = [&](const auto& work) {
+    fresh().slow = true;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 8; ++i) threads.emplace_back(work);
+    for (std::thread& thread : threads) thread.join();
+    CHECK(failed == 0);
+  };
+  together([&] {
+    for (int n = 0; n < 50; ++n) failed += forward(imaginary()) != FA3_OK;
+  });
   CHECK(fake.loads == 1);
   CHECK(fake.launches.size() == 400);
+  together([&] { failed += fa3_preload() != FA3_OK; });
+  CHECK(fake.loads == default_rows());
+}
+
+TEST_CASE("the workspace that a call needs may not lie in a tensor, however large it is said to be", "[launch]") {
+  FakeCuda& fake = fresh();
+  fa3_forward_params p =
+      imaginary({.batch = 1, .seqlen_q = 100, .seqlen_k = 9000, .heads = 2, .heads_kv = 2, .head_dim = 128});
+  size_t needed = 0;
+  REQUIRE(fa3_forward_workspace_size(&p, 0, &needed) == FA3_OK);
+  REQUIRE(needed > FA3_FORWARD_WORKSPACE_BYTES);
+  fake.calls = 0;
+  const struct {
+    const char* name;
+    const fa3_tensor& tensor;
+  } tensors[] = {{"q", p.q}, {"k", p.k}, {"v", p.v}, {"o", p.o}, {"lse", p.lse}};
+  for (const auto& t : tensors) {
+    INFO(t.name);
+    // Its end reaches into the tensor, its beginning is far away.
+    char* const before = static_cast<char*>(t.tensor.data) - (needed + 15) / 16 * 16;
+    CHECK(fa3_forward(&p, before + 16, plenty, stream) == FA3_ERROR_INVALID_ARGUMENT);
+    expect_message(("workspace may overlap " + std::string(t.name) + ": workspace is 0x").c_str());
+    expect_message((" needs " + std::to_string(needed) + " bytes, " + t.name + ".data is 0x").c_str());
+    CHECK((fake.loads == 0 && fake.maps.empty()));
+  }
+  CHECK(fake.launches.empty());
+  for (const auto& t : tensors)
+    CHECK(fa3_forward(&p, static_cast<char*>(t.tensor.data) - (needed + 15) / 16 * 16, plenty, stream) == FA3_OK);
+  // What it does not need does not matter.
+  CHECK(fa3_forward(&p, static_cast<char*>(p.q.data) - needed / 16 * 16 - 16, SIZE_MAX, stream) == FA3_OK);
 }
 
 TEST_CASE("a warm call asks the driver for no more than it needs, and costs little itself", "[launch]") {
@@ -377,7 +517,7 @@ TEST_CASE("a warm call asks the driver for no more than it needs, and costs litt
   REQUIRE(forward(p) == FA3_OK);
   fake.calls = 0;
   REQUIRE(forward(p) == FA3_OK);
-  CHECK(fake.calls == 7);  // current context and its id, four maps, the launch
+  CHECK(fake.calls == 6);  // the current context's id, four maps, the launch
   double best = 1e9;
   for (int n = 0; n < 2000; ++n) {
     const auto start = std::chrono::steady_clock::now();
