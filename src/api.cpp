@@ -42,7 +42,8 @@ fa3_status forward(const fa3_forward_params* params, void* workspace, size_t wor
   Fit fit;
   if (fa3_status status = prepare(params, Rules::device, problem, fit)) return status;
   // What it needs beyond this is known when the device is.
-  if (fa3_status status = validate_workspace(workspace, workspace_bytes, FA3_FORWARD_WORKSPACE_BYTES)) return status;
+  if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, FA3_FORWARD_WORKSPACE_BYTES))
+    return status;
   return problem.empty() ? FA3_OK : launch(problem, fit, workspace, workspace_bytes, stream);
 }
 

@@ -48,11 +48,12 @@ fa3_status get_driver(const Driver*& driver) {
   return FA3_OK;
 }
 
-fa3_status cuda_error(const Driver& driver, CUresult result, const char* call) {
+fa3_status cuda_error(const Driver& driver, CUresult result, const char* call, fa3_status status) {
   const char *name = nullptr, *text = nullptr;
   driver.get_error_name(result, &name);
   driver.get_error_string(result, &text);
-  return fail(FA3_ERROR_CUDA, "%s: %s (%s)", call, name ? name : "unknown error", text ? text : "no description");
+  if (!name || !text) return fail(status, "%s: CUDA error %d", call, static_cast<int>(result));
+  return fail(status, "%s: CUDA error %d, %s (%s)", call, static_cast<int>(result), name, text);
 }
 
 }  // namespace fa3

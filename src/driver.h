@@ -36,7 +36,8 @@ struct Driver {
 // Opens libcuda.so.1 at the first call. FA3_ERROR_NO_DRIVER with the reason if that fails, then and ever after.
 fa3_status get_driver(const Driver*& driver);
 
-// Records "call: CUDA_ERROR_X (text)" and returns FA3_ERROR_CUDA.
-fa3_status cuda_error(const Driver& driver, CUresult result, const char* call);
+// Records "call: CUDA error 1, CUDA_ERROR_X (text)", or no more than the number where the driver does not know it, and
+// returns the status.
+fa3_status cuda_error(const Driver& driver, CUresult result, const char* call, fa3_status status = FA3_ERROR_CUDA);
 
 }  // namespace fa3

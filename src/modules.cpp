@@ -12,9 +12,17 @@
 namespace fa3 {
 namespace {
 
-// The cache is a list that only grows, except that a context which reuses the address of a destroyed one takes over its
-// entry. Modules are never unloaded: they go with their context.
-Context* contexts;
+// The table finds a context's entry by its handle, an address. Entries are never removed, but a context at the address of
+// a destroyed one takes over its entry: there are as many as distinct addresses, however many contexts come and go. Modules
+// are never unloaded: they go with their context.
+constexpr int bucket_bits = 8;
+Context* buckets[1 << bucket_bits];
+
+Context*& bucket_of(CUcontext handle) {
+  constexpr uint64_t scatter = 0x9e3779b97f4a7c15;  // neighbouring addresses into different buckets (Fibonacci hashing)
+  return buckets[reinterpret_cast<uintptr_t>(handle) * scatter >> (64 - bucket_bits)];
+}
+
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct Locked {
@@ -49,7 +57,8 @@ fa3_status examine_device(const Driver& driver, int& multiprocessors) {
 
 // Under the lock.
 fa3_status find_or_add(const Driver& driver, CUcontext handle, unsigned long long id, Context*& context) {
-  for (context = contexts; context && context->handle != handle; context = context->next) {
+  Context*& bucket = bucket_of(handle);
+  for (context = bucket; context && context->handle != handle; context = context->next) {
   }
   if (context && context->id == id) return FA3_OK;
   int multiprocessors;
@@ -59,8 +68,8 @@ fa3_status find_or_add(const Driver& driver, CUcontext handle, unsigned long lon
     if (!context)
       return fail(FA3_ERROR_OUT_OF_MEMORY, "no host memory for a context's entry of %zu bytes", sizeof(Context));
     context->handle = handle;
-    context->next = contexts;
-    contexts = context;
+    context->next = bucket;
+    bucket = context;
   }
   std::memset(context->functions, 0, sizeof context->functions);
   context->id = id;
@@ -95,7 +104,8 @@ fa3_status load(const Driver& driver, Context& context, int row, CUfunction& fun
   if (context.functions[row] == nullptr) {
     // Loading enqueues nothing, so it need not disturb a capture that another thread has under way in this context.
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    driver.thread_exchange_stream_capture_mode(&mode);
+    if (CUresult result = driver.thread_exchange_stream_capture_mode(&mode))
+      return cuda_error(driver, result, "cuThreadExchangeStreamCaptureMode");
     const fa3_status status = load_module(driver, row, function);
     driver.thread_exchange_stream_capture_mode(&mode);
     if (status) return status;
@@ -105,28 +115,36 @@ fa3_status load(const Driver& driver, Context& context, int row, CUfunction& fun
   return FA3_OK;
 }
 
-bool captures(const Driver& driver, CUstream stream) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  const CUresult result = driver.stream_is_capturing(stream, &status);
+fa3_status captures(const Driver& driver, CUstream stream, bool& capturing) {
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver.stream_is_capturing(stream, &capture);
   // The legacy default stream answers so while any other stream of the context captures.
-  return result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT || (!result && status != CU_STREAM_CAPTURE_STATUS_NONE);
+  const bool implicit = result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  capturing = implicit || capture != CU_STREAM_CAPTURE_STATUS_NONE;
+  return !result || implicit ? FA3_OK : cuda_error(driver, result, "cuStreamIsCapturing");
+}
+
+bool means_no_context(CUresult result) {
+  return result == CUDA_ERROR_INVALID_CONTEXT || result == CUDA_ERROR_NOT_INITIALIZED ||
+         result == CUDA_ERROR_DEINITIALIZED || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 }  // namespace
 
 fa3_status current_context(const Driver& driver, Context*& context) {
-  CUcontext handle = nullptr;
-  const CUresult result = driver.ctx_get_current(&handle);
-  if (result == CUDA_ERROR_NOT_INITIALIZED || result == CUDA_ERROR_DEINITIALIZED)
-    return fail(FA3_ERROR_NO_CONTEXT, "the calling thread has no current CUDA context: the driver is not initialised");
-  if (result) return cuda_error(driver, result, "cuCtxGetCurrent");
-  if (handle == nullptr) return fail(FA3_ERROR_NO_CONTEXT, "the calling thread has no current CUDA context");
+  // Of whichever context is current: its handle may be of one that another thread has destroyed.
   unsigned long long id;
-  if (CUresult failed = driver.ctx_get_id(handle, &id)) return cuda_error(driver, failed, "cuCtxGetId");
+  const CUresult result = driver.ctx_get_id(nullptr, &id);
+  if (means_no_context(result))
+    return cuda_error(driver, result, "the calling thread has no current CUDA context: cuCtxGetId",
+                      FA3_ERROR_NO_CONTEXT);
+  if (result) return cuda_error(driver, result, "cuCtxGetId");
   if (last.context && last.id == id) {
     context = last.context;
     return FA3_OK;
   }
+  CUcontext handle;
+  if (CUresult failed = driver.ctx_get_current(&handle)) return cuda_error(driver, failed, "cuCtxGetCurrent");
   Locked locked;
   if (fa3_status status = find_or_add(driver, handle, id, context)) return status;
   last = {id, context};
@@ -151,7 +169,9 @@ fa3_status resolve_multiprocessors(int32_t given, int& multiprocessors) {
 fa3_status get_function(const Driver& driver, Context& context, int row, CUstream stream, CUfunction& function) {
   function = __atomic_load_n(&context.functions[row], __ATOMIC_ACQUIRE);
   if (function) return FA3_OK;
-  if (captures(driver, stream))
+  bool capturing;
+  if (fa3_status status = captures(driver, stream, capturing)) return status;
+  if (capturing)
     return fail(FA3_ERROR_NOT_LOADED,
                 "%s is not loaded and the stream is capturing: %s before the capture", rows[row].name,
                 rows[row].has(Trait::chosen) ? "call fa3_preload" : "fa3_preload does not load it, run it once");

@@ -1,4 +1,4 @@
-// Kernels loaded into contexts: one cache entry for each context, filled row by row at first use.
+// Kernels loaded into contexts: one entry of a table for each context, filled row by row at first use.
 #pragma once
 #include "driver.h"
 #include "row.h"
@@ -9,11 +9,11 @@ struct Context {
   CUcontext handle;
   unsigned long long id;  // unlike the handle, never used twice in a process
   int multiprocessors;
-  CUfunction functions[row_count];  // null until loaded; written under the cache's lock, read atomically
-  Context* next;
+  CUfunction functions[row_count];  // null until loaded; written under the table's lock, read atomically
+  Context* next;                        // of the same bucket
 };
 
-// The cache entry of the calling thread's current context, made if needed. Refuses a missing context
+// The entry of the calling thread's current context, made if needed. Refuses a missing context
 // (FA3_ERROR_NO_CONTEXT) and a device that is not of compute capability 9.0 (FA3_ERROR_WRONG_DEVICE).
 fa3_status current_context(const Driver& driver, Context*& context);
 

@@ -57,7 +57,7 @@ bool extent_of(const View& view, Extent& extent) {
   return !__builtin_add_overflow(data, static_cast<uintptr_t>(high), &extent.end);
 }
 
-bool elements_distinct(const View& view, int& inner, int& outer) {
+bool strides_nest(const View& view, int& dim, int64_t& span) {
   int order[4], count = 0;
   for (int i = 3; i >= 0; --i) {
     if (view.dim[i] <= 1) continue;
@@ -65,12 +65,11 @@ bool elements_distinct(const View& view, int& inner, int& outer) {
     for (; at > 0 && magnitude(view.stride[order[at - 1]]) > magnitude(view.stride[i]); --at) order[at] = order[at - 1];
     order[at] = i;
   }
-  int64_t span = 0;  // of the dims so far, last element included
+  span = 0;
   for (int n = 0; n < count; ++n) {
-    outer = order[n];
-    inner = n == 0 ? outer : order[n - 1];
-    if (magnitude(view.stride[outer]) <= span) return false;
-    span += (view.dim[outer] - 1) * magnitude(view.stride[outer]);
+    dim = order[n];
+    if (magnitude(view.stride[dim]) <= span) return false;
+    span += (view.dim[dim] - 1) * magnitude(view.stride[dim]);
   }
   return true;
 }

@@ -12,10 +12,10 @@ struct Extent {
 // and each dim * stride is below 2^40 bytes.
 bool extent_of(const View& view, Extent& extent);
 
-// Do different indices always name different elements? Sufficient, not necessary: ordered by stride, each dim must step
-// over everything that the dims before it span, as in every nesting of slices and pads. On failure `inner` and `outer`
-// name the first pair of dims that break this.
-bool elements_distinct(const View& view, int& inner, int& outer);
+// Do the strides nest, that is, is each in order of size larger than the span of the smaller ones? Then different indices
+// name different elements. They may do so without; but to tell in general is a search. If not, `dim` is the first dim
+// whose stride is too small, and `span` what it has to step over.
+bool strides_nest(const View& view, int& dim, int64_t& span);
 
 // Could an element of one share a byte with an element of the other? False is exact. True may be wrong only for views
 // that interleave otherwise than by a common stride (slices of one buffer, such as a packed QKVO, interleave by a

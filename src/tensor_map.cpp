@@ -1,13 +1,15 @@
 #include "tensor_map.h"
 
+#include <cstdio>
 #include <cstring>
 
-#include "error.h"
 #include "row.h"
 
 namespace fa3 {
 
 static_assert(sizeof(TensorMap) == sizeof(CUtensorMap));
+
+static unsigned long long ull(cuuint64_t value) { return value; }
 
 fa3_status encode(const Driver& driver, const char* name, const View& view, int rows, TensorMap& map) {
   constexpr int order[] = {3, 1, 2, 0};  // of the view's (batch, seqlen, heads, head_dim), innermost first
@@ -30,14 +32,12 @@ fa3_status encode(const Driver& driver, const char* name, const View& view, int 
     std::memcpy(&map, &encoded, sizeof map);
     return FA3_OK;
   }
-  return fail(
-      FA3_ERROR_CUDA,
-      "cuTensorMapEncodeTiled refused %s with error %d: data %p, dims (%llu, %llu, %llu, %llu) of (head_dim, seqlen, "
-      "heads, batch), strides (%llu, %llu, %llu) bytes",
-      name, static_cast<int>(result), view.data, static_cast<unsigned long long>(dim[0]),
-      static_cast<unsigned long long>(dim[1]), static_cast<unsigned long long>(dim[2]),
-      static_cast<unsigned long long>(dim[3]), static_cast<unsigned long long>(stride[1]),
-      static_cast<unsigned long long>(stride[2]), static_cast<unsigned long long>(stride[3]));
+  char call[320];
+  std::snprintf(call, sizeof call,
+                "cuTensorMapEncodeTiled for %s (data %p; head_dim, seqlen, heads, batch %llu, %llu, %llu, %llu; the last "
+                "three %llu, %llu, %llu bytes apart)", name, view.data, ull(dim[0]), ull(dim[1]), ull(dim[2]), ull(dim[3]),
+                ull(stride[1]), ull(stride[2]), ull(stride[3]));
+  return cuda_error(driver, result, call);
 }
 
 }  // namespace fa3

@@ -1,5 +1,6 @@
 #include "validate.h"
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -112,9 +113,12 @@ Status check_tensor(const Expected& expected, const fa3_tensor& tensor, View& vi
   for (int i = 0; i < expected.rank; ++i)
     if (view.dim[i] > 1)
       if (Status status = check_stride(expected, view, i)) return status;
-  if (int inner, outer; expected.output && !elements_distinct(view, inner, outer))
-    return fail(invalid, "%s.stride[%d] is %lld: elements overlap those of dim[%d] (%lld with stride %lld)",
-                expected.name, outer, ll(view.stride[outer]), inner, ll(view.dim[inner]), ll(view.stride[inner]));
+  if (int64_t span; expected.output)
+    if (int dim; !strides_nest(view, dim, span))
+      return fail(invalid,
+                  "%s.stride[%d] is %lld: elements of an output may overlap unless its strides nest, that is, each is "
+                  "larger than the span of the smaller ones, here %lld", expected.name, dim, ll(view.stride[dim]),
+                  ll(span));
   return expected.pointers ? check_data(expected, view) : FA3_OK;
 }
 
@@ -203,17 +207,23 @@ Status check_scalars(const fa3_forward_params& p) {
   return FA3_OK;
 }
 
+struct Tensor {
+  const char* name;
+  const View& view;
+};
+
+// The outputs first. Without elements where lse is not wanted.
+std::array<Tensor, 5> tensors(const Problem& problem) {
+  return {{{"o", problem.o}, {"lse", problem.lse}, {"q", problem.q}, {"k", problem.k}, {"v", problem.v}}};
+}
+
 Status check_overlap(const Problem& problem) {
-  const struct {
-    const char* name;
-    const View& view;
-  } tensors[] = {{"o", problem.o}, {"lse", problem.lse}, {"q", problem.q}, {"k", problem.k}, {"v", problem.v}};
+  const auto all = tensors(problem);
   for (int i = 0; i < 2; ++i)
     for (int j = i + 1; j < 5; ++j)
-      if ((i != 1 && j != 1) || problem.wants_lse)
-        if (may_overlap(tensors[i].view, tensors[j].view))
-          return fail(invalid, "%s overlaps %s: %s.data is %p, %s.data is %p", tensors[i].name, tensors[j].name,
-                      tensors[i].name, tensors[i].view.data, tensors[j].name, tensors[j].view.data);
+      if (may_overlap(all[i].view, all[j].view))
+        return fail(invalid, "%s may overlap %s: %s.data is %p, %s.data is %p", all[i].name, all[j].name, all[i].name,
+                    all[i].view.data, all[j].name, all[j].view.data);
   return FA3_OK;
 }
 
@@ -303,13 +313,20 @@ Status pack(fa3_tensor* tensor) {
   return FA3_OK;
 }
 
-Status validate_workspace(const void* workspace, size_t bytes, size_t needed) {
+Status validate_workspace(const Problem& problem, void* workspace, size_t bytes, size_t needed) {
   if (workspace == nullptr)
     return fail(invalid, "workspace is NULL, must be %zu bytes of device memory", needed);
   if (reinterpret_cast<uintptr_t>(workspace) % 16 != 0)
     return fail(invalid, "workspace is %p, must be aligned to 16 bytes", workspace);
   if (bytes < needed)
     return fail(FA3_ERROR_WORKSPACE_TOO_SMALL, "workspace_bytes is %zu, must be at least %zu", bytes, needed);
+  const View view{workspace, FA3_DTYPE_FP32, {1, 1, 1, static_cast<int64_t>((needed + 3) / 4)}, {0, 0, 0, 1}};
+  if (Extent extent; !extent_of(view, extent))
+    return fail(invalid, "workspace reaches beyond the address space from %p", workspace);
+  for (const Tensor& tensor : tensors(problem))
+    if (may_overlap(view, tensor.view))
+      return fail(invalid, "workspace may overlap %s: workspace is %p and needs %zu bytes, %s.data is %p", tensor.name,
+                  workspace, needed, tensor.name, tensor.view.data);
   return FA3_OK;
 }
 

@@ -12,7 +12,8 @@ enum class Rules {
 
 fa3_status validate(const fa3_forward_params* params, Rules rules, Problem& problem);
 
-fa3_status validate_workspace(const void* workspace, size_t bytes, size_t needed);
+// Of the problem's workspace, `needed` bytes are used.
+fa3_status validate_workspace(const Problem& problem, void* workspace, size_t bytes, size_t needed);
 
 // fa3_tensor_pack.
 fa3_status pack(fa3_tensor* tensor);

@@ -7,7 +7,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <set>
+#include <string>
 
 #include "call.h"
 
@@ -87,9 +90,9 @@ const Change bad_shapes[] = {
     {"o.stride[1] is -64, must be > 0", invalid, [](P& p) { set_strides(p.o, {192, -64, 16, 1}); }},
     {"o.stride[2] is 0, must be > 0", invalid, [](P& p) { set_strides(p.o, {192, 64, 0, 1}); }},
     {"o.stride[0] is 0, must be > 0", invalid, [](P& p) { set_strides(p.o, {0, 64, 16, 1}); }},
-    {"o.stride[2] is 8: elements overlap those of dim[3]", invalid, [](P& p) { set_strides(p.o, {192, 64, 8, 1}); }},
-    {"o.stride[1] is 56: elements overlap those of dim[2]", invalid, [](P& p) { set_strides(p.o, {192, 56, 16, 1}); }},
-    {"o.stride[0] is 64: elements overlap", invalid, [](P& p) { set_strides(p.o, {64, 64, 16, 1}); }},
+    {"o.stride[2] is 8: elements of an output may overlap", invalid, [](P& p) { set_strides(p.o, {192, 64, 8, 1}); }},
+    {"o.stride[1] is 56: elements of an output may overlap", invalid, [](P& p) { set_strides(p.o, {192, 56, 16, 1}); }},
+    {"o.stride[0] is 64: elements of an output may overlap", invalid, [](P& p) { set_strides(p.o, {64, 64, 16, 1}); }},
     {"q.dim[0] * q.stride[0]", invalid, [](P& p) { set_strides(p.q, {int64_t{1} << 38, 64, 16, 1}); }},
     {"k.dim[1] * k.stride[1]", invalid, [](P& p) { set_strides(p.k, {160, int64_t{1} << 37, 16, 1}); }},
     {"v.dim[0] * v.stride[0]", invalid, [](P& p) { set_strides(p.v, {huge - 7, 32, 16, 1}); }},
@@ -103,7 +106,7 @@ const Change bad_shapes[] = {
     {"lse.dim[2] is 4, must equal q.dim[1]", invalid, [](P& p) { p.lse.dim[2] = 4; }},
     {"lse.stride[2] is 0, must be > 0", invalid, [](P& p) { set_strides(p.lse, {12, 3, 0}); }},
     {"lse.stride[1] is -3, must be > 0", invalid, [](P& p) { set_strides(p.lse, {12, -3, 1}); }},
-    {"lse.stride[1] is 2: elements overlap those of dim[2]", invalid, [](P& p) { set_strides(p.lse, {12, 2, 1}); }},
+    {"lse.stride[1] is 2: elements of an output may overlap", invalid, [](P& p) { set_strides(p.lse, {12, 2, 1}); }},
     {"lse.dim[0] * lse.stride[0]", invalid, [](P& p) { set_strides(p.lse, {int64_t{1} << 37, 3, 1}); }},
 
     {"mask is 3", invalid, [](P& p) { p.mask = 3; }},
@@ -140,13 +143,13 @@ const Change bad_pointers[] = {
     {"must be aligned to 4 bytes", invalid, [](P& p) { move(p.lse, 2); }},
     {"lse.data is 0x", invalid, [](P& p) { move(p.lse, 1); }},
     {"v reaches beyond the address space", invalid, [](P& p) { p.v.data = reinterpret_cast<void*>(UINTPTR_MAX - 63); }},
-    {"o overlaps q", invalid, [](P& p) { p.o.data = p.q.data; }},
-    {"o overlaps q", invalid, [](P& p) { p.o.data = p.q.data, move(p.o, 2 * 3 * 4 * 16 * 2 - 16); }},
-    {"o overlaps k", invalid, [](P& p) { p.k.data = p.o.data; }},
-    {"o overlaps v", invalid, [](P& p) { p.v.data = p.o.data, move(p.v, 16); }},
-    {"o overlaps lse", invalid, [](P& p) { p.lse.data = p.o.data, move(p.lse, 4); }},
-    {"lse overlaps q", invalid, [](P& p) { p.lse.data = p.q.data; }},
-    {"lse overlaps v", invalid, [](P& p) { p.lse.data = p.v.data, move(p.lse, 316); }},
+    {"o may overlap q", invalid, [](P& p) { p.o.data = p.q.data; }},
+    {"o may overlap q", invalid, [](P& p) { p.o.data = p.q.data, move(p.o, 2 * 3 * 4 * 16 * 2 - 16); }},
+    {"o may overlap k", invalid, [](P& p) { p.k.data = p.o.data; }},
+    {"o may overlap v", invalid, [](P& p) { p.v.data = p.o.data, move(p.v, 16); }},
+    {"o may overlap lse", invalid, [](P& p) { p.lse.data = p.o.data, move(p.lse, 4); }},
+    {"lse may overlap q", invalid, [](P& p) { p.lse.data = p.q.data; }},
+    {"lse may overlap v", invalid, [](P& p) { p.lse.data = p.v.data, move(p.lse, 316); }},
 };
 
 // What is unusual, and right.
@@ -360,7 +363,84 @@ TEST_CASE("workspace", "[arguments]") {
   CHECK(fa3_forward(&p, workspace, 63, nullptr) == FA3_ERROR_WORKSPACE_TOO_SMALL);
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("workspace_bytes is 63, must be at least 64"));
   CHECK(fa3_forward(&p, workspace, 0, nullptr) == FA3_ERROR_WORKSPACE_TOO_SMALL);
+  CHECK(fa3_forward(&p, reinterpret_cast<void*>(UINTPTR_MAX - 15), 64, nullptr) == invalid);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("workspace reaches beyond the address space"));
   CHECK(buffers.untouched());
+
+  // Beside a tensor it may lie, not in it.
+  const P far = imaginary();
+  const struct {
+    const char* name;
+    const fa3_tensor& tensor;
+    int bytes;
+  } tensors[] = {{"q", far.q, 2 * 3 * 4 * 16 * 2}, {"k", far.k, 2 * 5 * 2 * 16 * 2}, {"v", far.v, 2 * 5 * 2 * 16 * 2},
+                 {"o", far.o, 2 * 3 * 4 * 16 * 2}, {"lse", far.lse, 2 * 3 * 4 * 4}};
+  for (const auto& t : tensors)
+    for (const int at : {-64, -48, 0, 16, t.bytes - 16, t.bytes}) {
+      INFO(t.name << " and " << at);
+      const bool apart = at == -64 || at == t.bytes;
+      const fa3_status status = fa3_forward(&far, static_cast<char*>(t.tensor.data) + at, 1 << 20, nullptr);
+      CHECK((status == invalid) == !apart);
+      if (apart) continue;
+      const std::string message = "workspace may overlap " + std::string(t.name) + ": workspace is 0x";
+      CHECK_THAT(fa3_last_error_message(),
+                 ContainsSubstring(message) && ContainsSubstring(" needs 64 bytes, " + std::string(t.name) + ".data is 0x"));
+    }
+}
+
+TEST_CASE("strides of outputs that do not nest are refused by that rule", "[arguments]") {
+  // No two of these elements share an address.
+  P p = imaginary({.batch = 2, .seqlen_q = 4, .seqlen_k = 4, .heads = 2, .heads_kv = 2, .head_dim = 8});
+  set_strides(p.lse, {29, 19, 17});
+  CHECK(fa3_forward_check(&p) == invalid);
+  CHECK(std::string(fa3_last_error_message()) ==
+        "lse.stride[1] is 19: elements of an output may overlap unless its strides nest, that is, each is larger than the "
+        "span of the smaller ones, here 51");
+  set_strides(p.lse, {72, 52, 17});  // spans are 51 and 103
+  CHECK(fa3_forward_check(&p) == invalid);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("lse.stride[0] is 72: ") && ContainsSubstring("here 103"));
+  set_strides(p.lse, {104, 52, 17});
+  CHECK(fa3_forward_check(&p) == FA3_OK);
+}
+
+TEST_CASE("tensors that share memory are refused, slices that do not are not", "[arguments]") {
+  // Rows of 8 elements in buffers that repeat with a period, at any offset, so that they also reach into the next period.
+  constexpr int64_t batch = 2, seqlen = 3, heads = 2, row = 8, unit = 16;
+  const auto rows_of = [](const fa3_tensor& t) {  // addresses of rows; each is 16 bytes and a multiple of them
+    std::set<uintptr_t> rows;
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t i = 0; i < seqlen; ++i)
+        for (int64_t h = 0; h < heads; ++h)
+          rows.insert(reinterpret_cast<uintptr_t>(t.data) + 2 * (b * t.stride[0] + i * t.stride[1] + h * t.stride[2]));
+    return rows;
+  };
+  int accepted = 0, refused = 0;
+  for (const int64_t period : {2, 3, 4, 5, 6})  // rows of 8 from one row of queries to the next
+    for (const int64_t o_step : {1, 2, 3})
+      for (const int64_t q_step : {0, 1, 2, 3})
+        for (int64_t offset = -40; offset <= 40; ++offset)
+          for (const bool own_batches : {false, true}) {
+            P p = imaginary({batch, seqlen, seqlen, heads, heads, row});
+            p.lse = {};
+            p.q.data = static_cast<char*>(p.o.data) + unit * offset;
+            set_strides(p.o, {period * seqlen * row, period * row, o_step * row, 1});
+            set_strides(p.q, {(own_batches ? period * seqlen : period) * row, period * row, q_step * row, 1});
+            std::set<uintptr_t> o = rows_of(p.o);
+            if (o.size() < batch * seqlen * heads || o_step >= period) continue;  // not an output
+            const std::set<uintptr_t> q = rows_of(p.q);
+            const bool shared = std::any_of(q.begin(), q.end(), [&](uintptr_t at) { return o.contains(at); });
+            const int64_t place = (offset % period + period) % period;  // of q in o's period; o is at 0
+            const bool slices = o_step + 1 <= place && place + q_step + 1 <= period;
+            const fa3_status status = fa3_forward_check(&p);
+            INFO("period " << period << " steps " << o_step << " " << q_step << " offset " << offset << " batches "
+                           << own_batches << " " << fa3_last_error_message());
+            if (shared) REQUIRE(status == invalid);
+            else if (slices) CHECK(status == FA3_OK);
+            const bool meet = *q.begin() < *o.rbegin() && *o.begin() < *q.rbegin();
+            accepted += meet && status == FA3_OK;
+            refused += shared;
+          }
+  CHECK((accepted > 50 && refused > 500));
 }
 
 // Memory that ends with the bytes given: the next one faults.
@@ -415,11 +495,15 @@ TEST_CASE("the reference refuses what makes no sense on the host", "[arguments]"
       {"(head_dim) is 12", invalid, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 12; }},
       {"(head_dim) is 264", unsupported, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 264; }},
       {"o.stride[3] is 0, must be > 0", invalid, [](P& p) { set_strides(p.o, {192, 64, 16, 0}); }},
-      {"o.stride[1] is 48: elements overlap", invalid, [](P& p) { set_strides(p.o, {192, 48, 16, 1}); }},
-      {"o.stride[1] is -48: elements overlap", invalid, [](P& p) { set_strides(p.o, {192, -48, 16, 1}); }},
+      {"o.stride[1] is 48: elements of an output may overlap", invalid, [](P& p) { set_strides(p.o, {192, 48, 16, 1}); }},
+      {"o.stride[1] is -48: elements of an output may overlap", invalid, [](P& p) { set_strides(p.o, {192, -48, 16, 1}); }},
       {"v.dim[3] * v.stride[3]", invalid, [](P& p) { set_strides(p.v, {192, 48, 16, lowest}); }},
+      {"v.dim[1] * v.stride[1] is 5 * -274877906944 elements", invalid,
+       [](P& p) { set_strides(p.v, {0, -(int64_t{1} << 38), 16, 1}); }},
+      {"o.dim[0] * o.stride[0] is 2 * -4611686018427387904 elements", invalid,
+       [](P& p) { set_strides(p.o, {-(int64_t{1} << 62), 64, 16, 1}); }},
       {"must be aligned to 2 bytes", invalid, [](P& p) { move(p.q, 1); }},
-      {"o overlaps v", invalid, [](P& p) { p.v.data = p.o.data; }},
+      {"o may overlap v", invalid, [](P& p) { p.v.data = p.o.data; }},
       {"reaches beyond the address space", invalid,
        [](P& p) { p.v.data = reinterpret_cast<void*>(uintptr_t{16}), set_strides(p.v, {160, 32, 16, -1}); }},
       {"softmax_scale", invalid, [](P& p) { p.softmax_scale = -2; }},

@@ -1,7 +1,12 @@
 #include "fake_cuda.h"
 
+#include <chrono>
 #include <cstring>
+#include <deque>
 #include <mutex>
+#include <thread>
+
+#include "driver_rules.h"
 
 namespace fa3::test {
 
@@ -16,14 +21,24 @@ std::mutex lock;
 
 // A loaded kernel. Modules and functions are the same thing here.
 struct Kernel {
+  unsigned long long context_id;
   std::string name;
-  int shared = 0;
+  unsigned shared = 0;
 };
+std::deque<Kernel> kernels;  // kept to the end: a test may look at what was unloaded
 
 CUresult answer(const char* call) {
   FakeCuda& fake = fake_cuda();
   ++fake.calls;
   return fake.failing == call ? fake.failure : CUDA_SUCCESS;
+}
+
+void take_time() {
+  if (fake_cuda().slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
+bool foreign(const void* handle) {
+  return static_cast<const Kernel*>(handle)->context_id != fake_cuda().context_id;
 }
 
 }  // namespace
@@ -48,13 +63,18 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
   return answer("cuCtxGetCurrent");
 }
 
-CUresult cuCtxGetId(CUcontext, unsigned long long* id) {
+CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
+  if (CUresult result = answer("cuCtxGetId")) return result;
+  // A handle may be of a context that is no more, which the real driver need not survive: the current one it is to be.
+  if (context) return CUDA_ERROR_INVALID_HANDLE;
+  if (fake_cuda().context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   *id = fake_cuda().context_id;
-  return answer("cuCtxGetId");
+  return CUDA_SUCCESS;
 }
 
 CUresult cuCtxGetDevice(CUdevice* device) {
   *device = 0;
+  take_time();
   return answer("cuCtxGetDevice");
 }
 
@@ -66,13 +86,14 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  if (CUresult result = answer("cuThreadExchangeStreamCaptureMode")) return result;
   std::swap(*mode, fake_cuda().capture_mode);
-  return answer("cuThreadExchangeStreamCaptureMode");
+  return CUDA_SUCCESS;
 }
 
 CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+  if (CUresult result = answer("cuStreamIsCapturing")) return result;
   *status = fake_cuda().capture;
-  ++fake_cuda().calls;
   return fake_cuda().capture_result;
 }
 
@@ -82,18 +103,22 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   if (CUresult result = answer("cuModuleLoadData")) return result;
   ++fake_cuda().loads;
   fake_cuda().capture_mode_at_load = fake_cuda().capture_mode;
-  *module = reinterpret_cast<CUmodule>(new Kernel);
+  take_time();
+  std::lock_guard guard(lock);
+  *module = reinterpret_cast<CUmodule>(&kernels.emplace_back(Kernel{fake_cuda().context_id, {}, 0}));
   return CUDA_SUCCESS;
 }
 
 CUresult cuModuleUnload(CUmodule module) {
   ++fake_cuda().unloads;
-  delete reinterpret_cast<Kernel*>(module);
+  if (foreign(module)) return CUDA_ERROR_INVALID_HANDLE;
   return answer("cuModuleUnload");
 }
 
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   if (CUresult result = answer("cuModuleGetFunction")) return result;
+  if (foreign(module)) return CUDA_ERROR_INVALID_HANDLE;
+  std::lock_guard guard(lock);
   reinterpret_cast<Kernel*>(module)->name = name;
   fake_cuda().loaded.push_back(name);
   *function = reinterpret_cast<CUfunction>(module);
@@ -101,8 +126,12 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
 }
 
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
-  if (attribute == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES) reinterpret_cast<Kernel*>(function)->shared = value;
-  return answer("cuFuncSetAttribute");
+  if (CUresult result = answer("cuFuncSetAttribute")) return result;
+  if (foreign(function)) return CUDA_ERROR_INVALID_HANDLE;
+  if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 || unsigned(value) > most_shared_memory)
+    return CUDA_ERROR_INVALID_VALUE;
+  reinterpret_cast<Kernel*>(function)->shared = unsigned(value);
+  return CUDA_SUCCESS;
 }
 
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* data,
@@ -111,12 +140,9 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                                 CUtensorMapFloatOOBfill fill) {
   if (CUresult result = answer("cuTensorMapEncodeTiled")) return result;
-  // The driver's own rules.
-  if (reinterpret_cast<uintptr_t>(map) % 64 || reinterpret_cast<uintptr_t>(data) % 16) return CUDA_ERROR_INVALID_VALUE;
-  for (cuuint32_t i = 0; i < rank; ++i)
-    if (dim[i] == 0 || dim[i] > 1ull << 32) return CUDA_ERROR_INVALID_VALUE;
-  for (cuuint32_t i = 0; i + 1 < rank; ++i)
-    if (stride[i] % 16 || stride[i] >= 1ull << 40) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result =
+          check_tensor_map(map, type, rank, data, dim, stride, box, element_stride, interleave, swizzle))
+    return result;
   if (!fake_cuda().record) return CUDA_SUCCESS;
   std::lock_guard guard(lock);
   std::vector<EncodedMap>& maps = fake_cuda().maps;
@@ -141,7 +167,9 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
                         void** extra) {
   if (CUresult result = answer("cuLaunchKernel")) return result;
   const Kernel& kernel = *reinterpret_cast<Kernel*>(function);
-  if (shared > 48 * 1024 && shared > static_cast<unsigned>(kernel.shared)) return CUDA_ERROR_INVALID_VALUE;
+  const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
+  if (foreign(&kernel)) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult result = check_launch(grid, block, shared, kernel.shared)) return result;
   if (extra) return CUDA_ERROR_INVALID_VALUE;
   if (!fake_cuda().record) return CUDA_SUCCESS;
   std::lock_guard guard(lock);
@@ -150,7 +178,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
                                   {block_x, block_y, block_z},
                                   shared,
                                   stream,
-                                  *static_cast<fa3::ForwardParams*>(arguments[0])});
+                                  Launched(kernel.name, arguments[0])});
   return CUDA_SUCCESS;
 }
 }

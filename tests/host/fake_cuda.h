@@ -1,5 +1,5 @@
-// A libcuda.so.1 for tests: it answers as told and records what it was asked. A test that links it has it loaded before
-// libfa3 looks for the driver, so libfa3 finds this one.
+// A libcuda.so.1 for tests: it answers as told, refuses what the real one does, and records what it was asked. A test that
+// links it has it loaded before libfa3 looks for the driver, so libfa3 finds this one.
 #pragma once
 #include <cuda.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "params.h"
+#include "launched.h"
 
 namespace fa3::test {
 
@@ -26,11 +26,13 @@ struct Launch {
   std::string kernel;
   unsigned grid[3], block[3], shared;
   CUstream stream;
-  ForwardParams params;
+  Launched carried;
+
+  const ListedForwardParams& params() const { return carried.forward; }
 };
 
 struct FakeCuda {
-  // Answers.
+  // Answers. Without a context, cuCtxGetId says that there is none.
   std::atomic<CUcontext> context{};
   std::atomic<unsigned long long> context_id{};
   int major = 9, minor = 0, multiprocessors = 132;
@@ -39,6 +41,7 @@ struct FakeCuda {
   std::string failing;  // the call that fails
   CUresult failure = CUDA_ERROR_UNKNOWN;
   bool record = true;
+  bool slow = false;  // devices and modules take their time, so that threads meet there
 
   // Questions.
   std::vector<EncodedMap> maps;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "call.h"
-#include "variant.h"
+#include "row.h"
 
 namespace fa3::test {
 namespace {
@@ -29,7 +29,7 @@ const char* any_kernel(std::mt19937_64& random) {
     case 0: return "";
     case 1: return "no such kernel, and a text that is longer than any name of a kernel can be, or a message need show";
     case 2: return nullptr;
-    default: return variants[random() % variant_count].name;
+    default: return rows[random() % row_count].name;
   }
 }
 
@@ -69,7 +69,7 @@ void mutate(fa3_forward_params& p, std::mt19937_64& random) {
   }
 }
 
-void probe(const Bytes& input, size_t& accepted) {
+void probe(const Bytes& input, std::mt19937_64& random, size_t& accepted) {
   const fa3_status status = fa3_forward_check(&input.params);
   const std::string message = fa3_last_error_message();
   if ((status == FA3_OK) != message.empty()) FAIL("status " << status << " with message '" << message << "'");
@@ -78,8 +78,16 @@ void probe(const Bytes& input, size_t& accepted) {
     FAIL("status " << status);
   size_t bytes = 0;
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-  const fa3_status shape = fa3_forward_workspace_size(&input.params, 132, &bytes);
-  if (fa3_forward_kernel_info(&input.params, 132, 0, &info) != shape) FAIL("info and workspace disagree");
+  const int32_t multiprocessors = random() % 2 ? 132 : 1 + static_cast<int32_t>(random() % 1024);
+  const fa3_status shape = fa3_forward_workspace_size(&input.params, multiprocessors, &bytes);
+  if (fa3_forward_kernel_info(&input.params, multiprocessors, 0, &info) != shape) FAIL("info and workspace disagree");
+  if (shape == FA3_OK) {
+    // The header's bound; the few KB are 64 bytes for each multiprocessor.
+    const size_t rows = size_t(3) * multiprocessors * info.block_q, few_kilobytes = 64 * (size_t(multiprocessors) + 2);
+    if (bytes < FA3_FORWARD_WORKSPACE_BYTES || bytes > rows * 4 * (info.head_dim_v + 8) + few_kilobytes)
+      FAIL(info.name << " takes " << bytes << " bytes on " << multiprocessors << " multiprocessors");
+    if (info.pieces < info.tiles || info.grid > multiprocessors || info.launches != (info.grid > 0)) FAIL("info");
+  }
   if (status == FA3_OK && shape != FA3_OK) FAIL("accepted, but without a workspace size");
   accepted += status == FA3_OK;
 }
@@ -94,7 +102,7 @@ TEST_CASE("random bytes", "[fuzz]") {
     for (size_t i = 0; i < sizeof(fa3_forward_params) + 64; ++i) input.bytes[i] = static_cast<unsigned char>(random());
     input.params.struct_size = n % 3 ? sizeof(fa3_forward_params) : random();
     input.params.kernel = any_kernel(random);
-    probe(input, accepted);
+    probe(input, random, accepted);
   }
   CHECK(accepted == 0);
 }
@@ -107,7 +115,7 @@ TEST_CASE("mutations of good parameters", "[fuzz]") {
   for (int n = 0; n < rounds; ++n) {
     input.params = imaginary();
     for (int changes = random() % 4; changes >= 0; --changes) mutate(input.params, random);
-    probe(input, accepted);
+    probe(input, random, accepted);
   }
   // The mutations reach both sides.
   CHECK(accepted > rounds / 50);

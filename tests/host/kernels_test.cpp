@@ -9,7 +9,7 @@
 #include <string>
 
 #include "call.h"
-#include "variant.h"
+#include "row.h"
 
 namespace fa3::test {
 
@@ -18,7 +18,7 @@ using Catch::Matchers::ContainsSubstring;
 namespace {
 
 // A problem that fits this row, with the given head_dim.
-fa3_forward_params fitting(const Variant& v, int64_t head_dim) {
+fa3_forward_params fitting(const Row& v, int64_t head_dim) {
   const Shape shape{.batch = 3, .seqlen_q = 1000, .seqlen_k = 77, .heads = 6, .heads_kv = 2, .head_dim = head_dim};
   fa3_forward_params p = describe(shape, v.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, nullptr, nullptr,
                                   nullptr, nullptr, nullptr);
@@ -68,14 +68,16 @@ TEST_CASE("every status has a text of its own", "[kernels]") {
 }
 
 TEST_CASE("the kernels are the rows of the table", "[kernels]") {
-  REQUIRE(fa3_kernel_count() == variant_count);
+  REQUIRE(fa3_kernel_count() == row_count);
   std::set<std::string> names;
-  for (int row = 0; row < variant_count; ++row) {
-    const Variant& v = variants[row];
+  for (int row = 0; row < row_count; ++row) {
+    const Row& v = rows[row];
     fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
     REQUIRE(fa3_kernel_info_at(row, &info) == FA3_OK);
     CHECK(std::string(info.name) == v.name);
-    CHECK(info.dtype == (v.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16));
+    CHECK(info.kind == (v.kind == Kind::forward ? FA3_KERNEL_FORWARD : FA3_KERNEL_PASS));
+    if (v.kind == Kind::pass) CHECK(info.dtype == FA3_DTYPE_NONE);
+    else CHECK(info.dtype == (v.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16));
     CHECK(info.head_dim == v.d);
     CHECK(info.causal == v.causal());
     CHECK(info.block_q == v.Br);
@@ -89,9 +91,9 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
     CHECK(info.grid == 0);
     names.insert(info.name);
   }
-  CHECK(names.size() == size_t(variant_count));
+  CHECK(names.size() == size_t(row_count));
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-  for (int row : {-1, variant_count, 1 << 30}) {
+  for (int row : {-1, row_count, 1 << 30}) {
     CHECK(fa3_kernel_info_at(row, &info) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(), ContainsSubstring("index is " + std::to_string(row)));
   }
@@ -109,9 +111,9 @@ TEST_CASE("a problem runs on the smallest kernel that holds it", "[kernels]") {
         CHECK(info.dtype == dtype);
         CHECK(info.causal == (mask != FA3_MASK_NONE));
         CHECK(info.head_dim >= head_dim);
-        CHECK(std::string(info.name).starts_with("fa3_fwd"));
-        for (const Variant& v : variants) {
-          if (!v.is_fwd()) continue;
+        CHECK(info.chosen == 1);
+        for (const Row& v : rows) {
+          if (v.kind != Kind::forward || !v.has(Trait::chosen)) continue;
           const bool same = (v.dtype == Dtype::bf16) == (dtype == FA3_DTYPE_BF16) && v.causal() == (info.causal == 1);
           if (same && v.d >= head_dim) CHECK(v.d >= info.head_dim);
         }
@@ -122,7 +124,8 @@ TEST_CASE("a problem runs on the smallest kernel that holds it", "[kernels]") {
 }
 
 TEST_CASE("a named kernel runs what fits it", "[kernels]") {
-  for (const Variant& v : variants) {
+  for (const Row& v : rows) {
+    if (v.kind != Kind::forward) continue;
     INFO(v.name);
     const std::string name = v.name;  // a text like any other: no address is compared
     for (int64_t head_dim = 8; head_dim <= v.d; head_dim += 8) {
@@ -137,7 +140,7 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
       CHECK(info.producer_registers == v.producer_registers());
       CHECK(info.consumer_registers == v.consumer_registers());
       CHECK(info.shared_memory_bytes == v.smem_bytes());
-      const int rows = v.causal() && v.has_producer() ? 77 : 1000;
+      const int rows = v.causal() && !v.has(Trait::no_producer) ? 77 : 1000;
       CHECK(info.tiles == 3 * 6 * ((rows + v.Br - 1) / v.Br));
       CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_OK);
       CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
@@ -163,7 +166,8 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     CHECK(fa3_forward(&imagined, reinterpret_cast<void*>(64), 64, nullptr) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(), message);
   };
-  for (const Variant& v : variants) {
+  for (const Row& v : rows) {
+    if (v.kind != Kind::forward) continue;
     fa3_forward_params p = fitting(v, v.d);
     p.kernel = v.name;
     const int32_t mask = p.mask, dtype = p.q.dtype, other = dtype == FA3_DTYPE_BF16 ? FA3_DTYPE_FP16 : FA3_DTYPE_BF16;
@@ -190,7 +194,7 @@ TEST_CASE("a name that no kernel has", "[kernels]") {
     CHECK(std::string(fa3_last_error_message()) ==
           "params->kernel is \"" + shown + "\", no kernel of this build (fa3_kernel_info_at names those)");
   };
-  const std::string first = variants[0].name;
+  const std::string first = rows[0].name;
   unknown("", "");
   unknown("fwd", "fwd");
   unknown("%s%n", "%s%n");

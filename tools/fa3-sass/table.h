@@ -1,4 +1,4 @@
-// What the table of variants says about a kernel's machine code. Everything is derived from the row's cells, so that a
+// What the table of rows says about a kernel's machine code. Everything is derived from the row's cells, so that a
 // new row is checked with no new code.
 #pragma once
 

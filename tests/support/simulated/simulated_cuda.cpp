@@ -1,35 +1,38 @@
 // A driver without a GPU: device memory is host memory, a launch computes attention by the CPU reference from what the
-// launch carries (tensor maps and parameter block). With it the GPU test suite runs on the CPU, which tests the suite,
-// not the kernels.
+// launch carries (tensor maps and parameter block). With it the GPU test suite runs on the CPU, which tests the suite and
+// the host, not the kernels. It refuses what the real driver does, and parameters that contradict each other.
 #include <cuda.h>
 #include <dlfcn.h>
 
-#include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "driver_rules.h"
 #include "fa3.h"
-#include "params.h"
+#include "launched.h"
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// A place for a context, used again when that is destroyed: handles come back, ids do not.
 struct Context {
-  unsigned long long id;
+  unsigned long long id;  // 0: none here
 };
 struct Function {
+  unsigned long long context_id;
   std::string name;
+  unsigned shared = 0;
 };
-struct Launch {
-  std::string name;
-  fa3::ForwardParams params;
-};
+using Launch = fa3::test::Launched;
 struct Stream {
+  unsigned long long context_id;
   bool capturing = false;
   std::vector<Launch> captured;
 };
@@ -50,8 +53,27 @@ struct Map {
 constexpr uint64_t magic = 0x5369'6d75'6c61'7465;
 static_assert(sizeof(Map) <= sizeof(CUtensorMap));
 
-thread_local Context* current = nullptr;
-std::atomic<unsigned long long> contexts = 0;
+Context contexts[64], primary;
+unsigned long long last_id = 0;
+std::mutex lock;  // of these
+
+// Of the calling thread. Another one may have destroyed it meanwhile.
+thread_local struct {
+  Context* context;
+  unsigned long long id;
+} current{};
+
+CUresult make_current(Context* context) {
+  std::lock_guard guard(lock);
+  current = {context, context ? context->id : 0};
+  return CUDA_SUCCESS;
+}
+
+CUresult check_current() {
+  std::lock_guard guard(lock);
+  if (!current.context) return CUDA_ERROR_INVALID_CONTEXT;
+  return current.context->id == current.id ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
 
 template <class Type>
 Type* as(const void* handle) {
@@ -71,28 +93,56 @@ fa3_tensor tensor(const fa3::TensorMap& encoded) {
   return t;
 }
 
+// Does the parameter block, which the kernels read beside the maps, say the same as they do?
+bool consistent(const Launch& launch, const fa3_forward_params& call) {
+  const fa3::ForwardParams& p = launch.forward;
+  const fa3::Output& out = p.output;
+  const fa3_tensor &q = call.q, &k = call.k, &v = call.v, &o = call.o;
+  const int64_t o_stride[3] = {out.o_stride_batch, out.o_stride_row, out.o_stride_head};
+  bool same = p.visible.seqlen_q == q.dim[1] && p.tiles.heads == q.dim[2] && out.head_dim == q.dim[3];
+  same = same && p.tiles.batch_heads == q.dim[0] * q.dim[2] && p.visible.seqlen_k == k.dim[1];
+  same = same && k.dim[0] == q.dim[0] && k.dim[2] * p.heads_per_kv == q.dim[2] && k.dim[3] == q.dim[3];
+  for (int i = 0; i < 4; ++i) same = same && v.dim[i] == k.dim[i] && o.dim[i] == q.dim[i];
+  for (int i = 0; i < 3; ++i) same = same && (o.dim[i] == 1 || o.stride[i] == o_stride[i]);
+  same = same && out.o == o.data && q.dtype == k.dtype && q.dtype == v.dtype && q.dtype == o.dtype;
+  same = same && p.visible.bounded_right == launch.row->causal() && !p.visible.bounded_left;
+  const bool bottom_right = call.mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  same = same && p.visible.right == (bottom_right ? p.visible.seqlen_k - p.visible.seqlen_q : 0);
+  return same && std::fabs(p.softmax_scale_log2 - p.softmax_scale * 1.442695f) <= 1e-6f * p.softmax_scale_log2;
+}
+
+CUresult write_empty_rows(const fa3::EmptyRowsParams& p) {
+  const fa3::Output& out = p.output;
+  for (int32_t n = 0; n < p.batch_heads; ++n) {
+    const int64_t batch = n / p.heads, head = n - batch * p.heads;
+    for (int64_t row = 0; row < p.rows; ++row) {
+      uint16_t* const o = out.o + batch * out.o_stride_batch + head * out.o_stride_head + row * out.o_stride_row;
+      for (int x = 0; x < out.head_dim; ++x) o[x] = 0;
+      if (out.lse) out.lse[batch * out.lse_stride_batch + head * out.lse_stride_head + row * out.lse_stride_row] = -INFINITY;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult run(const Launch& launch) {
-  const fa3::ForwardParams& p = launch.params;
+  if (!launch.row) return CUDA_ERROR_LAUNCH_FAILED;
+  if (launch.row->kind == fa3::Kind::pass) return write_empty_rows(launch.empty_rows);
+  const fa3::ForwardParams& p = launch.forward;
+  const fa3::Output& out = p.output;
   fa3_forward_params call{};
   call.struct_size = sizeof call;
   call.q = tensor(p.q);
   call.k = tensor(p.k);
   call.v = tensor(p.v);
   call.o = tensor(p.o);
-  if (p.seqlen_k == 0) {
-    call.k.dim[0] = call.v.dim[0] = call.q.dim[0];
-    call.k.dim[1] = call.v.dim[1] = 0;
-    call.k.dim[2] = call.v.dim[2] = p.heads / p.heads_per_kv;
-    call.k.dim[3] = call.v.dim[3] = call.q.dim[3];
-    for (int i = 0; i < 3; ++i) call.k.stride[i] = call.v.stride[i] = 8;
+  if (out.lse) {
+    call.lse = {out.lse, FA3_DTYPE_FP32, 3, {call.q.dim[0], call.q.dim[2], call.q.dim[1]},
+                {out.lse_stride_batch, out.lse_stride_head, out.lse_stride_row}};
   }
-  if (p.lse) {
-    call.lse = {p.lse, FA3_DTYPE_FP32, 3, {call.q.dim[0], call.q.dim[2], call.q.dim[1]},
-                {p.lse_stride_batch, p.lse_stride_head, p.lse_stride_row}};
-  }
-  if (launch.name.ends_with("causal"))
-    call.mask = p.causal_offset == 0 ? FA3_MASK_CAUSAL_TOP_LEFT : FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  if (launch.row->causal())
+    call.mask = p.visible.right == 0 ? FA3_MASK_CAUSAL_TOP_LEFT : FA3_MASK_CAUSAL_BOTTOM_RIGHT;
   call.softmax_scale = p.softmax_scale;
+  if (!consistent(launch, call) || !fa3::test::is_complete(launch)) return CUDA_ERROR_LAUNCH_FAILED;
   static const auto reference =
       reinterpret_cast<decltype(&fa3_reference_forward)>(dlsym(RTLD_DEFAULT, "fa3_reference_forward"));
   return reference && reference(&call, 1) == FA3_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
@@ -129,25 +179,38 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
 }
 
 CUresult cuCtxCreate(CUcontext* context, CUctxCreateParams*, unsigned, CUdevice) {
-  current = new Context{++contexts};
-  *context = reinterpret_cast<CUcontext>(current);
-  return CUDA_SUCCESS;
+  Context* made = nullptr;
+  {
+    std::lock_guard guard(lock);
+    for (Context& place : contexts)
+      if (!made && place.id == 0) made = &place;
+    if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
+    made->id = ++last_id;
+  }
+  *context = reinterpret_cast<CUcontext>(made);
+  return make_current(made);
 }
 CUresult cuCtxDestroy(CUcontext context) {
-  if (current == as<Context>(context)) current = nullptr;
-  delete as<Context>(context);
-  return CUDA_SUCCESS;
+  if (current.context == as<Context>(context)) current = {};
+  std::lock_guard guard(lock);
+  return as<Context>(context)->id = 0, CUDA_SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
-  static Context primary{++contexts};
+  std::lock_guard guard(lock);
+  if (primary.id == 0) primary.id = ++last_id;
   *context = reinterpret_cast<CUcontext>(&primary);
   return CUDA_SUCCESS;
 }
-CUresult cuCtxSetCurrent(CUcontext context) { return current = as<Context>(context), CUDA_SUCCESS; }
-CUresult cuCtxGetCurrent(CUcontext* context) { return *context = reinterpret_cast<CUcontext>(current), CUDA_SUCCESS; }
-CUresult cuCtxGetId(CUcontext context, unsigned long long* id) { return *id = as<Context>(context)->id, CUDA_SUCCESS; }
-CUresult cuCtxGetDevice(CUdevice* device) { return *device = 0, CUDA_SUCCESS; }
-CUresult cuCtxSynchronize() { return CUDA_SUCCESS; }
+CUresult cuCtxSetCurrent(CUcontext context) { return make_current(as<Context>(context)); }
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  return *context = reinterpret_cast<CUcontext>(current.context), CUDA_SUCCESS;
+}
+CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
+  if (context) return CUDA_ERROR_INVALID_HANDLE;  // it may be of a context that is no more
+  return *id = current.id, check_current();
+}
+CUresult cuCtxGetDevice(CUdevice* device) { return *device = 0, check_current(); }
+CUresult cuCtxSynchronize() { return check_current(); }
 
 CUresult cuMemAlloc(CUdeviceptr* pointer, size_t bytes) {
   void* memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
@@ -167,7 +230,7 @@ CUresult cuMemsetD8(CUdeviceptr to, unsigned char byte, size_t bytes) {
 CUresult cuMemGetInfo(size_t* free, size_t* total) { return *free = *total = size_t(1) << 30, CUDA_SUCCESS; }
 
 CUresult cuStreamCreate(CUstream* stream, unsigned) {
-  return *stream = reinterpret_cast<CUstream>(new Stream), CUDA_SUCCESS;
+  return *stream = reinterpret_cast<CUstream>(new Stream{current.id, false, {}}), check_current();
 }
 CUresult cuStreamDestroy(CUstream stream) { return delete as<Stream>(stream), CUDA_SUCCESS; }
 CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
@@ -204,19 +267,30 @@ CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent stop) {
 }
 
 CUresult cuModuleLoadData(CUmodule* module, const void*) {
-  return *module = reinterpret_cast<CUmodule>(new Function), CUDA_SUCCESS;
+  if (CUresult result = check_current()) return result;
+  return *module = reinterpret_cast<CUmodule>(new Function{current.id, {}, 0}), CUDA_SUCCESS;
 }
 CUresult cuModuleUnload(CUmodule module) { return delete as<Function>(module), CUDA_SUCCESS; }
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   as<Function>(module)->name = name;
   return *function = reinterpret_cast<CUfunction>(module), CUDA_SUCCESS;
 }
-CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  if (as<Function>(function)->context_id != current.id) return CUDA_ERROR_INVALID_HANDLE;
+  if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
+      unsigned(value) > fa3::test::most_shared_memory)
+    return CUDA_ERROR_INVALID_VALUE;
+  return as<Function>(function)->shared = unsigned(value), CUDA_SUCCESS;
+}
 
-CUresult cuTensorMapEncodeTiled(CUtensorMap* encoded, CUtensorMapDataType type, cuuint32_t, void* data,
-                                const cuuint64_t* dim, const cuuint64_t* stride, const cuuint32_t*, const cuuint32_t*,
-                                CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
-                                CUtensorMapFloatOOBfill) {
+CUresult cuTensorMapEncodeTiled(CUtensorMap* encoded, CUtensorMapDataType type, cuuint32_t rank, void* data,
+                                const cuuint64_t* dim, const cuuint64_t* stride, const cuuint32_t* box,
+                                const cuuint32_t* element_stride, CUtensorMapInterleave interleave,
+                                CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  if (rank != 4) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult result = fa3::test::check_tensor_map(encoded, type, rank, data, dim, stride, box, element_stride,
+                                                    interleave, swizzle))
+    return result;
   Map map{magic, data, type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, {}, {}};
   for (int i = 0; i < 4; ++i) map.dim[i] = uint32_t(dim[i]);
   for (int i = 0; i < 3; ++i) map.stride[i] = stride[i];
@@ -224,9 +298,16 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* encoded, CUtensorMapDataType type, 
   return CUDA_SUCCESS;
 }
 
-CUresult cuLaunchKernel(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                        CUstream stream, void** arguments, void**) {
-  const Launch launch{as<Function>(function)->name, *static_cast<fa3::ForwardParams*>(arguments[0])};
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                        unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void** arguments,
+                        void** extra) {
+  if (CUresult result = check_current()) return result;
+  const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
+  if (as<Function>(function)->context_id != current.id) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream && as<Stream>(stream)->context_id != current.id) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult result = fa3::test::check_launch(grid, block, shared, as<Function>(function)->shared)) return result;
+  if (extra) return CUDA_ERROR_INVALID_VALUE;
+  const Launch launch(as<Function>(function)->name, arguments[0]);
   if (stream && as<Stream>(stream)->capturing) return as<Stream>(stream)->captured.push_back(launch), CUDA_SUCCESS;
   return run(launch);
 }

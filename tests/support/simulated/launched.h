@@ -1,0 +1,61 @@
+// What a launch carries, for the drivers that stand in for the real one: each kernel takes a parameter block of its own size.
+#pragma once
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "params.h"
+#include "row.h"
+
+namespace fa3::test {
+
+struct Launched {
+  const Row* row = nullptr;
+  ListedForwardParams forward{};  // of rows without a list its beginning
+  EmptyRowsParams empty_rows{};   // of the pass
+
+  Launched() = default;
+  Launched(const std::string& kernel, const void* params) {
+    const int number = row_named(kernel.c_str());
+    if (number < 0) return;
+    row = &rows[number];
+    if (row->kind == Kind::pass) std::memcpy(&empty_rows, params, sizeof empty_rows);
+    else std::memcpy(static_cast<void*>(&forward), params, row->has(Trait::splits) ? sizeof forward : sizeof(ForwardParams));
+  }
+};
+
+// Do the pieces of work hold each block of each tile once, and the tiles each row that sees a key? As the kernels unfold them.
+inline bool is_complete(const Launched& launched) {
+  const ListedForwardParams& p = launched.forward;
+  const Row& row = *launched.row;
+  const bool causal = row.causal();
+  const Visible visible{p.visible.seqlen_q, p.visible.seqlen_k, 0, p.visible.right, false, causal};
+  const int32_t heads = p.tiles.heads, tiles = p.tiles.count();
+  if (p.tiles.batch_heads % heads != 0 || p.pieces.whole_tiles < 0 || p.pieces.whole_tiles > tiles) return false;
+  if (p.tiles.first_row > visible.empty_rows() || p.tiles.first_row + p.tiles.q_blocks * row.Br < visible.seqlen_q)
+    return false;
+  std::vector<int64_t> left(static_cast<size_t>(tiles), -1);  // blocks of a (batch, head, query block) without a piece
+  std::vector<size_t> place(static_cast<size_t>(tiles));
+  for (int32_t number = 0; number < tiles; ++number) {
+    const Tile tile = tile_at(p.tiles, number, causal);
+    const int64_t at = (int64_t{tile.batch} * heads + tile.head) * p.tiles.q_blocks + tile.q_block;
+    if (tile.head < 0 || tile.head >= heads || tile.q_block < 0 || tile.q_block >= p.tiles.q_blocks || at < 0 ||
+        at >= tiles || left[size_t(at)] != -1)
+      return false;
+    const Keys blocks = tile_blocks(visible, p.tiles.first_row + tile.q_block * row.Br, row.Br, row.Bc);
+    place[size_t(number)] = size_t(at), left[size_t(at)] = number < p.pieces.whole_tiles ? 0 : blocks.end - blocks.begin;
+  }
+  for (int32_t n = 0; n < p.pieces.listed; ++n) {
+    const int32_t number = p.pieces.whole_tiles + int32_t(p.list[n].tile);
+    if (number >= tiles) return false;
+    const Tile tile = tile_at(p.tiles, number, causal);
+    const Work work = p.pieces.work(
+        p.list[n], tile_blocks(visible, p.tiles.first_row + tile.q_block * row.Br, row.Br, row.Bc).end);
+    left[place[size_t(number)]] -= work.end - work.begin;
+  }
+  for (const int64_t blocks : left)
+    if (blocks != 0) return false;
+  return true;
+}
+
+}  // namespace fa3::test
