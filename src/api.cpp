@@ -24,7 +24,7 @@ fa3_status plan(const fa3_forward_params* params, int& multiprocessors, Schedule
   Problem problem;
   Selection selection;
   if (fa3_status status = prepare(params, Rules::shapes, problem, selection)) return status;
-  if (fa3_status status = resolve_multiprocessors(multiprocessors, multiprocessors)) return status;
+  if (fa3_status status = resolve_multiprocessors(multiprocessors)) return status;
   schedule = make_schedule(problem, selection, multiprocessors);
   return FA3_OK;
 }

@@ -205,7 +205,8 @@ TEST_CASE("the schedule's numbers", "[launch]") {
 
 TEST_CASE("broadcasts reach the maps as strides of 0", "[launch]") {
   FakeCuda& fake = fresh();
-  fa3_forward_params p = imaginary({.batch = 2, .seqlen_q = 9, .seqlen_k = 9, .heads = 2, .heads_kv = 2, .head_dim = 64});
+  fa3_forward_params p =
+      imaginary({.batch = 2, .seqlen_q = 9, .seqlen_k = 9, .heads = 2, .heads_kv = 2, .head_dim = 64});
   set_strides(p.q, {0, 0, 64, 1}), set_strides(p.k, {128, 0, 0, 1}), set_strides(p.v, {0, 0, 0, 1});
   REQUIRE(forward(p) == FA3_OK);
   REQUIRE(fake.maps.size() == 4);
@@ -458,9 +459,9 @@ TEST_CASE("the driver's errors come back with call and name, and a failed load l
     CHECK(forward(p) == FA3_OK);
   }
   FakeCuda& fake = fresh();
-  fake.failing = "cuLaunchKernel", fake.failure = static_cast<CUresult>(54321);
+  fake.failing = "cuLaunchKernel", fake.failure = static_cast<CUresult>(1001);
   CHECK(forward(p) == FA3_ERROR_CUDA);
-  CHECK(std::string(fa3_last_error_message()) == "cuLaunchKernel: CUDA error 54321");
+  CHECK(std::string(fa3_last_error_message()) == "cuLaunchKernel: CUDA error 1001");
 }
 
 TEST_CASE("threads that come first together load once", "[launch]") {
