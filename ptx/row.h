@@ -127,7 +127,7 @@ inline constexpr Row rows[] = {
   {"fa3_" #name "_" #dtype "_d" #d "_" #mask "_" #Br "x" #Bc, #kernel, Kind::forward, Dtype::dtype, d, d, Mask::mask, Br, \
    Bc, stages, q_slots, traits, 0},
 #define FA3_PASS(name, kernel, threads) \
-  {"fa3_pass_" #name, #kernel, Kind::pass, {}, 0, 0, {}, 0, 0, 0, 0, plain, threads},
+  {"fa3_pass_" #name, #kernel, Kind::pass, {}, 0, 0, {}, 0, 0, 0, 0, chosen, threads},
 #include "rows.def"
 #undef FA3_FORWARD
 #undef FA3_PASS

@@ -24,7 +24,7 @@ fa3_status plan(const fa3_forward_params* params, int& multiprocessors, const Pl
   Problem problem;
   Fit fit;
   if (fa3_status status = prepare(params, Rules::shapes, problem, fit)) return status;
-  if (fa3_status status = resolve_multiprocessors(multiprocessors, multiprocessors)) return status;
+  if (fa3_status status = resolve_multiprocessors(multiprocessors)) return status;
   plan = &fa3::plan(problem, fit, multiprocessors);
   return FA3_OK;
 }

@@ -52,9 +52,12 @@ fa3_status write_info(fa3_kernel_info* info, const Row& row) { return write(info
 
 fa3_status write_info(fa3_kernel_info* info, const Plan& plan, int launch, int multiprocessors) {
   const int count = plan.launch_count;
-  if (launch < 0 || (launch > 0 && launch >= count))
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "launch is %d, must be from 0 to %d: the call has %d launch%s", launch,
-                count > 0 ? count - 1 : 0, count, count == 1 ? "" : "es");
+  if (launch < 0 || (launch > 0 && launch >= count)) {
+    if (count > 1)
+      return fail(FA3_ERROR_INVALID_ARGUMENT, "launch is %d, must be from 0 to %d: the call has %d launches", launch,
+                  count - 1, count);
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "launch is %d, must be 0: the call has one launch", launch);
+  }
   fa3_kernel_info full = describe(rows[count ? plan.launches[launch].row : plan.forward.row]);
   full.launches = count;
   full.multiprocessors = multiprocessors;

@@ -1,7 +1,6 @@
 // From a validated problem to what runs on the device.
 #pragma once
-#include <cuda.h>
-
+#include "driver.h"
 #include "fit.h"
 #include "problem.h"
 

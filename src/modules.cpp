@@ -12,9 +12,9 @@
 namespace fa3 {
 namespace {
 
-// The table finds a context's entry by its handle, an address. Entries are never removed, but a context at the address of
-// a destroyed one takes over its entry: there are as many as distinct addresses, however many contexts come and go. Modules
-// are never unloaded: they go with their context.
+// The table finds a context's entry by its handle, an address. Entries are never removed, but a context at the address
+// of a destroyed one takes over its entry: there are as many as distinct addresses, however many contexts come and go.
+// Modules are never unloaded: they go with their context.
 constexpr int bucket_bits = 8;
 Context* buckets[1 << bucket_bits];
 
@@ -151,13 +151,13 @@ fa3_status current_context(const Driver& driver, Context*& context) {
   return FA3_OK;
 }
 
-fa3_status resolve_multiprocessors(int32_t given, int& multiprocessors) {
-  constexpr int32_t most = 1024;  // no GPU comes near this
-  if (given < 0 || given > most)
+fa3_status resolve_multiprocessors(int& multiprocessors) {
+  constexpr int most = 1024;  // no GPU comes near this
+  if (multiprocessors < 0 || multiprocessors > most)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
-                "multiprocessors is %d, must be from 1 to %d, or 0 for the current context's device", given, most);
-  multiprocessors = given;
-  if (given != 0) return FA3_OK;
+                "multiprocessors is %d, must be from 1 to %d, or 0 for the current context's device", multiprocessors,
+                most);
+  if (multiprocessors != 0) return FA3_OK;
   const Driver* driver;
   Context* context;
   if (fa3_status status = get_driver(driver)) return status;

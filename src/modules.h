@@ -17,9 +17,8 @@ struct Context {
 // (FA3_ERROR_NO_CONTEXT) and a device that is not of compute capability 9.0 (FA3_ERROR_WRONG_DEVICE).
 fa3_status current_context(const Driver& driver, Context*& context);
 
-// How many multiprocessors a question is about: as many as the caller says, or where that is 0 those of the current
-// context's device.
-fa3_status resolve_multiprocessors(int32_t given, int& multiprocessors);
+// Of the caller's question: 0 becomes the number of the current context's device.
+fa3_status resolve_multiprocessors(int& multiprocessors);
 
 // The row's kernel in that context. It is loaded if needed, unless `stream` captures (FA3_ERROR_NOT_LOADED).
 fa3_status get_function(const Driver& driver, Context& context, int row, CUstream stream, CUfunction& function);

@@ -12,9 +12,9 @@ struct Extent {
 // and each dim * stride is below 2^40 bytes.
 bool extent_of(const View& view, Extent& extent);
 
-// Do the strides nest, that is, is each in order of size larger than the span of the smaller ones? Then different indices
-// name different elements. They may do so without; but to tell in general is a search. If not, `dim` is the first dim
-// whose stride is too small, and `span` what it has to step over.
+// Do the strides nest, that is, is each larger than the span of all smaller ones? Then different indices name different
+// elements. They may do so without, but to tell that in general takes a search. If not, `dim` is the first dim whose
+// stride is too small, and `span` what it has to step over.
 bool strides_nest(const View& view, int& dim, int64_t& span);
 
 // Could an element of one share a byte with an element of the other? False is exact. True may be wrong only for views

@@ -34,9 +34,9 @@ fa3_status encode(const Driver& driver, const char* name, const View& view, int 
   }
   char call[320];
   std::snprintf(call, sizeof call,
-                "cuTensorMapEncodeTiled for %s (data %p; head_dim, seqlen, heads, batch %llu, %llu, %llu, %llu; the last "
-                "three %llu, %llu, %llu bytes apart)", name, view.data, ull(dim[0]), ull(dim[1]), ull(dim[2]), ull(dim[3]),
-                ull(stride[1]), ull(stride[2]), ull(stride[3]));
+                "cuTensorMapEncodeTiled for %s (data %p; head_dim, seqlen, heads, batch %llu, %llu, %llu, %llu; the "
+                "last three %llu, %llu, %llu bytes apart)", name, view.data, ull(dim[0]), ull(dim[1]), ull(dim[2]),
+                ull(dim[3]), ull(stride[1]), ull(stride[2]), ull(stride[3]));
   return cuda_error(driver, result, call);
 }
 

@@ -73,8 +73,9 @@ Status check_stride(const Expected& expected, const View& view, int i) {
   const int64_t stride = view.stride[i];
   if (expected.tma && i == expected.rank - 1) {
     if (stride == 1) return FA3_OK;
+    const bool broadcast = stride == 0 && !expected.output;
     return fail(invalid, "%s.stride[%d] is %lld, must be 1%s", expected.name, i, ll(stride),
-                stride ? "" : ": TMA cannot repeat one element along a row (fa3_tensor_pack makes packed strides)");
+                broadcast ? ": TMA cannot repeat one element along a row (fa3_tensor_pack makes packed strides)" : "");
   }
   if (expected.output && stride == 0)
     return fail(invalid, "%s.stride[%d] is 0, must be > 0: elements of an output must not overlap", expected.name, i);

@@ -81,6 +81,7 @@ const Change bad_shapes[] = {
      [](P& p) { set_strides(p.k, {160, 32, 16, 0}); }},
     {"v.stride[3] is 0, must be 1", invalid, [](P& p) { set_strides(p.v, {0, 0, 0, 0}); }},
     {"v.stride[3] is -1, must be 1", invalid, [](P& p) { set_strides(p.v, {160, 32, 16, -1}); }},
+    {"o.stride[3] is 0, must be 1", invalid, [](P& p) { set_strides(p.o, {192, 64, 16, 0}); }},
     {"o.stride[3] is 2, must be 1", invalid, [](P& p) { set_strides(p.o, {384, 128, 32, 2}); }},
     {"q.stride[2] is 20, must be a multiple of 8", invalid, [](P& p) { set_strides(p.q, {240, 80, 20, 1}); }},
     {"k.stride[1] is 36, must be a multiple of 8", invalid, [](P& p) { set_strides(p.k, {184, 36, 16, 1}); }},
@@ -318,7 +319,8 @@ TEST_CASE("packed strides", "[arguments]") {
   refused(3, {2, -1, 4}, "tensor->dim[1] is -1, must be >= 0");
   refused(1, {lowest}, "tensor->dim[0] is -9223372036854775808, must be >= 0");
   refused(5, {0, 1, 1, 1, -3}, "tensor->dim[4] is -3, must be >= 0");
-  refused(4, {1, int64_t{1} << 31, int64_t{1} << 31, 2}, "tensor->dim[1] is 2147483648: the number of elements overflows");
+  refused(4, {1, int64_t{1} << 31, int64_t{1} << 31, 2},
+          "tensor->dim[1] is 2147483648: the number of elements overflows");
   refused(2, {2, huge}, "tensor->dim[0] is 2: the number of elements overflows");
   CHECK(fa3_tensor_pack(nullptr) == invalid);
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("tensor is NULL"));
@@ -330,7 +332,8 @@ TEST_CASE("questions about numbers of multiprocessors and launches that there ar
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
   for (int32_t wrong : {-1, 1025, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()})
     for (const P* params : {&p, &empty}) {
-      const auto message = ContainsSubstring("multiprocessors is " + std::to_string(wrong) + ", must be from 1 to 1024");
+      const auto message =
+          ContainsSubstring("multiprocessors is " + std::to_string(wrong) + ", must be from 1 to 1024");
       CHECK(fa3_forward_workspace_size(params, wrong, &bytes) == invalid);
       CHECK_THAT(fa3_last_error_message(), message);
       CHECK(fa3_forward_kernel_info(params, wrong, 0, &info) == invalid);
@@ -350,6 +353,26 @@ TEST_CASE("questions about numbers of multiprocessors and launches that there ar
   // Nothing to compute: there is an answer, but no launch.
   CHECK(fa3_forward_kernel_info(&empty, 132, 0, &info) == FA3_OK);
   CHECK((info.launches == 0 && info.grid == 0 && info.tiles == 0 && info.pieces == 0 && info.multiprocessors == 132));
+}
+
+TEST_CASE("the library chooses no kernel but those of which the info says so", "[arguments]") {
+  int chosen = 0;
+  for (int i = 0; i < fa3_kernel_count(); ++i) {
+    fa3_kernel_info kernel = FA3_KERNEL_INFO_INIT, info = FA3_KERNEL_INFO_INIT;
+    REQUIRE(fa3_kernel_info_at(i, &kernel) == FA3_OK);
+    INFO(kernel.name);
+    P p = imaginary({.head_dim = kernel.head_dim}, kernel.dtype);
+    p.mask = kernel.causal ? FA3_MASK_CAUSAL_TOP_LEFT : FA3_MASK_NONE;
+    p.kernel = kernel.name;
+    REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
+    CHECK((std::string(info.name) == kernel.name && info.chosen == kernel.chosen));
+    p.kernel = nullptr;
+    REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
+    CHECK(info.chosen == 1);
+    CHECK((kernel.kind == FA3_KERNEL_FORWARD && kernel.head_dim_v == kernel.head_dim));
+    chosen += kernel.chosen;
+  }
+  CHECK((chosen > 0 && chosen < fa3_kernel_count()));
 }
 
 TEST_CASE("workspace", "[arguments]") {
@@ -382,9 +405,9 @@ TEST_CASE("workspace", "[arguments]") {
       const fa3_status status = fa3_forward(&far, static_cast<char*>(t.tensor.data) + at, 1 << 20, nullptr);
       CHECK((status == invalid) == !apart);
       if (apart) continue;
-      const std::string message = "workspace may overlap " + std::string(t.name) + ": workspace is 0x";
-      CHECK_THAT(fa3_last_error_message(),
-                 ContainsSubstring(message) && ContainsSubstring(" needs 64 bytes, " + std::string(t.name) + ".data is 0x"));
+      const std::string name = t.name, message = fa3_last_error_message();
+      CHECK_THAT(message, ContainsSubstring("workspace may overlap " + name + ": workspace is 0x") &&
+                              ContainsSubstring(" needs 64 bytes, " + name + ".data is 0x"));
     }
 }
 
@@ -394,8 +417,8 @@ TEST_CASE("strides of outputs that do not nest are refused by that rule", "[argu
   set_strides(p.lse, {29, 19, 17});
   CHECK(fa3_forward_check(&p) == invalid);
   CHECK(std::string(fa3_last_error_message()) ==
-        "lse.stride[1] is 19: elements of an output may overlap unless its strides nest, that is, each is larger than the "
-        "span of the smaller ones, here 51");
+        "lse.stride[1] is 19: elements of an output may overlap unless its strides nest, that is, each is larger than "
+        "the span of the smaller ones, here 51");
   set_strides(p.lse, {72, 52, 17});  // spans are 51 and 103
   CHECK(fa3_forward_check(&p) == invalid);
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("lse.stride[0] is 72: ") && ContainsSubstring("here 103"));
@@ -404,7 +427,7 @@ TEST_CASE("strides of outputs that do not nest are refused by that rule", "[argu
 }
 
 TEST_CASE("tensors that share memory are refused, slices that do not are not", "[arguments]") {
-  // Rows of 8 elements in buffers that repeat with a period, at any offset, so that they also reach into the next period.
+  // Rows of 8 elements in buffers that repeat with a period, at any offset, also reaching into the next period.
   constexpr int64_t batch = 2, seqlen = 3, heads = 2, row = 8, unit = 16;
   const auto rows_of = [](const fa3_tensor& t) {  // addresses of rows; each is 16 bytes and a multiple of them
     std::set<uintptr_t> rows;
@@ -495,8 +518,10 @@ TEST_CASE("the reference refuses what makes no sense on the host", "[arguments]"
       {"(head_dim) is 12", invalid, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 12; }},
       {"(head_dim) is 264", unsupported, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 264; }},
       {"o.stride[3] is 0, must be > 0", invalid, [](P& p) { set_strides(p.o, {192, 64, 16, 0}); }},
-      {"o.stride[1] is 48: elements of an output may overlap", invalid, [](P& p) { set_strides(p.o, {192, 48, 16, 1}); }},
-      {"o.stride[1] is -48: elements of an output may overlap", invalid, [](P& p) { set_strides(p.o, {192, -48, 16, 1}); }},
+      {"o.stride[1] is 48: elements of an output may overlap", invalid,
+       [](P& p) { set_strides(p.o, {192, 48, 16, 1}); }},
+      {"o.stride[1] is -48: elements of an output may overlap", invalid,
+       [](P& p) { set_strides(p.o, {192, -48, 16, 1}); }},
       {"v.dim[3] * v.stride[3]", invalid, [](P& p) { set_strides(p.v, {192, 48, 16, lowest}); }},
       {"v.dim[1] * v.stride[1] is 5 * -274877906944 elements", invalid,
        [](P& p) { set_strides(p.v, {0, -(int64_t{1} << 38), 16, 1}); }},

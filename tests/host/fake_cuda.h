@@ -1,5 +1,5 @@
-// A libcuda.so.1 for tests: it answers as told, refuses what the real one does, and records what it was asked. A test that
-// links it has it loaded before libfa3 looks for the driver, so libfa3 finds this one.
+// A libcuda.so.1 for tests: it answers as told, refuses what the real one does, and records what it was asked. A test
+// that links it has it loaded before libfa3 looks for the driver, so libfa3 finds this one.
 #pragma once
 #include <cuda.h>
 

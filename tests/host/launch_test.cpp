@@ -227,7 +227,8 @@ TEST_CASE("grids follow the device's multiprocessors", "[launch]") {
 
 TEST_CASE("broadcasts reach the maps as strides of 0", "[launch]") {
   FakeCuda& fake = fresh();
-  fa3_forward_params p = imaginary({.batch = 2, .seqlen_q = 9, .seqlen_k = 9, .heads = 2, .heads_kv = 2, .head_dim = 64});
+  fa3_forward_params p =
+      imaginary({.batch = 2, .seqlen_q = 9, .seqlen_k = 9, .heads = 2, .heads_kv = 2, .head_dim = 64});
   set_strides(p.q, {0, 0, 64, 1}), set_strides(p.k, {128, 0, 0, 1}), set_strides(p.v, {0, 0, 0, 1});
   REQUIRE(forward(p) == FA3_OK);
   REQUIRE(fake.maps.size() == 4);
@@ -354,9 +355,10 @@ TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
     CHECK(launch.block[0] == unsigned(v.threads()));
     CHECK(launch.shared == unsigned(v.smem_bytes()));
     const int q_blocks = (300 + v.Br - 1) / v.Br;
-    CHECK(launch.grid[0] == unsigned(std::min(132, 12 * q_blocks)));
     const ListedForwardParams& f = launch.params();
-    CHECK((f.tiles.q_blocks == q_blocks && f.pieces.count() == 12 * q_blocks));
+    CHECK((f.tiles.q_blocks == q_blocks && f.pieces.count() >= 12 * q_blocks));
+    CHECK((v.has(Trait::splits) || f.pieces.count() == 12 * q_blocks));
+    CHECK(launch.grid[0] == unsigned(std::min(132, f.pieces.count())));
     CHECK(f.tiles.first_row == (v.causal() ? 320 - q_blocks * v.Br : 0));
     REQUIRE(fake.maps.size() == 4);
     CHECK(fake.maps.at(f.q.opaque[0]).box == U32{q_box_rows, 64, 1, 1});
@@ -482,9 +484,9 @@ TEST_CASE("the driver's errors come back with call and name, and a failed load l
     CHECK(forward(p) == FA3_OK);
   }
   FakeCuda& fake = fresh();
-  fake.failing = "cuLaunchKernel", fake.failure = static_cast<CUresult>(54321);
+  fake.failing = "cuLaunchKernel", fake.failure = static_cast<CUresult>(1001);
   CHECK(forward(p) == FA3_ERROR_CUDA);
-  CHECK(std::string(fa3_last_error_message()) == "cuLaunchKernel: CUDA error 54321");
+  CHECK(std::string(fa3_last_error_message()) == "cuLaunchKernel: CUDA error 1001");
 }
 
 TEST_CASE("threads that come first together load once", "[launch]") {

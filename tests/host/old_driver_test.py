@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A libcuda.so.1 that lacks an entry point, as an old driver does, or that cannot be loaded, is no driver; and the message
+"""A libcuda.so.1 that lacks an entry point, as an old driver does, or that cannot be loaded, is no driver; the message
 says why.
 
 Arguments: the build's libfa3.so, src/driver.h (which names the entry points), --, C compiler.

@@ -1,6 +1,6 @@
 // A driver without a GPU: device memory is host memory, a launch computes attention by the CPU reference from what the
-// launch carries (tensor maps and parameter block). With it the GPU test suite runs on the CPU, which tests the suite and
-// the host, not the kernels. It refuses what the real driver does, and parameters that contradict each other.
+// launch carries (tensor maps and parameter block). With it the GPU test suite runs on the CPU, which tests the suite
+// and the host, not the kernels. It refuses what the real driver does, and parameters that contradict each other.
 #include <cuda.h>
 #include <dlfcn.h>
 
