@@ -5,6 +5,7 @@
 
 #include "error.h"
 #include "modules.h"
+#include "params.h"
 #include "plan.h"
 #include "tensor_map.h"
 #include "tiles.h"

@@ -12,9 +12,9 @@
 #include "plan.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "cost.h"
+#include "params.h"
 #include "tiles.h"
 
 namespace fa3 {

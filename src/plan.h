@@ -4,8 +4,8 @@
 #include <cstddef>
 
 #include "fit.h"
-#include "params.h"
 #include "problem.h"
+#include "work.h"
 
 namespace fa3 {
 

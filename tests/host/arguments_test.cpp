@@ -361,6 +361,7 @@ TEST_CASE("the library chooses no kernel but those of which the info says so", "
     fa3_kernel_info kernel = FA3_KERNEL_INFO_INIT, info = FA3_KERNEL_INFO_INIT;
     REQUIRE(fa3_kernel_info_at(i, &kernel) == FA3_OK);
     INFO(kernel.name);
+    if (kernel.kind == FA3_KERNEL_PASS) continue;
     P p = imaginary({.head_dim = kernel.head_dim}, kernel.dtype);
     p.mask = kernel.causal ? FA3_MASK_CAUSAL_TOP_LEFT : FA3_MASK_NONE;
     p.kernel = kernel.name;

@@ -9,6 +9,7 @@
 
 #include "call.h"
 #include "cost.h"
+#include "params.h"
 #include "plan.h"
 #include "tiles.h"
 #include "validate.h"

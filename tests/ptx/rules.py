@@ -109,9 +109,6 @@ def behaviour_follows_traits(tree):
             for path, line, match in occurrences(tree, ("ptx/", "src/"), pattern)]
 
 
-# What others may see of the library's inside (planner_dep in src/meson.build).
-PLANNER = ("src/cost.h", "src/fit.h", "src/plan.h", "src/tiles.h", "src/validate.h")
-
 # What the files of a layer may include, of this project.
 DIRECTIONS = (
     ("include/", ()),
@@ -123,15 +120,15 @@ DIRECTIONS = (
     ("ptx/row.h", ("ptx/rows.def",)),
     ("ptx/", ()),
     ("src/", ("src/", "include/", "ptx/params.h", "ptx/row.h", "ptx/work.h")),
-    ("tests/", ("tests/", "tools/", "include/", "ptx/", *PLANNER)),
-    ("tools/", ("tools/", "include/", "ptx/", *PLANNER)),
+    ("tests/", ("tests/", "tools/", "include/", "ptx/")),
+    ("tools/", ("tools/", "include/", "ptx/")),
 )
 
 
 def target_of(tree, path, name):
     """The file that #include "name" in `path` means, or None if it is none of this project's."""
     layer = path.split("/")[0]
-    searched = [posixpath.dirname(path)] + (["include", "ptx", "src"] if layer == "src" else ["", "include", "ptx", "src"])
+    searched = [posixpath.dirname(path)] + (["include", "ptx", "src"] if layer == "src" else ["", "include", "ptx"])
     for folder in searched:
         target = posixpath.normpath(posixpath.join(folder, name))
         if target in tree:

@@ -11,6 +11,7 @@
 #include "check.h"
 #include "kernels.h"
 #include "options.h"
+#include "plans.h"
 #include "params.h"
 #include "random.h"
 #include "report.h"
@@ -157,6 +158,11 @@ TEST_CASE("wrong words and missing values are refused by name") {
       {{"--overhead", "--reference"}, "--reference"},
       {{"--reference", "--json", "-"}, "--json"},
       {{"--reference", "--filter", "d64"}, "--filter"},
+      {{"--plan", "--csv", "-"}, "--csv"},
+      {{"--plan", "--list"}, "--list"},
+      {{"--pieces"}, "--pieces"},
+      {{"--multiprocessors", "78"}, "--multiprocessors"},
+      {{"--plan", "--multiprocessors", "0"}, "\"0\""},
   };
   for (const auto& [arguments, named] : cases) {
     INFO(CLI::detail::join(arguments, " "));
@@ -226,7 +232,9 @@ TEST_CASE("each point runs by each kernel that is asked for, if one fits") {
   }
 
   // A name means itself, for the points that it fits.
-  const std::string name = with({"--kernel=fwd"})[1].kernel;
+  const auto all = with({"--kernel=fwd"});
+  const std::string name =
+      std::find_if(all.begin(), all.end(), [](const Point& p) { return p.dtype == FA3_DTYPE_BF16 && p.causal; })->kernel;
   const auto points = with({"--kernel", "auto," + name});
   REQUIRE(points.size() == 5);
   CHECK(points[1].label() == "bf16 d72 causal batch 32 seqlen 512 heads 28/28");
@@ -296,12 +304,33 @@ TEST_CASE("reports") {
 }
 
 TEST_CASE("a plan names the library's kernel, or why it has none") {
-  const auto plan = planned(points_of({"--head-dim=64,1000", "--causal=0", "--seqlen=512", "--kernel=auto"}));
+  const auto plan = planned(points_of({"--head-dim=64,1000", "--causal=0", "--seqlen=512", "--kernel=auto"}), 132);
   REQUIRE(plan.size() == 2);
   CHECK_THAT(plan[0].kernel, ContainsSubstring("_bf16_d64_full"));
   CHECK(plan[0].problem.empty());
   CHECK(plan[1].kernel.empty());
   CHECK_THAT(plan[1].problem, ContainsSubstring("dim[3]"));
+}
+
+TEST_CASE("plans show every kernel that fits, the one that is taken and its pieces") {
+  const std::vector<Point> points = points_of({"--head-dim=128", "--causal=1", "--seqlen=4096", "--batch=1", "--heads=4"});
+  const std::string plans = show_plans(points, 132, true);
+  size_t lines = 0, stars = 0;
+  for (const fa3_kernel_info& info : kernels_of_build()) {
+    const size_t at = plans.find(std::string(" ") + info.name + " ");
+    if (at == std::string::npos) continue;
+    ++lines;
+    CHECK((info.dtype == FA3_DTYPE_BF16 && info.head_dim == 128 && info.causal == 1 && info.chosen == 1));
+    const bool taken = plans[at - 1] == '*';
+    stars += taken;
+    const fa3_forward_params params = points[0].params(nullptr, nullptr, nullptr, nullptr, nullptr);
+    CHECK((tools::forward_kernel_info(params, 132).name == std::string(info.name)) == taken);
+  }
+  CHECK((lines == 2 && stars == 1));
+  CHECK_THAT(plans, ContainsSubstring("part 1 of 2") && ContainsSubstring("part 2 of 2") && ContainsSubstring("tiles 0 to 3"));
+  CHECK_THAT(show_plans(points, 132, false), !ContainsSubstring("part 1"));
+  CHECK_THAT(show_plans(points_of({"--head-dim=1000", "--seqlen=512"}), 132, true), ContainsSubstring("q.dim[3]"));
+  CHECK(parse({"--plan", "--pieces", "--multiprocessors=78"}).multiprocessors == 78);
 }
 
 TEST_CASE("the check finds a wrong row, a wrong LSE and an element that was not written") {

@@ -5,6 +5,7 @@
 
 #include "measure.h"
 #include "options.h"
+#include "plans.h"
 #include "reference.h"
 #include "report.h"
 
@@ -18,11 +19,18 @@ static void write(const std::string& path, const Report& report, void (Report::*
   if (file != stdout && std::fclose(file) != 0) throw std::runtime_error("cannot write " + path);
 }
 
+// That lists and plans are for.
+static int multiprocessors(const Options& options) {
+  constexpr int usual = 132;  // of H100 SXM and H200
+  if (options.multiprocessors) return options.multiprocessors;
+  return tools::why_no_hopper().empty() ? tools::device_info().sms : usual;
+}
+
 // --list: what would be run.
 static void list(const Options& options, const std::vector<Point>& points) {
   Report plan;
   plan.protocol = options.protocol;
-  plan.results = planned(points);
+  plan.results = planned(points, multiprocessors(options));
   write(options.json, plan, &Report::print_list);
   if (options.json.empty())
     for (const Point& point : points) std::printf("%s\n", point.label().c_str());
@@ -44,6 +52,10 @@ static int run(const Options& options) {
     list(options, points);
     return 0;
   }
+  if (options.plan) {
+    std::fputs(show_plans(points, multiprocessors(options), options.pieces).c_str(), stdout);
+    return 0;
+  }
   if (const std::string reason = tools::why_no_hopper(); !reason.empty()) {
     std::fprintf(stderr, "fa3-bench: no Hopper GPU: %s. --reference runs the CPU reference instead.\n", reason.c_str());
     return 77;
@@ -56,7 +68,7 @@ static int run(const Options& options) {
     report.overhead = tools::host_overhead();
     report.print_overhead(options.json == "-" ? stderr : stdout);
   } else {
-    report.results = planned(points);
+    report.results = planned(points, report.device.sms);
     size_t done = 0;
     for (int pass = 0; pass < passes; ++pass)
       for (Result& result : report.results) {

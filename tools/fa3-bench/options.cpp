@@ -186,6 +186,13 @@ Options Options::parse(int argc, const char* const* argv) {
   CLI::Option* overhead = add_flag(app, "--overhead", o.overhead, "Measure the host's time per call");
   CLI::Option* reference =
       add_flag(app, "--reference", o.reference, "Run the CPU reference on a small example; needs no GPU");
+  CLI::Option* plan = add_flag(app, "--plan", o.plan,
+                               "Print how the library would run the points: kernels that fit, tiles, parts, waves and\n"
+                               "predicted times; needs no GPU");
+  CLI::Option* pieces = add_flag(app, "--pieces", o.pieces, "With --plan: also the pieces of work, in their order");
+  CLI::Option* multiprocessors =
+      add_number(app, "--multiprocessors", o.multiprocessors, 1, 1024,
+                 "Of the device that --plan and --list are for (this machine's; without a GPU 132, as of H100 SXM and H200)");
 
   app.option_defaults()->group("Output");
   CLI::Option* csv = app.add_option("--csv", o.csv, "Name ending in .csv; - is standard output")
@@ -206,7 +213,11 @@ Options Options::parse(int argc, const char* const* argv) {
   }
   keep_apart({set}, axes);
   keep_apart({list}, {rows, clock, csv});
-  keep_apart({list, overhead, reference}, {list, overhead, reference});
+  keep_apart({plan}, {rows, clock, csv, json});
+  keep_apart({list, overhead, reference, plan}, {list, overhead, reference, plan});
+  if (o.pieces && !o.plan) throw std::invalid_argument(pieces->get_name() + " has no meaning without --plan");
+  if (multiprocessors->count() && !o.plan && !o.list)
+    throw std::invalid_argument(multiprocessors->get_name() + " has no meaning without --plan or --list");
   keep_apart({overhead, reference}, {set, kernels, filter, rows, clock, csv});
   keep_apart({overhead, reference}, axes);
   keep_apart({reference}, {json});

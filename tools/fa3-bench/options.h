@@ -10,7 +10,8 @@ namespace fa3::bench {
 struct Options {
   Selection selection;
   Protocol protocol;
-  bool overhead = false, reference = false, list = false;
+  bool overhead = false, reference = false, list = false, plan = false, pieces = false;
+  int multiprocessors = 0;  // that plans are for; 0: this machine's
   bool progress = false;  // already decided: a terminal, or asked for
   std::string csv, json;  // files; "-" is standard output
   std::string help;       // the text, if it was asked for

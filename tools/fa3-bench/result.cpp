@@ -24,13 +24,14 @@ void Result::add_pass(std::vector<double> milliseconds) {
                               : (sorted.back() - sorted.front()) / median_ms;
 }
 
-std::vector<Result> planned(const std::vector<Point>& points) {
+std::vector<Result> planned(const std::vector<Point>& points, int multiprocessors) {
   std::vector<Result> results;
   for (const Point& point : points) {
     Result& result = results.emplace_back();
     result.point = point;
     try {
-      result.kernel = tools::forward_kernel_info(point.params(nullptr, nullptr, nullptr, nullptr, nullptr)).name;
+      const fa3_forward_params params = point.params(nullptr, nullptr, nullptr, nullptr, nullptr);
+      result.kernel = tools::forward_kernel_info(params, multiprocessors).name;
     } catch (const std::runtime_error& refusal) {
       result.problem = refusal.what();
     }

@@ -34,6 +34,6 @@ struct Result {
 };
 
 // Nothing is measured yet, but kernel or problem is known.
-std::vector<Result> planned(const std::vector<Point>& points);
+std::vector<Result> planned(const std::vector<Point>& points, int multiprocessors);
 
 }  // namespace fa3::bench

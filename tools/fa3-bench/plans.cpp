@@ -1,0 +1,81 @@
+#include "plans.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "error.h"
+#include "plan.h"
+#include "validate.h"
+
+namespace fa3::bench {
+
+namespace {
+
+template <class... Values>
+std::string line(const char* format, Values... values) {
+  char text[256];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+int most_parts(const ForwardPlan& plan) {
+  int parts = 1;
+  for (int n = 0; n < plan.pieces.listed; ++n) parts = std::max(parts, int(plan.list[n].parts));
+  return parts;
+}
+
+std::string row_of_table(const ForwardPlan& plan, int multiprocessors, bool taken) {
+  const Row& row = rows[plan.row];
+  return line("%c %-36s %4dx%-4d %7d %7d %5d %6.2f %10.1f %10.1f\n", taken ? '*' : ' ', row.name, row.Br, row.Bc,
+              plan.tiles.count(), plan.pieces.count(), most_parts(plan), double(plan.pieces.count()) / multiprocessors,
+              plan.whole_us, plan.predicted_us);
+}
+
+// Pieces that differ in their tile only, on one line.
+std::string work_of(const ForwardPlan& plan) {
+  std::string text;
+  if (plan.pieces.whole_tiles > 0) text += line("    tiles 0 to %d whole\n", plan.pieces.whole_tiles - 1);
+  for (int n = 0; n < plan.pieces.listed;) {
+    const Listed& first = plan.list[n];
+    int last = n;
+    const auto follows = [&](const Listed& next) {
+      return next.tile == plan.list[last].tile + 1 && next.part == first.part && next.parts == first.parts &&
+             next.begin == first.begin && next.end == first.end;
+    };
+    while (last + 1 < plan.pieces.listed && follows(plan.list[last + 1])) ++last;
+    const int from = plan.pieces.whole_tiles + int(first.tile), to = plan.pieces.whole_tiles + int(plan.list[last].tile);
+    text += from == to ? line("    tile %d", from) : line("    tiles %d to %d", from, to);
+    text += line(", blocks %d to %d", int(first.begin) * plan.pieces.grain, int(first.end) * plan.pieces.grain - 1);
+    text += first.parts == 1 ? "\n" : line(", part %d of %d\n", int(first.part) + 1, int(first.parts));
+    n = last + 1;
+  }
+  return text;
+}
+
+std::string show_plan(const Point& point, int multiprocessors, bool pieces) {
+  const fa3_forward_params params = point.params(nullptr, nullptr, nullptr, nullptr, nullptr);
+  std::string text = point.label() + "\n";
+  Problem problem;
+  Fit fits;
+  if (validate(&params, Rules::shapes, problem) != FA3_OK || fit(problem, fits) != FA3_OK)
+    return text + "  the library refuses it: " + last_message() + "\n";
+  text += "  kernel                                    tile   tiles  pieces parts  waves   whole us predicted us\n";
+  const ForwardPlan taken = plan(problem, fits, multiprocessors).forward;
+  for (int i = 0; i < fits.count; ++i) {
+    ForwardPlan made;
+    plan_row(problem, fits.rows[i], multiprocessors, made);
+    text += row_of_table(made, multiprocessors, made.row == taken.row);
+    if (pieces && made.row == taken.row) text += work_of(made);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string show_plans(const std::vector<Point>& points, int multiprocessors, bool pieces) {
+  std::string text = line("On %d multiprocessors. *: what the library takes. parts: of one tile, at most.\n", multiprocessors);
+  for (const Point& point : points) text.append("\n").append(show_plan(point, multiprocessors, pieces));
+  return text;
+}
+
+}  // namespace fa3::bench
