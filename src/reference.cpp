@@ -1,156 +1,284 @@
 // Blocked attention with an online softmax, in float64 throughout. It is the oracle of the kernels, so it takes the
-// other way wherever there is a choice: no exponent tricks, masked keys are left out instead of multiplied by zero.
+// other way wherever there is a choice: natural exponentials relative to exact row maxima, masked keys are left out
+// instead of multiplied by zero.
+//
+// reference_forward shares out blocks to threads; run_block computes one:
+//   read_queries    its rows: the queries of all heads that use one head of K and V, as doubles
+//   for 64 keys at a time, as many as its last row sees:
+//     read_keys     K and V as doubles, once for all these rows
+//     score         S = Q K^T
+//     softmax       S becomes weights; running maximum m and sum l; O rescaled where m has grown
+//     weigh         O += P V
+//   write_row       O / l, m + log(l)
+//
+// A row's operations and their order follow from the problem alone, and nothing is fused (-ffp-contract=off), so O has
+// the same bits whatever the threads, the blocks and the width of the machine's vectors. Exponentials are our own for
+// the same reason: libm's round differently on machines with FMA. Only the logarithm in LSE is libm's.
 #include "reference.h"
 
 #include <pthread.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
 
+#include "cores.h"
 #include "error.h"
 #include "number.h"
 
 namespace fa3 {
 namespace {
 
-constexpr int Br = 64;
-constexpr int Bc = 64;
+constexpr int Br = 128;   // rows of a block
+constexpr int Bc = 64;    // keys read together
+constexpr int lanes = 8;  // rows side by side in a panel of Q or S; columns of V and O computed together
+constexpr int panels = Br / lanes;
 constexpr int max_d = 256;
-constexpr int lanes = 8;  // columns of a matrix product computed together
+constexpr int kv_stride = max_d + lanes;  // a power of two would put a column's elements into few sets of the cache
 
-// One thread's working set. Rows of q, v and o are padded to a multiple of `lanes`.
+// One thread's working set.
 struct alignas(64) Scratch {
-  double q[Br][max_d], k_transposed[max_d][Bc], v[Bc][max_d], s[Br][Bc], o[Br][max_d];
-  double m[Br], l[Br];  // running maximum and sum
+  double q[panels][max_d][lanes];
+  double k[Bc][kv_stride], v[Bc][kv_stride];
+  double s[panels][Bc][lanes];  // scores, then weights
+  double o[Br][max_d];
+  double m[Br], l[Br], correction[Br];
+  int64_t visible[Br];  // how many keys a row sees: the first so many
 };
 
-// C (rows x columns) += A (rows x depth) B (depth x columns); columns is a multiple of `lanes`. Four rows at a time
-// keep their sums in registers. The clones differ in vector width only: nothing is fused, so all machines round alike.
-typedef double Vector __attribute__((vector_size(lanes * sizeof(double))));
+// A block is rows [first, first + rows) of one (batch, head of K and V). Rows are in the order of the queries, so that
+// each sees as many keys as the one before, or more.
+struct Block {
+  int64_t batch, head_kv, first;
+  int rows;
+};
 
-template <int rows>
-[[gnu::always_inline]] inline void multiply_rows(int columns, int depth, const double* a, int stride_a, const double* b,
-                                                 int stride_b, double* c, int stride_c) {
-  for (int n = 0; n < columns; n += lanes) {
-    Vector sum[rows];
-    for (int r = 0; r < rows; ++r) std::memcpy(&sum[r], c + r * stride_c + n, sizeof(Vector));
-    for (int x = 0; x < depth; ++x) {
-      Vector right;
-      std::memcpy(&right, b + x * stride_b + n, sizeof(Vector));
-      for (int r = 0; r < rows; ++r) sum[r] += a[r * stride_a + x] * right;
-    }
-    for (int r = 0; r < rows; ++r) std::memcpy(c + r * stride_c + n, &sum[r], sizeof(Vector));
-  }
+struct Row {
+  int64_t query, head;
+};
+
+Row row_of(const Problem& problem, const Block& block, int r) {
+  const int64_t n = block.first + r, heads = problem.heads_per_kv();
+  return {n / heads, block.head_kv * heads + n % heads};
 }
 
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)  // its runtime is not there yet when the clone is chosen
-[[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
-#endif
-void multiply(int rows, int columns, int depth, const double* a, int stride_a, const double* b, int stride_b, double* c,
-              int stride_c) {
-  int r = 0;
-  for (; r + 4 <= rows; r += 4)
-    multiply_rows<4>(columns, depth, a + r * stride_a, stride_a, b, stride_b, c + r * stride_c, stride_c);
-  for (; r < rows; ++r)
-    multiply_rows<1>(columns, depth, a + r * stride_a, stride_a, b, stride_b, c + r * stride_c, stride_c);
+int64_t visible_keys(const Problem& problem, int64_t query) {
+  if (!problem.causal) return problem.seqlen_k;
+  return std::clamp<int64_t>(query + problem.causal_offset + 1, 0, problem.seqlen_k);
 }
+
+constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 char* element(const View& view, int64_t batch, int64_t row, int64_t head) {
   const int64_t index = batch * view.stride[0] + row * view.stride[1] + head * view.stride[2];
   return static_cast<char*>(view.data) + index * bytes_per_element(view.dtype);
 }
 
-// Reads `rows` rows of head_dim elements into out[row * row_step + x * element_step].
-void read_rows(const View& view, int64_t batch, int64_t row, int64_t head, int rows, double* out, int row_step,
-               int element_step) {
-  const int64_t step = view.stride[3] * bytes_per_element(view.dtype);
-  for (int r = 0; r < rows; ++r) {
-    read_elements(element(view, batch, row + r, head), step, static_cast<int>(view.dim[3]), view.dtype,
-                  out + r * row_step, element_step);
+void read_row(const View& view, int64_t batch, int64_t row, int64_t head, double* out) {
+  read_elements(element(view, batch, row, head), view.stride[3], static_cast<int>(view.dim[3]), view.dtype, out);
+}
+
+// Lanes beyond the block's rows repeat the last one; their results are never used.
+void read_queries(const Problem& problem, const Block& block, Scratch& t) {
+  const int d = static_cast<int>(problem.head_dim);
+  double elements[max_d];
+  for (int r = 0; r < round_up(block.rows, lanes); ++r) {
+    const Row row = row_of(problem, block, std::min(r, block.rows - 1));
+    read_row(problem.q, block.batch, row.query, row.head, elements);
+    for (int x = 0; x < d; ++x) t.q[r / lanes][x][r % lanes] = elements[x];
+    t.visible[r] = visible_keys(problem, row.query);
   }
 }
 
-int round_up(int64_t n, int multiple) { return static_cast<int>((n + multiple - 1) / multiple * multiple); }
+// V is zero-filled to whole vectors.
+void read_keys(const Problem& problem, const Block& block, int64_t first, int keys, Scratch& t) {
+  const int d = static_cast<int>(problem.head_dim);
+  for (int j = 0; j < keys; ++j) {
+    read_row(problem.k, block.batch, first + j, block.head_kv, t.k[j]);
+    read_row(problem.v, block.batch, first + j, block.head_kv, t.v[j]);
+    std::fill(t.v[j] + d, t.v[j] + round_up(d, lanes), 0.0);
+  }
+}
 
-// Query rows [first, first + rows) of one (batch, head).
-struct Block {
-  int64_t batch, head, first;
-  int rows;
+// `width` doubles that are computed together; the code below is compiled for each width that machines have.
+template <int width>
+struct Vectors {
+  typedef double Doubles __attribute__((vector_size(width * sizeof(double)), may_alias));
+  typedef int64_t Integers __attribute__((vector_size(width * sizeof(int64_t)), may_alias));
 };
 
-// How many keys row i sees: the first so many.
-int64_t visible_keys(const Problem& problem, int64_t i) {
-  if (!problem.causal) return problem.seqlen_k;
-  return std::clamp<int64_t>(i + problem.causal_offset + 1, 0, problem.seqlen_k);
+// C (rows x lanes) += A (rows x depth) B (depth x lanes), A being at a[row * a_row + column * a_column]. With `width`
+// rows the sums fill eight registers, which hides the latency of an addition.
+template <int width, int rows>
+[[gnu::always_inline]] inline void multiply(int depth, const double* a, int a_row, int a_column, const double* b,
+                                            int b_row, double* c, int c_row) {
+  using Vector = typename Vectors<width>::Doubles;
+  constexpr int vectors = lanes / width;
+  Vector sum[rows][vectors];
+  for (int r = 0; r < rows; ++r)
+    for (int i = 0; i < vectors; ++i) sum[r][i] = reinterpret_cast<const Vector*>(c + r * c_row)[i];
+  for (int x = 0; x < depth; ++x)
+    for (int r = 0; r < rows; ++r)
+      for (int i = 0; i < vectors; ++i)
+        sum[r][i] += a[r * a_row + x * a_column] * reinterpret_cast<const Vector*>(b + x * b_row)[i];
+  for (int r = 0; r < rows; ++r)
+    for (int i = 0; i < vectors; ++i) reinterpret_cast<Vector*>(c + r * c_row)[i] = sum[r][i];
 }
 
-// One row against the `keys` keys it sees of the current block: softmax weights into s, o and l rescaled.
-void softmax_row(Scratch& t, int r, int keys, double scale, int columns) {
-  double* s = t.s[r];
-  double m = t.m[r];
-  for (int j = 0; j < keys; ++j) {
-    s[j] *= scale;
-    if (s[j] > m) m = s[j];
+// x = exp(x), for x <= 0 and NaN, to 0.8 units in the last place: exp(x) = 2^n exp(r) with r = x - n ln 2. r is kept in
+// two parts, high and low, of which high is exact, and so is 1 + high, as sum and lost. The Taylor series is that of
+// (exp(r) - 1 - r) / r^2; the first term left out of exp(r) is below 2^-57. 2^n comes in two factors, as it may be
+// subnormal. (By reference, because how a function takes and returns vectors depends on the machine.)
+template <class Vector>
+[[gnu::always_inline]] inline void exponentiate(Vector& x) {
+  typedef uint64_t Bits __attribute__((vector_size(sizeof(Vector))));
+  constexpr double log2_e = 0x1.71547652b82fep+0;
+  constexpr double ln2_high = 0x1.62e42fefa38p-1, ln2_low = 0x1.ef35793c7673p-45;  // n * ln2_high is exact
+  constexpr double to_integer = 0x1.8p52;  // added, it leaves no bits for a fraction
+  constexpr double factorials[] = {2, 6, 24, 120, 720, 5040, 40320, 362880, 3628800, 39916800, 479001600, 6227020800};
+  x = x < -746 ? Vector{} - 746 : x;  // exp(-746) is 0
+  const Vector shifted = x * log2_e + to_integer, n = shifted - to_integer;
+  const Vector high = x - n * ln2_high, low = -(n * ln2_low), r = high + low;
+  Vector series{};
+  for (int i = 11; i >= 0; --i) series = series * r + 1 / factorials[i];
+  const Vector sum = 1 + high, lost = high - (sum - 1);
+  const Vector power = sum + (lost + (low + series * (r * r)));
+  const Bits exponents = reinterpret_cast<Bits>(shifted) - std::bit_cast<uint64_t>(to_integer) + 2 * 1023;  // of both
+  const Bits half = exponents >> 1;
+  x = power * reinterpret_cast<Vector>(half << 52) * reinterpret_cast<Vector>((exponents - half) << 52);
+}
+
+// The largest number of keys that a row of the panel sees of those from `first` on.
+int panel_keys(const Scratch& t, int panel, int64_t first, int keys) {
+  return static_cast<int>(std::clamp<int64_t>(t.visible[panel * lanes + lanes - 1] - first, 0, keys));
+}
+
+template <int width>
+[[gnu::always_inline]] inline void score(int panel, int keys, int d, Scratch& t) {
+  std::memset(t.s[panel], 0, sizeof t.s[panel]);
+  int j = 0;
+  for (; j + width <= keys; j += width)
+    multiply<width, width>(d, t.k[j], kv_stride, 1, t.q[panel][0], lanes, t.s[panel][j], lanes);
+  for (; j < keys; ++j) multiply<width, 1>(d, t.k[j], kv_stride, 1, t.q[panel][0], lanes, t.s[panel][j], lanes);
+}
+
+// A score of NaN is no maximum, but makes the sum NaN. While m is -inf, so are all scores, and weights are relative to
+// 0, not to m.
+template <int width>
+[[gnu::always_inline]] inline void softmax(int panel, int64_t first, int keys, double scale, int columns, Scratch& t) {
+  using Vector = typename Vectors<width>::Doubles;
+  using Integers = typename Vectors<width>::Integers;
+  for (int lane = 0; lane < lanes; lane += width) {
+    const int row = panel * lanes + lane;
+    const Integers visible = reinterpret_cast<const Integers&>(t.visible[row]);
+    const Vector before = reinterpret_cast<const Vector&>(t.m[row]);
+    Vector m = before;
+    for (int j = 0; j < keys; ++j) {
+      Vector& s = reinterpret_cast<Vector&>(t.s[panel][j][lane]);
+      s = visible > first + j ? s * scale : Vector{} - INFINITY;
+      m = s > m ? s : m;
+    }
+    const Vector reference = m == -INFINITY ? Vector{} : m;
+    Vector correction = before - reference, sum{};
+    exponentiate(correction);
+    for (int j = 0; j < keys; ++j) {
+      Vector& s = reinterpret_cast<Vector&>(t.s[panel][j][lane]);
+      s -= reference;
+      exponentiate(s);
+      sum += s;
+    }
+    Vector& l = reinterpret_cast<Vector&>(t.l[row]);
+    l = l * correction + sum;
+    reinterpret_cast<Vector&>(t.m[row]) = m;
+    reinterpret_cast<Vector&>(t.correction[row]) = correction;
   }
-  const double reference = m == -INFINITY ? 0 : m;
-  const double correction = t.m[r] == -INFINITY ? 0 : std::exp(t.m[r] - reference);
-  double sum = 0;
-  for (int j = 0; j < keys; ++j) sum += s[j] = std::exp(s[j] - reference);
-  if (t.m[r] != m)
-    for (int x = 0; x < columns; ++x) t.o[r][x] *= correction;
-  t.l[r] = t.l[r] * correction + sum;
-  t.m[r] = m;
+  for (int row = panel * lanes; row < (panel + 1) * lanes; ++row)
+    if (t.correction[row] != 1)
+      for (int x = 0; x < columns; ++x) t.o[row][x] *= t.correction[row];
 }
 
-void write_row(const Problem& problem, const Block& block, int r, const Scratch& t) {
-  const int64_t i = block.first + r;
-  const bool sees_nothing = visible_keys(problem, i) == 0;
-  char* out = element(problem.o, block.batch, i, block.head);
-  const int64_t step = problem.o.stride[3] * bytes_per_element(problem.o.dtype);
-  for (int x = 0; x < problem.head_dim; ++x)
-    from_double(sees_nothing ? 0 : t.o[r][x] / t.l[r], out + x * step, problem.o.dtype);
+// The keys that all of `width` rows see are weighed together, the others row by row.
+template <int width>
+[[gnu::always_inline]] inline void weigh(int rows, int64_t first, int keys, int columns, Scratch& t) {
+  const auto seen = [&](int r) { return static_cast<int>(std::clamp<int64_t>(t.visible[r] - first, 0, keys)); };
+  for (int n = 0; n < columns; n += lanes)
+    for (int r = 0; r < rows; r += width) {
+      const double* weights = &t.s[r / lanes][0][r % lanes];
+      const double* v = &t.v[0][n];
+      const int together = r + width <= rows ? seen(r) : 0;
+      multiply<width, width>(together, weights, 1, lanes, v, kv_stride, &t.o[r][n], max_d);
+      for (int i = r; i < std::min(r + width, rows); ++i)
+        multiply<width, 1>(seen(i) - together, weights + together * lanes + i - r, 1, lanes, v + together * kv_stride,
+                           kv_stride, &t.o[i][n], max_d);
+    }
+}
+
+void write_row(const Problem& problem, const Block& block, int r, Scratch& t) {
+  const Row row = row_of(problem, block, r);
+  const int d = static_cast<int>(problem.head_dim);
+  const bool sees_nothing = t.visible[r] == 0;
+  for (int x = 0; x < d; ++x) t.o[r][x] = sees_nothing ? 0 : t.o[r][x] / t.l[r];
+  write_elements(t.o[r], d, problem.o.dtype, element(problem.o, block.batch, row.query, row.head), problem.o.stride[3]);
   if (problem.wants_lse) {
     const View& lse = problem.lse;
-    float* to =
-        static_cast<float*>(lse.data) + block.batch * lse.stride[0] + block.head * lse.stride[1] + i * lse.stride[2];
-    from_double(sees_nothing ? -INFINITY : t.m[r] + std::log(t.l[r]), to, FA3_DTYPE_FP32);
+    const int64_t index = block.batch * lse.stride[0] + row.head * lse.stride[1] + row.query * lse.stride[2];
+    static_cast<float*>(lse.data)[index] = to_float(sees_nothing ? -INFINITY : t.m[r] + std::log(t.l[r]));
   }
 }
 
-void run_block(const Problem& problem, const Block& block, Scratch& t) {
+template <int width>
+[[gnu::always_inline]] inline void run_block(const Problem& problem, const Block& block, Scratch& t) {
   const int d = static_cast<int>(problem.head_dim), columns = round_up(d, lanes);
-  const int64_t head_kv = block.head / problem.heads_per_kv();
+  read_queries(problem, block, t);
   std::memset(t.o, 0, sizeof t.o);
   std::memset(t.l, 0, sizeof t.l);
   std::fill(t.m, t.m + Br, -INFINITY);
-  read_rows(problem.q, block.batch, block.first, block.head, block.rows, t.q[0], max_d, 1);
-  const int64_t most = visible_keys(problem, block.first + block.rows - 1);
-  const int64_t least = visible_keys(problem, block.first);
-  for (int64_t j = 0; j < most; j += Bc) {
-    const int keys = static_cast<int>(std::min<int64_t>(Bc, most - j));
-    read_rows(problem.k, block.batch, j, head_kv, keys, t.k_transposed[0], 1, Bc);
-    read_rows(problem.v, block.batch, j, head_kv, keys, t.v[0], max_d, 1);
-    std::memset(t.s, 0, sizeof t.s);
-    multiply(block.rows, round_up(keys, lanes), d, t.q[0], max_d, t.k_transposed[0], Bc, t.s[0], Bc);
-    const bool all_visible = least >= j + keys;
-    for (int r = 0; r < block.rows; ++r) {
-      const int seen = static_cast<int>(std::clamp<int64_t>(visible_keys(problem, block.first + r) - j, 0, keys));
+  const int64_t most = t.visible[block.rows - 1];
+  for (int64_t first = 0; first < most; first += Bc) {
+    const int keys = static_cast<int>(std::min<int64_t>(Bc, most - first));
+    read_keys(problem, block, first, keys, t);
+    for (int panel = 0; panel * lanes < block.rows; ++panel) {
+      const int seen = panel_keys(t, panel, first, keys);
       if (seen == 0) continue;
-      softmax_row(t, r, seen, problem.softmax_scale, columns);
-      if (!all_visible) multiply(1, columns, seen, t.s[r], Bc, t.v[0], max_d, t.o[r], max_d);
+      score<width>(panel, seen, d, t);
+      softmax<width>(panel, first, seen, problem.softmax_scale, columns, t);
     }
-    if (all_visible) multiply(block.rows, columns, keys, t.s[0], Bc, t.v[0], max_d, t.o[0], max_d);
+    weigh<width>(block.rows, first, keys, columns, t);
   }
   for (int r = 0; r < block.rows; ++r) write_row(problem, block, r, t);
 }
 
+using RunBlock = void (*)(const Problem&, const Block&, Scratch&);
+
+// One for each width, with everything it calls compiled for a machine that has such vectors.
+[[gnu::flatten]] void run_block_2(const Problem& problem, const Block& block, Scratch& t) {
+  run_block<2>(problem, block, t);
+}
+#ifdef __x86_64__
+[[gnu::flatten, gnu::target("arch=x86-64-v3")]] void run_block_4(const Problem& problem, const Block& block,
+                                                                 Scratch& t) {
+  run_block<4>(problem, block, t);
+}
+[[gnu::flatten, gnu::target("arch=x86-64-v4")]] void run_block_8(const Problem& problem, const Block& block,
+                                                                 Scratch& t) {
+  run_block<8>(problem, block, t);
+}
+#endif
+
+RunBlock choose([[maybe_unused]] int widest) {
+#ifdef __x86_64__
+  if (widest >= 8 && __builtin_cpu_supports("x86-64-v4")) return run_block_8;
+  if (widest >= 4 && __builtin_cpu_supports("x86-64-v3")) return run_block_4;
+#endif
+  return run_block_2;
+}
+
 struct Work {
   const Problem& problem;
-  int64_t q_blocks, blocks, next;  // next is claimed atomically
+  RunBlock run;
+  int64_t rows, blocks_per_head, blocks, next;  // rows and blocks of one head of K and V; next is claimed atomically
 };
 
 struct Worker {
@@ -159,6 +287,7 @@ struct Worker {
   pthread_t thread;
 };
 
+// A head's last rows come first: they may see the most keys, and threads shall end together.
 void* run_worker(void* argument) {
   const Worker& worker = *static_cast<Worker*>(argument);
   Work& work = *worker.work;
@@ -166,30 +295,26 @@ void* run_worker(void* argument) {
   for (;;) {
     const int64_t n = __atomic_fetch_add(&work.next, 1, __ATOMIC_RELAXED);
     if (n >= work.blocks) return nullptr;
-    const int64_t batch_head = n / work.q_blocks, first = n % work.q_blocks * Br;
-    const int rows = static_cast<int>(std::min<int64_t>(Br, problem.seqlen_q - first));
-    run_block(problem, {batch_head / problem.heads, batch_head % problem.heads, first, rows}, *worker.scratch);
+    const int64_t batch_head = n / work.blocks_per_head;
+    const int64_t first = (work.blocks_per_head - 1 - n % work.blocks_per_head) * Br;
+    const int rows = static_cast<int>(std::min<int64_t>(Br, work.rows - first));
+    work.run(problem, {batch_head / problem.heads_kv, batch_head % problem.heads_kv, first, rows}, *worker.scratch);
   }
-}
-
-int available_cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-  return std::max<int>(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
 }  // namespace
 
-fa3_status reference_forward(const Problem& problem, int threads) {
+fa3_status reference_forward(const Problem& problem, int threads, int widest_vector) {
   if (problem.empty()) return FA3_OK;
-  Work work{problem, (problem.seqlen_q + Br - 1) / Br, 0, 0};
-  if (__builtin_mul_overflow(work.q_blocks, problem.batch * problem.heads, &work.blocks))
+  Work work{problem, choose(widest_vector), problem.seqlen_q * problem.heads_per_kv(), 0, 0, 0};
+  work.blocks_per_head = (work.rows + Br - 1) / Br;
+  if (__builtin_mul_overflow(work.blocks_per_head, problem.batch * problem.heads_kv, &work.blocks))
     return fail(FA3_ERROR_UNSUPPORTED, "q.dim[0] * q.dim[1] * q.dim[2] overflows int64");
 
   constexpr int max_threads = 256;
   Worker workers[max_threads];
   const int wanted =
-      static_cast<int>(std::min<int64_t>({threads ? threads : available_cores(), max_threads, work.blocks}));
+      static_cast<int>(std::min<int64_t>({threads ? threads : usable_cores(), max_threads, work.blocks}));
   auto* scratch = static_cast<Scratch*>(std::aligned_alloc(alignof(Scratch), sizeof(Scratch) * wanted));
   if (scratch == nullptr)
     return fail(FA3_ERROR_OUT_OF_MEMORY, "no host memory for %zu bytes of scratch", sizeof(Scratch) * wanted);

@@ -301,6 +301,77 @@ TEST_CASE("the result does not depend on the number of threads", "[reference]") 
   }
 }
 
+TEST_CASE("a product is rounded before it is added", "[reference]") {
+  // Two keys of the same weight, with V and -V: what is left of a product that was not rounded would be O.
+  const Shape shape{.batch = 1, .seqlen_q = 200, .seqlen_k = 3, .heads = 1, .heads_kv = 1, .head_dim = 64};
+  Memory memory(shape, FA3_DTYPE_FP32, FA3_DTYPE_FP32);
+  float *k = memory.k.as<float>(), *v = memory.v.as<float>();
+  for (int x = 0; x < 64; ++x) k[128 + x] = k[64 + x], v[x] = 0, v[128 + x] = -v[64 + x];
+  REQUIRE(fa3_reference_forward(&memory.params, 1) == FA3_OK);
+  const float* o = memory.o.as<float>();
+  CHECK(std::count(o, o + 200 * 64, 0.0f) == 200 * 64);
+}
+
+TEST_CASE("a weight is its exponential to one unit in the last place", "[reference]") {
+  // The first two keys have the weight 1, and V is minus the upper bits of the third's weight: O shows the lower ones.
+  constexpr int count = 20000;
+  const Shape shape{.batch = count, .seqlen_q = 1, .seqlen_k = 3, .heads = 1, .heads_kv = 1, .head_dim = 2};
+  Memory memory(shape, FA3_DTYPE_FP32, FA3_DTYPE_FP32);
+  memory.params.softmax_scale = 1;
+  float *q = memory.q.as<float>(), *k = memory.k.as<float>(), *v = memory.v.as<float>();
+  std::mt19937 random(5);
+  std::vector<double> score(count);
+  for (int i = 0; i < count; ++i, q += 2, k += 6, v += 6) {
+    const double wanted = -std::uniform_real_distribution<double>(0, i % 2 ? 30 : 1)(random);
+    const float high = static_cast<float>(wanted), low = static_cast<float>(wanted - high);
+    score[i] = static_cast<double>(high) + low;  // exact
+    const long double weight = std::exp(static_cast<long double>(score[i]));
+    const float upper = static_cast<float>(weight);
+    const int exponent = std::ilogb(weight);
+    const long double middle = std::rint(std::ldexp(weight - upper, 47 - exponent));  // 23 bits
+    q[0] = q[1] = 1;
+    k[0] = k[1] = k[2] = k[3] = 0, k[4] = high, k[5] = low;
+    v[0] = v[1] = -upper, v[4] = v[5] = 1;
+    v[2] = v[3] = -static_cast<float>(std::ldexp(middle, exponent - 47));
+  }
+  REQUIRE(fa3_reference_forward(&memory.params, 1) == FA3_OK);
+  long double largest_error = 0;
+  for (int i = 0; i < count; ++i) {
+    const long double weight = std::exp(static_cast<long double>(score[i]));
+    const long double lower = memory.o.as<float>()[2 * i] * (2 + weight);
+    const long double error = lower - memory.v.as<float>()[6 * i] - memory.v.as<float>()[6 * i + 2] - weight;
+    largest_error = std::max(largest_error, std::ldexp(std::fabs(error), 52 - std::ilogb(weight)));
+  }
+  CHECK(largest_error < 0.8);
+}
+
+TEST_CASE("scores and values that are not finite", "[reference]") {
+  const float inf = INFINITY, nan = NAN;
+  struct {
+    float score[3], v[3], o, lse;
+  } const cases[] = {
+      {{0, nan, 0}, {1, 1, 1}, nan, nan},         {{0, inf, 0}, {1, 1, 1}, nan, nan},
+      {{-inf, 0, 0}, {7, 1, 3}, 2, std::log(2.f)}, {{0, -inf, 0}, {1, 7, 3}, 2, std::log(2.f)},
+      {{-inf, -inf, -inf}, {1, 1, 1}, nan, -inf}, {{0, 0, 0}, {1, inf, 1}, inf, std::log(3.f)},
+      {{0, 0, 0}, {inf, -inf, 1}, nan, std::log(3.f)}, {{0, -inf, 0}, {1, inf, 1}, nan, std::log(2.f)},
+      {{0, -2000, 0}, {1, 7, 3}, 2, std::log(2.f)}};
+  for (const auto& c : cases) {
+    // The same in one block of keys and in two.
+    for (int distance : {1, 40}) {
+      INFO("case " << &c - cases << " distance " << distance);
+      std::vector<float> k(3 * distance, -inf), v(k.size(), 0.0f);
+      for (int i = 0; i < 3; ++i) k[i * distance] = c.score[i], v[i * distance] = c.v[i];
+      float q = 1, o, lse;
+      fa3_forward_params p =
+          describe({1, 1, static_cast<int64_t>(k.size()), 1, 1, 1}, FA3_DTYPE_FP32, &q, k.data(), v.data(), &o, &lse);
+      REQUIRE(fa3_reference_forward(&p, 1) == FA3_OK);
+      const auto same = [](float a, float b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+      CHECK(same(o, c.o));
+      CHECK((same(lse, c.lse) || std::fabs(lse - c.lse) < 1e-6f));
+    }
+  }
+}
+
 // With one key of score 0, O is V: the formats can be seen through the API.
 TEST_CASE("every 16-bit pattern is read and written as what it is", "[reference]") {
   for (int32_t dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16}) {
