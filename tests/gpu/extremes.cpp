@@ -66,6 +66,45 @@ TEST_CASE("strides beyond 2^31 elements", "[extremes]") {
   CHECK(std::find(near_result.begin(), near_result.end(), poison16) == near_result.end());
 }
 
+TEST_CASE("inputs that repeat one row of memory give what copies of it give", "[extremes]") {
+  const tools::Stream& stream = gpu().stream;
+  constexpr int64_t batch = 2, seqlen = 300, heads = 3, d = 64, elements = batch * seqlen * heads * d;
+  const auto copies = tools::Layout::packed({batch, seqlen, heads, d});
+  auto repeated = copies;
+  repeated.stride[0] = repeated.stride[1] = repeated.stride[2] = 0;
+  // Of q, k and v one repeats, or all do.
+  for (const int which : {0, 1, 2, 3}) {
+    std::vector<uint16_t> results[2];
+    for (const bool is_repeated : {false, true}) {
+      std::vector<tools::DeviceBuffer> memory;
+      fa3_forward_params params = tools::forward_params();
+      fa3_tensor* tensors[4] = {&params.q, &params.k, &params.v, &params.o};
+      for (int t = 0; t < 4; ++t) {
+        const bool repeats = t < 3 && (which == t || which == 3);
+        std::vector<uint16_t> values(elements, poison16);
+        const size_t made = repeats ? d : elements;
+        if (t < 3) tools::fill_normal(tools::mix(tools::seed_of_run(), 190 + uint64_t(t)), values.data(), made, FA3_DTYPE_BF16);
+        if (repeats && !is_repeated)
+          for (size_t i = d; i < values.size(); ++i) values[i] = values[i - d];
+        const bool one_row = repeats && is_repeated;
+        memory.emplace_back((one_row ? d : elements) * sizeof(uint16_t));
+        memory.back().upload(values.data(), memory.back().size());
+        *tensors[t] = (one_row ? repeated : copies).tensor(memory.back().at(0), FA3_DTYPE_BF16);
+      }
+      const tools::DeviceBuffer workspace(tools::workspace_size(params));
+      const fa3_status status = fa3_forward(&params, workspace.at(0), workspace.size(), stream.get());
+      INFO(fa3_last_error_message());
+      REQUIRE(status == FA3_OK);
+      stream.synchronize();
+      results[is_repeated].resize(elements);
+      memory[3].download(results[is_repeated].data(), elements * sizeof(uint16_t));
+    }
+    INFO("tensor " << which);
+    CHECK(results[0] == results[1]);
+    CHECK(std::find(results[1].begin(), results[1].end(), poison16) == results[1].end());
+  }
+}
+
 TEST_CASE("a warm call takes less than 5 microseconds of the host", "[overhead]") {
   gpu();
   const tools::Overhead overhead = tools::host_overhead();
