@@ -52,7 +52,8 @@ class RulesCanFail(unittest.TestCase):
         for text in ("g_1(); h();", "h();  // g()", 'h("g()");'):
             self.one(rules.every_wrapper_is_used, {**isa, **use, "ptx/kernels/c.cu": text},
                      r"^ptx/isa/a\.cuh:5: g: no kernel uses it")
-        self.one(rules.every_wrapper_is_used, {**isa, **use, "ptx/kernels/c.cu": "h();", "tests/ptx/probe.cu": "g<1>();"},
+        probe = {"ptx/kernels/c.cu": "h();", "tests/ptx/probe.cu": "g<1>();"}
+        self.one(rules.every_wrapper_is_used, {**isa, **use, **probe},
                  r"a\.cuh:5: g")
         macro = {"ptx/isa/a.cuh": "#define F(type) \\\n  FA3_DEVICE void f_##type##_ss() {}\nF(bf16)\n"}
         self.one(rules.every_wrapper_is_used, {**macro, "ptx/tile/a.cuh": "f_ss();"}, r"a\.cuh:2: f_##type##_ss: no")
