@@ -18,6 +18,8 @@ struct Divisor {
   }
   constexpr operator int32_t() const { return int32_t(value); }
 };
-constexpr int32_t operator/(int32_t n, const Divisor& d) { return int32_t(uint64_t(uint32_t(n)) * d.multiplier >> d.shift); }
+constexpr int32_t operator/(int32_t n, const Divisor& d) {
+  return int32_t(uint64_t(uint32_t(n)) * d.multiplier >> d.shift);
+}
 
 }  // namespace fa3

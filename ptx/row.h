@@ -1,13 +1,13 @@
-// The table as data: one constexpr Row per row of rows.def, with every number that follows from the row's cells computed here
-// once. Kernels and host code both read it; neither computes a tile size, a thread count or a shared-memory size of its own
-// (the kernels static_assert their layout against it).
+// The table as data: one constexpr Row per row of rows.def, with every number that follows from the row's cells
+// computed here once. Kernels and host code both read it; neither computes a tile size, a thread count or a
+// shared-memory size of its own (the kernels static_assert their layout against it).
 #pragma once
 #include <cstdint>
 
 namespace fa3 {
 
-// The boxes in which the kernels' tensor maps load and store: columns of one 128-byte swizzle, rows of a warpgroup's Q and
-// of a warp's O. K and V have boxes of Bc rows.
+// The boxes in which the kernels' tensor maps load and store: columns of one 128-byte swizzle, rows of a warpgroup's Q
+// and of a warp's O. K and V have boxes of Bc rows.
 inline constexpr int box_columns = 64, q_box_rows = 64, o_box_rows = 16;
 
 enum class Kind { forward, backward, pass };
@@ -21,38 +21,39 @@ enum class Trait : uint32_t {
   // The library takes this row by itself where it fits best. Others run only by name.
   chosen = 1 << 0,
 
-  // Takes pieces of tiles, split along the keys, from the list in its parameters (work.h), and puts them together
-  // (tile/combine.cuh).
+  // Takes tiles that are split along the keys, too: their pieces come from the list in its parameters (work.h), and it
+  // puts the parts together (tile/combine.cuh).
   splits = 1 << 1,
 
   // Softmax without row maxima in the main loop (tile/speculative.cuh).
   speculative = 1 << 2,
 
-  // ptxas is kept from moving the wait for PV above the exponentials (end_basic_block in tile/softmax.cuh). Measured where the
-  // exponentials go under PV, at d 64 to 256: 0.99 to 1.01; where O is rescaled always, ptxas's own order is faster: Algorithm 2
-  // 673 against 656 TFLOP/s, 4 630 against 604.
+  // ptxas is kept from moving the wait for PV above the exponentials (end_basic_block in tile/softmax.cuh). Measured:
+  // fwd 0.99 to 1.01 at every head dimension; Algorithm 2 653 against 649 TFLOP/s, Algorithm 4 610 against 588.
   hold_exps = 1 << 3,
 
-  // Half of a block's multiplications wait for its first exponential (tile/softmax.cuh). Measured: d 64 +1.2%, at d 128 and 256,
-  // with fewer exponentials a WGMMA, nothing.
+  // Half of a block's multiplications wait for its first exponential (tile/softmax.cuh). Measured: d 64 +1.2%, at d 128
+  // and 256, with fewer exponentials a WGMMA, nothing.
   spread = 1 << 4,
 
-  // In a tile's first block, the groups of 16 keys beyond the causal diagonal are left out of the softmax. Measured: d 64 +1.3%
-  // at 512, +0.8% at 1024; at d 128 and 256, where the tensor cores are the limit, nothing or -0.2%.
+  // In a piece's first block, the groups of 16 keys beyond the causal diagonal are left out of the softmax. Measured:
+  // d 64 +1.3% at 512, +0.8% at 1024; at d 128 and 256, where the tensor cores are the limit, nothing or -0.2%.
   skip_masked = 1 << 5,
 
-  // The Q slot that O has left is given back after the next tile's first softmax: TMA has read it by then. Measured at d 128:
-  // +1.5% at 512, +0.3% on average; at d 64 -0.4%, so there the warp waits for TMA at once.
+  // The Q buffer through which TMA stores O is given back after the next piece's first softmax, when TMA has read it:
+  // so no warp waits for that. Measured: d 128 +1.5% at 512, +0.4% on average; d 64 -0.4%, so there the warp waits at
+  // once.
   late_q_release = 1 << 6,
 
-  // O leaves straight from the registers, not through its tile's dead Q slot by stmatrix and TMA: where the slot must take the
-  // next tile's Q before that, without two slots for each warpgroup. Measured: at d 256, +7% at 512 to +1% at 8192 (Q no longer
-  // waits for O); at d 64 and 128, with slots enough, -3% and -1%.
+  // O is stored straight from the registers. Otherwise it leaves by stmatrix and TMA through the Q buffer of its rows,
+  // which is read no more; but without two Q buffers for each warpgroup, that one is wanted for the next Q before.
+  // Measured: d 256 +7% at 512 to +1% or nothing at 8192 (Q no longer waits for O); with buffers enough, d 64 -1% to
+  // -3%, d 128 -0.5%.
   o_from_registers = 1 << 7,
 
-  // The next tile is taken, and its Q sent for, one or two K/V blocks before this tile's last. With a ring of two stages Q would
-  // come late otherwise; with more, the producer is ahead by itself. Measured at d 256, at 512, 1024 and 2048: without a mask
-  // +1.3, +0.4 and +0.1%, causal 0, +0.2 and +1.0%.
+  // The next piece is taken, and its Q sent for, up to two K/V blocks before this piece's last. With a ring of two
+  // stages Q would come late otherwise; with more, the producer is ahead by itself. Measured at d 256, at 512, 1024 and
+  // 2048: without a mask +1.3, +0.4 and +0.1%, causal 0, +0.2 and +1.0%.
   early_claim = 1 << 8,
 
   // Warpgroups take turns at issuing GEMMs (Turns in tile/consumer.cuh).
@@ -73,9 +74,9 @@ struct Row {
   Dtype dtype;
   int d, dv;  // head dimension of Q and K, and of V and O
   Mask mask;
-  int Br, Bc;   // query rows and keys of a block
-  int stages;   // of the K/V ring
-  int q_slots;  // Q buffers of 64 rows
+  int Br, Bc;     // query rows of a tile, keys of a K/V block
+  int stages;     // of the K/V ring
+  int q_buffers;  // of 64 rows
   Trait traits;
   int pass_threads;  // of a pass, which has none of the numbers above
 
@@ -95,26 +96,28 @@ struct Row {
   }
   constexpr int producer_registers() const { return !moves_registers() ? 0 : warpgroups() == 2 ? 40 : 32; }
 
-  constexpr int q_slot_bytes() const { return 64 * d * element_bytes(); }
-  constexpr int k_tile_bytes() const { return Bc * d * element_bytes(); }
-  constexpr int v_tile_bytes() const { return Bc * dv * element_bytes(); }
-  constexpr int stage_bytes() const { return k_tile_bytes() + v_tile_bytes(); }
+  constexpr int q_buffer_bytes() const { return 64 * d * element_bytes(); }
+  constexpr int k_block_bytes() const { return Bc * d * element_bytes(); }
+  constexpr int v_block_bytes() const { return Bc * dv * element_bytes(); }
+  constexpr int stage_bytes() const { return k_block_bytes() + v_block_bytes(); }
   // With few stages, K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
   constexpr bool split_stage() const { return stages <= 2; }
-  // A warp's partial result of 16 rows: O in float32, and m and l for each lane's two rows (tile/combine.cuh).
+  // What a part's slot holds for the 16 rows of a warp: O in float32, and m and l of each lane's two rows
+  // (tile/combine.cuh).
   constexpr int partial_bytes() const { return 16 * dv * 4 + 32 * 16; }
-  static constexpr int barrier_bytes = 1024;  // mbarriers and tile descriptions, at the end
+  static constexpr int barrier_bytes = 1024;  // at the end, for mbarriers and RowBlocks (tile/smem.cuh)
   constexpr int smem_bytes() const {
-    return kind == Kind::pass ? 0 : q_slots * q_slot_bytes() + stages * stage_bytes() + barrier_bytes;
+    return kind == Kind::pass ? 0 : q_buffers * q_buffer_bytes() + stages * stage_bytes() + barrier_bytes;
   }
 
   constexpr bool valid() const {
     if (kind == Kind::pass) return pass_threads % 32 == 0 && pass_threads <= 1024;
     return Br % 64 == 0 && warpgroups() >= 2 && warpgroups() <= 4 && Bc % 16 == 0 && d % 64 == 0 && d <= 256 &&
-           dv % 64 == 0 && dv <= 256 && (dv <= d || has(Trait::o_from_registers)) &&  // O leaves through a Q slot
-           (stages & (stages - 1)) == 0 && q_slots >= warpgroups() && q_slots <= 2 * warpgroups() &&
+           dv % 64 == 0 && dv <= 256 && (dv <= d || has(Trait::o_from_registers)) &&  // O leaves through a Q buffer
+           (stages & (stages - 1)) == 0 && q_buffers >= warpgroups() && q_buffers <= 2 * warpgroups() &&
            (!has(Trait::skip_masked) || causal()) && !(has(Trait::o_from_registers) && has(Trait::late_q_release)) &&
-           (warpgroups() - 1) * 64 <= (stages - 1) * Bc &&  // under a causal mask, blocks that one warpgroup skips
+           // Under a causal mask, the blocks that one warpgroup skips and another computes leave a stage free.
+           (warpgroups() - 1) * 64 <= (stages - 1) * Bc &&
            smem_bytes() <= 227 * 1024 &&
            (producer_registers() + warpgroups() * consumer_registers()) * 128 <= 64 * 1024;
   }
@@ -123,9 +126,9 @@ struct Row {
 namespace table {
 using enum Trait;
 inline constexpr Row rows[] = {
-#define FA3_FORWARD(name, kernel, dtype, d, mask, Br, Bc, stages, q_slots, traits)                                         \
-  {"fa3_" #name "_" #dtype "_d" #d "_" #mask "_" #Br "x" #Bc, #kernel, Kind::forward, Dtype::dtype, d, d, Mask::mask, Br, \
-   Bc, stages, q_slots, traits, 0},
+#define FA3_FORWARD(name, kernel, dtype, d, mask, Br, Bc, stages, q_buffers, traits)                                   \
+  {"fa3_" #name "_" #dtype "_d" #d "_" #mask "_" #Br "x" #Bc, #kernel, Kind::forward, Dtype::dtype, d, d, Mask::mask, \
+   Br, Bc, stages, q_buffers, traits, 0},
 #define FA3_PASS(name, kernel, threads) \
   {"fa3_pass_" #name, #kernel, Kind::pass, {}, 0, 0, {}, 0, 0, 0, 0, chosen, threads},
 #include "rows.def"

@@ -1,26 +1,28 @@
-// Which keys a query row sees: the only place that knows causal masks, windows and the ends of the sequences from each other.
-// Masks, scheduler, empty rows and planner ask here. Plain C++, read by both sides.
+// Which keys a query row sees: the only place that knows causal masks, windows and the ends of the sequences from each
+// other. Masks, scheduler, empty rows and planner ask here. Plain C++, read by both sides.
 #pragma once
 #include <cstdint>
 
 namespace fa3 {
 
-// Keys [begin, end), none if begin >= end.
-struct Keys {
+// [begin, end), empty if begin >= end.
+struct Range {
   int32_t begin, end;
 
   constexpr bool none() const { return begin >= end; }
 };
+using Keys = Range;    // of keys
+using Blocks = Range;  // of K/V blocks, Bc keys each
 
-// Row i sees the keys j of 0 .. seqlen_k - 1 with i - left <= j <= i + right; a side that is not bounded has no such condition.
-// left and right may be negative. Kernels set the two flags to what their row of the table says, so that a side without a bound
-// costs no instruction.
+// Row i sees key j, both counted from 0, if i - left <= j <= i + right; a side that is not bounded has no such
+// condition. left and right may be negative. Kernels set the two flags to what their row of the table says, so that a
+// side without a bound costs no instruction.
 struct Visible {
   int32_t seqlen_q, seqlen_k;
   int32_t left, right;
   bool bounded_left, bounded_right;
 
-  // What row i sees, as if it existed.
+  // The keys that row i sees. i need not be a row of the problem.
   constexpr Keys of(int32_t i) const {
     int32_t begin = 0, end = seqlen_k;
     if (bounded_left && i - left > 0) begin = i - left;
@@ -28,15 +30,15 @@ struct Visible {
     return {begin, end};
   }
 
-  // From the first to the last key that any of the rows [first, last] sees that exist. (All between are seen, too, by these rows
-  // or by others between them, unless the window is empty.)
+  // From the first to the last key that the rows first .. last see, as far as these are rows of the problem. (Each key
+  // between is seen by one of them, too, unless left + right < 0, when no row sees any.)
   constexpr Keys any(int32_t first, int32_t last) const {
     const int32_t top = first > 0 ? first : 0, bottom = last < seqlen_q ? last : seqlen_q - 1;
     if (top > bottom) return {0, 0};
     return {of(top).begin, of(bottom).end};
   }
 
-  // The keys that all of the rows [first, last] see, whether they exist or not.
+  // The keys that every one of the rows first .. last sees. They need not be rows of the problem.
   constexpr Keys all(int32_t first, int32_t last) const { return {of(last).begin, of(first).end}; }
 
   // How many rows, from row 0 on, see no key because the right bound leaves none.
@@ -47,8 +49,8 @@ struct Visible {
   }
 };
 
-// Blocks of Bc keys that hold the keys.
-constexpr Keys blocks_of(Keys keys, int32_t Bc) {
+// The K/V blocks that hold the keys.
+constexpr Blocks blocks_of(Keys keys, int32_t Bc) {
   if (keys.none()) return {0, 0};
   return {keys.begin / Bc, (keys.end + Bc - 1) / Bc};
 }

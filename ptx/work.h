@@ -1,16 +1,22 @@
 // What there is to do, and in what order. Plain C++, read by both sides: src/plan.cpp makes it, the kernels' schedulers
 // (tile/schedule.cuh) unfold it.
 //
-//   tile      Br query rows of one head of one batch entry, over all keys that they see
-//   section   (batch, head) pairs whose tiles are done before those of the next section
-//   piece     a whole tile, or a part of one: some of its K/V blocks. What a thread block claims at a time
-//   part      of a split tile; the parts are put together in tile/combine.cuh
-//   slot      where a part's result waits for that, in the workspace
-//   ticket    what a part takes when it is done; the last one puts the parts together
+//   block     Bc keys and their values: a K/V block. Kernels visit the last one first, so "the block before" is the one
+//             with the next higher number. (A thread block is always called thread block.)
+//   tile      a query block (Br query rows) of one head of one batch entry, with all K/V blocks that it sees
+//   section   consecutive (batch, head) pairs whose tiles are claimed before those of the next section
+//   part      a split tile has several: the same rows, with some of the K/V blocks each
+//   piece     a whole tile, or a part of one: what a thread block claims at a time
+//   slot      where a part's result waits in the workspace for the results of the others
+//   ticket    what the warps of a part take when they have finished their rows; the last one puts the parts together
+//             (tile/combine.cuh)
 //
-// The pieces are numbered in the order in which they are claimed. First come whole tiles in their own order, which is
-// arithmetic. Where tiles are split, the pieces of the last tiles follow, from a list. (Splitting along the keys, "split-KV": a
-// problem's last tiles, or all, are shared by several thread blocks, so that none idles while others finish.)
+// Splitting ("split-KV") lets several thread blocks share a tile, so that none idles while others finish. It may be a
+// problem's last tiles that are split, or all.
+//
+// The pieces are numbered in the order in which they are claimed. First come tiles that are left whole, in the order of
+// their own numbers, so that a piece follows from its number by arithmetic. The pieces of all other tiles follow, from
+// a list.
 #pragma once
 #include <cstdint>
 
@@ -19,13 +25,14 @@
 
 namespace fa3 {
 
-// All tiles of a problem, numbered section by section: a section is `section_heads` consecutive (batch, head) pairs, inside it
-// query blocks are the outer and heads the inner index, under a causal mask from the last block to the first: the longest first.
+// All tiles of a problem, numbered section by section. Inside a section come the tiles of one query block for all its
+// heads, then those of the next. Under a causal mask the last query block, whose tiles are the longest, comes first.
 struct Tiles {
-  int32_t q_blocks;       // of a head
-  int32_t first_row;      // of the first query block, a multiple of 64: 0, or under a causal mask 64 * ceil(seqlen_q / 64) -
-                          // q_blocks * Br, so that the block with fewer rows is the first and shortest one. Rows before it see
-                          // no key and are in no tile (tile/empty_rows.cuh)
+  int32_t q_blocks;       // query blocks of a head, Br rows each: so many tiles has a head
+  int32_t first_row;      // of the first query block, a multiple of 64. Without a mask it is 0. Under a causal mask the
+                          // last query block ends with the last 64 rows, so that the first, whose tiles are the
+                          // shortest, is the one with fewer rows: then this is below 0. Or it is above 0: then the rows
+                          // before see no key and are in no tile (tile/empty_rows.cuh)
   int32_t batch_heads;    // batch * heads
   Divisor heads;          // query heads
   Divisor section_heads;  // 1 .. batch_heads
@@ -49,43 +56,44 @@ constexpr Tile tile_at(const Tiles& tiles, int32_t number, bool longest_first) {
   return {longest_first ? tiles.q_blocks - 1 - i : i, batch_head - batch * tiles.heads, batch};
 }
 
-// K/V blocks of a tile of `rows` rows from `first_row` on, one at least: that keeps the kernels' pipeline uniform.
-constexpr Keys tile_blocks(const Visible& visible, int32_t first_row, int32_t rows, int32_t Bc) {
-  const Keys blocks = blocks_of(visible.any(first_row, first_row + rows - 1), Bc);
+// The K/V blocks of a tile of `rows` rows from `first_row` on: at least one, also if they see no key, so that all tiles
+// take the same way through the kernels.
+constexpr Blocks tile_blocks(const Visible& visible, int32_t first_row, int32_t rows, int32_t Bc) {
+  const Blocks blocks = blocks_of(visible.any(first_row, first_row + rows - 1), Bc);
   return {blocks.begin, blocks.end > blocks.begin ? blocks.end : blocks.begin + 1};
 }
 
-// A piece of work: K/V blocks [begin, end) of a tile.
+// What is to be done for a piece.
 struct Work {
-  int32_t tile;
-  int32_t begin, end;
-  int32_t part, parts;  // of the tile's parts this one; 1: the whole tile
+  int32_t tile;         // its number
+  int32_t begin, end;   // K/V blocks [begin, end)
+  int32_t part, parts;  // which part of the tile it is, 0 .. parts - 1; a whole tile is part 0 of 1
   int32_t slot;         // of the tile's part 0; part i has slot + i
-  int32_t split_tile;   // number of the tile among the listed ones: its tickets
+  int32_t split_tile;   // the tile's number among those of the list: whose tickets it takes
 };
 
-// A piece in the list, eight bytes of it. Blocks are counted in grains: 1 block, more where keys are beyond millions.
+// The same in the list, in eight bytes. K/V blocks are counted in grains: of one block, or of more if there are many.
 struct Listed {
-  uint32_t tile : 10;  // from the first listed tile on
+  uint32_t tile : 10;  // its number among those of the list
   uint32_t part : 6;
   uint32_t begin : 16;
   uint32_t slot : 10;
   uint32_t parts : 6;
-  uint32_t end : 16;  // the tile's last block may come before
+  uint32_t end : 16;  // in whole grains, so it may lie beyond the tile's last block
 
   static constexpr int32_t most_tiles = 1 << 10, most_slots = 1 << 10, most_parts = 32, most_grains = (1 << 16) - 1;
 };
 static_assert(sizeof(Listed) == 8);
 
 struct Pieces {
-  int32_t whole_tiles;  // pieces 0 .. whole_tiles - 1 are the tiles of these numbers
-  int32_t listed;       // then so many from the list, pieces of the tiles from number whole_tiles on
-  int32_t ticket_tiles;  // so many of these, the first, may be split: each has tickets
-  int32_t grain;
+  int32_t whole_tiles;   // pieces 0 .. whole_tiles - 1 are the tiles of these numbers
+  int32_t listed;        // so many pieces follow from the list, all of the tiles from number whole_tiles on
+  int32_t ticket_tiles;  // of these tiles so many, the first, may be split, and have tickets
+  int32_t grain;         // of the list, in K/V blocks
 
   constexpr int32_t count() const { return whole_tiles + listed; }
 
-  // The piece as it stands in the list, of a tile with so many blocks.
+  // A piece of the list; tile_end is where its tile's K/V blocks end.
   constexpr Work work(const Listed& piece, int32_t tile_end) const {
     const int32_t end = int32_t(piece.end) * grain;
     return {whole_tiles + int32_t(piece.tile), int32_t(piece.begin) * grain, end < tile_end ? end : tile_end,
@@ -93,7 +101,7 @@ struct Pieces {
   }
 };
 
-// As many as fit the 4096 bytes that all drivers take as a kernel's parameters.
+// As many pieces as fit the 4096 bytes that all drivers take as a kernel's parameters.
 inline constexpr int list_capacity = 400;
 
 }  // namespace fa3

@@ -1,5 +1,4 @@
-// Named barriers of a thread block and the barrier of a cluster (PTX ISA, Parallel Synchronization and
-// Communication Instructions).
+// Named barriers of a thread block (PTX ISA, Parallel Synchronization and Communication Instructions).
 #pragma once
 #include "common.cuh"
 
@@ -12,11 +11,5 @@ FA3_DEVICE void bar_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" 
 FA3_DEVICE void bar_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
-
-// ptx: barrier.cluster.arrive.aligned;  (barrier.cluster)
-FA3_DEVICE void barrier_cluster_arrive() { asm volatile("barrier.cluster.arrive.aligned;" ::: "memory"); }
-
-// ptx: barrier.cluster.wait.aligned;  (barrier.cluster)
-FA3_DEVICE void barrier_cluster_wait() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 
 }  // namespace fa3::ptx

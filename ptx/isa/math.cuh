@@ -20,13 +20,6 @@ FA3_DEVICE float mov_f32(float x) {
   return d;
 }
 
-// ptx: lg2.approx.ftz.f32 d, x;  (lg2)
-FA3_DEVICE float lg2_approx_ftz(float x) {
-  float d;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(d) : "f"(x));
-  return d;
-}
-
 // ptx: rcp.approx.ftz.f32 d, x;  (rcp)
 FA3_DEVICE float rcp_approx_ftz(float x) {
   float d;

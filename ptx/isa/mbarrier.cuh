@@ -1,5 +1,5 @@
 // mbarrier: the transaction barriers that TMA completes on (PTX ISA, Parallel Synchronization and Communication
-// Instructions; mapa: Data Movement and Conversion Instructions).
+// Instructions).
 #pragma once
 #include "common.cuh"
 
@@ -21,25 +21,6 @@ FA3_DEVICE void mbarrier_arrive_if(uint32_t addr, bool p) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}\n" ::"r"(addr),
                "r"(static_cast<uint32_t>(p))
                : "memory");
-}
-
-// ptx: mbarrier.arrive.shared::cta.b64 _, [addr], count;  (mbarrier.arrive)
-FA3_DEVICE void mbarrier_arrive_count(uint32_t addr, uint32_t count) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(addr), "r"(count) : "memory");
-}
-
-// ptx: mbarrier.arrive.shared::cluster.b64 _, [addr];  (mbarrier.arrive)
-// addr: of another thread block of the cluster (mapa). Without .release.cluster, which costs a MEMBAR.ALL.GPU each
-// time.
-FA3_DEVICE void mbarrier_arrive_cluster(uint32_t addr) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(addr) : "memory");
-}
-
-// ptx: mapa.shared::cluster.u32 d, addr, rank;  (mapa)
-FA3_DEVICE uint32_t mapa_shared_cluster(uint32_t addr, uint32_t rank) {
-  uint32_t d;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(d) : "r"(addr), "r"(rank));
-  return d;
 }
 
 // ptx: mbarrier.arrive.expect_tx.shared::cta.b64 _, [addr], bytes;  (mbarrier.arrive)

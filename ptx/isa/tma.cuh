@@ -16,18 +16,6 @@ FA3_DEVICE void cp_async_bulk_tensor_4d_load(uint32_t dst, const void* map, uint
       : "memory");
 }
 
-// ptx: cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster
-//      [dst], [map, {c0, c1, c2, c3}], [mbar], ctas;  (cp.async.bulk.tensor)
-// The tile and its completion arrive at the same offsets in every thread block of the cluster whose bit is set in ctas.
-FA3_DEVICE void cp_async_bulk_tensor_4d_load_multicast(uint32_t dst, const void* map, uint32_t mbar, int c0, int c1,
-                                                       int c2, int c3, uint16_t ctas) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(dst),
-      "l"(map), "r"(mbar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(ctas)
-      : "memory");
-}
-
 // ptx: cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group
 //      [map, {c0, c1, c2, c3}], [src];  (cp.async.bulk.tensor)
 FA3_DEVICE void cp_async_bulk_tensor_4d_store(const void* map, uint32_t src, int c0, int c1, int c2, int c3) {
@@ -39,20 +27,6 @@ FA3_DEVICE void cp_async_bulk_tensor_4d_store(const void* map, uint32_t src, int
 // ptx: prefetch.tensormap [map];  (prefetch, prefetchu)
 FA3_DEVICE void prefetch_tensormap(const void* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
-
-// ptx: cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [dst], [src], bytes, [mbar];  (cp.async.bulk)
-FA3_DEVICE void cp_async_bulk_load(uint32_t dst, const void* src, uint32_t bytes, uint32_t mbar) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
-               "l"(src), "r"(bytes), "r"(mbar)
-               : "memory");
-}
-
-// ptx: cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [dst], [src], bytes;  (cp.reduce.async.bulk)
-FA3_DEVICE void cp_reduce_async_bulk_add_f32(void* dst, uint32_t src, uint32_t bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(dst), "r"(src),
-               "r"(bytes)
-               : "memory");
 }
 
 // ptx: cp.async.bulk.commit_group;  (cp.async.bulk.commit_group)

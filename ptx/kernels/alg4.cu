@@ -1,8 +1,8 @@
-// The paper's Algorithm 4 (appendix B.3), three stages: the QK of one block, the softmax of the block before and the PV of the
-// block before that are to run at once. For comparison; the kernel for use is fwd.cu. Comments cite the paper's lines as
-// A4.n; alg1.cu tells how this differs. A4.15, the copy of S_next to S, is done by taking two blocks at a time with the
-// two exchanged; A4.16, the copy of P_next to P, is the conversion after the wait, so that there is no second P. As alg4asis.cu
-// it goes without help against ptxas.
+// The paper's Algorithm 4 (appendix B.3), three stages: the QK of one block, the softmax of the block before and the PV
+// of the block before that are to run at once. The row alg4asis (as ptxas orders it) is of this file, too. For
+// comparison; the kernel for use is fwd.cu. Comments cite the paper's lines as A4.n; how this differs from them:
+// alg1.cu. Besides, A4.15, the copy of S_next to S, is done by taking two blocks at a time with the two exchanged, and
+// A4.16, the copy of P_next to P, is the conversion after the wait, so that there is no second P.
 #include <type_traits>
 
 #include "../tile/block.cuh"
@@ -23,13 +23,13 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
   uint32_t P[Bc / 4];
   RowState state;
 
-  while (at.begin(O, state, p)) {           // A4.1
-    uint32_t i = at.own();                  // use of the K/V ring
-    int j = at.blocks() - 1;                // block of the QK
+  while (at.next_tile(O, state, p)) {          // A4.1
+    uint32_t i = at.own();                     // use of the K/V ring that holds K(j)
+    int j = at.blocks() - 1;                   // K/V block of the QK
     auto issue_scores = [&](float (&to)[Bc / 2]) {
       ring.wait_k(i);                          // A4.2, A4.5
       wgmma_fence();
-      issue_qk(to, at.q(), at.k(i));     // A4.3, A4.6
+      issue_qk(to, at.q(), at.k(i));           // A4.3, A4.6
       wgmma_commit_group();
       wgmma_wait_group<0>();
       wgmma_owned(to);
@@ -44,7 +44,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       wgmma_owned(O);
       ring.wait_v(i);                          // A4.18, A4.22
       wgmma_fence();
-      issue_pv(O, P, at.v(i), true);        // A4.20, A4.24
+      issue_pv(O, P, at.v(i), true);           // A4.20, A4.24
       wgmma_commit_group();
       wgmma_wait_group<0>();
       wgmma_owned(O);
@@ -64,9 +64,9 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
         scale_rows(O, alpha);                  // A4.11
         wgmma_owned(O);
         wgmma_fence();
-        issue_qk(S_next, at.q(), at.k(i));  // A4.9
+        issue_qk(S_next, at.q(), at.k(i));     // A4.9
         wgmma_commit_group();
-        issue_pv(O, P, at.v(i - 1), true);  // A4.12
+        issue_pv(O, P, at.v(i - 1), true);     // A4.12
         wgmma_commit_group();
         softmax(S, j + 1);                     // A4.13
         end_basic_block(state);
@@ -79,7 +79,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
         convert(S, P);                         // A4.16
         wgmma_owned(P);
       };
-      auto last = [&](float (&S)[Bc / 2]) {    // the softmax and the PVs that are left
+      auto drain = [&](float (&S)[Bc / 2]) {   // the softmax and the PV that are left before the last PV
         finish_pv(i);
         ring.release_v(i, false);
         softmax(S, 0);                         // A4.21
@@ -92,13 +92,13 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       }
       if (j == 1) {
         step(S, S_next);
-        last(S_next);
+        drain(S_next);
       } else {
-        last(S);
+        drain(S);
       }
     }
-    finish_pv(i + 1);  // released when the next tile begins
-    at.finish(O, state, p);                 // A4.25
+    finish_pv(i + 1);                          // released by next_tile
+    at.finish(O, state, p);                    // A4.25
   }
 }
 

@@ -1,16 +1,19 @@
-// FlashAttention-3, forward pass, 16-bit: Algorithm 1 (warp specialization around a ring of K/V stages) with the consumer of
-// Algorithm 2 (intra-warpgroup overlap of softmax and GEMMs). Comments cite their lines as A1.n and A2.n.
+// FlashAttention-3, forward pass, 16-bit: Algorithm 1 (warp specialization around a ring of K/V stages) with the
+// consumer of Algorithm 2 (intra-warpgroup overlap of softmax and GEMMs). Comments cite their lines as A1.n and A2.n.
 //
-// A thread block is persistent: two warps of the producer warpgroup load, the consumer warpgroups own 64 query rows of a
-// tile each. Where this differs from the paper, and why:
-//  - The ring runs on across tiles, and a tile's last PV is followed at once by the first QK of the next tile, which runs
-//    under the epilogue. Draining the pipeline at each tile is the largest loss at short lengths.
-//  - Stage i of the ring holds K(j) and the V before it, because one iteration uses just these two: one barrier, not two.
-//  - Blocks are visited from the last to the first, so that all masked blocks come first and the main loop needs no mask.
-//  - The reference m need not be the row maximum, so O is hardly ever rescaled (tile/speculative.cuh); the result is the same.
-//  - A2.16, the copy of S_next to S_cur, is the conversion of S to P, done after the wait for PV, which reads the old P.
-//  - Where whole tiles would leave multiprocessors idle, tiles are split along the keys (work.h). A part is computed like a tile;
-//    the warp that finishes the last part of its rows puts them together and stores the result (tile/combine.cuh).
+// A thread block is persistent: two warps of the producer warpgroup load, the consumer warpgroups own 64 query rows of
+// a tile each. Where this differs from the paper, and why:
+//  - The ring runs on across pieces (work.h), and a piece's last PV is followed at once by the first QK of the next
+//    piece, which runs under the epilogue. Draining the pipeline after each piece is the largest loss at short lengths.
+//  - A stage of the ring holds K of one block and V of the block before, because an iteration uses just these two: one
+//    barrier, not two. So V(j) is in use i + 1 if K(j) is in use i.
+//  - Blocks are visited from the last to the first, so that masked ones come first and the main loop needs no mask.
+//  - The reference m need not be the row maximum, so O is hardly ever rescaled, and the result is the same
+//    (tile/speculative.cuh).
+//  - A2.16, the copy of S_next to S_cur, is the conversion of S to P, after the wait for PV, which reads the old P.
+//  - Where whole tiles would leave multiprocessors idle, tiles are split along the keys (work.h). A part is computed as
+//    a whole tile is; for each 16 rows, the warp that is the last to finish its part puts the parts together and stores
+//    the result (tile/combine.cuh).
 //  - No pingpong barriers: with three or four consumer warpgroups the hardware finds that order without them.
 #include <type_traits>
 
@@ -26,9 +29,10 @@ namespace fa3 {
 using namespace ptx;
 
 static_assert(has(Trait::splits) && has(Trait::speculative));
-static_assert(config.q_slots > warpgroups, "the next tile's Q is awaited before O has left its slot");
+static_assert(config.q_buffers > warpgroups, "the next piece's Q is awaited before O has left its buffer");
 
-// A consumer warpgroup: 64 rows of each tile. `warp` of its four.
+// A consumer warpgroup: 64 rows of each piece. `warp` of its four. The names are those of struct Progress
+// (tile/consumer.cuh).
 FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
   constexpr bool o_from_registers = has(Trait::o_from_registers);
   setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
@@ -42,72 +46,73 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
   Bound bound;
 
   const Descriptors descriptors(smem);
-  auto q = [&](uint32_t slot) { return descriptors.q(slot); };
+  auto q = [&](uint32_t buffer) { return descriptors.q(buffer); };
   auto k = [&](uint32_t i) { return descriptors.k(KvRing::index(i)); };
   auto v = [&](uint32_t i) { return descriptors.v(KvRing::index(i)); };
 
-  uint32_t use = warpgroup, slot = QRing::index(use);  // of the Q ring
-  int blocks, skipped, begin, block_row;               // of the RowBlock in the slot
+  uint32_t q_use = warpgroup, q_buffer = QRing::index(q_use);  // use of the Q ring
+  int blocks, skipped, begin, row;                             // of the RowBlock that came with it
   auto receive_q = [&] {
-    wait(smem.full_q[QRing::full_index(use)], QRing::full_parity(use));
-    const RowBlock& block = smem.row_block[slot];
-    block_row = block.row;
+    wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
+    const RowBlock& block = smem.row_block[q_buffer];
+    row = block.row;
     begin = block.begin;
-    blocks = __shfl_sync(0xffffffffu, block.blocks, 0);    // the same in all lanes: shuffled so that the compiler knows,
-    skipped = __shfl_sync(0xffffffffu, block.skipped, 0);  // and keeps ring positions in uniform registers
+    // Shuffled, as the compiler must know that they are the same in all lanes, to keep `i` in a uniform register.
+    blocks = __shfl_sync(0xffffffffu, block.blocks, 0);
+    skipped = __shfl_sync(0xffffffffu, block.skipped, 0);
   };
 
-  clear(O);  // A1.13; only so that every register has a value: the first PV overwrites
+  clear(O);                                    // A1.13; only to give all registers a value: the first PV overwrites
   wgmma_owned(O);
   receive_q();                                 // A2.3
-  uint32_t i = skipped;                        // use of the K/V ring
+  uint32_t i = skipped;                        // use of the K/V ring that holds K(j)
   if (blocks != RowBlock::end_of_work) ring.skip(0, i, blocks > 0);
   if (blocks > 0) ring.wait_k(i);
   wgmma_fence();
-  issue_qk(S, q(slot), k(i));            // A2.4
+  issue_qk(S, q(q_buffer), k(i));              // A2.4
   wgmma_commit_group();
   wgmma_wait_group<0>();
   wgmma_owned(S);
 
-  auto release_q = [&](uint32_t slot) { mbarrier_arrive(shared_address(&smem.empty_q[slot])); };
-  int o_slot = -1;  // through which O is on its way out
-  auto release_o_slot = [&] {
-    if (o_slot < 0) return;
+  auto release_q = [&](uint32_t buffer) { mbarrier_arrive(shared_address(&smem.empty_q[buffer])); };
+  int o_buffer = -1;  // the Q buffer through which O is on its way out
+  auto release_o_buffer = [&] {
+    if (o_buffer < 0) return;
     if (one_lane) cp_async_bulk_wait_group_read_0();
     __syncwarp();
-    release_q(o_slot);
-    o_slot = -1;
+    release_q(o_buffer);
+    o_buffer = -1;
   };
 
   while (blocks != RowBlock::end_of_work) {
-    // S holds the scores of the tile's first block for these rows (any values, if they see no block).
-    const int warp_row = block_row + 16 * warp;
-    const uint32_t last = blocks > 0 ? i + blocks - 1 : i;  // the use of the block visited last, `begin`
-    auto j = [&] { return begin + int(last - i); };  // the block whose K is in use i
+    // S holds the scores of the first block that is computed (any values, if none is: then all of it is masked).
+    const int warp_row = row + 16 * warp;
+    const uint32_t last = blocks > 0 ? i + blocks - 1 : i;  // use that holds the K of the block visited last, K(begin)
+    auto j = [&] { return begin + int(last - i); };  // K/V block
     if constexpr (has(Trait::skip_masked)) {
       softmax_first(S, state, score, mask_diagonal(S, p, j(), warp_row));
     } else {
-      if (causal || blocks == 0 || needs_mask(p, j(), block_row)) mask(S, p, j(), warp_row);
-      softmax_first(S, state, score);              // A2.6
+      if (causal || blocks == 0 || needs_mask(p, j(), row)) mask(S, p, j(), warp_row);
+      softmax_first(S, state, score);          // A2.6
     }
     first_bound(bound, state);
-    if (blocks > 0) ring.release_k(i, true);  // A2.5
+    if (blocks > 0) ring.release_k(i, true);   // A2.5
     convert(S, P);
     wgmma_owned(P);
-    if constexpr (has(Trait::late_q_release)) release_o_slot();
+    if constexpr (has(Trait::late_q_release)) release_o_buffer();
 
-    bool accumulate = false;  // O = P V for the tile's first PV
+    bool accumulate = false;  // O = P V for the piece's first PV
     auto step = [&](auto masked) {
       i++;
       ring.wait_k(i);                          // A2.8
       wgmma_fence();
-      issue_qk(S, q(slot), k(i));        // A2.9
+      issue_qk(S, q(q_buffer), k(i));          // A2.9
       wgmma_commit_group();
       if constexpr (split_stage) {
         ring.wait_v(i);                        // A2.10
         wgmma_fence();                         // again behind the branch of the wait (C7519)
       }
-      issue_pv(O, P, v(i), accumulate);     // A2.11
+      issue_pv(O, P, v(i), accumulate);        // A2.11
       wgmma_commit_group();
       accumulate = true;
       wgmma_wait_group<1>();                   // A2.12
@@ -120,7 +125,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
         set_bound(bound, state);
         end_basic_block(state);
       } else {
-        rescale = softmax_speculative(S, state, bound, alpha, score, smem.q[slot], smem.stage[KvRing::index(i)].k, warp);
+        rescale = softmax_speculative(S, state, bound, alpha, score, smem.q[q_buffer],
+                                      smem.stage[KvRing::index(i)].k, warp);
       }
       ring.release_k(i, false);
       wgmma_wait_group<0>();                   // A2.14
@@ -133,28 +139,29 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       wgmma_owned(O);
     };
     if constexpr (causal) {
-      const uint32_t last_masked = last - min(max(plain_blocks(p, block_row) - begin, 0), int(last - i));
+      const uint32_t last_masked = last - min(max(plain_blocks(p, row) - begin, 0), int(last - i));
       while (i != last_masked) step(std::true_type());
     }
     while (i != last) step(std::false_type());  // A2.7
 
-    // The last V shares its stage with the next tile's first K.
-    const RowBlock copy = smem.row_block[slot];  // for those who release the slot at once
-    const RowBlock& done = o_from_registers ? copy : smem.row_block[slot];
-    if constexpr (o_from_registers) release_q(slot);
+    // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
+    const RowBlock copy = smem.row_block[q_buffer];  // for those that release the buffer at once
+    const RowBlock& done = o_from_registers ? copy : smem.row_block[q_buffer];
+    if constexpr (o_from_registers) release_q(q_buffer);
     const int parts = __shfl_sync(0xffffffffu, done.parts, 0);  // early, and known to be the same in all lanes
-    const uint32_t done_slot = slot, first = blocks > 0 ? i + 1 : i;
+    const uint32_t done_buffer = q_buffer;
+    const uint32_t first = blocks > 0 ? i + 1 : i;  // use that holds this piece's last V and the next one's first K
     ring.wait_v(first);                        // A2.18
     wgmma_fence();
-    issue_pv(O, P, v(first), accumulate);   // A2.19
+    issue_pv(O, P, v(first), accumulate);      // A2.19
     wgmma_commit_group();
-    use += warpgroups;
-    slot = QRing::index(use);
+    q_use += warpgroups;
+    q_buffer = QRing::index(q_use);
     receive_q();
     i = first + skipped;
     if (blocks > 0) ring.wait_k(i);
     wgmma_fence();
-    issue_qk(S, q(slot), k(i));          // A2.4 of the next tile; its result is not used if there is none
+    issue_qk(S, q(q_buffer), k(i));            // A2.4 of the next piece; not used if there is none
     wgmma_commit_group();
 
     float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
@@ -168,20 +175,20 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     if constexpr (!o_from_registers) bar_sync(barrier_warpgroup + warpgroup, 128);  // all have read Q for the last time
     if (complete) {                            // A2.20
       if constexpr (o_from_registers) store_o_direct(o, p, done, warp);
-      else store_o(o, smem, done_slot, p, done, warp);
+      else store_o(o, smem, done_buffer, p, done, warp);
       store_lse(state, l, p, done, warp);
     }
     wgmma_wait_group<0>();
     wgmma_owned(S);
-    if constexpr (!o_from_registers) o_slot = done_slot;
-    // A tile that is skipped altogether lasts as long as the other warpgroups take, and they may need the slot.
-    if constexpr (!has(Trait::late_q_release)) release_o_slot();
+    if constexpr (!o_from_registers) o_buffer = done_buffer;
+    if constexpr (!has(Trait::late_q_release)) release_o_buffer();
+    // If all of the next piece is skipped, that lasts as long as others compute it, and they may need the buffer.
     if (blocks == 0) {
-      release_o_slot();
+      release_o_buffer();
       ring.skip(first, i, false);
     }
   }
-  release_o_slot();
+  release_o_buffer();
   if (one_lane) cp_async_bulk_wait_group_0();
 }
 

@@ -1,35 +1,40 @@
-// Putting the parts of a split tile together (work.h). Each warp takes a ticket for its 16 rows. All but the last leave what
-// they have, O as it stands in the accumulators, in the workspace; the last waits until they have, and goes on with the sum.
-// It has the same bits whoever comes last: two parts are added from the last one's registers, in a way that commutes;
-// of more, the last leaves its own, too, and reads all in the order of the keys.
+// Putting the parts of a split tile together (work.h). Each part has a warp for the same 16 rows, and each of these
+// warps takes a ticket when it has finished them. All but the last write their result, with O as it stands in the
+// accumulators, into the slot of their part. The last waits until the others have, and goes on with the sum. The sum
+// has the same bits whoever comes last: of two parts, one is added to the other in the last one's registers, in a way
+// that commutes; of more, the last writes its own result, too, and reads all in the order of the keys.
 #pragma once
 #include "softmax.cuh"
 
 namespace fa3 {
 
-// A warp's 16 rows, lane by lane.
+// The result of a part for a warp's 16 rows, lane by lane.
 struct Partial {
-  float4 o[dv / 8][32];  // not normalised; four accumulator registers each. Not written if the warp's rows see no key
-  float4 sums[32];      // m and l of the lane's two rows
+  float4 o[dv / 8][32];  // four accumulators each, not divided by l; not written if the rows see no key of the part
+  float4 sums[32];       // m and l of the lane's two rows
 };
 static_assert(sizeof(Partial) == config.partial_bytes());
 
-// The number of the warps that came here before, with the same rows of the tile.
+// Takes a ticket for the warp's rows, and tells how many parts have taken one before.
 FA3_DEVICE uint32_t take_ticket(const Params& p, const RowBlock& block, int warp) {
   uint32_t taken = 0;
   if (threadIdx.x % 32 == 0) taken = ptx::atom_add_gpu_u32(&p.tickets[block.ticket].taken, 1u << 8 * warp);
   return __shfl_sync(0xffffffffu, taken, 0) >> 8 * warp & 255;
 }
 
-// O, m and l of the part become those of the tile, if this warp is the last; false if not, or if it has no rows. l: complete
-// row sums; O is 0 where they are.
+// If the warp is the last, O, m and l of its part become those of the whole tile. Returns false if it is not, or if its
+// rows are outside of the problem: then there is nothing to store. l: row sums, of the whole quad; where they are 0, O
+// is, too.
 FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], const Params& p, const RowBlock& block,
                         int warp) {
   constexpr unsigned all = 0xffffffffu;
   if (block.row < 0 || block.row + 16 * warp >= p.visible.seqlen_q) return false;
   const int lane = threadIdx.x % 32, parts = block.parts;
-  const int first = 4 * block.partial + warp;  // in 32 bits: the extension of `warp` would stay in registers all the time
-  auto partial = [&](int part) -> Partial& { return static_cast<Partial*>(p.partials)[first + part * (4 * warpgroups)]; };
+  // Where the result of part 0 is. In 32 bits: the extension of `warp` would stay in registers all the time.
+  const int of_part_0 = 4 * block.partial + warp;
+  auto partial = [&](int part) -> Partial& {
+    return static_cast<Partial*>(p.partials)[of_part_0 + part * (4 * warpgroups)];
+  };
   uint32_t* written = &p.tickets[block.ticket].written;
   const uint32_t ticket = take_ticket(p, block, warp);
   const bool last = ticket == parts - 1u;
@@ -52,19 +57,21 @@ FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], cons
   }
 
   if (parts == 2) {
-    // Products and sums are rounded each for itself, and what saw no key adds -0, which changes no number: so the same bits
-    // come out in either order.
-    const auto weight_of = [](float m, float l, float all_m) { return l == 0.f ? -0.f : ptx::ex2_approx_ftz(m - all_m); };
+    // Products and sums are rounded each for itself, and a part in which a row sees no key adds -0, which changes no
+    // number: so the same bits come out in either order.
+    const auto weight_of = [](float m, float l, float all_m) {
+      return l == 0.f ? -0.f : ptx::ex2_approx_ftz(m - all_m);
+    };
     const Partial& other = partial(1 - block.part);
     const float4 sums = __ldcg(&other.sums[lane]);
     const float m[2] = {fmaxf(state.m[0], sums.x), fmaxf(state.m[1], sums.y)};
-    const float mine[2] = {weight_of(state.m[0], l[0], m[0]), weight_of(state.m[1], l[1], m[1])};
+    const float own_weight[2] = {weight_of(state.m[0], l[0], m[0]), weight_of(state.m[1], l[1], m[1])};
     const float weight[2] = {weight_of(sums.x, sums.z, m[0]), weight_of(sums.y, sums.w, m[1])};
     state.m[0] = m[0];
     state.m[1] = m[1];
-    l[0] = __fadd_rn(__fmul_rn(mine[0], l[0]), __fmul_rn(weight[0], sums.z));
-    l[1] = __fadd_rn(__fmul_rn(mine[1], l[1]), __fmul_rn(weight[1], sums.w));
-    scale_rows(O, mine);
+    l[0] = __fadd_rn(__fmul_rn(own_weight[0], l[0]), __fmul_rn(weight[0], sums.z));
+    l[1] = __fadd_rn(__fmul_rn(own_weight[1], l[1]), __fmul_rn(weight[1], sums.w));
+    scale_rows(O, own_weight);
     auto add_quarter = [&](int k) {  // behind a branch each, or ptxas loads all of it so early that it spills
       if (!__any_sync(all, (sums.z != 0.f) | (sums.w != 0.f))) return;
 #pragma unroll

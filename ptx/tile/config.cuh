@@ -29,10 +29,10 @@ inline constexpr int Bc = config.Bc;
 inline constexpr int warpgroups = config.warpgroups();  // consumers; the producer is one more
 inline constexpr bool causal = config.causal();
 
-// What the kernel takes: without splitting, no list.
+// What the kernel takes. If it takes no split tiles, there is no list.
 using Params = std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>;
 
-// The problem's, with the bounds of the row's mask.
+// What the problem's rows see. Which sides are bounded is a constant here: the table's row has the mask.
 FA3_DEVICE Visible visible(const Params& p) {
   return {p.visible.seqlen_q, p.visible.seqlen_k, p.visible.left, p.visible.right, false, causal};
 }

@@ -11,13 +11,13 @@ using Element = uint16_t;  // bf16 or fp16, as bits
 static_assert(sizeof(Element) == config.element_bytes());
 inline constexpr bool is_bf16 = config.dtype == Dtype::bf16;
 
-// A tile of `rows` rows lies in shared memory as slabs of [rows][64] elements, each row 128 bytes, with the 128-byte swizzle
-// of TMA and wgmma: byte address bits 4-6 are xor-ed with bits 7-9.
+// `rows` rows of Q, K, V or O lie in shared memory as slabs of [rows][64] elements, each row 128 bytes, with the
+// 128-byte swizzle of TMA and wgmma: byte address bits 4-6 are xor-ed with bits 7-9.
 inline constexpr int slab_columns = box_columns;
 inline constexpr int slab_row_bytes = 128;
 static_assert(slab_columns * sizeof(Element) == slab_row_bytes);
 
-// k of one WGMMA, always 32 bytes: four steps a slab row.
+// How much of k, the inner dimension of a product, one WGMMA takes: always 32 bytes, a quarter of a slab row.
 inline constexpr int k_step = 32 / sizeof(Element);
 
 // The accumulators += A B, or = A B without `accumulate`; A from shared memory (ss) or registers (rs).

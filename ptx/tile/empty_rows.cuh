@@ -1,20 +1,22 @@
-// Query rows that see no key: their O = 0 and LSE = -inf are written by warps that have nothing else to do. Under a causal mask
-// with more queries than keys these are the first rows; whole blocks of them are in no tile (Tiles::first_row).
+// Query rows that see no key: their O = 0 and LSE = -inf are written by warps that have nothing else to do. Under a
+// causal mask with more queries than keys these are the first rows; whole blocks of them are in no tile
+// (Tiles::first_row).
 #pragma once
 #include "../isa/common.cuh"
 #include "../params.h"
 
 namespace fa3 {
 
-// Of the first `rows` rows of each head, in blocks of `block_rows`, the share of one warp among `warps`. Eight columns a lane, so
-// many lanes to a row.
+// Writes the share of one warp, of so many warps, in the first `rows` rows of each head. The warps take blocks of
+// `block_rows` rows in turn; `lanes` lanes write a row, eight columns each.
 template <int lanes, int block_rows>
 FA3_DEVICE void write_empty_rows(const Output& output, Divisor heads, int batch_heads, int rows, int warp, int warps) {
   constexpr int at_once = 32 / lanes;
   const int lane = threadIdx.x % 32, column = lane % lanes * 8;
   const int blocks = (rows + block_rows - 1) / block_rows;
   for (int i = warp; i < batch_heads * blocks; i += warps) {
-    const int batch_head = i / blocks, first = (i - batch_head * blocks) * block_rows, end = min(first + block_rows, rows);
+    const int batch_head = i / blocks;
+    const int first = (i - batch_head * blocks) * block_rows, end = min(first + block_rows, rows);
     const int batch = batch_head / heads, head = batch_head - batch * heads;
     if (column < output.head_dim) {
       uint16_t* const o = output.o + batch * output.o_stride_batch + head * output.o_stride_head + column;

@@ -1,5 +1,6 @@
-// O and LSE on their way out. Each warp stages its 16 rows of O in the tile's dead Q slot and stores them with TMA, which
-// clips what lies outside the tensor; or stores them from its registers (Trait::o_from_registers).
+// O and LSE on their way out. Each warp puts its 16 rows of O into the Q buffer of its warpgroup, which is read no
+// more, and TMA stores them from there and clips what lies outside of the tensor; or it stores them from its registers
+// (Trait::o_from_registers).
 #pragma once
 #include "../isa/tma.cuh"
 #include "softmax.cuh"
@@ -7,8 +8,8 @@
 
 namespace fa3 {
 
-// Rows that see no key: their P was 0, but V need not have been finite. A branch of its own, kept one by wgmma_owned: a
-// select for every register costs more than the whole store.
+// O = 0 in rows that see no key: their P was 0, but V need not have been finite. Called in a branch, which wgmma_owned
+// keeps one: a select for every register costs more than the whole store.
 FA3_DEVICE void clear_empty_rows(float (&O)[dv / 2], const float (&l)[2]) {
 #pragma unroll
   for (int i = 0; i < dv / 2; i++) O[i] = l[i >> 1 & 1] == 0.f ? 0.f : O[i];
@@ -17,22 +18,24 @@ FA3_DEVICE void clear_empty_rows(float (&O)[dv / 2], const float (&l)[2]) {
 
 // O divided by the row sums and rounded, in pairs of columns: 2 g + i is pair g of row i.
 FA3_DEVICE void normalize(uint32_t (&packed)[dv / 4], const float (&O)[dv / 2], const float (&l)[2]) {
-  const float inverse[2] = {ptx::rcp_approx_ftz(l[0] == 0.f ? 1.f : l[0]), ptx::rcp_approx_ftz(l[1] == 0.f ? 1.f : l[1])};
+  const float inverse[2] = {ptx::rcp_approx_ftz(l[0] == 0.f ? 1.f : l[0]),
+                            ptx::rcp_approx_ftz(l[1] == 0.f ? 1.f : l[1])};
 #pragma unroll
   for (int i = 0; i < dv / 4; i++) packed[i] = pack(O[2 * i] * inverse[i & 1], O[2 * i + 1] * inverse[i & 1]);
 }
 
-// The caller's warpgroup has finished all reads of the slot.
-FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t slot, const Params& p, const RowBlock& block,
-                        int warp) {
+// Through the Q buffer. Before, all four warps of the warpgroup must have finished reading it.
+FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t q_buffer, const Params& p,
+                        const RowBlock& block, int warp) {
   using namespace ptx;
   const int lane = threadIdx.x % 32;
-  const uint32_t rows = shared_address(&smem.q[slot]) + warp * 16 * slab_row_bytes;
+  const uint32_t rows = shared_address(&smem.q[q_buffer]) + warp * 16 * slab_row_bytes;
   // stmatrix: lanes 0-15 address the 16 rows of 8 columns, lanes 16-31 the same rows 8 columns on.
   const uint32_t address = rows + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane % 8) << 4);
 #pragma unroll
   for (int k = 0; k < dv / 16; k++)
-    stmatrix_x4((address ^ k % 4 * 32) + k / 4 * 64 * slab_row_bytes, o[4 * k], o[4 * k + 1], o[4 * k + 2], o[4 * k + 3]);
+    stmatrix_x4((address ^ k % 4 * 32) + k / 4 * 64 * slab_row_bytes, o[4 * k], o[4 * k + 1], o[4 * k + 2],
+                o[4 * k + 3]);
   fence_proxy_async_shared();
   __syncwarp();
   // Rows past the end are clipped, but a store wholly at negative rows is an illegal instruction.
@@ -45,14 +48,15 @@ FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t slot, 
   }
 }
 
-// The same from registers. A lane has 2 columns of each group of 8; with its neighbour it swaps until it has 4 of one group
-// in two of each 16 columns, so that a quad writes whole 32-byte sectors.
+// The same from registers. A lane has 2 columns of each group of 8; with its neighbour it swaps until it has 4 of one
+// group in two of each 16 columns, so that a quad writes whole 32-byte sectors.
 FA3_DEVICE void store_o_direct(const uint32_t (&o)[dv / 4], const Params& p, const RowBlock& block, int warp) {
   const int lane = threadIdx.x % 32, column = 8 * (lane & 1) + 2 * (lane & 2);
   const bool odd = lane & 1;
   const int first = block.row + 16 * warp + lane / 4;
   const Output& out = p.output;
-  uint16_t* to = out.o + block.batch * out.o_stride_batch + block.head * out.o_stride_head + first * out.o_stride_row + column;
+  uint16_t* to =
+      out.o + block.batch * out.o_stride_batch + block.head * out.o_stride_head + first * out.o_stride_row + column;
   uint16_t* to_8 = to + 8 * out.o_stride_row;
   const bool in = first >= 0 && first < p.visible.seqlen_q, in_8 = first + 8 >= 0 && first + 8 < p.visible.seqlen_q;
 #pragma unroll
@@ -67,14 +71,16 @@ FA3_DEVICE void store_o_direct(const uint32_t (&o)[dv / 4], const Params& p, con
 }
 
 // LSE = m ln(2) + ln(l), -inf for a row without keys. Lane 4 r writes row r of the warp's 16, lane 4 r + 1 row r + 8.
-FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Params& p, const RowBlock& block, int warp) {
+FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Params& p, const RowBlock& block,
+                          int warp) {
   const int lane = threadIdx.x % 32, i = lane % 4;
   const int within = warp * 16 + lane / 4 + 8 * i, row = block.row + within;
   if (i >= 2 || p.output.lse == nullptr || row < 0 || row >= p.visible.seqlen_q) return;
   constexpr float ln_2 = 0.6931471805599453f;
   const float sum = i ? l[1] : l[0], m = i ? state.m[1] : state.m[0];
   const Output& out = p.output;
-  float* to = out.lse + block.batch * out.lse_stride_batch + block.head * out.lse_stride_head + row * out.lse_stride_row;
+  float* to =
+      out.lse + block.batch * out.lse_stride_batch + block.head * out.lse_stride_head + row * out.lse_stride_row;
   *to = sum == 0.f ? -INFINITY : m * ln_2 + __logf(sum);
 }
 

@@ -1,4 +1,4 @@
-// Masks, applied only to the blocks that a boundary of what rows see crosses (visible.h).
+// Masks, applied only to blocks that not all rows see as a whole (visible.h).
 #pragma once
 #include "schedule.cuh"
 
@@ -6,41 +6,43 @@ namespace fa3 {
 
 // Does block j need a mask for the 64 rows from `row` on?
 FA3_DEVICE bool needs_mask(const Params& p, int j, int row) {
-  const Visible rows = visible(p);
-  const Keys keys = rows.all(row, row + 63);
-  return (j + 1) * Bc > keys.end || (rows.bounded_left && j * Bc < keys.begin);
+  const Visible seen = visible(p);
+  const Keys keys = seen.all(row, row + 63);
+  return (j + 1) * Bc > keys.end || (seen.bounded_left && j * Bc < keys.begin);
 }
 
-// Blocks before the first one that does.
+// How many blocks, from block 0 on, these rows need no mask for, if there is no bound on the left.
 FA3_DEVICE int plain_blocks(const Params& p, int row) { return visible(p).all(row, row + 63).end / Bc; }
 
-// S[row][column] = -inf where the row does not see the key, in the groups of 16 keys from `begin` on and before `end`. warp_row:
-// first of the warp's 16 rows.
-FA3_DEVICE void mask(float (&S)[Bc / 2], const Params& p, int j, int warp_row, int begin = 0, int end = Bc / 16) {
+// S = -inf where a row does not see the key. S: of block j; only its groups of 16 keys [first_group, end_group) are
+// looked at. warp_row: the first of the warp's 16 rows.
+FA3_DEVICE void mask(float (&S)[Bc / 2], const Params& p, int j, int warp_row, int first_group = 0,
+                     int end_group = Bc / 16) {
   const int lane = threadIdx.x % 32;
-  const int column = j * Bc + 2 * (lane & 3);  // of S[0]
-  const Visible rows = visible(p);
-  const Keys seen[2] = {rows.of(warp_row + lane / 4), rows.of(warp_row + lane / 4 + 8)};
+  const int key = j * Bc + 2 * (lane & 3);  // of S[0]
+  const Visible seen = visible(p);
+  const Keys keys[2] = {seen.of(warp_row + lane / 4), seen.of(warp_row + lane / 4 + 8)};  // of the lane's two rows
 #pragma unroll
   for (int g = 0; g < Bc / 16; g++)
-    if (g >= begin && g < end)
+    if (g >= first_group && g < end_group)
 #pragma unroll
       for (int i = 8 * g; i < 8 * g + 8; i++) {
-        const int at = (i >> 2) * 8 + (i & 1);
-        const Keys& keys = seen[i >> 1 & 1];
-        if (at >= keys.end - column || (rows.bounded_left && at < keys.begin - column)) S[i] = -INFINITY;
+        const int column = (i >> 2) * 8 + (i & 1);  // of S[i], from S[0] on
+        const Keys& of_row = keys[i >> 1 & 1];
+        if (column >= of_row.end - key || (seen.bounded_left && column < of_row.begin - key)) S[i] = -INFINITY;
       }
 }
 
-// The same without the groups that all 16 rows see and those that none of them sees; returns where the latter begin, 1 at
-// least.
+// The same for a block on the causal diagonal, only in the groups that some of the 16 rows see and others do not.
+// Returns the number of groups, from the first on, that any row sees, but 1 at least.
 FA3_DEVICE int mask_diagonal(float (&S)[Bc / 2], const Params& p, int j, int warp_row) {
-  const int all = visible(p).of(warp_row).end - j * Bc, any = visible(p).of(warp_row + 15).end - j * Bc;  // keys of the block
+  // How many of the block's keys all rows see, and how many any.
+  const int all = visible(p).of(warp_row).end - j * Bc, any = visible(p).of(warp_row + 15).end - j * Bc;
   // Shuffled, so that the branches are uniform.
-  const int begin = __shfl_sync(0xffffffffu, all >> 4, 0);
-  const int end = __shfl_sync(0xffffffffu, min(max(any + 15 >> 4, 1), Bc / 16), 0);
-  mask(S, p, j, warp_row, begin, end);
-  return end;
+  const int first_group = __shfl_sync(0xffffffffu, all >> 4, 0);
+  const int end_group = __shfl_sync(0xffffffffu, min(max(any + 15 >> 4, 1), Bc / 16), 0);
+  mask(S, p, j, warp_row, first_group, end_group);
+  return end_group;
 }
 
 }  // namespace fa3

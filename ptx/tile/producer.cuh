@@ -1,6 +1,7 @@
-// The producer warpgroup of Algorithm 1: one warp loads K and V, another Q, each by one thread. What consumers expect of
-// them: ring use i holds K of one block and V of the block before it, over all pieces of the thread block (tile/ring.cuh); a
-// Q slot comes with the RowBlock that tells which rows it holds and how much of the piece they see.
+// The producer warpgroup of Algorithm 1: one thread of its first warp loads K and V, one of its second Q. What
+// consumers rely on: a use of the K/V ring holds K of one block and V of the block before, without a gap from piece to
+// piece (ring.cuh); with each Q comes a RowBlock, which tells which rows it holds and which of the piece's K/V blocks
+// they see.
 #pragma once
 #include "../isa/setmaxnreg.cuh"
 #include "empty_rows.cuh"
@@ -14,12 +15,12 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
   using namespace ptx;
   constexpr bool early = has(Trait::early_claim);
   Claims claims(p);
-  uint32_t i = 0;          // use of the ring
-  KeyBlock before{};       // whose V is still to be loaded, with the K of the next block
+  uint32_t i = 0;          // use of the K/V ring
+  KeyBlock before{};       // the block before: its V is loaded with the next K
   bool has_before = false;
 
   uint32_t taken = 0;
-  auto take = [&] {  // and tells the Q producer
+  auto take = [&] {  // the next piece; the Q producer is told
     const int piece = claims.take();
     wait(smem.empty_piece, taken & 1 ^ 1);
     smem.piece = piece;
@@ -33,7 +34,8 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
     if (piece == Claims::none) break;
 
     const auto [tile, work] = piece_at(p, piece);
-    // Late, so that a piece goes to the block that is ready for it; but early enough for its Q to come in time.
+    // The blocks at which the next piece is asked for and taken: late, so that it goes to a thread block that is ready
+    // for it, but early enough for its Q to come in time.
     const int blocks = work.end - work.begin, ahead = early ? min(max(blocks / 4, 2), 4) : 0;
     const int ask_at = min(work.end - 1, work.begin + ahead), take_at = work.begin + min(blocks / 8, 2);
     for (int j = work.end - 1; j >= work.begin; j--, i++) {
@@ -43,12 +45,12 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
       const KeyBlock block = key_block(p, tile, j);
       wait(smem.empty_k[s], parity);                                                          // A1.7
       mbarrier_arrive_expect_tx(shared_address(&smem.full_k[s]),
-                                !split_stage && has_before ? config.stage_bytes() : config.k_tile_bytes());
+                                !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
       load_k(stage, smem.full_k[s], p, block);                                                // A1.8
       if constexpr (split_stage) {
         wait(smem.empty_v[s], parity);
         if (has_before) {
-          mbarrier_arrive_expect_tx(shared_address(&smem.full_v[s]), config.v_tile_bytes());
+          mbarrier_arrive_expect_tx(shared_address(&smem.full_v[s]), config.v_block_bytes());
           load_v(stage, smem.full_v[s], p, before);
         } else {
           mbarrier_arrive(shared_address(&smem.full_v[s]));
@@ -67,15 +69,15 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
   uint64_t& empty = split_stage ? smem.empty_v[s] : smem.empty_k[s];
   uint64_t& full = split_stage ? smem.full_v[s] : smem.full_k[s];
   wait(empty, KvRing::parity(i) ^ 1);
-  mbarrier_arrive_expect_tx(shared_address(&full), config.v_tile_bytes());
+  mbarrier_arrive_expect_tx(shared_address(&full), config.v_block_bytes());
   load_v(smem.stage[s], full, p, before);
-  wait(full, KvRing::parity(i));  // it must be there before the block's shared memory is given up
+  wait(full, KvRing::parity(i));  // it must be there before the thread block gives up its shared memory
 }
 
-// Warp 1 of the producer warpgroup, one thread: Q, as soon as a slot is free.                  // A1.4, A1.5
+// Warp 1 of the producer warpgroup, one thread: Q, as soon as a buffer is free.                 // A1.4, A1.5
 FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
   using namespace ptx;
-  for (uint32_t t = 0;; t++) {
+  for (uint32_t t = 0;; t++) {  // number of the piece among those of the thread block
     wait(smem.full_piece, t & 1);
     const int piece = smem.piece;
     mbarrier_arrive(shared_address(&smem.empty_piece));
@@ -84,20 +86,22 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
     const int blocks = work.end - work.begin;
 #pragma unroll 1  // for want of registers
     for (int w = 0; w < warpgroups; w++) {
-      const uint32_t use = t * warpgroups + w, slot = QRing::index(use);
-      uint64_t& full = smem.full_q[QRing::full_index(use)];
-      wait(smem.empty_q[slot], QRing::parity(use) ^ 1);
-      // Under a causal mask the warpgroups take turns with the longer rows.
-      const int chunk = causal && t & 1 ? warpgroups - 1 - w : w;
-      const int row = first_row(p, tile) + 64 * chunk;
-      const int mine = min(max(key_blocks(p, row).end - work.begin, 0), blocks);
-      smem.row_block[slot] = {row, end ? RowBlock::end_of_work : mine, blocks - mine, work.begin, tile.head, tile.batch,
-                              work.part, work.parts, work.slot * warpgroups + chunk, work.split_tile * warpgroups + chunk};
-      if (end || mine == 0) {  // nobody looks at Q
+      const uint32_t q_use = t * warpgroups + w, buffer = QRing::index(q_use);
+      uint64_t& full = smem.full_q[QRing::full_index(q_use)];
+      wait(smem.empty_q[buffer], QRing::parity(q_use) ^ 1);
+      // Under a causal mask later rows see more keys. So that no warpgroup always has those, the order is reversed from
+      // piece to piece.
+      const int nth = causal && t & 1 ? warpgroups - 1 - w : w;  // which 64 rows of the tile
+      const int row = first_row(p, tile) + 64 * nth;
+      const int computed = min(max(key_blocks(p, row).end - work.begin, 0), blocks);
+      smem.row_block[buffer] = {row, end ? RowBlock::end_of_work : computed, blocks - computed, work.begin, tile.head,
+                                tile.batch, work.part, work.parts, work.slot * warpgroups + nth,
+                                work.split_tile * warpgroups + nth};
+      if (end || computed == 0) {  // nobody looks at Q
         mbarrier_arrive(shared_address(&full));
       } else {
-        mbarrier_arrive_expect_tx(shared_address(&full), config.q_slot_bytes());
-        load_q(smem, slot, full, p, row, tile);
+        mbarrier_arrive_expect_tx(shared_address(&full), config.q_buffer_bytes());
+        load_q(smem, buffer, full, p, row, tile);
       }
     }
     if (end) break;

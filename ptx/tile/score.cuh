@@ -1,4 +1,4 @@
-// From a score, S = q k, to the exponent of its P: the one place that scales.
+// From a score, S = q k, to its P: the one place that scales.
 #pragma once
 #include "../isa/math.cuh"
 #include "config.cuh"
@@ -11,11 +11,11 @@ struct Score {
 
   FA3_DEVICE explicit Score(const Params& p) : c(p.softmax_scale_log2) {}
 
-  // Of the largest score of a row.
+  // The m of a row whose largest score this is.
   FA3_DEVICE float reference(float score) const { return score * c; }
   FA3_DEVICE float exponential(float score, float m) const { return ptx::ex2_approx_ftz(fmaf(score, c, -m)); }
-  // The same score for all that follows, but only once `earlier`, an exponential, is known: max(c, -exp2(...)) is c, as ptxas
-  // cannot know.
+  // Changes nothing, but all that uses c from now on waits for `earlier`, an exponential: max(c, -exp2(...)) is c,
+  // which ptxas cannot know.
   FA3_DEVICE void wait_for(float earlier) { c = fmaxf(c, -earlier); }
 };
 

@@ -7,20 +7,20 @@
 
 namespace fa3 {
 
-// What a consumer warpgroup needs to know of its 64 rows of a piece of work (work.h).
+// The 64 rows of a consumer warpgroup in a piece (work.h).
 struct alignas(16) RowBlock {
-  int row;      // first query row; may lie outside 0 .. seqlen_q - 1 for a block without rows
-  int blocks;   // K/V blocks it computes, the first ones of the piece's; end_of_work after the last piece
-  int skipped;  // the piece's K/V blocks behind those, which come before them in the ring
+  int row;      // the first; may lie outside 0 .. seqlen_q - 1, if none of the 64 is a row of the problem
+  int blocks;   // how many of the piece's K/V blocks it computes, from `begin` on; end_of_work after the last piece
+  int skipped;  // and how many, beyond those, its rows do not see. They come first in the ring
   int begin;    // the piece's first K/V block
   int head, batch;
   int part, parts;
-  int partial;  // in units of a warpgroup's partial result: where that of part 0 lies; `warpgroups` on, that of part 1
-  int ticket;
+  int partial;  // where the result of part 0 for these rows is, in units of 64 rows; that of part 1 is `warpgroups` on
+  int ticket;   // index of these rows' Tickets
   static constexpr int end_of_work = -1;
 };
 
-// K(j) and the V of the block before it, as they are used together in one iteration.
+// K of a block and V of the block before (work.h), as they are used together in one iteration.
 struct Stage {
   Element k[Bc * d];
   Element v[Bc * dv];
@@ -29,30 +29,30 @@ struct Stage {
 inline constexpr bool split_stage = config.split_stage();
 
 struct alignas(1024) Smem {
-  Element q[config.q_slots][64 * d];  // after the tile's last QK, a slot stages the tile's O
+  Element q[config.q_buffers][64 * d];  // after its last QK, a buffer takes the O of the same rows on its way out
   Stage stage[config.stages];
 
-  // Barriers, in the order of init_barriers: filled by one thread, released by warps, released by threads.
+  // Barriers, in an order that init_barriers relies on: those for one thread, for warps, and for threads.
   uint64_t full_k[config.stages];  // without split_stage: of the whole stage
   uint64_t full_v[split_stage ? config.stages : 1], full_q[2 * warpgroups], full_piece, empty_piece;
   uint64_t empty_k[config.stages], empty_v[split_stage ? config.stages : 1];
-  uint64_t empty_q[config.q_slots];
-  int piece;  // whose Q comes next (work.h): what the K/V producer tells the Q producer
-  RowBlock row_block[config.q_slots];
+  uint64_t empty_q[config.q_buffers];
+  int piece;  // number of the piece whose Q comes next: what the K/V producer tells the Q producer
+  RowBlock row_block[config.q_buffers];  // of the Q in the buffer
 };
-static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory for this row");
+static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
-enum NamedBarrier { barrier_all = 0, barrier_warpgroup = 1, barrier_turn = 5 };  // + i: of warpgroup i
+enum NamedBarrier { barrier_all = 0, barrier_warpgroup = 1, barrier_turn = 5 };  // the last two + i: of warpgroup i
 
-// Called by all warps, before a barrier of the whole block: each takes a share, because an initialisation takes some 30 clocks
-// and ptxas makes lanes do theirs one by one.
+// Called by all warps, before a barrier of the whole thread block. Each takes a share, because an initialisation takes
+// some 30 clocks and ptxas makes lanes do theirs one by one.
 FA3_DEVICE void init_barriers(Smem& smem, int warp) {
   constexpr auto index = [](size_t offset) { return int(offset - offsetof(Smem, full_k)) / 8; };
-  constexpr int kv = index(offsetof(Smem, empty_k)), q = index(offsetof(Smem, empty_q)), end = q + config.q_slots;
+  constexpr int kv = index(offsetof(Smem, empty_k)), q = index(offsetof(Smem, empty_q)), end = q + config.q_buffers;
   if (threadIdx.x != 32 * warp) return;  // (% 32 would take a register throughout the kernel)
   for (int i = warp; i < end; i += config.threads() / 32) {
-    // Full ones are filled by one thread, K and V released by every consumer warp, Q by every thread of the warpgroup, as all
-    // have read the slot's RowBlock.
+    // Filled by one thread; K and V released by every consumer warp; Q released by every thread of the warpgroup, as
+    // all have read its RowBlock.
     const int arrivals = i < kv ? 1 : i < q ? warpgroups * 4 : 128;
     ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);
   }

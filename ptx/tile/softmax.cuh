@@ -1,5 +1,5 @@
-// Online softmax on the accumulator layout of wgmma: a thread holds two rows of S, row i in registers 4 g + 2 i + c, and
-// the four lanes of a quad share them.
+// Online softmax on the accumulator layout of wgmma: a thread holds two rows of S, row i in registers 4 g + 2 i + c,
+// and the four lanes of a quad share them.
 #pragma once
 #include "score.cuh"
 #include "smem.cuh"
@@ -8,11 +8,12 @@ namespace fa3 {
 
 // State of a thread's two rows.
 struct RowState {
-  float m[2];  // reference, in units of log2 (score.cuh)
-  float l[2];  // this thread's part of the row sum; the quad's parts are added once, at the end
+  float m[2];  // what the row's exponentials are relative to: P = exp2(S c - m) (score.cuh)
+  float l[2];  // this thread's share of the row sum; the quad's shares are added once, at the end
 };
 
-// Stands for a maximum of -inf: far below any score, but finite, so that S - m is -inf and never NaN in a row without keys.
+// Stands for a maximum of -inf: far below any score, but finite, so that S - m is -inf and never NaN in a row without
+// keys.
 inline constexpr float lowest_m = -1e30f;
 
 // A row that has seen nothing: m = -inf, l = 0.
@@ -27,8 +28,8 @@ FA3_DEVICE float quad_sum(float x) {
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-// Some functions below take how many groups of 16 keys, from the first on, the warp's rows see anything of, and leave the
-// others out (Trait::skip_masked).
+// Some functions below take a number of groups of 16 keys, and leave out those behind: the warp's rows see nothing of
+// them (Trait::skip_masked).
 inline constexpr int all_groups = Bc / 16;
 
 // rowmax(S)
@@ -43,11 +44,11 @@ FA3_DEVICE void row_max(const float (&S)[Bc / 2], float (&max)[2], int groups = 
   max[1] = quad_max(fmaxf(t[2], t[3]));
 }
 
-// P = exp2(S c - m) in place of S, sum = this thread's part of the row sums. One chain of additions a row: the exponentials come
-// no faster, and ptxas begins with the first of them after 6 multiplications rather than 10 or 17, as with more chains (1% at
-// d 64). It then puts all other multiplications among the first five exponentials, at full rate; that delays the other
-// warpgroups' WGMMAs and MUFUs, so with Trait::spread half of them wait for the first exponential. More such waits, or other
-// places for them, gain less.
+// P = exp2(S c - m) in place of S, sum = this thread's share of the row sums. One chain of additions a row: the
+// exponentials come no faster, and ptxas begins with the first of them after 6 multiplications rather than 10 or 17, as
+// with more chains (1% at d 64). It then puts all other multiplications among the first five exponentials, at full
+// rate; that delays the other warpgroups' WGMMAs and MUFUs, so with Trait::spread half of them wait for the first
+// exponential. More such waits, or other places for them, gain less.
 FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&sum)[2], Score score,
                              int groups = all_groups) {
 #pragma unroll
@@ -63,12 +64,13 @@ FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&su
       }
     } else {
 #pragma unroll
-      for (int i = 8 * g; i < 8 * g + 8; i++) S[i] = ptx::mov_f32(0.f);  // plain zeros are set before the branch, in other registers
+      for (int i = 8 * g; i < 8 * g + 8; i++)
+        S[i] = ptx::mov_f32(0.f);  // plain zeros are set before the branch, in other registers
     }
   }
 }
 
-// The first block of a row: m is its maximum.
+// A row's first block: m is its maximum.
 FA3_DEVICE void softmax_first(float (&S)[Bc / 2], RowState& state, Score score, int groups = all_groups) {
   float max[2];
   row_max(S, max, groups);
@@ -77,7 +79,7 @@ FA3_DEVICE void softmax_first(float (&S)[Bc / 2], RowState& state, Score score, 
   exponentiate(S, state.m, state.l, score, groups);
 }
 
-// Any later block, with the maximum of all blocks so far as m. O is to be multiplied by alpha.
+// Any block: m is the maximum of all blocks so far. O is to be multiplied by alpha.
 FA3_DEVICE void softmax_online(float (&S)[Bc / 2], RowState& state, float (&alpha)[2], Score score) {
   float max[2], sum[2];
   row_max(S, max);
@@ -92,9 +94,9 @@ FA3_DEVICE void softmax_online(float (&S)[Bc / 2], RowState& state, float (&alph
   for (int i = 0; i < 2; i++) state.l[i] = state.l[i] * alpha[i] + sum[i];
 }
 
-// ptxas moves the wait for a WGMMA group up to the top of its basic block, above the exponentials that are meant to run under
-// that group. A branch ends the block, and the wait stays behind it: this one is never taken, as l is a sum of exponentials.
-// Rows without Trait::hold_exps show what ptxas makes of the paper's text.
+// ptxas moves the wait for a WGMMA group up to the top of its basic block, above the exponentials that are meant to run
+// under that group. A branch ends the block, and the wait stays behind it: this one is never taken, as l is a sum of
+// exponentials. Rows without Trait::hold_exps show what ptxas makes of the paper's text.
 FA3_DEVICE void end_basic_block(const RowState& state) {
   if constexpr (has(Trait::hold_exps))
     if (state.l[0] < 0.f) __nanosleep(1);

@@ -1,37 +1,38 @@
 // Softmax without maxima. m is a reference, not necessarily the row maximum: any m gives the same O and LSE as long as
-// P = exp2(S c - m) neither overflows nor vanishes, because P, l and O all use the same one. The main loop uses that to do
-// without maxima: it computes P against the old m, and the row sums, needed anyway, tell afterwards whether that was sound,
-// since a sum of positive numbers bounds the largest. If not (rare), S is computed again from Q and K, still in shared
-// memory, and the block takes the ordinary online path. That saves a third of the instructions, and the branch behind the
-// exponentials keeps ptxas from moving the wait for PV above them.
+// P = exp2(S c - m) neither overflows nor vanishes, because P, l and O all use the same one. The main loop uses that to
+// do without maxima: it computes P against the old m, and the row sums, needed anyway, tell afterwards whether that was
+// sound, since a sum of positive numbers bounds the largest. If not (rare), S is computed again from Q and K, still in
+// shared memory, and the block takes the ordinary online path. That saves a third of the instructions, and the branch
+// behind the exponentials keeps ptxas from moving the wait for PV above them.
 //
-// "Sound" is stricter than safe from overflow: P is rounded to 16 bits, l is not. Where one key dominates a row, its P should
-// be 1, which rounds exactly, or O would be off by the rounding of that P. So m moves up as soon as a lane's sum exceeds
-// four times what the whole row had when its bound was set, and in any case at half of what fp16 can hold. In the block on a
-// causal diagonal a row may have had too few keys for that to mean anything, so there the bound is set one block later, by
-// which time m has moved up to any P that weighs more than all the rest.
+// "Sound" is stricter than safe from overflow: P is rounded to 16 bits, l is not. Where one key dominates a row, its P
+// should be 1, which rounds exactly, or O would be off by the rounding of that P. So m moves up as soon as a lane's sum
+// exceeds four times what the whole row had when its bound was set, and in any case at half of what fp16 can hold. In
+// the block on the causal diagonal a row may see too few keys for that to mean anything. So under a causal mask the
+// bound is set one block later; until then m moves up to any P that weighs more than all the rest of its row
+// (`peaked`).
 #pragma once
 #include "softmax.cuh"
 
 namespace fa3 {
 
-// Of a thread's two rows: a block's part of the row sum above this moves m; 0: not set yet.
+// For each of a thread's two rows: if its share of a block's row sum exceeds this, m moves up. 0: not set yet.
 struct Bound {
   float sum[2];
 };
-inline constexpr float unset_bound = 0x1p12f;  // what counts meanwhile: far from the overflow of P in fp16
+inline constexpr float unset_bound = 0x1p12f;  // what holds until it is set: far from the overflow of P in fp16
 
 FA3_DEVICE void set_bound(Bound& bound, const RowState& state) {
 #pragma unroll
   for (int i = 0; i < 2; i++) bound.sum[i] = fminf(4.f * quad_sum(state.l[i]), 0x1p15f);
 }
-// After a row's first block.
+// After a piece's first block.
 FA3_DEVICE void first_bound(Bound& bound, const RowState& state) {
   if constexpr (causal) bound.sum[0] = bound.sum[1] = 0.f;
   else set_bound(bound, state);
 }
 
-// Does one of this thread's P weigh more than all else that its row has seen so far? sum: of P.
+// Does one of this thread's P weigh more than all the rest that its row has seen so far? sum: this thread's, of P.
 FA3_DEVICE bool peaked(const float (&P)[Bc / 2], const RowState& state, const float (&sum)[2]) {
   int max[2] = {0, 0};  // bits of numbers that are not negative, which are ordered as integers are
 #pragma unroll
@@ -47,8 +48,8 @@ FA3_DEVICE bool peaked(const float (&P)[Bc / 2], const RowState& state, const fl
 FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const Element* q, const Element* k, int warp) {
   using namespace ptx;
   const int lane = threadIdx.x % 32;
-  // Where ldmatrix.x4 reads: 16 query rows at k 0-7 (lanes 0-15) and 8-15; 8 keys at k 0-7 and 8-15, and the next 8 keys.
-  // The swizzle is an xor, so step k of a slab is 32 k away by xor, too.
+  // Where ldmatrix.x4 reads: 16 query rows at k 0-7 (lanes 0-15) and 8-15; 8 keys at k 0-7 and 8-15, and the next 8
+  // keys. The swizzle is an xor, so step k of a slab is 32 k away by xor, too.
   const uint32_t a_address =
       shared_address(q) + (warp * 16 + lane % 16) * slab_row_bytes + ((lane / 16 ^ lane % 8) << 4);
   const uint32_t b_address =
@@ -70,8 +71,8 @@ FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const Element* q, const Ele
   }
 }
 
-// Any later block without a mask: against the old m if the sums allow it, which is nearly always, else online. Returns
-// whether O is to be multiplied by alpha (the same answer in all lanes of the warp). K is read until this returns.
+// Any block but the first, without a mask: against the old m if the sums allow it, which is nearly always, else online.
+// Returns whether O is to be multiplied by alpha, the same in all lanes of the warp. K is read until this returns.
 FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, Bound& bound, float (&alpha)[2], Score score,
                                     const Element* q, const Element* k, int warp) {
   float sum[2];

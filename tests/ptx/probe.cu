@@ -3,7 +3,6 @@
 // the results are stored, in order. The kernels are never run.
 #include "isa/barrier.cuh"
 #include "isa/fence.cuh"
-#include "isa/griddepcontrol.cuh"
 #include "isa/math.cuh"
 #include "isa/matrix.cuh"
 #include "isa/mbarrier.cuh"
@@ -28,8 +27,6 @@ __device__ void put(T* out, const T (&values)[Count]) {
 
 PROBE(bar_sync)(int id, int threads) { bar_sync(id, threads); }
 PROBE(bar_arrive)(int id, int threads) { bar_arrive(id, threads); }
-PROBE(barrier_cluster_arrive)() { barrier_cluster_arrive(); }
-PROBE(barrier_cluster_wait)() { barrier_cluster_wait(); }
 
 PROBE(fence_proxy_async_shared)() { fence_proxy_async_shared(); }
 PROBE(fence_mbarrier_init)() { fence_mbarrier_init(); }
@@ -39,22 +36,14 @@ PROBE(red_add_release_gpu_u32)(uint32_t* addr, uint32_t value) { red_add_release
 PROBE(ld_acquire_gpu_u64)(const unsigned long long* addr, unsigned long long* out) { *out = ld_acquire_gpu_u64(addr); }
 PROBE(st_release_gpu_u64)(unsigned long long* addr, unsigned long long value) { st_release_gpu_u64(addr, value); }
 
-PROBE(griddepcontrol_wait)() { griddepcontrol_wait(); }
-PROBE(griddepcontrol_launch_dependents)() { griddepcontrol_launch_dependents(); }
-
 PROBE(mov_f32)(float x, float* out) { *out = mov_f32(x); }
 PROBE(ex2_approx_ftz)(float x, float* out) { *out = ex2_approx_ftz(x); }
-PROBE(lg2_approx_ftz)(float x, float* out) { *out = lg2_approx_ftz(x); }
 PROBE(rcp_approx_ftz)(float x, float* out) { *out = rcp_approx_ftz(x); }
 PROBE(cvt_rn_bf16x2_f32)(float high, float low, uint32_t* out) { *out = cvt_rn_bf16x2_f32(high, low); }
 PROBE(cvt_rn_f16x2_f32)(float high, float low, uint32_t* out) { *out = cvt_rn_f16x2_f32(high, low); }
 
 PROBE(ldmatrix_x4)(Array<uint32_t, 4> r, uint32_t addr, uint32_t* out) {
   ldmatrix_x4(r.v, addr);
-  put(out, r.v);
-}
-PROBE(ldmatrix_x4_trans)(Array<uint32_t, 4> r, uint32_t addr, uint32_t* out) {
-  ldmatrix_x4_trans(r.v, addr);
   put(out, r.v);
 }
 PROBE(stmatrix_x4)(uint32_t addr, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
@@ -74,9 +63,6 @@ PROBE(mma_m16n8k16_f32_f16)(float d0, float d1, float d2, float d3, Array<uint32
 PROBE(mbarrier_init)(uint32_t addr, uint32_t count) { mbarrier_init(addr, count); }
 PROBE(mbarrier_arrive)(uint32_t addr) { mbarrier_arrive(addr); }
 PROBE(mbarrier_arrive_if)(uint32_t addr, bool p) { mbarrier_arrive_if(addr, p); }
-PROBE(mbarrier_arrive_count)(uint32_t addr, uint32_t count) { mbarrier_arrive_count(addr, count); }
-PROBE(mbarrier_arrive_cluster)(uint32_t addr) { mbarrier_arrive_cluster(addr); }
-PROBE(mapa_shared_cluster)(uint32_t addr, uint32_t rank, uint32_t* out) { *out = mapa_shared_cluster(addr, rank); }
 PROBE(mbarrier_arrive_expect_tx)(uint32_t addr, uint32_t bytes) { mbarrier_arrive_expect_tx(addr, bytes); }
 PROBE(mbarrier_try_wait_parity)(uint32_t addr, uint32_t parity, uint32_t* out) {
   *out = mbarrier_try_wait_parity(addr, parity);
@@ -88,20 +74,10 @@ PROBE(setmaxnreg_dec)() { setmaxnreg_dec<40>(); }
 PROBE(cp_async_bulk_tensor_4d_load)(uint32_t dst, const void* map, uint32_t mbar, int c0, int c1, int c2, int c3) {
   cp_async_bulk_tensor_4d_load(dst, map, mbar, c0, c1, c2, c3);
 }
-PROBE(cp_async_bulk_tensor_4d_load_multicast)(uint32_t dst, const void* map, uint32_t mbar, int c0, int c1, int c2,
-                                              int c3, uint16_t ctas) {
-  cp_async_bulk_tensor_4d_load_multicast(dst, map, mbar, c0, c1, c2, c3, ctas);
-}
 PROBE(cp_async_bulk_tensor_4d_store)(const void* map, uint32_t src, int c0, int c1, int c2, int c3) {
   cp_async_bulk_tensor_4d_store(map, src, c0, c1, c2, c3);
 }
 PROBE(prefetch_tensormap)(const void* map) { prefetch_tensormap(map); }
-PROBE(cp_async_bulk_load)(uint32_t dst, const void* src, uint32_t bytes, uint32_t mbar) {
-  cp_async_bulk_load(dst, src, bytes, mbar);
-}
-PROBE(cp_reduce_async_bulk_add_f32)(void* dst, uint32_t src, uint32_t bytes) {
-  cp_reduce_async_bulk_add_f32(dst, src, bytes);
-}
 PROBE(cp_async_bulk_commit_group)() { cp_async_bulk_commit_group(); }
 PROBE(cp_async_bulk_wait_group_0)() { cp_async_bulk_wait_group_0(); }
 PROBE(cp_async_bulk_wait_group_read_0)() { cp_async_bulk_wait_group_read_0(); }
@@ -118,7 +94,7 @@ PROBE(wgmma_owned_uint32)(Array<uint32_t, 4> a, uint32_t* out) {
   put(out, a.v);
 }
 
-#define PROBE_WGMMA_16BIT(type, r, TransB)                                                                             \
+#define PROBE_WGMMA_TYPE(type, r, TransB)                                                                              \
   PROBE(wgmma_##type##_ss_##r##_##TransB)(Array<float, r> d, uint64_t a, uint64_t b, int scale_d, float* out) {        \
     wgmma_m64k16_f32_##type##_ss<TransB>(d.v, a, b, scale_d);                                                          \
     put(out, d.v);                                                                                                     \
@@ -128,22 +104,11 @@ PROBE(wgmma_owned_uint32)(Array<uint32_t, 4> a, uint32_t* out) {
     wgmma_m64k16_f32_##type##_rs<TransB>(d.v, a0, a1, a2, a3, b, scale_d);                                             \
     put(out, d.v);                                                                                                     \
   }
-#define PROBE_WGMMA_8BIT(type, r)                                                                                      \
-  PROBE(wgmma_##type##_ss_##r)(Array<float, r> d, uint64_t a, uint64_t b, int scale_d, float* out) {                   \
-    wgmma_m64k32_f32_##type##_ss(d.v, a, b, scale_d);                                                                  \
-    put(out, d.v);                                                                                                     \
-  }                                                                                                                    \
-  PROBE(wgmma_##type##_rs_##r)(Array<float, r> d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b,      \
-                               int scale_d, float* out) {                                                              \
-    wgmma_m64k32_f32_##type##_rs(d.v, a0, a1, a2, a3, b, scale_d);                                                     \
-    put(out, d.v);                                                                                                     \
-  }
-#define PROBE_WGMMA(r)          \
-  PROBE_WGMMA_16BIT(bf16, r, 0) \
-  PROBE_WGMMA_16BIT(bf16, r, 1) \
-  PROBE_WGMMA_16BIT(f16, r, 0)  \
-  PROBE_WGMMA_16BIT(f16, r, 1)  \
-  PROBE_WGMMA_8BIT(e4m3, r)
+#define PROBE_WGMMA(r)         \
+  PROBE_WGMMA_TYPE(bf16, r, 0) \
+  PROBE_WGMMA_TYPE(bf16, r, 1) \
+  PROBE_WGMMA_TYPE(f16, r, 0)  \
+  PROBE_WGMMA_TYPE(f16, r, 1)
 PROBE_WGMMA(8)
 PROBE_WGMMA(16)
 PROBE_WGMMA(24)

@@ -42,6 +42,18 @@ def asm_only_in_isa(tree):
             if not path.startswith("ptx/isa/")]
 
 
+def every_wrapper_is_used(tree):
+    """By a file of ptx/tile or ptx/kernels, or by another header of ptx/isa."""
+    found = []
+    for path, line, match in occurrences(tree, "ptx/isa/", r"\bFA3_DEVICE\b[\w\s]*?\b([\w#]+)\("):
+        name = re.sub(r"##\w+?##", r"\\w+", match[1])  # as a macro makes it
+        users = occurrences(tree, ("ptx/isa/", "ptx/tile/", "ptx/kernels/"), rf"\b{name}\b")
+        if all(user == path for user, _, _ in users):
+            found.append(f"{path}:{line}: {match[1]}: no kernel uses it: remove it, and its probe in "
+                         "tests/ptx/probe.cu")
+    return found
+
+
 def no_templates_in_kernels(tree):
     return [f"{path}:{line}: template: kernels and roles read the constexpr row (tile/config.cuh); what needs a "
             "template belongs in ptx/tile"
@@ -164,5 +176,6 @@ def no_cuda_runtime(tree):
             if (path, match[1]) != ("src/driver.h", "cuda.h")]
 
 
-RULES = (asm_only_in_isa, no_templates_in_kernels, waits_stand_in_kernels, shared_memory_is_one_struct, table_is_sound,
-         one_list_of_rows, behaviour_follows_traits, includes_point_one_way, no_cuda_runtime)
+RULES = (asm_only_in_isa, every_wrapper_is_used, no_templates_in_kernels, waits_stand_in_kernels,
+         shared_memory_is_one_struct, table_is_sound, one_list_of_rows, behaviour_follows_traits,
+         includes_point_one_way, no_cuda_runtime)

@@ -45,6 +45,20 @@ class RulesCanFail(unittest.TestCase):
         self.one(rules.asm_only_in_isa, {"src/a.cpp": '__asm__("nop");'}, r"^src/a\.cpp:1")
         self.assertEqual(rules.asm_only_in_isa({"ptx/isa/a.cuh": text}), [])
 
+    def test_unused_wrapper(self):
+        isa = {"ptx/isa/a.cuh": "FA3_DEVICE void\nf(int x) {}\n\ntemplate <int N>\nFA3_DEVICE int g() {}\n"}
+        use = {"ptx/isa/b.cuh": "FA3_DEVICE void h() { f(1); }", "ptx/kernels/c.cu": "ptx::g<1>(); h();"}
+        self.assertEqual(rules.every_wrapper_is_used({**isa, **use}), [])
+        for text in ("g_1(); h();", "h();  // g()", 'h("g()");'):
+            self.one(rules.every_wrapper_is_used, {**isa, **use, "ptx/kernels/c.cu": text},
+                     r"^ptx/isa/a\.cuh:5: g: no kernel uses it")
+        probe = {"ptx/kernels/c.cu": "h();", "tests/ptx/probe.cu": "g<1>();"}
+        self.one(rules.every_wrapper_is_used, {**isa, **use, **probe},
+                 r"a\.cuh:5: g")
+        macro = {"ptx/isa/a.cuh": "#define F(type) \\\n  FA3_DEVICE void f_##type##_ss() {}\nF(bf16)\n"}
+        self.one(rules.every_wrapper_is_used, {**macro, "ptx/tile/a.cuh": "f_ss();"}, r"a\.cuh:2: f_##type##_ss: no")
+        self.assertEqual(rules.every_wrapper_is_used({**macro, "ptx/tile/a.cuh": "f_bf16_ss();"}), [])
+
     def test_template(self):
         text = "// template <int>\n\ntemplate <int N>\nvoid f();"
         self.one(rules.no_templates_in_kernels, {"ptx/kernels/a.cu": text},
