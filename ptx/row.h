@@ -29,7 +29,7 @@ enum class Trait : uint32_t {
   speculative = 1 << 2,
 
   // ptxas is kept from moving the wait for PV above the exponentials (end_basic_block in tile/softmax.cuh). Measured:
-  // fwd 0.99 to 1.01 at every head dimension; Algorithm 2 653 against 649 TFLOP/s, Algorithm 4 610 against 588.
+  // fwd 0.99 to 1.01 at every head dimension; Algorithm 2 640 against 630 TFLOP/s, Algorithm 4 596 against 571.
   hold_exps = 1 << 3,
 
   // Half of a block's multiplications wait for its first exponential (tile/softmax.cuh). Measured: d 64 +1.2%, at d 128
