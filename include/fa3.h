@@ -127,7 +127,7 @@ typedef struct CUstream_st* fa3_stream;
  * - data of q, k, v and o is aligned to 16 bytes; of lse to 4 bytes. For fa3_forward they are device pointers of the
  *   current context's device, for fa3_reference_forward host pointers. A tensor without elements may have data NULL.
  * - (batch, heads, seqlen, head_dim) storage, padded rows, slices of a packed QKV, broadcasts over batch, rows or
- *   heads: all are just strides. Only head_dim must be contiguous, as TMA loads whole rows. So a broadcast over head_dim
+ *   heads: all are just strides. Only head_dim must be contiguous, as TMA loads whole rows. So a broadcast over it
  *   is refused by fa3_forward (not by fa3_reference_forward).
  * - head_dim is a multiple of 8 from 8 to 256, the same for q, k, v and o in this version.
  * - heads is a multiple of heads_kv. Query head h reads K/V head h / (heads / heads_kv): MQA has heads_kv = 1.
@@ -148,8 +148,8 @@ typedef struct CUstream_st* fa3_stream;
  * - Scores are float32 on the device: they are meant to stay below 1e30 in q k and below 2^26 in q k * softmax_scale,
  *   where a score's own rounding already exceeds 1.
  * - The same call gives the same bits, whatever runs beside it. But the same sequence may get other last bits in
- *   another batch or on another device: how work is split along the keys, and so the order of sums, depends on the shape
- *   of the whole call and on the number of multiprocessors.
+ *   another batch or on another device: how work is split along the keys, and so the order of sums, depends on the
+ *   shape of the whole call and on the number of multiprocessors.
  * - batch, heads or seqlen_q of 0: nothing to compute, FA3_OK.
  * - kernel: NULL lets the library choose, among the kernels that hold the problem and that it chooses by itself
  *   (fa3_kernel_info.chosen), whichever it expects to be the fastest for this shape on this number of multiprocessors.
@@ -215,7 +215,7 @@ FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace
 /* The same computation on the CPU: float64 arithmetic on the given inputs, rounded once to o's dtype (and lse's).
  * All pointers are host pointers. The oracle of the library's tests, and a way to try the API without a GPU.
  * threads: how many host threads, the calling one among them (at most 256 are used); 0 for one per core that this
- * process may use (affinity mask and CPU quotas). Each needs 0.9 MB of memory during the call, whatever the lengths are;
+ * process may use (affinity mask and CPU quotas). Each needs 0.9 MB of memory during the call, whatever the lengths;
  * FA3_ERROR_OUT_OF_MEMORY if it cannot be had, and then nothing is written. O has the same bits whatever the number of
  * threads and the machine. Two cores take about 60 ms for 1024 tokens with 8 heads of 128.
  * More is allowed here than on the device: q, k and v of FA3_DTYPE_FP32 (with any head_dim from 1 to 256), o of another
@@ -228,8 +228,8 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
 typedef enum fa3_kernel_kind {
   FA3_KERNEL_FORWARD = 1,
   FA3_KERNEL_BACKWARD = 2,
-  FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of one of those; it has a name, but none can ask for it:
-                       * here the one that answers problems without keys, whatever kernel is named */
+  FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of one of those; it has a name, but no call can ask
+                       * for it: here the one that answers problems without keys, whatever kernel is named */
 } fa3_kernel_kind;
 
 typedef struct fa3_kernel_info {

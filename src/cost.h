@@ -1,5 +1,5 @@
-// What work costs: one table of measured costs, and the simulation that predicts from them how long pieces of work take. Times
-// are in nanoseconds.
+// What work costs: one table of measured costs, and the simulation that predicts from them how long pieces of work
+// take. Times are in nanoseconds.
 #pragma once
 #include <cstdint>
 
@@ -16,7 +16,8 @@ struct Costs {
 
   constexpr int64_t whole(int64_t blocks) const { return blocks * block + piece; }
   constexpr int64_t part(int64_t blocks) const { return whole(blocks) + write; }
-  // What the last of so many parts reads: one of two, as it has its own in registers, but all of more (tile/combine.cuh).
+  // What the last of so many parts reads: one of two, as it has its own in registers, but all of more
+  // (tile/combine.cuh).
   constexpr int64_t read_all(int64_t parts) const { return (parts == 2 ? 1 : parts) * read; }
   constexpr int64_t time(const Work& work) const {
     const int64_t blocks = int64_t{work.end} - work.begin;
@@ -45,7 +46,9 @@ constexpr int64_t block_time(const Row& row, int64_t block, int64_t warpgroups) 
 class Simulation {
  public:
   static constexpr int most_multiprocessors = 1024;
-  explicit Simulation(int64_t multiprocessors) : multiprocessors_(multiprocessors) { levels_[0] = {0, multiprocessors}; }
+  explicit Simulation(int64_t multiprocessors) : multiprocessors_(multiprocessors) {
+    levels_[0] = {0, multiprocessors};
+  }
 
   // The next pieces, as many of the same time.
   void add(int64_t time, int64_t pieces);

@@ -80,8 +80,8 @@ fa3_status fit(const Problem& problem, Fit& fit) {
     if (tiles_fit(problem, rows[fit.rows[i]])) fit.rows[fit.count++] = fit.rows[i];
   if (fit.count) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED,
-              "q.dim[0] * q.dim[2] * (blocks of %d rows in q.dim[1]) is %lld * %lld * %lld; the kernels count up to %lld "
-              "tiles",
+              "q.dim[0] * q.dim[2] * (blocks of %d rows in q.dim[1]) is %lld * %lld * %lld; the kernels count up to "
+              "%lld tiles",
               first.Br, static_cast<long long>(problem.batch), static_cast<long long>(problem.heads),
               static_cast<long long>((problem.seqlen_q + first.Br - 1) / first.Br), static_cast<long long>(max_tiles));
 }

@@ -12,9 +12,9 @@ struct Fit {
   int count;
 };
 
-// The row that the caller named; or all that the library chooses itself, of the problem's dtype and mask and of the smallest
-// head dimension that holds it (a larger one is never faster). Refuses a name that does not fit, and what the kernels' 32-bit
-// counters cannot hold.
+// The row that the caller named; or all that the library chooses itself, of the problem's dtype and mask and of the
+// smallest head dimension that holds it (a larger one is never faster). Refuses a name that does not fit, and what the
+// kernels' 32-bit counters cannot hold.
 fa3_status fit(const Problem& problem, Fit& fit);
 
 }  // namespace fa3

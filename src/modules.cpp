@@ -91,7 +91,8 @@ fa3_status load_module(const Driver& driver, int row, CUfunction& function) {
   const char* name = "cuModuleGetFunction";
   if (!result) {
     name = "cuFuncSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES)";
-    result = driver.func_set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, described.smem_bytes());
+    result =
+        driver.func_set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, described.smem_bytes());
   }
   if (!result) return FA3_OK;
   const fa3_status status = failed(result, name);

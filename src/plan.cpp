@@ -1,11 +1,11 @@
-// Each row that fits is planned by itself: its tiles whole, or some of them split along the keys, whichever cost.cpp predicts to
-// be faster. The fastest row is taken.
+// Each row that fits is planned by itself: its tiles whole, or some of them split along the keys, whichever cost.cpp
+// predicts to be faster. The fastest row is taken.
 //
-// Without a mask all tiles are alike. They fill the multiprocessors wave by wave, and the last wave may leave some idle; its
-// tiles are the ones to split, so that it becomes one wave of shorter pieces:
+// Without a mask all tiles are alike. They fill the multiprocessors wave by wave, and the last wave may leave some
+// idle; its tiles are the ones to split, so that it becomes one wave of shorter pieces:
 //  - either each tile into as many equal parts as fit that wave,
-//  - or the blocks of all of them, end to end, into one equal share for each multiprocessor. That leaves nothing idle, but many
-//    shares then hold parts of two tiles.
+//  - or the blocks of all of them, end to end, into one equal share for each multiprocessor. That leaves nothing idle,
+//    but many shares then hold parts of two tiles.
 // Under a causal mask the tiles differ, and dynamic claims fill the gaps; so they are split only where there are few:
 //  - all into parts of the same length,
 //  - or the longest are cut in two, where they would last much longer than a multiprocessor has to work on average.
@@ -26,8 +26,8 @@ constexpr int64_t least_blocks = 4;
 // Parts for each multiprocessor, at most: bounds the workspace.
 constexpr int64_t most_pieces = 2;
 
-// Causal tiles for each multiprocessor. Measured: with `balanced` or more, claims balance well whatever the tiles are; with
-// `splittable` or more, no split gained anything.
+// Causal tiles for each multiprocessor. Measured: with `balanced` or more, claims balance well whatever the tiles are;
+// with `splittable` or more, no split gained anything.
 constexpr int64_t balanced = 4, splittable = 2;
 
 // More tiles than that are not simulated one by one.
@@ -84,7 +84,8 @@ class Planner {
 
  private:
   int64_t blocks(int64_t q_block) const {
-    const Keys keys = tile_blocks(visible_, tiles_.first_row + static_cast<int32_t>(q_block) * row_.Br, row_.Br, row_.Bc);
+    const Keys keys =
+        tile_blocks(visible_, tiles_.first_row + static_cast<int32_t>(q_block) * row_.Br, row_.Br, row_.Bc);
     return keys.end - keys.begin;
   }
   // Under a causal mask: of the n-th query block in the order of the tiles, from the longest to the shortest.
@@ -163,8 +164,8 @@ class Planner {
     }
   }
 
-  // The blocks of so many tiles, end to end, cut into shares. Pieces are listed from the longest to the shortest: two parts that
-  // make up a share then meet on one multiprocessor again, the longest with the shortest.
+  // The blocks of so many tiles, end to end, cut into shares. Pieces are listed from the longest to the shortest: two
+  // parts that make up a share then meet on one multiprocessor again, the longest with the shortest.
   void add_shares(List& list, int32_t tiles, int64_t n, int64_t share) const {
     const int64_t tile_grains = whole_grains(n);
     for (int32_t tile = 0; tile < tiles; ++tile) {
@@ -173,8 +174,8 @@ class Planner {
       for (int32_t part = 0; part < parts; ++part) {
         const int64_t begin = std::max<int64_t>(0, (first + part) * share - start);
         const int64_t end = std::min(n, (first + part + 1) * share - start);
-        list.add({list.first_tile + tile, static_cast<int32_t>(begin), static_cast<int32_t>(end), part, parts, list.slots,
-                  tile});
+        list.add({list.first_tile + tile, static_cast<int32_t>(begin), static_cast<int32_t>(end), part, parts,
+                  list.slots, tile});
       }
       if (parts > 1) list.slots += parts;
     }
@@ -200,7 +201,8 @@ class Planner {
     list.first_tile = 0, list.ticket_tiles = static_cast<int32_t>(tiles);
     for (int64_t parts = 2; parts <= std::min<int64_t>(Listed::most_parts, most); ++parts) {
       const int64_t unit = whole_grains(divide_up(longest_, parts));
-      const int64_t least = launch_time + std::max(costs.part(unit), divide_up(sum * costs.block + tiles * costs.piece, G_));
+      const int64_t least =
+          launch_time + std::max(costs.part(unit), divide_up(sum * costs.block + tiles * costs.piece, G_));
       if (unit >= longest_ || least >= best) continue;
       list.count = list.slots = 0;
       for (int32_t tile = 0; tile < tiles; ++tile) add_parts(list, tile, length_of_tile(tile), unit);
@@ -210,8 +212,8 @@ class Planner {
     }
   }
 
-  // The longest tiles cut in two, at the length of the longest whole tile. Their first parts come first; then second parts and
-  // whole tiles, from the longest to the shortest.
+  // The longest tiles cut in two, at the length of the longest whole tile. Their first parts come first; then second
+  // parts and whole tiles, from the longest to the shortest.
   void cut_longest(int64_t sum, int64_t whole, int64_t& best) {
     const Costs& costs = costs_.together;
     const int64_t heads = tiles_.batch_heads, q_blocks = tiles_.q_blocks;
@@ -304,7 +306,8 @@ void make(const Problem& problem, const Fit& fit, int multiprocessors, Plan& pla
 
 // What a plan depends on.
 struct Key {
-  int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal, causal_offset, dtype, named_row, multiprocessors;
+  int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal, causal_offset;
+  int64_t dtype, named_row, multiprocessors;
 
   bool operator==(const Key&) const = default;
 };

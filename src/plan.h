@@ -1,5 +1,5 @@
-// What a call launches: on which row its tiles run, in which pieces, in how much workspace. A function of the problem and the
-// number of multiprocessors only.
+// What a call launches: on which row its tiles run, in which pieces, in how much workspace. A function of the problem
+// and the number of multiprocessors only.
 #pragma once
 #include <cstddef>
 
@@ -9,8 +9,8 @@
 
 namespace fa3 {
 
-// What stands where in the workspace, in bytes from its start: the struct Workspace and, if tiles are split, tickets and
-// partial results.
+// What stands where in the workspace, in bytes from its start: the struct Workspace and, if tiles are split, tickets
+// and partial results.
 struct WorkspaceLayout {
   size_t tickets, partials, bytes;
 };

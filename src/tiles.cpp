@@ -12,10 +12,10 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Without a mask all tiles are equally long, so one pair at a time keeps its K and V in the L2 cache and costs nothing.
 // With a causal mask tiles differ in length, and a section as large as possible balances them better (its short tiles
 // fill the gaps at its end); but its K and V should stay in L2, so they should take about 32 MB of it. heads_per_kv
-// consecutive heads read the same K and V, so whole groups are taken; one group is the least. Lengths up to 1024 thereby
-// get 32 groups or more at any head dimension, enough to fill the machine. All sections are of about the same size, rather
-// up to half as large again than with a small one at the end, whose few long tiles would leave the machine idle: at d 128,
-// 9 heads of 8192 take 210 us in one section and 278 in two, of 8 and 1.
+// consecutive heads read the same K and V, so whole groups are taken; one group is the least. Lengths up to 1024
+// thereby get 32 groups or more at any head dimension, enough to fill the machine. All sections are of about the same
+// size, rather up to half as large again than with a small one at the end, whose few long tiles would leave the machine
+// idle: at d 128, 9 heads of 8192 take 210 us in one section and 278 in two, of 8 and 1.
 int64_t section_heads(const Problem& problem, const Row& row) {
   constexpr int64_t budget = 32 << 20;
   const int64_t batch_heads = problem.batch * problem.heads;
@@ -23,7 +23,8 @@ int64_t section_heads(const Problem& problem, const Row& row) {
   const int64_t kv_bytes = problem.seqlen_k * problem.head_dim * 2 * row.element_bytes();
   if (kv_bytes == 0) return batch_heads;
   const int64_t groups = std::max<int64_t>(1, budget / kv_bytes);
-  const int64_t all = batch_heads / problem.heads_per_kv(), sections = std::max<int64_t>(1, (all + groups / 2) / groups);
+  const int64_t all = batch_heads / problem.heads_per_kv();
+  const int64_t sections = std::max<int64_t>(1, (all + groups / 2) / groups);
   return std::min(batch_heads, divide_up(all, sections) * problem.heads_per_kv());
 }
 
@@ -44,8 +45,8 @@ Tiles tiles_of(const Problem& problem, const Row& row) {
   const int64_t rows = divide_up(problem.seqlen_q, 64) * 64, batch_heads = problem.batch * problem.heads;
   int64_t q_blocks = divide_up(rows, row.Br), first_row = 0;
   if (problem.causal) {
-    // Rows that see no key are in no tile, as far as whole blocks go; but one tile there is. Without a producer nobody would
-    // write them.
+    // Rows that see no key are in no tile, as far as whole blocks go; but one tile there is. Without a producer nobody
+    // would write them.
     const int64_t empty = std::min<int64_t>(visible_of(problem).empty_rows(), rows - 1) / 64 * 64;
     if (!row.has(Trait::no_producer)) q_blocks = divide_up(rows - empty, row.Br);
     // The block with fewer rows is put first, where rows see the fewest keys.

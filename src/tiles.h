@@ -11,8 +11,8 @@ constexpr int64_t max_tiles = INT32_MAX - 65536;
 
 Visible visible_of(const Problem& problem);
 
-// Are the tiles, and the blocks of rows that are in no tile, few enough for the kernels' counters? Everything below takes
-// only problems that fit, and that are not empty.
+// Are the tiles, and the blocks of rows that are in no tile, few enough for the kernels' counters? Everything below
+// takes only problems that fit, and that are not empty.
 bool tiles_fit(const Problem& problem, const Row& row);
 
 Tiles tiles_of(const Problem& problem, const Row& row);

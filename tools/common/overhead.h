@@ -12,8 +12,8 @@ struct Overhead {
 
 // Times each of `calls` calls on its own, on a tiny problem. The parameters (pointers, lengths) change from call to
 // call, and the stream is drained every 64 calls, so that neither remembered descriptors nor a full launch queue is
-// measured. Before that it makes calls for a quarter of a second: a processor that was idle starts at a low clock. Needs a
-// current context with the kernels loaded.
+// measured. Before that it makes calls for a quarter of a second: a processor that was idle starts at a low clock.
+// Needs a current context with the kernels loaded.
 Overhead host_overhead(int calls = 4096);
 
 }  // namespace fa3::tools

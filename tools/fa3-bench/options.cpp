@@ -190,9 +190,9 @@ Options Options::parse(int argc, const char* const* argv) {
                                "Print how the library would run the points: kernels that fit, tiles, parts, waves and\n"
                                "predicted times; needs no GPU");
   CLI::Option* pieces = add_flag(app, "--pieces", o.pieces, "With --plan: also the pieces of work, in their order");
-  CLI::Option* multiprocessors =
-      add_number(app, "--multiprocessors", o.multiprocessors, 1, 1024,
-                 "Of the device that --plan and --list are for (this machine's; without a GPU 132, as of H100 SXM and H200)");
+  CLI::Option* multiprocessors = add_number(
+      app, "--multiprocessors", o.multiprocessors, 1, 1024,
+      "Of the device that --plan and --list are for (this machine's; without a GPU 132, as of H100 SXM and H200)");
 
   app.option_defaults()->group("Output");
   CLI::Option* csv = app.add_option("--csv", o.csv, "Name ending in .csv; - is standard output")

@@ -43,7 +43,8 @@ std::string work_of(const ForwardPlan& plan) {
              next.begin == first.begin && next.end == first.end;
     };
     while (last + 1 < plan.pieces.listed && follows(plan.list[last + 1])) ++last;
-    const int from = plan.pieces.whole_tiles + int(first.tile), to = plan.pieces.whole_tiles + int(plan.list[last].tile);
+    const int from = plan.pieces.whole_tiles + int(first.tile);
+    const int to = plan.pieces.whole_tiles + int(plan.list[last].tile);
     text += from == to ? line("    tile %d", from) : line("    tiles %d to %d", from, to);
     text += line(", blocks %d to %d", int(first.begin) * plan.pieces.grain, int(first.end) * plan.pieces.grain - 1);
     text += first.parts == 1 ? "\n" : line(", part %d of %d\n", int(first.part) + 1, int(first.parts));
@@ -73,7 +74,8 @@ std::string show_plan(const Point& point, int multiprocessors, bool pieces) {
 }  // namespace
 
 std::string show_plans(const std::vector<Point>& points, int multiprocessors, bool pieces) {
-  std::string text = line("On %d multiprocessors. *: what the library takes. parts: of one tile, at most.\n", multiprocessors);
+  std::string text =
+      line("On %d multiprocessors. *: what the library takes. parts: of one tile, at most.\n", multiprocessors);
   for (const Point& point : points) text.append("\n").append(show_plan(point, multiprocessors, pieces));
   return text;
 }

@@ -7,8 +7,9 @@
 
 namespace fa3::bench {
 
-// A table for each point, a line for each kernel that the library considers: its tiles, whole or as split as it would run them,
-// and the predicted times. `pieces`: also the pieces of work of the one that is taken, as the thread blocks claim them.
+// A table for each point, a line for each kernel that the library considers: its tiles, whole or as split as it would
+// run them, and the predicted times. `pieces`: also the pieces of work of the one that is taken, as the thread blocks
+// claim them.
 std::string show_plans(const std::vector<Point>& points, int multiprocessors, bool pieces);
 
 }  // namespace fa3::bench

@@ -16,8 +16,8 @@ struct CheckResult {
 };
 
 // Every row of the table, with the contract <folder>/<kernel>.contract of its kernel. A row without a kernel in the
-// file, and a contract's `rows` line that covers no row, are broken findings. `wanted` restricts it to some rows; without
-// `budgets` numbers of instructions are left out.
+// file, and a contract's `rows` line that covers no row, are broken findings. `wanted` restricts it to some rows;
+// without `budgets` numbers of instructions are left out.
 CheckResult check_table(const std::vector<Kernel>& kernels, const std::string& folder, const std::string& wanted,
                         bool budgets);
 
