@@ -161,7 +161,11 @@ void check(const Problem& problem, const ForwardPlan& plan, int multiprocessors)
   check_pieces(problem, plan);
   check_workspace(plan, multiprocessors);
   CHECK((plan.predicted_us > 0 && plan.predicted_us <= plan.whole_us));
-  if (is_split(plan)) CHECK(plan.predicted_us < 0.99 * plan.whole_us);  // smaller gains are as often losses
+  if (!is_split(plan)) return;
+  CHECK(plan.predicted_us < 0.99 * plan.whole_us);  // smaller gains are as often losses
+  if (!problem.causal) return;
+  CHECK(plan.slots <= 2 * multiprocessors);
+  CHECK(plan.tiles.count() < 4 * multiprocessors);  // so many balance themselves
 }
 
 // The multiprocessors of a naive simulation.
@@ -298,6 +302,9 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[plan]") {
       });
       if (shares) CHECK(std::is_sorted(works.begin(), works.end(), [&](auto& a, auto& b) { return length(a) > length(b); }));
       shared += shares;
+      // Shorter parts would not be worth their boundaries.
+      if (!shares)
+        for (const Work& work : works) CHECK((work.parts == 1 || work.part > 0 || length(work) >= 4));
     }
     // Of the ways to cut the tiles of a single wave into equal parts, none is better.
     if (problem.causal || tiles >= multiprocessors || !row.has(Trait::splits)) continue;
@@ -392,6 +399,11 @@ TEST_CASE("what is split, and what is not", "[plan]") {
   // Causal problems that fill the machine.
   CHECK_FALSE(is_split(planned(problem_of(square(1, 8192, 16, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
   CHECK(is_split(planned(problem_of(square(1, 8192, 2, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
+  CHECK_FALSE(is_split(planned(problem_of(square(1, 5618, 4, 256), FA3_MASK_CAUSAL_TOP_LEFT), 7)));
+  // Cutting the longest tiles would take more room than two parts for each multiprocessor.
+  const Problem many_heads = problem_of({.batch = 2, .seqlen_q = 1514, .seqlen_k = 3913, .heads = 10, .heads_kv = 10, .head_dim = 64},
+                                        FA3_MASK_CAUSAL_BOTTOM_RIGHT);
+  check(many_heads, planned(many_heads, 78), 78);
   // Only rows that know how.
   for (const Row& row : rows) {
     if (row.kind != Kind::forward) continue;
@@ -542,12 +554,34 @@ TEST_CASE("the simulation gives each piece to the first multiprocessor that is f
     }
     REQUIRE(simulation.end() == *std::max_element(free.begin(), free.end()));
   }
+  // As many times as multiprocessors.
+  Simulation simulation(Simulation::most_multiprocessors);
+  Machine machine(Simulation::most_multiprocessors);
+  for (int n = 0; n < 3 * Simulation::most_multiprocessors; ++n) {
+    simulation.add(1000000 + n * n, 1), machine.add(1000000 + n * n);
+    REQUIRE(simulation.end() == machine.end());
+  }
+}
+
+TEST_CASE("tiles with fewer rows take less time", "[plan]") {
+  const auto time = [](int warpgroups, int with_rows) {
+    Row row = rows[0];
+    row.Br = 64 * warpgroups;
+    return block_time(row, 1200, with_rows);
+  };
+  for (const int all : {2, 3, 4}) {
+    CHECK(time(all, all) == 1200);
+    for (int some = 2; some < all; ++some) CHECK(time(all, some) == 1200 * some / all);
+  }
+  // One that is alone takes half as long again, and at least half of the time of all.
+  CHECK((time(2, 1) == 900 && time(3, 1) == 600 && time(4, 1) == 600));
 }
 
 TEST_CASE("every row that the library chooses has measured costs that rank it sensibly", "[plan]") {
+  CHECK((launch_time > 2000 && launch_time < 8000));
   for (const Row& row : rows) {
     if (row.kind != Kind::forward || !row.has(Trait::chosen)) continue;
-    const RowCosts costs = costs_of(row);
+    const RowCosts costs = fa3::costs_of(row);
     INFO(row.name);
     // Two products at the machine's 4096 FLOP per clock and 1.98 GHz take at least this; three times that would be slow.
     const double least = 4.0 * row.Br * row.Bc * row.d / (4096 * 1.98);
