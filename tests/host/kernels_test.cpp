@@ -88,6 +88,17 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
     CHECK(info.producer_registers == v.producer_registers());
     CHECK(info.consumer_registers == v.consumer_registers());
     CHECK(info.shared_memory_bytes == v.smem_bytes());
+    if (v.kind == Kind::forward) {
+      // A warpgroup for each 64 rows, and a producer if registers are moved: as many as the machine has.
+      const int warpgroups = info.block_q / 64, producers = info.producer_registers > 0;
+      const int registers = info.producer_registers + warpgroups * info.consumer_registers;
+      CHECK(info.threads == 128 * (warpgroups + producers));
+      CHECK((producers == !v.has(Trait::no_producer) && producers == (info.consumer_registers > 0)));
+      if (producers) CHECK((registers <= 512 && registers + 8 * warpgroups > 504));
+    } else {
+      CHECK((info.threads > 0 && info.threads <= 1024 && info.shared_memory_bytes == 0));
+      CHECK((info.producer_registers == 0 && info.consumer_registers == 0));
+    }
     CHECK(info.tiles == 0);
     CHECK(info.grid == 0);
     names.insert(info.name);

@@ -533,11 +533,13 @@ TEST_CASE("threads that come first together load once", "[launch]") {
     for (std::thread& thread : threads) thread.join();
     CHECK(failed == 0);
   };
-  together([&] {
-    for (int n = 0; n < 50; ++n) failed += forward(imaginary()) != FA3_OK;
-  });
-  CHECK(fake.loads == 1);
-  CHECK(fake.launches.size() == 400);
+  for (int context = 0; context < 8; ++context) {  // they do not always meet
+    together([&] {
+      for (int n = 0; n < 50; ++n) failed += forward(imaginary()) != FA3_OK;
+    });
+    CHECK(fake.loads == 1);
+    CHECK(fake.launches.size() == 400);
+  }
   together([&] { failed += fa3_preload() != FA3_OK; });
   CHECK(fake.loads == chosen_rows());
 }

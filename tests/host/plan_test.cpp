@@ -149,7 +149,8 @@ void check_workspace(const ForwardPlan& plan, int multiprocessors) {
   // The kernels clear tickets eight at a time (Claims::clear_tickets).
   const size_t cleared = size_t((plan.pieces.ticket_tiles * row.warpgroups() + 7) / 8 * 8) * sizeof(Tickets);
   CHECK((layout.partials >= layout.tickets + cleared && layout.partials % 16 == 0));
-  CHECK(layout.bytes == layout.partials + size_t(plan.slots) * size_t(row.Br / 16 * row.partial_bytes()));
+  // Of each of a part's rows O, and m and l for each of the lanes that share it, in float32.
+  CHECK(layout.bytes == layout.partials + size_t(plan.slots) * size_t(row.Br) * 4 * size_t(row.dv + 8));
   // What fa3.h promises: 3 * multiprocessors * block_q rows of 4 * (head_dim_v + 8) bytes, and a few KB.
   CHECK(layout.bytes <= size_t(3 * multiprocessors) * size_t(row.Br) * 4 * size_t(row.dv + 8) + 32768);
 }

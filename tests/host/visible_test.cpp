@@ -1,8 +1,9 @@
 // Which keys rows see (ptx/visible.h), against counting.
 #include <catch2/catch_test_macros.hpp>
+#include <algorithm>
 #include <set>
 
-#include "visible.h"
+#include "work.h"
 
 namespace fa3::test {
 namespace {
@@ -118,6 +119,23 @@ TEST_CASE("blocks that hold keys", "[visible]") {
         for (int key = begin; key < end; ++key) blocks.insert(key / Bc);
         wrong += all_of(blocks_of({begin, end}, Bc)) != blocks;
       }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("a tile has the blocks of the keys that its rows see, one at least", "[visible]") {
+  int wrong = 0;
+  for_all_small([&](const Visible& v) {
+    if (v.bounded_left && v.bounded_right && v.left + v.right < 0) return;  // windows without keys
+    for (int first = -2; first < 6; ++first)
+      for (int rows = 1; rows <= 4; ++rows)
+        for (int Bc = 1; Bc <= 3; ++Bc) {
+          std::set<int> blocks;
+          for (int row = std::max(first, 0); row < std::min(first + rows, v.seqlen_q); ++row)
+            for (const int key : keys_of(v, row)) blocks.insert(key / Bc);
+          const Keys its = tile_blocks(v, first, rows, Bc);
+          wrong += blocks.empty() ? its.end != its.begin + 1 : all_of(its) != blocks;
+        }
+  });
   CHECK(wrong == 0);
 }
 
