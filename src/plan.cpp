@@ -36,7 +36,7 @@ constexpr int64_t most_simulated = 16;
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Gains of less than 1.25%, or than a microsecond, are, measured, as often a loss.
-bool worth_splitting(int64_t split, int64_t whole) { return split * 80 <= whole * 79 && split + 1000 <= whole; }
+bool worth_splitting(int64_t split, int64_t whole) { return split <= whole - std::max<int64_t>(whole / 80, 1000); }
 
 // Pieces of the last tiles, from number first_tile on, in the order of their claims.
 struct List {

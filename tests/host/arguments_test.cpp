@@ -58,6 +58,7 @@ const Change bad_shapes[] = {
     {"q.dim[1] is -9223372036854775808", invalid, [](P& p) { p.q.dim[1] = lowest; }},
     {"k.dim[1] is 2147483648, must be from 0 to 2147483647", invalid, [](P& p) { p.k.dim[1] = int64_t{1} << 31; }},
     {"o.dim[2] is 9223372036854775807", invalid, [](P& p) { p.o.dim[2] = huge; }},
+    {"v.dim[3] is -8, must be from 0 to 2147483647", invalid, [](P& p) { p.v.dim[3] = -8; }},
     {"k.dim[0] is 3, must equal q.dim[0], which is 2", invalid, [](P& p) { p.k.dim[0] = 3; }},
     {"v.dim[0] is 3, must equal q.dim[0]", invalid, [](P& p) { p.v.dim[0] = 3; }},
     {"o.dim[0] is 0, must equal q.dim[0]", invalid, [](P& p) { p.o.dim[0] = 0; }},
@@ -107,6 +108,7 @@ const Change bad_shapes[] = {
     {"lse.dim[2] is 4, must equal q.dim[1]", invalid, [](P& p) { p.lse.dim[2] = 4; }},
     {"lse.stride[2] is 0, must be > 0", invalid, [](P& p) { set_strides(p.lse, {12, 3, 0}); }},
     {"lse.stride[1] is -3, must be > 0", invalid, [](P& p) { set_strides(p.lse, {12, -3, 1}); }},
+    {"lse.stride[2] is -1, must be > 0", invalid, [](P& p) { set_strides(p.lse, {12, 3, -1}); }},
     {"lse.stride[1] is 2: elements of an output may overlap", invalid, [](P& p) { set_strides(p.lse, {12, 2, 1}); }},
     {"lse.dim[0] * lse.stride[0]", invalid, [](P& p) { set_strides(p.lse, {int64_t{1} << 37, 3, 1}); }},
 
@@ -122,8 +124,9 @@ const Change bad_shapes[] = {
 
 // Right, but beyond what the kernels count. Such tensors do not fit into a test's memory.
 const Change too_large[] = {
-    {"k.dim[1] (sequence length) is 2147483647", unsupported, [](P& p) { p.k.dim[1] = p.v.dim[1] = 2147483647; }},
-    {"tiles", unsupported,
+    {"k.dim[1] (sequence length) is 2147483647; the kernels take up to 2147482623", unsupported, [](P& p) { p.k.dim[1] = p.v.dim[1] = 2147483647; }},
+    {"q.dim[0] * q.dim[2] * (blocks of 256 rows in q.dim[1]) is 65536 * 32768 * 1; the kernels count up to 2147418111 tiles",
+     unsupported,
      [](P& p) {
        p.q.dim[0] = p.k.dim[0] = p.v.dim[0] = p.o.dim[0] = p.lse.dim[0] = 1 << 16;
        p.q.dim[2] = p.o.dim[2] = p.lse.dim[1] = 1 << 15;
@@ -150,6 +153,7 @@ const Change bad_pointers[] = {
     {"o may overlap v", invalid, [](P& p) { p.v.data = p.o.data, move(p.v, 16); }},
     {"o may overlap lse", invalid, [](P& p) { p.lse.data = p.o.data, move(p.lse, 4); }},
     {"lse may overlap q", invalid, [](P& p) { p.lse.data = p.q.data; }},
+    {"lse may overlap q", invalid, [](P& p) { p.lse.data = p.q.data, move(p.lse, -4 * (2 * 3 * 4 - 1)); }},
     {"lse may overlap v", invalid, [](P& p) { p.lse.data = p.v.data, move(p.lse, 316); }},
 };
 
@@ -178,6 +182,12 @@ const Change good[] = {
        p.q.dim[1] = p.o.dim[1] = p.lse.dim[2] = 5, pack(p);
        for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o}) set_strides(*t, {960, 192, 16, 1}), t->data = p.q.data;
        move(p.k, 4 * 32), move(p.v, 6 * 32), move(p.o, 8 * 32);
+     }},
+    {"an output's only row between two of k", FA3_OK,
+     [](P& p) {
+       for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.lse}) t->dim[0] = 1;
+       p.q.dim[1] = p.o.dim[1] = p.lse.dim[2] = p.q.dim[2] = p.k.dim[2] = p.v.dim[2] = p.o.dim[2] = p.lse.dim[1] = 1, pack(p);
+       set_strides(p.k, {320, 64, 16, 1}), p.o.data = p.k.data, move(p.o, 2 * (64 + 24));
      }},
     {"no keys, no data", FA3_OK, [](P& p) { p.k.dim[1] = p.v.dim[1] = 0, p.k.data = p.v.data = nullptr; }},
     {"no batch, no data", FA3_OK,
@@ -302,6 +312,9 @@ TEST_CASE("packed strides", "[arguments]") {
   CHECK(strides({2, 0, 4}) == Strides{4, 4, 1});
   CHECK(strides({huge, 1, 1}) == Strides{1, 1, 1});
   CHECK(strides({2, huge / 2}) == Strides{huge / 2, 1});
+  fa3_tensor flat{nullptr, FA3_DTYPE_BF16, 2, {3, 4, 5}, {0, 0, 77}};
+  CHECK(fa3_tensor_pack(&flat) == FA3_OK);
+  CHECK((flat.stride[0] == 4 && flat.stride[1] == 1 && flat.stride[2] == 77));  // beyond the rank nothing is written
   CHECK(std::string(fa3_last_error_message()) == "");
 
   const auto refused = [](int32_t rank, std::initializer_list<int64_t> dim, const char* why) {
@@ -410,6 +423,13 @@ TEST_CASE("workspace", "[arguments]") {
       CHECK_THAT(message, ContainsSubstring("workspace may overlap " + name + ": workspace is 0x") &&
                               ContainsSubstring(" needs 64 bytes, " + name + ".data is 0x"));
     }
+}
+
+TEST_CASE("the workspace's last bytes count", "[arguments]") {
+  P p = imaginary();
+  move(p.lse, 12);  // it begins with the workspace's last element
+  CHECK(fa3_forward(&p, static_cast<char*>(p.lse.data) - 60, 64, nullptr) == invalid);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("workspace may overlap lse"));
 }
 
 TEST_CASE("strides of outputs that do not nest are refused by that rule", "[arguments]") {
@@ -526,6 +546,8 @@ TEST_CASE("the reference refuses what makes no sense on the host", "[arguments]"
       {"v.dim[3] * v.stride[3]", invalid, [](P& p) { set_strides(p.v, {192, 48, 16, lowest}); }},
       {"v.dim[1] * v.stride[1] is 5 * -274877906944 elements", invalid,
        [](P& p) { set_strides(p.v, {0, -(int64_t{1} << 38), 16, 1}); }},
+      {"v.dim[0] * v.stride[0] is 2 * -274877906944 elements, must be below 2^40 bytes", invalid,
+       [](P& p) { set_strides(p.v, {-(int64_t{1} << 38), 32, 16, 1}); }},
       {"o.dim[0] * o.stride[0] is 2 * -4611686018427387904 elements", invalid,
        [](P& p) { set_strides(p.o, {-(int64_t{1} << 62), 64, 16, 1}); }},
       {"must be aligned to 2 bytes", invalid, [](P& p) { move(p.q, 1); }},

@@ -1,9 +1,13 @@
 #include "fake_cuda.h"
 
+#include <elf.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <string_view>
 #include <thread>
 
 #include "driver_rules.h"
@@ -19,9 +23,12 @@ namespace {
 
 std::mutex lock;
 
+constexpr CUdevice the_device = 3;  // not the first one
+
 // A loaded kernel. Modules and functions are the same thing here.
 struct Kernel {
   unsigned long long context_id;
+  const void* image;
   std::string name;
   unsigned shared = 0;
 };
@@ -35,6 +42,16 @@ CUresult answer(const char* call) {
 
 void take_time() {
   if (fake_cuda().slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+}
+
+// Is there a symbol of this name in the cubin? It ends with its table of sections or of segments.
+bool names(const void* image, const std::string& name) {
+  Elf64_Ehdr header;
+  std::memcpy(&header, image, sizeof header);
+  const size_t sections_end = header.e_shoff + size_t{header.e_shnum} * header.e_shentsize;
+  const size_t segments_end = header.e_phoff + size_t{header.e_phnum} * header.e_phentsize;
+  const std::string_view bytes(static_cast<const char*>(image), std::max(sections_end, segments_end));
+  return bytes.find(std::string_view(name.c_str(), name.size() + 1)) != bytes.npos;
 }
 
 bool foreign(const void* handle) {
@@ -73,15 +90,19 @@ CUresult cuCtxGetId(CUcontext context, unsigned long long* id) {
 }
 
 CUresult cuCtxGetDevice(CUdevice* device) {
-  *device = 0;
+  *device = the_device;
   take_time();
   return answer("cuCtxGetDevice");
 }
 
-CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
-  *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? fake_cuda().major
-           : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? fake_cuda().minor
-                                                                       : fake_cuda().multiprocessors;
+CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
+  if (device != the_device) return CUDA_ERROR_INVALID_DEVICE;
+  switch (attribute) {
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = fake_cuda().major; break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = fake_cuda().minor; break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = fake_cuda().multiprocessors; break;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
   return answer("cuDeviceGetAttribute");
 }
 
@@ -91,7 +112,8 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
+  fake_cuda().asked_about_capture = stream;
   if (CUresult result = answer("cuStreamIsCapturing")) return result;
   *status = fake_cuda().capture;
   return fake_cuda().capture_result;
@@ -105,7 +127,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   fake_cuda().capture_mode_at_load = fake_cuda().capture_mode;
   take_time();
   std::lock_guard guard(lock);
-  *module = reinterpret_cast<CUmodule>(&kernels.emplace_back(Kernel{fake_cuda().context_id, {}, 0}));
+  *module = reinterpret_cast<CUmodule>(&kernels.emplace_back(Kernel{fake_cuda().context_id, image, {}, 0}));
   return CUDA_SUCCESS;
 }
 
@@ -119,6 +141,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   if (CUresult result = answer("cuModuleGetFunction")) return result;
   if (foreign(module)) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard guard(lock);
+  if (!names(reinterpret_cast<Kernel*>(module)->image, name)) return CUDA_ERROR_NOT_FOUND;
   reinterpret_cast<Kernel*>(module)->name = name;
   fake_cuda().loaded.push_back(name);
   *function = reinterpret_cast<CUfunction>(module);

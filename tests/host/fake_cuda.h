@@ -48,6 +48,7 @@ struct FakeCuda {
   std::vector<Launch> launches;
   std::vector<std::string> loaded;  // kernels, in order
   std::atomic<int> loads{}, unloads{}, calls{};
+  std::atomic<CUstream> asked_about_capture{};  // the last stream
   CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   CUstreamCaptureMode capture_mode_at_load = CU_STREAM_CAPTURE_MODE_GLOBAL;
 };

@@ -78,7 +78,8 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
     CHECK(info.kind == (v.kind == Kind::forward ? FA3_KERNEL_FORWARD : FA3_KERNEL_PASS));
     if (v.kind == Kind::pass) CHECK(info.dtype == FA3_DTYPE_NONE);
     else CHECK(info.dtype == (v.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16));
-    CHECK(info.head_dim == v.d);
+    CHECK((info.head_dim == v.d && info.head_dim_v == v.dv));
+    CHECK(info.chosen == v.has(Trait::chosen));
     CHECK(info.causal == v.causal());
     CHECK(info.block_q == v.Br);
     CHECK(info.block_kv == v.Bc);
@@ -87,6 +88,17 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
     CHECK(info.producer_registers == v.producer_registers());
     CHECK(info.consumer_registers == v.consumer_registers());
     CHECK(info.shared_memory_bytes == v.smem_bytes());
+    if (v.kind == Kind::forward) {
+      // A warpgroup for each 64 rows, and a producer if registers are moved: as many as the machine has.
+      const int warpgroups = info.block_q / 64, producers = info.producer_registers > 0;
+      const int registers = info.producer_registers + warpgroups * info.consumer_registers;
+      CHECK(info.threads == 128 * (warpgroups + producers));
+      CHECK((producers == !v.has(Trait::no_producer) && producers == (info.consumer_registers > 0)));
+      if (producers) CHECK((registers <= 512 && registers + 8 * warpgroups > 504));
+    } else {
+      CHECK((info.threads > 0 && info.threads <= 1024 && info.shared_memory_bytes == 0));
+      CHECK((info.producer_registers == 0 && info.consumer_registers == 0));
+    }
     CHECK(info.tiles == 0);
     CHECK(info.grid == 0);
     names.insert(info.name);
@@ -184,6 +196,13 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     p.kernel = v.name;
     refused(p, "head_dim up to " + std::to_string(v.d) + "; q.dim[3] (head_dim) is " + std::to_string(v.d + 8));
   }
+  for (const Row& v : rows) {
+    if (v.kind == Kind::forward) continue;
+    fa3_forward_params p = imaginary();
+    p.kernel = v.name;
+    CHECK(fa3_forward_check(&p) == FA3_ERROR_INVALID_ARGUMENT);
+    CHECK(fa3_last_error_message() == "params->kernel is " + std::string(v.name) + ", which is no forward kernel");
+  }
 }
 
 TEST_CASE("a name that no kernel has", "[kernels]") {
@@ -225,10 +244,10 @@ TEST_CASE("the reference does not look at the kernel's name", "[kernels]") {
 }
 
 TEST_CASE("a problem without rows has no tiles", "[kernels]") {
-  fa3_forward_params p = imaginary({.batch = 0});
+  fa3_forward_params p = imaginary({.batch = 0, .head_dim = 256}, FA3_DTYPE_FP16);
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
   REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
-  CHECK(info.name[0] != '\0');
+  CHECK((info.dtype == FA3_DTYPE_FP16 && info.head_dim == 256 && info.causal == 0));  // that would run it
   CHECK(info.tiles == 0);
   CHECK(info.grid == 0);
 }

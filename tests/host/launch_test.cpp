@@ -177,6 +177,9 @@ TEST_CASE("the launch carries the plan", "[launch]") {
   CHECK(run(causal({.seqlen_q = 500, .seqlen_k = 300})).params().visible.right == -200);
   CHECK(run(causal({.seqlen_q = 300, .seqlen_k = 500}, FA3_MASK_CAUSAL_TOP_LEFT)).params().visible.right == 0);
   CHECK(run(causal({})).params().visible.bounded_right);
+  fa3_forward_params scaled = imaginary();
+  scaled.softmax_scale = 0.375f;
+  CHECK(run(scaled).params().softmax_scale == 0.375f);
   // Rows that see no key are in no tile, and thread blocks beyond the tiles write them.
   const Launch& empty = run(causal({.batch = 3, .seqlen_q = 5000, .seqlen_k = 300, .heads = 1, .heads_kv = 1}));
   CHECK(empty.params().tiles.first_row > 0);
@@ -299,8 +302,8 @@ TEST_CASE("a kernel is loaded once for each context, and again when the context 
   CHECK(fake.loads == 2);
   // Destroyed, and another made at the same address.
   fake.context_id += 1000;
-  CHECK(forward(p) == FA3_OK);
-  CHECK(fake.loads == 3);
+  CHECK((forward(p) == FA3_OK && forward(q) == FA3_OK));
+  CHECK(fake.loads == 4);
   // Two contexts in turn.
   const CUcontext first = fake.context;
   const unsigned long long first_id = fake.context_id;
@@ -310,8 +313,31 @@ TEST_CASE("a kernel is loaded once for each context, and again when the context 
   CHECK(forward(p) == FA3_OK);
   fake.context = reinterpret_cast<CUcontext>(0x77770000), fake.context_id = 777;
   CHECK(forward(p) == FA3_OK);
-  CHECK(fake.loads == 4);
+  CHECK(fake.loads == 5);
+  // A thread's first context, whatever its id.
+  fake.context_id = 0;
+  fa3_status first_call = FA3_ERROR_CUDA;
+  std::thread([&] { first_call = forward(p); }).join();
+  CHECK(first_call == FA3_OK);
   CHECK(fake.unloads == 0);
+}
+
+TEST_CASE("many contexts keep their kernels apart", "[launch]") {
+  FakeCuda& fake = fresh();
+  const fa3_forward_params p = imaginary();
+  constexpr int contexts = 600;  // more than the table has buckets
+  const auto enter = [&](int i) {
+    fake.context = reinterpret_cast<CUcontext>(uintptr_t{1} << 45 | uintptr_t(i) * 64);
+    fake.context_id = (uint64_t{1} << 41) + unsigned(i);
+    fake.multiprocessors = 1 + i;
+  };
+  for (int round = 0; round < 3; ++round)
+    for (int i = 0; i < contexts; ++i) {
+      enter(i);
+      REQUIRE(forward(p) == FA3_OK);  // the fake driver refuses another context's function
+      REQUIRE(int(fake.launches.back().grid[0]) == std::min(1 + i, 8));
+    }
+  CHECK(fake.loads == contexts);
 }
 
 TEST_CASE("many contexts are found as fast as a few", "[launch]") {
@@ -411,8 +437,12 @@ TEST_CASE("preload leaves nothing to load but what the library does not choose",
 TEST_CASE("nothing is loaded while the stream captures", "[launch]") {
   FakeCuda& fake = fresh();
   fake.capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  fake.asked_about_capture = nullptr;
   CHECK(forward(imaginary()) == FA3_ERROR_NOT_LOADED);
+  CHECK(fake.asked_about_capture == stream);
   expect_message("fa3_preload");
+  fake.capture = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
+  CHECK(forward(imaginary()) == FA3_ERROR_NOT_LOADED);
   fake.capture = CU_STREAM_CAPTURE_STATUS_NONE;
   fake.capture_result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   CHECK(forward(imaginary()) == FA3_ERROR_NOT_LOADED);
@@ -476,7 +506,8 @@ TEST_CASE("the driver's errors come back with call and name, and a failed load l
     CHECK(forward(p) == FA3_ERROR_CUDA);
     expect_message(call);
     expect_message(": CUDA error 1, CUDA_ERROR_INVALID_VALUE (invalid argument)");
-    if (std::string(call) == "cuTensorMapEncodeTiled") expect_message("for q (data 0x40000000000; head_dim");
+    if (std::string(call) == "cuTensorMapEncodeTiled") 
+      expect_message("for q (data 0x40000000000; head_dim, seqlen, heads, batch 16, 3, 4, 2; the last three 128, 32, 384 bytes apart)");
     CHECK(fake.launches.empty());
     CHECK(fake.unloads == (std::string(call) == "cuModuleGetFunction" || std::string(call) == "cuFuncSetAttribute"));
     CHECK(fake.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
@@ -484,7 +515,10 @@ TEST_CASE("the driver's errors come back with call and name, and a failed load l
     CHECK(forward(p) == FA3_OK);
   }
   FakeCuda& fake = fresh();
-  fake.failing = "cuLaunchKernel", fake.failure = static_cast<CUresult>(1001);
+  fake.failing = "cuModuleLoadData";
+  CHECK(fa3_preload() == FA3_ERROR_CUDA);
+  expect_message("cuModuleLoadData for fa3_");
+  fresh().failing = "cuLaunchKernel", fake.failure = static_cast<CUresult>(1001);
   CHECK(forward(p) == FA3_ERROR_CUDA);
   CHECK(std::string(fa3_last_error_message()) == "cuLaunchKernel: CUDA error 1001");
 }
@@ -499,11 +533,13 @@ TEST_CASE("threads that come first together load once", "[launch]") {
     for (std::thread& thread : threads) thread.join();
     CHECK(failed == 0);
   };
-  together([&] {
-    for (int n = 0; n < 50; ++n) failed += forward(imaginary()) != FA3_OK;
-  });
-  CHECK(fake.loads == 1);
-  CHECK(fake.launches.size() == 400);
+  for (int context = 0; context < 8; ++context) {  // they do not always meet
+    together([&] {
+      for (int n = 0; n < 50; ++n) failed += forward(imaginary()) != FA3_OK;
+    });
+    CHECK(fake.loads == 1);
+    CHECK(fake.launches.size() == 400);
+  }
   together([&] { failed += fa3_preload() != FA3_OK; });
   CHECK(fake.loads == chosen_rows());
 }

@@ -2,6 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <random>
 #include <set>
 #include <string>
@@ -102,7 +103,9 @@ void check_pieces(const Problem& problem, const ForwardPlan& plan) {
   REQUIRE((pieces.whole_tiles >= 0 && pieces.whole_tiles <= tiles));
   REQUIRE((pieces.listed >= listed_tiles && pieces.listed <= list_capacity));
   REQUIRE((pieces.ticket_tiles >= 0 && pieces.ticket_tiles <= listed_tiles));
-  REQUIRE(pieces.grain >= 1);
+  // The smallest with which the list's 16 bits hold the longest tile's blocks.
+  const int64_t longest = unfold(problem, plan, problem.causal ? 0 : tiles - 1).blocks;
+  REQUIRE(pieces.grain == (longest + 65534) / 65535);
   std::vector<std::vector<Work>> parts(static_cast<size_t>(listed_tiles));
   std::set<int> slots;
   for (int n = 0; n < pieces.listed; ++n) {
@@ -130,6 +133,7 @@ void check_pieces(const Problem& problem, const ForwardPlan& plan) {
     }
     REQUIRE(begin == unfold(problem, plan, pieces.whole_tiles + n).blocks);
   }
+  REQUIRE(int(slots.size()) == plan.slots);
 }
 
 void check_workspace(const ForwardPlan& plan, int multiprocessors) {
@@ -145,19 +149,52 @@ void check_workspace(const ForwardPlan& plan, int multiprocessors) {
   // The kernels clear tickets eight at a time (Claims::clear_tickets).
   const size_t cleared = size_t((plan.pieces.ticket_tiles * row.warpgroups() + 7) / 8 * 8) * sizeof(Tickets);
   CHECK((layout.partials >= layout.tickets + cleared && layout.partials % 16 == 0));
-  CHECK(layout.bytes == layout.partials + size_t(plan.slots) * size_t(row.Br / 16 * row.partial_bytes()));
+  // Of each of a part's rows O, and m and l for each of the lanes that share it, in float32.
+  CHECK(layout.bytes == layout.partials + size_t(plan.slots) * size_t(row.Br) * 4 * size_t(row.dv + 8));
   // What fa3.h promises: 3 * multiprocessors * block_q rows of 4 * (head_dim_v + 8) bytes, and a few KB.
   CHECK(layout.bytes <= size_t(3 * multiprocessors) * size_t(row.Br) * 4 * size_t(row.dv + 8) + 32768);
 }
+
+bool is_split(const ForwardPlan& plan) { return plan.slots > 0; }
 
 void check(const Problem& problem, const ForwardPlan& plan, int multiprocessors) {
   check_tiles(problem, plan);
   check_pieces(problem, plan);
   check_workspace(plan, multiprocessors);
   CHECK((plan.predicted_us > 0 && plan.predicted_us <= plan.whole_us));
+  if (!is_split(plan)) return;
+  CHECK(plan.predicted_us < 0.99 * plan.whole_us);  // smaller gains are as often losses
+  if (!problem.causal) return;
+  CHECK(plan.slots <= 2 * multiprocessors);
+  CHECK(plan.tiles.count() < 4 * multiprocessors);  // so many balance themselves
 }
 
-bool is_split(const ForwardPlan& plan) { return plan.slots > 0; }
+// The multiprocessors of a naive simulation.
+class Machine {
+ public:
+  explicit Machine(int multiprocessors) : free_(size_t(multiprocessors), 0) {}
+  void add(int64_t time) {  // to the first that is free
+    std::pop_heap(free_.begin(), free_.end(), std::greater());
+    total_ += time, longest_ = std::max(longest_, time);
+    end_ = std::max(end_, free_.back() += time);
+    std::push_heap(free_.begin(), free_.end(), std::greater());
+  }
+  int64_t end() const { return end_; }
+  int64_t longest() const { return longest_; }
+  double average() const { return double(total_) / double(free_.size()); }
+
+ private:
+  std::vector<int64_t> free_;
+  int64_t end_ = 0, longest_ = 0, total_ = 0;
+};
+
+// Costs on a row of tiles with so few query rows.
+RowCosts costs_of(const Problem& problem, const Row& row) {
+  RowCosts costs = fa3::costs_of(row);
+  const int64_t warpgroups = std::min<int64_t>((problem.seqlen_q + 63) / 64, row.warpgroups());
+  for (Costs* c : {&costs.together, &costs.behind}) c->block = int32_t(block_time(row, c->block, warpgroups));
+  return costs;
+}
 
 Shape square(int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) {
   return {.batch = batch, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = heads, .heads_kv = heads, .head_dim = head_dim};
@@ -204,6 +241,99 @@ TEST_CASE("every block of every tile is in one piece, on every row and any numbe
   CHECK(causal > 200);
   CHECK(some > 50);
   CHECK(many > 100);
+}
+
+TEST_CASE("times are predicted from what the multiprocessors do", "[plan]") {
+  std::mt19937_64 random(8);
+  const auto pick = [&](std::initializer_list<int64_t> of) { return of.begin()[random() % of.size()]; };
+  int split = 0, shared = 0, one_wave = 0, ragged = 0, many = 0;
+  for (int n = 0; n < 3000; ++n) {
+    const int multiprocessors = int(pick({132, 132, 78, 16, 5}));
+    Shape shape = square(pick({1, 1, 2}), 64 + int64_t(random() % 6000), 1, pick({64, 128, 256}));
+    if (random() % 3 == 0) shape.seqlen_k = 64 + int64_t(random() % 20000);
+    shape.heads = shape.heads_kv = 1 + int64_t(random() % (random() % 4 ? 12 : 150));
+    const int32_t mask = int32_t(random() % 3);
+    const Problem problem = problem_of(shape, mask);
+    const Fit fits = fit_of(problem);
+    ForwardPlan made;
+    plan_row(problem, fits.rows[random() % size_t(fits.count)], multiprocessors, made);
+    const Row& row = rows[made.row];
+    const RowCosts of_row = costs_of(problem, row);
+    const int32_t tiles = made.tiles.count();
+    INFO(row.name << " batch " << shape.batch << " heads " << shape.heads << " q " << shape.seqlen_q << " k "
+                  << shape.seqlen_k << " mask " << mask << " on " << multiprocessors << ", " << tiles << " tiles");
+    const auto us = [](int64_t ns) { return double(launch_time + ns) / 1e3; };
+
+    const Costs& costs = tiles <= multiprocessors ? of_row.together : of_row.behind;
+    Machine machine(multiprocessors);
+    for (int32_t tile = 0; tile < tiles; ++tile) {
+      const Unfolded it = unfold(problem, made, tile);
+      const int64_t rows_left = problem.seqlen_q - it.first_row, warpgroups = (rows_left + 63) / 64;
+      const bool is_ragged = !problem.causal && made.tiles.q_blocks > 1 && warpgroups < row.warpgroups();
+      machine.add(is_ragged ? block_time(row, costs.whole(it.blocks), warpgroups) : costs.whole(it.blocks));
+      ragged += is_ragged;
+    }
+    if (problem.causal && tiles <= 4 * multiprocessors) CHECK(made.whole_us == us(machine.end()));
+    else {  // estimated, within what any order of the tiles takes
+      CHECK(made.whole_us >= us(std::max(int64_t(machine.average() * (problem.causal ? 0.6 : 1)), machine.longest())) - 0.001);
+      CHECK(made.whole_us <= us(int64_t(machine.average() * (problem.causal ? 1.4 : 1)) + machine.longest()) + 0.001);
+      many += problem.causal;
+    }
+    if (!is_split(made)) {
+      CHECK(made.predicted_us == made.whole_us);
+    } else {
+      // Whole waves, then the list.
+      const int32_t waves = made.pieces.whole_tiles / multiprocessors;
+      REQUIRE((made.pieces.whole_tiles % multiprocessors == 0 && (waves == 0 || !problem.causal)));
+      const Costs& listed = waves == 0 ? of_row.together : of_row.behind;
+      Machine last(multiprocessors);
+      std::vector<Work> works;
+      for (int i = 0; i < made.pieces.listed; ++i) {
+        const int32_t tile = made.pieces.whole_tiles + int32_t(made.list[i].tile);
+        works.push_back(made.pieces.work(made.list[i], unfold(problem, made, tile).blocks));
+        last.add(listed.time(works.back()));
+      }
+      const int64_t start = waves ? waves * listed.whole(unfold(problem, made, 0).blocks) : 0;
+      CHECK(made.predicted_us == us(start + last.end()));
+      ++split;
+      // Equal shares of several tiles come with the longest pieces first.
+      const auto length = [](const Work& work) { return work.end - work.begin; };
+      const bool shares = !problem.causal && std::any_of(works.begin(), works.end(), [&](const Work& work) {
+        return work.part == 0 && length(work) != std::find_if(works.begin(), works.end(), [](auto& w) { return w.part == 0; })->end;
+      });
+      if (shares) CHECK(std::is_sorted(works.begin(), works.end(), [&](auto& a, auto& b) { return length(a) > length(b); }));
+      shared += shares;
+      // Shorter parts would not be worth their boundaries.
+      if (!shares)
+        for (const Work& work : works) CHECK((work.parts == 1 || work.part > 0 || length(work) >= 4));
+    }
+    // Of the ways to cut the tiles of a single wave into equal parts, none is better.
+    if (problem.causal || tiles >= multiprocessors || !row.has(Trait::splits)) continue;
+    const int64_t blocks = unfold(problem, made, 0).blocks;
+    for (int64_t parts = 2; parts <= std::min<int64_t>({32, multiprocessors / tiles, blocks / 4}); ++parts) {
+      const int64_t unit = (blocks + parts - 1) / parts, count = (blocks + unit - 1) / unit;
+      const double time = us(of_row.together.part(unit) + of_row.together.read_all(count));
+      if (time < 0.98 * made.whole_us) CHECK(made.predicted_us <= time);
+      ++one_wave;
+    }
+  }
+  CHECK(split > 300);
+  CHECK(shared > 30);
+  CHECK(one_wave > 200);
+  CHECK(ragged > 1000);
+  CHECK(many > 30);
+}
+
+TEST_CASE("the blocks of very long keys are counted in grains", "[plan]") {
+  for (const auto& [keys, grain] : {std::pair<int64_t, int>{65535 * 64, 1}, {65535 * 64 + 1, 2}, {2 * 65535 * 64, 2}, {2 * 65535 * 64 + 1, 3}}) {
+    const Problem problem = problem_of({.batch = 1, .seqlen_q = 1, .seqlen_k = keys, .heads = 1, .heads_kv = 1, .head_dim = 64});
+    ForwardPlan made;
+    plan_row(problem, 0, 132, made);
+    REQUIRE(rows[0].Bc == 64);
+    CHECK(made.pieces.grain == grain);
+    CHECK(is_split(made));
+    check(problem, made, 132);
+  }
 }
 
 TEST_CASE("the largest problems are planned without overflow", "[plan]") {
@@ -270,6 +400,11 @@ TEST_CASE("what is split, and what is not", "[plan]") {
   // Causal problems that fill the machine.
   CHECK_FALSE(is_split(planned(problem_of(square(1, 8192, 16, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
   CHECK(is_split(planned(problem_of(square(1, 8192, 2, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
+  CHECK_FALSE(is_split(planned(problem_of(square(1, 5618, 4, 256), FA3_MASK_CAUSAL_TOP_LEFT), 7)));
+  // Cutting the longest tiles would take more room than two parts for each multiprocessor.
+  const Problem many_heads = problem_of({.batch = 2, .seqlen_q = 1514, .seqlen_k = 3913, .heads = 10, .heads_kv = 10, .head_dim = 64},
+                                        FA3_MASK_CAUSAL_BOTTOM_RIGHT);
+  check(many_heads, planned(many_heads, 78), 78);
   // Only rows that know how.
   for (const Row& row : rows) {
     if (row.kind != Kind::forward) continue;
@@ -353,8 +488,16 @@ TEST_CASE("a problem without keys is a pass, one without rows nothing", "[plan]"
   REQUIRE(pass.launch_count == 1);
   CHECK(pass.launches[0].step == Step::empty_rows);
   CHECK(rows[pass.launches[0].row].kind == Kind::pass);
-  CHECK((pass.launches[0].grid >= 1 && pass.launches[0].grid <= 132));
   CHECK(pass.workspace_bytes == FA3_FORWARD_WORKSPACE_BYTES);
+  // A warp for each block of rows of each head, on as many multiprocessors as there are for them.
+  for (const int multiprocessors : {132, 5, 1})
+    for (const int64_t heads : {1, 2, 50})
+      for (const int64_t seqlen_q : {1, 255, 256, 257, 1000, 30000}) {
+        const Problem some = problem_of({.batch = 3, .seqlen_q = seqlen_q, .seqlen_k = 0, .heads = heads, .heads_kv = heads});
+        const Launch& launch = plan(some, fit_of(some), multiprocessors).launches[0];
+        const int64_t blocks = 3 * heads * ((seqlen_q + 255) / 256), warps = rows[launch.row].threads() / 32;
+        CHECK(launch.grid == std::min<int64_t>(multiprocessors, (blocks + warps - 1) / warps));
+      }
   const Problem rowless = problem_of({.batch = 0});
   CHECK(plan(rowless, fit_of(rowless), 132).launch_count == 0);
 }
@@ -370,6 +513,14 @@ TEST_CASE("a problem is planned once, and any other anew", "[plan]") {
   Problem same = problem;
   same.q.data = same.o.data = nullptr, same.softmax_scale = 3, same.k.stride[1] += 8;
   CHECK(plan(same, fits, 132).forward.whole_us == -1);
+
+  // So are a few others meanwhile, and each has its own.
+  const Problem second = problem_of(square(1, 512, 3, 64)), third = problem_of(square(1, 1024, 5, 256));
+  for (const Problem* other : {&second, &third}) const_cast<Plan&>(plan(*other, fit_of(*other), 132)).forward.whole_us = -2;
+  CHECK(plan(second, fit_of(second), 132).forward.tiles.batch_heads == 3);
+  CHECK(plan(third, fit_of(third), 132).forward.tiles.batch_heads == 5);
+  for (const Problem* other : {&second, &third}) CHECK(plan(*other, fit_of(*other), 132).forward.whole_us == -2);
+  CHECK(plan(problem, fits, 132).forward.whole_us == -1);
 
   const auto is_new = [&](const Problem& other, int multiprocessors = 132) {
     plan(problem, fits, 132);  // remembered again, if it was forgotten
@@ -404,20 +555,54 @@ TEST_CASE("the simulation gives each piece to the first multiprocessor that is f
     }
     REQUIRE(simulation.end() == *std::max_element(free.begin(), free.end()));
   }
+  // As many times as multiprocessors.
+  Simulation simulation(Simulation::most_multiprocessors);
+  Machine machine(Simulation::most_multiprocessors);
+  for (int n = 0; n < 3 * Simulation::most_multiprocessors; ++n) {
+    simulation.add(1000000 + n * n, 1), machine.add(1000000 + n * n);
+    REQUIRE(simulation.end() == machine.end());
+  }
+}
+
+TEST_CASE("tiles with fewer rows take less time", "[plan]") {
+  const auto time = [](int warpgroups, int with_rows) {
+    Row row = rows[0];
+    row.Br = 64 * warpgroups;
+    return block_time(row, 1200, with_rows);
+  };
+  for (const int all : {2, 3, 4}) {
+    CHECK(time(all, all) == 1200);
+    for (int some = 2; some < all; ++some) CHECK(time(all, some) == 1200 * some / all);
+  }
+  // One that is alone takes half as long again, and at least half of the time of all.
+  CHECK((time(2, 1) == 900 && time(3, 1) == 600 && time(4, 1) == 600));
 }
 
 TEST_CASE("every row that the library chooses has measured costs that rank it sensibly", "[plan]") {
+  CHECK((launch_time > 2000 && launch_time < 8000));
   for (const Row& row : rows) {
     if (row.kind != Kind::forward || !row.has(Trait::chosen)) continue;
-    const RowCosts costs = costs_of(row);
+    const RowCosts costs = fa3::costs_of(row);
     INFO(row.name);
     // Two products at the machine's 4096 FLOP per clock and 1.98 GHz take at least this; three times that would be slow.
     const double least = 4.0 * row.Br * row.Bc * row.d / (4096 * 1.98);
     for (const Costs& c : {costs.together, costs.behind}) {
       CHECK((c.block > least && c.block < 3 * least));
-      CHECK((c.piece > 0 && c.write > 0 && c.read > 0));
+      CHECK((c.piece > 0.7 * c.block && c.piece < 4.5 * c.block));
+      CHECK((c.write > 0 && c.read > 400 && c.read < 2500));
     }
+    // Behind other pieces, ends are hidden.
+    CHECK(costs.behind.block == costs.together.block);
+    CHECK((costs.together.write > 1500 && costs.together.write < 6000 && costs.behind.write <= costs.together.write));
   }
+}
+
+TEST_CASE("the last part of a tile reads the others", "[plan]") {
+  constexpr Costs costs{.block = 1000, .piece = 200, .write = 30, .read = 4};
+  const auto time = [&](int32_t part, int32_t parts) { return costs.time({0, 5, 8, part, parts, 0, 0}); };
+  CHECK(time(0, 1) == 3200);
+  CHECK((time(0, 2) == 3230 && time(1, 2) == 3234));  // its own it has in registers
+  CHECK((time(0, 3) == 3230 && time(1, 3) == 3230 && time(2, 3) == 3242));  // in the parts' order, its own, too
 }
 
 TEST_CASE("a Divisor divides as / does", "[plan]") {

@@ -1,8 +1,9 @@
 // Which keys rows see (ptx/visible.h), against counting.
 #include <catch2/catch_test_macros.hpp>
+#include <algorithm>
 #include <set>
 
-#include "visible.h"
+#include "work.h"
 
 namespace fa3::test {
 namespace {
@@ -25,15 +26,15 @@ std::set<int> all_of(const Keys& keys) {
   return all;
 }
 
-// All masks on sequences of up to six rows and keys, as far as the bounds matter.
+// All masks on sequences of up to six rows and keys. Where a side is not bounded its number must not matter.
 template <class Check>
 void for_all_small(Check check) {
   for (int seqlen_q = 0; seqlen_q <= 6; ++seqlen_q)
     for (int seqlen_k = 0; seqlen_k <= 6; ++seqlen_k)
       for (const bool bounded_left : {false, true})
         for (const bool bounded_right : {false, true})
-          for (int left = bounded_left ? -8 : 0; left <= (bounded_left ? 8 : 0); ++left)
-            for (int right = bounded_right ? -8 : 0; right <= (bounded_right ? 8 : 0); ++right)
+          for (int left = bounded_left ? -8 : -3; left <= (bounded_left ? 8 : -3); ++left)
+            for (int right = bounded_right ? -8 : -3; right <= (bounded_right ? 8 : -3); ++right)
               check(Visible{seqlen_q, seqlen_k, left, right, bounded_left, bounded_right});
 }
 
@@ -118,6 +119,23 @@ TEST_CASE("blocks that hold keys", "[visible]") {
         for (int key = begin; key < end; ++key) blocks.insert(key / Bc);
         wrong += all_of(blocks_of({begin, end}, Bc)) != blocks;
       }
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("a tile has the blocks of the keys that its rows see, one at least", "[visible]") {
+  int wrong = 0;
+  for_all_small([&](const Visible& v) {
+    if (v.bounded_left && v.bounded_right && v.left + v.right < 0) return;  // windows without keys
+    for (int first = -2; first < 6; ++first)
+      for (int rows = 1; rows <= 4; ++rows)
+        for (int Bc = 1; Bc <= 3; ++Bc) {
+          std::set<int> blocks;
+          for (int row = std::max(first, 0); row < std::min(first + rows, v.seqlen_q); ++row)
+            for (const int key : keys_of(v, row)) blocks.insert(key / Bc);
+          const Keys its = tile_blocks(v, first, rows, Bc);
+          wrong += blocks.empty() ? its.end != its.begin + 1 : all_of(its) != blocks;
+        }
+  });
   CHECK(wrong == 0);
 }
 

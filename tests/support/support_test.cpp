@@ -1,16 +1,18 @@
 // The judges judged, on the CPU: a blocked online softmax in float32 stands in for the kernels and must pass, and every
-// kind of damage to its result must be found.
+// kind of damage to its result must be found. Launches are those of the simulated driver.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <set>
 
+#include "device_case.h"
 #include "half.h"
 #include "oracle.h"
 #include "parallel.h"
 #include "params.h"
 #include "random.h"
+#include "simulated/simulated_cuda.h"
 
 namespace fa3::test {
 
@@ -170,7 +172,7 @@ TEST_CASE("every kind of damage is found") {
   Problem p = plain_problem(rows[0], 2, 70, 60, 4, 2, 42);
   p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;  // the first ten rows see no key
   p.o = Storage{Storage::bshd, 1, 1, 2, 1, 3, false, false};
-  p.lse = Storage{Storage::bhsd, 0, 1, 2, 0, 1, false, false};
+  p.lse = Storage{Storage::bhsd, 0, 1, 2, 1, 1, false, false};
   Case good(p);
   const Expected expected = expect(good);
   online_forward(good, 64);
@@ -179,7 +181,7 @@ TEST_CASE("every kind of damage is found") {
   Case bad = good;
   uint16_t* o = bad.o.data<uint16_t>(bad.images);
   float* lse = bad.lse.data<float>(bad.images);
-  const int64_t element[4] = {1, 40, 2, 5}, row[3] = {1, 2, 40}, empty[4] = {0, 3, 1, 0}, empty_row[3] = {0, 1, 3};
+  const int64_t element[4] = {1, 40, 2, 5}, row[3] = {1, 2, 40}, empty[4] = {1, 3, 1, 0}, empty_row[3] = {1, 1, 3};
   const int64_t at = bad.o.layout.position(element), lse_at = bad.lse.layout.position(row);
   SECTION("an element was not written") {
     o[at] = poison16;
@@ -187,23 +189,49 @@ TEST_CASE("every kind of damage is found") {
   }
   SECTION("an LSE was not written") {
     lse[lse_at] = std::bit_cast<float>(poison32);
-    CHECK_THAT(verify(bad, expected), ContainsSubstring("lse"));
+    CHECK_THAT(verify(bad, expected), ContainsSubstring("lse: element") && ContainsSubstring("was not written"));
   }
-  SECTION("padding of a row was overwritten") {
-    o[at - 5 + p.head_dim] = 0;
-    CHECK_THAT(verify(bad, expected), ContainsSubstring("overwritten"));
-  }
-  SECTION("memory before the tensor was overwritten") {
-    o[-1] = 0;
-    CHECK_THAT(verify(bad, expected), ContainsSubstring("overwritten"));
+  SECTION("memory that is not the tensor's was overwritten") {
+    // One element beyond each dimension's end, in the first and the last of the others; and the ends of the memory.
+    const auto found = [&](auto* data, int64_t element, const std::string& tensor) {
+      INFO(tensor << " " << element);
+      const auto before = data[element];
+      data[element] = 0;
+      CHECK_THAT(verify(bad, expected), ContainsSubstring(tensor + ": element " + std::to_string(element)) &&
+                                            ContainsSubstring("overwritten"));
+      data[element] = before;
+    };
+    const auto beyond = [&](auto* data, const tools::Layout& layout, const char* tensor) {
+      for (int dim = 0; dim < layout.rank(); ++dim)
+        for (const bool last : {false, true}) {
+          std::vector<int64_t> index(layout.dim.size(), 0);
+          if (last)
+            for (size_t i = 0; i < index.size(); ++i) index[i] = layout.dim[i] - 1;
+          index[size_t(dim)] = layout.dim[size_t(dim)];
+          found(data, layout.position(index.data()), tensor);
+        }
+    };
+    beyond(o, bad.o.layout, "o");
+    beyond(lse, bad.lse.layout, "lse");
+    const int64_t o_memory = int64_t(bad.images[size_t(bad.o.image)].size()) / 2, o_first = bad.o.first / 2;
+    const int64_t lse_memory = int64_t(bad.images[size_t(bad.lse.image)].size()) / 4, lse_first = bad.lse.first / 4;
+    for (const int64_t element : {int64_t{-1}, -o_first, o_memory - o_first - 1}) found(o, element, "o");
+    for (const int64_t element : {int64_t{-1}, -lse_first, lse_memory - lse_first - 1}) found(lse, element, "lse");
   }
   SECTION("a row without keys is not zero") {
-    o[bad.o.layout.position(empty)] = tools::to_bf16(1);
-    CHECK_THAT(verify(bad, expected), ContainsSubstring("row 3"));
+    for (const int64_t c : {int64_t{0}, p.head_dim - 1}) {
+      bad = good;
+      bad.o.data<uint16_t>(bad.images)[bad.o.layout.position(empty) + c] = tools::to_bf16(0x1p-120f);
+      CHECK_THAT(verify(bad, expected), ContainsSubstring("an element of o of batch 1 row 3 head 1"));
+    }
   }
   SECTION("a row without keys has a finite LSE") {
     lse[bad.lse.layout.position(empty_row)] = 0;
-    CHECK_THAT(verify(bad, expected), ContainsSubstring("row 3"));
+    CHECK_THAT(verify(bad, expected), ContainsSubstring("lse of batch 1 row 3 head 1"));
+  }
+  SECTION("a row with keys has an LSE of -inf") {
+    lse[lse_at] = -INFINITY;
+    CHECK_THAT(verify(bad, expected), ContainsSubstring("lse of batch 1 row 40 head 2"));
   }
   SECTION("NaN") {
     o[at] = 0x7fc0;
@@ -224,6 +252,93 @@ TEST_CASE("every kind of damage is found") {
     });
     CHECK_THAT(verify(bad, expected), ContainsSubstring("O's"));
   }
+}
+
+TEST_CASE("errors may be as large as the header says, and no larger") {
+  for (const auto& [dtype, head_dim, u] : {std::tuple{FA3_DTYPE_BF16, 64, 0x1p-8}, {FA3_DTYPE_FP16, 256, 0x1p-11}}) {
+    Problem p;
+    p.dtype = dtype, p.seqlen_q = 50, p.seqlen_k = 10, p.heads = p.heads_kv = 2, p.head_dim = head_dim;
+    Case made(p);
+    // Nothing is computed: every fourth element is 1, the others are 1/4, and what they are compared with is made up.
+    uint16_t* o = made.o.data<uint16_t>(made.images);
+    float* lse = made.lse.data<float>(made.images);
+    int64_t n = 0;
+    made.o.layout.for_each([&](int64_t at) { o[at] = tools::to_half(n++ % 4 ? 0.25f : 1, dtype); });
+    int64_t rows = 0;
+    made.lse.layout.for_each([&](int64_t at) { lse[at] = rows++ % 4 ? 0.25f : 1; });
+    const Output ours = gather(made);
+    REQUIRE((int64_t(ours.o.size()) == n && int64_t(ours.lse.size()) == rows));
+    const double rms = std::sqrt((1 + 3 / 16.0) / 4), t = std::max(8.0, head_dim / 16.0) * 0x1p-23;
+    const double o_rms = u * rms * (0.025 + 1 / std::sqrt(double(n))), o_max = 2 * u;
+    const double lse_rms = t * (1 + rms), lse_max = 2 * t * 2;
+
+    // The verdict on an error of `ours` in all elements, or in the first only, where the plain code's is `plain` in all.
+    const auto verdict = [&](std::vector<float> Output::*what, bool all, double error, double plain) {
+      Expected expected{ours, ours};
+      std::vector<float>& reference = expected.reference.*what;
+      for (size_t i = 0; i < (all ? reference.size() : 1); ++i) reference[i] += float(error);
+      expected.plain.*what = reference;
+      for (float& x : expected.plain.*what) x += float(plain);
+      return verify(made, expected);
+    };
+    const auto check_limit = [&](std::vector<float> Output::*what, bool all, double floor, double plain, const char* name) {
+      INFO(name << ", the plain code's error " << plain << ", floor " << floor);
+      const double limit = 1.25 * plain + floor;
+      CHECK(verdict(what, all, 0.9 * limit, plain) == "");
+      CHECK_THAT(verdict(what, all, 1.1 * limit, plain), ContainsSubstring(name));
+    };
+    for (const double plain : {0.0, 10.0}) check_limit(&Output::o, true, o_rms, plain * o_rms, "O's RMS");
+    for (const double plain : {0.0, 10.0}) check_limit(&Output::lse, true, lse_rms, plain * lse_rms, "LSE's RMS");
+    // An error of the RMS in all elements leaves room for a larger one in a single element.
+    for (const double plain : {0.5, 10.0}) check_limit(&Output::o, false, o_max, plain * o_max, "O's largest");
+    for (const double plain : {0.5, 10.0}) check_limit(&Output::lse, false, lse_max, plain * lse_max, "LSE's largest");
+  }
+}
+
+TEST_CASE("the plain code rounds P and O, and nothing else") {
+  // A key of score 0 and 64 of score -0.689453125, whose exponential, 0.50185, bf16 rounds down to 0.5; V is 1.
+  Problem p;
+  p.seqlen_k = 65, p.head_dim = 8, p.softmax_scale = 1;
+  Case made(p);
+  const auto set = [&](const View& view, int64_t row, int64_t c, float value) {
+    const int64_t index[4] = {0, row, 0, c};
+    view.data<uint16_t>(made.images)[view.layout.position(index)] = tools::to_bf16(value);
+  };
+  for (int64_t c = 0; c < 8; ++c) {
+    set(made.q, 0, c, c < 2 ? 1 : 0);
+    for (int64_t key = 0; key < 65; ++key) {
+      set(made.k, key, c, key == 0 ? 0 : c == 0 ? -0.6875f : c == 1 ? -0x1p-9f : 0);
+      set(made.v, key, c, 1);
+    }
+  }
+  const double e = std::exp(-0.689453125);
+  const Output plain = plain_forward(made);
+  CHECK(plain.o == std::vector<float>(8, tools::from_bf16(tools::to_bf16(float((1 + 64 * 0.5) / (1 + 64 * e))))));
+  CHECK(plain.o[0] < 1);
+  CHECK_THAT(plain.lse[0], WithinAbs(std::log(1 + 64 * e), 1e-6));
+}
+
+TEST_CASE("damage that only a launch can do is found") {
+  Problem p = plain_problem(rows[0], 1, 40, 60, 2, 2, 44);
+  const tools::Context context;
+  const tools::Stream stream;
+  const auto verdict = [&](Fault fault, int after_launches) {
+    simulate(fault, after_launches);
+    return run_and_verify(p, stream);
+  };
+  CHECK(verdict(Fault::none, 0) == "");
+  for (int launch = 0; launch < 3; ++launch) {
+    CHECK_THAT(verdict(Fault::before_workspace, launch), ContainsSubstring("byte 271 was overwritten"));
+    CHECK_THAT(verdict(Fault::behind_workspace, launch), ContainsSubstring("byte 336 was overwritten"));
+    if (launch == 0) {
+      CHECK_THAT(verdict(Fault::nothing_done, launch), ContainsSubstring("was not written"));
+      continue;
+    }
+    const auto other_bits = ContainsSubstring("run " + std::to_string(launch + 1) + " gave other bits than run 1");
+    for (const Fault found : {Fault::nothing_done, Fault::last_bit_of_o, Fault::last_bit_of_lse})
+      CHECK_THAT(verdict(found, launch), other_bits);
+  }
+  simulate(Fault::none, 0);
 }
 
 TEST_CASE("a diagonal off by one is found") {

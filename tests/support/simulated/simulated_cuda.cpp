@@ -16,8 +16,11 @@
 #include "driver_rules.h"
 #include "fa3.h"
 #include "launched.h"
+#include "simulated_cuda.h"
 
 namespace {
+
+using fa3::test::Fault;
 
 using Clock = std::chrono::steady_clock;
 
@@ -56,6 +59,9 @@ static_assert(sizeof(Map) <= sizeof(CUtensorMap));
 Context contexts[64], primary;
 unsigned long long last_id = 0;
 std::mutex lock;  // of these
+
+Fault fault = Fault::none;
+int launches_before_fault = 0;
 
 // Of the calling thread. Another one may have destroyed it meanwhile.
 thread_local struct {
@@ -124,6 +130,24 @@ CUresult write_empty_rows(const fa3::EmptyRowsParams& p) {
   return CUDA_SUCCESS;
 }
 
+// The fault of this launch.
+Fault next_fault() {
+  return fault == Fault::none || launches_before_fault-- > 0 ? Fault::none : std::exchange(fault, Fault::none);
+}
+
+// The workspace is the least: no such launch is split.
+void do_damage(const Launch& launch, Fault chosen) {
+  char* const workspace = reinterpret_cast<char*>(launch.forward.workspace);
+  switch (chosen) {
+    case Fault::none:
+    case Fault::nothing_done: break;
+    case Fault::before_workspace: workspace[-1] ^= 1; break;
+    case Fault::behind_workspace: workspace[FA3_FORWARD_WORKSPACE_BYTES] ^= 1; break;
+    case Fault::last_bit_of_o: launch.forward.output.o[0] ^= 1; break;
+    case Fault::last_bit_of_lse: *reinterpret_cast<uint32_t*>(launch.forward.output.lse) ^= 1; break;
+  }
+}
+
 CUresult run(const Launch& launch) {
   if (!launch.row) return CUDA_ERROR_LAUNCH_FAILED;
   if (launch.row->kind == fa3::Kind::pass) return write_empty_rows(launch.empty_rows);
@@ -143,9 +167,13 @@ CUresult run(const Launch& launch) {
     call.mask = p.visible.right == 0 ? FA3_MASK_CAUSAL_TOP_LEFT : FA3_MASK_CAUSAL_BOTTOM_RIGHT;
   call.softmax_scale = p.softmax_scale;
   if (!consistent(launch, call) || !fa3::test::is_complete(launch)) return CUDA_ERROR_LAUNCH_FAILED;
+  const Fault chosen = next_fault();
+  if (chosen == Fault::nothing_done) return CUDA_SUCCESS;
   static const auto reference =
       reinterpret_cast<decltype(&fa3_reference_forward)>(dlsym(RTLD_DEFAULT, "fa3_reference_forward"));
-  return reference && reference(&call, 1) == FA3_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
+  if (!reference || reference(&call, 1) != FA3_OK) return CUDA_ERROR_LAUNCH_FAILED;
+  do_damage(launch, chosen);
+  return CUDA_SUCCESS;
 }
 
 CUresult replay(const std::vector<Launch>& launches) {
@@ -155,6 +183,8 @@ CUresult replay(const std::vector<Launch>& launches) {
 }
 
 }  // namespace
+
+void fa3::test::simulate(Fault chosen, int after_launches) { fault = chosen, launches_before_fault = after_launches; }
 
 extern "C" {
 
