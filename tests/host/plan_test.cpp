@@ -313,7 +313,7 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[plan]") {
     for (int64_t parts = 2; parts <= std::min<int64_t>({32, multiprocessors / tiles, blocks / 4}); ++parts) {
       const int64_t unit = (blocks + parts - 1) / parts, count = (blocks + unit - 1) / unit;
       const double time = us(of_row.together.part(unit) + of_row.together.read_all(count));
-      if (time < 0.98 * made.whole_us) CHECK(made.predicted_us <= time);
+      if (time < 0.98 * made.whole_us && time < made.whole_us - 1.01) CHECK(made.predicted_us <= time);
       ++one_wave;
     }
   }
