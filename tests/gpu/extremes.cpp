@@ -83,7 +83,8 @@ TEST_CASE("inputs that repeat one row of memory give what copies of it give", "[
         const bool repeats = t < 3 && (which == t || which == 3);
         std::vector<uint16_t> values(elements, poison16);
         const size_t made = repeats ? d : elements;
-        if (t < 3) tools::fill_normal(tools::mix(tools::seed_of_run(), 190 + uint64_t(t)), values.data(), made, FA3_DTYPE_BF16);
+        if (t < 3)
+          tools::fill_normal(tools::mix(tools::seed_of_run(), 190 + uint64_t(t)), values.data(), made, FA3_DTYPE_BF16);
         if (repeats && !is_repeated)
           for (size_t i = d; i < values.size(); ++i) values[i] = values[i - d];
         const bool one_row = repeats && is_repeated;

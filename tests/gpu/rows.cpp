@@ -39,8 +39,8 @@ uint64_t seed_for(const Row& row, int number) {
 
 namespace {
 
-// Of the rows that the library chooses, a third on whichever it does choose. The others share most of their code with one
-// another, and GPU time is scarce.
+// Of the rows that the library chooses, a third on whichever it does choose. The others share most of their code with
+// one another, and GPU time is scarce.
 void random_shapes(const Row& row) {
   gpu();
   for (int i = 0; i < (is_default(row) ? 24 : 8); ++i) {

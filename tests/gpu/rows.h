@@ -8,8 +8,8 @@
 
 namespace fa3::test {
 
-// Checks that the problem runs on that row, if it names one, and its results. Returns whether the library splits it along
-// the keys.
+// Checks that the problem runs on that row, if it names one, and its results. Returns whether the library splits it
+// along the keys.
 bool run(const Problem& problem, const Row& row, int repeats = 3);
 
 // Registers a test case for every forward row, named after it.

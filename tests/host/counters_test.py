@@ -33,7 +33,8 @@ if done.returncode == 0:
     lines = ["==PROF== Connected", quoted(["ID", "Kernel Name"] + metrics), quoted(["", ""] + ["unit"] * len(metrics))]
     points = json.loads(pathlib.Path(words[words.index("--json") + 1]).read_text())["points"]
     for i, point in enumerate(points * {counters.LAUNCHES}):
-        lines.append(quoted([i, points[i // {counters.LAUNCHES}]["kernel"], "2,000", "3000"] + ["40"] * (len(metrics) - 2)))
+        cells = [i, points[i // {counters.LAUNCHES}]["kernel"], "2,000", "3000"]
+        lines.append(quoted(cells + ["40"] * (len(metrics) - 2)))
     pathlib.Path(log).write_text("\\n".join(lines))
 sys.exit(done.returncode)
 """

@@ -82,7 +82,8 @@ def main():
     if wrong and not stale:
         sys.exit("\n".join(["THESE SOURCES FAILED ON THE GPU:"] + ["  " + text for text in wrong]))
     if missing:
-        print("\n".join(["NOT VERIFIED ON A GPU: the record does not stand for these sources:"] + ["  " + text for text in missing]))
+        print("NOT VERIFIED ON A GPU: the record does not stand for these sources:")
+        print("\n".join("  " + text for text in missing))
         print(f"To renew it, {RENEW}.")
         sys.exit(77)
     suite = record["suite"]

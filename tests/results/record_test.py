@@ -1,4 +1,4 @@
-"""The rules of the GPU record: a failure, a gap and staleness are told apart, and only a full clean record is silent."""
+"""The rules of the GPU record: failure, gap and staleness are told apart, and only a full clean record is silent."""
 
 import copy
 import pathlib

@@ -233,8 +233,8 @@ TEST_CASE("each point runs by each kernel that is asked for, if one fits") {
 
   // A name means itself, for the points that it fits.
   const auto all = with({"--kernel=fwd"});
-  const std::string name =
-      std::find_if(all.begin(), all.end(), [](const Point& p) { return p.dtype == FA3_DTYPE_BF16 && p.causal; })->kernel;
+  const auto wanted = [](const Point& p) { return p.dtype == FA3_DTYPE_BF16 && p.causal; };
+  const std::string name = std::find_if(all.begin(), all.end(), wanted)->kernel;
   const auto points = with({"--kernel", "auto," + name});
   REQUIRE(points.size() == 5);
   CHECK(points[1].label() == "bf16 d72 causal batch 32 seqlen 512 heads 28/28");
@@ -313,7 +313,8 @@ TEST_CASE("a plan names the library's kernel, or why it has none") {
 }
 
 TEST_CASE("plans show every kernel that fits, the one that is taken and its pieces") {
-  const std::vector<Point> points = points_of({"--head-dim=128", "--causal=1", "--seqlen=4096", "--batch=1", "--heads=4"});
+  const std::vector<Point> points =
+      points_of({"--head-dim=128", "--causal=1", "--seqlen=4096", "--batch=1", "--heads=4"});
   const std::string plans = show_plans(points, 132, true);
   size_t lines = 0, stars = 0;
   for (const fa3_kernel_info& info : kernels_of_build()) {
@@ -327,7 +328,8 @@ TEST_CASE("plans show every kernel that fits, the one that is taken and its piec
     CHECK((tools::forward_kernel_info(params, 132).name == std::string(info.name)) == taken);
   }
   CHECK((lines == 2 && stars == 1));
-  CHECK_THAT(plans, ContainsSubstring("part 1 of 2") && ContainsSubstring("part 2 of 2") && ContainsSubstring("tiles 0 to 3"));
+  CHECK_THAT(plans,
+             ContainsSubstring("part 1 of 2") && ContainsSubstring("part 2 of 2") && ContainsSubstring("tiles 0 to 3"));
   CHECK_THAT(show_plans(points, 132, false), !ContainsSubstring("part 1"));
   CHECK_THAT(show_plans(points_of({"--head-dim=1000", "--seqlen=512"}), 132, true), ContainsSubstring("q.dim[3]"));
   CHECK(parse({"--plan", "--pieces", "--multiprocessors=78"}).multiprocessors == 78);
