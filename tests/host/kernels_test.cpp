@@ -96,7 +96,7 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
       CHECK((producers == !v.has(Trait::no_producer) && producers == (info.consumer_registers > 0)));
       if (producers) CHECK((registers <= 512 && registers + 8 * warpgroups > 504));
     } else {
-      CHECK((info.threads > 0 && info.threads <= 1024 && info.shared_memory_bytes == 0));
+      CHECK((info.threads == v.pass_threads && info.shared_memory_bytes == 0));
       CHECK((info.producer_registers == 0 && info.consumer_registers == 0));
     }
     CHECK(info.tiles == 0);
