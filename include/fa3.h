@@ -152,7 +152,8 @@ typedef struct CUstream_st* fa3_stream;
  *   shape of the whole call and on the number of multiprocessors.
  * - batch, heads or seqlen_q of 0: nothing to compute, FA3_OK.
  * - kernel: NULL lets the library choose, among the kernels that hold the problem and that it chooses by itself
- *   (fa3_kernel_info.chosen), whichever it expects to be the fastest for this shape on this number of multiprocessors.
+ *   (fa3_kernel_info.chosen), whichever it expects to be the fastest for this shape on this number of multiprocessors
+ *   (the one for large tiles, where causal tiles are many).
  *   Otherwise the name of the kernel to run, a zero-terminated text as in fa3_kernel_info.name; which kernels there
  *   are, fa3_kernel_info_at tells. Those that the library does not choose by itself are the paper's algorithms, for
  *   comparison. A name that this build does not have is FA3_ERROR_UNSUPPORTED. A kernel of another dtype than q's, of a

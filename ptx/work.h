@@ -6,7 +6,8 @@
 //   tile      a query block (Br query rows) of one head of one batch entry, with all K/V blocks that it sees
 //   section   consecutive (batch, head) pairs whose tiles are claimed before those of the next section
 //   part      a split tile has several: the same rows, with some of the K/V blocks each
-//   piece     a whole tile, or a part of one: what a thread block claims at a time
+//   piece     a whole tile, or a part of one: what a thread block works on at a time
+//   claim     a thread block's request for its next piece, which moves a counter in device memory on by one
 //   slot      where a part's result waits in the workspace for the results of the others
 //   ticket    what the warps of a part take when they have finished their rows; the last one puts the parts together
 //             (tile/combine.cuh)

@@ -1,6 +1,7 @@
 #include "fit.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "error.h"
 #include "tiles.h"
@@ -14,17 +15,27 @@ constexpr int64_t max_seqlen = INT32_MAX - 1024;
 Dtype dtype_of(const Problem& problem) { return problem.q.dtype == FA3_DTYPE_BF16 ? Dtype::bf16 : Dtype::fp16; }
 const char* dtype_name(Dtype dtype) { return dtype == Dtype::bf16 ? "bf16" : "fp16"; }
 
+constexpr bool is_choosable(const Row& row) { return row.kind == Kind::forward && row.has(Trait::chosen); }
+
+constexpr int rivals_of(const Row& row) {
+  int rivals = 0;
+  for (const Row& other : rows)
+    rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d;
+  return rivals;
+}
+
+static_assert(std::all_of(std::begin(rows), std::end(rows), [](const Row& row) { return rivals_of(row) <= Fit::most; }));
+
 fa3_status choose_rows(const Problem& problem, Fit& fit) {
   const Dtype dtype = dtype_of(problem);
   fit.count = 0;
   for (int n = 0; n < row_count; ++n) {
     const Row& row = rows[n];
-    if (row.kind != Kind::forward || !row.has(Trait::chosen) || row.dtype != dtype || row.causal() != problem.causal ||
-        row.d < problem.head_dim)
+    if (!is_choosable(row) || row.dtype != dtype || row.causal() != problem.causal || row.d < problem.head_dim)
       continue;
     const int d = fit.count ? rows[fit.rows[0]].d : row.d;
     if (row.d < d) fit.count = 0;
-    if (row.d <= d && fit.count < Fit::most) fit.rows[fit.count++] = n;
+    if (row.d <= d) fit.rows[fit.count++] = n;
   }
   if (fit.count) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED, "no kernel of this build has q.dim[3] (head_dim) %lld, dtype %s, %s mask",

@@ -1,5 +1,6 @@
 // Each row that fits is planned by itself: its tiles whole, or some of them split along the keys, whichever cost.cpp
-// predicts to be faster. The fastest row is taken.
+// predicts to be faster. The fastest row is taken; but where causal tiles are many, the first one in ptx/rows.def, as
+// predictions are then less exact than rows differ.
 //
 // Without a mask all tiles are alike. They fill the multiprocessors wave by wave, and the last wave may leave some
 // idle; its tiles are the ones to split, so that it becomes one wave of shorter pieces:
@@ -83,6 +84,7 @@ class Planner {
   }
 
  private:
+  // Pieces count from a tile's first block: for masks without a left bound, that is block 0.
   int64_t blocks(int64_t q_block) const {
     const Keys keys =
         tile_blocks(visible_, tiles_.first_row + static_cast<int32_t>(q_block) * row_.Br, row_.Br, row_.Bc);
@@ -320,7 +322,7 @@ void plan_row(const Problem& problem, int row, int multiprocessors, ForwardPlan&
 }
 
 const Plan& plan(const Problem& problem, const Fit& fit, int multiprocessors) {
-  constexpr int remembered = 4;
+  constexpr int remembered = 4;  // few, as a thread's stack may have to hold them: glibc puts thread_local data there
   thread_local struct {
     Key keys[remembered];
     Plan plans[remembered];

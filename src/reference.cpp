@@ -48,22 +48,23 @@ struct alignas(64) Scratch {
   int64_t visible[Br];  // how many keys a row sees: the first so many
 };
 
-// A block is rows [first, first + rows) of one (batch, head of K and V). Rows are in the order of the queries, so that
+// Rows [first, first + rows) of one (batch, head of K and V). Rows are in the order of the queries, so that
 // each sees as many keys as the one before, or more.
-struct Block {
+struct QueryBlock {
   int64_t batch, head_kv, first;
   int rows;
 };
 
-struct Row {
+struct QueryRow {
   int64_t query, head;
 };
 
-Row row_of(const Problem& problem, const Block& block, int r) {
+QueryRow row_of(const Problem& problem, const QueryBlock& block, int r) {
   const int64_t n = block.first + r, heads = problem.heads_per_kv();
   return {n / heads, block.head_kv * heads + n % heads};
 }
 
+// Counted here anew, not by ptx/visible.h: what the kernels are compared with should not share their faults.
 int64_t visible_keys(const Problem& problem, int64_t query) {
   if (!problem.causal) return problem.seqlen_k;
   return std::clamp<int64_t>(query + problem.causal_offset + 1, 0, problem.seqlen_k);
@@ -81,11 +82,11 @@ void read_row(const View& view, int64_t batch, int64_t row, int64_t head, double
 }
 
 // Lanes beyond the block's rows repeat the last one; their results are never used.
-void read_queries(const Problem& problem, const Block& block, Scratch& t) {
+void read_queries(const Problem& problem, const QueryBlock& block, Scratch& t) {
   const int d = static_cast<int>(problem.head_dim);
   double elements[max_d];
   for (int r = 0; r < round_up(block.rows, lanes); ++r) {
-    const Row row = row_of(problem, block, std::min(r, block.rows - 1));
+    const QueryRow row = row_of(problem, block, std::min(r, block.rows - 1));
     read_row(problem.q, block.batch, row.query, row.head, elements);
     for (int x = 0; x < d; ++x) t.q[r / lanes][x][r % lanes] = elements[x];
     t.visible[r] = visible_keys(problem, row.query);
@@ -93,7 +94,7 @@ void read_queries(const Problem& problem, const Block& block, Scratch& t) {
 }
 
 // V is zero-filled to whole vectors.
-void read_keys(const Problem& problem, const Block& block, int64_t first, int keys, Scratch& t) {
+void read_keys(const Problem& problem, const QueryBlock& block, int64_t first, int keys, Scratch& t) {
   const int d = static_cast<int>(problem.head_dim);
   for (int j = 0; j < keys; ++j) {
     read_row(problem.k, block.batch, first + j, block.head_kv, t.k[j]);
@@ -215,8 +216,8 @@ template <int width>
     }
 }
 
-void write_row(const Problem& problem, const Block& block, int r, Scratch& t) {
-  const Row row = row_of(problem, block, r);
+void write_row(const Problem& problem, const QueryBlock& block, int r, Scratch& t) {
+  const QueryRow row = row_of(problem, block, r);
   const int d = static_cast<int>(problem.head_dim);
   const bool sees_nothing = t.visible[r] == 0;
   for (int x = 0; x < d; ++x) t.o[r][x] = sees_nothing ? 0 : t.o[r][x] / t.l[r];
@@ -229,7 +230,7 @@ void write_row(const Problem& problem, const Block& block, int r, Scratch& t) {
 }
 
 template <int width>
-[[gnu::always_inline]] inline void run_block(const Problem& problem, const Block& block, Scratch& t) {
+[[gnu::always_inline]] inline void run_block(const Problem& problem, const QueryBlock& block, Scratch& t) {
   const int d = static_cast<int>(problem.head_dim), columns = round_up(d, lanes);
   read_queries(problem, block, t);
   std::memset(t.o, 0, sizeof t.o);
@@ -250,18 +251,18 @@ template <int width>
   for (int r = 0; r < block.rows; ++r) write_row(problem, block, r, t);
 }
 
-using RunBlock = void (*)(const Problem&, const Block&, Scratch&);
+using RunBlock = void (*)(const Problem&, const QueryBlock&, Scratch&);
 
 // One for each width, with everything it calls compiled for a machine that has such vectors.
-[[gnu::flatten]] void run_block_2(const Problem& problem, const Block& block, Scratch& t) {
+[[gnu::flatten]] void run_block_2(const Problem& problem, const QueryBlock& block, Scratch& t) {
   run_block<2>(problem, block, t);
 }
 #ifdef __x86_64__
-[[gnu::flatten, gnu::target("arch=x86-64-v3")]] void run_block_4(const Problem& problem, const Block& block,
+[[gnu::flatten, gnu::target("arch=x86-64-v3")]] void run_block_4(const Problem& problem, const QueryBlock& block,
                                                                  Scratch& t) {
   run_block<4>(problem, block, t);
 }
-[[gnu::flatten, gnu::target("arch=x86-64-v4")]] void run_block_8(const Problem& problem, const Block& block,
+[[gnu::flatten, gnu::target("arch=x86-64-v4")]] void run_block_8(const Problem& problem, const QueryBlock& block,
                                                                  Scratch& t) {
   run_block<8>(problem, block, t);
 }

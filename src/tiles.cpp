@@ -42,15 +42,15 @@ bool tiles_fit(const Problem& problem, const Row& row) {
 }
 
 Tiles tiles_of(const Problem& problem, const Row& row) {
-  const int64_t rows = divide_up(problem.seqlen_q, 64) * 64, batch_heads = problem.batch * problem.heads;
-  int64_t q_blocks = divide_up(rows, row.Br), first_row = 0;
+  const int64_t all_rows = divide_up(problem.seqlen_q, 64) * 64, batch_heads = problem.batch * problem.heads;
+  int64_t q_blocks = divide_up(all_rows, row.Br), first_row = 0;
   if (problem.causal) {
     // Rows that see no key are in no tile, as far as whole blocks go; but one tile there is. Without a producer nobody
     // would write them.
-    const int64_t empty = std::min<int64_t>(visible_of(problem).empty_rows(), rows - 1) / 64 * 64;
-    if (!row.has(Trait::no_producer)) q_blocks = divide_up(rows - empty, row.Br);
+    const int64_t empty = std::min<int64_t>(visible_of(problem).empty_rows(), all_rows - 1) / 64 * 64;
+    if (!row.has(Trait::no_producer)) q_blocks = divide_up(all_rows - empty, row.Br);
     // The block with fewer rows is put first, where rows see the fewest keys.
-    first_row = rows - q_blocks * row.Br;
+    first_row = all_rows - q_blocks * row.Br;
   }
   const int64_t heads = section_heads(problem, row), last_heads = batch_heads % heads;
   return {static_cast<int32_t>(q_blocks),

@@ -267,7 +267,7 @@ TEST_CASE("reports") {
   report.device.max_clock_khz = 1980000;
   Result good;
   good.point = points_of({})[0];
-  good.kernel = "fa3_fwd_bf16_d64_full";
+  good.kernel = "fa3_fwd_bf16_d64_full_256x64";
   good.checked = true;
   good.add_pass({0.2});
   Result refused;

@@ -75,7 +75,9 @@ std::string show_plan(const Point& point, int multiprocessors, bool pieces) {
 
 std::string show_plans(const std::vector<Point>& points, int multiprocessors, bool pieces) {
   std::string text =
-      line("On %d multiprocessors. *: what the library takes. parts: of one tile, at most.\n", multiprocessors);
+      line("On %d multiprocessors. *: what the library takes, with 4 causal tiles a multiprocessor or more the first\n"
+           "whatever is predicted. parts: of one tile, at most.\n",
+           multiprocessors);
   for (const Point& point : points) text.append("\n").append(show_plan(point, multiprocessors, pieces));
   return text;
 }
