@@ -106,17 +106,16 @@ TEST_CASE("inputs that repeat one row of memory give what copies of it give", "[
   }
 }
 
-TEST_CASE("a warm call takes less than 5 microseconds of the host", "[overhead]") {
+// A launch alone takes 2.4 us on an idle machine and up to 4 on a busy one.
+TEST_CASE("a warm call takes less of the host than 1.7 launches of an empty kernel", "[overhead]") {
   gpu();
   tools::Overhead overhead = tools::host_overhead();
-  for (int again = 0; again < 2 && overhead.median_us >= 5; ++again) {  // other work on these processors only adds
-    const tools::Overhead next = tools::host_overhead();
-    if (next.median_us < overhead.median_us) overhead = next;
-  }
+  for (int again = 0; again < 4 && overhead.median_us >= 1.7 * overhead.launch_us; ++again)
+    overhead = tools::host_overhead();  // other work on these processors may have come between
   std::printf("host overhead of a warm call: median %.2f us, minimum %.2f us, 99th percentile %.2f us over %d calls; "
               "cuLaunchKernel of an empty kernel: median %.2f us\n",
               overhead.median_us, overhead.min_us, overhead.p99_us, overhead.calls, overhead.launch_us);
-  CHECK(overhead.median_us < 5);
+  CHECK(overhead.median_us < 1.7 * overhead.launch_us);
 }
 
 // Fresh random problems on all rows until the time is over, three of four on those that the library chooses;

@@ -277,7 +277,7 @@ TEST_CASE("reports") {
   CHECK(printed(report, &Report::print_csv) ==
         "direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked,seqlen_k,kernel,"
         "spread,passes,reps\n"
-        "fwd,bf16,64,0,32,512,32,32,0.20000,0.20000,343.6,1,512,fa3_fwd_bf16_d64_full,0.0000,1,30\n"
+        "fwd,bf16,64,0,32,512,32,32,0.20000,0.20000,343.6,1,512,fa3_fwd_bf16_d64_full_256x64,0.0000,1,30\n"
         "fwd,bf16,64,0,32,512,32,32,,,,0,512,,,1,30\n");
   CHECK_THAT(printed(report, &Report::print_table),
              ContainsSubstring("1071 TFLOP/s") && ContainsSubstring("FAILED: k.stride[3]"));
