@@ -147,7 +147,8 @@ TEST_CASE("strides reach the maps, and those of single elements are made legal",
 
 TEST_CASE("without keys, a pass writes the rows", "[launch]") {
   FakeCuda& fake = fresh();
-  fa3_forward_params p = imaginary({.batch = 2, .seqlen_q = 300, .seqlen_k = 0, .heads = 6, .heads_kv = 3, .head_dim = 72});
+  fa3_forward_params p =
+      imaginary({.batch = 2, .seqlen_q = 300, .seqlen_k = 0, .heads = 6, .heads_kv = 3, .head_dim = 72});
   p.k.data = p.v.data = nullptr;
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
   for (const bool wants_lse : {true, false}) {
@@ -185,9 +186,10 @@ TEST_CASE("the launch carries the plan", "[launch]") {
   CHECK(empty.params().tiles.first_row > 0);
   CHECK(int(empty.grid[0]) == 3 * ((empty.params().tiles.first_row + row_of(empty).Br - 1) / row_of(empty).Br));
   // Split problems: list, tickets and partial results, one behind the other.
-  const fa3_forward_params split[] = {imaginary({.batch = 1, .seqlen_q = 100, .seqlen_k = 9000, .heads = 2, .heads_kv = 2, .head_dim = 128}),
-                                      causal({.batch = 1, .seqlen_q = 4096, .seqlen_k = 4096, .heads = 3, .heads_kv = 3, .head_dim = 128}),
-                                      imaginary({.batch = 1, .seqlen_q = 256, .seqlen_k = 8192, .heads = 200, .heads_kv = 1, .head_dim = 64})};
+  const fa3_forward_params split[] = {
+      imaginary({.batch = 1, .seqlen_q = 100, .seqlen_k = 9000, .heads = 2, .heads_kv = 2, .head_dim = 128}),
+      causal({.batch = 1, .seqlen_q = 4096, .seqlen_k = 4096, .heads = 3, .heads_kv = 3, .head_dim = 128}),
+      imaginary({.batch = 1, .seqlen_q = 256, .seqlen_k = 8192, .heads = 200, .heads_kv = 1, .head_dim = 64})};
   for (const fa3_forward_params& p : split) {
     const Launch& launch = run(p);
     const ListedForwardParams& f = launch.params();
@@ -506,8 +508,10 @@ TEST_CASE("the driver's errors come back with call and name, and a failed load l
     CHECK(forward(p) == FA3_ERROR_CUDA);
     expect_message(call);
     expect_message(": CUDA error 1, CUDA_ERROR_INVALID_VALUE (invalid argument)");
-    if (std::string(call) == "cuTensorMapEncodeTiled") 
-      expect_message("for q (data 0x40000000000; head_dim, seqlen, heads, batch 16, 3, 4, 2; the last three 128, 32, 384 bytes apart)");
+    if (std::string(call) == "cuTensorMapEncodeTiled")
+      expect_message(
+          "for q (data 0x40000000000; head_dim, seqlen, heads, batch 16, 3, 4, 2; the last three 128, 32, 384 bytes "
+          "apart)");
     CHECK(fake.launches.empty());
     CHECK(fake.unloads == (std::string(call) == "cuModuleGetFunction" || std::string(call) == "cuFuncSetAttribute"));
     CHECK(fake.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);

@@ -1,32 +1,16 @@
-// What the library plans (src/plan.h), unfolded as in the kernels (ptx/work.h): properties that hold for any problem.
+// What the library plans (src/plan.h): properties that hold for any problem.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
-#include <cmath>
-#include <functional>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "call.h"
-#include "cost.h"
-#include "params.h"
-#include "plan.h"
+#include "plans.h"
 #include "tiles.h"
-#include "validate.h"
 
 namespace fa3::test {
 namespace {
-
-Problem problem_of(const Shape& shape, int32_t mask = FA3_MASK_NONE, const char* kernel = nullptr,
-                   int32_t dtype = FA3_DTYPE_BF16) {
-  fa3_forward_params p = imaginary(shape, dtype);
-  p.mask = mask, p.kernel = kernel;
-  Problem problem;
-  REQUIRE(validate(&p, Rules::shapes, problem) == FA3_OK);
-  problem.kernel = kernel;
-  return problem;
-}
 
 // Larger than what a call's strides could describe.
 Problem huge(const Shape& shape, int32_t mask = FA3_MASK_NONE) {
@@ -35,36 +19,6 @@ Problem huge(const Shape& shape, int32_t mask = FA3_MASK_NONE) {
   problem.seqlen_q = shape.seqlen_q, problem.seqlen_k = shape.seqlen_k;
   problem.causal_offset = mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? shape.seqlen_k - shape.seqlen_q : 0;
   return problem;
-}
-
-Fit fit_of(const Problem& problem) {
-  Fit made;
-  REQUIRE(fit(problem, made) == FA3_OK);
-  return made;
-}
-
-const ForwardPlan& planned(const Problem& problem, int multiprocessors = 132) {
-  return plan(problem, fit_of(problem), multiprocessors).forward;
-}
-
-// Keys that a row sees, by the header's words.
-int64_t visible_keys(const Problem& problem, int64_t row) {
-  if (!problem.causal) return problem.seqlen_k;
-  return std::clamp<int64_t>(row + problem.causal_offset + 1, 0, problem.seqlen_k);
-}
-
-struct Unfolded {
-  Tile tile;
-  int64_t first_row;
-  int32_t blocks;  // that the tile's rows see, one at least
-};
-Unfolded unfold(const Problem& problem, const ForwardPlan& plan, int32_t number) {
-  const Row& row = rows[plan.row];
-  const Tile tile = tile_at(plan.tiles, number, problem.causal);
-  const int64_t first_row = plan.tiles.first_row + int64_t{tile.q_block} * row.Br;
-  const int64_t last_row = std::min<int64_t>(first_row + row.Br, problem.seqlen_q) - 1;
-  const int64_t keys = visible_keys(problem, last_row);  // later rows see more
-  return {tile, first_row, std::max<int32_t>(1, int32_t((keys + row.Bc - 1) / row.Bc))};
 }
 
 // Every query row that sees a key is in one tile.
@@ -155,8 +109,6 @@ void check_workspace(const ForwardPlan& plan, int multiprocessors) {
   CHECK(layout.bytes <= size_t(3 * multiprocessors) * size_t(row.Br) * 4 * size_t(row.dv + 8) + 32768);
 }
 
-bool is_split(const ForwardPlan& plan) { return plan.slots > 0; }
-
 void check(const Problem& problem, const ForwardPlan& plan, int multiprocessors) {
   check_tiles(problem, plan);
   check_pieces(problem, plan);
@@ -167,37 +119,6 @@ void check(const Problem& problem, const ForwardPlan& plan, int multiprocessors)
   if (!problem.causal) return;
   CHECK(plan.slots <= 2 * multiprocessors);
   CHECK(plan.tiles.count() < 4 * multiprocessors);  // so many balance themselves
-}
-
-// The multiprocessors of a naive simulation.
-class Machine {
- public:
-  explicit Machine(int multiprocessors) : free_(size_t(multiprocessors), 0) {}
-  void add(int64_t time) {  // to the first that is free
-    std::pop_heap(free_.begin(), free_.end(), std::greater());
-    total_ += time, longest_ = std::max(longest_, time);
-    end_ = std::max(end_, free_.back() += time);
-    std::push_heap(free_.begin(), free_.end(), std::greater());
-  }
-  int64_t end() const { return end_; }
-  int64_t longest() const { return longest_; }
-  double average() const { return double(total_) / double(free_.size()); }
-
- private:
-  std::vector<int64_t> free_;
-  int64_t end_ = 0, longest_ = 0, total_ = 0;
-};
-
-// Costs on a row of tiles with so few query rows.
-RowCosts costs_of(const Problem& problem, const Row& row) {
-  RowCosts costs = fa3::costs_of(row);
-  const int64_t warpgroups = std::min<int64_t>((problem.seqlen_q + 63) / 64, row.warpgroups());
-  for (Costs* c : {&costs.together, &costs.behind}) c->block = int32_t(block_time(row, c->block, warpgroups));
-  return costs;
-}
-
-Shape square(int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) {
-  return {.batch = batch, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = heads, .heads_kv = heads, .head_dim = head_dim};
 }
 
 }  // namespace
@@ -219,7 +140,8 @@ TEST_CASE("every block of every tile is in one piece, on every row and any numbe
     if (random() % 4 == 0) {  // few tiles, but more than multiprocessors
       shape.batch = 1;
       shape.seqlen_q = shape.seqlen_k = 2000 + random() % 15000;
-      shape.heads = shape.heads_kv = std::max<int64_t>(1, multiprocessors * int64_t(128 + random() % 256) / shape.seqlen_q);
+      shape.heads = shape.heads_kv =
+          std::max<int64_t>(1, multiprocessors * int64_t(128 + random() % 256) / shape.seqlen_q);
     }
     const Problem problem = problem_of(shape, mask);
     const Fit fits = fit_of(problem);
@@ -233,7 +155,8 @@ TEST_CASE("every block of every tile is in one piece, on every row and any numbe
       behind += is_split(made) && made.pieces.whole_tiles > 0;
       causal += is_split(made) && problem.causal;
       some += is_split(made) && made.pieces.ticket_tiles < made.tiles.count() - made.pieces.whole_tiles;
-      many += is_split(made) && std::any_of(made.list, made.list + made.pieces.listed, [](auto& l) { return l.parts > 8; });
+      many +=
+          is_split(made) && std::any_of(made.list, made.list + made.pieces.listed, [](auto& l) { return l.parts > 8; });
     }
   }
   CHECK(split > 1000);
@@ -241,90 +164,6 @@ TEST_CASE("every block of every tile is in one piece, on every row and any numbe
   CHECK(causal > 200);
   CHECK(some > 50);
   CHECK(many > 100);
-}
-
-TEST_CASE("times are predicted from what the multiprocessors do", "[plan]") {
-  std::mt19937_64 random(8);
-  const auto pick = [&](std::initializer_list<int64_t> of) { return of.begin()[random() % of.size()]; };
-  int split = 0, shared = 0, one_wave = 0, ragged = 0, many = 0;
-  for (int n = 0; n < 3000; ++n) {
-    const int multiprocessors = int(pick({132, 132, 78, 16, 5}));
-    Shape shape = square(pick({1, 1, 2}), 64 + int64_t(random() % 6000), 1, pick({64, 128, 256}));
-    if (random() % 3 == 0) shape.seqlen_k = 64 + int64_t(random() % 20000);
-    shape.heads = shape.heads_kv = 1 + int64_t(random() % (random() % 4 ? 12 : 150));
-    const int32_t mask = int32_t(random() % 3);
-    const Problem problem = problem_of(shape, mask);
-    const Fit fits = fit_of(problem);
-    ForwardPlan made;
-    plan_row(problem, fits.rows[random() % size_t(fits.count)], multiprocessors, made);
-    const Row& row = rows[made.row];
-    const RowCosts of_row = costs_of(problem, row);
-    const int32_t tiles = made.tiles.count();
-    INFO(row.name << " batch " << shape.batch << " heads " << shape.heads << " q " << shape.seqlen_q << " k "
-                  << shape.seqlen_k << " mask " << mask << " on " << multiprocessors << ", " << tiles << " tiles");
-    const auto us = [](int64_t ns) { return double(launch_time + ns) / 1e3; };
-
-    const Costs& costs = tiles <= multiprocessors ? of_row.together : of_row.behind;
-    Machine machine(multiprocessors);
-    for (int32_t tile = 0; tile < tiles; ++tile) {
-      const Unfolded it = unfold(problem, made, tile);
-      const int64_t rows_left = problem.seqlen_q - it.first_row, warpgroups = (rows_left + 63) / 64;
-      const bool is_ragged = !problem.causal && made.tiles.q_blocks > 1 && warpgroups < row.warpgroups();
-      machine.add(is_ragged ? block_time(row, costs.whole(it.blocks), warpgroups) : costs.whole(it.blocks));
-      ragged += is_ragged;
-    }
-    if (problem.causal && tiles <= 4 * multiprocessors) CHECK(made.whole_us == us(machine.end()));
-    else {  // estimated, within what any order of the tiles takes
-      const auto least = int64_t(machine.average() * (problem.causal ? 0.6 : 1));
-      CHECK(made.whole_us >= us(std::max(least, machine.longest())) - 0.001);
-      CHECK(made.whole_us <= us(int64_t(machine.average() * (problem.causal ? 1.4 : 1)) + machine.longest()) + 0.001);
-      many += problem.causal;
-    }
-    if (!is_split(made)) {
-      CHECK(made.predicted_us == made.whole_us);
-    } else {
-      // Whole waves, then the list.
-      const int32_t waves = made.pieces.whole_tiles / multiprocessors;
-      REQUIRE((made.pieces.whole_tiles % multiprocessors == 0 && (waves == 0 || !problem.causal)));
-      const Costs& listed = waves == 0 ? of_row.together : of_row.behind;
-      Machine last(multiprocessors);
-      std::vector<Work> works;
-      for (int i = 0; i < made.pieces.listed; ++i) {
-        const int32_t tile = made.pieces.whole_tiles + int32_t(made.list[i].tile);
-        works.push_back(made.pieces.work(made.list[i], unfold(problem, made, tile).blocks));
-        last.add(listed.time(works.back()));
-      }
-      const int64_t start = waves ? waves * listed.whole(unfold(problem, made, 0).blocks) : 0;
-      CHECK(made.predicted_us == us(start + last.end()));
-      ++split;
-      // Equal shares of several tiles come with the longest pieces first.
-      const auto length = [](const Work& work) { return work.end - work.begin; };
-      const auto first = std::find_if(works.begin(), works.end(), [](const Work& work) { return work.part == 0; });
-      const bool shares = !problem.causal && std::any_of(first, works.end(), [&](const Work& work) {
-        return work.part == 0 && length(work) != length(*first);
-      });
-      const auto longer = [&](const Work& a, const Work& b) { return length(a) > length(b); };
-      if (shares) CHECK(std::is_sorted(works.begin(), works.end(), longer));
-      shared += shares;
-      // Shorter parts would not be worth their boundaries.
-      if (!shares)
-        for (const Work& work : works) CHECK((work.parts == 1 || work.part > 0 || length(work) >= 4));
-    }
-    // Of the ways to cut the tiles of a single wave into equal parts, none is better.
-    if (problem.causal || tiles >= multiprocessors || !row.has(Trait::splits)) continue;
-    const int64_t blocks = unfold(problem, made, 0).blocks;
-    for (int64_t parts = 2; parts <= std::min<int64_t>({32, multiprocessors / tiles, blocks / 4}); ++parts) {
-      const int64_t unit = (blocks + parts - 1) / parts, count = (blocks + unit - 1) / unit;
-      const double time = us(of_row.together.part(unit) + of_row.together.read_all(count));
-      if (time < 0.98 * made.whole_us && time < made.whole_us - 1.01) CHECK(made.predicted_us <= time);
-      ++one_wave;
-    }
-  }
-  CHECK(split > 300);
-  CHECK(shared > 30);
-  CHECK(one_wave > 200);
-  CHECK(ragged > 1000);
-  CHECK(many > 30);
 }
 
 TEST_CASE("the blocks of very long keys are counted in grains", "[plan]") {
@@ -347,7 +186,8 @@ TEST_CASE("the largest problems are planned without overflow", "[plan]") {
     for (const int64_t heads : {1, 2, 100, 131, 200}) {
       for (const auto& [seqlen_q, seqlen_k] : {std::pair<int64_t, int64_t>{8, most}, {most, 8}, {most, most}}) {
         const Problem problem =
-            huge({.batch = 1, .seqlen_q = seqlen_q, .seqlen_k = seqlen_k, .heads = heads, .heads_kv = 1, .head_dim = 8}, mask);
+            huge({.batch = 1, .seqlen_q = seqlen_q, .seqlen_k = seqlen_k, .heads = heads, .heads_kv = 1, .head_dim = 8},
+                 mask);
         INFO(heads << " heads, " << seqlen_q << " x " << seqlen_k << ", mask " << mask);
         Fit fits;
         if (fit(problem, fits) != FA3_OK) {  // too many tiles
@@ -373,16 +213,21 @@ TEST_CASE("lengths and tiles that the kernels cannot count are refused", "[plan]
   const auto fits = [&](const Shape& shape) { return fit(huge(shape), made); };
   CHECK(fits({.batch = 1, .seqlen_q = most_rows, .seqlen_k = 1, .heads = 1, .heads_kv = 1}) == FA3_OK);
   CHECK(fits({.batch = 1, .seqlen_q = 1, .seqlen_k = most_rows, .heads = 1, .heads_kv = 1}) == FA3_OK);
-  CHECK(fits({.batch = 1, .seqlen_q = most_rows + 1, .seqlen_k = 1, .heads = 1, .heads_kv = 1}) == FA3_ERROR_UNSUPPORTED);
-  CHECK(fits({.batch = 1, .seqlen_q = 1, .seqlen_k = most_rows + 1, .heads = 1, .heads_kv = 1}) == FA3_ERROR_UNSUPPORTED);
+  CHECK(fits({.batch = 1, .seqlen_q = most_rows + 1, .seqlen_k = 1, .heads = 1, .heads_kv = 1}) ==
+        FA3_ERROR_UNSUPPORTED);
+  CHECK(fits({.batch = 1, .seqlen_q = 1, .seqlen_k = most_rows + 1, .heads = 1, .heads_kv = 1}) ==
+        FA3_ERROR_UNSUPPORTED);
   // One tile for each head of each batch entry.
   CHECK(fits({.batch = most_tiles, .seqlen_q = 1, .seqlen_k = 1, .heads = 1, .heads_kv = 1}) == FA3_OK);
-  CHECK(fits({.batch = most_tiles + 1, .seqlen_q = 1, .seqlen_k = 1, .heads = 1, .heads_kv = 1}) == FA3_ERROR_UNSUPPORTED);
+  CHECK(fits({.batch = most_tiles + 1, .seqlen_q = 1, .seqlen_k = 1, .heads = 1, .heads_kv = 1}) ==
+        FA3_ERROR_UNSUPPORTED);
   // A row with larger tiles may hold what a smaller one does not.
-  CHECK(fits({.batch = most_tiles / 2, .seqlen_q = 250, .seqlen_k = 1, .heads = 1, .heads_kv = 1, .head_dim = 64}) == FA3_OK);
-  CHECK(made.count == 2);
-  CHECK(fits({.batch = most_tiles / 2 + 1, .seqlen_q = 250, .seqlen_k = 1, .heads = 1, .heads_kv = 1, .head_dim = 64}) ==
+  CHECK(fits({.batch = most_tiles / 2, .seqlen_q = 250, .seqlen_k = 1, .heads = 1, .heads_kv = 1, .head_dim = 64}) ==
         FA3_OK);
+  CHECK(made.count == 2);
+  CHECK(
+      fits({.batch = most_tiles / 2 + 1, .seqlen_q = 250, .seqlen_k = 1, .heads = 1, .heads_kv = 1, .head_dim = 64}) ==
+      FA3_OK);
   CHECK((made.count == 1 && rows[made.rows[0]].Br == 256));
 }
 
@@ -395,20 +240,23 @@ TEST_CASE("what is split, and what is not", "[plan]") {
   }
   // A wave and a half is split, whole waves and so many that the last does not matter are not.
   const auto heads = [](int64_t batch, int64_t n) {
-    return is_split(planned(problem_of({.batch = batch, .seqlen_q = 256, .seqlen_k = 4096, .heads = n, .heads_kv = n, .head_dim = 64})));
+    return is_split(planned(
+        problem_of({.batch = batch, .seqlen_q = 256, .seqlen_k = 4096, .heads = n, .heads_kv = n, .head_dim = 64})));
   };
   CHECK(heads(1, 200));
   CHECK_FALSE(heads(1, 264));
   CHECK_FALSE(heads(100, 133));
   // Too few keys.
-  CHECK_FALSE(is_split(planned(problem_of({.batch = 1, .seqlen_q = 64, .seqlen_k = 300, .heads = 1, .heads_kv = 1, .head_dim = 64}))));
+  CHECK_FALSE(is_split(
+      planned(problem_of({.batch = 1, .seqlen_q = 64, .seqlen_k = 300, .heads = 1, .heads_kv = 1, .head_dim = 64}))));
   // Causal problems that fill the machine.
   CHECK_FALSE(is_split(planned(problem_of(square(1, 8192, 16, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
   CHECK(is_split(planned(problem_of(square(1, 8192, 2, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
   CHECK_FALSE(is_split(planned(problem_of(square(1, 5618, 4, 256), FA3_MASK_CAUSAL_TOP_LEFT), 7)));
   // Cutting the longest tiles would take more room than two parts for each multiprocessor.
-  const Problem many_heads = problem_of({.batch = 2, .seqlen_q = 1514, .seqlen_k = 3913, .heads = 10, .heads_kv = 10, .head_dim = 64},
-                                        FA3_MASK_CAUSAL_BOTTOM_RIGHT);
+  const Problem many_heads =
+      problem_of({.batch = 2, .seqlen_q = 1514, .seqlen_k = 3913, .heads = 10, .heads_kv = 10, .head_dim = 64},
+                 FA3_MASK_CAUSAL_BOTTOM_RIGHT);
   check(many_heads, planned(many_heads, 78), 78);
   // Only rows that know how.
   for (const Row& row : rows) {
@@ -498,7 +346,8 @@ TEST_CASE("a problem without keys is a pass, one without rows nothing", "[plan]"
   for (const int multiprocessors : {132, 5, 1})
     for (const int64_t heads : {1, 2, 50})
       for (const int64_t seqlen_q : {1, 255, 256, 257, 1000, 30000}) {
-        const Problem some = problem_of({.batch = 3, .seqlen_q = seqlen_q, .seqlen_k = 0, .heads = heads, .heads_kv = heads});
+        const Problem some =
+            problem_of({.batch = 3, .seqlen_q = seqlen_q, .seqlen_k = 0, .heads = heads, .heads_kv = heads});
         const Launch& launch = plan(some, fit_of(some), multiprocessors).launches[0];
         const int64_t blocks = 3 * heads * ((seqlen_q + 255) / 256), warps = rows[launch.row].threads() / 32;
         CHECK(launch.grid == std::min<int64_t>(multiprocessors, (blocks + warps - 1) / warps));
@@ -521,7 +370,8 @@ TEST_CASE("a problem is planned once, and any other anew", "[plan]") {
 
   // So are a few others meanwhile, and each has its own.
   const Problem second = problem_of(square(1, 512, 3, 64)), third = problem_of(square(1, 1024, 5, 256));
-  for (const Problem* other : {&second, &third}) const_cast<Plan&>(plan(*other, fit_of(*other), 132)).forward.whole_us = -2;
+  for (const Problem* other : {&second, &third})
+    const_cast<Plan&>(plan(*other, fit_of(*other), 132)).forward.whole_us = -2;
   CHECK(plan(second, fit_of(second), 132).forward.tiles.batch_heads == 3);
   CHECK(plan(third, fit_of(third), 132).forward.tiles.batch_heads == 5);
   for (const Problem* other : {&second, &third}) CHECK(plan(*other, fit_of(*other), 132).forward.whole_us == -2);
@@ -545,89 +395,6 @@ TEST_CASE("a problem is planned once, and any other anew", "[plan]") {
   Shape other = shape;
   other.heads_kv = 3;
   CHECK(is_new(problem_of(other, FA3_MASK_CAUSAL_TOP_LEFT)));
-}
-
-TEST_CASE("the simulation gives each piece to the first multiprocessor that is free", "[plan]") {
-  std::mt19937_64 random(3);
-  for (int n = 0; n < 500; ++n) {
-    const int multiprocessors = 1 + int(random() % 20);
-    Simulation simulation(multiprocessors);
-    std::vector<int64_t> free(size_t(multiprocessors), 0);
-    for (int run = 0; run < 1 + int(random() % 30); ++run) {
-      const int64_t time = 1 + int64_t(random() % 9), count = 1 + int64_t(random() % 50);
-      simulation.add(time, count);
-      for (int64_t i = 0; i < count; ++i) *std::min_element(free.begin(), free.end()) += time;
-    }
-    REQUIRE(simulation.end() == *std::max_element(free.begin(), free.end()));
-  }
-  // As many times as multiprocessors.
-  Simulation simulation(Simulation::most_multiprocessors);
-  Machine machine(Simulation::most_multiprocessors);
-  for (int n = 0; n < 3 * Simulation::most_multiprocessors; ++n) {
-    simulation.add(1000000 + n * n, 1), machine.add(1000000 + n * n);
-    REQUIRE(simulation.end() == machine.end());
-  }
-}
-
-TEST_CASE("tiles with fewer rows take less time", "[plan]") {
-  const auto time = [](int warpgroups, int with_rows) {
-    Row row = rows[0];
-    row.Br = 64 * warpgroups;
-    return block_time(row, 1200, with_rows);
-  };
-  for (const int all : {2, 3, 4}) {
-    CHECK(time(all, all) == 1200);
-    for (int some = 2; some < all; ++some) CHECK(time(all, some) == 1200 * some / all);
-  }
-  // One that is alone takes half as long again, and at least half of the time of all.
-  CHECK((time(2, 1) == 900 && time(3, 1) == 600 && time(4, 1) == 600));
-}
-
-TEST_CASE("every row that the library chooses has measured costs that rank it sensibly", "[plan]") {
-  CHECK((launch_time > 2000 && launch_time < 8000));
-  for (const Row& row : rows) {
-    if (row.kind != Kind::forward || !row.has(Trait::chosen)) continue;
-    const RowCosts costs = fa3::costs_of(row);
-    INFO(row.name);
-    // Two products at the machine's 4096 FLOP per clock and 1.98 GHz take at least this; three times that would be slow.
-    const double least = 4.0 * row.Br * row.Bc * row.d / (4096 * 1.98);
-    for (const Costs& c : {costs.together, costs.behind}) {
-      CHECK((c.block > least && c.block < 3 * least));
-      CHECK((c.piece > 0.7 * c.block && c.piece < 4.5 * c.block));
-      CHECK((c.write > 0 && c.read > 400 && c.read < 2500));
-    }
-    // Behind other pieces, ends are hidden.
-    CHECK(costs.behind.block == costs.together.block);
-    CHECK((costs.together.write > 1500 && costs.together.write < 6000 && costs.behind.write <= costs.together.write));
-  }
-}
-
-TEST_CASE("the last part of a tile reads the others", "[plan]") {
-  constexpr Costs costs{.block = 1000, .piece = 200, .write = 30, .read = 4};
-  const auto time = [&](int32_t part, int32_t parts) { return costs.time({0, 5, 8, part, parts, 0, 0}); };
-  CHECK(time(0, 1) == 3200);
-  CHECK((time(0, 2) == 3230 && time(1, 2) == 3234));  // its own it has in registers
-  CHECK((time(0, 3) == 3230 && time(1, 3) == 3230 && time(2, 3) == 3242));  // in the parts' order, its own, too
-}
-
-TEST_CASE("a Divisor divides as / does", "[plan]") {
-  constexpr int32_t largest = INT32_MAX;
-  std::vector<int32_t> divisors{1, 2, 3, 5, 7, 641, 65535, 65536, 65537, (1 << 30) - 1, 1 << 30, (1 << 30) + 1, largest};
-  std::mt19937 random(6);
-  for (int i = 0; i < 2000; ++i) divisors.push_back(std::max<int32_t>(1, int32_t(random() >> 1) >> random() % 31));
-  for (const int32_t d : divisors) {
-    const Divisor divisor = Divisor::of(d);
-    int wrong = divisor == d ? 0 : 1;
-    const auto check = [&](int64_t n) { wrong += n >= 0 && n <= largest && int32_t(n) / divisor != int32_t(n) / d; };
-    for (int i = 0; i < 50; ++i) {
-      const int64_t multiple = int64_t(random() >> 1) / d * d;  // where the quotient changes
-      check(multiple - 1), check(multiple), check(multiple + 1), check(random() >> 1);
-    }
-    for (const int64_t n : {int64_t{0}, int64_t{1}, int64_t{largest} - 1, int64_t{largest}, int64_t{largest} / d * d - 1})
-      check(n);
-    INFO(d);
-    CHECK(wrong == 0);
-  }
 }
 
 }  // namespace fa3::test

@@ -75,7 +75,8 @@ TEST_CASE("where no row sees a key there is none between, unless a window jumps 
     for (int first = -3; first < 10; ++first)
       for (int last = first; last < 10; ++last) {
         bool some = false;
-        for (int row = std::max(first, 0); row <= std::min(last, v.seqlen_q - 1); ++row) some |= !keys_of(v, row).empty();
+        for (int row = std::max(first, 0); row <= std::min(last, v.seqlen_q - 1); ++row)
+          some |= !keys_of(v, row).empty();
         wrong += v.any(first, last).none() == some;
       }
   });

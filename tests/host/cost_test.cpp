@@ -1,0 +1,191 @@
+// How long pieces and plans are predicted to take (src/cost.h), against a naive simulation of the machine.
+#include <catch2/catch_test_macros.hpp>
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "cost.h"
+#include "plans.h"
+
+namespace fa3::test {
+namespace {
+
+// The multiprocessors of a naive simulation.
+class Machine {
+ public:
+  explicit Machine(int multiprocessors) : free_(size_t(multiprocessors), 0) {}
+  void add(int64_t time) {  // to the first that is free
+    std::pop_heap(free_.begin(), free_.end(), std::greater());
+    total_ += time, longest_ = std::max(longest_, time);
+    end_ = std::max(end_, free_.back() += time);
+    std::push_heap(free_.begin(), free_.end(), std::greater());
+  }
+  int64_t end() const { return end_; }
+  int64_t longest() const { return longest_; }
+  double average() const { return double(total_) / double(free_.size()); }
+
+ private:
+  std::vector<int64_t> free_;
+  int64_t end_ = 0, longest_ = 0, total_ = 0;
+};
+
+// Costs on a row of tiles with so few query rows.
+RowCosts costs_of(const Problem& problem, const Row& row) {
+  RowCosts costs = fa3::costs_of(row);
+  const int64_t warpgroups = std::min<int64_t>((problem.seqlen_q + 63) / 64, row.warpgroups());
+  for (Costs* c : {&costs.together, &costs.behind}) c->block = int32_t(block_time(row, c->block, warpgroups));
+  return costs;
+}
+
+}  // namespace
+
+TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
+  std::mt19937_64 random(8);
+  const auto pick = [&](std::initializer_list<int64_t> of) { return of.begin()[random() % of.size()]; };
+  int split = 0, shared = 0, one_wave = 0, ragged = 0, many = 0;
+  for (int n = 0; n < 3000; ++n) {
+    const int multiprocessors = int(pick({132, 132, 78, 16, 5}));
+    Shape shape = square(pick({1, 1, 2}), 64 + int64_t(random() % 6000), 1, pick({64, 128, 256}));
+    if (random() % 3 == 0) shape.seqlen_k = 64 + int64_t(random() % 20000);
+    shape.heads = shape.heads_kv = 1 + int64_t(random() % (random() % 4 ? 12 : 150));
+    const int32_t mask = int32_t(random() % 3);
+    const Problem problem = problem_of(shape, mask);
+    const Fit fits = fit_of(problem);
+    ForwardPlan made;
+    plan_row(problem, fits.rows[random() % size_t(fits.count)], multiprocessors, made);
+    const Row& row = rows[made.row];
+    const RowCosts of_row = costs_of(problem, row);
+    const int32_t tiles = made.tiles.count();
+    INFO(row.name << " batch " << shape.batch << " heads " << shape.heads << " q " << shape.seqlen_q << " k "
+                  << shape.seqlen_k << " mask " << mask << " on " << multiprocessors << ", " << tiles << " tiles");
+    const auto us = [](int64_t ns) { return double(launch_time + ns) / 1e3; };
+
+    const Costs& costs = tiles <= multiprocessors ? of_row.together : of_row.behind;
+    Machine machine(multiprocessors);
+    for (int32_t tile = 0; tile < tiles; ++tile) {
+      const Unfolded it = unfold(problem, made, tile);
+      const int64_t rows_left = problem.seqlen_q - it.first_row, warpgroups = (rows_left + 63) / 64;
+      const bool is_ragged = !problem.causal && made.tiles.q_blocks > 1 && warpgroups < row.warpgroups();
+      machine.add(is_ragged ? block_time(row, costs.whole(it.blocks), warpgroups) : costs.whole(it.blocks));
+      ragged += is_ragged;
+    }
+    if (problem.causal && tiles <= 4 * multiprocessors) CHECK(made.whole_us == us(machine.end()));
+    else {  // estimated, within what any order of the tiles takes
+      const auto least = int64_t(machine.average() * (problem.causal ? 0.6 : 1));
+      CHECK(made.whole_us >= us(std::max(least, machine.longest())) - 0.001);
+      CHECK(made.whole_us <= us(int64_t(machine.average() * (problem.causal ? 1.4 : 1)) + machine.longest()) + 0.001);
+      many += problem.causal;
+    }
+    if (!is_split(made)) {
+      CHECK(made.predicted_us == made.whole_us);
+    } else {
+      // Whole waves, then the list.
+      const int32_t waves = made.pieces.whole_tiles / multiprocessors;
+      REQUIRE((made.pieces.whole_tiles % multiprocessors == 0 && (waves == 0 || !problem.causal)));
+      const Costs& listed = waves == 0 ? of_row.together : of_row.behind;
+      Machine last(multiprocessors);
+      std::vector<Work> works;
+      for (int i = 0; i < made.pieces.listed; ++i) {
+        const int32_t tile = made.pieces.whole_tiles + int32_t(made.list[i].tile);
+        works.push_back(made.pieces.work(made.list[i], unfold(problem, made, tile).blocks));
+        last.add(listed.time(works.back()));
+      }
+      const int64_t start = waves ? waves * listed.whole(unfold(problem, made, 0).blocks) : 0;
+      CHECK(made.predicted_us == us(start + last.end()));
+      ++split;
+      // Equal shares of several tiles come with the longest pieces first.
+      const auto length = [](const Work& work) { return work.end - work.begin; };
+      const auto first = std::find_if(works.begin(), works.end(), [](const Work& work) { return work.part == 0; });
+      const bool shares = !problem.causal && std::any_of(first, works.end(), [&](const Work& work) {
+        return work.part == 0 && length(work) != length(*first);
+      });
+      const auto longer = [&](const Work& a, const Work& b) { return length(a) > length(b); };
+      if (shares) CHECK(std::is_sorted(works.begin(), works.end(), longer));
+      shared += shares;
+      // Shorter parts would not be worth their boundaries.
+      if (!shares)
+        for (const Work& work : works) CHECK((work.parts == 1 || work.part > 0 || length(work) >= 4));
+    }
+    // Of the ways to cut the tiles of a single wave into equal parts, none is better.
+    if (problem.causal || tiles >= multiprocessors || !row.has(Trait::splits)) continue;
+    const int64_t blocks = unfold(problem, made, 0).blocks;
+    for (int64_t parts = 2; parts <= std::min<int64_t>({32, multiprocessors / tiles, blocks / 4}); ++parts) {
+      const int64_t unit = (blocks + parts - 1) / parts, count = (blocks + unit - 1) / unit;
+      const double time = us(of_row.together.part(unit) + of_row.together.read_all(count));
+      if (time < 0.98 * made.whole_us && time < made.whole_us - 1.01) CHECK(made.predicted_us <= time);
+      ++one_wave;
+    }
+  }
+  CHECK(split > 300);
+  CHECK(shared > 30);
+  CHECK(one_wave > 200);
+  CHECK(ragged > 1000);
+  CHECK(many > 30);
+}
+
+TEST_CASE("the simulation gives each piece to the first multiprocessor that is free", "[cost]") {
+  std::mt19937_64 random(3);
+  for (int n = 0; n < 500; ++n) {
+    const int multiprocessors = 1 + int(random() % 20);
+    Simulation simulation(multiprocessors);
+    std::vector<int64_t> free(size_t(multiprocessors), 0);
+    for (int run = 0; run < 1 + int(random() % 30); ++run) {
+      const int64_t time = 1 + int64_t(random() % 9), count = 1 + int64_t(random() % 50);
+      simulation.add(time, count);
+      for (int64_t i = 0; i < count; ++i) *std::min_element(free.begin(), free.end()) += time;
+    }
+    REQUIRE(simulation.end() == *std::max_element(free.begin(), free.end()));
+  }
+  // As many times as multiprocessors.
+  Simulation simulation(Simulation::most_multiprocessors);
+  Machine machine(Simulation::most_multiprocessors);
+  for (int n = 0; n < 3 * Simulation::most_multiprocessors; ++n) {
+    simulation.add(1000000 + n * n, 1), machine.add(1000000 + n * n);
+    REQUIRE(simulation.end() == machine.end());
+  }
+}
+
+TEST_CASE("tiles with fewer rows take less time", "[cost]") {
+  const auto time = [](int warpgroups, int with_rows) {
+    Row row = rows[0];
+    row.Br = 64 * warpgroups;
+    return block_time(row, 1200, with_rows);
+  };
+  for (const int all : {2, 3, 4}) {
+    CHECK(time(all, all) == 1200);
+    for (int some = 2; some < all; ++some) CHECK(time(all, some) == 1200 * some / all);
+  }
+  // One that is alone takes half as long again, and at least half of the time of all.
+  CHECK((time(2, 1) == 900 && time(3, 1) == 600 && time(4, 1) == 600));
+}
+
+TEST_CASE("every row that the library chooses has measured costs that rank it sensibly", "[cost]") {
+  CHECK((launch_time > 2000 && launch_time < 8000));
+  for (const Row& row : rows) {
+    if (row.kind != Kind::forward || !row.has(Trait::chosen)) continue;
+    const RowCosts costs = fa3::costs_of(row);
+    INFO(row.name);
+    // Two products at the machine's 4096 FLOP per clock and 1.98 GHz take at least this; three times that would be
+    // slow.
+    const double least = 4.0 * row.Br * row.Bc * row.d / (4096 * 1.98);
+    for (const Costs& c : {costs.together, costs.behind}) {
+      CHECK((c.block > least && c.block < 3 * least));
+      CHECK((c.piece > 0.7 * c.block && c.piece < 4.5 * c.block));
+      CHECK((c.write > 0 && c.read > 400 && c.read < 2500));
+    }
+    // Behind other pieces, ends are hidden.
+    CHECK(costs.behind.block == costs.together.block);
+    CHECK((costs.together.write > 1500 && costs.together.write < 6000 && costs.behind.write <= costs.together.write));
+  }
+}
+
+TEST_CASE("the last part of a tile reads the others", "[cost]") {
+  constexpr Costs costs{.block = 1000, .piece = 200, .write = 30, .read = 4};
+  const auto time = [&](int32_t part, int32_t parts) { return costs.time({0, 5, 8, part, parts, 0, 0}); };
+  CHECK(time(0, 1) == 3200);
+  CHECK((time(0, 2) == 3230 && time(1, 2) == 3234));  // its own it has in registers
+  CHECK((time(0, 3) == 3230 && time(1, 3) == 3230 && time(2, 3) == 3242));  // in the parts' order, its own, too
+}
+
+}  // namespace fa3::test

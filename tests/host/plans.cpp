@@ -1,0 +1,48 @@
+#include "plans.h"
+
+#include <catch2/catch_test_macros.hpp>
+#include <algorithm>
+
+#include "validate.h"
+
+namespace fa3::test {
+
+Problem problem_of(const Shape& shape, int32_t mask, const char* kernel, int32_t dtype) {
+  fa3_forward_params p = imaginary(shape, dtype);
+  p.mask = mask, p.kernel = kernel;
+  Problem problem;
+  REQUIRE(validate(&p, Rules::shapes, problem) == FA3_OK);
+  problem.kernel = kernel;
+  return problem;
+}
+
+Shape square(int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) {
+  return {
+      .batch = batch, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = heads, .heads_kv = heads, .head_dim = head_dim};
+}
+
+Fit fit_of(const Problem& problem) {
+  Fit made;
+  REQUIRE(fit(problem, made) == FA3_OK);
+  return made;
+}
+
+const ForwardPlan& planned(const Problem& problem, int multiprocessors) {
+  return plan(problem, fit_of(problem), multiprocessors).forward;
+}
+
+int64_t visible_keys(const Problem& problem, int64_t row) {
+  if (!problem.causal) return problem.seqlen_k;
+  return std::clamp<int64_t>(row + problem.causal_offset + 1, 0, problem.seqlen_k);
+}
+
+Unfolded unfold(const Problem& problem, const ForwardPlan& plan, int32_t number) {
+  const Row& row = rows[plan.row];
+  const Tile tile = tile_at(plan.tiles, number, problem.causal);
+  const int64_t first_row = plan.tiles.first_row + int64_t{tile.q_block} * row.Br;
+  const int64_t last_row = std::min<int64_t>(first_row + row.Br, problem.seqlen_q) - 1;
+  const int64_t keys = visible_keys(problem, last_row);  // later rows see more
+  return {tile, first_row, std::max<int32_t>(1, int32_t((keys + row.Bc - 1) / row.Bc))};
+}
+
+}  // namespace fa3::test

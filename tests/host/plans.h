@@ -1,0 +1,27 @@
+// Problems made up for the planner's tests, and what it plans for them, unfolded as the kernels do (ptx/work.h).
+#pragma once
+#include "call.h"
+#include "params.h"
+#include "plan.h"
+
+namespace fa3::test {
+
+Problem problem_of(const Shape& shape, int32_t mask = FA3_MASK_NONE, const char* kernel = nullptr,
+                   int32_t dtype = FA3_DTYPE_BF16);
+// As many queries as keys, and key heads as query heads.
+Shape square(int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim);
+Fit fit_of(const Problem& problem);
+const ForwardPlan& planned(const Problem& problem, int multiprocessors = 132);
+inline bool is_split(const ForwardPlan& plan) { return plan.slots > 0; }
+
+// Keys that a row sees, by the header's words.
+int64_t visible_keys(const Problem& problem, int64_t row);
+
+struct Unfolded {
+  Tile tile;
+  int64_t first_row;
+  int32_t blocks;  // that the tile's rows see, one at least
+};
+Unfolded unfold(const Problem& problem, const ForwardPlan& plan, int32_t number);
+
+}  // namespace fa3::test
