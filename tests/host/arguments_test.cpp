@@ -124,8 +124,10 @@ const Change bad_shapes[] = {
 
 // Right, but beyond what the kernels count. Such tensors do not fit into a test's memory.
 const Change too_large[] = {
-    {"k.dim[1] (sequence length) is 2147483647; the kernels take up to 2147482623", unsupported, [](P& p) { p.k.dim[1] = p.v.dim[1] = 2147483647; }},
-    {"q.dim[0] * q.dim[2] * (blocks of 256 rows in q.dim[1]) is 65536 * 32768 * 1; the kernels count up to 2147418111 tiles",
+    {"k.dim[1] (sequence length) is 2147483647; the kernels take up to 2147482623", unsupported,
+     [](P& p) { p.k.dim[1] = p.v.dim[1] = 2147483647; }},
+    {"q.dim[0] * q.dim[2] * (blocks of 256 rows in q.dim[1]) is 65536 * 32768 * 1; the kernels count up to 2147418111 "
+     "tiles",
      unsupported,
      [](P& p) {
        p.q.dim[0] = p.k.dim[0] = p.v.dim[0] = p.o.dim[0] = p.lse.dim[0] = 1 << 16;
@@ -186,7 +188,8 @@ const Change good[] = {
     {"an output's only row between two of k", FA3_OK,
      [](P& p) {
        for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.lse}) t->dim[0] = 1;
-       p.q.dim[1] = p.o.dim[1] = p.lse.dim[2] = p.q.dim[2] = p.k.dim[2] = p.v.dim[2] = p.o.dim[2] = p.lse.dim[1] = 1, pack(p);
+       p.q.dim[1] = p.o.dim[1] = p.lse.dim[2] = p.q.dim[2] = p.k.dim[2] = p.v.dim[2] = p.o.dim[2] = p.lse.dim[1] = 1,
+       pack(p);
        set_strides(p.k, {320, 64, 16, 1}), p.o.data = p.k.data, move(p.o, 2 * (64 + 24));
      }},
     {"no keys, no data", FA3_OK, [](P& p) { p.k.dim[1] = p.v.dim[1] = 0, p.k.data = p.v.data = nullptr; }},

@@ -50,7 +50,8 @@ TEST_CASE("a struct too short to name its tensors is refused", "[struct_size]") 
                       offsetof(fa3_forward_params, lse) - 1, size_t{4097}, SIZE_MAX}) {
     p.struct_size = size;
     CHECK(fa3_forward_check(&p) == FA3_ERROR_INVALID_ARGUMENT);
-    CHECK_THAT(fa3_last_error_message(), ContainsSubstring("params->struct_size is " + std::to_string(size) + ", must be the size"));
+    CHECK_THAT(fa3_last_error_message(),
+               ContainsSubstring("params->struct_size is " + std::to_string(size) + ", must be the size"));
   }
 }
 

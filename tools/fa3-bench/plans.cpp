@@ -75,8 +75,8 @@ std::string show_plan(const Point& point, int multiprocessors, bool pieces) {
 
 std::string show_plans(const std::vector<Point>& points, int multiprocessors, bool pieces) {
   std::string text =
-      line("On %d multiprocessors. *: what the library takes, with 4 causal tiles a multiprocessor or more the first\n"
-           "whatever is predicted. parts: of one tile, at most.\n",
+      line("On %d multiprocessors. *: what the library takes; of causal problems with 4 tiles\n"
+           "or more for each multiprocessor the first, whatever is predicted. parts: of one tile, at most.\n",
            multiprocessors);
   for (const Point& point : points) text.append("\n").append(show_plan(point, multiprocessors, pieces));
   return text;
