@@ -5,7 +5,8 @@
  *   O = softmax(mask(softmax_scale * Q K^T)) V,    LSE = log(sum(exp(mask(softmax_scale * Q K^T))))
  *
  * exactly (not approximately), in one pass over K and V, as in "FlashAttention-3: Fast and Accurate Attention with
- * Asynchrony and Low-precision" (NeurIPS 2024), sections 3.1 and 3.2.
+ * Asynchrony and Low-precision" (NeurIPS 2024), sections 3.1 and 3.2; and in FP8 with block quantization and incoherent
+ * processing, section 3.3.
  *
  * Version 0: functions, structs and numbers may still change from one release to the next, while FA3_ABI_VERSION stays
  * 0. Build against the header that came with the library. From version 1 on they only grow.
@@ -19,8 +20,8 @@
  *    may be the one that meets it, and then returns FA3_ERROR_CUDA for work that is not its own.
  *  - Functions are safe to call from several threads at once. Parameter structs, and texts that they point to, are
  *    read, never kept, and written only where this header says so.
- *  - The library loads on a machine without a GPU or driver. Only fa3_preload, fa3_forward and questions about "the
- *    current context's device" need one.
+ *  - The library loads on a machine without a GPU or driver. Only fa3_preload, fa3_forward, fa3_quantize and questions
+ *    about "the current context's device" need one.
  *
  * Conventions:
  *  - Sizes and strides are int64_t; strides count elements, not bytes.
@@ -77,7 +78,9 @@ typedef enum fa3_dtype {
   FA3_DTYPE_NONE = 0,
   FA3_DTYPE_BF16 = 1,
   FA3_DTYPE_FP16 = 2,
-  FA3_DTYPE_FP32 = 3
+  FA3_DTYPE_FP32 = 3,
+  FA3_DTYPE_E4M3 = 4, /* FP8: 4 bits of exponent, 3 of fraction, largest number 448, NaN but no infinity */
+  FA3_DTYPE_E5M2 = 5  /* FP8 of another kind: known by name, so that it can be refused; no function takes it */
 } fa3_dtype;
 
 typedef enum fa3_mask {
@@ -166,18 +169,65 @@ typedef struct fa3_forward_params {
   int32_t mask;        /* fa3_mask */
   float softmax_scale; /* > 0 and finite; 0 means the default 1/sqrt(head_dim) */
   const char* kernel;  /* name of the kernel to run (fa3_kernel_info.name); NULL: the library chooses */
+  /* For e4m3, see below. A tensor of rank 0 (zeroed) is absent. */
+  fa3_tensor q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
 } fa3_forward_params;
+
+/* FP8 (the paper's section 3.3). q, k and v of FA3_DTYPE_E4M3 hold numbers that were divided by a scale; an element of
+ * the problem is the element in memory times its scale. fa3_quantize makes all of this.
+ *
+ * | tensor     | dims                                                    | dtype              | strides             |
+ * |------------|---------------------------------------------------------|--------------------|---------------------|
+ * | q, k       | as above; head_dim a multiple of 16                     | e4m3               | last 1; others      |
+ * |            |                                                         |                    | multiples of 16     |
+ * | v          | as above, or as tiles:                                  | e4m3               | as q                |
+ * |            | batch, heads_kv, ceil(seqlen_k / 16), head_dim, 16      |                    | last two 16 and 1   |
+ * | o          | as above                                                | bf16, fp16 or e4m3 | as above; for e4m3  |
+ * |            |                                                         |                    | multiples of 16     |
+ * | q_scale    | batch or 1, heads or 1,    ceil(seqlen_q / 64) or 1     | fp32               | any >= 0            |
+ * | k_scale    | batch or 1, heads_kv or 1, ceil(seqlen_k / 64) or 1     | fp32               | any >= 0            |
+ * | v_scale    | as k_scale                                              | fp32               | any >= 0            |
+ * | o_scale    | 1                                                       | fp32               |                     |
+ * | v_mean     | batch, heads_kv, head_dim                               | fp32               | last 1; others      |
+ * |            |                                                         |                    | multiples of 4      |
+ * | lse_offset | batch, heads, seqlen_q                                  | fp32               | any >= 0            |
+ *
+ * - Scales: one for the tensor (dims 1, 1, 1), for each head of each batch entry, or for each block of
+ *   FA3_SCALE_ROWS = 64 rows of it, as the dims say. q_scale, k_scale and v_scale are required, o_scale if o is e4m3
+ *   (o in memory = O / o_scale, rounded to nearest even; what exceeds 448 becomes 448). They lie on the device like the
+ *   tensors, and are read when the kernels run, so their values are not checked: they must be > 0 and finite. With a
+ *   scale that is zero, negative, infinite or NaN, the elements of o and lse that depend on it mean nothing (they may
+ *   be NaN); nothing else is touched. Scale blocks of K or V take other kernels, some percent slower; those of Q are
+ *   free. Each tensor's strides stay below 2^31 elements.
+ * - v as tiles is what the tensor cores read, so that the kernel need not transpose V. Tile (b, h, g) holds keys
+ *   16 g .. 16 g + 15; its row 16 a + 8 c + r, of `head_dim` rows of 16 bytes, holds column 16 a + 2 r + c of V (r from
+ *   0 to 7, c 0 or 1), and byte 4 q + 2 b + e of that row is key 16 g + 8 b + 2 q + e (q from 0 to 3, b and e 0 or 1).
+ *   Bytes of keys beyond seqlen_k must be numbers, zeros for example.
+ * - v_mean: added to every row of O that sees a key. Softmax rows sum to 1, so V may be stored with any vector
+ *   subtracted; with V's own mean over the sequence, the FP8 tensor cores' sums, which keep 13 bits and are cut off,
+ *   not rounded, stay exact to 1e-3. Otherwise O shrinks with the length where V has a mean: at 16k keys by up to 18%,
+ *   here as in the official kernels; FA3_FLAG_TWO_LEVEL is the cure for data that arrive that way.
+ * - lse_offset: added to lse, for K that is stored with a vector subtracted, which changes all scores of a row by the
+ *   same number: softmax_scale * q . vector. Not looked at without lse.
+ * - P, the softmax before its division by the row sum, is rounded to e4m3, too, times 32 relative to the row maximum.
+ * - The tensors of this section must be absent if q is not e4m3. fa3_reference_forward takes them as fa3_forward does,
+ *   refuses scales that are not > 0 and finite, and rounds nothing but o. */
+#define FA3_SCALE_ROWS 64
 
 /* Spelled out in full, so that it compiles without warnings in both languages. */
 #define FA3_TENSOR_INIT {NULL, 0, 0, {0}, {0}}
 #define FA3_FORWARD_PARAMS_INIT                                                                      \
   {sizeof(fa3_forward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
-   FA3_TENSOR_INIT, 0, 0, NULL}
+   FA3_TENSOR_INIT, 0, 0, NULL, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,    \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT}
 
 enum fa3_forward_flags {
   /* Same call (input, shapes, kernel), same output bits, on the same device model and library version. An error where a
    * kernel cannot promise it. Every forward kernel of this version can. */
-  FA3_FLAG_DETERMINISTIC = 1
+  FA3_FLAG_DETERMINISTIC = 1,
+  /* e4m3 only: sums of P V leave the tensor cores' accumulators for float32 ones every few blocks of keys, so that they
+   * do not shrink where V has a mean (see v_mean). Slower. */
+  FA3_FLAG_TWO_LEVEL = 2
 };
 
 /* Would fa3_forward accept these parameters, and if not, why? Host only: no GPU, driver or context is needed.
@@ -224,13 +274,83 @@ FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace
  */
 FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads);
 
+/* ---- quantization ------------------------------------------------------------------------------------------ */
+
+/* Makes e4m3 tensors with their scales for the forward pass, from bf16 or fp16, in one pass over memory:
+ *
+ *   y = round((transform(rotary(x)) - mean) / scale),   scale = amax / 448
+ *
+ * | tensor                 | dims                                        | dtype        | strides                    |
+ * |------------------------|---------------------------------------------|--------------|----------------------------|
+ * | x                      | batch, seqlen, heads, head_dim              | bf16 or fp16 | last 1; others mult. of 8  |
+ * | y                      | as x, or the tiles of V (see above):        | e4m3         | last 1; others mult. of 16;|
+ * |                        | batch, heads, ceil(seqlen/16), head_dim, 16 |              | > 0 and nested             |
+ * | scale                  | batch or 1, heads or 1, ceil(seqlen/64) or 1| fp32         | > 0 and nested             |
+ * | mean                   | batch, heads, head_dim                      | fp32         | last 1; > 0 and nested     |
+ * | rotary_cos, rotary_sin | seqlen, rotary_dim / 2                      | fp32         | last 1; first >= 0, mult. 4|
+ * | k_mean                 | batch, heads_kv, head_dim                   | fp32         | last 1; others >= 0        |
+ * | lse_offset             | batch, heads, seqlen                        | fp32         | > 0 and nested             |
+ *
+ * - head_dim is a multiple of 16 from 16 to 256; x, y, rotary_cos and rotary_sin are aligned to 16 bytes.
+ * - scale's dims say how many there are: one (1, 1, 1), one for each head of each batch entry (batch, heads, 1), or one
+ *   for each block of FA3_SCALE_ROWS rows (batch, heads, blocks). Where amax is 0 the scale is 1; otherwise it is at
+ *   least 2^-126. Where a NaN or an infinity is to be rounded, the scale is computed from the other elements; NaN stays
+ *   NaN, infinities become +-448. Sums over a row or the sequence are meant to stay below 2^127.
+ * - mean (optional): receives the mean over the sequence of what y would hold, and y holds the difference. For V it is
+ *   fa3_forward_params.v_mean; for K it is `k_mean` below.
+ * - rotary_cos, rotary_sin (optional, both): rotary embedding of the first rotary_dim columns, a multiple of 16, before
+ *   anything else. Column i is paired with i + rotary_dim / 2, or, with FA3_QUANTIZE_ROTARY_INTERLEAVED, 2 i with
+ *   2 i + 1: (a, b) becomes (a cos - b sin, a sin + b cos).
+ * - FA3_QUANTIZE_INCOHERENT: the paper's incoherent processing, for Q and K with the same seed: columns get random
+ *   signs and are multiplied by an orthogonal Hadamard matrix (H / sqrt(n)); n is the largest power of two that divides
+ *   head_dim, and head_dim / n blocks are transformed each for itself. Q K^T stays what it was, and so do O and LSE.
+ *   Column i's sign is that of bit 63 of splitmix64 of seed + i (the generator's output for the state seed + i:
+ *   z = seed + i + 0x9e3779b97f4a7c15, z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9, z = (z ^ z >> 27) * 0x94d049bb133111eb,
+ *   z ^ z >> 31); 1 is negative.
+ * - k_mean and lse_offset (optional, both; for Q): lse_offset = softmax_scale * x' . k_mean, with x' the transformed
+ *   row of Q before rounding, and k_mean the `mean` of K's quantization: what the forward pass adds to its LSE. heads
+ *   is a multiple of heads_kv. softmax_scale as in fa3_forward_params.
+ * - Outputs and workspace must not overlap each other or any input. Empty tensors: nothing to compute, FA3_OK. */
+typedef struct fa3_quantize_params {
+  size_t struct_size;
+  uint64_t flags; /* fa3_quantize_flags */
+  uint64_t seed;  /* of FA3_QUANTIZE_INCOHERENT */
+  fa3_tensor x, y, scale, mean, rotary_cos, rotary_sin, k_mean, lse_offset;
+  float softmax_scale; /* for lse_offset */
+  int32_t reserved;    /* 0 */
+} fa3_quantize_params;
+
+#define FA3_QUANTIZE_PARAMS_INIT                                                                                   \
+  {sizeof(fa3_quantize_params), 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,          \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0}
+
+enum fa3_quantize_flags {
+  FA3_QUANTIZE_INCOHERENT = 1,
+  FA3_QUANTIZE_ROTARY_INTERLEAVED = 2
+};
+
+/* Would fa3_quantize accept these parameters, and if not, why? As fa3_forward_check. */
+FA3_API fa3_status fa3_quantize_check(const fa3_quantize_params* params);
+
+/* Bytes of workspace that fa3_quantize needs. A function of the parameters only; data pointers are not looked at. */
+FA3_API fa3_status fa3_quantize_workspace_size(const fa3_quantize_params* params, size_t* bytes);
+
+/* Enqueues the quantization on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. The
+ * same call gives the same bits. */
+FA3_API fa3_status fa3_quantize(const fa3_quantize_params* params, void* workspace, size_t workspace_bytes,
+                                fa3_stream stream);
+
+/* The same on the CPU, in float64 up to the one rounding of each output. All pointers are host pointers. */
+FA3_API fa3_status fa3_reference_quantize(const fa3_quantize_params* params);
+
 /* ---- kernels ----------------------------------------------------------------------------------------------- */
 
 typedef enum fa3_kernel_kind {
   FA3_KERNEL_FORWARD = 1,
   FA3_KERNEL_BACKWARD = 2,
   FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of one of those; it has a name, but no call can ask
-                       * for it: here the one that answers problems without keys, whatever kernel is named */
+                       * for it: here the one that answers problems without keys, whatever kernel is named, and those
+                       * of fa3_quantize */
 } fa3_kernel_kind;
 
 typedef struct fa3_kernel_info {

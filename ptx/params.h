@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "quantize.h"
+#include "row.h"
 #include "work.h"
 
 namespace fa3 {
@@ -13,12 +15,12 @@ struct alignas(64) TensorMap {
 
 // O and LSE, for what writes them without TMA.
 struct Output {
-  uint16_t* o;
+  void* o;
   int64_t o_stride_batch, o_stride_head, o_stride_row;  // in elements
   float* lse;                                           // null: not wanted
   int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
   int32_t head_dim;  // of o; the kernel's may be larger
-  int32_t reserved;  // keeps the struct's size a multiple of 8 bytes
+  Dtype dtype;       // of o
 };
 
 // The beginning of the device memory that each call in flight has for itself. Its contents before and after a launch
@@ -59,6 +61,27 @@ struct ListedForwardParams : ForwardParams {
 };
 static_assert(sizeof(ListedForwardParams) <= 4096);
 
+// Numbers in device memory, one for each block of 64 rows of a head; strides of 0 make one stand for many.
+struct ScaleTensor {
+  const float* data;
+  int32_t stride_batch, stride_head, stride_block;
+  int32_t reserved;  // keeps the struct's size a multiple of 8 bytes
+};
+
+// What 8-bit kernels take beyond that (fa3.h says what it means).
+struct Scales {
+  ScaleTensor q, k, v;
+  const float* o;       // null: 1
+  const float* v_mean;  // null: none
+  int32_t v_mean_stride_batch, v_mean_stride_head;
+  const float* lse_offset;  // null: none
+  int64_t lse_offset_stride_batch, lse_offset_stride_head, lse_offset_stride_row;
+};
+struct ScaledForwardParams : ListedForwardParams {
+  Scales scales;
+};
+static_assert(sizeof(ScaledForwardParams) <= 4096);
+
 // For the pass that writes O = 0 and LSE = -inf where there are no keys.
 inline constexpr int empty_rows_block = 256;  // rows that a warp writes at a time
 struct EmptyRowsParams {
@@ -66,6 +89,37 @@ struct EmptyRowsParams {
   int32_t rows;         // the first ones of each head
   int32_t batch_heads;  // batch * heads
   Divisor heads;
+};
+
+// For the passes that quantize. Strides count elements.
+struct QuantizeParams {
+  const uint16_t* x;
+  int64_t x_stride_batch, x_stride_row, x_stride_head;
+  uint8_t* y;
+  int64_t y_stride_batch, y_stride_row, y_stride_head;  // of V's tiles, the stride of a tile stands for that of a row
+  float* scale;
+  int64_t scale_stride_batch, scale_stride_head, scale_stride_block;
+  float* mean;  // null: not wanted
+  int64_t mean_stride_batch, mean_stride_head;
+  const float *rotary_cos, *rotary_sin;
+  int64_t cos_stride, sin_stride;
+  const float* k_mean;  // null: lse_offset is not wanted
+  int64_t k_mean_stride_batch, k_mean_stride_head;
+  float* lse_offset;
+  int64_t lse_stride_batch, lse_stride_head, lse_stride_row;
+  uint64_t seed;
+  int32_t batch, rows, head_dim;
+  int32_t rotary_dim;  // 0: none
+  int32_t hadamard;    // columns that are mixed with each other; 0: none
+  float hadamard_scale, softmax_scale;
+  Divisor heads, heads_per_kv, blocks;  // of a batch entry, of a K/V head, of a head
+  enum class Granularity : int32_t { block, head, tensor } scales;
+  bool bf16, tiles, interleaved;
+
+  // Of passes that measure first.
+  Workspace* workspace;
+  QuantizeOrder order;
+  QuantizeLayout layout;
 };
 
 }  // namespace fa3

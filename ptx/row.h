@@ -6,12 +6,15 @@
 
 namespace fa3 {
 
-// The boxes in which the kernels' tensor maps load and store: columns of one 128-byte swizzle, rows of a warpgroup's Q
-// and of a warp's O. K and V have boxes of Bc rows.
-inline constexpr int box_columns = 64, q_box_rows = 64, o_box_rows = 16;
+// The boxes in which the kernels' tensor maps load and store: rows of a warpgroup's Q and of a warp's O. K and V have
+// boxes of Bc rows. A box has the columns of one slab (Row::slab_columns).
+inline constexpr int q_box_rows = 64, o_box_rows = 16;
+
+// Rows of Q, K and V that share a scale, where scales are per block (FA3_SCALE_ROWS in fa3.h).
+inline constexpr int rows_of_scale = 64;
 
 enum class Kind { forward, backward, pass };
-enum class Dtype { bf16, fp16 };
+enum class Dtype : int32_t { bf16, fp16, e4m3 };
 enum class Mask { full, causal };
 
 // What sets a row apart beyond its sizes. Kernels, host and tools ask for these, never for a name or a head dimension.
@@ -62,8 +65,30 @@ enum class Trait : uint32_t {
   // No warp specialization: the consumers load for themselves.
   no_producer = 1 << 10,
 
+  // 8-bit rows: V lies in memory row by row, and warps of the producer transpose it (tile/transpose.cuh). Rows without
+  // it take V as tiles.
+  transposes_v = 1 << 11,
+
+  // 8-bit rows: K and V have a scale for each of their blocks (tile/score.cuh). Others have one for all of a head.
+  block_scales = 1 << 12,
+
+  // 8-bit rows, for FA3_FLAG_TWO_LEVEL: PV goes to O through float32 additions, as the tensor cores' own sums lose bits
+  // (sums in tile/gemm.cuh).
+  two_level = 1 << 13,
+
+  // Half of Q is read from shared memory only once a piece, and QK takes it from registers, which leaves more of shared
+  // memory's rate to what else reads there. Measured at d 256, e4m3: +1% to +4%, with V row by row +1% to +3%.
+  q_in_registers = 1 << 14,
+
+  // A pass of fa3_quantize, for head dimensions up to its d; one that looks at the data first, for means and for scales
+  // of more than 64 rows; and one with rotary embedding, which takes registers from all others.
+  quantizes = 1 << 15,
+  measures = 1 << 16,
+  rotates = 1 << 17,
+
   // What all rows of fwd.cu share.
   fast = chosen | splits | speculative | hold_exps,
+  fast8 = fast | o_from_registers,  // and those of 8 bits
 };
 constexpr Trait operator|(Trait a, Trait b) { return Trait(uint32_t(a) | uint32_t(b)); }
 
@@ -78,15 +103,24 @@ struct Row {
   int stages;     // of the K/V ring
   int q_buffers;  // of 64 rows
   Trait traits;
-  int pass_threads;  // of a pass, which has none of the numbers above
+  // Of a pass, which has none of the numbers above but d: its threads, as many thread blocks of it as a multiprocessor
+  // is to hold at once, and its shared memory.
+  int pass_threads, pass_blocks, pass_bytes;
 
   constexpr bool has(Trait trait) const { return uint32_t(traits) & uint32_t(trait); }
   constexpr bool causal() const { return mask == Mask::causal; }
-  constexpr int element_bytes() const { return 2; }
+  constexpr bool is_8bit() const { return dtype == Dtype::e4m3; }
+  constexpr int element_bytes() const { return is_8bit() ? 1 : 2; }
+  // Rows of Q, K, V and O lie in shared memory as slabs of so many bytes and columns.
+  constexpr int slab_bytes() const { return d * element_bytes() < 128 ? d * element_bytes() : 128; }
+  constexpr int slab_columns() const { return slab_bytes() / element_bytes(); }
   constexpr int warpgroups() const { return Br / 64; }  // consumers; one more produces
   constexpr int threads() const {
     return kind == Kind::pass ? pass_threads : (warpgroups() + !has(Trait::no_producer)) * 128;
   }
+
+  // Thread blocks that a multiprocessor holds at once.
+  constexpr int resident_blocks() const { return kind == Kind::pass ? pass_blocks : 1; }
 
   // setmaxnreg: the register file holds 64K registers, so 504 per thread of each four-warp slice, in multiples of 8.
   // Without a producer nothing is moved: the consumers have what ptxas gives them, up to 255, and these are 0.
@@ -105,16 +139,30 @@ struct Row {
   // What a part's slot holds for the 16 rows of a warp: O in float32, and m and l of each lane's two rows
   // (tile/combine.cuh).
   constexpr int partial_bytes() const { return 16 * dv * 4 + 32 * 16; }
+  // Where row-major V waits for its transposition.
+  constexpr int v_row_buffers() const { return has(Trait::transposes_v) ? 2 : 0; }
+  // Vectors that are added to O (VMeanRing in tile/ring.cuh).
+  constexpr int v_means() const { return is_8bit() ? 3 * warpgroups() : 0; }
+  constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
   static constexpr int barrier_bytes = 1024;  // at the end, for mbarriers and RowBlocks (tile/smem.cuh)
   constexpr int smem_bytes() const {
-    return kind == Kind::pass ? 0 : q_buffers * q_buffer_bytes() + stages * stage_bytes() + barrier_bytes;
+    return kind == Kind::pass ? pass_bytes
+                              : q_buffers * q_buffer_bytes() + stages * stage_bytes() +
+                                    v_row_buffers() * v_block_bytes() + v_mean_bytes() + barrier_bytes;
   }
 
   constexpr bool valid() const {
-    if (kind == Kind::pass) return pass_threads % 32 == 0 && pass_threads <= 1024;
+    if (kind == Kind::pass)
+      return pass_threads % 32 == 0 && pass_threads <= 1024 && pass_threads * pass_blocks <= 2048 &&
+             pass_blocks * (pass_bytes + 1024) <= 228 * 1024 &&
+             (!has(Trait::quantizes) || (pass_threads >= d && pass_threads <= 2 * d));
     return Br % 64 == 0 && warpgroups() >= 2 && warpgroups() <= 4 && Bc % 16 == 0 && d % 64 == 0 && d <= 256 &&
            dv % 64 == 0 && dv <= 256 && (dv <= d || has(Trait::o_from_registers)) &&  // O leaves through a Q buffer
            (stages & (stages - 1)) == 0 && q_buffers >= warpgroups() && q_buffers <= 2 * warpgroups() &&
+           (is_8bit() ? Bc % 32 == 0 && has(Trait::o_from_registers) &&
+                            (!has(Trait::block_scales) || (Bc == rows_of_scale && !split_stage())) &&
+                            (!has(Trait::two_level) || has(Trait::block_scales))
+                      : !has(Trait::transposes_v) && !has(Trait::block_scales) && !has(Trait::two_level)) &&
            (!has(Trait::skip_masked) || causal()) && !(has(Trait::o_from_registers) && has(Trait::late_q_release)) &&
            // Under a causal mask, the blocks that one warpgroup skips and another computes leave a stage free.
            (warpgroups() - 1) * 64 <= (stages - 1) * Bc &&
@@ -128,9 +176,9 @@ using enum Trait;
 inline constexpr Row rows[] = {
 #define FA3_FORWARD(name, kernel, dtype, d, mask, Br, Bc, stages, q_buffers, traits)                                   \
   {"fa3_" #name "_" #dtype "_d" #d "_" #mask "_" #Br "x" #Bc, #kernel, Kind::forward, Dtype::dtype, d, d, Mask::mask, \
-   Br, Bc, stages, q_buffers, traits, 0},
-#define FA3_PASS(name, kernel, threads) \
-  {"fa3_pass_" #name, #kernel, Kind::pass, {}, 0, 0, {}, 0, 0, 0, 0, chosen, threads},
+   Br, Bc, stages, q_buffers, traits, 0, 1, 0},
+#define FA3_PASS(name, kernel, d, threads, blocks, bytes, traits)                                      \
+  {"fa3_pass_" #name, #kernel, Kind::pass, {}, d, 0, {}, 0, 0, 0, 0, chosen | traits, threads, blocks, bytes},
 #include "rows.def"
 #undef FA3_FORWARD
 #undef FA3_PASS

@@ -4,6 +4,7 @@
 #include "launch.h"
 #include "modules.h"
 #include "plan.h"
+#include "quantize.h"
 #include "reference.h"
 #include "validate.h"
 
@@ -54,6 +55,33 @@ fa3_status reference(const fa3_forward_params* params, int threads) {
   return reference_forward(problem, threads);
 }
 
+fa3_status check_quantize(const fa3_quantize_params* params) {
+  QuantizeProblem problem;
+  return validate(params, Rules::device, problem);
+}
+
+fa3_status quantize_workspace_size(const fa3_quantize_params* params, size_t* bytes) {
+  QuantizeProblem problem;
+  if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
+  if (fa3_status status = validate(params, Rules::shapes, problem)) return status;
+  *bytes = plan(problem).workspace_bytes;
+  return FA3_OK;
+}
+
+fa3_status quantize(const fa3_quantize_params* params, void* workspace, size_t workspace_bytes, CUstream stream) {
+  QuantizeProblem problem;
+  if (fa3_status status = validate(params, Rules::device, problem)) return status;
+  if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, plan(problem).workspace_bytes))
+    return status;
+  return problem.empty() ? FA3_OK : launch(problem, workspace, stream);
+}
+
+fa3_status quantize_on_cpu(const fa3_quantize_params* params) {
+  QuantizeProblem problem;
+  if (fa3_status status = validate(params, Rules::reference, problem)) return status;
+  return reference_quantize(problem);
+}
+
 fa3_status kernel_info(const fa3_forward_params* params, int multiprocessors, int launch, fa3_kernel_info* info) {
   const Plan* made;
   if (fa3_status status = plan(params, multiprocessors, made)) return status;
@@ -95,6 +123,18 @@ fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t
 fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads) {
   return finish(reference(params, threads));
 }
+
+fa3_status fa3_quantize_check(const fa3_quantize_params* params) { return finish(check_quantize(params)); }
+
+fa3_status fa3_quantize_workspace_size(const fa3_quantize_params* params, size_t* bytes) {
+  return finish(quantize_workspace_size(params, bytes));
+}
+
+fa3_status fa3_quantize(const fa3_quantize_params* params, void* workspace, size_t workspace_bytes, fa3_stream stream) {
+  return finish(quantize(params, workspace, workspace_bytes, stream));
+}
+
+fa3_status fa3_reference_quantize(const fa3_quantize_params* params) { return finish(quantize_on_cpu(params)); }
 
 fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, int32_t multiprocessors, int32_t launch,
                                    fa3_kernel_info* info) {

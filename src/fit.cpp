@@ -12,8 +12,16 @@ namespace {
 // Kernels round lengths up to whole blocks in int32.
 constexpr int64_t max_seqlen = INT32_MAX - 1024;
 
-Dtype dtype_of(const Problem& problem) { return problem.q.dtype == FA3_DTYPE_BF16 ? Dtype::bf16 : Dtype::fp16; }
-const char* dtype_name(Dtype dtype) { return dtype == Dtype::bf16 ? "bf16" : "fp16"; }
+const char* dtype_name(Dtype dtype) {
+  return dtype == Dtype::bf16 ? "bf16" : dtype == Dtype::fp16 ? "fp16" : "e4m3";
+}
+
+// What an 8-bit row must have for the problem, and the others must not.
+bool takes(const Row& row, const Problem& problem) {
+  return !row.is_8bit() || (row.has(Trait::transposes_v) == !problem.v_tiles &&
+                            row.has(Trait::two_level) == problem.two_level &&
+                            row.has(Trait::block_scales) == (problem.kv_blocks || problem.two_level));
+}
 
 constexpr bool is_choosable(const Row& row) { return row.kind == Kind::forward && row.has(Trait::chosen); }
 
@@ -27,11 +35,12 @@ constexpr int rivals_of(const Row& row) {
 static_assert(std::all_of(std::begin(rows), std::end(rows), [](const Row& row) { return rivals_of(row) <= Fit::most; }));
 
 fa3_status choose_rows(const Problem& problem, Fit& fit) {
-  const Dtype dtype = dtype_of(problem);
+  const Dtype dtype = dtype_of(problem.q.dtype);
   fit.count = 0;
   for (int n = 0; n < row_count; ++n) {
     const Row& row = rows[n];
-    if (!is_choosable(row) || row.dtype != dtype || row.causal() != problem.causal || row.d < problem.head_dim)
+    if (!is_choosable(row) || row.dtype != dtype || row.causal() != problem.causal || row.d < problem.head_dim ||
+        !takes(row, problem))
       continue;
     const int d = fit.count ? rows[fit.rows[0]].d : row.d;
     if (row.d < d) fit.count = 0;
@@ -60,9 +69,9 @@ fa3_status find_row(const Problem& problem, Fit& fit) {
   const Row& row = rows[n];
   if (row.kind != Kind::forward)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is no forward kernel", row.name);
-  if (row.dtype != dtype_of(problem))
+  if (row.dtype != dtype_of(problem.q.dtype))
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s; q.dtype is %s", row.name,
-                dtype_name(row.dtype), dtype_name(dtype_of(problem)));
+                dtype_name(row.dtype), dtype_name(dtype_of(problem.q.dtype)));
   if (row.causal() != problem.causal)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s mask; mask is %s", row.name,
                 row.causal() ? "a causal" : "no", problem.causal ? "causal" : "FA3_MASK_NONE");
@@ -70,6 +79,17 @@ fa3_status find_row(const Problem& problem, Fit& fit) {
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim up to %d; q.dim[3] (head_dim) is %lld", row.name, row.d,
                 static_cast<long long>(problem.head_dim));
+  if (row.is_8bit() && row.has(Trait::transposes_v) == problem.v_tiles)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which takes v %s; v.rank is %d", row.name,
+                problem.v_tiles ? "row by row" : "as tiles", problem.v_tiles ? 5 : 4);
+  if (row.is_8bit() && row.has(Trait::two_level) != problem.two_level)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls %s FA3_FLAG_TWO_LEVEL", row.name,
+                problem.two_level ? "without" : "with");
+  if (!takes(row, problem))
+    return fail(FA3_ERROR_INVALID_ARGUMENT,
+                "params->kernel is %s, which takes one scale for each head of K and V; k_scale and v_scale have %lld "
+                "and %lld blocks", row.name, static_cast<long long>(problem.k_scale.dim[2]),
+                static_cast<long long>(problem.v_scale.dim[2]));
   fit = {{n}, 1};
   return FA3_OK;
 }

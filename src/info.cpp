@@ -24,9 +24,10 @@ fa3_kernel_info describe(const Row& row) {
   info.kind = kind_of(row.kind);
   info.threads = row.threads();
   info.chosen = row.has(Trait::chosen);
-  if (row.kind == Kind::pass) return info;
-  info.dtype = row.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
   info.head_dim = row.d;
+  info.shared_memory_bytes = row.smem_bytes();
+  if (row.kind == Kind::pass) return info;
+  info.dtype = row.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : row.dtype == Dtype::fp16 ? FA3_DTYPE_FP16 : FA3_DTYPE_E4M3;
   info.head_dim_v = row.dv;
   info.causal = row.causal();
   info.block_q = row.Br;
@@ -34,7 +35,6 @@ fa3_kernel_info describe(const Row& row) {
   info.stages = row.stages;
   info.producer_registers = row.producer_registers();
   info.consumer_registers = row.consumer_registers();
-  info.shared_memory_bytes = row.smem_bytes();
   return info;
 }
 

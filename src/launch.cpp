@@ -15,15 +15,16 @@ namespace fa3 {
 namespace {
 
 fa3_status encode_maps(const Driver& driver, const Problem& problem, const Row& row, ForwardParams& params) {
-  if (fa3_status status = encode(driver, "q", problem.q, q_box_rows, params.q)) return status;
-  if (fa3_status status = encode(driver, "k", problem.k, row.Bc, params.k)) return status;
-  if (fa3_status status = encode(driver, "v", problem.v, row.Bc, params.v)) return status;
-  return encode(driver, "o", problem.o, o_box_rows, params.o);
+  if (fa3_status status = encode(driver, "q", problem.q, row, q_box_rows, params.q)) return status;
+  if (fa3_status status = encode(driver, "k", problem.k, row, row.Bc, params.k)) return status;
+  if (problem.v_tiles) return encode_v_tiles(driver, problem.v, row, params.v);
+  if (fa3_status status = encode(driver, "v", problem.v, row, row.Bc, params.v)) return status;
+  return row.is_8bit() ? FA3_OK : encode(driver, "o", problem.o, row, o_box_rows, params.o);
 }
 
 Output output_of(const Problem& problem) {
   const View &o = problem.o, &lse = problem.lse;
-  return {static_cast<uint16_t*>(o.data),
+  return {o.data,
           o.stride[0],
           o.stride[2],
           o.stride[1],
@@ -32,10 +33,30 @@ Output output_of(const Problem& problem) {
           lse.stride[1],
           lse.stride[2],
           static_cast<int32_t>(problem.head_dim),
-          0};
+          dtype_of(o.dtype)};
 }
 
-void fill(const Problem& problem, const ForwardPlan& plan, void* workspace, ListedForwardParams& params) {
+ScaleTensor scale_of(const View& scale) {
+  return {static_cast<const float*>(scale.data), static_cast<int32_t>(scale.stride[0]),
+          static_cast<int32_t>(scale.stride[1]), static_cast<int32_t>(scale.stride[2]), 0};
+}
+
+Scales scales_of(const Problem& problem) {
+  const View &mean = problem.v_mean, &offset = problem.lse_offset;
+  return {scale_of(problem.q_scale),
+          scale_of(problem.k_scale),
+          scale_of(problem.v_scale),
+          static_cast<const float*>(problem.o_scale.data),
+          static_cast<const float*>(mean.data),
+          static_cast<int32_t>(mean.stride[0]),
+          static_cast<int32_t>(mean.stride[1]),
+          static_cast<const float*>(offset.data),
+          offset.stride[0],
+          offset.stride[1],
+          offset.stride[2]};
+}
+
+void fill(const Problem& problem, const ForwardPlan& plan, void* workspace, ScaledForwardParams& params) {
   char* const bytes = static_cast<char*>(workspace);
   params.output = output_of(problem);
   params.workspace = static_cast<Workspace*>(workspace);
@@ -48,6 +69,7 @@ void fill(const Problem& problem, const ForwardPlan& plan, void* workspace, List
   params.tiles = plan.tiles;
   params.pieces = plan.pieces;
   std::copy_n(plan.list, plan.pieces.listed, params.list);
+  params.scales = scales_of(problem);
 }
 
 // Enqueues one launch of the plan.
@@ -78,7 +100,7 @@ fa3_status launch(const Problem& problem, const Fit& fit, void* workspace, size_
     fa3_status status = FA3_OK;
     switch (launch.step) {
       case Step::forward: {
-        ListedForwardParams params;  // kernels without a list take the beginning
+        ScaledForwardParams params;  // kernels without scales or a list take the beginning
         if ((status = encode_maps(*driver, problem, rows[launch.row], params))) return status;
         fill(problem, plan.forward, workspace, params);
         status = run(*driver, launch, functions[i], &params, stream);

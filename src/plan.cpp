@@ -309,7 +309,7 @@ void make(const Problem& problem, const Fit& fit, int multiprocessors, Plan& pla
 // What a plan depends on.
 struct Key {
   int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal, causal_offset;
-  int64_t dtype, named_row, multiprocessors;
+  int64_t first_row, rows, multiprocessors;  // of the rows that fit
 
   bool operator==(const Key&) const = default;
 };
@@ -330,7 +330,7 @@ const Plan& plan(const Problem& problem, const Fit& fit, int multiprocessors) {
   } memory;
   const Key key{problem.batch,    problem.heads,  problem.heads_kv,      problem.seqlen_q,
                 problem.seqlen_k, problem.head_dim, problem.causal,      problem.causal_offset,
-                problem.q.dtype,  problem.kernel ? fit.rows[0] : -1, multiprocessors};
+                fit.rows[0],      fit.count,      multiprocessors};
   for (int i = 0; i < remembered; ++i)
     if (memory.keys[i] == key) return memory.plans[i];
   const int at = memory.next++ % remembered;

@@ -3,10 +3,11 @@
 #include <cstdint>
 
 #include "fa3.h"
+#include "row.h"
 
 namespace fa3 {
 
-// A tensor with explicit strides. lse has three dims; its fourth is 1.
+// A tensor with explicit strides. lse and lse_offset have three dims; their fourth is 1.
 struct View {
   void* data;
   fa3_dtype dtype;
@@ -25,10 +26,29 @@ struct Problem {
   double softmax_scale;
   const char* kernel;  // the caller's; null: any that fits
 
+  // Of e4m3 only; absent tensors have data null and dims 0. Scales are (batch or 1, heads or 1, blocks or 1, 1), with
+  // strides 0 where they are 1; o_scale is (1, 1, 1, 1); v_mean is (batch, heads_kv, head_dim, 1).
+  View q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
+  bool v_tiles;    // v is (batch, groups of 16 keys, heads_kv, 16 head_dim): a tile is a row of bytes (fa3.h)
+  bool kv_blocks;  // k_scale or v_scale has more than one block
+  bool two_level;  // FA3_FLAG_TWO_LEVEL
+
   bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
   int64_t heads_per_kv() const { return heads_kv == 0 ? 1 : heads / heads_kv; }
 };
 
-inline int bytes_per_element(fa3_dtype dtype) { return dtype == FA3_DTYPE_FP32 ? 4 : 2; }
+// Of a tensor that kernels take.
+inline Dtype dtype_of(fa3_dtype dtype) {
+  return dtype == FA3_DTYPE_BF16 ? Dtype::bf16 : dtype == FA3_DTYPE_FP16 ? Dtype::fp16 : Dtype::e4m3;
+}
+
+inline int bytes_per_element(fa3_dtype dtype) {
+  switch (dtype) {
+    case FA3_DTYPE_FP32: return 4;
+    case FA3_DTYPE_E4M3:
+    case FA3_DTYPE_E5M2: return 1;
+    default: return 2;
+  }
+}
 
 }  // namespace fa3

@@ -10,6 +10,8 @@
 //     softmax       S becomes weights; running maximum m and sum l; O rescaled where m has grown
 //     weigh         O += P V
 //   write_row       O / l, m + log(l)
+// Elements of e4m3 are multiplied by their scales when they are read; v_mean and lse_offset are added when rows are
+// written.
 //
 // A row's operations and their order follow from the problem alone, and nothing is fused (-ffp-contract=off), so O has
 // the same bits whatever the threads, the blocks and the width of the machine's vectors. Exponentials are our own for
@@ -27,6 +29,7 @@
 #include "cores.h"
 #include "error.h"
 #include "number.h"
+#include "v_tile.h"
 
 namespace fa3 {
 namespace {
@@ -81,6 +84,25 @@ void read_row(const View& view, int64_t batch, int64_t row, int64_t head, double
   read_elements(element(view, batch, row, head), view.stride[3], static_cast<int>(view.dim[3]), view.dtype, out);
 }
 
+// A float32 number beside the tensors: view (a, b, c).
+double number(const View& view, int64_t a, int64_t b, int64_t c) {
+  return static_cast<const float*>(view.data)[a * view.stride[0] + b * view.stride[1] + c * view.stride[2]];
+}
+
+// A row's elements become those of the problem; without scales they are already.
+void apply_scale(const View& scale, int64_t batch, int64_t row, int64_t head, double* elements, int count) {
+  if (scale.data == nullptr) return;
+  const double factor = number(scale, batch, head, row / FA3_SCALE_ROWS);
+  for (int x = 0; x < count; ++x) elements[x] *= factor;
+}
+
+void read_key_of_tile(const Problem& problem, int64_t batch, int64_t key, int64_t head, double* out) {
+  const int byte = v_tile_byte(static_cast<int>(key % v_tile_keys));
+  const char* tile = element(problem.v, batch, key / v_tile_keys, head) + byte;
+  for (int x = 0; x < problem.head_dim; ++x)
+    out[x] = decode(static_cast<uint8_t>(tile[v_tile_keys * v_tile_row(x)]), e4m3);
+}
+
 // Lanes beyond the block's rows repeat the last one; their results are never used.
 void read_queries(const Problem& problem, const QueryBlock& block, Scratch& t) {
   const int d = static_cast<int>(problem.head_dim);
@@ -88,6 +110,7 @@ void read_queries(const Problem& problem, const QueryBlock& block, Scratch& t) {
   for (int r = 0; r < round_up(block.rows, lanes); ++r) {
     const QueryRow row = row_of(problem, block, std::min(r, block.rows - 1));
     read_row(problem.q, block.batch, row.query, row.head, elements);
+    apply_scale(problem.q_scale, block.batch, row.query, row.head, elements, d);
     for (int x = 0; x < d; ++x) t.q[r / lanes][x][r % lanes] = elements[x];
     t.visible[r] = visible_keys(problem, row.query);
   }
@@ -98,7 +121,10 @@ void read_keys(const Problem& problem, const QueryBlock& block, int64_t first, i
   const int d = static_cast<int>(problem.head_dim);
   for (int j = 0; j < keys; ++j) {
     read_row(problem.k, block.batch, first + j, block.head_kv, t.k[j]);
-    read_row(problem.v, block.batch, first + j, block.head_kv, t.v[j]);
+    if (problem.v_tiles) read_key_of_tile(problem, block.batch, first + j, block.head_kv, t.v[j]);
+    else read_row(problem.v, block.batch, first + j, block.head_kv, t.v[j]);
+    apply_scale(problem.k_scale, block.batch, first + j, block.head_kv, t.k[j], d);
+    apply_scale(problem.v_scale, block.batch, first + j, block.head_kv, t.v[j], d);
     std::fill(t.v[j] + d, t.v[j] + round_up(d, lanes), 0.0);
   }
 }
@@ -221,11 +247,17 @@ void write_row(const Problem& problem, const QueryBlock& block, int r, Scratch& 
   const int d = static_cast<int>(problem.head_dim);
   const bool sees_nothing = t.visible[r] == 0;
   for (int x = 0; x < d; ++x) t.o[r][x] = sees_nothing ? 0 : t.o[r][x] / t.l[r];
+  if (problem.v_mean.data && !sees_nothing)
+    for (int x = 0; x < d; ++x) t.o[r][x] += number(problem.v_mean, block.batch, block.head_kv, x);
+  if (problem.o_scale.data)
+    for (int x = 0; x < d; ++x) t.o[r][x] /= number(problem.o_scale, 0, 0, 0);
   write_elements(t.o[r], d, problem.o.dtype, element(problem.o, block.batch, row.query, row.head), problem.o.stride[3]);
   if (problem.wants_lse) {
     const View& lse = problem.lse;
     const int64_t index = block.batch * lse.stride[0] + row.head * lse.stride[1] + row.query * lse.stride[2];
-    static_cast<float*>(lse.data)[index] = to_float(sees_nothing ? -INFINITY : t.m[r] + std::log(t.l[r]));
+    const View& offset = problem.lse_offset;
+    const double added = offset.data ? number(offset, block.batch, row.head, row.query) : 0;
+    static_cast<float*>(lse.data)[index] = to_float(sees_nothing ? -INFINITY : t.m[r] + std::log(t.l[r]) + added);
   }
 }
 
@@ -303,10 +335,32 @@ void* run_worker(void* argument) {
   }
 }
 
+bool is_scale(double value) { return value > 0 && std::isfinite(value); }
+
+fa3_status check_values(const char* name, const View& scale) {
+  for (int64_t a = 0; a < scale.dim[0]; ++a)
+    for (int64_t b = 0; b < scale.dim[1]; ++b)
+      for (int64_t c = 0; c < scale.dim[2]; ++c)
+        if (const double value = number(scale, a, b, c); !is_scale(value))
+          return fail(FA3_ERROR_INVALID_ARGUMENT, "%s[%lld][%lld][%lld] is %g, must be > 0 and finite", name,
+                      static_cast<long long>(a), static_cast<long long>(b), static_cast<long long>(c), value);
+  return FA3_OK;
+}
+
+fa3_status check_scale_values(const Problem& problem) {
+  if (fa3_status status = check_values("q_scale", problem.q_scale)) return status;
+  if (fa3_status status = check_values("k_scale", problem.k_scale)) return status;
+  if (fa3_status status = check_values("v_scale", problem.v_scale)) return status;
+  if (const View& o_scale = problem.o_scale; o_scale.data && !is_scale(number(o_scale, 0, 0, 0)))
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "o_scale[0] is %g, must be > 0 and finite", number(o_scale, 0, 0, 0));
+  return FA3_OK;
+}
+
 }  // namespace
 
 fa3_status reference_forward(const Problem& problem, int threads, int widest_vector) {
   if (problem.empty()) return FA3_OK;
+  if (fa3_status status = check_scale_values(problem)) return status;
   Work work{problem, choose(widest_vector), problem.seqlen_q * problem.heads_per_kv(), 0, 0, 0};
   work.blocks_per_head = (work.rows + Br - 1) / Br;
   if (__builtin_mul_overflow(work.blocks_per_head, problem.batch * problem.heads_kv, &work.blocks))

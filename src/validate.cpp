@@ -7,6 +7,8 @@
 
 #include "error.h"
 #include "overlap.h"
+#include "validate_scales.h"
+#include "validate_tensor.h"
 
 namespace fa3 {
 namespace {
@@ -14,8 +16,6 @@ namespace {
 using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
-constexpr int64_t max_dim = INT32_MAX;
-constexpr int64_t max_extent = int64_t{1} << 40;  // bytes, of one dim times its stride; TMA's limit
 constexpr int max_head_dim = 256;
 
 // No struct of any version comes near this; a larger struct_size is uninitialised memory, not worth reading.
@@ -23,118 +23,21 @@ constexpr size_t max_struct_size = 4096;
 
 constexpr float log2e = 1.4426950408889634f;
 
-const char* dtype_name(int32_t dtype) {
-  switch (dtype) {
-    case FA3_DTYPE_BF16: return "bf16";
-    case FA3_DTYPE_FP16: return "fp16";
-    case FA3_DTYPE_FP32: return "fp32";
-    default: return "none";
-  }
-}
-
 long long ll(int64_t value) { return value; }
 
 // struct_size tells which fields a struct has only if none was ever put into padding, so there is none.
 static_assert(std::has_unique_object_representations_v<fa3_tensor>);
 static_assert(std::has_unique_object_representations_v<fa3_kernel_info>);
-static_assert(sizeof(fa3_forward_params) == sizeof(size_t) + sizeof(uint64_t) + 5 * sizeof(fa3_tensor) +
+static_assert(sizeof(fa3_forward_params) == sizeof(size_t) + sizeof(uint64_t) + 11 * sizeof(fa3_tensor) +
                                                 sizeof(int32_t) + sizeof(float) + sizeof(const char*));
 
-constexpr uint64_t known_flags = FA3_FLAG_DETERMINISTIC;
+constexpr uint64_t known_flags = FA3_FLAG_DETERMINISTIC | FA3_FLAG_TWO_LEVEL;
 static_assert(known_flags < uint64_t{1} << 31, "C11 has no enumerator for this flag");
 
-// What a tensor argument must look like.
-struct Expected {
-  const char* name;
-  int rank;
-  bool output;    // elements must not overlap
-  bool tma;       // moved by TMA: unit inner stride, 16-byte multiples elsewhere
-  bool pointers;  // look at data
-  bool host;      // negative strides are fine
-};
-
-Status check_dtype(const char* name, int32_t dtype) {
-  if (dtype < FA3_DTYPE_BF16 || dtype > FA3_DTYPE_FP32)
-    return fail(invalid, "%s.dtype is %d, must be a fa3_dtype other than FA3_DTYPE_NONE", name, dtype);
-  return FA3_OK;
-}
-
-Status check_dims(const Expected& expected, const fa3_tensor& tensor) {
-  if (tensor.rank != expected.rank)
-    return fail(invalid, "%s.rank is %d, must be %d", expected.name, tensor.rank, expected.rank);
-  for (int i = 0; i < expected.rank; ++i)
-    if (tensor.dim[i] < 0 || tensor.dim[i] > max_dim)
-      return fail(invalid, "%s.dim[%d] is %lld, must be from 0 to %lld", expected.name, i, ll(tensor.dim[i]),
-                  ll(max_dim));
-  return FA3_OK;
-}
-
-Status check_stride(const Expected& expected, const View& view, int i) {
-  const int64_t stride = view.stride[i];
-  if (expected.tma && i == expected.rank - 1) {
-    if (stride == 1) return FA3_OK;
-    const bool broadcast = stride == 0 && !expected.output;
-    return fail(invalid, "%s.stride[%d] is %lld, must be 1%s", expected.name, i, ll(stride),
-                broadcast ? ": TMA cannot repeat one element along a row (fa3_tensor_pack makes packed strides)" : "");
-  }
-  if (expected.output && stride == 0)
-    return fail(invalid, "%s.stride[%d] is 0, must be > 0: elements of an output must not overlap", expected.name, i);
-  if (!expected.host && stride < 0)
-    return fail(invalid, "%s.stride[%d] is %lld, must be %s 0", expected.name, i, ll(stride),
-                expected.output ? ">" : ">=");
-  if (expected.tma && stride % 8 != 0)
-    return fail(invalid, "%s.stride[%d] is %lld, must be a multiple of 8", expected.name, i, ll(stride));
-  const int64_t limit = max_extent / bytes_per_element(view.dtype);
-  int64_t extent;
-  if (__builtin_mul_overflow(view.dim[i], stride, &extent) || extent >= limit || extent <= -limit)
-    return fail(invalid, "%s.dim[%d] * %s.stride[%d] is %lld * %lld elements, must be below 2^40 bytes", expected.name,
-                i, expected.name, i, ll(view.dim[i]), ll(stride));
-  return FA3_OK;
-}
-
-Status check_data(const Expected& expected, const View& view) {
-  if (view.data == nullptr) return fail(invalid, "%s.data is NULL", expected.name);
-  const int alignment = expected.tma ? 16 : bytes_per_element(view.dtype);
-  if (reinterpret_cast<uintptr_t>(view.data) % alignment != 0)
-    return fail(invalid, "%s.data is %p, must be aligned to %d bytes", expected.name, view.data, alignment);
-  Extent extent;
-  if (!extent_of(view, extent))
-    return fail(invalid, "%s reaches beyond the address space from data %p", expected.name, view.data);
-  return FA3_OK;
-}
-
-Status check_tensor(const Expected& expected, const fa3_tensor& tensor, View& view) {
-  view.data = tensor.data;
-  view.dtype = static_cast<fa3_dtype>(tensor.dtype);
-  for (int i = 0; i < 4; ++i) {
-    view.dim[i] = i < expected.rank ? tensor.dim[i] : 1;
-    view.stride[i] = view.dim[i] == 1 ? 0 : tensor.stride[i];
-  }
-  if (view.empty()) return FA3_OK;  // no element, no address
-  for (int i = 0; i < expected.rank; ++i)
-    if (view.dim[i] > 1)
-      if (Status status = check_stride(expected, view, i)) return status;
-  if (int64_t span; expected.output)
-    if (int dim; !strides_nest(view, dim, span))
-      return fail(invalid,
-                  "%s.stride[%d] is %lld: elements of an output may overlap unless its strides nest, that is, each is "
-                  "larger than the span of the smaller ones, here %lld", expected.name, dim, ll(view.stride[dim]),
-                  ll(span));
-  return expected.pointers ? check_data(expected, view) : FA3_OK;
-}
-
-struct Named {
-  const char* name;
-  int64_t value;
-};
-
-Status must_equal(Named a, Named b) {
-  if (a.value == b.value) return FA3_OK;
-  return fail(invalid, "%s is %lld, must equal %s, which is %lld", a.name, ll(a.value), b.name, ll(b.value));
-}
-
-// k and v are of q's dtype, and so is o on the device; the reference rounds to any dtype of o.
+// k and v are of q's dtype. On the device so is o, but for e4m3 it may be a 16-bit dtype, too; the reference rounds to
+// any dtype of o that can be had without a scale.
 Status check_dtypes(const fa3_forward_params& p, Rules rules) {
+  const bool device = rules != Rules::reference, is_e4m3 = p.q.dtype == FA3_DTYPE_E4M3;
   const struct {
     const char* name;
     int32_t dtype;
@@ -142,29 +45,37 @@ Status check_dtypes(const fa3_forward_params& p, Rules rules) {
   } tensors[] = {{"q", p.q.dtype, true},
                  {"k", p.k.dtype, true},
                  {"v", p.v.dtype, true},
-                 {"o", p.o.dtype, rules != Rules::reference}};
+                 {"o", p.o.dtype, !is_e4m3 && (device || p.o.dtype == FA3_DTYPE_E4M3)}};
   for (const auto& tensor : tensors) {
     if (Status status = check_dtype(tensor.name, tensor.dtype)) return status;
-    if (rules != Rules::reference && tensor.dtype == FA3_DTYPE_FP32)
-      return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is fp32; the kernels take bf16 and fp16", tensor.name);
+    if (device && tensor.dtype == FA3_DTYPE_FP32)
+      return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is fp32; the kernels take bf16, fp16 and e4m3", tensor.name);
     if (tensor.as_q && tensor.dtype != p.q.dtype)
       return fail(invalid, "%s.dtype is %s, must be %s as q's", tensor.name, dtype_name(tensor.dtype),
                   dtype_name(p.q.dtype));
   }
-  return FA3_OK;
+  if ((p.flags & FA3_FLAG_TWO_LEVEL) && !is_e4m3)
+    return fail(invalid, "flags has FA3_FLAG_TWO_LEVEL, which is for e4m3; q.dtype is %s", dtype_name(p.q.dtype));
+  return check_presence(p);
 }
 
 Status check_shapes(const fa3_forward_params& p) {
   const int64_t *q = p.q.dim, *k = p.k.dim, *v = p.v.dim, *o = p.o.dim;
   const Named pairs[][2] = {
-      {{"k.dim[0]", k[0]}, {"q.dim[0]", q[0]}}, {{"v.dim[0]", v[0]}, {"q.dim[0]", q[0]}},
-      {{"o.dim[0]", o[0]}, {"q.dim[0]", q[0]}}, {{"v.dim[1]", v[1]}, {"k.dim[1]", k[1]}},
-      {{"o.dim[1]", o[1]}, {"q.dim[1]", q[1]}}, {{"v.dim[2]", v[2]}, {"k.dim[2]", k[2]}},
-      {{"o.dim[2]", o[2]}, {"q.dim[2]", q[2]}}, {{"k.dim[3]", k[3]}, {"q.dim[3]", q[3]}},
-      {{"v.dim[3]", v[3]}, {"q.dim[3]", q[3]}}, {{"o.dim[3]", o[3]}, {"q.dim[3]", q[3]}},
+      {{"k.dim[0]", k[0]}, {"q.dim[0]", q[0]}}, {{"o.dim[0]", o[0]}, {"q.dim[0]", q[0]}},
+      {{"o.dim[1]", o[1]}, {"q.dim[1]", q[1]}}, {{"o.dim[2]", o[2]}, {"q.dim[2]", q[2]}},
+      {{"k.dim[3]", k[3]}, {"q.dim[3]", q[3]}}, {{"o.dim[3]", o[3]}, {"q.dim[3]", q[3]}},
+  };
+  const Named pairs_of_v[][2] = {
+      {{"v.dim[0]", v[0]}, {"q.dim[0]", q[0]}},
+      {{"v.dim[1]", v[1]}, {"k.dim[1]", k[1]}},
+      {{"v.dim[2]", v[2]}, {"k.dim[2]", k[2]}},
+      {{"v.dim[3]", v[3]}, {"q.dim[3]", q[3]}},
   };
   for (const auto& pair : pairs)
     if (Status status = must_equal(pair[0], pair[1])) return status;
+  for (const auto& pair : pairs_of_v)
+    if (Status status = has_v_tiles(p) ? FA3_OK : must_equal(pair[0], pair[1])) return status;
   if (k[2] == 0 ? q[2] != 0 : q[2] % k[2] != 0)
     return fail(invalid, "k.dim[2] is %lld, must divide the query heads, q.dim[2], which is %lld", ll(k[2]), ll(q[2]));
   return FA3_OK;
@@ -172,9 +83,10 @@ Status check_shapes(const fa3_forward_params& p) {
 
 Status check_head_dim(const fa3_forward_params& p) {
   const int64_t head_dim = p.q.dim[3];
-  if (head_dim < 1 || (p.q.dtype != FA3_DTYPE_FP32 && head_dim % 8 != 0))
-    return fail(invalid, "q.dim[3] (head_dim) is %lld, must be a multiple of 8 from 8 to %d", ll(head_dim),
-                max_head_dim);
+  const int unit = p.q.dtype == FA3_DTYPE_FP32 ? 1 : p.q.dtype == FA3_DTYPE_E4M3 ? 16 : 8;
+  if (head_dim < 1 || head_dim % unit != 0)
+    return fail(invalid, "q.dim[3] (head_dim) is %lld, must be a multiple of %d from %d to %d", ll(head_dim), unit,
+                unit, max_head_dim);
   if (head_dim > max_head_dim)
     return fail(FA3_ERROR_UNSUPPORTED, "q.dim[3] (head_dim) is %lld; the largest supported is %d", ll(head_dim),
                 max_head_dim);
@@ -213,15 +125,26 @@ struct Tensor {
   const View& view;
 };
 
-// The outputs first. Without elements where lse is not wanted.
-std::array<Tensor, 5> tensors(const Problem& problem) {
-  return {{{"o", problem.o}, {"lse", problem.lse}, {"q", problem.q}, {"k", problem.k}, {"v", problem.v}}};
+// The outputs first. Those that are absent have no elements.
+constexpr int outputs = 2;
+std::array<Tensor, 11> tensors(const Problem& problem) {
+  return {{{"o", problem.o},
+           {"lse", problem.lse},
+           {"q", problem.q},
+           {"k", problem.k},
+           {"v", problem.v},
+           {"q_scale", problem.q_scale},
+           {"k_scale", problem.k_scale},
+           {"v_scale", problem.v_scale},
+           {"o_scale", problem.o_scale},
+           {"v_mean", problem.v_mean},
+           {"lse_offset", problem.lse_offset}}};
 }
 
 Status check_overlap(const Problem& problem) {
   const auto all = tensors(problem);
-  for (int i = 0; i < 2; ++i)
-    for (int j = i + 1; j < 5; ++j)
+  for (size_t i = 0; i < outputs; ++i)
+    for (size_t j = i + 1; j < all.size(); ++j)
       if (may_overlap(all[i].view, all[j].view))
         return fail(invalid, "%s may overlap %s: %s.data is %p, %s.data is %p", all[i].name, all[j].name, all[i].name,
                     all[i].view.data, all[j].name, all[j].view.data);
@@ -239,6 +162,8 @@ void resolve(const fa3_forward_params& p, Problem& problem) {
   problem.causal_offset = p.mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? problem.seqlen_k - problem.seqlen_q : 0;
   problem.softmax_scale = p.softmax_scale == 0 ? 1 / std::sqrt(static_cast<double>(problem.head_dim)) : p.softmax_scale;
   problem.kernel = p.kernel;
+  problem.v_tiles = has_v_tiles(p);
+  problem.two_level = p.flags & FA3_FLAG_TWO_LEVEL;
 }
 
 }  // namespace
@@ -279,19 +204,23 @@ Status validate(const fa3_forward_params* params, Rules rules, Problem& problem)
   if (Status status = check_dtypes(p, rules)) return status;
   if (Status status = check_dims(q, p.q)) return status;
   if (Status status = check_dims(k, p.k)) return status;
-  if (Status status = check_dims(v, p.v)) return status;
+  if (p.q.dtype == FA3_DTYPE_E4M3 && p.v.rank != 4 && p.v.rank != 5)
+    return fail(invalid, "v.rank is %d, must be 4, or 5 for tiles", p.v.rank);
+  if (Status status = has_v_tiles(p) ? check_v_tiles_dims(p) : check_dims(v, p.v)) return status;
   if (Status status = check_dims(o, p.o)) return status;
   if (Status status = check_shapes(p)) return status;
   if (Status status = check_head_dim(p)) return status;
   if (Status status = check_tensor(q, p.q, problem.q)) return status;
   if (Status status = check_tensor(k, p.k, problem.k)) return status;
-  if (Status status = check_tensor(v, p.v, problem.v)) return status;
+  if (Status status = has_v_tiles(p) ? check_v_tiles(p, rules, problem.v) : check_tensor(v, p.v, problem.v))
+    return status;
   if (Status status = check_tensor(o, p.o, problem.o)) return status;
   if (problem.wants_lse) {
     if (Status status = check_dims(lse, p.lse)) return status;
     if (Status status = check_lse(p)) return status;
     if (Status status = check_tensor(lse, p.lse, problem.lse)) return status;
   }
+  if (Status status = check_scales(p, rules, problem)) return status;
   if (pointers)
     if (Status status = check_overlap(problem)) return status;
   resolve(p, problem);
@@ -314,16 +243,22 @@ Status pack(fa3_tensor* tensor) {
   return FA3_OK;
 }
 
-Status validate_workspace(const Problem& problem, void* workspace, size_t bytes, size_t needed) {
+Status check_workspace(void* workspace, size_t bytes, size_t needed, View& view) {
   if (workspace == nullptr)
     return fail(invalid, "workspace is NULL, must be %zu bytes of device memory", needed);
   if (reinterpret_cast<uintptr_t>(workspace) % 16 != 0)
     return fail(invalid, "workspace is %p, must be aligned to 16 bytes", workspace);
   if (bytes < needed)
     return fail(FA3_ERROR_WORKSPACE_TOO_SMALL, "workspace_bytes is %zu, must be at least %zu", bytes, needed);
-  const View view{workspace, FA3_DTYPE_FP32, {1, 1, 1, static_cast<int64_t>((needed + 3) / 4)}, {0, 0, 0, 1}};
+  view = {workspace, FA3_DTYPE_FP32, {1, 1, 1, static_cast<int64_t>((needed + 3) / 4)}, {0, 0, 0, 1}};
   if (Extent extent; !extent_of(view, extent))
     return fail(invalid, "workspace reaches beyond the address space from %p", workspace);
+  return FA3_OK;
+}
+
+Status validate_workspace(const Problem& problem, void* workspace, size_t bytes, size_t needed) {
+  View view;
+  if (Status status = check_workspace(workspace, bytes, needed, view)) return status;
   for (const Tensor& tensor : tensors(problem))
     if (may_overlap(view, tensor.view))
       return fail(invalid, "workspace may overlap %s: workspace is %p and needs %zu bytes, %s.data is %p", tensor.name,

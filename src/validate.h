@@ -12,6 +12,9 @@ enum class Rules {
 
 fa3_status validate(const fa3_forward_params* params, Rules rules, Problem& problem);
 
+// A workspace, of which `needed` bytes are used, becomes a view; overlaps are not looked at.
+fa3_status check_workspace(void* workspace, size_t bytes, size_t needed, View& view);
+
 // Of the problem's workspace, `needed` bytes are used.
 fa3_status validate_workspace(const Problem& problem, void* workspace, size_t bytes, size_t needed);
 

@@ -41,4 +41,19 @@ FA3_DEVICE uint32_t cvt_rn_f16x2_f32(float high, float low) {
   return d;
 }
 
+// ptx: cvt.rn.satfinite.e4m3x2.f32 d, high, low;  (cvt)
+// What exceeds 448, infinity too, becomes 448; NaN stays NaN.
+FA3_DEVICE uint16_t cvt_rn_satfinite_e4m3x2_f32(float high, float low) {
+  uint16_t d;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(high), "f"(low));
+  return d;
+}
+
+// ptx: cvt.f32.f16 d, x;  (cvt)
+FA3_DEVICE float cvt_f32_f16(uint16_t x) {
+  float d;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(x));
+  return d;
+}
+
 }  // namespace fa3::ptx

@@ -16,6 +16,35 @@ FA3_DEVICE void cp_async_bulk_tensor_4d_load(uint32_t dst, const void* map, uint
       : "memory");
 }
 
+// ptx: cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
+//      [dst], [map, {c0, c1, c2, c3, c4}], [mbar];  (cp.async.bulk.tensor)
+FA3_DEVICE void cp_async_bulk_tensor_5d_load(uint32_t dst, const void* map, uint32_t mbar, int c0, int c1, int c2,
+                                             int c3, int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(dst),
+      "l"(map), "r"(mbar), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+
+// ptx: cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [dst], [src], size, [mbar];  (cp.async.bulk)
+FA3_DEVICE void cp_async_bulk_load(uint32_t dst, const void* src, uint32_t size, uint32_t mbar) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),
+               "l"(src), "r"(size), "r"(mbar)
+               : "memory");
+}
+
+// ptx: cp.async.ca.shared.global [dst], [src], 4;  (cp.async)
+FA3_DEVICE void cp_async_ca_4(uint32_t dst, const void* src) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
+}
+
+// ptx: cp.async.mbarrier.arrive.noinc.shared.b64 [addr];  (cp.async.mbarrier.arrive)
+// Arrives when all cp.async that the thread has issued before are done.
+FA3_DEVICE void cp_async_mbarrier_arrive_noinc(uint32_t addr) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(addr) : "memory");
+}
+
 // ptx: cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group
 //      [map, {c0, c1, c2, c3}], [src];  (cp.async.bulk.tensor)
 FA3_DEVICE void cp_async_bulk_tensor_4d_store(const void* map, uint32_t src, int c0, int c1, int c2, int c3) {

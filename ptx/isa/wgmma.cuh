@@ -6,7 +6,8 @@
 // D[16 w + l / 4 + 8 i][8 g + 2 (l % 4) + c] in d[4 g + 2 i + c].
 //   _ss: A and B are described by shared-memory descriptors (tile/gemm.cuh).
 //   _rs: A comes from registers, four a k-step.
-// scale_d == 0 overwrites D instead of adding to it. TransB is 1 if B is stored with n contiguous.
+// scale_d == 0 overwrites D instead of adding to it. TransB is 1 if B is stored with n contiguous; 8-bit types have no
+// such choice, their k is always contiguous. Their sums are kept to about 13 bits and cut off, not rounded.
 //
 // A wgmma runs on after the instruction: its accumulators and register operands belong to it until the wgmma.wait_group
 // that covers its group. ptxas serialises the pipeline (C7510 .. C7515) if the code touches them earlier.
@@ -103,9 +104,30 @@ FA3_DEVICE void wgmma_owned(uint32_t (&a)[Count]) {
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(scale_d), "n"(TransB));                             \
   }
 
+#define FA3_WGMMA_8BIT(type, n, r, r1, r2, r3, r4, r5)                                                                 \
+  /* ptx: wgmma.mma_async.sync.aligned.m64n{n}k32.f32.{type}.{type} {d}, a, b, scale_d, 1, 1;  (wgmma.mma_async) */    \
+  FA3_DEVICE void wgmma_m64k32_f32_##type##_ss(float (&d)[r], uint64_t a, uint64_t b, int scale_d) {                   \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #r2 ", 0;\n"                                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." #type "." #type                                     \
+                 " {" FA3_LIST_##r "}, %" #r ", %" #r1 ", p, 1, 1;\n}\n"                                               \
+                 : FA3_OUT_##r(d)                                                                                      \
+                 : "l"(a), "l"(b), "r"(scale_d));                                                                      \
+  }                                                                                                                    \
+  /* ptx: wgmma.mma_async.sync.aligned.m64n{n}k32.f32.{type}.{type} {d}, {a0, a1, a2, a3}, b, scale_d, 1, 1;           \
+          (wgmma.mma_async) */                                                                                         \
+  FA3_DEVICE void wgmma_m64k32_f32_##type##_rs(float (&d)[r], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,      \
+                                               uint64_t b, int scale_d) {                                              \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #r5 ", 0;\n"                                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32." #type "." #type                                     \
+                 " {" FA3_LIST_##r "}, {%" #r ", %" #r1 ", %" #r2 ", %" #r3 "}, %" #r4 ", p, 1, 1;\n}\n"               \
+                 : FA3_OUT_##r(d)                                                                                      \
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(scale_d));                                          \
+  }
+
 #define FA3_WGMMA(n, r, r1, r2, r3, r4, r5, r6)      \
   FA3_WGMMA_TYPE(bf16, n, r, r1, r2, r3, r4, r5, r6) \
-  FA3_WGMMA_TYPE(f16, n, r, r1, r2, r3, r4, r5, r6)
+  FA3_WGMMA_TYPE(f16, n, r, r1, r2, r3, r4, r5, r6)  \
+  FA3_WGMMA_8BIT(e4m3, n, r, r1, r2, r3, r4, r5)
 FA3_WGMMA(16, 8, 9, 10, 11, 12, 13, 14)
 FA3_WGMMA(32, 16, 17, 18, 19, 20, 21, 22)
 FA3_WGMMA(48, 24, 25, 26, 27, 28, 29, 30)
@@ -125,5 +147,6 @@ FA3_WGMMA(256, 128, 129, 130, 131, 132, 133, 134)
 
 #undef FA3_WGMMA
 #undef FA3_WGMMA_TYPE
+#undef FA3_WGMMA_8BIT
 
 }  // namespace fa3::ptx

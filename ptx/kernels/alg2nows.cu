@@ -40,7 +40,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       const KeyBlock block = key_block(p, tile, blocks - 1 - int(i - first));
       mbarrier_arrive_expect_tx(shared_address(&full), is_k ? config.k_block_bytes() : config.v_block_bytes());
       if (is_k) load_k(stage, full, p, block);
-      else load_v(stage, full, p, block);
+      else load_v(stage.v, full, p, block);
     };
     if (loader) {
       for (int w = 0; w < warpgroups; w++) {

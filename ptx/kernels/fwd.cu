@@ -1,4 +1,4 @@
-// FlashAttention-3, forward pass, 16-bit: Algorithm 1 (warp specialization around a ring of K/V stages) with the
+// FlashAttention-3, forward pass: Algorithm 1 (warp specialization around a ring of K/V stages) with the
 // consumer of Algorithm 2 (intra-warpgroup overlap of softmax and GEMMs). Comments cite their lines as A1.n and A2.n.
 //
 // A thread block is persistent: two warps of the producer warpgroup load, the consumer warpgroups own 64 query rows of
@@ -14,6 +14,8 @@
 //  - Where whole tiles would leave multiprocessors idle, tiles are split along the keys (work.h). A part is computed as
 //    a whole tile is; for each 16 rows, the warp that is the last to finish its part puts the parts together and stores
 //    the result (tile/combine.cuh).
+//  - Elements of 8 bits (the paper's section 3.3) go the same way. What differs is in the parts: P's place in registers
+//    (convert), V's in shared memory (tile/transpose.cuh), scales (tile/score.cuh, store_scaled_o).
 //  - No pingpong barriers: with three or four consumer warpgroups the hardware finds that order without them.
 #include <type_traits>
 
@@ -35,13 +37,17 @@ static_assert(config.q_buffers > warpgroups, "the next piece's Q is awaited befo
 // (tile/consumer.cuh).
 FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
   constexpr bool o_from_registers = has(Trait::o_from_registers);
+  // The buffer of Q is given back as soon as Q is read; the copy of its RowBlock costs registers.
+  constexpr bool early_q_release = o_from_registers && config.q_buffers < 2 * warpgroups;
   setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
   const KvRing ring{smem};
-  const Score score(p);
+  Score score(p);
   const bool one_lane = threadIdx.x % 32 == 0;
 
   float S[Bc / 2], O[dv / 2];
-  uint32_t P[Bc / 4];
+  uint32_t P[p_registers];
+  QRegisters Q;
+  [[maybe_unused]] Sums sums;
   RowState state;
   Bound bound;
 
@@ -57,19 +63,48 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     const RowBlock& block = smem.row_block[q_buffer];
     row = block.row;
     begin = block.begin;
+    score.receive(block);
     // Shuffled, as the compiler must know that they are the same in all lanes, to keep `i` in a uniform register.
     blocks = __shfl_sync(0xffffffffu, block.blocks, 0);
     skipped = __shfl_sync(0xffffffffu, block.skipped, 0);
   };
 
-  clear(O);                                    // A1.13; only to give all registers a value: the first PV overwrites
+  // O += P V of the V in that use of the ring, to be waited for. With Trait::two_level, sums += P V, or of the first part
+  // of the columns.
+  [[maybe_unused]] bool sums_begun = false;
+  auto begin_pv = [&](uint32_t i, bool accumulate) {
+    if constexpr (has(Trait::two_level)) issue_pv(sums, P, v(i), sums_begun);
+    else issue_pv(O, P, v(i), accumulate);
+  };
+  // What is left of it when that has been waited for: O += sums, at the latest behind the piece's last V.
+  auto finish_pv = [&](uint32_t i, bool last) {
+    wgmma_owned(O);
+    if constexpr (has(Trait::two_level)) {
+      wgmma_owned(sums);
+      sums_begun = sum_parts == 1 && !last && i % sum_blocks != 0;
+      if (!sums_begun) add_sums(O, sums, 0);
+#pragma unroll
+      for (int part = 1; part < sum_parts; part++) {
+        wgmma_owned(sums);
+        wgmma_fence();
+        issue_pv(sums, P, v_part(v(i), part), false);
+        wgmma_commit_group();
+        wgmma_wait_group<0>();
+        wgmma_owned(sums);
+        add_sums(O, sums, part);
+      }
+    }
+  };
+
+  clear(O);                                    // A1.13; only to give all registers a value, where the first PV overwrites
   wgmma_owned(O);
   receive_q();                                 // A2.3
   uint32_t i = skipped;                        // use of the K/V ring that holds K(j)
   if (blocks != RowBlock::end_of_work) ring.skip(0, i, blocks > 0);
+  load_q_registers(Q, smem.q[q_buffer], warp);
   if (blocks > 0) ring.wait_k(i);
   wgmma_fence();
-  issue_qk(S, q(q_buffer), k(i));              // A2.4
+  issue_qk(S, Q, q(q_buffer), k(i));           // A2.4
   wgmma_commit_group();
   wgmma_wait_group<0>();
   wgmma_owned(S);
@@ -89,13 +124,18 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     const int warp_row = row + 16 * warp;
     const uint32_t last = blocks > 0 ? i + blocks - 1 : i;  // use that holds the K of the block visited last, K(begin)
     auto j = [&] { return begin + int(last - i); };  // K/V block
+    auto receive_block_scales = [&](bool present) {
+      if constexpr (has(Trait::block_scales))
+        score.receive(present ? smem.block_scales[KvRing::index(i)] : BlockScales{1.f, 1.f});
+    };
+    receive_block_scales(blocks > 0);
     if constexpr (has(Trait::skip_masked)) {
       softmax_first(S, state, score, mask_diagonal(S, p, j(), warp_row));
     } else {
       if (causal || blocks == 0 || needs_mask(p, j(), row)) mask(S, p, j(), warp_row);
       softmax_first(S, state, score);          // A2.6
     }
-    first_bound(bound, state);
+    first_bound(bound, state, score);
     if (blocks > 0) ring.release_k(i, true);   // A2.5
     convert(S, P);
     wgmma_owned(P);
@@ -105,14 +145,15 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     auto step = [&](auto masked) {
       i++;
       ring.wait_k(i);                          // A2.8
+      receive_block_scales(true);
       wgmma_fence();
-      issue_qk(S, q(q_buffer), k(i));          // A2.9
+      issue_qk(S, Q, q(q_buffer), k(i));       // A2.9
       wgmma_commit_group();
       if constexpr (split_stage) {
         ring.wait_v(i);                        // A2.10
         wgmma_fence();                         // again behind the branch of the wait (C7519)
       }
-      issue_pv(O, P, v(i), accumulate);        // A2.11
+      begin_pv(i, accumulate);                 // A2.11
       wgmma_commit_group();
       accumulate = true;
       wgmma_wait_group<1>();                   // A2.12
@@ -122,7 +163,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       if constexpr (masked) {                  // A2.13
         mask(S, p, j(), warp_row);
         softmax_online(S, state, alpha, score);
-        set_bound(bound, state);
+        set_bound(bound, state, score);
         end_basic_block(state);
       } else {
         rescale = softmax_speculative(S, state, bound, alpha, score, smem.q[q_buffer],
@@ -130,12 +171,14 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       }
       ring.release_k(i, false);
       wgmma_wait_group<0>();                   // A2.14
-      wgmma_owned(O);
+      finish_pv(i, false);
       wgmma_owned(S);
       ring.release_v(i, true);                 // A2.15
       convert(S, P);                           // A2.16
       wgmma_owned(P);
       if (rescale) scale_rows(O, alpha);
+      if constexpr (has(Trait::two_level))
+        if (rescale && sums_begun) scale_rows(sums, alpha);
       wgmma_owned(O);
     };
     if constexpr (causal) {
@@ -146,40 +189,44 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
 
     // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
     const RowBlock copy = smem.row_block[q_buffer];  // for those that release the buffer at once
-    const RowBlock& done = o_from_registers ? copy : smem.row_block[q_buffer];
-    if constexpr (o_from_registers) release_q(q_buffer);
+    const RowBlock& done = early_q_release ? copy : smem.row_block[q_buffer];
+    if constexpr (early_q_release) release_q(q_buffer);
     const int parts = __shfl_sync(0xffffffffu, done.parts, 0);  // early, and known to be the same in all lanes
-    const uint32_t done_buffer = q_buffer;
+    const uint32_t done_buffer = q_buffer, done_use = q_use;
     const uint32_t first = blocks > 0 ? i + 1 : i;  // use that holds this piece's last V and the next one's first K
     ring.wait_v(first);                        // A2.18
     wgmma_fence();
-    issue_pv(O, P, v(first), accumulate);      // A2.19
+    begin_pv(first, accumulate);               // A2.19
     wgmma_commit_group();
     q_use += warpgroups;
     q_buffer = QRing::index(q_use);
     receive_q();
     i = first + skipped;
+    load_q_registers(Q, smem.q[q_buffer], warp);
     if (blocks > 0) ring.wait_k(i);
     wgmma_fence();
-    issue_qk(S, q(q_buffer), k(i));            // A2.4 of the next piece; not used if there is none
+    issue_qk(S, Q, q(q_buffer), k(i));         // A2.4 of the next piece; not used if there is none
     wgmma_commit_group();
 
     float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     wgmma_wait_group<1>();
-    wgmma_owned(O);
+    finish_pv(first, true);
     if (blocks > 0) ring.skip(first, i, true);
     if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
     const bool complete = parts == 1 || combine(O, state, l, p, done, warp);
     uint32_t o[dv / 4];
-    normalize(o, O, l);
+    if constexpr (!is_8bit) normalize(o, O, l);
     if constexpr (!o_from_registers) bar_sync(barrier_warpgroup + warpgroup, 128);  // all have read Q for the last time
     if (complete) {                            // A2.20
-      if constexpr (o_from_registers) store_o_direct(o, p, done, warp);
+      if constexpr (is_8bit) store_scaled_o(O, l, smem.v_mean[VMeanRing::index(done_use)], p, done, warp);
+      else if constexpr (o_from_registers) store_o_direct(o, p, done, warp);
       else store_o(o, smem, done_buffer, p, done, warp);
       store_lse(state, l, p, done, warp);
     }
     wgmma_wait_group<0>();
     wgmma_owned(S);
+    if constexpr (has(Trait::two_level)) clear(O);
+    if constexpr (o_from_registers && !early_q_release) release_q(done_buffer);
     if constexpr (!o_from_registers) o_buffer = done_buffer;
     if constexpr (!has(Trait::late_q_release)) release_o_buffer();
     // If all of the next piece is skipped, that lasts as long as others compute it, and they may need the buffer.

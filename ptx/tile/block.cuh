@@ -1,6 +1,7 @@
 // What every thread block of a forward kernel does first.
 #pragma once
 #include "../isa/tma.cuh"
+#include "shared.cuh"
 #include "smem.cuh"
 
 namespace fa3 {
@@ -10,8 +11,7 @@ FA3_DEVICE int warp_of_block() { return __shfl_sync(0xffffffffu, threadIdx.x / 3
 
 // The thread block's shared memory, with its barriers set up, and the tensor maps on their way into the cache.
 FA3_DEVICE Smem& set_up(const Params& p, int warp) {
-  extern __shared__ __align__(1024) unsigned char shared[];
-  Smem& smem = *reinterpret_cast<Smem*>(shared);
+  Smem& smem = *reinterpret_cast<Smem*>(shared_memory());
   init_barriers(smem, warp);
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.o}) ptx::prefetch_tensormap(map);

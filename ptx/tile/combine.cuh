@@ -105,14 +105,18 @@ FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], cons
     const float weight[2] = {ptx::ex2_approx_ftz(sums.x - m[0]), ptx::ex2_approx_ftz(sums.y - m[1])};
     l[0] = fmaf(weight[0], sums.z, l[0]);
     l[1] = fmaf(weight[1], sums.w, l[1]);
+    auto add_quarter = [&](int k) {  // as above
+      if (!__any_sync(all, (sums.z != 0.f) | (sums.w != 0.f))) return;
 #pragma unroll
-    for (int i = 0; i < dv / 8; i++) {
-      const float4 o = __ldcg(&partial(part).o[i][lane]);
-      O[4 * i] = fmaf(weight[0], o.x, O[4 * i]);
-      O[4 * i + 1] = fmaf(weight[0], o.y, O[4 * i + 1]);
-      O[4 * i + 2] = fmaf(weight[1], o.z, O[4 * i + 2]);
-      O[4 * i + 3] = fmaf(weight[1], o.w, O[4 * i + 3]);
-    }
+      for (int i = k * dv / 32; i < (k + 1) * dv / 32; i++) {
+        const float4 o = __ldcg(&partial(part).o[i][lane]);
+        O[4 * i] = fmaf(weight[0], o.x, O[4 * i]);
+        O[4 * i + 1] = fmaf(weight[0], o.y, O[4 * i + 1]);
+        O[4 * i + 2] = fmaf(weight[1], o.z, O[4 * i + 2]);
+        O[4 * i + 3] = fmaf(weight[1], o.w, O[4 * i + 3]);
+      }
+    };
+    add_quarter(0); add_quarter(1); add_quarter(2); add_quarter(3);
   }
   state.m[0] = m[0];
   state.m[1] = m[1];

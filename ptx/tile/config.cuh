@@ -8,7 +8,8 @@
 #include "../row.h"
 
 // A kernel of the row's name. Each file of kernels/ ends with one.
-#define FA3_GLOBAL extern "C" __global__ void __launch_bounds__(fa3::config.threads(), 1) FA3_KERNEL
+#define FA3_GLOBAL \
+  extern "C" __global__ void __launch_bounds__(fa3::config.threads(), fa3::config.resident_blocks()) FA3_KERNEL
 
 namespace fa3 {
 
@@ -30,7 +31,12 @@ inline constexpr int warpgroups = config.warpgroups();  // consumers; the produc
 inline constexpr bool causal = config.causal();
 
 // What the kernel takes. If it takes no split tiles, there is no list.
-using Params = std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>;
+using Params = std::conditional_t<config.is_8bit(), ScaledForwardParams,
+                                  std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>>;
+
+// Rows of 16-bit elements have no scales.
+FA3_DEVICE const Scales& scales_of(const ScaledForwardParams& p) { return p.scales; }
+FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
 
 // What the problem's rows see. Which sides are bounded is a constant here: the table's row has the mask.
 FA3_DEVICE Visible visible(const Params& p) {

@@ -7,42 +7,60 @@
 
 namespace fa3 {
 
-using Element = uint16_t;  // bf16 or fp16, as bits
-static_assert(sizeof(Element) == config.element_bytes());
+inline constexpr bool is_8bit = config.is_8bit();  // e4m3
 inline constexpr bool is_bf16 = config.dtype == Dtype::bf16;
+using Element = std::conditional_t<is_8bit, uint8_t, uint16_t>;
+static_assert(sizeof(Element) == config.element_bytes());
 
-// `rows` rows of Q, K, V or O lie in shared memory as slabs of [rows][64] elements, each row 128 bytes, with the
-// 128-byte swizzle of TMA and wgmma: byte address bits 4-6 are xor-ed with bits 7-9.
-inline constexpr int slab_columns = box_columns;
-inline constexpr int slab_row_bytes = 128;
-static_assert(slab_columns * sizeof(Element) == slab_row_bytes);
+// `rows` rows of Q, K, V or O lie in shared memory as slabs of [rows][slab_columns] elements, with the swizzle of TMA
+// and wgmma for such rows: of 128 bytes, byte address bits 4-6 are xor-ed with bits 7-9; of 64, bits 4-5 with 7-8.
+inline constexpr int slab_columns = config.slab_columns();
+inline constexpr int slab_row_bytes = config.slab_bytes();
+static_assert(slab_row_bytes == 128 || slab_row_bytes == 64);
+// What the swizzle puts in the place of 16-byte chunk 0 of a slab's row.
+FA3_DEVICE int swizzled(int row) { return slab_row_bytes == 128 ? row % 8 : row / 2 % 4; }
 
-// How much of k, the inner dimension of a product, one WGMMA takes: always 32 bytes, a quarter of a slab row.
+// How much of k, the inner dimension of a product, one WGMMA takes: always 32 bytes.
 inline constexpr int k_step = 32 / sizeof(Element);
+
+// Registers of a thread's share of P, the A operand of P V.
+inline constexpr int p_registers = Bc * sizeof(Element) / 8;
+
+// P = exp2(S c - m) is 2^p_log2 where m is the row's maximum. e4m3 goes from 2^-9 to 448, so 2^5 leaves both ways open.
+inline constexpr float p_log2 = is_8bit ? 5.f : 0.f;
+// What a lane's row sum may reach before P could overflow: half of fp16's largest number, or nearly all of e4m3's.
+inline constexpr float p_limit = is_8bit ? 440.f : 0x1p15f;
 
 // The accumulators += A B, or = A B without `accumulate`; A from shared memory (ss) or registers (rs).
 template <int n>
 FA3_DEVICE void wgmma_ss(float (&accumulators)[n], uint64_t a, uint64_t b, int accumulate) {
-  if constexpr (is_bf16) ptx::wgmma_m64k16_f32_bf16_ss<0>(accumulators, a, b, accumulate);
+  if constexpr (is_8bit) ptx::wgmma_m64k32_f32_e4m3_ss(accumulators, a, b, accumulate);
+  else if constexpr (is_bf16) ptx::wgmma_m64k16_f32_bf16_ss<0>(accumulators, a, b, accumulate);
   else ptx::wgmma_m64k16_f32_f16_ss<0>(accumulators, a, b, accumulate);
 }
-// B transposed: its n is contiguous.
+// B is V: with n contiguous, but for 8-bit types with k contiguous.
 template <int n>
-FA3_DEVICE void wgmma_rs_transposed(float (&accumulators)[n], const uint32_t* a, uint64_t b, int accumulate) {
-  if constexpr (is_bf16) ptx::wgmma_m64k16_f32_bf16_rs<1>(accumulators, a[0], a[1], a[2], a[3], b, accumulate);
+FA3_DEVICE void wgmma_rs(float (&accumulators)[n], const uint32_t* a, uint64_t b, int accumulate) {
+  if constexpr (is_8bit) ptx::wgmma_m64k32_f32_e4m3_rs(accumulators, a[0], a[1], a[2], a[3], b, accumulate);
+  else if constexpr (is_bf16) ptx::wgmma_m64k16_f32_bf16_rs<1>(accumulators, a[0], a[1], a[2], a[3], b, accumulate);
   else ptx::wgmma_m64k16_f32_f16_rs<1>(accumulators, a[0], a[1], a[2], a[3], b, accumulate);
 }
 
 // The same by one warp: accumulators of 16 rows and 8 columns += A B.
 FA3_DEVICE void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (is_bf16) ptx::mma_m16n8k16_f32_bf16(s[0], s[1], s[2], s[3], a, b0, b1);
+  if constexpr (is_8bit) ptx::mma_m16n8k32_f32_e4m3(s[0], s[1], s[2], s[3], a, b0, b1);
+  else if constexpr (is_bf16) ptx::mma_m16n8k16_f32_bf16(s[0], s[1], s[2], s[3], a, b0, b1);
   else ptx::mma_m16n8k16_f32_f16(s[0], s[1], s[2], s[3], a, b0, b1);
 }
 
 // Two numbers rounded to nearest even.
-FA3_DEVICE uint32_t pack(float low, float high) {
-  if constexpr (is_bf16) return ptx::cvt_rn_bf16x2_f32(high, low);
-  else return ptx::cvt_rn_f16x2_f32(high, low);
+FA3_DEVICE uint32_t pack(float low, float high, bool to_bf16 = is_bf16) {
+  return to_bf16 ? ptx::cvt_rn_bf16x2_f32(high, low) : ptx::cvt_rn_f16x2_f32(high, low);
+}
+// Four, to e4m3; what exceeds 448 becomes 448.
+FA3_DEVICE uint32_t pack_e4m3(float x0, float x1, float x2, float x3) {
+  return uint32_t{ptx::cvt_rn_satfinite_e4m3x2_f32(x1, x0)} |
+         uint32_t{ptx::cvt_rn_satfinite_e4m3x2_f32(x3, x2)} << 16;
 }
 
 }  // namespace fa3

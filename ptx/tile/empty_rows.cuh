@@ -8,8 +8,9 @@
 namespace fa3 {
 
 // Writes the share of one warp, of so many warps, in the first `rows` rows of each head. The warps take blocks of
-// `block_rows` rows in turn; `lanes` lanes write a row, eight columns each.
-template <int lanes, int block_rows>
+// `block_rows` rows in turn; `lanes` lanes write a row, eight columns each. O may be e4m3 if any_dtype; otherwise its
+// elements have 16 bits.
+template <int lanes, int block_rows, bool any_dtype>
 FA3_DEVICE void write_empty_rows(const Output& output, Divisor heads, int batch_heads, int rows, int warp, int warps) {
   constexpr int at_once = 32 / lanes;
   const int lane = threadIdx.x % 32, column = lane % lanes * 8;
@@ -19,10 +20,18 @@ FA3_DEVICE void write_empty_rows(const Output& output, Divisor heads, int batch_
     const int first = (i - batch_head * blocks) * block_rows, end = min(first + block_rows, rows);
     const int batch = batch_head / heads, head = batch_head - batch * heads;
     if (column < output.head_dim) {
-      uint16_t* const o = output.o + batch * output.o_stride_batch + head * output.o_stride_head + column;
+      const int64_t offset = batch * output.o_stride_batch + head * output.o_stride_head + column;
+      if (any_dtype && output.dtype == Dtype::e4m3) {
+        uint8_t* const o = static_cast<uint8_t*>(output.o) + offset;
+#pragma unroll 1
+        for (int row = first + lane / lanes; row < end; row += at_once)
+          *reinterpret_cast<uint2*>(o + row * output.o_stride_row) = make_uint2(0, 0);
+      } else {
+        uint16_t* const o = static_cast<uint16_t*>(output.o) + offset;
 #pragma unroll 1  // or ptxas orders the consumers otherwise, -0.2% at d 64
-      for (int row = first + lane / lanes; row < end; row += at_once)
-        *reinterpret_cast<uint4*>(o + row * output.o_stride_row) = make_uint4(0, 0, 0, 0);
+        for (int row = first + lane / lanes; row < end; row += at_once)
+          *reinterpret_cast<uint4*>(o + row * output.o_stride_row) = make_uint4(0, 0, 0, 0);
+      }
     }
     if (output.lse) {
       float* const lse = output.lse + batch * output.lse_stride_batch + head * output.lse_stride_head;

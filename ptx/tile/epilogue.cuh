@@ -3,6 +3,7 @@
 // (Trait::o_from_registers).
 #pragma once
 #include "../isa/tma.cuh"
+#include "../v_tile.h"
 #include "softmax.cuh"
 #include "smem.cuh"
 
@@ -55,8 +56,8 @@ FA3_DEVICE void store_o_direct(const uint32_t (&o)[dv / 4], const Params& p, con
   const bool odd = lane & 1;
   const int first = block.row + 16 * warp + lane / 4;
   const Output& out = p.output;
-  uint16_t* to =
-      out.o + block.batch * out.o_stride_batch + block.head * out.o_stride_head + first * out.o_stride_row + column;
+  uint16_t* to = static_cast<uint16_t*>(out.o) + block.batch * out.o_stride_batch + block.head * out.o_stride_head +
+                 first * out.o_stride_row + column;
   uint16_t* to_8 = to + 8 * out.o_stride_row;
   const bool in = first >= 0 && first < p.visible.seqlen_q, in_8 = first + 8 >= 0 && first + 8 < p.visible.seqlen_q;
 #pragma unroll
@@ -67,6 +68,54 @@ FA3_DEVICE void store_o_direct(const uint32_t (&o)[dv / 4], const Params& p, con
     const bool exists = 16 * k + column < out.head_dim;
     if (in & exists) *reinterpret_cast<uint2*>(to + 16 * k) = odd ? make_uint2(y, x[2]) : make_uint2(x[0], y);
     if (in_8 & exists) *reinterpret_cast<uint2*>(to_8 + 16 * k) = odd ? make_uint2(y_8, x[3]) : make_uint2(x[1], y_8);
+  }
+}
+
+// O of 8-bit elements: divided by the row sums and multiplied by V's scale, with V's mean added, and rounded to the type
+// that the caller wants. As V's tiles hold columns 16 k + 2 r + e in their rows 16 k + 8 e + r, a lane has columns
+// 16 k + 4 q .. 16 k + 4 q + 3 of each row, and a quad writes whole sectors.
+static_assert([] {
+  for (int q = 0; q < 4; q++)
+    for (int x = 0; x < 4; x++)
+      if (v_tile_column(8 * (x % 2) + 2 * q + x / 2) != 4 * q + x) return false;
+  return true;
+}());
+FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], const float* v_mean, const Params& p,
+                               const RowBlock& block, int warp) {
+  const int lane = threadIdx.x % 32, column = 4 * (lane % 4);
+  const int first = block.row + 16 * warp + lane / 4;
+  const Output& out = p.output;
+  const Scales& scales = scales_of(p);
+  const bool mean = scales.v_mean != nullptr, is_e4m3 = out.dtype == Dtype::e4m3;
+  const float o_factor = is_e4m3 && scales.o ? 1.f / *scales.o : 1.f, factor = o_factor * block.v_scale;
+  const int64_t offset = block.batch * out.o_stride_batch + block.head * out.o_stride_head + column;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int row = first + 8 * i;
+    const float weight = l[i] == 0.f ? 0.f : factor * ptx::rcp_approx_ftz(l[i]);
+    const float mean_weight = l[i] == 0.f ? 0.f : o_factor;
+    const int64_t at = offset + row * out.o_stride_row;
+    if (row < 0 || row >= p.visible.seqlen_q) continue;
+#pragma unroll
+    for (int k = 0; k < dv / 16; k++) {
+      float x[4] = {O[8 * k + 2 * i] * weight, O[8 * k + 4 + 2 * i] * weight, O[8 * k + 2 * i + 1] * weight,
+                    O[8 * k + 4 + 2 * i + 1] * weight};
+      if (mean) {
+        const float4 m = *reinterpret_cast<const float4*>(&v_mean[16 * k + column]);
+        x[0] = fmaf(m.x, mean_weight, x[0]);
+        x[1] = fmaf(m.y, mean_weight, x[1]);
+        x[2] = fmaf(m.z, mean_weight, x[2]);
+        x[3] = fmaf(m.w, mean_weight, x[3]);
+      }
+      if (16 * k + column >= out.head_dim) continue;
+      if (is_e4m3) {
+        *reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(out.o) + at + 16 * k) = pack_e4m3(x[0], x[1], x[2], x[3]);
+      } else {
+        const bool bf16 = out.dtype == Dtype::bf16;
+        *reinterpret_cast<uint2*>(static_cast<uint16_t*>(out.o) + at + 16 * k) =
+            make_uint2(pack(x[0], x[1], bf16), pack(x[2], x[3], bf16));
+      }
+    }
   }
 }
 
@@ -81,7 +130,14 @@ FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Para
   const Output& out = p.output;
   float* to =
       out.lse + block.batch * out.lse_stride_batch + block.head * out.lse_stride_head + row * out.lse_stride_row;
-  *to = sum == 0.f ? -INFINITY : m * ln_2 + __logf(sum);
+  float lse = sum == 0.f ? -INFINITY : m * ln_2 + __logf(sum);
+  if constexpr (is_8bit) {
+    const Scales& scales = scales_of(p);
+    if (scales.lse_offset)
+      lse += scales.lse_offset[block.batch * scales.lse_offset_stride_batch +
+                               block.head * scales.lse_offset_stride_head + row * scales.lse_offset_stride_row];
+  }
+  *to = lse;
 }
 
 }  // namespace fa3

@@ -1,27 +1,35 @@
 // The two products of attention on a warpgroup's 64 rows. They issue and never wait: fences, commits and waits stand in
 // the kernel, where they can be counted.
 #pragma once
+#include "../v_tile.h"
 #include "smem.cuh"
 
 namespace fa3 {
 
-// Shared-memory descriptor of a 128-byte-swizzled operand (PTX ISA, wgmma, Matrix-Descriptor Format): address bits
-// 4-17, leading and stride offsets in 16-byte units, swizzle mode 1 in bits 62-63. Adding to it moves the start, also
-// in 16-byte units. Addresses are below 2^18 as there are no clusters: in one they hold the thread block's rank, from
-// bit 24 on.
-FA3_DEVICE uint64_t descriptor(const void* start, uint32_t leading_bytes, uint32_t stride_bytes) {
-  return uint64_t(ptx::shared_address(start) >> 4) | uint64_t(leading_bytes >> 4) << 16 |
-         uint64_t(stride_bytes >> 4) << 32 | uint64_t(1) << 62;
+// Shared-memory descriptor of an operand (PTX ISA, wgmma, Matrix-Descriptor Format): address bits 4-17, leading and
+// stride offsets in 16-byte units, swizzle mode in bits 62-63. Adding to it moves the start, also in 16-byte units.
+// Addresses are below 2^18 as there are no clusters: in one they hold the thread block's rank, from bit 24 on.
+enum class Swizzle : uint64_t { none = 0, of_128_bytes = 1, of_64_bytes = 2 };
+constexpr uint64_t descriptor(uint32_t leading_bytes, uint32_t stride_bytes, Swizzle swizzle) {
+  return uint64_t(leading_bytes >> 4) << 16 | uint64_t(stride_bytes >> 4) << 32 | uint64_t(swizzle) << 62;
 }
 constexpr uint32_t descriptor_units(uint32_t bytes) { return bytes >> 4; }
+FA3_DEVICE uint64_t descriptor_start(const void* start) { return descriptor_units(ptx::shared_address(start)); }
+
+inline constexpr Swizzle slab_swizzle = slab_row_bytes == 128 ? Swizzle::of_128_bytes : Swizzle::of_64_bytes;
+// Q and K: K-major, groups of 8 rows apart by the stride offset; the leading offset is not used with a swizzle.
+inline constexpr uint64_t qk_descriptor = descriptor(16, 8 * slab_row_bytes, slab_swizzle);
+// V of 16 bits: its n (the head dimension) is contiguous; 64-column slabs are the leading offset apart, 8 keys the
+// stride offset. V of 8 bits, as tiles: 16 keys are the leading offset apart, 8 columns the stride offset.
+inline constexpr uint64_t v_descriptor = is_8bit ? descriptor(v_tile_keys * dv, 8 * v_tile_keys, Swizzle::none)
+                                                 : descriptor(Bc * slab_row_bytes, 1024, Swizzle::of_128_bytes);
 
 // The operands of the two products: those of buffer 0 and stage 0, from which the others lie at fixed distances.
 struct Descriptors {
   uint64_t q0, k0;
 
-  // Q and K: K-major, 8-row groups 1024 bytes apart; the leading offset is not used with this swizzle.
   FA3_DEVICE explicit Descriptors(const Smem& smem)
-      : q0(descriptor(&smem.q[0], 16, 1024)), k0(descriptor(&smem.stage[0].k, 16, 1024)) {}
+      : q0(descriptor_start(&smem.q[0]) | qk_descriptor), k0(descriptor_start(&smem.stage[0].k) | qk_descriptor) {}
 
   FA3_DEVICE uint64_t q(uint32_t buffer) const {
     return q0 + uint64_t(buffer) * descriptor_units(config.q_buffer_bytes());
@@ -29,31 +37,61 @@ struct Descriptors {
   FA3_DEVICE uint64_t k(uint32_t stage) const {
     return k0 + uint64_t(stage) * descriptor_units(config.stage_bytes());
   }
-  // V lies behind its stage's K. Its n (the head dimension) is contiguous: 64-column slabs are the leading offset
-  // apart, 8 keys the stride offset. Made from K's, because a descriptor of its own is computed anew in every
-  // iteration.
+  // V lies behind its stage's K. Made from K's, because a descriptor of its own is computed anew in every iteration.
   FA3_DEVICE uint64_t v(uint32_t stage) const {
-    return k(stage) + descriptor_units(config.k_block_bytes()) + (uint64_t(Bc * slab_row_bytes - 16 >> 4) << 16);
+    return k(stage) + descriptor_units(config.k_block_bytes()) + (v_descriptor - qk_descriptor);
   }
 };
 static_assert(offsetof(Stage, v) == config.k_block_bytes());
 
-// S = Q K^T: d / 16 wgmmas of m64 n=Bc k16.
-FA3_DEVICE void issue_qk(float (&S)[Bc / 2], uint64_t q, uint64_t k) {
+// The first k steps of Q that stay in registers for a whole piece (Trait::q_in_registers): those of a warp's 16 rows.
+inline constexpr int q_register_steps = has(Trait::q_in_registers) ? d / k_step / 2 : 0;
+using QRegisters = uint32_t[q_register_steps > 0 ? q_register_steps : 1][4];
+FA3_DEVICE void load_q_registers(QRegisters& Q, const Element* q, int warp) {
+  const int lane = threadIdx.x % 32;
+  // ldmatrix.x4: 16 query rows at the first 16 bytes of a k step (lanes 0-15) and at the others. The swizzle is an xor.
+  const uint32_t address = ptx::shared_address(q) + (warp * 16 + lane % 16) * slab_row_bytes +
+                           ((lane / 16 ^ swizzled(lane)) << 4);
 #pragma unroll
-  for (int step = 0; step < d / k_step; step++) {
-    const int slab = step / 4, within = step % 4 * 32;
-    const uint64_t a = q + descriptor_units(slab * 64 * slab_row_bytes + within);
-    const uint64_t b = k + descriptor_units(slab * Bc * slab_row_bytes + within);
-    wgmma_ss(S, a, b, step > 0);
+  for (int step = 0; step < q_register_steps; step++) {
+    const int slab = step * 32 / slab_row_bytes, within = step * 32 % slab_row_bytes;
+    ptx::ldmatrix_x4(Q[step], (address ^ within) + slab * 64 * slab_row_bytes);
   }
 }
 
-// O = P V, or O += P V if accumulate: Bc / 16 wgmmas of m64 n=dv k16, P from registers.
-FA3_DEVICE void issue_pv(float (&O)[dv / 2], const uint32_t (&P)[Bc / 4], uint64_t v, bool accumulate) {
+// S = Q K^T: d / k_step wgmmas of m64 n=Bc.
+FA3_DEVICE void issue_qk(float (&S)[Bc / 2], const QRegisters& Q, uint64_t q, uint64_t k) {
+#pragma unroll
+  for (int step = 0; step < d / k_step; step++) {
+    const int slab = step * 32 / slab_row_bytes, within = step * 32 % slab_row_bytes;
+    const uint64_t a = q + descriptor_units(slab * 64 * slab_row_bytes + within);
+    const uint64_t b = k + descriptor_units(slab * Bc * slab_row_bytes + within);
+    if (step < q_register_steps) wgmma_rs(S, Q[step], b, step > 0);
+    else wgmma_ss(S, a, b, step > 0);
+  }
+}
+FA3_DEVICE void issue_qk(float (&S)[Bc / 2], uint64_t q, uint64_t k) { issue_qk(S, QRegisters{}, q, k); }
+
+// O = P V, or O += P V if accumulate, for as many columns as O has: Bc / k_step wgmmas of m64, P from registers.
+template <int n>
+FA3_DEVICE void issue_pv(float (&O)[n], const uint32_t (&P)[p_registers], uint64_t v, bool accumulate) {
+  constexpr uint32_t key_bytes = is_8bit ? dv : slab_row_bytes;  // from one key to the next, on average
 #pragma unroll
   for (int step = 0; step < Bc / k_step; step++)
-    wgmma_rs_transposed(O, &P[4 * step], v + descriptor_units(step * k_step * slab_row_bytes), step > 0 || accumulate);
+    wgmma_rs(O, &P[4 * step], v + descriptor_units(step * k_step * key_bytes), step > 0 || accumulate);
+}
+
+// With Trait::two_level, P V of a few blocks comes into accumulators of its own, and is added to O from there: the tensor
+// cores' own sums of 8-bit products keep 13 bits, enough for some hundred keys, but not for thousands. At head dimensions
+// for which there are not enough registers, it is done for some columns at a time, and for each block.
+inline constexpr int sum_blocks = 4;
+inline constexpr int sum_columns = dv <= 128 ? dv : 64, sum_parts = dv / sum_columns;
+using Sums = float[sum_columns / 2];
+// Where the columns of this part begin in V, as tiles.
+FA3_DEVICE uint64_t v_part(uint64_t v, int part) { return v + descriptor_units(part * sum_columns * v_tile_keys); }
+FA3_DEVICE void add_sums(float (&O)[dv / 2], const Sums& sums, int part) {
+#pragma unroll
+  for (int i = 0; i < sum_columns / 2; i++) O[part * (sum_columns / 2) + i] += sums[i];
 }
 
 }  // namespace fa3

@@ -1,12 +1,14 @@
 // The producer warpgroup of Algorithm 1: one thread of its first warp loads K and V, one of its second Q. What
 // consumers rely on: a use of the K/V ring holds K of one block and V of the block before, without a gap from piece to
 // piece (ring.cuh); with each Q comes a RowBlock, which tells which rows it holds and which of the piece's K/V blocks
-// they see.
+// they see. The other two warps write rows that see no key; then they transpose V, if it is of 8 bits and does not come
+// as tiles.
 #pragma once
 #include "../isa/setmaxnreg.cuh"
 #include "empty_rows.cuh"
 #include "ring.cuh"
 #include "source.cuh"
+#include "transpose.cuh"
 
 namespace fa3 {
 
@@ -18,6 +20,24 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
   uint32_t i = 0;          // use of the K/V ring
   KeyBlock before{};       // the block before: its V is loaded with the next K
   bool has_before = false;
+  constexpr bool rows = has(Trait::transposes_v);
+
+  uint32_t transposed = 0;  // V blocks for transposers, so far
+  auto send_v_rows = [&](bool end) {
+    if constexpr (rows) {
+      const uint32_t buffer = transposed % VRows::buffers;
+      uint64_t& full = smem.v_rows.full[buffer];
+      wait(smem.v_rows.empty[buffer], transposed / VRows::buffers & 1 ^ 1);
+      if (end) {
+        smem.v_rows.end[buffer] = true;
+        mbarrier_arrive(shared_address(&full));
+      } else {
+        mbarrier_arrive_expect_tx(shared_address(&full), config.v_block_bytes());
+        load_v(smem.v_rows.v[buffer], full, p, before);
+      }
+      transposed++;
+    }
+  };
 
   uint32_t taken = 0;
   auto take = [&] {  // the next piece; the Q producer is told
@@ -45,32 +65,42 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
       const KeyBlock block = key_block(p, tile, j);
       wait(smem.empty_k[s], parity);                                                          // A1.7
       mbarrier_arrive_expect_tx(shared_address(&smem.full_k[s]),
-                                !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
+                                !rows && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
       load_k(stage, smem.full_k[s], p, block);                                                // A1.8
-      if constexpr (split_stage) {
+      if constexpr (has(Trait::block_scales)) load_block_scales(smem.block_scales[s], smem.full_k[s], p, block);
+      if constexpr (rows) {
+        if (has_before) send_v_rows(false);
+      } else if constexpr (split_stage) {
         wait(smem.empty_v[s], parity);
         if (has_before) {
           mbarrier_arrive_expect_tx(shared_address(&smem.full_v[s]), config.v_block_bytes());
-          load_v(stage, smem.full_v[s], p, before);
+          load_v(stage.v, smem.full_v[s], p, before);
         } else {
           mbarrier_arrive(shared_address(&smem.full_v[s]));
         }
       } else if (has_before) {
-        load_v(stage, smem.full_k[s], p, before);
+        load_v(stage.v, smem.full_k[s], p, before);
       }
       before = block, has_before = true;
       if (early && j == take_at) next = take();
     }
   }
-  if (!has_before) return;  // there was no work
+  if (!has_before) return send_v_rows(true);  // there was no work
 
   // The last V of all, alone in its stage.
   const uint32_t s = KvRing::index(i);
   uint64_t& empty = split_stage ? smem.empty_v[s] : smem.empty_k[s];
   uint64_t& full = split_stage ? smem.full_v[s] : smem.full_k[s];
   wait(empty, KvRing::parity(i) ^ 1);
-  mbarrier_arrive_expect_tx(shared_address(&full), config.v_block_bytes());
-  load_v(smem.stage[s], full, p, before);
+  if constexpr (has(Trait::block_scales)) mbarrier_arrive(shared_address(&full));  // in place of a block's scales
+  if constexpr (rows) {
+    if (!split_stage) mbarrier_arrive(shared_address(&full));
+    send_v_rows(false);
+    send_v_rows(true);
+  } else {
+    mbarrier_arrive_expect_tx(shared_address(&full), config.v_block_bytes());
+    load_v(smem.stage[s].v, full, p, before);
+  }
   wait(full, KvRing::parity(i));  // it must be there before the thread block gives up its shared memory
 }
 
@@ -94,15 +124,28 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       const int nth = causal && t & 1 ? warpgroups - 1 - w : w;  // which 64 rows of the tile
       const int row = first_row(p, tile) + 64 * nth;
       const int computed = min(max(key_blocks(p, row).end - work.begin, 0), blocks);
-      smem.row_block[buffer] = {row, end ? RowBlock::end_of_work : computed, blocks - computed, work.begin, tile.head,
-                                tile.batch, work.part, work.parts, work.slot * warpgroups + nth,
-                                work.split_tile * warpgroups + nth};
-      if (end || computed == 0) {  // nobody looks at Q
-        mbarrier_arrive(shared_address(&full));
-      } else {
-        mbarrier_arrive_expect_tx(shared_address(&full), config.q_buffer_bytes());
-        load_q(smem, buffer, full, p, row, tile);
-      }
+      RowBlock& block = smem.row_block[buffer];
+      block.row = row;
+      block.blocks = end ? RowBlock::end_of_work : computed;
+      block.skipped = blocks - computed;
+      block.begin = work.begin;
+      block.head = tile.head;
+      block.batch = tile.batch;
+      block.part = work.part;
+      block.parts = work.parts;
+      block.partial = work.slot * warpgroups + nth;
+      block.ticket = work.split_tile * warpgroups + nth;
+      const bool q_is_read = !end && computed > 0;
+      uint32_t bytes = q_is_read ? config.q_buffer_bytes() : 0;
+      if constexpr (is_8bit)
+        if (!end) {
+          load_scales(block, p);
+          bytes += v_mean_bytes(p);
+        }
+      mbarrier_arrive_expect_tx(shared_address(&full), bytes);
+      if (q_is_read) load_q(smem, buffer, full, p, row, tile);
+      if constexpr (is_8bit)
+        if (!end && v_mean_bytes(p)) load_v_mean(smem.v_mean[VMeanRing::index(q_use)], full, p, block);
     }
     if (end) break;
   }
@@ -111,9 +154,13 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
 // The producer warpgroup. `warp` of its four.                                                  // A1.2, A1.3
 FA3_DEVICE void producer(const Params& p, Smem& smem, int warp) {
   ptx::setmaxnreg_dec<config.producer_registers()>();
-  if (causal && warp >= 2)
-    return write_empty_rows<dv / 8, Br>(p.output, p.tiles.heads, p.tiles.batch_heads, p.tiles.first_row,
-                                        2 * blockIdx.x + warp - 2, 2 * gridDim.x);
+  if (warp >= 2) {
+    if constexpr (causal)
+      write_empty_rows<dv / 8, Br, is_8bit>(p.output, p.tiles.heads, p.tiles.batch_heads, p.tiles.first_row,
+                                            2 * blockIdx.x + warp - 2, 2 * gridDim.x);
+    if constexpr (has(Trait::transposes_v)) transposer(smem, warp - 2);
+    return;
+  }
   if (threadIdx.x % 32 != 0) return;
   if (warp == 0) kv_producer(p, smem);
   if (warp == 1) q_producer(p, smem);

@@ -80,4 +80,11 @@ struct QRing {
   static FA3_DEVICE uint32_t full_parity(uint32_t q_use) { return q_use / (2 * warpgroups) & 1; }
 };
 
+// What is added to O comes with its Q, but stays when the buffer of Q has been given back, until O is stored. By then a
+// warpgroup may have the Q of the next piece, and while it keeps that, it can get one more, since it has two buffers at
+// most: so three uses of each warpgroup must not meet.
+struct VMeanRing {
+  static FA3_DEVICE uint32_t index(uint32_t q_use) { return q_use % (3 * warpgroups); }
+};
+
 }  // namespace fa3

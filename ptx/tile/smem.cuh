@@ -17,10 +17,14 @@ struct alignas(16) RowBlock {
   int part, parts;
   int partial;  // where the result of part 0 for these rows is, in units of 64 rows; that of part 1 is `warpgroups` on
   int ticket;   // index of these rows' Tickets
+  // Of 8-bit elements only:
+  float c;        // softmax_scale * log2(e) * the scales of Q and K
+  float v_scale;  // of V
   static constexpr int end_of_work = -1;
 };
 
-// K of a block and V of the block before (work.h), as they are used together in one iteration.
+// K of a block and V of the block before (work.h), as they are used together in one iteration. 8-bit V lies here as
+// tiles (fa3.h).
 struct Stage {
   Element k[Bc * d];
   Element v[Bc * dv];
@@ -28,9 +32,28 @@ struct Stage {
 
 inline constexpr bool split_stage = config.split_stage();
 
+// Row-major V, on its way to the stage to which two warps transpose it (tile/transpose.cuh). In other rows of the table
+// the arrays have no elements, which nvcc allows.
+struct VRows {
+  static constexpr int buffers = 2, warps = 2;
+  static constexpr int present = config.v_row_buffers();
+  Element v[present][Bc * dv];
+  uint64_t full[present], empty[present];
+  bool end[present];  // no V has come, and no more will
+};
+static_assert(VRows::present == 0 || VRows::present == VRows::buffers);
+
+// The scales of a K/V block.
+struct BlockScales {
+  float k, v;
+};
+
 struct alignas(1024) Smem {
   Element q[config.q_buffers][64 * d];  // after its last QK, a buffer takes the O of the same rows on its way out
   Stage stage[config.stages];
+  VRows v_rows;
+  alignas(16) float v_mean[config.v_means()][dv];  // of 8-bit elements: what is added to O (VMeanRing)
+  BlockScales block_scales[has(Trait::block_scales) ? config.stages : 0];  // of the block whose K is in the stage
 
   // Barriers, in an order that init_barriers relies on: those for one thread, for warps, and for threads.
   uint64_t full_k[config.stages];  // without split_stage: of the whole stage
@@ -49,13 +72,23 @@ enum NamedBarrier { barrier_all = 0, barrier_warpgroup = 1, barrier_turn = 5 }; 
 FA3_DEVICE void init_barriers(Smem& smem, int warp) {
   constexpr auto index = [](size_t offset) { return int(offset - offsetof(Smem, full_k)) / 8; };
   constexpr int kv = index(offsetof(Smem, empty_k)), q = index(offsetof(Smem, empty_q)), end = q + config.q_buffers;
+  constexpr int transposers = has(Trait::transposes_v) ? VRows::warps : 0;
   if (threadIdx.x != 32 * warp) return;  // (% 32 would take a register throughout the kernel)
   for (int i = warp; i < end; i += config.threads() / 32) {
-    // Filled by one thread; K and V released by every consumer warp; Q released by every thread of the warpgroup, as
-    // all have read its RowBlock.
-    const int arrivals = i < kv ? 1 : i < q ? warpgroups * 4 : 128;
+    // Filled by one thread, V by the warps that transpose it, scales by copies of their own; K and V released by every consumer warp; Q released by
+    // every thread of the warpgroup, as all have read its RowBlock.
+    const int v_too = transposers && !split_stage && i < config.stages ? transposers : 0;
+    const bool v_only = transposers && split_stage && i >= config.stages && i < 2 * config.stages;
+    const int scales_too = has(Trait::block_scales) && i < config.stages;
+    const int arrivals = v_only ? transposers : i < kv ? 1 + v_too + scales_too : i < q ? warpgroups * 4 : 128;
     ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);
   }
+  if constexpr (has(Trait::transposes_v))
+    if (warp < VRows::buffers) {
+      ptx::mbarrier_init(ptx::shared_address(&smem.v_rows.full[warp]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&smem.v_rows.empty[warp]), VRows::warps);
+      smem.v_rows.end[warp] = false;
+    }
   ptx::fence_mbarrier_init();
 }
 

@@ -1,6 +1,7 @@
 // Online softmax on the accumulator layout of wgmma: a thread holds two rows of S, row i in registers 4 g + 2 i + c,
 // and the four lanes of a quad share them.
 #pragma once
+#include "../v_tile.h"
 #include "score.cuh"
 #include "smem.cuh"
 
@@ -51,6 +52,7 @@ FA3_DEVICE void row_max(const float (&S)[Bc / 2], float (&max)[2], int groups = 
 // exponential. More such waits, or other places for them, gain less.
 FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&sum)[2], Score score,
                              int groups = all_groups) {
+  const float subtrahend[2] = {score.subtrahend(m[0]), score.subtrahend(m[1])};
 #pragma unroll
   for (int g = 0; g < all_groups; g++) {
     if (g < groups) {
@@ -58,7 +60,7 @@ FA3_DEVICE void exponentiate(float (&S)[Bc / 2], const float (&m)[2], float (&su
         if (g == all_groups / 2) score.wait_for(S[0]);
 #pragma unroll
       for (int i = 8 * g; i < 8 * g + 8; i++) {
-        S[i] = score.exponential(S[i], m[i >> 1 & 1]);
+        S[i] = score.exponential(S[i], subtrahend[i >> 1 & 1]);
         float& row_sum = sum[i >> 1 & 1];
         row_sum = i < 4 && i % 2 == 0 ? S[i] : row_sum + S[i];
       }
@@ -77,6 +79,8 @@ FA3_DEVICE void softmax_first(float (&S)[Bc / 2], RowState& state, Score score, 
   state.m[0] = fmaxf(score.reference(max[0]), lowest_m);
   state.m[1] = fmaxf(score.reference(max[1]), lowest_m);
   exponentiate(S, state.m, state.l, score, groups);
+  state.l[0] = score.unscaled(state.l[0]);
+  state.l[1] = score.unscaled(state.l[1]);
 }
 
 // Any block: m is the maximum of all blocks so far. O is to be multiplied by alpha.
@@ -91,7 +95,7 @@ FA3_DEVICE void softmax_online(float (&S)[Bc / 2], RowState& state, float (&alph
   }
   exponentiate(S, state.m, sum, score);
 #pragma unroll
-  for (int i = 0; i < 2; i++) state.l[i] = state.l[i] * alpha[i] + sum[i];
+  for (int i = 0; i < 2; i++) state.l[i] = state.l[i] * alpha[i] + score.unscaled(sum[i]);
 }
 
 // ptxas moves the wait for a WGMMA group up to the top of its basic block, above the exponentials that are meant to run
@@ -102,10 +106,31 @@ FA3_DEVICE void end_basic_block(const RowState& state) {
     if (state.l[0] < 0.f) __nanosleep(1);
 }
 
-// P = S in 16 bits. The accumulator layout of S, packed in pairs, is the register layout of wgmma's A operand.
-FA3_DEVICE void convert(const float (&S)[Bc / 2], uint32_t (&P)[Bc / 4]) {
+// P = S in the elements' type, in the register layout of wgmma's A operand.
+//
+// In 16 bits that is the accumulator layout of S, packed in pairs. In 8 bits it differs (the paper's Figures 3 and 4):
+// of each 16 columns, a lane of quad position q has 2 q + e and 8 + 2 q + e of S (e 0 or 1), but 4 q .. 4 q + 3 of A.
+// Instead of moving numbers between lanes, the columns get new places: column 8 b + 2 q + e of S becomes column
+// 4 q + 2 b + e of A, and V's rows stand in that order, too (V as tiles, v_tile.h).
+static_assert([] {
+  for (int q = 0; q < 4; q++)
+    for (int byte = 0; byte < 4; byte++)
+      if (v_tile_key(4 * q + byte) != 8 * (byte / 2) + 2 * q + byte % 2) return false;
+  return true;
+}());
+FA3_DEVICE void convert(const float (&S)[Bc / 2], uint32_t (&P)[p_registers]) {
+  if constexpr (is_8bit) {
 #pragma unroll
-  for (int i = 0; i < Bc / 4; i++) P[i] = pack(S[2 * i], S[2 * i + 1]);
+    for (int g = 0; g < Bc / 16; g++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const float* s = &S[8 * g + 2 * i];
+        P[2 * g + i] = pack_e4m3(s[0], s[1], s[4], s[5]);
+      }
+  } else {
+#pragma unroll
+    for (int i = 0; i < p_registers; i++) P[i] = pack(S[2 * i], S[2 * i + 1]);
+  }
 }
 
 FA3_DEVICE void clear(float (&O)[dv / 2]) {
@@ -113,9 +138,11 @@ FA3_DEVICE void clear(float (&O)[dv / 2]) {
   for (int i = 0; i < dv / 2; i++) O[i] = 0.f;
 }
 
-FA3_DEVICE void scale_rows(float (&O)[dv / 2], const float (&alpha)[2]) {
+// Any accumulators, each row multiplied by its alpha.
+template <int n>
+FA3_DEVICE void scale_rows(float (&accumulators)[n], const float (&alpha)[2]) {
 #pragma unroll
-  for (int i = 0; i < dv / 2; i++) O[i] *= alpha[i >> 1 & 1];
+  for (int i = 0; i < n; i++) accumulators[i] *= alpha[i >> 1 & 1];
 }
 
 }  // namespace fa3

@@ -1,7 +1,8 @@
 // Where the blocks of K and V lie, and how they come to shared memory. Here the tensors are strided: a tensor map each,
-// and TMA gives zeros for what lies beyond their ends.
+// and TMA gives zeros for what lies beyond their ends. V as tiles (fa3.h) comes as it lies there, in rows of 256 bytes.
 #pragma once
 #include "../isa/tma.cuh"
+#include "../v_tile.h"
 #include "schedule.cuh"
 #include "smem.cuh"
 
@@ -35,8 +36,49 @@ FA3_DEVICE KeyBlock key_block(const Params& p, const Tile& tile, int j) {
 FA3_DEVICE void load_k(Stage& stage, uint64_t& full, const Params& p, const KeyBlock& block) {
   load_rows(stage.k, Bc, d, p.k, full, block.key, block.head, block.batch);
 }
-FA3_DEVICE void load_v(Stage& stage, uint64_t& full, const Params& p, const KeyBlock& block) {
-  load_rows(stage.v, Bc, dv, p.v, full, block.key, block.head, block.batch);
+FA3_DEVICE void load_v(Element* to, uint64_t& full, const Params& p, const KeyBlock& block) {
+  if constexpr (is_8bit && !has(Trait::transposes_v))
+    ptx::cp_async_bulk_tensor_5d_load(ptx::shared_address(to), &p.v, ptx::shared_address(&full), 0, 0,
+                                      block.key / v_tile_keys, block.head, block.batch);
+  else load_rows(to, Bc, dv, p.v, full, block.key, block.head, block.batch);
+}
+
+// The scale of the block of rows that `row` is in.
+FA3_DEVICE float scale_at(const ScaleTensor& scale, int batch, int head, int row) {
+  return scale.data[batch * scale.stride_batch + head * scale.stride_head + row / rows_of_scale * scale.stride_block];
+}
+// The scales of K/V block j, on their way. The barrier gets an arrival when they have come.
+FA3_DEVICE void load_block_scales(BlockScales& to, uint64_t& full, const Params& p, const KeyBlock& block) {
+  const Scales& scales = scales_of(p);
+  const auto at = [&](const ScaleTensor& scale) {
+    return scale.data + block.batch * scale.stride_batch + block.head * scale.stride_head +
+           block.key / rows_of_scale * scale.stride_block;
+  };
+  ptx::cp_async_ca_4(ptx::shared_address(&to.k), at(scales.k));
+  ptx::cp_async_ca_4(ptx::shared_address(&to.v), at(scales.v));
+  ptx::cp_async_mbarrier_arrive_noinc(ptx::shared_address(&full));
+}
+
+// The scales of 64 rows of Q, from `row` on, and of what they meet.
+FA3_DEVICE void load_scales(RowBlock& block, const Params& p) {
+  const int head_kv = block.head / p.heads_per_kv, row = min(max(block.row, 0), p.visible.seqlen_q - 1);
+  const Scales& scales = scales_of(p);
+  block.c = p.softmax_scale_log2 * scale_at(scales.q, block.batch, block.head, row);
+  block.v_scale = 1.f;
+  if constexpr (!has(Trait::block_scales)) {
+    block.c *= scale_at(scales.k, block.batch, head_kv, 0);
+    block.v_scale = scale_at(scales.v, block.batch, head_kv, 0);
+  }
+}
+// The bytes of the vector that is added to O, and their load.
+FA3_DEVICE uint32_t v_mean_bytes(const Params& p) {
+  return scales_of(p).v_mean ? p.output.head_dim * sizeof(float) : 0;
+}
+FA3_DEVICE void load_v_mean(float* to, uint64_t& full, const Params& p, const RowBlock& block) {
+  const Scales& scales = scales_of(p);
+  const float* from = scales.v_mean + block.batch * scales.v_mean_stride_batch +
+                      block.head / p.heads_per_kv * scales.v_mean_stride_head;
+  ptx::cp_async_bulk_load(ptx::shared_address(to), from, v_mean_bytes(p), ptx::shared_address(&full));
 }
 
 }  // namespace fa3

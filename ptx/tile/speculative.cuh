@@ -10,7 +10,8 @@
 // exceeds four times what the whole row had when its bound was set, and in any case at half of what fp16 can hold. In
 // the block on the causal diagonal a row may see too few keys for that to mean anything. So under a causal mask the
 // bound is set one block later; until then m moves up to any P that weighs more than all the rest of its row
-// (`peaked`).
+// (`peaked`). P in 8 bits is so coarse that a row's P should be exact wherever one dominates: there the bound is what
+// the whole row had, not four times that.
 #pragma once
 #include "softmax.cuh"
 
@@ -20,27 +21,29 @@ namespace fa3 {
 struct Bound {
   float sum[2];
 };
-inline constexpr float unset_bound = 0x1p12f;  // what holds until it is set: far from the overflow of P in fp16
+// What holds until it is set: far from the overflow of P in fp16.
+inline constexpr float unset_bound = is_8bit ? p_limit : 0x1p12f;
+inline constexpr float bound_factor = is_8bit ? 1.f : 4.f;
 
-FA3_DEVICE void set_bound(Bound& bound, const RowState& state) {
+FA3_DEVICE void set_bound(Bound& bound, const RowState& state, Score score) {
 #pragma unroll
-  for (int i = 0; i < 2; i++) bound.sum[i] = fminf(4.f * quad_sum(state.l[i]), 0x1p15f);
+  for (int i = 0; i < 2; i++) bound.sum[i] = fminf(bound_factor * score.scaled(quad_sum(state.l[i])), p_limit);
 }
 // After a piece's first block.
-FA3_DEVICE void first_bound(Bound& bound, const RowState& state) {
+FA3_DEVICE void first_bound(Bound& bound, const RowState& state, Score score) {
   if constexpr (causal) bound.sum[0] = bound.sum[1] = 0.f;
-  else set_bound(bound, state);
+  else set_bound(bound, state, score);
 }
 
 // Does one of this thread's P weigh more than all the rest that its row has seen so far? sum: this thread's, of P.
-FA3_DEVICE bool peaked(const float (&P)[Bc / 2], const RowState& state, const float (&sum)[2]) {
+FA3_DEVICE bool peaked(const float (&P)[Bc / 2], const RowState& state, const float (&sum)[2], Score score) {
   int max[2] = {0, 0};  // bits of numbers that are not negative, which are ordered as integers are
 #pragma unroll
   for (int i = 0; i < Bc / 2; i += 4) {
     max[0] = __vimax3_s32(max[0], __float_as_int(P[i]), __float_as_int(P[i + 1]));
     max[1] = __vimax3_s32(max[1], __float_as_int(P[i + 2]), __float_as_int(P[i + 3]));
   }
-  const float row_sum[2] = {quad_sum(state.l[0] + sum[0]), quad_sum(state.l[1] + sum[1])};
+  const float row_sum[2] = {quad_sum(score.scaled(state.l[0]) + sum[0]), quad_sum(score.scaled(state.l[1]) + sum[1])};
   return (2.f * __int_as_float(max[0]) > row_sum[0]) | (2.f * __int_as_float(max[1]) > row_sum[1]);
 }
 
@@ -51,24 +54,42 @@ FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const Element* q, const Ele
   // Where ldmatrix.x4 reads: 16 query rows at k 0-7 (lanes 0-15) and 8-15; 8 keys at k 0-7 and 8-15, and the next 8
   // keys. The swizzle is an xor, so step k of a slab is 32 k away by xor, too.
   const uint32_t a_address =
-      shared_address(q) + (warp * 16 + lane % 16) * slab_row_bytes + ((lane / 16 ^ lane % 8) << 4);
-  const uint32_t b_address =
-      shared_address(k) + (lane % 8 + lane / 16 * 8) * slab_row_bytes + ((lane / 8 % 2 ^ lane % 8) << 4);
+      shared_address(q) + (warp * 16 + lane % 16) * slab_row_bytes + ((lane / 16 ^ swizzled(lane)) << 4);
+  const uint32_t b_address = shared_address(k) + (lane % 8 + lane / 16 * 8) * slab_row_bytes +
+                             ((lane / 8 % 2 ^ swizzled(lane)) << 4);
 #pragma unroll
   for (int i = 0; i < Bc / 2; i++) S[i] = 0.f;
 #pragma unroll 1
-  for (int step = 0; step < d / k_step; step++) {
-    const int slab = step / 4, within = step % 4 * 32;
-    uint32_t a[4];
-    ldmatrix_x4(a, (a_address ^ within) + slab * 64 * slab_row_bytes);
+  for (int slab = 0; slab < d / slab_columns; slab++)
+#pragma unroll 1  // downwards, for want of registers
+    for (int within = slab_row_bytes - 32; within >= 0; within -= 32) {
+      uint32_t a[4];
+      ldmatrix_x4(a, (a_address ^ within) + slab * 64 * slab_row_bytes);
 #pragma unroll
-    for (int g = 0; g < Bc / 8; g += 2) {
-      uint32_t b[4];
-      ldmatrix_x4(b, (b_address ^ within) + (slab * Bc + g * 8) * slab_row_bytes);
+      for (int g = 0; g < Bc / 8; g += 2) {
+        uint32_t b[4];
+        ldmatrix_x4(b, (b_address ^ within) + (slab * Bc + g * 8) * slab_row_bytes);
 #pragma unroll
-      for (int h = 0; h < 2; h++) mma(&S[4 * (g + h)], a, b[2 * h], b[2 * h + 1]);
+        for (int h = 0; h < 2; h++) mma(&S[4 * (g + h)], a, b[2 * h], b[2 * h + 1]);
+      }
     }
+}
+
+// In 8 bits S, which P has replaced, is not needed to move m: P, l and O are multiplied instead, by what makes the
+// largest P of each row 2^p_log2. Returns false if that cannot be, because P or its sums have overflowed.
+FA3_DEVICE bool lower(float (&P)[Bc / 2], RowState& state, const float (&sum)[2], float (&alpha)[2], Score score) {
+  if (__any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) == INFINITY)) return false;
+  float max[2];
+  row_max(P, max);
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const float moved = fmaxf(__log2f(max[i]) - p_log2, 0.f);
+    alpha[i] = ptx::ex2_approx_ftz(-moved);
+    state.m[i] += moved;
+    state.l[i] = state.l[i] * alpha[i] + score.unscaled(sum[i] * alpha[i]);
   }
+  scale_rows(P, alpha);
+  return true;
 }
 
 // Any block but the first, without a mask: against the old m if the sums allow it, which is nearly always, else online.
@@ -79,19 +100,21 @@ FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, Bound& 
   exponentiate(S, state.m, sum, score);
   if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1]))) {
     const bool set = !causal || __any_sync(0xffffffffu, fmaxf(bound.sum[0], bound.sum[1]) > 0.f);
-    if (set || __any_sync(0xffffffffu, (fmaxf(sum[0], sum[1]) > unset_bound) | peaked(S, state, sum))) {
-      recompute_scores(S, q, k, warp);
-      softmax_online(S, state, alpha, score);
-      set_bound(bound, state);
+    if (set || __any_sync(0xffffffffu, (fmaxf(sum[0], sum[1]) > unset_bound) | peaked(S, state, sum, score))) {
+      if (!is_8bit || !lower(S, state, sum, alpha, score)) {
+        recompute_scores(S, q, k, warp);
+        softmax_online(S, state, alpha, score);
+      }
+      set_bound(bound, state, score);
       return true;
     }
-    state.l[0] += sum[0];
-    state.l[1] += sum[1];
-    set_bound(bound, state);
+    state.l[0] += score.unscaled(sum[0]);
+    state.l[1] += score.unscaled(sum[1]);
+    set_bound(bound, state, score);
     return false;
   }
-  state.l[0] += sum[0];
-  state.l[1] += sum[1];
+  state.l[0] += score.unscaled(sum[0]);
+  state.l[1] += score.unscaled(sum[1]);
   return false;
 }
 

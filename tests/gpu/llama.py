@@ -5,6 +5,11 @@ The model's logits with the library's attention must be as close to the same mod
 own attention (sdpa, and eager) are: relative RMS error at most 1.25 times the smaller of the two, plus a floor of a
 hundredth of the dtype's unit roundoff; and the largest error at most 1.25 times, plus a floor of one unit roundoff of
 the largest logit. In bf16 and fp16. Exit status 0, 1 if a comparison fails, 77 if there is no GPU or no transformers.
+
+FP8: the model in bf16, each attention quantized and computed in e4m3 (scales for blocks of 64 rows, incoherent
+processing, V without its mean; rotary embedding stays in the model). Beside it stands the official FlashAttention-3
+(wheel fa3-fwd), if it can be imported, in e4m3 with one scale for a tensor, and for each head. Ours may be at most 1.1
+times as far from float32 as the better of these two.
 """
 
 import argparse
@@ -40,6 +45,56 @@ class Fa3Attention:
         self.library.forward(q, k, v, out, mask=mask, softmax_scale=scale)
 
 
+class Fp8(Fa3Attention):
+    """Quantized and computed in e4m3. on_cpu: by the CPU reference."""
+
+    def __init__(self, library, on_cpu):
+        super().__init__(library)
+        self.on_cpu = on_cpu
+
+    def run(self, q, k, v, out, mask, scale):
+        fa3_ctypes.Fp8Attention(self.library, q, k, v, out, None, mask, scale, on_cpu=self.on_cpu)()
+
+
+class OfficialFp8(Fa3Attention):
+    """The official kernel in e4m3, with one scale for a tensor or for each head of K and the heads of Q that read it."""
+
+    def __init__(self, per_head):
+        from fa3_fwd_interface import flash_attn_func
+
+        super().__init__(None)
+        self.attend, self.per_head = flash_attn_func, per_head
+
+    def quantized(self, x, kv_heads):
+        """(numbers, their scales as (batch, kv_heads))"""
+        import torch
+
+        batch, seqlen, heads, head_dim = x.shape
+        groups = x.reshape(batch, seqlen, kv_heads, heads // kv_heads, head_dim).float()
+        scale = groups.abs().amax((1, 3, 4)) / 448
+        if not self.per_head:
+            scale = scale.amax().expand(batch, kv_heads).contiguous()
+        return (groups / scale[:, None, :, None, None]).to(torch.float8_e4m3fn).view(x.shape), scale
+
+    def run(self, q, k, v, out, mask, scale):
+        (q, q_descale), (k, k_descale), (v, v_descale) = (self.quantized(x, k.shape[2]) for x in (q, k, v))
+        descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
+        result = self.attend(q, k, v, softmax_scale=scale or None, causal=mask != "none", **descales)
+        out.copy_(result[0] if isinstance(result, (tuple, list)) else result)
+
+
+class Dump(Fa3Attention):
+    """Another attention, which keeps q, k and v of the first batch entry in each layer."""
+
+    def __init__(self, attention):
+        super().__init__(attention.library)
+        self.attention, self.layers = attention, []
+
+    def run(self, q, k, v, out, mask, scale):
+        self.layers.append((f"layer {len(self.layers)}", *(x[:1].clone() for x in (q, k, v))))
+        self.attention.run(q, k, v, out, mask, scale)
+
+
 class ReferenceAttention(Fa3Attention):
     """The library's CPU reference in the same place: checks this script where there is no GPU (--cpu)."""
 
@@ -61,12 +116,17 @@ def build(options):
         num_key_value_heads=options.kv_heads,
         head_dim=options.head_dim,
         max_position_embeddings=max(2048, options.seqlen),
+        attention_bias=options.bias > 0,
         use_cache=False,
         initializer_range=options.initializer_range,
     )
     torch.manual_seed(options.seed)
     with torch.device(options.device):
         model = transformers.LlamaForCausalLM(config).eval()
+        with torch.no_grad():
+            for layer in model.model.layers if options.bias > 0 else ():
+                for projection in (layer.self_attn.k_proj, layer.self_attn.v_proj):
+                    projection.bias.normal_(0, options.bias)
         tokens = torch.randint(0, options.vocabulary, (options.batch, options.seqlen))
     return model, tokens
 
@@ -114,6 +174,55 @@ def compare(name, dtype, model, tokens, attention, reference, options):
     return good
 
 
+def compare_fp8(model, tokens, attentions, reference, options):
+    """The same of FP8, for a model in bf16. attentions: {name: its attention}; the first is the library's."""
+    found = {"bf16": errors(logits_of(model, tokens, "sdpa"), reference)}
+    for name, attention in attentions.items():
+        attention.calls = 0
+        logits = logits_of(model, tokens, name)
+        assert attention.calls == options.layers, f"{name} was called {attention.calls} times"
+        found[name] = errors(logits, reference)
+    ours, *others = attentions
+    limit = 1.1 * min((found[name][0] for name in others), default=math.inf)
+    good = math.isfinite(found[ours][0]) and found[ours][0] <= limit
+    for name, (rms, largest) in found.items():
+        end = f"   limit {limit:.4e}   {'ok' if good else 'FAILED'}" if name == ours else ""
+        print(f"{'fp8':5s} {name:20s} {rms:12.4e} {largest:12.4e}{end}", flush=True)
+    return good
+
+
+def fp8_attentions(library, options):
+    """By the names that the model knows them by."""
+    found = {"fa3_fp8": Fp8(library, options.cpu)}
+    try:
+        if not options.cpu:
+            found.update(official_fp8_tensor=OfficialFp8(False), official_fp8_head=OfficialFp8(True))
+    except Exception as error:  # a package may fail to import in any way
+        print(f"NO OFFICIAL KERNEL: {type(error).__name__}: {error}")
+    return found
+
+
+def dump(model, tokens, attention, path):
+    import torch
+    import transformers
+
+    attention = Dump(attention)
+    transformers.AttentionInterface.register("fa3_dump", attention)
+    logits_of(model, tokens, "fa3_dump")
+    torch.save(attention.layers, path)
+    print(f"{path}: q, k and v of {len(attention.layers)} layers")
+
+
+def parts(text):
+    words = text.split(",")
+    if unknown := [word for word in words if word not in PARTS]:
+        raise argparse.ArgumentTypeError(f"unknown parts: {', '.join(map(repr, unknown))}")
+    return words
+
+
+PARTS = ("bf16", "fp16", "fp8")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", help="libfa3.so (default: FA3_LIBRARY, or the newest build)")
@@ -127,6 +236,13 @@ def main():
     parser.add_argument("--seqlen", type=int, default=2048)
     parser.add_argument(
         "--initializer-range", type=float, default=0.03, help="larger weights make attention less uniform"
+    )
+    parser.add_argument(
+        "--bias", type=float, default=0, help="of K and V: N(0, bias^2) for each column; real models have such means (0)"
+    )
+    parser.add_argument("--parts", type=parts, default=list(PARTS), help=f"of {','.join(PARTS)} (default: all)")
+    parser.add_argument(
+        "--dump", metavar="FILE", help="also write q, k and v of every layer, for tools/accuracy --activations"
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
@@ -150,6 +266,9 @@ def main():
     library = fa3_ctypes.Library(options.library)
     attention = (ReferenceAttention if options.cpu else Fa3Attention)(library)
     transformers.AttentionInterface.register("fa3", attention)
+    fp8 = fp8_attentions(library, options) if "fp8" in options.parts else {}
+    for name, attend in fp8.items():
+        transformers.AttentionInterface.register(name, attend)
 
     print(
         f"Llama-style, {options.layers} layers, hidden {options.hidden}, {options.heads} heads over "
@@ -160,10 +279,18 @@ def main():
     print(f"{'':5s} {'':6s} {'rel. RMS':>12s} {'largest':>12s}   logits against the same model in float32")
     good = True
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        if name not in options.parts and not (name == "bf16" and (fp8 or options.dump)):
+            continue
         model, tokens = build(options)
         model.to(dtype).to(torch.float32)  # float32 arithmetic on the weights that the 16-bit runs have
         reference = logits_of(model, tokens, "eager")
-        good &= compare(name, dtype, model, tokens, attention, reference, options)
+        if name in options.parts:
+            good &= compare(name, dtype, model, tokens, attention, reference, options)
+        model.to(dtype)
+        if name == "bf16" and fp8:
+            good &= compare_fp8(model, tokens, fp8, reference, options)
+        if name == "bf16" and options.dump:
+            dump(model, tokens, attention, options.dump)
     return 0 if good else 1
 
 

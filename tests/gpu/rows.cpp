@@ -86,7 +86,7 @@ void borders(const Row& row) {
   no_lse.want_lse = false;
   run(no_lse, row);
   Problem empty = problem(2, 3 * Br + 130, 70, 3, 3);
-  empty.want_lse = false, empty.head_dim = row.d - 8;
+  empty.want_lse = false, empty.head_dim = row.d - head_dim_unit(row);
   run(empty, row);
 }
 
@@ -148,19 +148,19 @@ void not_finite(const Row& row, int64_t seqlen_k) {
   // Without a mask all rows see all keys; with it the first 50 see none.
   Problem p = plain_problem(row, 1, seqlen_k + 50, seqlen_k, 1, 1, seed_for(row, 6000));
   Case clean(p);
-  const auto q_element = [&](Case& made, int64_t i, int64_t c) -> uint16_t& {
+  const auto q_position = [&](int64_t i, int64_t c) {
     const int64_t index[4] = {0, i, 0, c};
-    return made.q.data<uint16_t>(made.images)[made.q.layout.position(index)];
+    return clean.q.layout.position(index);
   };
   // The row that will hold a NaN has equal scores before: like NaN, they never move the reference m of its warp's rows
   // (ptx/tile/speculative.cuh), which would show in the last bits of the others.
   const int64_t nan_row = row.Br + 3;
-  for (int64_t c = 0; c < p.head_dim; ++c) q_element(clean, nan_row, c) = 0;
+  for (int64_t c = 0; c < p.head_dim; ++c) clean.q.write(clean.images, q_position(nan_row, c), 0);
   const Case zero_row = clean;
   const Output expected = outcome(clean);
 
   Case with_nan_row = zero_row;
-  q_element(with_nan_row, nan_row, 1) = poison16;
+  with_nan_row.q.write_poison(with_nan_row.images, q_position(nan_row, 1));
   const Output with_nan = outcome(with_nan_row);
   int64_t wrong = 0;
   for (int64_t i = 0; i < p.seqlen_q; ++i) {
@@ -174,9 +174,9 @@ void not_finite(const Row& row, int64_t seqlen_k) {
 
   Case infinite_v = zero_row;
   for (int64_t i = 0; i < p.seqlen_k; ++i) {
-    const int64_t at[4] = {0, i, 0, 0};
-    infinite_v.v.data<uint16_t>(infinite_v.images)[infinite_v.v.layout.position(at)] =
-        p.dtype == FA3_DTYPE_BF16 ? 0x7f80 : 0x7c00;
+    const int64_t at = infinite_v.v_position(0, i, 0, 0);
+    if (p.is_e4m3()) infinite_v.v.write_poison(infinite_v.images, at);  // it has no infinity
+    else infinite_v.v.write(infinite_v.images, at, INFINITY);
   }
   const Output with_infinity = outcome(infinite_v);
   wrong = 0;
@@ -188,7 +188,7 @@ void not_finite(const Row& row, int64_t seqlen_k) {
       wrong += c > 0 || empty ? o != expected.o[size_t(i * p.head_dim + c)] : std::isfinite(o);
     }
   }
-  INFO("infinite elements of v in column 0");
+  INFO("infinite elements of v in column 0 (NaN in e4m3)");
   CHECK(wrong == 0);
 }
 
@@ -201,14 +201,15 @@ void not_finite(const Row& row) {
 // with zeros.
 void head_dims(const Row& row) {
   gpu();
+  const int unit = head_dim_unit(row);
   const auto run_with = [&](int64_t d) {
     Problem p = plain_problem(row, 1, 70, 90, 2, 2, seed_for(row, 4000 + int(d)));
     p.head_dim = d;
     run(p, row);
   };
   if (is_default(row))
-    for (int64_t d = row.d; d >= smallest_head_dim(row); d -= 8) run_with(d);
-  for (const int64_t d : {row.d - 8, row.d / 2 + 8, row.d / 2, 8}) run_with(d);
+    for (int64_t d = row.d; d >= smallest_head_dim(row); d -= unit) run_with(d);
+  for (const int64_t d : {row.d - unit, row.d / 2 + unit, row.d / 2, unit}) run_with(d);
 }
 
 // A few small problems that use every path, for compute-sanitizer.
@@ -219,7 +220,7 @@ void small_selection(const Row& row) {
   run(p, row);
   p = plain_problem(row, 2, 40, 50, 2, 2, seed_for(row, 5001));
   p.q = p.k = p.v = p.o = p.lse = Storage{Storage::bshd, 1, 1, 3, 1, 1, false, false};
-  p.head_dim = row.d - 8;
+  p.head_dim = row.d - head_dim_unit(row);
   run(p, row);
   // More tiles than thread blocks: 140 in which most warpgroups have no rows, and twice 70.
   run(plain_problem(row, 10, 5, ring + 1, 14, 2, seed_for(row, 5002)), row);

@@ -26,7 +26,7 @@ std::vector<Problem> split_problems(const Row& row) {
   add(17, 65536 + 1, 2, 1);
   add(Br, 40 * Bc, 1, 1);
   add(Br + 5, 40 * Bc + 7, 4, 2);      // GQA, and a tile that has rows for one warpgroup only
-  add(2 * Br + 33, 29 * Bc + 1, 3, 3).head_dim = row.d - 8;
+  add(2 * Br + 33, 29 * Bc + 1, 3, 3).head_dim = row.d - head_dim_unit(row);
   add(70, 3000, 6, 1).head_dim = smallest_head_dim(row);
   add(2, 91 * Bc, 100, 4);             // fewer tiles than multiprocessors, but more than half as many
   add(3, 61 * Bc + 9, 200, 2);         // a full wave, and 68 tiles in equal units

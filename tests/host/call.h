@@ -47,6 +47,15 @@ inline fa3_forward_params imaginary(const Shape& s = {}, int32_t dtype = FA3_DTY
   return describe(s, dtype, at(1), at(2), at(3), at(4), at(5));
 }
 
+// The same of e4m3, with one scale for each tensor and a 16-bit o.
+inline fa3_forward_params imaginary_e4m3(const Shape& s = {2, 130, 300, 4, 2, 32}) {
+  const auto scale = [](uintptr_t n) { return tensor(reinterpret_cast<void*>(n << 42), FA3_DTYPE_FP32, {1, 1, 1}); };
+  fa3_forward_params p = imaginary(s, FA3_DTYPE_E4M3);
+  p.o.dtype = FA3_DTYPE_BF16;
+  p.q_scale = scale(6), p.k_scale = scale(7), p.v_scale = scale(8);
+  return p;
+}
+
 // Outputs hold this where nothing may be written.
 inline constexpr unsigned char poison = 0xa5;
 

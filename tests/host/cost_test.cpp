@@ -160,15 +160,15 @@ TEST_CASE("tiles with fewer rows take less time", "[cost]") {
   CHECK((time(2, 1) == 900 && time(3, 1) == 600 && time(4, 1) == 600));
 }
 
-TEST_CASE("every row that the library chooses has measured costs that rank it sensibly", "[cost]") {
+TEST_CASE("every row that the library chooses has costs that rank it sensibly", "[cost]") {
   CHECK((launch_time > 2000 && launch_time < 8000));
   for (const Row& row : rows) {
     if (row.kind != Kind::forward || !row.has(Trait::chosen)) continue;
     const RowCosts costs = fa3::costs_of(row);
     INFO(row.name);
-    // Two products at the machine's 4096 FLOP per clock and 1.98 GHz take at least this; three times that would be
-    // slow.
-    const double least = 4.0 * row.Br * row.Bc * row.d / (4096 * 1.98);
+    // Two products at the machine's 4096 FLOP per clock (8192 in e4m3) and 1.98 GHz take at least this; three times
+    // that would be slow.
+    const double least = 4.0 * row.Br * row.Bc * row.d / (8192.0 / row.element_bytes() * 1.98);
     for (const Costs& c : {costs.together, costs.behind}) {
       CHECK((c.block > least && c.block < 3 * least));
       CHECK((c.piece > 0.7 * c.block && c.piece < 4.5 * c.block));
@@ -176,7 +176,9 @@ TEST_CASE("every row that the library chooses has measured costs that rank it se
     }
     // Behind other pieces, ends are hidden.
     CHECK(costs.behind.block == costs.together.block);
-    CHECK((costs.together.write > 1500 && costs.together.write < 6000 && costs.behind.write <= costs.together.write));
+    // Those of e4m3 are not measured, but computed from the block's.
+    CHECK((costs.together.write > (row.is_8bit() ? 1000 : 1500) && costs.together.write < 6000));
+    CHECK(costs.behind.write <= costs.together.write);
   }
 }
 

@@ -28,7 +28,7 @@ struct Launch {
   CUstream stream;
   Launched carried;
 
-  const ListedForwardParams& params() const { return carried.forward; }
+  const ScaledForwardParams& params() const { return carried.forward; }
 };
 
 struct FakeCuda {

@@ -2,11 +2,18 @@
 #include "fa3.h"
 
 int main(void) {
+  static unsigned char zeros[16], twos[16], o8[16];
+  static float mean[16], half = 0.5f;
   static float q[8], k[8], v[8] = {1, 2, 3, 4, 5, 6, 7, 8}, o[8], lse[1];
-  fa3_forward_params params = FA3_FORWARD_PARAMS_INIT;
+  fa3_forward_params params = FA3_FORWARD_PARAMS_INIT, fp8 = FA3_FORWARD_PARAMS_INIT;
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
   fa3_tensor shape = {0, FA3_DTYPE_FP32, 4, {1, 1, 1, 8, 0}, {0, 0, 0, 0, 0}};
   const fa3_tensor rows = {lse, FA3_DTYPE_FP32, 3, {1, 1, 1, 0, 0}, {0, 0, 0, 0, 0}};
+  static unsigned short x[16] = {0x3f80, 0x4000}; /* 1 and 2, as bf16 */
+  static unsigned char y[16];
+  static float scale[1];
+  const fa3_tensor one = {scale, FA3_DTYPE_FP32, 3, {1, 1, 1, 0, 0}, {0, 0, 0, 0, 0}};
+  fa3_quantize_params quantization = FA3_QUANTIZE_PARAMS_INIT;
   size_t bytes = 0;
   fa3_stream stream = 0;
   int i;
@@ -26,6 +33,30 @@ int main(void) {
   if (fa3_forward_workspace_size(&params, 132, &bytes) != FA3_OK || bytes != FA3_FORWARD_WORKSPACE_BYTES) return 6;
   if (fa3_forward_kernel_info(&params, 132, 0, &info) != FA3_OK || info.kind != FA3_KERNEL_FORWARD) return 7;
   if (info.tiles != 1 || info.pieces != 1 || info.grid != 1 || info.launches != 1 || info.chosen != 1) return 8;
+  quantization.x = quantization.y = shape;
+  quantization.x.dim[3] = quantization.y.dim[3] = 16;
+  quantization.x.data = x, quantization.x.dtype = FA3_DTYPE_BF16;
+  quantization.y.data = y, quantization.y.dtype = FA3_DTYPE_E4M3;
+  quantization.scale = one;
+  if (fa3_quantize_workspace_size(&quantization, &bytes) != FA3_OK || bytes != FA3_FORWARD_WORKSPACE_BYTES) return 10;
+  if (fa3_reference_quantize(&quantization) != FA3_OK || scale[0] != 2.0f / 448) return 11;
+  if (y[0] != 0x76 || y[1] != 0x7e || y[2] != 0) return 12;
   if (fa3_version() / 10000 != FA3_VERSION_MAJOR || fa3_abi_version() != FA3_ABI_VERSION) return 9;
+
+  /* FP8: 1 divided by the scale 1/2 is 2, which is 0x40; 1 + v_mean, divided by o_scale, is 3, which is 0x44. */
+  shape.dtype = FA3_DTYPE_E4M3, shape.dim[3] = 16;
+  if (fa3_tensor_pack(&shape) != FA3_OK) return 13;
+  fp8.q = fp8.k = fp8.v = fp8.o = shape;
+  fp8.q.data = fp8.k.data = zeros, fp8.v.data = twos, fp8.o.data = o8;
+  for (i = 0; i < 16; ++i) twos[i] = 0x40, mean[i] = 0.5f;
+  fp8.v_mean = rows, fp8.v_mean.data = mean, fp8.v_mean.dim[2] = 16;
+  fp8.v_mean.stride[2] = 1;
+  fp8.q_scale = fp8.k_scale = fp8.v_scale = rows;
+  fp8.q_scale.data = fp8.k_scale.data = fp8.v_scale.data = fp8.o_scale.data = &half;
+  fp8.o_scale.dtype = FA3_DTYPE_FP32, fp8.o_scale.rank = 1, fp8.o_scale.dim[0] = 1;
+  fp8.flags = FA3_FLAG_TWO_LEVEL;
+  if (fa3_reference_forward(&fp8, 1) != FA3_OK) return 14;
+  for (i = 0; i < 16; ++i)
+    if (o8[i] != 0x44) return 15;
   return 0;
 }

@@ -8,8 +8,7 @@
 #include <set>
 #include <string>
 
-#include "call.h"
-#include "row.h"
+#include "row_call.h"
 
 namespace fa3::test {
 
@@ -17,12 +16,14 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-// A problem that fits this row, with the given head_dim.
+Shape shape_of(int64_t head_dim) {
+  return {.batch = 3, .seqlen_q = 1000, .seqlen_k = 77, .heads = 6, .heads_kv = 2, .head_dim = head_dim};
+}
+
+// A problem that fits this row, with the given head_dim, and without any data.
 fa3_forward_params fitting(const Row& v, int64_t head_dim) {
-  const Shape shape{.batch = 3, .seqlen_q = 1000, .seqlen_k = 77, .heads = 6, .heads_kv = 2, .head_dim = head_dim};
-  fa3_forward_params p = describe(shape, v.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, nullptr, nullptr,
-                                  nullptr, nullptr, nullptr);
-  p.mask = v.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
+  fa3_forward_params p = imaginary_for(v, shape_of(head_dim));
+  for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.lse, &p.q_scale, &p.k_scale, &p.v_scale}) t->data = nullptr;
   return p;
 }
 
@@ -77,7 +78,7 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
     CHECK(std::string(info.name) == v.name);
     CHECK(info.kind == (v.kind == Kind::forward ? FA3_KERNEL_FORWARD : FA3_KERNEL_PASS));
     if (v.kind == Kind::pass) CHECK(info.dtype == FA3_DTYPE_NONE);
-    else CHECK(info.dtype == (v.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16));
+    else CHECK(info.dtype == dtype_of(v));
     CHECK((info.head_dim == v.d && info.head_dim_v == v.dv));
     CHECK(info.chosen == v.has(Trait::chosen));
     CHECK(info.causal == v.causal());
@@ -96,7 +97,7 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
       CHECK((producers == !v.has(Trait::no_producer) && producers == (info.consumer_registers > 0)));
       if (producers) CHECK((registers <= 512 && registers + 8 * warpgroups > 504));
     } else {
-      CHECK((info.threads == v.pass_threads && info.shared_memory_bytes == 0));
+      CHECK((info.threads == v.pass_threads && info.shared_memory_bytes == v.pass_bytes));
       CHECK((info.producer_registers == 0 && info.consumer_registers == 0));
     }
     CHECK(info.tiles == 0);
@@ -115,8 +116,7 @@ TEST_CASE("a problem runs on the smallest kernel that holds it", "[kernels]") {
   for (int32_t dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16})
     for (int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
       for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
-        Shape shape{.batch = 3, .seqlen_q = 1000, .seqlen_k = 77, .heads = 6, .heads_kv = 2, .head_dim = head_dim};
-        fa3_forward_params p = describe(shape, dtype, nullptr, nullptr, nullptr, nullptr, nullptr);
+        fa3_forward_params p = describe(shape_of(head_dim), dtype, nullptr, nullptr, nullptr, nullptr, nullptr);
         p.mask = mask;
         fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
         REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
@@ -126,7 +126,7 @@ TEST_CASE("a problem runs on the smallest kernel that holds it", "[kernels]") {
         CHECK(info.chosen == 1);
         for (const Row& v : rows) {
           if (v.kind != Kind::forward || !v.has(Trait::chosen)) continue;
-          const bool same = (v.dtype == Dtype::bf16) == (dtype == FA3_DTYPE_BF16) && v.causal() == (info.causal == 1);
+          const bool same = dtype_of(v) == dtype && v.causal() == (info.causal == 1);
           if (same && v.d >= head_dim) CHECK(v.d >= info.head_dim);
         }
         // With the diagonal at the end, 77 of the 1000 rows see a key.
@@ -140,7 +140,7 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
     if (v.kind != Kind::forward) continue;
     INFO(v.name);
     const std::string name = v.name;  // a text like any other: no address is compared
-    for (int64_t head_dim = 8; head_dim <= v.d; head_dim += 8) {
+    for (int64_t head_dim = head_dim_unit(v); head_dim <= v.d; head_dim += head_dim_unit(v)) {
       fa3_forward_params p = fitting(v, head_dim);
       p.kernel = name.c_str();
       fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
@@ -161,7 +161,7 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
 }
 
 TEST_CASE("a named kernel that does not fit is refused, and the message says what does not", "[kernels]") {
-  const auto refused = [](const fa3_forward_params& p, const std::string& why) {
+  const auto refused = [](const fa3_forward_params& p, fa3_forward_params imagined, const std::string& why) {
     fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
     size_t bytes = 0;
     const auto message = ContainsSubstring("params->kernel is " + std::string(p.kernel) + ", which is for " + why);
@@ -170,8 +170,6 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     CHECK(info.name[0] == '\0');
     CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(), message);
-    fa3_forward_params imagined = imaginary(
-        {.batch = 3, .seqlen_q = 1000, .seqlen_k = 77, .heads = 6, .heads_kv = 2, .head_dim = p.q.dim[3]}, p.q.dtype);
     imagined.mask = p.mask, imagined.kernel = p.kernel;
     CHECK(fa3_forward_check(&imagined) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(), message);
@@ -182,19 +180,24 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     if (v.kind != Kind::forward) continue;
     fa3_forward_params p = fitting(v, v.d);
     p.kernel = v.name;
-    const int32_t mask = p.mask, dtype = p.q.dtype, other = dtype == FA3_DTYPE_BF16 ? FA3_DTYPE_FP16 : FA3_DTYPE_BF16;
+    const int32_t mask = p.mask;
     for (int32_t wrong : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
       if ((wrong == FA3_MASK_NONE) == (mask == FA3_MASK_NONE)) continue;
       p.mask = wrong;
-      refused(p, v.causal() ? "a causal mask; mask is FA3_MASK_NONE" : "no mask; mask is causal");
+      refused(p, imaginary_for(v, shape_of(v.d)),
+              v.causal() ? "a causal mask; mask is FA3_MASK_NONE" : "no mask; mask is causal");
     }
-    p.mask = mask;
-    p.q.dtype = p.k.dtype = p.v.dtype = p.o.dtype = other;
-    refused(p, dtype == FA3_DTYPE_BF16 ? "bf16; q.dtype is fp16" : "fp16; q.dtype is bf16");
+    const int32_t other = v.dtype == Dtype::bf16 ? FA3_DTYPE_FP16 : FA3_DTYPE_BF16;
+    p = describe(shape_of(v.d), other, nullptr, nullptr, nullptr, nullptr, nullptr);
+    p.mask = mask, p.kernel = v.name;
+    const char* const names[] = {"bf16; q.dtype is fp16", "fp16; q.dtype is bf16", "e4m3; q.dtype is bf16"};
+    refused(p, imaginary(shape_of(v.d), other), names[static_cast<int>(v.dtype)]);
     if (v.d == 256) continue;
-    p = fitting(v, v.d + 8);
+    const int64_t larger = v.d + head_dim_unit(v);
+    p = fitting(v, larger);
     p.kernel = v.name;
-    refused(p, "head_dim up to " + std::to_string(v.d) + "; q.dim[3] (head_dim) is " + std::to_string(v.d + 8));
+    refused(p, imaginary_for(v, shape_of(larger)),
+            "head_dim up to " + std::to_string(v.d) + "; q.dim[3] (head_dim) is " + std::to_string(larger));
   }
   for (const Row& v : rows) {
     if (v.kind == Kind::forward) continue;

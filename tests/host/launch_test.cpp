@@ -9,9 +9,8 @@
 #include <string>
 #include <thread>
 
-#include "call.h"
 #include "fake_cuda.h"
-#include "row.h"
+#include "row_call.h"
 
 namespace fa3::test {
 namespace {
@@ -60,13 +59,22 @@ int chosen_rows() {
 
 // A problem of that row, which runs on it.
 fa3_forward_params named(const Row& v, const Shape& shape = {}) {
-  fa3_forward_params p = imaginary(shape, v.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16);
-  p.mask = v.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
+  fa3_forward_params p = imaginary_for(v, shape);
   p.kernel = v.name;
   return p;
 }
 
 const Row& row_of(const Launch& launch) { return *launch.carried.row; }
+
+// The map that a launch carries in this place.
+const EncodedMap& map_of(const TensorMap& map) { return fake_cuda().maps.at(map.opaque[0]); }
+
+// Rows of q, k or v as slabs of at most 128 bytes.
+void check_box(const EncodedMap& map, const Row& v, int rows) {
+  const int bytes = v.is_8bit() ? 1 : 2, slab = std::min(v.d * bytes, 128);
+  CHECK(map.box == U32{unsigned(slab / bytes), unsigned(rows), 1, 1});
+  CHECK(map.swizzle == (slab == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B));
+}
 
 }  // namespace
 
@@ -128,6 +136,102 @@ TEST_CASE("a launch, in full", "[launch]") {
     CHECK(m.map.swizzle == CU_TENSOR_MAP_SWIZZLE_128B);
     CHECK(m.map.promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
     CHECK(m.map.fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  }
+}
+
+TEST_CASE("a launch of e4m3, in full", "[launch]") {
+  const auto at = [](uintptr_t n) { return reinterpret_cast<void*>(n << 42); };
+  for (const int64_t d : {48, 80, 208})
+    for (const bool tiles : {false, true}) {
+      INFO("head_dim " << d << ", tiles " << tiles);
+      FakeCuda& fake = fresh();
+      fa3_forward_params p = imaginary_e4m3({2, 300, 500, 6, 3, d});
+      if (tiles) p.v = tensor(p.v.data, FA3_DTYPE_E4M3, {2, 3, 32, d, 16}), p.v.stride[1] = 1 << 20;
+      p.o = tensor(p.o.data, FA3_DTYPE_E4M3, {2, 300, 6, d});
+      p.q_scale = tensor(at(6), FA3_DTYPE_FP32, {2, 6, 5}), set_strides(p.q_scale, {1000, 70, 3});
+      p.k_scale = tensor(at(7), FA3_DTYPE_FP32, {2, 3, 1}), set_strides(p.k_scale, {50, 5, 99});
+      p.v_scale = tensor(at(8), FA3_DTYPE_FP32, {1, 1, 1});
+      p.o_scale = tensor(at(9), FA3_DTYPE_FP32, {1});
+      p.v_mean = tensor(at(10), FA3_DTYPE_FP32, {2, 3, d}), set_strides(p.v_mean, {4000, 400, 1});
+      p.lse_offset = tensor(at(11), FA3_DTYPE_FP32, {2, 6, 300}), set_strides(p.lse_offset, {5000, 2, 13});
+      REQUIRE(forward(p) == FA3_OK);
+      REQUIRE(fake.launches.size() == 1);
+      const Launch& launch = fake.launches[0];
+      const Row& v = row_of(launch);
+      CHECK((v.dtype == Dtype::e4m3 && v.d >= d && v.has(Trait::transposes_v) == !tiles));
+      CHECK(is_complete(launch.carried));
+
+      const ScaledForwardParams& f = launch.params();
+      CHECK((f.output.o == p.o.data && f.output.dtype == Dtype::e4m3 && f.output.head_dim == d));
+      CHECK((f.output.o_stride_batch == 300 * 6 * d && f.output.o_stride_row == 6 * d && f.output.o_stride_head == d));
+      const Scales& s = f.scales;
+      CHECK((s.q.data == at(6) && s.q.stride_batch == 1000 && s.q.stride_head == 70 && s.q.stride_block == 3));
+      CHECK((s.k.data == at(7) && s.k.stride_batch == 50 && s.k.stride_head == 5 && s.k.stride_block == 0));
+      CHECK((s.v.data == at(8) && s.v.stride_batch == 0 && s.v.stride_head == 0 && s.v.stride_block == 0));
+      CHECK((s.o == at(9) && s.v_mean == at(10) && s.lse_offset == at(11)));
+      CHECK((s.v_mean_stride_batch == 4000 && s.v_mean_stride_head == 400));
+      CHECK((s.lse_offset_stride_batch == 5000 && s.lse_offset_stride_head == 2 && s.lse_offset_stride_row == 13));
+
+      REQUIRE(fake.maps.size() == 3);
+      for (const EncodedMap& map : fake.maps) {
+        CHECK(map.type == CU_TENSOR_MAP_DATA_TYPE_UINT8);
+        CHECK(map.interleave == CU_TENSOR_MAP_INTERLEAVE_NONE);
+        CHECK(map.promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+        CHECK(map.fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      }
+      const uint64_t n = uint64_t(d);
+      CHECK(map_of(f.q).data == p.q.data);
+      CHECK(map_of(f.q).dim == U64{n, 300, 6, 2});
+      CHECK(map_of(f.q).stride == U64{6 * n, n, 300 * 6 * n});
+      check_box(map_of(f.q), v, 64);
+      CHECK(map_of(f.k).data == p.k.data);
+      CHECK(map_of(f.k).dim == U64{n, 500, 3, 2});
+      CHECK(map_of(f.k).stride == U64{3 * n, n, 500 * 3 * n});
+      check_box(map_of(f.k), v, v.Bc);
+      CHECK(map_of(f.v).data == p.v.data);
+      if (tiles) {
+        // Lines of 16 columns of a tile; tiles; heads; batch.
+        CHECK(map_of(f.v).dim == U64{256, n / 16, 32, 3, 2});
+        CHECK(map_of(f.v).stride == U64{256, 16 * n, 1 << 20, 3 * 32 * 16 * n});
+        CHECK(map_of(f.v).box == U32{256, unsigned(v.dv / 16), unsigned(v.Bc / 16), 1, 1});
+        CHECK(map_of(f.v).swizzle == CU_TENSOR_MAP_SWIZZLE_NONE);
+      } else {
+        CHECK(map_of(f.v).dim == U64{n, 500, 3, 2});
+        CHECK(map_of(f.v).stride == U64{3 * n, n, 500 * 3 * n});
+        check_box(map_of(f.v), v, v.Bc);
+      }
+    }
+}
+
+TEST_CASE("what e4m3 need not have is null, and o may have 16 bits", "[launch]") {
+  FakeCuda& fake = fresh();
+  for (const int32_t dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16}) {
+    fa3_forward_params p = imaginary_e4m3();
+    p.o.dtype = dtype;
+    REQUIRE(forward(p) == FA3_OK);
+    const ScaledForwardParams& f = fake.launches.back().params();
+    CHECK(f.output.dtype == (dtype == FA3_DTYPE_BF16 ? Dtype::bf16 : Dtype::fp16));
+    CHECK((f.scales.o == nullptr && f.scales.v_mean == nullptr && f.scales.lse_offset == nullptr));
+    CHECK((f.scales.q.data == p.q_scale.data && f.scales.q.stride_block == 0));
+  }
+  // Without lse nobody asks for its offset.
+  fa3_forward_params p = imaginary_e4m3();
+  p.lse_offset = tensor(reinterpret_cast<void*>(uintptr_t{9} << 42), FA3_DTYPE_FP32, {2, 4, 130});
+  REQUIRE(forward(p) == FA3_OK);
+  CHECK(fake.launches.back().params().scales.lse_offset == p.lse_offset.data);
+  p.lse = {};
+  REQUIRE(forward(p) == FA3_OK);
+  CHECK(fake.launches.back().params().scales.lse_offset == nullptr);
+  // Without keys a pass writes rows of any type.
+  p = imaginary_e4m3({.seqlen_q = 9, .seqlen_k = 0, .head_dim = 32});
+  for (const int32_t dtype : {FA3_DTYPE_E4M3, FA3_DTYPE_FP16}) {
+    p.o.dtype = dtype;
+    p.o_scale = dtype == FA3_DTYPE_E4M3 ? tensor(reinterpret_cast<void*>(uintptr_t{10} << 42), FA3_DTYPE_FP32, {1})
+                                        : fa3_tensor{};
+    REQUIRE(forward(p) == FA3_OK);
+    REQUIRE(row_of(fake.launches.back()).kind == Kind::pass);
+    CHECK(fake.launches.back().carried.empty_rows.output.dtype ==
+          (dtype == FA3_DTYPE_E4M3 ? Dtype::e4m3 : Dtype::fp16));
   }
 }
 
@@ -373,8 +477,9 @@ TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
     if (v.kind != Kind::forward) continue;
     INFO(v.name);
     fake.maps.clear(), fake.launches.clear();
+    const int64_t head_dim = v.d - head_dim_unit(v);
     const fa3_forward_params p =
-        named(v, {.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = v.d - 8});
+        named(v, {.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = head_dim});
     REQUIRE(forward(p) == FA3_OK);
     REQUIRE(fake.launches.size() == 1);
     const Launch& launch = fake.launches[0];
@@ -388,10 +493,11 @@ TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
     CHECK((v.has(Trait::splits) || f.pieces.count() == 12 * q_blocks));
     CHECK(launch.grid[0] == unsigned(std::min(132, f.pieces.count())));
     CHECK(f.tiles.first_row == (v.causal() ? 320 - q_blocks * v.Br : 0));
-    REQUIRE(fake.maps.size() == 4);
-    CHECK(fake.maps.at(f.q.opaque[0]).box == U32{q_box_rows, 64, 1, 1});
-    CHECK(fake.maps.at(f.k.opaque[0]).box == U32{64, unsigned(v.Bc), 1, 1});
-    CHECK(fake.maps.at(f.v.opaque[0]).box == U32{64, unsigned(v.Bc), 1, 1});
+    REQUIRE(fake.maps.size() == (v.is_8bit() ? 3 : 4));
+    check_box(map_of(f.q), v, q_box_rows);
+    check_box(map_of(f.k), v, v.Bc);
+    if (!v.is_8bit() || v.has(Trait::transposes_v)) check_box(map_of(f.v), v, v.Bc);
+    else CHECK(map_of(f.v).box == U32{256, unsigned(v.dv / 16), unsigned(v.Bc / 16), 1, 1});
   }
   CHECK(fake.loads == forward_rows());
   const Row& first = rows[0];
@@ -574,6 +680,111 @@ TEST_CASE("the workspace that a call needs may not lie in a tensor, however larg
     CHECK(fa3_forward(&p, static_cast<char*>(t.tensor.data) - (needed + 15) / 16 * 16, plenty, stream) == FA3_OK);
   // What it does not need does not matter.
   CHECK(fa3_forward(&p, static_cast<char*>(p.q.data) - needed / 16 * 16 - 16, SIZE_MAX, stream) == FA3_OK);
+}
+
+namespace {
+
+fa3_quantize_params imaginary_quantization(int64_t batch, int64_t rows, int64_t heads, int64_t d) {
+  const auto at = [](uintptr_t n) { return reinterpret_cast<void*>(n << 42); };
+  fa3_quantize_params p{};
+  p.struct_size = sizeof p;
+  p.x = tensor(at(1), FA3_DTYPE_FP16, {batch, rows, heads, d});
+  p.y = tensor(at(2), FA3_DTYPE_E4M3, {batch, rows, heads, d});
+  p.scale = tensor(at(3), FA3_DTYPE_FP32, {batch, heads, (rows + 63) / 64});
+  return p;
+}
+
+fa3_status quantize(const fa3_quantize_params& p) {
+  return fa3_quantize(&p, workspace_memory, plenty, reinterpret_cast<fa3_stream>(stream));
+}
+
+}  // namespace
+
+TEST_CASE("quantize: a launch, in full", "[launch]") {
+  FakeCuda& fake = fresh();
+  fa3_quantize_params p = imaginary_quantization(2, 300, 6, 96);
+  p.y = tensor(p.y.data, FA3_DTYPE_E4M3, {2, 6, 19, 96, 16});
+  p.rotary_cos = tensor(reinterpret_cast<void*>(uintptr_t{5} << 42), FA3_DTYPE_FP32, {300, 24});
+  p.rotary_sin = tensor(reinterpret_cast<void*>(uintptr_t{6} << 42), FA3_DTYPE_FP32, {300, 24});
+  p.rotary_sin.stride[0] = 28;
+  p.k_mean = tensor(reinterpret_cast<void*>(uintptr_t{7} << 42), FA3_DTYPE_FP32, {2, 3, 96});
+  p.lse_offset = tensor(reinterpret_cast<void*>(uintptr_t{8} << 42), FA3_DTYPE_FP32, {2, 6, 300});
+  p.flags = FA3_QUANTIZE_INCOHERENT | FA3_QUANTIZE_ROTARY_INTERLEAVED;
+  p.seed = 99;
+  REQUIRE(quantize(p) == FA3_OK);
+  REQUIRE((fake.launches.size() == 1 && fake.maps.empty()));
+  const Launch& launch = fake.launches[0];
+  const Row& row = row_of(launch);
+  CHECK((row.has(Trait::quantizes) && row.has(Trait::rotates) && !row.has(Trait::measures) && row.d == 128));
+  CHECK((launch.grid[0] == 2 * 6 * 5 && launch.block[0] == unsigned(row.threads())));
+  CHECK((launch.shared == unsigned(row.smem_bytes()) && launch.stream == stream));
+  const QuantizeParams& q = launch.carried.quantize;
+  CHECK((q.x == p.x.data && q.y == p.y.data && q.scale == p.scale.data && q.mean == nullptr));
+  CHECK((q.rotary_cos == p.rotary_cos.data && q.rotary_sin == p.rotary_sin.data));
+  CHECK((q.k_mean == p.k_mean.data && q.lse_offset == p.lse_offset.data));
+  CHECK((q.x_stride_batch == 300 * 6 * 96 && q.x_stride_row == 6 * 96 && q.x_stride_head == 96));
+  CHECK((q.y_stride_batch == 6 * 19 * 96 * 16 && q.y_stride_row == 96 * 16 && q.y_stride_head == 19 * 96 * 16));
+  CHECK((q.scale_stride_batch == 6 * 5 && q.scale_stride_head == 5 && q.scale_stride_block == 1));
+  CHECK((q.cos_stride == 24 && q.sin_stride == 28));
+  CHECK((q.k_mean_stride_batch == 3 * 96 && q.k_mean_stride_head == 96));
+  CHECK((q.lse_stride_batch == 6 * 300 && q.lse_stride_head == 300 && q.lse_stride_row == 1));
+  CHECK((q.batch == 2 && q.rows == 300 && q.head_dim == 96 && q.rotary_dim == 48 && q.hadamard == 32 && q.seed == 99));
+  CHECK((q.hadamard_scale == static_cast<float>(1 / std::sqrt(32.0))));
+  CHECK(q.softmax_scale == static_cast<float>(1 / std::sqrt(96.0)));
+  CHECK((q.heads == 6 && q.heads_per_kv == 2 && q.blocks == 5 && q.scales == QuantizeParams::Granularity::block));
+  CHECK((!q.bf16 && q.tiles && q.interleaved));
+}
+
+TEST_CASE("quantize: which pass, and how many thread blocks", "[launch]") {
+  FakeCuda& fake = fresh();
+  for (int64_t d = 16; d <= 256; d += 16) {
+    fa3_quantize_params p = imaginary_quantization(1, 20000, 16, d);
+    REQUIRE(quantize(p) == FA3_OK);
+    const Row& one_read = row_of(fake.launches.back());
+    CHECK((one_read.d >= d && one_read.d < std::max<int64_t>(2 * d, 65) && !one_read.has(Trait::measures)));
+    CHECK(fake.launches.back().grid[0] == 16 * 313);
+    p.mean = tensor(reinterpret_cast<void*>(uintptr_t{4} << 42), FA3_DTYPE_FP32, {1, 16, d});
+    REQUIRE(quantize(p) == FA3_OK);
+    const Launch& launch = fake.launches.back();
+    const QuantizeParams& q = launch.carried.quantize;
+    CHECK((row_of(launch).has(Trait::measures) && row_of(launch).d == one_read.d && q.mean == p.mean.data));
+    CHECK(launch.grid[0] == unsigned(132 * row_of(launch).resident_blocks()));
+    CHECK(static_cast<void*>(q.workspace) == workspace_memory);
+    size_t bytes = 0;
+    REQUIRE(fa3_quantize_workspace_size(&p, &bytes) == FA3_OK);
+    CHECK((int64_t(bytes) == q.layout.bytes && q.layout.arrived == FA3_FORWARD_WORKSPACE_BYTES));
+    // Groups of some MB, while one scale for all needs all of them.
+    CHECK((q.order.groups > 1 || d == 16));
+    p.scale = tensor(p.scale.data, FA3_DTYPE_FP32, {1, 1, 1});
+    REQUIRE(quantize(p) == FA3_OK);
+    CHECK(fake.launches.back().carried.quantize.order.groups == 1);
+    p.mean = {};
+    REQUIRE(quantize(p) == FA3_OK);
+    CHECK(row_of(fake.launches.back()).has(Trait::measures));
+  }
+  fa3_quantize_params small = imaginary_quantization(1, 10, 2, 64);
+  small.scale = tensor(small.scale.data, FA3_DTYPE_FP32, {1, 1, 1});
+  REQUIRE(quantize(small) == FA3_OK);
+  CHECK(fake.launches.back().grid[0] == 2 * 2);  // a part and a block of each head
+  fake.calls = 0;
+  REQUIRE(quantize(small) == FA3_OK);
+  CHECK(fake.calls == 2);  // the current context's id and the launch
+}
+
+TEST_CASE("quantize: what the driver refuses, and a cold capture", "[launch]") {
+  FakeCuda& fake = fresh();
+  const fa3_quantize_params p = imaginary_quantization(1, 10, 2, 64);
+  fake.capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+  CHECK(quantize(p) == FA3_ERROR_NOT_LOADED);
+  expect_message("call fa3_preload before the capture");
+  CHECK(fake.launches.empty());
+  REQUIRE(fa3_preload() == FA3_OK);
+  CHECK(quantize(p) == FA3_OK);
+  fake.failing = "cuLaunchKernel";
+  CHECK(quantize(p) == FA3_ERROR_CUDA);
+  expect_message("cuLaunchKernel");
+  fresh().context = nullptr;
+  CHECK(quantize(p) == FA3_ERROR_NO_CONTEXT);
 }
 
 TEST_CASE("a warm call asks the driver for no more than it needs, and costs little itself", "[launch]") {

@@ -7,13 +7,22 @@
 
 namespace fa3::test {
 
+static Problem problem_of(const fa3_forward_params& p) {
+  Problem problem;
+  REQUIRE(validate(&p, Rules::shapes, problem) == FA3_OK);
+  return problem;
+}
+
 Problem problem_of(const Shape& shape, int32_t mask, const char* kernel, int32_t dtype) {
   fa3_forward_params p = imaginary(shape, dtype);
   p.mask = mask, p.kernel = kernel;
-  Problem problem;
-  REQUIRE(validate(&p, Rules::shapes, problem) == FA3_OK);
-  problem.kernel = kernel;
-  return problem;
+  return problem_of(p);
+}
+
+Problem problem_of(const Row& row, const Shape& shape) {
+  fa3_forward_params p = imaginary_for(row, shape);
+  p.kernel = row.name;
+  return problem_of(p);
 }
 
 Shape square(int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) {

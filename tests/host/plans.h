@@ -1,13 +1,15 @@
 // Problems made up for the planner's tests, and what it plans for them, unfolded as the kernels do (ptx/work.h).
 #pragma once
-#include "call.h"
 #include "params.h"
 #include "plan.h"
+#include "row_call.h"
 
 namespace fa3::test {
 
 Problem problem_of(const Shape& shape, int32_t mask = FA3_MASK_NONE, const char* kernel = nullptr,
                    int32_t dtype = FA3_DTYPE_BF16);
+// One that names this row.
+Problem problem_of(const Row& row, const Shape& shape);
 // As many queries as keys, and key heads as query heads.
 Shape square(int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim);
 Fit fit_of(const Problem& problem);

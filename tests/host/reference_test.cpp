@@ -3,6 +3,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -15,39 +16,88 @@ namespace {
 using Catch::Matchers::WithinAbs;
 using Catch::Matchers::WithinRel;
 
-int element_size(int32_t dtype) { return dtype == FA3_DTYPE_FP32 ? 4 : 2; }
+int element_size(int32_t dtype) { return dtype == FA3_DTYPE_FP32 ? 4 : dtype == FA3_DTYPE_E4M3 ? 1 : 2; }
+int fraction_bits(int32_t dtype) { return dtype == FA3_DTYPE_BF16 ? 7 : dtype == FA3_DTYPE_FP16 ? 10 : 3; }
+uint16_t sign_bit(int32_t dtype) { return dtype == FA3_DTYPE_E4M3 ? 0x80 : 0x8000; }
+// The first pattern that is no finite number: infinity, or the NaN of e4m3.
+uint16_t end_of_numbers(int32_t dtype) {
+  return dtype == FA3_DTYPE_BF16 ? 0x7f80 : dtype == FA3_DTYPE_FP16 ? 0x7c00 : 0x7f;
+}
 
-// The value of a 16-bit pattern, by the definition of the formats.
+// The value of a 16-bit or 8-bit pattern, by the definition of the formats.
 long double value_of(uint16_t bits, int32_t dtype) {
-  const int fraction_bits = dtype == FA3_DTYPE_BF16 ? 7 : 10, exponent_bits = 15 - fraction_bits;
-  const int bias = (1 << (exponent_bits - 1)) - 1;
-  const int exponent = (bits & 0x7fff) >> fraction_bits, fraction = bits & ((1 << fraction_bits) - 1);
-  const long double sign = bits >> 15 ? -1 : 1, part = std::ldexp(static_cast<long double>(fraction), -fraction_bits);
-  if (exponent == (1 << exponent_bits) - 1) return fraction ? NAN : sign * INFINITY;
+  const uint16_t magnitude = bits & (sign_bit(dtype) - 1), end = end_of_numbers(dtype);
+  const int bias = dtype == FA3_DTYPE_BF16 ? 127 : dtype == FA3_DTYPE_FP16 ? 15 : 7;
+  const int exponent = magnitude >> fraction_bits(dtype), fraction = magnitude & ((1 << fraction_bits(dtype)) - 1);
+  const long double sign = bits & sign_bit(dtype) ? -1 : 1;
+  const long double part = std::ldexp(static_cast<long double>(fraction), -fraction_bits(dtype));
+  if (magnitude >= end) return magnitude > end || dtype == FA3_DTYPE_E4M3 ? NAN : sign * INFINITY;
   return sign * (exponent == 0 ? std::ldexp(part, 1 - bias) : std::ldexp(1 + part, exponent - bias));
 }
 
 // Rounding by search: the nearest of all finite values, the even one of two, and infinity from half a step beyond the
-// last.
+// last; in e4m3 the last.
 uint16_t nearest(long double x, int32_t dtype) {
-  const uint16_t sign = std::signbit(x) ? 0x8000 : 0, infinity = dtype == FA3_DTYPE_BF16 ? 0x7f80 : 0x7c00;
+  const uint16_t sign = std::signbit(x) ? sign_bit(dtype) : 0, end = end_of_numbers(dtype);
   x = std::fabs(x);
-  uint16_t low = 0, high = infinity;  // patterns of positive values are ordered as the values
+  uint16_t low = 0, high = end;  // patterns of positive values are ordered as the values
   while (high - low > 1) {
     const uint16_t middle = (low + high) / 2;
     (value_of(middle, dtype) <= x ? low : high) = middle;
   }
+  if (dtype == FA3_DTYPE_E4M3 && high == end) return sign | low;
   const long double below = value_of(low, dtype);
-  const long double above = high == infinity ? 2 * below - value_of(low - 1, dtype) : value_of(high, dtype);
+  const long double above = high == end ? 2 * below - value_of(low - 1, dtype) : value_of(high, dtype);
   const bool up = x - below > above - x || (x - below == above - x && low % 2 == 1);
   return sign | (up ? high : low);
 }
 
+long double at(const fa3_tensor& t, int64_t index) {
+  const char* element = static_cast<const char*>(t.data) + index * element_size(t.dtype);
+  if (t.dtype == FA3_DTYPE_FP32) return *reinterpret_cast<const float*>(element);
+  if (t.dtype == FA3_DTYPE_E4M3) {
+    static const auto values = [] {
+      std::array<long double, 256> made;
+      for (int i = 0; i < 256; ++i) made[i] = value_of(static_cast<uint16_t>(i), FA3_DTYPE_E4M3);
+      return made;
+    }();
+    return values[*reinterpret_cast<const uint8_t*>(element)];
+  }
+  return value_of(*reinterpret_cast<const uint16_t*>(element), t.dtype);
+}
+
 long double read(const fa3_tensor& t, int64_t a, int64_t b, int64_t c, int64_t d) {
-  const int64_t index = a * t.stride[0] + b * t.stride[1] + c * t.stride[2] + d * t.stride[3];
-  const char* at = static_cast<const char*>(t.data) + index * element_size(t.dtype);
-  if (t.dtype == FA3_DTYPE_FP32) return *reinterpret_cast<const float*>(at);
-  return value_of(*reinterpret_cast<const uint16_t*>(at), t.dtype);
+  return at(t, a * t.stride[0] + b * t.stride[1] + c * t.stride[2] + d * t.stride[3]);
+}
+
+// The scale of a row of one head; 1 if there are none.
+long double scale_of(const fa3_tensor& scale, int64_t batch, int64_t row, int64_t head) {
+  if (scale.rank == 0) return 1;
+  const int64_t index[3] = {batch, head, row / 64};
+  int64_t place = 0;
+  for (int i = 0; i < 3; ++i) place += scale.dim[i] > 1 ? index[i] * scale.stride[i] : 0;
+  return at(scale, place);
+}
+
+// Where a tile holds key n of 16 and column x, in the header's words.
+int64_t place_in_tile(int64_t n, int64_t x) {
+  static const auto places = [] {
+    std::array<std::array<int, 16>, 16> made{};
+    for (int q = 0; q < 4; ++q)
+      for (int b = 0; b < 2; ++b)
+        for (int e = 0; e < 2; ++e)
+          for (int r = 0; r < 8; ++r)
+            for (int c = 0; c < 2; ++c) made[8 * b + 2 * q + e][2 * r + c] = (8 * c + r) * 16 + 4 * q + 2 * b + e;
+    return made;
+  }();
+  return x / 16 * 256 + places[n][x % 16];
+}
+
+long double read_v(const fa3_forward_params& p, int64_t b, int64_t j, int64_t h, int64_t x) {
+  const fa3_tensor& v = p.v;
+  const long double scale = scale_of(p.v_scale, b, j, h);
+  if (v.rank == 4) return read(v, b, j, h, x) * scale;
+  return at(v, b * v.stride[0] + h * v.stride[1] + j / 16 * v.stride[2] + place_in_tile(j % 16, x)) * scale;
 }
 
 struct Row {
@@ -66,7 +116,7 @@ Row straightforward(const fa3_forward_params& p, int64_t b, int64_t h, int64_t i
     if (p.mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT && j > i + keys - p.q.dim[1]) continue;
     long double sum = 0;
     for (int64_t x = 0; x < d; ++x) sum += read(p.q, b, i, h, x) * read(p.k, b, j, shared, x);
-    score.push_back(sum * scale);
+    score.push_back(sum * scale * scale_of(p.q_scale, b, i, h) * scale_of(p.k_scale, b, j, shared));
     seen.push_back(j);
   }
   Row row{std::vector<long double>(d, 0), -INFINITY};
@@ -76,10 +126,16 @@ Row straightforward(const fa3_forward_params& p, int64_t b, int64_t h, int64_t i
   for (size_t n = 0; n < seen.size(); ++n) {
     const long double weight = std::exp(score[n] - m);
     l += weight;
-    for (int64_t x = 0; x < d; ++x) row.o[x] += weight * read(p.v, b, seen[n], shared, x);
+    for (int64_t x = 0; x < d; ++x) row.o[x] += weight * read_v(p, b, seen[n], shared, x);
   }
-  for (long double& x : row.o) x /= l;
+  for (int64_t x = 0; x < d; ++x) {
+    row.o[x] /= l;
+    if (p.v_mean.rank) row.o[x] += at(p.v_mean, b * p.v_mean.stride[0] + shared * p.v_mean.stride[1] + x);
+    if (p.o_scale.rank) row.o[x] /= at(p.o_scale, 0);
+  }
   row.lse = m + std::log(l);
+  const fa3_tensor& offset = p.lse_offset;
+  if (offset.rank) row.lse += at(offset, b * offset.stride[0] + h * offset.stride[1] + i * offset.stride[2]);
   return row;
 }
 
@@ -96,6 +152,7 @@ void fill(Buffer& buffer, int32_t dtype, unsigned seed) {
   std::normal_distribution<float> normal;
   for (size_t i = 0; i < buffer.bytes() / element_size(dtype); ++i) {
     if (dtype == FA3_DTYPE_FP32) buffer.as<float>()[i] = normal(random);
+    else if (dtype == FA3_DTYPE_E4M3) buffer.as<uint8_t>()[i] = static_cast<uint8_t>(nearest(normal(random), dtype));
     else buffer.as<uint16_t>()[i] = nearest(normal(random), dtype);
   }
 }
@@ -111,9 +168,10 @@ void check_against_straightforward(const fa3_forward_params& p, int threads) {
         for (int64_t x = 0; x < p.q.dim[3]; ++x) {
           const long double ours = read(p.o, b, i, h, x), error = std::fabs(ours - row.o[x]);
           // Half a unit in the last place, and a little for a sum that came out on the other side of the middle.
-          const long double unit = std::max(std::fabs(row.o[x]), 1e-4L) * (p.o.dtype == FA3_DTYPE_FP32   ? 0x1p-24L
-                                                                           : p.o.dtype == FA3_DTYPE_BF16 ? 0x1p-8L
-                                                                                                         : 0x1p-11L);
+          const long double roundoff =
+              p.o.dtype == FA3_DTYPE_FP32 ? 0x1p-24L : std::ldexp(1.0L, -1 - fraction_bits(p.o.dtype));
+          const long double smallest = p.o.dtype == FA3_DTYPE_E4M3 ? 0x1p-6L : 1e-4L;
+          const long double unit = std::max(std::fabs(row.o[x]), smallest) * roundoff;
           largest_error = std::max(largest_error, error / unit);
         }
         CHECK(largest_error < 1.001);
@@ -233,6 +291,96 @@ TEST_CASE("shapes, masks and dtypes against the straightforward way", "[referenc
       INFO("shape " << (n - 1) / 3 << " mask " << mask << " dtypes " << dtype[0] << ' ' << dtype[1]);
       check_against_straightforward(memory.params, n % 3);
     }
+}
+
+TEST_CASE("FP8 against the straightforward way", "[reference]") {
+  const Shape shapes[] = {
+      {.batch = 1, .seqlen_q = 1, .seqlen_k = 1, .heads = 1, .heads_kv = 1, .head_dim = 16},
+      {.batch = 2, .seqlen_q = 33, .seqlen_k = 130, .heads = 4, .heads_kv = 2, .head_dim = 16},
+      {.batch = 2, .seqlen_q = 131, .seqlen_k = 67, .heads = 2, .heads_kv = 1, .head_dim = 16},
+      {.batch = 1, .seqlen_q = 5, .seqlen_k = 129, .heads = 3, .heads_kv = 3, .head_dim = 256},
+  };
+  const int32_t o_dtypes[] = {FA3_DTYPE_E4M3, FA3_DTYPE_BF16, FA3_DTYPE_FP32, FA3_DTYPE_FP16};
+  std::mt19937 random(11);
+  std::vector<std::vector<float>> memory;
+  // Numbers around 1, for a tensor of these dims.
+  const auto numbers = [&](std::initializer_list<int64_t> dim) {
+    fa3_tensor t = tensor(nullptr, FA3_DTYPE_FP32, dim);
+    int64_t count = 1;
+    for (int64_t n : dim) count *= n;
+    for (auto& x : memory.emplace_back(count)) x = std::uniform_real_distribution<float>(0.25f, 2)(random);
+    t.data = memory.back().data();
+    return t;
+  };
+  unsigned n = 0;
+  for (const Shape& s : shapes)
+    for (int mask = FA3_MASK_NONE; mask <= FA3_MASK_CAUSAL_BOTTOM_RIGHT; ++mask)
+      for (int kind = 0; kind < 4; ++kind, ++n) {
+        Memory made(s, FA3_DTYPE_E4M3, o_dtypes[n % 4], n);
+        fa3_forward_params& p = made.params;
+        p.mask = mask;
+        const int64_t q_blocks = (s.seqlen_q + 63) / 64, k_blocks = (s.seqlen_k + 63) / 64;
+        const auto scales = [&](int64_t heads, int64_t blocks, int which) {
+          return which == 0   ? numbers({1, 1, 1})
+                 : which == 1 ? numbers({s.batch, heads, 1})
+                 : which == 2 ? numbers({s.batch, heads, blocks})
+                              : numbers({1, heads, blocks});
+        };
+        p.q_scale = scales(s.heads, q_blocks, kind);
+        p.k_scale = scales(s.heads_kv, k_blocks, (kind + n) % 4);
+        p.v_scale = scales(s.heads_kv, k_blocks, (kind + 3) % 4);
+        if (p.o.dtype == FA3_DTYPE_E4M3) p.o_scale = numbers({1});
+        if (n % 2) p.v_mean = numbers({s.batch, s.heads_kv, s.head_dim});
+        if (n % 3) p.lse_offset = numbers({s.batch, s.heads, s.seqlen_q});
+        if (n % 5 == 0) p.flags = FA3_FLAG_TWO_LEVEL;
+        Buffer tiles(s.batch * s.heads_kv * ((s.seqlen_k + 15) / 16) * s.head_dim * 16);
+        if (kind % 2) {
+          fill(tiles, FA3_DTYPE_E4M3, n);
+          p.v = tensor(tiles.as(), FA3_DTYPE_E4M3, {s.batch, s.heads_kv, (s.seqlen_k + 15) / 16, s.head_dim, 16});
+        }
+        INFO("problem " << n);
+        check_against_straightforward(p, n % 3);
+      }
+}
+
+TEST_CASE("rows that see no key get neither v_mean nor lse_offset", "[reference]") {
+  uint8_t q[48] = {}, k[16] = {}, v[16], o[48];
+  std::fill(v, v + 16, 0x38);  // 1
+  float lse[3], one = 1, offset[3] = {NAN, 5, 6}, mean[16];
+  std::fill(mean, mean + 16, 2.0f);
+  fa3_forward_params p = describe({1, 3, 1, 1, 1, 16}, FA3_DTYPE_E4M3, q, k, v, o, lse);
+  p.q_scale = p.k_scale = p.v_scale = tensor(&one, FA3_DTYPE_FP32, {1, 1, 1});
+  p.o_scale = tensor(&one, FA3_DTYPE_FP32, {1});
+  p.v_mean = tensor(mean, FA3_DTYPE_FP32, {1, 1, 16});
+  p.lse_offset = tensor(offset, FA3_DTYPE_FP32, {1, 1, 3});
+  p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  REQUIRE(fa3_reference_forward(&p, 1) == FA3_OK);
+  CHECK((o[0] == 0 && o[31] == 0 && o[32] == 0x44));  // 3
+  CHECK((lse[0] == -INFINITY && lse[1] == -INFINITY && lse[2] == 6));
+}
+
+TEST_CASE("scales that are not positive numbers are refused by the reference", "[reference]") {
+  const Shape s{.batch = 2, .seqlen_q = 70, .seqlen_k = 150, .heads = 4, .heads_kv = 2, .head_dim = 16};
+  Memory memory(s, FA3_DTYPE_E4M3, FA3_DTYPE_E4M3);
+  fa3_forward_params& p = memory.params;
+  std::vector<float> q(2 * 4 * 2, 1), k(2 * 2 * 3, 1), v(2 * 2, 1), o(1, 1);
+  p.q_scale = tensor(q.data(), FA3_DTYPE_FP32, {2, 4, 2}), p.k_scale = tensor(k.data(), FA3_DTYPE_FP32, {2, 2, 3});
+  p.v_scale = tensor(v.data(), FA3_DTYPE_FP32, {2, 2, 1}), p.o_scale = tensor(o.data(), FA3_DTYPE_FP32, {1});
+  const struct {
+    float& scale;
+    const char* name;
+  } places[] = {{q[1 * 8 + 2 * 2 + 1], "q_scale[1][2][1]"}, {q[0], "q_scale[0][0][0]"}, {k[11], "k_scale[1][1][2]"},
+                {v[1], "v_scale[0][1][0]"}, {o[0], "o_scale[0]"}};
+  for (const auto& [scale, name] : places)
+    for (const auto& [value, text] :
+         {std::pair{0.0f, "0"}, {-0.0f, "-0"}, {-1.5f, "-1.5"}, {INFINITY, "inf"}, {NAN, "nan"}}) {
+      scale = value;
+      CHECK(fa3_reference_forward(&p, 1) == FA3_ERROR_INVALID_ARGUMENT);
+      CHECK(std::string(fa3_last_error_message()) == name + std::string(" is ") + text + ", must be > 0 and finite");
+      scale = 1;
+    }
+  CHECK((memory.o.untouched() && memory.lse.untouched()));
+  CHECK(fa3_reference_forward(&p, 1) == FA3_OK);
 }
 
 TEST_CASE("odd head dims are for fp32", "[reference]") {
@@ -392,6 +540,53 @@ TEST_CASE("every 16-bit pattern is read and written as what it is", "[reference]
     }
     CHECK(wrong == 0);
   }
+}
+
+TEST_CASE("every pattern of e4m3 is read and written as what it is", "[reference]") {
+  uint8_t zero[256] = {}, v[256], o[256];
+  float wide[256], one = 1;
+  for (int i = 0; i < 256; ++i) v[i] = static_cast<uint8_t>(i);
+  fa3_forward_params p = describe({1, 1, 1, 1, 1, 256}, FA3_DTYPE_E4M3, zero, zero, v, o, nullptr);
+  p.q_scale = p.k_scale = p.v_scale = tensor(&one, FA3_DTYPE_FP32, {1, 1, 1});
+  p.o_scale = tensor(&one, FA3_DTYPE_FP32, {1});
+  REQUIRE(fa3_reference_forward(&p, 1) == FA3_OK);
+  p.o = tensor(wide, FA3_DTYPE_FP32, {1, 1, 1, 256}), p.o_scale = {};
+  REQUIRE(fa3_reference_forward(&p, 1) == FA3_OK);
+  for (int i = 0; i < 256; ++i) {
+    INFO(i);
+    const long double value = value_of(static_cast<uint16_t>(i), FA3_DTYPE_E4M3);
+    if (std::isnan(value)) CHECK((o[i] == 0x7f && std::isnan(wide[i])));
+    else if (value == 0) CHECK((o[i] == 0 && wide[i] == 0));  // 0 + 1 * -0 is +0
+    else CHECK((o[i] == i && wide[i] == static_cast<float>(value)));
+  }
+  CHECK((wide[0x7e] == 448 && wide[0x08] == 0x1p-6f && wide[0x01] == 0x1p-9f && wide[0xfe] == -448));
+}
+
+// With V of zeros, O is v_mean.
+TEST_CASE("results in e4m3 are rounded once, to nearest even, and never beyond 448", "[reference]") {
+  std::vector<float> values = {448,      463.9f,          464,       464.1f, 480, 1e30f, INFINITY, -INFINITY, NAN,
+                               0x1p-10f, 0x1.000002p-10f, 0x1p-126f, 1e-45f, 432, 416,   440};
+  for (uint16_t below = 0; below < 0x7e; ++below) {
+    const float middle =
+        static_cast<float>((value_of(below, FA3_DTYPE_E4M3) + value_of(below + 1, FA3_DTYPE_E4M3)) / 2);
+    for (const float x : {middle, std::nextafter(middle, INFINITY), std::nextafter(middle, -INFINITY)})
+      values.push_back(x), values.push_back(-x);
+  }
+  while (values.size() % 16) values.push_back(3);
+  const int64_t heads = static_cast<int64_t>(values.size()) / 16;
+  std::vector<uint8_t> zero(values.size()), o(values.size());
+  float one = 1;
+  fa3_forward_params p =
+      describe({1, 1, 1, heads, heads, 16}, FA3_DTYPE_E4M3, zero.data(), zero.data(), zero.data(), o.data(), nullptr);
+  p.q_scale = p.k_scale = p.v_scale = tensor(&one, FA3_DTYPE_FP32, {1, 1, 1});
+  p.o_scale = tensor(&one, FA3_DTYPE_FP32, {1});
+  p.v_mean = tensor(values.data(), FA3_DTYPE_FP32, {1, heads, 16});
+  REQUIRE(fa3_reference_forward(&p, 1) == FA3_OK);
+  for (size_t i = 0; i < values.size(); ++i) {
+    INFO(values[i]);
+    CHECK(o[i] == (std::isnan(values[i]) ? 0x7f : nearest(values[i], FA3_DTYPE_E4M3)));
+  }
+  CHECK((o[0] == 0x7e && o[5] == 0x7e && o[7] == 0xfe && o[9] == 0 && o[10] == 1));
 }
 
 TEST_CASE("results are rounded once, to nearest even", "[reference]") {

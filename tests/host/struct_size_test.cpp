@@ -33,7 +33,7 @@ TEST_CASE("an older client's struct ends early, and what it lacks has its defaul
   p.softmax_scale = 0;
   p.kernel = reinterpret_cast<const char*>(~uintptr_t{0});
   CHECK(offsetof(fa3_forward_params, kernel) == offsetof(fa3_forward_params, softmax_scale) + sizeof p.softmax_scale);
-  for (size_t size = offsetof(fa3_forward_params, kernel); size < sizeof p; ++size) {
+  for (size_t size = offsetof(fa3_forward_params, kernel); size < offsetof(fa3_forward_params, q_scale); ++size) {
     p.struct_size = size;
     CHECK(fa3_forward_check(&p) == FA3_OK);
     CHECK(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
@@ -42,6 +42,26 @@ TEST_CASE("an older client's struct ends early, and what it lacks has its defaul
   p.kernel = "none";
   CHECK(fa3_forward_check(&p) == FA3_ERROR_UNSUPPORTED);
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("params->kernel is \"none\""));
+}
+
+TEST_CASE("a client older than FP8 has none of its tensors", "[struct_size]") {
+  fa3_forward_params p = imaginary();
+  fa3_tensor* const tensors[] = {&p.q_scale, &p.k_scale, &p.v_scale, &p.o_scale, &p.v_mean, &p.lse_offset};
+  CHECK(offsetof(fa3_forward_params, q_scale) == 512);
+  CHECK(sizeof p == 512 + 6 * sizeof(fa3_tensor));
+  for (fa3_tensor* tensor : tensors) {
+    p = imaginary();
+    tensor->rank = 3;  // behind the old struct, someone else's
+    p.struct_size = size_t(reinterpret_cast<char*>(tensor) - reinterpret_cast<char*>(&p));
+    CHECK(fa3_forward_check(&p) == FA3_OK);
+    p.struct_size += sizeof *tensor;
+    CHECK(fa3_forward_check(&p) == FA3_ERROR_INVALID_ARGUMENT);
+    CHECK_THAT(fa3_last_error_message(), ContainsSubstring(".rank is 3, must be 0 (absent)"));
+  }
+  p = imaginary_e4m3();
+  p.struct_size = offsetof(fa3_forward_params, q_scale);
+  CHECK(fa3_forward_check(&p) == FA3_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("q_scale is absent"));
 }
 
 TEST_CASE("a struct too short to name its tensors is refused", "[struct_size]") {

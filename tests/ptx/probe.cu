@@ -41,9 +41,17 @@ PROBE(ex2_approx_ftz)(float x, float* out) { *out = ex2_approx_ftz(x); }
 PROBE(rcp_approx_ftz)(float x, float* out) { *out = rcp_approx_ftz(x); }
 PROBE(cvt_rn_bf16x2_f32)(float high, float low, uint32_t* out) { *out = cvt_rn_bf16x2_f32(high, low); }
 PROBE(cvt_rn_f16x2_f32)(float high, float low, uint32_t* out) { *out = cvt_rn_f16x2_f32(high, low); }
+PROBE(cvt_rn_satfinite_e4m3x2_f32)(float high, float low, uint16_t* out) {
+  *out = cvt_rn_satfinite_e4m3x2_f32(high, low);
+}
+PROBE(cvt_f32_f16)(uint16_t x, float* out) { *out = cvt_f32_f16(x); }
 
 PROBE(ldmatrix_x4)(Array<uint32_t, 4> r, uint32_t addr, uint32_t* out) {
   ldmatrix_x4(r.v, addr);
+  put(out, r.v);
+}
+PROBE(ldmatrix_x4_trans)(Array<uint32_t, 4> r, uint32_t addr, uint32_t* out) {
+  ldmatrix_x4_trans(r.v, addr);
   put(out, r.v);
 }
 PROBE(stmatrix_x4)(uint32_t addr, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
@@ -57,6 +65,11 @@ PROBE(mma_m16n8k16_f32_bf16)(float d0, float d1, float d2, float d3, Array<uint3
 PROBE(mma_m16n8k16_f32_f16)(float d0, float d1, float d2, float d3, Array<uint32_t, 4> a, uint32_t b0, uint32_t b1,
                             float* out) {
   mma_m16n8k16_f32_f16(d0, d1, d2, d3, a.v, b0, b1);
+  put(out, {d0, d1, d2, d3});
+}
+PROBE(mma_m16n8k32_f32_e4m3)(float d0, float d1, float d2, float d3, Array<uint32_t, 4> a, uint32_t b0, uint32_t b1,
+                             float* out) {
+  mma_m16n8k32_f32_e4m3(d0, d1, d2, d3, a.v, b0, b1);
   put(out, {d0, d1, d2, d3});
 }
 
@@ -73,6 +86,13 @@ PROBE(setmaxnreg_dec)() { setmaxnreg_dec<40>(); }
 
 PROBE(cp_async_bulk_tensor_4d_load)(uint32_t dst, const void* map, uint32_t mbar, int c0, int c1, int c2, int c3) {
   cp_async_bulk_tensor_4d_load(dst, map, mbar, c0, c1, c2, c3);
+}
+PROBE(cp_async_bulk_tensor_5d_load)(uint32_t dst, const void* map, uint32_t mbar, int c0, int c1, int c2, int c3,
+                                    int c4) {
+  cp_async_bulk_tensor_5d_load(dst, map, mbar, c0, c1, c2, c3, c4);
+}
+PROBE(cp_async_bulk_load)(uint32_t dst, const void* src, uint32_t size, uint32_t mbar) {
+  cp_async_bulk_load(dst, src, size, mbar);
 }
 PROBE(cp_async_bulk_tensor_4d_store)(const void* map, uint32_t src, int c0, int c1, int c2, int c3) {
   cp_async_bulk_tensor_4d_store(map, src, c0, c1, c2, c3);
@@ -104,11 +124,22 @@ PROBE(wgmma_owned_uint32)(Array<uint32_t, 4> a, uint32_t* out) {
     wgmma_m64k16_f32_##type##_rs<TransB>(d.v, a0, a1, a2, a3, b, scale_d);                                             \
     put(out, d.v);                                                                                                     \
   }
+#define PROBE_WGMMA_8BIT(type, r)                                                                                    \
+  PROBE(wgmma_##type##_ss_##r)(Array<float, r> d, uint64_t a, uint64_t b, int scale_d, float* out) {                 \
+    wgmma_m64k32_f32_##type##_ss(d.v, a, b, scale_d);                                                                \
+    put(out, d.v);                                                                                                   \
+  }                                                                                                                  \
+  PROBE(wgmma_##type##_rs_##r)(Array<float, r> d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b,    \
+                               int scale_d, float* out) {                                                            \
+    wgmma_m64k32_f32_##type##_rs(d.v, a0, a1, a2, a3, b, scale_d);                                                   \
+    put(out, d.v);                                                                                                   \
+  }
 #define PROBE_WGMMA(r)         \
   PROBE_WGMMA_TYPE(bf16, r, 0) \
   PROBE_WGMMA_TYPE(bf16, r, 1) \
   PROBE_WGMMA_TYPE(f16, r, 0)  \
-  PROBE_WGMMA_TYPE(f16, r, 1)
+  PROBE_WGMMA_TYPE(f16, r, 1)  \
+  PROBE_WGMMA_8BIT(e4m3, r)
 PROBE_WGMMA(8)
 PROBE_WGMMA(16)
 PROBE_WGMMA(24)

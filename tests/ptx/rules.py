@@ -71,9 +71,9 @@ def waits_stand_in_kernels(tree):
 
 def shared_memory_is_one_struct(tree):
     places = [(path, line) for path, line, _ in occurrences(tree, ("ptx/kernels/", "ptx/tile/"), r"\b__shared__\b")]
-    return [f"{path}:{line}: __shared__: all kernels take their shared memory from ptx/tile/block.cuh, as one struct"
+    return [f"{path}:{line}: __shared__: all kernels take their shared memory from ptx/tile/shared.cuh, as one struct"
             for i, (path, line) in enumerate(places)
-            if path != "ptx/tile/block.cuh" or path in (place for place, _ in places[:i])]
+            if path != "ptx/tile/shared.cuh" or path in (place for place, _ in places[:i])]
 
 
 def rows_of(tree):
@@ -125,13 +125,14 @@ def behaviour_follows_traits(tree):
 DIRECTIONS = (
     ("include/", ()),
     ("ptx/isa/", ("ptx/isa/",)),
-    ("ptx/tile/", ("ptx/isa/", "ptx/tile/", "ptx/params.h", "ptx/row.h")),
+    ("ptx/tile/", ("ptx/isa/", "ptx/tile/", "ptx/params.h", "ptx/row.h", "ptx/v_tile.h")),
     ("ptx/kernels/", ("ptx/isa/", "ptx/tile/")),
-    ("ptx/params.h", ("ptx/work.h",)),
+    ("ptx/params.h", ("ptx/quantize.h", "ptx/row.h", "ptx/work.h")),
+    ("ptx/quantize.h", ("ptx/divisor.h", "ptx/row.h", "ptx/v_tile.h")),
     ("ptx/work.h", ("ptx/divisor.h", "ptx/visible.h")),
     ("ptx/row.h", ("ptx/rows.def",)),
     ("ptx/", ()),
-    ("src/", ("src/", "include/", "ptx/params.h", "ptx/row.h", "ptx/work.h")),
+    ("src/", ("src/", "include/", "ptx/params.h", "ptx/quantize.h", "ptx/row.h", "ptx/v_tile.h", "ptx/work.h")),
     ("tests/", ("tests/", "tools/", "include/", "ptx/")),
     ("tools/", ("tools/", "include/", "ptx/")),
 )

@@ -75,7 +75,7 @@ class RulesCanFail(unittest.TestCase):
 
     def test_shared_memory(self):
         twice = "__shared__ int a;\n__shared__ int b;\n"
-        self.one(rules.shared_memory_is_one_struct, {"ptx/tile/block.cuh": twice}, r"block\.cuh:2: .*one struct")
+        self.one(rules.shared_memory_is_one_struct, {"ptx/tile/shared.cuh": twice}, r"shared\.cuh:2: .*one struct")
         self.one(rules.shared_memory_is_one_struct, {"ptx/kernels/a.cu": "__shared__ int a;"}, r"a\.cu:1")
         self.one(rules.shared_memory_is_one_struct, {"ptx/tile/a.cuh": "__shared__ int a;"}, r"a\.cuh:1")
 
@@ -111,7 +111,7 @@ class RulesCanFail(unittest.TestCase):
                 ("ptx/isa/a.cuh", "row.h", "ptx/row.h"),
                 ("ptx/tile/a.cuh", "../kernels/b.cu", "ptx/kernels/b.cu"),
                 ("ptx/kernels/a.cu", "../../src/b.h", "src/b.h"),
-                ("ptx/params.h", "row.h", "ptx/row.h"),
+                ("ptx/row.h", "params.h", "ptx/params.h"),
                 ("src/a.cpp", "tile/b.cuh", "ptx/tile/b.cuh"),
                 ("src/a.cpp", "rows.def", "ptx/rows.def"),
                 ("include/fa3.h", "params.h", "ptx/params.h"),

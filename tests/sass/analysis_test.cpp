@@ -32,6 +32,31 @@ TEST_CASE("the good loop") {
   CHECK(words(toy.figures, "setmaxnreg") == "112");
 }
 
+TEST_CASE("a loop of 8 bits: Q half in registers, and V transposed by another loop") {
+  const sass::Kernel toy = kernel(of_8_bits());
+  REQUIRE(toy.loops.size() == 1);
+  const sass::Figures& f = only_hot(toy).figures;
+  CHECK(only_hot(toy).role == "QK+PV");
+  CHECK(words(f, "gemms") == "QK 1 x 64x16x32 RS, QK 1 x 64x16x32 SS, PV 1 x 64x32x32 RS");
+  CHECK(words(f, "types") == "F32.E4M3.E4M3");
+  CHECK(value(f, "groups") == 2);
+  CHECK(value(f, "exps_in_flight") == 1);
+  CHECK(value(f, "conversions") == 4);
+  CHECK(value(f, "touches") == 0);
+  CHECK(value(toy.figures, "transposing_loads") == 2);
+  CHECK(value(toy.figures, "transposing_permutes") == 4);
+  CHECK(value(toy.figures, "transposing_stores") == 1);
+  CHECK(value(toy.figures, "transposing_fences") == 1);
+  CHECK(value(toy.figures, "transposing_instructions") == 9);
+  CHECK(value(kernel(good()).figures, "transposing_loads") == 0);
+  const std::string shown = sass::show_text(toy, {}, {});
+  CHECK(shown.find("QK 1/2 RS, from zero") != std::string::npos);
+  CHECK(shown.find("QK 2/2 SS, COMMIT") != std::string::npos);
+  const sass::Floors floor = floors(toy, only_hot(toy));
+  CHECK(floor.tensor == 2 * 8 + 16);
+  CHECK(floor.shared_memory == 16 / 4 + (16 + 64) / 4 + 32 / 4);  // only one of QK reads Q
+}
+
 TEST_CASE("what a turn must cost") {
   sass::Kernel toy = kernel(good());
   sass::Floors f = floors(toy, only_hot(toy));

@@ -18,6 +18,7 @@ namespace {
 
 constexpr const char* contract =
     "rows miniature\n"
+    "kernel.parameters == 48\n"
     "kernel.stack == 0\n"
     "kernel.local == 0\n"
     "kernel.hot_loops == 1\n"

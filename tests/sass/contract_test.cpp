@@ -6,6 +6,7 @@
 #include "check.h"
 #include "contract.h"
 #include "listings.h"
+#include "ptx/params.h"
 #include "ptx/row.h"
 #include "table.h"
 
@@ -78,6 +79,40 @@ TEST_CASE("each kind of damage breaks its own rule") {
               "hot.touches == 0"});  // wait<1> lets QK run on
 }
 
+TEST_CASE("each kind of damage to a loop of 8 bits breaks its own rule") {
+  const std::string contract =
+      "rows toy\nhot.gemms == QK 1 x 64x16x32 RS, QK 1 x 64x16x32 SS, PV 1 x 64x32x32 RS\nhot.types == "
+      "F32.E4M3.E4M3\nhot.touches == 0\nhot.conversions == 4\nkernel.transposing_loads == 2\n"
+      "kernel.transposing_permutes == 4\nkernel.transposing_stores == 1\nkernel.transposing_fences == 1\n"
+      "kernel.transposing_instructions <= 10\n";
+  const auto rules = [&](const std::string& old, const Lines& lines) {
+    return broken(checked(contract, replaced(of_8_bits(), old, lines)));
+  };
+  using Rules = std::vector<std::string>;
+  REQUIRE(broken(checked(contract, of_8_bits())).empty());
+  CHECK(rules("QGMMA.64x16x32.F32.E4M3.E4M3 R24, R56",
+              {"QGMMA.64x16x32.F32.E4M3.E4M3 R24, gdesc[UR8], RZ, !UPT"}) ==
+        Rules{"hot.gemms == QK 1 x 64x16x32 RS, QK 1 x 64x16x32 SS, PV 1 x 64x32x32 RS"});
+  CHECK(rules("FADD R4, R4, R25", {"FADD R57, R4, R25"}).empty());  // QK is done, and Q may change
+  CHECK(rules("QGMMA.64x32x32",
+              {"MOV R57, R4", "QGMMA.64x32x32.F32.E4M3.E4M3 R40, R60, gdesc[UR16], R40, gsb0"}) ==
+        Rules{"hot.touches == 0"});  // Q changes in flight
+  CHECK(rules("F2FP.SATFINITE.E4M3", {}) == Rules{"hot.conversions == 4"});
+  CHECK(rules("LDSM.16.MT88.4 R8", {"LDSM.16.M88.4 R8, [R3]"}) == Rules{"kernel.transposing_loads == 2"});
+  CHECK(rules("PRMT R12", {}) == Rules{"kernel.transposing_permutes == 4"});
+  CHECK(rules("STSM", {"STSM.16.M88.2 [R2], R12", "STSM.16.M88.2 [R2+0x10], R14"}) ==
+        Rules{"kernel.transposing_stores == 1"});
+  CHECK(rules("FENCE", {}) == Rules{"kernel.transposing_fences == 1"});
+  CHECK(broken(checked(contract, replaced(replaced(of_8_bits(), "FENCE", {}), "IADD3 R3", {"FENCE.VIEW.ASYNC.S"}))) ==
+        Rules{"kernel.transposing_fences == 1"});  // for each 32 keys, not for the block
+  CHECK(rules("PRMT R12", {"PRMT R12, R4, 0x6420, R5", "NOP", "NOP"}) ==
+        Rules{"kernel.transposing_instructions <= 10"});
+  // An instruction too many is a matter of budgets, another compiler's own.
+  const sass::Contract without = sass::without_budgets(sass::read_contract("toy.contract", contract));
+  const Lines longer = replaced(of_8_bits(), "PRMT R12", {"PRMT R12, R4, 0x6420, R5", "NOP", "NOP"});
+  CHECK(broken(sass::check(without, kernel(longer))).empty());
+}
+
 TEST_CASE("a later rule replaces an earlier one for its rows") {
   CHECK(broken(checked("rows *\nhot.instructions <= 10\nrows toy\nhot.instructions <= 40\n")).empty());
   CHECK(broken(checked("rows *\nhot.instructions <= 10\nrows other\nhot.instructions <= 40\n")).size() == 1);
@@ -125,14 +160,29 @@ TEST_CASE("the table determines every row's GEMMs") {
     if (!v.has(fa3::Trait::speculative)) continue;
     const int depth = 32 / v.element_bytes();
     const std::string n = std::to_string(v.Bc), d = std::to_string(v.d), k = std::to_string(depth);
-    CHECK(figure("hot", "gemms") == "QK " + std::to_string(v.d / depth) + " x 64x" + n + "x" + k + " SS, PV " +
-                                        std::to_string(v.Bc / depth) + " x 64x" + d + "x" + k + " RS");
+    const std::string shape = " x 64x" + n + "x" + k;
+    const int steps = v.d / depth, from_registers = v.has(fa3::Trait::q_in_registers) ? steps / 2 : 0;
+    CHECK(figure("hot", "gemms") ==
+          (from_registers ? "QK " + std::to_string(from_registers) + shape + " RS, " : "") + "QK " +
+              std::to_string(steps - from_registers) + shape + " SS, PV " + std::to_string(v.Bc / depth) + " x 64x" +
+              d + "x" + k + " RS");
+    CHECK(figure("hot", "wgmmas") == std::to_string(steps + v.Bc / depth));
+    CHECK(figure("hot", "conversions") == std::to_string(v.Bc / 4));
     CHECK(figure("hot", "exps") == std::to_string(v.Bc / 2));
     CHECK(figure("kernel", "threads") == std::to_string(v.threads()));
     CHECK_THAT(figure("kernel", "setmaxnreg"), ContainsSubstring(std::to_string(v.consumer_registers())) &&
                                                    ContainsSubstring(std::to_string(v.producer_registers())));
-    CHECK(figure("hot", "types") != "nothing");
+    CHECK(figure("hot", "types") == (v.is_8bit() ? "F32.E4M3.E4M3" : v.dtype == fa3::Dtype::bf16 ? "F32.BF16" : "F32"));
+    // Of 32 keys, each of two warps has half of the columns; a load and a store take 16 of them.
+    const int transposed = v.has(fa3::Trait::transposes_v) ? v.dv / 32 : 0;
+    CHECK(figure("kernel", "transposing_loads") == std::to_string(transposed));
+    CHECK(figure("kernel", "transposing_permutes") == std::to_string(4 * transposed));
+    CHECK(figure("kernel", "transposing_stores") == std::to_string(transposed));
+    CHECK(figure("kernel", "transposing_fences") == std::to_string(transposed > 0));
+    CHECK(figure("kernel", "parameters") ==
+          std::to_string(v.is_8bit() ? sizeof(fa3::ScaledForwardParams) : sizeof(fa3::ListedForwardParams)));
   }
+  CHECK(sass::table_figure("fa3_pass_empty_rows", "kernel", "parameters")->value == sizeof(fa3::EmptyRowsParams));
   CHECK_FALSE(sass::table_figure("toy", "hot", "gemms"));
 }
 

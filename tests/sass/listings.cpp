@@ -53,6 +53,23 @@ Lines good() {
   return lines;
 }
 
+Lines of_8_bits() {
+  Lines lines = good();
+  for (std::string& line : lines)
+    if (line.rfind("F2FP", 0) == 0) line.replace(0, line.find(' '), "F2FP.SATFINITE.E4M3.F32.PACK_AB_MERGE_C");
+  lines = replaced(lines, "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8]",
+                   {"QGMMA.64x16x32.F32.E4M3.E4M3 R24, R56, gdesc[UR8], RZ, !UPT"});
+  lines = replaced(lines, "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR12]",
+                   {"QGMMA.64x16x32.F32.E4M3.E4M3 R24, gdesc[UR12], R24, gsb0"});
+  lines = replaced(lines, "HGMMA.64x32x16", {"QGMMA.64x32x32.F32.E4M3.E4M3 R40, R60, gdesc[UR16], R40, gsb0"});
+  return replaced(lines, "EXIT",
+                  {".L_block", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x200], R0", ".L_keys",
+                   "LDSM.16.MT88.4 R4, [R3]", "LDSM.16.MT88.4 R8, [R3+0x10]", "PRMT R12, R4, 0x6420, R5",
+                   "PRMT R13, R4, 0x7531, R5", "PRMT R14, R6, 0x6420, R7", "PRMT R15, R6, 0x7531, R7",
+                   "STSM.16.M88.4 [R2], R12", "IADD3 R3, R3, 0x800, RZ", "@P1 BRA `(.L_keys)", "FENCE.VIEW.ASYNC.S",
+                   "@P0 BRA `(.L_block)", "EXIT"});
+}
+
 Lines replaced(Lines listing, const std::string& old, const Lines& lines) {
   const auto at =
       std::find_if(listing.begin(), listing.end(), [&](const std::string& line) { return line.rfind(old, 0) == 0; });

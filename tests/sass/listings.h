@@ -15,6 +15,8 @@ using Lines = std::vector<std::string>;
 std::string text(const std::string& name, const Lines& lines);
 
 Lines good();
+// The same with elements of 8 bits, Q half in registers; and behind it a loop that transposes V.
+Lines of_8_bits();
 
 // The first line that begins with `old`, replaced by `lines` (none: removed).
 Lines replaced(Lines listing, const std::string& old, const Lines& lines);

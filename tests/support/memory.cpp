@@ -17,16 +17,15 @@ namespace {
 // More than a tile of rows before and behind, so that a stray access meets poison, not unmapped memory.
 constexpr int64_t guard_bytes = 65536;
 
-void fill_poison(Image& image, size_t element) {
-  uint32_t pattern = poison32;
-  if (element == 2) pattern = uint32_t(poison16) << 16 | poison16;
+void fill_poison(Image& image, int element) {
+  const uint32_t pattern = element == 4 ? poison32 : element == 2 ? poison16 * 0x10001u : poison8 * 0x1010101u;
   for (size_t i = 0; i + 4 <= image.size(); i += 4) std::memcpy(image.data() + i, &pattern, 4);
 }
 
 // Dims (batch, seqlen, heads, head_dim) in the storage's order.
-Layout lay_out(const Storage& s, int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) {
+Layout lay_out(const Storage& s, fa3_dtype dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) {
   constexpr int orders[4][4] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {1, 0, 2, 3}, {2, 0, 1, 3}};
-  const int64_t extra[4] = {s.pad_b, s.pad_s, s.pad_h, 8 * s.pad_d};
+  const int64_t extra[4] = {s.pad_b, s.pad_s, s.pad_h, 16 / tools::element_bytes(dtype) * s.pad_d};
   const int* order = orders[s.order];
   // Padding is given in entries of its dimension: the storage is that of the enlarged dims.
   const std::vector<int64_t> large = {batch + extra[0], seqlen + extra[1], heads + extra[2], head_dim + extra[3]};
@@ -37,16 +36,30 @@ Layout lay_out(const Storage& s, int64_t batch, int64_t seqlen, int64_t heads, i
   return layout;
 }
 
-int add_image(Case& made, int64_t elements, size_t element, int shift) {
-  const int64_t bytes = 2 * guard_bytes + 16 * shift + elements * int64_t(element);
+// `element`: its bytes.
+int add_image(Case& made, int64_t elements, int element, int shift) {
+  const int64_t bytes = 2 * guard_bytes + 16 * shift + elements * element;
   made.images.emplace_back(size_t((bytes + 3) / 4 * 4));
   fill_poison(made.images.back(), element);
   return int(made.images.size()) - 1;
 }
 
 View add_view(Case& made, const Layout& layout, fa3_dtype dtype, int shift) {
-  const size_t element = dtype == FA3_DTYPE_FP32 ? 4 : 2;
-  return {layout, add_image(made, layout.extent(), element, shift), guard_bytes + 16 * shift, dtype};
+  const int image = add_image(made, layout.extent(), tools::element_bytes(dtype), shift);
+  return {layout, image, guard_bytes + 16 * shift, dtype};
+}
+
+// Each tile is one row, and then (batch, heads, tiles, head_dim, 16).
+Layout lay_out_tiles(const Problem& p) {
+  Layout layout = lay_out(p.v, p.dtype, p.batch, (p.seqlen_k + 15) / 16, p.heads_kv, 16 * p.head_dim);
+  layout.dim = {p.batch, p.heads_kv, (p.seqlen_k + 15) / 16, p.head_dim, 16};
+  layout.stride = {layout.stride[0], layout.stride[2], layout.stride[1], 16, 1};
+  return layout;
+}
+
+// The same for all problems of one shape. Heads before batch entries, with gaps of `unit`.
+Layout lay_out_numbers(int64_t batch, int64_t heads, int64_t row, int64_t unit) {
+  return Layout::make({batch, heads, row}, {1, 0, 2}, {0, unit, unit});
 }
 
 // Elements of rows (tensor, batch, head, row): N(0,1), then the pattern's change. Depends on indices only, so that
@@ -66,6 +79,8 @@ class Filler {
       for (size_t c = 0; c < d; ++c)
         if (tools::mix(seed ^ 1, uint64_t(i) * 256 + c) % 512 == 0) out[c] *= 10;
     if (tensor == 2) {
+      if (p_.two_level)
+        for (size_t c = 0; c < d; ++c) out[c] += 1;
       if (p_.pattern == Pattern::tiny)
         for (size_t c = 0; c < d; ++c) out[c] *= 0x1p-13f;
       return;
@@ -118,24 +133,114 @@ class Filler {
   double per_score_;
 };
 
-void fill(Case& made, const View& view, int tensor) {
-  const Layout& layout = view.layout;
-  if (layout.count() == 0) return;
-  const Problem& p = made.problem;
-  const Filler filler(p);
-  const int64_t batch = layout.stride[0] == 0 && layout.dim[0] > 1 ? 1 : layout.dim[0];
-  const int64_t heads = layout.stride[2] == 0 && layout.dim[2] > 1 ? 1 : layout.dim[2];
-  const int64_t group = tensor == 0 ? p.heads / p.heads_kv : 1;
-  uint16_t* data = view.data<uint16_t>(made.images);
-  tools::parallel_for(batch * heads * layout.dim[1], 64, [&](int64_t begin, int64_t end) {
-    std::vector<float> row(size_t(p.head_dim));
-    for (int64_t n = begin; n < end; ++n) {
-      const int64_t i = n % layout.dim[1], h = n / layout.dim[1] % heads, b = n / layout.dim[1] / heads;
-      filler.row(tensor, b, h / group, h, i, row.data());
-      const int64_t index[4] = {b, i, h, 0};
-      uint16_t* to = data + layout.position(index);
-      for (size_t c = 0; c < row.size(); ++c) to[c] = tools::to_half(row[c], p.dtype);
+// The distinct rows of a tensor: entries of batch and heads that share memory count once.
+struct Rows {
+  int64_t batch, heads, rows;
+
+  int64_t count() const { return batch * heads * rows; }
+  // body(b, head, row, n): row number n of all.
+  template <class Body>
+  void for_each(const Body& body) const {
+    tools::parallel_for(count(), 64, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) body(n / rows / heads, n / rows % heads, n % rows, n);
+    });
+  }
+};
+
+// Fills q, k or v (0, 1, 2), and the scales of e4m3: the largest magnitude that one is for becomes 448.
+class Maker {
+ public:
+  Maker(Case& made, int tensor) : made_(made), tensor_(tensor), filler_(made.problem) {
+    const Problem& p = made.problem;
+    const View* views[3] = {&made.q, &made.k, &made.v};
+    view_ = views[tensor];
+    const auto& layout = view_->layout;
+    const int64_t heads = tensor == 0 ? p.heads : p.heads_kv;
+    const bool share_batch = layout.stride[0] == 0 && p.batch > 1;
+    const bool share_heads = layout.stride[is_tiles() ? 1 : 2] == 0 && heads > 1;
+    rows_ = {share_batch ? 1 : p.batch, share_heads ? 1 : heads, tensor == 0 ? p.seqlen_q : p.seqlen_k};
+    group_ = tensor == 0 && p.heads_kv > 0 ? p.heads / p.heads_kv : 1;
+  }
+
+  // Empty: every scale is 1.
+  void fill(const std::vector<float>& scales_of_rows = {}) {
+    if (is_tiles()) view_->layout.for_each([&](int64_t at) { view_->data<uint8_t>(made_.images)[at] = 0; });
+    rows_.for_each([&](int64_t b, int64_t h, int64_t i, int64_t n) {
+      const std::vector<float> row = numbers(b, h, i);
+      const float scale = scales_of_rows.empty() ? 1 : scales_of_rows[size_t(n)];
+      const int64_t first = place(b, h, i, 0);
+      for (int64_t c = 0; c < int64_t(row.size()); ++c)
+        view_->write(made_.images, is_tiles() ? place(b, h, i, c) : first + c, row[size_t(c)] / scale);
+    });
+  }
+
+  // Makes the scales and fills; returns the largest magnitude.
+  float fill_scaled(Scales kind, View& scale) {
+    const Problem& p = made_.problem;
+    std::vector<float> largest(size_t(rows_.count()), 0.0f);
+    rows_.for_each([&](int64_t b, int64_t h, int64_t i, int64_t n) {
+      for (const float x : numbers(b, h, i)) largest[size_t(n)] = std::max(largest[size_t(n)], std::abs(x));
+    });
+    const bool whole = kind == Scales::tensor, blocks = kind == Scales::block;
+    const int64_t batch = whole ? 1 : p.batch, heads = whole ? 1 : tensor_ == 0 ? p.heads : p.heads_kv;
+    const auto block_of = [&](int64_t row) { return blocks ? row / FA3_SCALE_ROWS : 0; };
+    const int64_t per_head = blocks ? (rows_.rows + FA3_SCALE_ROWS - 1) / FA3_SCALE_ROWS : 1;
+    // Which of the distinct scales a row has.
+    const auto number_of = [&](int64_t b, int64_t h, int64_t block) {
+      return whole ? 0 : size_t((b * rows_.heads + h) * per_head + block);
+    };
+    std::vector<float> scales(whole ? 1 : size_t(rows_.batch * rows_.heads * per_head), 0.0f);
+    for (int64_t n = 0; n < rows_.count(); ++n) {
+      float& of_row = scales[number_of(n / rows_.rows / rows_.heads, n / rows_.rows % rows_.heads,
+                                       block_of(n % rows_.rows))];
+      of_row = std::max(of_row, largest[size_t(n)]);
     }
+    const float all = scales.empty() ? 0 : *std::max_element(scales.begin(), scales.end());
+    for (float& x : scales) x = x == 0 ? 1 : x / 448;
+    std::vector<float> scales_of_rows(largest.size());
+    for (int64_t n = 0; n < rows_.count(); ++n)
+      scales_of_rows[size_t(n)] = scales[number_of(n / rows_.rows / rows_.heads, n / rows_.rows % rows_.heads,
+                                                   block_of(n % rows_.rows))];
+    fill(scales_of_rows);
+
+    scale = add_view(made_, lay_out_numbers(batch, heads, per_head, 1), FA3_DTYPE_FP32, 1);
+    for (int64_t b = 0; b < batch; ++b)
+      for (int64_t h = 0; h < heads; ++h)
+        for (int64_t block = 0; block < per_head; ++block) {
+          const int64_t index[3] = {b, h, block};
+          const size_t number = number_of(rows_.batch == 1 ? 0 : b, rows_.heads == 1 ? 0 : h, block);
+          scale.write(made_.images, scale.layout.position(index), scales[number]);
+        }
+    return all;
+  }
+
+ private:
+  bool is_tiles() const { return tensor_ == 2 && made_.problem.v_tiles; }
+  std::vector<float> numbers(int64_t b, int64_t h, int64_t i) const {
+    std::vector<float> row(size_t(made_.problem.head_dim));
+    filler_.row(tensor_, b, h / group_, h, i, row.data());
+    return row;
+  }
+  int64_t place(int64_t b, int64_t h, int64_t i, int64_t c) const {
+    const int64_t index[4] = {b, i, h, c};
+    return tensor_ == 2 ? made_.v_position(b, i, h, c) : view_->layout.position(index);
+  }
+
+  Case& made_;
+  int tensor_;
+  Filler filler_;
+  const View* view_;
+  Rows rows_;
+  int64_t group_;
+};
+
+// N(0,1) times a factor, in every element.
+void fill_normal(Case& made, const View& view, uint64_t seed, float factor) {
+  uint64_t n = 0;
+  view.layout.for_each([&](int64_t at) {
+    float value;
+    tools::normal(seed, n++, &value, 1);
+    view.write(made.images, at, value * factor);
   });
 }
 
@@ -156,37 +261,115 @@ std::string check_poison(const Case& made, const View& view, const char* name, T
 
 }  // namespace
 
+float View::read(const std::vector<Image>& images, int64_t position) const {
+  return tools::read_element(data<std::byte>(images), position, dtype);
+}
+
+void View::write(std::vector<Image>& images, int64_t position, float value) const {
+  tools::write_element(data<std::byte>(images), position, value, dtype);
+}
+
+void View::write_poison(std::vector<Image>& images, int64_t position) const {
+  switch (tools::element_bytes(dtype)) {
+    case 4: data<uint32_t>(images)[position] = poison32; break;
+    case 2: data<uint16_t>(images)[position] = poison16; break;
+    default: data<uint8_t>(images)[position] = poison8;
+  }
+}
+
 Case::Case(const Problem& chosen) : problem(chosen) {
   const Problem& p = problem;
   if (p.packed_qkv) {
     const int64_t all = p.heads + 2 * p.heads_kv, kv_heads[3] = {p.heads, p.heads_kv, p.heads_kv};
     const Layout whole = Layout::packed({p.batch, p.seqlen_q, all, p.head_dim});
-    const int image = add_image(*this, whole.extent(), 2, 0);
+    const int element = tools::element_bytes(p.dtype), image = add_image(*this, whole.extent(), element, 0);
     int64_t first = 0;
     View* views[3] = {&q, &k, &v};
-    for (int t = 0; t < 3; ++t) {
+    for (int t = 0; t < (p.v_tiles ? 2 : 3); ++t) {
       Layout layout = whole;
       layout.dim[2] = kv_heads[t];
-      *views[t] = {layout, image, guard_bytes + 2 * first * p.head_dim, p.dtype};
+      *views[t] = {layout, image, guard_bytes + element * first * p.head_dim, p.dtype};
       first += kv_heads[t];
     }
   } else {
-    q = add_view(*this, lay_out(p.q, p.batch, p.seqlen_q, p.heads, p.head_dim), p.dtype, p.q.shift);
-    k = add_view(*this, lay_out(p.k, p.batch, p.seqlen_k, p.heads_kv, p.head_dim), p.dtype, p.k.shift);
-    v = add_view(*this, lay_out(p.v, p.batch, p.seqlen_k, p.heads_kv, p.head_dim), p.dtype, p.v.shift);
+    q = add_view(*this, lay_out(p.q, p.dtype, p.batch, p.seqlen_q, p.heads, p.head_dim), p.dtype, p.q.shift);
+    k = add_view(*this, lay_out(p.k, p.dtype, p.batch, p.seqlen_k, p.heads_kv, p.head_dim), p.dtype, p.k.shift);
   }
-  fill(*this, q, 0);
-  fill(*this, k, 1);
-  fill(*this, v, 2);
-  o = add_view(*this, lay_out(p.o, p.batch, p.seqlen_q, p.heads, p.head_dim), p.dtype, p.o.shift);
+  if (p.v_tiles) v = add_view(*this, lay_out_tiles(p), p.dtype, p.v.shift);
+  else if (!p.packed_qkv)
+    v = add_view(*this, lay_out(p.v, p.dtype, p.batch, p.seqlen_k, p.heads_kv, p.head_dim), p.dtype, p.v.shift);
+  const fa3_dtype o_dtype = p.output_dtype();
+  o = add_view(*this, lay_out(p.o, o_dtype, p.batch, p.seqlen_q, p.heads, p.head_dim), o_dtype, p.o.shift);
   if (p.want_lse) {
     // (batch, heads, seqlen) with the same freedom of order; its innermost dimension may be strided too.
-    Layout layout = lay_out(p.lse, p.batch, p.seqlen_q, p.heads, 1);
+    Layout layout = lay_out(p.lse, FA3_DTYPE_FP32, p.batch, p.seqlen_q, p.heads, 1);
     layout.dim = {p.batch, p.heads, p.seqlen_q};
     layout.stride = {layout.stride[0], layout.stride[2], layout.stride[1]};
     lse = add_view(*this, layout, FA3_DTYPE_FP32, p.lse.shift);
   }
+  if (!p.is_e4m3()) {
+    for (int tensor = 0; tensor < 3; ++tensor) Maker(*this, tensor).fill();
+    return;
+  }
+  Maker(*this, 0).fill_scaled(p.q_scales, q_scale);
+  Maker(*this, 1).fill_scaled(p.k_scales, k_scale);
+  const float largest_v = Maker(*this, 2).fill_scaled(p.v_scales, v_scale);
+  float largest_o = largest_v;
+  if (p.v_mean) {
+    v_mean = add_view(*this, lay_out_numbers(p.batch, p.heads_kv, p.head_dim, 4), FA3_DTYPE_FP32, 1);
+    fill_normal(*this, v_mean, tools::mix(p.seed, 6), largest_v / 8);
+    v_mean.layout.for_each([&](int64_t at) {
+      largest_o = std::max(largest_o, largest_v + std::abs(v_mean.read(images, at)));
+    });
+  }
+  if (p.lse_offset) {
+    lse_offset = add_view(*this, lay_out_numbers(p.batch, p.heads, p.seqlen_q, 1), FA3_DTYPE_FP32, 1);
+    fill_normal(*this, lse_offset, tools::mix(p.seed, 7), 3);
+  }
+  if (o_dtype == FA3_DTYPE_E4M3) {
+    o_scale = add_view(*this, Layout::packed({1}), FA3_DTYPE_FP32, 1);
+    o_scale.write(images, 0, largest_o == 0 ? 1 : largest_o / 448);
+  }
 }
+
+int64_t Case::v_position(int64_t b, int64_t key, int64_t head, int64_t column) const {
+  if (!problem.v_tiles) {
+    const int64_t index[4] = {b, key, head, column};
+    return v.layout.position(index);
+  }
+  // As fa3.h has it: row 16 a + 8 c + r holds column 16 a + 2 r + c, and its byte 4 q + 2 b + e key 8 b + 2 q + e.
+  const int64_t row = column - column % 16 + column % 2 * 8 + column % 16 / 2;
+  const int64_t byte = key % 8 / 2 * 4 + key % 16 / 8 * 2 + key % 2;
+  const int64_t index[5] = {b, head, key / 16, row, byte};
+  return v.layout.position(index);
+}
+
+void Case::read_row(int tensor, int64_t b, int64_t row, int64_t head, float* out) const {
+  const View& view = tensor == 0 ? q : tensor == 1 ? k : v;
+  const int64_t index[4] = {b, row, head, 0}, d = problem.head_dim;
+  if (!problem.is_e4m3()) {
+    const uint16_t* data = view.data<uint16_t>(images) + view.layout.position(index);
+    for (int64_t c = 0; c < d; ++c) out[c] = tools::from_half(data[c], view.dtype);
+    return;
+  }
+  for (int64_t c = 0; c < d; ++c)
+    out[c] = view.read(images, tensor == 2 ? v_position(b, row, head, c) : view.layout.position(index) + c);
+}
+
+float Case::scale_of(int tensor, int64_t b, int64_t row, int64_t head) const {
+  const View& scale = tensor == 0 ? q_scale : tensor == 1 ? k_scale : v_scale;
+  return scale.image < 0 ? 1 : number(scale, b, head, row / FA3_SCALE_ROWS);
+}
+
+float Case::number(const View& view, int64_t b, int64_t head, int64_t i) const {
+  if (view.image < 0) return 0;
+  const int64_t wanted[3] = {b, head, i};
+  int64_t index[3];
+  for (size_t n = 0; n < 3; ++n) index[n] = view.layout.dim[n] == 1 ? 0 : wanted[n];
+  return view.read(images, view.layout.position(index));
+}
+
+float Case::output_scale() const { return o_scale.image < 0 ? 1 : o_scale.read(images, 0); }
 
 fa3_forward_params Case::params(const std::vector<void*>& bases) const {
   fa3_forward_params params = tools::forward_params();
@@ -198,9 +381,14 @@ fa3_forward_params Case::params(const std::vector<void*>& bases) const {
   params.v = tensor(v);
   params.o = tensor(o);
   if (problem.want_lse) params.lse = tensor(lse);
+  const std::pair<fa3_tensor*, const View*> optional[] = {
+      {&params.q_scale, &q_scale}, {&params.k_scale, &k_scale}, {&params.v_scale, &v_scale},
+      {&params.o_scale, &o_scale}, {&params.v_mean, &v_mean},   {&params.lse_offset, &lse_offset}};
+  for (const auto& [to, view] : optional)
+    if (view->image >= 0) *to = tensor(*view);
   params.mask = problem.mask;
   params.softmax_scale = problem.softmax_scale;
-  params.flags = FA3_FLAG_DETERMINISTIC;
+  params.flags = FA3_FLAG_DETERMINISTIC | (problem.two_level ? uint64_t{FA3_FLAG_TWO_LEVEL} : 0);
   params.kernel = problem.kernel;
   return params;
 }
@@ -212,7 +400,8 @@ fa3_forward_params Case::host_params() {
 }
 
 std::string check_poison(const Case& made) {
-  std::string problem = check_poison<uint16_t>(made, made.o, "o", poison16);
+  std::string problem = made.o.dtype == FA3_DTYPE_E4M3 ? check_poison<uint8_t>(made, made.o, "o", poison8)
+                                                       : check_poison<uint16_t>(made, made.o, "o", poison16);
   if (problem.empty() && made.problem.want_lse) problem = check_poison<uint32_t>(made, made.lse, "lse", poison32);
   return problem;
 }

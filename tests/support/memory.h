@@ -13,10 +13,11 @@ namespace fa3::test {
 // One allocation's bytes.
 using Image = std::vector<std::byte>;
 
-// Both formats read these 16 bits as NaN. Inputs hold them beyond the valid elements, outputs everywhere before the
-// call.
+// NaN: in bf16 and fp16, in float32, and in e4m3, whose other NaN is the one that kernels write. Inputs hold it beyond
+// the valid elements, outputs everywhere before the call. Only keys beyond seqlen_k in the last tile of V are zeros.
 inline constexpr uint16_t poison16 = 0x7fab;
 inline constexpr uint32_t poison32 = 0x7fabbeef;
+inline constexpr uint8_t poison8 = 0xff;
 
 // A tensor inside an image.
 struct View {
@@ -33,6 +34,11 @@ struct View {
   const T* data(const std::vector<Image>& images) const {
     return reinterpret_cast<const T*>(images[size_t(image)].data() + first);
   }
+
+  // The element at a position of the layout, as a value and as poison.
+  float read(const std::vector<Image>& images, int64_t position) const;
+  void write(std::vector<Image>& images, int64_t position, float value) const;
+  void write_poison(std::vector<Image>& images, int64_t position) const;
 };
 
 // A problem with its inputs made and its outputs poisoned.
@@ -40,8 +46,18 @@ struct Case {
   Problem problem;
   std::vector<Image> images;
   View q, k, v, o, lse;
+  View q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;  // of e4m3; without an image where absent
 
   explicit Case(const Problem& problem);
+
+  // Where an element of v lies, also as tiles.
+  int64_t v_position(int64_t b, int64_t key, int64_t head, int64_t column) const;
+  // The elements of a row of q, k or v (0, 1, 2), and what they are to be multiplied by.
+  void read_row(int tensor, int64_t b, int64_t row, int64_t head, float* out) const;
+  float scale_of(int tensor, int64_t b, int64_t row, int64_t head) const;
+  // Of v_mean or lse_offset; 0 where it is absent.
+  float number(const View& view, int64_t b, int64_t head, int64_t i) const;
+  float output_scale() const;  // o_scale, or 1
 
   // The call's parameters, given where each image lies.
   fa3_forward_params params(const std::vector<void*>& bases) const;

@@ -18,6 +18,7 @@ Output reference_forward(Case& made) {
   out.lse.resize(size_t(p.batch * p.heads * p.seqlen_q));
   fa3_forward_params params = made.host_params();
   params.o = Layout::packed({p.batch, p.seqlen_q, p.heads, p.head_dim}).tensor(out.o.data(), FA3_DTYPE_FP32);
+  params.o_scale = {};
   params.lse = Layout::packed({p.batch, p.heads, p.seqlen_q}).tensor(out.lse.data(), FA3_DTYPE_FP32);
   if (fa3_reference_forward(&params, 0) != FA3_OK)
     throw std::runtime_error(std::string("fa3_reference_forward: ") + fa3_last_error_message());
@@ -45,8 +46,8 @@ Errors errors(const std::vector<float>& result, const std::vector<float>& refere
 
 Output gather(const Case& made) {
   Output out;
-  const uint16_t* o = made.o.data<uint16_t>(made.images);
-  made.o.layout.for_each([&](int64_t position) { out.o.push_back(tools::from_half(o[position], made.o.dtype)); });
+  const float scale = made.output_scale();
+  made.o.layout.for_each([&](int64_t position) { out.o.push_back(made.o.read(made.images, position) * scale); });
   if (made.problem.want_lse) {
     const float* lse = made.lse.data<float>(made.images);
     made.lse.layout.for_each([&](int64_t position) { out.lse.push_back(lse[position]); });
@@ -87,23 +88,51 @@ static std::string compare(const char* what, double ours, double plain, double f
   return text;
 }
 
+namespace {
+
+// Of O relative to its size; of scores, in e4m3, as such.
+struct Floors {
+  double o_rms, o_max, score_rms = 0, score_max = 0;
+};
+
+Floors floors_of(const Problem& p, const Expected& expected, int64_t elements) {
+  const double u_p = tools::unit_roundoff(p.dtype), u_o = tools::unit_roundoff(p.output_dtype());
+  const double u = std::max(u_p, u_o);
+  if (!p.is_e4m3()) return {u * (0.025 + (elements ? 1 / std::sqrt(double(elements)) : 0)), u_p + u_o};
+  Floors floors{};
+  double sum = 0, largest = 0;
+  int64_t rows = 0;
+  for (size_t i = 0; i < expected.reference.lse.size(); ++i) {
+    if (!std::isfinite(expected.reference.lse[i])) continue;
+    const double partial = expected.plain.partial[i];
+    sum += partial * partial, largest = std::max(largest, partial), ++rows;
+  }
+  floors.score_rms = 0x1p-12 * std::sqrt(sum / double(std::max<int64_t>(rows, 1)));
+  floors.score_max = 2 * 0x1p-12 * largest;
+  const bool equal_weights = p.pattern == Pattern::constant || p.pattern == Pattern::sink;
+  floors.o_rms = u * (0.025 + (rows ? 1 / std::sqrt(double(rows)) : 0)) + floors.score_rms + (equal_weights ? u_p : 0);
+  floors.o_max = u_p + u_o + floors.score_max;
+  return floors;
+}
+
+}  // namespace
+
 std::string verify(const Case& made, const Expected& expected) {
   const Problem& p = made.problem;
   if (std::string problem = check_poison(made); !problem.empty()) return problem;
   const Output ours = gather(made);
   if (std::string problem = check_empty_rows(p, ours); !problem.empty()) return problem;
-
-  const double u = tools::unit_roundoff(p.dtype);
   const Errors o = errors(ours.o, expected.reference.o), o_plain = errors(expected.plain.o, expected.reference.o);
-  const double scatter = o.count ? 1 / std::sqrt(double(o.count)) : 0;
-  std::string problem = compare("O's RMS", o.rms, o_plain.rms, u * o.size_rms * (0.025 + scatter));
-  if (problem.empty()) problem = compare("O's largest", o.max, o_plain.max, 2 * u * o.size_max);
+  const Floors floors = floors_of(p, expected, o.count);
+  std::string problem = compare("O's RMS", o.rms, o_plain.rms, floors.o_rms * o.size_rms);
+  if (problem.empty()) problem = compare("O's largest", o.max, o_plain.max, floors.o_max * o.size_max);
   if (!problem.empty() || !p.want_lse) return problem;
   const Errors l = errors(ours.lse, expected.reference.lse),
                l_plain = errors(expected.plain.lse, expected.reference.lse);
   const double truncated = std::max(8., double(p.head_dim) / 16) * 0x1p-23;
-  problem = compare("LSE's RMS", l.rms, l_plain.rms, truncated * (1 + l.size_rms));
-  if (problem.empty()) problem = compare("LSE's largest", l.max, l_plain.max, 2 * truncated * (1 + l.size_max));
+  problem = compare("LSE's RMS", l.rms, l_plain.rms, truncated * (1 + l.size_rms) + floors.score_rms);
+  if (problem.empty())
+    problem = compare("LSE's largest", l.max, l_plain.max, 2 * truncated * (1 + l.size_max) + floors.score_max);
   return problem;
 }
 

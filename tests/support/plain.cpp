@@ -1,52 +1,107 @@
 #include "plain.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "half.h"
 #include "parallel.h"
+#include "random.h"
 
 namespace fa3::test {
 
 namespace {
 
-// Rows of one (batch, head) as float32, transposed if wanted: S then sums over head_dim in order, for many keys at a
-// time.
-std::vector<float> widen(const Case& made, const View& view, int64_t b, int64_t h, bool transposed) {
-  const int64_t rows = view.layout.dim[1], d = view.layout.dim[3];
-  const uint16_t* data = view.data<uint16_t>(made.images);
-  std::vector<float> out(size_t(rows * d));
+// Rows of one (batch, head) of q, k or v (0, 1, 2) as float32, v's times their scales; transposed if wanted: S then sums
+// over head_dim in order, for many keys at a time.
+std::vector<float> widen(const Case& made, int tensor, int64_t b, int64_t h, bool transposed) {
+  const int64_t rows = tensor == 0 ? made.problem.seqlen_q : made.problem.seqlen_k, d = made.problem.head_dim;
+  std::vector<float> out(size_t(rows * d)), row(static_cast<size_t>(d));
   for (int64_t i = 0; i < rows; ++i) {
-    const int64_t index[4] = {b, i, h, 0};
-    const uint16_t* row = data + view.layout.position(index);
-    for (int64_t c = 0; c < d; ++c)
-      out[size_t(transposed ? c * rows + i : i * d + c)] = tools::from_half(row[c], view.dtype);
+    made.read_row(tensor, b, i, h, row.data());
+    const float scale = tensor == 2 ? made.scale_of(tensor, b, i, h) : 1;
+    for (int64_t c = 0; c < d; ++c) out[size_t(transposed ? c * rows + i : i * d + c)] = row[size_t(c)] * scale;
   }
   return out;
 }
 
-void row(const Problem& p, const float* q, const std::vector<float>& k_transposed, const std::vector<float>& v,
-         int64_t visible, std::vector<float>& s, float* o, float& lse) {
-  const int64_t d = p.head_dim;
+// sum[j] += a[0] b[0][j] + a[1] b[1][j] + ..., for all j below `width`; rows of b are `stride` apart.
+void add_products(bool e4m3, int64_t count, const float* a, const float* b, int64_t stride, int64_t width, float* sum) {
+  if (!e4m3) {
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t j = 0; j < width; ++j) sum[j] += a[i] * b[i * stride + j];
+    return;
+  }
+  constexpr int64_t most = 256;
+  for (int64_t first = 0; first < width; first += most) {
+    const int64_t n = std::min(most, width - first);
+    float largest[most], unit[most], units[most];
+    for (int64_t j = 0; j < n; ++j) largest[j] = std::fabs(sum[first + j]);
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t j = 0; j < n; ++j) largest[j] = std::max(largest[j], std::fabs(a[i] * b[i * stride + first + j]));
+    for (int64_t j = 0; j < n; ++j) {
+      const float power = std::bit_cast<float>(std::bit_cast<uint32_t>(largest[j]) & 0x7f800000);
+      unit[j] = std::max(power, 0x1p-100f) * 0x1p-13f;
+      units[j] = float(int32_t(sum[first + j] / unit[j]));
+    }
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t j = 0; j < n; ++j) units[j] += float(int32_t(a[i] * b[i * stride + first + j] / unit[j]));
+    for (int64_t j = 0; j < n; ++j) sum[first + j] = units[j] * unit[j];
+  }
+}
+
+struct QueryRow {
+  int64_t b, h, kv, i;
+};
+
+void row(const Case& made, const QueryRow& at, const float* q, const std::vector<float>& k_transposed,
+         const std::vector<float>& v, std::vector<float>& s, float* o, float& lse, float& partial) {
+  const Problem& p = made.problem;
+  const bool e4m3 = p.is_e4m3();
+  const int64_t d = p.head_dim, visible = p.visible_keys(at.i);
   for (int64_t c = 0; c < d; ++c) o[c] = 0;
   lse = -std::numeric_limits<float>::infinity();
+  partial = 0;
   if (visible == 0) return;
+  const float scale = float(p.scale()) * made.scale_of(0, at.b, at.i, at.h);
   s.assign(size_t(visible), 0.0f);
-  for (int64_t c = 0; c < d; ++c) {
-    const float* keys = &k_transposed[size_t(c * p.seqlen_k)];
-    for (int64_t j = 0; j < visible; ++j) s[size_t(j)] += q[c] * keys[j];
+  constexpr int64_t step = 32;
+  std::vector<float> largest(e4m3 ? size_t(visible) : 0, 0.0f);
+  for (int64_t c = 0; c < d; c += step) {
+    add_products(e4m3, std::min(step, d - c), q + c, &k_transposed[size_t(c * p.seqlen_k)], p.seqlen_k, visible,
+                 s.data());
+    for (size_t j = 0; j < largest.size(); ++j) largest[j] = std::max(largest[j], std::fabs(s[j]));
   }
-  const float scale = float(p.scale());
   float maximum = -std::numeric_limits<float>::infinity(), sum = 0;
-  for (float& x : s) maximum = std::fmax(maximum, x *= scale);
   for (int64_t j = 0; j < visible; ++j) {
-    const float e = std::exp(s[size_t(j)] - maximum);
-    sum += e;
-    const float rounded = tools::from_half(tools::to_half(e, p.dtype), p.dtype);
-    for (int64_t c = 0; c < d; ++c) o[c] += rounded * v[size_t(j * d + c)];
+    const float scale_of_key = e4m3 ? scale * made.scale_of(1, at.b, j, at.kv) : scale;
+    s[size_t(j)] *= scale_of_key;
+    maximum = std::fmax(maximum, s[size_t(j)]);
+    if (e4m3) partial = std::max(partial, largest[size_t(j)] * scale_of_key);
   }
-  for (int64_t c = 0; c < d; ++c) o[c] = tools::from_half(tools::to_half(o[c] / sum, p.dtype), p.dtype);
-  lse = maximum + std::log(sum);
+  const uint64_t number = uint64_t((at.b * p.heads + at.h) * p.seqlen_q + at.i);
+  const float factor = e4m3 ? 32 * std::exp2(float(tools::mix(p.seed ^ 9, number) >> 40) * 0x1p-24f) : 1;
+  for (float& x : s) {
+    const float e = std::exp(x - maximum);
+    sum += e;
+    x = tools::round_to(e * factor, p.dtype);
+  }
+  if (!e4m3) add_products(false, visible, s.data(), v.data(), d, d, o);
+  std::vector<float> level(e4m3 ? size_t(d) : 0, 0.0f);
+  // From the last key to the first, as the kernels do.
+  for (int64_t first = (visible - 1) / step * step; e4m3 && first >= 0; first -= step) {
+    add_products(true, std::min(step, visible - first), &s[size_t(first)], &v[size_t(first * d)], d, d, level.data());
+    if (first > 0 && !(p.two_level && first % two_level_keys == 0)) continue;
+    for (int64_t c = 0; c < d; ++c) o[c] += std::exchange(level[size_t(c)], 0.0f);
+  }
+  const float o_scale = made.output_scale();
+  for (int64_t c = 0; c < d; ++c) {
+    const float mean = made.number(made.v_mean, at.b, at.kv, c);
+    o[c] = tools::round_to((o[c] / (sum * factor) + mean) / o_scale, p.output_dtype()) * o_scale;
+  }
+  lse = maximum + std::log(sum) + made.number(made.lse_offset, at.b, at.h, at.i);
 }
 
 }  // namespace
@@ -56,6 +111,7 @@ Output plain_forward(const Case& made) {
   Output out;
   out.o.resize(size_t(p.batch * p.seqlen_q * p.heads * p.head_dim));
   out.lse.resize(size_t(p.batch * p.heads * p.seqlen_q));
+  out.partial.resize(out.lse.size());
   if (out.lse.empty()) return out;
   // A work item is a part of one head's rows, so that few heads still use all cores.
   constexpr int64_t part_rows = 64;
@@ -66,15 +122,16 @@ Output plain_forward(const Case& made) {
     for (int64_t n = begin; n < end; ++n) {
       const int64_t bh = n / parts, b = bh / p.heads, h = bh % p.heads, kv = h / (p.heads / p.heads_kv);
       if (widened != bh) {
-        q = widen(made, made.q, b, h, false);
-        k = widen(made, made.k, b, kv, true);
-        v = widen(made, made.v, b, kv, false);
+        q = widen(made, 0, b, h, false);
+        k = widen(made, 1, b, kv, true);
+        v = widen(made, 2, b, kv, false);
         widened = bh;
       }
       const int64_t first = n % parts * part_rows, last = std::min(p.seqlen_q, first + part_rows);
       for (int64_t i = first; i < last; ++i)
-        row(p, &q[size_t(i * p.head_dim)], k, v, p.visible_keys(i), s,
-            &out.o[size_t(((b * p.seqlen_q + i) * p.heads + h) * p.head_dim)], out.lse[size_t(bh * p.seqlen_q + i)]);
+        row(made, {b, h, kv, i}, &q[size_t(i * p.head_dim)], k, v, s,
+            &out.o[size_t(((b * p.seqlen_q + i) * p.heads + h) * p.head_dim)], out.lse[size_t(bh * p.seqlen_q + i)],
+            out.partial[size_t(bh * p.seqlen_q + i)]);
     }
   });
   return out;

@@ -45,11 +45,26 @@ std::string Problem::describe() const {
   if (!packed_qkv) result += test::describe("q", q) + test::describe("k", k) + test::describe("v", v);
   result += test::describe("o", o);
   if (want_lse) result += test::describe("lse", lse);
+  if (is_e4m3()) {
+    constexpr const char* scales[] = {"tensor", "head", "block"};
+    std::snprintf(text, sizeof text, " o-dtype=%s scales(q %s k %s v %s)%s%s%s%s", tools::dtype_name(output_dtype()),
+                  scales[int(q_scales)], scales[int(k_scales)], scales[int(v_scales)], v_tiles ? " v-tiles" : "",
+                  v_mean ? " v-mean" : "", lse_offset ? " lse-offset" : "", two_level ? " two-level" : "");
+    result += text;
+  }
   if (kernel) result += std::string(" kernel=") + kernel;
   return result + " seed=" + std::to_string(seed);
 }
 
-fa3_dtype dtype_of(const Row& row) { return row.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16; }
+fa3_dtype dtype_of(const Row& row) {
+  switch (row.dtype) {
+    case Dtype::bf16: return FA3_DTYPE_BF16;
+    case Dtype::fp16: return FA3_DTYPE_FP16;
+    default: return FA3_DTYPE_E4M3;
+  }
+}
+
+int head_dim_unit(const Row& row) { return row.dtype == Dtype::e4m3 ? 16 : 8; }
 
 int64_t smallest_head_dim(const Row& row) {
   int below = 0;
@@ -57,16 +72,36 @@ int64_t smallest_head_dim(const Row& row) {
     if (std::string_view(other.kernel) == row.kernel && other.dtype == row.dtype && other.mask == row.mask &&
         other.d < row.d)
       below = std::max(below, other.d);
-  return below + 8;
+  return below + head_dim_unit(row);
 }
 
-// What the row determines.
-static Problem problem_of(const Row& row) {
+// What e4m3 needs beside the tensors. A row that takes scales for each block of K or V is for those, so it gets no
+// problem in which neither has them.
+static void add_scales(Problem& p, const Row& row, Random random) {
+  p.o_dtype = random.pick({FA3_DTYPE_BF16, FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
+  p.q_scales = random.pick({Scales::tensor, Scales::head, Scales::block});
+  p.k_scales = random.pick({Scales::tensor, Scales::head});
+  p.v_scales = random.pick({Scales::tensor, Scales::head});
+  if (row.has(Trait::block_scales)) {
+    const int64_t which = random.between(0, 2);
+    if (which != 0) p.k_scales = Scales::block;
+    if (which != 1) p.v_scales = Scales::block;
+  }
+  p.v_tiles = !row.has(Trait::transposes_v);
+  p.v_mean = random.chance(0.5);
+  p.lse_offset = random.chance(0.5);
+  p.two_level = row.has(Trait::two_level);
+}
+
+// What the row determines, and for e4m3 what goes with it.
+static Problem problem_of(const Row& row, uint64_t seed) {
   Problem p;
+  p.seed = seed;
   p.dtype = dtype_of(row);
   p.mask = row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
   p.head_dim = row.d;
   p.kernel = row.name;
+  if (p.is_e4m3()) add_scales(p, row, Random(tools::mix(seed, 8)));
   return p;
 }
 
@@ -147,10 +182,10 @@ static void fit_budget(Problem& p, double budget) {
 
 Problem random_problem(const Row& row, uint64_t seed, double budget) {
   Random random(seed);
-  Problem p = problem_of(row);
-  p.seed = seed;
+  Problem p = problem_of(row, seed);
   if (row.causal() && random.chance(0.5)) p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
-  if (random.chance(0.5)) p.head_dim = 8 * random.between(smallest_head_dim(row) / 8, row.d / 8);
+  const int unit = head_dim_unit(row);
+  if (random.chance(0.5)) p.head_dim = unit * random.between(smallest_head_dim(row) / unit, row.d / unit);
   random_shape(p, row, random);
   fit_budget(p, budget);
   p.pattern = random.chance(0.4) ? Pattern::normal : Pattern(random.between(0, pattern_count - 1));
@@ -167,9 +202,8 @@ Problem random_problem(const Row& row, uint64_t seed, double budget) {
 
 Problem plain_problem(const Row& row, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
                       int64_t heads_kv, uint64_t seed) {
-  Problem p = problem_of(row);
+  Problem p = problem_of(row, seed);
   p.batch = batch, p.seqlen_q = seqlen_q, p.seqlen_k = seqlen_k, p.heads = heads, p.heads_kv = heads_kv;
-  p.seed = seed;
   return p;
 }
 

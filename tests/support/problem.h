@@ -27,10 +27,13 @@ const char* name(Pattern pattern);
 // How one tensor lies in memory.
 struct Storage {
   enum Order { bshd, bhsd, sbhd, hbsd } order = bshd;
-  int pad_d = 0, pad_h = 0, pad_s = 0, pad_b = 0;  // extra entries of that dimension in storage (d: units of 8)
+  int pad_d = 0, pad_h = 0, pad_s = 0, pad_b = 0;  // extra entries of that dimension in storage (d: of 16 bytes)
   int shift = 0;                                   // start, in units of 16 bytes past an allocation's alignment
   bool share_heads = false, share_batch = false;   // stride 0 (k and v only)
 };
+
+// What e4m3 has a scale for: the tensor, each head of each batch entry, or each block of 64 rows of those.
+enum class Scales { tensor, head, block };
 
 struct Problem {
   fa3_dtype dtype = FA3_DTYPE_BF16;
@@ -39,11 +42,22 @@ struct Problem {
   float softmax_scale = 0;
   Pattern pattern = Pattern::normal;
   Storage q, k, v, o, lse;
-  bool packed_qkv = false;  // q, k, v are slices of one (batch, seqlen, heads + 2 heads_kv, head_dim) tensor
+  // q, k, v are slices of one (batch, seqlen, heads + 2 heads_kv, head_dim) tensor; v as tiles lies elsewhere.
+  bool packed_qkv = false;
   bool want_lse = true;
   const char* kernel = nullptr;  // the row to run on; null: the library's choice
   uint64_t seed = 0;
 
+  // Of e4m3 only. Where o is e4m3, too, there is an o_scale.
+  fa3_dtype o_dtype = FA3_DTYPE_NONE;  // none: dtype
+  Scales q_scales = Scales::tensor, k_scales = Scales::tensor, v_scales = Scales::tensor;
+  bool v_tiles = false;     // `v` then says how the tiles lie, each as one row
+  bool v_mean = false;      // added to O
+  bool lse_offset = false;  // added to LSE, if there is one
+  bool two_level = false;   // FA3_FLAG_TWO_LEVEL, and V has a mean of 1
+
+  bool is_e4m3() const { return dtype == FA3_DTYPE_E4M3; }
+  fa3_dtype output_dtype() const { return o_dtype == FA3_DTYPE_NONE ? dtype : o_dtype; }
   double scale() const;
   // Keys that query i sees.
   int64_t visible_keys(int64_t i) const;
@@ -51,6 +65,8 @@ struct Problem {
 };
 
 fa3_dtype dtype_of(const Row& row);
+// Head dimensions are multiples of it.
+int head_dim_unit(const Row& row);
 
 // The forward rows of the table; passes stand behind them.
 constexpr std::span<const Row> forward_rows() {
@@ -69,7 +85,8 @@ int64_t smallest_head_dim(const Row& row);
 // batch * heads * seqlen_q * seqlen_k * head_dim, the work of the references.
 Problem random_problem(const Row& row, uint64_t seed, double budget = 1.5e8);
 
-// The plainest problem that names this row: the row's own head_dim, packed, N(0,1), bottom-right mask if causal.
+// The plainest problem that names this row: the row's own head_dim, packed, N(0,1), bottom-right mask if causal. What
+// the fields for e4m3 say, the seed chooses, as far as the row allows.
 Problem plain_problem(const Row& row, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
                       int64_t heads_kv, uint64_t seed);
 

@@ -21,44 +21,90 @@ using Catch::Matchers::WithinAbs;
 
 namespace {
 
+// Rows as the table may have them for e4m3, one of each kind.
+constexpr Row row_of_e4m3(const char* name, int d, Mask mask, Trait traits) {
+  return {name, "fwd8", Kind::forward, Dtype::e4m3, d, d, mask, 128, 128, 2, 3, traits, 0, 0, 0};
+}
+constexpr Row e4m3_rows[] = {
+    row_of_e4m3("tiles", 128, Mask::full, Trait::plain),
+    row_of_e4m3("causal tiles", 64, Mask::causal, Trait::plain),
+    row_of_e4m3("v as rows", 256, Mask::causal, Trait::transposes_v),
+    row_of_e4m3("block scales", 128, Mask::full, Trait::transposes_v | Trait::block_scales),
+    row_of_e4m3("two levels", 128, Mask::full, Trait::two_level),
+    row_of_e4m3("all", 64, Mask::causal, Trait::two_level | Trait::block_scales),
+};
+
+// Up to 32 products as the FP8 tensor cores add them to a sum (plain.h).
+float add_truncated(float sum, const float* products, int64_t count) {
+  float largest = std::fabs(sum);
+  for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(products[i]));
+  if (largest == 0) return sum;
+  const double unit = std::ldexp(1.0, std::ilogb(largest) - 13);
+  double result = std::trunc(sum / unit);
+  for (int64_t i = 0; i < count; ++i) result += std::trunc(products[i] / unit);
+  return float(result * unit);
+}
+
 // Algorithm 2's arithmetic for one row: blocks of Bc keys, running maximum, P rounded against it, O rescaled in
-// float32.
+// float32. For e4m3 with the tensor cores' sums, and with a reference of P that lags behind the maximum; two levels
+// begin a new sum with each block.
 void online_row(const Case& made, int64_t Bc, int64_t b, int64_t h, int64_t i, float* o, float& lse) {
   const Problem& p = made.problem;
   const int64_t d = p.head_dim, kv = h / (p.heads / p.heads_kv), visible = p.visible_keys(i);
-  const float scale = float(p.scale() * 1.4426950408889634);
-  const auto at = [&](const View& view, int64_t row, int64_t head, int64_t c) {
-    const int64_t index[4] = {b, row, head, c};
-    return tools::from_half(view.data<uint16_t>(made.images)[view.layout.position(index)], p.dtype);
-  };
+  const bool e4m3 = p.is_e4m3();
+  const float scale = float(p.scale() * 1.4426950408889634), threshold = e4m3 ? 3.5f : 0, factor = e4m3 ? 32 : 1;
+  std::vector<float> q(static_cast<size_t>(d)), k(q), products(static_cast<size_t>(std::max(d, Bc)));
+  std::vector<float> v(size_t(Bc * d)), rounded(static_cast<size_t>(Bc)), part(q);
+  made.read_row(0, b, i, h, q.data());
   float m = -INFINITY, l = 0;
   std::fill(o, o + d, 0.0f);
-  for (int64_t first = 0; first < visible; first += Bc) {
+  for (int64_t first = (visible + Bc - 1) / Bc * Bc - Bc; first >= 0; first -= Bc) {
     const int64_t n = std::min(Bc, visible - first);
     std::vector<float> s(size_t(n), 0.0f);
     float block_max = m;
     for (int64_t j = 0; j < n; ++j) {
-      for (int64_t c = 0; c < d; ++c) s[size_t(j)] += at(made.q, i, h, c) * at(made.k, first + j, kv, c);
-      block_max = std::max(block_max, s[size_t(j)]);
+      made.read_row(1, b, first + j, kv, k.data());
+      made.read_row(2, b, first + j, kv, &v[size_t(j * d)]);
+      const float v_scale = made.scale_of(2, b, first + j, kv);
+      for (int64_t c = 0; c < d; ++c) v[size_t(j * d + c)] *= v_scale;
+      float& sum = s[size_t(j)];
+      for (int64_t c = 0; c < d; ++c) products[size_t(c)] = q[size_t(c)] * k[size_t(c)];
+      for (int64_t c = 0; c < d; c += 32)
+        if (e4m3) sum = add_truncated(sum, &products[size_t(c)], std::min<int64_t>(32, d - c));
+      for (int64_t c = 0; c < d; ++c)
+        if (!e4m3) sum += products[size_t(c)];
+      sum *= made.scale_of(0, b, i, h) * made.scale_of(1, b, first + j, kv);
+      block_max = std::max(block_max, sum);
     }
-    const float rescale = std::exp2((m - block_max) * scale);
-    m = block_max;
-    l *= rescale;
-    for (int64_t c = 0; c < d; ++c) o[c] *= rescale;
+    if (!(block_max * scale <= m * scale + threshold)) {
+      const float rescale = std::exp2((m - block_max) * scale);
+      m = block_max;
+      l *= rescale;
+      for (int64_t c = 0; c < d; ++c) o[c] *= rescale;
+    }
     for (int64_t j = 0; j < n; ++j) {
-      const float e = std::exp2(std::fma(s[size_t(j)], scale, -m * scale));
+      const float e = factor * std::exp2(std::fma(s[size_t(j)], scale, -m * scale));
       l += e;
-      const float rounded = tools::from_half(tools::to_half(e, p.dtype), p.dtype);
-      for (int64_t c = 0; c < d; ++c) o[c] += rounded * at(made.v, first + j, kv, c);
+      rounded[size_t(j)] = tools::round_to(e, p.dtype);
+    }
+    for (int64_t c = 0; c < d; ++c) {
+      float sum = p.two_level ? 0 : o[c];
+      for (int64_t j = 0; j < n; ++j) products[size_t(j)] = rounded[size_t(j)] * v[size_t(j * d + c)];
+      for (int64_t j = 0; j < n; j += 32)
+        if (e4m3) sum = add_truncated(sum, &products[size_t(j)], std::min<int64_t>(32, n - j));
+      for (int64_t j = 0; j < n; ++j)
+        if (!e4m3) sum += products[size_t(j)];
+      o[c] = p.two_level ? o[c] + sum : sum;
     }
   }
-  for (int64_t c = 0; c < d; ++c) o[c] = visible ? o[c] / l : 0;
-  lse = visible ? (m * scale + std::log2(l)) * 0.6931471805599453f : -INFINITY;
+  for (int64_t c = 0; c < d; ++c) o[c] = visible ? o[c] / l + made.number(made.v_mean, b, kv, c) : 0;
+  lse = visible ? (m * scale + std::log2(l / factor)) * 0.6931471805599453f + made.number(made.lse_offset, b, h, i)
+                : -INFINITY;
 }
 
 void online_forward(Case& made, int64_t Bc) {
   const Problem& p = made.problem;
-  uint16_t* o_data = made.o.data<uint16_t>(made.images);
+  const float o_scale = made.output_scale();
   tools::parallel_for(p.batch * p.heads * p.seqlen_q, 8, [&](int64_t begin, int64_t end) {
     std::vector<float> o(size_t(p.head_dim));
     for (int64_t n = begin; n < end; ++n) {
@@ -67,7 +113,7 @@ void online_forward(Case& made, int64_t Bc) {
       online_row(made, Bc, b, h, i, o.data(), lse);
       const int64_t o_index[4] = {b, i, h, 0}, lse_index[3] = {b, h, i};
       for (int64_t c = 0; c < p.head_dim; ++c)
-        o_data[made.o.layout.position(o_index) + c] = tools::to_half(o[size_t(c)], p.dtype);
+        made.o.write(made.images, made.o.layout.position(o_index) + c, o[size_t(c)] / o_scale);
       if (p.want_lse) made.lse.data<float>(made.images)[made.lse.layout.position(lse_index)] = lse;
     }
   });
@@ -93,6 +139,40 @@ TEST_CASE("16-bit conversions round to nearest even and come back") {
   CHECK(tools::to_fp16(1.5f * 0x1p-25f) == 1);
   CHECK(tools::to_bf16(1 + 0x1p-8f) == 0x3f80);
   CHECK(tools::to_bf16(1 + 3 * 0x1p-8f) == 0x3f82);
+}
+
+TEST_CASE("e4m3 conversions round to nearest even, saturate and come back") {
+  for (uint32_t bits = 0; bits < 256; ++bits) {
+    const float value = tools::from_e4m3(uint8_t(bits));
+    const int exponent = int(bits >> 3 & 15), fraction = int(bits & 7);
+    INFO(bits);
+    if ((bits & 127) == 127) {
+      CHECK((std::isnan(value) && tools::to_e4m3(value) == 0x7f));
+      continue;
+    }
+    const float magnitude =
+        exponent ? std::ldexp(1 + float(fraction) / 8, exponent - 7) : std::ldexp(float(fraction), -9);
+    CHECK((std::fabs(value) == magnitude && std::signbit(value) == (bits > 127) && tools::to_e4m3(value) == bits));
+    if ((bits & 127) == 126) continue;
+    const float next = tools::from_e4m3(uint8_t(bits + 1)), middle = (value + next) / 2;
+    CHECK(tools::to_e4m3(middle) == (bits % 2 ? bits + 1 : bits));
+    CHECK(tools::to_e4m3(std::nextafter(middle, next)) == bits + 1);
+    CHECK(tools::to_e4m3(std::nextafter(middle, value)) == bits);
+  }
+  for (const float large : {448.0f, 463.9f, 464.0f, 500.0f, 1e30f, INFINITY}) {
+    CHECK(tools::to_e4m3(large) == 0x7e);
+    CHECK(tools::to_e4m3(-large) == 0xfe);
+  }
+  CHECK(tools::to_e4m3(0x1p-10f) == 0);
+  CHECK(tools::to_e4m3(std::nextafter(0x1p-10f, 1.0f)) == 1);
+  CHECK(tools::to_e4m3(0x1p-140f) == 0);
+  CHECK(tools::to_e4m3(-NAN) == 0x7f);
+  float memory[1];
+  for (const fa3_dtype dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32, FA3_DTYPE_E4M3}) {
+    tools::write_element(memory, 0, 1.25f, dtype);
+    CHECK(tools::read_element(memory, 0, dtype) == 1.25f);
+  }
+  CHECK((tools::round_to(1.07f, FA3_DTYPE_E4M3) == 1.125f && tools::round_to(1.07f, FA3_DTYPE_FP16) != 1.125f));
 }
 
 TEST_CASE("random numbers are normal and independent of how they are cut") {
@@ -150,11 +230,86 @@ TEST_CASE("random problems are accepted, run on their row and cover the axes") {
   CHECK(packed > 5);
 }
 
-TEST_CASE("an online softmax passes on random problems of every row") {
+TEST_CASE("every scale of e4m3 is the smallest that holds its block") {
+  Problem p = plain_problem(e4m3_rows[0], 2, 130, 200, 4, 2, 50);
+  p.head_dim = 32, p.v_mean = p.lse_offset = true;
+  const auto largest = [&](const Case& made, int tensor, int64_t b, int64_t h, int64_t first, int64_t rows) {
+    std::vector<float> row(size_t(p.head_dim));
+    float found = 0;
+    for (int64_t i = first; i < first + rows; ++i) {
+      made.read_row(tensor, b, i, h, row.data());
+      for (const float x : row) found = std::max(found, std::fabs(x));
+    }
+    return found;
+  };
+  for (const bool tiles : {false, true})
+    for (const Scales kind : {Scales::tensor, Scales::head, Scales::block}) {
+      p.q_scales = p.k_scales = p.v_scales = kind, p.v_tiles = tiles;
+      const Case made(p);
+      const View* const scales[] = {&made.q_scale, &made.k_scale, &made.v_scale};
+      for (int t = 0; t < 3; ++t) {
+        const int64_t heads = t == 0 ? 4 : 2, rows = t == 0 ? 130 : 200, blocks = (rows + 63) / 64;
+        const std::vector<int64_t> dim = kind == Scales::tensor ? std::vector<int64_t>{1, 1, 1}
+                                         : kind == Scales::head ? std::vector<int64_t>{2, heads, 1}
+                                                                : std::vector<int64_t>{2, heads, blocks};
+        CHECK(scales[t]->layout.dim == dim);
+        float of_tensor = 0;
+        std::set<float> different;
+        for (int64_t b = 0; b < 2; ++b)
+          for (int64_t h = 0; h < heads; ++h) {
+            for (int64_t n = 0; n < blocks && kind == Scales::block; ++n)
+              CHECK(largest(made, t, b, h, 64 * n, std::min<int64_t>(64, rows - 64 * n)) == 448);
+            const float of_head = largest(made, t, b, h, 0, rows);
+            if (kind == Scales::head) CHECK(of_head == 448);
+            of_tensor = std::max(of_tensor, of_head);
+            different.insert(made.scale_of(t, b, rows - 1, h));
+          }
+        CHECK(of_tensor == 448);
+        CHECK(different.size() == (kind == Scales::tensor ? 1 : size_t(2 * heads)));
+      }
+    }
+}
+
+TEST_CASE("tiles hold what rows hold, zeros beyond the last key, and nothing else is a number") {
+  Problem p = plain_problem(e4m3_rows[0], 2, 5, 37, 2, 2, 51);
+  p.head_dim = 48, p.v = Storage{Storage::sbhd, 1, 1, 2, 1, 3, false, false};
+  p.v_tiles = true;
+  const Case tiles(p);
+  p.v_tiles = false;
+  const Case rows(p);
+  CHECK(tiles.v.layout.dim == std::vector<int64_t>{2, 2, 3, 48, 16});
+  std::vector<float> a(48), b(48);
+  for (int64_t batch = 0; batch < 2; ++batch)
+    for (int64_t head = 0; head < 2; ++head)
+      for (int64_t key = 0; key < 37; ++key) {
+        tiles.read_row(2, batch, key, head, a.data()), rows.read_row(2, batch, key, head, b.data());
+        CHECK(a == b);
+      }
+  // Both are read as the header says: the library's reference agrees.
+  Case same_tiles(tiles), same_rows(rows);
+  CHECK(reference_forward(same_tiles).o == reference_forward(same_rows).o);
+
+  const Image& image = tiles.images[size_t(tiles.v.image)];
+  size_t zeros = 0, poisoned = 0;
+  for (const std::byte byte : image) zeros += byte == std::byte{0}, poisoned += byte == std::byte{poison8};
+  size_t zeros_of_keys = 0;
+  for (int64_t n = 0; n < 2 * 2 * 37; ++n) {
+    tiles.read_row(2, n / 74, n % 37, n / 37 % 2, a.data());
+    zeros_of_keys += size_t(std::count(a.begin(), a.end(), 0.0f));
+  }
+  // Some zeros among the keys are negative.
+  CHECK((zeros >= 2 * 2 * 11 * 48 && zeros <= 2 * 2 * 11 * 48 + zeros_of_keys));
+  CHECK(poisoned == image.size() - 2 * 2 * 48 * 48);
+}
+
+namespace {
+
+// The worst errors over the plain code's are printed.
+void check_online_softmax(const char* what, std::span<const Row> of, uint64_t problems) {
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
   double worst[4] = {};
-  for (const Row& row : forward_rows())
-    for (uint64_t i = 0; i < 12; ++i) {
+  for (const Row& row : of)
+    for (uint64_t i = 0; i < problems; ++i) {
       Case made(random_problem(row, tools::mix(tools::seed_of_run(), 1000 + i), 4e6));
       INFO(made.problem.describe());
       const Expected expected = expect(made);
@@ -164,8 +319,18 @@ TEST_CASE("an online softmax passes on random problems of every row") {
       const double values[] = {r.o_rms, r.o_max, r.lse_rms, r.lse_max};
       for (int n = 0; n < 4; ++n) worst[n] = std::max(worst[n], values[n]);
     }
-  std::printf("worst errors over the plain code's: O rms %.2f max %.2f, LSE rms %.2f max %.2f\n", worst[0], worst[1],
-              worst[2], worst[3]);
+  std::printf("worst errors over the plain code's, %s: O rms %.2f max %.2f, LSE rms %.2f max %.2f\n", what, worst[0],
+              worst[1], worst[2], worst[3]);
+}
+
+}  // namespace
+
+TEST_CASE("an online softmax passes on random problems of every row") {
+  check_online_softmax("rows of the table", forward_rows(), 12);
+}
+
+TEST_CASE("an online softmax passes on random problems in e4m3") {
+  check_online_softmax("e4m3", e4m3_rows, 15);
 }
 
 TEST_CASE("every kind of damage is found") {
@@ -255,28 +420,42 @@ TEST_CASE("every kind of damage is found") {
 }
 
 TEST_CASE("errors may be as large as the header says, and no larger") {
-  for (const auto& [dtype, head_dim, u] : {std::tuple{FA3_DTYPE_BF16, 64, 0x1p-8}, {FA3_DTYPE_FP16, 256, 0x1p-11}}) {
+  struct {
+    fa3_dtype dtype, o_dtype;
+    int64_t head_dim;
+    double u, u_p_and_o;
+    Pattern pattern = Pattern::normal;
+  } const formats[] = {{FA3_DTYPE_BF16, FA3_DTYPE_BF16, 64, 0x1p-8, 2 * 0x1p-8},
+                       {FA3_DTYPE_FP16, FA3_DTYPE_FP16, 256, 0x1p-11, 2 * 0x1p-11},
+                       {FA3_DTYPE_E4M3, FA3_DTYPE_FP16, 64, 0x1p-4, 0x1p-4 + 0x1p-11},
+                       {FA3_DTYPE_E4M3, FA3_DTYPE_BF16, 256, 0x1p-4, 0x1p-4 + 0x1p-8, Pattern::constant}};
+  for (const auto& [dtype, o_dtype, head_dim, u, u_p_and_o, pattern] : formats) {
+    const bool e4m3 = dtype == FA3_DTYPE_E4M3;
     Problem p;
-    p.dtype = dtype, p.seqlen_q = 50, p.seqlen_k = 10, p.heads = p.heads_kv = 2, p.head_dim = head_dim;
+    p.dtype = dtype, p.o_dtype = o_dtype, p.pattern = pattern;
+    p.seqlen_q = 50, p.seqlen_k = 10, p.heads = p.heads_kv = 2, p.head_dim = head_dim;
     Case made(p);
     // Nothing is computed: every fourth element is 1, the others are 1/4, and what they are compared with is made up.
-    uint16_t* o = made.o.data<uint16_t>(made.images);
     float* lse = made.lse.data<float>(made.images);
     int64_t n = 0;
-    made.o.layout.for_each([&](int64_t at) { o[at] = tools::to_half(n++ % 4 ? 0.25f : 1, dtype); });
+    made.o.layout.for_each([&](int64_t at) { made.o.write(made.images, at, n++ % 4 ? 0.25f : 1); });
     int64_t rows = 0;
     made.lse.layout.for_each([&](int64_t at) { lse[at] = rows++ % 4 ? 0.25f : 1; });
     const Output ours = gather(made);
     REQUIRE((int64_t(ours.o.size()) == n && int64_t(ours.lse.size()) == rows));
     const double rms = std::sqrt((1 + 3 / 16.0) / 4), t = std::max(8.0, head_dim / 16.0) * 0x1p-23;
-    const double o_rms = u * rms * (0.025 + 1 / std::sqrt(double(n))), o_max = 2 * u;
-    const double lse_rms = t * (1 + rms), lse_max = 2 * t * 2;
+    const double s = e4m3 ? 0x1p-12 * 64 : 0, equal_weights = pattern == Pattern::constant ? u : 0;
+    const double o_rms = rms * (u * (0.025 + 1 / std::sqrt(double(e4m3 ? rows : n))) + s + equal_weights);
+    const double o_max = u_p_and_o + 2 * s, lse_rms = t * (1 + rms) + s, lse_max = 2 * t * 2 + 2 * s;
 
-    // The verdict on an error of `ours` in all elements, or in the first only, where the plain code's is `plain` in all.
+    // The verdict on an error of `ours` in all elements, or in one that is not the largest,
+    // where the plain code's is `plain` in all.
     const auto verdict = [&](std::vector<float> Output::*what, bool all, double error, double plain) {
       Expected expected{ours, ours};
+      expected.plain.partial.assign(size_t(rows), 64.0f);
       std::vector<float>& reference = expected.reference.*what;
-      for (size_t i = 0; i < (all ? reference.size() : 1); ++i) reference[i] += float(error);
+      if (!all) reference[1] -= float(error);
+      for (size_t i = 0; all && i < reference.size(); ++i) reference[i] += float(error);
       expected.plain.*what = reference;
       for (float& x : expected.plain.*what) x += float(plain);
       return verify(made, expected);
@@ -316,6 +495,93 @@ TEST_CASE("the plain code rounds P and O, and nothing else") {
   CHECK(plain.o == std::vector<float>(8, tools::from_bf16(tools::to_bf16(float((1 + 64 * 0.5) / (1 + 64 * e))))));
   CHECK(plain.o[0] < 1);
   CHECK_THAT(plain.lse[0], WithinAbs(std::log(1 + 64 * e), 1e-6));
+}
+
+TEST_CASE("every kind of damage to e4m3 is found") {
+  Problem p = plain_problem(e4m3_rows[1], 2, 70, 60, 4, 2, 42);  // the first ten rows see no key
+  p.o_dtype = FA3_DTYPE_E4M3, p.v_mean = p.lse_offset = true;
+  p.o = Storage{Storage::bshd, 1, 1, 2, 1, 3, false, false};
+  Case good(p);
+  const Expected expected = expect(good);
+  online_forward(good, 64);
+  REQUIRE(verify(good, expected) == "");
+  Case bad = good;
+  uint8_t* o = bad.o.data<uint8_t>(bad.images);
+  const int64_t element[4] = {1, 40, 2, 5}, empty[4] = {1, 3, 1, 0};
+  const int64_t at = bad.o.layout.position(element);
+  SECTION("an element was not written") {
+    o[at] = poison8;
+    CHECK_THAT(verify(bad, expected), ContainsSubstring("o: element " + std::to_string(at) + " was not written"));
+  }
+  SECTION("memory that is not the tensor's was overwritten") {
+    const int64_t beyond = at - 5 + p.head_dim;
+    o[beyond] = 0;
+    CHECK_THAT(verify(bad, expected), ContainsSubstring("o: element " + std::to_string(beyond) + " does not belong"));
+  }
+  SECTION("NaN") {
+    o[at] = 0x7f;
+    CHECK_THAT(verify(bad, expected), ContainsSubstring("nan"));
+  }
+  SECTION("a row without keys has v_mean") {
+    o[bad.o.layout.position(empty)] = 1;
+    CHECK_THAT(verify(bad, expected), ContainsSubstring("an element of o of batch 1 row 3 head 1"));
+  }
+  SECTION("one element is wrong by a third of the largest") {
+    o[at] = tools::to_e4m3(tools::from_e4m3(o[at]) + 150);
+    CHECK_THAT(verify(bad, expected), ContainsSubstring("O's"));
+  }
+  SECTION("a forgotten o_scale, v_mean or lse_offset, and scales of the wrong block") {
+    const auto with = [&](auto change) {
+      Case other(p);
+      change(other);
+      online_forward(other, 64);
+      bad.images[size_t(bad.o.image)] = other.images[size_t(other.o.image)];
+      bad.images[size_t(bad.lse.image)] = other.images[size_t(other.lse.image)];
+      return verify(bad, expected);
+    };
+    CHECK(with([](Case&) {}) == "");
+    CHECK_THAT(with([](Case& c) { c.o_scale.image = -1; }), ContainsSubstring("O's"));
+    CHECK_THAT(with([](Case& c) { c.v_mean.image = -1; }), ContainsSubstring("O's"));
+    CHECK_THAT(with([](Case& c) { c.lse_offset.image = -1; }), ContainsSubstring("LSE's"));
+    CHECK_THAT(with([](Case& c) { c.v_scale.write(c.images, 0, c.v_scale.read(c.images, 0) * 1.2f); }),
+               ContainsSubstring("O's"));
+    CHECK_THAT(with([](Case& c) { c.q_scale.write(c.images, 0, c.q_scale.read(c.images, 0) * 1.2f); }),
+               ContainsSubstring("LSE's"));
+  }
+}
+
+TEST_CASE("the plain code rounds P of e4m3 even if there is one key only") {
+  Problem p = plain_problem(e4m3_rows[2], 1, 300, 1, 1, 1, 53);
+  p.mask = FA3_MASK_NONE, p.head_dim = 16, p.o_dtype = FA3_DTYPE_FP16, p.v_mean = p.lse_offset = false;
+  Case made(p);
+  const Expected expected = expect(made);
+  double least = 1, most = 1, sum = 0;
+  for (size_t i = 0; i < expected.plain.o.size(); i += 16) {
+    const double ratio = expected.plain.o[i] / expected.reference.o[i];
+    least = std::min(least, ratio), most = std::max(most, ratio), sum += ratio;
+  }
+  CHECK((least > 1 - 0x1.1p-4 && least < 1 - 0.04 && most > 1 + 0.04 && most < 1 + 0x1.1p-4));
+  CHECK_THAT(sum / 300, WithinAbs(1, 0.01));
+}
+
+TEST_CASE("the plain code's sums of e4m3 shrink as the tensor cores' do where V has a mean") {
+  Problem p = plain_problem(e4m3_rows[0], 1, 4, 4096, 1, 1, 52);
+  p.head_dim = 64, p.o_dtype = FA3_DTYPE_BF16, p.v_mean = p.lse_offset = false, p.pattern = Pattern::normal;
+  p.q_scales = p.k_scales = p.v_scales = Scales::tensor;
+  const auto shrinkage = [&](bool two_level) {
+    p.two_level = true;
+    Case made(p);  // V has a mean
+    made.problem.two_level = two_level;
+    const Expected expected = expect(made);
+    double sum = 0, squares = 0;
+    for (size_t i = 0; i < expected.plain.o.size(); ++i) {
+      sum += double(expected.plain.o[i]) * expected.reference.o[i];
+      squares += double(expected.reference.o[i]) * expected.reference.o[i];
+    }
+    return sum / squares;
+  };
+  CHECK_THAT(shrinkage(false), WithinAbs(0.95, 0.02));
+  CHECK_THAT(shrinkage(true), WithinAbs(0.99, 0.01));
 }
 
 TEST_CASE("damage that only a launch can do is found") {

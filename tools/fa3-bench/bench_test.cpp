@@ -9,6 +9,8 @@
 #include <stdexcept>
 
 #include "check.h"
+#include "fp8.h"
+#include "half.h"
 #include "kernels.h"
 #include "options.h"
 #include "plans.h"
@@ -98,6 +100,86 @@ TEST_CASE("a grid of one's own") {
   CHECK(labels(points_of({"--dtype", "fp16", "--head-dim", "128"})) == labels(points_of({"--set", "fp16"})));
 }
 
+TEST_CASE("points of e4m3 run in every form that is asked for") {
+  const auto points = points_of({"--set", "fp8"});
+  REQUIRE(points.size() == 2 * 36);
+  const auto grid = points_of({});
+  for (size_t i = 0; i < points.size(); ++i) {
+    CHECK((points[i].dtype == FA3_DTYPE_E4M3 && points[i].scales == Scales::tensor && !points[i].two_level));
+    CHECK(points[i].v == (i % 2 ? VForm::tiles : VForm::rows));
+    CHECK(points[i].label() == "e4m3" + grid[i / 2].label().substr(4) + (i % 2 ? " v tiles" : " v rows"));
+    CHECK(points[i].flop() == grid[i / 2].flop());
+  }
+  CHECK(labels(points_of({"--dtype", "e4m3"})) == labels(points));
+  const auto extra = labels(points_of({"--set", "extra"}));
+  const auto fp8extra = labels(points_of({"--set", "fp8extra", "--v", "tiles"}));
+  REQUIRE(fp8extra.size() == extra.size());
+  for (size_t i = 0; i < extra.size(); ++i) CHECK(fp8extra[i] == "e4m3" + extra[i].substr(4) + " v tiles");
+
+  const auto all = points_of({"--dtype=bf16,e4m3", "--head-dim=64", "--seqlen=100", "--causal=0", "--tokens=200",
+                              "--scales=tensor,head,block", "--two-level=0,1", "--v", "tiles,rows", "--kv-heads=4"});
+  REQUIRE(all.size() == 1 + 3 * 2 * 2);
+  CHECK(all[0].label() == "bf16 d64 full batch 2 seqlen 100 heads 32/4");
+  CHECK(all[1].label() == "e4m3 d64 full batch 2 seqlen 100 heads 32/4 v tiles");
+  CHECK(all[12].label() == "e4m3 d64 full batch 2 seqlen 100 heads 32/4 v rows scales block two-level");
+  std::set<std::string> different;
+  for (const auto& label : labels(all)) different.insert(label);
+  CHECK(different.size() == all.size());
+}
+
+TEST_CASE("a point's parameters have its form") {
+  Point p{FA3_DTYPE_E4M3, 64, true, 2, 100, 130, 8, 4, {}};
+  float ones[1];
+  const auto params = [&] { return p.params(nullptr, nullptr, nullptr, nullptr, nullptr, ones); };
+  const auto dims = [](const fa3_tensor& t) { return std::vector<int64_t>(t.dim, t.dim + t.rank); };
+  using Dims = std::vector<int64_t>;
+  CHECK((params().q.dtype == FA3_DTYPE_E4M3 && params().o.dtype == FA3_DTYPE_BF16 && params().flags == 0));
+  CHECK(dims(params().v) == Dims{2, 130, 4, 64});
+  for (const fa3_tensor& scale : {params().q_scale, params().k_scale, params().v_scale}) {
+    CHECK(dims(scale) == Dims{1, 1, 1});
+    CHECK((scale.dtype == FA3_DTYPE_FP32 && scale.data == ones));
+  }
+  CHECK(p.scale_elements() == 1);
+  p.scales = Scales::head, p.v = VForm::tiles, p.two_level = true;
+  CHECK(dims(params().q_scale) == Dims{2, 8, 1});
+  CHECK(dims(params().v_scale) == Dims{2, 4, 1});
+  CHECK(dims(params().v) == Dims{2, 4, 9, 64, 16});
+  CHECK(params().v.stride[2] == 64 * 16);
+  CHECK(params().flags == FA3_FLAG_TWO_LEVEL);
+  p.scales = Scales::block;
+  CHECK(dims(params().q_scale) == Dims{2, 8, 2});
+  CHECK(dims(params().k_scale) == Dims{2, 4, 3});
+  CHECK(dims(params().v_scale) == Dims{2, 4, 3});
+  CHECK(p.scale_elements() == 2 * 8 * 2);
+  const Point half{FA3_DTYPE_FP16, 64, true, 2, 100, 130, 8, 4, {}};
+  CHECK((half.scale_elements() == 0 && half.shapes().q_scale.rank == 0 && half.form().empty()));
+}
+
+TEST_CASE("inputs of e4m3 are N(0,1), rounded once") {
+  const std::vector<uint8_t> numbers = normal_e4m3(3, 10000);
+  float normal[10000];
+  tools::normal(3, 0, normal, 10000);
+  for (size_t i = 0; i < 10000; ++i) CHECK(numbers[i] == tools::to_e4m3(normal[i]));
+}
+
+TEST_CASE("tiles hold V as the header says") {
+  const Point p{FA3_DTYPE_E4M3, 48, false, 2, 1, 37, 6, 3, {}, VForm::tiles};
+  std::vector<uint8_t> v(size_t(p.kv_elements()));
+  for (size_t i = 0; i < v.size(); ++i) v[i] = uint8_t(tools::mix(i) % 0x7f + 1);
+  const std::vector<uint8_t> tiles = tiles_of(p, v.data());
+  REQUIRE(tiles.size() == 2 * 3 * 3 * 48 * 16);
+  size_t at = 0;
+  for (int b = 0; b < 2; ++b)
+    for (int h = 0; h < 3; ++h)
+      for (int g = 0; g < 3; ++g)
+        for (int row = 0; row < 48; ++row)
+          for (int byte = 0; byte < 16; ++byte, ++at) {
+            const int a16 = row / 16, c2 = row / 8 % 2, r = row % 8, q = byte / 4, b2 = byte / 2 % 2, e = byte % 2;
+            const int column = 16 * a16 + 2 * r + c2, key = 16 * g + 8 * b2 + 2 * q + e;
+            CHECK(tiles[at] == (key < 37 ? v[size_t(((b * 37 + key) * 3 + h) * 48 + column)] : 0));
+          }
+}
+
 TEST_CASE("the protocol") {
   const Protocol usual = parse({}).protocol;
   CHECK((usual.idle_ms == 100 && usual.warmups == 5 && usual.reps == 30 && usual.passes == 1 && usual.seed == 1));
@@ -162,6 +244,13 @@ TEST_CASE("wrong words and missing values are refused by name") {
       {{"--plan", "--list"}, "--list"},
       {{"--pieces"}, "--pieces"},
       {{"--multiprocessors", "78"}, "--multiprocessors"},
+      {{"--set", "fp8", "--v", "columns"}, "columns"},
+      {{"--set", "fp8", "--scales", "row"}, "row"},
+      {{"--set", "fp8", "--two-level", "2"}, "2"},
+      {{"--set", "fp8", "--two-level"}, "--two-level"},
+      {{"--v", "tiles"}, "--v has no meaning without points of e4m3"},
+      {{"--set", "grid,extra", "--scales", "head"}, "--scales has no meaning"},
+      {{"--reference", "--two-level", "1"}, "--two-level"},
       {{"--plan", "--multiprocessors", "0"}, "\"0\""},
   };
   for (const auto& [arguments, named] : cases) {
@@ -221,11 +310,11 @@ TEST_CASE("each point runs by each kernel that is asked for, if one fits") {
   };
   for (const Point& p : with({})) {
     CHECK(p.library_chooses());
-    CHECK(p.params(nullptr, nullptr, nullptr, nullptr, nullptr).kernel == nullptr);
+    CHECK(p.shapes().kernel == nullptr);
   }
   CHECK(labels(with({"--kernel=auto"})) == labels(with({})));
   for (const Point& p : with({"--kernel", "fwd"})) {
-    const fa3_forward_params params = p.params(nullptr, nullptr, nullptr, nullptr, nullptr);
+    const fa3_forward_params params = p.shapes();
     CHECK(params.kernel == p.kernel);
     CHECK(tools::forward_kernel_info(params, 132).name == p.kernel);
     CHECK_THAT(p.label(), ContainsSubstring(" heads 28/28 " + p.kernel));
@@ -276,9 +365,9 @@ TEST_CASE("reports") {
   report.results = {good, refused};
   CHECK(printed(report, &Report::print_csv) ==
         "direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked,seqlen_k,kernel,"
-        "spread,passes,reps\n"
-        "fwd,bf16,64,0,32,512,32,32,0.20000,0.20000,343.6,1,512,fa3_fwd_bf16_d64_full_256x64,0.0000,1,30\n"
-        "fwd,bf16,64,0,32,512,32,32,,,,0,512,,,1,30\n");
+        "spread,passes,reps,v,scales,two_level\n"
+        "fwd,bf16,64,0,32,512,32,32,0.20000,0.20000,343.6,1,512,fa3_fwd_bf16_d64_full_256x64,0.0000,1,30,rows,,0\n"
+        "fwd,bf16,64,0,32,512,32,32,,,,0,512,,,1,30,rows,,0\n");
   CHECK_THAT(printed(report, &Report::print_table),
              ContainsSubstring("1071 TFLOP/s") && ContainsSubstring("FAILED: k.stride[3]"));
 
@@ -300,7 +389,30 @@ TEST_CASE("reports") {
   CHECK(list["points"][0]["label"] == good.point.label());
   CHECK(list["points"][0]["flop"] == good.point.flop());
   CHECK(list["points"][0]["library_chooses"] == true);
+  CHECK((list["points"][0]["v"] == "rows" && list["points"][0]["scales"] == ""));
   CHECK(printed(report, &Report::print_csv).rfind(std::string(list["csv_columns"]) + "\n", 0) == 0);
+}
+
+TEST_CASE("reports tell the forms of e4m3 apart, and its peak is twice that of 16 bits") {
+  Report report;
+  report.device.sms = 132;
+  report.device.max_clock_khz = 1980000;
+  const auto points = points_of({"--set=fp8,grid", "--scales=block", "--two-level=1", "--filter=d64 full batch 1 "});
+  for (const Point& p : points) {
+    Result& result = report.results.emplace_back();
+    result.point = p;
+    result.add_pass({2});
+  }
+  REQUIRE(report.results.size() == 3);
+  const std::string csv = printed(report, &Report::print_csv);
+  CHECK_THAT(csv, ContainsSubstring("fwd,e4m3,64,0,1,16384,32,32,2.00000,2.00000,1099.5,0,16384,,0.0000,1,30,"
+                                    "rows,block,1\n"));
+  CHECK_THAT(csv, ContainsSubstring(",1,30,tiles,block,1\n") && ContainsSubstring(",1,30,rows,,0\n"));
+  CHECK_THAT(printed(report, &Report::print_table), ContainsSubstring(" v tiles scales block two-level\n"));
+  const auto json = nlohmann::json::parse(printed(report, &Report::print_json));
+  CHECK_THAT(json["points"][0]["peak_share"], WithinRel(double(json["points"][2]["peak_share"]) / 2, 1e-9));
+  CHECK((json["points"][1]["v"] == "tiles" && json["points"][1]["scales"] == "block"));
+  CHECK(json["points"][1]["two_level"] == true);
 }
 
 TEST_CASE("a plan names the library's kernel, or why it has none") {
@@ -324,7 +436,7 @@ TEST_CASE("plans show every kernel that fits, the one that is taken and its piec
     CHECK((info.dtype == FA3_DTYPE_BF16 && info.head_dim == 128 && info.causal == 1 && info.chosen == 1));
     const bool taken = plans[at - 1] == '*';
     stars += taken;
-    const fa3_forward_params params = points[0].params(nullptr, nullptr, nullptr, nullptr, nullptr);
+    const fa3_forward_params params = points[0].shapes();
     CHECK((tools::forward_kernel_info(params, 132).name == std::string(info.name)) == taken);
   }
   CHECK((lines == 2 && stars == 1));
@@ -333,6 +445,41 @@ TEST_CASE("plans show every kernel that fits, the one that is taken and its piec
   CHECK_THAT(show_plans(points, 132, false), !ContainsSubstring("part 1"));
   CHECK_THAT(show_plans(points_of({"--head-dim=1000", "--seqlen=512"}), 132, true), ContainsSubstring("q.dim[3]"));
   CHECK(parse({"--plan", "--pieces", "--multiprocessors=78"}).multiprocessors == 78);
+}
+
+TEST_CASE("the check of e4m3 finds errors beyond its roundings") {
+  const Point point{FA3_DTYPE_E4M3, 64, true, 2, 40, 50, 4, 2, {}};
+  std::vector<uint8_t> inputs[3];
+  std::vector<float> floats[3];
+  for (int t = 0; t < 3; ++t) {
+    inputs[t] = normal_e4m3(uint64_t(t), size_t(t ? point.kv_elements() : point.q_elements()));
+    for (const uint8_t bits : inputs[t]) floats[t].push_back(tools::from_e4m3(bits));
+  }
+  std::vector<uint16_t> o(size_t(point.q_elements()));
+  std::vector<float> lse(size_t(point.batch * point.heads * point.seqlen));
+  Point exact = point;
+  exact.dtype = FA3_DTYPE_FP32;
+  auto params = exact.params(floats[0].data(), floats[1].data(), floats[2].data(), o.data(), lse.data(), nullptr);
+  params.o.dtype = FA3_DTYPE_BF16;
+  REQUIRE(fa3_reference_forward(&params, 1) == FA3_OK);
+  const HostTensors host{inputs[0].data(), inputs[1].data(), inputs[2].data(), o.data(), lse.data()};
+  const auto verdict = [&] { return check_rows(point, host, 2000, 7); };
+  const auto change = [&](size_t at, float by) { o[at] = tools::to_bf16(tools::from_bf16(o[at]) + by); };
+  CHECK(verdict() == "");
+  float largest = 0;
+  for (size_t i = 64 * 100; i < 64 * 101; ++i) largest = std::max(largest, std::abs(tools::from_bf16(o[i])));
+  SECTION("an error of e4m3") {
+    change(64 * 100, largest / 10);
+    CHECK(verdict() == "");
+  }
+  SECTION("o") {
+    change(64 * 100, largest / 6);
+    CHECK_THAT(verdict(), ContainsSubstring("o of batch"));
+  }
+  SECTION("lse") {
+    lse[100] += 1e-2f;
+    CHECK_THAT(verdict(), ContainsSubstring("lse of batch"));
+  }
 }
 
 TEST_CASE("the check finds a wrong row, a wrong LSE and an element that was not written") {
@@ -344,7 +491,7 @@ TEST_CASE("the check finds a wrong row, a wrong LSE and an element that was not 
   }
   std::vector<float> lse(size_t(point.batch * point.heads * point.seqlen));
   const auto params =
-      point.params(tensors[0].data(), tensors[1].data(), tensors[2].data(), tensors[3].data(), lse.data());
+      point.params(tensors[0].data(), tensors[1].data(), tensors[2].data(), tensors[3].data(), lse.data(), nullptr);
   REQUIRE(fa3_reference_forward(&params, 1) == FA3_OK);
   const HostTensors host{tensors[0].data(), tensors[1].data(), tensors[2].data(), tensors[3].data(), lse.data()};
   const auto verdict = [&] { return check_rows(point, host, 2000, 7); };

@@ -12,23 +12,25 @@ namespace fa3::bench {
 
 static std::string check_row(const Point& p, const HostTensors& t, int64_t b, int64_t i, int64_t h) {
   const int64_t d = p.head_dim, kv = h / (p.heads / p.kv_heads), n = p.visible_keys(i);
-  const uint16_t *q = t.q + ((b * p.seqlen + i) * p.heads + h) * d, *o = t.o + ((b * p.seqlen + i) * p.heads + h) * d;
-  const auto key = [&](const uint16_t* tensor, int64_t j) {
-    return tensor + ((b * p.seqlen_k + j) * p.kv_heads + kv) * d;
-  };
+  const int64_t query = ((b * p.seqlen + i) * p.heads + h) * d;
+  const auto number = [&](const void* tensor, int64_t at) { return double(tools::read_element(tensor, at, p.dtype)); };
+  const auto key = [&](int64_t j) { return ((b * p.seqlen_k + j) * p.kv_heads + kv) * d; };
 
   std::vector<double> s(size_t(n), 0.0), expected(size_t(d), 0.0);
-  double m = -INFINITY, l = 0;
+  double m = -INFINITY, l = 0, largest_v = 0;
   for (int64_t j = 0; j < n; ++j) {
-    for (int64_t c = 0; c < d; ++c)
-      s[size_t(j)] += double(tools::from_half(q[c], p.dtype)) * double(tools::from_half(key(t.k, j)[c], p.dtype));
+    for (int64_t c = 0; c < d; ++c) s[size_t(j)] += number(t.q, query + c) * number(t.k, key(j) + c);
     s[size_t(j)] /= std::sqrt(double(d));
     m = std::max(m, s[size_t(j)]);
   }
   for (int64_t j = 0; j < n; ++j) {
     const double e = std::exp(s[size_t(j)] - m);
     l += e;
-    for (int64_t c = 0; c < d; ++c) expected[size_t(c)] += e * double(tools::from_half(key(t.v, j)[c], p.dtype));
+    for (int64_t c = 0; c < d; ++c) {
+      const double v = number(t.v, key(j) + c);
+      expected[size_t(c)] += e * v;
+      largest_v = std::max(largest_v, std::abs(v));
+    }
   }
   double largest = 0;
   for (double& x : expected) largest = std::max(largest, std::abs(x = n ? x / l : 0));
@@ -37,12 +39,14 @@ static std::string check_row(const Point& p, const HostTensors& t, int64_t b, in
     return std::string(what) + " of batch " + std::to_string(b) + " row " + std::to_string(i) + " head " +
            std::to_string(h) + " is " + std::to_string(is) + ", should be " + std::to_string(should);
   };
+  const double tolerance = 2 * tools::unit_roundoff(p.dtype) * largest + (p.is_fp8() ? 0x1p-9 * largest_v : 0);
   for (int64_t c = 0; c < d; ++c) {
-    const double is = tools::from_half(o[c], p.dtype), should = expected[size_t(c)];
-    if (!(std::abs(is - should) <= 2 * tools::unit_roundoff(p.dtype) * largest)) return where("o", is, should);
+    const double is = tools::from_half(t.o[query + c], p.o_dtype()), should = expected[size_t(c)];
+    if (!(std::abs(is - should) <= tolerance)) return where("o", is, should);
   }
   const double lse = t.lse[(b * p.heads + h) * p.seqlen + i], lse_should = n ? m + std::log(l) : -INFINITY;
-  const bool lse_right = n ? std::abs(lse - lse_should) <= 2e-5 * (1 + std::abs(lse_should)) : lse == lse_should;
+  const double lse_tolerance = p.is_fp8() ? 5e-3 : 2e-5 * (1 + std::abs(lse_should));
+  const bool lse_right = n ? std::abs(lse - lse_should) <= lse_tolerance : lse == lse_should;
   return lse_right ? "" : where("lse", lse, lse_should);
 }
 

@@ -1,6 +1,7 @@
 """The ctypes structs agree with the library: sizes through its own checks, and a result of the CPU reference."""
 
 import ctypes
+import itertools
 import math
 import random
 import re
@@ -8,6 +9,169 @@ import struct
 import sys
 
 import fa3_ctypes as fa3
+
+
+def from_e4m3(byte):
+    exponent, fraction = byte >> 3 & 15, byte & 7
+    size = math.ldexp(fraction, -9) if exponent == 0 else math.ldexp(8 + fraction, exponent - 10)
+    return -size if byte & 128 else size
+
+
+def fp8(library):
+    """Every field of the FP8 part is read as it was written, and V as tiles is the same V."""
+    batch, seqlen_q, seqlen_k, heads, heads_kv, d, blocks = 2, 70, 130, 2, 1, 32, 3
+    generator = random.Random(2)
+    e4m3 = lambda count: (ctypes.c_uint8 * count)(*(generator.randrange(0x20, 0x48) for _ in range(count)))
+    floats = lambda count, low, high: (ctypes.c_float * count)(*(generator.uniform(low, high) for _ in range(count)))
+    tensor = lambda array, dtype, *dims: fa3.make_tensor(ctypes.addressof(array), dtype, dims)
+    q = e4m3(batch * seqlen_q * heads * d)
+    k, v = (e4m3(batch * seqlen_k * heads_kv * d) for _ in range(2))
+    groups = fa3.tile_dims(batch, seqlen_k, heads_kv, d)[2]
+    tiles = (ctypes.c_uint8 * (batch * heads_kv * groups * d * 16))()
+    for b in range(batch):
+        for j in range(seqlen_k):
+            for c in range(d):
+                key, column = j % 16, c % 16
+                row = c // 16 * 16 + column % 2 * 8 + column // 2
+                byte = key % 8 // 2 * 4 + key // 8 * 2 + key % 2
+                tiles[((b * groups + j // 16) * d + row) * 16 + byte] = v[(b * seqlen_k + j) * d + c]
+    q_scale, k_scale, v_scale = floats(batch * heads * 2, 0.2, 0.4), floats(batch * blocks, 0.2, 0.4), floats(1, 2, 3)
+    o_scale, v_mean = floats(1, 0.01, 0.02), floats(batch * heads_kv * d, -1, 1)
+    lse_offset, lse = floats(batch * heads * seqlen_q, -1, 1), floats(batch * heads * seqlen_q, 0, 0)
+    o, o_tiles, o_e4m3 = (floats(len(q), 0, 0) for _ in range(3))
+    assert fa3.scale_dims("block", batch, heads, seqlen_q) == (batch, heads, 2)
+    assert fa3.scale_dims("head", batch, heads, seqlen_q) == (batch, heads, 1)
+    named = {
+        "q_scale": tensor(q_scale, "fp32", *fa3.scale_dims("block", batch, heads, seqlen_q)),
+        "k_scale": tensor(k_scale, "fp32", *fa3.scale_dims("block", batch, heads_kv, seqlen_k)),
+        "v_scale": tensor(v_scale, "fp32", *fa3.scale_dims("tensor", batch, heads_kv, seqlen_k)),
+        "v_mean": tensor(v_mean, "fp32", batch, heads_kv, d),
+        "lse_offset": tensor(lse_offset, "fp32", batch, heads, seqlen_q),
+    }
+    keys = lambda array: tensor(array, "e4m3", batch, seqlen_k, heads_kv, d)
+
+    def run(v, o, **more):
+        queries = tensor(q, "e4m3", batch, seqlen_q, heads, d)
+        lse_tensor = tensor(lse, "fp32", batch, heads, seqlen_q)
+        arguments = (queries, keys(k), v, o, lse_tensor, "none", 0.3, fa3.FLAG_TWO_LEVEL)
+        library.reference(library.params(*arguments, **named, **more), 1)
+
+    out = lambda array, dtype: tensor(array, dtype, batch, seqlen_q, heads, d)
+    run(keys(v), out(o, "fp32"))
+    run(tensor(tiles, "e4m3", *fa3.tile_dims(batch, seqlen_k, heads_kv, d)), out(o_tiles, "fp32"))
+    assert list(o) == list(o_tiles)
+    run(keys(v), out(o_e4m3, "e4m3"), o_scale=tensor(o_scale, "fp32", 1))
+
+    for b in range(batch):
+        for i in (0, 63, 64, 69):
+            for h in range(heads):
+                start = ((b * seqlen_q + i) * heads + h) * d
+                row = [from_e4m3(x) * q_scale[(b * heads + h) * 2 + i // 64] for x in q[start : start + d]]
+                scores = []
+                for j in range(seqlen_k):
+                    key = k[(b * seqlen_k + j) * d :][:d]
+                    dot = sum(x * from_e4m3(y) for x, y in zip(row, key))
+                    scores.append(0.3 * k_scale[b * blocks + j // 64] * dot)
+                weights = [math.exp(s) for s in scores]
+                total = sum(weights)
+                for c in range(d):
+                    column = (from_e4m3(v[(b * seqlen_k + j) * d + c]) for j in range(seqlen_k))
+                    mean = sum(w * x for w, x in zip(weights, column)) / total
+                    expected = mean * v_scale[0] + v_mean[b * d + c]
+                    assert abs(o[start + c] - expected) < 1e-5, (o[start + c], expected)
+                    byte = ctypes.cast(o_e4m3, ctypes.POINTER(ctypes.c_uint8))[start + c]
+                    assert abs(from_e4m3(byte) * o_scale[0] - expected) <= 0.0626 * abs(expected), (byte, expected)
+                at = (b * heads + h) * seqlen_q + i
+                assert abs(lse[at] - math.log(total) - lse_offset[at]) < 1e-5, (lse[at], math.log(total))
+
+
+def quantized(library):
+    """So is every field of the quantization: what it makes of x is x again, but for roundings."""
+    batch, seqlen, heads, d, rotary = 1, 130, 2, 32, 16
+    generator = random.Random(3)
+    count = batch * seqlen * heads * d
+    bf16 = lambda value: struct.unpack("<I", struct.pack("<f", value))[0] >> 16
+    from_bf16 = lambda bits: struct.unpack("<f", struct.pack("<I", bits << 16))[0]
+    x = (ctypes.c_uint16 * count)(*(bf16(generator.gauss(1, 1)) for _ in range(count)))
+    y, floats = (ctypes.c_uint8 * count)(), lambda n: (ctypes.c_float * n)()
+    angles = [generator.uniform(0, 6) for _ in range(seqlen * rotary // 2)]
+    cos, sin = ((ctypes.c_float * len(angles))(*map(f, angles)) for f in (math.cos, math.sin))
+    scale, mean, k_mean, offset = floats(heads * 3), floats(heads * d), floats(heads * d), floats(heads * seqlen)
+    k_mean[:] = [generator.gauss(0, 1) for _ in k_mean]
+    tensor = lambda array, dtype, *dims: fa3.make_tensor(ctypes.addressof(array), dtype, dims)
+    source, made = tensor(x, "bf16", batch, seqlen, heads, d), tensor(y, "e4m3", batch, seqlen, heads, d)
+    half = lambda array: tensor(array, "fp32", seqlen, rotary // 2)
+    turn = {"rotary_cos": half(cos), "rotary_sin": half(sin)}
+    for optional in (
+        {"k_mean": tensor(k_mean, "fp32", batch, heads, d), "lse_offset": tensor(offset, "fp32", batch, heads, seqlen)},
+        {"mean": tensor(mean, "fp32", batch, heads, d)},
+    ):
+        scales = tensor(scale, "fp32", *fa3.scale_dims("block", batch, heads, seqlen))
+        interleaved = fa3.QUANTIZE_ROTARY_INTERLEAVED
+        params = library.quantize_params(source, made, scales, interleaved, softmax_scale=0.25, **turn, **optional)
+        library.reference_quantize(params)
+    for h in range(heads):
+        rows = []
+        for i in range(seqlen):
+            row = [from_bf16(bits) for bits in x[(i * heads + h) * d :][:d]]
+            for n in range(rotary // 2):
+                a, b, c, s = row[2 * n], row[2 * n + 1], cos[i * rotary // 2 + n], sin[i * rotary // 2 + n]
+                row[2 * n : 2 * n + 2] = a * c - b * s, a * s + b * c
+            rows.append(row)
+            expected = 0.25 * sum(a * b for a, b in zip(row, k_mean[h * d :][:d]))
+            assert abs(offset[h * seqlen + i] - expected) < 1e-4, (offset[h * seqlen + i], expected)
+        means = [sum(column) / seqlen for column in zip(*rows)]
+        assert max(abs(a - b) for a, b in zip(means, mean[h * d :][:d])) < 1e-5
+        for i, row in enumerate(rows):
+            step = scale[h * 3 + i // 64]
+            for c, value in enumerate(row):
+                back = from_e4m3(y[(i * heads + h) * d + c]) * step + means[c]
+                assert abs(back - value) <= 0.0626 * abs(value - means[c]) + step / 512, (back, value)
+
+    # The transform: orthogonal, with the signs of the seed.
+    seed, mask = 5, 2**64 - 1
+
+    def sign(i):
+        z = seed + i + 0x9E3779B97F4A7C15 & mask
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & mask
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & mask
+        return -1 if (z ^ z >> 31) >> 63 else 1
+
+    one = tensor(scale, "fp32", *fa3.scale_dims("tensor", batch, heads, seqlen))
+    library.reference_quantize(library.quantize_params(source, made, one, fa3.QUANTIZE_INCOHERENT, seed))
+    row = [sign(c) * from_bf16(x[c]) for c in range(d)]
+    for n in range(d):
+        value = sum((-1) ** (n & c).bit_count() * row[c] for c in range(d)) / math.sqrt(d)
+        back = from_e4m3(y[n]) * scale[0]
+        assert abs(back - value) <= 0.0626 * abs(value) + scale[0] / 512, (n, back, value)
+
+
+def refusal_of(library, params):
+    """Why the library has no kernel for them; "" if it has one."""
+    try:
+        library.kernel_info(params, 132)
+    except fa3.Fa3Error as error:
+        return str(error)
+    return ""
+
+
+def naming(library, info):
+    """(parameters that name this kernel, why they are refused), in every form that its dtype has."""
+    name, d, seqlen = info.name.decode(), info.head_dim, 128
+    dtype = {number: name for name, number in fa3.DTYPE.items()}[info.dtype]
+    mask = "causal_top_left" if info.causal else "none"
+    tensor = lambda n, dtype, *dims: fa3.make_tensor(n << 30, dtype, dims)
+    q, k, v, o = (tensor(n, dtype, 1, seqlen, 2, d) for n in range(1, 5))
+    forms = [(v, {}, 0)]
+    if dtype == "e4m3":
+        o = tensor(4, "bf16", 1, seqlen, 2, d)
+        tiles = tensor(3, dtype, *fa3.tile_dims(1, seqlen, 2, d))
+        scales = [tensor(5, "fp32", *fa3.scale_dims(which, 1, 2, seqlen)) for which in ("tensor", "head", "block")]
+        named = [{f"{x}_scale": scale for x in "qkv"} for scale in scales]
+        forms = itertools.product((v, tiles), named, (0, fa3.FLAG_TWO_LEVEL))
+    for v, scales, flags in forms:
+        params = library.params(q, k, v, o, None, mask, flags=flags, kernel=name, **scales)
+        yield params, refusal_of(library, params)
 
 
 def main():
@@ -66,6 +230,8 @@ def main():
                     worst = max(worst, abs(row(o, seqlen_q, heads, (i, h))[c] - expected))
                 worst = max(worst, abs(lse[(b * heads + h) * seqlen_q + i] - math.log(total)))
     assert worst < 1e-6, worst
+    fp8(library)
+    quantized(library)
 
     # The fields behind the name, too: every kernel's info is what its name says.
     passes = [info for info in library.kernels() if info.kind == 3]
@@ -83,19 +249,14 @@ def main():
     # Any kernel can be named; one that does not fit is refused.
     half = lambda n, *dims: fa3.make_tensor(n << 30, "bf16", dims)
     for info in kernels:
-        d = info.head_dim
-        named = library.params(*(half(n, 1, 8, 2, d) for n in range(1, 5)), kernel=info.name.decode())
-        named.mask = fa3.MASK["causal_top_left" if info.causal else "none"]
-        for tensor_ in (named.q, named.k, named.v, named.o):
-            tensor_.dtype = info.dtype
-        assert library.kernel_info(named, 132).name == info.name
-        named.mask = fa3.MASK["none" if info.causal else "causal_top_left"]
-        try:
-            library.kernel_info(named, 132)
-        except fa3.Fa3Error as error:
-            assert "params->kernel" in str(error), error
-        else:
-            raise AssertionError("a kernel for another mask was accepted")
+        forms = list(naming(library, info))
+        taken = [named for named, refusal in forms if not refusal]
+        assert taken and (len(taken) == len(forms) or info.dtype == fa3.DTYPE["e4m3"]), (info.name, forms)
+        assert all("params->kernel" in refusal for _, refusal in forms if refusal), forms
+        for named in taken:
+            assert library.kernel_info(named, 132).name == info.name
+            named.mask = fa3.MASK["none" if info.causal else "causal_top_left"]
+            assert "params->kernel" in refusal_of(library, named), "a kernel for another mask was accepted"
 
     # One sequence with few heads is split along the keys, many short ones are not.
     long, short = (

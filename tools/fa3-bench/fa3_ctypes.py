@@ -1,6 +1,7 @@
-"""libfa3.so through ctypes: the structs of include/fa3.h and a thin call for torch tensors.
+"""libfa3.so through ctypes: the structs of include/fa3.h and thin calls for torch tensors.
 
-Needs only the standard library; torch is imported by the functions that take its tensors.
+Needs only the standard library; torch is imported by the functions that take its tensors. A library from before FP8
+serves the forward pass in bf16 and fp16: what it does not know is zero in the parameters, and is not asked for.
 """
 
 import ctypes
@@ -9,10 +10,18 @@ import os
 import pathlib
 
 OK = 0
-DTYPE = {"bf16": 1, "fp16": 2, "fp32": 3}
+DTYPE = {"bf16": 1, "fp16": 2, "fp32": 3, "e4m3": 4}
+TORCH_DTYPE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "e4m3": "float8_e4m3fn"}
 MASK = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2}
-FLAG_DETERMINISTIC = 1
+FLAG_DETERMINISTIC, FLAG_TWO_LEVEL = 1, 2
+QUANTIZE_INCOHERENT, QUANTIZE_ROTARY_INTERLEAVED = 1, 2
+SCALE_ROWS = 64  # of one block scale
+TILE_KEYS = 16  # of one tile of V
 MAX_RANK = 5
+
+# The optional tensors of a call, in the order of the structs.
+FORWARD_SCALES = ("q_scale", "k_scale", "v_scale", "o_scale", "v_mean", "lse_offset")
+QUANTIZE_OPTIONAL = ("mean", "rotary_cos", "rotary_sin", "k_mean", "lse_offset")
 
 
 class Tensor(ctypes.Structure):
@@ -37,6 +46,18 @@ class ForwardParams(ctypes.Structure):
         ("mask", ctypes.c_int32),
         ("softmax_scale", ctypes.c_float),
         ("kernel", ctypes.c_char_p),
+        *((name, Tensor) for name in FORWARD_SCALES),
+    ]
+
+
+class QuantizeParams(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("flags", ctypes.c_uint64),
+        ("seed", ctypes.c_uint64),
+        *((name, Tensor) for name in ("x", "y", "scale", *QUANTIZE_OPTIONAL)),
+        ("softmax_scale", ctypes.c_float),
+        ("reserved", ctypes.c_int32),
     ]
 
 
@@ -91,11 +112,37 @@ def make_tensor(data, dtype, dims, strides=None):
 
 
 def torch_tensor(tensor):
-    """A fa3_tensor for a torch tensor, with its strides."""
+    """A fa3_tensor for a torch tensor, with its strides; for None an absent one."""
     import torch
 
-    name = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[tensor.dtype]
+    if tensor is None:
+        return Tensor()
+    name = {getattr(torch, theirs): ours for ours, theirs in TORCH_DTYPE.items()}[tensor.dtype]
     return make_tensor(tensor.data_ptr(), name, tensor.shape, tensor.stride())
+
+
+def scale_dims(which, batch, heads, seqlen):
+    """Dims of the scales of a (batch, seqlen, heads, head_dim) tensor. which: tensor, head or block."""
+    blocks = (seqlen + SCALE_ROWS - 1) // SCALE_ROWS
+    return {"tensor": (1, 1, 1), "head": (batch, heads, 1), "block": (batch, heads, blocks)}[which]
+
+
+def tile_dims(batch, seqlen, heads, head_dim):
+    """Dims of V as tiles."""
+    return batch, heads, (seqlen + TILE_KEYS - 1) // TILE_KEYS, head_dim, TILE_KEYS
+
+
+def tiles_of(v):
+    """V of (batch, seqlen, heads, head_dim) in e4m3 as tiles, packed; keys beyond its length are 0. See fa3.h: row
+    16 a + 8 c + r of a tile is column 16 a + 2 r + c, byte 4 q + 2 b + e of it key 8 b + 2 q + e."""
+    import torch
+
+    batch, seqlen, heads, head_dim = v.shape
+    dims = tile_dims(batch, seqlen, heads, head_dim)
+    padded = torch.zeros(batch, dims[2] * TILE_KEYS, heads, head_dim, dtype=torch.uint8, device=v.device)
+    padded[:, :seqlen] = v.view(torch.uint8)
+    parts = padded.view(batch, dims[2], 2, 4, 2, heads, head_dim // 16, 8, 2)  # batch, g, b, q, e, head, a, r, c
+    return parts.permute(0, 5, 1, 6, 8, 7, 3, 2, 4).reshape(dims).view(torch.float8_e4m3fn)
 
 
 class Library:
@@ -103,13 +150,14 @@ class Library:
         self.path = find_library(path)
         self.lib = lib = ctypes.CDLL(self.path)
         params, info = ctypes.POINTER(ForwardParams), ctypes.POINTER(KernelInfo)
+        quantize, size = ctypes.POINTER(QuantizeParams), ctypes.POINTER(ctypes.c_size_t)
         for name, result, arguments in (
             ("fa3_forward_check", ctypes.c_int, [params]),
             ("fa3_tensor_pack", ctypes.c_int, [ctypes.POINTER(Tensor)]),
             (
                 "fa3_forward_workspace_size",
                 ctypes.c_int,
-                [params, ctypes.c_int32, ctypes.POINTER(ctypes.c_size_t)],
+                [params, ctypes.c_int32, size],
             ),
             ("fa3_forward", ctypes.c_int, [params, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
             ("fa3_reference_forward", ctypes.c_int, [params, ctypes.c_int]),
@@ -120,7 +168,13 @@ class Library:
             ("fa3_version", ctypes.c_int, []),
             ("fa3_status_string", ctypes.c_char_p, [ctypes.c_int]),
             ("fa3_last_error_message", ctypes.c_char_p, []),
+            ("fa3_quantize_check", ctypes.c_int, [quantize]),
+            ("fa3_quantize_workspace_size", ctypes.c_int, [quantize, size]),
+            ("fa3_quantize", ctypes.c_int, [quantize, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
+            ("fa3_reference_quantize", ctypes.c_int, [quantize]),
         ):
+            if "quantize" in name and not hasattr(lib, name):
+                continue  # a library from before FP8
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
         self.workspaces = {}
@@ -131,8 +185,9 @@ class Library:
                 f"{call}: {self.lib.fa3_status_string(status).decode()}: {self.lib.fa3_last_error_message().decode()}"
             )
 
-    def params(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, flags=0, kernel=None):
-        """Parameters from five Tensor structs; kernel is a kernel's name, None lets the library choose."""
+    def params(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, flags=0, kernel=None, **scales):
+        """Parameters from Tensor structs; kernel is a kernel's name, None lets the library choose. scales: any of
+        FORWARD_SCALES."""
         return ForwardParams(
             struct_size=ctypes.sizeof(ForwardParams),
             flags=flags,
@@ -144,6 +199,14 @@ class Library:
             mask=MASK[mask],
             softmax_scale=softmax_scale,
             kernel=kernel.encode() if kernel else None,
+            **scales,
+        )
+
+    def quantize_params(self, x, y, scale, flags=0, seed=0, softmax_scale=0.0, **optional):
+        """Parameters from Tensor structs. optional: any of QUANTIZE_OPTIONAL."""
+        size = ctypes.sizeof(QuantizeParams)
+        return QuantizeParams(
+            struct_size=size, flags=flags, seed=seed, x=x, y=y, scale=scale, softmax_scale=softmax_scale, **optional
         )
 
     def kernels(self):
@@ -166,45 +229,125 @@ class Library:
         self.check(status, "fa3_forward_workspace_size")
         return size.value
 
+    def quantize_workspace_size(self, params):
+        size = ctypes.c_size_t()
+        status = self.lib.fa3_quantize_workspace_size(ctypes.byref(params), ctypes.byref(size))
+        self.check(status, "fa3_quantize_workspace_size")
+        return size.value
+
     def preload(self):
         self.check(self.lib.fa3_preload(), "fa3_preload")
 
     def reference(self, params, threads=0):
         self.check(self.lib.fa3_reference_forward(ctypes.byref(params), threads), "fa3_reference_forward")
 
-    def prepare(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, kernel=None):
-        """A function that enqueues the forward pass of these torch tensors, (batch, seqlen, heads, head_dim)
-        in any strides, on torch's current stream. Preparing once keeps Python's share out of timed loops."""
+    def reference_quantize(self, params):
+        self.check(self.lib.fa3_reference_quantize(ctypes.byref(params)), "fa3_reference_quantize")
+
+    def workspace(self, device, stream, needed):
+        """Calls that may run at the same time need a workspace each: one a stream, as large as the largest needs."""
         import torch
 
-        params = self.params(
-            torch_tensor(q),
-            torch_tensor(k),
-            torch_tensor(v),
-            torch_tensor(o),
-            torch_tensor(lse) if lse is not None else None,
-            mask,
-            softmax_scale,
-            kernel=kernel,
-        )
-        stream = torch.cuda.current_stream(q.device).cuda_stream
-        # Calls that may run at the same time need a workspace each: one a stream, as large as the largest call needs.
-        needed = self.workspace_size(params, torch.cuda.get_device_properties(q.device).multi_processor_count)
-        workspace = self.workspaces.get((q.device, stream))
+        workspace = self.workspaces.get((device, stream))
         if workspace is None or workspace.numel() < needed:
-            workspace = torch.empty(needed, dtype=torch.uint8, device=q.device)
-            self.workspaces[q.device, stream] = workspace
-        forward, reference, address = self.lib.fa3_forward, ctypes.byref(params), workspace.data_ptr()
+            workspace = torch.empty(needed, dtype=torch.uint8, device=device)
+            self.workspaces[device, stream] = workspace
+        return workspace
+
+    def enqueuer(self, name, params, needed, device, result, keep_alive):
+        """A function that enqueues the call `name` of these parameters and returns `result`."""
+        import torch
+
+        stream = torch.cuda.current_stream(device).cuda_stream
+        workspace = self.workspace(device, stream, needed)
+        function, reference, address = getattr(self.lib, name), ctypes.byref(params), workspace.data_ptr()
         size = workspace.numel()
 
-        def call(keep_alive=(params, q, k, v, o, lse, workspace)):
-            status = forward(reference, address, size, stream)
+        def call(keep_alive=(params, workspace, *keep_alive)):
+            status = function(reference, address, size, stream)
             if status != OK:
-                self.check(status, "fa3_forward")
-            return o
+                self.check(status, name)
+            return result
 
         call.params = params
         return call
 
-    def forward(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, kernel=None):
-        return self.prepare(q, k, v, o, lse, mask, softmax_scale, kernel)()
+    def prepare(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, kernel=None, flags=0, **scales):
+        """A function that enqueues the forward pass of these torch tensors, (batch, seqlen, heads, head_dim)
+        in any strides, on torch's current stream. Preparing once keeps Python's share out of timed loops.
+        scales: any of FORWARD_SCALES; v may be tiles."""
+        import torch
+
+        tensors = [torch_tensor(tensor) for tensor in (q, k, v, o, lse)]
+        described = {name: torch_tensor(tensor) for name, tensor in scales.items()}
+        params = self.params(*tensors, mask, softmax_scale, flags, kernel, **described)
+        needed = self.workspace_size(params, torch.cuda.get_device_properties(q.device).multi_processor_count)
+        return self.enqueuer("fa3_forward", params, needed, q.device, o, (q, k, v, o, lse, scales))
+
+    def forward(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, kernel=None, flags=0, **scales):
+        return self.prepare(q, k, v, o, lse, mask, softmax_scale, kernel, flags, **scales)()
+
+    def prepare_quantize(self, x, y, scale, flags=0, seed=0, softmax_scale=0.0, **optional):
+        """The same for the quantization of x: writes y (as x, or tiles), scale, and of `optional` (QUANTIZE_OPTIONAL)
+        mean and lse_offset. The call returns (y, scale)."""
+        tensors = [torch_tensor(tensor) for tensor in (x, y, scale)]
+        described = {name: torch_tensor(tensor) for name, tensor in optional.items()}
+        params = self.quantize_params(*tensors, flags, seed, softmax_scale, **described)
+        needed = self.quantize_workspace_size(params)
+        return self.enqueuer("fa3_quantize", params, needed, x.device, (y, scale), (x, y, scale, optional))
+
+
+def quantize_outputs(x, scales="block", tiles=False):
+    """Tensors for the quantization of x to write: y and scale."""
+    import torch
+
+    batch, seqlen, heads, head_dim = x.shape
+    dims = tile_dims(*x.shape) if tiles else x.shape
+    y = torch.empty(dims, dtype=torch.float8_e4m3fn, device=x.device)
+    return y, torch.empty(scale_dims(scales, batch, heads, seqlen), dtype=torch.float32, device=x.device)
+
+
+class Fp8Attention:
+    """Attention in FP8 from bf16 or fp16 tensors, by four calls of the library: the three quantizations and the forward
+    pass. Prepared once for its tensors, it may be called any number of times.
+
+    scales: tensor, head or block. incoherent: the Hadamard transform of Q and K. mean: V without its mean over the
+    sequence. tiles: V as tiles. on_cpu: the library's CPU reference instead of its kernels."""
+
+    def __init__(self, library, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, scales="block", incoherent=True,
+                 mean=True, tiles=True, two_level=False, seed=1, on_cpu=False):  # fmt: skip
+        import torch
+
+        self.o = o
+        (yq, sq), (yk, sk) = (quantize_outputs(x, scales) for x in (q, k))
+        yv, sv = quantize_outputs(v, scales, tiles)
+        v_mean = torch.empty(v.shape[0], v.shape[2], v.shape[3], dtype=torch.float32, device=v.device) if mean else None
+        transform = QUANTIZE_INCOHERENT if incoherent else 0
+        jobs = [((q, yq, sq, transform, seed), {}), ((k, yk, sk, transform, seed), {}), ((v, yv, sv), {"mean": v_mean})]
+        attend = (yq, yk, yv, o, lse, mask, softmax_scale, None, FLAG_TWO_LEVEL if two_level else 0)
+        named = {"q_scale": sq, "k_scale": sk, "v_scale": sv, "v_mean": v_mean}
+        if on_cpu:
+            self.keep_alive = jobs, attend, named
+            self.calls = self.reference_calls(library, *self.keep_alive)
+        else:
+            self.calls = [library.prepare_quantize(*job, **optional) for job, optional in jobs]
+            self.calls.append(library.prepare(*attend, **named))
+            self.params = self.calls[-1].params
+
+    @staticmethod
+    def reference_calls(library, jobs, attend, named):
+        t = torch_tensor
+        calls = []
+        for (x, y, scale, *rest), optional in jobs:
+            described = {name: t(tensor) for name, tensor in optional.items()}
+            params = library.quantize_params(t(x), t(y), t(scale), *rest, **described)
+            calls.append(lambda params=params: library.reference_quantize(params))
+        q, k, v, o, lse, mask, softmax_scale, kernel, flags = attend
+        described = {name: t(tensor) for name, tensor in named.items()}
+        params = library.params(t(q), t(k), t(v), t(o), t(lse), mask, softmax_scale, flags, kernel, **described)
+        return [*calls, lambda: library.reference(params)]
+
+    def __call__(self):
+        for call in self.calls:
+            call()
+        return self.o

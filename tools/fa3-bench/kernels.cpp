@@ -39,6 +39,13 @@ std::vector<std::string> fitting_kernels(const std::vector<fa3_kernel_info>& ker
   return names;
 }
 
+bool is_runnable(const Point& point) {
+  const fa3_forward_params params = point.shapes();
+  fa3_kernel_info info = tools::kernel_info();
+  constexpr int any_multiprocessors = 132;
+  return fa3_forward_kernel_info(&params, any_multiprocessors, 0, &info) == FA3_OK;
+}
+
 bool is_kernel(const std::string& wanted) {
   const auto kernels = kernels_of_build();
   return std::any_of(kernels.begin(), kernels.end(),

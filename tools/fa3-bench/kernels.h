@@ -14,6 +14,9 @@ std::vector<fa3_kernel_info> kernels_of_build();
 std::vector<std::string> fitting_kernels(const std::vector<fa3_kernel_info>& kernels, const Point& point,
                                          const std::string& wanted);
 
+// Would the library run this point by the kernel that it names?
+bool is_runnable(const Point& point);
+
 // Does `wanted` name any kernel of this build, whatever the point?
 bool is_kernel(const std::string& wanted);
 

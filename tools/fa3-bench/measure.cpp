@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "check.h"
+#include "fp8.h"
 #include "nvml.h"
 #include "params.h"
 #include "random.h"
@@ -19,9 +20,11 @@ Bench::Bench(const Protocol& protocol, const std::vector<Point>& points)
     q_elements_ = std::max(q_elements_, size_t(p.q_elements()));
     kv_elements_ = std::max(kv_elements_, size_t(p.kv_elements()));
     lse_elements_ = std::max(lse_elements_, size_t(p.batch * p.heads * p.seqlen));
-    const fa3_forward_params params = p.params(nullptr, nullptr, nullptr, nullptr, nullptr);
+    scale_elements_ = std::max(scale_elements_, size_t(p.scale_elements()));
+    if (p.v == VForm::tiles)
+      tile_bytes_ = std::max(tile_bytes_, size_t(p.batch * p.kv_heads * p.v_groups() * p.head_dim * v_tile_keys));
     try {
-      workspace_bytes_ = std::max(workspace_bytes_, tools::workspace_size(params));
+      workspace_bytes_ = std::max(workspace_bytes_, tools::workspace_size(p.shapes()));
     } catch (const std::runtime_error&) {
       // The point's result tells that the library refuses it.
     }
@@ -29,6 +32,12 @@ Bench::Bench(const Protocol& protocol, const std::vector<Point>& points)
   workspace_ = tools::DeviceBuffer(workspace_bytes_);
   o_ = tools::DeviceBuffer(q_elements_ * 2);
   lse_ = tools::DeviceBuffer(lse_elements_ * 4);
+  if (tile_bytes_) tiles_ = tools::DeviceBuffer(tile_bytes_);
+  if (scale_elements_) {
+    const std::vector<float> ones(scale_elements_, 1.0f);
+    scales_ = tools::DeviceBuffer(ones.size() * 4);
+    scales_.upload(ones.data(), ones.size() * 4);
+  }
 }
 
 // All points of a dtype read the same N(0,1) numbers, in their own shapes.
@@ -36,12 +45,26 @@ const Bench::Inputs& Bench::inputs(fa3_dtype dtype) {
   if (auto found = inputs_.find(dtype); found != inputs_.end()) return found->second;
   Inputs& made = inputs_[dtype];
   for (int t = 0; t < 3; ++t) {
-    made.host[t].resize(t == 0 ? q_elements_ : kv_elements_);
-    tools::fill_normal(tools::mix(protocol_.seed, uint64_t(t)), made.host[t].data(), made.host[t].size(), dtype);
-    made.device[t] = tools::DeviceBuffer(made.host[t].size() * 2);
-    made.device[t].upload(made.host[t].data(), made.host[t].size() * 2);
+    const size_t count = t == 0 ? q_elements_ : kv_elements_;
+    const uint64_t seed = tools::mix(protocol_.seed, uint64_t(t));
+    if (dtype == FA3_DTYPE_E4M3) {
+      made.host[t] = normal_e4m3(seed, count);
+    } else {
+      made.host[t].resize(count * 2);
+      tools::fill_normal(seed, reinterpret_cast<uint16_t*>(made.host[t].data()), count, dtype);
+    }
+    made.device[t] = tools::DeviceBuffer(made.host[t].size());
+    made.device[t].upload(made.host[t].data(), made.host[t].size());
   }
   return made;
+}
+
+// Where the point's V lies in its form. Tiles are made anew for each point, as they depend on its shape.
+void* Bench::v_on_device(const Point& point, const Inputs& inputs) {
+  if (point.v == VForm::rows) return inputs.device[2].at(0);
+  const std::vector<uint8_t> tiles = tiles_of(point, inputs.host[2].data());
+  tiles_.upload(tiles.data(), tiles.size());
+  return tiles_.at(0);
 }
 
 void Bench::enqueue(const fa3_forward_params& params) const {
@@ -82,8 +105,9 @@ double Bench::measure_clock(const fa3_forward_params& params) const {
 void Bench::run(Result& result) {
   if (!result.problem.empty()) return;
   const Inputs& in = inputs(result.point.dtype);
-  const fa3_forward_params params =
-      result.point.params(in.device[0].at(0), in.device[1].at(0), in.device[2].at(0), o_.at(0), lse_.at(0));
+  const fa3_forward_params params = result.point.params(in.device[0].at(0), in.device[1].at(0),
+                                                        v_on_device(result.point, in), o_.at(0), lse_.at(0),
+                                                        scales_.at(0));
   if (result.pass_medians.empty() && protocol_.checked_rows > 0) {
     check(result, in, params);
     if (!result.checked) return;

@@ -60,11 +60,22 @@ std::string no_value(const std::string& word) {
 void read(const std::string& word, std::string& value) { value = word; }
 void read(const std::string& word, int64_t& value) { value = std::stoll(word); }
 void read(const std::string& word, bool& value) { value = word == "1"; }
-void read(const std::string& word, fa3_dtype& value) { value = word == "bf16" ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16; }
+void read(const std::string& word, fa3_dtype& value) {
+  value = word == "e4m3" ? FA3_DTYPE_E4M3 : word == "bf16" ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
+}
+void read(const std::string& word, VForm& value) { value = word == "tiles" ? VForm::tiles : VForm::rows; }
+void read(const std::string& word, Scales& value) {
+  value = word == "block" ? Scales::block : word == "head" ? Scales::head : Scales::tensor;
+}
 std::string shown(const std::string& value) { return value; }
 std::string shown(int64_t value) { return std::to_string(value); }
 std::string shown(bool value) { return value ? "1" : "0"; }
 std::string shown(fa3_dtype value) { return tools::dtype_name(value); }
+template <class Enum>
+  requires std::is_enum_v<Enum>
+std::string shown(Enum value) {
+  return name(value);
+}
 
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> words;
@@ -159,7 +170,7 @@ Options Options::parse(int argc, const char* const* argv) {
 
   app.option_defaults()->group("A grid in place of --set");
   const Some axes = {
-      add_list(app, "--dtype", grid.dtypes, CLI::IsMember({"bf16", "fp16"}), "Of bf16,fp16"),
+      add_list(app, "--dtype", grid.dtypes, CLI::IsMember({"bf16", "fp16", "e4m3"}), "Of bf16,fp16,e4m3"),
       add_list(app, "--head-dim", grid.head_dims, number(1, most_size), ""),
       add_list(app, "--causal", grid.causal, CLI::IsMember({"0", "1"}), "Of 0,1"),
       add_list(app, "--seqlen", grid.seqlens, number(1, most_size), ""),
@@ -169,6 +180,13 @@ Options Options::parse(int argc, const char* const* argv) {
       add_number(app, "--hidden", grid.hidden, 1, most_size, "heads = hidden / head_dim"),
       add_number(app, "--heads", grid.heads, 1, most_size, "In place of --hidden"),
       add_number(app, "--kv-heads", grid.kv_heads, 1, most_size, "If fewer than heads (GQA, MQA)")};
+
+  app.option_defaults()->group("Forms of each point in e4m3");
+  Forms& forms = selection.forms;
+  const Some fp8 = {
+      add_list(app, "--v", forms.v, CLI::IsMember({"rows", "tiles"}), "How V lies in memory"),
+      add_list(app, "--scales", forms.scales, CLI::IsMember({"tensor", "head", "block"}), "What one scale is for"),
+      add_list(app, "--two-level", forms.two_level, CLI::IsMember({"0", "1"}), "FA3_FLAG_TWO_LEVEL, of 0,1")};
 
   app.option_defaults()->group("Protocol");
   add_number(app, "--passes", protocol.passes, 1, most_count,
@@ -220,7 +238,13 @@ Options Options::parse(int argc, const char* const* argv) {
     throw std::invalid_argument(multiprocessors->get_name() + " has no meaning without --plan or --list");
   keep_apart({overhead, reference}, {set, kernels, filter, rows, clock, csv});
   keep_apart({overhead, reference}, axes);
+  keep_apart({overhead, reference}, fp8);
   keep_apart({reference}, {json});
+  const auto points = selection.points();
+  const bool any_fp8 = std::any_of(points.begin(), points.end(), [](const Point& p) { return p.is_fp8(); });
+  for (const CLI::Option* option : fp8)
+    if (option->count() && !any_fp8)
+      throw std::invalid_argument(option->get_name() + " has no meaning without points of e4m3");
   return o;
 }
 

@@ -18,11 +18,19 @@ Peers: cudnn and fa2 (backends of torch's scaled_dot_product_attention), officia
 fa4 (flash-attn-4), triton (triton_attention.py beside this file), standard (matrix products and a softmax of torch,
 with the scores in memory; refused where they would not fit), cublas (a matrix product of the point's FLOPs: a
 ceiling, not attention).
+
+Points of e4m3 have q, k and v of N(0,1) cast to it, and scales of 1; official reads the same and writes bf16, cudnn
+(by the package nvidia-cudnn-frontend, as torch does not offer it) writes e4m3. Beside them stand other ways of the
+first library itself: tiles (V as tiles), two_level and blocks (the same with FA3_FLAG_TWO_LEVEL, and with scales for
+blocks), bf16 (the forward pass on the same numbers in bf16), and quantize, which begins with q, k and v in bf16: three
+calls of fa3_quantize (block scales, incoherent processing, V as tiles without its mean) and the forward pass, timed
+together.
 """
 
 import argparse
 import collections
 import csv
+import functools
 import json
 import math
 import os
@@ -40,14 +48,17 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Point(types.SimpleNamespace):
-    """A point as fa3-bench describes it: dtype, head_dim, causal, batch, seqlen, seqlen_k, heads, kv_heads, kernel,
-    library_chooses, flop, label."""
+    """A point as fa3-bench describes it: dtype, head_dim, causal, batch, seqlen, seqlen_k, heads, kv_heads, kernel, v,
+    scales, two_level, library_chooses, flop, label."""
 
     def group(self):
         return f"{self.dtype} d{self.head_dim} {'causal' if self.causal else 'full'}"
 
+    def is_fp8(self):
+        return self.dtype == "e4m3"
 
-DTYPES = {"bf16": "bfloat16", "fp16": "float16"}  # and torch's names
+    def mask(self):
+        return "causal_bottom_right" if self.causal else "none"
 
 
 # --- peers ------------------------------------------------------------------------------------------------------------
@@ -65,12 +76,76 @@ def make_library(library):
     library.preload()
 
     def prepare(point, q, k, v):
-        lse = torch.empty(point.batch, point.heads, point.seqlen, dtype=torch.float32, device=q.device)
-        mask = "causal_bottom_right" if point.causal else "none"
+        out, lse = outputs(point, q)
         kernel = None if point.library_chooses else point.kernel
-        call = library.prepare(q, k, v, torch.full_like(q, math.nan), lse, mask, kernel=kernel)
+        fp8 = {}
+        if point.is_fp8():
+            fp8["flags"] = fa3_ctypes.FLAG_TWO_LEVEL if point.two_level else 0
+            for name, heads, n in (
+                ("q_scale", point.heads, point.seqlen),
+                ("k_scale", point.kv_heads, point.seqlen_k),
+                ("v_scale", point.kv_heads, point.seqlen_k),
+            ):
+                fp8[name] = torch.ones(fa3_ctypes.scale_dims(point.scales, point.batch, heads, n), device=q.device)
+            if point.v == "tiles":
+                v = fa3_ctypes.tiles_of(v)
+        call = library.prepare(q, k, v, out, lse, point.mask(), kernel=kernel, **fp8)
         call.kernel = library.kernel_info(call.params).name.decode()
         return call
+
+    return prepare
+
+
+def outputs(point, q):
+    """O, whose elements are NaN until they are written, and LSE."""
+    import torch
+
+    out = torch.full(q.shape, math.nan, dtype=torch.bfloat16 if point.is_fp8() else q.dtype, device=q.device)
+    return out, torch.empty(point.batch, point.heads, point.seqlen, dtype=torch.float32, device=q.device)
+
+
+def make_form(**form):
+    """Of a fa3_ctypes.Library: points of e4m3 in another form."""
+
+    def make(library):
+        prepare_form = make_library(library)
+
+        def prepare(point, q, k, v):
+            formed = Point(**{**vars(point), **form, "library_chooses": True})
+            if not point.is_fp8() or vars(formed) == vars(point):
+                return None
+            return prepare_form(formed, q, k, v)
+
+        return prepare
+
+    return make
+
+
+def make_bf16(library):
+    """Of a fa3_ctypes.Library: points of e4m3 in bf16."""
+    import torch
+
+    prepare_bf16 = make_library(library)
+
+    def prepare(point, q, k, v):
+        if not point.is_fp8():
+            return None
+        formed = Point(**{**vars(point), "dtype": "bf16", "library_chooses": True})
+        return prepare_bf16(formed, *(tensor.to(torch.bfloat16) for tensor in (q, k, v)))
+
+    return prepare
+
+
+def make_quantize(library):
+    """Of a fa3_ctypes.Library: points of e4m3 from bf16, the quantizations included."""
+    import torch
+
+    def prepare(point, q, k, v):
+        if not point.is_fp8():
+            return None
+        out, lse = outputs(point, q)
+        q, k, v = (tensor.to(torch.bfloat16) for tensor in (q, k, v))
+        return fa3_ctypes.Fp8Attention(library, q, k, v, out, lse, point.mask())
 
     return prepare
 
@@ -83,8 +158,8 @@ def make_sdpa(backend_name):
         backend = getattr(SDPBackend, backend_name)
 
         def prepare(point, q, k, v):
-            if point.causal and point.seqlen != point.seqlen_k:
-                return None  # its diagonal starts in the other corner
+            if point.is_fp8() or (point.causal and point.seqlen != point.seqlen_k):
+                return None  # the diagonal starts in the other corner
             q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
             gqa = {"enable_gqa": True} if point.heads != point.kv_heads else {}
 
@@ -100,14 +175,102 @@ def make_sdpa(backend_name):
     return make
 
 
+def make_cudnn():
+    sdpa = make_sdpa("CUDNN_ATTENTION")()
+
+    def prepare(point, q, k, v):
+        return prepare_cudnn_fp8(point, q, k, v) if point.is_fp8() else sdpa(point, q, k, v)
+
+    return prepare
+
+
+CUDNN_SCALE_P, CUDNN_SCALE_O = 256.0, 64.0  # P is at most 1, |O| at most |V|, which is below 6; e4m3 ends at 448
+
+
+@functools.cache
+def cudnn_handle():
+    import cudnn
+
+    return cudnn.create_handle()
+
+
+def prepare_cudnn_fp8(point, q, k, v):
+    import cudnn
+    import torch
+
+    if point.causal and point.seqlen != point.seqlen_k:
+        return None  # the diagonal starts in the other corner
+    handle = cudnn_handle()
+    cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
+    out = torch.empty_like(q)
+    graph, pointers = cudnn_fp8_graph(cudnn, handle, point.causal, *(x.transpose(1, 2) for x in (q, k, v, out)))
+    graph.validate()
+    graph.build_operation_graph()
+    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
+    graph.check_support()
+    graph.build_plans()
+    workspace = torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8, device=q.device)
+
+    def call(keep_alive=(q, k, v)):
+        graph.execute(pointers, workspace.data_ptr(), handle=handle)
+        return out
+
+    call.output_scale = 1 / CUDNN_SCALE_O
+    return call
+
+
+def cudnn_fp8_graph(cudnn, handle, causal, q, k, v, out):
+    """cuDNN's graph of attention in e4m3, and what its tensors are: (batch, heads, seqlen, head_dim) in any strides."""
+    import torch
+
+    graph = cudnn.pygraph(
+        io_data_type=cudnn.data_type.FP8_E4M3,
+        intermediate_data_type=cudnn.data_type.FLOAT,
+        compute_data_type=cudnn.data_type.FLOAT,
+        handle=handle,
+    )
+    memory = {}
+
+    def describe(tensor):
+        dtype = cudnn.data_type.FLOAT if tensor.dtype == torch.float32 else cudnn.data_type.FP8_E4M3
+        node = graph.tensor(dim=list(tensor.shape), stride=list(tensor.stride()), data_type=dtype)
+        memory[node] = tensor
+        return node
+
+    def number(value):
+        return torch.full((1, 1, 1, 1), value, dtype=torch.float32, device=q.device)
+
+    names = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
+    values = (1.0, 1.0, 1.0, 1 / CUDNN_SCALE_P, CUDNN_SCALE_P, CUDNN_SCALE_O)
+    scales = {name: describe(number(value)) for name, value in zip(names, values)}
+    o, _, amax_s, amax_o = graph.sdpa_fp8(
+        q=describe(q),
+        k=describe(k),
+        v=describe(v),
+        **scales,
+        generate_stats=False,
+        attn_scale=q.shape[3] ** -0.5,
+        use_causal_mask=causal,
+    )
+    for node, tensor in ((o, out), (amax_s, number(0.0)), (amax_o, number(0.0))):
+        node.set_output(True).set_dim(list(tensor.shape)).set_stride(list(tensor.stride()))
+        node.set_data_type(cudnn.data_type.FLOAT if tensor.dtype == torch.float32 else cudnn.data_type.FP8_E4M3)
+        memory[node] = tensor
+    return graph, memory
+
+
 def make_official():
     import torch
     from fa3_fwd_interface import flash_attn_func
 
     def prepare(point, q, k, v):
-        if q.dtype != torch.bfloat16:
+        if q.dtype == torch.float16:
             return None  # the wheel was built without fp16
-        return lambda: output_of(flash_attn_func(q, k, v, causal=point.causal))
+        more = {}
+        if point.is_fp8():
+            one = torch.ones(point.batch, point.kv_heads, dtype=torch.float32, device=q.device)
+            more = dict.fromkeys(("q_descale", "k_descale", "v_descale"), one)
+        return lambda: output_of(flash_attn_func(q, k, v, causal=point.causal, **more))
 
     return prepare
 
@@ -116,7 +279,7 @@ def make_fa4():
     from flash_attn.cute import flash_attn_func
 
     def prepare(point, q, k, v):
-        return lambda: output_of(flash_attn_func(q, k, v, causal=point.causal))
+        return None if point.is_fp8() else lambda: output_of(flash_attn_func(q, k, v, causal=point.causal))
 
     return prepare
 
@@ -125,7 +288,7 @@ def make_triton():
     import triton_attention
 
     def prepare(point, q, k, v):
-        return triton_attention.prepare(q, k, v, point.causal)
+        return None if point.is_fp8() else triton_attention.prepare(q, k, v, point.causal)
 
     return prepare
 
@@ -151,6 +314,8 @@ def make_standard():
         return torch.bmm(p, v).view(batch, heads, n, head_dim).transpose(1, 2)
 
     def prepare(point, q, k, v):
+        if point.is_fp8():
+            return None
         entries = standard_entries(point)
         mask = None
         if point.causal:
@@ -184,20 +349,26 @@ def make_cublas():
         n = 8192
         m = max(128, round(point.flop / (2 * n * n) / 128) * 128)
         a, b = (torch.randn(rows, n, dtype=torch.float32, device=q.device).to(q.dtype) for rows in (m, n))
-        out = torch.empty(m, n, dtype=q.dtype, device=q.device)
-        scale = point.flop / (2.0 * m * n * n)  # what rounding M did to the FLOPs
+        if point.is_fp8():
+            one = torch.ones((), dtype=torch.float32, device=q.device)
 
-        def call():
-            torch.mm(a, b, out=out)
+            def call():
+                torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
-        call.time_scale = scale
+        else:
+            out = torch.empty(m, n, dtype=q.dtype, device=q.device)
+
+            def call():
+                torch.mm(a, b, out=out)
+
+        call.time_scale = point.flop / (2.0 * m * n * n)  # what rounding M did to the FLOPs
         return call
 
     return prepare
 
 
 PEERS = {
-    "cudnn": make_sdpa("CUDNN_ATTENTION"),
+    "cudnn": make_cudnn,
     "fa2": make_sdpa("FLASH_ATTENTION"),
     "official": make_official,
     "fa4": make_fa4,
@@ -207,17 +378,27 @@ PEERS = {
 }
 NO_ATTENTION = {"cublas"}
 
+# Other ways of the first library, for points of e4m3.
+OWN = {
+    "tiles": make_form(v="tiles", scales="tensor", two_level=False),
+    "two_level": make_form(v="tiles", scales="tensor", two_level=True),
+    "blocks": make_form(v="tiles", scales="block", two_level=False),
+    "bf16": make_bf16,
+    "quantize": make_quantize,
+}
+WITH_FP8 = {"cudnn", "official", "cublas", *OWN}
+
 
 def output_of(result):
     return result[0] if isinstance(result, (tuple, list)) else result
 
 
-def import_peers(names):
-    """The peers that work here; the others are named with the reason."""
+def import_peers(names, library):
+    """The peers that work here; the others are named with the reason. library: the first one."""
     found = {}
     for name in names:
         try:
-            found[name] = PEERS[name]()
+            found[name] = PEERS[name]() if name in PEERS else OWN[name](library)
         except Exception as error:  # a peer may fail to import in any way; none is needed
             print(f"absent: {name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     return found
@@ -265,14 +446,21 @@ def time_call(call, options):
     return [start.elapsed_time(stop) for start, stop in pairs], host
 
 
-def difference(ours, theirs):
-    """Relative RMS difference, in float32 and in parts, so that long sequences fit."""
+def difference(ours, theirs, scale=1.0):
+    """Relative RMS difference, in float32 and in parts, so that long sequences fit. scale: theirs is to be times it."""
     squares = sizes = 0.0
     for a, b in zip(ours, theirs):
         a, b = a.float(), b.float()
+        if scale != 1.0:
+            b = b * scale
         squares += (a - b).square().sum().item()
         sizes += b.square().sum().item()
     return math.sqrt(squares / sizes) if sizes > 0 else (0.0 if squares == 0 else math.inf)
+
+
+# Relative RMS difference of two outputs. Each output of e4m3 is 3% away from the exact one, as P is rounded to it; that
+# of `quantize` 6%, as q, k and v are rounded once more.
+TOLERANCE = {"bf16": 0.01, "fp16": 0.01, "e4m3": 0.1}
 
 
 class Row:
@@ -306,8 +494,9 @@ class Row:
         """Its speed over the first library's."""
         return self.ms(self.first) / self.ms(name) if self.ms(self.first) and self.ms(name) else None
 
-    def checked(self, tolerance):
+    def checked(self, options):
         """None if no peer could be compared."""
+        tolerance = options.tolerance or TOLERANCE[self.point.dtype]
         return all(d <= tolerance for d in self.differences.values()) if self.differences else None
 
 
@@ -317,7 +506,7 @@ def measure(row, prepare, number, options):
 
     torch.cuda.empty_cache()  # what the last point's peers left
     point = row.point
-    dtype = getattr(torch, DTYPES[point.dtype])
+    dtype = getattr(torch, fa3_ctypes.TORCH_DTYPE[point.dtype])
     generator = torch.Generator(device="cuda").manual_seed(options.protocol.seed)
 
     def normal(seqlen, heads):
@@ -344,7 +533,7 @@ def measure(row, prepare, number, options):
         if name == row.first:
             ours, row.kernel = out, call.kernel
         elif name not in NO_ATTENTION and name not in row.differences:
-            row.differences[name] = difference(ours, out)
+            row.differences[name] = difference(ours, out, getattr(call, "output_scale", 1.0))
         calls[name] = call
 
     # The order rotates, so that no peer always runs on a card that another has warmed.
@@ -369,7 +558,7 @@ def print_row(row, names, options):
     cells = [f"{row.point.label:50s} {row.first} {row.tflops(row.first):6.1f}"]
     for name in names:
         cells.append(f"{name} {row.tflops(name):6.1f} ({row.ratio(name):.3f})" if row.tflops(name) else f"{name} -")
-    checked = row.checked(options.tolerance)
+    checked = row.checked(options)
     worst = max(row.differences.values(), default=0)
     cells.append("agrees" if checked else "not compared" if checked is None else f"DIFFERS by {worst:.2g}")
     print("  ".join(cells), flush=True)
@@ -402,6 +591,14 @@ def print_means(rows, names, first, peers):
         print("  ".join(cells))
 
 
+def print_absences(rows, names):
+    """Peers without a figure, so that nobody takes an empty column for a slow one."""
+    for name in names:
+        reasons = collections.Counter(row.notes[name] for row in rows if name in row.notes)
+        for reason, count in reasons.items():
+            print(f"NO FIGURE of {name} at {count} of {len(rows)} points: {reason}")
+
+
 def write_csv(path, rows, names, options):
     """fa3-bench's columns for the first library, and two for each of the other names. Whole or not at all, so that a
     run cut short keeps the points before."""
@@ -412,11 +609,12 @@ def write_csv(path, rows, names, options):
             values = {
                 **vars(row.point),
                 "causal": int(row.point.causal),
+                "two_level": int(row.point.two_level),
                 "kernel": row.kernel,
                 "median_ms": f"{row.ms(row.first):.5f}",
                 "min_ms": f"{row.minima[row.first]:.5f}",
                 "tflops": f"{row.tflops(row.first):.1f}",
-                "checked": int(bool(row.checked(options.tolerance))),
+                "checked": int(bool(row.checked(options))),
                 "spread": f"{row.spread(row.first):.4f}",
                 "passes": len(row.passes[row.first]),
                 "reps": len(row.times[row.first]),
@@ -435,16 +633,22 @@ def library(text):
     name, _, path = text.partition("=")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name) or not path:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
-    if name in PEERS:
+    if name in PEERS or name in OWN:
         raise argparse.ArgumentTypeError(f"{name!r} is a peer's name")
     return name, path
 
 
 def peer_names(text):
     names = [] if text == "none" else text.split(",")
-    if unknown := [name for name in names if name not in PEERS]:
+    if unknown := [name for name in names if name not in PEERS and name not in OWN]:
         raise argparse.ArgumentTypeError(f"unknown peers: {', '.join(map(repr, unknown))}")
     return names
+
+
+def useful_peers(points):
+    """Those that do some of the points."""
+    fp8, others = (any(point.is_fp8() == which for point in points) for which in (True, False))
+    return [name for name in [*PEERS, *OWN] if (fp8 and name in WITH_FP8) or (others and name not in OWN)]
 
 
 def csv_file(text):
@@ -467,7 +671,9 @@ def parse(arguments):
         "FA3_LIBRARY names, or that of the newest build)",
     )
     parser.add_argument(
-        "--peers", type=peer_names, default=list(PEERS), help=f"of {','.join(PEERS)} (default: all), or none"
+        "--peers",
+        type=peer_names,
+        help=f"of {','.join([*PEERS, *OWN])}, or none (default: all that do some of the points)",
     )
     parser.add_argument(
         "--bench",
@@ -481,7 +687,9 @@ def parse(arguments):
         help="the GPU spins this long before the warm-ups, so that a slow host can queue ahead (%(default)s)",
     )
     parser.add_argument(
-        "--tolerance", type=float, default=0.01, help="relative RMS difference of two outputs (%(default)s)"
+        "--tolerance",
+        type=float,
+        help="relative RMS difference of two outputs (%s)" % ", ".join(f"{name} {t}" for name, t in TOLERANCE.items()),
     )
     parser.add_argument(
         "--point-ms",
@@ -505,6 +713,8 @@ def parse(arguments):
     for point in options.points:
         if point.problem:
             parser.error(f"{point.label}: {point.problem}")
+    if options.peers is None:
+        options.peers = useful_peers(options.points)
     options.protocol = types.SimpleNamespace(**answer["protocol"])
     options.csv_columns = answer["csv_columns"].split(",")
     return options
@@ -529,7 +739,7 @@ def main(arguments=None):
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
     for name, loaded in libraries.items():
         print(f"{name}: {loaded.path}")
-    peers = import_peers(options.peers)
+    peers = import_peers(options.peers, next(iter(libraries.values())))
     prepare = {**{name: make_library(loaded) for name, loaded in libraries.items()}, **peers}
     first, *names = prepare
     rows = [Row(point, first) for point in options.points]
@@ -542,8 +752,9 @@ def main(arguments=None):
                 print_row(row, names, options)
                 if options.csv:
                     write_csv(options.csv, [row for row in rows if row.passes[first]], names, options)
-    print_means(rows, names, first, peers)
-    differing = [row.point.label for row in rows if row.checked(options.tolerance) is False]
+    print_means(rows, names, first, [name for name in peers if name not in OWN])
+    print_absences(rows, names)
+    differing = [row.point.label for row in rows if row.checked(options) is False]
     if differing:
         print(f"\n{len(differing)} points differ: {'; '.join(differing)}")
     return 1 if differing else 0

@@ -54,7 +54,7 @@ std::string work_of(const ForwardPlan& plan) {
 }
 
 std::string show_plan(const Point& point, int multiprocessors, bool pieces) {
-  const fa3_forward_params params = point.params(nullptr, nullptr, nullptr, nullptr, nullptr);
+  const fa3_forward_params params = point.shapes();
   std::string text = point.label() + "\n";
   Problem problem;
   Fit fits;

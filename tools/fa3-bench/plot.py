@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""The paper's Figure 5 from the CSV of peers.py or fa3-bench: forward speed on its grid, as one SVG for each dtype.
+"""The paper's Figures 5 and 7 from the CSV of peers.py or fa3-bench: forward speed on its grid, as one SVG for each
+dtype: figure5-bf16.svg, figure5-fp16.svg, and for e4m3 figure7-fp8.svg.
 
 Six panels (head dimension 64, 128, 256; without and with causal mask), bars grouped by sequence length. Taken are the
 rows of the paper's grid: 16384 tokens, hidden size 2048, as many keys as queries and key heads as query heads; others
-may stand in the same file. Peers without a figure in those rows are left out. The same CSV gives the same bytes.
+may stand in the same file, among them those of e4m3 with other scales than one for a tensor or with two-level sums. V
+as tiles has a bar of its own, from rows of fa3-bench or the column `tiles` of peers.py. Peers without a figure in those
+rows are left out. The same CSV gives the same bytes.
 """
 
 import argparse
@@ -18,6 +21,7 @@ NAMED = ("direction", "dtype", "head_dim", "causal", "batch", "seqlen", "heads",
 # Column, name, colour (Okabe and Ito's, told apart without red and green), in the order of the bars.
 SERIES = (
     ("tflops", "libfa3", "#D55E00"),
+    ("tiles_tflops", "libfa3, V as tiles", "#882255"),
     ("official_tflops", "FlashAttention-3 (official)", "#0072B2"),
     ("fa4_tflops", "FlashAttention-4", "#56B4E9"),
     ("cudnn_tflops", "cuDNN", "#009E73"),
@@ -25,6 +29,14 @@ SERIES = (
     ("triton_tflops", "Triton", "#CC79A7"),
     ("standard_tflops", "Standard attention", "#999999"),
 )
+
+
+# Of a dtype: the file, and what it is called above the panels.
+FIGURES = {"e4m3": ("figure7-fp8.svg", "FP8 (e4m3)")}
+
+
+def figure_of(dtype):
+    return FIGURES.get(dtype, (f"figure5-{dtype}.svg", dtype))
 
 
 class PlotError(Exception):
@@ -52,14 +64,18 @@ def read(path):
             raise PlotError(f"{path}: line {line}: {error}") from error
         drawn = row["direction"] == "fwd" and head_dim in HEAD_DIMS and causal in (0, 1) and seqlen in SEQLENS
         like_grid = batch * seqlen == TOKENS and heads * head_dim == HIDDEN and (kv_heads, seqlen_k) == (heads, seqlen)
-        if not (drawn and like_grid and values):
+        plain = (row.get("scales") or "tensor", row.get("two_level") or "0") == ("tensor", "0")
+        if not (drawn and like_grid and plain and values):
             others += 1
             continue
         unchecked += row.get("checked", "1") != "1"
         points = figures.setdefault(row["dtype"], {})
-        if (head_dim, causal, seqlen) in points:  # by another kernel, say: one bar cannot show both
+        if row.get("v") == "tiles" and "tflops" in values:
+            values["tiles_tflops"] = values.pop("tflops")
+        point = points.setdefault((head_dim, causal, seqlen), {})
+        if point.keys() & values.keys():  # by another kernel, say: one bar cannot show both
             raise PlotError(f"{path}: line {line}: a second row of {row['dtype']} d{head_dim} seqlen {seqlen}")
-        points[head_dim, causal, seqlen] = values
+        point.update(values)
     if not figures:
         raise PlotError(
             f"{path}: none of its {len(rows)} rows is a forward point of the paper's grid ({TOKENS} tokens, hidden "
@@ -96,7 +112,7 @@ def draw_panel(axes, points, series, head_dim, causal):
                 continue
             x = group + (number - (len(series) - 1) / 2) * width
             axes.bar(x, value, width * 0.94, color=colour)
-            weight = "bold" if column == "tflops" else "normal"
+            weight = "bold" if column in ("tflops", "tiles_tflops") else "normal"
             axes.annotate(
                 f"{value:.0f}", (x, value), (0, 2), textcoords="offset points",
                 ha="center", va="bottom", rotation=90, fontsize=8, fontweight=weight,
@@ -123,7 +139,8 @@ def draw(points, dtype, title, path):
         for axes in grid[-1]:
             axes.set_xlabel("Sequence length")
         grid[0, 0].set_ylim(0, highest * 1.12)
-        figure.suptitle(title or f"Attention forward, {dtype}: {TOKENS // 1024}k tokens, hidden size {HIDDEN}", y=0.99)
+        what = f"Attention forward, {figure_of(dtype)[1]}: {TOKENS // 1024}k tokens, hidden size {HIDDEN}"
+        figure.suptitle(title or what, y=0.99)
         handles = [Patch(color=colour, label=name) for _, name, colour in series]
         figure.legend(
             handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.972), ncols=len(series), frameon=False
@@ -151,7 +168,7 @@ def main(arguments=None):
     print(f"matplotlib {matplotlib.__version__}")
     options.out.mkdir(parents=True, exist_ok=True)
     for dtype, points in sorted(figures.items()):
-        path = options.out / f"figure5-{dtype}.svg"
+        path = options.out / figure_of(dtype)[0]
         draw(points, dtype, options.title, path)
         names = ", ".join(name for _, name, _ in present(points))
         print(f"{path}: {len(points)} points of {names}")

@@ -64,6 +64,10 @@ def made_point(peers, dtype, head_dim, causal, batch, seqlen, heads, kv_heads, s
         seqlen_k=seqlen_k or seqlen,
         heads=heads,
         kv_heads=kv_heads,
+        v="rows",
+        scales="tensor" if dtype == "e4m3" else "",
+        two_level=False,
+        library_chooses=True,
     )
 
 
@@ -86,6 +90,12 @@ def test_peers(bench, library):
     assert parse("--peers", "none").peers == []
     two = parse("--library", "old=/a=b/libfa3.so", "--library=new=libfa3.so").library
     assert two == [("old", "/a=b/libfa3.so"), ("new", "libfa3.so")], two
+    # Without a word, those that do some of the points.
+    fp8 = ["cudnn", "official", "cublas", "tiles", "two_level", "blocks", "bf16", "quantize"]
+    quarter, half = (made_point(peers, dtype, 64, 0, 1, 64, 1, 1) for dtype in ("e4m3", "bf16"))
+    assert peers.useful_peers([quarter]) == fp8, peers.useful_peers([quarter])
+    assert peers.useful_peers([quarter, half]) == [*peers.PEERS, *peers.OWN]
+    assert parse("--peers", "quantize,fa2").peers == ["quantize", "fa2"]
     expect(refused("--peers", "cudnn,fa9"), "unknown peers: 'fa9'")
     expect(refused("--peers", "cudnn,"), "unknown peers: ''")
     expect(refused("--point-ms", "soon"), "--point-ms", "soon")
@@ -94,6 +104,7 @@ def test_peers(bench, library):
     for wrong in ("libfa3.so", "=libfa3.so", "new=", "a,b=libfa3.so", "-x=libfa3.so"):
         expect(refused(f"--library={wrong}"), f"'{wrong}' is not NAME=PATH")
     expect(refused("--library", f"triton={library}"), "'triton' is a peer's name")
+    expect(refused("--library", f"tiles={library}"), "'tiles' is a peer's name")
     expect(refused("--library", f"a={library}", "--library", f"a={library}"), "a name is given twice")
     expect(refused("--library", f"a={library}.none"), f"{library}.none")
     expect(refused("--library", f"python={sys.executable}"), "--library")
@@ -136,6 +147,7 @@ def test_peers(bench, library):
         else:
             raise AssertionError(f"accepted, expected: {reason}")
 
+    test_forms(peers)
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         test_csv(peers, options, points, folder / "peers.csv")
@@ -146,6 +158,7 @@ def test_peers(bench, library):
         assert subprocess.run([*command, "--library", f"fa3={library}"]).returncode == SKIPPED
     else:
         test_standard(peers)
+        test_tiles()
 
 
 def test_two_builds(*paths):
@@ -179,9 +192,22 @@ def test_csv(peers, options, points, path):
         written = list(csv.DictReader(file))
     assert list(written[0]) == [*options.csv_columns, "triton_tflops", "triton_ratio"], list(written[0])
     tflops = points[0].flop / 2.0 * 1e-9
-    expected = f"fwd bf16 64 0 32 512 32 32 2.00000 0.50000 {tflops:.1f} 1 512 fa3_some 1.5000 3 2 {tflops / 2:.1f}"
-    assert list(written[0].values()) == [*expected.split(), "0.5000"], written[0]
+    expected = f"fwd bf16 64 0 32 512 32 32 2.00000 0.50000 {tflops:.1f} 1 512 fa3_some 1.5000 3 2"
+    assert list(written[0].values()) == [*expected.split(), "rows", "", "0", f"{tflops / 2:.1f}", "0.5000"], written[0]
     assert (written[1]["triton_tflops"], written[1]["triton_ratio"], written[1]["checked"]) == ("", "", "0"), written[1]
+
+    # What agrees in e4m3 need not in 16 bits, and --tolerance is for both.
+    for dtype, difference, word, agrees in (
+        ("bf16", 0.05, (), False),
+        ("e4m3", 0.05, (), True),
+        ("e4m3", 0.15, (), False),
+        ("e4m3", 0.05, ("--tolerance", "0.01"), False),
+        ("bf16", 0.05, ("--tolerance", "0.1"), True),
+    ):
+        row = peers.Row(made_point(peers, dtype, 64, 0, 1, 64, 1, 1), "ours")
+        row.differences["triton"] = difference
+        tolerance = types.SimpleNamespace(tolerance=float(word[1]) if word else None)
+        assert row.checked(tolerance) == agrees, (dtype, difference, word)
 
     # The spread of one pass is that of its runs, between the 10th and the 90th percentile.
     row = peers.Row(points[0], "ours")
@@ -190,6 +216,54 @@ def test_csv(peers, options, points, path):
     row = peers.Row(points[0], "ours")
     row.add_pass("ours", [3.0])
     assert row.spread("ours") == 0
+
+
+def test_forms(peers):
+    """The other ways of the library: points that they are for, the library as it is asked."""
+    asked = []
+
+    def library(_):
+        return lambda point, q, k, v: asked.append((point, q, k, v)) or "call"
+
+    original, peers.make_library = peers.make_library, library
+    try:
+        rows, half = (made_point(peers, dtype, 64, 0, 1, 64, 1, 1) for dtype in ("e4m3", "bf16"))
+        tiles = peers.Point(**{**vars(rows), "v": "tiles", "library_chooses": False, "kernel": "fa3_some"})
+        for name, form in (
+            ("tiles", ("tiles", "tensor", False)),
+            ("two_level", ("tiles", "tensor", True)),
+            ("blocks", ("tiles", "block", False)),
+        ):
+            prepare = peers.OWN[name](None)
+            assert prepare(half, "q", "k", "v") is None and prepare(rows, "q", "k", "v") == "call"
+            point, *tensors = asked.pop()
+            assert (point.v, point.scales, point.two_level, point.library_chooses) == (*form, True), point
+            assert tensors == ["q", "k", "v"] and (rows.v, rows.scales, rows.two_level) == ("rows", "tensor", False)
+            assert prepare(tiles, "q", "k", "v") == "call" and asked.pop()[0].library_chooses
+        chosen = peers.Point(**{**vars(tiles), "library_chooses": True})
+        assert peers.OWN["tiles"](None)(chosen, "q", "k", "v") is None  # nothing else than the point itself
+    finally:
+        peers.make_library = original
+
+
+def test_tiles():
+    """V as tiles, from a torch tensor in any strides, element by element as fa3.h says."""
+    import torch
+
+    import fa3_ctypes
+
+    batch, seqlen, heads, d = 2, 37, 3, 48
+    generator = torch.Generator().manual_seed(1)
+    v = torch.randn(heads, batch, seqlen, d, generator=generator).to(torch.float8_e4m3fn).permute(1, 2, 0, 3)
+    tiles = fa3_ctypes.tiles_of(v)
+    assert tuple(tiles.shape) == fa3_ctypes.tile_dims(*v.shape) == (batch, heads, 3, d, 16) and tiles.is_contiguous()
+    v, tiles = v.float(), tiles.float()
+    for key in range(48):
+        byte = key % 8 // 2 * 4 + key % 16 // 8 * 2 + key % 2
+        for column in range(d):
+            row = column // 16 * 16 + column % 2 * 8 + column % 16 // 2
+            expected = v[:, key, :, column] if key < seqlen else torch.zeros(batch, heads)
+            assert torch.equal(tiles[:, :, key // 16, row, byte], expected), (key, column)
 
 
 class MadeUp(float):
@@ -290,6 +364,7 @@ def test_run(peers, bench, builds, folder):
     assert (row["checked"], row["spread"], "absent_ratio" in row) == ("1", "0.0000", False), row
     expect(printed.getvalue(), f"old: {builds[0]}", f"new: {builds[1]}", "absent: absent: RuntimeError: cannot do it")
     expect(printed.getvalue(), "broken: RuntimeError: cannot do it", "(1.250)", "(0.500)", "broken -", "agrees")
+    expect(printed.getvalue(), "NO FIGURE of broken at 1 of 1 points: RuntimeError: cannot do it")
     expect(printed.getvalue(), "new 1.250 (1.250 to 1.250)", "best of the peers 0.500", "DIFFERS", "1 points differ")
 
 
@@ -368,12 +443,13 @@ def test_plot(bench):
         assert set(points) == {"bf16"} and len(points["bf16"]) == 36
         assert points["bf16"][64, 0, 512] == {"tflops": 100.0, "fa2_tflops": 200.2}
         assert [name for _, name, _ in plot.present(points["bf16"])] == ["libfa3", "FlashAttention-2"]
+        test_fp8_rows(plot, write)
 
         # The figure's axes are those of fa3-bench's grid, and its CSV and the committed one can be read.
         answer = listed(bench, "--set", "grid,fp16")
         lines = [answer["csv_columns"]]
         for point in answer["points"]:
-            cells = {**point, "causal": int(point["causal"]), "tflops": 1.5}
+            cells = {**point, **{key: int(point[key]) for key in ("causal", "two_level")}, "tflops": 1.5}
             lines.append(",".join(str(cells.get(column, "")) for column in lines[0].split(",")))
         points = plot.read(write("bench.csv", *lines))
         axes = set(itertools.product(plot.HEAD_DIMS, (0, 1), plot.SEQLENS))
@@ -381,12 +457,25 @@ def test_plot(bench):
         committed = HERE.parents[1] / "tests/results/h200-bench.csv"
         points = plot.read(committed)
         assert set(points["bf16"]) == axes and len(points["fp16"]) == 12
-        assert all(len(values) == len(plot.SERIES) for values in points["bf16"].values())
+        assert all(len(values) == len(plot.SERIES) - 1 for values in points["bf16"].values())  # V as tiles is of FP8
 
         if not have("matplotlib"):
             return SKIPPED
         test_figure(plot, folder, write)
     return 0
+
+
+def test_fp8_rows(plot, write):
+    """V as rows and as tiles are two bars of one point: from two rows, or from one with both."""
+    columns = f"{COLUMNS},v,scales,two_level,official_tflops,tiles_tflops"
+    row = made_up("e4m3", 0)[0]
+    rows, tiles, two_level = (f"{row},{form}" for form in ("rows,tensor,0,50,", "tiles,tensor,0,,", "tiles,tensor,1,,"))
+    tiles, blocks = tiles.replace(",100,", ",120,"), f"{row},tiles,block,0,,"
+    expected = {"tflops": 100.0, "tiles_tflops": 120.0, "official_tflops": 50.0}
+    for lines in ((rows, tiles, two_level, blocks), (blocks, tiles, rows), (f"{row},rows,tensor,0,50,120",)):
+        points = plot.read(write("fp8.csv", columns, *lines))
+        assert points == {"e4m3": {(64, 0, 512): expected}}, points
+    expect(refusal(plot.main, [write("twice8.csv", columns, tiles, rows, tiles)]), "line 4", "a second row of e4m3")
 
 
 def texts(path):
@@ -424,6 +513,12 @@ def test_figure(plot, folder, write):
     assert plot.main([full, "--out", str(folder), "--title", "A & B <C>"]) == 0
     check(folder / "figure5-bf16.svg", [name for _, name, _ in plot.SERIES], [100, 135, 200, 735])
     assert "A & B <C>" in texts(folder / "figure5-bf16.svg")
+
+    fp8 = write("fp8.csv", ",".join((COLUMNS, "tiles_tflops")), *made_up("e4m3", 1))
+    assert plot.main([fp8, "--out", str(folder / "fp8")]) == 0
+    assert os.listdir(folder / "fp8") == ["figure7-fp8.svg"]
+    check(folder / "fp8/figure7-fp8.svg", ("libfa3", "libfa3, V as tiles"), heights[:72])
+    assert "Attention forward, FP8 (e4m3): 16k tokens, hidden size 2048" in texts(folder / "fp8/figure7-fp8.svg")
 
     # A run cut short: one point.
     one = write("one.csv", COLUMNS, made_up("bf16", 0)[0])

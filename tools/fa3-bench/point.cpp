@@ -9,6 +9,19 @@
 
 namespace fa3::bench {
 
+const char* name(VForm form) { return form == VForm::tiles ? "tiles" : "rows"; }
+
+const char* name(Scales scales) {
+  return scales == Scales::block ? "block" : scales == Scales::head ? "head" : "tensor";
+}
+
+std::string Point::form() const {
+  if (!is_fp8()) return "";
+  std::string form = std::string(" v ") + name(v);
+  if (scales != Scales::tensor) form += std::string(" scales ") + name(scales);
+  return two_level ? form + " two-level" : form;
+}
+
 std::string Point::label() const {
   char text[160];
   std::snprintf(text, sizeof text, "%s d%lld %s batch %lld seqlen %lld heads %lld/%lld", tools::dtype_name(dtype),
@@ -16,6 +29,7 @@ std::string Point::label() const {
                 (long long)kv_heads);
   std::string label = text;
   if (seqlen_k != seqlen) label += " seqlen_k " + std::to_string(seqlen_k);
+  label += form();
   if (!library_chooses()) label += " " + kernel;
   return label;
 }
@@ -34,18 +48,40 @@ double Point::flop() const {
   return 4 * pairs * double(head_dim) * double(heads) * double(batch);
 }
 
-fa3_forward_params Point::params(void* q, void* k, void* v, void* o, void* lse) const {
+static std::vector<int64_t> scale_dims(Scales scales, int64_t batch, int64_t heads, int64_t seqlen) {
+  if (scales == Scales::tensor) return {1, 1, 1};
+  return {batch, heads, scales == Scales::head ? 1 : (seqlen + FA3_SCALE_ROWS - 1) / FA3_SCALE_ROWS};
+}
+
+int64_t Point::scale_elements() const {
+  const auto count = [&](int64_t n, int64_t length) {
+    return tools::Layout::packed(scale_dims(scales, batch, n, length)).count();
+  };
+  return is_fp8() ? std::max(count(heads, seqlen), count(kv_heads, seqlen_k)) : 0;
+}
+
+fa3_forward_params Point::params(void* q, void* k, void* v_data, void* o, void* lse, void* scale_data) const {
   using tools::Layout;
   const Layout queries = Layout::packed({batch, seqlen, heads, head_dim});
   const Layout keys = Layout::packed({batch, seqlen_k, kv_heads, head_dim});
   fa3_forward_params params = tools::forward_params();
   params.q = queries.tensor(q, dtype);
   params.k = keys.tensor(k, dtype);
-  params.v = keys.tensor(v, dtype);
-  params.o = queries.tensor(o, dtype);
+  params.v = keys.tensor(v_data, dtype);
+  params.o = queries.tensor(o, o_dtype());
   params.lse = Layout::packed({batch, heads, seqlen}).tensor(lse, FA3_DTYPE_FP32);
   params.mask = causal ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
   if (!library_chooses()) params.kernel = kernel.c_str();
+  if (is_fp8()) {
+    const auto scale = [&](int64_t n, int64_t length) {
+      return Layout::packed(scale_dims(scales, batch, n, length)).tensor(scale_data, FA3_DTYPE_FP32);
+    };
+    params.q_scale = scale(heads, seqlen);
+    params.k_scale = params.v_scale = scale(kv_heads, seqlen_k);
+    if (v == VForm::tiles)
+      params.v = Layout::packed({batch, kv_heads, v_groups(), head_dim, v_tile_keys}).tensor(v_data, dtype);
+    if (two_level) params.flags = FA3_FLAG_TWO_LEVEL;
+  }
   return params;
 }
 

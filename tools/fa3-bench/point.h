@@ -7,23 +7,42 @@
 
 namespace fa3::bench {
 
+// What only e4m3 has.
+enum class VForm { rows, tiles };           // how V lies in memory
+enum class Scales { tensor, head, block };  // what one scale is for
+const char* name(VForm form);
+const char* name(Scales scales);
+inline constexpr int64_t v_tile_keys = 16;
+
 struct Point {
   fa3_dtype dtype = FA3_DTYPE_BF16;
   int64_t head_dim = 128;
   bool causal = false;
   int64_t batch = 1, seqlen = 512, seqlen_k = 512, heads = 16, kv_heads = 16;
   std::string kernel = {};  // its name; empty: the library chooses
+  VForm v = VForm::rows;
+  Scales scales = Scales::tensor;
+  bool two_level = false;  // FA3_FLAG_TWO_LEVEL
 
   bool library_chooses() const { return kernel.empty(); }
-  std::string label() const;
+  bool is_fp8() const { return dtype == FA3_DTYPE_E4M3; }
+  fa3_dtype o_dtype() const { return is_fp8() ? FA3_DTYPE_BF16 : dtype; }
+  std::string form() const;   // of e4m3: " v tiles", " v rows scales block two-level"; else empty
+  std::string label() const;  // everything, in one line
   // 4 N^2 d H B, half if causal (the paper's count); with unequal lengths, the pairs that the mask leaves.
   double flop() const;
   int64_t q_elements() const { return batch * seqlen * heads * head_dim; }
   int64_t kv_elements() const { return batch * seqlen_k * kv_heads * head_dim; }
+  int64_t v_groups() const { return (seqlen_k + v_tile_keys - 1) / v_tile_keys; }
+  // Elements of the largest of the tensors of scales; 0 if there are none.
+  int64_t scale_elements() const;
   // Keys that query i sees: the causal mask ends in the bottom right corner.
   int64_t visible_keys(int64_t i) const;
-  // Tensors packed as (batch, seqlen, heads, head_dim). Valid while this point is: it has the kernel's name.
-  fa3_forward_params params(void* q, void* k, void* v, void* o, void* lse) const;
+  // Tensors packed as (batch, seqlen, heads, head_dim), or v as tiles. All scales are read from the same memory, as
+  // many floats as scale_elements(). Valid while this point is: it has the kernel's name.
+  fa3_forward_params params(void* q, void* k, void* v, void* o, void* lse, void* scales) const;
+  // Those of a point that is only asked about: nothing lies in memory.
+  fa3_forward_params shapes() const { return params(nullptr, nullptr, nullptr, nullptr, nullptr, nullptr); }
 };
 
 }  // namespace fa3::bench

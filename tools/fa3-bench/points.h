@@ -28,9 +28,19 @@ const std::vector<PointSet>& point_sets();
 // The word that asks for the kernel that the library chooses itself, beside kernels that are named.
 inline constexpr const char* library_choice = "auto";
 
+// In what forms points of e4m3 run: each point in all of them.
+struct Forms {
+  std::vector<VForm> v = {VForm::rows, VForm::tiles};
+  std::vector<Scales> scales = {Scales::tensor};
+  std::vector<bool> two_level = {false};
+
+  std::vector<Point> of(const Point& point) const;  // of another dtype: the point itself
+};
+
 struct Selection {
   std::vector<std::string> sets;  // names; empty: the grid below
   Grid grid;
+  Forms forms;
   std::vector<std::string> kernels = {library_choice};  // each point once by each of them
   std::string filter;                                   // part of a label
 

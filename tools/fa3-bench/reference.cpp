@@ -19,7 +19,7 @@ int run_reference(uint64_t seed) {
   }
   std::vector<float> lse(size_t(point.batch * point.heads * point.seqlen));
   const fa3_forward_params params =
-      point.params(tensors[0].data(), tensors[1].data(), tensors[2].data(), tensors[3].data(), lse.data());
+      point.params(tensors[0].data(), tensors[1].data(), tensors[2].data(), tensors[3].data(), lse.data(), nullptr);
   const auto start = std::chrono::steady_clock::now();
   if (fa3_reference_forward(&params, 0) != FA3_OK) {
     std::printf("fa3_reference_forward: %s\n", fa3_last_error_message());

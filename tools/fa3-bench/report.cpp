@@ -9,10 +9,12 @@
 
 namespace fa3::bench {
 
-// Share of what the tensor cores could do at the card's highest SM clock.
-double Report::peak_share(const Result& result) const {
-  return result.tflops() / device.matrix_peak_tflops(device.max_clock_mhz());
+// What the tensor cores could do at a clock: with e4m3 twice what they can with 16 bits.
+double Report::peak(const Result& result, double mhz) const {
+  return device.matrix_peak_tflops(mhz) * (result.point.is_fp8() ? 2 : 1);
 }
+
+double Report::peak_share(const Result& result) const { return result.tflops() / peak(result, device.max_clock_mhz()); }
 
 void Report::print_overhead(FILE* out) const {
   if (overhead)
@@ -48,10 +50,11 @@ void Report::print_table(FILE* out) const {
                  100 * peak_share(r), r.checked ? "ok" : "-");
     if (protocol.clock)
       std::fprintf(out, " %5.0f %7.1f%%", r.clock_mhz,
-                   r.clock_mhz > 0 ? 100 * r.tflops() / device.matrix_peak_tflops(r.clock_mhz) : 0);
-    std::fprintf(out, "  %s\n", r.kernel.c_str());
-    auto& [log_sum, count] = groups[std::string(tools::dtype_name(p.dtype)) + " d" + std::to_string(p.head_dim) +
-                                    (p.causal ? " causal" : " full") + (p.library_chooses() ? "" : " " + p.kernel)];
+                   r.clock_mhz > 0 ? 100 * r.tflops() / peak(r, r.clock_mhz) : 0);
+    std::fprintf(out, "  %s%s\n", r.kernel.c_str(), p.form().c_str());
+    auto& [log_sum, count] =
+        groups[std::string(tools::dtype_name(p.dtype)) + " d" + std::to_string(p.head_dim) +
+               (p.causal ? " causal" : " full") + p.form() + (p.library_chooses() ? "" : " " + p.kernel)];
     log_sum += std::log(r.tflops());
     ++count;
   }
@@ -64,7 +67,7 @@ void Report::print_table(FILE* out) const {
 // One definition of the columns: peers.py asks for it, and adds two for each further peer.
 static const char* const csv_columns =
     "direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked,seqlen_k,kernel,"
-    "spread,passes,reps";
+    "spread,passes,reps,v,scales,two_level";
 
 void Report::print_csv(FILE* out) const {
   std::fprintf(out, "%s\n", csv_columns);
@@ -77,7 +80,8 @@ void Report::print_csv(FILE* out) const {
     else std::fprintf(out, ",,");
     std::fprintf(out, ",%d,%lld,%s,", int(r.checked), (long long)p.seqlen_k, r.kernel.c_str());
     if (measured) std::fprintf(out, "%.4f", r.spread);
-    std::fprintf(out, ",%d,%d\n", protocol.passes, protocol.reps);
+    std::fprintf(out, ",%d,%d,%s,%s,%d\n", protocol.passes, protocol.reps, name(p.v), p.is_fp8() ? name(p.scales) : "",
+                 int(p.two_level));
   }
 }
 
@@ -109,6 +113,9 @@ static Json point_json(const Result& result) {
           {"label", p.label()},
           {"flop", p.flop()},
           {"kernel", result.kernel},
+          {"v", name(p.v)},
+          {"scales", p.is_fp8() ? name(p.scales) : ""},
+          {"two_level", p.two_level},
           {"library_chooses", p.library_chooses()},
           {"problem", result.problem}};
 }

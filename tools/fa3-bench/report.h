@@ -23,7 +23,8 @@ struct Report {
   void print_list(FILE* out) const;  // as JSON: points and protocol, nothing measured
 
  private:
-  double peak_share(const Result& result) const;
+  double peak(const Result& result, double mhz) const;
+  double peak_share(const Result& result) const;  // at the card's highest SM clock
 };
 
 }  // namespace fa3::bench

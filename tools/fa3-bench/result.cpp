@@ -30,8 +30,7 @@ std::vector<Result> planned(const std::vector<Point>& points, int multiprocessor
     Result& result = results.emplace_back();
     result.point = point;
     try {
-      const fa3_forward_params params = point.params(nullptr, nullptr, nullptr, nullptr, nullptr);
-      result.kernel = tools::forward_kernel_info(params, multiprocessors).name;
+      result.kernel = tools::forward_kernel_info(point.shapes(), multiprocessors).name;
     } catch (const std::runtime_error& refusal) {
       result.problem = refusal.what();
     }

@@ -226,8 +226,8 @@ bool Section::covers(std::string_view row) const {
 
 Contract without_budgets(Contract contract) {
   for (Section& section : contract.sections) {
-    std::erase_if(section.rules, [](const Rule& rule) { return rule.figure == "instructions"; });
-    std::erase_if(section.waivers, [](const Waiver& waiver) { return waiver.subject.ends_with(".instructions"); });
+    std::erase_if(section.rules, [](const Rule& rule) { return rule.figure.ends_with("instructions"); });
+    std::erase_if(section.waivers, [](const Waiver& waiver) { return waiver.subject.ends_with("instructions"); });
   }
   return contract;
 }

@@ -16,6 +16,7 @@ struct KernelRecord {
   int stack_bytes = 0;       // frame size: spills and local arrays
   int64_t shared_bytes = 0;  // static; dynamic shared memory is a launch parameter
   int max_threads = 0;       // of __launch_bounds__, 0 if there are none
+  int parameter_bytes = 0;   // that a launch passes
 };
 
 struct Cubin {

@@ -76,7 +76,9 @@ void describe_gemms(WgmmaLoop& loop) {
   for (const Gemm& gemm : loop.turn.gemms) {
     const size_t at = place(gemm.name);
     names[at] = gemm.name;
-    steps[{at, gemm.shape + " " + gemm.form()}] += gemm.steps.size();
+    const size_t from_registers = gemm.register_steps.size(), others = gemm.steps.size() - from_registers;
+    if (from_registers > 0) steps[{at, gemm.shape + " RS"}] += from_registers;
+    if (others > 0) steps[{at, gemm.shape + " SS"}] += others;
   }
   std::vector<std::string> roles, texts;
   for (const auto& [at, name] : names) roles.push_back(name);
@@ -151,6 +153,43 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
   return figures;
 }
 
+namespace {
+
+// The loop that transposes 8-bit V in shared memory, 32 keys a turn, and the loop around it, over blocks of keys, whose
+// fence shows the tiles to WGMMAs.
+void add_transposing(const Kernel& kernel, Figures& figures) {
+  using Test = bool (*)(const Instruction&);
+  const auto of_loop = [&](int loop, Test wanted) {
+    std::vector<int> found;
+    if (loop < 0) return found;
+    for (int b : kernel.cfg.loops[static_cast<size_t>(loop)].blocks) {
+      const Block& block = kernel.cfg.blocks[static_cast<size_t>(b)];
+      for (int i = block.begin; i < block.end; ++i)
+        if (wanted(kernel.listing.code[static_cast<size_t>(i)])) found.push_back(i);
+    }
+    return found;
+  };
+  const Test loads = [](const Instruction& i) { return i.is("LDSM") && i.has("MT88"); };
+  int inner = -1;  // larger loops come first
+  for (size_t l = 0; l < kernel.cfg.loops.size(); ++l)
+    if (!of_loop(static_cast<int>(l), loads).empty()) inner = static_cast<int>(l);
+  const int outer = inner < 0 ? -1 : kernel.cfg.loops[static_cast<size_t>(inner)].parent;
+  const auto add = [&](const char* name, int loop, Test wanted) {
+    figures.push_back(count_of(name, of_loop(loop, wanted)));
+  };
+  add("transposing_loads", inner, loads);
+  add("transposing_permutes", inner, [](const Instruction& i) { return i.is("PRMT"); });
+  add("transposing_stores", inner, [](const Instruction& i) { return i.is("STSM"); });
+  const Test fences = [](const Instruction& i) { return i.is("FENCE"); };
+  std::vector<int> between = of_loop(outer, fences);
+  std::erase_if(between, [&](int i) { return std::ranges::count(of_loop(inner, fences), i) > 0; });
+  figures.push_back(count_of("transposing_fences", between));
+  figures.push_back(value_of("transposing_instructions",
+                             static_cast<double>(of_loop(inner, [](const Instruction&) { return true; }).size())));
+}
+
+}  // namespace
+
 Figures kernel_figures(const Kernel& kernel) {
   std::vector<int> local, masks, wgmmas, setmaxnreg;
   std::set<int> budgets;
@@ -174,6 +213,7 @@ Figures kernel_figures(const Kernel& kernel) {
   if (kernel.record.symbol != 0) {  // a listing given as text has no record
     figures.push_back(value_of("registers", kernel.record.registers));
     figures.push_back(value_of("threads", kernel.record.max_threads));
+    figures.push_back(value_of("parameters", kernel.record.parameter_bytes));
     figures.push_back(value_of("stack", kernel.record.stack_bytes));
     figures.push_back(value_of("shared", static_cast<double>(kernel.record.shared_bytes)));
   }
@@ -184,6 +224,7 @@ Figures kernel_figures(const Kernel& kernel) {
   figures.push_back(count_of("masks", masks));
   figures.push_back(value_of("hot_loops", hot));
   figures.push_back(value_of("boundary_loops", boundary));
+  add_transposing(kernel, figures);
   return figures;
 }
 
@@ -194,7 +235,7 @@ const std::vector<std::string>& figure_names(bool of_kernel) {
     return more;
   };
   static const std::vector<std::string> kernels =
-      names(kernel_figures({}), {"registers", "threads", "stack", "shared"});
+      names(kernel_figures({}), {"registers", "threads", "parameters", "stack", "shared"});
   static const std::vector<std::string> loops = names(
       loop_figures({}, {}), {"exps_in_flight", "exps_overlapped", "conversions_in_flight", "conversions_overlapped"});
   return of_kernel ? kernels : loops;

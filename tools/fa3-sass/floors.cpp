@@ -28,9 +28,10 @@ Floors floors(const Kernel& kernel, const WgmmaLoop& loop) {
   Floors f;
   for (const Gemm& gemm : loop.turn.gemms) {
     const double n = columns(gemm.shape), steps = static_cast<double>(gemm.steps.size());
+    const double with_a = steps - static_cast<double>(gemm.register_steps.size());
     f.tensor += steps * n / 2;
     // A step is 32 bytes deep: n rows of B, and 64 of A unless that comes from registers.
-    f.shared_memory += steps * (n + (gemm.a_in_registers ? 0 : 64)) * 32 / 128;
+    f.shared_memory += (steps * n + with_a * 64) * 32 / 128;
   }
   for (const Kind kind : loop.turn.kinds) {
     switch (kind) {

@@ -53,7 +53,8 @@ std::string note(const Kernel& kernel, const Turn& turn, int position) {
     size_t step = 0;
     while (step < gemm->steps.size() && gemm->steps[step] % turn.size() != position) ++step;
     std::string text =
-        gemm->name + " " + std::to_string(step + 1) + "/" + std::to_string(gemm->steps.size()) + " " + gemm->form();
+        gemm->name + " " + std::to_string(step + 1) + "/" + std::to_string(gemm->steps.size()) +
+        (a_in_registers(i) ? " RS" : " SS");
     if (step == 0 && gemm->zero) text += ", from zero";
     if (!i.operands.empty() && i.operands.back() == "gsb0") text += ", COMMIT";
     return text;

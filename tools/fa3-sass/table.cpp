@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "ptx/params.h"
 #include "ptx/row.h"
 #include "text.h"
 
@@ -22,11 +23,19 @@ const fa3::Row* row_named(const std::string& name) {
   return row < 0 ? nullptr : &fa3::rows[row];
 }
 
-const char* name_of(fa3::Dtype dtype) { return dtype == fa3::Dtype::bf16 ? "bf16" : "fp16"; }
+const char* name_of(fa3::Dtype dtype) {
+  return dtype == fa3::Dtype::bf16 ? "bf16" : dtype == fa3::Dtype::fp16 ? "fp16" : "e4m3";
+}
 
 std::string wgmmas(const char* gemm, int count, int columns, int depth, const char* form) {
   return std::string(gemm) + " " + std::to_string(count) + " x 64x" + std::to_string(columns) + "x" +
          std::to_string(depth) + " " + form;
+}
+
+size_t parameter_bytes(const fa3::Row& row) {
+  if (row.kind == fa3::Kind::pass) return sizeof(fa3::EmptyRowsParams);
+  if (row.is_8bit()) return sizeof(fa3::ScaledForwardParams);
+  return row.has(fa3::Trait::splits) ? sizeof(fa3::ListedForwardParams) : sizeof(fa3::ForwardParams);
 }
 
 }  // namespace
@@ -44,6 +53,12 @@ std::optional<Figure> table_figure(const std::string& name, const std::string& s
   const auto text = [&](std::string words) { return Figure{figure, true, 0, std::move(words), {}, false}; };
   if (scope == "kernel") {
     if (figure == "threads") return value(row->threads());
+    if (figure == "parameters") return value(static_cast<int>(parameter_bytes(*row)));
+    // For 32 keys and half of the columns, which is the share of each of two warps: 16 columns at a time.
+    const int transpositions = row->has(fa3::Trait::transposes_v) ? row->dv / 2 / 16 : 0;
+    if (figure == "transposing_loads" || figure == "transposing_stores") return value(transpositions);
+    if (figure == "transposing_permutes") return value(4 * transpositions);
+    if (figure == "transposing_fences") return value(transpositions > 0);
     if (figure == "setmaxnreg") {
       std::string budgets;  // none where there is no producer to take registers from
       if (row->moves_registers())
@@ -60,9 +75,12 @@ std::optional<Figure> table_figure(const std::string& name, const std::string& s
     if (name_of(row->dtype) != std::string(type.name)) continue;
     const int depth = 32 / type.bytes;          // k of one WGMMA
     const int scores = 64 * row->Bc / 128;  // of a block, per thread
-    if (figure == "gemms")
-      return text(wgmmas("QK", row->d / depth, row->Bc, depth, "SS") + ", " +
+    if (figure == "gemms") {
+      const int steps = row->d / depth, from_registers = row->has(fa3::Trait::q_in_registers) ? steps / 2 : 0;
+      return text((from_registers ? wgmmas("QK", from_registers, row->Bc, depth, "RS") + ", " : "") +
+                  wgmmas("QK", steps - from_registers, row->Bc, depth, "SS") + ", " +
                   wgmmas("PV", row->Bc / depth, row->dv, depth, "RS"));
+    }
     if (figure == "types") return text(type.types);
     if (figure == "wgmmas") return value(row->d / depth + row->Bc / depth);
     if (figure == "exps") return value(scores + (speculative ? 0 : 2));  // and alpha of two rows

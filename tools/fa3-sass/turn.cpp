@@ -16,8 +16,6 @@ bool starts_from_zero(const Instruction& i) {
   return std::find(i.operands.begin(), i.operands.end(), "!UPT") != i.operands.end();
 }
 
-bool a_in_registers(const Instruction& i) { return i.operands.size() > 1 && i.operands[1][0] == 'R'; }
-
 Registers a_operand(const Instruction& i) {
   const std::vector<Registers> read = sources(i);
   return a_in_registers(i) && !read.empty() ? read.front() : Registers{};
@@ -62,13 +60,13 @@ struct Follower {
       Gemm fresh;
       fresh.shape = shape_of(i);
       fresh.types = types_of(i);
-      fresh.a_in_registers = a_in_registers(i);
       fresh.zero = starts_from_zero(i);
       fresh.accumulator = accumulator;
       gemms.push_back(fresh);
       open.gemms.push_back(gemm);
     }
     gemms[static_cast<size_t>(gemm)].steps.push_back(position);
+    if (a_in_registers(i)) gemms[static_cast<size_t>(gemm)].register_steps.push_back(position);
     last = gemm;
     if (open.first < 0) open.first = position;
     if (!commits(i)) return;
@@ -102,7 +100,9 @@ struct Follower {
     std::sort(turn.groups.begin(), turn.groups.end(), [](const Group& a, const Group& b) { return a.first < b.first; });
     for (Gemm& gemm : gemms) {
       if (gemm.steps.front() >= turn.size()) break;  // made in order, so the indices stay
-      std::erase_if(gemm.steps, [&](int step) { return step >= gemm.steps.front() + turn.size(); });  // never committed
+      const int end = gemm.steps.front() + turn.size();  // what lies behind was never committed
+      for (std::vector<int>* steps : {&gemm.steps, &gemm.register_steps})
+        std::erase_if(*steps, [&](int step) { return step >= end; });
       turn.gemms.push_back(gemm);
     }
     const int kept = static_cast<int>(turn.gemms.size());
@@ -125,9 +125,9 @@ void find_touches(const Listing& listing, Turn& turn) {
         if (gemm.steps.front() > position) continue;
         touched |= gemm.accumulator.overlaps(written);
         for (const Registers& read : sources(i)) touched |= gemm.accumulator.overlaps(read);
-        for (int step : gemm.steps) {
+        for (int step : gemm.register_steps) {
           const bool of_group = step >= group.first && (group.commit < 0 || step <= group.commit);
-          if (step > position || !of_group || !gemm.a_in_registers) continue;
+          if (step > position || !of_group) continue;
           const Instruction& mma =
               listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(step % turn.size())])];
           touched |= a_operand(mma).overlaps(written);
@@ -167,14 +167,14 @@ class Naming {
     }
     if (dP == 0)  // P and dS went through shared memory: what meets P in arithmetic and starts from zero is dP
       for (size_t g = 0; g < count; ++g)
-        if (turn_.gemms[g].zero && !turn_.gemms[g].a_in_registers && (met_ & ~scores_ & bit(g))) dP |= bit(g);
+        if (turn_.gemms[g].zero && turn_.gemms[g].register_steps.empty() && (met_ & ~scores_ & bit(g))) dP |= bit(g);
     bool first_sum = true;
     for (size_t g = 0; g < count; ++g) {
       Gemm& gemm = turn_.gemms[g];
       if (scores_ & bit(g)) gemm.name = dP ? "S" : "QK";
       else if (dP & bit(g)) gemm.name = "dP";
       else if (dP == 0) gemm.name = "PV";
-      else if (gemm.a_in_registers) gemm.name = operand_[g].raw & dP ? "dK" : "dV";
+      else if (!gemm.register_steps.empty()) gemm.name = operand_[g].raw & dP ? "dK" : "dV";
       else if (gemm.zero) gemm.name = "dQ";
       else {
         gemm.name = first_sum ? "dV" : "dK";
@@ -200,7 +200,7 @@ class Naming {
     if (kind == Kind::wgmma) {
       const size_t g = gemm_index(position);
       if (g >= 32) return;
-      if (turn_.gemms[g].a_in_registers) operand_[g].add(origin(a_operand(i)));
+      if (a_in_registers(i)) operand_[g].add(origin(a_operand(i)));
       for (int r = written.first; r < written.first + written.count && r < 256; ++r)
         registers_[static_cast<size_t>(r)] = {bit(g), 0};
       return;
@@ -250,6 +250,8 @@ bool inside(const Turn& turn, int position, int begin, int end) {
 }
 
 }  // namespace
+
+bool a_in_registers(const Instruction& i) { return i.operands.size() > 1 && i.operands[1][0] == 'R'; }
 
 int wait_count(const Instruction& i) {
   if (i.operands.empty()) return 0;

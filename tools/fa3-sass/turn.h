@@ -14,11 +14,10 @@ struct Gemm {
   std::string name = "GEMM";  // QK, PV; S, dP, dV, dK, dQ in a backward pass
   std::string shape;          // "64x128x16"
   std::string types;          // "F32.BF16"
-  bool a_in_registers = false;
   bool zero = false;  // starts from zero instead of adding to the accumulator
   Registers accumulator;
-  std::vector<int> steps;  // positions in the turn
-  std::string form() const { return a_in_registers ? "RS" : "SS"; }
+  std::vector<int> steps;           // positions in the turn
+  std::vector<int> register_steps;  // of those, the ones that take A from registers
 };
 
 // What one commit (gsb0) covers. Positions beyond the end of the turn belong to the next turn.
@@ -44,6 +43,9 @@ struct Turn {
 
 // `path` are blocks; a cyclic turn is followed round twice, so that groups that cross the back edge find their waits.
 Turn follow(const Listing& listing, const Cfg& cfg, const std::vector<int>& path, bool cyclic);
+
+// Where a WGMMA takes A from: RS, registers, or SS, shared memory. B is always in shared memory.
+bool a_in_registers(const Instruction& wgmma);
 
 // WARPGROUP.DEPBAR.LE gsb0, N
 int wait_count(const Instruction& instruction);

@@ -8,22 +8,28 @@ namespace fa3::test {
 
 constexpr unsigned most_shared_memory = 227 * 1024, shared_memory_without_asking = 48 * 1024;
 
-// For the only maps that the library makes: of 16-bit elements, with swizzles of 128 bytes.
+// For the only maps that the library makes: of 16-bit elements or bytes, with swizzles that the kernels know.
 inline CUresult check_tensor_map(const CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, const void* data,
                                  const cuuint64_t* dim, const cuuint64_t* stride, const cuuint32_t* box,
                                  const cuuint32_t* element_stride, CUtensorMapInterleave interleave,
                                  CUtensorMapSwizzle swizzle) {
   const auto aligned = [](const void* to, uintptr_t bytes) { return reinterpret_cast<uintptr_t>(to) % bytes == 0; };
-  constexpr cuuint64_t element_bytes = 2;
-  bool legal = type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  legal = legal && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE && swizzle == CU_TENSOR_MAP_SWIZZLE_128B;
+  const bool bytes = type == CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  const cuuint64_t element_bytes = bytes ? 1 : 2;
+  const cuuint64_t most_inner_bytes = swizzle == CU_TENSOR_MAP_SWIZZLE_128B  ? 128
+                                      : swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64
+                                                                             : 256 * element_bytes;
+  bool legal = bytes || type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 || type == CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  legal = legal && interleave == CU_TENSOR_MAP_INTERLEAVE_NONE;
+  legal = legal && (swizzle == CU_TENSOR_MAP_SWIZZLE_128B || swizzle == CU_TENSOR_MAP_SWIZZLE_64B ||
+                    swizzle == CU_TENSOR_MAP_SWIZZLE_NONE);
   legal = legal && rank >= 1 && rank <= 5 && aligned(map, 64) && data && aligned(data, 16);
   for (cuuint32_t i = 0; legal && i < rank; ++i) {
     legal = dim[i] >= 1 && dim[i] <= cuuint64_t{1} << 31 && box[i] >= 1 && box[i] <= 256;
     legal = legal && element_stride[i] >= 1 && element_stride[i] <= 8;
     if (i > 0) legal = legal && stride[i - 1] % 16 == 0 && stride[i - 1] < cuuint64_t{1} << 40;
   }
-  legal = legal && box[0] * element_bytes % 16 == 0 && box[0] * element_bytes <= 128;
+  legal = legal && box[0] * element_bytes % 16 == 0 && box[0] * element_bytes <= most_inner_bytes;
   return legal ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

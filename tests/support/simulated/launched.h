@@ -1,4 +1,5 @@
-// What a launch carries, for the drivers that stand in for the real one: each kernel takes a parameter block of its own size.
+// What a launch carries, for the drivers that stand in for the real one: each kernel takes a parameter block of its own
+// size.
 #pragma once
 #include <cstring>
 #include <string>
@@ -11,20 +12,29 @@ namespace fa3::test {
 
 struct Launched {
   const Row* row = nullptr;
-  ListedForwardParams forward{};  // of rows without a list its beginning
-  EmptyRowsParams empty_rows{};   // of the pass
+  ScaledForwardParams forward{};  // of rows without scales or a list its beginning
+  EmptyRowsParams empty_rows{};   // of the pass that writes rows without keys
+  QuantizeParams quantize{};      // of those that quantize
 
   Launched() = default;
   Launched(const std::string& kernel, const void* params) {
     const int number = row_named(kernel.c_str());
     if (number < 0) return;
     row = &rows[number];
-    if (row->kind == Kind::pass) std::memcpy(&empty_rows, params, sizeof empty_rows);
-    else std::memcpy(static_cast<void*>(&forward), params, row->has(Trait::splits) ? sizeof forward : sizeof(ForwardParams));
+    if (row->has(Trait::quantizes)) std::memcpy(&quantize, params, sizeof quantize);
+    else if (row->kind == Kind::pass) std::memcpy(&empty_rows, params, sizeof empty_rows);
+    else std::memcpy(static_cast<void*>(&forward), params, bytes_of_params(*row));
+  }
+
+  static size_t bytes_of_params(const Row& row) {
+    return row.is_8bit()               ? sizeof(ScaledForwardParams)
+           : row.has(Trait::splits) ? sizeof(ListedForwardParams)
+                                       : sizeof(ForwardParams);
   }
 };
 
-// Do the pieces of work hold each block of each tile once, and the tiles each row that sees a key? As the kernels unfold them.
+// Do the pieces of work hold each block of each tile once, and the tiles each row that sees a key? As the kernels unfold
+// them.
 inline bool is_complete(const Launched& launched) {
   const ListedForwardParams& p = launched.forward;
   const Row& row = *launched.row;
@@ -43,7 +53,8 @@ inline bool is_complete(const Launched& launched) {
         at >= tiles || left[size_t(at)] != -1)
       return false;
     const Keys blocks = tile_blocks(visible, p.tiles.first_row + tile.q_block * row.Br, row.Br, row.Bc);
-    place[size_t(number)] = size_t(at), left[size_t(at)] = number < p.pieces.whole_tiles ? 0 : blocks.end - blocks.begin;
+    place[size_t(number)] = size_t(at);
+    left[size_t(at)] = number < p.pieces.whole_tiles ? 0 : blocks.end - blocks.begin;
   }
   for (int32_t n = 0; n < p.pieces.listed; ++n) {
     const int32_t number = p.pieces.whole_tiles + int32_t(p.list[n].tile);

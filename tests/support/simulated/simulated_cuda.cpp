@@ -50,8 +50,9 @@ struct Map {
   uint64_t magic;
   void* data;
   int32_t dtype;
-  uint32_t dim[4];       // head_dim, seqlen, heads, batch
-  uint64_t stride[3];    // bytes, of the last three
+  uint32_t rank;
+  uint32_t dim[5];     // head_dim, seqlen, heads, batch; of V as tiles 256, head_dim / 16, groups of keys, heads, batch
+  uint64_t stride[4];  // bytes, of all but the first
 };
 constexpr uint64_t magic = 0x5369'6d75'6c61'7465;
 static_assert(sizeof(Map) <= sizeof(CUtensorMap));
@@ -86,32 +87,91 @@ Type* as(const void* handle) {
   return static_cast<Type*>(const_cast<void*>(handle));
 }
 
+fa3_dtype dtype_of(CUtensorMapDataType type) {
+  switch (type) {
+    case CU_TENSOR_MAP_DATA_TYPE_BFLOAT16: return FA3_DTYPE_BF16;
+    case CU_TENSOR_MAP_DATA_TYPE_FLOAT16: return FA3_DTYPE_FP16;
+    default: return FA3_DTYPE_E4M3;
+  }
+}
+fa3_dtype dtype_of(fa3::Dtype dtype) {
+  switch (dtype) {
+    case fa3::Dtype::bf16: return FA3_DTYPE_BF16;
+    case fa3::Dtype::fp16: return FA3_DTYPE_FP16;
+    default: return FA3_DTYPE_E4M3;
+  }
+}
+int element_bytes(int32_t dtype) { return dtype == FA3_DTYPE_E4M3 ? 1 : 2; }
+
 fa3_tensor tensor(const fa3::TensorMap& encoded) {
   Map map;
   std::memcpy(&map, &encoded, sizeof map);
   if (map.magic != magic) std::abort();
+  const auto stride = [&](int i) { return i == 0 ? 1 : int64_t(map.stride[i - 1]) / element_bytes(map.dtype); };
+  if (map.rank == 5)
+    return {map.data, map.dtype, 5, {map.dim[4], map.dim[3], map.dim[2], int64_t{16} * map.dim[1], 16},
+            {stride(4), stride(3), stride(2), 16, 1}};
   fa3_tensor t{map.data, map.dtype, 4, {}, {}};
   const int order[4] = {3, 1, 2, 0};  // of the map's dims in (batch, seqlen, heads, head_dim)
-  for (int i = 0; i < 4; ++i) {
-    t.dim[i] = map.dim[order[i]];
-    t.stride[i] = order[i] == 0 ? 1 : int64_t(map.stride[order[i] - 1] / 2);
-  }
+  for (int i = 0; i < 4; ++i) t.dim[i] = map.dim[order[i]], t.stride[i] = stride(order[i]);
   return t;
+}
+
+// O, as kernels without a map of it know it.
+fa3_tensor tensor(const fa3::Output& out, const fa3_tensor& q) {
+  return {out.o, dtype_of(out.dtype), 4, {q.dim[0], q.dim[1], q.dim[2], out.head_dim},
+          {out.o_stride_batch, out.o_stride_row, out.o_stride_head, 1}};
+}
+
+// float32, of three dims; the last stride is `inner`.
+fa3_tensor numbers(const float* data, int64_t batch, int64_t heads, int64_t count, int64_t stride_batch,
+                   int64_t stride_head, int64_t inner) {
+  return {const_cast<float*>(data), FA3_DTYPE_FP32, 3, {batch, heads, count}, {stride_batch, stride_head, inner}};
+}
+
+fa3_tensor scale(const fa3::ScaleTensor& s, const fa3_tensor& of) {
+  return numbers(s.data, of.dim[0], of.dim[2], (of.dim[1] + FA3_SCALE_ROWS - 1) / FA3_SCALE_ROWS, s.stride_batch,
+                 s.stride_head, s.stride_block);
+}
+
+// What e4m3 brings beside the tensors.
+void add_scales(const fa3::Scales& scales, fa3_forward_params& call) {
+  const fa3_tensor &q = call.q, &k = call.k;
+  call.q_scale = scale(scales.q, q), call.k_scale = scale(scales.k, k), call.v_scale = scale(scales.v, k);
+  if (scales.o) call.o_scale = {const_cast<float*>(scales.o), FA3_DTYPE_FP32, 1, {1}, {1}};
+  if (scales.v_mean)
+    call.v_mean = numbers(scales.v_mean, k.dim[0], k.dim[2], k.dim[3], scales.v_mean_stride_batch,
+                          scales.v_mean_stride_head, 1);
+  if (scales.lse_offset)
+    call.lse_offset = numbers(scales.lse_offset, q.dim[0], q.dim[2], q.dim[1], scales.lse_offset_stride_batch,
+                              scales.lse_offset_stride_head, scales.lse_offset_stride_row);
 }
 
 // Does the parameter block, which the kernels read beside the maps, say the same as they do?
 bool consistent(const Launch& launch, const fa3_forward_params& call) {
-  const fa3::ForwardParams& p = launch.forward;
+  const fa3::ScaledForwardParams& p = launch.forward;
+  const fa3::Row& row = *launch.row;
   const fa3::Output& out = p.output;
   const fa3_tensor &q = call.q, &k = call.k, &v = call.v, &o = call.o;
   const int64_t o_stride[3] = {out.o_stride_batch, out.o_stride_row, out.o_stride_head};
   bool same = p.visible.seqlen_q == q.dim[1] && p.tiles.heads == q.dim[2] && out.head_dim == q.dim[3];
   same = same && p.tiles.batch_heads == q.dim[0] * q.dim[2] && p.visible.seqlen_k == k.dim[1];
   same = same && k.dim[0] == q.dim[0] && k.dim[2] * p.heads_per_kv == q.dim[2] && k.dim[3] == q.dim[3];
-  for (int i = 0; i < 4; ++i) same = same && v.dim[i] == k.dim[i] && o.dim[i] == q.dim[i];
+  if (v.rank == 5) {
+    const int64_t dim[5] = {k.dim[0], k.dim[2], (k.dim[1] + 15) / 16, k.dim[3], 16};
+    for (int i = 0; i < 5; ++i) same = same && v.dim[i] == dim[i];
+  } else {
+    for (int i = 0; i < 4; ++i) same = same && v.dim[i] == k.dim[i];
+  }
+  for (int i = 0; i < 4; ++i) same = same && o.dim[i] == q.dim[i];
   for (int i = 0; i < 3; ++i) same = same && (o.dim[i] == 1 || o.stride[i] == o_stride[i]);
-  same = same && out.o == o.data && q.dtype == k.dtype && q.dtype == v.dtype && q.dtype == o.dtype;
-  same = same && p.visible.bounded_right == launch.row->causal() && !p.visible.bounded_left;
+  same = same && out.o == o.data && dtype_of(out.dtype) == o.dtype;
+  same = same && q.dtype == dtype_of(row.dtype) && q.dtype == k.dtype && q.dtype == v.dtype;
+  same = same && (row.is_8bit() ? (v.rank == 4) == row.has(fa3::Trait::transposes_v) : q.dtype == o.dtype);
+  const fa3::Scales& scales = p.scales;
+  same = same && (row.has(fa3::Trait::block_scales) || (scales.k.stride_block == 0 && scales.v.stride_block == 0));
+  same = same && (scales.o != nullptr) == (o.dtype == FA3_DTYPE_E4M3) && (out.lse || !scales.lse_offset);
+  same = same && p.visible.bounded_right == row.causal() && !p.visible.bounded_left;
   const bool bottom_right = call.mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT;
   same = same && p.visible.right == (bottom_right ? p.visible.seqlen_k - p.visible.seqlen_q : 0);
   return same && std::fabs(p.softmax_scale_log2 - p.softmax_scale * 1.442695f) <= 1e-6f * p.softmax_scale_log2;
@@ -122,12 +182,64 @@ CUresult write_empty_rows(const fa3::EmptyRowsParams& p) {
   for (int32_t n = 0; n < p.batch_heads; ++n) {
     const int64_t batch = n / p.heads, head = n - batch * p.heads;
     for (int64_t row = 0; row < p.rows; ++row) {
-      uint16_t* const o = out.o + batch * out.o_stride_batch + head * out.o_stride_head + row * out.o_stride_row;
-      for (int x = 0; x < out.head_dim; ++x) o[x] = 0;
-      if (out.lse) out.lse[batch * out.lse_stride_batch + head * out.lse_stride_head + row * out.lse_stride_row] = -INFINITY;
+      const int64_t first = batch * out.o_stride_batch + head * out.o_stride_head + row * out.o_stride_row;
+      const size_t bytes = size_t(element_bytes(dtype_of(out.dtype)));
+      std::memset(static_cast<char*>(out.o) + first * int64_t(bytes), 0, size_t(out.head_dim) * bytes);
+      if (out.lse)
+        out.lse[batch * out.lse_stride_batch + head * out.lse_stride_head + row * out.lse_stride_row] = -INFINITY;
     }
   }
   return CUDA_SUCCESS;
+}
+
+template <class Function>
+Function library(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+}
+
+// The call that the parameter block carries, from its numbers alone.
+CUresult quantize(const Launch& launch) {
+  const fa3::QuantizeParams& p = launch.quantize;
+  using Granularity = fa3::QuantizeParams::Granularity;
+  const int64_t batch = p.batch, rows = p.rows, heads = p.heads, d = p.head_dim, blocks = (rows + 63) / 64;
+  const auto tensor = [](const void* data, int32_t dtype, std::vector<int64_t> dim, std::vector<int64_t> stride) {
+    fa3_tensor t{as<void>(data), dtype, int32_t(dim.size()), {}, {}};
+    for (size_t i = 0; i < dim.size(); ++i) t.dim[i] = dim[i], t.stride[i] = stride[i];
+    return t;
+  };
+  fa3_quantize_params call{};
+  call.struct_size = sizeof call;
+  call.seed = p.seed;
+  call.softmax_scale = p.softmax_scale;
+  call.flags = uint64_t(p.hadamard ? FA3_QUANTIZE_INCOHERENT : 0);
+  if (p.interleaved) call.flags |= FA3_QUANTIZE_ROTARY_INTERLEAVED;
+  call.x = tensor(p.x, p.bf16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, {batch, rows, heads, d},
+                  {p.x_stride_batch, p.x_stride_row, p.x_stride_head, 1});
+  call.y = p.tiles ? tensor(p.y, FA3_DTYPE_E4M3, {batch, heads, (rows + 15) / 16, d, 16},
+                            {p.y_stride_batch, p.y_stride_head, p.y_stride_row, 16, 1})
+                   : tensor(p.y, FA3_DTYPE_E4M3, {batch, rows, heads, d},
+                            {p.y_stride_batch, p.y_stride_row, p.y_stride_head, 1});
+  const bool one = p.scales == Granularity::tensor;
+  call.scale = tensor(p.scale, FA3_DTYPE_FP32,
+                      {one ? 1 : batch, one ? 1 : heads, p.scales == Granularity::block ? blocks : 1},
+                      {p.scale_stride_batch, p.scale_stride_head, p.scale_stride_block});
+  if (p.mean)
+    call.mean = tensor(p.mean, FA3_DTYPE_FP32, {batch, heads, d}, {p.mean_stride_batch, p.mean_stride_head, 1});
+  if (p.rotary_dim) {
+    call.rotary_cos = tensor(p.rotary_cos, FA3_DTYPE_FP32, {rows, p.rotary_dim / 2}, {p.cos_stride, 1});
+    call.rotary_sin = tensor(p.rotary_sin, FA3_DTYPE_FP32, {rows, p.rotary_dim / 2}, {p.sin_stride, 1});
+  }
+  if (p.lse_offset) {
+    call.k_mean = tensor(p.k_mean, FA3_DTYPE_FP32, {batch, heads / int32_t(p.heads_per_kv), d},
+                         {p.k_mean_stride_batch, p.k_mean_stride_head, 1});
+    call.lse_offset = tensor(p.lse_offset, FA3_DTYPE_FP32, {batch, heads, rows},
+                             {p.lse_stride_batch, p.lse_stride_head, p.lse_stride_row});
+  }
+  const auto reference = library<decltype(&fa3_reference_quantize)>("fa3_reference_quantize");
+  if (int32_t(p.blocks) != blocks || d > launch.row->d || (p.rotary_dim > 0) != launch.row->has(fa3::Trait::rotates) ||
+      (p.mean || p.scales != Granularity::block) != launch.row->has(fa3::Trait::measures))
+    return CUDA_ERROR_LAUNCH_FAILED;
+  return reference && reference(&call) == FA3_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
 }
 
 // The fault of this launch.
@@ -143,22 +255,24 @@ void do_damage(const Launch& launch, Fault chosen) {
     case Fault::nothing_done: break;
     case Fault::before_workspace: workspace[-1] ^= 1; break;
     case Fault::behind_workspace: workspace[FA3_FORWARD_WORKSPACE_BYTES] ^= 1; break;
-    case Fault::last_bit_of_o: launch.forward.output.o[0] ^= 1; break;
+    case Fault::last_bit_of_o: *static_cast<char*>(launch.forward.output.o) ^= 1; break;
     case Fault::last_bit_of_lse: *reinterpret_cast<uint32_t*>(launch.forward.output.lse) ^= 1; break;
   }
 }
 
 CUresult run(const Launch& launch) {
   if (!launch.row) return CUDA_ERROR_LAUNCH_FAILED;
+  if (launch.row->has(fa3::Trait::quantizes)) return quantize(launch);
   if (launch.row->kind == fa3::Kind::pass) return write_empty_rows(launch.empty_rows);
-  const fa3::ForwardParams& p = launch.forward;
+  const fa3::ScaledForwardParams& p = launch.forward;
   const fa3::Output& out = p.output;
   fa3_forward_params call{};
   call.struct_size = sizeof call;
   call.q = tensor(p.q);
   call.k = tensor(p.k);
   call.v = tensor(p.v);
-  call.o = tensor(p.o);
+  call.o = launch.row->is_8bit() ? tensor(out, call.q) : tensor(p.o);
+  if (launch.row->is_8bit()) add_scales(p.scales, call);
   if (out.lse) {
     call.lse = {out.lse, FA3_DTYPE_FP32, 3, {call.q.dim[0], call.q.dim[2], call.q.dim[1]},
                 {out.lse_stride_batch, out.lse_stride_head, out.lse_stride_row}};
@@ -169,8 +283,7 @@ CUresult run(const Launch& launch) {
   if (!consistent(launch, call) || !fa3::test::is_complete(launch)) return CUDA_ERROR_LAUNCH_FAILED;
   const Fault chosen = next_fault();
   if (chosen == Fault::nothing_done) return CUDA_SUCCESS;
-  static const auto reference =
-      reinterpret_cast<decltype(&fa3_reference_forward)>(dlsym(RTLD_DEFAULT, "fa3_reference_forward"));
+  static const auto reference = library<decltype(&fa3_reference_forward)>("fa3_reference_forward");
   if (!reference || reference(&call, 1) != FA3_OK) return CUDA_ERROR_LAUNCH_FAILED;
   do_damage(launch, chosen);
   return CUDA_SUCCESS;
@@ -317,13 +430,13 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* encoded, CUtensorMapDataType type, 
                                 const cuuint64_t* dim, const cuuint64_t* stride, const cuuint32_t* box,
                                 const cuuint32_t* element_stride, CUtensorMapInterleave interleave,
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  if (rank != 4) return CUDA_ERROR_INVALID_VALUE;
+  if (rank != 4 && (rank != 5 || dim[0] != 256)) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = fa3::test::check_tensor_map(encoded, type, rank, data, dim, stride, box, element_stride,
                                                     interleave, swizzle))
     return result;
-  Map map{magic, data, type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, {}, {}};
-  for (int i = 0; i < 4; ++i) map.dim[i] = uint32_t(dim[i]);
-  for (int i = 0; i < 3; ++i) map.stride[i] = stride[i];
+  Map map{magic, data, dtype_of(type), rank, {}, {}};
+  for (cuuint32_t i = 0; i < rank; ++i) map.dim[i] = uint32_t(dim[i]);
+  for (cuuint32_t i = 0; i + 1 < rank; ++i) map.stride[i] = stride[i];
   std::memcpy(encoded, &map, sizeof map);
   return CUDA_SUCCESS;
 }

@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""Times fa3_quantize beside a device-to-device copy of as many bytes, in one process, and checks it against torch.
+
+    python3 tools/fa3-bench/quantize.py [--d 64,128,256] [--batch 1] [--seqlen 16384] [--hidden 2048]
+
+GB/s count x once and y once, whatever is read again; `share` is that of the copy, which reads half as many bytes as it
+moves and writes the other half. Protocol as in peers.py: 100 ms idle, 5 warm-ups, 30 runs each with its own pair of
+events, queued while the GPU sleeps; the median.
+"""
+
+import argparse
+import ctypes
+import itertools
+import statistics
+import sys
+import time
+
+import fa3_ctypes as fa3
+
+E4M3 = 4
+INCOHERENT, INTERLEAVED = 1, 2
+SEED = 20240711
+
+
+class QuantizeParams(ctypes.Structure):
+    _fields_ = (
+        [("struct_size", ctypes.c_size_t), ("flags", ctypes.c_uint64), ("seed", ctypes.c_uint64)]
+        + [
+            (name, fa3.Tensor)
+            for name in ("x", "y", "scale", "mean", "rotary_cos", "rotary_sin", "k_mean", "lse_offset")
+        ]
+        + [("softmax_scale", ctypes.c_float), ("reserved", ctypes.c_int32)]
+    )
+
+
+class Quantizer:
+    """The library's functions for torch tensors."""
+
+    def __init__(self, path=None):
+        self.library = fa3.Library(path)
+        self.lib = self.library.lib
+        params = ctypes.POINTER(QuantizeParams)
+        self.lib.fa3_quantize_workspace_size.argtypes = [params, ctypes.POINTER(ctypes.c_size_t)]
+        self.lib.fa3_quantize.argtypes = [params, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+
+    def prepare(self, tensors, flags=0, seed=0, softmax_scale=0.0):
+        """A function that enqueues the call on torch's current stream. tensors: by the names of the struct."""
+        import torch
+
+        codes = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3, torch.uint8: E4M3}
+        params = QuantizeParams(struct_size=ctypes.sizeof(QuantizeParams), flags=flags, seed=seed)
+        params.softmax_scale = softmax_scale
+        for name, tensor in tensors.items():
+            made = fa3.Tensor(data=tensor.data_ptr(), dtype=codes[tensor.dtype], rank=tensor.dim())
+            made.dim[: tensor.dim()], made.stride[: tensor.dim()] = tensor.shape, tensor.stride()
+            setattr(params, name, made)
+        size = ctypes.c_size_t()
+        status = self.lib.fa3_quantize_workspace_size(ctypes.byref(params), ctypes.byref(size))
+        self.library.check(status, "fa3_quantize_workspace_size")
+        workspace = torch.empty(size.value, dtype=torch.uint8, device="cuda")
+        stream = torch.cuda.current_stream().cuda_stream
+        quantize, reference, address = self.lib.fa3_quantize, ctypes.byref(params), workspace.data_ptr()
+
+        def call(keep_alive=(params, tensors, workspace)):
+            status = quantize(reference, address, size.value, stream)
+            if status != fa3.OK:
+                self.library.check(status, "fa3_quantize")
+
+        return call
+
+
+# What torch makes of it ---------------------------------------------------------------------------------------------
+
+
+def is_negative(seed, column):
+    mask = (1 << 64) - 1
+    z = (seed + column + 0x9E3779B97F4A7C15) & mask
+    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) & mask
+    z = ((z ^ z >> 27) * 0x94D049BB133111EB) & mask
+    return (z ^ z >> 31) >> 63 == 1
+
+
+def mixing(d, seed):
+    """Signs and Hadamard matrix as one d x d matrix, from the right."""
+    import torch
+
+    n = d & -d
+    hadamard = torch.tensor([[(-1) ** bin(i & j).count("1") for j in range(n)] for i in range(n)], dtype=torch.float64)
+    whole = torch.block_diag(*[hadamard / n**0.5] * (d // n))
+    signs = torch.tensor([-1.0 if is_negative(seed, c) else 1.0 for c in range(d)], dtype=torch.float64)
+    return (signs[:, None] * whole).cuda()
+
+
+def transformed(x, case, cos, sin):
+    import torch
+
+    y = x.double()
+    if case["rotary"]:
+        half = x.shape[3] // 2
+        a, b = y[..., :half], y[..., half:]
+        c, s = cos.double()[None, :, None], sin.double()[None, :, None]
+        y = torch.cat((a * c - b * s, a * s + b * c), 3)
+    return y @ mixing(x.shape[3], SEED) if case["incoherent"] else y
+
+
+def from_tiles(y, seqlen):
+    """(batch, heads, tiles, d, 16) to (batch, seqlen, heads, d)."""
+    batch, heads, tiles, d, _ = y.shape
+    y = y.reshape(batch, heads, tiles, d // 16, 2, 8, 4, 2, 2)  # a, c, r, q, b, e
+    y = y.permute(0, 2, 7, 6, 8, 1, 3, 5, 4)  # tile, b, q, e, head, a, r, c
+    return y.reshape(batch, tiles * 16, heads, d)[:, :seqlen]
+
+
+def check(x, y, scale, mean, case, cos, sin):
+    """Share of elements that differ from torch's, all by a step of e4m3; or an AssertionError."""
+    import torch
+
+    batch, seqlen, heads, d = x.shape
+    different = 0
+    for b in range(batch):
+        exact = transformed(x[b : b + 1], case, cos, sin)
+        if mean is not None:
+            means = exact.mean(1, keepdim=True)
+            assert (means[0, 0] - mean[b]).abs().max() < 1e-5 * exact.abs().max(), "mean"
+            exact -= mean[b][None, None].double()
+        scales = scale[b if scale.shape[0] > 1 else 0]
+        if scales.shape[1] > 1:
+            scales = scales.repeat_interleave(64, 1)[:, :seqlen]
+        scales = scales.t()[None, :, :, None].double()
+        must = (exact / scales).clamp(-448, 448).float().to(torch.float8_e4m3fn).view(torch.uint8).int()
+        ours = (from_tiles(y[b : b + 1], seqlen) if case["tiles"] else y[b : b + 1]).int()
+        rank = lambda code: torch.where(code >= 128, 128 - code, code)
+        distance = (rank(must) - rank(ours)).abs()
+        assert distance.max() <= 1, "y"
+        different += int((distance > 0).sum())
+        if case["scale"] == "block":
+            blocks = exact.abs().amax(3)[0]
+            blocks = torch.nn.functional.pad(blocks, (0, 0, 0, -seqlen % 64)).reshape(-1, 64, heads).amax(1)
+            assert ((blocks.t() / 448 - scale[b]).abs() <= 3e-6 * scale[b]).all(), "scale"
+        elif case["scale"] == "head":
+            assert ((exact.abs().amax((1, 3))[0] / 448 - scale[b, :, 0]).abs() <= 3e-6 * scale[b, :, 0]).all(), "scale"
+        else:
+            assert exact.abs().max() / 448 <= scale.max() * (1 + 3e-6), "scale"
+    return different / x.numel()
+
+
+# Times --------------------------------------------------------------------------------------------------------------
+
+
+def median_ms(call, warm_ups=5, runs=30):
+    import torch
+
+    torch.cuda.synchronize()
+    time.sleep(0.1)
+    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(runs)]
+    torch.cuda._sleep(4_000_000)  # 2 ms, in which the host gets ahead
+    for _ in range(warm_ups):
+        call()
+    for start, stop in pairs:
+        start.record()
+        call()
+        stop.record()
+    torch.cuda.synchronize()
+    return statistics.median(start.elapsed_time(stop) for start, stop in pairs)
+
+
+def cases():
+    plain = {"scale": "block", "mean": False, "incoherent": False, "rotary": False, "tiles": False, "lse": False}
+    for scale, mean in itertools.product(("block", "head", "tensor"), (False, True)):
+        yield {**plain, "scale": scale, "mean": mean}
+    for scale, mean in (("block", False), ("block", True), ("head", True)):
+        for option in ("incoherent", "rotary", "tiles"):
+            yield {**plain, "scale": scale, "mean": mean, option: True}
+        yield {**plain, "scale": scale, "mean": mean, "incoherent": True, "rotary": True}
+    yield {**plain, "incoherent": True, "lse": True}
+
+
+def describe(case):
+    options = [name for name in ("mean", "incoherent", "rotary", "tiles", "lse") if case[name]]
+    return " ".join([f"{case['scale']:6}", *options])
+
+
+def measure(quantizer, x, case):
+    import torch
+
+    batch, seqlen, heads, d = x.shape
+    new = lambda *dims, dtype=torch.float32: torch.empty(dims, dtype=dtype, device="cuda")
+    tensors = {"x": x}
+    tiles = (batch, heads, (seqlen + 15) // 16, d, 16)
+    tensors["y"] = new(*(tiles if case["tiles"] else x.shape), dtype=torch.uint8)
+    blocks = {"block": (batch, heads, (seqlen + 63) // 64), "head": (batch, heads, 1), "tensor": (1, 1, 1)}
+    tensors["scale"] = new(*blocks[case["scale"]])
+    cos = sin = None
+    if case["mean"]:
+        tensors["mean"] = new(batch, heads, d)
+    if case["rotary"]:
+        angle = torch.arange(seqlen)[:, None] * 10000.0 ** (-torch.arange(0, d, 2) / d)[None]
+        cos, sin = angle.cos().float().cuda(), angle.sin().float().cuda()
+        tensors["rotary_cos"], tensors["rotary_sin"] = cos, sin
+    if case["lse"]:
+        tensors["k_mean"] = torch.randn(batch, heads, d, device="cuda")
+        tensors["lse_offset"] = new(batch, heads, seqlen)
+    call = quantizer.prepare(tensors, INCOHERENT if case["incoherent"] else 0, SEED)
+    call()
+    torch.cuda.synchronize()
+    different = check(x, tensors["y"], tensors["scale"], tensors.get("mean"), case, cos, sin)
+    if case["lse"]:
+        must = torch.einsum("bshd,bhd->bhs", transformed(x, case, cos, sin), tensors["k_mean"].double()) / d**0.5
+        assert (must - tensors["lse_offset"]).abs().max() < 1e-4, "lse_offset"
+    return median_ms(call), different
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--d", default="64,128,256", help="head dimensions")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--seqlen", type=int, default=16384)
+    parser.add_argument("--hidden", type=int, default=2048, help="heads * head dimension")
+    parser.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16")
+    parser.add_argument("--library", help="libfa3.so; otherwise the newest build")
+    options = parser.parse_args()
+    try:
+        import torch
+    except ImportError:
+        sys.exit("quantize.py needs torch")
+    if not torch.cuda.is_available():
+        sys.exit("quantize.py needs a GPU")
+    quantizer = Quantizer(options.library)
+    print(torch.cuda.get_device_name(), "with", quantizer.library.path)
+    print(f"{'d':>4} {'case':34} {'us':>8} {'GB/s':>7} {'share':>6}  elements a step off")
+    for d in map(int, options.d.split(",")):
+        torch.manual_seed(1)
+        dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float16
+        x = torch.randn(options.batch, options.seqlen, options.hidden // d, d, device="cuda", dtype=dtype) + 0.5
+        moved = 3 * x.numel()
+        source = torch.zeros(moved // 2, dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source)
+        copy_ms = median_ms(lambda: target.copy_(source))
+        print(f"{d:4} {'copy':34} {copy_ms * 1e3:8.1f} {moved / copy_ms * 1e-6:7.0f} {1:6.2f}", flush=True)
+        for case in cases():
+            ms, different = measure(quantizer, x, case)
+            figures = f"{ms * 1e3:8.1f} {moved / ms * 1e-6:7.0f} {copy_ms / ms:6.2f}  {different:.1e}"
+            print(f"{d:4} {describe(case):34} {figures}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
