@@ -193,12 +193,12 @@ typedef struct fa3_forward_params {
  * | lse_offset | batch, heads, seqlen_q                                  | fp32               | any >= 0            |
  *
  * - Scales: one for the tensor (dims 1, 1, 1), for each head of each batch entry, or for each block of
- *   FA3_SCALE_ROWS = 64 rows of it, as the dims say. q_scale, k_scale and v_scale are required, o_scale if o is e4m3
- *   (o in memory = O / o_scale, rounded to nearest even; what exceeds 448 becomes 448). They lie on the device like the
- *   tensors, and are read when the kernels run, so their values are not checked: they must be > 0 and finite. With a
- *   scale that is zero, negative, infinite or NaN, the elements of o and lse that depend on it mean nothing (they may
- *   be NaN); nothing else is touched. Scale blocks of K or V take other kernels, some percent slower; those of Q are
- *   free. Each tensor's strides stay below 2^31 elements.
+ *   FA3_SCALE_ROWS = 64 rows of it, as the dims say. q_scale, k_scale and v_scale are required, o_scale if o is e4m3,
+ *   and refused if it is not (o in memory = O / o_scale, rounded to nearest even; what exceeds 448 becomes 448). They
+ *   lie on the device like the tensors, aligned to 4 bytes, v_mean to 16, and are read when the kernels run, so their
+ *   values are not checked: they must be > 0 and finite. With a scale that is zero, negative, infinite or NaN, the
+ *   elements of o and lse that depend on it mean nothing (they may be NaN); nothing else is touched. Scale blocks of K
+ *   or V take other kernels, some percent slower; those of Q are free. Each tensor's strides stay below 2^31 elements.
  * - v as tiles is what the tensor cores read, so that the kernel need not transpose V. Tile (b, h, g) holds keys
  *   16 g .. 16 g + 15; its row 16 a + 8 c + r, of `head_dim` rows of 16 bytes, holds column 16 a + 2 r + c of V (r from
  *   0 to 7, c 0 or 1), and byte 4 q + 2 b + e of that row is key 16 g + 8 b + 2 q + e (q from 0 to 3, b and e 0 or 1).

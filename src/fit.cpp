@@ -16,11 +16,15 @@ const char* dtype_name(Dtype dtype) {
   return dtype == Dtype::bf16 ? "bf16" : dtype == Dtype::fp16 ? "fp16" : "e4m3";
 }
 
-// What an 8-bit row must have for the problem, and the others must not.
+// Can this row take the problem's V, scales and sums?
 bool takes(const Row& row, const Problem& problem) {
   return !row.is_8bit() || (row.has(Trait::transposes_v) == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
-                            row.has(Trait::block_scales) == (problem.kv_blocks || problem.two_level));
+                            (row.has(Trait::block_scales) || !problem.kv_blocks));
+}
+// Rows with scales for blocks take one scale for each head, too, but are slower.
+bool has_needless_scales(const Row& row, const Problem& problem) {
+  return row.has(Trait::block_scales) && !row.has(Trait::two_level) && !problem.kv_blocks;
 }
 
 constexpr bool is_choosable(const Row& row) { return row.kind == Kind::forward && row.has(Trait::chosen); }
@@ -40,7 +44,7 @@ fa3_status choose_rows(const Problem& problem, Fit& fit) {
   for (int n = 0; n < row_count; ++n) {
     const Row& row = rows[n];
     if (!is_choosable(row) || row.dtype != dtype || row.causal() != problem.causal || row.d < problem.head_dim ||
-        !takes(row, problem))
+        !takes(row, problem) || has_needless_scales(row, problem))
       continue;
     const int d = fit.count ? rows[fit.rows[0]].d : row.d;
     if (row.d < d) fit.count = 0;

@@ -69,19 +69,19 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     skipped = __shfl_sync(0xffffffffu, block.skipped, 0);
   };
 
-  // O += P V of the V in that use of the ring, to be waited for. With Trait::two_level, sums += P V, or of the first part
-  // of the columns.
+  // O += P V of the V in that use of the ring, to be waited for. With Trait::two_level, sums += P V, or of the first
+  // part of the columns.
   [[maybe_unused]] bool sums_begun = false;
   auto begin_pv = [&](uint32_t i, bool accumulate) {
     if constexpr (has(Trait::two_level)) issue_pv(sums, P, v(i), sums_begun);
     else issue_pv(O, P, v(i), accumulate);
   };
-  // What is left of it when that has been waited for: O += sums, at the latest behind the piece's last V.
-  auto finish_pv = [&](uint32_t i, bool last) {
+  // What is left of it when that has been waited for: O += sums, whenever a multiple of sum_blocks is left of the piece.
+  auto finish_pv = [&](uint32_t i, uint32_t left) {
     wgmma_owned(O);
     if constexpr (has(Trait::two_level)) {
       wgmma_owned(sums);
-      sums_begun = sum_parts == 1 && !last && i % sum_blocks != 0;
+      sums_begun = sum_parts == 1 && left % sum_blocks != 0;
       if (!sums_begun) add_sums(O, sums, 0);
 #pragma unroll
       for (int part = 1; part < sum_parts; part++) {
@@ -171,7 +171,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       }
       ring.release_k(i, false);
       wgmma_wait_group<0>();                   // A2.14
-      finish_pv(i, false);
+      finish_pv(i, last - i + 1);
       wgmma_owned(S);
       ring.release_v(i, true);                 // A2.15
       convert(S, P);                           // A2.16
@@ -210,7 +210,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
 
     float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     wgmma_wait_group<1>();
-    finish_pv(first, true);
+    finish_pv(first, 0);
     if (blocks > 0) ring.skip(first, i, true);
     if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
     const bool complete = parts == 1 || combine(O, state, l, p, done, warp);

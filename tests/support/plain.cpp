@@ -82,7 +82,7 @@ void row(const Case& made, const QueryRow& at, const float* q, const std::vector
     if (e4m3) partial = std::max(partial, largest[size_t(j)] * scale_of_key);
   }
   const uint64_t number = uint64_t((at.b * p.heads + at.h) * p.seqlen_q + at.i);
-  const float factor = e4m3 ? 32 * std::exp2(float(tools::mix(p.seed ^ 9, number) >> 40) * 0x1p-24f) : 1;
+  const float factor = e4m3 ? 16 * std::exp2(float(tools::mix(p.seed ^ 9, number) >> 40) * 0x1p-24f) : 1;
   for (float& x : s) {
     const float e = std::exp(x - maximum);
     sum += e;
