@@ -36,7 +36,8 @@ constexpr int rivals_of(const Row& row) {
   return rivals;
 }
 
-static_assert(std::all_of(std::begin(rows), std::end(rows), [](const Row& row) { return rivals_of(row) <= Fit::most; }));
+static_assert(std::all_of(std::begin(rows), std::end(rows),
+                          [](const Row& row) { return rivals_of(row) <= Fit::most; }));
 
 fa3_status choose_rows(const Problem& problem, Fit& fit) {
   const Dtype dtype = dtype_of(problem.q.dtype);

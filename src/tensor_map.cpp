@@ -79,7 +79,8 @@ fa3_status encode_v_tiles(const Driver& driver, const View& view, const Row& row
                  5,
                  {line, lines, groups, heads, batch},
                  {1, line, bytes_apart(view, 1), bytes_apart(view, 2), bytes_apart(view, 0)},
-                 {line, static_cast<cuuint32_t>(row.dv / v_tile_keys), static_cast<cuuint32_t>(row.Bc / v_tile_keys), 1, 1},
+                 {line, static_cast<cuuint32_t>(row.dv / v_tile_keys), static_cast<cuuint32_t>(row.Bc / v_tile_keys),
+                  1, 1},
                  CU_TENSOR_MAP_SWIZZLE_NONE};
   const CUresult result = encode(driver, from, view.data, map);
   if (!result) return FA3_OK;

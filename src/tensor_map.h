@@ -6,11 +6,12 @@
 
 namespace fa3 {
 
-// A map of the view as {head_dim, seqlen, heads, batch}, read or written in boxes of `rows` rows and the columns of a slab
-// of the row of the table.
+// A map of the view as {head_dim, seqlen, heads, batch}, read or written in boxes of `rows` rows and the columns of a
+// slab of the row of the table.
 fa3_status encode(const Driver& driver, const char* name, const View& view, const Row& row, int rows, TensorMap& map);
 
-// A map of V as tiles, as {256 bytes, head_dim / 16, groups of 16 keys, heads, batch}; its boxes are the row's K/V blocks.
+// A map of V as tiles, as {256 bytes, head_dim / 16, groups of 16 keys, heads, batch}; its boxes are the row's K/V
+// blocks.
 fa3_status encode_v_tiles(const Driver& driver, const View& view, const Row& row, TensorMap& map);
 
 }  // namespace fa3

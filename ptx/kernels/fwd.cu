@@ -37,8 +37,6 @@ static_assert(config.q_buffers > warpgroups, "the next piece's Q is awaited befo
 // (tile/consumer.cuh).
 FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
   constexpr bool o_from_registers = has(Trait::o_from_registers);
-  // The buffer of Q is given back as soon as Q is read; the copy of its RowBlock costs registers.
-  constexpr bool early_q_release = o_from_registers && config.q_buffers < 2 * warpgroups;
   setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
   const KvRing ring{smem};
   Score score(p);
@@ -60,7 +58,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
   int blocks, skipped, begin, row;                             // of the RowBlock that came with it
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
-    const RowBlock& block = smem.row_block[q_buffer];
+    const RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
     row = block.row;
     begin = block.begin;
     score.receive(block);
@@ -76,7 +74,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     if constexpr (has(Trait::two_level)) issue_pv(sums, P, v(i), sums_begun);
     else issue_pv(O, P, v(i), accumulate);
   };
-  // What is left of it when that has been waited for: O += sums, whenever a multiple of sum_blocks is left of the piece.
+  // What is left of it when that has been waited for: O += sums, whenever a multiple of sum_blocks is left of the
+  // piece.
   auto finish_pv = [&](uint32_t i, uint32_t left) {
     wgmma_owned(O);
     if constexpr (has(Trait::two_level)) {
@@ -96,7 +95,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     }
   };
 
-  clear(O);                                    // A1.13; only to give all registers a value, where the first PV overwrites
+  clear(O);                                    // A1.13; only to give all registers a value, the first PV overwrites
   wgmma_owned(O);
   receive_q();                                 // A2.3
   uint32_t i = skipped;                        // use of the K/V ring that holds K(j)
@@ -188,8 +187,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     while (i != last) step(std::false_type());  // A2.7
 
     // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
-    const RowBlock copy = smem.row_block[q_buffer];  // for those that release the buffer at once
-    const RowBlock& done = early_q_release ? copy : smem.row_block[q_buffer];
+    const RowBlock& done = smem.row_block[RowBlockRing::index(q_use)];
     if constexpr (early_q_release) release_q(q_buffer);
     const int parts = __shfl_sync(0xffffffffu, done.parts, 0);  // early, and known to be the same in all lanes
     const uint32_t done_buffer = q_buffer, done_use = q_use;

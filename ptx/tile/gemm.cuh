@@ -81,9 +81,9 @@ FA3_DEVICE void issue_pv(float (&O)[n], const uint32_t (&P)[p_registers], uint64
     wgmma_rs(O, &P[4 * step], v + descriptor_units(step * k_step * key_bytes), step > 0 || accumulate);
 }
 
-// With Trait::two_level, P V of a few blocks comes into accumulators of its own, and is added to O from there: the tensor
-// cores' own sums of 8-bit products keep 13 bits, enough for some hundred keys, but not for thousands. At head dimensions
-// for which there are not enough registers, it is done for some columns at a time, and for each block.
+// With Trait::two_level, P V of a few blocks comes into accumulators of its own, and is added to O from there: the
+// tensor cores' own sums of 8-bit products keep 13 bits, enough for some hundred keys, but not for thousands. At head
+// dimensions for which there are not enough registers, it is done for some columns at a time, and for each block.
 inline constexpr int sum_blocks = 4;
 inline constexpr int sum_columns = dv <= 128 ? dv : 64, sum_parts = dv / sum_columns;
 using Sums = float[sum_columns / 2];

@@ -124,7 +124,7 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       const int nth = causal && t & 1 ? warpgroups - 1 - w : w;  // which 64 rows of the tile
       const int row = first_row(p, tile) + 64 * nth;
       const int computed = min(max(key_blocks(p, row).end - work.begin, 0), blocks);
-      RowBlock& block = smem.row_block[buffer];
+      RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
       block.row = row;
       block.blocks = end ? RowBlock::end_of_work : computed;
       block.skipped = blocks - computed;

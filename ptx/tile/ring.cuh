@@ -80,11 +80,14 @@ struct QRing {
   static FA3_DEVICE uint32_t full_parity(uint32_t q_use) { return q_use / (2 * warpgroups) & 1; }
 };
 
-// What is added to O comes with its Q, but stays when the buffer of Q has been given back, until O is stored. By then a
-// warpgroup may have the Q of the next piece, and while it keeps that, it can get one more, since it has two buffers at
-// most: so three uses of each warpgroup must not meet.
+// What is added to O, and what is told of the rows, come with their Q, but stay when the buffer of Q has been given
+// back, until O is stored. By then a warpgroup may have the Q of the next piece, and while it keeps that, it can get
+// one more, since it has two buffers at most: so three uses of each warpgroup must not meet.
 struct VMeanRing {
   static FA3_DEVICE uint32_t index(uint32_t q_use) { return q_use % (3 * warpgroups); }
+};
+struct RowBlockRing {
+  static FA3_DEVICE uint32_t index(uint32_t q_use) { return q_use % row_blocks; }
 };
 
 }  // namespace fa3

@@ -39,7 +39,9 @@ struct Score {
   }
   // What a sum of P adds to the row sum, and the other way round.
   FA3_DEVICE float unscaled(float sum) const { return has(Trait::block_scales) ? sum * v_inverse : sum; }
-  FA3_DEVICE float scaled(float row_sum) const { return has(Trait::block_scales) ? __fdividef(row_sum, v_inverse) : row_sum; }
+  FA3_DEVICE float scaled(float row_sum) const {
+    return has(Trait::block_scales) ? __fdividef(row_sum, v_inverse) : row_sum;
+  }
   // Changes nothing, but all that uses c from now on waits for `earlier`, an exponential: max(c, -exp2(...)) is c,
   // which ptxas cannot know.
   FA3_DEVICE void wait_for(float earlier) { c = fmaxf(c, -earlier); }

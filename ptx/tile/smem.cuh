@@ -48,6 +48,10 @@ struct BlockScales {
   float k, v;
 };
 
+// The buffer of Q is given back as soon as Q is read for the last time. Its RowBlock is needed longer.
+inline constexpr bool early_q_release = has(Trait::o_from_registers) && config.q_buffers < 2 * warpgroups;
+inline constexpr int row_blocks = early_q_release ? 3 * warpgroups : config.q_buffers;
+
 struct alignas(1024) Smem {
   Element q[config.q_buffers][64 * d];  // after its last QK, a buffer takes the O of the same rows on its way out
   Stage stage[config.stages];
@@ -61,7 +65,7 @@ struct alignas(1024) Smem {
   uint64_t empty_k[config.stages], empty_v[split_stage ? config.stages : 1];
   uint64_t empty_q[config.q_buffers];
   int piece;  // number of the piece whose Q comes next: what the K/V producer tells the Q producer
-  RowBlock row_block[config.q_buffers];  // of the Q in the buffer
+  RowBlock row_block[row_blocks];  // of the Q in a buffer (RowBlockRing)
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -75,8 +79,8 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
   constexpr int transposers = has(Trait::transposes_v) ? VRows::warps : 0;
   if (threadIdx.x != 32 * warp) return;  // (% 32 would take a register throughout the kernel)
   for (int i = warp; i < end; i += config.threads() / 32) {
-    // Filled by one thread, V by the warps that transpose it, scales by copies of their own; K and V released by every consumer warp; Q released by
-    // every thread of the warpgroup, as all have read its RowBlock.
+    // Filled by one thread, V by the warps that transpose it, scales by copies of their own; K and V released by every
+    // consumer warp; Q released by every thread of the warpgroup, as all have read its RowBlock.
     const int v_too = transposers && !split_stage && i < config.stages ? transposers : 0;
     const bool v_only = transposers && split_stage && i >= config.stages && i < 2 * config.stages;
     const int scales_too = has(Trait::block_scales) && i < config.stages;

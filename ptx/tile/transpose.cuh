@@ -1,5 +1,5 @@
-// Row-major V of 8 bits, transposed on its way to a stage (the paper's section 3.3): 8-bit wgmma takes B with k, the
-// keys, contiguous only. Two warps of the producer warpgroup read V by ldmatrix.trans from where TMA has put it, permute
+// Row-major V of 8 bits, transposed on its way to a stage (the paper's section 3.3): 8-bit wgmma takes B only with k,
+// the keys, contiguous. Two warps of the producer warpgroup read V by ldmatrix.trans from where TMA has put it, permute
 // bytes, and write tiles of 16 keys (fa3.h) by stmatrix.
 //
 // ldmatrix moves 16-bit elements, here pairs of columns. Lane 4 r + q of a transposed 8 x 8 matrix has columns 2 r and

@@ -57,7 +57,7 @@ class Fp8(Fa3Attention):
 
 
 class OfficialFp8(Fa3Attention):
-    """The official kernel in e4m3, with one scale for a tensor or for each head of K and the heads of Q that read it."""
+    """The official kernel in e4m3, a scale for each tensor, or for each head of K and the heads of Q that read it."""
 
     def __init__(self, per_head):
         from fa3_fwd_interface import flash_attn_func
@@ -238,7 +238,7 @@ def main():
         "--initializer-range", type=float, default=0.03, help="larger weights make attention less uniform"
     )
     parser.add_argument(
-        "--bias", type=float, default=0, help="of K and V: N(0, bias^2) for each column; real models have such means (0)"
+        "--bias", type=float, default=0, help="of K and V: N(0, bias^2) for each column (0); real models have such means"
     )
     parser.add_argument("--parts", type=parts, default=list(PARTS), help=f"of {','.join(PARTS)} (default: all)")
     parser.add_argument(

@@ -1,5 +1,5 @@
-"""tools/accuracy without a GPU: its attention in torch against a plain formula, its tables, and a whole small run on the
-library's CPU reference. Arguments: the script, the library. Skipped without torch."""
+"""tools/accuracy without a GPU: its attention in torch against a plain formula, its tables, and a whole small run on
+the library's CPU reference. Arguments: the script, the library. Skipped without torch."""
 
 import contextlib
 import csv

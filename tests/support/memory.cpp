@@ -114,8 +114,9 @@ class Filler {
     if (p_.pattern == Pattern::shrinking) return height * (1 - part);
     return tools::mix(p_.seed ^ 2, uint64_t(key)) % 97 == 0 ? height : 0;
   }
-  // Seen from the last key to the first: a reference, weights just below what moves it, one that does move it, and a key
-  // that outweighs all before it. A kernel that judges by the growing sums alone overflows fp16 there (from 64K keys on).
+  // Seen from the last key to the first: a reference, weights just below what moves it, one that does move it, and a
+  // key that outweighs all before it. A kernel that judges by the growing sums alone overflows fp16 there (from 64K
+  // keys on).
   double sink_score(int64_t key) const {
     constexpr double ln2 = 0.6931471805599453;
     if (key == 0) return 22 * ln2;

@@ -14,8 +14,8 @@ namespace fa3::test {
 
 namespace {
 
-// Rows of one (batch, head) of q, k or v (0, 1, 2) as float32, v's times their scales; transposed if wanted: S then sums
-// over head_dim in order, for many keys at a time.
+// Rows of one (batch, head) of q, k or v (0, 1, 2) as float32, v's times their scales; transposed if wanted: S then
+// sums over head_dim in order, for many keys at a time.
 std::vector<float> widen(const Case& made, int tensor, int64_t b, int64_t h, bool transposed) {
   const int64_t rows = tensor == 0 ? made.problem.seqlen_q : made.problem.seqlen_k, d = made.problem.head_dim;
   std::vector<float> out(size_t(rows * d)), row(static_cast<size_t>(d));

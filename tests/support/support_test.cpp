@@ -460,7 +460,8 @@ TEST_CASE("errors may be as large as the header says, and no larger") {
       for (float& x : expected.plain.*what) x += float(plain);
       return verify(made, expected);
     };
-    const auto check_limit = [&](std::vector<float> Output::*what, bool all, double floor, double plain, const char* name) {
+    const auto check_limit = [&](std::vector<float> Output::*what, bool all, double floor, double plain,
+                                 const char* name) {
       INFO(name << ", the plain code's error " << plain << ", floor " << floor);
       const double limit = 1.25 * plain + floor;
       CHECK(verdict(what, all, 0.9 * limit, plain) == "");

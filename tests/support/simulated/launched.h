@@ -33,8 +33,8 @@ struct Launched {
   }
 };
 
-// Do the pieces of work hold each block of each tile once, and the tiles each row that sees a key? As the kernels unfold
-// them.
+// Do the pieces of work hold each block of each tile once, and the tiles each row that sees a key? As the kernels
+// unfold them.
 inline bool is_complete(const Launched& launched) {
   const ListedForwardParams& p = launched.forward;
   const Row& row = *launched.row;
