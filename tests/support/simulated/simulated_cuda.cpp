@@ -197,7 +197,7 @@ Function library(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
 }
 
-// The call that the parameter block carries, from its numbers alone.
+// The call that the parameter block carries, from its numbers alone. The pass that writes y does all of it.
 CUresult quantize(const Launch& launch) {
   const fa3::QuantizeParams& p = launch.quantize;
   using Granularity = fa3::QuantizeParams::Granularity;
@@ -235,10 +235,13 @@ CUresult quantize(const Launch& launch) {
     call.lse_offset = tensor(p.lse_offset, FA3_DTYPE_FP32, {batch, heads, rows},
                              {p.lse_stride_batch, p.lse_stride_head, p.lse_stride_row});
   }
-  const auto reference = library<decltype(&fa3_reference_quantize)>("fa3_reference_quantize");
-  if (int32_t(p.blocks) != blocks || d > launch.row->d || (p.rotary_dim > 0) != launch.row->has(fa3::Trait::rotates) ||
-      (p.mean || p.scales != Granularity::block) != launch.row->has(fa3::Trait::measures))
+  const bool measures = launch.row->has(fa3::Trait::measures), finishes = launch.row->has(fa3::Trait::finishes);
+  if (p.blocks != blocks || d > launch.row->d || (finishes && !p.mean) ||
+      (p.rotary_dim > 0 && !finishes) != launch.row->has(fa3::Trait::rotates) ||
+      (p.mean || p.scales != Granularity::block) != (p.measure != fa3::QuantizeParams::Measure::none))
     return CUDA_ERROR_LAUNCH_FAILED;
+  if (measures || finishes) return p.largest ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
+  const auto reference = library<decltype(&fa3_reference_quantize)>("fa3_reference_quantize");
   return reference && reference(&call) == FA3_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
 }
 
