@@ -128,10 +128,18 @@ fa3_status launch(const QuantizeProblem& problem, void* workspace, CUstream stre
     const QuantizeLaunch& launch = plan.launches[i];
     const Row& row = rows[launch.row];
     params.groups = Divisor::of(narrow(launch.groups));
-    if (CUresult result = driver->launch_kernel(functions[i], static_cast<unsigned>(launch.thread_blocks), 1, 1,
-                                                static_cast<unsigned>(row.threads()), 1, 1,
-                                                static_cast<unsigned>(row.smem_bytes()), stream, arguments, nullptr))
-      return cuda_error(*driver, result, "cuLaunchKernel");
+    // All but the first may start while the one before ends: they wait for it themselves (isa/grid.cuh).
+    CUlaunchAttribute early{};
+    early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    early.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchConfig config{};
+    config.gridDimX = static_cast<unsigned>(launch.thread_blocks), config.gridDimY = config.gridDimZ = 1;
+    config.blockDimX = static_cast<unsigned>(row.threads()), config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = static_cast<unsigned>(row.smem_bytes());
+    config.hStream = stream;
+    config.attrs = &early, config.numAttrs = i > 0;
+    if (CUresult result = driver->launch_kernel_ex(&config, functions[i], arguments, nullptr))
+      return cuda_error(*driver, result, "cuLaunchKernelEx");
   }
   return FA3_OK;
 }

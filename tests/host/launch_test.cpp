@@ -751,6 +751,7 @@ QuantizeCall launched_by(const fa3_quantize_params& p) {
     call.passes.push_back(&row_of(launch));
     call.grids.push_back(launch.grid[0]);
     call.params.push_back(launch.carried.quantize);
+    CHECK(launch.early == (&launch != &fake.launches.front()));
   }
   return call;
 }
@@ -819,9 +820,9 @@ TEST_CASE("quantize: what the driver refuses, and a cold capture", "[launch]") {
   CHECK(fake.launches.empty());
   REQUIRE(fa3_preload() == FA3_OK);
   CHECK(quantize(p) == FA3_OK);
-  fake.failing = "cuLaunchKernel";
+  fake.failing = "cuLaunchKernelEx";
   CHECK(quantize(p) == FA3_ERROR_CUDA);
-  expect_message("cuLaunchKernel");
+  expect_message("cuLaunchKernelEx");
   fresh().context = nullptr;
   CHECK(quantize(p) == FA3_ERROR_NO_CONTEXT);
 }

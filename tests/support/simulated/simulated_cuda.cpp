@@ -298,6 +298,18 @@ CUresult replay(const std::vector<Launch>& launches) {
   return CUDA_SUCCESS;
 }
 
+CUresult launch(CUfunction function, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned shared,
+                CUstream stream, void** arguments, void** extra) {
+  if (CUresult result = check_current()) return result;
+  if (as<Function>(function)->context_id != current.id) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream && as<Stream>(stream)->context_id != current.id) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult result = fa3::test::check_launch(grid, block, shared, as<Function>(function)->shared)) return result;
+  if (extra) return CUDA_ERROR_INVALID_VALUE;
+  const Launch launched(as<Function>(function)->name, arguments[0]);
+  if (stream && as<Stream>(stream)->capturing) return as<Stream>(stream)->captured.push_back(launched), CUDA_SUCCESS;
+  return run(launched);
+}
+
 }  // namespace
 
 void fa3::test::simulate(Fault chosen, int after_launches) { fault = chosen, launches_before_fault = after_launches; }
@@ -447,14 +459,12 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* encoded, CUtensorMapDataType type, 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void** arguments,
                         void** extra) {
-  if (CUresult result = check_current()) return result;
-  const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
-  if (as<Function>(function)->context_id != current.id) return CUDA_ERROR_INVALID_HANDLE;
-  if (stream && as<Stream>(stream)->context_id != current.id) return CUDA_ERROR_INVALID_HANDLE;
-  if (CUresult result = fa3::test::check_launch(grid, block, shared, as<Function>(function)->shared)) return result;
-  if (extra) return CUDA_ERROR_INVALID_VALUE;
-  const Launch launch(as<Function>(function)->name, arguments[0]);
-  if (stream && as<Stream>(stream)->capturing) return as<Stream>(stream)->captured.push_back(launch), CUDA_SUCCESS;
-  return run(launch);
+  return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, stream, arguments, extra);
+}
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
+  if (CUresult result = fa3::test::check_attributes(*config)) return result;
+  const CUlaunchConfig& c = *config;
+  return launch(function, {c.gridDimX, c.gridDimY, c.gridDimZ}, {c.blockDimX, c.blockDimY, c.blockDimZ},
+                c.sharedMemBytes, c.hStream, arguments, extra);
 }
 }
