@@ -114,14 +114,15 @@ FA3_DEVICE float measure_part(const QuantizeParams& p, MeasureShared& shared, in
   float largest = 0.f;
 #pragma unroll
   for (int h = 0; h < step.heads; h++) {
+    if (h >= heads) break;
     const int64_t at = int64_t(group * step.heads + h) * p.parts + part;
     if constexpr (what == Measure::largest) {
       largest = fmaxf(largest, factor * seen[h].largest);
       if (p.scales == QuantizeParams::Granularity::tensor) continue;
       sync_block();
       const float of_head = largest_of_block(shared.largest, factor * seen[h].largest);
-      if (threadIdx.x == 0 && h < heads) p.largest[at] = of_head;
-    } else if (h < heads) {
+      if (threadIdx.x == 0) p.largest[at] = of_head;
+    } else {
       float* const to = p.partials + at * ((what == Measure::extremes ? 3 : 1) * p.head_dim);
       reduce_columns(shared, seen[h].sum, p.head_dim, factor, to, Sum{});
       if constexpr (what == Measure::extremes) {

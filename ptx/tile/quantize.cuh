@@ -11,7 +11,7 @@ static_assert(Wide::rows == rows_of_scale);
 
 struct QuantizeShared {
   // Rows of a block as bytes; the gap keeps the rows that a warp writes at once in different banks.
-  static constexpr int row_bytes = d + d / 4;
+  static constexpr int row_bytes = d + piece_columns * Wide::lanes;
   alignas(16) uint8_t block[rows_of_scale][row_bytes];
   float mean[d], k_mean[d];
   Signs signs;

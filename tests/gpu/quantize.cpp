@@ -362,7 +362,7 @@ TEST_CASE("quantize: numbers that are not finite, and zeros", "[quantize]") {
 }
 
 // More heads than thread blocks that measure, and several parts of each head.
-TEST_CASE("quantize: many items", "[quantize]") {
+TEST_CASE("quantize: many heads", "[quantize]") {
   gpu();
   for (const Granularity scales : {Granularity::block, Granularity::head, Granularity::tensor})
     for (const bool mean : {false, true}) {
