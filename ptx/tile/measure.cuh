@@ -86,24 +86,25 @@ FA3_DEVICE float measure_part(const QuantizeParams& p, MeasureShared& shared, in
   Seen<what> seen[step.heads];
 #pragma unroll 1
   for (int number = part; number < divided_up(p.rows, step.rows); number += p.parts) {
-    const int first = number * step.rows;
+    const int first = number * step.rows + Narrow::row();
+    const int64_t offset = first * p.x_stride_row, between = Narrow::rows * p.x_stride_row;
     uint4 packed[rows_at_once][step.heads][Narrow::pieces];
 #pragma unroll
     for (int r = 0; r < rows_at_once; r++)
 #pragma unroll
       for (int h = 0; h < step.heads; h++) {
-        const int row = first + r * Narrow::rows + Narrow::row();
-        load<Narrow, false>(p, x_of[h] + row * p.x_stride_row, row < p.rows && h < heads, packed[r][h]);
+        const bool valid = first + r * Narrow::rows < p.rows && h < heads;
+        load<Narrow, false>(p, x_of[h] + offset + r * between, valid, packed[r][h]);
       }
 #pragma unroll
     for (int r = 0; r < rows_at_once; r++) {
-      const int row = first + r * Narrow::rows + Narrow::row();
+      const int row = first + r * Narrow::rows;
       const bool valid = row < p.rows;
       const Rotation<Narrow> rotation(p, row, valid);
 #pragma unroll
       for (int h = 0; h < step.heads; h++) {
         float x[Narrow::columns];
-        unpack_row<Narrow>(p, rotation, shared.signs, mixes, x_of[h] + row * p.x_stride_row, packed[r][h], x);
+        unpack_row<Narrow>(p, rotation, shared.signs, mixes, x_of[h] + offset + r * between, packed[r][h], x);
         if (mixes) mix_columns<Narrow>(p, x);
         seen[h].see(x, valid);
       }
