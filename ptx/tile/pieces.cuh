@@ -85,16 +85,22 @@ FA3_DEVICE float largest_finite_of(const float (&x)[n]) {
   return largest;
 }
 
-// The largest of all threads' numbers, which are not negative: as bits they have the same order. The array in shared
-// memory may be used again after another barrier.
-FA3_DEVICE float largest_of_block(float (&of_warps)[warps], float largest) {
+// The largest of all threads' numbers, through an array in shared memory: put there, and, behind a barrier, taken. The
+// numbers are not negative: as bits they have the same order.
+FA3_DEVICE void put_largest(float (&of_warps)[warps], float largest) {
   const uint32_t of_warp = __reduce_max_sync(0xffffffffu, __float_as_uint(largest));
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = __uint_as_float(of_warp);
-  sync_block();
-  largest = of_warps[0];
+}
+FA3_DEVICE float take_largest(const float (&of_warps)[warps]) {
+  float largest = of_warps[0];
 #pragma unroll
   for (int w = 1; w < warps; w++) largest = fmaxf(largest, of_warps[w]);
   return largest;
+}
+FA3_DEVICE float largest_of_block(float (&of_warps)[warps], float largest) {
+  put_largest(of_warps, largest);
+  sync_block();
+  return take_largest(of_warps);
 }
 
 }  // namespace fa3
