@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "quantize.h"
+#include "divisor.h"
 #include "row.h"
 #include "work.h"
 
@@ -111,15 +111,19 @@ struct QuantizeParams {
   int32_t batch, rows, head_dim;
   int32_t rotary_dim;  // 0: none
   int32_t hadamard;    // columns that are mixed with each other; 0: none
-  float hadamard_scale, softmax_scale;
-  Divisor heads, heads_per_kv, blocks;  // of a batch entry, of a K/V head, of a head
+  float hadamard_scale;  // of what is mixed; 1 if nothing is
+  float softmax_scale;
+  Divisor heads, heads_per_kv;  // of a batch entry, of a K/V head
+  Divisor groups;               // of this launch (quantize_work.h)
+  int32_t blocks;               // of 64 rows, of a head
   enum class Granularity : int32_t { block, head, tensor } scales;
   bool bf16, tiles, interleaved;
 
-  // Of passes that measure first.
-  Workspace* workspace;
-  QuantizeOrder order;
-  QuantizeLayout layout;
+  // Of calls that measure first: what is measured, and what lies in the workspace (QuantizeLayout).
+  enum class Measure : int32_t { none, largest, sums, extremes } measure;
+  int32_t parts;
+  float *partials, *means, *largest;
+  int32_t largest_of_head, largest_count;  // head n's range comes from the numbers largest[n * largest_of_head] and on
 };
 
 }  // namespace fa3

@@ -80,11 +80,13 @@ enum class Trait : uint32_t {
   // memory's rate to what else reads there. Measured at d 256, e4m3: +1% to +4%, with V row by row +1% to +3%.
   q_in_registers = 1 << 14,
 
-  // A pass of fa3_quantize, for head dimensions up to its d; one that looks at the data first, for means and for scales
-  // of more than 64 rows; and one with rotary embedding, which takes registers from all others.
+  // A pass of fa3_quantize, for head dimensions up to its d; the one that looks at the data first, for means and for
+  // scales of more than 64 rows; the one that makes means of what it saw; and those with rotary embedding, which takes
+  // registers from all others.
   quantizes = 1 << 15,
   measures = 1 << 16,
-  rotates = 1 << 17,
+  finishes = 1 << 17,
+  rotates = 1 << 18,
 
   // What all rows of fwd.cu share.
   fast = chosen | splits | speculative | hold_exps,

@@ -1,8 +1,8 @@
 // fa3_quantize: its rules, what it launches, and the same on the CPU.
 #pragma once
 #include "driver.h"
-#include "params.h"
 #include "problem.h"
+#include "quantize_work.h"
 #include "validate.h"
 
 namespace fa3 {
@@ -28,12 +28,18 @@ struct QuantizeProblem {
 fa3_status validate(const fa3_quantize_params* params, Rules rules, QuantizeProblem& problem);
 fa3_status validate_workspace(const QuantizeProblem& problem, void* workspace, size_t bytes, size_t needed);
 
-// What a call launches: a function of the problem.
-struct QuantizePlan {
+// What a call launches, one after the other, and what of it measures: a function of the problem.
+struct QuantizeLaunch {
   int row;
-  bool measures;
-  int64_t items;  // thread blocks, or what they claim one by one if the pass measures
-  QuantizeOrder order;
+  int64_t thread_blocks;
+  int64_t groups;  // of heads
+};
+struct QuantizePlan {
+  QuantizeLaunch launches[3];
+  int count;
+  QuantizeParams::Measure measure;
+  int64_t parts;
+  int64_t largest_of_head, largest_count;  // as in QuantizeParams
   QuantizeLayout layout;
   size_t workspace_bytes;
 };

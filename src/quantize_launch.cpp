@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "error.h"
 #include "modules.h"
@@ -10,17 +11,16 @@ namespace {
 
 using Granularity = QuantizeParams::Granularity;
 
-// Of a group of heads, as elements of x: two groups are in use at a time, beside what is written, and the two halves of
-// the L2 cache (50 MB) may both hold them.
-constexpr int64_t group_bytes = 8 << 20;
-
-int find_row(const QuantizeProblem& problem, bool measures) {
+// The pass with this trait of fa3_quantize's three, or with none of them.
+int find_row(const QuantizeProblem& problem, Trait which) {
   int found = -1;
   for (int i = 0; i < row_count; ++i) {
     const Row& row = rows[i];
-    if (row.has(Trait::quantizes) && row.has(Trait::measures) == measures && row.d >= problem.head_dim &&
-        row.has(Trait::rotates) == (problem.rotary_dim > 0) && (found < 0 || row.d < rows[found].d))
-      found = i;
+    if (!row.has(Trait::quantizes) || row.d < problem.head_dim) continue;
+    if (row.has(Trait::measures) != (which == Trait::measures)) continue;
+    if (row.has(Trait::finishes) != (which == Trait::finishes)) continue;
+    if (row.has(Trait::rotates) != (problem.rotary_dim > 0 && which != Trait::finishes)) continue;
+    if (found < 0 || row.d < rows[found].d) found = i;
   }
   return found;
 }
@@ -28,6 +28,21 @@ int find_row(const QuantizeProblem& problem, bool measures) {
 int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
 int32_t largest_power_of_two_in(int64_t n) { return narrow(n & -n); }
+
+Measure measure_of(const QuantizeProblem& problem) {
+  const bool blocks = problem.scales == Granularity::block;
+  if (problem.has_mean) return blocks ? Measure::sums : Measure::extremes;
+  return blocks ? Measure::none : Measure::largest;
+}
+
+// How many numbers a range of more than 64 rows follows from.
+int64_t largest_count(Granularity scales, bool has_mean, int64_t heads, const QuantizeParts& parts) {
+  switch (scales) {
+    case Granularity::block: return 0;
+    case Granularity::head: return has_mean ? 1 : parts.parts;
+    default: return has_mean ? finishing_blocks(heads) : parts.thread_blocks;
+  }
+}
 
 QuantizeParams params_of(const QuantizeProblem& problem, const QuantizePlan& plan, void* workspace) {
   const View &x = problem.x, &y = problem.y, &scale = problem.scale, &lse = problem.lse_offset;
@@ -51,16 +66,20 @@ QuantizeParams params_of(const QuantizeProblem& problem, const QuantizePlan& pla
   p.batch = narrow(problem.batch), p.rows = narrow(problem.rows), p.head_dim = narrow(problem.head_dim);
   p.rotary_dim = narrow(problem.rotary_dim);
   p.hadamard = problem.incoherent ? largest_power_of_two_in(problem.head_dim) : 0;
-  p.hadamard_scale = p.hadamard ? static_cast<float>(1 / std::sqrt(static_cast<double>(p.hadamard))) : 0;
+  p.hadamard_scale = p.hadamard ? static_cast<float>(1 / std::sqrt(static_cast<double>(p.hadamard))) : 1;
   p.softmax_scale = static_cast<float>(problem.softmax_scale);
   p.heads = Divisor::of(narrow(problem.heads));
   p.heads_per_kv = Divisor::of(narrow(problem.has_lse_offset ? problem.heads / problem.heads_kv : 1));
-  p.blocks = Divisor::of(plan.order.blocks);
+  p.blocks = narrow(divided_up(problem.rows, rows_of_scale));
   p.scales = problem.scales;
   p.bf16 = x.dtype == FA3_DTYPE_BF16, p.tiles = problem.tiles, p.interleaved = problem.interleaved;
-  p.workspace = static_cast<Workspace*>(workspace);
-  p.order = plan.order;
-  p.layout = plan.layout;
+  if (plan.measure == Measure::none) return p;
+  p.measure = plan.measure;
+  p.parts = narrow(plan.parts);
+  p.largest = static_cast<float*>(workspace);
+  p.means = p.largest + plan.layout.means;
+  p.partials = p.largest + plan.layout.partials;
+  p.largest_of_head = narrow(plan.largest_of_head), p.largest_count = narrow(plan.largest_count);
   return p;
 }
 
@@ -68,43 +87,60 @@ QuantizeParams params_of(const QuantizeProblem& problem, const QuantizePlan& pla
 
 QuantizePlan plan(const QuantizeProblem& problem) {
   QuantizePlan plan{};
-  plan.measures = problem.has_mean || problem.scales != Granularity::block;
-  plan.row = find_row(problem, plan.measures);
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
   if (problem.empty()) return plan;
+  const auto add = [&](int row, int64_t thread_blocks, int64_t groups) {
+    plan.launches[plan.count++] = {row, thread_blocks, groups};
+  };
   const int64_t heads = problem.batch * problem.heads;
-  const int64_t head_bytes = problem.rows * problem.head_dim * bytes_per_element(problem.x.dtype);
-  // One scale for all is known when all is measured.
-  const int64_t group_heads =
-      problem.scales == Granularity::tensor ? heads : std::clamp<int64_t>(group_bytes / head_bytes, 1, heads);
-  plan.order = QuantizeOrder::of(narrow(heads), narrow(problem.rows), narrow(group_heads));
-  plan.items = plan.measures ? plan.order.count() : heads * plan.order.blocks;
-  if (!plan.measures) return plan;
-  const int64_t floats = !problem.has_mean                   ? 1
-                         : problem.scales == Granularity::block ? problem.head_dim
-                                                             : 3 * problem.head_dim;
-  static_assert(sizeof(Workspace) <= FA3_FORWARD_WORKSPACE_BYTES);
-  plan.layout = QuantizeLayout::of(FA3_FORWARD_WORKSPACE_BYTES, heads, plan.order.parts, problem.head_dim, floats);
-  plan.workspace_bytes = static_cast<size_t>(plan.layout.bytes);
+  plan.measure = measure_of(problem);
+  if (plan.measure != Measure::none) {
+    const int row = find_row(problem, Trait::measures);
+    const QuantizeParts parts = QuantizeParts::of(rows[row], plan.measure, heads, problem.rows);
+    add(row, parts.thread_blocks, parts.groups);
+    if (problem.has_mean) add(find_row(problem, Trait::finishes), finishing_blocks(heads), 1);
+    plan.parts = parts.parts;
+    plan.largest_count = largest_count(problem.scales, problem.has_mean, heads, parts);
+    plan.largest_of_head = problem.scales == Granularity::head ? plan.largest_count : 0;
+    const int64_t largest = problem.scales == Granularity::head ? heads * plan.largest_count : plan.largest_count;
+    plan.layout = QuantizeLayout::of(plan.measure, heads, parts.parts, problem.head_dim, largest);
+    const auto needed = static_cast<size_t>(plan.layout.floats) * sizeof(float);
+    plan.workspace_bytes = std::max<size_t>(plan.workspace_bytes, needed);
+  }
+  const int row = find_row(problem, Trait::plain);
+  const int64_t groups = divided_up(heads, written_heads(rows[row]));
+  add(row, groups * divided_up(problem.rows, rows_of_scale), groups);
   return plan;
 }
 
 fa3_status launch(const QuantizeProblem& problem, void* workspace, CUstream stream) {
   const Driver* driver;
   Context* context;
-  CUfunction function;
   if (fa3_status status = get_driver(driver)) return status;
   if (fa3_status status = current_context(*driver, context)) return status;
   const QuantizePlan plan = fa3::plan(problem);
-  if (fa3_status status = get_function(*driver, *context, plan.row, stream, function)) return status;
-  const Row& row = rows[plan.row];
-  const int64_t resident = static_cast<int64_t>(context->multiprocessors) * row.resident_blocks();
-  const auto grid = static_cast<unsigned>(plan.measures ? std::min(plan.items, resident) : plan.items);
+  CUfunction functions[std::size(plan.launches)];
+  for (int i = 0; i < plan.count; ++i)  // before any launch, so that all of the call is enqueued or nothing
+    if (fa3_status status = get_function(*driver, *context, plan.launches[i].row, stream, functions[i])) return status;
   QuantizeParams params = params_of(problem, plan, workspace);
   void* arguments[] = {&params};
-  if (CUresult result = driver->launch_kernel(function, grid, 1, 1, static_cast<unsigned>(row.threads()), 1, 1,
-                                              static_cast<unsigned>(row.smem_bytes()), stream, arguments, nullptr))
-    return cuda_error(*driver, result, "cuLaunchKernel");
+  for (int i = 0; i < plan.count; ++i) {
+    const QuantizeLaunch& launch = plan.launches[i];
+    const Row& row = rows[launch.row];
+    params.groups = Divisor::of(narrow(launch.groups));
+    // All but the first may start while the one before ends: they wait for it themselves (isa/grid.cuh).
+    CUlaunchAttribute early{};
+    early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    early.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchConfig config{};
+    config.gridDimX = static_cast<unsigned>(launch.thread_blocks), config.gridDimY = config.gridDimZ = 1;
+    config.blockDimX = static_cast<unsigned>(row.threads()), config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = static_cast<unsigned>(row.smem_bytes());
+    config.hStream = stream;
+    config.attrs = &early, config.numAttrs = i > 0;
+    if (CUresult result = driver->launch_kernel_ex(&config, functions[i], arguments, nullptr))
+      return cuda_error(*driver, result, "cuLaunchKernelEx");
+  }
   return FA3_OK;
 }
 

@@ -27,8 +27,6 @@ constexpr int max_head_dim = 256;
 
 long long ll(int64_t value) { return value; }
 
-int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-
 bool present(const fa3_tensor& tensor) { return tensor.rank != 0; }
 
 Status check_dtype(const char* name, const fa3_tensor& tensor, fa3_dtype dtype, const char* text) {
@@ -120,7 +118,7 @@ class Check {
       if (Status status = check_multiples("y", p_.y, 3, 16)) return status;
       return check_tensor(output("y", 4, true), p_.y, problem_.y);
     }
-    const Named tiles{"the number of tiles, x.dim[1] / 16 rounded up", divide_up(x[1], v_tile_keys)};
+    const Named tiles{"the number of tiles, x.dim[1] / 16 rounded up", divided_up(x[1], v_tile_keys)};
     if (Status status = must_equal({"y.dim[1]", y[1]}, {"x.dim[2]", x[2]})) return status;
     if (Status status = must_equal({"y.dim[2]", y[2]}, tiles)) return status;
     if (Status status = must_equal({"y.dim[3]", y[3]}, {"x.dim[3]", x[3]})) return status;
@@ -142,7 +140,7 @@ class Check {
     using Granularity = QuantizeParams::Granularity;
     if (Status status = check_dtype("scale", p_.scale, FA3_DTYPE_FP32, "FA3_DTYPE_FP32")) return status;
     if (Status status = check_dims(output("scale", 3), p_.scale)) return status;
-    const int64_t blocks = divide_up(problem_.rows, rows_of_scale);
+    const int64_t blocks = divided_up(problem_.rows, rows_of_scale);
     const auto has_dims = [&](int64_t batch, int64_t heads, int64_t n) {
       return p_.scale.dim[0] == batch && p_.scale.dim[1] == heads && p_.scale.dim[2] == n;
     };
@@ -227,15 +225,15 @@ class Check {
     return check_tensor(output("lse_offset", 3), lse, problem_.lse_offset);
   }
 
-  // Items are numbered in 32 bits, and thread blocks ask for a few more than there are.
+  // Blocks are numbered in 32 bits, and thread blocks ask for a few more than there are.
   Status size() const {
-    constexpr int64_t most_rows = INT32_MAX - 1024, most_items = INT32_MAX - 65536;
+    constexpr int64_t most_rows = INT32_MAX - 1024, most_blocks = INT32_MAX - 65536;
     if (problem_.rows > most_rows)
       return fail(FA3_ERROR_UNSUPPORTED, "x.dim[1] is %lld; the largest supported is %lld", ll(problem_.rows),
                   ll(most_rows));
-    const int64_t items = divide_up(problem_.rows, rows_of_scale) + divide_up(problem_.rows, measured_rows);
     int64_t all;
-    if (__builtin_mul_overflow(problem_.batch * problem_.heads, 2 * items, &all) || all > most_items)
+    if (__builtin_mul_overflow(problem_.batch * problem_.heads, divided_up(problem_.rows, rows_of_scale), &all) ||
+        all > most_blocks)
       return fail(FA3_ERROR_UNSUPPORTED, "x has %lld heads of %lld rows, more blocks of 64 rows than the kernels count",
                   ll(problem_.batch * problem_.heads), ll(problem_.rows));
     return FA3_OK;

@@ -27,6 +27,7 @@ struct Launch {
   unsigned grid[3], block[3], shared;
   CUstream stream;
   Launched carried;
+  bool early;  // may start while the launch before it ends
 
   const ScaledForwardParams& params() const { return carried.forward; }
 };

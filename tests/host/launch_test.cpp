@@ -716,7 +716,7 @@ TEST_CASE("quantize: a launch, in full", "[launch]") {
   const Launch& launch = fake.launches[0];
   const Row& row = row_of(launch);
   CHECK((row.has(Trait::quantizes) && row.has(Trait::rotates) && !row.has(Trait::measures) && row.d == 128));
-  CHECK((launch.grid[0] == 2 * 6 * 5 && launch.block[0] == unsigned(row.threads())));
+  CHECK((launch.grid[0] == 3 * 5 && launch.block[0] == unsigned(row.threads())));
   CHECK((launch.shared == unsigned(row.smem_bytes()) && launch.stream == stream));
   const QuantizeParams& q = launch.carried.quantize;
   CHECK((q.x == p.x.data && q.y == p.y.data && q.scale == p.scale.data && q.mean == nullptr));
@@ -735,40 +735,80 @@ TEST_CASE("quantize: a launch, in full", "[launch]") {
   CHECK((!q.bf16 && q.tiles && q.interleaved));
 }
 
-TEST_CASE("quantize: which pass, and how many thread blocks", "[launch]") {
+// Kernels of the last call's launches, and their parameters.
+struct QuantizeCall {
+  std::vector<const Row*> passes;
+  std::vector<unsigned> grids;
+  std::vector<QuantizeParams> params;
+};
+
+QuantizeCall launched_by(const fa3_quantize_params& p) {
+  FakeCuda& fake = fake_cuda();
+  fake.launches.clear();
+  REQUIRE(quantize(p) == FA3_OK);
+  QuantizeCall call;
+  for (const Launch& launch : fake.launches) {
+    call.passes.push_back(&row_of(launch));
+    call.grids.push_back(launch.grid[0]);
+    call.params.push_back(launch.carried.quantize);
+    CHECK(launch.early == (&launch != &fake.launches.front()));
+  }
+  return call;
+}
+
+TEST_CASE("quantize: which passes, and how many thread blocks", "[launch]") {
   FakeCuda& fake = fresh();
   for (int64_t d = 16; d <= 256; d += 16) {
     fa3_quantize_params p = imaginary_quantization(1, 20000, 16, d);
-    REQUIRE(quantize(p) == FA3_OK);
-    const Row& one_read = row_of(fake.launches.back());
-    CHECK((one_read.d >= d && one_read.d < std::max<int64_t>(2 * d, 65) && !one_read.has(Trait::measures)));
-    CHECK(fake.launches.back().grid[0] == 16 * 313);
+    const QuantizeCall one_read = launched_by(p);
+    REQUIRE(one_read.passes.size() == 1);
+    const Row& writes = *one_read.passes[0];
+    CHECK((writes.d >= d && writes.d < std::max<int64_t>(2 * d, 65) && !writes.has(Trait::measures)));
+    CHECK((one_read.grids[0] == 16 * 313 && one_read.params[0].measure == QuantizeParams::Measure::none));
+
     p.mean = tensor(reinterpret_cast<void*>(uintptr_t{4} << 42), FA3_DTYPE_FP32, {1, 16, d});
-    REQUIRE(quantize(p) == FA3_OK);
-    const Launch& launch = fake.launches.back();
-    const QuantizeParams& q = launch.carried.quantize;
-    CHECK((row_of(launch).has(Trait::measures) && row_of(launch).d == one_read.d && q.mean == p.mean.data));
-    CHECK(launch.grid[0] == unsigned(132 * row_of(launch).resident_blocks()));
-    CHECK(static_cast<void*>(q.workspace) == workspace_memory);
+    const QuantizeCall means = launched_by(p);
+    REQUIRE(means.passes.size() == 3);
+    CHECK((means.passes[0]->has(Trait::measures) && means.passes[0]->d == writes.d));
+    CHECK((means.passes[1]->has(Trait::finishes) && means.grids[1] == 16));
+    CHECK((means.passes[2] == &writes && means.grids[2] == 16 * 313));
+    const QuantizeParams& q = means.params[0];
+    CHECK((q.measure == QuantizeParams::Measure::sums && q.mean == p.mean.data && q.largest_count == 0));
+    CHECK((means.grids[0] == unsigned(16 * q.parts) && means.grids[0] > 132));
+    CHECK(static_cast<void*>(q.largest) == workspace_memory);
     size_t bytes = 0;
     REQUIRE(fa3_quantize_workspace_size(&p, &bytes) == FA3_OK);
-    CHECK((int64_t(bytes) == q.layout.bytes && q.layout.arrived == FA3_FORWARD_WORKSPACE_BYTES));
-    // Groups of some MB, while one scale for all needs all of them.
-    CHECK((q.order.groups > 1 || d == 16));
+    CHECK(reinterpret_cast<char*>(q.partials + 16 * q.parts * d) - reinterpret_cast<char*>(q.largest) == int64_t(bytes));
+
+    p.scale = tensor(p.scale.data, FA3_DTYPE_FP32, {1, 16, 1});
+    const QuantizeParams head = launched_by(p).params.back();
+    CHECK((head.measure == QuantizeParams::Measure::extremes && head.largest_of_head == 1 && head.largest_count == 1));
     p.scale = tensor(p.scale.data, FA3_DTYPE_FP32, {1, 1, 1});
-    REQUIRE(quantize(p) == FA3_OK);
-    CHECK(fake.launches.back().carried.quantize.order.groups == 1);
+    const QuantizeParams whole = launched_by(p).params.back();
+    CHECK((whole.largest_of_head == 0 && whole.largest_count == 16));
+
     p.mean = {};
-    REQUIRE(quantize(p) == FA3_OK);
-    CHECK(row_of(fake.launches.back()).has(Trait::measures));
+    const QuantizeCall largest = launched_by(p);
+    REQUIRE(largest.passes.size() == 2);
+    CHECK((largest.passes[0]->has(Trait::measures) && largest.passes[1] == &writes));
+    CHECK((largest.params[0].measure == QuantizeParams::Measure::largest && largest.params[1].largest_of_head == 0));
+    CHECK(largest.params[1].largest_count == int32_t(largest.grids[0]));
+    p.scale = tensor(p.scale.data, FA3_DTYPE_FP32, {1, 16, 1});
+    const QuantizeParams parts = launched_by(p).params.back();
+    CHECK((parts.largest_of_head == parts.parts && parts.largest_count == parts.parts));
   }
+  // With rotary embedding, four heads a thread block.
+  fa3_quantize_params p = imaginary_quantization(2, 1000, 5, 128);
+  p.rotary_cos = tensor(reinterpret_cast<void*>(uintptr_t{5} << 42), FA3_DTYPE_FP32, {1000, 64});
+  p.rotary_sin = tensor(reinterpret_cast<void*>(uintptr_t{6} << 42), FA3_DTYPE_FP32, {1000, 64});
+  const QuantizeCall rotary = launched_by(p);
+  CHECK((rotary.grids[0] == 3 * 16 && rotary.params[0].groups == 3 && rotary.params[0].blocks == 16));
   fa3_quantize_params small = imaginary_quantization(1, 10, 2, 64);
   small.scale = tensor(small.scale.data, FA3_DTYPE_FP32, {1, 1, 1});
-  REQUIRE(quantize(small) == FA3_OK);
-  CHECK(fake.launches.back().grid[0] == 2 * 2);  // a part and a block of each head
+  CHECK(launched_by(small).grids == std::vector<unsigned>{2, 2});
   fake.calls = 0;
   REQUIRE(quantize(small) == FA3_OK);
-  CHECK(fake.calls == 2);  // the current context's id and the launch
+  CHECK(fake.calls == 3);  // the current context's id and the launches
 }
 
 TEST_CASE("quantize: what the driver refuses, and a cold capture", "[launch]") {
@@ -780,9 +820,9 @@ TEST_CASE("quantize: what the driver refuses, and a cold capture", "[launch]") {
   CHECK(fake.launches.empty());
   REQUIRE(fa3_preload() == FA3_OK);
   CHECK(quantize(p) == FA3_OK);
-  fake.failing = "cuLaunchKernel";
+  fake.failing = "cuLaunchKernelEx";
   CHECK(quantize(p) == FA3_ERROR_CUDA);
-  expect_message("cuLaunchKernel");
+  expect_message("cuLaunchKernelEx");
   fresh().context = nullptr;
   CHECK(quantize(p) == FA3_ERROR_NO_CONTEXT);
 }

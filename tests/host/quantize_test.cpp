@@ -3,6 +3,7 @@
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
@@ -13,7 +14,7 @@
 #include <vector>
 
 #include "call.h"
-#include "quantize.h"
+#include "quantize_work.h"
 
 namespace fa3::test {
 namespace {
@@ -266,11 +267,11 @@ TEST_CASE("quantize: a bad argument is named", "[quantize]") {
   P many = imaginary_quantization();
   many.mean = many.rotary_cos = many.rotary_sin = many.k_mean = many.lse_offset = {};
   many.x.stride[0] = many.x.stride[1] = many.x.stride[2] = 0;
-  many.x.dim[0] = many.y.dim[0] = 1 << 16, many.x.dim[1] = many.y.dim[1] = 1, many.x.dim[2] = many.y.dim[2] = 1 << 14;
-  many.y.stride[0] = 64 << 14;
+  many.x.dim[0] = many.y.dim[0] = 1 << 16, many.x.dim[1] = many.y.dim[1] = 1, many.x.dim[2] = many.y.dim[2] = 1 << 15;
+  many.y.stride[0] = 64 << 15;
   many.scale = tensor(many.scale.data, FA3_DTYPE_FP32, {1, 1, 1});
   CHECK(fa3_quantize_check(&many) == unsupported);
-  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("x has 1073741824 heads of 1 rows"));
+  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("x has 2147483648 heads of 1 rows"));
   CHECK(fa3_quantize_check(nullptr) == invalid);
   const P good = imaginary_quantization();
   CHECK(fa3_quantize_workspace_size(&good, nullptr) == invalid);
@@ -570,35 +571,23 @@ TEST_CASE("quantize: attention on what y stands for", "[quantize]") {
   CHECK(offset > 5);  // it did matter
 }
 
-TEST_CASE("quantize: the order of items", "[quantize]") {
-  for (const int32_t heads : {1, 2, 7, 16, 33})
-    for (const int32_t rows : {1, 64, 65, 256, 257, 1000})
-      for (const int32_t group_heads : {1, 2, 3, 8, 33}) {
-        if (group_heads > heads) continue;
-        const QuantizeOrder order = QuantizeOrder::of(heads, rows, group_heads);
-        CHECK((order.group_heads <= group_heads && order.group_heads * order.groups >= heads));
-        std::set<std::pair<int32_t, int32_t>> measured, written;
-        bool measured_before = true, ahead = true;
-        for (int32_t n = 0; n < order.count(); ++n) {
-          const QuantizeItem item = item_at(order, n);
-          if (item.head == QuantizeItem::none) continue;
-          CHECK((item.head >= 0 && item.head < heads && item.index >= 0));
-          if (!item.writes) {
-            CHECK(item.index < (rows + 255) / 256);
-            CHECK(measured.insert({item.head, item.index}).second);
-            continue;
-          }
-          CHECK(item.index < (rows + 63) / 64);
-          CHECK(written.insert({item.head, item.index}).second);
-          // All of the heads up to its group's end are measured, and all of the next group's.
-          const size_t known = size_t(std::min(heads, (item.head / order.group_heads + 2) * order.group_heads));
-          ahead = ahead && measured.size() == known * size_t((rows + 255) / 256);
-          measured_before = measured_before && measured.count({item.head, 0});
+TEST_CASE("quantize: the parts that are measured", "[quantize]") {
+  for (const Row& row : rows) {
+    if (!row.has(Trait::measures)) continue;
+    for (const Measure measure : {Measure::largest, Measure::sums, Measure::extremes})
+      for (const int64_t heads : {1, 2, 7, 16, 33, 128, 5000})
+        for (const int64_t length : {1, 64, 257, 1000, 16384, 100000}) {
+          const MeasureStep step = MeasureStep::of(row, measure);
+          const QuantizeParts parts = QuantizeParts::of(row, measure, heads, length);
+          const int64_t steps = divided_up(length, step.rows), resident = 132 * row.resident_blocks();
+          CHECK((parts.groups == divided_up(heads, step.heads) && parts.parts >= 1 && parts.parts <= steps));
+          CHECK(parts.thread_blocks == std::min<int64_t>(resident, int64_t{parts.groups} * parts.parts));
+          // None has a step more than it must, and the machine is filled by half at least, if there is enough.
+          const int64_t most = std::max<int64_t>(1, resident / parts.groups);
+          CHECK(divided_up<int64_t>(steps, parts.parts) == divided_up(steps, most));
+          CHECK((parts.parts == steps || parts.groups * parts.parts * 2 >= std::min<int64_t>(resident, parts.groups)));
         }
-        CHECK((measured_before && ahead));
-        CHECK(measured.size() == size_t(heads) * size_t((rows + 255) / 256));
-        CHECK(written.size() == size_t(heads) * size_t((rows + 63) / 64));
-      }
+  }
 }
 
 }  // namespace fa3::test

@@ -3,6 +3,7 @@
 // the results are stored, in order. The kernels are never run.
 #include "isa/barrier.cuh"
 #include "isa/fence.cuh"
+#include "isa/grid.cuh"
 #include "isa/math.cuh"
 #include "isa/matrix.cuh"
 #include "isa/mbarrier.cuh"
@@ -35,6 +36,9 @@ PROBE(atom_add_gpu_u32)(uint32_t* addr, uint32_t value, uint32_t* out) { *out = 
 PROBE(red_add_release_gpu_u32)(uint32_t* addr, uint32_t value) { red_add_release_gpu_u32(addr, value); }
 PROBE(ld_acquire_gpu_u64)(const unsigned long long* addr, unsigned long long* out) { *out = ld_acquire_gpu_u64(addr); }
 PROBE(st_release_gpu_u64)(unsigned long long* addr, unsigned long long value) { st_release_gpu_u64(addr, value); }
+
+PROBE(griddepcontrol_launch_dependents)() { griddepcontrol_launch_dependents(); }
+PROBE(griddepcontrol_wait)() { griddepcontrol_wait(); }
 
 PROBE(mov_f32)(float x, float* out) { *out = mov_f32(x); }
 PROBE(ex2_approx_ftz)(float x, float* out) { *out = ex2_approx_ftz(x); }

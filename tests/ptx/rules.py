@@ -125,14 +125,14 @@ def behaviour_follows_traits(tree):
 DIRECTIONS = (
     ("include/", ()),
     ("ptx/isa/", ("ptx/isa/",)),
-    ("ptx/tile/", ("ptx/isa/", "ptx/tile/", "ptx/params.h", "ptx/row.h", "ptx/v_tile.h")),
+    ("ptx/tile/", ("ptx/isa/", "ptx/tile/", "ptx/params.h", "ptx/quantize_work.h", "ptx/row.h", "ptx/v_tile.h")),
     ("ptx/kernels/", ("ptx/isa/", "ptx/tile/")),
-    ("ptx/params.h", ("ptx/quantize.h", "ptx/row.h", "ptx/work.h")),
-    ("ptx/quantize.h", ("ptx/divisor.h", "ptx/row.h", "ptx/v_tile.h")),
+    ("ptx/params.h", ("ptx/divisor.h", "ptx/row.h", "ptx/work.h")),
+    ("ptx/quantize_work.h", ("ptx/params.h", "ptx/v_tile.h")),
     ("ptx/work.h", ("ptx/divisor.h", "ptx/visible.h")),
     ("ptx/row.h", ("ptx/rows.def",)),
     ("ptx/", ()),
-    ("src/", ("src/", "include/", "ptx/params.h", "ptx/quantize.h", "ptx/row.h", "ptx/v_tile.h", "ptx/work.h")),
+    ("src/", ("src/", "include/", "ptx/params.h", "ptx/quantize_work.h", "ptx/row.h", "ptx/v_tile.h", "ptx/work.h")),
     ("tests/", ("tests/", "tools/", "include/", "ptx/")),
     ("tools/", ("tools/", "include/", "ptx/")),
 )

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Times fa3_quantize beside a device-to-device copy of as many bytes, in one process, and checks it against torch.
 
-    python3 tools/fa3-bench/quantize.py [--d 64,128,256] [--batch 1] [--seqlen 16384] [--hidden 2048]
+    python3 tools/fa3-bench/quantize.py [--d 64,128,256] [--shapes 1x16384,8x2048] [--hidden 2048]
 
-GB/s count x once and y once, whatever is read again; `share` is that of the copy, which reads half as many bytes as it
-moves and writes the other half. Protocol as in peers.py: 100 ms idle, 5 warm-ups, 30 runs each with its own pair of
-events, queued while the GPU sleeps; the median.
+GB/s count x once and y once, and `share` is that of the copy's, which reads half as many bytes as it moves and writes
+the other half. `moved` is the same share with all that must be moved: x twice where means or scales of more than 64
+rows are wanted, and the angles of rotary embedding as often as x. (What the L2 cache keeps of x from the first time
+need not come from memory again, so it may exceed 1.) Protocol as in peers.py: 100 ms idle, 5 warm-ups, 30 runs each
+with its own pair of events, queued while the GPU sleeps; the median.
 """
 
 import argparse
@@ -164,20 +166,35 @@ def median_ms(call, warm_ups=5, runs=30):
     return statistics.median(start.elapsed_time(stop) for start, stop in pairs)
 
 
-def cases():
-    plain = {"scale": "block", "mean": False, "incoherent": False, "rotary": False, "tiles": False, "lse": False}
-    for scale, mean in itertools.product(("block", "head", "tensor"), (False, True)):
-        yield {**plain, "scale": scale, "mean": mean}
-    for scale, mean in (("block", False), ("block", True), ("head", True)):
-        for option in ("incoherent", "rotary", "tiles"):
-            yield {**plain, "scale": scale, "mean": mean, option: True}
-        yield {**plain, "scale": scale, "mean": mean, "incoherent": True, "rotary": True}
-    yield {**plain, "incoherent": True, "lse": True}
+OPTIONS = ("mean", "incoherent", "rotary", "tiles", "lse")
+CASES = (
+    "block",
+    "block tiles",
+    "block incoherent",
+    "block incoherent lse",
+    "block rotary",
+    "block incoherent rotary",
+    "block mean",
+    "block mean tiles",
+    "block mean incoherent",
+    "block mean rotary",
+    "head",
+    "head tiles",
+    "head mean",
+    "tensor",
+    "tensor mean",
+)
 
 
-def describe(case):
-    options = [name for name in ("mean", "incoherent", "rotary", "tiles", "lse") if case[name]]
-    return " ".join([f"{case['scale']:6}", *options])
+def case_of(text):
+    scale, *options = text.split()
+    return {"scale": scale, **{option: option in options for option in OPTIONS}}
+
+
+def bytes_moved(x, case):
+    reads = 2 if case["mean"] or case["scale"] != "block" else 1
+    angles = 4 * x.shape[1] * x.shape[3] if case["rotary"] else 0
+    return reads * (2 * x.numel() + angles) + x.numel()
 
 
 def measure(quantizer, x, case):
@@ -213,8 +230,7 @@ def measure(quantizer, x, case):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--d", default="64,128,256", help="head dimensions")
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--seqlen", type=int, default=16384)
+    parser.add_argument("--shapes", default="1x16384,8x2048", help="batch x seqlen")
     parser.add_argument("--hidden", type=int, default=2048, help="heads * head dimension")
     parser.add_argument("--dtype", choices=("bf16", "fp16"), default="bf16")
     parser.add_argument("--library", help="libfa3.so; otherwise the newest build")
@@ -227,20 +243,23 @@ def main():
         sys.exit("quantize.py needs a GPU")
     quantizer = Quantizer(options.library)
     print(torch.cuda.get_device_name(), "with", quantizer.library.path)
-    print(f"{'d':>4} {'case':34} {'us':>8} {'GB/s':>7} {'share':>6}  elements a step off")
-    for d in map(int, options.d.split(",")):
+    print(f"{'shape':>8} {'d':>4} {'case':24} {'us':>8} {'GB/s':>7} {'share':>6} {'moved':>6}  elements a step off")
+    for shape, d in itertools.product(options.shapes.split(","), map(int, options.d.split(","))):
+        batch, seqlen = map(int, shape.split("x"))
         torch.manual_seed(1)
         dtype = torch.bfloat16 if options.dtype == "bf16" else torch.float16
-        x = torch.randn(options.batch, options.seqlen, options.hidden // d, d, device="cuda", dtype=dtype) + 0.5
-        moved = 3 * x.numel()
-        source = torch.zeros(moved // 2, dtype=torch.uint8, device="cuda")
+        x = torch.randn(batch, seqlen, options.hidden // d, d, device="cuda", dtype=dtype) + 0.5
+        once = 3 * x.numel()
+        source = torch.zeros(once // 2, dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
         copy_ms = median_ms(lambda: target.copy_(source))
-        print(f"{d:4} {'copy':34} {copy_ms * 1e3:8.1f} {moved / copy_ms * 1e-6:7.0f} {1:6.2f}", flush=True)
-        for case in cases():
+        print(f"{shape:>8} {d:4} {'copy':24} {copy_ms * 1e3:8.1f} {once / copy_ms * 1e-6:7.0f}", flush=True)
+        for text in CASES:
+            case = case_of(text)
             ms, different = measure(quantizer, x, case)
-            figures = f"{ms * 1e3:8.1f} {moved / ms * 1e-6:7.0f} {copy_ms / ms:6.2f}  {different:.1e}"
-            print(f"{d:4} {describe(case):34} {figures}", flush=True)
+            share = copy_ms / ms
+            figures = f"{share:6.2f} {share * bytes_moved(x, case) / once:6.2f}  {different:.1e}"
+            print(f"{shape:>8} {d:4} {text:24} {ms * 1e3:8.1f} {once / ms * 1e-6:7.0f} {figures}", flush=True)
 
 
 if __name__ == "__main__":

@@ -44,4 +44,13 @@ inline CUresult check_launch(const unsigned (&grid)[3], const unsigned (&block)[
   return CUDA_SUCCESS;
 }
 
+// Only this attribute is known here: the launch may start while the one before it ends.
+inline CUresult check_attributes(const CUlaunchConfig& config) {
+  for (unsigned i = 0; i < config.numAttrs; ++i)
+    if (config.attrs[i].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION ||
+        config.attrs[i].value.programmaticStreamSerializationAllowed != 1)
+      return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_SUCCESS;
+}
+
 }  // namespace fa3::test

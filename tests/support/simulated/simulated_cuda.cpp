@@ -197,7 +197,7 @@ Function library(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
 }
 
-// The call that the parameter block carries, from its numbers alone.
+// The call that the parameter block carries, from its numbers alone. The pass that writes y does all of it.
 CUresult quantize(const Launch& launch) {
   const fa3::QuantizeParams& p = launch.quantize;
   using Granularity = fa3::QuantizeParams::Granularity;
@@ -235,10 +235,13 @@ CUresult quantize(const Launch& launch) {
     call.lse_offset = tensor(p.lse_offset, FA3_DTYPE_FP32, {batch, heads, rows},
                              {p.lse_stride_batch, p.lse_stride_head, p.lse_stride_row});
   }
-  const auto reference = library<decltype(&fa3_reference_quantize)>("fa3_reference_quantize");
-  if (int32_t(p.blocks) != blocks || d > launch.row->d || (p.rotary_dim > 0) != launch.row->has(fa3::Trait::rotates) ||
-      (p.mean || p.scales != Granularity::block) != launch.row->has(fa3::Trait::measures))
+  const bool measures = launch.row->has(fa3::Trait::measures), finishes = launch.row->has(fa3::Trait::finishes);
+  if (p.blocks != blocks || d > launch.row->d || (finishes && !p.mean) ||
+      (p.rotary_dim > 0 && !finishes) != launch.row->has(fa3::Trait::rotates) ||
+      (p.mean || p.scales != Granularity::block) != (p.measure != fa3::QuantizeParams::Measure::none))
     return CUDA_ERROR_LAUNCH_FAILED;
+  if (measures || finishes) return p.largest ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
+  const auto reference = library<decltype(&fa3_reference_quantize)>("fa3_reference_quantize");
   return reference && reference(&call) == FA3_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
 }
 
@@ -293,6 +296,18 @@ CUresult replay(const std::vector<Launch>& launches) {
   for (const Launch& launch : launches)
     if (CUresult result = run(launch)) return result;
   return CUDA_SUCCESS;
+}
+
+CUresult launch(CUfunction function, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned shared,
+                CUstream stream, void** arguments, void** extra) {
+  if (CUresult result = check_current()) return result;
+  if (as<Function>(function)->context_id != current.id) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream && as<Stream>(stream)->context_id != current.id) return CUDA_ERROR_INVALID_HANDLE;
+  if (CUresult result = fa3::test::check_launch(grid, block, shared, as<Function>(function)->shared)) return result;
+  if (extra) return CUDA_ERROR_INVALID_VALUE;
+  const Launch launched(as<Function>(function)->name, arguments[0]);
+  if (stream && as<Stream>(stream)->capturing) return as<Stream>(stream)->captured.push_back(launched), CUDA_SUCCESS;
+  return run(launched);
 }
 
 }  // namespace
@@ -444,14 +459,12 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* encoded, CUtensorMapDataType type, 
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void** arguments,
                         void** extra) {
-  if (CUresult result = check_current()) return result;
-  const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
-  if (as<Function>(function)->context_id != current.id) return CUDA_ERROR_INVALID_HANDLE;
-  if (stream && as<Stream>(stream)->context_id != current.id) return CUDA_ERROR_INVALID_HANDLE;
-  if (CUresult result = fa3::test::check_launch(grid, block, shared, as<Function>(function)->shared)) return result;
-  if (extra) return CUDA_ERROR_INVALID_VALUE;
-  const Launch launch(as<Function>(function)->name, arguments[0]);
-  if (stream && as<Stream>(stream)->capturing) return as<Stream>(stream)->captured.push_back(launch), CUDA_SUCCESS;
-  return run(launch);
+  return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, stream, arguments, extra);
+}
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
+  if (CUresult result = fa3::test::check_attributes(*config)) return result;
+  const CUlaunchConfig& c = *config;
+  return launch(function, {c.gridDimX, c.gridDimY, c.gridDimZ}, {c.blockDimX, c.blockDimY, c.blockDimZ},
+                c.sharedMemBytes, c.hStream, arguments, extra);
 }
 }

@@ -1,0 +1,16 @@
+// Grids that follow one another (PTX ISA, Parallel Synchronization and Communication Instructions). Both do nothing in a
+// grid that was launched without the attribute for it (programmatic stream serialization).
+#pragma once
+#include "common.cuh"
+
+namespace fa3::ptx {
+
+// ptx: griddepcontrol.launch_dependents;  (griddepcontrol)
+// When all thread blocks have said so, or have ended, the next grid may start, and then runs beside this one.
+FA3_DEVICE void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// ptx: griddepcontrol.wait;  (griddepcontrol)
+// Until the grid before has ended, and what it wrote is visible.
+FA3_DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+}  // namespace fa3::ptx
