@@ -91,6 +91,7 @@ enum class Trait : uint32_t {
   // What all rows of fwd.cu share.
   fast = chosen | splits | speculative | hold_exps,
   fast8 = fast | o_from_registers,  // and those of 8 bits
+  fast8_sums = fast8 | block_scales | two_level,
 };
 constexpr Trait operator|(Trait a, Trait b) { return Trait(uint32_t(a) | uint32_t(b)); }
 

@@ -80,58 +80,51 @@ static_assert([] {
       if (v_tile_column(8 * (x % 2) + 2 * q + x / 2) != 4 * q + x) return false;
   return true;
 }());
-// The type is known to the unrolled loops: to ask for it at each store takes longer than the store (14% of all time at
-// d 256 and 512 keys).
+// A lane's part of row i of its two. The type is known to the unrolled loop: to ask for it at each store takes longer
+// than the store (14% of all time at d 256 and 512 keys).
 template <Dtype dtype>
-FA3_DEVICE void store_rounded(const float (&O)[dv / 2], const Output& out, int64_t at, int first, int rows) {
+FA3_DEVICE void store_row(char* to, const float (&O)[dv / 2], int i, float weight, const float* mean, float mean_weight,
+                          int head_dim) {
 #pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const int row = first + 8 * i;
-    if (row < 0 || row >= rows) continue;
-    char* const to = static_cast<char*>(out.o) + (at + row * out.o_stride_row) * (dtype == Dtype::e4m3 ? 1 : 2);
-#pragma unroll
-    for (int k = 0; k < dv / 16; k++) {
-      if (16 * k >= out.head_dim) break;
-      const float *low = &O[8 * k + 2 * i], *high = low + 4;
-      if constexpr (dtype == Dtype::e4m3) {
-        *reinterpret_cast<uint32_t*>(to + 16 * k) = pack_e4m3(low[0], high[0], low[1], high[1]);
-      } else {
-        constexpr bool bf16 = dtype == Dtype::bf16;
-        *reinterpret_cast<uint2*>(to + 32 * k) =
-            make_uint2(pack(low[0], high[0], bf16), pack(low[1], high[1], bf16));
-      }
+  for (int k = 0; k < dv / 16; k++) {
+    if (16 * k >= head_dim) break;
+    const float* const o = &O[8 * k + 2 * i];
+    float x[4] = {o[0] * weight, o[4] * weight, o[1] * weight, o[5] * weight};
+    if (mean) {
+      const float4 m = *reinterpret_cast<const float4*>(mean + 16 * k);
+      x[0] = fmaf(m.x, mean_weight, x[0]), x[1] = fmaf(m.y, mean_weight, x[1]);
+      x[2] = fmaf(m.z, mean_weight, x[2]), x[3] = fmaf(m.w, mean_weight, x[3]);
+    }
+    if constexpr (dtype == Dtype::e4m3) {
+      *reinterpret_cast<uint32_t*>(to + 16 * k) = pack_e4m3(x[0], x[1], x[2], x[3]);
+    } else {
+      constexpr bool bf16 = dtype == Dtype::bf16;
+      *reinterpret_cast<uint2*>(to + 32 * k) = make_uint2(pack(x[0], x[1], bf16), pack(x[2], x[3], bf16));
     }
   }
 }
 
-FA3_DEVICE void store_scaled_o(float (&O)[dv / 2], const float (&l)[2], const float* v_mean, const Params& p,
+FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], const float* v_mean, const Params& p,
                                const RowBlock& block, int warp) {
-  const int lane = threadIdx.x % 32, column = 4 * (lane % 4);
+  const int lane = threadIdx.x % 32, column = 4 * (lane % 4), first = block.row + 16 * warp + lane / 4;
   const Output& out = p.output;
   const Scales& scales = scales_of(p);
-  const float o_factor = scales.o ? 1.f / *scales.o : 1.f, factor = o_factor * block.v_scale;
-  const float weight[2] = {l[0] == 0.f ? 0.f : factor * ptx::rcp_approx_ftz(l[0]),
-                           l[1] == 0.f ? 0.f : factor * ptx::rcp_approx_ftz(l[1])};
-  scale_rows(O, weight);
-  if (scales.v_mean) {
-    const float mean_weight[2] = {l[0] == 0.f ? 0.f : o_factor, l[1] == 0.f ? 0.f : o_factor};
+  const float o_factor = scales.o ? ptx::rcp_approx_ftz(*scales.o) : 1.f;
+  const float* const mean = scales.v_mean ? v_mean + column : nullptr;
 #pragma unroll
-    for (int k = 0; k < dv / 16; k++) {
-      const float4 mean = *reinterpret_cast<const float4*>(&v_mean[16 * k + column]);
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        float *low = &O[8 * k + 2 * i], *high = low + 4;
-        low[0] = fmaf(mean.x, mean_weight[i], low[0]), high[0] = fmaf(mean.y, mean_weight[i], high[0]);
-        low[1] = fmaf(mean.z, mean_weight[i], low[1]), high[1] = fmaf(mean.w, mean_weight[i], high[1]);
-      }
+  for (int i = 0; i < 2; i++) {
+    const int row = first + 8 * i;
+    if (row < 0 || row >= p.visible.seqlen_q) continue;
+    const float mean_weight = l[i] == 0.f ? 0.f : o_factor;
+    const float weight = mean_weight * block.v_scale * ptx::rcp_approx_ftz(l[i] == 0.f ? 1.f : l[i]);
+    const int64_t at =
+        block.batch * out.o_stride_batch + block.head * out.o_stride_head + row * out.o_stride_row + column;
+    char* const to = static_cast<char*>(out.o) + (at << (out.dtype != Dtype::e4m3));
+    switch (out.dtype) {
+      case Dtype::bf16: store_row<Dtype::bf16>(to, O, i, weight, mean, mean_weight, out.head_dim); break;
+      case Dtype::fp16: store_row<Dtype::fp16>(to, O, i, weight, mean, mean_weight, out.head_dim); break;
+      case Dtype::e4m3: store_row<Dtype::e4m3>(to, O, i, weight, mean, mean_weight, out.head_dim); break;
     }
-  }
-  const int first = block.row + 16 * warp + lane / 4;
-  const int64_t at = block.batch * out.o_stride_batch + block.head * out.o_stride_head + column;
-  switch (out.dtype) {
-    case Dtype::bf16: return store_rounded<Dtype::bf16>(O, out, at, first, p.visible.seqlen_q);
-    case Dtype::fp16: return store_rounded<Dtype::fp16>(O, out, at, first, p.visible.seqlen_q);
-    case Dtype::e4m3: return store_rounded<Dtype::e4m3>(O, out, at, first, p.visible.seqlen_q);
   }
 }
 

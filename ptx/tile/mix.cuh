@@ -1,5 +1,5 @@
-// Incoherent processing of rows of x: random signs, then a Hadamard matrix over blocks of p.hadamard columns. The factor
-// that makes it orthogonal, p.hadamard_scale, is left to whatever multiplies the numbers next.
+// Incoherent processing of rows of x: random signs, then a Hadamard matrix over blocks of p.hadamard columns. The
+// factor that makes it orthogonal, p.hadamard_scale, is left to whatever multiplies the numbers next.
 #pragma once
 #include "pieces.cuh"
 

@@ -4,9 +4,9 @@
 
 namespace fa3 {
 
-// Of one row, whose angles are the same for all heads. As a rule all columns of the kernel's row are rotated, and halves
-// are partners: then a column and its partner are in the same thread, and its angles in registers. Anything else reads
-// partners and angles from memory: from the L1 cache, mostly.
+// Of one row, whose angles are the same for all heads. As a rule all columns of the kernel's row are rotated, and
+// halves are partners: then a column and its partner are in the same thread, and its angles in registers. Anything else
+// reads partners and angles from memory: from the L1 cache, mostly.
 template <class S>
 class Rotation {
  public:
