@@ -122,6 +122,9 @@ struct Row {
     return kind == Kind::pass ? pass_threads : (warpgroups() + !has(Trait::no_producer)) * 128;
   }
 
+  // So many columns of O get their sums at a time, with Trait::two_level (tile/gemm.cuh).
+  constexpr int sum_columns() const { return dv <= 128 ? dv : 64; }
+
   // Thread blocks that a multiprocessor holds at once.
   constexpr int resident_blocks() const { return kind == Kind::pass ? pass_blocks : 1; }
 

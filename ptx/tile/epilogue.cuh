@@ -2,6 +2,8 @@
 // more, and TMA stores them from there and clips what lies outside of the tensor; or it stores them from its registers
 // (Trait::o_from_registers).
 #pragma once
+#include <type_traits>
+
 #include "../isa/tma.cuh"
 #include "../v_tile.h"
 #include "softmax.cuh"
@@ -80,8 +82,9 @@ static_assert([] {
       if (v_tile_column(8 * (x % 2) + 2 * q + x / 2) != 4 * q + x) return false;
   return true;
 }());
-// A lane's part of row i of its two. The type is known to the unrolled loop: to ask for it at each store takes longer
-// than the store (14% of all time at d 256 and 512 keys).
+// A lane's part of row i of its two; mean: of V, or null. The type is known to the unrolled loop: to ask for it at each
+// store takes longer than the store (14% of all time at d 256 and 512 keys). O is not scaled in place, which would take
+// registers.
 template <Dtype dtype>
 FA3_DEVICE void store_row(char* to, const float (&O)[dv / 2], int i, float weight, const float* mean, float mean_weight,
                           int head_dim) {
@@ -110,7 +113,6 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], co
   const Output& out = p.output;
   const Scales& scales = scales_of(p);
   const float o_factor = scales.o ? ptx::rcp_approx_ftz(*scales.o) : 1.f;
-  const float* const mean = scales.v_mean ? v_mean + column : nullptr;
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const int row = first + 8 * i;
@@ -120,10 +122,16 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], co
     const int64_t at =
         block.batch * out.o_stride_batch + block.head * out.o_stride_head + row * out.o_stride_row + column;
     char* const to = static_cast<char*>(out.o) + (at << (out.dtype != Dtype::e4m3));
+    // Without a mean nothing asks for it on the way, but for want of registers with sums on two levels.
+    const auto store = [&](auto dtype) {
+      if (scales.v_mean || has(Trait::two_level))
+        store_row<dtype()>(to, O, i, weight, scales.v_mean ? v_mean + column : nullptr, mean_weight, out.head_dim);
+      else store_row<dtype()>(to, O, i, weight, nullptr, 0.f, out.head_dim);
+    };
     switch (out.dtype) {
-      case Dtype::bf16: store_row<Dtype::bf16>(to, O, i, weight, mean, mean_weight, out.head_dim); break;
-      case Dtype::fp16: store_row<Dtype::fp16>(to, O, i, weight, mean, mean_weight, out.head_dim); break;
-      case Dtype::e4m3: store_row<Dtype::e4m3>(to, O, i, weight, mean, mean_weight, out.head_dim); break;
+      case Dtype::bf16: store(std::integral_constant<Dtype, Dtype::bf16>()); break;
+      case Dtype::fp16: store(std::integral_constant<Dtype, Dtype::fp16>()); break;
+      case Dtype::e4m3: store(std::integral_constant<Dtype, Dtype::e4m3>()); break;
     }
   }
 }

@@ -85,7 +85,7 @@ FA3_DEVICE void issue_pv(float (&O)[n], const uint32_t (&P)[p_registers], uint64
 // tensor cores' own sums of 8-bit products keep 13 bits, enough for some hundred keys, but not for thousands. At head
 // dimensions for which there are not enough registers, it is done for some columns at a time, and for each block.
 inline constexpr int sum_blocks = 4;
-inline constexpr int sum_columns = dv <= 128 ? dv : 64, sum_parts = dv / sum_columns;
+inline constexpr int sum_columns = config.sum_columns(), sum_parts = dv / sum_columns;
 using Sums = float[sum_columns / 2];
 // Where the columns of this part begin in V, as tiles.
 FA3_DEVICE uint64_t v_part(uint64_t v, int part) { return v + descriptor_units(part * sum_columns * v_tile_keys); }

@@ -68,9 +68,14 @@ std::optional<Figure> table_figure(const std::string& name, const std::string& s
     }
     return std::nullopt;
   }
+  // PV is done for all columns at once, but for sums on two levels at large head dimensions.
+  const int pv_columns = row->has(fa3::Trait::two_level) ? row->sum_columns() : row->dv;
+  const int pv_parts = row->dv / pv_columns;
   // K and V of a stage under one barrier, or a wait for each, the second with a fence of its own.
   const bool speculative = row->has(fa3::Trait::speculative);
-  if (speculative && (figure == "mbarrier_waits" || figure == "arrives")) return value(row->split_stage() ? 2 : 1);
+  const int waits = row->split_stage() ? 2 : 1;
+  if (speculative && figure == "mbarrier_waits") return value(waits);
+  if (speculative && figure == "arrives") return value(waits + pv_parts - 1);
   for (const ElementType& type : element_types) {
     if (name_of(row->dtype) != std::string(type.name)) continue;
     const int depth = 32 / type.bytes;          // k of one WGMMA
@@ -79,10 +84,10 @@ std::optional<Figure> table_figure(const std::string& name, const std::string& s
       const int steps = row->d / depth, from_registers = row->has(fa3::Trait::q_in_registers) ? steps / 2 : 0;
       return text((from_registers ? wgmmas("QK", from_registers, row->Bc, depth, "RS") + ", " : "") +
                   wgmmas("QK", steps - from_registers, row->Bc, depth, "SS") + ", " +
-                  wgmmas("PV", row->Bc / depth, row->dv, depth, "RS"));
+                  wgmmas("PV", pv_parts * row->Bc / depth, pv_columns, depth, "RS"));
     }
     if (figure == "types") return text(type.types);
-    if (figure == "wgmmas") return value(row->d / depth + row->Bc / depth);
+    if (figure == "wgmmas") return value(row->d / depth + pv_parts * row->Bc / depth);
     if (figure == "exps") return value(scores + (speculative ? 0 : 2));  // and alpha of two rows
     if (figure == "conversions") return value(scores / 2);  // F2FP makes two numbers
   }
