@@ -1,6 +1,7 @@
 // Incoherent processing of rows of x: random signs, then a Hadamard matrix over blocks of p.hadamard columns. The
 // factor that makes it orthogonal, p.hadamard_scale, is left to whatever multiplies the numbers next.
 #pragma once
+#include "../isa/matrix.cuh"
 #include "pieces.cuh"
 
 namespace fa3 {
@@ -14,18 +15,22 @@ struct Signs {
 
 // The signs of fa3.h, from the seed. To be read after a barrier.
 FA3_DEVICE void make_signs(const QuantizeParams& p, Signs& signs) {
-  if (threadIdx.x >= d) return;
-  uint64_t z = p.seed + threadIdx.x + 0x9e3779b97f4a7c15ull;
-  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-  z ^= z >> 31;
-  const uint32_t own = z >> 63, next = __shfl_down_sync(0xffffffffu, own, 1);
-  if (threadIdx.x % 2 == 0) signs.words[threadIdx.x / 2] = own << 15 | next << 31;
+#pragma unroll
+  for (int first = 0; first < d; first += config.threads()) {
+    const int column = first + threadIdx.x;
+    if (column >= d) return;
+    uint64_t z = p.seed + column + 0x9e3779b97f4a7c15ull;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+    z ^= z >> 31;
+    const uint32_t own = z >> 63, next = __shfl_down_sync(0xffffffffu, own, 1);
+    if (column % 2 == 0) signs.words[column / 2] = own << 15 | next << 31;
+  }
 }
 
 // Of a piece: as it lies in memory, or as float32.
-FA3_DEVICE void change_signs(const uint4& signs, uint32_t* packed) {
-  packed[0] ^= signs.x, packed[1] ^= signs.y, packed[2] ^= signs.z, packed[3] ^= signs.w;
+FA3_DEVICE void change_signs(const uint4& signs, uint4& packed) {
+  packed.x ^= signs.x, packed.y ^= signs.y, packed.z ^= signs.z, packed.w ^= signs.w;
 }
 FA3_DEVICE void change_signs(const uint4& signs, float* x) {
   const uint32_t words[4] = {signs.x, signs.y, signs.z, signs.w};
@@ -36,9 +41,24 @@ FA3_DEVICE void change_signs(const uint4& signs, float* x) {
   }
 }
 
-// The Hadamard matrix of so many columns: for each bit of the column's number the sums and differences of the columns
-// that differ in it. Bits 0 to 2 are within a piece, then come the lane's, then the piece's. All lanes of a warp take
-// part.
+// The Hadamard matrix of so many columns is, for each bit of the column's number, the sums and differences of the
+// columns that differ in it. Bits 0 to 2 are within a piece, then come the lane's, then the piece's.
+template <class S>
+FA3_DEVICE void mix_pieces(int columns, float (&x)[S::columns]) {
+#pragma unroll
+  for (int bit = 1; bit < S::pieces; bit *= 2) {
+    if (columns >= 16 * bit * S::lanes) {
+#pragma unroll
+      for (int k = 0; k < S::columns; k++)
+        if (!(k & bit * piece_columns)) {
+          const float a = x[k], b = x[k | bit * piece_columns];
+          x[k] = a + b, x[k | bit * piece_columns] = a - b;
+        }
+    }
+  }
+}
+
+// All bits. All lanes of a warp take part.
 template <class S>
 FA3_DEVICE void mix_blocks(int columns, float (&x)[S::columns]) {
 #pragma unroll
@@ -59,17 +79,7 @@ FA3_DEVICE void mix_blocks(int columns, float (&x)[S::columns]) {
       for (int k = 0; k < S::columns; k++) x[k] = fmaf(sign, x[k], __shfl_xor_sync(0xffffffffu, x[k], bit));
     }
   }
-#pragma unroll
-  for (int bit = 1; bit < S::pieces; bit *= 2) {
-    if (columns >= 16 * bit * S::lanes) {
-#pragma unroll
-      for (int k = 0; k < S::columns; k++)
-        if (!(k & bit * piece_columns)) {
-          const float a = x[k], b = x[k | bit * piece_columns];
-          x[k] = a + b, x[k | bit * piece_columns] = a - b;
-        }
-    }
-  }
+  mix_pieces<S>(columns, x);
 }
 
 // As a rule the kernel's whole row is one block, and then nothing is asked on the way.
@@ -77,6 +87,69 @@ template <class S>
 FA3_DEVICE void mix_columns(const QuantizeParams& p, float (&x)[S::columns]) {
   if (p.hadamard == d) mix_blocks<S>(d, x);
   else mix_blocks<S>(p.hadamard, x);
+}
+
+// The same on the tensor cores, for two rows a thread as they lie in memory: bits 0 to 4 of a column's number, 32
+// columns at a time, are a product with a matrix of ones and minus ones.
+//
+// Four lanes have 32 columns: lane q of them has 8 q + 4 g + 2 j + e, with bits g, j and e. What mma takes from a lane
+// as columns 2 q + e and 2 q + 8 + e of A are, for one g, those with j = 0 and j = 1: words of x as they are. What it
+// returns as columns 2 q + e of D are those of one g and j. The row of A and D is whatever row the lane has.
+//
+// B's columns are of one g and j; whether an element of it is negative, is for bits e and those of q said here, for
+// bits g and j by whether both sides have them. Lane l has B's rows 2 (l % 4) + e, and 8 on, of column l / 4.
+constexpr bool is_negative(int lane, int e) {
+  const int q = lane % 4, q_out = lane / 8, e_out = lane / 4 % 2, both = q & q_out;
+  return (both ^ both / 2 ^ (e & e_out)) % 2;
+}
+
+static_assert([] {
+  for (int in = 0; in < 32; in++)
+    for (int out = 0; out < 32; out++) {
+      const int lane_in = in / 8, lane_out = out / 8, e_in = in % 2, e_out = out % 2;
+      const int g_and_j = in & out & 6;
+      const bool negative = is_negative(4 * (2 * lane_out + e_out) + lane_in, e_in) ^ (g_and_j == 2 || g_and_j == 4);
+      bool expected = false;
+      for (int bit = 1; bit < 32; bit *= 2) expected ^= (in & out & bit) != 0;
+      if (negative != expected) return false;
+    }
+  return true;
+}());
+
+template <class S, bool bf16>
+FA3_DEVICE void mix_32_columns(const uint4 (&packed)[2][S::pieces], float (&x)[2][S::columns]) {
+  static_assert(S::lanes == 4);
+  const int lane = threadIdx.x % 32;
+  constexpr uint32_t one = bf16 ? 0x3f80 : 0x3c00, minus = 0x8000;
+  const uint32_t low = one | (is_negative(lane, 0) ? minus : 0), high = one | (is_negative(lane, 1) ? minus : 0);
+  const uint32_t b = low | high << 16, minus_b = b ^ (minus | minus << 16);
+#pragma unroll
+  for (int i = 0; i < S::pieces; i++) {
+    const uint4 &first = packed[0][i], &second = packed[1][i];
+    const uint32_t a[2][4] = {{first.x, second.x, first.y, second.y}, {first.z, second.z, first.w, second.w}};  // of g
+#pragma unroll
+    for (int g = 0; g < 2; g++)
+#pragma unroll
+      for (int out = 0; out < 4; out++) {
+        const int g_out = out / 2, j_out = out % 2, k = i * piece_columns + 2 * out;
+        if (g == 0) x[0][k] = x[0][k + 1] = x[1][k] = x[1][k + 1] = 0.f;
+        const uint32_t b0 = g & g_out ? minus_b : b, b1 = (g & g_out) ^ j_out ? minus_b : b;
+        if constexpr (bf16) ptx::mma_m16n8k16_f32_bf16(x[0][k], x[0][k + 1], x[1][k], x[1][k + 1], a[g], b0, b1);
+        else ptx::mma_m16n8k16_f32_f16(x[0][k], x[0][k + 1], x[1][k], x[1][k + 1], a[g], b0, b1);
+      }
+  }
+}
+
+// For p.hadamard from 32 on.
+template <class S>
+FA3_DEVICE void mix_packed(const QuantizeParams& p, const uint4 (&packed)[2][S::pieces], float (&x)[2][S::columns]) {
+  if (p.bf16) mix_32_columns<S, true>(packed, x);
+  else mix_32_columns<S, false>(packed, x);
+#pragma unroll
+  for (int row = 0; row < 2; row++) {
+    if (p.hadamard == d) mix_pieces<S>(d, x[row]);
+    else mix_pieces<S>(p.hadamard, x[row]);
+  }
 }
 
 }  // namespace fa3
