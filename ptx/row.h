@@ -158,8 +158,7 @@ struct Row {
     if (kind == Kind::pass)
       return pass_threads % 32 == 0 && pass_threads <= 1024 && pass_threads * pass_blocks <= 2048 &&
              pass_blocks * (pass_bytes + 1024) <= 228 * 1024 &&
-             (!has(Trait::quantizes) || pass_threads <= 2 * d) &&
-             (!has(Trait::measures | Trait::finishes) || pass_threads >= d);
+             (!has(Trait::quantizes) || (pass_threads >= d && pass_threads <= 2 * d));
     return Br % 64 == 0 && warpgroups() >= 2 && warpgroups() <= 4 && Bc % 16 == 0 && d % 64 == 0 && d <= 256 &&
            dv % 64 == 0 && dv <= 256 && (dv <= d || has(Trait::o_from_registers)) &&  // O leaves through a Q buffer
            (stages & (stages - 1)) == 0 && q_buffers >= warpgroups() && q_buffers <= 2 * warpgroups() &&

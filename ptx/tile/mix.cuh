@@ -15,17 +15,13 @@ struct Signs {
 
 // The signs of fa3.h, from the seed. To be read after a barrier.
 FA3_DEVICE void make_signs(const QuantizeParams& p, Signs& signs) {
-#pragma unroll
-  for (int first = 0; first < d; first += config.threads()) {
-    const int column = first + threadIdx.x;
-    if (column >= d) return;
-    uint64_t z = p.seed + column + 0x9e3779b97f4a7c15ull;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-    z ^= z >> 31;
-    const uint32_t own = z >> 63, next = __shfl_down_sync(0xffffffffu, own, 1);
-    if (column % 2 == 0) signs.words[column / 2] = own << 15 | next << 31;
-  }
+  if (threadIdx.x >= d) return;
+  uint64_t z = p.seed + threadIdx.x + 0x9e3779b97f4a7c15ull;
+  z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ z >> 27) * 0x94d049bb133111ebull;
+  z ^= z >> 31;
+  const uint32_t own = z >> 63, next = __shfl_down_sync(0xffffffffu, own, 1);
+  if (threadIdx.x % 2 == 0) signs.words[threadIdx.x / 2] = own << 15 | next << 31;
 }
 
 // Of a piece: as it lies in memory, or as float32.
@@ -89,15 +85,15 @@ FA3_DEVICE void mix_columns(const QuantizeParams& p, float (&x)[S::columns]) {
   else mix_blocks<S>(p.hadamard, x);
 }
 
-// The same on the tensor cores, for two rows a thread as they lie in memory: bits 0 to 4 of a column's number, 32
-// columns at a time, are a product with a matrix of ones and minus ones.
+// The same on the tensor cores, of a row as it lies in memory: bits 0 to 4 of a column's number, 32 columns at a time,
+// are a product with a matrix of ones and minus ones.
 //
-// Four lanes have 32 columns: lane q of them has 8 q + 4 g + 2 j + e, with bits g, j and e. What mma takes from a lane
-// as columns 2 q + e and 2 q + 8 + e of A are, for one g, those with j = 0 and j = 1: words of x as they are. What it
-// returns as columns 2 q + e of D are those of one g and j. The row of A and D is whatever row the lane has.
+// Four lanes have 32 columns, of which lane q has 8 q + 4 g + 2 j + e, with bits g, j and e. What mma takes from it as
+// columns 2 q + e and 2 q + 8 + e of A are, for one g, those with j = 0 and j = 1: words of x as they are. What it
+// returns as columns 2 q + e of D are those of one g and one j. The two rows that A and D have in a lane are two pieces.
 //
-// B's columns are of one g and j; whether an element of it is negative, is for bits e and those of q said here, for
-// bits g and j by whether both sides have them. Lane l has B's rows 2 (l % 4) + e, and 8 on, of column l / 4.
+// B is made for one g and j of D. Whether an element is negative, is for bit e and the two of q said here; for bits g
+// and j it is whether both sides have them. Lane l has rows 2 (l % 4) + e of B, and those 8 further on, of column l / 4.
 constexpr bool is_negative(int lane, int e) {
   const int q = lane % 4, q_out = lane / 8, e_out = lane / 4 % 2, both = q & q_out;
   return (both ^ both / 2 ^ (e & e_out)) % 2;
@@ -106,50 +102,48 @@ constexpr bool is_negative(int lane, int e) {
 static_assert([] {
   for (int in = 0; in < 32; in++)
     for (int out = 0; out < 32; out++) {
-      const int lane_in = in / 8, lane_out = out / 8, e_in = in % 2, e_out = out % 2;
-      const int g_and_j = in & out & 6;
-      const bool negative = is_negative(4 * (2 * lane_out + e_out) + lane_in, e_in) ^ (g_and_j == 2 || g_and_j == 4);
+      const int q = in / 8, q_out = out / 8, e = in % 2, e_out = out % 2, g = in / 4 % 2 & out / 4, j = in & out & 2;
+      const bool negative = is_negative(4 * (2 * q_out + e_out) + q, e) ^ bool(g) ^ bool(j);
       bool expected = false;
-      for (int bit = 1; bit < 32; bit *= 2) expected ^= (in & out & bit) != 0;
+      for (int bit = 1; bit < 32; bit *= 2) expected ^= bool(in & out & bit);
       if (negative != expected) return false;
     }
   return true;
 }());
 
 template <class S, bool bf16>
-FA3_DEVICE void mix_32_columns(const uint4 (&packed)[2][S::pieces], float (&x)[2][S::columns]) {
-  static_assert(S::lanes == 4);
+FA3_DEVICE void mix_32_columns(const uint4 (&packed)[S::pieces], float (&x)[S::columns]) {
+  static_assert(S::lanes == 4 && S::pieces % 2 == 0);
   const int lane = threadIdx.x % 32;
   constexpr uint32_t one = bf16 ? 0x3f80 : 0x3c00, minus = 0x8000;
   const uint32_t low = one | (is_negative(lane, 0) ? minus : 0), high = one | (is_negative(lane, 1) ? minus : 0);
   const uint32_t b = low | high << 16, minus_b = b ^ (minus | minus << 16);
 #pragma unroll
-  for (int i = 0; i < S::pieces; i++) {
-    const uint4 &first = packed[0][i], &second = packed[1][i];
-    const uint32_t a[2][4] = {{first.x, second.x, first.y, second.y}, {first.z, second.z, first.w, second.w}};  // of g
+  for (int i = 0; i < S::pieces; i += 2) {
+    const uint4 &p0 = packed[i], &p1 = packed[i + 1];
+    const uint32_t a[2][4] = {{p0.x, p1.x, p0.y, p1.y}, {p0.z, p1.z, p0.w, p1.w}};  // of g
+    float *const x0 = x + i * piece_columns, *const x1 = x0 + piece_columns;
+#pragma unroll
+    for (int k = 0; k < 2 * piece_columns; k++) x0[k] = 0.f;
 #pragma unroll
     for (int g = 0; g < 2; g++)
 #pragma unroll
-      for (int out = 0; out < 4; out++) {
-        const int g_out = out / 2, j_out = out % 2, k = i * piece_columns + 2 * out;
-        if (g == 0) x[0][k] = x[0][k + 1] = x[1][k] = x[1][k + 1] = 0.f;
-        const uint32_t b0 = g & g_out ? minus_b : b, b1 = (g & g_out) ^ j_out ? minus_b : b;
-        if constexpr (bf16) ptx::mma_m16n8k16_f32_bf16(x[0][k], x[0][k + 1], x[1][k], x[1][k + 1], a[g], b0, b1);
-        else ptx::mma_m16n8k16_f32_f16(x[0][k], x[0][k + 1], x[1][k], x[1][k + 1], a[g], b0, b1);
+      for (int k = 0; k < piece_columns; k += 2) {
+        const bool g_negative = g & k / 4, j_negative = g_negative ^ k / 2 % 2;
+        const uint32_t b0 = g_negative ? minus_b : b, b1 = j_negative ? minus_b : b;
+        if constexpr (bf16) ptx::mma_m16n8k16_f32_bf16(x0[k], x0[k + 1], x1[k], x1[k + 1], a[g], b0, b1);
+        else ptx::mma_m16n8k16_f32_f16(x0[k], x0[k + 1], x1[k], x1[k + 1], a[g], b0, b1);
       }
   }
 }
 
-// For p.hadamard from 32 on.
+// For blocks of 32 columns and more.
 template <class S>
-FA3_DEVICE void mix_packed(const QuantizeParams& p, const uint4 (&packed)[2][S::pieces], float (&x)[2][S::columns]) {
+FA3_DEVICE void mix_packed(const QuantizeParams& p, const uint4 (&packed)[S::pieces], float (&x)[S::columns]) {
   if (p.bf16) mix_32_columns<S, true>(packed, x);
   else mix_32_columns<S, false>(packed, x);
-#pragma unroll
-  for (int row = 0; row < 2; row++) {
-    if (p.hadamard == d) mix_pieces<S>(d, x[row]);
-    else mix_pieces<S>(p.hadamard, x[row]);
-  }
+  if (p.hadamard == d) mix_pieces<S>(d, x);
+  else mix_pieces<S>(p.hadamard, x);
 }
 
 }  // namespace fa3

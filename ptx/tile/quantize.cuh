@@ -6,11 +6,11 @@ namespace fa3 {
 
 inline constexpr float e4m3_max = 448.f, least_scale = 0x1p-126f;
 
-// Of a block's 64 rows a thread has two, and four lanes have a row, as the tensor cores want it (mix_packed). With
-// rotary embedding, whose angles take registers, it is one row.
-inline constexpr int rows_of_thread = has(Trait::rotates) ? 1 : 2;
-using Wide = Share<rows_of_scale * d / piece_columns / config.threads() / rows_of_thread>;
-static_assert(Wide::rows * rows_of_thread == rows_of_scale && Wide::pieces % 2 == 0);
+// The 64 rows of a block at once. Four lanes have a row, for the tensor cores (mix_packed), or as few as there are, with
+// rotary embedding, which wants one row a thread.
+using Wide = Share<has(Trait::rotates) ? rows_of_scale * d / piece_columns / config.threads() : d / 4 / piece_columns>;
+inline constexpr int rows_of_thread = rows_of_scale / Wide::rows;
+static_assert(rows_of_thread * Wide::rows == rows_of_scale && (rows_of_thread == 1 || !has(Trait::rotates)));
 
 struct QuantizeShared {
   // Rows of a block as bytes; the gap keeps the rows that a warp writes at once in different banks.
@@ -32,10 +32,7 @@ FA3_DEVICE float scale_of(float range) { return range / e4m3_max; }
 
 // head_dim floats into shared memory, zeros behind them. To be read after a barrier.
 FA3_DEVICE void stage_columns(const float* from, int head_dim, float (&to)[d]) {
-#pragma unroll
-  for (int first = 0; first < d; first += config.threads())
-    if (const int column = first + threadIdx.x; column < d)
-      to[column] = column < head_dim ? __ldcg(from + column) : 0.f;
+  if (threadIdx.x < d) to[threadIdx.x] = int(threadIdx.x) < head_dim ? __ldcg(from + threadIdx.x) : 0.f;
 }
 FA3_DEVICE const float* k_mean_of(const QuantizeParams& p, const Head& head) {
   return p.k_mean + head.batch * p.k_mean_stride_batch + head.head / p.heads_per_kv * p.k_mean_stride_head;
@@ -65,10 +62,12 @@ class Block {
     if constexpr (!has(Trait::rotates)) {
       if (mixes_packed()) {
 #pragma unroll
-        for (int i = 0; i < Wide::pieces; i++)
+        for (int r = 0; r < rows_of_thread; r++) {
 #pragma unroll
-          for (int r = 0; r < rows_of_thread; r++) change_signs(shared.signs.of(Wide::column(i)), packed_[r][i]);
-        return mix_packed<Wide>(p_, packed_, x_);
+          for (int i = 0; i < Wide::pieces; i++) change_signs(shared.signs.of(Wide::column(i)), packed_[r][i]);
+          mix_packed<Wide>(p_, packed_[r], x_[r]);
+        }
+        return;
       }
     }
 #pragma unroll
@@ -76,11 +75,14 @@ class Block {
       unpack_row<Wide>(p_, rotation_, shared.signs, p_.hadamard, row_of(head, r), packed_[r], x_[r]);
   }
 
-  // If unpack() has not done it.
+  // What unpack() has not mixed: rotated rows, and blocks of 16 columns.
   FA3_DEVICE void mix() {
     if (mixes_packed()) return;
 #pragma unroll
-    for (int r = 0; r < rows_of_thread; r++) mix_columns<Wide>(p_, x_[r]);
+    for (int r = 0; r < rows_of_thread; r++) {
+      if constexpr (has(Trait::rotates)) mix_columns<Wide>(p_, x_[r]);
+      else mix_blocks<Wide>(16, x_[r]);
+    }
   }
 
   FA3_DEVICE void write_lse_offset(const QuantizeShared& shared, const Head& head) const {
