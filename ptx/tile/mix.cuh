@@ -85,15 +85,16 @@ FA3_DEVICE void mix_columns(const QuantizeParams& p, float (&x)[S::columns]) {
   else mix_blocks<S>(p.hadamard, x);
 }
 
-// The same on the tensor cores, of a row as it lies in memory: bits 0 to 4 of a column's number, 32 columns at a time,
-// are a product with a matrix of ones and minus ones.
+// The same on the tensor cores, for a row as it lies in memory: bits 0 to 4, that is, 32 columns at a time, are a
+// product with a matrix of ones and minus ones. What is added is exact, and the sums are float32.
 //
-// Four lanes have 32 columns, of which lane q has 8 q + 4 g + 2 j + e, with bits g, j and e. What mma takes from it as
-// columns 2 q + e and 2 q + 8 + e of A are, for one g, those with j = 0 and j = 1: words of x as they are. What it
-// returns as columns 2 q + e of D are those of one g and one j. The two rows that A and D have in a lane are two pieces.
+// A piece of each of four lanes makes 32 columns, of which lane q has 8 q + 4 g + 2 j + e, with bits g, j and e. One
+// mma multiplies those of one g by the matrix's columns of one g and j. As columns 2 q + e and 2 q + 8 + e of A it
+// takes from lane q what has j = 0 and j = 1: words of x as they are. As columns 2 q + e of D it returns what has the
+// other g and j. A lane's two rows of A, and of D, are two pieces.
 //
-// B is made for one g and j of D. Whether an element is negative, is for bit e and the two of q said here; for bits g
-// and j it is whether both sides have them. Lane l has rows 2 (l % 4) + e of B, and those 8 further on, of column l / 4.
+// Of B, lane l has rows 2 (l % 4) + e and 2 (l % 4) + 8 + e in column l / 4. Whether an element is negative for the
+// bits of q and e, is said here; bits g and j turn it over if they are set on both sides.
 constexpr bool is_negative(int lane, int e) {
   const int q = lane % 4, q_out = lane / 8, e_out = lane / 4 % 2, both = q & q_out;
   return (both ^ both / 2 ^ (e & e_out)) % 2;
@@ -102,17 +103,17 @@ constexpr bool is_negative(int lane, int e) {
 static_assert([] {
   for (int in = 0; in < 32; in++)
     for (int out = 0; out < 32; out++) {
-      const int q = in / 8, q_out = out / 8, e = in % 2, e_out = out % 2, g = in / 4 % 2 & out / 4, j = in & out & 2;
-      const bool negative = is_negative(4 * (2 * q_out + e_out) + q, e) ^ bool(g) ^ bool(j);
+      const int lane = 4 * (out / 8 * 2 + out % 2) + in / 8, both = in & out;
+      const bool negative = is_negative(lane, in % 2) ^ bool(both & 4) ^ bool(both & 2);
       bool expected = false;
-      for (int bit = 1; bit < 32; bit *= 2) expected ^= bool(in & out & bit);
+      for (int bit = 1; bit < 32; bit *= 2) expected ^= bool(both & bit);
       if (negative != expected) return false;
     }
   return true;
 }());
 
 template <class S, bool bf16>
-FA3_DEVICE void mix_32_columns(const uint4 (&packed)[S::pieces], float (&x)[S::columns]) {
+FA3_DEVICE void mix_bits_0_to_4(const uint4 (&packed)[S::pieces], float (&x)[S::columns]) {
   static_assert(S::lanes == 4 && S::pieces % 2 == 0);
   const int lane = threadIdx.x % 32;
   constexpr uint32_t one = bf16 ? 0x3f80 : 0x3c00, minus = 0x8000;
@@ -140,8 +141,8 @@ FA3_DEVICE void mix_32_columns(const uint4 (&packed)[S::pieces], float (&x)[S::c
 // For blocks of 32 columns and more.
 template <class S>
 FA3_DEVICE void mix_packed(const QuantizeParams& p, const uint4 (&packed)[S::pieces], float (&x)[S::columns]) {
-  if (p.bf16) mix_32_columns<S, true>(packed, x);
-  else mix_32_columns<S, false>(packed, x);
+  if (p.bf16) mix_bits_0_to_4<S, true>(packed, x);
+  else mix_bits_0_to_4<S, false>(packed, x);
   if (p.hadamard == d) mix_pieces<S>(d, x);
   else mix_pieces<S>(p.hadamard, x);
 }

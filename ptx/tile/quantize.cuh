@@ -6,8 +6,8 @@ namespace fa3 {
 
 inline constexpr float e4m3_max = 448.f, least_scale = 0x1p-126f;
 
-// The 64 rows of a block at once. Four lanes have a row, for the tensor cores (mix_packed), or as few as there are, with
-// rotary embedding, which wants one row a thread.
+// A block's 64 rows. A row is four lanes', as mix_packed wants it, and a thread may have two rows. With rotary
+// embedding, whose angles belong to a row and take registers, it has one.
 using Wide = Share<has(Trait::rotates) ? rows_of_scale * d / piece_columns / config.threads() : d / 4 / piece_columns>;
 inline constexpr int rows_of_thread = rows_of_scale / Wide::rows;
 static_assert(rows_of_thread * Wide::rows == rows_of_scale && (rows_of_thread == 1 || !has(Trait::rotates)));
@@ -46,7 +46,7 @@ FA3_DEVICE float measured_largest(const QuantizeParams& p, int head_number) {
   return largest;
 }
 
-// A block's 64 rows, of one head after the other. rows_of_thread of them are this thread's.
+// A block's 64 rows, of one head after the other.
 class Block {
  public:
   FA3_DEVICE Block(const QuantizeParams& p, int number)
@@ -163,7 +163,7 @@ class Block {
   // By which x_ is still to be multiplied, when the mean is taken off.
   FA3_DEVICE float factor() const { return p_.mean ? 1.f : p_.hadamard_scale; }
   FA3_DEVICE bool mixes_packed() const { return !has(Trait::rotates) && p_.hadamard >= 32; }
-  // The thread's r-th row, in its head.
+  // Of the thread's rows.
   FA3_DEVICE int row(int r) const { return number_ * rows_of_scale + Wide::row() + r * Wide::rows; }
   FA3_DEVICE bool is_valid(int r) const { return row(r) < p_.rows; }
   FA3_DEVICE const uint16_t* row_of(const Head& head, int r) const { return head.x + row(r) * p_.x_stride_row; }
