@@ -69,10 +69,10 @@ FA3_DEVICE void unpack(const QuantizeParams& p, const uint32_t (&packed)[words],
 // The largest |x|, and the largest that is finite. NaN is no number to fmaxf.
 template <int n>
 FA3_DEVICE float largest_of(const float (&x)[n]) {
-  float largest = 0.f;
+  float largest[2] = {};  // so that one maximum need not wait for the one before
 #pragma unroll
-  for (int k = 0; k < n; k++) largest = fmaxf(largest, fabsf(x[k]));
-  return largest;
+  for (int k = 0; k < n; k++) largest[k % 2] = fmaxf(largest[k % 2], fabsf(x[k]));
+  return fmaxf(largest[0], largest[1]);
 }
 template <int n>
 FA3_DEVICE float largest_finite_of(const float (&x)[n]) {

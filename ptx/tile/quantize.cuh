@@ -6,8 +6,11 @@ namespace fa3 {
 
 inline constexpr float e4m3_max = 448.f, least_scale = 0x1p-126f;
 
-using Wide = Share<rows_of_scale * d / piece_columns / config.threads()>;  // the 64 rows of a block at once
-static_assert(Wide::rows == rows_of_scale);
+// A block's 64 rows. A row is four lanes', as mix_packed wants it, and a thread may have two rows. With rotary
+// embedding, whose angles belong to a row and take registers, it has one.
+using Wide = Share<has(Trait::rotates) ? rows_of_scale * d / piece_columns / config.threads() : d / 4 / piece_columns>;
+inline constexpr int rows_of_thread = rows_of_scale / Wide::rows;
+static_assert(rows_of_thread * Wide::rows == rows_of_scale && (rows_of_thread == 1 || !has(Trait::rotates)));
 
 struct QuantizeShared {
   // Rows of a block as bytes; the gap keeps the rows that a warp writes at once in different banks.
@@ -43,50 +46,85 @@ FA3_DEVICE float measured_largest(const QuantizeParams& p, int head_number) {
   return largest;
 }
 
-// A block's 64 rows, of one head after the other. One of them is this thread's.
+// A block's 64 rows, of one head after the other.
 class Block {
  public:
   FA3_DEVICE Block(const QuantizeParams& p, int number)
-      : p_(p), number_(number), row_(number * rows_of_scale + Wide::row()), valid_(row_ < p.rows),
-        rotation_(p, row_, valid_) {}
+      : p_(p), number_(number), rotation_(p, row(0), is_valid(0)) {}
 
-  FA3_DEVICE void load(const Head& head) { fa3::load<Wide, true>(p_, row_of(head), valid_, packed_); }
+  FA3_DEVICE void load(const Head& head) {
+#pragma unroll
+    for (int r = 0; r < rows_of_thread; r++) fa3::load<Wide, true>(p_, row_of(head, r), is_valid(r), packed_[r]);
+  }
 
   // What was loaded last becomes float32, so that other rows can be loaded.
   FA3_DEVICE void unpack(const QuantizeShared& shared, const Head& head) {
-    unpack_row<Wide>(p_, rotation_, shared.signs, p_.hadamard, row_of(head), packed_, x_);
+    if constexpr (!has(Trait::rotates)) {
+      if (mixes_packed()) {
+#pragma unroll
+        for (int r = 0; r < rows_of_thread; r++) {
+#pragma unroll
+          for (int i = 0; i < Wide::pieces; i++) change_signs(shared.signs.of(Wide::column(i)), packed_[r][i]);
+          mix_packed<Wide>(p_, packed_[r], x_[r]);
+        }
+        return;
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < rows_of_thread; r++)
+      unpack_row<Wide>(p_, rotation_, shared.signs, p_.hadamard, row_of(head, r), packed_[r], x_[r]);
   }
-  FA3_DEVICE void mix() { mix_columns<Wide>(p_, x_); }
+
+  // What unpack() has not mixed: rotated rows, and blocks of 16 columns.
+  FA3_DEVICE void mix() {
+    if (mixes_packed()) return;
+#pragma unroll
+    for (int r = 0; r < rows_of_thread; r++) {
+      if constexpr (has(Trait::rotates)) mix_columns<Wide>(p_, x_[r]);
+      else mix_blocks<Wide>(16, x_[r]);
+    }
+  }
 
   FA3_DEVICE void write_lse_offset(const QuantizeShared& shared, const Head& head) const {
-    float sum = dot(shared.k_mean);
 #pragma unroll
-    for (int bit = 1; bit < Wide::lanes; bit *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, bit);
-    if (Wide::lane() == 0 && valid_)
-      p_.lse_offset[head.batch * p_.lse_stride_batch + head.head * p_.lse_stride_head + row_ * p_.lse_stride_row] =
-          p_.softmax_scale * p_.hadamard_scale * sum;
+    for (int r = 0; r < rows_of_thread; r++) {
+      float sum = dot(x_[r], shared.k_mean);
+#pragma unroll
+      for (int bit = 1; bit < Wide::lanes; bit *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, bit);
+      if (Wide::lane() == 0 && is_valid(r))
+        p_.lse_offset[head.batch * p_.lse_stride_batch + head.head * p_.lse_stride_head +
+                      row(r) * p_.lse_stride_row] = p_.softmax_scale * p_.hadamard_scale * sum;
+    }
   }
 
   // Rows beyond the last stay zeros.
   FA3_DEVICE void subtract_mean(const QuantizeShared& shared) {
     const float factor = p_.hadamard_scale;
-    if (!valid_) return;
 #pragma unroll
-    for (int i = 0; i < Wide::pieces; i++)
+    for (int r = 0; r < rows_of_thread; r++) {
+      if (!is_valid(r)) continue;
 #pragma unroll
-      for (int k = 0; k < 8; k += 4) {
-        const float4 mean = *reinterpret_cast<const float4*>(&shared.mean[Wide::column(i) + k]);
-        float* const x = x_ + i * piece_columns + k;
-        x[0] = fmaf(x[0], factor, -mean.x), x[1] = fmaf(x[1], factor, -mean.y);
-        x[2] = fmaf(x[2], factor, -mean.z), x[3] = fmaf(x[3], factor, -mean.w);
-      }
+      for (int i = 0; i < Wide::pieces; i++)
+#pragma unroll
+        for (int k = 0; k < 8; k += 4) {
+          const float4 mean = *reinterpret_cast<const float4*>(&shared.mean[Wide::column(i) + k]);
+          float* const x = x_[r] + i * piece_columns + k;
+          x[0] = fmaf(x[0], factor, -mean.x), x[1] = fmaf(x[1], factor, -mean.y);
+          x[2] = fmaf(x[2], factor, -mean.z), x[3] = fmaf(x[3], factor, -mean.w);
+        }
+    }
   }
 
   // To be asked before write().
   FA3_DEVICE float largest() {
-    const float largest = largest_of(x_);
+    float largest = 0.f, finite = 0.f;
+#pragma unroll
+    for (int r = 0; r < rows_of_thread; r++) largest = fmaxf(largest, largest_of(x_[r]));
     infinite_ = largest == INFINITY;
-    return factor() * (infinite_ ? largest_finite_of(x_) : largest);
+    if (!infinite_) return factor() * largest;
+#pragma unroll
+    for (int r = 0; r < rows_of_thread; r++) finite = fmaxf(finite, largest_finite_of(x_[r]));
+    return factor() * finite;
   }
 
   FA3_DEVICE void write_scale(float range, const Head& head) const {
@@ -98,7 +136,7 @@ class Block {
 
   // x * 448 / range as e4m3.
   FA3_DEVICE void write(QuantizeShared& shared, const Head& head, float range) {
-    uint2 bytes[Wide::pieces];
+    uint2 bytes[rows_of_thread][Wide::pieces];
     if (p_.hadamard) {
       // Sums that were rounded: in the middle between two numbers of e4m3 they are only by chance.
       const float inverse = factor() * e4m3_max / range;
@@ -115,43 +153,53 @@ class Block {
       round(quotient, bytes);
     }
     uint8_t* const y = p_.y + head.batch * p_.y_stride_batch + head.head * p_.y_stride_head;
-    if (p_.tiles) write_tiles(shared, bytes, y);
-    else write_row(bytes, y + row_ * p_.y_stride_row);
+    if (p_.tiles) return write_tiles(shared, bytes, y);
+#pragma unroll
+    for (int r = 0; r < rows_of_thread; r++)
+      write_row(bytes[r], y + row(r) * p_.y_stride_row, is_valid(r) ? p_.head_dim : 0);
   }
 
  private:
   // By which x_ is still to be multiplied, when the mean is taken off.
   FA3_DEVICE float factor() const { return p_.mean ? 1.f : p_.hadamard_scale; }
-  FA3_DEVICE const uint16_t* row_of(const Head& head) const { return head.x + row_ * p_.x_stride_row; }
+  FA3_DEVICE bool mixes_packed() const { return !has(Trait::rotates) && p_.hadamard >= 32; }
+  // Of the thread's rows.
+  FA3_DEVICE int row(int r) const { return number_ * rows_of_scale + Wide::row() + r * Wide::rows; }
+  FA3_DEVICE bool is_valid(int r) const { return row(r) < p_.rows; }
+  FA3_DEVICE const uint16_t* row_of(const Head& head, int r) const { return head.x + row(r) * p_.x_stride_row; }
 
   template <class Quotient>
-  FA3_DEVICE void round(Quotient quotient, uint2 (&bytes)[Wide::pieces]) const {
+  FA3_DEVICE void round(Quotient quotient, uint2 (&bytes)[rows_of_thread][Wide::pieces]) const {
 #pragma unroll
-    for (int i = 0; i < Wide::pieces; i++) {
-      const float* const x = x_ + i * piece_columns;
-      const auto four = [&](int k) {
-        const uint32_t low = ptx::cvt_rn_satfinite_e4m3x2_f32(quotient(x[k + 1]), quotient(x[k]));
-        const uint32_t high = ptx::cvt_rn_satfinite_e4m3x2_f32(quotient(x[k + 3]), quotient(x[k + 2]));
-        return low | high << 16;
-      };
-      bytes[i] = make_uint2(four(0), four(4));
-    }
+    for (int r = 0; r < rows_of_thread; r++)
+#pragma unroll
+      for (int i = 0; i < Wide::pieces; i++) {
+        const float* const x = x_[r] + i * piece_columns;
+        const auto four = [&](int k) {
+          const uint32_t low = ptx::cvt_rn_satfinite_e4m3x2_f32(quotient(x[k + 1]), quotient(x[k]));
+          const uint32_t high = ptx::cvt_rn_satfinite_e4m3x2_f32(quotient(x[k + 3]), quotient(x[k + 2]));
+          return low | high << 16;
+        };
+        bytes[r][i] = make_uint2(four(0), four(4));
+      }
   }
 
   FA3_DEVICE void replace_infinities(float by) {
 #pragma unroll
-    for (int k = 0; k < Wide::columns; k++)
-      if (fabsf(x_[k]) == INFINITY) x_[k] = copysignf(by, x_[k]);
+    for (int r = 0; r < rows_of_thread; r++)
+#pragma unroll
+      for (int k = 0; k < Wide::columns; k++)
+        if (fabsf(x_[r][k]) == INFINITY) x_[r][k] = copysignf(by, x_[r][k]);
   }
 
-  FA3_DEVICE float dot(const float (&with)[d]) const {
+  FA3_DEVICE static float dot(const float (&row)[Wide::columns], const float (&with)[d]) {
     float sum = 0.f;
 #pragma unroll
     for (int i = 0; i < Wide::pieces; i++)
 #pragma unroll
       for (int k = 0; k < 8; k += 4) {
         const float4 four = *reinterpret_cast<const float4*>(&with[Wide::column(i) + k]);
-        const float* const x = x_ + i * piece_columns + k;
+        const float* const x = row + i * piece_columns + k;
         sum = fmaf(x[0], four.x, fmaf(x[1], four.y, fmaf(x[2], four.z, fmaf(x[3], four.w, sum))));
       }
     return sum;
@@ -159,7 +207,7 @@ class Block {
 
   // Two neighbouring lanes have two neighbouring pieces, twice: they exchange, so that each writes 16 bytes, and both
   // together a sector.
-  FA3_DEVICE void write_row(const uint2 (&bytes)[Wide::pieces], uint8_t* y) const {
+  FA3_DEVICE static void write_row(const uint2 (&bytes)[Wide::pieces], uint8_t* y, int columns) {
     const bool odd = Wide::lane() % 2;
 #pragma unroll
     for (int i = 0; i < Wide::pieces; i += 2) {
@@ -167,15 +215,18 @@ class Block {
       const uint2 got = make_uint2(__shfl_xor_sync(0xffffffffu, sent.x, 1), __shfl_xor_sync(0xffffffffu, sent.y, 1));
       const int column = odd ? Wide::column(i + 1) - piece_columns : Wide::column(i);
       const uint4 both = odd ? make_uint4(got.x, got.y, kept.x, kept.y) : make_uint4(kept.x, kept.y, got.x, got.y);
-      if (valid_ && column < p_.head_dim) __stcs(reinterpret_cast<uint4*>(y + column), both);
+      if (column < columns) __stcs(reinterpret_cast<uint4*>(y + column), both);
     }
   }
 
   // Through shared memory: a thread collects two columns of 16 rows, which are two rows of a tile.
-  FA3_DEVICE void write_tiles(QuantizeShared& shared, const uint2 (&bytes)[Wide::pieces], uint8_t* y) const {
+  FA3_DEVICE void write_tiles(QuantizeShared& shared, const uint2 (&bytes)[rows_of_thread][Wide::pieces],
+                              uint8_t* y) const {
 #pragma unroll
-    for (int i = 0; i < Wide::pieces; i++)
-      *reinterpret_cast<uint2*>(&shared.block[Wide::row()][Wide::column(i)]) = bytes[i];
+    for (int r = 0; r < rows_of_thread; r++)
+#pragma unroll
+      for (int i = 0; i < Wide::pieces; i++)
+        *reinterpret_cast<uint2*>(&shared.block[Wide::row() + r * Wide::rows][Wide::column(i)]) = bytes[r][i];
     sync_block();
 #pragma unroll
     for (int at = threadIdx.x; at < rows_of_scale / v_tile_keys * d / 2; at += config.threads())
@@ -204,11 +255,10 @@ class Block {
   }
 
   const QuantizeParams& p_;
-  const int number_, row_;
-  const bool valid_;
+  const int number_;
   const Rotation<Wide> rotation_;
-  uint4 packed_[Wide::pieces];
-  float x_[Wide::columns];
+  uint4 packed_[rows_of_thread][Wide::pieces];
+  float x_[rows_of_thread][Wide::columns];
   bool infinite_ = false;
 };
 

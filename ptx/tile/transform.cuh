@@ -11,9 +11,9 @@ FA3_DEVICE void unpack_row(const QuantizeParams& p, const Rotation<S>& rotation,
                            const uint16_t* row, const uint4 (&packed)[S::pieces], float (&x)[S::columns]) {
 #pragma unroll
   for (int i = 0; i < S::pieces; i++) {
-    uint32_t words[4] = {packed[i].x, packed[i].y, packed[i].z, packed[i].w};
-    if (!has(Trait::rotates) && mixes) change_signs(signs.of(S::column(i)), words);
-    unpack(p, words, x + i * piece_columns);
+    uint4 piece = packed[i];
+    if (!has(Trait::rotates) && mixes) change_signs(signs.of(S::column(i)), piece);
+    unpack(p, {piece.x, piece.y, piece.z, piece.w}, x + i * piece_columns);
   }
   if constexpr (has(Trait::rotates)) {
     rotation.apply(row, x);
