@@ -238,7 +238,7 @@ def main():
         "--initializer-range", type=float, default=0.03, help="larger weights make attention less uniform"
     )
     parser.add_argument(
-        "--bias", type=float, default=0, help="of K and V: N(0, bias^2) for each column (0); real models have such means"
+        "--bias", type=float, default=0, help="of K and V: N(0, bias^2) a column (0); real models have such means"
     )
     parser.add_argument("--parts", type=parts, default=list(PARTS), help=f"of {','.join(PARTS)} (default: all)")
     parser.add_argument(

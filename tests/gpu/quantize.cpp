@@ -214,6 +214,8 @@ std::string compare(QuantizeCase& ours, QuantizeCase& expected) {
   if (bad.empty() && q.lse_offset)
     bad = near("lse_offset", ours.lse, expected.lse, 1e-5, 1e-6 * largest * std::sqrt(double(q.d)));
   if (!bad.empty()) return bad;
+  // A single row is its own mean: y is what float32's roundings leave of nothing.
+  if (q.mean && q.rows == 1 && (q.incoherent || q.rotary_dim)) return "";
   int64_t elements = 0, differ = 0;
   ours.y.layout.for_each([&](int64_t at) {
     const uint8_t a = ours.y.data<uint8_t>()[at], b = expected.y.data<uint8_t>()[at];
@@ -398,9 +400,8 @@ TEST_CASE("quantize: small selection", "[quantize][sanitizer]") {
     for (const bool measures : {false, true})
       for (const bool rotates : {false, true}) {
         Quantization q;
-        q.rows = 330, q.d = d, q.mean = measures, q.scales = measures && d == 128 ? Granularity::block : Granularity::tensor;
-        if (!measures) q.scales = Granularity::block;
-        if (measures && d == 64) q.scales = Granularity::head;
+        q.rows = 330, q.d = d, q.mean = measures;
+        q.scales = !measures || d == 128 ? Granularity::block : d == 64 ? Granularity::head : Granularity::tensor;
         q.rotary_dim = rotates ? d - 16 : 0, q.interleaved = d == 64, q.incoherent = d != 128, q.tiles = rotates;
         q.lse_offset = !rotates, q.padded = true, q.order = 2, q.seed = 11 + uint64_t(d);
         check(q);

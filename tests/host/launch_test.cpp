@@ -778,7 +778,8 @@ TEST_CASE("quantize: which passes, and how many thread blocks", "[launch]") {
     CHECK(static_cast<void*>(q.largest) == workspace_memory);
     size_t bytes = 0;
     REQUIRE(fa3_quantize_workspace_size(&p, &bytes) == FA3_OK);
-    CHECK(reinterpret_cast<char*>(q.partials + 16 * q.parts * d) - reinterpret_cast<char*>(q.largest) == int64_t(bytes));
+    const char* const end = reinterpret_cast<char*>(q.partials + 16 * q.parts * d);
+    CHECK(end - reinterpret_cast<char*>(q.largest) == int64_t(bytes));
 
     p.scale = tensor(p.scale.data, FA3_DTYPE_FP32, {1, 16, 1});
     const QuantizeParams head = launched_by(p).params.back();
