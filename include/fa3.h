@@ -276,7 +276,8 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
 
 /* ---- quantization ------------------------------------------------------------------------------------------ */
 
-/* Makes e4m3 tensors with their scales for the forward pass, from bf16 or fp16, in one pass over memory:
+/* Makes e4m3 tensors with their scales for the forward pass, from bf16 or fp16. x is read once, or twice for a mean or
+ * for scales of more than 64 rows:
  *
  *   y = round((transform(rotary(x)) - mean) / scale),   scale = amax / 448
  *
