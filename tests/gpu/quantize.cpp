@@ -234,25 +234,47 @@ std::string compare(QuantizeCase& ours, QuantizeCase& expected) {
 
 std::string message(const char* call) { return std::string(call) + ": " + fa3_last_error_message(); }
 
+// What the reference makes of it, in the case's own images.
+bool compute_on_host(QuantizeCase& made) {
+  std::vector<void*> bases;
+  for (int i = 0; i < QuantizeCase::count; ++i) bases.push_back(made.all(i)->image.data());
+  const fa3_quantize_params params = made.params(bases);
+  return fa3_reference_quantize(&params) == FA3_OK;
+}
+
+// A case's tensors on the device.
+struct OnDevice {
+  std::vector<tools::DeviceBuffer> buffers;
+  fa3_quantize_params params{};
+  size_t workspace_bytes = 0;
+
+  explicit OnDevice(QuantizeCase& made) {
+    std::vector<void*> bases;
+    for (int i = 0; i < QuantizeCase::count; ++i) {
+      const Image& image = made.all(i)->image;
+      buffers.emplace_back(std::max<size_t>(image.size(), 16));
+      if (!image.empty()) buffers.back().upload(image.data(), image.size());
+      bases.push_back(buffers.back().at(0));
+    }
+    params = made.params(bases);
+    REQUIRE(fa3_quantize_workspace_size(&params, &workspace_bytes) == FA3_OK);
+  }
+  void poison_outputs() {
+    for (int i = 0; i < QuantizeCase::outputs; ++i)
+      buffers[size_t(i)].upload(Image(buffers[size_t(i)].size(), poison_byte).data(), buffers[size_t(i)].size());
+  }
+  void download_outputs(QuantizeCase& made) const {
+    for (int i = 0; i < QuantizeCase::outputs; ++i)
+      if (Image& image = made.all(i)->image; !image.empty()) buffers[size_t(i)].download(image.data(), image.size());
+  }
+};
+
 // Runs it on the device, three times with another workspace each.
 std::string run_and_compare(QuantizeCase& made, const tools::Stream& stream, int repeats) {
   QuantizeCase expected = made;
-  std::vector<void*> bases;
-  for (int i = 0; i < QuantizeCase::count; ++i) bases.push_back(expected.all(i)->image.data());
-  const fa3_quantize_params host = expected.params(bases);
-  if (fa3_reference_quantize(&host) != FA3_OK) return message("fa3_reference_quantize");
-
-  std::vector<tools::DeviceBuffer> buffers;
-  bases.clear();
-  for (int i = 0; i < QuantizeCase::count; ++i) {
-    const Image& image = made.all(i)->image;
-    buffers.emplace_back(std::max<size_t>(image.size(), 16));
-    if (!image.empty()) buffers.back().upload(image.data(), image.size());
-    bases.push_back(buffers.back().at(0));
-  }
-  const fa3_quantize_params params = made.params(bases);
-  size_t bytes = 0;
-  if (fa3_quantize_workspace_size(&params, &bytes) != FA3_OK) return message("fa3_quantize_workspace_size");
+  if (!compute_on_host(expected)) return message("fa3_reference_quantize");
+  OnDevice device(made);
+  const size_t bytes = device.workspace_bytes;
   constexpr size_t before = 272, behind = 688;  // the alignment promised, and no more
   tools::DeviceBuffer workspace(before + bytes + behind);
   std::vector<Image> first;
@@ -263,17 +285,13 @@ std::string run_and_compare(QuantizeCase& made, const tools::Stream& stream, int
       content[before + i] = fills[run % 3];
     }
     workspace.upload(content.data(), content.size());
-    for (int i = 0; i < QuantizeCase::outputs; ++i)
-      if (const Image poison(made.all(i)->image.size(), poison_byte); !poison.empty())
-        buffers[size_t(i)].upload(poison.data(), poison.size());
-    if (fa3_quantize(&params, workspace.at(before), bytes, stream.get()) != FA3_OK) return message("fa3_quantize");
+    device.poison_outputs();
+    if (fa3_quantize(&device.params, workspace.at(before), bytes, stream.get()) != FA3_OK)
+      return message("fa3_quantize");
     stream.synchronize();
+    device.download_outputs(made);
     std::vector<Image> images;
-    for (int i = 0; i < QuantizeCase::outputs; ++i) {
-      Image& image = made.all(i)->image;
-      if (!image.empty()) buffers[size_t(i)].download(image.data(), image.size());
-      images.push_back(image);
-    }
+    for (int i = 0; i < QuantizeCase::outputs; ++i) images.push_back(made.all(i)->image);
     std::vector<std::byte> after(workspace.size());
     workspace.download(after.data(), after.size());
     for (size_t i = 0; i < after.size(); ++i)
@@ -414,35 +432,20 @@ TEST_CASE("quantize: a captured call is replayed", "[quantize][graphs]") {
     Quantization q;
     q.mean = mean, q.scales = mean ? Granularity::head : Granularity::block, q.rows = 700, q.seed = 5;
     QuantizeCase made(q), expected(q);
-    std::vector<void*> bases;
-    for (int i = 0; i < QuantizeCase::count; ++i) bases.push_back(expected.all(i)->image.data());
-    const fa3_quantize_params host = expected.params(bases);
-    REQUIRE(fa3_reference_quantize(&host) == FA3_OK);
-    std::vector<tools::DeviceBuffer> buffers;
-    bases.clear();
-    for (int i = 0; i < QuantizeCase::count; ++i) {
-      const Image& image = made.all(i)->image;
-      buffers.emplace_back(std::max<size_t>(image.size(), 16));
-      if (!image.empty()) buffers.back().upload(image.data(), image.size());
-      bases.push_back(buffers.back().at(0));
-    }
-    const fa3_quantize_params params = made.params(bases);
-    size_t bytes = 0;
-    REQUIRE(fa3_quantize_workspace_size(&params, &bytes) == FA3_OK);
+    REQUIRE(compute_on_host(expected));
+    OnDevice device(made);
+    const size_t bytes = device.workspace_bytes;
     tools::DeviceBuffer workspace(bytes);
     workspace.fill(0x5a);
     tools::Graph::begin(stream);
-    REQUIRE(fa3_quantize(&params, workspace.at(0), bytes, stream.get()) == FA3_OK);
-    REQUIRE(fa3_quantize(&params, workspace.at(0), bytes, stream.get()) == FA3_OK);
+    REQUIRE(fa3_quantize(&device.params, workspace.at(0), bytes, stream.get()) == FA3_OK);
+    REQUIRE(fa3_quantize(&device.params, workspace.at(0), bytes, stream.get()) == FA3_OK);
     const tools::Graph graph = tools::Graph::end(stream);
     for (int replay = 0; replay < 3; ++replay) {
-      for (int i = 0; i < QuantizeCase::outputs; ++i)
-        if (const Image poison(made.all(i)->image.size(), poison_byte); !poison.empty())
-          buffers[size_t(i)].upload(poison.data(), poison.size());
+      device.poison_outputs();
       graph.launch(stream);
       stream.synchronize();
-      for (int i = 0; i < QuantizeCase::outputs; ++i)
-        if (Image& image = made.all(i)->image; !image.empty()) buffers[size_t(i)].download(image.data(), image.size());
+      device.download_outputs(made);
       CHECK(compare(made, expected) == "");
     }
   }

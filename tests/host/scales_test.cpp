@@ -7,6 +7,7 @@
 #include "call.h"
 #include "change.h"
 #include "error.h"
+#include "fit.h"
 #include "validate.h"
 
 namespace fa3::test {
@@ -282,6 +283,28 @@ TEST_CASE("what is there is described, what is absent is empty", "[scales]") {
   // Without lse there is nothing to add an offset to.
   lse_offset(p), p.lse = {};
   CHECK(accept(p, Rules::device).lse_offset.empty());
+}
+
+TEST_CASE("rows with scales for blocks are for blocks, unless they are named", "[scales]") {
+  const auto rows_for = [](const P& p) {
+    Fit found;
+    REQUIRE(fit(accept(p, Rules::device), found) == FA3_OK);
+    REQUIRE(found.count == 1);
+    return std::string(rows[found.rows[0]].name);
+  };
+  P p = imaginary_e4m3();
+  CHECK(rows_for(p) == "fa3_fwd_e4m3_d64_full_256x64");
+  p.kernel = "fa3_fwdblocks_e4m3_d64_full_256x64";
+  CHECK(rows_for(p) == p.kernel);
+
+  all_scales(p);
+  CHECK(rows_for(p) == p.kernel);
+  p.kernel = nullptr;
+  CHECK(rows_for(p) == "fa3_fwdblocks_e4m3_d64_full_256x64");
+  p.kernel = "fa3_fwd_e4m3_d64_full_256x64";
+  Fit none;
+  CHECK(fit(accept(p, Rules::device), none) == FA3_ERROR_INVALID_ARGUMENT);
+  CHECK_THAT(last_message(), ContainsSubstring("takes one scale for each head of K and V; k_scale and v_scale have 5"));
 }
 
 TEST_CASE("the workspace is apart from the tensors of FP8, too", "[scales]") {

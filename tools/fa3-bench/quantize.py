@@ -11,7 +11,6 @@ with its own pair of events, queued while the GPU sleeps; the median.
 """
 
 import argparse
-import ctypes
 import itertools
 import statistics
 import sys
@@ -19,56 +18,7 @@ import time
 
 import fa3_ctypes as fa3
 
-E4M3 = 4
-INCOHERENT, INTERLEAVED = 1, 2
 SEED = 20240711
-
-
-class QuantizeParams(ctypes.Structure):
-    _fields_ = (
-        [("struct_size", ctypes.c_size_t), ("flags", ctypes.c_uint64), ("seed", ctypes.c_uint64)]
-        + [
-            (name, fa3.Tensor)
-            for name in ("x", "y", "scale", "mean", "rotary_cos", "rotary_sin", "k_mean", "lse_offset")
-        ]
-        + [("softmax_scale", ctypes.c_float), ("reserved", ctypes.c_int32)]
-    )
-
-
-class Quantizer:
-    """The library's functions for torch tensors."""
-
-    def __init__(self, path=None):
-        self.library = fa3.Library(path)
-        self.lib = self.library.lib
-        params = ctypes.POINTER(QuantizeParams)
-        self.lib.fa3_quantize_workspace_size.argtypes = [params, ctypes.POINTER(ctypes.c_size_t)]
-        self.lib.fa3_quantize.argtypes = [params, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-
-    def prepare(self, tensors, flags=0, seed=0, softmax_scale=0.0):
-        """A function that enqueues the call on torch's current stream. tensors: by the names of the struct."""
-        import torch
-
-        codes = {torch.bfloat16: 1, torch.float16: 2, torch.float32: 3, torch.uint8: E4M3}
-        params = QuantizeParams(struct_size=ctypes.sizeof(QuantizeParams), flags=flags, seed=seed)
-        params.softmax_scale = softmax_scale
-        for name, tensor in tensors.items():
-            made = fa3.Tensor(data=tensor.data_ptr(), dtype=codes[tensor.dtype], rank=tensor.dim())
-            made.dim[: tensor.dim()], made.stride[: tensor.dim()] = tensor.shape, tensor.stride()
-            setattr(params, name, made)
-        size = ctypes.c_size_t()
-        status = self.lib.fa3_quantize_workspace_size(ctypes.byref(params), ctypes.byref(size))
-        self.library.check(status, "fa3_quantize_workspace_size")
-        workspace = torch.empty(size.value, dtype=torch.uint8, device="cuda")
-        stream = torch.cuda.current_stream().cuda_stream
-        quantize, reference, address = self.lib.fa3_quantize, ctypes.byref(params), workspace.data_ptr()
-
-        def call(keep_alive=(params, tensors, workspace)):
-            status = quantize(reference, address, size.value, stream)
-            if status != fa3.OK:
-                self.library.check(status, "fa3_quantize")
-
-        return call
 
 
 # What torch makes of it ---------------------------------------------------------------------------------------------
@@ -197,33 +147,31 @@ def bytes_moved(x, case):
     return reads * (2 * x.numel() + angles) + x.numel()
 
 
-def measure(quantizer, x, case):
+def measure(library, x, case):
     import torch
 
     batch, seqlen, heads, d = x.shape
-    new = lambda *dims, dtype=torch.float32: torch.empty(dims, dtype=dtype, device="cuda")
-    tensors = {"x": x}
-    tiles = (batch, heads, (seqlen + 15) // 16, d, 16)
-    tensors["y"] = new(*(tiles if case["tiles"] else x.shape), dtype=torch.uint8)
-    blocks = {"block": (batch, heads, (seqlen + 63) // 64), "head": (batch, heads, 1), "tensor": (1, 1, 1)}
-    tensors["scale"] = new(*blocks[case["scale"]])
+    new = lambda *dims: torch.empty(dims, dtype=torch.float32, device="cuda")
+    y, scale = fa3.quantize_outputs(x, case["scale"], case["tiles"])
+    optional = {}
     cos = sin = None
     if case["mean"]:
-        tensors["mean"] = new(batch, heads, d)
+        optional["mean"] = new(batch, heads, d)
     if case["rotary"]:
         angle = torch.arange(seqlen)[:, None] * 10000.0 ** (-torch.arange(0, d, 2) / d)[None]
         cos, sin = angle.cos().float().cuda(), angle.sin().float().cuda()
-        tensors["rotary_cos"], tensors["rotary_sin"] = cos, sin
+        optional["rotary_cos"], optional["rotary_sin"] = cos, sin
     if case["lse"]:
-        tensors["k_mean"] = torch.randn(batch, heads, d, device="cuda")
-        tensors["lse_offset"] = new(batch, heads, seqlen)
-    call = quantizer.prepare(tensors, INCOHERENT if case["incoherent"] else 0, SEED)
+        optional["k_mean"] = torch.randn(batch, heads, d, device="cuda")
+        optional["lse_offset"] = new(batch, heads, seqlen)
+    flags = fa3.QUANTIZE_INCOHERENT if case["incoherent"] else 0
+    call = library.prepare_quantize(x, y, scale, flags, SEED, **optional)
     call()
     torch.cuda.synchronize()
-    different = check(x, tensors["y"], tensors["scale"], tensors.get("mean"), case, cos, sin)
+    different = check(x, y.view(torch.uint8), scale, optional.get("mean"), case, cos, sin)
     if case["lse"]:
-        must = torch.einsum("bshd,bhd->bhs", transformed(x, case, cos, sin), tensors["k_mean"].double()) / d**0.5
-        assert (must - tensors["lse_offset"]).abs().max() < 1e-4, "lse_offset"
+        must = torch.einsum("bshd,bhd->bhs", transformed(x, case, cos, sin), optional["k_mean"].double()) / d**0.5
+        assert (must - optional["lse_offset"]).abs().max() < 1e-4, "lse_offset"
     return median_ms(call), different
 
 
@@ -241,8 +189,8 @@ def main():
         sys.exit("quantize.py needs torch")
     if not torch.cuda.is_available():
         sys.exit("quantize.py needs a GPU")
-    quantizer = Quantizer(options.library)
-    print(torch.cuda.get_device_name(), "with", quantizer.library.path)
+    library = fa3.Library(options.library)
+    print(torch.cuda.get_device_name(), "with", library.path)
     print(f"{'shape':>8} {'d':>4} {'case':24} {'us':>8} {'GB/s':>7} {'share':>6} {'moved':>6}  elements a step off")
     for shape, d in itertools.product(options.shapes.split(","), map(int, options.d.split(","))):
         batch, seqlen = map(int, shape.split("x"))
@@ -256,7 +204,7 @@ def main():
         print(f"{shape:>8} {d:4} {'copy':24} {copy_ms * 1e3:8.1f} {once / copy_ms * 1e-6:7.0f}", flush=True)
         for text in CASES:
             case = case_of(text)
-            ms, different = measure(quantizer, x, case)
+            ms, different = measure(library, x, case)
             share = copy_ms / ms
             figures = f"{share:6.2f} {share * bytes_moved(x, case) / once:6.2f}  {different:.1e}"
             print(f"{shape:>8} {d:4} {text:24} {ms * 1e3:8.1f} {once / ms * 1e-6:7.0f} {figures}", flush=True)
