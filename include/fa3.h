@@ -244,7 +244,8 @@ FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
  * differ so much under a causal mask that some would keep theirs long after the rest, and keys are many, several
  * multiprocessors share one, and their partial results in float32 meet in the workspace.
  * That takes at most 3 * multiprocessors * block_q rows of 4 * (head_dim_v + 8) bytes (fa3_kernel_info), 54 MB on 132
- * multiprocessors, and a few KB. */
+ * multiprocessors, and a few KB. Where e4m3 v of head_dim above 128 does not come as tiles, and work is enough (from
+ * some 2048 keys on, without a mask), v is made into tiles there first: as many bytes again as v has. */
 FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 #define FA3_FORWARD_WORKSPACE_BYTES 64
 
@@ -350,8 +351,9 @@ typedef enum fa3_kernel_kind {
   FA3_KERNEL_FORWARD = 1,
   FA3_KERNEL_BACKWARD = 2,
   FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of one of those; it has a name, but no call can ask
-                       * for it: here the one that answers problems without keys, whatever kernel is named, and those
-                       * of fa3_quantize */
+                       * for it: here the one that answers problems without keys, whatever kernel is named, the one
+                       * that makes v into tiles, which comes only where the library chooses, and those of
+                       * fa3_quantize */
 } fa3_kernel_kind;
 
 typedef struct fa3_kernel_info {
@@ -381,8 +383,9 @@ typedef struct fa3_kernel_info {
 #define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Which kernel would run these parameters (the chosen or the named one), and how, on a device of so many
- * multiprocessors, or 0: as for fa3_forward_workspace_size. A call may take several launches (one in this version);
- * `launch` says which is meant, from 0 to info->launches - 1. 0 is always answered, and so tells how many there are.
+ * multiprocessors, or 0: as for fa3_forward_workspace_size. A call may take several launches: the forward kernel is the
+ * last, a pass that prepares something for it comes before. `launch` says which is meant, from 0 to info->launches - 1.
+ * 0 is always answered, and so tells how many there are.
  * Data pointers are not looked at, so that one may ask before allocating. */
 FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, int32_t multiprocessors, int32_t launch,
                                            fa3_kernel_info* info);

@@ -91,6 +91,17 @@ struct EmptyRowsParams {
   Divisor heads;
 };
 
+// For the pass that makes V into tiles (fa3.h), which lie there head by head without gaps.
+constexpr int tiles_of_thread_block(const Row& row) { return row.threads() / (row.d / 2); }  // a thread has two columns
+struct TileVParams {
+  const uint8_t* v;
+  int64_t stride_batch, stride_row, stride_head;
+  uint8_t* tiles;
+  int32_t batch, keys, head_dim;
+  Divisor heads;   // of K and V
+  Divisor groups;  // of 16 keys, of a head
+};
+
 // For the passes that quantize. Strides count elements.
 struct QuantizeParams {
   const uint16_t* x;

@@ -24,8 +24,6 @@ namespace fa3 {
   F(tensor_map_encode_tiled, "cuTensorMapEncodeTiled",                                                               \
     (CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,  \
      const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill)) \
-  F(launch_kernel, "cuLaunchKernel",                                                                                 \
-    (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void**, void**))    \
   F(launch_kernel_ex, "cuLaunchKernelEx", (const CUlaunchConfig*, CUfunction, void**, void**))
 
 struct Driver {

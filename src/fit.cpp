@@ -39,17 +39,30 @@ constexpr int rivals_of(const Row& row) {
 static_assert(std::all_of(std::begin(rows), std::end(rows),
                           [](const Row& row) { return rivals_of(row) <= Fit::most; }));
 
-fa3_status choose_rows(const Problem& problem, Fit& fit) {
-  const Dtype dtype = dtype_of(problem.q.dtype);
+// Those that the library chooses itself, of the smallest head dimension that holds the problem's.
+void find_rows(const Problem& problem, Fit& fit) {
   fit.count = 0;
   for (int n = 0; n < row_count; ++n) {
     const Row& row = rows[n];
-    if (!is_choosable(row) || row.dtype != dtype || row.causal() != problem.causal || row.d < problem.head_dim ||
-        !takes(row, problem) || has_needless_scales(row, problem))
+    if (!is_choosable(row) || row.dtype != dtype_of(problem.q.dtype) || row.causal() != problem.causal ||
+        row.d < problem.head_dim || !takes(row, problem) || has_needless_scales(row, problem))
       continue;
     const int d = fit.count ? rows[fit.rows[0]].d : row.d;
     if (row.d < d) fit.count = 0;
     if (row.d <= d) fit.rows[fit.count++] = n;
+  }
+}
+
+fa3_status choose_rows(const Problem& problem, Fit& fit) {
+  const Dtype dtype = dtype_of(problem.q.dtype);
+  find_rows(problem, fit);
+  fit.for_tiles = -1;
+  if (dtype == Dtype::e4m3 && !problem.v_tiles) {
+    Problem tiled = problem;
+    tiled.v_tiles = true;
+    Fit others;
+    find_rows(tiled, others);
+    if (others.count) fit.for_tiles = others.rows[0];
   }
   if (fit.count) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED, "no kernel of this build has q.dim[3] (head_dim) %lld, dtype %s, %s mask",
@@ -95,7 +108,7 @@ fa3_status find_row(const Problem& problem, Fit& fit) {
                 "params->kernel is %s, which takes one scale for each head of K and V; k_scale and v_scale have %lld "
                 "and %lld blocks", row.name, static_cast<long long>(problem.k_scale.dim[2]),
                 static_cast<long long>(problem.v_scale.dim[2]));
-  fit = {{n}, 1};
+  fit = {{n}, 1, -1};
   return FA3_OK;
 }
 

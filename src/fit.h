@@ -10,6 +10,7 @@ struct Fit {
   static constexpr int most = 8;
   int rows[most];
   int count;
+  int for_tiles;  // the row that may run it instead if row-major V of 8 bits is made into tiles first; -1: none
 };
 
 // The row that the caller named; or all that the library chooses itself, of the problem's dtype and mask and of the

@@ -3,22 +3,26 @@
 #include <algorithm>
 #include <cmath>
 
+#include "enqueue.h"
 #include "error.h"
 #include "modules.h"
 #include "params.h"
 #include "plan.h"
 #include "tensor_map.h"
 #include "tiles.h"
+#include "v_tile.h"
 #include "validate.h"
 
 namespace fa3 {
 namespace {
 
-fa3_status encode_maps(const Driver& driver, const Problem& problem, const Row& row, ForwardParams& params) {
+// V as the row takes it.
+fa3_status encode_maps(const Driver& driver, const Problem& problem, const View& v, const Row& row,
+                       ForwardParams& params) {
   if (fa3_status status = encode(driver, "q", problem.q, row, q_box_rows, params.q)) return status;
   if (fa3_status status = encode(driver, "k", problem.k, row, row.Bc, params.k)) return status;
-  if (problem.v_tiles) return encode_v_tiles(driver, problem.v, row, params.v);
-  if (fa3_status status = encode(driver, "v", problem.v, row, row.Bc, params.v)) return status;
+  if (row.is_8bit() && !row.has(Trait::transposes_v)) return encode_v_tiles(driver, v, row, params.v);
+  if (fa3_status status = encode(driver, "v", v, row, row.Bc, params.v)) return status;
   return row.is_8bit() ? FA3_OK : encode(driver, "o", problem.o, row, o_box_rows, params.o);
 }
 
@@ -72,13 +76,53 @@ void fill(const Problem& problem, const ForwardPlan& plan, void* workspace, Scal
   params.scales = scales_of(problem);
 }
 
-// Enqueues one launch of the plan.
-fa3_status run(const Driver& driver, const Launch& launch, CUfunction function, void* params, CUstream stream) {
-  const Row& row = rows[launch.row];
-  void* arguments[] = {params};
-  if (CUresult result = driver.launch_kernel(function, static_cast<unsigned>(launch.grid), 1, 1, row.threads(), 1, 1,
-                                             row.smem_bytes(), stream, arguments, nullptr))
-    return cuda_error(driver, result, "cuLaunchKernel");
+// V as tiles, head by head without gaps.
+View v_tiles_at(void* data, const Problem& problem) {
+  const int64_t groups = (problem.seqlen_k + v_tile_keys - 1) / v_tile_keys, bytes = v_tile_keys * problem.head_dim;
+  return {data, FA3_DTYPE_E4M3, {problem.batch, groups, problem.heads_kv, bytes},
+          {problem.heads_kv * groups * bytes, bytes, groups * bytes, 1}};
+}
+
+// The parameter blocks of a plan's steps. Kernels without scales or a list take the beginning of `forward`.
+struct StepParams {
+  ScaledForwardParams forward;
+  TileVParams tile_v;
+  EmptyRowsParams empty_rows;
+};
+
+fa3_status fill(const Driver& driver, const Problem& problem, const Plan& plan, void* workspace, StepParams& params,
+                void* (&of_launch)[Plan::most_launches]) {
+  View v = problem.v;
+  for (int i = 0; i < plan.launch_count; ++i) {
+    const Launch& launch = plan.launches[i];
+    switch (launch.step) {
+      case Step::tile_v:
+        v = v_tiles_at(static_cast<char*>(workspace) + plan.v_tiles, problem);
+        params.tile_v = {static_cast<const uint8_t*>(problem.v.data),
+                         problem.v.stride[0],
+                         problem.v.stride[1],
+                         problem.v.stride[2],
+                         static_cast<uint8_t*>(v.data),
+                         static_cast<int32_t>(problem.batch),
+                         static_cast<int32_t>(problem.seqlen_k),
+                         static_cast<int32_t>(problem.head_dim),
+                         Divisor::of(static_cast<int32_t>(problem.heads_kv)),
+                         Divisor::of(static_cast<int32_t>(v.dim[1]))};
+        of_launch[i] = &params.tile_v;
+        break;
+      case Step::forward:
+        if (fa3_status status = encode_maps(driver, problem, v, rows[launch.row], params.forward)) return status;
+        fill(problem, plan.forward, workspace, params.forward);
+        of_launch[i] = &params.forward;
+        break;
+      case Step::empty_rows:
+        params.empty_rows = {output_of(problem), static_cast<int32_t>(problem.seqlen_q),
+                             static_cast<int32_t>(problem.batch * problem.heads),
+                             Divisor::of(static_cast<int32_t>(problem.heads))};
+        of_launch[i] = &params.empty_rows;
+        break;
+    }
+  }
   return FA3_OK;
 }
 
@@ -95,27 +139,13 @@ fa3_status launch(const Problem& problem, const Fit& fit, void* workspace, size_
   for (int i = 0; i < plan.launch_count; ++i)
     if (fa3_status status = get_function(*driver, *context, plan.launches[i].row, stream, functions[i])) return status;
 
-  for (int i = 0; i < plan.launch_count; ++i) {
-    const Launch& launch = plan.launches[i];
-    fa3_status status = FA3_OK;
-    switch (launch.step) {
-      case Step::forward: {
-        ScaledForwardParams params;  // kernels without scales or a list take the beginning
-        if ((status = encode_maps(*driver, problem, rows[launch.row], params))) return status;
-        fill(problem, plan.forward, workspace, params);
-        status = run(*driver, launch, functions[i], &params, stream);
-        break;
-      }
-      case Step::empty_rows: {
-        EmptyRowsParams params{output_of(problem), static_cast<int32_t>(problem.seqlen_q),
-                               static_cast<int32_t>(problem.batch * problem.heads),
-                               Divisor::of(static_cast<int32_t>(problem.heads))};
-        status = run(*driver, launch, functions[i], &params, stream);
-        break;
-      }
-    }
-    if (status) return status;
-  }
+  StepParams params;
+  void* of_launch[Plan::most_launches];
+  if (fa3_status status = fill(*driver, problem, plan, workspace, params, of_launch)) return status;
+  for (int i = 0; i < plan.launch_count; ++i)  // nothing is enqueued before all is ready
+    if (fa3_status status = enqueue(*driver, rows[plan.launches[i].row], functions[i], plan.launches[i].grid,
+                                    of_launch[i], i > 0, stream))
+      return status;
   return FA3_OK;
 }
 

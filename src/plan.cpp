@@ -17,6 +17,7 @@
 #include "cost.h"
 #include "params.h"
 #include "tiles.h"
+#include "v_tile.h"
 
 namespace fa3 {
 namespace {
@@ -277,6 +278,31 @@ class Planner {
   List list_;  // of the best plan so far
 };
 
+int64_t groups_of_keys(const Problem& problem) { return divide_up(problem.seqlen_k, v_tile_keys); }
+int64_t v_tile_bytes(const Problem& problem) { return v_tile_keys * problem.head_dim; }
+
+// Shall a pass make row-major V into tiles, as the forward kernel planned would then be faster?
+bool is_worth_tiling(const Problem& problem, const Fit& fit, const ForwardPlan& forward) {
+  if (fit.for_tiles < 0) return false;
+  int64_t tiles, bytes;  // batch and heads are below 2^31
+  if (__builtin_mul_overflow(groups_of_keys(problem), problem.batch * problem.heads_kv, &tiles) || tiles > max_tiles ||
+      __builtin_mul_overflow(tiles, v_tile_bytes(problem), &bytes))
+    return false;
+  return forward.predicted_us * 1e3 * gain_of_tiles(rows[forward.row]) > static_cast<double>(tiling_time(bytes));
+}
+
+// The pass, and V as tiles behind what else is in the workspace.
+void add_tile_v(const Problem& problem, Plan& plan) {
+  constexpr int pass = row_named("fa3_pass_tile_v");
+  static_assert(pass >= 0);
+  constexpr size_t alignment = 256;
+  const int64_t tiles = groups_of_keys(problem) * problem.batch * problem.heads_kv;
+  plan.launches[plan.launch_count++] = {
+      Step::tile_v, pass, static_cast<int32_t>(divide_up(tiles, tiles_of_thread_block(rows[pass])))};
+  plan.v_tiles = (plan.forward.workspace.bytes + alignment - 1) / alignment * alignment;
+  plan.workspace_bytes = plan.v_tiles + static_cast<size_t>(tiles * v_tile_bytes(problem));
+}
+
 void make(const Problem& problem, const Fit& fit, int multiprocessors, Plan& plan) {
   plan.launch_count = 0;
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
@@ -299,17 +325,22 @@ void make(const Problem& problem, const Fit& fit, int multiprocessors, Plan& pla
     plan_row(problem, fit.rows[i], multiprocessors, other);
     if (other.predicted_us < plan.forward.predicted_us) plan.forward = other;
   }
+  plan.workspace_bytes = plan.forward.workspace.bytes;
+  if (is_worth_tiling(problem, fit, plan.forward)) {
+    plan_row(problem, fit.for_tiles, multiprocessors, plan.forward);
+    add_tile_v(problem, plan);
+  }
   const Row& row = rows[plan.forward.row];
   const int64_t blocks = std::max<int64_t>(plan.forward.pieces.count(), empty_blocks(plan.forward.tiles, row));
   plan.launches[plan.launch_count++] = {Step::forward, plan.forward.row,
                                         static_cast<int32_t>(std::min<int64_t>(blocks, multiprocessors))};
-  plan.workspace_bytes = plan.forward.workspace.bytes;
 }
 
 // What a plan depends on.
 struct Key {
   int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal, causal_offset;
-  int64_t first_row, rows, multiprocessors;  // of the rows that fit
+  int64_t first_row, rows, for_tiles;  // of the rows that fit
+  int64_t multiprocessors;
 
   bool operator==(const Key&) const = default;
 };
@@ -330,7 +361,7 @@ const Plan& plan(const Problem& problem, const Fit& fit, int multiprocessors) {
   } memory;
   const Key key{problem.batch,    problem.heads,  problem.heads_kv,      problem.seqlen_q,
                 problem.seqlen_k, problem.head_dim, problem.causal,      problem.causal_offset,
-                fit.rows[0],      fit.count,      multiprocessors};
+                fit.rows[0],      fit.count,      fit.for_tiles,         multiprocessors};
   for (int i = 0; i < remembered; ++i)
     if (memory.keys[i] == key) return memory.plans[i];
   const int at = memory.next++ % remembered;

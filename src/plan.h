@@ -27,19 +27,21 @@ struct ForwardPlan {
   WorkspaceLayout workspace;
 };
 
-enum class Step { forward, empty_rows };
+enum class Step { forward, empty_rows, tile_v };
 
 struct Launch {
   Step step;
   int row;
-  int32_t grid;  // persistent thread blocks: one for each multiprocessor, or for each piece where there are fewer
+  int32_t grid;  // thread blocks. Those of a forward kernel are persistent: one for each multiprocessor, or for each
+                 // piece where there are fewer
 };
 
 struct Plan {
-  static constexpr int most_launches = 1;
+  static constexpr int most_launches = 2;
   Launch launches[most_launches];
   int launch_count;  // 0 for a problem without rows
   ForwardPlan forward;
+  size_t v_tiles;  // where V as tiles is in the workspace, if there is a step that puts it there
   size_t workspace_bytes;
 };
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "error.h"
+#include "enqueue.h"
 #include "modules.h"
 #include "quantize.h"
 
@@ -123,23 +123,12 @@ fa3_status launch(const QuantizeProblem& problem, void* workspace, CUstream stre
   for (int i = 0; i < plan.count; ++i)  // before any launch, so that all of the call is enqueued or nothing
     if (fa3_status status = get_function(*driver, *context, plan.launches[i].row, stream, functions[i])) return status;
   QuantizeParams params = params_of(problem, plan, workspace);
-  void* arguments[] = {&params};
   for (int i = 0; i < plan.count; ++i) {
     const QuantizeLaunch& launch = plan.launches[i];
-    const Row& row = rows[launch.row];
     params.groups = Divisor::of(narrow(launch.groups));
-    // All but the first may start while the one before ends: they wait for it themselves (isa/grid.cuh).
-    CUlaunchAttribute early{};
-    early.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    early.value.programmaticStreamSerializationAllowed = 1;
-    CUlaunchConfig config{};
-    config.gridDimX = static_cast<unsigned>(launch.thread_blocks), config.gridDimY = config.gridDimZ = 1;
-    config.blockDimX = static_cast<unsigned>(row.threads()), config.blockDimY = config.blockDimZ = 1;
-    config.sharedMemBytes = static_cast<unsigned>(row.smem_bytes());
-    config.hStream = stream;
-    config.attrs = &early, config.numAttrs = i > 0;
-    if (CUresult result = driver->launch_kernel_ex(&config, functions[i], arguments, nullptr))
-      return cuda_error(*driver, result, "cuLaunchKernelEx");
+    if (fa3_status status =
+            enqueue(*driver, rows[launch.row], functions[i], launch.thread_blocks, &params, i > 0, stream))
+      return status;
   }
   return FA3_OK;
 }

@@ -23,6 +23,12 @@ Expected input(const char* name, int rank, bool rows, Rules rules) {
   return {name, rank, false, rows && !host, rules != Rules::shapes, host};
 }
 
+Status all_equal(const Named (&pairs)[3][2]) {
+  for (const auto& pair : pairs)
+    if (Status status = must_equal(pair[0], pair[1])) return status;
+  return FA3_OK;
+}
+
 // Everything but what its dims mean.
 Status check_fp32(const Expected& expected, const fa3_tensor& tensor, View& view) {
   if (Status status = check_tensor(expected, tensor, view)) return status;
@@ -66,26 +72,20 @@ Status check_o_scale(const fa3_forward_params& p, Rules rules, View& view) {
 Status check_v_mean(const fa3_forward_params& p, Rules rules, View& view) {
   const Expected expected = input("v_mean", 3, true, rules);
   if (Status status = check_fp32_dims(expected, p.v_mean)) return status;
-  const Named pairs[][2] = {
-      {{"v_mean.dim[0]", p.v_mean.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
-      {{"v_mean.dim[1]", p.v_mean.dim[1]}, {"k.dim[2]", p.k.dim[2]}},
-      {{"v_mean.dim[2]", p.v_mean.dim[2]}, {"q.dim[3]", p.q.dim[3]}},
-  };
-  for (const auto& pair : pairs)
-    if (Status status = must_equal(pair[0], pair[1])) return status;
+  if (Status status = all_equal({{{"v_mean.dim[0]", p.v_mean.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
+                                 {{"v_mean.dim[1]", p.v_mean.dim[1]}, {"k.dim[2]", p.k.dim[2]}},
+                                 {{"v_mean.dim[2]", p.v_mean.dim[2]}, {"q.dim[3]", p.q.dim[3]}}}))
+    return status;
   return check_fp32(expected, p.v_mean, view);
 }
 
 Status check_lse_offset(const fa3_forward_params& p, Rules rules, View& view) {
   const Expected expected = input("lse_offset", 3, false, rules);
   if (Status status = check_fp32_dims(expected, p.lse_offset)) return status;
-  const Named pairs[][2] = {
-      {{"lse_offset.dim[0]", p.lse_offset.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
-      {{"lse_offset.dim[1]", p.lse_offset.dim[1]}, {"q.dim[2]", p.q.dim[2]}},
-      {{"lse_offset.dim[2]", p.lse_offset.dim[2]}, {"q.dim[1]", p.q.dim[1]}},
-  };
-  for (const auto& pair : pairs)
-    if (Status status = must_equal(pair[0], pair[1])) return status;
+  if (Status status = all_equal({{{"lse_offset.dim[0]", p.lse_offset.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
+                                 {{"lse_offset.dim[1]", p.lse_offset.dim[1]}, {"q.dim[2]", p.q.dim[2]}},
+                                 {{"lse_offset.dim[2]", p.lse_offset.dim[2]}, {"q.dim[1]", p.q.dim[1]}}}))
+    return status;
   return check_fp32(expected, p.lse_offset, view);
 }
 
@@ -125,13 +125,10 @@ Status check_v_tiles_dims(const fa3_forward_params& p) {
   fa3_tensor rows = p.v;  // check_dims names no dim beyond the fourth
   rows.rank = 4;
   if (Status status = check_dims({"v", 4, false, true, false, false}, rows)) return status;
-  const Named pairs[][2] = {
-      {{"v.dim[0]", p.v.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
-      {{"v.dim[1]", p.v.dim[1]}, {"k.dim[2]", p.k.dim[2]}},
-      {{"v.dim[3]", p.v.dim[3]}, {"q.dim[3]", p.q.dim[3]}},
-  };
-  for (const auto& pair : pairs)
-    if (Status status = must_equal(pair[0], pair[1])) return status;
+  if (Status status = all_equal({{{"v.dim[0]", p.v.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
+                                 {{"v.dim[1]", p.v.dim[1]}, {"k.dim[2]", p.k.dim[2]}},
+                                 {{"v.dim[3]", p.v.dim[3]}, {"q.dim[3]", p.q.dim[3]}}}))
+    return status;
   if (const int64_t groups = (p.k.dim[1] + v_tile_keys - 1) / v_tile_keys; p.v.dim[2] != groups)
     return fail(invalid, "v.dim[2] is %lld, must be the groups of 16 keys in k.dim[1], %lld", ll(p.v.dim[2]),
                 ll(groups));

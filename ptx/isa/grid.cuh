@@ -1,5 +1,5 @@
-// Grids that follow one another (PTX ISA, Parallel Synchronization and Communication Instructions). Both do nothing in a
-// grid that was launched without the attribute for it (programmatic stream serialization).
+// Grids that follow one another (PTX ISA, Parallel Synchronization and Communication Instructions). Both do nothing in
+// a grid that was launched without the attribute for it (programmatic stream serialization).
 #pragma once
 #include "common.cuh"
 

@@ -30,6 +30,8 @@ inline constexpr int Bc = config.Bc;
 inline constexpr int warpgroups = config.warpgroups();  // consumers; the producer is one more
 inline constexpr bool causal = config.causal();
 
+inline constexpr bool takes_v_tiles = config.is_8bit() && !has(Trait::transposes_v);
+
 // What the kernel takes. If it takes no split tiles, there is no list.
 using Params = std::conditional_t<config.is_8bit(), ScaledForwardParams,
                                   std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>>;

@@ -4,6 +4,7 @@
 // they see. The other two warps write rows that see no key; then they transpose V, if it is of 8 bits and does not come
 // as tiles.
 #pragma once
+#include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
 #include "empty_rows.cuh"
 #include "ring.cuh"
@@ -68,6 +69,8 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
                                 !rows && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
       load_k(stage, smem.full_k[s], p, block);                                                // A1.8
       if constexpr (has(Trait::block_scales)) load_block_scales(smem.block_scales[s], smem.full_k[s], p, block);
+      if constexpr (takes_v_tiles)
+        if (!has_before) griddepcontrol_wait();  // the pass that makes them may be under way
       if constexpr (rows) {
         if (has_before) send_v_rows(false);
       } else if constexpr (split_stage) {

@@ -1,6 +1,7 @@
 // The pass that writes y: blocks of 64 rows in registers, from x to scales, e4m3 and offsets of the LSE.
 #pragma once
 #include "transform.cuh"
+#include "v_columns.cuh"
 
 namespace fa3 {
 
@@ -236,22 +237,15 @@ class Block {
   FA3_DEVICE void write_two_columns(const QuantizeShared& shared, int tile, int column, uint8_t* y) const {
     const int first = number_ * rows_of_scale + tile * v_tile_keys;
     if (first >= p_.rows || column >= p_.head_dim) return;
-    uint32_t rows[2][4];  // of the tile, in words
-#pragma unroll
-    for (int q = 0; q < 4; q++) {
-      uint32_t keys[4];  // of byte e of the word, in this column and the next
-#pragma unroll
-      for (int e = 0; e < 4; e++)
-        keys[e] = *reinterpret_cast<const uint16_t*>(&shared.block[tile * v_tile_keys + v_tile_key(4 * q + e)][column]);
-      const uint32_t low = keys[0] | keys[1] << 16, high = keys[2] | keys[3] << 16;
-      rows[0][q] = __byte_perm(low, high, 0x6420);
-      rows[1][q] = __byte_perm(low, high, 0x7531);
-    }
+    const auto key_pair = [&](int key) -> uint32_t {
+      return *reinterpret_cast<const uint16_t*>(&shared.block[tile * v_tile_keys + key][column]);
+    };
+    uint4 rows[2];
+    gather_columns(key_pair, rows);
     uint8_t* const to = y + first / v_tile_keys * p_.y_stride_row;
 #pragma unroll
     for (int c = 0; c < 2; c++)
-      __stcs(reinterpret_cast<uint4*>(to + v_tile_row(column + c) * v_tile_keys),
-             make_uint4(rows[c][0], rows[c][1], rows[c][2], rows[c][3]));
+      __stcs(reinterpret_cast<uint4*>(to + v_tile_row(column + c) * v_tile_keys), rows[c]);
   }
 
   const QuantizeParams& p_;

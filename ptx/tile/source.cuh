@@ -37,7 +37,7 @@ FA3_DEVICE void load_k(Stage& stage, uint64_t& full, const Params& p, const KeyB
   load_rows(stage.k, Bc, d, p.k, full, block.key, block.head, block.batch);
 }
 FA3_DEVICE void load_v(Element* to, uint64_t& full, const Params& p, const KeyBlock& block) {
-  if constexpr (is_8bit && !has(Trait::transposes_v))
+  if constexpr (takes_v_tiles)
     ptx::cp_async_bulk_tensor_5d_load(ptx::shared_address(to), &p.v, ptx::shared_address(&full), 0, 0,
                                       block.key / v_tile_keys, block.head, block.batch);
   else load_rows(to, Bc, dv, p.v, full, block.key, block.head, block.batch);

@@ -12,8 +12,10 @@ namespace fa3::test {
 // along the keys.
 bool run(const Problem& problem, const Row& row, int repeats = 3);
 
-// Registers a test case for every forward row, named after it.
-template <void (*body)(const Row&)>
+constexpr bool every_row(const Row&) { return true; }
+
+// Registers a test case for every forward row that it applies to, named after it.
+template <void (*body)(const Row&), bool (*applies)(const Row&) = every_row>
 struct RowCases {
   RowCases(const char* what, const char* tags) {
     [&]<size_t... n>(std::index_sequence<n...>) {
@@ -28,7 +30,7 @@ struct RowCases {
   }
   template <size_t n>
   static void add(const std::string& name, const char* tags) {
-    REGISTER_TEST_CASE(run<n>, name, tags);
+    if constexpr (applies(rows[n])) REGISTER_TEST_CASE(run<n>, name, tags);
   }
 };
 

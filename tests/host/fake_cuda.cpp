@@ -58,24 +58,6 @@ bool foreign(const void* handle) {
   return static_cast<const Kernel*>(handle)->context_id != fake_cuda().context_id;
 }
 
-CUresult launch(CUfunction function, const unsigned (&grid)[3], const unsigned (&block)[3], unsigned shared,
-                CUstream stream, void** arguments, void** extra, bool early) {
-  const Kernel& kernel = *reinterpret_cast<Kernel*>(function);
-  if (foreign(&kernel)) return CUDA_ERROR_INVALID_HANDLE;
-  if (CUresult result = check_launch(grid, block, shared, kernel.shared)) return result;
-  if (extra) return CUDA_ERROR_INVALID_VALUE;
-  if (!fake_cuda().record) return CUDA_SUCCESS;
-  std::lock_guard guard(lock);
-  fake_cuda().launches.push_back({kernel.name,
-                                  {grid[0], grid[1], grid[2]},
-                                  {block[0], block[1], block[2]},
-                                  shared,
-                                  stream,
-                                  Launched(kernel.name, arguments[0]),
-                                  early});
-  return CUDA_SUCCESS;
-}
-
 }  // namespace
 }  // namespace fa3::test
 
@@ -203,19 +185,24 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuui
   return CUDA_SUCCESS;
 }
 
-CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
-                        unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void** arguments,
-                        void** extra) {
-  if (CUresult result = answer("cuLaunchKernel")) return result;
-  return launch(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared, stream, arguments, extra,
-                false);
-}
-
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra) {
   if (CUresult result = answer("cuLaunchKernelEx")) return result;
-  if (CUresult result = check_attributes(*config)) return result;
   const CUlaunchConfig& c = *config;
-  return launch(function, {c.gridDimX, c.gridDimY, c.gridDimZ}, {c.blockDimX, c.blockDimY, c.blockDimZ},
-                c.sharedMemBytes, c.hStream, arguments, extra, c.numAttrs > 0);
+  const Kernel& kernel = *reinterpret_cast<Kernel*>(function);
+  if (CUresult result = check_attributes(c)) return result;
+  if (foreign(&kernel)) return CUDA_ERROR_INVALID_HANDLE;
+  const unsigned grid[3] = {c.gridDimX, c.gridDimY, c.gridDimZ}, block[3] = {c.blockDimX, c.blockDimY, c.blockDimZ};
+  if (CUresult result = check_launch(grid, block, c.sharedMemBytes, kernel.shared)) return result;
+  if (extra) return CUDA_ERROR_INVALID_VALUE;
+  if (!fake_cuda().record) return CUDA_SUCCESS;
+  std::lock_guard guard(lock);
+  fake_cuda().launches.push_back({kernel.name,
+                                  {grid[0], grid[1], grid[2]},
+                                  {block[0], block[1], block[2]},
+                                  c.sharedMemBytes,
+                                  c.hStream,
+                                  Launched(kernel.name, arguments[0]),
+                                  c.numAttrs > 0});
+  return CUDA_SUCCESS;
 }
 }

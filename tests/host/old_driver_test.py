@@ -38,7 +38,7 @@ def answers(library, folder):
 
 def main(library, header, compiler):
     entries = re.findall(r'F\(\w+, "(cu\w+)"', pathlib.Path(header).read_text())
-    assert len(entries) > 10 and "cuLaunchKernel" in entries, entries
+    assert len(entries) > 10 and "cuLaunchKernelEx" in entries, entries
     with tempfile.TemporaryDirectory() as folder:
         driver = pathlib.Path(folder) / "libcuda.so.1"
 

@@ -185,6 +185,8 @@ TEST_CASE("the table determines every row's GEMMs") {
           std::to_string(v.is_8bit() ? sizeof(fa3::ScaledForwardParams) : sizeof(fa3::ListedForwardParams)));
   }
   CHECK(sass::table_figure("fa3_pass_empty_rows", "kernel", "parameters")->value == sizeof(fa3::EmptyRowsParams));
+  CHECK(sass::table_figure("fa3_pass_tile_v", "kernel", "parameters")->value == sizeof(fa3::TileVParams));
+  CHECK(sass::table_figure("fa3_pass_finish", "kernel", "parameters")->value == sizeof(fa3::QuantizeParams));
   CHECK_FALSE(sass::table_figure("toy", "hot", "gemms"));
 }
 

@@ -28,11 +28,12 @@ inline size_t workspace_size(const fa3_forward_params& params, int multiprocesso
   return bytes;
 }
 
-// Of the call's first launch.
+// Of the call's last launch: before the forward kernel there may be passes.
 inline fa3_kernel_info forward_kernel_info(const fa3_forward_params& params, int multiprocessors = 0) {
   fa3_kernel_info info = kernel_info();
-  if (fa3_forward_kernel_info(&params, multiprocessors, 0, &info) != FA3_OK)
-    throw std::runtime_error(std::string("fa3_forward_kernel_info: ") + fa3_last_error_message());
+  for (int launch = 0; launch == 0 || launch < info.launches; ++launch)
+    if (fa3_forward_kernel_info(&params, multiprocessors, launch, &info) != FA3_OK)
+      throw std::runtime_error(std::string("fa3_forward_kernel_info: ") + fa3_last_error_message());
   return info;
 }
 

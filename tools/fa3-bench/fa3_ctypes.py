@@ -216,11 +216,15 @@ class Library:
             self.check(self.lib.fa3_kernel_info_at(index, ctypes.byref(info)), "fa3_kernel_info_at")
             yield info
 
-    def kernel_info(self, params, multiprocessors=0, launch=0):
-        """On a device of so many multiprocessors, 0: on the current context's."""
+    def kernel_info(self, params, multiprocessors=0):
+        """Of the last launch, before which there may be passes; on a device of so many multiprocessors, 0: on the
+        current context's."""
         info = KernelInfo(struct_size=ctypes.sizeof(KernelInfo))
-        status = self.lib.fa3_forward_kernel_info(ctypes.byref(params), multiprocessors, launch, ctypes.byref(info))
-        self.check(status, "fa3_forward_kernel_info")
+        launch = 0
+        while launch == 0 or launch < info.launches:
+            status = self.lib.fa3_forward_kernel_info(ctypes.byref(params), multiprocessors, launch, ctypes.byref(info))
+            self.check(status, "fa3_forward_kernel_info")
+            launch += 1
         return info
 
     def workspace_size(self, params, multiprocessors=0):
@@ -295,6 +299,16 @@ class Library:
         params = self.quantize_params(*tensors, flags, seed, softmax_scale, **described)
         needed = self.quantize_workspace_size(params)
         return self.enqueuer("fa3_quantize", params, needed, x.device, (y, scale), (x, y, scale, optional))
+
+
+def forward_outputs(q):
+    """Tensors for the forward pass of q to write: O, in bf16 if q is e4m3, and NaN until it is written; and LSE."""
+    import torch
+
+    batch, seqlen, heads, _ = q.shape
+    dtype = torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype
+    out = torch.full(q.shape, math.nan, dtype=dtype, device=q.device)
+    return out, torch.empty(batch, heads, seqlen, dtype=torch.float32, device=q.device)
 
 
 def quantize_outputs(x, scales="block", tiles=False):

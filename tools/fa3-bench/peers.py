@@ -22,15 +22,14 @@ ceiling, not attention).
 Points of e4m3 have q, k and v of N(0,1) cast to it, and scales of 1; official reads the same and writes bf16, cudnn
 (by the package nvidia-cudnn-frontend, as torch does not offer it) writes e4m3. Beside them stand other ways of the
 first library itself: tiles (V as tiles), two_level and blocks (the same with FA3_FLAG_TWO_LEVEL, and with scales for
-blocks), bf16 (the forward pass on the same numbers in bf16), and quantize, which begins with q, k and v in bf16: three
-calls of fa3_quantize (block scales, incoherent processing, V as tiles without its mean) and the forward pass, timed
-together.
+blocks), bf16 (the forward pass on the same numbers in bf16), and quantize, which begins with the N(0,1) numbers in bf16
+that the others have cast to e4m3: three calls of fa3_quantize (block scales, incoherent processing, V as tiles without
+its mean) and the forward pass, timed together. What is only for points of e4m3 stands in peers_fp8.py.
 """
 
 import argparse
 import collections
 import csv
-import functools
 import json
 import math
 import os
@@ -43,6 +42,7 @@ import time
 import types
 
 import fa3_ctypes
+import peers_fp8
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -64,7 +64,7 @@ class Point(types.SimpleNamespace):
 # --- peers ------------------------------------------------------------------------------------------------------------
 # Each maker imports what it needs and returns a function: (point, q, k, v) -> a call without arguments that enqueues
 # one run on torch's current stream and returns the output in (batch, seqlen, heads, head_dim), or None where the peer
-# does not do it.
+# does not do it. An attribute input_dtype of that function is the dtype of q, k and v where it is not the point's.
 
 
 def make_library(library):
@@ -76,76 +76,13 @@ def make_library(library):
     library.preload()
 
     def prepare(point, q, k, v):
-        out, lse = outputs(point, q)
-        kernel = None if point.library_chooses else point.kernel
-        fp8 = {}
+        out, lse = fa3_ctypes.forward_outputs(q)
+        kernel, more = None if point.library_chooses else point.kernel, {}
         if point.is_fp8():
-            fp8["flags"] = fa3_ctypes.FLAG_TWO_LEVEL if point.two_level else 0
-            for name, heads, n in (
-                ("q_scale", point.heads, point.seqlen),
-                ("k_scale", point.kv_heads, point.seqlen_k),
-                ("v_scale", point.kv_heads, point.seqlen_k),
-            ):
-                fp8[name] = torch.ones(fa3_ctypes.scale_dims(point.scales, point.batch, heads, n), device=q.device)
-            if point.v == "tiles":
-                v = fa3_ctypes.tiles_of(v)
-        call = library.prepare(q, k, v, out, lse, point.mask(), kernel=kernel, **fp8)
+            v, more = peers_fp8.library_arguments(point, v)
+        call = library.prepare(q, k, v, out, lse, point.mask(), kernel=kernel, **more)
         call.kernel = library.kernel_info(call.params).name.decode()
         return call
-
-    return prepare
-
-
-def outputs(point, q):
-    """O, whose elements are NaN until they are written, and LSE."""
-    import torch
-
-    out = torch.full(q.shape, math.nan, dtype=torch.bfloat16 if point.is_fp8() else q.dtype, device=q.device)
-    return out, torch.empty(point.batch, point.heads, point.seqlen, dtype=torch.float32, device=q.device)
-
-
-def make_form(**form):
-    """Of a fa3_ctypes.Library: points of e4m3 in another form."""
-
-    def make(library):
-        prepare_form = make_library(library)
-
-        def prepare(point, q, k, v):
-            formed = Point(**{**vars(point), **form, "library_chooses": True})
-            if not point.is_fp8() or vars(formed) == vars(point):
-                return None
-            return prepare_form(formed, q, k, v)
-
-        return prepare
-
-    return make
-
-
-def make_bf16(library):
-    """Of a fa3_ctypes.Library: points of e4m3 in bf16."""
-    import torch
-
-    prepare_bf16 = make_library(library)
-
-    def prepare(point, q, k, v):
-        if not point.is_fp8():
-            return None
-        formed = Point(**{**vars(point), "dtype": "bf16", "library_chooses": True})
-        return prepare_bf16(formed, *(tensor.to(torch.bfloat16) for tensor in (q, k, v)))
-
-    return prepare
-
-
-def make_quantize(library):
-    """Of a fa3_ctypes.Library: points of e4m3 from bf16, the quantizations included."""
-    import torch
-
-    def prepare(point, q, k, v):
-        if not point.is_fp8():
-            return None
-        out, lse = outputs(point, q)
-        q, k, v = (tensor.to(torch.bfloat16) for tensor in (q, k, v))
-        return fa3_ctypes.Fp8Attention(library, q, k, v, out, lse, point.mask())
 
     return prepare
 
@@ -179,84 +116,9 @@ def make_cudnn():
     sdpa = make_sdpa("CUDNN_ATTENTION")()
 
     def prepare(point, q, k, v):
-        return prepare_cudnn_fp8(point, q, k, v) if point.is_fp8() else sdpa(point, q, k, v)
+        return peers_fp8.prepare_cudnn(point, q, k, v) if point.is_fp8() else sdpa(point, q, k, v)
 
     return prepare
-
-
-CUDNN_SCALE_P, CUDNN_SCALE_O = 256.0, 64.0  # P is at most 1, |O| at most |V|, which is below 6; e4m3 ends at 448
-
-
-@functools.cache
-def cudnn_handle():
-    import cudnn
-
-    return cudnn.create_handle()
-
-
-def prepare_cudnn_fp8(point, q, k, v):
-    import cudnn
-    import torch
-
-    if point.causal and point.seqlen != point.seqlen_k:
-        return None  # the diagonal starts in the other corner
-    handle = cudnn_handle()
-    cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
-    out = torch.empty_like(q)
-    graph, pointers = cudnn_fp8_graph(cudnn, handle, point.causal, *(x.transpose(1, 2) for x in (q, k, v, out)))
-    graph.validate()
-    graph.build_operation_graph()
-    graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
-    graph.check_support()
-    graph.build_plans()
-    workspace = torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8, device=q.device)
-
-    def call(keep_alive=(q, k, v)):
-        graph.execute(pointers, workspace.data_ptr(), handle=handle)
-        return out
-
-    call.output_scale = 1 / CUDNN_SCALE_O
-    return call
-
-
-def cudnn_fp8_graph(cudnn, handle, causal, q, k, v, out):
-    """cuDNN's graph of attention in e4m3, and what its tensors are: (batch, heads, seqlen, head_dim) in any strides."""
-    import torch
-
-    graph = cudnn.pygraph(
-        io_data_type=cudnn.data_type.FP8_E4M3,
-        intermediate_data_type=cudnn.data_type.FLOAT,
-        compute_data_type=cudnn.data_type.FLOAT,
-        handle=handle,
-    )
-    memory = {}
-
-    def describe(tensor):
-        dtype = cudnn.data_type.FLOAT if tensor.dtype == torch.float32 else cudnn.data_type.FP8_E4M3
-        node = graph.tensor(dim=list(tensor.shape), stride=list(tensor.stride()), data_type=dtype)
-        memory[node] = tensor
-        return node
-
-    def number(value):
-        return torch.full((1, 1, 1, 1), value, dtype=torch.float32, device=q.device)
-
-    names = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
-    values = (1.0, 1.0, 1.0, 1 / CUDNN_SCALE_P, CUDNN_SCALE_P, CUDNN_SCALE_O)
-    scales = {name: describe(number(value)) for name, value in zip(names, values)}
-    o, _, amax_s, amax_o = graph.sdpa_fp8(
-        q=describe(q),
-        k=describe(k),
-        v=describe(v),
-        **scales,
-        generate_stats=False,
-        attn_scale=q.shape[3] ** -0.5,
-        use_causal_mask=causal,
-    )
-    for node, tensor in ((o, out), (amax_s, number(0.0)), (amax_o, number(0.0))):
-        node.set_output(True).set_dim(list(tensor.shape)).set_stride(list(tensor.stride()))
-        node.set_data_type(cudnn.data_type.FLOAT if tensor.dtype == torch.float32 else cudnn.data_type.FP8_E4M3)
-        memory[node] = tensor
-    return graph, memory
 
 
 def make_official():
@@ -266,10 +128,7 @@ def make_official():
     def prepare(point, q, k, v):
         if q.dtype == torch.float16:
             return None  # the wheel was built without fp16
-        more = {}
-        if point.is_fp8():
-            one = torch.ones(point.batch, point.kv_heads, dtype=torch.float32, device=q.device)
-            more = dict.fromkeys(("q_descale", "k_descale", "v_descale"), one)
+        more = peers_fp8.official_arguments(point, q.device) if point.is_fp8() else {}
         return lambda: output_of(flash_attn_func(q, k, v, causal=point.causal, **more))
 
     return prepare
@@ -350,11 +209,7 @@ def make_cublas():
         m = max(128, round(point.flop / (2 * n * n) / 128) * 128)
         a, b = (torch.randn(rows, n, dtype=torch.float32, device=q.device).to(q.dtype) for rows in (m, n))
         if point.is_fp8():
-            one = torch.ones((), dtype=torch.float32, device=q.device)
-
-            def call():
-                torch._scaled_mm(a, b.t(), one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
-
+            call = peers_fp8.prepare_product(a, b)
         else:
             out = torch.empty(m, n, dtype=q.dtype, device=q.device)
 
@@ -377,16 +232,7 @@ PEERS = {
     "cublas": make_cublas,
 }
 NO_ATTENTION = {"cublas"}
-
-# Other ways of the first library, for points of e4m3.
-OWN = {
-    "tiles": make_form(v="tiles", scales="tensor", two_level=False),
-    "two_level": make_form(v="tiles", scales="tensor", two_level=True),
-    "blocks": make_form(v="tiles", scales="block", two_level=False),
-    "bf16": make_bf16,
-    "quantize": make_quantize,
-}
-WITH_FP8 = {"cudnn", "official", "cublas", *OWN}
+WITH_FP8 = {"cudnn", "official", "cublas", *peers_fp8.FORMS}
 
 
 def output_of(result):
@@ -398,7 +244,10 @@ def import_peers(names, library):
     found = {}
     for name in names:
         try:
-            found[name] = PEERS[name]() if name in PEERS else OWN[name](library)
+            if name in PEERS:
+                found[name] = PEERS[name]()
+            else:
+                found[name] = peers_fp8.FORMS[name](library, make_library(library))
         except Exception as error:  # a peer may fail to import in any way; none is needed
             print(f"absent: {name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
     return found
@@ -459,7 +308,7 @@ def difference(ours, theirs, scale=1.0):
 
 
 # Relative RMS difference of two outputs. Each output of e4m3 is 3% away from the exact one, as P is rounded to it; that
-# of `quantize` 6%, as q, k and v are rounded once more.
+# of `quantize` 8% from the first library's, as each rounds q, k and v in its own way.
 TOLERANCE = {"bf16": 0.01, "fp16": 0.01, "e4m3": 0.1}
 
 
@@ -500,26 +349,35 @@ class Row:
         return all(d <= tolerance for d in self.differences.values()) if self.differences else None
 
 
+def inputs(point, dtype, seed):
+    """q, k and v of N(0,1): the same numbers in every dtype."""
+    import torch
+
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+
+    def normal(seqlen, heads):
+        shape = (point.batch, seqlen, heads, point.head_dim)
+        numbers = torch.randn(shape, generator=generator, dtype=torch.float32, device="cuda")
+        return numbers.to(getattr(torch, fa3_ctypes.TORCH_DTYPE[dtype]))
+
+    return normal(point.seqlen, point.heads), *(normal(point.seqlen_k, point.kv_heads) for _ in range(2))
+
+
 def measure(row, prepare, number, options):
     """One pass, its number counted from 0, of one point. prepare: {name: maker}, the first library's first."""
     import torch
 
     torch.cuda.empty_cache()  # what the last point's peers left
-    point = row.point
-    dtype = getattr(torch, fa3_ctypes.TORCH_DTYPE[point.dtype])
-    generator = torch.Generator(device="cuda").manual_seed(options.protocol.seed)
-
-    def normal(seqlen, heads):
-        shape = (point.batch, seqlen, heads, point.head_dim)
-        return torch.randn(shape, generator=generator, dtype=torch.float32, device="cuda").to(dtype)
-
-    q, k, v = normal(point.seqlen, point.heads), *(normal(point.seqlen_k, point.kv_heads) for _ in range(2))
+    point, seed = row.point, options.protocol.seed
+    shared = inputs(point, point.dtype, seed)
     calls = {}
     for name, make in prepare.items():
         if name in row.notes:
             continue
         try:
-            call = make(point, q, k, v)
+            dtype = getattr(make, "input_dtype", point.dtype)
+            # Drawn again, not cast back: V on e4m3's grid, rounded without its small mean, keeps it and gets it twice.
+            call = make(point, *(shared if dtype == point.dtype else inputs(point, dtype, seed)))
             if call is None:
                 row.notes[name] = "not supported"
                 continue
@@ -633,14 +491,14 @@ def library(text):
     name, _, path = text.partition("=")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name) or not path:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
-    if name in PEERS or name in OWN:
+    if name in PEERS or name in peers_fp8.FORMS:
         raise argparse.ArgumentTypeError(f"{name!r} is a peer's name")
     return name, path
 
 
 def peer_names(text):
     names = [] if text == "none" else text.split(",")
-    if unknown := [name for name in names if name not in PEERS and name not in OWN]:
+    if unknown := [name for name in names if name not in PEERS and name not in peers_fp8.FORMS]:
         raise argparse.ArgumentTypeError(f"unknown peers: {', '.join(map(repr, unknown))}")
     return names
 
@@ -648,7 +506,8 @@ def peer_names(text):
 def useful_peers(points):
     """Those that do some of the points."""
     fp8, others = (any(point.is_fp8() == which for point in points) for which in (True, False))
-    return [name for name in [*PEERS, *OWN] if (fp8 and name in WITH_FP8) or (others and name not in OWN)]
+    names = [*PEERS, *peers_fp8.FORMS]
+    return [name for name in names if (fp8 and name in WITH_FP8) or (others and name in PEERS)]
 
 
 def csv_file(text):
@@ -673,7 +532,7 @@ def parse(arguments):
     parser.add_argument(
         "--peers",
         type=peer_names,
-        help=f"of {','.join([*PEERS, *OWN])}, or none (default: all that do some of the points)",
+        help=f"of {','.join([*PEERS, *peers_fp8.FORMS])}, or none (default: all that do some of the points)",
     )
     parser.add_argument(
         "--bench",
@@ -752,7 +611,7 @@ def main(arguments=None):
                 print_row(row, names, options)
                 if options.csv:
                     write_csv(options.csv, [row for row in rows if row.passes[first]], names, options)
-    print_means(rows, names, first, [name for name in peers if name not in OWN])
+    print_means(rows, names, first, [name for name in peers if name not in peers_fp8.FORMS])
     print_absences(rows, names)
     differing = [row.point.label for row in rows if row.checked(options) is False]
     if differing:

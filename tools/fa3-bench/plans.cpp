@@ -61,13 +61,15 @@ std::string show_plan(const Point& point, int multiprocessors, bool pieces) {
   if (validate(&params, Rules::shapes, problem) != FA3_OK || fit(problem, fits) != FA3_OK)
     return text + "  the library refuses it: " + last_message() + "\n";
   text += "  kernel                                    tile   tiles  pieces parts  waves   whole us predicted us\n";
-  const ForwardPlan taken = plan(problem, fits, multiprocessors).forward;
-  for (int i = 0; i < fits.count; ++i) {
+  const int taken = plan(problem, fits, multiprocessors).forward.row;
+  const auto show = [&](int row) {
     ForwardPlan made;
-    plan_row(problem, fits.rows[i], multiprocessors, made);
-    text += row_of_table(made, multiprocessors, made.row == taken.row);
-    if (pieces && made.row == taken.row) text += work_of(made);
-  }
+    plan_row(problem, row, multiprocessors, made);
+    text += row_of_table(made, multiprocessors, row == taken);
+    if (pieces && row == taken) text += work_of(made);
+  };
+  for (int i = 0; i < fits.count; ++i) show(fits.rows[i]);
+  if (taken == fits.for_tiles) show(taken);
   return text;
 }
 
@@ -78,6 +80,7 @@ std::string show_plans(const std::vector<Point>& points, int multiprocessors, bo
       line("On %d multiprocessors. *: what the library takes; of causal problems with 4 tiles\n"
            "or more for each multiprocessor the first, whatever is predicted. parts: of one tile, at most.\n",
            multiprocessors);
+  text += "A kernel that takes V as tiles comes last, where a pass that makes them goes before it.\n";
   for (const Point& point : points) text.append("\n").append(show_plan(point, multiprocessors, pieces));
   return text;
 }

@@ -73,6 +73,7 @@ def made_point(peers, dtype, head_dim, causal, batch, seqlen, heads, kv_heads, s
 
 def test_peers(bench, library):
     import peers
+    from peers_fp8 import FORMS
 
     assert "matplotlib" not in sys.modules  # machines with a GPU need not have it
     parse = lambda *words: peers.parse(["--bench", bench, *words])
@@ -94,7 +95,7 @@ def test_peers(bench, library):
     fp8 = ["cudnn", "official", "cublas", "tiles", "two_level", "blocks", "bf16", "quantize"]
     quarter, half = (made_point(peers, dtype, 64, 0, 1, 64, 1, 1) for dtype in ("e4m3", "bf16"))
     assert peers.useful_peers([quarter]) == fp8, peers.useful_peers([quarter])
-    assert peers.useful_peers([quarter, half]) == [*peers.PEERS, *peers.OWN]
+    assert peers.useful_peers([quarter, half]) == [*peers.PEERS, *FORMS]
     assert parse("--peers", "quantize,fa2").peers == ["quantize", "fa2"]
     expect(refused("--peers", "cudnn,fa9"), "unknown peers: 'fa9'")
     expect(refused("--peers", "cudnn,"), "unknown peers: ''")
@@ -220,30 +221,31 @@ def test_csv(peers, options, points, path):
 
 def test_forms(peers):
     """The other ways of the library: points that they are for, the library as it is asked."""
+    from peers_fp8 import FORMS
+
     asked = []
 
-    def library(_):
-        return lambda point, q, k, v: asked.append((point, q, k, v)) or "call"
+    def prepare_library(point, q, k, v):
+        asked.append((point, q, k, v))
+        return "call"
 
-    original, peers.make_library = peers.make_library, library
-    try:
-        rows, half = (made_point(peers, dtype, 64, 0, 1, 64, 1, 1) for dtype in ("e4m3", "bf16"))
-        tiles = peers.Point(**{**vars(rows), "v": "tiles", "library_chooses": False, "kernel": "fa3_some"})
-        for name, form in (
-            ("tiles", ("tiles", "tensor", False)),
-            ("two_level", ("tiles", "tensor", True)),
-            ("blocks", ("tiles", "block", False)),
-        ):
-            prepare = peers.OWN[name](None)
-            assert prepare(half, "q", "k", "v") is None and prepare(rows, "q", "k", "v") == "call"
-            point, *tensors = asked.pop()
-            assert (point.v, point.scales, point.two_level, point.library_chooses) == (*form, True), point
-            assert tensors == ["q", "k", "v"] and (rows.v, rows.scales, rows.two_level) == ("rows", "tensor", False)
-            assert prepare(tiles, "q", "k", "v") == "call" and asked.pop()[0].library_chooses
-        chosen = peers.Point(**{**vars(tiles), "library_chooses": True})
-        assert peers.OWN["tiles"](None)(chosen, "q", "k", "v") is None  # nothing else than the point itself
-    finally:
-        peers.make_library = original
+    rows, half = (made_point(peers, dtype, 64, 0, 1, 64, 1, 1) for dtype in ("e4m3", "bf16"))
+    tiles = peers.Point(**{**vars(rows), "v": "tiles", "library_chooses": False, "kernel": "fa3_some"})
+    for name, form in (
+        ("tiles", ("tiles", "tensor", False)),
+        ("two_level", ("tiles", "tensor", True)),
+        ("blocks", ("tiles", "block", False)),
+    ):
+        prepare = FORMS[name](None, prepare_library)
+        assert prepare(half, "q", "k", "v") is None and prepare(rows, "q", "k", "v") == "call"
+        point, *tensors = asked.pop()
+        assert (point.v, point.scales, point.two_level, point.library_chooses) == (*form, True), point
+        assert tensors == ["q", "k", "v"] and (rows.v, rows.scales, rows.two_level) == ("rows", "tensor", False)
+        assert prepare(tiles, "q", "k", "v") == "call" and asked.pop()[0].library_chooses
+    chosen = peers.Point(**{**vars(tiles), "library_chooses": True})
+    assert FORMS["tiles"](None, prepare_library)(chosen, "q", "k", "v") is None  # nothing else than the point itself
+    quantize = FORMS["quantize"](None, prepare_library)
+    assert quantize.input_dtype == "bf16" and quantize(half, "q", "k", "v") is None and not asked
 
 
 def test_tiles():
@@ -292,11 +294,16 @@ def test_run(peers, bench, builds, folder):
             return stop.at - self.at
 
     do_nothing = lambda *_, **__: None
+
+    def randn(shape, generator, dtype, device):
+        drawn = next(generator)
+        return types.SimpleNamespace(to=lambda dtype: (shape, dtype, drawn))
+
     torch = types.SimpleNamespace(
         bfloat16="bf16",
         float32="fp32",
-        randn=lambda shape, **_: types.SimpleNamespace(to=lambda dtype: (shape, dtype)),
-        Generator=lambda device: types.SimpleNamespace(manual_seed=do_nothing),
+        randn=randn,
+        Generator=lambda device: types.SimpleNamespace(manual_seed=itertools.count),
         no_grad=contextlib.nullcontext,
         __version__="of the test",
         backends=types.SimpleNamespace(cudnn=types.SimpleNamespace(version=do_nothing)),
@@ -308,9 +315,10 @@ def test_run(peers, bench, builds, folder):
         ),
     )
 
-    def maker(name, ms, output=1.0):
+    def maker(name, ms, output=1.0, dtype="bf16"):
         def prepare(point, q, k, v):
-            assert q == ((1, 64, 2, 128), "bf16") and k == v == ((1, 64, 1, 128), "bf16"), (q, k, v)
+            keys = (1, 64, 1, 128)  # drawn from seed 1, in this order, whatever the dtype
+            assert (q, k, v) == (((1, 64, 2, 128), dtype, 1), (keys, dtype, 2), (keys, dtype, 3)), (q, k, v)
 
             def call():
                 clock[0] += ms
@@ -320,6 +328,8 @@ def test_run(peers, bench, builds, folder):
             call.kernel = f"fa3_{name}"
             return call
 
+        if dtype != "bf16":
+            prepare.input_dtype = dtype
         return prepare
 
     def broken():
@@ -335,14 +345,14 @@ def test_run(peers, bench, builds, folder):
         peers.make_library = lambda library: by_path[library.path]
         peers.PEERS = {
             "slow": lambda: maker("slow", 4.0),
-            "slower": lambda: maker("slower", 5.0),
+            "slower": lambda: maker("slower", 5.0, dtype="fp32"),
             "broken": lambda: lambda *_: broken(),
             "absent": broken,
             "wrong": lambda: maker("wrong", 2.0, 2.0),
         }
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             path = folder / "run.csv"
-            assert peers.main([*run, "--peers", "slow,slower,broken,absent", "--csv", str(path)]) == 0
+            assert peers.main([*run, "--peers", "slow,slower,broken,absent,tiles", "--csv", str(path)]) == 0
             with open(path, newline="") as file:
                 (row,) = csv.DictReader(file)
             timed = list(order)
@@ -365,6 +375,7 @@ def test_run(peers, bench, builds, folder):
     expect(printed.getvalue(), f"old: {builds[0]}", f"new: {builds[1]}", "absent: absent: RuntimeError: cannot do it")
     expect(printed.getvalue(), "broken: RuntimeError: cannot do it", "(1.250)", "(0.500)", "broken -", "agrees")
     expect(printed.getvalue(), "NO FIGURE of broken at 1 of 1 points: RuntimeError: cannot do it")
+    expect(printed.getvalue(), "NO FIGURE of tiles at 1 of 1 points: not supported")
     expect(printed.getvalue(), "new 1.250 (1.250 to 1.250)", "best of the peers 0.500", "DIFFERS", "1 points differ")
 
 

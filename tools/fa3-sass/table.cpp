@@ -33,6 +33,8 @@ std::string wgmmas(const char* gemm, int count, int columns, int depth, const ch
 }
 
 size_t parameter_bytes(const fa3::Row& row) {
+  if (row.has(fa3::Trait::quantizes)) return sizeof(fa3::QuantizeParams);
+  if (fa3::same_text(row.kernel, "tile_v")) return sizeof(fa3::TileVParams);
   if (row.kind == fa3::Kind::pass) return sizeof(fa3::EmptyRowsParams);
   if (row.is_8bit()) return sizeof(fa3::ScaledForwardParams);
   return row.has(fa3::Trait::splits) ? sizeof(fa3::ListedForwardParams) : sizeof(fa3::ForwardParams);

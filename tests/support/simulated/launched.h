@@ -14,6 +14,7 @@ struct Launched {
   const Row* row = nullptr;
   ScaledForwardParams forward{};  // of rows without scales or a list its beginning
   EmptyRowsParams empty_rows{};   // of the pass that writes rows without keys
+  TileVParams tile_v{};           // of the one that makes V into tiles
   QuantizeParams quantize{};      // of those that quantize
 
   Launched() = default;
@@ -22,6 +23,7 @@ struct Launched {
     if (number < 0) return;
     row = &rows[number];
     if (row->has(Trait::quantizes)) std::memcpy(&quantize, params, sizeof quantize);
+    else if (kernel == "fa3_pass_tile_v") std::memcpy(&tile_v, params, sizeof tile_v);
     else if (row->kind == Kind::pass) std::memcpy(&empty_rows, params, sizeof empty_rows);
     else std::memcpy(static_cast<void*>(&forward), params, bytes_of_params(*row));
   }

@@ -192,6 +192,25 @@ CUresult write_empty_rows(const fa3::EmptyRowsParams& p) {
   return CUDA_SUCCESS;
 }
 
+// From the header's words about tiles.
+CUresult tile_v(const Launch& launch) {
+  const fa3::TileVParams& p = launch.tile_v;
+  if (p.head_dim % 16 != 0 || p.head_dim > launch.row->d || p.groups != (p.keys + 15) / 16)
+    return CUDA_ERROR_LAUNCH_FAILED;
+  uint8_t* to = p.tiles;
+  for (int32_t batch = 0; batch < p.batch; ++batch)
+    for (int32_t head = 0; head < p.heads; ++head)
+      for (int32_t group = 0; group < p.groups; ++group)
+        for (int32_t row = 0; row < p.head_dim; ++row)
+          for (int32_t byte = 0; byte < 16; ++byte) {
+            const int32_t column = row / 16 * 16 + 2 * (row % 8) + row % 16 / 8;
+            const int32_t key = 16 * group + 8 * (byte / 2 % 2) + 2 * (byte / 4) + byte % 2;
+            const int64_t at = batch * p.stride_batch + head * p.stride_head + key * p.stride_row + column;
+            *to++ = key < p.keys ? p.v[at] : 0;
+          }
+  return CUDA_SUCCESS;
+}
+
 template <class Function>
 Function library(const char* name) {
   return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
@@ -266,6 +285,7 @@ void do_damage(const Launch& launch, Fault chosen) {
 CUresult run(const Launch& launch) {
   if (!launch.row) return CUDA_ERROR_LAUNCH_FAILED;
   if (launch.row->has(fa3::Trait::quantizes)) return quantize(launch);
+  if (launch.row == &fa3::rows[fa3::row_named("fa3_pass_tile_v")]) return tile_v(launch);
   if (launch.row->kind == fa3::Kind::pass) return write_empty_rows(launch.empty_rows);
   const fa3::ScaledForwardParams& p = launch.forward;
   const fa3::Output& out = p.output;
