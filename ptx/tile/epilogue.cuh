@@ -83,8 +83,7 @@ static_assert([] {
   return true;
 }());
 // A lane's part of row i of its two; mean: of V, or null. The type is known to the unrolled loop: to ask for it at each
-// store takes longer than the store (14% of all time at d 256 and 512 keys). O is not scaled in place, which would take
-// registers.
+// store takes longer than the store (14% of all time at d 256 and 512 keys).
 template <Dtype dtype>
 FA3_DEVICE void store_row(char* to, const float (&O)[dv / 2], int i, float weight, const float* mean, float mean_weight,
                           int head_dim) {
@@ -107,32 +106,38 @@ FA3_DEVICE void store_row(char* to, const float (&O)[dv / 2], int i, float weigh
   }
 }
 
-FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], const float* v_mean, const Params& p,
+FA3_DEVICE void store_scaled_o(float (&O)[dv / 2], const float (&l)[2], const float* v_mean, const Params& p,
                                const RowBlock& block, int warp) {
   const int lane = threadIdx.x % 32, column = 4 * (lane % 4), first = block.row + 16 * warp + lane / 4;
   const Output& out = p.output;
   const Scales& scales = scales_of(p);
   const float o_factor = scales.o ? ptx::rcp_approx_ftz(*scales.o) : 1.f;
+  float weight[2];
 #pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const int row = first + 8 * i;
-    if (row < 0 || row >= p.visible.seqlen_q) continue;
-    const float mean_weight = l[i] == 0.f ? 0.f : o_factor;
-    const float weight = mean_weight * block.v_scale * ptx::rcp_approx_ftz(l[i] == 0.f ? 1.f : l[i]);
-    const int64_t at =
-        block.batch * out.o_stride_batch + block.head * out.o_stride_head + row * out.o_stride_row + column;
-    char* const to = static_cast<char*>(out.o) + (at << (out.dtype != Dtype::e4m3));
-    // Without a mean nothing asks for it on the way, but for want of registers with sums on two levels.
-    const auto store = [&](auto dtype) {
+  for (int i = 0; i < 2; i++)
+    weight[i] = l[i] == 0.f ? 0.f : o_factor * block.v_scale * ptx::rcp_approx_ftz(l[i]);
+  constexpr bool in_place = has(Trait::scales_in_place);
+  if constexpr (in_place) scale_rows(O, weight);
+  const auto store = [&](auto dtype) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int row = first + 8 * i;
+      if (row < 0 || row >= p.visible.seqlen_q) continue;
+      const int64_t at =
+          block.batch * out.o_stride_batch + block.head * out.o_stride_head + row * out.o_stride_row + column;
+      char* const to = static_cast<char*>(out.o) + at * (dtype() == Dtype::e4m3 ? 1 : 2);
+      const float left = in_place ? 1.f : weight[i];
+      // Without a mean nothing asks for it on the way, but for want of registers with sums on two levels.
       if (scales.v_mean || has(Trait::two_level))
-        store_row<dtype()>(to, O, i, weight, scales.v_mean ? v_mean + column : nullptr, mean_weight, out.head_dim);
-      else store_row<dtype()>(to, O, i, weight, nullptr, 0.f, out.head_dim);
-    };
-    switch (out.dtype) {
-      case Dtype::bf16: store(std::integral_constant<Dtype, Dtype::bf16>()); break;
-      case Dtype::fp16: store(std::integral_constant<Dtype, Dtype::fp16>()); break;
-      case Dtype::e4m3: store(std::integral_constant<Dtype, Dtype::e4m3>()); break;
+        store_row<dtype()>(to, O, i, left, scales.v_mean ? v_mean + column : nullptr, l[i] == 0.f ? 0.f : o_factor,
+                           out.head_dim);
+      else store_row<dtype()>(to, O, i, left, nullptr, 0.f, out.head_dim);
     }
+  };
+  switch (out.dtype) {
+    case Dtype::bf16: return store(std::integral_constant<Dtype, Dtype::bf16>());
+    case Dtype::fp16: return store(std::integral_constant<Dtype, Dtype::fp16>());
+    case Dtype::e4m3: return store(std::integral_constant<Dtype, Dtype::e4m3>());
   }
 }
 

@@ -55,7 +55,7 @@ void shapes(const Row& row) {
     check(p, row, 3);
     ++number;
   }
-  for (const int64_t seqlen_k : {17, 64}) check(tiled_problem(row, 3, 3000, seqlen_k, 1, number++), row, 3);
+  for (const int64_t seqlen_k : {177, 256}) check(tiled_problem(row, 2, 1500, seqlen_k, 1, number++), row, 3);
   for (const auto order : {Storage::bhsd, Storage::hbsd}) {
     Problem p = tiled_problem(row, 2, 800, 513, 2, number++);
     p.v = Storage{order, 1, 1, 70, 1, 3, order == Storage::bhsd, order == Storage::hbsd};
@@ -93,7 +93,7 @@ void graphs(const Row& row) {
 }  // namespace
 
 const RowCases<small_selection, is_tiled> small_selection_cases(": V made into tiles", "[row][tiles][sanitizer]");
-const RowCases<shapes, is_tiled> shapes_cases(": V made into tiles, shapes", "[row][tiles]");
-const RowCases<graphs, is_tiled_plainly> graphs_cases(": V made into tiles, graphs", "[tiles][graphs]");
+const RowCases<shapes, is_tiled> shapes_cases(": shapes of V made into tiles", "[row][tiles]");
+const RowCases<graphs, is_tiled_plainly> graphs_cases(": graphs with V made into tiles", "[tiles][graphs]");
 
 }  // namespace fa3::test
