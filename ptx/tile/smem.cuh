@@ -39,7 +39,7 @@ struct VRows {
   static constexpr int present = config.v_row_buffers();
   Element v[present][Bc * dv];
   uint64_t full[present], empty[present];
-  bool end[present];  // no V has come, and no more will
+  uint32_t end[present];  // no V has come, and no more will
 };
 static_assert(VRows::present == 0 || VRows::present == VRows::buffers);
 

@@ -93,7 +93,7 @@ void graphs(const Row& row) {
 }  // namespace
 
 const RowCases<small_selection, is_tiled> small_selection_cases(": V made into tiles", "[row][tiles][sanitizer]");
-const RowCases<shapes, is_tiled> shapes_cases(": shapes of V made into tiles", "[row][tiles]");
+const RowCases<shapes, is_tiled_plainly> shapes_cases(": shapes of V made into tiles", "[row][tiles]");
 const RowCases<graphs, is_tiled_plainly> graphs_cases(": graphs with V made into tiles", "[tiles][graphs]");
 
 }  // namespace fa3::test
