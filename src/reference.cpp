@@ -18,25 +18,21 @@
 // the same reason: libm's round differently on machines with FMA. Only the logarithm in LSE is libm's.
 #include "reference.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 
-#include "cores.h"
 #include "error.h"
 #include "number.h"
 #include "v_tile.h"
+#include "vectors.h"
+#include "workers.h"
 
 namespace fa3 {
 namespace {
 
 constexpr int Br = 128;   // rows of a block
 constexpr int Bc = 64;    // keys read together
-constexpr int lanes = 8;  // rows side by side in a panel of Q or S; columns of V and O computed together
 constexpr int panels = Br / lanes;
 constexpr int max_d = 256;
 constexpr int kv_stride = max_d + lanes;  // a power of two would put a column's elements into few sets of the cache
@@ -72,8 +68,6 @@ int64_t visible_keys(const Problem& problem, int64_t query) {
   if (!problem.causal) return problem.seqlen_k;
   return std::clamp<int64_t>(query + problem.causal_offset + 1, 0, problem.seqlen_k);
 }
-
-constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 char* element(const View& view, int64_t batch, int64_t row, int64_t head) {
   const int64_t index = batch * view.stride[0] + row * view.stride[1] + head * view.stride[2];
@@ -127,54 +121,6 @@ void read_keys(const Problem& problem, const QueryBlock& block, int64_t first, i
     apply_scale(problem.v_scale, block.batch, first + j, block.head_kv, t.v[j], d);
     std::fill(t.v[j] + d, t.v[j] + round_up(d, lanes), 0.0);
   }
-}
-
-// `width` doubles that are computed together; the code below is compiled for each width that machines have.
-template <int width>
-struct Vectors {
-  typedef double Doubles __attribute__((vector_size(width * sizeof(double)), may_alias));
-  typedef int64_t Integers __attribute__((vector_size(width * sizeof(int64_t)), may_alias));
-};
-
-// C (rows x lanes) += A (rows x depth) B (depth x lanes), A being at a[row * a_row + column * a_column]. With `width`
-// rows the sums fill eight registers, which hides the latency of an addition.
-template <int width, int rows>
-[[gnu::always_inline]] inline void multiply(int depth, const double* a, int a_row, int a_column, const double* b,
-                                            int b_row, double* c, int c_row) {
-  using Vector = typename Vectors<width>::Doubles;
-  constexpr int vectors = lanes / width;
-  Vector sum[rows][vectors];
-  for (int r = 0; r < rows; ++r)
-    for (int i = 0; i < vectors; ++i) sum[r][i] = reinterpret_cast<const Vector*>(c + r * c_row)[i];
-  for (int x = 0; x < depth; ++x)
-    for (int r = 0; r < rows; ++r)
-      for (int i = 0; i < vectors; ++i)
-        sum[r][i] += a[r * a_row + x * a_column] * reinterpret_cast<const Vector*>(b + x * b_row)[i];
-  for (int r = 0; r < rows; ++r)
-    for (int i = 0; i < vectors; ++i) reinterpret_cast<Vector*>(c + r * c_row)[i] = sum[r][i];
-}
-
-// x = exp(x), for x <= 0 and NaN, to 0.8 units in the last place: exp(x) = 2^n exp(r) with r = x - n ln 2. r is kept in
-// two parts, high and low, of which high is exact, and so is 1 + high, as sum and lost. The Taylor series is that of
-// (exp(r) - 1 - r) / r^2; the first term left out of exp(r) is below 2^-57. 2^n comes in two factors, as it may be
-// subnormal. (By reference, because how a function takes and returns vectors depends on the machine.)
-template <class Vector>
-[[gnu::always_inline]] inline void exponentiate(Vector& x) {
-  typedef uint64_t Bits __attribute__((vector_size(sizeof(Vector))));
-  constexpr double log2_e = 0x1.71547652b82fep+0;
-  constexpr double ln2_high = 0x1.62e42fefa38p-1, ln2_low = 0x1.ef35793c7673p-45;  // n * ln2_high is exact
-  constexpr double to_integer = 0x1.8p52;  // added, it leaves no bits for a fraction
-  constexpr double factorials[] = {2, 6, 24, 120, 720, 5040, 40320, 362880, 3628800, 39916800, 479001600, 6227020800};
-  x = x < -746 ? Vector{} - 746 : x;  // exp(-746) is 0
-  const Vector shifted = x * log2_e + to_integer, n = shifted - to_integer;
-  const Vector high = x - n * ln2_high, low = -(n * ln2_low), r = high + low;
-  Vector series{};
-  for (int i = 11; i >= 0; --i) series = series * r + 1 / factorials[i];
-  const Vector sum = 1 + high, lost = high - (sum - 1);
-  const Vector power = sum + (lost + (low + series * (r * r)));
-  const Bits exponents = reinterpret_cast<Bits>(shifted) - std::bit_cast<uint64_t>(to_integer) + 2 * 1023;  // of both
-  const Bits half = exponents >> 1;
-  x = power * reinterpret_cast<Vector>(half << 52) * reinterpret_cast<Vector>((exponents - half) << 52);
 }
 
 // The largest number of keys that a row of the panel sees of those from `first` on.
@@ -311,28 +257,16 @@ RunBlock choose([[maybe_unused]] int widest) {
 struct Work {
   const Problem& problem;
   RunBlock run;
-  int64_t rows, blocks_per_head, blocks, next;  // rows and blocks of one head of K and V; next is claimed atomically
-};
-
-struct Worker {
-  Work* work;
-  Scratch* scratch;
-  pthread_t thread;
+  int64_t rows, blocks_per_head;  // of one head of K and V
 };
 
 // A head's last rows come first: they may see the most keys, and threads shall end together.
-void* run_worker(void* argument) {
-  const Worker& worker = *static_cast<Worker*>(argument);
-  Work& work = *worker.work;
-  const Problem& problem = work.problem;
-  for (;;) {
-    const int64_t n = __atomic_fetch_add(&work.next, 1, __ATOMIC_RELAXED);
-    if (n >= work.blocks) return nullptr;
-    const int64_t batch_head = n / work.blocks_per_head;
-    const int64_t first = (work.blocks_per_head - 1 - n % work.blocks_per_head) * Br;
-    const int rows = static_cast<int>(std::min<int64_t>(Br, work.rows - first));
-    work.run(problem, {batch_head / problem.heads_kv, batch_head % problem.heads_kv, first, rows}, *worker.scratch);
-  }
+void run_task(const void* context, int64_t n, void* scratch) {
+  const Work& work = *static_cast<const Work*>(context);
+  const int64_t batch_head = n / work.blocks_per_head, heads_kv = work.problem.heads_kv;
+  const int64_t first = (work.blocks_per_head - 1 - n % work.blocks_per_head) * Br;
+  const int rows = static_cast<int>(std::min<int64_t>(Br, work.rows - first));
+  work.run(work.problem, {batch_head / heads_kv, batch_head % heads_kv, first, rows}, *static_cast<Scratch*>(scratch));
 }
 
 bool is_scale(double value) { return value > 0 && std::isfinite(value); }
@@ -361,29 +295,12 @@ fa3_status check_scale_values(const Problem& problem) {
 fa3_status reference_forward(const Problem& problem, int threads, int widest_vector) {
   if (problem.empty()) return FA3_OK;
   if (fa3_status status = check_scale_values(problem)) return status;
-  Work work{problem, choose(widest_vector), problem.seqlen_q * problem.heads_per_kv(), 0, 0, 0};
+  Work work{problem, choose(widest_vector), problem.seqlen_q * problem.heads_per_kv(), 0};
   work.blocks_per_head = (work.rows + Br - 1) / Br;
-  if (__builtin_mul_overflow(work.blocks_per_head, problem.batch * problem.heads_kv, &work.blocks))
+  int64_t blocks;
+  if (__builtin_mul_overflow(work.blocks_per_head, problem.batch * problem.heads_kv, &blocks))
     return fail(FA3_ERROR_UNSUPPORTED, "q.dim[0] * q.dim[1] * q.dim[2] overflows int64");
-
-  constexpr int max_threads = 256;
-  Worker workers[max_threads];
-  const int wanted =
-      static_cast<int>(std::min<int64_t>({threads ? threads : usable_cores(), max_threads, work.blocks}));
-  auto* scratch = static_cast<Scratch*>(std::aligned_alloc(alignof(Scratch), sizeof(Scratch) * wanted));
-  if (scratch == nullptr)
-    return fail(FA3_ERROR_OUT_OF_MEMORY, "no host memory for %zu bytes of scratch", sizeof(Scratch) * wanted);
-  // The calling thread is the first worker; where the system refuses more threads, fewer do the same work.
-  int started = 1;
-  workers[0] = {&work, scratch, pthread_self()};
-  for (; started < wanted; ++started) {
-    workers[started] = {&work, scratch + started, {}};
-    if (pthread_create(&workers[started].thread, nullptr, run_worker, &workers[started]) != 0) break;
-  }
-  run_worker(&workers[0]);
-  for (int i = 1; i < started; ++i) pthread_join(workers[i].thread, nullptr);
-  std::free(scratch);
-  return FA3_OK;
+  return run_tasks(run_task, &work, blocks, threads, sizeof(Scratch));
 }
 
 }  // namespace fa3
