@@ -275,6 +275,57 @@ FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace
  */
 FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads);
 
+/* ---- backward ---------------------------------------------------------------------------------------------- */
+
+/* Gradients of the forward pass: of a number that depends on O, and maybe on LSE, whose gradients are dout and dlse.
+ * (The paper's appendix B.1, Algorithm 3; "dO" is dout here, as `do` is a word of C.) With i for queries, j for keys:
+ *
+ *   P_ij = exp(softmax_scale * q_i . k_j - LSE_i) for the keys that query i sees, otherwise 0
+ *   D_i  = dout_i . o_i - dlse_i
+ *   dv_j = sum_i P_ij dout_i
+ *   dS_ij = P_ij * (dout_i . v_j - D_i)
+ *   dq_i = softmax_scale * sum_j dS_ij k_j,    dk_j = softmax_scale * sum_i dS_ij q_i
+ *
+ * | tensor     | dims                                | dtype        | strides                                         |
+ * |------------|-------------------------------------|--------------|-------------------------------------------------|
+ * | q          | batch, seqlen_q, heads,    head_dim | bf16 or fp16 | as in fa3_forward_params, as of k and v         |
+ * | k, v       | batch, seqlen_k, heads_kv, head_dim | as q         |                                                 |
+ * | o, dout    | batch, seqlen_q, heads,    head_dim | as q         | as q                                            |
+ * | lse        | batch, heads, seqlen_q              | fp32         | >= 0                                            |
+ * | dq         | as q                                | as q         | as o in fa3_forward_params: > 0 and nested      |
+ * | dk, dv     | as k and v                          | as q         | as dq                                           |
+ * | dlse       | as lse                              | fp32         | >= 0                                            |
+ *
+ * - q, k, v, mask and softmax_scale are those of the forward call, and o and lse what it wrote: gradients mean nothing
+ *   for others. dlse is optional: of rank 0 (zeroed) it is absent, and 0.
+ * - dk and dv are sums over the query heads that read the head of K and V.
+ * - A row that sees no key has dq = 0, and its dout, o and lse do not matter. A key that no query sees has dk = dv = 0.
+ * - NaN and infinities: a query's (in q, o, dout, lse or dlse) reach its dq, and dk and dv of the keys that it sees; a
+ *   key's reach its dk and dv, and all of the queries that see it.
+ * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
+ *   fa3_forward. */
+typedef struct fa3_backward_params {
+  size_t struct_size;
+  uint64_t flags; /* 0 */
+  fa3_tensor q, k, v, o, lse, dout;
+  fa3_tensor dq, dk, dv;
+  int32_t mask;        /* fa3_mask */
+  float softmax_scale; /* > 0 and finite; 0 means the default 1/sqrt(head_dim) */
+  fa3_tensor dlse;
+} fa3_backward_params;
+
+#define FA3_BACKWARD_PARAMS_INIT                                                                       \
+  {sizeof(fa3_backward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, FA3_TENSOR_INIT}
+
+/* The gradients on the CPU: float64 arithmetic on the given inputs, each gradient rounded once. All pointers are host
+ * pointers. threads: as for fa3_reference_forward; each needs 1.3 MB of memory during the call. Gradients have the same
+ * bits whatever the number of threads and the machine. Two cores take about half a second for 1024 tokens with 8 heads
+ * of 128.
+ * More is allowed here than above: q, k and v of FA3_DTYPE_FP32 (with any head_dim from 1 to 256), o, dout, dq, dk and
+ * dv each of any of the three dtypes, any stride of head_dim, negative strides, any alignment of the elements' size. */
+FA3_API fa3_status fa3_reference_backward(const fa3_backward_params* params, int threads);
+
 /* ---- quantization ------------------------------------------------------------------------------------------ */
 
 /* Makes e4m3 tensors with their scales for the forward pass, from bf16 or fp16. x is read once, or twice for a mean or

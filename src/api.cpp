@@ -1,4 +1,5 @@
 // The C border: each function validates, hands over, and leaves the calling thread's message in order.
+#include "backward.h"
 #include "error.h"
 #include "info.h"
 #include "launch.h"
@@ -48,11 +49,23 @@ fa3_status forward(const fa3_forward_params* params, void* workspace, size_t wor
   return problem.empty() ? FA3_OK : launch(problem, fit, workspace, workspace_bytes, stream);
 }
 
+fa3_status check_threads(int threads) {
+  if (threads >= 0) return FA3_OK;
+  return fail(FA3_ERROR_INVALID_ARGUMENT, "threads is %d, must be >= 0", threads);
+}
+
 fa3_status reference(const fa3_forward_params* params, int threads) {
   Problem problem;
   if (fa3_status status = validate(params, Rules::reference, problem)) return status;
-  if (threads < 0) return fail(FA3_ERROR_INVALID_ARGUMENT, "threads is %d, must be >= 0", threads);
+  if (fa3_status status = check_threads(threads)) return status;
   return reference_forward(problem, threads);
+}
+
+fa3_status reference_gradients(const fa3_backward_params* params, int threads) {
+  BackwardProblem problem;
+  if (fa3_status status = validate(params, problem)) return status;
+  if (fa3_status status = check_threads(threads)) return status;
+  return reference_backward(problem, threads);
 }
 
 fa3_status check_quantize(const fa3_quantize_params* params) {
@@ -118,6 +131,10 @@ fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t 
 
 fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes, fa3_stream stream) {
   return finish(forward(params, workspace, workspace_bytes, stream));
+}
+
+fa3_status fa3_reference_backward(const fa3_backward_params* params, int threads) {
+  return finish(reference_gradients(params, threads));
 }
 
 fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads) {

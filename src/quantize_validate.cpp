@@ -1,12 +1,11 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
 #include <utility>
 
 #include "error.h"
-#include "overlap.h"
 #include "quantize.h"
 #include "validate.h"
 #include "validate_tensor.h"
@@ -98,8 +97,7 @@ class Check {
       return fail(invalid, "x.dim[3] (head_dim) is %lld, must be a multiple of 16 from 16 to %d", ll(dim[3]),
                   max_head_dim);
     problem_.batch = dim[0], problem_.rows = dim[1], problem_.heads = dim[2], problem_.head_dim = dim[3];
-    problem_.softmax_scale =
-        p_.softmax_scale == 0 ? 1 / std::sqrt(static_cast<double>(dim[3])) : double{p_.softmax_scale};
+    problem_.softmax_scale = resolved_softmax_scale(p_.softmax_scale, dim[3]);
     return check_tensor(expected, p_.x, problem_.x);
   }
 
@@ -246,35 +244,20 @@ class Check {
   QuantizeProblem& problem_;
 };
 
-struct Tensor {
-  const char* name;
-  const View& view;
-  bool output;
-};
-
-struct Tensors {
-  Tensor all[8];
-};
-Tensors tensors(const QuantizeProblem& p) {
-  return {{{"y", p.y, true},
-           {"scale", p.scale, true},
-           {"mean", p.mean, true},
-           {"lse_offset", p.lse_offset, true},
-           {"x", p.x, false},
-           {"rotary_cos", p.rotary_cos, false},
-           {"rotary_sin", p.rotary_sin, false},
-           {"k_mean", p.k_mean, false}}};
+// The outputs first.
+constexpr size_t outputs = 4, tensor_count = 8;
+std::array<NamedView, tensor_count> tensors(const QuantizeProblem& p) {
+  return {{{"y", &p.y},
+           {"scale", &p.scale},
+           {"mean", &p.mean},
+           {"lse_offset", &p.lse_offset},
+           {"x", &p.x},
+           {"rotary_cos", &p.rotary_cos},
+           {"rotary_sin", &p.rotary_sin},
+           {"k_mean", &p.k_mean}}};
 }
 
-Status Check::overlaps() const {
-  const Tensors named = tensors(problem_);
-  for (const Tensor& a : named.all)
-    for (const Tensor* b = &a + 1; b < std::end(named.all) && a.output; ++b)
-      if (may_overlap(a.view, b->view))
-        return fail(invalid, "%s may overlap %s: %s.data is %p, %s.data is %p", a.name, b->name, a.name, a.view.data,
-                    b->name, b->view.data);
-  return FA3_OK;
-}
+Status Check::overlaps() const { return check_overlap(tensors(problem_).data(), tensor_count, outputs); }
 
 }  // namespace
 
@@ -290,13 +273,7 @@ Status validate(const fa3_quantize_params* params, Rules rules, QuantizeProblem&
 }
 
 Status validate_workspace(const QuantizeProblem& problem, void* workspace, size_t bytes, size_t needed) {
-  View view;
-  if (Status status = check_workspace(workspace, bytes, needed, view)) return status;
-  for (const Tensor& tensor : tensors(problem).all)
-    if (may_overlap(view, tensor.view))
-      return fail(invalid, "workspace may overlap %s: workspace is %p and needs %zu bytes, %s.data is %p", tensor.name,
-                  workspace, needed, tensor.name, tensor.view.data);
-  return FA3_OK;
+  return check_workspace(workspace, bytes, needed, tensors(problem).data(), tensor_count);
 }
 
 }  // namespace fa3

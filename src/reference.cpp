@@ -2,14 +2,14 @@
 // other way wherever there is a choice: natural exponentials relative to exact row maxima, masked keys are left out
 // instead of multiplied by zero.
 //
-// reference_forward shares out blocks to threads; run_block computes one:
+// reference_forward shares out blocks to threads; RunBlock computes one:
 //   read_queries    its rows: the queries of all heads that use one head of K and V, as doubles
 //   for 64 keys at a time, as many as its last row sees:
 //     read_keys     K and V as doubles, once for all these rows
 //     score         S = Q K^T
 //     softmax       S becomes weights; running maximum m and sum l; O rescaled where m has grown
 //     weigh         O += P V
-//   write_row       O / l, m + log(l)
+//   write_outputs   O / l, m + log(l)
 // Elements of e4m3 are multiplied by their scales when they are read; v_mean and lse_offset are added when rows are
 // written.
 //
@@ -23,7 +23,7 @@
 #include <cstring>
 
 #include "error.h"
-#include "number.h"
+#include "host_view.h"
 #include "v_tile.h"
 #include "vectors.h"
 #include "workers.h"
@@ -47,40 +47,14 @@ struct alignas(64) Scratch {
   int64_t visible[Br];  // how many keys a row sees: the first so many
 };
 
-// Rows [first, first + rows) of one (batch, head of K and V). Rows are in the order of the queries, so that
-// each sees as many keys as the one before, or more.
+// Rows [first, first + rows) of one (batch, head of K and V).
 struct QueryBlock {
   int64_t batch, head_kv, first;
   int rows;
 };
 
-struct QueryRow {
-  int64_t query, head;
-};
-
 QueryRow row_of(const Problem& problem, const QueryBlock& block, int r) {
-  const int64_t n = block.first + r, heads = problem.heads_per_kv();
-  return {n / heads, block.head_kv * heads + n % heads};
-}
-
-// Counted here anew, not by ptx/visible.h: what the kernels are compared with should not share their faults.
-int64_t visible_keys(const Problem& problem, int64_t query) {
-  if (!problem.causal) return problem.seqlen_k;
-  return std::clamp<int64_t>(query + problem.causal_offset + 1, 0, problem.seqlen_k);
-}
-
-char* element(const View& view, int64_t batch, int64_t row, int64_t head) {
-  const int64_t index = batch * view.stride[0] + row * view.stride[1] + head * view.stride[2];
-  return static_cast<char*>(view.data) + index * bytes_per_element(view.dtype);
-}
-
-void read_row(const View& view, int64_t batch, int64_t row, int64_t head, double* out) {
-  read_elements(element(view, batch, row, head), view.stride[3], static_cast<int>(view.dim[3]), view.dtype, out);
-}
-
-// A float32 number beside the tensors: view (a, b, c).
-double number(const View& view, int64_t a, int64_t b, int64_t c) {
-  return static_cast<const float*>(view.data)[a * view.stride[0] + b * view.stride[1] + c * view.stride[2]];
+  return fa3::row_of(problem, block.head_kv, block.first + r);
 }
 
 // A row's elements become those of the problem; without scales they are already.
@@ -188,7 +162,7 @@ template <int width>
     }
 }
 
-void write_row(const Problem& problem, const QueryBlock& block, int r, Scratch& t) {
+void write_outputs(const Problem& problem, const QueryBlock& block, int r, Scratch& t) {
   const QueryRow row = row_of(problem, block, r);
   const int d = static_cast<int>(problem.head_dim);
   const bool sees_nothing = t.visible[r] == 0;
@@ -197,7 +171,7 @@ void write_row(const Problem& problem, const QueryBlock& block, int r, Scratch& 
     for (int x = 0; x < d; ++x) t.o[r][x] += number(problem.v_mean, block.batch, block.head_kv, x);
   if (problem.o_scale.data)
     for (int x = 0; x < d; ++x) t.o[r][x] /= number(problem.o_scale, 0, 0, 0);
-  write_elements(t.o[r], d, problem.o.dtype, element(problem.o, block.batch, row.query, row.head), problem.o.stride[3]);
+  write_row(problem.o, block.batch, row.query, row.head, t.o[r]);
   if (problem.wants_lse) {
     const View& lse = problem.lse;
     const int64_t index = block.batch * lse.stride[0] + row.head * lse.stride[1] + row.query * lse.stride[2];
@@ -207,56 +181,33 @@ void write_row(const Problem& problem, const QueryBlock& block, int r, Scratch& 
   }
 }
 
-template <int width>
-[[gnu::always_inline]] inline void run_block(const Problem& problem, const QueryBlock& block, Scratch& t) {
-  const int d = static_cast<int>(problem.head_dim), columns = round_up(d, lanes);
-  read_queries(problem, block, t);
-  std::memset(t.o, 0, sizeof t.o);
-  std::memset(t.l, 0, sizeof t.l);
-  std::fill(t.m, t.m + Br, -INFINITY);
-  const int64_t most = t.visible[block.rows - 1];
-  for (int64_t first = 0; first < most; first += Bc) {
-    const int keys = static_cast<int>(std::min<int64_t>(Bc, most - first));
-    read_keys(problem, block, first, keys, t);
-    for (int panel = 0; panel * lanes < block.rows; ++panel) {
-      const int seen = panel_keys(t, panel, first, keys);
-      if (seen == 0) continue;
-      score<width>(panel, seen, d, t);
-      softmax<width>(panel, first, seen, problem.softmax_scale, columns, t);
+struct RunBlock {
+  template <int width>
+  [[gnu::always_inline]] static void run(const Problem& problem, const QueryBlock& block, Scratch& t) {
+    const int d = static_cast<int>(problem.head_dim), columns = round_up(d, lanes);
+    read_queries(problem, block, t);
+    std::memset(t.o, 0, sizeof t.o);
+    std::memset(t.l, 0, sizeof t.l);
+    std::fill(t.m, t.m + Br, -INFINITY);
+    const int64_t most = t.visible[block.rows - 1];
+    for (int64_t first = 0; first < most; first += Bc) {
+      const int keys = static_cast<int>(std::min<int64_t>(Bc, most - first));
+      read_keys(problem, block, first, keys, t);
+      for (int panel = 0; panel * lanes < block.rows; ++panel) {
+        const int seen = panel_keys(t, panel, first, keys);
+        if (seen == 0) continue;
+        score<width>(panel, seen, d, t);
+        softmax<width>(panel, first, seen, problem.softmax_scale, columns, t);
+      }
+      weigh<width>(block.rows, first, keys, columns, t);
     }
-    weigh<width>(block.rows, first, keys, columns, t);
+    for (int r = 0; r < block.rows; ++r) write_outputs(problem, block, r, t);
   }
-  for (int r = 0; r < block.rows; ++r) write_row(problem, block, r, t);
-}
-
-using RunBlock = void (*)(const Problem&, const QueryBlock&, Scratch&);
-
-// One for each width, with everything it calls compiled for a machine that has such vectors.
-[[gnu::flatten]] void run_block_2(const Problem& problem, const QueryBlock& block, Scratch& t) {
-  run_block<2>(problem, block, t);
-}
-#ifdef __x86_64__
-[[gnu::flatten, gnu::target("arch=x86-64-v3")]] void run_block_4(const Problem& problem, const QueryBlock& block,
-                                                                 Scratch& t) {
-  run_block<4>(problem, block, t);
-}
-[[gnu::flatten, gnu::target("arch=x86-64-v4")]] void run_block_8(const Problem& problem, const QueryBlock& block,
-                                                                 Scratch& t) {
-  run_block<8>(problem, block, t);
-}
-#endif
-
-RunBlock choose([[maybe_unused]] int widest) {
-#ifdef __x86_64__
-  if (widest >= 8 && __builtin_cpu_supports("x86-64-v4")) return run_block_8;
-  if (widest >= 4 && __builtin_cpu_supports("x86-64-v3")) return run_block_4;
-#endif
-  return run_block_2;
-}
+};
 
 struct Work {
   const Problem& problem;
-  RunBlock run;
+  void (*run)(const Problem&, const QueryBlock&, Scratch&);
   int64_t rows, blocks_per_head;  // of one head of K and V
 };
 
@@ -295,7 +246,8 @@ fa3_status check_scale_values(const Problem& problem) {
 fa3_status reference_forward(const Problem& problem, int threads, int widest_vector) {
   if (problem.empty()) return FA3_OK;
   if (fa3_status status = check_scale_values(problem)) return status;
-  Work work{problem, choose(widest_vector), problem.seqlen_q * problem.heads_per_kv(), 0};
+  constexpr auto run = choose_width<RunBlock, const Problem&, const QueryBlock&, Scratch&>;
+  Work work{problem, run(widest_vector), problem.seqlen_q * problem.heads_per_kv(), 0};
   work.blocks_per_head = (work.rows + Br - 1) / Br;
   int64_t blocks;
   if (__builtin_mul_overflow(work.blocks_per_head, problem.batch * problem.heads_kv, &blocks))

@@ -76,21 +76,7 @@ Status check_shapes(const fa3_forward_params& p) {
     if (Status status = must_equal(pair[0], pair[1])) return status;
   for (const auto& pair : pairs_of_v)
     if (Status status = has_v_tiles(p) ? FA3_OK : must_equal(pair[0], pair[1])) return status;
-  if (k[2] == 0 ? q[2] != 0 : q[2] % k[2] != 0)
-    return fail(invalid, "k.dim[2] is %lld, must divide the query heads, q.dim[2], which is %lld", ll(k[2]), ll(q[2]));
-  return FA3_OK;
-}
-
-Status check_head_dim(const fa3_forward_params& p) {
-  const int64_t head_dim = p.q.dim[3];
-  const int unit = p.q.dtype == FA3_DTYPE_FP32 ? 1 : p.q.dtype == FA3_DTYPE_E4M3 ? 16 : 8;
-  if (head_dim < 1 || head_dim % unit != 0)
-    return fail(invalid, "q.dim[3] (head_dim) is %lld, must be a multiple of %d from %d to %d", ll(head_dim), unit,
-                unit, max_head_dim);
-  if (head_dim > max_head_dim)
-    return fail(FA3_ERROR_UNSUPPORTED, "q.dim[3] (head_dim) is %lld; the largest supported is %d", ll(head_dim),
-                max_head_dim);
-  return FA3_OK;
+  return check_heads(p.q, p.k);
 }
 
 Status check_lse(const fa3_forward_params& p) {
@@ -112,43 +98,24 @@ Status check_scalars(const fa3_forward_params& p) {
   if (p.flags & ~known_flags)
     return fail(invalid, "flags is 0x%llx, has bits that this version does not know",
                 static_cast<unsigned long long>(p.flags));
-  if (p.mask < FA3_MASK_NONE || p.mask > FA3_MASK_CAUSAL_BOTTOM_RIGHT)
-    return fail(invalid, "mask is %d, must be a fa3_mask", p.mask);
-  if (!(p.softmax_scale >= 0) || std::isinf(p.softmax_scale * log2e))  // kernels scale to powers of two, in fp32
-    return fail(invalid, "softmax_scale is %g, must be > 0 and finite (times log2(e), too), or 0 for the default",
-                p.softmax_scale);
-  return FA3_OK;
+  if (Status status = check_mask(p.mask)) return status;
+  return check_softmax_scale(p.softmax_scale);
 }
 
-struct Tensor {
-  const char* name;
-  const View& view;
-};
-
-// The outputs first. Those that are absent have no elements.
-constexpr int outputs = 2;
-std::array<Tensor, 11> tensors(const Problem& problem) {
-  return {{{"o", problem.o},
-           {"lse", problem.lse},
-           {"q", problem.q},
-           {"k", problem.k},
-           {"v", problem.v},
-           {"q_scale", problem.q_scale},
-           {"k_scale", problem.k_scale},
-           {"v_scale", problem.v_scale},
-           {"o_scale", problem.o_scale},
-           {"v_mean", problem.v_mean},
-           {"lse_offset", problem.lse_offset}}};
-}
-
-Status check_overlap(const Problem& problem) {
-  const auto all = tensors(problem);
-  for (size_t i = 0; i < outputs; ++i)
-    for (size_t j = i + 1; j < all.size(); ++j)
-      if (may_overlap(all[i].view, all[j].view))
-        return fail(invalid, "%s may overlap %s: %s.data is %p, %s.data is %p", all[i].name, all[j].name, all[i].name,
-                    all[i].view.data, all[j].name, all[j].view.data);
-  return FA3_OK;
+// The outputs first.
+constexpr size_t outputs = 2, tensor_count = 11;
+std::array<NamedView, tensor_count> tensors(const Problem& problem) {
+  return {{{"o", &problem.o},
+           {"lse", &problem.lse},
+           {"q", &problem.q},
+           {"k", &problem.k},
+           {"v", &problem.v},
+           {"q_scale", &problem.q_scale},
+           {"k_scale", &problem.k_scale},
+           {"v_scale", &problem.v_scale},
+           {"o_scale", &problem.o_scale},
+           {"v_mean", &problem.v_mean},
+           {"lse_offset", &problem.lse_offset}}};
 }
 
 void resolve(const fa3_forward_params& p, Problem& problem) {
@@ -160,13 +127,54 @@ void resolve(const fa3_forward_params& p, Problem& problem) {
   problem.heads_kv = p.k.dim[2];
   problem.causal = p.mask != FA3_MASK_NONE;
   problem.causal_offset = p.mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? problem.seqlen_k - problem.seqlen_q : 0;
-  problem.softmax_scale = p.softmax_scale == 0 ? 1 / std::sqrt(static_cast<double>(problem.head_dim)) : p.softmax_scale;
+  problem.softmax_scale = resolved_softmax_scale(p.softmax_scale, problem.head_dim);
   problem.kernel = p.kernel;
   problem.v_tiles = has_v_tiles(p);
   problem.two_level = p.flags & FA3_FLAG_TWO_LEVEL;
 }
 
 }  // namespace
+
+Status check_heads(const fa3_tensor& q, const fa3_tensor& k) {
+  if (k.dim[2] == 0 ? q.dim[2] == 0 : q.dim[2] % k.dim[2] == 0) return FA3_OK;
+  return fail(invalid, "k.dim[2] is %lld, must divide the query heads, q.dim[2], which is %lld", ll(k.dim[2]),
+              ll(q.dim[2]));
+}
+
+Status check_head_dim(const fa3_tensor& q, int unit) {
+  const int64_t head_dim = q.dim[3];
+  if (head_dim < 1 || head_dim % unit != 0)
+    return fail(invalid, "q.dim[3] (head_dim) is %lld, must be a multiple of %d from %d to %d", ll(head_dim), unit,
+                unit, max_head_dim);
+  if (head_dim > max_head_dim)
+    return fail(FA3_ERROR_UNSUPPORTED, "q.dim[3] (head_dim) is %lld; the largest supported is %d", ll(head_dim),
+                max_head_dim);
+  return FA3_OK;
+}
+
+Status check_mask(int32_t mask) {
+  if (mask >= FA3_MASK_NONE && mask <= FA3_MASK_CAUSAL_BOTTOM_RIGHT) return FA3_OK;
+  return fail(invalid, "mask is %d, must be a fa3_mask", mask);
+}
+
+Status check_softmax_scale(float scale) {
+  if (scale >= 0 && !std::isinf(scale * log2e)) return FA3_OK;  // kernels scale to powers of two, in fp32
+  return fail(invalid, "softmax_scale is %g, must be > 0 and finite (times log2(e), too), or 0 for the default",
+              static_cast<double>(scale));
+}
+
+double resolved_softmax_scale(float scale, int64_t head_dim) {
+  return scale == 0 ? 1 / std::sqrt(static_cast<double>(head_dim)) : double{scale};
+}
+
+Status check_overlap(const NamedView* tensors, size_t count, size_t outputs) {
+  for (size_t i = 0; i < outputs; ++i)
+    for (size_t j = i + 1; j < count; ++j)
+      if (const NamedView &a = tensors[i], &b = tensors[j]; may_overlap(*a.view, *b.view))
+        return fail(invalid, "%s may overlap %s: %s.data is %p, %s.data is %p", a.name, b.name, a.name, a.view->data,
+                    b.name, b.view->data);
+  return FA3_OK;
+}
 
 Status check_struct_size(const char* name, const void* data, size_t minimum, size_t known, size_t& size) {
   if (data == nullptr) return fail(invalid, "%s is NULL", name);
@@ -209,7 +217,8 @@ Status validate(const fa3_forward_params* params, Rules rules, Problem& problem)
   if (Status status = has_v_tiles(p) ? check_v_tiles_dims(p) : check_dims(v, p.v)) return status;
   if (Status status = check_dims(o, p.o)) return status;
   if (Status status = check_shapes(p)) return status;
-  if (Status status = check_head_dim(p)) return status;
+  if (Status status = check_head_dim(p.q, p.q.dtype == FA3_DTYPE_FP32 ? 1 : p.q.dtype == FA3_DTYPE_E4M3 ? 16 : 8))
+    return status;
   if (Status status = check_tensor(q, p.q, problem.q)) return status;
   if (Status status = check_tensor(k, p.k, problem.k)) return status;
   if (Status status = has_v_tiles(p) ? check_v_tiles(p, rules, problem.v) : check_tensor(v, p.v, problem.v))
@@ -222,7 +231,7 @@ Status validate(const fa3_forward_params* params, Rules rules, Problem& problem)
   }
   if (Status status = check_scales(p, rules, problem)) return status;
   if (pointers)
-    if (Status status = check_overlap(problem)) return status;
+    if (Status status = check_overlap(tensors(problem).data(), tensor_count, outputs)) return status;
   resolve(p, problem);
   return FA3_OK;
 }
@@ -243,27 +252,25 @@ Status pack(fa3_tensor* tensor) {
   return FA3_OK;
 }
 
-Status check_workspace(void* workspace, size_t bytes, size_t needed, View& view) {
+Status check_workspace(void* workspace, size_t bytes, size_t needed, const NamedView* tensors, size_t count) {
   if (workspace == nullptr)
     return fail(invalid, "workspace is NULL, must be %zu bytes of device memory", needed);
   if (reinterpret_cast<uintptr_t>(workspace) % 16 != 0)
     return fail(invalid, "workspace is %p, must be aligned to 16 bytes", workspace);
   if (bytes < needed)
     return fail(FA3_ERROR_WORKSPACE_TOO_SMALL, "workspace_bytes is %zu, must be at least %zu", bytes, needed);
-  view = {workspace, FA3_DTYPE_FP32, {1, 1, 1, static_cast<int64_t>((needed + 3) / 4)}, {0, 0, 0, 1}};
+  const View view{workspace, FA3_DTYPE_FP32, {1, 1, 1, static_cast<int64_t>((needed + 3) / 4)}, {0, 0, 0, 1}};
   if (Extent extent; !extent_of(view, extent))
     return fail(invalid, "workspace reaches beyond the address space from %p", workspace);
+  for (size_t i = 0; i < count; ++i)
+    if (may_overlap(view, *tensors[i].view))
+      return fail(invalid, "workspace may overlap %s: workspace is %p and needs %zu bytes, %s.data is %p",
+                  tensors[i].name, workspace, needed, tensors[i].name, tensors[i].view->data);
   return FA3_OK;
 }
 
 Status validate_workspace(const Problem& problem, void* workspace, size_t bytes, size_t needed) {
-  View view;
-  if (Status status = check_workspace(workspace, bytes, needed, view)) return status;
-  for (const Tensor& tensor : tensors(problem))
-    if (may_overlap(view, tensor.view))
-      return fail(invalid, "workspace may overlap %s: workspace is %p and needs %zu bytes, %s.data is %p", tensor.name,
-                  workspace, needed, tensor.name, tensor.view.data);
-  return FA3_OK;
+  return check_workspace(workspace, bytes, needed, tensors(problem).data(), tensor_count);
 }
 
 }  // namespace fa3

@@ -12,14 +12,28 @@ enum class Rules {
 
 fa3_status validate(const fa3_forward_params* params, Rules rules, Problem& problem);
 
-// A workspace, of which `needed` bytes are used, becomes a view; overlaps are not looked at.
-fa3_status check_workspace(void* workspace, size_t bytes, size_t needed, View& view);
-
 // Of the problem's workspace, `needed` bytes are used.
 fa3_status validate_workspace(const Problem& problem, void* workspace, size_t bytes, size_t needed);
 
 // fa3_tensor_pack.
 fa3_status pack(fa3_tensor* tensor);
+
+// Rules that several functions have. `unit`: head_dim is a multiple of it.
+fa3_status check_heads(const fa3_tensor& q, const fa3_tensor& k);
+fa3_status check_head_dim(const fa3_tensor& q, int unit);
+fa3_status check_mask(int32_t mask);
+fa3_status check_softmax_scale(float scale);
+double resolved_softmax_scale(float scale, int64_t head_dim);  // 0 is the default
+
+// Are the first `outputs` of the tensors apart from each other and from all others? One that is absent has no elements.
+struct NamedView {
+  const char* name;
+  const View* view;
+};
+fa3_status check_overlap(const NamedView* tensors, size_t count, size_t outputs);
+
+// Of a workspace `needed` bytes are used; none of the tensors may be in them.
+fa3_status check_workspace(void* workspace, size_t bytes, size_t needed, const NamedView* tensors, size_t count);
 
 // The rule of struct_size for a caller's struct: at least `minimum` bytes, and zero beyond the `known` ones.
 fa3_status check_struct_size(const char* name, const void* data, size_t minimum, size_t known, size_t& size);

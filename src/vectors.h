@@ -17,6 +17,32 @@ struct Vectors {
   typedef int64_t Integers __attribute__((vector_size(width * sizeof(int64_t)), may_alias));
 };
 
+// Function::run<width>, compiled for a machine that has such vectors together with everything that it calls (all of it
+// has to be always_inline).
+template <class Function, class... Arguments>
+[[gnu::flatten]] void run_with_2(Arguments... arguments) {
+  Function::template run<2>(arguments...);
+}
+#ifdef __x86_64__
+template <class Function, class... Arguments>
+[[gnu::flatten, gnu::target("arch=x86-64-v3")]] void run_with_4(Arguments... arguments) {
+  Function::template run<4>(arguments...);
+}
+template <class Function, class... Arguments>
+[[gnu::flatten, gnu::target("arch=x86-64-v4")]] void run_with_8(Arguments... arguments) {
+  Function::template run<8>(arguments...);
+}
+#endif
+// The widest that this machine has, up to so many doubles.
+template <class Function, class... Arguments>
+auto choose_width([[maybe_unused]] int widest) -> void (*)(Arguments...) {
+#ifdef __x86_64__
+  if (widest >= 8 && __builtin_cpu_supports("x86-64-v4")) return run_with_8<Function, Arguments...>;
+  if (widest >= 4 && __builtin_cpu_supports("x86-64-v3")) return run_with_4<Function, Arguments...>;
+#endif
+  return run_with_2<Function, Arguments...>;
+}
+
 // C (rows x lanes) += A (rows x depth) B (depth x lanes), A being at a[row * a_row + column * a_column]. With `width`
 // rows the sums fill eight registers, which hides the latency of an addition.
 template <int width, int rows>

@@ -14,6 +14,7 @@
 #include <random>
 #include <string>
 
+#include "backward.h"
 #include "call.h"
 #include "cores.h"
 #include "error.h"
@@ -162,6 +163,36 @@ TEST_CASE("vectors of any width give the same bits", "[machine]") {
           REQUIRE(reference_forward(valid(call.params), 3, widest) == FA3_OK);
           CHECK((call.outputs() == expected));
         }
+      }
+}
+
+TEST_CASE("gradients have the same bits with vectors of any width", "[machine]") {
+  const Shape shapes[] = {
+      {.batch = 1, .seqlen_q = 150, .seqlen_k = 131, .heads = 4, .heads_kv = 2, .head_dim = 40},
+      {.batch = 2, .seqlen_q = 67, .seqlen_k = 200, .heads = 3, .heads_kv = 1, .head_dim = 16},
+  };
+  for (const Shape& shape : shapes)
+    for (int mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
+      for (bool finite : {true, false}) {
+        Call call(shape, FA3_DTYPE_BF16, mask, finite);
+        REQUIRE(reference_forward(valid(call.params), 1) == FA3_OK);
+        const auto& f = call.params;
+        Buffer dq(call.q.bytes()), dk(call.k.bytes()), dv(call.k.bytes());
+        fa3_backward_params p{};
+        p.struct_size = sizeof p;
+        p.q = p.dout = p.dq = f.q, p.k = p.dk = f.k, p.v = p.dv = f.v, p.o = f.o, p.lse = f.lse, p.mask = mask;
+        p.dq.data = dq.as(), p.dk.data = dk.as(), p.dv.data = dv.as();
+        p.dq.dtype = p.dk.dtype = p.dv.dtype = FA3_DTYPE_FP32;
+        BackwardProblem problem;
+        REQUIRE(validate(&p, problem) == FA3_OK);
+        std::vector<std::vector<unsigned char>> results;
+        for (int widest : {2, 4, 8}) {
+          REQUIRE(reference_backward(problem, 2, widest) == FA3_OK);
+          std::vector<unsigned char>& bytes = results.emplace_back();
+          for (Buffer* b : {&dq, &dk, &dv})
+            bytes.insert(bytes.end(), b->as<unsigned char>(), b->as<unsigned char>() + b->bytes());
+        }
+        CHECK((results[0] == results[1] && results[0] == results[2]));
       }
 }
 

@@ -1,0 +1,150 @@
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "backward.h"
+#include "error.h"
+#include "validate.h"
+#include "validate_tensor.h"
+
+namespace fa3 {
+namespace {
+
+using Status = fa3_status;
+constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
+
+static_assert(sizeof(fa3_backward_params) ==
+              sizeof(size_t) + sizeof(uint64_t) + 10 * sizeof(fa3_tensor) + sizeof(int32_t) + sizeof(float));
+
+// A tensor of the call, and what it becomes.
+struct Argument {
+  const char* name;
+  const fa3_tensor& tensor;
+  View& view;
+  int rank;
+  bool output;
+
+  Expected expected() const { return {name, rank, output, false, true, true}; }
+};
+
+Status check_dtypes(const fa3_backward_params& p, const std::array<Argument, 10>& arguments) {
+  for (const Argument& argument : arguments) {
+    if (argument.rank == 3) continue;
+    const int32_t dtype = argument.tensor.dtype;
+    if (Status status = check_dtype(argument.name, dtype)) return status;
+    if (dtype == FA3_DTYPE_E4M3)
+      return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is e4m3, which has no backward pass", argument.name);
+  }
+  const struct {
+    const char* name;
+    int32_t dtype;
+  } others[] = {{"k", p.k.dtype}, {"v", p.v.dtype}};
+  for (const auto& [name, dtype] : others)
+    if (dtype != p.q.dtype)
+      return fail(invalid, "%s.dtype is %s, must be %s as q's", name, dtype_name(dtype), dtype_name(p.q.dtype));
+  return FA3_OK;
+}
+
+Status check_fp32(const char* name, const fa3_tensor& tensor) {
+  if (tensor.dtype == FA3_DTYPE_FP32) return FA3_OK;
+  if (Status status = check_dtype(name, tensor.dtype)) return status;
+  return fail(invalid, "%s.dtype is %s, must be fp32", name, dtype_name(tensor.dtype));
+}
+
+// dims of `tensor` must be those of `like`.
+Status check_like(const char* name, const fa3_tensor& tensor, const char* like_name, const fa3_tensor& like) {
+  for (int i = 0; i < 4; ++i) {
+    if (tensor.dim[i] == like.dim[i]) continue;
+    return fail(invalid, "%s.dim[%d] is %lld, must equal %s.dim[%d], which is %lld", name, i,
+                static_cast<long long>(tensor.dim[i]), like_name, i, static_cast<long long>(like.dim[i]));
+  }
+  return FA3_OK;
+}
+
+// (batch, heads, seqlen_q) of q.
+Status check_rows(const char* name, const fa3_tensor& tensor, const fa3_tensor& q) {
+  constexpr int of_q[3] = {0, 2, 1};
+  for (int i = 0; i < 3; ++i) {
+    if (tensor.dim[i] == q.dim[of_q[i]]) continue;
+    return fail(invalid, "%s.dim[%d] is %lld, must equal q.dim[%d], which is %lld", name, i,
+                static_cast<long long>(tensor.dim[i]), of_q[i], static_cast<long long>(q.dim[of_q[i]]));
+  }
+  return FA3_OK;
+}
+
+Status check_shapes(const fa3_backward_params& p) {
+  const fa3_tensor &q = p.q, &k = p.k;
+  if (Status status = must_equal({"k.dim[0]", k.dim[0]}, {"q.dim[0]", q.dim[0]})) return status;
+  if (Status status = must_equal({"k.dim[3]", k.dim[3]}, {"q.dim[3]", q.dim[3]})) return status;
+  if (Status status = check_heads(q, k)) return status;
+  if (Status status = check_like("v", p.v, "k", k)) return status;
+  if (Status status = check_like("o", p.o, "q", q)) return status;
+  if (Status status = check_like("dout", p.dout, "q", q)) return status;
+  if (Status status = check_like("dq", p.dq, "q", q)) return status;
+  if (Status status = check_like("dk", p.dk, "k", k)) return status;
+  if (Status status = check_like("dv", p.dv, "k", k)) return status;
+  if (Status status = check_rows("lse", p.lse, q)) return status;
+  return p.dlse.rank == 0 ? FA3_OK : check_rows("dlse", p.dlse, q);
+}
+
+void resolve(const fa3_backward_params& p, BackwardProblem& problem) {
+  problem.batch = p.q.dim[0];
+  problem.seqlen_q = p.q.dim[1];
+  problem.heads = p.q.dim[2];
+  problem.head_dim = p.q.dim[3];
+  problem.seqlen_k = p.k.dim[1];
+  problem.heads_kv = p.k.dim[2];
+  problem.causal = p.mask != FA3_MASK_NONE;
+  problem.causal_offset = p.mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? problem.seqlen_k - problem.seqlen_q : 0;
+  problem.softmax_scale = resolved_softmax_scale(p.softmax_scale, problem.head_dim);
+}
+
+}  // namespace
+
+Status validate(const fa3_backward_params* params, BackwardProblem& problem) {
+  // All but dlse are needed; what stands before it has defaults.
+  fa3_backward_params p{};
+  size_t size = 0;
+  if (Status status = check_struct_size("params", params, offsetof(fa3_backward_params, mask), sizeof p, size))
+    return status;
+  std::memcpy(&p, params, size < sizeof p ? size : sizeof p);
+  problem = {};
+  const std::array<Argument, 10> arguments = {{{"dq", p.dq, problem.dq, 4, true},
+                                               {"dk", p.dk, problem.dk, 4, true},
+                                               {"dv", p.dv, problem.dv, 4, true},
+                                               {"q", p.q, problem.q, 4, false},
+                                               {"k", p.k, problem.k, 4, false},
+                                               {"v", p.v, problem.v, 4, false},
+                                               {"o", p.o, problem.o, 4, false},
+                                               {"dout", p.dout, problem.dout, 4, false},
+                                               {"lse", p.lse, problem.lse, 3, false},
+                                               {"dlse", p.dlse, problem.dlse, 3, false}}};
+  constexpr size_t outputs = 3;
+  const auto is_there = [&](const Argument& argument) { return argument.rank == 4 || argument.tensor.rank != 0 ||
+                                                               &argument.tensor == &p.lse; };
+  if (p.flags != 0)
+    return fail(invalid, "flags is 0x%llx, has bits that this version does not know",
+                static_cast<unsigned long long>(p.flags));
+  if (Status status = check_mask(p.mask)) return status;
+  if (Status status = check_softmax_scale(p.softmax_scale)) return status;
+  if (Status status = check_dtypes(p, arguments)) return status;
+  for (const Argument& argument : arguments) {
+    if (!is_there(argument)) continue;
+    if (argument.rank == 3)
+      if (Status status = check_fp32(argument.name, argument.tensor)) return status;
+    if (Status status = check_dims(argument.expected(), argument.tensor)) return status;
+  }
+  if (Status status = check_shapes(p)) return status;
+  if (Status status = check_head_dim(p.q, p.q.dtype == FA3_DTYPE_FP32 ? 1 : 8)) return status;
+  for (const Argument& argument : arguments)
+    if (is_there(argument))
+      if (Status status = check_tensor(argument.expected(), argument.tensor, argument.view)) return status;
+  NamedView tensors[arguments.size()];
+  for (size_t i = 0; i < arguments.size(); ++i) tensors[i] = {arguments[i].name, &arguments[i].view};
+  if (Status status = check_overlap(tensors, arguments.size(), outputs)) return status;
+  resolve(p, problem);
+  return FA3_OK;
+}
+
+}  // namespace fa3

@@ -1,0 +1,45 @@
+// Tensors in host memory, as the CPU references read and write them, and the order of their rows.
+#pragma once
+#include <algorithm>
+
+#include "number.h"
+#include "problem.h"
+
+namespace fa3 {
+
+inline char* element(const View& view, int64_t batch, int64_t row, int64_t head) {
+  const int64_t index = batch * view.stride[0] + row * view.stride[1] + head * view.stride[2];
+  return static_cast<char*>(view.data) + index * bytes_per_element(view.dtype);
+}
+
+inline void read_row(const View& view, int64_t batch, int64_t row, int64_t head, double* out) {
+  read_elements(element(view, batch, row, head), view.stride[3], static_cast<int>(view.dim[3]), view.dtype, out);
+}
+inline void write_row(const View& view, int64_t batch, int64_t row, int64_t head, const double* values) {
+  write_elements(values, static_cast<int>(view.dim[3]), view.dtype, element(view, batch, row, head), view.stride[3]);
+}
+
+// A float32 number beside the tensors: view (a, b, c).
+inline double number(const View& view, int64_t a, int64_t b, int64_t c) {
+  return static_cast<const float*>(view.data)[a * view.stride[0] + b * view.stride[1] + c * view.stride[2]];
+}
+
+// Rows are those of the queries of all heads that read one head of K and V, in the order of the queries: so each sees
+// as many keys as the one before, or more.
+struct QueryRow {
+  int64_t query, head;
+};
+template <class Problem>
+QueryRow row_of(const Problem& problem, int64_t head_kv, int64_t row) {
+  const int64_t heads = problem.heads_per_kv();
+  return {row / heads, head_kv * heads + row % heads};
+}
+
+// Counted here anew, not by ptx/visible.h: what the kernels are compared with should not share their faults.
+template <class Problem>
+int64_t visible_keys(const Problem& problem, int64_t query) {
+  if (!problem.causal) return problem.seqlen_k;
+  return std::clamp<int64_t>(query + problem.causal_offset + 1, 0, problem.seqlen_k);
+}
+
+}  // namespace fa3
