@@ -5,16 +5,10 @@
 namespace fa3 {
 
 // The caller's parameters after validation, with every default resolved.
-struct BackwardProblem {
+struct BackwardProblem : AttentionShape {
   View q, k, v, o, dout;  // (batch, seqlen, heads, head_dim), as
   View dq, dk, dv;        // the gradients are
   View lse, dlse;         // (batch, heads, seqlen_q, 1); dlse.data is null where it is absent
-  int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim;
-  bool causal;
-  int64_t causal_offset;  // query i sees key j if j <= i + causal_offset
-  double softmax_scale;
-
-  int64_t heads_per_kv() const { return heads_kv == 0 ? 1 : heads / heads_kv; }
 };
 
 // Every rule of fa3.h for host memory.

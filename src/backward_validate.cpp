@@ -1,7 +1,5 @@
 #include <array>
-#include <cmath>
 #include <cstring>
-#include <type_traits>
 
 #include "backward.h"
 #include "error.h"
@@ -88,18 +86,6 @@ Status check_shapes(const fa3_backward_params& p) {
   return p.dlse.rank == 0 ? FA3_OK : check_rows("dlse", p.dlse, q);
 }
 
-void resolve(const fa3_backward_params& p, BackwardProblem& problem) {
-  problem.batch = p.q.dim[0];
-  problem.seqlen_q = p.q.dim[1];
-  problem.heads = p.q.dim[2];
-  problem.head_dim = p.q.dim[3];
-  problem.seqlen_k = p.k.dim[1];
-  problem.heads_kv = p.k.dim[2];
-  problem.causal = p.mask != FA3_MASK_NONE;
-  problem.causal_offset = p.mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? problem.seqlen_k - problem.seqlen_q : 0;
-  problem.softmax_scale = resolved_softmax_scale(p.softmax_scale, problem.head_dim);
-}
-
 }  // namespace
 
 Status validate(const fa3_backward_params* params, BackwardProblem& problem) {
@@ -121,8 +107,9 @@ Status validate(const fa3_backward_params* params, BackwardProblem& problem) {
                                                {"lse", p.lse, problem.lse, 3, false},
                                                {"dlse", p.dlse, problem.dlse, 3, false}}};
   constexpr size_t outputs = 3;
-  const auto is_there = [&](const Argument& argument) { return argument.rank == 4 || argument.tensor.rank != 0 ||
-                                                               &argument.tensor == &p.lse; };
+  const auto is_there = [&](const Argument& argument) {
+    return &argument.tensor != &p.dlse || argument.tensor.rank != 0;
+  };
   if (p.flags != 0)
     return fail(invalid, "flags is 0x%llx, has bits that this version does not know",
                 static_cast<unsigned long long>(p.flags));
@@ -143,7 +130,7 @@ Status validate(const fa3_backward_params* params, BackwardProblem& problem) {
   NamedView tensors[arguments.size()];
   for (size_t i = 0; i < arguments.size(); ++i) tensors[i] = {arguments[i].name, &arguments[i].view};
   if (Status status = check_overlap(tensors, arguments.size(), outputs)) return status;
-  resolve(p, problem);
+  static_cast<AttentionShape&>(problem) = shape_of(p.q, p.k, p.mask, p.softmax_scale);
   return FA3_OK;
 }
 

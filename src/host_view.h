@@ -29,17 +29,15 @@ inline double number(const View& view, int64_t a, int64_t b, int64_t c) {
 struct QueryRow {
   int64_t query, head;
 };
-template <class Problem>
-QueryRow row_of(const Problem& problem, int64_t head_kv, int64_t row) {
-  const int64_t heads = problem.heads_per_kv();
+inline QueryRow row_of(const AttentionShape& shape, int64_t head_kv, int64_t row) {
+  const int64_t heads = shape.heads_per_kv();
   return {row / heads, head_kv * heads + row % heads};
 }
 
 // Counted here anew, not by ptx/visible.h: what the kernels are compared with should not share their faults.
-template <class Problem>
-int64_t visible_keys(const Problem& problem, int64_t query) {
-  if (!problem.causal) return problem.seqlen_k;
-  return std::clamp<int64_t>(query + problem.causal_offset + 1, 0, problem.seqlen_k);
+inline int64_t visible_keys(const AttentionShape& shape, int64_t query) {
+  if (!shape.causal) return shape.seqlen_k;
+  return std::clamp<int64_t>(query + shape.causal_offset + 1, 0, shape.seqlen_k);
 }
 
 }  // namespace fa3

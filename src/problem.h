@@ -17,13 +17,19 @@ struct View {
   bool empty() const { return dim[0] == 0 || dim[1] == 0 || dim[2] == 0 || dim[3] == 0; }
 };
 
-struct Problem {
-  View q, k, v, o, lse;  // (batch, seqlen, heads, head_dim); lse (batch, heads, seqlen_q)
-  bool wants_lse;
+// What forward and backward pass have in common.
+struct AttentionShape {
   int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim;
   bool causal;
   int64_t causal_offset;  // query i sees key j if j <= i + causal_offset
   double softmax_scale;
+
+  int64_t heads_per_kv() const { return heads_kv == 0 ? 1 : heads / heads_kv; }
+};
+
+struct Problem : AttentionShape {
+  View q, k, v, o, lse;  // (batch, seqlen, heads, head_dim); lse (batch, heads, seqlen_q)
+  bool wants_lse;
   const char* kernel;  // the caller's; null: any that fits
 
   // Of e4m3 only; absent tensors have data null and dims 0. Scales are (batch or 1, heads or 1, blocks or 1, 1), with
@@ -34,7 +40,6 @@ struct Problem {
   bool two_level;  // FA3_FLAG_TWO_LEVEL
 
   bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
-  int64_t heads_per_kv() const { return heads_kv == 0 ? 1 : heads / heads_kv; }
 };
 
 // Of a tensor that kernels take.

@@ -119,15 +119,7 @@ std::array<NamedView, tensor_count> tensors(const Problem& problem) {
 }
 
 void resolve(const fa3_forward_params& p, Problem& problem) {
-  problem.batch = p.q.dim[0];
-  problem.seqlen_q = p.q.dim[1];
-  problem.heads = p.q.dim[2];
-  problem.head_dim = p.q.dim[3];
-  problem.seqlen_k = p.k.dim[1];
-  problem.heads_kv = p.k.dim[2];
-  problem.causal = p.mask != FA3_MASK_NONE;
-  problem.causal_offset = p.mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? problem.seqlen_k - problem.seqlen_q : 0;
-  problem.softmax_scale = resolved_softmax_scale(p.softmax_scale, problem.head_dim);
+  static_cast<AttentionShape&>(problem) = shape_of(p.q, p.k, p.mask, p.softmax_scale);
   problem.kernel = p.kernel;
   problem.v_tiles = has_v_tiles(p);
   problem.two_level = p.flags & FA3_FLAG_TWO_LEVEL;
@@ -165,6 +157,20 @@ Status check_softmax_scale(float scale) {
 
 double resolved_softmax_scale(float scale, int64_t head_dim) {
   return scale == 0 ? 1 / std::sqrt(static_cast<double>(head_dim)) : double{scale};
+}
+
+AttentionShape shape_of(const fa3_tensor& q, const fa3_tensor& k, int32_t mask, float softmax_scale) {
+  AttentionShape shape{};
+  shape.batch = q.dim[0];
+  shape.seqlen_q = q.dim[1];
+  shape.heads = q.dim[2];
+  shape.head_dim = q.dim[3];
+  shape.seqlen_k = k.dim[1];
+  shape.heads_kv = k.dim[2];
+  shape.causal = mask != FA3_MASK_NONE;
+  shape.causal_offset = mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? shape.seqlen_k - shape.seqlen_q : 0;
+  shape.softmax_scale = resolved_softmax_scale(softmax_scale, shape.head_dim);
+  return shape;
 }
 
 Status check_overlap(const NamedView* tensors, size_t count, size_t outputs) {

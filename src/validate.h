@@ -24,6 +24,8 @@ fa3_status check_head_dim(const fa3_tensor& q, int unit);
 fa3_status check_mask(int32_t mask);
 fa3_status check_softmax_scale(float scale);
 double resolved_softmax_scale(float scale, int64_t head_dim);  // 0 is the default
+// What q, k, mask and softmax_scale say, all of them valid.
+AttentionShape shape_of(const fa3_tensor& q, const fa3_tensor& k, int32_t mask, float softmax_scale);
 
 // Are the first `outputs` of the tensors apart from each other and from all others? One that is absent has no elements.
 struct NamedView {
