@@ -80,10 +80,6 @@ enum class Trait : uint32_t {
   // memory's rate to what else reads there. Measured at d 256, e4m3: +1% to +4%, with V row by row +1% to +3%.
   q_in_registers = 1 << 14,
 
-  // 8-bit rows: O is scaled before the loops that store it, not in them. Measured at d 256: with V row by row and no
-  // mask +1.0% at 512 and 1024 keys, nothing from 2048 on; causal, and with V as tiles, 0 to -1.5%.
-  scales_in_place = 1 << 19,
-
   // A pass of fa3_quantize, for head dimensions up to its d; the one that looks at the data first, for means and for
   // scales of more than 64 rows; the one that makes means of what it saw; and those with rotary embedding, which takes
   // registers from all others.

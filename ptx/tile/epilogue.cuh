@@ -106,7 +106,7 @@ FA3_DEVICE void store_row(char* to, const float (&O)[dv / 2], int i, float weigh
   }
 }
 
-FA3_DEVICE void store_scaled_o(float (&O)[dv / 2], const float (&l)[2], const float* v_mean, const Params& p,
+FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], const float* v_mean, const Params& p,
                                const RowBlock& block, int warp) {
   const int lane = threadIdx.x % 32, column = 4 * (lane % 4), first = block.row + 16 * warp + lane / 4;
   const Output& out = p.output;
@@ -116,8 +116,6 @@ FA3_DEVICE void store_scaled_o(float (&O)[dv / 2], const float (&l)[2], const fl
 #pragma unroll
   for (int i = 0; i < 2; i++)
     weight[i] = l[i] == 0.f ? 0.f : o_factor * block.v_scale * ptx::rcp_approx_ftz(l[i]);
-  constexpr bool in_place = has(Trait::scales_in_place);
-  if constexpr (in_place) scale_rows(O, weight);
   const auto store = [&](auto dtype) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -126,12 +124,11 @@ FA3_DEVICE void store_scaled_o(float (&O)[dv / 2], const float (&l)[2], const fl
       const int64_t at =
           block.batch * out.o_stride_batch + block.head * out.o_stride_head + row * out.o_stride_row + column;
       char* const to = static_cast<char*>(out.o) + at * (dtype() == Dtype::e4m3 ? 1 : 2);
-      const float left = in_place ? 1.f : weight[i];
       // Without a mean nothing asks for it on the way, but for want of registers with sums on two levels.
       if (scales.v_mean || has(Trait::two_level))
-        store_row<dtype()>(to, O, i, left, scales.v_mean ? v_mean + column : nullptr, l[i] == 0.f ? 0.f : o_factor,
+        store_row<dtype()>(to, O, i, weight[i], scales.v_mean ? v_mean + column : nullptr, l[i] == 0.f ? 0.f : o_factor,
                            out.head_dim);
-      else store_row<dtype()>(to, O, i, left, nullptr, 0.f, out.head_dim);
+      else store_row<dtype()>(to, O, i, weight[i], nullptr, 0.f, out.head_dim);
     }
   };
   switch (out.dtype) {
