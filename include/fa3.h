@@ -301,7 +301,10 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  * - dk and dv are sums over the query heads that read the head of K and V.
  * - A row that sees no key has dq = 0, and its dout, o and lse do not matter. A key that no query sees has dk = dv = 0.
  * - NaN and infinities: a query's (in q, o, dout, lse or dlse) reach its dq, and dk and dv of the keys that it sees; a
- *   key's reach its dk and dv, and all of the queries that see it.
+ *   key's reach its dk and dv, and all of the queries that see it. Under a causal mask also (as NaN) those up to
+ *   block_q + block_kv beyond, worked on together with some that do, but for fa3_reference_backward.
+ * - dk and dv, and at head dimensions above 128 dq, have the same bits whenever the call is repeated on the same kind
+ *   of device. At others dq is a sum in no fixed order: its last bits may differ, but for fa3_reference_backward.
  * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
  *   fa3_forward. */
 typedef struct fa3_backward_params {
@@ -311,12 +314,26 @@ typedef struct fa3_backward_params {
   fa3_tensor dq, dk, dv;
   int32_t mask;        /* fa3_mask */
   float softmax_scale; /* > 0 and finite; 0 means the default 1/sqrt(head_dim) */
+  const char* kernel;  /* as in fa3_forward_params: NULL, or the name of the backward kernel to run; where
+                        * one computes dk and dv and another dq, that of the first */
   fa3_tensor dlse;
 } fa3_backward_params;
 
 #define FA3_BACKWARD_PARAMS_INIT                                                                       \
   {sizeof(fa3_backward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
-   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, FA3_TENSOR_INIT}
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, NULL, FA3_TENSOR_INIT}
+
+/* Would fa3_backward accept these parameters, and if not, why? As fa3_forward_check. */
+FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
+
+/* Bytes of workspace that fa3_backward needs: 8 for each query of each head, seqlen_q rounded up to 128; with kernels
+ * of head_dim up to 128 for each also 4 * head_dim (the kernel's) for sums of dq, and a few for each head of k and for
+ * each 64 queries. A function of the parameters only; data pointers are not looked at. */
+FA3_API fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes);
+
+/* Enqueues the backward pass on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. */
+FA3_API fa3_status fa3_backward(const fa3_backward_params* params, void* workspace, size_t workspace_bytes,
+                                fa3_stream stream);
 
 /* The gradients on the CPU: float64 arithmetic on the given inputs, each gradient rounded once. All pointers are host
  * pointers. threads: as for fa3_reference_forward; each needs 1.3 MB of memory during the call. Gradients have the same
@@ -440,6 +457,10 @@ typedef struct fa3_kernel_info {
  * Data pointers are not looked at, so that one may ask before allocating. */
 FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, int32_t multiprocessors, int32_t launch,
                                            fa3_kernel_info* info);
+
+/* The same of fa3_backward; tiles and pieces are blocks of keys there, or of queries where a kernel computes dq only.
+ */
+FA3_API fa3_status fa3_backward_kernel_info(const fa3_backward_params* params, int32_t launch, fa3_kernel_info* info);
 
 /* The kernels of this build, 0 <= index < fa3_kernel_count(). */
 FA3_API int fa3_kernel_count(void);

@@ -4,14 +4,10 @@
 
 #include "divisor.h"
 #include "row.h"
+#include "tensor_map_bytes.h"
 #include "work.h"
 
 namespace fa3 {
-
-// Same size and alignment as the driver's CUtensorMap.
-struct alignas(64) TensorMap {
-  uint64_t opaque[16];
-};
 
 // O and LSE, for what writes them without TMA.
 struct Output {

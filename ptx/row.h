@@ -88,6 +88,11 @@ enum class Trait : uint32_t {
   finishes = 1 << 17,
   rotates = 1 << 18,
 
+  // Kernels of the backward pass that compute only a part of the gradients: dK and dV, or dQ. At large head dimensions
+  // all sums do not fit the registers of one thread block; the two then run one after the other.
+  keys_only = 1 << 19,
+  queries_only = 1 << 20,
+
   // What all rows of fwd.cu share.
   fast = chosen | splits | speculative | hold_exps,
   fast8 = fast | o_from_registers,  // and those of 8 bits
@@ -117,9 +122,16 @@ struct Row {
   // Rows of Q, K, V and O lie in shared memory as slabs of so many bytes and columns.
   constexpr int slab_bytes() const { return d * element_bytes() < 128 ? d * element_bytes() : 128; }
   constexpr int slab_columns() const { return slab_bytes() / element_bytes(); }
-  constexpr int warpgroups() const { return Br / 64; }  // consumers; one more produces
+  // Does it compute all gradients of the backward pass?
+  constexpr bool all_gradients() const {
+    return kind == Kind::backward && !has(Trait::keys_only) && !has(Trait::queries_only);
+  }
+  // Consumers, with 64 query rows each, in the backward pass 64 keys each; with Trait::keys_only one computes dV and
+  // the other dK. One warpgroup more produces, and for all gradients another one computes dQ.
+  constexpr int warpgroups() const { return has(Trait::keys_only) ? 2 : (all_gradients() ? Bc : Br) / 64; }
   constexpr int threads() const {
-    return kind == Kind::pass ? pass_threads : (warpgroups() + !has(Trait::no_producer)) * 128;
+    if (kind == Kind::pass) return pass_threads;
+    return (warpgroups() + !has(Trait::no_producer) + all_gradients()) * 128;
   }
 
   // So many columns of O get their sums at a time, with Trait::two_level (tile/gemm.cuh).
@@ -132,9 +144,14 @@ struct Row {
   // Without a producer nothing is moved: the consumers have what ptxas gives them, up to 255, and these are 0.
   constexpr bool moves_registers() const { return kind != Kind::pass && !has(Trait::no_producer); }
   constexpr int consumer_registers() const {
+    if (kind == Kind::backward) return all_gradients() ? 208 : 240;
     return !moves_registers() ? 0 : warpgroups() == 4 ? 112 : warpgroups() == 3 ? 160 : 232;
   }
-  constexpr int producer_registers() const { return !moves_registers() ? 0 : warpgroups() == 2 ? 40 : 32; }
+  constexpr int producer_registers() const {
+    if (kind == Kind::backward) return all_gradients() ? 32 : 24;
+    return !moves_registers() ? 0 : warpgroups() == 2 ? 40 : 32;
+  }
+  constexpr int dq_registers() const { return all_gradients() ? 64 : 0; }
 
   constexpr int q_buffer_bytes() const { return 64 * d * element_bytes(); }
   constexpr int k_block_bytes() const { return Bc * d * element_bytes(); }
@@ -151,8 +168,18 @@ struct Row {
   constexpr int v_means() const { return is_8bit() ? 3 * warpgroups() : 0; }
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
   static constexpr int barrier_bytes = 1024;  // at the end, for mbarriers and RowBlocks (tile/smem.cuh)
+  // Of the backward pass: K and V, Q and dO of each stage, two dS or P, dQ on its way out, LSE and D of each stage.
+  // With Trait::queries_only Q and dO of its rows, K of each stage, and one V.
+  constexpr int backward_bytes() const {
+    if (has(Trait::queries_only))
+      return 2 * Br * d * element_bytes() + stages * k_block_bytes() + v_block_bytes() + barrier_bytes;
+    const int rows_and_barriers = stages * 2 * Br * 4 + 256;
+    return 2 * k_block_bytes() + stages * 2 * Br * d * element_bytes() + 2 * Bc * Br * element_bytes() +
+           (all_gradients() ? Br * d * 4 : 0) + (rows_and_barriers + 1023) / 1024 * 1024;
+  }
   constexpr int smem_bytes() const {
     return kind == Kind::pass ? pass_bytes
+           : kind == Kind::backward ? backward_bytes()
                               : q_buffers * q_buffer_bytes() + stages * stage_bytes() +
                                     v_row_buffers() * v_block_bytes() + v_mean_bytes() + barrier_bytes;
   }
@@ -162,6 +189,11 @@ struct Row {
       return pass_threads % 32 == 0 && pass_threads <= 1024 && pass_threads * pass_blocks <= 2048 &&
              pass_blocks * (pass_bytes + 1024) <= 228 * 1024 &&
              (!has(Trait::quantizes) || (pass_threads >= d && pass_threads <= 2 * d));
+    if (kind == Kind::backward)
+      return (all_gradients() ? Br % 64 == 0 : Br == (has(Trait::queries_only) ? 128 : 64)) &&
+             Bc == (all_gradients() ? 128 : 64) && d % 64 == 0 &&
+             d <= (all_gradients() ? 128 : 256) && dv == d && !is_8bit() && smem_bytes() <= 227 * 1024 &&
+             (producer_registers() + dq_registers() + warpgroups() * consumer_registers()) * 128 <= 64 * 1024;
     return Br % 64 == 0 && warpgroups() >= 2 && warpgroups() <= 4 && Bc % 16 == 0 && d % 64 == 0 && d <= 256 &&
            dv % 64 == 0 && dv <= 256 && (dv <= d || has(Trait::o_from_registers)) &&  // O leaves through a Q buffer
            (stages & (stages - 1)) == 0 && q_buffers >= warpgroups() && q_buffers <= 2 * warpgroups() &&
@@ -183,10 +215,14 @@ inline constexpr Row rows[] = {
 #define FA3_FORWARD(name, kernel, dtype, d, mask, Br, Bc, stages, q_buffers, traits)                                   \
   {"fa3_" #name "_" #dtype "_d" #d "_" #mask "_" #Br "x" #Bc, #kernel, Kind::forward, Dtype::dtype, d, d, Mask::mask, \
    Br, Bc, stages, q_buffers, traits, 0, 1, 0},
+#define FA3_BACKWARD(name, kernel, dtype, d, mask, Br, Bc, stages, traits)                                             \
+  {"fa3_" #name "_" #dtype "_d" #d "_" #mask "_" #Br "x" #Bc, #kernel, Kind::backward, Dtype::dtype, d, d, Mask::mask, \
+   Br, Bc, stages, 0, traits, 0, 1, 0},
 #define FA3_PASS(name, kernel, d, threads, blocks, bytes, traits)                                      \
   {"fa3_pass_" #name, #kernel, Kind::pass, {}, d, 0, {}, 0, 0, 0, 0, chosen | traits, threads, blocks, bytes},
 #include "rows.def"
 #undef FA3_FORWARD
+#undef FA3_BACKWARD
 #undef FA3_PASS
 };
 }  // namespace table

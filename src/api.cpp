@@ -63,9 +63,44 @@ fa3_status reference(const fa3_forward_params* params, int threads) {
 
 fa3_status reference_gradients(const fa3_backward_params* params, int threads) {
   BackwardProblem problem;
-  if (fa3_status status = validate(params, problem)) return status;
+  if (fa3_status status = validate(params, Rules::reference, problem)) return status;
   if (fa3_status status = check_threads(threads)) return status;
   return reference_backward(problem, threads);
+}
+
+fa3_status prepare(const fa3_backward_params* params, Rules rules, BackwardProblem& problem, BackwardPlan& plan) {
+  if (fa3_status status = validate(params, rules, problem)) return status;
+  return fa3::plan(problem, plan);
+}
+
+fa3_status check_backward(const fa3_backward_params* params) {
+  BackwardProblem problem;
+  BackwardPlan plan;
+  return prepare(params, Rules::device, problem, plan);
+}
+
+fa3_status backward_workspace_size(const fa3_backward_params* params, size_t* bytes) {
+  BackwardProblem problem;
+  BackwardPlan plan;
+  if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
+  if (fa3_status status = prepare(params, Rules::shapes, problem, plan)) return status;
+  *bytes = plan.workspace_bytes;
+  return FA3_OK;
+}
+
+fa3_status backward(const fa3_backward_params* params, void* workspace, size_t workspace_bytes, CUstream stream) {
+  BackwardProblem problem;
+  BackwardPlan plan;
+  if (fa3_status status = prepare(params, Rules::device, problem, plan)) return status;
+  if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, plan.workspace_bytes)) return status;
+  return plan.launch_count == 0 ? FA3_OK : launch(problem, plan, workspace, stream);
+}
+
+fa3_status backward_kernel_info(const fa3_backward_params* params, int launch, fa3_kernel_info* info) {
+  BackwardProblem problem;
+  BackwardPlan plan;
+  if (fa3_status status = prepare(params, Rules::shapes, problem, plan)) return status;
+  return write_info(info, plan, launch, problem.batch * problem.heads_kv * plan.key_blocks);
 }
 
 fa3_status check_quantize(const fa3_quantize_params* params) {
@@ -131,6 +166,20 @@ fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t 
 
 fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes, fa3_stream stream) {
   return finish(forward(params, workspace, workspace_bytes, stream));
+}
+
+fa3_status fa3_backward_check(const fa3_backward_params* params) { return finish(check_backward(params)); }
+
+fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes) {
+  return finish(backward_workspace_size(params, bytes));
+}
+
+fa3_status fa3_backward(const fa3_backward_params* params, void* workspace, size_t workspace_bytes, fa3_stream stream) {
+  return finish(backward(params, workspace, workspace_bytes, stream));
+}
+
+fa3_status fa3_backward_kernel_info(const fa3_backward_params* params, int32_t launch, fa3_kernel_info* info) {
+  return finish(backward_kernel_info(params, launch, info));
 }
 
 fa3_status fa3_reference_backward(const fa3_backward_params* params, int threads) {

@@ -1,6 +1,9 @@
-// The backward pass: its rules, and the same on the CPU.
+// The backward pass: its rules, what it launches, and the same on the CPU.
 #pragma once
+#include "backward_params.h"
+#include "driver.h"
 #include "problem.h"
+#include "validate.h"
 
 namespace fa3 {
 
@@ -9,10 +12,43 @@ struct BackwardProblem : AttentionShape {
   View q, k, v, o, dout;  // (batch, seqlen, heads, head_dim), as
   View dq, dk, dv;        // the gradients are
   View lse, dlse;         // (batch, heads, seqlen_q, 1); dlse.data is null where it is absent
+  const char* kernel;     // the caller's; null: any that fits
+
+  bool has_queries() const { return batch > 0 && heads > 0 && seqlen_q > 0; }
+  bool has_keys() const { return batch > 0 && heads_kv > 0 && seqlen_k > 0; }
 };
 
-// Every rule of fa3.h for host memory.
-fa3_status validate(const fa3_backward_params* params, BackwardProblem& problem);
+// Every rule of fa3.h.
+fa3_status validate(const fa3_backward_params* params, Rules rules, BackwardProblem& problem);
+fa3_status validate_workspace(const BackwardProblem& problem, void* workspace, size_t bytes, size_t needed);
+
+// What a call launches: a function of the problem.
+enum class BackwardStep {
+  prepare,
+  gradients,  // all of them, or dK and dV
+  queries,    // then dQ
+  finish
+};
+struct BackwardLaunch {
+  BackwardStep step;
+  int row;
+  int32_t grid;
+};
+struct BackwardPlan {
+  static constexpr int most_launches = 3;
+  BackwardLaunch launches[most_launches];
+  int launch_count;    // 0 for a problem without gradients
+  int row;             // of the kernel that computes gradients, or the first one
+  int32_t q_tiles;     // of a head
+  int32_t key_blocks;  // of a head
+  KeyOrder order;      // its counters are in the workspace
+  BlockOrder query_order;  // of the kernel that computes dQ only
+  // What stands where in the workspace, in bytes from its start; the last three if that kernel computes all.
+  size_t lse, delta, dq_sums, counters, visits, workspace_bytes;
+};
+fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan);
+
+fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, void* workspace, CUstream stream);
 
 // threads, widest_vector: as for reference_forward.
 fa3_status reference_backward(const BackwardProblem& problem, int threads, int widest_vector = 8);

@@ -13,7 +13,8 @@ using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
 static_assert(sizeof(fa3_backward_params) ==
-              sizeof(size_t) + sizeof(uint64_t) + 10 * sizeof(fa3_tensor) + sizeof(int32_t) + sizeof(float));
+              sizeof(size_t) + sizeof(uint64_t) + 10 * sizeof(fa3_tensor) + sizeof(int32_t) + sizeof(float) +
+                  sizeof(const char*));
 
 // A tensor of the call, and what it becomes.
 struct Argument {
@@ -23,24 +24,46 @@ struct Argument {
   int rank;
   bool output;
 
-  Expected expected() const { return {name, rank, output, false, true, true}; }
+  Expected expected(Rules rules) const {
+    const bool host = rules == Rules::reference;
+    return {name, rank, output, !host && rank == 4, rules != Rules::shapes, host};
+  }
 };
+// The outputs first.
+constexpr size_t outputs = 3, argument_count = 10;
+std::array<Argument, argument_count> arguments_of(const fa3_backward_params& p, BackwardProblem& problem) {
+  return {{{"dq", p.dq, problem.dq, 4, true},
+           {"dk", p.dk, problem.dk, 4, true},
+           {"dv", p.dv, problem.dv, 4, true},
+           {"q", p.q, problem.q, 4, false},
+           {"k", p.k, problem.k, 4, false},
+           {"v", p.v, problem.v, 4, false},
+           {"o", p.o, problem.o, 4, false},
+           {"dout", p.dout, problem.dout, 4, false},
+           {"lse", p.lse, problem.lse, 3, false},
+           {"dlse", p.dlse, problem.dlse, 3, false}}};
+}
+std::array<NamedView, argument_count> tensors(const BackwardProblem& p) {
+  return {{{"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}, {"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"o", &p.o},
+           {"dout", &p.dout}, {"lse", &p.lse}, {"dlse", &p.dlse}}};
+}
 
-Status check_dtypes(const fa3_backward_params& p, const std::array<Argument, 10>& arguments) {
+// k and v are of q's dtype; on the device so are all others.
+Status check_dtypes(const fa3_backward_params& p, const std::array<Argument, argument_count>& arguments, Rules rules) {
+  const bool device = rules != Rules::reference;
   for (const Argument& argument : arguments) {
     if (argument.rank == 3) continue;
     const int32_t dtype = argument.tensor.dtype;
     if (Status status = check_dtype(argument.name, dtype)) return status;
     if (dtype == FA3_DTYPE_E4M3)
       return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is e4m3, which has no backward pass", argument.name);
+    if (device && dtype == FA3_DTYPE_FP32)
+      return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is fp32; the kernels take bf16 and fp16", argument.name);
+    const bool as_q = device || &argument.tensor == &p.k || &argument.tensor == &p.v;
+    if (as_q && dtype != p.q.dtype && check_dtype("q", p.q.dtype) == FA3_OK)
+      return fail(invalid, "%s.dtype is %s, must be %s as q's", argument.name, dtype_name(dtype),
+                  dtype_name(p.q.dtype));
   }
-  const struct {
-    const char* name;
-    int32_t dtype;
-  } others[] = {{"k", p.k.dtype}, {"v", p.v.dtype}};
-  for (const auto& [name, dtype] : others)
-    if (dtype != p.q.dtype)
-      return fail(invalid, "%s.dtype is %s, must be %s as q's", name, dtype_name(dtype), dtype_name(p.q.dtype));
   return FA3_OK;
 }
 
@@ -88,25 +111,16 @@ Status check_shapes(const fa3_backward_params& p) {
 
 }  // namespace
 
-Status validate(const fa3_backward_params* params, BackwardProblem& problem) {
+Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem& problem) {
   // All but dlse are needed; what stands before it has defaults.
   fa3_backward_params p{};
   size_t size = 0;
   if (Status status = check_struct_size("params", params, offsetof(fa3_backward_params, mask), sizeof p, size))
     return status;
   std::memcpy(&p, params, size < sizeof p ? size : sizeof p);
+  if (size < offsetof(fa3_backward_params, kernel) + sizeof p.kernel) p.kernel = nullptr;  // half a pointer is none
   problem = {};
-  const std::array<Argument, 10> arguments = {{{"dq", p.dq, problem.dq, 4, true},
-                                               {"dk", p.dk, problem.dk, 4, true},
-                                               {"dv", p.dv, problem.dv, 4, true},
-                                               {"q", p.q, problem.q, 4, false},
-                                               {"k", p.k, problem.k, 4, false},
-                                               {"v", p.v, problem.v, 4, false},
-                                               {"o", p.o, problem.o, 4, false},
-                                               {"dout", p.dout, problem.dout, 4, false},
-                                               {"lse", p.lse, problem.lse, 3, false},
-                                               {"dlse", p.dlse, problem.dlse, 3, false}}};
-  constexpr size_t outputs = 3;
+  const auto arguments = arguments_of(p, problem);
   const auto is_there = [&](const Argument& argument) {
     return &argument.tensor != &p.dlse || argument.tensor.rank != 0;
   };
@@ -115,23 +129,27 @@ Status validate(const fa3_backward_params* params, BackwardProblem& problem) {
                 static_cast<unsigned long long>(p.flags));
   if (Status status = check_mask(p.mask)) return status;
   if (Status status = check_softmax_scale(p.softmax_scale)) return status;
-  if (Status status = check_dtypes(p, arguments)) return status;
+  if (Status status = check_dtypes(p, arguments, rules)) return status;
   for (const Argument& argument : arguments) {
     if (!is_there(argument)) continue;
     if (argument.rank == 3)
       if (Status status = check_fp32(argument.name, argument.tensor)) return status;
-    if (Status status = check_dims(argument.expected(), argument.tensor)) return status;
+    if (Status status = check_dims(argument.expected(rules), argument.tensor)) return status;
   }
   if (Status status = check_shapes(p)) return status;
   if (Status status = check_head_dim(p.q, p.q.dtype == FA3_DTYPE_FP32 ? 1 : 8)) return status;
   for (const Argument& argument : arguments)
     if (is_there(argument))
-      if (Status status = check_tensor(argument.expected(), argument.tensor, argument.view)) return status;
-  NamedView tensors[arguments.size()];
-  for (size_t i = 0; i < arguments.size(); ++i) tensors[i] = {arguments[i].name, &arguments[i].view};
-  if (Status status = check_overlap(tensors, arguments.size(), outputs)) return status;
+      if (Status status = check_tensor(argument.expected(rules), argument.tensor, argument.view)) return status;
+  if (rules != Rules::shapes)
+    if (Status status = check_overlap(tensors(problem).data(), argument_count, outputs)) return status;
   static_cast<AttentionShape&>(problem) = shape_of(p.q, p.k, p.mask, p.softmax_scale);
+  problem.kernel = p.kernel;
   return FA3_OK;
+}
+
+Status validate_workspace(const BackwardProblem& problem, void* workspace, size_t bytes, size_t needed) {
+  return check_workspace(workspace, bytes, needed, tensors(problem).data(), argument_count);
 }
 
 }  // namespace fa3

@@ -69,18 +69,6 @@ fa3_status choose_rows(const Problem& problem, Fit& fit) {
               static_cast<long long>(problem.head_dim), dtype_name(dtype), problem.causal ? "causal" : "no");
 }
 
-// The caller's text may be anything: the message shows its beginning, on one line, and reads no more than it shows.
-fa3_status unknown_kernel(const char* name) {
-  char shown[64];  // names are shorter: they fit fa3_kernel_info.name
-  size_t length = 0;
-  for (; length < sizeof shown - 1 && name[length] != '\0'; ++length)
-    shown[length] = name[length] >= ' ' && name[length] <= '~' ? name[length] : '?';
-  shown[length] = '\0';
-  return fail(FA3_ERROR_UNSUPPORTED,
-              "params->kernel is \"%s%s\", no kernel of this build (fa3_kernel_info_at names those)", shown,
-              length < sizeof shown - 1 ? "" : "...");
-}
-
 fa3_status find_row(const Problem& problem, Fit& fit) {
   const int n = row_named(problem.kernel);
   if (n < 0) return unknown_kernel(problem.kernel);
@@ -113,6 +101,18 @@ fa3_status find_row(const Problem& problem, Fit& fit) {
 }
 
 }  // namespace
+
+// The caller's text may be anything: the message shows its beginning, on one line, and reads no more than it shows.
+fa3_status unknown_kernel(const char* name) {
+  char shown[64];  // names are shorter: they fit fa3_kernel_info.name
+  size_t length = 0;
+  for (; length < sizeof shown - 1 && name[length] != '\0'; ++length)
+    shown[length] = name[length] >= ' ' && name[length] <= '~' ? name[length] : '?';
+  shown[length] = '\0';
+  return fail(FA3_ERROR_UNSUPPORTED,
+              "params->kernel is \"%s%s\", no kernel of this build (fa3_kernel_info_at names those)", shown,
+              length < sizeof shown - 1 ? "" : "...");
+}
 
 fa3_status fit(const Problem& problem, Fit& fit) {
   if (fa3_status status = problem.kernel ? find_row(problem, fit) : choose_rows(problem, fit)) return status;

@@ -18,4 +18,7 @@ struct Fit {
 // kernels' 32-bit counters cannot hold.
 fa3_status fit(const Problem& problem, Fit& fit);
 
+// The refusal of a kernel's name that this build does not have.
+fa3_status unknown_kernel(const char* name);
+
 }  // namespace fa3

@@ -50,14 +50,17 @@ fa3_status write(fa3_kernel_info* info, fa3_kernel_info full) {
 
 fa3_status write_info(fa3_kernel_info* info, const Row& row) { return write(info, describe(row)); }
 
+static fa3_status check_launch(int launch, int count) {
+  if (launch >= 0 && (launch == 0 || launch < count)) return FA3_OK;
+  if (count > 1)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "launch is %d, must be from 0 to %d: the call has %d launches", launch,
+                count - 1, count);
+  return fail(FA3_ERROR_INVALID_ARGUMENT, "launch is %d, must be 0: the call has one launch", launch);
+}
+
 fa3_status write_info(fa3_kernel_info* info, const Plan& plan, int launch, int multiprocessors) {
   const int count = plan.launch_count;
-  if (launch < 0 || (launch > 0 && launch >= count)) {
-    if (count > 1)
-      return fail(FA3_ERROR_INVALID_ARGUMENT, "launch is %d, must be from 0 to %d: the call has %d launches", launch,
-                  count - 1, count);
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "launch is %d, must be 0: the call has one launch", launch);
-  }
+  if (fa3_status status = check_launch(launch, count)) return status;
   fa3_kernel_info full = describe(rows[count ? plan.launches[launch].row : plan.forward.row]);
   full.launches = count;
   full.multiprocessors = multiprocessors;
@@ -67,6 +70,18 @@ fa3_status write_info(fa3_kernel_info* info, const Plan& plan, int launch, int m
     full.tiles = plan.forward.tiles.count();
     full.pieces = plan.forward.pieces.count();
   }
+  return write(info, full);
+}
+
+fa3_status write_info(fa3_kernel_info* info, const BackwardPlan& plan, int launch, int64_t key_blocks) {
+  const int count = plan.launch_count;
+  if (fa3_status status = check_launch(launch, count)) return status;
+  fa3_kernel_info full = describe(rows[count ? plan.launches[launch].row : plan.row]);
+  full.launches = count;
+  if (count == 0) return write(info, full);
+  full.grid = plan.launches[launch].grid;
+  if (plan.launches[launch].step == BackwardStep::gradients) full.tiles = full.pieces = key_blocks;
+  if (plan.launches[launch].step == BackwardStep::queries) full.tiles = full.pieces = full.grid;
   return write(info, full);
 }
 

@@ -9,6 +9,10 @@ namespace fa3::ptx {
 // Ordinary writes to shared memory become visible to TMA and wgmma.
 FA3_DEVICE void fence_proxy_async_shared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// ptx: fence.proxy.async.global;  (membar / fence)
+// The same for global memory and TMA.
+FA3_DEVICE void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
 // ptx: fence.mbarrier_init.release.cluster;  (membar / fence)
 FA3_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
@@ -35,6 +39,13 @@ FA3_DEVICE void st_release_gpu_u64(unsigned long long* addr, unsigned long long 
 FA3_DEVICE uint32_t atom_add_gpu_u32(uint32_t* addr, uint32_t value) {
   uint32_t d;
   asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], %2;" : "=r"(d) : "l"(addr), "r"(value) : "memory");
+  return d;
+}
+
+// ptx: atom.acquire.gpu.global.add.u32 d, [addr], value;  (atom)
+FA3_DEVICE uint32_t atom_add_acquire_gpu_u32(uint32_t* addr, uint32_t value) {
+  uint32_t d;
+  asm volatile("atom.acquire.gpu.global.add.u32 %0, [%1], %2;" : "=r"(d) : "l"(addr), "r"(value) : "memory");
   return d;
 }
 

@@ -13,4 +13,12 @@ FA3_DEVICE void griddepcontrol_launch_dependents() { asm volatile("griddepcontro
 // Until the grid before has ended, and what it wrote is visible.
 FA3_DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+// ptx: mov.u32 d, %ctaid.x;  (mov; Special Registers)
+// blockIdx.x, read here: what is computed from it need not wait in registers from where it was read before.
+FA3_DEVICE int ctaid_x() {
+  int d;
+  asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(d));
+  return d;
+}
+
 }  // namespace fa3::ptx

@@ -61,11 +61,30 @@ FA3_DEVICE void prefetch_tensormap(const void* map) {
 // ptx: cp.async.bulk.commit_group;  (cp.async.bulk.commit_group)
 FA3_DEVICE void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// ptx: cp.async.bulk.wait_group 0;  (cp.async.bulk.wait_group)
-FA3_DEVICE void cp_async_bulk_wait_group_0() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// ptx: cp.async.bulk.global.shared::cta.bulk_group [dst], [src], size;  (cp.async.bulk)
+FA3_DEVICE void cp_async_bulk_store(void* dst, uint32_t src, uint32_t size) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(dst), "r"(src), "r"(size)
+               : "memory");
+}
 
-// ptx: cp.async.bulk.wait_group.read 0;  (cp.async.bulk.wait_group)
+// ptx: cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [dst], [src], size;  (cp.reduce.async.bulk)
+FA3_DEVICE void cp_reduce_async_bulk_add_f32(void* dst, uint32_t src, uint32_t size) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(dst), "r"(src),
+               "r"(size)
+               : "memory");
+}
+
+// ptx: cp.async.bulk.wait_group Pending;  (cp.async.bulk.wait_group)
+template <int Pending>
+FA3_DEVICE void cp_async_bulk_wait_group() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+// ptx: cp.async.bulk.wait_group.read Pending;  (cp.async.bulk.wait_group)
 // The sources in shared memory may be overwritten; the writes to global memory may still be under way.
-FA3_DEVICE void cp_async_bulk_wait_group_read_0() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+template <int Pending>
+FA3_DEVICE void cp_async_bulk_wait_group_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
+}
 
 }  // namespace fa3::ptx

@@ -6,8 +6,9 @@
 // D[16 w + l / 4 + 8 i][8 g + 2 (l % 4) + c] in d[4 g + 2 i + c].
 //   _ss: A and B are described by shared-memory descriptors (tile/gemm.cuh).
 //   _rs: A comes from registers, four a k-step.
-// scale_d == 0 overwrites D instead of adding to it. TransB is 1 if B is stored with n contiguous; 8-bit types have no
-// such choice, their k is always contiguous. Their sums are kept to about 13 bits and cut off, not rounded.
+// scale_d == 0 overwrites D instead of adding to it. TransA is 1 if A is stored with its rows contiguous, TransB if B
+// is with n contiguous; 8-bit types have no such choice, their k is always contiguous. Their sums are kept to about 13
+// bits and cut off, not rounded.
 //
 // A wgmma runs on after the instruction: its accumulators and register operands belong to it until the wgmma.wait_group
 // that covers its group. ptxas serialises the pipeline (C7510 .. C7515) if the code touches them earlier.
@@ -82,15 +83,15 @@ FA3_DEVICE void wgmma_owned(uint32_t (&a)[Count]) {
 // The predicate operand scale-d has no register constraint in inline assembly, hence the setp.
 // r is n / 2 and r1 .. r6 are the operand numbers after it.
 #define FA3_WGMMA_TYPE(type, n, r, r1, r2, r3, r4, r5, r6)                                                             \
-  /* ptx: wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{type}.{type} {d}, a, b, scale_d, 1, 1, 0, TransB;               \
+  /* ptx: wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{type}.{type} {d}, a, b, scale_d, 1, 1, TransA, TransB;          \
           (wgmma.mma_async) */                                                                                         \
-  template <int TransB>                                                                                                \
+  template <int TransA, int TransB>                                                                                    \
   FA3_DEVICE void wgmma_m64k16_f32_##type##_ss(float (&d)[r], uint64_t a, uint64_t b, int scale_d) {                   \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #r2 ", 0;\n"                                                     \
                  "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type                                     \
-                 " {" FA3_LIST_##r "}, %" #r ", %" #r1 ", p, 1, 1, 0, %" #r3 ";\n}\n"                                  \
+                 " {" FA3_LIST_##r "}, %" #r ", %" #r1 ", p, 1, 1, %" #r3 ", %" #r4 ";\n}\n"                           \
                  : FA3_OUT_##r(d)                                                                                      \
-                 : "l"(a), "l"(b), "r"(scale_d), "n"(TransB));                                                         \
+                 : "l"(a), "l"(b), "r"(scale_d), "n"(TransA), "n"(TransB));                                            \
   }                                                                                                                    \
   /* ptx: wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{type}.{type} {d}, {a0, a1, a2, a3}, b, scale_d, 1, 1, TransB;   \
           (wgmma.mma_async) */                                                                                         \

@@ -107,10 +107,10 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
 
     const RowBlock block{.row = row, .blocks = blocks, .head = tile.head, .batch = tile.batch};
     write_tile(O, state, smem, at.q_buffer(), p, block, warpgroup, warp);  // A2.20
-    if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_read_0();
+    if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_read<0>();
     bar_sync(barrier_all, config.threads());      // all stages and Q buffers are free
   }
-  if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group_0();
+  if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group<0>();
 }
 
 }  // namespace fa3

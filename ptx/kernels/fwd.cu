@@ -112,7 +112,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
   int o_buffer = -1;  // the Q buffer through which O is on its way out
   auto release_o_buffer = [&] {
     if (o_buffer < 0) return;
-    if (one_lane) cp_async_bulk_wait_group_read_0();
+    if (one_lane) cp_async_bulk_wait_group_read<0>();
     __syncwarp();
     release_q(o_buffer);
     o_buffer = -1;
@@ -125,7 +125,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     auto j = [&] { return begin + int(last - i); };  // K/V block
     auto receive_block_scales = [&](bool present) {
       if constexpr (has(Trait::block_scales))
-        score.receive(present ? smem.block_scales[KvRing::index(i)] : BlockScales{1.f, 1.f});
+        score.receive(present ? block_scales_of(smem, i) : BlockScales{1.f, 1.f});
     };
     receive_block_scales(blocks > 0);
     if constexpr (has(Trait::skip_masked)) {
@@ -234,7 +234,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     }
   }
   release_o_buffer();
-  if (one_lane) cp_async_bulk_wait_group_0();
+  if (one_lane) cp_async_bulk_wait_group<0>();
 }
 
 }  // namespace fa3

@@ -77,7 +77,7 @@ struct Progress {
   // Writes O and LSE, and releases the Q buffer.
   FA3_DEVICE void finish(float (&O)[dv / 2], const RowState& state, const Params& p) {
     write_tile(O, state, smem, q_buffer(), p, block, warpgroup, warp);
-    if (threadIdx.x % 32 == 0) ptx::cp_async_bulk_wait_group_read_0();
+    if (threadIdx.x % 32 == 0) ptx::cp_async_bulk_wait_group_read<0>();
     __syncwarp();
     ptx::mbarrier_arrive(ptx::shared_address(&smem.empty_q[q_buffer()]));
     first += block.skipped + block.blocks;
@@ -110,7 +110,7 @@ struct Progress {
       finish(O, state, p);
     }
     turns.close();
-    if (threadIdx.x % 32 == 0) ptx::cp_async_bulk_wait_group_0();
+    if (threadIdx.x % 32 == 0) ptx::cp_async_bulk_wait_group<0>();
     return false;
   }
 };

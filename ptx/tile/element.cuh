@@ -37,8 +37,8 @@ static_assert(!is_8bit || 16 * Bc / 4 <= p_limit);
 template <int n>
 FA3_DEVICE void wgmma_ss(float (&accumulators)[n], uint64_t a, uint64_t b, int accumulate) {
   if constexpr (is_8bit) ptx::wgmma_m64k32_f32_e4m3_ss(accumulators, a, b, accumulate);
-  else if constexpr (is_bf16) ptx::wgmma_m64k16_f32_bf16_ss<0>(accumulators, a, b, accumulate);
-  else ptx::wgmma_m64k16_f32_f16_ss<0>(accumulators, a, b, accumulate);
+  else if constexpr (is_bf16) ptx::wgmma_m64k16_f32_bf16_ss<0, 0>(accumulators, a, b, accumulate);
+  else ptx::wgmma_m64k16_f32_f16_ss<0, 0>(accumulators, a, b, accumulate);
 }
 // B is V: with n contiguous, but for 8-bit types with k contiguous.
 template <int n>

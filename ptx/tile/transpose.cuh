@@ -58,7 +58,7 @@ FA3_DEVICE void transposer(Smem& smem, int half) {
   for (uint32_t n = 0;; n++) {  // the n-th V goes to use n + 1 of the ring
     const uint32_t buffer = n % VRows::buffers, s = KvRing::index(n + 1);
     wait(rows.full[buffer], n / VRows::buffers & 1);
-    if (rows.end[buffer]) break;
+    if (__shfl_sync(0xffffffffu, lane == 0 ? rows.end[buffer] : 0, 0)) break;  // lane 0 releases: it alone reads
     wait(split_stage ? smem.empty_v[s] : smem.empty_k[s], KvRing::parity(n + 1) ^ 1);
     const uint32_t source = shared_address(rows.v[buffer]) + from, target = shared_address(smem.stage[s].v) + to;
 #pragma unroll 1

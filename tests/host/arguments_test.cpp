@@ -361,7 +361,7 @@ TEST_CASE("the library chooses no kernel but those of which the info says so", "
     fa3_kernel_info kernel = FA3_KERNEL_INFO_INIT, info = FA3_KERNEL_INFO_INIT;
     REQUIRE(fa3_kernel_info_at(i, &kernel) == FA3_OK);
     INFO(kernel.name);
-    if (kernel.kind == FA3_KERNEL_PASS) continue;
+    if (kernel.kind != FA3_KERNEL_FORWARD) continue;
     P p = imaginary_for(rows[i], {.seqlen_k = 77, .head_dim = kernel.head_dim});
     p.kernel = kernel.name;
     REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
@@ -369,7 +369,7 @@ TEST_CASE("the library chooses no kernel but those of which the info says so", "
     p.kernel = nullptr;
     REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
     CHECK(info.chosen == 1);
-    CHECK((kernel.kind == FA3_KERNEL_FORWARD && kernel.head_dim_v == kernel.head_dim));
+    CHECK(kernel.head_dim_v == kernel.head_dim);
     chosen += kernel.chosen;
   }
   CHECK((chosen > 0 && chosen < fa3_kernel_count()));

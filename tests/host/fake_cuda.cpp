@@ -201,7 +201,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
                                   {block[0], block[1], block[2]},
                                   c.sharedMemBytes,
                                   c.hStream,
-                                  Launched(kernel.name, arguments[0]),
+                                  Launched(kernel.name, arguments[0], c.gridDimX),
                                   c.numAttrs > 0});
   return CUDA_SUCCESS;
 }

@@ -76,7 +76,9 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
     fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
     REQUIRE(fa3_kernel_info_at(row, &info) == FA3_OK);
     CHECK(std::string(info.name) == v.name);
-    CHECK(info.kind == (v.kind == Kind::forward ? FA3_KERNEL_FORWARD : FA3_KERNEL_PASS));
+    CHECK(info.kind == (v.kind == Kind::forward    ? FA3_KERNEL_FORWARD
+                        : v.kind == Kind::backward ? FA3_KERNEL_BACKWARD
+                                                   : FA3_KERNEL_PASS));
     if (v.kind == Kind::pass) CHECK(info.dtype == FA3_DTYPE_NONE);
     else CHECK(info.dtype == dtype_of(v));
     CHECK((info.head_dim == v.d && info.head_dim_v == v.dv));
@@ -96,6 +98,12 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
       CHECK(info.threads == 128 * (warpgroups + producers));
       CHECK((producers == !v.has(Trait::no_producer) && producers == (info.consumer_registers > 0)));
       if (producers) CHECK((registers <= 512 && registers + 8 * warpgroups > 504));
+    } else if (v.kind == Kind::backward) {
+      // A consumer warpgroup for each 64 keys, one for dQ, and a producer. Of two kernels that share the work, each has
+      // two consumer warpgroups and a producer.
+      CHECK(info.threads == (v.all_gradients() ? 128 * (info.block_kv / 64 + 2) : 384));
+      CHECK((v.dq_registers() > 0) == v.all_gradients());
+      CHECK(info.producer_registers + v.dq_registers() + v.warpgroups() * info.consumer_registers <= 512);
     } else {
       CHECK((info.threads == v.pass_threads && info.shared_memory_bytes == v.pass_bytes));
       CHECK((info.producer_registers == 0 && info.consumer_registers == 0));

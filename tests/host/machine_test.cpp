@@ -184,7 +184,7 @@ TEST_CASE("gradients have the same bits with vectors of any width", "[machine]")
         p.dq.data = dq.as(), p.dk.data = dk.as(), p.dv.data = dv.as();
         p.dq.dtype = p.dk.dtype = p.dv.dtype = FA3_DTYPE_FP32;
         BackwardProblem problem;
-        REQUIRE(validate(&p, problem) == FA3_OK);
+        REQUIRE(validate(&p, Rules::reference, problem) == FA3_OK);
         std::vector<std::vector<unsigned char>> results;
         for (int widest : {2, 4, 8}) {
           REQUIRE(reference_backward(problem, 2, widest) == FA3_OK);

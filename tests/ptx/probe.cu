@@ -30,15 +30,20 @@ PROBE(bar_sync)(int id, int threads) { bar_sync(id, threads); }
 PROBE(bar_arrive)(int id, int threads) { bar_arrive(id, threads); }
 
 PROBE(fence_proxy_async_shared)() { fence_proxy_async_shared(); }
+PROBE(fence_proxy_async_global)() { fence_proxy_async_global(); }
 PROBE(fence_mbarrier_init)() { fence_mbarrier_init(); }
 PROBE(ld_acquire_gpu_u32)(const uint32_t* addr, uint32_t* out) { *out = ld_acquire_gpu_u32(addr); }
 PROBE(atom_add_gpu_u32)(uint32_t* addr, uint32_t value, uint32_t* out) { *out = atom_add_gpu_u32(addr, value); }
+PROBE(atom_add_acquire_gpu_u32)(uint32_t* addr, uint32_t value, uint32_t* out) {
+  *out = atom_add_acquire_gpu_u32(addr, value);
+}
 PROBE(red_add_release_gpu_u32)(uint32_t* addr, uint32_t value) { red_add_release_gpu_u32(addr, value); }
 PROBE(ld_acquire_gpu_u64)(const unsigned long long* addr, unsigned long long* out) { *out = ld_acquire_gpu_u64(addr); }
 PROBE(st_release_gpu_u64)(unsigned long long* addr, unsigned long long value) { st_release_gpu_u64(addr, value); }
 
 PROBE(griddepcontrol_launch_dependents)() { griddepcontrol_launch_dependents(); }
 PROBE(griddepcontrol_wait)() { griddepcontrol_wait(); }
+PROBE(ctaid_x)(int* out) { *out = ctaid_x(); }
 
 PROBE(mov_f32)(float x, float* out) { *out = mov_f32(x); }
 PROBE(ex2_approx_ftz)(float x, float* out) { *out = ex2_approx_ftz(x); }
@@ -105,8 +110,12 @@ PROBE(cp_async_bulk_tensor_4d_store)(const void* map, uint32_t src, int c0, int 
 }
 PROBE(prefetch_tensormap)(const void* map) { prefetch_tensormap(map); }
 PROBE(cp_async_bulk_commit_group)() { cp_async_bulk_commit_group(); }
-PROBE(cp_async_bulk_wait_group_0)() { cp_async_bulk_wait_group_0(); }
-PROBE(cp_async_bulk_wait_group_read_0)() { cp_async_bulk_wait_group_read_0(); }
+PROBE(cp_async_bulk_store)(void* dst, uint32_t src, uint32_t size) { cp_async_bulk_store(dst, src, size); }
+PROBE(cp_reduce_async_bulk_add_f32)(void* dst, uint32_t src, uint32_t size) {
+  cp_reduce_async_bulk_add_f32(dst, src, size);
+}
+PROBE(cp_async_bulk_wait_group)() { cp_async_bulk_wait_group<2>(); }
+PROBE(cp_async_bulk_wait_group_read)() { cp_async_bulk_wait_group_read<1>(); }
 
 PROBE(wgmma_fence)() { wgmma_fence(); }
 PROBE(wgmma_commit_group)() { wgmma_commit_group(); }
@@ -120,11 +129,14 @@ PROBE(wgmma_owned_uint32)(Array<uint32_t, 4> a, uint32_t* out) {
   put(out, a.v);
 }
 
-#define PROBE_WGMMA_TYPE(type, r, TransB)                                                                              \
-  PROBE(wgmma_##type##_ss_##r##_##TransB)(Array<float, r> d, uint64_t a, uint64_t b, int scale_d, float* out) {        \
-    wgmma_m64k16_f32_##type##_ss<TransB>(d.v, a, b, scale_d);                                                          \
+#define PROBE_WGMMA_SS(type, r, TransA, TransB)                                                                        \
+  PROBE(wgmma_##type##_ss_##r##_##TransA##TransB)(Array<float, r> d, uint64_t a, uint64_t b, int scale_d, float* out) { \
+    wgmma_m64k16_f32_##type##_ss<TransA, TransB>(d.v, a, b, scale_d);                                                  \
     put(out, d.v);                                                                                                     \
-  }                                                                                                                    \
+  }
+#define PROBE_WGMMA_TYPE(type, r, TransB)                                                                              \
+  PROBE_WGMMA_SS(type, r, 0, TransB)                                                                                   \
+  PROBE_WGMMA_SS(type, r, 1, TransB)                                                                                   \
   PROBE(wgmma_##type##_rs_##r##_##TransB)(Array<float, r> d, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,       \
                                           uint64_t b, int scale_d, float* out) {                                       \
     wgmma_m64k16_f32_##type##_rs<TransB>(d.v, a0, a1, a2, a3, b, scale_d);                                             \

@@ -78,7 +78,10 @@ def shared_memory_is_one_struct(tree):
 
 def rows_of(tree):
     """(line number, name, kernel) of the table."""
-    names = {"FORWARD": lambda c: "fa3_{}_{}_d{}_{}_{}x{}".format(c[0], *c[2:7]), "PASS": lambda c: f"fa3_pass_{c[0]}"}
+    def kernel(cells):
+        return "fa3_{}_{}_d{}_{}_{}x{}".format(cells[0], *cells[2:7])
+
+    names = {"FORWARD": kernel, "BACKWARD": kernel, "PASS": lambda cells: f"fa3_pass_{cells[0]}"}
     for i, line in enumerate(tree["ptx/rows.def"].split("\n")):
         match = re.match(r"FA3_(\w+)\((.*)\)", line)
         if match:
@@ -125,14 +128,18 @@ def behaviour_follows_traits(tree):
 DIRECTIONS = (
     ("include/", ()),
     ("ptx/isa/", ("ptx/isa/",)),
-    ("ptx/tile/", ("ptx/isa/", "ptx/tile/", "ptx/params.h", "ptx/quantize_work.h", "ptx/row.h", "ptx/v_tile.h")),
+    ("ptx/tile/", ("ptx/isa/", "ptx/tile/", "ptx/backward_params.h", "ptx/params.h", "ptx/quantize_work.h", "ptx/row.h",
+                   "ptx/tensor_map_bytes.h", "ptx/v_tile.h")),
     ("ptx/kernels/", ("ptx/isa/", "ptx/tile/")),
-    ("ptx/params.h", ("ptx/divisor.h", "ptx/row.h", "ptx/work.h")),
+    ("ptx/params.h", ("ptx/divisor.h", "ptx/row.h", "ptx/tensor_map_bytes.h", "ptx/work.h")),
+    ("ptx/backward_params.h", ("ptx/backward_work.h", "ptx/tensor_map_bytes.h", "ptx/visible.h")),
+    ("ptx/backward_work.h", ("ptx/divisor.h",)),
     ("ptx/quantize_work.h", ("ptx/params.h", "ptx/v_tile.h")),
     ("ptx/work.h", ("ptx/divisor.h", "ptx/visible.h")),
     ("ptx/row.h", ("ptx/rows.def",)),
     ("ptx/", ()),
-    ("src/", ("src/", "include/", "ptx/params.h", "ptx/quantize_work.h", "ptx/row.h", "ptx/v_tile.h", "ptx/work.h")),
+    ("src/", ("src/", "include/", "ptx/backward_params.h", "ptx/params.h", "ptx/quantize_work.h", "ptx/row.h",
+              "ptx/v_tile.h", "ptx/work.h")),
     ("tests/", ("tests/", "tools/", "include/", "ptx/")),
     ("tools/", ("tools/", "include/", "ptx/")),
 )

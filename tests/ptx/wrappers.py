@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 @dataclass
 class Wrapper:
     name: str
-    template: str  # name of the template parameter, or ""
+    template: list  # names of the template parameters
     parameters: list  # of Parameter
     returns: str
     body: str
@@ -44,7 +44,7 @@ class Probe:
     parameters: list  # of names
     counts: dict  # length of the Array parameters
     call: str
-    template: str
+    template: list  # values of the template parameters
     arguments: list
 
 
@@ -152,12 +152,13 @@ def parameter_of(text):
 
 def wrappers_of(preprocessed):
     found = []
-    pattern = r"(?:template <int (\w+)>\s*)?__device__ __forceinline__ ([\w ]+?) (\w+)\("
+    pattern = r"(?:template <([\w ,]+)>\s*)?__device__ __forceinline__ ([\w ]+?) (\w+)\("
     for match in re.finditer(pattern, preprocessed):
         end = closing(preprocessed, match.end() - 1)
         text = preprocessed[match.end():end - 1]
         start = preprocessed.index("{", end)
-        found.append(Wrapper(match[3], match[1] or "", [parameter_of(part) for part in split_commas(text)], match[2],
+        template = re.findall(r"int (\w+)", match[1] or "")
+        found.append(Wrapper(match[3], template, [parameter_of(part) for part in split_commas(text)], match[2],
                              preprocessed[start:closing(preprocessed, start)], squeeze(f"({text})")))
     return found
 
@@ -174,16 +175,16 @@ def probes_of(preprocessed):
                 counts[names[-1]] = int(array[1])
         start = preprocessed.index("{", end)
         body = preprocessed[start + 1:closing(preprocessed, start) - 1]
-        call = re.match(r"\s*(?:\*out = )?(\w+)(?:<(\d+)>)?(\(.*?\));", body, re.S)
+        call = re.match(r"\s*(?:\*out = )?(\w+)(?:<([\d, ]+)>)?(\(.*?\));", body, re.S)
         arguments = [argument.removesuffix(".v") for argument in split_commas(call[3][1:-1])]
-        found.append(Probe(match[1], names, counts, call[1], call[2] or "", arguments))
+        found.append(Probe(match[1], names, counts, call[1], re.findall(r"\d+", call[2] or ""), arguments))
     return found
 
 
 # PTX ------------------------------------------------------------------------------------------------------------------
 
 def tokens_of(text):
-    return re.findall(r"[%$]?[A-Za-z_][\w$]*|-?\d+|[^\s\w]", text)
+    return re.findall(r"%[a-z]+\.[xyz]|[%$]?[A-Za-z_][\w$]*|-?\d+|[^\s\w]", text)  # the first: special registers
 
 
 def is_register(token):
@@ -276,8 +277,8 @@ def compare(wrapper, probe, kernel):
     for token, name in pairs:
         if not re.fullmatch(r"[A-Za-z_]\w*", name) or name == "_":
             right = token == name
-        elif name == wrapper.template:
-            right = token == probe.template
+        elif name in wrapper.template:
+            right = token == probe.template[wrapper.template.index(name)]
         elif name in places:
             # A register that the instruction only writes has no parameter behind it; where it is stored counts.
             root = found.roots.get(token, set())

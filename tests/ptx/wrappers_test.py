@@ -99,8 +99,8 @@ class CheckCanFail(unittest.TestCase):
                     ptx=(kernel, re.sub(r"\{(%\w+), (%\w+), (%\w+),", r"{\1, \3, \2,", kernel)))
 
     def test_wrong_immediate(self):
-        kernel = wrappers.kernels_of(PTX)["probe_wgmma_f16_ss_64_1"]
-        self.expect(r"wgmma_m64k16_f32_f16_ss \(probe_wgmma_f16_ss_64_1\) .*is not TransB",
+        kernel = wrappers.kernels_of(PTX)["probe_wgmma_f16_ss_64_01"]
+        self.expect(r"wgmma_m64k16_f32_f16_ss \(probe_wgmma_f16_ss_64_01\) .*is not TransB",
                     ptx=(kernel, replace(kernel, "p, 1, 1, 0, 1;", "p, 1, 1, 0, 0;")))
 
     def test_operand_left_out(self):

@@ -242,6 +242,15 @@ TEST_CASE("a backward loop's GEMMs are told apart") {
         "S 1 x 64x16x16 SS, dP 1 x 64x16x16 SS, dV 1 x 64x32x16 RS, dK 1 x 64x32x16 RS");
 }
 
+TEST_CASE("a number that is loaded does not come from its address") {
+  // A guarded address may still be an accumulator of PV; a scale read there goes into the exponentials.
+  const Lines scaled = replaced(replaced(good(), "WARPGROUP.DEPBAR.LE gsb0, 0x0",
+                                         {"WARPGROUP.DEPBAR.LE gsb0, 0x0", "@!P3 LOP3.LUT R40, R2, 0x3, RZ, 0xc0, !PT",
+                                          "@!P3 LDS R6, [R40+0x100]"}),
+                                "FFMA R24, R24, UR10", {"FFMA R24, R24, R6, -R3.reuse"});
+  CHECK(only_hot(kernel(scaled)).gemms == only_hot(kernel(good())).gemms);
+}
+
 TEST_CASE("the picture shows lanes, groups and waits, and is one well-formed element") {
   const std::string svg = sass::timeline_svg(kernel(good()), true);
   CHECK(svg.rfind("<svg", 0) == 0);

@@ -235,7 +235,7 @@ def main():
 
     # The fields behind the name, too: every kernel's info is what its name says.
     passes = [info for info in library.kernels() if info.kind == 3]
-    kernels = [info for info in library.kernels() if info.kind != 3]
+    kernels = [info for info in library.kernels() if info.kind == 1]
     assert kernels and all(info.name.startswith(b"fa3_pass_") for info in passes)
     for info in kernels:
         dtype = {number: name for name, number in fa3.DTYPE.items()}[info.dtype]

@@ -18,6 +18,7 @@ QUANTIZE_INCOHERENT, QUANTIZE_ROTARY_INTERLEAVED = 1, 2
 SCALE_ROWS = 64  # of one block scale
 TILE_KEYS = 16  # of one tile of V
 MAX_RANK = 5
+KERNEL_BACKWARD = 2
 
 # The optional tensors of a call, in the order of the structs.
 FORWARD_SCALES = ("q_scale", "k_scale", "v_scale", "o_scale", "v_mean", "lse_offset")
@@ -47,6 +48,18 @@ class ForwardParams(ctypes.Structure):
         ("softmax_scale", ctypes.c_float),
         ("kernel", ctypes.c_char_p),
         *((name, Tensor) for name in FORWARD_SCALES),
+    ]
+
+
+class BackwardParams(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("flags", ctypes.c_uint64),
+        *((name, Tensor) for name in ("q", "k", "v", "o", "lse", "dout", "dq", "dk", "dv")),
+        ("mask", ctypes.c_int32),
+        ("softmax_scale", ctypes.c_float),
+        ("kernel", ctypes.c_char_p),
+        ("dlse", Tensor),
     ]
 
 
@@ -151,6 +164,7 @@ class Library:
         self.lib = lib = ctypes.CDLL(self.path)
         params, info = ctypes.POINTER(ForwardParams), ctypes.POINTER(KernelInfo)
         quantize, size = ctypes.POINTER(QuantizeParams), ctypes.POINTER(ctypes.c_size_t)
+        backward = ctypes.POINTER(BackwardParams)
         for name, result, arguments in (
             ("fa3_forward_check", ctypes.c_int, [params]),
             ("fa3_tensor_pack", ctypes.c_int, [ctypes.POINTER(Tensor)]),
@@ -172,9 +186,14 @@ class Library:
             ("fa3_quantize_workspace_size", ctypes.c_int, [quantize, size]),
             ("fa3_quantize", ctypes.c_int, [quantize, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
             ("fa3_reference_quantize", ctypes.c_int, [quantize]),
+            ("fa3_backward_check", ctypes.c_int, [backward]),
+            ("fa3_backward_workspace_size", ctypes.c_int, [backward, size]),
+            ("fa3_backward", ctypes.c_int, [backward, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
+            ("fa3_backward_kernel_info", ctypes.c_int, [backward, ctypes.c_int32, info]),
+            ("fa3_reference_backward", ctypes.c_int, [backward, ctypes.c_int]),
         ):
-            if "quantize" in name and not hasattr(lib, name):
-                continue  # a library from before FP8
+            if ("quantize" in name or "backward" in name) and not hasattr(lib, name):
+                continue  # a library from before FP8, or from before the backward pass
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
         self.workspaces = {}
@@ -209,6 +228,12 @@ class Library:
             struct_size=size, flags=flags, seed=seed, x=x, y=y, scale=scale, softmax_scale=softmax_scale, **optional
         )
 
+    def backward_params(self, *tensors, mask="none", softmax_scale=0.0, kernel=None, dlse=None):
+        """Parameters from Tensor structs: q, k, v, o, lse, dout, dq, dk, dv."""
+        name = kernel.encode() if kernel else None
+        size = ctypes.sizeof(BackwardParams)
+        return BackwardParams(size, 0, *tensors, MASK[mask], softmax_scale, name, dlse or Tensor())
+
     def kernels(self):
         """KernelInfo of every kernel of the build."""
         for index in range(self.lib.fa3_kernel_count()):
@@ -226,6 +251,15 @@ class Library:
             self.check(status, "fa3_forward_kernel_info")
             launch += 1
         return info
+
+    def backward_kernel(self, params):
+        """The name of the kernel that computes gradients."""
+        info, launch = KernelInfo(struct_size=ctypes.sizeof(KernelInfo)), 0
+        while info.kind != KERNEL_BACKWARD:
+            status = self.lib.fa3_backward_kernel_info(ctypes.byref(params), launch, ctypes.byref(info))
+            self.check(status, "fa3_backward_kernel_info")
+            launch += 1
+        return info.name.decode()
 
     def workspace_size(self, params, multiprocessors=0):
         size = ctypes.c_size_t()
@@ -290,6 +324,18 @@ class Library:
 
     def forward(self, q, k, v, o, lse=None, mask="none", softmax_scale=0.0, kernel=None, flags=0, **scales):
         return self.prepare(q, k, v, o, lse, mask, softmax_scale, kernel, flags, **scales)()
+
+    def prepare_backward(self, q, k, v, o, lse, dout, dq, dk, dv, mask="none", **more):
+        """The same for the backward pass: writes dq, dk and dv, which the call returns. more: softmax_scale, kernel,
+        dlse."""
+        tensors = [torch_tensor(tensor) for tensor in (q, k, v, o, lse, dout, dq, dk, dv)]
+        dlse = more.pop("dlse", None)
+        params = self.backward_params(*tensors, mask=mask, dlse=torch_tensor(dlse), **more)
+        size = ctypes.c_size_t()
+        status = self.lib.fa3_backward_workspace_size(ctypes.byref(params), ctypes.byref(size))
+        self.check(status, "fa3_backward_workspace_size")
+        keep_alive = (q, k, v, o, lse, dout, dlse)
+        return self.enqueuer("fa3_backward", params, size.value, q.device, [dq, dk, dv], keep_alive)
 
     def prepare_quantize(self, x, y, scale, flags=0, seed=0, softmax_scale=0.0, **optional):
         """The same for the quantization of x: writes y (as x, or tiles), scale, and of `optional` (QUANTIZE_OPTIONAL)

@@ -11,6 +11,9 @@ long are queued by then, too; every output is compared with the first library's 
 several passes the order rotates. Calls so slow that their runs would exceed --point-ms run fewer times, at least 5;
 that bounds what slow peers and very long sequences take.
 
+With --direction bwd it is the backward pass of the points, for a gradient of O of N(0,1): all that a call of
+fa3_backward does, and the gradients by torch of those peers that have them.
+
 With several --library, the first is what all others are compared with. A ratio is the speed of the other over that
 of the first: above 1 the other is faster.
 
@@ -42,6 +45,7 @@ import time
 import types
 
 import fa3_ctypes
+import peers_bwd
 import peers_fp8
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -231,6 +235,7 @@ PEERS = {
     "standard": make_standard,
     "cublas": make_cublas,
 }
+PEERS_OF_BACKWARD = {name: peers_bwd.make_gradients(PEERS[name]) for name in ("cudnn", "fa2", "fa4")}
 NO_ATTENTION = {"cublas"}
 WITH_FP8 = {"cudnn", "official", "cublas", *peers_fp8.FORMS}
 
@@ -239,13 +244,13 @@ def output_of(result):
     return result[0] if isinstance(result, (tuple, list)) else result
 
 
-def import_peers(names, library):
+def import_peers(names, library, makers=PEERS):
     """The peers that work here; the others are named with the reason. library: the first one."""
     found = {}
     for name in names:
         try:
-            if name in PEERS:
-                found[name] = PEERS[name]()
+            if name in makers:
+                found[name] = makers[name]()
             else:
                 found[name] = peers_fp8.FORMS[name](library, make_library(library))
         except Exception as error:  # a peer may fail to import in any way; none is needed
@@ -535,6 +540,12 @@ def parse(arguments):
         help=f"of {','.join([*PEERS, *peers_fp8.FORMS])}, or none (default: all that do some of the points)",
     )
     parser.add_argument(
+        "--direction",
+        choices=("fwd", "bwd"),
+        default="fwd",
+        help="bwd: the backward pass of the points, beside %s (%%(default)s)" % ", ".join(PEERS_OF_BACKWARD),
+    )
+    parser.add_argument(
         "--bench",
         default=ROOT / "build/tools/fa3-bench/fa3-bench",
         help="the program fa3-bench, which is asked for points and protocol (default: %(default)s)",
@@ -572,6 +583,14 @@ def parse(arguments):
     for point in options.points:
         if point.problem:
             parser.error(f"{point.label}: {point.problem}")
+    if options.direction == "bwd":
+        for point in options.points:
+            if point.is_fp8():
+                parser.error(f"{point.label}: e4m3 has no backward pass")
+            point.direction, point.flop, point.label = "bwd", peers_bwd.FLOP * point.flop, f"bwd {point.label}"
+        options.peers = list(PEERS_OF_BACKWARD) if options.peers is None else options.peers
+        if forward_only := [name for name in options.peers if name not in PEERS_OF_BACKWARD]:
+            parser.error(f"no backward pass of {', '.join(forward_only)} is measured")
     if options.peers is None:
         options.peers = useful_peers(options.points)
     options.protocol = types.SimpleNamespace(**answer["protocol"])
@@ -598,8 +617,10 @@ def main(arguments=None):
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
     for name, loaded in libraries.items():
         print(f"{name}: {loaded.path}")
-    peers = import_peers(options.peers, next(iter(libraries.values())))
-    prepare = {**{name: make_library(loaded) for name, loaded in libraries.items()}, **peers}
+    backward = options.direction == "bwd"
+    peers = import_peers(options.peers, next(iter(libraries.values())), PEERS_OF_BACKWARD if backward else PEERS)
+    make = peers_bwd.make_library if backward else make_library
+    prepare = {**{name: make(loaded) for name, loaded in libraries.items()}, **peers}
     first, *names = prepare
     rows = [Row(point, first) for point in options.points]
     with torch.no_grad():

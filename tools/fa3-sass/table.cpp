@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "ptx/backward_params.h"
 #include "ptx/params.h"
 #include "ptx/row.h"
 #include "text.h"
@@ -34,6 +35,9 @@ std::string wgmmas(const char* gemm, int count, int columns, int depth, const ch
 
 size_t parameter_bytes(const fa3::Row& row) {
   if (row.has(fa3::Trait::quantizes)) return sizeof(fa3::QuantizeParams);
+  if (row.kind == fa3::Kind::backward || fa3::same_text(row.kernel, "bwd_prepare") ||
+      fa3::same_text(row.kernel, "bwd_finish"))
+    return sizeof(fa3::BackwardParams);
   if (fa3::same_text(row.kernel, "tile_v")) return sizeof(fa3::TileVParams);
   if (row.kind == fa3::Kind::pass) return sizeof(fa3::EmptyRowsParams);
   if (row.is_8bit()) return sizeof(fa3::ScaledForwardParams);
@@ -64,8 +68,8 @@ std::optional<Figure> table_figure(const std::string& name, const std::string& s
     if (figure == "setmaxnreg") {
       std::string budgets;  // none where there is no producer to take registers from
       if (row->moves_registers())
-        for (int budget : std::set{row->producer_registers(), row->consumer_registers()})
-          budgets += (budgets.empty() ? "" : " ") + std::to_string(budget);
+        for (int budget : std::set{row->producer_registers(), row->dq_registers(), row->consumer_registers()})
+          if (budget) budgets += (budgets.empty() ? "" : " ") + std::to_string(budget);
       return text(budgets);
     }
     return std::nullopt;

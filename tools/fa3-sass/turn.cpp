@@ -207,7 +207,9 @@ class Naming {
     }
     if (written.count == 0) return;
     Origin result;
-    for (const Registers& read : sources(i)) result.add(origin(read));
+    const bool loads = i.opcode.starts_with("LD");  // what it reads are addresses: its result does not come from them
+    if (!loads)
+      for (const Registers& read : sources(i)) result.add(origin(read));
     if (kind == Kind::exp) {
       scores_ |= result.raw;
       result = {0, result.raw | result.exped};

@@ -7,7 +7,7 @@ extern "C" __global__ void __launch_bounds__(128, 1) FA3_KERNEL(float* out, uint
   setmaxnreg_inc<160>();
   float d[8] = {};
   wgmma_fence();
-  wgmma_m64k16_f32_bf16_ss<0>(d, a, b, 0);
+  wgmma_m64k16_f32_bf16_ss<0, 0>(d, a, b, 0);
   wgmma_commit_group();
   wgmma_wait_group<0>();
   wgmma_owned(d);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "backward_params.h"
 #include "params.h"
 #include "row.h"
 
@@ -16,18 +17,24 @@ struct Launched {
   EmptyRowsParams empty_rows{};   // of the pass that writes rows without keys
   TileVParams tile_v{};           // of the one that makes V into tiles
   QuantizeParams quantize{};      // of those that quantize
+  BackwardParams backward{};      // of the backward kernels, and of the passes before and behind them
+  unsigned grid = 0;
 
   Launched() = default;
-  Launched(const std::string& kernel, const void* params) {
+  Launched(const std::string& kernel, const void* params, unsigned thread_blocks) : grid(thread_blocks) {
     const int number = row_named(kernel.c_str());
     if (number < 0) return;
     row = &rows[number];
     if (row->has(Trait::quantizes)) std::memcpy(&quantize, params, sizeof quantize);
     else if (kernel == "fa3_pass_tile_v") std::memcpy(&tile_v, params, sizeof tile_v);
+    else if (is_backward(*row)) std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
     else if (row->kind == Kind::pass) std::memcpy(&empty_rows, params, sizeof empty_rows);
     else std::memcpy(static_cast<void*>(&forward), params, bytes_of_params(*row));
   }
 
+  static bool is_backward(const Row& row) {
+    return row.kind == Kind::backward || same_text(row.kernel, "bwd_prepare") || same_text(row.kernel, "bwd_finish");
+  }
   static size_t bytes_of_params(const Row& row) {
     return row.is_8bit()               ? sizeof(ScaledForwardParams)
            : row.has(Trait::splits) ? sizeof(ListedForwardParams)

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "backward.h"
 #include "driver_rules.h"
 #include "fa3.h"
 #include "launched.h"
@@ -285,7 +286,20 @@ void do_damage(const Launch& launch, Fault chosen) {
 CUresult run(const Launch& launch) {
   if (!launch.row) return CUDA_ERROR_LAUNCH_FAILED;
   if (launch.row->has(fa3::Trait::quantizes)) return quantize(launch);
-  if (launch.row == &fa3::rows[fa3::row_named("fa3_pass_tile_v")]) return tile_v(launch);
+  const std::string name = launch.row->name;
+  if (name == "fa3_pass_tile_v") return tile_v(launch);
+  if (fa3::same_text(launch.row->kernel, "bwd_prepare"))
+    return fa3::test::simulate_prepare(launch.backward, launch.grid);
+  if (fa3::same_text(launch.row->kernel, "bwd_finish"))
+    return fa3::test::simulate_finish(launch.backward, *launch.row, launch.grid);
+  if (launch.row->kind == fa3::Kind::backward) {
+    const fa3::BackwardParams& b = launch.backward;
+    if (launch.row->has(fa3::Trait::queries_only))
+      return fa3::test::simulate_queries(
+          b, *launch.row, {tensor(b.q), tensor(b.k), tensor(b.v), tensor(b.dout), {}, {}}, tensor(b.dq), launch.grid);
+    return fa3::test::simulate(b, *launch.row, {tensor(b.q), tensor(b.k), tensor(b.v), tensor(b.dout), tensor(b.dk),
+                                                tensor(b.dv)}, launch.grid);
+  }
   if (launch.row->kind == fa3::Kind::pass) return write_empty_rows(launch.empty_rows);
   const fa3::ScaledForwardParams& p = launch.forward;
   const fa3::Output& out = p.output;
@@ -325,7 +339,7 @@ CUresult launch(CUfunction function, const unsigned (&grid)[3], const unsigned (
   if (stream && as<Stream>(stream)->context_id != current.id) return CUDA_ERROR_INVALID_HANDLE;
   if (CUresult result = fa3::test::check_launch(grid, block, shared, as<Function>(function)->shared)) return result;
   if (extra) return CUDA_ERROR_INVALID_VALUE;
-  const Launch launched(as<Function>(function)->name, arguments[0]);
+  const Launch launched(as<Function>(function)->name, arguments[0], grid[0]);
   if (stream && as<Stream>(stream)->capturing) return as<Stream>(stream)->captured.push_back(launched), CUDA_SUCCESS;
   return run(launched);
 }

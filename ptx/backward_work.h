@@ -1,0 +1,72 @@
+// What the thread blocks of the backward pass do, and in what order. Plain C++, read by both sides:
+// src/backward_launch.cpp makes it, tile/bwd unfolds it.
+//
+//   key block   Bc keys of one head: a thread block's own, with all query tiles that see them
+//   query tile  backward_tile_rows rows of one query head, counted over all heads of all batch entries: those that read
+//               a K/V head follow one another. Kernels may visit several of them at once
+//   section     consecutive heads whose blocks come before those of the next section
+//   share       the query tiles that a key block stands for: those of its head, in equal parts
+//
+// dQ is summed up in the workspace, and rounded when its sums are complete. That is work for the memory: so that it
+// goes on beside products, and while the sums are in the L2 cache, a thread block does it for the share of the one that
+// is `behind` sections before it. The last ones are left to a pass.
+#pragma once
+#include <cstdint>
+
+#include "divisor.h"
+
+namespace fa3 {
+
+inline constexpr int backward_tile_rows = 64;
+
+// Blocks of all heads, in the order in which thread blocks take them.
+struct BlockOrder {
+  int32_t batch_heads;  // batch * heads
+  int32_t blocks;       // of a head; at least 1
+  int32_t section_heads, sections;
+  Divisor section;  // blocks
+};
+
+// The blocks are of keys, the heads those of K and V.
+struct KeyOrder : BlockOrder {
+  Divisor heads_kv;
+  Divisor share;          // query tiles; those of the last key blocks may be fewer, or none
+  int32_t head_tiles;     // query tiles that read a K/V head
+  int32_t behind;         // sections
+  int32_t done_behind;    // sections that thread blocks finish; the others are the last pass's
+  uint32_t* added;        // of each K/V head: how many thread blocks have added their last dQ
+};
+
+struct HeadBlock {
+  int32_t batch_head, block;  // block >= BlockOrder::blocks: there is none
+};
+
+// The n-th block of a section: in order of the blocks, and of each those of all heads.
+constexpr HeadBlock block_at(const BlockOrder& order, int32_t section, int32_t n) {
+  const int32_t first = section * order.section_heads, left = order.batch_heads - first;
+  const int32_t heads = left < order.section_heads ? left : order.section_heads;
+  const int32_t block = heads == 1 ? n : n / heads;
+  return {first + n - block * heads, block};
+}
+
+constexpr int32_t first_tile(const KeyOrder& order, int32_t batch_head) { return batch_head * order.head_tiles; }
+
+// Of the share of a key block.
+struct Share {
+  int32_t first, tiles;
+};
+constexpr Share share_of(const KeyOrder& order, HeadBlock block) {
+  const int32_t before = block.block * order.share, left = order.head_tiles - before;
+  const int32_t share = order.share;
+  return {first_tile(order, block.batch_head) + before, left < 0 ? 0 : left < share ? left : share};
+}
+
+// The n-th tile of the shares of all key blocks, each counted as a whole one; -1 if there is none.
+constexpr int32_t shared_tile(const KeyOrder& order, int32_t n) {
+  const int32_t number = n / order.share, section = number / order.section;
+  const Share share = share_of(order, block_at(order, section, number - section * order.section));
+  const int32_t tile = n - number * order.share;
+  return tile < share.tiles ? share.first + tile : -1;
+}
+
+}  // namespace fa3

@@ -1,0 +1,226 @@
+// FlashAttention-3, backward pass: the paper's Algorithm 3, cited as A3.n. A thread block owns Bc keys and visits the
+// query tiles that see them: one thread loads, two consumer warpgroups compute S, dP, dV and dK of 64 keys each,
+// another warpgroup dQ, and one thread adds it to sums in global memory. Where this differs from the paper, and why:
+//  - Everything is transposed: rows are keys. P^T and dS^T are then the A operands of dV and dK as they come out of the
+//    exponentials, in registers.
+//  - A warpgroup of its own computes dQ, from the dS of both consumers: dQ = dS K takes its sum over all keys of the
+//    thread block, and the consumers need no barrier between them.
+//  - dQ is added by TMA, which needs no semaphore; the first one to come stores instead, so that nothing is cleared.
+//  - dQ is rounded by thread blocks that have finished, not by a kernel behind, but for the last ones.
+#include "../isa/grid.cuh"
+#include "../isa/setmaxnreg.cuh"
+#include "../isa/tma.cuh"
+#include "../tile/bwd/gemm.cuh"
+#include "../tile/bwd/others.cuh"
+#include "../tile/bwd/producer.cuh"
+#include "../tile/bwd/scores.cuh"
+#include "../tile/bwd/smem.cuh"
+#include "../tile/bwd/store.cuh"
+#include "../tile/bwd/work.cuh"
+#include "../tile/shared.cuh"
+
+namespace fa3 {
+using namespace ptx;
+
+// Its main loop.
+FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, const KeyWork& work, int warpgroup,
+                                  int warp, float (&dV)[d / 2], float (&dK)[d / 2]) {
+  const int lane = threadIdx.x % 32;
+  const bool one_lane = lane == 0;
+  const int first_key = work.key + 64 * warpgroup, key = first_key + 16 * warp + lane / 4;
+
+  const uint64_t keys = descriptor_units(64 * slab_row_bytes) * warpgroup;
+  const uint64_t k = (descriptor_start(&smem.k) | rows_descriptor) + keys;
+  const uint64_t v = (descriptor_start(&smem.v) | rows_descriptor) + keys;
+  const uint64_t q = descriptor_start(&smem.q), dout = descriptor_start(&smem.dout);
+  // dS^T: this lane's place for stmatrix.
+  const int row = lane % 16;
+  const uint32_t to_ds = shared_address(&smem.ds) + (64 * warpgroup + 16 * warp + row) * slab_row_bytes +
+                         ((lane / 16 ^ row % 8) << 4);
+
+  float S[Br / 2];  // and then dP
+  uint32_t P[Br / 4], dS[Br / 4];
+#pragma unroll
+  for (int i = 0; i < d / 2; i++) dV[i] = dK[i] = 0.f;                                                    // A3.16
+  wgmma_owned(dV);
+  wgmma_owned(dK);
+  const float c = p.softmax_scale_log2;
+  wait(smem.full_k, 0);                                                                                   // A3.17
+  wait(smem.full_v, 0);
+
+  Use use, ds_use;
+  int query = work.first * Br;
+  for (int j = 0; j < work.all; j++) {                                                                    // A3.18
+    const int s = use.index;
+    const uint64_t stage = uint64_t(s) * descriptor_units(sizeof smem.q[0]);
+    wait(smem.full_q[s], use.parity);                                                                     // A3.19
+    wgmma_fence();
+    issue_scores<Bc>(S, k, (q | rows_descriptor) + stage);                                                // A3.21
+    wgmma_commit_group();
+    wgmma_wait_group<0>();
+    wgmma_owned(S);
+    if (one_lane && j > 0) arrive(smem.s_done[(j - 1) % ds_buffers]);
+    if (needs_mask(p, first_key, query)) mask_scores(S, p, key, query);
+#pragma unroll
+    for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
+      const float2 lse = numbers_at(smem.lse[s], g);                                                      // A3.20
+      const float* const x = &S[4 * g];
+      P[2 * g] = pack(ex2_approx_ftz(fmaf(x[0], c, -lse.x)), ex2_approx_ftz(fmaf(x[1], c, -lse.y)));
+      P[2 * g + 1] = pack(ex2_approx_ftz(fmaf(x[2], c, -lse.x)), ex2_approx_ftz(fmaf(x[3], c, -lse.y)));
+    }
+    wgmma_owned(P);
+    wait(smem.full_dout[s], use.parity);                                                                  // A3.22
+    wgmma_fence();
+    issue_scores<Bc>(S, v, (dout | rows_descriptor) + stage);                                             // A3.23
+    wgmma_commit_group();
+    wgmma_fence();
+    issue_gradient(dV, P, (dout | columns_descriptor(Br)) + stage);                                       // A3.26
+    wgmma_commit_group();
+    wgmma_wait_group<1>();
+    wgmma_owned(S);
+#pragma unroll
+    for (int g = 0; g < Br / 8; g++) {                                                                    // A3.25
+      const float2 delta = numbers_at(smem.delta[s], g);
+      const float* const x = &S[4 * g];
+      dS[2 * g] = scaled(P[2 * g], x[0] - delta.x, x[1] - delta.y);
+      dS[2 * g + 1] = scaled(P[2 * g + 1], x[2] - delta.x, x[3] - delta.y);
+    }
+    wgmma_owned(dS);
+    wait(smem.empty_ds[ds_use.index], ds_use.parity ^ 1);
+#pragma unroll
+    for (int i = 0; i < Br / 16; i++)
+      stmatrix_x4((to_ds ^ i % 4 * 32) + i / 4 * Bc * slab_row_bytes + ds_use.index * sizeof smem.ds[0], dS[4 * i],
+                  dS[4 * i + 1], dS[4 * i + 2], dS[4 * i + 3]);
+    fence_proxy_async_shared();
+    __syncwarp();
+    if (one_lane) arrive(smem.full_ds[ds_use.index]);
+    wgmma_fence();
+    issue_gradient(dK, dS, (q | columns_descriptor(Br)) + stage);                                         // A3.27
+    wgmma_commit_group();
+    wgmma_wait_group<1>();
+    if (one_lane) arrive(smem.empty_dout[s]);
+    wgmma_wait_group<0>();
+    wgmma_owned(dV);
+    wgmma_owned(dK);
+    if (one_lane) arrive(smem.empty_q[s]);
+    use.next<query_stages>();
+    ds_use.next<ds_buffers>();
+    query += Br;
+    if (query >= work.end * Br) query = work.first * Br;
+  }
+  if (work.all > 0 && one_lane) arrive(smem.s_done[(work.all - 1) % ds_buffers]);
+}
+
+// A consumer warpgroup: 64 keys. `warp` of its four.
+FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, const KeyWork& at_first, int warpgroup,
+                         int warp) {
+  setmaxnreg_inc<config.consumer_registers()>();                                                          // A3.15
+  float dV[d / 2], dK[d / 2];
+  compute_gradients(p, smem, at_first, warpgroup, warp, dV, dK);
+  griddepcontrol_launch_dependents();
+  const KeyWork work(p, ctaid_x());  // not kept in registers all the time
+  const GradientRows to{work.key + 64 * warpgroup, work.head_kv, work.batch};
+  store_gradient<Bc>(dV, 1.f, smem.v, warpgroup, p.dv, to, 1 + warpgroup, warp);
+  griddepcontrol_wait();  // nothing to wait for: but what the pass before wrote is visible from here on
+  finish_others<4 * warpgroups>(p, work, 4 * warpgroup + warp);
+  // K is read by dQ until the last tile's is done.
+  if (work.all > 0) wait(smem.empty_ds[(work.all - 1) % ds_buffers], (work.all - 1) / ds_buffers & 1);
+  store_gradient<Bc>(dK, p.softmax_scale, smem.k, warpgroup, p.dk, to, 1 + warpgroup, warp);
+  if (warp == 0 && threadIdx.x % 32 == 0) cp_async_bulk_wait_group<0>();
+}
+
+// The warpgroup that computes dQ = dS K of each query tile and stages it for dq_writer. Its products run while the
+// consumers compute exponentials: so it waits until both have S of the next tile (measured: 5% at d 128). `warp` of its
+// four.
+FA3_DEVICE void dq_consumer(BackwardSmem& smem, const KeyWork& work, int warp) {
+  setmaxnreg_dec<config.dq_registers()>();
+  const int lane = threadIdx.x % 32;
+  const uint64_t ds = descriptor_start(&smem.ds) | columns_descriptor(Bc);
+  const uint64_t k = descriptor_start(&smem.k) | columns_descriptor(Bc);
+  wait(smem.full_k, 0);
+  Use use;
+  float D[dq_columns / 2];
+  for (int j = 0; j < work.all; j++, use.next<ds_buffers>()) {
+    wait(smem.full_ds[use.index], use.parity);
+    wait(smem.s_done[use.index], use.parity);
+#pragma unroll
+    for (int part = 0; part < dq_parts; part++) {
+      wgmma_fence();
+      const int slab = part / dq_column_parts, columns = part % dq_column_parts;
+      issue_dq(D,
+               ds + uint64_t(use.index) * descriptor_units(sizeof smem.ds[0]) +
+                   descriptor_units(slab * Bc * slab_row_bytes),
+               k + descriptor_units(columns * Bc * slab_row_bytes));                                      // A3.28
+      wgmma_commit_group();
+      wait(smem.empty_dq[part], j & 1 ^ 1);
+      wgmma_wait_group<0>();
+      wgmma_owned(D);
+      if (part == dq_parts - 1 && lane == 0) arrive(smem.empty_ds[use.index]);
+      float* const staged = smem.dq[part][warp];
+#pragma unroll
+      for (int g = 0; g < dq_columns / 8; g++) {
+        const float* const x = &D[4 * g];
+        reinterpret_cast<float4*>(staged)[g * 32 + lane] = make_float4(x[0], x[1], x[2], x[3]);
+      }
+      fence_proxy_async_shared();
+      __syncwarp();
+      if (lane == 0) arrive(smem.full_dq[part]);                                                          // A3.29
+    }
+  }
+}
+
+// The thread that adds dQ of each query tile to the sums in global memory. Nobody clears them: the first thread block
+// that comes to a tile stores, and the others add, after that. They come in any order, and the first one waits for
+// nobody.
+FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, const KeyWork& work) {
+  griddepcontrol_wait();  // the pass before sets all visits to 0
+  QueryTile tile(p, work);
+  for (int j = 0; j < work.all; j++, tile.next(work)) {                                                   // A3.31
+    uint32_t& visits = p.visits[tile.number()];
+    wait(smem.full_dq[0], j & 1);                                                                         // A3.32
+    uint32_t before = atom_add_acquire_gpu_u32(&visits, 1);
+    const bool first = before == 0;
+    if (!first) {
+      while (!(before & dq_is_stored)) before = ld_acquire_gpu_u32(&visits);
+      fence_proxy_async_global();
+    }
+#pragma unroll
+    for (int part = 0; part < dq_parts; part++) {
+      constexpr int bytes = sizeof smem.dq[0];
+      float* const to = p.rows.dq_sums + int64_t(tile.number()) * (Br * d) + part * (bytes / sizeof(float));
+      if (part > 0) wait(smem.full_dq[part], j & 1);
+      if (first) cp_async_bulk_store(to, shared_address(&smem.dq[part]), bytes);
+      else cp_reduce_async_bulk_add_f32(to, shared_address(&smem.dq[part]), bytes);                       // A3.33
+      cp_async_bulk_commit_group();
+      if (part == 0) continue;
+      cp_async_bulk_wait_group_read<1>();
+      arrive(smem.empty_dq[part - 1]);
+    }
+    cp_async_bulk_wait_group_read<0>();
+    arrive(smem.empty_dq[dq_parts - 1]);
+    if (first) {
+      cp_async_bulk_wait_group<0>();
+      red_add_release_gpu_u32(&visits, dq_is_stored);
+    }
+  }
+  cp_async_bulk_wait_group<0>();
+  say_added(p, work);
+}
+
+}  // namespace fa3
+
+FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
+  using namespace fa3;
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to the compiler as the same in all lanes
+  BackwardSmem& smem = *reinterpret_cast<BackwardSmem*>(shared_memory());
+  if (threadIdx.x == 0) init_barriers(smem);
+  if (threadIdx.x == 32)
+    for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
+  ptx::bar_sync(0, config.threads());
+  const KeyWork work(p, blockIdx.x);
+  if (warp / 4 < warpgroups) return consumer(p, smem, work, warp / 4, warp % 4);
+  if (warp / 4 == warpgroups) return dq_consumer(smem, work, warp % 4);
+  ptx::setmaxnreg_dec<config.producer_registers()>();
+  if (threadIdx.x == config.threads() - 128) producer(p, smem, work);
+  if (threadIdx.x == config.threads() - 96) dq_writer(p, smem, work);
+}

@@ -1,0 +1,176 @@
+// The backward pass where all sums do not fit the registers of one thread block, second half: dQ (bwd_keys.cu has dK
+// and dV). A thread block owns 128 query rows, 64 for each consumer warpgroup, and visits the blocks of keys that they
+// see, from the first to the last, as a forward pass does:
+//
+//   S = Q K^T,  P = exp2(S c - LSE),  dP = dO V^T,  dS = P (dP - D),  dQ += dS K
+//
+//  - Rows are queries, so dS is the A operand of dQ as it comes out of the multiplication, in registers, and a thread
+//    has LSE and D of its two rows in registers, too.
+//  - dQ of a block is issued together with S and dP of the next one, and first: it needs nothing that is still on its
+//    way, and gives K's buffer back early. The exponentials run under dP, and under the other warpgroup's products.
+//  - V is read by one product only, K by two: K has two buffers, V one.
+#include "../isa/barrier.cuh"
+#include "../isa/grid.cuh"
+#include "../isa/setmaxnreg.cuh"
+#include "../isa/tma.cuh"
+#include "../tile/bwd/gemm.cuh"
+#include "../tile/bwd/load.cuh"
+#include "../tile/bwd/queries_smem.cuh"
+#include "../tile/bwd/query_work.cuh"
+#include "../tile/bwd/scores.cuh"
+#include "../tile/bwd/store.cuh"
+#include "../tile/shared.cuh"
+
+namespace fa3 {
+using namespace ptx;
+
+// S = -inf where a row does not see the key. S: of block j; row: the thread's first one.
+FA3_DEVICE void mask_keys(float (&S)[Bc / 2], const BackwardParams& p, int j, int row) {
+  const int key = j * Bc + 2 * (threadIdx.x % 4);  // of S[0]
+  const int end[2] = {visible(p).of(row).end - key, visible(p).of(row + 8).end - key};
+#pragma unroll
+  for (int i = 0; i < Bc / 2; i++)
+    if (i / 4 * 8 + i % 2 >= end[i / 2 % 2]) S[i] = -INFINITY;
+}
+
+// A consumer warpgroup: 64 rows. `warp` of its four.
+FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const QueryWork& work, int warpgroup, int warp) {
+  setmaxnreg_inc<config.consumer_registers()>();
+  griddepcontrol_wait();
+  if (warpgroup >= work.warpgroups_with_rows) return;
+  const int lane = threadIdx.x % 32;
+  const bool one_lane = lane == 0;
+  const int first_row = work.first_row(warpgroup), row = first_row + 16 * warp + lane / 4;
+  const int blocks = work.blocks(p, warpgroup);
+  // Blocks from this one on are not seen as a whole by all rows.
+  const int plain_blocks = visible(p).all(first_row, first_row + 63).end / Bc;
+
+  uint32_t q[] = {uint32_t(descriptor_start(&smem.q[warpgroup]))};  // the start of the warpgroup's Q
+  const auto of_q = [&] { return rows_descriptor | q[0]; };
+  static_assert(offsetof(QueriesSmem, dout) == sizeof smem.q);
+  const auto of_dout = [&] { return of_q() + descriptor_units(sizeof smem.q); };
+  const uint64_t k = descriptor_start(&smem.k), v = descriptor_start(&smem.v) | rows_descriptor;
+  const auto stage = [](const Use& use) { return uint64_t(use.index) * descriptor_units(sizeof(Element) * Bc * d); };
+
+  float dQ[d / 2], S[Bc / 2], dP[Bc / 2];  // S, and then P
+  uint32_t dS[Bc / 4];
+#pragma unroll
+  for (int i = 0; i < d / 2; i++) dQ[i] = 0.f;
+  wgmma_owned(dQ);
+  const float c = p.softmax_scale_log2;
+  const float lse[2] = {p.rows.lse_log2[work.numbers + row], p.rows.lse_log2[work.numbers + row + 8]};
+  const float delta[2] = {p.rows.delta[work.numbers + row], p.rows.delta[work.numbers + row + 8]};
+
+  const auto exponentials = [&](int j) {
+    if (j >= plain_blocks) mask_keys(S, p, j, row);
+#pragma unroll
+    for (int i = 0; i < Bc / 2; i++) S[i] = ex2_approx_ftz(fmaf(S[i], c, -lse[i / 2 % 2]));
+  };
+  const auto multiply = [&] {
+#pragma unroll
+    for (int i = 0; i < Bc / 4; i++) {
+      const float D = delta[i % 2];
+      dS[i] = scaled(pack(S[2 * i], S[2 * i + 1]), dP[2 * i] - D, dP[2 * i + 1] - D);
+    }
+    wgmma_owned(dS);
+  };
+
+  if (blocks > 0) {
+    Use next, use, v_use;  // of K for S, of K for dQ, and of V
+    wait(smem.full_q[warpgroup], 0);
+    wait(smem.full_k[next.index], next.parity);
+    wgmma_fence();
+    issue_scores<64>(S, of_q(), (k | rows_descriptor) + stage(next));
+    wgmma_commit_group();
+    wait(smem.full_dout[warpgroup], 0);
+    wait(smem.full_v[v_use.index], v_use.parity);
+    wgmma_fence();
+    issue_scores<64>(dP, of_dout(), v + stage(v_use));
+    wgmma_commit_group();
+    wgmma_wait_group<1>();
+    wgmma_owned(S);
+    exponentials(0);
+    for (int j = 1; j < blocks; j++) {
+      // S holds P of block j - 1, whose dP is under way.
+      wgmma_owned(q);  // so that no descriptor is computed before the loop: the registers do not suffice for all
+      wgmma_wait_group<0>();
+      wgmma_owned(dP);
+      if (one_lane) arrive(smem.empty_v[v_use.index]);
+      v_use.next<v_stages>();
+      multiply();
+      wgmma_fence();
+      issue_gradient(dQ, dS, (k | columns_descriptor(Bc)) + stage(use));
+      wgmma_commit_group();
+      next.next<k_stages>();
+      wait(smem.full_k[next.index], next.parity);
+      wgmma_fence();  // again behind the branch of the wait (C7519)
+      issue_scores<64>(S, of_q(), (k | rows_descriptor) + stage(next));
+      wgmma_commit_group();
+      wait(smem.full_v[v_use.index], v_use.parity);
+      wgmma_fence();  // again behind the branch of the wait (C7519)
+      issue_scores<64>(dP, of_dout(), v + stage(v_use));
+      wgmma_commit_group();
+      wgmma_wait_group<2>();
+      wgmma_owned(dQ);
+      if (one_lane) arrive(smem.empty_k[use.index]);
+      use.next<k_stages>();
+      wgmma_wait_group<1>();
+      wgmma_owned(S);
+      exponentials(j);
+    }
+    wgmma_wait_group<0>();
+    wgmma_owned(dP);
+    if (one_lane) arrive(smem.empty_v[v_use.index]);  // the other warpgroup may have one block more
+    multiply();
+    wgmma_fence();
+    issue_gradient(dQ, dS, (k | columns_descriptor(Bc)) + stage(use));
+    wgmma_commit_group();
+    wgmma_wait_group<0>();
+    wgmma_owned(dQ);
+  }
+  bar_sync(1 + warpgroup, 128);  // all four warps have read Q for the last time
+  store_gradient<64>(dQ, p.softmax_scale, smem.q[warpgroup], 0, p.dq, {first_row, work.head, work.batch}, 1 + warpgroup,
+                     warp);
+  if (warp == 0 && one_lane) cp_async_bulk_wait_group<0>();
+}
+
+// One thread loads: Q and dO of each warpgroup once, then K and V block by block.
+FA3_DEVICE void producer(const BackwardParams& p, QueriesSmem& smem, const QueryWork& work) {
+  const int blocks = work.blocks(p, work.warpgroups_with_rows - 1);
+  const auto load_rows_of = [&](auto& to, const TensorMap& map, uint64_t (&full)[warpgroups]) {
+    for (int i = 0; i < work.warpgroups_with_rows; i++) {
+      if (work.blocks(p, i) == 0) continue;
+      expect(full[i], config.q_buffer_bytes());
+      load_rows(to[i], 64, map, full[i], work.first_row(i), work.head, work.batch);
+    }
+  };
+  Use k_use, v_use;
+  for (int j = 0; j < blocks; j++, k_use.next<k_stages>(), v_use.next<v_stages>()) {
+    wait(smem.empty_k[k_use.index], k_use.parity ^ 1);
+    expect(smem.full_k[k_use.index], config.k_block_bytes());
+    load_rows(smem.k[k_use.index], Bc, p.k, smem.full_k[k_use.index], j * Bc, work.head_kv, work.batch);
+    if (j == 0) {
+      load_rows_of(smem.q, p.q, smem.full_q);
+      load_rows_of(smem.dout, p.dout, smem.full_dout);
+    }
+    wait(smem.empty_v[v_use.index], v_use.parity ^ 1);
+    expect(smem.full_v[v_use.index], config.v_block_bytes());
+    load_rows(smem.v[v_use.index], Bc, p.v, smem.full_v[v_use.index], j * Bc, work.head_kv, work.batch);
+  }
+}
+
+}  // namespace fa3
+
+FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
+  using namespace fa3;
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to the compiler as the same in all lanes
+  QueriesSmem& smem = *reinterpret_cast<QueriesSmem*>(shared_memory());
+  const QueryWork work(p);
+  if (threadIdx.x == 0) init_barriers(smem, work.warpgroups_with_rows);
+  if (threadIdx.x == 32)
+    for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dq}) ptx::prefetch_tensormap(map);
+  ptx::bar_sync(0, config.threads());
+  if (warp / 4 < warpgroups) return consumer(p, smem, work, warp / 4, warp % 4);
+  ptx::setmaxnreg_dec<config.producer_registers()>();
+  if (threadIdx.x == 128 * warpgroups) producer(p, smem, work);
+}

@@ -1,0 +1,39 @@
+// The shared memory of bwd_queries.cu, and its barriers. No offset arithmetic exists outside this struct.
+#pragma once
+#include "../../isa/fence.cuh"
+#include "../element.cuh"
+#include "ring.cuh"
+
+namespace fa3 {
+
+inline constexpr int k_stages = config.stages, v_stages = 1;
+
+struct alignas(1024) QueriesSmem {
+  Element q[warpgroups][64 * d], dout[warpgroups][64 * d];  // slabs of 64 columns; at the end dQ takes the place of Q
+  Element k[k_stages][Bc * d], v[v_stages][Bc * d];
+
+  uint64_t full_q[warpgroups], full_dout[warpgroups];
+  uint64_t full_k[k_stages], empty_k[k_stages];
+  uint64_t full_v[v_stages], empty_v[v_stages];
+};
+static_assert(sizeof(QueriesSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
+
+// By one thread, before a barrier of the whole thread block. Filled by one thread; released by the four warps of each
+// warpgroup that has rows.
+FA3_DEVICE void init_barriers(QueriesSmem& smem, int warpgroups_with_rows) {
+  for (int i = 0; i < warpgroups; i++) {
+    init(smem.full_q[i], 1);
+    init(smem.full_dout[i], 1);
+  }
+  for (int i = 0; i < k_stages; i++) {
+    init(smem.full_k[i], 1);
+    init(smem.empty_k[i], 4 * warpgroups_with_rows);
+  }
+  for (int i = 0; i < v_stages; i++) {
+    init(smem.full_v[i], 1);
+    init(smem.empty_v[i], 4 * warpgroups_with_rows);
+  }
+  ptx::fence_mbarrier_init();
+}
+
+}  // namespace fa3

@@ -1,0 +1,119 @@
+// What the backward pass does for query rows before and behind the products, a tile at a time.
+#pragma once
+#include "../../backward_params.h"
+#include "../../isa/math.cuh"
+#include "../config.cuh"
+
+namespace fa3 {
+
+FA3_DEVICE float2 unpack(uint32_t pair, bool bf16) {
+  if (bf16) return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+  return {ptx::cvt_f32_f16(uint16_t(pair)), ptx::cvt_f32_f16(uint16_t(pair >> 16))};
+}
+FA3_DEVICE float dot(const uint4& a, const uint4& b, bool bf16) {
+  const uint32_t x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
+  float sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const float2 u = unpack(x[i], bf16), v = unpack(y[i], bf16);
+    sum = fmaf(u.x, v.x, fmaf(u.y, v.y, sum));
+  }
+  return sum;
+}
+
+// Where a tile is.
+struct RowTile {
+  int batch, head, row;  // the first row
+  int rows;              // that there are
+
+  FA3_DEVICE RowTile(const BackwardRows& p, int tile) {
+    const int batch_head = tile / p.tiles;
+    batch = batch_head / p.heads, head = batch_head - batch * p.heads;
+    row = (tile - batch_head * p.tiles) * backward_tile_rows;
+    rows = min(p.rows - row, backward_tile_rows);
+  }
+  // Of its row r.
+  FA3_DEVICE int64_t offset(const RowStrides& stride, int r) const {
+    return batch * stride.batch + head * stride.head + (row + r) * stride.row;
+  }
+};
+
+// Of each row D = dO . O - dLSE, and LSE in powers of 2, with `threads` threads, all of whose loads are under way at
+// once: a thread takes 8 columns of several rows.
+template <int threads>
+FA3_DEVICE void prepare_rows(const BackwardRows& p, int tile, bool bf16, int thread) {
+  constexpr int lanes = d / 8, at_once = threads / lanes, steps = (backward_tile_rows + at_once - 1) / at_once;
+  static_assert(32 % lanes == 0 && threads % 32 == 0);
+  const RowTile place(p, tile);
+  const int column = thread % lanes * 8;
+  uint4 o[steps], dout[steps];
+  float lse[steps], dlse[steps];
+#pragma unroll
+  for (int i = 0; i < steps; i++) {
+    const int r = i * at_once + thread / lanes;
+    o[i] = dout[i] = {};
+    lse[i] = INFINITY, dlse[i] = 0.f;  // P = 0: of no row, and of rows that see no key
+    if (r >= place.rows) continue;
+    if (column < p.head_dim) {
+      o[i] = __ldcs(reinterpret_cast<const uint4*>(p.o + place.offset(p.o_stride, r) + column));
+      dout[i] = __ldg(reinterpret_cast<const uint4*>(p.dout + place.offset(p.dout_stride, r) + column));
+    }
+    if (column != 0) continue;
+    lse[i] = __ldg(p.lse + place.offset(p.lse_stride, r));
+    if (p.dlse) dlse[i] = __ldg(p.dlse + place.offset(p.dlse_stride, r));
+  }
+#pragma unroll
+  for (int i = 0; i < steps; i++) {
+    const int r = i * at_once + thread / lanes;
+    float delta = dot(o[i], dout[i], bf16);
+#pragma unroll
+    for (int bit = 1; bit < lanes; bit *= 2) delta += __shfl_xor_sync(0xffffffffu, delta, bit);
+    if (column != 0 || r >= backward_tile_rows) continue;
+    const bool sees = fabsf(lse[i]) != INFINITY;
+    const int64_t at = int64_t(tile) * backward_tile_rows + r;
+    p.lse_log2[at] = sees ? lse[i] * 1.4426950408889634f : INFINITY;
+    p.delta[at] = sees ? delta - dlse[i] : 0.f;
+  }
+}
+
+// dQ from its sums. They lie as bwd.cu stages them: of 64 rows and 64 columns at a time, by 16 rows, then by 8 columns,
+// then four numbers of each lane, which are two columns of two rows. A warp does this for one of a tile's strips of 16
+// rows; of `loads` groups of 8 columns the loads are under way at once.
+inline constexpr int strips = backward_tile_rows / 16;
+template <int loads>
+FA3_DEVICE void finish_strip(const BackwardParams& params, int tile, int strip, bool bf16) {
+  static_assert(8 % loads == 0 || loads % 8 == 0);
+  const BackwardRows& p = params.rows;
+  const float scale = params.softmax_scale;
+  const RowTile place(p, tile);
+  const int lane = threadIdx.x % 32, row = 16 * strip + lane / 4;
+  const bool odd = lane % 2, is_sum = params.visits[tile / p.tiles_at_once] > 0;  // rows that see a key
+  const float4* const sums =
+      reinterpret_cast<const float4*>(p.dq_sums) + int64_t(tile) * (16 * d) + strip * 256 + lane;
+  const auto pair = [&](float low, float high) {
+    return bf16 ? ptx::cvt_rn_bf16x2_f32(high * scale, low * scale) : ptx::cvt_rn_f16x2_f32(high * scale, low * scale);
+  };
+  uint16_t* dq = p.dq + place.offset(p.dq_stride, row) + 8 * odd + lane % 4 / 2 * 4;
+  int left = p.head_dim - 8 * odd;  // columns
+#pragma unroll 1
+  for (int first = 0; first < d / 8; first += loads, dq += 8 * loads, left -= 8 * loads) {
+    float4 x[loads];
+#pragma unroll
+    for (int g = 0; g < loads; g++)
+      x[g] = is_sum ? __ldcs(sums + (first + g) / 8 * 1024 + (first + g) % 8 * 32) : float4{};
+#pragma unroll
+    for (int g = 0; g < loads; g += 2) {
+      // Of one group and the next, neighbours exchange two columns each: a lane then has four of one of them.
+      const auto store = [&](int below, uint32_t here, uint32_t next) {
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? here : next, 1);
+        if (row + below < place.rows && 8 * g < left)
+          *reinterpret_cast<uint2*>(dq + below * p.dq_stride.row + 8 * g) =
+              odd ? make_uint2(other, next) : make_uint2(here, other);
+      };
+      store(0, pair(x[g].x, x[g].y), pair(x[g + 1].x, x[g + 1].y));
+      store(8, pair(x[g].z, x[g].w), pair(x[g + 1].z, x[g + 1].w));
+    }
+  }
+}
+
+}  // namespace fa3

@@ -1,0 +1,44 @@
+// Gradients on their way out: through shared memory, where they take the place of what is not read any more.
+#pragma once
+#include "../../isa/barrier.cuh"
+#include "../../isa/fence.cuh"
+#include "../../isa/matrix.cuh"
+#include "../../isa/tma.cuh"
+#include "../../tensor_map_bytes.h"
+#include "../element.cuh"
+
+namespace fa3 {
+
+// Where 64 rows of a gradient belong.
+struct GradientRows {
+  int row, head, batch;
+};
+
+// A warpgroup's 64 rows, times `scale` and rounded. They go through the rows from 64 * part on of a buffer of so many
+// rows. Called by the whole warpgroup, `warp` of its four; `barrier` is its own.
+template <int buffer_rows>
+FA3_DEVICE void store_gradient(const float (&D)[d / 2], float scale, Element* buffer, int part, const TensorMap& map,
+                               const GradientRows& to, int barrier, int warp) {
+  const int lane = threadIdx.x % 32, row = lane % 16;
+  const uint32_t start = ptx::shared_address(buffer) + 64 * part * slab_row_bytes;
+  const uint32_t at = start + (16 * warp + row) * slab_row_bytes + ((lane / 16 ^ row % 8) << 4);
+#pragma unroll
+  for (int k = 0; k < d / 16; k++) {
+    const float* x = &D[8 * k];
+    const int slab = k / 4, within = k % 4 * 32;
+    ptx::stmatrix_x4((at ^ within) + slab * buffer_rows * slab_row_bytes, pack(x[0] * scale, x[1] * scale),
+                     pack(x[2] * scale, x[3] * scale), pack(x[4] * scale, x[5] * scale),
+                     pack(x[6] * scale, x[7] * scale));
+  }
+  ptx::fence_proxy_async_shared();
+  ptx::bar_sync(barrier, 128);
+  if (warp == 0 && lane == 0) {
+#pragma unroll
+    for (int slab = 0; slab < d / slab_columns; slab++)
+      ptx::cp_async_bulk_tensor_4d_store(&map, start + slab * buffer_rows * slab_row_bytes, slab * slab_columns, to.row,
+                                         to.head, to.batch);
+    ptx::cp_async_bulk_commit_group();
+  }
+}
+
+}  // namespace fa3

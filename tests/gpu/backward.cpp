@@ -1,0 +1,342 @@
+// The backward pass: gradients against float64, within what the same mathematics loses where P, dS and the gradients
+// are rounded to the same dtype; what lies around the outputs stays as it was; repeated calls, graphs.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpu.h"
+#include "half.h"
+#include "problem.h"
+#include "random.h"
+
+namespace fa3::test {
+namespace {
+
+struct Shape {
+  int64_t batch, seqlen_q, seqlen_k, heads, heads_kv, head_dim;
+};
+
+// A tensor (batch, seqlen, heads, head_dim) or (batch, heads, seqlen), packed or with gaps, on both sides.
+struct Tensor {
+  static constexpr unsigned char poison = 0xa5;
+  fa3_tensor host{};
+  std::vector<unsigned char> bytes;
+  tools::DeviceBuffer device;
+
+  Tensor() = default;
+  Tensor(int32_t dtype, std::vector<int64_t> dim, bool padded) {
+    host.dtype = dtype, host.rank = int32_t(dim.size());
+    std::copy(dim.begin(), dim.end(), host.dim);
+    const int size = dtype == FA3_DTYPE_FP32 ? 4 : 2;
+    int64_t next = 1;
+    for (int i = host.rank - 1; i >= 0; --i) {
+      host.stride[i] = next;
+      next *= std::max<int64_t>(1, dim[size_t(i)]);
+      if (padded) next += 16 / size;
+    }
+    bytes.assign(size_t(next) * size + 512, poison);
+    host.data = bytes.data() + 256;
+  }
+  void upload() {
+    if (device.size() == 0) device = tools::DeviceBuffer(bytes.size());
+    device.upload(bytes.data(), bytes.size());
+  }
+  void download() { device.download(bytes.data(), bytes.size()); }
+  fa3_tensor on_device() const {
+    fa3_tensor t = host;
+    t.data = device.at(256);
+    return t;
+  }
+  template <class Function>
+  void each(Function function) const {
+    const int64_t last = host.rank == 4 ? host.dim[3] : 1;
+    for (int64_t a = 0; a < host.dim[0]; ++a)
+      for (int64_t b = 0; b < host.dim[1]; ++b)
+        for (int64_t c = 0; c < host.dim[2]; ++c)
+          for (int64_t d = 0; d < last; ++d)
+            function(a * host.stride[0] + b * host.stride[1] + c * host.stride[2] + (host.rank == 4 ? d : 0));
+  }
+  double at(int64_t i) const {
+    if (host.dtype == FA3_DTYPE_FP32) return static_cast<const float*>(host.data)[i];
+    const uint16_t bits = static_cast<const uint16_t*>(host.data)[i];
+    return host.dtype == FA3_DTYPE_BF16 ? tools::from_bf16(bits) : tools::from_fp16(bits);
+  }
+  void set(int64_t i, float x) {
+    if (host.dtype == FA3_DTYPE_FP32) static_cast<float*>(host.data)[i] = x;
+    else static_cast<uint16_t*>(host.data)[i] = host.dtype == FA3_DTYPE_BF16 ? tools::to_bf16(x) : tools::to_fp16(x);
+  }
+  // Is everything but the elements as the constructor left it?
+  bool is_clean_around() const {
+    std::vector<bool> element(bytes.size(), false);
+    const size_t size = host.dtype == FA3_DTYPE_FP32 ? 4 : 2;
+    each([&](int64_t i) { std::fill_n(element.begin() + 256 + i * int64_t(size), size, true); });
+    for (size_t i = 0; i < bytes.size(); ++i)
+      if (!element[i] && bytes[i] != poison) return false;
+    return true;
+  }
+};
+
+double rounded(double x, int32_t dtype) {
+  if (dtype == FA3_DTYPE_BF16) return tools::from_bf16(tools::to_bf16(float(x)));
+  return tools::from_fp16(tools::to_fp16(float(x)));
+}
+
+class Call {
+ public:
+  Call(const Shape& s, int32_t dtype, int32_t mask, bool padded, bool with_dlse, float spread, uint64_t seed)
+      : shape_(s), dtype_(dtype) {
+    p_.struct_size = sizeof p_;
+    p_.mask = mask;
+    const std::vector<int64_t> of_q{s.batch, s.seqlen_q, s.heads, s.head_dim};
+    const std::vector<int64_t> of_k{s.batch, s.seqlen_k, s.heads_kv, s.head_dim}, rows{s.batch, s.heads, s.seqlen_q};
+    for (Tensor* t : {&q_, &o_, &dout_, &dq_}) *t = Tensor(dtype, of_q, padded);
+    for (Tensor* t : {&k_, &v_, &dk_, &dv_}) *t = Tensor(dtype, of_k, padded);
+    lse_ = Tensor(FA3_DTYPE_FP32, rows, padded);
+    if (with_dlse) dlse_ = Tensor(FA3_DTYPE_FP32, rows, padded);
+    std::mt19937_64 random(seed);
+    std::normal_distribution<float> normal;
+    for (Tensor* t : {&q_, &k_, &v_, &dout_, &dlse_})
+      t->each([&](int64_t i) { t->set(i, (t == &q_ ? spread : 1) * normal(random)); });
+    fa3_forward_params f{};
+    f.struct_size = sizeof f;
+    f.q = q_.host, f.k = k_.host, f.v = v_.host, f.o = o_.host, f.lse = lse_.host, f.mask = mask;
+    REQUIRE(fa3_reference_forward(&f, 0) == FA3_OK);
+    for (auto& [tensor, place] : tensors()) tensor->upload(), *place = tensor->on_device();
+    if (!with_dlse) p_.dlse = {};
+    REQUIRE(fa3_backward_workspace_size(&p_, &workspace_bytes_) == FA3_OK);
+    workspace_ = tools::DeviceBuffer(workspace_bytes_ + 512);
+    workspace_.fill(0xff);  // NaN
+  }
+
+  void launch(const tools::Stream& stream) {
+    const fa3_status status = fa3_backward(&p_, workspace_.at(256), workspace_bytes_, stream.get());
+    INFO(fa3_last_error_message());
+    REQUIRE(status == FA3_OK);
+  }
+  void poison() {
+    for (Tensor* t : {&dq_, &dk_, &dv_}) std::fill(t->bytes.begin(), t->bytes.end(), Tensor::poison), t->upload();
+  }
+  std::vector<unsigned char> results(const tools::Stream& stream) {
+    stream.synchronize();
+    std::vector<unsigned char> all;
+    for (Tensor* t : {&dq_, &dk_, &dv_}) t->download(), all.insert(all.end(), t->bytes.begin(), t->bytes.end());
+    return all;
+  }
+  // dq, dk and dv, computed exactly; with P and dS rounded as the kernel does; or with the magnitudes of all that is
+  // summed, to which the errors of float32 are in proportion.
+  enum class Way { exact, rounded, magnitudes };
+  std::vector<std::vector<double>> expected(Way way) const {
+    const Shape& s = shape_;
+    const double scale = 1 / std::sqrt(double(s.head_dim));
+    const int64_t group = s.heads_kv ? s.heads / s.heads_kv : 0, d = s.head_dim;
+    const bool rounds = way == Way::rounded, magnitudes = way == Way::magnitudes;
+    const auto round = [&](double x) { return rounds ? rounded(x, dtype_) : x; };
+    const auto sign = [&](double x) { return magnitudes ? std::fabs(x) : x; };
+    std::vector<std::vector<double>> all(3);
+    all[0].resize(size_t(s.batch * s.seqlen_q * s.heads * d));
+    all[1].resize(size_t(s.batch * s.seqlen_k * s.heads_kv * d)), all[2].resize(all[1].size());
+    const auto row = [&](const Tensor& t, int64_t b, int64_t i, int64_t h) {
+      std::vector<double> x(static_cast<size_t>(d));
+      for (int64_t c = 0; c < d; ++c)
+        x[size_t(c)] = t.at(b * t.host.stride[0] + i * t.host.stride[1] + h * t.host.stride[2] + c);
+      return x;
+    };
+    const auto number = [](const Tensor& t, int64_t b, int64_t h, int64_t i) {
+      return t.host.rank ? t.at(b * t.host.stride[0] + h * t.host.stride[1] + i * t.host.stride[2]) : 0;
+    };
+    const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
+      double sum = 0;
+      for (size_t c = 0; c < a.size(); ++c) sum += a[c] * b[c];
+      return sum;
+    };
+    const auto signed_dot = [&](const std::vector<double>& a, const std::vector<double>& b) {
+      double sum = 0;
+      for (size_t c = 0; c < a.size(); ++c) sum += sign(a[c] * b[c]);
+      return sum;
+    };
+    for (int64_t b = 0; b < s.batch; ++b)
+      for (int64_t hk = 0; hk < s.heads_kv; ++hk) {
+        std::vector<std::vector<double>> k, v;
+        for (int64_t j = 0; j < s.seqlen_k; ++j) k.push_back(row(k_, b, j, hk)), v.push_back(row(v_, b, j, hk));
+        for (int64_t h = hk * group; h < (hk + 1) * group; ++h)
+          for (int64_t i = 0; i < s.seqlen_q; ++i) {
+            const std::vector<double> q = row(q_, b, i, h), dout = row(dout_, b, i, h);
+            const double of_lse = number(dlse_, b, h, i);
+            const double delta = signed_dot(dout, row(o_, b, i, h)) + (magnitudes ? std::fabs(of_lse) : -of_lse);
+            const double lse = number(lse_, b, h, i);
+            double* const dq = &all[0][size_t(((b * s.seqlen_q + i) * s.heads + h) * d)];
+            for (int64_t j = 0; j < visible(i); ++j) {
+              const double weight = round(std::exp(dot(q, k[size_t(j)]) * scale - lse));
+              const double dp = signed_dot(dout, v[size_t(j)]);
+              const double ds = round(weight * (magnitudes ? dp + std::fabs(delta) : dp - delta));
+              const size_t key = size_t(((b * s.seqlen_k + j) * s.heads_kv + hk) * d);
+              for (int64_t c = 0; c < d; ++c) {
+                dq[c] += sign(ds * scale * k[size_t(j)][size_t(c)]);
+                all[1][key + size_t(c)] += sign(ds * scale * q[size_t(c)]);
+                all[2][key + size_t(c)] += sign(weight * dout[size_t(c)]);
+              }
+            }
+          }
+      }
+    if (rounds)
+      for (auto& x : all)
+        for (double& y : x) y = rounded(y, dtype_);
+    return all;
+  }
+  // What is wrong with the results; "" if nothing is.
+  std::string verdict() const {
+    const auto exact = expected(Way::exact), same = expected(Way::rounded), magnitudes = expected(Way::magnitudes);
+    const Tensor* const tensors[] = {&dq_, &dk_, &dv_};
+    const char* const names[] = {"dq", "dk", "dv"};
+    for (size_t n = 0; n < 3; ++n) {
+      if (!tensors[n]->is_clean_around()) return std::string(names[n]) + ": bytes around it were written";
+      double ours = 0, theirs = 0, worst_of_ours = 0, worst_of_theirs = 0, size = 0, slack = 0, worst_slack = 0;
+      size_t i = 0;
+      tensors[n]->each([&](int64_t at) {
+        const double off = std::fabs(tensors[n]->at(at) - exact[n][i]), other = std::fabs(same[n][i] - exact[n][i]);
+        ours += off * off, theirs += other * other, size += exact[n][i] * exact[n][i];
+        worst_of_ours = off <= worst_of_ours ? worst_of_ours : off;
+        worst_of_theirs = std::max(worst_of_theirs, other);
+        const double float32 = 0x1p-19 * magnitudes[n][i];  // sums, exponentials, LSE times log2(e)
+        slack += float32 * float32, worst_slack = std::max(worst_slack, float32);
+        ++i;
+      });
+      if (!(std::sqrt(ours) <= 1.3 * std::sqrt(theirs) + std::sqrt(slack)) ||
+          !(worst_of_ours <= 2.5 * worst_of_theirs + worst_slack))
+        return std::string(names[n]) + ": error " + std::to_string(std::sqrt(ours / std::max(size, 1e-300))) +
+               " of its size, " + std::to_string(std::sqrt(theirs / std::max(size, 1e-300))) + " by rounding; worst " +
+               std::to_string(worst_of_ours) + " and " + std::to_string(worst_of_theirs);
+    }
+    return "";
+  }
+
+ private:
+  std::vector<std::pair<Tensor*, fa3_tensor*>> tensors() {
+    std::vector<std::pair<Tensor*, fa3_tensor*>> all = {{&q_, &p_.q},       {&k_, &p_.k},     {&v_, &p_.v},
+                                                        {&o_, &p_.o},       {&lse_, &p_.lse}, {&dout_, &p_.dout},
+                                                        {&dq_, &p_.dq},     {&dk_, &p_.dk},   {&dv_, &p_.dv}};
+    if (dlse_.host.rank) all.push_back({&dlse_, &p_.dlse});
+    return all;
+  }
+  int64_t visible(int64_t i) const {
+    if (p_.mask == FA3_MASK_NONE) return shape_.seqlen_k;
+    const int64_t offset = p_.mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? shape_.seqlen_k - shape_.seqlen_q : 0;
+    return std::clamp<int64_t>(i + offset + 1, 0, shape_.seqlen_k);
+  }
+
+  Shape shape_;
+  int32_t dtype_;
+  fa3_backward_params p_{};
+  Tensor q_, k_, v_, o_, lse_, dout_, dlse_, dq_, dk_, dv_;
+  size_t workspace_bytes_ = 0;
+  tools::DeviceBuffer workspace_;
+};
+
+void run(const Shape& shape, int32_t dtype, int32_t mask, bool padded, bool with_dlse, float spread, uint64_t seed) {
+  INFO("batch " << shape.batch << " q " << shape.seqlen_q << " k " << shape.seqlen_k << " heads " << shape.heads << "/"
+                << shape.heads_kv << " d " << shape.head_dim << " dtype " << dtype << " mask " << mask << " padded "
+                << padded << " dlse " << with_dlse << " spread " << spread << " seed " << seed);
+  const tools::Stream& stream = gpu().stream;
+  Call call(shape, dtype, mask, padded, with_dlse, spread, seed);
+  call.launch(stream);
+  call.results(stream);
+  CHECK(call.verdict() == "");
+}
+
+uint64_t seed_for(int n) { return tools::mix(tools::seed_of_run(), 12000000 + uint64_t(n)); }
+
+}  // namespace
+
+TEST_CASE("backward: small selection", "[backward][sanitizer]") {
+  gpu();
+  int n = 0;
+  for (const int64_t head_dim : {128, 64, 256})
+    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+      run({1, 70, 150, 2, 1, head_dim}, FA3_DTYPE_BF16, mask, true, true, 1, seed_for(n++));
+      run({2, 200, 130, 2, 2, head_dim - 8}, FA3_DTYPE_FP16, mask, false, false, 1, seed_for(n++));
+    }
+}
+
+TEST_CASE("backward: borders of tiles, blocks and rings", "[backward]") {
+  gpu();
+  int n = 100;
+  const std::pair<int64_t, int64_t> lengths[] = {{1, 1},     {64, 128},  {65, 129}, {63, 127}, {128, 64},
+                                                 {192, 256}, {193, 257}, {256, 1},  {1, 300},  {320, 320}};
+  for (const int64_t head_dim : {64, 128, 256, 192, 136})
+    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
+      for (const auto& [q, k] : lengths) {
+        const int32_t dtype = n % 2 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
+        run({1, q, k, 2, 1, head_dim}, dtype, mask, n % 3 == 0, n % 2, 1, seed_for(n));
+        ++n;
+      }
+}
+
+TEST_CASE("backward: random shapes", "[backward]") {
+  gpu();
+  for (int n = 0; n < 40; ++n) {
+    tools::Random random(seed_for(1000 + n));
+    const int64_t heads_kv = random.between(1, 3), heads = heads_kv * random.between(1, 3);
+    const Shape shape{random.between(1, 3), random.between(1, 400), random.between(1, 400), heads, heads_kv,
+                      8 * random.between(1, 32)};
+    run(shape, random.chance(0.5) ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, int32_t(random.between(0, 2)), random.chance(0.5),
+        random.chance(0.5), random.chance(0.3) ? 8.f : 1.f, seed_for(2000 + n));
+  }
+}
+
+TEST_CASE("backward: many heads, so that thread blocks round dQ of others", "[backward]") {
+  gpu();
+  int n = 3000;
+  for (const int64_t head_dim : {64, 128})
+    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+      run({4, 70, 130, 64, 64, head_dim}, FA3_DTYPE_BF16, mask, true, false, 1, seed_for(n++));
+      run({1, 200, 70, 300, 100, head_dim - 8}, FA3_DTYPE_FP16, mask, false, true, 1, seed_for(n++));
+    }
+}
+
+TEST_CASE("backward: nothing on one side", "[backward]") {
+  gpu();
+  run({2, 0, 70, 4, 2, 64}, FA3_DTYPE_BF16, FA3_MASK_NONE, true, false, 1, 1);
+  run({2, 70, 0, 4, 2, 64}, FA3_DTYPE_BF16, FA3_MASK_CAUSAL_BOTTOM_RIGHT, true, true, 1, 2);
+  run({2, 70, 9, 0, 2, 128}, FA3_DTYPE_FP16, FA3_MASK_NONE, false, false, 1, 3);
+  run({0, 70, 9, 2, 2, 128}, FA3_DTYPE_FP16, FA3_MASK_NONE, false, false, 1, 4);
+  run({2, 0, 70, 4, 2, 256}, FA3_DTYPE_BF16, FA3_MASK_NONE, true, false, 1, 5);
+  run({2, 70, 0, 4, 2, 256}, FA3_DTYPE_BF16, FA3_MASK_CAUSAL_BOTTOM_RIGHT, true, true, 1, 6);
+  run({2, 70, 9, 0, 2, 200}, FA3_DTYPE_FP16, FA3_MASK_NONE, false, false, 1, 7);
+}
+
+TEST_CASE("backward: without sums in global memory the same call gives the same bits", "[backward]") {
+  const tools::Stream& stream = gpu().stream;
+  Call call({1, 200, 330, 4, 2, 256}, FA3_DTYPE_BF16, FA3_MASK_CAUSAL_BOTTOM_RIGHT, false, true, 1, seed_for(6000));
+  call.launch(stream);
+  const std::vector<unsigned char> first = call.results(stream);
+  for (int i = 0; i < 3; ++i) {
+    call.poison();
+    call.launch(stream);
+    CHECK(call.results(stream) == first);
+  }
+}
+
+TEST_CASE("backward: a captured call is replayed, one after another in one workspace", "[backward][graphs]") {
+  const tools::Stream& stream = gpu().stream;
+  const int64_t head_dim = GENERATE(128, 256);
+  Call call({1, 150, 200, 2, 1, head_dim}, FA3_DTYPE_BF16, FA3_MASK_CAUSAL_BOTTOM_RIGHT, false, true, 1,
+            seed_for(5000 + int(head_dim)));
+  tools::Graph::begin(stream);
+  call.launch(stream);
+  call.launch(stream);
+  const tools::Graph graph = tools::Graph::end(stream);
+  for (int i = 0; i < 3; ++i) {
+    call.poison();
+    graph.launch(stream);
+    call.results(stream);
+    CHECK(call.verdict() == "");
+  }
+}
+
+}  // namespace fa3::test

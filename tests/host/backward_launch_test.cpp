@@ -1,0 +1,255 @@
+// What fa3_backward accepts for the device, and what it asks of the driver.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "call.h"
+#include "launches.h"
+
+namespace fa3::test {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using B = fa3_backward_params;
+constexpr fa3_status invalid = FA3_ERROR_INVALID_ARGUMENT, unsupported = FA3_ERROR_UNSUPPORTED;
+
+// Pointers lead nowhere.
+B imaginary_backward(const Shape& s = {}, int32_t dtype = FA3_DTYPE_BF16) {
+  const auto at = [](uintptr_t n) { return reinterpret_cast<void*>(n << 42); };
+  const auto of_q = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_q, s.heads, s.head_dim}); };
+  const auto of_k = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim}); };
+  B p{};
+  p.struct_size = sizeof p;
+  p.q = of_q(1), p.k = of_k(2), p.v = of_k(3), p.o = of_q(4), p.dout = of_q(6);
+  p.lse = tensor(at(5), FA3_DTYPE_FP32, {s.batch, s.heads, s.seqlen_q});
+  p.dq = of_q(7), p.dk = of_k(8), p.dv = of_k(9);
+  return p;
+}
+
+fa3_status backward(const B& p, size_t bytes = plenty) {
+  return fa3_backward(&p, workspace_memory, bytes, reinterpret_cast<fa3_stream>(stream));
+}
+size_t workspace_of(const B& p) {
+  size_t bytes = 0;
+  REQUIRE(fa3_backward_workspace_size(&p, &bytes) == FA3_OK);
+  return bytes;
+}
+
+struct BadChange {
+  const char* message;
+  fa3_status status;
+  void (*apply)(B&);
+};
+const BadChange bad_changes[] = {
+    {"q.dtype is fp32", unsupported,
+     [](B& p) {
+       for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv}) t->dtype = FA3_DTYPE_FP32;
+     }},
+    {"o.dtype is fp16, must be bf16 as q's", invalid, [](B& p) { p.o.dtype = FA3_DTYPE_FP16; }},
+    {"dq.dtype is fp32; the kernels", unsupported, [](B& p) { p.dq.dtype = FA3_DTYPE_FP32; }},
+    {"dk.dtype is fp16, must be bf16 as q's", invalid, [](B& p) { p.dk.dtype = FA3_DTYPE_FP16; }},
+    {"dout.stride[3] is 2, must be 1", invalid, [](B& p) { p.dout.stride[3] = 2; }},
+    {"dv.stride[1] is 36, must be a multiple of 8", invalid, [](B& p) { p.dv.stride[1] = 36; }},
+    {"k.stride[1] is -32, must be >= 0", invalid, [](B& p) { p.k.stride[1] = -32; }},
+    {"lse.stride[0] is -1, must be >= 0", invalid, [](B& p) { p.lse.stride[0] = -1; }},
+    {"dq.data is", invalid, [](B& p) { p.dq.data = static_cast<char*>(p.dq.data) + 8; }},
+    {"params->kernel is \"none\", no kernel of this build", unsupported, [](B& p) { p.kernel = "none"; }},
+    {"params->kernel is fa3_fwd_bf16_d64_full_256x64, which is not a backward kernel", invalid,
+     [](B& p) { p.kernel = "fa3_fwd_bf16_d64_full_256x64"; }},
+    {"params->kernel is fa3_bwd_queries_bf16_d256_full_128x64, which is not", invalid,
+     [](B& p) { p.kernel = "fa3_bwd_queries_bf16_d256_full_128x64"; }},
+    {"params->kernel is fa3_bwd_bf16_d64_causal_128x128, which is not", invalid,
+     [](B& p) { p.kernel = "fa3_bwd_bf16_d64_causal_128x128"; }},
+};
+
+}  // namespace
+
+TEST_CASE("bad arguments of fa3_backward are refused before any launch", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  for (const BadChange& change : bad_changes) {
+    INFO(change.message);
+    B p = imaginary_backward();
+    change.apply(p);
+    CHECK(fa3_backward_check(&p) == change.status);
+    CHECK_THAT(fa3_last_error_message(), ContainsSubstring(change.message));
+    CHECK(backward(p) == change.status);
+    CHECK(fake.launches.empty());
+  }
+  CHECK(fa3_backward_check(nullptr) == invalid);
+  const B p = imaginary_backward();
+  CHECK(fa3_backward_workspace_size(&p, nullptr) == invalid);
+  CHECK(fa3_backward(&p, nullptr, plenty, nullptr) == invalid);
+  expect_message("workspace is NULL");
+  CHECK(backward(p, workspace_of(p) - 1) == FA3_ERROR_WORKSPACE_TOO_SMALL);
+  CHECK(fa3_backward(&p, p.dv.data, plenty, nullptr) == invalid);
+  expect_message("workspace may overlap dv");
+  CHECK(fake.calls == 0);
+}
+
+TEST_CASE("the backward pass, in full", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const Shape s{.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = 72};
+  B p = imaginary_backward(s, FA3_DTYPE_FP16);
+  p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  p.softmax_scale = 0.25f;
+  p.lse.stride[0] = 10000, p.lse.stride[1] = 1, p.lse.stride[2] = 7;
+  p.dlse = tensor(reinterpret_cast<void*>(uintptr_t{10} << 42), FA3_DTYPE_FP32, {2, 6, 300});
+  const size_t tiles = 2 * 6 * 5, rows = tiles * 64;
+  CHECK(workspace_of(p) == rows * (4 + 4 + 4 * 128) + 6 * 4 + tiles * 4);
+  REQUIRE(backward(p) == FA3_OK);
+
+  REQUIRE(fake.launches.size() == 3);
+  const Launch &first = fake.launches[0], &main = fake.launches[1], &last = fake.launches[2];
+  CHECK((first.kernel == "fa3_pass_bwd_prepare_d128" && last.kernel == "fa3_pass_bwd_finish_d128"));
+  CHECK(main.kernel == "fa3_bwd_fp16_d128_causal_64x128");
+  CHECK((!first.early && main.early && last.early));
+  CHECK((first.grid[0] == tiles && last.grid[0] == 6 * 4 * 3 && main.grid[0] == 6 * 4));  // a share is 3 tiles
+  for (int launch = 0; launch < 3; ++launch) {
+    fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+    REQUIRE(fa3_backward_kernel_info(&p, launch, &info) == FA3_OK);
+    CHECK((info.name == fake.launches[size_t(launch)].kernel && info.launches == 3));
+    CHECK(info.grid == int(fake.launches[size_t(launch)].grid[0]));
+    CHECK(info.tiles == (launch == 1 ? 24 : 0));
+  }
+  fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+  CHECK(fa3_backward_kernel_info(&p, 3, &info) == invalid);
+
+  const uintptr_t workspace = reinterpret_cast<uintptr_t>(workspace_memory);
+  const auto place = [&](const float* p) { return reinterpret_cast<uintptr_t>(p) - workspace; };
+  const BackwardParams& g = main.carried.backward;
+  for (const Launch* pass : {&first, &last})
+    CHECK(std::memcmp(static_cast<const void*>(&pass->carried.backward), &g, sizeof g) == 0);
+  const BackwardRows& r = g.rows;
+  CHECK((static_cast<const void*>(r.o) == p.o.data && static_cast<const void*>(r.dout) == p.dout.data));
+  CHECK((r.o_stride.batch == 300 * 6 * 72 && r.o_stride.row == 6 * 72 && r.o_stride.head == 72));
+  CHECK((r.lse == p.lse.data && r.lse_stride.batch == 10000 && r.lse_stride.head == 1 && r.lse_stride.row == 7));
+  CHECK((r.dlse == p.dlse.data && r.dlse_stride.batch == 1800 && r.dlse_stride.head == 300 && r.dlse_stride.row == 1));
+  CHECK((r.rows == 300 && r.head_dim == 72 && r.tiles == 5 && r.heads == 6 && !r.bf16));
+  CHECK((place(r.lse_log2) == 0 && place(r.delta) == 4 * rows && place(r.dq_sums) == 8 * rows));
+
+  CHECK((g.visible.seqlen_q == 300 && g.visible.seqlen_k == 500 && g.visible.right == 200 && g.visible.bounded_right));
+  CHECK((g.heads_per_kv == 2 && g.order.head_tiles == 10 && g.order.heads_kv == 3 && g.order.batch_heads == 6));
+  CHECK((reinterpret_cast<uintptr_t>(g.order.added) - workspace == 8 * rows + rows * 4 * 128));
+  CHECK((g.visits == g.order.added + 6 && r.tiles_at_once == 1));
+  CHECK((g.softmax_scale == 0.25f && std::fabs(g.softmax_scale_log2 - 0.36067376f) < 1e-7f));
+  REQUIRE(fake.maps.size() == 6);
+  const struct {
+    const TensorMap& map;
+    const fa3_tensor& tensor;
+    unsigned rows;
+  } maps[] = {{g.q, p.q, 64},       {g.k, p.k, 128},  {g.v, p.v, 128},
+              {g.dout, p.dout, 64}, {g.dk, p.dk, 64}, {g.dv, p.dv, 64}};
+  for (const auto& m : maps) {
+    const EncodedMap& map = fake.maps.at(m.map.opaque[0]);
+    CHECK(map.data == m.tensor.data);
+    CHECK(map.dim == std::vector<uint64_t>{72, uint64_t(m.tensor.dim[1]), uint64_t(m.tensor.dim[2]), 2});
+    CHECK(map.box == std::vector<uint32_t>{64, m.rows, 1, 1});
+  }
+
+  CHECK(r.dq == p.dq.data);
+  CHECK((r.dq_stride.batch == 300 * 6 * 72 && r.dq_stride.row == 6 * 72 && r.dq_stride.head == 72));
+}
+
+TEST_CASE("the backward pass of large head dimensions, by two kernels", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const Shape s{.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = 136};
+  B p = imaginary_backward(s, FA3_DTYPE_FP16);
+  p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  const size_t rows = 2 * 6 * 5 * 64;
+  CHECK(workspace_of(p) == rows * (4 + 4));
+  REQUIRE(backward(p) == FA3_OK);
+  REQUIRE(fake.launches.size() == 3);
+  const Launch &first = fake.launches[0], &keys = fake.launches[1], &queries = fake.launches[2];
+  CHECK(first.kernel == "fa3_pass_bwd_prepare_d256");
+  CHECK(keys.kernel == "fa3_bwd_keys_fp16_d256_causal_64x64");
+  CHECK(queries.kernel == "fa3_bwd_queries_fp16_d256_causal_128x64");
+  CHECK((!first.early && keys.early && queries.early));
+  CHECK((first.grid[0] == 12 * 5 && keys.grid[0] == 6 * 8 && queries.grid[0] == 12 * 3));
+  const int tiles[] = {0, 48, 36};
+  for (int launch = 0; launch < 3; ++launch) {
+    fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+    REQUIRE(fa3_backward_kernel_info(&p, launch, &info) == FA3_OK);
+    CHECK((info.name == fake.launches[size_t(launch)].kernel && info.launches == 3 && info.tiles == tiles[launch]));
+  }
+
+  const BackwardParams& g = keys.carried.backward;
+  for (const Launch* other : {&first, &queries})
+    CHECK(std::memcmp(static_cast<const void*>(&other->carried.backward), &g, sizeof g) == 0);
+  const uintptr_t workspace = reinterpret_cast<uintptr_t>(workspace_memory);
+  CHECK((reinterpret_cast<uintptr_t>(g.rows.lse_log2) == workspace && g.rows.delta == g.rows.lse_log2 + rows));
+  CHECK((g.rows.dq_sums == nullptr && g.order.added == nullptr && g.visits == nullptr));
+  CHECK((g.order.done_behind == 0 && g.order.blocks == 8));
+  CHECK((g.query_order.batch_heads == 12 && g.query_order.blocks == 3 && g.query_order.section_heads == 12));
+  CHECK((g.query_order.sections == 1 && g.query_order.section == 36));
+  REQUIRE(fake.maps.size() == 7);
+  const struct {
+    const TensorMap& map;
+    const fa3_tensor& tensor;
+  } maps[] = {{g.q, p.q},   {g.k, p.k},   {g.v, p.v},  {g.dout, p.dout},
+              {g.dk, p.dk}, {g.dv, p.dv}, {g.dq, p.dq}};
+  for (const auto& m : maps) {
+    const EncodedMap& map = fake.maps.at(m.map.opaque[0]);
+    CHECK(map.data == m.tensor.data);
+    CHECK(map.dim == std::vector<uint64_t>{136, uint64_t(m.tensor.dim[1]), uint64_t(m.tensor.dim[2]), 2});
+    CHECK(map.box == std::vector<uint32_t>{64, 64, 1, 1});
+  }
+
+  // The two go with one another.
+  for (const int32_t dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16})
+    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT}) {
+      p = imaginary_backward({.head_dim = 256}, dtype);
+      p.mask = mask;
+      REQUIRE(backward(p) == FA3_OK);
+      const std::string which = std::string(dtype == FA3_DTYPE_BF16 ? "bf16" : "fp16") + "_d256_" +
+                                (mask == FA3_MASK_NONE ? "full" : "causal");
+      const size_t last = fake.launches.size() - 1;
+      CHECK(fake.launches[last - 1].kernel == "fa3_bwd_keys_" + which + "_64x64");
+      CHECK(fake.launches[last].kernel == "fa3_bwd_queries_" + which + "_128x64");
+    }
+}
+
+TEST_CASE("the backward pass of nothing", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const auto kernels = [&](const Shape& shape) {
+    fake.launches.clear();
+    REQUIRE(backward(imaginary_backward(shape)) == FA3_OK);
+    std::vector<std::string> names;
+    for (const Launch& launch : fake.launches) names.push_back(launch.kernel);
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  CHECK(kernels({.batch = 0}) == Names{});
+  CHECK(kernels({.seqlen_q = 0}) == Names{"fa3_bwd_bf16_d64_full_128x128"});  // dk = dv = 0
+  CHECK_FALSE(fake.launches[0].early);
+  CHECK(kernels({.heads = 0}) == Names{"fa3_bwd_bf16_d64_full_128x128"});
+  CHECK(kernels({.seqlen_k = 0}) == Names{"fa3_pass_bwd_prepare_d64", "fa3_pass_bwd_finish_d64"});  // dq = 0
+  CHECK(kernels({.heads = 0, .heads_kv = 0}) == Names{});
+  CHECK(kernels({.seqlen_q = 0, .head_dim = 256}) == Names{"fa3_bwd_keys_bf16_d256_full_64x64"});
+  CHECK(kernels({.seqlen_k = 0, .head_dim = 256}) ==
+        Names{"fa3_pass_bwd_prepare_d256", "fa3_bwd_queries_bf16_d256_full_128x64"});
+  fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+  const B rowless = imaginary_backward({.batch = 0});
+  CHECK(fa3_backward_kernel_info(&rowless, 0, &info) == FA3_OK);
+  CHECK((std::string(info.name) == "fa3_bwd_bf16_d64_full_128x128" && info.launches == 0 && info.grid == 0));
+}
+
+TEST_CASE("the backward pass runs on the smallest head dimension that holds the problem's, or by name",
+          "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  for (const int64_t head_dim : {8, 64, 72, 128}) {
+    B p = imaginary_backward({.head_dim = head_dim});
+    REQUIRE(backward(p) == FA3_OK);
+    CHECK(fake.launches[fake.launches.size() - 2].kernel ==
+          (head_dim <= 64 ? "fa3_bwd_bf16_d64_full_128x128" : "fa3_bwd_bf16_d128_full_64x128"));
+    p.kernel = "fa3_bwd_bf16_d128_full_64x128";
+    REQUIRE(backward(p) == FA3_OK);
+    CHECK(fake.launches[fake.launches.size() - 2].kernel == p.kernel);
+  }
+  const B many = imaginary_backward({.batch = 1 << 20, .seqlen_q = 1, .seqlen_k = 1, .heads = 4096, .heads_kv = 1});
+  CHECK(fa3_backward_check(&many) == unsupported);
+}
+
+}  // namespace fa3::test

@@ -1,0 +1,185 @@
+#include "backward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "half.h"
+
+namespace fa3::test {
+namespace {
+
+constexpr int tile_rows = backward_tile_rows;
+
+double value(uint16_t bits, bool bf16) { return bf16 ? tools::from_bf16(bits) : tools::from_fp16(bits); }
+uint16_t rounded(double x, bool bf16) { return bf16 ? tools::to_bf16(float(x)) : tools::to_fp16(float(x)); }
+
+// Row (batch, row, head) of head_dim numbers; zeros outside of the tensor.
+std::vector<double> row_of(const fa3_tensor& t, int64_t batch, int64_t row, int64_t head) {
+  std::vector<double> numbers(size_t(t.dim[3]));
+  if (row >= t.dim[1]) return numbers;
+  const int64_t first = batch * t.stride[0] + row * t.stride[1] + head * t.stride[2];
+  const auto* const from = static_cast<const uint16_t*>(t.data) + first;
+  for (size_t x = 0; x < numbers.size(); ++x) numbers[x] = value(from[x], t.dtype == FA3_DTYPE_BF16);
+  return numbers;
+}
+void write_row(const fa3_tensor& t, int64_t batch, int64_t row, int64_t head, const double* numbers) {
+  auto* to = static_cast<uint16_t*>(t.data) + batch * t.stride[0] + row * t.stride[1] + head * t.stride[2];
+  for (int64_t x = 0; x < t.dim[3]; ++x) to[x] = rounded(numbers[x], t.dtype == FA3_DTYPE_BF16);
+}
+
+double dot(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t x = 0; x < a.size(); ++x) sum += a[x] * b[x];
+  return sum;
+}
+
+// Where the sum for this row of a tile and this column is, among the tile's: of 64 columns, warps have 16 rows, groups
+// 8 columns, lanes two rows and two columns of those.
+int64_t place(int row, int column) {
+  const int lane = row % 8 * 4 + column % 8 / 2, number = row % 16 / 8 * 2 + column % 2;
+  return column / 64 * 4096 + row / 16 * 1024 + column % 64 / 8 * 128 + lane * 4 + number;
+}
+
+}  // namespace
+
+namespace {
+
+void prepare(const BackwardParams& params, int32_t tile_number) {
+  const BackwardRows& p = params.rows;
+  const int32_t batch_head = tile_number / p.tiles, tile = tile_number - batch_head * p.tiles;
+  const int64_t batch = batch_head / p.heads, head = batch_head - batch * p.heads;
+  for (int r = 0; r < tile_rows; ++r) {
+    const int64_t row = int64_t{tile} * tile_rows + r;
+    double lse = INFINITY, delta = 0;
+    if (row < p.rows) {
+      lse = p.lse[batch * p.lse_stride.batch + head * p.lse_stride.head + row * p.lse_stride.row];
+      const uint16_t* o = p.o + batch * p.o_stride.batch + head * p.o_stride.head + row * p.o_stride.row;
+      const uint16_t* dout = p.dout + batch * p.dout_stride.batch + head * p.dout_stride.head + row * p.dout_stride.row;
+      for (int32_t x = 0; x < p.head_dim; ++x) delta += value(o[x], p.bf16) * value(dout[x], p.bf16);
+      if (p.dlse) delta -= p.dlse[batch * p.dlse_stride.batch + head * p.dlse_stride.head + row * p.dlse_stride.row];
+      if (lse == -INFINITY) lse = INFINITY, delta = 0;
+    }
+    p.lse_log2[int64_t{tile_number} * tile_rows + r] = float(lse * 1.4426950408889634);
+    p.delta[int64_t{tile_number} * tile_rows + r] = float(delta);
+  }
+  if (p.dq_sums) params.visits[tile_number / p.tiles_at_once] = 0;
+}
+
+void finish(const BackwardParams& params, int columns, int32_t tile_number) {
+  const BackwardRows& p = params.rows;
+  const int32_t batch_head = tile_number / p.tiles, tile = tile_number - batch_head * p.tiles;
+  const int64_t batch = batch_head / p.heads, head = batch_head - batch * p.heads;
+  const float* const sums = p.dq_sums + int64_t{tile_number} * tile_rows * columns;
+  for (int r = 0; r < tile_rows; ++r) {
+    const int64_t row = int64_t{tile} * tile_rows + r;
+    if (row >= p.rows) break;
+    uint16_t* const to = p.dq + batch * p.dq_stride.batch + head * p.dq_stride.head + row * p.dq_stride.row;
+    const bool is_sum = params.visits[tile_number / p.tiles_at_once] > 0;
+    for (int32_t x = 0; x < p.head_dim; ++x)
+      to[x] = rounded(!is_sum ? 0 : double(sums[place(r, x)]) * params.softmax_scale, p.bf16);
+  }
+}
+
+template <class Function>
+void each_shared_tile(const KeyOrder& order, int64_t first, int64_t end, Function function) {
+  for (int64_t n = first; n < end; ++n)
+    if (const int32_t tile = shared_tile(order, int32_t(n)); tile >= 0) function(tile);
+}
+
+}  // namespace
+
+CUresult simulate_prepare(const BackwardParams& p, unsigned tiles) {
+  for (unsigned tile = 0; tile < tiles; ++tile) prepare(p, int32_t(tile));
+  if (p.rows.dq_sums) std::fill_n(p.order.added, p.order.batch_heads, 0u);
+  return CUDA_SUCCESS;
+}
+
+CUresult simulate_finish(const BackwardParams& p, const Row& row, unsigned tiles) {
+  const int64_t first = int64_t{p.order.done_behind} * p.order.section * p.order.share;
+  each_shared_tile(p.order, first, first + tiles, [&](int32_t tile) { finish(p, row.d, tile); });
+  return CUDA_SUCCESS;
+}
+
+CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors& t, unsigned blocks) {
+  const int64_t batch = t.k.dim[0], heads_kv = t.k.dim[2], seqlen_k = t.k.dim[1], d = t.k.dim[3];
+  const int64_t key_blocks = (seqlen_k + row.Bc - 1) / row.Bc, heads = heads_kv * p.heads_per_kv;
+  const int32_t q_tiles = p.order.head_tiles / std::max(1, p.heads_per_kv);
+  if (blocks != batch * heads_kv * key_blocks || p.order.batch_heads != batch * heads_kv ||
+      p.order.heads_kv != heads_kv || p.order.blocks != key_blocks || p.visible.seqlen_k != seqlen_k ||
+      p.visible.bounded_right != row.causal() || d > row.d ||
+      (heads > 0 && q_tiles > 0 && (t.q.dim[2] != heads || p.visible.seqlen_q != t.q.dim[1])) ||
+      (row.has(Trait::keys_only) && p.order.done_behind > 0))
+    return CUDA_ERROR_LAUNCH_FAILED;
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t hk = 0; hk < heads_kv; ++hk) {
+      std::vector<double> dk(size_t(seqlen_k * d)), dv(dk.size());
+      for (int64_t h = hk * p.heads_per_kv; h < (hk + 1) * p.heads_per_kv; ++h)
+        for (int32_t tile = 0; tile < q_tiles; ++tile) {
+          const int64_t n = (b * heads + h) * q_tiles + tile;
+          // Rows that see no key of the tiles that a thread block visits at once: then none does.
+          const int64_t last_row = (tile / p.rows.tiles_at_once + 1) * p.rows.tiles_at_once * int64_t{tile_rows} - 1;
+          if (row.all_gradients() && (!row.causal() || last_row + p.visible.right >= 0)) {
+            uint32_t& visits = p.visits[n / p.rows.tiles_at_once];
+            if (tile % p.rows.tiles_at_once == 0 && visits++ == 0)
+              std::fill_n(p.rows.dq_sums + n * tile_rows * row.d, p.rows.tiles_at_once * tile_rows * row.d, 0.f);
+          }
+          for (int r = 0; r < tile_rows; ++r) {
+            const int64_t i = int64_t{tile} * tile_rows + r;
+            const std::vector<double> q = row_of(t.q, b, i, h), dout = row_of(t.dout, b, i, h);
+            for (int64_t j = 0; j < seqlen_k; ++j) {
+              if (row.causal() && j > i + p.visible.right) break;
+              const std::vector<double> k = row_of(t.k, b, j, hk), v = row_of(t.v, b, j, hk);
+              const double weight = std::exp2(dot(q, k) * p.softmax_scale_log2 - p.rows.lse_log2[n * tile_rows + r]);
+              const double ds = weight * (dot(dout, v) - p.rows.delta[n * tile_rows + r]);
+              for (int64_t x = 0; x < d; ++x) {
+                dk[size_t(j * d + x)] += ds * q[size_t(x)] * p.softmax_scale;
+                dv[size_t(j * d + x)] += weight * dout[size_t(x)];
+                if (row.all_gradients())
+                  p.rows.dq_sums[n * tile_rows * row.d + place(r, int(x))] += float(ds * k[size_t(x)]);
+              }
+            }
+          }
+        }
+      for (int64_t j = 0; j < seqlen_k; ++j)
+        write_row(t.dk, b, j, hk, &dk[size_t(j * d)]), write_row(t.dv, b, j, hk, &dv[size_t(j * d)]);
+    }
+  if (q_tiles > 0)
+    each_shared_tile(p.order, 0, int64_t{p.order.done_behind} * p.order.section * p.order.share,
+                     [&](int32_t tile) { finish(p, row.d, tile); });
+  return CUDA_SUCCESS;
+}
+
+CUresult simulate_queries(const BackwardParams& p, const Row& row, const BackwardTensors& t, const fa3_tensor& dq,
+                          unsigned blocks) {
+  const BlockOrder& order = p.query_order;
+  const int64_t batch = dq.dim[0], seqlen_q = dq.dim[1], heads = dq.dim[2], d = dq.dim[3];
+  const int64_t query_blocks = (seqlen_q + row.Br - 1) / row.Br;
+  if (blocks != batch * heads * query_blocks || order.batch_heads != batch * heads || order.blocks != query_blocks ||
+      p.rows.heads != heads || p.rows.rows != seqlen_q || p.visible.seqlen_q != seqlen_q || d > row.d ||
+      p.visible.bounded_right != row.causal() ||
+      (p.visible.seqlen_k > 0 && (t.k.dim[1] != p.visible.seqlen_k || t.k.dim[2] * p.heads_per_kv != heads)))
+    return CUDA_ERROR_LAUNCH_FAILED;
+  for (unsigned number = 0; number < blocks; ++number) {
+    const int32_t section = int32_t(number) / order.section;
+    const HeadBlock block = block_at(order, section, int32_t(number) - section * order.section);
+    const int64_t b = block.batch_head / heads, h = block.batch_head - b * heads, hk = h / p.heads_per_kv;
+    const int64_t first = int64_t{row.causal() ? order.blocks - 1 - block.block : block.block} * row.Br;
+    for (int64_t i = first; i < std::min(first + row.Br, seqlen_q); ++i) {
+      const std::vector<double> q = row_of(t.q, b, i, h), dout = row_of(t.dout, b, i, h);
+      const int64_t n = int64_t{block.batch_head} * p.rows.tiles * tile_rows + i;
+      std::vector<double> sum(size_t(d), 0);
+      for (int64_t j = 0; j < p.visible.seqlen_k; ++j) {
+        if (row.causal() && j > i + p.visible.right) break;
+        const std::vector<double> k = row_of(t.k, b, j, hk), v = row_of(t.v, b, j, hk);
+        const double weight = std::exp2(dot(q, k) * p.softmax_scale_log2 - p.rows.lse_log2[n]);
+        const double ds = weight * (dot(dout, v) - p.rows.delta[n]);
+        for (int64_t x = 0; x < d; ++x) sum[size_t(x)] += ds * k[size_t(x)] * p.softmax_scale;
+      }
+      write_row(dq, b, i, h, sum.data());
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fa3::test

@@ -1,0 +1,22 @@
+// The backward pass's launches on the CPU, each from what it carries alone.
+#pragma once
+#include <cuda.h>
+
+#include "fa3.h"
+#include "launched.h"
+
+namespace fa3::test {
+
+// The passes before and behind it, and what the kernel itself does in between for the query tiles of other thread blocks.
+CUresult simulate_prepare(const BackwardParams& p, unsigned tiles);
+CUresult simulate_finish(const BackwardParams& p, const Row& row, unsigned tiles);
+// q .. dv: the tensors of the launch's maps.
+struct BackwardTensors {
+  fa3_tensor q, k, v, dout, dk, dv;
+};
+CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors& tensors, unsigned blocks);
+// Of a kernel that computes dQ only; dq: the tensor of its map.
+CUresult simulate_queries(const BackwardParams& p, const Row& row, const BackwardTensors& tensors, const fa3_tensor& dq,
+                          unsigned blocks);
+
+}  // namespace fa3::test

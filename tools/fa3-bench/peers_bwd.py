@@ -1,0 +1,55 @@
+"""peers.py's backward pass: how the library and torch's attention compute gradients of a point's q, k and v, for a
+gradient of O of N(0,1). A call returns [dq, dk, dv]; the forward pass before it is not part of it."""
+
+import fa3_ctypes
+
+FLOP = 2.5  # of the forward pass: five products of matrices, not two
+
+
+def gradient_of_output(q, seed=2):
+    import torch
+
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    return torch.randn(q.shape, generator=generator, dtype=torch.float32, device="cuda").to(q.dtype)
+
+
+def make_library(library):
+    """Of a fa3_ctypes.Library."""
+    import torch
+
+    torch.cuda.init()
+    torch.zeros(1, device="cuda")  # makes torch's context current
+    library.preload()
+
+    def prepare(point, q, k, v):
+        out, lse = fa3_ctypes.forward_outputs(q)
+        library.forward(q, k, v, out, lse, point.mask())
+        gradients = [torch.full_like(tensor, float("nan")) for tensor in (q, k, v)]
+        call = library.prepare_backward(q, k, v, out, lse, gradient_of_output(q), *gradients, mask=point.mask())
+        call.kernel = library.backward_kernel(call.params)
+        return call
+
+    return prepare
+
+
+def make_gradients(make):
+    """The gradients by torch of a peer's forward pass. make: its maker in peers.py."""
+
+    def make_peer():
+        import torch
+
+        forward = make()
+
+        def prepare(point, q, k, v):
+            leaves = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+            with torch.enable_grad():
+                attend = forward(point, *leaves)
+                if attend is None:
+                    return None
+                out = attend()
+            dout = gradient_of_output(q)
+            return lambda: list(torch.autograd.grad(out, leaves, dout, retain_graph=True))
+
+        return prepare
+
+    return make_peer
