@@ -153,6 +153,35 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
   CHECK((r.dq_stride.batch == 300 * 6 * 72 && r.dq_stride.row == 6 * 72 && r.dq_stride.head == 72));
 }
 
+TEST_CASE("each query tile's dQ is rounded once, by a thread block of its own size of section or by the last pass",
+          "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const Shape shapes[] = {
+      {.batch = 3, .seqlen_q = 70, .seqlen_k = 130, .heads = 100, .heads_kv = 100, .head_dim = 64},
+      {.batch = 1, .seqlen_q = 900, .seqlen_k = 70, .heads = 700, .heads_kv = 350, .head_dim = 128},
+      {.batch = 2, .seqlen_q = 64, .seqlen_k = 2000, .heads = 40, .heads_kv = 20, .head_dim = 128},
+      {.batch = 1, .seqlen_q = 5000, .seqlen_k = 5000, .heads = 4, .heads_kv = 1, .head_dim = 64},
+  };
+  for (const Shape& shape : shapes)
+    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT}) {
+      B p = imaginary_backward(shape);
+      p.mask = mask;
+      fake.launches.clear();
+      REQUIRE(backward(p) == FA3_OK);
+      REQUIRE(fake.launches.size() == 3);
+      const KeyOrder& order = fake.launches[1].carried.backward.order;
+      const int64_t by_thread_blocks = int64_t{order.done_behind} * order.section * order.share;
+      const int64_t all = by_thread_blocks + int64_t{fake.launches[2].grid[0]};
+      std::vector<int> rounded(size_t(order.head_tiles) * size_t(order.batch_heads));
+      for (int64_t n = 0; n < all; ++n)
+        if (const int32_t tile = shared_tile(order, int32_t(n)); tile >= 0) ++rounded.at(size_t(tile));
+      CHECK(rounded == std::vector<int>(rounded.size(), 1));
+      // Each section that thread blocks finish has one behind it with as many of them.
+      CHECK((order.done_behind + (order.done_behind ? order.behind : 0)) * order.section_heads <= order.batch_heads);
+    }
+  CHECK(fake.launches[1].carried.backward.order.done_behind == 0);  // one head
+}
+
 TEST_CASE("the backward pass of large head dimensions, by two kernels", "[launch][backward]") {
   FakeCuda& fake = fresh();
   const Shape s{.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = 136};

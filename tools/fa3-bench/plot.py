@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The paper's Figures 5 and 7 from the CSV of peers.py or fa3-bench: forward speed on its grid, as one SVG for each
-dtype: figure5-bf16.svg, figure5-fp16.svg, and for e4m3 figure7-fp8.svg.
+"""The paper's Figures 5, 6 and 7 from the CSV of peers.py or fa3-bench: speed on its grid, as one SVG for each dtype:
+figure5-bf16.svg, figure5-fp16.svg, and for e4m3 figure7-fp8.svg; of the backward pass figure6-bf16.svg.
 
 Six panels (head dimension 64, 128, 256; without and with causal mask), bars grouped by sequence length. Taken are the
 rows of the paper's grid: 16384 tokens, hidden size 2048, as many keys as queries and key heads as query heads; others
@@ -31,12 +31,15 @@ SERIES = (
 )
 
 
-# Of a dtype: the file, and what it is called above the panels.
-FIGURES = {"e4m3": ("figure7-fp8.svg", "FP8 (e4m3)")}
+DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 
 
-def figure_of(dtype):
-    return FIGURES.get(dtype, (f"figure5-{dtype}.svg", dtype))
+def figure_of(what):
+    """Of a direction and a dtype: the file, and what it is called above the panels."""
+    direction, dtype = what
+    if dtype == "e4m3":
+        return "figure7-fp8.svg", f"Attention {DIRECTIONS[direction]}, FP8 (e4m3)"
+    return f"figure{5 + (direction == 'bwd')}-{dtype}.svg", f"Attention {DIRECTIONS[direction]}, {dtype}"
 
 
 class PlotError(Exception):
@@ -44,7 +47,7 @@ class PlotError(Exception):
 
 
 def read(path):
-    """{dtype: {(head_dim, causal, seqlen): {column: TFLOP/s}}} of the rows on the paper's grid."""
+    """{(direction, dtype): {(head_dim, causal, seqlen): {column: TFLOP/s}}} of the rows on the paper's grid."""
     try:
         with open(path, newline="") as file:
             reader = csv.DictReader(file)
@@ -62,14 +65,14 @@ def read(path):
             values = {column: float(row[column]) for column, _, _ in SERIES if row.get(column)}
         except (TypeError, ValueError) as error:
             raise PlotError(f"{path}: line {line}: {error}") from error
-        drawn = row["direction"] == "fwd" and head_dim in HEAD_DIMS and causal in (0, 1) and seqlen in SEQLENS
+        drawn = row["direction"] in DIRECTIONS and head_dim in HEAD_DIMS and causal in (0, 1) and seqlen in SEQLENS
         like_grid = batch * seqlen == TOKENS and heads * head_dim == HIDDEN and (kv_heads, seqlen_k) == (heads, seqlen)
         plain = (row.get("scales") or "tensor", row.get("two_level") or "0") == ("tensor", "0")
         if not (drawn and like_grid and plain and values):
             others += 1
             continue
         unchecked += row.get("checked", "1") != "1"
-        points = figures.setdefault(row["dtype"], {})
+        points = figures.setdefault((row["direction"], row["dtype"]), {})
         if row.get("v") == "tiles" and "tflops" in values:
             values["tiles_tflops"] = values.pop("tflops")
         point = points.setdefault((head_dim, causal, seqlen), {})
@@ -78,8 +81,8 @@ def read(path):
         point.update(values)
     if not figures:
         raise PlotError(
-            f"{path}: none of its {len(rows)} rows is a forward point of the paper's grid ({TOKENS} tokens, hidden "
-            f"size {HIDDEN}, head_dim {'/'.join(map(str, HEAD_DIMS))}, seqlen {SEQLENS[0]} to {SEQLENS[-1]})"
+            f"{path}: none of its {len(rows)} rows is a point of the paper's grid ({TOKENS} tokens, hidden size "
+            f"{HIDDEN}, head_dim {'/'.join(map(str, HEAD_DIMS))}, seqlen {SEQLENS[0]} to {SEQLENS[-1]})"
         )
     if others:
         print(f"{path}: {others} rows lie off the paper's grid")
@@ -96,8 +99,9 @@ def short(seqlen):
     return f"{seqlen // 1024}k" if seqlen >= 1024 else str(seqlen)
 
 
-def draw_panel(axes, points, series, head_dim, causal):
-    axes.set_title(f"Forward, {'with' if causal else 'without'} causal mask, head dim {head_dim}", fontsize=11)
+def draw_panel(axes, direction, points, series, head_dim, causal):
+    mask = f"{'with' if causal else 'without'} causal mask"
+    axes.set_title(f"{DIRECTIONS[direction].capitalize()}, {mask}, head dim {head_dim}", fontsize=11)
     axes.set_xticks(range(len(SEQLENS)), [short(seqlen) for seqlen in SEQLENS])
     axes.set_xlim(-0.55, len(SEQLENS) - 0.45)
     axes.set_axisbelow(True)
@@ -119,7 +123,8 @@ def draw_panel(axes, points, series, head_dim, causal):
             )  # fmt: skip
 
 
-def draw(points, dtype, title, path):
+def draw(points, what, title, path):
+    """what: direction and dtype."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -134,13 +139,13 @@ def draw(points, dtype, title, path):
         highest = max(value for values in points.values() for value in values.values())
         for head_dim, panels in zip(HEAD_DIMS, grid):
             for causal, axes in enumerate(panels):
-                draw_panel(axes, points, series, head_dim, causal)
+                draw_panel(axes, what[0], points, series, head_dim, causal)
             panels[0].set_ylabel("TFLOP/s")
         for axes in grid[-1]:
             axes.set_xlabel("Sequence length")
         grid[0, 0].set_ylim(0, highest * 1.12)
-        what = f"Attention forward, {figure_of(dtype)[1]}: {TOKENS // 1024}k tokens, hidden size {HIDDEN}"
-        figure.suptitle(title or what, y=0.99)
+        default = f"{figure_of(what)[1]}: {TOKENS // 1024}k tokens, hidden size {HIDDEN}"
+        figure.suptitle(title or default, y=0.99)
         handles = [Patch(color=colour, label=name) for _, name, colour in series]
         figure.legend(
             handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.972), ncols=len(series), frameon=False
@@ -154,7 +159,7 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("csv", help="what peers.py --csv or fa3-bench --csv wrote")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="folder (default: this one)")
-    parser.add_argument("--title", help="above the panels (default: dtype, tokens and hidden size)")
+    parser.add_argument("--title", help="above the panels (default: direction, dtype, tokens and hidden size)")
     options = parser.parse_args(arguments)
     try:
         figures = read(options.csv)
@@ -167,9 +172,9 @@ def main(arguments=None):
         return 77
     print(f"matplotlib {matplotlib.__version__}")
     options.out.mkdir(parents=True, exist_ok=True)
-    for dtype, points in sorted(figures.items()):
-        path = options.out / figure_of(dtype)[0]
-        draw(points, dtype, options.title, path)
+    for what, points in sorted(figures.items()):
+        path = options.out / figure_of(what)[0]
+        draw(points, what, options.title, path)
         names = ", ".join(name for _, name, _ in present(points))
         print(f"{path}: {len(points)} points of {names}")
     return 0

@@ -439,7 +439,7 @@ def test_plot(bench):
             "fwd,bf16,128,1,2,8192,16,4,1,1,600,1",  # grouped heads
             "fwd,bf16,128,1,1,8192,16,16,1,1,600,1",  # tokens
             "fwd,bf16,128,1,2,8192,8,8,1,1,600,1",  # hidden size
-            "bwd,bf16,128,1,2,8192,16,16,1,1,600,1",
+            "both,bf16,128,1,2,8192,16,16,1,1,600,1",
             "fwd,bf16,128,1,2,8192,16,16,1,1,,1",  # no figure
         )
         expect(refusal(plot.main, [write("off.csv", COLUMNS, *off)]), "none of its 6 rows", "16384 tokens")
@@ -451,9 +451,9 @@ def test_plot(bench):
         expect(refusal(plot.main, [write("cut.csv", COLUMNS, off[1], "fwd,bf16,128,1")]), "line 3")
 
         points = plot.read(write("read.csv", f"{COLUMNS},fa2_tflops", *made_up("bf16", 1), *(f"{x}," for x in off)))
-        assert set(points) == {"bf16"} and len(points["bf16"]) == 36
-        assert points["bf16"][64, 0, 512] == {"tflops": 100.0, "fa2_tflops": 200.2}
-        assert [name for _, name, _ in plot.present(points["bf16"])] == ["libfa3", "FlashAttention-2"]
+        assert set(points) == {("fwd", "bf16")} and len(points["fwd", "bf16"]) == 36
+        assert points["fwd", "bf16"][64, 0, 512] == {"tflops": 100.0, "fa2_tflops": 200.2}
+        assert [name for _, name, _ in plot.present(points["fwd", "bf16"])] == ["libfa3", "FlashAttention-2"]
         test_fp8_rows(plot, write)
 
         # The figure's axes are those of fa3-bench's grid, and its CSV and the committed one can be read.
@@ -464,11 +464,14 @@ def test_plot(bench):
             lines.append(",".join(str(cells.get(column, "")) for column in lines[0].split(",")))
         points = plot.read(write("bench.csv", *lines))
         axes = set(itertools.product(plot.HEAD_DIMS, (0, 1), plot.SEQLENS))
-        assert set(points["bf16"]) == axes and len(points["fp16"]) == 12
+        assert set(points["fwd", "bf16"]) == axes and len(points["fwd", "fp16"]) == 12
         committed = HERE.parents[1] / "tests/results/h200-bench.csv"
         points = plot.read(committed)
-        assert set(points["bf16"]) == axes and len(points["fp16"]) == 12
-        assert all(len(values) == len(plot.SERIES) - 1 for values in points["bf16"].values())  # V as tiles is of FP8
+        assert set(points["fwd", "bf16"]) == axes and len(points["fwd", "fp16"]) == 12
+        every = len(plot.SERIES) - 1  # V as tiles is of FP8
+        assert all(len(values) == every for values in points["fwd", "bf16"].values())
+        backward = plot.read(HERE.parents[1] / "tests/results/h200-bwd.csv")
+        assert set(backward) == {("bwd", "bf16")} and set(backward["bwd", "bf16"]) == axes
 
         if not have("matplotlib"):
             return SKIPPED
@@ -485,7 +488,7 @@ def test_fp8_rows(plot, write):
     expected = {"tflops": 100.0, "tiles_tflops": 120.0, "official_tflops": 50.0}
     for lines in ((rows, tiles, two_level, blocks), (blocks, tiles, rows), (f"{row},rows,tensor,0,50,120",)):
         points = plot.read(write("fp8.csv", columns, *lines))
-        assert points == {"e4m3": {(64, 0, 512): expected}}, points
+        assert points == {("fwd", "e4m3"): {(64, 0, 512): expected}}, points
     expect(refusal(plot.main, [write("twice8.csv", columns, tiles, rows, tiles)]), "line 4", "a second row of e4m3")
 
 
@@ -503,11 +506,11 @@ def test_figure(plot, folder, write):
     assert plot.main([both, "--out", str(folder / "a" / "b")]) == 0
     assert sorted(os.listdir(folder / "a" / "b")) == ["figure5-bf16.svg", "figure5-fp16.svg"]
 
-    def check(path, names, heights):
+    def check(path, names, heights, direction="Forward"):
         found = texts(path)
         for head_dim in (64, 128, 256):
             for mask in ("with", "without"):
-                assert found.count(f"Forward, {mask} causal mask, head dim {head_dim}") == 1, found
+                assert found.count(f"{direction}, {mask} causal mask, head dim {head_dim}") == 1, found
         for _, name, _ in plot.SERIES:
             assert found.count(name) == (name in names), name
         for length in ("512", "1k", "2k", "4k", "8k", "16k"):
@@ -530,6 +533,12 @@ def test_figure(plot, folder, write):
     assert os.listdir(folder / "fp8") == ["figure7-fp8.svg"]
     check(folder / "fp8/figure7-fp8.svg", ("libfa3", "libfa3, V as tiles"), heights[:72])
     assert "Attention forward, FP8 (e4m3): 16k tokens, hidden size 2048" in texts(folder / "fp8/figure7-fp8.svg")
+
+    lines = [line.replace("fwd", "bwd") for line in made_up("bf16", 0)]
+    assert plot.main([write("bwd.csv", COLUMNS, *lines, made_up("bf16", 0)[0]), "--out", str(folder / "bwd")]) == 0
+    assert sorted(os.listdir(folder / "bwd")) == ["figure5-bf16.svg", "figure6-bf16.svg"]
+    check(folder / "bwd/figure6-bf16.svg", ["libfa3"], heights[:36], "Backward")
+    assert "Attention backward, bf16: 16k tokens, hidden size 2048" in texts(folder / "bwd/figure6-bf16.svg")
 
     # A run cut short: one point.
     one = write("one.csv", COLUMNS, made_up("bf16", 0)[0])
