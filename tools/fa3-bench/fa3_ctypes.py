@@ -273,6 +273,14 @@ class Library:
         self.check(status, "fa3_quantize_workspace_size")
         return size.value
 
+    def preload_for_torch(self):
+        """The same in torch's context, which becomes current."""
+        import torch
+
+        torch.cuda.init()
+        torch.zeros(1, device="cuda")
+        self.preload()
+
     def preload(self):
         self.check(self.lib.fa3_preload(), "fa3_preload")
 

@@ -17,9 +17,7 @@ def make_library(library):
     """Of a fa3_ctypes.Library."""
     import torch
 
-    torch.cuda.init()
-    torch.zeros(1, device="cuda")  # makes torch's context current
-    library.preload()
+    library.preload_for_torch()
 
     def prepare(point, q, k, v):
         out, lse = fa3_ctypes.forward_outputs(q)

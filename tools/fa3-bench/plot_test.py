@@ -3,6 +3,7 @@ triton (the Triton kernel in Triton's interpreter). Arguments: which of them, th
 
 import contextlib
 import csv
+import ctypes
 import importlib.util
 import io
 import itertools
@@ -128,6 +129,16 @@ def test_peers(bench, library):
     points = options.points
     assert points[0].flop == 4 * 512 * 512 * 64 * 32 * 32 and points[-1].flop == 2 * 16384**2 * 256 * 8
 
+    # The backward pass: five products, of the peers that have it.
+    backward = parse("--direction", "bwd")
+    assert backward.peers == ["cudnn", "fa2", "fa4"], backward.peers
+    assert [p.flop for p in backward.points] == [2.5 * p.flop for p in points]
+    assert all(p.direction == "bwd" and p.label.startswith("bwd bf16 d") for p in backward.points)
+    expect(refused("--direction", "bwd", "--dtype", "e4m3"), "e4m3 has no backward pass")
+    expect(refused("--direction", "bwd", "--peers", "fa2,triton"), "no backward pass of triton")
+    expect(refused("--direction", "both"), "--direction")
+    test_backward_parameters(library)
+
     # Slow calls run fewer times, but at least five; few runs asked for stay few.
     assert peers.runs(0.2, options) == peers.runs(66, options) == peers.runs(0, options) == (5, 30)
     assert peers.runs(100, options) == (1, 20) and peers.runs(4000, options) == (1, 5)
@@ -160,6 +171,23 @@ def test_peers(bench, library):
     else:
         test_standard(peers)
         test_tiles()
+
+
+def test_backward_parameters(path):
+    """The library reads the struct as it is written here."""
+    import fa3_ctypes
+
+    library = fa3_ctypes.Library(path)
+    q, k = (fa3_ctypes.make_tensor(0, "bf16", (1, seqlen, 2, 64)) for seqlen in (128, 300))
+    lse, longer = (fa3_ctypes.make_tensor(0, "fp32", (1, 2, rows)) for rows in (128, 129))
+    size = ctypes.c_size_t()
+
+    def workspace_size(dlse):
+        params = library.backward_params(q, k, k, q, lse, q, q, k, k, mask="causal_bottom_right", dlse=dlse)
+        return library.lib.fa3_backward_workspace_size(ctypes.byref(params), ctypes.byref(size))
+
+    assert workspace_size(lse) == 0 and size.value == 2 * 128 * (8 + 4 * 64) + 2 * 4 + 2 * 4, size.value
+    assert workspace_size(longer) != 0 and b"dlse.dim[2]" in library.lib.fa3_last_error_message()
 
 
 def test_two_builds(*paths):
