@@ -125,7 +125,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     auto j = [&] { return begin + int(last - i); };  // K/V block
     auto receive_block_scales = [&](bool present) {
       if constexpr (has(Trait::block_scales))
-        score.receive(present ? block_scales_of(smem, i) : BlockScales{1.f, 1.f});
+        score.receive(present ? smem.block_scales[KvRing::index(i)] : BlockScales{1.f, 1.f});
     };
     receive_block_scales(blocks > 0);
     if constexpr (has(Trait::skip_masked)) {

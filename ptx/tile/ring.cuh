@@ -65,17 +65,10 @@ struct KvRing {
 
  private:
   FA3_DEVICE void arrive(uint64_t& barrier) const {
+    if constexpr (has(Trait::block_scales)) __syncwarp();  // each lane has read the block's scales
     ptx::mbarrier_arrive_if(ptx::shared_address(&barrier), mirrored_lane == 31);
   }
 };
-
-// The scales of the block whose K is in that use. Read by the lane that releases the stage, as others would have to be
-// known to have read.
-FA3_DEVICE BlockScales block_scales_of(const Smem& smem, uint32_t i) {
-  BlockScales scales{};
-  if (threadIdx.x % 32 == 0) scales = smem.block_scales[KvRing::index(i)];
-  return {__shfl_sync(0xffffffffu, scales.k, 0), __shfl_sync(0xffffffffu, scales.v, 0)};
-}
 
 // The ring of Q buffers. Use t * warpgroups + w is the Q of warpgroup w for the thread block's piece t; the producer
 // fills them in this order. The full barriers are not the buffers' but each warpgroup's own two. For warpgroups may
