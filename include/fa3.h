@@ -304,12 +304,14 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  *   key's reach its dk and dv, and all of the queries that see it. Under a causal mask also (as NaN) those up to
  *   block_q + block_kv beyond, worked on together with some that do, but for fa3_reference_backward.
  * - dk and dv, and at head dimensions above 128 dq, have the same bits whenever the call is repeated on the same kind
- *   of device. At others dq is a sum in no fixed order: its last bits may differ, but for fa3_reference_backward.
+ *   of device. At others dq is a sum in no fixed order, and its last bits may differ; with FA3_FLAG_DETERMINISTIC it is
+ *   summed up in a fixed one, in the same workspace, which takes up to 10% longer. (fa3_reference_backward: always the
+ *   same bits.)
  * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
  *   fa3_forward. */
 typedef struct fa3_backward_params {
   size_t struct_size;
-  uint64_t flags; /* 0 */
+  uint64_t flags; /* 0 or FA3_FLAG_DETERMINISTIC */
   fa3_tensor q, k, v, o, lse, dout;
   fa3_tensor dq, dk, dv;
   int32_t mask;        /* fa3_mask */
@@ -460,7 +462,8 @@ FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, int
 
 /* The same of fa3_backward; tiles and pieces are blocks of keys there, or of queries where a kernel computes dq only.
  */
-FA3_API fa3_status fa3_backward_kernel_info(const fa3_backward_params* params, int32_t launch, fa3_kernel_info* info);
+FA3_API fa3_status fa3_backward_kernel_info(const fa3_backward_params* params, int32_t multiprocessors, int32_t launch,
+                                            fa3_kernel_info* info);
 
 /* The kernels of this build, 0 <= index < fa3_kernel_count(). */
 FA3_API int fa3_kernel_count(void);

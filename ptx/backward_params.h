@@ -6,12 +6,11 @@
 
 namespace fa3 {
 
-// For the backward pass. Query rows come in tiles, and what the workspace holds for them goes up to a whole tile of
-// each head: behind its last row lse_log2 is +inf and delta 0, so that P is 0.
-// What is read and written for query rows before and behind the kernel that computes gradients.
 struct RowStrides {
   int64_t batch, head, row;  // in elements
 };
+// What the passes before and behind the products read and write for query rows. The workspace has room for whole tiles
+// of each head: behind a head's last row lse_log2 is +inf and delta 0, so that P is 0 there.
 struct BackwardRows {
   const uint16_t *o, *dout;
   RowStrides o_stride, dout_stride;
@@ -29,18 +28,19 @@ struct BackwardRows {
 };
 
 // Of the tiles that a thread block visits at once, one number says how many thread blocks have come, and with this bit
-// that the first one's dQ is stored.
+// that the first one's dQ is stored. In a fixed order it says how many have added theirs.
 inline constexpr uint32_t dq_is_stored = 1u << 31;
 
-// The same for all its kernels.
+// The same for all kernels of the backward pass.
 struct BackwardParams {
   TensorMap q, k, v, dout;  // as in ForwardParams; boxes of a tile's rows of Q and dO, of Bc rows of K and V
   TensorMap dk, dv;         // boxes of 64 rows
   TensorMap dq;             // the same, where a kernel of its own computes dQ
   BackwardRows rows;
   KeyOrder order;
+  int32_t ordered;  // dQ is summed up in a fixed order (FA3_FLAG_DETERMINISTIC)
   BlockOrder query_order;  // of that kernel: blocks of query rows, of all query heads
-  uint32_t* visits;
+  uint32_t* visits;        // a number for each Br query rows
   Visible visible;
   int32_t heads_per_kv;  // query heads that share a K/V head
   float softmax_scale;

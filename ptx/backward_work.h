@@ -1,15 +1,15 @@
 // What the thread blocks of the backward pass do, and in what order. Plain C++, read by both sides:
 // src/backward_launch.cpp makes it, tile/bwd unfolds it.
 //
-//   key block   Bc keys of one head: a thread block's own, with all query tiles that see them
+//   key block   Bc keys of one head: taken by a thread block as a whole, with all query tiles that see them
 //   query tile  backward_tile_rows rows of one query head, counted over all heads of all batch entries: those that read
 //               a K/V head follow one another. Kernels may visit several of them at once
 //   section     consecutive heads whose blocks come before those of the next section
 //   share       the query tiles that a key block stands for: those of its head, in equal parts
 //
 // dQ is summed up in the workspace, and rounded when its sums are complete. That is work for the memory: so that it
-// goes on beside products, and while the sums are in the L2 cache, a thread block does it for the share of the one that
-// is `behind` sections before it. The last ones are left to a pass.
+// goes on beside products, and while the sums are in the L2 cache, a thread block does it between its key blocks, for
+// the share of the one that is `behind` sections before. The last ones are left to a pass.
 #pragma once
 #include <cstdint>
 
@@ -32,9 +32,10 @@ struct KeyOrder : BlockOrder {
   Divisor heads_kv;
   Divisor share;          // query tiles; those of the last key blocks may be fewer, or none
   int32_t head_tiles;     // query tiles that read a K/V head
-  int32_t behind;         // sections
-  int32_t done_behind;    // sections that thread blocks finish; the others are the last pass's
-  uint32_t* added;        // of each K/V head: how many thread blocks have added their last dQ
+  int32_t behind;         // how many sections later a share's dQ is rounded
+  int32_t done_behind;    // of so many sections, the first ones, thread blocks do it; of the others the last pass
+  uint32_t* added;        // of each K/V head: how many threads have added the last dQ of a key block
+  uint32_t* claimed;      // how many key blocks have been taken beyond those that the launch gives
 };
 
 struct HeadBlock {

@@ -96,11 +96,13 @@ fa3_status backward(const fa3_backward_params* params, void* workspace, size_t w
   return plan.launch_count == 0 ? FA3_OK : launch(problem, plan, workspace, stream);
 }
 
-fa3_status backward_kernel_info(const fa3_backward_params* params, int launch, fa3_kernel_info* info) {
+fa3_status backward_kernel_info(const fa3_backward_params* params, int multiprocessors, int launch,
+                                fa3_kernel_info* info) {
   BackwardProblem problem;
   BackwardPlan plan;
   if (fa3_status status = prepare(params, Rules::shapes, problem, plan)) return status;
-  return write_info(info, plan, launch, problem.batch * problem.heads_kv * plan.key_blocks);
+  if (fa3_status status = resolve_multiprocessors(multiprocessors)) return status;
+  return write_info(info, plan, launch, multiprocessors);
 }
 
 fa3_status check_quantize(const fa3_quantize_params* params) {
@@ -178,8 +180,9 @@ fa3_status fa3_backward(const fa3_backward_params* params, void* workspace, size
   return finish(backward(params, workspace, workspace_bytes, stream));
 }
 
-fa3_status fa3_backward_kernel_info(const fa3_backward_params* params, int32_t launch, fa3_kernel_info* info) {
-  return finish(backward_kernel_info(params, launch, info));
+fa3_status fa3_backward_kernel_info(const fa3_backward_params* params, int32_t multiprocessors, int32_t launch,
+                                    fa3_kernel_info* info) {
+  return finish(backward_kernel_info(params, multiprocessors, launch, info));
 }
 
 fa3_status fa3_reference_backward(const fa3_backward_params* params, int threads) {

@@ -13,6 +13,7 @@ struct BackwardProblem : AttentionShape {
   View dq, dk, dv;        // the gradients are
   View lse, dlse;         // (batch, heads, seqlen_q, 1); dlse.data is null where it is absent
   const char* kernel;     // the caller's; null: any that fits
+  bool deterministic;     // FA3_FLAG_DETERMINISTIC
 
   bool has_queries() const { return batch > 0 && heads > 0 && seqlen_q > 0; }
   bool has_keys() const { return batch > 0 && heads_kv > 0 && seqlen_k > 0; }
@@ -32,7 +33,7 @@ enum class BackwardStep {
 struct BackwardLaunch {
   BackwardStep step;
   int row;
-  int32_t grid;
+  int32_t work;  // tiles of queries, or blocks of keys or queries
 };
 struct BackwardPlan {
   static constexpr int most_launches = 3;
@@ -47,6 +48,9 @@ struct BackwardPlan {
   size_t lse, delta, dq_sums, counters, visits, workspace_bytes;
 };
 fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan);
+
+// Its thread blocks: one for each piece of work, or for each multiprocessor if they take several.
+int32_t grid_of(const BackwardLaunch& launch, int multiprocessors);
 
 fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, void* workspace, CUstream stream);
 

@@ -1,5 +1,6 @@
 // What the backward pass launches: a pass that prepares numbers of each query row; the kernel that computes all
-// gradients, a thread block for each block of keys, which also rounds dQ of earlier ones; and a pass for the last dQ.
+// gradients, whose thread blocks take one block of keys after another and also round dQ of earlier ones; and a pass for
+// the last dQ.
 // At head dimensions for which there is no such kernel: the first pass, then a kernel for dK and dV, then one for dQ.
 // Each may start while the one before it ends.
 #include <algorithm>
@@ -85,17 +86,19 @@ BackwardRows rows_of(const BackwardProblem& problem, const BackwardPlan& plan, c
 
 // Heads whose blocks come together. Under a causal mask the blocks of first keys, or of last queries, have the most to
 // do and come first, of all heads of a section: so a section is about what the machine runs at once, but of no more
-// heads than these. Without one, a head at a time makes the most of the L2 cache.
-constexpr int32_t causal_section = 132, causal_heads = 16;
+// heads than these. Without one, a head at a time makes the most of the L2 cache. But where dQ is added in a fixed
+// order, thread blocks that take the blocks of a head at the same time wait for one another; of a section they do so
+// once, as those that end first take the blocks that others wait for.
+constexpr int32_t section_blocks = 132, causal_heads = 16;
 // Thread blocks between those that add to sums and those that finish them: about what the machine runs at once.
 constexpr int32_t distance = 132;
 
-BlockOrder block_order_of(int64_t batch_heads, int32_t blocks, bool causal) {
+BlockOrder block_order_of(int64_t batch_heads, int32_t blocks, int32_t most_heads) {
   BlockOrder order{};
   order.batch_heads = narrow(batch_heads);
   order.blocks = std::max(1, blocks);
-  order.section_heads = std::clamp(causal ? std::min(causal_heads, causal_section / order.blocks) : 1, 1,
-                                   std::max(1, order.batch_heads));
+  order.section_heads =
+      std::clamp(std::min(most_heads, section_blocks / order.blocks), 1, std::max(1, order.batch_heads));
   order.sections = narrow(divide_up(order.batch_heads, order.section_heads));
   order.section = Divisor::of(order.section_heads * order.blocks);
   return order;
@@ -104,7 +107,9 @@ BlockOrder block_order_of(int64_t batch_heads, int32_t blocks, bool causal) {
 // all_gradients: thread blocks finish rows of others.
 KeyOrder key_order_of(const BackwardProblem& problem, int32_t key_blocks, int32_t q_tiles, bool all_gradients) {
   KeyOrder order{};
-  static_cast<BlockOrder&>(order) = block_order_of(problem.batch * problem.heads_kv, key_blocks, problem.causal);
+  const bool ordered = problem.deterministic && all_gradients;
+  const int32_t most_heads = problem.causal ? causal_heads : ordered ? section_blocks : 1;
+  static_cast<BlockOrder&>(order) = block_order_of(problem.batch * problem.heads_kv, key_blocks, most_heads);
   order.heads_kv = Divisor::of(std::max(1, narrow(problem.heads_kv)));
   order.head_tiles = q_tiles * narrow(problem.heads_per_kv());
   order.share = Divisor::of(std::max(1, narrow(divide_up(order.head_tiles, order.blocks))));
@@ -144,8 +149,10 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
   params.order = plan.order;
   if (row.all_gradients()) {
     params.order.added = reinterpret_cast<uint32_t*>(workspace + plan.counters);
+    params.order.claimed = params.order.added + plan.order.batch_heads;
     params.visits = reinterpret_cast<uint32_t*>(workspace + plan.visits);
   }
+  params.ordered = problem.deterministic;
   params.query_order = plan.query_order;
   params.heads_per_kv = narrow(problem.heads_per_kv());
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
@@ -172,8 +179,8 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
                 static_cast<long long>(key_blocks), static_cast<long long>(max_rows),
                 static_cast<long long>(max_blocks));
   plan.q_tiles = narrow(q_tiles), plan.key_blocks = narrow(key_blocks);
-  const auto add = [&](BackwardStep step, int n, int64_t grid) {
-    plan.launches[plan.launch_count++] = {step, n, narrow(grid)};
+  const auto add = [&](BackwardStep step, int n, int64_t work) {
+    plan.launches[plan.launch_count++] = {step, n, narrow(work)};
   };
   plan.order = key_order_of(problem, plan.key_blocks, plan.q_tiles, row.all_gradients());
   const KeyOrder& order = plan.order;
@@ -184,7 +191,7 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
     size_t bytes = 2 * numbers;
     if (row.all_gradients()) {
       plan.dq_sums = bytes, plan.counters = bytes + numbers * row.d;
-      plan.visits = plan.counters + sizeof(uint32_t) * static_cast<size_t>(order.batch_heads);
+      plan.visits = plan.counters + sizeof(uint32_t) * (static_cast<size_t>(order.batch_heads) + 1);
       bytes = plan.visits + sizeof(uint32_t) * static_cast<size_t>(tiles) / (row.Br / backward_tile_rows);
     }
     plan.workspace_bytes = std::max(plan.workspace_bytes, bytes);
@@ -198,9 +205,14 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
   }
   const int queries = queries_row_of(row);
   const int64_t heads = problem.batch * problem.heads, query_blocks = divide_up(problem.seqlen_q, rows[queries].Br);
-  plan.query_order = block_order_of(heads, narrow(query_blocks), problem.causal);
+  plan.query_order = block_order_of(heads, narrow(query_blocks), problem.causal ? causal_heads : 1);
   add(BackwardStep::queries, queries, heads * query_blocks);
   return FA3_OK;
+}
+
+int32_t grid_of(const BackwardLaunch& launch, int multiprocessors) {
+  const bool takes_several = launch.step == BackwardStep::gradients && rows[launch.row].all_gradients();
+  return takes_several ? std::min(launch.work, multiprocessors) : launch.work;
 }
 
 fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, void* workspace, CUstream stream) {
@@ -215,7 +227,8 @@ fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, void
   if (fa3_status status = fill(*driver, problem, plan, static_cast<char*>(workspace), params)) return status;
   for (int i = 0; i < plan.launch_count; ++i) {
     const BackwardLaunch& launch = plan.launches[i];
-    if (fa3_status status = enqueue(*driver, rows[launch.row], functions[i], launch.grid, &params, i > 0, stream))
+    const int32_t grid = grid_of(launch, context->multiprocessors);
+    if (fa3_status status = enqueue(*driver, rows[launch.row], functions[i], grid, &params, i > 0, stream))
       return status;
   }
   return FA3_OK;

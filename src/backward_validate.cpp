@@ -124,7 +124,7 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   const auto is_there = [&](const Argument& argument) {
     return &argument.tensor != &p.dlse || argument.tensor.rank != 0;
   };
-  if (p.flags != 0)
+  if (p.flags & ~uint64_t{FA3_FLAG_DETERMINISTIC})
     return fail(invalid, "flags is 0x%llx, has bits that this version does not know",
                 static_cast<unsigned long long>(p.flags));
   if (Status status = check_mask(p.mask)) return status;
@@ -145,6 +145,7 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
     if (Status status = check_overlap(tensors(problem).data(), argument_count, outputs)) return status;
   static_cast<AttentionShape&>(problem) = shape_of(p.q, p.k, p.mask, p.softmax_scale);
   problem.kernel = p.kernel;
+  problem.deterministic = p.flags & FA3_FLAG_DETERMINISTIC;
   return FA3_OK;
 }
 

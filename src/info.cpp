@@ -73,15 +73,16 @@ fa3_status write_info(fa3_kernel_info* info, const Plan& plan, int launch, int m
   return write(info, full);
 }
 
-fa3_status write_info(fa3_kernel_info* info, const BackwardPlan& plan, int launch, int64_t key_blocks) {
+fa3_status write_info(fa3_kernel_info* info, const BackwardPlan& plan, int launch, int multiprocessors) {
   const int count = plan.launch_count;
   if (fa3_status status = check_launch(launch, count)) return status;
   fa3_kernel_info full = describe(rows[count ? plan.launches[launch].row : plan.row]);
   full.launches = count;
+  full.multiprocessors = multiprocessors;
   if (count == 0) return write(info, full);
-  full.grid = plan.launches[launch].grid;
-  if (plan.launches[launch].step == BackwardStep::gradients) full.tiles = full.pieces = key_blocks;
-  if (plan.launches[launch].step == BackwardStep::queries) full.tiles = full.pieces = full.grid;
+  const BackwardLaunch& asked = plan.launches[launch];
+  full.grid = grid_of(asked, multiprocessors);
+  if (rows[asked.row].kind == Kind::backward) full.tiles = full.pieces = asked.work;
   return write(info, full);
 }
 

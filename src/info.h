@@ -14,6 +14,6 @@ fa3_status write_info(fa3_kernel_info* info, const Plan& plan, int launch, int m
 
 
 // The same of the backward pass, which has so many blocks of keys.
-fa3_status write_info(fa3_kernel_info* info, const BackwardPlan& plan, int launch, int64_t key_blocks);
+fa3_status write_info(fa3_kernel_info* info, const BackwardPlan& plan, int launch, int multiprocessors);
 
 }  // namespace fa3

@@ -1,12 +1,15 @@
-// FlashAttention-3, backward pass: the paper's Algorithm 3, cited as A3.n. A thread block owns Bc keys and visits the
-// query tiles that see them: one thread loads, two consumer warpgroups compute S, dP, dV and dK of 64 keys each,
-// another warpgroup dQ, and one thread adds it to sums in global memory. Where this differs from the paper, and why:
+// FlashAttention-3, backward pass: the paper's Algorithm 3, cited as A3.n. A thread block takes one block of Bc keys
+// after another and visits the query tiles that see them: one thread loads, two consumer warpgroups compute S, dP, dV
+// and dK of 64 keys each, another warpgroup dQ, one thread adds it to sums in global memory, and another one stores dV
+// and dK. Where this differs from the paper, and why:
 //  - Everything is transposed: rows are keys. P^T and dS^T are then the A operands of dV and dK as they come out of the
 //    exponentials, in registers.
 //  - A warpgroup of its own computes dQ, from the dS of both consumers: dQ = dS K takes its sum over all keys of the
 //    thread block, and the consumers need no barrier between them.
 //  - dQ is added by TMA, which needs no semaphore; the first one to come stores instead, so that nothing is cleared.
-//  - dQ is rounded by thread blocks that have finished, not by a kernel behind, but for the last ones.
+//  - dQ is rounded between key blocks by the consumers, whose K is on its way then. A kernel behind rounds the last
+//    ones.
+//  - Thread blocks stay: Q, dO and V of the next key block come while dV and dK of this one leave.
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
@@ -22,9 +25,9 @@
 namespace fa3 {
 using namespace ptx;
 
-// Its main loop.
-FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, const KeyWork& work, int warpgroup,
-                                  int warp, float (&dV)[d / 2], float (&dK)[d / 2]) {
+// The main loop of a consumer warpgroup: dV and dK of 64 keys of the n-th key block. `warp` of its four.
+FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, const KeyWork& work, int n, Use& use,
+                                  Use& ds_use, int warpgroup, int warp, float (&dV)[d / 2], float (&dK)[d / 2]) {
   const int lane = threadIdx.x % 32;
   const bool one_lane = lane == 0;
   const int first_key = work.key + 64 * warpgroup, key = first_key + 16 * warp + lane / 4;
@@ -45,10 +48,9 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
   wgmma_owned(dV);
   wgmma_owned(dK);
   const float c = p.softmax_scale_log2;
-  wait(smem.full_k, 0);                                                                                   // A3.17
-  wait(smem.full_v, 0);
+  wait(smem.full_k, n & 1);                                                                               // A3.17
+  wait(smem.full_v, n & 1);
 
-  Use use, ds_use;
   int query = work.first * Br;
   for (int j = 0; j < work.all; j++) {                                                                    // A3.18
     const int s = use.index;
@@ -59,7 +61,7 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
     wgmma_commit_group();
     wgmma_wait_group<0>();
     wgmma_owned(S);
-    if (one_lane && j > 0) arrive(smem.s_done[(j - 1) % ds_buffers]);
+    if (one_lane && j > 0) arrive(smem.s_done[ds_use.index ^ 1]);
     if (needs_mask(p, first_key, query)) mask_scores(S, p, key, query);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
@@ -108,103 +110,216 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
     query += Br;
     if (query >= work.end * Br) query = work.first * Br;
   }
-  if (work.all > 0 && one_lane) arrive(smem.s_done[(work.all - 1) % ds_buffers]);
+  if (work.all > 0 && one_lane) arrive(smem.s_done[ds_use.index ^ 1]);
 }
 
-// A consumer warpgroup: 64 keys. `warp` of its four.
-FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, const KeyWork& at_first, int warpgroup,
-                         int warp) {
+// A consumer warpgroup: 64 keys of each key block. `warp` of its four. Complete sums are left to gradient_writer.
+FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, int warpgroup, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();                                                          // A3.15
-  float dV[d / 2], dK[d / 2];
-  compute_gradients(p, smem, at_first, warpgroup, warp, dV, dK);
-  griddepcontrol_launch_dependents();
-  const KeyWork work(p, ctaid_x());  // not kept in registers all the time
-  const GradientRows to{work.key + 64 * warpgroup, work.head_kv, work.batch};
-  store_gradient<Bc>(dV, 1.f, smem.v, warpgroup, p.dv, to, 1 + warpgroup, warp);
-  griddepcontrol_wait();  // nothing to wait for: but what the pass before wrote is visible from here on
-  finish_others<4 * warpgroups>(p, work, 4 * warpgroup + warp);
-  // K is read by dQ until the last tile's is done.
-  if (work.all > 0) wait(smem.empty_ds[(work.all - 1) % ds_buffers], (work.all - 1) / ds_buffers & 1);
-  store_gradient<Bc>(dK, p.softmax_scale, smem.k, warpgroup, p.dk, to, 1 + warpgroup, warp);
-  if (warp == 0 && threadIdx.x % 32 == 0) cp_async_bulk_wait_group<0>();
+  constexpr int warps = 4 * warpgroups, at_once = 8;
+  const bool one_lane = threadIdx.x % 32 == 0;
+  Use use, ds_use;
+  for (int n = 0;; n++) {
+    const int number = smem.claims.read_by_warp(n);
+    if (!is_block(p, number)) return;
+    float dV[d / 2], dK[d / 2];
+    compute_gradients(p, smem, KeyWork(p, number), n, use, ds_use, warpgroup, warp, dV, dK);
+    if (dv_in_stage && one_lane) arrive(smem.empty_v);
+
+    // dQ of others: the first loads are under way while dV and dK are staged. With an object that walks through all
+    // strips, ptxas put 25 to 40% of the main loop's exponentials behind the issue of dP, with these numbers 97%: that
+    // is worth 2% at d 128.
+    wait(smem.sums_ready, n & 1);
+    const OthersStrips others(p, smem.claims.read_by_warp(n));  // read again, not kept in a register
+    __syncwarp();
+    if (one_lane) smem.claims.release(n);
+    int i = others.first + 4 * warpgroup + warp;
+    const bool rounds = i < others.end;
+    const Strip strip(p, i / strips, i % strips);
+    float4 x[at_once] = {};
+    if (rounds) strip.load(x, 0);
+
+    if (!dv_in_stage) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, 0, warpgroup), warp);
+    wait(smem.full_q[use.index], use.parity);
+    wait(smem.full_dout[use.index], use.parity);
+    if (dv_in_stage) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, use.index, warpgroup), warp);
+    stage_gradient<64>(dK, p.softmax_scale, dk_buffer(smem, use.index, warpgroup), warp);
+    __syncwarp();
+    if (one_lane) arrive(smem.staged);
+    if (one_lane) arrive(smem.empty_q[use.index]);
+    if (one_lane) arrive(smem.empty_dout[use.index]);
+    use.next<query_stages>();
+
+    if (!rounds) continue;
+    strip.store(p, x, 0, is_bf16);
+    strip.finish<at_once>(p, at_once, is_bf16);
+    for (i += warps; i < others.end; i += warps) Strip(p, i / strips, i % strips).finish<at_once>(p, 0, is_bf16);
+  }
 }
 
 // The warpgroup that computes dQ = dS K of each query tile and stages it for dq_writer. Its products run while the
 // consumers compute exponentials: so it waits until both have S of the next tile (measured: 5% at d 128). `warp` of its
 // four.
-FA3_DEVICE void dq_consumer(BackwardSmem& smem, const KeyWork& work, int warp) {
+FA3_DEVICE void dq_consumer(const BackwardParams& p, BackwardSmem& smem, int warp) {
   setmaxnreg_dec<config.dq_registers()>();
   const int lane = threadIdx.x % 32;
   const uint64_t ds = descriptor_start(&smem.ds) | columns_descriptor(Bc);
   const uint64_t k = descriptor_start(&smem.k) | columns_descriptor(Bc);
-  wait(smem.full_k, 0);
-  Use use;
+  Use use;              // of smem.ds
+  uint32_t parity = 0;  // of the uses of smem.dq
   float D[dq_columns / 2];
-  for (int j = 0; j < work.all; j++, use.next<ds_buffers>()) {
-    wait(smem.full_ds[use.index], use.parity);
-    wait(smem.s_done[use.index], use.parity);
+  for (int n = 0;; n++) {
+    const int number = smem.claims.read_by_warp(n);
+    if (!is_block(p, number)) return;
+    const int all = KeyWork(p, number).all;
+    __syncwarp();
+    if (lane == 0) smem.claims.release(n);
+    wait(smem.full_k, n & 1);
+    if (all == 0 && lane == 0) arrive(smem.empty_k);
+    for (int j = 0; j < all; j++, use.next<ds_buffers>(), parity ^= 1) {
+      wait(smem.full_ds[use.index], use.parity);
+      wait(smem.s_done[use.index], use.parity);
 #pragma unroll
-    for (int part = 0; part < dq_parts; part++) {
-      wgmma_fence();
-      const int slab = part / dq_column_parts, columns = part % dq_column_parts;
-      issue_dq(D,
-               ds + uint64_t(use.index) * descriptor_units(sizeof smem.ds[0]) +
-                   descriptor_units(slab * Bc * slab_row_bytes),
-               k + descriptor_units(columns * Bc * slab_row_bytes));                                      // A3.28
-      wgmma_commit_group();
-      wait(smem.empty_dq[part], j & 1 ^ 1);
-      wgmma_wait_group<0>();
-      wgmma_owned(D);
-      if (part == dq_parts - 1 && lane == 0) arrive(smem.empty_ds[use.index]);
-      float* const staged = smem.dq[part][warp];
+      for (int part = 0; part < dq_parts; part++) {
+        wgmma_fence();
+        const int slab = part / dq_column_parts, columns = part % dq_column_parts;
+        issue_dq(D,
+                 ds + uint64_t(use.index) * descriptor_units(sizeof smem.ds[0]) +
+                     descriptor_units(slab * Bc * slab_row_bytes),
+                 k + descriptor_units(columns * Bc * slab_row_bytes));                                    // A3.28
+        wgmma_commit_group();
+        wait(smem.empty_dq[part], parity ^ 1);
+        wgmma_wait_group<0>();
+        wgmma_owned(D);
+        if (part == dq_parts - 1 && lane == 0) arrive(smem.empty_ds[use.index]);
+        if (part == dq_parts - 1 && j == all - 1 && lane == 0) arrive(smem.empty_k);
+        float* const staged = smem.dq[part][warp];
 #pragma unroll
-      for (int g = 0; g < dq_columns / 8; g++) {
-        const float* const x = &D[4 * g];
-        reinterpret_cast<float4*>(staged)[g * 32 + lane] = make_float4(x[0], x[1], x[2], x[3]);
+        for (int g = 0; g < dq_columns / 8; g++) {
+          const float* const x = &D[4 * g];
+          reinterpret_cast<float4*>(staged)[g * 32 + lane] = make_float4(x[0], x[1], x[2], x[3]);
+        }
+        fence_proxy_async_shared();
+        __syncwarp();
+        if (lane == 0) arrive(smem.full_dq[use.index][part]);                                             // A3.29
       }
-      fence_proxy_async_shared();
-      __syncwarp();
-      if (lane == 0) arrive(smem.full_dq[part]);                                                          // A3.29
     }
   }
 }
 
-// The thread that adds dQ of each query tile to the sums in global memory. Nobody clears them: the first thread block
-// that comes to a tile stores, and the others add, after that. They come in any order, and the first one waits for
-// nobody.
-FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, const KeyWork& work) {
+// The thread that adds dQ of each query tile to the sums in global memory. Nobody clears them: the first key block that
+// comes to a tile stores, and the others add, after that. They come in any order, and the first one waits for nobody.
+// In a fixed order a tile takes longer than its products, so two threads take turns.
+FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t turn) {
   griddepcontrol_wait();  // the pass before sets all visits to 0
-  QueryTile tile(p, work);
-  for (int j = 0; j < work.all; j++, tile.next(work)) {                                                   // A3.31
-    uint32_t& visits = p.visits[tile.number()];
-    wait(smem.full_dq[0], j & 1);                                                                         // A3.32
-    uint32_t before = atom_add_acquire_gpu_u32(&visits, 1);
-    const bool first = before == 0;
-    if (!first) {
-      while (!(before & dq_is_stored)) before = ld_acquire_gpu_u32(&visits);
-      fence_proxy_async_global();
-    }
+  uint32_t count = 0;     // of tiles
+  for (int n = 0;; n++) {
+    const int number = smem.claims.read(n);
+    smem.claims.release(n);
+    if (!is_block(p, number)) return;
+    const KeyWork work(p, number);
+    QueryTile tile(p, work);
+    for (int j = 0; j < work.all; j++, tile.next(work), count++) {                                        // A3.31
+      if (p.ordered && count % 2 != turn) continue;
+      const uint32_t parity = count / 2 & 1;
+      uint32_t& visits = p.visits[tile.number()];
+      wait(smem.full_dq[count % 2][0], parity);                                                              // A3.32
+      bool first;
+      if (p.ordered) {
+        const uint32_t rank = work.rank(p, tile.tile);
+        while (ld_acquire_gpu_u32(&visits) != rank) {
+        }
+        first = rank == 0;
+      } else {
+        uint32_t before = atom_add_acquire_gpu_u32(&visits, 1);
+        first = before == 0;
+        while (!first && !(before & dq_is_stored)) before = ld_acquire_gpu_u32(&visits);
+      }
+      if (!first) fence_proxy_async_global();
 #pragma unroll
-    for (int part = 0; part < dq_parts; part++) {
-      constexpr int bytes = sizeof smem.dq[0];
-      float* const to = p.rows.dq_sums + int64_t(tile.number()) * (Br * d) + part * (bytes / sizeof(float));
-      if (part > 0) wait(smem.full_dq[part], j & 1);
-      if (first) cp_async_bulk_store(to, shared_address(&smem.dq[part]), bytes);
-      else cp_reduce_async_bulk_add_f32(to, shared_address(&smem.dq[part]), bytes);                       // A3.33
-      cp_async_bulk_commit_group();
-      if (part == 0) continue;
+      for (int part = 0; part < dq_parts; part++) {
+        constexpr int bytes = sizeof smem.dq[0];
+        float* const to = p.rows.dq_sums + int64_t(tile.number()) * (Br * d) + part * (bytes / sizeof(float));
+        if (part > 0) wait(smem.full_dq[count % 2][part], parity);
+        if (first) cp_async_bulk_store(to, shared_address(&smem.dq[part]), bytes);
+        else cp_reduce_async_bulk_add_f32(to, shared_address(&smem.dq[part]), bytes);                     // A3.33
+        cp_async_bulk_commit_group();
+        if (part == 0) continue;
+        cp_async_bulk_wait_group_read<1>();
+        arrive(smem.empty_dq[part - 1]);
+      }
+      cp_async_bulk_wait_group_read<0>();
+      arrive(smem.empty_dq[dq_parts - 1]);
+      if (first || p.ordered) {
+        cp_async_bulk_wait_group<0>();
+        red_add_release_gpu_u32(&visits, p.ordered ? 1 : dq_is_stored);
+      }
+    }
+    cp_async_bulk_wait_group<0>();
+    say_added(p, work);
+  }
+}
+
+// The thread that stores dV and dK. It also waits for the sums of dQ that the consumers round.
+FA3_DEVICE void gradient_writer(const BackwardParams& p, BackwardSmem& smem) {
+  griddepcontrol_wait();  // the pass before sets all counts to 0
+  int stage = 0;          // of the ring of Q and dO
+  for (int n = 0;; n++) {
+    const int number = smem.claims.read(n);
+    smem.claims.release(n);
+    if (!is_block(p, number)) break;
+    OthersStrips(p, number).wait_for_sums(p);
+    arrive(smem.sums_ready);
+    const KeyWork work(p, number);
+    stage = (stage + work.all) % query_stages;
+    wait(smem.staged, n & 1);
+    const auto to = [&](int warpgroup) { return GradientRows{work.key + 64 * warpgroup, work.head_kv, work.batch}; };
+#pragma unroll
+    for (int i = 0; i < warpgroups; i++) send_gradient<dv_buffer_rows>(dv_buffer(smem, stage, i), p.dv, to(i));
+    cp_async_bulk_commit_group();
+#pragma unroll
+    for (int i = 0; i < warpgroups; i++) send_gradient<64>(dk_buffer(smem, stage, i), p.dk, to(i));
+    cp_async_bulk_commit_group();
+    if (!dv_in_stage) {
       cp_async_bulk_wait_group_read<1>();
-      arrive(smem.empty_dq[part - 1]);
+      arrive(smem.empty_v);
     }
     cp_async_bulk_wait_group_read<0>();
-    arrive(smem.empty_dq[dq_parts - 1]);
-    if (first) {
-      cp_async_bulk_wait_group<0>();
-      red_add_release_gpu_u32(&visits, dq_is_stored);
-    }
+    arrive(smem.stored);
+    stage = (stage + 1) % query_stages;
   }
   cp_async_bulk_wait_group<0>();
-  say_added(p, work);
+}
+
+// The thread that loads. Behind the last tile of a key block it hands over an empty stage: dK leaves through that.
+FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
+  // Without a mask all key blocks take equally long: thread blocks that start together would ask for K and V, and store
+  // dV and dK, at the same time again and again. Measured: 1.5% at 512.
+  if (!causal && is_block(p, 4 * gridDim.x)) __nanosleep(blockIdx.x * 6000 / gridDim.x);
+  Use use;
+  for (int n = 0;; n++) {
+    const int number = claim(p, n);
+    smem.claims.tell(n, number);
+    if (!is_block(p, number)) return;
+    const KeyWork work(p, number);
+    QueryTile tile(p, work);
+    // Stages come free before K does.
+    const int before_keys = n == 0 ? 0 : min(query_stages - 1, work.all);
+    int j = 0;
+    for (; j < before_keys; j++, use.next<query_stages>(), tile.next(work)) load_tile(p, smem, work, tile, use);
+    wait(smem.empty_k, n & 1 ^ 1);
+    load_keys(p, smem, work);
+    wait(smem.empty_v, n & 1 ^ 1);
+    load_values(p, smem, work);
+    wait(smem.stored, n & 1 ^ 1);
+    if (n == 0) griddepcontrol_wait();
+    for (; j < work.all; j++, use.next<query_stages>(), tile.next(work)) load_tile(p, smem, work, tile, use);
+    wait(smem.empty_q[use.index], use.parity ^ 1);
+    arrive(smem.full_q[use.index]);
+    wait(smem.empty_dout[use.index], use.parity ^ 1);
+    arrive(smem.full_dout[use.index]);
+    use.next<query_stages>();
+  }
 }
 
 }  // namespace fa3
@@ -213,14 +328,17 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   using namespace fa3;
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to the compiler as the same in all lanes
   BackwardSmem& smem = *reinterpret_cast<BackwardSmem*>(shared_memory());
-  if (threadIdx.x == 0) init_barriers(smem);
+  if (threadIdx.x == 0) init_barriers(smem, p.ordered);
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
   ptx::bar_sync(0, config.threads());
-  const KeyWork work(p, blockIdx.x);
-  if (warp / 4 < warpgroups) return consumer(p, smem, work, warp / 4, warp % 4);
-  if (warp / 4 == warpgroups) return dq_consumer(smem, work, warp % 4);
+  ptx::griddepcontrol_launch_dependents();
+  if (warp / 4 < warpgroups) return consumer(p, smem, warp / 4, warp % 4);
+  if (warp / 4 == warpgroups) return dq_consumer(p, smem, warp % 4);
   ptx::setmaxnreg_dec<config.producer_registers()>();
-  if (threadIdx.x == config.threads() - 128) producer(p, smem, work);
-  if (threadIdx.x == config.threads() - 96) dq_writer(p, smem, work);
+  constexpr int first = config.threads() - 128;
+  if (threadIdx.x == first) producer(p, smem);
+  if (threadIdx.x == first + 32) dq_writer(p, smem, 0);
+  if (threadIdx.x == first + 64) gradient_writer(p, smem);
+  if (threadIdx.x == first + 96 && p.ordered) dq_writer(p, smem, 1);
 }

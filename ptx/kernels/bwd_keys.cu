@@ -30,7 +30,7 @@ FA3_DEVICE uint64_t stage(const Use& use) {
 FA3_DEVICE void store_keys(const float (&D)[d / 2], float scale, Element* buffer, const TensorMap& map,
                            const KeyWork& work, int warpgroup, int warp) {
   bar_sync(1 + warpgroup, 128);  // all four warps have read it for the last time
-  store_gradient<Bc>(D, scale, buffer, 0, map, {work.key, work.head_kv, work.batch}, 1 + warpgroup, warp);
+  store_gradient<Bc>(D, scale, buffer, map, {work.key, work.head_kv, work.batch}, 1 + warpgroup, warp);
   if (warp == 0 && threadIdx.x % 32 == 0) cp_async_bulk_wait_group<0>();
 }
 

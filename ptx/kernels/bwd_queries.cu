@@ -129,7 +129,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
     wgmma_owned(dQ);
   }
   bar_sync(1 + warpgroup, 128);  // all four warps have read Q for the last time
-  store_gradient<64>(dQ, p.softmax_scale, smem.q[warpgroup], 0, p.dq, {first_row, work.head, work.batch}, 1 + warpgroup,
+  store_gradient<64>(dQ, p.softmax_scale, smem.q[warpgroup], p.dq, {first_row, work.head, work.batch}, 1 + warpgroup,
                      warp);
   if (warp == 0 && one_lane) cp_async_bulk_wait_group<0>();
 }

@@ -89,9 +89,11 @@ double rounded(double x, int32_t dtype) {
 
 class Call {
  public:
-  Call(const Shape& s, int32_t dtype, int32_t mask, bool padded, bool with_dlse, float spread, uint64_t seed)
+  Call(const Shape& s, int32_t dtype, int32_t mask, bool padded, bool with_dlse, float spread, uint64_t seed,
+       uint64_t flags = 0)
       : shape_(s), dtype_(dtype) {
     p_.struct_size = sizeof p_;
+    p_.flags = flags;
     p_.mask = mask;
     const std::vector<int64_t> of_q{s.batch, s.seqlen_q, s.heads, s.head_dim};
     const std::vector<int64_t> of_k{s.batch, s.seqlen_k, s.heads_kv, s.head_dim}, rows{s.batch, s.heads, s.seqlen_q};
@@ -238,12 +240,13 @@ class Call {
   tools::DeviceBuffer workspace_;
 };
 
-void run(const Shape& shape, int32_t dtype, int32_t mask, bool padded, bool with_dlse, float spread, uint64_t seed) {
+void run(const Shape& shape, int32_t dtype, int32_t mask, bool padded, bool with_dlse, float spread, uint64_t seed,
+         uint64_t flags = 0) {
   INFO("batch " << shape.batch << " q " << shape.seqlen_q << " k " << shape.seqlen_k << " heads " << shape.heads << "/"
                 << shape.heads_kv << " d " << shape.head_dim << " dtype " << dtype << " mask " << mask << " padded "
                 << padded << " dlse " << with_dlse << " spread " << spread << " seed " << seed);
   const tools::Stream& stream = gpu().stream;
-  Call call(shape, dtype, mask, padded, with_dlse, spread, seed);
+  Call call(shape, dtype, mask, padded, with_dlse, spread, seed, flags);
   call.launch(stream);
   call.results(stream);
   CHECK(call.verdict() == "");
@@ -285,18 +288,29 @@ TEST_CASE("backward: random shapes", "[backward]") {
     const Shape shape{random.between(1, 3), random.between(1, 400), random.between(1, 400), heads, heads_kv,
                       8 * random.between(1, 32)};
     run(shape, random.chance(0.5) ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, int32_t(random.between(0, 2)), random.chance(0.5),
-        random.chance(0.5), random.chance(0.3) ? 8.f : 1.f, seed_for(2000 + n));
+        random.chance(0.5), random.chance(0.3) ? 8.f : 1.f, seed_for(2000 + n),
+        random.chance(0.3) ? FA3_FLAG_DETERMINISTIC : 0);
   }
 }
 
-TEST_CASE("backward: many heads, so that thread blocks round dQ of others", "[backward]") {
+TEST_CASE("backward: many heads, so that thread blocks take several key blocks and round dQ of others", "[backward]") {
   gpu();
   int n = 3000;
-  for (const int64_t head_dim : {64, 128})
-    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
-      run({4, 70, 130, 64, 64, head_dim}, FA3_DTYPE_BF16, mask, true, false, 1, seed_for(n++));
-      run({1, 200, 70, 300, 100, head_dim - 8}, FA3_DTYPE_FP16, mask, false, true, 1, seed_for(n++));
-    }
+  for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}})
+    for (const int64_t head_dim : {64, 128})
+      for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+        run({4, 70, 130, 64, 64, head_dim}, FA3_DTYPE_BF16, mask, true, false, 1, seed_for(n++), flags);
+        run({1, 200, 70, 300, 100, head_dim - 8}, FA3_DTYPE_FP16, mask, false, true, 1, seed_for(n++), flags);
+        run({1, 70, 400, 100, 100, head_dim}, FA3_DTYPE_BF16, mask, false, false, 1, seed_for(n++), flags);
+      }
+}
+
+TEST_CASE("backward: many tiles for each of many key blocks", "[backward]") {
+  gpu();
+  int n = 4000;
+  for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}})
+    for (const int64_t head_dim : {64, 128})
+      run({4, 512, 512, 32, 32, head_dim}, FA3_DTYPE_BF16, FA3_MASK_NONE, false, false, 1, seed_for(n++), flags);
 }
 
 TEST_CASE("backward: nothing on one side", "[backward]") {
@@ -308,6 +322,22 @@ TEST_CASE("backward: nothing on one side", "[backward]") {
   run({2, 0, 70, 4, 2, 256}, FA3_DTYPE_BF16, FA3_MASK_NONE, true, false, 1, 5);
   run({2, 70, 0, 4, 2, 256}, FA3_DTYPE_BF16, FA3_MASK_CAUSAL_BOTTOM_RIGHT, true, true, 1, 6);
   run({2, 70, 9, 0, 2, 200}, FA3_DTYPE_FP16, FA3_MASK_NONE, false, false, 1, 7);
+}
+
+TEST_CASE("backward: deterministic, 100 times the same bits", "[backward]") {
+  const tools::Stream& stream = gpu().stream;
+  const int64_t head_dim = GENERATE(64, 128);
+  const int32_t mask = GENERATE(FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT);
+  const Shape shape{1, 70, 400, 2, 1, head_dim};
+  Call call(shape, FA3_DTYPE_BF16, mask, false, false, 1, seed_for(7000), FA3_FLAG_DETERMINISTIC);
+  call.launch(stream);
+  const std::vector<unsigned char> first = call.results(stream);
+  CHECK(call.verdict() == "");
+  for (int i = 0; i < 100; ++i) {
+    call.poison();
+    call.launch(stream);
+    REQUIRE(call.results(stream) == first);
+  }
 }
 
 TEST_CASE("backward: without sums in global memory the same call gives the same bits", "[backward]") {

@@ -1,4 +1,5 @@
 // What fa3_backward accepts for the device, and what it asks of the driver.
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
@@ -98,7 +99,7 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
   p.lse.stride[0] = 10000, p.lse.stride[1] = 1, p.lse.stride[2] = 7;
   p.dlse = tensor(reinterpret_cast<void*>(uintptr_t{10} << 42), FA3_DTYPE_FP32, {2, 6, 300});
   const size_t tiles = 2 * 6 * 5, rows = tiles * 64;
-  CHECK(workspace_of(p) == rows * (4 + 4 + 4 * 128) + 6 * 4 + tiles * 4);
+  CHECK(workspace_of(p) == rows * (4 + 4 + 4 * 128) + (6 + 1) * 4 + tiles * 4);
   REQUIRE(backward(p) == FA3_OK);
 
   REQUIRE(fake.launches.size() == 3);
@@ -109,13 +110,15 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
   CHECK((first.grid[0] == tiles && last.grid[0] == 6 * 4 * 3 && main.grid[0] == 6 * 4));  // a share is 3 tiles
   for (int launch = 0; launch < 3; ++launch) {
     fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-    REQUIRE(fa3_backward_kernel_info(&p, launch, &info) == FA3_OK);
+    REQUIRE(fa3_backward_kernel_info(&p, 0, launch, &info) == FA3_OK);
     CHECK((info.name == fake.launches[size_t(launch)].kernel && info.launches == 3));
+    CHECK(info.multiprocessors == 132);
     CHECK(info.grid == int(fake.launches[size_t(launch)].grid[0]));
     CHECK(info.tiles == (launch == 1 ? 24 : 0));
   }
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-  CHECK(fa3_backward_kernel_info(&p, 3, &info) == invalid);
+  CHECK(fa3_backward_kernel_info(&p, 0, 3, &info) == invalid);
+  CHECK(fa3_backward_kernel_info(&p, -1, 0, &info) == invalid);
 
   const uintptr_t workspace = reinterpret_cast<uintptr_t>(workspace_memory);
   const auto place = [&](const float* p) { return reinterpret_cast<uintptr_t>(p) - workspace; };
@@ -133,7 +136,7 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
   CHECK((g.visible.seqlen_q == 300 && g.visible.seqlen_k == 500 && g.visible.right == 200 && g.visible.bounded_right));
   CHECK((g.heads_per_kv == 2 && g.order.head_tiles == 10 && g.order.heads_kv == 3 && g.order.batch_heads == 6));
   CHECK((reinterpret_cast<uintptr_t>(g.order.added) - workspace == 8 * rows + rows * 4 * 128));
-  CHECK((g.visits == g.order.added + 6 && r.tiles_at_once == 1));
+  CHECK((g.order.claimed == g.order.added + 6 && g.visits == g.order.claimed + 1 && r.tiles_at_once == 1));
   CHECK((g.softmax_scale == 0.25f && std::fabs(g.softmax_scale_log2 - 0.36067376f) < 1e-7f));
   REQUIRE(fake.maps.size() == 6);
   const struct {
@@ -150,6 +153,11 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
   }
 
   CHECK(r.dq == p.dq.data);
+  CHECK(!g.ordered);
+  p.flags = FA3_FLAG_DETERMINISTIC;
+  const size_t bytes = workspace_of(p);
+  REQUIRE(backward(p, bytes) == FA3_OK);
+  CHECK(fake.launches.at(4).carried.backward.ordered);
   CHECK((r.dq_stride.batch == 300 * 6 * 72 && r.dq_stride.row == 6 * 72 && r.dq_stride.head == 72));
 }
 
@@ -182,6 +190,42 @@ TEST_CASE("each query tile's dQ is rounded once, by a thread block of its own si
   CHECK(fake.launches[1].carried.backward.order.done_behind == 0);  // one head
 }
 
+TEST_CASE("thread blocks of the backward pass take several key blocks each", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const auto grid = [&](int64_t heads) {
+    B p = imaginary_backward({.seqlen_q = 100, .seqlen_k = 257, .heads = heads, .heads_kv = heads, .head_dim = 64});
+    fake.launches.clear();
+    REQUIRE(backward(p) == FA3_OK);
+    fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+    for (const int32_t multiprocessors : {1, 100, 1000}) {
+      REQUIRE(fa3_backward_kernel_info(&p, multiprocessors, 1, &info) == FA3_OK);
+      CHECK((info.grid == std::min<int64_t>(multiprocessors, info.tiles) && info.pieces == info.tiles));
+    }
+    CHECK(info.tiles == 2 * heads * 3);  // of 128 keys; the batch has 2
+    return fake.launches.at(1).grid[0];
+  };
+  CHECK(grid(21) == 126);
+  CHECK(grid(22) == 132);
+  CHECK(grid(23) == 132);
+}
+
+TEST_CASE("in which order thread blocks take key blocks", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const auto heads_of_section = [&](int32_t mask, uint64_t flags, int64_t seqlen) {
+    B p = imaginary_backward({.batch = 8, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = 32, .heads_kv = 32});
+    p.mask = mask, p.flags = flags;
+    fake.launches.clear();
+    REQUIRE(backward(p) == FA3_OK);
+    return fake.launches.at(1).carried.backward.order.section_heads;
+  };
+  CHECK(heads_of_section(FA3_MASK_NONE, 0, 512) == 1);
+  CHECK(heads_of_section(FA3_MASK_NONE, FA3_FLAG_DETERMINISTIC, 512) == 33);
+  CHECK(heads_of_section(FA3_MASK_NONE, FA3_FLAG_DETERMINISTIC, 4096) == 4);
+  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 512) == 16);
+  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, FA3_FLAG_DETERMINISTIC, 512) == 16);
+  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 4096) == 4);
+}
+
 TEST_CASE("the backward pass of large head dimensions, by two kernels", "[launch][backward]") {
   FakeCuda& fake = fresh();
   const Shape s{.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = 136};
@@ -200,8 +244,9 @@ TEST_CASE("the backward pass of large head dimensions, by two kernels", "[launch
   const int tiles[] = {0, 48, 36};
   for (int launch = 0; launch < 3; ++launch) {
     fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-    REQUIRE(fa3_backward_kernel_info(&p, launch, &info) == FA3_OK);
+    REQUIRE(fa3_backward_kernel_info(&p, 7, launch, &info) == FA3_OK);
     CHECK((info.name == fake.launches[size_t(launch)].kernel && info.launches == 3 && info.tiles == tiles[launch]));
+    CHECK((info.multiprocessors == 7 && info.grid == int(fake.launches[size_t(launch)].grid[0])));
   }
 
   const BackwardParams& g = keys.carried.backward;
@@ -261,7 +306,7 @@ TEST_CASE("the backward pass of nothing", "[launch][backward]") {
         Names{"fa3_pass_bwd_prepare_d256", "fa3_bwd_queries_bf16_d256_full_128x64"});
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
   const B rowless = imaginary_backward({.batch = 0});
-  CHECK(fa3_backward_kernel_info(&rowless, 0, &info) == FA3_OK);
+  CHECK(fa3_backward_kernel_info(&rowless, 0, 0, &info) == FA3_OK);
   CHECK((std::string(info.name) == "fa3_bwd_bf16_d64_full_128x128" && info.launches == 0 && info.grid == 0));
 }
 

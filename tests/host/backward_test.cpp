@@ -355,7 +355,7 @@ struct BadChange {
 };
 
 const BadChange bad_changes[] = {
-    {"flags is 0x1, has bits", invalid, [](B& p) { p.flags = 1; }},
+    {"flags is 0x2, has bits", invalid, [](B& p) { p.flags = FA3_FLAG_TWO_LEVEL; }},
     {"mask is 3, must be a fa3_mask", invalid, [](B& p) { p.mask = 3; }},
     {"softmax_scale is -1, must be > 0", invalid, [](B& p) { p.softmax_scale = -1; }},
     {"softmax_scale is nan", invalid, [](B& p) { p.softmax_scale = NAN; }},

@@ -189,7 +189,7 @@ class Library:
             ("fa3_backward_check", ctypes.c_int, [backward]),
             ("fa3_backward_workspace_size", ctypes.c_int, [backward, size]),
             ("fa3_backward", ctypes.c_int, [backward, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
-            ("fa3_backward_kernel_info", ctypes.c_int, [backward, ctypes.c_int32, info]),
+            ("fa3_backward_kernel_info", ctypes.c_int, [backward, ctypes.c_int32, ctypes.c_int32, info]),
             ("fa3_reference_backward", ctypes.c_int, [backward, ctypes.c_int]),
         ):
             if ("quantize" in name or "backward" in name) and not hasattr(lib, name):
@@ -228,11 +228,11 @@ class Library:
             struct_size=size, flags=flags, seed=seed, x=x, y=y, scale=scale, softmax_scale=softmax_scale, **optional
         )
 
-    def backward_params(self, *tensors, mask="none", softmax_scale=0.0, kernel=None, dlse=None):
+    def backward_params(self, *tensors, mask="none", softmax_scale=0.0, kernel=None, dlse=None, flags=0):
         """Parameters from Tensor structs: q, k, v, o, lse, dout, dq, dk, dv."""
         name = kernel.encode() if kernel else None
         size = ctypes.sizeof(BackwardParams)
-        return BackwardParams(size, 0, *tensors, MASK[mask], softmax_scale, name, dlse or Tensor())
+        return BackwardParams(size, flags, *tensors, MASK[mask], softmax_scale, name, dlse or Tensor())
 
     def kernels(self):
         """KernelInfo of every kernel of the build."""
@@ -252,11 +252,13 @@ class Library:
             launch += 1
         return info
 
-    def backward_kernel(self, params):
-        """The name of the kernel that computes gradients."""
+    def backward_kernel(self, params, multiprocessors=0):
+        """The name of the kernel that computes gradients; multiprocessors as for kernel_info."""
         info, launch = KernelInfo(struct_size=ctypes.sizeof(KernelInfo)), 0
         while info.kind != KERNEL_BACKWARD:
-            status = self.lib.fa3_backward_kernel_info(ctypes.byref(params), launch, ctypes.byref(info))
+            status = self.lib.fa3_backward_kernel_info(
+                ctypes.byref(params), multiprocessors, launch, ctypes.byref(info)
+            )
             self.check(status, "fa3_backward_kernel_info")
             launch += 1
         return info.name.decode()
@@ -286,6 +288,9 @@ class Library:
 
     def reference(self, params, threads=0):
         self.check(self.lib.fa3_reference_forward(ctypes.byref(params), threads), "fa3_reference_forward")
+
+    def reference_backward(self, params, threads=0):
+        self.check(self.lib.fa3_reference_backward(ctypes.byref(params), threads), "fa3_reference_backward")
 
     def reference_quantize(self, params):
         self.check(self.lib.fa3_reference_quantize(ctypes.byref(params)), "fa3_reference_quantize")
@@ -335,7 +340,7 @@ class Library:
 
     def prepare_backward(self, q, k, v, o, lse, dout, dq, dk, dv, mask="none", **more):
         """The same for the backward pass: writes dq, dk and dv, which the call returns. more: softmax_scale, kernel,
-        dlse."""
+        dlse, flags."""
         tensors = [torch_tensor(tensor) for tensor in (q, k, v, o, lse, dout, dq, dk, dv)]
         dlse = more.pop("dlse", None)
         params = self.backward_params(*tensors, mask=mask, dlse=torch_tensor(dlse), **more)

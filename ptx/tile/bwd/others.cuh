@@ -1,5 +1,5 @@
 // What a thread block does for the query rows of others (backward_work.h): it rounds dQ that earlier ones have summed
-// up. It waits for these. They are under way or over, as thread blocks start in their order.
+// up. It waits for these. They are under way or over, as key blocks are taken in their order.
 #pragma once
 #include "../../isa/fence.cuh"
 #include "../../isa/grid.cuh"
@@ -12,24 +12,32 @@ FA3_DEVICE void wait_for_count(const uint32_t* counter, uint32_t count) {
   while (ptx::ld_acquire_gpu_u32(counter) != count) __nanosleep(64);
 }
 
-// By the thread whose additions are over.
+// Threads of a thread block that add dQ.
+FA3_DEVICE uint32_t dq_writers(const BackwardParams& p) { return p.ordered ? 2 : 1; }
+
+// By each of them, when its additions are over.
 FA3_DEVICE void say_added(const BackwardParams& p, const KeyWork& work) {
   if (p.order.done_behind > 0) ptx::red_add_release_gpu_u32(&p.order.added[work.batch_head], 1);
 }
 
-// By `warps` warps, each with strips of its own.
-template <int warps>
-FA3_DEVICE void finish_others(const BackwardParams& p, const KeyWork& work, int warp) {
-  const KeyOrder& order = p.order;
-  const int section = work.section - order.behind;
-  if (section < 0 || section >= order.done_behind) return;
-  const HeadBlock block = block_at(order, section, work.n);
-  const Share share = share_of(order, block);
-  if (threadIdx.x % 32 == 0) wait_for_count(&order.added[block.batch_head], order.blocks);
-  __syncwarp();
-#pragma unroll 1
-  for (int i = warp; i < share.tiles * strips; i += warps)
-    finish_strip<8>(p, share.first + i / strips, i % strips, is_bf16);
-}
+// The strips of dQ that a thread block rounds beside a key block. Without any, waits for nobody.
+struct OthersStrips {
+  int batch_head;  // of K and V
+  int first, end;
+
+  FA3_DEVICE OthersStrips(const BackwardParams& p, int number) {
+    const KeyOrder& order = p.order;
+    const int its_section = number / order.section, section = its_section - order.behind;
+    first = end = batch_head = 0;
+    if (section < 0 || section >= order.done_behind) return;
+    const HeadBlock block = block_at(order, section, number - its_section * order.section);
+    const Share share = share_of(order, block);
+    batch_head = block.batch_head, first = share.first * strips, end = first + share.tiles * strips;
+  }
+  // Until they are summed up. By one thread.
+  FA3_DEVICE void wait_for_sums(const BackwardParams& p) const {
+    if (first < end) wait_for_count(&p.order.added[batch_head], p.order.blocks * dq_writers(p));
+  }
+};
 
 }  // namespace fa3

@@ -76,44 +76,67 @@ FA3_DEVICE void prepare_rows(const BackwardRows& p, int tile, bool bf16, int thr
   }
 }
 
-// dQ from its sums. They lie as bwd.cu stages them: of 64 rows and 64 columns at a time, by 16 rows, then by 8 columns,
-// then four numbers of each lane, which are two columns of two rows. A warp does this for one of a tile's strips of 16
-// rows; of `loads` groups of 8 columns the loads are under way at once.
-inline constexpr int strips = backward_tile_rows / 16;
-template <int loads>
-FA3_DEVICE void finish_strip(const BackwardParams& params, int tile, int strip, bool bf16) {
-  static_assert(8 % loads == 0 || loads % 8 == 0);
-  const BackwardRows& p = params.rows;
-  const float scale = params.softmax_scale;
-  const RowTile place(p, tile);
-  const int lane = threadIdx.x % 32, row = 16 * strip + lane / 4;
-  const bool odd = lane % 2, is_sum = params.visits[tile / p.tiles_at_once] > 0;  // rows that see a key
-  const float4* const sums =
-      reinterpret_cast<const float4*>(p.dq_sums) + int64_t(tile) * (16 * d) + strip * 256 + lane;
-  const auto pair = [&](float low, float high) {
-    return bf16 ? ptx::cvt_rn_bf16x2_f32(high * scale, low * scale) : ptx::cvt_rn_f16x2_f32(high * scale, low * scale);
-  };
-  uint16_t* dq = p.dq + place.offset(p.dq_stride, row) + 8 * odd + lane % 4 / 2 * 4;
-  int left = p.head_dim - 8 * odd;  // columns
-#pragma unroll 1
-  for (int first = 0; first < d / 8; first += loads, dq += 8 * loads, left -= 8 * loads) {
-    float4 x[loads];
+// dQ from its sums: a warp's strip of 16 rows of a tile. The sums lie as bwd.cu stages them: of 64 rows and 64 columns
+// at a time, by 16 rows, then by groups of 8 columns, then four numbers of each lane, which are two columns of two
+// rows.
+inline constexpr int strips = backward_tile_rows / 16;  // of a tile
+struct Strip {
+  const float4* sums;
+  uint16_t* dq;
+  int left;       // columns
+  int rows;       // that there are from this lane's first on
+  bool odd;       // lane
+  bool are_sums;  // not so for rows that see no key
+
+  FA3_DEVICE Strip(const BackwardParams& params, int tile, int strip) {
+    const BackwardRows& p = params.rows;
+    const RowTile place(p, tile);
+    const int lane = threadIdx.x % 32, row = 16 * strip + lane / 4;
+    odd = lane % 2;
+    are_sums = params.visits[tile / p.tiles_at_once] > 0;
+    sums = reinterpret_cast<const float4*>(p.dq_sums) + int64_t(tile) * (16 * d) + strip * 256 + lane;
+    dq = p.dq + place.offset(p.dq_stride, row) + 8 * odd + lane % 4 / 2 * 4;
+    left = p.head_dim - 8 * odd;
+    rows = place.rows - row;
+  }
+  // The groups from `first` on.
+  template <int groups>
+  FA3_DEVICE void load(float4 (&x)[groups], int first) const {
+    static_assert(8 % groups == 0 || groups % 8 == 0);
 #pragma unroll
-    for (int g = 0; g < loads; g++)
-      x[g] = is_sum ? __ldcs(sums + (first + g) / 8 * 1024 + (first + g) % 8 * 32) : float4{};
+    for (int g = 0; g < groups; g++) x[g] = __ldcs(sums + (first + g) / 8 * 1024 + (first + g) % 8 * 32);
+  }
+  template <int groups>
+  FA3_DEVICE void store(const BackwardParams& p, const float4 (&x)[groups], int first, bool bf16) const {
+    const float scale = p.softmax_scale;
+    const auto pair = [&](float low, float high) {
+      if (!are_sums) return 0u;
+      return bf16 ? ptx::cvt_rn_bf16x2_f32(high * scale, low * scale)
+                  : ptx::cvt_rn_f16x2_f32(high * scale, low * scale);
+    };
 #pragma unroll
-    for (int g = 0; g < loads; g += 2) {
+    for (int g = 0; g < groups; g += 2) {
       // Of one group and the next, neighbours exchange two columns each: a lane then has four of one of them.
       const auto store = [&](int below, uint32_t here, uint32_t next) {
         const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? here : next, 1);
-        if (row + below < place.rows && 8 * g < left)
-          *reinterpret_cast<uint2*>(dq + below * p.dq_stride.row + 8 * g) =
+        if (below < rows && 8 * (first + g) < left)
+          *reinterpret_cast<uint2*>(dq + below * p.rows.dq_stride.row + 8 * (first + g)) =
               odd ? make_uint2(other, next) : make_uint2(here, other);
       };
       store(0, pair(x[g].x, x[g].y), pair(x[g + 1].x, x[g + 1].y));
       store(8, pair(x[g].z, x[g].w), pair(x[g + 1].z, x[g + 1].w));
     }
   }
-}
+  // The groups from `first` on; of `groups` the loads are under way at once.
+  template <int groups>
+  FA3_DEVICE void finish(const BackwardParams& p, int first, bool bf16) const {
+#pragma unroll 1
+    for (; first < d / 8; first += groups) {
+      float4 x[groups];
+      load(x, first);
+      store(p, x, first, bf16);
+    }
+  }
+};
 
 }  // namespace fa3

@@ -3,6 +3,7 @@
 #include "../../backward_params.h"
 #include "../../isa/fence.cuh"
 #include "../element.cuh"
+#include "claims.cuh"
 #include "ring.cuh"
 
 namespace fa3 {
@@ -14,28 +15,53 @@ inline constexpr int query_slabs = Br / 64;  // of dS: a slab's rows hold 64 que
 inline constexpr int dq_columns = 64, dq_column_parts = d / dq_columns, dq_parts = query_slabs * dq_column_parts;
 
 struct alignas(1024) BackwardSmem {
-  Element k[Bc * d], v[Bc * d];  // slabs of 64 columns; at the end dK and dV take their places
+  Element k[Bc * d], v[Bc * d];  // slabs of 64 columns
   Element q[query_stages][Br * d], dout[query_stages][Br * d];
   Element ds[ds_buffers][Bc * Br];         // dS^T: a row for each key
   float dq[dq_parts][4][16 * dq_columns];  // of each warp's 16 rows
   float lse[query_stages][Br], delta[query_stages][Br];
 
-  uint64_t full_k, full_v;
+  uint64_t full_k, full_v, empty_k, empty_v;
   uint64_t full_q[query_stages], full_dout[query_stages];    // with the tile's lse, and its delta
   uint64_t empty_q[query_stages], empty_dout[query_stages];
   uint64_t full_ds[ds_buffers], empty_ds[ds_buffers];
-  uint64_t full_dq[dq_parts], empty_dq[dq_parts];
+  uint64_t full_dq[2][dq_parts];  // of every other tile, as two threads may take turns (dq_writer)
+  uint64_t empty_dq[dq_parts];
   uint64_t s_done[ds_buffers];  // both consumers have S of the next tile: dQ may take the tensor cores (bwd.cu)
+  uint64_t sums_ready;          // of the strips that this thread block rounds
+  uint64_t staged, stored;      // dV and dK
+  Claims claims;
 };
 static_assert(sizeof(BackwardSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
+// Where dV and dK of 64 keys wait to be stored: in a stage of Q and dO that holds nothing else; or, if that has no room
+// for both, dV in the rows of V, which its warpgroup alone has read.
+inline constexpr bool dv_in_stage = Br >= Bc;
+inline constexpr int dv_buffer_rows = dv_in_stage ? 64 : Bc;
+static_assert(warpgroups == 2 && 2 * Br >= Bc);
+FA3_DEVICE Element* dv_buffer(BackwardSmem& smem, int stage, int warpgroup) {
+  return dv_in_stage ? smem.q[stage] + warpgroup * 64 * d : smem.v + warpgroup * 64 * slab_columns;
+}
+FA3_DEVICE Element* dk_buffer(BackwardSmem& smem, int stage, int warpgroup) {
+  if (dv_in_stage) return smem.dout[stage] + warpgroup * 64 * d;
+  return warpgroup == 0 ? smem.q[stage] : smem.dout[stage];
+}
+
 // By one thread, before a barrier of the whole thread block. Filled by one thread or by the eight warps of the
-// consumers; released by those, or by the four warps that compute dQ.
-FA3_DEVICE void init_barriers(BackwardSmem& smem) {
+// consumers; released by those, or by the four warps that compute dQ, which are the last to read K. Claims are read by
+// all of these warps, dq_writer, of which there are two if dQ is added in a fixed order, and gradient_writer.
+FA3_DEVICE void init_barriers(BackwardSmem& smem, bool ordered) {
   init(smem.full_k, 1);
   init(smem.full_v, 1);
+  init(smem.empty_k, 4);
+  init(smem.empty_v, dv_in_stage ? 4 * warpgroups : 1);
+  init(smem.sums_ready, 1);
+  init(smem.staged, 4 * warpgroups);
+  init(smem.stored, 1);
+  smem.claims.init(4 * warpgroups + 4 + (ordered ? 2 : 1) + 1);
   for (int i = 0; i < dq_parts; i++) {
-    init(smem.full_dq[i], 4);
+    init(smem.full_dq[0][i], 4);
+    init(smem.full_dq[1][i], 4);
     init(smem.empty_dq[i], 1);
   }
   for (int s = 0; s < query_stages; s++) {

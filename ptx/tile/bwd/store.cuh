@@ -14,14 +14,12 @@ struct GradientRows {
   int row, head, batch;
 };
 
-// A warpgroup's 64 rows, times `scale` and rounded. They go through the rows from 64 * part on of a buffer of so many
-// rows. Called by the whole warpgroup, `warp` of its four; `barrier` is its own.
+// A warpgroup's 64 rows, times `scale` and rounded, into the first of a buffer of so many rows. `warp` of its four.
 template <int buffer_rows>
-FA3_DEVICE void store_gradient(const float (&D)[d / 2], float scale, Element* buffer, int part, const TensorMap& map,
-                               const GradientRows& to, int barrier, int warp) {
+FA3_DEVICE void stage_gradient(const float (&D)[d / 2], float scale, Element* buffer, int warp) {
   const int lane = threadIdx.x % 32, row = lane % 16;
-  const uint32_t start = ptx::shared_address(buffer) + 64 * part * slab_row_bytes;
-  const uint32_t at = start + (16 * warp + row) * slab_row_bytes + ((lane / 16 ^ row % 8) << 4);
+  const uint32_t at = ptx::shared_address(buffer) + (16 * warp + row) * slab_row_bytes +
+                      ((lane / 16 ^ row % 8) << 4);
 #pragma unroll
   for (int k = 0; k < d / 16; k++) {
     const float* x = &D[8 * k];
@@ -31,12 +29,24 @@ FA3_DEVICE void store_gradient(const float (&D)[d / 2], float scale, Element* bu
                      pack(x[6] * scale, x[7] * scale));
   }
   ptx::fence_proxy_async_shared();
-  ptx::bar_sync(barrier, 128);
-  if (warp == 0 && lane == 0) {
+}
+// Sends them, when all are there. By one thread.
+template <int buffer_rows>
+FA3_DEVICE void send_gradient(const Element* buffer, const TensorMap& map, const GradientRows& to) {
 #pragma unroll
-    for (int slab = 0; slab < d / slab_columns; slab++)
-      ptx::cp_async_bulk_tensor_4d_store(&map, start + slab * buffer_rows * slab_row_bytes, slab * slab_columns, to.row,
-                                         to.head, to.batch);
+  for (int slab = 0; slab < d / slab_columns; slab++)
+    ptx::cp_async_bulk_tensor_4d_store(
+        &map, ptx::shared_address(buffer) + slab * buffer_rows * slab_row_bytes, slab * slab_columns,
+        to.row, to.head, to.batch);
+}
+// Both, by the whole warpgroup; `barrier` is its own.
+template <int buffer_rows>
+FA3_DEVICE void store_gradient(const float (&D)[d / 2], float scale, Element* buffer, const TensorMap& map,
+                               const GradientRows& to, int barrier, int warp) {
+  stage_gradient<buffer_rows>(D, scale, buffer, warp);
+  ptx::bar_sync(barrier, 128);
+  if (warp == 0 && threadIdx.x % 32 == 0) {
+    send_gradient<buffer_rows>(buffer, map, to);
     ptx::cp_async_bulk_commit_group();
   }
 }

@@ -91,7 +91,7 @@ void each_shared_tile(const KeyOrder& order, int64_t first, int64_t end, Functio
 
 CUresult simulate_prepare(const BackwardParams& p, unsigned tiles) {
   for (unsigned tile = 0; tile < tiles; ++tile) prepare(p, int32_t(tile));
-  if (p.rows.dq_sums) std::fill_n(p.order.added, p.order.batch_heads, 0u);
+  if (p.rows.dq_sums) std::fill_n(p.order.added, p.order.batch_heads + 1, 0u);
   return CUDA_SUCCESS;
 }
 
@@ -105,7 +105,8 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
   const int64_t batch = t.k.dim[0], heads_kv = t.k.dim[2], seqlen_k = t.k.dim[1], d = t.k.dim[3];
   const int64_t key_blocks = (seqlen_k + row.Bc - 1) / row.Bc, heads = heads_kv * p.heads_per_kv;
   const int32_t q_tiles = p.order.head_tiles / std::max(1, p.heads_per_kv);
-  if (blocks != batch * heads_kv * key_blocks || p.order.batch_heads != batch * heads_kv ||
+  const int64_t all = batch * heads_kv * key_blocks;
+  if (blocks != (row.all_gradients() ? std::min<int64_t>(all, multiprocessors) : all) || p.order.batch_heads != batch * heads_kv ||
       p.order.heads_kv != heads_kv || p.order.blocks != key_blocks || p.visible.seqlen_k != seqlen_k ||
       p.visible.bounded_right != row.causal() || d > row.d ||
       (heads > 0 && q_tiles > 0 && (t.q.dim[2] != heads || p.visible.seqlen_q != t.q.dim[1])) ||

@@ -365,7 +365,7 @@ CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) { return *bytes = size_t(1) <
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice) {
   *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? 9
            : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0
-           : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT     ? 132
+           : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT     ? fa3::test::multiprocessors
                                                                        : 1980000;
   return CUDA_SUCCESS;
 }
