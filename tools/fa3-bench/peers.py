@@ -12,7 +12,8 @@ several passes the order rotates. Calls so slow that their runs would exceed --p
 that bounds what slow peers and very long sequences take.
 
 With --direction bwd it is the backward pass of the points, for a gradient of O of N(0,1): all that a call of
-fa3_backward does, and the gradients by torch of those peers that have them.
+fa3_backward does, and the gradients by torch of those peers that have them (cudnn, fa2 and fa4). What a peer compiles
+at its first call is compiled when its output is compared.
 
 With several --library, the first is what all others are compared with. A ratio is the speed of the other over that
 of the first: above 1 the other is faster.
@@ -250,8 +251,15 @@ def import_peers(names, library, makers=PEERS):
             else:
                 found[name] = peers_fp8.FORMS[name](library, make_library(library))
         except Exception as error:  # a peer may fail to import in any way; none is needed
-            print(f"absent: {name}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            print(f"absent: {name}: {reason(error)}")
     return found
+
+
+def reason(error):
+    """In one plain line. Errors of FlashAttention-4's compiler begin with an empty line, are in colour, and have what
+    happened as `message`, below an explanation that is the same for all."""
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", str(getattr(error, "message", "") or error)).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0].rstrip() if lines else ''}"
 
 
 # --- measurement ------------------------------------------------------------------------------------------------------
@@ -387,7 +395,7 @@ def measure(row, prepare, number, options):
         except Exception as error:  # a peer may refuse a point in any way, and goes without a figure there
             if name == row.first:
                 raise
-            row.notes[name] = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            row.notes[name] = reason(error)
             continue
         if name == row.first:
             ours, row.kernel = out, call.kernel

@@ -1,6 +1,7 @@
 """The Python side of the benchmark without a GPU: peers (command line, point sets, CSV), plot (the figure),
 triton (the Triton kernel in Triton's interpreter). Arguments: which of them, the program fa3-bench, the library."""
 
+import collections
 import contextlib
 import csv
 import ctypes
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import types
+import typing
 import xml.etree.ElementTree
 
 SKIPPED = 77
@@ -166,6 +168,7 @@ def test_peers(bench, library):
         builds = [shutil.copy(library, folder / name) for name in ("old.so", "new.so")]
         test_two_builds(*builds)
         test_run(peers, bench, builds, folder)
+        test_backward_run(peers, bench, builds[0], folder)
     if importlib.util.find_spec("torch") is None:
         assert subprocess.run([*command, "--library", f"fa3={library}"]).returncode == SKIPPED
     else:
@@ -186,7 +189,7 @@ def test_backward_parameters(path):
         params = library.backward_params(q, k, k, q, lse, q, q, k, k, mask="causal_bottom_right", dlse=dlse)
         return library.lib.fa3_backward_workspace_size(ctypes.byref(params), ctypes.byref(size))
 
-    assert workspace_size(lse) == 0 and size.value == 2 * 128 * (8 + 4 * 64) + 2 * 4 + 2 * 4, size.value
+    assert workspace_size(lse) == 0 and size.value == 2 * 128 * (8 + 4 * 64) + 3 * 4 + 2 * 4, size.value
     assert workspace_size(longer) != 0 and b"dlse.dim[2]" in library.lib.fa3_last_error_message()
 
 
@@ -296,6 +299,15 @@ def test_tiles():
             assert torch.equal(tiles[:, :, key // 16, row, byte], expected), (key, column)
 
 
+class MadeUpTensor(typing.NamedTuple):
+    """What torch.randn of a stand-in drew as its how manieth, counted from the seed."""
+
+    shape: tuple
+    dtype: str
+    drawn: int
+    detach = requires_grad_ = lambda self: self
+
+
 class MadeUp(float):
     """An output of one number, as far as torch's tensors are asked for."""
 
@@ -307,9 +319,23 @@ class MadeUp(float):
     item = lambda self: self * 1.0
 
 
-def test_run(peers, bench, builds, folder):
-    """A whole run with a stand-in for torch, whose clock calls move by known times: two builds and some peers."""
-    clock, order = [0.0], []
+@contextlib.contextmanager
+def stand_ins(modules):
+    """Modules of the test, by name, in the place of any that are imported."""
+    originals = {name: sys.modules.get(name) for name in modules}
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            if original:
+                sys.modules[name] = original
+            else:
+                del sys.modules[name]
+
+
+def made_up_torch(clock, **more):
+    """As much of torch as a run needs without a GPU. Its events read the clock, a list of one number."""
 
     class Event:
         def __init__(self, enable_timing):
@@ -325,9 +351,9 @@ def test_run(peers, bench, builds, folder):
 
     def randn(shape, generator, dtype, device):
         drawn = next(generator)
-        return types.SimpleNamespace(to=lambda dtype: (shape, dtype, drawn))
+        return types.SimpleNamespace(to=lambda dtype: MadeUpTensor(shape, dtype, drawn))
 
-    torch = types.SimpleNamespace(
+    return types.SimpleNamespace(
         bfloat16="bf16",
         float32="fp32",
         randn=randn,
@@ -341,7 +367,13 @@ def test_run(peers, bench, builds, folder):
             get_device_name=lambda: "no GPU",
             **dict.fromkeys(("synchronize", "empty_cache", "_sleep"), do_nothing),
         ),
+        **more,
     )
+
+
+def test_run(peers, bench, builds, folder):
+    """A whole run with a stand-in for torch, whose clock calls move by known times: two builds and some peers."""
+    clock, order = [0.0], []
 
     def maker(name, ms, output=1.0, dtype="bf16"):
         def prepare(point, q, k, v):
@@ -369,7 +401,6 @@ def test_run(peers, bench, builds, folder):
     originals = peers.make_library, peers.PEERS
     by_path = {str(builds[0]): maker("old", 2.0), str(builds[1]): maker("new", 1.6, 1.001)}
     try:
-        sys.modules["torch"], original = torch, sys.modules.get("torch")
         peers.make_library = lambda library: by_path[library.path]
         peers.PEERS = {
             "slow": lambda: maker("slow", 4.0),
@@ -378,7 +409,7 @@ def test_run(peers, bench, builds, folder):
             "absent": broken,
             "wrong": lambda: maker("wrong", 2.0, 2.0),
         }
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
+        with stand_ins({"torch": made_up_torch(clock)}), contextlib.redirect_stdout(io.StringIO()) as printed:
             path = folder / "run.csv"
             assert peers.main([*run, "--peers", "slow,slower,broken,absent,tiles", "--csv", str(path)]) == 0
             with open(path, newline="") as file:
@@ -387,9 +418,6 @@ def test_run(peers, bench, builds, folder):
             assert peers.main([*run, "--peers", "wrong"]) == 1
     finally:
         peers.make_library, peers.PEERS = originals
-        del sys.modules["torch"]
-        if original:
-            sys.modules["torch"] = original
 
     # Of each pass: each one's first call, whose output is compared, then each one's runs, beginning with another one.
     names = ["old", "new", "slow", "slower"]
@@ -405,6 +433,96 @@ def test_run(peers, bench, builds, folder):
     expect(printed.getvalue(), "NO FIGURE of broken at 1 of 1 points: RuntimeError: cannot do it")
     expect(printed.getvalue(), "NO FIGURE of tiles at 1 of 1 points: not supported")
     expect(printed.getvalue(), "new 1.250 (1.250 to 1.250)", "best of the peers 0.500", "DIFFERS", "1 points differ")
+
+
+class CompilerError(Exception):
+    """As those of FlashAttention-4's compiler are written: an empty line, colours, what happened further below."""
+
+    def __init__(self, message):
+        self.message = message
+        super().__init__(f"\n\x1b[91merror:\x1b[0m internal\n  \x1b[91mnote:\x1b[0m {message}\n")
+
+
+def test_backward_run(peers, bench, build, folder):
+    """A run of backward passes with stand-ins for torch and FlashAttention-4, which compiles at its first call."""
+    import plot
+
+    clock, enabled, calls = [0.0], [False], collections.Counter()
+    gradients = {"fa3": [1.0, 2.0, 3.0], "fa4": [1.001, 2.0, 3.0]}  # of q, k and v
+
+    @contextlib.contextmanager
+    def grad_mode(wanted):
+        before, enabled[0] = enabled[0], wanted
+        try:
+            yield
+        finally:
+            enabled[0] = before
+
+    def flash_attn_func(q, k, v, causal):
+        assert enabled[0] and causal is True and [tensor.drawn for tensor in (q, k, v)] == [1, 2, 3]
+        if q.shape[3] == 256:
+            raise CompilerError("\x1b[1mno head_dim 256\x1b[0m \nbut up to 128")
+        clock[0] += 1000.0  # the forward pass is not timed
+        return "out", "lse"
+
+    def grad(out, leaves, dout, retain_graph):
+        head_dim = dout.shape[3]
+        assert out == "out" and retain_graph and (dout.drawn, dout.shape, dout.dtype) == (2, leaves[0].shape, "bf16")
+        assert [(*leaf.shape[1:3], leaf.drawn) for leaf in leaves] == [(8192, 2, 1), (8192, 1, 2), (8192, 1, 3)], leaves
+        clock[0] += 4.0 if calls[head_dim] else 5000.0
+        calls[head_dim] += 1
+        return tuple(map(MadeUp, gradients["fa4"]))
+
+    def make_library(library):
+        def prepare(point, q, k, v):
+            def call():
+                clock[0] += 2.0
+                return list(map(MadeUp, gradients["fa3"]))
+
+            call.kernel = "fa3_bwd"
+            return call
+
+        return prepare
+
+    torch = made_up_torch(clock, enable_grad=lambda: grad_mode(True), autograd=types.SimpleNamespace(grad=grad))
+    torch.no_grad = lambda: grad_mode(False)
+    fa4 = types.SimpleNamespace(flash_attn_func=flash_attn_func)
+    path = folder / "bwd.csv"
+    command = ["--bench", bench, "--library", f"fa3={build}", "--direction", "bwd", "--peers", "fa4"]
+    command += "--head-dim 64,256 --causal 1 --batch 1 --heads 2 --kv-heads 1 --seqlen 8192 --passes 2".split()
+    command += "--reps 6 --warmups 1 --idle-ms 0 --head-start-ms 0 --csv".split() + [str(path)]
+
+    def run(*expected, module=fa4):
+        """The exit status and the rows of the CSV."""
+        modules = {"torch": torch, "flash_attn": types.ModuleType("flash_attn"), "flash_attn.cute": module}
+        with stand_ins(modules), contextlib.redirect_stdout(io.StringIO()) as printed:
+            status = peers.main(command)
+        expect(printed.getvalue(), *expected)
+        assert "\x1b" not in printed.getvalue()
+        with open(path, newline="") as file:
+            return status, list(csv.DictReader(file))
+
+    original = peers.peers_bwd.make_library
+    peers.peers_bwd.make_library = make_library
+    try:
+        no_figure = "NO FIGURE of fa4 at 1 of 2 points: CompilerError: no head_dim 256\n"
+        status, (row, refused) = run("    fa4: CompilerError: no head_dim 256\n", no_figure, "agrees", "not compared")
+        assert status == 0 and list(row)[-2:] == ["fa4_tflops", "fa4_ratio"], row
+        assert "fa4_tflops" in [column for column, _, _ in plot.SERIES]
+        # What is compiled at the first call is in no figure, and lets no call look slow.
+        figures = [row[column] for column in ("direction", "median_ms", "tflops", "fa4_tflops", "fa4_ratio", "checked")]
+        assert figures == ["bwd", "2.00000", "21.5", "10.7", "0.5000", "1"], figures
+        assert calls == {64: 2 * (2 + 1 + 6)}, calls  # of each pass: for the output and its length, to warm up, timed
+        assert (refused["fa4_tflops"], refused["fa4_ratio"], refused["checked"]) == ("", "", "0"), refused
+        for which in range(3):  # each of the gradients is compared
+            right, gradients["fa4"][which] = gradients["fa4"][which], 0.9 * gradients["fa4"][which]
+            status, rows = run("DIFFERS", "1 points differ: bwd bf16 d64 ")
+            assert (status, rows[0]["checked"]) == (1, "0"), (which, rows)
+            gradients["fa4"][which] = right
+        status, rows = run("absent: fa4: ModuleNotFoundError: ", module=None)
+        assert status == 0 and not any(column.startswith("fa4") for column in rows[0]), rows
+    finally:
+        peers.peers_bwd.make_library = original
 
 
 def test_standard(peers):
