@@ -13,7 +13,8 @@ that bounds what slow peers and very long sequences take.
 
 With --direction bwd it is the backward pass of the points, for a gradient of O of N(0,1): all that a call of
 fa3_backward does, and the gradients by torch of those peers that have them (cudnn, fa2 and fa4). What a peer compiles
-at its first call is compiled when its output is compared.
+at its first call is compiled when its output is compared. Beside them stands another way of the first library itself:
+deterministic (the same with FA3_FLAG_DETERMINISTIC).
 
 With several --library, the first is what all others are compared with. A ratio is the speed of the other over that
 of the first: above 1 the other is faster.
@@ -233,6 +234,7 @@ PEERS = {
     "cublas": make_cublas,
 }
 PEERS_OF_BACKWARD = {name: peers_bwd.make_gradients(PEERS[name]) for name in ("cudnn", "fa2", "fa4")}
+FORMS = {**peers_fp8.FORMS, **peers_bwd.FORMS}  # other ways of the first library itself
 NO_ATTENTION = {"cublas"}
 WITH_FP8 = {"cudnn", "official", "cublas", *peers_fp8.FORMS}
 
@@ -241,15 +243,13 @@ def output_of(result):
     return result[0] if isinstance(result, (tuple, list)) else result
 
 
-def import_peers(names, library, makers=PEERS):
+def import_peers(names, library, backward):
     """The peers that work here; the others are named with the reason. library: the first one."""
+    makers, prepare_library = (PEERS_OF_BACKWARD, peers_bwd.make_library) if backward else (PEERS, make_library)
     found = {}
     for name in names:
         try:
-            if name in makers:
-                found[name] = makers[name]()
-            else:
-                found[name] = peers_fp8.FORMS[name](library, make_library(library))
+            found[name] = makers[name]() if name in makers else FORMS[name](library, prepare_library(library))
         except Exception as error:  # a peer may fail to import in any way; none is needed
             print(f"absent: {name}: {reason(error)}")
     return found
@@ -500,23 +500,30 @@ def library(text):
     name, _, path = text.partition("=")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", name) or not path:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
-    if name in PEERS or name in peers_fp8.FORMS:
+    if name in PEERS or name in FORMS:
         raise argparse.ArgumentTypeError(f"{name!r} is a peer's name")
     return name, path
 
 
 def peer_names(text):
     names = [] if text == "none" else text.split(",")
-    if unknown := [name for name in names if name not in PEERS and name not in peers_fp8.FORMS]:
+    if unknown := [name for name in names if name not in PEERS and name not in FORMS]:
         raise argparse.ArgumentTypeError(f"unknown peers: {', '.join(map(repr, unknown))}")
     return names
 
 
+DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
+
+
+def of_direction(direction):
+    """The peers and the other ways of the library that have this pass."""
+    return [*PEERS_OF_BACKWARD, *peers_bwd.FORMS] if direction == "bwd" else [*PEERS, *peers_fp8.FORMS]
+
+
 def useful_peers(points):
-    """Those that do some of the points."""
+    """Those that do some of the forward passes of the points."""
     fp8, others = (any(point.is_fp8() == which for point in points) for which in (True, False))
-    names = [*PEERS, *peers_fp8.FORMS]
-    return [name for name in names if (fp8 and name in WITH_FP8) or (others and name in PEERS)]
+    return [name for name in of_direction("fwd") if (fp8 and name in WITH_FP8) or (others and name in PEERS)]
 
 
 def csv_file(text):
@@ -541,13 +548,13 @@ def parse(arguments):
     parser.add_argument(
         "--peers",
         type=peer_names,
-        help=f"of {','.join([*PEERS, *peers_fp8.FORMS])}, or none (default: all that do some of the points)",
+        help=f"of {','.join([*PEERS, *FORMS])}, or none (default: all that do some of the points)",
     )
     parser.add_argument(
         "--direction",
-        choices=("fwd", "bwd"),
+        choices=DIRECTIONS,
         default="fwd",
-        help="bwd: the backward pass of the points, beside %s (%%(default)s)" % ", ".join(PEERS_OF_BACKWARD),
+        help="bwd: the backward pass of the points, beside %s (%%(default)s)" % ", ".join(of_direction("bwd")),
     )
     parser.add_argument(
         "--bench",
@@ -592,11 +599,11 @@ def parse(arguments):
             if point.is_fp8():
                 parser.error(f"{point.label}: e4m3 has no backward pass")
             point.direction, point.flop, point.label = "bwd", peers_bwd.FLOP * point.flop, f"bwd {point.label}"
-        options.peers = list(PEERS_OF_BACKWARD) if options.peers is None else options.peers
-        if forward_only := [name for name in options.peers if name not in PEERS_OF_BACKWARD]:
-            parser.error(f"no backward pass of {', '.join(forward_only)} is measured")
+    known = of_direction(options.direction)
     if options.peers is None:
-        options.peers = useful_peers(options.points)
+        options.peers = known if options.direction == "bwd" else useful_peers(options.points)
+    if unknown := [name for name in options.peers if name not in known]:
+        parser.error(f"no {DIRECTIONS[options.direction]} pass of {', '.join(unknown)} is measured")
     options.protocol = types.SimpleNamespace(**answer["protocol"])
     options.csv_columns = answer["csv_columns"].split(",")
     return options
@@ -622,7 +629,7 @@ def main(arguments=None):
     for name, loaded in libraries.items():
         print(f"{name}: {loaded.path}")
     backward = options.direction == "bwd"
-    peers = import_peers(options.peers, next(iter(libraries.values())), PEERS_OF_BACKWARD if backward else PEERS)
+    peers = import_peers(options.peers, next(iter(libraries.values())), backward)
     make = peers_bwd.make_library if backward else make_library
     prepare = {**{name: make(loaded) for name, loaded in libraries.items()}, **peers}
     first, *names = prepare
@@ -636,7 +643,7 @@ def main(arguments=None):
                 print_row(row, names, options)
                 if options.csv:
                     write_csv(options.csv, [row for row in rows if row.passes[first]], names, options)
-    print_means(rows, names, first, [name for name in peers if name not in peers_fp8.FORMS])
+    print_means(rows, names, first, [name for name in peers if name not in FORMS])
     print_absences(rows, names)
     differing = [row.point.label for row in rows if row.checked(options) is False]
     if differing:

@@ -13,7 +13,7 @@ def gradient_of_output(q, seed=2):
     return torch.randn(q.shape, generator=generator, dtype=torch.float32, device="cuda").to(q.dtype)
 
 
-def make_library(library):
+def make_library(library, flags=0):
     """Of a fa3_ctypes.Library."""
     import torch
 
@@ -23,11 +23,21 @@ def make_library(library):
         out, lse = fa3_ctypes.forward_outputs(q)
         library.forward(q, k, v, out, lse, point.mask())
         gradients = [torch.full_like(tensor, float("nan")) for tensor in (q, k, v)]
-        call = library.prepare_backward(q, k, v, out, lse, gradient_of_output(q), *gradients, mask=point.mask())
+        dout = gradient_of_output(q)
+        call = library.prepare_backward(q, k, v, out, lse, dout, *gradients, mask=point.mask(), flags=flags)
         call.kernel = library.backward_kernel(call.params)
         return call
 
     return prepare
+
+
+def make_deterministic(library, _):
+    """The sums of dQ in a fixed order."""
+    return make_library(library, fa3_ctypes.FLAG_DETERMINISTIC)
+
+
+# As those of peers_fp8.py.
+FORMS = {"deterministic": make_deterministic}
 
 
 def make_gradients(make):

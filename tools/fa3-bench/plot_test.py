@@ -19,6 +19,7 @@ import sys
 import tempfile
 import types
 import typing
+import unittest.mock
 import xml.etree.ElementTree
 
 SKIPPED = 77
@@ -131,13 +132,17 @@ def test_peers(bench, library):
     points = options.points
     assert points[0].flop == 4 * 512 * 512 * 64 * 32 * 32 and points[-1].flop == 2 * 16384**2 * 256 * 8
 
-    # The backward pass: five products, of the peers that have it.
+    # The backward pass: five products, of the peers that have it, and of the library with its sums in a fixed order.
     backward = parse("--direction", "bwd")
-    assert backward.peers == ["cudnn", "fa2", "fa4"], backward.peers
+    assert backward.peers == ["cudnn", "fa2", "fa4", "deterministic"], backward.peers
+    assert parse("--direction", "bwd", "--peers", "deterministic,fa4").peers == ["deterministic", "fa4"]
     assert [p.flop for p in backward.points] == [2.5 * p.flop for p in points]
     assert all(p.direction == "bwd" and p.label.startswith("bwd bf16 d") for p in backward.points)
     expect(refused("--direction", "bwd", "--dtype", "e4m3"), "e4m3 has no backward pass")
-    expect(refused("--direction", "bwd", "--peers", "fa2,triton"), "no backward pass of triton")
+    expect(refused("--direction", "bwd", "--peers", "fa2,triton"), "no backward pass of triton is measured")
+    expect(refused("--direction", "bwd", "--peers", "tiles"), "no backward pass of tiles is measured")
+    expect(refused("--peers", "fa2,deterministic"), "no forward pass of deterministic is measured")
+    expect(refused("--library", f"deterministic={library}"), "'deterministic' is a peer's name")
     expect(refused("--direction", "both"), "--direction")
     test_backward_parameters(library)
 
@@ -444,11 +449,13 @@ class CompilerError(Exception):
 
 
 def test_backward_run(peers, bench, build, folder):
-    """A run of backward passes with stand-ins for torch and FlashAttention-4, which compiles at its first call."""
+    """A run of backward passes with stand-ins for torch, for the library's calls, and for FlashAttention-4, which
+    compiles at its first call."""
+    import fa3_ctypes
     import plot
 
     clock, enabled, calls = [0.0], [False], collections.Counter()
-    gradients = {"fa3": [1.0, 2.0, 3.0], "fa4": [1.001, 2.0, 3.0]}  # of q, k and v
+    gradients = {"fa3": [1.0, 2.0, 3.0], "deterministic": [1.0, 2.0, 3.001], "fa4": [1.001, 2.0, 3.0]}  # of q, k and v
 
     @contextlib.contextmanager
     def grad_mode(wanted):
@@ -473,56 +480,72 @@ def test_backward_run(peers, bench, build, folder):
         calls[head_dim] += 1
         return tuple(map(MadeUp, gradients["fa4"]))
 
-    def make_library(library):
-        def prepare(point, q, k, v):
-            def call():
-                clock[0] += 2.0
-                return list(map(MadeUp, gradients["fa3"]))
+    def prepare_backward(library, q, k, v, out, lse, dout, dq, dk, dv, mask, flags):
+        assert [tensor.drawn for tensor in (q, k, v, dout)] == [1, 2, 3, 2] and mask == "causal_bottom_right"
+        assert (out, lse, dq, dk, dv) == ("out of 1", "lse", "like 1", "like 2", "like 3")
+        name, ms = {0: ("fa3", 2.0), fa3_ctypes.FLAG_DETERMINISTIC: ("deterministic", 2.5)}[flags]
 
-            call.kernel = "fa3_bwd"
-            return call
+        def call():
+            clock[0] += ms
+            return list(map(MadeUp, gradients[name]))
 
-        return prepare
+        call.params = "parameters"
+        return call
 
     torch = made_up_torch(clock, enable_grad=lambda: grad_mode(True), autograd=types.SimpleNamespace(grad=grad))
     torch.no_grad = lambda: grad_mode(False)
+    torch.full_like = lambda tensor, number: f"like {tensor.drawn}"
     fa4 = types.SimpleNamespace(flash_attn_func=flash_attn_func)
+    forward_outputs = unittest.mock.patch.object(fa3_ctypes, "forward_outputs", lambda q: (f"out of {q.drawn}", "lse"))
+    calls_of_library = unittest.mock.patch.multiple(
+        fa3_ctypes.Library,
+        preload_for_torch=lambda library: None,
+        forward=lambda library, *_: None,
+        prepare_backward=prepare_backward,
+        backward_kernel=lambda library, params: f"fa3_bwd of {params}",
+    )
     path = folder / "bwd.csv"
-    command = ["--bench", bench, "--library", f"fa3={build}", "--direction", "bwd", "--peers", "fa4"]
+    command = ["--bench", bench, "--library", f"fa3={build}", "--direction", "bwd"]
     command += "--head-dim 64,256 --causal 1 --batch 1 --heads 2 --kv-heads 1 --seqlen 8192 --passes 2".split()
     command += "--reps 6 --warmups 1 --idle-ms 0 --head-start-ms 0 --csv".split() + [str(path)]
 
-    def run(*expected, module=fa4):
+    def run(names, *expected, module=fa4):
         """The exit status and the rows of the CSV."""
         modules = {"torch": torch, "flash_attn": types.ModuleType("flash_attn"), "flash_attn.cute": module}
         with stand_ins(modules), contextlib.redirect_stdout(io.StringIO()) as printed:
-            status = peers.main(command)
+            status = peers.main([*command, "--peers", names])
         expect(printed.getvalue(), *expected)
         assert "\x1b" not in printed.getvalue()
         with open(path, newline="") as file:
             return status, list(csv.DictReader(file))
 
-    original = peers.peers_bwd.make_library
-    peers.peers_bwd.make_library = make_library
-    try:
+    with forward_outputs, calls_of_library:
         no_figure = "NO FIGURE of fa4 at 1 of 2 points: CompilerError: no head_dim 256\n"
-        status, (row, refused) = run("    fa4: CompilerError: no head_dim 256\n", no_figure, "agrees", "not compared")
+        note = "    fa4: CompilerError: no head_dim 256\n"
+        status, (row, refused) = run("fa4", note, no_figure, "agrees", "not compared")
         assert status == 0 and list(row)[-2:] == ["fa4_tflops", "fa4_ratio"], row
         assert "fa4_tflops" in [column for column, _, _ in plot.SERIES]
         # What is compiled at the first call is in no figure, and lets no call look slow.
         figures = [row[column] for column in ("direction", "median_ms", "tflops", "fa4_tflops", "fa4_ratio", "checked")]
         assert figures == ["bwd", "2.00000", "21.5", "10.7", "0.5000", "1"], figures
+        assert row["kernel"] == "fa3_bwd of parameters", row
         assert calls == {64: 2 * (2 + 1 + 6)}, calls  # of each pass: for the output and its length, to warm up, timed
         assert (refused["fa4_tflops"], refused["fa4_ratio"], refused["checked"]) == ("", "", "0"), refused
-        for which in range(3):  # each of the gradients is compared
-            right, gradients["fa4"][which] = gradients["fa4"][which], 0.9 * gradients["fa4"][which]
-            status, rows = run("DIFFERS", "1 points differ: bwd bf16 d64 ")
-            assert (status, rows[0]["checked"]) == (1, "0"), (which, rows)
-            gradients["fa4"][which] = right
-        status, rows = run("absent: fa4: ModuleNotFoundError: ", module=None)
+        # The library with its sums in a fixed order is timed and compared like a peer, but is none.
+        best = "deterministic 0.800 (0.800 to 0.800)  fa4 0.500 (0.500 to 0.500)  best of the peers 0.500"
+        status, rows = run("deterministic,fa4", no_figure, best)
+        names = ["deterministic_tflops", "deterministic_ratio", "fa4_tflops", "fa4_ratio", "checked"]
+        assert status == 0 and list(rows[0])[-4:] == names[:4], rows[0]
+        assert [rows[0][name] for name in names] == ["17.2", "0.8000", "10.7", "0.5000", "1"], rows[0]
+        assert [rows[1][name] for name in names] == ["68.7", "0.8000", "", "", "1"], rows[1]
+        for name, points in (("fa4", 1), ("deterministic", 2)):
+            for which in range(3):  # each of the gradients is compared
+                right, gradients[name][which] = gradients[name][which], 0.9 * gradients[name][which]
+                status, rows = run("fa4,deterministic", "DIFFERS", f"{points} points differ: bwd bf16 d64 ")
+                assert (status, rows[0]["checked"]) == (1, "0"), (name, which, rows)
+                gradients[name][which] = right
+        status, rows = run("fa4", "absent: fa4: ModuleNotFoundError: ", module=None)
         assert status == 0 and not any(column.startswith("fa4") for column in rows[0]), rows
-    finally:
-        peers.peers_bwd.make_library = original
 
 
 def test_standard(peers):
@@ -596,7 +619,9 @@ def test_plot(bench):
         expect(refusal(plot.main, [bad]), "line 2", "two")
         expect(refusal(plot.main, [write("cut.csv", COLUMNS, off[1], "fwd,bf16,128,1")]), "line 3")
 
-        points = plot.read(write("read.csv", f"{COLUMNS},fa2_tflops", *made_up("bf16", 1), *(f"{x}," for x in off)))
+        # The library in another way is none of the bars.
+        columns = f"{COLUMNS},fa2_tflops,deterministic_tflops"
+        points = plot.read(write("read.csv", columns, *made_up("bf16", 2), *(f"{x},," for x in off)))
         assert set(points) == {("fwd", "bf16")} and len(points["fwd", "bf16"]) == 36
         assert points["fwd", "bf16"][64, 0, 512] == {"tflops": 100.0, "fa2_tflops": 200.2}
         assert [name for _, name, _ in plot.present(points["fwd", "bf16"])] == ["libfa3", "FlashAttention-2"]
