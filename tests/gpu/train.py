@@ -305,12 +305,19 @@ def check_run(attention, options):
 CHECKS = {"step": check_step, "run": check_run}
 
 
+def number_of_steps(text):
+    if int(text) < SMOOTHED_STEPS:
+        raise argparse.ArgumentTypeError(f"{text} are fewer than the {SMOOTHED_STEPS} over which losses are smoothed")
+    return int(text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", help="libfa3.so (default: FA3_LIBRARY, or the newest build)")
     parser.add_argument("--parts", default=",".join(CHECKS), help="(default: %(default)s)")
     parser.add_argument("--gpt", type=int, nargs=6, help="layers, heads, K/V heads, head_dim, context and batch of run")
-    for name in [name for name in SIZES if name != "gpt"]:
+    parser.add_argument("--steps", type=number_of_steps, help=f"of run, at least {SMOOTHED_STEPS}")
+    for name in [name for name in SIZES if name not in ("gpt", "steps")]:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int)
     parser.add_argument("--initializer-range", type=float, default=0.03, help="of step: larger is less uniform")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="of run")
