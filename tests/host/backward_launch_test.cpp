@@ -161,7 +161,7 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
   CHECK((r.dq_stride.batch == 300 * 6 * 72 && r.dq_stride.row == 6 * 72 && r.dq_stride.head == 72));
 }
 
-TEST_CASE("each query tile's dQ is rounded once, by a thread block of its own size of section or by the last pass",
+TEST_CASE("each query tile's dQ is rounded once, by a thread block of a later section or by the last pass",
           "[launch][backward]") {
   FakeCuda& fake = fresh();
   const Shape shapes[] = {
