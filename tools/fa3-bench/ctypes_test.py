@@ -1,12 +1,17 @@
-"""The ctypes structs agree with the library: sizes through its own checks, and a result of the CPU reference."""
+"""The ctypes structs agree with the library: sizes through its own checks, and a result of the CPU reference. If there
+is torch, V as tiles from its tensors, too."""
 
 import ctypes
+import importlib.util
 import itertools
 import math
+import pathlib
 import random
 import re
+import shutil
 import struct
 import sys
+import tempfile
 
 import fa3_ctypes as fa3
 
@@ -146,6 +151,52 @@ def quantized(library):
         assert abs(back - value) <= 0.0626 * abs(value) + scale[0] / 512, (n, back, value)
 
 
+def backward(library):
+    """The library reads the parameters of the backward pass as they are written here."""
+    q, k = (fa3.make_tensor(0, "bf16", (1, seqlen, 2, 64)) for seqlen in (128, 300))
+    lse, longer = (fa3.make_tensor(0, "fp32", (1, 2, rows)) for rows in (128, 129))
+    size = ctypes.c_size_t()
+
+    def workspace_size(dlse):
+        params = library.backward_params(q, k, k, q, lse, q, q, k, k, mask="causal_bottom_right", dlse=dlse)
+        return library.lib.fa3_backward_workspace_size(ctypes.byref(params), ctypes.byref(size))
+
+    assert workspace_size(lse) == 0 and size.value == 2 * 128 * (8 + 4 * 64) + 3 * 4 + 2 * 4, size.value
+    assert workspace_size(longer) != 0 and b"dlse.dim[2]" in library.lib.fa3_last_error_message()
+
+
+def two_builds(path):
+    """Two builds in one process do not share what one of them remembers."""
+    with tempfile.TemporaryDirectory() as folder:
+        copies = [shutil.copy(path, pathlib.Path(folder, name)) for name in ("old.so", "new.so")]
+        one, other = (fa3.Library(copy) for copy in copies)
+    try:
+        one.workspace_size(one.params(*(fa3.make_tensor(0, "bf16", (1, 2, 3)) for _ in range(4))))
+    except fa3.Fa3Error as error:
+        assert "q.rank" in str(error), error
+    else:
+        raise AssertionError("a tensor of rank 3 was accepted")
+    assert one.lib.fa3_last_error_message() and not other.lib.fa3_last_error_message()
+
+
+def tiles_of_torch():
+    """V as tiles, from a torch tensor in any strides, element by element as fa3.h says."""
+    import torch
+
+    batch, seqlen, heads, d = 2, 37, 3, 48
+    generator = torch.Generator().manual_seed(1)
+    v = torch.randn(heads, batch, seqlen, d, generator=generator).to(torch.float8_e4m3fn).permute(1, 2, 0, 3)
+    tiles = fa3.tiles_of(v)
+    assert tuple(tiles.shape) == fa3.tile_dims(*v.shape) == (batch, heads, 3, d, 16) and tiles.is_contiguous()
+    v, tiles = v.float(), tiles.float()
+    for key in range(48):
+        byte = key % 8 // 2 * 4 + key % 16 // 8 * 2 + key % 2
+        for column in range(d):
+            row = column // 16 * 16 + column % 2 * 8 + column % 16 // 2
+            expected = v[:, key, :, column] if key < seqlen else torch.zeros(batch, heads)
+            assert torch.equal(tiles[:, :, key // 16, row, byte], expected), (key, column)
+
+
 def refusal_of(library, params):
     """Why the library has no kernel for them; "" if it has one."""
     try:
@@ -232,6 +283,10 @@ def main():
     assert worst < 1e-6, worst
     fp8(library)
     quantized(library)
+    backward(library)
+    two_builds(library.path)
+    if importlib.util.find_spec("torch"):
+        tiles_of_torch()
 
     # The fields behind the name, too: every kernel's info is what its name says.
     passes = [info for info in library.kernels() if info.kind == 3]

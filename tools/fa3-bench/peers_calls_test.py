@@ -1,0 +1,83 @@
+"""The calls that peers.py times: the other ways of the library, and standard attention, whose results are checked if
+there is torch. Argument: the program fa3-bench."""
+
+import importlib.util
+import sys
+
+import peers
+from peers_fp8 import FORMS
+from test_helpers import expect, inputs, made_point, reference, relative
+
+
+def test_forms():
+    """The other ways of the library: points that they are for, the library as it is asked."""
+    asked = []
+
+    def prepare_library(point, q, k, v):
+        asked.append((point, q, k, v))
+        return "call"
+
+    rows, half = (made_point(dtype, 64, 0, 1, 64, 1, 1) for dtype in ("e4m3", "bf16"))
+    tiles = peers.Point(**{**vars(rows), "v": "tiles", "library_chooses": False, "kernel": "fa3_some"})
+    for name, form in (
+        ("tiles", ("tiles", "tensor", False)),
+        ("two_level", ("tiles", "tensor", True)),
+        ("blocks", ("tiles", "block", False)),
+    ):
+        prepare = FORMS[name](None, prepare_library)
+        assert prepare(half, "q", "k", "v") is None and prepare(rows, "q", "k", "v") == "call"
+        point, *tensors = asked.pop()
+        assert (point.v, point.scales, point.two_level, point.library_chooses) == (*form, True), point
+        assert tensors == ["q", "k", "v"] and (rows.v, rows.scales, rows.two_level) == ("rows", "tensor", False)
+        assert prepare(tiles, "q", "k", "v") == "call" and asked.pop()[0].library_chooses
+    chosen = peers.Point(**{**vars(tiles), "library_chooses": True})
+    assert FORMS["tiles"](None, prepare_library)(chosen, "q", "k", "v") is None  # nothing else than the point itself
+    quantize = FORMS["quantize"](None, prepare_library)
+    assert quantize.input_dtype == "bf16" and quantize(half, "q", "k", "v") is None and not asked
+
+
+def test_standard_entries(points):
+    """Standard attention takes as many batch entries at a time as fit, and refuses where not even one does."""
+    assert all(peers.standard_entries(p) == p.batch for p in points)
+    long, longer, blind = (
+        made_point("bf16", 128, 1, 4, seqlen, 16, 16, seqlen_k)
+        for seqlen, seqlen_k in ((16384, 16384), (65536, 65536), (65536, 512))
+    )
+    assert peers.standard_entries(long) == 3, peers.standard_entries(long)
+    for point, reason in ((longer, "275 GB"), (blind, "no key")):
+        try:
+            peers.standard_entries(point)
+        except RuntimeError as error:
+            expect(str(error), reason)
+        else:
+            raise AssertionError(f"accepted, expected: {reason}")
+
+
+def test_standard():
+    """`standard` against float64, whole and in parts of the batch."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    prepare = peers.make_standard()
+    all_memory = peers.STANDARD_BYTES
+    with torch.no_grad():
+        for entries in (3, 2):
+            for causal, kv_heads, seqlen_k in ((0, 4, 65), (1, 4, 65), (1, 2, 65), (0, 4, 33), (1, 2, 97)):
+                point = made_point("bf16", 64, causal, 3, 65, 4, kv_heads, seqlen_k)
+                peers.STANDARD_BYTES = all_memory if entries == 3 else 2.5 * 4 * 4 * 65 * seqlen_k
+                assert peers.standard_entries(point) == entries
+                q, k, v = inputs(generator, point, torch.bfloat16)
+                error = relative(prepare(point, q, k, v)(), reference(q, k, v, causal))
+                assert error < 6e-3, (point, error)
+    peers.STANDARD_BYTES = all_memory
+
+
+def main(bench):
+    test_forms()
+    test_standard_entries(peers.parse(["--bench", bench]).points)
+    if importlib.util.find_spec("torch"):
+        test_standard()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

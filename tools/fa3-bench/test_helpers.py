@@ -1,0 +1,76 @@
+"""What the tests of this folder's Python share: points, attention in float64, and what is around an assertion."""
+
+import importlib.util
+import json
+import math
+import pathlib
+import subprocess
+
+from peers import Point
+
+SKIPPED = 77
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def have(*modules):
+    absent = [name for name in modules if importlib.util.find_spec(name) is None]
+    if absent:
+        print(f"skipped: no {', '.join(absent)}")
+    return not absent
+
+
+def expect(text, *parts):
+    for part in parts:
+        assert part in text, f"{part!r} is not in {text[-400:]!r}"
+
+
+def listed(bench, *words):
+    """What fa3-bench says of its points."""
+    done = subprocess.run([bench, *words, "--list", "--json", "-"], stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout)
+
+
+def made_point(dtype, head_dim, causal, batch, seqlen, heads, kv_heads, seqlen_k=None):
+    """A point without fa3-bench."""
+    return Point(
+        dtype=dtype,
+        head_dim=head_dim,
+        causal=bool(causal),
+        batch=batch,
+        seqlen=seqlen,
+        seqlen_k=seqlen_k or seqlen,
+        heads=heads,
+        kv_heads=kv_heads,
+        v="rows",
+        scales="tensor" if dtype == "e4m3" else "",
+        two_level=False,
+        library_chooses=True,
+    )
+
+
+def inputs(generator, point, dtype):
+    import torch
+
+    return [
+        torch.randn(point.batch, seqlen, heads, point.head_dim, generator=generator).to(dtype)
+        for seqlen, heads in ((point.seqlen, point.heads), *[(point.seqlen_k, point.kv_heads)] * 2)
+    ]
+
+
+def reference(q, k, v, causal):
+    """Attention in float64."""
+    import torch
+
+    q, k, v = (tensor.double() for tensor in (q, k, v))
+    k, v = (tensor.repeat_interleave(q.shape[2] // k.shape[2], dim=2) for tensor in (k, v))
+    s = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(q.shape[3])
+    if causal:
+        diagonal = 1 + s.shape[3] - s.shape[2]
+        s = s.masked_fill(torch.ones(s.shape[2:], dtype=torch.bool).triu(diagonal), -math.inf)
+    return torch.einsum("bhij,bjhd->bihd", s.softmax(-1), v)
+
+
+def relative(ours, exact):
+    """The relative RMS error."""
+    assert ours.shape == exact.shape
+    return ((ours.double() - exact).norm() / exact.norm()).item()
