@@ -2,6 +2,7 @@
 gradient of O of N(0,1). A call returns [dq, dk, dv]; the forward pass before it is not part of it."""
 
 import fa3_ctypes
+import peers_fwd
 
 FLOP = 2.5  # of the forward pass: five products of matrices, not two
 
@@ -36,12 +37,8 @@ def make_deterministic(library, _):
     return make_library(library, fa3_ctypes.FLAG_DETERMINISTIC)
 
 
-# As those of peers_fp8.py.
-FORMS = {"deterministic": make_deterministic}
-
-
 def make_gradients(make):
-    """The gradients by torch of a peer's forward pass. make: its maker in peers.py."""
+    """The gradients by torch of a peer's forward pass. make: its maker in peers_fwd.py."""
 
     def make_peer():
         import torch
@@ -61,3 +58,11 @@ def make_gradients(make):
         return prepare
 
     return make_peer
+
+
+PEERS = {name: make_gradients(peers_fwd.PEERS[name]) for name in ("cudnn", "fa2", "fa4")}
+FORMS = {"deterministic": make_deterministic}  # makers as those of peers_fp8.py
+
+
+def useful_peers(_):
+    return [*PEERS, *FORMS]

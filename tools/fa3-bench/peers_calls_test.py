@@ -5,7 +5,9 @@ import importlib.util
 import sys
 
 import peers
-from peers_fp8 import FORMS
+import peers_fwd
+from peers_fwd import FORMS
+from peers_points import Point
 from test_helpers import expect, inputs, made_point, reference, relative
 
 
@@ -18,7 +20,7 @@ def test_forms():
         return "call"
 
     rows, half = (made_point(dtype, 64, 0, 1, 64, 1, 1) for dtype in ("e4m3", "bf16"))
-    tiles = peers.Point(**{**vars(rows), "v": "tiles", "library_chooses": False, "kernel": "fa3_some"})
+    tiles = Point(**{**vars(rows), "v": "tiles", "library_chooses": False, "kernel": "fa3_some"})
     for name, form in (
         ("tiles", ("tiles", "tensor", False)),
         ("two_level", ("tiles", "tensor", True)),
@@ -30,7 +32,7 @@ def test_forms():
         assert (point.v, point.scales, point.two_level, point.library_chooses) == (*form, True), point
         assert tensors == ["q", "k", "v"] and (rows.v, rows.scales, rows.two_level) == ("rows", "tensor", False)
         assert prepare(tiles, "q", "k", "v") == "call" and asked.pop()[0].library_chooses
-    chosen = peers.Point(**{**vars(tiles), "library_chooses": True})
+    chosen = Point(**{**vars(tiles), "library_chooses": True})
     assert FORMS["tiles"](None, prepare_library)(chosen, "q", "k", "v") is None  # nothing else than the point itself
     quantize = FORMS["quantize"](None, prepare_library)
     assert quantize.input_dtype == "bf16" and quantize(half, "q", "k", "v") is None and not asked
@@ -38,15 +40,15 @@ def test_forms():
 
 def test_standard_entries(points):
     """Standard attention takes as many batch entries at a time as fit, and refuses where not even one does."""
-    assert all(peers.standard_entries(p) == p.batch for p in points)
+    assert all(peers_fwd.standard_entries(p) == p.batch for p in points)
     long, longer, blind = (
         made_point("bf16", 128, 1, 4, seqlen, 16, 16, seqlen_k)
         for seqlen, seqlen_k in ((16384, 16384), (65536, 65536), (65536, 512))
     )
-    assert peers.standard_entries(long) == 3, peers.standard_entries(long)
+    assert peers_fwd.standard_entries(long) == 3, peers_fwd.standard_entries(long)
     for point, reason in ((longer, "275 GB"), (blind, "no key")):
         try:
-            peers.standard_entries(point)
+            peers_fwd.standard_entries(point)
         except RuntimeError as error:
             expect(str(error), reason)
         else:
@@ -58,18 +60,18 @@ def test_standard():
     import torch
 
     generator = torch.Generator().manual_seed(1)
-    prepare = peers.make_standard()
-    all_memory = peers.STANDARD_BYTES
+    prepare = peers_fwd.make_standard()
+    all_memory = peers_fwd.STANDARD_BYTES
     with torch.no_grad():
         for entries in (3, 2):
             for causal, kv_heads, seqlen_k in ((0, 4, 65), (1, 4, 65), (1, 2, 65), (0, 4, 33), (1, 2, 97)):
                 point = made_point("bf16", 64, causal, 3, 65, 4, kv_heads, seqlen_k)
-                peers.STANDARD_BYTES = all_memory if entries == 3 else 2.5 * 4 * 4 * 65 * seqlen_k
-                assert peers.standard_entries(point) == entries
+                peers_fwd.STANDARD_BYTES = all_memory if entries == 3 else 2.5 * 4 * 4 * 65 * seqlen_k
+                assert peers_fwd.standard_entries(point) == entries
                 q, k, v = inputs(generator, point, torch.bfloat16)
                 error = relative(prepare(point, q, k, v)(), reference(q, k, v, causal))
                 assert error < 6e-3, (point, error)
-    peers.STANDARD_BYTES = all_memory
+    peers_fwd.STANDARD_BYTES = all_memory
 
 
 def main(bench):

@@ -10,12 +10,15 @@ import tempfile
 import types
 
 import peers
+from peers_csv import write_csv
+from peers_measure import runs
+from peers_row import Row
 from test_helpers import made_point
 
 
 def test_csv(options, path):
     """fa3-bench's columns and two for each peer, and a whole file whenever the run is cut short."""
-    rows = [peers.Row(point, "ours") for point in options.points[:2]]
+    rows = [Row(point, "ours") for point in options.points[:2]]
     for row in rows:
         row.kernel = "fa3_some"
         for times in ([2.0], [1.0, 0.5, 1.5], [4.0, 4.0]):
@@ -23,8 +26,8 @@ def test_csv(options, path):
     rows[0].add_pass("triton", [4.0])
     rows[0].differences["triton"] = 0.001
     rows[1].notes["triton"] = "not supported"
-    peers.write_csv(path, rows[:1], ["triton"], options)
-    peers.write_csv(path, rows, ["triton"], options)
+    write_csv(path, rows[:1], ["triton"], options)
+    write_csv(path, rows, ["triton"], options)
     assert os.listdir(path.parent) == [path.name]
     with open(path, newline="") as file:
         written = list(csv.DictReader(file))
@@ -44,7 +47,7 @@ def test_agreement():
         ("e4m3", 0.05, ("--tolerance", "0.01"), False),
         ("bf16", 0.05, ("--tolerance", "0.1"), True),
     ):
-        row = peers.Row(made_point(dtype, 64, 0, 1, 64, 1, 1), "ours")
+        row = Row(made_point(dtype, 64, 0, 1, 64, 1, 1), "ours")
         row.differences["triton"] = difference
         tolerance = types.SimpleNamespace(tolerance=float(word[1]) if word else None)
         assert row.checked(tolerance) == agrees, (dtype, difference, word)
@@ -52,19 +55,19 @@ def test_agreement():
 
 def test_spread(point):
     """The spread of one pass is that of its runs, between the 10th and the 90th percentile."""
-    row = peers.Row(point, "ours")
+    row = Row(point, "ours")
     row.add_pass("ours", [3.0, 1.0, 2.0, 5.0, 4.0])
     assert (row.ms("ours"), row.minima["ours"]) == (3.0, 1.0) and math.isclose(row.spread("ours"), (4.6 - 1.4) / 3)
-    row = peers.Row(point, "ours")
+    row = Row(point, "ours")
     row.add_pass("ours", [3.0])
     assert row.spread("ours") == 0
 
 
 def test_runs(bench, options):
     """Slow calls run fewer times, but at least five; few runs asked for stay few."""
-    assert peers.runs(0.2, options) == peers.runs(66, options) == peers.runs(0, options) == (5, 30)
-    assert peers.runs(100, options) == (1, 20) and peers.runs(4000, options) == (1, 5)
-    assert peers.runs(4000, peers.parse(["--bench", bench, "--reps", "3"])) == (5, 3)
+    assert runs(0.2, options) == runs(66, options) == runs(0, options) == (5, 30)
+    assert runs(100, options) == (1, 20) and runs(4000, options) == (1, 5)
+    assert runs(4000, peers.parse(["--bench", bench, "--reps", "3"])) == (5, 3)
 
 
 def main(bench):

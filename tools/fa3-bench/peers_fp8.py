@@ -1,5 +1,6 @@
 """Points of e4m3 in peers.py: what libfa3 and its peers take for them beside q, k and v, whose scales are 1, and the
-other ways in which libfa3 does them. Points and the functions that prepare calls are those of peers.py."""
+other ways in which libfa3 does them. Points are those of peers_points.py, the functions that prepare calls those of
+peers_fwd.py."""
 
 import functools
 

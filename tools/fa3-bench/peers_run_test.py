@@ -16,6 +16,7 @@ import unittest.mock
 
 import fa3_ctypes
 import peers
+import peers_fwd
 import plot
 from test_helpers import expect
 
@@ -119,11 +120,11 @@ def test_run(bench, builds, folder):
     run = ["--bench", bench, "--library", f"old={builds[0]}", "--library", f"new={builds[1]}"]
     run += "--head-dim 128 --causal 1 --batch 1 --heads 2 --kv-heads 1 --seqlen 64".split()
     run += "--passes 3 --reps 3 --warmups 1 --idle-ms 0 --head-start-ms 0".split()
-    originals = peers.make_library, peers.PEERS
+    originals = peers_fwd.make_library, peers_fwd.PEERS
     by_path = {str(builds[0]): maker("old", 2.0), str(builds[1]): maker("new", 1.6, 1.001)}
     try:
-        peers.make_library = lambda library: by_path[library.path]
-        peers.PEERS = {
+        peers_fwd.make_library = lambda library: by_path[library.path]
+        peers_fwd.PEERS = {
             "slow": lambda: maker("slow", 4.0),
             "slower": lambda: maker("slower", 5.0, dtype="fp32"),
             "broken": lambda: lambda *_: broken(),
@@ -138,7 +139,7 @@ def test_run(bench, builds, folder):
             timed = list(order)
             assert peers.main([*run, "--peers", "wrong"]) == 1
     finally:
-        peers.make_library, peers.PEERS = originals
+        peers_fwd.make_library, peers_fwd.PEERS = originals
 
     # Of each pass: each one's first call, whose output is compared, then each one's runs, beginning with another one.
     names = ["old", "new", "slow", "slower"]

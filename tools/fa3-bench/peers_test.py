@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import peers
-from peers_fp8 import FORMS
+from peers_fwd import FORMS, PEERS, useful_peers
 from test_helpers import HERE, SKIPPED, expect, listed, made_point
 
 
@@ -21,7 +21,7 @@ def main(bench, library):
         return done.stderr
 
     options = parse()
-    assert options.peers == list(peers.PEERS) and {"triton", "standard"} <= set(options.peers), options.peers
+    assert options.peers == list(PEERS) and {"triton", "standard"} <= set(options.peers), options.peers
     assert options.library == [("fa3", None)], options.library
     assert parse("--peers", "standard,triton").peers == ["standard", "triton"]
     assert parse("--peers", "none").peers == []
@@ -30,8 +30,8 @@ def main(bench, library):
     # Without a word, those that do some of the points.
     fp8 = ["cudnn", "official", "cublas", "tiles", "two_level", "blocks", "bf16", "quantize"]
     quarter, half = (made_point(dtype, 64, 0, 1, 64, 1, 1) for dtype in ("e4m3", "bf16"))
-    assert peers.useful_peers([quarter]) == fp8, peers.useful_peers([quarter])
-    assert peers.useful_peers([quarter, half]) == [*peers.PEERS, *FORMS]
+    assert useful_peers([quarter]) == fp8, useful_peers([quarter])
+    assert useful_peers([quarter, half]) == [*PEERS, *FORMS]
     assert parse("--peers", "quantize,fa2").peers == ["quantize", "fa2"]
     expect(refused("--peers", "cudnn,fa9"), "unknown peers: 'fa9'")
     expect(refused("--peers", "cudnn,"), "unknown peers: ''")

@@ -6,7 +6,7 @@ import math
 import pathlib
 import subprocess
 
-from peers import Point
+from peers_points import Point
 
 SKIPPED = 77
 HERE = pathlib.Path(__file__).resolve().parent
