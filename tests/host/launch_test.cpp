@@ -1,15 +1,12 @@
-// What fa3_forward asks of the driver, seen by a driver that only listens.
+// What a launch of fa3_forward carries, seen by a driver that only listens.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <set>
 #include <string>
-#include <thread>
 
-#include "launches.h"
-#include "row_call.h"
+#include "forward_launches.h"
 
 namespace fa3::test {
 namespace {
@@ -17,28 +14,8 @@ namespace {
 using U64 = std::vector<uint64_t>;
 using U32 = std::vector<uint32_t>;
 
-fa3_status forward(const fa3_forward_params& p) {
-  return fa3_forward(&p, workspace_memory, plenty, reinterpret_cast<fa3_stream>(stream));
-}
-
-fa3_forward_params causal(const Shape& shape, int32_t mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT) {
-  fa3_forward_params p = imaginary(shape);
-  p.mask = mask;
-  return p;
-}
-
 int forward_rows() {
   return int(std::count_if(std::begin(rows), std::end(rows), [](auto& row) { return row.kind == Kind::forward; }));
-}
-int chosen_rows() {
-  return int(std::count_if(std::begin(rows), std::end(rows), [](auto& row) { return row.has(Trait::chosen); }));
-}
-
-// A problem of that row, which runs on it.
-fa3_forward_params named(const Row& v, const Shape& shape = {}) {
-  fa3_forward_params p = imaginary_for(v, shape);
-  p.kernel = v.name;
-  return p;
 }
 
 // The map that a launch carries in this place.
@@ -224,6 +201,19 @@ TEST_CASE("strides reach the maps, and those of single elements are made legal",
   CHECK(fake.maps[2].stride == U64{0, 16, 16});
 }
 
+TEST_CASE("broadcasts reach the maps as strides of 0", "[launch]") {
+  FakeCuda& fake = fresh();
+  fa3_forward_params p =
+      imaginary({.batch = 2, .seqlen_q = 9, .seqlen_k = 9, .heads = 2, .heads_kv = 2, .head_dim = 64});
+  set_strides(p.q, {0, 0, 64, 1}), set_strides(p.k, {128, 0, 0, 1}), set_strides(p.v, {0, 0, 0, 1});
+  REQUIRE(forward(p) == FA3_OK);
+  REQUIRE(fake.maps.size() == 4);
+  CHECK(fake.maps[0].stride == U64{0, 128, 0});  // of rows, heads and batch
+  CHECK(fake.maps[1].stride == U64{0, 0, 256});
+  CHECK(fake.maps[2].stride == U64{0, 0, 0});
+  CHECK(fake.maps[2].dim == U64{64, 9, 2, 2});
+}
+
 TEST_CASE("without keys, a pass writes the rows", "[launch]") {
   FakeCuda& fake = fresh();
   fa3_forward_params p =
@@ -309,19 +299,6 @@ TEST_CASE("grids follow the device's multiprocessors", "[launch]") {
   CHECK((info.tiles == 40 && info.grid == 7));
 }
 
-TEST_CASE("broadcasts reach the maps as strides of 0", "[launch]") {
-  FakeCuda& fake = fresh();
-  fa3_forward_params p =
-      imaginary({.batch = 2, .seqlen_q = 9, .seqlen_k = 9, .heads = 2, .heads_kv = 2, .head_dim = 64});
-  set_strides(p.q, {0, 0, 64, 1}), set_strides(p.k, {128, 0, 0, 1}), set_strides(p.v, {0, 0, 0, 1});
-  REQUIRE(forward(p) == FA3_OK);
-  REQUIRE(fake.maps.size() == 4);
-  CHECK(fake.maps[0].stride == U64{0, 128, 0});  // of rows, heads and batch
-  CHECK(fake.maps[1].stride == U64{0, 0, 256});
-  CHECK(fake.maps[2].stride == U64{0, 0, 0});
-  CHECK(fake.maps[2].dim == U64{64, 9, 2, 2});
-}
-
 TEST_CASE("questions about the current device are answered for its multiprocessors", "[launch]") {
   FakeCuda& fake = fresh();
   fa3_forward_params p =
@@ -353,97 +330,6 @@ TEST_CASE("questions about the current device are answered for its multiprocesso
     sizes.insert(named), pieces.insert(here.pieces);
   }
   CHECK((sizes.size() > 2 && pieces.size() > 2));
-}
-
-TEST_CASE("a driver's error is not an answer to a question", "[launch]") {
-  const fa3_forward_params p = imaginary();
-  for (const char* call : {"cuCtxGetId", "cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute"}) {
-    FakeCuda& fake = fresh();
-    fake.failing = call, fake.failure = CUDA_ERROR_INVALID_VALUE;
-    size_t bytes = 12345;
-    fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-    CHECK(fa3_forward_workspace_size(&p, 0, &bytes) == FA3_ERROR_CUDA);
-    expect_message(call);
-    CHECK(fa3_forward_kernel_info(&p, 0, 0, &info) == FA3_ERROR_CUDA);
-    expect_message(call);
-    CHECK((bytes == 12345 && info.name[0] == '\0'));
-    fake.calls = 0;
-    CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_OK);
-    CHECK(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
-    CHECK(fake.calls == 0);
-  }
-}
-
-TEST_CASE("a kernel is loaded once for each context, and again when the context is another", "[launch]") {
-  FakeCuda& fake = fresh();
-  const fa3_forward_params p = imaginary(), q = causal({});
-  CHECK((forward(p) == FA3_OK && forward(p) == FA3_OK));
-  CHECK(fake.loads == 1);
-  CHECK((forward(q) == FA3_OK && forward(p) == FA3_OK));
-  CHECK(fake.loads == 2);
-  // Destroyed, and another made at the same address.
-  fake.context_id += 1000;
-  CHECK((forward(p) == FA3_OK && forward(q) == FA3_OK));
-  CHECK(fake.loads == 4);
-  // Two contexts in turn.
-  const CUcontext first = fake.context;
-  const unsigned long long first_id = fake.context_id;
-  fake.context = reinterpret_cast<CUcontext>(0x77770000), fake.context_id = 777;
-  CHECK(forward(p) == FA3_OK);
-  fake.context = first, fake.context_id = first_id;
-  CHECK(forward(p) == FA3_OK);
-  fake.context = reinterpret_cast<CUcontext>(0x77770000), fake.context_id = 777;
-  CHECK(forward(p) == FA3_OK);
-  CHECK(fake.loads == 5);
-  // A thread's first context, whatever its id.
-  fake.context_id = 0;
-  fa3_status first_call = FA3_ERROR_CUDA;
-  std::thread([&] { first_call = forward(p); }).join();
-  CHECK(first_call == FA3_OK);
-  CHECK(fake.unloads == 0);
-}
-
-TEST_CASE("many contexts keep their kernels apart", "[launch]") {
-  FakeCuda& fake = fresh();
-  const fa3_forward_params p = imaginary();
-  constexpr int contexts = 600;  // more than the table has buckets
-  const auto enter = [&](int i) {
-    fake.context = reinterpret_cast<CUcontext>(uintptr_t{1} << 45 | uintptr_t(i) * 64);
-    fake.context_id = (uint64_t{1} << 41) + unsigned(i);
-    fake.multiprocessors = 1 + i;
-  };
-  for (int round = 0; round < 3; ++round)
-    for (int i = 0; i < contexts; ++i) {
-      enter(i);
-      REQUIRE(forward(p) == FA3_OK);  // the fake driver refuses another context's function
-      REQUIRE(int(fake.launches.back().grid[0]) == std::min(1 + i, 8));
-    }
-  CHECK(fake.loads == contexts);
-}
-
-TEST_CASE("many contexts are found as fast as a few", "[launch]") {
-  FakeCuda& fake = fresh();
-  const fa3_forward_params p = imaginary();
-  const unsigned long long first = uint64_t{1} << 40;
-  // Of this many contexts in turn, the shortest time for each.
-  const auto time = [&](int contexts) {
-    double best = 1e9;
-    for (int round = 0; round < 8; ++round) {
-      size_t bytes;
-      const auto start = std::chrono::steady_clock::now();
-      for (int i = 0; i < contexts; ++i) {
-        fake.context = reinterpret_cast<CUcontext>(uintptr_t{1} << 44 | uintptr_t(i) * 4096);
-        fake.context_id = first + unsigned(i);
-        if (fa3_forward_workspace_size(&p, 0, &bytes) != FA3_OK) FAIL(fa3_last_error_message());
-      }
-      const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - start;
-      best = std::min(best, spent.count() / contexts);
-    }
-    return best;
-  };
-  const double few = time(16), many = time(4096);
-  INFO(few << " and " << many << " microseconds");
-  CHECK(many < 5 * few + 0.2);
 }
 
 TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
@@ -484,197 +370,6 @@ TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
   wrong.mask = first.causal() ? FA3_MASK_NONE : FA3_MASK_CAUSAL_TOP_LEFT;
   CHECK(forward(wrong) == FA3_ERROR_INVALID_ARGUMENT);
   CHECK(fake.calls == 0);
-}
-
-TEST_CASE("preload leaves nothing to load but what the library does not choose", "[launch]") {
-  FakeCuda& fake = fresh();
-  REQUIRE(fa3_preload() == FA3_OK);
-  CHECK(fake.loads == chosen_rows());
-  for (const std::string& name : fake.loaded) CHECK(rows[row_named(name.c_str())].has(Trait::chosen));
-  REQUIRE(fa3_preload() == FA3_OK);
-  for (const Row& v : rows) {
-    if (v.kind != Kind::forward) continue;
-    INFO(v.name);
-    const int before = fake.loads;
-    fake.capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (!v.has(Trait::chosen)) {
-      CHECK(forward(named(v)) == FA3_ERROR_NOT_LOADED);
-      expect_message(v.name);
-      expect_message("run it once before the capture");
-      CHECK(fake.loads == before);
-      fake.capture = CU_STREAM_CAPTURE_STATUS_NONE;
-      CHECK(forward(named(v)) == FA3_OK);
-      CHECK(fake.loads == before + 1);
-      fake.capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    }
-    const int loaded = fake.loads;
-    CHECK(forward(named(v)) == FA3_OK);
-    CHECK(fake.loads == loaded);
-  }
-  CHECK((forward(imaginary()) == FA3_OK && forward(causal({})) == FA3_OK));
-  CHECK(fake.loads == row_count);
-  CHECK(fake.capture_mode_at_load == CU_STREAM_CAPTURE_MODE_RELAXED);
-  CHECK(fake.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
-}
-
-TEST_CASE("nothing is loaded while the stream captures", "[launch]") {
-  FakeCuda& fake = fresh();
-  fake.capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  fake.asked_about_capture = nullptr;
-  CHECK(forward(imaginary()) == FA3_ERROR_NOT_LOADED);
-  CHECK(fake.asked_about_capture == stream);
-  expect_message("fa3_preload");
-  fake.capture = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
-  CHECK(forward(imaginary()) == FA3_ERROR_NOT_LOADED);
-  fake.capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  fake.capture_result = CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-  CHECK(forward(imaginary()) == FA3_ERROR_NOT_LOADED);
-  CHECK((fake.loads == 0 && fake.launches.empty() && fake.maps.empty()));
-}
-
-TEST_CASE("no context, and the wrong device", "[launch]") {
-  FakeCuda& fake = fresh();
-  const fa3_forward_params p = imaginary();
-  fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-  size_t bytes = 12345;
-  const int capabilities[][2] = {{10, 3}, {9, 1}, {8, 0}, {10, 0}, {0, 9}};
-  for (const auto& [major, minor] : capabilities) {
-    fake.major = major, fake.minor = minor;
-    CHECK(forward(p) == FA3_ERROR_WRONG_DEVICE);
-    expect_message(
-        ("compute capability " + std::to_string(major) + "." + std::to_string(minor) + ", must be 9.0").c_str());
-    CHECK(fa3_preload() == FA3_ERROR_WRONG_DEVICE);
-    CHECK(fa3_forward_kernel_info(&p, 0, 0, &info) == FA3_ERROR_WRONG_DEVICE);
-    CHECK(fa3_forward_workspace_size(&p, 0, &bytes) == FA3_ERROR_WRONG_DEVICE);
-    CHECK((info.name[0] == '\0' && bytes == 12345));
-  }
-  fresh().context = nullptr;
-  CHECK(forward(p) == FA3_ERROR_NO_CONTEXT);
-  CHECK(fa3_preload() == FA3_ERROR_NO_CONTEXT);
-  expect_message("the calling thread has no current CUDA context: cuCtxGetId: CUDA error 201");
-  // A context that another thread has destroyed, even one that this thread knows; and a driver that nobody has started.
-  REQUIRE((fresh().context != nullptr && forward(p) == FA3_OK));
-  fake.loads = 0, fake.launches.clear();
-  for (const CUresult none : {CUDA_ERROR_CONTEXT_IS_DESTROYED, CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_DEINITIALIZED,
-                              CUDA_ERROR_INVALID_CONTEXT}) {
-    fake.failing = "cuCtxGetId", fake.failure = none;
-    CHECK(forward(p) == FA3_ERROR_NO_CONTEXT);
-    expect_message(("cuCtxGetId: CUDA error " + std::to_string(none)).c_str());
-    CHECK(fa3_preload() == FA3_ERROR_NO_CONTEXT);
-    CHECK(fa3_forward_workspace_size(&p, 0, &bytes) == FA3_ERROR_NO_CONTEXT);
-  }
-  CHECK((fake.loads == 0 && fake.launches.empty() && bytes == 12345));
-}
-
-TEST_CASE("arguments are checked before the driver is asked", "[launch]") {
-  FakeCuda& fake = fresh();
-  fake.context = nullptr;
-  fa3_forward_params p = imaginary();
-  CHECK(fa3_forward(&p, nullptr, 64, nullptr) == FA3_ERROR_INVALID_ARGUMENT);
-  CHECK(fa3_forward(&p, workspace_memory, 8, nullptr) == FA3_ERROR_WORKSPACE_TOO_SMALL);
-  p.k.rank = 3;
-  CHECK(forward(p) == FA3_ERROR_INVALID_ARGUMENT);
-  CHECK(forward(imaginary({.batch = 0})) == FA3_OK);
-  CHECK(fake.calls == 0);
-}
-
-TEST_CASE("the driver's errors come back with call and name, and a failed load leaves nothing behind", "[launch]") {
-  const fa3_forward_params p = imaginary();
-  for (const char* call :
-       {"cuCtxGetId", "cuCtxGetCurrent", "cuCtxGetDevice", "cuDeviceGetAttribute", "cuStreamIsCapturing",
-        "cuThreadExchangeStreamCaptureMode", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute",
-        "cuTensorMapEncodeTiled", "cuLaunchKernelEx"}) {
-    FakeCuda& fake = fresh();
-    fake.failing = call, fake.failure = CUDA_ERROR_INVALID_VALUE;
-    CHECK(forward(p) == FA3_ERROR_CUDA);
-    expect_message(call);
-    expect_message(": CUDA error 1, CUDA_ERROR_INVALID_VALUE (invalid argument)");
-    if (std::string(call) == "cuTensorMapEncodeTiled")
-      expect_message(
-          "for q (data 0x40000000000; head_dim, seqlen, heads, batch 16, 3, 4, 2; the last three 128, 32, 384 bytes "
-          "apart)");
-    CHECK(fake.launches.empty());
-    CHECK(fake.unloads == (std::string(call) == "cuModuleGetFunction" || std::string(call) == "cuFuncSetAttribute"));
-    CHECK(fake.capture_mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
-    fake.failing.clear();
-    CHECK(forward(p) == FA3_OK);
-  }
-  FakeCuda& fake = fresh();
-  fake.failing = "cuModuleLoadData";
-  CHECK(fa3_preload() == FA3_ERROR_CUDA);
-  expect_message("cuModuleLoadData for fa3_");
-  fresh().failing = "cuLaunchKernelEx", fake.failure = static_cast<CUresult>(1001);
-  CHECK(forward(p) == FA3_ERROR_CUDA);
-  CHECK(std::string(fa3_last_error_message()) == "cuLaunchKernelEx: CUDA error 1001");
-}
-
-TEST_CASE("threads that come first together load once", "[launch]") {
-  FakeCuda& fake = fresh();
-  std::atomic<int> failed{0};
-  const auto together = [&](const auto& work) {
-    fresh().slow = true;
-    std::vector<std::thread> threads;
-    for (int i = 0; i < 8; ++i) threads.emplace_back(work);
-    for (std::thread& thread : threads) thread.join();
-    CHECK(failed == 0);
-  };
-  for (int context = 0; context < 8; ++context) {  // they do not always meet
-    together([&] {
-      for (int n = 0; n < 50; ++n) failed += forward(imaginary()) != FA3_OK;
-    });
-    CHECK(fake.loads == 1);
-    CHECK(fake.launches.size() == 400);
-  }
-  together([&] { failed += fa3_preload() != FA3_OK; });
-  CHECK(fake.loads == chosen_rows());
-}
-
-TEST_CASE("the workspace that a call needs may not lie in a tensor, however large it is said to be", "[launch]") {
-  FakeCuda& fake = fresh();
-  fa3_forward_params p =
-      imaginary({.batch = 1, .seqlen_q = 100, .seqlen_k = 9000, .heads = 2, .heads_kv = 2, .head_dim = 128});
-  size_t needed = 0;
-  REQUIRE(fa3_forward_workspace_size(&p, 0, &needed) == FA3_OK);
-  REQUIRE(needed > FA3_FORWARD_WORKSPACE_BYTES);
-  fake.calls = 0;
-  const struct {
-    const char* name;
-    const fa3_tensor& tensor;
-  } tensors[] = {{"q", p.q}, {"k", p.k}, {"v", p.v}, {"o", p.o}, {"lse", p.lse}};
-  for (const auto& t : tensors) {
-    INFO(t.name);
-    // Its end reaches into the tensor, its beginning is far away.
-    char* const before = static_cast<char*>(t.tensor.data) - (needed + 15) / 16 * 16;
-    CHECK(fa3_forward(&p, before + 16, plenty, stream) == FA3_ERROR_INVALID_ARGUMENT);
-    expect_message(("workspace may overlap " + std::string(t.name) + ": workspace is 0x").c_str());
-    expect_message((" needs " + std::to_string(needed) + " bytes, " + t.name + ".data is 0x").c_str());
-    CHECK((fake.loads == 0 && fake.maps.empty()));
-  }
-  CHECK(fake.launches.empty());
-  for (const auto& t : tensors)
-    CHECK(fa3_forward(&p, static_cast<char*>(t.tensor.data) - (needed + 15) / 16 * 16, plenty, stream) == FA3_OK);
-  // What it does not need does not matter.
-  CHECK(fa3_forward(&p, static_cast<char*>(p.q.data) - needed / 16 * 16 - 16, SIZE_MAX, stream) == FA3_OK);
-}
-
-TEST_CASE("a warm call asks the driver for no more than it needs, and costs little itself", "[launch]") {
-  FakeCuda& fake = fresh();
-  fake.record = false;
-  const fa3_forward_params p = imaginary();
-  REQUIRE(forward(p) == FA3_OK);
-  fake.calls = 0;
-  REQUIRE(forward(p) == FA3_OK);
-  CHECK(fake.calls == 6);  // the current context's id, four maps, the launch
-  double best = 1e9;
-  for (int n = 0; n < 2000; ++n) {
-    const auto start = std::chrono::steady_clock::now();
-    forward(p);
-    best = std::min(best, std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
-  }
-  INFO(best << " microseconds");
-#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-  CHECK(best < 2);
-#endif
 }
 
 }  // namespace fa3::test
