@@ -1,0 +1,12 @@
+// A blocked online softmax in float32, on the CPU: it stands in for the kernels where the judges are judged.
+#pragma once
+#include <cstdint>
+
+#include "memory.h"
+
+namespace fa3::test {
+
+// Writes the case's outputs as a kernel with blocks of Bc keys would.
+void online_forward(Case& made, int64_t Bc);
+
+}  // namespace fa3::test
