@@ -14,6 +14,12 @@ inline fa3_forward_params forward_params() {
   return params;
 }
 
+inline fa3_backward_params backward_params() {
+  fa3_backward_params params{};
+  params.struct_size = sizeof params;
+  return params;
+}
+
 inline fa3_kernel_info kernel_info() {
   fa3_kernel_info info{};
   info.struct_size = sizeof info;
@@ -28,12 +34,28 @@ inline size_t workspace_size(const fa3_forward_params& params, int multiprocesso
   return bytes;
 }
 
+inline size_t workspace_size(const fa3_backward_params& params) {
+  size_t bytes = 0;
+  if (fa3_backward_workspace_size(&params, &bytes) != FA3_OK)
+    throw std::runtime_error(std::string("fa3_backward_workspace_size: ") + fa3_last_error_message());
+  return bytes;
+}
+
 // Of the call's last launch: before the forward kernel there may be passes.
 inline fa3_kernel_info forward_kernel_info(const fa3_forward_params& params, int multiprocessors = 0) {
   fa3_kernel_info info = kernel_info();
   for (int launch = 0; launch == 0 || launch < info.launches; ++launch)
     if (fa3_forward_kernel_info(&params, multiprocessors, launch, &info) != FA3_OK)
       throw std::runtime_error(std::string("fa3_forward_kernel_info: ") + fa3_last_error_message());
+  return info;
+}
+
+// Of the call's first launch that is no pass: before the backward kernel there is one, and behind it there may be more.
+inline fa3_kernel_info backward_kernel_info(const fa3_backward_params& params, int multiprocessors = 0) {
+  fa3_kernel_info info = kernel_info();
+  for (int launch = 0; info.kind != FA3_KERNEL_BACKWARD; ++launch)
+    if (fa3_backward_kernel_info(&params, multiprocessors, launch, &info) != FA3_OK)
+      throw std::runtime_error(std::string("fa3_backward_kernel_info: ") + fa3_last_error_message());
   return info;
 }
 

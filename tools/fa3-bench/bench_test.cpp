@@ -8,47 +8,19 @@
 #include <set>
 #include <stdexcept>
 
+#include "bench_test.h"
 #include "check.h"
 #include "fp8.h"
 #include "half.h"
 #include "kernels.h"
-#include "options.h"
 #include "plans.h"
 #include "params.h"
 #include "random.h"
-#include "report.h"
 
 namespace fa3::bench {
 
 using Catch::Matchers::ContainsSubstring;
 using Catch::Matchers::WithinRel;
-
-static Options parse(std::vector<std::string> arguments) {
-  std::vector<char*> argv = {nullptr};
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  return Options::parse(int(argv.size()), argv.data());
-}
-
-static std::string printed(const Report& report, void (Report::*print)(FILE*) const) {
-  char* text = nullptr;
-  size_t size = 0;
-  FILE* file = open_memstream(&text, &size);
-  (report.*print)(file);
-  std::fclose(file);
-  const std::string result(text, size);
-  std::free(text);
-  return result;
-}
-
-static std::vector<Point> points_of(std::vector<std::string> arguments) {
-  return parse(std::move(arguments)).selection.points();
-}
-
-static std::vector<std::string> labels(const std::vector<Point>& points) {
-  std::vector<std::string> labels;
-  for (const Point& p : points) labels.push_back(p.label());
-  return labels;
-}
 
 TEST_CASE("the default is the paper's grid, in bf16") {
   const auto points = points_of({});
@@ -291,13 +263,13 @@ TEST_CASE("a first cell means all kernels of it with the smallest head_dim that 
     CHECK(fitting(128, other).empty());
 
   // Every kernel of the build can be asked for, by either name.
-  for (const fa3_kernel_info& info : kernels_of_build()) {
+  for (const fa3_kernel_info& info : kernels_of_build(Direction::forward)) {
     const std::string name = info.name, cell = name.substr(4, name.find('_', 4) - 4);
     const Point p{fa3_dtype(info.dtype), info.head_dim, info.causal == 1, 1, 512, 512, 1, 1, {}};
-    CHECK(fitting_kernels(kernels_of_build(), p, name) == Names{name});
-    const Names of_cell = fitting_kernels(kernels_of_build(), p, cell);
+    CHECK(fitting_kernels(kernels_of_build(Direction::forward), p, name) == Names{name});
+    const Names of_cell = fitting_kernels(kernels_of_build(Direction::forward), p, cell);
     CHECK(std::count(of_cell.begin(), of_cell.end(), name) == 1);
-    CHECK((is_kernel(name) && is_kernel(cell)));
+    CHECK((is_kernel(name, Direction::forward) && is_kernel(cell, Direction::forward)));
   }
 }
 
@@ -429,7 +401,7 @@ TEST_CASE("plans show every kernel that fits, the one that is taken and its piec
       points_of({"--head-dim=128", "--causal=1", "--seqlen=4096", "--batch=1", "--heads=4"});
   const std::string plans = show_plans(points, 132, true);
   size_t lines = 0, stars = 0;
-  for (const fa3_kernel_info& info : kernels_of_build()) {
+  for (const fa3_kernel_info& info : kernels_of_build(Direction::forward)) {
     const size_t at = plans.find(std::string(" ") + info.name + " ");
     if (at == std::string::npos) continue;
     ++lines;

@@ -14,9 +14,6 @@ struct HostTensors {
   const float* lse;
 };
 
-// What every element of o holds before the call: 0xffff, a NaN in both formats.
-inline constexpr unsigned char poison_byte = 0xff;
-
 // Compares `rows` rows (the first, the last and random ones) with float64, and requires that every element of o and lse
 // was written. An element may be off by 4 roundings of the row's largest element, an LSE by 2e-5 of its size. With
 // e4m3, to which P is rounded, those are e4m3's roundings; and as its tensor cores keep 13 bits of a sum, an element

@@ -7,12 +7,13 @@
 
 namespace fa3::bench {
 
-std::vector<fa3_kernel_info> kernels_of_build() {
+std::vector<fa3_kernel_info> kernels_of_build(Direction direction) {
+  const int32_t kind = direction == Direction::backward ? FA3_KERNEL_BACKWARD : FA3_KERNEL_FORWARD;
   std::vector<fa3_kernel_info> kernels;
   for (int i = 0; i < fa3_kernel_count(); ++i) {
     fa3_kernel_info info = tools::kernel_info();
     if (fa3_kernel_info_at(i, &info) != FA3_OK) throw std::runtime_error(fa3_last_error_message());
-    if (info.kind == FA3_KERNEL_FORWARD) kernels.push_back(info);
+    if (info.kind == kind) kernels.push_back(info);
   }
   return kernels;
 }
@@ -39,22 +40,30 @@ std::vector<std::string> fitting_kernels(const std::vector<fa3_kernel_info>& ker
   return names;
 }
 
-bool is_runnable(const Point& point) {
-  const fa3_forward_params params = point.shapes();
-  fa3_kernel_info info = tools::kernel_info();
-  constexpr int any_multiprocessors = 132;
-  return fa3_forward_kernel_info(&params, any_multiprocessors, 0, &info) == FA3_OK;
+fa3_kernel_info kernel_of(const Point& point, int multiprocessors) {
+  if (point.is_backward()) return tools::backward_kernel_info(point.backward_shapes(), multiprocessors);
+  return tools::forward_kernel_info(point.shapes(), multiprocessors);
 }
 
-bool is_kernel(const std::string& wanted) {
-  const auto kernels = kernels_of_build();
+bool is_runnable(const Point& point) {
+  constexpr int any_multiprocessors = 132;
+  try {
+    kernel_of(point, any_multiprocessors);
+    return true;
+  } catch (const std::runtime_error&) {
+    return false;
+  }
+}
+
+bool is_kernel(const std::string& wanted, Direction direction) {
+  const auto kernels = kernels_of_build(direction);
   return std::any_of(kernels.begin(), kernels.end(),
                      [&](const fa3_kernel_info& info) { return wanted == info.name || wanted == first_cell(info); });
 }
 
-std::string kernel_cells() {
+std::string kernel_cells(Direction direction) {
   std::vector<std::string> cells;
-  for (const fa3_kernel_info& info : kernels_of_build())
+  for (const fa3_kernel_info& info : kernels_of_build(direction))
     if (std::find(cells.begin(), cells.end(), first_cell(info)) == cells.end()) cells.push_back(first_cell(info));
   std::string text;
   for (const std::string& cell : cells) text += (text.empty() ? "" : ", ") + cell;

@@ -34,11 +34,6 @@ Check number(int64_t least, int64_t most) {
 constexpr int64_t most_size = int64_t(1) << 40;
 constexpr int most_count = 1000000;
 
-std::string kernel(const std::string& word) {
-  if (word == library_choice || is_kernel(word)) return "";
-  return "\"" + word + "\" is neither " + library_choice + " nor a kernel of this build, which has " + kernel_cells();
-}
-
 // With its ending, so that `--json=yes` does not write a file named yes, nor `--json --list` one named --list.
 Check file(const std::string& ending) {
   return [=](const std::string& word) -> std::string {
@@ -46,6 +41,8 @@ Check file(const std::string& ending) {
     return ends || word == "-" ? "" : "\"" + word + "\" is neither a file's name ending in " + ending + " nor -";
   };
 }
+
+std::string any_word(const std::string&) { return ""; }
 
 std::string part_of_label(const std::string& word) {
   return word.empty() || word[0] == '-' ? "\"" + word + "\" is no part of a label" : "";
@@ -60,6 +57,9 @@ std::string no_value(const std::string& word) {
 void read(const std::string& word, std::string& value) { value = word; }
 void read(const std::string& word, int64_t& value) { value = std::stoll(word); }
 void read(const std::string& word, bool& value) { value = word == "1"; }
+void read(const std::string& word, Direction& value) {
+  value = word == "bwd" ? Direction::backward : Direction::forward;
+}
 void read(const std::string& word, fa3_dtype& value) {
   value = word == "e4m3" ? FA3_DTYPE_E4M3 : word == "bf16" ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
 }
@@ -119,6 +119,15 @@ CLI::Option* add_number(CLI::App& app, const std::string& name, T& value, int64_
   return value != 0 ? option->capture_default_str() : option;  // 0: what the help says
 }
 
+template <class Enum>
+CLI::Option* add_choice(CLI::App& app, const std::string& name, Enum& value, const std::vector<std::string>& words,
+                        const std::string& help) {
+  return app.add_option_function<std::string>(name, [&value](const std::string& word) { read(word, value); }, help)
+      ->check(validator(CLI::IsMember(words)))
+      ->type_name("WORD")
+      ->default_str(shown(value));
+}
+
 CLI::Option* add_flag(CLI::App& app, const std::string& names, bool& value, const std::string& help) {
   return app.add_flag(names, value, help)->check(validator(no_value));
 }
@@ -131,6 +140,15 @@ void keep_apart(const Some& some, const Some& others) {
     for (const CLI::Option* other : others)
       if (one != other && one->count() && other->count())
         throw std::invalid_argument(other->get_name() + " has no meaning beside " + one->get_name());
+}
+
+void check_kernels(const Selection& selection) {
+  const Direction direction = selection.direction;
+  for (const std::string& word : selection.kernels)
+    if (word != library_choice && !is_kernel(word, direction))
+      throw std::invalid_argument("--kernel: \"" + word + "\" is neither " + library_choice +
+                                  " nor a kernel of this build, which has " + kernel_cells(direction) +
+                                  " for --direction " + name(direction));
 }
 
 }  // namespace
@@ -150,15 +168,19 @@ Options Options::parse(int argc, const char* const* argv) {
   }
 
   CLI::App app(
-      "fa3-bench: times fa3_forward on this GPU, after checking its result against float64.\n"
+      "fa3-bench: times fa3_forward or fa3_backward on this GPU, after checking its result against float64.\n"
       "LIST is one word or several with commas between. Exit status: 0, 1 if a point failed, 2 for a wrong command\n"
       "line, 77 if there is no Hopper GPU.",
       "fa3-bench");
   app.get_formatter()->column_width(28);
 
   app.option_defaults()->group("Points");
+  CLI::Option* direction = add_choice(app, "--direction", selection.direction, {"fwd", "bwd"},
+                                      "Of fwd,bwd; bwd: all that a call of fa3_backward does");
+  CLI::Option* deterministic = add_flag(app, "--deterministic", selection.deterministic,
+                                        "FA3_FLAG_DETERMINISTIC, with --direction bwd");
   CLI::Option* set = add_list(app, "--set", selection.sets, CLI::IsMember(set_names), set_help);
-  CLI::Option* kernels = add_list(app, "--kernel", selection.kernels, kernel,
+  CLI::Option* kernels = add_list(app, "--kernel", selection.kernels, any_word,
                                   "Each point by each of these kernels:\n"
                                   "a name, as in the column \"kernel\";\n"
                                   "the first cell of names, such as fwd: all kernels of it that fit the point;\n"
@@ -196,7 +218,7 @@ Options Options::parse(int argc, const char* const* argv) {
   add_number(app, "--idle-ms", protocol.idle_ms, 0, most_count, "Pause before each point");
   add_number(app, "--seed", protocol.seed, 0, most_size, "Of the N(0,1) inputs");
   CLI::Option* rows = add_number(app, "--check-rows", protocol.checked_rows, 0, most_count,
-                                 "Rows compared with float64; 0: no check");
+                                 "Rows compared with float64, of dq, dk and dv each so many; 0: no check");
   CLI::Option* clock = add_flag(app, "--clock", protocol.clock,
                                 "Also measure the SM clock under each load, and the share of the peak at that clock");
 
@@ -229,6 +251,9 @@ Options Options::parse(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     throw std::invalid_argument(error.what());
   }
+  check_kernels(selection);
+  if (selection.deterministic && selection.direction != Direction::backward)
+    throw std::invalid_argument(deterministic->get_name() + " has no meaning without --direction bwd");
   keep_apart({set}, axes);
   keep_apart({list}, {rows, clock, csv});
   keep_apart({plan}, {rows, clock, csv, json});
@@ -236,6 +261,7 @@ Options Options::parse(int argc, const char* const* argv) {
   if (o.pieces && !o.plan) throw std::invalid_argument(pieces->get_name() + " has no meaning without --plan");
   if (multiprocessors->count() && !o.plan && !o.list)
     throw std::invalid_argument(multiprocessors->get_name() + " has no meaning without --plan or --list");
+  keep_apart({direction}, {overhead, reference, plan});
   keep_apart({overhead, reference}, {set, kernels, filter, rows, clock, csv});
   keep_apart({overhead, reference}, axes);
   keep_apart({overhead, reference}, fp8);

@@ -1,7 +1,6 @@
 #include "point.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "half.h"
 #include "layout.h"
@@ -9,25 +8,29 @@
 
 namespace fa3::bench {
 
+const char* name(Direction direction) { return direction == Direction::backward ? "bwd" : "fwd"; }
+
 const char* name(VForm form) { return form == VForm::tiles ? "tiles" : "rows"; }
 
 const char* name(Scales scales) {
   return scales == Scales::block ? "block" : scales == Scales::head ? "head" : "tensor";
 }
 
+std::string Point::kind() const {
+  return std::string(is_backward() ? "bwd " : "") + tools::dtype_name(dtype) + " d" + std::to_string(head_dim) +
+         (causal ? " causal" : " full");
+}
+
 std::string Point::form() const {
-  if (!is_fp8()) return "";
+  if (!is_fp8()) return deterministic ? " deterministic" : "";
   std::string form = std::string(" v ") + name(v);
   if (scales != Scales::tensor) form += std::string(" scales ") + name(scales);
   return two_level ? form + " two-level" : form;
 }
 
 std::string Point::label() const {
-  char text[160];
-  std::snprintf(text, sizeof text, "%s d%lld %s batch %lld seqlen %lld heads %lld/%lld", tools::dtype_name(dtype),
-                (long long)head_dim, causal ? "causal" : "full", (long long)batch, (long long)seqlen, (long long)heads,
-                (long long)kv_heads);
-  std::string label = text;
+  std::string label = kind() + " batch " + std::to_string(batch) + " seqlen " + std::to_string(seqlen) + " heads " +
+                      std::to_string(heads) + "/" + std::to_string(kv_heads);
   if (seqlen_k != seqlen) label += " seqlen_k " + std::to_string(seqlen_k);
   label += form();
   if (!library_chooses()) label += " " + kernel;
@@ -45,7 +48,7 @@ double Point::flop() const {
     pairs = 0;
     for (int64_t i = 0; i < seqlen; ++i) pairs += double(visible_keys(i));
   }
-  return 4 * pairs * double(head_dim) * double(heads) * double(batch);
+  return (is_backward() ? 2.5 : 1) * 4 * pairs * double(head_dim) * double(heads) * double(batch);
 }
 
 static std::vector<int64_t> scale_dims(Scales scales, int64_t batch, int64_t heads, int64_t seqlen) {
@@ -71,7 +74,7 @@ fa3_forward_params Point::params(void* q, void* k, void* v_data, void* o, void* 
   params.o = queries.tensor(o, o_dtype());
   params.lse = Layout::packed({batch, heads, seqlen}).tensor(lse, FA3_DTYPE_FP32);
   params.mask = causal ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
-  if (!library_chooses()) params.kernel = kernel.c_str();
+  if (!library_chooses() && !is_backward()) params.kernel = kernel.c_str();
   if (is_fp8()) {
     const auto scale = [&](int64_t n, int64_t length) {
       return Layout::packed(scale_dims(scales, batch, n, length)).tensor(scale_data, FA3_DTYPE_FP32);
@@ -82,6 +85,21 @@ fa3_forward_params Point::params(void* q, void* k, void* v_data, void* o, void* 
       params.v = Layout::packed({batch, kv_heads, v_groups(), head_dim, v_tile_keys}).tensor(v_data, dtype);
     if (two_level) params.flags = FA3_FLAG_TWO_LEVEL;
   }
+  return params;
+}
+
+fa3_backward_params Point::backward_params(const fa3_forward_params& forward, void* dout, void* dq, void* dk,
+                                           void* dv) const {
+  fa3_backward_params params = tools::backward_params();
+  params.q = params.dout = params.dq = forward.q;
+  params.k = params.dk = forward.k;
+  params.v = params.dv = forward.v;
+  params.o = forward.o;
+  params.lse = forward.lse;
+  params.dout.data = dout, params.dq.data = dq, params.dk.data = dk, params.dv.data = dv;
+  params.mask = forward.mask;
+  if (!library_chooses()) params.kernel = kernel.c_str();
+  if (deterministic) params.flags = FA3_FLAG_DETERMINISTIC;
   return params;
 }
 

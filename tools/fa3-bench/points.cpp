@@ -1,6 +1,7 @@
 #include "points.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "kernels.h"
 
@@ -75,8 +76,12 @@ std::vector<Point> Selection::points(std::vector<std::string>* left_out) const {
       if (set.name == name) all.insert(all.end(), set.points.begin(), set.points.end());
 
   std::vector<Point> formed;
-  for (const Point& p : all)
+  for (Point& p : all) {
+    p.direction = direction;
+    p.deterministic = deterministic;
+    if (p.is_backward() && p.is_fp8()) throw std::invalid_argument(p.label() + ": e4m3 has no backward pass");
     for (const Point& form : forms.of(p)) formed.push_back(form);
+  }
 
   std::vector<Point> points;
   const auto add = [&](const Point& p) {
@@ -89,11 +94,11 @@ std::vector<Point> Selection::points(std::vector<std::string>* left_out) const {
         continue;
       }
       std::vector<Point> named;
-      for (const std::string& name : fitting_kernels(kernels_of_build(), p, wanted)) {
+      for (const std::string& name : fitting_kernels(kernels_of_build(direction), p, wanted)) {
         named.push_back(p);
         named.back().kernel = name;
-        // Which forms of e4m3 a kernel takes is not in its info.
-        if (p.is_fp8() && !is_runnable(named.back())) named.pop_back();
+        // Which forms of e4m3 a kernel takes is not in its info, nor that it computes dq only.
+        if ((p.is_fp8() || p.is_backward()) && !is_runnable(named.back())) named.pop_back();
       }
       if (named.empty() && left_out) left_out->push_back(p.label() + ": " + wanted + " has no kernel for it");
       for (const Point& point : named) add(point);

@@ -38,13 +38,16 @@ struct Forms {
 };
 
 struct Selection {
+  Direction direction = Direction::forward;
+  bool deterministic = false;     // FA3_FLAG_DETERMINISTIC, of the backward pass
   std::vector<std::string> sets;  // names; empty: the grid below
   Grid grid;
   Forms forms;
   std::vector<std::string> kernels = {library_choice};  // each point once by each of them
   std::string filter;                                   // part of a label
 
-  // left_out: receives a line for every point that a kernel does not fit.
+  // left_out: receives a line for every point that a kernel does not fit. A point that the direction does not have is
+  // thrown as std::invalid_argument.
   std::vector<Point> points(std::vector<std::string>* left_out = nullptr) const;
 };
 

@@ -52,9 +52,7 @@ void Report::print_table(FILE* out) const {
       std::fprintf(out, " %5.0f %7.1f%%", r.clock_mhz,
                    r.clock_mhz > 0 ? 100 * r.tflops() / peak(r, r.clock_mhz) : 0);
     std::fprintf(out, "  %s%s\n", r.kernel.c_str(), p.form().c_str());
-    auto& [log_sum, count] =
-        groups[std::string(tools::dtype_name(p.dtype)) + " d" + std::to_string(p.head_dim) +
-               (p.causal ? " causal" : " full") + p.form() + (p.library_chooses() ? "" : " " + p.kernel)];
+    auto& [log_sum, count] = groups[p.kind() + p.form() + (p.library_chooses() ? "" : " " + p.kernel)];
     log_sum += std::log(r.tflops());
     ++count;
   }
@@ -73,8 +71,9 @@ void Report::print_csv(FILE* out) const {
   std::fprintf(out, "%s\n", csv_columns);
   for (const Result& r : results) {
     const Point& p = r.point;
-    std::fprintf(out, "fwd,%s,%lld,%d,%lld,%lld,%lld,%lld,", tools::dtype_name(p.dtype), (long long)p.head_dim,
-                 int(p.causal), (long long)p.batch, (long long)p.seqlen, (long long)p.heads, (long long)p.kv_heads);
+    std::fprintf(out, "%s,%s,%lld,%d,%lld,%lld,%lld,%lld,", name(p.direction), tools::dtype_name(p.dtype),
+                 (long long)p.head_dim, int(p.causal), (long long)p.batch, (long long)p.seqlen, (long long)p.heads,
+                 (long long)p.kv_heads);
     const bool measured = r.median_ms > 0;
     if (measured) std::fprintf(out, "%.5f,%.5f,%.1f", r.median_ms, r.min_ms, r.tflops());
     else std::fprintf(out, ",,");
@@ -101,7 +100,7 @@ static Json protocol_json(const Protocol& protocol) {
 
 static Json point_json(const Result& result) {
   const Point& p = result.point;
-  return {{"direction", "fwd"},
+  return {{"direction", name(p.direction)},
           {"dtype", tools::dtype_name(p.dtype)},
           {"head_dim", p.head_dim},
           {"causal", p.causal},
@@ -116,6 +115,7 @@ static Json point_json(const Result& result) {
           {"v", name(p.v)},
           {"scales", p.is_fp8() ? name(p.scales) : ""},
           {"two_level", p.two_level},
+          {"deterministic", p.deterministic},
           {"library_chooses", p.library_chooses()},
           {"problem", result.problem}};
 }

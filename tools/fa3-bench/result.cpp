@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "params.h"
+#include "kernels.h"
 
 namespace fa3::bench {
 
@@ -30,7 +30,7 @@ std::vector<Result> planned(const std::vector<Point>& points, int multiprocessor
     Result& result = results.emplace_back();
     result.point = point;
     try {
-      result.kernel = tools::forward_kernel_info(point.shapes(), multiprocessors).name;
+      result.kernel = kernel_of(point, multiprocessors).name;
     } catch (const std::runtime_error& refusal) {
       result.problem = refusal.what();
     }
