@@ -11,6 +11,7 @@
 
 #include "disassembler.h"
 #include "figures.h"
+#include "names.h"
 #include "process.h"
 #include "text.h"
 
@@ -30,28 +31,18 @@ void find_loops(Kernel& kernel) {
   for (const Loop& loop : kernel.cfg.loops) wgmma.push_back(has_wgmma(kernel.listing, kernel.cfg, loop));
   for (size_t l = 0; l < wgmma.size(); ++l)
     if (wgmma[l] && kernel.cfg.loops[l].parent >= 0) inner[static_cast<size_t>(kernel.cfg.loops[l].parent)] = false;
-  bool backward = false, forward = false;
   for (size_t l = 0; l < wgmma.size(); ++l) {
     if (!wgmma[l] || !inner[l]) continue;
     WgmmaLoop loop;
     loop.loop = static_cast<int>(l);
     loop.path = hot_path(kernel.listing, kernel.cfg, kernel.cfg.loops[l]);
     loop.turn = follow(kernel.listing, kernel.cfg, loop.path, true);
-    if (loop.turn.gemms.empty()) continue;
-    for (const Gemm& gemm : loop.turn.gemms) {
-      backward |= gemm.name == "dP";
-      forward |= gemm.name == "QK";
-    }
-    kernel.loops.push_back(std::move(loop));
+    if (!loop.turn.gemms.empty()) kernel.loops.push_back(std::move(loop));
   }
-  for (WgmmaLoop& loop : kernel.loops) {
-    for (Gemm& gemm : loop.turn.gemms)
-      if (gemm.name == "GEMM") {  // of a warpgroup without exponentials: P or dS came through shared memory
-        if (backward && gemm.zero) gemm.name = "dQ";
-        else if (forward && !backward && !gemm.zero) gemm.name = "PV";
-      }
-    describe_gemms(loop);
-  }
+  std::vector<Turn*> turns;
+  for (WgmmaLoop& loop : kernel.loops) turns.push_back(&loop.turn);
+  name_across(turns);
+  for (WgmmaLoop& loop : kernel.loops) describe_gemms(loop);
   std::sort(kernel.loops.begin(), kernel.loops.end(),
             [](const WgmmaLoop& a, const WgmmaLoop& b) { return a.turn.code.front() < b.turn.code.front(); });
   std::map<std::string, size_t> shortest;
