@@ -282,6 +282,8 @@ Figures kernel_figures(const Kernel& kernel) {
   }
   figures.push_back(text_of("work", work_of(kernel)));
   figures.push_back(text_of("bits", bits_of(kernel), wgmmas));
+  figures.push_back(text_of("calls", join(kernel.followed, " ")));
+  figures.push_back(text_of("unseen_calls", join(kernel.unseen, " ")));
   figures.push_back(text_of("setmaxnreg", join(values, " "), setmaxnreg));
   figures.push_back(value_of("instructions", static_cast<double>(kernel.listing.code.size())));
   figures.push_back(count_of("wgmmas", wgmmas));
