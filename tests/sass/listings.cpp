@@ -10,7 +10,7 @@ std::string text(const std::string& name, const Lines& lines) {
   std::string result = "\t.section\t.text." + name + ",\"ax\",@progbits\n" + name + ":\n.text." + name + ":\n";
   int address = 0;
   for (const std::string& line : lines) {
-    if (line[0] == '.') {
+    if (line[0] == '.' || line[0] == '$') {
       result += line + ":\n";
       continue;
     }

@@ -11,7 +11,7 @@ namespace listings {
 
 using Lines = std::vector<std::string>;
 
-// Instructions get addresses and semicolons; what begins with '.' is a label.
+// Instructions get addresses and semicolons; what begins with '.' or '$' is a label.
 std::string text(const std::string& name, const Lines& lines);
 
 Lines good();

@@ -88,6 +88,42 @@ void describe_gemms(WgmmaLoop& loop) {
   loop.gemms = join(texts, ", ");
 }
 
+namespace {
+
+// What covers the exponentials: the GEMMs in flight, each with how many of its WGMMAs are. One step of a GEMM that is
+// otherwise done covers little.
+void add_cover(const Turn& turn, Figures& figures) {
+  std::vector<std::pair<std::string, int>> under;  // in program order
+  std::vector<int> uncovered;
+  double covered = 0;
+  int exps = 0;
+  for (int p = 0; p < turn.size(); ++p) {
+    if (turn.kinds[static_cast<size_t>(p)] != Kind::exp) continue;
+    ++exps;
+    double most = 0;
+    std::vector<std::string> over;
+    for (const Gemm& gemm : turn.gemms) {
+      const int steps = turn.steps_in_flight(gemm, p), all = static_cast<int>(gemm.steps.size());
+      if (steps == 0) continue;
+      most = std::max(most, static_cast<double>(steps) / all);
+      over.push_back(gemm.name + " " + std::to_string(steps) + "/" + std::to_string(all));
+    }
+    covered += most;
+    if (most < 1) uncovered.push_back(turn.code[static_cast<size_t>(p)]);
+    const std::string words = over.empty() ? "nothing" : join(over, " + ");
+    const auto known =
+        std::find_if(under.begin(), under.end(), [&](const auto& entry) { return entry.first == words; });
+    if (known != under.end()) ++known->second;
+    else under.emplace_back(words, 1);
+  }
+  std::vector<std::string> parts;
+  for (const auto& [words, count] : under) parts.push_back(std::to_string(count) + " under " + words);
+  figures.push_back({"exps_covered", false, covered / exps, {}, uncovered, true});
+  figures.push_back(text_of("exps_under", join(parts, ", "), uncovered));
+}
+
+}  // namespace
+
 Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
   const Turn& turn = loop.turn;
   const auto where = [&](auto wanted) {
@@ -148,6 +184,7 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
   };
   share("exps_in_flight", Kind::exp, true);
   share("exps_overlapped", Kind::exp, false);
+  if (find(figures, "exps")->value > 0) add_cover(turn, figures);
   share("conversions_in_flight", Kind::convert, true);
   share("conversions_overlapped", Kind::convert, false);
   return figures;
@@ -190,6 +227,32 @@ void add_transposing(const Kernel& kernel, Figures& figures) {
 
 }  // namespace
 
+namespace {
+
+// "forward" or "backward" if the loops are attention's, "gemm" if they are others', nothing without loops.
+std::string work_of(const Kernel& kernel) {
+  std::string work;
+  for (const WgmmaLoop& loop : kernel.loops)
+    for (const Gemm& gemm : loop.turn.gemms) {
+      if (gemm.name == "dP" || gemm.name == "dQ" || gemm.name == "dV" || gemm.name == "dK") return "backward";
+      if (gemm.name == "QK") work = "forward";
+      else if (work.empty()) work = "gemm";
+    }
+  return work;
+}
+
+// The widths of the operands' elements.
+std::string bits_of(const Kernel& kernel) {
+  std::set<int> widths;
+  for (const Instruction& i : kernel.listing.code)
+    if (is_wgmma(i)) widths.insert(i.is("BGMMA") ? 1 : !i.is("HGMMA") ? 8 : i.has("TF32") ? 32 : 16);
+  std::vector<std::string> words;
+  for (int width : widths) words.push_back(std::to_string(width));
+  return join(words, " ");
+}
+
+}  // namespace
+
 Figures kernel_figures(const Kernel& kernel) {
   std::vector<int> local, masks, wgmmas, setmaxnreg;
   std::set<int> budgets;
@@ -217,6 +280,10 @@ Figures kernel_figures(const Kernel& kernel) {
     figures.push_back(value_of("stack", kernel.record.stack_bytes));
     figures.push_back(value_of("shared", static_cast<double>(kernel.record.shared_bytes)));
   }
+  figures.push_back(text_of("work", work_of(kernel)));
+  figures.push_back(text_of("bits", bits_of(kernel), wgmmas));
+  figures.push_back(text_of("calls", join(kernel.followed, " ")));
+  figures.push_back(text_of("unseen_calls", join(kernel.unseen, " ")));
   figures.push_back(text_of("setmaxnreg", join(values, " "), setmaxnreg));
   figures.push_back(value_of("instructions", static_cast<double>(kernel.listing.code.size())));
   figures.push_back(count_of("wgmmas", wgmmas));
@@ -237,7 +304,8 @@ const std::vector<std::string>& figure_names(bool of_kernel) {
   static const std::vector<std::string> kernels =
       names(kernel_figures({}), {"registers", "threads", "parameters", "stack", "shared"});
   static const std::vector<std::string> loops = names(
-      loop_figures({}, {}), {"exps_in_flight", "exps_overlapped", "conversions_in_flight", "conversions_overlapped"});
+      loop_figures({}, {}), {"exps_in_flight", "exps_overlapped", "exps_covered", "exps_under",
+                             "conversions_in_flight", "conversions_overlapped"});
   return of_kernel ? kernels : loops;
 }
 

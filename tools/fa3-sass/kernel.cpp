@@ -11,6 +11,7 @@
 
 #include "disassembler.h"
 #include "figures.h"
+#include "names.h"
 #include "process.h"
 #include "text.h"
 
@@ -30,28 +31,18 @@ void find_loops(Kernel& kernel) {
   for (const Loop& loop : kernel.cfg.loops) wgmma.push_back(has_wgmma(kernel.listing, kernel.cfg, loop));
   for (size_t l = 0; l < wgmma.size(); ++l)
     if (wgmma[l] && kernel.cfg.loops[l].parent >= 0) inner[static_cast<size_t>(kernel.cfg.loops[l].parent)] = false;
-  bool backward = false, forward = false;
   for (size_t l = 0; l < wgmma.size(); ++l) {
     if (!wgmma[l] || !inner[l]) continue;
     WgmmaLoop loop;
     loop.loop = static_cast<int>(l);
     loop.path = hot_path(kernel.listing, kernel.cfg, kernel.cfg.loops[l]);
     loop.turn = follow(kernel.listing, kernel.cfg, loop.path, true);
-    if (loop.turn.gemms.empty()) continue;
-    for (const Gemm& gemm : loop.turn.gemms) {
-      backward |= gemm.name == "dP";
-      forward |= gemm.name == "QK";
-    }
-    kernel.loops.push_back(std::move(loop));
+    if (!loop.turn.gemms.empty()) kernel.loops.push_back(std::move(loop));
   }
-  for (WgmmaLoop& loop : kernel.loops) {
-    for (Gemm& gemm : loop.turn.gemms)
-      if (gemm.name == "GEMM") {  // of a warpgroup without exponentials: P or dS came through shared memory
-        if (backward && gemm.zero) gemm.name = "dQ";
-        else if (forward && !backward && !gemm.zero) gemm.name = "PV";
-      }
-    describe_gemms(loop);
-  }
+  std::vector<Turn*> turns;
+  for (WgmmaLoop& loop : kernel.loops) turns.push_back(&loop.turn);
+  name_across(turns);
+  for (WgmmaLoop& loop : kernel.loops) describe_gemms(loop);
   std::sort(kernel.loops.begin(), kernel.loops.end(),
             [](const WgmmaLoop& a, const WgmmaLoop& b) { return a.turn.code.front() < b.turn.code.front(); });
   std::map<std::string, size_t> shortest;
@@ -73,9 +64,10 @@ struct Job {
 // Disassembling everything at once costs gigabytes on the largest libraries, so a job takes at most this many kernels.
 constexpr size_t kernels_a_job = 64;
 
-std::vector<Kernel> disassemble(const std::string& nvdisasm, const Job& job) {
+// Functions by name: the job's kernels, or all of its image.
+std::map<std::string, Listing> listings_of(const std::string& nvdisasm, const Job& job, bool whole) {
   std::vector<std::string> command{nvdisasm, "-c"};
-  if (!job.whole) {
+  if (!whole) {
     std::string symbols;
     for (const KernelRecord& kernel : job.kernels)
       symbols += (symbols.empty() ? "" : ",") + std::to_string(kernel.symbol);
@@ -93,15 +85,35 @@ std::vector<Kernel> disassemble(const std::string& nvdisasm, const Job& job) {
   } catch (const ParseError& error) {
     throw std::runtime_error(job.image + ": nvdisasm's listing: " + error.what());
   }
+  return listings;
+}
+
+// Whether a listing calls a function of another section, which nvdisasm prints only with the whole image.
+bool calls_others(const std::map<std::string, Listing>& listings) {
+  for (const auto& [name, listing] : listings)
+    for (const Instruction& i : listing.code)
+      if (!i.callee.empty() && i.entry < 0 && !listings.contains(i.callee)) return true;
+  return false;
+}
+
+std::vector<Kernel> disassemble(const std::string& nvdisasm, const Job& job) {
+  std::map<std::string, Listing> listings = listings_of(nvdisasm, job, job.whole);
+  if (!job.whole && calls_others(listings)) listings = listings_of(nvdisasm, job, true);
   std::vector<Kernel> kernels;
   for (const KernelRecord& record : job.kernels) {
     const auto listing = listings.find(record.name);
     if (listing == listings.end()) throw std::runtime_error(job.image + ": nvdisasm did not print " + record.name);
-    kernels.push_back(analyse(record, std::move(listing->second)));
+    kernels.push_back(analyse(record, std::move(listing->second), listings));
     kernels.back().image = job.image;
     kernels.back().sm = job.sm;
   }
   return kernels;
+}
+
+std::runtime_error no_hopper(const std::string& path, const std::set<int>& others) {
+  std::string found;
+  for (int sm : others) found += (found.empty() ? "sm_" : ", sm_") + std::to_string(sm);
+  return std::runtime_error(path + ": has code for " + found + ", but none for sm_90, and other code is not supported");
 }
 
 std::vector<Job> jobs_of(const std::string& path, const std::string& wanted, const TemporaryFolder& folder) {
@@ -128,12 +140,19 @@ std::vector<Job> jobs_of(const std::string& path, const std::string& wanted, con
       jobs.push_back({image.name, cubin.sm, file, {first, last}, end - begin == cubin.kernels.size()});
     }
   }
-  if (!hopper) {
-    std::string found;
-    for (int sm : others) found += " sm_" + std::to_string(sm);
-    throw std::runtime_error(path + ": has code for" + found + ", but none for sm_90");
-  }
+  if (!hopper) throw no_hopper(path, others);
   return jobs;
+}
+
+// A listing may have several architectures, one after the other; one that does not say its own is taken as it is.
+void refuse_others(const std::string& path, std::vector<Listing>& listings) {
+  std::set<int> others;
+  std::erase_if(listings, [&](const Listing& listing) {
+    const bool other = listing.sm != 0 && listing.sm != 90;
+    if (other) others.insert(listing.sm);
+    return other;
+  });
+  if (listings.empty()) throw no_hopper(path, others);
 }
 
 bool is_text_listing(const std::string& path) {
@@ -147,11 +166,14 @@ bool is_text_listing(const std::string& path) {
 
 }  // namespace
 
-Kernel analyse(const KernelRecord& record, Listing listing) {
+Kernel analyse(const KernelRecord& record, Listing listing, const std::map<std::string, Listing>& others) {
   Kernel kernel;
   kernel.record = record;
   kernel.readable = demangle(record.name);
-  kernel.listing = std::move(listing);
+  Called called = follow_calls(std::move(listing), others);
+  kernel.listing = std::move(called.listing);
+  kernel.followed = std::move(called.followed);
+  kernel.unseen = std::move(called.unseen);
   kernel.cfg = control_flow(kernel.listing);
   find_loops(kernel);
   for (WgmmaLoop& loop : kernel.loops) loop.figures = loop_figures(kernel, loop);
@@ -163,10 +185,16 @@ std::vector<Kernel> kernels_of(const std::string& path, const std::string& wante
   std::vector<Kernel> kernels;
   if (is_text_listing(path)) {
     try {
-      for (Listing& listing : parse(read_file(path))) {
+      std::vector<Listing> listings = parse(read_file(path));
+      refuse_others(path, listings);
+      std::map<std::string, Listing> called;
+      if (std::any_of(listings.begin(), listings.end(), has_calls))
+        for (const Listing& listing : listings) called.emplace(listing.name, listing);
+      for (Listing& listing : listings) {
         KernelRecord record;
         record.name = listing.name;
-        if (matches(wanted, record.name, demangle(record.name))) kernels.push_back(analyse(record, std::move(listing)));
+        if (matches(wanted, record.name, demangle(record.name)))
+          kernels.push_back(analyse(record, std::move(listing), called));
       }
     } catch (const ParseError& error) {
       throw std::runtime_error(path + ": " + error.what());

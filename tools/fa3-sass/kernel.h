@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "calls.h"
 #include "cubin.h"
 #include "images.h"
 #include "turn.h"
@@ -38,14 +39,15 @@ struct Kernel {
   std::string image, readable;
   int sm = 0;
   KernelRecord record;
-  Listing listing;
+  Listing listing;                           // with the code of functions it calls
+  std::vector<std::string> followed, unseen;  // these, and those whose code is not there
   Cfg cfg;
   std::vector<WgmmaLoop> loops;
   Figures figures;
 };
 
-// The parts of `analyse` that need no ELF image, for listings given as text.
-Kernel analyse(const KernelRecord& record, Listing listing);
+// `others` are the functions of the same image, which the kernel may call. A listing given as text has no record.
+Kernel analyse(const KernelRecord& record, Listing listing, const std::map<std::string, Listing>& others = {});
 
 // All kernels for sm_90 of a file (a library, object, cubin, or nvdisasm's text) whose name matches; in file order.
 std::vector<Kernel> kernels_of(const std::string& path, const std::string& wanted = "");

@@ -18,6 +18,12 @@ std::string pad(std::string text, size_t width) {
   return text;
 }
 
+std::string words(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + demangle(name);
+  return text;
+}
+
 }  // namespace
 
 std::map<std::string, int> wgmma_counts(const Kernel& kernel) {
@@ -47,6 +53,10 @@ std::string list_text(const std::vector<Kernel>& kernels, const Colours& colours
             pad(shown(kernel, "instructions"), 6) + " ";
     for (const auto& [opcode, count] : wgmma_counts(kernel)) text += " " + std::to_string(count) + " " + opcode;
     text += "\n";
+    if (!kernel.followed.empty())
+      text += colours.dim("  with the functions it calls: " + words(kernel.followed)) + "\n";
+    if (!kernel.unseen.empty())
+      text += colours.red("  calls what this file does not have: " + words(kernel.unseen)) + "\n";
     for (const WgmmaLoop& loop : kernel.loops)
       text += colours.dim(std::string(loop.hot ? "  hot loop      " : "  boundary loop ") + loop.gemms + "; " +
                           std::to_string(loop.turn.size()) + " instructions, " + find(loop.figures, "groups")->shown() +

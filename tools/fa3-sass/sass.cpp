@@ -77,6 +77,12 @@ Instruction instruction_of(int line, int address, std::string_view text) {
   return result;
 }
 
+// "sm_90a" -> 90, wherever it stands in the text; 0 if there is none
+int architecture_in(std::string_view text) {
+  const size_t at = text.find("sm_");
+  return at == std::string_view::npos ? 0 : std::atoi(std::string(text.substr(at + 3, 4)).c_str());
+}
+
 class Parser {
  public:
   void line(int number, std::string_view text) {
@@ -87,6 +93,8 @@ class Parser {
     std::string_view rest;
     if (begins(text, ".section")) {
       finish();
+    } else if (begins(text, ".target") || begins(text, "code for sm_")) {
+      sm_ = architecture_in(text);
     } else if (begins(text, "Function :")) {  // cuobjdump -sass
       start(trim(text.substr(10)));
     } else if (text.back() == ':' && text.find_first_of(" \t") == std::string_view::npos) {
@@ -124,6 +132,7 @@ class Parser {
     finish();
     inside_ = true;
     current_.name = std::string(name);
+    current_.sm = sm_;
   }
 
   int target(const std::string& name, int line) const {
@@ -133,14 +142,31 @@ class Parser {
     return found->second < current_.code.size() ? static_cast<int>(found->second) : -1;
   }
 
-  // cuobjdump -sass prints absolute addresses instead of labels.
-  int address_target(const std::string& operand, int line) const {
-    const long address = std::strtol(operand.c_str(), nullptr, 16);
+  // `(f) of nvdisasm names the function; cuobjdump -sass prints where it begins.
+  void find_callee(Instruction& call) const {
+    const std::string& operand = call.operands.back();
+    const size_t begin = operand.find("`("), end = operand.rfind(')');
+    if (begin != std::string::npos && end > begin + 2) {
+      call.callee = operand.substr(begin + 2, end - begin - 2);
+      if (const auto label = labels_.find(call.callee); label != labels_.end() && label->second < current_.code.size())
+        call.entry = static_cast<int>(label->second);
+    } else {
+      call.callee = operand;
+      if (call.has("REL") && begins(operand, "0x")) call.entry = index_of(std::strtol(operand.c_str(), nullptr, 16));
+    }
+  }
+
+  int index_of(long address) const {
     const auto at = std::lower_bound(current_.code.begin(), current_.code.end(), address,
                                      [](const Instruction& i, long a) { return i.address < a; });
-    if (at == current_.code.end() || at->address != address)
-      throw ParseError(line, "branch to " + operand + ", which is not in the listing");
-    return static_cast<int>(at - current_.code.begin());
+    return at == current_.code.end() || at->address != address ? -1 : static_cast<int>(at - current_.code.begin());
+  }
+
+  // cuobjdump -sass prints absolute addresses instead of labels.
+  int address_target(const std::string& operand, int line) const {
+    const int index = index_of(std::strtol(operand.c_str(), nullptr, 16));
+    if (index < 0) throw ParseError(line, "branch to " + operand + ", which is not in the listing");
+    return index;
   }
 
   void finish() {
@@ -148,6 +174,7 @@ class Parser {
     inside_ = false;
     for (size_t i = 0; i < current_.code.size(); ++i) {
       Instruction& instruction = current_.code[i];
+      if (instruction.is("CALL") && !instruction.operands.empty()) find_callee(instruction);
       if (!may_jump(instruction)) continue;
       for (const std::string& name : labels_in(instruction.text))
         if (const int to = target(name, lines_[i]); to >= 0) instruction.targets.push_back(to);
@@ -172,7 +199,7 @@ class Parser {
   std::vector<int> lines_;
   std::map<std::string, size_t> labels_;
   bool inside_ = false;
-  int number_ = 0;
+  int number_ = 0, sm_ = 0;
 };
 
 // The general register an operand begins with: "R24", "-R8.reuse", "|R3|", "[R12+0x10]" -> the number; -1 for anything

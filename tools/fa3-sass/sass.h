@@ -14,6 +14,8 @@ struct Instruction {
   std::string opcode;  // "HGMMA.64x64x16.F32.BF16"
   std::vector<std::string> operands;
   std::vector<int> targets;  // indices of the instructions a branch may go to
+  std::string callee;        // of a CALL: the function's name, as far as it is printed
+  int entry = -1;            // of a CALL within the listing: the index of the function's first instruction
   std::string text;          // the whole instruction as printed, without address and semicolon
 
   std::string_view mnemonic() const { return std::string_view(opcode).substr(0, opcode.find('.')); }
@@ -23,6 +25,7 @@ struct Instruction {
 
 struct Listing {
   std::string name;
+  int sm = 0;  // what the text says it is for: 90 for sm_90a; 0 if it does not say
   std::vector<Instruction> code;
 };
 

@@ -1,10 +1,10 @@
 #include "turn.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdint>
 #include <cstdlib>
 #include <deque>
+
+#include "names.h"
 
 namespace sass {
 namespace {
@@ -16,11 +16,6 @@ bool starts_from_zero(const Instruction& i) {
   return std::find(i.operands.begin(), i.operands.end(), "!UPT") != i.operands.end();
 }
 
-Registers a_operand(const Instruction& i) {
-  const std::vector<Registers> read = sources(i);
-  return a_in_registers(i) && !read.empty() ? read.front() : Registers{};
-}
-
 std::string shape_of(const Instruction& i) {
   const size_t at = i.opcode.find('.');
   return at == std::string::npos ? "?" : i.opcode.substr(at + 1, i.opcode.find('.', at + 1) - at - 1);
@@ -29,6 +24,21 @@ std::string shape_of(const Instruction& i) {
 std::string types_of(const Instruction& i) {
   const size_t at = i.opcode.find('.'), end = at == std::string::npos ? at : i.opcode.find('.', at + 1);
   return end == std::string::npos ? "" : i.opcode.substr(end + 1);
+}
+
+// Floating-point work, as opposed to moves and spills.
+bool computes(Kind kind) {
+  switch (kind) {
+    case Kind::exp:
+    case Kind::special:
+    case Kind::maximum:
+    case Kind::convert:
+    case Kind::multiply:
+    case Kind::multiply_add:
+    case Kind::add:
+    case Kind::mask: return true;
+    default: return false;
+  }
 }
 
 struct Follower {
@@ -43,15 +53,36 @@ struct Follower {
     return listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(position % turn.size())])];
   }
 
+  // Whether the WGMMA adds to what the GEMM has so far. The same registers are not enough: where ptxas has given the
+  // pipeline up, S and O may take turns in them, O being moved in and out.
+  bool continues(const Gemm& gemm, int position) const {
+    const Instruction& i = at(position);
+    const Registers accumulator = destination(i);
+    if (starts_from_zero(i) || accumulator.first != gemm.accumulator.first ||
+        accumulator.count != gemm.accumulator.count || shape_of(i) != gemm.shape || types_of(i) != gemm.types)
+      return false;
+    const bool same_form = a_in_registers(i) == a_in_registers(at(gemm.steps.back()));
+    for (int between = gemm.steps.back() + 1; between < position; ++between) {
+      const Kind kind = turn.kinds[static_cast<size_t>(between % turn.size())];
+      if (kind == Kind::wgmma) continue;
+      const bool written = accumulator.overlaps(destination(at(between)));
+      if (written && !same_form) return false;
+      if (!computes(kind)) continue;
+      if (written) return false;
+      for (const Registers& read : sources(at(between)))
+        if (accumulator.overlaps(read)) return false;
+    }
+    return true;
+  }
+
   void wgmma(int position) {
     const Instruction& i = at(position);
     const Registers accumulator = destination(i);
     int gemm = -1;
     for (int g : open.gemms)
-      if (gemms[static_cast<size_t>(g)].accumulator.first == accumulator.first && !starts_from_zero(i)) gemm = g;
+      if (continues(gemms[static_cast<size_t>(g)], position)) gemm = g;
     // A GEMM goes on through commits and waits in its midst, as long as no other comes between.
-    if (gemm < 0 && last >= 0 && gemms[static_cast<size_t>(last)].accumulator.first == accumulator.first &&
-        !starts_from_zero(i)) {
+    if (gemm < 0 && last >= 0 && continues(gemms[static_cast<size_t>(last)], position)) {
       gemm = last;
       open.gemms.push_back(gemm);
     }
@@ -140,120 +171,43 @@ void find_touches(const Listing& listing, Turn& turn) {
   turn.touches.erase(std::unique(turn.touches.begin(), turn.touches.end()), turn.touches.end());
 }
 
-// A wait between two WGMMAs of one GEMM is what ptxas does when it gives up on the pipeline.
-void find_serialised(Turn& turn) {
-  for (const Gemm& gemm : turn.gemms)
-    for (int position = gemm.steps.front(); position < gemm.steps.back(); ++position)
-      if (turn.kinds[static_cast<size_t>(position % turn.size())] == Kind::wait)
-        turn.serialised.push_back(position % turn.size());
-}
-
-// Which GEMM is which, by following the data: for each register, the GEMMs its value comes from, and those it comes
-// from by way of exp2. Scores are what reaches exp2; what multiplies exp2 of the scores is P V or P^T dO; a GEMM whose
-// result meets P on the way into another GEMM is dP, and that other one is dK or dQ.
-class Naming {
- public:
-  Naming(const Listing& listing, Turn& turn) : listing_(listing), turn_(turn) {}
-
-  void run() {
-    const size_t count = std::min<size_t>(turn_.gemms.size(), 32);
-    for (int round = 0; round < (turn_.cyclic ? 3 : 1); ++round)
-      for (int position = 0; position < turn_.size(); ++position) step(position);
-    if (scores_ == 0) return;
-    uint32_t dP = 0;
-    for (size_t g = 0; g < count; ++g) {
-      const uint32_t others = operand_[g].raw & ~scores_;
-      if (operand_[g].exped & scores_) dP |= others;
-    }
-    if (dP == 0)  // P and dS went through shared memory: what meets P in arithmetic and starts from zero is dP
-      for (size_t g = 0; g < count; ++g)
-        if (turn_.gemms[g].zero && turn_.gemms[g].register_steps.empty() && (met_ & ~scores_ & bit(g))) dP |= bit(g);
-    bool first_sum = true;
-    for (size_t g = 0; g < count; ++g) {
-      Gemm& gemm = turn_.gemms[g];
-      if (scores_ & bit(g)) gemm.name = dP ? "S" : "QK";
-      else if (dP & bit(g)) gemm.name = "dP";
-      else if (dP == 0) gemm.name = "PV";
-      else if (!gemm.register_steps.empty()) gemm.name = operand_[g].raw & dP ? "dK" : "dV";
-      else if (gemm.zero) gemm.name = "dQ";
-      else {
-        gemm.name = first_sum ? "dV" : "dK";
-        first_sum = false;
-      }
-    }
-  }
-
- private:
-  struct Origin {
-    uint32_t raw = 0, exped = 0;
-    void add(const Origin& other) {
-      raw |= other.raw;
-      exped |= other.exped;
-    }
-  };
-  static uint32_t bit(size_t gemm) { return 1u << gemm; }
-
-  void step(int position) {
-    const Instruction& i = listing_.code[static_cast<size_t>(turn_.code[static_cast<size_t>(position)])];
-    const Kind kind = turn_.kinds[static_cast<size_t>(position)];
-    const Registers written = destination(i);
-    if (kind == Kind::wgmma) {
-      const size_t g = gemm_index(position);
-      if (g >= 32) return;
-      if (a_in_registers(i)) operand_[g].add(origin(a_operand(i)));
-      for (int r = written.first; r < written.first + written.count && r < 256; ++r)
-        registers_[static_cast<size_t>(r)] = {bit(g), 0};
-      return;
-    }
-    if (written.count == 0) return;
-    Origin result;
-    const bool loads = i.opcode.starts_with("LD");  // what it reads are addresses: its result does not come from them
-    if (!loads)
-      for (const Registers& read : sources(i)) result.add(origin(read));
-    if (kind == Kind::exp) {
-      scores_ |= result.raw;
-      result = {0, result.raw | result.exped};
-    } else if (kind == Kind::multiply && (result.exped & scores_)) {
-      met_ |= result.raw;
-    }
-    // A guarded instruction may leave the old value.
-    for (int r = written.first; r < written.first + written.count && r < 256; ++r) {
-      Origin& target = registers_[static_cast<size_t>(r)];
-      if (i.guard.empty()) target = {};
-      target.add(result);
-    }
-  }
-
-  Origin origin(const Registers& read) const {
-    Origin result;
-    for (int r = read.first; r < read.first + read.count && r < 256; ++r)
-      result.add(registers_[static_cast<size_t>(r)]);
-    return result;
-  }
-
-  size_t gemm_index(int position) const {
-    for (size_t g = 0; g < turn_.gemms.size(); ++g)
-      for (int step : turn_.gemms[g].steps)
-        if (step % turn_.size() == position) return g;
-    return 32;
-  }
-
-  const Listing& listing_;
-  Turn& turn_;
-  std::array<Origin, 256> registers_{};
-  std::array<Origin, 32> operand_{};
-  uint32_t scores_ = 0, met_ = 0;
-};
-
 bool inside(const Turn& turn, int position, int begin, int end) {
   if (end < 0) end = turn.cyclic ? begin + turn.size() : turn.size();
   return (position > begin && position < end) ||
          (turn.cyclic && position + turn.size() > begin && position + turn.size() < end);
 }
 
+// The group that the step belongs to.
+const Group* group_of(const Turn& turn, const Gemm& gemm, int step) {
+  for (const Group& group : turn.groups) {
+    if (step < group.first || (group.commit >= 0 && step > group.commit)) continue;
+    for (int g : group.gemms)
+      if (&turn.gemms[static_cast<size_t>(g)] == &gemm) return &group;
+  }
+  return nullptr;
+}
+
+// A wait in the midst of a GEMM that leaves none of its WGMMAs in flight is what ptxas does when it gives up on the
+// pipeline. One that leaves the last of them in flight is a pipeline.
+void find_serialised(Turn& turn) {
+  for (const Gemm& gemm : turn.gemms)
+    for (int position = gemm.steps.front(); position < gemm.steps.back(); ++position) {
+      if (turn.kinds[static_cast<size_t>(position % turn.size())] != Kind::wait) continue;
+      const auto before = std::upper_bound(gemm.steps.begin(), gemm.steps.end(), position);
+      const Group* group = group_of(turn, gemm, *(before - 1));
+      const bool drained = group && group->wait >= 0 && group->wait <= position;
+      if (drained) turn.serialised.push_back(position % turn.size());
+    }
+}
+
 }  // namespace
 
 bool a_in_registers(const Instruction& i) { return i.operands.size() > 1 && i.operands[1][0] == 'R'; }
+
+Registers a_operand(const Instruction& i) {
+  const std::vector<Registers> read = sources(i);
+  return a_in_registers(i) && !read.empty() ? read.front() : Registers{};
+}
 
 int wait_count(const Instruction& i) {
   if (i.operands.empty()) return 0;
@@ -279,6 +233,13 @@ const Gemm* Turn::gemm_at(int position) const {
   return nullptr;
 }
 
+int Turn::steps_in_flight(const Gemm& gemm, int position) const {
+  return static_cast<int>(std::count_if(gemm.steps.begin(), gemm.steps.end(), [&](int step) {
+    const Group* group = group_of(*this, gemm, step);
+    return group && group->commit >= 0 && inside(*this, position, group->commit, group->wait);
+  }));
+}
+
 Turn follow(const Listing& listing, const Cfg& cfg, const std::vector<int>& path, bool cyclic) {
   Turn turn;
   turn.cyclic = cyclic;
@@ -292,7 +253,7 @@ Turn follow(const Listing& listing, const Cfg& cfg, const std::vector<int>& path
   follower.run();
   find_touches(listing, turn);
   find_serialised(turn);
-  Naming(listing, turn).run();
+  name_gemms(listing, turn);
   return turn;
 }
 

@@ -9,12 +9,13 @@
 
 namespace sass {
 
-// Consecutive WGMMAs of one commit group that build one accumulator.
+// Consecutive WGMMAs that build one accumulator.
 struct Gemm {
   std::string name = "GEMM";  // QK, PV; S, dP, dV, dK, dQ in a backward pass
   std::string shape;          // "64x128x16"
   std::string types;          // "F32.BF16"
-  bool zero = false;  // starts from zero instead of adding to the accumulator
+  bool zero = false;   // starts from zero instead of adding to the accumulator
+  bool feeds = false;  // what becomes of it in registers is A of another one
   Registers accumulator;
   std::vector<int> steps;           // positions in the turn
   std::vector<int> register_steps;  // of those, the ones that take A from registers
@@ -37,8 +38,10 @@ struct Turn {
   bool in_flight(int position) const;   // between a group's commit and the wait that covers it
   bool overlapped(int position) const;  // between a group's first WGMMA and the wait that covers it
   const Gemm* gemm_at(int position) const;
+  // How many WGMMAs of the GEMM are between their group's commit and the wait that covers it.
+  int steps_in_flight(const Gemm& gemm, int position) const;
   std::vector<int> touches;     // positions that use registers a WGMMA in flight owns
-  std::vector<int> serialised;  // positions of waits between two steps of one GEMM
+  std::vector<int> serialised;  // positions of waits in the midst of a GEMM that leave none of its WGMMAs in flight
 };
 
 // `path` are blocks; a cyclic turn is followed round twice, so that groups that cross the back edge find their waits.
@@ -46,6 +49,7 @@ Turn follow(const Listing& listing, const Cfg& cfg, const std::vector<int>& path
 
 // Where a WGMMA takes A from: RS, registers, or SS, shared memory. B is always in shared memory.
 bool a_in_registers(const Instruction& wgmma);
+Registers a_operand(const Instruction& wgmma);  // none in SS form
 
 // WARPGROUP.DEPBAR.LE gsb0, N
 int wait_count(const Instruction& instruction);
