@@ -80,8 +80,15 @@ TEST_CASE("diff: exit statuses and reports") {
   const Json kernel = Json::parse(output.out)["kernels"].at(0);
   CHECK(kernel["before"] == "miniature");
   CHECK(kernel["same"] == false);
-  CHECK(kernel["parts"][1]["figures"]["exps_in_flight"] == Json::array({1, 0}));
-  CHECK(kernel["parts"][1]["gone"][0] == "WARPGROUP.DEPBAR.LE gsb0, 0x1");
+  Json loop;
+  for (const Json& part : kernel["parts"])
+    if (part["part"] == "hot loop QK+PV") loop = part;
+  CHECK(loop["same"] == false);
+  CHECK(loop["figures"]["exps_in_flight"] == Json::array({1, 0}));
+  CHECK(loop["gone"][0] == "WARPGROUP.DEPBAR.LE gsb0, 0x1");
+  CHECK(loop["lines"][0]["side"] == "gone");
+  CHECK(loop["lines"][0]["address"].is_number());
+  CHECK_THAT(tool({"diff", good, early, "--all"}).out, ContainsSubstring("hot loop QK+PV: "));
 }
 
 TEST_CASE("list, floors, show, timeline: reports") {

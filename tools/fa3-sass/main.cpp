@@ -116,7 +116,7 @@ int diff(const Arguments& arguments, const sass::Colours& colours) {
       two_files ? differences_of_files(arguments)
                 : std::vector{sass::difference(wanted_kernels(arguments, arguments.kernel)[0],
                                                wanted_kernels(arguments, arguments.second_kernel)[0])};
-  std::cout << (arguments.json ? sass::diff_json(diffs) : sass::diff_text(diffs, colours));
+  std::cout << (arguments.json ? sass::diff_json(diffs) : sass::diff_text(diffs, colours, arguments.all));
   return std::all_of(diffs.begin(), diffs.end(), [](const sass::KernelDiff& d) { return d.same(); }) ? 0 : 1;
 }
 
@@ -128,6 +128,7 @@ struct Flag {
 constexpr Flag json = {"--json", &Arguments::json, "Print JSON"},
                brief = {"--brief", &Arguments::brief, "Sum arithmetic up"},
                all = {"--all", &Arguments::all, "Boundary loops too"},
+               every = {"--all", &Arguments::all, "List every differing instruction, not only the first"},
                no_budgets = {"--no-budgets", &Arguments::no_budgets,
                              "Leave out the numbers of instructions, which are those of the pinned compiler"},
                verbose = {"--verbose", &Arguments::verbose, "Kept rules too"};
@@ -145,7 +146,7 @@ const std::vector<Verb> verbs = {
     {"floors", floors, "What a turn of each hot loop must cost on each unit of a multiprocessor", {json}},
     {"check", check, "The kernels of the table against their contracts", {no_budgets, verbose, json}},
     {"diff", diff, "Two builds (FILE FILE [KERNEL]), or two kernels ([FILE] KERNEL KERNEL), whatever their registers",
-     {json}},
+     {every, json}},
 };
 
 bool is_file(const std::string& word) {
