@@ -106,6 +106,24 @@ TEST_CASE("list, floors, show, timeline: reports") {
   CHECK_THAT(picture.out, ContainsSubstring("<svg") && ContainsSubstring("</svg>"));
 }
 
+TEST_CASE("timeline and diff of two kernels: of one file, of two files; each must be one") {
+  const sass::TemporaryFolder folder;
+  const std::string both = folder.path() + "/both.sass";
+  std::ofstream(both) << listings::text("toy_first", listings::good())
+                      << listings::text("toy_second", listings::of_8_bits());
+  const std::string one = tool({"timeline", both, "toy_first"}).out,
+                    two = tool({"timeline", both, "toy_first", "toy_second"}).out;
+  CHECK_THAT(one, ContainsSubstring(">toy_first<") && !ContainsSubstring(">toy_second<"));
+  CHECK_THAT(two, ContainsSubstring(">toy_first<") && ContainsSubstring(">toy_second<"));
+  CHECK_THAT(tool({"timeline", good, early, "miniature"}).out, ContainsSubstring("<title>miniature and miniature<"));
+  CHECK_THAT(tool({"timeline", good, "miniature", "--all"}).out, ContainsSubstring(">prologue: "));
+  CHECK(tool({"diff", both, "toy_first", "toy_second"}).status == 1);
+  check_refused({"timeline", both, "toy"}, "one kernel is wanted; \"toy\" means these:\n  toy_first\n  toy_second");
+  check_refused({"timeline", both, "toy_first", "toy*"}, "one kernel is wanted; \"toy*\"");
+  check_refused({"diff", both, "toy", "toy_first"}, "one kernel is wanted; \"toy\"");
+  check_refused({"timeline", good, early, "miniature", "mini"}, "timeline takes two files, or two kernels of one");
+}
+
 TEST_CASE("JSON: counts have no point, what is no number is null, and names need not be UTF-8") {
   sass::Kernel kernel = listings::kernel(listings::good());
   kernel.record.name = "quote \" backslash \\ bell \a high \xff";

@@ -133,8 +133,11 @@ std::vector<Region> regions_of(const Kernel& kernel) {
   std::vector<Region> regions;
   std::map<std::string, size_t> places;
   const int end = static_cast<int>(end_of_code(kernel));
+  // Control flow does not follow calls.
+  const bool calls = std::ranges::any_of(kernel.listing.code, [](const Instruction& i) { return i.is("CALL"); });
+  const std::string unreached = calls ? "subroutines" : "unreachable";
   for (size_t b = 0; b < kernel.cfg.blocks.size(); ++b) {
-    const std::string name = namer.names[b].empty() ? "unreachable" : namer.names[b];
+    const std::string name = namer.names[b].empty() ? unreached : namer.names[b];
     for (int i = kernel.cfg.blocks[b].begin; i < std::min(kernel.cfg.blocks[b].end, end); ++i) {
       const auto [place, fresh] = places.emplace(name, regions.size());
       if (fresh) regions.push_back({name, {}, nullptr});
@@ -152,6 +155,49 @@ std::vector<Region> regions_of(const Kernel& kernel) {
     region.code = loop->second->turn.code;
   }
   return regions;
+}
+
+std::vector<RareWay> rare_ways(const Kernel& kernel, const WgmmaLoop& loop) {
+  const std::vector<Block>& blocks = kernel.cfg.blocks;
+  std::map<int, int> starts, ends;  // positions in the turn, by block of the usual way
+  int position = 0;
+  for (int b : loop.path) {
+    starts[b] = position;
+    position += blocks[static_cast<size_t>(b)].end - blocks[static_cast<size_t>(b)].begin;
+    ends[b] = position - 1;
+  }
+  std::vector<RareWay> ways;
+  std::vector<bool> seen(blocks.size(), false);
+  const Loop& all = kernel.cfg.loops[static_cast<size_t>(loop.loop)];
+  for (int first : all.blocks) {
+    if (seen[static_cast<size_t>(first)] || starts.count(first)) continue;
+    RareWay way;
+    way.leaves = position;
+    std::vector<int> work{first};
+    seen[static_cast<size_t>(first)] = true;
+    while (!work.empty()) {
+      const Block& block = blocks[static_cast<size_t>(work.back())];
+      work.pop_back();
+      for (int i = block.begin; i < block.end; ++i) way.code.push_back(i);
+      const auto reach = [&](int other) {
+        if (!all.contains(other) || starts.count(other) || seen[static_cast<size_t>(other)]) return;
+        seen[static_cast<size_t>(other)] = true;
+        work.push_back(other);
+      };
+      for (int p : block.predecessors) {
+        if (ends.count(p)) way.leaves = std::min(way.leaves, ends[p]);
+        reach(p);
+      }
+      for (int s : block.successors) {
+        if (starts.count(s)) way.returns = std::max(way.returns, starts[s]);
+        reach(s);
+      }
+    }
+    std::sort(way.code.begin(), way.code.end());
+    ways.push_back(std::move(way));
+  }
+  std::ranges::sort(ways, {}, &RareWay::leaves);
+  return ways;
 }
 
 }  // namespace sass
