@@ -5,7 +5,6 @@
 #include "floors.h"
 #include "listings.h"
 #include "reports.h"
-#include "timeline.h"
 
 using namespace listings;
 
@@ -249,14 +248,4 @@ TEST_CASE("a number that is loaded does not come from its address") {
                                           "@!P3 LDS R6, [R40+0x100]"}),
                                 "FFMA R24, R24, UR10", {"FFMA R24, R24, R6, -R3.reuse"});
   CHECK(only_hot(kernel(scaled)).gemms == only_hot(kernel(good())).gemms);
-}
-
-TEST_CASE("the picture shows lanes, groups and waits, and is one well-formed element") {
-  const std::string svg = sass::timeline_svg(kernel(good()), true);
-  CHECK(svg.rfind("<svg", 0) == 0);
-  CHECK(svg.find("</svg>") == svg.size() - 7);
-  for (const char* words : {"tensor", "MUFU", "FMA, ALU", "memory", "sync", "wait&lt;1&gt;", "wait&lt;0&gt;",
-                            "mbarrier", "QK", "PV", "exp2"})
-    CHECK(svg.find(words) != std::string::npos);
-  CHECK(svg.find("http", svg.find("xmlns") + 40) == std::string::npos);  // nothing is fetched
 }

@@ -80,8 +80,15 @@ TEST_CASE("diff: exit statuses and reports") {
   const Json kernel = Json::parse(output.out)["kernels"].at(0);
   CHECK(kernel["before"] == "miniature");
   CHECK(kernel["same"] == false);
-  CHECK(kernel["parts"][1]["figures"]["exps_in_flight"] == Json::array({1, 0}));
-  CHECK(kernel["parts"][1]["gone"][0] == "WARPGROUP.DEPBAR.LE gsb0, 0x1");
+  Json loop;
+  for (const Json& part : kernel["parts"])
+    if (part["part"] == "hot loop QK+PV") loop = part;
+  CHECK(loop["same"] == false);
+  CHECK(loop["figures"]["exps_in_flight"] == Json::array({1, 0}));
+  CHECK(loop["gone"][0] == "WARPGROUP.DEPBAR.LE gsb0, 0x1");
+  CHECK(loop["lines"][0]["side"] == "gone");
+  CHECK(loop["lines"][0]["address"].is_number());
+  CHECK_THAT(tool({"diff", good, early, "--all"}).out, ContainsSubstring("hot loop QK+PV: "));
 }
 
 TEST_CASE("list, floors, show, timeline: reports") {
@@ -97,6 +104,24 @@ TEST_CASE("list, floors, show, timeline: reports") {
   const sass::Output picture = tool({"timeline", good, "miniature"});
   CHECK(picture.status == 0);
   CHECK_THAT(picture.out, ContainsSubstring("<svg") && ContainsSubstring("</svg>"));
+}
+
+TEST_CASE("timeline and diff of two kernels: of one file, of two files; each must be one") {
+  const sass::TemporaryFolder folder;
+  const std::string both = folder.path() + "/both.sass";
+  std::ofstream(both) << listings::text("toy_first", listings::good())
+                      << listings::text("toy_second", listings::of_8_bits());
+  const std::string one = tool({"timeline", both, "toy_first"}).out,
+                    two = tool({"timeline", both, "toy_first", "toy_second"}).out;
+  CHECK_THAT(one, ContainsSubstring(">toy_first<") && !ContainsSubstring(">toy_second<"));
+  CHECK_THAT(two, ContainsSubstring(">toy_first<") && ContainsSubstring(">toy_second<"));
+  CHECK_THAT(tool({"timeline", good, early, "miniature"}).out, ContainsSubstring("<title>miniature and miniature<"));
+  CHECK_THAT(tool({"timeline", good, "miniature", "--all"}).out, ContainsSubstring(">prologue: "));
+  CHECK(tool({"diff", both, "toy_first", "toy_second"}).status == 1);
+  check_refused({"timeline", both, "toy"}, "one kernel is wanted; \"toy\" means these:\n  toy_first\n  toy_second");
+  check_refused({"timeline", both, "toy_first", "toy*"}, "one kernel is wanted; \"toy*\"");
+  check_refused({"diff", both, "toy", "toy_first"}, "one kernel is wanted; \"toy\"");
+  check_refused({"timeline", good, early, "miniature", "mini"}, "timeline takes two files, or two kernels of one");
 }
 
 TEST_CASE("JSON: counts have no point, what is no number is null, and names need not be UTF-8") {

@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdio>
+#include <deque>
 #include <map>
+#include <unordered_map>
 
+#include "align.h"
+#include "regions.h"
+#include "renaming.h"
 #include "text.h"
 
 namespace sass {
 namespace {
-
-// Beyond this many table cells only counts of instructions are compared.
-constexpr size_t largest_table = 40'000'000;
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.'; }
 
@@ -25,32 +28,221 @@ std::vector<std::pair<Figure, Figure>> moved(const Figures& before, const Figure
   return result;
 }
 
-std::vector<std::string> sequence(const Kernel& kernel, const std::vector<int>& code) {
-  std::vector<std::string> result;
-  for (int i : code) result.push_back(normalised(kernel.listing.code[static_cast<size_t>(i)]));
-  return result;
+// Numbers for texts: equal texts get equal numbers.
+class Numbers {
+ public:
+  int of(const std::string& text) { return numbers_.emplace(text, static_cast<int>(numbers_.size())).first->second; }
+
+ private:
+  std::unordered_map<std::string, int> numbers_;
+};
+
+// With its registers, but without labels and .reuse, which is a hint to the register file.
+std::string unlabelled(const Instruction& instruction) {
+  std::string text = instruction.text;
+  for (size_t at = text.find(".reuse"); at != std::string::npos; at = text.find(".reuse")) text.erase(at, 6);
+  if (const size_t label = text.find("`(.L"); label != std::string::npos) text.resize(label);
+  return text;
 }
 
-std::vector<Change> count_changes(const std::vector<std::string>& before, const std::vector<std::string>& after) {
-  std::map<std::string, int> balance;
-  for (const std::string& line : before) --balance[line];
-  for (const std::string& line : after) ++balance[line];
-  std::vector<Change> result;
-  for (const auto& [line, count] : balance)
-    for (int i = 0; i < std::abs(count); ++i) result.push_back({count > 0, line});
-  return result;
+const char* words_for(Rewired::Way way) {
+  return way == Rewired::Way::value ? "reads another value" : "goes to another place";
 }
 
-// Loops by role; several of one role in program order, the hot one apart from boundary loops.
-std::map<std::string, const WgmmaLoop*> by_role(const Kernel& kernel) {
-  std::map<std::string, const WgmmaLoop*> result;
-  for (const WgmmaLoop& loop : kernel.loops) {
-    const std::string base = (loop.hot ? "hot loop " : "boundary loop ") + loop.role;
-    std::string name = base;
-    for (int n = 2; result.count(name); ++n) name = base + " #" + std::to_string(n);
-    result[name] = &loop;
+class Difference {
+ public:
+  Difference(const Kernel& before, const Kernel& after)
+      : before_(before), after_(after), regions_before_(regions_of(before)), regions_after_(regions_of(after)) {}
+
+  KernelDiff run() {
+    KernelDiff result{before_.readable, after_.readable, {}};
+    result.parts.push_back({"kernel", moved(before_.figures, after_.figures), size(before_), size(after_)});
+    for (const Region& old : regions_before_) pairs_.push_back({&old, region(regions_after_, old.name)});
+    for (const Region& now : regions_after_)
+      if (!region(regions_before_, now.name)) pairs_.push_back({nullptr, &now});
+    Matching matching(before_.listing.code.size(), -1);
+    std::vector<bool> unsure(before_.listing.code.size(), true);
+    for (Pair& pair : pairs_) match(pair, matching, unsure);
+    for (const Rewired& found : rewired(before_, after_, matching, unsure)) rewired_[found.instruction] = found.way;
+    for (const Pair& pair : pairs_) result.parts.push_back(part(pair));
+    return result;
   }
-  return result;
+
+ private:
+  struct Pair {
+    const Region *before, *after;  // one may be missing
+    std::vector<Element> elements_before{}, elements_after{};
+    std::vector<std::pair<int, int>> matched{};
+    bool whole() const {
+      return before && after && before->code.size() == after->code.size() && matched.size() == before->code.size();
+    }
+  };
+
+  static int size(const Kernel& kernel) { return static_cast<int>(kernel.listing.code.size()); }
+  static const Region* region(const std::vector<Region>& regions, const std::string& name) {
+    const auto found = std::ranges::find(regions, name, &Region::name);
+    return found == regions.end() ? nullptr : &*found;
+  }
+  static const Instruction& at(const Kernel& kernel, const Region& region, int position) {
+    return kernel.listing.code[static_cast<size_t>(region.code[static_cast<size_t>(position)])];
+  }
+
+  std::vector<Element> elements(const Kernel& kernel, const Region& region) {
+    std::vector<Element> result;
+    for (int i : region.code) {
+      const Instruction& instruction = kernel.listing.code[static_cast<size_t>(i)];
+      result.push_back({numbers_.of(normalised(instruction)), numbers_.of(unlabelled(instruction))});
+    }
+    return result;
+  }
+
+  void match(Pair& pair, Matching& matching, std::vector<bool>& unsure) {
+    if (!pair.before || !pair.after) return;
+    pair.elements_before = elements(before_, *pair.before);
+    pair.elements_after = elements(after_, *pair.after);
+    pair.matched = align(pair.elements_before, pair.elements_after);
+    for (const auto& [old, now] : pair.matched) {
+      const size_t i = static_cast<size_t>(pair.before->code[static_cast<size_t>(old)]);
+      matching[i] = pair.after->code[static_cast<size_t>(now)];
+      unsure[i] = !pair.whole();
+    }
+  }
+
+  // Registers and labels as they stand, for lines that differ in nothing else.
+  static void replaced(const Instruction& old, const Instruction& now, const std::string& how,
+                       std::vector<Line>& lines) {
+    lines.push_back({old.address, -1, old.text, ""});
+    lines.push_back({-1, now.address, now.text, how});
+  }
+
+  std::vector<Line> listing(const Pair& pair, const std::vector<std::pair<int, int>>& matched, bool exactly) const {
+    std::vector<Line> lines;
+    int old = 0, now = 0;
+    const auto up_to = [&](int end_before, int end_after) {
+      for (; old < end_before; ++old) {
+        const Instruction& i = at(before_, *pair.before, old);
+        lines.push_back({i.address, -1, exactly ? i.text : normalised(i), ""});
+      }
+      for (; now < end_after; ++now) {
+        const Instruction& i = at(after_, *pair.after, now);
+        lines.push_back({-1, i.address, exactly ? i.text : normalised(i), ""});
+      }
+    };
+    for (const auto& [next_before, next_after] : matched) {
+      up_to(next_before, next_after);
+      const Instruction &a = at(before_, *pair.before, old), &b = at(after_, *pair.after, now);
+      const auto found = rewired_.find(pair.before->code[static_cast<size_t>(old)]);
+      if (found != rewired_.end() && (!exactly || found->second == Rewired::Way::place))
+        replaced(a, b, words_for(found->second), lines);
+      else lines.push_back({a.address, b.address, exactly ? a.text : normalised(a), ""});
+      ++old, ++now;
+    }
+    up_to(pair.before ? static_cast<int>(pair.before->code.size()) : 0,
+          pair.after ? static_cast<int>(pair.after->code.size()) : 0);
+    return std::ranges::all_of(lines, &Line::same) ? std::vector<Line>{} : lines;
+  }
+
+  // As many of each instruction on both sides.
+  static bool only_reordered(const std::vector<Line>& lines) {
+    std::map<std::string, int> balance;
+    for (const Line& line : lines) balance[line.text] += (line.before >= 0) - (line.after >= 0);
+    return !lines.empty() && std::ranges::all_of(balance, [](const auto& entry) { return entry.second == 0; });
+  }
+
+  // Where instructions read other values, they may be the same ones in another order: that is the plainer report.
+  std::vector<Line> lines_of(const Pair& pair) const {
+    std::vector<Line> lines = listing(pair, pair.matched, false);
+    if (!pair.whole() || lines.empty()) return lines;
+    std::vector<Element> a = pair.elements_before, b = pair.elements_after;
+    for (std::vector<Element>* elements : {&a, &b})
+      for (Element& element : *elements) element.form = element.whole;
+    std::vector<Line> exact = listing(pair, align(a, b), true);
+    return only_reordered(exact) ? exact : lines;
+  }
+
+  PartDiff part(const Pair& pair) const {
+    PartDiff result{(pair.before ? pair.before : pair.after)->name};
+    const auto figures = [](const Region* region) {
+      return region && region->loop ? region->loop->figures : Figures{};
+    };
+    result.figures = moved(figures(pair.before), figures(pair.after));
+    result.before = pair.before ? static_cast<int>(pair.before->code.size()) : 0;
+    result.after = pair.after ? static_cast<int>(pair.after->code.size()) : 0;
+    result.lines = lines_of(pair);
+    result.reordered = only_reordered(result.lines);
+    return result;
+  }
+
+  const Kernel& before_;
+  const Kernel& after_;
+  const std::vector<Region> regions_before_, regions_after_;
+  std::vector<Pair> pairs_;
+  std::map<int, Rewired::Way> rewired_;  // by instruction of `before`
+  Numbers numbers_;
+};
+
+// What the report shows of a part: differing lines and a few beside them, in pieces.
+constexpr int context = 2;
+constexpr size_t shown_at_once = 40;
+
+std::vector<bool> shown_lines(const std::vector<Line>& lines) {
+  const int count = static_cast<int>(lines.size());
+  std::vector<bool> shown(lines.size(), false);
+  for (int l = 0; l < count; ++l)
+    if (!lines[static_cast<size_t>(l)].same())
+      for (int near = std::max(0, l - context); near <= std::min(count - 1, l + context); ++near)
+        shown[static_cast<size_t>(near)] = true;
+  return shown;
+}
+
+std::string hex(int address) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%04x", static_cast<unsigned>(address));
+  return text;
+}
+
+// Where a piece begins: the first address in it on either side.
+std::string place(const std::vector<Line>& lines, size_t begin, const std::vector<bool>& shown) {
+  int before = -1, after = -1;
+  for (size_t l = begin; l < lines.size() && shown[l]; ++l) {
+    if (before < 0) before = lines[l].before;
+    if (after < 0) after = lines[l].after;
+  }
+  return (before < 0 ? "-" : hex(before)) + " | " + (after < 0 ? "-" : hex(after));
+}
+
+std::string listing_text(const PartDiff& part, const Colours& colours, bool all) {
+  const std::vector<bool> shown = shown_lines(part.lines);
+  const size_t wanted = static_cast<size_t>(std::ranges::count(shown, true));
+  const size_t limit = all ? wanted : shown_at_once;
+  std::string text;
+  size_t count = 0;
+  for (size_t l = 0; l < part.lines.size() && count < limit; ++l) {
+    if (!shown[l]) continue;
+    const Line& line = part.lines[l];
+    if (l == 0 || !shown[l - 1]) text += "    " + colours.dim("at " + place(part.lines, l, shown)) + "\n";
+    const std::string words = line.text + (line.note.empty() ? "" : "  // " + line.note);
+    text += line.same() ? "      " + words + "\n"
+                        : "    " + (line.before >= 0 ? colours.red("- " + words) : colours.green("+ " + words)) + "\n";
+    ++count;
+  }
+  if (count < wanted) text += "    ... and " + std::to_string(wanted - count) + " lines more; --all lists them\n";
+  return text;
+}
+
+std::string heading(const PartDiff& part) {
+  size_t gone = 0, appeared = 0;
+  for (const Line& line : part.lines) {
+    gone += line.after < 0;
+    appeared += line.before < 0;
+  }
+  if (part.lines.empty()) return part.name;
+  if (part.after == 0) return part.name + ": only in the first, " + std::to_string(part.before) + " instructions";
+  if (part.before == 0) return part.name + ": only in the second, " + std::to_string(part.after) + " instructions";
+  return part.name + ": " + std::to_string(part.before) +
+         (part.before == part.after ? "" : " -> " + std::to_string(part.after)) + " instructions, " +
+         (part.reordered ? std::to_string(gone) + " of them in another place"
+                         : std::to_string(gone) + " gone, " + std::to_string(appeared) + " new");
 }
 
 }  // namespace
@@ -84,72 +276,49 @@ std::string normalised(const Instruction& instruction) {
 }
 
 std::vector<Change> changes(const std::vector<std::string>& before, const std::vector<std::string>& after) {
-  size_t head = 0, tail = 0;
-  while (head < before.size() && head < after.size() && before[head] == after[head]) ++head;
-  while (tail < before.size() - head && tail < after.size() - head &&
-         before[before.size() - 1 - tail] == after[after.size() - 1 - tail])
-    ++tail;
-  const size_t n = before.size() - head - tail, m = after.size() - head - tail;
-  if (n * m > largest_table) return count_changes(before, after);
-  std::vector<std::vector<int>> common(n + 1, std::vector<int>(m + 1, 0));  // longest common subsequence of the rests
-  for (size_t i = n; i-- > 0;)
-    for (size_t j = m; j-- > 0;)
-      common[i][j] =
-          before[head + i] == after[head + j] ? common[i + 1][j + 1] + 1 : std::max(common[i + 1][j], common[i][j + 1]);
+  Numbers numbers;
+  std::vector<Element> a, b;
+  for (const std::string& line : before) a.push_back({numbers.of(line), 0});
+  for (const std::string& line : after) b.push_back({numbers.of(line), 0});
   std::vector<Change> result;
-  for (size_t i = 0, j = 0; i < n || j < m;) {
-    if (i < n && j < m && before[head + i] == after[head + j]) ++i, ++j;
-    else if (j == m || (i < n && common[i + 1][j] >= common[i][j + 1])) result.push_back({false, before[head + i++]});
-    else result.push_back({true, after[head + j++]});
+  size_t old = 0, now = 0;
+  const auto up_to = [&](size_t end_before, size_t end_after) {
+    while (old < end_before) result.push_back({false, before[old++]});
+    while (now < end_after) result.push_back({true, after[now++]});
+  };
+  for (const auto& [next_before, next_after] : align(a, b)) {
+    up_to(static_cast<size_t>(next_before), static_cast<size_t>(next_after));
+    ++old, ++now;
   }
+  up_to(before.size(), after.size());
   return result;
 }
 
 bool KernelDiff::same() const {
-  return !before.empty() && !after.empty() && std::all_of(parts.begin(), parts.end(), [](const LoopDiff& part) {
-    return part.figures.empty() && part.instructions.empty();
-  });
+  return !before.empty() && !after.empty() && std::ranges::all_of(parts, &PartDiff::same);
 }
 
-KernelDiff difference(const Kernel& before, const Kernel& after) {
-  KernelDiff result{before.readable, after.readable, {}};
-  LoopDiff whole{"kernel", moved(before.figures, after.figures), {}};
-  const auto old_loops = by_role(before), new_loops = by_role(after);
-  if (old_loops.empty() && new_loops.empty()) {
-    std::vector<std::string> a, b;
-    for (const Instruction& i : before.listing.code) a.push_back(normalised(i));
-    for (const Instruction& i : after.listing.code) b.push_back(normalised(i));
-    whole.instructions = changes(a, b);
-  }
-  result.parts.push_back(std::move(whole));
-  for (const auto& [role, loop] : old_loops) {
-    const auto other = new_loops.find(role);
-    LoopDiff part{role, moved(loop->figures, other == new_loops.end() ? Figures{} : other->second->figures), {}};
-    if (other != new_loops.end())
-      part.instructions = changes(sequence(before, loop->turn.code), sequence(after, other->second->turn.code));
-    result.parts.push_back(std::move(part));
-  }
-  for (const auto& [role, loop] : new_loops)
-    if (!old_loops.count(role)) result.parts.push_back({role, moved({}, loop->figures), {}});
-  return result;
-}
+KernelDiff difference(const Kernel& before, const Kernel& after) { return Difference(before, after).run(); }
 
 std::vector<KernelDiff> differences(const std::vector<Kernel>& before, const std::vector<Kernel>& after) {
+  std::map<std::string, std::deque<const Kernel*>> partners;  // several of one name, in file order
+  for (const Kernel& now : after) partners[now.record.name].push_back(&now);
   std::vector<KernelDiff> result;
-  const auto named = [](const std::vector<Kernel>& kernels, const std::string& name) {
-    return std::find_if(kernels.begin(), kernels.end(), [&](const Kernel& k) { return k.record.name == name; });
-  };
   for (const Kernel& old : before) {
-    const auto now = named(after, old.record.name);
-    if (now == after.end()) result.push_back({old.readable, "", {}});
-    else result.push_back(difference(old, *now));
+    std::deque<const Kernel*>& others = partners[old.record.name];
+    if (others.empty()) {
+      result.push_back({old.readable, "", {}});
+      continue;
+    }
+    result.push_back(difference(old, *others.front()));
+    others.pop_front();
   }
   for (const Kernel& now : after)
-    if (named(before, now.record.name) == before.end()) result.push_back({"", now.readable, {}});
+    if (std::ranges::count(partners[now.record.name], &now)) result.push_back({"", now.readable, {}});
   return result;
 }
 
-std::string diff_text(const std::vector<KernelDiff>& diffs, const Colours& colours) {
+std::string diff_text(const std::vector<KernelDiff>& diffs, const Colours& colours, bool all) {
   std::string text;
   for (const KernelDiff& diff : diffs) {
     if (diff.before.empty() || diff.after.empty()) {
@@ -160,16 +329,21 @@ std::string diff_text(const std::vector<KernelDiff>& diffs, const Colours& colou
     }
     text += colours.bold(diff.before == diff.after ? diff.before : diff.before + " -> " + diff.after) +
             (diff.same() ? ": the same\n" : "\n");
-    for (const LoopDiff& part : diff.parts) {
-      if (part.figures.empty() && part.instructions.empty()) continue;
-      text += "  " + part.role + "\n";
-      for (const auto& [old, now] : part.figures)
+    if (diff.same()) continue;
+    std::string same;
+    for (const PartDiff& part : diff.parts) {
+      if (part.same()) {
+        same += (same.empty() ? "" : "; ") + part.name + " (" + std::to_string(part.before) + ")";
+        continue;
+      }
+      text += "  " + colours.bold(heading(part)) + "\n";
+      // All figures of a loop that is on one side only would say little.
+      for (const auto& [old, now] : part.before > 0 && part.after > 0 ? part.figures : decltype(part.figures){})
         text += "    " + (old.name.empty() ? now.name : old.name) + ": " + (old.name.empty() ? "-" : old.shown()) +
                 " -> " + (now.name.empty() ? "-" : now.shown()) + "\n";
-      for (const Change& change : part.instructions)
-        text += change.appeared ? colours.green("    + " + change.instruction) + "\n"
-                                : colours.red("    - " + change.instruction) + "\n";
+      text += listing_text(part, colours, all);
     }
+    if (!same.empty()) text += "  the same: " + same + "\n";
   }
   return text;
 }

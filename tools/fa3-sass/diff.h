@@ -1,4 +1,4 @@
-// The verb diff: what changed between two kernels, whatever registers the compiler chose.
+// The verb diff: what differs between two kernels, whatever registers, addresses and labels the compiler chose.
 #pragma once
 
 #include <string>
@@ -21,15 +21,26 @@ struct Change {
 // The shortest edit from one sequence to the other, in order.
 std::vector<Change> changes(const std::vector<std::string>& before, const std::vector<std::string>& after);
 
-struct LoopDiff {
-  std::string role;
-  std::vector<std::pair<Figure, Figure>> figures;  // those that moved; an empty name where one side lacks it
-  std::vector<Change> instructions;
+// A line of two listings side by side.
+struct Line {
+  int before = -1, after = -1;  // addresses; -1 on the side that lacks it
+  std::string text, note;
+  bool same() const { return before >= 0 && after >= 0; }
+};
+
+// The kernel as a whole, or one region of it.
+struct PartDiff {
+  std::string name;
+  std::vector<std::pair<Figure, Figure>> figures{};  // those that moved; an empty name where one side lacks it
+  int before = 0, after = 0;                         // instructions
+  std::vector<Line> lines{};                         // the whole part, if its instructions differ
+  bool reordered = false;                            // as many of each instruction on both sides
+  bool same() const { return figures.empty() && lines.empty(); }
 };
 
 struct KernelDiff {
   std::string before, after;    // names; one is empty if the kernel is on one side only
-  std::vector<LoopDiff> parts;  // the kernel itself first, then its loops
+  std::vector<PartDiff> parts;  // the kernel itself first, then its regions
   bool same() const;
 };
 
@@ -38,6 +49,7 @@ KernelDiff difference(const Kernel& before, const Kernel& after);
 // Kernels of two files, paired by name.
 std::vector<KernelDiff> differences(const std::vector<Kernel>& before, const std::vector<Kernel>& after);
 
-std::string diff_text(const std::vector<KernelDiff>& diffs, const Colours& colours);
+// Of each part the first differing instructions, or with `all` all of them.
+std::string diff_text(const std::vector<KernelDiff>& diffs, const Colours& colours, bool all = false);
 
 }  // namespace sass

@@ -87,12 +87,27 @@ std::string diff_json(const std::vector<KernelDiff>& diffs) {
   Json kernels = Json::array();
   for (const KernelDiff& diff : diffs) {
     Json parts = Json::array();
-    for (const LoopDiff& part : diff.parts) {
-      Json figures = Json::object(), appeared = Json::array(), gone = Json::array();
+    for (const PartDiff& part : diff.parts) {
+      Json figures = Json::object(), appeared = Json::array(), gone = Json::array(), lines = Json::array();
       for (const auto& [old, now] : part.figures)
         figures[old.name.empty() ? now.name : old.name] = Json::array({value(old), value(now)});
-      for (const Change& change : part.instructions) (change.appeared ? appeared : gone).push_back(change.instruction);
-      parts.push_back({{"part", part.role}, {"figures", figures}, {"appeared", appeared}, {"gone", gone}});
+      for (const Line& line : part.lines) {
+        if (line.same()) continue;
+        const bool is_gone = line.before >= 0;
+        (is_gone ? gone : appeared).push_back(line.text);
+        lines.push_back({{"side", is_gone ? "gone" : "appeared"},
+                         {"address", is_gone ? line.before : line.after},
+                         {"instruction", line.text}});
+        if (!line.note.empty()) lines.back()["note"] = line.note;
+      }
+      parts.push_back({{"part", part.name},
+                       {"same", part.same()},
+                       {"reordered", part.reordered},
+                       {"instructions", Json::array({part.before, part.after})},
+                       {"figures", figures},
+                       {"appeared", appeared},
+                       {"gone", gone},
+                       {"lines", lines}});
     }
     kernels.push_back({{"before", diff.before}, {"after", diff.after}, {"same", diff.same()}, {"parts", parts}});
   }

@@ -67,16 +67,33 @@ int show(const Arguments& arguments, const sass::Colours& colours) {
   return 0;
 }
 
-int timeline(const Arguments& arguments, const sass::Colours&) {
-  const auto kernels = wanted_kernels(arguments, arguments.kernel);
+// The one kernel of the file that is meant, for verbs that take no more.
+const sass::Kernel& one_of(const std::vector<sass::Kernel>& kernels, const std::string& wanted) {
   for (const sass::Kernel& kernel : kernels)
-    if (kernels.size() == 1 || kernel.record.name == arguments.kernel) {
-      std::cout << sass::timeline_svg(kernel, arguments.all);
-      return 0;
-    }
+    if (kernels.size() == 1 || kernel.record.name == wanted) return kernel;
   std::string names;
   for (const sass::Kernel& kernel : kernels) names += "\n  " + kernel.readable;
-  throw std::runtime_error("a picture is of one kernel; these match:" + names);
+  throw std::runtime_error("one kernel is wanted; \"" + wanted + "\" means these:" + names);
+}
+
+// One kernel, two of one file, or the same of two files.
+int timeline(const Arguments& arguments, const sass::Colours&) {
+  if (!arguments.second_file.empty() && !arguments.second_kernel.empty())
+    throw CLI::ValidationError("timeline takes two files, or two kernels of one");
+  const auto first = wanted_kernels(arguments, arguments.kernel);
+  std::vector<const sass::Kernel*> shown = {&one_of(first, arguments.kernel)};
+  std::vector<sass::Kernel> second;
+  if (!arguments.second_file.empty()) {
+    Arguments other = arguments;
+    other.file = arguments.second_file;
+    second = wanted_kernels(other, arguments.kernel);
+    shown.push_back(&one_of(second, arguments.kernel));
+  } else if (!arguments.second_kernel.empty()) {
+    second = wanted_kernels(arguments, arguments.second_kernel);
+    shown.push_back(&one_of(second, arguments.second_kernel));
+  }
+  std::cout << sass::timeline_svg(shown, arguments.all);
+  return 0;
 }
 
 int floors(const Arguments& arguments, const sass::Colours& colours) {
@@ -114,9 +131,10 @@ int diff(const Arguments& arguments, const sass::Colours& colours) {
   if (two_files == two_kernels) throw CLI::ValidationError("diff takes two files, or two kernels of one");
   const std::vector<sass::KernelDiff> diffs =
       two_files ? differences_of_files(arguments)
-                : std::vector{sass::difference(wanted_kernels(arguments, arguments.kernel)[0],
-                                               wanted_kernels(arguments, arguments.second_kernel)[0])};
-  std::cout << (arguments.json ? sass::diff_json(diffs) : sass::diff_text(diffs, colours));
+                : std::vector{sass::difference(one_of(wanted_kernels(arguments, arguments.kernel), arguments.kernel),
+                                               one_of(wanted_kernels(arguments, arguments.second_kernel),
+                                                      arguments.second_kernel))};
+  std::cout << (arguments.json ? sass::diff_json(diffs) : sass::diff_text(diffs, colours, arguments.all));
   return std::all_of(diffs.begin(), diffs.end(), [](const sass::KernelDiff& d) { return d.same(); }) ? 0 : 1;
 }
 
@@ -128,6 +146,8 @@ struct Flag {
 constexpr Flag json = {"--json", &Arguments::json, "Print JSON"},
                brief = {"--brief", &Arguments::brief, "Sum arithmetic up"},
                all = {"--all", &Arguments::all, "Boundary loops too"},
+               whole = {"--all", &Arguments::all, "The whole kernel: every loop, and the code round them"},
+               every = {"--all", &Arguments::all, "List every differing instruction, not only the first"},
                no_budgets = {"--no-budgets", &Arguments::no_budgets,
                              "Leave out the numbers of instructions, which are those of the pinned compiler"},
                verbose = {"--verbose", &Arguments::verbose, "Kept rules too"};
@@ -141,11 +161,12 @@ struct Verb {
 const std::vector<Verb> verbs = {
     {"list", list, "Registers, shared memory, spills, setmaxnreg, WGMMAs and loops of each kernel", {json}},
     {"show", show, "The main loops, annotated", {brief, all}},
-    {"timeline", timeline, "The main loops as a picture, SVG on standard output", {all}},
+    {"timeline", timeline, "The main loops as a picture, SVG on standard output; two kernels stand side by side",
+     {whole}},
     {"floors", floors, "What a turn of each hot loop must cost on each unit of a multiprocessor", {json}},
     {"check", check, "The kernels of the table against their contracts", {no_budgets, verbose, json}},
     {"diff", diff, "Two builds (FILE FILE [KERNEL]), or two kernels ([FILE] KERNEL KERNEL), whatever their registers",
-     {json}},
+     {every, json}},
 };
 
 bool is_file(const std::string& word) {
@@ -170,7 +191,7 @@ void declare_words(CLI::App& command, Arguments& arguments, bool two) {
 void declare_verbs(CLI::App& app, Arguments& arguments) {
   for (const Verb& verb : verbs) {
     CLI::App& command = *app.add_subcommand(verb.name, verb.help)->group("Verbs");
-    declare_words(command, arguments, verb.run == diff);
+    declare_words(command, arguments, verb.run == diff || verb.run == timeline);
     for (const Flag& flag : verb.flags)
       command.add_flag(flag.name, arguments.*flag.value, flag.help)->disable_flag_override();
   }

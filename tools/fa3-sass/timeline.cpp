@@ -1,20 +1,26 @@
 #include "timeline.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <functional>
 #include <map>
 #include <set>
 
+#include "regions.h"
 #include "reports.h"
+#include "svg.h"
 #include "text.h"
 
 namespace sass {
 namespace {
 
-constexpr int left = 92, right = 52, lane_height = 40, group_height = 20, panel_head = 66, panel_foot = 84;
-constexpr const char* lane_names[] = {"tensor", "MUFU", "FMA, ALU", "memory", "sync"};
+constexpr int labels = 96, margin = 16, gap = 36;  // beside the lanes, round the page, between two kernels
+constexpr int lane_height = 34, bar_height = 18, mark_height = 24;
+constexpr const char* lane_names[] = {"tensor", "MUFU", "FMA, ALU", "memory", "waits, control"};
 constexpr int lanes = 5;
+// How wide a character is at most, in the fonts that browsers and converters take.
+constexpr double wide = 9.1, bold_wide = 9.0, normal_wide = 6.7, small_wide = 6.3;
 
 struct Hue {
   const char* name;
@@ -22,11 +28,11 @@ struct Hue {
 };
 
 const char* gemm_colour(const std::string& name) {
-  static const std::map<std::string, const char*> colours = {{"QK", "#2563eb"}, {"S", "#2563eb"},  {"PV", "#ea580c"},
-                                                             {"dP", "#7c3aed"}, {"dV", "#ea580c"}, {"dK", "#0d9488"},
-                                                             {"dQ", "#be123c"}};
+  static const std::map<std::string, const char*> colours = {{"QK", "#3b82f6"}, {"S", "#3b82f6"},  {"PV", "#f97316"},
+                                                             {"dP", "#8b5cf6"}, {"dV", "#f97316"}, {"dK", "#14b8a6"},
+                                                             {"dQ", "#e11d48"}};
   const auto found = colours.find(name);
-  return found == colours.end() ? "#475569" : found->second;
+  return found == colours.end() ? "#64748b" : found->second;
 }
 
 Hue hue_of(const Kernel& kernel, const Turn& turn, int position) {
@@ -36,252 +42,431 @@ Hue hue_of(const Kernel& kernel, const Turn& turn, int position) {
       const Gemm* gemm = turn.gemm_at(position);
       return {"", gemm_colour(gemm ? gemm->name : "")};
     }
-    case Kind::exp: return {"exp2", "#d99a00"};
-    case Kind::special: return {"other MUFU", "#8a6d1a"};
-    case Kind::maximum: return {"max", "#0f766e"};
-    case Kind::multiply_add: return {"scale (FFMA)", "#16a34a"};
-    case Kind::add: return {"sum (FADD)", "#84cc16"};
-    case Kind::convert: return {"convert (F2FP)", "#db2777"};
-    case Kind::mask: return {"MASK", "#000000"};
-    case Kind::shuffle: return {"shuffle, vote", "#0891b2"};
+    case Kind::exp: return {"exp2", "#eab308"};
+    case Kind::special: return {"other MUFU", "#a16207"};
+    case Kind::maximum: return {"row maximum", "#0d9488"};
+    case Kind::multiply_add: return {"scale (FFMA)", "#22c55e"};
+    case Kind::add: return {"sum (FADD)", "#a3d635"};
+    case Kind::convert: return {"convert (F2FP)", "#ec4899"};
+    case Kind::mask: return {"mask", "#b45309"};
+    case Kind::shuffle: return {"shuffle, vote", "#06b6d4"};
     case Kind::multiply: {
       const Registers written =
           destination(kernel.listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(position)])]);
       for (const Gemm& gemm : turn.gemms)
         if (!gemm.zero && gemm.accumulator.overlaps(written)) return {"rescale (FMUL)", "#dc2626"};
-      return {"multiply", "#65a30d"};
+      return {"multiply", "#4d7c0f"};
     }
-    case Kind::local_memory: return {"SPILL", "#dc2626"};
+    case Kind::local_memory: return {"local memory (spill)", "#dc2626"};
     case Kind::tma_load:
-    case Kind::tma_store: return {"TMA", "#9333ea"};
-    case Kind::shared_memory: return {"shared memory", "#0284c7"};
-    case Kind::global_memory: return {"global memory", "#0c4a6e"};
-    case Kind::wait: return {"wgmma wait", "#b91c1c"};
-    case Kind::arrive: return {"wgmma fence", "#f87171"};
-    case Kind::mbarrier_wait: return {"mbarrier wait", "#6d28d9"};
+    case Kind::tma_store: return {"TMA", "#a855f7"};
+    case Kind::shared_memory: return {"shared memory", "#0ea5e9"};
+    case Kind::global_memory: return {"global memory", "#0369a1"};
+    case Kind::wait: return {"wait for WGMMAs", "#dc2626"};
+    case Kind::arrive: return {"fence before WGMMAs", "#f87171"};
+    case Kind::mbarrier_wait: return {"mbarrier wait", "#7c3aed"};
     case Kind::mbarrier_arrive: return {"mbarrier arrive", "#a78bfa"};
     case Kind::barrier:
-    case Kind::fence: return {"barrier, fence", "#334155"};
-    case Kind::branch: return {"control", "#94a3b8"};
-    default: return {"integer, uniform, move", "#cbd5e1"};
+    case Kind::fence: return {"barrier, fence", "#64748b"};
+    case Kind::branch: return {"branch", "#94a3b8"};
+    default: return {"integer, uniform, move", "#b6c2d1"};
   }
 }
 
-std::string escape(std::string_view text) {
-  std::string result;
-  for (char c : text) {
-    if (c == '<') result += "&lt;";
-    else if (c == '>') result += "&gt;";
-    else if (c == '&') result += "&amp;";
-    else if (c == '"') result += "&quot;";
-    else if (static_cast<unsigned char>(c) >= 0x20 && static_cast<unsigned char>(c) < 0x7f) result += c;
-  }
-  return result;
+std::string fill(const std::string& colour, const std::string& opacity = "") {
+  return "fill=\"" + colour + "\"" + (opacity.empty() ? "" : " opacity=\"" + opacity + "\"");
 }
 
-struct Drawing {
-  std::string body;
-
-  void rectangle(double x, double y, double width, double height, const std::string& style,
-                 const std::string& tip = "") {
-    char geometry[160];
-    std::snprintf(geometry, sizeof geometry, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" ", x, y, width,
-                  height);
-    body += geometry + style + (tip.empty() ? "/>\n" : "><title>" + escape(tip) + "</title></rect>\n");
-  }
-  void line(double x1, double y1, double x2, double y2, const char* style) {
-    char text[220];
-    std::snprintf(text, sizeof text, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" %s/>\n", x1, y1, x2, y2,
-                  style);
-    body += text;
-  }
-  void text(double x, double y, const std::string& words, const char* style = "") {
-    char place[120];
-    std::snprintf(place, sizeof place, "<text x=\"%.1f\" y=\"%.1f\" ", x, y);
-    body += place + std::string(style) + ">" + escape(words) + "</text>\n";
-  }
+// From one position of a strip to another; beyond its end it goes on in the next turn.
+struct Bar {
+  std::string name, colour;
+  double from = 0, commit = 0, to = 0;  // lighter up to the commit
+  std::string words, fewer;             // in the bar, as far as there is room
 };
 
-struct Panel {
-  const Kernel& kernel;
-  const WgmmaLoop& loop;
-  Drawing& out;
-  double top, slot;
+// What one panel shows: a turn of a loop, or a region in order of addresses.
+struct Strip {
+  std::string title, axis;
+  std::vector<std::string> notes{};
+  Turn turn{};
+  std::vector<Bar> bars{};
+  std::vector<RareWay> ways{};
+};
 
-  const Turn& turn() const { return loop.turn; }
-  double x(double position) const { return left + position * slot; }
-  double groups_top() const { return top + panel_head; }
-  double lanes_top() const { return groups_top() + static_cast<double>(turn().groups.size()) * group_height + 14; }
-  double bottom() const { return lanes_top() + lanes * lane_height; }
-  double height() const { return bottom() + panel_foot - top; }
+std::string count_of(size_t number, const char* things) {
+  return std::to_string(number) + " " + things + (number == 1 ? "" : "s");
+}
+
+std::string summary(const Figures& figures) {
+  std::string text;
+  const auto share = [&](const char* words, const char* figure, const char* counted) {
+    const Figure *part = find(figures, figure), *all = find(figures, counted);
+    if (!part || !all) return;
+    text += (text.empty() ? "while a GEMM is in flight: " : ", ") + number(part->value * all->value) + " of " +
+            all->shown() + " " + words;
+  };
+  share("exp2", "exps_in_flight", "exps");
+  share("conversions", "conversions_in_flight", "conversions");
+  const auto add = [&](const std::string& words) { text += (text.empty() ? "" : "; ") + words; };
+  const std::pair<const char*, const char*> faults[] = {{"serialised", "waits within a GEMM"},
+                                                        {"touches", "uses of registers in flight"},
+                                                        {"masks", "masks"},
+                                                        {"local", "spills"},
+                                                        {"rescales", "multiplications of O"}};
+  for (const auto& [figure, words] : faults)
+    if (const Figure* f = find(figures, figure); f && f->value > 0) add(f->shown() + " " + words);
+  return text;
+}
+
+std::string kinds_text(const Kernel& kernel, const std::vector<int>& code) {
+  Turn turn;
+  for (int i : code) turn.kinds.push_back(kind_of(kernel.listing.code[static_cast<size_t>(i)]));
+  return stretch_text(turn, 0, static_cast<int>(turn.kinds.size()));
+}
+
+Strip strip_of(const Kernel& kernel, const WgmmaLoop& loop) {
+  const Turn& turn = loop.turn;
+  Strip strip{std::string(loop.hot ? "hot loop " : "boundary loop ") + loop.role + ": " +
+                  count_of(static_cast<size_t>(turn.size()), "instruction") + " a turn",
+              "instructions of a turn, in program order (not time)"};
+  strip.turn = turn;
+  strip.notes = {loop.gemms, summary(loop.figures)};
+  for (const Group& group : turn.groups) {
+    Bar bar;
+    for (int gemm : group.gemms) bar.name += (bar.name.empty() ? "" : "+") + turn.gemms[static_cast<size_t>(gemm)].name;
+    bar.colour =
+        gemm_colour(group.gemms.empty() ? "" : turn.gemms[static_cast<size_t>(group.gemms.front())].name);
+    bar.from = group.first;
+    bar.to = group.wait >= 0 ? group.wait : group.first + turn.size();
+    bar.commit = group.commit >= 0 ? std::min<double>(group.commit + 1, bar.to) : bar.to;
+    if (group.wait < 0) {
+      bar.words = bar.fewer = "never waited for";
+    } else {
+      bar.fewer = std::to_string(static_cast<int>(bar.to - bar.commit));
+      bar.words = bar.fewer + " instructions while it is in flight";
+    }
+    strip.bars.push_back(std::move(bar));
+  }
+  strip.ways = rare_ways(kernel, loop);
+  return strip;
+}
+
+// Loops of some size within a region that is shown in order of addresses, larger ones first.
+void add_loops(const Kernel& kernel, const Region& region, Strip& strip) {
+  constexpr size_t most = 4, smallest = 12;
+  std::map<int, int> positions;
+  for (size_t p = 0; p < region.code.size(); ++p) positions[region.code[p]] = static_cast<int>(p);
+  for (const Loop& loop : kernel.cfg.loops) {
+    std::vector<int> inside;
+    bool all = true;
+    for (int b : loop.blocks)
+      for (int i = kernel.cfg.blocks[static_cast<size_t>(b)].begin; i < kernel.cfg.blocks[static_cast<size_t>(b)].end;
+           ++i) {
+        const auto position = positions.find(i);
+        if (position != positions.end()) inside.push_back(position->second);
+        else all = false;
+      }
+    if (!all || inside.size() < smallest || strip.bars.size() == most) continue;
+    const auto [first, last] = std::minmax_element(inside.begin(), inside.end());
+    Bar bar{"loop", "#64748b", static_cast<double>(*first), static_cast<double>(*first), *last + 1.0, {}, {}};
+    bar.fewer = std::to_string(inside.size());
+    bar.words = "loop of " + count_of(inside.size(), "instruction");
+    strip.bars.push_back(std::move(bar));
+  }
+}
+
+Strip strip_of(const Kernel& kernel, const Region& region) {
+  if (region.loop) return strip_of(kernel, *region.loop);
+  Strip strip{region.name + ": " + count_of(region.code.size(), "instruction"), "instructions, in order of addresses"};
+  strip.turn.code = region.code;
+  strip.turn.cyclic = false;
+  for (int i : region.code) strip.turn.kinds.push_back(kind_of(kernel.listing.code[static_cast<size_t>(i)]));
+  strip.notes = {kinds_text(kernel, region.code)};
+  add_loops(kernel, region, strip);
+  return strip;
+}
+
+std::vector<Strip> strips_of(const Kernel& kernel, bool whole) {
+  std::vector<Strip> strips;
+  if (whole)
+    for (const Region& region : regions_of(kernel)) strips.push_back(strip_of(kernel, region));
+  else
+    for (const WgmmaLoop& loop : kernel.loops)
+      if (loop.hot) strips.push_back(strip_of(kernel, loop));
+  return strips;
+}
+
+// The place of a kernel on the page, and its scale.
+struct Column {
+  double left, width, slot;
+  size_t characters(double each) const { return static_cast<size_t>((width + labels) / each); }
+};
+
+class Panel {
+ public:
+  Panel(const Kernel& kernel, const Strip& strip, const Column& column, Page& page)
+      : kernel_(kernel), strip_(strip), column_(column), page_(page) {}
+
+  // Returns where it ends.
+  double draw(double top) {
+    double y = top;
+    for (const std::string& line : wrapped(strip_.title, column_.characters(bold_wide)))
+      page_.text(column_.left, y += 18, line, "title");
+    for (const std::string& note : strip_.notes)
+      if (!note.empty())
+        for (const std::string& line : wrapped(note, column_.characters(normal_wide)))
+          page_.text(column_.left, y += 15, line);
+    y += 8;
+    const int size = strip_.turn.size(), most = static_cast<int>(column_.width / column_.slot + 0.5);
+    const int rows = std::max(1, (size + most - 1) / most), each = (size + rows - 1) / rows;
+    for (int begin = 0; begin < size; begin += each) y = row(begin, std::min(begin + each, size), y);
+    page_.text(column_.left + labels, y + 2, strip_.axis, "small");
+    return list_of_ways(y + 8);
+  }
+
+ private:
+  int size() const { return strip_.turn.size(); }
+  Kind kind(int position) const { return strip_.turn.kinds[static_cast<size_t>(position)]; }
   const Instruction& at(int position) const {
-    return kernel.listing.code[static_cast<size_t>(turn().code[static_cast<size_t>(position)])];
+    return kernel_.listing.code[static_cast<size_t>(strip_.turn.code[static_cast<size_t>(position)])];
+  }
+  std::string tip(int position) const {
+    char address[16];
+    std::snprintf(address, sizeof address, "%04x  ", static_cast<unsigned>(at(position).address));
+    return address + at(position).text;
   }
 
-  // A span that may run over the end of the turn is drawn in two pieces.
-  void span(double from, double to, const std::function<void(double, double)>& draw) const {
-    const double size = turn().size();
-    draw(from, std::min(to, size));
-    if (to > size) draw(0, std::min(to - size, size));
+  double row(int begin, int end, double top) {
+    begin_ = begin;
+    end_ = end;
+    std::vector<const Bar*> bars;
+    for (const Bar& bar : strip_.bars)
+      if (!pieces(bar.from, bar.to).empty()) bars.push_back(&bar);
+    const double bars_top = top + 18, lanes_top = bars_top + static_cast<double>(bars.size()) * bar_height + 4;
+    bool marks = false;
+    for (const RareWay& way : strip_.ways) marks |= way.leaves >= begin && way.leaves < end;
+    const double bottom = lanes_top + lanes * lane_height + (marks ? mark_height : 0);
+    for (size_t b = 0; b < bars.size(); ++b)
+      draw_bar(*bars[b], bars_top + static_cast<double>(b) * bar_height, lanes_top, bottom);
+    draw_lanes(lanes_top, bottom, marks);
+    draw_waits(top + 10, bars_top - 4, lanes_top, bottom);
+    if (marks) draw_marks(bottom - mark_height);
+    draw_axis(bottom);
+    return bottom + 28;
   }
 
-  void draw_head() {
-    out.text(left, top + 22,
-             std::string(loop.hot ? "hot loop " : "boundary loop ") + loop.role + ": " + std::to_string(turn().size()) +
-                 " instructions a turn, " + loop.gemms,
-             "class=\"title\"");
-    std::string summary;
-    const auto share = [&](const char* words, const char* figure, const char* counted) {
-      const Figure* part = find(loop.figures, figure);
-      const Figure* all = find(loop.figures, counted);
-      if (part && all)
-        summary += (summary.empty() ? "" : "; ") + std::string(words) + number(part->value * all->value) + " of " +
-                   all->shown();
+  double x(double position) const { return column_.left + labels + (position - begin_) * column_.slot; }
+
+  // What of a span lies in this row; one that runs over the end of the turn is in two pieces.
+  std::vector<std::pair<double, double>> pieces(double from, double to) const {
+    std::vector<std::pair<double, double>> result;
+    for (const double shift : {0.0, static_cast<double>(size())}) {
+      const double first = std::max<double>(from - shift, begin_), last = std::min<double>(to - shift, end_);
+      if (first < last) result.emplace_back(first, last);
+    }
+    return result;
+  }
+
+  void draw_bar(const Bar& bar, double y, double lanes_top, double bottom) {
+    const auto draw = [&](double from, double to, const char* ground, const char* strength) {
+      for (const auto& [first, last] : pieces(from, to)) {
+        page_.rectangle(x(first), y, (last - first) * column_.slot, bar_height - 4,
+                        fill(bar.colour, strength) + " rx=\"2\"", bar.name + ": " + bar.words);
+        page_.rectangle(x(first), lanes_top, (last - first) * column_.slot, bottom - lanes_top,
+                        fill(bar.colour, ground));
+      }
     };
-    share("exp2 in the shadow of a committed group: ", "exps_in_flight", "exps");
-    share("of an issued one: ", "exps_overlapped", "exps");
-    share("conversions: ", "conversions_overlapped", "conversions");
-    for (const char* figure : {"serialised", "touches", "masks", "local", "rescales"})
-      if (const Figure* f = find(loop.figures, figure); f && f->value > 0)
-        summary += (summary.empty() ? "" : "; ") + f->shown() + " " + figure;
-    out.text(left, top + 42, summary);
-    out.text(left, top + 58,
-             "program order, left to right; light: WGMMAs being issued, dark: committed and in flight, up to the wait "
-             "that covers them",
-             "class=\"small\"");
+    draw(bar.from, bar.commit, "0.06", "0.4");
+    draw(bar.commit, bar.to, "0.16", "0.95");
+    page_.text(column_.left + labels - 8, y + 11, bar.name, "lane");
+    std::pair<double, double> widest{0, 0};
+    for (const auto& piece : pieces(bar.commit, bar.to))
+      if (piece.second - piece.first > widest.second - widest.first) widest = piece;
+    const double room = (widest.second - widest.first) * column_.slot;
+    for (const std::string* words : {&bar.words, &bar.fewer})
+      if (static_cast<double>(words->size()) * small_wide < room) {
+        page_.text(x((widest.first + widest.second) / 2), y + 10.5, *words, "inside");
+        break;
+      }
   }
 
-  void draw_groups() {
-    for (size_t g = 0; g < turn().groups.size(); ++g) {
-      const Group& group = turn().groups[g];
-      std::string name;
-      for (int gemm : group.gemms) name += (name.empty() ? "" : "+") + turn().gemms[static_cast<size_t>(gemm)].name;
-      const std::string colour = gemm_colour(turn().gemms[static_cast<size_t>(group.gemms.front())].name);
-      const double y = groups_top() + static_cast<double>(g) * group_height;
-      const double end = group.wait >= 0 ? group.wait : group.first + turn().size();
-      const double commit = group.commit >= 0 ? group.commit : end;
-      const auto band = [&](const char* band_opacity, const char* bar_opacity) {
-        return [&, band_opacity, bar_opacity](double from, double to) {
-          out.rectangle(x(from), y, (to - from) * slot, group_height - 4,
-                        "fill=\"" + colour + "\" opacity=\"" + bar_opacity + "\" rx=\"2\"");
-          out.rectangle(x(from), lanes_top(), (to - from) * slot, bottom() - lanes_top(),
-                        "fill=\"" + colour + "\" opacity=\"" + band_opacity + "\"");
-        };
-      };
-      span(group.first, commit + 1, band("0.06", "0.35"));
-      if (end > commit + 1) span(commit + 1, end, band("0.15", "0.85"));
-      out.text(left - 8, y + 12, name, "class=\"lane\"");
-      const std::string words =
-          group.wait < 0 ? "never waited for"
-                         : std::to_string(static_cast<int>(end - commit) - 1) + " instructions in its shadow";
-      const double width = static_cast<double>(words.size()) * 6.2;
-      const double middle = std::min((commit + 1 + end) / 2, static_cast<double>(turn().size()) - width / slot / 2);
-      if ((std::min<double>(end, turn().size()) - commit - 1) * slot > width)
-        out.text(x(middle), y + 12, words, "class=\"inside\"");
+  void draw_lanes(double top, double bottom, bool marks) {
+    for (int l = 0; l < lanes + marks; ++l) {
+      const double y = top + l * lane_height, height = l < lanes ? lane_height : mark_height;
+      page_.line(x(begin_), y, x(end_), y, "rule");
+      page_.text(column_.left + labels - 8, y + height / 2 + 4, l < lanes ? lane_names[l] : "rare ways", "lane");
+    }
+    page_.line(x(begin_), bottom, x(end_), bottom, "rule");
+    for (int p = begin_; p < end_; ++p) {
+      const double inset = kind(p) == Kind::wgmma ? 3 : 6;
+      page_.rectangle(x(p) + 0.2, top + static_cast<int>(lane_of(kind(p))) * lane_height + inset,
+                      std::max(column_.slot - 0.5, 0.8), lane_height - 2 * inset,
+                      fill(hue_of(kernel_, strip_.turn, p).colour), tip(p));
     }
   }
 
-  void draw_lanes() {
-    for (int l = 0; l < lanes; ++l) {
-      const double y = lanes_top() + l * lane_height;
-      out.line(left, y, x(turn().size()), y, "stroke=\"#94a3b8\" stroke-width=\"0.6\"");
-      out.text(left - 8, y + lane_height / 2.0 + 4, lane_names[l], "class=\"lane\"");
-    }
-    out.line(left, bottom(), x(turn().size()), bottom(), "stroke=\"#94a3b8\" stroke-width=\"0.6\"");
-    for (int p = 0; p < turn().size(); ++p) {
-      const Hue hue = hue_of(kernel, turn(), p);
-      char address[16];
-      std::snprintf(address, sizeof address, "%04x  ", static_cast<unsigned>(at(p).address));
-      const int lane = static_cast<int>(lane_of(turn().kinds[static_cast<size_t>(p)]));
-      const bool wgmma = turn().kinds[static_cast<size_t>(p)] == Kind::wgmma;
-      const double inset = wgmma ? 3 : 7;
-      out.rectangle(x(p) + 0.3, lanes_top() + lane * lane_height + inset, std::max(slot - 0.6, 1.0),
-                    lane_height - 2 * inset, std::string("fill=\"") + hue.colour + "\"", address + at(p).text);
+  // Labels must not run into each other: those of waits go first, and one that has no room is left out.
+  void draw_waits(double labels_y, double waits_top, double lanes_top, double bottom) {
+    std::vector<std::pair<double, double>> taken;
+    const auto label = [&](double middle, const std::string& words, const char* look) {
+      const double width = static_cast<double>(words.size()) * normal_wide;
+      const double left = std::min(middle - 2, std::max(x(end_), x(begin_) + width) - width);
+      for (const auto& [from, to] : taken)
+        if (left < to && from < left + width) return;
+      page_.text(left, labels_y, words, look);
+      taken.emplace_back(left, left + width + 4);
+    };
+    const auto each = [&](bool of_groups) {
+      for (int p = begin_; p < end_; ++p) {
+        const double middle = x(p + 0.5);
+        if (of_groups && kind(p) == Kind::wait) {
+          page_.line(middle, waits_top, middle, bottom, "waits");
+          label(middle, "wait<" + std::to_string(wait_count(at(p))) + ">", "wait");
+        } else if (!of_groups && (kind(p) == Kind::mbarrier_wait || kind(p) == Kind::barrier)) {
+          page_.line(middle, lanes_top, middle, bottom, "mbarriers");
+          label(middle, kind(p) == Kind::barrier ? "barrier" : "mbarrier", "mbarrier");
+        }
+      }
+    };
+    each(true);
+    each(false);
+  }
+
+  void draw_marks(double top) {
+    double taken = -1e9;
+    for (size_t w = 0; w < strip_.ways.size(); ++w) {
+      const RareWay& way = strip_.ways[w];
+      if (way.leaves < begin_ || way.leaves >= end_) continue;
+      const double at_branch = x(way.leaves + 0.5), middle = std::max(at_branch, taken);
+      page_.line(at_branch, top - lane_height + 4, middle, top + mark_height / 2.0, "rareway");
+      page_.circle(middle, top + mark_height / 2.0, 8, "rare", kinds_text(kernel_, way.code));
+      page_.text(middle, top + mark_height / 2.0 + 3, std::to_string(w + 1), "number");
+      taken = middle + 18;
     }
   }
 
-  void draw_waits() {
-    double taken = -1e9, taken_below = -1e9;  // labels must not run into each other
-    for (int p = 0; p < turn().size(); ++p) {
-      const Kind kind = turn().kinds[static_cast<size_t>(p)];
-      const double middle = x(p + 0.5);
-      if (kind == Kind::wait) {
-        out.line(middle, groups_top() - 4, middle, bottom() + 6, "stroke=\"#b91c1c\" stroke-width=\"1.6\"");
-        if (middle > taken)
-          out.text(middle + 3, bottom() + 16, "wait<" + std::to_string(wait_count(at(p))) + ">", "class=\"wait\"");
-        taken = middle + 48;
-      } else if (kind == Kind::mbarrier_wait || kind == Kind::barrier) {
-        out.line(middle, lanes_top(), middle, bottom() + 18,
-                 "stroke=\"#6d28d9\" stroke-width=\"1.2\" stroke-dasharray=\"4 3\"");
-        if (middle > taken_below)
-          out.text(middle + 3, bottom() + 29, kind == Kind::barrier ? "barrier" : "mbarrier", "class=\"mbarrier\"");
-        taken_below = middle + 52;
+  void draw_axis(double y) {
+    constexpr int steps[] = {5, 10, 20, 50, 100, 200, 500};
+    const int step = *std::find_if(std::begin(steps), std::end(steps) - 1,
+                                   [&](int s) { return s * column_.slot >= 5 * small_wide; });
+    for (int p = (begin_ + step - 1) / step * step; p <= end_; p += step) {
+      page_.line(x(p), y, x(p), y + 5, "rule");
+      page_.text(x(p), y + 15, std::to_string(p), "tick");
+    }
+  }
+
+  double list_of_ways(double y) {
+    for (size_t w = 0; w < strip_.ways.size(); ++w) {
+      const RareWay& way = strip_.ways[w];
+      std::string words = "rare way " + std::to_string(w + 1) + ", from " + std::to_string(way.leaves);
+      words += way.returns < 0 ? " and not back" : " to " + std::to_string(way.returns);
+      words += ": " + count_of(way.code.size(), "instruction") + " (" + kinds_text(kernel_, way.code) + ")";
+      for (const std::string& line : wrapped(words, static_cast<size_t>(column_.width / small_wide)))
+        page_.text(column_.left + labels, y += 14, line, "small");
+    }
+    return y + 16;
+  }
+
+  const Kernel& kernel_;
+  const Strip& strip_;
+  const Column& column_;
+  Page& page_;
+  int begin_ = 0, end_ = 0;  // of the row
+};
+
+// What the colours and lines of the page mean, each once.
+double draw_legend(const std::vector<const Kernel*>& kernels, const std::vector<std::vector<Strip>>& strips,
+                   double width, double top, Page& page) {
+  double x = margin, y = top + 18;
+  const auto entry = [&](const std::string& name, double sign, const std::function<void(double, double)>& draw) {
+    const double needed = sign + 8 + static_cast<double>(name.size()) * small_wide;
+    if (x + needed > width - margin && x > margin) x = margin, y += 18;
+    draw(x, y);
+    page.text(x + sign + 5, y, name, "small");
+    x += needed + 10;
+  };
+  const auto square = [&](const std::string& name, const std::string& colour) {
+    entry(name, 10, [&](double at, double line) { page.rectangle(at, line - 9, 10, 10, fill(colour)); });
+  };
+  std::set<std::string> gemms, seen;
+  std::vector<Hue> hues;
+  bool ways = false, waits = false, barriers = false, groups = false;
+  for (size_t k = 0; k < kernels.size(); ++k)
+    for (const Strip& strip : strips[k]) {
+      ways |= !strip.ways.empty();
+      groups |= !strip.turn.groups.empty();
+      for (const Gemm& gemm : strip.turn.gemms) gemms.insert(gemm.name);
+      for (int p = 0; p < strip.turn.size(); ++p) {
+        const Kind kind = strip.turn.kinds[static_cast<size_t>(p)];
+        waits |= kind == Kind::wait;
+        barriers |= kind == Kind::mbarrier_wait || kind == Kind::barrier;
+        const Hue hue = hue_of(*kernels[k], strip.turn, p);
+        if (kind == Kind::wgmma && strip.turn.gemms.empty()) gemms.insert("GEMM");
+        if (*hue.name && seen.insert(hue.name).second) hues.push_back(hue);
       }
     }
-    for (int p = 0; p <= turn().size(); p += 20) {
-      out.line(x(p), bottom(), x(p), bottom() + 4, "stroke=\"#64748b\"");
-      if (p % 100 == 0) out.text(x(p), bottom() + 42, std::to_string(p), "class=\"small\" text-anchor=\"middle\"");
-    }
-  }
-
-  void draw_legend() {
-    std::vector<Hue> hues;
-    for (int p = 0; p < turn().size(); ++p) {
-      const Hue hue = hue_of(kernel, turn(), p);
-      if (*hue.name &&
-          std::none_of(hues.begin(), hues.end(), [&](const Hue& h) { return std::string(h.name) == hue.name; }))
-        hues.push_back(hue);
-    }
-    std::vector<std::string> gemms;
-    for (const Gemm& gemm : turn().gemms)
-      if (std::find(gemms.begin(), gemms.end(), gemm.name) == gemms.end()) gemms.push_back(gemm.name);
-    double at = left, y = bottom() + 60;
-    const auto entry = [&](const std::string& name, const char* colour) {
-      const double width = 22 + static_cast<double>(name.size()) * 6.4;
-      if (at + width > x(turn().size()) && at > left) at = left, y += 16;
-      out.rectangle(at, y - 9, 10, 10, std::string("fill=\"") + colour + "\"");
-      out.text(at + 14, y, name, "class=\"small\"");
-      at += width + 6;
+  if (groups) {
+    const auto bar = [&](const char* opacity) {
+      return [&page, opacity](double at, double line) { page.rectangle(at, line - 10, 26, 12, fill("#64748b", opacity)); };
     };
-    for (const std::string& gemm : gemms) entry(gemm, gemm_colour(gemm));
-    for (const Hue& hue : hues) entry(hue.name, hue.colour);
+    entry("group of WGMMAs being issued", 26, bar("0.4"));
+    entry("in flight: committed, and not yet waited for", 26, bar("0.95"));
   }
-
-  void draw() {
-    draw_head();
-    draw_groups();
-    draw_lanes();
-    draw_waits();
-    draw_legend();
-  }
-};
+  const auto stroke = [&](const char* look) {
+    return [&page, look](double at, double line) { page.line(at + 3, line - 11, at + 3, line + 2, look); };
+  };
+  if (waits) entry("wait<n>: until at most n groups are in flight", 6, stroke("waits"));
+  if (barriers) entry("wait at an mbarrier or barrier", 6, stroke("mbarriers"));
+  if (ways)
+    entry("branch to a rare way", 16, [&](double at, double line) {
+      page.circle(at + 8, line - 4, 7, "rare");
+      page.text(at + 8, line - 1, "n", "number");
+    });
+  for (const std::string& gemm : gemms) square(gemm, gemm_colour(gemm));
+  for (const Hue& hue : hues) square(hue.name, hue.colour);
+  return y + 14;
+}
 
 }  // namespace
 
-std::string timeline_svg(const Kernel& kernel, bool all) {
-  Drawing drawing;
-  double top = 34, width = 640;
-  for (const WgmmaLoop& loop : kernel.loops) {
-    if (!loop.hot && !all) continue;
-    const double slot = std::clamp(1100.0 / loop.turn.size(), 3.0, 12.0);
-    Panel panel{kernel, loop, drawing, top, slot};
-    panel.draw();
-    width = std::max(width, panel.x(loop.turn.size()) + right);
-    top += panel.height() + 24;
+std::string timeline_svg(const std::vector<const Kernel*>& kernels, bool whole) {
+  const bool alone = kernels.size() == 1;
+  const double lanes_width = alone ? 1100 : 640;
+  const int most = alone ? 260 : 170;  // instructions in a row
+  std::vector<std::vector<Strip>> strips;
+  int longest = 1;  // of a row, on the whole page: all of it has one scale
+  for (const Kernel* kernel : kernels) {
+    strips.push_back(strips_of(*kernel, whole));
+    for (const Strip& strip : strips.back()) {
+      const int rows = (strip.turn.size() + most - 1) / most;
+      if (rows > 0) longest = std::max(longest, (strip.turn.size() + rows - 1) / rows);
+    }
   }
-  if (kernel.loops.empty()) drawing.text(left, top + 20, "no loop with WGMMAs");
-  char head[200];
-  std::snprintf(head, sizeof head,
-                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\">\n",
-                width, top + 20, width, top + 20);
-  return std::string(head) +
-         "<style>text{font:11px sans-serif;fill:#1e293b}.title{font-size:14px;font-weight:bold}.name{font:bold 15px "
-         "monospace}"
-         ".small{font-size:10px;fill:#475569}.lane{text-anchor:end;font-weight:bold}.inside{text-anchor:middle;fill:#"
-         "fff}"
-         ".wait{fill:#b91c1c;font-weight:bold}.mbarrier{fill:#6d28d9}</style>\n"
-         "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n<text x=\"16\" y=\"24\" class=\"name\">" +
-         escape(kernel.readable) + "</text>\n" + drawing.body + "</svg>\n";
+  Page page;
+  std::string title;
+  double bottom = 0;
+  for (size_t k = 0; k < kernels.size(); ++k) {
+    const Column column{margin + static_cast<double>(k) * (labels + lanes_width + gap), lanes_width,
+                        std::min(lanes_width / longest, 14.0)};
+    constexpr size_t most_lines = 6;  // of a name; the rest of a longer one is in the document's title
+    std::vector<std::string> names = wrapped(kernels[k]->readable, column.characters(wide));
+    if (names.size() > most_lines) {
+      names.resize(most_lines);
+      names.back().resize(std::min(names.back().size(), column.characters(wide) - 4));
+      names.back() += " ...";
+    }
+    double y = 8;
+    for (const std::string& line : names) page.text(column.left, y += 19, line, "name");
+    if (strips[k].empty())
+      page.text(column.left, y + 24, whole ? "no code" : "no loop with WGMMAs; --all shows the whole kernel");
+    y += 12;
+    for (const Strip& strip : strips[k]) y = Panel(*kernels[k], strip, column, page).draw(y) + 10;
+    bottom = std::max(bottom, strips[k].empty() ? y + 24 : y);
+    title += (title.empty() ? "" : " and ") + kernels[k]->readable;
+  }
+  const double count = static_cast<double>(kernels.size());
+  const double width = 2 * margin + count * (labels + lanes_width) + (count - 1) * gap + 12;
+  return page.document(width, draw_legend(kernels, strips, width, bottom, page), title);
 }
 
 }  // namespace sass

@@ -1,14 +1,15 @@
-// The verb timeline: a loop as a picture (SVG, self-contained).
+// The verb timeline: loops as pictures (SVG, self-contained), one kernel or two on a page.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "kernel.h"
 
 namespace sass {
 
-// One panel for each hot loop (every WGMMA loop with `all`): program order from left to right, a lane for each unit,
-// and shading from a group's commit to the wait that covers it.
-std::string timeline_svg(const Kernel& kernel, bool all);
+// Each hot loop, or with `whole` every region of the kernel, in program order from left to right: a lane for each unit,
+// a bar for each group of WGMMAs up to the wait that covers it, and the rare ways. Several kernels stand side by side.
+std::string timeline_svg(const std::vector<const Kernel*>& kernels, bool whole);
 
 }  // namespace sass

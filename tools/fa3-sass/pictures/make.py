@@ -1,0 +1,41 @@
+#!/usr/bin/env python3
+"""Draws the pictures that the README of fa3-sass shows, or with --check says whether they still are what it draws.
+
+usage: make.py [--check] FA3_SASS LIBFA3
+"""
+import os
+import subprocess
+import sys
+
+here = os.path.dirname(os.path.abspath(__file__))
+
+
+def pictures(library):
+    """File names and what each shows, as fa3-sass wants it."""
+    return {"algorithm2.svg": [os.path.join(here, "algorithm2.sass")],
+            "algorithm2_ptxas.svg": [library, "fa3_alg2asis_bf16_d128_full_128x176"],
+            "forward.svg": [library, "fa3_fwd_bf16_d128_full_192x64"]}
+
+
+def main():
+    words = sys.argv[1:]
+    check = words[:1] == ["--check"]
+    if len(words) != 2 + check:
+        sys.exit(__doc__)
+    tool, library = words[check:]
+    stale = []
+    for name, shown in pictures(library).items():
+        drawn = subprocess.run([tool, "timeline", *shown], check=True, stdout=subprocess.PIPE).stdout
+        path = os.path.join(here, name)
+        if check:
+            if not os.path.exists(path) or open(path, "rb").read() != drawn:
+                stale.append(name)
+        else:
+            with open(path, "wb") as file:
+                file.write(drawn)
+    if stale:
+        sys.exit(f"{', '.join(stale)}: not what fa3-sass draws today; `meson compile -C build sass-pictures` makes them")
+
+
+if __name__ == "__main__":
+    main()
