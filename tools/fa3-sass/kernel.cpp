@@ -154,8 +154,10 @@ Kernel analyse(const KernelRecord& record, Listing listing) {
   kernel.listing = std::move(listing);
   kernel.cfg = control_flow(kernel.listing);
   find_loops(kernel);
+  kernel.protocol = protocol_of(kernel);
   for (WgmmaLoop& loop : kernel.loops) loop.figures = loop_figures(kernel, loop);
   kernel.figures = kernel_figures(kernel);
+  for (const std::string& scope : scopes()) kernel.scopes[scope] = scope_figures(kernel, scope);
   return kernel;
 }
 

@@ -1,12 +1,14 @@
 // A kernel with everything that can be said about it: its record, its loops, its figures.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cubin.h"
 #include "images.h"
+#include "protocol.h"
 #include "turn.h"
 
 namespace sass {
@@ -41,7 +43,9 @@ struct Kernel {
   Listing listing;
   Cfg cfg;
   std::vector<WgmmaLoop> loops;
+  Protocol protocol;
   Figures figures;
+  std::map<std::string, Figures> scopes;  // prologue, epilogue, producer (protocol.h)
 };
 
 // The parts of `analyse` that need no ELF image, for listings given as text.
