@@ -55,7 +55,8 @@ struct Reader {
     if (result.bound.empty()) fail("a rule needs a bound");
     std::string_view subject = trim(text.substr(0, at));
     const size_t dot = subject.rfind('.');
-    if (dot == std::string_view::npos) fail("a figure has a scope: kernel.F, hot.F, hot[QK+PV].F, boundary.F, prologue.F, epilogue.F or producer.F");
+    if (dot == std::string_view::npos)
+      fail("a figure has a scope: kernel.F, hot.F, hot[QK+PV].F, boundary.F, prologue.F, epilogue.F or producer.F");
     result.figure = std::string(subject.substr(dot + 1));
     subject = subject.substr(0, dot);
     if (const size_t bracket = subject.find('['); bracket != std::string_view::npos) {

@@ -106,7 +106,9 @@ Across value_of(const State& state, const Decoded& d) {
     return at(3) == Across::uniform ? product : product == Across::uniform ? at(3) : Across::unknown;
   }
   if (i.is("SHF") && i.has("L") && !i.has("HI"))
-    return at(1) == Across::uniform || at(1) == Across::unknown ? at(1) : number(2) ? Across::distinct : Across::unknown;
+    return at(1) == Across::uniform || at(1) == Across::unknown ? at(1)
+           : number(2)                                          ? Across::distinct
+                                                                : Across::unknown;
   if (i.is("LEA") && !i.has("HI")) {
     const Across shifted = at(1) == Across::low_bits ? Across::distinct : at(1);
     return at(2) == Across::uniform ? shifted : shifted == Across::uniform ? at(2) : Across::unknown;

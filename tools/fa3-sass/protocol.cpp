@@ -14,7 +14,7 @@
 namespace sass {
 namespace {
 
-bool waits_for_mbarrier(const Instruction& i) { return i.is("SYNCS") && i.has("PHASECHK"); }
+bool waits_for_mbarrier(const Instruction& i) { return i.is("SYNCS") && i.has("PHASECHK") && !i.operands.empty(); }
 bool initialises_mbarrier(const Instruction& i) { return i.is("SYNCS") && i.has("EXCH"); }
 bool arrives(const Instruction& i) { return i.is("SYNCS") && i.has("ARRIVE"); }
 // An arrival alone: SYNCS.ARRIVE.TRANS64.A1T0 is one arrival and no transactions.
@@ -229,9 +229,11 @@ Figure words(const char* name, const std::vector<std::string>& parts, std::vecto
 template <typename Wanted>
 std::vector<int> where(const Kernel& kernel, const std::vector<int>& blocks, Wanted wanted) {
   std::vector<int> found;
-  for (int b : blocks)
-    for (int i = kernel.cfg.blocks[static_cast<size_t>(b)].begin; i < kernel.cfg.blocks[static_cast<size_t>(b)].end; ++i)
+  for (int b : blocks) {
+    const Block& block = kernel.cfg.blocks[static_cast<size_t>(b)];
+    for (int i = block.begin; i < block.end; ++i)
       if (wanted(kernel.listing.code[static_cast<size_t>(i)])) found.push_back(i);
+  }
   std::ranges::sort(found);
   return found;
 }
@@ -276,9 +278,9 @@ Figure conversions(const Kernel& kernel, const std::vector<int>& instructions) {
   return words("conversion_types", {types.begin(), types.end()}, std::move(found));
 }
 
-// The waits for barriers at which nothing arrives. A barrier, or array of barriers, is known by the constant part of its
-// addresses; or, where the compiler puts a part of that into a register, by that and what of the register is more than
-// an index.
+// The waits for barriers at which nothing arrives. A barrier, or array of barriers, is known by the constant part of
+// its addresses; or, where the compiler puts a part of that into a register, by that and what of the register is more
+// than an index.
 std::vector<int> never_arrived(const Kernel& kernel, const std::vector<int>& waits, const std::vector<int>& arriving) {
   constexpr std::uint32_t largest_array = 1024;
   const auto offset = [&](int i) { return offset_of(kernel.listing.code[static_cast<size_t>(i)]); };
@@ -402,8 +404,8 @@ Figures protocol_figures(const Kernel& kernel, const WgmmaLoop& loop) {
   std::erase_if(many, [&](int i) { return bool{protocol.one_lane[static_cast<size_t>(i)]}; });
   figures.push_back(count("arrives_by_many", many));
   figures.push_back(parities(kernel, loop.path));
-  figures.push_back(
-      count("masks_anywhere", where(kernel, whole.blocks, [](const Instruction& i) { return kind_of(i) == Kind::mask; })));
+  const auto masks = [](const Instruction& i) { return kind_of(i) == Kind::mask; };
+  figures.push_back(count("masks_anywhere", where(kernel, whole.blocks, masks)));
   const auto longest = [&](const char* name, bool (*wanted)(const Instruction&)) {
     figures.push_back(number_figure(name, whole.blocks.empty() ? 0 : most(kernel, whole, wanted)));
   };
@@ -430,17 +432,16 @@ Figures protocol_figures(const Kernel& kernel, const WgmmaLoop& loop) {
       return kernel.listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(step % turn.size())])];
     };
     starts.push_back(start_of(at(gemm.steps.front())));
-    std::set<std::string> operands;
+    std::string operands;
     for (int step : gemm.steps) {
       wgmmas.push_back(turn.code[static_cast<size_t>(step % turn.size())]);
-      std::string both;
-      if (at(step).text.find(".tnspA") != std::string::npos) both += "A";
-      if (at(step).text.find(".tnspB") != std::string::npos) both += "B";
-      operands.insert(both);
+      std::string here;
+      if (at(step).text.find(".tnspA") != std::string::npos) here += "A";
+      if (at(step).text.find(".tnspB") != std::string::npos) here += "B";
+      if (step == gemm.steps.front()) operands = here;
+      else if (here != operands) operands = "in some steps";
     }
-    std::string all;
-    for (const std::string& some : operands) all += (all.empty() ? "" : " or ") + (some.empty() && operands.size() > 1 ? "none" : some);
-    transposed.push_back(all);
+    transposed.push_back(operands);
   }
   figures.push_back(words("accumulators", by_gemm(loop, starts), wgmmas, ", "));
   figures.push_back(words("transposed", by_gemm(loop, transposed), wgmmas, ", "));
@@ -475,7 +476,7 @@ Figures scope_figures(const Kernel& kernel, const std::string& scope) {
   figures.push_back(std::move(parity));
   figures.push_back(releases(kernel, blocks));
   const std::vector<int> moves =
-      where(kernel, blocks, [](const Instruction& i) { return kind_of(i) == Kind::setmaxnreg; });
+      where(kernel, blocks, [](const Instruction& i) { return i.is("USETMAXREG") && !i.operands.empty(); });
   std::set<std::string> budgets;
   for (int i : moves) {
     const Instruction& instruction = kernel.listing.code[static_cast<size_t>(i)];

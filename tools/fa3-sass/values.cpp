@@ -50,6 +50,7 @@ Word half_bits(double value) {
   const Word sign = std::signbit(value) ? 0x8000 : 0;
   value = std::fabs(value);
   if (value == 0) return sign;
+  if (!(value < 65536)) return sign | 0x7c00;  // infinity
   int exponent = 0;
   const double fraction = std::frexp(value, &exponent);  // value = fraction * 2^exponent, fraction in [0.5, 1)
   if (exponent < -13) return sign | static_cast<Word>(std::ldexp(value, 24));
@@ -258,7 +259,8 @@ std::vector<Values> operand_values(const Listing& listing, const Cfg& cfg, const
       const auto at = std::lower_bound(wanted.begin(), wanted.end(), i);
       if (at != wanted.end() && *at == i) {
         std::vector<Operand> parts;
-        for (std::string_view part : split(operand(instruction), '+')) parts.push_back(operand_of(part));
+        for (std::string_view part : split(operand(instruction), '+'))
+          if (parts.size() < 3) parts.push_back(operand_of(part));  // two registers and a constant, at most
         result[static_cast<size_t>(at - wanted.begin())] = combine(state, parts, [&](const Word* w) {
           Word sum = 0;
           for (size_t k = 0; k < parts.size(); ++k) sum += w[k];
