@@ -190,6 +190,65 @@ TEST_CASE("the table determines every row's GEMMs") {
   CHECK_FALSE(sass::table_figure("toy", "hot", "gemms"));
 }
 
+TEST_CASE("the table determines what a row's warps tell each other") {
+  const auto figure = [](const char* row, const char* scope, const char* name) {
+    const auto found = sass::table_figure(row, scope, name);
+    return found ? found->shown() : std::string("nothing");
+  };
+  const char *together = "fa3_fwd_bf16_d128_full_192x64", *split = "fa3_fwd_fp16_d256_causal_128x64",
+             *rows = "fa3_fwd_e4m3_d128_full_192x96", *tiles = "fa3_fwdtiles_e4m3_d256_full_128x64",
+             *sums = "fa3_fwdsums_e4m3_d256_full_128x64", *plain = "fa3_alg1_bf16_d128_full_128x176",
+             *alone = "fa3_alg2nows_bf16_d128_causal_128x128", *bwd = "fa3_bwd_bf16_d128_full_64x128",
+             *queries = "fa3_bwd_queries_bf16_d256_full_128x64";
+  CHECK(figure(together, "kernel", "expected_bytes") == "0/16384, 16384, 16384/32768");
+  CHECK(figure(split, "kernel", "expected_bytes") == "0/32768, 32768");
+  CHECK(figure(rows, "kernel", "expected_bytes") == "12288, runtime");
+  CHECK(figure(tiles, "kernel", "expected_bytes") == "16384, 16384/32768, runtime");
+  CHECK(figure(plain, "kernel", "expected_bytes") == "0/16384, 45056");
+  CHECK(figure(alone, "kernel", "expected_bytes") == "16384, 32768");
+  CHECK(figure(bwd, "kernel", "expected_bytes") == "16640, 32768");
+  CHECK(figure(queries, "kernel", "expected_bytes") == "32768");
+  CHECK(figure("fa3_pass_finish", "kernel", "expected_bytes") == "nothing");
+  CHECK(figure(together, "producer", "tma_loads") == "8");
+  CHECK(figure(rows, "producer", "tma_loads") == "5");
+  CHECK(figure(tiles, "producer", "tma_loads") == "7");
+  CHECK(figure(together, "epilogue", "tma_stores") == "2");
+  CHECK(figure(split, "epilogue", "tma_stores") == "0");  // from registers
+  CHECK(figure(together, "prologue", "setmaxnreg") == "+160");
+  CHECK(figure(together, "producer", "setmaxnreg") == "-32");
+  CHECK(figure(bwd, "prologue", "setmaxnreg") == "+208 -64");
+  CHECK(figure(alone, "prologue", "setmaxnreg") == "none");
+  CHECK(figure(together, "hot", "releases") == "0");
+  CHECK(figure(split, "hot", "releases") == "1 0");
+  CHECK(figure(split, "hot", "parities") == "0 0");
+  CHECK(figure(together, "hot", "accumulators") == "PV overwrites or adds, QK overwrites");
+  CHECK(figure(sums, "hot", "accumulators") == "PV overwrites, QK overwrites");
+  CHECK(figure(plain, "hot", "accumulators") == "PV adds, QK overwrites");
+  CHECK(figure(together, "hot", "transposed") == "PV B");
+  CHECK(figure(rows, "hot", "transposed") == "none");
+  CHECK(figure(split, "hot", "conversion_types") == "F16.F32");
+  CHECK(figure(split, "epilogue", "conversion_types") == "F16.F32");
+  CHECK(figure(rows, "epilogue", "conversion_types") == "nothing");  // O's type is a parameter
+  CHECK(figure(together, "hot", "most_exps") == "66");
+  CHECK(figure(rows, "hot", "most_exps") == "100");
+  CHECK(figure(together, "boundary", "exps") == "34");
+  CHECK(figure(plain, "hot", "most_exps") == "90");
+  CHECK(figure(plain, "boundary", "masks") == "88");
+  CHECK(figure(plain, "hot", "masks") == "nothing");
+}
+
+TEST_CASE("rules for the code before, behind and beside the loops") {
+  CHECK(broken(checked("rows toy\nprologue.setmaxnreg == +112\nprologue.waits == none\nproducer.tma_loads == 1\n"
+                       "epilogue.tma_stores == 1\nproducer.parities == 1 0\n", with_producer()))
+            .empty());
+  CHECK(broken(checked("rows toy\nepilogue.waits == 0\nproducer.tma_loads == 2\n", with_producer())) ==
+        std::vector<std::string>{"epilogue.waits == 0", "producer.tma_loads == 2"});
+  const auto read = [](const char* text) { return sass::read_contract("x.contract", text); };
+  CHECK_THROWS_WITH(read("rows *\nproducer[QK].tma_loads == 1"), ContainsSubstring("not to producer"));
+  CHECK_THROWS_WITH(read("rows *\nproducer.releasez == 1"), ContainsSubstring("no figure releasez"));
+  CHECK_THROWS_WITH(read("rows *\nconsumer.waits == 1"), ContainsSubstring("no scope consumer"));
+}
+
 TEST_CASE("check over the table misses no row") {
   const auto result = sass::check_table({}, "/nowhere", "", true);
   CHECK(result.findings.size() == static_cast<size_t>(fa3::row_count));

@@ -117,6 +117,10 @@ TEST_CASE("every truncation of a listing is an error or a whole listing") {
 
 TEST_CASE("mutated hand-made listings") { survive(listings::text("toy", listings::good()), 3000, 0); }
 
+TEST_CASE("mutated listings of consumers and a producer") {
+  survive(listings::text("toy", listings::with_producer()), 3000, 40000);
+}
+
 TEST_CASE("mutated contracts") {
   const std::string text =
       "rows toy f*\nhot.exps == 8  # all\nhot[QK+PV].waits == 1 0\nkernel.local <= 0\nwaive hot.exps toy: a reason\n";

@@ -70,6 +70,31 @@ Lines of_8_bits() {
                    "@P0 BRA `(.L_block)", "EXIT"});
 }
 
+Lines with_producer() {
+  Lines lines = {"S2R R0, SR_TID.X", "ISETP.NE.AND P4, PT, R0, RZ, PT", "@P4 BRA `(.L_ready_all)",
+                 "SYNCS.EXCH.64 URZ, [UR4+0x100], UR6", "NOP", ".L_ready_all", "BAR.SYNC 0x0, 0x100",
+                 "LOP3.LUT R2, R0, 0x1f, RZ, 0xc0, !PT", "ISETP.NE.AND P3, PT, R2, RZ, PT",
+                 "ISETP.GE.AND P5, PT, R0, 0x80, PT", "@P5 BRA `(.L_producer)"};
+  const Lines loop = replaced(replaced(good(), "LDC R1", {}), "@P2 BRA",
+                              {"@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ", "@P2 BRA `(.L_loop)",
+                               "STSM.16.M88.4 [R5], R24", "FENCE.VIEW.ASYNC.S", "WARPSYNC 0xffffffff",
+                               "@P3 BRA `(.L_stored)", "UTMASTG.4D [UR8], [UR14]", ".L_stored",
+                               "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x118], RZ"});
+  lines.insert(lines.end(), loop.begin(), loop.end());
+  const Lines producer = {".L_producer", "USETMAXREG.DEALLOC.CTAPOOL 0x20", "@P3 EXIT", "MOV R6, RZ", "MOV R7, 0x4000",
+                          ".L_more", "SHF.R.U32.HI R4, RZ, 0x2, R6", "LOP3.LUT R4, R4, 0x1, RZ, 0xc, !PT",
+                          "SHF.L.U32 R4, R4, 0x1f, RZ", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x108], R4",
+                          "@!P0 BRA `(.L_full)", ".L_free", "SEL R8, R7, 0x2000, P1",
+                          "SYNCS.ARRIVE.TRANS64 RZ, [UR4+0x100], R8", "UTMALDG.4D [UR8], [UR6]",
+                          "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x118], RZ", "@!P0 BRA `(.L_held)", ".L_given",
+                          "IADD3 R6, R6, 0x1, RZ", "@P2 BRA `(.L_more)", "EXIT", ".L_full",
+                          "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x108], R4", "@!P0 BRA `(.L_full)",
+                          "BRA `(.L_free)", ".L_held", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x118], RZ",
+                          "@P0 BRA `(.L_given)", "BRA `(.L_held)", ".L_last", "BRA `(.L_last)"};
+  lines.insert(lines.end(), producer.begin(), producer.end());
+  return lines;
+}
+
 Lines replaced(Lines listing, const std::string& old, const Lines& lines) {
   const auto at =
       std::find_if(listing.begin(), listing.end(), [&](const std::string& line) { return line.rfind(old, 0) == 0; });

@@ -55,7 +55,8 @@ struct Reader {
     if (result.bound.empty()) fail("a rule needs a bound");
     std::string_view subject = trim(text.substr(0, at));
     const size_t dot = subject.rfind('.');
-    if (dot == std::string_view::npos) fail("a figure has a scope: kernel.F, hot.F, hot[QK+PV].F or boundary.F");
+    if (dot == std::string_view::npos)
+      fail("a figure has a scope: kernel.F, hot.F, hot[QK+PV].F, boundary.F, prologue.F, epilogue.F or producer.F");
     result.figure = std::string(subject.substr(dot + 1));
     subject = subject.substr(0, dot);
     if (const size_t bracket = subject.find('['); bracket != std::string_view::npos) {
@@ -64,10 +65,11 @@ struct Reader {
       subject = subject.substr(0, bracket);
     }
     result.scope = std::string(subject);
-    if (result.scope != "kernel" && result.scope != "hot" && result.scope != "boundary")
+    const bool of_loops = result.scope == "hot" || result.scope == "boundary";
+    if (!of_loops && result.scope != "kernel" && std::ranges::count(scopes(), result.scope) == 0)
       fail("no scope " + result.scope);
-    if (result.scope == "kernel" && !result.role.empty()) fail("a kernel has no role");
-    const std::vector<std::string>& known = figure_names(result.scope == "kernel");
+    if (!of_loops && !result.role.empty()) fail("a role belongs to a loop, hot or boundary: not to " + result.scope);
+    const std::vector<std::string>& known = figure_names(result.scope);
     if (std::find(known.begin(), known.end(), result.figure) == known.end()) fail("no figure " + result.figure);
     section().rules.push_back(std::move(result));
   }
@@ -147,6 +149,8 @@ struct Checker {
 
   void apply(const Rule& rule) {
     if (rule.scope == "kernel") return figure(rule, kernel.figures, nullptr);
+    if (const auto scope = kernel.scopes.find(rule.scope); scope != kernel.scopes.end())
+      return figure(rule, scope->second, nullptr);
     bool any = false;
     for (const WgmmaLoop& loop : kernel.loops) {
       if (loop.hot != (rule.scope == "hot") || (!rule.role.empty() && loop.role != rule.role)) continue;

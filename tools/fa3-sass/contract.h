@@ -2,7 +2,8 @@
 //
 //   rows fa3_fwd_*_d64_*             the rules below are for these rows of the table
 //   hot.gemms == table               derived from the row
-//   hot.instructions <= 180          of every hot loop; hot[QK+PV] names one, boundary and kernel are the other scopes
+//   hot.instructions <= 180          of every hot loop; hot[QK+PV] names one; boundary loops are another scope
+//   epilogue.waits == 0              of the code behind the loops; prologue, producer and kernel are the others
 //   waive hot.masks *_causal: why    the rule for this figure does not hold for these rows, and why that is accepted
 //
 // A later rule for the same figure and operator replaces an earlier one. `#` begins a comment.
@@ -18,7 +19,7 @@ namespace sass {
 
 struct Rule {
   int line = 0;
-  std::string scope;  // kernel, hot, boundary
+  std::string scope;  // kernel, hot, boundary, prologue, epilogue, producer
   std::string role;   // of the loop, or empty for all
   std::string figure;
   std::string relation;  // == <= >= < >

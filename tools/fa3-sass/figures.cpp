@@ -187,6 +187,8 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
   if (find(figures, "exps")->value > 0) add_cover(turn, figures);
   share("conversions_in_flight", Kind::convert, true);
   share("conversions_overlapped", Kind::convert, false);
+  const Figures protocol = protocol_figures(kernel, loop);
+  figures.insert(figures.end(), protocol.begin(), protocol.end());
   return figures;
 }
 
@@ -292,10 +294,12 @@ Figures kernel_figures(const Kernel& kernel) {
   figures.push_back(value_of("hot_loops", hot));
   figures.push_back(value_of("boundary_loops", boundary));
   add_transposing(kernel, figures);
+  const Figures protocol = protocol_figures(kernel);
+  figures.insert(figures.end(), protocol.begin(), protocol.end());
   return figures;
 }
 
-const std::vector<std::string>& figure_names(bool of_kernel) {
+const std::vector<std::string>& figure_names(const std::string& scope) {
   // An empty kernel has every figure but those of its record, and the shares, which need something to be a share of.
   static const auto names = [](const Figures& figures, std::vector<std::string> more) {
     for (const Figure& figure : figures) more.push_back(figure.name);
@@ -306,7 +310,8 @@ const std::vector<std::string>& figure_names(bool of_kernel) {
   static const std::vector<std::string> loops = names(
       loop_figures({}, {}), {"exps_in_flight", "exps_overlapped", "exps_covered", "exps_under",
                              "conversions_in_flight", "conversions_overlapped"});
-  return of_kernel ? kernels : loops;
+  static const std::vector<std::string> others = names(scope_figures({}, ""), {});
+  return scope == "kernel" ? kernels : std::ranges::count(scopes(), scope) ? others : loops;
 }
 
 }  // namespace sass

@@ -11,7 +11,7 @@ void describe_gemms(WgmmaLoop& loop);
 Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop);
 Figures kernel_figures(const Kernel& kernel);
 
-// The names that a contract may use, in the order of the reports.
-const std::vector<std::string>& figure_names(bool of_kernel);
+// The names that a contract may use, in the order of the reports: of the kernel, of a scope (protocol.h), of a loop.
+const std::vector<std::string>& figure_names(const std::string& scope);
 
 }  // namespace sass

@@ -45,12 +45,15 @@ std::string list_json(const std::vector<Kernel>& kernels) {
     for (const auto& [opcode, count] : wgmma_counts(kernel)) counts[opcode] = count;
     for (const WgmmaLoop& loop : kernel.loops)
       loops.push_back({{"role", loop.role}, {"hot", loop.hot}, {"figures", object_of(loop.figures)}});
+    Json scopes = Json::object();
+    for (const auto& [scope, figures] : kernel.scopes) scopes[scope] = object_of(figures);
     entries.push_back({{"name", kernel.record.name},
                        {"readable", kernel.readable},
                        {"image", kernel.image},
                        {"figures", object_of(kernel.figures)},
                        {"wgmma", counts},
-                       {"loops", loops}});
+                       {"loops", loops},
+                       {"scopes", scopes}});
   }
   return text_of({{"kernels", entries}});
 }

@@ -176,8 +176,10 @@ Kernel analyse(const KernelRecord& record, Listing listing, const std::map<std::
   kernel.unseen = std::move(called.unseen);
   kernel.cfg = control_flow(kernel.listing);
   find_loops(kernel);
+  kernel.protocol = protocol_of(kernel);
   for (WgmmaLoop& loop : kernel.loops) loop.figures = loop_figures(kernel, loop);
   kernel.figures = kernel_figures(kernel);
+  for (const std::string& scope : scopes()) kernel.scopes[scope] = scope_figures(kernel, scope);
   return kernel;
 }
 

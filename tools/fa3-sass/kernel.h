@@ -1,6 +1,7 @@
 // A kernel with everything that can be said about it: its record, its loops, its figures.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "calls.h"
 #include "cubin.h"
 #include "images.h"
+#include "protocol.h"
 #include "turn.h"
 
 namespace sass {
@@ -43,7 +45,9 @@ struct Kernel {
   std::vector<std::string> followed, unseen;  // these, and those whose code is not there
   Cfg cfg;
   std::vector<WgmmaLoop> loops;
+  Protocol protocol;
   Figures figures;
+  std::map<std::string, Figures> scopes;  // prologue, epilogue, producer (protocol.h)
 };
 
 // `others` are the functions of the same image, which the kernel may call. A listing given as text has no record.

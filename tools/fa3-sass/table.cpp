@@ -10,14 +10,16 @@
 namespace sass {
 namespace {
 
-// How ptxas writes the accumulator and the inputs of a WGMMA of this type.
+// How ptxas writes the accumulator and the inputs of a WGMMA of this type, and a conversion to it.
 struct ElementType {
   const char* name;
   int bytes;
-  const char* types;
+  const char *types, *conversion;
 };
-constexpr ElementType element_types[] = {
-    {"bf16", 2, "F32.BF16"}, {"fp16", 2, "F32"}, {"e4m3", 1, "F32.E4M3.E4M3"}, {"e5m2", 1, "F32.E5M2.E5M2"}};
+constexpr ElementType element_types[] = {{"bf16", 2, "F32.BF16", "BF16.F32"},
+                                         {"fp16", 2, "F32", "F16.F32"},
+                                         {"e4m3", 1, "F32.E4M3.E4M3", "SATFINITE.E4M3.F32"},
+                                         {"e5m2", 1, "F32.E5M2.E5M2", "SATFINITE.E5M2.F32"}};
 
 const fa3::Row* row_named(const std::string& name) {
   const int row = fa3::row_named(name.c_str());
@@ -42,6 +44,46 @@ size_t parameter_bytes(const fa3::Row& row) {
   if (row.kind == fa3::Kind::pass) return sizeof(fa3::EmptyRowsParams);
   if (row.is_8bit()) return sizeof(fa3::ScaledForwardParams);
   return row.has(fa3::Trait::splits) ? sizeof(fa3::ListedForwardParams) : sizeof(fa3::ForwardParams);
+}
+
+// What mbarriers are told to expect, as the figure has it: K and V, together or each for itself, and Q; "runtime" where
+// a vector comes with Q whose length only the launch knows.
+std::string expected_bytes(const fa3::Row& row) {
+  const auto text = [](int bytes) { return std::to_string(bytes); };
+  std::set<std::string> all;
+  if (row.kind == fa3::Kind::backward) {
+    all.insert(text(row.k_block_bytes()));
+    all.insert(text(row.v_block_bytes()));
+    // Q and dO of a tile, each with a number for every row; or of the thread block's own rows.
+    if (row.has(fa3::Trait::queries_only)) all.insert(text(row.q_buffer_bytes()));
+    else all.insert(text(row.Br * row.d * row.element_bytes() + row.Br * 4));
+  } else if (row.has(fa3::Trait::no_producer)) {
+    all = {text(row.k_block_bytes()), text(row.v_block_bytes()), text(row.q_buffer_bytes())};
+  } else {
+    const bool together = !row.split_stage() && !row.has(fa3::Trait::transposes_v);
+    all.insert(text(row.k_block_bytes()) + (together ? "/" + text(row.stage_bytes()) : ""));
+    all.insert(text(row.v_block_bytes()));  // at least the last V comes alone
+    all.insert(row.is_8bit() ? "runtime" : "0/" + text(row.q_buffer_bytes()));
+  }
+  std::string joined;
+  for (const std::string& bytes : all) joined += (joined.empty() ? "" : ", ") + bytes;
+  return joined;
+}
+
+// The producer's loads of a forward row, by slabs of K, of V (in the loop, and the last one) and of Q. V as tiles comes
+// at once, and with elements of 8 bits a vector comes with Q.
+int tma_loads(const fa3::Row& row) {
+  const int slabs = row.d / row.slab_columns(), v_slabs = row.dv / row.slab_columns();
+  const bool tiles = row.is_8bit() && !row.has(fa3::Trait::transposes_v);
+  return slabs + 2 * (tiles ? 1 : v_slabs) + slabs + row.is_8bit();
+}
+
+// setmaxnreg of the warps that come to a loop with WGMMAs, or of the others.
+std::string moved_registers(const fa3::Row& row, bool of_consumers) {
+  if (!row.moves_registers()) return "none";
+  if (!of_consumers) return "-" + std::to_string(row.producer_registers());
+  return "+" + std::to_string(row.consumer_registers()) +
+         (row.dq_registers() ? " -" + std::to_string(row.dq_registers()) : "");
 }
 
 }  // namespace
@@ -72,6 +114,19 @@ std::optional<Figure> table_figure(const std::string& name, const std::string& s
           if (budget) budgets += (budgets.empty() ? "" : " ") + std::to_string(budget);
       return text(budgets);
     }
+    if (figure == "expected_bytes" && row->kind != fa3::Kind::pass) return text(expected_bytes(*row));
+    return std::nullopt;
+  }
+  const bool forward = row->kind == fa3::Kind::forward, has_producer = !row->has(fa3::Trait::no_producer);
+  if (scope == "prologue" || scope == "epilogue" || scope == "producer") {
+    if (figure == "setmaxnreg" && scope != "epilogue" && row->kind != fa3::Kind::pass)
+      return text(moved_registers(*row, scope == "prologue"));
+    if (figure == "tma_loads" && scope == "producer" && forward && has_producer) return value(tma_loads(*row));
+    if (figure == "tma_stores" && scope == "epilogue" && forward)
+      return value(row->has(fa3::Trait::o_from_registers) ? 0 : row->dv / row->slab_columns());
+    if (figure == "conversion_types" && scope == "epilogue" && !row->is_8bit())
+      for (const ElementType& type : element_types)
+        if (name_of(row->dtype) == std::string(type.name)) return text(type.conversion);
     return std::nullopt;
   }
   // PV is done for all columns at once, but for sums on two levels at large head dimensions.
@@ -82,6 +137,15 @@ std::optional<Figure> table_figure(const std::string& name, const std::string& s
   const int waits = row->split_stage() ? 2 : 1;
   if (speculative && figure == "mbarrier_waits") return value(waits);
   if (speculative && figure == "arrives") return value(waits + pv_parts - 1);
+  // K is given back while PV is in flight, V behind it; or both behind it.
+  if (speculative && figure == "releases") return text(waits == 2 ? "1 0" : "0");
+  if (speculative && figure == "parities") return text(waits == 2 ? "0 0" : "0");
+  // A predicate says whether PV begins a piece. With sums on two levels in several parts, each part begins anew.
+  if (forward && figure == "accumulators")
+    return text(std::string("PV ") + (!speculative    ? "adds"
+                                      : pv_parts > 1 ? "overwrites"
+                                                     : "overwrites or adds") + ", QK overwrites");
+  if (forward && figure == "transposed") return text(row->is_8bit() ? "none" : "PV B");
   for (const ElementType& type : element_types) {
     if (name_of(row->dtype) != std::string(type.name)) continue;
     const int depth = 32 / type.bytes;          // k of one WGMMA
@@ -94,7 +158,13 @@ std::optional<Figure> table_figure(const std::string& name, const std::string& s
     }
     if (figure == "types") return text(type.types);
     if (figure == "wgmmas") return value(row->d / depth + pv_parts * row->Bc / depth);
-    if (figure == "exps") return value(scores + (speculative ? 0 : 2));  // and alpha of two rows
+    if (figure == "conversion_types") return text(type.conversion);
+    const int online = scores + 2;  // and alpha of two rows
+    if (figure == "exps") return value(speculative && scope == "hot" ? scores : online);
+    // On the rare path all of them again; of 8 bits, where first P alone was to be lowered, two more.
+    if (figure == "most_exps")
+      return value(speculative && scope == "hot" ? scores + online + 2 * row->is_8bit() : online);
+    if (figure == "masks" && scope == "boundary") return value(scores);
     if (figure == "conversions") return value(scores / 2);  // F2FP makes two numbers
   }
   return std::nullopt;

@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Kernels broken on purpose, each compiled, and each to be caught by the rule of its contract that names the fault.
+
+usage: broken.py NVCC FA3_SASS SOURCE_ROOT FOLDER [--no-budgets] [NAME ...]
+
+Every fault is a few edits of a copy of ptx/ in FOLDER. The copy is compiled for one row of the table, as the build does
+it, and `fa3-sass check` reads the cubin. Unbroken, each of these rows keeps its contract. An edit whose text is not
+found, or found more than once, fails the test. With names, only these faults.
+"""
+import concurrent.futures
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+ALG1 = "fa3_alg1_bf16_d128_causal_128x128"
+ALG2 = "fa3_alg2_bf16_d128_causal_128x128"
+FWD = "fa3_fwd_bf16_d64_full_256x64"
+FWD128 = "fa3_fwd_bf16_d128_full_192x64"
+
+RING, PRODUCER, SMEM = "tile/ring.cuh", "tile/producer.cuh", "tile/smem.cuh"
+SOFTMAX, GEMM, EPILOGUE, ELEMENT = "tile/softmax.cuh", "tile/gemm.cuh", "tile/epilogue.cuh", "tile/element.cuh"
+
+PV_DONE = """      wgmma_wait_group<0>();
+      wgmma_owned(O);
+      if (j > 0) ring.release_v(i, false);"""
+ONE_LANE = "ptx::mbarrier_arrive_if(ptx::shared_address(&barrier), mirrored_lane == 31);"
+SPIN = """  while (!ptx::mbarrier_try_wait_parity(ptx::shared_address(&barrier), parity)) {
+  }"""
+SCALED = """      scale_rows(O, alpha);
+      wgmma_owned(O);
+      convert(S, P);"""
+
+# Name, row, edits (file, text, what stands there instead), rule that must be broken; or ptxas' message for which the
+# build refuses the kernel.
+FAULTS = [
+    ("stage-released-before-pv-is-done", ALG1,
+     [("kernels/alg1.cu", PV_DONE, """      if (j > 0) ring.release_v(i, false);
+      wgmma_wait_group<0>();
+      wgmma_owned(O);""")], "hot.releases"),
+    ("stage-never-released", ALG1, [("kernels/alg1.cu", "if (j > 0) ring.release_v(i, false);", "")], "hot.releases"),
+    ("stage-released-by-all-lanes", ALG1,
+     [(RING, ONE_LANE, "ptx::mbarrier_arrive(ptx::shared_address(&barrier));")], "hot.arrives_by_many"),
+    ("stage-released-by-31-lanes", ALG1, [(RING, ONE_LANE, ONE_LANE.replace("==", "!="))], "hot.arrives_by_many"),
+    ("q-never-released", ALG1, [("tile/consumer.cuh", "    ptx::mbarrier_arrive(ptx::shared_address("
+                                 "&smem.empty_q[q_buffer()]));\n", "")], "kernel.never_arrived"),
+    ("o-not-fenced-for-tma", ALG1, [(EPILOGUE, "  fence_proxy_async_shared();\n", "")], "kernel.unfenced"),
+    ("barriers-not-fenced", ALG1, [(SMEM, "  ptx::fence_mbarrier_init();\n", "")], "kernel.unfenced"),
+    ("tma-load-by-32-lanes", ALG1, [(PRODUCER, "  if (threadIdx.x % 32 != 0) return;\n", "")], "kernel.tma_by_many"),
+    ("tma-store-by-32-lanes", ALG1, [(EPILOGUE, "if (lane == 0 && block.row >= 0)", "if (block.row >= 0)")],
+     "kernel.tma_by_many"),
+    ("wrong-bytes-expected", ALG1, [(PRODUCER, "shared_address(&smem.full_v[s]), config.v_block_bytes()",
+                                     "shared_address(&smem.full_v[s]), config.v_block_bytes() / 2")],
+     "kernel.expected_bytes"),
+    ("half-of-a-block-loaded", ALG1, [("tile/source.cuh", "slab < columns / slab_columns", "slab < 1")],
+     "producer.tma_loads"),
+    ("parity-inverted-in-the-consumer", ALG1,
+     [(RING, "{ wait(smem.full_k[index(i)], parity(i)); }", "{ wait(smem.full_k[index(i)], parity(i) ^ 1); }")],
+     "hot.parities"),
+    ("parity-inverted-in-the-producer", ALG1, [(PRODUCER, "parity = KvRing::parity(i) ^ 1;",
+                                                "parity = KvRing::parity(i);")], "producer.parities"),
+    ("wait-that-does-not-spin", ALG1,
+     [(RING, SPIN, "  ptx::mbarrier_try_wait_parity(ptx::shared_address(&barrier), parity);")],
+     "kernel.waits_without_spin"),
+    ("wait-that-spins-four-times", ALG1,
+     [(RING, SPIN, SPIN.replace("while (!", "for (int n = 0; n < 4 && !").replace("parity)) {", "parity); n++) {"))],
+     "kernel.waits_without_spin"),
+    ("multiplications-under-a-branch", ALG1,
+     [("kernels/alg1.cu", SCALED, """      if (state.l[0] >= 0.f)
+#pragma unroll
+        for (int n = 0; n < 7; n++) scale_rows(O, alpha), wgmma_owned(O);
+""" + SCALED)], "hot.most_multiplies"),
+    ("multiplications-in-the-masked-loop", ALG1,
+     [("kernels/alg1.cu", SCALED, """      if constexpr (masked)
+#pragma unroll
+        for (int n = 0; n < 7; n++) scale_rows(O, alpha), wgmma_owned(O);
+""" + SCALED)], "boundary.most_multiplies"),
+    ("exponentials-twice-under-a-branch", ALG1,
+     [("kernels/alg1.cu", SCALED, """      if (state.l[0] >= 0.f) exponentiate(S, state.m, alpha, score);
+""" + SCALED)], "hot.most_exps"),
+    ("mask-under-a-condition", ALG1,
+     [("kernels/alg1.cu", "if constexpr (masked) mask(S, p, j, at.warp_row());",
+       "if (masked || (j & 7) == 7) mask(S, p, j, at.warp_row());")], "hot.masks_anywhere"),
+    ("pv-overwrites-o", ALG1, [("kernels/alg1.cu", "issue_pv(O, P, at.v(i), true);",
+                                "issue_pv(O, P, at.v(i), false);")], "hot.accumulators"),
+    ("qk-adds-to-s", ALG1, [(GEMM, "else wgmma_ss(S, a, b, step > 0);", "else wgmma_ss(S, a, b, true);"),
+                            ("kernels/alg1.cu", "RowState state;", "RowState state;\n  for (float& x : S) x = 0.f;")],
+     "hot.accumulators"),
+    ("v-not-transposed", ALG1, [(ELEMENT, "wgmma_m64k16_f32_bf16_rs<1>", "wgmma_m64k16_f32_bf16_rs<0>")],
+     "hot.transposed"),
+    ("k-transposed", ALG1, [(ELEMENT, "wgmma_m64k16_f32_bf16_ss<0, 0>", "wgmma_m64k16_f32_bf16_ss<0, 1>")],
+     "hot.transposed"),
+    ("p-of-the-other-type", ALG1, [(SOFTMAX, "P[i] = pack(S[2 * i], S[2 * i + 1]);",
+                                    "P[i] = pack(S[2 * i], S[2 * i + 1], !is_bf16);")], "hot.conversion_types"),
+    ("o-of-the-other-type", ALG1, [(EPILOGUE, "O[2 * i + 1] * inverse[i & 1]);",
+                                    "O[2 * i + 1] * inverse[i & 1], !is_bf16);")], "epilogue.conversion_types"),
+    ("producer-keeps-more-registers", ALG1, [(PRODUCER, "setmaxnreg_dec<config.producer_registers()>",
+                                              "setmaxnreg_dec<config.producer_registers() - 8>")],
+     "producer.setmaxnreg"),
+    ("first-qk-not-awaited", ALG2, [("kernels/alg2.cu", """    turns.end();
+    wgmma_wait_group<0>();""", """    turns.end();
+    wgmma_wait_group<1>();""")], "C7514"),
+    ("last-pv-awaited-with-the-next-qk", FWD, [("kernels/fwd.cu", """    wgmma_wait_group<1>();
+    finish_pv(first, 0);""", """    wgmma_wait_group<0>();
+    finish_pv(first, 0);""")], "epilogue.waits"),
+    ("rare-path-always-taken", FWD,
+     [("tile/speculative.cuh", "if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1])))",
+       "if (__any_sync(0xffffffffu, (sum[0] > -1.f) | (sum[1] > -1.f)))")], "hot.compares"),
+    ("q-not-released-by-the-next-piece", FWD128,
+     [("kernels/fwd.cu", "    if constexpr (has(Trait::late_q_release)) release_o_buffer();\n", "")],
+     "prologue.releases"),
+]
+
+
+def rows(source):
+    """The names of the table's rows, in order: as ptx/meson.build makes them."""
+    names = []
+    with open(os.path.join(source, "ptx/rows.def"), encoding="utf-8") as table:
+        for line in table:
+            kind, _, rest = line.partition("(")
+            cells = [cell.strip() for cell in rest.partition(")")[0].split(",")]
+            if kind in ("FA3_FORWARD", "FA3_BACKWARD"):
+                names.append("fa3_{0}_{2}_d{3}_{4}_{5}x{6}".format(*cells))
+            elif kind == "FA3_PASS":
+                names.append("fa3_pass_" + cells[0])
+    return names
+
+
+class Suite:
+    def __init__(self, nvcc, tool, source, folder, options):
+        self.nvcc, self.tool, self.source, self.folder, self.options = nvcc, tool, source, folder, options
+        self.rows = rows(source)
+
+    def copy(self, name):
+        place = os.path.join(self.folder, name)
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(os.path.join(self.source, "ptx"), os.path.join(place, "ptx"))
+        return place
+
+    def compile(self, place, row):
+        """The cubin's path, or what the build says against it."""
+        kernel = re.match("fa3_([a-z0-9]+)_", row).group(1)
+        cubin = os.path.join(place, row + ".cubin")
+        run = subprocess.run(
+            [sys.executable, os.path.join(self.source, "tools/build/cubin.py"), self.nvcc,
+             os.path.join(place, "ptx/kernels", kernel + ".cu"), cubin, os.path.join(place, row + ".d"), row,
+             str(self.rows.index(row)), os.path.join(place, "ptx")],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        return (cubin, "") if run.returncode == 0 else (None, run.stdout)
+
+    def broken_rules(self, cubin, row):
+        run = subprocess.run([self.tool, "check", cubin, row, "--json", *self.options], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
+        if run.returncode not in (0, 1):
+            return [run.stderr.strip()]
+        return [finding["rule"] for finding in json.loads(run.stdout)["findings"] if finding["state"] == "broken"]
+
+    def unbroken(self, row):
+        cubin, message = self.compile(self.copy(row), row)
+        if not cubin:
+            return f"{row}: does not compile: {message}"
+        rules = self.broken_rules(cubin, row)
+        return f"{row}: unbroken, it does not keep its contract: {rules}" if rules else None
+
+    def fault(self, name, row, edits, rule):
+        place = self.copy(name)
+        for file, old, new in edits:
+            path = os.path.join(place, "ptx", file)
+            with open(path, encoding="utf-8") as source:
+                text = source.read()
+            if text.count(old) != 1:
+                return f"{name}: ptx/{file} has {text.count(old)} times, not once:\n{old}"
+            with open(path, "w", encoding="utf-8") as target:
+                target.write(text.replace(old, new))
+        cubin, message = self.compile(place, row)
+        if re.fullmatch(r"C\d+", rule):
+            print(f"{name}: refused by the build, {rule}", flush=True)
+            return None if f"({rule})" in message else f"{name}: the build should refuse it for {rule}: {message}"
+        if not cubin:
+            return f"{name}: does not compile: {message}"
+        rules = self.broken_rules(cubin, row)
+        if not any(broken.startswith(rule + " ") for broken in rules):
+            return f"{name}: {rule} should be broken; broken are {rules}"
+        print(f"{name}: {', '.join(rules)}", flush=True)
+        return None
+
+
+def main():
+    nvcc, tool, source, folder, *rest = sys.argv[1:]
+    options = [word for word in rest if word.startswith("--")]
+    wanted = [word for word in rest if not word.startswith("--")]
+    faults = [fault for fault in FAULTS if not wanted or fault[0] in wanted]
+    if not faults:
+        sys.exit("broken.py: no fault has one of these names: " + " ".join(wanted))
+    suite = Suite(nvcc, tool, source, folder, options)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = [pool.submit(suite.unbroken, row) for row in sorted({fault[1] for fault in faults})]
+        jobs += [pool.submit(suite.fault, *fault) for fault in faults]
+        failures = [job.result() for job in jobs if job.result()]
+    for failure in failures:
+        print("FAILED", failure)
+    print(f"{len(faults)} faults, {len(failures)} failures")
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+// The protocol between warps: who executes what, constants that reach an instruction, and the figures made of both.
+#include <catch2/catch_test_macros.hpp>
+
+#include "lanes.h"
+#include "listings.h"
+#include "protocol.h"
+#include "values.h"
+
+using namespace listings;
+
+namespace {
+
+// Whether one lane gets to the instruction that begins with `wanted`.
+bool by_one_lane(const Lines& lines, const std::string& wanted) {
+  const sass::Listing listing = sass::parse(text("toy", lines)).at(0);
+  const std::vector<bool> one = sass::by_one_lane(listing, sass::control_flow(listing));
+  for (size_t i = 0; i < listing.code.size(); ++i)
+    if (listing.code[i].text.starts_with(wanted)) return one[i];
+  throw std::logic_error("no instruction " + wanted);
+}
+
+// The values of R0 when the EXIT is come to; "?" if it depends on what is not known.
+std::string values(Lines lines, sass::Meeting meeting = sass::Meeting::all) {
+  lines.insert(lines.end(), {"FADD RZ, RZ, R0", "EXIT"});
+  const sass::Listing listing = sass::parse(text("toy", lines)).at(0);
+  const std::vector<int> wanted{static_cast<int>(listing.code.size()) - 2};
+  const sass::Values found =
+      sass::operand_values(listing, sass::control_flow(listing), wanted, sass::last_operand, meeting).at(0);
+  std::string result = found.runtime ? "?" : "";
+  for (int k = 0; k < found.count; ++k) result += (k ? " " : "") + std::to_string(found.values[k]);
+  return result;
+}
+
+double of_kernel(const Lines& lines, const std::string& figure) { return value(kernel(lines).figures, figure); }
+std::string of_scope(const Lines& lines, const std::string& scope, const std::string& figure) {
+  const sass::Kernel k = kernel(lines);
+  const sass::Figure* found = sass::find(k.scopes.at(scope), figure);
+  return found ? found->shown() : "no such figure";
+}
+std::string of_loop(const Lines& lines, const std::string& figure) {
+  const sass::Kernel k = kernel(lines);
+  const sass::Figure* found = sass::find(only_hot(k).figures, figure);
+  return found ? found->shown() : "no such figure";
+}
+
+}  // namespace
+
+TEST_CASE("one lane: comparisons of the thread's number") {
+  const auto one = [](const Lines& setting, const std::string& guard) {
+    Lines lines = {"S2R R0, SR_TID.X", "S2R R9, SR_CTAID.X", "LDG.E R8, [R10]"};
+    lines.insert(lines.end(), setting.begin(), setting.end());
+    lines.insert(lines.end(), {"@" + guard + " UTMALDG.4D [UR8], [UR6]", "EXIT"});
+    return by_one_lane(lines, "@" + guard + " UTMALDG");
+  };
+  CHECK(one({"ISETP.NE.AND P0, PT, R0, 0x20, PT"}, "!P0"));
+  CHECK_FALSE(one({"ISETP.NE.AND P0, PT, R0, 0x20, PT"}, "P0"));
+  CHECK(one({"ISETP.EQ.AND P0, PT, R0, R9, PT"}, "P0"));           // with what is the same in all lanes
+  CHECK_FALSE(one({"ISETP.EQ.AND P0, PT, R0, R8, PT"}, "P0"));     // with what need not be
+  CHECK_FALSE(one({"ISETP.GT.AND P0, PT, R0, 0x20, PT"}, "!P0"));
+  CHECK(one({"LOP3.LUT P0, RZ, R0, 0x1f, RZ, 0xc0, !PT"}, "!P0"));
+  CHECK_FALSE(one({"LOP3.LUT P0, RZ, R0, 0x1e, RZ, 0xc0, !PT"}, "!P0"));
+  CHECK(one({"LOP3.LUT P0, RZ, R8, 0x1f, R0, 0xf8, !PT"}, "!P0"));        // a | (b & c)
+  CHECK_FALSE(one({"LOP3.LUT P0, RZ, R8, 0x1f, R0, 0x80, !PT"}, "!P0"));  // a & b & c
+  CHECK(one({"LOP3.LUT R2, R0, 0x1f, RZ, 0xc0, !PT", "SHFL.BFLY PT, R3, R2, 0x1f, 0x1f",
+             "ISETP.NE.AND P0, PT, R3, 0x1f, PT"}, "!P0"));
+  CHECK_FALSE(one({"SHF.R.U32.HI R2, RZ, 0x5, R0", "ISETP.NE.AND P0, PT, R2, 0x2, PT"}, "!P0"));  // one warp
+  CHECK_FALSE(one({"SHFL.IDX PT, R2, R0, RZ, 0x1f", "ISETP.NE.AND P0, PT, R2, 0x2, PT"}, "!P0"));
+  CHECK(one({"ISETP.NE.AND P1, PT, R0, RZ, PT", "ISETP.GT.OR P0, PT, R9, 0x1, P1"}, "!P0"));
+  CHECK_FALSE(one({"ISETP.NE.AND P1, PT, R0, RZ, PT", "ISETP.GT.AND P0, PT, R9, 0x1, P1"}, "!P0"));
+  CHECK(one({"ISETP.NE.AND P1, PT, R0, RZ, PT", "PLOP3.LUT P0, PT, P1, PT, PT, 0x8, 0x0"}, "P0"));  // !P1
+  CHECK(one({"ELECT P0, URZ, PT"}, "P0"));
+  CHECK_FALSE(one({"ISETP.NE.AND P0, PT, R0, RZ, PT", "FSETP.GT.AND P0, PT, R8, RZ, PT"}, "!P0"));
+  CHECK(one({"ISETP.NE.AND P0, PT, R0, RZ, PT", "VOTEU.ANY UP0, P0"}, "!P0"));  // which reads P0
+}
+
+TEST_CASE("one lane: branches") {
+  const Lines lines = {"S2R R0, SR_TID.X", "ISETP.NE.AND P0, PT, R0, RZ, PT", "@P0 BRA `(.L_join)", "MOV R1, 0x1",
+                       "@P1 BRA `(.L_inside)", "MOV R2, 0x1", ".L_inside", "MOV R3, 0x1", ".L_join", "MOV R4, 0x1",
+                       "@P0 EXIT", "MOV R5, 0x1", "EXIT"};
+  CHECK_FALSE(by_one_lane(lines, "@P0 BRA"));
+  for (const char* inside : {"MOV R1", "MOV R2", "MOV R3", "MOV R5"}) CHECK(by_one_lane(lines, inside));
+  CHECK_FALSE(by_one_lane(lines, "MOV R4"));
+  // A loop that ptxas makes to serve the lanes one after another.
+  CHECK_FALSE(by_one_lane({"S2R R0, SR_TID.X", ".L_next", "@P0 ELECT P1, URZ, PT", "@P1 R2UR UR8, R0",
+                           "UTMALDG.4D [UR8], [UR6]", "@P0 BRA.U.ANY `(.L_next)", "EXIT"},
+                          "UTMALDG"));
+  // "@!P0 BRA P1" branches if both hold.
+  const Lines two = {"S2R R0, SR_TID.X", "ISETP.NE.AND P0, PT, R0, RZ, PT", "@!P0 BRA P1, `(.L_there)", "MOV R1, 0x1",
+                     "EXIT", ".L_there", "MOV R2, 0x1", "EXIT"};
+  CHECK_FALSE(by_one_lane(two, "MOV R1"));
+  CHECK(by_one_lane(two, "MOV R2"));
+}
+
+TEST_CASE("constants that reach an instruction") {
+  CHECK(values({"MOV R0, 0x4000"}) == "16384");
+  CHECK(values({"MOV R1, 0x4000", "SEL R0, R1, RZ, P0"}) == "0 16384");
+  CHECK(values({"HFMA2.MMA R0, -RZ, RZ, 2, 0"}) == "1073741824");  // 0x40000000
+  CHECK(values({"HFMA2.MMA R0, -RZ, RZ, 0, 5.9604644775390625e-08"}) == "1");
+  CHECK(values({"HFMA2.MMA R0, -RZ, RZ, 0, -1.5"}) == "48640");  // 0xbe00
+  CHECK(values({"UMOV UR4, 0x30", "IMAD.U32 R1, RZ, RZ, UR4", "SHF.L.U32 R0, R1, 0x4, RZ"}) == "768");
+  CHECK(values({"MOV R1, 0x5", "LOP3.LUT R0, R1, 0x1, RZ, 0xc, !PT"}) == "0");  // !a & b
+  CHECK(values({"MOV R1, 0x5", "LOP3.LUT R0, R1, 0x1, RZ, 0x3c, !PT"}) == "4");
+  CHECK(values({"MOV R1, 0x7", "IMAD.WIDE.U32 R2, R1, -0x55555555, RZ", "SHF.R.U32.HI R0, RZ, 0x1, R3"}) == "2");
+  CHECK(values({"MOV R1, 0x5", "IADD3 R0, -R1, 0x8, RZ"}) == "3");
+  CHECK(values({"MOV R1, 0x5", "LEA R0, R1, 0x100, 0x3"}) == "296");
+  CHECK(values({"CS2R R0, SRZ"}) == "0");
+  CHECK(values({"LDG.E R0, [R2]"}) == "?0");
+  CHECK(values({"MOV R0, 0x1", "@P0 MOV R0, 0x2"}) == "1 2");
+  CHECK(values({"MOV R0, 0x1", "ISETP.NE.AND P0, PT, R0, RZ, PT", "UISETP.NE.AND UP0, UPT, UR4, URZ, UPT"}) == "1");
+  const Lines ways = {"MOV R0, 0x1", "@P0 BRA `(.L_meet)", "MOV R0, 0x2", ".L_meet"};
+  CHECK(values(ways) == "1 2");
+  CHECK(values(ways, sass::Meeting::unknown) == "?0");
+  CHECK(values({"MOV R0, RZ", ".L_loop", "MOV R1, R0", "IADD3 R0, R0, 0x1, RZ", "@P0 BRA `(.L_loop)", "MOV R0, R1"}) ==
+        "0");  // in the loop's first turn
+}
+
+TEST_CASE("a sound protocol") {
+  const Lines lines = with_producer();
+  for (const char* figure : {"tma_by_many", "waits_without_spin", "never_arrived", "unfenced"}) {
+    INFO(figure);
+    CHECK(of_kernel(lines, figure) == 0);
+  }
+  CHECK(of_kernel(lines, "tma_loads") == 1);
+  CHECK(of_kernel(lines, "tma_stores") == 1);
+  CHECK(of_kernel(lines, "mbarrier_waits") == 3);  // not their copies that spin
+  CHECK(words(kernel(lines).figures, "expected_bytes") == "8192/16384");
+  CHECK(of_scope(lines, "prologue", "setmaxnreg") == "+112");
+  CHECK(of_scope(lines, "producer", "setmaxnreg") == "-32");
+  CHECK(of_scope(lines, "producer", "tma_loads") == "1");
+  CHECK(of_scope(lines, "producer", "parities") == "1 0");
+  CHECK(of_scope(lines, "epilogue", "tma_stores") == "1");
+  CHECK(of_scope(lines, "epilogue", "releases") == "0");
+  CHECK(of_scope(lines, "epilogue", "waits") == "none");
+  CHECK(of_loop(lines, "releases") == "0");
+  CHECK(of_loop(lines, "arrives_by_many") == "0");
+  CHECK(of_loop(lines, "accumulators") == "PV adds, QK overwrites");
+  CHECK(of_loop(lines, "transposed") == "PV B");
+  CHECK(of_loop(lines, "conversion_types") == "BF16.F32");
+  CHECK(of_loop(lines, "compares") == "GT constant");
+  CHECK(of_loop(lines, "masks_anywhere") == "0");
+  CHECK(of_loop(lines, "most_exps") == "9");
+  CHECK(of_loop(lines, "most_multiplies") == "1");
+  CHECK(of_loop(lines, "longest_instructions") == "46");  // by way of a wait that spins once, and the rare path
+}
+
+TEST_CASE("each fault of the protocol moves its figure") {
+  const auto spoilt = [](const std::string& old, const Lines& lines) { return replaced(with_producer(), old, lines); };
+  const std::string release = "@!P3 SYNCS.ARRIVE";
+  // Given back before PV is done, never, by all lanes, by all but one.
+  CHECK(of_loop(spoilt("WARPGROUP.DEPBAR.LE gsb0, 0x1", {"WARPGROUP.DEPBAR.LE gsb0, 0x1",
+                                                        "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ"}),
+                "releases") == "1 0");
+  CHECK(of_loop(spoilt(release, {}), "releases") == "none");
+  CHECK(of_kernel(spoilt(release, {}), "never_arrived") == 1);
+  CHECK(of_loop(spoilt(release, {"SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ"}), "arrives_by_many") == "1");
+  CHECK(of_loop(spoilt(release, {"@P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ"}), "arrives_by_many") == "1");
+  // Fences.
+  CHECK(of_kernel(spoilt("FENCE.VIEW.ASYNC.S", {}), "unfenced") == 2);  // the store, and the arrival behind it
+  CHECK(of_kernel(spoilt("STSM", {"STS.128 [R5], R24"}), "unfenced") == 0);
+  CHECK(of_kernel(replaced(spoilt("STSM", {"STS.128 [R5], R24"}), "FENCE", {}), "unfenced") == 1);
+  CHECK(of_kernel(spoilt("NOP", {}), "unfenced") == 1);
+  // Who issues TMA.
+  CHECK(of_kernel(spoilt("@P3 EXIT", {}), "tma_by_many") == 1);
+  CHECK(of_kernel(spoilt("@P3 BRA `(.L_stored)", {}), "tma_by_many") == 1);
+  // Waits that do not spin: the result unused, overwritten, one try more.
+  CHECK(of_kernel(spoilt("@!P0 BRA `(.L_full)", {}), "waits_without_spin") == 1);
+  CHECK(of_kernel(spoilt("@!P0 BRA `(.L_full)", {"ISETP.NE.AND P0, PT, R9, RZ, PT", "@!P0 BRA `(.L_full)"}),
+                  "waits_without_spin") == 1);
+  CHECK(of_kernel(spoilt("@P0 BRA `(.L_given)", {"BRA `(.L_given)"}), "waits_without_spin") == 2);
+  // Bytes, parities, registers.
+  CHECK(words(kernel(spoilt("MOV R7, 0x4000", {"MOV R7, 0x3000"})).figures, "expected_bytes") == "8192/12288");
+  CHECK(words(kernel(spoilt("MOV R7, 0x4000", {"LDC R7, c[0x0][0x210]"})).figures, "expected_bytes") == "runtime");
+  CHECK(of_scope(spoilt("LOP3.LUT R4, R4, 0x1, RZ, 0xc,", {"LOP3.LUT R4, R4, 0x1, RZ, 0xc0, !PT"}), "producer",
+                 "parities") == "0 0");
+  CHECK(of_scope(spoilt("USETMAXREG.DEALLOC", {"USETMAXREG.DEALLOC.CTAPOOL 0x18"}), "producer", "setmaxnreg") == "-24");
+  // Products.
+  CHECK(of_loop(spoilt("HGMMA.64x32x16", {"HGMMA.64x32x16.F32.BF16 R40, R60, gdesc[UR16].tnspB, RZ, !UPT, gsb0"}),
+                "accumulators") == "PV overwrites, QK overwrites");
+  CHECK(of_loop(spoilt("HGMMA.64x32x16", {"HGMMA.64x32x16.F32.BF16 R40, R60, gdesc[UR16].tnspB, R40, UP0, gsb0"}),
+                "accumulators") == "PV overwrites or adds, QK overwrites");
+  CHECK(of_loop(spoilt("HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8]",
+                       {"HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], R24"}), "accumulators") == "PV adds, QK adds");
+  CHECK(of_loop(spoilt("HGMMA.64x32x16", {"HGMMA.64x32x16.F32.BF16 R40, R60, gdesc[UR16], R40, gsb0"}),
+                "transposed") == "none");
+  CHECK(of_loop(spoilt("F2FP.BF16.F32.PACK_AB R60", {"F2FP.F16.F32.PACK_AB R60, R25, R24"}), "conversion_types") ==
+        "BF16.F32 F16.F32");
+  // Beside the usual way.
+  CHECK(of_loop(spoilt("FMNMX R3", {"FSEL R3, R3, -INF, P6"}), "masks_anywhere") == "1");
+  CHECK(of_loop(spoilt("FMNMX R3", {"MUFU.EX2 R3, R3"}), "most_exps") == "10");
+  CHECK(of_loop(spoilt("FMNMX R3", {"FMUL R3, R3, R4", "FMUL R3, R3, R4"}), "most_multiplies") == "3");
+  CHECK(of_loop(spoilt("FMNMX R3", {"FMUL R3, R3, R4", "FMUL R3, R3, R4"}), "longest_instructions") == "47");
+  CHECK(of_loop(spoilt("FSETP.GT.AND P1, PT, R4, 1048576", {"FSETP.GT.AND P1, PT, R4, R5, PT"}), "compares") == "GT");
+  // Behind the loop.
+  const Lines waits = spoilt("STSM", {"WARPGROUP.DEPBAR.LE gsb0, 0x1", "STSM.16.M88.4 [R5], R24"});
+  CHECK(of_scope(waits, "epilogue", "waits") == "1");
+}
+
+TEST_CASE("a barrier's address may stand in a register") {
+  Lines lines = replaced(with_producer(), "@!P3 SYNCS.ARRIVE",
+                         {"MOV R9, 0x24400", "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+0x6108], RZ"});
+  CHECK(of_kernel(lines, "never_arrived") == 1);
+  const std::string wait = "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x108]";
+  lines = replaced(lines, wait, {"MOV R10, 0x408", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+0x2a108], R4"});
+  lines = replaced(lines, wait, {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+0x2a108], R4"});
+  CHECK(of_kernel(lines, "never_arrived") == 0);  // the same array, and its second barrier
+}

@@ -1,0 +1,280 @@
+#include "values.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+
+#include "operands.h"
+#include "text.h"
+
+namespace sass {
+namespace {
+
+using Word = std::uint32_t;
+
+void add(Values& to, Word value) {
+  Word* const end = to.values + to.count;
+  Word* const at = std::lower_bound(to.values, end, value);
+  if (at != end && *at == value) return;
+  if (to.count == Values::most) {
+    to.runtime = true;
+    return;
+  }
+  std::copy_backward(at, end, end + 1);
+  *at = value;
+  ++to.count;
+}
+
+void join(Values& to, const Values& other) {
+  to.runtime |= other.runtime;
+  for (int k = 0; k < other.count; ++k) add(to, other.values[k]);
+}
+
+Values constant(Word value) {
+  Values result;
+  add(result, value);
+  return result;
+}
+
+Values not_known() {
+  Values result = constant(0);
+  result.runtime = true;
+  return result;
+}
+
+// The bits of a number of 16 bits, as HFMA2 has them: ptxas makes constants of 32 bits with it. Such constants are
+// exact.
+Word half_bits(double value) {
+  const Word sign = std::signbit(value) ? 0x8000 : 0;
+  value = std::fabs(value);
+  if (value == 0) return sign;
+  if (!(value < 65536)) return sign | 0x7c00;  // infinity
+  int exponent = 0;
+  const double fraction = std::frexp(value, &exponent);  // value = fraction * 2^exponent, fraction in [0.5, 1)
+  if (exponent < -13) return sign | static_cast<Word>(std::ldexp(value, 24));
+  return sign | static_cast<Word>(exponent + 14) << 10 | (static_cast<Word>(std::ldexp(fraction, 11)) & 0x3ff);
+}
+
+Word logic(Word a, Word b, Word c, Word table) {
+  Word result = 0;
+  for (unsigned bits = 0; bits < 8; ++bits)
+    if (table >> bits & 1)
+      result |= (bits & 4 ? a : ~a) & (bits & 2 ? b : ~b) & (bits & 1 ? c : ~c);
+  return result;
+}
+
+Word permuted(Word a, Word selector, Word c) {
+  const std::uint64_t bytes = std::uint64_t{c} << 32 | a;
+  Word result = 0;
+  for (unsigned k = 0; k < 4; ++k) result |= static_cast<Word>(bytes >> 8 * (selector >> 4 * k & 7) & 255) << 8 * k;
+  return result;
+}
+
+class State {
+ public:
+  bool reached = false;
+
+  Values at(const Operand& operand, int part = 0) const {
+    if (operand.kind == Operand::Kind::number) return constant(part == 0 ? signed_(operand, operand.value) : 0);
+    if (!operand.is_register()) return not_known();
+    const Values& held = registers_[place(operand, part)];
+    Values result;
+    result.runtime = held.runtime;
+    for (int k = 0; k < held.count; ++k) add(result, signed_(operand, held.values[k]));
+    return result;
+  }
+  void set(const Operand& operand, const Values& value, bool guarded, int part = 0) {
+    if (!operand.is_register()) return;
+    Values& target = registers_[place(operand, part)];
+    if (guarded) join(target, value);
+    else target = value;
+  }
+  void forget() {
+    reached = true;
+    for (Values& value : registers_) value = not_known();
+  }
+  void forget_several() {
+    for (Values& value : registers_)
+      if (value.count > 1) value = not_known();
+  }
+  void join_with(const State& other) {
+    if (!reached) {
+      *this = other;
+      return;
+    }
+    for (size_t r = 0; r < registers_.size(); ++r) join(registers_[r], other.registers_[r]);
+  }
+
+ private:
+  static Word signed_(const Operand& operand, Word value) {
+    return operand.inverted ? ~value : operand.negative ? 0 - value : value;
+  }
+  static size_t place(const Operand& operand, int part) {
+    const bool uniform = operand.kind == Operand::Kind::uniform_register;
+    return static_cast<size_t>(std::min(operand.index + part, uniform ? 63 : 255) + (uniform ? 256 : 0));
+  }
+
+  std::array<Values, 256 + 64> registers_{};
+};
+
+// Every combination of the operands' values.
+Values combine(const State& state, const std::vector<Operand>& x, const std::function<Word(const Word*)>& function) {
+  std::vector<Values> inputs;
+  for (const Operand& operand : x) inputs.push_back(state.at(operand));
+  Values result;
+  for (const Values& input : inputs) result.runtime |= input.runtime;
+  std::vector<Word> words(inputs.size());
+  const std::function<void(size_t)> each = [&](size_t k) {
+    if (k == inputs.size()) return add(result, function(words.data()));
+    for (int v = 0; v < inputs[k].count; ++v) {
+      words[k] = inputs[k].values[v];
+      each(k + 1);
+    }
+  };
+  each(0);
+  return result;
+}
+
+void step(State& state, const Instruction& i) {
+  std::vector<Operand> x = operands_of(i);
+  const Operand guard = guard_of(i);
+  const bool guarded = guard.index != true_predicate;
+  if (x.size() > 1 && x[0].is_predicate() && x[1].is_predicate()) return;  // a comparison, or a vote
+  if (!x.empty() && x.front().is_predicate()) x.erase(x.begin());
+  if (x.empty() || !x.front().is_register()) return;
+  const Operand to = x.front();
+  const std::vector<Operand> all(x.begin() + 1, x.end());
+  std::vector<Operand> from;  // without predicates
+  for (const Operand& operand : all)
+    if (!operand.is_predicate()) from.push_back(operand);
+  // "UIADD3" counts as IADD3: the uniform datapath has the same instructions.
+  std::string_view name = i.mnemonic();
+  if (to.kind == Operand::Kind::uniform_register && name.starts_with("U")) name.remove_prefix(1);
+  const auto is = [&](const char* wanted) { return name == wanted; };
+  const auto set = [&](const Values& value, int part = 0) { state.set(to, value, guarded, part); };
+  const auto result = [&](const std::function<Word(const Word*)>& function, size_t count) {
+    if (from.size() < count) return set(not_known());
+    set(combine(state, {from.begin(), from.begin() + static_cast<std::ptrdiff_t>(count)}, function));
+  };
+
+  if ((is("MOV") || is("R2UR")) && !from.empty()) return set(state.at(from[0]));
+  if (i.is("CS2R")) {
+    set(state.at(from.empty() ? Operand{} : from[0]));
+    if (!i.has("32")) set(state.at(from.empty() ? Operand{} : from[0]), 1);
+    return;
+  }
+  if (is("IADD3") && i.has("64") && from.size() > 2) {
+    for (int part = 0; part < 2; ++part) {
+      Values sum = constant(0);
+      for (const Operand& operand : from) {
+        const Values next = state.at(operand, part), before = sum;
+        sum = {};
+        sum.runtime = before.runtime || next.runtime;
+        for (int a = 0; a < before.count; ++a)
+          for (int b = 0; b < next.count; ++b) add(sum, before.values[a] + next.values[b]);
+      }
+      set(sum, part);
+    }
+    return;
+  }
+  if (is("IADD3")) return result([](const Word* w) { return w[0] + w[1] + w[2]; }, 3);
+  if (is("VIADD")) return result([](const Word* w) { return w[0] + w[1]; }, 2);
+  if (is("IMAD") && (i.has("WIDE") || i.has("HI")) && from.size() > 2) {
+    const bool no_sign = i.has("U32");
+    const auto product = [no_sign](const Word* w) {
+      const std::uint64_t a = w[0], b = w[1];
+      const std::int64_t signed_a = static_cast<std::int32_t>(w[0]), signed_b = static_cast<std::int32_t>(w[1]);
+      return (no_sign ? a * b : static_cast<std::uint64_t>(signed_a * signed_b)) + w[2];
+    };
+    if (i.has("WIDE")) result([&](const Word* w) { return static_cast<Word>(product(w)); }, 3);
+    const Values high = combine(state, {from.begin(), from.begin() + 3},
+                                [&](const Word* w) { return static_cast<Word>(product(w) >> 32); });
+    return set(high, i.has("WIDE") ? 1 : 0);
+  }
+  if (is("IMAD")) return result([](const Word* w) { return w[0] * w[1] + w[2]; }, 3);
+  if (is("LOP3") && from.size() > 3 && from[3].kind == Operand::Kind::number) {
+    const Word table = from[3].value;
+    return result([table](const Word* w) { return logic(w[0], w[1], w[2], table); }, 3);
+  }
+  if (is("SHF") && from.size() > 2) {
+    const bool left = i.has("L"), high = i.has("HI"), keeps_sign = i.has("S32") && !left;
+    return result(
+        [=](const Word* w) {
+          const Word shift = w[1] & 31;
+          const std::uint64_t both = std::uint64_t{w[2]} << 32 | w[0];
+          if (left) return high ? static_cast<Word>(both << shift >> 32) : w[0] << shift;
+          if (high && keeps_sign) return static_cast<Word>(static_cast<std::int32_t>(w[2]) >> shift);
+          return high ? w[2] >> shift : static_cast<Word>(both >> shift);
+        },
+        3);
+  }
+  if (is("LEA") && i.has("HI") && from.size() > 3)
+    return result(
+        [](const Word* w) {
+          return static_cast<Word>((std::uint64_t{w[2]} << 32 | w[0]) << (w[3] & 31) >> 32) + w[1];
+        },
+        4);
+  if (is("LEA")) return result([](const Word* w) { return (w[0] << (w[2] & 31)) + w[1]; }, 3);
+  if (is("PRMT")) return result([](const Word* w) { return permuted(w[0], w[1], w[2]); }, 3);
+  if (is("SEL") && from.size() > 1) {  // either of the two: predicates are not followed
+    Values either = state.at(from[0]);
+    join(either, state.at(from[1]));
+    return set(either);
+  }
+  if (i.is("HFMA2") && i.operands.size() > 4 && i.operands[1].ends_with("RZ") && i.operands[2] == "RZ")
+    return set(constant(half_bits(std::strtod(i.operands[3].c_str(), nullptr)) << 16 |
+                        half_bits(std::strtod(i.operands[4].c_str(), nullptr))));
+
+  const Registers written = destination(i);
+  const int count = to.kind == Operand::Kind::uniform_register ? (i.has("64") ? 2 : 1) : written.count;
+  for (int part = 0; part < count; ++part) set(not_known(), part);
+}
+
+}  // namespace
+
+std::string_view last_operand(const Instruction& i) {
+  return i.operands.empty() ? std::string_view() : std::string_view(i.operands.back());
+}
+
+std::string_view address_operand(const Instruction& i) {
+  for (const std::string_view operand : i.operands)
+    if (operand.starts_with('[') && operand.ends_with(']')) return operand.substr(1, operand.size() - 2);
+  return {};
+}
+
+std::vector<Values> operand_values(const Listing& listing, const Cfg& cfg, const std::vector<int>& wanted,
+                                   std::string_view (*operand)(const Instruction&), Meeting meeting) {
+  std::vector<Values> result(wanted.size());
+  if (wanted.empty() || cfg.order.empty()) return result;
+  std::vector<State> entry(cfg.blocks.size());
+  entry[static_cast<size_t>(cfg.order.front())].forget();
+  for (int block : cfg.order) {
+    State& state = entry[static_cast<size_t>(block)];
+    if (meeting == Meeting::unknown) state.forget_several();
+    const Block& b = cfg.blocks[static_cast<size_t>(block)];
+    for (int i = b.begin; i < b.end; ++i) {
+      const Instruction& instruction = listing.code[static_cast<size_t>(i)];
+      const auto at = std::lower_bound(wanted.begin(), wanted.end(), i);
+      if (at != wanted.end() && *at == i) {
+        std::vector<Operand> parts;
+        for (std::string_view part : split(operand(instruction), '+'))
+          if (parts.size() < 3) parts.push_back(operand_of(part));  // two registers and a constant, at most
+        result[static_cast<size_t>(at - wanted.begin())] = combine(state, parts, [&](const Word* w) {
+          Word sum = 0;
+          for (size_t k = 0; k < parts.size(); ++k) sum += w[k];
+          return sum;
+        });
+      }
+      step(state, instruction);
+    }
+    for (int successor : b.successors)
+      if (cfg.rank[static_cast<size_t>(successor)] > cfg.rank[static_cast<size_t>(block)])
+        entry[static_cast<size_t>(successor)].join_with(state);
+    state = {};
+  }
+  return result;
+}
+
+}  // namespace sass
