@@ -38,8 +38,8 @@ struct Computed {
     REQUIRE(fa3_reference_backward(&gradients, 1) == FA3_OK);
   }
 
-  // Of all rows and keys, so that whatever is wrong is among them.
-  std::string verdict(int rows = 2000) const {
+  // Of so many random rows that whatever is wrong is among them.
+  std::string verdict(int rows = 400) const {
     return check_gradients(point, {q.data(), k.data(), v.data(), o.data(), lse.data()},
                            {dout.data(), dq.data(), dk.data(), dv.data()}, rows, 7);
   }
@@ -61,12 +61,12 @@ TEST_CASE("the check takes right gradients") {
       {FA3_DTYPE_BF16, 72, true, 1, 1, 1, 1, 1, {}},    {FA3_DTYPE_FP16, 64, false, 1, 1, 200, 1, 1, {}}};
   for (const Point& point : points) {
     INFO(point.label());
-    CHECK(Computed(point).verdict(500) == "");
+    CHECK(Computed(point).verdict() == "");
   }
 }
 
 TEST_CASE("the check finds one wrong element of a gradient") {
-  Computed made({GENERATE(FA3_DTYPE_BF16, FA3_DTYPE_FP16), 64, true, 2, 40, 50, 4, 2, {}});
+  Computed made({GENERATE(FA3_DTYPE_BF16, FA3_DTYPE_FP16), 64, true, 1, 20, 26, 2, 1, {}});
   const auto [name, tensor] = GENERATE(table<const char*, Computed::Tensor Computed::*>(
       {{"dq", &Computed::dq}, {"dk", &Computed::dk}, {"dv", &Computed::dv}}));
   Computed::Tensor& gradient = made.*tensor;
