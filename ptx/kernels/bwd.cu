@@ -235,6 +235,7 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
         first = before == 0;
         while (!first && !(before & dq_is_stored)) before = ld_acquire_gpu_u32(&visits);
       }
+      delay(tile.number());
       if (!first) fence_proxy_async_global();
 #pragma unroll
       for (int part = 0; part < dq_parts; part++) {

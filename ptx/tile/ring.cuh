@@ -4,21 +4,9 @@
 // and the parity of its barriers is (i / size) & 1. Nothing is drained between pieces.
 #pragma once
 #include "smem.cuh"
+#include "wait.cuh"
 
 namespace fa3 {
-
-FA3_DEVICE void wait(const uint64_t& barrier, uint32_t parity) {
-  while (!ptx::mbarrier_try_wait_parity(ptx::shared_address(&barrier), parity)) {
-  }
-#ifdef FA3_DELAYS
-  // A build for the stress test: one wait in 16 takes up to 8 microseconds more, so that faults in the order of things
-  // that timing usually hides come to light.
-  uint32_t random = (uint32_t(clock64()) ^ ptx::shared_address(&barrier) ^ blockIdx.x * 977) * 2654435761u;
-  random = __shfl_sync(__activemask(), random, __ffs(__activemask()) - 1);
-  if (random >> 28 == 0) __nanosleep(random >> 8 & 8191);
-  __syncwarp(__activemask());
-#endif
-}
 
 // The K/V ring; its buffers are the stages. A use holds K of one block and V of the block before (the last block of the
 // piece before, if K is the first of its piece). Every consumer warp releases it once (with split_stage: once for K,

@@ -3,7 +3,10 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/generators/catch_generators.hpp>
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string>
@@ -338,6 +341,40 @@ TEST_CASE("backward: deterministic, 100 times the same bits", "[backward]") {
     call.launch(stream);
     REQUIRE(call.results(stream) == first);
   }
+}
+
+// As "stress" of extremes.cpp: fresh random problems until half of its time is over.
+TEST_CASE("backward: stress", "[.stress]") {
+  const tools::Stream& stream = gpu().stream;
+  const char* text = std::getenv("FA3_STRESS_SECONDS");
+  const double seconds = (text ? std::atof(text) : 60) / 2;
+  const auto start = std::chrono::steady_clock::now();
+  int problems = 0;
+  for (; std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds; ++problems) {
+    tools::Random random(seed_for(100000000 + problems));
+    const bool many = random.chance(0.3);  // heads, so that thread blocks take several key blocks
+    const int64_t heads_kv = many ? random.between(70, 150) : random.between(1, 4);
+    const int64_t heads = heads_kv * (many ? 1 : random.between(1, 3));
+    const Shape shape{1, random.between(1, many ? 70 : 300), random.between(1, many ? 200 : 400), heads, heads_kv,
+                      random.chance(0.7) ? 64 * random.between(1, 2) : 8 * random.between(1, 32)};
+    const bool deterministic = random.chance(0.5);
+    const int32_t mask = int32_t(random.between(0, 2));
+    INFO("q " << shape.seqlen_q << " k " << shape.seqlen_k << " heads " << heads << "/"
+                  << heads_kv << " d " << shape.head_dim << " mask " << mask << " deterministic " << deterministic);
+    INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+    Call call(shape, random.chance(0.5) ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, mask, false, random.chance(0.5), 1,
+              seed_for(200000000 + problems), deterministic ? FA3_FLAG_DETERMINISTIC : 0);
+    std::vector<unsigned char> first;
+    for (int i = 0; i < 6; ++i) {
+      call.poison();
+      call.launch(stream);
+      const std::vector<unsigned char> results = call.results(stream);
+      if (i == 0) first = results;
+      if (deterministic) REQUIRE(results == first);
+      if (i == 5) REQUIRE(call.verdict() == "");
+    }
+  }
+  std::printf("backward stress: %d random problems, 6 runs each, in %.0f s\n", problems, seconds);
 }
 
 TEST_CASE("backward: without sums in global memory the same call gives the same bits", "[backward]") {

@@ -19,11 +19,11 @@ CLEAN = "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
 
 
 class Compiled(unittest.TestCase):
-    def compile(self, name):
+    def compile(self, name, *macros):
         with tempfile.TemporaryDirectory() as folder:
             output, depfile = pathlib.Path(folder, "row.cubin"), pathlib.Path(folder, "row.d")
             run = subprocess.run([sys.executable, cubin, nvcc, f"{sources}/{name}.cu", output, depfile, f"row_{name}",
-                                  "0", include], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                                  "0", include, *macros], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             content = output.read_bytes() if output.exists() else b""
             dependencies = depfile.read_text() if depfile.exists() else ""
         return run, content, dependencies
@@ -54,6 +54,10 @@ class Compiled(unittest.TestCase):
 
     def test_spills(self):
         self.refused("spills", r"[1-9]\d* bytes spill stores, [1-9]\d* bytes spill loads")
+
+    def test_kernels_with_delays_may_spill(self):
+        run, content, _ = self.compile("spills", "-DFA3_DELAYS")
+        self.assertEqual((run.returncode, content[:4]), (0, b"\x7fELF"), run.stdout)
 
     def test_stack_frame(self):
         self.refused("stack", r"256 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads")

@@ -5,7 +5,8 @@ usage: cubin.py NVCC SOURCE OUTPUT DEPFILE NAME ROW INCLUDE|-DMACRO [...]
 
 ptxas reports a serialised WGMMA pipeline (C7510..C7515), injected waits (C7517..C7520), an ignored setmaxnreg (C7507,
 C7508), spills and stack frames as information, with exit status 0. For these kernels each of them is a defect, so it
-fails the build. There is no way to waive a message, because no row of the table needs one.
+fails the build. There is no way to waive a message, because no row of the table needs one; but kernels with delays
+(-DFA3_DELAYS, for the stress test only) may spill.
 """
 import os
 import re
@@ -13,11 +14,11 @@ import subprocess
 import sys
 
 
-def complaints(output):
+def complaints(output, may_spill=False):
     """What the build must not accept in the output of nvcc and `ptxas -v`; empty for a clean kernel."""
     found = [line for line in output.splitlines() if re.search(r"\bC75\d\d\b|\bwarning\b\s*[:#]", line, re.IGNORECASE)]
     figures = re.findall(r"\d+ bytes stack frame, \d+ bytes spill stores, \d+ bytes spill loads", output)
-    found += [line for line in figures if re.search(r"[1-9]", line)]
+    found += [line for line in figures if re.search(r"[1-9]", line) and not may_spill]
     if not figures:
         found.append("ptxas printed no figures for stack and spills")
     return found
@@ -29,7 +30,7 @@ def main():
                "-Xptxas=-v", f"-DFA3_ROW={row}", f"-DFA3_KERNEL={name}", "-MD", "-MF", depfile, "-o", output, source]
     command += [word if word.startswith("-D") else f"-I{word}" for word in rest]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    found = [f"nvcc failed with status {run.returncode}"] if run.returncode else complaints(run.stdout)
+    found = [f"nvcc failed with status {run.returncode}"] if run.returncode else complaints(run.stdout, may_spill="-DFA3_DELAYS" in rest)
     if found:
         sys.stderr.write(run.stdout)
         for line in found:

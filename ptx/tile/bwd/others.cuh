@@ -10,6 +10,7 @@ namespace fa3 {
 
 FA3_DEVICE void wait_for_count(const uint32_t* counter, uint32_t count) {
   while (ptx::ld_acquire_gpu_u32(counter) != count) __nanosleep(64);
+  delay(count);
 }
 
 // Threads of a thread block that add dQ.

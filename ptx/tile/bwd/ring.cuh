@@ -1,15 +1,11 @@
-// Barriers in shared memory: waiting for one, arriving at one, and which comes next in a ring of buffers.
+// Barriers in shared memory: setting one up, arriving at one, and which comes next in a ring of buffers.
 #pragma once
-#include "../../isa/mbarrier.cuh"
+#include "../wait.cuh"
 
 namespace fa3 {
 
 FA3_DEVICE void init(uint64_t& barrier, int arrivals) {
   ptx::mbarrier_init(ptx::shared_address(&barrier), arrivals);
-}
-FA3_DEVICE void wait(const uint64_t& barrier, uint32_t parity) {
-  while (!ptx::mbarrier_try_wait_parity(ptx::shared_address(&barrier), parity)) {
-  }
 }
 FA3_DEVICE void arrive(uint64_t& barrier) { ptx::mbarrier_arrive(ptx::shared_address(&barrier)); }
 
