@@ -9,7 +9,9 @@
 //
 // dQ is summed up in the workspace, and rounded when its sums are complete. That is work for the memory: so that it
 // goes on beside products, and while the sums are in the L2 cache, a thread block does it between its key blocks, for
-// the share of the one that is `behind` sections before. The last ones are left to a pass.
+// the share of the one that is `behind` sections before. The last ones are left to a pass. In the same way a thread
+// block prepares the rows (LSE and D) of the share of the one that is `ahead` sections after it; those of the first
+// sections a pass prepares.
 #pragma once
 #include <cstdint>
 
@@ -34,7 +36,9 @@ struct KeyOrder : BlockOrder {
   int32_t head_tiles;     // query tiles that read a K/V head
   int32_t behind;         // how many sections later a share's dQ is rounded
   int32_t done_behind;    // of so many sections, the first ones, thread blocks do it; of the others the last pass
+  int32_t ahead;          // how many sections before a share's rows are prepared; `sections` if the pass does it for all
   uint32_t* added;        // of each K/V head: how many threads have added the last dQ of a key block
+  uint32_t* prepared;     // of each K/V head: of how many key blocks the share's rows are prepared
   uint32_t* claimed;      // how many key blocks have been taken beyond those that the launch gives
 };
 
@@ -60,6 +64,17 @@ constexpr Share share_of(const KeyOrder& order, HeadBlock block) {
   const int32_t before = block.block * order.share, left = order.head_tiles - before;
   const int32_t share = order.share;
   return {first_tile(order, block.batch_head) + before, left < 0 ? 0 : left < share ? left : share};
+}
+
+// The key block `ahead` sections after the n-th, if there is one.
+constexpr HeadBlock block_ahead(const KeyOrder& order, int32_t n) {
+  const int32_t section = n / order.section;
+  if (section >= order.sections - order.ahead) return {0, order.blocks};
+  return block_at(order, section + order.ahead, n - section * order.section);
+}
+// Heads of K and V whose query rows the pass prepares.
+constexpr int32_t heads_of_pass(const KeyOrder& order) {
+  return order.ahead >= order.sections ? order.batch_heads : order.ahead * order.section_heads;
 }
 
 // The n-th tile of the shares of all key blocks, each counted as a whole one; -1 if there is none.

@@ -93,6 +93,14 @@ enum class Trait : uint32_t {
   keys_only = 1 << 19,
   queries_only = 1 << 20,
 
+  // The paper's Algorithm 3 (alg3.cu): a thread block has one key block, and no warpgroup of its own for dQ.
+  as_written = 1 << 22,
+
+  // A warp prepares query rows (LSE and D) for later key blocks beside the products (tile/bwd/ahead.cuh), where these
+  // are long enough for that. Measured over a pass for all rows, 35 us: +3% at 2048, +2% at 4096, +1% at 16384; d 64
+  // causal 0 and -2%.
+  prepares_ahead = 1 << 23,
+
   // What all rows of fwd.cu share.
   fast = chosen | splits | speculative | hold_exps,
   fast8 = fast | o_from_registers,  // and those of 8 bits
@@ -126,12 +134,14 @@ struct Row {
   constexpr bool all_gradients() const {
     return kind == Kind::backward && !has(Trait::keys_only) && !has(Trait::queries_only);
   }
+  // And is it the library's own, whose thread blocks take one key block after another (bwd.cu)?
+  constexpr bool takes_several_blocks() const { return all_gradients() && !has(Trait::as_written); }
   // Consumers, with 64 query rows each, in the backward pass 64 keys each; with Trait::keys_only one computes dV and
-  // the other dK. One warpgroup more produces, and for all gradients another one computes dQ.
+  // the other dK. One warpgroup more produces, and in bwd.cu another one computes dQ.
   constexpr int warpgroups() const { return has(Trait::keys_only) ? 2 : (all_gradients() ? Bc : Br) / 64; }
   constexpr int threads() const {
     if (kind == Kind::pass) return pass_threads;
-    return (warpgroups() + !has(Trait::no_producer) + all_gradients()) * 128;
+    return (warpgroups() + !has(Trait::no_producer) + takes_several_blocks()) * 128;
   }
 
   // So many columns of O get their sums at a time, with Trait::two_level (tile/gemm.cuh).
@@ -144,14 +154,14 @@ struct Row {
   // Without a producer nothing is moved: the consumers have what ptxas gives them, up to 255, and these are 0.
   constexpr bool moves_registers() const { return kind != Kind::pass && !has(Trait::no_producer); }
   constexpr int consumer_registers() const {
-    if (kind == Kind::backward) return all_gradients() ? 208 : 240;
+    if (kind == Kind::backward) return takes_several_blocks() ? 208 : 240;
     return !moves_registers() ? 0 : warpgroups() == 4 ? 112 : warpgroups() == 3 ? 160 : 232;
   }
   constexpr int producer_registers() const {
-    if (kind == Kind::backward) return all_gradients() ? 32 : 24;
+    if (kind == Kind::backward) return takes_several_blocks() ? 32 : 24;
     return !moves_registers() ? 0 : warpgroups() == 2 ? 40 : 32;
   }
-  constexpr int dq_registers() const { return all_gradients() ? 64 : 0; }
+  constexpr int dq_registers() const { return takes_several_blocks() ? 64 : 0; }
 
   constexpr int q_buffer_bytes() const { return 64 * d * element_bytes(); }
   constexpr int k_block_bytes() const { return Bc * d * element_bytes(); }

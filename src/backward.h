@@ -44,8 +44,9 @@ struct BackwardPlan {
   int32_t key_blocks;  // of a head
   KeyOrder order;      // its counters are in the workspace
   BlockOrder query_order;  // of the kernel that computes dQ only
-  // What stands where in the workspace, in bytes from its start; the last three if that kernel computes all.
-  size_t lse, delta, dq_sums, counters, visits, workspace_bytes;
+  // What stands where in the workspace, in bytes from its start; from dq_sums on if that kernel computes all. The last
+  // counters are the visits.
+  size_t lse, delta, dq_sums, counters, visits, counters_end, workspace_bytes;
 };
 fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan);
 

@@ -1,7 +1,7 @@
-// What the backward pass launches: a pass that prepares numbers of each query row; the kernel that computes all
-// gradients, whose thread blocks take one block of keys after another and also round dQ of earlier ones; and a pass for
-// the last dQ.
-// At head dimensions for which there is no such kernel: the first pass, then a kernel for dK and dV, then one for dQ.
+// What the backward pass launches: a pass that prepares numbers of the first query rows; the kernel that computes all
+// gradients, whose thread blocks take one block of keys after another, and also prepare rows for later ones and round
+// dQ of earlier ones; and a pass for the last dQ.
+// At head dimensions for which there is no such kernel: the first pass, for all rows, then a kernel for dK and dV, then one for dQ.
 // Each may start while the one before it ends.
 #include <algorithm>
 #include <iterator>
@@ -32,10 +32,15 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
   if (problem.kernel) {
     found = row_named(problem.kernel);
     if (found < 0) return unknown_kernel(problem.kernel);
-    if (fits(rows[found], problem)) return FA3_OK;
-    return fail(FA3_ERROR_INVALID_ARGUMENT,
-                "params->kernel is %s, which is not a backward kernel for this dtype, mask and head_dim",
-                rows[found].name);
+    const Row& row = rows[found];
+    if (!fits(row, problem))
+      return fail(FA3_ERROR_INVALID_ARGUMENT,
+                  "params->kernel is %s, which is not a backward kernel for this dtype, mask and head_dim", row.name);
+    if (problem.deterministic && row.has(Trait::as_written))
+      return fail(FA3_ERROR_INVALID_ARGUMENT,
+                  "params->flags has FA3_FLAG_DETERMINISTIC, and params->kernel is %s, which adds dq in any order",
+                  row.name);
+    return FA3_OK;
   }
   found = -1;
   for (int n = 0; n < row_count; ++n)
@@ -90,8 +95,12 @@ BackwardRows rows_of(const BackwardProblem& problem, const BackwardPlan& plan, c
 // order, thread blocks that take the blocks of a head at the same time wait for one another; of a section they do so
 // once, as those that end first take the blocks that others wait for.
 constexpr int32_t section_blocks = 132, causal_heads = 16;
-// Thread blocks between those that add to sums and those that finish them: about what the machine runs at once.
-constexpr int32_t distance = 132;
+// Thread blocks between those that add to sums and those that finish them: about what the machine runs at once. Between
+// those that prepare rows and those that visit them: twice that, as the first are still at it when the next ones come.
+constexpr int32_t distance = 132, distance_ahead = 2 * 132;
+// A warp takes as long to prepare a tile as a thread block to visit 13 of them. So rows are prepared by key blocks that
+// visit at least 16 tiles for each tile of their share.
+constexpr int32_t blocks_ahead = 16, causal_blocks_ahead = 32;
 
 BlockOrder block_order_of(int64_t batch_heads, int32_t blocks, int32_t most_heads) {
   BlockOrder order{};
@@ -104,16 +113,19 @@ BlockOrder block_order_of(int64_t batch_heads, int32_t blocks, int32_t most_head
   return order;
 }
 
-// all_gradients: thread blocks finish rows of others.
-KeyOrder key_order_of(const BackwardProblem& problem, int32_t key_blocks, int32_t q_tiles, bool all_gradients) {
+KeyOrder key_order_of(const BackwardProblem& problem, int32_t key_blocks, int32_t q_tiles, const Row& row) {
   KeyOrder order{};
-  const bool ordered = problem.deterministic && all_gradients;
+  const bool ordered = problem.deterministic && row.all_gradients();
   const int32_t most_heads = problem.causal ? causal_heads : ordered ? section_blocks : 1;
   static_cast<BlockOrder&>(order) = block_order_of(problem.batch * problem.heads_kv, key_blocks, most_heads);
   order.heads_kv = Divisor::of(std::max(1, narrow(problem.heads_kv)));
   order.head_tiles = q_tiles * narrow(problem.heads_per_kv());
   order.share = Divisor::of(std::max(1, narrow(divide_up(order.head_tiles, order.blocks))));
-  if (!all_gradients) return order;
+  order.ahead = order.sections;
+  if (!row.takes_several_blocks()) return order;
+  if (row.has(Trait::prepares_ahead) && !ordered &&
+      order.blocks >= (problem.causal ? causal_blocks_ahead : blocks_ahead))
+    order.ahead = std::min(order.ahead, narrow(divide_up(distance_ahead, int32_t{order.section})));
   order.behind = std::min(1 + narrow(divide_up(distance, int32_t{order.section})), order.sections);
   // Sections whose number of blocks is that of the ones that finish them.
   const int32_t whole = order.batch_heads / order.section_heads;
@@ -149,8 +161,10 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
   params.order = plan.order;
   if (row.all_gradients()) {
     params.order.added = reinterpret_cast<uint32_t*>(workspace + plan.counters);
-    params.order.claimed = params.order.added + plan.order.batch_heads;
+    params.order.prepared = params.order.added + plan.order.batch_heads;
+    params.order.claimed = params.order.prepared + plan.order.batch_heads;
     params.visits = reinterpret_cast<uint32_t*>(workspace + plan.visits);
+    params.counters = narrow(static_cast<int64_t>((plan.counters_end - plan.counters) / sizeof(uint32_t)));
   }
   params.ordered = problem.deterministic;
   params.query_order = plan.query_order;
@@ -182,7 +196,7 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
   const auto add = [&](BackwardStep step, int n, int64_t work) {
     plan.launches[plan.launch_count++] = {step, n, narrow(work)};
   };
-  plan.order = key_order_of(problem, plan.key_blocks, plan.q_tiles, row.all_gradients());
+  plan.order = key_order_of(problem, plan.key_blocks, plan.q_tiles, row);
   const KeyOrder& order = plan.order;
   const int64_t all = std::max(blocks, int64_t{order.batch_heads}), section = order.section;  // at least one for a head
   if (problem.has_queries()) {
@@ -191,11 +205,12 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
     size_t bytes = 2 * numbers;
     if (row.all_gradients()) {
       plan.dq_sums = bytes, plan.counters = bytes + numbers * row.d;
-      plan.visits = plan.counters + sizeof(uint32_t) * (static_cast<size_t>(order.batch_heads) + 1);
-      bytes = plan.visits + sizeof(uint32_t) * static_cast<size_t>(tiles) / (row.Br / backward_tile_rows);
+      plan.visits = plan.counters + sizeof(uint32_t) * (2 * static_cast<size_t>(order.batch_heads) + 1);
+      bytes = plan.counters_end =
+          plan.visits + sizeof(uint32_t) * static_cast<size_t>(tiles) / (row.Br / backward_tile_rows);
     }
     plan.workspace_bytes = std::max(plan.workspace_bytes, bytes);
-    add(BackwardStep::prepare, pass_of("bwd_prepare", row.d), tiles);
+    add(BackwardStep::prepare, pass_of("bwd_prepare", row.d), int64_t{heads_of_pass(order)} * order.head_tiles);
   }
   if (problem.has_keys()) add(BackwardStep::gradients, plan.row, blocks);
   if (!problem.has_queries()) return FA3_OK;
@@ -211,7 +226,7 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
 }
 
 int32_t grid_of(const BackwardLaunch& launch, int multiprocessors) {
-  const bool takes_several = launch.step == BackwardStep::gradients && rows[launch.row].all_gradients();
+  const bool takes_several = launch.step == BackwardStep::gradients && rows[launch.row].takes_several_blocks();
   return takes_several ? std::min(launch.work, multiprocessors) : launch.work;
 }
 

@@ -16,10 +16,21 @@ ALGORITHMS = {
     "alg4asis": Algorithm("Algorithm 4: 3-stage pipeline", "<2-stage"),
     "alg4": Algorithm("  in the paper's order, against ptxas", ""),
 }
+BACKWARD = {
+    "alg3asis": Algorithm("Algorithm 3: FlashAttention-3, backward", "581"),
+    "alg3": Algorithm("  in the paper's order, against ptxas", ""),
+}
 
-# fa3-bench's options for the paper's ablations: all of them and the library's own choice, at the point of its Table 2.
-KERNELS = ["--kernel", ",".join([*ALGORITHMS, "auto"])]
+# By fa3-bench's directions.
+DIRECTIONS = {"fwd": ALGORITHMS, "bwd": BACKWARD}
+
+# fa3-bench's options for the point of the paper's Table 2.
 TABLE_2 = ["--set", "table2"]
+
+
+def kernels(direction):
+    """fa3-bench's options for all of a direction's and the library's own choice."""
+    return ["--direction", direction, "--kernel", ",".join([*DIRECTIONS[direction], "auto"])]
 
 
 def first_cell(kernel):

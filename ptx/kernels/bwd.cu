@@ -9,10 +9,13 @@
 //  - dQ is added by TMA, which needs no semaphore; the first one to come stores instead, so that nothing is cleared.
 //  - dQ is rounded between key blocks by the consumers, whose K is on its way then. A kernel behind rounds the last
 //    ones.
+//  - LSE and D of later query tiles are prepared by a warp of the producer's, beside the products. A kernel before
+//    prepares the first ones.
 //  - Thread blocks stay: Q, dO and V of the next key block come while dV and dK of this one leave.
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
+#include "../tile/bwd/ahead.cuh"
 #include "../tile/bwd/gemm.cuh"
 #include "../tile/bwd/others.cuh"
 #include "../tile/bwd/producer.cuh"
@@ -292,6 +295,18 @@ FA3_DEVICE void gradient_writer(const BackwardParams& p, BackwardSmem& smem) {
   cp_async_bulk_wait_group<0>();
 }
 
+// The warp that prepares query rows for later key blocks.
+FA3_DEVICE void preparer(const BackwardParams& p, BackwardSmem& smem) {
+  griddepcontrol_wait();  // the pass before sets all counts to 0
+  for (int n = 0;; n++) {
+    const int number = smem.claims.read_by_warp(n);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) smem.claims.release(n);
+    if (!is_block(p, number)) return;
+    prepare_ahead(p, number);
+  }
+}
+
 // The thread that loads. Behind the last tile of a key block it hands over an empty stage: dK leaves through that.
 FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
   // Without a mask all key blocks take equally long: thread blocks that start together would ask for K and V, and store
@@ -304,6 +319,7 @@ FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
     if (!is_block(p, number)) return;
     const KeyWork work(p, number);
     QueryTile tile(p, work);
+    if (has(Trait::prepares_ahead) && n > 0) wait_for_rows(p, work);
     // Stages come free before K does.
     const int before_keys = n == 0 ? 0 : min(query_stages - 1, work.all);
     int j = 0;
@@ -313,7 +329,10 @@ FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
     wait(smem.empty_v, n & 1 ^ 1);
     load_values(p, smem, work);
     wait(smem.stored, n & 1 ^ 1);
-    if (n == 0) griddepcontrol_wait();
+    if (n == 0) {
+      griddepcontrol_wait();
+      if (has(Trait::prepares_ahead)) wait_for_rows(p, work);
+    }
     for (; j < work.all; j++, use.next<query_stages>(), tile.next(work)) load_tile(p, smem, work, tile, use);
     wait(smem.empty_q[use.index], use.parity ^ 1);
     arrive(smem.full_q[use.index]);
@@ -341,5 +360,10 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   if (threadIdx.x == first) producer(p, smem);
   if (threadIdx.x == first + 32) dq_writer(p, smem, 0);
   if (threadIdx.x == first + 64) gradient_writer(p, smem);
-  if (threadIdx.x == first + 96 && p.ordered) dq_writer(p, smem, 1);
+  if (warp % 4 < 3) return;
+  if (p.ordered) {
+    if (threadIdx.x == first + 96) dq_writer(p, smem, 1);
+  } else if (has(Trait::prepares_ahead)) {
+    preparer(p, smem);
+  }
 }

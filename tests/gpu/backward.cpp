@@ -114,6 +114,11 @@ class Call {
     REQUIRE(fa3_reference_forward(&f, 0) == FA3_OK);
     for (auto& [tensor, place] : tensors()) tensor->upload(), *place = tensor->on_device();
     if (!with_dlse) p_.dlse = {};
+    choose(nullptr);
+  }
+  // The kernel by its name; null: any.
+  void choose(const char* kernel) {
+    p_.kernel = kernel;
     REQUIRE(fa3_backward_workspace_size(&p_, &workspace_bytes_) == FA3_OK);
     workspace_ = tools::DeviceBuffer(workspace_bytes_ + 512);
     workspace_.fill(0xff);  // NaN
@@ -316,6 +321,37 @@ TEST_CASE("backward: many tiles for each of many key blocks", "[backward]") {
       run({4, 512, 512, 32, 32, head_dim}, FA3_DTYPE_BF16, FA3_MASK_NONE, false, false, 1, seed_for(n++), flags);
 }
 
+TEST_CASE("backward: so many key blocks of many heads that they prepare rows for one another", "[backward]") {
+  gpu();
+  int n = 9000;
+  for (const int64_t head_dim : {64, 128, 56}) {
+    run({1, 70, 2048, 30, 30, head_dim}, FA3_DTYPE_BF16, FA3_MASK_NONE, false, true, 1, seed_for(n++));
+    run({1, 40, 2100, 60, 20, head_dim}, FA3_DTYPE_FP16, FA3_MASK_NONE, true, false, 1, seed_for(n++));
+    run({1, 64, 4096, 20, 20, head_dim}, FA3_DTYPE_BF16, FA3_MASK_CAUSAL_BOTTOM_RIGHT, false, true, 1, seed_for(n++));
+  }
+}
+
+TEST_CASE("backward: Algorithm 3", "[backward]") {
+  const tools::Stream& stream = gpu().stream;
+  const Shape shapes[] = {{1, 70, 150, 2, 1, 128}, {2, 200, 400, 4, 2, 120}, {3, 300, 130, 30, 10, 128},
+                          {1, 64, 128, 1, 1, 72},  {1, 193, 1, 1, 1, 128},   {2, 256, 512, 8, 8, 128}};
+  int n = 8000;
+  for (const char* name : {"alg3", "alg3asis"})
+    for (const bool causal : {false, true})
+      for (const Shape& shape : shapes) {
+        const std::string kernel =
+            std::string("fa3_") + name + "_bf16_d128_" + (causal ? "causal" : "full") + "_64x128";
+        INFO(kernel << " q " << shape.seqlen_q << " k " << shape.seqlen_k << " d " << shape.head_dim);
+        Call call(shape, FA3_DTYPE_BF16, causal ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE, n % 2, n % 3 == 0, 1,
+                  seed_for(n));
+        call.choose(kernel.c_str());
+        call.launch(stream);
+        call.results(stream);
+        CHECK(call.verdict() == "");
+        ++n;
+      }
+}
+
 TEST_CASE("backward: nothing on one side", "[backward]") {
   gpu();
   run({2, 0, 70, 4, 2, 64}, FA3_DTYPE_BF16, FA3_MASK_NONE, true, false, 1, 1);
@@ -355,11 +391,13 @@ TEST_CASE("backward: stress", "[.stress]") {
     const bool many = random.chance(0.3);  // heads, so that thread blocks take several key blocks
     const int64_t heads_kv = many ? random.between(70, 150) : random.between(1, 4);
     const int64_t heads = heads_kv * (many ? 1 : random.between(1, 3));
-    const Shape shape{1, random.between(1, many ? 70 : 300), random.between(1, many ? 200 : 400), heads, heads_kv,
+    const bool ahead = !many && random.chance(0.3);  // so many key blocks that they prepare rows for one another
+    const Shape shape{ahead ? 20 : 1, random.between(1, many ? 70 : ahead ? 16 : 300),
+                      ahead ? random.between(1921, 4200) : random.between(1, many ? 200 : 400), heads, heads_kv,
                       random.chance(0.7) ? 64 * random.between(1, 2) : 8 * random.between(1, 32)};
     const bool deterministic = random.chance(0.5);
     const int32_t mask = int32_t(random.between(0, 2));
-    INFO("q " << shape.seqlen_q << " k " << shape.seqlen_k << " heads " << heads << "/"
+    INFO("batch " << shape.batch << " q " << shape.seqlen_q << " k " << shape.seqlen_k << " heads " << heads << "/"
                   << heads_kv << " d " << shape.head_dim << " mask " << mask << " deterministic " << deterministic);
     INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
     Call call(shape, random.chance(0.5) ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, mask, false, random.chance(0.5), 1,

@@ -26,7 +26,10 @@ loader.exec_module(ablations)
 def algorithms():
     """What is said of the paper's algorithms is said of the kernels that the library has, all of them and no other."""
     names = [info.name.decode() for info in fa3_ctypes.Library(f"{build}/src/libfa3.so").kernels()]
-    assert {paper.first_cell(name) for name in names if name.startswith("fa3_alg")} == set(paper.ALGORITHMS), names
+    assert {paper.first_cell(name) for name in names if name.startswith("fa3_alg")} == {
+        *paper.ALGORITHMS,
+        *paper.BACKWARD,
+    }, names
 
 
 def figures():
@@ -67,22 +70,25 @@ def rows():
 
 
 def run(**environment):
-    """The lines of a run's table, the library's own choice last."""
+    """The lines of a run's tables, in each the library's own choice last."""
     command = [sys.executable, script, "--build", build]
     command += ["--batch", "1", "--seqlen", "64", "--heads", "1", "--passes", "2", "--reps", "2"]
     done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
     print(done.stdout, done.stderr, sep="")
     assert done.returncode == 0, done.returncode
     lines = [line for line in done.stdout.splitlines() if line.startswith("fa3_")]
-    assert {paper.first_cell(line) for line in lines[:-1]} == set(paper.ALGORITHMS), lines
-    assert "the library's own choice" in lines[-1] and lines[-1].endswith(" 100%"), lines[-1]
+    for direction, last in (("fwd", len(lines) - len(paper.BACKWARD) - 2), ("bwd", len(lines) - 1)):
+        algorithms = paper.DIRECTIONS[direction]
+        assert {paper.first_cell(line) for line in lines[last - len(algorithms) : last]} == set(algorithms), lines
+        assert "the library's own choice" in lines[last], lines
+        assert lines[last].endswith(" 100%" if direction == "fwd" else "%"), lines
     return lines, done.stdout
 
 
 def table_2():
     """Without another point, the paper's; by every algorithm and the library's own choice."""
     options = argparse.Namespace(build=pathlib.Path(build), point=paper.TABLE_2)
-    status, plan = ablations.bench(options, "--list")
+    status, plan = ablations.bench(options, "fwd", "--list")
     labels = {point["label"].removesuffix(" " + point["kernel"]) for point in plan["points"]}
     assert (status, labels) == (0, {"bf16 d128 full batch 4 seqlen 8448 heads 16/16"}), plan
     assert [point["library_chooses"] for point in plan["points"]].count(True) == 1, plan

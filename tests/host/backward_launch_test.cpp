@@ -64,6 +64,8 @@ const BadChange bad_changes[] = {
      [](B& p) { p.kernel = "fa3_bwd_queries_bf16_d256_full_128x64"; }},
     {"params->kernel is fa3_bwd_bf16_d64_causal_128x128, which is not", invalid,
      [](B& p) { p.kernel = "fa3_bwd_bf16_d64_causal_128x128"; }},
+    {"params->kernel is fa3_alg3_bf16_d128_full_64x128, which adds dq in any order", invalid,
+     [](B& p) { p.kernel = "fa3_alg3_bf16_d128_full_64x128", p.flags = FA3_FLAG_DETERMINISTIC; }},
 };
 
 }  // namespace
@@ -99,7 +101,7 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
   p.lse.stride[0] = 10000, p.lse.stride[1] = 1, p.lse.stride[2] = 7;
   p.dlse = tensor(reinterpret_cast<void*>(uintptr_t{10} << 42), FA3_DTYPE_FP32, {2, 6, 300});
   const size_t tiles = 2 * 6 * 5, rows = tiles * 64;
-  CHECK(workspace_of(p) == rows * (4 + 4 + 4 * 128) + (6 + 1) * 4 + tiles * 4);
+  CHECK(workspace_of(p) == rows * (4 + 4 + 4 * 128) + (2 * 6 + 1) * 4 + tiles * 4);
   REQUIRE(backward(p) == FA3_OK);
 
   REQUIRE(fake.launches.size() == 3);
@@ -136,7 +138,8 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
   CHECK((g.visible.seqlen_q == 300 && g.visible.seqlen_k == 500 && g.visible.right == 200 && g.visible.bounded_right));
   CHECK((g.heads_per_kv == 2 && g.order.head_tiles == 10 && g.order.heads_kv == 3 && g.order.batch_heads == 6));
   CHECK((reinterpret_cast<uintptr_t>(g.order.added) - workspace == 8 * rows + rows * 4 * 128));
-  CHECK((g.order.claimed == g.order.added + 6 && g.visits == g.order.claimed + 1 && r.tiles_at_once == 1));
+  CHECK((g.order.prepared == g.order.added + 6 && g.order.claimed == g.order.prepared + 6));
+  CHECK((g.visits == g.order.claimed + 1 && g.counters == int(2 * 6 + 1 + tiles) && r.tiles_at_once == 1));
   CHECK((g.softmax_scale == 0.25f && std::fabs(g.softmax_scale_log2 - 0.36067376f) < 1e-7f));
   REQUIRE(fake.maps.size() == 6);
   const struct {
@@ -188,6 +191,49 @@ TEST_CASE("each query tile's dQ is rounded once, by a thread block of a later se
       CHECK((order.done_behind + (order.done_behind ? order.behind : 0)) * order.section_heads <= order.batch_heads);
     }
   CHECK(fake.launches[1].carried.backward.order.done_behind == 0);  // one head
+}
+
+TEST_CASE("each query tile is prepared once, by the first pass or by a thread block of an earlier section",
+          "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const struct {
+    Shape shape;
+    bool full, causal;  // are some rows left to thread blocks?
+  } cases[] = {
+      {{.batch = 3, .seqlen_q = 70, .seqlen_k = 2048, .heads = 100, .heads_kv = 100, .head_dim = 64}, true, false},
+      {{.batch = 1, .seqlen_q = 900, .seqlen_k = 4096, .heads = 70, .heads_kv = 35, .head_dim = 128}, true, true},
+      {{.batch = 2, .seqlen_q = 64, .seqlen_k = 2000, .heads = 40, .heads_kv = 20, .head_dim = 128}, true, false},
+      {{.batch = 1, .seqlen_q = 5000, .seqlen_k = 5000, .heads = 4, .heads_kv = 1, .head_dim = 64}, false, false},
+      {{.batch = 4, .seqlen_q = 300, .seqlen_k = 1900, .heads = 100, .heads_kv = 100, .head_dim = 64}, false, false},
+  };
+  for (const auto& [shape, full, causal] : cases)
+    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT})
+      for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}}) {
+        const bool ahead = flags == 0 && (mask == FA3_MASK_NONE ? full : causal);
+        B p = imaginary_backward(shape);
+        p.mask = mask, p.flags = flags;
+        fake.launches.clear();
+        REQUIRE(backward(p) == FA3_OK);
+        const KeyOrder& order = fake.launches.at(1).carried.backward.order;
+        const unsigned pass = fake.launches[0].grid[0];
+        CHECK(pass == unsigned(heads_of_pass(order) * order.head_tiles));
+        std::vector<int> prepared(size_t(order.head_tiles) * size_t(order.batch_heads));
+        CHECK((pass < prepared.size()) == ahead);
+        std::fill_n(prepared.begin(), pass, 1);
+        std::vector<int> key_blocks(size_t(order.batch_heads));  // that have said so
+        for (int32_t n = 0; n < order.batch_heads * order.blocks; ++n) {
+          const HeadBlock block = block_ahead(order, n);
+          if (block.block >= order.blocks) continue;
+          CHECK(block.batch_head >= heads_of_pass(order));
+          ++key_blocks.at(size_t(block.batch_head));
+          const Share share = share_of(order, block);
+          for (int32_t tile = share.first; tile < share.first + share.tiles; ++tile) ++prepared.at(size_t(tile));
+        }
+        CHECK(prepared == std::vector<int>(prepared.size(), 1));
+        for (int32_t head = 0; head < order.batch_heads; ++head)
+          CHECK(key_blocks[size_t(head)] == (head < heads_of_pass(order) ? 0 : order.blocks));
+        if (ahead) CHECK(int64_t{order.ahead} * order.section >= 2 * 132);
+      }
 }
 
 TEST_CASE("thread blocks of the backward pass take several key blocks each", "[launch][backward]") {

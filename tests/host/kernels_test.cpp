@@ -101,8 +101,8 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
     } else if (v.kind == Kind::backward) {
       // A consumer warpgroup for each 64 keys, one for dQ, and a producer. Of two kernels that share the work, each has
       // two consumer warpgroups and a producer.
-      CHECK(info.threads == (v.all_gradients() ? 128 * (info.block_kv / 64 + 2) : 384));
-      CHECK((v.dq_registers() > 0) == v.all_gradients());
+      CHECK(info.threads == (v.takes_several_blocks() ? 128 * (info.block_kv / 64 + 2) : 384));
+      CHECK((v.dq_registers() > 0) == v.takes_several_blocks());
       CHECK(info.producer_registers + v.dq_registers() + v.warpgroups() * info.consumer_registers <= 512);
     } else {
       CHECK((info.threads == v.pass_threads && info.shared_memory_bytes == v.pass_bytes));

@@ -38,42 +38,51 @@ struct RowTile {
   }
 };
 
-// Of each row D = dO . O - dLSE, and LSE in powers of 2, with `threads` threads, all of whose loads are under way at
-// once: a thread takes 8 columns of several rows.
-template <int threads>
-FA3_DEVICE void prepare_rows(const BackwardRows& p, int tile, bool bf16, int thread) {
-  constexpr int lanes = d / 8, at_once = threads / lanes, steps = (backward_tile_rows + at_once - 1) / at_once;
-  static_assert(32 % lanes == 0 && threads % 32 == 0);
+// dO . O of each row of a tile, as its D, with `threads` threads: a thread takes 8 columns of several rows, of which the
+// loads of `at_once` are under way at once.
+template <int threads, int at_once>
+FA3_DEVICE void prepare_delta(const BackwardRows& p, int tile, bool bf16, int thread) {
+  constexpr int lanes = d / 8, step = threads / lanes;
+  static_assert(32 % lanes == 0 && threads % 32 == 0 && backward_tile_rows % (at_once * step) == 0);
   const RowTile place(p, tile);
-  const int column = thread % lanes * 8;
-  uint4 o[steps], dout[steps];
-  float lse[steps], dlse[steps];
+  const int row = thread / lanes, column = thread % lanes * 8;
+  const int rows = column < p.head_dim ? place.rows - row : 0;  // from this thread's first on
+  const uint16_t* o_at = p.o + place.offset(p.o_stride, row) + column;
+  const uint16_t* dout_at = p.dout + place.offset(p.dout_stride, row) + column;
+  float* delta_at = p.delta + int64_t(tile) * backward_tile_rows + row;
+#pragma unroll 1
+  for (int first = 0; first < backward_tile_rows; first += at_once * step) {
+    uint4 o[at_once], dout[at_once];
 #pragma unroll
-  for (int i = 0; i < steps; i++) {
-    const int r = i * at_once + thread / lanes;
-    o[i] = dout[i] = {};
-    lse[i] = INFINITY, dlse[i] = 0.f;  // P = 0: of no row, and of rows that see no key
-    if (r >= place.rows) continue;
-    if (column < p.head_dim) {
-      o[i] = __ldcs(reinterpret_cast<const uint4*>(p.o + place.offset(p.o_stride, r) + column));
-      dout[i] = __ldg(reinterpret_cast<const uint4*>(p.dout + place.offset(p.dout_stride, r) + column));
+    for (int i = 0; i < at_once; i++) {
+      o[i] = dout[i] = {};
+      if (first + i * step < rows) {
+        o[i] = __ldcs(reinterpret_cast<const uint4*>(o_at + i * step * p.o_stride.row));
+        dout[i] = __ldg(reinterpret_cast<const uint4*>(dout_at + i * step * p.dout_stride.row));
+      }
     }
-    if (column != 0) continue;
-    lse[i] = __ldg(p.lse + place.offset(p.lse_stride, r));
-    if (p.dlse) dlse[i] = __ldg(p.dlse + place.offset(p.dlse_stride, r));
-  }
 #pragma unroll
-  for (int i = 0; i < steps; i++) {
-    const int r = i * at_once + thread / lanes;
-    float delta = dot(o[i], dout[i], bf16);
+    for (int i = 0; i < at_once; i++) {
+      float delta = dot(o[i], dout[i], bf16);
 #pragma unroll
-    for (int bit = 1; bit < lanes; bit *= 2) delta += __shfl_xor_sync(0xffffffffu, delta, bit);
-    if (column != 0 || r >= backward_tile_rows) continue;
-    const bool sees = fabsf(lse[i]) != INFINITY;
-    const int64_t at = int64_t(tile) * backward_tile_rows + r;
-    p.lse_log2[at] = sees ? lse[i] * 1.4426950408889634f : INFINITY;
-    p.delta[at] = sees ? delta - dlse[i] : 0.f;
+      for (int bit = 1; bit < lanes; bit *= 2) delta += __shfl_xor_sync(0xffffffffu, delta, bit);
+      if (column == 0) delta_at[first + i * step] = delta;
+    }
+    o_at += at_once * step * p.o_stride.row;
+    dout_at += at_once * step * p.dout_stride.row;
   }
+}
+
+// Then, of one row: LSE in powers of 2, and D = dO . O - dLSE.
+FA3_DEVICE void prepare_row(const BackwardRows& p, int tile, int r) {
+  const RowTile place(p, tile);
+  const int64_t at = int64_t(tile) * backward_tile_rows + r;
+  float lse = INFINITY;
+  if (r < place.rows) lse = __ldg(p.lse + place.offset(p.lse_stride, r));
+  const bool sees = fabsf(lse) != INFINITY;
+  p.lse_log2[at] = sees ? lse * 1.4426950408889634f : INFINITY;  // P = 0: of no row, and of rows that see no key
+  if (!sees) p.delta[at] = 0.f;
+  else if (p.dlse) p.delta[at] -= __ldg(p.dlse + place.offset(p.dlse_stride, r));
 }
 
 // dQ from its sums: a warp's strip of 16 rows of a tile. The sums lie as bwd.cu stages them: of 64 rows and 64 columns

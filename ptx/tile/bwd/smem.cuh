@@ -49,7 +49,8 @@ FA3_DEVICE Element* dk_buffer(BackwardSmem& smem, int stage, int warpgroup) {
 
 // By one thread, before a barrier of the whole thread block. Filled by one thread or by the eight warps of the
 // consumers; released by those, or by the four warps that compute dQ, which are the last to read K. Claims are read by
-// all of these warps, dq_writer, of which there are two if dQ is added in a fixed order, and gradient_writer.
+// all of these warps, dq_writer, gradient_writer, and one more: preparer or, if dQ is added in a fixed order, a second
+// dq_writer.
 FA3_DEVICE void init_barriers(BackwardSmem& smem, bool ordered) {
   init(smem.full_k, 1);
   init(smem.full_v, 1);
@@ -58,7 +59,7 @@ FA3_DEVICE void init_barriers(BackwardSmem& smem, bool ordered) {
   init(smem.sums_ready, 1);
   init(smem.staged, 4 * warpgroups);
   init(smem.stored, 1);
-  smem.claims.init(4 * warpgroups + 4 + (ordered ? 2 : 1) + 1);
+  smem.claims.init(4 * warpgroups + 4 + 2 + (ordered || has(Trait::prepares_ahead)));
   for (int i = 0; i < dq_parts; i++) {
     init(smem.full_dq[0][i], 4);
     init(smem.full_dq[1][i], 4);

@@ -63,7 +63,6 @@ void prepare(const BackwardParams& params, int32_t tile_number) {
     p.lse_log2[int64_t{tile_number} * tile_rows + r] = float(lse * 1.4426950408889634);
     p.delta[int64_t{tile_number} * tile_rows + r] = float(delta);
   }
-  if (p.dq_sums) params.visits[tile_number / p.tiles_at_once] = 0;
 }
 
 void finish(const BackwardParams& params, int columns, int32_t tile_number) {
@@ -91,7 +90,7 @@ void each_shared_tile(const KeyOrder& order, int64_t first, int64_t end, Functio
 
 CUresult simulate_prepare(const BackwardParams& p, unsigned tiles) {
   for (unsigned tile = 0; tile < tiles; ++tile) prepare(p, int32_t(tile));
-  if (p.rows.dq_sums) std::fill_n(p.order.added, p.order.batch_heads + 1, 0u);
+  if (p.rows.dq_sums) std::fill_n(p.order.added, p.counters, 0u);
   return CUDA_SUCCESS;
 }
 
@@ -106,12 +105,18 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
   const int64_t key_blocks = (seqlen_k + row.Bc - 1) / row.Bc, heads = heads_kv * p.heads_per_kv;
   const int32_t q_tiles = p.order.head_tiles / std::max(1, p.heads_per_kv);
   const int64_t all = batch * heads_kv * key_blocks;
-  if (blocks != (row.all_gradients() ? std::min<int64_t>(all, multiprocessors) : all) || p.order.batch_heads != batch * heads_kv ||
+  if (blocks != (row.takes_several_blocks() ? std::min<int64_t>(all, multiprocessors) : all) ||
+      p.order.batch_heads != batch * heads_kv ||
       p.order.heads_kv != heads_kv || p.order.blocks != key_blocks || p.visible.seqlen_k != seqlen_k ||
       p.visible.bounded_right != row.causal() || d > row.d ||
       (heads > 0 && q_tiles > 0 && (t.q.dim[2] != heads || p.visible.seqlen_q != t.q.dim[1])) ||
       (row.has(Trait::keys_only) && p.order.done_behind > 0))
     return CUDA_ERROR_LAUNCH_FAILED;
+  for (int64_t n = 0; n < all && p.order.head_tiles > 0; ++n)
+    if (const HeadBlock block = block_ahead(p.order, int32_t(n)); block.block < p.order.blocks) {
+      const Share share = share_of(p.order, block);
+      for (int32_t tile = share.first; tile < share.first + share.tiles; ++tile) prepare(p, tile);
+    }
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t hk = 0; hk < heads_kv; ++hk) {
       std::vector<double> dk(size_t(seqlen_k * d)), dv(dk.size());
