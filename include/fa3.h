@@ -442,8 +442,8 @@ FA3_API fa3_status fa3_reference_quantize(const fa3_quantize_params* params);
  *   part's O, rounded to o's dtype, and its LSE. LSE differences are exact to the last bits of float32 LSEs: the error
  *   of what fa3_forward writes is not increased.
  * - o and lse must not overlap each other, o_parts or lse_parts (as in fa3_forward_params): not in place.
- * - batch, heads or seqlen of 0: nothing to compute, FA3_OK. batch * heads, seqlen and the thread blocks for them stay
- *   below INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED. */
+ * - batch, heads or seqlen of 0: nothing to compute, FA3_OK. batch * heads and seqlen are each at most
+ *   INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED. */
 typedef struct fa3_combine_params {
   size_t struct_size;
   uint64_t flags; /* 0 */
