@@ -20,8 +20,8 @@
  *    may be the one that meets it, and then returns FA3_ERROR_CUDA for work that is not its own.
  *  - Functions are safe to call from several threads at once. Parameter structs, and texts that they point to, are
  *    read, never kept, and written only where this header says so.
- *  - The library loads on a machine without a GPU or driver. Only fa3_preload, fa3_forward, fa3_quantize and questions
- *    about "the current context's device" need one.
+ *  - The library loads on a machine without a GPU or driver. Only fa3_preload, fa3_forward, fa3_backward, fa3_quantize,
+ *    fa3_combine and questions about "the current context's device" need one.
  *
  * Conventions:
  *  - Sizes and strides are int64_t; strides count elements, not bytes.
@@ -415,6 +415,55 @@ FA3_API fa3_status fa3_quantize(const fa3_quantize_params* params, void* workspa
 /* The same on the CPU, in float64 up to the one rounding of each output. All pointers are host pointers. */
 FA3_API fa3_status fa3_reference_quantize(const fa3_quantize_params* params);
 
+/* ---- combination ------------------------------------------------------------------------------------------- */
+
+/* Merges partial results of attention, each over some of the keys, into the result over all of them: for keys that are
+ * worked on one after another or in different places (a prefix that several sequences share, a cache in pages, context
+ * parallelism). With i for the parts, for each row of queries and each head:
+ *
+ *   LSE = log(sum_i exp(LSE_i)),   O = sum_i exp(LSE_i - LSE) O_i
+ *
+ * | tensor    | dims                                    | dtype              | strides                               |
+ * |-----------|-----------------------------------------|--------------------|---------------------------------------|
+ * | o_parts   | parts, batch, seqlen, heads, head_dim   | bf16, fp16 or fp32 | last 1; others multiples of 16 bytes  |
+ * |           |                                         |                    | (8 elements, of fp32 4), >= 0         |
+ * | lse_parts | parts, batch, heads, seqlen             | fp32               | >= 0                                  |
+ * | o         | batch, seqlen, heads, head_dim          | bf16, fp16 or fp32 | as o_parts, but > 0 and nested        |
+ * | lse       | batch, heads, seqlen                    | fp32               | > 0 and nested                        |
+ *
+ * - o_parts and o need not have the same dtype. data of both is aligned to 16 bytes, of lse_parts and lse to 4.
+ * - head_dim is a multiple of 8 from 8 to 512. parts is at most 65536.
+ * - lse is optional: of rank 0 (zeroed) it is not wanted.
+ * - A part whose LSE is -inf has seen no key of the row: its O is not used, whatever it holds, NaN too. Where all are
+ *   such, or parts is 0, O = 0 and LSE = -inf.
+ * - A LSE that is NaN or +inf makes its row's O and LSE NaN. NaN and infinities in O of a part whose LSE is a number
+ *   reach the elements of O in their place (an infinity also as NaN, where its weight is below 2^-126).
+ * - Weights and sums are float32, and each element is rounded once. A row with one part that has seen a key gets that
+ *   part's O, rounded to o's dtype, and its LSE. LSE differences are exact to the last bits of float32 LSEs: the error
+ *   of what fa3_forward writes is not increased.
+ * - o and lse must not overlap each other, o_parts or lse_parts (as in fa3_forward_params): not in place.
+ * - batch, heads or seqlen of 0: nothing to compute, FA3_OK. batch * heads and seqlen are each at most
+ *   INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED. */
+typedef struct fa3_combine_params {
+  size_t struct_size;
+  uint64_t flags; /* 0 */
+  fa3_tensor o_parts, lse_parts;
+  fa3_tensor o, lse;
+} fa3_combine_params;
+
+#define FA3_COMBINE_PARAMS_INIT \
+  {sizeof(fa3_combine_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT}
+
+/* Would fa3_combine accept these parameters, and if not, why? As fa3_forward_check. */
+FA3_API fa3_status fa3_combine_check(const fa3_combine_params* params);
+
+/* Enqueues the combination on `stream` and returns. It needs no workspace. Context, lifetimes and capture: as for
+ * fa3_forward. The same call gives the same bits, on any device. */
+FA3_API fa3_status fa3_combine(const fa3_combine_params* params, fa3_stream stream);
+
+/* The same on the CPU, in float64 up to the one rounding of each output. All pointers are host pointers. */
+FA3_API fa3_status fa3_reference_combine(const fa3_combine_params* params);
+
 /* ---- kernels ----------------------------------------------------------------------------------------------- */
 
 typedef enum fa3_kernel_kind {
@@ -423,7 +472,7 @@ typedef enum fa3_kernel_kind {
   FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of one of those; it has a name, but no call can ask
                        * for it: here the one that answers problems without keys, whatever kernel is named, the one
                        * that makes v into tiles, which comes only where the library chooses, and those of
-                       * fa3_quantize */
+                       * fa3_quantize and fa3_combine */
 } fa3_kernel_kind;
 
 typedef struct fa3_kernel_info {

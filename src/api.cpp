@@ -1,5 +1,6 @@
 // The C border: each function validates, hands over, and leaves the calling thread's message in order.
 #include "backward.h"
+#include "combine.h"
 #include "error.h"
 #include "info.h"
 #include "launch.h"
@@ -132,6 +133,23 @@ fa3_status quantize_on_cpu(const fa3_quantize_params* params) {
   return reference_quantize(problem);
 }
 
+fa3_status check_combine(const fa3_combine_params* params) {
+  CombineProblem problem;
+  return validate(params, problem);
+}
+
+fa3_status combine(const fa3_combine_params* params, CUstream stream) {
+  CombineProblem problem;
+  if (fa3_status status = validate(params, problem)) return status;
+  return problem.empty() ? FA3_OK : launch(problem, stream);
+}
+
+fa3_status combine_on_cpu(const fa3_combine_params* params) {
+  CombineProblem problem;
+  if (fa3_status status = validate(params, problem)) return status;
+  return reference_combine(problem);
+}
+
 fa3_status kernel_info(const fa3_forward_params* params, int multiprocessors, int launch, fa3_kernel_info* info) {
   const Plan* made;
   if (fa3_status status = plan(params, multiprocessors, made)) return status;
@@ -204,6 +222,12 @@ fa3_status fa3_quantize(const fa3_quantize_params* params, void* workspace, size
 }
 
 fa3_status fa3_reference_quantize(const fa3_quantize_params* params) { return finish(quantize_on_cpu(params)); }
+
+fa3_status fa3_combine_check(const fa3_combine_params* params) { return finish(check_combine(params)); }
+
+fa3_status fa3_combine(const fa3_combine_params* params, fa3_stream stream) { return finish(combine(params, stream)); }
+
+fa3_status fa3_reference_combine(const fa3_combine_params* params) { return finish(combine_on_cpu(params)); }
 
 fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, int32_t multiprocessors, int32_t launch,
                                    fa3_kernel_info* info) {

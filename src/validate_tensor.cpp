@@ -16,25 +16,27 @@ long long ll(int64_t value) { return value; }
 
 Status check_stride(const Expected& expected, const View& view, int i) {
   const int64_t stride = view.stride[i];
+  const int number = expected.first + i;
   if (expected.rows && i == expected.rank - 1) {
     if (stride == 1) return FA3_OK;
     const bool broadcast = stride == 0 && !expected.output;
-    return fail(invalid, "%s.stride[%d] is %lld, must be 1%s", expected.name, i, ll(stride),
+    return fail(invalid, "%s.stride[%d] is %lld, must be 1%s", expected.name, number, ll(stride),
                 broadcast ? ": rows are loaded whole, none repeats one element (fa3_tensor_pack makes packed strides)"
                           : "");
   }
   if (expected.output && stride == 0)
-    return fail(invalid, "%s.stride[%d] is 0, must be > 0: elements of an output must not overlap", expected.name, i);
+    return fail(invalid, "%s.stride[%d] is 0, must be > 0: elements of an output must not overlap", expected.name,
+                number);
   if (!expected.host && stride < 0)
-    return fail(invalid, "%s.stride[%d] is %lld, must be %s 0", expected.name, i, ll(stride),
+    return fail(invalid, "%s.stride[%d] is %lld, must be %s 0", expected.name, number, ll(stride),
                 expected.output ? ">" : ">=");
   if (const int unit = 16 / bytes_per_element(view.dtype); expected.rows && stride % unit != 0)
-    return fail(invalid, "%s.stride[%d] is %lld, must be a multiple of %d", expected.name, i, ll(stride), unit);
+    return fail(invalid, "%s.stride[%d] is %lld, must be a multiple of %d", expected.name, number, ll(stride), unit);
   const int64_t limit = max_extent / bytes_per_element(view.dtype);
   int64_t extent;
   if (__builtin_mul_overflow(view.dim[i], stride, &extent) || extent >= limit || extent <= -limit)
     return fail(invalid, "%s.dim[%d] * %s.stride[%d] is %lld * %lld elements, must be below 2^40 bytes", expected.name,
-                i, expected.name, i, ll(view.dim[i]), ll(stride));
+                number, expected.name, number, ll(view.dim[i]), ll(stride));
   return FA3_OK;
 }
 

@@ -12,6 +12,7 @@ struct Expected {
   bool rows;      // rows are moved whole, in units of 16 bytes: unit inner stride, multiples of 16 bytes elsewhere
   bool pointers;  // look at data
   bool host;      // negative strides are fine
+  int first = 0;  // of the tensor's dims, where it is a part of one that has more
 };
 
 // Is it a dtype that some function takes?

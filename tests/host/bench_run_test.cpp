@@ -1,6 +1,7 @@
 // The benchmark's runs of both directions, on the simulated driver: right results are timed, wrong ones are not.
 #include <catch2/catch_test_macros.hpp>
 
+#include "combine.h"
 #include "measure.h"
 #include "points.h"
 #include "simulated_cuda.h"
@@ -70,6 +71,26 @@ TEST_CASE("a point that the library refuses is not run") {
   auto results = plan(Direction::backward, 264);
   for (const Result& result : run(std::move(results)))
     CHECK((!result.problem.empty() && !result.checked && result.pass_medians.empty()));
+}
+
+TEST_CASE("combinations are checked and timed beside a copy; a wrong one is not") {
+  Protocol protocol;
+  protocol.idle_ms = 0, protocol.warmups = 1, protocol.reps = 3, protocol.passes = 2, protocol.checked_rows = 200;
+  std::vector<Combination> few;
+  for (Combination c : combinations()) {
+    c.batch = std::min<int64_t>(c.batch, 3), c.seqlen = std::min<int64_t>(c.seqlen, 20);
+    few.push_back(c);
+  }
+  for (const CombineResult& result : run_combinations(protocol, few)) {
+    INFO(result.combination.label());
+    CHECK(result.problem == "");
+    CHECK((result.us > 0 && result.copy_us > 0));
+  }
+  few.resize(2);
+  test::simulate(test::Fault::nothing_done, 0);
+  const std::vector<CombineResult> results = run_combinations(protocol, few);
+  CHECK(results[0].problem == "an element of lse was not written");
+  CHECK((results[0].us == 0 && results[1].problem == "" && results[1].us > 0));
 }
 
 }  // namespace fa3::bench

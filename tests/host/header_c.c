@@ -14,6 +14,8 @@ int main(void) {
   static float scale[1];
   const fa3_tensor one = {scale, FA3_DTYPE_FP32, 3, {1, 1, 1, 0, 0}, {0, 0, 0, 0, 0}};
   fa3_quantize_params quantization = FA3_QUANTIZE_PARAMS_INIT;
+  static float parts[16] = {1, 1, 1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 3}, both[2] = {1, 1};
+  fa3_combine_params combination = FA3_COMBINE_PARAMS_INIT;
   size_t bytes = 0;
   fa3_stream stream = 0;
   int i;
@@ -41,6 +43,14 @@ int main(void) {
   if (fa3_quantize_workspace_size(&quantization, &bytes) != FA3_OK || bytes != FA3_FORWARD_WORKSPACE_BYTES) return 10;
   if (fa3_reference_quantize(&quantization) != FA3_OK || scale[0] != 2.0f / 448) return 11;
   if (y[0] != 0x76 || y[1] != 0x7e || y[2] != 0) return 12;
+  combination.o = params.o;
+  combination.o_parts.data = parts, combination.o_parts.dtype = FA3_DTYPE_FP32, combination.o_parts.rank = 5;
+  combination.lse_parts.data = both, combination.lse_parts.dtype = FA3_DTYPE_FP32, combination.lse_parts.rank = 4;
+  for (i = 0; i < 4; ++i) combination.o_parts.dim[i] = combination.lse_parts.dim[i] = i == 0 ? 2 : 1;
+  combination.o_parts.dim[4] = 8;
+  if (fa3_tensor_pack(&combination.o_parts) != FA3_OK || fa3_tensor_pack(&combination.lse_parts) != FA3_OK) return 16;
+  combination.o.dtype = FA3_DTYPE_FP32;
+  if (fa3_reference_combine(&combination) != FA3_OK || o[0] != 2 || o[7] != 2) return 17;
   if (fa3_version() / 10000 != FA3_VERSION_MAJOR || fa3_abi_version() != FA3_ABI_VERSION) return 9;
 
   /* FP8: 1 divided by the scale 1/2 is 2, which is 0x40; 1 + v_mean, divided by o_scale, is 3, which is 0x44. */

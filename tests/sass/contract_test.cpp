@@ -6,6 +6,7 @@
 #include "check.h"
 #include "contract.h"
 #include "listings.h"
+#include "ptx/combine_params.h"
 #include "ptx/params.h"
 #include "ptx/row.h"
 #include "table.h"
@@ -187,6 +188,7 @@ TEST_CASE("the table determines every row's GEMMs") {
   CHECK(sass::table_figure("fa3_pass_empty_rows", "kernel", "parameters")->value == sizeof(fa3::EmptyRowsParams));
   CHECK(sass::table_figure("fa3_pass_tile_v", "kernel", "parameters")->value == sizeof(fa3::TileVParams));
   CHECK(sass::table_figure("fa3_pass_finish", "kernel", "parameters")->value == sizeof(fa3::QuantizeParams));
+  CHECK(sass::table_figure("fa3_pass_combine", "kernel", "parameters")->value == sizeof(fa3::CombineParams));
   CHECK_FALSE(sass::table_figure("toy", "hot", "gemms"));
 }
 

@@ -90,6 +90,37 @@ def fp8(library):
                 assert abs(lse[at] - math.log(total) - lse_offset[at]) < 1e-5, (lse[at], math.log(total))
 
 
+def combined(library):
+    """So is every field of the combination."""
+    parts, batch, seqlen, heads, d = 3, 2, 4, 3, 8
+    generator = random.Random(4)
+    floats = lambda n: (ctypes.c_float * n)(*(generator.gauss(0, 1) for _ in range(n)))
+    rows = batch * seqlen * heads
+    o_parts, lse_parts, o, lse = floats(parts * rows * d), floats(parts * rows), floats(rows * d), floats(rows)
+    tensor = lambda array, *dims: fa3.make_tensor(ctypes.addressof(array), "fp32", dims)
+    params = library.combine_params(
+        tensor(o_parts, parts, batch, seqlen, heads, d),
+        tensor(lse_parts, parts, batch, heads, seqlen),
+        tensor(o, batch, seqlen, heads, d),
+        tensor(lse, batch, heads, seqlen),
+    )
+    library.reference_combine(params)
+    for b, i, h in itertools.product(range(batch), range(seqlen), range(heads)):
+        at, of_lse = ((b * seqlen + i) * heads + h) * d, (b * heads + h) * seqlen + i
+        weights = [math.exp(lse_parts[n * rows + of_lse]) for n in range(parts)]
+        assert abs(lse[of_lse] - math.log(sum(weights))) < 1e-6
+        for c in range(d):
+            expected = sum(w * o_parts[n * rows * d + at + c] for n, w in enumerate(weights)) / sum(weights)
+            assert abs(o[at + c] - expected) < 1e-6, (o[at + c], expected)
+    params.lse_parts.dim[0] = 2
+    try:
+        library.reference_combine(params)
+    except fa3.Fa3Error as error:
+        assert "lse_parts.dim[0] is 2" in str(error), error
+    else:
+        raise AssertionError("LSE of fewer parts were accepted")
+
+
 def quantized(library):
     """So is every field of the quantization: what it makes of x is x again, but for roundings."""
     batch, seqlen, heads, d, rotary = 1, 130, 2, 32, 16
@@ -284,6 +315,7 @@ def main():
     fp8(library)
     quantized(library)
     backward(library)
+    combined(library)
     two_builds(library.path)
     if importlib.util.find_spec("torch"):
         tiles_of_torch()

@@ -74,6 +74,14 @@ class QuantizeParams(ctypes.Structure):
     ]
 
 
+class CombineParams(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("flags", ctypes.c_uint64),
+        *((name, Tensor) for name in ("o_parts", "lse_parts", "o", "lse")),
+    ]
+
+
 class KernelInfo(ctypes.Structure):
     _fields_ = (
         [("struct_size", ctypes.c_size_t), ("name", ctypes.c_char * 64)]
@@ -164,7 +172,7 @@ class Library:
         self.lib = lib = ctypes.CDLL(self.path)
         params, info = ctypes.POINTER(ForwardParams), ctypes.POINTER(KernelInfo)
         quantize, size = ctypes.POINTER(QuantizeParams), ctypes.POINTER(ctypes.c_size_t)
-        backward = ctypes.POINTER(BackwardParams)
+        backward, combine = ctypes.POINTER(BackwardParams), ctypes.POINTER(CombineParams)
         for name, result, arguments in (
             ("fa3_forward_check", ctypes.c_int, [params]),
             ("fa3_tensor_pack", ctypes.c_int, [ctypes.POINTER(Tensor)]),
@@ -186,14 +194,17 @@ class Library:
             ("fa3_quantize_workspace_size", ctypes.c_int, [quantize, size]),
             ("fa3_quantize", ctypes.c_int, [quantize, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
             ("fa3_reference_quantize", ctypes.c_int, [quantize]),
+            ("fa3_combine_check", ctypes.c_int, [combine]),
+            ("fa3_combine", ctypes.c_int, [combine, ctypes.c_void_p]),
+            ("fa3_reference_combine", ctypes.c_int, [combine]),
             ("fa3_backward_check", ctypes.c_int, [backward]),
             ("fa3_backward_workspace_size", ctypes.c_int, [backward, size]),
             ("fa3_backward", ctypes.c_int, [backward, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]),
             ("fa3_backward_kernel_info", ctypes.c_int, [backward, ctypes.c_int32, ctypes.c_int32, info]),
             ("fa3_reference_backward", ctypes.c_int, [backward, ctypes.c_int]),
         ):
-            if ("quantize" in name or "backward" in name) and not hasattr(lib, name):
-                continue  # a library from before FP8, or from before the backward pass
+            if any(word in name for word in ("quantize", "backward", "combine")) and not hasattr(lib, name):
+                continue  # a library from before FP8, from before the backward pass, or from before combinations
             function = getattr(lib, name)
             function.restype, function.argtypes = result, arguments
         self.workspaces = {}
@@ -233,6 +244,10 @@ class Library:
         name = kernel.encode() if kernel else None
         size = ctypes.sizeof(BackwardParams)
         return BackwardParams(size, flags, *tensors, MASK[mask], softmax_scale, name, dlse or Tensor())
+
+    def combine_params(self, o_parts, lse_parts, o, lse=None):
+        """Parameters from Tensor structs."""
+        return CombineParams(ctypes.sizeof(CombineParams), 0, o_parts, lse_parts, o, lse or Tensor())
 
     def kernels(self):
         """KernelInfo of every kernel of the build."""
@@ -294,6 +309,9 @@ class Library:
 
     def reference_quantize(self, params):
         self.check(self.lib.fa3_reference_quantize(ctypes.byref(params)), "fa3_reference_quantize")
+
+    def reference_combine(self, params):
+        self.check(self.lib.fa3_reference_combine(ctypes.byref(params)), "fa3_reference_combine")
 
     def workspace(self, device, stream, needed):
         """Calls that may run at the same time need a workspace each: one a stream, as large as the largest needs."""
@@ -358,6 +376,20 @@ class Library:
         params = self.quantize_params(*tensors, flags, seed, softmax_scale, **described)
         needed = self.quantize_workspace_size(params)
         return self.enqueuer("fa3_quantize", params, needed, x.device, (y, scale), (x, y, scale, optional))
+
+    def prepare_combine(self, o_parts, lse_parts, o, lse=None):
+        """The same for partial results, (parts, batch, seqlen, heads, head_dim) and (parts, batch, heads, seqlen):
+        writes o and lse, and returns o."""
+        import torch
+
+        params = self.combine_params(*(torch_tensor(tensor) for tensor in (o_parts, lse_parts, o, lse)))
+        stream, reference = torch.cuda.current_stream(o.device).cuda_stream, ctypes.byref(params)
+
+        def call(keep_alive=(params, o_parts, lse_parts, o, lse)):
+            self.check(self.lib.fa3_combine(reference, stream), "fa3_combine")
+            return o
+
+        return call
 
 
 def forward_outputs(q):

@@ -1,8 +1,10 @@
-// fa3-bench: checks and times the library's forward or backward pass. Exit status: 0, 1 if a point failed, 2 for a
+// fa3-bench: checks and times the library's forward or backward pass, or its combination of partial results. Exit status: 0, 1 if a point failed, 2 for a
 // wrong command line, 77 if there is no GPU.
+#include <algorithm>
 #include <cstdio>
 #include <stdexcept>
 
+#include "combine.h"
 #include "measure.h"
 #include "options.h"
 #include "plans.h"
@@ -59,6 +61,12 @@ static int run(const Options& options) {
   if (const std::string reason = tools::why_no_hopper(); !reason.empty()) {
     std::fprintf(stderr, "fa3-bench: no Hopper GPU: %s. --reference runs the CPU reference instead.\n", reason.c_str());
     return 77;
+  }
+
+  if (options.combine) {
+    const std::vector<CombineResult> results = run_combinations(options.protocol, combinations());
+    print(stdout, results);
+    return std::any_of(results.begin(), results.end(), [](const CombineResult& r) { return !r.problem.empty(); });
   }
 
   const int passes = options.protocol.passes;

@@ -223,6 +223,8 @@ Options Options::parse(int argc, const char* const* argv) {
                                 "Also measure the SM clock under each load, and the share of the peak at that clock");
 
   app.option_defaults()->group("In place of points");
+  CLI::Option* combine =
+      add_flag(app, "--combine", o.combine, "Check and time fa3_combine, beside a copy of as many bytes");
   CLI::Option* overhead = add_flag(app, "--overhead", o.overhead, "Measure the host's time per call");
   CLI::Option* reference =
       add_flag(app, "--reference", o.reference, "Run the CPU reference on a small example; needs no GPU");
@@ -257,15 +259,16 @@ Options Options::parse(int argc, const char* const* argv) {
   keep_apart({set}, axes);
   keep_apart({list}, {rows, clock, csv});
   keep_apart({plan}, {rows, clock, csv, json});
-  keep_apart({list, overhead, reference, plan}, {list, overhead, reference, plan});
+  keep_apart({list, combine, overhead, reference, plan}, {list, combine, overhead, reference, plan});
   if (o.pieces && !o.plan) throw std::invalid_argument(pieces->get_name() + " has no meaning without --plan");
   if (multiprocessors->count() && !o.plan && !o.list)
     throw std::invalid_argument(multiprocessors->get_name() + " has no meaning without --plan or --list");
-  keep_apart({direction}, {overhead, reference, plan});
-  keep_apart({overhead, reference}, {set, kernels, filter, rows, clock, csv});
-  keep_apart({overhead, reference}, axes);
-  keep_apart({overhead, reference}, fp8);
-  keep_apart({reference}, {json});
+  keep_apart({direction}, {combine, overhead, reference, plan});
+  keep_apart({combine, overhead, reference}, {set, kernels, filter, clock, csv});
+  keep_apart({overhead, reference}, {rows});
+  keep_apart({combine, overhead, reference}, axes);
+  keep_apart({combine, overhead, reference}, fp8);
+  keep_apart({combine, reference}, {json});
   const auto points = selection.points();
   const bool any_fp8 = std::any_of(points.begin(), points.end(), [](const Point& p) { return p.is_fp8(); });
   for (const CLI::Option* option : fp8)

@@ -10,7 +10,7 @@ namespace fa3::bench {
 struct Options {
   Selection selection;
   Protocol protocol;
-  bool overhead = false, reference = false, list = false, plan = false, pieces = false;
+  bool combine = false, overhead = false, reference = false, list = false, plan = false, pieces = false;
   int multiprocessors = 0;  // that plans are for; 0: this machine's
   bool progress = false;  // already decided: a terminal, or asked for
   std::string csv, json;  // files; "-" is standard output

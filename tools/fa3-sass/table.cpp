@@ -3,6 +3,7 @@
 #include <set>
 
 #include "ptx/backward_params.h"
+#include "ptx/combine_params.h"
 #include "ptx/params.h"
 #include "ptx/row.h"
 #include "text.h"
@@ -41,6 +42,7 @@ size_t parameter_bytes(const fa3::Row& row) {
       fa3::same_text(row.kernel, "bwd_finish"))
     return sizeof(fa3::BackwardParams);
   if (fa3::same_text(row.kernel, "tile_v")) return sizeof(fa3::TileVParams);
+  if (fa3::same_text(row.kernel, "combine")) return sizeof(fa3::CombineParams);
   if (row.kind == fa3::Kind::pass) return sizeof(fa3::EmptyRowsParams);
   if (row.is_8bit()) return sizeof(fa3::ScaledForwardParams);
   return row.has(fa3::Trait::splits) ? sizeof(fa3::ListedForwardParams) : sizeof(fa3::ForwardParams);

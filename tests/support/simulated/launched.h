@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backward_params.h"
+#include "combine_params.h"
 #include "params.h"
 #include "row.h"
 
@@ -17,6 +18,7 @@ struct Launched {
   EmptyRowsParams empty_rows{};   // of the pass that writes rows without keys
   TileVParams tile_v{};           // of the one that makes V into tiles
   QuantizeParams quantize{};      // of those that quantize
+  CombineParams combine{};        // of the one that combines
   BackwardParams backward{};      // of the backward kernels, and of the passes before and behind them
   unsigned grid = 0;
 
@@ -27,6 +29,7 @@ struct Launched {
     row = &rows[number];
     if (row->has(Trait::quantizes)) std::memcpy(&quantize, params, sizeof quantize);
     else if (kernel == "fa3_pass_tile_v") std::memcpy(&tile_v, params, sizeof tile_v);
+    else if (kernel == "fa3_pass_combine") std::memcpy(&combine, params, sizeof combine);
     else if (is_backward(*row)) std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
     else if (row->kind == Kind::pass) std::memcpy(&empty_rows, params, sizeof empty_rows);
     else std::memcpy(static_cast<void*>(&forward), params, bytes_of_params(*row));
@@ -75,6 +78,27 @@ inline bool is_complete(const Launched& launched) {
   }
   for (const int64_t blocks : left)
     if (blocks != 0) return false;
+  return true;
+}
+
+// The same of a combination, as its threads take pieces of rows and shares of parts (ptx/tile/merge.cuh).
+inline bool is_complete(const CombineParams& p, const Row& row, unsigned grid) {
+  std::vector<int> taken(size_t(p.batch_heads) * size_t(p.rows) * size_t(p.pieces) * size_t(p.shares));
+  for (int32_t number = 0; number < int32_t(grid); ++number)
+    for (int32_t thread = 0; thread < row.threads(); ++thread) {
+      const int32_t all_slots = thread / p.pieces, piece = thread - all_slots * p.pieces;
+      const int32_t share = all_slots / p.slots, slot = all_slots - share * p.slots, of_head = slot / p.head_slots;
+      const int32_t row_tile = number / p.tiles_along_heads, head_tile = number - row_tile * p.tiles_along_heads;
+      const int64_t head = int64_t{head_tile} * p.tile_heads + of_head;
+      if (share >= p.shares || of_head >= p.tile_heads || head >= p.batch_heads) continue;
+      for (int r = 0; r < combine_rows; ++r) {
+        const int64_t i = int64_t{row_tile} * combine_rows * p.head_slots + slot - of_head * p.head_slots +
+                          r * p.head_slots;
+        if (i < p.rows) ++taken[size_t(((head * p.rows + i) * p.pieces + piece) * p.shares + share)];
+      }
+    }
+  for (const int times : taken)
+    if (times != 1) return false;
   return true;
 }
 

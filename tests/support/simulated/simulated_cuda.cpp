@@ -270,6 +270,30 @@ Fault next_fault() {
   return fault == Fault::none || launches_before_fault-- > 0 ? Fault::none : std::exchange(fault, Fault::none);
 }
 
+// The same of a combination, whose tiles must hold each row of each head once, and whose shares each part.
+CUresult combine(const Launch& launch) {
+  const fa3::CombineParams& p = launch.combine;
+  constexpr int32_t dtypes[] = {FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32};
+  const int32_t parts_dtype = dtypes[int(p.parts_dtype)], o_dtype = dtypes[int(p.o_dtype)];
+  const int64_t heads = p.heads, batch = p.batch_heads / heads, rows = p.rows;
+  const int64_t head_dim = p.pieces * 16 / fa3::bytes_of(p.parts_dtype);
+  fa3_combine_params call{};
+  call.struct_size = sizeof call;
+  call.o_parts = {as<void>(p.o_parts), parts_dtype, 5, {p.parts, batch, rows, heads, head_dim},
+                  {p.o_parts_stride_part, p.o_parts_stride_batch, p.o_parts_stride_row, p.o_parts_stride_head, 1}};
+  call.lse_parts = {as<void>(p.lse_parts), FA3_DTYPE_FP32, 4, {p.parts, batch, heads, rows},
+                    {p.lse_parts_stride_part, p.lse_parts_stride_batch, p.lse_parts_stride_head,
+                     p.lse_parts_stride_row}};
+  call.o = {p.o, o_dtype, 4, {batch, rows, heads, head_dim}, {p.o_stride_batch, p.o_stride_row, p.o_stride_head, 1}};
+  if (p.lse)
+    call.lse = {p.lse, FA3_DTYPE_FP32, 3, {batch, heads, rows},
+                {p.lse_stride_batch, p.lse_stride_head, p.lse_stride_row}};
+  if (!fa3::test::is_complete(p, *launch.row, launch.grid)) return CUDA_ERROR_LAUNCH_FAILED;
+  if (next_fault() == Fault::nothing_done) return CUDA_SUCCESS;
+  const auto reference = library<decltype(&fa3_reference_combine)>("fa3_reference_combine");
+  return reference && reference(&call) == FA3_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
+}
+
 // The workspace is the least: no such launch is split.
 void do_damage(const Launch& launch, Fault chosen) {
   char* const workspace = reinterpret_cast<char*>(launch.forward.workspace);
@@ -288,6 +312,7 @@ CUresult run(const Launch& launch) {
   if (launch.row->has(fa3::Trait::quantizes)) return quantize(launch);
   const std::string name = launch.row->name;
   if (name == "fa3_pass_tile_v") return tile_v(launch);
+  if (name == "fa3_pass_combine") return combine(launch);
   if (fa3::same_text(launch.row->kernel, "bwd_prepare"))
     return fa3::test::simulate_prepare(launch.backward, launch.grid);
   if (fa3::same_text(launch.row->kernel, "bwd_finish"))
@@ -416,6 +441,9 @@ CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t bytes) {
 }
 CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t bytes) {
   return std::memcpy(to, reinterpret_cast<void*>(from), bytes), CUDA_SUCCESS;
+}
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream) {
+  return std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), CUDA_SUCCESS;
 }
 CUresult cuMemsetD8(CUdeviceptr to, unsigned char byte, size_t bytes) {
   return std::memset(reinterpret_cast<void*>(to), byte, bytes), CUDA_SUCCESS;
