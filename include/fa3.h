@@ -439,8 +439,7 @@ FA3_API fa3_status fa3_reference_quantize(const fa3_quantize_params* params);
  * - A LSE that is NaN or +inf makes its row's O and LSE NaN. NaN and infinities in O of a part whose LSE is a number
  *   reach the elements of O in their place (an infinity also as NaN, where its weight is below 2^-126).
  * - Weights and sums are float32, and each element is rounded once. A row with one part that has seen a key gets that
- *   part's O, rounded to o's dtype, and its LSE. LSE differences are exact to the last bits of float32 LSEs: the error
- *   of what fa3_forward writes is not increased.
+ *   part's O, rounded to o's dtype, and its LSE.
  * - o and lse must not overlap each other, o_parts or lse_parts (as in fa3_forward_params): not in place.
  * - batch, heads or seqlen of 0: nothing to compute, FA3_OK. batch * heads and seqlen are each at most
  *   INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED. */

@@ -173,7 +173,8 @@ std::string compare(CombineCase& ours, CombineCase& expected) {
   for (int64_t b = 0; b < c.batch; ++b)
     for (int64_t h = 0; h < c.heads; ++h)
       for (int64_t i = 0; i < c.rows; ++i) {
-        const std::string where = " of (" + std::to_string(b) + ", " + std::to_string(i) + ", " + std::to_string(h) + ")";
+        const std::string where =
+            " of (" + std::to_string(b) + ", " + std::to_string(i) + ", " + std::to_string(h) + ")";
         int64_t seen = 0, last = 0;
         bool numbers = true;
         for (int64_t n = 0; n < c.parts; ++n) {
@@ -461,7 +462,7 @@ TEST_CASE("combine: attention over ranges of keys", "[combine][sanitizer]") {
       REQUIRE(fa3_combine(&c, stream.get()) == FA3_OK);
       stream.synchronize();
 
-      std::vector<float> exact(q.size()), exact_lse(lse_bytes / 4), ours_lse(exact_lse.size()), all_lse(exact_lse.size());
+      std::vector<float> exact(q.size()), exact_lse(lse_bytes / 4), ours_lse(lse_bytes / 4), all_lse(lse_bytes / 4);
       std::vector<uint16_t> ours(q.size()), all(q.size());
       fa3_forward_params reference = f;
       reference.q.data = q.data(), reference.k.data = k.data(), reference.v.data = v.data();

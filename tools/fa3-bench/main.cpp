@@ -1,5 +1,5 @@
-// fa3-bench: checks and times the library's forward or backward pass, or its combination of partial results. Exit status: 0, 1 if a point failed, 2 for a
-// wrong command line, 77 if there is no GPU.
+// fa3-bench: checks and times the library's forward or backward pass, or its combination of partial results. Exit
+// status: 0, 1 if a point failed, 2 for a wrong command line, 77 if there is no GPU.
 #include <algorithm>
 #include <cstdio>
 #include <stdexcept>
