@@ -65,7 +65,7 @@ TEST_CASE("what a turn must cost") {
   CHECK(f.mufu == 8 * 8);
   CHECK(f.issue == 38);
   CHECK(std::string(f.bound().name) == "MUFU");
-  CHECK(sass::floors_text({toy}, {}).find(" 50%") != std::string::npos);
+  CHECK(sass::floors_text(toy, {}, {}).find(" 50%") != std::string::npos);
 
   // Three warpgroups, one of which only loads, as setmaxnreg's two values tell.
   for (sass::Figure& figure : toy.figures) {

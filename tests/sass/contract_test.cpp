@@ -252,8 +252,8 @@ TEST_CASE("rules for the code before, behind and beside the loops") {
 }
 
 TEST_CASE("check over the table misses no row") {
-  const auto result = sass::check_table({}, "/nowhere", "", true);
+  const auto result = sass::TableCheck("/nowhere", [](const std::string&) { return true; }, true).result();
   CHECK(result.findings.size() == static_cast<size_t>(fa3::row_count));
   CHECK_FALSE(result.passed());
-  CHECK_THROWS(sass::check_table({}, "/nowhere", "no_such_row", true));
+  CHECK_THROWS(sass::TableCheck("/nowhere", [](const std::string&) { return false; }, true).result());
 }

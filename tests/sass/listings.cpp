@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "source.h"
+
 namespace listings {
 
 std::string text(const std::string& name, const Lines& lines) {
@@ -101,6 +103,11 @@ Lines replaced(Lines listing, const std::string& old, const Lines& lines) {
   if (at == listing.end()) throw std::logic_error("no line " + old);
   listing.insert(listing.erase(at), lines.begin(), lines.end());
   return listing;
+}
+
+std::vector<sass::Kernel> kernels_of(const std::string& file, const std::string& wanted) {
+  const auto source = sass::open_source(file);
+  return source->read(source->matching(wanted));
 }
 
 sass::Kernel kernel(const Lines& lines, const std::string& name) {

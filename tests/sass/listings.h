@@ -26,6 +26,9 @@ Lines replaced(Lines listing, const std::string& old, const Lines& lines);
 
 sass::Kernel kernel(const Lines& lines, const std::string& name = "toy");
 
+// All kernels of a file that match.
+std::vector<sass::Kernel> kernels_of(const std::string& file, const std::string& wanted = "");
+
 const sass::WgmmaLoop& only_hot(const sass::Kernel& kernel);
 double value(const sass::Figures& figures, const std::string& name);
 std::string words(const sass::Figures& figures, const std::string& name);

@@ -11,6 +11,7 @@
 #include "listings.h"
 #include "process.h"
 #include "reports.h"
+#include "tidy.h"
 
 using namespace listings;
 using Catch::Approx;
@@ -201,7 +202,7 @@ TEST_CASE("called functions are followed") {
     check_followed(toy);
     CHECK(toy.followed == std::vector<std::string>{"$toy$mma"});
     CHECK(value(toy.figures, "wgmmas") == 1);  // the copy stands for the function
-    CHECK(sass::list_text({toy}, {}).find("with the functions it calls: $toy$mma") != std::string::npos);
+    CHECK(sass::list_text(toy, {}, {}).find("with the functions it calls: $toy$mma") != std::string::npos);
   }
   SECTION("twice, and through another one") {
     Lines twice = replaced(inside, "IADD3", {"CALL.REL.NOINC `($toy$other)"});
@@ -220,7 +221,7 @@ TEST_CASE("called functions are followed") {
     CHECK(alone.loops.empty());
     CHECK(alone.unseen == std::vector<std::string>{"mma"});
     CHECK(words(alone.figures, "unseen_calls") == "mma");
-    CHECK(sass::list_text({alone}, {}).find("calls what this file does not have: mma") != std::string::npos);
+    CHECK(sass::list_text(alone, {}, {}).find("calls what this file does not have: mma") != std::string::npos);
     check_followed(kernel(replaced(inside, "CALL", {"CALL.REL.NOINC 0x50"})));
   }
   SECTION("recursion ends, and a function without WGMMAs stays a call") {
@@ -239,7 +240,7 @@ TEST_CASE("a called function, through the whole way") {
   const Lines mma = {"WARPGROUP.ARRIVE", "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], R24, gsb0", wait_all,
                      "RET.ABS.NODEC R20 0x0"};
   std::ofstream(path) << text("mma", mma) << text("toy", loop({"CALL.ABS.NOINC `(mma)"}) + Lines{"EXIT"});
-  const std::vector<sass::Kernel> kernels = sass::kernels_of(path, "toy");
+  const std::vector<sass::Kernel> kernels = kernels_of(path, "toy");
   REQUIRE(kernels.size() == 1);
   CHECK(only_hot(kernels[0]).gemms == "GEMM 1 x 64x16x16 SS");
 }
@@ -249,13 +250,13 @@ TEST_CASE("code for other architectures is refused, or left out beside Hopper's"
   const std::string path = folder.path() + "/listing.sass";
   const std::string other = "\t.target\tsm_100a\n" + text("blackwell", {"EXIT"});
   std::ofstream(path) << other;
-  CHECK_THROWS_MATCHES(sass::kernels_of(path), std::runtime_error,
+  CHECK_THROWS_MATCHES(kernels_of(path), std::runtime_error,
                        MessageMatches(ContainsSubstring("has code for sm_100, but none for sm_90")));
   CHECK(sass::run({std::getenv("FA3_SASS"), "list", path}).status == 2);
   std::ofstream(path) << other << "\t.target\tsm_90a\n" << text("hopper", {"EXIT"});
-  const std::vector<sass::Kernel> kernels = sass::kernels_of(path);
+  const std::vector<sass::Kernel> kernels = kernels_of(path);
   REQUIRE(kernels.size() == 1);
   CHECK(kernels[0].record.name == "hopper");
   std::ofstream(path) << "\tcode for sm_100a\n\t\tFunction : f\n        /*0000*/                   EXIT ;\n";
-  CHECK_THROWS_MATCHES(sass::kernels_of(path), std::runtime_error, MessageMatches(ContainsSubstring("sm_100")));
+  CHECK_THROWS_MATCHES(kernels_of(path), std::runtime_error, MessageMatches(ContainsSubstring("sm_100")));
 }

@@ -4,13 +4,17 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 
 #include "json.h"
 #include "listings.h"
 #include "process.h"
+#include "text.h"
+#include "tidy.h"
 
+namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;
 using Json = nlohmann::json;
 using Words = std::vector<std::string>;
@@ -118,9 +122,9 @@ TEST_CASE("timeline and diff of two kernels: of one file, of two files; each mus
   CHECK_THAT(tool({"timeline", good, early, "miniature"}).out, ContainsSubstring("<title>miniature and miniature<"));
   CHECK_THAT(tool({"timeline", good, "miniature", "--all"}).out, ContainsSubstring(">prologue: "));
   CHECK(tool({"diff", both, "toy_first", "toy_second"}).status == 1);
-  check_refused({"timeline", both, "toy"}, "one kernel is wanted; \"toy\" means these:\n  toy_first\n  toy_second");
-  check_refused({"timeline", both, "toy_first", "toy*"}, "one kernel is wanted; \"toy*\"");
-  check_refused({"diff", both, "toy", "toy_first"}, "one kernel is wanted; \"toy\"");
+  check_refused({"timeline", both, "toy"}, "one kernel is wanted, by its name or number; \"toy\" means these:\n  1  toy_first\n  2  toy_second");
+  check_refused({"timeline", both, "toy_first", "toy*"}, "\"toy*\" means these:");
+  check_refused({"diff", both, "toy", "toy_first"}, "\"toy\" means these:");
   check_refused({"timeline", good, early, "miniature", "mini"}, "timeline takes two files, or two kernels of one");
 }
 
@@ -131,10 +135,10 @@ TEST_CASE("JSON: counts have no point, what is no number is null, and names need
                     {"share", false, 0.25, {}, {}, true},
                     {"endless", false, std::numeric_limits<double>::infinity(), {}, {}, false},
                     {"words", true, 0, "1 0", {}, false}};
-  const std::string text = sass::list_json({kernel});
+  const std::string text = sass::list_json(kernel);
   CHECK_THAT(text, ContainsSubstring(R"("figures":{"count":12,"share":0.25,"endless":null,"words":"1 0"})"));
-  CHECK(text.find('\n') == text.size() - 1);
-  CHECK(Json::parse(text)["kernels"][0]["name"] == "quote \" backslash \\ bell \a high \xef\xbf\xbd");
+  CHECK(text.find('\n') == std::string::npos);
+  CHECK(Json::parse(text)["name"] == "quote \" backslash \\ bell \a high \xef\xbf\xbd");
 }
 
 TEST_CASE("a flag takes no value, and an option needs its own") {
@@ -172,6 +176,34 @@ TEST_CASE("words: files and kernels in any order, none too many") {
   check_refused({}, "A verb is required");
 }
 
+TEST_CASE("a directory, a device and a missing file of a known kind are no kernels") {
+  check_refused({"list", "missing.so"}, "missing.so: no such file");
+  check_refused({"list", good, "missing.whl"}, "missing.whl: no such file");
+  check_refused({"list", "/dev/null"}, "/dev/null: holds no CUDA machine code");
+  check_refused({"list", "/tmp"}, "/tmp: no such file");
+  check_refused({"diff", "-", "-"}, "standard input can be read only once");
+  check_refused({"check", good, "--preset", "--contract=x"}, "--preset has rules of its own");
+  check_refused({"contract", good}, "--init is required");
+}
+
+TEST_CASE("help, VERB --help and --version: of every verb, and nothing beside them") {
+  const std::string version = tool({"--version"}).out;
+  CHECK_THAT(version, ContainsSubstring("fa3-sass ") && ContainsSubstring("."));
+  for (const char* verb : {"list", "show", "timeline", "floors", "check", "contract", "diff"}) {
+    INFO(verb);
+    const sass::Output help = tool({verb, "--help"});
+    CHECK(help.status == 0);
+    CHECK_THAT(help.out, ContainsSubstring("[FILE]") && ContainsSubstring("Exit status: 0; 1 if"));
+    CHECK(tool({verb, "-h"}).out == help.out);
+    CHECK(tool({"help", verb}).out == help.out);
+    CHECK(tool({verb, "--version"}).out == version);
+    check_refused({verb, good, "miniature", "mini", "one", "too many"}, "expected");
+    check_refused({verb, good, "--nonsense"}, "--nonsense");
+  }
+  check_refused({"help", "frobnicate"}, "frobnicate");
+  check_refused({"--json", "list", good}, "--json");
+}
+
 TEST_CASE("help: the verbs, their options, the exit statuses") {
   const sass::Output all = tool({"--help"});
   CHECK(all.status == 0);
@@ -183,4 +215,153 @@ TEST_CASE("help: the verbs, their options, the exit statuses") {
   for (const char* word : {"[FILE] [KERNEL]", "--contracts FOLDER", "--contract FILE", "--no-budgets", "--verbose",
                            "--json", "Exit status: 0; 1 if"})
     CHECK_THAT(check.out, ContainsSubstring(word));
+}
+
+TEST_CASE("a kernel's number: what list prints selects it") {
+  const sass::TemporaryFolder folder;
+  const std::string both = folder.path() + "/both.sass";
+  std::ofstream(both) << listings::text("toy_first", listings::good())
+                      << listings::text("toy_second", listings::of_8_bits());
+  CHECK_THAT(tool({"list", both}).out, ContainsSubstring("\n1  toy_first ") && ContainsSubstring("\n2  toy_second "));
+  CHECK_THAT(tool({"list", both, "second"}).out, ContainsSubstring("\n2  toy_second "));
+  CHECK(Json::parse(tool({"list", both, "2", "--json"}).out)["kernels"].at(0)["number"] == 2);
+  CHECK(tool({"show", both, "2"}).out == tool({"show", both, "toy_second"}).out);
+  CHECK(tool({"diff", both, "1", "toy_first"}).status == 0);
+  CHECK(tool({"timeline", both, "2"}).out == tool({"timeline", both, "toy_second"}).out);
+  check_refused({"show", both, "3"}, "both.sass: no kernel 3: it has 2");
+}
+
+TEST_CASE("kernels of one name: which is meant is asked, by number") {
+  const sass::TemporaryFolder folder;
+  const std::string both = folder.path() + "/both.so";
+  std::ofstream(both, std::ios::binary) << sass::read_file(good) << sass::read_file(early);
+  check_refused({"timeline", both, "miniature"}, "means these:\n  1  miniature\n  2  miniature");
+  CHECK(tool({"diff", both, "1", "2"}).status == 1);
+}
+
+TEST_CASE("a name of 1200 characters is shortened, but not in JSON") {
+  const sass::TemporaryFolder folder;
+  const std::string name = "begin_" + std::string(1200, 'x') + "_end", path = folder.path() + "/long.sass";
+  std::ofstream(path) << listings::text(name, listings::with_producer())
+                      << listings::text(name + "2", listings::with_producer());
+  std::ofstream(folder.path() + "/m.contract") << "rows begin*\nhot.exps == 8\n";
+  for (const Words& words : {Words{"list", path}, {"show", path}, {"floors", path}, {"diff", path, path},
+                             {"check", path, "--preset"}, {"check", path, "--contract=" + folder.path() + "/m.contract"}}) {
+    const sass::Output output = tool(words);
+    INFO(words[0]);
+    CHECK(output.status == 0);
+    CHECK_THAT(output.out, ContainsSubstring("begin_xxx") && ContainsSubstring("...") && ContainsSubstring("xxx_end"));
+    CHECK(output.out.find(std::string(120, 'x')) == std::string::npos);
+  }
+  check_refused({"timeline", path, "begin_"}, "means these:\n  1  begin_xxx");
+  CHECK(Json::parse(tool({"list", path, "1", "--json"}).out)["kernels"][0]["name"] == name);
+}
+
+TEST_CASE("standard input") {
+  const std::string expected = tool({"list", good}).out;
+  for (const std::string& file : {good, std::string(FA3_CUBINS) + "/good.fatbin"}) {
+    const sass::Output read = sass::run({std::getenv("FA3_SASS"), "list", "-"}, {{}, sass::read_file(file)});
+    CHECK(read.status == 0);
+    CHECK(read.out == expected);
+  }
+  const sass::Output piped = sass::run({"sh", "-c", "cat \"$1\" | \"$0\" diff - \"$1\"", std::getenv("FA3_SASS"), good});
+  CHECK(piped.status == 0);
+  const sass::Output nothing = sass::run({std::getenv("FA3_SASS"), "list", "-"});
+  CHECK(nothing.status == 2);
+  CHECK_THAT(nothing.err, ContainsSubstring("standard input: holds no CUDA machine code"));
+}
+
+TEST_CASE("check --preset, and contract --init") {
+  CHECK_THAT(tool({"check", good, "--preset"}).out,
+             ContainsSubstring("1 broken") && ContainsSubstring("kernel.never_arrived == 0"));  // it has no producer
+  const sass::Output bad = tool({"check", std::string(FA3_CUBINS) + "/starved.cubin", "--preset"});
+  CHECK(bad.status == 1);
+  CHECK_THAT(bad.out, ContainsSubstring("kernel.local == 0") && ContainsSubstring("FAIL miniature"));
+  const sass::TemporaryFolder folder;
+  const std::string path = folder.path() + "/first.contract";
+  const sass::Output first = tool({"contract", "--init", good, "miniature"});
+  CHECK(first.status == 0);
+  std::ofstream(path) << first.out;
+  CHECK(tool({"check", good, "--contract=" + path}).status == 0);
+  CHECK(tool({"check", early, "--contract=" + path}).status == 1);
+  CHECK(tool({"contract", "--init", good}).out == first.out);
+  std::ofstream(folder.path() + "/no.sass") << listings::text("nothing", {"EXIT"});
+  check_refused({"check", "--preset", folder.path() + "/no.sass"}, "none of these kernels is attention");
+}
+
+TEST_CASE("what cannot be written is an error; a reader that has left is none of ours") {
+  const auto shell = [](const std::string& line) {
+    return sass::run({"bash", "-c", line, std::getenv("FA3_SASS"), good});
+  };
+  for (const char* words : {"list \"$1\"", "list \"$1\" --json", "show \"$1\"", "--help", "list --help", "--version",
+                            "timeline \"$1\"", "floors \"$1\"", "diff \"$1\" \"$1\"", "check --preset \"$1\"",
+                            "contract --init \"$1\""}) {
+    INFO(words);
+    const sass::Output full = shell(std::string("\"$0\" ") + words + " > /dev/full");
+    CHECK(full.status == 2);
+    CHECK_THAT(full.err, ContainsSubstring("standard output: cannot be written: No space left"));
+    CHECK(shell(std::string("\"$0\" ") + words + " >&-").status == 2);
+  }
+  const sass::Output left = shell("\"$0\" show --all \"$1\" | true; echo ${PIPESTATUS[0]}");
+  CHECK((left.out == "141\n" || left.out == "0\n"));  // by SIGPIPE, unless it was faster
+  CHECK(left.err.empty());
+}
+
+TEST_CASE("nothing is left in the folder for temporary files, however the program ends") {
+  const sass::TemporaryFolder folder;
+  const std::string fatbin = std::string(FA3_CUBINS) + "/good.fatbin";
+  const auto left = [&] { return std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()); };
+  const auto shell = [&](const std::string& line) {
+    return sass::run({"bash", "-c", "export TMPDIR=$2; " + line, std::getenv("FA3_SASS"), fatbin, folder.path()});
+  };
+  CHECK(shell("\"$0\" list \"$1\"").status == 0);
+  CHECK(left() == 0);
+  CHECK(shell("\"$0\" list \"$1\" > /dev/full").status == 2);
+  CHECK(left() == 0);
+  // While it waits for standard input, and at random moments of its work.
+  for (const char* signal : {"TERM", "INT", "HUP"}) {
+    const std::string command = "set -m; (trap - INT; sleep 60 | \"$0\" list -) & sleep 0.5; ls $TMPDIR | wc -l; "
+                                "kill -" + std::string(signal) + " -- -$!; wait $!";
+    CHECK(shell(command).out == "1\n");
+    CHECK(left() == 0);
+  }
+  for (int round = 0; round < 12; ++round) {
+    shell("set -m; \"$0\" list \"$1\" & sleep 0.0" + std::to_string(round * 7 % 10) + "; kill -TERM -- -$!; wait $!");
+    INFO("round " << round);
+    CHECK(left() == 0);
+  }
+  // Who was told to ignore a hang-up does.
+  CHECK(shell("trap '' HUP; \"$0\" list - < <(sleep 0.4; cat \"$1\") & sleep 0.2; kill -HUP $!; wait $!").status == 0);
+}
+
+TEST_CASE("an installed copy finds the library and the contracts beside it, and nothing of the build") {
+  const sass::TemporaryFolder folder;
+  const fs::path root = folder.path();
+  for (const char* libraries : {"lib", "lib64", "lib/x86_64-linux-gnu"}) {
+    INFO(libraries);
+    const fs::path prefix = root / fs::path(libraries).filename();
+    fs::create_directories(prefix / "bin");
+    fs::create_directories(prefix / libraries);
+    const std::string program = prefix / "bin/fa3-sass";
+    fs::copy_file(std::getenv("FA3_SASS"), program);
+    const auto installed = [&](Words words) {
+      words.insert(words.begin(), program);
+      return sass::run(words, {root.string(), {}});
+    };
+    const sass::Output alone = installed({"list"});
+    CHECK(alone.status == 2);
+    CHECK_THAT(alone.err, ContainsSubstring("no libfa3.so beside this program") &&
+                              ContainsSubstring((prefix / libraries / "libfa3.so").string()));
+    const sass::Output unchecked = installed({"check", good});
+    CHECK(unchecked.status == 2);
+    CHECK_THAT(unchecked.err, ContainsSubstring("no contracts beside this program"));
+    fs::copy_file(good, prefix / libraries / "libfa3.so");
+    CHECK_THAT(installed({"list"}).out, ContainsSubstring("miniature"));
+    // Contracts are those beside it: one that says nothing true is asked.
+    fs::create_directories(prefix / "share/fa3/contracts");
+    const std::string row = "fa3_fwd_bf16_d64_full_256x64";
+    std::ofstream(prefix / "share/fa3/contracts/fwd.contract") << "rows fa3_fwd_*\nhot.exps == 7\n";
+    std::ofstream(prefix / "row.sass") << listings::text(row, listings::good());
+    CHECK_THAT(installed({"check", (prefix / "row.sass").string(), row}).out, ContainsSubstring("hot.exps == 7"));
+  }
 }

@@ -11,6 +11,7 @@
 #include "disassembler.h"
 #include "process.h"
 #include "text.h"
+#include "tidy.h"
 
 namespace fs = std::filesystem;
 using Catch::Matchers::ContainsSubstring;

@@ -1,7 +1,6 @@
 #include "check.h"
 
 #include <algorithm>
-#include <map>
 #include <stdexcept>
 
 #include "table.h"
@@ -24,11 +23,6 @@ Finding broken(const std::string& row, const std::string& rule, const std::strin
   return finding;
 }
 
-void add(CheckResult& result, std::vector<Finding> findings) {
-  for (Finding& finding : findings) result.findings.push_back(std::move(finding));
-  ++result.kernels;
-}
-
 }  // namespace
 
 bool CheckResult::passed() const {
@@ -36,30 +30,37 @@ bool CheckResult::passed() const {
                       [](const Finding& f) { return f.state == Finding::State::broken; });
 }
 
-CheckResult check_table(const std::vector<Kernel>& kernels, const std::string& folder, const std::string& wanted,
-                        bool budgets) {
+const Contract& TableCheck::contract_of(const std::string& kernel) {
+  const auto known = contracts_.find(kernel);
+  if (known != contracts_.end()) return known->second;
+  const std::string path = folder_ + "/" + kernel + ".contract";
+  const Contract read = read_contract(path, read_file(path));
+  return contracts_.emplace(kernel, budgets_ ? read : without_budgets(read)).first->second;
+}
+
+void TableCheck::add(const Kernel& kernel) {
+  const std::string& name = kernel.record.name;
+  if (!wanted_(name) || findings_.contains(name)) return;
+  for (const Row& row : table_rows())
+    if (row.name == name) findings_[name] = check(contract_of(row.kernel), kernel);
+}
+
+CheckResult TableCheck::result() const {
   CheckResult result;
-  std::map<std::string, Contract> contracts;
   const std::vector<Row> rows = table_rows();
   for (const Row& row : rows) {
-    if (!matches(wanted, row.name, row.name)) continue;
-    const auto kernel =
-        std::find_if(kernels.begin(), kernels.end(), [&](const Kernel& k) { return k.record.name == row.name; });
-    if (kernel == kernels.end()) {
+    if (!wanted_(row.name)) continue;
+    const auto found = findings_.find(row.name);
+    if (found == findings_.end()) {
       result.findings.push_back(
           broken(row.name, "every row is a kernel", "rows.def", "a kernel of this name", "none in the file"));
-      continue;
+    } else {
+      result.findings.insert(result.findings.end(), found->second.begin(), found->second.end());
+      ++result.kernels;
     }
-    auto contract = contracts.find(row.kernel);
-    if (contract == contracts.end()) {
-      const std::string path = folder + "/" + row.kernel + ".contract";
-      const Contract read = read_contract(path, read_file(path));
-      contract = contracts.emplace(row.kernel, budgets ? read : without_budgets(read)).first;
-    }
-    add(result, check(contract->second, *kernel));
   }
-  if (result.findings.empty()) throw std::runtime_error("no row of the table matches \"" + wanted + "\"");
-  for (const auto& [name, contract] : contracts)
+  if (result.findings.empty()) throw std::runtime_error("none of these is a row of the table (--contract and --preset check others)");
+  for (const auto& [name, contract] : contracts_)
     for (const Section& section : contract.sections)
       if (std::none_of(rows.begin(), rows.end(), [&](const Row& row) { return section.covers(row.name); }))
         result.findings.push_back(broken(section.rows.front(), "every `rows` line covers a row",
@@ -68,15 +69,12 @@ CheckResult check_table(const std::vector<Kernel>& kernels, const std::string& f
   return result;
 }
 
-CheckResult check_contract(const std::vector<Kernel>& kernels, const Contract& contract) {
-  CheckResult result;
-  for (const Kernel& kernel : kernels)
-    if (std::any_of(contract.sections.begin(), contract.sections.end(),
-                    [&](const Section& s) { return s.covers(kernel.record.name); }))
-      add(result, check(contract, kernel));
-  if (result.kernels == 0)
-    throw std::runtime_error(contract.path + ": none of its `rows` lines covers a kernel of the file");
-  return result;
+void check_contract(const Contract& contract, const Kernel& kernel, CheckResult& result) {
+  if (std::none_of(contract.sections.begin(), contract.sections.end(),
+                   [&](const Section& section) { return section.covers(kernel.record.name); }))
+    return;
+  for (Finding& finding : check(contract, kernel)) result.findings.push_back(std::move(finding));
+  ++result.kernels;
 }
 
 std::string check_text(const CheckResult& result, const Colours& colours, bool verbose) {
@@ -87,7 +85,7 @@ std::string check_text(const CheckResult& result, const Colours& colours, bool v
       bad += result.findings[end].state == Finding::State::broken;
       waived += result.findings[end].state == Finding::State::waived;
     }
-    text += (bad ? colours.red("FAIL") : colours.green("ok  ")) + " " + result.findings[begin].row + ": " +
+    text += (bad ? colours.red("FAIL") : colours.green("ok  ")) + " " + shortened(demangle(result.findings[begin].row)) + ": " +
             std::to_string(end - begin) + " rules";
     if (bad) text += ", " + std::to_string(bad) + " broken";
     if (waived) text += ", " + std::to_string(waived) + " waived";

@@ -1,92 +1,20 @@
 #include "cubin.h"
 
-#include <elf.h>
-
 #include <algorithm>
-#include <cstring>
 #include <map>
-#include <stdexcept>
+#include <set>
+
+#include "sections.h"
 
 namespace sass {
 namespace {
 
-constexpr int machine_cuda = 190;
 constexpr unsigned char entry_bit = 0x10;  // STO_CUDA_ENTRY in a symbol's st_other
 constexpr uint32_t type_cuda_info = 0x70000000;
 
 // EIATTR codes of .nv.info
 constexpr int attribute_max_threads = 0x05, attribute_frame_size = 0x11, attribute_parameter = 0x17,
               attribute_registers = 0x2f;
-
-template <class T>
-std::optional<T> get(std::string_view bytes, size_t offset) {
-  if (offset > bytes.size() || bytes.size() - offset < sizeof(T)) return std::nullopt;
-  T value;
-  std::memcpy(&value, bytes.data() + offset, sizeof value);
-  return value;
-}
-
-template <class T>
-T need(std::string_view bytes, size_t offset) {
-  if (const auto value = get<T>(bytes, offset)) return *value;
-  throw std::runtime_error("damaged CUDA image: it ends too early");
-}
-
-std::optional<Elf64_Ehdr> cuda_header(std::string_view bytes) {
-  const auto header = get<Elf64_Ehdr>(bytes, 0);
-  if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_ident[EI_CLASS] != ELFCLASS64 ||
-      header->e_machine != machine_cuda || header->e_shentsize != sizeof(Elf64_Shdr) || header->e_shoff == 0)
-    return std::nullopt;
-  return header;
-}
-
-struct Sections {
-  std::string_view bytes;
-  std::vector<Elf64_Shdr> all;
-
-  explicit Sections(std::string_view image) : bytes(image) {
-    const auto header = cuda_header(image);
-    if (!header) throw std::runtime_error("not a CUDA image");
-    for (int i = 0; i < header->e_shnum; ++i)
-      all.push_back(need<Elf64_Shdr>(image, header->e_shoff + static_cast<size_t>(i) * sizeof(Elf64_Shdr)));
-    if (header->e_shstrndx >= all.size()) throw std::runtime_error("damaged CUDA image: no section names");
-    names_ = all[header->e_shstrndx];
-  }
-
-  std::string_view content(const Elf64_Shdr& section) const {
-    if (section.sh_type == SHT_NOBITS) return {};
-    if (section.sh_offset > bytes.size() || section.sh_size > bytes.size() - section.sh_offset)
-      throw std::runtime_error("damaged CUDA image: a section ends beyond the file");
-    return bytes.substr(section.sh_offset, section.sh_size);
-  }
-  std::string text(const Elf64_Shdr& strings, size_t offset) const {
-    const std::string_view table = content(strings);
-    if (offset >= table.size()) throw std::runtime_error("damaged CUDA image: a name lies outside its table");
-    const size_t end = std::min(table.find('\0', offset), table.size());
-    return std::string(table.substr(offset, end - offset));
-  }
-  std::string name(const Elf64_Shdr& section) const { return text(names_, section.sh_name); }
-
- private:
-  Elf64_Shdr names_{};
-};
-
-// Calls use(attribute, payload) for each entry; payload is a 16-bit value or the bytes that follow.
-template <class Use>
-void each_attribute(std::string_view info, Use use) {
-  for (size_t at = 0; at + 4 <= info.size();) {
-    const int format = static_cast<unsigned char>(info[at]), attribute = static_cast<unsigned char>(info[at + 1]);
-    if (format == 4) {  // EIFMT_SVAL: a size, then the bytes
-      const size_t size = need<uint16_t>(info, at + 2);
-      if (info.size() - at - 4 < size) throw std::runtime_error("damaged CUDA image: .nv.info ends too early");
-      use(attribute, info.substr(at + 4, size));
-      at += 4 + size;
-    } else {
-      use(attribute, info.substr(at + 2, 2));
-      at += 4;
-    }
-  }
-}
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
@@ -112,25 +40,29 @@ std::optional<size_t> cuda_elf_extent(std::string_view bytes, size_t offset) {
 
 Cubin read_cubin(std::string_view bytes) {
   const Sections sections(bytes);
-  const auto header = cuda_header(bytes);
+  const Elf64_Ehdr& header = sections.header;
   Cubin cubin;
   // The architecture moved from the lowest byte of the flags to the second with ABI version 8 (CUDA 13).
-  cubin.sm =
-      static_cast<int>(header->e_ident[EI_ABIVERSION] >= 8 ? header->e_flags >> 8 & 0xff : header->e_flags & 0xff);
+  cubin.sm = static_cast<int>(header.e_ident[EI_ABIVERSION] >= 8 ? header.e_flags >> 8 & 0xff : header.e_flags & 0xff);
+  std::set<size_t> relocated;  // sections
+  for (const Elf64_Shdr& section : sections.all)
+    if ((section.sh_type == SHT_REL || section.sh_type == SHT_RELA) && section.sh_size > 0)
+      relocated.insert(section.sh_info);
 
   std::map<int, size_t> kernel_of_symbol;
   std::map<std::string, size_t> kernel_of_name;
   for (const Elf64_Shdr& section : sections.all) {
     if (section.sh_type != SHT_SYMTAB) continue;
-    if (section.sh_link >= sections.all.size()) throw std::runtime_error("damaged CUDA image: no symbol names");
-    const std::string_view table = sections.content(section);
-    for (size_t i = 0; (i + 1) * sizeof(Elf64_Sym) <= table.size(); ++i) {
-      const auto symbol = need<Elf64_Sym>(table, i * sizeof(Elf64_Sym));
+    const std::vector<Elf64_Sym> symbols = sections.symbols(section);
+    for (size_t i = 0; i < symbols.size(); ++i) {
+      const Elf64_Sym& symbol = symbols[i];
       if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || !(symbol.st_other & entry_bit) || symbol.st_shndx == SHN_UNDEF)
         continue;
       KernelRecord kernel;
       kernel.name = sections.text(sections.all[section.sh_link], symbol.st_name);
       kernel.symbol = static_cast<int>(i);
+      kernel.code_bytes = symbol.st_size;
+      kernel.stands_alone = symbol.st_shndx < sections.all.size() && !relocated.contains(symbol.st_shndx);
       kernel_of_symbol[kernel.symbol] = kernel_of_name[kernel.name] = cubin.kernels.size();
       cubin.kernels.push_back(kernel);
     }
@@ -161,6 +93,9 @@ Cubin read_cubin(std::string_view bytes) {
       const auto kernel = kernel_of_name.find(name.substr(11));
       if (kernel != kernel_of_name.end())
         cubin.kernels[kernel->second].shared_bytes = static_cast<int64_t>(section.sh_size);
+    } else if (starts_with(name, ".nv.constant") && !starts_with(name, ".nv.constant0.")) {  // tables of jumps
+      const auto kernel = kernel_of_name.find(name.substr(std::min(name.find('.', 4), name.size() - 1) + 1));
+      if (kernel != kernel_of_name.end()) cubin.kernels[kernel->second].stands_alone = false;
     }
   }
   return cubin;

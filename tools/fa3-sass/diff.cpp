@@ -300,51 +300,63 @@ bool KernelDiff::same() const {
 
 KernelDiff difference(const Kernel& before, const Kernel& after) { return Difference(before, after).run(); }
 
-std::vector<KernelDiff> differences(const std::vector<Kernel>& before, const std::vector<Kernel>& after) {
-  std::map<std::string, std::deque<const Kernel*>> partners;  // several of one name, in file order
-  for (const Kernel& now : after) partners[now.record.name].push_back(&now);
-  std::vector<KernelDiff> result;
-  for (const Kernel& old : before) {
-    std::deque<const Kernel*>& others = partners[old.record.name];
-    if (others.empty()) {
-      result.push_back({old.readable, "", {}});
-      continue;
+void each_difference(const Source& before, const std::vector<size_t>& of_before, const Source& after,
+                     const std::vector<size_t>& of_after, const std::function<void(const KernelDiff&)>& use) {
+  constexpr size_t at_once = 16;
+  std::map<std::string, std::deque<size_t>> partners;  // several of one name, in file order
+  for (size_t now : of_after) partners[after.entries()[now].name].push_back(now);
+  for (size_t begin = 0; begin < of_before.size(); begin += at_once) {
+    std::vector<size_t> olds, nows;  // pairs
+    for (size_t i = begin; i < std::min(begin + at_once, of_before.size()); ++i) {
+      std::deque<size_t>& others = partners[before.entries()[of_before[i]].name];
+      if (others.empty()) continue;
+      olds.push_back(of_before[i]);
+      nows.push_back(others.front());
+      others.pop_front();
     }
-    result.push_back(difference(old, *others.front()));
-    others.pop_front();
+    std::vector<size_t> ascending = nows;
+    std::sort(ascending.begin(), ascending.end());
+    std::map<size_t, Kernel> read;
+    for (Kernel& kernel : after.read(ascending)) read.emplace(static_cast<size_t>(kernel.number) - 1, std::move(kernel));
+    std::vector<Kernel> first = before.read(olds);
+    size_t pair = 0;
+    for (size_t i = begin; i < std::min(begin + at_once, of_before.size()); ++i) {
+      if (pair == olds.size() || olds[pair] != of_before[i]) {
+        use({before.entries()[of_before[i]].readable, "", {}});
+      } else {
+        use(difference(first[pair], read.at(nows[pair])));
+        ++pair;
+      }
+    }
   }
-  for (const Kernel& now : after)
-    if (std::ranges::count(partners[now.record.name], &now)) result.push_back({"", now.readable, {}});
-  return result;
+  for (size_t now : of_after) {
+    const std::deque<size_t>& left = partners[after.entries()[now].name];
+    if (std::ranges::count(left, now)) use({"", after.entries()[now].readable, {}});
+  }
 }
 
-std::string diff_text(const std::vector<KernelDiff>& diffs, const Colours& colours, bool all) {
-  std::string text;
-  for (const KernelDiff& diff : diffs) {
-    if (diff.before.empty() || diff.after.empty()) {
-      text += diff.before.empty() ? colours.green("only in the second: " + diff.after)
-                                  : colours.red("only in the first: " + diff.before);
-      text += "\n";
+std::string diff_text(const KernelDiff& diff, const Colours& colours, bool all) {
+  if (diff.before.empty() || diff.after.empty())
+    return (diff.before.empty() ? colours.green("only in the second: " + shortened(diff.after))
+                                : colours.red("only in the first: " + shortened(diff.before))) + "\n";
+  const std::string before = shortened(diff.before), after = shortened(diff.after);
+  std::string text = colours.bold(diff.before == diff.after ? before : before + " -> " + after) +
+          (diff.same() ? ": the same\n" : "\n");
+  if (diff.same()) return text;
+  std::string same;
+  for (const PartDiff& part : diff.parts) {
+    if (part.same()) {
+      same += (same.empty() ? "" : "; ") + part.name + " (" + std::to_string(part.before) + ")";
       continue;
     }
-    text += colours.bold(diff.before == diff.after ? diff.before : diff.before + " -> " + diff.after) +
-            (diff.same() ? ": the same\n" : "\n");
-    if (diff.same()) continue;
-    std::string same;
-    for (const PartDiff& part : diff.parts) {
-      if (part.same()) {
-        same += (same.empty() ? "" : "; ") + part.name + " (" + std::to_string(part.before) + ")";
-        continue;
-      }
-      text += "  " + colours.bold(heading(part)) + "\n";
-      // All figures of a loop that is on one side only would say little.
-      for (const auto& [old, now] : part.before > 0 && part.after > 0 ? part.figures : decltype(part.figures){})
-        text += "    " + (old.name.empty() ? now.name : old.name) + ": " + (old.name.empty() ? "-" : old.shown()) +
-                " -> " + (now.name.empty() ? "-" : now.shown()) + "\n";
-      text += listing_text(part, colours, all);
-    }
-    if (!same.empty()) text += "  the same: " + same + "\n";
+    text += "  " + colours.bold(heading(part)) + "\n";
+    // All figures of a loop that is on one side only would say little.
+    for (const auto& [old, now] : part.before > 0 && part.after > 0 ? part.figures : decltype(part.figures){})
+      text += "    " + (old.name.empty() ? now.name : old.name) + ": " + (old.name.empty() ? "-" : old.shown()) +
+              " -> " + (now.name.empty() ? "-" : now.shown()) + "\n";
+    text += listing_text(part, colours, all);
   }
+  if (!same.empty()) text += "  the same: " + same + "\n";
   return text;
 }
 

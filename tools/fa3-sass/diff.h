@@ -1,12 +1,14 @@
 // The verb diff: what differs between two kernels, whatever registers, addresses and labels the compiler chose.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "colour.h"
 #include "kernel.h"
+#include "source.h"
 
 namespace sass {
 
@@ -46,10 +48,11 @@ struct KernelDiff {
 
 KernelDiff difference(const Kernel& before, const Kernel& after);
 
-// Kernels of two files, paired by name.
-std::vector<KernelDiff> differences(const std::vector<Kernel>& before, const std::vector<Kernel>& after);
+// Kernels of two files, paired by name, in the order of the first; those that only the second has come last.
+void each_difference(const Source& before, const std::vector<size_t>& of_before, const Source& after,
+                     const std::vector<size_t>& of_after, const std::function<void(const KernelDiff&)>& use);
 
 // Of each part the first differing instructions, or with `all` all of them.
-std::string diff_text(const std::vector<KernelDiff>& diffs, const Colours& colours, bool all = false);
+std::string diff_text(const KernelDiff& diff, const Colours& colours, bool all = false);
 
 }  // namespace sass

@@ -50,13 +50,15 @@ std::vector<std::string> tool_folders() {
     if (const std::string home = variable(name); !home.empty()) folders.push_back(home + "/bin");
   folders.push_back("/usr/local/cuda/bin");
   std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  add_wheels(program.parent_path(), folders);
   if (const std::string active = variable("VIRTUAL_ENV"); !active.empty()) add_wheels(active, folders);
   for (size_t i = 0; i < on_path; ++i)
     if (fs::exists(fs::path(folders[i]) / "python3", ignored)) add_wheels(fs::path(folders[i]).parent_path(), folders);
   if (const std::string home = variable("HOME"); !home.empty()) add_wheels(fs::path(home) / ".local", folders);
   add_toolchains_above(fs::current_path(ignored), folders);
-  add_toolchains_above(fs::read_symlink("/proc/self/exe", ignored).parent_path(), folders);
-  folders.push_back(FA3_CUDA "/bin");
+  add_toolchains_above(program, folders);
+  if (*FA3_CUDA) folders.push_back(FA3_CUDA "/bin");
   std::vector<std::string> unique;
   for (const std::string& folder : folders)
     if (std::find(unique.begin(), unique.end(), folder) == unique.end()) unique.push_back(folder);

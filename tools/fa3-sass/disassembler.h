@@ -7,8 +7,9 @@
 namespace sass {
 
 // The places looked at, in order: PATH, CUDA_HOME and CUDA_PATH, the toolkit's usual folder, the pip wheels
-// nvidia-cuda-nvdisasm and nvidia-cuda-cuobjdump beside any python3 on PATH, in an active virtual environment, or in
-// the project's own .toolchain (above the current folder or above this program), and the toolkit of this build.
+// nvidia-cuda-nvdisasm and nvidia-cuda-cuobjdump beside this program, in an active virtual environment, beside any
+// python3 on PATH, or in the project's own .toolchain (above the current folder or above this program), and the toolkit
+// of this build.
 std::vector<std::string> tool_folders();
 
 // Throws std::runtime_error that names every place and how to get the tool.

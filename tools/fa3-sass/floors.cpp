@@ -4,6 +4,9 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "reports.h"
+#include "text.h"
+
 namespace sass {
 namespace {
 
@@ -64,32 +67,35 @@ Floors::Unit Floors::bound() const {
   return *std::max_element(all.begin(), all.end(), [](const Unit& a, const Unit& b) { return a.clocks < b.clocks; });
 }
 
-std::string floors_text(const std::vector<Kernel>& kernels, const Colours& colours) {
-  size_t width = 6;
-  for (const Kernel& kernel : kernels) width = std::max(width, kernel.readable.size());
-  char line[200];
-  std::snprintf(line, sizeof line, "  %-10s", "warpgroups");
-  std::string header = "kernel" + std::string(width - 6, ' ') + line;
+std::string floors_head(const Columns& columns, const Colours& colours) {
+  char cell[40];
+  std::snprintf(cell, sizeof cell, "  %-10s", "warpgroups");
+  std::string header = "kernel" + std::string(columns.name - 6, ' ') + cell;
   for (const Floors::Unit& unit : Floors().units()) {
-    std::snprintf(line, sizeof line, "  %13s", unit.name);
-    header += line;
+    std::snprintf(cell, sizeof cell, "  %13s", unit.name);
+    header += cell;
   }
-  std::string text = colours.bold(header + "  tensor at most") + "\n";
-  for (const Kernel& kernel : kernels)
-    for (const WgmmaLoop& loop : kernel.loops) {
-      if (!loop.hot) continue;
-      const Floors f = floors(kernel, loop);
-      const Floors::Unit bound = f.bound();
-      std::string row = kernel.readable + std::string(width - kernel.readable.size(), ' ');
-      std::snprintf(line, sizeof line, "  %10d", f.warpgroups);
-      row += line;
-      for (const Floors::Unit& unit : f.units()) {
-        std::snprintf(line, sizeof line, "  %13.0f", unit.clocks);
-        row += unit.clocks == bound.clocks ? colours.bold(line) : line;
-      }
-      std::snprintf(line, sizeof line, "  %13.0f%%", bound.clocks > 0 ? 100 * f.tensor / bound.clocks : 0);
-      text += row + line + "\n";
+  return colours.bold(header + "  tensor at most") + "\n";
+}
+
+std::string floors_text(const Kernel& kernel, const Columns& columns, const Colours& colours) {
+  std::string text;
+  char cell[40];
+  for (const WgmmaLoop& loop : kernel.loops) {
+    if (!loop.hot) continue;
+    const Floors f = floors(kernel, loop);
+    const Floors::Unit bound = f.bound();
+    std::string row = shortened(kernel.readable);
+    row.resize(std::max(row.size(), columns.name), ' ');
+    std::snprintf(cell, sizeof cell, "  %10d", f.warpgroups);
+    row += cell;
+    for (const Floors::Unit& unit : f.units()) {
+      std::snprintf(cell, sizeof cell, "  %13.0f", unit.clocks);
+      row += unit.clocks == bound.clocks ? colours.bold(cell) : cell;
     }
+    std::snprintf(cell, sizeof cell, "  %13.0f%%", bound.clocks > 0 ? 100 * f.tensor / bound.clocks : 0);
+    text += row + cell + "\n";
+  }
   return text;
 }
 

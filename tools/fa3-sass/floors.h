@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "colour.h"
 #include "kernel.h"
 
 namespace sass {
@@ -25,7 +24,5 @@ struct Floors {
 };
 
 Floors floors(const Kernel& kernel, const WgmmaLoop& loop);
-
-std::string floors_text(const std::vector<Kernel>& kernels, const Colours& colours);
 
 }  // namespace sass

@@ -1,14 +1,19 @@
 #include "images.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <set>
 #include <stdexcept>
+#include <unordered_set>
 
 #include "cubin.h"
 #include "disassembler.h"
 #include "process.h"
+#include "sections.h"
 #include "text.h"
+#include "whole.h"
+#include "zip.h"
 
 namespace fs = std::filesystem;
 
@@ -20,50 +25,131 @@ constexpr std::string_view elf_magic(
     "ELF",
     4);
 constexpr std::string_view fatbin_magic("\x50\xed\x55\xba", 4);
+constexpr size_t window = size_t{16} << 20;  // of the file that is in memory while it is searched
 
-void add_fatbin_images(const std::string& path, std::vector<Image>& images, std::set<std::string>& seen) {
-  const std::string cuobjdump = find_tool("cuobjdump");
-  const TemporaryFolder folder;
-  // cuobjdump writes the extracted images into the folder it runs in. Only Hopper's are wanted: libraries carry many.
-  const Output output = run({cuobjdump, "-xelf", "sm_90", fs::absolute(path).string()}, folder.path());
-  std::set<std::string> files;
-  for (const auto& file : fs::directory_iterator(folder.path())) files.insert(file.path().string());
-  if (files.empty() && images.empty() && output.status != 0)
-    throw std::runtime_error(path + ": cuobjdump: " + std::string(trim(output.err.empty() ? output.out : output.err)));
-  for (const std::string& file : files) {
-    std::string bytes = read_file(file);
-    if (seen.insert(bytes).second)
-      images.push_back({path + ":" + fs::path(file).filename().string(), std::move(bytes)});
+// Where `wanted` stands at or behind `at`. `passed` is told of each window that is left behind.
+size_t find_from(std::string_view bytes, std::string_view wanted, size_t at,
+                 const std::function<void(size_t)>& passed) {
+  for (; at < bytes.size(); at += window) {
+    const size_t found = bytes.substr(at, window + wanted.size() - 1).find(wanted);
+    if (found != std::string_view::npos) return at + found;
+    passed(at);
   }
+  return std::string_view::npos;
+}
+
+// Of a wheel's members those that may hold machine code for GPUs.
+bool may_hold_code(const std::string& member) {
+  const std::string file = fs::path(member).filename().string();
+  if (file.find(".so.") != std::string::npos) return true;
+  for (const char* end : {".so", ".cubin", ".fatbin", ".a", ".o", ".bin"})
+    if (file.ends_with(end)) return true;
+  return false;
 }
 
 }  // namespace
 
-std::vector<Image> embedded_images(const std::string& name, std::string_view bytes) {
+std::vector<Image> embedded_images(const std::string& name, std::string_view bytes,
+                                   const std::function<void(size_t)>& passed) {
   std::vector<Image> images;
-  std::set<std::string_view> seen;
-  for (size_t at = bytes.find(elf_magic); at != std::string_view::npos;) {
+  std::unordered_set<std::string_view> seen;
+  for (size_t at = find_from(bytes, elf_magic, 0, passed); at != std::string_view::npos;) {
     const auto extent = cuda_elf_extent(bytes, at);
-    if (extent && seen.insert(bytes.substr(at, *extent)).second) {
-      char place[32];
-      std::snprintf(place, sizeof place, "+0x%zx", at);
-      images.push_back({at == 0 ? name : name + place, std::string(bytes.substr(at, *extent))});
-    }
-    at = bytes.find(elf_magic, at + (extent ? *extent : elf_magic.size()));
+    char place[32];
+    std::snprintf(place, sizeof place, "+0x%zx", at);
+    const std::string image = at == 0 ? name : name + place;
+    if (!extent && cuda_header(bytes.substr(at))) refuse_cut_off(image, bytes.substr(at), stated_end(bytes.substr(at)));
+    if (extent && seen.insert(bytes.substr(at, *extent)).second) images.push_back({image, bytes.substr(at, *extent)});
+    at = find_from(bytes, elf_magic, at + (extent ? *extent : elf_magic.size()), passed);
   }
   return images;
 }
 
-std::vector<Image> images_of(const std::string& path) {
-  const std::string bytes = read_file(path);
-  std::vector<Image> images = embedded_images(path, bytes);
-  if (bytes.find(fatbin_magic) != std::string::npos) {
-    std::set<std::string> seen;
-    for (const Image& image : images) seen.insert(image.bytes);
-    add_fatbin_images(path, images, seen);
+Images::Images(const std::string& path, const std::string& name) {
+  files_.emplace_back(path);
+  const std::string_view bytes = files_.back().bytes();
+  if (is_zip(bytes)) {
+    add_members(bytes, name);
+  } else {
+    files_.pop_back();
+    add_file(path, name);
   }
-  if (images.empty()) throw std::runtime_error(path + ": holds no CUDA machine code");
-  return images;
+  std::unordered_set<std::string_view> seen;
+  std::erase_if(images_, [&](const Image& image) {
+    const bool again = !seen.insert(image.bytes).second;
+    let_go(image.bytes);
+    return again;
+  });
+  if (images_.empty()) throw std::runtime_error(name + ": holds no CUDA machine code");
+}
+
+void Images::add_file(const std::string& path, const std::string& name) {
+  files_.emplace_back(path);
+  const std::string_view bytes = files_.back().bytes();
+  const size_t before = images_.size();
+  refuse_cut_off(name, bytes, stated_end(bytes));
+  size_t gone = 0;
+  const auto passed = [&](size_t end) {
+    let_go(bytes.substr(gone, end - std::min(gone, end)));
+    gone = std::max(gone, end);
+  };
+  for (Image& image : embedded_images(name, bytes, passed)) images_.push_back(std::move(image));
+  gone = 0;
+  bool fatbins = false;
+  for (size_t at = find_from(bytes, fatbin_magic, 0, passed); at != std::string_view::npos;) {
+    if (const auto end = stated_end_of_fatbin(bytes, at)) {
+      fatbins = true;
+      refuse_cut_off(name, bytes, end);
+    }
+    passed(at);
+    at = find_from(bytes, fatbin_magic, at + fatbin_magic.size(), passed);
+  }
+  passed(bytes.size());
+  if (fatbins) add_fatbin_images(path, name);
+  if (images_.size() == before) files_.pop_back();
+}
+
+void Images::add_fatbin_images(const std::string& path, const std::string& name) {
+  const std::string cuobjdump = find_tool("cuobjdump"), folder = fresh_folder();
+  // cuobjdump writes the extracted images into the folder it runs in. Only Hopper's are wanted: libraries carry many.
+  const Output output = run({cuobjdump, "-xelf", "sm_90", fs::absolute(path).string()}, {folder, {}});
+  std::set<std::string> files;
+  for (const auto& file : fs::directory_iterator(folder)) files.insert(file.path().string());
+  const std::string said(trim(output.err.empty() ? output.out : output.err));
+  // It fails, too, if there is nothing for sm_90.
+  if (output.status != 0 && (!files.empty() || said.find("does not contain device code") == std::string::npos))
+    throw std::runtime_error(name + ": cuobjdump: " + said);
+  for (const std::string& file : files) {
+    files_.emplace_back(file);
+    const std::string_view bytes = files_.back().bytes();
+    const std::string image = name + ":" + fs::path(file).filename().string();
+    refuse_cut_off(image, bytes, stated_end(bytes));
+    images_.push_back({image, bytes});
+  }
+}
+
+void Images::add_members(std::string_view zip, const std::string& name) {
+  for (const ZipMember& member : zip_members(name, zip)) {
+    if (!may_hold_code(member.name)) continue;
+    const std::string path = fresh_folder() + "/" + fs::path(member.name).filename().string(),
+                      title = name + ":" + member.name;
+    try {
+      extract(member, path);
+    } catch (const std::runtime_error& error) {
+      throw std::runtime_error(title + ": " + error.what());
+    }
+    let_go(member.compressed);
+    const size_t before = images_.size();
+    add_file(path, title);
+    if (images_.size() == before) fs::remove(path);
+  }
+}
+
+std::string Images::fresh_folder() {
+  if (!folder_) folder_.emplace();
+  const std::string path = folder_->path() + "/" + std::to_string(folders_++);
+  fs::create_directory(path);
+  return path;
 }
 
 }  // namespace sass

@@ -1,22 +1,47 @@
-// The CUDA images inside any file: a cubin, images embedded as plain bytes (.incbin), or fat binaries (through
-// cuobjdump).
+// The CUDA images inside any file: a cubin, images embedded as plain bytes (.incbin), fat binaries (through cuobjdump),
+// and all of these in the members of a wheel.
 #pragma once
 
+#include <deque>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "mapped.h"
+#include "tidy.h"
+
 namespace sass {
 
 struct Image {
-  std::string name;   // for messages: the file, and where in it
-  std::string bytes;  // one whole CUDA ELF image
+  std::string name;        // for messages: the file, and where in it
+  std::string_view bytes;  // one whole CUDA ELF image
 };
 
-// Whole CUDA ELF images in the bytes, wherever they lie; each content once.
-std::vector<Image> embedded_images(const std::string& name, std::string_view bytes);
+// Whole CUDA ELF images in the bytes, wherever they lie; each content once. Throws std::runtime_error if one is cut off.
+// `passed` is told up to where the bytes have been looked at.
+std::vector<Image> embedded_images(const std::string& name, std::string_view bytes,
+                                   const std::function<void(size_t)>& passed = [](size_t) {});
 
-// All images of a file, with what cuobjdump finds in fat binaries. Throws std::runtime_error when the file holds none.
-std::vector<Image> images_of(const std::string& path);
+// All images of a file, with what cuobjdump finds in fat binaries. The file stays where it is, and what had to be
+// extracted in a temporary folder, as long as the object lives.
+class Images {
+ public:
+  // `name` is the file's in messages. Throws std::runtime_error when the file holds none, or is not all there.
+  Images(const std::string& path, const std::string& name);
+  const std::vector<Image>& all() const { return images_; }
+
+ private:
+  void add_file(const std::string& path, const std::string& name);
+  void add_fatbin_images(const std::string& path, const std::string& name);
+  void add_members(std::string_view zip, const std::string& name);
+  std::string fresh_folder();
+
+  std::optional<TemporaryFolder> folder_;
+  size_t folders_ = 0;
+  std::deque<MappedFile> files_;
+  std::vector<Image> images_;
+};
 
 }  // namespace sass

@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 // Names in damaged files need not be UTF-8: bytes that are not become U+FFFD.
 std::string text_of(const Json& report) {
-  return report.dump(-1, ' ', true, Json::error_handler_t::replace) + "\n";
+  return report.dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
 // Most figures are counts: 12, not 12.0. What is not finite becomes null.
@@ -38,37 +38,33 @@ const char* word_for(Finding::State state) {
 
 }  // namespace
 
-std::string list_json(const std::vector<Kernel>& kernels) {
-  Json entries = Json::array();
-  for (const Kernel& kernel : kernels) {
-    Json loops = Json::array(), counts = Json::object();
-    for (const auto& [opcode, count] : wgmma_counts(kernel)) counts[opcode] = count;
-    for (const WgmmaLoop& loop : kernel.loops)
-      loops.push_back({{"role", loop.role}, {"hot", loop.hot}, {"figures", object_of(loop.figures)}});
-    Json scopes = Json::object();
-    for (const auto& [scope, figures] : kernel.scopes) scopes[scope] = object_of(figures);
-    entries.push_back({{"name", kernel.record.name},
-                       {"readable", kernel.readable},
-                       {"image", kernel.image},
-                       {"figures", object_of(kernel.figures)},
-                       {"wgmma", counts},
-                       {"loops", loops},
-                       {"scopes", scopes}});
-  }
-  return text_of({{"kernels", entries}});
+std::string list_json(const Kernel& kernel) {
+  Json loops = Json::array(), counts = Json::object();
+  for (const auto& [opcode, count] : wgmma_counts(kernel)) counts[opcode] = count;
+  for (const WgmmaLoop& loop : kernel.loops)
+    loops.push_back({{"role", loop.role}, {"hot", loop.hot}, {"figures", object_of(loop.figures)}});
+  Json scopes = Json::object();
+  for (const auto& [scope, figures] : kernel.scopes) scopes[scope] = object_of(figures);
+  return text_of({{"number", kernel.number},
+                  {"name", kernel.record.name},
+                  {"readable", kernel.readable},
+                  {"image", kernel.image},
+                  {"figures", object_of(kernel.figures)},
+                  {"wgmma", counts},
+                  {"loops", loops},
+                  {"scopes", scopes}});
 }
 
-std::string floors_json(const std::vector<Kernel>& kernels) {
-  Json entries = Json::array();
-  for (const Kernel& kernel : kernels)
-    for (const WgmmaLoop& loop : kernel.loops) {
-      if (!loop.hot) continue;
-      const Floors f = floors(kernel, loop);
-      Json entry = {{"name", kernel.record.name}, {"role", loop.role}, {"warpgroups", f.warpgroups}};
-      for (const Floors::Unit& unit : f.units()) entry[unit.name] = number(unit.clocks);
-      entries.push_back(entry);
-    }
-  return text_of({{"loops", entries}});
+std::vector<std::string> floors_json(const Kernel& kernel) {
+  std::vector<std::string> entries;
+  for (const WgmmaLoop& loop : kernel.loops) {
+    if (!loop.hot) continue;
+    const Floors f = floors(kernel, loop);
+    Json entry = {{"name", kernel.record.name}, {"role", loop.role}, {"warpgroups", f.warpgroups}};
+    for (const Floors::Unit& unit : f.units()) entry[unit.name] = number(unit.clocks);
+    entries.push_back(text_of(entry));
+  }
+  return entries;
 }
 
 std::string check_json(const CheckResult& result) {
@@ -82,39 +78,36 @@ std::string check_json(const CheckResult& result) {
                         {"found", finding.found},
                         {"reason", finding.reason},
                         {"instructions", finding.instructions}});
-  return text_of({{"passed", result.passed()}, {"kernels", result.kernels}, {"findings", findings}});
+  return text_of({{"passed", result.passed()}, {"kernels", result.kernels}, {"findings", findings}}) +
+         "\n";
 }
 
-std::string diff_json(const std::vector<KernelDiff>& diffs) {
+std::string diff_json(const KernelDiff& diff) {
   const auto value = [](const Figure& figure) { return figure.name.empty() ? Json() : value_of(figure); };
-  Json kernels = Json::array();
-  for (const KernelDiff& diff : diffs) {
-    Json parts = Json::array();
-    for (const PartDiff& part : diff.parts) {
-      Json figures = Json::object(), appeared = Json::array(), gone = Json::array(), lines = Json::array();
-      for (const auto& [old, now] : part.figures)
-        figures[old.name.empty() ? now.name : old.name] = Json::array({value(old), value(now)});
-      for (const Line& line : part.lines) {
-        if (line.same()) continue;
-        const bool is_gone = line.before >= 0;
-        (is_gone ? gone : appeared).push_back(line.text);
-        lines.push_back({{"side", is_gone ? "gone" : "appeared"},
-                         {"address", is_gone ? line.before : line.after},
-                         {"instruction", line.text}});
-        if (!line.note.empty()) lines.back()["note"] = line.note;
-      }
-      parts.push_back({{"part", part.name},
-                       {"same", part.same()},
-                       {"reordered", part.reordered},
-                       {"instructions", Json::array({part.before, part.after})},
-                       {"figures", figures},
-                       {"appeared", appeared},
-                       {"gone", gone},
-                       {"lines", lines}});
+  Json parts = Json::array();
+  for (const PartDiff& part : diff.parts) {
+    Json figures = Json::object(), appeared = Json::array(), gone = Json::array(), lines = Json::array();
+    for (const auto& [old, now] : part.figures)
+      figures[old.name.empty() ? now.name : old.name] = Json::array({value(old), value(now)});
+    for (const Line& line : part.lines) {
+      if (line.same()) continue;
+      const bool is_gone = line.before >= 0;
+      (is_gone ? gone : appeared).push_back(line.text);
+      lines.push_back({{"side", is_gone ? "gone" : "appeared"},
+                       {"address", is_gone ? line.before : line.after},
+                       {"instruction", line.text}});
+      if (!line.note.empty()) lines.back()["note"] = line.note;
     }
-    kernels.push_back({{"before", diff.before}, {"after", diff.after}, {"same", diff.same()}, {"parts", parts}});
+    parts.push_back({{"part", part.name},
+                     {"same", part.same()},
+                     {"reordered", part.reordered},
+                     {"instructions", Json::array({part.before, part.after})},
+                     {"figures", figures},
+                     {"appeared", appeared},
+                     {"gone", gone},
+                     {"lines", lines}});
   }
-  return text_of({{"kernels", kernels}});
+  return text_of({{"before", diff.before}, {"after", diff.after}, {"same", diff.same()}, {"parts", parts}});
 }
 
 }  // namespace sass

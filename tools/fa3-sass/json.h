@@ -10,9 +10,11 @@
 
 namespace sass {
 
-std::string list_json(const std::vector<Kernel>& kernels);
-std::string floors_json(const std::vector<Kernel>& kernels);
 std::string check_json(const CheckResult& result);
-std::string diff_json(const std::vector<KernelDiff>& diffs);
+
+// Entries of reports that are printed piece by piece.
+std::string list_json(const Kernel& kernel);                 // of "kernels"
+std::vector<std::string> floors_json(const Kernel& kernel);  // of "loops"
+std::string diff_json(const KernelDiff& diff);               // of "kernels"
 
 }  // namespace sass

@@ -8,7 +8,6 @@
 
 #include "calls.h"
 #include "cubin.h"
-#include "images.h"
 #include "protocol.h"
 #include "turn.h"
 
@@ -38,6 +37,7 @@ struct WgmmaLoop {
 };
 
 struct Kernel {
+  int number = 0;  // in its file, from 1
   std::string image, readable;
   int sm = 0;
   KernelRecord record;
@@ -52,8 +52,5 @@ struct Kernel {
 
 // `others` are the functions of the same image, which the kernel may call. A listing given as text has no record.
 Kernel analyse(const KernelRecord& record, Listing listing, const std::map<std::string, Listing>& others = {});
-
-// All kernels for sm_90 of a file (a library, object, cubin, or nvdisasm's text) whose name matches; in file order.
-std::vector<Kernel> kernels_of(const std::string& path, const std::string& wanted = "");
 
 }  // namespace sass

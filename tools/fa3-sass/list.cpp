@@ -20,7 +20,7 @@ std::string pad(std::string text, size_t width) {
 
 std::string words(const std::vector<std::string>& names) {
   std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + demangle(name);
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + shortened(demangle(name));
   return text;
 }
 
@@ -33,37 +33,39 @@ std::map<std::string, int> wgmma_counts(const Kernel& kernel) {
   return counts;
 }
 
-std::string list_text(const std::vector<Kernel>& kernels, const Colours& colours) {
-  size_t width = 6;
-  for (const Kernel& kernel : kernels) width = std::max(width, std::min<size_t>(kernel.readable.size(), 60));
-  std::string text = colours.bold("kernel" + std::string(width - 6, ' ') +
-                                  "  regs  setmaxnreg  threads  smem  stack  spills  code  WGMMAs") +
-                     "\n";
-  for (const Kernel& kernel : kernels) {
-    std::string name = kernel.readable;
-    if (name.size() > width) {  // too long for a column: a line of its own
-      text += name + "\n";
-      name.clear();
-    }
-    name.resize(std::max(name.size(), width), ' ');
-    text += name + pad(shown(kernel, "registers"), 6) + pad(shown(kernel, "setmaxnreg"), 12) +
-            pad(shown(kernel, "threads"), 9) + pad(shown(kernel, "shared"), 6) + pad(shown(kernel, "stack"), 7);
-    const std::string spills = pad(shown(kernel, "local"), 8);
-    text += (find(kernel.figures, "local")->value > 0 ? colours.red(spills) : spills) +
-            pad(shown(kernel, "instructions"), 6) + " ";
-    for (const auto& [opcode, count] : wgmma_counts(kernel)) text += " " + std::to_string(count) + " " + opcode;
-    text += "\n";
-    if (!kernel.followed.empty())
-      text += colours.dim("  with the functions it calls: " + words(kernel.followed)) + "\n";
-    if (!kernel.unseen.empty())
-      text += colours.red("  calls what this file does not have: " + words(kernel.unseen)) + "\n";
-    for (const WgmmaLoop& loop : kernel.loops)
-      text += colours.dim(std::string(loop.hot ? "  hot loop      " : "  boundary loop ") + loop.gemms + "; " +
-                          std::to_string(loop.turn.size()) + " instructions, " + find(loop.figures, "groups")->shown() +
-                          " groups, waits " + find(loop.figures, "waits")->shown() + ", " +
-                          find(loop.figures, "exps")->shown() + " exp2") +
-              "\n";
-  }
+void Columns::make_room(size_t number_of_kernel, const std::string& name_of_kernel) {
+  number = std::max(number, std::to_string(number_of_kernel).size());
+  name = std::max(name, shortened(name_of_kernel).size());
+}
+
+std::string list_head(const Columns& columns, const Colours& colours) {
+  return colours.bold(pad("#", columns.number) + "  kernel" + std::string(columns.name - 6, ' ') +
+                      "  regs  setmaxnreg  threads  smem  stack  spills  code  WGMMAs") +
+         "\n";
+}
+
+std::string list_text(const Kernel& kernel, const Columns& columns, const Colours& colours) {
+  std::string name = shortened(kernel.readable);
+  name.resize(std::max(name.size(), columns.name), ' ');
+  std::string text = pad(std::to_string(kernel.number), columns.number) + "  " + name +
+                     pad(shown(kernel, "registers"), 6) + pad(shown(kernel, "setmaxnreg"), 12) +
+                     pad(shown(kernel, "threads"), 9) + pad(shown(kernel, "shared"), 6) +
+                     pad(shown(kernel, "stack"), 7);
+  const std::string spills = pad(shown(kernel, "local"), 8);
+  text += (find(kernel.figures, "local")->value > 0 ? colours.red(spills) : spills) +
+          pad(shown(kernel, "instructions"), 6) + " ";
+  for (const auto& [opcode, count] : wgmma_counts(kernel)) text += " " + std::to_string(count) + " " + opcode;
+  text += "\n";
+  if (!kernel.followed.empty())
+    text += colours.dim("  with the functions it calls: " + words(kernel.followed)) + "\n";
+  if (!kernel.unseen.empty())
+    text += colours.red("  calls what this file does not have: " + words(kernel.unseen)) + "\n";
+  for (const WgmmaLoop& loop : kernel.loops)
+    text += colours.dim(std::string(loop.hot ? "  hot loop      " : "  boundary loop ") + loop.gemms + "; " +
+                        std::to_string(loop.turn.size()) + " instructions, " + find(loop.figures, "groups")->shown() +
+                        " groups, waits " + find(loop.figures, "waits")->shown() + ", " +
+                        find(loop.figures, "exps")->shown() + " exp2") +
+            "\n";
   return text;
 }
 

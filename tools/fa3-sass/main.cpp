@@ -1,20 +1,28 @@
 #include <CLI/CLI.hpp>
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <optional>
+#include <sstream>
 #include <stdexcept>
-#include <string_view>
+#include <system_error>
 
 #include "check.h"
 #include "diff.h"
-#include "floors.h"
+#include "first_contract.h"
 #include "json.h"
+#include "places.h"
+#include "preset.h"
+#include "print.h"
 #include "reports.h"
+#include "source.h"
 #include "text.h"
+#include "tidy.h"
 #include "timeline.h"
 
 namespace fs = std::filesystem;
@@ -22,120 +30,192 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* file_help =
-    "A library, executable, object, archive, fat binary or cubin with sm_90 code,\n"
-    "or a listing of nvdisasm or cuobjdump; without one, the libfa3.so beside this program";
-constexpr const char* kernel_help = "A name, part of a name, or a pattern with * and ?";
+    "A library, executable, object, archive, wheel, fat binary or cubin with sm_90 code,\n"
+    "or a listing of nvdisasm or cuobjdump; - is standard input; without one, the libfa3.so beside this program";
+constexpr const char* kernel_help = "A name, part of a name, a pattern with * and ?, or the number that list prints";
 constexpr const char* second_help = "To compare with the first";
 constexpr const char* exit_statuses =
     "Exit status: 0; 1 if check finds a broken rule, or diff a difference; 2 if the command line is wrong, something\n"
-    "cannot be read, or no kernel matches.";
+    "cannot be read or written, or no kernel matches.";
+
+constexpr const char* version = "fa3-sass " FA3_VERSION;
 
 struct Arguments {
   std::string file, second_file, kernel, second_kernel;  // empty if not given
-  std::string contracts = FA3_CONTRACTS, contract;
-  bool json = false, brief = false, all = false, no_budgets = false, verbose = false;
+  std::string contracts, contract;
+  bool json = false, brief = false, all = false, no_budgets = false, verbose = false, preset = false, init = false;
 };
 
-std::string library() {
-  std::error_code ignored;
-  const fs::path here = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (const fs::path& candidate : {here / "../../src/libfa3.so", here / "../lib/libfa3.so", fs::path("libfa3.so")})
-    if (fs::exists(candidate, ignored)) return candidate.lexically_normal().string();
-  throw std::runtime_error("no FILE, and no libfa3.so beside this program");
+std::unique_ptr<sass::Source> source_of(const Arguments& arguments) {
+  return sass::open_source(arguments.file.empty() ? sass::library() : arguments.file);
 }
 
-std::runtime_error no_match(const std::string& files, const std::string& wanted) {
-  return std::runtime_error(files + (wanted.empty() ? ": no kernels" : ": no kernel matches \"" + wanted + "\""));
-}
-
-std::vector<sass::Kernel> wanted_kernels(const Arguments& arguments, const std::string& wanted) {
-  const std::string file = arguments.file.empty() ? library() : arguments.file;
-  std::vector<sass::Kernel> kernels = sass::kernels_of(file, wanted);
-  if (kernels.empty()) throw no_match(file, wanted);
-  return kernels;
+sass::Columns columns_for(const sass::Source& source, const std::vector<size_t>& wanted) {
+  sass::Columns columns;
+  for (size_t i : wanted) columns.make_room(i + 1, source.entries()[i].readable);
+  return columns;
 }
 
 int list(const Arguments& arguments, const sass::Colours& colours) {
-  const auto kernels = wanted_kernels(arguments, arguments.kernel);
-  std::cout << (arguments.json ? sass::list_json(kernels) : sass::list_text(kernels, colours));
+  const auto source = source_of(arguments);
+  const auto wanted = source->matching(arguments.kernel);
+  if (arguments.json) {
+    sass::JsonList kernels("kernels");
+    source->each(wanted, [&](const sass::Kernel& kernel) { kernels.add(sass::list_json(kernel)); });
+    kernels.end();
+  } else {
+    const sass::Columns columns = columns_for(*source, wanted);
+    sass::print(sass::list_head(columns, colours));
+    source->each(wanted, [&](const sass::Kernel& kernel) { sass::print(sass::list_text(kernel, columns, colours)); });
+  }
   return 0;
 }
 
 int show(const Arguments& arguments, const sass::Colours& colours) {
-  for (const sass::Kernel& kernel : wanted_kernels(arguments, arguments.kernel))
-    std::cout << sass::show_text(kernel, {arguments.brief, arguments.all}, colours) << "\n";
+  const auto source = source_of(arguments);
+  source->each(source->matching(arguments.kernel), [&](const sass::Kernel& kernel) {
+    sass::print(sass::show_text(kernel, {arguments.brief, arguments.all}, colours) + "\n");
+  });
   return 0;
 }
 
 // The one kernel of the file that is meant, for verbs that take no more.
-const sass::Kernel& one_of(const std::vector<sass::Kernel>& kernels, const std::string& wanted) {
-  for (const sass::Kernel& kernel : kernels)
-    if (kernels.size() == 1 || kernel.record.name == wanted) return kernel;
+sass::Kernel one_of(const sass::Source& source, const std::string& wanted) {
+  const std::vector<size_t> found = source.matching(wanted);
+  std::vector<size_t> exact;
+  for (size_t i : found)
+    if (found.size() == 1 || source.entries()[i].name == wanted) exact.push_back(i);
+  if (exact.size() == 1) return std::move(source.read(exact).front());
+  constexpr size_t shown = 40;
   std::string names;
-  for (const sass::Kernel& kernel : kernels) names += "\n  " + kernel.readable;
-  throw std::runtime_error("one kernel is wanted; \"" + wanted + "\" means these:" + names);
+  for (size_t i = 0; i < std::min(found.size(), shown); ++i)
+    names += "\n  " + std::to_string(found[i] + 1) + "  " + sass::shortened(source.entries()[found[i]].readable);
+  if (found.size() > shown) names += "\n  and " + std::to_string(found.size() - shown) + " more";
+  throw std::runtime_error("one kernel is wanted, by its name or number; \"" + wanted + "\" means these:" + names);
 }
 
 // One kernel, two of one file, or the same of two files.
 int timeline(const Arguments& arguments, const sass::Colours&) {
   if (!arguments.second_file.empty() && !arguments.second_kernel.empty())
     throw CLI::ValidationError("timeline takes two files, or two kernels of one");
-  const auto first = wanted_kernels(arguments, arguments.kernel);
-  std::vector<const sass::Kernel*> shown = {&one_of(first, arguments.kernel)};
-  std::vector<sass::Kernel> second;
-  if (!arguments.second_file.empty()) {
-    Arguments other = arguments;
-    other.file = arguments.second_file;
-    second = wanted_kernels(other, arguments.kernel);
-    shown.push_back(&one_of(second, arguments.kernel));
-  } else if (!arguments.second_kernel.empty()) {
-    second = wanted_kernels(arguments, arguments.second_kernel);
-    shown.push_back(&one_of(second, arguments.second_kernel));
-  }
-  std::cout << sass::timeline_svg(shown, arguments.all);
+  const auto source = source_of(arguments);
+  std::vector<sass::Kernel> kernels;
+  kernels.push_back(one_of(*source, arguments.kernel));
+  if (!arguments.second_file.empty())
+    kernels.push_back(one_of(*sass::open_source(arguments.second_file), arguments.kernel));
+  else if (!arguments.second_kernel.empty())
+    kernels.push_back(one_of(*source, arguments.second_kernel));
+  std::vector<const sass::Kernel*> shown;
+  for (const sass::Kernel& kernel : kernels) shown.push_back(&kernel);
+  sass::print(sass::timeline_svg(shown, arguments.all));
   return 0;
 }
 
 int floors(const Arguments& arguments, const sass::Colours& colours) {
-  const auto kernels = wanted_kernels(arguments, arguments.kernel);
-  std::cout << (arguments.json ? sass::floors_json(kernels) : sass::floors_text(kernels, colours));
+  const auto source = source_of(arguments);
+  const auto wanted = source->matching(arguments.kernel);
+  if (arguments.json) {
+    sass::JsonList loops("loops");
+    source->each(wanted, [&](const sass::Kernel& kernel) {
+      for (const std::string& entry : sass::floors_json(kernel)) loops.add(entry);
+    });
+    loops.end();
+  } else {
+    const sass::Columns columns = columns_for(*source, wanted);
+    sass::print(sass::floors_head(columns, colours));
+    source->each(wanted, [&](const sass::Kernel& kernel) { sass::print(sass::floors_text(kernel, columns, colours)); });
+  }
   return 0;
 }
 
-int check(const Arguments& arguments, const sass::Colours& colours) {
-  const bool budgets = !arguments.no_budgets;
-  const auto one_contract = [&] {
-    const sass::Contract read = sass::read_contract(arguments.contract, sass::read_file(arguments.contract));
-    return budgets ? read : sass::without_budgets(read);
+sass::CheckResult check_table(const Arguments& arguments, const sass::Source& source,
+                              const std::vector<size_t>& kernels) {
+  const auto wanted = [&](const std::string& row) {
+    if (sass::kernel_number(arguments.kernel)) return row == source.entries()[kernels.front()].name;
+    return sass::matches(arguments.kernel, row, row);
   };
-  const auto kernels = [&] { return wanted_kernels(arguments, arguments.kernel); };
-  const sass::CheckResult result =
-      arguments.contract.empty() ? sass::check_table(kernels(), arguments.contracts, arguments.kernel, budgets)
-                                 : sass::check_contract(kernels(), one_contract());
-  std::cout << (arguments.json ? sass::check_json(result) : sass::check_text(result, colours, arguments.verbose));
+  sass::TableCheck table(arguments.contracts.empty() ? sass::contracts_folder() : arguments.contracts, wanted,
+                         !arguments.no_budgets);
+  source.each(kernels, [&](const sass::Kernel& kernel) { table.add(kernel); });
+  return table.result();
+}
+
+sass::CheckResult check_one_contract(const Arguments& arguments, const sass::Source& source,
+                                     const std::vector<size_t>& kernels) {
+  sass::Contract contract = sass::read_contract(arguments.contract, sass::read_file(arguments.contract));
+  if (arguments.no_budgets) contract = sass::without_budgets(contract);
+  sass::CheckResult result;
+  source.each(kernels, [&](const sass::Kernel& kernel) { sass::check_contract(contract, kernel, result); });
+  if (result.kernels == 0)
+    throw std::runtime_error(arguments.contract + ": none of its `rows` lines covers a kernel of the file");
+  return result;
+}
+
+sass::CheckResult check_preset(const sass::Source& source, const std::vector<size_t>& kernels) {
+  sass::CheckResult result;
+  source.each(kernels, [&](const sass::Kernel& kernel) {
+    if (sass::is_attention(kernel)) sass::check_contract(sass::preset_for(kernel), kernel, result);
+  });
+  if (result.kernels == 0) throw std::runtime_error(source.name() + ": none of these kernels is attention by WGMMAs");
+  return result;
+}
+
+int check(const Arguments& arguments, const sass::Colours& colours) {
+  if (arguments.preset && !(arguments.contract.empty() && arguments.contracts.empty()))
+    throw CLI::ValidationError("--preset has rules of its own, and takes no contract");
+  const auto source = source_of(arguments);
+  const auto kernels = source->matching(arguments.kernel);
+  const sass::CheckResult result = arguments.preset              ? check_preset(*source, kernels)
+                                   : arguments.contract.empty() ? check_table(arguments, *source, kernels)
+                                                                : check_one_contract(arguments, *source, kernels);
+  sass::print(arguments.json ? sass::check_json(result) : sass::check_text(result, colours, arguments.verbose));
   return result.passed() ? 0 : 1;
 }
 
-std::vector<sass::KernelDiff> differences_of_files(const Arguments& arguments) {
-  const auto before = sass::kernels_of(arguments.file, arguments.kernel),
-             after = sass::kernels_of(arguments.second_file, arguments.kernel);
+int contract(const Arguments& arguments, const sass::Colours&) {
+  if (!arguments.init) throw CLI::RequiredError("--init");
+  sass::print(sass::first_contract(one_of(*source_of(arguments), arguments.kernel)));
+  return 0;
+}
+
+// Two files whose kernels are compared by name.
+void each_difference(const Arguments& arguments, const std::function<void(const sass::KernelDiff&)>& use) {
+  const auto first = source_of(arguments), second = sass::open_source(arguments.second_file);
+  const auto matching = [&](const sass::Source& source) {
+    try {
+      return source.matching(arguments.kernel);
+    } catch (const std::runtime_error&) {
+      return std::vector<size_t>();
+    }
+  };
+  const auto before = matching(*first), after = matching(*second);
   if (before.empty() && after.empty())
-    throw no_match(arguments.file + ", " + arguments.second_file, arguments.kernel);
+    throw std::runtime_error(first->name() + ", " + second->name() + ": no kernel matches \"" + arguments.kernel + "\"");
   // Two cubins with one kernel each are two kernels to compare, whatever their names.
-  if (before.size() == 1 && after.size() == 1) return {sass::difference(before[0], after[0])};
-  return sass::differences(before, after);
+  if (before.size() == 1 && after.size() == 1)
+    return use(sass::difference(first->read(before).front(), second->read(after).front()));
+  sass::each_difference(*first, before, *second, after, use);
 }
 
 int diff(const Arguments& arguments, const sass::Colours& colours) {
   const bool two_files = !arguments.second_file.empty(), two_kernels = !arguments.second_kernel.empty();
   if (two_files == two_kernels) throw CLI::ValidationError("diff takes two files, or two kernels of one");
-  const std::vector<sass::KernelDiff> diffs =
-      two_files ? differences_of_files(arguments)
-                : std::vector{sass::difference(one_of(wanted_kernels(arguments, arguments.kernel), arguments.kernel),
-                                               one_of(wanted_kernels(arguments, arguments.second_kernel),
-                                                      arguments.second_kernel))};
-  std::cout << (arguments.json ? sass::diff_json(diffs) : sass::diff_text(diffs, colours, arguments.all));
-  return std::all_of(diffs.begin(), diffs.end(), [](const sass::KernelDiff& d) { return d.same(); }) ? 0 : 1;
+  bool same = true;
+  std::optional<sass::JsonList> kernels;
+  const auto use = [&](const sass::KernelDiff& difference) {
+    same = same && difference.same();
+    if (arguments.json && !kernels) kernels.emplace("kernels");
+    if (arguments.json) kernels->add(sass::diff_json(difference));
+    else sass::print(sass::diff_text(difference, colours, arguments.all));
+  };
+  if (two_files) {
+    each_difference(arguments, use);
+  } else {
+    const auto source = source_of(arguments);
+    use(sass::difference(one_of(*source, arguments.kernel), one_of(*source, arguments.second_kernel)));
+  }
+  if (kernels) kernels->end();
+  return same ? 0 : 1;
 }
 
 struct Flag {
@@ -150,7 +230,10 @@ constexpr Flag json = {"--json", &Arguments::json, "Print JSON"},
                every = {"--all", &Arguments::all, "List every differing instruction, not only the first"},
                no_budgets = {"--no-budgets", &Arguments::no_budgets,
                              "Leave out the numbers of instructions, which are those of the pinned compiler"},
-               verbose = {"--verbose", &Arguments::verbose, "Kept rules too"};
+               verbose = {"--verbose", &Arguments::verbose, "Kept rules too"},
+               preset = {"--preset", &Arguments::preset,
+                         "Rules for any attention kernel, which need no table and no contract"},
+               init = {"--init", &Arguments::init, "What the kernel is today, as rules that it keeps"};
 
 struct Verb {
   const char* name;
@@ -164,14 +247,24 @@ const std::vector<Verb> verbs = {
     {"timeline", timeline, "The main loops as a picture, SVG on standard output; two kernels stand side by side",
      {whole}},
     {"floors", floors, "What a turn of each hot loop must cost on each unit of a multiprocessor", {json}},
-    {"check", check, "The kernels of the table against their contracts", {no_budgets, verbose, json}},
+    {"check", check, "The kernels of the table against their contracts; others with --contract or --preset",
+     {preset, no_budgets, verbose, json}},
+    {"contract", contract, "With --init: a first contract for a kernel", {init}},
     {"diff", diff, "Two builds (FILE FILE [KERNEL]), or two kernels ([FILE] KERNEL KERNEL), whatever their registers",
      {every, json}},
 };
 
 bool is_file(const std::string& word) {
   std::error_code too_long;  // as a path: a kernel's mangled name may be
-  return fs::is_regular_file(word, too_long);
+  return word == "-" || (fs::exists(word, too_long) && !fs::is_directory(word, too_long));
+}
+
+// A word that is not there as a file, but cannot be a kernel either.
+bool names_a_file(const std::string& word) {
+  if (word.find('/') != std::string::npos) return true;
+  for (const char* end : {".so", ".a", ".o", ".cubin", ".fatbin", ".whl", ".sass", ".txt"})
+    if (word.ends_with(end)) return true;
+  return false;
 }
 
 // Files and kernels are told apart by the words themselves, so their order is free.
@@ -192,49 +285,81 @@ void declare_verbs(CLI::App& app, Arguments& arguments) {
   for (const Verb& verb : verbs) {
     CLI::App& command = *app.add_subcommand(verb.name, verb.help)->group("Verbs");
     declare_words(command, arguments, verb.run == diff || verb.run == timeline);
+    command.set_version_flag("--version", version);
     for (const Flag& flag : verb.flags)
       command.add_flag(flag.name, arguments.*flag.value, flag.help)->disable_flag_override();
   }
   CLI::App& command = *app.get_subcommand("check");
-  command.add_option("--contracts", arguments.contracts, "Where the table's contracts are, if not in ptx/kernels")
+  command.add_option("--contracts", arguments.contracts, "Where the table's contracts are, if not beside this program")
       ->type_name("FOLDER");
   command.add_option("--contract", arguments.contract, "One contract, for any kernel that it names")->type_name("FILE");
 }
 
 int run_verb(const CLI::App& app, const Arguments& arguments) {
   for (const std::string& word : {arguments.kernel, arguments.second_kernel})
-    if (word.find('/') != std::string::npos) throw std::runtime_error(word + ": no such file");
+    if (names_a_file(word)) throw std::runtime_error(word + ": no such file");
+  if (arguments.file == "-" && arguments.second_file == "-")
+    throw CLI::ValidationError("standard input can be read only once");
   const sass::Colours colours{isatty(1) && !std::getenv("NO_COLOR")};
   for (const Verb& verb : verbs)
     if (app.got_subcommand(verb.name)) return verb.run(arguments, colours);
   throw CLI::RequiredError("A verb");
 }
 
-}  // namespace
+// What --help, --version and errors in the command line print.
+int answer(const CLI::App& app, const CLI::ParseError& error) {
+  std::ostringstream out, err;
+  const int status = app.exit(error, out, err);
+  sass::print(out.str());
+  std::cerr << err.str();
+  return status == 0 ? 0 : 2;
+}
 
-int main(int count, char** values) {
+int run(int count, char** values) {
   Arguments arguments;
   CLI::App app("Shows what the compiler made of CUDA kernels for Hopper, and whether that is what was meant.\n"
                "fa3-sass VERB --help tells the options of a verb, and what FILE and KERNEL may be.",
                "fa3-sass");
   app.footer(exit_statuses);
   app.require_subcommand(0, 1);  // run_verb asks for one: a wrong verb is to be named
+  app.set_version_flag("--version", version);
   app.get_formatter()->label("SUBCOMMAND", "VERB");
   app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
     return "fa3-sass: " + std::string(error.what()) + "\n\n" + failed->help();
   });
   declare_verbs(app, arguments);
-  if (count == 2 && std::string_view(values[1]) == "help") {
-    std::cout << app.help();
-    return 0;
+  std::vector<std::string> words(values + 1, values + count);
+  if (!words.empty() && words[0] == "help") {  // help VERB: VERB --help
+    words.erase(words.begin());
+    words.insert(words.begin() + std::min<std::ptrdiff_t>(1, std::ssize(words)), "--help");
   }
   try {
-    app.parse(count, values);
+    const auto named = [&](const Verb& verb) { return words[0] == verb.name; };
+    if (!words.empty() && !words[0].starts_with("-") && std::ranges::none_of(verbs, named))
+      throw CLI::ExtrasError({words[0]});  // also beside --help
+    std::reverse(words.begin(), words.end());  // as the parser wants them
+    app.parse(words);
     return run_verb(app, arguments);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return answer(app, error);
+  }
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  signal(SIGPIPE, SIG_IGN);  // so that writing fails, and what is to be tidied up is
+  sass::tidy_up_when_stopped();
+  try {
+    return run(count, values);
+  } catch (const std::system_error& error) {
+    if (error.code() == std::errc::broken_pipe) {  // as without the above: nobody reads on, and no word about it
+      signal(SIGPIPE, SIG_DFL);
+      raise(SIGPIPE);
+    }
+    std::cerr << "fa3-sass: standard output: cannot be written: " << error.code().message() << "\n";
   } catch (const std::exception& error) {
     std::cerr << "fa3-sass: " << error.what() << "\n";
-    return 2;
   }
+  return 2;
 }

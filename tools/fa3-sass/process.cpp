@@ -2,14 +2,19 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <stdexcept>
+#include <system_error>
+
+#include "new_file.h"
+#include "tidy.h"
 
 extern char** environ;
 
@@ -52,43 +57,83 @@ void collect(Pipe& out, Pipe& err, Output& result) {
   }
 }
 
+// A file without a name that holds these bytes; /dev/null if there are none.
+class Input {
+ public:
+  explicit Input(std::string_view bytes)
+      : file_(bytes.empty() ? open("/dev/null", O_RDONLY | O_CLOEXEC) : memfd_create("input", MFD_CLOEXEC)) {
+    const std::string trouble = "no file in memory for another program's input: ";
+    if (file_ < 0) throw std::runtime_error(trouble + std::strerror(errno));
+    try {
+      write_all(file_, bytes);
+    } catch (const std::system_error& error) {
+      close(file_);
+      throw std::runtime_error(trouble + error.code().message());
+    }
+    lseek(file_, 0, SEEK_SET);
+  }
+  ~Input() { close(file_); }
+  Input(const Input&) = delete;
+  Input& operator=(const Input&) = delete;
+  int file() const { return file_; }
+
+ private:
+  int file_;
+};
+
+// The child gets the signals that this program holds back for itself (tidy.h).
+class Attributes {
+ public:
+  Attributes() {
+    sigset_t none, usual;
+    sigemptyset(&none);
+    sigemptyset(&usual);
+    sigaddset(&usual, SIGPIPE);
+    posix_spawnattr_init(&value_);
+    posix_spawnattr_setsigmask(&value_, &none);
+    posix_spawnattr_setsigdefault(&value_, &usual);
+    posix_spawnattr_setflags(&value_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  }
+  ~Attributes() { posix_spawnattr_destroy(&value_); }
+  Attributes(const Attributes&) = delete;
+  Attributes& operator=(const Attributes&) = delete;
+  const posix_spawnattr_t* get() const { return &value_; }
+
+ private:
+  posix_spawnattr_t value_;
+};
+
 }  // namespace
 
-Output run(const std::vector<std::string>& command, const std::string& folder) {
+Output run(const std::vector<std::string>& command, const RunOptions& options) {
   Pipe out, err;
+  const Input input(options.input);
+  const Attributes attributes;
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, input.file(), 0);
   posix_spawn_file_actions_adddup2(&actions, out.ends[1], 1);
   posix_spawn_file_actions_adddup2(&actions, err.ends[1], 2);
-  if (!folder.empty()) posix_spawn_file_actions_addchdir_np(&actions, folder.c_str());
+  if (!options.folder.empty()) posix_spawn_file_actions_addchdir_np(&actions, options.folder.c_str());
   std::vector<char*> arguments;
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
-  pid_t child = 0;
-  const int failed = posix_spawnp(&child, arguments[0], &actions, nullptr, arguments.data(), environ);
-  posix_spawn_file_actions_destroy(&actions);
-  if (failed) throw std::runtime_error(command[0] + ": cannot be started: " + std::strerror(failed));
+  int failed = 0;
+  pid_t id = 0;
+  Output result;
+  const auto start = [&] {
+    failed = posix_spawnp(&id, arguments[0], &actions, attributes.get(), arguments.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    if (failed) throw std::runtime_error(command[0] + ": cannot be started: " + std::strerror(failed));
+    return id;
+  };
+  Child child(start);
   out.shut(1);
   err.shut(1);
-  Output result;
   collect(out, err, result);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
+  const int status = child.wait();
   result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return result;
-}
-
-TemporaryFolder::TemporaryFolder() {
-  std::string name = (std::filesystem::temp_directory_path() / "fa3-sass-XXXXXX").string();
-  if (!mkdtemp(name.data())) throw std::runtime_error("no temporary folder: " + std::string(std::strerror(errno)));
-  path_ = name;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
 }
 
 }  // namespace sass

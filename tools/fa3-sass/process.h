@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sass {
@@ -11,20 +12,12 @@ struct Output {
   std::string out, err;
 };
 
-// No shell is involved; throws std::runtime_error when the program cannot be started.
-Output run(const std::vector<std::string>& command, const std::string& folder = "");
-
-// A folder for temporary files that goes away with the object.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
+struct RunOptions {
+  std::string folder{};      // to run in
+  std::string_view input{};  // on standard input, as a file that can be read at any place
 };
+
+// No shell is involved; throws std::runtime_error when the program cannot be started.
+Output run(const std::vector<std::string>& command, const RunOptions& options = {});
 
 }  // namespace sass

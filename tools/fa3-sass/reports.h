@@ -1,4 +1,4 @@
-// What the verbs list and show print.
+// What the verbs list, floors and show print.
 #pragma once
 
 #include <map>
@@ -10,7 +10,16 @@
 
 namespace sass {
 
-std::string list_text(const std::vector<Kernel>& kernels, const Colours& colours);
+// The columns of a table of kernels, which is printed kernel by kernel.
+struct Columns {
+  size_t number = 1, name = 6;  // their widths
+  void make_room(size_t number_of_kernel, const std::string& name_of_kernel);
+};
+std::string list_head(const Columns& columns, const Colours& colours);
+std::string list_text(const Kernel& kernel, const Columns& columns, const Colours& colours);
+
+std::string floors_head(const Columns& columns, const Colours& colours);
+std::string floors_text(const Kernel& kernel, const Columns& columns, const Colours& colours);
 
 struct ShowOptions {
   bool brief = false;  // stretches of arithmetic as one line

@@ -85,6 +85,8 @@ int architecture_in(std::string_view text) {
 
 class Parser {
  public:
+  explicit Parser(const std::function<void(Listing&&)>& use) : use_(use) {}
+
   void line(int number, std::string_view text) {
     number_ = number;
     text = trim(text);
@@ -112,10 +114,9 @@ class Parser {
     }
   }
 
-  std::vector<Listing> result() {
+  void end() {
     finish();
-    if (functions_.empty()) throw ParseError(number_, "no SASS function in the text");
-    return std::move(functions_);
+    if (!any_) throw ParseError(number_, "no SASS function in the text");
   }
 
  private:
@@ -188,17 +189,44 @@ class Parser {
         !(last.is("NOP") || last.is("BRA") || last.is("EXIT") || last.is("RET") || last.is("BPT")))
       throw ParseError(number_,
                        "function " + current_.name + " ends in the middle: its last instruction is " + last.text);
-    functions_.push_back(std::move(current_));
+    number_labels();
+    any_ = true;
+    use_(std::move(current_));
     current_ = {};
     labels_.clear();
     lines_.clear();
   }
 
-  std::vector<Listing> functions_;
+  // nvdisasm counts labels through all functions that it prints, and through what its options make it print beside them.
+  void number_labels() {
+    constexpr std::string_view counted = ".L_x_";
+    const auto each_label = [&](std::string& text, const auto& use) {
+      for (size_t at = text.find(counted); at != std::string::npos; at = text.find(counted, at + 1)) {
+        const size_t end = std::min(text.find_first_not_of("0123456789", at + counted.size()), text.size());
+        if (const auto label = labels_.find(text.substr(at, end - at)); label != labels_.end())
+          use(text, at, end - at, label->second);
+      }
+    };
+    std::map<size_t, size_t> numbers;  // by place
+    for (Instruction& instruction : current_.code)
+      each_label(instruction.text, [&](std::string&, size_t, size_t, size_t place) { numbers[place] = 0; });
+    size_t next = 0;
+    for (auto& [place, number] : numbers) number = next++;
+    const auto rename = [&](std::string& text, size_t at, size_t size, size_t place) {
+      text.replace(at, size, std::string(counted) + std::to_string(numbers[place]));
+    };
+    if (numbers.empty()) return;
+    for (Instruction& instruction : current_.code) {
+      each_label(instruction.text, rename);
+      for (std::string& operand : instruction.operands) each_label(operand, rename);
+    }
+  }
+
+  const std::function<void(Listing&&)>& use_;
   Listing current_;
   std::vector<int> lines_;
   std::map<std::string, size_t> labels_;
-  bool inside_ = false;
+  bool inside_ = false, any_ = false;
   int number_ = 0, sm_ = 0;
 };
 
@@ -263,11 +291,21 @@ bool Instruction::has(std::string_view modifier) const {
   return false;
 }
 
-std::vector<Listing> parse(std::string_view text) {
-  Parser parser;
+void each_function(std::string_view text, const std::function<void(Listing&&)>& use) {
+  Parser parser(use);
   int number = 0;
-  for (std::string_view line : split(text, '\n')) parser.line(++number, line);
-  return parser.result();
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    parser.line(++number, text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  parser.end();
+}
+
+std::vector<Listing> parse(std::string_view text) {
+  std::vector<Listing> functions;
+  each_function(text, [&](Listing&& function) { functions.push_back(std::move(function)); });
+  return functions;
 }
 
 Registers destination(const Instruction& i) {

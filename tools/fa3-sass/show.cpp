@@ -3,6 +3,7 @@
 #include <map>
 
 #include "reports.h"
+#include "text.h"
 
 namespace sass {
 namespace {
@@ -202,7 +203,8 @@ std::string stretch_text(const Turn& turn, int begin, int end) {
 }
 
 std::string show_text(const Kernel& kernel, const ShowOptions& options, const Colours& colours) {
-  std::string text = colours.bold(kernel.readable) + "\n ";
+  constexpr size_t a_line = 120;
+  std::string text = colours.bold(shortened(kernel.readable, a_line)) + "\n ";
   for (const Figure& figure : kernel.figures)
     if (figure.is_text ? !figure.text.empty() : figure.value != 0)
       text += " " + figure.name + " " + figure.shown() + ";";

@@ -2,12 +2,14 @@
 
 #include <cxxabi.h>
 
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <stdexcept>
+#include <system_error>
 
 namespace sass {
 
@@ -54,6 +56,20 @@ bool matches(std::string_view wanted, std::string_view name, std::string_view re
   if (wanted.empty() || glob(wanted, name) || glob(wanted, readable)) return true;
   return wanted.find_first_of("*?") == std::string_view::npos &&
          (name.find(wanted) != std::string_view::npos || readable.find(wanted) != std::string_view::npos);
+}
+
+std::optional<size_t> kernel_number(std::string_view wanted) {
+  size_t number = 0;
+  const auto [end, error] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), number);
+  if (wanted.empty() || end != wanted.data() + wanted.size()) return std::nullopt;
+  return error == std::errc() ? number : std::string::npos;
+}
+
+std::string shortened(const std::string& name, size_t most) {
+  constexpr std::string_view gap = "...";
+  if (name.size() <= most) return name;
+  const size_t end = (most - gap.size()) / 3, begin = most - gap.size() - end;
+  return name.substr(0, begin) + std::string(gap) + name.substr(name.size() - end);
 }
 
 std::string demangle(const std::string& name) {

@@ -1,0 +1,66 @@
+#include "preset.h"
+
+#include <algorithm>
+#include <set>
+
+namespace sass {
+namespace {
+
+struct PresetRule {
+  const char *scope, *figure, *relation, *bound;
+};
+constexpr PresetRule rules[] = {
+    // No spills, and no arrays in local memory.
+    {"kernel", "stack", "==", "0"},
+    {"kernel", "local", "==", "0"},
+    // The protocol between warps: waits that spin, at barriers that something arrives at; TMA from one lane; a fence
+    // between what threads store and what TMA or WGMMA reads of it.
+    {"kernel", "waits_without_spin", "==", "0"},
+    {"kernel", "never_arrived", "==", "0"},
+    {"kernel", "tma_by_many", "==", "0"},
+    {"kernel", "unfenced", "==", "0"},
+    // The pipeline is as it was written: ptxas has not given it up, and nobody touches what a WGMMA owns.
+    {"hot", "serialised", "==", "0"},
+    {"hot", "never_waited", "==", "0"},
+    {"hot", "touches", "==", "0"},
+    {"hot", "local", "==", "0"},
+    {"boundary", "serialised", "==", "0"},
+    {"boundary", "never_waited", "==", "0"},
+    {"boundary", "touches", "==", "0"},
+    {"boundary", "local", "==", "0"},
+    // Masks are for blocks at the border. Part of the softmax at least runs under WGMMAs.
+    {"hot", "masks", "==", "0"},
+    {"hot", "exps_overlapped", ">", "0"},
+};
+
+}  // namespace
+
+bool is_attention(const Kernel& kernel) {
+  const Figure* work = find(kernel.figures, "work");
+  return work && (work->text == "forward" || work->text == "backward");
+}
+
+Contract preset_for(const Kernel& kernel) {
+  Contract contract{"preset", {Section{1, {"*"}, {}, {}}}};
+  const auto add = [&](const PresetRule& rule, const std::string& role, const Figures& figures) {
+    if (!find(figures, rule.figure)) return;
+    Rule made;
+    made.line = static_cast<int>(&rule - rules) + 1;
+    made.scope = rule.scope;
+    made.role = role;
+    made.figure = rule.figure;
+    made.relation = rule.relation;
+    made.bound = rule.bound;
+    contract.sections[0].rules.push_back(made);
+  };
+  for (const PresetRule& rule : rules) {
+    const std::string scope = rule.scope;
+    if (scope == "kernel") add(rule, "", kernel.figures);
+    std::set<std::string> roles;
+    for (const WgmmaLoop& loop : kernel.loops)
+      if (scope == (loop.hot ? "hot" : "boundary") && roles.insert(loop.role).second) add(rule, loop.role, loop.figures);
+  }
+  return contract;
+}
+
+}  // namespace sass

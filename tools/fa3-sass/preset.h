@@ -1,0 +1,15 @@
+// Rules that hold for any attention kernel, whoever wrote it: they need neither the table nor a contract.
+#pragma once
+
+#include "contract.h"
+
+namespace sass {
+
+// A loop of QK and PV, or of a backward pass.
+bool is_attention(const Kernel& kernel);
+
+// The rules, as far as the kernel has what they speak of: a listing tells of no stack, and not every loop has
+// exponentials.
+Contract preset_for(const Kernel& kernel);
+
+}  // namespace sass

@@ -1,0 +1,52 @@
+// What a file holds: first the names of its kernels, then each kernel when it is asked for, so that the largest library
+// takes no more memory than a few of its kernels.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernel.h"
+
+namespace sass {
+
+struct Entry {
+  std::string name, readable;
+};
+
+class Source {
+ public:
+  virtual ~Source() = default;
+  const std::string& name() const { return name_; }
+  const std::vector<Entry>& entries() const { return entries_; }  // all kernels for sm_90, in file order
+
+  // The kernels that a user means: by number, from 1; by name, part of it or pattern; all of them by "". Throws
+  // std::runtime_error if there are none.
+  std::vector<size_t> matching(const std::string& wanted) const;
+
+  // Each of these entries, in this order, which must be ascending.
+  virtual void each(const std::vector<size_t>& wanted, const std::function<void(Kernel&&)>& use) const = 0;
+  std::vector<Kernel> read(const std::vector<size_t>& wanted) const;
+
+ protected:
+  explicit Source(std::string name) : name_(std::move(name)) {}
+  void add(const std::string& kernel);
+
+ private:
+  std::string name_;
+  std::vector<Entry> entries_;
+};
+
+// A library, object, archive, cubin, wheel, or a listing; "-" is standard input. Throws std::runtime_error if it cannot
+// be read, or has no code for sm_90.
+std::unique_ptr<Source> open_source(const std::string& file);
+
+// Its two kinds.
+std::unique_ptr<Source> open_listing(const std::string& path, const std::string& name);
+std::unique_ptr<Source> open_images(const std::string& path, const std::string& name);
+
+// "has code for sm_80, but none for sm_90"
+std::runtime_error no_hopper(const std::string& name, const std::vector<int>& others);
+
+}  // namespace sass
