@@ -165,7 +165,7 @@ struct Row {
   // With few stages, K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
   constexpr bool split_stage() const { return stages <= 2; }
   // What a part's slot holds for the 16 rows of a warp: O in float32, and m and l of each lane's two rows
-  // (tile/combine.cuh). With packed heads m and l of each row (tile/combine_packed.cuh).
+  // (tile/combine.cuh). With packed heads m and l of each row (tile/packed.cuh).
   constexpr int partial_bytes() const { return 16 * dv * 4 + (has(Trait::packs_heads) ? 16 * 8 : 32 * 16); }
   // Where row-major V waits for its transposition.
   constexpr int v_row_buffers() const { return has(Trait::transposes_v) ? 2 : 0; }

@@ -24,7 +24,7 @@ struct Visible {
   int32_t seqlen_q, seqlen_k;
   int32_t left, right;
   bool bounded_left, bounded_right;
-  Packing packing = {0};
+  Packing packing;
 
   constexpr int32_t rows() const { return static_cast<int32_t>(packing.rows(seqlen_q)); }
 

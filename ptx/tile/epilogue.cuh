@@ -27,37 +27,6 @@ FA3_DEVICE void normalize(uint32_t (&packed)[dv / 4], const float (&O)[dv / 2], 
   for (int i = 0; i < dv / 4; i++) packed[i] = pack(O[2 * i] * inverse[i & 1], O[2 * i + 1] * inverse[i & 1]);
 }
 
-// Where a row of a tile belongs: with packed heads several have the same query.
-struct Place {
-  int query, head;
-  bool exists;  // is it a row of the problem?
-};
-FA3_DEVICE Place place_of(const Params& p, const RowBlock& block, int row) {
-  if constexpr (has(Trait::packs_heads)) {
-    const int query = packing(p).query(row), head = packing(p).head(row);
-    return {query, block.head * p.heads_per_kv + head,
-            row >= 0 && query < p.visible.seqlen_q && head < p.heads_per_kv};
-  } else {
-    return {row, block.head, row >= 0 && row < p.visible.seqlen_q};
-  }
-}
-FA3_DEVICE uint16_t* o_of(const Params& p, const RowBlock& block, const Place& place) {
-  const Output& out = p.output;
-  return static_cast<uint16_t*>(out.o) + block.batch * out.o_stride_batch + place.head * out.o_stride_head +
-         place.query * out.o_stride_row;
-}
-FA3_DEVICE float* lse_of(const Params& p, const RowBlock& block, const Place& place) {
-  const Output& out = p.output;
-  return out.lse + block.batch * out.lse_stride_batch + place.head * out.lse_stride_head +
-         place.query * out.lse_stride_row;
-}
-
-// LSE = m ln(2) + ln(l), -inf for a row without keys.
-FA3_DEVICE float lse_from(float m, float l) {
-  constexpr float ln_2 = 0.6931471805599453f;
-  return l == 0.f ? -INFINITY : m * ln_2 + __logf(l);
-}
-
 // Through the Q buffer. Before, all four warps of the warpgroup must have finished reading it.
 FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t q_buffer, const Params& p,
                         const RowBlock& block, int warp) {
@@ -89,10 +58,10 @@ FA3_DEVICE void store_o_direct(const uint32_t (&o)[dv / 4], const Params& p, con
   const bool odd = lane & 1;
   const int first = block.row + 16 * warp + lane / 4;
   const Output& out = p.output;
-  const Place place = place_of(p, block, first), place_8 = place_of(p, block, first + 8);
-  uint16_t* to = o_of(p, block, place) + column;
-  uint16_t* to_8 = has(Trait::packs_heads) ? o_of(p, block, place_8) + column : to + 8 * out.o_stride_row;
-  const bool in = place.exists, in_8 = place_8.exists;
+  uint16_t* to = static_cast<uint16_t*>(out.o) + block.batch * out.o_stride_batch + block.head * out.o_stride_head +
+                 first * out.o_stride_row + column;
+  uint16_t* to_8 = to + 8 * out.o_stride_row;
+  const bool in = first >= 0 && first < p.visible.seqlen_q, in_8 = first + 8 >= 0 && first + 8 < p.visible.seqlen_q;
 #pragma unroll
   for (int k = 0; k < dv / 16; k++) {
     const uint32_t x[4] = {o[4 * k], o[4 * k + 1], o[4 * k + 2], o[4 * k + 3]};
@@ -169,16 +138,18 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], co
   }
 }
 
-// Lane 4 r writes LSE of row r of the warp's 16, lane 4 r + 1 that of row r + 8.
+// LSE = m ln(2) + ln(l), -inf for a row without keys. Lane 4 r writes row r of the warp's 16, lane 4 r + 1 row r + 8.
 FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Params& p, const RowBlock& block,
                           int warp) {
   const int lane = threadIdx.x % 32, i = lane % 4;
-  const int row = block.row + warp * 16 + lane / 4 + 8 * i;
-  if (i >= 2 || p.output.lse == nullptr) return;
-  const Place place = place_of(p, block, row);
-  if (!place.exists) return;
-  float* to = lse_of(p, block, place);
-  float lse = lse_from(i ? state.m[1] : state.m[0], i ? l[1] : l[0]);
+  const int within = warp * 16 + lane / 4 + 8 * i, row = block.row + within;
+  if (i >= 2 || p.output.lse == nullptr || row < 0 || row >= p.visible.seqlen_q) return;
+  constexpr float ln_2 = 0.6931471805599453f;
+  const float sum = i ? l[1] : l[0], m = i ? state.m[1] : state.m[0];
+  const Output& out = p.output;
+  float* to =
+      out.lse + block.batch * out.lse_stride_batch + block.head * out.lse_stride_head + row * out.lse_stride_row;
+  float lse = sum == 0.f ? -INFINITY : m * ln_2 + __logf(sum);
   if constexpr (is_8bit) {
     const Scales& scales = scales_of(p);
     if (scales.lse_offset)

@@ -66,7 +66,7 @@ struct alignas(1024) Smem {
   uint64_t empty_q[config.q_buffers];
   int piece;  // number of the piece whose Q comes next: what the K/V producer tells the Q producer
   RowBlock row_block[row_blocks];  // of the Q in a buffer (RowBlockRing)
-  uint32_t ticket[has(Trait::packs_heads) ? warpgroups : 0];  // that a warpgroup took last (combine_packed.cuh)
+  uint32_t ticket[has(Trait::packs_heads) ? warpgroups : 0];  // that a warpgroup took last (packed.cuh)
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 

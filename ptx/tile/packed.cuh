@@ -1,12 +1,59 @@
-// Putting the parts of a split tile together, and storing the result, where heads are packed into rows: a step of
-// decoding is all parts and few rows, and ends when they are together, so this is done fast. Each warpgroup that has
-// finished its rows of a part writes them into the part's slot, row by row, and takes a ticket. The last one reads all
-// parts with all its threads, many at a time, and stores O and LSE. It adds them up in the order of the keys, so the
-// bits are the same whoever comes last.
+// O and LSE on their way out where heads are packed into rows (packing.h): straight from the registers, or, of a split
+// tile, when its parts have been put together. A step of decoding is all parts and few rows, and ends when they are
+// together, so that is done fast: each warpgroup that has finished its rows of a part writes them into the part's slot,
+// row by row, and takes a ticket. The last one reads all parts with all its threads, many at a time, and stores O and
+// LSE. It adds them up in the order of the keys, so the bits are the same whoever comes last.
 #pragma once
-#include "epilogue.cuh"
+#include "softmax.cuh"
 
 namespace fa3 {
+
+// Where a row of a tile belongs: with packed heads several have the same query.
+struct Place {
+  int query, head;
+  bool exists;  // is it a row of the problem?
+};
+FA3_DEVICE Place place_of(const Params& p, const RowBlock& block, int row) {
+  if constexpr (has(Trait::packs_heads)) {
+    const int query = packing(p).query(row), head = packing(p).head(row);
+    return {query, block.head * p.heads_per_kv + head,
+            row >= 0 && query < p.visible.seqlen_q && head < p.heads_per_kv};
+  } else {
+    return {row, block.head, row >= 0 && row < p.visible.seqlen_q};
+  }
+}
+FA3_DEVICE uint16_t* o_of(const Params& p, const RowBlock& block, const Place& place) {
+  const Output& out = p.output;
+  return static_cast<uint16_t*>(out.o) + block.batch * out.o_stride_batch + place.head * out.o_stride_head +
+         place.query * out.o_stride_row;
+}
+FA3_DEVICE float* lse_of(const Params& p, const RowBlock& block, const Place& place) {
+  const Output& out = p.output;
+  return out.lse + block.batch * out.lse_stride_batch + place.head * out.lse_stride_head +
+         place.query * out.lse_stride_row;
+}
+
+// LSE = m ln(2) + ln(l), -inf for a row without keys.
+FA3_DEVICE float lse_from(float m, float l) {
+  constexpr float ln_2 = 0.6931471805599453f;
+  return l == 0.f ? -INFINITY : m * ln_2 + __logf(l);
+}
+
+// Of a whole tile, for the warp's 16 rows. All lanes of a quad have some columns of its two rows.
+FA3_DEVICE void store_packed(const uint32_t (&o)[dv / 4], const RowState& state, const float (&l)[2], const Params& p,
+                             const RowBlock& block, int warp) {
+  const int lane = threadIdx.x % 32, column = 2 * (lane % 4);
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const Place place = place_of(p, block, block.row + 16 * warp + lane / 4 + 8 * i);
+    if (!place.exists) continue;
+    uint16_t* const to = o_of(p, block, place) + column;
+#pragma unroll
+    for (int k = 0; k < dv / 8; k++)
+      if (8 * k < p.output.head_dim) *reinterpret_cast<uint32_t*>(to + 8 * k) = o[2 * k + i];
+    if (lane % 4 == 0 && p.output.lse) *lse_of(p, block, place) = lse_from(state.m[i], l[i]);
+  }
+}
 
 // The result of a part for a warpgroup's 64 rows, not divided by l.
 struct PackedPartial {
@@ -45,11 +92,11 @@ FA3_DEVICE float warp_sum(float x) {
   return x;
 }
 
-// All four warps of the warpgroup call this. l: row sums, of the whole quad; where they are 0, O is, too.
-FA3_DEVICE void combine_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2], const Params& p,
+// All four warps of the warpgroup call this. Returns false: nothing is left to be stored. l: row sums, of the whole quad; where they are 0, O is, too.
+FA3_DEVICE bool combine_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2], const Params& p,
                                Smem& smem, const RowBlock& block, int warpgroup, int warp) {
   const int rows = min(visible(p).rows() - block.row, 64), parts = block.parts;
-  if (block.row < 0 || rows <= 0) return;
+  if (block.row < 0 || rows <= 0) return false;
   auto partial = [&](int part) -> PackedPartial& {
     return static_cast<PackedPartial*>(p.partials)[block.partial + part * warpgroups];
   };
@@ -72,7 +119,7 @@ FA3_DEVICE void combine_packed(const float (&O)[dv / 2], const RowState& state, 
     __threadfence();
   }
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);
-  if (smem.ticket[warpgroup] != parts - 1u) return;
+  if (smem.ticket[warpgroup] != parts - 1u) return false;
 
   // A warp takes a row at a time, a lane some of its columns, and m, l and the weight of one part.
   constexpr int columns = dv / 32;         // of a lane
@@ -110,6 +157,7 @@ FA3_DEVICE void combine_packed(const float (&O)[dv / 2], const RowState& state, 
         reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[c] * inverse, o[c + 1] * inverse);
     if (lane == 0 && p.output.lse) *lse_of(p, block, place) = lse_from(m, sum);
   }
+  return false;
 }
 
 }  // namespace fa3
