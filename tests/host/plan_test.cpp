@@ -21,24 +21,27 @@ Problem huge(const Shape& shape, int32_t mask = FA3_MASK_NONE) {
   return problem;
 }
 
-// Every query row that sees a key is in one tile.
+// Every query row that sees a key is in one tile; with packed heads, every row.
 void check_tiles(const Problem& problem, const ForwardPlan& plan) {
   const Row& row = rows[plan.row];
   const Tiles& tiles = plan.tiles;
+  const bool packs_heads = row.has(Trait::packs_heads);
+  const int64_t all_rows = problem.seqlen_q * rows_of_query(problem, row);
+  const int64_t heads = packs_heads ? problem.heads_kv : problem.heads;
   REQUIRE(tiles.first_row % 64 == 0);
-  REQUIRE(tiles.first_row + int64_t{tiles.q_blocks} * row.Br >= problem.seqlen_q);
-  REQUIRE(tiles.first_row + int64_t{tiles.q_blocks - 1} * row.Br < problem.seqlen_q);
-  if (tiles.first_row > 0) REQUIRE(visible_keys(problem, tiles.first_row - 1) == 0);
-  else REQUIRE(tiles.first_row > -row.Br);
-  REQUIRE(tiles.batch_heads == problem.batch * problem.heads);
+  REQUIRE(tiles.first_row + int64_t{tiles.q_blocks} * row.Br >= all_rows);
+  REQUIRE(tiles.first_row + int64_t{tiles.q_blocks - 1} * row.Br < all_rows);
+  if (tiles.first_row > 0 && !packs_heads) REQUIRE(visible_keys(problem, tiles.first_row - 1) == 0);
+  else REQUIRE((tiles.first_row > -row.Br && tiles.first_row <= 0));
+  REQUIRE(tiles.batch_heads == problem.batch * heads);
   if (tiles.count() > 20000) return;
   std::vector<bool> seen(size_t(tiles.count()));
   int64_t section = -1, q_block = 0;
   for (int32_t n = 0; n < tiles.count(); ++n) {
     const Tile tile = tile_at(tiles, n, problem.causal);
     REQUIRE((tile.q_block >= 0 && tile.q_block < tiles.q_blocks));
-    REQUIRE((tile.head >= 0 && tile.head < problem.heads && tile.batch >= 0 && tile.batch < problem.batch));
-    const int64_t batch_head = tile.batch * problem.heads + tile.head;
+    REQUIRE((tile.head >= 0 && tile.head < heads && tile.batch >= 0 && tile.batch < problem.batch));
+    const int64_t batch_head = tile.batch * heads + tile.head;
     const size_t at = size_t(batch_head * tiles.q_blocks + tile.q_block);
     REQUIRE_FALSE(seen[at]);
     seen[at] = true;
@@ -103,8 +106,9 @@ void check_workspace(const ForwardPlan& plan, int multiprocessors) {
   // The kernels clear tickets eight at a time (Claims::clear_tickets).
   const size_t cleared = size_t((plan.pieces.ticket_tiles * row.warpgroups() + 7) / 8 * 8) * sizeof(Tickets);
   CHECK((layout.partials >= layout.tickets + cleared && layout.partials % 16 == 0));
-  // Of each of a part's rows O, and m and l for each of the lanes that share it, in float32.
-  CHECK(layout.bytes == layout.partials + size_t(plan.slots) * size_t(row.Br) * 4 * size_t(row.dv + 8));
+  // Of each of a part's rows O, and m and l for each of the lanes that share it, or with packed heads once, in float32.
+  const size_t sums = row.has(Trait::packs_heads) ? 2 : 8;
+  CHECK(layout.bytes == layout.partials + size_t(plan.slots) * size_t(row.Br) * 4 * (size_t(row.dv) + sums));
   // What fa3.h promises: 3 * multiprocessors * block_q rows of 4 * (head_dim_v + 8) bytes, and a few KB.
   CHECK(layout.bytes <= size_t(3 * multiprocessors) * size_t(row.Br) * 4 * size_t(row.dv + 8) + 32768);
 }
@@ -117,7 +121,7 @@ void check(const Problem& problem, const ForwardPlan& plan, int multiprocessors)
   if (!is_split(plan)) return;
   // Smaller gains are as often losses.
   CHECK((plan.predicted_us < 0.99 * plan.whole_us && plan.predicted_us < plan.whole_us - 0.999));
-  if (!problem.causal) return;
+  if (!problem.causal || rows[plan.row].has(Trait::packs_heads)) return;
   CHECK(plan.slots <= 2 * multiprocessors);
   CHECK(plan.tiles.count() < 4 * multiprocessors);  // so many balance themselves
 }
