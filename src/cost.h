@@ -44,7 +44,7 @@ RowCosts costs_of(const Row& row);
 // What a block of K and V takes from memory, at least, if so many multiprocessors load at once: all of them share what
 // the memory gives, and one alone gets no more than this. In bytes a nanosecond.
 constexpr int64_t memory_time(int64_t bytes, int64_t multiprocessors) {
-  constexpr int64_t of_all = 4400, of_one = 70;
+  constexpr int64_t of_all = 4400, of_one = 60;
   return bytes * multiprocessors > bytes / of_one * of_all ? bytes * multiprocessors / of_all : bytes / of_one;
 }
 

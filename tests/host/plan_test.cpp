@@ -1,6 +1,7 @@
 // What the library plans (src/plan.h): properties that hold for any problem.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <array>
 #include <random>
 #include <set>
 #include <string>
@@ -311,6 +312,50 @@ TEST_CASE("the fastest row is taken", "[plan]") {
     CHECK(made.predicted_us == std::min(first.predicted_us, second.predicted_us));
   }
   CHECK(taken.size() >= 6);
+}
+
+TEST_CASE("heads are packed for few queries, and only then", "[plan]") {
+  const auto packs = [](const Shape& shape, int32_t mask) {
+    return rows[planned(problem_of(shape, mask)).row].has(Trait::packs_heads);
+  };
+  for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
+    for (const int64_t head_dim : {64, 128, 256}) {
+      INFO("head_dim " << head_dim << ", mask " << mask);
+      for (const int64_t heads : {4, 7, 12, 28, 32, 64, 100})
+        for (const int64_t batch : {1, 8, 200}) {
+          INFO(heads << " heads, batch " << batch);
+          for (const int64_t seqlen_q : {1, 4})
+            CHECK(packs({batch, seqlen_q, 8192, 8 * heads, 8, head_dim}, mask));
+          CHECK_FALSE(packs({batch, 65, 8192, 8 * heads, 8, head_dim}, mask));
+        }
+      CHECK(packs({40, 64, 8192, 4, 1, head_dim}, mask));  // two tiles, in place of four that are half full
+    }
+  // All multiprocessors read the keys, where there are enough of them, as tiles or as parts.
+  for (const auto& [batch, heads_kv, seqlen_k] :
+       {std::array<int64_t, 3>{1, 8, 8192}, {1, 8, 131072}, {8, 8, 8192}, {1, 1, 131072}}) {
+    const ForwardPlan& made =
+        planned(problem_of({batch, 1, seqlen_k, 4 * heads_kv, heads_kv, 128}, FA3_MASK_CAUSAL_BOTTOM_RIGHT));
+    INFO("batch " << batch << ", " << heads_kv << " heads, keys " << seqlen_k);
+    CHECK(made.pieces.count() >= (batch * heads_kv == 1 ? 16 : 90));
+  }
+}
+
+TEST_CASE("packed heads that make too many rows are refused", "[plan]") {
+  constexpr int64_t most = INT32_MAX - 1024;
+  const int row = row_named("fa3_fwdpacked_bf16_d128_full_128x128");
+  REQUIRE(row >= 0);
+  Fit made;
+  for (const bool fits : {true, false}) {
+    Problem problem = huge({.batch = 1, .seqlen_q = most / 8 + !fits, .seqlen_k = 1, .heads = 7, .heads_kv = 1});
+    problem.kernel = rows[row].name;
+    CHECK(fit(problem, made) == (fits ? FA3_OK : FA3_ERROR_UNSUPPORTED));
+    problem.kernel = nullptr;
+    CHECK(fit(problem, made) == FA3_OK);
+  }
+  // More heads than rows: other kernels take them.
+  const Problem many = huge({.batch = 1, .seqlen_q = 1, .seqlen_k = 1, .heads = (1 << 30) + 1, .heads_kv = 1});
+  REQUIRE(fit(many, made) == FA3_OK);
+  for (int i = 0; i < made.count; ++i) CHECK_FALSE(rows[made.rows[i]].has(Trait::packs_heads));
 }
 
 TEST_CASE("the paper's grid stays with the larger tiles", "[plan]") {
