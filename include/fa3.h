@@ -482,7 +482,7 @@ typedef struct fa3_kernel_info {
   int32_t head_dim;            /* the kernel's own, of q and k; smaller ones are zero-filled up to it */
   int32_t head_dim_v;          /* the same of v and o; equal to head_dim in this version */
   int32_t causal;              /* 1 if the kernel masks causally */
-  int32_t block_q;             /* Br: query rows of one tile */
+  int32_t block_q;             /* Br: query rows of one tile; of kernels named fa3_fwdpacked... rows of several heads */
   int32_t block_kv;            /* Bc: keys of one iteration */
   int32_t stages;              /* depth of the K/V ring */
   int32_t threads;             /* per thread block */
@@ -494,7 +494,9 @@ typedef struct fa3_kernel_info {
   int32_t launches;            /* kernel launches of the call; 0 if there is nothing to compute */
   int32_t grid;                /* thread blocks of this launch */
   int32_t multiprocessors;     /* that the call is planned for */
-  int64_t tiles;               /* batch * heads * blocks of queries, without some that see no key */
+  int64_t tiles;               /* batch * heads * blocks of queries, without some that see no key; with packed heads
+                                * batch * heads_kv * blocks of heads / heads_kv, rounded up to a power of two, rows for
+                                * each query */
   int64_t pieces;              /* what thread blocks take one by one: tiles, or parts of tiles split along the keys */
 } fa3_kernel_info;
 

@@ -36,7 +36,7 @@ struct Tickets {
 // What all forward kernels take.
 struct ForwardParams {
   // 4-D maps, innermost first: {head_dim, seqlen, heads, batch}, 128-byte swizzle, out-of-bounds reads are zero. Their
-  // boxes are in row.h.
+  // boxes are in row.h. With packed heads q is 5-D (its heads: those of a K/V head, and K/V heads), and there is no o.
   TensorMap q, k, v, o;
   Output output;
   Workspace* workspace;

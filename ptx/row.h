@@ -93,6 +93,10 @@ enum class Trait : uint32_t {
   keys_only = 1 << 19,
   queries_only = 1 << 20,
 
+  // The heads that share a K/V head stand in the rows of one tile (packing.h). For few queries, which fill no tile by
+  // themselves: each head's tile would read K and V anew.
+  packs_heads = 1 << 21,
+
   // The paper's Algorithm 3 (alg3.cu): a thread block has one key block, and no warpgroup of its own for dQ.
   as_written = 1 << 22,
 
@@ -105,6 +109,7 @@ enum class Trait : uint32_t {
   fast = chosen | splits | speculative | hold_exps,
   fast8 = fast | o_from_registers,  // and those of 8 bits
   fast8_sums = fast8 | block_scales | two_level,
+  fast_packed = fast | o_from_registers | early_claim | packs_heads,  // and those for few queries
 };
 constexpr Trait operator|(Trait a, Trait b) { return Trait(uint32_t(a) | uint32_t(b)); }
 
@@ -170,8 +175,8 @@ struct Row {
   // With few stages, K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
   constexpr bool split_stage() const { return stages <= 2; }
   // What a part's slot holds for the 16 rows of a warp: O in float32, and m and l of each lane's two rows
-  // (tile/combine.cuh).
-  constexpr int partial_bytes() const { return 16 * dv * 4 + 32 * 16; }
+  // (tile/combine.cuh). With packed heads m and l of each row (tile/packed.cuh).
+  constexpr int partial_bytes() const { return 16 * dv * 4 + (has(Trait::packs_heads) ? 16 * 8 : 32 * 16); }
   // Where row-major V waits for its transposition.
   constexpr int v_row_buffers() const { return has(Trait::transposes_v) ? 2 : 0; }
   // Vectors that are added to O (VMeanRing in tile/ring.cuh).
@@ -211,6 +216,7 @@ struct Row {
                             (!has(Trait::block_scales) || (Bc == rows_of_scale && !split_stage())) &&
                             (!has(Trait::two_level) || has(Trait::block_scales))
                       : !has(Trait::transposes_v) && !has(Trait::block_scales) && !has(Trait::two_level)) &&
+           (!has(Trait::packs_heads) || (!is_8bit() && has(Trait::o_from_registers) && has(Trait::early_claim))) &&
            (!has(Trait::skip_masked) || causal()) && !(has(Trait::o_from_registers) && has(Trait::late_q_release)) &&
            // Under a causal mask, the blocks that one warpgroup skips and another computes leave a stage free.
            (warpgroups() - 1) * 64 <= (stages - 1) * Bc &&

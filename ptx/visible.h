@@ -3,6 +3,8 @@
 #pragma once
 #include <cstdint>
 
+#include "packing.h"
+
 namespace fa3 {
 
 // [begin, end), empty if begin >= end.
@@ -16,14 +18,19 @@ using Blocks = Range;  // of K/V blocks, Bc keys each
 
 // Row i sees key j, both counted from 0, if i - left <= j <= i + right; a side that is not bounded has no such
 // condition. left and right may be negative. Kernels set the two flags to what their row of the table says, so that a
-// side without a bound costs no instruction.
+// side without a bound costs no instruction. With packed heads (packing.h) several rows stand for a query each; left and
+// right count queries.
 struct Visible {
   int32_t seqlen_q, seqlen_k;
   int32_t left, right;
   bool bounded_left, bounded_right;
+  Packing packing;
 
-  // The keys that row i sees. i need not be a row of the problem.
-  constexpr Keys of(int32_t i) const {
+  constexpr int32_t rows() const { return static_cast<int32_t>(packing.rows(seqlen_q)); }
+
+  // The keys that the row sees. It need not be a row of the problem.
+  constexpr Keys of(int32_t row) const {
+    const int32_t i = packing.query(row);
     int32_t begin = 0, end = seqlen_k;
     if (bounded_left && i - left > 0) begin = i - left;
     if (bounded_right && i + right + 1 < end) end = i + right + 1;
@@ -33,7 +40,7 @@ struct Visible {
   // From the first to the last key that the rows first .. last see, as far as these are rows of the problem. (Each key
   // between is seen by one of them, too, unless left + right < 0, when no row sees any.)
   constexpr Keys any(int32_t first, int32_t last) const {
-    const int32_t top = first > 0 ? first : 0, bottom = last < seqlen_q ? last : seqlen_q - 1;
+    const int32_t top = first > 0 ? first : 0, bottom = last < rows() ? last : rows() - 1;
     if (top > bottom) return {0, 0};
     return {of(top).begin, of(bottom).end};
   }
@@ -43,9 +50,9 @@ struct Visible {
 
   // How many rows, from row 0 on, see no key because the right bound leaves none.
   constexpr int32_t empty_rows() const {
-    if (seqlen_k <= 0) return seqlen_q;
+    if (seqlen_k <= 0) return rows();
     if (!bounded_right || right >= 0) return 0;
-    return -right < seqlen_q ? -right : seqlen_q;
+    return -right < seqlen_q ? static_cast<int32_t>(packing.rows(-right)) : rows();
   }
 };
 

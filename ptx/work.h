@@ -35,7 +35,7 @@ struct Tiles {
                           // shortest, is the one with fewer rows: then this is below 0. Or it is above 0: then the rows
                           // before see no key and are in no tile (tile/empty_rows.cuh)
   int32_t batch_heads;    // batch * heads
-  Divisor heads;          // query heads
+  Divisor heads;          // query heads; K/V heads where the query heads of each are packed into rows
   Divisor section_heads;  // 1 .. batch_heads
   Divisor section_tiles;  // section_heads * q_blocks
   Divisor last_heads;     // of the last section

@@ -156,7 +156,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
   if (problem.has_keys() || !row.all_gradients())
     if (fa3_status status = encode_maps(driver, problem, row, params)) return status;
   params.visible = {narrow(problem.seqlen_q), narrow(problem.seqlen_k), 0, narrow(problem.causal_offset), false,
-                    problem.causal};
+                    problem.causal, {0}};
   params.rows = rows_of(problem, plan, workspace);
   params.order = plan.order;
   if (row.all_gradients()) {

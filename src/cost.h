@@ -41,6 +41,13 @@ struct RowCosts {
 };
 RowCosts costs_of(const Row& row);
 
+// What a block of K and V takes from memory, at least, if so many multiprocessors load at once: all of them share what
+// the memory gives, and one alone gets no more than this. In bytes a nanosecond.
+constexpr int64_t memory_time(int64_t bytes, int64_t multiprocessors) {
+  constexpr int64_t of_all = 4400, of_one = 60;
+  return bytes * multiprocessors > bytes / of_one * of_all ? bytes * multiprocessors / of_all : bytes / of_one;
+}
+
 // Of tiles in which only so many warpgroups have rows: their blocks take less.
 constexpr int64_t block_time(const Row& row, int64_t block, int64_t warpgroups) {
   // One that is alone takes half as long again, and at least half of the time of all.

@@ -9,9 +9,6 @@
 namespace fa3 {
 namespace {
 
-// Kernels round lengths up to whole blocks in int32.
-constexpr int64_t max_seqlen = INT32_MAX - 1024;
-
 const char* dtype_name(Dtype dtype) {
   return dtype == Dtype::bf16 ? "bf16" : dtype == Dtype::fp16 ? "fp16" : "e4m3";
 }
@@ -45,7 +42,8 @@ void find_rows(const Problem& problem, Fit& fit) {
   for (int n = 0; n < row_count; ++n) {
     const Row& row = rows[n];
     if (!is_choosable(row) || row.dtype != dtype_of(problem.q.dtype) || row.causal() != problem.causal ||
-        row.d < problem.head_dim || !takes(row, problem) || has_needless_scales(row, problem))
+        row.d < problem.head_dim || !takes(row, problem) || has_needless_scales(row, problem) ||
+        (row.has(Trait::packs_heads) && problem.seqlen_q > most_packed_queries))
       continue;
     const int d = fit.count ? rows[fit.rows[0]].d : row.d;
     if (row.d < d) fit.count = 0;
@@ -96,6 +94,13 @@ fa3_status find_row(const Problem& problem, Fit& fit) {
                 "params->kernel is %s, which takes one scale for each head of K and V; k_scale and v_scale have %lld "
                 "and %lld blocks", row.name, static_cast<long long>(problem.k_scale.dim[2]),
                 static_cast<long long>(problem.v_scale.dim[2]));
+  if (row.has(Trait::packs_heads) && rows_of(problem, row) > max_seqlen)
+    return fail(FA3_ERROR_UNSUPPORTED,
+                "params->kernel is %s, which packs the heads that share k and v (here %lld, as %lld) into rows; with "
+                "q.dim[1] (seqlen_q) %lld that makes more than %lld", row.name,
+                static_cast<long long>(problem.heads_per_kv()),
+                static_cast<long long>(packing_of(problem, row).rows(1)), static_cast<long long>(problem.seqlen_q),
+                static_cast<long long>(max_seqlen));
   fit = {{n}, 1, -1};
   return FA3_OK;
 }

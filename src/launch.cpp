@@ -19,11 +19,14 @@ namespace {
 // V as the row takes it.
 fa3_status encode_maps(const Driver& driver, const Problem& problem, const View& v, const Row& row,
                        ForwardParams& params) {
-  if (fa3_status status = encode(driver, "q", problem.q, row, q_box_rows, params.q)) return status;
+  const bool packs_heads = row.has(Trait::packs_heads);
+  if (fa3_status status = packs_heads ? encode_packed(driver, "q", problem.q, row, problem.heads_kv, params.q)
+                                      : encode(driver, "q", problem.q, row, q_box_rows, params.q))
+    return status;
   if (fa3_status status = encode(driver, "k", problem.k, row, row.Bc, params.k)) return status;
   if (row.is_8bit() && !row.has(Trait::transposes_v)) return encode_v_tiles(driver, v, row, params.v);
   if (fa3_status status = encode(driver, "v", v, row, row.Bc, params.v)) return status;
-  return row.is_8bit() ? FA3_OK : encode(driver, "o", problem.o, row, o_box_rows, params.o);
+  return row.is_8bit() || packs_heads ? FA3_OK : encode(driver, "o", problem.o, row, o_box_rows, params.o);
 }
 
 Output output_of(const Problem& problem) {
@@ -66,7 +69,7 @@ void fill(const Problem& problem, const ForwardPlan& plan, void* workspace, Scal
   params.workspace = static_cast<Workspace*>(workspace);
   params.tickets = reinterpret_cast<Tickets*>(bytes + plan.workspace.tickets);
   params.partials = bytes + plan.workspace.partials;
-  params.visible = visible_of(problem);
+  params.visible = visible_of(problem, rows[plan.row]);
   params.heads_per_kv = Divisor::of(static_cast<int32_t>(problem.heads_per_kv()));
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);

@@ -7,7 +7,8 @@
 //  - either each tile into as many equal parts as fit that wave,
 //  - or the blocks of all of them, end to end, into one equal share for each multiprocessor. That leaves nothing idle,
 //    but many shares then hold parts of two tiles.
-// Under a causal mask the tiles differ, and dynamic claims fill the gaps; so they are split only where there are few:
+// With packed heads that also goes for the tiles of few queries under a causal mask, if each K/V head has only one.
+// Other causal tiles differ, and dynamic claims fill the gaps; so they are split only where there are few:
 //  - all into parts of the same length,
 //  - or the longest are cut in two, where they would last much longer than a multiprocessor has to work on average.
 #include "plan.h"
@@ -58,13 +59,18 @@ struct List {
 class Planner {
  public:
   Planner(const Problem& problem, const Row& row, int multiprocessors)
-      : problem_(problem), row_(row), costs_(costs_of(row)), G_(multiprocessors), visible_(visible_of(problem)),
-        tiles_(tiles_of(problem, row)), longest_(blocks(problem.causal ? tiles_.q_blocks - 1 : 0)),
+      : problem_(problem), row_(row), costs_(costs_of(row)), G_(multiprocessors), visible_(visible_of(problem, row)),
+        tiles_(tiles_of(problem, row)),
+        alike_(!problem.causal || (row.has(Trait::packs_heads) && tiles_.q_blocks == 1)),
+        longest_(blocks(problem.causal ? tiles_.q_blocks - 1 : 0)),
         grain_(divide_up(longest_, Listed::most_grains)) {
-    const int64_t warpgroups = divide_up(problem.seqlen_q, 64);
-    if (warpgroups >= row.warpgroups()) return;
-    for (Costs* costs : {&costs_.together, &costs_.behind})
-      costs->block = static_cast<int32_t>(block_time(row, costs->block, warpgroups));
+    const int64_t of_head = rows_of(problem, row), warpgroups = divide_up(of_head, 64);
+    for (Costs* costs : {&costs_.together, &costs_.behind}) {
+      if (warpgroups < row.warpgroups())
+        costs->block = static_cast<int32_t>(block_time(row, costs->block, warpgroups));
+      if (row.has(Trait::packs_heads))
+        costs->read = static_cast<int32_t>(costs->read * std::min<int64_t>(of_head, 64) / 64);
+    }
   }
 
   void plan(ForwardPlan& plan) {
@@ -72,8 +78,8 @@ class Planner {
     int64_t best = whole;
     list_.first_tile = tiles_.count();
     if (row_.has(Trait::splits)) {
-      if (problem_.causal) split_causal(whole, best);
-      else split_full(whole, best);
+      if (alike_) split_alike(whole, best);
+      else split_causal(whole, best);
     }
     plan.tiles = tiles_;
     plan.whole_us = static_cast<double>(whole) / 1e3;
@@ -94,13 +100,26 @@ class Planner {
   // Under a causal mask: of the n-th query block in the order of the tiles, from the longest to the shortest.
   int64_t length(int64_t n) const { return blocks(tiles_.q_blocks - 1 - n); }
 
+  // Costs where so many pieces are under way. Few queries wait for K and V, which the heads that share them read from
+  // memory once.
+  Costs under_way(Costs costs, int64_t pieces) const {
+    if (problem_.seqlen_q > most_packed_queries || row_.is_8bit()) return costs;
+    const int64_t heads = row_.has(Trait::packs_heads) ? 1 : problem_.heads_per_kv();
+    const int64_t time = memory_time(row_.stage_bytes() / heads, std::min(pieces, G_));
+    costs.block = std::max(costs.block, static_cast<int32_t>(time));
+    return costs;
+  }
+
   // All tiles whole.
   int64_t whole_time() const {
-    const Costs& costs = tiles_.count() <= G_ ? costs_.together : costs_.behind;
-    if (!problem_.causal) {
-      const int64_t tile = costs.whole(longest_), time = launch_time + divide_up(tiles_.count(), G_) * tile;
+    const Costs& together_or_behind = tiles_.count() <= G_ ? costs_.together : costs_.behind;
+    const Costs costs = under_way(together_or_behind, G_);
+    if (alike_) {
+      const int64_t waves = tiles_.count() / G_, last = tiles_.count() % G_, tile = costs.whole(longest_);
+      const int64_t time = launch_time + waves * tile +
+                           (last ? under_way(together_or_behind, last).whole(longest_) : 0);
       // Among others, tiles with fewer rows are shorter, and spread the end of the last wave.
-      const int64_t partial = divide_up(problem_.seqlen_q, 64) % row_.warpgroups();
+      const int64_t partial = divide_up(rows_of(problem_, row_), 64) % row_.warpgroups();
       if (tiles_.count() <= G_ || tiles_.q_blocks == 1 || partial == 0) return time;
       const int64_t of_head = (tiles_.q_blocks - 1) * tile + block_time(row_, tile, partial);
       const double all = static_cast<double>(of_head) * tiles_.batch_heads / static_cast<double>(G_);
@@ -139,10 +158,12 @@ class Planner {
   }
   int64_t whole_grains(int64_t blocks) const { return divide_up(blocks, grain_) * grain_; }
 
-  void split_full(int64_t whole, int64_t& best) {
+  // Tiles of one length.
+  void split_alike(int64_t whole, int64_t& best) {
     const int64_t waves = tiles_.count() / G_, tiles = tiles_.count() % G_, n = longest_;
     if (tiles == 0) return;
-    const Costs& costs = waves == 0 ? costs_.together : costs_.behind;
+    const Costs& together_or_behind = waves == 0 ? costs_.together : costs_.behind;
+    const Costs costs = under_way(together_or_behind, G_);
     const int64_t start = launch_time + waves * costs.whole(n);
     const int64_t least = start + costs.part(divide_up(tiles * n, G_));
     if (!worth_splitting(least, whole)) return;
@@ -152,18 +173,18 @@ class Planner {
     int64_t cheapest = INT64_MAX, unit = 0;
     for (int64_t parts = 2; parts <= std::min<int64_t>({Listed::most_parts, G_ / tiles, n / least_blocks}); ++parts) {
       const int64_t blocks = whole_grains(divide_up(n, parts)), made = divide_up(n, blocks);
-      const int64_t cost = costs.part(blocks) + costs.read_all(made);
+      const int64_t cost = under_way(together_or_behind, tiles * made).part(blocks) + costs.read_all(made);
       if (made > 1 && cost < cheapest) cheapest = cost, unit = blocks;
     }
     if (unit > 0) {
       for (int32_t tile = 0; tile < tiles; ++tile) add_parts(list, tile, n, unit);
-      consider(list, costs, start, whole, best);
+      consider(list, under_way(together_or_behind, list.count), start, whole, best);
     }
     const int64_t share = whole_grains(divide_up(tiles * n, G_));
     if (share < n && share >= least_blocks && divide_up(n, share) < Listed::most_parts) {
       list.count = list.slots = 0;
       add_shares(list, static_cast<int32_t>(tiles), n, share);
-      consider(list, costs, start, whole, best);
+      consider(list, under_way(together_or_behind, list.count), start, whole, best);
     }
   }
 
@@ -198,7 +219,7 @@ class Planner {
 
   // All tiles in parts of the same length.
   void split_all(int64_t sum, int64_t whole, int64_t& best) {
-    const Costs& costs = costs_.together;
+    const Costs costs = under_way(costs_.together, G_);
     const int64_t tiles = tiles_.count(), most = std::min(most_pieces * G_ / tiles, longest_ / least_blocks);
     List list;
     list.first_tile = 0, list.ticket_tiles = static_cast<int32_t>(tiles);
@@ -218,7 +239,7 @@ class Planner {
   // The longest tiles cut in two, at the length of the longest whole tile. Their first parts come first; then second
   // parts and whole tiles, from the longest to the shortest.
   void cut_longest(int64_t sum, int64_t whole, int64_t& best) {
-    const Costs& costs = costs_.together;
+    const Costs costs = under_way(costs_.together, G_);
     const int64_t heads = tiles_.batch_heads, q_blocks = tiles_.q_blocks;
     if (tiles_.section_heads < heads) return;  // the longest tiles are not the first ones
     // The best cut is near a multiprocessor's average work.
@@ -273,6 +294,7 @@ class Planner {
   const int64_t G_;
   const Visible visible_;
   const Tiles tiles_;
+  const bool alike_;       // all tiles have as many blocks
   const int64_t longest_;  // blocks of a tile
   const int64_t grain_;
   List list_;  // of the best plan so far
@@ -320,10 +342,14 @@ void make(const Problem& problem, const Fit& fit, int multiprocessors, Plan& pla
   }
   plan_row(problem, fit.rows[0], multiprocessors, plan.forward);
   const bool is_balanced = problem.causal && plan.forward.tiles.count() >= balanced * multiprocessors;
-  for (int i = 1; i < fit.count && !is_balanced; ++i) {
+  for (int i = 1; i < fit.count; ++i) {
+    if (is_balanced && !rows[fit.rows[i]].has(Trait::packs_heads)) continue;
     ForwardPlan other;
     plan_row(problem, fit.rows[i], multiprocessors, other);
-    if (other.predicted_us < plan.forward.predicted_us) plan.forward = other;
+    // Where it makes no difference, fewer reads of K and V are better.
+    const bool is_faster = rows[other.row].has(Trait::packs_heads) ? other.predicted_us <= plan.forward.predicted_us
+                                                                   : other.predicted_us < plan.forward.predicted_us;
+    if (is_faster) plan.forward = other;
   }
   plan.workspace_bytes = plan.forward.workspace.bytes;
   if (is_worth_tiling(problem, fit, plan.forward)) {

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "packing.h"
 #include "row.h"
 #include "v_tile.h"
 
@@ -69,6 +70,30 @@ fa3_status encode(const Driver& driver, const char* name, const View& view, cons
                 "cuTensorMapEncodeTiled for %s (data %p; head_dim, seqlen, heads, batch %llu, %llu, %llu, %llu; the "
                 "last three %llu, %llu, %llu bytes apart)", name, view.data, ull(dim[0]), ull(dim[1]), ull(dim[2]),
                 ull(dim[3]), ull(stride[1]), ull(stride[2]), ull(stride[3]));
+  return cuda_error(driver, result, call);
+}
+
+fa3_status encode_packed(const Driver& driver, const char* name, const View& view, const Row& row, int64_t heads_kv,
+                         TensorMap& map) {
+  const int64_t heads = view.dim[2] / heads_kv;
+  const Packing packing = Packing::of(heads);
+  const auto ull_of = [](int64_t value) { return static_cast<cuuint64_t>(value); };
+  const cuuint64_t group = heads_kv == 1 ? 16 : ull_of(heads) * bytes_apart(view, 2);
+  const Map from{type_of(view.dtype),
+                 5,
+                 {ull_of(view.dim[3]), ull_of(heads), ull_of(view.dim[1]), ull_of(heads_kv), ull_of(view.dim[0])},
+                 {1, heads == 1 ? 16 : bytes_apart(view, 2), bytes_apart(view, 1), group, bytes_apart(view, 0)},
+                 {static_cast<cuuint32_t>(row.slab_columns()), static_cast<cuuint32_t>(packing.box_heads(q_box_rows)),
+                  static_cast<cuuint32_t>(packing.box_queries(q_box_rows)), 1, 1},
+                 CU_TENSOR_MAP_SWIZZLE_128B};
+  const CUresult result = encode(driver, from, view.data, map);
+  if (!result) return FA3_OK;
+  char call[320];
+  std::snprintf(call, sizeof call,
+                "cuTensorMapEncodeTiled for %s with packed heads (data %p; head_dim, heads of a K/V head, seqlen, K/V "
+                "heads, batch %llu, %llu, %llu, %llu, %llu; the last four %llu, %llu, %llu, %llu bytes apart)", name,
+                view.data, ull(from.dim[0]), ull(from.dim[1]), ull(from.dim[2]), ull(from.dim[3]), ull(from.dim[4]),
+                ull(from.stride[1]), ull(from.stride[2]), ull(from.stride[3]), ull(from.stride[4]));
   return cuda_error(driver, result, call);
 }
 

@@ -18,37 +18,49 @@ int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // idle: at d 128, 9 heads of 8192 take 210 us in one section and 278 in two, of 8 and 1.
 int64_t section_heads(const Problem& problem, const Row& row) {
   constexpr int64_t budget = 32 << 20;
-  const int64_t batch_heads = problem.batch * problem.heads;
+  const int64_t batch_heads = problem.batch * heads_of(problem, row);
+  const int64_t heads_per_kv = row.has(Trait::packs_heads) ? 1 : problem.heads_per_kv();
   if (!problem.causal) return 1;
   const int64_t kv_bytes = problem.seqlen_k * problem.head_dim * 2 * row.element_bytes();
   if (kv_bytes == 0) return batch_heads;
   const int64_t groups = std::max<int64_t>(1, budget / kv_bytes);
-  const int64_t all = batch_heads / problem.heads_per_kv();
+  const int64_t all = batch_heads / heads_per_kv;
   const int64_t sections = std::max<int64_t>(1, (all + groups / 2) / groups);
-  return std::min(batch_heads, divide_up(all, sections) * problem.heads_per_kv());
+  return std::min(batch_heads, divide_up(all, sections) * heads_per_kv);
 }
 
 }  // namespace
 
-Visible visible_of(const Problem& problem) {
+Packing packing_of(const Problem& problem, const Row& row) {
+  return row.has(Trait::packs_heads) ? Packing::of(problem.heads_per_kv()) : Packing{0};
+}
+int64_t rows_of(const Problem& problem, const Row& row) { return packing_of(problem, row).rows(problem.seqlen_q); }
+int64_t heads_of(const Problem& problem, const Row& row) {
+  return row.has(Trait::packs_heads) ? problem.heads_kv : problem.heads;
+}
+
+Visible visible_of(const Problem& problem, const Row& row) {
   return {static_cast<int32_t>(problem.seqlen_q), static_cast<int32_t>(problem.seqlen_k), 0,
-          static_cast<int32_t>(problem.causal_offset), false, problem.causal};
+          static_cast<int32_t>(problem.causal_offset), false, problem.causal, packing_of(problem, row)};
 }
 
 bool tiles_fit(const Problem& problem, const Row& row) {
+  const int64_t rows = rows_of(problem, row);
   int64_t tiles;  // batch and heads are below 2^31
-  return !__builtin_mul_overflow(divide_up(problem.seqlen_q, row.Br), problem.batch * problem.heads, &tiles) &&
+  return rows <= max_seqlen &&
+         !__builtin_mul_overflow(divide_up(rows, row.Br), problem.batch * heads_of(problem, row), &tiles) &&
          tiles <= max_tiles;
 }
 
 Tiles tiles_of(const Problem& problem, const Row& row) {
-  const int64_t all_rows = divide_up(problem.seqlen_q, 64) * 64, batch_heads = problem.batch * problem.heads;
+  const int64_t all_rows = divide_up(rows_of(problem, row), 64) * 64, heads_in_all = heads_of(problem, row);
+  const int64_t batch_heads = problem.batch * heads_in_all;
   int64_t q_blocks = divide_up(all_rows, row.Br), first_row = 0;
   if (problem.causal) {
     // Rows that see no key are in no tile, as far as whole blocks go; but one tile there is. Without a producer nobody
-    // would write them.
-    const int64_t empty = std::min<int64_t>(visible_of(problem).empty_rows(), all_rows - 1) / 64 * 64;
-    if (!row.has(Trait::no_producer)) q_blocks = divide_up(all_rows - empty, row.Br);
+    // would write them, and with packed heads they are few.
+    const int64_t empty = std::min<int64_t>(visible_of(problem, row).empty_rows(), all_rows - 1) / 64 * 64;
+    if (!row.has(Trait::no_producer) && !row.has(Trait::packs_heads)) q_blocks = divide_up(all_rows - empty, row.Br);
     // The block with fewer rows is put first, where rows see the fewest keys.
     first_row = all_rows - q_blocks * row.Br;
   }
@@ -56,7 +68,7 @@ Tiles tiles_of(const Problem& problem, const Row& row) {
   return {static_cast<int32_t>(q_blocks),
           static_cast<int32_t>(first_row),
           static_cast<int32_t>(batch_heads),
-          Divisor::of(static_cast<int32_t>(problem.heads)),
+          Divisor::of(static_cast<int32_t>(heads_in_all)),
           Divisor::of(static_cast<int32_t>(heads)),
           Divisor::of(static_cast<int32_t>(heads * q_blocks)),
           Divisor::of(static_cast<int32_t>(last_heads ? last_heads : heads))};

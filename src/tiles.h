@@ -6,12 +6,20 @@
 
 namespace fa3 {
 
+// Kernels round rows up to whole blocks in int32.
+constexpr int64_t max_seqlen = INT32_MAX - 1024;
+
 // Kernels claim up to one tile too many for each thread block, in int32.
 constexpr int64_t max_tiles = INT32_MAX - 65536;
 
-Visible visible_of(const Problem& problem);
+// On a row of the table that packs heads (ptx/packing.h), the query heads of each K/V head are one head with more rows.
+Packing packing_of(const Problem& problem, const Row& row);
+int64_t rows_of(const Problem& problem, const Row& row);   // of such a head
+int64_t heads_of(const Problem& problem, const Row& row);  // of a batch entry
 
-// Are the tiles, and the blocks of rows that are in no tile, few enough for the kernels' counters? Everything below
+Visible visible_of(const Problem& problem, const Row& row);
+
+// Are rows and tiles, and the blocks of rows that are in no tile, few enough for the kernels' counters? Everything below
 // takes only problems that fit, and that are not empty.
 bool tiles_fit(const Problem& problem, const Row& row);
 

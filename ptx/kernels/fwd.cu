@@ -14,6 +14,8 @@
 //  - Where whole tiles would leave multiprocessors idle, tiles are split along the keys (work.h). A part is computed as
 //    a whole tile is; for each 16 rows, the warp that is the last to finish its part puts the parts together and stores
 //    the result (tile/combine.cuh).
+//  - With Trait::packs_heads a row is a query of one of the heads that share a K/V head (packing.h), and a warpgroup puts
+//    the parts of its rows together and stores them at once (tile/packed.cuh).
 //  - Elements of 8 bits (the paper's section 3.3) go the same way. What differs is in the parts: P's place in registers
 //    (convert), V's in shared memory (tile/transpose.cuh), scales (tile/score.cuh, store_scaled_o).
 //  - No pingpong barriers: with three or four consumer warpgroups the hardware finds that order without them.
@@ -24,6 +26,7 @@
 #include "../tile/epilogue.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/mask.cuh"
+#include "../tile/packed.cuh"
 #include "../tile/producer.cuh"
 #include "../tile/speculative.cuh"
 
@@ -211,19 +214,25 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     finish_pv(first, 0);
     if (blocks > 0) ring.skip(first, i, true);
     if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
-    const bool complete = parts == 1 || combine(O, state, l, p, done, warp);
+    // Are O, m and l those of the whole tile, and yet to be stored?
+    const bool complete = parts == 1 || (has(Trait::packs_heads)
+                                             ? combine_packed(O, state, l, p, smem, done, warpgroup, warp)
+                                             : combine(O, state, l, p, done, warp));
     uint32_t o[dv / 4];
-    if constexpr (!is_8bit) normalize(o, O, l);
+    if constexpr (!is_8bit)
+      if (!has(Trait::packs_heads) || complete) normalize(o, O, l);
     if constexpr (!o_from_registers) bar_sync(barrier_warpgroup + warpgroup, 128);  // all have read Q for the last time
     if (complete) {                            // A2.20
-      if constexpr (is_8bit) store_scaled_o(O, l, smem.v_mean[VMeanRing::index(done_use)], p, done, warp);
+      if constexpr (has(Trait::packs_heads)) store_packed(o, state, l, p, done, warp);
+      else if constexpr (is_8bit) store_scaled_o(O, l, smem.v_mean[VMeanRing::index(done_use)], p, done, warp);
       else if constexpr (o_from_registers) store_o_direct(o, p, done, warp);
       else store_o(o, smem, done_buffer, p, done, warp);
-      store_lse(state, l, p, done, warp);
+      if constexpr (!has(Trait::packs_heads)) store_lse(state, l, p, done, warp);
     }
     wgmma_wait_group<0>();
     wgmma_owned(S);
-    if constexpr (has(Trait::two_level)) clear(O);
+    // With packed heads only so that its registers are free while parts are put together.
+    if constexpr (has(Trait::two_level) || has(Trait::packs_heads)) clear(O);
     if constexpr (o_from_registers && !early_q_release) release_q(done_buffer);
     if constexpr (!o_from_registers) o_buffer = done_buffer;
     if constexpr (!has(Trait::late_q_release)) release_o_buffer();

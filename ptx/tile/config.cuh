@@ -40,9 +40,12 @@ using Params = std::conditional_t<config.is_8bit(), ScaledForwardParams,
 FA3_DEVICE const Scales& scales_of(const ScaledForwardParams& p) { return p.scales; }
 FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
 
+// How heads are packed into rows: not at all in rows of the table that do not pack them.
+FA3_DEVICE Packing packing(const Params& p) { return has(Trait::packs_heads) ? p.visible.packing : Packing{0}; }
+
 // What the problem's rows see. Which sides are bounded is a constant here: the table's row has the mask.
 FA3_DEVICE Visible visible(const Params& p) {
-  return {p.visible.seqlen_q, p.visible.seqlen_k, p.visible.left, p.visible.right, false, causal};
+  return {p.visible.seqlen_q, p.visible.seqlen_k, p.visible.left, p.visible.right, false, causal, packing(p)};
 }
 
 }  // namespace fa3

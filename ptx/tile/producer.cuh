@@ -58,9 +58,14 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
     // The blocks at which the next piece is asked for and taken: late, so that it goes to a thread block that is ready
     // for it, but early enough for its Q to come in time.
     const int blocks = work.end - work.begin, ahead = early ? min(max(blocks / 4, 2), 4) : 0;
-    const int ask_at = min(work.end - 1, work.begin + ahead), take_at = work.begin + min(blocks / 8, 2);
+    const int take_at = work.begin + min(blocks / 8, 2);
+    int ask_at = min(work.end - 1, work.begin + ahead);
+    // With packed heads, blocks come from memory as fast as they can: where all pieces are under way at once, tickets
+    // are cleared while the ring is full for the first time.
+    const bool at_once = has(Trait::packs_heads) && p.pieces.count() <= int(gridDim.x);
+    if (at_once) ask_at = max(work.begin, work.end - config.stages);
     for (int j = work.end - 1; j >= work.begin; j--, i++) {
-      if (j == ask_at) claims.ask();
+      if (j == ask_at && !at_once) claims.ask();
       const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
       Stage& stage = smem.stage[s];
       const KeyBlock block = key_block(p, tile, j);
@@ -85,6 +90,7 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
         load_v(stage.v, smem.full_k[s], p, before);
       }
       before = block, has_before = true;
+      if (j == ask_at && at_once) claims.ask();
       if (early && j == take_at) next = take();
     }
   }
@@ -158,7 +164,7 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
 FA3_DEVICE void producer(const Params& p, Smem& smem, int warp) {
   ptx::setmaxnreg_dec<config.producer_registers()>();
   if (warp >= 2) {
-    if constexpr (causal)
+    if constexpr (causal && !has(Trait::packs_heads))
       write_empty_rows<dv / 8, Br, is_8bit>(p.output, p.tiles.heads, p.tiles.batch_heads, p.tiles.first_row,
                                             2 * blockIdx.x + warp - 2, 2 * gridDim.x);
     if constexpr (has(Trait::transposes_v)) transposer(smem, warp - 2);

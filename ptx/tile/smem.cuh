@@ -9,11 +9,11 @@ namespace fa3 {
 
 // The 64 rows of a consumer warpgroup in a piece (work.h).
 struct alignas(16) RowBlock {
-  int row;      // the first; may lie outside 0 .. seqlen_q - 1, if none of the 64 is a row of the problem
+  int row;      // the first; may lie outside of the problem's rows, if none of the 64 is one of them
   int blocks;   // how many of the piece's K/V blocks it computes, from `begin` on; end_of_work after the last piece
   int skipped;  // and how many, beyond those, its rows do not see. They come first in the ring
   int begin;    // the piece's first K/V block
-  int head, batch;
+  int head, batch;  // the K/V head, where its heads are packed into rows
   int part, parts;
   int partial;  // where the result of part 0 for these rows is, in units of 64 rows; that of part 1 is `warpgroups` on
   int ticket;   // index of these rows' Tickets
@@ -66,6 +66,7 @@ struct alignas(1024) Smem {
   uint64_t empty_q[config.q_buffers];
   int piece;  // number of the piece whose Q comes next: what the K/V producer tells the Q producer
   RowBlock row_block[row_blocks];  // of the Q in a buffer (RowBlockRing)
+  uint32_t ticket[has(Trait::packs_heads) ? warpgroups : 0];  // that a warpgroup took last (packed.cuh)
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 

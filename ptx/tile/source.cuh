@@ -20,7 +20,16 @@ FA3_DEVICE void load_rows(const Element* to, int rows, int columns, const Tensor
 
 // The 64 rows of Q from `row` on.
 FA3_DEVICE void load_q(Smem& smem, uint32_t buffer, uint64_t& full, const Params& p, int row, const Tile& tile) {
-  load_rows(smem.q[buffer], 64, d, p.q, full, row, tile.head, tile.batch);
+  using namespace ptx;
+  if constexpr (has(Trait::packs_heads)) {
+    const int head = packing(p).head(row), query = packing(p).query(row);
+#pragma unroll
+    for (int slab = 0; slab < d / slab_columns; slab++)
+      cp_async_bulk_tensor_5d_load(shared_address(smem.q[buffer]) + slab * 64 * slab_row_bytes, &p.q,
+                                   shared_address(&full), slab * slab_columns, head, query, tile.head, tile.batch);
+  } else {
+    load_rows(smem.q[buffer], 64, d, p.q, full, row, tile.head, tile.batch);
+  }
 }
 
 // Where a K/V block lies, for K and V alike.
@@ -31,7 +40,7 @@ struct KeyBlock {
 
 // K/V block j for the tile's rows.
 FA3_DEVICE KeyBlock key_block(const Params& p, const Tile& tile, int j) {
-  return {j * Bc, tile.head / p.heads_per_kv, tile.batch};
+  return {j * Bc, has(Trait::packs_heads) ? tile.head : tile.head / p.heads_per_kv, tile.batch};
 }
 FA3_DEVICE void load_k(Stage& stage, uint64_t& full, const Params& p, const KeyBlock& block) {
   load_rows(stage.k, Bc, d, p.k, full, block.key, block.head, block.batch);

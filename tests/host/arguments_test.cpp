@@ -121,7 +121,7 @@ const Change too_large[] = {
      unsupported,
      [](P& p) {
        p.q.dim[0] = p.k.dim[0] = p.v.dim[0] = p.o.dim[0] = p.lse.dim[0] = 1 << 16;
-       p.q.dim[2] = p.o.dim[2] = p.lse.dim[1] = 1 << 15;
+       p.q.dim[2] = p.k.dim[2] = p.v.dim[2] = p.o.dim[2] = p.lse.dim[1] = 1 << 15;
        pack(p);
      }},
 };
@@ -327,7 +327,7 @@ TEST_CASE("packed strides", "[arguments]") {
 }
 
 TEST_CASE("questions about numbers of multiprocessors and launches that there are not", "[arguments]") {
-  const P p = imaginary(), empty = imaginary({.batch = 0});
+  const P p = imaginary({.seqlen_q = 70}), empty = imaginary({.batch = 0});
   size_t bytes = 12345;
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
   for (int32_t wrong : {-1, 1025, std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()})

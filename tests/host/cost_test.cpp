@@ -46,12 +46,13 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
   int split = 0, shared = 0, one_wave = 0, ragged = 0, many = 0;
   for (int n = 0; n < 3000; ++n) {
     const int multiprocessors = int(pick({132, 132, 78, 16, 5}));
-    Shape shape = square(pick({1, 1, 2}), 64 + int64_t(random() % 6000), 1, pick({64, 128, 256}));
+    Shape shape = square(pick({1, 1, 2}), 65 + int64_t(random() % 6000), 1, pick({64, 128, 256}));
     if (random() % 3 == 0) shape.seqlen_k = 64 + int64_t(random() % 20000);
     shape.heads = shape.heads_kv = 1 + int64_t(random() % (random() % 4 ? 12 : 150));
     const int32_t mask = int32_t(random() % 3);
     const Problem problem = problem_of(shape, mask);
-    const Fit fits = fit_of(problem);
+    Fit fits = fit_of(problem);
+    fits.count -= rows[fits.rows[fits.count - 1]].has(Trait::packs_heads);
     ForwardPlan made;
     plan_row(problem, fits.rows[random() % size_t(fits.count)], multiprocessors, made);
     const Row& row = rows[made.row];
@@ -179,6 +180,21 @@ TEST_CASE("every row that the library chooses has costs that rank it sensibly", 
     // Those of e4m3 are not measured, but computed from the block's.
     CHECK((costs.together.write > (row.is_8bit() ? 1000 : 1500) && costs.together.write < 6000));
     CHECK(costs.behind.write <= costs.together.write);
+  }
+}
+
+TEST_CASE("blocks take at least as long as memory", "[cost]") {
+  // All multiprocessors have 4400 bytes a nanosecond, one 60.
+  CHECK(memory_time(65536, 132) == 65536 * 132 / 4400);
+  CHECK(memory_time(65536, 125) == 65536 * 125 / 4400);
+  CHECK((memory_time(65536, 1) == 65536 / 60 && memory_time(65536, 70) == 65536 / 60));
+  // Decoding, as long as K and V take, and a little more: 134 MB in 512 whole tiles, or 34 MB in 8 that are split.
+  for (const int64_t batch : {64, 1}) {
+    const Shape shape{.batch = batch, .seqlen_q = 1, .seqlen_k = 8192, .heads = 32, .heads_kv = 8, .head_dim = 128};
+    const double bytes = double(batch) * 8192 * 8 * 128 * 2 * 2, us = bytes / 4400e3;
+    const ForwardPlan& made = planned(problem_of(shape));
+    INFO("batch " << batch);
+    CHECK((made.predicted_us > us + 4 && made.predicted_us < 1.05 * us + 12));
   }
 }
 

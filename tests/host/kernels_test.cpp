@@ -161,7 +161,7 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
       CHECK(info.consumer_registers == v.consumer_registers());
       CHECK(info.shared_memory_bytes == v.smem_bytes());
       const int rows = v.causal() && !v.has(Trait::no_producer) ? 77 : 1000;
-      CHECK(info.tiles == 3 * 6 * ((rows + v.Br - 1) / v.Br));
+      if (!v.has(Trait::packs_heads)) CHECK(info.tiles == 3 * 6 * ((rows + v.Br - 1) / v.Br));
       CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_OK);
       CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
     }
@@ -214,6 +214,17 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     CHECK(fa3_forward_check(&p) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK(fa3_last_error_message() == "params->kernel is " + std::string(v.name) + ", which is no forward kernel");
   }
+}
+
+TEST_CASE("a named kernel that packs heads refuses more rows than it can count", "[kernels]") {
+  fa3_forward_params p =
+      imaginary({.batch = 1, .seqlen_q = 1 << 21, .seqlen_k = 8, .heads = 1023, .heads_kv = 1, .head_dim = 8});
+  CHECK(fa3_forward_check(&p) == FA3_OK);
+  p.kernel = "fa3_fwdpacked_bf16_d64_full_128x128";
+  CHECK(fa3_forward_check(&p) == FA3_ERROR_UNSUPPORTED);
+  CHECK(std::string(fa3_last_error_message()) ==
+        "params->kernel is fa3_fwdpacked_bf16_d64_full_128x128, which packs the heads that share k and v (here 1023, as "
+        "1024) into rows; with q.dim[1] (seqlen_q) 2097152 that makes more than 2147482623");
 }
 
 TEST_CASE("a name that no kernel has", "[kernels]") {

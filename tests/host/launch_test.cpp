@@ -1,6 +1,7 @@
 // What a launch of fa3_forward carries, seen by a driver that only listens.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -89,6 +90,50 @@ TEST_CASE("a launch, in full", "[launch]") {
     CHECK(m.map.promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
     CHECK(m.map.fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   }
+}
+
+TEST_CASE("a launch with packed heads, in full", "[launch]") {
+  for (const auto& [heads, of_query, box_heads, box_queries] :
+       {std::array<int64_t, 4>{1, 1, 1, 64}, {4, 4, 4, 16}, {7, 8, 8, 8}, {28, 32, 32, 2}, {64, 64, 64, 1},
+        {100, 128, 64, 1}}) {
+    INFO(heads << " heads for each of K and V");
+    FakeCuda& fake = fresh();
+    const int64_t all = 3 * heads;
+    fa3_forward_params p = causal(
+        {.batch = 2, .seqlen_q = 5, .seqlen_k = 9000, .heads = all, .heads_kv = 3, .head_dim = 72});
+    set_strides(p.q, {1 << 24, 80 * all, 80, 1}), set_strides(p.o, {1 << 25, 88 * all, 88, 1});
+    set_strides(p.lse, {1 << 20, 7, 7 * all});
+    REQUIRE(forward(p) == FA3_OK);
+    REQUIRE(fake.launches.size() == 1);
+    const Launch& launch = fake.launches[0];
+    const Row& v = row_of(launch);
+    REQUIRE(v.has(Trait::packs_heads));
+    CHECK(is_complete(launch.carried));
+    const ListedForwardParams& f = launch.params();
+    CHECK((f.visible.seqlen_q == 5 && f.visible.right == 8995 && f.heads_per_kv == heads));
+    CHECK(1 << f.visible.packing.shift == of_query);
+    CHECK((f.tiles.heads == 3 && f.tiles.batch_heads == 6 && f.tiles.q_blocks == (5 * of_query + v.Br - 1) / v.Br));
+    CHECK(f.tiles.first_row == (5 * of_query + 63) / 64 * 64 - f.tiles.q_blocks * v.Br);
+    const Output& out = f.output;
+    CHECK((out.o == p.o.data && out.o_stride_batch == 1 << 25 && out.o_stride_row == 88 * all));
+    CHECK((out.o_stride_head == 88 && out.lse_stride_head == 7 && out.lse_stride_row == 7 * all));
+
+    REQUIRE(fake.maps.size() == 3);
+    const EncodedMap& q = map_of(f.q);
+    const uint64_t row = uint64_t(2 * 80 * all), head = heads == 1 ? 16 : 160;  // of one head there is no next
+    CHECK(q.data == p.q.data);
+    CHECK(q.dim == U64{72, uint64_t(heads), 5, 3, 2});
+    CHECK(q.stride == U64{head, row, 160 * uint64_t(heads), 2 << 24});
+    CHECK(q.box == U32{64, unsigned(box_heads), unsigned(box_queries), 1, 1});
+    CHECK(q.swizzle == CU_TENSOR_MAP_SWIZZLE_128B);
+    CHECK(map_of(f.k).dim == U64{72, 9000, 3, 2});
+  }
+  // A single K/V head has no next one.
+  FakeCuda& fake = fresh();
+  REQUIRE(forward(imaginary({.batch = 1, .seqlen_q = 1, .seqlen_k = 9000, .heads = 8, .heads_kv = 1, .head_dim = 64})) ==
+          FA3_OK);
+  REQUIRE(row_of(fake.launches[0]).has(Trait::packs_heads));
+  CHECK(map_of(fake.launches[0].params().q).stride == U64{128, 16, 16, 16});
 }
 
 TEST_CASE("a launch of e4m3, in full", "[launch]") {
@@ -348,14 +393,18 @@ TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
     CHECK(fake.loaded.back() == v.name);
     CHECK(launch.block[0] == unsigned(v.threads()));
     CHECK(launch.shared == unsigned(v.smem_bytes()));
-    const int q_blocks = (300 + v.Br - 1) / v.Br;
+    // Two heads share each of K and V.
+    const bool packs_heads = v.has(Trait::packs_heads);
+    const int of_query = packs_heads ? 2 : 1, q_blocks = (300 * of_query + v.Br - 1) / v.Br;
+    const int tiles = 12 / of_query * q_blocks;
     const ListedForwardParams& f = launch.params();
-    CHECK((f.tiles.q_blocks == q_blocks && f.pieces.count() >= 12 * q_blocks));
-    CHECK((v.has(Trait::splits) || f.pieces.count() == 12 * q_blocks));
+    CHECK((f.tiles.q_blocks == q_blocks && f.pieces.count() >= tiles));
+    CHECK((v.has(Trait::splits) || f.pieces.count() == tiles));
     CHECK(launch.grid[0] == unsigned(std::min(132, f.pieces.count())));
-    CHECK(f.tiles.first_row == (v.causal() ? 320 - q_blocks * v.Br : 0));
-    REQUIRE(fake.maps.size() == (v.is_8bit() ? 3 : 4));
-    check_box(map_of(f.q), v, q_box_rows);
+    CHECK(f.tiles.first_row == (v.causal() ? (300 * of_query + 63) / 64 * 64 - q_blocks * v.Br : 0));
+    REQUIRE(fake.maps.size() == (v.is_8bit() || packs_heads ? 3 : 4));
+    if (packs_heads) CHECK(map_of(f.q).box == U32{64, 2, 32, 1, 1});
+    else check_box(map_of(f.q), v, q_box_rows);
     check_box(map_of(f.k), v, v.Bc);
     if (!v.is_8bit() || v.has(Trait::transposes_v)) check_box(map_of(f.v), v, v.Bc);
     else CHECK(map_of(f.v).box == U32{256, unsigned(v.dv / 16), unsigned(v.Bc / 16), 1, 1});

@@ -1,6 +1,7 @@
 // What the library plans (src/plan.h): properties that hold for any problem.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <array>
 #include <random>
 #include <set>
 #include <string>
@@ -21,24 +22,27 @@ Problem huge(const Shape& shape, int32_t mask = FA3_MASK_NONE) {
   return problem;
 }
 
-// Every query row that sees a key is in one tile.
+// Every query row that sees a key is in one tile; with packed heads, every row.
 void check_tiles(const Problem& problem, const ForwardPlan& plan) {
   const Row& row = rows[plan.row];
   const Tiles& tiles = plan.tiles;
+  const bool packs_heads = row.has(Trait::packs_heads);
+  const int64_t all_rows = problem.seqlen_q * rows_of_query(problem, row);
+  const int64_t heads = packs_heads ? problem.heads_kv : problem.heads;
   REQUIRE(tiles.first_row % 64 == 0);
-  REQUIRE(tiles.first_row + int64_t{tiles.q_blocks} * row.Br >= problem.seqlen_q);
-  REQUIRE(tiles.first_row + int64_t{tiles.q_blocks - 1} * row.Br < problem.seqlen_q);
-  if (tiles.first_row > 0) REQUIRE(visible_keys(problem, tiles.first_row - 1) == 0);
-  else REQUIRE(tiles.first_row > -row.Br);
-  REQUIRE(tiles.batch_heads == problem.batch * problem.heads);
+  REQUIRE(tiles.first_row + int64_t{tiles.q_blocks} * row.Br >= all_rows);
+  REQUIRE(tiles.first_row + int64_t{tiles.q_blocks - 1} * row.Br < all_rows);
+  if (tiles.first_row > 0 && !packs_heads) REQUIRE(visible_keys(problem, tiles.first_row - 1) == 0);
+  else REQUIRE((tiles.first_row > -row.Br && tiles.first_row <= 0));
+  REQUIRE(tiles.batch_heads == problem.batch * heads);
   if (tiles.count() > 20000) return;
   std::vector<bool> seen(size_t(tiles.count()));
   int64_t section = -1, q_block = 0;
   for (int32_t n = 0; n < tiles.count(); ++n) {
     const Tile tile = tile_at(tiles, n, problem.causal);
     REQUIRE((tile.q_block >= 0 && tile.q_block < tiles.q_blocks));
-    REQUIRE((tile.head >= 0 && tile.head < problem.heads && tile.batch >= 0 && tile.batch < problem.batch));
-    const int64_t batch_head = tile.batch * problem.heads + tile.head;
+    REQUIRE((tile.head >= 0 && tile.head < heads && tile.batch >= 0 && tile.batch < problem.batch));
+    const int64_t batch_head = tile.batch * heads + tile.head;
     const size_t at = size_t(batch_head * tiles.q_blocks + tile.q_block);
     REQUIRE_FALSE(seen[at]);
     seen[at] = true;
@@ -103,8 +107,9 @@ void check_workspace(const ForwardPlan& plan, int multiprocessors) {
   // The kernels clear tickets eight at a time (Claims::clear_tickets).
   const size_t cleared = size_t((plan.pieces.ticket_tiles * row.warpgroups() + 7) / 8 * 8) * sizeof(Tickets);
   CHECK((layout.partials >= layout.tickets + cleared && layout.partials % 16 == 0));
-  // Of each of a part's rows O, and m and l for each of the lanes that share it, in float32.
-  CHECK(layout.bytes == layout.partials + size_t(plan.slots) * size_t(row.Br) * 4 * size_t(row.dv + 8));
+  // Of each of a part's rows O, and m and l for each of the lanes that share it, or with packed heads once, in float32.
+  const size_t sums = row.has(Trait::packs_heads) ? 2 : 8;
+  CHECK(layout.bytes == layout.partials + size_t(plan.slots) * size_t(row.Br) * 4 * (size_t(row.dv) + sums));
   // What fa3.h promises: 3 * multiprocessors * block_q rows of 4 * (head_dim_v + 8) bytes, and a few KB.
   CHECK(layout.bytes <= size_t(3 * multiprocessors) * size_t(row.Br) * 4 * size_t(row.dv + 8) + 32768);
 }
@@ -117,7 +122,7 @@ void check(const Problem& problem, const ForwardPlan& plan, int multiprocessors)
   if (!is_split(plan)) return;
   // Smaller gains are as often losses.
   CHECK((plan.predicted_us < 0.99 * plan.whole_us && plan.predicted_us < plan.whole_us - 0.999));
-  if (!problem.causal) return;
+  if (!problem.causal || rows[plan.row].has(Trait::packs_heads)) return;
   CHECK(plan.slots <= 2 * multiprocessors);
   CHECK(plan.tiles.count() < 4 * multiprocessors);  // so many balance themselves
 }
@@ -307,6 +312,50 @@ TEST_CASE("the fastest row is taken", "[plan]") {
     CHECK(made.predicted_us == std::min(first.predicted_us, second.predicted_us));
   }
   CHECK(taken.size() >= 6);
+}
+
+TEST_CASE("heads are packed for few queries, and only then", "[plan]") {
+  const auto packs = [](const Shape& shape, int32_t mask) {
+    return rows[planned(problem_of(shape, mask)).row].has(Trait::packs_heads);
+  };
+  for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
+    for (const int64_t head_dim : {64, 128, 256}) {
+      INFO("head_dim " << head_dim << ", mask " << mask);
+      for (const int64_t heads : {4, 7, 12, 28, 32, 64, 100})
+        for (const int64_t batch : {1, 8, 200}) {
+          INFO(heads << " heads, batch " << batch);
+          for (const int64_t seqlen_q : {1, 4})
+            CHECK(packs({batch, seqlen_q, 8192, 8 * heads, 8, head_dim}, mask));
+          CHECK_FALSE(packs({batch, 65, 8192, 8 * heads, 8, head_dim}, mask));
+        }
+      CHECK(packs({40, 64, 8192, 4, 1, head_dim}, mask));  // two tiles, in place of four that are half full
+    }
+  // All multiprocessors read the keys, where there are enough of them, as tiles or as parts.
+  for (const auto& [batch, heads_kv, seqlen_k] :
+       {std::array<int64_t, 3>{1, 8, 8192}, {1, 8, 131072}, {8, 8, 8192}, {1, 1, 131072}}) {
+    const ForwardPlan& made =
+        planned(problem_of({batch, 1, seqlen_k, 4 * heads_kv, heads_kv, 128}, FA3_MASK_CAUSAL_BOTTOM_RIGHT));
+    INFO("batch " << batch << ", " << heads_kv << " heads, keys " << seqlen_k);
+    CHECK(made.pieces.count() >= (batch * heads_kv == 1 ? 16 : 90));
+  }
+}
+
+TEST_CASE("packed heads that make too many rows are refused", "[plan]") {
+  constexpr int64_t most = INT32_MAX - 1024;
+  const int row = row_named("fa3_fwdpacked_bf16_d128_full_128x128");
+  REQUIRE(row >= 0);
+  Fit made;
+  for (const bool fits : {true, false}) {
+    Problem problem = huge({.batch = 1, .seqlen_q = most / 8 + !fits, .seqlen_k = 1, .heads = 7, .heads_kv = 1});
+    problem.kernel = rows[row].name;
+    CHECK(fit(problem, made) == (fits ? FA3_OK : FA3_ERROR_UNSUPPORTED));
+    problem.kernel = nullptr;
+    CHECK(fit(problem, made) == FA3_OK);
+  }
+  // More heads than rows: other kernels take them.
+  const Problem many = huge({.batch = 1, .seqlen_q = 1, .seqlen_k = 1, .heads = (1 << 30) + 1, .heads_kv = 1});
+  REQUIRE(fit(many, made) == FA3_OK);
+  for (int i = 0; i < made.count; ++i) CHECK_FALSE(rows[made.rows[i]].has(Trait::packs_heads));
 }
 
 TEST_CASE("the paper's grid stays with the larger tiles", "[plan]") {

@@ -45,12 +45,20 @@ int64_t visible_keys(const Problem& problem, int64_t row) {
   return std::clamp<int64_t>(row + problem.causal_offset + 1, 0, problem.seqlen_k);
 }
 
+int64_t rows_of_query(const Problem& problem, const Row& row) {
+  int64_t rows = 1;
+  while (row.has(Trait::packs_heads) && rows < problem.heads / problem.heads_kv) rows *= 2;
+  return rows;
+}
+
 Unfolded unfold(const Problem& problem, const ForwardPlan& plan, int32_t number) {
   const Row& row = rows[plan.row];
   const Tile tile = tile_at(plan.tiles, number, problem.causal);
   const int64_t first_row = plan.tiles.first_row + int64_t{tile.q_block} * row.Br;
-  const int64_t last_row = std::min<int64_t>(first_row + row.Br, problem.seqlen_q) - 1;
-  const int64_t keys = visible_keys(problem, last_row);  // later rows see more
+  int64_t last_query = std::min<int64_t>(first_row + row.Br, problem.seqlen_q) - 1;
+  if (row.has(Trait::packs_heads))
+    last_query = std::min((first_row + row.Br - 1) / rows_of_query(problem, row), problem.seqlen_q - 1);
+  const int64_t keys = visible_keys(problem, last_query);  // later ones see more
   return {tile, first_row, std::max<int32_t>(1, int32_t((keys + row.Bc - 1) / row.Bc))};
 }
 

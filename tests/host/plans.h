@@ -19,6 +19,9 @@ inline bool is_split(const ForwardPlan& plan) { return plan.slots > 0; }
 // Keys that a row sees, by the header's words.
 int64_t visible_keys(const Problem& problem, int64_t row);
 
+// Rows that each query has: one, or with packed heads one for each head of its group, and more up to a power of two.
+int64_t rows_of_query(const Problem& problem, const Row& row);
+
 struct Unfolded {
   Tile tile;
   int64_t first_row;

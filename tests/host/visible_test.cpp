@@ -1,6 +1,7 @@
 // Which keys rows see (ptx/visible.h), against counting.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "work.h"
@@ -8,10 +9,11 @@
 namespace fa3::test {
 namespace {
 
-// By the definition, key by key.
+// By the definition, key by key. With packed heads a query has several rows.
 bool sees(const Visible& v, int row, int key) {
-  if (v.bounded_left && key < row - v.left) return false;
-  if (v.bounded_right && key > row + v.right) return false;
+  const int query = int(std::floor(row / std::pow(2, v.packing.shift)));
+  if (v.bounded_left && key < query - v.left) return false;
+  if (v.bounded_right && key > query + v.right) return false;
   return key >= 0 && key < v.seqlen_k;
 }
 std::set<int> keys_of(const Visible& v, int row) {
@@ -26,7 +28,7 @@ std::set<int> all_of(const Keys& keys) {
   return all;
 }
 
-// All masks on sequences of up to six rows and keys. Where a side is not bounded its number must not matter.
+// All masks on sequences of up to six queries and keys, a row or two for each query. Where a side is not bounded its number must not matter.
 template <class Check>
 void for_all_small(Check check) {
   for (int seqlen_q = 0; seqlen_q <= 6; ++seqlen_q)
@@ -35,7 +37,8 @@ void for_all_small(Check check) {
         for (const bool bounded_right : {false, true})
           for (int left = bounded_left ? -8 : -3; left <= (bounded_left ? 8 : -3); ++left)
             for (int right = bounded_right ? -8 : -3; right <= (bounded_right ? 8 : -3); ++right)
-              check(Visible{seqlen_q, seqlen_k, left, right, bounded_left, bounded_right});
+              for (const uint8_t shift : {0, 1})
+                check(Visible{seqlen_q, seqlen_k, left, right, bounded_left, bounded_right, {shift}});
 }
 
 }  // namespace
@@ -54,7 +57,7 @@ TEST_CASE("the keys that any of some rows see go from the first to the last of t
     for (int first = -3; first < 10; ++first)
       for (int last = first; last < 10; ++last) {
         std::set<int> keys;
-        for (int row = std::max(first, 0); row <= std::min(last, v.seqlen_q - 1); ++row) keys.merge(keys_of(v, row));
+        for (int row = std::max(first, 0); row <= std::min(last, v.rows() - 1); ++row) keys.merge(keys_of(v, row));
         const Keys any = v.any(first, last);
         if (keys.empty()) {
           // Where each row's window lies beside the keys, they may lie between the rows' windows.
@@ -75,7 +78,7 @@ TEST_CASE("where no row sees a key there is none between, unless a window jumps 
     for (int first = -3; first < 10; ++first)
       for (int last = first; last < 10; ++last) {
         bool some = false;
-        for (int row = std::max(first, 0); row <= std::min(last, v.seqlen_q - 1); ++row)
+        for (int row = std::max(first, 0); row <= std::min(last, v.rows() - 1); ++row)
           some |= !keys_of(v, row).empty();
         wrong += v.any(first, last).none() == some;
       }
@@ -105,7 +108,7 @@ TEST_CASE("rows that see no key because of the right bound are the first ones", 
   for_all_small([&](Visible v) {
     v.bounded_left = false;
     int count = 0;
-    while (count < v.seqlen_q && keys_of(v, count).empty()) ++count;
+    while (count < v.rows() && keys_of(v, count).empty()) ++count;
     wrong += v.empty_rows() != count;
   });
   CHECK(wrong == 0);
@@ -131,7 +134,7 @@ TEST_CASE("a tile has the blocks of the keys that its rows see, one at least", "
       for (int rows = 1; rows <= 4; ++rows)
         for (int Bc = 1; Bc <= 3; ++Bc) {
           std::set<int> blocks;
-          for (int row = std::max(first, 0); row < std::min(first + rows, v.seqlen_q); ++row)
+          for (int row = std::max(first, 0); row < std::min(first + rows, v.rows()); ++row)
             for (const int key : keys_of(v, row)) blocks.insert(key / Bc);
           const Keys its = tile_blocks(v, first, rows, Bc);
           wrong += blocks.empty() ? its.end != its.begin + 1 : all_of(its) != blocks;
@@ -142,16 +145,16 @@ TEST_CASE("a tile has the blocks of the keys that its rows see, one at least", "
 
 TEST_CASE("the longest sequences do not overflow", "[visible]") {
   constexpr int most = INT32_MAX - 1024;
-  const Visible causal{most, most, 0, 0, false, true};
+  const Visible causal{most, most, 0, 0, false, true, {0}};
   CHECK(causal.of(most - 1).end == most);
   CHECK(causal.any(most - 64, most + 191).end == most);
   CHECK(causal.all(most - 64, most + 191).end == most - 63);
-  const Visible many_keys{64, most, 0, most - 64, false, true};
+  const Visible many_keys{64, most, 0, most - 64, false, true, {0}};
   CHECK(many_keys.any(0, 255).end == most);
-  const Visible many_rows{most, 64, 0, 64 - most, false, true};
+  const Visible many_rows{most, 64, 0, 64 - most, false, true, {0}};
   CHECK(many_rows.empty_rows() == most - 64);
   CHECK(many_rows.of(most - 1).end == 64);
-  const Visible window{most, most, most - 1, 0, true, true};
+  const Visible window{most, most, most - 1, 0, true, true, {0}};
   CHECK(window.of(most - 1).begin == 0);
 }
 

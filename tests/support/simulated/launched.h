@@ -51,11 +51,13 @@ inline bool is_complete(const Launched& launched) {
   const ListedForwardParams& p = launched.forward;
   const Row& row = *launched.row;
   const bool causal = row.causal();
-  const Visible visible{p.visible.seqlen_q, p.visible.seqlen_k, 0, p.visible.right, false, causal};
+  const Packing packing = row.has(Trait::packs_heads) ? p.visible.packing : Packing{0};
+  const Visible visible{p.visible.seqlen_q, p.visible.seqlen_k, 0, p.visible.right, false, causal, packing};
   const int32_t heads = p.tiles.heads, tiles = p.tiles.count();
   if (p.tiles.batch_heads % heads != 0 || p.pieces.whole_tiles < 0 || p.pieces.whole_tiles > tiles) return false;
-  if (p.tiles.first_row > visible.empty_rows() || p.tiles.first_row + p.tiles.q_blocks * row.Br < visible.seqlen_q)
+  if (p.tiles.first_row > visible.empty_rows() || p.tiles.first_row + p.tiles.q_blocks * row.Br < visible.rows())
     return false;
+  if (row.has(Trait::packs_heads) && p.tiles.first_row > 0) return false;  // nobody else writes the rows before
   std::vector<int64_t> left(static_cast<size_t>(tiles), -1);  // blocks of a (batch, head, query block) without a piece
   std::vector<size_t> place(static_cast<size_t>(tiles));
   for (int32_t number = 0; number < tiles; ++number) {

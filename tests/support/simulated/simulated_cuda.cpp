@@ -52,8 +52,11 @@ struct Map {
   void* data;
   int32_t dtype;
   uint32_t rank;
-  uint32_t dim[5];     // head_dim, seqlen, heads, batch; of V as tiles 256, head_dim / 16, groups of keys, heads, batch
+  // head_dim, seqlen, heads, batch; of V as tiles 256, head_dim / 16, groups of keys, heads, batch; of packed heads
+  // head_dim, heads of a K/V head, seqlen, K/V heads, batch
+  uint32_t dim[5];
   uint64_t stride[4];  // bytes, of all but the first
+  uint32_t box[3];     // of the first
 };
 constexpr uint64_t magic = 0x5369'6d75'6c61'7465;
 static_assert(sizeof(Map) <= sizeof(CUtensorMap));
@@ -118,6 +121,21 @@ fa3_tensor tensor(const fa3::TensorMap& encoded) {
   return t;
 }
 
+// Q of packed heads, if its boxes are as the kernels read them: 64 rows, each query's as many as its packing says.
+fa3_tensor packed_tensor(const fa3::TensorMap& encoded, fa3::Packing packing) {
+  Map map;
+  std::memcpy(&map, &encoded, sizeof map);
+  const uint32_t rows = 1u << packing.shift, box_heads = rows < 64 ? rows : 64, heads = map.dim[1];
+  const bool same_box = map.box[0] == 64 && map.box[1] == box_heads && map.box[2] == 64 / box_heads;
+  const bool least = rows >= heads && rows < 2 * heads;
+  const bool nests = heads == 1 || map.dim[3] == 1 || map.stride[2] == heads * map.stride[0];
+  if (map.magic != magic || map.rank != 5 || map.dtype == FA3_DTYPE_E4M3 || !same_box || !least || !nests)
+    std::abort();
+  const auto stride = [&](int i) { return int64_t(map.stride[i - 1]) / 2; };
+  return {map.data, map.dtype, 4, {map.dim[4], map.dim[2], int64_t{heads} * map.dim[3], map.dim[0]},
+          {stride(4), stride(2), heads == 1 ? stride(3) : stride(1), 1}};
+}
+
 // O, as kernels without a map of it know it.
 fa3_tensor tensor(const fa3::Output& out, const fa3_tensor& q) {
   return {out.o, dtype_of(out.dtype), 4, {q.dim[0], q.dim[1], q.dim[2], out.head_dim},
@@ -155,8 +173,9 @@ bool consistent(const Launch& launch, const fa3_forward_params& call) {
   const fa3::Output& out = p.output;
   const fa3_tensor &q = call.q, &k = call.k, &v = call.v, &o = call.o;
   const int64_t o_stride[3] = {out.o_stride_batch, out.o_stride_row, out.o_stride_head};
-  bool same = p.visible.seqlen_q == q.dim[1] && p.tiles.heads == q.dim[2] && out.head_dim == q.dim[3];
-  same = same && p.tiles.batch_heads == q.dim[0] * q.dim[2] && p.visible.seqlen_k == k.dim[1];
+  const int64_t heads = (row.has(fa3::Trait::packs_heads) ? k : q).dim[2];
+  bool same = p.visible.seqlen_q == q.dim[1] && p.tiles.heads == heads && out.head_dim == q.dim[3];
+  same = same && p.tiles.batch_heads == q.dim[0] * heads && p.visible.seqlen_k == k.dim[1];
   same = same && k.dim[0] == q.dim[0] && k.dim[2] * p.heads_per_kv == q.dim[2] && k.dim[3] == q.dim[3];
   if (v.rank == 5) {
     const int64_t dim[5] = {k.dim[0], k.dim[2], (k.dim[1] + 15) / 16, k.dim[3], 16};
@@ -331,10 +350,11 @@ CUresult run(const Launch& launch) {
   const fa3::Output& out = p.output;
   fa3_forward_params call{};
   call.struct_size = sizeof call;
-  call.q = tensor(p.q);
+  const bool packs_heads = launch.row->has(fa3::Trait::packs_heads);
+  call.q = packs_heads ? packed_tensor(p.q, p.visible.packing) : tensor(p.q);
   call.k = tensor(p.k);
   call.v = tensor(p.v);
-  call.o = launch.row->is_8bit() ? tensor(out, call.q) : tensor(p.o);
+  call.o = launch.row->is_8bit() || packs_heads ? tensor(out, call.q) : tensor(p.o);
   if (launch.row->is_8bit()) add_scales(p.scales, call);
   if (out.lse) {
     call.lse = {out.lse, FA3_DTYPE_FP32, 3, {call.q.dim[0], call.q.dim[2], call.q.dim[1]},
@@ -508,11 +528,11 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap* encoded, CUtensorMapDataType type, 
                                 const cuuint64_t* dim, const cuuint64_t* stride, const cuuint32_t* box,
                                 const cuuint32_t* element_stride, CUtensorMapInterleave interleave,
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  if (rank != 4 && (rank != 5 || dim[0] != 256)) return CUDA_ERROR_INVALID_VALUE;
+  if (rank != 4 && rank != 5) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult result = fa3::test::check_tensor_map(encoded, type, rank, data, dim, stride, box, element_stride,
                                                     interleave, swizzle))
     return result;
-  Map map{magic, data, dtype_of(type), rank, {}, {}};
+  Map map{magic, data, dtype_of(type), rank, {}, {}, {box[0], box[1], box[2]}};
   for (cuuint32_t i = 0; i < rank; ++i) map.dim[i] = uint32_t(dim[i]);
   for (cuuint32_t i = 0; i + 1 < rank; ++i) map.stride[i] = stride[i];
   std::memcpy(encoded, &map, sizeof map);

@@ -1,0 +1,89 @@
+// Packed heads: few queries, and several heads for each of K and V in the rows of a tile. rows.cpp has problems of all
+// kinds for these kernels; here are those that they are for.
+#include <catch2/catch_test_macros.hpp>
+#include <algorithm>
+#include <string>
+
+#include "device_case.h"
+#include "gpu.h"
+#include "params.h"
+#include "random.h"
+#include "rows.h"
+
+namespace fa3::test {
+namespace {
+
+using tools::Random;
+
+constexpr bool packs_heads(const Row& row) { return row.has(Trait::packs_heads); }
+
+// Layouts and pattern of the seed; bottom-right and top-left masks in turn.
+Problem problem_of(const Row& row, int64_t heads_per_kv, int64_t seqlen_q, int64_t seqlen_k, int number) {
+  const uint64_t seed = seed_for(row, 9000 + number);
+  Random random(seed);
+  Problem p = random_problem(row, seed);
+  p.packed_qkv = false;
+  p.head_dim = row.d - (random.chance(0.3) ? 8 * random.between(0, row.d / 16) : 0);
+  p.batch = random.between(1, 3);
+  p.heads_kv = random.between(1, 3);
+  p.heads = p.heads_kv * heads_per_kv;
+  p.seqlen_q = seqlen_q, p.seqlen_k = seqlen_k;
+  if (row.causal()) p.mask = number % 2 ? FA3_MASK_CAUSAL_TOP_LEFT : FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  return p;
+}
+
+void ratios(const Row& row) {
+  gpu();
+  for (int heads = 1; heads <= 64; ++heads) {
+    Random random(seed_for(row, 8900 + heads));
+    const int64_t seqlen_q = random.between(1, std::min(64, 800 / heads));
+    run(problem_of(row, heads, seqlen_q, random.between(1, 4 * row.Bc + 3), heads), row, 2);
+  }
+  for (const int heads : {65, 71, 96, 128, 200})
+    for (const int64_t seqlen_q : {1, 3}) run(problem_of(row, heads, seqlen_q, 2 * row.Bc + heads, heads), row, 2);
+  for (int64_t seqlen_q = 1; seqlen_q <= 64; ++seqlen_q)
+    run(problem_of(row, 1 + seqlen_q % 9, seqlen_q, 3 * row.Bc - seqlen_q, 300 + int(seqlen_q)), row, 2);
+  for (const int64_t seqlen_k : {1, 2, 20})  // under a bottom-right mask the first queries see nothing
+    run(problem_of(row, 5, 64, seqlen_k, 400 + 2 * int(seqlen_k)), row, 2);
+}
+
+// The last one to finish its part stores: often, and with as many parts as there can be.
+void parts(const Row& row) {
+  gpu();
+  int number = 500;
+  for (const int64_t heads : {1, 4, 7, 12, 28, 64, 100})
+    for (const int64_t seqlen_q : {1, 5}) {
+      Problem p = problem_of(row, heads, seqlen_q, 40 * row.Bc + 2 * heads + seqlen_q, number);
+      number += 2;  // under a top-left mask there is nothing to split
+      p.batch = 1;
+      CHECK(run(p, row, 6));
+    }
+  Problem most = plain_problem(row, 1, 1, 131072, 8, 1, seed_for(row, 9600));
+  CHECK(run(most, row, 4));
+  // Whole tiles first, and parts behind them.
+  run(plain_problem(row, 20, 2, 20 * row.Bc, 28, 7, seed_for(row, 9601)), row);
+}
+
+// What the library takes by itself.
+void chosen(const Row& row) {
+  gpu();
+  for (const int64_t batch : {1, 40})
+    for (const int64_t heads : {8, 28, 64}) {
+      Problem p = plain_problem(row, batch, 1, 1000, heads, 4, seed_for(row, 9700 + int(heads + batch)));
+      p.kernel = nullptr;
+      Case made(p);
+      fa3_kernel_info info = tools::kernel_info();
+      const fa3_forward_params params = made.host_params();
+      REQUIRE(fa3_forward_kernel_info(&params, 0, 0, &info) == FA3_OK);
+      CHECK(info.name == std::string(row.name));
+      run(p, row);
+    }
+}
+
+}  // namespace
+
+const RowCases<ratios, packs_heads> ratios_cases(": heads for each K and V", "[packed]");
+const RowCases<parts, packs_heads> parts_cases(": parts of few queries", "[packed][split]");
+const RowCases<chosen, packs_heads> chosen_cases(": chosen for few queries", "[packed]");
+
+}  // namespace fa3::test
