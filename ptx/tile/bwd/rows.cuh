@@ -54,7 +54,7 @@ FA3_DEVICE void prepare_rows(const BackwardRows& p, int tile, bool bf16, int thr
     o[i] = dout[i] = {};
     lse[i] = INFINITY, dlse[i] = 0.f;  // P = 0: of no row, and of rows that see no key
     if (r >= place.rows) continue;
-    if (column < p.head_dim) {
+    if (column < p.head_dim_v) {
       o[i] = __ldcs(reinterpret_cast<const uint4*>(p.o + place.offset(p.o_stride, r) + column));
       dout[i] = __ldg(reinterpret_cast<const uint4*>(p.dout + place.offset(p.dout_stride, r) + column));
     }
