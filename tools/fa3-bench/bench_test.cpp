@@ -490,7 +490,7 @@ TEST_CASE("the check finds a wrong row, a wrong LSE and an element that was not 
   const auto verdict = [&] { return check_rows(point, host, 2000, 7); };
   CHECK(verdict() == "");
   SECTION("o") {
-    tensors[3][1234] ^= 0x40;
+    tensors[3][1234] ^= 0x4000;
     CHECK_THAT(verdict(), ContainsSubstring("o of batch"));
   }
   SECTION("lse") {
