@@ -119,20 +119,20 @@ typedef struct CUstream_st* fa3_stream;
 
 /* What the forward pass computes. Zero-initialise, set struct_size (FA3_FORWARD_PARAMS_INIT does both), fill in.
  *
- * | tensor | dims                                | dtype          | strides                                         |
- * |--------|-------------------------------------|----------------|-------------------------------------------------|
- * | q      | batch, seqlen_q, heads,    head_dim | bf16 or fp16   | last 1; others multiples of 8 (16 bytes), >= 0  |
- * | k      | batch, seqlen_k, heads_kv, head_dim | as q           | as q                                            |
- * | v      | batch, seqlen_k, heads_kv, head_dim | as q           | as q                                            |
- * | o      | batch, seqlen_q, heads,    head_dim | as q           | as q, but > 0 and nested (see below)            |
- * | lse    | batch, heads, seqlen_q              | fp32           | > 0 and nested                                  |
+ * | tensor | dims                                  | dtype        | strides                                         |
+ * |--------|---------------------------------------|--------------|-------------------------------------------------|
+ * | q      | batch, seqlen_q, heads,    head_dim   | bf16 or fp16 | last 1; others multiples of 8 (16 bytes), >= 0  |
+ * | k      | batch, seqlen_k, heads_kv, head_dim   | as q         | as q                                            |
+ * | v      | batch, seqlen_k, heads_kv, head_dim_v | as q         | as q                                            |
+ * | o      | batch, seqlen_q, heads,    head_dim_v | as q         | as q, but > 0 and nested (see below)            |
+ * | lse    | batch, heads, seqlen_q                | fp32         | > 0 and nested                                  |
  *
  * - data of q, k, v and o is aligned to 16 bytes; of lse to 4 bytes. For fa3_forward they are device pointers of the
  *   current context's device, for fa3_reference_forward host pointers. A tensor without elements may have data NULL.
  * - (batch, heads, seqlen, head_dim) storage, padded rows, slices of a packed QKV, broadcasts over batch, rows or
  *   heads: all are just strides. Only head_dim must be contiguous, as TMA loads whole rows. So a broadcast over it
  *   is refused by fa3_forward (not by fa3_reference_forward).
- * - head_dim is a multiple of 8 from 8 to 256, the same for q, k, v and o in this version.
+ * - head_dim, of q and k, and head_dim_v, of v and o, are multiples of 8 from 8 to 256. They may differ.
  * - heads is a multiple of heads_kv. Query head h reads K/V head h / (heads / heads_kv): MQA has heads_kv = 1.
  * - seqlen_q and seqlen_k may differ. Each is at most INT32_MAX - 1024, and tiles (batch * heads * seqlen_q / block_q,
  *   the quotient rounded up; see fa3_kernel_info) are at most INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED. Each
@@ -160,8 +160,8 @@ typedef struct CUstream_st* fa3_stream;
  *   Otherwise the name of the kernel to run, a zero-terminated text as in fa3_kernel_info.name; which kernels there
  *   are, fa3_kernel_info_at tells. Those that the library does not choose by itself are the paper's algorithms, for
  *   comparison. A name that this build does not have is FA3_ERROR_UNSUPPORTED. A kernel of another dtype than q's, of a
- *   smaller head_dim, causal without a causal mask, or not causal with one, is FA3_ERROR_INVALID_ARGUMENT; a larger
- *   head_dim is fine. fa3_reference_forward does not look at this field. */
+ *   smaller head_dim or head_dim_v, causal without a causal mask, or not causal with one, is
+ *   FA3_ERROR_INVALID_ARGUMENT; larger head dimensions are fine. fa3_reference_forward does not look at this field. */
 typedef struct fa3_forward_params {
   size_t struct_size;
   uint64_t flags; /* fa3_forward_flags */
@@ -178,17 +178,17 @@ typedef struct fa3_forward_params {
  *
  * | tensor     | dims                                                    | dtype              | strides             |
  * |------------|---------------------------------------------------------|--------------------|---------------------|
- * | q, k       | as above; head_dim a multiple of 16                     | e4m3               | last 1; others      |
+ * | q, k       | as above; head_dim and head_dim_v multiples of 16       | e4m3               | last 1; others      |
  * |            |                                                         |                    | multiples of 16     |
  * | v          | as above, or as tiles:                                  | e4m3               | as q                |
- * |            | batch, heads_kv, ceil(seqlen_k / 16), head_dim, 16      |                    | last two 16 and 1   |
+ * |            | batch, heads_kv, ceil(seqlen_k / 16), head_dim_v, 16    |                    | last two 16 and 1   |
  * | o          | as above                                                | bf16, fp16 or e4m3 | as above; for e4m3  |
  * |            |                                                         |                    | multiples of 16     |
  * | q_scale    | batch or 1, heads or 1,    ceil(seqlen_q / 64) or 1     | fp32               | any >= 0            |
  * | k_scale    | batch or 1, heads_kv or 1, ceil(seqlen_k / 64) or 1     | fp32               | any >= 0            |
  * | v_scale    | as k_scale                                              | fp32               | any >= 0            |
  * | o_scale    | 1                                                       | fp32               |                     |
- * | v_mean     | batch, heads_kv, head_dim                               | fp32               | last 1; others      |
+ * | v_mean     | batch, heads_kv, head_dim_v                             | fp32               | last 1; others      |
  * |            |                                                         |                    | multiples of 4      |
  * | lse_offset | batch, heads, seqlen_q                                  | fp32               | any >= 0            |
  *
@@ -200,7 +200,7 @@ typedef struct fa3_forward_params {
  *   elements of o and lse that depend on it mean nothing (they may be NaN); nothing else is touched. Scale blocks of K
  *   or V take other kernels, some percent slower; those of Q are free. Each tensor's strides stay below 2^31 elements.
  * - v as tiles is what the tensor cores read, so that the kernel need not transpose V. Tile (b, h, g) holds keys
- *   16 g .. 16 g + 15; its row 16 a + 8 c + r, of `head_dim` rows of 16 bytes, holds column 16 a + 2 r + c of V (r from
+ *   16 g .. 16 g + 15; its row 16 a + 8 c + r, of head_dim_v rows of 16 bytes, holds column 16 a + 2 r + c of V (r from
  *   0 to 7, c 0 or 1), and byte 4 q + 2 b + e of that row is key 16 g + 8 b + 2 q + e (q from 0 to 3, b and e 0 or 1).
  *   Bytes of keys beyond seqlen_k must be numbers, zeros for example.
  * - v_mean: added to every row of O that sees a key. Softmax rows sum to 1, so V may be stored with any vector
@@ -244,8 +244,8 @@ FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
  * differ so much under a causal mask that some would keep theirs long after the rest, and keys are many, several
  * multiprocessors share one, and their partial results in float32 meet in the workspace.
  * That takes at most 3 * multiprocessors * block_q rows of 4 * (head_dim_v + 8) bytes (fa3_kernel_info), 54 MB on 132
- * multiprocessors, and a few KB. Where e4m3 v of head_dim above 128 does not come as tiles, and work is enough (from
- * some 2048 keys on, without a mask), v is made into tiles there first: as many bytes again as v has. */
+ * multiprocessors, and a few KB. Where e4m3 v does not come as tiles, head_dim or head_dim_v is above 128, and work is
+ * enough (from some 2048 keys on, without a mask), v is made into tiles there first: as many bytes again as v has. */
 FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 #define FA3_FORWARD_WORKSPACE_BYTES 64
 
@@ -270,9 +270,9 @@ FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace
  * process may use (affinity mask and CPU quotas). Each needs 0.9 MB of memory during the call, whatever the lengths;
  * FA3_ERROR_OUT_OF_MEMORY if it cannot be had, and then nothing is written. O has the same bits whatever the number of
  * threads and the machine. Two cores take about 60 ms for 1024 tokens with 8 heads of 128.
- * More is allowed here than on the device: q, k and v of FA3_DTYPE_FP32 (with any head_dim from 1 to 256), o of another
- * dtype than q, any stride of head_dim, negative strides, any alignment of the elements' size. lse is FA3_DTYPE_FP32.
- */
+ * More is allowed here than on the device: q, k and v of FA3_DTYPE_FP32 (with any head dimensions from 1 to 256), o of
+ * another dtype than q, any stride of head_dim, negative strides, any alignment of the elements' size. lse is
+ * FA3_DTYPE_FP32. */
 FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads);
 
 /* ---- backward ---------------------------------------------------------------------------------------------- */
@@ -286,15 +286,16 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  *   dS_ij = P_ij * (dout_i . v_j - D_i)
  *   dq_i = softmax_scale * sum_j dS_ij k_j,    dk_j = softmax_scale * sum_i dS_ij q_i
  *
- * | tensor     | dims                                | dtype        | strides                                         |
- * |------------|-------------------------------------|--------------|-------------------------------------------------|
- * | q          | batch, seqlen_q, heads,    head_dim | bf16 or fp16 | as in fa3_forward_params, as of k and v         |
- * | k, v       | batch, seqlen_k, heads_kv, head_dim | as q         |                                                 |
- * | o, dout    | batch, seqlen_q, heads,    head_dim | as q         | as q                                            |
- * | lse        | batch, heads, seqlen_q              | fp32         | >= 0                                            |
- * | dq         | as q                                | as q         | as o in fa3_forward_params: > 0 and nested      |
- * | dk, dv     | as k and v                          | as q         | as dq                                           |
- * | dlse       | as lse                              | fp32         | >= 0                                            |
+ * | tensor     | dims                                  | dtype        | strides                                       |
+ * |------------|---------------------------------------|--------------|-----------------------------------------------|
+ * | q          | batch, seqlen_q, heads,    head_dim   | bf16 or fp16 | as in fa3_forward_params, as of k and v       |
+ * | k          | batch, seqlen_k, heads_kv, head_dim   | as q         |                                               |
+ * | v          | batch, seqlen_k, heads_kv, head_dim_v | as q         |                                               |
+ * | o, dout    | batch, seqlen_q, heads,    head_dim_v | as q         | as q                                          |
+ * | lse        | batch, heads, seqlen_q                | fp32         | >= 0                                          |
+ * | dq         | as q                                  | as q         | as o in fa3_forward_params: > 0 and nested    |
+ * | dk, dv     | as k and v                            | as q         | as dq                                         |
+ * | dlse       | as lse                                | fp32         | >= 0                                          |
  *
  * - q, k, v, mask and softmax_scale are those of the forward call, and o and lse what it wrote: gradients mean nothing
  *   for others. dlse is optional: of rank 0 (zeroed) it is absent, and 0.
@@ -303,10 +304,10 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  * - NaN and infinities: a query's (in q, o, dout, lse or dlse) reach its dq, and dk and dv of the keys that it sees; a
  *   key's reach its dk and dv, and all of the queries that see it. Under a causal mask also (as NaN) those up to
  *   block_q + block_kv beyond, worked on together with some that do, but for fa3_reference_backward.
- * - dk and dv, and at head dimensions above 128 dq, have the same bits whenever the call is repeated on the same kind
- *   of device. At others dq is a sum in no fixed order, and its last bits may differ; with FA3_FLAG_DETERMINISTIC it is
- *   summed up in a fixed one, in the same workspace, which takes up to 10% longer. (fa3_reference_backward: always the
- *   same bits.)
+ * - dk and dv, and where head_dim or head_dim_v is above 128 dq, have the same bits whenever the call is repeated on
+ *   the same kind of device. Elsewhere dq is a sum in no fixed order, and its last bits may differ; with
+ *   FA3_FLAG_DETERMINISTIC it is summed up in a fixed one, in the same workspace, which takes up to 10% longer.
+ *   (fa3_reference_backward: always the same bits.)
  * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
  *   fa3_forward. */
 typedef struct fa3_backward_params {
@@ -341,8 +342,9 @@ FA3_API fa3_status fa3_backward(const fa3_backward_params* params, void* workspa
  * pointers. threads: as for fa3_reference_forward; each needs 1.3 MB of memory during the call. Gradients have the same
  * bits whatever the number of threads and the machine. Two cores take about half a second for 1024 tokens with 8 heads
  * of 128.
- * More is allowed here than above: q, k and v of FA3_DTYPE_FP32 (with any head_dim from 1 to 256), o, dout, dq, dk and
- * dv each of any of the three dtypes, any stride of head_dim, negative strides, any alignment of the elements' size. */
+ * More is allowed here than above: q, k and v of FA3_DTYPE_FP32 (with any head dimensions from 1 to 256), o, dout, dq,
+ * dk and dv each of any of the three dtypes, any stride of head_dim, negative strides, any alignment of the elements'
+ * size. */
 FA3_API fa3_status fa3_reference_backward(const fa3_backward_params* params, int threads);
 
 /* ---- quantization ------------------------------------------------------------------------------------------ */
@@ -479,8 +481,8 @@ typedef struct fa3_kernel_info {
   char name[64];               /* what fa3_forward_params.kernel takes; tells kernel, dtype, head_dim, mask and tile */
   int32_t kind;                /* fa3_kernel_kind */
   int32_t dtype;               /* fa3_dtype of q, k, v; of a pass FA3_DTYPE_NONE, and what does not apply to it is 0 */
-  int32_t head_dim;            /* the kernel's own, of q and k; smaller ones are zero-filled up to it */
-  int32_t head_dim_v;          /* the same of v and o; equal to head_dim in this version */
+  int32_t head_dim;            /* the kernel's own, of q and k; a smaller one is zero-filled up to it */
+  int32_t head_dim_v;          /* the same of v and o */
   int32_t causal;              /* 1 if the kernel masks causally */
   int32_t block_q;             /* Br: query rows of one tile; of kernels named fa3_fwdpacked... rows of several heads */
   int32_t block_kv;            /* Bc: keys of one iteration */

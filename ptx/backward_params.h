@@ -21,7 +21,8 @@ struct BackwardRows {
   float* lse_log2;  // LSE times log2(e)
   float* delta;     // D of fa3.h
   float* dq_sums;   // tile/bwd/rows.cuh says how they lie; null if nothing is summed up
-  int32_t rows, head_dim;
+  int32_t rows;
+  int32_t head_dim, head_dim_v;  // of dq, of o and dout; the kernel's may be larger
   int32_t bf16;
   Divisor tiles, heads;   // of a head; query heads
   int32_t tiles_at_once;  // of the kernel: Br / backward_tile_rows

@@ -9,7 +9,7 @@ namespace fa3 {
 
 // The caller's parameters after validation, with every default resolved.
 struct BackwardProblem : AttentionShape {
-  View q, k, v, o, dout;  // (batch, seqlen, heads, head_dim), as
+  View q, k, v, o, dout;  // (batch, seqlen, heads, head_dim or head_dim_v), as
   View dq, dk, dv;        // the gradients are
   View lse, dlse;         // (batch, heads, seqlen_q, 1); dlse.data is null where it is absent
   const char* kernel;     // the caller's; null: any that fits

@@ -24,10 +24,10 @@ int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
 bool fits(const Row& row, const BackwardProblem& problem) {
   return row.kind == Kind::backward && !row.has(Trait::queries_only) && row.dtype == dtype_of(problem.q.dtype) &&
-         row.causal() == problem.causal && row.d >= problem.head_dim;
+         row.causal() == problem.causal && row.d >= problem.head_dim && row.dv >= problem.head_dim_v;
 }
 
-// The caller's kernel, or the one of the smallest head dimension that holds the problem's.
+// The caller's kernel, or the one of the smallest head dimension that holds both of the problem's.
 fa3_status find_row(const BackwardProblem& problem, int& found) {
   if (problem.kernel) {
     found = row_named(problem.kernel);
@@ -35,7 +35,8 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
     const Row& row = rows[found];
     if (!fits(row, problem))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
-                  "params->kernel is %s, which is not a backward kernel for this dtype, mask and head_dim", row.name);
+                  "params->kernel is %s, which is not a backward kernel for this dtype, mask, head_dim and head_dim_v",
+                  row.name);
     if (problem.deterministic && row.has(Trait::as_written))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
                   "params->flags has FA3_FLAG_DETERMINISTIC, and params->kernel is %s, which adds dq in any order",
@@ -46,8 +47,10 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
   for (int n = 0; n < row_count; ++n)
     if (fits(rows[n], problem) && rows[n].has(Trait::chosen) && (found < 0 || rows[n].d < rows[found].d)) found = n;
   if (found >= 0) return FA3_OK;
-  return fail(FA3_ERROR_UNSUPPORTED, "no kernel of this build has q.dim[3] (head_dim) %lld, %s mask, for the backward "
-              "pass", static_cast<long long>(problem.head_dim), problem.causal ? "causal" : "no");
+  return fail(FA3_ERROR_UNSUPPORTED,
+              "no kernel of this build has q.dim[3] (head_dim) %lld and v.dim[3] (head_dim_v) %lld, %s mask, for the "
+              "backward pass", static_cast<long long>(problem.head_dim), static_cast<long long>(problem.head_dim_v),
+              problem.causal ? "causal" : "no");
 }
 
 // The kernel for dQ that goes with one for dK and dV.
@@ -84,7 +87,7 @@ BackwardRows rows_of(const BackwardProblem& problem, const BackwardPlan& plan, c
           reinterpret_cast<float*>(workspace + plan.lse),
           reinterpret_cast<float*>(workspace + plan.delta),
           rows[plan.row].all_gradients() ? reinterpret_cast<float*>(workspace + plan.dq_sums) : nullptr,
-          narrow(problem.seqlen_q), narrow(problem.head_dim), dq.dtype == FA3_DTYPE_BF16,
+          narrow(problem.seqlen_q), narrow(problem.head_dim), narrow(problem.head_dim_v), dq.dtype == FA3_DTYPE_BF16,
           Divisor::of(std::max(1, plan.q_tiles)), Divisor::of(std::max(1, narrow(problem.heads))),
           rows[plan.row].Br / backward_tile_rows};
 }

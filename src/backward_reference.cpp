@@ -44,7 +44,7 @@ double number_or_0(const View& view, int64_t batch, const QueryRow& row) {
 
 // Behind the last row of the block it is repeated up to a whole panel; what comes of that is not used.
 void read_rows(const BackwardProblem& problem, const Block& block, Scratch& t) {
-  const int d = static_cast<int>(problem.head_dim);
+  const int d = static_cast<int>(problem.head_dim), d_v = static_cast<int>(problem.head_dim_v);
   double o[max_d];
   for (int r = 0; r < round_up(block.count, lanes); ++r) {
     const QueryRow row = row_of(problem, block.head_kv, block.first + std::min(r, block.count - 1));
@@ -54,12 +54,13 @@ void read_rows(const BackwardProblem& problem, const Block& block, Scratch& t) {
     t.lse[r] = number(problem.lse, block.batch, row.head, row.query);
     t.delta[r] = -number_or_0(problem.dlse, block.batch, row);
     t.visible[r] = visible_keys(problem, row.query);
-    for (int x = 0; x < d; ++x) {
+    for (int x = 0; x < d; ++x) t.q_panel[r / lanes][x][r % lanes] = t.q[r][x];
+    for (int x = 0; x < d_v; ++x) {
       t.delta[r] += t.dout[r][x] * o[x];
-      t.q_panel[r / lanes][x][r % lanes] = t.q[r][x];
       t.dout_panel[r / lanes][x][r % lanes] = t.dout[r][x];
     }
-    for (double* elements : {t.q[r], t.dout[r]}) std::fill(elements + d, elements + round_up(d, lanes), 0.0);
+    std::fill(t.q[r] + d, t.q[r] + round_up(d, lanes), 0.0);
+    std::fill(t.dout[r] + d_v, t.dout[r] + round_up(d_v, lanes), 0.0);
   }
 }
 
@@ -86,11 +87,13 @@ template <int width>
 
 // P and dS of the rows and keys that were read. Where a row does not see a key they mean nothing.
 template <int width>
-[[gnu::always_inline]] inline void pair(int rows, int keys, int d, double scale, Scratch& t) {
+[[gnu::always_inline]] inline void pair(int rows, int keys, const BackwardProblem& problem, Scratch& t) {
   using Vector = typename Vectors<width>::Doubles;
+  const int d = static_cast<int>(problem.head_dim), d_v = static_cast<int>(problem.head_dim_v);
+  const double scale = problem.softmax_scale;
   for (int panel = 0; panel * lanes < rows; ++panel) {
     multiply_keys<width>(keys, d, t.k, t.q_panel[panel], &t.p[0][panel * lanes]);
-    multiply_keys<width>(keys, d, t.v, t.dout_panel[panel], &t.ds[0][panel * lanes]);
+    multiply_keys<width>(keys, d_v, t.v, t.dout_panel[panel], &t.ds[0][panel * lanes]);
     for (int row = panel * lanes; row < (panel + 1) * lanes; row += width) {
       const Vector lse = reinterpret_cast<const Vector&>(t.lse[row]);
       const Vector delta = reinterpret_cast<const Vector&>(t.delta[row]);
@@ -151,6 +154,7 @@ struct RunKeys {
   template <int width>
   [[gnu::always_inline]] static void run(const BackwardProblem& problem, const Block& keys, Scratch& t) {
     const int d = static_cast<int>(problem.head_dim), columns = round_up(d, lanes);
+    const int columns_v = round_up(static_cast<int>(problem.head_dim_v), lanes);
     const int64_t all_rows = problem.seqlen_q * problem.heads_per_kv();
     std::memset(t.dk, 0, sizeof t.dk);
     std::memset(t.dv, 0, sizeof t.dv);
@@ -161,8 +165,8 @@ struct RunKeys {
          first += Br) {
       const int rows = static_cast<int>(std::min<int64_t>(Br, all_rows - first));
       read_rows(problem, {keys.batch, keys.head_kv, first, rows}, t);
-      pair<width>(rows, keys.count, d, problem.softmax_scale, t);
-      add_to_keys<width>(t.p, t.dout, rows, keys.first, keys.count, columns, t, t.dv);
+      pair<width>(rows, keys.count, problem, t);
+      add_to_keys<width>(t.p, t.dout, rows, keys.first, keys.count, columns_v, t, t.dv);
       add_to_keys<width>(t.ds, t.q, rows, keys.first, keys.count, columns, t, t.dk);
     }
     for (int j = 0; j < keys.count; ++j) {
@@ -184,7 +188,7 @@ struct RunRows {
     for (int64_t first = 0; first < most; first += Bc) {
       const int keys = static_cast<int>(std::min<int64_t>(Bc, most - first));
       read_keys(problem, {rows.batch, rows.head_kv, first, keys}, t);
-      pair<width>(rows.count, keys, d, problem.softmax_scale, t);
+      pair<width>(rows.count, keys, problem, t);
       add_to_rows<width>(rows.count, first, keys, columns, t);
     }
     for (int r = 0; r < rows.count; ++r) {

@@ -73,9 +73,10 @@ Status check_fp32(const char* name, const fa3_tensor& tensor) {
   return fail(invalid, "%s.dtype is %s, must be fp32", name, dtype_name(tensor.dtype));
 }
 
-// dims of `tensor` must be those of `like`.
-Status check_like(const char* name, const fa3_tensor& tensor, const char* like_name, const fa3_tensor& like) {
-  for (int i = 0; i < 4; ++i) {
+// The first `count` dims of `tensor` must be those of `like`.
+Status check_like(const char* name, const fa3_tensor& tensor, const char* like_name, const fa3_tensor& like,
+                  int count) {
+  for (int i = 0; i < count; ++i) {
     if (tensor.dim[i] == like.dim[i]) continue;
     return fail(invalid, "%s.dim[%d] is %lld, must equal %s.dim[%d], which is %lld", name, i,
                 static_cast<long long>(tensor.dim[i]), like_name, i, static_cast<long long>(like.dim[i]));
@@ -99,12 +100,13 @@ Status check_shapes(const fa3_backward_params& p) {
   if (Status status = must_equal({"k.dim[0]", k.dim[0]}, {"q.dim[0]", q.dim[0]})) return status;
   if (Status status = must_equal({"k.dim[3]", k.dim[3]}, {"q.dim[3]", q.dim[3]})) return status;
   if (Status status = check_heads(q, k)) return status;
-  if (Status status = check_like("v", p.v, "k", k)) return status;
-  if (Status status = check_like("o", p.o, "q", q)) return status;
-  if (Status status = check_like("dout", p.dout, "q", q)) return status;
-  if (Status status = check_like("dq", p.dq, "q", q)) return status;
-  if (Status status = check_like("dk", p.dk, "k", k)) return status;
-  if (Status status = check_like("dv", p.dv, "k", k)) return status;
+  if (Status status = check_like("v", p.v, "k", k, 3)) return status;
+  if (Status status = check_like("o", p.o, "q", q, 3)) return status;
+  if (Status status = must_equal({"o.dim[3]", p.o.dim[3]}, {"v.dim[3]", p.v.dim[3]})) return status;
+  if (Status status = check_like("dout", p.dout, "o", p.o, 4)) return status;
+  if (Status status = check_like("dq", p.dq, "q", q, 4)) return status;
+  if (Status status = check_like("dk", p.dk, "k", k, 4)) return status;
+  if (Status status = check_like("dv", p.dv, "v", p.v, 4)) return status;
   if (Status status = check_rows("lse", p.lse, q)) return status;
   return p.dlse.rank == 0 ? FA3_OK : check_rows("dlse", p.dlse, q);
 }
@@ -137,13 +139,13 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
     if (Status status = check_dims(argument.expected(rules), argument.tensor)) return status;
   }
   if (Status status = check_shapes(p)) return status;
-  if (Status status = check_head_dim(p.q, p.q.dtype == FA3_DTYPE_FP32 ? 1 : 8)) return status;
+  if (Status status = check_head_dims(p.q, p.v, p.q.dtype == FA3_DTYPE_FP32 ? 1 : 8)) return status;
   for (const Argument& argument : arguments)
     if (is_there(argument))
       if (Status status = check_tensor(argument.expected(rules), argument.tensor, argument.view)) return status;
   if (rules != Rules::shapes)
     if (Status status = check_overlap(tensors(problem).data(), argument_count, outputs)) return status;
-  static_cast<AttentionShape&>(problem) = shape_of(p.q, p.k, p.mask, p.softmax_scale);
+  static_cast<AttentionShape&>(problem) = shape_of(p.q, p.k, p.v, p.mask, p.softmax_scale);
   problem.kernel = p.kernel;
   problem.deterministic = p.flags & FA3_FLAG_DETERMINISTIC;
   return FA3_OK;

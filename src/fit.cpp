@@ -13,6 +13,14 @@ const char* dtype_name(Dtype dtype) {
   return dtype == Dtype::bf16 ? "bf16" : dtype == Dtype::fp16 ? "fp16" : "e4m3";
 }
 
+bool holds(const Row& row, const AttentionShape& shape) {
+  return row.d >= shape.head_dim && row.dv >= shape.head_dim_v;
+}
+// Has it fewer columns than the other, or with as many fewer of Q and K?
+constexpr bool is_narrower(const Row& row, const Row& other) {
+  return row.d + row.dv != other.d + other.dv ? row.d + row.dv < other.d + other.dv : row.d < other.d;
+}
+
 // Can this row take the problem's V, scales and sums?
 bool takes(const Row& row, const Problem& problem) {
   return !row.is_8bit() || (row.has(Trait::transposes_v) == !problem.v_tiles &&
@@ -29,25 +37,26 @@ constexpr bool is_choosable(const Row& row) { return row.kind == Kind::forward &
 constexpr int rivals_of(const Row& row) {
   int rivals = 0;
   for (const Row& other : rows)
-    rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d;
+    rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
+              other.dv == row.dv;
   return rivals;
 }
 
 static_assert(std::all_of(std::begin(rows), std::end(rows),
                           [](const Row& row) { return rivals_of(row) <= Fit::most; }));
 
-// Those that the library chooses itself, of the smallest head dimension that holds the problem's.
+// Those that the library chooses itself, of the smallest head dimensions that hold the problem's.
 void find_rows(const Problem& problem, Fit& fit) {
   fit.count = 0;
   for (int n = 0; n < row_count; ++n) {
     const Row& row = rows[n];
     if (!is_choosable(row) || row.dtype != dtype_of(problem.q.dtype) || row.causal() != problem.causal ||
-        row.d < problem.head_dim || !takes(row, problem) || has_needless_scales(row, problem) ||
+        !holds(row, problem) || !takes(row, problem) || has_needless_scales(row, problem) ||
         (row.has(Trait::packs_heads) && problem.seqlen_q > most_packed_queries))
       continue;
-    const int d = fit.count ? rows[fit.rows[0]].d : row.d;
-    if (row.d < d) fit.count = 0;
-    if (row.d <= d) fit.rows[fit.count++] = n;
+    if (fit.count && is_narrower(rows[fit.rows[0]], row)) continue;
+    if (fit.count && is_narrower(row, rows[fit.rows[0]])) fit.count = 0;
+    fit.rows[fit.count++] = n;
   }
 }
 
@@ -63,8 +72,10 @@ fa3_status choose_rows(const Problem& problem, Fit& fit) {
     if (others.count) fit.for_tiles = others.rows[0];
   }
   if (fit.count) return FA3_OK;
-  return fail(FA3_ERROR_UNSUPPORTED, "no kernel of this build has q.dim[3] (head_dim) %lld, dtype %s, %s mask",
-              static_cast<long long>(problem.head_dim), dtype_name(dtype), problem.causal ? "causal" : "no");
+  return fail(FA3_ERROR_UNSUPPORTED,
+              "no kernel of this build has q.dim[3] (head_dim) %lld and v.dim[3] (head_dim_v) %lld, dtype %s, %s mask",
+              static_cast<long long>(problem.head_dim), static_cast<long long>(problem.head_dim_v), dtype_name(dtype),
+              problem.causal ? "causal" : "no");
 }
 
 fa3_status find_row(const Problem& problem, Fit& fit) {
@@ -83,6 +94,10 @@ fa3_status find_row(const Problem& problem, Fit& fit) {
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim up to %d; q.dim[3] (head_dim) is %lld", row.name, row.d,
                 static_cast<long long>(problem.head_dim));
+  if (row.dv < problem.head_dim_v)
+    return fail(FA3_ERROR_INVALID_ARGUMENT,
+                "params->kernel is %s, which is for head_dim_v up to %d; v.dim[3] (head_dim_v) is %lld", row.name,
+                row.dv, static_cast<long long>(problem.head_dim_v));
   if (row.is_8bit() && row.has(Trait::transposes_v) == problem.v_tiles)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which takes v %s; v.rank is %d", row.name,
                 problem.v_tiles ? "row by row" : "as tiles", problem.v_tiles ? 5 : 4);

@@ -14,7 +14,7 @@ struct Fit {
 };
 
 // The row that the caller named; or all that the library chooses itself, of the problem's dtype and mask and of the
-// smallest head dimension that holds it (a larger one is never faster). Refuses a name that does not fit, and what the
+// smallest head dimensions that hold it (larger ones are never faster). Refuses a name that does not fit, and what the
 // kernels' 32-bit counters cannot hold.
 fa3_status fit(const Problem& problem, Fit& fit);
 

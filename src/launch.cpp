@@ -39,7 +39,7 @@ Output output_of(const Problem& problem) {
           lse.stride[0],
           lse.stride[1],
           lse.stride[2],
-          static_cast<int32_t>(problem.head_dim),
+          static_cast<int32_t>(problem.head_dim_v),
           dtype_of(o.dtype)};
 }
 
@@ -81,7 +81,7 @@ void fill(const Problem& problem, const ForwardPlan& plan, void* workspace, Scal
 
 // V as tiles, head by head without gaps.
 View v_tiles_at(void* data, const Problem& problem) {
-  const int64_t groups = (problem.seqlen_k + v_tile_keys - 1) / v_tile_keys, bytes = v_tile_keys * problem.head_dim;
+  const int64_t groups = (problem.seqlen_k + v_tile_keys - 1) / v_tile_keys, bytes = v_tile_keys * problem.head_dim_v;
   return {data, FA3_DTYPE_E4M3, {problem.batch, groups, problem.heads_kv, bytes},
           {problem.heads_kv * groups * bytes, bytes, groups * bytes, 1}};
 }
@@ -108,7 +108,7 @@ fa3_status fill(const Driver& driver, const Problem& problem, const Plan& plan, 
                          static_cast<uint8_t*>(v.data),
                          static_cast<int32_t>(problem.batch),
                          static_cast<int32_t>(problem.seqlen_k),
-                         static_cast<int32_t>(problem.head_dim),
+                         static_cast<int32_t>(problem.head_dim_v),
                          Divisor::of(static_cast<int32_t>(problem.heads_kv)),
                          Divisor::of(static_cast<int32_t>(v.dim[1]))};
         of_launch[i] = &params.tile_v;

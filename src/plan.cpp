@@ -301,7 +301,7 @@ class Planner {
 };
 
 int64_t groups_of_keys(const Problem& problem) { return divide_up(problem.seqlen_k, v_tile_keys); }
-int64_t v_tile_bytes(const Problem& problem) { return v_tile_keys * problem.head_dim; }
+int64_t v_tile_bytes(const Problem& problem) { return v_tile_keys * problem.head_dim_v; }
 
 // Shall a pass make row-major V into tiles, as the forward kernel planned would then be faster?
 bool is_worth_tiling(const Problem& problem, const Fit& fit, const ForwardPlan& forward) {
@@ -364,7 +364,7 @@ void make(const Problem& problem, const Fit& fit, int multiprocessors, Plan& pla
 
 // What a plan depends on.
 struct Key {
-  int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, causal, causal_offset;
+  int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v, causal, causal_offset;
   int64_t first_row, rows, for_tiles;  // of the rows that fit
   int64_t multiprocessors;
 
@@ -385,9 +385,9 @@ const Plan& plan(const Problem& problem, const Fit& fit, int multiprocessors) {
     Plan plans[remembered];
     int next;
   } memory;
-  const Key key{problem.batch,    problem.heads,  problem.heads_kv,      problem.seqlen_q,
-                problem.seqlen_k, problem.head_dim, problem.causal,      problem.causal_offset,
-                fit.rows[0],      fit.count,      fit.for_tiles,         multiprocessors};
+  const Key key{problem.batch,    problem.heads,    problem.heads_kv,   problem.seqlen_q, problem.seqlen_k,
+                problem.head_dim, problem.head_dim_v, problem.causal,   problem.causal_offset,
+                fit.rows[0],      fit.count,        fit.for_tiles,      multiprocessors};
   for (int i = 0; i < remembered; ++i)
     if (memory.keys[i] == key) return memory.plans[i];
   const int at = memory.next++ % remembered;

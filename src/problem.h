@@ -19,7 +19,8 @@ struct View {
 
 // What forward and backward pass have in common.
 struct AttentionShape {
-  int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim;
+  int64_t batch, heads, heads_kv, seqlen_q, seqlen_k;
+  int64_t head_dim, head_dim_v;  // of Q and K, of V and O
   bool causal;
   int64_t causal_offset;  // query i sees key j if j <= i + causal_offset
   double softmax_scale;
@@ -28,14 +29,14 @@ struct AttentionShape {
 };
 
 struct Problem : AttentionShape {
-  View q, k, v, o, lse;  // (batch, seqlen, heads, head_dim); lse (batch, heads, seqlen_q)
+  View q, k, v, o, lse;  // (batch, seqlen, heads, head_dim or head_dim_v); lse (batch, heads, seqlen_q)
   bool wants_lse;
   const char* kernel;  // the caller's; null: any that fits
 
   // Of e4m3 only; absent tensors have data null and dims 0. Scales are (batch or 1, heads or 1, blocks or 1, 1), with
-  // strides 0 where they are 1; o_scale is (1, 1, 1, 1); v_mean is (batch, heads_kv, head_dim, 1).
+  // strides 0 where they are 1; o_scale is (1, 1, 1, 1); v_mean is (batch, heads_kv, head_dim_v, 1).
   View q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
-  bool v_tiles;    // v is (batch, groups of 16 keys, heads_kv, 16 head_dim): a tile is a row of bytes (fa3.h)
+  bool v_tiles;    // v is (batch, groups of 16 keys, heads_kv, 16 head_dim_v): a tile is a row of bytes (fa3.h)
   bool kv_blocks;  // k_scale or v_scale has more than one block
   bool two_level;  // FA3_FLAG_TWO_LEVEL
 

@@ -67,7 +67,7 @@ void apply_scale(const View& scale, int64_t batch, int64_t row, int64_t head, do
 void read_key_of_tile(const Problem& problem, int64_t batch, int64_t key, int64_t head, double* out) {
   const int byte = v_tile_byte(static_cast<int>(key % v_tile_keys));
   const char* tile = element(problem.v, batch, key / v_tile_keys, head) + byte;
-  for (int x = 0; x < problem.head_dim; ++x)
+  for (int x = 0; x < problem.head_dim_v; ++x)
     out[x] = decode(static_cast<uint8_t>(tile[v_tile_keys * v_tile_row(x)]), e4m3);
 }
 
@@ -86,14 +86,14 @@ void read_queries(const Problem& problem, const QueryBlock& block, Scratch& t) {
 
 // V is zero-filled to whole vectors.
 void read_keys(const Problem& problem, const QueryBlock& block, int64_t first, int keys, Scratch& t) {
-  const int d = static_cast<int>(problem.head_dim);
+  const int d = static_cast<int>(problem.head_dim), dv = static_cast<int>(problem.head_dim_v);
   for (int j = 0; j < keys; ++j) {
     read_row(problem.k, block.batch, first + j, block.head_kv, t.k[j]);
     if (problem.v_tiles) read_key_of_tile(problem, block.batch, first + j, block.head_kv, t.v[j]);
     else read_row(problem.v, block.batch, first + j, block.head_kv, t.v[j]);
     apply_scale(problem.k_scale, block.batch, first + j, block.head_kv, t.k[j], d);
-    apply_scale(problem.v_scale, block.batch, first + j, block.head_kv, t.v[j], d);
-    std::fill(t.v[j] + d, t.v[j] + round_up(d, lanes), 0.0);
+    apply_scale(problem.v_scale, block.batch, first + j, block.head_kv, t.v[j], dv);
+    std::fill(t.v[j] + dv, t.v[j] + round_up(dv, lanes), 0.0);
   }
 }
 
@@ -164,13 +164,13 @@ template <int width>
 
 void write_outputs(const Problem& problem, const QueryBlock& block, int r, Scratch& t) {
   const QueryRow row = row_of(problem, block, r);
-  const int d = static_cast<int>(problem.head_dim);
+  const int dv = static_cast<int>(problem.head_dim_v);
   const bool sees_nothing = t.visible[r] == 0;
-  for (int x = 0; x < d; ++x) t.o[r][x] = sees_nothing ? 0 : t.o[r][x] / t.l[r];
+  for (int x = 0; x < dv; ++x) t.o[r][x] = sees_nothing ? 0 : t.o[r][x] / t.l[r];
   if (problem.v_mean.data && !sees_nothing)
-    for (int x = 0; x < d; ++x) t.o[r][x] += number(problem.v_mean, block.batch, block.head_kv, x);
+    for (int x = 0; x < dv; ++x) t.o[r][x] += number(problem.v_mean, block.batch, block.head_kv, x);
   if (problem.o_scale.data)
-    for (int x = 0; x < d; ++x) t.o[r][x] /= number(problem.o_scale, 0, 0, 0);
+    for (int x = 0; x < dv; ++x) t.o[r][x] /= number(problem.o_scale, 0, 0, 0);
   write_row(problem.o, block.batch, row.query, row.head, t.o[r]);
   if (problem.wants_lse) {
     const View& lse = problem.lse;
@@ -184,7 +184,7 @@ void write_outputs(const Problem& problem, const QueryBlock& block, int r, Scrat
 struct RunBlock {
   template <int width>
   [[gnu::always_inline]] static void run(const Problem& problem, const QueryBlock& block, Scratch& t) {
-    const int d = static_cast<int>(problem.head_dim), columns = round_up(d, lanes);
+    const int d = static_cast<int>(problem.head_dim), columns = round_up(static_cast<int>(problem.head_dim_v), lanes);
     read_queries(problem, block, t);
     std::memset(t.o, 0, sizeof t.o);
     std::memset(t.l, 0, sizeof t.l);

@@ -21,7 +21,7 @@ int64_t section_heads(const Problem& problem, const Row& row) {
   const int64_t batch_heads = problem.batch * heads_of(problem, row);
   const int64_t heads_per_kv = row.has(Trait::packs_heads) ? 1 : problem.heads_per_kv();
   if (!problem.causal) return 1;
-  const int64_t kv_bytes = problem.seqlen_k * problem.head_dim * 2 * row.element_bytes();
+  const int64_t kv_bytes = problem.seqlen_k * (problem.head_dim + problem.head_dim_v) * row.element_bytes();
   if (kv_bytes == 0) return batch_heads;
   const int64_t groups = std::max<int64_t>(1, budget / kv_bytes);
   const int64_t all = batch_heads / heads_per_kv;

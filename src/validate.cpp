@@ -64,13 +64,12 @@ Status check_shapes(const fa3_forward_params& p) {
   const Named pairs[][2] = {
       {{"k.dim[0]", k[0]}, {"q.dim[0]", q[0]}}, {{"o.dim[0]", o[0]}, {"q.dim[0]", q[0]}},
       {{"o.dim[1]", o[1]}, {"q.dim[1]", q[1]}}, {{"o.dim[2]", o[2]}, {"q.dim[2]", q[2]}},
-      {{"k.dim[3]", k[3]}, {"q.dim[3]", q[3]}}, {{"o.dim[3]", o[3]}, {"q.dim[3]", q[3]}},
+      {{"k.dim[3]", k[3]}, {"q.dim[3]", q[3]}}, {{"o.dim[3]", o[3]}, {"v.dim[3]", v[3]}},
   };
   const Named pairs_of_v[][2] = {
       {{"v.dim[0]", v[0]}, {"q.dim[0]", q[0]}},
       {{"v.dim[1]", v[1]}, {"k.dim[1]", k[1]}},
       {{"v.dim[2]", v[2]}, {"k.dim[2]", k[2]}},
-      {{"v.dim[3]", v[3]}, {"q.dim[3]", q[3]}},
   };
   for (const auto& pair : pairs)
     if (Status status = must_equal(pair[0], pair[1])) return status;
@@ -119,7 +118,7 @@ std::array<NamedView, tensor_count> tensors(const Problem& problem) {
 }
 
 void resolve(const fa3_forward_params& p, Problem& problem) {
-  static_cast<AttentionShape&>(problem) = shape_of(p.q, p.k, p.mask, p.softmax_scale);
+  static_cast<AttentionShape&>(problem) = shape_of(p.q, p.k, p.v, p.mask, p.softmax_scale);
   problem.kernel = p.kernel;
   problem.v_tiles = has_v_tiles(p);
   problem.two_level = p.flags & FA3_FLAG_TWO_LEVEL;
@@ -133,14 +132,14 @@ Status check_heads(const fa3_tensor& q, const fa3_tensor& k) {
               ll(q.dim[2]));
 }
 
-Status check_head_dim(const fa3_tensor& q, int unit) {
-  const int64_t head_dim = q.dim[3];
-  if (head_dim < 1 || head_dim % unit != 0)
-    return fail(invalid, "q.dim[3] (head_dim) is %lld, must be a multiple of %d from %d to %d", ll(head_dim), unit,
-                unit, max_head_dim);
-  if (head_dim > max_head_dim)
-    return fail(FA3_ERROR_UNSUPPORTED, "q.dim[3] (head_dim) is %lld; the largest supported is %d", ll(head_dim),
-                max_head_dim);
+Status check_head_dims(const fa3_tensor& q, const fa3_tensor& v, int unit) {
+  for (const auto& [name, head_dim] : {Named{"q.dim[3] (head_dim)", q.dim[3]}, {"v.dim[3] (head_dim_v)", v.dim[3]}}) {
+    if (head_dim < 1 || head_dim % unit != 0)
+      return fail(invalid, "%s is %lld, must be a multiple of %d from %d to %d", name, ll(head_dim), unit, unit,
+                  max_head_dim);
+    if (head_dim > max_head_dim)
+      return fail(FA3_ERROR_UNSUPPORTED, "%s is %lld; the largest supported is %d", name, ll(head_dim), max_head_dim);
+  }
   return FA3_OK;
 }
 
@@ -159,12 +158,14 @@ double resolved_softmax_scale(float scale, int64_t head_dim) {
   return scale == 0 ? 1 / std::sqrt(static_cast<double>(head_dim)) : double{scale};
 }
 
-AttentionShape shape_of(const fa3_tensor& q, const fa3_tensor& k, int32_t mask, float softmax_scale) {
+AttentionShape shape_of(const fa3_tensor& q, const fa3_tensor& k, const fa3_tensor& v, int32_t mask,
+                        float softmax_scale) {
   AttentionShape shape{};
   shape.batch = q.dim[0];
   shape.seqlen_q = q.dim[1];
   shape.heads = q.dim[2];
   shape.head_dim = q.dim[3];
+  shape.head_dim_v = v.dim[3];
   shape.seqlen_k = k.dim[1];
   shape.heads_kv = k.dim[2];
   shape.causal = mask != FA3_MASK_NONE;
@@ -223,8 +224,8 @@ Status validate(const fa3_forward_params* params, Rules rules, Problem& problem)
   if (Status status = has_v_tiles(p) ? check_v_tiles_dims(p) : check_dims(v, p.v)) return status;
   if (Status status = check_dims(o, p.o)) return status;
   if (Status status = check_shapes(p)) return status;
-  if (Status status = check_head_dim(p.q, p.q.dtype == FA3_DTYPE_FP32 ? 1 : p.q.dtype == FA3_DTYPE_E4M3 ? 16 : 8))
-    return status;
+  const int unit = p.q.dtype == FA3_DTYPE_FP32 ? 1 : p.q.dtype == FA3_DTYPE_E4M3 ? 16 : 8;
+  if (Status status = check_head_dims(p.q, p.v, unit)) return status;
   if (Status status = check_tensor(q, p.q, problem.q)) return status;
   if (Status status = check_tensor(k, p.k, problem.k)) return status;
   if (Status status = has_v_tiles(p) ? check_v_tiles(p, rules, problem.v) : check_tensor(v, p.v, problem.v))

@@ -18,14 +18,15 @@ fa3_status validate_workspace(const Problem& problem, void* workspace, size_t by
 // fa3_tensor_pack.
 fa3_status pack(fa3_tensor* tensor);
 
-// Rules that several functions have. `unit`: head_dim is a multiple of it.
+// Rules that several functions have. `unit`: the head dimensions of q and v are multiples of it.
 fa3_status check_heads(const fa3_tensor& q, const fa3_tensor& k);
-fa3_status check_head_dim(const fa3_tensor& q, int unit);
+fa3_status check_head_dims(const fa3_tensor& q, const fa3_tensor& v, int unit);
 fa3_status check_mask(int32_t mask);
 fa3_status check_softmax_scale(float scale);
 double resolved_softmax_scale(float scale, int64_t head_dim);  // 0 is the default
-// What q, k, mask and softmax_scale say, all of them valid.
-AttentionShape shape_of(const fa3_tensor& q, const fa3_tensor& k, int32_t mask, float softmax_scale);
+// What q, k, v, mask and softmax_scale say, all of them valid.
+AttentionShape shape_of(const fa3_tensor& q, const fa3_tensor& k, const fa3_tensor& v, int32_t mask,
+                        float softmax_scale);
 
 // Are the first `outputs` of the tensors apart from each other and from all others? One that is absent has no elements.
 struct NamedView {

@@ -23,7 +23,8 @@ Expected input(const char* name, int rank, bool rows, Rules rules) {
   return {name, rank, false, rows && !host, rules != Rules::shapes, host};
 }
 
-Status all_equal(const Named (&pairs)[3][2]) {
+template <int count>
+Status all_equal(const Named (&pairs)[count][2]) {
   for (const auto& pair : pairs)
     if (Status status = must_equal(pair[0], pair[1])) return status;
   return FA3_OK;
@@ -74,7 +75,7 @@ Status check_v_mean(const fa3_forward_params& p, Rules rules, View& view) {
   if (Status status = check_fp32_dims(expected, p.v_mean)) return status;
   if (Status status = all_equal({{{"v_mean.dim[0]", p.v_mean.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
                                  {{"v_mean.dim[1]", p.v_mean.dim[1]}, {"k.dim[2]", p.k.dim[2]}},
-                                 {{"v_mean.dim[2]", p.v_mean.dim[2]}, {"q.dim[3]", p.q.dim[3]}}}))
+                                 {{"v_mean.dim[2]", p.v_mean.dim[2]}, {"v.dim[3]", p.v.dim[3]}}}))
     return status;
   return check_fp32(expected, p.v_mean, view);
 }
@@ -126,18 +127,17 @@ Status check_v_tiles_dims(const fa3_forward_params& p) {
   rows.rank = 4;
   if (Status status = check_dims({"v", 4, false, true, false, false}, rows)) return status;
   if (Status status = all_equal({{{"v.dim[0]", p.v.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
-                                 {{"v.dim[1]", p.v.dim[1]}, {"k.dim[2]", p.k.dim[2]}},
-                                 {{"v.dim[3]", p.v.dim[3]}, {"q.dim[3]", p.q.dim[3]}}}))
+                                 {{"v.dim[1]", p.v.dim[1]}, {"k.dim[2]", p.k.dim[2]}}}))
     return status;
   if (const int64_t groups = (p.k.dim[1] + v_tile_keys - 1) / v_tile_keys; p.v.dim[2] != groups)
     return fail(invalid, "v.dim[2] is %lld, must be the groups of 16 keys in k.dim[1], %lld", ll(p.v.dim[2]),
                 ll(groups));
   if (p.v.dim[4] != v_tile_keys)
-    return fail(invalid, "v.dim[4] is %lld, must be 16: a tile is head_dim rows of 16 bytes", ll(p.v.dim[4]));
+    return fail(invalid, "v.dim[4] is %lld, must be 16: a tile is head_dim_v rows of 16 bytes", ll(p.v.dim[4]));
   return FA3_OK;
 }
 
-// A tile is contiguous, so for all that follows it is one row of 16 head_dim bytes.
+// A tile is contiguous, so for all that follows it is one row of 16 head_dim_v bytes.
 Status check_v_tiles(const fa3_forward_params& p, Rules rules, View& view) {
   const fa3_tensor& v = p.v;
   const fa3_tensor rows{v.data, v.dtype, 4, {v.dim[0], v.dim[1], v.dim[2], v_tile_keys * v.dim[3]},
@@ -145,7 +145,7 @@ Status check_v_tiles(const fa3_forward_params& p, Rules rules, View& view) {
   const bool empty = v.dim[0] == 0 || v.dim[1] == 0 || v.dim[2] == 0;
   for (int i = 3; i < 5 && !empty; ++i)
     if (const int stride = i == 3 ? v_tile_keys : 1; v.stride[i] != stride)
-      return fail(invalid, "v.stride[%d] is %lld, must be %d: a tile is head_dim rows of 16 bytes, without gaps", i,
+      return fail(invalid, "v.stride[%d] is %lld, must be %d: a tile is head_dim_v rows of 16 bytes, without gaps", i,
                   ll(v.stride[i]), stride);
   if (Status status = check_tensor(input("v", 4, true, rules), rows, view)) return status;
   std::swap(view.dim[1], view.dim[2]);

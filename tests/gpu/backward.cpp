@@ -23,6 +23,9 @@ namespace {
 
 struct Shape {
   int64_t batch, seqlen_q, seqlen_k, heads, heads_kv, head_dim;
+  int64_t head_dim_v = 0;  // of v, o and their gradients; 0: head_dim
+
+  int64_t v_dim() const { return head_dim_v == 0 ? head_dim : head_dim_v; }
 };
 
 // A tensor (batch, seqlen, heads, head_dim) or (batch, heads, seqlen), packed or with gaps, on both sides.
@@ -100,8 +103,12 @@ class Call {
     p_.mask = mask;
     const std::vector<int64_t> of_q{s.batch, s.seqlen_q, s.heads, s.head_dim};
     const std::vector<int64_t> of_k{s.batch, s.seqlen_k, s.heads_kv, s.head_dim}, rows{s.batch, s.heads, s.seqlen_q};
-    for (Tensor* t : {&q_, &o_, &dout_, &dq_}) *t = Tensor(dtype, of_q, padded);
-    for (Tensor* t : {&k_, &v_, &dk_, &dv_}) *t = Tensor(dtype, of_k, padded);
+    const std::vector<int64_t> of_o{s.batch, s.seqlen_q, s.heads, s.v_dim()};
+    const std::vector<int64_t> of_v{s.batch, s.seqlen_k, s.heads_kv, s.v_dim()};
+    for (Tensor* t : {&q_, &dq_}) *t = Tensor(dtype, of_q, padded);
+    for (Tensor* t : {&k_, &dk_}) *t = Tensor(dtype, of_k, padded);
+    for (Tensor* t : {&o_, &dout_}) *t = Tensor(dtype, of_o, padded);
+    for (Tensor* t : {&v_, &dv_}) *t = Tensor(dtype, of_v, padded);
     lse_ = Tensor(FA3_DTYPE_FP32, rows, padded);
     if (with_dlse) dlse_ = Tensor(FA3_DTYPE_FP32, rows, padded);
     std::mt19937_64 random(seed);
@@ -144,16 +151,17 @@ class Call {
   std::vector<std::vector<double>> expected(Way way) const {
     const Shape& s = shape_;
     const double scale = 1 / std::sqrt(double(s.head_dim));
-    const int64_t group = s.heads_kv ? s.heads / s.heads_kv : 0, d = s.head_dim;
+    const int64_t group = s.heads_kv ? s.heads / s.heads_kv : 0, d = s.head_dim, d_v = s.v_dim();
     const bool rounds = way == Way::rounded, magnitudes = way == Way::magnitudes;
     const auto round = [&](double x) { return rounds ? rounded(x, dtype_) : x; };
     const auto sign = [&](double x) { return magnitudes ? std::fabs(x) : x; };
     std::vector<std::vector<double>> all(3);
     all[0].resize(size_t(s.batch * s.seqlen_q * s.heads * d));
-    all[1].resize(size_t(s.batch * s.seqlen_k * s.heads_kv * d)), all[2].resize(all[1].size());
+    all[1].resize(size_t(s.batch * s.seqlen_k * s.heads_kv * d));
+    all[2].resize(size_t(s.batch * s.seqlen_k * s.heads_kv * d_v));
     const auto row = [&](const Tensor& t, int64_t b, int64_t i, int64_t h) {
-      std::vector<double> x(static_cast<size_t>(d));
-      for (int64_t c = 0; c < d; ++c)
+      std::vector<double> x(static_cast<size_t>(t.host.dim[3]));
+      for (int64_t c = 0; c < t.host.dim[3]; ++c)
         x[size_t(c)] = t.at(b * t.host.stride[0] + i * t.host.stride[1] + h * t.host.stride[2] + c);
       return x;
     };
@@ -185,12 +193,12 @@ class Call {
               const double weight = round(std::exp(dot(q, k[size_t(j)]) * scale - lse));
               const double dp = signed_dot(dout, v[size_t(j)]);
               const double ds = round(weight * (magnitudes ? dp + std::fabs(delta) : dp - delta));
-              const size_t key = size_t(((b * s.seqlen_k + j) * s.heads_kv + hk) * d);
+              const int64_t key = (b * s.seqlen_k + j) * s.heads_kv + hk;
               for (int64_t c = 0; c < d; ++c) {
                 dq[c] += sign(ds * scale * k[size_t(j)][size_t(c)]);
-                all[1][key + size_t(c)] += sign(ds * scale * q[size_t(c)]);
-                all[2][key + size_t(c)] += sign(weight * dout[size_t(c)]);
+                all[1][size_t(key * d + c)] += sign(ds * scale * q[size_t(c)]);
               }
+              for (int64_t c = 0; c < d_v; ++c) all[2][size_t(key * d_v + c)] += sign(weight * dout[size_t(c)]);
             }
           }
       }
@@ -251,7 +259,7 @@ class Call {
 void run(const Shape& shape, int32_t dtype, int32_t mask, bool padded, bool with_dlse, float spread, uint64_t seed,
          uint64_t flags = 0) {
   INFO("batch " << shape.batch << " q " << shape.seqlen_q << " k " << shape.seqlen_k << " heads " << shape.heads << "/"
-                << shape.heads_kv << " d " << shape.head_dim << " dtype " << dtype << " mask " << mask << " padded "
+                << shape.heads_kv << " d " << shape.head_dim << "/" << shape.v_dim() << " dtype " << dtype << " mask " << mask << " padded "
                 << padded << " dlse " << with_dlse << " spread " << spread << " seed " << seed);
   const tools::Stream& stream = gpu().stream;
   Call call(shape, dtype, mask, padded, with_dlse, spread, seed, flags);
@@ -271,6 +279,7 @@ TEST_CASE("backward: small selection", "[backward][sanitizer]") {
     for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
       run({1, 70, 150, 2, 1, head_dim}, FA3_DTYPE_BF16, mask, true, true, 1, seed_for(n++));
       run({2, 200, 130, 2, 2, head_dim - 8}, FA3_DTYPE_FP16, mask, false, false, 1, seed_for(n++));
+      run({1, 70, 130, 2, 1, head_dim, head_dim / 2}, FA3_DTYPE_BF16, mask, true, true, 1, seed_for(n++));
     }
 }
 
@@ -288,13 +297,27 @@ TEST_CASE("backward: borders of tiles, blocks and rings", "[backward]") {
       }
 }
 
+TEST_CASE("backward: head dimensions of q and k, and of v and o, that differ", "[backward]") {
+  gpu();
+  int n = 6000;
+  const std::pair<int64_t, int64_t> pairs[] = {{192, 128}, {64, 128}, {128, 64},  {64, 256}, {256, 64},
+                                               {8, 64},    {64, 8},   {120, 128}, {8, 256},  {256, 8}};
+  for (const auto& [head_dim, head_dim_v] : pairs)
+    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
+      for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}}) {
+        const int32_t dtype = n % 3 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
+        run({2, 150, 200, 4, 2, head_dim, head_dim_v}, dtype, mask, n % 2, n % 5 < 2, 1, seed_for(n), flags);
+        ++n;
+      }
+}
+
 TEST_CASE("backward: random shapes", "[backward]") {
   gpu();
   for (int n = 0; n < 40; ++n) {
     tools::Random random(seed_for(1000 + n));
     const int64_t heads_kv = random.between(1, 3), heads = heads_kv * random.between(1, 3);
     const Shape shape{random.between(1, 3), random.between(1, 400), random.between(1, 400), heads, heads_kv,
-                      8 * random.between(1, 32)};
+                      8 * random.between(1, 32), random.chance(0.5) ? 0 : 8 * random.between(1, 32)};
     run(shape, random.chance(0.5) ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, int32_t(random.between(0, 2)), random.chance(0.5),
         random.chance(0.5), random.chance(0.3) ? 8.f : 1.f, seed_for(2000 + n),
         random.chance(0.3) ? FA3_FLAG_DETERMINISTIC : 0);

@@ -166,8 +166,8 @@ void not_finite(const Row& row, int64_t seqlen_k) {
   for (int64_t i = 0; i < p.seqlen_q; ++i) {
     const auto same = [&](float a, float b) { return i == nan_row ? std::isnan(a) : a == b; };
     wrong += !same(with_nan.lse[size_t(i)], expected.lse[size_t(i)]);
-    for (int64_t c = 0; c < p.head_dim; ++c)
-      wrong += !same(with_nan.o[size_t(i * p.head_dim + c)], expected.o[size_t(i * p.head_dim + c)]);
+    for (int64_t c = 0; c < p.v_dim(); ++c)
+      wrong += !same(with_nan.o[size_t(i * p.v_dim() + c)], expected.o[size_t(i * p.v_dim() + c)]);
   }
   INFO("a NaN in row " << nan_row << " of q");
   CHECK(wrong == 0);
@@ -183,9 +183,9 @@ void not_finite(const Row& row, int64_t seqlen_k) {
   for (int64_t i = 0; i < p.seqlen_q; ++i) {
     const bool empty = p.visible_keys(i) == 0;
     wrong += with_infinity.lse[size_t(i)] != expected.lse[size_t(i)];
-    for (int64_t c = 0; c < p.head_dim; ++c) {
-      const float o = with_infinity.o[size_t(i * p.head_dim + c)];
-      wrong += c > 0 || empty ? o != expected.o[size_t(i * p.head_dim + c)] : std::isfinite(o);
+    for (int64_t c = 0; c < p.v_dim(); ++c) {
+      const float o = with_infinity.o[size_t(i * p.v_dim() + c)];
+      wrong += c > 0 || empty ? o != expected.o[size_t(i * p.v_dim() + c)] : std::isfinite(o);
     }
   }
   INFO("infinite elements of v in column 0 (NaN in e4m3)");
@@ -198,18 +198,21 @@ void not_finite(const Row& row) {
 }
 
 // Head dimensions between this row's and the next smaller row's; and, by name, some for which whole slabs are filled
-// with zeros.
+// with zeros, and pairs of which either is the smaller one.
 void head_dims(const Row& row) {
   gpu();
   const int unit = head_dim_unit(row);
-  const auto run_with = [&](int64_t d) {
-    Problem p = plain_problem(row, 1, 70, 90, 2, 2, seed_for(row, 4000 + int(d)));
+  const auto run_with = [&](int64_t d, int64_t dv = 0) {
+    Problem p = plain_problem(row, 1, 70, 90, 2, 2, seed_for(row, 4000 + int(d + 256 * dv)));
     p.head_dim = d;
+    if (dv) p.head_dim_v = dv;
     run(p, row);
   };
   if (is_default(row))
     for (int64_t d = row.d; d >= smallest_head_dim(row); d -= unit) run_with(d);
   for (const int64_t d : {row.d - unit, row.d / 2 + unit, row.d / 2, unit}) run_with(d);
+  for (const int64_t d : {int64_t{row.d}, int64_t{row.d / 2 + unit}, int64_t{unit}})
+    for (const int64_t dv : {int64_t{row.dv}, int64_t{row.dv / 2 + unit}, int64_t{unit}}) run_with(d, dv);
 }
 
 // A few small problems that use every path, for compute-sanitizer.
@@ -220,7 +223,7 @@ void small_selection(const Row& row) {
   run(p, row);
   p = plain_problem(row, 2, 40, 50, 2, 2, seed_for(row, 5001));
   p.q = p.k = p.v = p.o = p.lse = Storage{Storage::bshd, 1, 1, 3, 1, 1, false, false};
-  p.head_dim = row.d - head_dim_unit(row);
+  p.head_dim = row.d - head_dim_unit(row), p.head_dim_v = row.dv / 2;
   run(p, row);
   // More tiles than thread blocks: 140 in which most warpgroups have no rows, and twice 70.
   run(plain_problem(row, 10, 5, ring + 1, 14, 2, seed_for(row, 5002)), row);

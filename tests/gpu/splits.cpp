@@ -28,6 +28,7 @@ std::vector<Problem> split_problems(const Row& row) {
   add(Br + 5, 40 * Bc + 7, 4, 2);      // GQA, and a tile that has rows for one warpgroup only
   add(2 * Br + 33, 29 * Bc + 1, 3, 3).head_dim = row.d - head_dim_unit(row);
   add(70, 3000, 6, 1).head_dim = smallest_head_dim(row);
+  add(100, 4000, 2, 1).head_dim_v = row.dv / 2;
   add(2, 91 * Bc, 100, 4);             // fewer tiles than multiprocessors, but more than half as many
   add(3, 61 * Bc + 9, 200, 2);         // a full wave, and 68 tiles in equal units
   add(5, 64 * Bc, 139, 1);             // a full wave, and 7 tiles of many parts

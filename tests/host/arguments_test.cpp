@@ -57,8 +57,8 @@ const Change bad_shapes[] = {
     {"v.dim[2] is 4, must equal k.dim[2]", invalid, [](P& p) { p.v.dim[2] = 4; }},
     {"o.dim[2] is 2, must equal q.dim[2]", invalid, [](P& p) { p.o.dim[2] = 2; }},
     {"k.dim[3] is 8, must equal q.dim[3]", invalid, [](P& p) { p.k.dim[3] = 8; }},
-    {"v.dim[3] is 32, must equal q.dim[3]", invalid, [](P& p) { p.v.dim[3] = 32; }},
-    {"o.dim[3] is 24, must equal q.dim[3]", invalid, [](P& p) { p.o.dim[3] = 24; }},
+    {"o.dim[3] is 16, must equal v.dim[3], which is 32", invalid, [](P& p) { p.v.dim[3] = 32; }},
+    {"o.dim[3] is 24, must equal v.dim[3], which is 16", invalid, [](P& p) { p.o.dim[3] = 24; }},
     {"k.dim[2] is 3, must divide the query heads", invalid, [](P& p) { p.k.dim[2] = p.v.dim[2] = 3; }},
     {"k.dim[2] is 8, must divide", invalid, [](P& p) { p.k.dim[2] = p.v.dim[2] = 8; }},
     {"k.dim[2] is 0, must divide", invalid, [](P& p) { p.k.dim[2] = p.v.dim[2] = 0; }},
@@ -66,6 +66,10 @@ const Change bad_shapes[] = {
     {"q.dim[3] (head_dim) is 0", invalid, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 0; }},
     {"q.dim[3] (head_dim) is 12", invalid, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 12; }},
     {"q.dim[3] (head_dim) is 264", unsupported, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 264; }},
+
+    {"v.dim[3] (head_dim_v) is 0", invalid, [](P& p) { p.v.dim[3] = p.o.dim[3] = 0; }},
+    {"v.dim[3] (head_dim_v) is 20, must be a multiple of 8", invalid, [](P& p) { p.v.dim[3] = p.o.dim[3] = 20; }},
+    {"v.dim[3] (head_dim_v) is 264; the largest", unsupported, [](P& p) { p.v.dim[3] = p.o.dim[3] = 264; }},
 
     {"q.stride[3] is 2, must be 1", invalid, [](P& p) { set_strides(p.q, {384, 128, 32, 2}); }},
     {"k.stride[3] is 0, must be 1: rows are loaded whole, none repeats one element", invalid,

@@ -24,9 +24,11 @@ B imaginary_backward(const Shape& s = {}, int32_t dtype = FA3_DTYPE_BF16) {
   const auto of_k = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim}); };
   B p{};
   p.struct_size = sizeof p;
-  p.q = of_q(1), p.k = of_k(2), p.v = of_k(3), p.o = of_q(4), p.dout = of_q(6);
+  const auto of_o = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_q, s.heads, s.v_dim()}); };
+  const auto of_v = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_k, s.heads_kv, s.v_dim()}); };
+  p.q = of_q(1), p.k = of_k(2), p.v = of_v(3), p.o = of_o(4), p.dout = of_o(6);
   p.lse = tensor(at(5), FA3_DTYPE_FP32, {s.batch, s.heads, s.seqlen_q});
-  p.dq = of_q(7), p.dk = of_k(8), p.dv = of_k(9);
+  p.dq = of_q(7), p.dk = of_k(8), p.dv = of_v(9);
   return p;
 }
 
@@ -94,7 +96,8 @@ TEST_CASE("bad arguments of fa3_backward are refused before any launch", "[launc
 
 TEST_CASE("the backward pass, in full", "[launch][backward]") {
   FakeCuda& fake = fresh();
-  const Shape s{.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = 72};
+  const Shape s{
+      .batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = 72, .head_dim_v = 40};
   B p = imaginary_backward(s, FA3_DTYPE_FP16);
   p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
   p.softmax_scale = 0.25f;
@@ -129,10 +132,10 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
     CHECK(std::memcmp(static_cast<const void*>(&pass->carried.backward), &g, sizeof g) == 0);
   const BackwardRows& r = g.rows;
   CHECK((static_cast<const void*>(r.o) == p.o.data && static_cast<const void*>(r.dout) == p.dout.data));
-  CHECK((r.o_stride.batch == 300 * 6 * 72 && r.o_stride.row == 6 * 72 && r.o_stride.head == 72));
+  CHECK((r.o_stride.batch == 300 * 6 * 40 && r.o_stride.row == 6 * 40 && r.o_stride.head == 40));
   CHECK((r.lse == p.lse.data && r.lse_stride.batch == 10000 && r.lse_stride.head == 1 && r.lse_stride.row == 7));
   CHECK((r.dlse == p.dlse.data && r.dlse_stride.batch == 1800 && r.dlse_stride.head == 300 && r.dlse_stride.row == 1));
-  CHECK((r.rows == 300 && r.head_dim == 72 && r.tiles == 5 && r.heads == 6 && !r.bf16));
+  CHECK((r.rows == 300 && r.head_dim == 72 && r.head_dim_v == 40 && r.tiles == 5 && r.heads == 6 && !r.bf16));
   CHECK((place(r.lse_log2) == 0 && place(r.delta) == 4 * rows && place(r.dq_sums) == 8 * rows));
 
   CHECK((g.visible.seqlen_q == 300 && g.visible.seqlen_k == 500 && g.visible.right == 200 && g.visible.bounded_right));
@@ -151,7 +154,8 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
   for (const auto& m : maps) {
     const EncodedMap& map = fake.maps.at(m.map.opaque[0]);
     CHECK(map.data == m.tensor.data);
-    CHECK(map.dim == std::vector<uint64_t>{72, uint64_t(m.tensor.dim[1]), uint64_t(m.tensor.dim[2]), 2});
+    const bool of_values = &m.map == &g.v || &m.map == &g.dout || &m.map == &g.dv;
+    CHECK(map.dim == std::vector<uint64_t>{of_values ? 40u : 72u, uint64_t(m.tensor.dim[1]), uint64_t(m.tensor.dim[2]), 2});
     CHECK(map.box == std::vector<uint32_t>{64, m.rows, 1, 1});
   }
 
@@ -274,7 +278,8 @@ TEST_CASE("in which order thread blocks take key blocks", "[launch][backward]") 
 
 TEST_CASE("the backward pass of large head dimensions, by two kernels", "[launch][backward]") {
   FakeCuda& fake = fresh();
-  const Shape s{.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = 136};
+  const Shape s{
+      .batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = 64, .head_dim_v = 136};
   B p = imaginary_backward(s, FA3_DTYPE_FP16);
   p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
   const size_t rows = 2 * 6 * 5 * 64;
@@ -313,7 +318,9 @@ TEST_CASE("the backward pass of large head dimensions, by two kernels", "[launch
   for (const auto& m : maps) {
     const EncodedMap& map = fake.maps.at(m.map.opaque[0]);
     CHECK(map.data == m.tensor.data);
-    CHECK(map.dim == std::vector<uint64_t>{136, uint64_t(m.tensor.dim[1]), uint64_t(m.tensor.dim[2]), 2});
+    const bool of_values = &m.map == &g.v || &m.map == &g.dout || &m.map == &g.dv;
+    CHECK(map.dim == std::vector<uint64_t>{of_values ? 136u : 64u, uint64_t(m.tensor.dim[1]),
+                                           uint64_t(m.tensor.dim[2]), 2});
     CHECK(map.box == std::vector<uint32_t>{64, 64, 1, 1});
   }
 
@@ -367,6 +374,15 @@ TEST_CASE("the backward pass runs on the smallest head dimension that holds the 
     p.kernel = "fa3_bwd_bf16_d128_full_64x128";
     REQUIRE(backward(p) == FA3_OK);
     CHECK(fake.launches[fake.launches.size() - 2].kernel == p.kernel);
+    // Of two that differ, the larger one counts.
+    for (const auto& [d, dv] : {std::pair<int64_t, int64_t>{head_dim, 8}, {8, head_dim}}) {
+      p = imaginary_backward({.head_dim = d, .head_dim_v = dv});
+      REQUIRE(backward(p) == FA3_OK);
+      CHECK(fake.launches[fake.launches.size() - 2].kernel ==
+            (head_dim <= 64 ? "fa3_bwd_bf16_d64_full_128x128" : "fa3_bwd_bf16_d128_full_64x128"));
+      p.kernel = "fa3_bwd_bf16_d64_full_128x128";
+      CHECK(backward(p) == (head_dim <= 64 ? FA3_OK : invalid));
+    }
   }
   const B many = imaginary_backward({.batch = 1 << 20, .seqlen_q = 1, .seqlen_k = 1, .heads = 4096, .heads_kv = 1});
   CHECK(fa3_backward_check(&many) == unsupported);

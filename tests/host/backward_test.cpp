@@ -40,11 +40,13 @@ struct Call {
     p.mask = mask;
     const std::vector<int64_t> of_q{s.batch, s.seqlen_q, s.heads, s.head_dim};
     const std::vector<int64_t> of_k{s.batch, s.seqlen_k, s.heads_kv, s.head_dim}, rows{s.batch, s.heads, s.seqlen_q};
-    make(p.q, dtype, of_q), make(p.k, dtype, of_k), make(p.v, dtype, of_k);
-    make(p.o, dtype, of_q), make(p.dout, dtype, of_q);
+    const std::vector<int64_t> of_o{s.batch, s.seqlen_q, s.heads, s.v_dim()};
+    const std::vector<int64_t> of_v{s.batch, s.seqlen_k, s.heads_kv, s.v_dim()};
+    make(p.q, dtype, of_q), make(p.k, dtype, of_k), make(p.v, dtype, of_v);
+    make(p.o, dtype, of_o), make(p.dout, dtype, of_o);
     make(p.lse, FA3_DTYPE_FP32, rows);
     if (with_dlse) make(p.dlse, FA3_DTYPE_FP32, rows);
-    make(p.dq, gradients, of_q), make(p.dk, gradients, of_k), make(p.dv, gradients, of_k);
+    make(p.dq, gradients, of_q), make(p.dk, gradients, of_k), make(p.dv, gradients, of_v);
     std::mt19937_64 random(seed);
     for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.dout, &p.dlse}) fill(*t, random);
     run_forward();
@@ -104,27 +106,25 @@ struct Gradients {
   explicit Gradients(const Call& call) {
     const Shape& s = call.shape;
     const auto& p = call.p;
-    const int64_t d = s.head_dim, group = s.heads_kv ? s.heads / s.heads_kv : 0;
+    const int64_t d = s.head_dim, d_v = s.v_dim(), group = s.heads_kv ? s.heads / s.heads_kv : 0;
     dq.resize(size_t(s.batch * s.seqlen_q * s.heads * d)), dk.resize(size_t(s.batch * s.seqlen_k * s.heads_kv * d));
-    dv.resize(dk.size());
+    dv.resize(size_t(s.batch * s.seqlen_k * s.heads_kv * d_v));
     for (int64_t b = 0; b < s.batch; ++b)
       for (int64_t h = 0; h < s.heads; ++h)
         for (int64_t i = 0; i < s.seqlen_q; ++i) {
           Real delta = p.dlse.rank ? -read(p.dlse, b, h, i, 0) : 0;
-          for (int64_t x = 0; x < d; ++x) delta += read(p.dout, b, i, h, x) * read(p.o, b, i, h, x);
+          for (int64_t x = 0; x < d_v; ++x) delta += read(p.dout, b, i, h, x) * read(p.o, b, i, h, x);
           for (int64_t j = 0; j < call.visible(i); ++j) {
             Real score = 0, dp = 0;
-            for (int64_t x = 0; x < d; ++x) {
-              score += read(p.q, b, i, h, x) * read(p.k, b, j, h / group, x);
-              dp += read(p.dout, b, i, h, x) * read(p.v, b, j, h / group, x);
-            }
+            for (int64_t x = 0; x < d; ++x) score += read(p.q, b, i, h, x) * read(p.k, b, j, h / group, x);
+            for (int64_t x = 0; x < d_v; ++x) dp += read(p.dout, b, i, h, x) * read(p.v, b, j, h / group, x);
             const Real weight = std::exp(score * Real(call.scale()) - read(p.lse, b, h, i, 0));
             const Real ds = weight * (dp - delta) * Real(call.scale());
+            const int64_t key = (b * s.seqlen_k + j) * s.heads_kv + h / group;
+            for (int64_t x = 0; x < d_v; ++x) dv[size_t(key * d_v + x)] += weight * read(p.dout, b, i, h, x);
             for (int64_t x = 0; x < d; ++x) {
-              const size_t key = size_t(((b * s.seqlen_k + j) * s.heads_kv + h / group) * d + x);
               dq[size_t(((b * s.seqlen_q + i) * s.heads + h) * d + x)] += ds * read(p.k, b, j, h / group, x);
-              dk[key] += ds * read(p.q, b, i, h, x);
-              dv[key] += weight * read(p.dout, b, i, h, x);
+              dk[size_t(key * d + x)] += ds * read(p.q, b, i, h, x);
             }
           }
         }
@@ -177,7 +177,7 @@ Real loss(const Call& call, const fa3_tensor* changed, int64_t place, Real by) {
         if (weights.empty()) continue;
         if (p.dlse.rank) sum += read(p.dlse, b, h, i, 0) * std::log(total);
         for (size_t j = 0; j < weights.size(); ++j)
-          for (int64_t x = 0; x < s.head_dim; ++x)
+          for (int64_t x = 0; x < s.v_dim(); ++x)
             sum += read(p.dout, b, i, h, x) * weights[j] / total * at(p.v, b, int64_t(j), h / group, x);
       }
   return sum;
@@ -188,7 +188,9 @@ Real loss(const Call& call, const fa3_tensor* changed, int64_t place, Real by) {
 TEST_CASE("gradients are what finite differences of the forward pass give", "[backward]") {
   const Shape shapes[] = {{.batch = 2, .seqlen_q = 3, .seqlen_k = 4, .heads = 4, .heads_kv = 2, .head_dim = 5},
                           {.batch = 1, .seqlen_q = 6, .seqlen_k = 3, .heads = 3, .heads_kv = 1, .head_dim = 7},
-                          {.batch = 1, .seqlen_q = 2, .seqlen_k = 7, .heads = 2, .heads_kv = 2, .head_dim = 9}};
+                          {.batch = 1, .seqlen_q = 2, .seqlen_k = 7, .heads = 2, .heads_kv = 2, .head_dim = 9},
+                          {.seqlen_q = 2, .seqlen_k = 4, .heads = 2, .heads_kv = 1, .head_dim = 3, .head_dim_v = 10},
+                          {.seqlen_q = 4, .seqlen_k = 3, .heads = 2, .heads_kv = 2, .head_dim = 9, .head_dim_v = 2}};
   for (const Shape& shape : shapes)
     for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
       for (const bool with_dlse : {false, true}) {
@@ -217,20 +219,22 @@ TEST_CASE("gradients are those of the formulas, at shapes, masks and dtypes", "[
   for (int n = 0; n < 60; ++n) {
     Shape shape{.batch = pick({1, 1, 2}), .seqlen_q = pick({1, 2, 63, 64, 65, 90, 130}),
                 .seqlen_k = pick({1, 3, 63, 64, 65, 100, 129}), .heads = 1, .heads_kv = pick({1, 2}),
-                .head_dim = pick({8, 16, 24, 40})};
+                .head_dim = pick({8, 16, 24, 40}), .head_dim_v = pick({0, 0, 8, 24, 32, 72})};
     shape.heads = shape.heads_kv * pick({1, 2, 3});
     const auto dtype = int32_t(pick({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32}));
     const auto gradients = int32_t(pick({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32, FA3_DTYPE_FP32}));
     const auto mask = int32_t(random() % 3);
     INFO(n << ": q " << shape.seqlen_q << " k " << shape.seqlen_k << " heads " << shape.heads << "/" << shape.heads_kv
-           << " d " << shape.head_dim << " dtypes " << dtype << " " << gradients << " mask " << mask);
+           << " d " << shape.head_dim << "/" << shape.v_dim() << " dtypes " << dtype << " " << gradients << " mask " << mask);
     Call call(shape, dtype, mask, gradients, random() % 2, random());
     const Real rounding = gradients == FA3_DTYPE_BF16 ? 0x1p-8L : gradients == FA3_DTYPE_FP16 ? 0x1p-11L : 0x1p-24L;
     check_against_formulas(call, 1 + int(random() % 3), 1.01L * rounding);
   }
-  Call large({.batch = 1, .seqlen_q = 70, .seqlen_k = 70, .heads = 1, .heads_kv = 1, .head_dim = 256}, FA3_DTYPE_BF16,
-             FA3_MASK_NONE, FA3_DTYPE_FP32, false);
-  check_against_formulas(large, 2, 0x1p-23L);
+  for (const auto& [head_dim, head_dim_v] : {std::pair{256, 256}, {256, 8}, {8, 256}, {192, 128}}) {
+    Call large({.batch = 1, .seqlen_q = 70, .seqlen_k = 70, .heads = 1, .heads_kv = 1, .head_dim = head_dim,
+                .head_dim_v = head_dim_v}, FA3_DTYPE_BF16, FA3_MASK_NONE, FA3_DTYPE_FP32, false);
+    check_against_formulas(large, 2, 0x1p-23L);
+  }
 }
 
 TEST_CASE("pairs that a mask separates do not meet, whatever they hold", "[backward]") {
@@ -379,10 +383,12 @@ const BadChange bad_changes[] = {
      [](B& p) { p.k.dim[2] = p.v.dim[2] = p.dk.dim[2] = p.dv.dim[2] = 3; }},
     {"v.dim[1] is 6, must equal k.dim[1], which is 5", invalid, [](B& p) { p.v.dim[1] = 6; }},
     {"o.dim[2] is 2, must equal q.dim[2], which is 4", invalid, [](B& p) { p.o.dim[2] = 2; }},
-    {"dout.dim[3] is 8, must equal q.dim[3]", invalid, [](B& p) { p.dout.dim[3] = 8; }},
+    {"o.dim[3] is 16, must equal v.dim[3], which is 32", invalid, [](B& p) { p.v.dim[3] = 32; }},
+    {"dout.dim[3] is 8, must equal o.dim[3]", invalid, [](B& p) { p.dout.dim[3] = 8; }},
     {"dq.dim[0] is 1, must equal q.dim[0]", invalid, [](B& p) { p.dq.dim[0] = 1; }},
     {"dk.dim[1] is 3, must equal k.dim[1]", invalid, [](B& p) { p.dk.dim[1] = 3; }},
-    {"dv.dim[2] is 4, must equal k.dim[2]", invalid, [](B& p) { p.dv.dim[2] = 4; }},
+    {"dv.dim[2] is 4, must equal v.dim[2]", invalid, [](B& p) { p.dv.dim[2] = 4; }},
+    {"dv.dim[3] is 24, must equal v.dim[3]", invalid, [](B& p) { p.dv.dim[3] = 24; }},
     {"lse.dim[1] is 3, must equal q.dim[2], which is 4", invalid, [](B& p) { p.lse.dim[1] = 3; }},
     {"dlse.dim[2] is 4, must equal q.dim[1], which is 3", invalid, [](B& p) { p.dlse.dim[2] = 4; }},
     {"q.dim[3] (head_dim) is 12, must be a multiple of 8", invalid,
@@ -392,6 +398,14 @@ const BadChange bad_changes[] = {
     {"q.dim[3] (head_dim) is 264; the largest", unsupported,
      [](B& p) {
        for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv}) t->dim[3] = 264;
+     }},
+    {"v.dim[3] (head_dim_v) is 20, must be a multiple of 8", invalid,
+     [](B& p) {
+       for (fa3_tensor* t : {&p.v, &p.o, &p.dout, &p.dv}) t->dim[3] = 20;
+     }},
+    {"v.dim[3] (head_dim_v) is 264; the largest", unsupported,
+     [](B& p) {
+       for (fa3_tensor* t : {&p.v, &p.o, &p.dout, &p.dv}) t->dim[3] = 264;
      }},
     {"dq.stride[1] is 0, must be > 0", invalid, [](B& p) { p.dq.stride[1] = 0; }},
     {"dv.stride[2] is 8: elements of an output may overlap", invalid, [](B& p) { p.dv.stride[2] = 8; }},

@@ -13,6 +13,9 @@ namespace fa3::test {
 
 struct Shape {
   int64_t batch = 2, seqlen_q = 3, seqlen_k = 5, heads = 4, heads_kv = 2, head_dim = 16;
+  int64_t head_dim_v = 0;  // of v and o; 0: head_dim
+
+  int64_t v_dim() const { return head_dim_v == 0 ? head_dim : head_dim_v; }
 };
 
 // A packed tensor.
@@ -35,8 +38,8 @@ inline fa3_forward_params describe(const Shape& s, int32_t dtype, void* q, void*
   fa3_forward_params p = FA3_FORWARD_PARAMS_INIT;
   p.q = tensor(q, dtype, {s.batch, s.seqlen_q, s.heads, s.head_dim});
   p.k = tensor(k, dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim});
-  p.v = tensor(v, dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim});
-  p.o = tensor(o, dtype, {s.batch, s.seqlen_q, s.heads, s.head_dim});
+  p.v = tensor(v, dtype, {s.batch, s.seqlen_k, s.heads_kv, s.v_dim()});
+  p.o = tensor(o, dtype, {s.batch, s.seqlen_q, s.heads, s.v_dim()});
   p.lse = tensor(lse, FA3_DTYPE_FP32, {s.batch, s.heads, s.seqlen_q});
   return p;
 }

@@ -16,13 +16,15 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-Shape shape_of(int64_t head_dim) {
-  return {.batch = 3, .seqlen_q = 1000, .seqlen_k = 77, .heads = 6, .heads_kv = 2, .head_dim = head_dim};
+Shape shape_of(int64_t head_dim, int64_t head_dim_v) {
+  return {.batch = 3, .seqlen_q = 1000, .seqlen_k = 77, .heads = 6, .heads_kv = 2, .head_dim = head_dim,
+          .head_dim_v = head_dim_v};
 }
+Shape shape_of(const Row& v) { return shape_of(v.d, v.dv); }
 
-// A problem that fits this row, with the given head_dim, and without any data.
-fa3_forward_params fitting(const Row& v, int64_t head_dim) {
-  fa3_forward_params p = imaginary_for(v, shape_of(head_dim));
+// A problem that fits this row, with the given head dimensions, and without any data.
+fa3_forward_params fitting(const Row& v, int64_t head_dim, int64_t head_dim_v) {
+  fa3_forward_params p = imaginary_for(v, shape_of(head_dim, head_dim_v));
   for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.lse, &p.q_scale, &p.k_scale, &p.v_scale}) t->data = nullptr;
   return p;
 }
@@ -123,19 +125,20 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
 TEST_CASE("a problem runs on the smallest kernel that holds it", "[kernels]") {
   for (int32_t dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16})
     for (int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
-      for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8) {
-        fa3_forward_params p = describe(shape_of(head_dim), dtype, nullptr, nullptr, nullptr, nullptr, nullptr);
+      for (int64_t n = 0; n < 32 * 32; ++n) {
+        const int64_t head_dim = 8 + n % 32 * 8, head_dim_v = 8 + n / 32 * 8;
+        fa3_forward_params p = describe(shape_of(head_dim, head_dim_v), dtype, nullptr, nullptr, nullptr, nullptr, nullptr);
         p.mask = mask;
         fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
         REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
         CHECK(info.dtype == dtype);
         CHECK(info.causal == (mask != FA3_MASK_NONE));
-        CHECK(info.head_dim >= head_dim);
+        CHECK((info.head_dim >= head_dim && info.head_dim_v >= head_dim_v));
         CHECK(info.chosen == 1);
         for (const Row& v : rows) {
           if (v.kind != Kind::forward || !v.has(Trait::chosen)) continue;
           const bool same = dtype_of(v) == dtype && v.causal() == (info.causal == 1);
-          if (same && v.d >= head_dim) CHECK(v.d >= info.head_dim);
+          if (same && v.d >= head_dim && v.dv >= head_dim_v) CHECK(v.d + v.dv >= info.head_dim + info.head_dim_v);
         }
         // With the diagonal at the end, 77 of the 1000 rows see a key.
         const int rows = mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? 77 : 1000;
@@ -148,14 +151,15 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
     if (v.kind != Kind::forward) continue;
     INFO(v.name);
     const std::string name = v.name;  // a text like any other: no address is compared
-    for (int64_t head_dim = head_dim_unit(v); head_dim <= v.d; head_dim += head_dim_unit(v)) {
-      fa3_forward_params p = fitting(v, head_dim);
+    const int64_t unit = head_dim_unit(v);
+    for (int64_t head_dim = unit; head_dim <= v.d; head_dim += unit) {
+      fa3_forward_params p = fitting(v, head_dim, head_dim % (3 * unit) == 0 ? v.dv : std::min<int64_t>(head_dim, v.dv));
       p.kernel = name.c_str();
       fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
       size_t bytes = 0;
       REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
       CHECK(info.name == name);
-      CHECK(info.head_dim == v.d);
+      CHECK((info.head_dim == v.d && info.head_dim_v == v.dv));
       CHECK(info.threads == v.threads());
       CHECK(info.producer_registers == v.producer_registers());
       CHECK(info.consumer_registers == v.consumer_registers());
@@ -186,26 +190,34 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
   };
   for (const Row& v : rows) {
     if (v.kind != Kind::forward) continue;
-    fa3_forward_params p = fitting(v, v.d);
+    fa3_forward_params p = fitting(v, v.d, v.dv);
     p.kernel = v.name;
     const int32_t mask = p.mask;
     for (int32_t wrong : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
       if ((wrong == FA3_MASK_NONE) == (mask == FA3_MASK_NONE)) continue;
       p.mask = wrong;
-      refused(p, imaginary_for(v, shape_of(v.d)),
+      refused(p, imaginary_for(v, shape_of(v)),
               v.causal() ? "a causal mask; mask is FA3_MASK_NONE" : "no mask; mask is causal");
     }
     const int32_t other = v.dtype == Dtype::bf16 ? FA3_DTYPE_FP16 : FA3_DTYPE_BF16;
-    p = describe(shape_of(v.d), other, nullptr, nullptr, nullptr, nullptr, nullptr);
+    p = describe(shape_of(v), other, nullptr, nullptr, nullptr, nullptr, nullptr);
     p.mask = mask, p.kernel = v.name;
     const char* const names[] = {"bf16; q.dtype is fp16", "fp16; q.dtype is bf16", "e4m3; q.dtype is bf16"};
-    refused(p, imaginary(shape_of(v.d), other), names[static_cast<int>(v.dtype)]);
-    if (v.d == 256) continue;
-    const int64_t larger = v.d + head_dim_unit(v);
-    p = fitting(v, larger);
-    p.kernel = v.name;
-    refused(p, imaginary_for(v, shape_of(larger)),
-            "head_dim up to " + std::to_string(v.d) + "; q.dim[3] (head_dim) is " + std::to_string(larger));
+    refused(p, imaginary(shape_of(v), other), names[static_cast<int>(v.dtype)]);
+    if (v.d < 256) {
+      const int64_t larger = v.d + head_dim_unit(v);
+      p = fitting(v, larger, v.dv);
+      p.kernel = v.name;
+      refused(p, imaginary_for(v, shape_of(larger, v.dv)),
+              "head_dim up to " + std::to_string(v.d) + "; q.dim[3] (head_dim) is " + std::to_string(larger));
+    }
+    if (v.dv < 256) {
+      const int64_t larger = v.dv + head_dim_unit(v);
+      p = fitting(v, v.d, larger);
+      p.kernel = v.name;
+      refused(p, imaginary_for(v, shape_of(v.d, larger)),
+              "head_dim_v up to " + std::to_string(v.dv) + "; v.dim[3] (head_dim_v) is " + std::to_string(larger));
+    }
   }
   for (const Row& v : rows) {
     if (v.kind == Kind::forward) continue;

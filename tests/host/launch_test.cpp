@@ -33,8 +33,8 @@ void check_box(const EncodedMap& map, const Row& v, int rows) {
 
 TEST_CASE("a launch, in full", "[launch]") {
   FakeCuda& fake = fresh();
-  fa3_forward_params p =
-      imaginary({.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = 72});
+  fa3_forward_params p = imaginary(
+      {.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = 72, .head_dim_v = 96});
   p.lse.stride[0] = 10000, p.lse.stride[1] = 1, p.lse.stride[2] = 7;
   REQUIRE(forward(p) == FA3_OK);
   CHECK(std::string(fa3_last_error_message()) == "");
@@ -55,8 +55,8 @@ TEST_CASE("a launch, in full", "[launch]") {
 
   const ListedForwardParams& f = launch.params();
   const Output& out = f.output;
-  CHECK((out.o == p.o.data && out.head_dim == 72));
-  CHECK((out.o_stride_batch == 300 * 6 * 72 && out.o_stride_row == 6 * 72 && out.o_stride_head == 72));
+  CHECK((out.o == p.o.data && out.head_dim == 96));
+  CHECK((out.o_stride_batch == 300 * 6 * 96 && out.o_stride_row == 6 * 96 && out.o_stride_head == 96));
   CHECK(out.lse == p.lse.data);
   CHECK((out.lse_stride_batch == 10000 && out.lse_stride_head == 1 && out.lse_stride_row == 7));
   CHECK(static_cast<void*>(f.workspace) == workspace_memory);
@@ -81,8 +81,9 @@ TEST_CASE("a launch, in full", "[launch]") {
     const uint64_t seqlen = m.tensor.dim[1], heads = m.tensor.dim[2];
     CHECK(m.map.data == m.tensor.data);
     CHECK(m.map.type == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
-    CHECK(m.map.dim == U64{72, seqlen, heads, 2});
-    CHECK(m.map.stride == U64{72 * 2 * heads, 72 * 2, 72 * 2 * heads * seqlen});
+    const uint64_t columns = m.tensor.data == p.v.data || m.tensor.data == p.o.data ? 96 : 72;
+    CHECK(m.map.dim == U64{columns, seqlen, heads, 2});
+    CHECK(m.map.stride == U64{columns * 2 * heads, columns * 2, columns * 2 * heads * seqlen});
     CHECK(m.map.box == U32{64, m.rows, 1, 1});
     CHECK(m.map.element_stride == U32{1, 1, 1, 1});
     CHECK(m.map.interleave == CU_TENSOR_MAP_INTERLEAVE_NONE);
@@ -138,11 +139,11 @@ TEST_CASE("a launch with packed heads, in full", "[launch]") {
 
 TEST_CASE("a launch of e4m3, in full", "[launch]") {
   const auto at = [](uintptr_t n) { return reinterpret_cast<void*>(n << 42); };
-  for (const int64_t d : {48, 80, 208})
+  for (const auto& [head_dim, d] : {std::pair<int64_t, int64_t>{48, 48}, {80, 80}, {208, 208}, {48, 208}, {80, 16}})
     for (const bool tiles : {false, true}) {
-      INFO("head_dim " << d << ", tiles " << tiles);
+      INFO("head dimensions " << head_dim << " and " << d << ", tiles " << tiles);
       FakeCuda& fake = fresh();
-      fa3_forward_params p = imaginary_e4m3({2, 300, 500, 6, 3, d});
+      fa3_forward_params p = imaginary_e4m3({2, 300, 500, 6, 3, head_dim, d});
       if (tiles) p.v = tensor(p.v.data, FA3_DTYPE_E4M3, {2, 3, 32, d, 16}), p.v.stride[1] = 1 << 20;
       p.o = tensor(p.o.data, FA3_DTYPE_E4M3, {2, 300, 6, d});
       p.q_scale = tensor(at(6), FA3_DTYPE_FP32, {2, 6, 5}), set_strides(p.q_scale, {1000, 70, 3});
@@ -155,7 +156,7 @@ TEST_CASE("a launch of e4m3, in full", "[launch]") {
       REQUIRE(fake.launches.size() == 1);
       const Launch& launch = fake.launches[0];
       const Row& v = row_of(launch);
-      CHECK((v.dtype == Dtype::e4m3 && v.d >= d && v.has(Trait::transposes_v) == !tiles));
+      CHECK((v.dtype == Dtype::e4m3 && v.d >= head_dim && v.dv >= d && v.has(Trait::transposes_v) == !tiles));
       CHECK(is_complete(launch.carried));
 
       const ScaledForwardParams& f = launch.params();
@@ -176,14 +177,14 @@ TEST_CASE("a launch of e4m3, in full", "[launch]") {
         CHECK(map.promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
         CHECK(map.fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
       }
-      const uint64_t n = uint64_t(d);
+      const uint64_t n = uint64_t(d), n_q = uint64_t(head_dim);
       CHECK(map_of(f.q).data == p.q.data);
-      CHECK(map_of(f.q).dim == U64{n, 300, 6, 2});
-      CHECK(map_of(f.q).stride == U64{6 * n, n, 300 * 6 * n});
+      CHECK(map_of(f.q).dim == U64{n_q, 300, 6, 2});
+      CHECK(map_of(f.q).stride == U64{6 * n_q, n_q, 300 * 6 * n_q});
       check_box(map_of(f.q), v, 64);
       CHECK(map_of(f.k).data == p.k.data);
-      CHECK(map_of(f.k).dim == U64{n, 500, 3, 2});
-      CHECK(map_of(f.k).stride == U64{3 * n, n, 500 * 3 * n});
+      CHECK(map_of(f.k).dim == U64{n_q, 500, 3, 2});
+      CHECK(map_of(f.k).stride == U64{3 * n_q, n_q, 500 * 3 * n_q});
       check_box(map_of(f.k), v, v.Bc);
       CHECK(map_of(f.v).data == p.v.data);
       if (tiles) {

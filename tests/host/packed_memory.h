@@ -33,8 +33,8 @@ struct Memory {
   Memory(const Shape& s, int32_t dtype, int32_t o_dtype, unsigned seed = 1)
       : q(s.batch * s.seqlen_q * s.heads * s.head_dim * 4),
         k(s.batch * s.seqlen_k * s.heads_kv * s.head_dim * 4),
-        v(k.bytes()),
-        o(q.bytes()),
+        v(s.batch * s.seqlen_k * s.heads_kv * s.v_dim() * 4),
+        o(s.batch * s.seqlen_q * s.heads * s.v_dim() * 4),
         lse(s.batch * s.seqlen_q * s.heads * 4) {
     fill(q, dtype, seed), fill(k, dtype, seed + 1), fill(v, dtype, seed + 2);
     params = describe(s, dtype, q.as(), k.as(), v.as(), o.as(), lse.as());

@@ -443,6 +443,9 @@ TEST_CASE("a problem is planned once, and any other anew", "[plan]") {
   Shape other = shape;
   other.heads_kv = 3;
   CHECK(is_new(problem_of(other, FA3_MASK_CAUSAL_TOP_LEFT)));
+  other = shape;
+  other.head_dim_v = 120;
+  CHECK(is_new(problem_of(other, FA3_MASK_CAUSAL_TOP_LEFT)));
 }
 
 }  // namespace fa3::test

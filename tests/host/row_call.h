@@ -24,7 +24,7 @@ inline fa3_forward_params imaginary_for(const Row& row, const Shape& shape) {
   if (!e4m3) return p;
   if (!row.has(Trait::transposes_v))
     p.v = tensor(p.v.data, FA3_DTYPE_E4M3,
-                 {shape.batch, shape.heads_kv, (shape.seqlen_k + 15) / 16, shape.head_dim, 16});
+                 {shape.batch, shape.heads_kv, (shape.seqlen_k + 15) / 16, shape.v_dim(), 16});
   if (row.has(Trait::block_scales))
     p.k_scale = tensor(p.k_scale.data, FA3_DTYPE_FP32,
                        {1, 1, (shape.seqlen_k + FA3_SCALE_ROWS - 1) / FA3_SCALE_ROWS});

@@ -70,7 +70,7 @@ struct Row {
 
 // One row, from tensors with explicit strides.
 Row straightforward(const fa3_forward_params& p, int64_t b, int64_t h, int64_t i) {
-  const int64_t d = p.q.dim[3], keys = p.k.dim[1], shared = h / (p.q.dim[2] / p.k.dim[2]);
+  const int64_t d = p.q.dim[3], d_v = p.o.dim[3], keys = p.k.dim[1], shared = h / (p.q.dim[2] / p.k.dim[2]);
   const long double scale = p.softmax_scale ? p.softmax_scale : 1 / std::sqrt(static_cast<long double>(d));
   std::vector<long double> score;
   std::vector<int64_t> seen;
@@ -82,16 +82,16 @@ Row straightforward(const fa3_forward_params& p, int64_t b, int64_t h, int64_t i
     score.push_back(sum * scale * scale_of(p.q_scale, b, i, h) * scale_of(p.k_scale, b, j, shared));
     seen.push_back(j);
   }
-  Row row{std::vector<long double>(d, 0), -INFINITY};
+  Row row{std::vector<long double>(d_v, 0), -INFINITY};
   if (seen.empty()) return row;
   const long double m = *std::max_element(score.begin(), score.end());
   long double l = 0;
   for (size_t n = 0; n < seen.size(); ++n) {
     const long double weight = std::exp(score[n] - m);
     l += weight;
-    for (int64_t x = 0; x < d; ++x) row.o[x] += weight * read_v(p, b, seen[n], shared, x);
+    for (int64_t x = 0; x < d_v; ++x) row.o[x] += weight * read_v(p, b, seen[n], shared, x);
   }
-  for (int64_t x = 0; x < d; ++x) {
+  for (int64_t x = 0; x < d_v; ++x) {
     row.o[x] /= l;
     if (p.v_mean.rank) row.o[x] += at(p.v_mean, b * p.v_mean.stride[0] + shared * p.v_mean.stride[1] + x);
     if (p.o_scale.rank) row.o[x] /= at(p.o_scale, 0);
@@ -110,7 +110,7 @@ void check_against_straightforward(const fa3_forward_params& p, int threads) {
       for (int64_t i = 0; i < p.q.dim[1]; ++i) {
         const Row row = straightforward(p, b, h, i);
         long double largest_error = 0;
-        for (int64_t x = 0; x < p.q.dim[3]; ++x) {
+        for (int64_t x = 0; x < p.o.dim[3]; ++x) {
           const long double ours = read(p.o, b, i, h, x), error = std::fabs(ours - row.o[x]);
           // Half a unit in the last place, and a little for a sum that came out on the other side of the middle.
           const long double roundoff =
@@ -140,6 +140,9 @@ TEST_CASE("shapes, masks and dtypes against the straightforward way", "[referenc
       {.batch = 1, .seqlen_q = 64, .seqlen_k = 64, .heads = 3, .heads_kv = 3, .head_dim = 64},
       {.batch = 3, .seqlen_q = 1, .seqlen_k = 200, .heads = 6, .heads_kv = 2, .head_dim = 40},
       {.batch = 1, .seqlen_q = 33, .seqlen_k = 129, .heads = 1, .heads_kv = 1, .head_dim = 256},
+      {.batch = 2, .seqlen_q = 70, .seqlen_k = 65, .heads = 2, .heads_kv = 1, .head_dim = 192, .head_dim_v = 128},
+      {.batch = 1, .seqlen_q = 40, .seqlen_k = 130, .heads = 2, .heads_kv = 2, .head_dim = 8, .head_dim_v = 256},
+      {.batch = 2, .seqlen_q = 9, .seqlen_k = 70, .heads = 2, .heads_kv = 1, .head_dim = 256, .head_dim_v = 8},
   };
   const int32_t dtypes[][2] = {{FA3_DTYPE_BF16, FA3_DTYPE_BF16}, {FA3_DTYPE_BF16, FA3_DTYPE_FP32},
                                {FA3_DTYPE_FP16, FA3_DTYPE_FP16}, {FA3_DTYPE_FP16, FA3_DTYPE_FP32},
@@ -162,6 +165,8 @@ TEST_CASE("FP8 against the straightforward way", "[reference]") {
       {.batch = 2, .seqlen_q = 33, .seqlen_k = 130, .heads = 4, .heads_kv = 2, .head_dim = 16},
       {.batch = 2, .seqlen_q = 131, .seqlen_k = 67, .heads = 2, .heads_kv = 1, .head_dim = 16},
       {.batch = 1, .seqlen_q = 5, .seqlen_k = 129, .heads = 3, .heads_kv = 3, .head_dim = 256},
+      {.batch = 2, .seqlen_q = 5, .seqlen_k = 70, .heads = 4, .heads_kv = 2, .head_dim = 16, .head_dim_v = 64},
+      {.batch = 1, .seqlen_q = 66, .seqlen_k = 70, .heads = 2, .heads_kv = 1, .head_dim = 48, .head_dim_v = 16},
   };
   const int32_t o_dtypes[] = {FA3_DTYPE_E4M3, FA3_DTYPE_BF16, FA3_DTYPE_FP32, FA3_DTYPE_FP16};
   std::mt19937 random(11);
@@ -193,13 +198,13 @@ TEST_CASE("FP8 against the straightforward way", "[reference]") {
         p.k_scale = scales(s.heads_kv, k_blocks, (kind + n) % 4);
         p.v_scale = scales(s.heads_kv, k_blocks, (kind + 3) % 4);
         if (p.o.dtype == FA3_DTYPE_E4M3) p.o_scale = numbers({1});
-        if (n % 2) p.v_mean = numbers({s.batch, s.heads_kv, s.head_dim});
+        if (n % 2) p.v_mean = numbers({s.batch, s.heads_kv, s.v_dim()});
         if (n % 3) p.lse_offset = numbers({s.batch, s.heads, s.seqlen_q});
         if (n % 5 == 0) p.flags = FA3_FLAG_TWO_LEVEL;
-        Buffer tiles(s.batch * s.heads_kv * ((s.seqlen_k + 15) / 16) * s.head_dim * 16);
+        Buffer tiles(s.batch * s.heads_kv * ((s.seqlen_k + 15) / 16) * s.v_dim() * 16);
         if (kind % 2) {
           fill(tiles, FA3_DTYPE_E4M3, n);
-          p.v = tensor(tiles.as(), FA3_DTYPE_E4M3, {s.batch, s.heads_kv, (s.seqlen_k + 15) / 16, s.head_dim, 16});
+          p.v = tensor(tiles.as(), FA3_DTYPE_E4M3, {s.batch, s.heads_kv, (s.seqlen_k + 15) / 16, s.v_dim(), 16});
         }
         INFO("problem " << n);
         check_against_straightforward(p, n % 3);
@@ -207,11 +212,12 @@ TEST_CASE("FP8 against the straightforward way", "[reference]") {
 }
 
 TEST_CASE("odd head dims are for fp32", "[reference]") {
-  for (int64_t head_dim : {1, 3, 13, 255}) {
-    Memory memory({.batch = 1, .seqlen_q = 5, .seqlen_k = 7, .heads = 2, .heads_kv = 1, .head_dim = head_dim},
-                  FA3_DTYPE_FP32, FA3_DTYPE_FP32);
-    check_against_straightforward(memory.params, 1);
-  }
+  for (int64_t head_dim : {1, 3, 13, 255})
+    for (int64_t head_dim_v : {1, 3, 13, 255}) {
+      Memory memory({.batch = 1, .seqlen_q = 5, .seqlen_k = 7, .heads = 2, .heads_kv = 1, .head_dim = head_dim,
+                     .head_dim_v = head_dim_v}, FA3_DTYPE_FP32, FA3_DTYPE_FP32);
+      check_against_straightforward(memory.params, 1);
+    }
 }
 
 TEST_CASE("strides of any sign and order, and nothing written between elements", "[reference]") {

@@ -49,10 +49,10 @@ View add_view(Case& made, const Layout& layout, fa3_dtype dtype, int shift) {
   return {layout, image, guard_bytes + 16 * shift, dtype};
 }
 
-// Each tile is one row, and then (batch, heads, tiles, head_dim, 16).
+// Each tile is one row, and then (batch, heads, tiles, head_dim_v, 16).
 Layout lay_out_tiles(const Problem& p) {
-  Layout layout = lay_out(p.v, p.dtype, p.batch, (p.seqlen_k + 15) / 16, p.heads_kv, 16 * p.head_dim);
-  layout.dim = {p.batch, p.heads_kv, (p.seqlen_k + 15) / 16, p.head_dim, 16};
+  Layout layout = lay_out(p.v, p.dtype, p.batch, (p.seqlen_k + 15) / 16, p.heads_kv, 16 * p.v_dim());
+  layout.dim = {p.batch, p.heads_kv, (p.seqlen_k + 15) / 16, p.v_dim(), 16};
   layout.stride = {layout.stride[0], layout.stride[2], layout.stride[1], 16, 1};
   return layout;
 }
@@ -72,7 +72,7 @@ class Filler {
   }
 
   void row(int tensor, int64_t b, int64_t kv_head, int64_t head, int64_t i, float* out) const {
-    const auto d = size_t(p_.head_dim);
+    const auto d = size_t(tensor == 2 ? p_.v_dim() : p_.head_dim);
     const uint64_t seed = tools::mix(p_.seed, uint64_t(tensor));
     tools::normal(seed, uint64_t((b * 4096 + head) * 1048576 + i) * 256, out, d);
     if (p_.pattern == Pattern::outliers)
@@ -218,7 +218,7 @@ class Maker {
  private:
   bool is_tiles() const { return tensor_ == 2 && made_.problem.v_tiles; }
   std::vector<float> numbers(int64_t b, int64_t h, int64_t i) const {
-    std::vector<float> row(size_t(made_.problem.head_dim));
+    std::vector<float> row(size_t(tensor_ == 2 ? made_.problem.v_dim() : made_.problem.head_dim));
     filler_.row(tensor_, b, h / group_, h, i, row.data());
     return row;
   }
@@ -286,7 +286,7 @@ Case::Case(const Problem& chosen) : problem(chosen) {
     const int element = tools::element_bytes(p.dtype), image = add_image(*this, whole.extent(), element, 0);
     int64_t first = 0;
     View* views[3] = {&q, &k, &v};
-    for (int t = 0; t < (p.v_tiles ? 2 : 3); ++t) {
+    for (int t = 0; t < (p.v_is_packed() ? 3 : 2); ++t) {
       Layout layout = whole;
       layout.dim[2] = kv_heads[t];
       *views[t] = {layout, image, guard_bytes + element * first * p.head_dim, p.dtype};
@@ -297,10 +297,10 @@ Case::Case(const Problem& chosen) : problem(chosen) {
     k = add_view(*this, lay_out(p.k, p.dtype, p.batch, p.seqlen_k, p.heads_kv, p.head_dim), p.dtype, p.k.shift);
   }
   if (p.v_tiles) v = add_view(*this, lay_out_tiles(p), p.dtype, p.v.shift);
-  else if (!p.packed_qkv)
-    v = add_view(*this, lay_out(p.v, p.dtype, p.batch, p.seqlen_k, p.heads_kv, p.head_dim), p.dtype, p.v.shift);
+  else if (!p.v_is_packed())
+    v = add_view(*this, lay_out(p.v, p.dtype, p.batch, p.seqlen_k, p.heads_kv, p.v_dim()), p.dtype, p.v.shift);
   const fa3_dtype o_dtype = p.output_dtype();
-  o = add_view(*this, lay_out(p.o, o_dtype, p.batch, p.seqlen_q, p.heads, p.head_dim), o_dtype, p.o.shift);
+  o = add_view(*this, lay_out(p.o, o_dtype, p.batch, p.seqlen_q, p.heads, p.v_dim()), o_dtype, p.o.shift);
   if (p.want_lse) {
     // (batch, heads, seqlen) with the same freedom of order; its innermost dimension may be strided too.
     Layout layout = lay_out(p.lse, FA3_DTYPE_FP32, p.batch, p.seqlen_q, p.heads, 1);
@@ -317,7 +317,7 @@ Case::Case(const Problem& chosen) : problem(chosen) {
   const float largest_v = Maker(*this, 2).fill_scaled(p.v_scales, v_scale);
   float largest_o = largest_v;
   if (p.v_mean) {
-    v_mean = add_view(*this, lay_out_numbers(p.batch, p.heads_kv, p.head_dim, 4), FA3_DTYPE_FP32, 1);
+    v_mean = add_view(*this, lay_out_numbers(p.batch, p.heads_kv, p.v_dim(), 4), FA3_DTYPE_FP32, 1);
     fill_normal(*this, v_mean, tools::mix(p.seed, 6), largest_v / 8);
     v_mean.layout.for_each([&](int64_t at) {
       largest_o = std::max(largest_o, largest_v + std::abs(v_mean.read(images, at)));
@@ -347,7 +347,7 @@ int64_t Case::v_position(int64_t b, int64_t key, int64_t head, int64_t column) c
 
 void Case::read_row(int tensor, int64_t b, int64_t row, int64_t head, float* out) const {
   const View& view = tensor == 0 ? q : tensor == 1 ? k : v;
-  const int64_t index[4] = {b, row, head, 0}, d = problem.head_dim;
+  const int64_t index[4] = {b, row, head, 0}, d = tensor == 2 ? problem.v_dim() : problem.head_dim;
   if (!problem.is_e4m3()) {
     const uint16_t* data = view.data<uint16_t>(images) + view.layout.position(index);
     for (int64_t c = 0; c < d; ++c) out[c] = tools::from_half(data[c], view.dtype);

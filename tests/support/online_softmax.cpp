@@ -26,23 +26,23 @@ float add_truncated(float sum, const float* products, int64_t count) {
 // begin a new sum with each block.
 void online_row(const Case& made, int64_t Bc, int64_t b, int64_t h, int64_t i, float* o, float& lse) {
   const Problem& p = made.problem;
-  const int64_t d = p.head_dim, kv = h / (p.heads / p.heads_kv), visible = p.visible_keys(i);
+  const int64_t d = p.head_dim, dv = p.v_dim(), kv = h / (p.heads / p.heads_kv), visible = p.visible_keys(i);
   const bool e4m3 = p.is_e4m3();
   const float scale = float(p.scale() * 1.4426950408889634), threshold = e4m3 ? 3.5f : 0, factor = e4m3 ? 32 : 1;
   std::vector<float> q(static_cast<size_t>(d)), k(q), products(static_cast<size_t>(std::max(d, Bc)));
-  std::vector<float> v(size_t(Bc * d)), rounded(static_cast<size_t>(Bc)), part(q);
+  std::vector<float> v(size_t(Bc * dv)), rounded(static_cast<size_t>(Bc));
   made.read_row(0, b, i, h, q.data());
   float m = -INFINITY, l = 0;
-  std::fill(o, o + d, 0.0f);
+  std::fill(o, o + dv, 0.0f);
   for (int64_t first = (visible + Bc - 1) / Bc * Bc - Bc; first >= 0; first -= Bc) {
     const int64_t n = std::min(Bc, visible - first);
     std::vector<float> s(size_t(n), 0.0f);
     float block_max = m;
     for (int64_t j = 0; j < n; ++j) {
       made.read_row(1, b, first + j, kv, k.data());
-      made.read_row(2, b, first + j, kv, &v[size_t(j * d)]);
+      made.read_row(2, b, first + j, kv, &v[size_t(j * dv)]);
       const float v_scale = made.scale_of(2, b, first + j, kv);
-      for (int64_t c = 0; c < d; ++c) v[size_t(j * d + c)] *= v_scale;
+      for (int64_t c = 0; c < dv; ++c) v[size_t(j * dv + c)] *= v_scale;
       float& sum = s[size_t(j)];
       for (int64_t c = 0; c < d; ++c) products[size_t(c)] = q[size_t(c)] * k[size_t(c)];
       for (int64_t c = 0; c < d; c += 32)
@@ -56,16 +56,16 @@ void online_row(const Case& made, int64_t Bc, int64_t b, int64_t h, int64_t i, f
       const float rescale = std::exp2((m - block_max) * scale);
       m = block_max;
       l *= rescale;
-      for (int64_t c = 0; c < d; ++c) o[c] *= rescale;
+      for (int64_t c = 0; c < dv; ++c) o[c] *= rescale;
     }
     for (int64_t j = 0; j < n; ++j) {
       const float e = factor * std::exp2(std::fma(s[size_t(j)], scale, -m * scale));
       l += e;
       rounded[size_t(j)] = tools::round_to(e, p.dtype);
     }
-    for (int64_t c = 0; c < d; ++c) {
+    for (int64_t c = 0; c < dv; ++c) {
       float sum = p.two_level ? 0 : o[c];
-      for (int64_t j = 0; j < n; ++j) products[size_t(j)] = rounded[size_t(j)] * v[size_t(j * d + c)];
+      for (int64_t j = 0; j < n; ++j) products[size_t(j)] = rounded[size_t(j)] * v[size_t(j * dv + c)];
       for (int64_t j = 0; j < n; j += 32)
         if (e4m3) sum = add_truncated(sum, &products[size_t(j)], std::min<int64_t>(32, n - j));
       for (int64_t j = 0; j < n; ++j)
@@ -73,7 +73,7 @@ void online_row(const Case& made, int64_t Bc, int64_t b, int64_t h, int64_t i, f
       o[c] = p.two_level ? o[c] + sum : sum;
     }
   }
-  for (int64_t c = 0; c < d; ++c) o[c] = visible ? o[c] / l + made.number(made.v_mean, b, kv, c) : 0;
+  for (int64_t c = 0; c < dv; ++c) o[c] = visible ? o[c] / l + made.number(made.v_mean, b, kv, c) : 0;
   lse = visible ? (m * scale + std::log2(l / factor)) * 0.6931471805599453f + made.number(made.lse_offset, b, h, i)
                 : -INFINITY;
 }
@@ -84,13 +84,13 @@ void online_forward(Case& made, int64_t Bc) {
   const Problem& p = made.problem;
   const float o_scale = made.output_scale();
   tools::parallel_for(p.batch * p.heads * p.seqlen_q, 8, [&](int64_t begin, int64_t end) {
-    std::vector<float> o(size_t(p.head_dim));
+    std::vector<float> o(size_t(p.v_dim()));
     for (int64_t n = begin; n < end; ++n) {
       const int64_t i = n % p.seqlen_q, h = n / p.seqlen_q % p.heads, b = n / p.seqlen_q / p.heads;
       float lse = 0;
       online_row(made, Bc, b, h, i, o.data(), lse);
       const int64_t o_index[4] = {b, i, h, 0}, lse_index[3] = {b, h, i};
-      for (int64_t c = 0; c < p.head_dim; ++c)
+      for (int64_t c = 0; c < p.v_dim(); ++c)
         made.o.write(made.images, made.o.layout.position(o_index) + c, o[size_t(c)] / o_scale);
       if (p.want_lse) made.lse.data<float>(made.images)[made.lse.layout.position(lse_index)] = lse;
     }

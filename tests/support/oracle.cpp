@@ -14,10 +14,10 @@ using tools::Layout;
 Output reference_forward(Case& made) {
   const Problem& p = made.problem;
   Output out;
-  out.o.resize(size_t(p.batch * p.seqlen_q * p.heads * p.head_dim));
+  out.o.resize(size_t(p.batch * p.seqlen_q * p.heads * p.v_dim()));
   out.lse.resize(size_t(p.batch * p.heads * p.seqlen_q));
   fa3_forward_params params = made.host_params();
-  params.o = Layout::packed({p.batch, p.seqlen_q, p.heads, p.head_dim}).tensor(out.o.data(), FA3_DTYPE_FP32);
+  params.o = Layout::packed({p.batch, p.seqlen_q, p.heads, p.v_dim()}).tensor(out.o.data(), FA3_DTYPE_FP32);
   params.o_scale = {};
   params.lse = Layout::packed({p.batch, p.heads, p.seqlen_q}).tensor(out.lse.data(), FA3_DTYPE_FP32);
   if (fa3_reference_forward(&params, 0) != FA3_OK)
@@ -69,8 +69,8 @@ static std::string check_empty_rows(const Problem& p, const Output& ours) {
                         static_cast<long long>(i), static_cast<long long>(h), value);
           return std::string(text);
         };
-        const float* o = &ours.o[size_t(((b * p.seqlen_q + i) * p.heads + h) * p.head_dim)];
-        for (int64_t c = 0; c < p.head_dim; ++c)
+        const float* o = &ours.o[size_t(((b * p.seqlen_q + i) * p.heads + h) * p.v_dim())];
+        for (int64_t c = 0; c < p.v_dim(); ++c)
           if (empty ? o[c] != 0 : !std::isfinite(o[c])) return wrong("an element of o", o[c]);
         if (!p.want_lse) continue;
         const float lse = ours.lse[size_t((b * p.heads + h) * p.seqlen_q + i)];

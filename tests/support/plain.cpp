@@ -17,7 +17,8 @@ namespace {
 // Rows of one (batch, head) of q, k or v (0, 1, 2) as float32, v's times their scales; transposed if wanted: S then
 // sums over head_dim in order, for many keys at a time.
 std::vector<float> widen(const Case& made, int tensor, int64_t b, int64_t h, bool transposed) {
-  const int64_t rows = tensor == 0 ? made.problem.seqlen_q : made.problem.seqlen_k, d = made.problem.head_dim;
+  const Problem& p = made.problem;
+  const int64_t rows = tensor == 0 ? p.seqlen_q : p.seqlen_k, d = tensor == 2 ? p.v_dim() : p.head_dim;
   std::vector<float> out(size_t(rows * d)), row(static_cast<size_t>(d));
   for (int64_t i = 0; i < rows; ++i) {
     made.read_row(tensor, b, i, h, row.data());
@@ -60,8 +61,8 @@ void row(const Case& made, const QueryRow& at, const float* q, const std::vector
          const std::vector<float>& v, std::vector<float>& s, float* o, float& lse, float& partial) {
   const Problem& p = made.problem;
   const bool e4m3 = p.is_e4m3();
-  const int64_t d = p.head_dim, visible = p.visible_keys(at.i);
-  for (int64_t c = 0; c < d; ++c) o[c] = 0;
+  const int64_t d = p.head_dim, dv = p.v_dim(), visible = p.visible_keys(at.i);
+  for (int64_t c = 0; c < dv; ++c) o[c] = 0;
   lse = -std::numeric_limits<float>::infinity();
   partial = 0;
   if (visible == 0) return;
@@ -88,16 +89,17 @@ void row(const Case& made, const QueryRow& at, const float* q, const std::vector
     sum += e;
     x = tools::round_to(e * factor, p.dtype);
   }
-  if (!e4m3) add_products(false, visible, s.data(), v.data(), d, d, o);
-  std::vector<float> level(e4m3 ? size_t(d) : 0, 0.0f);
+  if (!e4m3) add_products(false, visible, s.data(), v.data(), dv, dv, o);
+  std::vector<float> level(e4m3 ? size_t(dv) : 0, 0.0f);
   // From the last key to the first, as the kernels do.
   for (int64_t first = (visible - 1) / step * step; e4m3 && first >= 0; first -= step) {
-    add_products(true, std::min(step, visible - first), &s[size_t(first)], &v[size_t(first * d)], d, d, level.data());
+    add_products(true, std::min(step, visible - first), &s[size_t(first)], &v[size_t(first * dv)], dv, dv,
+                 level.data());
     if (first > 0 && !(p.two_level && first % two_level_keys == 0)) continue;
-    for (int64_t c = 0; c < d; ++c) o[c] += std::exchange(level[size_t(c)], 0.0f);
+    for (int64_t c = 0; c < dv; ++c) o[c] += std::exchange(level[size_t(c)], 0.0f);
   }
   const float o_scale = made.output_scale();
-  for (int64_t c = 0; c < d; ++c) {
+  for (int64_t c = 0; c < dv; ++c) {
     const float mean = made.number(made.v_mean, at.b, at.kv, c);
     o[c] = tools::round_to((o[c] / (sum * factor) + mean) / o_scale, p.output_dtype()) * o_scale;
   }
@@ -109,7 +111,7 @@ void row(const Case& made, const QueryRow& at, const float* q, const std::vector
 Output plain_forward(const Case& made) {
   const Problem& p = made.problem;
   Output out;
-  out.o.resize(size_t(p.batch * p.seqlen_q * p.heads * p.head_dim));
+  out.o.resize(size_t(p.batch * p.seqlen_q * p.heads * p.v_dim()));
   out.lse.resize(size_t(p.batch * p.heads * p.seqlen_q));
   out.partial.resize(out.lse.size());
   if (out.lse.empty()) return out;
@@ -130,7 +132,7 @@ Output plain_forward(const Case& made) {
       const int64_t first = n % parts * part_rows, last = std::min(p.seqlen_q, first + part_rows);
       for (int64_t i = first; i < last; ++i)
         row(made, {b, h, kv, i}, &q[size_t(i * p.head_dim)], k, v, s,
-            &out.o[size_t(((b * p.seqlen_q + i) * p.heads + h) * p.head_dim)], out.lse[size_t(bh * p.seqlen_q + i)],
+            &out.o[size_t(((b * p.seqlen_q + i) * p.heads + h) * p.v_dim())], out.lse[size_t(bh * p.seqlen_q + i)],
             out.partial[size_t(bh * p.seqlen_q + i)]);
     }
   });

@@ -4,7 +4,7 @@
 
 namespace fa3::test {
 
-// O as (batch, seqlen_q, heads, head_dim) and LSE as (batch, heads, seqlen_q), packed.
+// O as (batch, seqlen_q, heads, head_dim_v) and LSE as (batch, heads, seqlen_q), packed.
 struct Output {
   std::vector<float> o, lse;
   // Of plain_forward in e4m3, for each LSE: the largest |sum of 32 n products| on the way to its row's scores, scaled.

@@ -37,9 +37,9 @@ std::string Problem::describe() const {
   constexpr const char* masks[] = {"full", "top-left", "bottom-right"};
   char text[256];
   std::snprintf(text, sizeof text,
-                "%s %s batch=%lld seqlen_q=%lld seqlen_k=%lld heads=%lld/%lld head_dim=%lld scale=%.4g %s%s%s",
+                "%s %s batch=%lld seqlen_q=%lld seqlen_k=%lld heads=%lld/%lld head_dim=%lld/%lld scale=%.4g %s%s%s",
                 tools::dtype_name(dtype), masks[mask], (long long)batch, (long long)seqlen_q, (long long)seqlen_k,
-                (long long)heads, (long long)heads_kv, (long long)head_dim, scale(), name(pattern),
+                (long long)heads, (long long)heads_kv, (long long)head_dim, (long long)v_dim(), scale(), name(pattern),
                 want_lse ? "" : " no-lse", packed_qkv ? " packed-qkv" : "");
   std::string result = text;
   if (!packed_qkv) result += test::describe("q", q) + test::describe("k", k) + test::describe("v", v);
@@ -100,6 +100,7 @@ static Problem problem_of(const Row& row, uint64_t seed) {
   p.dtype = dtype_of(row);
   p.mask = row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
   p.head_dim = row.d;
+  if (row.dv != row.d) p.head_dim_v = row.dv;
   p.kernel = row.name;
   if (p.is_e4m3()) add_scales(p, row, Random(tools::mix(seed, 8)));
   return p;
@@ -172,7 +173,8 @@ static void random_shape(Problem& p, const Row& row, Random& random) {
 // Cheaper by whatever is largest, keeping the shape's character.
 static void fit_budget(Problem& p, double budget) {
   const auto work = [&] {
-    return double(p.batch) * double(p.heads) * double(p.seqlen_q) * double(p.seqlen_k) * double(p.head_dim);
+    return double(p.batch) * double(p.heads) * double(p.seqlen_q) * double(p.seqlen_k) *
+           double(std::max(p.head_dim, p.v_dim()));
   };
   while (work() > budget && p.batch > 1) --p.batch;
   while (work() > budget && p.heads > p.heads_kv) p.heads -= p.heads_kv;
@@ -185,7 +187,11 @@ Problem random_problem(const Row& row, uint64_t seed, double budget) {
   Problem p = problem_of(row, seed);
   if (row.causal() && random.chance(0.5)) p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
   const int unit = head_dim_unit(row);
-  if (random.chance(0.5)) p.head_dim = unit * random.between(smallest_head_dim(row) / unit, row.d / unit);
+  if (random.chance(0.5)) {
+    p.head_dim = unit * random.between(smallest_head_dim(row) / unit, row.d / unit);
+    p.head_dim_v = std::min<int64_t>(p.head_dim, row.dv);
+  }
+  if (random.chance(0.3)) p.head_dim_v = unit * random.between(1, row.dv / unit);
   random_shape(p, row, random);
   fit_budget(p, budget);
   p.pattern = random.chance(0.4) ? Pattern::normal : Pattern(random.between(0, pattern_count - 1));

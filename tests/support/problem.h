@@ -39,10 +39,12 @@ struct Problem {
   fa3_dtype dtype = FA3_DTYPE_BF16;
   fa3_mask mask = FA3_MASK_NONE;
   int64_t batch = 1, seqlen_q = 1, seqlen_k = 1, heads = 1, heads_kv = 1, head_dim = 64;
+  int64_t head_dim_v = 0;  // of v and o; 0: head_dim
   float softmax_scale = 0;
   Pattern pattern = Pattern::normal;
   Storage q, k, v, o, lse;
-  // q, k, v are slices of one (batch, seqlen, heads + 2 heads_kv, head_dim) tensor; v as tiles lies elsewhere.
+  // q, k, v are slices of one (batch, seqlen, heads + 2 heads_kv, head_dim) tensor; v as tiles, or of another head
+  // dimension, lies elsewhere.
   bool packed_qkv = false;
   bool want_lse = true;
   const char* kernel = nullptr;  // the row to run on; null: the library's choice
@@ -57,6 +59,8 @@ struct Problem {
   bool two_level = false;   // FA3_FLAG_TWO_LEVEL, and V has a mean of 1
 
   bool is_e4m3() const { return dtype == FA3_DTYPE_E4M3; }
+  int64_t v_dim() const { return head_dim_v == 0 ? head_dim : head_dim_v; }
+  bool v_is_packed() const { return packed_qkv && !v_tiles && v_dim() == head_dim; }
   fa3_dtype output_dtype() const { return o_dtype == FA3_DTYPE_NONE ? dtype : o_dtype; }
   double scale() const;
   // Keys that query i sees.
@@ -82,7 +86,7 @@ inline bool is_default(const Row& row) { return row.has(Trait::chosen); }
 int64_t smallest_head_dim(const Row& row);
 
 // A problem that names this row of the table: random shape, layouts, pattern, all from the seed. `budget` bounds
-// batch * heads * seqlen_q * seqlen_k * head_dim, the work of the references.
+// batch * heads * seqlen_q * seqlen_k * the larger head dimension, the work of the references.
 Problem random_problem(const Row& row, uint64_t seed, double budget = 1.5e8);
 
 // The plainest problem that names this row: the row's own head_dim, packed, N(0,1), bottom-right mask if causal. What

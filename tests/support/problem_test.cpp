@@ -16,7 +16,7 @@ namespace fa3::test {
 TEST_CASE("random problems are accepted, run on their row and cover the axes") {
   std::set<int64_t> head_dims;
   std::set<Pattern> patterns;
-  int empty_rows = 0, gqa = 0, packed = 0;
+  int empty_rows = 0, gqa = 0, packed = 0, narrower_v = 0, wider_v = 0;
   for (const Row& row : forward_rows())
     for (uint64_t i = 0; i < 100; ++i) {
       const uint64_t number = 1000 * uint64_t(&row - rows) + i;  // other problems for every row
@@ -35,12 +35,15 @@ TEST_CASE("random problems are accepted, run on their row and cover the axes") {
       empty_rows += p.visible_keys(0) == 0;
       gqa += p.heads != p.heads_kv;
       packed += p.packed_qkv;
+      narrower_v += p.v_dim() < p.head_dim;
+      wider_v += p.v_dim() > p.head_dim;
     }
   CHECK(head_dims.size() > 25);
   CHECK(patterns.size() == pattern_count);
   CHECK(empty_rows > 5);
   CHECK(gqa > 100);
   CHECK(packed > 5);
+  CHECK((narrower_v > 100 && wider_v > 100));
 }
 
 TEST_CASE("every scale of e4m3 is the smallest that holds its block") {

@@ -149,7 +149,7 @@ TEST_CASE("reports tell the direction, in the columns of the forward pass") {
   }
   const std::string csv = printed(report, &Report::print_csv);
   CHECK_THAT(csv, ContainsSubstring("\nbwd,bf16,64,0,32,512,32,32,0.40000,0.40000,429.5,1,512,fa3_bwd_some,"
-                                    "0.0000,1,30,rows,,0\n"));
+                                    "0.0000,1,30,rows,,0,64\n"));
   report.results.resize(2);
   CHECK_THAT(printed(report, &Report::print_table),
              ContainsSubstring("  fa3_bwd_some deterministic\n") &&

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/generators/catch_generators.hpp>
 #include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <nlohmann/json.hpp>
@@ -32,6 +33,21 @@ TEST_CASE("the default is the paper's grid, in bf16") {
     CHECK_THAT(p.flop(), WithinRel((p.causal ? 2.0 : 4.0) * 16384 * 2048 * double(p.seqlen), 1e-12));
   }
   CHECK(labels(points_of({"--set", "grid"})) == labels(points));
+}
+
+TEST_CASE("v may have a head dimension of its own") {
+  const auto points = points_of({"--head-dim=192", "--head-dim-v=128", "--seqlen=1024", "--causal=0"});
+  REQUIRE(points.size() == 1);
+  CHECK_THAT(points[0].label(), ContainsSubstring("bf16 d192x128 full"));
+  CHECK_THAT(points[0].flop(), WithinRel(2.0 * 16 * 1024 * 1024 * double(points[0].heads) * (192 + 128), 1e-12));
+  const fa3_forward_params forward = points[0].shapes();
+  const fa3_backward_params backward = points[0].backward_shapes();
+  CHECK((forward.q.dim[3] == 192 && forward.k.dim[3] == 192 && forward.v.dim[3] == 128 && forward.o.dim[3] == 128));
+  CHECK((backward.dq.dim[3] == 192 && backward.dk.dim[3] == 192 && backward.dv.dim[3] == 128 &&
+         backward.dout.dim[3] == 128));
+  Point gradients = points[0];
+  gradients.direction = Direction::backward;
+  CHECK_THAT(gradients.flop() / points[0].flop(), WithinRel((3 * 192 + 2 * 128) / (192.0 + 128), 1e-12));
 }
 
 TEST_CASE("sets hold what they are there for") {
@@ -136,7 +152,7 @@ TEST_CASE("inputs of e4m3 are N(0,1), rounded once") {
 
 TEST_CASE("tiles hold V as the header says") {
   const Point p{FA3_DTYPE_E4M3, 48, false, 2, 1, 37, 6, 3, {}, VForm::tiles};
-  std::vector<uint8_t> v(size_t(p.kv_elements()));
+  std::vector<uint8_t> v(size_t(p.k_elements()));
   for (size_t i = 0; i < v.size(); ++i) v[i] = uint8_t(tools::mix(i) % 0x7f + 1);
   const std::vector<uint8_t> tiles = tiles_of(p, v.data());
   REQUIRE(tiles.size() == 2 * 3 * 3 * 48 * 16);
@@ -239,7 +255,7 @@ TEST_CASE("a first cell means all kernels of it with the smallest head_dim that 
   const auto row = [](const char* name, fa3_dtype dtype, int head_dim, bool causal) {
     fa3_kernel_info info = tools::kernel_info();
     std::snprintf(info.name, sizeof info.name, "%s", name);
-    info.dtype = dtype, info.head_dim = head_dim, info.causal = causal;
+    info.dtype = dtype, info.head_dim = info.head_dim_v = head_dim, info.causal = causal;
     return info;
   };
   const std::vector<fa3_kernel_info> table = {row("fa3_fwd_bf16_d256_full_128x64", FA3_DTYPE_BF16, 256, false),
@@ -268,7 +284,8 @@ TEST_CASE("a first cell means all kernels of it with the smallest head_dim that 
   // Every kernel of the build can be asked for, by either name.
   for (const fa3_kernel_info& info : kernels_of_build(Direction::forward)) {
     const std::string name = info.name, cell = name.substr(4, name.find('_', 4) - 4);
-    const Point p{fa3_dtype(info.dtype), info.head_dim, info.causal == 1, 1, 512, 512, 1, 1, {}};
+    const Point p{fa3_dtype(info.dtype), info.head_dim, info.causal == 1, 1, 512, 512, 1, 1, {},
+                  VForm::rows, Scales::tensor, false, Direction::forward, false, info.head_dim_v};
     CHECK(fitting_kernels(kernels_of_build(Direction::forward), p, name) == Names{name});
     const Names of_cell = fitting_kernels(kernels_of_build(Direction::forward), p, cell);
     CHECK(std::count(of_cell.begin(), of_cell.end(), name) == 1);
@@ -340,9 +357,9 @@ TEST_CASE("reports") {
   report.results = {good, refused};
   CHECK(printed(report, &Report::print_csv) ==
         "direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked,seqlen_k,kernel,"
-        "spread,passes,reps,v,scales,two_level\n"
-        "fwd,bf16,64,0,32,512,32,32,0.20000,0.20000,343.6,1,512,fa3_fwd_bf16_d64_full_256x64,0.0000,1,30,rows,,0\n"
-        "fwd,bf16,64,0,32,512,32,32,,,,0,512,,,1,30,rows,,0\n");
+        "spread,passes,reps,v,scales,two_level,head_dim_v\n"
+        "fwd,bf16,64,0,32,512,32,32,0.20000,0.20000,343.6,1,512,fa3_fwd_bf16_d64_full_256x64,0.0000,1,30,rows,,0,64\n"
+        "fwd,bf16,64,0,32,512,32,32,,,,0,512,,,1,30,rows,,0,64\n");
   CHECK_THAT(printed(report, &Report::print_table),
              ContainsSubstring("1071 TFLOP/s") && ContainsSubstring("FAILED: k.stride[3]"));
 
@@ -381,8 +398,8 @@ TEST_CASE("reports tell the forms of e4m3 apart, and its peak is twice that of 1
   REQUIRE(report.results.size() == 3);
   const std::string csv = printed(report, &Report::print_csv);
   CHECK_THAT(csv, ContainsSubstring("fwd,e4m3,64,0,1,16384,32,32,2.00000,2.00000,1099.5,0,16384,,0.0000,1,30,"
-                                    "rows,block,1\n"));
-  CHECK_THAT(csv, ContainsSubstring(",1,30,tiles,block,1\n") && ContainsSubstring(",1,30,rows,,0\n"));
+                                    "rows,block,1,64\n"));
+  CHECK_THAT(csv, ContainsSubstring(",1,30,tiles,block,1,64\n") && ContainsSubstring(",1,30,rows,,0,64\n"));
   CHECK_THAT(printed(report, &Report::print_table), ContainsSubstring(" v tiles scales block two-level\n"));
   const auto json = nlohmann::json::parse(printed(report, &Report::print_json));
   CHECK_THAT(json["points"][0]["peak_share"], WithinRel(double(json["points"][2]["peak_share"]) / 2, 1e-9));
@@ -427,7 +444,7 @@ TEST_CASE("the check of e4m3 finds errors beyond its roundings") {
   std::vector<uint8_t> inputs[3];
   std::vector<float> floats[3];
   for (int t = 0; t < 3; ++t) {
-    inputs[t] = normal_e4m3(uint64_t(t), size_t(t ? point.kv_elements() : point.q_elements()));
+    inputs[t] = normal_e4m3(uint64_t(t), size_t(t ? point.k_elements() : point.q_elements()));
     for (const uint8_t bits : inputs[t]) floats[t].push_back(tools::from_e4m3(bits));
   }
   std::vector<uint16_t> o(size_t(point.q_elements()));
@@ -458,10 +475,14 @@ TEST_CASE("the check of e4m3 finds errors beyond its roundings") {
 }
 
 TEST_CASE("the check finds a wrong row, a wrong LSE and an element that was not written") {
-  const Point point{FA3_DTYPE_FP16, 64, true, 2, 40, 50, 4, 2, {}};
+  Point point{FA3_DTYPE_FP16, 64, true, 2, 40, 50, 4, 2, {}};
+  point.head_dim_v = GENERATE(0, 24, 128);
   std::vector<uint16_t> tensors[4];
   for (int t = 0; t < 4; ++t) {
-    tensors[t].resize(size_t(t == 1 || t == 2 ? point.kv_elements() : point.q_elements()));
+    tensors[t].resize(size_t(t == 0   ? point.q_elements()
+                             : t == 1 ? point.k_elements()
+                             : t == 2 ? point.v_elements()
+                                      : point.o_elements()));
     tools::fill_normal(uint64_t(t), tensors[t].data(), tensors[t].size(), point.dtype);
   }
   std::vector<float> lse(size_t(point.batch * point.heads * point.seqlen));
@@ -472,7 +493,7 @@ TEST_CASE("the check finds a wrong row, a wrong LSE and an element that was not 
   const auto verdict = [&] { return check_rows(point, host, 2000, 7); };
   CHECK(verdict() == "");
   SECTION("o") {
-    tensors[3][12345] ^= 0x40;
+    tensors[3][1234] ^= 0x4000;
     CHECK_THAT(verdict(), ContainsSubstring("o of batch"));
   }
   SECTION("lse") {

@@ -20,16 +20,17 @@ static size_t workspace_size(const Point& p) {
 
 Calls::Calls(const Protocol& protocol, const std::vector<Point>& points) : protocol_(protocol) {
   if (fa3_preload() != FA3_OK) throw tools::CudaError(std::string("fa3_preload: ") + fa3_last_error_message());
-  size_t lse_elements = 0, scale_elements = 0, tile_bytes = 0;
+  size_t o_elements = 0, lse_elements = 0, scale_elements = 0, tile_bytes = 0;
   const auto grow = [](size_t& size, int64_t to) { size = std::max(size, size_t(to)); };
   for (const Point& p : points) {
     grow(input_elements_[q], p.q_elements());
-    grow(input_elements_[k], p.kv_elements());
-    grow(input_elements_[v], p.kv_elements());
-    if (p.is_backward()) grow(input_elements_[dout], p.q_elements());
+    grow(input_elements_[k], p.k_elements());
+    grow(input_elements_[v], p.v_elements());
+    grow(o_elements, p.o_elements());
+    if (p.is_backward()) grow(input_elements_[dout], p.o_elements());
     grow(lse_elements, p.lse_elements());
     grow(scale_elements, p.scale_elements());
-    if (p.v == VForm::tiles) grow(tile_bytes, p.batch * p.kv_heads * p.v_groups() * p.head_dim * v_tile_keys);
+    if (p.v == VForm::tiles) grow(tile_bytes, p.batch * p.kv_heads * p.v_groups() * p.v_dim() * v_tile_keys);
     try {
       workspace_bytes_ = std::max(workspace_bytes_, workspace_size(p));
     } catch (const std::runtime_error&) {
@@ -37,7 +38,7 @@ Calls::Calls(const Protocol& protocol, const std::vector<Point>& points) : proto
     }
   }
   workspace_ = tools::DeviceBuffer(workspace_bytes_);
-  o_ = tools::DeviceBuffer(input_elements_[q] * 2);
+  o_ = tools::DeviceBuffer(o_elements * 2);
   lse_ = tools::DeviceBuffer(lse_elements * 4);
   if (input_elements_[dout]) {
     dq_ = tools::DeviceBuffer(input_elements_[q] * 2);
@@ -112,13 +113,13 @@ std::string Calls::check(const Point& p, const Enqueue& enqueue) {
   enqueue();
   stream_.synchronize();
   const Inputs& in = inputs_of(p.dtype);
-  const auto o = download<uint16_t>(o_, p.q_elements());
+  const auto o = download<uint16_t>(o_, p.o_elements());
   const auto lse = download<float>(lse_, p.lse_elements());
   const HostTensors tensors{in.host[q].data(), in.host[k].data(), in.host[v].data(), o.data(), lse.data()};
   const std::string problem = check_rows(p, tensors, protocol_.checked_rows, protocol_.seed);
   if (!p.is_backward() || !problem.empty()) return problem;
   const auto dq = download<uint16_t>(dq_, p.q_elements());
-  const auto dk = download<uint16_t>(dk_, p.kv_elements()), dv = download<uint16_t>(dv_, p.kv_elements());
+  const auto dk = download<uint16_t>(dk_, p.k_elements()), dv = download<uint16_t>(dv_, p.v_elements());
   const HostGradients gradients{reinterpret_cast<const uint16_t*>(in.host[dout].data()), dq.data(), dk.data(),
                                 dv.data()};
   return check_gradients(p, tensors, gradients, protocol_.checked_rows, protocol_.seed);

@@ -8,19 +8,19 @@
 namespace fa3::bench {
 
 static std::string check_row(const Point& p, const HostTensors& t, const Place& place) {
-  const int64_t n = p.visible_keys(place.row), query = query_at(p, place);
-  const auto key = [&](int64_t j) { return key_at(p, {place.batch, j, place.head / (p.heads / p.kv_heads)}); };
-  const Vector q = read_row(p, t.q, query);
+  const int64_t n = p.visible_keys(place.row), output = output_at(p, place);
+  const auto key = [&](int64_t j) { return Place{place.batch, j, place.head / (p.heads / p.kv_heads)}; };
+  const Vector q = read_row(p, t.q, query_at(p, place), p.head_dim);
 
-  Vector s(size_t(n), 0.0), expected(q.size(), 0.0);
+  Vector s(size_t(n), 0.0), expected(size_t(p.v_dim()), 0.0);
   double m = -INFINITY, l = 0, largest_v = 0;
   for (int64_t j = 0; j < n; ++j) {
-    s[size_t(j)] = dot(q, read_row(p, t.k, key(j))) / std::sqrt(double(p.head_dim));
+    s[size_t(j)] = dot(q, read_row(p, t.k, key_at(p, key(j)), p.head_dim)) / std::sqrt(double(p.head_dim));
     m = std::max(m, s[size_t(j)]);
   }
   for (int64_t j = 0; j < n; ++j) {
     const double e = std::exp(s[size_t(j)] - m);
-    const Vector v = read_row(p, t.v, key(j));
+    const Vector v = read_row(p, t.v, value_at(p, key(j)), p.v_dim());
     l += e;
     for (size_t c = 0; c < v.size(); ++c) {
       expected[c] += e * v[c];
@@ -32,7 +32,7 @@ static std::string check_row(const Point& p, const HostTensors& t, const Place& 
 
   const double tolerance = 2 * tools::unit_roundoff(p.dtype) * largest + (p.is_fp8() ? 0x1p-9 * largest_v : 0);
   for (size_t c = 0; c < expected.size(); ++c) {
-    const double is = tools::from_half(t.o[size_t(query) + c], p.o_dtype()), should = expected[c];
+    const double is = tools::from_half(t.o[size_t(output) + c], p.o_dtype()), should = expected[c];
     if (!(std::abs(is - should) <= tolerance)) return wrong("o", place, is, should);
   }
   const double lse = t.lse[lse_at(p, place)], lse_should = n ? m + std::log(l) : -INFINITY;
@@ -42,7 +42,7 @@ static std::string check_row(const Point& p, const HostTensors& t, const Place& 
 }
 
 std::string check_rows(const Point& p, const HostTensors& t, int rows, uint64_t seed) {
-  std::string problem = unwritten("o", t.o, p.q_elements());
+  std::string problem = unwritten("o", t.o, p.o_elements());
   if (problem.empty()) problem = unwritten("lse", t.lse, p.lse_elements());
   if (!problem.empty()) return problem;
   return first_problem(

@@ -19,7 +19,7 @@ struct Number {
 struct Gradient {
   std::vector<Number> sums;
 
-  explicit Gradient(const Point& p) : sums(size_t(p.head_dim)) {}
+  explicit Gradient(int64_t columns) : sums(size_t(columns)) {}
   void add(const Number& factor, const Vector& row) {
     for (size_t c = 0; c < row.size(); ++c) {
       sums[c].exact += factor.exact * row[c];
@@ -45,9 +45,9 @@ double magnitude_of_dot(const Vector& a, const Vector& b) {
 }
 
 Query read_query(const Point& p, const HostTensors& t, const HostGradients& g, const Place& place) {
-  const int64_t at = query_at(p, place);
-  const Vector o = read_row(p, t.o, at), dout = read_row(p, g.dout, at);
-  return {read_row(p, t.q, at), dout, t.lse[lse_at(p, place)], dot(dout, o), magnitude_of_dot(dout, o)};
+  const int64_t at = output_at(p, place);
+  const Vector o = read_row(p, t.o, at, p.v_dim()), dout = read_row(p, g.dout, at, p.v_dim());
+  return {read_row(p, t.q, query_at(p, place), p.head_dim), dout, t.lse[lse_at(p, place)], dot(dout, o), magnitude_of_dot(dout, o)};
 }
 
 Pair pair_of(const Point& p, const Query& query, const Vector& k, const Vector& v) {
@@ -81,19 +81,19 @@ std::string compare(const char* what, const Point& p, const Place& place, const 
 
 std::string check_query(const Point& p, const HostTensors& t, const HostGradients& g, const Place& place) {
   const Query query = read_query(p, t, g, place);
-  Gradient dq(p);
+  Gradient dq(p.head_dim);
   for (int64_t j = 0; j < p.visible_keys(place.row); ++j) {
-    const int64_t key = key_at(p, {place.batch, j, place.head / (p.heads / p.kv_heads)});
-    const Vector k = read_row(p, t.k, key);
-    dq.add(pair_of(p, query, k, read_row(p, t.v, key)).ds, k);
+    const Place key{place.batch, j, place.head / (p.heads / p.kv_heads)};
+    const Vector k = read_row(p, t.k, key_at(p, key), p.head_dim);
+    dq.add(pair_of(p, query, k, read_row(p, t.v, value_at(p, key), p.v_dim())).ds, k);
   }
   return compare("dq", p, place, g.dq + query_at(p, place), dq);
 }
 
 std::string check_key(const Point& p, const HostTensors& t, const HostGradients& g, const Place& place) {
-  const int64_t key = key_at(p, place), group = p.heads / p.kv_heads;
-  const Vector k = read_row(p, t.k, key), v = read_row(p, t.v, key);
-  Gradient dk(p), dv(p);
+  const int64_t key = key_at(p, place), value = value_at(p, place), group = p.heads / p.kv_heads;
+  const Vector k = read_row(p, t.k, key, p.head_dim), v = read_row(p, t.v, value, p.v_dim());
+  Gradient dk(p.head_dim), dv(p.v_dim());
   for (int64_t h = place.head * group; h < (place.head + 1) * group; ++h)
     for (int64_t i = 0; i < p.seqlen; ++i) {
       if (p.visible_keys(i) <= place.row) continue;
@@ -103,14 +103,14 @@ std::string check_key(const Point& p, const HostTensors& t, const HostGradients&
       dv.add(pair.p, query.dout);
     }
   const std::string problem = compare("dk", p, place, g.dk + key, dk);
-  return problem.empty() ? compare("dv", p, place, g.dv + key, dv) : problem;
+  return problem.empty() ? compare("dv", p, place, g.dv + value, dv) : problem;
 }
 
 }  // namespace
 
 std::string check_gradients(const Point& p, const HostTensors& t, const HostGradients& g, int rows, uint64_t seed) {
-  for (const std::string& problem : {unwritten("dq", g.dq, p.q_elements()), unwritten("dk", g.dk, p.kv_elements()),
-                                     unwritten("dv", g.dv, p.kv_elements())})
+  for (const std::string& problem : {unwritten("dq", g.dq, p.q_elements()), unwritten("dk", g.dk, p.k_elements()),
+                                     unwritten("dv", g.dv, p.v_elements())})
     if (!problem.empty()) return problem;
   const std::string problem = first_problem(
       rows, [&](int64_t n) { return check_query(p, t, g, sample(seed, n, p.batch, p.seqlen, p.heads)); });

@@ -27,8 +27,10 @@ struct Computed {
     point.direction = Direction::backward;
     uint64_t seed = 0;
     for (Tensor* t : {&q, &o, &dout, &dq, &k, &v, &dk, &dv}) {
-      const bool of_keys = t == &k || t == &v || t == &dk || t == &dv;
-      t->resize(size_t(of_keys ? p.kv_elements() : p.q_elements()));
+      t->resize(size_t(t == &q || t == &dq   ? p.q_elements()
+                       : t == &k || t == &dk ? p.k_elements()
+                       : t == &v || t == &dv ? p.v_elements()
+                                             : p.o_elements()));
       tools::fill_normal(++seed, t->data(), t->size(), p.dtype);
     }
     const fa3_forward_params forward = point.params(q.data(), k.data(), v.data(), o.data(), lse.data(), nullptr);
@@ -55,6 +57,9 @@ struct Computed {
 };
 
 TEST_CASE("the check takes right gradients") {
+  Point unequal[] = {{FA3_DTYPE_BF16, 64, true, 2, 40, 50, 4, 2, {}}, {FA3_DTYPE_FP16, 64, false, 2, 40, 50, 4, 2, {}}};
+  unequal[0].head_dim_v = 24, unequal[1].head_dim_v = 104;
+  for (const Point& point : unequal) CHECK(Computed(point).verdict() == "");
   const Point points[] = {
       {FA3_DTYPE_BF16, 64, true, 2, 40, 50, 4, 2, {}},  {FA3_DTYPE_FP16, 128, false, 1, 70, 30, 2, 2, {}},
       {FA3_DTYPE_BF16, 256, true, 1, 33, 33, 3, 1, {}}, {FA3_DTYPE_FP16, 8, true, 1, 60, 20, 2, 1, {}},

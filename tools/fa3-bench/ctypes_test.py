@@ -239,15 +239,15 @@ def refusal_of(library, params):
 
 def naming(library, info):
     """(parameters that name this kernel, why they are refused), in every form that its dtype has."""
-    name, d, seqlen = info.name.decode(), info.head_dim, 128
+    name, d, dv, seqlen = info.name.decode(), info.head_dim, info.head_dim_v, 128
     dtype = {number: name for name, number in fa3.DTYPE.items()}[info.dtype]
     mask = "causal_top_left" if info.causal else "none"
     tensor = lambda n, dtype, *dims: fa3.make_tensor(n << 30, dtype, dims)
-    q, k, v, o = (tensor(n, dtype, 1, seqlen, 2, d) for n in range(1, 5))
+    q, k, v, o = (tensor(n, dtype, 1, seqlen, 2, columns) for n, columns in enumerate((d, d, dv, dv), 1))
     forms = [(v, {}, 0)]
     if dtype == "e4m3":
-        o = tensor(4, "bf16", 1, seqlen, 2, d)
-        tiles = tensor(3, dtype, *fa3.tile_dims(1, seqlen, 2, d))
+        o = tensor(4, "bf16", 1, seqlen, 2, dv)
+        tiles = tensor(3, dtype, *fa3.tile_dims(1, seqlen, 2, dv))
         scales = [tensor(5, "fp32", *fa3.scale_dims(which, 1, 2, seqlen)) for which in ("tensor", "head", "block")]
         named = [{f"{x}_scale": scale for x in "qkv"} for scale in scales]
         forms = itertools.product((v, tiles), named, (0, fa3.FLAG_TWO_LEVEL))
@@ -326,12 +326,13 @@ def main():
     assert kernels and all(info.name.startswith(b"fa3_pass_") for info in passes)
     for info in kernels:
         dtype = {number: name for name, number in fa3.DTYPE.items()}[info.dtype]
-        cells = f"{dtype}_d{info.head_dim}_{'causal' if info.causal else 'full'}"
+        head_dims = f"{info.head_dim}" + (f"x{info.head_dim_v}" if info.head_dim_v != info.head_dim else "")
+        cells = f"{dtype}_d{head_dims}_{'causal' if info.causal else 'full'}"
         tile = f"_{info.block_q}x{info.block_kv}"
         assert re.fullmatch(f"fa3_[a-z0-9]+_{cells}({tile})?", info.name.decode()), (info.name, cells)
         assert info.threads % 128 == 0 and 0 < info.shared_memory_bytes <= 227 * 1024
         assert (info.tiles, info.pieces, info.grid, info.launches, info.multiprocessors) == (0, 0, 0, 0, 0)
-        assert info.kind == 1 and info.head_dim_v == info.head_dim
+        assert info.kind == 1
 
     # Any kernel can be named; one that does not fit is refused.
     half = lambda n, *dims: fa3.make_tensor(n << 30, "bf16", dims)

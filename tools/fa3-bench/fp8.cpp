@@ -23,7 +23,7 @@ std::vector<uint8_t> normal_e4m3(uint64_t seed, size_t count) {
 }
 
 std::vector<uint8_t> tiles_of(const Point& p, const uint8_t* v) {
-  const int64_t d = p.head_dim, groups = p.v_groups();
+  const int64_t d = p.v_dim(), groups = p.v_groups();
   std::vector<uint8_t> tiles(size_t(p.batch * p.kv_heads * groups * d * v_tile_keys));
   tools::parallel_for(p.batch * p.kv_heads * groups, 64, [&](int64_t begin, int64_t end) {
     for (int64_t tile = begin; tile < end; ++tile) {

@@ -28,13 +28,15 @@ static std::string first_cell(const fa3_kernel_info& info) {
 std::vector<std::string> fitting_kernels(const std::vector<fa3_kernel_info>& kernels, const Point& point,
                                          const std::string& wanted) {
   std::vector<std::string> names;
-  int head_dim = 0;
+  int columns = 0;
   for (const fa3_kernel_info& info : kernels) {
-    const bool fits = info.dtype == point.dtype && info.causal == int(point.causal) && info.head_dim >= point.head_dim;
+    const bool fits = info.dtype == point.dtype && info.causal == int(point.causal) &&
+                      info.head_dim >= point.head_dim && info.head_dim_v >= point.v_dim();
+    const int of_this = info.head_dim + info.head_dim_v;
     if (!fits || (wanted != info.name && wanted != first_cell(info))) continue;
-    if (!names.empty() && info.head_dim > head_dim) continue;
-    if (info.head_dim < head_dim) names.clear();
-    head_dim = info.head_dim;
+    if (!names.empty() && of_this > columns) continue;
+    if (of_this < columns) names.clear();
+    columns = of_this;
     names.push_back(info.name);
   }
   return names;

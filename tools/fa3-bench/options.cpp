@@ -194,6 +194,7 @@ Options Options::parse(int argc, const char* const* argv) {
   const Some axes = {
       add_list(app, "--dtype", grid.dtypes, CLI::IsMember({"bf16", "fp16", "e4m3"}), "Of bf16,fp16,e4m3"),
       add_list(app, "--head-dim", grid.head_dims, number(1, most_size), ""),
+      add_number(app, "--head-dim-v", grid.head_dim_v, 1, most_size, "Of v and o, if not that of q and k"),
       add_list(app, "--causal", grid.causal, CLI::IsMember({"0", "1"}), "Of 0,1"),
       add_list(app, "--seqlen", grid.seqlens, number(1, most_size), ""),
       add_number(app, "--seqlen-k", grid.seqlen_k, 1, most_size, "Keys, if not as many as queries"),

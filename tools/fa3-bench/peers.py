@@ -138,6 +138,8 @@ def parse(arguments):
     for point in options.points:
         if point.problem:
             parser.error(f"{point.label}: {point.problem}")
+        if point.head_dim_v != point.head_dim:
+            parser.error(f"{point.label}: peers are called with one head dimension")
     if options.direction == "bwd":
         for point in options.points:
             if point.is_fp8():

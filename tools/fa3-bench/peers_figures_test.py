@@ -34,7 +34,8 @@ def test_csv(options, path):
     assert list(written[0]) == [*options.csv_columns, "triton_tflops", "triton_ratio"], list(written[0])
     tflops = options.points[0].flop / 2.0 * 1e-9
     expected = f"fwd bf16 64 0 32 512 32 32 2.00000 0.50000 {tflops:.1f} 1 512 fa3_some 1.5000 3 2"
-    assert list(written[0].values()) == [*expected.split(), "rows", "", "0", f"{tflops / 2:.1f}", "0.5000"], written[0]
+    cells = [*expected.split(), "rows", "", "0", "64", f"{tflops / 2:.1f}", "0.5000"]
+    assert list(written[0].values()) == cells, written[0]
     assert (written[1]["triton_tflops"], written[1]["triton_ratio"], written[1]["checked"]) == ("", "", "0"), written[1]
 
 

@@ -61,12 +61,14 @@ def read(path):
     for line, row in enumerate(rows, 2):
         try:
             head_dim, causal, batch, seqlen, heads, kv_heads = (int(row[name]) for name in NAMED[2:8])
+            head_dim_v = int(row.get("head_dim_v") or head_dim)
             seqlen_k = int(row.get("seqlen_k") or seqlen)
             values = {column: float(row[column]) for column, _, _ in SERIES if row.get(column)}
         except (TypeError, ValueError) as error:
             raise PlotError(f"{path}: line {line}: {error}") from error
         drawn = row["direction"] in DIRECTIONS and head_dim in HEAD_DIMS and causal in (0, 1) and seqlen in SEQLENS
-        like_grid = batch * seqlen == TOKENS and heads * head_dim == HIDDEN and (kv_heads, seqlen_k) == (heads, seqlen)
+        like_grid = batch * seqlen == TOKENS and heads * head_dim == HIDDEN
+        like_grid = like_grid and (kv_heads, seqlen_k, head_dim_v) == (heads, seqlen, head_dim)
         plain = (row.get("scales") or "tensor", row.get("two_level") or "0") == ("tensor", "0")
         if not (drawn and like_grid and plain and values):
             others += 1

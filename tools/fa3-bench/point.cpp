@@ -17,8 +17,10 @@ const char* name(Scales scales) {
 }
 
 std::string Point::kind() const {
-  return std::string(is_backward() ? "bwd " : "") + tools::dtype_name(dtype) + " d" + std::to_string(head_dim) +
-         (causal ? " causal" : " full");
+  std::string kind = std::string(is_backward() ? "bwd " : "") + tools::dtype_name(dtype) + " d" +
+                     std::to_string(head_dim);
+  if (v_dim() != head_dim) kind += 'x' + std::to_string(head_dim_v);
+  return kind + (causal ? " causal" : " full");
 }
 
 std::string Point::form() const {
@@ -48,7 +50,8 @@ double Point::flop() const {
     pairs = 0;
     for (int64_t i = 0; i < seqlen; ++i) pairs += double(visible_keys(i));
   }
-  return (is_backward() ? 2.5 : 1) * 4 * pairs * double(head_dim) * double(heads) * double(batch);
+  const int64_t columns = is_backward() ? 3 * head_dim + 2 * v_dim() : head_dim + v_dim();
+  return 2 * pairs * double(columns) * double(heads) * double(batch);
 }
 
 static std::vector<int64_t> scale_dims(Scales scales, int64_t batch, int64_t heads, int64_t seqlen) {
@@ -67,11 +70,12 @@ fa3_forward_params Point::params(void* q, void* k, void* v_data, void* o, void* 
   using tools::Layout;
   const Layout queries = Layout::packed({batch, seqlen, heads, head_dim});
   const Layout keys = Layout::packed({batch, seqlen_k, kv_heads, head_dim});
+  const Layout values = Layout::packed({batch, seqlen_k, kv_heads, v_dim()});
   fa3_forward_params params = tools::forward_params();
   params.q = queries.tensor(q, dtype);
   params.k = keys.tensor(k, dtype);
-  params.v = keys.tensor(v_data, dtype);
-  params.o = queries.tensor(o, o_dtype());
+  params.v = values.tensor(v_data, dtype);
+  params.o = Layout::packed({batch, seqlen, heads, v_dim()}).tensor(o, o_dtype());
   params.lse = Layout::packed({batch, heads, seqlen}).tensor(lse, FA3_DTYPE_FP32);
   params.mask = causal ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
   if (!library_chooses() && !is_backward()) params.kernel = kernel.c_str();
@@ -82,7 +86,7 @@ fa3_forward_params Point::params(void* q, void* k, void* v_data, void* o, void* 
     params.q_scale = scale(heads, seqlen);
     params.k_scale = params.v_scale = scale(kv_heads, seqlen_k);
     if (v == VForm::tiles)
-      params.v = Layout::packed({batch, kv_heads, v_groups(), head_dim, v_tile_keys}).tensor(v_data, dtype);
+      params.v = Layout::packed({batch, kv_heads, v_groups(), v_dim(), v_tile_keys}).tensor(v_data, dtype);
     if (two_level) params.flags = FA3_FLAG_TWO_LEVEL;
   }
   return params;
@@ -91,10 +95,10 @@ fa3_forward_params Point::params(void* q, void* k, void* v_data, void* o, void* 
 fa3_backward_params Point::backward_params(const fa3_forward_params& forward, void* dout, void* dq, void* dk,
                                            void* dv) const {
   fa3_backward_params params = tools::backward_params();
-  params.q = params.dout = params.dq = forward.q;
+  params.q = params.dq = forward.q;
   params.k = params.dk = forward.k;
   params.v = params.dv = forward.v;
-  params.o = forward.o;
+  params.o = params.dout = forward.o;
   params.lse = forward.lse;
   params.dout.data = dout, params.dq.data = dq, params.dk.data = dk, params.dv.data = dv;
   params.mask = forward.mask;

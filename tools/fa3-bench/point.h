@@ -28,19 +28,24 @@ struct Point {
   bool two_level = false;  // FA3_FLAG_TWO_LEVEL
   Direction direction = Direction::forward;
   bool deterministic = false;  // FA3_FLAG_DETERMINISTIC, of the backward pass
+  int64_t head_dim_v = 0;      // of v and o; 0: head_dim
 
   bool library_chooses() const { return kernel.empty(); }
   bool is_backward() const { return direction == Direction::backward; }
   bool is_fp8() const { return dtype == FA3_DTYPE_E4M3; }
   fa3_dtype o_dtype() const { return is_fp8() ? FA3_DTYPE_BF16 : dtype; }
-  std::string kind() const;   // "bf16 d64 causal", "bwd bf16 d64 causal"
+  std::string kind() const;   // "bf16 d64 causal", "bwd bf16 d192x128 full"
   std::string form() const;   // of e4m3: " v tiles", " v rows scales block two-level"; " deterministic"; else empty
   std::string label() const;  // everything, in one line
   // 4 N^2 d H B, half if causal (the paper's count); with unequal lengths, the pairs that the mask leaves. Of the
-  // backward pass 2.5 times that: five products, not two.
+  // backward pass 2.5 times that: five products, not two. The head dimension of v is that of one of the two products,
+  // and of two of the five.
   double flop() const;
+  int64_t v_dim() const { return head_dim_v == 0 ? head_dim : head_dim_v; }
   int64_t q_elements() const { return batch * seqlen * heads * head_dim; }
-  int64_t kv_elements() const { return batch * seqlen_k * kv_heads * head_dim; }
+  int64_t k_elements() const { return batch * seqlen_k * kv_heads * head_dim; }
+  int64_t v_elements() const { return batch * seqlen_k * kv_heads * v_dim(); }
+  int64_t o_elements() const { return batch * seqlen * heads * v_dim(); }
   int64_t lse_elements() const { return batch * heads * seqlen; }
   int64_t v_groups() const { return (seqlen_k + v_tile_keys - 1) / v_tile_keys; }
   // Elements of the largest of the tensors of scales; 0 if there are none.

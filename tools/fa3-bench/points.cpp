@@ -18,6 +18,7 @@ std::vector<Point> Grid::points() const {
           if (!p.seqlen_k) p.seqlen_k = seqlen;
           if (!p.heads) p.heads = std::max<int64_t>(1, hidden / head_dim);
           if (!p.kv_heads) p.kv_heads = p.heads;
+          p.head_dim_v = head_dim_v;
           points.push_back(p);
         }
   return points;

@@ -8,12 +8,12 @@
 namespace fa3::bench {
 
 // Values to combine; without change the paper's grid in bf16. 0 stands for what follows from the others: as many
-// sequences as `tokens` hold, keys as queries, heads as `hidden` has of head_dim, and K/V heads as heads.
+// sequences as `tokens` hold, keys as queries, heads as `hidden` has of head_dim, K/V heads as heads, and V as K.
 struct Grid {
   std::vector<fa3_dtype> dtypes = {FA3_DTYPE_BF16};
   std::vector<int64_t> head_dims = {64, 128, 256}, seqlens = {512, 1024, 2048, 4096, 8192, 16384};
   std::vector<bool> causal = {false, true};
-  int64_t tokens = 16384, hidden = 2048, batch = 0, seqlen_k = 0, heads = 0, kv_heads = 0;
+  int64_t tokens = 16384, hidden = 2048, batch = 0, seqlen_k = 0, heads = 0, kv_heads = 0, head_dim_v = 0;
 
   std::vector<Point> points() const;
 };

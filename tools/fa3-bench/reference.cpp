@@ -14,7 +14,7 @@ int run_reference(uint64_t seed) {
   const Point point{FA3_DTYPE_BF16, 128, true, 2, 384, 384, 8, 2, {}};
   std::vector<uint16_t> tensors[4];
   for (int t = 0; t < 4; ++t) {
-    tensors[t].assign(size_t(t == 1 || t == 2 ? point.kv_elements() : point.q_elements()), 0xffff);
+    tensors[t].assign(size_t(t == 1 || t == 2 ? point.k_elements() : point.q_elements()), 0xffff);
     if (t < 3) tools::fill_normal(tools::mix(seed, uint64_t(t)), tensors[t].data(), tensors[t].size(), point.dtype);
   }
   std::vector<float> lse(size_t(point.batch * point.heads * point.seqlen));

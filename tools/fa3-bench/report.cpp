@@ -29,18 +29,20 @@ void Report::print_table(FILE* out) const {
       out, "%s, %d SMs, %.0f MHz at most: matrix peak %.0f TFLOP/s. %d ms idle, %d warm-ups, %d runs, %d pass%s.\n",
       device.name.c_str(), device.sms, device.max_clock_mhz(), device.matrix_peak_tflops(device.max_clock_mhz()),
       protocol.idle_ms, protocol.warmups, protocol.reps, protocol.passes, protocol.passes == 1 ? "" : "es");
-  std::fprintf(out, "%-5s %4s %6s %5s %7s %7s %9s %9s %9s %7s %8s %6s%s  %s\n", "dtype", "d", "mask", "batch", "seqlen",
+  std::fprintf(out, "%-5s %7s %6s %5s %7s %7s %9s %9s %9s %7s %8s %6s%s  %s\n", "dtype", "d", "mask", "batch", "seqlen",
                "heads", "median ms", "min ms", "spread", "TFLOP/s", "of peak", "check",
                protocol.clock ? "   MHz at clock" : "", "kernel");
   std::map<std::string, std::pair<double, int>> groups;
   for (const Result& r : results) {
     const Point& p = r.point;
-    char heads[32], seqlen[32];
+    char heads[32], seqlen[32], head_dim[32];
+    std::snprintf(head_dim, sizeof head_dim, p.v_dim() == p.head_dim ? "%lld" : "%lldx%lld", (long long)p.head_dim,
+                  (long long)p.v_dim());
     std::snprintf(heads, sizeof heads, p.heads == p.kv_heads ? "%lld" : "%lld/%lld", (long long)p.heads,
                   (long long)p.kv_heads);
     std::snprintf(seqlen, sizeof seqlen, p.seqlen == p.seqlen_k ? "%lld" : "%lld/%lld", (long long)p.seqlen,
                   (long long)p.seqlen_k);
-    std::fprintf(out, "%-5s %4lld %6s %5lld %7s %7s ", tools::dtype_name(p.dtype), (long long)p.head_dim,
+    std::fprintf(out, "%-5s %7s %6s %5lld %7s %7s ", tools::dtype_name(p.dtype), head_dim,
                  p.causal ? "causal" : "full", (long long)p.batch, seqlen, heads);
     if (!r.problem.empty()) {
       std::fprintf(out, "FAILED: %s\n", r.problem.c_str());
@@ -65,7 +67,7 @@ void Report::print_table(FILE* out) const {
 // One definition of the columns: peers.py asks for it, and adds two for each further peer.
 static const char* const csv_columns =
     "direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked,seqlen_k,kernel,"
-    "spread,passes,reps,v,scales,two_level";
+    "spread,passes,reps,v,scales,two_level,head_dim_v";
 
 void Report::print_csv(FILE* out) const {
   std::fprintf(out, "%s\n", csv_columns);
@@ -79,8 +81,8 @@ void Report::print_csv(FILE* out) const {
     else std::fprintf(out, ",,");
     std::fprintf(out, ",%d,%lld,%s,", int(r.checked), (long long)p.seqlen_k, r.kernel.c_str());
     if (measured) std::fprintf(out, "%.4f", r.spread);
-    std::fprintf(out, ",%d,%d,%s,%s,%d\n", protocol.passes, protocol.reps, name(p.v), p.is_fp8() ? name(p.scales) : "",
-                 int(p.two_level));
+    std::fprintf(out, ",%d,%d,%s,%s,%d,%lld\n", protocol.passes, protocol.reps, name(p.v), p.is_fp8() ? name(p.scales) : "",
+                 int(p.two_level), (long long)p.v_dim());
   }
 }
 
@@ -103,6 +105,7 @@ static Json point_json(const Result& result) {
   return {{"direction", name(p.direction)},
           {"dtype", tools::dtype_name(p.dtype)},
           {"head_dim", p.head_dim},
+          {"head_dim_v", p.v_dim()},
           {"causal", p.causal},
           {"batch", p.batch},
           {"seqlen", p.seqlen},

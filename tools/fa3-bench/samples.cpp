@@ -30,8 +30,8 @@ std::string wrong(const char* what, const Place& place, double is, double should
          " head " + std::to_string(place.head) + " is " + std::to_string(is) + ", should be " + std::to_string(should);
 }
 
-Vector read_row(const Point& p, const void* tensor, int64_t at) {
-  Vector row(static_cast<size_t>(p.head_dim));
+Vector read_row(const Point& p, const void* tensor, int64_t at, int64_t count) {
+  Vector row(static_cast<size_t>(count));
   for (size_t c = 0; c < row.size(); ++c) row[c] = tools::read_element(tensor, at + int64_t(c), p.dtype);
   return row;
 }

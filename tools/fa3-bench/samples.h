@@ -23,20 +23,26 @@ std::string first_problem(int64_t count, const std::function<std::string(int64_t
 // "o of batch 0 row 1 head 2 is 3, should be 4".
 std::string wrong(const char* what, const Place& place, double is, double should);
 
-// Where a row of Q, O and their gradients begins, and one of K, V and theirs.
+// Where a row of Q begins, of O, K or V; and of their gradients.
 inline int64_t query_at(const Point& p, const Place& place) {
   return ((place.batch * p.seqlen + place.row) * p.heads + place.head) * p.head_dim;
 }
+inline int64_t output_at(const Point& p, const Place& place) {
+  return ((place.batch * p.seqlen + place.row) * p.heads + place.head) * p.v_dim();
+}
 inline int64_t key_at(const Point& p, const Place& place) {
   return ((place.batch * p.seqlen_k + place.row) * p.kv_heads + place.head) * p.head_dim;
+}
+inline int64_t value_at(const Point& p, const Place& place) {
+  return ((place.batch * p.seqlen_k + place.row) * p.kv_heads + place.head) * p.v_dim();
 }
 inline int64_t lse_at(const Point& p, const Place& place) {
   return (place.batch * p.heads + place.head) * p.seqlen + place.row;
 }
 
 using Vector = std::vector<double>;
-// head_dim elements of q, k, v or another tensor of the point's dtype.
-Vector read_row(const Point& point, const void* tensor, int64_t at);
+// So many elements of q, k, v or another tensor of the point's dtype.
+Vector read_row(const Point& point, const void* tensor, int64_t at, int64_t count);
 double dot(const Vector& a, const Vector& b);
 
 // What every element of an output holds before the call: 0xffff, a NaN in both formats.

@@ -35,6 +35,7 @@ def made_point(dtype, head_dim, causal, batch, seqlen, heads, kv_heads, seqlen_k
     return Point(
         dtype=dtype,
         head_dim=head_dim,
+        head_dim_v=head_dim,
         causal=bool(causal),
         batch=batch,
         seqlen=seqlen,

@@ -46,7 +46,7 @@ FA3_DEVICE void prepare_delta(const BackwardRows& p, int tile, bool bf16, int th
   static_assert(32 % lanes == 0 && threads % 32 == 0 && backward_tile_rows % (at_once * step) == 0);
   const RowTile place(p, tile);
   const int row = thread / lanes, column = thread % lanes * 8;
-  const int rows = column < p.head_dim ? place.rows - row : 0;  // from this thread's first on
+  const int rows = column < p.head_dim_v ? place.rows - row : 0;  // from this thread's first on
   const uint16_t* o_at = p.o + place.offset(p.o_stride, row) + column;
   const uint16_t* dout_at = p.dout + place.offset(p.dout_stride, row) + column;
   float* delta_at = p.delta + int64_t(tile) * backward_tile_rows + row;

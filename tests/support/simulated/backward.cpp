@@ -56,7 +56,7 @@ void prepare(const BackwardParams& params, int32_t tile_number) {
       lse = p.lse[batch * p.lse_stride.batch + head * p.lse_stride.head + row * p.lse_stride.row];
       const uint16_t* o = p.o + batch * p.o_stride.batch + head * p.o_stride.head + row * p.o_stride.row;
       const uint16_t* dout = p.dout + batch * p.dout_stride.batch + head * p.dout_stride.head + row * p.dout_stride.row;
-      for (int32_t x = 0; x < p.head_dim; ++x) delta += value(o[x], p.bf16) * value(dout[x], p.bf16);
+      for (int32_t x = 0; x < p.head_dim_v; ++x) delta += value(o[x], p.bf16) * value(dout[x], p.bf16);
       if (p.dlse) delta -= p.dlse[batch * p.dlse_stride.batch + head * p.dlse_stride.head + row * p.dlse_stride.row];
       if (lse == -INFINITY) lse = INFINITY, delta = 0;
     }
@@ -101,14 +101,14 @@ CUresult simulate_finish(const BackwardParams& p, const Row& row, unsigned tiles
 }
 
 CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors& t, unsigned blocks) {
-  const int64_t batch = t.k.dim[0], heads_kv = t.k.dim[2], seqlen_k = t.k.dim[1], d = t.k.dim[3];
+  const int64_t batch = t.k.dim[0], heads_kv = t.k.dim[2], seqlen_k = t.k.dim[1], d = t.k.dim[3], d_v = t.v.dim[3];
   const int64_t key_blocks = (seqlen_k + row.Bc - 1) / row.Bc, heads = heads_kv * p.heads_per_kv;
   const int32_t q_tiles = p.order.head_tiles / std::max(1, p.heads_per_kv);
   const int64_t all = batch * heads_kv * key_blocks;
   if (blocks != (row.takes_several_blocks() ? std::min<int64_t>(all, multiprocessors) : all) ||
       p.order.batch_heads != batch * heads_kv ||
       p.order.heads_kv != heads_kv || p.order.blocks != key_blocks || p.visible.seqlen_k != seqlen_k ||
-      p.visible.bounded_right != row.causal() || d > row.d ||
+      p.visible.bounded_right != row.causal() || d > row.d || d_v > row.dv ||
       (heads > 0 && q_tiles > 0 && (t.q.dim[2] != heads || p.visible.seqlen_q != t.q.dim[1])) ||
       (row.has(Trait::keys_only) && p.order.done_behind > 0))
     return CUDA_ERROR_LAUNCH_FAILED;
@@ -119,7 +119,7 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
     }
   for (int64_t b = 0; b < batch; ++b)
     for (int64_t hk = 0; hk < heads_kv; ++hk) {
-      std::vector<double> dk(size_t(seqlen_k * d)), dv(dk.size());
+      std::vector<double> dk(size_t(seqlen_k * d)), dv(size_t(seqlen_k * d_v));
       for (int64_t h = hk * p.heads_per_kv; h < (hk + 1) * p.heads_per_kv; ++h)
         for (int32_t tile = 0; tile < q_tiles; ++tile) {
           const int64_t n = (b * heads + h) * q_tiles + tile;
@@ -140,15 +140,15 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
               const double ds = weight * (dot(dout, v) - p.rows.delta[n * tile_rows + r]);
               for (int64_t x = 0; x < d; ++x) {
                 dk[size_t(j * d + x)] += ds * q[size_t(x)] * p.softmax_scale;
-                dv[size_t(j * d + x)] += weight * dout[size_t(x)];
                 if (row.all_gradients())
                   p.rows.dq_sums[n * tile_rows * row.d + place(r, int(x))] += float(ds * k[size_t(x)]);
               }
+              for (int64_t x = 0; x < d_v; ++x) dv[size_t(j * d_v + x)] += weight * dout[size_t(x)];
             }
           }
         }
       for (int64_t j = 0; j < seqlen_k; ++j)
-        write_row(t.dk, b, j, hk, &dk[size_t(j * d)]), write_row(t.dv, b, j, hk, &dv[size_t(j * d)]);
+        write_row(t.dk, b, j, hk, &dk[size_t(j * d)]), write_row(t.dv, b, j, hk, &dv[size_t(j * d_v)]);
     }
   if (q_tiles > 0)
     each_shared_tile(p.order, 0, int64_t{p.order.done_behind} * p.order.section * p.order.share,

@@ -159,7 +159,7 @@ void add_scales(const fa3::Scales& scales, fa3_forward_params& call) {
   call.q_scale = scale(scales.q, q), call.k_scale = scale(scales.k, k), call.v_scale = scale(scales.v, k);
   if (scales.o) call.o_scale = {const_cast<float*>(scales.o), FA3_DTYPE_FP32, 1, {1}, {1}};
   if (scales.v_mean)
-    call.v_mean = numbers(scales.v_mean, k.dim[0], k.dim[2], k.dim[3], scales.v_mean_stride_batch,
+    call.v_mean = numbers(scales.v_mean, k.dim[0], k.dim[2], call.o.dim[3], scales.v_mean_stride_batch,
                           scales.v_mean_stride_head, 1);
   if (scales.lse_offset)
     call.lse_offset = numbers(scales.lse_offset, q.dim[0], q.dim[2], q.dim[1], scales.lse_offset_stride_batch,
@@ -174,16 +174,18 @@ bool consistent(const Launch& launch, const fa3_forward_params& call) {
   const fa3_tensor &q = call.q, &k = call.k, &v = call.v, &o = call.o;
   const int64_t o_stride[3] = {out.o_stride_batch, out.o_stride_row, out.o_stride_head};
   const int64_t heads = (row.has(fa3::Trait::packs_heads) ? k : q).dim[2];
-  bool same = p.visible.seqlen_q == q.dim[1] && p.tiles.heads == heads && out.head_dim == q.dim[3];
+  bool same = p.visible.seqlen_q == q.dim[1] && p.tiles.heads == heads && out.head_dim == o.dim[3];
   same = same && p.tiles.batch_heads == q.dim[0] * heads && p.visible.seqlen_k == k.dim[1];
   same = same && k.dim[0] == q.dim[0] && k.dim[2] * p.heads_per_kv == q.dim[2] && k.dim[3] == q.dim[3];
   if (v.rank == 5) {
-    const int64_t dim[5] = {k.dim[0], k.dim[2], (k.dim[1] + 15) / 16, k.dim[3], 16};
+    const int64_t dim[5] = {k.dim[0], k.dim[2], (k.dim[1] + 15) / 16, o.dim[3], 16};
     for (int i = 0; i < 5; ++i) same = same && v.dim[i] == dim[i];
   } else {
-    for (int i = 0; i < 4; ++i) same = same && v.dim[i] == k.dim[i];
+    for (int i = 0; i < 3; ++i) same = same && v.dim[i] == k.dim[i];
+    same = same && v.dim[3] == o.dim[3];
   }
-  for (int i = 0; i < 4; ++i) same = same && o.dim[i] == q.dim[i];
+  same = same && q.dim[3] <= row.d && o.dim[3] <= row.dv;
+  for (int i = 0; i < 3; ++i) same = same && o.dim[i] == q.dim[i];
   for (int i = 0; i < 3; ++i) same = same && (o.dim[i] == 1 || o.stride[i] == o_stride[i]);
   same = same && out.o == o.data && dtype_of(out.dtype) == o.dtype;
   same = same && q.dtype == dtype_of(row.dtype) && q.dtype == k.dtype && q.dtype == v.dtype;
