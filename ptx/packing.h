@@ -1,5 +1,5 @@
-// Packed heads: the query heads that share a K/V head stand in the rows of the same tiles, so that K and V are read once
-// for all of them. Plain C++, read by both sides.
+// Packed heads: the query heads that share a K/V head stand in the rows of the same tiles, so that K and V are read
+// once for all of them. Plain C++, read by both sides.
 //
 // Each query has as many rows as it has such heads, rounded up to a power of two; the rows of the next query follow. So
 // 64 rows are one box of TMA, whatever the number of heads, and their heads and queries come by shifts. Rows of heads

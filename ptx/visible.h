@@ -18,8 +18,8 @@ using Blocks = Range;  // of K/V blocks, Bc keys each
 
 // Row i sees key j, both counted from 0, if i - left <= j <= i + right; a side that is not bounded has no such
 // condition. left and right may be negative. Kernels set the two flags to what their row of the table says, so that a
-// side without a bound costs no instruction. With packed heads (packing.h) several rows stand for a query each; left and
-// right count queries.
+// side without a bound costs no instruction. With packed heads (packing.h) each query has several rows; left and right
+// count queries.
 struct Visible {
   int32_t seqlen_q, seqlen_k;
   int32_t left, right;

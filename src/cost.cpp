@@ -45,7 +45,7 @@ double gain_of_tiles(const Row& row) {
   return row.has(Trait::two_level) ? 0.04 : row.has(Trait::block_scales) ? 0.07 : 0.095;
 }
 
-// With packed heads, of 64 rows: the last part's warpgroups read the others at so many bytes a nanosecond. Not measured.
+// With packed heads, of 64 rows: the last part's warpgroup reads all at so many bytes a nanosecond. Not measured.
 RowCosts packed(RowCosts costs, const Row& row) {
   constexpr int32_t rate = 40;
   for (Costs* c : {&costs.together, &costs.behind}) c->write = 2500, c->read = 64 * row.dv * 4 / rate;

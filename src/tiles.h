@@ -19,8 +19,8 @@ int64_t heads_of(const Problem& problem, const Row& row);  // of a batch entry
 
 Visible visible_of(const Problem& problem, const Row& row);
 
-// Are rows and tiles, and the blocks of rows that are in no tile, few enough for the kernels' counters? Everything below
-// takes only problems that fit, and that are not empty.
+// Are rows and tiles, and the blocks of rows that are in no tile, few enough for the kernels' counters? Everything
+// below takes only problems that fit, and that are not empty.
 bool tiles_fit(const Problem& problem, const Row& row);
 
 Tiles tiles_of(const Problem& problem, const Row& row);

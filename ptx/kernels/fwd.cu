@@ -14,8 +14,8 @@
 //  - Where whole tiles would leave multiprocessors idle, tiles are split along the keys (work.h). A part is computed as
 //    a whole tile is; for each 16 rows, the warp that is the last to finish its part puts the parts together and stores
 //    the result (tile/combine.cuh).
-//  - With Trait::packs_heads a row is a query of one of the heads that share a K/V head (packing.h), and a warpgroup puts
-//    the parts of its rows together and stores them at once (tile/packed.cuh).
+//  - With Trait::packs_heads a row is a query of one of the heads that share a K/V head (packing.h), and a warpgroup
+//    puts the parts of its rows together and stores them at once (tile/packed.cuh).
 //  - Elements of 8 bits (the paper's section 3.3) go the same way. What differs is in the parts: P's place in registers
 //    (convert), V's in shared memory (tile/transpose.cuh), scales (tile/score.cuh, store_scaled_o).
 //  - No pingpong barriers: with three or four consumer warpgroups the hardware finds that order without them.

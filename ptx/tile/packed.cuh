@@ -92,7 +92,8 @@ FA3_DEVICE float warp_sum(float x) {
   return x;
 }
 
-// All four warps of the warpgroup call this. Returns false: nothing is left to be stored. l: row sums, of the whole quad; where they are 0, O is, too.
+// All four warps of the warpgroup call this. Returns false: nothing is left to be stored. l: row sums, of the whole
+// quad; where they are 0, O is, too.
 FA3_DEVICE bool combine_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2], const Params& p,
                                Smem& smem, const RowBlock& block, int warpgroup, int warp) {
   const int rows = min(visible(p).rows() - block.row, 64), parts = block.parts;

@@ -235,8 +235,8 @@ TEST_CASE("a named kernel that packs heads refuses more rows than it can count",
   p.kernel = "fa3_fwdpacked_bf16_d64_full_128x128";
   CHECK(fa3_forward_check(&p) == FA3_ERROR_UNSUPPORTED);
   CHECK(std::string(fa3_last_error_message()) ==
-        "params->kernel is fa3_fwdpacked_bf16_d64_full_128x128, which packs the heads that share k and v (here 1023, as "
-        "1024) into rows; with q.dim[1] (seqlen_q) 2097152 that makes more than 2147482623");
+        "params->kernel is fa3_fwdpacked_bf16_d64_full_128x128, which packs the heads that share k and v (here 1023, "
+        "as 1024) into rows; with q.dim[1] (seqlen_q) 2097152 that makes more than 2147482623");
 }
 
 TEST_CASE("a name that no kernel has", "[kernels]") {

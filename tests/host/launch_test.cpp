@@ -131,8 +131,8 @@ TEST_CASE("a launch with packed heads, in full", "[launch]") {
   }
   // A single K/V head has no next one.
   FakeCuda& fake = fresh();
-  REQUIRE(forward(imaginary({.batch = 1, .seqlen_q = 1, .seqlen_k = 9000, .heads = 8, .heads_kv = 1, .head_dim = 64})) ==
-          FA3_OK);
+  const Shape one{.batch = 1, .seqlen_q = 1, .seqlen_k = 9000, .heads = 8, .heads_kv = 1, .head_dim = 64};
+  REQUIRE(forward(imaginary(one)) == FA3_OK);
   REQUIRE(row_of(fake.launches[0]).has(Trait::packs_heads));
   CHECK(map_of(fake.launches[0].params().q).stride == U64{128, 16, 16, 16});
 }

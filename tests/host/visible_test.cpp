@@ -28,7 +28,8 @@ std::set<int> all_of(const Keys& keys) {
   return all;
 }
 
-// All masks on sequences of up to six queries and keys, a row or two for each query. Where a side is not bounded its number must not matter.
+// All masks on sequences of up to six queries and keys, a row or two for each query. Where a side is not bounded its
+// number must not matter.
 template <class Check>
 void for_all_small(Check check) {
   for (int seqlen_q = 0; seqlen_q <= 6; ++seqlen_q)
