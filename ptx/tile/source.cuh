@@ -8,19 +8,19 @@
 
 namespace fa3 {
 
-// Loads `rows` rows of `columns` columns, from `row` on, slab by slab.
-FA3_DEVICE void load_rows(const Element* to, int rows, int columns, const TensorMap& map, uint64_t& full, int row,
+// Loads `rows` rows of so many slabs, from `row` on.
+FA3_DEVICE void load_rows(const Element* to, int rows, int slabs, const TensorMap& map, uint64_t& full, int row,
                           int head, int batch) {
   using namespace ptx;
 #pragma unroll
-  for (int slab = 0; slab < columns / slab_columns; slab++)
+  for (int slab = 0; slab < slabs; slab++)
     cp_async_bulk_tensor_4d_load(shared_address(to) + slab * rows * slab_row_bytes, &map, shared_address(&full),
                                  slab * slab_columns, row, head, batch);
 }
 
 // The 64 rows of Q from `row` on.
 FA3_DEVICE void load_q(Smem& smem, uint32_t buffer, uint64_t& full, const Params& p, int row, const Tile& tile) {
-  load_rows(smem.q[buffer], 64, d, p.q, full, row, tile.head, tile.batch);
+  load_rows(smem.q[buffer], 64, slabs, p.q, full, row, tile.head, tile.batch);
 }
 
 // Where a K/V block lies, for K and V alike.
@@ -34,13 +34,13 @@ FA3_DEVICE KeyBlock key_block(const Params& p, const Tile& tile, int j) {
   return {j * Bc, tile.head / p.heads_per_kv, tile.batch};
 }
 FA3_DEVICE void load_k(Stage& stage, uint64_t& full, const Params& p, const KeyBlock& block) {
-  load_rows(stage.k, Bc, d, p.k, full, block.key, block.head, block.batch);
+  load_rows(stage.k, Bc, slabs, p.k, full, block.key, block.head, block.batch);
 }
 FA3_DEVICE void load_v(Element* to, uint64_t& full, const Params& p, const KeyBlock& block) {
   if constexpr (takes_v_tiles)
     ptx::cp_async_bulk_tensor_5d_load(ptx::shared_address(to), &p.v, ptx::shared_address(&full), 0, 0,
                                       block.key / v_tile_keys, block.head, block.batch);
-  else load_rows(to, Bc, dv, p.v, full, block.key, block.head, block.batch);
+  else load_rows(to, Bc, v_slabs, p.v, full, block.key, block.head, block.batch);
 }
 
 // The scale of the block of rows that `row` is in.
