@@ -105,6 +105,9 @@ enum class Trait : uint32_t {
   // causal 0 and -2%.
   prepares_ahead = 1 << 23,
 
+  // Slabs of 64 bytes, where those of 128 would leave much of a row's last one empty. TMA then needs more boxes.
+  narrow_slabs = 1 << 24,
+
   // What all rows of fwd.cu share.
   fast = chosen | splits | speculative | hold_exps,
   fast8 = fast | o_from_registers,  // and those of 8 bits
@@ -132,9 +135,16 @@ struct Row {
   constexpr bool causal() const { return mask == Mask::causal; }
   constexpr bool is_8bit() const { return dtype == Dtype::e4m3; }
   constexpr int element_bytes() const { return is_8bit() ? 1 : 2; }
-  // Rows of Q, K, V and O lie in shared memory as slabs of so many bytes and columns.
-  constexpr int slab_bytes() const { return d * element_bytes() < 128 ? d * element_bytes() : 128; }
+  // Rows of Q, K, V and O lie in shared memory as slabs of so many bytes and columns; the last slab of a row may hold
+  // fewer columns.
+  constexpr int slab_bytes() const {
+    return has(Trait::narrow_slabs) || (d * element_bytes() <= 64 && dv * element_bytes() <= 64) ? 64 : 128;
+  }
   constexpr int slab_columns() const { return slab_bytes() / element_bytes(); }
+  constexpr int slabs() const { return (d + slab_columns() - 1) / slab_columns(); }
+  constexpr int v_slabs() const { return (dv + slab_columns() - 1) / slab_columns(); }
+  constexpr int row_bytes() const { return slabs() * slab_bytes(); }
+  constexpr int v_row_bytes() const { return v_slabs() * slab_bytes(); }
   // Does it compute all gradients of the backward pass?
   constexpr bool all_gradients() const {
     return kind == Kind::backward && !has(Trait::keys_only) && !has(Trait::queries_only);
@@ -168,9 +178,9 @@ struct Row {
   }
   constexpr int dq_registers() const { return takes_several_blocks() ? 64 : 0; }
 
-  constexpr int q_buffer_bytes() const { return 64 * d * element_bytes(); }
-  constexpr int k_block_bytes() const { return Bc * d * element_bytes(); }
-  constexpr int v_block_bytes() const { return Bc * dv * element_bytes(); }
+  constexpr int q_buffer_bytes() const { return 64 * row_bytes(); }
+  constexpr int k_block_bytes() const { return Bc * row_bytes(); }
+  constexpr int v_block_bytes() const { return Bc * v_row_bytes(); }
   constexpr int stage_bytes() const { return k_block_bytes() + v_block_bytes(); }
   // With few stages, K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
   constexpr bool split_stage() const { return stages <= 2; }
@@ -209,17 +219,18 @@ struct Row {
              Bc == (all_gradients() ? 128 : 64) && d % 64 == 0 &&
              d <= (all_gradients() ? 128 : 256) && dv == d && !is_8bit() && smem_bytes() <= 227 * 1024 &&
              (producer_registers() + dq_registers() + warpgroups() * consumer_registers()) * 128 <= 64 * 1024;
-    return Br % 64 == 0 && warpgroups() >= 2 && warpgroups() <= 4 && Bc % 16 == 0 && d % 64 == 0 && d <= 256 &&
-           dv % 64 == 0 && dv <= 256 && (dv <= d || has(Trait::o_from_registers)) &&  // O leaves through a Q buffer
+    return Br % 64 == 0 && warpgroups() >= 2 && warpgroups() <= 4 && Bc % 16 == 0 && d % 16 == 0 && d <= 256 &&
+           dv % 16 == 0 && dv <= 256 &&
+           (v_slabs() <= slabs() || has(Trait::o_from_registers)) &&  // O leaves through a Q buffer
            (stages & (stages - 1)) == 0 && q_buffers >= warpgroups() && q_buffers <= 2 * warpgroups() &&
-           (is_8bit() ? Bc % 32 == 0 && has(Trait::o_from_registers) &&
+           (is_8bit() ? Bc % 32 == 0 && d % 64 == 0 && dv == d && has(Trait::o_from_registers) &&
                             (!has(Trait::block_scales) || (Bc == rows_of_scale && !split_stage())) &&
                             (!has(Trait::two_level) || has(Trait::block_scales))
                       : !has(Trait::transposes_v) && !has(Trait::block_scales) && !has(Trait::two_level)) &&
            (!has(Trait::packs_heads) || (!is_8bit() && has(Trait::o_from_registers) && has(Trait::early_claim))) &&
            (!has(Trait::skip_masked) || causal()) && !(has(Trait::o_from_registers) && has(Trait::late_q_release)) &&
            // Under a causal mask, the blocks that one warpgroup skips and another computes leave a stage free.
-           (warpgroups() - 1) * 64 <= (stages - 1) * Bc &&
+           (!causal() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
            smem_bytes() <= 227 * 1024 &&
            (producer_registers() + warpgroups() * consumer_registers()) * 128 <= 64 * 1024;
   }
@@ -231,6 +242,9 @@ inline constexpr Row rows[] = {
 #define FA3_FORWARD(name, kernel, dtype, d, mask, Br, Bc, stages, q_buffers, traits)                                   \
   {"fa3_" #name "_" #dtype "_d" #d "_" #mask "_" #Br "x" #Bc, #kernel, Kind::forward, Dtype::dtype, d, d, Mask::mask, \
    Br, Bc, stages, q_buffers, traits, 0, 1, 0},
+#define FA3_FORWARD_DV(name, kernel, dtype, d, dv, mask, Br, Bc, stages, q_buffers, traits)                            \
+  {"fa3_" #name "_" #dtype "_d" #d "x" #dv "_" #mask "_" #Br "x" #Bc, #kernel, Kind::forward, Dtype::dtype, d, dv, \
+   Mask::mask, Br, Bc, stages, q_buffers, traits, 0, 1, 0},
 #define FA3_BACKWARD(name, kernel, dtype, d, mask, Br, Bc, stages, traits)                                             \
   {"fa3_" #name "_" #dtype "_d" #d "_" #mask "_" #Br "x" #Bc, #kernel, Kind::backward, Dtype::dtype, d, d, Mask::mask, \
    Br, Bc, stages, 0, traits, 0, 1, 0},
@@ -238,6 +252,7 @@ inline constexpr Row rows[] = {
   {"fa3_pass_" #name, #kernel, Kind::pass, {}, d, 0, {}, 0, 0, 0, 0, chosen | traits, threads, blocks, bytes},
 #include "rows.def"
 #undef FA3_FORWARD
+#undef FA3_FORWARD_DV
 #undef FA3_BACKWARD
 #undef FA3_PASS
 };

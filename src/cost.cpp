@@ -34,7 +34,7 @@ constexpr Measured measured_costs[] = {
 // How many million products and sums of matrices a multiprocessor does in a microsecond, about, where nothing is
 // measured: at small head dimensions the exponentials limit it, with sums on two levels the additions.
 constexpr double products_per_us(const Row& row) {
-  if (!row.is_8bit()) return 6;
+  if (!row.is_8bit()) return row.d < 64 ? 3.5 : 6;
   if (row.has(Trait::two_level)) return row.d <= 64 ? 4 : row.d <= 128 ? 6 : 7.5;
   return row.d <= 64 ? 5.5 : 9;
 }

@@ -45,18 +45,21 @@ constexpr int rivals_of(const Row& row) {
 static_assert(std::all_of(std::begin(rows), std::end(rows),
                           [](const Row& row) { return rivals_of(row) <= Fit::most; }));
 
-// Those that the library chooses itself, of the smallest head dimensions that hold the problem's.
+// Those that the library chooses itself, of the smallest head dimensions that hold the problem's; of rows with packed
+// heads (Trait::packs_heads) and of others each for itself.
 void find_rows(const Problem& problem, Fit& fit) {
   fit.count = 0;
-  for (int n = 0; n < row_count; ++n) {
-    const Row& row = rows[n];
-    if (!is_choosable(row) || row.dtype != dtype_of(problem.q.dtype) || row.causal() != problem.causal ||
-        !holds(row, problem) || !takes(row, problem) || has_needless_scales(row, problem) ||
-        (row.has(Trait::packs_heads) && problem.seqlen_q > most_packed_queries))
-      continue;
-    if (fit.count && is_narrower(rows[fit.rows[0]], row)) continue;
-    if (fit.count && is_narrower(row, rows[fit.rows[0]])) fit.count = 0;
-    fit.rows[fit.count++] = n;
+  const auto may_run = [&](const Row& row, bool packs) {
+    return is_choosable(row) && row.dtype == dtype_of(problem.q.dtype) && row.causal() == problem.causal &&
+           holds(row, problem) && takes(row, problem) && !has_needless_scales(row, problem) &&
+           row.has(Trait::packs_heads) == packs && (!packs || problem.seqlen_q <= most_packed_queries);
+  };
+  for (const bool packs : {false, true}) {
+    const Row* narrowest = nullptr;
+    for (const Row& row : rows)
+      if (may_run(row, packs) && (!narrowest || is_narrower(row, *narrowest))) narrowest = &row;
+    for (int n = 0; narrowest && n < row_count; ++n)
+      if (may_run(rows[n], packs) && !is_narrower(*narrowest, rows[n])) fit.rows[fit.count++] = n;
   }
 }
 

@@ -14,11 +14,15 @@ static_assert(sizeof(Element) == config.element_bytes());
 
 // `rows` rows of Q, K, V or O lie in shared memory as slabs of [rows][slab_columns] elements, with the swizzle of TMA
 // and wgmma for such rows: of 128 bytes, byte address bits 4-6 are xor-ed with bits 7-9; of 64, bits 4-5 with 7-8.
+// Columns of the last slab beyond d, or dv, are zeros where TMA has loaded them.
 inline constexpr int slab_columns = config.slab_columns();
 inline constexpr int slab_row_bytes = config.slab_bytes();
+inline constexpr int slabs = config.slabs(), v_slabs = config.v_slabs();
+inline constexpr int row_elements = slabs * slab_columns, v_row_elements = v_slabs * slab_columns;
 static_assert(slab_row_bytes == 128 || slab_row_bytes == 64);
 // What the swizzle puts in the place of 16-byte chunk 0 of a slab's row.
-FA3_DEVICE int swizzled(int row) { return slab_row_bytes == 128 ? row % 8 : row / 2 % 4; }
+inline constexpr int chunks = slab_row_bytes / 16, rows_alike = 8 / chunks;  // so many rows have them alike
+FA3_DEVICE int swizzled(int row) { return row / rows_alike % chunks; }
 
 // How much of k, the inner dimension of a product, one WGMMA takes: always 32 bytes.
 inline constexpr int k_step = 32 / sizeof(Element);

@@ -34,17 +34,18 @@ FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t q_buff
   const int lane = threadIdx.x % 32;
   const uint32_t rows = shared_address(&smem.q[q_buffer]) + warp * 16 * slab_row_bytes;
   // stmatrix: lanes 0-15 address the 16 rows of 8 columns, lanes 16-31 the same rows 8 columns on.
-  const uint32_t address = rows + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane % 8) << 4);
+  const uint32_t address = rows + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane / rows_alike % chunks) << 4);
 #pragma unroll
-  for (int k = 0; k < dv / 16; k++)
-    stmatrix_x4((address ^ k % 4 * 32) + k / 4 * 64 * slab_row_bytes, o[4 * k], o[4 * k + 1], o[4 * k + 2],
-                o[4 * k + 3]);
+  for (int k = 0; k < dv / 16; k++) {
+    const int slab = k * 32 / slab_row_bytes, within = k * 32 % slab_row_bytes;
+    stmatrix_x4((address ^ within) + slab * 64 * slab_row_bytes, o[4 * k], o[4 * k + 1], o[4 * k + 2], o[4 * k + 3]);
+  }
   fence_proxy_async_shared();
   __syncwarp();
   // Rows past the end are clipped, but a store wholly at negative rows is an illegal instruction.
   if (lane == 0 && block.row >= 0) {
 #pragma unroll
-    for (int slab = 0; slab < dv / slab_columns; slab++)
+    for (int slab = 0; slab < v_slabs; slab++)
       cp_async_bulk_tensor_4d_store(&p.o, rows + slab * 64 * slab_row_bytes, slab * slab_columns, block.row + warp * 16,
                                     block.head, block.batch);
     cp_async_bulk_commit_group();

@@ -10,10 +10,10 @@ namespace fa3 {
 inline constexpr Swizzle slab_swizzle = slab_row_bytes == 128 ? Swizzle::of_128_bytes : Swizzle::of_64_bytes;
 // Q and K: K-major, groups of 8 rows apart by the stride offset; the leading offset is not used with a swizzle.
 inline constexpr uint64_t qk_descriptor = descriptor(16, 8 * slab_row_bytes, slab_swizzle);
-// V of 16 bits: its n (the head dimension) is contiguous; 64-column slabs are the leading offset apart, 8 keys the
-// stride offset. V of 8 bits, as tiles: 16 keys are the leading offset apart, 8 columns the stride offset.
+// V of 16 bits: its n (the head dimension) is contiguous; slabs are the leading offset apart, 8 keys the stride offset.
+// V of 8 bits, as tiles: 16 keys are the leading offset apart, 8 columns the stride offset.
 inline constexpr uint64_t v_descriptor = is_8bit ? descriptor(v_tile_keys * dv, 8 * v_tile_keys, Swizzle::none)
-                                                 : descriptor(Bc * slab_row_bytes, 1024, Swizzle::of_128_bytes);
+                                                 : descriptor(Bc * slab_row_bytes, 8 * slab_row_bytes, slab_swizzle);
 
 // The operands of the two products: those of buffer 0 and stage 0, from which the others lie at fixed distances.
 struct Descriptors {

@@ -26,8 +26,8 @@ struct alignas(16) RowBlock {
 // K of a block and V of the block before (work.h), as they are used together in one iteration. 8-bit V lies here as
 // tiles (fa3.h).
 struct Stage {
-  Element k[Bc * d];
-  Element v[Bc * dv];
+  Element k[Bc * row_elements];
+  Element v[Bc * v_row_elements];
 };
 
 inline constexpr bool split_stage = config.split_stage();
@@ -37,7 +37,7 @@ inline constexpr bool split_stage = config.split_stage();
 struct VRows {
   static constexpr int buffers = 2, warps = 2;
   static constexpr int present = config.v_row_buffers();
-  Element v[present][Bc * dv];
+  Element v[present][Bc * v_row_elements];
   uint64_t full[present], empty[present];
   uint32_t end[present];  // no V has come, and no more will
 };
@@ -53,7 +53,8 @@ inline constexpr bool early_q_release = has(Trait::o_from_registers) && config.q
 inline constexpr int row_blocks = early_q_release ? 3 * warpgroups : config.q_buffers;
 
 struct alignas(1024) Smem {
-  Element q[config.q_buffers][64 * d];  // after its last QK, a buffer takes the O of the same rows on its way out
+  // After its last QK, a buffer takes the O of the same rows on its way out.
+  Element q[config.q_buffers][64 * row_elements];
   Stage stage[config.stages];
   VRows v_rows;
   alignas(16) float v_mean[config.v_means()][dv];  // of 8-bit elements: what is added to O (VMeanRing)

@@ -8,12 +8,12 @@
 
 namespace fa3 {
 
-// Loads `rows` rows of `columns` columns, from `row` on, slab by slab.
-FA3_DEVICE void load_rows(const Element* to, int rows, int columns, const TensorMap& map, uint64_t& full, int row,
+// Loads `rows` rows of so many slabs, from `row` on.
+FA3_DEVICE void load_rows(const Element* to, int rows, int slabs, const TensorMap& map, uint64_t& full, int row,
                           int head, int batch) {
   using namespace ptx;
 #pragma unroll
-  for (int slab = 0; slab < columns / slab_columns; slab++)
+  for (int slab = 0; slab < slabs; slab++)
     cp_async_bulk_tensor_4d_load(shared_address(to) + slab * rows * slab_row_bytes, &map, shared_address(&full),
                                  slab * slab_columns, row, head, batch);
 }
@@ -24,11 +24,11 @@ FA3_DEVICE void load_q(Smem& smem, uint32_t buffer, uint64_t& full, const Params
   if constexpr (has(Trait::packs_heads)) {
     const int head = packing(p).head(row), query = packing(p).query(row);
 #pragma unroll
-    for (int slab = 0; slab < d / slab_columns; slab++)
+    for (int slab = 0; slab < slabs; slab++)
       cp_async_bulk_tensor_5d_load(shared_address(smem.q[buffer]) + slab * 64 * slab_row_bytes, &p.q,
                                    shared_address(&full), slab * slab_columns, head, query, tile.head, tile.batch);
   } else {
-    load_rows(smem.q[buffer], 64, d, p.q, full, row, tile.head, tile.batch);
+    load_rows(smem.q[buffer], 64, slabs, p.q, full, row, tile.head, tile.batch);
   }
 }
 
@@ -43,13 +43,13 @@ FA3_DEVICE KeyBlock key_block(const Params& p, const Tile& tile, int j) {
   return {j * Bc, has(Trait::packs_heads) ? tile.head : tile.head / p.heads_per_kv, tile.batch};
 }
 FA3_DEVICE void load_k(Stage& stage, uint64_t& full, const Params& p, const KeyBlock& block) {
-  load_rows(stage.k, Bc, d, p.k, full, block.key, block.head, block.batch);
+  load_rows(stage.k, Bc, slabs, p.k, full, block.key, block.head, block.batch);
 }
 FA3_DEVICE void load_v(Element* to, uint64_t& full, const Params& p, const KeyBlock& block) {
   if constexpr (takes_v_tiles)
     ptx::cp_async_bulk_tensor_5d_load(ptx::shared_address(to), &p.v, ptx::shared_address(&full), 0, 0,
                                       block.key / v_tile_keys, block.head, block.batch);
-  else load_rows(to, Bc, dv, p.v, full, block.key, block.head, block.batch);
+  else load_rows(to, Bc, v_slabs, p.v, full, block.key, block.head, block.batch);
 }
 
 // The scale of the block of rows that `row` is in.

@@ -60,7 +60,7 @@ FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const Element* q, const Ele
 #pragma unroll
   for (int i = 0; i < Bc / 2; i++) S[i] = 0.f;
 #pragma unroll 1
-  for (int slab = 0; slab < d / slab_columns; slab++)
+  for (int slab = 0; slab < slabs; slab++)
 #pragma unroll 1  // downwards, for want of registers
     for (int within = slab_row_bytes - 32; within >= 0; within -= 32) {
       uint32_t a[4];

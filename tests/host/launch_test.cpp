@@ -22,9 +22,10 @@ int forward_rows() {
 // The map that a launch carries in this place.
 const EncodedMap& map_of(const TensorMap& map) { return fake_cuda().maps.at(map.opaque[0]); }
 
-// Rows of q, k or v as slabs of at most 128 bytes.
+// Rows of q, k or v as slabs of 128 bytes, or of 64 if those are enough or the row asks for them.
 void check_box(const EncodedMap& map, const Row& v, int rows) {
-  const int bytes = v.is_8bit() ? 1 : 2, slab = std::min(v.d * bytes, 128);
+  const int bytes = v.is_8bit() ? 1 : 2, columns = std::max(v.d, v.dv);
+  const int slab = columns * bytes <= 64 || v.has(Trait::narrow_slabs) ? 64 : 128;
   CHECK(map.box == U32{unsigned(slab / bytes), unsigned(rows), 1, 1});
   CHECK(map.swizzle == (slab == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B));
 }
@@ -84,10 +85,9 @@ TEST_CASE("a launch, in full", "[launch]") {
     const uint64_t columns = m.tensor.data == p.v.data || m.tensor.data == p.o.data ? 96 : 72;
     CHECK(m.map.dim == U64{columns, seqlen, heads, 2});
     CHECK(m.map.stride == U64{columns * 2 * heads, columns * 2, columns * 2 * heads * seqlen});
-    CHECK(m.map.box == U32{64, m.rows, 1, 1});
+    check_box(m.map, v, int(m.rows));
     CHECK(m.map.element_stride == U32{1, 1, 1, 1});
     CHECK(m.map.interleave == CU_TENSOR_MAP_INTERLEAVE_NONE);
-    CHECK(m.map.swizzle == CU_TENSOR_MAP_SWIZZLE_128B);
     CHECK(m.map.promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
     CHECK(m.map.fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   }

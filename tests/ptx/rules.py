@@ -81,7 +81,10 @@ def rows_of(tree):
     def kernel(cells):
         return "fa3_{}_{}_d{}_{}_{}x{}".format(cells[0], *cells[2:7])
 
-    names = {"FORWARD": kernel, "BACKWARD": kernel, "PASS": lambda cells: f"fa3_pass_{cells[0]}"}
+    def unequal(cells):
+        return "fa3_{}_{}_d{}x{}_{}_{}x{}".format(cells[0], *cells[2:8])
+
+    names = {"FORWARD": kernel, "FORWARD_DV": unequal, "BACKWARD": kernel, "PASS": lambda cells: f"fa3_pass_{cells[0]}"}
     for i, line in enumerate(tree["ptx/rows.def"].split("\n")):
         match = re.match(r"FA3_(\w+)\((.*)\)", line)
         if match:

@@ -89,6 +89,8 @@ class RulesCanFail(unittest.TestCase):
                  r"def:4: fa3_a_bf16_d64_full_128x64 is already the name of the row in line 2")
         other = good["ptx/rows.def"] + row.replace("128", "192")
         self.assertEqual(rules.table_is_sound({**good, "ptx/rows.def": other}), [])
+        other = good["ptx/rows.def"] + row.replace("FORWARD", "FORWARD_DV").replace("64,", "64, 32,", 1) * 2
+        self.one(rules.table_is_sound, {**good, "ptx/rows.def": other}, "fa3_a_bf16_d64x32_full_128x64 is already")
         other = good["ptx/rows.def"] + "FA3_PASS(d, e, 32)\n"
         self.one(rules.table_is_sound, {**good, "ptx/rows.def": other}, r"fa3_pass_d: there is no ptx/kernels/e\.cu")
         self.one(rules.table_is_sound, {**good, "ptx/kernels/c.cu": "", "ptx/kernels/c.contract": ""}, "no row")

@@ -54,7 +54,7 @@ FAULTS = [
     ("wrong-bytes-expected", ALG1, [(PRODUCER, "shared_address(&smem.full_v[s]), config.v_block_bytes()",
                                      "shared_address(&smem.full_v[s]), config.v_block_bytes() / 2")],
      "kernel.expected_bytes"),
-    ("half-of-a-block-loaded", ALG1, [("tile/source.cuh", "slab < columns / slab_columns", "slab < 1")],
+    ("half-of-a-block-loaded", ALG1, [("tile/source.cuh", "slab < slabs; slab++", "slab < 1; slab++")],
      "producer.tma_loads"),
     ("parity-inverted-in-the-consumer", ALG1,
      [(RING, "{ wait(smem.full_k[index(i)], parity(i)); }", "{ wait(smem.full_k[index(i)], parity(i) ^ 1); }")],
@@ -123,6 +123,8 @@ def rows(source):
             cells = [cell.strip() for cell in rest.partition(")")[0].split(",")]
             if kind in ("FA3_FORWARD", "FA3_BACKWARD"):
                 names.append("fa3_{0}_{2}_d{3}_{4}_{5}x{6}".format(*cells))
+            elif kind == "FA3_FORWARD_DV":
+                names.append("fa3_{0}_{2}_d{3}x{4}_{5}_{6}x{7}".format(*cells))
             elif kind == "FA3_PASS":
                 names.append("fa3_pass_" + cells[0])
     return names

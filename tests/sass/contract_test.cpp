@@ -216,6 +216,32 @@ TEST_CASE("the table determines what a row's warps tell each other") {
   CHECK(figure(tiles, "producer", "tma_loads") == "7");
   CHECK(figure(together, "epilogue", "tma_stores") == "2");
   CHECK(figure(split, "epilogue", "tma_stores") == "0");  // from registers
+  // Slabs of 64 bytes; K wider than V.
+  const char *narrow = "fa3_fwd_bf16_d96_full_192x96", *unequal = "fa3_fwd_bf16_d192x128_causal_128x112";
+  CHECK(figure(narrow, "kernel", "expected_bytes") == "0/12288, 18432, 18432/36864");
+  CHECK((figure(narrow, "producer", "tma_loads") == "12" && figure(narrow, "epilogue", "tma_stores") == "3"));
+  CHECK(figure(unequal, "kernel", "expected_bytes") == "0/24576, 28672, 43008");
+  CHECK((figure(unequal, "producer", "tma_loads") == "10" && figure(unequal, "epilogue", "tma_stores") == "0"));
+  CHECK(figure(unequal, "hot", "gemms") == "QK 12 x 64x112x16 SS, PV 7 x 64x128x16 RS");
+  const struct {
+    const char *row, *prologue, *epilogue, *producer, *first_releases, *last_releases;
+  } arrivals[] = {
+      {"fa3_fwd_bf16_d64_full_256x64", "0 0 0", "0 0 0 0 0", "1 1 1 0 0 1", "0 0", "1 0 0"},
+      {together, "0 0 0", "0 0 0 0 0", "1 1 1 0 0 1", "0 0 0", "1 0 0 0"},
+      {"fa3_fwd_bf16_d128_full_128x128", "0 0 0 0 0", "0 0 0 0 0 0 0 0", "1 1 1 1 1 0 0 1", "0 0 0 0 0",
+       "1 1 1 0 0 0 0"},
+      {split, "0 0 0 0 0", "0 0 0 0 0 0 0 0", "1 1 1 1 1 0 0 1", "0 0 0 0", "0 1 1 1 0 0"}};
+  for (const auto& a : arrivals) {
+    INFO(a.row);
+    CHECK(figure(a.row, "prologue", "parities") == a.prologue);
+    CHECK(figure(a.row, "epilogue", "parities") == a.epilogue);
+    CHECK(figure(a.row, "producer", "parities") == a.producer);
+    CHECK(figure(a.row, "prologue", "releases") == a.first_releases);
+    CHECK(figure(a.row, "epilogue", "releases") == a.last_releases);
+  }
+  CHECK(figure(rows, "prologue", "parities") == "nothing");
+  CHECK((figure(unequal, "hot", "most_multiplies") == "68" && figure(unequal, "boundary", "most_multiplies") == "66"));
+  CHECK((figure("fa3_fwd_bf16_d64_full_256x64", "hot", "maxima") == "1" && figure(together, "hot", "maxima") == "0"));
   CHECK(figure(together, "prologue", "setmaxnreg") == "+160");
   CHECK(figure(together, "producer", "setmaxnreg") == "-32");
   CHECK(figure(bwd, "prologue", "setmaxnreg") == "+208 -64");

@@ -1,5 +1,6 @@
 #include "table.h"
 
+#include <initializer_list>
 #include <set>
 
 #include "ptx/backward_params.h"
@@ -75,9 +76,8 @@ std::string expected_bytes(const fa3::Row& row) {
 // The producer's loads of a forward row, by slabs of K, of V (in the loop, and the last one) and of Q. V as tiles comes
 // at once, and with elements of 8 bits a vector comes with Q.
 int tma_loads(const fa3::Row& row) {
-  const int slabs = row.d / row.slab_columns(), v_slabs = row.dv / row.slab_columns();
   const bool tiles = row.is_8bit() && !row.has(fa3::Trait::transposes_v);
-  return slabs + 2 * (tiles ? 1 : v_slabs) + slabs + row.is_8bit();
+  return row.slabs() + 2 * (tiles ? 1 : row.v_slabs()) + row.slabs() + row.is_8bit();
 }
 
 // setmaxnreg of the warps that come to a loop with WGMMAs, or of the others.
@@ -86,6 +86,39 @@ std::string moved_registers(const fa3::Row& row, bool of_consumers) {
   if (!of_consumers) return "-" + std::to_string(row.producer_registers());
   return "+" + std::to_string(row.consumer_registers()) +
          (row.dq_registers() ? " -" + std::to_string(row.dq_registers()) : "");
+}
+
+// "0 0 0".
+std::string repeated(const char* word, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += (i ? " " : "") + std::string(word);
+  return all;
+}
+std::string joined(std::initializer_list<std::string> parts) {
+  std::string all;
+  for (const std::string& part : parts)
+    if (!part.empty()) all += (all.empty() ? "" : " ") + part;
+  return all;
+}
+
+// Of fwd.cu with elements of 16 bits: parities of the first waits, and arrivals with the groups in flight there. K and
+// V of a stage have one barrier, or one each.
+std::string parities(const fa3::Row& row, const std::string& scope) {
+  const int split = row.split_stage();
+  if (scope == "prologue") return repeated("0", 3 + 2 * split);  // Q, blocks that are skipped, the first K
+  if (scope == "epilogue") return repeated("0", 5 + 3 * split);  // the last V, Q, K, skipped blocks at two places
+  // Hand-over of pieces at one place or two, stage, the last V's, that V; a piece, Q's buffer.
+  return repeated("1", 3 + split + row.has(fa3::Trait::early_claim)) + " 0 0 1";
+}
+std::string releases(const fa3::Row& row, const std::string& scope) {
+  const int split = row.split_stage();
+  const bool late = row.has(fa3::Trait::late_q_release), direct = row.has(fa3::Trait::o_from_registers);
+  const bool early = direct && row.q_buffers < 2 * row.warpgroups();
+  // Blocks that are skipped, with the last V if K and V are released each for itself; the first K; the Q buffer of O.
+  if (scope == "prologue") return repeated("0", 2 + 2 * split + late);
+  // Q before the last PV; what is skipped, with the next piece's first QK in flight; Q, at up to two places, and again
+  // what is skipped if no block is computed.
+  return joined({early ? "0" : "", repeated("1", split ? 3 : 1), repeated("0", 1 + split + (late ? 2 : !early))});
 }
 
 }  // namespace
@@ -125,7 +158,11 @@ std::optional<Figure> table_figure(const std::string& name, const std::string& s
       return text(moved_registers(*row, scope == "prologue"));
     if (figure == "tma_loads" && scope == "producer" && forward && has_producer) return value(tma_loads(*row));
     if (figure == "tma_stores" && scope == "epilogue" && forward)
-      return value(row->has(fa3::Trait::o_from_registers) ? 0 : row->dv / row->slab_columns());
+      return value(row->has(fa3::Trait::o_from_registers) ? 0 : row->v_slabs());
+    if (row->has(fa3::Trait::speculative) && !row->is_8bit()) {
+      if (figure == "parities") return text(parities(*row, scope));
+      if (figure == "releases" && scope != "producer") return text(releases(*row, scope));
+    }
     if (figure == "conversion_types" && scope == "epilogue" && !row->is_8bit())
       for (const ElementType& type : element_types)
         if (name_of(row->dtype) == std::string(type.name)) return text(type.conversion);
@@ -137,6 +174,11 @@ std::optional<Figure> table_figure(const std::string& name, const std::string& s
   // K and V of a stage under one barrier, or a wait for each, the second with a fence of its own.
   const bool speculative = row->has(fa3::Trait::speculative);
   const int waits = row->split_stage() ? 2 : 1;
+  // The maximum that keeps half of the multiplications behind the first exponential.
+  if (speculative && scope == "hot" && figure == "maxima") return value(row->has(fa3::Trait::spread));
+  // O by alpha, the sums of two rows, and on the rare path their bounds.
+  if (speculative && figure == "most_multiplies" && !row->is_8bit())
+    return value(row->dv / 2 + (scope == "hot" ? 4 : 2));
   if (speculative && figure == "mbarrier_waits") return value(waits);
   if (speculative && figure == "arrives") return value(waits + pv_parts - 1);
   // K is given back while PV is in flight, V behind it; or both behind it.
