@@ -39,7 +39,8 @@ class Runner {
     lse_numbers_.resize(size_t(c_.parts * rows));
     tools::normal(tools::mix(protocol_.seed, 2), 0, lse_numbers_.data(), lse_numbers_.size());
     const size_t part_bytes = size_t(c_.elements() * width);
-    o_parts_ = tools::DeviceBuffer(part_bytes * size_t(c_.parts));
+    const size_t copied = size_t(c_.bytes() / 2);  // from o_parts
+    o_parts_ = tools::DeviceBuffer(std::max(part_bytes * size_t(c_.parts), copied));
     for (int64_t n = 0; n < c_.parts; ++n)
       o_parts_.upload(numbers_.data() + n * shift * width, part_bytes, part_bytes * size_t(n));
     lse_parts_ = tools::DeviceBuffer(lse_numbers_.size() * 4);
@@ -47,7 +48,7 @@ class Runner {
     o_ = tools::DeviceBuffer(size_t(c_.elements() * tools::element_bytes(c_.o_dtype)));
     lse_ = tools::DeviceBuffer(size_t(rows) * 4);
     o_.fill(poison_byte), lse_.fill(poison_byte);
-    copy_ = tools::DeviceBuffer(size_t(c_.bytes() / 2));
+    copy_ = tools::DeviceBuffer(copied);
 
     using tools::Layout;
     params_.struct_size = sizeof params_;
