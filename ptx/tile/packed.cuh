@@ -122,8 +122,8 @@ FA3_DEVICE bool combine_packed(const float (&O)[dv / 2], const RowState& state, 
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);
   if (smem.ticket[warpgroup] != parts - 1u) return false;
 
-  // A warp takes a few rows at a time, as each takes as long as memory needs to answer; a lane some columns of each, and
-  // m, l and the weight of one part.
+  // A warp takes a few rows at a time, as each takes as long as memory needs to answer; a lane some columns of each,
+  // and m, l and the weight of one part.
   constexpr int columns = dv / 32;         // of a lane
   constexpr int batch = dv <= 128 ? 16 : 4;  // parts that are on their way together, as many as there are registers for
   constexpr int at_once = 2;
@@ -146,8 +146,9 @@ FA3_DEVICE bool combine_packed(const float (&O)[dv / 2], const RowState& state, 
       for (int r = 0; r < at_once; r++)
 #pragma unroll
         for (int i = 0; i < batch; i++)
-          x[r][i] = place[r].exists && first + i < parts ? load_columns(&partial(first + i).o[row + 4 * r][lane * columns])
-                                                         : Columns{};
+          x[r][i] = place[r].exists && first + i < parts
+                        ? load_columns(&partial(first + i).o[row + 4 * r][lane * columns])
+                        : Columns{};
 #pragma unroll
       for (int r = 0; r < at_once; r++) {
         if (first == 0) {
