@@ -9,7 +9,7 @@ namespace {
 
 // What nvdisasm says beside the code: the targets of indirect branches, and which accesses are spills. Other attributes
 // may speak of symbols by number.
-constexpr int attribute_branch_targets = 0x34, attribute_annotations = 0x1d;
+constexpr int attribute_branch_targets = 0x34, attribute_annotations = 0x55;
 constexpr uint32_t index_bits = 0x00ffffff;  // of a code section's sh_info: its kernel's symbol
 
 class Writer {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 
 #include "text.h"
@@ -62,7 +63,8 @@ Instruction instruction_of(int line, int address, std::string_view text) {
   Instruction result;
   result.address = address;
   text = trim(text.substr(0, end));
-  result.text = std::string(text);
+  // A remark behind it, such as (*"SpillRefill"*), stands in a column that depends on labels of other functions.
+  std::ranges::unique_copy(text, std::back_inserter(result.text), [](char a, char b) { return a == ' ' && b == ' '; });
   if (begins(text, "@")) {
     const size_t space = text.find_first_of(" \t");
     if (space == std::string_view::npos) throw ParseError(line, "a predicate without an instruction");
