@@ -384,9 +384,9 @@ TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
     if (v.kind != Kind::forward) continue;
     INFO(v.name);
     fake.maps.clear(), fake.launches.clear();
-    const int64_t head_dim = v.d - head_dim_unit(v);
-    const fa3_forward_params p =
-        named(v, {.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3, .head_dim = head_dim});
+    const int unit = head_dim_unit(v);
+    const fa3_forward_params p = named(v, {.batch = 2, .seqlen_q = 300, .seqlen_k = 500, .heads = 6, .heads_kv = 3,
+                                           .head_dim = v.d - unit, .head_dim_v = v.dv - unit});
     REQUIRE(forward(p) == FA3_OK);
     REQUIRE(fake.launches.size() == 1);
     const Launch& launch = fake.launches[0];

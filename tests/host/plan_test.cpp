@@ -267,7 +267,8 @@ TEST_CASE("what is split, and what is not", "[plan]") {
   // Only rows that know how.
   for (const Row& row : rows) {
     if (row.kind != Kind::forward) continue;
-    const Shape shape{.batch = 1, .seqlen_q = 64, .seqlen_k = 8192, .heads = 1, .heads_kv = 1, .head_dim = row.d};
+    const Shape shape{.batch = 1, .seqlen_q = 64, .seqlen_k = 8192, .heads = 1, .heads_kv = 1, .head_dim = row.d,
+                      .head_dim_v = row.dv};
     INFO(row.name);
     CHECK(is_split(planned(problem_of(row, shape))) == row.has(Trait::splits));
   }

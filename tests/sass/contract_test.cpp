@@ -162,7 +162,7 @@ TEST_CASE("the table determines every row's GEMMs") {
     const int depth = 32 / v.element_bytes();
     // Sums on two levels have registers for 128 columns, or for a quarter of 256.
     const int parts = v.has(fa3::Trait::two_level) && v.d == 256 ? 4 : 1, pv = parts * v.Bc / depth;
-    const std::string n = std::to_string(v.Bc), d = std::to_string(v.d / parts), k = std::to_string(depth);
+    const std::string n = std::to_string(v.Bc), d = std::to_string(v.dv / parts), k = std::to_string(depth);
     const std::string shape = " x 64x" + n + "x" + k;
     const int steps = v.d / depth, from_registers = v.has(fa3::Trait::q_in_registers) ? steps / 2 : 0;
     CHECK(figure("hot", "gemms") ==
