@@ -36,7 +36,7 @@ struct KeyOrder : BlockOrder {
   int32_t head_tiles;     // query tiles that read a K/V head
   int32_t behind;         // how many sections later a share's dQ is rounded
   int32_t done_behind;    // of so many sections, the first ones, thread blocks do it; of the others the last pass
-  int32_t ahead;          // how many sections before a share's rows are prepared; `sections` if the pass does it for all
+  int32_t ahead;          // how many sections before a share's rows are prepared; `sections`: all by the pass
   uint32_t* added;        // of each K/V head: how many threads have added the last dQ of a key block
   uint32_t* prepared;     // of each K/V head: of how many key blocks the share's rows are prepared
   uint32_t* claimed;      // how many key blocks have been taken beyond those that the launch gives

@@ -1,7 +1,8 @@
 // What the backward pass launches: a pass that prepares numbers of the first query rows; the kernel that computes all
 // gradients, whose thread blocks take one block of keys after another, and also prepare rows for later ones and round
 // dQ of earlier ones; and a pass for the last dQ.
-// At head dimensions for which there is no such kernel: the first pass, for all rows, then a kernel for dK and dV, then one for dQ.
+// At head dimensions for which there is no such kernel: the first pass, for all rows, then a kernel for dK and dV, then
+// one for dQ.
 // Each may start while the one before it ends.
 #include <algorithm>
 #include <iterator>

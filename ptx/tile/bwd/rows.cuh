@@ -38,8 +38,8 @@ struct RowTile {
   }
 };
 
-// dO . O of each row of a tile, as its D, with `threads` threads: a thread takes 8 columns of several rows, of which the
-// loads of `at_once` are under way at once.
+// dO . O of each row of a tile, as its D, with `threads` threads: a thread takes 8 columns of several rows, of which
+// the loads of `at_once` are under way at once.
 template <int threads, int at_once>
 FA3_DEVICE void prepare_delta(const BackwardRows& p, int tile, bool bf16, int thread) {
   constexpr int lanes = d / 8, step = threads / lanes;
