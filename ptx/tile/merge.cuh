@@ -62,7 +62,7 @@ struct MergeWork {
   int batch, head, row;  // the first row; others are p.head_slots apart. If there is nothing to do, row is p.rows
 
   FA3_DEVICE explicit MergeWork(const CombineParams& p) {
-    const int all_slots = threadIdx.x / p.pieces;
+    const int all_slots = int(threadIdx.x) / p.pieces;
     piece = threadIdx.x - all_slots * p.pieces;
     share = all_slots / p.slots;
     const int slot = all_slots - share * p.slots, of_head = slot / p.head_slots;
