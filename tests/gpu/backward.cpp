@@ -259,8 +259,8 @@ class Call {
 void run(const Shape& shape, int32_t dtype, int32_t mask, bool padded, bool with_dlse, float spread, uint64_t seed,
          uint64_t flags = 0) {
   INFO("batch " << shape.batch << " q " << shape.seqlen_q << " k " << shape.seqlen_k << " heads " << shape.heads << "/"
-                << shape.heads_kv << " d " << shape.head_dim << "/" << shape.v_dim() << " dtype " << dtype << " mask " << mask << " padded "
-                << padded << " dlse " << with_dlse << " spread " << spread << " seed " << seed);
+                << shape.heads_kv << " d " << shape.head_dim << "/" << shape.v_dim() << " dtype " << dtype << " mask "
+                << mask << " padded " << padded << " dlse " << with_dlse << " spread " << spread << " seed " << seed);
   const tools::Stream& stream = gpu().stream;
   Call call(shape, dtype, mask, padded, with_dlse, spread, seed, flags);
   call.launch(stream);

@@ -155,7 +155,8 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
     const EncodedMap& map = fake.maps.at(m.map.opaque[0]);
     CHECK(map.data == m.tensor.data);
     const bool of_values = &m.map == &g.v || &m.map == &g.dout || &m.map == &g.dv;
-    CHECK(map.dim == std::vector<uint64_t>{of_values ? 40u : 72u, uint64_t(m.tensor.dim[1]), uint64_t(m.tensor.dim[2]), 2});
+    CHECK(map.dim == std::vector<uint64_t>{of_values ? 40u : 72u, uint64_t(m.tensor.dim[1]), uint64_t(m.tensor.dim[2]),
+                                           2});
     CHECK(map.box == std::vector<uint32_t>{64, m.rows, 1, 1});
   }
 

@@ -225,7 +225,8 @@ TEST_CASE("gradients are those of the formulas, at shapes, masks and dtypes", "[
     const auto gradients = int32_t(pick({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32, FA3_DTYPE_FP32}));
     const auto mask = int32_t(random() % 3);
     INFO(n << ": q " << shape.seqlen_q << " k " << shape.seqlen_k << " heads " << shape.heads << "/" << shape.heads_kv
-           << " d " << shape.head_dim << "/" << shape.v_dim() << " dtypes " << dtype << " " << gradients << " mask " << mask);
+           << " d " << shape.head_dim << "/" << shape.v_dim() << " dtypes " << dtype << " " << gradients << " mask "
+           << mask);
     Call call(shape, dtype, mask, gradients, random() % 2, random());
     const Real rounding = gradients == FA3_DTYPE_BF16 ? 0x1p-8L : gradients == FA3_DTYPE_FP16 ? 0x1p-11L : 0x1p-24L;
     check_against_formulas(call, 1 + int(random() % 3), 1.01L * rounding);

@@ -127,7 +127,8 @@ TEST_CASE("a problem runs on the smallest kernel that holds it", "[kernels]") {
     for (int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
       for (int64_t n = 0; n < 32 * 32; ++n) {
         const int64_t head_dim = 8 + n % 32 * 8, head_dim_v = 8 + n / 32 * 8;
-        fa3_forward_params p = describe(shape_of(head_dim, head_dim_v), dtype, nullptr, nullptr, nullptr, nullptr, nullptr);
+        const Shape shape = shape_of(head_dim, head_dim_v);
+        fa3_forward_params p = describe(shape, dtype, nullptr, nullptr, nullptr, nullptr, nullptr);
         p.mask = mask;
         fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
         REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
@@ -153,7 +154,8 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
     const std::string name = v.name;  // a text like any other: no address is compared
     const int64_t unit = head_dim_unit(v);
     for (int64_t head_dim = unit; head_dim <= v.d; head_dim += unit) {
-      fa3_forward_params p = fitting(v, head_dim, head_dim % (3 * unit) == 0 ? v.dv : std::min<int64_t>(head_dim, v.dv));
+      const int64_t head_dim_v = head_dim % (3 * unit) == 0 ? v.dv : std::min<int64_t>(head_dim, v.dv);
+      fa3_forward_params p = fitting(v, head_dim, head_dim_v);
       p.kernel = name.c_str();
       fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
       size_t bytes = 0;

@@ -47,7 +47,8 @@ double magnitude_of_dot(const Vector& a, const Vector& b) {
 Query read_query(const Point& p, const HostTensors& t, const HostGradients& g, const Place& place) {
   const int64_t at = output_at(p, place);
   const Vector o = read_row(p, t.o, at, p.v_dim()), dout = read_row(p, g.dout, at, p.v_dim());
-  return {read_row(p, t.q, query_at(p, place), p.head_dim), dout, t.lse[lse_at(p, place)], dot(dout, o), magnitude_of_dot(dout, o)};
+  return {read_row(p, t.q, query_at(p, place), p.head_dim), dout, t.lse[lse_at(p, place)], dot(dout, o),
+          magnitude_of_dot(dout, o)};
 }
 
 Pair pair_of(const Point& p, const Query& query, const Vector& k, const Vector& v) {

@@ -81,8 +81,8 @@ void Report::print_csv(FILE* out) const {
     else std::fprintf(out, ",,");
     std::fprintf(out, ",%d,%lld,%s,", int(r.checked), (long long)p.seqlen_k, r.kernel.c_str());
     if (measured) std::fprintf(out, "%.4f", r.spread);
-    std::fprintf(out, ",%d,%d,%s,%s,%d,%lld\n", protocol.passes, protocol.reps, name(p.v), p.is_fp8() ? name(p.scales) : "",
-                 int(p.two_level), (long long)p.v_dim());
+    std::fprintf(out, ",%d,%d,%s,%s,%d,%lld\n", protocol.passes, protocol.reps, name(p.v),
+                 p.is_fp8() ? name(p.scales) : "", int(p.two_level), (long long)p.v_dim());
   }
 }
 
