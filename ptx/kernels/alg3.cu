@@ -1,8 +1,8 @@
 // The paper's Algorithm 3: the backward pass with a producer, two consumer warpgroups and a warp that adds dQ. A thread
 // block has one block of keys. The row alg3asis (as ptxas orders it) is of this file, too. For comparison; the kernel
 // for use is bwd.cu. Comments cite the paper's lines as A3.n. How this differs from them:
-//  - Everything is transposed, as in bwd.cu: rows are keys, so that P^T and dS^T are the A operands of dV and dK as they
-//    come out of the exponentials, in registers.
+//  - Everything is transposed, as in bwd.cu: rows are keys, so that P^T and dS^T are the A operands of dV and dK as
+//    they come out of the exponentials, in registers.
 //  - Each consumer warpgroup computes half of the columns of dQ, for which it needs dS of both: a barrier between them.
 //  - The first one to hold a tile's semaphore stores dQ, so that nothing is cleared before.
 #include "../isa/barrier.cuh"

@@ -30,7 +30,10 @@ def main():
                "-Xptxas=-v", f"-DFA3_ROW={row}", f"-DFA3_KERNEL={name}", "-MD", "-MF", depfile, "-o", output, source]
     command += [word if word.startswith("-D") else f"-I{word}" for word in rest]
     run = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    found = [f"nvcc failed with status {run.returncode}"] if run.returncode else complaints(run.stdout, may_spill="-DFA3_DELAYS" in rest)
+    if run.returncode:
+        found = [f"nvcc failed with status {run.returncode}"]
+    else:
+        found = complaints(run.stdout, may_spill="-DFA3_DELAYS" in rest)
     if found:
         sys.stderr.write(run.stdout)
         for line in found:
