@@ -122,59 +122,41 @@ FA3_DEVICE bool combine_packed(const float (&O)[dv / 2], const RowState& state, 
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);
   if (smem.ticket[warpgroup] != parts - 1u) return false;
 
-  // A warp takes a few rows at a time, as each takes as long as memory needs to answer; a lane some columns of each,
-  // and m, l and the weight of one part.
+  // A warp takes a row at a time, a lane some of its columns, and m, l and the weight of one part.
   constexpr int columns = dv / 32;         // of a lane
   constexpr int batch = dv <= 128 ? 16 : 4;  // parts that are on their way together, as many as there are registers for
-  constexpr int at_once = 2;
   static_assert(Listed::most_parts <= 32);
 #pragma unroll 1
-  for (int row = warp; row < rows; row += 4 * at_once) {
-    Place place[at_once];
-    float2 sums[at_once];
-    float m[at_once], sum[at_once], weight[at_once], o[at_once][columns] = {};
-#pragma unroll
-    for (int r = 0; r < at_once; r++) {
-      place[r] = place_of(p, block, block.row + row + 4 * r);
-      place[r].exists = place[r].exists && row + 4 * r < rows;
-      sums[r] = place[r].exists && lane < parts ? __ldcg(&partial(lane).sums[row + 4 * r]) : make_float2(lowest_m, 0.f);
-    }
+  for (int row = warp; row < rows; row += 4) {
+    const Place place = place_of(p, block, block.row + row);
+    if (!place.exists) continue;
+    const float2 sums = lane < parts ? __ldcg(&partial(lane).sums[row]) : make_float2(lowest_m, 0.f);
+    float m, sum, weight, o[columns] = {};
 #pragma unroll 1
     for (int first = 0; first < parts; first += batch) {
-      Columns x[at_once][batch];
+      Columns x[batch];
 #pragma unroll
-      for (int r = 0; r < at_once; r++)
+      for (int i = 0; i < batch; i++)
+        x[i] = first + i < parts ? load_columns(&partial(first + i).o[row][lane * columns]) : Columns{};
+      if (first == 0) {
+        m = warp_max(sums.x);
+        weight = ptx::ex2_approx_ftz(sums.x - m);
+        sum = warp_sum(weight * sums.y);
+      }
 #pragma unroll
-        for (int i = 0; i < batch; i++)
-          x[r][i] = place[r].exists && first + i < parts
-                        ? load_columns(&partial(first + i).o[row + 4 * r][lane * columns])
-                        : Columns{};
+      for (int i = 0; i < batch; i++) {
+        const float of_part = __shfl_sync(0xffffffffu, weight, first + i);
 #pragma unroll
-      for (int r = 0; r < at_once; r++) {
-        if (first == 0) {
-          m[r] = warp_max(sums[r].x);
-          weight[r] = ptx::ex2_approx_ftz(sums[r].x - m[r]);
-          sum[r] = warp_sum(weight[r] * sums[r].y);
-        }
-#pragma unroll
-        for (int i = 0; i < batch; i++) {
-          const float of_part = __shfl_sync(0xffffffffu, weight[r], first + i);
-#pragma unroll
-          for (int c = 0; c < columns; c++) o[r][c] = fmaf(of_part, x[r][i].x[c], o[r][c]);
-        }
+        for (int c = 0; c < columns; c++) o[c] = fmaf(of_part, x[i].x[c], o[c]);
       }
     }
+    const float inverse = ptx::rcp_approx_ftz(sum == 0.f ? 1.f : sum);
+    uint16_t* const to = o_of(p, block, place) + lane * columns;
+    if (lane * columns < p.output.head_dim)
 #pragma unroll
-    for (int r = 0; r < at_once; r++) {
-      if (!place[r].exists) continue;
-      const float inverse = ptx::rcp_approx_ftz(sum[r] == 0.f ? 1.f : sum[r]);
-      uint16_t* const to = o_of(p, block, place[r]) + lane * columns;
-      if (lane * columns < p.output.head_dim)
-#pragma unroll
-        for (int c = 0; c < columns; c += 2)
-          reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[r][c] * inverse, o[r][c + 1] * inverse);
-      if (lane == 0 && p.output.lse) *lse_of(p, block, place[r]) = lse_from(m[r], sum[r]);
-    }
+      for (int c = 0; c < columns; c += 2)
+        reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[c] * inverse, o[c + 1] * inverse);
+    if (lane == 0 && p.output.lse) *lse_of(p, block, place) = lse_from(m, sum);
   }
   return false;
 }

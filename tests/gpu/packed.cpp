@@ -69,7 +69,7 @@ void chosen(const Row& row) {
   gpu();
   for (const int64_t batch : {1, 40})
     for (const int64_t heads : {8, 28, 64}) {
-      Problem p = plain_problem(row, batch, 1, 1000, heads, 4, seed_for(row, 9700 + int(heads + batch)));
+      Problem p = plain_problem(row, batch, 1, 5000, heads, 4, seed_for(row, 9700 + int(heads + batch)));
       p.kernel = nullptr;
       Case made(p);
       fa3_kernel_info info = tools::kernel_info();
