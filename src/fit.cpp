@@ -46,21 +46,24 @@ static_assert(std::all_of(std::begin(rows), std::end(rows),
                           [](const Row& row) { return rivals_of(row) <= Fit::most; }));
 
 // Those that the library chooses itself, of the smallest head dimensions that hold the problem's; of rows with packed
-// heads (Trait::packs_heads) and of others each for itself.
+// heads (Trait::packs_heads), which come last, and of others each for itself.
 void find_rows(const Problem& problem, Fit& fit) {
-  fit.count = 0;
-  const auto may_run = [&](const Row& row, bool packs) {
-    return is_choosable(row) && row.dtype == dtype_of(problem.q.dtype) && row.causal() == problem.causal &&
-           holds(row, problem) && takes(row, problem) && !has_needless_scales(row, problem) &&
-           row.has(Trait::packs_heads) == packs && (!packs || problem.seqlen_q <= most_packed_queries);
-  };
-  for (const bool packs : {false, true}) {
-    const Row* narrowest = nullptr;
-    for (const Row& row : rows)
-      if (may_run(row, packs) && (!narrowest || is_narrower(row, *narrowest))) narrowest = &row;
-    for (int n = 0; narrowest && n < row_count; ++n)
-      if (may_run(rows[n], packs) && !is_narrower(*narrowest, rows[n])) fit.rows[fit.count++] = n;
+  const Dtype dtype = dtype_of(problem.q.dtype);
+  const bool may_pack = problem.seqlen_q <= most_packed_queries;
+  Fit packed;
+  fit.count = packed.count = 0;
+  for (int n = 0; n < row_count; ++n) {
+    const Row& row = rows[n];
+    const bool packs = row.has(Trait::packs_heads);
+    if (!is_choosable(row) || row.dtype != dtype || row.causal() != problem.causal || !holds(row, problem) ||
+        (packs && !may_pack) || !takes(row, problem) || has_needless_scales(row, problem))
+      continue;
+    Fit& of_kind = packs ? packed : fit;
+    if (of_kind.count && is_narrower(rows[of_kind.rows[0]], row)) continue;
+    if (of_kind.count && is_narrower(row, rows[of_kind.rows[0]])) of_kind.count = 0;
+    of_kind.rows[of_kind.count++] = n;
   }
+  for (int n = 0; n < packed.count; ++n) fit.rows[fit.count++] = packed.rows[n];
 }
 
 fa3_status choose_rows(const Problem& problem, Fit& fit) {
