@@ -68,7 +68,7 @@ struct Columns {
 };
 FA3_DEVICE Columns load_columns(const float* from) {
   Columns columns;
-  if constexpr (dv == 64) {
+  if constexpr (sizeof columns == sizeof(float2)) {
     const float2 x = __ldcg(reinterpret_cast<const float2*>(from));
     columns.x[0] = x.x, columns.x[1] = x.y;
   } else {

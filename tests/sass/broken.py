@@ -20,7 +20,8 @@ ALG2 = "fa3_alg2_bf16_d128_causal_128x128"
 FWD = "fa3_fwd_bf16_d64_full_256x64"
 FWD128 = "fa3_fwd_bf16_d128_full_192x64"
 
-RING, PRODUCER, SMEM = "tile/ring.cuh", "tile/producer.cuh", "tile/smem.cuh"
+RING, WAIT = "tile/ring.cuh", "tile/wait.cuh"
+PRODUCER, SMEM = "tile/producer.cuh", "tile/smem.cuh"
 SOFTMAX, GEMM, EPILOGUE, ELEMENT = "tile/softmax.cuh", "tile/gemm.cuh", "tile/epilogue.cuh", "tile/element.cuh"
 
 PV_DONE = """      wgmma_wait_group<0>();
@@ -54,7 +55,8 @@ FAULTS = [
     ("wrong-bytes-expected", ALG1, [(PRODUCER, "shared_address(&smem.full_v[s]), config.v_block_bytes()",
                                      "shared_address(&smem.full_v[s]), config.v_block_bytes() / 2")],
      "kernel.expected_bytes"),
-    ("half-of-a-block-loaded", ALG1, [("tile/source.cuh", "slab < slabs; slab++", "slab < 1; slab++")],
+    ("half-of-a-block-loaded", ALG1, [("tile/source.cuh", "slab < slabs; slab++)\n    cp_async_bulk_tensor_4d",
+                                         "slab < 1; slab++)\n    cp_async_bulk_tensor_4d")],
      "producer.tma_loads"),
     ("parity-inverted-in-the-consumer", ALG1,
      [(RING, "{ wait(smem.full_k[index(i)], parity(i)); }", "{ wait(smem.full_k[index(i)], parity(i) ^ 1); }")],
@@ -62,10 +64,10 @@ FAULTS = [
     ("parity-inverted-in-the-producer", ALG1, [(PRODUCER, "parity = KvRing::parity(i) ^ 1;",
                                                 "parity = KvRing::parity(i);")], "producer.parities"),
     ("wait-that-does-not-spin", ALG1,
-     [(RING, SPIN, "  ptx::mbarrier_try_wait_parity(ptx::shared_address(&barrier), parity);")],
+     [(WAIT, SPIN, "  ptx::mbarrier_try_wait_parity(ptx::shared_address(&barrier), parity);")],
      "kernel.waits_without_spin"),
     ("wait-that-spins-four-times", ALG1,
-     [(RING, SPIN, SPIN.replace("while (!", "for (int n = 0; n < 4 && !").replace("parity)) {", "parity); n++) {"))],
+     [(WAIT, SPIN, SPIN.replace("while (!", "for (int n = 0; n < 4 && !").replace("parity)) {", "parity); n++) {"))],
      "kernel.waits_without_spin"),
     ("multiplications-under-a-branch", ALG1,
      [("kernels/alg1.cu", SCALED, """      if (state.l[0] >= 0.f)

@@ -192,7 +192,7 @@ def backward(library):
         params = library.backward_params(q, k, k, q, lse, q, q, k, k, mask="causal_bottom_right", dlse=dlse)
         return library.lib.fa3_backward_workspace_size(ctypes.byref(params), ctypes.byref(size))
 
-    assert workspace_size(lse) == 0 and size.value == 2 * 128 * (8 + 4 * 64) + 3 * 4 + 2 * 4, size.value
+    assert workspace_size(lse) == 0 and size.value == 2 * 128 * (8 + 4 * 64) + 5 * 4 + 2 * 4, size.value
     assert workspace_size(longer) != 0 and b"dlse.dim[2]" in library.lib.fa3_last_error_message()
 
 
