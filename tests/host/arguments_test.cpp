@@ -359,6 +359,18 @@ TEST_CASE("questions about numbers of multiprocessors and launches that there ar
   CHECK((info.launches == 0 && info.grid == 0 && info.tiles == 0 && info.pieces == 0 && info.multiprocessors == 132));
 }
 
+TEST_CASE("few queries are packed also where rows that pack no heads fit the head dimension better", "[arguments]") {
+  const auto chosen = [](int64_t seqlen_q) {
+    const P p = imaginary({.batch = 1, .seqlen_q = seqlen_q, .seqlen_k = 8192, .heads = 32, .heads_kv = 8,
+                           .head_dim = 96});
+    fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+    REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
+    return std::string(info.name);
+  };
+  CHECK_THAT(chosen(1), ContainsSubstring("fa3_fwdpacked_") && ContainsSubstring("_d128_"));
+  CHECK_THAT(chosen(4096), ContainsSubstring("fa3_fwd_") && ContainsSubstring("_d96_"));
+}
+
 TEST_CASE("the library chooses no kernel but those of which the info says so", "[arguments]") {
   int chosen = 0;
   for (int i = 0; i < fa3_kernel_count(); ++i) {
