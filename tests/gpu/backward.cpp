@@ -311,6 +311,30 @@ TEST_CASE("backward: head dimensions of q and k, and of v and o, that differ", "
       }
 }
 
+TEST_CASE("backward: every length to 600", "[backward][shapes]") {
+  gpu();
+  constexpr int longest = 600;
+  constexpr int64_t head_dims[] = {64, 128, 256};
+  for (int length = 1; length <= longest; ++length) {
+    tools::Random random(seed_for(20000 + length));
+    const int64_t other = random.chance(0.5) ? length : random.between(1, longest);
+    run({1, other, length, 2, random.between(1, 2), head_dims[random.between(0, 2)]},
+        length % 4 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, length % 3, false, length % 5 == 0, 1, random.bits(),
+        length % 7 ? 0 : FA3_FLAG_DETERMINISTIC);
+  }
+}
+
+TEST_CASE("backward: every pair of head dimensions", "[backward][shapes]") {
+  gpu();
+  for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8)
+    for (int64_t head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
+      tools::Random random(seed_for(int(400000 + head_dim * 1000 + head_dim_v)));
+      run({1, random.between(1, 140), random.between(1, 200), 2, 1, head_dim, head_dim_v},
+          random.chance(0.5) ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, int32_t(random.between(0, 2)), random.chance(0.5),
+          random.chance(0.5), 1, random.bits(), random.chance(0.2) ? FA3_FLAG_DETERMINISTIC : 0);
+    }
+}
+
 TEST_CASE("backward: random shapes", "[backward]") {
   gpu();
   for (int n = 0; n < 40; ++n) {
