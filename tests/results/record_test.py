@@ -52,6 +52,7 @@ class Record(unittest.TestCase):
                 (root / top / "a").write_text(top)
             first = record.source_hash(root)
             (root / "README.md").write_text("no source")
+            (root / "ptx/README.md").write_text("no source")
             self.assertEqual(record.source_hash(root), first)
             (root / "ptx/a").write_text("changed")
             second = record.source_hash(root)

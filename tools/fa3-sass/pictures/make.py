@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the pictures that the README of fa3-sass shows, or with --check says whether they still are what it draws.
+"""Draws the pictures that the READMEs of fa3-sass and of ptx show, or with --check says whether they still are what it draws.
 
 usage: make.py [--check] FA3_SASS LIBFA3
 """
@@ -14,6 +14,7 @@ here = os.path.dirname(os.path.abspath(__file__))
 def pictures(library):
     """File names and what each shows, as fa3-sass wants it."""
     return {"algorithm2.svg": [os.path.join(here, "algorithm2.sass")],
+            "alg2.svg": [library, "fa3_alg2_bf16_d128_full_128x176"],
             "algorithm2_ptxas.svg": [library, "fa3_alg2asis_bf16_d128_full_128x176"],
             "forward.svg": [library, "fa3_fwd_bf16_d128_full_192x64"]}
 
