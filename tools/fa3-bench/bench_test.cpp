@@ -77,6 +77,41 @@ TEST_CASE("sets hold what they are there for") {
   CHECK(points_of({"--set", "grid,extra", "--filter", "d64 causal"}).size() == 6 + 2);
 }
 
+TEST_CASE("sets of other shapes hold what they are there for, and all of it runs") {
+  const auto head_dim = points_of({"--set=head_dim"}), unequal = points_of({"--set=unequal"}),
+             short_ones = points_of({"--set=short"}), decode = points_of({"--set=decode"});
+  std::set<int64_t> of_grid;
+  for (const auto& p : points_of({"--set=grid"})) of_grid.insert(p.head_dim);
+  std::set<int64_t> dims, lengths, queries;
+  for (const auto& p : head_dim) {
+    CHECK(of_grid.count(p.head_dim) == 0);
+    CHECK(p.batch * p.seqlen == 16384);
+    dims.insert(p.head_dim);
+  }
+  CHECK(head_dim.size() == dims.size() * 2 * 3);
+  CHECK(dims.count(96) + dims.count(192) == 2);
+  for (const auto& p : unequal) CHECK(p.v_dim() != p.head_dim);
+  CHECK(unequal.size() == 5 * 2 * 2);
+  for (const auto& p : short_ones) {
+    CHECK(p.seqlen == p.seqlen_k);
+    CHECK(p.v_dim() == p.head_dim);
+    lengths.insert(p.seqlen);
+  }
+  CHECK(*lengths.begin() == 16);
+  CHECK(*lengths.rbegin() == 577);
+  int large = 0;
+  for (const auto& p : decode) {
+    CHECK(p.seqlen_k >= 2048);
+    CHECK(p.causal == (p.seqlen > 1));
+    queries.insert(p.seqlen);
+    large += 2 * (p.k_elements() + p.v_elements()) >= 500000000;
+  }
+  CHECK(queries == std::set<int64_t>{1, 4});
+  CHECK(large >= 12);
+  for (const auto* set : {&head_dim, &unequal, &short_ones, &decode})
+    for (const auto& p : *set) CHECK(is_runnable(p));
+}
+
 TEST_CASE("a grid of one's own") {
   const auto points = points_of({"--dtype", "bf16", "--head-dim=128", "--causal", "1", "--batch", "2", "--seqlen",
                                  "100", "--seqlen-k", "300", "--heads", "8", "--kv-heads", "2"});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 #include "kernels.h"
 
@@ -43,6 +44,39 @@ static std::vector<Point> in_e4m3(std::vector<Point> points) {
   return points;
 }
 
+// Rows of queries and keys, as encoders and vision models have them.
+static std::vector<Point> short_sequences() {
+  constexpr int64_t batch_and_length[][2] = {{1024, 16}, {1024, 33},  {512, 64}, {256, 100}, {128, 128}, {128, 197},
+                                             {64, 256},  {48, 320},   {32, 384}, {32, 512},  {32, 577},  {1, 128},
+                                             {1, 512},   {8, 197}};
+  std::vector<Point> points;
+  for (const int64_t head_dim : {64, 128})
+    for (const auto& [batch, length] : batch_and_length)
+      for (const bool causal : {false, true}) {
+        const int64_t heads = head_dim == 64 ? 12 : 16;
+        points.push_back({FA3_DTYPE_BF16, head_dim, causal, batch, length, length, heads, heads, {}});
+      }
+  return points;
+}
+
+// One query, or four under a causal mask, on caches of keys. The mask of one query hides nothing.
+static std::vector<Point> decoding() {
+  struct Heads {
+    int64_t head_dim, heads, kv_heads;
+  };
+  constexpr Heads shapes[] = {{128, 32, 8}, {128, 64, 8}, {128, 32, 1}, {128, 8, 8}, {64, 32, 8}, {256, 32, 8}};
+  constexpr int64_t one[][2] = {{1, 8192}, {1, 131072}, {8, 8192}, {32, 4096}, {64, 8192}, {128, 2048}};
+  constexpr int64_t four[][2] = {{8, 8192}, {64, 4096}};
+  std::vector<Point> points;
+  for (const auto& [head_dim, heads, kv_heads] : shapes) {
+    for (const auto& [batch, keys] : one)
+      points.push_back({FA3_DTYPE_BF16, head_dim, false, batch, 1, keys, heads, kv_heads, {}});
+    for (const auto& [batch, keys] : four)
+      points.push_back({FA3_DTYPE_BF16, head_dim, true, batch, 4, keys, heads, kv_heads, {}});
+  }
+  return points;
+}
+
 const std::vector<PointSet>& point_sets() {
   static const std::vector<PointSet> sets = [] {
     const auto bf16 = [](int64_t d, bool causal, int64_t batch, int64_t seqlen, int64_t heads, int64_t kv_heads) {
@@ -58,6 +92,16 @@ const std::vector<PointSet>& point_sets() {
         bf16(128, true, 1, 4096, 8, 8), bf16(64, true, 1, 16384, 3, 3), bf16(256, true, 1, 8192, 3, 3),
         bf16(128, true, 1, 2048, 8, 8), bf16(128, true, 1, 2048, 16, 16), bf16(128, true, 1, 8192, 9, 9),
         bf16(128, false, 1, 8192, 4, 4), bf16(64, true, 4, 2048, 64, 8), table2};
+    Grid head_dim;
+    head_dim.head_dims = {32, 72, 80, 96, 112, 160, 192, 224};
+    head_dim.seqlens = {512, 2048, 16384};
+    std::vector<Point> unequal;
+    for (const auto& [head_dim, head_dim_v] : {std::pair{192, 128}, {64, 128}, {64, 256}, {128, 64}, {256, 128}})
+      for (const bool causal : {false, true})
+        for (const int64_t seqlen : {1024, 8192}) {
+          unequal.push_back(bf16(head_dim, causal, 16384 / seqlen, seqlen, 16, 16));
+          unequal.back().head_dim_v = head_dim_v;
+        }
     return std::vector<PointSet>{
         {"grid", "the paper's grid: 16384 tokens, hidden size 2048, seqlen 512 to 16384, bf16", Grid().points()},
         {"fp16", "its points at head_dim 128 in fp16", fp16.points()},
@@ -65,6 +109,10 @@ const std::vector<PointSet>& point_sets() {
          "grouped heads, odd lengths, long contexts, few heads, and table2", extra},
         {"fp8", "the points of grid in e4m3", in_e4m3(Grid().points())},
         {"fp8extra", "the points of extra in e4m3", in_e4m3(extra)},
+        {"head_dim", "other head dimensions, from 32 to 224", head_dim.points()},
+        {"unequal", "head dimensions of V that are not those of Q and K", unequal},
+        {"short", "16 to 577 tokens, most of them in large batches", short_sequences()},
+        {"decode", "1 and 4 queries on caches of 2048 to 131072 keys", decoding()},
         {"table2", "the point of the paper's ablations", {table2}}};
   }();
   return sets;
