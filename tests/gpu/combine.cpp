@@ -14,6 +14,7 @@
 #include "half.h"
 #include "layout.h"
 #include "params.h"
+#include "placed.h"
 #include "random.h"
 
 namespace fa3::test {
@@ -40,22 +41,6 @@ struct Combination {
   }
 };
 
-// A tensor in an allocation of its own, between poison.
-struct Placed {
-  static constexpr int64_t guard = 65536;
-  Layout layout;
-  fa3_dtype dtype = FA3_DTYPE_NONE;
-  Image image;
-  int64_t first = 0;
-
-  int64_t width() const { return tools::element_bytes(dtype); }
-  float read(int64_t at) const { return tools::read_element(image.data() + first, at, dtype); }
-  void write(int64_t at, float value) { tools::write_element(image.data() + first, at, value, dtype); }
-  fa3_tensor tensor(void* base) const { return layout.tensor(static_cast<std::byte*>(base) + first, dtype); }
-};
-
-constexpr auto poison_byte = std::byte{0x7f};  // repeated, a NaN of fp16, and a huge number of bf16 and fp32
-
 class CombineCase {
  public:
   explicit CombineCase(const Combination& chosen) : c(chosen), random_(tools::mix(chosen.seed, 1)) {
@@ -76,9 +61,7 @@ class CombineCase {
   fa3_combine_params params(const std::vector<void*>& bases) {
     fa3_combine_params p{};
     p.struct_size = sizeof p;
-    fa3_tensor* const tensors[count] = {&p.o, &p.lse, &p.o_parts, &p.lse_parts};
-    for (int i = 0; i < count; ++i)
-      if (all(i)->dtype != FA3_DTYPE_NONE) *tensors[i] = all(i)->tensor(bases[size_t(i)]);
+    place_tensors(*this, bases, {&p.o, &p.lse, &p.o_parts, &p.lse_parts});
     return p;
   }
 
@@ -88,7 +71,6 @@ class CombineCase {
  private:
   // Any order of the dims, but for columns, which come last; gaps of 16 bytes or more, or of an element.
   Placed place(const std::vector<int64_t>& dims, fa3_dtype dtype, bool columns) {
-    Placed made;
     const int rank = int(dims.size()), movable = rank - columns;
     std::vector<int> order(dims.size());
     std::vector<int64_t> pad(dims.size(), 0);
@@ -98,11 +80,7 @@ class CombineCase {
       for (int i = 0; i < rank; ++i)
         pad[size_t(i)] = random_.between(0, 2) * (columns ? 16 / tools::element_bytes(dtype) : 1);
     }
-    made.layout = Layout::make(dims, order, pad);
-    made.dtype = dtype;
-    made.first = Placed::guard + (c.padded ? 16 : 0);
-    made.image.assign(size_t(made.first + made.layout.extent() * made.width() + Placed::guard), poison_byte);
-    return made;
+    return Placed(Layout::make(dims, order, pad), dtype, c.padded ? 16 : 0);
   }
 
   void fill() {
@@ -131,18 +109,11 @@ class CombineCase {
   tools::Random random_;
 };
 
-std::string message(const char* call) { return std::string(call) + ": " + fa3_last_error_message(); }
-
 // What the reference makes of it, O in float32: its rounding is the kernel's own affair.
 bool compute_on_host(CombineCase& made) {
-  if (made.c.o_dtype != FA3_DTYPE_FP32) {
-    made.o.dtype = FA3_DTYPE_FP32;
-    made.o.layout = Layout::packed({made.c.batch, made.c.rows, made.c.heads, made.c.d});
-    made.o.image.assign(size_t(made.o.first + made.o.layout.extent() * 4 + 16), poison_byte);
-  }
-  std::vector<void*> bases;
-  for (int i = 0; i < CombineCase::count; ++i) bases.push_back(made.all(i)->image.data());
-  const fa3_combine_params params = made.params(bases);
+  if (made.c.o_dtype != FA3_DTYPE_FP32)
+    made.o = Placed(Layout::packed({made.c.batch, made.c.rows, made.c.heads, made.c.d}), FA3_DTYPE_FP32, 0);
+  const fa3_combine_params params = host_params(made);
   return fa3_reference_combine(&params) == FA3_OK;
 }
 
@@ -154,18 +125,7 @@ bool within(double ours, double expected, double tolerance) {
 // Compared with the reference's; "" or what is wrong.
 std::string compare(CombineCase& ours, CombineCase& expected) {
   const Combination& c = ours.c;
-  // Nothing beside the outputs' elements.
-  for (int i = 0; i < CombineCase::outputs; ++i) {
-    Placed& a = *ours.all(i);
-    if (a.dtype == FA3_DTYPE_NONE) continue;
-    std::vector<char> element(a.image.size());
-    a.layout.for_each(
-        [&](int64_t at) { std::memset(&element[size_t(a.first + at * a.width())], 1, size_t(a.width())); });
-    for (size_t n = 0; n < element.size(); ++n)
-      if (!element[n] && a.image[n] != poison_byte)
-        return std::string(i ? "lse" : "o") + ": byte " + std::to_string(int64_t(n) - a.first) +
-               " is no element's and was overwritten";
-  }
+  if (const std::string bad = overwritten(ours); !bad.empty()) return bad;
   // One rounding of O; of float32 the weights, each of some last bits, and the sums.
   const double roundoff = c.o_dtype == FA3_DTYPE_FP32 ? 0x1p-24 : tools::unit_roundoff(c.o_dtype);
   const double smallest = c.o_dtype == FA3_DTYPE_FP16 ? 0x1p-25 : 0;
@@ -212,42 +172,17 @@ std::string compare(CombineCase& ours, CombineCase& expected) {
   return "";
 }
 
-// A case's tensors on the device.
-struct OnDevice {
-  std::vector<tools::DeviceBuffer> buffers;
-  fa3_combine_params params{};
-
-  explicit OnDevice(CombineCase& made) {
-    std::vector<void*> bases;
-    for (int i = 0; i < CombineCase::count; ++i) {
-      const Image& image = made.all(i)->image;
-      buffers.emplace_back(std::max<size_t>(image.size(), 16));
-      if (!image.empty()) buffers.back().upload(image.data(), image.size());
-      bases.push_back(buffers.back().at(0));
-    }
-    params = made.params(bases);
-  }
-  void poison_outputs() {
-    for (int i = 0; i < CombineCase::outputs; ++i)
-      buffers[size_t(i)].upload(Image(buffers[size_t(i)].size(), poison_byte).data(), buffers[size_t(i)].size());
-  }
-  void download_outputs(CombineCase& made) const {
-    for (int i = 0; i < CombineCase::outputs; ++i)
-      if (Image& image = made.all(i)->image; !image.empty()) buffers[size_t(i)].download(image.data(), image.size());
-  }
-};
-
 std::string run_and_compare(CombineCase& made, const tools::Stream& stream, int repeats) {
   CombineCase expected = made;
   if (!compute_on_host(expected)) return message("fa3_reference_combine");
-  OnDevice device(made);
+  OnDevice<CombineCase> device(made);
   std::vector<Image> first;
   for (int run = 0; run < repeats; ++run) {
     device.poison_outputs();
     if (fa3_combine(&device.params, stream.get()) != FA3_OK) return message("fa3_combine");
     stream.synchronize();
     device.download_outputs(made);
-    const std::vector<Image> images = {made.o.image, made.lse.image};
+    const std::vector<Image> images = output_images(made);
     if (run == 0) first = images;
     else if (images != first) return "run " + std::to_string(run + 1) + " gave other bits than run 1";
   }
@@ -392,7 +327,7 @@ TEST_CASE("combine: a captured call is replayed", "[combine][graphs]") {
   c.seed = 5;
   CombineCase made(c), expected(c);
   REQUIRE(compute_on_host(expected));
-  OnDevice device(made);
+  OnDevice<CombineCase> device(made);
   tools::Graph::begin(stream);
   REQUIRE(fa3_combine(&device.params, stream.get()) == FA3_OK);
   const tools::Graph graph = tools::Graph::end(stream);

@@ -13,6 +13,7 @@
 #include "half.h"
 #include "layout.h"
 #include "params.h"
+#include "placed.h"
 #include "random.h"
 
 namespace fa3::test {
@@ -45,25 +46,6 @@ struct Quantization {
            flag(padded, ", padded, order " + std::to_string(order)) + ", seed " + std::to_string(seed);
   }
 };
-
-// A tensor in an allocation of its own, between poison.
-struct Placed {
-  static constexpr int64_t guard = 65536;
-  Layout layout;
-  fa3_dtype dtype = FA3_DTYPE_NONE;
-  Image image;
-  int64_t first = 0;
-
-  int64_t width() const { return dtype == FA3_DTYPE_FP32 ? 4 : dtype == FA3_DTYPE_E4M3 ? 1 : 2; }
-  template <class T>
-  T* data() {
-    return reinterpret_cast<T*>(image.data() + first);
-  }
-  fa3_tensor tensor(void* base) const { return layout.tensor(static_cast<std::byte*>(base) + first, dtype); }
-};
-
-// Repeated, a NaN of fp16 and e4m3, and a number of bf16 and fp32 that outdoes all others.
-constexpr auto poison_byte = std::byte{0x7f};
 
 class QuantizeCase {
  public:
@@ -101,10 +83,8 @@ class QuantizeCase {
     if (q.interleaved) p.flags |= FA3_QUANTIZE_ROTARY_INTERLEAVED;
     p.seed = q.seed * 77;
     p.softmax_scale = q.seed % 2 ? 0.125f : 0.f;
-    fa3_tensor* const tensors[count] = {&p.y, &p.scale,      &p.mean,       &p.lse_offset,
-                                        &p.x, &p.rotary_cos, &p.rotary_sin, &p.k_mean};
-    for (int i = 0; i < count; ++i)
-      if (all(i)->dtype != FA3_DTYPE_NONE) *tensors[i] = all(i)->tensor(bases[size_t(i)]);
+    place_tensors(*this, bases,
+                  {&p.y, &p.scale, &p.mean, &p.lse_offset, &p.x, &p.rotary_cos, &p.rotary_sin, &p.k_mean});
     return p;
   }
 
@@ -124,12 +104,7 @@ class QuantizeCase {
       for (int i = 1; i < rank - (rank == 5 ? 1 : 0); ++i)
         pad[size_t(i)] = unit * int64_t(tools::mix(q.seed, uint64_t(100 * rank + i)) % 3);
     }
-    Placed made;
-    made.layout = Layout::make(dims, order, pad);
-    made.dtype = dtype;
-    made.first = Placed::guard + (q.padded ? 16 : 0);
-    made.image.assign(size_t(made.first + made.layout.extent() * made.width() + Placed::guard), poison_byte);
-    return made;
+    return Placed(Layout::make(dims, order, pad), dtype, q.padded ? 16 : 0);
   }
 
   void fill() {
@@ -180,18 +155,8 @@ int rank_of(uint8_t code) {
 // Compared with the reference's; "" or what is wrong.
 std::string compare(QuantizeCase& ours, QuantizeCase& expected) {
   const Quantization& q = ours.q;
-  // Nothing beside the outputs' elements.
-  for (int i = 0; i < QuantizeCase::outputs; ++i) {
-    Placed &a = *ours.all(i), &b = *expected.all(i);
-    if (a.dtype == FA3_DTYPE_NONE) continue;
-    std::vector<char> element(a.image.size());
-    a.layout.for_each(
-        [&](int64_t at) { std::memset(&element[size_t(a.first + at * a.width())], 1, size_t(a.width())); });
-    for (size_t n = 0; n < element.size(); ++n)
-      if (!element[n] && (a.image[n] != poison_byte || b.image[n] != poison_byte))
-        return "output " + std::to_string(i) + ": byte " + std::to_string(int64_t(n) - a.first) +
-               " is no element's and was overwritten";
-  }
+  if (const std::string bad = overwritten(ours); !bad.empty()) return bad;
+  if (const std::string bad = overwritten(expected); !bad.empty()) return "the reference: " + bad;
   const bool exact = !q.mean && !q.incoherent && !q.rotary_dim;
   const auto near = [&](const char* what, Placed& a, Placed& b, double relative, double absolute) -> std::string {
     const std::vector<float> left = floats(a), right = floats(b);
@@ -232,49 +197,19 @@ std::string compare(QuantizeCase& ours, QuantizeCase& expected) {
   return "";
 }
 
-std::string message(const char* call) { return std::string(call) + ": " + fa3_last_error_message(); }
-
 // What the reference makes of it, in the case's own images.
 bool compute_on_host(QuantizeCase& made) {
-  std::vector<void*> bases;
-  for (int i = 0; i < QuantizeCase::count; ++i) bases.push_back(made.all(i)->image.data());
-  const fa3_quantize_params params = made.params(bases);
+  const fa3_quantize_params params = host_params(made);
   return fa3_reference_quantize(&params) == FA3_OK;
 }
-
-// A case's tensors on the device.
-struct OnDevice {
-  std::vector<tools::DeviceBuffer> buffers;
-  fa3_quantize_params params{};
-  size_t workspace_bytes = 0;
-
-  explicit OnDevice(QuantizeCase& made) {
-    std::vector<void*> bases;
-    for (int i = 0; i < QuantizeCase::count; ++i) {
-      const Image& image = made.all(i)->image;
-      buffers.emplace_back(std::max<size_t>(image.size(), 16));
-      if (!image.empty()) buffers.back().upload(image.data(), image.size());
-      bases.push_back(buffers.back().at(0));
-    }
-    params = made.params(bases);
-    REQUIRE(fa3_quantize_workspace_size(&params, &workspace_bytes) == FA3_OK);
-  }
-  void poison_outputs() {
-    for (int i = 0; i < QuantizeCase::outputs; ++i)
-      buffers[size_t(i)].upload(Image(buffers[size_t(i)].size(), poison_byte).data(), buffers[size_t(i)].size());
-  }
-  void download_outputs(QuantizeCase& made) const {
-    for (int i = 0; i < QuantizeCase::outputs; ++i)
-      if (Image& image = made.all(i)->image; !image.empty()) buffers[size_t(i)].download(image.data(), image.size());
-  }
-};
 
 // Runs it on the device, three times with another workspace each.
 std::string run_and_compare(QuantizeCase& made, const tools::Stream& stream, int repeats) {
   QuantizeCase expected = made;
   if (!compute_on_host(expected)) return message("fa3_reference_quantize");
-  OnDevice device(made);
-  const size_t bytes = device.workspace_bytes;
+  OnDevice<QuantizeCase> device(made);
+  size_t bytes = 0;
+  REQUIRE(fa3_quantize_workspace_size(&device.params, &bytes) == FA3_OK);
   constexpr size_t before = 272, behind = 688;  // the alignment promised, and no more
   tools::DeviceBuffer workspace(before + bytes + behind);
   std::vector<Image> first;
@@ -290,8 +225,7 @@ std::string run_and_compare(QuantizeCase& made, const tools::Stream& stream, int
       return message("fa3_quantize");
     stream.synchronize();
     device.download_outputs(made);
-    std::vector<Image> images;
-    for (int i = 0; i < QuantizeCase::outputs; ++i) images.push_back(made.all(i)->image);
+    const std::vector<Image> images = output_images(made);
     std::vector<std::byte> after(workspace.size());
     workspace.download(after.data(), after.size());
     for (size_t i = 0; i < after.size(); ++i)
@@ -433,8 +367,9 @@ TEST_CASE("quantize: a captured call is replayed", "[quantize][graphs]") {
     q.mean = mean, q.scales = mean ? Granularity::head : Granularity::block, q.rows = 700, q.seed = 5;
     QuantizeCase made(q), expected(q);
     REQUIRE(compute_on_host(expected));
-    OnDevice device(made);
-    const size_t bytes = device.workspace_bytes;
+    OnDevice<QuantizeCase> device(made);
+    size_t bytes = 0;
+    REQUIRE(fa3_quantize_workspace_size(&device.params, &bytes) == FA3_OK);
     tools::DeviceBuffer workspace(bytes);
     workspace.fill(0x5a);
     tools::Graph::begin(stream);
