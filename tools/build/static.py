@@ -14,9 +14,10 @@ ld, objcopy, ar, output, *archives = sys.argv[1:]
 with tempfile.TemporaryDirectory(dir=os.path.dirname(output) or ".") as folder:
     whole, member = os.path.join(folder, "whole.o"), os.path.join(folder, "fa3.o")
     # Groups are resolved here: a linker that already has a group of this name would drop what is local now.
-    subprocess.run([ld, "-r", "--force-group-allocation", "-z", "noexecstack", "-o", whole, "--whole-archive", *archives],
+    subprocess.run([ld, "-r", "--force-group-allocation", "-z", "noexecstack", "-o", whole,
+                    "--whole-archive", *archives], check=True)
+    subprocess.run([objcopy, "--localize-hidden", "--wildcard", "--keep-global-symbol=fa3_*", whole, member],
                    check=True)
-    subprocess.run([objcopy, "--localize-hidden", "--wildcard", "--keep-global-symbol=fa3_*", whole, member], check=True)
     if os.path.exists(output):
         os.remove(output)
     subprocess.run([ar, "crsD", output, member], check=True)

@@ -11,20 +11,18 @@ namespace fa3::tools {
 
 // cuda.h renames most functions (cuMemAlloc is cuMemAlloc_v2); the macro argument is expanded first, so member and
 // symbol both get the versioned name that matches the prototype.
-// The first are questions about devices, which the oldest drivers know.
-#define FA3_DRIVER_QUESTIONS(X)                                                                              \
-  X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)     \
-      X(cuDeviceGetAttribute) X(cuDeviceTotalMem)
+// The first are questions about devices, which the oldest drivers answer.
+#define FA3_DRIVER_QUESTIONS(X)                                                                           \
+  X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName) \
+  X(cuDeviceGetAttribute) X(cuDeviceTotalMem)
 #define FA3_DRIVER_FUNCTIONS(X)                                                                                     \
   FA3_DRIVER_QUESTIONS(X)                                                                                           \
-  X(cuDeviceGetPCIBusId) X(cuCtxCreate) X(cuCtxDestroy)                                                             \
-          X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuMemAlloc) X(cuMemFree) X(cuMemcpyHtoD) X(cuMemcpyDtoH)         \
-              X(cuMemcpyDtoDAsync)                                                                                  \
-              X(cuMemsetD8) X(cuMemGetInfo) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize)             \
-                  X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) \
-                      X(cuEventSynchronize) X(cuEventElapsedTime) X(cuGraphInstantiate) X(cuGraphLaunch)            \
-                          X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuModuleLoadData) X(cuModuleUnload)             \
-                              X(cuModuleGetFunction) X(cuLaunchKernel)
+  X(cuDeviceGetPCIBusId) X(cuCtxCreate) X(cuCtxDestroy) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuMemAlloc)        \
+  X(cuMemFree) X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyDtoDAsync) X(cuMemsetD8) X(cuMemGetInfo) X(cuStreamCreate) \
+  X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate)          \
+  X(cuEventDestroy) X(cuEventRecord) X(cuEventSynchronize) X(cuEventElapsedTime) X(cuGraphInstantiate)              \
+  X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuModuleLoadData) X(cuModuleUnload)                    \
+  X(cuModuleGetFunction) X(cuLaunchKernel)
 
 struct Driver {
 #define FA3_MEMBER(name) decltype(&::name) name = nullptr;

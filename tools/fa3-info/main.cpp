@@ -48,9 +48,10 @@ void print(const std::string& text) {
 
 int run(int count, char** values) {
   Options options;
-  CLI::App app("Prints what this libfa3 is, and whether this machine can run its kernels, and if not, why.", "fa3-info");
-  app.footer("Exit status: 0 if a device of this machine can run the kernels, 77 if none can (all is printed as well),\n"
-             "2 for a wrong command line, 1 if the answer cannot be printed.");
+  CLI::App app("Prints what this libfa3 is, and whether this machine can run its kernels, and if not, why.",
+               "fa3-info");
+  app.footer("Exit status: 0 if a device of this machine can run the kernels, 77 if none can (all is printed as\n"
+             "well), 2 for a wrong command line, 1 if the answer cannot be printed.");
   declare(app, options);
   try {
     app.parse(count, values);

@@ -35,15 +35,17 @@ std::string line_of(const fa3_kernel_info& k) {
   const bool tiles = k.kind != FA3_KERNEL_PASS;
   const std::string tile = tiles ? format("%dx%d", k.block_q, k.block_kv) : "-";
   const std::string stages = tiles ? std::to_string(k.stages) : "-";
-  const std::string registers = k.consumer_registers ? format("%d/%d", k.producer_registers, k.consumer_registers) : "-";
+  const std::string registers =
+      k.consumer_registers ? format("%d/%d", k.producer_registers, k.consumer_registers) : "-";
   return format("%-44s %-8s %8s %6s %7d %9s %8d  %s\n", k.name, kind_name(k.kind), tile.c_str(), stages.c_str(),
                 k.threads, registers.c_str(), k.shared_memory_bytes, k.chosen ? "chosen" : "by name");
 }
 
 std::string line_of(const Device& device, int ordinal, bool loaded) {
   const tools::DeviceInfo& info = device.info;
-  std::string line = format("device %d: %s, compute capability %s, %d multiprocessors, %.1f GiB: ", ordinal,
-                            info.name.c_str(), info.compute_capability().c_str(), info.sms, double(info.memory) / (1 << 30));
+  std::string line =
+      format("device %d: %s, compute capability %s, %d multiprocessors, %.1f GiB: ", ordinal, info.name.c_str(),
+             info.compute_capability().c_str(), info.sms, double(info.memory) / (1 << 30));
   if (!device.problem.empty()) return line + "cannot run the kernels: " + device.problem + "\n";
   line += "runs the kernels\n";
   if (loaded)
@@ -96,7 +98,8 @@ std::string Report::text() const {
                                   : "This machine cannot run the kernels: " + machine.problem + "\n";
   text += format("\n%zu kernels, of which the library chooses %td by itself:\n", kernels.size(),
                  std::count_if(kernels.begin(), kernels.end(), is_chosen));
-  text += format("%-44s %-8s %8s %6s %7s %9s %8s\n", "name", "kind", "tile", "stages", "threads", "registers", "shared");
+  text += format("%-44s %-8s %8s %6s %7s %9s %8s\n", "name", "kind", "tile", "stages", "threads", "registers",
+                 "shared");
   for (const fa3_kernel_info& kernel : kernels) text += line_of(kernel);
   return text;
 }
