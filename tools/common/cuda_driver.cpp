@@ -8,7 +8,8 @@ namespace {
 
 struct Loaded {
   Driver driver;
-  std::string problem;
+  std::string problem;  // why nothing can be asked
+  std::string missing;  // else why that is all
 
   Loaded() {
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -18,14 +19,17 @@ struct Loaded {
     }
 #define FA3_TEXT_(name) #name
 #define FA3_TEXT(name) FA3_TEXT_(name)
-#define FA3_LOOK_UP(name)                                                            \
+#define FA3_LOOK_UP(name)                                                                \
   driver.name = reinterpret_cast<decltype(driver.name)>(dlsym(library, FA3_TEXT(name))); \
-  if (!driver.name) problem = "the NVIDIA driver is too old: it has no " FA3_TEXT(name);
+  if (!driver.name) missing = "the NVIDIA driver is too old: it has no " FA3_TEXT(name);
     FA3_DRIVER_FUNCTIONS(FA3_LOOK_UP)
 #undef FA3_LOOK_UP
-    if (!problem.empty()) return;
-    if (CUresult result = driver.cuInit(0); result != CUDA_SUCCESS)
+#define FA3_IS_THERE(name) &&driver.name
+    if (!(true FA3_DRIVER_QUESTIONS(FA3_IS_THERE)))
+      problem = missing;
+    else if (CUresult result = driver.cuInit(0); result != CUDA_SUCCESS)
       problem = "no usable GPU: cuInit returned error " + std::to_string(result);
+#undef FA3_IS_THERE
   }
 };
 
@@ -34,36 +38,52 @@ const Loaded& loaded() {
   return instance;
 }
 
+#define FA3_ASK(function, ...) check(any_driver().function(__VA_ARGS__), #function)
+
 int attribute(CUdevice_attribute which, CUdevice device) {
   int value = 0;
-  FA3_CU(cuDeviceGetAttribute, &value, which, device);
+  FA3_ASK(cuDeviceGetAttribute, &value, which, device);
   return value;
 }
 
 }  // namespace
 
-const Driver& driver() {
+const Driver& any_driver() {
   if (!loaded().problem.empty()) throw CudaError(loaded().problem);
   return loaded().driver;
+}
+
+const Driver& driver() {
+  if (!loaded().missing.empty()) throw CudaError(loaded().missing);
+  return any_driver();
+}
+
+int driver_version() {
+  int version = 0;
+  if (loaded().driver.cuDriverGetVersion) loaded().driver.cuDriverGetVersion(&version);
+  return version;
+}
+
+int device_count() {
+  int count = 0;
+  FA3_ASK(cuDeviceGetCount, &count);
+  return count;
 }
 
 void check(CUresult result, const char* call) {
   if (result == CUDA_SUCCESS) return;
   const char* name = nullptr;
-  driver().cuGetErrorName(result, &name);
+  any_driver().cuGetErrorName(result, &name);
   throw CudaError(std::string(call) + ": " + (name ? name : std::to_string(result)));
 }
 
 std::string why_no_hopper() {
-  if (!loaded().problem.empty()) return loaded().problem;
   try {
-    int count = 0;
-    FA3_CU(cuDeviceGetCount, &count);
-    if (count == 0) return "the driver finds no GPU";
+    driver();
+    if (device_count() == 0) return "the driver finds no GPU";
     const DeviceInfo info = device_info();
-    if (info.major != 9 || info.minor != 0)
-      return info.name + " is of compute capability " + std::to_string(info.major) + "." + std::to_string(info.minor) +
-             "; the kernels need 9.0 (Hopper)";
+    if (!info.is_hopper())
+      return info.name + " is of compute capability " + info.compute_capability() + "; the kernels need 9.0 (Hopper)";
   } catch (const CudaError& error) {
     return error.what();
   }
@@ -73,12 +93,12 @@ std::string why_no_hopper() {
 DeviceInfo device_info(int ordinal) {
   DeviceInfo info;
   CUdevice device;
-  FA3_CU(cuDeviceGet, &device, ordinal);
+  FA3_ASK(cuDeviceGet, &device, ordinal);
   char name[256] = {};
-  FA3_CU(cuDeviceGetName, name, sizeof name, device);
+  FA3_ASK(cuDeviceGetName, name, sizeof name, device);
   info.name = name;
-  FA3_CU(cuDriverGetVersion, &info.driver_version);
-  FA3_CU(cuDeviceTotalMem, &info.memory, device);
+  FA3_ASK(cuDriverGetVersion, &info.driver_version);
+  FA3_ASK(cuDeviceTotalMem, &info.memory, device);
   info.sms = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
   info.max_clock_khz = attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE, device);
   info.major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);

@@ -11,17 +11,18 @@ namespace fa3::tools {
 
 // cuda.h renames most functions (cuMemAlloc is cuMemAlloc_v2); the macro argument is expanded first, so member and
 // symbol both get the versioned name that matches the prototype.
+// The first are questions about devices, which the oldest drivers answer.
+#define FA3_DRIVER_QUESTIONS(X)                                                                           \
+  X(cuInit) X(cuDriverGetVersion) X(cuGetErrorName) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName) \
+  X(cuDeviceGetAttribute) X(cuDeviceTotalMem)
 #define FA3_DRIVER_FUNCTIONS(X)                                                                                     \
-  X(cuInit)                                                                                                         \
-  X(cuDriverGetVersion) X(cuGetErrorName) X(cuDeviceGetCount) X(cuDeviceGet) X(cuDeviceGetName)                     \
-      X(cuDeviceGetAttribute) X(cuDeviceGetPCIBusId) X(cuDeviceTotalMem) X(cuCtxCreate) X(cuCtxDestroy)             \
-          X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuMemAlloc) X(cuMemFree) X(cuMemcpyHtoD) X(cuMemcpyDtoH)         \
-              X(cuMemcpyDtoDAsync)                                                                                  \
-              X(cuMemsetD8) X(cuMemGetInfo) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize)             \
-                  X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord) \
-                      X(cuEventSynchronize) X(cuEventElapsedTime) X(cuGraphInstantiate) X(cuGraphLaunch)            \
-                          X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuModuleLoadData) X(cuModuleUnload)             \
-                              X(cuModuleGetFunction) X(cuLaunchKernel)
+  FA3_DRIVER_QUESTIONS(X)                                                                                           \
+  X(cuDeviceGetPCIBusId) X(cuCtxCreate) X(cuCtxDestroy) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuMemAlloc)        \
+  X(cuMemFree) X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyDtoDAsync) X(cuMemsetD8) X(cuMemGetInfo) X(cuStreamCreate) \
+  X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate)          \
+  X(cuEventDestroy) X(cuEventRecord) X(cuEventSynchronize) X(cuEventElapsedTime) X(cuGraphInstantiate)              \
+  X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuModuleLoadData) X(cuModuleUnload)                    \
+  X(cuModuleGetFunction) X(cuLaunchKernel)
 
 struct Driver {
 #define FA3_MEMBER(name) decltype(&::name) name = nullptr;
@@ -36,22 +37,34 @@ struct CudaError : std::runtime_error {
 // The loaded and initialised driver; throws CudaError with the reason if there is none.
 const Driver& driver();
 
+// The same, but only the questions need be there: the driver may be too old for the rest.
+const Driver& any_driver();
+
+// The CUDA version that the driver is for, such as 13000; 0 if there is no driver. It need not find a GPU.
+int driver_version();
+
 // Empty if device 0 can run the library's kernels; otherwise why not, in words.
 std::string why_no_hopper();
 
 void check(CUresult result, const char* call);
 #define FA3_CU(function, ...) ::fa3::tools::check(::fa3::tools::driver().function(__VA_ARGS__), #function)
 
+// Of any driver.
+int device_count();
+
 struct DeviceInfo {
   std::string name;
   int driver_version = 0, sms = 0, max_clock_khz = 0, major = 0, minor = 0;
   size_t memory = 0;
 
+  bool is_hopper() const { return major == 9 && minor == 0; }
+  std::string compute_capability() const { return std::to_string(major) + "." + std::to_string(minor); }
+
   // Dense 16-bit tensor-core peak of Hopper: 4096 FLOP per clock and SM.
   double matrix_peak_tflops(double mhz) const { return 4096.0 * sms * mhz * 1e-6; }
   double max_clock_mhz() const { return max_clock_khz / 1000.0; }
 };
-DeviceInfo device_info(int ordinal = 0);
+DeviceInfo device_info(int ordinal = 0);  // of any driver
 
 // Owns one driver handle: Type, and the call that frees it.
 template <class Type, auto Free>

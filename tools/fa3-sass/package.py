@@ -4,18 +4,16 @@
 usage: package.py PROGRAM FOLDER
 """
 import base64
-import gzip
 import hashlib
-import io
 import os
 import pathlib
 import platform
-import subprocess
 import sys
-import tarfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tools/build"))
+import packing
 METADATA = """Metadata-Version: 2.1
 Name: fa3-sass
 Version: {version}
@@ -39,8 +37,8 @@ def installed(program):
         yield f"share/fa3/contracts/{contract.name}", contract.read_bytes(), False
 
 
-def make_wheel(program, folder, version):
-    machine = platform.machine()
+def make_wheel(program, folder):
+    version, machine = packing.version(), platform.machine()
     tag = f"manylinux_2_17_{machine}.manylinux2014_{machine}"
     stem, record = f"fa3_sass-{version}", []
     path = folder / f"{stem}-py3-none-{tag}.whl"
@@ -66,32 +64,19 @@ def make_wheel(program, folder, version):
     return path
 
 
-def make_tarball(program, folder, version):
-    stem = f"fa3-sass-{version}-linux-{platform.machine()}"
-    path = folder / f"{stem}.tar.gz"
-    with open(path, "wb") as file, gzip.GzipFile("", "wb", mtime=0, fileobj=file) as packed, \
-            tarfile.open(fileobj=packed, mode="w") as tarball:
-        def add(name, data, executable=False):
-            info = tarfile.TarInfo(f"{stem}/{name}")
-            info.size = len(data)
-            info.mode = 0o755 if executable else 0o644
-            tarball.addfile(info, io.BytesIO(data))
-
-        for name, data, executable in installed(program):
-            add(name, data, executable)
-        for name in ("tools/fa3-sass/README.md", "LICENSE"):
-            add(os.path.basename(name), (ROOT / name).read_bytes())
-    return path
+def make_tarball(program, folder):
+    beside = [(os.path.basename(name), (ROOT / name).read_bytes(), False)
+              for name in ("tools/fa3-sass/README.md", "LICENSE")]
+    return packing.make_tarball("fa3-sass", folder, [*installed(program), *beside])
 
 
 def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     program, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    version = subprocess.run([ROOT / "tools/build/version"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     folder.mkdir(parents=True, exist_ok=True)
     for make in (make_wheel, make_tarball):
-        print(make(program, folder, version))
+        print(make(program, folder))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""A Meson project with libfa3 as its subproject: only the library is built, for which neither Catch2 nor the tools'
+libraries are there; shared and static. Kernels are not compiled again: in nvcc's place is a script that copies what
+this build has of them.
+
+usage: subproject_test.py BUILD CUDA
+"""
+import json
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+from packages import HERE, ROOT, check_client, need, run
+
+BUILD, CUDA = (pathlib.Path(word).resolve() for word in sys.argv[1:])
+MESON = shutil.which("meson") or ROOT / ".toolchain/bin/meson"
+NVCC = """#!/bin/sh
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -o) output=$2 ;;
+    -MF) echo "$output:" >"$2" ;;
+  esac
+  shift
+done
+cp "{build}/ptx/$(basename "$output")" "$output"
+echo "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
+"""
+
+
+def main():
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        cuda, project, build = folder / "cuda", folder / "project", folder / "build"
+        (cuda / "bin").mkdir(parents=True)
+        (cuda / "bin/nvcc").write_text(NVCC.format(build=BUILD))
+        (cuda / "bin/nvcc").chmod(0o755)
+        os.symlink(CUDA / "include", cuda / "include")
+        shutil.copytree(HERE / "subproject", project)
+        shutil.copy(HERE / "client.c", folder)
+        (project / "subprojects").mkdir()
+        os.symlink(ROOT, project / "subprojects/libfa3")
+        # pkg-config finds nothing, CMake is not asked: what the tests and tools need is not there.
+        environment = {**os.environ, "PKG_CONFIG_LIBDIR": str(folder), "PKG_CONFIG_PATH": "", "CMAKE": "/bin/false"}
+        run(MESON, "setup", build, project, f"-Dlibfa3:cuda={cuda}", "-Ddefault_library=static", env=environment)
+
+        targets = {target["name"]: target for target in json.loads(run(MESON, "introspect", "--targets", build))}
+        kernels = {path.stem for path in (BUILD / "ptx").glob("*.cubin")}
+        library = {"cubins.S", "fa3-planner", "fa3-host", "fa3-cubins", "fa3", "libfa3.a"}
+        need(set(targets) == kernels | library | {"client"},
+             f"targets {sorted(set(targets) ^ (kernels | library | {'client'}))}")
+        tests = json.loads(run(MESON, "introspect", "--tests", build))
+        need([test["name"] for test in tests] == ["client"], f"tests {tests}")
+
+        run("ninja", "-C", build, env=environment)
+        need(not (build / "subprojects/libfa3/src/libfa3.so").exists(), "the shared library is built for a static one")
+        check_client(build / "client")
+        check_installed(build, folder / "static", ["client"])
+
+        run(MESON, "configure", build, "-Ddefault_library=shared")
+        run("ninja", "-C", build, env=environment)
+        check_client(build / "client", build / "subprojects/libfa3/src/libfa3.so")
+        version = run(ROOT / "tools/build/version").strip()
+        check_installed(build, folder / "shared", ["client", "libfa3.so", "libfa3.so.0", f"libfa3.so.{version}"])
+
+
+def check_installed(build, stage, names):
+    run(MESON, "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", stage)
+    found = sorted(path.name for path in stage.rglob("*") if not path.is_dir())
+    need(found == names, f"installed {found}")
+
+
+main()

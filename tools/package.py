@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Packs a built library with its programs as a tarball that works wherever it is unpacked. The same build gives the
+same bytes.
+
+usage: package.py BUILD FOLDER
+"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tools/build"))
+import packing
+
+PROGRAMS = ("fa3-bench", "fa3-info", "fa3-sass")
+# Their headers are compiled into the programs: the Debian package that has the licence.
+HEADERS = {"CLI11": "libcli11-dev", "nlohmann_json": "nlohmann-json3-dev"}
+
+
+def meson(*words):
+    program = shutil.which("meson") or ROOT / ".toolchain/bin/meson"
+    return subprocess.run([program, *words], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def options_of(build):
+    options = {option["name"]: option["value"] for option in json.loads(meson("introspect", "--buildoptions", build))}
+    if options["delays"]:
+        sys.exit(f"package.py: {build} has kernels with delays (-Ddelays=true), which are not for use")
+    if options["default_library"] == "static":
+        sys.exit(f"package.py: {build} has no shared library (-Ddefault_library=static)")
+    return options
+
+
+def stripped(path, folder):
+    """Without what only a debugger reads; of an archive, its names and times too."""
+    subprocess.run(["strip", "--strip-debug", "--enable-deterministic-archives", "-o", folder / path.name, path],
+                   check=True)
+    return (folder / path.name).read_bytes()
+
+
+def relocatable(pc):
+    """The pkg-config file of an installation, for one that is found from where the file itself is."""
+    pc, prefixes = re.subn(r"^prefix=.*$", "prefix=${pcfiledir}/../..", pc, flags=re.M)
+    pc, folders = re.subn(r"^(includedir|libdir)=.*$",
+                          lambda line: {"includedir": "includedir=${prefix}/include", "libdir": "libdir=${prefix}/lib"}
+                          [line[1]], pc, flags=re.M)
+    assert (prefixes, folders) == (1, 2), pc
+    return pc
+
+
+def licence(package):
+    path = pathlib.Path("/usr/share/doc", package, "copyright")
+    if not path.is_file():
+        sys.exit(f"package.py: no {path}: the licence must go with the programs")
+    return path.read_bytes()
+
+
+def pack(build, folder):
+    options = options_of(build)
+    with tempfile.TemporaryDirectory() as name:
+        stage = pathlib.Path(name)
+        meson("install", "-C", build, "--no-rebuild", "--strip", "--quiet", "--destdir", stage)
+        root = stage / options["prefix"].lstrip("/")
+        libraries = root / options["libdir"].lstrip("/")
+        # The shared library is one file with its full version, and links to it.
+        shared = sorted(libraries.glob("libfa3.so*"))
+        files = [(f"bin/{program}", (root / options["bindir"].lstrip("/") / program).read_bytes(), True)
+                 for program in PROGRAMS]
+        files += [(f"lib/{path.name}", path.read_bytes(), True) for path in shared if not path.is_symlink()]
+        links = [(f"lib/{path.name}", os.readlink(path)) for path in shared if path.is_symlink()]
+        files.append(("lib/libfa3.a", stripped(build / "src/libfa3.a", stage), False))
+        pc = (libraries / "pkgconfig/fa3.pc").read_text()
+        files.append(("lib/pkgconfig/fa3.pc", relocatable(pc).encode(), False))
+        files.append(("include/fa3.h", (ROOT / "include/fa3.h").read_bytes(), False))
+        for contract in sorted((root / options["datadir"].lstrip("/") / "fa3/contracts").iterdir()):
+            files.append((f"share/fa3/contracts/{contract.name}", contract.read_bytes(), False))
+        for header, package in HEADERS.items():
+            files.append((f"share/doc/fa3/{header}.copyright", licence(package), False))
+        files += [(path, (ROOT / path).read_bytes(), False) for path in ("LICENSE", "README.md")]
+    folder.mkdir(parents=True, exist_ok=True)
+    return packing.make_tarball("libfa3", folder, files, links)
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    print(pack(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])))
+
+
+if __name__ == "__main__":
+    main()
