@@ -49,7 +49,8 @@ begin
    Field ("fa3_forward_params o", A_Forward_Params.O'Position, A_Forward_Params.O'Size);
    Field ("fa3_forward_params lse", A_Forward_Params.LSE'Position, A_Forward_Params.LSE'Size);
    Field ("fa3_forward_params mask", A_Forward_Params.Mask'Position, A_Forward_Params.Mask'Size);
-   Field ("fa3_forward_params softmax_scale", A_Forward_Params.Softmax_Scale'Position, A_Forward_Params.Softmax_Scale'Size);
+   Field ("fa3_forward_params softmax_scale",
+          A_Forward_Params.Softmax_Scale'Position, A_Forward_Params.Softmax_Scale'Size);
    Field ("fa3_forward_params kernel", A_Forward_Params.Kernel'Position, A_Forward_Params.Kernel'Size);
    Field ("fa3_forward_params q_scale", A_Forward_Params.Q_Scale'Position, A_Forward_Params.Q_Scale'Size);
    Field ("fa3_forward_params k_scale", A_Forward_Params.K_Scale'Position, A_Forward_Params.K_Scale'Size);
@@ -59,7 +60,8 @@ begin
    Field ("fa3_forward_params lse_offset", A_Forward_Params.LSE_Offset'Position, A_Forward_Params.LSE_Offset'Size);
 
    Struct ("fa3_backward_params", Fa3.Backward_Params'Size);
-   Field ("fa3_backward_params struct_size", A_Backward_Params.Struct_Size'Position, A_Backward_Params.Struct_Size'Size);
+   Field ("fa3_backward_params struct_size",
+          A_Backward_Params.Struct_Size'Position, A_Backward_Params.Struct_Size'Size);
    Field ("fa3_backward_params flags", A_Backward_Params.Flags'Position, A_Backward_Params.Flags'Size);
    Field ("fa3_backward_params q", A_Backward_Params.Q'Position, A_Backward_Params.Q'Size);
    Field ("fa3_backward_params k", A_Backward_Params.K'Position, A_Backward_Params.K'Size);
@@ -71,12 +73,14 @@ begin
    Field ("fa3_backward_params dk", A_Backward_Params.DK'Position, A_Backward_Params.DK'Size);
    Field ("fa3_backward_params dv", A_Backward_Params.DV'Position, A_Backward_Params.DV'Size);
    Field ("fa3_backward_params mask", A_Backward_Params.Mask'Position, A_Backward_Params.Mask'Size);
-   Field ("fa3_backward_params softmax_scale", A_Backward_Params.Softmax_Scale'Position, A_Backward_Params.Softmax_Scale'Size);
+   Field ("fa3_backward_params softmax_scale",
+          A_Backward_Params.Softmax_Scale'Position, A_Backward_Params.Softmax_Scale'Size);
    Field ("fa3_backward_params kernel", A_Backward_Params.Kernel'Position, A_Backward_Params.Kernel'Size);
    Field ("fa3_backward_params dlse", A_Backward_Params.Dlse'Position, A_Backward_Params.Dlse'Size);
 
    Struct ("fa3_quantize_params", Fa3.Quantize_Params'Size);
-   Field ("fa3_quantize_params struct_size", A_Quantize_Params.Struct_Size'Position, A_Quantize_Params.Struct_Size'Size);
+   Field ("fa3_quantize_params struct_size",
+          A_Quantize_Params.Struct_Size'Position, A_Quantize_Params.Struct_Size'Size);
    Field ("fa3_quantize_params flags", A_Quantize_Params.Flags'Position, A_Quantize_Params.Flags'Size);
    Field ("fa3_quantize_params seed", A_Quantize_Params.Seed'Position, A_Quantize_Params.Seed'Size);
    Field ("fa3_quantize_params x", A_Quantize_Params.X'Position, A_Quantize_Params.X'Size);
@@ -87,7 +91,8 @@ begin
    Field ("fa3_quantize_params rotary_sin", A_Quantize_Params.Rotary_Sin'Position, A_Quantize_Params.Rotary_Sin'Size);
    Field ("fa3_quantize_params k_mean", A_Quantize_Params.K_Mean'Position, A_Quantize_Params.K_Mean'Size);
    Field ("fa3_quantize_params lse_offset", A_Quantize_Params.LSE_Offset'Position, A_Quantize_Params.LSE_Offset'Size);
-   Field ("fa3_quantize_params softmax_scale", A_Quantize_Params.Softmax_Scale'Position, A_Quantize_Params.Softmax_Scale'Size);
+   Field ("fa3_quantize_params softmax_scale",
+          A_Quantize_Params.Softmax_Scale'Position, A_Quantize_Params.Softmax_Scale'Size);
    Field ("fa3_quantize_params reserved", A_Quantize_Params.Reserved'Position, A_Quantize_Params.Reserved'Size);
 
    Struct ("fa3_combine_params", Fa3.Combine_Params'Size);
@@ -110,13 +115,17 @@ begin
    Field ("fa3_kernel_info block_kv", A_Kernel_Info.Block_KV'Position, A_Kernel_Info.Block_KV'Size);
    Field ("fa3_kernel_info stages", A_Kernel_Info.Stages'Position, A_Kernel_Info.Stages'Size);
    Field ("fa3_kernel_info threads", A_Kernel_Info.Threads'Position, A_Kernel_Info.Threads'Size);
-   Field ("fa3_kernel_info producer_registers", A_Kernel_Info.Producer_Registers'Position, A_Kernel_Info.Producer_Registers'Size);
-   Field ("fa3_kernel_info consumer_registers", A_Kernel_Info.Consumer_Registers'Position, A_Kernel_Info.Consumer_Registers'Size);
-   Field ("fa3_kernel_info shared_memory_bytes", A_Kernel_Info.Shared_Memory_Bytes'Position, A_Kernel_Info.Shared_Memory_Bytes'Size);
+   Field ("fa3_kernel_info producer_registers",
+          A_Kernel_Info.Producer_Registers'Position, A_Kernel_Info.Producer_Registers'Size);
+   Field ("fa3_kernel_info consumer_registers",
+          A_Kernel_Info.Consumer_Registers'Position, A_Kernel_Info.Consumer_Registers'Size);
+   Field ("fa3_kernel_info shared_memory_bytes",
+          A_Kernel_Info.Shared_Memory_Bytes'Position, A_Kernel_Info.Shared_Memory_Bytes'Size);
    Field ("fa3_kernel_info chosen", A_Kernel_Info.Chosen'Position, A_Kernel_Info.Chosen'Size);
    Field ("fa3_kernel_info launches", A_Kernel_Info.Launches'Position, A_Kernel_Info.Launches'Size);
    Field ("fa3_kernel_info grid", A_Kernel_Info.Grid'Position, A_Kernel_Info.Grid'Size);
-   Field ("fa3_kernel_info multiprocessors", A_Kernel_Info.Multiprocessors'Position, A_Kernel_Info.Multiprocessors'Size);
+   Field ("fa3_kernel_info multiprocessors",
+          A_Kernel_Info.Multiprocessors'Position, A_Kernel_Info.Multiprocessors'Size);
    Field ("fa3_kernel_info tiles", A_Kernel_Info.Tiles'Position, A_Kernel_Info.Tiles'Size);
    Field ("fa3_kernel_info pieces", A_Kernel_Info.Pieces'Position, A_Kernel_Info.Pieces'Size);
 

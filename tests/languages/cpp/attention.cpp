@@ -100,7 +100,8 @@ Exact attention(std::span<const Bf16> q, std::span<const Bf16> k, std::span<cons
         const auto o_row = row(std::span(exact.o), b, i, h, seqlen_q, heads);
         double sum = 0;
         for (int j = 0; j <= i + seqlen_k - seqlen_q; ++j) {
-          const auto k_row = row(k, b, j, kv_head, seqlen_k, heads_kv), v_row = row(v, b, j, kv_head, seqlen_k, heads_kv);
+          const auto k_row = row(k, b, j, kv_head, seqlen_k, heads_kv);
+          const auto v_row = row(v, b, j, kv_head, seqlen_k, heads_kv);
           double score = 0;
           for (size_t c = 0; c < head_dim; ++c) score += double(q_row[c]) * double(k_row[c]);
           const double p = std::exp(score / std::sqrt(head_dim));
