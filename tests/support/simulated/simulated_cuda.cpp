@@ -233,9 +233,12 @@ CUresult tile_v(const Launch& launch) {
   return CUDA_SUCCESS;
 }
 
+// Of the library that launches: linked to the program, or loaded by it, maybe for itself alone.
 template <class Function>
 Function library(const char* name) {
-  return reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, name));
+  if (void* linked = dlsym(RTLD_DEFAULT, name)) return reinterpret_cast<Function>(linked);
+  void* loaded = dlopen(FA3_SONAME, RTLD_LAZY | RTLD_NOLOAD);
+  return loaded ? reinterpret_cast<Function>(dlsym(loaded, name)) : nullptr;
 }
 
 // The call that the parameter block carries, from its numbers alone. The pass that writes y does all of it.

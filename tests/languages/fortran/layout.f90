@@ -1,0 +1,156 @@
+!> The layout of module fa3, to be compared with the header's. A field that is not named here is missing there.
+module layout
+  use fa3
+  implicit none
+  private
+  public :: print_layout
+
+  type(c_ptr) :: start !< of the struct whose fields are printed
+  character(:), allocatable :: struct
+
+contains
+
+  subroutine print_layout()
+    type(fa3_tensor), target :: tensor
+    type(fa3_forward_params), target :: forward
+    type(fa3_backward_params), target :: backward
+    type(fa3_quantize_params), target :: quantize
+    type(fa3_combine_params), target :: combine
+    type(fa3_kernel_info), target :: info
+
+    call begin('fa3_tensor', c_loc(tensor), c_sizeof(tensor))
+    call field('data', c_loc(tensor%data), c_sizeof(tensor%data))
+    call field('dtype', c_loc(tensor%dtype), c_sizeof(tensor%dtype))
+    call field('rank', c_loc(tensor%rank), c_sizeof(tensor%rank))
+    call field('dim', c_loc(tensor%dim), c_sizeof(tensor%dim))
+    call field('stride', c_loc(tensor%stride), c_sizeof(tensor%stride))
+
+    call begin('fa3_forward_params', c_loc(forward), c_sizeof(forward))
+    call field('struct_size', c_loc(forward%struct_size), c_sizeof(forward%struct_size))
+    call field('flags', c_loc(forward%flags), c_sizeof(forward%flags))
+    call field('q', c_loc(forward%q), c_sizeof(forward%q))
+    call field('k', c_loc(forward%k), c_sizeof(forward%k))
+    call field('v', c_loc(forward%v), c_sizeof(forward%v))
+    call field('o', c_loc(forward%o), c_sizeof(forward%o))
+    call field('lse', c_loc(forward%lse), c_sizeof(forward%lse))
+    call field('mask', c_loc(forward%mask), c_sizeof(forward%mask))
+    call field('softmax_scale', c_loc(forward%softmax_scale), c_sizeof(forward%softmax_scale))
+    call field('kernel', c_loc(forward%kernel), c_sizeof(forward%kernel))
+    call field('q_scale', c_loc(forward%q_scale), c_sizeof(forward%q_scale))
+    call field('k_scale', c_loc(forward%k_scale), c_sizeof(forward%k_scale))
+    call field('v_scale', c_loc(forward%v_scale), c_sizeof(forward%v_scale))
+    call field('o_scale', c_loc(forward%o_scale), c_sizeof(forward%o_scale))
+    call field('v_mean', c_loc(forward%v_mean), c_sizeof(forward%v_mean))
+    call field('lse_offset', c_loc(forward%lse_offset), c_sizeof(forward%lse_offset))
+
+    call begin('fa3_backward_params', c_loc(backward), c_sizeof(backward))
+    call field('struct_size', c_loc(backward%struct_size), c_sizeof(backward%struct_size))
+    call field('flags', c_loc(backward%flags), c_sizeof(backward%flags))
+    call field('q', c_loc(backward%q), c_sizeof(backward%q))
+    call field('k', c_loc(backward%k), c_sizeof(backward%k))
+    call field('v', c_loc(backward%v), c_sizeof(backward%v))
+    call field('o', c_loc(backward%o), c_sizeof(backward%o))
+    call field('lse', c_loc(backward%lse), c_sizeof(backward%lse))
+    call field('dout', c_loc(backward%dout), c_sizeof(backward%dout))
+    call field('dq', c_loc(backward%dq), c_sizeof(backward%dq))
+    call field('dk', c_loc(backward%dk), c_sizeof(backward%dk))
+    call field('dv', c_loc(backward%dv), c_sizeof(backward%dv))
+    call field('mask', c_loc(backward%mask), c_sizeof(backward%mask))
+    call field('softmax_scale', c_loc(backward%softmax_scale), c_sizeof(backward%softmax_scale))
+    call field('kernel', c_loc(backward%kernel), c_sizeof(backward%kernel))
+    call field('dlse', c_loc(backward%dlse), c_sizeof(backward%dlse))
+
+    call begin('fa3_quantize_params', c_loc(quantize), c_sizeof(quantize))
+    call field('struct_size', c_loc(quantize%struct_size), c_sizeof(quantize%struct_size))
+    call field('flags', c_loc(quantize%flags), c_sizeof(quantize%flags))
+    call field('seed', c_loc(quantize%seed), c_sizeof(quantize%seed))
+    call field('x', c_loc(quantize%x), c_sizeof(quantize%x))
+    call field('y', c_loc(quantize%y), c_sizeof(quantize%y))
+    call field('scale', c_loc(quantize%scale), c_sizeof(quantize%scale))
+    call field('mean', c_loc(quantize%mean), c_sizeof(quantize%mean))
+    call field('rotary_cos', c_loc(quantize%rotary_cos), c_sizeof(quantize%rotary_cos))
+    call field('rotary_sin', c_loc(quantize%rotary_sin), c_sizeof(quantize%rotary_sin))
+    call field('k_mean', c_loc(quantize%k_mean), c_sizeof(quantize%k_mean))
+    call field('lse_offset', c_loc(quantize%lse_offset), c_sizeof(quantize%lse_offset))
+    call field('softmax_scale', c_loc(quantize%softmax_scale), c_sizeof(quantize%softmax_scale))
+    call field('reserved', c_loc(quantize%reserved), c_sizeof(quantize%reserved))
+
+    call begin('fa3_combine_params', c_loc(combine), c_sizeof(combine))
+    call field('struct_size', c_loc(combine%struct_size), c_sizeof(combine%struct_size))
+    call field('flags', c_loc(combine%flags), c_sizeof(combine%flags))
+    call field('o_parts', c_loc(combine%o_parts), c_sizeof(combine%o_parts))
+    call field('lse_parts', c_loc(combine%lse_parts), c_sizeof(combine%lse_parts))
+    call field('o', c_loc(combine%o), c_sizeof(combine%o))
+    call field('lse', c_loc(combine%lse), c_sizeof(combine%lse))
+
+    call begin('fa3_kernel_info', c_loc(info), c_sizeof(info))
+    call field('struct_size', c_loc(info%struct_size), c_sizeof(info%struct_size))
+    call field('name', c_loc(info%name), c_sizeof(info%name))
+    call field('kind', c_loc(info%kind), c_sizeof(info%kind))
+    call field('dtype', c_loc(info%dtype), c_sizeof(info%dtype))
+    call field('head_dim', c_loc(info%head_dim), c_sizeof(info%head_dim))
+    call field('head_dim_v', c_loc(info%head_dim_v), c_sizeof(info%head_dim_v))
+    call field('causal', c_loc(info%causal), c_sizeof(info%causal))
+    call field('block_q', c_loc(info%block_q), c_sizeof(info%block_q))
+    call field('block_kv', c_loc(info%block_kv), c_sizeof(info%block_kv))
+    call field('stages', c_loc(info%stages), c_sizeof(info%stages))
+    call field('threads', c_loc(info%threads), c_sizeof(info%threads))
+    call field('producer_registers', c_loc(info%producer_registers), c_sizeof(info%producer_registers))
+    call field('consumer_registers', c_loc(info%consumer_registers), c_sizeof(info%consumer_registers))
+    call field('shared_memory_bytes', c_loc(info%shared_memory_bytes), c_sizeof(info%shared_memory_bytes))
+    call field('chosen', c_loc(info%chosen), c_sizeof(info%chosen))
+    call field('launches', c_loc(info%launches), c_sizeof(info%launches))
+    call field('grid', c_loc(info%grid), c_sizeof(info%grid))
+    call field('multiprocessors', c_loc(info%multiprocessors), c_sizeof(info%multiprocessors))
+    call field('tiles', c_loc(info%tiles), c_sizeof(info%tiles))
+    call field('pieces', c_loc(info%pieces), c_sizeof(info%pieces))
+
+    print '(a, i0)', 'const FA3_OK ', FA3_OK
+    print '(a, i0)', 'const FA3_ERROR_INVALID_ARGUMENT ', FA3_ERROR_INVALID_ARGUMENT
+    print '(a, i0)', 'const FA3_ERROR_UNSUPPORTED ', FA3_ERROR_UNSUPPORTED
+    print '(a, i0)', 'const FA3_ERROR_WORKSPACE_TOO_SMALL ', FA3_ERROR_WORKSPACE_TOO_SMALL
+    print '(a, i0)', 'const FA3_ERROR_NO_DRIVER ', FA3_ERROR_NO_DRIVER
+    print '(a, i0)', 'const FA3_ERROR_NO_CONTEXT ', FA3_ERROR_NO_CONTEXT
+    print '(a, i0)', 'const FA3_ERROR_WRONG_DEVICE ', FA3_ERROR_WRONG_DEVICE
+    print '(a, i0)', 'const FA3_ERROR_NOT_LOADED ', FA3_ERROR_NOT_LOADED
+    print '(a, i0)', 'const FA3_ERROR_CUDA ', FA3_ERROR_CUDA
+    print '(a, i0)', 'const FA3_ERROR_OUT_OF_MEMORY ', FA3_ERROR_OUT_OF_MEMORY
+    print '(a, i0)', 'const FA3_DTYPE_NONE ', FA3_DTYPE_NONE
+    print '(a, i0)', 'const FA3_DTYPE_BF16 ', FA3_DTYPE_BF16
+    print '(a, i0)', 'const FA3_DTYPE_FP16 ', FA3_DTYPE_FP16
+    print '(a, i0)', 'const FA3_DTYPE_FP32 ', FA3_DTYPE_FP32
+    print '(a, i0)', 'const FA3_DTYPE_E4M3 ', FA3_DTYPE_E4M3
+    print '(a, i0)', 'const FA3_DTYPE_E5M2 ', FA3_DTYPE_E5M2
+    print '(a, i0)', 'const FA3_MASK_NONE ', FA3_MASK_NONE
+    print '(a, i0)', 'const FA3_MASK_CAUSAL_TOP_LEFT ', FA3_MASK_CAUSAL_TOP_LEFT
+    print '(a, i0)', 'const FA3_MASK_CAUSAL_BOTTOM_RIGHT ', FA3_MASK_CAUSAL_BOTTOM_RIGHT
+    print '(a, i0)', 'const FA3_FLAG_DETERMINISTIC ', FA3_FLAG_DETERMINISTIC
+    print '(a, i0)', 'const FA3_FLAG_TWO_LEVEL ', FA3_FLAG_TWO_LEVEL
+    print '(a, i0)', 'const FA3_QUANTIZE_INCOHERENT ', FA3_QUANTIZE_INCOHERENT
+    print '(a, i0)', 'const FA3_QUANTIZE_ROTARY_INTERLEAVED ', FA3_QUANTIZE_ROTARY_INTERLEAVED
+    print '(a, i0)', 'const FA3_KERNEL_FORWARD ', FA3_KERNEL_FORWARD
+    print '(a, i0)', 'const FA3_KERNEL_BACKWARD ', FA3_KERNEL_BACKWARD
+    print '(a, i0)', 'const FA3_KERNEL_PASS ', FA3_KERNEL_PASS
+    print '(a, i0)', 'const FA3_MAX_RANK ', FA3_MAX_RANK
+    print '(a, i0)', 'const FA3_SCALE_ROWS ', FA3_SCALE_ROWS
+    print '(a, i0)', 'const FA3_FORWARD_WORKSPACE_BYTES ', FA3_FORWARD_WORKSPACE_BYTES
+  end subroutine
+
+  subroutine begin(name, at, bytes)
+    character(*), intent(in) :: name
+    type(c_ptr), intent(in) :: at
+    integer(c_size_t), intent(in) :: bytes
+    struct = name
+    start = at
+    print '(a, i0)', 'struct ' // name // ' ', bytes
+  end subroutine
+
+  subroutine field(name, at, bytes)
+    character(*), intent(in) :: name
+    type(c_ptr), intent(in) :: at
+    integer(c_size_t), intent(in) :: bytes
+    integer(c_intptr_t) :: offset
+    offset = transfer(at, offset) - transfer(start, offset)
+    print '(a, i0, 1x, i0)', 'field ' // struct // ' ' // name // ' ', offset, bytes
+  end subroutine
+end module
