@@ -44,6 +44,7 @@ from ._abi import (
     QuantizeParams,
     Tensor,
     Unsupported,
+    find_library,
     library,
     load,
     make_tensor,
@@ -52,8 +53,8 @@ from ._arrays import Quantized, scale_dims, tile_dims
 
 __all__ = [
     *("attention", "forward", "backward", "quantize", "combine", "preload", "register_transformers"),
-    *("kernel_info", "kernels", "version", "scale_dims", "tile_dims", "Quantized"),
-    *("Fa3Error", "InvalidArgument", "Unsupported", "Library", "library", "load"),
+    *("kernel_info", "kernels", "version", "describe", "scale_dims", "tile_dims", "Quantized"),
+    *("Fa3Error", "InvalidArgument", "Unsupported", "Library", "find_library", "library", "load"),
     *("Tensor", "make_tensor", "ForwardParams", "BackwardParams", "QuantizeParams", "CombineParams"),
     *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "QUANTIZE_INCOHERENT", "QUANTIZE_ROTARY_INTERLEAVED"),
 ]
@@ -171,11 +172,16 @@ def kernel_info(q: Array, k: Array, v: Array, *, causal: Causal = False, out_dty
                 kernel: Optional[str] = None, multiprocessors: int = 132, **scales: Array) -> types.SimpleNamespace:
     """The kernel that `forward` would run on a device of so many multiprocessors: the fields of fa3_kernel_info.
     Nothing is computed, no GPU is needed, and the tensors may be torch's on the device meta."""
-    describe = _arrays.TorchTensors(None).describe if _arrays.is_torch(q) else _arrays.NumPyArrays().describe
     o_dims, dtype, _ = _arrays.forward_outputs(q, v, out_dtype)
-    described = {name: describe(name, x) for name, x in {"q": q, "k": k, "v": v, **scales}.items()}
+    described = {name: describe(x, name) for name, x in {"q": q, "k": k, "v": v, **scales}.items()}
     how = {"mask": _mask(causal), "kernel": kernel and kernel.encode()}
     return library().kernel_info(ForwardParams(**described, **how, o=make_tensor(0, dtype, o_dims)), multiprocessors)
+
+
+def describe(x: Array, name: str = "a tensor") -> Tensor:
+    """The fa3_tensor of a torch tensor or NumPy array, for those who fill in parameters themselves; of None an absent
+    one. name: what errors call it."""
+    return _arrays.describe(name, x)
 
 
 def kernels() -> Iterator[types.SimpleNamespace]:

@@ -20,26 +20,26 @@ def dtype_name(dtype) -> str:
     return str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype).split(".")[-1]
 
 
-def _describe(name, x, address, strides) -> _abi.Tensor:
+def describe(name, x) -> _abi.Tensor:
+    """A fa3_tensor with x's strides; for None an absent one."""
+    if x is None:
+        return _abi.Tensor()
     dtype = dtype_name(x.dtype)
     if dtype not in _abi.DTYPES:
         raise ValueError(f"{name}.dtype is {dtype}, must be one of {', '.join(_abi.DTYPES)}")
     if x.ndim > _abi.MAX_RANK:
         raise ValueError(f"{name} has {x.ndim} dimensions, at most {_abi.MAX_RANK} are possible")
-    return _abi.make_tensor(address, dtype, x.shape, strides)
+    if is_torch(x):
+        return _abi.make_tensor(x.data_ptr(), dtype, x.shape, x.stride())
+    if any(stride % x.itemsize for stride in x.strides):
+        raise ValueError(f"{name}.strides are {x.strides}, must be multiples of an element's {x.itemsize} bytes")
+    return _abi.make_tensor(x.ctypes.data, dtype, x.shape, [stride // x.itemsize for stride in x.strides])
 
 
 class NumPyArrays:
     """On the CPU, by the reference."""
 
     device = "numpy"
-
-    def describe(self, name, x) -> _abi.Tensor:
-        if x is None:
-            return _abi.Tensor()
-        if any(stride % x.itemsize for stride in x.strides):
-            raise ValueError(f"{name}.strides are {x.strides}, must be multiples of the {x.itemsize} bytes of an element")
-        return _describe(name, x, x.ctypes.data, [stride // x.itemsize for stride in x.strides])
 
     def empty(self, shape, dtype):
         import numpy
@@ -61,9 +61,6 @@ class TorchTensors:
 
     def __init__(self, device):
         self.device = device
-
-    def describe(self, name, x) -> _abi.Tensor:
-        return _abi.Tensor() if x is None else _describe(name, x, x.data_ptr(), x.stride())
 
     def empty(self, shape, dtype):
         import torch
@@ -156,7 +153,7 @@ def forward(q, k, v, mask, softmax_scale, flags=0, out_dtype=None, kernel=None, 
     o_dims, dtype, lse_dims = forward_outputs(q, v, out_dtype)
     o, lse = place.empty(o_dims, dtype), place.empty(lse_dims, "float32")
     tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse, **scales}
-    described = {name: place.describe(name, x) for name, x in tensors.items()}
+    described = {name: describe(name, x) for name, x in tensors.items()}
     how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
     place.run(_abi.ForwardParams(**how, **described), threads)
     return o, lse
@@ -167,7 +164,7 @@ def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=N
     tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "dlse": dlse}
     place = place_of(**tensors)
     gradients = {f"d{name}": place.empty(x.shape, x.dtype) for name, x in (("q", q), ("k", k), ("v", v))}
-    described = {name: place.describe(name, x) for name, x in {**tensors, **gradients}.items()}
+    described = {name: describe(name, x) for name, x in {**tensors, **gradients}.items()}
     how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
     place.run(_abi.BackwardParams(**how, **described), threads)
     return tuple(gradients.values())
@@ -194,7 +191,7 @@ def quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean
         place.empty((batch, heads, head_dim), "float32") if mean else None,
         place.empty((batch, heads, seqlen), "float32") if k_mean is not None else None,
     )
-    described = {name: place.describe(name, tensor) for name, tensor in {**inputs, **made._asdict()}.items()}
+    described = {name: describe(name, tensor) for name, tensor in {**inputs, **made._asdict()}.items()}
     place.run(_abi.QuantizeParams(flags=flags, seed=seed, softmax_scale=softmax_scale, **described))
     return made
 
@@ -205,5 +202,5 @@ def combine(o_parts, lse_parts, out_dtype=None):
     o = place.empty(o_parts.shape[1:], dtype_name(o_parts.dtype if out_dtype is None else out_dtype))
     lse = place.empty(lse_parts.shape[1:], "float32")
     tensors = {"o_parts": o_parts, "lse_parts": lse_parts, "o": o, "lse": lse}
-    place.run(_abi.CombineParams(**{name: place.describe(name, x) for name, x in tensors.items()}))
+    place.run(_abi.CombineParams(**{name: describe(name, x) for name, x in tensors.items()}))
     return o, lse
