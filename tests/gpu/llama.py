@@ -18,51 +18,45 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/fa3-bench"))
-import fa3_ctypes  # noqa: E402
+import prepared  # noqa: E402
+from prepared import fa3  # noqa: E402
 
 UNIT_ROUNDOFF = {"bf16": 2.0**-9, "fp16": 2.0**-12}
 
 
-class Fa3Attention:
-    """transformers' attention function: query (batch, heads, seqlen, head_dim), output (batch, seqlen, ...)."""
+class Attention:
+    """transformers' attention function by `run`, which takes and returns (batch, seqlen, heads, head_dim); counted."""
 
-    def __init__(self, library):
-        self.library, self.calls = library, 0
+    calls = 0
 
-    def __call__(self, module, query, key, value, attention_mask, dropout=0.0, scaling=None, is_causal=None, **_):
-        import torch
-
-        assert attention_mask is None and dropout == 0.0, "only plain causal or full attention is replaced"
-        causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    def __call__(self, module, query, key, value, attention_mask=None, dropout=0.0, scaling=None, **_):
+        assert attention_mask is None and dropout == 0.0 and module.is_causal, "only plain causal attention is replaced"
         # The transposed views are just strides to the library: nothing is copied.
         q, k, v = (tensor.transpose(1, 2) for tensor in (query, key, value))
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        self.run(q, k, v, out, "causal_bottom_right" if causal else "none", scaling or 0.0)
         self.calls += 1
-        return out, None
-
-    def run(self, q, k, v, out, mask, scale):
-        self.library.forward(q, k, v, out, mask=mask, softmax_scale=scale)
+        return self.run(q, k, v, scaling), None
 
 
-class Fp8(Fa3Attention):
-    """Quantized and computed in e4m3. on_cpu: by the CPU reference."""
+class Fa3(Attention):
+    """As fa3.register_transformers has it."""
 
-    def __init__(self, library, on_cpu):
-        super().__init__(library)
-        self.on_cpu = on_cpu
-
-    def run(self, q, k, v, out, mask, scale):
-        fa3_ctypes.Fp8Attention(self.library, q, k, v, out, None, mask, scale, on_cpu=self.on_cpu)()
+    def run(self, q, k, v, scale):
+        return fa3.attention(q, k, v, causal=True, softmax_scale=scale)
 
 
-class OfficialFp8(Fa3Attention):
+class Fp8(Attention):
+    """Quantized and computed in e4m3."""
+
+    def run(self, q, k, v, scale):
+        return prepared.fp8_attention(q, k, v, causal=True, softmax_scale=scale)
+
+
+class OfficialFp8(Attention):
     """The official kernel in e4m3, a scale for each tensor, or for each head of K and the heads of Q that read it."""
 
     def __init__(self, per_head):
         from fa3_fwd_interface import flash_attn_func
 
-        super().__init__(None)
         self.attend, self.per_head = flash_attn_func, per_head
 
     def quantized(self, x, kv_heads):
@@ -76,31 +70,22 @@ class OfficialFp8(Fa3Attention):
             scale = scale.amax().expand(batch, kv_heads).contiguous()
         return (groups / scale[:, None, :, None, None]).to(torch.float8_e4m3fn).view(x.shape), scale
 
-    def run(self, q, k, v, out, mask, scale):
+    def run(self, q, k, v, scale):
         (q, q_descale), (k, k_descale), (v, v_descale) = (self.quantized(x, k.shape[2]) for x in (q, k, v))
         descales = {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
-        result = self.attend(q, k, v, softmax_scale=scale or None, causal=mask != "none", **descales)
-        out.copy_(result[0] if isinstance(result, (tuple, list)) else result)
+        result = self.attend(q, k, v, softmax_scale=scale, causal=True, **descales)
+        return result[0] if isinstance(result, (tuple, list)) else result
 
 
-class Dump(Fa3Attention):
+class Dump(Attention):
     """Another attention, which keeps q, k and v of the first batch entry in each layer."""
 
     def __init__(self, attention):
-        super().__init__(attention.library)
         self.attention, self.layers = attention, []
 
-    def run(self, q, k, v, out, mask, scale):
+    def run(self, q, k, v, scale):
         self.layers.append((f"layer {len(self.layers)}", *(x[:1].clone() for x in (q, k, v))))
-        self.attention.run(q, k, v, out, mask, scale)
-
-
-class ReferenceAttention(Fa3Attention):
-    """The library's CPU reference in the same place: checks this script where there is no GPU (--cpu)."""
-
-    def run(self, q, k, v, out, mask, scale):
-        t = fa3_ctypes.torch_tensor
-        self.library.reference(self.library.params(t(q), t(k), t(v), t(out), mask=mask, softmax_scale=scale))
+        return self.attention.run(q, k, v, scale)
 
 
 def build(options):
@@ -191,9 +176,9 @@ def compare_fp8(model, tokens, attentions, reference, options):
     return good
 
 
-def fp8_attentions(library, options):
+def fp8_attentions(options):
     """By the names that the model knows them by."""
-    found = {"fa3_fp8": Fp8(library, options.cpu)}
+    found = {"fa3_fp8": Fp8()}
     try:
         if not options.cpu:
             found.update(official_fp8_tensor=OfficialFp8(False), official_fp8_head=OfficialFp8(True))
@@ -263,10 +248,10 @@ def main():
     # The reference must be float32 throughout, not TF32.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    library = fa3_ctypes.Library(options.library)
-    attention = (ReferenceAttention if options.cpu else Fa3Attention)(library)
+    fa3.load(prepared.newest_build(options.library))
+    attention = Fa3()
     transformers.AttentionInterface.register("fa3", attention)
-    fp8 = fp8_attentions(library, options) if "fp8" in options.parts else {}
+    fp8 = fp8_attentions(options) if "fp8" in options.parts else {}
     for name, attend in fp8.items():
         transformers.AttentionInterface.register(name, attend)
 

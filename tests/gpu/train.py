@@ -22,8 +22,9 @@ import random
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools/fa3-bench"))
-import fa3_ctypes  # noqa: E402
 import llama  # noqa: E402
+import prepared  # noqa: E402
+from prepared import fa3  # noqa: E402
 
 try:
     import torch
@@ -48,57 +49,21 @@ SIZES = {
 }
 
 
-class Attention:
-    """The library's two calls for tensors of (batch, seqlen, heads, head_dim), counted. on_cpu: its CPU reference."""
+class Attention(llama.Attention):
+    """The library's causal attention, as transformers calls it; `run` is the same for tensors of (batch, seqlen, heads,
+    head_dim). Both passes are counted."""
 
-    def __init__(self, library, on_cpu):
-        self.library, self.on_cpu = library, on_cpu
-        self.calls = [0, 0]
+    def __init__(self):
+        self.passes = [0, 0]
 
-    def forward(self, *tensors, **how):
-        self.calls[0] += 1
-        if self.on_cpu:
-            self.library.reference(self.library.params(*map(fa3_ctypes.torch_tensor, tensors), **how))
-        else:
-            self.library.forward(*tensors, **how)
-
-    def backward(self, *tensors, **how):
-        self.calls[1] += 1
-        if self.on_cpu:
-            described = map(fa3_ctypes.torch_tensor, tensors)
-            self.library.reference_backward(self.library.backward_params(*described, **how))
-        else:
-            self.library.prepare_backward(*tensors, **how)()
-
-    def __call__(self, q, k, v, scale):
-        """Causal attention that autograd can differentiate."""
-        return Attend.apply(q, k, v, self, {"mask": "causal_bottom_right", "softmax_scale": scale})
-
-    def for_transformers(self, module, query, key, value, attention_mask, dropout=0.0, scaling=None, **_):
-        """The same as transformers calls it, with (batch, heads, seqlen, head_dim): transposed views need no copy."""
-        assert attention_mask is None and dropout == 0.0, "only plain causal attention is replaced"
-        return self(*(tensor.transpose(1, 2) for tensor in (query, key, value)), scaling), None
-
-
-class Attend(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, q, k, v, attention, how):
-        o, lse = fa3_ctypes.forward_outputs(q)
-        attention.forward(q, k, v, o, lse, **how)
-        ctx.save_for_backward(q, k, v, o, lse)
-        ctx.attention, ctx.how = attention, how
+    def run(self, q, k, v, scale):
+        self.passes[0] += 1
+        o = fa3.attention(q, k, v, causal=True, softmax_scale=scale)
+        o.register_hook(self.count_backward)
         return o
 
-    @staticmethod
-    def backward(ctx, dout):
-        if dout.stride(-1) != 1:
-            dout = dout.contiguous()
-        q, k, v, o, lse = ctx.saved_tensors
-        # NaN shows what is not written. Filling also makes torch's CUDA context current in this thread, one of
-        # autograd's, and fa3_backward needs a current context.
-        gradients = [torch.full(x.shape, math.nan, dtype=x.dtype, device=x.device) for x in (q, k, v)]
-        ctx.attention.backward(q, k, v, o, lse, dout, *gradients, **ctx.how)
-        return *gradients, None, None
+    def count_backward(self, dout):
+        self.passes[1] += 1
 
 
 # ---- step ----
@@ -145,11 +110,11 @@ def compare_step(dtype, attention, options):
     model.to(DTYPES[dtype])
     errors = {}
     for which in ("sdpa", "eager", "fa3"):
-        attention.calls = [0, 0]
+        attention.passes = [0, 0]
         found = training_step(model, tokens, which)
         errors[which] = step_errors(found, reference)
         print_row(f"{dtype:5s} {which}", f"{found['loss'].mean():.5f}", errors[which], "10.3e")
-    assert attention.calls == [options.layers] * 2, f"{attention.calls} calls in {options.layers} layers"
+    assert attention.passes == [options.layers] * 2, f"{attention.passes} passes in {options.layers} layers"
     ratios = {}
     for name, error in errors["fa3"].items():
         floor = llama.UNIT_ROUNDOFF[dtype] * (0.01 if name in ("loss", "all") else 1)
@@ -160,7 +125,7 @@ def compare_step(dtype, attention, options):
 
 
 def check_step(attention, options):
-    transformers.AttentionInterface.register("fa3", attention.for_transformers)
+    transformers.AttentionInterface.register("fa3", attention)
     print(
         f"step: Llama-style, {options.layers} layers, hidden {options.hidden}, {options.heads} heads over "
         f"{options.kv_heads}, head_dim {options.head_dim}, batch {options.batch}, {options.seqlen} tokens; "
@@ -278,10 +243,10 @@ def check_run(attention, options):
         f"run: GPT, {layers} layers, {heads} heads over {kv_heads}, head_dim {head_dim}, context {context}, batch "
         f"{batch}, {len(characters)} characters, {options.steps} steps, as in: {text[:60]}"
     )
-    attention.calls = [0, 0]
-    kinds = {"float32": (sdpa, torch.float32), "sdpa": (sdpa, torch.bfloat16), "fa3": (attention, torch.bfloat16)}
+    attention.passes = [0, 0]
+    kinds = {"float32": (sdpa, torch.float32), "sdpa": (sdpa, torch.bfloat16), "fa3": (attention.run, torch.bfloat16)}
     curves = {name: train(batches, len(characters), *kind, options) for name, kind in kinds.items()}
-    assert attention.calls == [layers * options.steps] * 2, f"{attention.calls} calls"
+    assert attention.passes == [layers * options.steps] * 2, f"{attention.passes} passes"
     rows = list(enumerate(zip(*(curve.tolist() for curve in curves.values()))))
     if options.csv:
         lines = [f"{step},{','.join(map(repr, row))}\n" for step, row in rows]
@@ -337,7 +302,8 @@ def main():
     # The reference must be float32 throughout, not TF32.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    attention = Attention(fa3_ctypes.Library(options.library), options.cpu)
+    fa3.load(prepared.newest_build(options.library))
+    attention = Attention()
     print(f"torch {torch.__version__}, {'CPU reference' if options.cpu else torch.cuda.get_device_name()}")
     return 0 if all([CHECKS[part](attention, options) for part in options.parts.split(",")]) else 1
 

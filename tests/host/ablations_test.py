@@ -15,8 +15,8 @@ import sys
 script, build, simulated = sys.argv[1:]
 tools = pathlib.Path(script).parent
 sys.path[:0] = [str(tools), str(tools / "fa3-bench")]  # where the script finds paper.py, and this test the library
-import fa3_ctypes  # noqa: E402
 import paper  # noqa: E402
+import prepared  # noqa: E402
 
 loader = importlib.machinery.SourceFileLoader("ablations", script)
 ablations = importlib.util.module_from_spec(importlib.util.spec_from_loader("ablations", loader))
@@ -25,7 +25,7 @@ loader.exec_module(ablations)
 
 def algorithms():
     """What is said of the paper's algorithms is said of the kernels that the library has, all of them and no other."""
-    names = [info.name.decode() for info in fa3_ctypes.Library(f"{build}/src/libfa3.so").kernels()]
+    names = [info.name for info in prepared.Library(f"{build}/src/libfa3.so").kernels()]
     assert {paper.first_cell(name) for name in names if name.startswith("fa3_alg")} == {
         *paper.ALGORITHMS,
         *paper.BACKWARD,

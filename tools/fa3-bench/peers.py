@@ -39,10 +39,10 @@ import pathlib
 import re
 import sys
 
-import fa3_ctypes
 import peers_bwd
 import peers_fwd
 import peers_points
+import prepared
 from peers_csv import write_csv
 from peers_measure import measure, reason
 from peers_report import print_absences, print_means, print_row
@@ -171,7 +171,7 @@ def import_peers(names, library, calls):
 def main(arguments=None):
     options = parse(arguments)
     try:
-        libraries = {name: fa3_ctypes.Library(path) for name, path in options.library}
+        libraries = {name: prepared.Library(path) for name, path in options.library}
     except (OSError, AttributeError) as error:  # no such file, or one that is no libfa3.so
         print(f"peers.py: --library: {error}", file=sys.stderr)
         return 2

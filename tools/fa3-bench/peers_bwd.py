@@ -1,8 +1,9 @@
 """peers.py's backward pass: how the library and torch's attention compute gradients of a point's q, k and v, for a
 gradient of O of N(0,1). A call returns [dq, dk, dv]; the forward pass before it is not part of it."""
 
-import fa3_ctypes
 import peers_fwd
+import prepared
+from prepared import fa3
 
 FLOP = 2.5  # of the forward pass: five products of matrices, not two
 
@@ -15,18 +16,18 @@ def gradient_of_output(q, seed=2):
 
 
 def make_library(library, flags=0):
-    """Of a fa3_ctypes.Library."""
+    """Of a prepared.Library."""
     import torch
 
     library.preload_for_torch()
 
     def prepare(point, q, k, v):
-        out, lse = fa3_ctypes.forward_outputs(q)
-        library.forward(q, k, v, out, lse, point.mask())
+        out, lse = prepared.forward_outputs(q)
+        library.prepare(q, k, v, out, lse, point.mask())()
         gradients = [torch.full_like(tensor, float("nan")) for tensor in (q, k, v)]
         dout = gradient_of_output(q)
         call = library.prepare_backward(q, k, v, out, lse, dout, *gradients, mask=point.mask(), flags=flags)
-        call.kernel = library.backward_kernel(call.params)
+        call.kernel = library.kernel_info(call.params).name
         return call
 
     return prepare
@@ -34,7 +35,7 @@ def make_library(library, flags=0):
 
 def make_deterministic(library, _):
     """The sums of dQ in a fixed order."""
-    return make_library(library, fa3_ctypes.FLAG_DETERMINISTIC)
+    return make_library(library, fa3.FLAG_DETERMINISTIC)
 
 
 def make_gradients(make):

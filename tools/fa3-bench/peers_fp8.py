@@ -4,27 +4,28 @@ peers_fwd.py."""
 
 import functools
 
-import fa3_ctypes
+import prepared
+from prepared import fa3
 
 # --- libfa3 -----------------------------------------------------------------------------------------------------------
 
 
 def library_arguments(point, v):
-    """V as the point has it, and what else fa3_ctypes.Library.prepare takes."""
+    """V as the point has it, and what else prepared.Library.prepare takes."""
     import torch
 
-    more = {"flags": fa3_ctypes.FLAG_TWO_LEVEL if point.two_level else 0}
+    more = {"flags": fa3.FLAG_TWO_LEVEL if point.two_level else 0}
     for name, heads, n in (
         ("q_scale", point.heads, point.seqlen),
         ("k_scale", point.kv_heads, point.seqlen_k),
         ("v_scale", point.kv_heads, point.seqlen_k),
     ):
-        more[name] = torch.ones(fa3_ctypes.scale_dims(point.scales, point.batch, heads, n), device=v.device)
-    return fa3_ctypes.tiles_of(v) if point.v == "tiles" else v, more
+        more[name] = torch.ones(fa3.scale_dims(point.scales, point.batch, heads, n), device=v.device)
+    return prepared.tiles_of(v) if point.v == "tiles" else v, more
 
 
 # --- other ways of libfa3 ---------------------------------------------------------------------------------------------
-# Each maker takes a fa3_ctypes.Library and the function that prepares its calls, and returns the one that prepares
+# Each maker takes a prepared.Library and the function that prepares its calls, and returns the one that prepares
 # those of the other way.
 
 
@@ -66,8 +67,8 @@ def make_quantize(library, _):
     def prepare(point, q, k, v):
         if not point.is_fp8():
             return None
-        out, lse = fa3_ctypes.forward_outputs(q)
-        return fa3_ctypes.Fp8Attention(library, q, k, v, out, lse, point.mask())
+        out, lse = prepared.forward_outputs(q)
+        return prepared.Fp8Attention(library, q, k, v, out, lse, point.mask())
 
     prepare.input_dtype = "bf16"
     return prepare

@@ -7,21 +7,21 @@ output_scale is what its output is to be multiplied by, time_scale what its time
 
 import math
 
-import fa3_ctypes
 import peers_fp8
+import prepared
 
 
 def make_library(library):
-    """Of a fa3_ctypes.Library."""
+    """Of a prepared.Library."""
     library.preload_for_torch()
 
     def prepare(point, q, k, v):
-        out, lse = fa3_ctypes.forward_outputs(q)
+        out, lse = prepared.forward_outputs(q)
         kernel, more = None if point.library_chooses else point.kernel, {}
         if point.is_fp8():
             v, more = peers_fp8.library_arguments(point, v)
         call = library.prepare(q, k, v, out, lse, point.mask(), kernel=kernel, **more)
-        call.kernel = library.kernel_info(call.params).name.decode()
+        call.kernel = library.kernel_info(call.params).name
         return call
 
     return prepare

@@ -4,7 +4,7 @@ import re
 import statistics
 import time
 
-import fa3_ctypes
+import prepared
 from peers_fwd import NO_ATTENTION
 from peers_row import difference
 
@@ -56,7 +56,7 @@ def inputs(point, dtype, seed):
     def normal(seqlen, heads):
         shape = (point.batch, seqlen, heads, point.head_dim)
         numbers = torch.randn(shape, generator=generator, dtype=torch.float32, device="cuda")
-        return numbers.to(getattr(torch, fa3_ctypes.TORCH_DTYPE[dtype]))
+        return numbers.to(getattr(torch, prepared.TORCH_DTYPE[dtype]))
 
     return normal(point.seqlen, point.heads), *(normal(point.seqlen_k, point.kv_heads) for _ in range(2))
 

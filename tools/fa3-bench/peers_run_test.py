@@ -14,10 +14,10 @@ import types
 import typing
 import unittest.mock
 
-import fa3_ctypes
 import peers
 import peers_fwd
 import plot
+import prepared
 from test_helpers import expect
 
 
@@ -197,7 +197,7 @@ def test_backward_run(bench, build, folder):
     def prepare_backward(library, q, k, v, out, lse, dout, dq, dk, dv, mask, flags):
         assert [tensor.drawn for tensor in (q, k, v, dout)] == [1, 2, 3, 2] and mask == "causal_bottom_right"
         assert (out, lse, dq, dk, dv) == ("out of 1", "lse", "like 1", "like 2", "like 3")
-        name, ms = {0: ("fa3", 2.0), fa3_ctypes.FLAG_DETERMINISTIC: ("deterministic", 2.5)}[flags]
+        name, ms = {0: ("fa3", 2.0), prepared.fa3.FLAG_DETERMINISTIC: ("deterministic", 2.5)}[flags]
 
         def call():
             clock[0] += ms
@@ -210,13 +210,13 @@ def test_backward_run(bench, build, folder):
     torch.no_grad = lambda: grad_mode(False)
     torch.full_like = lambda tensor, number: f"like {tensor.drawn}"
     fa4 = types.SimpleNamespace(flash_attn_func=flash_attn_func)
-    forward_outputs = unittest.mock.patch.object(fa3_ctypes, "forward_outputs", lambda q: (f"out of {q.drawn}", "lse"))
+    forward_outputs = unittest.mock.patch.object(prepared, "forward_outputs", lambda q: (f"out of {q.drawn}", "lse"))
     calls_of_library = unittest.mock.patch.multiple(
-        fa3_ctypes.Library,
+        prepared.Library,
         preload_for_torch=lambda library: None,
-        forward=lambda library, *_: None,
+        prepare=lambda library, *_: lambda: None,
         prepare_backward=prepare_backward,
-        backward_kernel=lambda library, params: f"fa3_bwd of {params}",
+        kernel_info=lambda library, params: types.SimpleNamespace(name=f"fa3_bwd of {params}"),
     )
     path = folder / "bwd.csv"
     command = ["--bench", bench, "--library", f"fa3={build}", "--direction", "bwd"]

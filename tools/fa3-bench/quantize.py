@@ -16,7 +16,8 @@ import statistics
 import sys
 import time
 
-import fa3_ctypes as fa3
+import prepared
+from prepared import fa3
 
 SEED = 20240711
 
@@ -152,7 +153,7 @@ def measure(library, x, case):
 
     batch, seqlen, heads, d = x.shape
     new = lambda *dims: torch.empty(dims, dtype=torch.float32, device="cuda")
-    y, scale = fa3.quantize_outputs(x, case["scale"], case["tiles"])
+    y, scale = prepared.quantize_outputs(x, case["scale"], case["tiles"])
     optional = {}
     cos = sin = None
     if case["mean"]:
@@ -189,7 +190,7 @@ def main():
         sys.exit("quantize.py needs torch")
     if not torch.cuda.is_available():
         sys.exit("quantize.py needs a GPU")
-    library = fa3.Library(options.library)
+    library = prepared.Library(options.library)
     print(torch.cuda.get_device_name(), "with", library.path)
     print(f"{'shape':>8} {'d':>4} {'case':24} {'us':>8} {'GB/s':>7} {'share':>6} {'moved':>6}  elements a step off")
     for shape, d in itertools.product(options.shapes.split(","), map(int, options.d.split(","))):

@@ -1,0 +1,216 @@
+"""FlashAttention-3 for NVIDIA Hopper: libfa3.so from Python, through ctypes alone.
+
+    import torch, fa3
+    o = fa3.attention(q, k, v, causal=True)            # (batch, seqlen, heads, head_dim), differentiable
+
+Tensors of torch on a CUDA device are worked on by the library's kernels, on torch's current stream of that device;
+tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow, and also for float32. As in
+flash-attn, tensors are (batch, seqlen, heads, head_dim), and a causal mask ends in the bottom right corner.
+
+Everything is in fa3.h, the library's manual: head_dim a multiple of 8 up to 256, another one for v and o if wanted;
+heads a multiple of k's and v's; bfloat16 or float16, on the CPU float32, too; any strides, as long as head_dim is
+contiguous, the others are multiples of 16 bytes and data is aligned to 16 bytes (on the CPU any). What the library
+refuses is InvalidArgument, a ValueError, or Unsupported, a NotImplementedError, with the library's message that names
+the argument; other failures are Fa3Error. NumPy itself has no bfloat16 and no FP8: arrays of the package ml_dtypes.
+
+forward, attention, backward, quantize and combine are custom ops of torch (torch.ops.fa3.*), so torch.compile takes
+them with fullgraph=True. They are registered when this module is imported after torch, otherwise by the first call.
+Before a CUDA graph is captured call `preload`.
+
+The library is libfa3.so in the environment's FA3_LIBRARY, beside this file or its folder, or the loader's; or `load`
+names it. The folder fa3/ can be copied as it is. Needs Python 3.9, nothing else; torch 2.4, if it is used.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any, Iterator, Optional, Tuple, Union
+
+from . import _arrays
+from ._abi import (
+    DTYPES,
+    FLAG_DETERMINISTIC,
+    FLAG_TWO_LEVEL,
+    MASKS,
+    QUANTIZE_INCOHERENT,
+    QUANTIZE_ROTARY_INTERLEAVED,
+    BackwardParams,
+    CombineParams,
+    Fa3Error,
+    ForwardParams,
+    InvalidArgument,
+    Library,
+    QuantizeParams,
+    Tensor,
+    Unsupported,
+    find_library,
+    library,
+    load,
+    make_tensor,
+)
+from ._arrays import Quantized, scale_dims, tile_dims
+
+__all__ = [
+    *("attention", "forward", "backward", "quantize", "combine", "preload", "register_transformers"),
+    *("kernel_info", "kernels", "version", "describe", "scale_dims", "tile_dims", "Quantized"),
+    *("Fa3Error", "InvalidArgument", "Unsupported", "Library", "find_library", "library", "load"),
+    *("Tensor", "make_tensor", "ForwardParams", "BackwardParams", "QuantizeParams", "CombineParams"),
+    *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "QUANTIZE_INCOHERENT", "QUANTIZE_ROTARY_INTERLEAVED"),
+]
+
+Array = Any  # a torch tensor or a NumPy array
+Causal = Union[bool, str]
+
+
+def _mask(causal) -> int:
+    names = {False: "none", True: "causal_bottom_right", "bottom_right": "causal_bottom_right",
+             "top_left": "causal_top_left"}  # fmt: skip
+    if causal not in names:
+        raise ValueError(f"causal is {causal!r}, must be False, True, 'bottom_right' or 'top_left'")
+    return MASKS[names[causal]]
+
+
+def _scale(softmax_scale) -> float:
+    """For the library 0 is the default, 1 / sqrt(head_dim)."""
+    if softmax_scale is None:
+        return 0.0
+    if softmax_scale == 0:
+        raise ValueError("softmax_scale is 0, must be > 0")
+    return float(softmax_scale)
+
+
+def _torch_ops(x):
+    """The custom ops, if x is a torch tensor."""
+    if not _arrays.is_torch(x):
+        return None
+    from . import _torch
+
+    return _torch
+
+
+def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_scale: Optional[float] = None,
+              deterministic: bool = False, return_lse: bool = False):  # fmt: skip
+    """Attention that torch's autograd can differentiate, through o and through lse.
+
+    q: (batch, seqlen_q, heads, head_dim); k: (batch, seqlen_k, heads_kv, head_dim); v: (batch, seqlen_k, heads_kv,
+    head_dim_v), all of one dtype. causal: query i sees key j if j <= i + seqlen_k - seqlen_q; "top_left": if j <= i.
+    softmax_scale: 1 / sqrt(head_dim) if None. deterministic: the backward pass gives the same bits each time, up to
+    10% slower (also if torch.use_deterministic_algorithms is set). Under autocast q, k and v are cast to its dtype.
+
+    Returns o: (batch, seqlen_q, heads, head_dim_v), of q's dtype; with return_lse (o, lse), lse: (batch, heads,
+    seqlen_q) in float32, the natural logarithm of each row's sum of exponentials. Rows that see no key: 0 and -inf.
+    The gradient itself cannot be differentiated again."""
+    flags = FLAG_DETERMINISTIC if deterministic else 0
+    o, lse = (_torch_ops(q) or _arrays).forward(q, k, v, _mask(causal), _scale(softmax_scale), flags)
+    return (o, lse) if return_lse else o
+
+
+def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_scale: Optional[float] = None,
+            return_lse: bool = False, q_scale: Optional[Array] = None, k_scale: Optional[Array] = None,
+            v_scale: Optional[Array] = None, o_scale: Optional[Array] = None, v_mean: Optional[Array] = None,
+            lse_offset: Optional[Array] = None, two_level: bool = False, out_dtype: Any = None,
+            kernel: Optional[str] = None):  # fmt: skip
+    """`attention` with all that the forward pass can do: in FP8, and by a kernel of one's choice.
+
+    FP8: q, k and v of float8_e4m3fn, v also as tiles, with q_scale, k_scale and v_scale, as `quantize` makes them; the
+    fields of fa3.h. v_mean: (batch, heads_kv, head_dim_v), added to o. lse_offset: as lse, added to it. o_scale: (1,),
+    if out_dtype is float8_e4m3fn. two_level: sums that do not shrink where v has a mean. There is no backward pass.
+    out_dtype: of o; q's dtype, of FP8 bfloat16, if None; others with FP8 and on the CPU. kernel: its name, of
+    `kernels()`; the CPU's reference does not look at it."""
+    scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "o_scale": o_scale, "v_mean": v_mean,
+              "lse_offset": lse_offset}  # fmt: skip
+    flags = FLAG_TWO_LEVEL if two_level else 0
+    calls = _torch_ops(q) or _arrays
+    o, lse = calls.forward(q, k, v, _mask(causal), _scale(softmax_scale), flags, out_dtype, kernel, **scales)
+    return (o, lse) if return_lse else o
+
+
+def backward(dout: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *, dlse: Optional[Array] = None,
+             causal: Causal = False, softmax_scale: Optional[float] = None, deterministic: bool = False,
+             kernel: Optional[str] = None) -> Tuple[Array, Array, Array]:  # fmt: skip
+    """(dq, dk, dv) for the gradients of o and of lse (0 if None). o and lse are what the forward pass gave for the same
+    q, k, v, causal and softmax_scale. dout is copied if its strides are not those that q may have."""
+    flags = FLAG_DETERMINISTIC if deterministic else 0
+    ops = _torch_ops(q)
+    run = ops.backward_op if ops else _arrays.backward
+    return run(dout, q, k, v, o, lse, dlse, _mask(causal), _scale(softmax_scale), flags, kernel)
+
+
+def quantize(x: Array, *, scales: str = "block", tiles: bool = False, mean: bool = False, incoherent: bool = False,
+             seed: int = 0, rotary_cos: Optional[Array] = None, rotary_sin: Optional[Array] = None,
+             rotary_interleaved: bool = False, k_mean: Optional[Array] = None,
+             softmax_scale: Optional[float] = None) -> Quantized:  # fmt: skip
+    """x, (batch, seqlen, heads, head_dim) in bfloat16 or float16, as float8_e4m3fn with scales in float32: a named
+    tuple y, scale, mean and lse_offset.
+
+    scales: "block", one for each 64 rows of a head, "head" or "tensor". tiles: y is V as the kernels read it. mean: y
+    is without its mean over the sequence, which is returned (for v_mean). incoherent: random signs of this seed and a
+    Hadamard transform, for q and k alike. rotary_cos, rotary_sin: (seqlen, rotary_dim / 2) in float32, applied first.
+    k_mean: the mean of k's quantization; for q, so that lse_offset is returned, for this softmax_scale."""
+    flags = QUANTIZE_INCOHERENT if incoherent else 0
+    flags |= QUANTIZE_ROTARY_INTERLEAVED if rotary_interleaved else 0
+    scale = _scale(softmax_scale)
+    calls = _torch_ops(x) or _arrays
+    return calls.quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean, scale)
+
+
+def combine(o_parts: Array, lse_parts: Array, *, out_dtype: Any = None,
+            return_lse: bool = True):  # fmt: skip
+    """(o, lse) over all keys from results over some each: o_parts (parts, batch, seqlen, heads, head_dim) in bfloat16,
+    float16 or float32, lse_parts (parts, batch, heads, seqlen) in float32. out_dtype: of o; o_parts' if None."""
+    ops = _torch_ops(o_parts)
+    if ops and out_dtype is not None:
+        import torch
+
+        out_dtype = getattr(torch, _arrays.dtype_name(out_dtype))
+    o, lse = (ops.combine_op if ops else _arrays.combine)(o_parts, lse_parts, out_dtype)
+    return (o, lse) if return_lse else o
+
+
+def kernel_info(q: Array, k: Array, v: Array, *, causal: Causal = False, out_dtype: Any = None,
+                kernel: Optional[str] = None, multiprocessors: int = 132, **scales: Array) -> types.SimpleNamespace:
+    """The kernel that `forward` would run on a device of so many multiprocessors: the fields of fa3_kernel_info.
+    Nothing is computed, no GPU is needed, and the tensors may be torch's on the device meta."""
+    o_dims, dtype, _ = _arrays.forward_outputs(q, v, out_dtype)
+    described = {name: describe(x, name) for name, x in {"q": q, "k": k, "v": v, **scales}.items()}
+    how = {"mask": _mask(causal), "kernel": kernel and kernel.encode()}
+    return library().kernel_info(ForwardParams(**described, **how, o=make_tensor(0, dtype, o_dims)), multiprocessors)
+
+
+def describe(x: Array, name: str = "a tensor") -> Tensor:
+    """The fa3_tensor of a torch tensor or NumPy array, for those who fill in parameters themselves; of None an absent
+    one. name: what errors call it."""
+    return _arrays.describe(name, x)
+
+
+def kernels() -> Iterator[types.SimpleNamespace]:
+    """fa3_kernel_info of every kernel of the library."""
+    return library().kernels()
+
+
+def version() -> str:
+    """The library's, as in "0.1.0"."""
+    return library().version()
+
+
+def preload(device: Any = None) -> None:
+    """Loads the kernels onto torch's CUDA device (the current one if None), so that later calls load nothing: before a
+    CUDA graph is captured, and for an even first call."""
+    import torch
+
+    with torch.cuda.device(device):
+        torch.zeros(1, device="cuda")  # torch's context exists now, and is current
+        library().preload()
+
+
+def register_transformers(name: str = "fa3") -> None:
+    """Makes `attn_implementation="fa3"` known to transformers, for models without padding, windows or dropout; what
+    cannot be done is refused by name. Also in training, and in generation with a cache that grows."""
+    from . import _transformers
+
+    _transformers.register(name)
+
+
+if "torch" in sys.modules:
+    from . import _torch  # noqa: F401  registers the custom ops

@@ -1,0 +1,255 @@
+"""libfa3.so through ctypes: the structs of fa3.h, its calls, and its errors as exceptions. Standard library only.
+
+The structs are for addresses and numbers; `fa3.forward` and its like fill them in from tensors and arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+import types
+from typing import Iterator, Optional
+
+ABI_VERSION = 0
+MAX_RANK = 5
+SCALE_ROWS = 64  # of one block scale
+TILE_KEYS = 16  # of one tile of V
+FORWARD_WORKSPACE_BYTES = 64
+
+OK, INVALID_ARGUMENT, UNSUPPORTED = 0, 1, 2
+NO_CONTEXT, OUT_OF_MEMORY = 5, 9
+DTYPES = {"bfloat16": 1, "float16": 2, "float32": 3, "float8_e4m3fn": 4, "float8_e5m2": 5}  # as torch names them
+MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2}
+FLAG_DETERMINISTIC, FLAG_TWO_LEVEL = 1, 2
+QUANTIZE_INCOHERENT, QUANTIZE_ROTARY_INTERLEAVED = 1, 2
+KERNEL_FORWARD, KERNEL_BACKWARD, KERNEL_PASS = 1, 2, 3
+
+
+# ---- errors ----
+
+
+class Fa3Error(RuntimeError):
+    """The library refused a call, or the driver did. status: the fa3_status."""
+
+    def __init__(self, message: str, status: int = 0):
+        super().__init__(message)
+        self.status = status
+
+
+class InvalidArgument(Fa3Error, ValueError):
+    """An argument contradicts fa3.h or another argument; the message names it."""
+
+
+class Unsupported(Fa3Error, NotImplementedError):
+    """Well-formed, but no kernel of this library does it."""
+
+
+ERRORS = {INVALID_ARGUMENT: InvalidArgument, UNSUPPORTED: Unsupported}
+
+
+# ---- structs ----
+
+
+class Tensor(ctypes.Structure):
+    """fa3_tensor. Without fields it is absent."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int32),
+        ("rank", ctypes.c_int32),
+        ("dim", ctypes.c_int64 * MAX_RANK),
+        ("stride", ctypes.c_int64 * MAX_RANK),
+    ]
+
+
+def make_tensor(data: int, dtype: str, dims, strides=None) -> Tensor:
+    """A fa3_tensor from numbers; without strides those of a packed one. dtype: of DTYPES."""
+    if strides is None:
+        strides, step = [0] * len(dims), 1
+        for i in reversed(range(len(dims))):
+            strides[i], step = step, step * max(dims[i], 1)
+    tensor = Tensor(data=data, dtype=DTYPES[dtype], rank=len(dims))
+    tensor.dim[: len(dims)], tensor.stride[: len(dims)] = dims, strides
+    return tensor
+
+
+class Params(ctypes.Structure):
+    """The parameters of a call, whose name is `call`. struct_size is filled in; fields that are not given are zero."""
+
+    def __init__(self, **fields):
+        super().__init__(struct_size=ctypes.sizeof(self), **fields)
+
+
+def _tensors(names: str):
+    return [(name, Tensor) for name in names.split()]
+
+
+_HEAD = [("struct_size", ctypes.c_size_t), ("flags", ctypes.c_uint64)]
+_HOW = [("mask", ctypes.c_int32), ("softmax_scale", ctypes.c_float), ("kernel", ctypes.c_char_p)]
+
+
+class ForwardParams(Params):
+    call = "forward"
+    _fields_ = _HEAD + _tensors("q k v o lse") + _HOW + _tensors("q_scale k_scale v_scale o_scale v_mean lse_offset")
+
+
+class BackwardParams(Params):
+    call = "backward"
+    _fields_ = _HEAD + _tensors("q k v o lse dout dq dk dv") + _HOW + _tensors("dlse")
+
+
+class QuantizeParams(Params):
+    call = "quantize"
+    _fields_ = (
+        _HEAD
+        + [("seed", ctypes.c_uint64)]
+        + _tensors("x y scale mean rotary_cos rotary_sin k_mean lse_offset")
+        + [("softmax_scale", ctypes.c_float), ("reserved", ctypes.c_int32)]
+    )
+
+
+class CombineParams(Params):
+    call = "combine"
+    _fields_ = _HEAD + _tensors("o_parts lse_parts o lse")
+
+
+CALLS = {struct.call: struct for struct in (ForwardParams, BackwardParams, QuantizeParams, CombineParams)}
+
+
+class KernelInfo(ctypes.Structure):
+    _fields_ = (
+        [("struct_size", ctypes.c_size_t), ("name", ctypes.c_char * 64)]
+        + [
+            (name, ctypes.c_int32)
+            for name in (
+                "kind dtype head_dim head_dim_v causal block_q block_kv stages threads producer_registers "
+                "consumer_registers shared_memory_bytes chosen launches grid multiprocessors"
+            ).split()
+        ]
+        + [("tiles", ctypes.c_int64), ("pieces", ctypes.c_int64)]
+    )
+
+    def fields(self) -> types.SimpleNamespace:
+        """The same as Python's own numbers and text."""
+        values = {name: getattr(self, name) for name, *_ in self._fields_[1:]}
+        return types.SimpleNamespace(**{**values, "name": self.name.decode()})
+
+
+# ---- the library ----
+
+
+def find_library(path: Optional[str] = None) -> str:
+    """`path`, or what FA3_LIBRARY names, or the libfa3.so beside this file or its folder, or what the loader knows."""
+    if path or os.environ.get("FA3_LIBRARY"):
+        return str(path or os.environ["FA3_LIBRARY"])
+    folder = pathlib.Path(__file__).resolve().parent
+    names = (f"libfa3.so.{ABI_VERSION}", "libfa3.so")
+    beside = [place / name for place in (folder, folder.parent) for name in names]
+    return next((str(file) for file in beside if file.is_file()), names[0])
+
+
+class Library:
+    """One libfa3.so. Several may be used side by side; those from before a call was added lack it, and say so."""
+
+    def __init__(self, path: Optional[str] = None):
+        self.path = find_library(path)
+        try:
+            self.lib = lib = ctypes.CDLL(self.path)
+        except OSError as error:
+            raise OSError(f"libfa3.so cannot be loaded ({error}); FA3_LIBRARY may name it") from None
+        lib.fa3_status_string.restype = lib.fa3_last_error_message.restype = ctypes.c_char_p
+        if hasattr(lib, "fa3_abi_version") and lib.fa3_abi_version() != ABI_VERSION:
+            raise Fa3Error(f"{self.path} has ABI version {lib.fa3_abi_version()}, this module is for {ABI_VERSION}")
+        i, n, p = ctypes.c_int32, ctypes.c_size_t, ctypes.c_void_p
+        size, info = ctypes.POINTER(n), ctypes.POINTER(KernelInfo)
+        self._declare("fa3_kernel_info_at", ctypes.c_int, info)
+        for call, struct in CALLS.items():
+            params = ctypes.POINTER(struct)
+            self._declare(f"fa3_{call}_check", params)
+            self._declare(f"fa3_{call}", params, *([p] if call == "combine" else [p, n, p]))
+            self._declare(f"fa3_{call}_workspace_size", params, *([i] if call == "forward" else []), size)
+            self._declare(f"fa3_{call}_kernel_info", params, i, i, info)
+            self._declare(f"fa3_reference_{call}", params, *([i] if call in ("forward", "backward") else []))
+
+    def _declare(self, name, *arguments):
+        if hasattr(self.lib, name):
+            getattr(self.lib, name).argtypes = arguments
+
+    def _call(self, name, *arguments):
+        function = getattr(self.lib, name, None)
+        if function is None:
+            raise Unsupported(f"{self.path} has no {name}", UNSUPPORTED)
+        status = function(*arguments)
+        if status != OK:
+            what, why = self.lib.fa3_status_string(status).decode(), self.lib.fa3_last_error_message().decode()
+            raise ERRORS.get(status, Fa3Error)(f"{name}: {what}: {why}", status)
+
+    def version(self) -> str:
+        number = self.lib.fa3_version()
+        return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+    def preload(self):
+        """Loads every kernel that the library chooses itself into the current CUDA context."""
+        self._call("fa3_preload")
+
+    def check(self, params: Params):
+        """Raises what the call would; nothing runs, and no GPU is needed."""
+        self._call(f"fa3_{params.call}_check", ctypes.byref(params))
+
+    def workspace_size(self, params: Params, multiprocessors: int = 0) -> int:
+        """Bytes that `enqueue` needs, on a device of so many multiprocessors; 0: the current context's."""
+        if params.call == "combine":
+            return 0
+        size = ctypes.c_size_t()
+        device = [multiprocessors] if params.call == "forward" else []
+        self._call(f"fa3_{params.call}_workspace_size", ctypes.byref(params), *device, ctypes.byref(size))
+        return size.value
+
+    def enqueue(self, params: Params, workspace: Optional[int], workspace_bytes: int, stream: Optional[int]):
+        """Enqueues the call on a CUDA stream of the current context. Addresses are those of device memory."""
+        space = [] if params.call == "combine" else [workspace, workspace_bytes]
+        self._call(f"fa3_{params.call}", ctypes.byref(params), *space, stream)
+
+    def reference(self, params: Params, threads: int = 0):
+        """The same on the CPU; all addresses are the host's. threads, 0 for one a core: of forward and backward."""
+        more = [threads] if params.call in ("forward", "backward") else []
+        self._call(f"fa3_reference_{params.call}", ctypes.byref(params), *more)
+
+    def launches(self, params: Params, multiprocessors: int = 0) -> list:
+        """What a forward or backward call would launch, in order, as fields of fa3_kernel_info. Data is not looked at.
+        multiprocessors: as for workspace_size."""
+        found, info = [], KernelInfo(struct_size=ctypes.sizeof(KernelInfo))
+        while not found or len(found) < info.launches:
+            where = (multiprocessors, len(found), ctypes.byref(info))
+            self._call(f"fa3_{params.call}_kernel_info", ctypes.byref(params), *where)
+            found.append(info.fields())
+        return found
+
+    def kernel_info(self, params: Params, multiprocessors: int = 0) -> types.SimpleNamespace:
+        """Of the launch that computes, among the passes before and after it."""
+        launches = self.launches(params, multiprocessors)
+        return next((info for info in launches if info.kind != KERNEL_PASS), launches[-1])
+
+    def kernels(self) -> Iterator[types.SimpleNamespace]:
+        """fa3_kernel_info of every kernel of the build."""
+        for index in range(self.lib.fa3_kernel_count()):
+            info = KernelInfo(struct_size=ctypes.sizeof(KernelInfo))
+            self._call("fa3_kernel_info_at", index, ctypes.byref(info))
+            yield info.fields()
+
+
+_loaded: Optional[Library] = None
+
+
+def load(path: Optional[str] = None) -> Library:
+    """The library that all functions of this module call from now on: the one at `path`, or by `find_library`. They
+    do the latter themselves when they first need it."""
+    global _loaded
+    _loaded = Library(path)
+    return _loaded
+
+
+def library() -> Library:
+    """The library that is loaded; it is found first if there is none."""
+    return _loaded or load()

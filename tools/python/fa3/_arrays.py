@@ -1,0 +1,206 @@
+"""The library's calls on torch tensors and NumPy arrays: outputs are allocated, parameters filled in, and the call runs
+by the kernels where the tensors are on a GPU, otherwise by the reference."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import NamedTuple, Optional
+
+from . import _abi
+
+
+def is_torch(x) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def dtype_name(dtype) -> str:
+    """float32, for torch.float32, for a NumPy dtype or scalar type, and for its name."""
+    return str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype).split(".")[-1]
+
+
+def describe(name, x) -> _abi.Tensor:
+    """A fa3_tensor with x's strides; for None an absent one."""
+    if x is None:
+        return _abi.Tensor()
+    dtype = dtype_name(x.dtype)
+    if dtype not in _abi.DTYPES:
+        raise ValueError(f"{name}.dtype is {dtype}, must be one of {', '.join(_abi.DTYPES)}")
+    if x.ndim > _abi.MAX_RANK:
+        raise ValueError(f"{name} has {x.ndim} dimensions, at most {_abi.MAX_RANK} are possible")
+    if is_torch(x):
+        return _abi.make_tensor(x.data_ptr(), dtype, x.shape, x.stride())
+    if any(stride % x.itemsize for stride in x.strides):
+        raise ValueError(f"{name}.strides are {x.strides}, must be multiples of an element's {x.itemsize} bytes")
+    return _abi.make_tensor(x.ctypes.data, dtype, x.shape, [stride // x.itemsize for stride in x.strides])
+
+
+class NumPyArrays:
+    """On the CPU, by the reference."""
+
+    device = "numpy"
+
+    def empty(self, shape, dtype):
+        import numpy
+
+        try:
+            dtype = numpy.dtype(dtype)
+        except TypeError:  # a name that is none of NumPy's own
+            import ml_dtypes
+
+            dtype = numpy.dtype(getattr(ml_dtypes, dtype))
+        return numpy.empty(tuple(shape), dtype)
+
+    def run(self, params, threads=0):
+        _abi.library().reference(params, threads)
+
+
+class TorchTensors:
+    """On a CPU by the reference, on a CUDA device by the kernels, on the device's current stream."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def empty(self, shape, dtype):
+        import torch
+
+        return torch.empty(tuple(shape), dtype=getattr(torch, dtype_name(dtype)), device=self.device)
+
+    def run(self, params, threads=0):
+        import torch
+
+        library = _abi.library()
+        if self.device.type == "cpu":
+            return library.reference(params, threads)
+        with torch.cuda.device(self.device):
+            stream = torch.cuda.current_stream(self.device).cuda_stream
+            size = library.workspace_size(params, multiprocessors(self.device.index))
+            # Freed when this returns, and then torch gives it to later work on the same stream only.
+            workspace = torch.empty(size, dtype=torch.uint8, device=self.device)
+            try:
+                library.enqueue(params, workspace.data_ptr(), size, stream)
+            except _abi.Fa3Error as error:
+                if error.status != _abi.NO_CONTEXT:
+                    raise
+                # A thread, one of autograd's for example, in which torch's context is not current yet: now it is.
+                torch.zeros(1, device=self.device)
+                library.enqueue(params, workspace.data_ptr(), size, stream)
+
+
+@functools.lru_cache(maxsize=None)
+def multiprocessors(index) -> int:
+    import torch
+
+    return torch.cuda.get_device_properties(index).multi_processor_count
+
+
+def place_of(**arrays):
+    """The place of all these arrays, by their names; None is no array."""
+    found, first = None, None
+    for name, x in arrays.items():
+        if x is None:
+            continue
+        if is_torch(x):
+            place = TorchTensors(x.device)
+            if x.device.type not in ("cpu", "cuda"):
+                raise ValueError(f"{name}.device is {x.device}, must be a CPU or CUDA device")
+        elif hasattr(x, "__array_interface__"):
+            place = NumPyArrays()
+        else:
+            raise TypeError(f"{name} is {type(x).__name__}, must be a torch tensor or a NumPy array")
+        if found is None:
+            found, first = place, name
+        elif place.device != found.device:
+            raise ValueError(f"{name}.device is {place.device}, but {first}.device is {found.device}")
+    return found
+
+
+# ---- outputs ----
+
+
+def forward_outputs(q, v, out_dtype=None):
+    """(dims of o, its dtype's name, dims of lse). Wrong ranks are left for the library to refuse."""
+    dtype = dtype_name(q.dtype if out_dtype is None else out_dtype)
+    if out_dtype is None and dtype == "float8_e4m3fn":
+        dtype = "bfloat16"
+    if q.ndim != 4 or v.ndim not in (4, 5):
+        return tuple(q.shape), dtype, tuple(q.shape[:3])
+    batch, seqlen, heads, _ = q.shape
+    return (batch, seqlen, heads, v.shape[3]), dtype, (batch, heads, seqlen)
+
+
+def scale_dims(which: str, batch: int, heads: int, seqlen: int) -> tuple:
+    """Dims of the scales of a (batch, seqlen, heads, head_dim) tensor. which: tensor, head or block."""
+    blocks = (seqlen + _abi.SCALE_ROWS - 1) // _abi.SCALE_ROWS
+    dims = {"tensor": (1, 1, 1), "head": (batch, heads, 1), "block": (batch, heads, blocks)}
+    if which not in dims:
+        raise ValueError(f"scales is {which!r}, must be tensor, head or block")
+    return dims[which]
+
+
+def tile_dims(batch: int, seqlen: int, heads: int, head_dim: int) -> tuple:
+    """Dims of V as tiles."""
+    return batch, heads, (seqlen + _abi.TILE_KEYS - 1) // _abi.TILE_KEYS, head_dim, _abi.TILE_KEYS
+
+
+# ---- calls: what the public functions check and name is resolved here to the library's numbers ----
+
+
+def forward(q, k, v, mask, softmax_scale, flags=0, out_dtype=None, kernel=None, threads=0, **scales):
+    """(o, lse). scales: those of fa3_forward_params, by name."""
+    place = place_of(q=q, k=k, v=v, **scales)
+    o_dims, dtype, lse_dims = forward_outputs(q, v, out_dtype)
+    o, lse = place.empty(o_dims, dtype), place.empty(lse_dims, "float32")
+    tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse, **scales}
+    described = {name: describe(name, x) for name, x in tensors.items()}
+    how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
+    place.run(_abi.ForwardParams(**how, **described), threads)
+    return o, lse
+
+
+def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=None, threads=0):
+    """(dq, dk, dv)"""
+    tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "dlse": dlse}
+    place = place_of(**tensors)
+    gradients = {f"d{name}": place.empty(x.shape, x.dtype) for name, x in (("q", q), ("k", k), ("v", v))}
+    described = {name: describe(name, x) for name, x in {**tensors, **gradients}.items()}
+    how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
+    place.run(_abi.BackwardParams(**how, **described), threads)
+    return tuple(gradients.values())
+
+
+class Quantized(NamedTuple):
+    """What `quantize` makes of x. y: e4m3, as x or as tiles; x is y times scale, plus mean, if there is one."""
+
+    y: object
+    scale: object
+    mean: Optional[object]
+    lse_offset: Optional[object]
+
+
+def quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean, softmax_scale):
+    inputs = {"x": x, "rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "k_mean": k_mean}
+    place = place_of(**inputs)
+    if x.ndim != 4:
+        raise ValueError(f"x has {x.ndim} dimensions, must have 4: batch, seqlen, heads, head_dim")
+    batch, seqlen, heads, head_dim = x.shape
+    made = Quantized(
+        place.empty(tile_dims(*x.shape) if tiles else x.shape, "float8_e4m3fn"),
+        place.empty(scale_dims(scales, batch, heads, seqlen), "float32"),
+        place.empty((batch, heads, head_dim), "float32") if mean else None,
+        place.empty((batch, heads, seqlen), "float32") if k_mean is not None else None,
+    )
+    described = {name: describe(name, tensor) for name, tensor in {**inputs, **made._asdict()}.items()}
+    place.run(_abi.QuantizeParams(flags=flags, seed=seed, softmax_scale=softmax_scale, **described))
+    return made
+
+
+def combine(o_parts, lse_parts, out_dtype=None):
+    """(o, lse)"""
+    place = place_of(o_parts=o_parts, lse_parts=lse_parts)
+    o = place.empty(o_parts.shape[1:], dtype_name(o_parts.dtype if out_dtype is None else out_dtype))
+    lse = place.empty(lse_parts.shape[1:], "float32")
+    tensors = {"o_parts": o_parts, "lse_parts": lse_parts, "o": o, "lse": lse}
+    place.run(_abi.CombineParams(**{name: describe(name, x) for name, x in tensors.items()}))
+    return o, lse

@@ -1,0 +1,143 @@
+"""The calls as custom ops of torch, with what autograd and torch.compile need to know of them: fa3::forward,
+fa3::backward, fa3::quantize and fa3::combine. Importing this file registers them."""
+
+from __future__ import annotations
+
+import torch
+
+from . import _abi, _arrays
+
+
+def _empty(like, dims, dtype):
+    return torch.empty(dims, dtype=getattr(torch, dtype), device=like.device)
+
+
+# ---- forward ----
+
+
+@torch.library.custom_op(
+    "fa3::forward",
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor v, int mask, float softmax_scale, int flags, ScalarType? out_dtype=None, "
+    "str? kernel_name=None, Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None, Tensor? o_scale=None, "
+    "Tensor? v_mean=None, Tensor? lse_offset=None) -> (Tensor, Tensor)",
+)
+def forward_op(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, q_scale=None, k_scale=None,
+               v_scale=None, o_scale=None, v_mean=None, lse_offset=None):  # fmt: skip
+    scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "o_scale": o_scale, "v_mean": v_mean,
+              "lse_offset": lse_offset}  # fmt: skip
+    return _arrays.forward(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, **scales)
+
+
+@forward_op.register_fake
+def _(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, q_scale=None, k_scale=None,
+      v_scale=None, o_scale=None, v_mean=None, lse_offset=None):  # fmt: skip
+    o_dims, dtype, lse_dims = _arrays.forward_outputs(q, v, out_dtype)
+    return _empty(q, o_dims, dtype), _empty(q, lse_dims, "float32")
+
+
+def _keep_for_backward(ctx, inputs, output):
+    ctx.save_for_backward(*inputs[:3], *output)
+    ctx.how, ctx.inputs = inputs[3:6], len(inputs)
+    ctx.set_materialize_grads(False)
+
+
+def _backward(ctx, dout, dlse):
+    q, k, v, o, lse = ctx.saved_tensors
+    if q.dtype == torch.float8_e4m3fn:
+        raise NotImplementedError("q.dtype is float8_e4m3fn, which has no backward pass")
+    if dout is None and dlse is None:
+        return (None,) * ctx.inputs
+    mask, softmax_scale, flags = ctx.how
+    dout = torch.zeros_like(o) if dout is None else dout
+    gradients = backward_op(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags & _abi.FLAG_DETERMINISTIC)
+    return *gradients, *(None,) * (ctx.inputs - 3)
+
+
+forward_op.register_autograd(_backward, setup_context=_keep_for_backward)
+
+
+# ---- backward ----
+
+
+def _readable(x):
+    """x in strides that the kernels take: autograd hands over what it has, a broadcast number for example."""
+    size = 16 // x.element_size()
+    good = x.stride(-1) == 1 and all(stride % size == 0 for stride in x.stride()[:-1]) and x.data_ptr() % 16 == 0
+    return x if good else x.contiguous().clone() if x.data_ptr() % 16 else x.contiguous()
+
+
+@torch.library.custom_op(
+    "fa3::backward",
+    mutates_args=(),
+    schema="(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? dlse, int mask, "
+    "float softmax_scale, int flags, str? kernel_name=None) -> (Tensor, Tensor, Tensor)",
+)
+def backward_op(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name=None):
+    return _arrays.backward(_readable(dout), q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name)
+
+
+@backward_op.register_fake
+def _(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name=None):
+    return tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+
+
+# ---- quantization and combination ----
+
+
+@torch.library.custom_op(
+    "fa3::quantize",
+    mutates_args=(),
+    schema="(Tensor x, str scales, bool tiles, bool mean, int flags, int seed, Tensor? rotary_cos, Tensor? rotary_sin, "
+    "Tensor? k_mean, float softmax_scale) -> Tensor[]",
+)
+def quantize_op(x, *how):
+    return [tensor for tensor in _arrays.quantize(x, *how) if tensor is not None]
+
+
+@quantize_op.register_fake
+def _(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean, softmax_scale):
+    batch, seqlen, heads, head_dim = x.shape
+    made = [
+        _empty(x, _arrays.tile_dims(*x.shape) if tiles else x.shape, "float8_e4m3fn"),
+        _empty(x, _arrays.scale_dims(scales, batch, heads, seqlen), "float32"),
+    ]
+    if mean:
+        made.append(_empty(x, (batch, heads, head_dim), "float32"))
+    if k_mean is not None:
+        made.append(_empty(x, (batch, heads, seqlen), "float32"))
+    return made
+
+
+def quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean, softmax_scale):
+    made = quantize_op(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean, softmax_scale)
+    return _arrays.Quantized(*made[:2], made[2] if mean else None, made[-1] if k_mean is not None else None)
+
+
+@torch.library.custom_op(
+    "fa3::combine",
+    mutates_args=(),
+    schema="(Tensor o_parts, Tensor lse_parts, ScalarType? out_dtype=None) -> (Tensor, Tensor)",
+)
+def combine_op(o_parts, lse_parts, out_dtype=None):
+    return _arrays.combine(o_parts, lse_parts, out_dtype)
+
+
+@combine_op.register_fake
+def _(o_parts, lse_parts, out_dtype=None):
+    o = o_parts.new_empty(o_parts.shape[1:], dtype=out_dtype or o_parts.dtype)
+    return o, lse_parts.new_empty(lse_parts.shape[1:])
+
+
+# ---- what the public functions call ----
+
+
+def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, **scales):
+    """(o, lse). Under autocast q, k and v get its dtype, as those of torch's own attention do."""
+    if torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float8_e4m3fn:
+        q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
+    if torch.are_deterministic_algorithms_enabled():
+        flags |= _abi.FLAG_DETERMINISTIC
+    if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
+        out_dtype = getattr(torch, _arrays.dtype_name(out_dtype))
+    return forward_op(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, **scales)

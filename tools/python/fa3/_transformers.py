@@ -1,0 +1,66 @@
+"""Attention for models of transformers, by name. It computes what the model asks for or refuses: two functions are
+registered, as transformers asks one for masks, once for a forward pass, and the other for attention, in each layer."""
+
+from __future__ import annotations
+
+# What models pass on to every attention without meaning it, or after it has done its work elsewhere.
+HARMLESS = {
+    *("position_ids", "cache_position", "use_cache", "num_items_in_batch", "output_hidden_states"),
+    *("output_router_logits", "return_dict", "max_length_q", "max_length_k", "deterministic", "sliding_window"),
+}
+
+
+def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None,
+         local_size=None, allow_is_causal_skip=True, allow_is_bidirectional_skip=False, **_):  # fmt: skip
+    """None, as full and bottom-right causal attention need no mask; any other is refused."""
+    if attention_mask is not None:
+        seen = attention_mask[:, kv_offset : kv_offset + kv_length]
+        if not seen.all():
+            raise NotImplementedError("attention_mask has padding, which fa3 does not support: leave padding out")
+    if local_size is not None and kv_offset + kv_length > local_size:
+        keys = kv_offset + kv_length
+        raise NotImplementedError(f"sliding_window (or a chunk) of {local_size} is smaller than {keys} keys: fa3 has none")
+    if allow_is_bidirectional_skip:
+        return None
+    # A cache of fixed size has keys beyond the last query, and its offset is a tensor.
+    if not isinstance(q_offset, int) or q_offset + q_length != kv_offset + kv_length:
+        raise NotImplementedError(
+            f"past_key_values: {kv_length} keys from {kv_offset} do not end with query {q_offset + q_length - 1}: fa3 "
+            "needs a cache that grows, such as DynamicCache"
+        )
+    if not allow_is_causal_skip:
+        raise NotImplementedError("attention_mask: neither full nor causal (packed sequences by position_ids, or a "
+                                  "mask function of the model's own), which fa3 does not support")  # fmt: skip
+    return None
+
+
+def attention(module, query, key, value, attention_mask=None, dropout=0.0, scaling=None, is_causal=None, **more):
+    """query, key and value: (batch, heads, seqlen, head_dim); the transposed views are just strides to the library."""
+    import fa3
+
+    if attention_mask is not None:
+        raise NotImplementedError("attention_mask is given, but fa3 does only full and causal attention")
+    if dropout:
+        raise NotImplementedError(f"dropout is {dropout}, which fa3 does not support: set attention_dropout to 0")
+    for name, what in more.items():
+        if name not in HARMLESS and what is not None and what is not False:
+            raise NotImplementedError(f"{name} is given, which fa3 does not support")
+    window = more.get("sliding_window")
+    if window is not None and key.shape[2] > window:
+        raise NotImplementedError(f"sliding_window is {window}, fewer than {key.shape[2]} keys: fa3 has no windows")
+    causal = getattr(module, "is_causal", None) if is_causal is None else is_causal
+    if causal is None:
+        raise NotImplementedError(f"is_causal: {type(module).__name__} does not say whether its attention is causal")
+    if causal and is_causal is None and getattr(getattr(module, "config", None), "is_causal", True) is False:
+        raise NotImplementedError("is_causal is False in the model's config, but True in its attention: fa3 goes by one")
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    deterministic = bool(more.get("deterministic"))
+    return fa3.attention(q, k, v, causal=bool(causal), softmax_scale=scaling, deterministic=deterministic), None
+
+
+def register(name: str) -> None:
+    import transformers
+    from transformers.masking_utils import AttentionMaskInterface
+
+    transformers.AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, mask)
