@@ -127,7 +127,7 @@ template <int width>
         for (int x = 0; x < columns; x += lanes)
           multiply<width, 1>(together - from, &weights[i][from], pair_stride, 1, &of[from][x], stride, &to[i][x],
                              max_d);
-    if (whole)
+    if (whole && together < rows)
       for (int x = 0; x < columns; x += lanes)
         multiply<width, width>(rows - together, &weights[j][together], pair_stride, 1, &of[together][x], stride,
                                &to[j][x], max_d);
@@ -140,12 +140,13 @@ template <int width>
   const auto seen = [&](int r) { return static_cast<int>(std::clamp<int64_t>(t.visible[r] - first_key, 0, keys)); };
   for (int r = 0; r < rows; r += width) {
     const int together = r + width <= rows ? seen(r) : 0;
-    for (int x = 0; x < columns; x += lanes) {
-      multiply<width, width>(together, &t.ds[0][r], 1, pair_stride, &t.k[0][x], stride, &t.dq[r][x], max_d);
-      for (int i = r; i < std::min(r + width, rows); ++i)
-        multiply<width, 1>(seen(i) - together, &t.ds[together][i], 1, pair_stride, &t.k[together][x], stride,
-                           &t.dq[i][x], max_d);
-    }
+    if (together > 0)
+      for (int x = 0; x < columns; x += lanes)
+        multiply<width, width>(together, &t.ds[0][r], 1, pair_stride, &t.k[0][x], stride, &t.dq[r][x], max_d);
+    for (int i = r; i < std::min(r + width, rows); ++i)
+      if (const int more = seen(i) - together; more > 0)
+        for (int x = 0; x < columns; x += lanes)
+          multiply<width, 1>(more, &t.ds[together][i], 1, pair_stride, &t.k[together][x], stride, &t.dq[i][x], max_d);
   }
 }
 

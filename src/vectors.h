@@ -23,7 +23,9 @@ template <class Function, class... Arguments>
 [[gnu::flatten]] void run_with_2(Arguments... arguments) {
   Function::template run<2>(arguments...);
 }
-#ifdef __x86_64__
+// Of clang only late versions can ask for these machines by name.
+#if defined(__x86_64__) && !defined(__clang__)
+#define FA3_WIDE_VECTORS
 template <class Function, class... Arguments>
 [[gnu::flatten, gnu::target("arch=x86-64-v3")]] void run_with_4(Arguments... arguments) {
   Function::template run<4>(arguments...);
@@ -36,7 +38,7 @@ template <class Function, class... Arguments>
 // The widest that this machine has, up to so many doubles.
 template <class Function, class... Arguments>
 auto choose_width([[maybe_unused]] int widest) -> void (*)(Arguments...) {
-#ifdef __x86_64__
+#ifdef FA3_WIDE_VECTORS
   if (widest >= 8 && __builtin_cpu_supports("x86-64-v4")) return run_with_8<Function, Arguments...>;
   if (widest >= 4 && __builtin_cpu_supports("x86-64-v3")) return run_with_4<Function, Arguments...>;
 #endif

@@ -1,0 +1,545 @@
+/* libfa3: FlashAttention-3 for NVIDIA Hopper behind a C ABI.
+ *
+ * This header is the manual. It compiles alone as C11 (-pedantic) and as C++, and needs no CUDA header.
+ *
+ *   O = softmax(mask(softmax_scale * Q K^T)) V,    LSE = log(sum(exp(mask(softmax_scale * Q K^T))))
+ *
+ * exactly (not approximately), in one pass over K and V, as in "FlashAttention-3: Fast and Accurate Attention with
+ * Asynchrony and Low-precision" (NeurIPS 2024), sections 3.1 and 3.2; and in FP8 with block quantization and incoherent
+ * processing, section 3.3.
+ *
+ * Version 0: functions, structs and numbers may still change from one release to the next, while FA3_ABI_VERSION stays
+ * 0. Build against the header that came with the library. From version 1 on they only grow.
+ *
+ * Rules that hold for every function:
+ *  - Nothing is printed, thrown or exited; no device memory is allocated; no stream or device is synchronised.
+ *  - A call that is refused launches nothing and writes nothing. It returns a status other than FA3_OK, and
+ *    fa3_last_error_message() names the argument and the reason, as in "k.stride[3] is 2, must be 1".
+ *  - What goes wrong on the device (an address that is none, say) shows later, as with any kernel: as the error of
+ *    whichever driver call notices it first, as a rule a synchronisation. No function waits for that. A later fa3 call
+ *    may be the one that meets it, and then returns FA3_ERROR_CUDA for work that is not its own.
+ *  - Functions are safe to call from several threads at once. Parameter structs, and texts that they point to, are
+ *    read, never kept, and written only where this header says so.
+ *  - The library loads on a machine without a GPU or driver. Only fa3_preload, fa3_forward, fa3_backward, fa3_quantize,
+ *    fa3_combine and questions about "the current context's device" need one.
+ *
+ * Conventions:
+ *  - Sizes and strides are int64_t; strides count elements, not bytes.
+ *  - Every parameter struct starts with struct_size = sizeof(the struct), at most 4096. Structs grow only at their end
+ *    and have no padding. A smaller struct_size (an older client) gives the missing fields their defaults; a larger one
+ *    (a newer client) is accepted only if every byte beyond this library's struct is zero. Zero means "default" or
+ *    "none" in every field but strides, which are what they say.
+ *  - Flags are uint64_t. Their bits stay below bit 31, because the enumerators of C11 are ints.
+ */
+#ifndef FA3_H
+#define FA3_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Whoever reads this header in another way than by a compiler may define FA3_API first, as nothing for example. */
+#ifndef FA3_API
+#if defined(__GNUC__)
+#define FA3_API __attribute__((visibility("default")))
+#else
+#define FA3_API
+#endif
+#endif
+
+#define FA3_VERSION_MAJOR 0
+#define FA3_VERSION_MINOR 1
+#define FA3_VERSION_PATCH 0
+/* From 1 on raised only by a change that breaks binaries built against an older header; 0 promises nothing yet. It is
+ * the number in the soname. */
+#define FA3_ABI_VERSION 0
+
+/* ---- status ------------------------------------------------------------------------------------------------ */
+
+typedef enum fa3_status {
+  FA3_OK = 0,
+  FA3_ERROR_INVALID_ARGUMENT = 1,    /* an argument contradicts this header or another argument */
+  FA3_ERROR_UNSUPPORTED = 2,         /* well-formed, but no kernel of this version does it */
+  FA3_ERROR_WORKSPACE_TOO_SMALL = 3, /* ask fa3_forward_workspace_size */
+  FA3_ERROR_NO_DRIVER = 4,           /* libcuda.so.1 is missing or too old: no GPU can be used */
+  FA3_ERROR_NO_CONTEXT = 5,          /* the calling thread has no current CUDA context */
+  FA3_ERROR_WRONG_DEVICE = 6,        /* the current context's device is not of compute capability 9.0 */
+  FA3_ERROR_NOT_LOADED = 7,          /* the kernel is not loaded and the stream is capturing: call fa3_preload first */
+  FA3_ERROR_CUDA = 8,                /* the driver returned an error; the message names call, error and its number */
+  FA3_ERROR_OUT_OF_MEMORY = 9        /* host memory */
+} fa3_status;
+
+/* ---- types ------------------------------------------------------------------------------------------------- */
+
+typedef enum fa3_dtype {
+  FA3_DTYPE_NONE = 0,
+  FA3_DTYPE_BF16 = 1,
+  FA3_DTYPE_FP16 = 2,
+  FA3_DTYPE_FP32 = 3,
+  FA3_DTYPE_E4M3 = 4, /* FP8: 4 bits of exponent, 3 of fraction, largest number 448, NaN but no infinity */
+  FA3_DTYPE_E5M2 = 5  /* FP8 of another kind: known by name, so that it can be refused; no function takes it */
+} fa3_dtype;
+
+typedef enum fa3_mask {
+  FA3_MASK_NONE = 0,
+  /* Query i sees key j if j <= i: the diagonal starts in the top left corner. */
+  FA3_MASK_CAUSAL_TOP_LEFT = 1,
+  /* Query i sees key j if j <= i + seqlen_k - seqlen_q: the diagonal ends in the bottom right corner. With more
+   * queries than keys the first rows see nothing. For equal lengths both masks are the same. */
+  FA3_MASK_CAUSAL_BOTTOM_RIGHT = 2
+} fa3_mask;
+
+#define FA3_MAX_RANK 5
+
+/* A strided view of memory: element (i, j, ...) is data[i * stride[0] + j * stride[1] + ...]. dim[] and stride[] have
+ * `rank` valid entries; dims are from 0 to INT32_MAX. Strides count elements and are literal: 0 repeats what lies there
+ * along the dimension, as a broadcast does, and a tensor whose strides are all 0 is one element in memory.
+ * fa3_tensor_pack fills them in for a tensor without gaps. The stride of a dimension of size 1 is never used, so any
+ * value is accepted there. */
+typedef struct fa3_tensor {
+  void* data;
+  int32_t dtype; /* fa3_dtype */
+  int32_t rank;
+  int64_t dim[FA3_MAX_RANK];
+  int64_t stride[FA3_MAX_RANK];
+} fa3_tensor;
+
+/* Fills in the strides of a packed row-major tensor from its rank (1 to FA3_MAX_RANK) and dims: the last dimension
+ * contiguous, each other dimension's stride the product of the later dims (of those that are not 0). Nothing else is
+ * read or written. Refused if the product of all dims overflows int64_t. */
+FA3_API fa3_status fa3_tensor_pack(fa3_tensor* tensor);
+
+/* Same type as CUstream and cudaStream_t, so either can be passed without a cast. NULL is the legacy default stream. */
+typedef struct CUstream_st* fa3_stream;
+
+/* ---- forward ----------------------------------------------------------------------------------------------- */
+
+/* What the forward pass computes. Zero-initialise, set struct_size (FA3_FORWARD_PARAMS_INIT does both), fill in.
+ *
+ * | tensor | dims                                  | dtype        | strides                                         |
+ * |--------|---------------------------------------|--------------|-------------------------------------------------|
+ * | q      | batch, seqlen_q, heads,    head_dim   | bf16 or fp16 | last 1; others multiples of 8 (16 bytes), >= 0  |
+ * | k      | batch, seqlen_k, heads_kv, head_dim   | as q         | as q                                            |
+ * | v      | batch, seqlen_k, heads_kv, head_dim_v | as q         | as q                                            |
+ * | o      | batch, seqlen_q, heads,    head_dim_v | as q         | as q, but > 0 and nested (see below)            |
+ * | lse    | batch, heads, seqlen_q                | fp32         | > 0 and nested                                  |
+ *
+ * - data of q, k, v and o is aligned to 16 bytes; of lse to 4 bytes. For fa3_forward they are device pointers of the
+ *   current context's device, for fa3_reference_forward host pointers. A tensor without elements may have data NULL.
+ * - (batch, heads, seqlen, head_dim) storage, padded rows, slices of a packed QKV, broadcasts over batch, rows or
+ *   heads: all are just strides. Only head_dim must be contiguous, as TMA loads whole rows. So a broadcast over it
+ *   is refused by fa3_forward (not by fa3_reference_forward).
+ * - head_dim, of q and k, and head_dim_v, of v and o, are multiples of 8 from 8 to 256. They may differ.
+ * - heads is a multiple of heads_kv. Query head h reads K/V head h / (heads / heads_kv): MQA has heads_kv = 1.
+ * - seqlen_q and seqlen_k may differ. Each is at most INT32_MAX - 1024, and tiles (batch * heads * seqlen_q / block_q,
+ *   the quotient rounded up; see fa3_kernel_info) are at most INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED. Each
+ *   dim times its stride stays below 2^40 bytes; the element count may exceed 2^31.
+ * - The strides of o and lse nest: in order of size, each is larger than the span of the smaller ones, which is the sum
+ *   of their (dim - 1) * stride. Every slice, transposition and padding of a packed tensor does. Other strides are
+ *   refused, even where no two elements happen to share an address.
+ * - o, lse and the workspace must not overlap each other, q, k or v. They are known to be apart if their ranges of
+ *   addresses are, or if they interleave with a common stride, as slices of one buffer do. All else is refused.
+ * - lse.data NULL (for example a zeroed lse) means: LSE is not wanted. Otherwise lse receives the natural logarithm of
+ *   the row's sum of exponentials.
+ * - A row that sees no key (seqlen_k = 0, or a causal mask with more queries than keys) has O = 0 and LSE = -inf.
+ * - NaN in a row of q, or in a key that it sees, makes its O and LSE NaN. Elements of v that are not finite reach O of
+ *   the rows that see their key; under a causal mask also (as NaN) up to block_q + block_kv rows before them, worked on
+ *   with rows that see other keys of the same block. Nothing beyond the tensors' dims is ever used.
+ * - Scores are float32 on the device: they are meant to stay below 1e30 in q k and below 2^26 in q k * softmax_scale,
+ *   where a score's own rounding already exceeds 1.
+ * - The same call gives the same bits, whatever runs beside it. But the same sequence may get other last bits in
+ *   another batch or on another device: how work is split along the keys, and so the order of sums, depends on the
+ *   shape of the whole call and on the number of multiprocessors.
+ * - batch, heads or seqlen_q of 0: nothing to compute, FA3_OK.
+ * - kernel: NULL lets the library choose, among the kernels that hold the problem and that it chooses by itself
+ *   (fa3_kernel_info.chosen), whichever it expects to be the fastest for this shape on this number of multiprocessors
+ *   (the one for large tiles, where causal tiles are many).
+ *   Otherwise the name of the kernel to run, a zero-terminated text as in fa3_kernel_info.name; which kernels there
+ *   are, fa3_kernel_info_at tells. Those that the library does not choose by itself are the paper's algorithms, for
+ *   comparison. A name that this build does not have is FA3_ERROR_UNSUPPORTED. A kernel of another dtype than q's, of a
+ *   smaller head_dim or head_dim_v, causal without a causal mask, or not causal with one, is
+ *   FA3_ERROR_INVALID_ARGUMENT; larger head dimensions are fine. fa3_reference_forward does not look at this field. */
+typedef struct fa3_forward_params {
+  size_t struct_size;
+  uint64_t flags; /* fa3_forward_flags */
+  fa3_tensor q, k, v, o, lse;
+  int32_t mask;        /* fa3_mask */
+  float softmax_scale; /* > 0 and finite; 0 means the default 1/sqrt(head_dim) */
+  const char* kernel;  /* name of the kernel to run (fa3_kernel_info.name); NULL: the library chooses */
+  /* For e4m3, see below. A tensor of rank 0 (zeroed) is absent. */
+  fa3_tensor q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
+} fa3_forward_params;
+
+/* FP8 (the paper's section 3.3). q, k and v of FA3_DTYPE_E4M3 hold numbers that were divided by a scale; an element of
+ * the problem is the element in memory times its scale. fa3_quantize makes all of this.
+ *
+ * | tensor     | dims                                                    | dtype              | strides             |
+ * |------------|---------------------------------------------------------|--------------------|---------------------|
+ * | q, k       | as above; head_dim and head_dim_v multiples of 16       | e4m3               | last 1; others      |
+ * |            |                                                         |                    | multiples of 16     |
+ * | v          | as above, or as tiles:                                  | e4m3               | as q                |
+ * |            | batch, heads_kv, ceil(seqlen_k / 16), head_dim_v, 16    |                    | last two 16 and 1   |
+ * | o          | as above                                                | bf16, fp16 or e4m3 | as above; for e4m3  |
+ * |            |                                                         |                    | multiples of 16     |
+ * | q_scale    | batch or 1, heads or 1,    ceil(seqlen_q / 64) or 1     | fp32               | any >= 0            |
+ * | k_scale    | batch or 1, heads_kv or 1, ceil(seqlen_k / 64) or 1     | fp32               | any >= 0            |
+ * | v_scale    | as k_scale                                              | fp32               | any >= 0            |
+ * | o_scale    | 1                                                       | fp32               |                     |
+ * | v_mean     | batch, heads_kv, head_dim_v                             | fp32               | last 1; others      |
+ * |            |                                                         |                    | multiples of 4      |
+ * | lse_offset | batch, heads, seqlen_q                                  | fp32               | any >= 0            |
+ *
+ * - Scales: one for the tensor (dims 1, 1, 1), for each head of each batch entry, or for each block of
+ *   FA3_SCALE_ROWS = 64 rows of it, as the dims say. q_scale, k_scale and v_scale are required, o_scale if o is e4m3,
+ *   and refused if it is not (o in memory = O / o_scale, rounded to nearest even; what exceeds 448 becomes 448). They
+ *   lie on the device like the tensors, aligned to 4 bytes, v_mean to 16, and are read when the kernels run, so their
+ *   values are not checked: they must be > 0 and finite. With a scale that is zero, negative, infinite or NaN, the
+ *   elements of o and lse that depend on it mean nothing (they may be NaN); nothing else is touched. Scale blocks of K
+ *   or V take other kernels, some percent slower; those of Q are free. Each tensor's strides stay below 2^31 elements.
+ * - v as tiles is what the tensor cores read, so that the kernel need not transpose V. Tile (b, h, g) holds keys
+ *   16 g .. 16 g + 15; its row 16 a + 8 c + r, of head_dim_v rows of 16 bytes, holds column 16 a + 2 r + c of V (r from
+ *   0 to 7, c 0 or 1), and byte 4 q + 2 b + e of that row is key 16 g + 8 b + 2 q + e (q from 0 to 3, b and e 0 or 1).
+ *   Bytes of keys beyond seqlen_k must be numbers, zeros for example.
+ * - v_mean: added to every row of O that sees a key. Softmax rows sum to 1, so V may be stored with any vector
+ *   subtracted; with V's own mean over the sequence, the FP8 tensor cores' sums, which keep 13 bits and are cut off,
+ *   not rounded, stay exact to 1e-3. Otherwise O shrinks with the length where V has a mean: at 16k keys by up to 18%,
+ *   here as in the official kernels; FA3_FLAG_TWO_LEVEL is the cure for data that arrive that way.
+ * - lse_offset: added to lse, for K that is stored with a vector subtracted, which changes all scores of a row by the
+ *   same number: softmax_scale * q . vector. Not looked at without lse.
+ * - P, the softmax before its division by the row sum, is rounded to e4m3, too, times 32 relative to the row maximum.
+ * - The tensors of this section must be absent if q is not e4m3. fa3_reference_forward takes them as fa3_forward does,
+ *   refuses scales that are not > 0 and finite, and rounds nothing but o. */
+#define FA3_SCALE_ROWS 64
+
+/* Spelled out in full, so that it compiles without warnings in both languages. */
+#define FA3_TENSOR_INIT {NULL, 0, 0, {0}, {0}}
+#define FA3_FORWARD_PARAMS_INIT                                                                      \
+  {sizeof(fa3_forward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
+   FA3_TENSOR_INIT, 0, 0, NULL, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,    \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT}
+
+enum fa3_forward_flags {
+  /* Same call (input, shapes, kernel), same output bits, on the same device model and library version. An error where a
+   * kernel cannot promise it. Every forward kernel of this version can. */
+  FA3_FLAG_DETERMINISTIC = 1,
+  /* e4m3 only: sums of P V leave the tensor cores' accumulators for float32 ones every few blocks of keys, so that they
+   * do not shrink where V has a mean (see v_mean). Slower. */
+  FA3_FLAG_TWO_LEVEL = 2
+};
+
+/* Would fa3_forward accept these parameters, and if not, why? Host only: no GPU, driver or context is needed.
+ * Data pointers are checked for alignment, NULL and overlaps, never followed (but kernel's name is read). */
+FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
+
+/* Bytes of workspace that fa3_forward needs for these parameters on a device of so many multiprocessors, from 1 to 1024
+ * (H100 SXM and H200 have 132). 0 means the current context's device, and then the status is fa3_forward's if there is
+ * none or it is of the wrong kind. A function of the parameters and the number of multiprocessors only. Data pointers
+ * are not looked at (but lse is checked only if its data is not NULL).
+ *
+ * It is FA3_FORWARD_WORKSPACE_BYTES, never less, unless work is split along the keys: where blocks of queries (at all,
+ * or those left when all multiprocessors have had as many as the others) are too few to occupy every multiprocessor, or
+ * differ so much under a causal mask that some would keep theirs long after the rest, and keys are many, several
+ * multiprocessors share one, and their partial results in float32 meet in the workspace.
+ * That takes at most 3 * multiprocessors * block_q rows of 4 * (head_dim_v + 8) bytes (fa3_kernel_info), 54 MB on 132
+ * multiprocessors, and a few KB. Where e4m3 v does not come as tiles, head_dim or head_dim_v is above 128, and work is
+ * enough (from some 2048 keys on, without a mask), v is made into tiles there first: as many bytes again as v has. */
+FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
+#define FA3_FORWARD_WORKSPACE_BYTES 64
+
+/* Enqueues the forward pass on `stream` and returns.
+ *
+ * Context: the calling thread's current context is used; its device must be of compute capability 9.0 and `stream`
+ * must belong to it. Kernels are loaded into a context on first use (or by fa3_preload).
+ * workspace: device memory of at least the size above, for this device's multiprocessors, aligned to 16 bytes. Its
+ *   contents need no initialisation and mean nothing between calls: calls of different parameters may use the same one,
+ *   as large as the largest needs. Calls that may run at the same time (two streams) need a workspace each.
+ * Lifetimes: params may go when the call returns. The memory of tensors and workspace must stay, and q, k and v
+ *   unchanged, until what was enqueued has run; of a captured call, until the graph has run for the last time.
+ * Capture: allowed after fa3_preload in this context. The graph may be replayed any number of times, but as it holds
+ *   the captured workspace, not twice at the same time. A kernel that the library does not choose by itself must have
+ *   run in this context before (see fa3_preload). */
+FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes,
+                               fa3_stream stream);
+
+/* The same computation on the CPU: float64 arithmetic on the given inputs, rounded once to o's dtype (and lse's).
+ * All pointers are host pointers. The oracle of the library's tests, and a way to try the API without a GPU.
+ * threads: how many host threads, the calling one among them (at most 256 are used); 0 for one per core that this
+ * process may use (affinity mask and CPU quotas). Each needs 0.9 MB of memory during the call, whatever the lengths;
+ * FA3_ERROR_OUT_OF_MEMORY if it cannot be had, and then nothing is written. O has the same bits whatever the number of
+ * threads and the machine. Two cores take about 60 ms for 1024 tokens with 8 heads of 128.
+ * More is allowed here than on the device: q, k and v of FA3_DTYPE_FP32 (with any head dimensions from 1 to 256), o of
+ * another dtype than q, any stride of head_dim, negative strides, any alignment of the elements' size. lse is
+ * FA3_DTYPE_FP32. */
+FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads);
+
+/* ---- backward ---------------------------------------------------------------------------------------------- */
+
+/* Gradients of the forward pass: of a number that depends on O, and maybe on LSE, whose gradients are dout and dlse.
+ * (The paper's appendix B.1, Algorithm 3; "dO" is dout here, as `do` is a word of C.) With i for queries, j for keys:
+ *
+ *   P_ij = exp(softmax_scale * q_i . k_j - LSE_i) for the keys that query i sees, otherwise 0
+ *   D_i  = dout_i . o_i - dlse_i
+ *   dv_j = sum_i P_ij dout_i
+ *   dS_ij = P_ij * (dout_i . v_j - D_i)
+ *   dq_i = softmax_scale * sum_j dS_ij k_j,    dk_j = softmax_scale * sum_i dS_ij q_i
+ *
+ * | tensor     | dims                                  | dtype        | strides                                       |
+ * |------------|---------------------------------------|--------------|-----------------------------------------------|
+ * | q          | batch, seqlen_q, heads,    head_dim   | bf16 or fp16 | as in fa3_forward_params, as of k and v       |
+ * | k          | batch, seqlen_k, heads_kv, head_dim   | as q         |                                               |
+ * | v          | batch, seqlen_k, heads_kv, head_dim_v | as q         |                                               |
+ * | o, dout    | batch, seqlen_q, heads,    head_dim_v | as q         | as q                                          |
+ * | lse        | batch, heads, seqlen_q                | fp32         | >= 0                                          |
+ * | dq         | as q                                  | as q         | as o in fa3_forward_params: > 0 and nested    |
+ * | dk, dv     | as k and v                            | as q         | as dq                                         |
+ * | dlse       | as lse                                | fp32         | >= 0                                          |
+ *
+ * - q, k, v, mask and softmax_scale are those of the forward call, and o and lse what it wrote: gradients mean nothing
+ *   for others. dlse is optional: of rank 0 (zeroed) it is absent, and 0.
+ * - dk and dv are sums over the query heads that read the head of K and V.
+ * - A row that sees no key has dq = 0, and its dout, o and lse do not matter. A key that no query sees has dk = dv = 0.
+ * - NaN and infinities: a query's (in q, o, dout, lse or dlse) reach its dq, and dk and dv of the keys that it sees; a
+ *   key's reach its dk and dv, and all of the queries that see it. Under a causal mask also (as NaN) those up to
+ *   block_q + block_kv beyond, worked on together with some that do, but for fa3_reference_backward.
+ * - dk and dv, and where head_dim or head_dim_v is above 128 dq, have the same bits whenever the call is repeated on
+ *   the same kind of device. Elsewhere dq is a sum in no fixed order, and its last bits may differ; with
+ *   FA3_FLAG_DETERMINISTIC it is summed up in a fixed one, in the same workspace, which takes up to 10% longer.
+ *   (fa3_reference_backward: always the same bits.)
+ * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
+ *   fa3_forward. */
+typedef struct fa3_backward_params {
+  size_t struct_size;
+  uint64_t flags; /* 0 or FA3_FLAG_DETERMINISTIC */
+  fa3_tensor q, k, v, o, lse, dout;
+  fa3_tensor dq, dk, dv;
+  int32_t mask;        /* fa3_mask */
+  float softmax_scale; /* > 0 and finite; 0 means the default 1/sqrt(head_dim) */
+  const char* kernel;  /* as in fa3_forward_params: NULL, or the name of the backward kernel to run; where
+                        * one computes dk and dv and another dq, that of the first */
+  fa3_tensor dlse;
+} fa3_backward_params;
+
+#define FA3_BACKWARD_PARAMS_INIT                                                                       \
+  {sizeof(fa3_backward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, NULL, FA3_TENSOR_INIT}
+
+/* Would fa3_backward accept these parameters, and if not, why? As fa3_forward_check. */
+FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
+
+/* Bytes of workspace that fa3_backward needs: 8 for each query of each head, seqlen_q rounded up to 128; with kernels
+ * of head_dim up to 128 for each also 4 * head_dim (the kernel's) for sums of dq, and a few for each head of k and for
+ * each 64 queries. A function of the parameters only; data pointers are not looked at. */
+FA3_API fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes);
+
+/* Enqueues the backward pass on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. */
+FA3_API fa3_status fa3_backward(const fa3_backward_params* params, void* workspace, size_t workspace_bytes,
+                                fa3_stream stream);
+
+/* The gradients on the CPU: float64 arithmetic on the given inputs, each gradient rounded once. All pointers are host
+ * pointers. threads: as for fa3_reference_forward; each needs 1.3 MB of memory during the call. Gradients have the same
+ * bits whatever the number of threads and the machine. Two cores take about half a second for 1024 tokens with 8 heads
+ * of 128.
+ * More is allowed here than above: q, k and v of FA3_DTYPE_FP32 (with any head dimensions from 1 to 256), o, dout, dq,
+ * dk and dv each of any of the three dtypes, any stride of head_dim, negative strides, any alignment of the elements'
+ * size. */
+FA3_API fa3_status fa3_reference_backward(const fa3_backward_params* params, int threads);
+
+/* ---- quantization ------------------------------------------------------------------------------------------ */
+
+/* Makes e4m3 tensors with their scales for the forward pass, from bf16 or fp16. x is read once, or twice for a mean or
+ * for scales of more than 64 rows:
+ *
+ *   y = round((transform(rotary(x)) - mean) / scale),   scale = amax / 448
+ *
+ * | tensor                 | dims                                        | dtype        | strides                    |
+ * |------------------------|---------------------------------------------|--------------|----------------------------|
+ * | x                      | batch, seqlen, heads, head_dim              | bf16 or fp16 | last 1; others mult. of 8  |
+ * | y                      | as x, or the tiles of V (see above):        | e4m3         | last 1; others mult. of 16;|
+ * |                        | batch, heads, ceil(seqlen/16), head_dim, 16 |              | > 0 and nested             |
+ * | scale                  | batch or 1, heads or 1, ceil(seqlen/64) or 1| fp32         | > 0 and nested             |
+ * | mean                   | batch, heads, head_dim                      | fp32         | last 1; > 0 and nested     |
+ * | rotary_cos, rotary_sin | seqlen, rotary_dim / 2                      | fp32         | last 1; first >= 0, mult. 4|
+ * | k_mean                 | batch, heads_kv, head_dim                   | fp32         | last 1; others >= 0        |
+ * | lse_offset             | batch, heads, seqlen                        | fp32         | > 0 and nested             |
+ *
+ * - head_dim is a multiple of 16 from 16 to 256; x, y, rotary_cos and rotary_sin are aligned to 16 bytes.
+ * - scale's dims say how many there are: one (1, 1, 1), one for each head of each batch entry (batch, heads, 1), or one
+ *   for each block of FA3_SCALE_ROWS rows (batch, heads, blocks). Where amax is 0 the scale is 1; otherwise it is at
+ *   least 2^-126. Where a NaN or an infinity is to be rounded, the scale is computed from the other elements; NaN stays
+ *   NaN, infinities become +-448. Sums over a row or the sequence are meant to stay below 2^127.
+ * - mean (optional): receives the mean over the sequence of what y would hold, and y holds the difference. For V it is
+ *   fa3_forward_params.v_mean; for K it is `k_mean` below.
+ * - rotary_cos, rotary_sin (optional, both): rotary embedding of the first rotary_dim columns, a multiple of 16, before
+ *   anything else. Column i is paired with i + rotary_dim / 2, or, with FA3_QUANTIZE_ROTARY_INTERLEAVED, 2 i with
+ *   2 i + 1: (a, b) becomes (a cos - b sin, a sin + b cos).
+ * - FA3_QUANTIZE_INCOHERENT: the paper's incoherent processing, for Q and K with the same seed: columns get random
+ *   signs and are multiplied by an orthogonal Hadamard matrix (H / sqrt(n)); n is the largest power of two that divides
+ *   head_dim, and head_dim / n blocks are transformed each for itself. Q K^T stays what it was, and so do O and LSE.
+ *   Column i's sign is that of bit 63 of splitmix64 of seed + i (the generator's output for the state seed + i:
+ *   z = seed + i + 0x9e3779b97f4a7c15, z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9, z = (z ^ z >> 27) * 0x94d049bb133111eb,
+ *   z ^ z >> 31); 1 is negative.
+ * - k_mean and lse_offset (optional, both; for Q): lse_offset = softmax_scale * x' . k_mean, with x' the transformed
+ *   row of Q before rounding, and k_mean the `mean` of K's quantization: what the forward pass adds to its LSE. heads
+ *   is a multiple of heads_kv. softmax_scale as in fa3_forward_params.
+ * - Outputs and workspace must not overlap each other or any input. Empty tensors: nothing to compute, FA3_OK. */
+typedef struct fa3_quantize_params {
+  size_t struct_size;
+  uint64_t flags; /* fa3_quantize_flags */
+  uint64_t seed;  /* of FA3_QUANTIZE_INCOHERENT */
+  fa3_tensor x, y, scale, mean, rotary_cos, rotary_sin, k_mean, lse_offset;
+  float softmax_scale; /* for lse_offset */
+  int32_t reserved;    /* 0 */
+} fa3_quantize_params;
+
+#define FA3_QUANTIZE_PARAMS_INIT                                                                                   \
+  {sizeof(fa3_quantize_params), 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,          \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0}
+
+enum fa3_quantize_flags {
+  FA3_QUANTIZE_INCOHERENT = 1,
+  FA3_QUANTIZE_ROTARY_INTERLEAVED = 2
+};
+
+/* Would fa3_quantize accept these parameters, and if not, why? As fa3_forward_check. */
+FA3_API fa3_status fa3_quantize_check(const fa3_quantize_params* params);
+
+/* Bytes of workspace that fa3_quantize needs. A function of the parameters only; data pointers are not looked at. */
+FA3_API fa3_status fa3_quantize_workspace_size(const fa3_quantize_params* params, size_t* bytes);
+
+/* Enqueues the quantization on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. The
+ * same call gives the same bits. */
+FA3_API fa3_status fa3_quantize(const fa3_quantize_params* params, void* workspace, size_t workspace_bytes,
+                                fa3_stream stream);
+
+/* The same on the CPU, in float64 up to the one rounding of each output. All pointers are host pointers. */
+FA3_API fa3_status fa3_reference_quantize(const fa3_quantize_params* params);
+
+/* ---- combination ------------------------------------------------------------------------------------------- */
+
+/* Merges partial results of attention, each over some of the keys, into the result over all of them: for keys that are
+ * worked on one after another or in different places (a prefix that several sequences share, a cache in pages, context
+ * parallelism). With i for the parts, for each row of queries and each head:
+ *
+ *   LSE = log(sum_i exp(LSE_i)),   O = sum_i exp(LSE_i - LSE) O_i
+ *
+ * | tensor    | dims                                    | dtype              | strides                               |
+ * |-----------|-----------------------------------------|--------------------|---------------------------------------|
+ * | o_parts   | parts, batch, seqlen, heads, head_dim   | bf16, fp16 or fp32 | last 1; others multiples of 16 bytes  |
+ * |           |                                         |                    | (8 elements, of fp32 4), >= 0         |
+ * | lse_parts | parts, batch, heads, seqlen             | fp32               | >= 0                                  |
+ * | o         | batch, seqlen, heads, head_dim          | bf16, fp16 or fp32 | as o_parts, but > 0 and nested        |
+ * | lse       | batch, heads, seqlen                    | fp32               | > 0 and nested                        |
+ *
+ * - o_parts and o need not have the same dtype. data of both is aligned to 16 bytes, of lse_parts and lse to 4.
+ * - head_dim is a multiple of 8 from 8 to 512. parts is at most 65536.
+ * - lse is optional: of rank 0 (zeroed) it is not wanted.
+ * - A part whose LSE is -inf has seen no key of the row: its O is not used, whatever it holds, NaN too. Where all are
+ *   such, or parts is 0, O = 0 and LSE = -inf.
+ * - A LSE that is NaN or +inf makes its row's O and LSE NaN. NaN and infinities in O of a part whose LSE is a number
+ *   reach the elements of O in their place (an infinity also as NaN, where its weight is below 2^-126).
+ * - Weights and sums are float32, and each element is rounded once. A row with one part that has seen a key gets that
+ *   part's O, rounded to o's dtype, and its LSE.
+ * - o and lse must not overlap each other, o_parts or lse_parts (as in fa3_forward_params): not in place.
+ * - batch, heads or seqlen of 0: nothing to compute, FA3_OK. batch * heads and seqlen are each at most
+ *   INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED. */
+typedef struct fa3_combine_params {
+  size_t struct_size;
+  uint64_t flags; /* 0 */
+  fa3_tensor o_parts, lse_parts;
+  fa3_tensor o, lse;
+} fa3_combine_params;
+
+#define FA3_COMBINE_PARAMS_INIT \
+  {sizeof(fa3_combine_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT}
+
+/* Would fa3_combine accept these parameters, and if not, why? As fa3_forward_check. */
+FA3_API fa3_status fa3_combine_check(const fa3_combine_params* params);
+
+/* Enqueues the combination on `stream` and returns. It needs no workspace. Context, lifetimes and capture: as for
+ * fa3_forward. The same call gives the same bits, on any device. */
+FA3_API fa3_status fa3_combine(const fa3_combine_params* params, fa3_stream stream);
+
+/* The same on the CPU, in float64 up to the one rounding of each output. All pointers are host pointers. */
+FA3_API fa3_status fa3_reference_combine(const fa3_combine_params* params);
+
+/* ---- kernels ----------------------------------------------------------------------------------------------- */
+
+typedef enum fa3_kernel_kind {
+  FA3_KERNEL_FORWARD = 1,
+  FA3_KERNEL_BACKWARD = 2,
+  FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of one of those; it has a name, but no call can ask
+                       * for it: here the one that answers problems without keys, whatever kernel is named, the one
+                       * that makes v into tiles, which comes only where the library chooses, and those of
+                       * fa3_quantize and fa3_combine */
+} fa3_kernel_kind;
+
+typedef struct fa3_kernel_info {
+  size_t struct_size;          /* in: sizeof(fa3_kernel_info); at most that many bytes are written */
+  char name[64];               /* what fa3_forward_params.kernel takes; tells kernel, dtype, head_dim, mask and tile */
+  int32_t kind;                /* fa3_kernel_kind */
+  int32_t dtype;               /* fa3_dtype of q, k, v; of a pass FA3_DTYPE_NONE, and what does not apply to it is 0 */
+  int32_t head_dim;            /* the kernel's own, of q and k; a smaller one is zero-filled up to it */
+  int32_t head_dim_v;          /* the same of v and o */
+  int32_t causal;              /* 1 if the kernel masks causally */
+  int32_t block_q;             /* Br: query rows of one tile; of kernels named fa3_fwdpacked... rows of several heads */
+  int32_t block_kv;            /* Bc: keys of one iteration */
+  int32_t stages;              /* depth of the K/V ring */
+  int32_t threads;             /* per thread block */
+  int32_t producer_registers;  /* per thread, after setmaxnreg; 0 for a kernel that has no producer */
+  int32_t consumer_registers;  /* the same of the consumers; 0 for a kernel that leaves this to the compiler */
+  int32_t shared_memory_bytes; /* dynamic, per thread block */
+  int32_t chosen;              /* 1 if the library chooses this kernel by itself, 0 if it only runs by name */
+  /* The rest is about the call that was asked about, and 0 from fa3_kernel_info_at. */
+  int32_t launches;            /* kernel launches of the call; 0 if there is nothing to compute */
+  int32_t grid;                /* thread blocks of this launch */
+  int32_t multiprocessors;     /* that the call is planned for */
+  int64_t tiles;               /* batch * heads * blocks of queries, without some that see no key; with packed heads
+                                * batch * heads_kv * blocks of heads / heads_kv, rounded up to a power of two, rows for
+                                * each query */
+  int64_t pieces;              /* what thread blocks take one by one: tiles, or parts of tiles split along the keys */
+} fa3_kernel_info;
+
+#define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Which kernel would run these parameters (the chosen or the named one), and how, on a device of so many
+ * multiprocessors, or 0: as for fa3_forward_workspace_size. A call may take several launches: the forward kernel is the
+ * last, a pass that prepares something for it comes before. `launch` says which is meant, from 0 to info->launches - 1.
+ * 0 is always answered, and so tells how many there are.
+ * Data pointers are not looked at, so that one may ask before allocating. */
+FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, int32_t multiprocessors, int32_t launch,
+                                           fa3_kernel_info* info);
+
+/* The same of fa3_backward; tiles and pieces are blocks of keys there, or of queries where a kernel computes dq only.
+ */
+FA3_API fa3_status fa3_backward_kernel_info(const fa3_backward_params* params, int32_t multiprocessors, int32_t launch,
+                                            fa3_kernel_info* info);
+
+/* The kernels of this build, 0 <= index < fa3_kernel_count(). */
+FA3_API int fa3_kernel_count(void);
+FA3_API fa3_status fa3_kernel_info_at(int index, fa3_kernel_info* info);
+
+/* Loads every kernel that the library chooses itself into the current context, so that later calls load nothing (for
+ * CUDA-graph capture and for an even first call). Other kernels, which fa3_forward_params.kernel can name, are loaded
+ * when they first run. Enqueues nothing, so it may run while streams capture. Idempotent. */
+FA3_API fa3_status fa3_preload(void);
+
+/* ---- version and errors ------------------------------------------------------------------------------------ */
+
+/* major * 10000 + minor * 100 + patch of the library, as FA3_VERSION_* are of the header. */
+FA3_API int fa3_version(void);
+FA3_API int fa3_abi_version(void);
+
+/* A short constant text, "invalid argument" for FA3_ERROR_INVALID_ARGUMENT; never NULL. */
+FA3_API const char* fa3_status_string(fa3_status status);
+
+/* Why the calling thread's last call of this library was refused: one line, "" after FA3_OK. Never NULL; valid until
+ * the thread's next call. */
+FA3_API const char* fa3_last_error_message(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* FA3_H */

@@ -1,0 +1,323 @@
+#include "problems.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "rules.h"
+
+namespace fa3::test {
+namespace {
+
+using Dims = std::initializer_list<int64_t>;
+
+// a + sign * b, which may overflow.
+int64_t plus(int64_t a, int64_t b, int64_t sign = 1) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(sign) * static_cast<uint64_t>(b));
+}
+
+// How the tensors of one problem lie in memory.
+class Layouts {
+ public:
+  Layouts(Choices& choices, bool host) : choices_(choices), host_(host), together_(choices.once_in(8)) {}
+
+  // Rows of head_dim elements, without gaps between them; all other dims in any order, with gaps.
+  fa3_tensor rows(int32_t dtype, Dims dims, bool output) { return strided(dtype, dims, output, 1); }
+  // The last two dims are a tile of 16 x head_dim bytes.
+  fa3_tensor tiles(Dims dims, bool output) { return strided(FA3_DTYPE_E4M3, dims, output, 2); }
+  fa3_tensor plain(int32_t dtype, Dims dims, bool output) { return strided(dtype, dims, output, 0); }
+
+ private:
+  // The last `whole` dims are packed.
+  fa3_tensor strided(int32_t dtype, Dims dims, bool output, int whole) {
+    fa3_tensor t{};
+    t.dtype = dtype;
+    for (int64_t n : dims) t.dim[t.rank++] = n;
+    const int free = t.rank - whole, unit = whole == 0 || host_ ? 1 : 16 / element_bytes(dtype);
+    int64_t next = 1;
+    for (int i = t.rank - 1; i >= free; --i) {
+      t.stride[i] = next;
+      next *= std::max<int64_t>(t.dim[i], 1);
+    }
+    std::array<int, FA3_MAX_RANK> order{};
+    for (int i = 0; i < free; ++i) order[i] = free - 1 - i;
+    if (choices_.once_in(2))
+      for (int i = free - 1; i > 0; --i) std::swap(order[i], order[choices_.below(i + 1)]);
+    if (host_ && whole == 1 && choices_.once_in(4)) next *= t.stride[t.rank - 1] = 1 + choices_.below(3);
+    for (int n = 0; n < free; ++n) {
+      const int i = order[n];
+      next = (next + unit - 1) / unit * unit;
+      if (choices_.once_in(4)) next += unit * choices_.below(4);
+      t.stride[i] = t.dim[i] == 1 && choices_.once_in(3) ? odd_number(choices_) : next;
+      if (!output && choices_.once_in(16)) t.stride[i] = 0;
+      if (next < int64_t{1} << 40) next *= std::max<int64_t>(t.dim[i], 1);
+      if (host_ && choices_.once_in(8)) t.stride[i] = plus(0, t.stride[i], -1);
+    }
+    const int shift = choices_.once_in(4) ? choices_.below(16) : 0;
+    uintptr_t at = uintptr_t{1 + place_++} << 42;
+    if (together_) at = (uintptr_t{1} << 42) + 16 * choices_.below(choices_.one_of({4, 64, 2048}));
+    t.data = reinterpret_cast<void*>(at + (whole ? 16 : element_bytes(dtype)) * shift);
+    return t;
+  }
+
+  Choices& choices_;
+  const bool host_, together_;  // near to each other, so that they may overlap
+  uintptr_t place_ = 0;
+};
+
+int64_t small_count(Choices& choices) { return choices.once_in(12) ? 0 : 1 + choices.below(3); }
+
+int64_t length(Choices& choices) {
+  switch (choices.below(8)) {
+    case 0: return choices.one_of({0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129});
+    case 1: return choices.once_in(8) ? int64_t{1} << choices.below(31) : 1 + choices.below(300);
+    default: return 1 + choices.below(20);
+  }
+}
+
+int64_t head_dim(Choices& choices, int unit) {
+  return choices.once_in(4) ? unit * (1 + choices.below(256 / unit)) : unit * (1 + choices.below(3));
+}
+
+float softmax_scale(Choices& choices) {
+  return choices.one_of({0.0f, 0.0f, 1.0f, 0.125f, 1e-30f, 1e20f});
+}
+
+// One buffer (batch, seqlen, heads + 2 heads_kv + heads, head_dim), of which q, k, v and o are slices.
+void slice(fa3_tensor& q, fa3_tensor& k, fa3_tensor& v, fa3_tensor& o) {
+  const int64_t heads = 2 * (q.dim[2] + k.dim[2]), row = heads * q.dim[3];
+  char* data = reinterpret_cast<char*>(uintptr_t{1} << 42);
+  for (fa3_tensor* t : {&q, &k, &v, &o}) {
+    t->data = data;
+    t->stride[0] = row * q.dim[1], t->stride[1] = row, t->stride[2] = q.dim[3], t->stride[3] = 1;
+    data += t->dim[2] * t->dim[3] * element_bytes(t->dtype);
+  }
+}
+
+const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, const fa3_tensor& v, bool causal) {
+  if (!choices.once_in(6)) return nullptr;
+  static std::array<fa3_kernel_info, 512> infos;
+  static const int count = [] {
+    const int all = std::min<int>(fa3_kernel_count(), infos.size());
+    for (int i = 0; i < all; ++i) infos[i].struct_size = sizeof infos[i], fa3_kernel_info_at(i, &infos[i]);
+    return all;
+  }();
+  const int first = choices.below(count);
+  for (int n = 0; n < count; ++n) {
+    const fa3_kernel_info& info = infos[(first + n) % count];
+    if (info.kind == kind && info.dtype == q.dtype && info.head_dim >= q.dim[3] && info.head_dim_v >= v.dim[3] &&
+        (info.causal != 0) == causal)
+      return info.name;
+  }
+  return nullptr;
+}
+
+int32_t dtype_of_16_bits(Choices& choices) { return choices.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16}); }
+
+}  // namespace
+
+int64_t odd_number(Choices& choices) {
+  constexpr int64_t small[] = {0, 1, 2, 3, 7, 8, 16, 64, 128, 256, -1, -8, 1 << 20};
+  constexpr int64_t large[] = {INT32_MAX, INT32_MIN, 1LL << 31, 1LL << 32, 1LL << 39, 1LL << 40, INT64_MAX, INT64_MIN};
+  const int64_t near = choices.once_in(3) ? large[choices.below(std::size(large))] : small[choices.below(std::size(small))];
+  return choices.once_in(4) ? plus(near, choices.below(17) - 8) : near;
+}
+
+const char* any_kernel(Choices& choices) {
+  switch (choices.below(4)) {
+    case 0: return "";
+    case 1: return "no such kernel, and a text that is longer than any name of a kernel can be, or a message need show";
+    case 2: return nullptr;
+    default: break;
+  }
+  static fa3_kernel_info info;
+  info.struct_size = sizeof info;
+  return fa3_kernel_info_at(choices.below(fa3_kernel_count()), &info) == FA3_OK ? info.name : nullptr;
+}
+
+std::vector<Member> members(fa3_forward_params& p) {
+  return {{"q", &p.q, false},
+          {"k", &p.k, false},
+          {"v", &p.v, false},
+          {"o", &p.o, true},
+          {"lse", &p.lse, true},
+          {"q_scale", &p.q_scale, false},
+          {"k_scale", &p.k_scale, false},
+          {"v_scale", &p.v_scale, false},
+          {"o_scale", &p.o_scale, false},
+          {"v_mean", &p.v_mean, false},
+          {"lse_offset", &p.lse_offset, false}};
+}
+
+std::vector<Member> members(fa3_backward_params& p) {
+  return {{"q", &p.q, false},   {"k", &p.k, false},       {"v", &p.v, false}, {"o", &p.o, false},
+          {"lse", &p.lse, false}, {"dout", &p.dout, false}, {"dq", &p.dq, true}, {"dk", &p.dk, true},
+          {"dv", &p.dv, true},  {"dlse", &p.dlse, false}};
+}
+
+std::vector<Member> members(fa3_quantize_params& p) {
+  return {{"x", &p.x, false},
+          {"y", &p.y, true},
+          {"scale", &p.scale, true},
+          {"mean", &p.mean, true},
+          {"rotary_cos", &p.rotary_cos, false},
+          {"rotary_sin", &p.rotary_sin, false},
+          {"k_mean", &p.k_mean, false},
+          {"lse_offset", &p.lse_offset, true}};
+}
+
+std::vector<Member> members(fa3_combine_params& p) {
+  return {{"o_parts", &p.o_parts, false}, {"lse_parts", &p.lse_parts, false}, {"o", &p.o, true}, {"lse", &p.lse, true}};
+}
+
+void make(fa3_forward_params& p, Choices& c, bool host) {
+  p = FA3_FORWARD_PARAMS_INIT;
+  Layouts layouts(c, host);
+  const bool e4m3 = c.once_in(3), fp32 = host && !e4m3 && c.once_in(3);
+  const int32_t dtype = e4m3 ? FA3_DTYPE_E4M3 : fp32 ? FA3_DTYPE_FP32 : dtype_of_16_bits(c);
+  const int unit = fp32 ? 1 : e4m3 ? 16 : 8;
+  const int64_t batch = small_count(c), heads_kv = small_count(c), heads = heads_kv ? heads_kv * small_count(c) : 0;
+  const int64_t seqlen_q = length(c), seqlen_k = c.once_in(2) ? seqlen_q : length(c);
+  const int64_t d = head_dim(c, unit), dv = c.once_in(3) ? head_dim(c, unit) : d;
+  int32_t o_dtype = dtype;
+  if (e4m3) o_dtype = c.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
+  if (host && !e4m3) o_dtype = c.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32});
+  p.q = layouts.rows(dtype, {batch, seqlen_q, heads, d}, false);
+  p.k = layouts.rows(dtype, {batch, seqlen_k, heads_kv, d}, false);
+  p.v = e4m3 && c.once_in(2) ? layouts.tiles({batch, heads_kv, (seqlen_k + 15) / 16, dv, 16}, false)
+                             : layouts.rows(dtype, {batch, seqlen_k, heads_kv, dv}, false);
+  p.o = layouts.rows(o_dtype, {batch, seqlen_q, heads, dv}, true);
+  if (p.v.rank == 5) p.v.stride[3] = 16, p.v.stride[4] = 1;
+  if (!host && d == dv && seqlen_q == seqlen_k && o_dtype == dtype && p.v.rank == 4 && c.once_in(8))
+    slice(p.q, p.k, p.v, p.o);
+  if (c.once_in(2)) p.lse = layouts.plain(FA3_DTYPE_FP32, {batch, heads, seqlen_q}, true);
+  p.mask = c.below(3);
+  p.softmax_scale = softmax_scale(c);
+  p.flags = c.once_in(4) ? FA3_FLAG_DETERMINISTIC : 0;
+  if (e4m3) {
+    const auto scale = [&](int64_t all, int64_t rows) {
+      return layouts.plain(FA3_DTYPE_FP32,
+                           {c.once_in(2) ? 1 : batch, c.once_in(2) ? 1 : all, c.once_in(2) ? 1 : (rows + 63) / 64}, false);
+    };
+    p.q_scale = scale(heads, seqlen_q), p.k_scale = scale(heads_kv, seqlen_k), p.v_scale = scale(heads_kv, seqlen_k);
+    if (o_dtype == FA3_DTYPE_E4M3) p.o_scale = layouts.plain(FA3_DTYPE_FP32, {1}, false);
+    if (c.once_in(2)) p.v_mean = layouts.rows(FA3_DTYPE_FP32, {batch, heads_kv, dv}, false);
+    if (c.once_in(2)) p.lse_offset = layouts.plain(FA3_DTYPE_FP32, {batch, heads, seqlen_q}, false);
+    if (c.once_in(4)) p.flags |= FA3_FLAG_TWO_LEVEL;
+  }
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_FORWARD, p.q, p.v, p.mask != FA3_MASK_NONE);
+}
+
+void make(fa3_backward_params& p, Choices& c, bool host) {
+  p = FA3_BACKWARD_PARAMS_INIT;
+  Layouts layouts(c, host);
+  const bool fp32 = host && c.once_in(3);
+  const int32_t dtype = fp32 ? FA3_DTYPE_FP32 : dtype_of_16_bits(c);
+  const int unit = fp32 ? 1 : 8;
+  const auto other = [&] {
+    return host ? c.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32}) : dtype;
+  };
+  const int64_t batch = small_count(c), heads_kv = small_count(c), heads = heads_kv ? heads_kv * small_count(c) : 0;
+  const int64_t seqlen_q = length(c), seqlen_k = c.once_in(2) ? seqlen_q : length(c);
+  const int64_t d = head_dim(c, unit), dv = c.once_in(3) ? head_dim(c, unit) : d;
+  p.q = layouts.rows(dtype, {batch, seqlen_q, heads, d}, false);
+  p.k = layouts.rows(dtype, {batch, seqlen_k, heads_kv, d}, false);
+  p.v = layouts.rows(dtype, {batch, seqlen_k, heads_kv, dv}, false);
+  p.o = layouts.rows(other(), {batch, seqlen_q, heads, dv}, false);
+  p.dout = layouts.rows(other(), {batch, seqlen_q, heads, dv}, false);
+  p.dq = layouts.rows(other(), {batch, seqlen_q, heads, d}, true);
+  p.dk = layouts.rows(other(), {batch, seqlen_k, heads_kv, d}, true);
+  p.dv = layouts.rows(other(), {batch, seqlen_k, heads_kv, dv}, true);
+  p.lse = layouts.plain(FA3_DTYPE_FP32, {batch, heads, seqlen_q}, false);
+  if (c.once_in(2)) p.dlse = layouts.plain(FA3_DTYPE_FP32, {batch, heads, seqlen_q}, false);
+  p.mask = c.below(3);
+  p.softmax_scale = softmax_scale(c);
+  p.flags = c.once_in(4) ? FA3_FLAG_DETERMINISTIC : 0;
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_BACKWARD, p.q, p.v, p.mask != FA3_MASK_NONE);
+}
+
+void make(fa3_quantize_params& p, Choices& c, bool) {
+  p = FA3_QUANTIZE_PARAMS_INIT;
+  Layouts layouts(c, false);
+  const int64_t batch = small_count(c), heads_kv = small_count(c), heads = heads_kv ? heads_kv * small_count(c) : 0;
+  const int64_t seqlen = length(c), d = head_dim(c, 16), blocks = (seqlen + 63) / 64;
+  p.x = layouts.rows(dtype_of_16_bits(c), {batch, seqlen, heads, d}, false);
+  p.y = c.once_in(2) ? layouts.tiles({batch, heads, (seqlen + 15) / 16, d, 16}, true)
+                     : layouts.rows(FA3_DTYPE_E4M3, {batch, seqlen, heads, d}, true);
+  switch (c.below(3)) {
+    case 0: p.scale = layouts.plain(FA3_DTYPE_FP32, {1, 1, 1}, true); break;
+    case 1: p.scale = layouts.plain(FA3_DTYPE_FP32, {batch, heads, 1}, true); break;
+    default: p.scale = layouts.plain(FA3_DTYPE_FP32, {batch, heads, blocks}, true);
+  }
+  if (c.once_in(3)) p.mean = layouts.rows(FA3_DTYPE_FP32, {batch, heads, d}, true);
+  if (c.once_in(3)) {
+    const int64_t half = 8 * c.below(static_cast<int>(d / 16) + 1);
+    p.rotary_cos = layouts.rows(FA3_DTYPE_FP32, {seqlen, half}, false);
+    p.rotary_sin = layouts.rows(FA3_DTYPE_FP32, {seqlen, half}, false);
+  }
+  if (c.once_in(3)) {
+    p.k_mean = layouts.rows(FA3_DTYPE_FP32, {batch, heads_kv, d}, false);
+    p.lse_offset = layouts.plain(FA3_DTYPE_FP32, {batch, heads, seqlen}, true);
+  }
+  p.flags = static_cast<uint64_t>(c.below(4));
+  p.seed = c.bits();
+  p.softmax_scale = softmax_scale(c);
+}
+
+void make(fa3_combine_params& p, Choices& c, bool) {
+  p = FA3_COMBINE_PARAMS_INIT;
+  Layouts layouts(c, false);
+  const auto dtype = [&] { return c.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32}); };
+  const int64_t parts = c.once_in(8) ? c.one_of({0, 1, 65536}) : 1 + c.below(4);
+  const int64_t batch = small_count(c), heads = small_count(c), seqlen = length(c);
+  const int64_t d = c.once_in(4) ? 8 * (1 + c.below(64)) : 8 * (1 + c.below(3));
+  p.o_parts = layouts.rows(dtype(), {parts, batch, seqlen, heads, d}, false);
+  p.lse_parts = layouts.plain(FA3_DTYPE_FP32, {parts, batch, heads, seqlen}, false);
+  p.o = layouts.rows(dtype(), {batch, seqlen, heads, d}, true);
+  if (c.once_in(2)) p.lse = layouts.plain(FA3_DTYPE_FP32, {batch, heads, seqlen}, true);
+}
+
+void change(fa3_tensor& t, Choices& c) {
+  switch (c.below(6)) {
+    case 0: t.dim[c.below(FA3_MAX_RANK)] = odd_number(c); break;
+    case 1: t.stride[c.below(FA3_MAX_RANK)] = odd_number(c); break;
+    case 2: {
+      int64_t& stride = t.stride[c.below(FA3_MAX_RANK)];
+      stride = plus(stride, c.one_of({-16, -8, -4, -1, 1, 4, 8, 16}));
+      break;
+    }
+    case 3:
+      t.data = c.once_in(4)   ? nullptr
+               : c.once_in(3) ? reinterpret_cast<void*>(c.bits())
+                              : reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(t.data) + c.below(32));
+      break;
+    case 4: t.dtype = static_cast<int32_t>(c.once_in(3) ? odd_number(c) : c.below(6)); break;
+    default: t.rank = static_cast<int32_t>(c.once_in(3) ? odd_number(c) : c.below(7));
+  }
+}
+
+namespace {
+template <class Params>
+void change_attention(Params& p, Choices& c) {
+  switch (c.below(4)) {
+    case 0: p.flags = c.once_in(3) ? c.bits() : static_cast<uint64_t>(c.below(8)); break;
+    case 1: p.mask = c.below(6) - 1; break;
+    case 2: p.softmax_scale = c.one_of({-1.0f, INFINITY, NAN, 3e38f, -0.0f, 1e-45f}); break;
+    default: p.kernel = any_kernel(c);
+  }
+}
+}  // namespace
+
+void change_scalars(fa3_forward_params& p, Choices& c) { change_attention(p, c); }
+void change_scalars(fa3_backward_params& p, Choices& c) { change_attention(p, c); }
+void change_scalars(fa3_quantize_params& p, Choices& c) {
+  switch (c.below(3)) {
+    case 0: p.flags = c.once_in(3) ? c.bits() : static_cast<uint64_t>(c.below(8)); break;
+    case 1: p.softmax_scale = c.one_of({-1.0f, INFINITY, NAN, 3e38f, -0.0f, 1e-45f}); break;
+    default: p.reserved = c.below(3);
+  }
+}
+void change_scalars(fa3_combine_params& p, Choices& c) { p.flags = static_cast<uint64_t>(c.below(3)); }
+
+}  // namespace fa3::test
