@@ -42,9 +42,9 @@ def check_elf(path):
 def check_library(libraries):
     version = run(ROOT / "tools/build/version").strip()
     links = {path.name: os.readlink(path) for path in libraries.glob("libfa3.so*") if path.is_symlink()}
-    need(links == {"libfa3.so": "libfa3.so.0", "libfa3.so.0": f"libfa3.so.{version}"}, f"links {links}")
+    need(links == {"libfa3.so": "libfa3.so.1", "libfa3.so.1": f"libfa3.so.{version}"}, f"links {links}")
     tags = check_elf(libraries / f"libfa3.so.{version}")
-    need(tags["SONAME"] == ["libfa3.so.0"], f"soname {tags['SONAME']}")
+    need(tags["SONAME"] == ["libfa3.so.1"], f"soname {tags['SONAME']}")
     need("RPATH" not in tags and "RUNPATH" not in tags, "the library has a path of its own")
     need("NOW" in " ".join(tags.get("FLAGS_1", [])), "the library is bound lazily, so its tables stay writable")
     needed = [name for name in tags["NEEDED"] if not re.match(r"(libc|libm|libdl|libpthread|ld-linux.*)\.so", name)]
@@ -94,7 +94,7 @@ def main():
         expected = {f"{chosen['bindir']}/{name}" for name in ("fa3-bench", "fa3-info", "fa3-sass")}
         archives = ["libfa3.a"] if chosen["default_library"] == "both" else []
         expected |= {f"{chosen['libdir']}/{name}" for name in (
-            "libfa3.so", "libfa3.so.0", f"libfa3.so.{version}", "pkgconfig/fa3.pc", *archives)}
+            "libfa3.so", "libfa3.so.1", f"libfa3.so.{version}", "pkgconfig/fa3.pc", *archives)}
         expected.add(f"{chosen['includedir']}/fa3.h")
         need(found == expected, f"unexpected {sorted(found - expected)}, missing {sorted(expected - found)}")
         check_library(libraries)

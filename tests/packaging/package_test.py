@@ -23,7 +23,7 @@ def check_files(root):
     version = run(ROOT / "tools/build/version").strip()
     expected = contracts | {
         "LICENSE", "README.md", "bin/fa3-bench", "bin/fa3-info", "bin/fa3-sass", "include/fa3.h", "lib/libfa3.a",
-        "lib/libfa3.so", "lib/libfa3.so.0", f"lib/libfa3.so.{version}", "lib/pkgconfig/fa3.pc",
+        "lib/libfa3.so", "lib/libfa3.so.1", f"lib/libfa3.so.{version}", "lib/pkgconfig/fa3.pc",
         "share/doc/fa3/CLI11.copyright", "share/doc/fa3/nlohmann_json.copyright"}
     found = {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
     need(found == expected, f"unexpected {sorted(found - expected)}, missing {sorted(expected - found)}")

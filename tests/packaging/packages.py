@@ -50,7 +50,7 @@ def check_client(program, library=None):
     """It runs, with this shared library or with none of ours; and needs nothing else but the C library."""
     need(run(program).endswith(": ok\n"), f"{program} says nothing")
     used = dict(re.findall(r"^\s*(\S+) => (\S+)", run("ldd", program), re.M))
-    found = used.pop("libfa3.so.0", None)
+    found = used.pop("libfa3.so.1", None)
     need(pathlib.Path(found or "").resolve() == pathlib.Path(library or "").resolve(),
          f"{program} runs with {found}, not with {library}")
     foreign = [name for name in used if not re.match(r"(libc|libm|libdl|libpthread|linux-vdso)\.so", name)]

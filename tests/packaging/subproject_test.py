@@ -62,7 +62,7 @@ def main():
         run("ninja", "-C", build, env=environment)
         check_client(build / "client", build / "subprojects/libfa3/src/libfa3.so")
         version = run(ROOT / "tools/build/version").strip()
-        check_installed(build, folder / "shared", ["client", "libfa3.so", "libfa3.so.0", f"libfa3.so.{version}"])
+        check_installed(build, folder / "shared", ["client", "libfa3.so", "libfa3.so.1", f"libfa3.so.{version}"])
 
 
 def check_installed(build, stage, names):

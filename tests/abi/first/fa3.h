@@ -8,8 +8,17 @@
  * Asynchrony and Low-precision" (NeurIPS 2024), sections 3.1 and 3.2; and in FP8 with block quantization and incoherent
  * processing, section 3.3.
  *
- * Version 0: functions, structs and numbers may still change from one release to the next, while FA3_ABI_VERSION stays
- * 0. Build against the header that came with the library. From version 1 on they only grow.
+ * ABI promise: a program built against a header of some FA3_ABI_VERSION runs with every later library of the same
+ * FA3_ABI_VERSION, which is the number in the soname (libfa3.so.1), without being compiled again:
+ *  - A function keeps its name, its parameters and what it does with them. New ones may come.
+ *  - A struct keeps its fields and grows only at its end, by fields whose zero means what the library did before they
+ *    came. fa3_tensor, which lies inside of others, does not grow.
+ *  - An enumerator, a flag and FA3_MAX_RANK keep their numbers. New dtypes, masks, statuses, kinds and flags may come.
+ *  - What is accepted stays accepted. What is refused may be accepted later, or be refused with another status.
+ *
+ * Not promised: the last bits of results, which kernels there are and which one runs, how large a workspace must be (a
+ * question to be asked for each shape, and again of another library), texts of messages, speed. A newer header with an
+ * older library works as far as fields that the library does not know are zero; what it lacks it refuses.
  *
  * Rules that hold for every function:
  *  - Nothing is printed, thrown or exited; no device memory is allocated; no stream or device is synchronised.
@@ -41,7 +50,8 @@
 extern "C" {
 #endif
 
-/* Whoever reads this header in another way than by a compiler may define FA3_API first, as nothing for example. */
+/* Before each function. Whoever reads this header in another way than by a compiler may define it first, as nothing for
+ * example. */
 #ifndef FA3_API
 #if defined(__GNUC__)
 #define FA3_API __attribute__((visibility("default")))
@@ -51,11 +61,10 @@ extern "C" {
 #endif
 
 #define FA3_VERSION_MAJOR 0
-#define FA3_VERSION_MINOR 1
+#define FA3_VERSION_MINOR 2
 #define FA3_VERSION_PATCH 0
-/* From 1 on raised only by a change that breaks binaries built against an older header; 0 promises nothing yet. It is
- * the number in the soname. */
-#define FA3_ABI_VERSION 0
+/* Raised only by a change that breaks the promise above. It is the number in the soname. */
+#define FA3_ABI_VERSION 1
 
 /* ---- status ------------------------------------------------------------------------------------------------ */
 
@@ -212,9 +221,12 @@ typedef struct fa3_forward_params {
  * - P, the softmax before its division by the row sum, is rounded to e4m3, too, times 32 relative to the row maximum.
  * - The tensors of this section must be absent if q is not e4m3. fa3_reference_forward takes them as fa3_forward does,
  *   refuses scales that are not > 0 and finite, and rounds nothing but o. */
+
+/* Rows of q, k or v that share a block scale. */
 #define FA3_SCALE_ROWS 64
 
-/* Spelled out in full, so that it compiles without warnings in both languages. */
+/* An absent tensor, and below parameters with nothing but struct_size. Spelled out in full, so that they compile
+ * without warnings in both languages. */
 #define FA3_TENSOR_INIT {NULL, 0, 0, {0}, {0}}
 #define FA3_FORWARD_PARAMS_INIT                                                                      \
   {sizeof(fa3_forward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \

@@ -167,7 +167,7 @@ public final class Fa3 {
   // ---- functions -------------------------------------------------------------------------------------------------
 
   private static final Linker LINKER = Linker.nativeLinker();
-  private static final SymbolLookup LIBRARY = SymbolLookup.libraryLookup("libfa3.so.0", Arena.global());
+  private static final SymbolLookup LIBRARY = SymbolLookup.libraryLookup("libfa3.so.1", Arena.global());
 
   private static MethodHandle function(String name, MemoryLayout result, MemoryLayout... arguments) {
     return LINKER.downcallHandle(LIBRARY.find(name).orElseThrow(() -> new UnsatisfiedLinkError(name)),

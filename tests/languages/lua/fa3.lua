@@ -159,7 +159,7 @@ const char* fa3_status_string(fa3_status status);
 const char* fa3_last_error_message(void);
 ]]
 
-local fa3 = { lib = ffi.load("libfa3.so.0") }
+local fa3 = { lib = ffi.load("libfa3.so.1") }
 
 -- A parameter struct: zero, which means "default" or "none", but for its struct_size.
 function fa3.new(struct)

@@ -190,7 +190,7 @@ def kernels() -> Iterator[types.SimpleNamespace]:
 
 
 def version() -> str:
-    """The library's, as in "0.1.0"."""
+    """The library's, as in "0.2.0"."""
     return library().version()
 
 
