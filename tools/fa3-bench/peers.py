@@ -43,7 +43,7 @@ import peers_bwd
 import peers_fwd
 import peers_points
 import prepared
-from peers_csv import write_csv
+from peers_csv import write_csv, write_lines
 from peers_measure import measure, reason
 from peers_report import print_absences, print_means, print_row
 from peers_row import TOLERANCE, Row
@@ -127,6 +127,9 @@ def parse(arguments):
         help="most GPU time for one point and peer; slower calls run fewer times, at least 5 (%(default)s)",
     )
     parser.add_argument("--csv", type=csv_file, help="file for the results, written after every point")
+    parser.add_argument(
+        "--lines", type=csv_file, help="the same with a line for each library and peer at each point, in microseconds"
+    )
     options, others = parser.parse_known_args(arguments)
     options.library = options.library or [("fa3", None)]
     if len(dict(options.library)) < len(options.library):
@@ -138,8 +141,6 @@ def parse(arguments):
     for point in options.points:
         if point.problem:
             parser.error(f"{point.label}: {point.problem}")
-        if point.head_dim_v != point.head_dim:
-            parser.error(f"{point.label}: peers are called with one head dimension")
     if options.direction == "bwd":
         for point in options.points:
             if point.is_fp8():
@@ -199,8 +200,9 @@ def main(arguments=None):
             for row in rows:
                 measure(row, prepare, number, options)
                 print_row(row, names, options)
-                if options.csv:
-                    write_csv(options.csv, [row for row in rows if row.passes[first]], names, options)
+                for path, write in ((options.csv, write_csv), (options.lines, write_lines)):
+                    if path:
+                        write(path, [row for row in rows if row.passes[first]], names, options)
     print_means(rows, names, first, [name for name in peers if name not in calls.FORMS])
     print_absences(rows, names)
     differing = [row.point.label for row in rows if row.checked(options) is False]

@@ -8,11 +8,11 @@ from prepared import fa3
 FLOP = 2.5  # of the forward pass: five products of matrices, not two
 
 
-def gradient_of_output(q, seed=2):
+def gradient_of_output(out, seed=2):
     import torch
 
     generator = torch.Generator(device="cuda").manual_seed(seed)
-    return torch.randn(q.shape, generator=generator, dtype=torch.float32, device="cuda").to(q.dtype)
+    return torch.randn(out.shape, generator=generator, dtype=torch.float32, device="cuda").to(out.dtype)
 
 
 def make_library(library, flags=0):
@@ -22,10 +22,10 @@ def make_library(library, flags=0):
     library.preload_for_torch()
 
     def prepare(point, q, k, v):
-        out, lse = prepared.forward_outputs(q)
+        out, lse = prepared.forward_outputs(q, point.head_dim_v)
         library.prepare(q, k, v, out, lse, point.mask())()
         gradients = [torch.full_like(tensor, float("nan")) for tensor in (q, k, v)]
-        dout = gradient_of_output(q)
+        dout = gradient_of_output(out)
         call = library.prepare_backward(q, k, v, out, lse, dout, *gradients, mask=point.mask(), flags=flags)
         call.kernel = library.kernel_info(call.params).name
         return call
@@ -53,7 +53,7 @@ def make_gradients(make):
                 if attend is None:
                     return None
                 out = attend()
-            dout = gradient_of_output(q)
+            dout = gradient_of_output(out)
             return lambda: list(torch.autograd.grad(out, leaves, dout, retain_graph=True))
 
         return prepare

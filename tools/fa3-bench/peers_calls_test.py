@@ -3,6 +3,8 @@ there is torch. Argument: the program fa3-bench."""
 
 import importlib.util
 import sys
+import types
+import unittest.mock
 
 import peers
 import peers_fwd
@@ -38,6 +40,27 @@ def test_forms():
     assert quantize.input_dtype == "bf16" and quantize(half, "q", "k", "v") is None and not asked
 
 
+def test_decoding():
+    """The official kernels are asked by their function for caches where queries are few; no other function is."""
+    called = []
+
+    def function(name):
+        return lambda q, k, v, causal: called.append((name, q, k, v, causal)) or [name]
+
+    names = ("flash_attn_func", "flash_attn_with_kvcache")
+    modules = {
+        "torch": types.SimpleNamespace(float16="fp16"),
+        "fa3_fwd_interface": types.SimpleNamespace(**{name: function(name) for name in names}),
+    }
+    q = types.SimpleNamespace(dtype="bf16")
+    with unittest.mock.patch.dict(sys.modules, modules):
+        prepare = peers_fwd.PEERS["official"]()
+        for seqlen, seqlen_k, expected in ((1, 8192, 1), (64, 65, 1), (4, 64, 0), (65, 8192, 0), (64, 64, 0)):
+            point = made_point("bf16", 128, 1, 2, seqlen, 8, 2, seqlen_k)
+            assert prepare(point, q, "k", "v")() == names[expected], point
+            assert called.pop() == (names[expected], q, "k", "v", True)
+
+
 def test_standard_entries(points):
     """Standard attention takes as many batch entries at a time as fit, and refuses where not even one does."""
     assert all(peers_fwd.standard_entries(p) == p.batch for p in points)
@@ -65,7 +88,7 @@ def test_standard():
     with torch.no_grad():
         for entries in (3, 2):
             for causal, kv_heads, seqlen_k in ((0, 4, 65), (1, 4, 65), (1, 2, 65), (0, 4, 33), (1, 2, 97)):
-                point = made_point("bf16", 64, causal, 3, 65, 4, kv_heads, seqlen_k)
+                point = made_point("bf16", 64, causal, 3, 65, 4, kv_heads, seqlen_k, 40 if seqlen_k == 97 else 64)
                 peers_fwd.STANDARD_BYTES = all_memory if entries == 3 else 2.5 * 4 * 4 * 65 * seqlen_k
                 assert peers_fwd.standard_entries(point) == entries
                 q, k, v = inputs(generator, point, torch.bfloat16)
@@ -76,6 +99,7 @@ def test_standard():
 
 def main(bench):
     test_forms()
+    test_decoding()
     test_standard_entries(peers.parse(["--bench", bench]).points)
     if importlib.util.find_spec("torch"):
         test_standard()

@@ -1,7 +1,31 @@
-"""The CSV of peers.py."""
+"""The CSVs of peers.py: a line for each point, or one for each point and whoever was timed there."""
 
 import csv
 import os
+
+LINE_COLUMNS = ("case,dtype,head_dim,causal,batch,seqlen_q,seqlen_k,heads,kv_heads,detail,peer,median_us,min_us,tflops,"
+                "gbytes_s,checked").split(",")
+
+
+def write_lines(path, rows, names, options):
+    """In microseconds; gbytes_s counts K and V once, detail names another head dimension of V, checked compares with
+    the first library's output (of the first: whether all that could be compared agree)."""
+    with open(f"{path}.part", "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(LINE_COLUMNS)
+        for row in rows:
+            p = row.point
+            shape = [p.set, p.dtype, p.head_dim, int(p.causal), p.batch, p.seqlen, p.seqlen_k, p.heads, p.kv_heads]
+            shape.append("" if p.head_dim_v == p.head_dim else f"v {p.head_dim_v}")
+            element = 1 if p.is_fp8() else 2
+            kv_bytes = element * p.batch * p.seqlen_k * p.kv_heads * (p.head_dim + p.head_dim_v)
+            for name in [row.first, *names]:
+                if not row.tflops(name):
+                    continue
+                checked = row.checked(options) if name == row.first else row.agrees(name, options)
+                writer.writerow([*shape, name, f"{1e3 * row.ms(name):.2f}", f"{1e3 * row.minima[name]:.2f}",
+                                 f"{row.tflops(name):.1f}", f"{kv_bytes / row.ms(name) * 1e-6:.0f}", int(bool(checked))])
+    os.replace(f"{path}.part", path)
 
 
 def write_csv(path, rows, names, options):

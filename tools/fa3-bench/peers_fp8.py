@@ -67,7 +67,7 @@ def make_quantize(library, _):
     def prepare(point, q, k, v):
         if not point.is_fp8():
             return None
-        out, lse = prepared.forward_outputs(q)
+        out, lse = prepared.forward_outputs(q, point.head_dim_v)
         return prepared.Fp8Attention(library, q, k, v, out, lse, point.mask())
 
     prepare.input_dtype = "bf16"
@@ -124,7 +124,7 @@ def prepare_cudnn(point, q, k, v):
         return None  # the diagonal starts in the other corner
     handle = cudnn_handle()
     cudnn.set_stream(handle=handle, stream=torch.cuda.current_stream().cuda_stream)
-    out = torch.empty_like(q)
+    out = torch.empty(*q.shape[:3], v.shape[3], dtype=q.dtype, device=q.device)
     graph, pointers = cudnn_graph(cudnn, handle, point.causal, *(x.transpose(1, 2) for x in (q, k, v, out)))
     graph.validate()
     graph.build_operation_graph()

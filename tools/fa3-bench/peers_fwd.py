@@ -16,7 +16,7 @@ def make_library(library):
     library.preload_for_torch()
 
     def prepare(point, q, k, v):
-        out, lse = prepared.forward_outputs(q)
+        out, lse = prepared.forward_outputs(q, point.head_dim_v)
         kernel, more = None if point.library_chooses else point.kernel, {}
         if point.is_fp8():
             v, more = peers_fp8.library_arguments(point, v)
@@ -35,14 +35,15 @@ def make_sdpa(backend_name):
         backend = getattr(SDPBackend, backend_name)
 
         def prepare(point, q, k, v):
-            if point.is_fp8() or (point.causal and point.seqlen != point.seqlen_k):
+            if point.is_fp8() or (point.causal and point.seqlen not in (1, point.seqlen_k)):
                 return None  # the diagonal starts in the other corner
+            causal = point.causal and point.seqlen > 1  # one query, the last, sees all keys
             q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
             gqa = {"enable_gqa": True} if point.heads != point.kv_heads else {}
 
             def call():
                 with sdpa_kernel(backend):
-                    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=point.causal, **gqa)
+                    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, **gqa)
                 return out.transpose(1, 2)
 
             return call
@@ -63,15 +64,22 @@ def make_cudnn():
 
 def make_official():
     import torch
-    from fa3_fwd_interface import flash_attn_func
+    from fa3_fwd_interface import flash_attn_func, flash_attn_with_kvcache
 
     def prepare(point, q, k, v):
         if q.dtype == torch.float16:
             return None  # the wheel was built without fp16
+        if is_decoding(point) and not point.is_fp8():  # its function for that, which splits the keys
+            return lambda: output_of(flash_attn_with_kvcache(q, k, v, causal=point.causal))
         more = peers_fp8.official_arguments(point, q.device) if point.is_fp8() else {}
         return lambda: output_of(flash_attn_func(q, k, v, causal=point.causal, **more))
 
     return prepare
+
+
+def is_decoding(point):
+    """A few queries on many keys."""
+    return point.seqlen <= 64 < point.seqlen_k
 
 
 def output_of(result):
@@ -105,16 +113,16 @@ def make_standard():
     def attend(q, k, v, mask):
         """A few batch entries: the scores S, the probabilities P, and P V."""
         batch, n, heads, head_dim = q.shape
-        keys = k.shape[1]
+        keys, head_dim_v = k.shape[1], v.shape[3]
         if heads != k.shape[2]:
             k, v = (tensor.repeat_interleave(heads // k.shape[2], dim=2) for tensor in (k, v))
-        q, k, v = (tensor.transpose(1, 2).reshape(batch * heads, -1, head_dim) for tensor in (q, k, v))
+        q, k, v = (tensor.transpose(1, 2).reshape(batch * heads, -1, tensor.shape[3]) for tensor in (q, k, v))
         s = torch.empty(batch * heads, n, keys, dtype=q.dtype, device=q.device)
         torch.baddbmm(s, q, k.transpose(1, 2), beta=0, alpha=head_dim**-0.5, out=s)
         if mask is not None:
             s.masked_fill_(mask, -math.inf)
         p = torch.softmax(s, dim=-1)
-        return torch.bmm(p, v).view(batch, heads, n, head_dim).transpose(1, 2)
+        return torch.bmm(p, v).view(batch, heads, n, head_dim_v).transpose(1, 2)
 
     def prepare(point, q, k, v):
         if point.is_fp8():

@@ -53,12 +53,13 @@ def inputs(point, dtype, seed):
 
     generator = torch.Generator(device="cuda").manual_seed(seed)
 
-    def normal(seqlen, heads):
-        shape = (point.batch, seqlen, heads, point.head_dim)
+    def normal(seqlen, heads, head_dim):
+        shape = (point.batch, seqlen, heads, head_dim)
         numbers = torch.randn(shape, generator=generator, dtype=torch.float32, device="cuda")
         return numbers.to(getattr(torch, prepared.TORCH_DTYPE[dtype]))
 
-    return normal(point.seqlen, point.heads), *(normal(point.seqlen_k, point.kv_heads) for _ in range(2))
+    q = normal(point.seqlen, point.heads, point.head_dim)
+    return q, *(normal(point.seqlen_k, point.kv_heads, dim) for dim in (point.head_dim, point.head_dim_v))
 
 
 def reason(error):

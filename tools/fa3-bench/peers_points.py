@@ -7,11 +7,12 @@ import types
 
 
 class Point(types.SimpleNamespace):
-    """A point as fa3-bench describes it: dtype, head_dim, causal, batch, seqlen, seqlen_k, heads, kv_heads, kernel, v,
-    scales, two_level, library_chooses, flop, label."""
+    """A point as fa3-bench describes it: set ("" without one), dtype, head_dim, head_dim_v, causal, batch, seqlen,
+    seqlen_k, heads, kv_heads, kernel, v, scales, two_level, library_chooses, flop, label."""
 
     def group(self):
-        return f"{self.dtype} d{self.head_dim} {'causal' if self.causal else 'full'}"
+        dims = str(self.head_dim) + ("" if self.head_dim_v == self.head_dim else f"x{self.head_dim_v}")
+        return f"{self.dtype} d{dims} {'causal' if self.causal else 'full'}"
 
     def is_fp8(self):
         return self.dtype == "e4m3"

@@ -52,7 +52,11 @@ class Row:
         """Its speed over the first library's."""
         return self.ms(self.first) / self.ms(name) if self.ms(self.first) and self.ms(name) else None
 
-    def checked(self, options):
-        """None if no peer could be compared."""
+    def agrees(self, name, options):
+        """With the first library; None if it could not be compared."""
         tolerance = options.tolerance or TOLERANCE[self.point.dtype]
-        return all(d <= tolerance for d in self.differences.values()) if self.differences else None
+        return self.differences[name] <= tolerance if name in self.differences else None
+
+    def checked(self, options):
+        """Whether all agree; None if no peer could be compared."""
+        return all(self.agrees(name, options) for name in self.differences) if self.differences else None

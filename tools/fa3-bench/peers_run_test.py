@@ -99,8 +99,9 @@ def test_run(bench, builds, folder):
 
     def maker(name, ms, output=1.0, dtype="bf16"):
         def prepare(point, q, k, v):
-            keys = (1, 64, 1, 128)  # drawn from seed 1, in this order, whatever the dtype
-            assert (q, k, v) == (((1, 64, 2, 128), dtype, 1), (keys, dtype, 2), (keys, dtype, 3)), (q, k, v)
+            queries, keys, values = (1, 64, 2, 128), (1, 64, 1, 128), (1, 64, 1, 96)
+            # Drawn from seed 1, in this order, whatever the dtype.
+            assert (q, k, v) == ((queries, dtype, 1), (keys, dtype, 2), (values, dtype, 3)), (q, k, v)
 
             def call():
                 clock[0] += ms
@@ -118,7 +119,7 @@ def test_run(bench, builds, folder):
         raise RuntimeError("cannot do it")
 
     run = ["--bench", bench, "--library", f"old={builds[0]}", "--library", f"new={builds[1]}"]
-    run += "--head-dim 128 --causal 1 --batch 1 --heads 2 --kv-heads 1 --seqlen 64".split()
+    run += "--head-dim 128 --head-dim-v 96 --causal 1 --batch 1 --heads 2 --kv-heads 1 --seqlen 64".split()
     run += "--passes 3 --reps 3 --warmups 1 --idle-ms 0 --head-start-ms 0".split()
     originals = peers_fwd.make_library, peers_fwd.PEERS
     by_path = {str(builds[0]): maker("old", 2.0), str(builds[1]): maker("new", 1.6, 1.001)}
@@ -132,12 +133,15 @@ def test_run(bench, builds, folder):
             "wrong": lambda: maker("wrong", 2.0, 2.0),
         }
         with stand_ins({"torch": made_up_torch(clock)}), contextlib.redirect_stdout(io.StringIO()) as printed:
-            path = folder / "run.csv"
-            assert peers.main([*run, "--peers", "slow,slower,broken,absent,tiles", "--csv", str(path)]) == 0
+            path, lines = folder / "run.csv", folder / "lines.csv"
+            names = "slow,slower,broken,absent,tiles"
+            assert peers.main([*run, "--peers", names, "--csv", str(path), "--lines", str(lines)]) == 0
             with open(path, newline="") as file:
                 (row,) = csv.DictReader(file)
+            by_name = {line["peer"]: line for line in csv.DictReader(lines.read_text().splitlines())}
             timed = list(order)
-            assert peers.main([*run, "--peers", "wrong"]) == 1
+            assert peers.main([*run, "--peers", "wrong", "--lines", str(lines)]) == 1
+            (*_, wrong) = csv.DictReader(lines.read_text().splitlines())
     finally:
         peers_fwd.make_library, peers_fwd.PEERS = originals
 
@@ -150,6 +154,12 @@ def test_run(bench, builds, folder):
     assert ratios == {"new": "1.2500", "slow": "0.5000", "broken": ""}, ratios
     assert (row["median_ms"], row["kernel"], row["passes"], row["reps"]) == ("2.00000", "fa3_old", "3", "3"), row
     assert (row["checked"], row["spread"], "absent_ratio" in row) == ("1", "0.0000", False), row
+    assert list(by_name) == ["old", "new", "slow", "slower"], list(by_name)
+    shape = ["", "bf16", "128", "1", "1", "64", "64", "2", "1", "v 96"]
+    # 2080 pairs, 2 heads, 128 + 96 numbers each; K and V are 28672 bytes.
+    for name, figures in (("old", ["2000.00", "2000.00", "0.0", "0", "1"]), ("slow", ["4000.00"] * 2 + ["0.0", "0", "1"])):
+        assert list(by_name[name].values()) == [*shape, name, *figures], by_name[name]
+    assert (wrong["peer"], wrong["checked"]) == ("wrong", "0"), wrong
     expect(printed.getvalue(), f"old: {builds[0]}", f"new: {builds[1]}", "absent: absent: RuntimeError: cannot do it")
     expect(printed.getvalue(), "broken: RuntimeError: cannot do it", "(1.250)", "(0.500)", "broken -", "agrees")
     expect(printed.getvalue(), "NO FIGURE of broken at 1 of 1 points: RuntimeError: cannot do it")
@@ -210,7 +220,7 @@ def test_backward_run(bench, build, folder):
     torch.no_grad = lambda: grad_mode(False)
     torch.full_like = lambda tensor, number: f"like {tensor.drawn}"
     fa4 = types.SimpleNamespace(flash_attn_func=flash_attn_func)
-    forward_outputs = unittest.mock.patch.object(prepared, "forward_outputs", lambda q: (f"out of {q.drawn}", "lse"))
+    forward_outputs = unittest.mock.patch.object(prepared, "forward_outputs", lambda q, _: (f"out of {q.drawn}", "lse"))
     calls_of_library = unittest.mock.patch.multiple(
         prepared.Library,
         preload_for_torch=lambda library: None,

@@ -29,6 +29,7 @@ struct Point {
   Direction direction = Direction::forward;
   bool deterministic = false;  // FA3_FLAG_DETERMINISTIC, of the backward pass
   int64_t head_dim_v = 0;      // of v and o; 0: head_dim
+  std::string set = {};        // of points.h that it is of; empty: none
 
   bool library_chooses() const { return kernel.empty(); }
   bool is_backward() const { return direction == Direction::backward; }

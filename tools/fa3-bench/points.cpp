@@ -122,7 +122,11 @@ std::vector<Point> Selection::points(std::vector<std::string>* left_out) const {
   std::vector<Point> all = sets.empty() ? grid.points() : std::vector<Point>();
   for (const std::string& name : sets)
     for (const PointSet& set : point_sets())
-      if (set.name == name) all.insert(all.end(), set.points.begin(), set.points.end());
+      if (set.name == name)
+        for (Point p : set.points) {
+          p.set = name;
+          all.push_back(p);
+        }
 
   std::vector<Point> formed;
   for (Point& p : all) {

@@ -92,13 +92,13 @@ class Library(fa3.Library):
         return self.prepare_call(params, x.device, (y, scale), tensors)
 
 
-def forward_outputs(q):
+def forward_outputs(q, head_dim_v):
     """Tensors for the forward pass of q to write: O, in bf16 if q is e4m3, and NaN until it is written; and LSE."""
     import torch
 
     batch, seqlen, heads, _ = q.shape
     dtype = torch.bfloat16 if q.dtype == torch.float8_e4m3fn else q.dtype
-    out = torch.full(q.shape, math.nan, dtype=dtype, device=q.device)
+    out = torch.full((batch, seqlen, heads, head_dim_v), math.nan, dtype=dtype, device=q.device)
     return out, torch.empty(batch, heads, seqlen, dtype=torch.float32, device=q.device)
 
 

@@ -102,7 +102,8 @@ static Json protocol_json(const Protocol& protocol) {
 
 static Json point_json(const Result& result) {
   const Point& p = result.point;
-  return {{"direction", name(p.direction)},
+  return {{"set", p.set},
+          {"direction", name(p.direction)},
           {"dtype", tools::dtype_name(p.dtype)},
           {"head_dim", p.head_dim},
           {"head_dim_v", p.v_dim()},

@@ -30,12 +30,12 @@ def listed(bench, *words):
     return json.loads(done.stdout)
 
 
-def made_point(dtype, head_dim, causal, batch, seqlen, heads, kv_heads, seqlen_k=None):
+def made_point(dtype, head_dim, causal, batch, seqlen, heads, kv_heads, seqlen_k=None, head_dim_v=None):
     """A point without fa3-bench."""
     return Point(
         dtype=dtype,
         head_dim=head_dim,
-        head_dim_v=head_dim,
+        head_dim_v=head_dim_v or head_dim,
         causal=bool(causal),
         batch=batch,
         seqlen=seqlen,
@@ -53,8 +53,12 @@ def inputs(generator, point, dtype):
     import torch
 
     return [
-        torch.randn(point.batch, seqlen, heads, point.head_dim, generator=generator).to(dtype)
-        for seqlen, heads in ((point.seqlen, point.heads), *[(point.seqlen_k, point.kv_heads)] * 2)
+        torch.randn(point.batch, seqlen, heads, head_dim, generator=generator).to(dtype)
+        for seqlen, heads, head_dim in (
+            (point.seqlen, point.heads, point.head_dim),
+            (point.seqlen_k, point.kv_heads, point.head_dim),
+            (point.seqlen_k, point.kv_heads, point.head_dim_v),
+        )
     ]
 
 

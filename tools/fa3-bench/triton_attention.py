@@ -172,7 +172,7 @@ def check(q, k, v):
     if not q.dtype == k.dtype == v.dtype or q.dtype not in (torch.bfloat16, torch.float16):
         raise ValueError(f"q, k and v must share bf16 or fp16, not {q.dtype}, {k.dtype}, {v.dtype}")
     if any(tensor.dim() != 4 for tensor in (q, k, v)) or k.shape != v.shape or q.shape[:2] != k.shape[:2]:
-        raise ValueError("q, k and v must be (batch, seqlen, heads, head_dim) of one batch and length")
+        raise ValueError("q, k and v must be (batch, seqlen, heads, head_dim) of one batch, length and head_dim")
     if q.shape[3] != k.shape[3] or q.shape[3] not in BLOCKS:
         raise ValueError(f"head_dim must be one of {', '.join(map(str, BLOCKS))}, not {q.shape[3]}")
     if not q.numel() or not k.numel() or q.shape[2] % k.shape[2]:
