@@ -2,7 +2,7 @@
 ///
 /// D reads the header itself (ImportC), after the C preprocessor:
 /// ---
-/// cc -E -P -DFA3_API= -x c fa3.h -o fa3.i && ldc2 fa3.i attention.d cuda.d -L-lfa3
+/// cc -E -P -DFA3_API= -x c fa3.h -o fa3.i && ldc2 fa3.i attention.d cuda.d -of=attention -L-lfa3
 /// ---
 module attention;
 

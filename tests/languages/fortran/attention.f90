@@ -1,6 +1,6 @@
 !> Attention from Fortran: on the CPU, checked against plain double precision, then on a Hopper GPU.
 !>
-!>   gfortran fa3.f90 cuda.f90 layout.f90 attention.f90 -lfa3
+!>   gfortran fa3.f90 cuda.f90 layout.f90 attention.f90 -o attention -lfa3
 program attention
   use fa3
   use cuda
