@@ -58,7 +58,10 @@ def prefill(device, dtype):
     close(gradients[1], gradients[0], dtype, "gradients")
     if dtype == DTYPES[device][0]:
         recomputed = build(device, dtype, "fa3").train()
-        recomputed.gradient_checkpointing_enable({"use_reentrant": False})
+        if hasattr(recomputed, "activation_checkpointing_enable"):
+            recomputed.activation_checkpointing_enable()
+        else:
+            recomputed.gradient_checkpointing_enable()
         recomputed(input_ids=x, labels=x, use_cache=False).loss.backward()
         close(torch.cat([p.grad.flatten() for p in recomputed.parameters()]), gradients[0], dtype, "checkpoints")
 
@@ -115,8 +118,6 @@ def refusals(device, dtype):
     build(device, dtype, "fa3", attention_dropout=0.5)(input_ids=x)  # not in evaluation
     refused(no, "needs a cache that grows", model.generate, x, max_new_tokens=2, cache_implementation="static",
             do_sample=False, pad_token_id=0)  # fmt: skip
-    refused(no, "is_causal", run, build(device, dtype, "fa3", is_causal=False))
-
     windowed = build(device, dtype, "fa3", "Mistral", sliding_window=16)
     refused(no, "sliding_window", run, windowed)
     short = tokens(device, seqlen=16)
@@ -138,8 +139,8 @@ def refusals(device, dtype):
         refused(no, name, attend, Layer(), q, k, k, None, **{name: value})
     refused(no, "sliding_window is 4", attend, Layer(), q, k, k, None, sliding_window=4)
     refused(no, "is_causal", attend, torch.nn.Module(), q, k, k, None)
-    full = attend(Layer(), q + 1, k.cumsum(2) + torch.arange(5, device=device).view(5, 1).to(dtype), k, None, is_causal=False)
-    assert full[0].shape == (1, 3, 2, 16)
+    Layer.config = transformers.LlamaConfig(is_causal=False)
+    refused(no, "is_causal is False in the model's config", attend, Layer(), q, k, k, None)
 
 
 def bidirectional(device, dtype):
@@ -155,6 +156,13 @@ def bidirectional(device, dtype):
         with torch.no_grad():
             logits.append(model(input_ids=x).logits)
     close(logits[1], logits[0], dtype, "encoder")
+    # A decoder that is told not to be causal is one, too.
+    logits = []
+    for name in ("eager", "fa3"):
+        decoder = build(device, dtype, name, is_causal=False)
+        with torch.no_grad():
+            logits.append(decoder(input_ids=x, use_cache=False).logits)
+    close(logits[1], logits[0], dtype, "decoder as an encoder")
     padded = torch.ones_like(x)
     padded[1, 18:] = 0
     refused(NotImplementedError, "attention_mask has padding", model, input_ids=x, attention_mask=padded)
