@@ -78,14 +78,15 @@ class TorchTensors:
             size = library.workspace_size(params, multiprocessors(self.device.index))
             # Freed when this returns, and then torch gives it to later work on the same stream only.
             workspace = torch.empty(size, dtype=torch.uint8, device=self.device)
+            call = functools.partial(library.enqueue, params, workspace.data_ptr(), size, stream)
             try:
-                library.enqueue(params, workspace.data_ptr(), size, stream)
+                return call()
             except _abi.Fa3Error as error:
                 if error.status != _abi.NO_CONTEXT:
                     raise
-                # A thread, one of autograd's for example, in which torch's context is not current yet: now it is.
-                torch.zeros(1, device=self.device)
-                library.enqueue(params, workspace.data_ptr(), size, stream)
+            # A thread, one of autograd's for example, in which torch's context is not current yet: now it is.
+            torch.zeros(1, device=self.device)
+            call()
 
 
 @functools.lru_cache(maxsize=None)
