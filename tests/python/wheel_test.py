@@ -72,7 +72,7 @@ def main():
         assert found[0] == version and all(path.startswith(inside) for path in found[1:]), found
         # FA3_LIBRARY comes first.
         other = shutil.copy(library, folder / "other.so")
-        assert where(python, empty, FA3_LIBRARY=other)[1] == other
+        assert where(python, empty, FA3_LIBRARY=str(other))[1] == str(other)
         listed = run(*pip, "show", "-f", "fa3")
         assert "BSD-3-Clause" in listed and "fa3/_torch.py" in listed and "fa3/fa3.h" in listed, listed
         sources = {path.name for path in (ROOT / "tools/python/fa3").glob("*.py")}
