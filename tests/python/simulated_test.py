@@ -164,6 +164,21 @@ def other_thread(q, k, v, o):
     same([found], [o], "another thread")
 
 
+def captured(q, k, v, o):
+    """On the stream that torch names: what is captured there runs when its graph does."""
+    stream, graph, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    assert driver.cuStreamCreate(ctypes.byref(stream), 0) == 0
+    assert driver.cuStreamBeginCapture_v2(stream, 0) == 0
+    STREAM.cuda_stream = stream.value
+    found, _ = _arrays.forward(q, k, v, 2, 0.0)
+    STREAM.cuda_stream = 0
+    found.bytes[:] = b"\0" * len(found.bytes)
+    assert driver.cuStreamEndCapture(stream, ctypes.byref(graph)) == 0
+    assert driver.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, ctypes.c_ulonglong(0)) == 0
+    assert not any(found.bytes) and driver.cuGraphLaunch(executable, stream) == 0
+    same([found], [o], "captured")
+
+
 def refusals(q, k, v):
     """Other errors of a call are raised as they are, and nothing is tried again."""
     named = fa3.make_tensor(q.data_ptr(), "bfloat16", DIMS)
@@ -180,5 +195,6 @@ def refusals(q, k, v):
 assert driver.cuInit(0) == 0 and driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
 q, k, v, o = calls()
 other_thread(q, k, v, o)
+captured(q, k, v, o)
 refusals(q, k, v)
 print("all four calls, as torch's CUDA tensors have them")

@@ -27,6 +27,9 @@ def build(device, dtype, attention, kind="Llama", **more):
     torch.manual_seed(1)
     model = getattr(transformers, f"{kind}ForCausalLM")(config).eval().to(device, dtype)
     assert model.config._attn_implementation == attention
+    for module in model.modules():
+        if hasattr(module, "scaling"):  # not the default, which would come by itself
+            module.scaling *= 1.5
     return model
 
 
