@@ -12,6 +12,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+from support import need  # noqa: E402
+
 script, library = sys.argv[1:]
 loader = importlib.machinery.SourceFileLoader("accuracy", script)
 accuracy = importlib.util.module_from_spec(importlib.util.spec_from_loader("accuracy", loader))
@@ -114,8 +117,7 @@ def main():
     tables()
     if importlib.util.find_spec("torch") is None:
         assert subprocess.run([sys.executable, script]).returncode == 77
-        print("skipped: no torch")
-        return 77
+        need("torch")
     import torch
 
     attention(torch)

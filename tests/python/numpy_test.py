@@ -1,5 +1,5 @@
 """tools/python/fa3 on NumPy arrays: the CPU reference against plain attention in float64, and refusals. Argument: the
-library. Arrays of ml_dtypes where there is that package."""
+library. Also on arrays of ml_dtypes, where there is that package."""
 
 import os
 import subprocess
@@ -193,6 +193,8 @@ def refusals():
     refused(ValueError, "flags", fa3.forward, q, k, v, two_level=True)
     refused(ValueError, "lse_parts.dim[0]", fa3.combine, np.stack([q, q]), np.zeros((3, 2, 4, 5), np.float32))
     refused(ValueError, "scales is 'row'", fa3.quantize, q.astype(np.float16), scales="row")
+    if not ml_dtypes:
+        refused(ImportError, "needs the package ml_dtypes", fa3.quantize, q.astype(np.float16))
     refused(ValueError, "x has 3 dimensions", fa3.quantize, q[0])
     o, lse = fa3.forward(q, k, v, return_lse=True)
     refused(ValueError, "dout.dim[1]", fa3.backward, o[:, :2], q, k, v, o, lse)

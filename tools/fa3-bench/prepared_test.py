@@ -1,16 +1,16 @@
 """prepared.py's V as tiles, from a torch tensor in any strides, element by element as fa3.h says. Skipped without
 torch."""
 
+import pathlib
 import sys
 
-import prepared
-from prepared import fa3
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/python"))
+from support import need  # noqa: E402
 
-try:
-    import torch
-except ImportError:
-    print("SKIPPED: needs torch")
-    sys.exit(77)
+need("torch")
+import prepared  # noqa: E402
+import torch  # noqa: E402
+from prepared import fa3  # noqa: E402
 
 batch, seqlen, heads, d = 2, 37, 3, 48
 generator = torch.Generator().manual_seed(1)

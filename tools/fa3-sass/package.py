@@ -3,30 +3,20 @@
 
 usage: package.py PROGRAM FOLDER
 """
-import base64
-import hashlib
 import os
 import pathlib
 import platform
 import sys
-import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tools/build"))
-import packing
-METADATA = """Metadata-Version: 2.1
-Name: fa3-sass
-Version: {version}
-Summary: What the compiler made of CUDA kernels for Hopper, and whether that is what was meant
-License: BSD-3-Clause
+import packing  # noqa: E402
+
+METADATA = """Summary: What the compiler made of CUDA kernels for Hopper, and whether that is what was meant
 Requires-Dist: nvidia-cuda-nvdisasm
 Requires-Dist: nvidia-cuda-cuobjdump
 Description-Content-Type: text/markdown
 
-"""
-WHEEL = """Wheel-Version: 1.0
-Generator: fa3-sass package
-Root-Is-Purelib: false
 """
 
 
@@ -38,30 +28,14 @@ def installed(program):
 
 
 def make_wheel(program, folder):
-    version, machine = packing.version(), platform.machine()
-    tag = f"manylinux_2_17_{machine}.manylinux2014_{machine}"
-    stem, record = f"fa3_sass-{version}", []
-    path = folder / f"{stem}-py3-none-{tag}.whl"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
-        def add(name, data, executable=False):
-            info = zipfile.ZipInfo(name)
-            info.compress_type = zipfile.ZIP_DEFLATED
-            info.external_attr = (0o100755 if executable else 0o100644) << 16
-            wheel.writestr(info, data)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
-            record.append(f"{name},sha256={digest},{len(data)}")
-
-        for name, data, executable in installed(program):
-            place = name.replace("bin/", "scripts/", 1) if executable else f"data/{name}"
-            add(f"{stem}.data/{place}", data, executable)
-        readme = (ROOT / "tools/fa3-sass/README.md").read_text()
-        add(f"{stem}.dist-info/METADATA", (METADATA.format(version=version) + readme).encode())
-        tags = "".join(f"Tag: py3-none-{part}\n" for part in tag.split("."))
-        add(f"{stem}.dist-info/WHEEL", (WHEEL + tags).encode())
-        add(f"{stem}.dist-info/licenses/LICENSE", (ROOT / "LICENSE").read_bytes())
-        record.append(f"{stem}.dist-info/RECORD,,")
-        add(f"{stem}.dist-info/RECORD", ("\n".join(record) + "\n").encode())
-    return path
+    files = []
+    for name, data, executable in installed(program):
+        place = name.replace("bin/", "scripts/", 1) if executable else f"data/{name}"
+        files.append((f"{{stem}}.data/{place}", data, executable))
+    machine = platform.machine()
+    readme = (ROOT / "tools/fa3-sass/README.md").read_text()
+    return packing.write_wheel(folder, "fa3-sass", f"manylinux_2_17_{machine}.manylinux2014_{machine}",
+                               METADATA + readme, files)
 
 
 def make_tarball(program, folder):

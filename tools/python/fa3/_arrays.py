@@ -47,8 +47,10 @@ class NumPyArrays:
         try:
             dtype = numpy.dtype(dtype)
         except TypeError:  # a name that is none of NumPy's own
-            import ml_dtypes
-
+            try:
+                import ml_dtypes
+            except ImportError:
+                raise ImportError(f"NumPy has no {dtype}: it needs the package ml_dtypes") from None
             dtype = numpy.dtype(getattr(ml_dtypes, dtype))
         return numpy.empty(tuple(shape), dtype)
 
@@ -78,14 +80,15 @@ class TorchTensors:
             size = library.workspace_size(params, multiprocessors(self.device.index))
             # Freed when this returns, and then torch gives it to later work on the same stream only.
             workspace = torch.empty(size, dtype=torch.uint8, device=self.device)
+            call = functools.partial(library.enqueue, params, workspace.data_ptr(), size, stream)
             try:
-                library.enqueue(params, workspace.data_ptr(), size, stream)
+                return call()
             except _abi.Fa3Error as error:
                 if error.status != _abi.NO_CONTEXT:
                     raise
-                # A thread, one of autograd's for example, in which torch's context is not current yet: now it is.
-                torch.zeros(1, device=self.device)
-                library.enqueue(params, workspace.data_ptr(), size, stream)
+            # A thread, one of autograd's for example, in which torch's context is not current yet: now it is.
+            torch.zeros(1, device=self.device)
+            call()
 
 
 @functools.lru_cache(maxsize=None)
@@ -185,9 +188,10 @@ def quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean
     if x.ndim != 4:
         raise ValueError(f"x has {x.ndim} dimensions, must have 4: batch, seqlen, heads, head_dim")
     batch, seqlen, heads, head_dim = x.shape
+    of_scale = scale_dims(scales, batch, heads, seqlen)
     made = Quantized(
         place.empty(tile_dims(*x.shape) if tiles else x.shape, "float8_e4m3fn"),
-        place.empty(scale_dims(scales, batch, heads, seqlen), "float32"),
+        place.empty(of_scale, "float32"),
         place.empty((batch, heads, head_dim), "float32") if mean else None,
         place.empty((batch, heads, seqlen), "float32") if k_mean is not None else None,
     )

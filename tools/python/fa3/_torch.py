@@ -134,7 +134,7 @@ def _(o_parts, lse_parts, out_dtype=None):
 
 def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, **scales):
     """(o, lse). Under autocast q, k and v get its dtype, as those of torch's own attention do."""
-    if torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float8_e4m3fn:
+    if q.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float8_e4m3fn:
         q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
     if torch.are_deterministic_algorithms_enabled():
         flags |= _abi.FLAG_DETERMINISTIC

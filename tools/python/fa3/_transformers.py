@@ -3,10 +3,16 @@ registered, as transformers asks one for masks, once for a forward pass, and the
 
 from __future__ import annotations
 
+import torch
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+
+import fa3
+
 # What models pass on to every attention without meaning it, or after it has done its work elsewhere.
 HARMLESS = {
     *("position_ids", "cache_position", "use_cache", "num_items_in_batch", "output_hidden_states"),
-    *("output_router_logits", "return_dict", "max_length_q", "max_length_k", "deterministic", "sliding_window"),
+    *("output_router_logits", "return_dict", "max_length_q", "max_length_k", "sliding_window"),
 }
 
 
@@ -14,9 +20,12 @@ def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function
          local_size=None, allow_is_causal_skip=True, allow_is_bidirectional_skip=False, **_):  # fmt: skip
     """None, as full and bottom-right causal attention need no mask; any other is refused."""
     if attention_mask is not None:
-        seen = attention_mask[:, kv_offset : kv_offset + kv_length]
-        if not seen.all():
-            raise NotImplementedError("attention_mask has padding, which fa3 does not support: leave padding out")
+        unpadded, why = attention_mask[:, kv_offset : kv_offset + kv_length].all(), "attention_mask has padding, which fa3 "
+        why += "does not support: leave padding out"
+        if torch.compiler.is_compiling():  # no values are known yet: the graph has to look, and fail by itself
+            torch._assert_async(unpadded, why)
+        elif not unpadded:
+            raise NotImplementedError(why)
     if local_size is not None and kv_offset + kv_length > local_size:
         keys = kv_offset + kv_length
         raise NotImplementedError(f"sliding_window (or a chunk) of {local_size} is smaller than {keys} keys: fa3 has none")
@@ -29,15 +38,17 @@ def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function
             "needs a cache that grows, such as DynamicCache"
         )
     if not allow_is_causal_skip:
-        raise NotImplementedError("attention_mask: neither full nor causal (packed sequences by position_ids, or a "
-                                  "mask function of the model's own), which fa3 does not support")  # fmt: skip
+        raise NotImplementedError(
+            "attention_mask: neither full nor causal (packed sequences by position_ids, or a mask function of the "
+            "model's own), which fa3 does not support; under torch.compile give attention_mask or a cache, as transformers "
+            "cannot tell there whether sequences are packed"
+        )
     return None
 
 
-def attention(module, query, key, value, attention_mask=None, dropout=0.0, scaling=None, is_causal=None, **more):
+def attention(module, query, key, value, attention_mask=None, dropout=0.0, scaling=None, is_causal=None,
+              deterministic=False, **more):  # fmt: skip
     """query, key and value: (batch, heads, seqlen, head_dim); the transposed views are just strides to the library."""
-    import fa3
-
     if attention_mask is not None:
         raise NotImplementedError("attention_mask is given, but fa3 does only full and causal attention")
     if dropout:
@@ -54,13 +65,9 @@ def attention(module, query, key, value, attention_mask=None, dropout=0.0, scali
     if causal and is_causal is None and getattr(getattr(module, "config", None), "is_causal", True) is False:
         raise NotImplementedError("is_causal is False in the model's config, but True in its attention: fa3 goes by one")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    deterministic = bool(more.get("deterministic"))
-    return fa3.attention(q, k, v, causal=bool(causal), softmax_scale=scaling, deterministic=deterministic), None
+    return fa3.attention(q, k, v, causal=bool(causal), softmax_scale=scaling, deterministic=bool(deterministic)), None
 
 
 def register(name: str) -> None:
-    import transformers
-    from transformers.masking_utils import AttentionMaskInterface
-
-    transformers.AttentionInterface.register(name, attention)
+    AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, mask)

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Packs tools/python/fa3 and a built libfa3.so as a wheel, whose name says which glibc that library needs. The same
+library gives the same bytes.
+
+usage: package.py LIBRARY FOLDER
+"""
+import pathlib
+import platform
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools/build"))
+import packing  # noqa: E402
+
+METADATA = """Summary: FlashAttention-3 for NVIDIA Hopper: torch tensors, NumPy arrays, transformers
+Requires-Python: >=3.9
+Description-Content-Type: text/plain
+
+{}
+"""
+GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
+
+
+def readelf(library, *options):
+    return subprocess.run(["readelf", "-W", *options, library], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def platform_tag(library):
+    """manylinux with the oldest glibc that has all the versions of symbols that the library asks for."""
+    needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", readelf(library, "-d")))
+    if not needed <= GLIBC:
+        sys.exit(f"package.py: {library} needs {', '.join(sorted(needed - GLIBC))}, which not every Linux has")
+    versions = [tuple(map(int, found.split("."))) for found in re.findall(r"GLIBC_([0-9.]+)", readelf(library, "-V"))]
+    major, minor, *_ = max(versions)
+    return f"manylinux_{major}_{minor}_{platform.machine()}"
+
+
+def files(library):
+    for source in sorted((ROOT / "tools/python/fa3").glob("*.py")):
+        yield f"fa3/{source.name}", source.read_bytes(), False
+    yield "fa3/fa3.h", (ROOT / "include/fa3.h").read_bytes(), False
+    yield f"fa3/libfa3.so.{packing.version('abi')}", library.read_bytes(), True
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    library, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    manual = re.search(r'"""(.*?)"""', (ROOT / "tools/python/fa3/__init__.py").read_text(), re.S)[1]
+    print(packing.write_wheel(folder, "fa3", platform_tag(library), METADATA.format(manual.strip()), files(library)))
+
+
+if __name__ == "__main__":
+    main()
