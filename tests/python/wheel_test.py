@@ -84,14 +84,14 @@ def main():
         copied = folder / "copied"
         shutil.copytree(ROOT / "tools/python/fa3", copied / "fa3", ignore=shutil.ignore_patterns("__pycache__"))
         search = {"PYTHONPATH": str(copied)}
-        for place in (copied / "fa3/libfa3.so", copied / "libfa3.so", copied / "libfa3.so.0"):
+        for place in (copied / "fa3/libfa3.so", copied / "libfa3.so", copied / "libfa3.so.1"):
             shutil.copy(library, place)
             assert where(python, empty, **search)[1] == str(place), place
             place.unlink()
         loaded = folder / "loaded"
         loaded.mkdir()
-        shutil.copy(library, loaded / "libfa3.so.0")
-        assert where(python, empty, LD_LIBRARY_PATH=str(loaded), **search)[1] == "libfa3.so.0"
+        shutil.copy(library, loaded / "libfa3.so.1")
+        assert where(python, empty, LD_LIBRARY_PATH=str(loaded), **search)[1] == "libfa3.so.1"
         done = subprocess.run([python, "-B", "-c", PROGRAM], cwd=empty, env=search, capture_output=True, text=True)
         assert "FA3_LIBRARY may name it" in done.stderr or done.returncode == 0, done.stderr  # if one is installed here
 

@@ -11,7 +11,7 @@ import pathlib
 import types
 from typing import Iterator, Optional
 
-ABI_VERSION = 0
+ABI_VERSION = 1
 MAX_RANK = 5
 SCALE_ROWS = 64  # of one block scale
 TILE_KEYS = 16  # of one tile of V
