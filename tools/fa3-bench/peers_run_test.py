@@ -194,11 +194,11 @@ def test_backward_run(bench, build, folder):
         if q.shape[3] == 256:
             raise CompilerError("\x1b[1mno head_dim 256\x1b[0m \nbut up to 128")
         clock[0] += 1000.0  # the forward pass is not timed
-        return "out", "lse"
+        return MadeUpTensor(q.shape, q.dtype, "fa4's"), "lse"
 
     def grad(out, leaves, dout, retain_graph):
         head_dim = dout.shape[3]
-        assert out == "out" and retain_graph and (dout.drawn, dout.shape, dout.dtype) == (2, leaves[0].shape, "bf16")
+        assert out.drawn == "fa4's" and retain_graph and (dout.drawn, dout.shape, dout.dtype) == (2, leaves[0].shape, "bf16")
         assert [(*leaf.shape[1:3], leaf.drawn) for leaf in leaves] == [(8192, 2, 1), (8192, 1, 2), (8192, 1, 3)], leaves
         clock[0] += 4.0 if calls[head_dim] else 5000.0
         calls[head_dim] += 1
@@ -206,7 +206,7 @@ def test_backward_run(bench, build, folder):
 
     def prepare_backward(library, q, k, v, out, lse, dout, dq, dk, dv, mask, flags):
         assert [tensor.drawn for tensor in (q, k, v, dout)] == [1, 2, 3, 2] and mask == "causal_bottom_right"
-        assert (out, lse, dq, dk, dv) == ("out of 1", "lse", "like 1", "like 2", "like 3")
+        assert (out.drawn, lse, dq, dk, dv) == ("out of 1", "lse", "like 1", "like 2", "like 3")
         name, ms = {0: ("fa3", 2.0), prepared.fa3.FLAG_DETERMINISTIC: ("deterministic", 2.5)}[flags]
 
         def call():
@@ -220,7 +220,9 @@ def test_backward_run(bench, build, folder):
     torch.no_grad = lambda: grad_mode(False)
     torch.full_like = lambda tensor, number: f"like {tensor.drawn}"
     fa4 = types.SimpleNamespace(flash_attn_func=flash_attn_func)
-    forward_outputs = unittest.mock.patch.object(prepared, "forward_outputs", lambda q, _: (f"out of {q.drawn}", "lse"))
+    forward_outputs = unittest.mock.patch.object(
+        prepared, "forward_outputs", lambda q, dim: (MadeUpTensor((*q.shape[:3], dim), q.dtype, f"out of {q.drawn}"), "lse")
+    )
     calls_of_library = unittest.mock.patch.multiple(
         prepared.Library,
         preload_for_torch=lambda library: None,
