@@ -244,6 +244,13 @@ TEST_CASE("combine: nothing to compute needs no GPU", "[combine]") {
     CHECK(fa3_combine(&p, nullptr) == FA3_OK);
     CHECK(fa3_reference_combine(&p) == FA3_OK);
   }
+  // Nor time, however many rows of no heads there are.
+  P p = imaginary_combination();
+  p.o_parts.dim[1] = p.lse_parts.dim[1] = p.o.dim[0] = p.lse.dim[0] = INT32_MAX;
+  p.o_parts.dim[2] = p.lse_parts.dim[3] = p.o.dim[1] = p.lse.dim[2] = INT32_MAX - 65536;
+  p.o_parts.dim[3] = p.lse_parts.dim[2] = p.o.dim[2] = p.lse.dim[1] = 0;
+  CHECK(fa3_combine_check(&p) == FA3_OK);
+  CHECK(fa3_reference_combine(&p) == FA3_OK);
 }
 
 // The formula as it stands in the header, in long double and without a reference for the exponentials.
