@@ -1,4 +1,4 @@
-// Every function of the library that can be refused, as a call that is right.
+// Every function of the library that can be refused, as a call that is right. Threads have memory of their own.
 #pragma once
 #include "imaginary.h"
 #include "launches.h"
@@ -12,8 +12,8 @@ struct PublicCall {
 };
 
 namespace detail {
-inline fa3_kernel_info info;
-inline size_t bytes;
+inline thread_local fa3_kernel_info info;
+inline thread_local size_t bytes;
 inline fa3_status with_info(fa3_status (*ask)(fa3_kernel_info*)) {
   info = FA3_KERNEL_INFO_INIT;
   return ask(&info);
@@ -21,10 +21,10 @@ inline fa3_status with_info(fa3_status (*ask)(fa3_kernel_info*)) {
 inline fa3_stream any_stream() { return reinterpret_cast<fa3_stream>(stream); }
 
 // One key: O is V, and dV is dO.
-inline float q[8] = {1}, k[8] = {2}, v[8] = {3, 4}, o[8], lse[1], dout[8] = {5, 6}, dq[8], dk[8], dv[8];
-alignas(16) inline uint16_t x[16] = {0x3f80};
-alignas(16) inline uint8_t y[16];
-inline float scale[1];
+inline thread_local float q[8] = {1}, k[8] = {2}, v[8] = {3, 4}, o[8], lse[1], dout[8] = {5, 6}, dq[8], dk[8], dv[8];
+alignas(16) inline thread_local uint16_t x[16] = {0x3f80};
+alignas(16) inline thread_local uint8_t y[16];
+inline thread_local float scale[1];
 inline fa3_forward_params small_forward() {
   return describe({1, 1, 1, 1, 1, 8}, FA3_DTYPE_FP32, q, k, v, o, lse);
 }
