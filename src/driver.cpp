@@ -3,8 +3,6 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include <cstdio>
-
 #include "error.h"
 
 namespace fa3 {
@@ -13,37 +11,38 @@ namespace {
 constexpr const char* library_name = "libcuda.so.1";
 
 Driver table;
-bool found;
-char reason[256];
+void* library;        // null until it was opened; read and written atomically
+const char* missing;  // the first entry point that it does not have
 pthread_once_t once = PTHREAD_ONCE_INIT;
 
-void* lookup(void* library, const char* symbol) {
+void* lookup(const char* symbol) {
   void* address = dlsym(library, symbol);
-  if (address == nullptr && reason[0] == '\0')
-    std::snprintf(reason, sizeof reason, "%s has no %s: the driver is older than CUDA 12.0", library_name, symbol);
+  if (address == nullptr && missing == nullptr) missing = symbol;
   return address;
 }
 
-void open() {
-  // Never closed: the driver does not survive being unloaded.
-  void* library = dlopen(library_name, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* error = dlerror();
-    std::snprintf(reason, sizeof reason, "no CUDA driver: %s", error ? error : library_name);
-    return;
-  }
-#define FA3_LOOKUP(name, symbol, arguments) \
-  table.name = reinterpret_cast<CUresult(*) arguments>(lookup(library, symbol));
+void look_up_all() {
+#define FA3_LOOKUP(name, symbol, arguments) table.name = reinterpret_cast<CUresult(*) arguments>(lookup(symbol));
   FA3_DRIVER_FUNCTIONS(FA3_LOOKUP)
 #undef FA3_LOOKUP
-  found = reason[0] == '\0';
 }
 
 }  // namespace
 
 fa3_status get_driver(const Driver*& driver) {
-  pthread_once(&once, open);
-  if (!found) return fail(FA3_ERROR_NO_DRIVER, "%s", reason);
+  // Tried again by the next call if it fails, as it does also for want of memory. Threads that come together get the
+  // same handle. Never closed: the driver does not survive being unloaded.
+  if (__atomic_load_n(&library, __ATOMIC_ACQUIRE) == nullptr) {
+    void* const opened = dlopen(library_name, RTLD_NOW | RTLD_LOCAL);
+    if (opened == nullptr) {
+      const char* error = dlerror();
+      return fail(FA3_ERROR_NO_DRIVER, "no CUDA driver: %s", error ? error : library_name);
+    }
+    __atomic_store_n(&library, opened, __ATOMIC_RELEASE);
+  }
+  pthread_once(&once, look_up_all);
+  if (missing)
+    return fail(FA3_ERROR_NO_DRIVER, "%s has no %s: the driver is older than CUDA 12.0", library_name, missing);
   driver = &table;
   return FA3_OK;
 }

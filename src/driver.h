@@ -32,7 +32,7 @@ struct Driver {
 #undef FA3_DECLARE
 };
 
-// Opens libcuda.so.1 at the first call. FA3_ERROR_NO_DRIVER with the reason if that fails, then and ever after.
+// Opens libcuda.so.1, unless it is open. FA3_ERROR_NO_DRIVER with the reason if that fails or it is too old.
 fa3_status get_driver(const Driver*& driver);
 
 // Records "call: CUDA error 1, CUDA_ERROR_X (text)", or no more than the number where the driver does not know it, and

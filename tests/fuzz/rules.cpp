@@ -131,7 +131,7 @@ class Judge {
     Wide elements[] = {1, 1};
     for (int i = 0; i < a.rank; ++i) elements[0] *= a.dim[i];
     for (int i = 0; i < b.rank; ++i) elements[1] *= b.dim[i];
-    if (elements[0] > 8192 || elements[1] > 8192) return false;
+    if (elements[0] > 2048 || elements[1] > 2048) return false;
     std::vector<int64_t> of_a = places(a), of_b = places(b);
     const int64_t distance =
         static_cast<int64_t>(reinterpret_cast<uintptr_t>(b.data) - reinterpret_cast<uintptr_t>(a.data));
@@ -183,6 +183,9 @@ void judge_kernel(Judge& j, const Params& p, fa3_kernel_kind kind) {
              "params->kernel");
   // Which scales and which V a kernel of e4m3 takes, its name tells, the header does not.
   j.open_if(q.dtype == FA3_DTYPE_E4M3, "params->kernel");
+  // Rows of packed heads are counted, too: up to a power of two for each query.
+  const Wide rows = p.k.dim[2] ? Wide{2} * q.dim[1] * (q.dim[2] / p.k.dim[2]) : 0;
+  j.open_if(std::strstr(name, "packed") && rows > max_seqlen, "params->kernel");
   if (kind != FA3_KERNEL_BACKWARD) return;
   // The second kernel of two is not named, and the paper's own order of sums is any.
   j.open_if(std::strstr(name, "queries") || ((p.flags & FA3_FLAG_DETERMINISTIC) && !info.chosen), "params->kernel");

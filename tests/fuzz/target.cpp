@@ -258,8 +258,8 @@ void try_one(Choices& choices, Counts& count) {
   compare("check", status, verdict);
   count.accepted += status == FA3_OK;
   count.refused_open += status != FA3_OK && verdict.may_be_accepted();
-  if (choices.once_in(4)) ask(exact.get(), choices, status == FA3_OK);
-  if (choices.once_in(host ? 1 : 4)) compute(p, choices, count);
+  if (choices.once_in(6)) ask(exact.get(), choices, status == FA3_OK);
+  if (choices.once_in(host ? 2 : 8)) compute(p, choices, count);
 }
 
 void try_pack(Choices& choices, Counts& count) {

@@ -449,30 +449,4 @@ TEST_CASE("bad arguments of the backward pass are refused by name, and nothing i
   CHECK(std::string(fa3_last_error_message()) == "");
 }
 
-TEST_CASE("clients of other versions: structs of the backward pass", "[backward]") {
-  Call call({.batch = 1, .seqlen_q = 3, .seqlen_k = 5, .heads = 2, .heads_kv = 1, .head_dim = 16}, FA3_DTYPE_BF16,
-            FA3_MASK_NONE, FA3_DTYPE_BF16, true);
-  struct {
-    B p;
-    unsigned char more[16] = {};
-  } newer{call.p};
-  static_assert(sizeof newer == sizeof(B) + 16);
-  newer.p.struct_size = sizeof newer;
-  CHECK(fa3_reference_backward(&newer.p, 1) == FA3_OK);
-  newer.more[9] = 1;
-  CHECK(fa3_reference_backward(&newer.p, 1) == invalid);
-  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("byte " + std::to_string(sizeof(B) + 9) + " is set"));
-  // Older ones lack the end; what is there belongs to somebody else.
-  B older = call.p;
-  older.mask = 77, older.softmax_scale = -1, older.dlse.rank = 9;
-  older.struct_size = offsetof(B, mask);
-  CHECK(fa3_reference_backward(&older, 1) == FA3_OK);
-  older.struct_size = offsetof(B, mask) - 1;
-  CHECK(fa3_reference_backward(&older, 1) == invalid);
-  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("params->struct_size is"));
-  older.mask = 0, older.softmax_scale = 0;
-  older.struct_size = offsetof(B, dlse);
-  CHECK(fa3_reference_backward(&older, 1) == FA3_OK);
-}
-
 }  // namespace fa3::test

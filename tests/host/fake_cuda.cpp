@@ -1,12 +1,14 @@
 #include "fake_cuda.h"
 
 #include <elf.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <new>
 #include <string_view>
 #include <thread>
 
@@ -34,10 +36,27 @@ struct Kernel {
 };
 std::deque<Kernel> kernels;  // kept to the end: a test may look at what was unloaded
 
+const pid_t process = getpid();
+
 CUresult answer(const char* call) {
+  if (getpid() != process) return CUDA_ERROR_NOT_INITIALIZED;  // a forked child has no driver
   FakeCuda& fake = fake_cuda();
   ++fake.calls;
   return fake.failing == call ? fake.failure : CUDA_SUCCESS;
+}
+
+struct ErrorText {
+  const char *name, *text;
+};
+ErrorText text_of(CUresult error) {
+  switch (error) {
+    case CUDA_ERROR_INVALID_VALUE: return {"CUDA_ERROR_INVALID_VALUE", "invalid argument"};
+    case CUDA_ERROR_OUT_OF_MEMORY: return {"CUDA_ERROR_OUT_OF_MEMORY", "out of memory"};
+    case CUDA_ERROR_NOT_INITIALIZED: return {"CUDA_ERROR_NOT_INITIALIZED", "initialization error"};
+    case CUDA_ERROR_ILLEGAL_ADDRESS: return {"CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"};
+    case CUDA_ERROR_CONTEXT_IS_DESTROYED: return {"CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"};
+    default: return {};
+  }
 }
 
 void take_time() {
@@ -66,12 +85,12 @@ using namespace fa3::test;
 extern "C" {
 
 CUresult cuGetErrorName(CUresult error, const char** name) {
-  *name = error == CUDA_ERROR_INVALID_VALUE ? "CUDA_ERROR_INVALID_VALUE" : nullptr;
+  *name = text_of(error).name;
   return *name ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuGetErrorString(CUresult error, const char** text) {
-  *text = error == CUDA_ERROR_INVALID_VALUE ? "invalid argument" : nullptr;
+  *text = text_of(error).text;
   return *text ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -119,7 +138,7 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   return fake_cuda().capture_result;
 }
 
-CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+CUresult cuModuleLoadData(CUmodule* module, const void* image) try {
   // A cubin is an ELF file.
   if (std::memcmp(image, "\177ELF", 4) != 0) return CUDA_ERROR_INVALID_IMAGE;
   if (CUresult result = answer("cuModuleLoadData")) return result;
@@ -129,6 +148,8 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   std::lock_guard guard(lock);
   *module = reinterpret_cast<CUmodule>(&kernels.emplace_back(Kernel{fake_cuda().context_id, image, {}, 0}));
   return CUDA_SUCCESS;
+} catch (const std::bad_alloc&) {
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuModuleUnload(CUmodule module) {
@@ -137,7 +158,7 @@ CUresult cuModuleUnload(CUmodule module) {
   return answer("cuModuleUnload");
 }
 
-CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
+CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) try {
   if (CUresult result = answer("cuModuleGetFunction")) return result;
   if (foreign(module)) return CUDA_ERROR_INVALID_HANDLE;
   std::lock_guard guard(lock);
@@ -146,6 +167,8 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   fake_cuda().loaded.push_back(name);
   *function = reinterpret_cast<CUfunction>(module);
   return CUDA_SUCCESS;
+} catch (const std::bad_alloc&) {
+  return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {

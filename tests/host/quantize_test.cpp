@@ -278,27 +278,6 @@ TEST_CASE("quantize: a bad argument is named", "[quantize]") {
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("bytes is NULL"));
 }
 
-TEST_CASE("quantize: older and newer structs", "[quantize][struct_size]") {
-  P p = imaginary_quantization();
-  p.mean.rank = 77;  // belongs to someone else
-  p.struct_size = offsetof(P, mean);
-  CHECK(fa3_quantize_check(&p) == FA3_OK);
-  p.struct_size = offsetof(P, mean) - 1;
-  CHECK(fa3_quantize_check(&p) == invalid);
-  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("params->struct_size is"));
-  struct Newer {
-    P known;
-    unsigned char unknown[64];
-  } newer{};
-  newer.known = imaginary_quantization();
-  newer.known.struct_size = sizeof newer;
-  CHECK(fa3_quantize_check(&newer.known) == FA3_OK);
-  newer.unknown[5] = 1;
-  CHECK(fa3_quantize_check(&newer.known) == invalid);
-  const P initialised = FA3_QUANTIZE_PARAMS_INIT;
-  CHECK((initialised.struct_size == sizeof(P) && initialised.x.rank == 0 && initialised.reserved == 0));
-}
-
 TEST_CASE("quantize: the workspace", "[quantize]") {
   size_t bytes = 0;
   P p = imaginary_quantization();

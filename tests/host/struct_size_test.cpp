@@ -1,13 +1,80 @@
 // Structs that are shorter (an older client) or longer (a newer client) than this library's.
+#include <catch2/catch_template_test_macros.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <algorithm>
 #include <cstddef>
 
-#include "call.h"
+#include "imaginary.h"
 
 namespace fa3::test {
 
 using Catch::Matchers::ContainsSubstring;
+
+namespace {
+
+// So many bytes, and then no memory: whoever reads or writes on is caught.
+class LastBytes {
+ public:
+  explicit LastBytes(size_t bytes) : page_(static_cast<size_t>(sysconf(_SC_PAGESIZE))), bytes_(bytes) {
+    REQUIRE(bytes <= page_);
+    pages_ = mmap(nullptr, 2 * page_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(pages_ != MAP_FAILED);
+    REQUIRE(mprotect(static_cast<char*>(pages_) + page_, page_, PROT_NONE) == 0);
+  }
+  ~LastBytes() { munmap(pages_, 2 * page_); }
+  LastBytes(const LastBytes&) = delete;
+  template <class T>
+  T* as() {
+    return reinterpret_cast<T*>(static_cast<char*>(pages_) + page_ - bytes_);
+  }
+  // The struct as far as it fits, then zeros.
+  template <class Params>
+  void copy(Params p, size_t struct_size) {
+    p.struct_size = struct_size;
+    std::memcpy(as<void>(), &p, std::min(bytes_, sizeof p));
+  }
+
+ private:
+  size_t page_, bytes_;
+  void* pages_;
+};
+
+fa3_status check(const fa3_forward_params* p) { return fa3_forward_check(p); }
+fa3_status check(const fa3_backward_params* p) { return fa3_backward_check(p); }
+fa3_status check(const fa3_quantize_params* p) { return fa3_quantize_check(p); }
+fa3_status check(const fa3_combine_params* p) { return fa3_combine_check(p); }
+
+// Where each field ends that a client need not have, behind those that it needs.
+template <class Params>
+std::vector<size_t> ends(std::initializer_list<size_t> offsets) {
+  std::vector<size_t> all(offsets);
+  all.push_back(sizeof(Params));
+  return all;
+}
+std::vector<size_t> ends_of(const fa3_forward_params&) {
+  using P = fa3_forward_params;
+  return ends<P>({offsetof(P, lse), offsetof(P, mask), offsetof(P, softmax_scale), offsetof(P, kernel),
+                  offsetof(P, q_scale), offsetof(P, k_scale), offsetof(P, v_scale), offsetof(P, o_scale),
+                  offsetof(P, v_mean), offsetof(P, lse_offset)});
+}
+std::vector<size_t> ends_of(const fa3_backward_params&) {
+  using P = fa3_backward_params;
+  return ends<P>({offsetof(P, mask), offsetof(P, softmax_scale), offsetof(P, kernel), offsetof(P, dlse)});
+}
+std::vector<size_t> ends_of(const fa3_quantize_params&) {
+  using P = fa3_quantize_params;
+  // Cosines without sines, or k_mean without lse_offset, are an error of the arguments.
+  return ends<P>({offsetof(P, mean), offsetof(P, rotary_cos), offsetof(P, k_mean), offsetof(P, softmax_scale),
+                  offsetof(P, reserved)});
+}
+std::vector<size_t> ends_of(const fa3_combine_params&) {
+  return ends<fa3_combine_params>({offsetof(fa3_combine_params, lse)});
+}
+
+}  // namespace
 
 TEST_CASE("an older client's struct ends early, and what it lacks has its default", "[struct_size]") {
   // The bytes behind the old struct belong to someone else.
@@ -64,35 +131,56 @@ TEST_CASE("a client older than FP8 has none of its tensors", "[struct_size]") {
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("q_scale is absent"));
 }
 
-TEST_CASE("a struct too short to name its tensors is refused", "[struct_size]") {
-  fa3_forward_params p = imaginary();
-  for (size_t size : {size_t{0}, size_t{1}, size_t{8}, offsetof(fa3_forward_params, o),
-                      offsetof(fa3_forward_params, lse) - 1, size_t{4097}, SIZE_MAX}) {
-    p.struct_size = size;
-    CHECK(fa3_forward_check(&p) == FA3_ERROR_INVALID_ARGUMENT);
+TEMPLATE_TEST_CASE("structs of every size end where their struct_size says", "[struct_size]", fa3_forward_params,
+                   fa3_backward_params, fa3_quantize_params, fa3_combine_params) {
+  const TestType p = imaginary_params<TestType>();
+  const std::vector<size_t> ends = ends_of(p);
+  const size_t minimum = ends.front(), known = sizeof p;
+  CHECK(ends.back() == known);
+
+  // An older client's, wherever it ends: what it lacks has its default, and what lies there is not read.
+  for (size_t size = minimum; size <= known; ++size) {
+    LastBytes bytes(size);
+    bytes.copy(p, size);
+    const fa3_status status = check(bytes.as<TestType>());
+    const bool ends_with_a_field = std::find(ends.begin(), ends.end(), size) != ends.end();
+    if (ends_with_a_field ? status != FA3_OK : status != FA3_OK && status != FA3_ERROR_INVALID_ARGUMENT)
+      FAIL(size << " bytes: " << fa3_last_error_message());
+  }
+  for (size_t size : {size_t{0}, size_t{1}, size_t{8}, minimum - 1, size_t{4097}, SIZE_MAX}) {
+    LastBytes bytes(std::clamp(size, sizeof size, known));
+    bytes.copy(p, size);
+    CHECK(check(bytes.as<TestType>()) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(),
                ContainsSubstring("params->struct_size is " + std::to_string(size) + ", must be the size"));
   }
+
+  // A newer client's is accepted if what this version does not know is zero.
+  for (size_t size : {known + 1, known + 8, known + 100, size_t{4096}}) {  // the largest size that is read
+    LastBytes bytes(size);
+    bytes.copy(p, size);
+    CHECK(check(bytes.as<TestType>()) == FA3_OK);
+    for (size_t at : {known, (known + size) / 2, size - 1}) {
+      bytes.as<unsigned char>()[at] = 1;
+      CHECK(check(bytes.as<TestType>()) == FA3_ERROR_INVALID_ARGUMENT);
+      CHECK_THAT(fa3_last_error_message(), ContainsSubstring("byte " + std::to_string(at) + " is set"));
+      bytes.as<unsigned char>()[at] = 0;
+    }
+  }
 }
 
-TEST_CASE("a newer client's struct is accepted if what this version does not know is zero", "[struct_size]") {
-  struct Newer {
-    fa3_forward_params known;
-    unsigned char unknown[4096 - sizeof(fa3_forward_params)];
-  } p{};
-  p.known = imaginary();
-  p.known.struct_size = sizeof p;
-  REQUIRE(sizeof p == 4096);  // the largest size that is read
-  CHECK(fa3_forward_check(&p.known) == FA3_OK);
-  for (size_t i : {size_t{0}, size_t{100}, sizeof p.unknown - 1}) {
-    p.unknown[i] = 1;
-    CHECK(fa3_forward_check(&p.known) == FA3_ERROR_INVALID_ARGUMENT);
-    CHECK_THAT(fa3_last_error_message(), ContainsSubstring("byte " + std::to_string(sizeof p.known + i) + " is set"));
-    p.known.struct_size = sizeof p.known + i;
-    CHECK(fa3_forward_check(&p.known) == FA3_OK);
-    p.known.struct_size = sizeof p;
-    p.unknown[i] = 0;
-  }
+TEST_CASE("what the initialisers say", "[struct_size]") {
+  const auto is_zero_but_for_its_size = [](auto initialised) {
+    if (initialised.struct_size != sizeof initialised) return false;
+    initialised.struct_size = 0;
+    const decltype(initialised) zero{};
+    return std::memcmp(&initialised, &zero, sizeof zero) == 0;
+  };
+  CHECK(is_zero_but_for_its_size(fa3_forward_params(FA3_FORWARD_PARAMS_INIT)));
+  CHECK(is_zero_but_for_its_size(fa3_backward_params(FA3_BACKWARD_PARAMS_INIT)));
+  CHECK(is_zero_but_for_its_size(fa3_quantize_params(FA3_QUANTIZE_PARAMS_INIT)));
+  CHECK(is_zero_but_for_its_size(fa3_combine_params(FA3_COMBINE_PARAMS_INIT)));
+  CHECK(is_zero_but_for_its_size(fa3_kernel_info(FA3_KERNEL_INFO_INIT)));
 }
 
 TEST_CASE("no more of an info is written than the caller has", "[struct_size]") {
@@ -109,13 +197,12 @@ TEST_CASE("no more of an info is written than the caller has", "[struct_size]") 
   CHECK(std::memcmp(newer.info.name, whole.name, sizeof whole - offsetof(fa3_kernel_info, name)) == 0);
 
   for (size_t size = offsetof(fa3_kernel_info, kind); size <= sizeof whole; ++size) {
-    fa3_kernel_info older;
-    std::memset(&older, poison, sizeof older);
-    older.struct_size = size;
-    CHECK(fa3_kernel_info_at(0, &older) == FA3_OK);
-    CHECK(older.struct_size == size);
-    CHECK(std::memcmp(older.name, whole.name, size - offsetof(fa3_kernel_info, name)) == 0);
-    for (size_t i = size; i < sizeof older; ++i) CHECK(reinterpret_cast<unsigned char*>(&older)[i] == poison);
+    LastBytes bytes(size);
+    bytes.copy(fa3_kernel_info{}, size);
+    fa3_kernel_info* const older = bytes.as<fa3_kernel_info>();
+    CHECK(fa3_kernel_info_at(0, older) == FA3_OK);
+    CHECK(older->struct_size == size);
+    CHECK(std::memcmp(older->name, whole.name, size - offsetof(fa3_kernel_info, name)) == 0);
   }
 
   fa3_kernel_info short_one;
