@@ -62,8 +62,8 @@ def answer(expected, driver=None, words=()):
     verdict = f"cannot run the kernels: {found['problem']}\n" if found["problem"] else "can run the kernels.\n"
     need(f"This machine {verdict}" in text, text)
     need((found["problem"] is None) == (status == CAN), f"problem {found['problem']}, exit status {status}")
-    devices = re.findall(r"^device (\d+): (.*), compute capability ([\d.]+), (\d+) multiprocessors, ([\d.]+) GiB: (.*)$",
-                         text, re.M)
+    devices = re.findall(r"^device (\d+): (.*), compute capability ([\d.]+), (\d+) multiprocessors, ([\d.]+) GiB: "
+                         r"(.*)$", text, re.M)
     need(devices == [(str(i), device["name"], device["compute_capability"], str(device["multiprocessors"]),
                       f"{device['memory_bytes'] / 2**30:.1f}",
                       "runs the kernels" if device["problem"] is None

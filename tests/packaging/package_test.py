@@ -39,10 +39,11 @@ def check_files(root):
     need(exported == set((ROOT / "tests/host/symbols.txt").read_text().split()), f"libfa3.a exports {sorted(exported)}")
     cpp = {words[-1] for words in symbols if len(words) == 2 and words[-1].startswith(("_Z", "__cxa", "__gxx"))}
     need(not cpp, f"libfa3.a needs {sorted(cpp)} of C++")
-    names = run("readelf", "--dyn-syms", "-W", shared, root / "bin/fa3-bench", root / "bin/fa3-info",
-                root / "bin/fa3-sass")
-    newest = max(tuple(map(int, number.split("."))) for number in re.findall(r"@GLIBC_([\d.]+)", names))
-    print("it needs glibc", ".".join(map(str, newest)))
+    need(".debug_" not in run("readelf", "-SW", archive), "libfa3.a is not stripped")
+    for path in shared, *sorted((root / "bin").iterdir()):
+        need(".symtab" not in run("readelf", "-SW", path), f"{path.name} is not stripped")
+        versions = re.findall(r"@GLIBC_([\d.]+)", run("readelf", "--dyn-syms", "-W", path))
+        print(path.name, "needs glibc", max(versions, key=lambda version: [int(part) for part in version.split(".")]))
 
 
 def check_programs(root, folder):
@@ -73,15 +74,16 @@ def check_pkg_config(root, folder):
 
 
 def own_symbols(folder):
-    """A program's own functions by each name that means something inside the library; all of them crash."""
+    """A program's own functions by each name that means something inside the library; all of them crash. They are in
+    groups, as templates are, of which a linker keeps the first of a name."""
     archives = [BUILD / "src" / f"libfa3-{part}.a" for part in ("planner", "host", "cubins")]
     names = {line.split()[-1] for line in run("nm", "-g", "--defined-only", "--quiet", *archives).splitlines()
              if len(line.split()) == 3}
     names -= set((ROOT / "tests/host/symbols.txt").read_text().split())
     need(len(names) > 50 and "fa3_cubins" in names, f"only {len(names)} inner symbols found")
     source = folder / "own.S"
-    source.write_text(".text\n" + "".join(f'.globl "{name}"\n"{name}": ud2\n' for name in sorted(names)) +
-                      '.section .note.GNU-stack, "", @progbits\n')
+    source.write_text("".join(f'.section .text.{name}, "axG", @progbits, {name}, comdat\n.globl {name}\n{name}: ud2\n'
+                              for name in sorted(names)) + '.section .note.GNU-stack, "", @progbits\n')
     return source
 
 

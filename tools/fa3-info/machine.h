@@ -1,5 +1,6 @@
 // What this machine has for libfa3: the library itself, the driver, the devices, and what is in the way.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace fa3::info {
 
 // Of the version's numbers, as in 10203.
 std::string library_version();
-// The file that fa3_version is in.
+// The file that fa3_version is in: the library, or this program if it is linked statically.
 std::string library_path();
 
 struct Load {
@@ -31,8 +32,8 @@ struct Machine {
 
 Machine this_machine();
 
-// Time to map the library once more, from files that the system has at hand.
-double library_load_ms();
+// Time to map the library once more, from files that the system has at hand. None if it is part of this program.
+std::optional<double> library_load_ms();
 
 // Runs a first call, and loads all kernels that the library chooses, on each device that can: both in a new context. A
 // device on which that fails has a problem.

@@ -28,7 +28,7 @@ void declare(CLI::App& app, Options& options) {
 }
 
 Report report(const Options& options) {
-  Report report{this_machine(), {}, {}};
+  Report report{this_machine(), {}, options.load, {}};
   for (const fa3_kernel_info& kernel : kernels())
     if (options.kernels.empty() || fnmatch(options.kernels.c_str(), kernel.name, 0) == 0)
       report.kernels.push_back(kernel);

@@ -93,7 +93,7 @@ std::string Report::text() const {
   if (library_load_ms) text += format("  loaded in %.2f ms\n", *library_load_ms);
   text += machine.driver_version ? "driver: CUDA " + cuda_version(machine.driver_version) + "\n" : "driver: none\n";
   for (size_t i = 0; i < machine.devices.size(); ++i)
-    text += line_of(machine.devices[i], int(i), library_load_ms.has_value());
+    text += line_of(machine.devices[i], int(i), loaded);
   text += machine.problem.empty() ? "This machine can run the kernels.\n"
                                   : "This machine cannot run the kernels: " + machine.problem + "\n";
   text += format("\n%zu kernels, of which the library chooses %td by itself:\n", kernels.size(),
@@ -112,8 +112,8 @@ std::string Report::json() const {
                {"problem", or_null(machine.problem)},
                {"devices", Json::array()},
                {"kernels", Json::array()}};
-  if (library_load_ms) json["library_load_ms"] = *library_load_ms;
-  for (const Device& device : machine.devices) json["devices"].push_back(json_of(device, library_load_ms.has_value()));
+  if (loaded) json["library_load_ms"] = library_load_ms ? Json(*library_load_ms) : Json();
+  for (const Device& device : machine.devices) json["devices"].push_back(json_of(device, loaded));
   for (const fa3_kernel_info& kernel : kernels) json["kernels"].push_back(json_of(kernel));
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

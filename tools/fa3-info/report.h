@@ -1,7 +1,5 @@
 // What fa3-info prints.
 #pragma once
-#include <optional>
-
 #include "machine.h"
 
 namespace fa3::info {
@@ -9,7 +7,8 @@ namespace fa3::info {
 struct Report {
   Machine machine;
   std::vector<fa3_kernel_info> kernels;
-  std::optional<double> library_load_ms;  // if loading was asked for
+  bool loaded;  // was that asked for?
+  std::optional<double> library_load_ms;
 
   std::string text() const;
   std::string json() const;
