@@ -59,7 +59,8 @@ CheckResult TableCheck::result() const {
       ++result.kernels;
     }
   }
-  if (result.findings.empty()) throw std::runtime_error("none of these is a row of the table (--contract and --preset check others)");
+  if (result.findings.empty())
+    throw std::runtime_error("none of these is a row of the table (--contract and --preset check others)");
   for (const auto& [name, contract] : contracts_)
     for (const Section& section : contract.sections)
       if (std::none_of(rows.begin(), rows.end(), [&](const Row& row) { return section.covers(row.name); }))
@@ -85,7 +86,8 @@ std::string check_text(const CheckResult& result, const Colours& colours, bool v
       bad += result.findings[end].state == Finding::State::broken;
       waived += result.findings[end].state == Finding::State::waived;
     }
-    text += (bad ? colours.red("FAIL") : colours.green("ok  ")) + " " + shortened(demangle(result.findings[begin].row)) + ": " +
+    text += (bad ? colours.red("FAIL") : colours.green("ok  ")) + " " +
+            shortened(demangle(result.findings[begin].row)) + ": " +
             std::to_string(end - begin) + " rules";
     if (bad) text += ", " + std::to_string(bad) + " broken";
     if (waived) text += ", " + std::to_string(waived) + " waived";

@@ -88,7 +88,8 @@ def main():
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     program, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    version = subprocess.run([ROOT / "tools/build/version"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    version = subprocess.run([ROOT / "tools/build/version"], check=True, stdout=subprocess.PIPE,
+                             text=True).stdout.strip()
     folder.mkdir(parents=True, exist_ok=True)
     for make in (make_wheel, make_tarball):
         print(make(program, folder, version))

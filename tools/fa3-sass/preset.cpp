@@ -58,7 +58,8 @@ Contract preset_for(const Kernel& kernel) {
     if (scope == "kernel") add(rule, "", kernel.figures);
     std::set<std::string> roles;
     for (const WgmmaLoop& loop : kernel.loops)
-      if (scope == (loop.hot ? "hot" : "boundary") && roles.insert(loop.role).second) add(rule, loop.role, loop.figures);
+      if (scope == (loop.hot ? "hot" : "boundary") && roles.insert(loop.role).second)
+        add(rule, loop.role, loop.figures);
   }
   return contract;
 }
