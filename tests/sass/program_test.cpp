@@ -286,6 +286,11 @@ TEST_CASE("check --preset, and contract --init") {
   CHECK(bad.status == 1);
   CHECK_THAT(bad.out, ContainsSubstring("kernel.local == 0") && ContainsSubstring("FAIL miniature"));
   const sass::TemporaryFolder folder;
+  const std::string both = folder.path() + "/both.sass";
+  std::ofstream(both) << listings::text("first", listings::good()) << listings::text("second", listings::good());
+  CHECK_THAT(tool({"check", both, "--preset"}).out,
+             ContainsSubstring("FAIL 2 second: ") &&
+                 ContainsSubstring("\n2 kernels, 2 of them break rules:\n      2  kernel.never_arrived == 0\n"));
   const std::string path = folder.path() + "/first.contract";
   const sass::Output first = tool({"contract", "--init", good, "miniature"});
   CHECK(first.status == 0);
@@ -336,7 +341,8 @@ std::string entry_for(uint16_t kind, uint32_t architecture, uint64_t size) {
 TEST_CASE("code for other architectures is named") {
   const sass::TemporaryFolder folder;
   const std::string path = folder.path() + "/other.so";
-  std::ofstream(path) << fat_binary(entry_for(elf, 100, 64) + entry_for(elf, 80, 8)) << fat_binary(entry_for(elf, 120, 8));
+  std::ofstream(path) << fat_binary(entry_for(elf, 100, 64) + entry_for(elf, 80, 8))
+                      << fat_binary(entry_for(elf, 120, 8));
   check_refused({"list", path}, "other.so: has code for sm_80, sm_100, sm_120, but none for sm_90, and other code is");
 }
 
@@ -351,7 +357,8 @@ TEST_CASE("a library of hundreds of megabytes takes little memory, here and in t
   }
   const pid_t child = fork();
   if (child == 0) {
-    if (std::freopen("/dev/null", "w", stdout)) execl(std::getenv("FA3_SASS"), "fa3-sass", "list", path.c_str(), nullptr);
+    if (std::freopen("/dev/null", "w", stdout))
+      execl(std::getenv("FA3_SASS"), "fa3-sass", "list", path.c_str(), nullptr);
     _exit(127);
   }
   int status = 0;

@@ -138,7 +138,6 @@ Choice comparison(const State& state, const Decoded& d, size_t first) {
 // Of a truth table of predicates, the output's choice: whenever it is true, some input singles a lane out.
 Choice table_choice(std::uint32_t table, const std::array<Choice, 3>& inputs, const std::array<int, 3>& constants) {
   Choice result{true, true};
-  bool ever_true = false, ever_false = false;
   for (unsigned bits = 0; bits < 8; ++bits) {
     bool possible = true, single = false;
     for (unsigned k = 0; k < 3; ++k) {
@@ -147,11 +146,9 @@ Choice table_choice(std::uint32_t table, const std::array<Choice, 3>& inputs, co
       single |= input ? inputs[k].if_true : inputs[k].if_false;
     }
     if (!possible) continue;
-    const bool output = table >> bits & 1;
-    (output ? ever_true : ever_false) = true;
-    if (!single) (output ? result.if_true : result.if_false) = false;
+    if (!single) (table >> bits & 1 ? result.if_true : result.if_false) = false;
   }
-  return {result.if_true && ever_true, result.if_false && ever_false};
+  return result;
 }
 
 Choice combined(const Instruction& i, const Choice& compared, const Choice& with, bool with_true) {
@@ -257,7 +254,10 @@ std::vector<bool> by_one_lane(const Listing& listing, const Cfg& cfg) {
       if (!state.reached) continue;
       const Block& b = cfg.blocks[static_cast<size_t>(block)];
       for (int i = b.begin; i < b.end; ++i) step(state, code[static_cast<size_t>(i)]);
+      const Instruction& last = listing.code[static_cast<size_t>(b.end) - 1];
       for (int successor : b.successors) {
+        // The label is where the warp goes on behind ENDCOLLECTIVE.
+        if (last.is("WARPSYNC") && last.has("COLLECTIVE") && successor != block + 1) continue;
         State& next = entry[static_cast<size_t>(successor)];
         State joined = next;
         joined.join(on_the_way(state, code[static_cast<size_t>(b.end) - 1], cfg, block, successor));
@@ -272,9 +272,15 @@ std::vector<bool> by_one_lane(const Listing& listing, const Cfg& cfg) {
   for (int block : cfg.order) {
     State state = entry[static_cast<size_t>(block)];
     const Block& b = cfg.blocks[static_cast<size_t>(block)];
+    // TMA is issued once for a warp. Where the lane that ELECT chooses shall do it, ptxas may drop the condition; for
+    // several lanes it makes a loop, in which ELECT has a guard.
+    bool elected = false;
     for (int i = b.begin; i < b.end; ++i) {
-      result[static_cast<size_t>(i)] = state.one_lane || singles_out(state, code[static_cast<size_t>(i)].guard);
-      step(state, code[static_cast<size_t>(i)]);
+      const Decoded& d = code[static_cast<size_t>(i)];
+      elected |= d.instruction->is("ELECT") && d.guard.index == true_predicate;
+      result[static_cast<size_t>(i)] = state.one_lane || singles_out(state, d.guard) ||
+                                       (elected && d.instruction->opcode.starts_with("UTMA"));
+      step(state, d);
     }
   }
   return result;
