@@ -101,6 +101,16 @@ TEST_CASE("one lane: branches") {
                        ".L_other", "@!P2 EXIT", "UTMALDG.4D [UR8], [UR6]", "EXIT"};
   CHECK(by_one_lane(maybe, "UTMALDG"));
   CHECK_FALSE(by_one_lane(replaced(maybe, "PLOP3", {"PLOP3.LUT P2, PT, PT, PT, PT, 0x80, 0x0"}), "UTMALDG"));
+  // Set by one lane, kept as a bit of a register.
+  const Lines bits = {"PLOP3.LUT P0, PT, PT, PT, PT, 0x8, 0x0", "ELECT P1, URZ, PT", "@!P1 BRA `(.L_rest)",
+                      "PLOP3.LUT P0, PT, PT, PT, PT, 0x80, 0x0", ".L_rest",
+                      "LOP3.LUT R14, R14, 0xffffffdf, RZ, 0xc0, !PT", "@P0 LOP3.LUT R14, R14, 0x20, RZ, 0xfc, !PT",
+                      "LOP3.LUT P3, RZ, R14, 0x20, RZ, 0xc0, !PT", "@!P3 EXIT", "UTMALDG.4D [UR8], [UR6]", "EXIT"};
+  CHECK(by_one_lane(bits, "UTMALDG"));
+  CHECK_FALSE(by_one_lane(replaced(bits, "PLOP3", {"PLOP3.LUT P0, PT, PT, PT, PT, 0x80, 0x0"}), "UTMALDG"));
+  CHECK_FALSE(by_one_lane(replaced(bits, "@P0 LOP3", {"@P2 LOP3.LUT R14, R14, 0x20, RZ, 0xfc, !PT"}), "UTMALDG"));
+  CHECK_FALSE(by_one_lane(replaced(bits, "LOP3.LUT R14", {"NOP"}), "UTMALDG"));
+  CHECK_FALSE(by_one_lane(replaced(bits, "LOP3.LUT P3", {"LOP3.LUT P3, RZ, R14, 0x21, RZ, 0xc0, !PT"}), "UTMALDG"));
 }
 
 TEST_CASE("constants that reach an instruction") {

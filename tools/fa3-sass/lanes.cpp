@@ -1,6 +1,7 @@
 #include "lanes.h"
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 #include "operands.h"
@@ -21,6 +22,7 @@ struct State {
   bool reached = false, one_lane = false;
   std::array<Across, 256> registers{};
   std::array<Choice, 8> predicates{};
+  std::array<std::uint32_t, 256> zeros{}, single{};  // of a register, the bits set in no lane, and in one at most
   bool operator==(const State&) const = default;
 
   void join(const State& other) {
@@ -28,12 +30,19 @@ struct State {
       *this = other;
       return;
     }
+    const bool was_one = one_lane;
     one_lane &= other.one_lane;
     for (size_t r = 0; r < registers.size(); ++r)
       if (registers[r] != other.registers[r]) registers[r] = Across::unknown;
+    for (size_t r = 0; r < registers.size(); ++r) {
+      zeros[r] &= other.zeros[r];
+      single[r] &= other.single[r];
+    }
     for (size_t p = 0; p < predicates.size(); ++p) {
-      predicates[p].if_true &= other.predicates[p].if_true;
-      predicates[p].if_false &= other.predicates[p].if_false;
+      // What a single lane brings from its way is of one lane, whatever it is.
+      const Choice here = was_one && !one_lane ? Choice{true, true} : predicates[p];
+      const Choice there = other.one_lane && !one_lane ? Choice{true, true} : other.predicates[p];
+      predicates[p] = {here.if_true && there.if_true, here.if_false && there.if_false};
     }
   }
 };
@@ -184,7 +193,10 @@ void set_predicates(State& state, const Decoded& d, bool guarded) {
         const unsigned both = 4u >> lane | 4u >> mask, third = 7 ^ both;
         of_lane |= (x[5].value >> both & 1) && (x[5].value >> (both | third) & 1);
       }
-    set_predicate(state, x[0], {false, of_lane}, guarded);
+    const bool bit = x[2].kind == Operand::Kind::lane_register && x[3].kind == Operand::Kind::number &&
+                     std::has_single_bit(x[3].value) && x[4].kind == Operand::Kind::number && x[4].value == 0;
+    const bool kept = bit && x[5].value == 0xc0 && (state.single[static_cast<size_t>(x[2].index)] & x[3].value);
+    set_predicate(state, x[0], {kept, of_lane}, guarded);
   } else if (i.is("PLOP3") && x.size() > 5) {  // PLOP3.LUT P0, PT, P1, P2, PT, 0x80, 0x0
     std::array<Choice, 3> inputs;
     std::array<int, 3> constants{-1, -1, -1};
@@ -204,6 +216,26 @@ void set_predicates(State& state, const Decoded& d, bool guarded) {
   }
 }
 
+// ptxas keeps predicates as bits of a register: "LOP3.LUT R14, R14, 0xffffffdf, RZ, 0xc0, !PT" clears one, and
+// "@P0 LOP3.LUT R14, R14, 0x20, RZ, 0xfc, !PT" sets it where P0 is true.
+void set_bits(State& state, const Decoded& d, size_t r) {
+  const std::vector<Operand>& x = d.operands;
+  const bool same = d.instruction->is("LOP3") && x.size() > 4 && x[0].kind == Operand::Kind::lane_register &&
+                    x[1].kind == Operand::Kind::lane_register && x[0].index == x[1].index &&
+                    x[2].kind == Operand::Kind::number;
+  const bool guarded = d.guard.index != true_predicate;
+  std::uint32_t &zeros = state.zeros[r], &single = state.single[r];
+  if (same && x[4].value == 0xc0 && !guarded) {
+    zeros |= ~x[2].value;
+    single |= ~x[2].value;
+  } else if (same && x[4].value == 0xfc) {
+    single &= singles_out(state, d.guard) ? ~x[2].value | zeros : ~x[2].value;
+    zeros &= ~x[2].value;
+  } else if (!(same && x[4].value == 0xc0)) {
+    zeros = single = 0;
+  }
+}
+
 void step(State& state, const Decoded& d) {
   const bool guarded = d.guard.index != true_predicate;
   if (d.written.count > 0) {
@@ -211,6 +243,7 @@ void step(State& state, const Decoded& d) {
     for (int r = d.written.first; r < d.written.first + d.written.count && r < 256; ++r) {
       Across& target = state.registers[static_cast<size_t>(r)];
       target = guarded && target != value ? Across::unknown : value;
+      set_bits(state, d, static_cast<size_t>(r));
     }
   }
   set_predicates(state, d, guarded);
