@@ -167,7 +167,8 @@ TEST_CASE("the table determines every row's GEMMs") {
     const int steps = v.d / depth, from_registers = v.has(fa3::Trait::q_in_registers) ? steps / 2 : 0;
     CHECK(figure("hot", "gemms") ==
           (from_registers ? "QK " + std::to_string(from_registers) + shape + " RS, " : "") + "QK " +
-              std::to_string(steps - from_registers) + shape + " SS, PV " + std::to_string(pv) + " x 64x" + d + "x" + k + " RS");
+              std::to_string(steps - from_registers) + shape + " SS, PV " + std::to_string(pv) + " x 64x" + d + "x" +
+              k + " RS");
     CHECK(figure("hot", "wgmmas") == std::to_string(steps + pv));
     CHECK(figure("hot", "arrives") == std::to_string((v.split_stage() ? 2 : 1) + parts - 1));
     CHECK(figure("hot", "conversions") == std::to_string(v.Bc / 4));

@@ -47,8 +47,9 @@ TEST_CASE("the preset: a good kernel keeps it, each kind of damage breaks its ru
 TEST_CASE("the preset is for attention") {
   CHECK(sass::is_attention(kernel(good())));
   CHECK_FALSE(sass::is_attention(kernel({"EXIT"})));
-  CHECK_FALSE(sass::is_attention(kernel({".L_loop", "WARPGROUP.ARRIVE", "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], R24, gsb0",
-                                         "WARPGROUP.DEPBAR.LE gsb0, 0x0", "@P0 BRA `(.L_loop)", "EXIT"})));
+  CHECK_FALSE(sass::is_attention(
+      kernel({".L_loop", "WARPGROUP.ARRIVE", "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], R24, gsb0",
+              "WARPGROUP.DEPBAR.LE gsb0, 0x0", "@P0 BRA `(.L_loop)", "EXIT"})));
 }
 
 TEST_CASE("a first contract: the kernel keeps it, a spoilt one does not") {
@@ -64,7 +65,8 @@ TEST_CASE("a first contract: the kernel keeps it, a spoilt one does not") {
   const auto spoilt = [&](const char* line, const Lines& by) {
     return broken_first(toy, kernel(replaced(with_producer(), line, by)));
   };
-  CHECK(spoilt("WARPGROUP.DEPBAR.LE gsb0, 0x1", {"WARPGROUP.DEPBAR.LE gsb0, 0x0"}).front() == "hot[QK+PV].waits == 1 0");
+  CHECK(spoilt("WARPGROUP.DEPBAR.LE gsb0, 0x1", {"WARPGROUP.DEPBAR.LE gsb0, 0x0"}).front() ==
+        "hot[QK+PV].waits == 1 0");
   CHECK(spoilt("FADD R4, R4, R25", {"STL [R1], R25"}) == Rules{"kernel.local <= 0", "hot[QK+PV].local <= 0"});
 }
 

@@ -3,6 +3,11 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <nlohmann/json.hpp>
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -122,7 +127,8 @@ TEST_CASE("timeline and diff of two kernels: of one file, of two files; each mus
   CHECK_THAT(tool({"timeline", good, early, "miniature"}).out, ContainsSubstring("<title>miniature and miniature<"));
   CHECK_THAT(tool({"timeline", good, "miniature", "--all"}).out, ContainsSubstring(">prologue: "));
   CHECK(tool({"diff", both, "toy_first", "toy_second"}).status == 1);
-  check_refused({"timeline", both, "toy"}, "one kernel is wanted, by its name or number; \"toy\" means these:\n  1  toy_first\n  2  toy_second");
+  check_refused({"timeline", both, "toy"},
+                "one kernel is wanted, by its name or number; \"toy\" means these:\n  1  toy_first\n  2  toy_second");
   check_refused({"timeline", both, "toy_first", "toy*"}, "\"toy*\" means these:");
   check_refused({"diff", both, "toy", "toy_first"}, "\"toy\" means these:");
   check_refused({"timeline", good, early, "miniature", "mini"}, "timeline takes two files, or two kernels of one");
@@ -245,8 +251,9 @@ TEST_CASE("a name of 1200 characters is shortened, but not in JSON") {
   std::ofstream(path) << listings::text(name, listings::with_producer())
                       << listings::text(name + "2", listings::with_producer());
   std::ofstream(folder.path() + "/m.contract") << "rows begin*\nhot.exps == 8\n";
+  const std::string option = "--contract=" + folder.path() + "/m.contract";
   for (const Words& words : {Words{"list", path}, {"show", path}, {"floors", path}, {"diff", path, path},
-                             {"check", path, "--preset"}, {"check", path, "--contract=" + folder.path() + "/m.contract"}}) {
+                             {"check", path, "--preset"}, {"check", path, option}}) {
     const sass::Output output = tool(words);
     INFO(words[0]);
     CHECK(output.status == 0);
@@ -264,7 +271,8 @@ TEST_CASE("standard input") {
     CHECK(read.status == 0);
     CHECK(read.out == expected);
   }
-  const sass::Output piped = sass::run({"sh", "-c", "cat \"$1\" | \"$0\" diff - \"$1\"", std::getenv("FA3_SASS"), good});
+  const sass::Output piped =
+      sass::run({"sh", "-c", "cat \"$1\" | \"$0\" diff - \"$1\"", std::getenv("FA3_SASS"), good});
   CHECK(piped.status == 0);
   const sass::Output nothing = sass::run({std::getenv("FA3_SASS"), "list", "-"});
   CHECK(nothing.status == 2);
@@ -278,6 +286,11 @@ TEST_CASE("check --preset, and contract --init") {
   CHECK(bad.status == 1);
   CHECK_THAT(bad.out, ContainsSubstring("kernel.local == 0") && ContainsSubstring("FAIL miniature"));
   const sass::TemporaryFolder folder;
+  const std::string both = folder.path() + "/both.sass";
+  std::ofstream(both) << listings::text("first", listings::good()) << listings::text("second", listings::good());
+  CHECK_THAT(tool({"check", both, "--preset"}).out,
+             ContainsSubstring("FAIL 2 second: ") &&
+                 ContainsSubstring("\n2 kernels, 2 of them break rules:\n      2  kernel.never_arrived == 0\n"));
   const std::string path = folder.path() + "/first.contract";
   const sass::Output first = tool({"contract", "--init", good, "miniature"});
   CHECK(first.status == 0);
@@ -305,6 +318,54 @@ TEST_CASE("what cannot be written is an error; a reader that has left is none of
   const sass::Output left = shell("\"$0\" show --all \"$1\" | true; echo ${PIPESTATUS[0]}");
   CHECK((left.out == "141\n" || left.out == "0\n"));  // by SIGPIPE, unless it was faster
   CHECK(left.err.empty());
+}
+
+// The size that it states comes behind the first eight bytes of its header.
+std::string fat_binary(const std::string& entries) {
+  const uint64_t size = entries.size();
+  return std::string("\x50\xed\x55\xba\1\0\x10\0", 8) + std::string(reinterpret_cast<const char*>(&size), 8) + entries;
+}
+
+// Code for this architecture, as PTX or as machine code, that nobody can read.
+constexpr uint16_t ptx = 1, elf = 2;
+std::string entry_for(uint16_t kind, uint32_t architecture, uint64_t size) {
+  struct {
+    uint16_t kind, version = 0x101;
+    uint32_t header_size = sizeof *this;
+    uint64_t size;
+    uint32_t unused[3] = {}, architecture, more[8] = {};
+  } entry{.kind = kind, .size = size, .architecture = architecture};
+  return std::string(reinterpret_cast<const char*>(&entry), sizeof entry) + std::string(size, '\0');
+}
+
+TEST_CASE("code for other architectures is named") {
+  const sass::TemporaryFolder folder;
+  const std::string path = folder.path() + "/other.so";
+  std::ofstream(path) << fat_binary(entry_for(elf, 100, 64) + entry_for(elf, 80, 8))
+                      << fat_binary(entry_for(elf, 120, 8));
+  check_refused({"list", path}, "other.so: has code for sm_80, sm_100, sm_120, but none for sm_90, and other code is");
+}
+
+TEST_CASE("a library of hundreds of megabytes takes little memory, here and in the programs that are asked") {
+  const sass::TemporaryFolder folder;
+  const std::string path = folder.path() + "/large.fatbin",
+                    kernel = sass::read_file(std::string(FA3_CUBINS) + "/good.fatbin").substr(16),
+                    fatbin = fat_binary(entry_for(ptx, 80, 16 << 20) + kernel);
+  {
+    std::ofstream file(path);
+    for (int i = 0; i < 24; ++i) file << fatbin;
+  }
+  const pid_t child = fork();
+  if (child == 0) {
+    if (std::freopen("/dev/null", "w", stdout))
+      execl(std::getenv("FA3_SASS"), "fa3-sass", "list", path.c_str(), nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  rusage usage{};  // ru_maxrss: of the program, or of one that it started
+  REQUIRE(wait4(child, &status, 0, &usage) == child);
+  CHECK(status == 0);
+  CHECK(usage.ru_maxrss < (200 << 10));  // KiB
 }
 
 TEST_CASE("nothing is left in the folder for temporary files, however the program ends") {

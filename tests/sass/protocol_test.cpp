@@ -89,6 +89,28 @@ TEST_CASE("one lane: branches") {
                      "EXIT", ".L_there", "MOV R2, 0x1", "EXIT"};
   CHECK_FALSE(by_one_lane(two, "MOV R1"));
   CHECK(by_one_lane(two, "MOV R2"));
+  // ELECT, whose condition ptxas drops from TMA; where the warp has to be brought together first; on one way of two.
+  CHECK(by_one_lane({"ELECT P2, URZ, PT", "UTMALDG.4D [UR8], [UR6]", "EXIT"}, "UTMALDG"));
+  CHECK_FALSE(by_one_lane({"ELECT P2, URZ, PT", "SYNCS.ARRIVE.TRANS64 RZ, [UR4], R9", "EXIT"}, "SYNCS"));
+  const Lines apart = {"BRA.DIV UR8, `(.L_apart)", "ELECT P0, URZ, PT", ".L_chosen", "@!P0 EXIT",
+                       "UTMALDG.4D [UR8], [UR6]", "EXIT", ".L_apart", "WARPSYNC.COLLECTIVE R9, `(.L_together)",
+                       "ELECT P0, UR62, PT", "ENDCOLLECTIVE", ".L_together", "BRA `(.L_chosen)"};
+  CHECK(by_one_lane(apart, "UTMALDG"));
+  CHECK_FALSE(by_one_lane(replaced(apart, "ELECT P0, UR62", {"NOP"}), "UTMALDG"));
+  const Lines maybe = {"PLOP3.LUT P2, PT, PT, PT, PT, 0x8, 0x0", "@P1 BRA `(.L_other)", "ELECT P2, URZ, PT",
+                       ".L_other", "@!P2 EXIT", "UTMALDG.4D [UR8], [UR6]", "EXIT"};
+  CHECK(by_one_lane(maybe, "UTMALDG"));
+  CHECK_FALSE(by_one_lane(replaced(maybe, "PLOP3", {"PLOP3.LUT P2, PT, PT, PT, PT, 0x80, 0x0"}), "UTMALDG"));
+  // Set by one lane, kept as a bit of a register.
+  const Lines bits = {"PLOP3.LUT P0, PT, PT, PT, PT, 0x8, 0x0", "ELECT P1, URZ, PT", "@!P1 BRA `(.L_rest)",
+                      "PLOP3.LUT P0, PT, PT, PT, PT, 0x80, 0x0", ".L_rest",
+                      "LOP3.LUT R14, R14, 0xffffffdf, RZ, 0xc0, !PT", "@P0 LOP3.LUT R14, R14, 0x20, RZ, 0xfc, !PT",
+                      "LOP3.LUT P3, RZ, R14, 0x20, RZ, 0xc0, !PT", "@!P3 EXIT", "UTMALDG.4D [UR8], [UR6]", "EXIT"};
+  CHECK(by_one_lane(bits, "UTMALDG"));
+  CHECK_FALSE(by_one_lane(replaced(bits, "PLOP3", {"PLOP3.LUT P0, PT, PT, PT, PT, 0x80, 0x0"}), "UTMALDG"));
+  CHECK_FALSE(by_one_lane(replaced(bits, "@P0 LOP3", {"@P2 LOP3.LUT R14, R14, 0x20, RZ, 0xfc, !PT"}), "UTMALDG"));
+  CHECK_FALSE(by_one_lane(replaced(bits, "LOP3.LUT R14", {"NOP"}), "UTMALDG"));
+  CHECK_FALSE(by_one_lane(replaced(bits, "LOP3.LUT P3", {"LOP3.LUT P3, RZ, R14, 0x21, RZ, 0xc0, !PT"}), "UTMALDG"));
 }
 
 TEST_CASE("constants that reach an instruction") {
@@ -156,6 +178,7 @@ TEST_CASE("each fault of the protocol moves its figure") {
   CHECK(of_loop(spoilt(release, {"@P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ"}), "arrives_by_many") == "1");
   // Fences.
   CHECK(of_kernel(spoilt("FENCE.VIEW.ASYNC.S", {}), "unfenced") == 2);  // the store, and the arrival behind it
+  CHECK(of_kernel(spoilt("FENCE.VIEW.ASYNC.S", {}), "unfenced_tma") == 1);
   CHECK(of_kernel(spoilt("STSM", {"STS.128 [R5], R24"}), "unfenced") == 0);
   CHECK(of_kernel(replaced(spoilt("STSM", {"STS.128 [R5], R24"}), "FENCE", {}), "unfenced") == 1);
   CHECK(of_kernel(spoilt("NOP", {}), "unfenced") == 1);
@@ -203,4 +226,10 @@ TEST_CASE("a barrier's address may stand in a register") {
   lines = replaced(lines, wait, {"MOV R10, 0x408", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+0x2a108], R4"});
   lines = replaced(lines, wait, {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+0x2a108], R4"});
   CHECK(of_kernel(lines, "never_arrived") == 0);  // the same array, and its second barrier
+  // An address that nothing is known of, beside one that is.
+  const std::string arrival = "@!P3 SYNCS.ARRIVE";
+  lines = replaced(with_producer(), arrival, {"LDS R9, [R8]", "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+URZ], RZ"});
+  CHECK(of_kernel(lines, "never_arrived") == 0);
+  lines = replaced(with_producer(), arrival, {"LDS R9, [R8]", "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+URZ+0x8], RZ"});
+  CHECK(of_kernel(lines, "never_arrived") == 1);
 }

@@ -235,6 +235,19 @@ TEST_CASE("what is cut off is refused: libraries, archives, images, fat binaries
   refused(listing.substr(0, listing.size() / 2));
 }
 
+TEST_CASE("objects for the device linker beside what it made of them") {
+  const sass::TemporaryFolder folder;
+  const std::string linked = sass::read_file(cubins + "/good.cubin");
+  std::string object = linked;
+  object[16] = 1;  // e_type: ET_REL
+  write(folder.path() + "/object", object);
+  CHECK(listings::kernels_of(folder.path() + "/object").size() == 1);
+  write(folder.path() + "/library", "both: " + object + linked);
+  const auto kernels = listings::kernels_of(folder.path() + "/library");
+  REQUIRE(kernels.size() == 1);
+  CHECK_THAT(kernels[0].image, ContainsSubstring("+0x") && !ContainsSubstring("+0x6"));
+}
+
 TEST_CASE("bytes that only look like a fat binary's beginning") {
   const sass::TemporaryFolder folder;
   write(folder.path() + "/file", sass::read_file(cubins + "/good.cubin") + "\x50\xed\x55\xba and more of that");

@@ -88,8 +88,9 @@ TEST_CASE("the picture shows lanes, groups, waits and rare ways, and is one well
   const std::string svg = picture(kernel(good()));
   CHECK(svg.rfind("<svg", 0) == 0);
   CHECK(svg.find("</svg>") == svg.size() - 7);
-  for (const char* words : {"tensor", "MUFU", "FMA, ALU", "memory", "waits, control", "wait&lt;1&gt;", "wait&lt;0&gt;",
-                            "mbarrier", "QK", "PV", "exp2", "while a GEMM is in flight: 8 of 8 exp2, 0 of 4 conversions"})
+  for (const char* words :
+       {"tensor", "MUFU", "FMA, ALU", "memory", "waits, control", "wait&lt;1&gt;", "wait&lt;0&gt;", "mbarrier", "QK",
+        "PV", "exp2", "while a GEMM is in flight: 8 of 8 exp2, 0 of 4 conversions"})
     CHECK_THAT(svg, ContainsSubstring(words));
   CHECK(svg.find("http", svg.find("xmlns") + 40) == std::string::npos);  // nothing is fetched
   CHECK(svg.find("shadow") == std::string::npos);

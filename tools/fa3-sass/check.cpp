@@ -1,6 +1,8 @@
 #include "check.h"
 
 #include <algorithm>
+#include <functional>
+#include <set>
 #include <stdexcept>
 
 #include "table.h"
@@ -21,6 +23,28 @@ Finding broken(const std::string& row, const std::string& rule, const std::strin
   finding.expected = expected;
   finding.found = found;
   return finding;
+}
+
+// Of many kernels: how many break each rule.
+std::string summary(const CheckResult& result, const Colours& colours) {
+  if (result.kernels < 2 || result.passed()) return {};
+  std::set<std::pair<int, std::string>> bad;
+  std::map<std::string, size_t> kernels_of;  // by rule
+  for (const Finding& finding : result.findings) {
+    if (finding.state != Finding::State::broken) continue;
+    bad.emplace(finding.number, finding.row);
+    ++kernels_of[finding.rule];
+  }
+  std::vector<std::pair<size_t, std::string>> rules;
+  for (const auto& [rule, count] : kernels_of) rules.emplace_back(count, rule);
+  std::ranges::stable_sort(rules, std::greater(), &std::pair<size_t, std::string>::first);
+  std::string text =
+      std::to_string(result.kernels) + " kernels, " + std::to_string(bad.size()) + " of them break rules:\n";
+  for (const auto& [count, rule] : rules) {
+    const std::string number = std::to_string(count);
+    text += std::string(number.size() < 7 ? 7 - number.size() : 0, ' ') + number + "  " + colours.bold(rule) + "\n";
+  }
+  return text;
 }
 
 }  // namespace
@@ -59,7 +83,8 @@ CheckResult TableCheck::result() const {
       ++result.kernels;
     }
   }
-  if (result.findings.empty()) throw std::runtime_error("none of these is a row of the table (--contract and --preset check others)");
+  if (result.findings.empty())
+    throw std::runtime_error("none of these is a row of the table (--contract and --preset check others)");
   for (const auto& [name, contract] : contracts_)
     for (const Section& section : contract.sections)
       if (std::none_of(rows.begin(), rows.end(), [&](const Row& row) { return section.covers(row.name); }))
@@ -73,7 +98,10 @@ void check_contract(const Contract& contract, const Kernel& kernel, CheckResult&
   if (std::none_of(contract.sections.begin(), contract.sections.end(),
                    [&](const Section& section) { return section.covers(kernel.record.name); }))
     return;
-  for (Finding& finding : check(contract, kernel)) result.findings.push_back(std::move(finding));
+  for (Finding& finding : check(contract, kernel)) {
+    finding.number = kernel.number;
+    result.findings.push_back(std::move(finding));
+  }
   ++result.kernels;
 }
 
@@ -81,11 +109,15 @@ std::string check_text(const CheckResult& result, const Colours& colours, bool v
   std::string text;
   for (size_t begin = 0; begin < result.findings.size();) {
     size_t end = begin, bad = 0, waived = 0;
-    for (; end < result.findings.size() && result.findings[end].row == result.findings[begin].row; ++end) {
+    const auto same = [&](const Finding& a, const Finding& b) { return a.row == b.row && a.number == b.number; };
+    for (; end < result.findings.size() && same(result.findings[end], result.findings[begin]); ++end) {
       bad += result.findings[end].state == Finding::State::broken;
       waived += result.findings[end].state == Finding::State::waived;
     }
-    text += (bad ? colours.red("FAIL") : colours.green("ok  ")) + " " + shortened(demangle(result.findings[begin].row)) + ": " +
+    // Which of the kernels whose names look the same when shortened.
+    const int number = result.kernels > 1 ? result.findings[begin].number : 0;
+    text += (bad ? colours.red("FAIL") : colours.green("ok  ")) + " " +
+            (number > 0 ? std::to_string(number) + " " : "") + shortened(demangle(result.findings[begin].row)) + ": " +
             std::to_string(end - begin) + " rules";
     if (bad) text += ", " + std::to_string(bad) + " broken";
     if (waived) text += ", " + std::to_string(waived) + " waived";
@@ -103,7 +135,7 @@ std::string check_text(const CheckResult& result, const Colours& colours, bool v
         text += "      and " + std::to_string(finding.instructions.size() - shown) + " more\n";
     }
   }
-  return text;
+  return text + summary(result, colours);
 }
 
 }  // namespace sass

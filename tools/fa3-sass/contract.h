@@ -55,6 +55,7 @@ Contract without_budgets(Contract contract);
 
 struct Finding {
   enum class State { kept, broken, waived } state = State::kept;
+  int number = 0;                                         // of the kernel in its file
   std::string row, rule, place, expected, found, reason;  // place: "fwd.contract:12"
   std::vector<std::string> instructions;                  // that make the difference, as the listing has them
 };

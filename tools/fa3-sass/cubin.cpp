@@ -44,6 +44,7 @@ Cubin read_cubin(std::string_view bytes) {
   Cubin cubin;
   // The architecture moved from the lowest byte of the flags to the second with ABI version 8 (CUDA 13).
   cubin.sm = static_cast<int>(header.e_ident[EI_ABIVERSION] >= 8 ? header.e_flags >> 8 & 0xff : header.e_flags & 0xff);
+  cubin.linked = header.e_type != ET_REL;
   std::set<size_t> relocated;  // sections
   for (const Elf64_Shdr& section : sections.all)
     if ((section.sh_type == SHT_REL || section.sh_type == SHT_RELA) && section.sh_size > 0)

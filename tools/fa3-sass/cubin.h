@@ -22,7 +22,8 @@ struct KernelRecord {
 };
 
 struct Cubin {
-  int sm = 0;  // 90 for sm_90 and sm_90a
+  int sm = 0;           // 90 for sm_90 and sm_90a
+  bool linked = false;  // and not an object for the device linker
   std::vector<KernelRecord> kernels;
 };
 

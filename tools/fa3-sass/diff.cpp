@@ -317,7 +317,8 @@ void each_difference(const Source& before, const std::vector<size_t>& of_before,
     std::vector<size_t> ascending = nows;
     std::sort(ascending.begin(), ascending.end());
     std::map<size_t, Kernel> read;
-    for (Kernel& kernel : after.read(ascending)) read.emplace(static_cast<size_t>(kernel.number) - 1, std::move(kernel));
+    for (Kernel& kernel : after.read(ascending))
+      read.emplace(static_cast<size_t>(kernel.number) - 1, std::move(kernel));
     std::vector<Kernel> first = before.read(olds);
     size_t pair = 0;
     for (size_t i = begin; i < std::min(begin + at_once, of_before.size()); ++i) {

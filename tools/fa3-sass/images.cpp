@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <set>
+#include <map>
 #include <stdexcept>
 #include <unordered_set>
 
 #include "cubin.h"
 #include "disassembler.h"
+#include "fatbin.h"
+#include "new_file.h"
 #include "process.h"
 #include "sections.h"
 #include "text.h"
@@ -80,7 +82,7 @@ Images::Images(const std::string& path, const std::string& name) {
     let_go(image.bytes);
     return again;
   });
-  if (images_.empty()) throw std::runtime_error(name + ": holds no CUDA machine code");
+  if (images_.empty() && others_.empty()) throw std::runtime_error(name + ": holds no CUDA machine code");
 }
 
 void Images::add_file(const std::string& path, const std::string& name) {
@@ -95,34 +97,64 @@ void Images::add_file(const std::string& path, const std::string& name) {
   };
   for (Image& image : embedded_images(name, bytes, passed)) images_.push_back(std::move(image));
   gone = 0;
-  bool fatbins = false;
+  std::vector<std::string_view> fatbins;
   for (size_t at = find_from(bytes, fatbin_magic, 0, passed); at != std::string_view::npos;) {
-    if (const auto end = stated_end_of_fatbin(bytes, at)) {
-      fatbins = true;
-      refuse_cut_off(name, bytes, end);
+    const auto end = stated_end_of_fatbin(bytes, at);
+    refuse_cut_off(name, bytes, end);
+    if (end) {
+      const std::string_view fatbin = bytes.substr(at, *end - at);
+      const auto found = architectures(fatbin);
+      if (!found || found->contains(90)) fatbins.push_back(fatbin);
+      else others_.insert(found->begin(), found->end());
     }
-    passed(at);
-    at = find_from(bytes, fatbin_magic, at + fatbin_magic.size(), passed);
+    at = find_from(bytes, fatbin_magic, end ? *end : at + fatbin_magic.size(), passed);
+    passed(std::min(at, bytes.size()));
   }
   passed(bytes.size());
-  if (fatbins) add_fatbin_images(path, name);
+  add_fatbins(fatbins, name);
   if (images_.size() == before) files_.pop_back();
 }
 
-void Images::add_fatbin_images(const std::string& path, const std::string& name) {
+// cuobjdump takes three times the memory of its file, so it gets a few fat binaries at a time.
+void Images::add_fatbins(const std::vector<std::string_view>& fatbins, const std::string& name) {
+  constexpr size_t most_bytes = size_t{32} << 20;
+  size_t count = 0;
+  for (size_t next = 0; next < fatbins.size();) {
+    const std::string path = fresh_folder() + "/fatbins";
+    NewFile file(path);
+    size_t bytes = 0;
+    do {
+      file.write(fatbins[next]);
+      file.write(std::string(-fatbins[next].size() % 8, '\0'));  // each begins at such a multiple
+      let_go(fatbins[next]);
+      bytes += fatbins[next++].size();
+    } while (next < fatbins.size() && bytes + fatbins[next].size() <= most_bytes);
+    file.close();
+    add_extracted(path, name, count);
+    fs::remove(path);
+  }
+}
+
+// Of a file of fat binaries; `count` counts on over all of them.
+void Images::add_extracted(const std::string& path, const std::string& name, size_t& count) {
+  // cuobjdump writes the images into the folder it runs in, as <its own file's name>.<number>.sm_90a.cubin. Only
+  // Hopper's are wanted: libraries carry many.
   const std::string cuobjdump = find_tool("cuobjdump"), folder = fresh_folder();
-  // cuobjdump writes the extracted images into the folder it runs in. Only Hopper's are wanted: libraries carry many.
-  const Output output = run({cuobjdump, "-xelf", "sm_90", fs::absolute(path).string()}, {folder, {}});
-  std::set<std::string> files;
-  for (const auto& file : fs::directory_iterator(folder)) files.insert(file.path().string());
+  const Output output = run({cuobjdump, "-xelf", "sm_90", path}, {folder, {}});
+  const auto extension = [](const fs::path& file) { return file.extension().string(); };
+  std::multimap<size_t, fs::path> files;  // by that number
+  for (const auto& file : fs::directory_iterator(folder)) {
+    const std::string number = extension(file.path().stem().stem());
+    files.emplace(kernel_number(number.empty() ? number : number.substr(1)).value_or(0), file.path());
+  }
   const std::string said(trim(output.err.empty() ? output.out : output.err));
   // It fails, too, if there is nothing for sm_90.
   if (output.status != 0 && (!files.empty() || said.find("does not contain device code") == std::string::npos))
     throw std::runtime_error(name + ": cuobjdump: " + said);
-  for (const std::string& file : files) {
-    files_.emplace_back(file);
+  for (const auto& [number, file] : files) {
+    files_.emplace_back(file.string());
     const std::string_view bytes = files_.back().bytes();
-    const std::string image = name + ":" + fs::path(file).filename().string();
+    const std::string image = name + ":" + std::to_string(++count) + extension(file.stem()) + ".cubin";
     refuse_cut_off(image, bytes, stated_end(bytes));
     images_.push_back({image, bytes});
   }

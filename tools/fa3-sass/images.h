@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,8 +20,8 @@ struct Image {
   std::string_view bytes;  // one whole CUDA ELF image
 };
 
-// Whole CUDA ELF images in the bytes, wherever they lie; each content once. Throws std::runtime_error if one is cut off.
-// `passed` is told up to where the bytes have been looked at.
+// Whole CUDA ELF images in the bytes, wherever they lie; each content once. Throws std::runtime_error if one is cut
+// off. `passed` is told up to where the bytes have been looked at.
 std::vector<Image> embedded_images(const std::string& name, std::string_view bytes,
                                    const std::function<void(size_t)>& passed = [](size_t) {});
 
@@ -31,10 +32,12 @@ class Images {
   // `name` is the file's in messages. Throws std::runtime_error when the file holds none, or is not all there.
   Images(const std::string& path, const std::string& name);
   const std::vector<Image>& all() const { return images_; }
+  const std::set<int>& others() const { return others_; }  // architectures of fat binaries that are not for Hopper
 
  private:
   void add_file(const std::string& path, const std::string& name);
-  void add_fatbin_images(const std::string& path, const std::string& name);
+  void add_fatbins(const std::vector<std::string_view>& fatbins, const std::string& name);
+  void add_extracted(const std::string& path, const std::string& name, size_t& count);
   void add_members(std::string_view zip, const std::string& name);
   std::string fresh_folder();
 
@@ -42,6 +45,7 @@ class Images {
   size_t folders_ = 0;
   std::deque<MappedFile> files_;
   std::vector<Image> images_;
+  std::set<int> others_;
 };
 
 }  // namespace sass

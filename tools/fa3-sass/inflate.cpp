@@ -98,9 +98,11 @@ class Code {
 
 constexpr uint16_t length_base[] = {3,  4,  5,  6,  7,  8,  9,  10, 11,  13,  15,  17,  19,  23, 27,
                                     31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258};
-constexpr uint8_t length_bits[] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0};
-constexpr uint16_t distance_base[] = {1,   2,   3,   4,   5,   7,    9,    13,   17,   25,   33,   49,   65,    97,    129,
-                                      193, 257, 385, 513, 769, 1025, 1537, 2049, 3073, 4097, 6145, 8193, 12289, 16385, 24577};
+constexpr uint8_t length_bits[] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2,
+                                   2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0};
+constexpr uint16_t distance_base[] = {1, 2, 3, 4, 5, 7, 9, 13, 17, 25, 33, 49, 65, 97, 129,
+                                      193, 257, 385, 513, 769, 1025, 1537, 2049, 3073, 4097, 6145, 8193,
+                                      12289, 16385, 24577};
 
 std::vector<uint8_t> fixed_lengths() {
   std::vector<uint8_t> lengths(288, 8);
@@ -149,7 +151,8 @@ class Inflater {
       } else {
         if (symbol == 16 && lengths.empty()) fail();
         const uint8_t repeated = symbol == 16 ? lengths.back() : 0;
-        lengths.insert(lengths.end(), symbol == 18 ? bits_.take(7) + 11 : bits_.take(symbol == 16 ? 2 : 3) + 3, repeated);
+        lengths.insert(lengths.end(), symbol == 18 ? bits_.take(7) + 11 : bits_.take(symbol == 16 ? 2 : 3) + 3,
+                       repeated);
       }
     }
     if (lengths.size() > literals + distances) fail();

@@ -70,7 +70,8 @@ std::vector<std::string> floors_json(const Kernel& kernel) {
 std::string check_json(const CheckResult& result) {
   Json findings = Json::array();
   for (const Finding& finding : result.findings)
-    findings.push_back({{"kernel", finding.row},
+    findings.push_back({{"number", finding.number},
+                        {"kernel", finding.row},
                         {"rule", finding.rule},
                         {"place", finding.place},
                         {"state", word_for(finding.state)},

@@ -1,6 +1,7 @@
 #include "lanes.h"
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 #include "operands.h"
@@ -21,6 +22,7 @@ struct State {
   bool reached = false, one_lane = false;
   std::array<Across, 256> registers{};
   std::array<Choice, 8> predicates{};
+  std::array<std::uint32_t, 256> zeros{}, single{};  // of a register, the bits set in no lane, and in one at most
   bool operator==(const State&) const = default;
 
   void join(const State& other) {
@@ -28,12 +30,19 @@ struct State {
       *this = other;
       return;
     }
+    const bool was_one = one_lane;
     one_lane &= other.one_lane;
     for (size_t r = 0; r < registers.size(); ++r)
       if (registers[r] != other.registers[r]) registers[r] = Across::unknown;
+    for (size_t r = 0; r < registers.size(); ++r) {
+      zeros[r] &= other.zeros[r];
+      single[r] &= other.single[r];
+    }
     for (size_t p = 0; p < predicates.size(); ++p) {
-      predicates[p].if_true &= other.predicates[p].if_true;
-      predicates[p].if_false &= other.predicates[p].if_false;
+      // What a single lane brings from its way is of one lane, whatever it is.
+      const Choice here = was_one && !one_lane ? Choice{true, true} : predicates[p];
+      const Choice there = other.one_lane && !one_lane ? Choice{true, true} : other.predicates[p];
+      predicates[p] = {here.if_true && there.if_true, here.if_false && there.if_false};
     }
   }
 };
@@ -138,7 +147,6 @@ Choice comparison(const State& state, const Decoded& d, size_t first) {
 // Of a truth table of predicates, the output's choice: whenever it is true, some input singles a lane out.
 Choice table_choice(std::uint32_t table, const std::array<Choice, 3>& inputs, const std::array<int, 3>& constants) {
   Choice result{true, true};
-  bool ever_true = false, ever_false = false;
   for (unsigned bits = 0; bits < 8; ++bits) {
     bool possible = true, single = false;
     for (unsigned k = 0; k < 3; ++k) {
@@ -147,11 +155,9 @@ Choice table_choice(std::uint32_t table, const std::array<Choice, 3>& inputs, co
       single |= input ? inputs[k].if_true : inputs[k].if_false;
     }
     if (!possible) continue;
-    const bool output = table >> bits & 1;
-    (output ? ever_true : ever_false) = true;
-    if (!single) (output ? result.if_true : result.if_false) = false;
+    if (!single) (table >> bits & 1 ? result.if_true : result.if_false) = false;
   }
-  return {result.if_true && ever_true, result.if_false && ever_false};
+  return result;
 }
 
 Choice combined(const Instruction& i, const Choice& compared, const Choice& with, bool with_true) {
@@ -187,7 +193,10 @@ void set_predicates(State& state, const Decoded& d, bool guarded) {
         const unsigned both = 4u >> lane | 4u >> mask, third = 7 ^ both;
         of_lane |= (x[5].value >> both & 1) && (x[5].value >> (both | third) & 1);
       }
-    set_predicate(state, x[0], {false, of_lane}, guarded);
+    const bool bit = x[2].kind == Operand::Kind::lane_register && x[3].kind == Operand::Kind::number &&
+                     std::has_single_bit(x[3].value) && x[4].kind == Operand::Kind::number && x[4].value == 0;
+    const bool kept = bit && x[5].value == 0xc0 && (state.single[static_cast<size_t>(x[2].index)] & x[3].value);
+    set_predicate(state, x[0], {kept, of_lane}, guarded);
   } else if (i.is("PLOP3") && x.size() > 5) {  // PLOP3.LUT P0, PT, P1, P2, PT, 0x80, 0x0
     std::array<Choice, 3> inputs;
     std::array<int, 3> constants{-1, -1, -1};
@@ -207,6 +216,26 @@ void set_predicates(State& state, const Decoded& d, bool guarded) {
   }
 }
 
+// ptxas keeps predicates as bits of a register: "LOP3.LUT R14, R14, 0xffffffdf, RZ, 0xc0, !PT" clears one, and
+// "@P0 LOP3.LUT R14, R14, 0x20, RZ, 0xfc, !PT" sets it where P0 is true.
+void set_bits(State& state, const Decoded& d, size_t r) {
+  const std::vector<Operand>& x = d.operands;
+  const bool same = d.instruction->is("LOP3") && x.size() > 4 && x[0].kind == Operand::Kind::lane_register &&
+                    x[1].kind == Operand::Kind::lane_register && x[0].index == x[1].index &&
+                    x[2].kind == Operand::Kind::number;
+  const bool guarded = d.guard.index != true_predicate;
+  std::uint32_t &zeros = state.zeros[r], &single = state.single[r];
+  if (same && x[4].value == 0xc0 && !guarded) {
+    zeros |= ~x[2].value;
+    single |= ~x[2].value;
+  } else if (same && x[4].value == 0xfc) {
+    single &= singles_out(state, d.guard) ? ~x[2].value | zeros : ~x[2].value;
+    zeros &= ~x[2].value;
+  } else if (!(same && x[4].value == 0xc0)) {
+    zeros = single = 0;
+  }
+}
+
 void step(State& state, const Decoded& d) {
   const bool guarded = d.guard.index != true_predicate;
   if (d.written.count > 0) {
@@ -214,6 +243,7 @@ void step(State& state, const Decoded& d) {
     for (int r = d.written.first; r < d.written.first + d.written.count && r < 256; ++r) {
       Across& target = state.registers[static_cast<size_t>(r)];
       target = guarded && target != value ? Across::unknown : value;
+      set_bits(state, d, static_cast<size_t>(r));
     }
   }
   set_predicates(state, d, guarded);
@@ -257,7 +287,10 @@ std::vector<bool> by_one_lane(const Listing& listing, const Cfg& cfg) {
       if (!state.reached) continue;
       const Block& b = cfg.blocks[static_cast<size_t>(block)];
       for (int i = b.begin; i < b.end; ++i) step(state, code[static_cast<size_t>(i)]);
+      const Instruction& last = listing.code[static_cast<size_t>(b.end) - 1];
       for (int successor : b.successors) {
+        // The label is where the warp goes on behind ENDCOLLECTIVE.
+        if (last.is("WARPSYNC") && last.has("COLLECTIVE") && successor != block + 1) continue;
         State& next = entry[static_cast<size_t>(successor)];
         State joined = next;
         joined.join(on_the_way(state, code[static_cast<size_t>(b.end) - 1], cfg, block, successor));
@@ -272,9 +305,15 @@ std::vector<bool> by_one_lane(const Listing& listing, const Cfg& cfg) {
   for (int block : cfg.order) {
     State state = entry[static_cast<size_t>(block)];
     const Block& b = cfg.blocks[static_cast<size_t>(block)];
+    // TMA is issued once for a warp. Where the lane that ELECT chooses shall do it, ptxas may drop the condition; for
+    // several lanes it makes a loop, in which ELECT has a guard.
+    bool elected = false;
     for (int i = b.begin; i < b.end; ++i) {
-      result[static_cast<size_t>(i)] = state.one_lane || singles_out(state, code[static_cast<size_t>(i)].guard);
-      step(state, code[static_cast<size_t>(i)]);
+      const Decoded& d = code[static_cast<size_t>(i)];
+      elected |= d.instruction->is("ELECT") && d.guard.index == true_predicate;
+      result[static_cast<size_t>(i)] = state.one_lane || singles_out(state, d.guard) ||
+                                       (elected && d.instruction->opcode.starts_with("UTMA"));
+      step(state, d);
     }
   }
   return result;

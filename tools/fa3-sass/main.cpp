@@ -190,7 +190,8 @@ void each_difference(const Arguments& arguments, const std::function<void(const 
   };
   const auto before = matching(*first), after = matching(*second);
   if (before.empty() && after.empty())
-    throw std::runtime_error(first->name() + ", " + second->name() + ": no kernel matches \"" + arguments.kernel + "\"");
+    throw std::runtime_error(first->name() + ", " + second->name() + ": no kernel matches \"" + arguments.kernel +
+                             "\"");
   // Two cubins with one kernel each are two kernels to compare, whatever their names.
   if (before.size() == 1 && after.size() == 1)
     return use(sass::difference(first->read(before).front(), second->read(after).front()));

@@ -14,11 +14,11 @@ constexpr PresetRule rules[] = {
     {"kernel", "stack", "==", "0"},
     {"kernel", "local", "==", "0"},
     // The protocol between warps: waits that spin, at barriers that something arrives at; TMA from one lane; a fence
-    // between what threads store and what TMA or WGMMA reads of it.
+    // between what threads store and what TMA reads of it.
     {"kernel", "waits_without_spin", "==", "0"},
     {"kernel", "never_arrived", "==", "0"},
     {"kernel", "tma_by_many", "==", "0"},
-    {"kernel", "unfenced", "==", "0"},
+    {"kernel", "unfenced_tma", "==", "0"},
     // The pipeline is as it was written: ptxas has not given it up, and nobody touches what a WGMMA owns.
     {"hot", "serialised", "==", "0"},
     {"hot", "never_waited", "==", "0"},
@@ -58,7 +58,8 @@ Contract preset_for(const Kernel& kernel) {
     if (scope == "kernel") add(rule, "", kernel.figures);
     std::set<std::string> roles;
     for (const WgmmaLoop& loop : kernel.loops)
-      if (scope == (loop.hot ? "hot" : "boundary") && roles.insert(loop.role).second) add(rule, loop.role, loop.figures);
+      if (scope == (loop.hot ? "hot" : "boundary") && roles.insert(loop.role).second)
+        add(rule, loop.role, loop.figures);
   }
   return contract;
 }

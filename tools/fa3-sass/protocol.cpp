@@ -280,7 +280,8 @@ Figure conversions(const Kernel& kernel, const std::vector<int>& instructions) {
 
 // The waits for barriers at which nothing arrives. A barrier, or array of barriers, is known by the constant part of
 // its addresses; or, where the compiler puts a part of that into a register, by that and what of the register is more
-// than an index.
+// than an index. An arrival with no constant of its own, at an address that also depends on what is not known, may be
+// at any of them: then nothing can be said.
 std::vector<int> never_arrived(const Kernel& kernel, const std::vector<int>& waits, const std::vector<int>& arriving) {
   constexpr std::uint32_t largest_array = 1024;
   const auto offset = [&](int i) { return offset_of(kernel.listing.code[static_cast<size_t>(i)]); };
@@ -299,6 +300,9 @@ std::vector<int> never_arrived(const Kernel& kernel, const std::vector<int>& wai
   for (int i : waits)
     if (!offsets.count(offset(i))) left.push_back(i);
   if (left.empty()) return left;
+  const auto addresses = operand_values(kernel.listing, kernel.cfg, arriving, address_operand, Meeting::unknown);
+  for (size_t u = 0; u < arriving.size(); ++u)
+    if (offset(arriving[u]) == 0 && addresses[u].runtime) return {};
   const std::vector<std::uint32_t> arrivals = folded(arriving), awaited = folded(left);
   std::vector<int> result;
   for (size_t u = 0; u < left.size(); ++u)
@@ -376,6 +380,9 @@ Figures protocol_figures(const Kernel& kernel) {
   figures.push_back(count_of("mbarrier_arrives", arrives));
   figures.push_back(count("waits_without_spin", protocol.no_spin));
   figures.push_back(count("unfenced", protocol.unfenced));
+  std::vector<int> not_arrivals = protocol.unfenced;
+  std::erase_if(not_arrivals, [&](int i) { return only_arrives(kernel.listing.code[static_cast<size_t>(i)]); });
+  figures.push_back(count("unfenced_tma", not_arrivals));
 
   const std::vector<int> arriving =
       where(kernel, blocks, [](const Instruction& i) { return arrives(i) || i.is("ARRIVES"); });

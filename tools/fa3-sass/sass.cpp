@@ -199,7 +199,8 @@ class Parser {
     lines_.clear();
   }
 
-  // nvdisasm counts labels through all functions that it prints, and through what its options make it print beside them.
+  // nvdisasm counts labels through all functions that it prints, and through what its options make it print beside
+  // them.
   void number_labels() {
     constexpr std::string_view counted = ".L_x_";
     const auto each_label = [&](std::string& text, const auto& use) {

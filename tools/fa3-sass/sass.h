@@ -34,8 +34,8 @@ struct ParseError : std::runtime_error {
   ParseError(int line, const std::string& what) : std::runtime_error("line " + std::to_string(line) + ": " + what) {}
 };
 
-// Every function of the text, in order. Throws ParseError on what is not a whole listing. Labels are numbered anew within
-// each function, so that its text does not depend on what was printed before it.
+// Every function of the text, in order. Throws ParseError on what is not a whole listing. Labels are numbered anew
+// within each function, so that its text does not depend on what was printed before it.
 void each_function(std::string_view text, const std::function<void(Listing&&)>& use);
 std::vector<Listing> parse(std::string_view text);
 

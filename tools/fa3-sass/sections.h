@@ -45,7 +45,8 @@ struct Sections {
   Elf64_Shdr names_{};
 };
 
-// Of a section .nv.info: calls use(attribute, payload) for each entry; payload is a 16-bit value or the bytes that follow.
+// Of a section .nv.info: calls use(attribute, payload) for each entry; payload is a 16-bit value or the bytes that
+// follow.
 template <class Use>
 void each_attribute(std::string_view info, Use use) {
   for (size_t at = 0; at + 4 <= info.size();) {

@@ -21,6 +21,7 @@ constexpr uint64_t least_in_a_job = 128 << 10, most_in_a_job = 1 << 20, under_wa
 struct Place {
   size_t image;
   KernelRecord record;
+  bool linked;
 };
 
 struct Job {
@@ -33,7 +34,8 @@ struct Job {
 class ImageSource : public Source {
  public:
   ImageSource(const std::string& path, const std::string& name) : Source(name), images_(path, name) {
-    std::set<int> others;
+    std::set<int> others = images_.others();
+    std::set<std::string> linked;
     bool hopper = false;
     for (size_t i = 0; i < images_.all().size(); ++i) {
       const std::string_view bytes = images_.all()[i].bytes;
@@ -45,10 +47,13 @@ class ImageSource : public Source {
       }
       hopper = true;
       for (const KernelRecord& record : cubin.kernels) {
-        add(record.name);
-        places_.push_back({i, record});
+        if (cubin.linked) linked.insert(record.name);
+        places_.push_back({i, record, cubin.linked});
       }
     }
+    // A library keeps the objects, too, from which the device linker made what runs.
+    std::erase_if(places_, [&](const Place& place) { return !place.linked && linked.contains(place.record.name); });
+    for (const Place& place : places_) add(place.record.name);
     if (!hopper) throw no_hopper(name, {others.begin(), others.end()});
   }
 

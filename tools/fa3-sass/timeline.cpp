@@ -407,7 +407,9 @@ double draw_legend(const std::vector<const Kernel*>& kernels, const std::vector<
     }
   if (groups) {
     const auto bar = [&](const char* opacity) {
-      return [&page, opacity](double at, double line) { page.rectangle(at, line - 10, 26, 12, fill("#64748b", opacity)); };
+      return [&page, opacity](double at, double line) {
+        page.rectangle(at, line - 10, 26, 12, fill("#64748b", opacity));
+      };
     };
     entry("group of WGMMAs being issued", 26, bar("0.4"));
     entry("in flight: committed, and not yet waited for", 26, bar("0.95"));

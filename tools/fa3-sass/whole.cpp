@@ -54,13 +54,6 @@ std::optional<uint64_t> stated_end(std::string_view bytes) {
   return std::nullopt;
 }
 
-std::optional<uint64_t> stated_end_of_fatbin(std::string_view bytes, size_t offset) {
-  const auto version = get<uint16_t>(bytes, offset + 4), header = get<uint16_t>(bytes, offset + 6);
-  const auto size = get<uint64_t>(bytes, offset + 8);
-  if (!size || *version != 1 || *header != 16) return std::nullopt;  // these four bytes may stand anywhere
-  return end_of(offset + *header, *size);
-}
-
 void refuse_cut_off(const std::string& name, std::string_view bytes, std::optional<uint64_t> end) {
   if (!end || *end <= bytes.size()) return;
   throw std::runtime_error(name + ": cut off or damaged: it has " + std::to_string(bytes.size()) +

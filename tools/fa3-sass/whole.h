@@ -11,9 +11,6 @@ namespace sass {
 // Where an ELF file (a library, an object, a cubin) or an archive ends by its own tables; nothing if it is neither.
 std::optional<uint64_t> stated_end(std::string_view bytes);
 
-// The same of a fat binary that begins at `offset`.
-std::optional<uint64_t> stated_end_of_fatbin(std::string_view bytes, size_t offset);
-
 // Throws std::runtime_error if a file of this name has fewer bytes.
 void refuse_cut_off(const std::string& name, std::string_view bytes, std::optional<uint64_t> end);
 
