@@ -15,8 +15,8 @@ import tempfile
 
 from packages import ROOT, need
 
-sys.path.append(str(ROOT / "tools/fa3-bench"))
-import fa3_ctypes
+sys.path.append(str(ROOT / "tools/python"))
+from fa3 import _abi  # noqa: E402
 
 INFO, LIBRARY, SIMULATED = (pathlib.Path(word).resolve() for word in sys.argv[1:4])
 CC = sys.argv[5:]
@@ -87,7 +87,7 @@ def row_of(kernel):
 def library_kernels():
     library = ctypes.CDLL(str(LIBRARY))
     for index in range(library.fa3_kernel_count()):
-        info = fa3_ctypes.KernelInfo()
+        info = _abi.KernelInfo()
         info.struct_size = ctypes.sizeof(info)
         need(library.fa3_kernel_info_at(index, ctypes.byref(info)) == 0, f"kernel {index}")
         yield info
