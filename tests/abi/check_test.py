@@ -27,8 +27,9 @@ CHANGES = [
     ("a field inserted", "  fa3_tensor q, k, v, o, lse;\n  int32_t mask; ",
      "  fa3_tensor q, k, v, o, lse;\n  int64_t inserted;\n  int32_t mask; ", BROKEN),
     ("fields of one size reordered", "  fa3_tensor dq, dk, dv;", "  fa3_tensor dk, dq, dv;", BROKEN),
-    ("a field resized", "  int32_t mask;        /* fa3_mask */\n  float softmax_scale; /* > 0 and finite; 0 means the default"
-     " 1/sqrt(head_dim) */\n  const char* kernel;  /* name",
+    ("a field resized", "  int32_t mask;        /* fa3_mask */\n"
+     "  float softmax_scale; /* > 0 and finite; 0 means the default 1/sqrt(head_dim) */\n"
+     "  const char* kernel;  /* name",
      "  int64_t mask;\n  float softmax_scale;\n  int32_t rest;\n  const char* kernel;  /* name", BROKEN),
     ("a field's type, of the same size", "  int32_t reserved;    /* 0 */", "  float reserved;", BROKEN),
     ("a field renamed", "  int32_t reserved;    /* 0 */", "  int32_t more;", BROKEN),
@@ -50,8 +51,8 @@ CHANGES = [
     ("the rank of tensors", "#define FA3_MAX_RANK 5", "#define FA3_MAX_RANK 6", BROKEN),
     ("rows of a scale", "#define FA3_SCALE_ROWS 64", "#define FA3_SCALE_ROWS 128", BROKEN),
     ("a constant removed", "#define FA3_FORWARD_WORKSPACE_BYTES 64\n", "", BROKEN),
-    ("an initialiser", "#define FA3_TENSOR_INIT {NULL, 0, 0, {0}, {0}}", "#define FA3_TENSOR_INIT {NULL, 0, 4, {0}, {0}}",
-     BROKEN),
+    ("an initialiser", "#define FA3_TENSOR_INIT {NULL, 0, 0, {0}, {0}}",
+     "#define FA3_TENSOR_INIT {NULL, 0, 4, {0}, {0}}", BROKEN),
     ("an initialiser that gets shorter", "{sizeof(fa3_combine_params), 0, FA3_TENSOR_INIT, ",
      "{sizeof(fa3_combine_params), 0, ", BROKEN),
     ("the ABI's number", "#define FA3_ABI_VERSION ", "#define FA3_ABI_VERSION 1", BROKEN),

@@ -120,7 +120,8 @@ int32_t dtype_of_16_bits(Choices& choices) { return choices.one_of<int32_t>({FA3
 int64_t odd_number(Choices& choices) {
   constexpr int64_t small[] = {0, 1, 2, 3, 7, 8, 16, 64, 128, 256, -1, -8, 1 << 20};
   constexpr int64_t large[] = {INT32_MAX, INT32_MIN, 1LL << 31, 1LL << 32, 1LL << 39, 1LL << 40, INT64_MAX, INT64_MIN};
-  const int64_t near = choices.once_in(3) ? large[choices.below(std::size(large))] : small[choices.below(std::size(small))];
+  const int64_t near =
+      choices.once_in(3) ? large[choices.below(std::size(large))] : small[choices.below(std::size(small))];
   return choices.once_in(4) ? plus(near, choices.below(17) - 8) : near;
 }
 
@@ -198,7 +199,8 @@ void make(fa3_forward_params& p, Choices& c, bool host) {
   if (e4m3) {
     const auto scale = [&](int64_t all, int64_t rows) {
       return layouts.plain(FA3_DTYPE_FP32,
-                           {c.once_in(2) ? 1 : batch, c.once_in(2) ? 1 : all, c.once_in(2) ? 1 : (rows + 63) / 64}, false);
+                           {c.once_in(2) ? 1 : batch, c.once_in(2) ? 1 : all, c.once_in(2) ? 1 : (rows + 63) / 64},
+                           false);
     };
     p.q_scale = scale(heads, seqlen_q), p.k_scale = scale(heads_kv, seqlen_k), p.v_scale = scale(heads_kv, seqlen_k);
     if (o_dtype == FA3_DTYPE_E4M3) p.o_scale = layouts.plain(FA3_DTYPE_FP32, {1}, false);

@@ -44,7 +44,8 @@ void compare(const char* function, fa3_status status, const Verdict& verdict) {
     die("status", std::string(function) + " " + std::to_string(status) + " " + message);
   if (!verdict.may_be_refused()) die("wrong refusal", std::string(function) + " " + message);
   if (!verdict.explains(message))
-    die("refused for another reason", message + ", wrong are:" + names(verdict.wrong) + "; open are:" + names(verdict.open));
+    die("refused for another reason",
+        message + ", wrong are:" + names(verdict.wrong) + "; open are:" + names(verdict.open));
 }
 
 // So many bytes as the caller says that it has, at their exact end.
@@ -99,7 +100,8 @@ struct Memory {
         const size_t at = static_cast<size_t>(static_cast<unsigned char*>(tensor.data) + place - bytes.get());
         std::memcpy(before.data() + at, bytes.get() + at, static_cast<size_t>(element_bytes(tensor.dtype)));
       }
-    if (std::memcmp(before.data(), bytes.get(), before.size()) != 0) die("written where nothing is to be written", name);
+    if (std::memcmp(before.data(), bytes.get(), before.size()) != 0)
+      die("written where nothing is to be written", name);
   }
 };
 
@@ -187,14 +189,16 @@ void ask(const fa3_forward_params* p, Choices& choices, bool accepted) {
       die("info", one.name);
     info = one;  // the last one is the forward kernel's
   }
-  if (fa3_forward_kernel_info(p, multiprocessors, std::max(info.launches, 1), &info) == FA3_OK) die("launch", info.name);
+  if (fa3_forward_kernel_info(p, multiprocessors, std::max(info.launches, 1), &info) == FA3_OK)
+    die("launch", info.name);
   if (info.launches == 0) return;
   // The header's bound; the few KB are 64 bytes for each multiprocessor. V that is made into tiles comes on top.
   const fa3_forward_params full = complete(p);
   const size_t rows = size_t{3} * multiprocessors * info.block_q, few_kilobytes = 64 * (size_t(multiprocessors) + 2);
   double most = double(rows * 4 * (info.head_dim_v + 8) + few_kilobytes);
   if (info.launches > 1)
-    most += double(full.k.dim[0]) * double((full.k.dim[1] + 15) / 16 * 16) * double(full.k.dim[2]) * double(full.v.dim[3]);
+    most += double(full.k.dim[0]) * double((full.k.dim[1] + 15) / 16 * 16) * double(full.k.dim[2]) *
+            double(full.v.dim[3]);
   if (bytes < FA3_FORWARD_WORKSPACE_BYTES || double(bytes) > most)
     die("workspace", std::string(info.name) + " takes " + std::to_string(bytes));
 }

@@ -38,10 +38,13 @@ std::deque<Kernel> kernels;  // kept to the end: a test may look at what was unl
 
 const pid_t process = getpid();
 
+// In no order, so that a race of the library is not hidden by what threads ask of the driver.
+void count(std::atomic<int>& calls) { calls.fetch_add(1, std::memory_order_relaxed); }
+
 CUresult answer(const char* call) {
   if (getpid() != process) return CUDA_ERROR_NOT_INITIALIZED;  // a forked child has no driver
   FakeCuda& fake = fake_cuda();
-  ++fake.calls;
+  count(fake.calls);
   return fake.failing == call ? fake.failure : CUDA_SUCCESS;
 }
 
@@ -132,7 +135,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
 }
 
 CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
-  fake_cuda().asked_about_capture = stream;
+  fake_cuda().asked_about_capture.store(stream, std::memory_order_relaxed);
   if (CUresult result = answer("cuStreamIsCapturing")) return result;
   *status = fake_cuda().capture;
   return fake_cuda().capture_result;
@@ -142,7 +145,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) try {
   // A cubin is an ELF file.
   if (std::memcmp(image, "\177ELF", 4) != 0) return CUDA_ERROR_INVALID_IMAGE;
   if (CUresult result = answer("cuModuleLoadData")) return result;
-  ++fake_cuda().loads;
+  count(fake_cuda().loads);
   fake_cuda().capture_mode_at_load = fake_cuda().capture_mode;
   take_time();
   std::lock_guard guard(lock);
@@ -153,7 +156,7 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) try {
 }
 
 CUresult cuModuleUnload(CUmodule module) {
-  ++fake_cuda().unloads;
+  count(fake_cuda().unloads);
   if (foreign(module)) return CUDA_ERROR_INVALID_HANDLE;
   return answer("cuModuleUnload");
 }
