@@ -176,7 +176,7 @@ typedef struct fa3_forward_params {
   uint64_t flags; /* fa3_forward_flags */
   fa3_tensor q, k, v, o, lse;
   int32_t mask;        /* fa3_mask */
-  float softmax_scale; /* > 0 and finite; 0 means the default 1/sqrt(head_dim) */
+  float softmax_scale; /* > 0, at most 2.3e38; 0 means the default 1/sqrt(head_dim) */
   const char* kernel;  /* name of the kernel to run (fa3_kernel_info.name); NULL: the library chooses */
   /* For e4m3, see below. A tensor of rank 0 (zeroed) is absent. */
   fa3_tensor q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
@@ -321,14 +321,15 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  *   FA3_FLAG_DETERMINISTIC it is summed up in a fixed one, in the same workspace, which takes up to 10% longer.
  *   (fa3_reference_backward: always the same bits.)
  * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
- *   fa3_forward. */
+ *   fa3_forward. Beyond batch * heads * seqlen_q = INT32_MAX, seqlen_q rounded up to 128, or batch * heads_kv * ceil(
+ *   seqlen_k / 64) = INT32_MAX / 2, FA3_ERROR_UNSUPPORTED (not of fa3_reference_backward). */
 typedef struct fa3_backward_params {
   size_t struct_size;
   uint64_t flags; /* 0 or FA3_FLAG_DETERMINISTIC */
   fa3_tensor q, k, v, o, lse, dout;
   fa3_tensor dq, dk, dv;
   int32_t mask;        /* fa3_mask */
-  float softmax_scale; /* > 0 and finite; 0 means the default 1/sqrt(head_dim) */
+  float softmax_scale; /* > 0, at most 2.3e38; 0 means the default 1/sqrt(head_dim) */
   const char* kernel;  /* as in fa3_forward_params: NULL, or the name of the backward kernel to run; where
                         * one computes dk and dv and another dq, that of the first */
   fa3_tensor dlse;
@@ -396,7 +397,10 @@ FA3_API fa3_status fa3_reference_backward(const fa3_backward_params* params, int
  * - k_mean and lse_offset (optional, both; for Q): lse_offset = softmax_scale * x' . k_mean, with x' the transformed
  *   row of Q before rounding, and k_mean the `mean` of K's quantization: what the forward pass adds to its LSE. heads
  *   is a multiple of heads_kv. softmax_scale as in fa3_forward_params.
- * - Outputs and workspace must not overlap each other or any input. Empty tensors: nothing to compute, FA3_OK. */
+ * - Outputs and workspace must not overlap each other or any input. Empty tensors: nothing to compute, FA3_OK; their
+ *   strides are held to the table all the same.
+ * - seqlen is at most INT32_MAX - 1024, blocks of 64 rows (batch * heads * ceil(seqlen/64)) at most INT32_MAX - 65536;
+ *   more is FA3_ERROR_UNSUPPORTED. */
 typedef struct fa3_quantize_params {
   size_t struct_size;
   uint64_t flags; /* fa3_quantize_flags */
