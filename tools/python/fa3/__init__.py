@@ -4,7 +4,7 @@
     o = fa3.attention(q, k, v, causal=True)            # (batch, seqlen, heads, head_dim), differentiable
 
 Tensors of torch on a CUDA device are worked on by the library's kernels, on torch's current stream of that device;
-tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow, and also for float32. As in
+tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow, also for float32. As in
 flash-attn, tensors are (batch, seqlen, heads, head_dim), and a causal mask ends in the bottom right corner.
 
 Everything is in fa3.h, the library's manual: head_dim a multiple of 8 up to 256, another one for v and o if wanted;
