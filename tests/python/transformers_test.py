@@ -1,6 +1,6 @@
-"""A tiny Llama of transformers (random weights) with attn_implementation="fa3": logits, gradients, generation with
-a cache and torch.compile against its own attention, and refusals of what the library cannot do. On the CPU and on a Hopper
-GPU. Argument: the library. Skipped without torch and transformers."""
+"""A tiny Llama of transformers (random weights) with attn_implementation="fa3": logits, gradients, generation with a
+cache and torch.compile against its own attention, and refusals of what the library cannot do; on the CPU and on a
+Hopper GPU. Argument: the library. Skipped without torch and transformers."""
 
 import sys
 

@@ -204,10 +204,10 @@ def preload(device: Any = None) -> None:
 
 
 def register_transformers(name: str = "fa3") -> None:
-    """Makes `attn_implementation="fa3"` known to transformers: causal and full attention, in training, and in generation
-    with a cache that grows. What it cannot do (padding, windows shorter than the keys, dropout, softcap, packed sequences,
-    static caches) is a NotImplementedError that names the argument. Under torch.compile with attention_mask the graph
-    itself asserts that there is no padding, and without it models need a cache."""
+    """Makes `attn_implementation="fa3"` known to transformers: causal and full attention, in training and in generation
+    with a cache that grows. What it cannot do (padding, windows shorter than the keys, dropout, softcap, packed
+    sequences, static caches) is a NotImplementedError that names the argument. Under torch.compile, with attention_mask
+    the graph itself asserts that there is no padding, and without it models need a cache."""
     from . import _transformers
 
     _transformers.register(name)
