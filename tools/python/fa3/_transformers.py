@@ -16,9 +16,11 @@ HARMLESS = {
 }
 
 
-def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None,
-         local_size=None, allow_is_causal_skip=True, allow_is_bidirectional_skip=False, **_):  # fmt: skip
+def mask(kv_length, q_length=None, q_offset=0, cache_position=None, kv_offset=0, attention_mask=None, local_size=None,
+         allow_is_causal_skip=True, allow_is_bidirectional_skip=False, **_):  # fmt: skip
     """None, as full and bottom-right causal attention need no mask; any other is refused."""
+    if cache_position is not None:  # instead of q_length and q_offset in the first releases of transformers 5
+        q_length, q_offset = cache_position.shape[0], cache_position[0].item()
     if attention_mask is not None:
         unpadded = attention_mask[:, kv_offset : kv_offset + kv_length].all()
         why = "attention_mask has padding, which fa3 does not support: leave padding out"
