@@ -101,13 +101,13 @@ def odd_gradients(device):
         weights = torch.autograd.grad(make(x := o.detach().to(dtype).requires_grad_()), x)[0].double()
         expected = torch.autograd.grad(o, doubles, weights)
         close([o.to(dtype), o.float()[..., 0], *found], [o, o[..., 0], *expected], dtype, "odd")
-    for x in (dout.sum().expand(dout.shape), dout.transpose(1, 3).contiguous().transpose(1, 3),
+    base = torch.zeros(dout.numel() + 1, dtype=dtype, device=device)
+    unaligned = base[1:].view(dout.shape).copy_(dout)
+    for x in (unaligned, dout.sum().expand(dout.shape), dout.transpose(1, 3).contiguous().transpose(1, 3),
               torch.cat([dout[..., :1], dout], -1)[..., 1:]):  # fmt: skip
         readable = fa3._torch._readable(x)
         assert torch.equal(readable, x) and readable.stride(3) == 1 and readable.data_ptr() % 16 == 0
         assert all(stride * x.element_size() % 16 == 0 for stride in readable.stride()[:3])
-    base = torch.zeros(dout.numel() + 1, dtype=dtype, device=device)
-    unaligned = base[1:].view(dout.shape).copy_(dout)
     o, lse = fa3.forward(*tensors, return_lse=True)
     a, b = (fa3.backward(x, *tensors, o, lse, deterministic=True) for x in (unaligned, dout))
     assert all(torch.equal(x, y) for x, y in zip(a, b))
