@@ -179,7 +179,7 @@ def quantized(library):
     library.reference(fa3.QuantizeParams(x=source, y=made, scale=one, flags=fa3.QUANTIZE_INCOHERENT, seed=seed))
     row = [sign(c) * from_bf16(x[c]) for c in range(d)]
     for n in range(d):
-        value = sum((-1) ** (n & c).bit_count() * row[c] for c in range(d)) / math.sqrt(d)
+        value = sum((-1) ** bin(n & c).count("1") * row[c] for c in range(d)) / math.sqrt(d)
         back = from_e4m3(y[n]) * scale[0]
         assert abs(back - value) <= 0.0626 * abs(value) + scale[0] / 512, (n, back, value)
 

@@ -184,6 +184,7 @@ def refusals():
     refused(ValueError, "v.rank is 3", fa3.forward, q, k, v[0])
     refused(ValueError, "q has 6 dimensions", fa3.forward, q[None, None], k, v)
     refused(ValueError, "q.dtype is float64", fa3.forward, q.astype(np.float64), k, v)
+    refused(ValueError, "q.dtype is dtype('>f4')", fa3.forward, q.astype(">f4"), k, v)
     refused(ValueError, "k.dtype", fa3.forward, q, k.astype(np.float16), v)
     refused(TypeError, "k is list, must be", fa3.forward, q, [1.0], v)
     refused(ValueError, "causal is 'left'", fa3.forward, q, k, v, causal="left")

@@ -1,6 +1,6 @@
-"""The calls that go to a GPU, on the simulated driver, which computes launches on the CPU: fa3.Library.enqueue of all four
-calls, and what is done with torch's CUDA tensors, by stand-ins for torch and them: the device, stream and workspace of
-each call, and a thread without a context. Arguments: the library; LD_LIBRARY_PATH has the simulated libcuda.so.1."""
+"""The calls that go to a GPU, on the simulated driver, which computes launches on the CPU: all four, as
+they are made for torch's CUDA tensors, with stand-ins for torch and them: the device, stream and workspace of each, and
+a thread without a context. Argument: the library; LD_LIBRARY_PATH has the simulated libcuda.so.1."""
 
 import contextlib
 import ctypes

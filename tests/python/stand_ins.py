@@ -48,8 +48,9 @@ def make(path, names):
     """A library of these names, by their versions."""
     functions = sorted(set().union(*names.values()))
     script = path.with_suffix(".map")
-    script.write_text("".join(f"{version} {{ {'; '.join(sorted(of))}; }};\n" for version, of in names.items() if version))
-    versions = [f"-Wl,--version-script={script}"] if script.stat().st_size else []
+    lines = [f"{version} {{ {'; '.join(sorted(of))}; }};\n" for version, of in names.items() if version]
+    script.write_text("".join(lines))
+    versions = [f"-Wl,--version-script={script}"] if lines else []
     command = ["g++", "-w", "-shared", "-fPIC", f"-Wl,-soname,{path.name}", *versions, "-x", "c++", "-", "-o", path]
     source = "".join(f'extern "C" int {name}() {{ return 1; }}\n' for name in functions)
     subprocess.run(command, input=source, text=True, check=True)

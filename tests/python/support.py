@@ -25,8 +25,8 @@ def need(*modules):
     if other and not tried:
         os.environ["FA3_TEST_REACHED"] = other
         os.execv(other, [other, "-B", *sys.argv])
-    print(f"SKIPPED: {tried or sys.executable} has no {' and no '.join(missing)}; FA3_PYTHON may name a Python that has "
-          "(tests/python/torch-env makes one)")  # fmt: skip
+    lacks = f"{tried or sys.executable} has no {' and no '.join(missing)}"
+    print(f"SKIPPED: {lacks}; FA3_PYTHON may name a Python that has (tests/python/torch-env makes one)")
     sys.exit(77)
 
 

@@ -1,5 +1,5 @@
-"""The wheel of fa3 as people get it: made twice with the same bytes, installed into a fresh environment, used from another
-folder, uninstalled; and the folder fa3/ copied without it. Arguments: package.py, the library."""
+"""The wheel of fa3 as people get it: made twice with the same bytes, installed into a fresh environment, used from
+another folder, uninstalled; and the folder fa3/ copied without it. Arguments: package.py, the library."""
 
 import os
 import pathlib
@@ -19,7 +19,8 @@ import fa3
 floats = lambda *x: (ctypes.c_float * len(x))(*x)
 q, k, v, o, lse = floats(1, 1), floats(0, 0, math.log(3), 0), floats(1, 2, 3, 6), floats(0, 0), floats(0)
 tensor = lambda x, *dims: fa3.make_tensor(ctypes.addressof(x), "float32", dims)
-tensors = {"q": tensor(q, 1, 1, 1, 2), "k": tensor(k, 1, 2, 1, 2), "v": tensor(v, 1, 2, 1, 2), "o": tensor(o, 1, 1, 1, 2)}
+tensors = {"q": tensor(q, 1, 1, 1, 2), "k": tensor(k, 1, 2, 1, 2), "v": tensor(v, 1, 2, 1, 2)}
+tensors["o"] = tensor(o, 1, 1, 1, 2)
 fa3.library().reference(fa3.ForwardParams(**tensors, lse=tensor(lse, 1, 1, 1), softmax_scale=1.0))
 assert max(abs(o[0] - 2.5), abs(o[1] - 5), abs(lse[0] - math.log(4))) < 1e-6, (list(o), list(lse))
 try:

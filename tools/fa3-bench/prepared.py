@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools/python"))
 import fa3  # noqa: E402
 
-TORCH_DTYPE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "e4m3": "float8_e4m3fn"}  # by fa3-bench's names
+TORCH_DTYPE = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "e4m3": "float8_e4m3fn"}  # fa3-bench's names
 
 
 def newest_build(path=None):
@@ -125,8 +125,8 @@ def tiles_of(v):
     return parts.permute(0, 5, 1, 6, 8, 7, 3, 2, 4).reshape(dims).view(torch.float8_e4m3fn)
 
 
-def fp8_attention(q, k, v, causal=False, softmax_scale=None, scales="block", incoherent=True, mean=True, two_level=False,
-                  seed=1):  # fmt: skip
+def fp8_attention(q, k, v, causal=False, softmax_scale=None, scales="block", incoherent=True, mean=True,
+                  two_level=False, seed=1):  # fmt: skip
     """Attention in FP8 from bf16 or fp16 tensors, on a GPU or by the reference: o, of q's dtype. scales: tensor, head
     or block. incoherent: the Hadamard transform of Q and K. mean: V without its mean over the sequence."""
     q8, k8 = (fa3.quantize(x, scales=scales, incoherent=incoherent, seed=seed) for x in (q, k))

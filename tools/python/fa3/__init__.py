@@ -4,7 +4,7 @@
     o = fa3.attention(q, k, v, causal=True)            # (batch, seqlen, heads, head_dim), differentiable
 
 Tensors of torch on a CUDA device are worked on by the library's kernels, on torch's current stream of that device;
-tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow, and also for float32. As in
+tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow, also for float32. As in
 flash-attn, tensors are (batch, seqlen, heads, head_dim), and a causal mask ends in the bottom right corner.
 
 Everything is in fa3.h, the library's manual: head_dim a multiple of 8 up to 256, another one for v and o if wanted;
@@ -18,7 +18,7 @@ them with fullgraph=True. They are registered when this module is imported after
 Before a CUDA graph is captured call `preload`.
 
 The library is libfa3.so in the environment's FA3_LIBRARY, beside this file or its folder, or the loader's; or `load`
-names it. The folder fa3/ can be copied as it is. Needs Python 3.9, nothing else; torch 2.4, if it is used.
+names it. The folder fa3/ can be copied as it is. Python 3.9 or newer is all it needs; of torch 2.4, of transformers 5.
 """
 
 from __future__ import annotations
@@ -155,8 +155,7 @@ def quantize(x: Array, *, scales: str = "block", tiles: bool = False, mean: bool
     return calls.quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean, scale)
 
 
-def combine(o_parts: Array, lse_parts: Array, *, out_dtype: Any = None,
-            return_lse: bool = True):  # fmt: skip
+def combine(o_parts: Array, lse_parts: Array, *, out_dtype: Any = None, return_lse: bool = True):
     """(o, lse) over all keys from results over some each: o_parts (parts, batch, seqlen, heads, head_dim) in bfloat16,
     float16 or float32, lse_parts (parts, batch, heads, seqlen) in float32. out_dtype: of o; o_parts' if None."""
     ops = _torch_ops(o_parts)
@@ -205,8 +204,10 @@ def preload(device: Any = None) -> None:
 
 
 def register_transformers(name: str = "fa3") -> None:
-    """Makes `attn_implementation="fa3"` known to transformers, for models without padding, windows or dropout; what
-    cannot be done is refused by name. Also in training, and in generation with a cache that grows."""
+    """Makes `attn_implementation="fa3"` known to transformers: causal and full attention, in training and in generation
+    with a cache that grows. What it cannot do (padding, windows shorter than the keys, dropout, softcap, packed
+    sequences, static caches) is a NotImplementedError that names the argument. Under torch.compile, with attention_mask
+    the graph itself asserts that there is no padding, and without it models need a cache."""
     from . import _transformers
 
     _transformers.register(name)

@@ -31,6 +31,8 @@ def describe(name, x) -> _abi.Tensor:
         raise ValueError(f"{name} has {x.ndim} dimensions, at most {_abi.MAX_RANK} are possible")
     if is_torch(x):
         return _abi.make_tensor(x.data_ptr(), dtype, x.shape, x.stride())
+    if not x.dtype.isnative:
+        raise ValueError(f"{name}.dtype is {x.dtype!r}, must be of this machine's byte order")
     if any(stride % x.itemsize for stride in x.strides):
         raise ValueError(f"{name}.strides are {x.strides}, must be multiples of an element's {x.itemsize} bytes")
     return _abi.make_tensor(x.ctypes.data, dtype, x.shape, [stride // x.itemsize for stride in x.strides])
@@ -54,8 +56,8 @@ class NumPyArrays:
             dtype = numpy.dtype(getattr(ml_dtypes, dtype))
         return numpy.empty(tuple(shape), dtype)
 
-    def run(self, params, threads=0):
-        _abi.library().reference(params, threads)
+    def run(self, params):
+        _abi.library().reference(params)
 
 
 class TorchTensors:
@@ -69,12 +71,12 @@ class TorchTensors:
 
         return torch.empty(tuple(shape), dtype=getattr(torch, dtype_name(dtype)), device=self.device)
 
-    def run(self, params, threads=0):
+    def run(self, params):
         import torch
 
         library = _abi.library()
         if self.device.type == "cpu":
-            return library.reference(params, threads)
+            return library.reference(params)
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream(self.device).cuda_stream
             size = library.workspace_size(params, multiprocessors(self.device.index))
@@ -150,7 +152,7 @@ def tile_dims(batch: int, seqlen: int, heads: int, head_dim: int) -> tuple:
 # ---- calls: what the public functions check and name is resolved here to the library's numbers ----
 
 
-def forward(q, k, v, mask, softmax_scale, flags=0, out_dtype=None, kernel=None, threads=0, **scales):
+def forward(q, k, v, mask, softmax_scale, flags=0, out_dtype=None, kernel=None, **scales):
     """(o, lse). scales: those of fa3_forward_params, by name."""
     place = place_of(q=q, k=k, v=v, **scales)
     o_dims, dtype, lse_dims = forward_outputs(q, v, out_dtype)
@@ -158,18 +160,18 @@ def forward(q, k, v, mask, softmax_scale, flags=0, out_dtype=None, kernel=None, 
     tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse, **scales}
     described = {name: describe(name, x) for name, x in tensors.items()}
     how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
-    place.run(_abi.ForwardParams(**how, **described), threads)
+    place.run(_abi.ForwardParams(**how, **described))
     return o, lse
 
 
-def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=None, threads=0):
+def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=None):
     """(dq, dk, dv)"""
     tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "dlse": dlse}
     place = place_of(**tensors)
     gradients = {f"d{name}": place.empty(x.shape, x.dtype) for name, x in (("q", q), ("k", k), ("v", v))}
     described = {name: describe(name, x) for name, x in {**tensors, **gradients}.items()}
     how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
-    place.run(_abi.BackwardParams(**how, **described), threads)
+    place.run(_abi.BackwardParams(**how, **described))
     return tuple(gradients.values())
 
 

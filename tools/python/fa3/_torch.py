@@ -64,7 +64,7 @@ def _readable(x):
     """x in strides that the kernels take: autograd hands over what it has, a broadcast number for example."""
     size = 16 // x.element_size()
     good = x.stride(-1) == 1 and all(stride % size == 0 for stride in x.stride()[:-1]) and x.data_ptr() % 16 == 0
-    return x if good else x.contiguous().clone() if x.data_ptr() % 16 else x.contiguous()
+    return x if good else x.clone(memory_format=torch.contiguous_format)
 
 
 @torch.library.custom_op(

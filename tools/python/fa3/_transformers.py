@@ -16,19 +16,21 @@ HARMLESS = {
 }
 
 
-def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function=None, attention_mask=None,
-         local_size=None, allow_is_causal_skip=True, allow_is_bidirectional_skip=False, **_):  # fmt: skip
+def mask(kv_length, q_length=None, q_offset=0, cache_position=None, kv_offset=0, attention_mask=None, local_size=None,
+         allow_is_causal_skip=True, allow_is_bidirectional_skip=False, **_):  # fmt: skip
     """None, as full and bottom-right causal attention need no mask; any other is refused."""
+    if cache_position is not None:  # instead of q_length and q_offset in the first releases of transformers 5
+        q_length, q_offset = cache_position.shape[0], cache_position[0].item()
     if attention_mask is not None:
-        unpadded, why = attention_mask[:, kv_offset : kv_offset + kv_length].all(), "attention_mask has padding, which fa3 "
-        why += "does not support: leave padding out"
+        unpadded = attention_mask[:, kv_offset : kv_offset + kv_length].all()
+        why = "attention_mask has padding, which fa3 does not support: leave padding out"
         if torch.compiler.is_compiling():  # no values are known yet: the graph has to look, and fail by itself
             torch._assert_async(unpadded, why)
         elif not unpadded:
             raise NotImplementedError(why)
     if local_size is not None and kv_offset + kv_length > local_size:
         keys = kv_offset + kv_length
-        raise NotImplementedError(f"sliding_window (or a chunk) of {local_size} is smaller than {keys} keys: fa3 has none")
+        raise NotImplementedError(f"sliding_window or chunks of {local_size}, fewer than {keys} keys: fa3 has none")
     if allow_is_bidirectional_skip:
         return None
     # A cache of fixed size has keys beyond the last query, and its offset is a tensor.
@@ -40,8 +42,8 @@ def mask(batch_size, q_length, kv_length, q_offset=0, kv_offset=0, mask_function
     if not allow_is_causal_skip:
         raise NotImplementedError(
             "attention_mask: neither full nor causal (packed sequences by position_ids, or a mask function of the "
-            "model's own), which fa3 does not support; under torch.compile give attention_mask or a cache, as transformers "
-            "cannot tell there whether sequences are packed"
+            "model's own), which fa3 does not support; under torch.compile give attention_mask or a cache, as "
+            "transformers cannot tell there whether sequences are packed"
         )
     return None
 
@@ -63,7 +65,7 @@ def attention(module, query, key, value, attention_mask=None, dropout=0.0, scali
     if causal is None:
         raise NotImplementedError(f"is_causal: {type(module).__name__} does not say whether its attention is causal")
     if causal and is_causal is None and getattr(getattr(module, "config", None), "is_causal", True) is False:
-        raise NotImplementedError("is_causal is False in the model's config, but True in its attention: fa3 goes by one")
+        raise NotImplementedError("is_causal is False in the model's config, but True in its attention")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     return fa3.attention(q, k, v, causal=bool(causal), softmax_scale=scaling, deterministic=bool(deterministic)), None
 
