@@ -199,6 +199,25 @@ TEST_CASE("a kernel without WGMMAs: said, and shown with --all") {
   check_fits(picture(plain, true));
 }
 
+TEST_CASE("loops without WGMMAs are bars, but not where their code is scattered") {
+  const auto looping = [](size_t between) {
+    Lines lines = {"LDC R1, c[0x0][0x28]"};
+    lines.push_back(".L_x_1");
+    lines.insert(lines.end(), 20, "IADD3 R5, R5, 0x1, RZ");
+    lines.push_back("BRA `(.L_x_2)");
+    lines.push_back(".L_x_3");
+    lines.insert(lines.end(), between, "FMUL R6, R6, R7");
+    lines.push_back("EXIT");
+    lines.push_back(".L_x_2");
+    lines.push_back("ISETP.NE.AND P0, PT, R5, 0x64, PT");
+    lines.push_back("@P0 BRA `(.L_x_1)");
+    lines.push_back("BRA `(.L_x_3)");
+    return picture(kernel(lines), true);
+  };
+  CHECK_THAT(looping(10), ContainsSubstring("loop of 23 instructions"));
+  CHECK_THAT(looping(100), !ContainsSubstring("loop of"));
+}
+
 TEST_CASE("readable on light and on dark ground") {
   const std::string svg = picture(kernel(good()));
   CHECK_THAT(svg, ContainsSubstring("prefers-color-scheme:dark") && ContainsSubstring("class=\"page\""));

@@ -151,7 +151,8 @@ Strip strip_of(const Kernel& kernel, const WgmmaLoop& loop) {
   return strip;
 }
 
-// Loops of some size within a region that is shown in order of addresses, larger ones first.
+// Loops of some size within a region that is shown in order of addresses, larger ones first; but none whose code lies
+// scattered among other code, as a bar would be about that, too.
 void add_loops(const Kernel& kernel, const Region& region, Strip& strip) {
   constexpr size_t most = 4, smallest = 12;
   std::map<int, int> positions;
@@ -168,6 +169,7 @@ void add_loops(const Kernel& kernel, const Region& region, Strip& strip) {
       }
     if (!all || inside.size() < smallest || strip.bars.size() == most) continue;
     const auto [first, last] = std::minmax_element(inside.begin(), inside.end());
+    if (2 * static_cast<int>(inside.size()) < *last - *first) continue;
     Bar bar{"loop", "#64748b", static_cast<double>(*first), static_cast<double>(*first), *last + 1.0, {}, {}};
     bar.fewer = std::to_string(inside.size());
     bar.words = "loop of " + count_of(inside.size(), "instruction");
