@@ -45,18 +45,37 @@ constexpr int rivals_of(const Row& row) {
 static_assert(std::all_of(std::begin(rows), std::end(rows),
                           [](const Row& row) { return rivals_of(row) <= Fit::most; }));
 
+// The choosable rows of a dtype and mask, found when this is compiled, as every call looks through them.
+struct RowList {
+  int count = 0;
+  short rows[row_count] = {};
+};
+constexpr RowList choosable(Dtype dtype, bool causal) {
+  RowList list;
+  for (int n = 0; n < row_count; ++n)
+    if (is_choosable(rows[n]) && rows[n].dtype == dtype && rows[n].causal() == causal)
+      list.rows[list.count++] = static_cast<short>(n);
+  return list;
+}
+// In the order of Dtype.
+constexpr RowList full_rows[] = {choosable(Dtype::bf16, false), choosable(Dtype::fp16, false),
+                                 choosable(Dtype::e4m3, false)};
+constexpr RowList causal_rows[] = {choosable(Dtype::bf16, true), choosable(Dtype::fp16, true),
+                                   choosable(Dtype::e4m3, true)};
+
 // Those that the library chooses itself, of the smallest head dimensions that hold the problem's; of rows with packed
 // heads (Trait::packs_heads), which come last, and of others each for itself.
 void find_rows(const Problem& problem, Fit& fit) {
-  const Dtype dtype = dtype_of(problem.q.dtype);
+  const int dtype = static_cast<int>(dtype_of(problem.q.dtype));
+  const RowList& candidates = problem.causal ? causal_rows[dtype] : full_rows[dtype];
   const bool may_pack = problem.seqlen_q <= most_packed_queries;
   Fit packed;
   fit.count = packed.count = 0;
-  for (int n = 0; n < row_count; ++n) {
+  for (int i = 0; i < candidates.count; ++i) {
+    const int n = candidates.rows[i];
     const Row& row = rows[n];
     const bool packs = row.has(Trait::packs_heads);
-    if (!is_choosable(row) || row.dtype != dtype || row.causal() != problem.causal || !holds(row, problem) ||
-        (packs && !may_pack) || !takes(row, problem) || has_needless_scales(row, problem))
+    if (!holds(row, problem) || (packs && !may_pack) || !takes(row, problem) || has_needless_scales(row, problem))
       continue;
     Fit& of_kind = packs ? packed : fit;
     if (of_kind.count && is_narrower(rows[of_kind.rows[0]], row)) continue;
