@@ -68,7 +68,7 @@ def main():
 def check_installed(build, stage, names):
     run(MESON, "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", stage)
     found = sorted(path.name for path in stage.rglob("*") if not path.is_dir())
-    need(found == names, f"installed {found}")
+    need(found == sorted(names), f"installed {found}")
 
 
 main()
