@@ -350,10 +350,13 @@ TEST_CASE("a library of hundreds of megabytes takes little memory, here and in t
   const sass::TemporaryFolder folder;
   const std::string path = folder.path() + "/large.fatbin",
                     kernel = sass::read_file(std::string(FA3_CUBINS) + "/good.fatbin").substr(16),
-                    fatbin = fat_binary(entry_for(ptx, 80, 16 << 20) + kernel);
+                    other = entry_for(elf, 80, 16 << 20);
   {
     std::ofstream file(path);
-    for (int i = 0; i < 24; ++i) file << fatbin;
+    std::string one = kernel;
+    for (int i = 0; i < 12; ++i) one += other;
+    file << fat_binary(one);
+    for (int i = 0; i < 12; ++i) file << fat_binary(other + kernel);
   }
   const pid_t child = fork();
   if (child == 0) {

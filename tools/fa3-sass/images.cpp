@@ -97,14 +97,14 @@ void Images::add_file(const std::string& path, const std::string& name) {
   };
   for (Image& image : embedded_images(name, bytes, passed)) images_.push_back(std::move(image));
   gone = 0;
-  std::vector<std::string_view> fatbins;
+  std::vector<Fatbin> fatbins;
   for (size_t at = find_from(bytes, fatbin_magic, 0, passed); at != std::string_view::npos;) {
     const auto end = stated_end_of_fatbin(bytes, at);
     refuse_cut_off(name, bytes, end);
     if (end) {
       const std::string_view fatbin = bytes.substr(at, *end - at);
       const auto found = architectures(fatbin);
-      if (!found || found->contains(90)) fatbins.push_back(fatbin);
+      if (!found || found->contains(90)) fatbins.push_back(only(fatbin, 90));
       else others_.insert(found->begin(), found->end());
     }
     at = find_from(bytes, fatbin_magic, end ? *end : at + fatbin_magic.size(), passed);
@@ -116,7 +116,7 @@ void Images::add_file(const std::string& path, const std::string& name) {
 }
 
 // cuobjdump takes three times the memory of its file, so it gets a few fat binaries at a time.
-void Images::add_fatbins(const std::vector<std::string_view>& fatbins, const std::string& name) {
+void Images::add_fatbins(const std::vector<Fatbin>& fatbins, const std::string& name) {
   constexpr size_t most_bytes = size_t{32} << 20;
   size_t count = 0;
   for (size_t next = 0; next < fatbins.size();) {
@@ -124,9 +124,12 @@ void Images::add_fatbins(const std::vector<std::string_view>& fatbins, const std
     NewFile file(path);
     size_t bytes = 0;
     do {
-      file.write(fatbins[next]);
+      file.write(fatbins[next].header);
+      for (const std::string_view entry : fatbins[next].entries) {
+        file.write(entry);
+        let_go(entry);
+      }
       file.write(std::string(-fatbins[next].size() % 8, '\0'));  // each begins at such a multiple
-      let_go(fatbins[next]);
       bytes += fatbins[next++].size();
     } while (next < fatbins.size() && bytes + fatbins[next].size() <= most_bytes);
     file.close();

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "fatbin.h"
 #include "mapped.h"
 #include "tidy.h"
 
@@ -36,7 +37,7 @@ class Images {
 
  private:
   void add_file(const std::string& path, const std::string& name);
-  void add_fatbins(const std::vector<std::string_view>& fatbins, const std::string& name);
+  void add_fatbins(const std::vector<Fatbin>& fatbins, const std::string& name);
   void add_extracted(const std::string& path, const std::string& name, size_t& count);
   void add_members(std::string_view zip, const std::string& name);
   std::string fresh_folder();
