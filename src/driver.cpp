@@ -16,7 +16,7 @@ const char* missing;  // the first entry point that it does not have
 pthread_once_t once = PTHREAD_ONCE_INIT;
 
 void* lookup(const char* symbol) {
-  void* address = dlsym(library, symbol);
+  void* address = dlsym(__atomic_load_n(&library, __ATOMIC_ACQUIRE), symbol);
   if (address == nullptr && missing == nullptr) missing = symbol;
   return address;
 }
