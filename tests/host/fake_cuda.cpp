@@ -1,7 +1,7 @@
 #include "fake_cuda.h"
 
 #include <elf.h>
-#include <unistd.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <chrono>
@@ -36,13 +36,15 @@ struct Kernel {
 };
 std::deque<Kernel> kernels;  // kept to the end: a test may look at what was unloaded
 
-const pid_t process = getpid();
+// A flag and no question to the system, as calls are timed.
+bool forked = false;
+const int watch_forks = pthread_atfork(nullptr, nullptr, [] { forked = true; });
 
 // In no order, so that a race of the library is not hidden by what threads ask of the driver.
 void count(std::atomic<int>& calls) { calls.fetch_add(1, std::memory_order_relaxed); }
 
 CUresult answer(const char* call) {
-  if (getpid() != process) return CUDA_ERROR_NOT_INITIALIZED;  // a forked child has no driver
+  if (forked) return CUDA_ERROR_NOT_INITIALIZED;  // a forked child has no driver
   FakeCuda& fake = fake_cuda();
   count(fake.calls);
   return fake.failing == call ? fake.failure : CUDA_SUCCESS;
