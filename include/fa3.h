@@ -504,7 +504,7 @@ typedef struct fa3_kernel_info {
   int32_t block_kv;            /* Bc: keys of one iteration */
   int32_t stages;              /* depth of the K/V ring */
   int32_t threads;             /* per thread block */
-  int32_t producer_registers;  /* per thread, after setmaxnreg; 0 for a kernel that has no producer */
+  int32_t producer_registers;  /* per thread, after setmaxnreg; 0 for a kernel without a producer or setmaxnreg */
   int32_t consumer_registers;  /* the same of the consumers; 0 for a kernel that leaves this to the compiler */
   int32_t shared_memory_bytes; /* dynamic, per thread block */
   int32_t chosen;              /* 1 if the library chooses this kernel by itself, 0 if it only runs by name */

@@ -167,7 +167,10 @@ struct Row {
 
   // setmaxnreg: the register file holds 64K registers, so 504 per thread of each four-warp slice, in multiples of 8.
   // Without a producer nothing is moved: the consumers have what ptxas gives them, up to 255, and these are 0.
-  constexpr bool moves_registers() const { return kind != Kind::pass && !has(Trait::no_producer); }
+  // So it is with a single consumer, as there are registers enough.
+  constexpr bool moves_registers() const {
+    return kind != Kind::pass && !has(Trait::no_producer) && warpgroups() > 1;
+  }
   constexpr int consumer_registers() const {
     if (kind == Kind::backward) return takes_several_blocks() ? 208 : 240;
     return !moves_registers() ? 0 : warpgroups() == 4 ? 112 : warpgroups() == 3 ? 160 : 232;
@@ -185,8 +188,12 @@ struct Row {
   // With few stages, K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
   constexpr bool split_stage() const { return stages <= 2; }
   // What a part's slot holds for the 16 rows of a warp: O in float32, and m and l of each lane's two rows
-  // (tile/combine.cuh). With packed heads m and l of each row (tile/packed.cuh).
-  constexpr int partial_bytes() const { return 16 * dv * 4 + (has(Trait::packs_heads) ? 16 * 8 : 32 * 16); }
+  // (tile/combine.cuh). With packed heads each row has m and l behind its O, and there may be fewer rows
+  // (tile/packed.cuh).
+  constexpr int partial_bytes() const {
+    return has(Trait::packs_heads) ? 16 * packed_row_bytes() : 16 * dv * 4 + 32 * 16;
+  }
+  constexpr int packed_row_bytes() const { return dv * 4 + 16; }
   // Where row-major V waits for its transposition.
   constexpr int v_row_buffers() const { return has(Trait::transposes_v) ? 2 : 0; }
   // Vectors that are added to O (VMeanRing in tile/ring.cuh).
@@ -209,6 +216,9 @@ struct Row {
                                     v_row_buffers() * v_block_bytes() + v_mean_bytes() + barrier_bytes;
   }
 
+  // Otherwise the place in the ring is a division away, too much for main loops that are not bound by memory.
+  constexpr bool has_power_of_two_stages() const { return (stages & (stages - 1)) == 0; }
+
   constexpr bool valid() const {
     if (kind == Kind::pass)
       return pass_threads % 32 == 0 && pass_threads <= 1024 && pass_threads * pass_blocks <= 2048 &&
@@ -219,10 +229,11 @@ struct Row {
              Bc == (all_gradients() ? 128 : 64) && d % 64 == 0 &&
              d <= (all_gradients() ? 128 : 256) && dv == d && !is_8bit() && smem_bytes() <= 227 * 1024 &&
              (producer_registers() + dq_registers() + warpgroups() * consumer_registers()) * 128 <= 64 * 1024;
-    return Br % 64 == 0 && warpgroups() >= 2 && warpgroups() <= 4 && Bc % 16 == 0 && d % 16 == 0 && d <= 256 &&
-           dv % 16 == 0 && dv <= 256 &&
+    return Br % 64 == 0 && warpgroups() >= (has(Trait::packs_heads) ? 1 : 2) && warpgroups() <= 4 && Bc % 16 == 0 &&
+           d % 16 == 0 && d <= 256 && dv % 16 == 0 && dv <= 256 &&
            (v_slabs() <= slabs() || has(Trait::o_from_registers)) &&  // O leaves through a Q buffer
-           (stages & (stages - 1)) == 0 && q_buffers >= warpgroups() && q_buffers <= 2 * warpgroups() &&
+           (has_power_of_two_stages() || has(Trait::packs_heads)) && q_buffers >= warpgroups() &&
+           q_buffers <= 2 * warpgroups() &&
            (is_8bit() ? Bc % 32 == 0 && d % 64 == 0 && dv == d && has(Trait::o_from_registers) &&
                             (!has(Trait::block_scales) || (Bc == rows_of_scale && !split_stage())) &&
                             (!has(Trait::two_level) || has(Trait::block_scales))

@@ -17,7 +17,8 @@
 //
 // The pieces are numbered in the order in which they are claimed. First come tiles that are left whole, in the order of
 // their own numbers, so that a piece follows from its number by arithmetic. The pieces of all other tiles follow, from
-// a list.
+// a list. With packed heads these tiles may all have the same parts; then the list has those of one tile, and the first
+// parts of all tiles come first, their second parts next, and so on.
 #pragma once
 #include <cstdint>
 
@@ -75,14 +76,15 @@ struct Work {
 
 // The same in the list, in eight bytes. K/V blocks are counted in grains: of one block, or of more if there are many.
 struct Listed {
-  uint32_t tile : 10;  // its number among those of the list
-  uint32_t part : 6;
+  uint32_t tile : 9;  // its number among those of the list
+  uint32_t part : 7;
   uint32_t begin : 16;
-  uint32_t slot : 10;
-  uint32_t parts : 6;
+  uint32_t slot : 9;
+  uint32_t parts : 7;
   uint32_t end : 16;  // in whole grains, so it may lie beyond the tile's last block
 
-  static constexpr int32_t most_tiles = 1 << 10, most_slots = 1 << 10, most_parts = 32, most_grains = (1 << 16) - 1;
+  static constexpr int32_t most_tiles = 1 << 9, most_grains = (1 << 16) - 1;
+  static constexpr int32_t most_parts = 32, most_packed_parts = 127;  // of a tile, with packed heads
 };
 static_assert(sizeof(Listed) == 8);
 
@@ -91,18 +93,20 @@ struct Pieces {
   int32_t listed;        // so many pieces follow from the list, all of the tiles from number whole_tiles on
   int32_t ticket_tiles;  // of these tiles so many, the first, may be split, and have tickets
   int32_t grain;         // of the list, in K/V blocks
+  Divisor each;          // of these tiles so many share an entry of the list, which is that of the first one; or 1
 
   constexpr int32_t count() const { return whole_tiles + listed; }
+  constexpr int32_t entries() const { return listed / each; }  // of the list
 
-  // A piece of the list; tile_end is where its tile's K/V blocks end.
-  constexpr Work work(const Listed& piece, int32_t tile_end) const {
-    const int32_t end = int32_t(piece.end) * grain;
-    return {whole_tiles + int32_t(piece.tile), int32_t(piece.begin) * grain, end < tile_end ? end : tile_end,
-            int32_t(piece.part), int32_t(piece.parts), int32_t(piece.slot), int32_t(piece.tile)};
+  // A piece of the list, of the nth tile that shares the entry; tile_end is where its tile's K/V blocks end.
+  constexpr Work work(const Listed& entry, int32_t nth, int32_t tile_end) const {
+    const int32_t end = int32_t(entry.end) * grain, parts = int32_t(entry.parts), tile = int32_t(entry.tile) + nth;
+    return {whole_tiles + tile, int32_t(entry.begin) * grain, end < tile_end ? end : tile_end,
+            int32_t(entry.part), parts, int32_t(entry.slot) + nth * parts, tile};
   }
 };
 
-// As many pieces as fit the 4096 bytes that all drivers take as a kernel's parameters.
+// As many entries as fit the 4096 bytes that all drivers take as a kernel's parameters.
 inline constexpr int list_capacity = 400;
 
 }  // namespace fa3

@@ -45,18 +45,23 @@ double gain_of_tiles(const Row& row) {
   return row.has(Trait::two_level) ? 0.04 : row.has(Trait::block_scales) ? 0.07 : 0.095;
 }
 
-// With packed heads, of 64 rows: the last part's warpgroup reads all at so many bytes a nanosecond. Not measured.
-RowCosts packed(RowCosts costs, const Row& row) {
-  constexpr int32_t rate = 40;
-  for (Costs* c : {&costs.together, &costs.behind}) c->write = 2500, c->read = 64 * row.dv * 4 / rate;
+// With packed heads parts are written and added up in another way.
+RowCosts packed(RowCosts costs) {
+  for (Costs* c : {&costs.together, &costs.behind}) c->write = 1600, c->read = 750;
   return costs;
+}
+// And a single consumer waits for its own products and exponentials: so many clocks, as measured at d 128.
+RowCosts of_one_consumer(const Row& row) {
+  const int32_t clocks = row.Bc * (row.d + row.dv) / 32 + 8 * row.Bc + 80, block = clocks * 10 / 18;
+  return {{block, 900 + block, 1600, 750}, {block, 900 + block, 1600, 750}};
 }
 
 RowCosts costs_of(const Row& row) {
+  if (row.warpgroups() == 1) return of_one_consumer(row);
   for (const Measured& measured : measured_costs)
     if (!row.is_8bit() && measured.d == row.d && measured.Br == row.Br && measured.Bc == row.Bc &&
         measured.mask == row.mask)
-      return row.has(Trait::packs_heads) ? packed(measured.costs, row) : measured.costs;
+      return row.has(Trait::packs_heads) ? packed(measured.costs) : measured.costs;
   // Not measured: two products at so many TFLOP/s a multiprocessor, and what the others have in common.
   const int32_t block = row.Br * row.Bc * (row.d + row.dv) / static_cast<int32_t>(500 * products_per_us(row));
   if (row.is_8bit()) return {{block, 3 * block, 2400, 800}, {block, 3 * block, 2400, 800}};

@@ -41,10 +41,18 @@ struct RowCosts {
 };
 RowCosts costs_of(const Row& row);
 
+// With packed heads, reading all parts of so many rows and adding them up, by as many warpgroups as there are shares of
+// the rows: a warp has a row at a time.
+constexpr int64_t combine_time(int64_t parts, int64_t rows, int64_t shares) {
+  return (rows + 4 * shares - 1) / (4 * shares) * (700 + 47 * parts);
+}
+
 // What a block of K and V takes from memory, at least, if so many multiprocessors load at once: all of them share what
-// the memory gives, and one alone gets no more than this. In bytes a nanosecond.
-constexpr int64_t memory_time(int64_t bytes, int64_t multiprocessors) {
-  constexpr int64_t of_all = 4400, of_one = 60;
+// the memory gives, or the L2 cache if all K and V may still be there, and one alone gets no more than this. In bytes a
+// nanosecond.
+constexpr int64_t memory_time(int64_t bytes, int64_t multiprocessors, int64_t all_bytes) {
+  const int64_t of_all = all_bytes <= 40 << 20 ? 6000 : 4500;
+  constexpr int64_t of_one = 60;
   return bytes * multiprocessors > bytes / of_one * of_all ? bytes * multiprocessors / of_all : bytes / of_one;
 }
 

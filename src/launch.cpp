@@ -75,7 +75,7 @@ void fill(const Problem& problem, const ForwardPlan& plan, void* workspace, Scal
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
   params.tiles = plan.tiles;
   params.pieces = plan.pieces;
-  std::copy_n(plan.list, plan.pieces.listed, params.list);
+  std::copy_n(plan.list, plan.pieces.entries(), params.list);
   params.scales = scales_of(problem);
 }
 

@@ -7,7 +7,12 @@
 //  - either each tile into as many equal parts as fit that wave,
 //  - or the blocks of all of them, end to end, into one equal share for each multiprocessor. That leaves nothing idle,
 //    but many shares then hold parts of two tiles.
-// With packed heads that also goes for the tiles of few queries under a causal mask, if each K/V head has only one.
+// With packed heads, tiles of one length (those of few queries under a causal mask, too, if each K/V head has only one)
+// wait for memory, which serves some multiprocessors half as fast again as others, and all that still ask for something
+// where others have ended. So there it is
+//  - all tiles in equal parts that are under way at once, if they are fewer than multiprocessors,
+//  - or, where parts would take long, the last tiles in parts from long to short, which are claimed one by one,
+//  - or, where tiles are many and short, nothing.
 // Other causal tiles differ, and dynamic claims fill the gaps; so they are split only where there are few:
 //  - all into parts of the same length,
 //  - or the longest are cut in two, where they would last much longer than a multiprocessor has to work on average.
@@ -25,6 +30,9 @@ namespace {
 
 // Shorter parts are not worth their boundaries.
 constexpr int64_t least_blocks = 4;
+
+// With packed heads, equal parts or whole tiles that take longer end at too different times. In nanoseconds.
+constexpr int64_t long_time = 100'000;
 
 // Parts for each multiprocessor, at most: bounds the workspace.
 constexpr int64_t most_pieces = 2;
@@ -44,6 +52,7 @@ bool worth_splitting(int64_t split, int64_t whole) { return split <= whole - std
 // Pieces of the last tiles, from number first_tile on, in the order of their claims.
 struct List {
   int32_t first_tile = 0;
+  int32_t each = 1;  // so many tiles share each piece, which is that of the first one
   int32_t ticket_tiles = 0;  // so many of them, the first, may be split
   int32_t slots = 0;
   int count = 0;
@@ -68,8 +77,6 @@ class Planner {
     for (Costs* costs : {&costs_.together, &costs_.behind}) {
       if (warpgroups < row.warpgroups())
         costs->block = static_cast<int32_t>(block_time(row, costs->block, warpgroups));
-      if (row.has(Trait::packs_heads))
-        costs->read = static_cast<int32_t>(costs->read * std::min<int64_t>(of_head, 64) / 64);
     }
   }
 
@@ -78,14 +85,16 @@ class Planner {
     int64_t best = whole;
     list_.first_tile = tiles_.count();
     if (row_.has(Trait::splits)) {
-      if (alike_) split_alike(whole, best);
+      if (alike_ && row_.has(Trait::packs_heads)) split_packed(whole, best);
+      else if (alike_) split_alike(whole, best);
       else split_causal(whole, best);
     }
     plan.tiles = tiles_;
     plan.whole_us = static_cast<double>(whole) / 1e3;
     plan.predicted_us = static_cast<double>(best) / 1e3;
     plan.slots = list_.slots;
-    plan.pieces = {list_.first_tile, list_.count, list_.ticket_tiles, static_cast<int32_t>(grain_)};
+    plan.pieces = {list_.first_tile, list_.count * list_.each, list_.ticket_tiles, static_cast<int32_t>(grain_),
+                   Divisor::of(list_.each)};
     for (int n = 0; n < list_.count; ++n) plan.list[n] = listed(list_.work[n]);
     plan.workspace = layout();
   }
@@ -105,13 +114,21 @@ class Planner {
   Costs under_way(Costs costs, int64_t pieces) const {
     if (problem_.seqlen_q > most_packed_queries || row_.is_8bit()) return costs;
     const int64_t heads = row_.has(Trait::packs_heads) ? 1 : problem_.heads_per_kv();
-    const int64_t time = memory_time(row_.stage_bytes() / heads, std::min(pieces, G_));
-    costs.block = std::max(costs.block, static_cast<int32_t>(time));
+    const int64_t bytes = divide_up(problem_.seqlen_k, row_.Bc) * row_.stage_bytes();  // of a K/V head
+    const int64_t time = memory_time(row_.stage_bytes() / heads, std::min(pieces, G_),
+                                     bytes * problem_.batch * problem_.heads_kv);
+    // Without packed heads, plans do not know that some multiprocessors have to wait longer.
+    costs.block = std::max(costs.block, static_cast<int32_t>(row_.has(Trait::packs_heads) ? time : time * 9 / 8));
     return costs;
   }
 
   // All tiles whole.
   int64_t whole_time() const {
+    if (alike_ && row_.has(Trait::packs_heads) && tiles_.count() > G_) {
+      // Memory then serves whoever still asks for something.
+      const Costs costs = under_way(costs_.behind, G_);
+      return launch_time + divide_up(tiles_.count() * costs.whole(longest_), G_) + costs.whole(longest_) / 16;
+    }
     const Costs& together_or_behind = tiles_.count() <= G_ ? costs_.together : costs_.behind;
     const Costs costs = under_way(together_or_behind, G_);
     if (alike_) {
@@ -209,6 +226,66 @@ class Planner {
     });
   }
 
+  // With packed heads, tiles of one length.
+  void split_packed(int64_t whole, int64_t& best) {
+    const int64_t tiles = tiles_.count(), block = under_way(costs_.together, G_).block;
+    const int64_t share = tiles * longest_ * block / G_;  // of a multiprocessor, in time
+    if (tiles < G_ && share < long_time) equal_parts(whole, best);
+    else if (tiles < G_ || longest_ * block >= long_time) shrinking_parts(share, whole, best);
+  }
+
+  // All tiles, each in parts of the same length, one for each multiprocessor.
+  void equal_parts(int64_t whole, int64_t& best) {
+    const int64_t tiles = tiles_.count(), n = longest_, rows = std::min<int64_t>(rows_of(problem_, row_), 64);
+    int64_t unit = 0;
+    for (int64_t parts = 2; parts <= std::min<int64_t>({Listed::most_packed_parts, G_ / tiles, n / 2}); ++parts) {
+      const int64_t blocks = whole_grains(divide_up(n, parts)), made = divide_up(n, blocks);
+      if (made != parts) continue;
+      const int64_t time = launch_time + under_way(costs_.together, tiles * made).part(blocks) +
+                           combine_time(made, rows, std::clamp<int64_t>(made, 1, divide_up(rows, 4)));
+      if (time < best && worth_splitting(time, whole)) best = time, unit = blocks;
+    }
+    if (unit == 0) return;
+    list_ = List();
+    list_.ticket_tiles = list_.each = static_cast<int32_t>(tiles);
+    cut_packed([unit](int64_t) { return unit; });
+  }
+
+  // The last tiles, one for each multiprocessor if there are so many, in parts of which the last one has a fifth of
+  // the first one's blocks: two parts for each multiprocessor, or three of each tile.
+  void shrinking_parts(int64_t share, int64_t whole, int64_t& best) {
+    const int64_t tiles = tiles_.count(), cut = std::min(tiles, G_), n = longest_ / grain_;
+    const int64_t parts = std::clamp<int64_t>(divide_up(2 * G_, cut), 3, Listed::most_packed_parts);
+    if (n < 5 * parts) return;
+    const int64_t rows = std::min<int64_t>(rows_of(problem_, row_), 64);
+    const int64_t time = launch_time + share + costs_.behind.part(0) + combine_time(parts, rows, 1);
+    if (time >= best || !worth_splitting(time, whole)) return;
+    best = time;
+    list_ = List();
+    list_.first_tile = static_cast<int32_t>(tiles - cut);
+    list_.ticket_tiles = list_.each = static_cast<int32_t>(cut);
+    // Part i of them has a share of 5 - 4 i / (parts - 1), of 3 parts in all.
+    int64_t part = 0, sum = 0;
+    cut_packed([&](int64_t begin) {
+      sum += 5 * (parts - 1) - 4 * part++;
+      return std::max<int64_t>(n * sum / (3 * parts * (parts - 1)) * grain_ - begin, grain_);
+    });
+  }
+
+  // The tiles of the list become parts; `length` is asked for that of each, and told where it begins.
+  template <class Length>
+  void cut_packed(Length length) {
+    const auto n = static_cast<int32_t>(longest_);
+    for (int32_t begin = 0; begin < n && list_.count < Listed::most_packed_parts; ++list_.count) {
+      const auto end = static_cast<int32_t>(std::min<int64_t>(n, begin + length(begin)));
+      list_.work[list_.count] = {list_.first_tile, begin, end, list_.count, 0, 0, 0};
+      begin = end;
+    }
+    list_.work[list_.count - 1].end = n;
+    for (int part = 0; part < list_.count; ++part) list_.work[part].parts = list_.count;
+    list_.slots = list_.count * list_.each;
+  }
+
   void split_causal(int64_t whole, int64_t& best) {
     if (tiles_.count() >= splittable * G_ || tiles_.count() > Listed::most_tiles) return;
     int64_t sum = 0;
@@ -285,7 +362,10 @@ class Planner {
     if (list_.slots == 0) return {head, head, head};
     const size_t ticket_bytes = static_cast<size_t>(list_.ticket_tiles) * row_.warpgroups() * sizeof(Tickets);
     const size_t partials = (head + ticket_bytes + alignment - 1) / alignment * alignment;
-    return {head, partials, partials + static_cast<size_t>(list_.slots) * (row_.Br / 16) * row_.partial_bytes()};
+    size_t slot = static_cast<size_t>(row_.Br / 16) * row_.partial_bytes();
+    if (row_.has(Trait::packs_heads))
+      slot = static_cast<size_t>(Packing::slot_rows(visible_.rows(), row_.Br)) * row_.packed_row_bytes();
+    return {head, partials, partials + static_cast<size_t>(list_.slots) * slot};
   }
 
   const Problem& problem_;
@@ -343,7 +423,8 @@ void make(const Problem& problem, const Fit& fit, int multiprocessors, Plan& pla
   plan_row(problem, fit.rows[0], multiprocessors, plan.forward);
   const bool is_balanced = problem.causal && plan.forward.tiles.count() >= balanced * multiprocessors;
   for (int i = 1; i < fit.count; ++i) {
-    if (is_balanced && !rows[fit.rows[i]].has(Trait::packs_heads)) continue;
+    const Row& row = rows[fit.rows[i]];
+    if (row.has(Trait::packs_heads) ? row.Br > 64 && rows_of(problem, row) <= 64 : is_balanced) continue;
     ForwardPlan other;
     plan_row(problem, fit.rows[i], multiprocessors, other);
     // Where it makes no difference, fewer reads of K and V are better.

@@ -30,6 +30,7 @@ struct Map {
   cuuint64_t dim[5], stride[5];
   cuuint32_t box[5];
   CUtensorMapSwizzle swizzle;
+  CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
 };
 
 // Returns the driver's answer.
@@ -38,7 +39,7 @@ CUresult encode(const Driver& driver, const Map& from, void* data, TensorMap& ma
   CUtensorMap encoded;  // its alignment on the host may be larger than the 64 bytes that the hardware needs
   const CUresult result = driver.tensor_map_encode_tiled(
       &encoded, from.type, from.rank, data, from.dim, from.stride + 1, from.box, element_strides,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, from.swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, from.swizzle, from.promotion,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (!result) std::memcpy(&map, &encoded, sizeof map);
   return result;
@@ -55,7 +56,9 @@ fa3_status encode(const Driver& driver, const char* name, const View& view, cons
   constexpr int order[] = {3, 1, 2, 0};  // of the view's (batch, seqlen, heads, head_dim), innermost first
   Map from{type_of(view.dtype), 4, {}, {}, {}, row.slab_bytes() == 128 ? CU_TENSOR_MAP_SWIZZLE_128B
                                                                        : CU_TENSOR_MAP_SWIZZLE_64B};
-  auto& [type, rank, dim, stride, box, swizzle] = from;
+  // Kernels that wait for memory get 4.44 TB/s of it with any other promotion, and 4.16 with 256 bytes (H200).
+  if (row.has(Trait::packs_heads)) from.promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
+  auto& [type, rank, dim, stride, box, swizzle, promotion] = from;
   for (int i = 0; i < 4; ++i) {
     dim[i] = view.dim[order[i]];
     stride[i] = bytes_apart(view, order[i]);

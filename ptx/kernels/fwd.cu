@@ -40,7 +40,7 @@ static_assert(config.q_buffers > warpgroups, "the next piece's Q is awaited befo
 // (tile/consumer.cuh).
 FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
   constexpr bool o_from_registers = has(Trait::o_from_registers);
-  setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
+  if constexpr (config.moves_registers()) setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
   const KvRing ring{smem};
   Score score(p);
   const bool one_lane = threadIdx.x % 32 == 0;
@@ -214,20 +214,22 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     finish_pv(first, 0);
     if (blocks > 0) ring.skip(first, i, true);
     if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
-    // Are O, m and l those of the whole tile, and yet to be stored?
-    const bool complete = parts == 1 || (has(Trait::packs_heads)
-                                             ? combine_packed(O, state, l, p, smem, done, warpgroup, warp)
-                                             : combine(O, state, l, p, done, warp));
-    uint32_t o[dv / 4];
-    if constexpr (!is_8bit)
-      if (!has(Trait::packs_heads) || complete) normalize(o, O, l);
-    if constexpr (!o_from_registers) bar_sync(barrier_warpgroup + warpgroup, 128);  // all have read Q for the last time
-    if (complete) {                            // A2.20
-      if constexpr (has(Trait::packs_heads)) store_packed(o, state, l, p, done, warp);
-      else if constexpr (is_8bit) store_scaled_o(O, l, smem.v_mean[VMeanRing::index(done_use)], p, done, warp);
-      else if constexpr (o_from_registers) store_o_direct(o, p, done, warp);
-      else store_o(o, smem, done_buffer, p, done, warp);
-      if constexpr (!has(Trait::packs_heads)) store_lse(state, l, p, done, warp);
+    if constexpr (has(Trait::packs_heads)) {   // A2.20
+      if (parts == 1) store_packed(O, state, l, p, done, warp);
+      else combine_packed(O, state, l, p, smem, done, warpgroup, warp);
+    } else {
+      // Are O, m and l those of the whole tile, and yet to be stored?
+      const bool complete = parts == 1 || combine(O, state, l, p, done, warp);
+      uint32_t o[dv / 4];
+      if constexpr (!is_8bit) normalize(o, O, l);
+      // All have read Q for the last time.
+      if constexpr (!o_from_registers) bar_sync(barrier_warpgroup + warpgroup, 128);
+      if (complete) {                          // A2.20
+        if constexpr (is_8bit) store_scaled_o(O, l, smem.v_mean[VMeanRing::index(done_use)], p, done, warp);
+        else if constexpr (o_from_registers) store_o_direct(o, p, done, warp);
+        else store_o(o, smem, done_buffer, p, done, warp);
+        store_lse(state, l, p, done, warp);
+      }
     }
     wgmma_wait_group<0>();
     wgmma_owned(S);

@@ -43,6 +43,11 @@ FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
 // How heads are packed into rows: not at all in rows of the table that do not pack them.
 FA3_DEVICE Packing packing(const Params& p) { return has(Trait::packs_heads) ? p.visible.packing : Packing{0}; }
 
+// How many rows a part's slot has then.
+FA3_DEVICE int packed_slot_rows(const Params& p) {
+  return Packing::slot_rows(int(packing(p).rows(p.visible.seqlen_q)), Br);
+}
+
 // What the problem's rows see. Which sides are bounded is a constant here: the table's row has the mask.
 FA3_DEVICE Visible visible(const Params& p) {
   return {p.visible.seqlen_q, p.visible.seqlen_k, p.visible.left, p.visible.right, false, causal, packing(p)};

@@ -1,8 +1,9 @@
 // O and LSE on their way out where heads are packed into rows (packing.h): straight from the registers, or, of a split
 // tile, when its parts have been put together. A step of decoding is all parts and few rows, and ends when they are
 // together, so that is done fast: each warpgroup that has finished its rows of a part writes them into the part's slot,
-// row by row, and takes a ticket. The last one reads all parts with all its threads, many at a time, and stores O and
-// LSE. It adds them up in the order of the keys, so the bits are the same whoever comes last.
+// row by row, and takes a ticket. When all are written, rows are added up by all threads of the last warpgroup, or of
+// several that share them; a warp has a row at a time, and reads many parts together. It adds them up in the order of
+// the keys, so the bits are the same whoever does it.
 #pragma once
 #include "softmax.cuh"
 
@@ -40,8 +41,10 @@ FA3_DEVICE float lse_from(float m, float l) {
 }
 
 // Of a whole tile, for the warp's 16 rows. All lanes of a quad have some columns of its two rows.
-FA3_DEVICE void store_packed(const uint32_t (&o)[dv / 4], const RowState& state, const float (&l)[2], const Params& p,
+FA3_DEVICE void store_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2], const Params& p,
                              const RowBlock& block, int warp) {
+  uint32_t o[dv / 4];
+  normalize(o, O, l);
   const int lane = threadIdx.x % 32, column = 2 * (lane % 4);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
@@ -55,12 +58,22 @@ FA3_DEVICE void store_packed(const uint32_t (&o)[dv / 4], const RowState& state,
   }
 }
 
-// The result of a part for a warpgroup's 64 rows, not divided by l.
-struct PackedPartial {
-  float o[64][dv];
-  float2 sums[64];  // m and l
+// What the parts of a tile leave for a warpgroup's rows: row by row the O of all parts, not divided by l, and behind it
+// their m and l. So what is added up lies together, and ptxas needs no address of its own for each part.
+class PackedRows {
+ public:
+  FA3_DEVICE PackedRows(const Params& p, const RowBlock& block)
+      : rows_(static_cast<char*>(p.partials) + int64_t{block.partial} * config.packed_row_bytes()),
+        parts_(block.parts) {}
+  FA3_DEVICE float* o(int row) const {
+    return reinterpret_cast<float*>(rows_ + row * parts_ * config.packed_row_bytes());
+  }
+  FA3_DEVICE float2* sums(int row) const { return reinterpret_cast<float2*>(o(row) + parts_ * dv); }
+
+ private:
+  char* rows_;
+  int parts_;
 };
-static_assert(!has(Trait::packs_heads) || sizeof(PackedPartial) == 4 * config.partial_bytes());
 
 // Some neighbouring columns.
 struct Columns {
@@ -92,73 +105,141 @@ FA3_DEVICE float warp_sum(float x) {
   return x;
 }
 
-// All four warps of the warpgroup call this. Returns false: nothing is left to be stored. l: row sums, of the whole
-// quad; where they are 0, O is, too.
-FA3_DEVICE bool combine_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2], const Params& p,
+// Who adds up which rows of a tile. Where all parts are under way at once, they end at about the same time, and the
+// reads of all rows would keep one multiprocessor longer than all else takes: so each part has a share of the rows, and
+// waits until the others have written theirs. But not for long, as another kernel may hold the multiprocessor that one
+// of them is to run on, and wait for this one's: then it leaves its share to the last part. Otherwise, and of few rows,
+// the last part has all.
+class Shares {
+ public:
+  static constexpr int least_rows = 4;  // one a warp
+
+  FA3_DEVICE Shares(const Params& p, int rows, int parts) : rows_(rows), rows_each_(least_rows) {
+    const bool together = p.pieces.count() <= int(gridDim.x);
+    while (rows_each_ * parts < rows) rows_each_ += least_rows;
+    if (!together) rows_each_ = rows;
+  }
+
+  FA3_DEVICE bool are_shared() const { return rows_each_ < rows_; }
+  FA3_DEVICE int begin(int share) const { return share * rows_each_; }
+  FA3_DEVICE int end(int share) const { return min(begin(share) + rows_each_, rows_); }
+  FA3_DEVICE bool has(int share) const { return begin(share) < rows_; }
+
+  // Takes a ticket for a part that has been written by this thread, or by others before a barrier. Returns a bit for
+  // each share that the part is to add up now.
+  FA3_DEVICE uint32_t take(uint32_t* ticket, uint32_t part, uint32_t parts) const {
+    // The low half of a ticket counts parts, the high half has a bit for each share that is left to the last one.
+    constexpr uint32_t count = 0xffff, patience = 1 << 15;  // clocks
+    __threadfence();
+    const uint32_t before = ptx::atom_add_gpu_u32(ticket, 1u);
+    __threadfence();
+    const bool last = (before & count) == parts - 1;
+    if (!are_shared()) return last ? 1 : 0;
+    const uint32_t own = has(part) ? 1u << part : 0;
+    if (last) return before >> 16 | own;
+    if (!own) return 0;
+    const uint32_t start = clock();
+    while (uint32_t(clock()) - start < patience)
+      if ((ptx::ld_acquire_gpu_u32(ticket) & count) == parts) return own;
+    const bool too_late = (atomicOr(ticket, own << 16) & count) == parts;  // the last one has not seen it
+    __threadfence();
+    return too_late ? own : 0;
+  }
+
+ private:
+  int rows_, rows_each_;
+};
+static_assert(64 / Shares::least_rows <= 16);
+
+// A warp adds up all parts of a row, and stores it. A lane has some of its columns, and m, l and the weight of one part
+// in 32. It is the only warp of its scheduler, so each instruction counts: those for 16 parts take longer than the
+// loads.
+FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const Params& p, const RowBlock& block) {
+  const Place place = place_of(p, block, block.row + row);
+  if (!place.exists) return;
+  const int lane = threadIdx.x % 32;
+  constexpr int columns = dv / 32, batch = dv <= 128 ? 8 : 4;
+  static_assert(32 % batch == 0);
+  const float* from = partial.o(row) + lane * columns;
+  const float2* const sums = partial.sums(row);
+  Columns next[batch];
+  const auto load_next = [&](int left) {
+    if (left >= batch) {
+#pragma unroll
+      for (int i = 0; i < batch; i++) next[i] = load_columns(from + i * dv);
+    } else {
+#pragma unroll
+      for (int i = 0; i < batch; i++) next[i] = i < left ? load_columns(from + i * dv) : Columns{};
+    }
+    from += batch * dv;
+  };
+  const auto sums_of = [&](int part) { return part < parts ? __ldcg(&sums[part]) : make_float2(lowest_m, 0.f); };
+  const float2 first_sums = sums_of(lane);
+  load_next(parts);
+  float m = first_sums.x, sum = first_sums.y;  // of the lane's parts
+#pragma unroll 1
+  for (int part = lane + 32; part < parts; part += 32) {
+    const float2 more = __ldcg(&sums[part]);
+    const float larger = fmaxf(m, more.x);
+    sum = sum * ptx::ex2_approx_ftz(m - larger) + more.y * ptx::ex2_approx_ftz(more.x - larger);
+    m = larger;
+  }
+  const float lane_m = m;
+  m = warp_max(m);
+  sum = warp_sum(ptx::ex2_approx_ftz(lane_m - m) * sum);
+  float weight = ptx::ex2_approx_ftz(first_sums.x - m), o[columns] = {};
+#pragma unroll 1
+  for (int first = 0; first < parts; first += batch) {
+    Columns x[batch];
+#pragma unroll
+    for (int i = 0; i < batch; i++) x[i] = next[i];
+    if (first + batch < parts) load_next(parts - first - batch);
+    if (first % 32 == 0 && first > 0) weight = ptx::ex2_approx_ftz(sums_of(first + lane).x - m);
+#pragma unroll
+    for (int i = 0; i < batch; i++) {
+      const float of_part = __shfl_sync(0xffffffffu, weight, first % 32 + i);
+#pragma unroll
+      for (int c = 0; c < columns; c++) o[c] = fmaf(of_part, x[i].x[c], o[c]);
+    }
+  }
+  const float inverse = ptx::rcp_approx_ftz(sum == 0.f ? 1.f : sum);
+  uint16_t* const to = o_of(p, block, place) + lane * columns;
+  if (lane * columns < p.output.head_dim)
+#pragma unroll
+    for (int c = 0; c < columns; c += 2)
+      reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[c] * inverse, o[c + 1] * inverse);
+  if (lane == 0 && p.output.lse) *lse_of(p, block, place) = lse_from(m, sum);
+}
+
+// All four warps of the warpgroup call this. l: row sums, of the whole quad; where they are 0, O is, too.
+FA3_DEVICE void combine_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2], const Params& p,
                                Smem& smem, const RowBlock& block, int warpgroup, int warp) {
   const int rows = min(visible(p).rows() - block.row, 64), parts = block.parts;
-  if (block.row < 0 || rows <= 0) return false;
-  auto partial = [&](int part) -> PackedPartial& {
-    return static_cast<PackedPartial*>(p.partials)[block.partial + part * warpgroups];
-  };
+  if (block.row < 0 || rows <= 0) return;
+  const PackedRows partial(p, block);
   const int lane = threadIdx.x % 32;
-  PackedPartial& mine = partial(block.part);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const int row = 16 * warp + lane / 4 + 8 * i;
     if (!place_of(p, block, block.row + row).exists) continue;
-    float2* const to = reinterpret_cast<float2*>(mine.o[row]) + lane % 4;
+    float2* const to = reinterpret_cast<float2*>(partial.o(row) + block.part * dv) + lane % 4;
 #pragma unroll
     for (int k = 0; k < dv / 8; k++) __stcg(to + 4 * k, make_float2(O[4 * k + 2 * i], O[4 * k + 2 * i + 1]));
-    if (lane % 4 == 0) __stcg(&mine.sums[row], make_float2(state.m[i], l[i]));
+    if (lane % 4 == 0) __stcg(&partial.sums(row)[block.part], make_float2(state.m[i], l[i]));
   }
 
+  const Shares shares(p, rows, parts);
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);  // all have written
-  if (warp == 0 && lane == 0) {
-    __threadfence();
-    smem.ticket[warpgroup] = ptx::atom_add_gpu_u32(&p.tickets[block.ticket].taken, 1u);
-    __threadfence();
-  }
+  if (warp == 0 && lane == 0) smem.shares[warpgroup] = shares.take(&p.tickets[block.ticket].taken, block.part, parts);
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);
-  if (smem.ticket[warpgroup] != parts - 1u) return false;
-
-  // A warp takes a row at a time, a lane some of its columns, and m, l and the weight of one part.
-  constexpr int columns = dv / 32;         // of a lane
-  constexpr int batch = dv <= 128 ? 16 : 4;  // parts that are on their way together, as many as there are registers for
-  static_assert(Listed::most_parts <= 32);
+  const uint32_t mine = smem.shares[warpgroup];
+  if (mine == 0) return;
 #pragma unroll 1
-  for (int row = warp; row < rows; row += 4) {
-    const Place place = place_of(p, block, block.row + row);
-    if (!place.exists) continue;
-    const float2 sums = lane < parts ? __ldcg(&partial(lane).sums[row]) : make_float2(lowest_m, 0.f);
-    float m, sum, weight, o[columns] = {};
+  for (int share = 0; shares.has(share); share++)
+    if (mine >> share & 1)
 #pragma unroll 1
-    for (int first = 0; first < parts; first += batch) {
-      Columns x[batch];
-#pragma unroll
-      for (int i = 0; i < batch; i++)
-        x[i] = first + i < parts ? load_columns(&partial(first + i).o[row][lane * columns]) : Columns{};
-      if (first == 0) {
-        m = warp_max(sums.x);
-        weight = ptx::ex2_approx_ftz(sums.x - m);
-        sum = warp_sum(weight * sums.y);
-      }
-#pragma unroll
-      for (int i = 0; i < batch; i++) {
-        const float of_part = __shfl_sync(0xffffffffu, weight, first + i);
-#pragma unroll
-        for (int c = 0; c < columns; c++) o[c] = fmaf(of_part, x[i].x[c], o[c]);
-      }
-    }
-    const float inverse = ptx::rcp_approx_ftz(sum == 0.f ? 1.f : sum);
-    uint16_t* const to = o_of(p, block, place) + lane * columns;
-    if (lane * columns < p.output.head_dim)
-#pragma unroll
-      for (int c = 0; c < columns; c += 2)
-        reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[c] * inverse, o[c + 1] * inverse);
-    if (lane == 0 && p.output.lse) *lse_of(p, block, place) = lse_from(m, sum);
-  }
-  return false;
+      for (int row = shares.begin(share) + warp; row < shares.end(share); row += 4)
+        combine_row(partial, parts, row, p, block);
 }
 
 }  // namespace fa3

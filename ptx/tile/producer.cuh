@@ -142,7 +142,9 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       block.batch = tile.batch;
       block.part = work.part;
       block.parts = work.parts;
-      block.partial = work.slot * warpgroups + nth;
+      block.partial = has(Trait::packs_heads)
+                          ? work.slot * packed_slot_rows(p) + (max(row, 0) - max(first_row(p, tile), 0)) * work.parts
+                          : work.slot * warpgroups + nth;
       block.ticket = work.split_tile * warpgroups + nth;
       const bool q_is_read = !end && computed > 0;
       uint32_t bytes = q_is_read ? config.q_buffer_bytes() : 0;
@@ -162,7 +164,7 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
 
 // The producer warpgroup. `warp` of its four.                                                  // A1.2, A1.3
 FA3_DEVICE void producer(const Params& p, Smem& smem, int warp) {
-  ptx::setmaxnreg_dec<config.producer_registers()>();
+  if constexpr (config.moves_registers()) ptx::setmaxnreg_dec<config.producer_registers()>();
   if (warp >= 2) {
     if constexpr (causal && !has(Trait::packs_heads))
       write_empty_rows<dv / 8, Br, is_8bit>(p.output, p.tiles.heads, p.tiles.batch_heads, p.tiles.first_row,

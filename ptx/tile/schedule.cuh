@@ -37,9 +37,15 @@ FA3_DEVICE Listed listed_at(const ForwardParams&, int) { return {}; }
 FA3_DEVICE Piece piece_at(const Params& p, int number) {
   if constexpr (has(Trait::splits)) {
     if (number >= p.pieces.whole_tiles) {
-      const Listed listed = listed_at(p, number - p.pieces.whole_tiles);
-      const Tile tile = tile_at(p, p.pieces.whole_tiles + listed.tile);
-      return {tile, p.pieces.work(listed, tile_blocks(p, tile).end)};
+      int entry = number - p.pieces.whole_tiles, nth = 0;
+      if constexpr (has(Trait::packs_heads)) {
+        const int piece = entry;
+        entry = piece / p.pieces.each;
+        nth = piece - entry * p.pieces.each;
+      }
+      const Listed listed = listed_at(p, entry);
+      const Tile tile = tile_at(p, p.pieces.whole_tiles + listed.tile + nth);
+      return {tile, p.pieces.work(listed, nth, tile_blocks(p, tile).end)};
     }
   }
   const Tile tile = tile_at(p, number);

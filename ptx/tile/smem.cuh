@@ -15,7 +15,8 @@ struct alignas(16) RowBlock {
   int begin;    // the piece's first K/V block
   int head, batch;  // the K/V head, where its heads are packed into rows
   int part, parts;
-  int partial;  // where the result of part 0 for these rows is, in units of 64 rows; that of part 1 is `warpgroups` on
+  int partial;  // where the result of part 0 for these rows is, in units of 64 rows; that of part 1 is `warpgroups` on.
+                // With packed heads in rows of a part (packed.cuh)
   int ticket;   // index of these rows' Tickets
   // Of 8-bit elements only:
   float c;        // softmax_scale * log2(e) * the scales of Q and K
@@ -67,7 +68,7 @@ struct alignas(1024) Smem {
   uint64_t empty_q[config.q_buffers];
   int piece;  // number of the piece whose Q comes next: what the K/V producer tells the Q producer
   RowBlock row_block[row_blocks];  // of the Q in a buffer (RowBlockRing)
-  uint32_t ticket[has(Trait::packs_heads) ? warpgroups : 0];  // that a warpgroup took last (packed.cuh)
+  uint32_t shares[has(Trait::packs_heads) ? warpgroups : 0];  // of rows that a warpgroup adds up (packed.cuh)
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 

@@ -60,8 +60,14 @@ void parts(const Row& row) {
     }
   Problem most = plain_problem(row, 1, 1, 131072, 8, 1, seed_for(row, 9600));
   CHECK(run(most, row, 4));
-  // Whole tiles first, and parts behind them.
-  run(plain_problem(row, 20, 2, 20 * row.Bc, 28, 7, seed_for(row, 9601)), row);
+  // Tiles so long that they end in ever shorter parts: 126, and 140, of which the first are whole. All have the same
+  // keys.
+  for (const int64_t batch : {18, 20}) {
+    const int64_t seqlen_k = 4'200'000 / (2 * (row.d + row.dv));
+    Problem shared = plain_problem(row, batch, 2, seqlen_k, 28, 7, seed_for(row, 9601 + int(batch)));
+    shared.k.share_batch = shared.v.share_batch = true;
+    CHECK(run(shared, row, 3));
+  }
 }
 
 // What the library takes by itself.

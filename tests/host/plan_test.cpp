@@ -59,7 +59,10 @@ void check_pieces(const Problem& problem, const ForwardPlan& plan) {
   const Pieces& pieces = plan.pieces;
   const int32_t tiles = plan.tiles.count(), listed_tiles = tiles - pieces.whole_tiles;
   REQUIRE((pieces.whole_tiles >= 0 && pieces.whole_tiles <= tiles));
-  REQUIRE((pieces.listed >= listed_tiles && pieces.listed <= list_capacity));
+  REQUIRE((pieces.listed >= listed_tiles && pieces.entries() <= list_capacity));
+  // Entries are shared with packed heads only, and by all tiles of the list.
+  REQUIRE((pieces.each == 1 || (rows[plan.row].has(Trait::packs_heads) && pieces.each == listed_tiles)));
+  REQUIRE(pieces.listed == pieces.entries() * pieces.each);
   REQUIRE((pieces.ticket_tiles >= 0 && pieces.ticket_tiles <= listed_tiles));
   // The smallest with which the list's 16 bits hold the longest tile's blocks.
   const int64_t longest = unfold(problem, plan, problem.causal ? 0 : tiles - 1).blocks;
@@ -67,9 +70,10 @@ void check_pieces(const Problem& problem, const ForwardPlan& plan) {
   std::vector<std::vector<Work>> parts(static_cast<size_t>(listed_tiles));
   std::set<int> slots;
   for (int n = 0; n < pieces.listed; ++n) {
-    const int32_t tile = pieces.whole_tiles + int32_t(plan.list[n].tile);
+    const int32_t entry = n / pieces.each, nth = n % pieces.each;
+    const int32_t tile = pieces.whole_tiles + int32_t(plan.list[entry].tile) + nth;
     REQUIRE(tile < tiles);
-    const Work work = pieces.work(plan.list[n], unfold(problem, plan, tile).blocks);
+    const Work work = pieces.work(plan.list[entry], nth, unfold(problem, plan, tile).blocks);
     REQUIRE((work.tile == tile && work.split_tile == tile - pieces.whole_tiles && work.begin < work.end));
     parts[size_t(work.split_tile)].push_back(work);
     if (work.parts == 1) continue;
@@ -80,7 +84,8 @@ void check_pieces(const Problem& problem, const ForwardPlan& plan) {
   }
   for (int32_t n = 0; n < listed_tiles; ++n) {
     auto& of_tile = parts[size_t(n)];
-    REQUIRE((!of_tile.empty() && of_tile.size() <= 255));  // a warp counts them in eight bits
+    const bool packs = rows[plan.row].has(Trait::packs_heads);
+    REQUIRE((!of_tile.empty() && of_tile.size() <= size_t(packs ? Listed::most_packed_parts : Listed::most_parts)));
     std::sort(of_tile.begin(), of_tile.end(), [](const Work& a, const Work& b) { return a.part < b.part; });
     int begin = 0;
     for (size_t i = 0; i < of_tile.size(); ++i) {
@@ -94,7 +99,7 @@ void check_pieces(const Problem& problem, const ForwardPlan& plan) {
   REQUIRE(int(slots.size()) == plan.slots);
 }
 
-void check_workspace(const ForwardPlan& plan, int multiprocessors) {
+void check_workspace(const Problem& problem, const ForwardPlan& plan, int multiprocessors) {
   const Row& row = rows[plan.row];
   const WorkspaceLayout& layout = plan.workspace;
   if (plan.slots == 0) {
@@ -108,8 +113,11 @@ void check_workspace(const ForwardPlan& plan, int multiprocessors) {
   const size_t cleared = size_t((plan.pieces.ticket_tiles * row.warpgroups() + 7) / 8 * 8) * sizeof(Tickets);
   CHECK((layout.partials >= layout.tickets + cleared && layout.partials % 16 == 0));
   // Of each of a part's rows O, and m and l for each of the lanes that share it, or with packed heads once, in float32.
-  const size_t sums = row.has(Trait::packs_heads) ? 2 : 8;
-  CHECK(layout.bytes == layout.partials + size_t(plan.slots) * size_t(row.Br) * 4 * (size_t(row.dv) + sums));
+  // Then there are no more rows than a head has, rounded up to four.
+  const size_t sums = row.has(Trait::packs_heads) ? 4 : 8;
+  const int64_t of_head = rows_of(problem, row);
+  const int64_t slot_rows = row.has(Trait::packs_heads) && of_head < row.Br ? (of_head + 3) / 4 * 4 : row.Br;
+  CHECK(layout.bytes == layout.partials + size_t(plan.slots * slot_rows) * 4 * (size_t(row.dv) + sums));
   // What fa3.h promises: 3 * multiprocessors * block_q rows of 4 * (head_dim_v + 8) bytes, and a few KB.
   CHECK(layout.bytes <= size_t(3 * multiprocessors) * size_t(row.Br) * 4 * size_t(row.dv + 8) + 32768);
 }
@@ -117,7 +125,7 @@ void check_workspace(const ForwardPlan& plan, int multiprocessors) {
 void check(const Problem& problem, const ForwardPlan& plan, int multiprocessors) {
   check_tiles(problem, plan);
   check_pieces(problem, plan);
-  check_workspace(plan, multiprocessors);
+  check_workspace(problem, plan, multiprocessors);
   CHECK((plan.predicted_us > 0 && plan.predicted_us <= plan.whole_us));
   if (!is_split(plan)) return;
   // Smaller gains are as often losses.
@@ -162,7 +170,8 @@ TEST_CASE("every block of every tile is in one piece, on every row and any numbe
       causal += is_split(made) && problem.causal;
       some += is_split(made) && made.pieces.ticket_tiles < made.tiles.count() - made.pieces.whole_tiles;
       many +=
-          is_split(made) && std::any_of(made.list, made.list + made.pieces.listed, [](auto& l) { return l.parts > 8; });
+          is_split(made) &&
+          std::any_of(made.list, made.list + made.pieces.entries(), [](auto& l) { return l.parts > 8; });
     }
   }
   CHECK(split > 1000);
@@ -284,7 +293,7 @@ TEST_CASE("where the longest tiles are cut, the longest pieces come first", "[pl
       ++cut;
       int last = INT32_MAX;
       for (int n = 0; n < made.pieces.listed; ++n) {
-        const Work work = made.pieces.work(made.list[n], unfold(problem, made, int32_t(made.list[n].tile)).blocks);
+        const Work work = made.pieces.work(made.list[n], 0, unfold(problem, made, int32_t(made.list[n].tile)).blocks);
         CHECK(work.end - work.begin <= last);
         last = work.end - work.begin;
       }
@@ -338,6 +347,39 @@ TEST_CASE("heads are packed for few queries, and only then", "[plan]") {
         planned(problem_of({batch, 1, seqlen_k, 4 * heads_kv, heads_kv, 128}, FA3_MASK_CAUSAL_BOTTOM_RIGHT));
     INFO("batch " << batch << ", " << heads_kv << " heads, keys " << seqlen_k);
     CHECK(made.pieces.count() >= (batch * heads_kv == 1 ? 16 : 90));
+  }
+}
+
+TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at all", "[plan]") {
+  const auto decode = [](int64_t batch, int64_t seqlen_k) -> const ForwardPlan& {
+    return planned(problem_of({batch, 1, seqlen_k, 32, 8, 128}));
+  };
+  const auto lengths = [](const ForwardPlan& plan) {
+    std::vector<int> blocks;
+    for (int n = 0; n < plan.pieces.entries(); ++n) blocks.push_back(int(plan.list[n].end) - int(plan.list[n].begin));
+    return blocks;
+  };
+  // Short times: as many equal parts as there are multiprocessors for.
+  const ForwardPlan& even = decode(1, 8192);
+  CHECK((even.pieces.whole_tiles == 0 && even.pieces.each == 8 && even.pieces.count() == 128));
+  for (const int blocks : lengths(even)) CHECK(blocks == 8);
+  // Long ones: two parts for each multiprocessor, the first five times as long as the last.
+  const ForwardPlan& ever_shorter = decode(1, 131072);
+  const std::vector<int> blocks = lengths(ever_shorter);
+  CHECK((ever_shorter.pieces.each == 8 && blocks.size() == 33));
+  CHECK(std::is_sorted(blocks.begin(), blocks.end(), [](int a, int b) { return a > b + 1; }));  // but for rounding
+  CHECK((blocks.front() >= 4 * blocks.back() && blocks.front() <= 6 * blocks.back()));
+  // Of many tiles the last 132 so, in three parts.
+  const ForwardPlan& last = decode(64, 8192);
+  CHECK((last.pieces.whole_tiles == 512 - 132 && last.pieces.each == 132 && last.pieces.entries() == 3));
+  CHECK(lengths(last)[0] > 4 * lengths(last)[2]);
+  // Many short ones not at all, nor where each multiprocessor has one.
+  for (const auto& [batch, seqlen_k] : {std::pair{128, 2048}, {32, 4096}, {16, 8192}})
+    CHECK_FALSE(is_split(decode(batch, seqlen_k)));
+  // Tiles of more rows than there are would wait for the same memory.
+  for (const int64_t heads : {8, 16, 64, 128, 512, 1024}) {
+    const Row& row = rows[planned(problem_of({1, 1, 8192, heads, 8, 128})).row];
+    CHECK((row.has(Trait::packs_heads) && row.Br == (heads <= 512 ? 64 : 128)));
   }
 }
 

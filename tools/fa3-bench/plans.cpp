@@ -20,7 +20,7 @@ std::string line(const char* format, Values... values) {
 
 int most_parts(const ForwardPlan& plan) {
   int parts = 1;
-  for (int n = 0; n < plan.pieces.listed; ++n) parts = std::max(parts, int(plan.list[n].parts));
+  for (int n = 0; n < plan.pieces.entries(); ++n) parts = std::max(parts, int(plan.list[n].parts));
   return parts;
 }
 
@@ -35,16 +35,16 @@ std::string row_of_table(const ForwardPlan& plan, int multiprocessors, bool take
 std::string work_of(const ForwardPlan& plan) {
   std::string text;
   if (plan.pieces.whole_tiles > 0) text += line("    tiles 0 to %d whole\n", plan.pieces.whole_tiles - 1);
-  for (int n = 0; n < plan.pieces.listed;) {
+  for (int n = 0; n < plan.pieces.entries();) {
     const Listed& first = plan.list[n];
     int last = n;
     const auto follows = [&](const Listed& next) {
       return next.tile == plan.list[last].tile + 1 && next.part == first.part && next.parts == first.parts &&
              next.begin == first.begin && next.end == first.end;
     };
-    while (last + 1 < plan.pieces.listed && follows(plan.list[last + 1])) ++last;
+    while (last + 1 < plan.pieces.entries() && follows(plan.list[last + 1])) ++last;
     const int from = plan.pieces.whole_tiles + int(first.tile);
-    const int to = plan.pieces.whole_tiles + int(plan.list[last].tile);
+    const int to = plan.pieces.whole_tiles + int(plan.list[last].tile) + plan.pieces.each - 1;
     text += from == to ? line("    tile %d", from) : line("    tiles %d to %d", from, to);
     text += line(", blocks %d to %d", int(first.begin) * plan.pieces.grain, int(first.end) * plan.pieces.grain - 1);
     text += first.parts == 1 ? "\n" : line(", part %d of %d\n", int(first.part) + 1, int(first.parts));

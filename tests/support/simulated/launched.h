@@ -70,12 +70,15 @@ inline bool is_complete(const Launched& launched) {
     place[size_t(number)] = size_t(at);
     left[size_t(at)] = number < p.pieces.whole_tiles ? 0 : blocks.end - blocks.begin;
   }
+  if (p.pieces.each < 1 || (p.pieces.each > 1 && !row.has(Trait::packs_heads)) || p.pieces.listed % p.pieces.each != 0)
+    return false;
   for (int32_t n = 0; n < p.pieces.listed; ++n) {
-    const int32_t number = p.pieces.whole_tiles + int32_t(p.list[n].tile);
+    const int32_t entry = n / p.pieces.each, nth = n - entry * p.pieces.each;
+    const int32_t number = p.pieces.whole_tiles + int32_t(p.list[entry].tile) + nth;
     if (number >= tiles) return false;
     const Tile tile = tile_at(p.tiles, number, causal);
     const Work work = p.pieces.work(
-        p.list[n], tile_blocks(visible, p.tiles.first_row + tile.q_block * row.Br, row.Br, row.Bc).end);
+        p.list[entry], nth, tile_blocks(visible, p.tiles.first_row + tile.q_block * row.Br, row.Br, row.Bc).end);
     left[place[size_t(number)]] -= work.end - work.begin;
   }
   for (const int64_t blocks : left)
