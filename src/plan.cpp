@@ -124,10 +124,14 @@ class Planner {
 
   // All tiles whole.
   int64_t whole_time() const {
-    if (alike_ && row_.has(Trait::packs_heads) && tiles_.count() > G_) {
-      // Memory then serves whoever still asks for something.
-      const Costs costs = under_way(costs_.behind, G_);
-      return launch_time + divide_up(tiles_.count() * costs.whole(longest_), G_) + costs.whole(longest_) / 16;
+    if (alike_ && row_.has(Trait::packs_heads)) {
+      const int64_t waves = tiles_.count() / G_, last = tiles_.count() % G_;
+      const Costs costs = under_way(costs_.behind, waves ? G_ : last);
+      const int64_t tile = costs.whole(longest_), behind = last ? under_way(costs_.behind, last).whole(longest_) : 0;
+      // In one wave the slowest multiprocessor is last; after several they are at different places. A second wave makes
+      // up for the first.
+      const bool is_ragged = costs.block > costs_.behind.block && waves != 1;
+      return launch_time + waves * tile + behind + (is_ragged ? tile / 16 : 0);
     }
     const Costs& together_or_behind = tiles_.count() <= G_ ? costs_.together : costs_.behind;
     const Costs costs = under_way(together_or_behind, G_);

@@ -49,6 +49,13 @@ FA3_DEVICE uint32_t atom_add_acquire_gpu_u32(uint32_t* addr, uint32_t value) {
   return d;
 }
 
+// ptx: atom.acq_rel.gpu.global.add.u32 d, [addr], value;  (atom)
+FA3_DEVICE uint32_t atom_add_acq_rel_gpu_u32(uint32_t* addr, uint32_t value) {
+  uint32_t d;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(d) : "l"(addr), "r"(value) : "memory");
+  return d;
+}
+
 // ptx: red.release.gpu.global.add.u32 [addr], value;  (red)
 FA3_DEVICE void red_add_release_gpu_u32(uint32_t* addr, uint32_t value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(addr), "r"(value) : "memory");

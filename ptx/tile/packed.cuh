@@ -130,9 +130,7 @@ class Shares {
   FA3_DEVICE uint32_t take(uint32_t* ticket, uint32_t part, uint32_t parts) const {
     // The low half of a ticket counts parts, the high half has a bit for each share that is left to the last one.
     constexpr uint32_t count = 0xffff, patience = 1 << 15;  // clocks
-    __threadfence();
-    const uint32_t before = ptx::atom_add_gpu_u32(ticket, 1u);
-    __threadfence();
+    const uint32_t before = ptx::atom_add_acq_rel_gpu_u32(ticket, 1u);
     const bool last = (before & count) == parts - 1;
     if (!are_shared()) return last ? 1 : 0;
     const uint32_t own = has(part) ? 1u << part : 0;

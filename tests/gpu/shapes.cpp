@@ -31,7 +31,7 @@ Problem problem(uint64_t number, fa3_mask mask) {
 }  // namespace
 
 // Queries and keys alike, as encoders have them, and as many keys for a random number of queries.
-TEST_CASE("shapes: every length to 600", "[shapes]") {
+TEST_CASE("shapes: every length to 600", "[shapes][long]") {
   gpu();
   for (const int64_t head_dim : {64, 128, 256})
     for (int length = 1; length <= longest; ++length) {
@@ -48,7 +48,7 @@ TEST_CASE("shapes: every length to 600", "[shapes]") {
     }
 }
 
-TEST_CASE("shapes: every pair of head dimensions", "[shapes]") {
+TEST_CASE("shapes: every pair of head dimensions", "[shapes][long]") {
   gpu();
   for (int head_dim = 8; head_dim <= largest_head_dim; head_dim += 8)
     for (int head_dim_v = 8; head_dim_v <= largest_head_dim; head_dim_v += 8)
@@ -63,7 +63,7 @@ TEST_CASE("shapes: every pair of head dimensions", "[shapes]") {
 }
 
 // Many more tiles than thread blocks, most of them with few rows or few keys.
-TEST_CASE("shapes: large batches of short sequences", "[shapes]") {
+TEST_CASE("shapes: large batches of short sequences", "[shapes][long]") {
   gpu();
   int number = 2000000;
   for (const int64_t length : {16, 33, 64, 77, 128, 197, 256, 384, 577})

@@ -128,6 +128,7 @@ TEST_CASE("a launch with packed heads, in full", "[launch]") {
     CHECK(q.box == U32{64, unsigned(box_heads), unsigned(box_queries), 1, 1});
     CHECK(q.swizzle == CU_TENSOR_MAP_SWIZZLE_128B);
     CHECK(map_of(f.k).dim == U64{72, 9000, 3, 2});
+    for (const TensorMap* map : {&f.k, &f.v}) CHECK(map_of(*map).promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
   }
   // A single K/V head has no next one.
   FakeCuda& fake = fresh();

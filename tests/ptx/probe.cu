@@ -37,6 +37,9 @@ PROBE(atom_add_gpu_u32)(uint32_t* addr, uint32_t value, uint32_t* out) { *out = 
 PROBE(atom_add_acquire_gpu_u32)(uint32_t* addr, uint32_t value, uint32_t* out) {
   *out = atom_add_acquire_gpu_u32(addr, value);
 }
+PROBE(atom_add_acq_rel_gpu_u32)(uint32_t* addr, uint32_t value, uint32_t* out) {
+  *out = atom_add_acq_rel_gpu_u32(addr, value);
+}
 PROBE(red_add_release_gpu_u32)(uint32_t* addr, uint32_t value) { red_add_release_gpu_u32(addr, value); }
 PROBE(ld_acquire_gpu_u64)(const unsigned long long* addr, unsigned long long* out) { *out = ld_acquire_gpu_u64(addr); }
 PROBE(st_release_gpu_u64)(unsigned long long* addr, unsigned long long value) { st_release_gpu_u64(addr, value); }
