@@ -61,6 +61,7 @@ TEST_CASE("errors may be as large as the header says, and no larger") {
     Pattern pattern = Pattern::normal;
   } const formats[] = {{FA3_DTYPE_BF16, FA3_DTYPE_BF16, 64, 0x1p-8, 2 * 0x1p-8},
                        {FA3_DTYPE_FP16, FA3_DTYPE_FP16, 256, 0x1p-11, 2 * 0x1p-11},
+                       {FA3_DTYPE_BF16, FA3_DTYPE_BF16, 64, 0x1p-8, 2 * 0x1p-8, Pattern::outliers},
                        {FA3_DTYPE_E4M3, FA3_DTYPE_FP16, 64, 0x1p-4, 0x1p-4 + 0x1p-11},
                        {FA3_DTYPE_E4M3, FA3_DTYPE_BF16, 256, 0x1p-4, 0x1p-4 + 0x1p-8, Pattern::constant}};
   for (const auto& [dtype, o_dtype, head_dim, u, u_p_and_o, pattern] : formats) {
@@ -79,7 +80,8 @@ TEST_CASE("errors may be as large as the header says, and no larger") {
     REQUIRE((int64_t(ours.o.size()) == n && int64_t(ours.lse.size()) == rows));
     const double rms = std::sqrt((1 + 3 / 16.0) / 4), t = std::max(8.0, head_dim / 16.0) * 0x1p-23;
     const double s = e4m3 ? 0x1p-12 * 64 : 0, equal_weights = pattern == Pattern::constant ? u : 0;
-    const double o_rms = rms * (u * (0.025 + 1 / std::sqrt(double(e4m3 ? rows : n))) + s + equal_weights);
+    const double numbers = e4m3 || pattern == Pattern::outliers ? double(rows) : double(n) / 4;
+    const double o_rms = rms * (u * (0.025 + 1 / std::sqrt(numbers)) + s + equal_weights);
     const double o_max = u_p_and_o + 2 * s, lse_rms = t * (1 + rms) + s, lse_max = 2 * t * 2 + 2 * s;
 
     // The verdict on an error of `ours` in all elements, or in one that is not the largest,
