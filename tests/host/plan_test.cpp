@@ -339,6 +339,8 @@ TEST_CASE("heads are packed for few queries, and only then", "[plan]") {
           CHECK_FALSE(packs({batch, 65, 8192, 8 * heads, 8, head_dim}, mask));
         }
       CHECK(packs({40, 64, 8192, 4, 1, head_dim}, mask));  // two tiles, in place of four that are half full
+      // With one head for each of K and V nothing is packed, but these kernels wait for memory better.
+      for (const int64_t batch : {1, 8, 64}) CHECK(packs({batch, 1, 8192, 8, 8, head_dim}, mask));
     }
   // All multiprocessors read the keys, where there are enough of them, as tiles or as parts.
   for (const auto& [batch, heads_kv, seqlen_k] :
