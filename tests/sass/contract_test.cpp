@@ -174,8 +174,11 @@ TEST_CASE("the table determines every row's GEMMs") {
     CHECK(figure("hot", "conversions") == std::to_string(v.Bc / 4));
     CHECK(figure("hot", "exps") == std::to_string(v.Bc / 2));
     CHECK(figure("kernel", "threads") == std::to_string(v.threads()));
-    CHECK_THAT(figure("kernel", "setmaxnreg"), ContainsSubstring(std::to_string(v.consumer_registers())) &&
-                                                   ContainsSubstring(std::to_string(v.producer_registers())));
+    // A single consumer and its producer keep the registers that they begin with.
+    if (v.Br == 64) CHECK(figure("kernel", "setmaxnreg") == "");
+    else
+      CHECK_THAT(figure("kernel", "setmaxnreg"), ContainsSubstring(std::to_string(v.consumer_registers())) &&
+                                                     ContainsSubstring(std::to_string(v.producer_registers())));
     CHECK(figure("hot", "types") == (v.is_8bit() ? "F32.E4M3.E4M3" : v.dtype == fa3::Dtype::bf16 ? "F32.BF16" : "F32"));
     // Of 32 keys, each of two warps has half of the columns; a load and a store take 16 of them.
     const int transposed = v.has(fa3::Trait::transposes_v) ? v.dv / 32 : 0;
