@@ -41,7 +41,9 @@ struct ForwardParams {
   Output output;
   Workspace* workspace;
   Tickets* tickets;  // a split tile has one for each 64 rows; 16-byte aligned
-  void* partials;    // the slots, each of Br / 16 times Row::partial_bytes(); 16-byte aligned
+  // The slots, each of Br / 16 times Row::partial_bytes(), or with packed heads of its rows (Packing::slot_rows) times
+  // Row::packed_row_bytes(); 16-byte aligned.
+  void* partials;
 
   Visible visible;
   Divisor heads_per_kv;      // query heads that share a K/V head

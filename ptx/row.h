@@ -108,11 +108,16 @@ enum class Trait : uint32_t {
   // Slabs of 64 bytes, where those of 128 would leave much of a row's last one empty. TMA then needs more boxes.
   narrow_slabs = 1 << 24,
 
+  // With o_from_registers: a Q buffer is given back before the piece's last PV, not when O is stored. So it is anyway
+  // without two buffers for each warpgroup. Measured with 6 buffers at d 64, 128x128: up to 128 tokens +5 to +12%.
+  early_q_release = 1 << 25,
+
   // What all rows of fwd.cu share.
   fast = chosen | splits | speculative | hold_exps,
   fast8 = fast | o_from_registers,  // and those of 8 bits
   fast8_sums = fast8 | block_scales | two_level,
   fast_packed = fast | o_from_registers | early_claim | packs_heads,  // and those for few queries
+  fast_short = fast | o_from_registers | early_q_release,  // and those for few keys, where that is measured
 };
 constexpr Trait operator|(Trait a, Trait b) { return Trait(uint32_t(a) | uint32_t(b)); }
 
@@ -182,17 +187,21 @@ struct Row {
   constexpr int dq_registers() const { return takes_several_blocks() ? 64 : 0; }
 
   constexpr int q_buffer_bytes() const { return 64 * row_bytes(); }
+  // So many buffers of Q a warpgroup may have at once, and is told when each is full: two even if there are fewer.
+  constexpr int q_depth() const { return q_buffers > 2 * warpgroups() ? 3 : 2; }
+  // Is a buffer given back as soon as its Q is read for the last time?
+  constexpr bool releases_q_early() const {
+    return has(Trait::early_q_release) || (has(Trait::o_from_registers) && q_buffers < 2 * warpgroups());
+  }
   constexpr int k_block_bytes() const { return Bc * row_bytes(); }
   constexpr int v_block_bytes() const { return Bc * v_row_bytes(); }
   constexpr int stage_bytes() const { return k_block_bytes() + v_block_bytes(); }
   // With few stages, K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
   constexpr bool split_stage() const { return stages <= 2; }
   // What a part's slot holds for the 16 rows of a warp: O in float32, and m and l of each lane's two rows
-  // (tile/combine.cuh). With packed heads each row has m and l behind its O, and there may be fewer rows
-  // (tile/packed.cuh).
-  constexpr int partial_bytes() const {
-    return has(Trait::packs_heads) ? 16 * packed_row_bytes() : 16 * dv * 4 + 32 * 16;
-  }
+  // (tile/combine.cuh).
+  constexpr int partial_bytes() const { return 16 * dv * 4 + 32 * 16; }
+  // With packed heads: what it holds for a row, O with m and l behind it (tile/packed.cuh).
   constexpr int packed_row_bytes() const { return dv * 4 + 16; }
   // Where row-major V waits for its transposition.
   constexpr int v_row_buffers() const { return has(Trait::transposes_v) ? 2 : 0; }
@@ -233,7 +242,8 @@ struct Row {
            d % 16 == 0 && d <= 256 && dv % 16 == 0 && dv <= 256 &&
            (v_slabs() <= slabs() || has(Trait::o_from_registers)) &&  // O leaves through a Q buffer
            (has_power_of_two_stages() || has(Trait::packs_heads)) && q_buffers >= warpgroups() &&
-           q_buffers <= 2 * warpgroups() &&
+           q_buffers <= (is_8bit() ? 2 : 3) * warpgroups() &&
+           (!has(Trait::early_q_release) || has(Trait::o_from_registers)) &&
            (is_8bit() ? Bc % 32 == 0 && d % 64 == 0 && dv == d && has(Trait::o_from_registers) &&
                             (!has(Trait::block_scales) || (Bc == rows_of_scale && !split_stage())) &&
                             (!has(Trait::two_level) || has(Trait::block_scales))

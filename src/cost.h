@@ -38,7 +38,10 @@ double gain_of_tiles(const Row& row);
 struct RowCosts {
   Costs together;  // where all pieces start together
   Costs behind;    // behind other pieces, which end at different times; that hides much
+  int32_t among;   // a piece's own steps among many short tiles, where it is behind others and before others
 };
+// Tiles with fewer keys are short.
+inline constexpr int64_t short_keys = 1024;
 RowCosts costs_of(const Row& row);
 
 // With packed heads, reading all parts of so many rows and adding them up, by as many warpgroups as there are shares of
@@ -50,7 +53,7 @@ constexpr int64_t combine_time(int64_t parts, int64_t rows, int64_t shares) {
 // What a block of K and V takes from memory, at least, if so many multiprocessors load at once: all of them share what
 // the memory gives, or the L2 cache if all K and V may still be there, and one alone gets no more than this. In bytes a
 // nanosecond.
-constexpr int64_t memory_time(int64_t bytes, int64_t multiprocessors, int64_t all_bytes) {
+constexpr int64_t memory_time(int64_t bytes, int64_t multiprocessors, double all_bytes) {
   const int64_t of_all = all_bytes <= 40 << 20 ? 6000 : 4500;
   constexpr int64_t of_one = 60;
   return bytes * multiprocessors > bytes / of_one * of_all ? bytes * multiprocessors / of_all : bytes / of_one;

@@ -1,6 +1,6 @@
 // Each row that fits is planned by itself: its tiles whole, or some of them split along the keys, whichever cost.cpp
-// predicts to be faster. The fastest row is taken; but where causal tiles are many, the first one in ptx/rows.def, as
-// predictions are then less exact than rows differ.
+// predicts to be faster. The fastest row is taken; but where causal tiles are many, the first one in ptx/rows.def if a
+// head has several of them, as predictions are then less exact than rows differ. Many short tiles are left whole.
 //
 // Without a mask all tiles are alike. They fill the multiprocessors wave by wave, and the last wave may leave some
 // idle; its tiles are the ones to split, so that it becomes one wave of shorter pieces:
@@ -72,19 +72,27 @@ class Planner {
         tiles_(tiles_of(problem, row)),
         alike_(!problem.causal || (row.has(Trait::packs_heads) && tiles_.q_blocks == 1)),
         longest_(blocks(problem.causal ? tiles_.q_blocks - 1 : 0)),
-        grain_(divide_up(longest_, Listed::most_grains)) {
+        grain_(divide_up(longest_, Listed::most_grains)), is_short_(longest_ * row.Bc < short_keys),
+        is_among_(is_short_ && tiles_.count() > balanced * G_) {
     const int64_t of_head = rows_of(problem, row), warpgroups = divide_up(of_head, 64);
-    for (Costs* costs : {&costs_.together, &costs_.behind}) {
-      if (warpgroups < row.warpgroups())
-        costs->block = static_cast<int32_t>(block_time(row, costs->block, warpgroups));
+    if (warpgroups < row.warpgroups()) {
+      const auto of_fewer = [&](Costs& costs) {
+        costs.block = static_cast<int32_t>(block_time(row, costs.block, warpgroups));
+      };
+      // A single wave of short tiles waits for each step of the first of its warpgroups, however many there are.
+      if (!is_short_) of_fewer(costs_.together);
+      of_fewer(costs_.behind);
     }
+    // A single consumer is done with few rows sooner.
+    const auto stored = static_cast<int32_t>(row.warpgroups() == 1 ? std::min<int64_t>(of_head, 64) : 0);
+    if (is_among_) costs_.behind.piece = costs_.among + 6 * stored;
   }
 
   void plan(ForwardPlan& plan) {
     const int64_t whole = whole_time();
     int64_t best = whole;
     list_.first_tile = tiles_.count();
-    if (row_.has(Trait::splits)) {
+    if (row_.has(Trait::splits) && !is_among_) {
       if (alike_ && row_.has(Trait::packs_heads)) split_packed(whole, best);
       else if (alike_) split_alike(whole, best);
       else split_causal(whole, best);
@@ -114,9 +122,9 @@ class Planner {
   Costs under_way(Costs costs, int64_t pieces) const {
     if (problem_.seqlen_q > most_packed_queries || row_.is_8bit()) return costs;
     const int64_t heads = row_.has(Trait::packs_heads) ? 1 : problem_.heads_per_kv();
-    const int64_t bytes = divide_up(problem_.seqlen_k, row_.Bc) * row_.stage_bytes();  // of a K/V head
-    const int64_t time = memory_time(row_.stage_bytes() / heads, std::min(pieces, G_),
-                                     bytes * problem_.batch * problem_.heads_kv);
+    const auto bytes = static_cast<double>(divide_up(problem_.seqlen_k, row_.Bc) * row_.stage_bytes());
+    const double all_bytes = bytes * static_cast<double>(problem_.batch) * static_cast<double>(problem_.heads_kv);
+    const int64_t time = memory_time(row_.stage_bytes() / heads, std::min(pieces, G_), all_bytes);
     // Without packed heads, plans do not know that some multiprocessors have to wait longer.
     costs.block = std::max(costs.block, static_cast<int32_t>(row_.has(Trait::packs_heads) ? time : time * 9 / 8));
     return costs;
@@ -233,7 +241,8 @@ class Planner {
   // With packed heads, tiles of one length.
   void split_packed(int64_t whole, int64_t& best) {
     const int64_t tiles = tiles_.count(), block = under_way(costs_.together, G_).block;
-    const int64_t share = tiles * longest_ * block / G_;  // of a multiprocessor, in time
+    // Of a multiprocessor, in time. All blocks times one's time may be more than 2^63.
+    const int64_t all = tiles * longest_, share = all / G_ * block + all % G_ * block / G_;
     if (tiles < G_ && share < long_time) equal_parts(whole, best);
     else if (tiles < G_ || longest_ * block >= long_time) shrinking_parts(share, whole, best);
   }
@@ -246,7 +255,7 @@ class Planner {
       const int64_t blocks = whole_grains(divide_up(n, parts)), made = divide_up(n, blocks);
       if (made != parts) continue;
       const int64_t time = launch_time + under_way(costs_.together, tiles * made).part(blocks) +
-                           combine_time(made, rows, std::clamp<int64_t>(made, 1, divide_up(rows, 4)));
+                           combine_time(made, rows, std::min(made, divide_up(rows, 4)));
       if (time < best && worth_splitting(time, whole)) best = time, unit = blocks;
     }
     if (unit == 0) return;
@@ -381,6 +390,7 @@ class Planner {
   const bool alike_;       // all tiles have as many blocks
   const int64_t longest_;  // blocks of a tile
   const int64_t grain_;
+  const bool is_short_, is_among_;  // are its tiles short, and among many?
   List list_;  // of the best plan so far
 };
 
@@ -428,7 +438,11 @@ void make(const Problem& problem, const Fit& fit, int multiprocessors, Plan& pla
   const bool is_balanced = problem.causal && plan.forward.tiles.count() >= balanced * multiprocessors;
   for (int i = 1; i < fit.count; ++i) {
     const Row& row = rows[fit.rows[i]];
-    if (row.has(Trait::packs_heads) ? row.Br > 64 && rows_of(problem, row) <= 64 : is_balanced) continue;
+    // More rows than 64 packed ones are for larger tiles. Causal tiles that are many are smaller only where they still
+    // hold all rows of a head.
+    if (row.has(Trait::packs_heads) ? row.Br > 64 && rows_of(problem, row) <= 64
+                                    : is_balanced && problem.seqlen_q > row.Br)
+      continue;
     ForwardPlan other;
     plan_row(problem, fit.rows[i], multiprocessors, other);
     // Where it makes no difference, fewer reads of K and V are better.

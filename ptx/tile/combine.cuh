@@ -13,7 +13,7 @@ struct Partial {
   float4 o[dv / 8][32];  // four accumulators each, not divided by l; not written if the rows see no key of the part
   float4 sums[32];       // m and l of the lane's two rows
 };
-static_assert(has(Trait::packs_heads) || sizeof(Partial) == config.partial_bytes());
+static_assert(sizeof(Partial) == config.partial_bytes());
 
 // Takes a ticket for the warp's rows, and tells how many parts have taken one before.
 FA3_DEVICE uint32_t take_ticket(const Params& p, const RowBlock& block, int warp) {

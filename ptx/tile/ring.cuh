@@ -59,19 +59,19 @@ struct KvRing {
 };
 
 // The ring of Q buffers. Use t * warpgroups + w is the Q of warpgroup w for the thread block's piece t; the producer
-// fills them in this order. The full barriers are not the buffers' but each warpgroup's own two. For warpgroups may
-// take the same buffers in turn, and one that waits for a buffer's next phase before the last one is over would see the
-// parity of the phase before, and go on too early.
+// fills them in this order. The full barriers are not the buffers' but each warpgroup's own. For warpgroups may take the
+// same buffers in turn, and one that waits for a buffer's next phase before the last one is over would see the parity of
+// the phase before, and go on too early.
 struct QRing {
   static FA3_DEVICE uint32_t index(uint32_t q_use) { return q_use % config.q_buffers; }
   static FA3_DEVICE uint32_t parity(uint32_t q_use) { return q_use / config.q_buffers & 1; }
-  static FA3_DEVICE uint32_t full_index(uint32_t q_use) { return q_use % (2 * warpgroups); }
-  static FA3_DEVICE uint32_t full_parity(uint32_t q_use) { return q_use / (2 * warpgroups) & 1; }
+  static FA3_DEVICE uint32_t full_index(uint32_t q_use) { return q_use % (q_depth * warpgroups); }
+  static FA3_DEVICE uint32_t full_parity(uint32_t q_use) { return q_use / (q_depth * warpgroups) & 1; }
 };
 
 // What is added to O, and what is told of the rows, come with their Q, but stay when the buffer of Q has been given
 // back, until O is stored. By then a warpgroup may have the Q of the next piece, and while it keeps that, it can get
-// one more, since it has two buffers at most: so three uses of each warpgroup must not meet.
+// one more, if it has two buffers at most: so three uses of each warpgroup must not meet, or four with three buffers.
 struct VMeanRing {
   static FA3_DEVICE uint32_t index(uint32_t q_use) { return q_use % (3 * warpgroups); }
 };

@@ -49,9 +49,10 @@ struct BlockScales {
   float k, v;
 };
 
-// The buffer of Q is given back as soon as Q is read for the last time. Its RowBlock is needed longer.
-inline constexpr bool early_q_release = has(Trait::o_from_registers) && config.q_buffers < 2 * warpgroups;
-inline constexpr int row_blocks = early_q_release ? 3 * warpgroups : config.q_buffers;
+// When Q's buffer is given back early, its RowBlock is still needed.
+inline constexpr bool early_q_release = config.releases_q_early();
+inline constexpr int q_depth = config.q_depth();
+inline constexpr int row_blocks = early_q_release ? (q_depth + 1) * warpgroups : config.q_buffers;
 
 struct alignas(1024) Smem {
   // After its last QK, a buffer takes the O of the same rows on its way out.
@@ -63,7 +64,7 @@ struct alignas(1024) Smem {
 
   // Barriers, in an order that init_barriers relies on: those for one thread, for warps, and for threads.
   uint64_t full_k[config.stages];  // without split_stage: of the whole stage
-  uint64_t full_v[split_stage ? config.stages : 1], full_q[2 * warpgroups], full_piece, empty_piece;
+  uint64_t full_v[split_stage ? config.stages : 1], full_q[q_depth * warpgroups], full_piece, empty_piece;
   uint64_t empty_k[config.stages], empty_v[split_stage ? config.stages : 1];
   uint64_t empty_q[config.q_buffers];
   int piece;  // number of the piece whose Q comes next: what the K/V producer tells the Q producer

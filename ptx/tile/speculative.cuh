@@ -8,8 +8,8 @@
 // "Sound" is stricter than safe from overflow: P is rounded to 16 bits, l is not. Where one key dominates a row, its P
 // should be 1, which rounds exactly, or O would be off by the rounding of that P. So m moves up as soon as a lane's sum
 // exceeds four times what the whole row had when its bound was set, and in any case at half of what fp16 can hold. In
-// the block on the causal diagonal a row may see too few keys for that to mean anything. So under a causal mask the
-// bound is set one block later; until then m moves up to any P that weighs more than all the rest of its row
+// the block on the causal diagonal, or at the end of the keys, a row may see too few keys for that to mean anything. So
+// there the bound is set one block later; until then m moves up to any P that weighs more than all the rest of its row
 // (`peaked`). P in 8 bits is so coarse that a row's P should be exact wherever one dominates: there the bound is what
 // the whole row had, not four times that.
 #pragma once
@@ -29,9 +29,12 @@ FA3_DEVICE void set_bound(Bound& bound, const RowState& state, Score score) {
 #pragma unroll
   for (int i = 0; i < 2; i++) bound.sum[i] = fminf(bound_factor * score.scaled(quad_sum(state.l[i])), p_limit);
 }
-// After a piece's first block.
-FA3_DEVICE void first_bound(Bound& bound, const RowState& state, Score score) {
-  if constexpr (causal) bound.sum[0] = bound.sum[1] = 0.f;
+// May the bound be set one block later?
+inline constexpr bool sets_bound_late = causal || !is_8bit;
+
+// After a piece's first block, of which rows see all keys or not.
+FA3_DEVICE void first_bound(Bound& bound, const RowState& state, Score score, bool all_keys) {
+  if (sets_bound_late && (causal || !all_keys)) bound.sum[0] = bound.sum[1] = 0.f;
   else set_bound(bound, state, score);
 }
 
@@ -99,7 +102,7 @@ FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, Bound& 
   float sum[2];
   exponentiate(S, state.m, sum, score);
   if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1]))) {
-    const bool set = !causal || __any_sync(0xffffffffu, fmaxf(bound.sum[0], bound.sum[1]) > 0.f);
+    const bool set = !sets_bound_late || __any_sync(0xffffffffu, fmaxf(bound.sum[0], bound.sum[1]) > 0.f);
     if (set || __any_sync(0xffffffffu, (fmaxf(sum[0], sum[1]) > unset_bound) | peaked(S, state, sum, score))) {
       if (!is_8bit || !lower(S, state, sum, alpha, score)) {
         recompute_scores(S, q, k, warp);

@@ -30,11 +30,15 @@ class Machine {
   int64_t end_ = 0, longest_ = 0, total_ = 0;
 };
 
-// Costs on a row of tiles with so few query rows.
-RowCosts costs_of(const Problem& problem, const Row& row) {
+// Costs on a row of tiles with so few query rows, and so many blocks at most, for so many multiprocessors.
+RowCosts costs_of(const Problem& problem, const ForwardPlan& made, int64_t longest, int multiprocessors) {
+  const Row& row = rows[made.row];
   RowCosts costs = fa3::costs_of(row);
+  const bool is_short = longest * row.Bc < 1024;
   const int64_t warpgroups = std::min<int64_t>((problem.seqlen_q + 63) / 64, row.warpgroups());
-  for (Costs* c : {&costs.together, &costs.behind}) c->block = int32_t(block_time(row, c->block, warpgroups));
+  for (Costs* c : {&costs.together, &costs.behind})
+    if (!is_short || c == &costs.behind) c->block = int32_t(block_time(row, c->block, warpgroups));
+  if (is_short && made.tiles.count() > 4 * multiprocessors) costs.behind.piece = costs.among;
   return costs;
 }
 
@@ -43,7 +47,7 @@ RowCosts costs_of(const Problem& problem, const Row& row) {
 TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
   std::mt19937_64 random(8);
   const auto pick = [&](std::initializer_list<int64_t> of) { return of.begin()[random() % of.size()]; };
-  int split = 0, shared = 0, one_wave = 0, ragged = 0, many = 0;
+  int split = 0, shared = 0, one_wave = 0, ragged = 0, many = 0, among = 0;
   for (int n = 0; n < 3000; ++n) {
     const int multiprocessors = int(pick({132, 132, 78, 16, 5}));
     Shape shape = square(pick({1, 1, 2}), 65 + int64_t(random() % 6000), 1, pick({64, 128, 256}));
@@ -56,8 +60,12 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
     ForwardPlan made;
     plan_row(problem, fits.rows[random() % size_t(fits.count)], multiprocessors, made);
     const Row& row = rows[made.row];
-    const RowCosts of_row = costs_of(problem, row);
     const int32_t tiles = made.tiles.count();
+    int64_t longest = 0;
+    for (int32_t tile = 0; tile < tiles; ++tile) longest = std::max<int64_t>(longest, unfold(problem, made, tile).blocks);
+    const RowCosts of_row = costs_of(problem, made, longest, multiprocessors);
+    among += of_row.behind.piece != fa3::costs_of(row).behind.piece;
+    if (longest * row.Bc < 1024 && tiles > 4 * multiprocessors) CHECK_FALSE(is_split(made));
     INFO(row.name << " batch " << shape.batch << " heads " << shape.heads << " q " << shape.seqlen_q << " k "
                   << shape.seqlen_k << " mask " << mask << " on " << multiprocessors << ", " << tiles << " tiles");
     const auto us = [](int64_t ns) { return double(launch_time + ns) / 1e3; };
@@ -123,6 +131,7 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
   CHECK(one_wave > 200);
   CHECK(ragged > 1000);
   CHECK(many > 30);
+  CHECK(among > 30);
 }
 
 TEST_CASE("the simulation gives each piece to the first multiprocessor that is free", "[cost]") {
@@ -176,7 +185,8 @@ TEST_CASE("every row that the library chooses has costs that rank it sensibly", 
       CHECK((c.piece > 0.7 * c.block && c.piece < 4.5 * c.block));
       CHECK((c.write > 0 && c.read > 400 && c.read < 2500));
     }
-    // Behind other pieces, ends are hidden.
+    // Behind other pieces, ends are hidden; before others, beginnings too.
+    CHECK((costs.among > 600 && costs.among <= costs.behind.piece));
     CHECK(costs.behind.block == costs.together.block);
     // Those of e4m3 are not measured, but computed from the block's.
     CHECK((costs.together.write > (row.is_8bit() ? 1000 : 1500) && costs.together.write < 6000));

@@ -88,7 +88,7 @@ TEST_CASE("a launch, in full", "[launch]") {
     check_box(m.map, v, int(m.rows));
     CHECK(m.map.element_stride == U32{1, 1, 1, 1});
     CHECK(m.map.interleave == CU_TENSOR_MAP_INTERLEAVE_NONE);
-    CHECK(m.map.promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+    CHECK(m.map.promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
     CHECK(m.map.fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   }
 }
@@ -175,7 +175,7 @@ TEST_CASE("a launch of e4m3, in full", "[launch]") {
       for (const EncodedMap& map : fake.maps) {
         CHECK(map.type == CU_TENSOR_MAP_DATA_TYPE_UINT8);
         CHECK(map.interleave == CU_TENSOR_MAP_INTERLEAVE_NONE);
-        CHECK(map.promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+        CHECK(map.promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
         CHECK(map.fill == CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
       }
       const uint64_t n = uint64_t(d), n_q = uint64_t(head_dim);

@@ -222,6 +222,27 @@ TEST_CASE("the largest problems are planned without overflow", "[plan]") {
     }
 }
 
+TEST_CASE("the most and longest tiles take as long as their blocks", "[plan]") {
+  // Years: eight keys for each of so many K/V heads would be more than the largest number of nanoseconds.
+  constexpr int64_t most = INT32_MAX - 1024, heads_kv = 1 << 30;
+  const Problem problem = huge(
+      {.batch = 1, .seqlen_q = 1, .seqlen_k = most, .heads = heads_kv, .heads_kv = heads_kv, .head_dim = 128});
+  Fit fits;
+  REQUIRE(fit(problem, fits) == FA3_OK);
+  int packed = 0;
+  for (int i = 0; i < fits.count; ++i) {
+    const Row& row = rows[fits.rows[i]];
+    packed += row.has(Trait::packs_heads);
+    ForwardPlan made;
+    plan_row(problem, fits.rows[i], 132, made);
+    // 4.5 bytes a picosecond, or the products.
+    const double blocks = static_cast<double>(heads_kv) * most / row.Bc / 132;
+    INFO(row.name);
+    for (const double us : {made.predicted_us, made.whole_us}) CHECK((us > 0.3 * blocks && us < 3 * blocks));
+  }
+  CHECK(packed > 0);
+}
+
 TEST_CASE("lengths and tiles that the kernels cannot count are refused", "[plan]") {
   constexpr int64_t most_rows = INT32_MAX - 1024, most_tiles = INT32_MAX - 65536;
   Fit made;
