@@ -238,6 +238,7 @@ TEST_CASE("strides reach the maps, and those of single elements are made legal",
   FakeCuda& fake = fresh();
   fa3_forward_params p =
       imaginary({.batch = 1, .seqlen_q = 9, .seqlen_k = 9, .heads = 2, .heads_kv = 1, .head_dim = 64}, FA3_DTYPE_FP16);
+  p.kernel = "fa3_fwd_fp16_d64_full_256x64";  // whose heads are not packed
   const int64_t q[] = {-5, 1024, 72, 1}, k[] = {1, 64, 3, 1}, v[] = {INT64_MIN, 0, INT64_MAX, 1};
   std::copy_n(q, 4, p.q.stride), std::copy_n(k, 4, p.k.stride), std::copy_n(v, 4, p.v.stride);
   REQUIRE(forward(p) == FA3_OK);
@@ -252,6 +253,7 @@ TEST_CASE("broadcasts reach the maps as strides of 0", "[launch]") {
   FakeCuda& fake = fresh();
   fa3_forward_params p =
       imaginary({.batch = 2, .seqlen_q = 9, .seqlen_k = 9, .heads = 2, .heads_kv = 2, .head_dim = 64});
+  p.kernel = "fa3_fwd_bf16_d64_full_256x64";
   set_strides(p.q, {0, 0, 64, 1}), set_strides(p.k, {128, 0, 0, 1}), set_strides(p.v, {0, 0, 0, 1});
   REQUIRE(forward(p) == FA3_OK);
   REQUIRE(fake.maps.size() == 4);

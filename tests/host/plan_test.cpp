@@ -434,6 +434,24 @@ TEST_CASE("the paper's grid stays with the larger tiles", "[plan]") {
       }
 }
 
+TEST_CASE("short sequences run on the tiles that were measured to be faster", "[plan]") {
+  // Query rows of a tile for each batch and length, with 12 heads of 64 or 16 of 128.
+  const struct {
+    int64_t batch, seqlen;
+    int d64_full, d64_causal, d128_full, d128_causal;
+  } cases[] = {{1024, 33, 64, 64, 64, 64},   {256, 100, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128},
+               {1, 128, 128, 128, 128, 192}, {128, 197, 256, 256, 128, 192}, {64, 256, 256, 256, 128, 192},
+               {48, 320, 256, 256, 192, 192}};
+  for (const auto& c : cases)
+    for (const int64_t head_dim : {64, 128})
+      for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+        const int Br = head_dim == 64 ? (mask ? c.d64_causal : c.d64_full) : mask ? c.d128_causal : c.d128_full;
+        INFO(c.batch << " sequences of " << c.seqlen << ", head_dim " << head_dim << ", mask " << mask);
+        const Problem problem = problem_of(square(c.batch, c.seqlen, head_dim == 64 ? 12 : 16, head_dim), mask);
+        CHECK(rows[planned(problem).row].Br == Br);
+      }
+}
+
 TEST_CASE("heads that share the L2 cache are as many in every section", "[plan]") {
   const auto section = [](int64_t heads, int64_t heads_kv, int32_t mask) {
     return int(planned(problem_of({.batch = 1, .seqlen_q = 8192, .seqlen_k = 8192, .heads = heads, .heads_kv = heads_kv,

@@ -112,8 +112,7 @@ std::string parities(const fa3::Row& row, const std::string& scope) {
 }
 std::string releases(const fa3::Row& row, const std::string& scope) {
   const int split = row.split_stage();
-  const bool late = row.has(fa3::Trait::late_q_release), direct = row.has(fa3::Trait::o_from_registers);
-  const bool early = direct && row.q_buffers < 2 * row.warpgroups();
+  const bool late = row.has(fa3::Trait::late_q_release), early = row.releases_q_early();
   // Blocks that are skipped, with the last V if K and V are released each for itself; the first K; the Q buffer of O.
   if (scope == "prologue") return repeated("0", 2 + 2 * split + late);
   // Q before the last PV; what is skipped, with the next piece's first QK in flight; Q, at up to two places, and again
