@@ -1,6 +1,6 @@
 // Each row that fits is planned by itself: its tiles whole, or some of them split along the keys, whichever cost.cpp
 // predicts to be faster. The fastest row is taken; but where causal tiles are many, the first one in ptx/rows.def if a
-// head has several of them, as predictions are then less exact than rows differ. Many short tiles are left whole.
+// head has several of them, as predictions are then less exact than rows differ.
 //
 // Without a mask all tiles are alike. They fill the multiprocessors wave by wave, and the last wave may leave some
 // idle; its tiles are the ones to split, so that it becomes one wave of shorter pieces:
@@ -72,27 +72,29 @@ class Planner {
         tiles_(tiles_of(problem, row)),
         alike_(!problem.causal || (row.has(Trait::packs_heads) && tiles_.q_blocks == 1)),
         longest_(blocks(problem.causal ? tiles_.q_blocks - 1 : 0)),
-        grain_(divide_up(longest_, Listed::most_grains)), is_short_(longest_ * row.Bc < short_keys),
-        is_among_(is_short_ && tiles_.count() > balanced * G_) {
+        grain_(divide_up(longest_, Listed::most_grains)) {
     const int64_t of_head = rows_of(problem, row), warpgroups = divide_up(of_head, 64);
+    const bool is_short = longest_ * row.Bc < short_keys;
     if (warpgroups < row.warpgroups()) {
       const auto of_fewer = [&](Costs& costs) {
         costs.block = static_cast<int32_t>(block_time(row, costs.block, warpgroups));
       };
       // A single wave of short tiles waits for each step of the first of its warpgroups, however many there are.
-      if (!is_short_) of_fewer(costs_.together);
+      if (!is_short) of_fewer(costs_.together);
       of_fewer(costs_.behind);
     }
-    // A single consumer is done with few rows sooner.
-    const auto stored = static_cast<int32_t>(row.warpgroups() == 1 ? std::min<int64_t>(of_head, 64) : 0);
-    if (is_among_) costs_.behind.piece = costs_.among + 6 * stored;
+    if (is_short && tiles_.count() > balanced * G_) {
+      // A single consumer is done with few rows sooner.
+      const auto stored = static_cast<int32_t>(row.warpgroups() == 1 ? std::min<int64_t>(of_head, 64) : 0);
+      costs_.behind.piece = costs_.among + 6 * stored;
+    }
   }
 
   void plan(ForwardPlan& plan) {
     const int64_t whole = whole_time();
     int64_t best = whole;
     list_.first_tile = tiles_.count();
-    if (row_.has(Trait::splits) && !is_among_) {
+    if (row_.has(Trait::splits)) {
       if (alike_ && row_.has(Trait::packs_heads)) split_packed(whole, best);
       else if (alike_) split_alike(whole, best);
       else split_causal(whole, best);
@@ -255,7 +257,7 @@ class Planner {
       const int64_t blocks = whole_grains(divide_up(n, parts)), made = divide_up(n, blocks);
       if (made != parts) continue;
       const int64_t time = launch_time + under_way(costs_.together, tiles * made).part(blocks) +
-                           combine_time(made, rows, std::min(made, divide_up(rows, 4)));
+                           combine_time(made, rows, made);
       if (time < best && worth_splitting(time, whole)) best = time, unit = blocks;
     }
     if (unit == 0) return;
@@ -390,7 +392,6 @@ class Planner {
   const bool alike_;       // all tiles have as many blocks
   const int64_t longest_;  // blocks of a tile
   const int64_t grain_;
-  const bool is_short_, is_among_;  // are its tiles short, and among many?
   List list_;  // of the best plan so far
 };
 

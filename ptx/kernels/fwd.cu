@@ -137,7 +137,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       if (causal || blocks == 0 || needs_mask(p, j(), row)) mask(S, p, j(), warp_row);
       softmax_first(S, state, score);          // A2.6
     }
-    first_bound(bound, state, score, (j() + 1) * Bc <= p.visible.seqlen_k);
+    first_bound(bound, state, score, p.visible.seqlen_k - j() * Bc);
     if (blocks > 0) ring.release_k(i, true);   // A2.5
     convert(S, P);
     wgmma_owned(P);

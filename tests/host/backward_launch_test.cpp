@@ -153,6 +153,7 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
               {g.dout, p.dout, 64}, {g.dk, p.dk, 64}, {g.dv, p.dv, 64}};
   for (const auto& m : maps) {
     const EncodedMap& map = fake.maps.at(m.map.opaque[0]);
+    CHECK(map.promotion == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
     CHECK(map.data == m.tensor.data);
     const bool of_values = &m.map == &g.v || &m.map == &g.dout || &m.map == &g.dv;
     CHECK(map.dim == std::vector<uint64_t>{of_values ? 40u : 72u, uint64_t(m.tensor.dim[1]), uint64_t(m.tensor.dim[2]),
