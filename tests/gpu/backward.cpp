@@ -17,6 +17,7 @@
 #include "half.h"
 #include "problem.h"
 #include "random.h"
+#include "wider.h"
 
 namespace fa3::test {
 namespace {
@@ -93,6 +94,45 @@ double rounded(double x, int32_t dtype) {
   return tools::from_fp16(tools::to_fp16(float(x)));
 }
 
+// Gradients computed exactly; with P, dS and themselves rounded as the kernel does; and the magnitudes of all that is
+// summed up, to which the errors of float32 are in proportion.
+struct Ways {
+  std::vector<double> exact, rounded, magnitudes;
+
+  explicit Ways(int64_t count) : exact(size_t(count)), rounded(size_t(count)), magnitudes(size_t(count)) {}
+  struct Place {
+    double *exact, *rounded, *magnitudes;
+  };
+  Place at(int64_t i) { return {exact.data() + i, rounded.data() + i, magnitudes.data() + i}; }
+};
+
+struct Dot {
+  double sum, size;  // of the products, and of their magnitudes
+};
+// Lengths are multiples of 8, as head dimensions are.
+FA3_WIDER Dot dot(int64_t length, const double* a, const double* b) {
+  constexpr int chains = 8;
+  double sum[chains] = {}, size[chains] = {};
+  for (int64_t first = 0; first < length; first += chains)
+    for (int i = 0; i < chains; ++i) {
+      const double product = a[first + i] * b[first + i];
+      sum[i] += product, size[i] += std::fabs(product);
+    }
+  Dot all{};
+  for (int i = 0; i < chains; ++i) all.sum += sum[i], all.size += size[i];
+  return all;
+}
+
+struct Factors {
+  double exact, rounded, magnitude;
+};
+// Adds so many numbers x times their factors.
+FA3_WIDER void add(int64_t length, const double* x, const Factors& factors, const Ways::Place& to) {
+  for (int64_t i = 0; i < length; ++i) to.exact[i] += factors.exact * x[i];
+  for (int64_t i = 0; i < length; ++i) to.rounded[i] += factors.rounded * x[i];
+  for (int64_t i = 0; i < length; ++i) to.magnitudes[i] += std::fabs(factors.magnitude * x[i]);
+}
+
 class Call {
  public:
   Call(const Shape& s, int32_t dtype, int32_t mask, bool padded, bool with_dlse, float spread, uint64_t seed,
@@ -145,83 +185,67 @@ class Call {
     for (Tensor* t : {&dq_, &dk_, &dv_}) t->download(), all.insert(all.end(), t->bytes.begin(), t->bytes.end());
     return all;
   }
-  // dq, dk and dv, computed exactly; with P and dS rounded as the kernel does; or with the magnitudes of all that is
-  // summed, to which the errors of float32 are in proportion.
-  enum class Way { exact, rounded, magnitudes };
-  std::vector<std::vector<double>> expected(Way way) const {
+  // dq, dk and dv, computed three ways.
+  std::vector<Ways> expected() const {
     const Shape& s = shape_;
     const double scale = 1 / std::sqrt(double(s.head_dim));
     const int64_t group = s.heads_kv ? s.heads / s.heads_kv : 0, d = s.head_dim, d_v = s.v_dim();
-    const bool rounds = way == Way::rounded, magnitudes = way == Way::magnitudes;
-    const auto round = [&](double x) { return rounds ? rounded(x, dtype_) : x; };
-    const auto sign = [&](double x) { return magnitudes ? std::fabs(x) : x; };
-    std::vector<std::vector<double>> all(3);
-    all[0].resize(size_t(s.batch * s.seqlen_q * s.heads * d));
-    all[1].resize(size_t(s.batch * s.seqlen_k * s.heads_kv * d));
-    all[2].resize(size_t(s.batch * s.seqlen_k * s.heads_kv * d_v));
-    const auto row = [&](const Tensor& t, int64_t b, int64_t i, int64_t h) {
-      std::vector<double> x(static_cast<size_t>(t.host.dim[3]));
-      for (int64_t c = 0; c < t.host.dim[3]; ++c)
-        x[size_t(c)] = t.at(b * t.host.stride[0] + i * t.host.stride[1] + h * t.host.stride[2] + c);
+    std::vector<Ways> all;
+    all.emplace_back(s.batch * s.seqlen_q * s.heads * d);
+    all.emplace_back(s.batch * s.seqlen_k * s.heads_kv * d);
+    all.emplace_back(s.batch * s.seqlen_k * s.heads_kv * d_v);
+    const auto rows = [](const Tensor& t, int64_t b, int64_t first, int64_t count, int64_t h) {
+      std::vector<double> x;
+      for (int64_t i = first; i < first + count; ++i)
+        for (int64_t c = 0; c < t.host.dim[3]; ++c)
+          x.push_back(t.at(b * t.host.stride[0] + i * t.host.stride[1] + h * t.host.stride[2] + c));
       return x;
     };
     const auto number = [](const Tensor& t, int64_t b, int64_t h, int64_t i) {
       return t.host.rank ? t.at(b * t.host.stride[0] + h * t.host.stride[1] + i * t.host.stride[2]) : 0;
     };
-    const auto dot = [](const std::vector<double>& a, const std::vector<double>& b) {
-      double sum = 0;
-      for (size_t c = 0; c < a.size(); ++c) sum += a[c] * b[c];
-      return sum;
-    };
-    const auto signed_dot = [&](const std::vector<double>& a, const std::vector<double>& b) {
-      double sum = 0;
-      for (size_t c = 0; c < a.size(); ++c) sum += sign(a[c] * b[c]);
-      return sum;
-    };
     for (int64_t b = 0; b < s.batch; ++b)
       for (int64_t hk = 0; hk < s.heads_kv; ++hk) {
-        std::vector<std::vector<double>> k, v;
-        for (int64_t j = 0; j < s.seqlen_k; ++j) k.push_back(row(k_, b, j, hk)), v.push_back(row(v_, b, j, hk));
+        const std::vector<double> k = rows(k_, b, 0, s.seqlen_k, hk), v = rows(v_, b, 0, s.seqlen_k, hk);
         for (int64_t h = hk * group; h < (hk + 1) * group; ++h)
           for (int64_t i = 0; i < s.seqlen_q; ++i) {
-            const std::vector<double> q = row(q_, b, i, h), dout = row(dout_, b, i, h);
-            const double of_lse = number(dlse_, b, h, i);
-            const double delta = signed_dot(dout, row(o_, b, i, h)) + (magnitudes ? std::fabs(of_lse) : -of_lse);
-            const double lse = number(lse_, b, h, i);
-            double* const dq = &all[0][size_t(((b * s.seqlen_q + i) * s.heads + h) * d)];
+            const std::vector<double> q = rows(q_, b, i, 1, h), dout = rows(dout_, b, i, 1, h);
+            const double lse = number(lse_, b, h, i), of_lse = number(dlse_, b, h, i);
+            const Dot o = dot(d_v, dout.data(), rows(o_, b, i, 1, h).data());
+            const double delta = o.sum - of_lse, size_of_delta = o.size + std::fabs(of_lse);
             for (int64_t j = 0; j < visible(i); ++j) {
-              const double weight = round(std::exp(dot(q, k[size_t(j)]) * scale - lse));
-              const double dp = signed_dot(dout, v[size_t(j)]);
-              const double ds = round(weight * (magnitudes ? dp + std::fabs(delta) : dp - delta));
               const int64_t key = (b * s.seqlen_k + j) * s.heads_kv + hk;
-              for (int64_t c = 0; c < d; ++c) {
-                dq[c] += sign(ds * scale * k[size_t(j)][size_t(c)]);
-                all[1][size_t(key * d + c)] += sign(ds * scale * q[size_t(c)]);
-              }
-              for (int64_t c = 0; c < d_v; ++c) all[2][size_t(key * d_v + c)] += sign(weight * dout[size_t(c)]);
+              const double p = std::exp(dot(d, q.data(), &k[size_t(j * d)]).sum * scale - lse);
+              const Dot dp = dot(d_v, dout.data(), &v[size_t(j * d_v)]);
+              const double rounded_p = rounded(p, dtype_), rounded_ds = rounded(rounded_p * (dp.sum - delta), dtype_);
+              const Factors ds = {p * (dp.sum - delta) * scale, rounded_ds * scale,
+                                  p * (dp.size + size_of_delta) * scale};
+              add(d, &k[size_t(j * d)], ds, all[0].at(((b * s.seqlen_q + i) * s.heads + h) * d));
+              add(d, q.data(), ds, all[1].at(key * d));
+              add(d_v, dout.data(), {p, rounded_p, p}, all[2].at(key * d_v));
             }
           }
       }
-    if (rounds)
-      for (auto& x : all)
-        for (double& y : x) y = rounded(y, dtype_);
+    for (Ways& ways : all)
+      for (double& x : ways.rounded) x = rounded(x, dtype_);
     return all;
   }
   // What is wrong with the results; "" if nothing is.
   std::string verdict() const {
-    const auto exact = expected(Way::exact), same = expected(Way::rounded), magnitudes = expected(Way::magnitudes);
+    const std::vector<Ways> all = expected();
     const Tensor* const tensors[] = {&dq_, &dk_, &dv_};
     const char* const names[] = {"dq", "dk", "dv"};
     for (size_t n = 0; n < 3; ++n) {
       if (!tensors[n]->is_clean_around()) return std::string(names[n]) + ": bytes around it were written";
       double ours = 0, theirs = 0, worst_of_ours = 0, worst_of_theirs = 0, size = 0, slack = 0, worst_slack = 0;
+      const auto& [exact, same, magnitudes] = all[n];
       size_t i = 0;
       tensors[n]->each([&](int64_t at) {
-        const double off = std::fabs(tensors[n]->at(at) - exact[n][i]), other = std::fabs(same[n][i] - exact[n][i]);
-        ours += off * off, theirs += other * other, size += exact[n][i] * exact[n][i];
+        const double off = std::fabs(tensors[n]->at(at) - exact[i]), other = std::fabs(same[i] - exact[i]);
+        ours += off * off, theirs += other * other, size += exact[i] * exact[i];
         worst_of_ours = off <= worst_of_ours ? worst_of_ours : off;
         worst_of_theirs = std::max(worst_of_theirs, other);
-        const double float32 = 0x1p-19 * magnitudes[n][i];  // sums, exponentials, LSE times log2(e)
+        const double float32 = 0x1p-19 * magnitudes[i];  // sums, exponentials, LSE times log2(e)
         slack += float32 * float32, worst_slack = std::max(worst_slack, float32);
         ++i;
       });

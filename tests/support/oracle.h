@@ -37,8 +37,9 @@ Expected expect(Case& made);
 //   LSE  rms: t * 2^-23 * (1 + rms(LSE))         max: 2 t * 2^-23 * (1 + max|LSE|), t = max(8, head_dim / 16)
 // The floors of O allow for luck in a few elements: what the roundings of P and of O can each do to the largest element
 // (u each; the plain code's P, exactly 1 at the row maximum, is spared the first), and the scatter of two RMS over n,
-// this one and that of the plain code. Those of LSE allow for the hardware's exp2 and log2 (2 ulp each), and for the tensor cores, which
-// truncate their sum of products once in 16 elements, always towards zero: about an ulp of a large score each time.
+// this one and that of the plain code. Those of LSE allow for the hardware's exp2 and log2 (2 ulp each), and for the
+// tensor cores, which truncate their sum of products once in 16 elements, always towards zero: about an ulp of a large
+// score each time.
 //
 // For e4m3, u is the larger one of the roundoffs of P (2^-4) and of o; 2 u, of the largest error, is their sum; and n
 // is the number of rows that see a key, as P's rounding moves all columns of a row alike. Besides,

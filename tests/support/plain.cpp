@@ -9,6 +9,7 @@
 #include "half.h"
 #include "parallel.h"
 #include "random.h"
+#include "wider.h"
 
 namespace fa3::test {
 
@@ -29,26 +30,40 @@ std::vector<float> widen(const Case& made, int tensor, int64_t b, int64_t h, boo
 }
 
 // sum[j] += a[0] b[0][j] + a[1] b[1][j] + ..., for all j below `width`; rows of b are `stride` apart.
-void add_products(bool e4m3, int64_t count, const float* a, const float* b, int64_t stride, int64_t width, float* sum) {
+FA3_WIDER void add_products(bool e4m3, int64_t count, const float* a, const float* b, int64_t stride, int64_t width,
+                            float* sum) {
   if (!e4m3) {
-    for (int64_t i = 0; i < count; ++i)
-      for (int64_t j = 0; j < width; ++j) sum[j] += a[i] * b[i * stride + j];
+    constexpr int64_t together = 64, rows = 32;  // so many sums stay in registers, and rows of b in the cache
+    for (int64_t begin = 0; begin < count; begin += rows) {
+      const int64_t end = std::min(count, begin + rows);
+      int64_t first = 0;
+      for (; first + together <= width; first += together) {
+        float sums[together];
+        std::copy_n(sum + first, together, sums);
+        for (int64_t i = begin; i < end; ++i)
+          for (int64_t j = 0; j < together; ++j) sums[j] += a[i] * b[i * stride + first + j];
+        std::copy_n(sums, together, sum + first);
+      }
+      for (int64_t i = begin; i < end; ++i)
+        for (int64_t j = first; j < width; ++j) sum[j] += a[i] * b[i * stride + j];
+    }
     return;
   }
   constexpr int64_t most = 256;
   for (int64_t first = 0; first < width; first += most) {
     const int64_t n = std::min(most, width - first);
-    float largest[most], unit[most], units[most];
+    float largest[most], unit[most], inverse[most], units[most];  // unit: a power of two, so its inverse is exact
     for (int64_t j = 0; j < n; ++j) largest[j] = std::fabs(sum[first + j]);
     for (int64_t i = 0; i < count; ++i)
       for (int64_t j = 0; j < n; ++j) largest[j] = std::max(largest[j], std::fabs(a[i] * b[i * stride + first + j]));
     for (int64_t j = 0; j < n; ++j) {
       const float power = std::bit_cast<float>(std::bit_cast<uint32_t>(largest[j]) & 0x7f800000);
       unit[j] = std::max(power, 0x1p-100f) * 0x1p-13f;
-      units[j] = float(int32_t(sum[first + j] / unit[j]));
+      inverse[j] = 1 / unit[j];
+      units[j] = float(int32_t(sum[first + j] * inverse[j]));
     }
     for (int64_t i = 0; i < count; ++i)
-      for (int64_t j = 0; j < n; ++j) units[j] += float(int32_t(a[i] * b[i * stride + first + j] / unit[j]));
+      for (int64_t j = 0; j < n; ++j) units[j] += float(int32_t(a[i] * b[i * stride + first + j] * inverse[j]));
     for (int64_t j = 0; j < n; ++j) sum[first + j] = units[j] * unit[j];
   }
 }
