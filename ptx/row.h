@@ -117,7 +117,7 @@ enum class Trait : uint32_t {
   fast8 = fast | o_from_registers,  // and those of 8 bits
   fast8_sums = fast8 | block_scales | two_level,
   fast_packed = fast | o_from_registers | early_claim | packs_heads,  // and those for few queries
-  fast_short = fast | o_from_registers | early_q_release,  // and those for few keys, where that is measured
+  fast_short = fast | o_from_registers | early_q_release,  // for few keys, in the rows that measured faster with it
 };
 constexpr Trait operator|(Trait a, Trait b) { return Trait(uint32_t(a) | uint32_t(b)); }
 

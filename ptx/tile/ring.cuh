@@ -71,7 +71,8 @@ struct QRing {
 
 // What is added to O, and what is told of the rows, come with their Q, but stay when the buffer of Q has been given
 // back, until O is stored. By then a warpgroup may have the Q of the next piece, and while it keeps that, it can get
-// one more, if it has two buffers at most: so three uses of each warpgroup must not meet, or four with three buffers.
+// one more, if it has two buffers at most: so three uses of each warpgroup must not meet. No row that adds to O has
+// more buffers; among three, four uses must not meet (`row_blocks`).
 struct VMeanRing {
   static FA3_DEVICE uint32_t index(uint32_t q_use) { return q_use % (3 * warpgroups); }
 };

@@ -249,6 +249,11 @@ class Call {
         slack += float32 * float32, worst_slack = std::max(worst_slack, float32);
         ++i;
       });
+      // Three roundings of each product: of P, of dS and of the gradient. More is a fault of the exact ones.
+      const double roundoff = dtype_ == FA3_DTYPE_BF16 ? 0x1p-8 : 0x1p-11;
+      if (!(std::sqrt(theirs) <= 3 * roundoff * std::sqrt(size) + std::sqrt(slack)))
+        return std::string(names[n]) + ": the test's own two ways are " +
+               std::to_string(std::sqrt(theirs / std::max(size, 1e-300))) + " of its size apart";
       if (!(std::sqrt(ours) <= 1.3 * std::sqrt(theirs) + std::sqrt(slack)) ||
           !(worst_of_ours <= 2.5 * worst_of_theirs + worst_slack))
         return std::string(names[n]) + ": error " + std::to_string(std::sqrt(ours / std::max(size, 1e-300))) +
