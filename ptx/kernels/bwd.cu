@@ -51,7 +51,9 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
   wgmma_owned(dV);
   wgmma_owned(dK);
   const float c = p.softmax_scale_log2;
-  wait(smem.full_k, n & 1);                                                                               // A3.17
+  // Not for a K that nobody reads: its buffer is free before this warp comes, so the next key block's K may be there,
+  // too, and the wait for this one's parity would then be one for ever.
+  if (work.all > 0) wait(smem.full_k, n & 1);                                                             // A3.17
   wait(smem.full_v, n & 1);
 
   int query = work.first * Br;

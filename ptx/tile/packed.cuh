@@ -2,8 +2,8 @@
 // tile, when its parts have been put together. A step of decoding is all parts and few rows, and ends when they are
 // together, so that is done fast: each warpgroup that has finished its rows of a part writes them into the part's slot,
 // row by row, and takes a ticket. When all are written, rows are added up by all threads of the last warpgroup, or of
-// several that share them; a warp has a row at a time, and reads many parts together. It adds them up in the order of
-// the keys, so the bits are the same whoever does it.
+// several that share them; a warp has a row at a time, of which it reads many parts together, or few parts of several
+// rows. It adds them up in the order of the keys, so the bits are the same whoever does it.
 #pragma once
 #include "softmax.cuh"
 
@@ -149,6 +149,20 @@ class Shares {
 };
 static_assert(64 / Shares::least_rows <= 16);
 
+// A row that is complete, from a warp of which each lane has some neighbouring columns.
+FA3_DEVICE void store_row(const float (&o)[dv / 32], float m, float sum, const Params& p, const RowBlock& block,
+                          const Place& place) {
+  constexpr int columns = dv / 32;
+  const int lane = threadIdx.x % 32;
+  const float inverse = ptx::rcp_approx_ftz(sum == 0.f ? 1.f : sum);
+  uint16_t* const to = o_of(p, block, place) + lane * columns;
+  if (lane * columns < p.output.head_dim)
+#pragma unroll
+    for (int c = 0; c < columns; c += 2)
+      reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[c] * inverse, o[c + 1] * inverse);
+  if (lane == 0 && p.output.lse) *lse_of(p, block, place) = lse_from(m, sum);
+}
+
 // A warp adds up all parts of a row, and stores it. A lane has some of its columns, and m, l and the weight of one part
 // in 32. It is the only warp of its scheduler, so each instruction counts: those for 16 parts take longer than the
 // loads.
@@ -200,13 +214,61 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
       for (int c = 0; c < columns; c++) o[c] = fmaf(of_part, x[i].x[c], o[c]);
     }
   }
-  const float inverse = ptx::rcp_approx_ftz(sum == 0.f ? 1.f : sum);
-  uint16_t* const to = o_of(p, block, place) + lane * columns;
-  if (lane * columns < p.output.head_dim)
+  store_row(o, m, sum, p, block, place);
+}
+
+// Few parts of several rows, which a warp reads together, as one row after another would each wait for memory.
+template <int most_rows, int most_parts>
+FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int end, const Params& p,
+                             const RowBlock& block) {
+  constexpr int columns = dv / 32;
+  const int lane = threadIdx.x % 32;
+  Columns x[most_rows][most_parts];
+  float2 sums[most_rows][most_parts];
 #pragma unroll
-    for (int c = 0; c < columns; c += 2)
-      reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[c] * inverse, o[c + 1] * inverse);
-  if (lane == 0 && p.output.lse) *lse_of(p, block, place) = lse_from(m, sum);
+  for (int r = 0; r < most_rows; r++) {
+    const float* const from = partial.o(row + 4 * r) + lane * columns;
+    const float2* const from_sums = partial.sums(row + 4 * r);
+#pragma unroll
+    for (int i = 0; i < most_parts; i++) {
+      const bool exists = row + 4 * r < end && i < parts;
+      x[r][i] = exists ? load_columns(from + i * dv) : Columns{};
+      sums[r][i] = exists ? __ldcg(&from_sums[i]) : make_float2(lowest_m, 0.f);
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < most_rows; r++) {
+    const Place place = place_of(p, block, block.row + row + 4 * r);
+    if (row + 4 * r >= end || !place.exists) continue;
+    float m = lowest_m, sum = 0.f, o[columns] = {};
+#pragma unroll
+    for (int i = 0; i < most_parts; i++) m = fmaxf(m, sums[r][i].x);
+#pragma unroll
+    for (int i = 0; i < most_parts; i++) {
+      const float weight = ptx::ex2_approx_ftz(sums[r][i].x - m);
+      sum = fmaf(weight, sums[r][i].y, sum);
+#pragma unroll
+      for (int c = 0; c < columns; c++) o[c] = fmaf(weight, x[r][i].x[c], o[c]);
+    }
+    store_row(o, m, sum, p, block, place);
+  }
+}
+
+// The rows of a share, by the four warps of a warpgroup.
+FA3_DEVICE void combine_share(const PackedRows& partial, int parts, int begin, int end, const Params& p,
+                              const RowBlock& block, int warp) {
+  constexpr int loads = dv <= 128 ? 8 : 4;  // of O that a lane has under way; twice as many change the main loop
+  int row = begin + warp;
+  if (parts <= 2) {
+#pragma unroll 1
+    for (; row < end; row += 4 * (loads / 2)) combine_rows<loads / 2, 2>(partial, parts, row, end, p, block);
+  } else if (parts <= 4) {
+#pragma unroll 1
+    for (; row < end; row += 4 * (loads / 4)) combine_rows<loads / 4, 4>(partial, parts, row, end, p, block);
+  } else {
+#pragma unroll 1
+    for (; row < end; row += 4) combine_row(partial, parts, row, p, block);
+  }
 }
 
 // All four warps of the warpgroup call this. l: row sums, of the whole quad; where they are 0, O is, too.
@@ -234,10 +296,7 @@ FA3_DEVICE void combine_packed(const float (&O)[dv / 2], const RowState& state, 
   if (mine == 0) return;
 #pragma unroll 1
   for (int share = 0; shares.has(share); share++)
-    if (mine >> share & 1)
-#pragma unroll 1
-      for (int row = shares.begin(share) + warp; row < shares.end(share); row += 4)
-        combine_row(partial, parts, row, p, block);
+    if (mine >> share & 1) combine_share(partial, parts, shares.begin(share), shares.end(share), p, block, warp);
 }
 
 }  // namespace fa3

@@ -389,6 +389,19 @@ TEST_CASE("backward: many heads, so that thread blocks take several key blocks a
       }
 }
 
+// Nothing waits for the consumers where a key block has no tiles, while they may still round dQ of others.
+TEST_CASE("backward: many key blocks that no query sees", "[backward]") {
+  gpu();
+  int n = 10000;
+  for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}})
+    for (const int64_t head_dim : {64, 128}) {
+      run({1, 200, 1000, 100, 100, head_dim}, FA3_DTYPE_BF16, FA3_MASK_CAUSAL_TOP_LEFT, false, false, 1, seed_for(n++),
+          flags);
+      run({20, 8, 2000, 4, 4, head_dim - 8}, FA3_DTYPE_FP16, FA3_MASK_CAUSAL_TOP_LEFT, true, true, 1, seed_for(n++),
+          flags);
+    }
+}
+
 TEST_CASE("backward: many tiles for each of many key blocks", "[backward]") {
   gpu();
   int n = 4000;

@@ -386,12 +386,22 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
   const ForwardPlan& even = decode(1, 8192);
   CHECK((even.pieces.whole_tiles == 0 && even.pieces.each == 8 && even.pieces.count() == 128));
   for (const int blocks : lengths(even)) CHECK(blocks == 8);
-  // Long ones: two parts for each multiprocessor, the first five times as long as the last.
-  const ForwardPlan& ever_shorter = decode(1, 131072);
-  const std::vector<int> blocks = lengths(ever_shorter);
-  CHECK((ever_shorter.pieces.each == 8 && blocks.size() == 33));
-  CHECK(std::is_sorted(blocks.begin(), blocks.end(), [](int a, int b) { return a > b + 1; }));  // but for rounding
-  CHECK((blocks.front() >= 4 * blocks.back() && blocks.front() <= 6 * blocks.back()));
+  // So are long ones, if that leaves few multiprocessors without any.
+  for (const auto& [batch, seqlen_k, parts] : {std::array<int64_t, 3>{1, 131072, 16}, {2, 65536, 8}, {8, 32768, 2}}) {
+    const ForwardPlan& plan = decode(batch, seqlen_k);
+    CHECK((plan.pieces.whole_tiles == 0 && plan.pieces.each == 8 * batch && plan.pieces.count() == 128));
+    const std::vector<int> blocks = lengths(plan);
+    CHECK(int64_t(blocks.size()) == parts);
+    CHECK(blocks.front() - blocks.back() <= parts);  // the last one is what is left
+  }
+  // If not, two parts for each multiprocessor, or three of each tile, the first five times as long as the last.
+  for (const auto& [batch, seqlen_k, parts] : {std::array<int64_t, 3>{5, 32768, 7}, {12, 16384, 3}, {16, 16384, 3}}) {
+    const ForwardPlan& ever_shorter = decode(batch, seqlen_k);
+    const std::vector<int> blocks = lengths(ever_shorter);
+    CHECK((ever_shorter.pieces.each == 8 * batch && int64_t(blocks.size()) == parts));
+    CHECK(std::is_sorted(blocks.begin(), blocks.end(), [](int a, int b) { return a > b + 1; }));  // but for rounding
+    CHECK((blocks.front() >= 4 * blocks.back() && blocks.front() <= 6 * blocks.back()));
+  }
   // Of many tiles the last 132 so, in three parts.
   const ForwardPlan& last = decode(64, 8192);
   CHECK((last.pieces.whole_tiles == 512 - 132 && last.pieces.each == 132 && last.pieces.entries() == 3));
