@@ -387,7 +387,8 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
   CHECK((even.pieces.whole_tiles == 0 && even.pieces.each == 8 && even.pieces.count() == 128));
   for (const int blocks : lengths(even)) CHECK(blocks == 8);
   // So are long ones, if that leaves few multiprocessors without any.
-  for (const auto& [batch, seqlen_k, parts] : {std::array<int64_t, 3>{1, 131072, 16}, {2, 65536, 8}, {8, 32768, 2}}) {
+  for (const auto& [batch, seqlen_k, parts] :
+       {std::array<int64_t, 3>{1, 131072, 16}, {1, 262144, 16}, {2, 65536, 8}, {8, 32768, 2}}) {
     const ForwardPlan& plan = decode(batch, seqlen_k);
     CHECK((plan.pieces.whole_tiles == 0 && plan.pieces.each == 8 * batch && plan.pieces.count() == 128));
     const std::vector<int> blocks = lengths(plan);
