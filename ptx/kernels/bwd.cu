@@ -98,12 +98,13 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
     for (int i = 0; i < Br / 16; i++)
       stmatrix_x4((to_ds ^ i % 4 * 32) + i / 4 * Bc * slab_row_bytes + ds_use.index * sizeof smem.ds[0], dS[4 * i],
                   dS[4 * i + 1], dS[4 * i + 2], dS[4 * i + 3]);
-    fence_proxy_async_shared();
-    __syncwarp();
-    if (one_lane) arrive(smem.full_ds[ds_use.index]);
     wgmma_fence();
     issue_gradient(dK, dS, (q | columns_descriptor(Br)) + stage);                                         // A3.27
     wgmma_commit_group();
+    // Only now, as dK need not wait for what takes 100 clocks (measured: d 64 1.4 to 3%, d 128 1%).
+    fence_proxy_async_shared();
+    __syncwarp();
+    if (one_lane) arrive(smem.full_ds[ds_use.index]);
     wgmma_wait_group<1>();
     if (one_lane) arrive(smem.empty_dout[s]);
     wgmma_wait_group<0>();

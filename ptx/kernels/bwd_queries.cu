@@ -6,8 +6,9 @@
 //
 //  - Rows are queries, so dS is the A operand of dQ as it comes out of the multiplication, in registers, and a thread
 //    has LSE and D of its two rows in registers, too.
-//  - dQ of a block is issued together with S and dP of the next one, and first: it needs nothing that is still on its
-//    way, and gives K's buffer back early. The exponentials run under dP, and under the other warpgroup's products.
+//  - dQ of a block is issued together with S of the next one, and first: it needs nothing that is still on its way, and
+//    gives K's buffer back early. dP follows when dQ is done, which measured 1% faster than all three together. The
+//    exponentials run under dP, and under the other warpgroup's products.
 //  - V is read by one product only, K by two: K has two buffers, V one.
 #include "../isa/barrier.cuh"
 #include "../isa/grid.cuh"
@@ -106,14 +107,14 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
       wgmma_fence();  // again behind the branch of the wait (C7519)
       issue_scores<64>(S, of_q(), (k | rows_descriptor) + stage(next));
       wgmma_commit_group();
+      wgmma_wait_group<1>();
+      wgmma_owned(dQ);
+      if (one_lane) arrive(smem.empty_k[use.index]);
+      use.next<k_stages>();
       wait(smem.full_v[v_use.index], v_use.parity);
       wgmma_fence();  // again behind the branch of the wait (C7519)
       issue_scores<64>(dP, of_dout(), v + stage(v_use));
       wgmma_commit_group();
-      wgmma_wait_group<2>();
-      wgmma_owned(dQ);
-      if (one_lane) arrive(smem.empty_k[use.index]);
-      use.next<k_stages>();
       wgmma_wait_group<1>();
       wgmma_owned(S);
       exponentials(j);

@@ -44,12 +44,28 @@ FA3_DEVICE void wgmma_ss(float (&accumulators)[n], uint64_t a, uint64_t b, int a
   else if constexpr (is_bf16) ptx::wgmma_m64k16_f32_bf16_ss<0, 0>(accumulators, a, b, accumulate);
   else ptx::wgmma_m64k16_f32_f16_ss<0, 0>(accumulators, a, b, accumulate);
 }
-// B is V: with n contiguous, but for 8-bit types with k contiguous.
-template <int n>
+// B with n contiguous (TransB, as V is) or k; of 8-bit types always with k.
+template <int TransB = 1, int n>
 FA3_DEVICE void wgmma_rs(float (&accumulators)[n], const uint32_t* a, uint64_t b, int accumulate) {
   if constexpr (is_8bit) ptx::wgmma_m64k32_f32_e4m3_rs(accumulators, a[0], a[1], a[2], a[3], b, accumulate);
-  else if constexpr (is_bf16) ptx::wgmma_m64k16_f32_bf16_rs<1>(accumulators, a[0], a[1], a[2], a[3], b, accumulate);
-  else ptx::wgmma_m64k16_f32_f16_rs<1>(accumulators, a[0], a[1], a[2], a[3], b, accumulate);
+  else if constexpr (is_bf16)
+    ptx::wgmma_m64k16_f32_bf16_rs<TransB>(accumulators, a[0], a[1], a[2], a[3], b, accumulate);
+  else ptx::wgmma_m64k16_f32_f16_rs<TransB>(accumulators, a[0], a[1], a[2], a[3], b, accumulate);
+}
+
+// The A operand of so many k steps, as a thread holds it: every `every`-th one, from the first on, of the warp's 16 of
+// 64 rows in shared memory.
+template <int steps, int every>
+FA3_DEVICE void load_a(uint32_t (*A)[4], const Element* rows, int warp) {
+  const int lane = threadIdx.x % 32;
+  // ldmatrix.x4: 16 rows at the first 16 bytes of a k step (lanes 0-15) and at the others. The swizzle is an xor.
+  const uint32_t address = ptx::shared_address(rows) + (warp * 16 + lane % 16) * slab_row_bytes +
+                           ((lane / 16 ^ swizzled(lane)) << 4);
+#pragma unroll
+  for (int i = 0; i < steps; i++) {
+    const int slab = i * every * 32 / slab_row_bytes, within = i * every * 32 % slab_row_bytes;
+    ptx::ldmatrix_x4(A[i], (address ^ within) + slab * 64 * slab_row_bytes);
+  }
 }
 
 // The same by one warp: accumulators of 16 rows and 8 columns += A B.

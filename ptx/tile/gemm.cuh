@@ -38,17 +38,7 @@ static_assert(offsetof(Stage, v) == config.k_block_bytes());
 // The first k steps of Q that stay in registers for a whole piece (Trait::q_in_registers): those of a warp's 16 rows.
 inline constexpr int q_register_steps = has(Trait::q_in_registers) ? d / k_step / 2 : 0;
 using QRegisters = uint32_t[q_register_steps > 0 ? q_register_steps : 1][4];
-FA3_DEVICE void load_q_registers(QRegisters& Q, const Element* q, int warp) {
-  const int lane = threadIdx.x % 32;
-  // ldmatrix.x4: 16 query rows at the first 16 bytes of a k step (lanes 0-15) and at the others. The swizzle is an xor.
-  const uint32_t address = ptx::shared_address(q) + (warp * 16 + lane % 16) * slab_row_bytes +
-                           ((lane / 16 ^ swizzled(lane)) << 4);
-#pragma unroll
-  for (int step = 0; step < q_register_steps; step++) {
-    const int slab = step * 32 / slab_row_bytes, within = step * 32 % slab_row_bytes;
-    ptx::ldmatrix_x4(Q[step], (address ^ within) + slab * 64 * slab_row_bytes);
-  }
-}
+FA3_DEVICE void load_q_registers(QRegisters& Q, const Element* q, int warp) { load_a<q_register_steps, 1>(Q, q, warp); }
 
 // S = Q K^T: d / k_step wgmmas of m64 n=Bc.
 FA3_DEVICE void issue_qk(float (&S)[Bc / 2], const QRegisters& Q, uint64_t q, uint64_t k) {

@@ -41,6 +41,22 @@ FA3_DEVICE void issue_scores(float (&S)[n], uint64_t a, uint64_t b) {
   }
 }
 
+// The same with every other k step of A, which has 64 rows, in registers: for an A that many products share, as shared
+// memory is read less then. Every other one, so that its rate is the same all through the product.
+inline constexpr int register_steps = d / k_step / 2;
+using HalfOfA = uint32_t[register_steps][4];
+FA3_DEVICE void load_half(HalfOfA& A, const Element* rows, int warp) { load_a<register_steps, 2>(A, rows, warp); }
+template <int n>
+FA3_DEVICE void issue_scores(float (&S)[n], const HalfOfA& A, uint64_t a, uint64_t b) {
+#pragma unroll
+  for (int step = 0; step < d / k_step; step++) {
+    const int slab = step * 32 / slab_row_bytes, within = step * 32 % slab_row_bytes;
+    const uint64_t to = b + descriptor_units(slab * 2 * n * slab_row_bytes + within);
+    if (step % 2 == 0) wgmma_rs<0>(S, A[step / 2], to, step > 0);
+    else multiply_ss<0, 0>(S, a + descriptor_units(slab * 64 * slab_row_bytes + within), to, true);
+  }
+}
+
 // D += A B with A from registers: dV, dK, or dQ of queries as rows.
 template <int n>
 FA3_DEVICE void issue_gradient(float (&D)[d / 2], const uint32_t (&a)[n], uint64_t b) {
