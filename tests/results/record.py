@@ -87,8 +87,9 @@ def main():
         print(f"To renew it, {RENEW}.")
         sys.exit(77)
     suite = record["suite"]
+    again = f" ({len(suite['again'])} of them again, with the test mended)" if suite.get("again") else ""
     print(
-        f"{suite['passed']} test cases passed, sanitizers clean, {record['stress']['seconds']} s of stress, "
+        f"{suite['passed']} test cases passed{again}, sanitizers clean, {record['stress']['seconds']} s of stress, "
         f"host overhead {record['host_overhead_us']['median']:.2f} us; about these sources."
     )
 

@@ -90,7 +90,7 @@ FAULTS = [
     ("qk-adds-to-s", ALG1, [(GEMM, "else wgmma_ss(S, a, b, step > 0);", "else wgmma_ss(S, a, b, true);"),
                             ("kernels/alg1.cu", "RowState state;", "RowState state;\n  for (float& x : S) x = 0.f;")],
      "hot.accumulators"),
-    ("v-not-transposed", ALG1, [(ELEMENT, "wgmma_m64k16_f32_bf16_rs<1>", "wgmma_m64k16_f32_bf16_rs<0>")],
+    ("v-not-transposed", ALG1, [(ELEMENT, "template <int TransB = 1, int n>", "template <int TransB = 0, int n>")],
      "hot.transposed"),
     ("k-transposed", ALG1, [(ELEMENT, "wgmma_m64k16_f32_bf16_ss<0, 0>", "wgmma_m64k16_f32_bf16_ss<0, 1>")],
      "hot.transposed"),

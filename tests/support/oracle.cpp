@@ -99,10 +99,10 @@ Floors floors_of(const Problem& p, const Expected& expected, int64_t elements) {
   const double u_p = tools::unit_roundoff(p.dtype), u_o = tools::unit_roundoff(p.output_dtype());
   const double u = std::max(u_p, u_o);
   if (!p.is_e4m3()) {
-    // An RMS of few numbers is inexact, as is plain code's. Where one key has nearly all the weight of a row, the row's
-    // elements share the error of that weight.
-    const bool one_key = p.pattern == Pattern::outliers || p.pattern == Pattern::large || p.pattern == Pattern::spikes;
-    const double numbers = double(one_key ? elements / p.v_dim() : elements) / (one_key ? 1 : 4);
+    double squares = 0, fourths = 0;
+    for (const float x : expected.plain.squares) squares += x;
+    for (const float x : expected.plain.fourths) fourths += x;
+    const double numbers = std::min(double(elements) / 4, fourths > 0 ? squares * squares / fourths : INFINITY);
     return {u * (0.025 + (elements ? 1 / std::sqrt(numbers) : 0)), u_p + u_o};
   }
   Floors floors{};

@@ -58,13 +58,14 @@ TEST_CASE("errors may be as large as the header says, and no larger") {
     fa3_dtype dtype, o_dtype;
     int64_t head_dim;
     double u, u_p_and_o;
+    double weights;  // of one size, that a row's keys share
     Pattern pattern = Pattern::normal;
-  } const formats[] = {{FA3_DTYPE_BF16, FA3_DTYPE_BF16, 64, 0x1p-8, 2 * 0x1p-8},
-                       {FA3_DTYPE_FP16, FA3_DTYPE_FP16, 256, 0x1p-11, 2 * 0x1p-11},
-                       {FA3_DTYPE_BF16, FA3_DTYPE_BF16, 64, 0x1p-8, 2 * 0x1p-8, Pattern::outliers},
-                       {FA3_DTYPE_E4M3, FA3_DTYPE_FP16, 64, 0x1p-4, 0x1p-4 + 0x1p-11},
-                       {FA3_DTYPE_E4M3, FA3_DTYPE_BF16, 256, 0x1p-4, 0x1p-4 + 0x1p-8, Pattern::constant}};
-  for (const auto& [dtype, o_dtype, head_dim, u, u_p_and_o, pattern] : formats) {
+  } const formats[] = {{FA3_DTYPE_BF16, FA3_DTYPE_BF16, 64, 0x1p-8, 2 * 0x1p-8, 1},
+                       {FA3_DTYPE_BF16, FA3_DTYPE_BF16, 64, 0x1p-8, 2 * 0x1p-8, 3},
+                       {FA3_DTYPE_FP16, FA3_DTYPE_FP16, 256, 0x1p-11, 2 * 0x1p-11, 1000},
+                       {FA3_DTYPE_E4M3, FA3_DTYPE_FP16, 64, 0x1p-4, 0x1p-4 + 0x1p-11, 1000},
+                       {FA3_DTYPE_E4M3, FA3_DTYPE_BF16, 256, 0x1p-4, 0x1p-4 + 0x1p-8, 1000, Pattern::constant}};
+  for (const auto& [dtype, o_dtype, head_dim, u, u_p_and_o, weights, pattern] : formats) {
     const bool e4m3 = dtype == FA3_DTYPE_E4M3;
     Problem p;
     p.dtype = dtype, p.o_dtype = o_dtype, p.pattern = pattern;
@@ -80,7 +81,7 @@ TEST_CASE("errors may be as large as the header says, and no larger") {
     REQUIRE((int64_t(ours.o.size()) == n && int64_t(ours.lse.size()) == rows));
     const double rms = std::sqrt((1 + 3 / 16.0) / 4), t = std::max(8.0, head_dim / 16.0) * 0x1p-23;
     const double s = e4m3 ? 0x1p-12 * 64 : 0, equal_weights = pattern == Pattern::constant ? u : 0;
-    const double numbers = e4m3 || pattern == Pattern::outliers ? double(rows) : double(n) / 4;
+    const double numbers = e4m3 ? double(rows) : std::min(double(n) / 4, double(rows) * weights);
     const double o_rms = rms * (u * (0.025 + 1 / std::sqrt(numbers)) + s + equal_weights);
     const double o_max = u_p_and_o + 2 * s, lse_rms = t * (1 + rms) + s, lse_max = 2 * t * 2 + 2 * s;
 
@@ -89,6 +90,8 @@ TEST_CASE("errors may be as large as the header says, and no larger") {
     const auto verdict = [&](std::vector<float> Output::*what, bool all, double error, double plain) {
       Expected expected{ours, ours};
       expected.plain.partial.assign(size_t(rows), 64.0f);
+      expected.plain.squares.assign(size_t(rows), float(1 / weights));
+      expected.plain.fourths.assign(size_t(rows), float(1 / (weights * weights * weights)));
       std::vector<float>& reference = expected.reference.*what;
       if (!all) reference[1] -= float(error);
       for (size_t i = 0; all && i < reference.size(); ++i) reference[i] += float(error);

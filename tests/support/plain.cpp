@@ -71,16 +71,19 @@ FA3_WIDER void add_products(bool e4m3, int64_t count, const float* a, const floa
 struct QueryRow {
   int64_t b, h, kv, i;
 };
+// What is told of a row beside o (Output).
+struct RowNumbers {
+  float lse = -std::numeric_limits<float>::infinity(), partial = 0, squares = 0, fourths = 0;
+};
 
-void row(const Case& made, const QueryRow& at, const float* q, const std::vector<float>& k_transposed,
-         const std::vector<float>& v, std::vector<float>& s, float* o, float& lse, float& partial) {
+RowNumbers row(const Case& made, const QueryRow& at, const float* q, const std::vector<float>& k_transposed,
+               const std::vector<float>& v, std::vector<float>& s, float* o) {
   const Problem& p = made.problem;
   const bool e4m3 = p.is_e4m3();
   const int64_t d = p.head_dim, dv = p.v_dim(), visible = p.visible_keys(at.i);
   for (int64_t c = 0; c < dv; ++c) o[c] = 0;
-  lse = -std::numeric_limits<float>::infinity();
-  partial = 0;
-  if (visible == 0) return;
+  RowNumbers numbers;
+  if (visible == 0) return numbers;
   const float scale = float(p.scale()) * made.scale_of(0, at.b, at.i, at.h);
   s.assign(size_t(visible), 0.0f);
   constexpr int64_t step = 32;
@@ -95,13 +98,15 @@ void row(const Case& made, const QueryRow& at, const float* q, const std::vector
     const float scale_of_key = e4m3 ? scale * made.scale_of(1, at.b, j, at.kv) : scale;
     s[size_t(j)] *= scale_of_key;
     maximum = std::fmax(maximum, s[size_t(j)]);
-    if (e4m3) partial = std::max(partial, largest[size_t(j)] * scale_of_key);
+    if (e4m3) numbers.partial = std::max(numbers.partial, largest[size_t(j)] * scale_of_key);
   }
   const uint64_t number = uint64_t((at.b * p.heads + at.h) * p.seqlen_q + at.i);
   const float factor = e4m3 ? 16 * std::exp2(float(tools::mix(p.seed ^ 9, number) >> 40) * 0x1p-24f) : 1;
   for (float& x : s) {
     const float e = std::exp(x - maximum);
     sum += e;
+    numbers.squares += e * e;
+    numbers.fourths += e * e * e * e;
     x = tools::round_to(e * factor, p.dtype);
   }
   if (!e4m3) add_products(false, visible, s.data(), v.data(), dv, dv, o);
@@ -118,7 +123,10 @@ void row(const Case& made, const QueryRow& at, const float* q, const std::vector
     const float mean = made.number(made.v_mean, at.b, at.kv, c);
     o[c] = tools::round_to((o[c] / (sum * factor) + mean) / o_scale, p.output_dtype()) * o_scale;
   }
-  lse = maximum + std::log(sum) + made.number(made.lse_offset, at.b, at.h, at.i);
+  numbers.lse = maximum + std::log(sum) + made.number(made.lse_offset, at.b, at.h, at.i);
+  numbers.squares /= sum * sum;
+  numbers.fourths /= sum * sum * sum * sum;
+  return numbers;
 }
 
 }  // namespace
@@ -128,7 +136,7 @@ Output plain_forward(const Case& made) {
   Output out;
   out.o.resize(size_t(p.batch * p.seqlen_q * p.heads * p.v_dim()));
   out.lse.resize(size_t(p.batch * p.heads * p.seqlen_q));
-  out.partial.resize(out.lse.size());
+  for (std::vector<float>* numbers : {&out.partial, &out.squares, &out.fourths}) numbers->resize(out.lse.size());
   if (out.lse.empty()) return out;
   // A work item is a part of one head's rows, so that few heads still use all cores.
   constexpr int64_t part_rows = 64;
@@ -145,10 +153,13 @@ Output plain_forward(const Case& made) {
         widened = bh;
       }
       const int64_t first = n % parts * part_rows, last = std::min(p.seqlen_q, first + part_rows);
-      for (int64_t i = first; i < last; ++i)
-        row(made, {b, h, kv, i}, &q[size_t(i * p.head_dim)], k, v, s,
-            &out.o[size_t(((b * p.seqlen_q + i) * p.heads + h) * p.v_dim())], out.lse[size_t(bh * p.seqlen_q + i)],
-            out.partial[size_t(bh * p.seqlen_q + i)]);
+      for (int64_t i = first; i < last; ++i) {
+        const size_t at = size_t(bh * p.seqlen_q + i);
+        const RowNumbers numbers = row(made, {b, h, kv, i}, &q[size_t(i * p.head_dim)], k, v, s,
+                                       &out.o[size_t(((b * p.seqlen_q + i) * p.heads + h) * p.v_dim())]);
+        out.lse[at] = numbers.lse, out.partial[at] = numbers.partial;
+        out.squares[at] = numbers.squares, out.fourths[at] = numbers.fourths;
+      }
     }
   });
   return out;

@@ -7,8 +7,9 @@ namespace fa3::test {
 // O as (batch, seqlen_q, heads, head_dim_v) and LSE as (batch, heads, seqlen_q), packed.
 struct Output {
   std::vector<float> o, lse;
-  // Of plain_forward in e4m3, for each LSE: the largest |sum of 32 n products| on the way to its row's scores, scaled.
-  std::vector<float> partial;
+  // Of plain_forward, for each LSE, which is of a row. In e4m3: the largest |sum of 32 n products| on the way to its
+  // scores, scaled. And the sums of the squares and of the fourth powers of its softmax weights; 0 without keys.
+  std::vector<float> partial, squares, fourths;
 };
 
 // The same mathematics as the kernels, from the same inputs, without any cleverness: S in float32, softmax in two

@@ -1,0 +1,83 @@
+"""What tests/gpu/run makes of a suite's reports, with a script in place of the suite: counts, what failed cases say of
+themselves, and cases that are run again."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+RUN = pathlib.Path(__file__).resolve().parent / "run"
+# Of its cases one fails, in all shards that are not asked for it by name; by name it fails while the file `broken` is
+# there, and `crash` ends without a report.
+SUITE = """#!/usr/bin/env python3
+import pathlib, sys
+selected, here = sys.argv[1], pathlib.Path(__file__).parent
+if "--list-tests" in sys.argv:
+    sys.exit(print("long"))
+if selected == "crash":
+    sys.exit(11)
+report = pathlib.Path(next(word for word in sys.argv if word.startswith("xml::out="))[9:])
+fails = selected == "~[overhead]~[long]" or (selected == "case" and (here / "broken").exists())
+failed = '''<TestCase name="case"><Info>
+  seed=7
+</Info><Expression success="false"><Expanded> "too  large" == "" </Expanded></Expression><Info>the next</Info>
+<OverallResult success="false"/></TestCase>'''
+report.write_text(f'''<Catch2TestRun>{failed if fails else ""}<TestCase name="good"><OverallResult success="true"/></TestCase>
+<OverallResultsCases successes="{1 - fails if selected == 'case' else 1}" failures="{int(fails)}" skips="0"/>
+</Catch2TestRun>''')
+sys.exit(42 if fails else 0)
+"""
+
+
+class Run(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.build = pathlib.Path(folder.name)
+        self.tests = self.build / "tests/gpu/fa3-gpu-tests"
+        self.tests.parent.mkdir(parents=True)
+        self.tests.write_text(SUITE)
+        self.tests.chmod(0o755)
+        self.record = self.build / "record.json"
+
+    def run_it(self, *arguments):
+        command = [sys.executable, "-B", RUN, "--build", self.build, "--out", self.record, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done, json.loads(self.record.read_text()) if self.record.exists() else None
+
+    def test_suite_and_again(self):
+        done, record = self.run_it("--parts", "suite", "--shards", "1")
+        self.assertEqual(done.returncode, 1)
+        suite = record["suite"]
+        self.assertEqual((suite["passed"], suite["failed"], suite["exit_status"]), (3, 1, 42))
+        self.assertEqual(suite["failures"], ['case (seed=7; "too large" == "")'])
+
+        done, _ = self.run_it("--again", "good")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no case that failed is called good", done.stderr)
+
+        broken = self.tests.parent / "broken"
+        broken.touch()
+        self.assertEqual(self.run_it("--again", "case")[1]["suite"], suite)
+        broken.unlink()
+        after = self.run_it("--again", "case")[1]["suite"]
+        self.assertEqual((after["passed"], after["failed"], after["exit_status"]), (4, 0, 0))
+        self.assertEqual((after["failures"], after["again"]), ([], ["case"]))
+
+    def test_a_crash_is_not_forgiven(self):
+        _, record = self.run_it("--parts", "suite", "--shards", "1")
+        record["suite"]["exit_status"] = 11
+        self.record.write_text(json.dumps(record))
+        self.assertEqual(self.run_it("--again", "case")[1]["suite"]["exit_status"], 11)
+
+    def test_a_suite_that_dies_is_no_success(self):
+        record = self.run_it("--parts", "suite", "--shards", "1")[1]
+        record["suite"]["failures"].append("crash (again)")
+        self.record.write_text(json.dumps(record))
+        self.assertEqual(self.run_it("--again", "crash")[1]["suite"], record["suite"])
+
+
+if __name__ == "__main__":
+    unittest.main()
