@@ -385,7 +385,7 @@ TEST_CASE("combine: attention over ranges of keys", "[combine][sanitizer]") {
         if (skipped > 0) {  // what no call writes: LSE = -inf, and O that is never to be used
           std::vector<float> minus(lse_bytes / 4, -INFINITY);
           lse_parts.upload(minus.data(), lse_bytes, size_t(i) * lse_bytes);
-          const Image nan(o_bytes, std::byte{0xff});
+          const Image nan(o_bytes, 0xff);
           o_parts.upload(nan.data(), o_bytes, size_t(i) * o_bytes);
         }
         attend(part);

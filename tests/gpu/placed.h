@@ -17,7 +17,7 @@
 namespace fa3::test {
 
 // Repeated, a NaN of fp16 and e4m3, and a huge number of bf16 and fp32.
-constexpr auto poison_byte = std::byte{0x7f};
+constexpr unsigned char poison_byte = 0x7f;
 
 struct Placed {
   static constexpr int64_t guard = 65536;

@@ -19,6 +19,7 @@ ALG1 = "fa3_alg1_bf16_d128_causal_128x128"
 ALG2 = "fa3_alg2_bf16_d128_causal_128x128"
 FWD = "fa3_fwd_bf16_d64_full_256x64"
 FWD128 = "fa3_fwd_bf16_d128_full_192x64"
+BWD = "fa3_bwd_bf16_d64_full_128x128"
 
 RING, WAIT = "tile/ring.cuh", "tile/wait.cuh"
 PRODUCER, SMEM = "tile/producer.cuh", "tile/smem.cuh"
@@ -30,6 +31,11 @@ PV_DONE = """      wgmma_wait_group<0>();
 ONE_LANE = "ptx::mbarrier_arrive_if(ptx::shared_address(&barrier), mirrored_lane == 31);"
 SPIN = """  while (!ptx::mbarrier_try_wait_parity(ptx::shared_address(&barrier), parity)) {
   }"""
+DS_HANDED_OVER = """    fence_proxy_async_shared();
+    __syncwarp();
+    if (one_lane) arrive(smem.full_ds[ds_use.index]);
+"""
+ISSUE_DK = "    wgmma_fence();\n    issue_gradient(dK,"
 SCALED = """      scale_rows(O, alpha);
       wgmma_owned(O);
       convert(S, P);"""
@@ -113,6 +119,11 @@ FAULTS = [
     ("q-not-released-by-the-next-piece", FWD128,
      [("kernels/fwd.cu", "    if constexpr (has(Trait::late_q_release)) release_o_buffer();\n", "")],
      "prologue.releases"),
+    ("ds-handed-over-before-dk-is-issued", BWD,
+     [("kernels/bwd.cu", DS_HANDED_OVER, ""),
+      ("kernels/bwd.cu", ISSUE_DK, DS_HANDED_OVER + ISSUE_DK)],
+     "hot[S+dP+dV+dK].releases"),
+    ("ds-not-fenced", BWD, [("kernels/bwd.cu", DS_HANDED_OVER, DS_HANDED_OVER.split("\n", 1)[1])], "kernel.unfenced"),
 ]
 
 

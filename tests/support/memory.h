@@ -10,8 +10,8 @@
 
 namespace fa3::test {
 
-// One allocation's bytes.
-using Image = std::vector<std::byte>;
+// One allocation's bytes. Not of std::byte, which GCC compares one by one.
+using Image = std::vector<unsigned char>;
 
 // NaN: in bf16 and fp16, in float32, and in e4m3, whose other NaN is the one that kernels write. Inputs hold it beyond
 // the valid elements, outputs everywhere before the call. Only keys beyond seqlen_k in the last tile of V are zeros.

@@ -1,11 +1,13 @@
 // The judges judged, on the CPU: an online softmax stands in for the kernels and must pass, and every kind of damage to
 // its result must be found. Launches are those of the simulated driver.
 #include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_floating_point.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,7 +22,7 @@
 
 namespace fa3::test {
 
-using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::ContainsSubstring, Catch::Matchers::WithinAbs, Catch::Matchers::WithinRel;
 
 namespace {
 
@@ -111,6 +113,31 @@ TEST_CASE("errors may be as large as the header says, and no larger") {
     // An error of the RMS in all elements leaves room for a larger one in a single element.
     for (const double plain : {0.5, 10.0}) check_limit(&Output::o, false, o_max, plain * o_max, "O's largest");
     for (const double plain : {0.5, 10.0}) check_limit(&Output::lse, false, lse_max, plain * lse_max, "LSE's largest");
+  }
+}
+
+TEST_CASE("the plain code tells how a row's weight is spread") {
+  Problem p;  // more K/V heads than are made ready at a time, two heads for each
+  p.dtype = FA3_DTYPE_FP16, p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  p.batch = 23, p.heads = 6, p.heads_kv = 3, p.seqlen_q = 9, p.seqlen_k = 7, p.head_dim = 16;
+  const Case made(p);
+  const Output plain = plain_forward(made);
+  REQUIRE((plain.squares.size() == plain.lse.size() && plain.fourths.size() == plain.lse.size()));
+  std::vector<float> q(size_t(p.head_dim)), k(size_t(p.head_dim));
+  for (size_t row = 0; row < plain.lse.size(); ++row) {
+    const int64_t i = int64_t(row) % p.seqlen_q, h = int64_t(row) / p.seqlen_q % p.heads;
+    const int64_t b = int64_t(row) / p.seqlen_q / p.heads;
+    made.read_row(0, b, i, h, q.data());
+    double sum = 0, squares = 0, fourths = 0;
+    for (int64_t j = 0; j < p.visible_keys(i); ++j) {
+      made.read_row(1, b, j, h / 2, k.data());
+      const double e = std::exp(p.scale() * std::inner_product(q.begin(), q.end(), k.begin(), 0.0));
+      sum += e, squares += e * e, fourths += e * e * e * e;
+    }
+    CHECK_THAT(plain.squares[row], WithinRel(sum > 0 ? squares / (sum * sum) : 0, 1e-4));
+    CHECK_THAT(plain.fourths[row], WithinRel(sum > 0 ? fourths / std::pow(sum, 4) : 0, 1e-4));
+    if (sum > 0) CHECK_THAT(plain.lse[row], WithinAbs(std::log(sum), 1e-4));
+    else CHECK(plain.lse[row] == -INFINITY);
   }
 }
 

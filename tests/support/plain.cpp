@@ -15,16 +15,23 @@ namespace fa3::test {
 
 namespace {
 
-// Rows of one (batch, head) of q, k or v (0, 1, 2) as float32, v's times their scales; transposed if wanted: S then
-// sums over head_dim in order, for many keys at a time.
-std::vector<float> widen(const Case& made, int tensor, int64_t b, int64_t h, bool transposed) {
-  const Problem& p = made.problem;
-  const int64_t rows = tensor == 0 ? p.seqlen_q : p.seqlen_k, d = tensor == 2 ? p.v_dim() : p.head_dim;
-  std::vector<float> out(size_t(rows * d)), row(static_cast<size_t>(d));
-  for (int64_t i = 0; i < rows; ++i) {
-    made.read_row(tensor, b, i, h, row.data());
-    const float scale = tensor == 2 ? made.scale_of(tensor, b, i, h) : 1;
-    for (int64_t c = 0; c < d; ++c) out[size_t(transposed ? c * rows + i : i * d + c)] = row[size_t(c)] * scale;
+// Rows [first, last) of one (batch, head) of q, k or v (0, 1, 2) as float32, v's times their scales; transposed if
+// wanted: S then sums over head_dim in order, for many keys at a time.
+std::vector<float> widen(const Case& made, int tensor, int64_t b, int64_t h, int64_t first, int64_t last,
+                         bool transposed) {
+  const int64_t rows = last - first, d = tensor == 2 ? made.problem.v_dim() : made.problem.head_dim;
+  constexpr int64_t together = 16;  // rows whose columns fill a cache line of a transposed row
+  std::vector<float> out(size_t(rows * d)), block(transposed ? size_t(together * d) : 0);
+  for (int64_t i = 0; i < rows; i += together) {
+    const int64_t n = std::min(together, rows - i);
+    float* const read = transposed ? block.data() : &out[size_t(i * d)];
+    for (int64_t r = 0; r < n; ++r) {
+      made.read_row(tensor, b, first + i + r, h, read + r * d);
+      const float scale = tensor == 2 ? made.scale_of(tensor, b, first + i + r, h) : 1;
+      for (int64_t c = 0; c < d; ++c) read[r * d + c] *= scale;
+    }
+    for (int64_t c = 0; transposed && c < d; ++c)
+      for (int64_t r = 0; r < n; ++r) out[size_t(c * rows + i + r)] = block[size_t(r * d + c)];
   }
   return out;
 }
@@ -138,30 +145,39 @@ Output plain_forward(const Case& made) {
   out.lse.resize(size_t(p.batch * p.heads * p.seqlen_q));
   for (std::vector<float>* numbers : {&out.partial, &out.squares, &out.fourths}) numbers->resize(out.lse.size());
   if (out.lse.empty()) return out;
-  // A work item is a part of one head's rows, so that few heads still use all cores.
-  constexpr int64_t part_rows = 64;
+  // Some K/V heads at a time, as all rows of the query heads that share one read its K and V.
+  constexpr int64_t together = 64, part_rows = 64;
+  const int64_t kv_heads = p.batch * p.heads_kv, group = p.heads / p.heads_kv;
   const int64_t parts = (p.seqlen_q + part_rows - 1) / part_rows;
-  tools::parallel_for(p.batch * p.heads * parts, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> q, k, v, s;
-    int64_t widened = -1;
-    for (int64_t n = begin; n < end; ++n) {
-      const int64_t bh = n / parts, b = bh / p.heads, h = bh % p.heads, kv = h / (p.heads / p.heads_kv);
-      if (widened != bh) {
-        q = widen(made, 0, b, h, false);
-        k = widen(made, 1, b, kv, true);
-        v = widen(made, 2, b, kv, false);
-        widened = bh;
+  std::vector<std::vector<float>> k(together), v(together);
+  for (int64_t first_kv = 0; first_kv < kv_heads; first_kv += together) {
+    const int64_t these = std::min(together, kv_heads - first_kv);
+    tools::parallel_for(these, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) {
+        const int64_t b = (first_kv + n) / p.heads_kv, kv = (first_kv + n) % p.heads_kv;
+        k[size_t(n)] = widen(made, 1, b, kv, 0, p.seqlen_k, true);
+        v[size_t(n)] = widen(made, 2, b, kv, 0, p.seqlen_k, false);
       }
-      const int64_t first = n % parts * part_rows, last = std::min(p.seqlen_q, first + part_rows);
-      for (int64_t i = first; i < last; ++i) {
-        const size_t at = size_t(bh * p.seqlen_q + i);
-        const RowNumbers numbers = row(made, {b, h, kv, i}, &q[size_t(i * p.head_dim)], k, v, s,
-                                       &out.o[size_t(((b * p.seqlen_q + i) * p.heads + h) * p.v_dim())]);
-        out.lse[at] = numbers.lse, out.partial[at] = numbers.partial;
-        out.squares[at] = numbers.squares, out.fourths[at] = numbers.fourths;
+    });
+    // A work item is a part of one head's rows, so that few heads still use all cores.
+    tools::parallel_for(these * group * parts, 1, [&](int64_t begin, int64_t end) {
+      std::vector<float> s;
+      for (int64_t n = begin; n < end; ++n) {
+        const int64_t which = n / parts / group, b = (first_kv + which) / p.heads_kv;
+        const int64_t kv = (first_kv + which) % p.heads_kv, h = kv * group + n / parts % group;
+        const int64_t first = n % parts * part_rows, last = std::min(p.seqlen_q, first + part_rows);
+        const std::vector<float> q = widen(made, 0, b, h, first, last, false);
+        for (int64_t i = first; i < last; ++i) {
+          const size_t at = size_t((b * p.heads + h) * p.seqlen_q + i);
+          const RowNumbers numbers = row(made, {b, h, kv, i}, &q[size_t((i - first) * p.head_dim)], k[size_t(which)],
+                                         v[size_t(which)], s,
+                                         &out.o[size_t(((b * p.seqlen_q + i) * p.heads + h) * p.v_dim())]);
+          out.lse[at] = numbers.lse, out.partial[at] = numbers.partial;
+          out.squares[at] = numbers.squares, out.fourths[at] = numbers.fourths;
+        }
       }
-    }
-  });
+    });
+  }
   return out;
 }
 

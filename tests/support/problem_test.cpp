@@ -107,7 +107,7 @@ TEST_CASE("tiles hold what rows hold, zeros beyond the last key, and nothing els
 
   const Image& image = tiles.images[size_t(tiles.v.image)];
   size_t zeros = 0, poisoned = 0;
-  for (const std::byte byte : image) zeros += byte == std::byte{0}, poisoned += byte == std::byte{poison8};
+  for (const auto byte : image) zeros += byte == 0, poisoned += byte == poison8;
   size_t zeros_of_keys = 0;
   for (int64_t n = 0; n < 2 * 2 * 37; ++n) {
     tiles.read_row(2, n / 74, n % 37, n / 37 % 2, a.data());
