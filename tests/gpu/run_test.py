@@ -10,7 +10,7 @@ import unittest
 
 RUN = pathlib.Path(__file__).resolve().parent / "run"
 # Of its cases one fails, in all shards that are not asked for it by name; by name it fails while the file `broken` is
-# there, and `crash` ends without a report.
+# there. `crash` ends without a report, `late` dies behind a good one, and `good*` are two cases.
 SUITE = """#!/usr/bin/env python3
 import pathlib, sys
 selected, here = sys.argv[1], pathlib.Path(__file__).parent
@@ -25,9 +25,9 @@ failed = '''<TestCase name="case"><Info>
 </Info><Expression success="false"><Expanded> "too  large" == "" </Expanded></Expression><Info>the next</Info>
 <OverallResult success="false"/></TestCase>'''
 report.write_text(f'''<Catch2TestRun>{failed if fails else ""}<TestCase name="good"><OverallResult success="true"/></TestCase>
-<OverallResultsCases successes="{1 - fails if selected == 'case' else 1}" failures="{int(fails)}" skips="0"/>
+<OverallResultsCases successes="{1 - fails if selected == 'case' else 1 + (selected == 'good*')}" failures="{int(fails)}" skips="0"/>
 </Catch2TestRun>''')
-sys.exit(42 if fails else 0)
+sys.exit(42 if fails else 11 if selected == "late" else 0)
 """
 
 
@@ -72,11 +72,12 @@ class Run(unittest.TestCase):
         self.record.write_text(json.dumps(record))
         self.assertEqual(self.run_it("--again", "case")[1]["suite"]["exit_status"], 11)
 
-    def test_a_suite_that_dies_is_no_success(self):
+    def test_a_crash_and_several_cases_are_no_success(self):
         record = self.run_it("--parts", "suite", "--shards", "1")[1]
-        record["suite"]["failures"].append("crash (again)")
+        record["suite"]["failures"] += ["crash (again)", "late (again)", "good* (again)"]
         self.record.write_text(json.dumps(record))
-        self.assertEqual(self.run_it("--again", "crash")[1]["suite"], record["suite"])
+        for name in ("crash", "late", "good*"):
+            self.assertEqual(self.run_it("--again", name)[1]["suite"], record["suite"])
 
 
 if __name__ == "__main__":
