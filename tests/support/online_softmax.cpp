@@ -58,11 +58,13 @@ void online_row(const Case& made, int64_t Bc, int64_t b, int64_t h, int64_t i, f
       l *= rescale;
       for (int64_t c = 0; c < dv; ++c) o[c] *= rescale;
     }
+    float block_sum = 0;  // added to l once: equal weights, added one by one to thousands, all round the same way
     for (int64_t j = 0; j < n; ++j) {
       const float e = factor * std::exp2(std::fma(s[size_t(j)], scale, -m * scale));
-      l += e;
+      block_sum += e;
       rounded[size_t(j)] = tools::round_to(e, p.dtype);
     }
+    l += block_sum;
     for (int64_t c = 0; c < dv; ++c) {
       float sum = p.two_level ? 0 : o[c];
       for (int64_t j = 0; j < n; ++j) products[size_t(j)] = rounded[size_t(j)] * v[size_t(j * dv + c)];
