@@ -93,17 +93,12 @@ BackwardRows rows_of(const BackwardProblem& problem, const BackwardPlan& plan, c
           rows[plan.row].Br / backward_tile_rows};
 }
 
-// Heads whose blocks come together: a section. Without a mask, a head at a time makes the most of the L2 cache. But
-// where dQ is added in a fixed order, thread blocks that take the blocks of a head at the same time wait for one
-// another; of a section they do so once, as those that end first take the blocks that others wait for.
-constexpr int32_t section_blocks = 132;
-// Under a causal mask the blocks of first keys, or of last queries, have the most to do and come first, of all heads of
-// a section. Many sections of about what the machine runs at once suit the L2 cache, and come out even if their number
-// is: long blocks begin where short ones end. Otherwise the last section would end on its longest blocks, so that all
-// are of the same size, and larger: of so many heads, or blocks. Their tiles stay in the L2 cache, as about eight
-// blocks of a head, one behind the other, visit them together, or as all heads fit. (Modelled, with a turn for each
-// tile and 2.4 for each block: of an even split 9 heads of 8192 keys take 0.97, and with two heads a section 0.76.)
-constexpr int32_t causal_heads = 16, causal_blocks = 256, many_sections = 8;
+// Heads whose blocks come together. Under a causal mask the blocks of first keys, or of last queries, have the most to
+// do and come first, of all heads of a section: so a section is about what the machine runs at once, but of no more
+// heads than these. Without one, a head at a time makes the most of the L2 cache. But where dQ is added in a fixed
+// order, thread blocks that take the blocks of a head at the same time wait for one another; of a section they do so
+// once, as those that end first take the blocks that others wait for.
+constexpr int32_t section_blocks = 132, causal_heads = 16;
 // Thread blocks between those that add to sums and those that finish them: about what the machine runs at once. Between
 // those that prepare rows and those that visit them: twice that, as the first are still at it when the next ones come.
 constexpr int32_t distance = 132, distance_ahead = 2 * 132;
@@ -111,20 +106,12 @@ constexpr int32_t distance = 132, distance_ahead = 2 * 132;
 // visit at least 16 tiles for each tile of their share.
 constexpr int32_t blocks_ahead = 16, causal_blocks_ahead = 32;
 
-int32_t section_heads_of(int32_t heads, int32_t blocks, bool causal, bool ordered) {
-  const int32_t at_once = std::max(1, section_blocks / blocks);
-  if (!causal) return std::min(ordered ? at_once : 1, heads);
-  const int32_t few = std::min(at_once, causal_heads);
-  if (!ordered && heads >= many_sections * few && heads % (2 * few) == 0) return few;
-  const int32_t sections = narrow(divide_up(heads, std::max(causal_heads, causal_blocks / blocks)));
-  return narrow(divide_up(heads, sections));
-}
-
-BlockOrder block_order_of(int64_t batch_heads, int32_t blocks, bool causal, bool ordered) {
+BlockOrder block_order_of(int64_t batch_heads, int32_t blocks, int32_t most_heads) {
   BlockOrder order{};
   order.batch_heads = narrow(batch_heads);
   order.blocks = std::max(1, blocks);
-  order.section_heads = section_heads_of(std::max(1, order.batch_heads), order.blocks, causal, ordered);
+  order.section_heads =
+      std::clamp(std::min(most_heads, section_blocks / order.blocks), 1, std::max(1, order.batch_heads));
   order.sections = narrow(divide_up(order.batch_heads, order.section_heads));
   order.section = Divisor::of(order.section_heads * order.blocks);
   return order;
@@ -133,8 +120,8 @@ BlockOrder block_order_of(int64_t batch_heads, int32_t blocks, bool causal, bool
 KeyOrder key_order_of(const BackwardProblem& problem, int32_t key_blocks, int32_t q_tiles, const Row& row) {
   KeyOrder order{};
   const bool ordered = problem.deterministic && row.all_gradients();
-  static_cast<BlockOrder&>(order) =
-      block_order_of(problem.batch * problem.heads_kv, key_blocks, problem.causal, ordered);
+  const int32_t most_heads = problem.causal ? causal_heads : ordered ? section_blocks : 1;
+  static_cast<BlockOrder&>(order) = block_order_of(problem.batch * problem.heads_kv, key_blocks, most_heads);
   order.heads_kv = Divisor::of(std::max(1, narrow(problem.heads_kv)));
   order.head_tiles = q_tiles * narrow(problem.heads_per_kv());
   order.share = Divisor::of(std::max(1, narrow(divide_up(order.head_tiles, order.blocks))));
@@ -183,7 +170,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
     params.visits = reinterpret_cast<uint32_t*>(workspace + plan.visits);
     params.counters = narrow(static_cast<int64_t>((plan.counters_end - plan.counters) / sizeof(uint32_t)));
   }
-  params.ordered = problem.deterministic && row.all_gradients();
+  params.ordered = problem.deterministic;
   params.query_order = plan.query_order;
   params.heads_per_kv = narrow(problem.heads_per_kv());
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
@@ -237,7 +224,7 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
   }
   const int queries = queries_row_of(row);
   const int64_t heads = problem.batch * problem.heads, query_blocks = divide_up(problem.seqlen_q, rows[queries].Br);
-  plan.query_order = block_order_of(heads, narrow(query_blocks), problem.causal, false);
+  plan.query_order = block_order_of(heads, narrow(query_blocks), problem.causal ? causal_heads : 1);
   add(BackwardStep::queries, queries, heads * query_blocks);
   return FA3_OK;
 }
