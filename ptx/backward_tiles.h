@@ -5,17 +5,17 @@
 
 namespace fa3 {
 
-// Bc keys of one head of K and V, and the tiles of Br rows that see any of them, of each query head that reads it and is
-// of one part.
+// Bc keys of one head of K and V, and the tiles of Br rows that see any of them and are of one part of those that read
+// this head.
 template <int Br, int Bc, bool causal>
 struct KeyBlock {
   static constexpr int tiles_at_once = Br / backward_tile_rows;
   int batch, head_kv, batch_head, block, key;  // of the part; the first key
   int first_head;    // query head
-  int first, end;    // query tiles [first, end) of each head
+  int first, end;    // query tiles [first, end) of each head of the part
   int start;         // the one to begin with
   int all;           // of all heads
-  int first_number;  // of tile 0 of the first head, among those of all heads of all batch entries
+  int first_number;  // of tile 0 of first_head, among those of all heads of all batch entries
 
   constexpr KeyBlock(const BackwardParams& p, int number) {
     const KeyOrder& order = p.order;
@@ -25,15 +25,21 @@ struct KeyBlock {
     batch_head = here.batch_head;
     batch = batch_head / order.heads;
     const int head = batch_head - batch * order.heads;
-    head_kv = head / order.parts, first_head = head * p.readers;
+    head_kv = head / order.parts;
+    const int readers = head / order.ranges;
+    first_head = readers * p.readers;
     key = here.block * Bc;
     const int first_query = causal && key > p.visible.right ? key - p.visible.right : 0;
-    end = order.head_tiles == 0 ? 0 : p.rows.tiles / tiles_at_once;
-    first = first_query / Br < end ? first_query / Br : end;
+    const int tiles = (p.visible.seqlen_q + Br - 1) / Br;
+    const int of_range = int32_t(p.rows.tiles) / order.ranges / tiles_at_once;
+    const int begin = (head - readers * order.ranges) * of_range;
+    end = begin + of_range < tiles ? begin + of_range : tiles;
+    if (order.head_tiles == 0) end = 0;
+    first = first_query / Br < begin ? begin : first_query / Br < end ? first_query / Br : end;
     // Without a mask all thread blocks of a head would come to the same tile at once, and wait for the first one's dQ.
-    start = p.ordered ? end - 1 : causal ? first : int(int64_t(here.block) * end / order.blocks);
+    start = p.ordered ? end - 1 : causal ? first : first + int(int64_t(here.block) * (end - first) / order.blocks);
     all = (end - first) * p.readers;
-    first_number = first_tile(order, batch_head) / tiles_at_once;
+    first_number = first_tile(order, batch_head) / tiles_at_once - begin;
   }
 
   // In a fixed order, how many key blocks add to a tile's dQ before this one: those that come before it in their head.

@@ -73,6 +73,11 @@ int pass_of(const char* kernel, int head_dim) {
 RowStrides strides_of(const View& view) { return {view.stride[0], view.stride[2], view.stride[1]}; }
 RowStrides strides_of_rows(const View& view) { return {view.stride[0], view.stride[1], view.stride[2]}; }
 
+// Is dQ summed up in a fixed order? Otherwise in any, or by a kernel that sums it up in one thread block.
+bool is_ordered(const BackwardProblem& problem, const Row& row) {
+  return problem.deterministic && row.all_gradients();
+}
+
 // Of a head: 64 keys each, for sums over its parts.
 int32_t key_tiles_of(const BackwardPlan& plan) { return plan.key_blocks * (rows[plan.row].Bc / 64); }
 
@@ -144,45 +149,56 @@ BlockOrder block_order_of(int64_t batch_heads, int32_t blocks, bool causal, bool
   return order;
 }
 
-// How many parts the query heads of a K/V head are divided into: so many that the expected time is the shortest. With
-// few K/V heads their blocks are too few for all multiprocessors, or the longest of them too long. Times are in turns,
-// one for each tile of Br rows; a block takes two turns more, and if there are several parts five, as their sums go to
-// memory and come back, and the pass that adds them up three (estimated, not measured). More parts must save 5%, as
-// their sums take memory: with these limits at most 277 MB.
-constexpr int64_t blocks_enough = 8 * section_blocks, most_blocks = 2 * blocks_enough;
+// Into how many parts what reads a K/V head is divided: so many that the expected time is the shortest. With few K/V
+// heads their blocks are too few for all multiprocessors, or the longest of them too long. Times are in turns, one for
+// each tile of Br rows; a block takes two turns more, and if there are several parts five, as their sums go to memory
+// and come back, and the pass that adds them up three (estimated, not measured). More parts must save 10%, as their
+// sums take memory: with these limits at most 277 MB.
+constexpr int64_t blocks_enough = 8 * section_blocks, most_blocks = 2 * blocks_enough, most_parts = 64;
 constexpr int64_t block_turns = 2, part_turns = 5, pass_turns = 3;
 
-int32_t parts_of(const BackwardProblem& problem, int32_t key_blocks, int32_t q_tiles, const Row& row) {
+struct Parts {
+  int64_t parts = 1, ranges = 1;  // of a K/V head, of a query head
+  int64_t range_tiles;            // of Br rows
+};
+
+Parts parts_of(const BackwardProblem& problem, int64_t key_blocks, int64_t tiles, const Row& row) {
   const int64_t heads = problem.batch * problem.heads_kv, readers = problem.heads_per_kv();
-  if (row.has(Trait::as_written) || readers <= 1 || key_blocks == 0 || heads * key_blocks >= blocks_enough) return 1;
-  const int64_t tiles = q_tiles / (row.Br / backward_tile_rows);
-  int64_t all_tiles = 0, longest = 0;  // that visit the blocks of a head, or one block
+  Parts best{.range_tiles = tiles};
+  if (row.has(Trait::as_written) || readers == 0 || key_blocks == 0 || heads * key_blocks >= blocks_enough) return best;
+  int64_t all_tiles = 0, longest = 0;  // that visit the blocks of a query head, or one block
   for (int64_t block = 0; block < key_blocks; ++block) {
     const int64_t first_query = problem.causal ? std::max<int64_t>(0, block * row.Bc - problem.causal_offset) : 0;
     const int64_t visits = std::max<int64_t>(0, tiles - first_query / row.Br);
     all_tiles += visits, longest = std::max(longest, visits);
   }
-  const auto turns = [&](int64_t parts) {
-    const int64_t each = parts > 1 ? part_turns : block_turns, pass = parts > 1 ? pass_turns : 0;
-    const int64_t longest_block = longest * readers / parts + each, blocks = heads * parts * key_blocks;
+  const auto turns = [&](const Parts& p) {
+    const int64_t each = p.parts > 1 ? part_turns : block_turns, pass = p.parts > 1 ? pass_turns : 0;
+    const int64_t blocks = heads * p.parts * key_blocks;
+    const int64_t longest_block = std::min(longest, p.range_tiles) * readers * p.ranges / p.parts + each;
     if (!problem.causal) return divide_up(blocks, section_blocks) * longest_block + pass;
     return std::max(longest_block, divide_up(heads * all_tiles * readers + blocks * each, section_blocks)) + pass;
   };
-  int64_t best = 1;
-  for (int64_t parts = 2; parts <= readers && heads * parts * key_blocks <= most_blocks; ++parts)
-    if (readers % parts == 0 && turns(parts) * 20 < turns(best) * 19) best = parts;
-  return narrow(best);
+  for (int64_t parts = 2; parts <= most_parts && heads * parts * key_blocks <= most_blocks; ++parts) {
+    Parts p{.parts = parts, .range_tiles = tiles};
+    if (parts > readers) p.ranges = parts / readers, p.range_tiles = divide_up(tiles, p.ranges);
+    if (parts <= readers ? readers % parts != 0 : parts % readers != 0) continue;
+    if ((p.ranges - 1) * p.range_tiles >= tiles) continue;  // one would be empty
+    if (problem.batch * problem.heads * p.ranges * p.range_tiles > max_rows / row.Br) continue;
+    if (turns(p) * 10 < turns(best) * 9) best = p;
+  }
+  return best;
 }
 
-KeyOrder key_order_of(const BackwardProblem& problem, int32_t key_blocks, int32_t q_tiles, const Row& row) {
+KeyOrder key_order_of(const BackwardProblem& problem, const Parts& parts, int32_t key_blocks, int32_t q_tiles,
+                      const Row& row) {
   KeyOrder order{};
-  const bool ordered = problem.deterministic && row.all_gradients();
-  const int32_t parts = parts_of(problem, key_blocks, q_tiles, row);
+  const bool ordered = is_ordered(problem, row);
   static_cast<BlockOrder&>(order) =
-      block_order_of(problem.batch * problem.heads_kv * parts, key_blocks, problem.causal, ordered);
-  order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv) * parts));
-  order.parts = Divisor::of(parts);
-  order.head_tiles = q_tiles * narrow(problem.heads_per_kv() / parts);
+      block_order_of(problem.batch * problem.heads_kv * parts.parts, key_blocks, problem.causal, ordered);
+  order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv * parts.parts)));
+  order.parts = Divisor::of(narrow(parts.parts)), order.ranges = Divisor::of(narrow(parts.ranges));
+  order.head_tiles = narrow(q_tiles * problem.heads_per_kv() / parts.parts);
   order.share = Divisor::of(std::max(1, narrow(divide_up(order.head_tiles, order.blocks))));
   order.ahead = order.sections;
   if (!row.takes_several_blocks()) return order;
@@ -230,10 +246,10 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
     params.visits = reinterpret_cast<uint32_t*>(workspace + plan.visits);
     params.counters = narrow(static_cast<int64_t>((plan.counters_end - plan.counters) / sizeof(uint32_t)));
   }
-  params.ordered = problem.deterministic && row.all_gradients();
+  params.ordered = is_ordered(problem, row);
   params.query_order = plan.query_order;
   params.heads_per_kv = narrow(problem.heads_per_kv());
-  params.readers = params.heads_per_kv / plan.order.parts;
+  params.readers = params.heads_per_kv * plan.order.ranges / plan.order.parts;
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
   return FA3_OK;
@@ -246,7 +262,7 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
   if (fa3_status status = find_row(problem, plan.row)) return status;
   const Row& row = rows[plan.row];
-  const int64_t q_tiles = divide_up(problem.seqlen_q, row.Br) * (row.Br / backward_tile_rows);
+  int64_t q_tiles = divide_up(problem.seqlen_q, row.Br) * (row.Br / backward_tile_rows);
   const int64_t key_blocks = divide_up(problem.seqlen_k, row.Bc);
   int64_t tiles, blocks;  // batch and heads are below 2^31
   if (__builtin_mul_overflow(problem.batch * problem.heads, q_tiles, &tiles) || tiles > max_rows / backward_tile_rows ||
@@ -257,11 +273,14 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
                 static_cast<long long>(problem.heads), static_cast<long long>(q_tiles), backward_tile_rows,
                 static_cast<long long>(key_blocks), static_cast<long long>(max_rows),
                 static_cast<long long>(max_blocks));
+  const Parts parts = parts_of(problem, key_blocks, divide_up(problem.seqlen_q, row.Br), row);
+  q_tiles = parts.ranges * parts.range_tiles * (row.Br / backward_tile_rows);
+  tiles = problem.batch * problem.heads * q_tiles;
   plan.q_tiles = narrow(q_tiles), plan.key_blocks = narrow(key_blocks);
   const auto add = [&](BackwardStep step, int n, int64_t work) {
     plan.launches[plan.launch_count++] = {step, n, narrow(work)};
   };
-  plan.order = key_order_of(problem, plan.key_blocks, plan.q_tiles, row);
+  plan.order = key_order_of(problem, parts, plan.key_blocks, plan.q_tiles, row);
   const KeyOrder& order = plan.order;
   blocks *= order.parts;
   const int64_t all = std::max(blocks, int64_t{order.batch_heads}), section = order.section;  // at least one for a head

@@ -392,9 +392,11 @@ TEST_CASE("backward: many heads, so that thread blocks take several key blocks a
 
 TEST_CASE("backward: few heads of K and V, so that each has several parts", "[backward]") {
   gpu();
-  const Shape shapes[] = {{1, 900, 300, 8, 1, 128},     {2, 600, 200, 6, 2, 64},      {1, 1500, 1000, 7, 1, 128},
-                          {1, 700, 700, 12, 2, 256},    {1, 400, 65, 64, 1, 120, 56}, {3, 1000, 129, 4, 1, 40, 64},
-                          {1, 2000, 100, 2, 1, 200, 72}};
+  // Parts of some query heads, of one, and of a range of its tiles, the last of which may be shorter.
+  const Shape shapes[] = {{1, 300, 2000, 8, 2, 128},    {2, 128, 1100, 16, 2, 64},     {1, 700, 700, 12, 2, 256},
+                          {1, 900, 300, 8, 1, 128},     {2, 600, 200, 6, 2, 64},       {1, 400, 65, 64, 1, 120, 56},
+                          {3, 1000, 129, 4, 1, 40, 64}, {1, 2000, 100, 2, 1, 200, 72}, {2, 900, 200, 3, 3, 128},
+                          {1, 1500, 300, 1, 1, 64}};
   int n = 13000;
   for (const Shape& shape : shapes)
     for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})

@@ -190,15 +190,24 @@ TEST_CASE("few heads of K and V have several parts, which a pass adds up", "[lau
   CHECK(reinterpret_cast<uintptr_t>(g.keys.sums) == reinterpret_cast<uintptr_t>(workspace_memory) + rows * 8);
   CHECK(reinterpret_cast<uintptr_t>(g.rows.dq_sums) == reinterpret_cast<uintptr_t>(g.keys.sums) + sums);
   CHECK((g.keys.tiles == 6 && g.keys.heads == 2 && g.keys.head_dim == 72 && g.keys.head_dim_v == 40));
-  CHECK((g.keys.dk == p.dk.data && g.keys.dv == p.dv.data));
+  CHECK((g.keys.dk == p.dk.data && g.keys.dv == p.dv.data && g.order.ranges == 1));
   CHECK((g.keys.dk_stride.batch == 300 * 2 * 72 && g.keys.dk_stride.row == 2 * 72 && g.keys.dk_stride.head == 72));
   CHECK((g.keys.dv_stride.batch == 300 * 2 * 40 && g.keys.dv_stride.row == 2 * 40 && g.keys.dv_stride.head == 40));
+
+  // Ranges of 11, 11 and 10 of a query head's 32 tiles: as if there were 33.
+  p = imaginary_backward({.batch = 1, .seqlen_q = 2048, .seqlen_k = 2048, .heads = 4, .heads_kv = 4, .head_dim = 128});
+  p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
+  fake.launches.clear();
+  REQUIRE(backward(p) == FA3_OK);
+  const BackwardParams& r = fake.launches.at(1).carried.backward;
+  CHECK((r.order.ranges == 3 && r.order.parts == 3 && r.order.heads == 12 && r.order.head_tiles == 11));
+  CHECK((r.readers == 1 && r.heads_per_kv == 1 && r.rows.tiles == 33));
 
   const auto parts = [&](const Shape& shape, int32_t mask, const char* kernel = nullptr) {
     B p = imaginary_backward(shape);
     p.mask = mask, p.kernel = kernel;
     fake.launches.clear();
-    REQUIRE(backward(p) == FA3_OK);
+    REQUIRE(backward(p, size_t{1} << 50) == FA3_OK);
     return int(fake.launches.back().carried.backward.order.parts);
   };
   const auto llama = [](int64_t heads, int64_t heads_kv, int64_t seqlen, int64_t batch = 1, int64_t head_dim = 128) {
@@ -211,8 +220,11 @@ TEST_CASE("few heads of K and V have several parts, which a pass adds up", "[lau
   CHECK((parts(llama(32, 8, 4096), causal) == 1 && parts(llama(32, 8, 4096, 2), causal) == 1));
   CHECK((parts(llama(8, 1, 2048, 1, 256), causal) == 8 && parts(llama(2, 2, 512), causal) == 1));
   CHECK(parts(llama(4, 1, 64), full) == 1);      // the pass would take longer
-  CHECK(parts(llama(64, 8, 512), causal) == 4);  // 8 would save less than 5%
-  CHECK(parts({.batch = 1, .seqlen_q = 5000, .seqlen_k = 100, .heads = 512, .heads_kv = 1}, full) == 128);
+  CHECK(parts(llama(64, 8, 512), causal) == 4);  // 8 would save less than 10%
+  CHECK(parts({.batch = 1, .seqlen_q = 5000, .seqlen_k = 100, .heads = 512, .heads_kv = 1}, full) == 64);
+  CHECK((parts(llama(8, 8, 2048), causal) == 2 && parts(llama(8, 8, 2048), full) == 1));
+  CHECK((parts(llama(4, 4, 2048), causal) == 3 && parts(llama(9, 9, 8192), causal) == 1));
+  CHECK(parts({.batch = 1, .seqlen_q = INT32_MAX - 2000, .seqlen_k = 100, .heads = 1, .heads_kv = 1}, full) > 50);
   CHECK(parts(llama(8, 1, 2048), full, "fa3_alg3_bf16_d128_full_64x128") == 1);
 }
 
@@ -255,7 +267,7 @@ TEST_CASE("each query tile is prepared once, by the first pass or by a thread bl
       {{.batch = 3, .seqlen_q = 70, .seqlen_k = 2048, .heads = 100, .heads_kv = 100, .head_dim = 64}, true, false},
       {{.batch = 1, .seqlen_q = 900, .seqlen_k = 4096, .heads = 70, .heads_kv = 35, .head_dim = 128}, true, true},
       {{.batch = 2, .seqlen_q = 64, .seqlen_k = 2000, .heads = 40, .heads_kv = 20, .head_dim = 128}, true, false},
-      {{.batch = 1, .seqlen_q = 5000, .seqlen_k = 5000, .heads = 4, .heads_kv = 1, .head_dim = 64}, false, false},
+      {{.batch = 1, .seqlen_q = 5000, .seqlen_k = 5000, .heads = 4, .heads_kv = 4, .head_dim = 64}, false, false},
       {{.batch = 4, .seqlen_q = 300, .seqlen_k = 1900, .heads = 100, .heads_kv = 100, .head_dim = 64}, false, false},
   };
   for (const auto& [shape, full, causal] : cases)
@@ -374,12 +386,13 @@ TEST_CASE("each key block visits the tiles that see it once, and in a fixed orde
             const Launch& launch = fake.launches.at(1);
             const BackwardParams& g = launch.carried.backward;
             REQUIRE(g.ordered == (flags != 0));
-            const int Br = row_of(launch).Br, Bc = row_of(launch).Bc, tiles = (seqlen_q + Br - 1) / Br;
+            const int Br = row_of(launch).Br, Bc = row_of(launch).Bc;
+            const int tiles = g.rows.tiles / (Br / backward_tile_rows);  // the last ones may be of no row
             std::vector<int> expected;
             for (int n = 0; n < 3 * 6 * tiles; ++n) {
               int seen = 0;  // key blocks whose first key the tile's last row sees
-              const int last = n % tiles * Br + Br - 1;
-              for (int key = 0; key < seqlen_k; key += Bc)
+              const int first = n % tiles * Br, last = first + Br - 1;
+              for (int key = 0; key < seqlen_k && first < seqlen_q; key += Bc)
                 seen += mask == FA3_MASK_NONE || key <= last + g.visible.right;
               expected.push_back(seen);
             }
@@ -433,6 +446,11 @@ TEST_CASE("thread blocks end at about the same time, and wait little for one ano
   check(1, 8, 1, 8192, causal, {0.98, 0.87});
   check(1, 8, 1, 8192, full, {0.96, 0.85});
   check(1, 64, 8, 2048, causal, {0.96, 0.91});
+  // So few heads in all that a part is a range of a query head's tiles.
+  check(1, 8, 8, 2048, causal, {0.88, 0.7});
+  check(1, 4, 4, 4096, causal, {0.94, 0.68});
+  check(1, 4, 4, 2048, full, {0.96, 0.52});
+  check(1, 1, 1, 16384, causal, {0.98, 0.66});
 }
 
 TEST_CASE("in which order thread blocks take key blocks", "[launch][backward]") {

@@ -128,11 +128,13 @@ CUresult simulate_sum(const BackwardParams& p, const Row& row, unsigned tiles) {
 CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors& t, unsigned blocks) {
   const int64_t batch = t.k.dim[0], heads_kv = t.k.dim[2], seqlen_k = t.k.dim[1], d = t.k.dim[3], d_v = t.v.dim[3];
   const int64_t key_blocks = (seqlen_k + row.Bc - 1) / row.Bc, heads = heads_kv * p.heads_per_kv;
-  const int32_t q_tiles = p.order.head_tiles / std::max(1, p.readers), parts = p.order.parts;
+  const int32_t parts = p.order.parts, ranges = p.order.ranges;
+  const int32_t q_tiles = p.order.head_tiles > 0 ? int32_t{p.rows.tiles} : 0, of_range = q_tiles / ranges;
   const int64_t all = batch * heads_kv * parts * key_blocks;
   if (blocks != (row.takes_several_blocks() ? std::min<int64_t>(all, multiprocessors) : all) ||
       p.order.batch_heads != batch * heads_kv * parts || p.order.heads != heads_kv * parts ||
-      p.readers * parts != p.heads_per_kv || p.order.blocks != key_blocks || p.visible.seqlen_k != seqlen_k ||
+      p.readers * parts != p.heads_per_kv * ranges || of_range * ranges != q_tiles ||
+      of_range * p.readers != p.order.head_tiles || p.order.blocks != key_blocks || p.visible.seqlen_k != seqlen_k ||
       p.visible.bounded_right != row.causal() || d > row.d || d_v > row.dv ||
       (heads > 0 && q_tiles > 0 && (t.q.dim[2] != heads || p.visible.seqlen_q != t.q.dim[1])) ||
       (row.has(Trait::keys_only) && p.order.done_behind > 0) ||
@@ -147,8 +149,9 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
     for (int64_t part = 0; part < heads_kv * parts; ++part) {
       const int64_t hk = part / parts;
       std::vector<double> dk(size_t(seqlen_k * d)), dv(size_t(seqlen_k * d_v));
-      for (int64_t h = part * p.readers; h < (part + 1) * p.readers; ++h)
-        for (int32_t tile = 0; tile < q_tiles; ++tile) {
+      const int64_t first_head = part / ranges * p.readers, first = part % ranges * of_range;
+      for (int64_t h = first_head; h < first_head + p.readers; ++h)
+        for (int64_t tile = first; tile < first + of_range; ++tile) {
           const int64_t n = (b * heads + h) * q_tiles + tile;
           // Rows that see no key of the tiles that a thread block visits at once: then none does.
           const int64_t last_row = (tile / p.rows.tiles_at_once + 1) * p.rows.tiles_at_once * int64_t{tile_rows} - 1;
