@@ -120,6 +120,8 @@ const Change bad_shapes[] = {
 const Change too_large[] = {
     {"k.dim[1] (sequence length) is 2147483647; the kernels take up to 2147482623", unsupported,
      [](P& p) { p.k.dim[1] = p.v.dim[1] = 2147483647; }},
+    {"q.dim[1] (sequence length) is 2147483647; the kernels take up to 2147482623", unsupported,
+     [](P& p) { p.q.dim[1] = p.o.dim[1] = p.lse.dim[2] = 2147483647, pack(p); }},
     {"q.dim[0] * q.dim[2] * (blocks of 256 rows in q.dim[1]) is 65536 * 32768 * 1; the kernels count up to 2147418111 "
      "tiles",
      unsupported,
@@ -185,6 +187,12 @@ const Change good[] = {
        p.q.dim[1] = p.o.dim[1] = p.lse.dim[2] = p.q.dim[2] = p.k.dim[2] = p.v.dim[2] = p.o.dim[2] = p.lse.dim[1] = 1,
        pack(p);
        set_strides(p.k, {320, 64, 16, 1}), p.o.data = p.k.data, move(p.o, 2 * (64 + 24));
+     }},
+    {"an input's only row between two of the output", FA3_OK,
+     [](P& p) {
+       for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.lse}) t->dim[0] = 1;
+       p.k.dim[1] = p.v.dim[1] = p.q.dim[2] = p.k.dim[2] = p.v.dim[2] = p.o.dim[2] = p.lse.dim[1] = 1, pack(p);
+       set_strides(p.o, {192, 64, 16, 1}), p.k.data = p.o.data, move(p.k, 2 * (64 + 24));
      }},
     {"no keys, no data", FA3_OK, [](P& p) { p.k.dim[1] = p.v.dim[1] = 0, p.k.data = p.v.data = nullptr; }},
     {"no batch, no data", FA3_OK,
@@ -538,6 +546,7 @@ TEST_CASE("the reference refuses what makes no sense on the host", "[arguments]"
       {"q.rank is 3", invalid, [](P& p) { p.q.rank = 3; }},
       {"k.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.k.dtype = FA3_DTYPE_FP16; }},
       {"o.dtype is 7", invalid, [](P& p) { p.o.dtype = 7; }},
+      {"o.dtype is e4m3, must be bf16 as q's", invalid, [](P& p) { p.o.dtype = FA3_DTYPE_E4M3; }},
       {"(head_dim) is 12", invalid, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 12; }},
       {"(head_dim) is 264", unsupported, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 264; }},
       {"o.stride[3] is 0, must be > 0", invalid, [](P& p) { set_strides(p.o, {192, 64, 16, 0}); }},

@@ -49,6 +49,7 @@ struct BadChange {
   void (*apply)(B&);
 };
 const BadChange bad_changes[] = {
+    {"q.dtype is 0, must be a fa3_dtype", invalid, [](B& p) { p.q.dtype = FA3_DTYPE_NONE; }},
     {"q.dtype is fp32", unsupported,
      [](B& p) {
        for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv}) t->dtype = FA3_DTYPE_FP32;
@@ -96,6 +97,14 @@ TEST_CASE("bad arguments of fa3_backward are refused before any launch", "[launc
   CHECK(fake.calls == 0);
 }
 
+TEST_CASE("inputs of fa3_backward may repeat", "[launch][backward]") {
+  B p = imaginary_backward();
+  p.dlse = p.lse, p.dlse.data = reinterpret_cast<void*>(uintptr_t{10} << 42);
+  for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.dout}) set_strides(*t, {0, 0, 0, 1});
+  for (fa3_tensor* t : {&p.lse, &p.dlse}) set_strides(*t, {0, 0, 0});
+  CHECK(fa3_backward_check(&p) == FA3_OK);
+}
+
 TEST_CASE("the backward pass, in full", "[launch][backward]") {
   FakeCuda& fake = fresh();
   const Shape s{
@@ -124,6 +133,9 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
     CHECK(info.tiles == (launch == 1 ? 24 : 0));
   }
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+  B nowhere = p;
+  nowhere.q.data = nowhere.dk.data = nullptr;  // nobody looks there
+  CHECK((fa3_backward_kernel_info(&nowhere, 0, 0, &info) == FA3_OK && workspace_of(nowhere) == workspace_of(p)));
   CHECK(fa3_backward_kernel_info(&p, 0, 3, &info) == invalid);
   CHECK(fa3_backward_kernel_info(&p, -1, 0, &info) == invalid);
 
@@ -170,6 +182,9 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
   REQUIRE(backward(p, bytes) == FA3_OK);
   CHECK(fake.launches.at(4).carried.backward.ordered);
   CHECK((r.dq_stride.batch == 300 * 6 * 72 && r.dq_stride.row == 6 * 72 && r.dq_stride.head == 72));
+  // Two tiles at once have one number.
+  CHECK(workspace_of(imaginary_backward({.batch = 1, .seqlen_q = 300, .heads = 1, .heads_kv = 1, .head_dim = 64})) ==
+        6 * 64 * (4 + 4 + 4 * 64) + (2 * 1 + 1) * 4 + 3 * 4);
 }
 
 TEST_CASE("few heads of K and V have several parts, which a pass adds up", "[launch][backward]") {
@@ -235,6 +250,7 @@ TEST_CASE("each query tile's dQ is rounded once, by a thread block of a later se
       {.batch = 3, .seqlen_q = 70, .seqlen_k = 130, .heads = 100, .heads_kv = 100, .head_dim = 64},
       {.batch = 1, .seqlen_q = 900, .seqlen_k = 70, .heads = 700, .heads_kv = 350, .head_dim = 128},
       {.batch = 2, .seqlen_q = 64, .seqlen_k = 2000, .heads = 40, .heads_kv = 20, .head_dim = 128},
+      {.batch = 1, .seqlen_q = 70, .seqlen_k = 2048, .heads = 21, .heads_kv = 21, .head_dim = 64},  // causal: 11 and 10
       {.batch = 1, .seqlen_q = 5000, .seqlen_k = 5000, .heads = 4, .heads_kv = 1, .head_dim = 64},
   };
   for (const Shape& shape : shapes)
@@ -251,10 +267,24 @@ TEST_CASE("each query tile's dQ is rounded once, by a thread block of a later se
       for (int64_t n = 0; n < all; ++n)
         if (const int32_t tile = shared_tile(order, int32_t(n)); tile >= 0) ++rounded.at(size_t(tile));
       CHECK(rounded == std::vector<int>(rounded.size(), 1));
+      // About as many thread blocks later as the machine runs at once.
+      CHECK((order.behind == order.sections || int64_t{order.behind - 1} * order.section >= 132));
       // Each section that thread blocks finish has one behind it with as many of them.
+      CHECK(order.done_behind >= 0);
       CHECK((order.done_behind + (order.done_behind ? order.behind : 0)) * order.section_heads <= order.batch_heads);
     }
   CHECK(fake.launches[1].carried.backward.order.done_behind == 0);  // one head
+}
+
+TEST_CASE("thread blocks of Algorithm 3 round no dQ", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  B p = imaginary_backward({.batch = 1, .seqlen_q = 70, .seqlen_k = 70, .heads = 300, .heads_kv = 300,
+                            .head_dim = 128});
+  p.kernel = "fa3_alg3_bf16_d128_full_64x128";
+  REQUIRE(backward(p) == FA3_OK);
+  REQUIRE(fake.launches.size() == 3);
+  CHECK(fake.launches[1].carried.backward.order.done_behind == 0);
+  CHECK(fake.launches[2].grid[0] == 300 * 2);
 }
 
 TEST_CASE("each query tile is prepared once, by the first pass or by a thread block of an earlier section",
@@ -523,6 +553,11 @@ TEST_CASE("the backward pass of large head dimensions, by two kernels", "[launch
   p.flags = FA3_FLAG_DETERMINISTIC;
   REQUIRE(backward(p) == FA3_OK);
   CHECK(!fake.launches.at(4).carried.backward.ordered);
+  // Of each dQ a single thread block has all, so a fixed order takes no other sections.
+  B fixed = imaginary_backward({.seqlen_q = 300, .seqlen_k = 500, .head_dim = 256});
+  fixed.flags = FA3_FLAG_DETERMINISTIC;
+  REQUIRE(backward(fixed) == FA3_OK);
+  CHECK(fake.launches.back().carried.backward.order.section_heads == 1);
 
   // The two go with one another.
   for (const int32_t dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16})
@@ -541,26 +576,36 @@ TEST_CASE("the backward pass of large head dimensions, by two kernels", "[launch
 TEST_CASE("the backward pass of nothing", "[launch][backward]") {
   FakeCuda& fake = fresh();
   const auto kernels = [&](const Shape& shape) {
-    fake.launches.clear();
+    fake.launches.clear(), fake.maps.clear();
     REQUIRE(backward(imaginary_backward(shape)) == FA3_OK);
     std::vector<std::string> names;
     for (const Launch& launch : fake.launches) names.push_back(launch.kernel);
     return names;
   };
   using Names = std::vector<std::string>;
+  fake.calls = 0;
   CHECK(kernels({.batch = 0}) == Names{});
+  CHECK(fake.calls == 0);
   CHECK(kernels({.seqlen_q = 0}) == Names{"fa3_bwd_bf16_d64_full_128x128"});  // dk = dv = 0
   CHECK_FALSE(fake.launches[0].early);
   CHECK(kernels({.heads = 0}) == Names{"fa3_bwd_bf16_d64_full_128x128"});
   CHECK(kernels({.seqlen_k = 0}) == Names{"fa3_pass_bwd_prepare_d64", "fa3_pass_bwd_finish_d64"});  // dq = 0
+  CHECK(fake.maps.empty());
   CHECK(kernels({.heads = 0, .heads_kv = 0}) == Names{});
   CHECK(kernels({.seqlen_q = 0, .head_dim = 256}) == Names{"fa3_bwd_keys_bf16_d256_full_64x64"});
   CHECK(kernels({.seqlen_k = 0, .head_dim = 256}) ==
         Names{"fa3_pass_bwd_prepare_d256", "fa3_bwd_queries_bf16_d256_full_128x64"});
+  CHECK(fake.maps.size() == 5);  // the kernel needs all but dk's and dv's
+  // Also of many heads, thread blocks round nothing.
+  kernels({.batch = 1, .seqlen_q = 70, .seqlen_k = 0, .heads = 300, .heads_kv = 300});
+  CHECK(fake.launches.at(1).grid[0] == 300 * 2);
+  kernels({.batch = 1, .seqlen_q = 0, .seqlen_k = 70, .heads = 300, .heads_kv = 300});
+  CHECK(fake.launches.at(0).carried.backward.order.done_behind == 0);
   fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
   const B rowless = imaginary_backward({.batch = 0});
   CHECK(fa3_backward_kernel_info(&rowless, 0, 0, &info) == FA3_OK);
   CHECK((std::string(info.name) == "fa3_bwd_bf16_d64_full_128x128" && info.launches == 0 && info.grid == 0));
+  CHECK(info.multiprocessors == 132);
 }
 
 TEST_CASE("the backward pass runs on the smallest head dimension that holds the problem's, or by name",
@@ -574,6 +619,8 @@ TEST_CASE("the backward pass runs on the smallest head dimension that holds the 
     p.kernel = "fa3_bwd_bf16_d128_full_64x128";
     REQUIRE(backward(p) == FA3_OK);
     CHECK(fake.launches[fake.launches.size() - 2].kernel == p.kernel);
+    p.flags = FA3_FLAG_DETERMINISTIC;
+    CHECK(fa3_backward_check(&p) == FA3_OK);
     // Of two that differ, the larger one counts.
     for (const auto& [d, dv] : {std::pair<int64_t, int64_t>{head_dim, 8}, {8, head_dim}}) {
       p = imaginary_backward({.head_dim = d, .head_dim_v = dv});
@@ -586,6 +633,25 @@ TEST_CASE("the backward pass runs on the smallest head dimension that holds the 
   }
   const B many = imaginary_backward({.batch = 1 << 20, .seqlen_q = 1, .seqlen_k = 1, .heads = 4096, .heads_kv = 1});
   CHECK(fa3_backward_check(&many) == unsupported);
+}
+
+TEST_CASE("rows and blocks that the backward kernels cannot count are refused", "[launch][backward]") {
+  const auto check = [](const Shape& shape) {
+    const B p = imaginary_backward(shape);
+    return fa3_backward_check(&p);
+  };
+  // A tile of 64 rows for each head.
+  constexpr int64_t tiles = INT32_MAX / 64, blocks = INT32_MAX / 2;
+  CHECK(check({.batch = 1, .seqlen_q = 1, .seqlen_k = 1, .heads = tiles, .heads_kv = 1, .head_dim = 72}) == FA3_OK);
+  CHECK(check({.batch = 1, .seqlen_q = 1, .seqlen_k = 1, .heads = tiles + 1, .heads_kv = 1, .head_dim = 72}) ==
+        unsupported);
+  expect_message("q has 1 * 33554432 heads of 1 tiles of 64 rows, k 1 blocks of keys for each of its heads; the "
+                 "kernels count up to 2147483647 rows and 1073741823 blocks in all");
+  // A block of keys for each, and no rows.
+  CHECK(check({.batch = 1, .seqlen_q = 0, .seqlen_k = 1, .heads = blocks, .heads_kv = blocks, .head_dim = 8}) ==
+        FA3_OK);
+  CHECK(check({.batch = 1, .seqlen_q = 0, .seqlen_k = 1, .heads = blocks + 1, .heads_kv = blocks + 1,
+               .head_dim = 8}) == unsupported);
 }
 
 }  // namespace fa3::test

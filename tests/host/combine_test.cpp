@@ -77,8 +77,8 @@ const Change bad[] = {
      [](P& p) { p.o_parts.dim[4] = p.o.dim[3] = 520; }},
     {"o_parts.dim[0] (parts) is 65537; the largest supported is 65536", unsupported,
      [](P& p) { p.o_parts.dim[0] = p.lse_parts.dim[0] = 65537; }},
-    {"o_parts.dim[2] (seqlen) is 2147483647; the largest", unsupported,
-     [](P& p) { p.o_parts.dim[2] = p.lse_parts.dim[3] = p.o.dim[1] = p.lse.dim[2] = INT32_MAX; }},
+    {"o_parts.dim[2] (seqlen) is 2147418112; the largest supported is 2147418111", unsupported,
+     [](P& p) { p.o_parts.dim[2] = p.lse_parts.dim[3] = p.o.dim[1] = p.lse.dim[2] = INT32_MAX - 65535; }},
     {"o_parts.dim[1] * o_parts.dim[3] (batch * heads) is 8589934588; the largest", unsupported,
      [](P& p) { p.o_parts.dim[1] = p.lse_parts.dim[1] = p.o.dim[0] = p.lse.dim[0] = INT32_MAX; }},
     {"o_parts.stride[4] is 2, must be 1", invalid, [](P& p) { p.o_parts.stride[4] = 2; }},
@@ -102,6 +102,8 @@ const Change bad[] = {
     {"o_parts.data is 0x40000000008, must be aligned to 16 bytes", invalid, [](P& p) { move(p.o_parts, 8); }},
     {"o_parts reaches beyond the address space", invalid,
      [](P& p) { p.o_parts.data = reinterpret_cast<void*>(~uintptr_t{0} << 16); }},
+    {"o_parts reaches beyond the address space", invalid,  // with its last part
+     [](P& p) { p.o_parts.data = reinterpret_cast<void*>(-uintptr_t{3 * 51200 * 2}); }},
     {"lse_parts.data is NULL", invalid, [](P& p) { p.lse_parts.data = nullptr; }},
     {"lse_parts.data is 0x80000000002, must be aligned to 4 bytes", invalid, [](P& p) { move(p.lse_parts, 2); }},
     {"o.data is NULL", invalid, [](P& p) { p.o.data = nullptr; }},
@@ -193,6 +195,13 @@ TEST_CASE("combine: good arguments are accepted", "[combine]") {
   p = imaginary_combination();
   p.o_parts.dim[0] = p.lse_parts.dim[0] = 1, p.o_parts.stride[0] = -3;  // a stride that is not used
   good(p);
+  p = imaginary_combination();
+  p.o_parts.data = reinterpret_cast<void*>(-uintptr_t{3 * 51200 * 2 + 16});  // up to the last bytes there are
+  good(p);
+  p = imaginary_combination();
+  p.o_parts.dim[0] = p.lse_parts.dim[0] = 65536;  // the most
+  p.o_parts.stride[0] = p.lse_parts.stride[0] = 0;
+  good(p);
   // Outputs between the parts: each part is followed by room for as much again.
   p = imaginary_combination();
   p.o_parts.stride[0] *= 2;
@@ -223,8 +232,12 @@ TEST_CASE("combine: nothing to compute needs no GPU", "[combine]") {
     CHECK(fa3_combine(&p, nullptr) == FA3_OK);
     CHECK(fa3_reference_combine(&p) == FA3_OK);
   }
-  // Nor time, however many rows of no heads there are.
+  // Nor time, however many heads without rows, or rows of no heads, there are.
   P p = imaginary_combination();
+  p.o_parts.dim[1] = p.lse_parts.dim[1] = p.o.dim[0] = p.lse.dim[0] = 1;
+  p.o_parts.dim[2] = p.lse_parts.dim[3] = p.o.dim[1] = p.lse.dim[2] = 0;
+  p.o_parts.dim[3] = p.lse_parts.dim[2] = p.o.dim[2] = p.lse.dim[1] = INT32_MAX - 65536;
+  CHECK(fa3_combine_check(&p) == FA3_OK);
   p.o_parts.dim[1] = p.lse_parts.dim[1] = p.o.dim[0] = p.lse.dim[0] = INT32_MAX;
   p.o_parts.dim[2] = p.lse_parts.dim[3] = p.o.dim[1] = p.lse.dim[2] = INT32_MAX - 65536;
   p.o_parts.dim[3] = p.lse_parts.dim[2] = p.o.dim[2] = p.lse.dim[1] = 0;

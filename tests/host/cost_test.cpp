@@ -134,6 +134,15 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
   CHECK(among > 30);
 }
 
+TEST_CASE("the tiles of a wave that is just full start together", "[cost]") {
+  const int row = row_named("fa3_fwd_bf16_d128_full_192x64");
+  REQUIRE(row >= 0);
+  ForwardPlan made;
+  plan_row(problem_of({.batch = 1, .seqlen_q = 192, .seqlen_k = 4096, .heads = 132, .heads_kv = 132, .head_dim = 128}),
+           row, 132, made);
+  CHECK(made.whole_us == double(launch_time + fa3::costs_of(rows[row]).together.whole(64)) / 1e3);
+}
+
 TEST_CASE("among many tiles a single consumer takes longer for more rows", "[cost]") {
   const int row = row_named("fa3_fwdpacked_bf16_d64_full_64x128");
   REQUIRE(row >= 0);

@@ -199,6 +199,22 @@ TEST_CASE("every function knows a new context at the address of one that is no m
   }
 }
 
+TEST_CASE("a context at the address of one that is no more needs no memory of its own", "[failures]") {
+  int asked = 0;
+  for (const PublicCall& call : public_calls) {
+    if (!std::string(call.name).ends_with("of this device")) continue;
+    ++asked;
+    FakeCuda& fake = fresh();
+    REQUIRE(call.run() == FA3_OK);
+    fake.context_id += 1 << 20;
+    fa3_status status;
+    INFO(call.name);
+    CHECK_FALSE(fail_allocation(call, 0, true, status));
+    CHECK(status == FA3_OK);
+  }
+  CHECK(asked == 3);
+}
+
 TEST_CASE("a forked child has no context, and says so", "[failures]") {
   fresh();
   for (const PublicCall& call : public_calls) REQUIRE(call.run() == FA3_OK);

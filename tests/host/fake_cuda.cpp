@@ -47,7 +47,7 @@ CUresult answer(const char* call) {
   if (forked) return CUDA_ERROR_NOT_INITIALIZED;  // a forked child has no driver
   FakeCuda& fake = fake_cuda();
   count(fake.calls);
-  return fake.failing == call ? fake.failure : CUDA_SUCCESS;
+  return fake.failing == call && fake.spared-- <= 0 ? fake.failure : CUDA_SUCCESS;
 }
 
 struct ErrorText {

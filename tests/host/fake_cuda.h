@@ -41,6 +41,7 @@ struct FakeCuda {
   CUresult capture_result = CUDA_SUCCESS;
   std::string failing;  // the call that fails
   CUresult failure = CUDA_ERROR_UNKNOWN;
+  int spared = 0;  // so many of its calls succeed before
   bool record = true;
   bool slow = false;  // devices and modules take their time, so that threads meet there
 

@@ -1,6 +1,7 @@
 // What fa3_forward refuses, and what it says of the driver's errors.
 #include <catch2/catch_test_macros.hpp>
 #include <string>
+#include <vector>
 
 #include "forward_launches.h"
 
@@ -127,6 +128,30 @@ TEST_CASE("the driver's errors come back with call and name, and a failed load l
   fresh().failing = "cuLaunchKernelEx", fake.failure = static_cast<CUresult>(1001);
   CHECK(forward(p) == FA3_ERROR_CUDA);
   CHECK(std::string(fa3_last_error_message()) == "cuLaunchKernelEx: CUDA error 1001");
+}
+
+TEST_CASE("a map that the driver refuses is described, whichever it is", "[launch]") {
+  const auto refused = [](const fa3_forward_params& p, const std::vector<std::string>& maps) {
+    for (size_t n = 0; n < maps.size(); ++n) {
+      FakeCuda& fake = fresh();
+      fake.failing = "cuTensorMapEncodeTiled", fake.spared = int(n);
+      CHECK(forward(p) == FA3_ERROR_CUDA);
+      expect_message(("cuTensorMapEncodeTiled for " + maps[n]).c_str());
+      CHECK((fake.maps.size() == n && fake.launches.empty()));
+    }
+  };
+  const std::string apart = "; the last three 128, 32, 384 bytes apart)", of_k = "16, 5, 2, 2; the last three 64, 32, ";
+  refused(imaginary(), {"q (data 0x40000000000; head_dim, seqlen, heads, batch 16, 3, 4, 2" + apart,
+                        "k (data 0x80000000000; head_dim, seqlen, heads, batch " + of_k,
+                        "v (data 0xc0000000000; head_dim, seqlen, heads, batch " + of_k, "o (data 0x100000000000; "});
+  const Shape decode{.batch = 2, .seqlen_q = 3, .seqlen_k = 9000, .heads = 20, .heads_kv = 5, .head_dim = 64};
+  refused(imaginary(decode),
+          {"q with packed heads (data 0x40000000000; head_dim, heads of a K/V head, seqlen, K/V heads, batch 64, 4, 3, "
+           "5, 2; the last four 128, 2560, 512, 7680 bytes apart)", "k (", "v ("});
+  fa3_forward_params tiles = imaginary_e4m3({2, 300, 500, 6, 3, 48});
+  tiles.v = tensor(tiles.v.data, FA3_DTYPE_E4M3, {2, 3, 32, 48, 16});
+  refused(tiles, {"q (", "k (", "v as tiles (data 0xc0000000000; head_dim / 16, groups, heads, batch 3, 32, 3, 2; the "
+                                "last three 768, 24576, 73728 bytes apart)"});
 }
 
 }  // namespace fa3::test

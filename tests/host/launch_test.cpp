@@ -336,7 +336,9 @@ TEST_CASE("grids follow the device's multiprocessors", "[launch]") {
   FakeCuda& fake = fresh();
   const auto run = [&](const fa3_forward_params& p) { REQUIRE(forward(p) == FA3_OK); };
   // Persistent blocks.
-  fake.multiprocessors = 7;
+  run(imaginary({.batch = 20, .seqlen_q = 8, .heads = 2}));
+  CHECK(fake.launches.back().grid[0] == 40);
+  fake.multiprocessors = 7;  // of another context, at the same address
   fake.context_id += 5000;
   run(imaginary({.batch = 2, .seqlen_q = 8, .heads = 2}));
   CHECK(fake.launches.back().grid[0] == 4);

@@ -18,7 +18,7 @@ inline FakeCuda& fresh() {
   FakeCuda& fake = fake_cuda();
   fake.major = 9, fake.minor = 0, fake.multiprocessors = 132;
   fake.capture = CU_STREAM_CAPTURE_STATUS_NONE, fake.capture_result = CUDA_SUCCESS;
-  fake.failing.clear(), fake.failure = CUDA_ERROR_UNKNOWN;
+  fake.failing.clear(), fake.failure = CUDA_ERROR_UNKNOWN, fake.spared = 0;
   fake.record = true, fake.slow = false;
   fake.maps.clear(), fake.launches.clear(), fake.loaded.clear();
   fake.loads = fake.unloads = fake.calls = 0;

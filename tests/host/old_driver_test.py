@@ -55,6 +55,9 @@ def main(library, header, compiler):
             status, message = answers(library, folder)
             assert status == NO_DRIVER, (missing, status, message)
             assert message == f"libcuda.so.1 has no {missing}: the driver is older than CUDA 12.0", message
+        build(entries[2:])
+        status, message = answers(library, folder)
+        assert status == NO_DRIVER and f"has no {entries[0]}:" in message, message  # the first that is missing
         driver.write_text("not a library")
         status, message = answers(library, folder)
         assert status == NO_DRIVER and message.startswith("no CUDA driver: ") and str(driver) in message, message

@@ -193,6 +193,30 @@ TEST_CASE("the blocks of very long keys are counted in grains", "[plan]") {
     CHECK(is_split(made));
     check(problem, made, 132);
   }
+  // With packed heads, as many parts as there may be, and a block more than the grains of all hold.
+  const int packed = row_named("fa3_fwdpacked_bf16_d64_full_64x128");
+  REQUIRE(packed >= 0);
+  const Shape shape{.batch = 1, .seqlen_q = 1, .seqlen_k = 128 * 65537, .heads = 1, .heads_kv = 1, .head_dim = 64};
+  const Problem problem = problem_of(shape);
+  ForwardPlan made;
+  plan_row(problem, packed, 1024, made);
+  CHECK((made.pieces.grain == 2 && made.pieces.entries() == Listed::most_packed_parts));
+  check(problem, made, 1024);
+}
+
+TEST_CASE("with packed heads also rows that see no key are in tiles", "[plan]") {
+  const Problem problem =
+      problem_of({.batch = 1, .seqlen_q = 64, .seqlen_k = 3, .heads = 32, .heads_kv = 4, .head_dim = 64},
+                 FA3_MASK_CAUSAL_BOTTOM_RIGHT);
+  int packed = 0;
+  const Fit fits = fit_of(problem);
+  for (int i = 0; i < fits.count; ++i) {
+    ForwardPlan made;
+    plan_row(problem, fits.rows[i], 132, made);
+    check(problem, made, 132);
+    packed += rows[made.row].has(Trait::packs_heads);
+  }
+  CHECK(packed > 0);
 }
 
 TEST_CASE("the largest problems are planned without overflow", "[plan]") {
@@ -475,7 +499,14 @@ TEST_CASE("heads that share the L2 cache are as many in every section", "[plan]"
   CHECK(section(34, 34, FA3_MASK_CAUSAL_TOP_LEFT) == 9);
   CHECK(section(36, 9, FA3_MASK_CAUSAL_TOP_LEFT) == 36);
   CHECK(section(80, 20, FA3_MASK_CAUSAL_TOP_LEFT) == 28);  // of 20 groups of 4 heads: 7, 7 and 6
-  CHECK(section(9, 9, FA3_MASK_NONE) == 1);
+  CHECK((section(9, 9, FA3_MASK_NONE) == 1 && section(36, 9, FA3_MASK_NONE) == 1));
+  // Of V with fewer columns 3 MB, of 8 bits 2 MB.
+  Shape shape = square(1, 8192, 30, 128);
+  const int e4m3 = row_named("fa3_fwd_e4m3_d128_causal_192x96");
+  REQUIRE(e4m3 >= 0);
+  CHECK(planned(problem_of(rows[e4m3], shape)).tiles.section_heads == 15);
+  shape.head_dim_v = 64;
+  CHECK(planned(problem_of(shape, FA3_MASK_CAUSAL_TOP_LEFT)).tiles.section_heads == 10);
 }
 
 TEST_CASE("a problem without keys is a pass, one without rows nothing", "[plan]") {
@@ -538,9 +569,12 @@ TEST_CASE("a problem is planned once, and any other anew", "[plan]") {
   Shape other = shape;
   other.heads_kv = 3;
   CHECK(is_new(problem_of(other, FA3_MASK_CAUSAL_TOP_LEFT)));
-  other = shape;
-  other.head_dim_v = 120;
-  CHECK(is_new(problem_of(other, FA3_MASK_CAUSAL_TOP_LEFT)));
+  for (int64_t Shape::*field : {&Shape::head_dim, &Shape::head_dim_v}) {
+    other = shape;
+    other.head_dim_v = 128;
+    other.*field = 120;
+    CHECK(is_new(problem_of(other, FA3_MASK_CAUSAL_TOP_LEFT)));
+  }
 }
 
 }  // namespace fa3::test

@@ -91,6 +91,7 @@ TEST_CASE("quantize: which passes, and how many thread blocks", "[launch]") {
     const Row& writes = *one_read.passes[0];
     CHECK((writes.d >= d && writes.d < std::max<int64_t>(2 * d, 65) && !writes.has(Trait::measures)));
     CHECK((one_read.grids[0] == 16 * 313 && one_read.params[0].measure == QuantizeParams::Measure::none));
+    CHECK((one_read.params[0].hadamard == 0 && one_read.params[0].hadamard_scale == 1));
 
     p.mean = tensor(reinterpret_cast<void*>(uintptr_t{4} << 42), FA3_DTYPE_FP32, {1, 16, d});
     const QuantizeCall means = launched_by(p);
@@ -100,19 +101,22 @@ TEST_CASE("quantize: which passes, and how many thread blocks", "[launch]") {
     CHECK((means.passes[2] == &writes && means.grids[2] == 16 * 313));
     const QuantizeParams& q = means.params[0];
     CHECK((q.measure == QuantizeParams::Measure::sums && q.mean == p.mean.data && q.largest_count == 0));
+    CHECK((q.mean_stride_batch == 0 && q.mean_stride_head == d));
     CHECK((means.grids[0] == unsigned(16 * q.parts) && means.grids[0] > 132));
     CHECK(static_cast<void*>(q.largest) == workspace_memory);
     size_t bytes = 0;
     REQUIRE(fa3_quantize_workspace_size(&p, &bytes) == FA3_OK);
     const char* const end = reinterpret_cast<char*>(q.partials + 16 * q.parts * d);
     CHECK(end - reinterpret_cast<char*>(q.largest) == int64_t(bytes));
+    CHECK((q.means == q.largest && q.partials == q.means + 16 * d));
 
     p.scale = tensor(p.scale.data, FA3_DTYPE_FP32, {1, 16, 1});
     const QuantizeParams head = launched_by(p).params.back();
     CHECK((head.measure == QuantizeParams::Measure::extremes && head.largest_of_head == 1 && head.largest_count == 1));
+    CHECK((head.means == head.largest + 16 && head.partials == head.means + 16 * d));
     p.scale = tensor(p.scale.data, FA3_DTYPE_FP32, {1, 1, 1});
     const QuantizeParams whole = launched_by(p).params.back();
-    CHECK((whole.largest_of_head == 0 && whole.largest_count == 16));
+    CHECK((whole.largest_of_head == 0 && whole.largest_count == 16 && whole.means == whole.largest + 16));
 
     p.mean = {};
     const QuantizeCall largest = launched_by(p);
@@ -123,6 +127,8 @@ TEST_CASE("quantize: which passes, and how many thread blocks", "[launch]") {
     p.scale = tensor(p.scale.data, FA3_DTYPE_FP32, {1, 16, 1});
     const QuantizeParams parts = launched_by(p).params.back();
     CHECK((parts.largest_of_head == parts.parts && parts.largest_count == parts.parts));
+    REQUIRE(fa3_quantize_workspace_size(&p, &bytes) == FA3_OK);
+    CHECK(bytes >= 16 * size_t(parts.parts) * sizeof(float));
   }
   // With rotary embedding, four heads a thread block.
   fa3_quantize_params p = imaginary_quantization(2, 1000, 5, 128);
@@ -130,6 +136,14 @@ TEST_CASE("quantize: which passes, and how many thread blocks", "[launch]") {
   p.rotary_sin = tensor(reinterpret_cast<void*>(uintptr_t{6} << 42), FA3_DTYPE_FP32, {1000, 64});
   const QuantizeCall rotary = launched_by(p);
   CHECK((rotary.grids[0] == 3 * 16 && rotary.params[0].groups == 3 && rotary.params[0].blocks == 16));
+  // To measure extremes, one head.
+  p.mean = tensor(reinterpret_cast<void*>(uintptr_t{4} << 42), FA3_DTYPE_FP32, {2, 5, 128});
+  p.scale = tensor(p.scale.data, FA3_DTYPE_FP32, {1, 1, 1});
+  const QuantizeCall measured = launched_by(p);
+  REQUIRE(measured.passes.size() == 3);
+  CHECK((measured.params[0].groups == 10 && measured.params[2].groups == 3));
+  // A head of one block needs no measuring.
+  CHECK(launched_by(imaginary_quantization(1, 10, 2, 64)).grids == std::vector<unsigned>{2});
   fa3_quantize_params small = imaginary_quantization(1, 10, 2, 64);
   small.scale = tensor(small.scale.data, FA3_DTYPE_FP32, {1, 1, 1});
   CHECK(launched_by(small).grids == std::vector<unsigned>{2, 2});

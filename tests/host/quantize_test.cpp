@@ -59,6 +59,7 @@ const Change bad_shapes[] = {
     {"softmax_scale is nan", invalid, [](P& p) { p.softmax_scale = NAN; }},
     {"softmax_scale is inf", invalid, [](P& p) { p.softmax_scale = INFINITY; }},
     {"reserved is 1, must be 0", invalid, [](P& p) { p.reserved = 1; }},
+    {"reserved is -1, must be 0", invalid, [](P& p) { p.reserved = -1; }},
     {"x.dtype is 3, must be FA3_DTYPE_BF16 or FA3_DTYPE_FP16", invalid, [](P& p) { p.x.dtype = FA3_DTYPE_FP32; }},
     {"x.rank is 3, must be 4", invalid, [](P& p) { p.x.rank = 3; }},
     {"x.dim[0] is -1", invalid, [](P& p) { p.x.dim[0] = -1; }},
@@ -106,6 +107,7 @@ const Change bad_shapes[] = {
     {"k_mean.dim[1] is 3, must divide the heads, x.dim[2], which is 4", invalid, [](P& p) { p.k_mean.dim[1] = 3; }},
     {"k_mean.dim[1] is 0, must divide", invalid, [](P& p) { p.k_mean.dim[1] = 0; }},
     {"k_mean.dim[2] is 32, must equal x.dim[3]", invalid, [](P& p) { p.k_mean.dim[2] = 32; }},
+    {"k_mean.stride[2] is 2, must be 1", invalid, [](P& p) { p.k_mean.stride[2] = 2; }},
     {"lse_offset.dtype is 1", invalid, [](P& p) { p.lse_offset.dtype = FA3_DTYPE_BF16; }},
     {"lse_offset.dim[0] is 1, must equal x.dim[0]", invalid, [](P& p) { p.lse_offset.dim[0] = 1; }},
     {"lse_offset.dim[1] is 1, must equal x.dim[2]", invalid, [](P& p) { p.lse_offset.dim[1] = 1; }},
@@ -120,7 +122,7 @@ const Change bad_pointers[] = {
     {"scale.data is NULL", invalid, [](P& p) { p.scale.data = nullptr; }},
     {"scale.data is 0xc0000000002, must be aligned to 4 bytes", invalid, [](P& p) { move(p.scale, 2); }},
     {"mean.data is NULL", invalid, [](P& p) { p.mean.data = nullptr; }},
-    {"rotary_cos.data is 0x140000000004, must be aligned to 16 bytes", invalid, [](P& p) { move(p.rotary_cos, 4); }},
+    {"rotary_cos.data is 0x140000000008, must be aligned to 16 bytes", invalid, [](P& p) { move(p.rotary_cos, 8); }},
     {"k_mean.data is NULL", invalid, [](P& p) { p.k_mean.data = nullptr; }},
     {"y may overlap x", invalid, [](P& p) { p.y.data = p.x.data; }},
     {"y may overlap scale", invalid, [](P& p) { p.scale.data = p.y.data; }},
@@ -231,6 +233,8 @@ TEST_CASE("quantize: good arguments are accepted", "[quantize]") {
     p.x.stride[0] = p.x.stride[2] = 0;  // broadcasts
     p.flags = FA3_QUANTIZE_INCOHERENT | FA3_QUANTIZE_ROTARY_INTERLEAVED;
     CHECK(fa3_quantize_check(&p) == FA3_OK);
+    p.x.dim[0] = p.y.dim[0] = 1, p.y.stride[0] = 3;  // not used
+    CHECK(fa3_quantize_check(&p) == FA3_OK);
   }
 }
 
@@ -276,6 +280,21 @@ TEST_CASE("quantize: a bad argument is named", "[quantize]") {
   const P good = imaginary_quantization();
   CHECK(fa3_quantize_workspace_size(&good, nullptr) == invalid);
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("bytes is NULL"));
+}
+
+TEST_CASE("quantize: rows and blocks that the kernels cannot count are refused", "[quantize]") {
+  const auto check = [](int64_t rows, int64_t heads) {
+    P p = imaginary_quantization();
+    p.mean = p.rotary_cos = p.rotary_sin = p.k_mean = p.lse_offset = {};
+    p.x.dim[0] = 1, p.x.dim[1] = rows, p.x.dim[2] = heads, p.x.dim[3] = 16;
+    p.x.stride[0] = p.x.stride[1] = p.x.stride[2] = 0;
+    p.y = tensor(p.y.data, FA3_DTYPE_E4M3, {1, rows, heads, 16});
+    p.scale = tensor(p.scale.data, FA3_DTYPE_FP32, {1, 1, 1});
+    return fa3_quantize_check(&p);
+  };
+  constexpr int64_t most_rows = INT32_MAX - 1024, most_blocks = INT32_MAX - 65536;
+  CHECK((check(most_rows, 1) == FA3_OK && check(1, most_blocks) == FA3_OK));
+  CHECK((check(most_rows + 1, 1) == unsupported && check(1, most_blocks + 1) == unsupported));
 }
 
 TEST_CASE("quantize: the workspace", "[quantize]") {

@@ -83,6 +83,7 @@ const Change bad_shapes[] = {
 
     {"o_scale.rank is 3, must be 1", invalid, [](P& p) { e4m3_o(p), p.o_scale = p.q_scale; }},
     {"o_scale.dim[0] is 2, must be 1", invalid, [](P& p) { e4m3_o(p), p.o_scale.dim[0] = 2; }},
+    {"o_scale.dim[0] is 0, must be 1", invalid, [](P& p) { e4m3_o(p), p.o_scale.dim[0] = 0; }},
     {"o_scale.dtype is fp16, must be fp32", invalid, [](P& p) { e4m3_o(p), p.o_scale.dtype = FA3_DTYPE_FP16; }},
 
     {"v_mean.rank is 4, must be 3", invalid, [](P& p) { v_mean(p), p.v_mean.rank = 4; }},
@@ -109,6 +110,7 @@ const Change bad_shapes[] = {
     {"v.dim[1] is 4, must equal k.dim[2], which is 2", invalid, [](P& p) { v_tiles(p), p.v.dim[1] = 4; }},
     {"v.dim[2] is 18, must be the groups of 16 keys in k.dim[1], 19", invalid,
      [](P& p) { v_tiles(p), p.v.dim[2] = 18; }},
+    {"v.dim[2] is 20, must be the groups", invalid, [](P& p) { v_tiles(p), p.v.dim[2] = 20; }},
     {"v.dim[2] is -1, must be from 0 to", invalid, [](P& p) { v_tiles(p), p.v.dim[2] = -1; }},
     {"o.dim[3] is 32, must equal v.dim[3], which is 16", invalid, [](P& p) { v_tiles(p), p.v.dim[3] = 16; }},
     {"v.dim[3] (head_dim_v) is 24, must be a multiple of 16", invalid, [](P& p) { p.v.dim[3] = p.o.dim[3] = 24; }},
@@ -253,6 +255,13 @@ TEST_CASE("unusual FP8 arguments that are right", "[scales]") {
   accept(p, Rules::shapes);
 }
 
+TEST_CASE("the reference takes scales at any distance", "[scales]") {
+  P p = imaginary_e4m3();
+  all_scales(p);
+  p.k_scale.stride[0] = int64_t{1} << 31;
+  accept(p, Rules::reference);
+}
+
 TEST_CASE("what is there is described, what is absent is empty", "[scales]") {
   P p = imaginary_e4m3();
   Problem problem = accept(p, Rules::device);
@@ -306,6 +315,21 @@ TEST_CASE("rows with scales for blocks are for blocks, unless they are named", "
   Fit none;
   CHECK(fit(accept(p, Rules::device), none) == FA3_ERROR_INVALID_ARGUMENT);
   CHECK_THAT(last_message(), ContainsSubstring("takes one scale for each head of K and V; k_scale and v_scale have 5"));
+}
+
+TEST_CASE("a named kernel for another form of FP8 is refused, and the message says which", "[scales]") {
+  const auto refused = [](P p, const char* kernel, const char* why) {
+    p.kernel = kernel;
+    CHECK(fa3_forward_check(&p) == invalid);
+    CHECK(fa3_last_error_message() == "params->kernel is " + std::string(kernel) + ", which " + why);
+  };
+  P p = imaginary_e4m3();
+  refused(p, "fa3_fwdtiles_e4m3_d64_full_256x64", "takes v as tiles; v.rank is 4");
+  refused(p, "fa3_fwdsums_e4m3_d64_full_192x64", "is for calls with FA3_FLAG_TWO_LEVEL");
+  p.flags = FA3_FLAG_TWO_LEVEL;
+  refused(p, "fa3_fwd_e4m3_d64_full_256x64", "is for calls without FA3_FLAG_TWO_LEVEL");
+  v_tiles(p);
+  refused(p, "fa3_fwdsums_e4m3_d64_full_192x64", "takes v row by row; v.rank is 5");
 }
 
 TEST_CASE("the workspace is apart from the tensors of FP8, too", "[scales]") {

@@ -105,10 +105,22 @@ TEST_CASE("an older client's struct ends early, and what it lacks has its defaul
     CHECK(fa3_forward_check(&p) == FA3_OK);
     CHECK(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
   }
-  p.struct_size = sizeof p;
   p.kernel = "none";
-  CHECK(fa3_forward_check(&p) == FA3_ERROR_UNSUPPORTED);
-  CHECK_THAT(fa3_last_error_message(), ContainsSubstring("params->kernel is \"none\""));
+  for (size_t size : {offsetof(fa3_forward_params, q_scale), sizeof p}) {
+    p.struct_size = size;
+    CHECK(fa3_forward_check(&p) == FA3_ERROR_UNSUPPORTED);
+    CHECK_THAT(fa3_last_error_message(), ContainsSubstring("params->kernel is \"none\""));
+  }
+}
+
+TEST_CASE("half a kernel's name is none in the backward pass, too", "[struct_size]") {
+  fa3_backward_params p = imaginary_params<fa3_backward_params>();
+  p.kernel = reinterpret_cast<const char*>(~uintptr_t{0});
+  for (p.struct_size = offsetof(fa3_backward_params, kernel); p.struct_size < offsetof(fa3_backward_params, dlse);
+       ++p.struct_size)
+    CHECK(fa3_backward_check(&p) == FA3_OK);
+  p.kernel = "none";
+  CHECK(fa3_backward_check(&p) == FA3_ERROR_UNSUPPORTED);
 }
 
 TEST_CASE("a client older than FP8 has none of its tensors", "[struct_size]") {

@@ -32,8 +32,11 @@ std::vector<std::string> launches_of(const fa3_forward_params& p) {
   do {
     REQUIRE(fa3_forward_kernel_info(&p, 132, int32_t(names.size()), &info) == FA3_OK);
     names.push_back(info.name);
+    CHECK((info.tiles > 0) == (info.kind == FA3_KERNEL_FORWARD));
   } while (int(names.size()) < info.launches);
   CHECK(fa3_forward_kernel_info(&p, 132, int32_t(names.size()), &info) == FA3_ERROR_INVALID_ARGUMENT);
+  if (names.size() == 2) expect_message("launch is 2, must be from 0 to 1: the call has 2 launches");
+  else expect_message("launch is 1, must be 0: the call has one launch");
   return names;
 }
 bool is_tiled(const fa3_forward_params& p) {
@@ -119,6 +122,13 @@ TEST_CASE("the pass for V and its forward kernel, in full", "[tile_v]") {
   CHECK((first.block[0] == unsigned(row_of(first).threads()) && first.grid[1] == 1 && first.grid[2] == 1));
   const unsigned at_once = first.block[0] / 128;  // 128 threads have two columns each
   CHECK(first.grid[0] == (tiles + at_once - 1) / at_once);
+
+  // The last thread block may have fewer.
+  const fa3_forward_params odd = imaginary_e4m3({1, 5000, 5005, 6, 3, 240});
+  REQUIRE(is_tiled(odd));
+  fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+  REQUIRE(fa3_forward_kernel_info(&odd, 132, 0, &info) == FA3_OK);
+  CHECK(info.grid == int((3 * groups + at_once - 1) / at_once));
 
   const uint8_t* const begin = reinterpret_cast<const uint8_t*>(workspace_memory);
   CHECK(t.tiles + tiles * 16 * 240 == begin + bytes);
