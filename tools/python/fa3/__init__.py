@@ -96,7 +96,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_s
     q: (batch, seqlen_q, heads, head_dim); k: (batch, seqlen_k, heads_kv, head_dim); v: (batch, seqlen_k, heads_kv,
     head_dim_v), all of one dtype. causal: query i sees key j if j <= i + seqlen_k - seqlen_q; "top_left": if j <= i.
     softmax_scale: 1 / sqrt(head_dim) if None. deterministic: the backward pass gives the same bits each time, up to
-    10% slower (also if torch.use_deterministic_algorithms is set). Under autocast q, k and v are cast to its dtype.
+    10% slower, and more with few heads (also if torch.use_deterministic_algorithms is set). Under autocast q, k and v
+    are cast to its dtype.
 
     Returns o: (batch, seqlen_q, heads, head_dim_v), of q's dtype; with return_lse (o, lse), lse: (batch, heads,
     seqlen_q) in float32, the natural logarithm of each row's sum of exponentials. Rows that see no key: 0 and -inf.
