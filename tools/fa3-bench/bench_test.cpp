@@ -71,6 +71,11 @@ TEST_CASE("sets hold what they are there for") {
   for (const int64_t head_dim : {64, 128, 256})
     CHECK(any([=](const Point& p) { return p.head_dim == head_dim && p.batch * p.heads < 10; }));
 
+  const auto few_heads = points_of({"--set=few_heads"});
+  for (const Point& p : few_heads) CHECK((p.batch * p.kv_heads <= 10 && p.batch * p.heads <= 32));
+  CHECK(std::count_if(few_heads.begin(), few_heads.end(), [](const Point& p) { return p.heads > p.kv_heads; }) == 7);
+  for (const auto& label : labels(few_heads)) CHECK(different.insert(label).second);
+
   auto all = labels(extra);
   for (const auto& label : labels(fp16)) all.push_back(label);
   CHECK(labels(points_of({"--set", "extra,fp16"})) == all);

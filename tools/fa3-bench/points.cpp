@@ -92,6 +92,11 @@ const std::vector<PointSet>& point_sets() {
         bf16(128, true, 1, 4096, 8, 8), bf16(64, true, 1, 16384, 3, 3), bf16(256, true, 1, 8192, 3, 3),
         bf16(128, true, 1, 2048, 8, 8), bf16(128, true, 1, 2048, 16, 16), bf16(128, true, 1, 8192, 9, 9),
         bf16(128, false, 1, 8192, 4, 4), bf16(64, true, 4, 2048, 64, 8), table2};
+    const std::vector<Point> few_heads = {
+        bf16(128, true, 1, 2048, 32, 8), bf16(128, true, 1, 4096, 28, 4), bf16(128, true, 1, 8192, 8, 1),
+        bf16(128, true, 2, 8192, 8, 1), bf16(128, false, 1, 8192, 8, 1), bf16(64, true, 1, 4096, 16, 2),
+        bf16(256, true, 1, 4096, 8, 1), bf16(128, true, 1, 4096, 4, 4), bf16(128, true, 1, 4096, 10, 10),
+        bf16(128, false, 1, 4096, 2, 2), bf16(128, true, 1, 16384, 1, 1), bf16(256, true, 1, 4096, 2, 2)};
     Grid head_dim;
     head_dim.head_dims = {32, 72, 80, 96, 112, 160, 192, 224};
     head_dim.seqlens = {512, 2048, 16384};
@@ -107,6 +112,7 @@ const std::vector<PointSet>& point_sets() {
         {"fp16", "its points at head_dim 128 in fp16", fp16.points()},
         {"extra",
          "grouped heads, odd lengths, long contexts, few heads, and table2", extra},
+        {"few_heads", "few heads, or few of K and V, as where a model is divided over several cards", few_heads},
         {"fp8", "the points of grid in e4m3", in_e4m3(Grid().points())},
         {"fp8extra", "the points of extra in e4m3", in_e4m3(extra)},
         {"head_dim", "other head dimensions, from 32 to 224", head_dim.points()},
