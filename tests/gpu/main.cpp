@@ -8,7 +8,7 @@
 #include "random.h"
 
 int main(int argc, char* argv[]) {
-  // Memory of one case serves the next: the kernel's pages anew took 6% of the time here, and more on a virtual machine.
+  // Memory of one case serves the next. Fresh pages from the system took 6% of the time, on the simulated driver.
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   Catch::Session session;

@@ -58,7 +58,9 @@ void online_row(const Case& made, int64_t Bc, int64_t b, int64_t h, int64_t i, f
       l *= rescale;
       for (int64_t c = 0; c < dv; ++c) o[c] *= rescale;
     }
-    float block_sum = 0;  // added to l once: equal weights, added one by one to thousands, all round the same way
+    // Summed up for itself, as in Algorithm 2: added to l one by one, thousands of equal weights are all rounded the
+    // same way.
+    float block_sum = 0;
     for (int64_t j = 0; j < n; ++j) {
       const float e = factor * std::exp2(std::fma(s[size_t(j)], scale, -m * scale));
       block_sum += e;

@@ -51,6 +51,18 @@ TEST_CASE("an online softmax passes on random problems of every row") {
   check_online_softmax("rows of the table", forward_rows(), 12);
 }
 
+TEST_CASE("an online softmax passes on long sums of equal weights") {
+  // One in which weights, added one by one, are rounded in the same direction often enough to exceed the limit of LSE.
+  const int row = row_named("fa3_fwd_fp16_d112_full_192x64");
+  REQUIRE(row >= 0);
+  Problem p = plain_problem(rows[row], 1, 7, 3968, 1, 1, 1671039866986363942);
+  p.pattern = Pattern::sink;
+  Case made(p);
+  const Expected expected = expect(made);
+  online_forward(made, 64);
+  CHECK(verify(made, expected) == "");
+}
+
 TEST_CASE("an online softmax passes on random problems in e4m3") {
   check_online_softmax("e4m3", e4m3_rows, 15);
 }
