@@ -28,6 +28,15 @@ struct BackwardRows {
   int32_t tiles_at_once;  // of the kernel: Br / backward_tile_rows
 };
 
+// Where a K/V head has several parts: what the pass behind the products adds up, and writes.
+struct BackwardKeys {
+  float* sums;  // tile/bwd/key_sums.cuh says how they lie; null if there is one part
+  uint16_t *dk, *dv;
+  RowStrides dk_stride, dv_stride;
+  int32_t head_dim, head_dim_v;  // of dk, of dv
+  Divisor tiles, heads;          // of 64 keys, of a head; of K and V
+};
+
 // Of the tiles that a thread block visits at once, one number says how many thread blocks have come, and with this bit
 // that the first one's dQ is stored. In a fixed order it says how many have added theirs.
 inline constexpr uint32_t dq_is_stored = 1u << 31;
@@ -38,6 +47,7 @@ struct BackwardParams {
   TensorMap dk, dv;         // boxes of 64 rows
   TensorMap dq;             // the same, where a kernel of its own computes dQ
   BackwardRows rows;
+  BackwardKeys keys;
   KeyOrder order;
   int32_t ordered;  // dQ is summed up in a fixed order (FA3_FLAG_DETERMINISTIC)
   BlockOrder query_order;  // of that kernel: blocks of query rows, of all query heads
@@ -45,6 +55,7 @@ struct BackwardParams {
   int32_t counters;        // so many numbers from order.added on, of which visits are the last, begin as 0
   Visible visible;
   int32_t heads_per_kv;  // query heads that share a K/V head
+  int32_t readers;       // of each of its parts
   float softmax_scale;
   float softmax_scale_log2;  // softmax_scale * log2(e)
 };

@@ -4,6 +4,10 @@
 //   key block   Bc keys of one head: taken by a thread block as a whole, with all query tiles that see them
 //   query tile  backward_tile_rows rows of one query head, counted over all heads of all batch entries: those that read
 //               a K/V head follow one another. Kernels may visit several of them at once
+//   part        of the query tiles that read a K/V head: where there are few K/V heads, each has several parts of equal
+//               size, and each part has key blocks of its own. dK and dV are then sums over the parts (key_sums.cuh).
+//               A part is some of the query heads, or a range of the tiles of one. What is said of heads of K and V
+//               here is true of each of their parts
 //   section     consecutive heads whose blocks come before those of the next section
 //   share       the query tiles that a key block stands for: those of its head, in equal parts
 //
@@ -29,16 +33,18 @@ struct BlockOrder {
   Divisor section;  // blocks
 };
 
-// The blocks are of keys, the heads those of K and V.
+// The blocks are of keys, the heads those of K and V, each as often as it has parts.
 struct KeyOrder : BlockOrder {
-  Divisor heads_kv;
+  Divisor heads;          // of a batch entry
+  Divisor parts;          // of each K/V head
+  Divisor ranges;         // of each query head; 1 if a part is of whole heads
   Divisor share;          // query tiles; those of the last key blocks may be fewer, or none
-  int32_t head_tiles;     // query tiles that read a K/V head
+  int32_t head_tiles;     // query tiles that read a head
   int32_t behind;         // how many sections later a share's dQ is rounded
   int32_t done_behind;    // of so many sections, the first ones, thread blocks do it; of the others the last pass
   int32_t ahead;          // how many sections before a share's rows are prepared; `sections`: all by the pass
-  uint32_t* added;        // of each K/V head: how many threads have added the last dQ of a key block
-  uint32_t* prepared;     // of each K/V head: of how many key blocks the share's rows are prepared
+  uint32_t* added;        // of each head: how many threads have added the last dQ of a key block
+  uint32_t* prepared;     // of each head: of how many key blocks the share's rows are prepared
   uint32_t* claimed;      // how many key blocks have been taken beyond those that the launch gives
 };
 

@@ -28,7 +28,8 @@ enum class BackwardStep {
   prepare,
   gradients,  // all of them, or dK and dV
   queries,    // then dQ
-  finish
+  finish,
+  sum_keys  // dK and dV, of several parts
 };
 struct BackwardLaunch {
   BackwardStep step;
@@ -36,7 +37,7 @@ struct BackwardLaunch {
   int32_t work;  // tiles of queries, or blocks of keys or queries
 };
 struct BackwardPlan {
-  static constexpr int most_launches = 3;
+  static constexpr int most_launches = 4;
   BackwardLaunch launches[most_launches];
   int launch_count;    // 0 for a problem without gradients
   int row;             // of the kernel that computes gradients, or the first one
@@ -44,9 +45,9 @@ struct BackwardPlan {
   int32_t key_blocks;  // of a head
   KeyOrder order;      // its counters are in the workspace
   BlockOrder query_order;  // of the kernel that computes dQ only
-  // What stands where in the workspace, in bytes from its start; from dq_sums on if that kernel computes all. The last
-  // counters are the visits.
-  size_t lse, delta, dq_sums, counters, visits, counters_end, workspace_bytes;
+  // What stands where in the workspace, in bytes from its start; dq_sums and counters if that kernel computes all,
+  // key_sums if K/V heads have several parts. The last counters are the visits.
+  size_t lse, delta, key_sums, dq_sums, counters, visits, counters_end, workspace_bytes;
 };
 fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan);
 

@@ -1,6 +1,6 @@
 // What the backward pass launches: a pass that prepares numbers of the first query rows; the kernel that computes all
 // gradients, whose thread blocks take one block of keys after another, and also prepare rows for later ones and round
-// dQ of earlier ones; and a pass for the last dQ.
+// dQ of earlier ones; and a pass for the last dQ. Where K/V heads have several parts, a pass adds these up.
 // At head dimensions for which there is no such kernel: the first pass, for all rows, then a kernel for dK and dV, then
 // one for dQ.
 // Each may start while the one before it ends.
@@ -73,6 +73,14 @@ int pass_of(const char* kernel, int head_dim) {
 RowStrides strides_of(const View& view) { return {view.stride[0], view.stride[2], view.stride[1]}; }
 RowStrides strides_of_rows(const View& view) { return {view.stride[0], view.stride[1], view.stride[2]}; }
 
+// Is dQ summed up in a fixed order? Otherwise in any, or by a kernel that sums it up in one thread block.
+bool is_ordered(const BackwardProblem& problem, const Row& row) {
+  return problem.deterministic && row.all_gradients();
+}
+
+// Of a head: 64 keys each, for sums over its parts.
+int32_t key_tiles_of(const BackwardPlan& plan) { return plan.key_blocks * (rows[plan.row].Bc / 64); }
+
 BackwardRows rows_of(const BackwardProblem& problem, const BackwardPlan& plan, char* workspace) {
   const View &o = problem.o, &dout = problem.dout, &lse = problem.lse, &dlse = problem.dlse, &dq = problem.dq;
   return {static_cast<const uint16_t*>(o.data),
@@ -93,12 +101,28 @@ BackwardRows rows_of(const BackwardProblem& problem, const BackwardPlan& plan, c
           rows[plan.row].Br / backward_tile_rows};
 }
 
-// Heads whose blocks come together. Under a causal mask the blocks of first keys, or of last queries, have the most to
-// do and come first, of all heads of a section: so a section is about what the machine runs at once, but of no more
-// heads than these. Without one, a head at a time makes the most of the L2 cache. But where dQ is added in a fixed
-// order, thread blocks that take the blocks of a head at the same time wait for one another; of a section they do so
-// once, as those that end first take the blocks that others wait for.
-constexpr int32_t section_blocks = 132, causal_heads = 16;
+BackwardKeys keys_of(const BackwardProblem& problem, const BackwardPlan& plan, char* workspace) {
+  const View &dk = problem.dk, &dv = problem.dv;
+  return {plan.order.parts > 1 ? reinterpret_cast<float*>(workspace + plan.key_sums) : nullptr,
+          static_cast<uint16_t*>(dk.data),
+          static_cast<uint16_t*>(dv.data),
+          strides_of(dk),
+          strides_of(dv),
+          narrow(problem.head_dim), narrow(problem.head_dim_v),
+          Divisor::of(std::max(1, key_tiles_of(plan))), Divisor::of(std::max(1, narrow(problem.heads_kv)))};
+}
+
+// Heads whose blocks come together: a section. Without a mask, a head at a time makes the most of the L2 cache. But
+// where dQ is added in a fixed order, thread blocks that take the blocks of a head at the same time wait for one
+// another; of a section they do so once, as those that end first take the blocks that others wait for.
+constexpr int32_t section_blocks = 132;
+// Under a causal mask the blocks of first keys, or of last queries, have the most to do and come first, of all heads of
+// a section. Many sections of about what the machine runs at once suit the L2 cache, and come out even if their number
+// is: long blocks begin where short ones end. Otherwise the last section would end on its longest blocks, so that all
+// are of the same size, and larger: of so many heads, or blocks. Their tiles stay in the L2 cache, as about eight
+// blocks of a head, one behind the other, visit them together, or as all heads fit. (Modelled, with a turn for each
+// tile and 2.4 for each block: of an even split 9 heads of 8192 keys take 0.97, and with two heads a section 0.76.)
+constexpr int32_t causal_heads = 16, causal_blocks = 256, many_sections = 8;
 // Thread blocks between those that add to sums and those that finish them: about what the machine runs at once. Between
 // those that prepare rows and those that visit them: twice that, as the first are still at it when the next ones come.
 constexpr int32_t distance = 132, distance_ahead = 2 * 132;
@@ -106,24 +130,75 @@ constexpr int32_t distance = 132, distance_ahead = 2 * 132;
 // visit at least 16 tiles for each tile of their share.
 constexpr int32_t blocks_ahead = 16, causal_blocks_ahead = 32;
 
-BlockOrder block_order_of(int64_t batch_heads, int32_t blocks, int32_t most_heads) {
+int32_t section_heads_of(int32_t heads, int32_t blocks, bool causal, bool ordered) {
+  const int32_t at_once = std::max(1, section_blocks / blocks);
+  if (!causal) return std::min(ordered ? at_once : 1, heads);
+  const int32_t few = std::min(at_once, causal_heads);
+  if (!ordered && heads >= many_sections * few && heads % (2 * few) == 0) return few;
+  const int32_t sections = narrow(divide_up(heads, std::max(causal_heads, causal_blocks / blocks)));
+  return narrow(divide_up(heads, sections));
+}
+
+BlockOrder block_order_of(int64_t batch_heads, int32_t blocks, bool causal, bool ordered) {
   BlockOrder order{};
   order.batch_heads = narrow(batch_heads);
   order.blocks = std::max(1, blocks);
-  order.section_heads =
-      std::clamp(std::min(most_heads, section_blocks / order.blocks), 1, std::max(1, order.batch_heads));
+  order.section_heads = section_heads_of(std::max(1, order.batch_heads), order.blocks, causal, ordered);
   order.sections = narrow(divide_up(order.batch_heads, order.section_heads));
   order.section = Divisor::of(order.section_heads * order.blocks);
   return order;
 }
 
-KeyOrder key_order_of(const BackwardProblem& problem, int32_t key_blocks, int32_t q_tiles, const Row& row) {
+// Into how many parts what reads a K/V head is divided: so many that the expected time is the shortest. With few K/V
+// heads their blocks are too few for all multiprocessors, or the longest of them too long. Times are in turns, one for
+// each tile of Br rows; a block takes two turns more, and if there are several parts five, as their sums go to memory
+// and come back, and the pass that adds them up three (estimated, not measured). More parts must save 10%, as their
+// sums take memory: with these limits at most 277 MB.
+constexpr int64_t blocks_enough = 8 * section_blocks, most_blocks = 2 * blocks_enough, most_parts = 64;
+constexpr int64_t block_turns = 2, part_turns = 5, pass_turns = 3;
+
+struct Parts {
+  int64_t parts = 1, ranges = 1;  // of a K/V head, of a query head
+  int64_t range_tiles;            // of Br rows
+};
+
+Parts parts_of(const BackwardProblem& problem, int64_t key_blocks, int64_t tiles, const Row& row) {
+  const int64_t heads = problem.batch * problem.heads_kv, readers = problem.heads_per_kv();
+  Parts best{.range_tiles = tiles};
+  if (row.has(Trait::as_written) || readers == 0 || key_blocks == 0 || heads * key_blocks >= blocks_enough) return best;
+  int64_t all_tiles = 0, longest = 0;  // that visit the blocks of a query head, or one block
+  for (int64_t block = 0; block < key_blocks; ++block) {
+    const int64_t first_query = problem.causal ? std::max<int64_t>(0, block * row.Bc - problem.causal_offset) : 0;
+    const int64_t visits = std::max<int64_t>(0, tiles - first_query / row.Br);
+    all_tiles += visits, longest = std::max(longest, visits);
+  }
+  const auto turns = [&](const Parts& p) {
+    const int64_t each = p.parts > 1 ? part_turns : block_turns, pass = p.parts > 1 ? pass_turns : 0;
+    const int64_t blocks = heads * p.parts * key_blocks;
+    const int64_t longest_block = std::min(longest, p.range_tiles) * readers * p.ranges / p.parts + each;
+    if (!problem.causal) return divide_up(blocks, section_blocks) * longest_block + pass;
+    return std::max(longest_block, divide_up(heads * all_tiles * readers + blocks * each, section_blocks)) + pass;
+  };
+  for (int64_t parts = 2; parts <= most_parts && heads * parts * key_blocks <= most_blocks; ++parts) {
+    Parts p{.parts = parts, .range_tiles = tiles};
+    if (parts > readers) p.ranges = parts / readers, p.range_tiles = divide_up(tiles, p.ranges);
+    if (parts <= readers ? readers % parts != 0 : parts % readers != 0) continue;
+    if ((p.ranges - 1) * p.range_tiles >= tiles) continue;  // one would be empty
+    if (problem.batch * problem.heads * p.ranges * p.range_tiles > max_rows / row.Br) continue;
+    if (turns(p) * 10 < turns(best) * 9) best = p;
+  }
+  return best;
+}
+
+KeyOrder key_order_of(const BackwardProblem& problem, const Parts& parts, int32_t key_blocks, int32_t q_tiles,
+                      const Row& row) {
   KeyOrder order{};
-  const bool ordered = problem.deterministic && row.all_gradients();
-  const int32_t most_heads = problem.causal ? causal_heads : ordered ? section_blocks : 1;
-  static_cast<BlockOrder&>(order) = block_order_of(problem.batch * problem.heads_kv, key_blocks, most_heads);
-  order.heads_kv = Divisor::of(std::max(1, narrow(problem.heads_kv)));
-  order.head_tiles = q_tiles * narrow(problem.heads_per_kv());
+  const bool ordered = is_ordered(problem, row);
+  static_cast<BlockOrder&>(order) =
+      block_order_of(problem.batch * problem.heads_kv * parts.parts, key_blocks, problem.causal, ordered);
+  order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv * parts.parts)));
+  order.parts = Divisor::of(narrow(parts.parts)), order.ranges = Divisor::of(narrow(parts.ranges));
+  order.head_tiles = narrow(q_tiles * problem.heads_per_kv() / parts.parts);
   order.share = Divisor::of(std::max(1, narrow(divide_up(order.head_tiles, order.blocks))));
   order.ahead = order.sections;
   if (!row.takes_several_blocks()) return order;
@@ -162,6 +237,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
   params.visible = {narrow(problem.seqlen_q), narrow(problem.seqlen_k), 0, narrow(problem.causal_offset), false,
                     problem.causal, {0}};
   params.rows = rows_of(problem, plan, workspace);
+  params.keys = keys_of(problem, plan, workspace);
   params.order = plan.order;
   if (row.all_gradients()) {
     params.order.added = reinterpret_cast<uint32_t*>(workspace + plan.counters);
@@ -170,9 +246,10 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
     params.visits = reinterpret_cast<uint32_t*>(workspace + plan.visits);
     params.counters = narrow(static_cast<int64_t>((plan.counters_end - plan.counters) / sizeof(uint32_t)));
   }
-  params.ordered = problem.deterministic;
+  params.ordered = is_ordered(problem, row);
   params.query_order = plan.query_order;
   params.heads_per_kv = narrow(problem.heads_per_kv());
+  params.readers = params.heads_per_kv * plan.order.ranges / plan.order.parts;
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
   return FA3_OK;
@@ -185,7 +262,7 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
   if (fa3_status status = find_row(problem, plan.row)) return status;
   const Row& row = rows[plan.row];
-  const int64_t q_tiles = divide_up(problem.seqlen_q, row.Br) * (row.Br / backward_tile_rows);
+  int64_t q_tiles = divide_up(problem.seqlen_q, row.Br) * (row.Br / backward_tile_rows);
   const int64_t key_blocks = divide_up(problem.seqlen_k, row.Bc);
   int64_t tiles, blocks;  // batch and heads are below 2^31
   if (__builtin_mul_overflow(problem.batch * problem.heads, q_tiles, &tiles) || tiles > max_rows / backward_tile_rows ||
@@ -196,17 +273,25 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
                 static_cast<long long>(problem.heads), static_cast<long long>(q_tiles), backward_tile_rows,
                 static_cast<long long>(key_blocks), static_cast<long long>(max_rows),
                 static_cast<long long>(max_blocks));
+  const Parts parts = parts_of(problem, key_blocks, divide_up(problem.seqlen_q, row.Br), row);
+  q_tiles = parts.ranges * parts.range_tiles * (row.Br / backward_tile_rows);
+  tiles = problem.batch * problem.heads * q_tiles;
   plan.q_tiles = narrow(q_tiles), plan.key_blocks = narrow(key_blocks);
   const auto add = [&](BackwardStep step, int n, int64_t work) {
     plan.launches[plan.launch_count++] = {step, n, narrow(work)};
   };
-  plan.order = key_order_of(problem, plan.key_blocks, plan.q_tiles, row);
+  plan.order = key_order_of(problem, parts, plan.key_blocks, plan.q_tiles, row);
   const KeyOrder& order = plan.order;
+  blocks *= order.parts;
   const int64_t all = std::max(blocks, int64_t{order.batch_heads}), section = order.section;  // at least one for a head
   if (problem.has_queries()) {
     const size_t numbers = static_cast<size_t>(tiles) * backward_tile_rows * sizeof(float);
     plan.lse = 0, plan.delta = numbers;
     size_t bytes = 2 * numbers;
+    if (order.parts > 1) {
+      plan.key_sums = bytes;
+      bytes += 2 * static_cast<size_t>(blocks) * row.Bc * row.d * sizeof(float);
+    }
     if (row.all_gradients()) {
       plan.dq_sums = bytes, plan.counters = bytes + numbers * row.d;
       plan.visits = plan.counters + sizeof(uint32_t) * (2 * static_cast<size_t>(order.batch_heads) + 1);
@@ -218,14 +303,20 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
   }
   if (problem.has_keys()) add(BackwardStep::gradients, plan.row, blocks);
   if (!problem.has_queries()) return FA3_OK;
+  const auto add_sums = [&] {
+    if (order.parts > 1)
+      add(BackwardStep::sum_keys, pass_of("bwd_sum", row.d), 2 * blocks / int32_t{order.parts} * (row.Bc / 64));
+  };
   if (row.all_gradients()) {
     add(BackwardStep::finish, pass_of("bwd_finish", row.d), (all - order.done_behind * section) * order.share);
+    add_sums();
     return FA3_OK;
   }
   const int queries = queries_row_of(row);
   const int64_t heads = problem.batch * problem.heads, query_blocks = divide_up(problem.seqlen_q, rows[queries].Br);
-  plan.query_order = block_order_of(heads, narrow(query_blocks), problem.causal ? causal_heads : 1);
+  plan.query_order = block_order_of(heads, narrow(query_blocks), problem.causal, false);
   add(BackwardStep::queries, queries, heads * query_blocks);
+  add_sums();
   return FA3_OK;
 }
 

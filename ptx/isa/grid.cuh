@@ -21,4 +21,12 @@ FA3_DEVICE int ctaid_x() {
   return d;
 }
 
+// ptx: mov.u32 d, %nctaid.x;  (mov; Special Registers)
+// gridDim.x, read here.
+FA3_DEVICE int nctaid_x() {
+  int d;
+  asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(d));
+  return d;
+}
+
 }  // namespace fa3::ptx

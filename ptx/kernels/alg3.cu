@@ -148,16 +148,16 @@ inline constexpr uint32_t next_turn = 1 << 16;
 // The thread that adds dQ.
 FA3_DEVICE void dq_writer(const BackwardParams& p, AsWrittenSmem& smem, const KeyWork& work) {
   griddepcontrol_wait();  // the pass before sets all visits to 0
-  QueryTile tile(p, work);
-  for (int j = 0; j < work.all; j++, tile.next(work)) {                                                   // A3.31
+  QueryTile tile(work);
+  for (int j = 0; j < work.all; j++, tile.next(p, work)) {                                                // A3.31
     wait(smem.full_dq, j & 1);                                                                            // A3.32
-    uint32_t& semaphore = p.visits[tile.number()];                                                        // A3.33
+    uint32_t& semaphore = p.visits[tile.number(work)];                                                    // A3.33
     const uint32_t drawn = atom_add_acquire_gpu_u32(&semaphore, 1), turn = drawn % next_turn;
     uint32_t now = drawn;
     while (now / next_turn != turn) now = ld_acquire_gpu_u32(&semaphore);
     delay(turn);
     if (turn > 0) fence_proxy_async_global();
-    float* const to = p.rows.dq_sums + int64_t(tile.number()) * (Br * d);
+    float* const to = p.rows.dq_sums + int64_t(tile.number(work)) * (Br * d);
     if (turn == 0) cp_async_bulk_store(to, shared_address(&smem.dq), sizeof smem.dq);
     else cp_reduce_async_bulk_add_f32(to, shared_address(&smem.dq), sizeof smem.dq);
     cp_async_bulk_commit_group();

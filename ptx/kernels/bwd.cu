@@ -17,6 +17,7 @@
 #include "../isa/tma.cuh"
 #include "../tile/bwd/ahead.cuh"
 #include "../tile/bwd/gemm.cuh"
+#include "../tile/bwd/key_sums.cuh"
 #include "../tile/bwd/others.cuh"
 #include "../tile/bwd/producer.cuh"
 #include "../tile/bwd/scores.cuh"
@@ -56,11 +57,11 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
   if (work.all > 0) wait(smem.full_k, n & 1);                                                             // A3.17
   wait(smem.full_v, n & 1);
 
-  int query = work.first * Br;
   for (int j = 0; j < work.all; j++) {                                                                    // A3.18
     const int s = use.index;
     const uint64_t stage = uint64_t(s) * descriptor_units(sizeof smem.q[0]);
     wait(smem.full_q[s], use.parity);                                                                     // A3.19
+    const int query = smem.first_query[s];
     wgmma_fence();
     issue_scores<Bc>(S, k, (q | rows_descriptor) + stage);                                                // A3.21
     wgmma_commit_group();
@@ -113,8 +114,6 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
     if (one_lane) arrive(smem.empty_q[s]);
     use.next<query_stages>();
     ds_use.next<ds_buffers>();
-    query += Br;
-    if (query >= work.end * Br) query = work.first * Br;
   }
   if (work.all > 0 && one_lane) arrive(smem.s_done[ds_use.index ^ 1]);
 }
@@ -136,7 +135,8 @@ FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, int warpgr
     // strips, ptxas put 25 to 40% of the main loop's exponentials behind the issue of dP, with these numbers 97%: that
     // is worth 2% at d 128.
     wait(smem.sums_ready, n & 1);
-    const OthersStrips others(p, smem.claims.read_by_warp(n));  // read again, not kept in a register
+    const int same_number = smem.claims.read_by_warp(n);  // read again, not kept in a register
+    const OthersStrips others(p, same_number);
     __syncwarp();
     if (one_lane) smem.claims.release(n);
     int i = others.first + 4 * warpgroup + warp;
@@ -145,11 +145,19 @@ FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, int warpgr
     float4 x[at_once] = {};
     if (rounds) strip.load(x, 0);
 
-    if (!dv_in_stage) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, 0, warpgroup), warp);
+    const bool one_part = p.order.parts == 1;
+    if (!dv_in_stage && one_part) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, 0, warpgroup), warp);
     wait(smem.full_q[use.index], use.parity);
     wait(smem.full_dout[use.index], use.parity);
-    if (dv_in_stage) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, use.index, warpgroup), warp);
-    stage_gradient<64>(dK, p.softmax_scale, dk_buffer(smem, use.index, warpgroup), warp);
+    if (one_part) {
+      if (dv_in_stage) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, use.index, warpgroup), warp);
+      stage_gradient<64>(dK, p.softmax_scale, dk_buffer(smem, use.index, warpgroup), warp);
+    } else {
+      const KeyWork work(p, same_number);
+      const int tile = work.block * warpgroups + warpgroup;
+      store_key_sums(dV, key_sums(p, KeyGradient::dv, work.batch_head, tile), warp);
+      store_key_sums(dK, key_sums(p, KeyGradient::dk, work.batch_head, tile), warp);
+    }
     __syncwarp();
     if (one_lane) arrive(smem.staged);
     if (one_lane) arrive(smem.empty_q[use.index]);
@@ -224,15 +232,15 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
     smem.claims.release(n);
     if (!is_block(p, number)) return;
     const KeyWork work(p, number);
-    QueryTile tile(p, work);
-    for (int j = 0; j < work.all; j++, tile.next(work), count++) {                                        // A3.31
+    QueryTile tile(work);
+    for (int j = 0; j < work.all; j++, tile.next(p, work), count++) {                                     // A3.31
       if (p.ordered && count % 2 != turn) continue;
       const uint32_t parity = count / 2 & 1;
-      uint32_t& visits = p.visits[tile.number()];
-      wait(smem.full_dq[count % 2][0], parity);                                                              // A3.32
+      uint32_t& visits = p.visits[tile.number(work)];
+      wait(smem.full_dq[count % 2][0], parity);                                                           // A3.32
       bool first;
       if (p.ordered) {
-        const uint32_t rank = work.rank(p, tile.tile);
+        const uint32_t rank = work.rank();
         while (ld_acquire_gpu_u32(&visits) != rank) {
         }
         first = rank == 0;
@@ -241,12 +249,12 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
         first = before == 0;
         while (!first && !(before & dq_is_stored)) before = ld_acquire_gpu_u32(&visits);
       }
-      delay(tile.number());
+      delay(tile.number(work));
       if (!first) fence_proxy_async_global();
 #pragma unroll
       for (int part = 0; part < dq_parts; part++) {
         constexpr int bytes = sizeof smem.dq[0];
-        float* const to = p.rows.dq_sums + int64_t(tile.number()) * (Br * d) + part * (bytes / sizeof(float));
+        float* const to = p.rows.dq_sums + int64_t(tile.number(work)) * (Br * d) + part * (bytes / sizeof(float));
         if (part > 0) wait(smem.full_dq[count % 2][part], parity);
         if (first) cp_async_bulk_store(to, shared_address(&smem.dq[part]), bytes);
         else cp_reduce_async_bulk_add_f32(to, shared_address(&smem.dq[part]), bytes);                     // A3.33
@@ -281,11 +289,14 @@ FA3_DEVICE void gradient_writer(const BackwardParams& p, BackwardSmem& smem) {
     stage = (stage + work.all) % query_stages;
     wait(smem.staged, n & 1);
     const auto to = [&](int warpgroup) { return GradientRows{work.key + 64 * warpgroup, work.head_kv, work.batch}; };
+    const bool one_part = p.order.parts == 1;  // otherwise the consumers have stored what a pass adds up
 #pragma unroll
-    for (int i = 0; i < warpgroups; i++) send_gradient<dv_buffer_rows>(dv_buffer(smem, stage, i), p.dv, to(i));
+    for (int i = 0; i < warpgroups; i++)
+      if (one_part) send_gradient<dv_buffer_rows>(dv_buffer(smem, stage, i), p.dv, to(i));
     cp_async_bulk_commit_group();
 #pragma unroll
-    for (int i = 0; i < warpgroups; i++) send_gradient<64>(dk_buffer(smem, stage, i), p.dk, to(i));
+    for (int i = 0; i < warpgroups; i++)
+      if (one_part) send_gradient<64>(dk_buffer(smem, stage, i), p.dk, to(i));
     cp_async_bulk_commit_group();
     if (!dv_in_stage) {
       cp_async_bulk_wait_group_read<1>();
@@ -321,12 +332,17 @@ FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
     smem.claims.tell(n, number);
     if (!is_block(p, number)) return;
     const KeyWork work(p, number);
-    QueryTile tile(p, work);
+    QueryTile tile(work);
+    const auto load_next = [&] {
+      load_tile(p, smem, work, tile, use, &smem.first_query[use.index]);
+      use.next<query_stages>();
+      tile.next(p, work);
+    };
     if (has(Trait::prepares_ahead) && n > 0) wait_for_rows(p, work);
     // Stages come free before K does.
     const int before_keys = n == 0 ? 0 : min(query_stages - 1, work.all);
     int j = 0;
-    for (; j < before_keys; j++, use.next<query_stages>(), tile.next(work)) load_tile(p, smem, work, tile, use);
+    for (; j < before_keys; j++) load_next();
     wait(smem.empty_k, n & 1 ^ 1);
     load_keys(p, smem, work);
     wait(smem.empty_v, n & 1 ^ 1);
@@ -336,7 +352,7 @@ FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
       griddepcontrol_wait();
       if (has(Trait::prepares_ahead)) wait_for_rows(p, work);
     }
-    for (; j < work.all; j++, use.next<query_stages>(), tile.next(work)) load_tile(p, smem, work, tile, use);
+    for (; j < work.all; j++) load_next();
     wait(smem.empty_q[use.index], use.parity ^ 1);
     arrive(smem.full_q[use.index]);
     wait(smem.empty_dout[use.index], use.parity ^ 1);

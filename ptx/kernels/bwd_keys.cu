@@ -13,6 +13,7 @@
 #include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
 #include "../tile/bwd/gemm.cuh"
+#include "../tile/bwd/key_sums.cuh"
 #include "../tile/bwd/keys_smem.cuh"
 #include "../tile/bwd/producer.cuh"
 #include "../tile/bwd/scores.cuh"
@@ -28,11 +29,16 @@ FA3_DEVICE uint64_t stage(const Use& use) {
   return uint64_t(use.index) * descriptor_units(sizeof(Element) * Br * d);
 }
 
-// The gradient of the thread block's keys, by its warpgroup: through the buffer whose contents only this one has read.
-FA3_DEVICE void store_keys(const float (&D)[d / 2], float scale, Element* buffer, const TensorMap& map,
-                           const KeyWork& work, int warpgroup, int warp) {
+// The gradient of the thread block's keys, by its warpgroup: through the buffer whose contents only this one has read;
+// or, where the K/V head has several parts, for the pass that adds them up.
+FA3_DEVICE void store_keys(const BackwardParams& p, const float (&D)[d / 2], KeyGradient gradient, Element* buffer,
+                           const KeyWork& work, int warp) {
+  if (p.order.parts > 1) return store_key_sums(D, key_sums(p, gradient, work.batch_head, work.block), warp);
+  const bool is_dk = gradient == KeyGradient::dk;
+  const int warpgroup = is_dk;
   bar_sync(1 + warpgroup, 128);  // all four warps have read it for the last time
-  store_gradient<Bc>(D, scale, buffer, map, {work.key, work.head_kv, work.batch}, 1 + warpgroup, warp);
+  store_gradient<Bc>(D, is_dk ? p.softmax_scale : 1.f, buffer, is_dk ? p.dk : p.dv,
+                     {work.key, work.head_kv, work.batch}, 1 + warpgroup, warp);
   if (warp == 0 && threadIdx.x % 32 == 0) cp_async_bulk_wait_group<0>();
 }
 
@@ -113,7 +119,7 @@ FA3_DEVICE void values(const BackwardParams& p, KeysSmem& smem, const KeyWork& w
     wgmma_owned(dV);
   }
   griddepcontrol_launch_dependents();
-  store_keys(dV, 1.f, smem.k, p.dv, work, 0, warp);
+  store_keys(p, dV, KeyGradient::dv, smem.k, work, warp);
 }
 
 // The consumer warpgroup of K: dP, dS and dK. `warp` of its four.
@@ -193,7 +199,7 @@ FA3_DEVICE void keys(const BackwardParams& p, KeysSmem& smem, const KeyWork& wor
     wgmma_owned(dK);
   }
   griddepcontrol_launch_dependents();
-  store_keys(dK, p.softmax_scale, smem.v, p.dk, work, 1, warp);
+  store_keys(p, dK, KeyGradient::dk, smem.v, work, warp);
 }
 
 }  // namespace fa3

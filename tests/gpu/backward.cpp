@@ -309,6 +309,7 @@ TEST_CASE("backward: small selection", "[backward][sanitizer]") {
       run({1, 70, 150, 2, 1, head_dim}, FA3_DTYPE_BF16, mask, true, true, 1, seed_for(n++));
       run({2, 200, 130, 2, 2, head_dim - 8}, FA3_DTYPE_FP16, mask, false, false, 1, seed_for(n++));
       run({1, 70, 130, 2, 1, head_dim, head_dim / 2}, FA3_DTYPE_BF16, mask, true, true, 1, seed_for(n++));
+      run({1, 700, 130, 4, 1, head_dim}, FA3_DTYPE_BF16, mask, true, false, 1, seed_for(n++));  // K/V heads have parts
     }
 }
 
@@ -386,6 +387,23 @@ TEST_CASE("backward: many heads, so that thread blocks take several key blocks a
         run({4, 70, 130, 64, 64, head_dim}, FA3_DTYPE_BF16, mask, true, false, 1, seed_for(n++), flags);
         run({1, 200, 70, 300, 100, head_dim - 8}, FA3_DTYPE_FP16, mask, false, true, 1, seed_for(n++), flags);
         run({1, 70, 400, 100, 100, head_dim}, FA3_DTYPE_BF16, mask, false, false, 1, seed_for(n++), flags);
+      }
+}
+
+TEST_CASE("backward: few heads of K and V, so that each has several parts", "[backward]") {
+  gpu();
+  // Parts of some query heads, of one, and of a range of its tiles, the last of which may be shorter.
+  const Shape shapes[] = {{1, 300, 2000, 8, 2, 128},    {2, 128, 1100, 16, 2, 64},     {1, 700, 700, 12, 2, 256},
+                          {1, 900, 300, 8, 1, 128},     {2, 600, 200, 6, 2, 64},       {1, 400, 65, 64, 1, 120, 56},
+                          {3, 1000, 129, 4, 1, 40, 64}, {1, 2000, 100, 2, 1, 200, 72}, {2, 900, 200, 3, 3, 128},
+                          {1, 1500, 300, 1, 1, 64}};
+  int n = 13000;
+  for (const Shape& shape : shapes)
+    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
+      for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}}) {
+        const int32_t dtype = n % 3 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
+        run(shape, dtype, mask, n % 2, n % 5 < 2, 1, seed_for(n), flags);
+        ++n;
       }
 }
 

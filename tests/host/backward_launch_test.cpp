@@ -4,9 +4,11 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "backward_tiles.h"
 #include "call.h"
 #include "launches.h"
 
@@ -151,7 +153,7 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
   CHECK((place(r.lse_log2) == 0 && place(r.delta) == 4 * rows && place(r.dq_sums) == 8 * rows));
 
   CHECK((g.visible.seqlen_q == 300 && g.visible.seqlen_k == 500 && g.visible.right == 200 && g.visible.bounded_right));
-  CHECK((g.heads_per_kv == 2 && g.order.head_tiles == 10 && g.order.heads_kv == 3 && g.order.batch_heads == 6));
+  CHECK((g.heads_per_kv == 2 && g.order.head_tiles == 10 && g.order.heads == 3 && g.order.batch_heads == 6));
   CHECK((reinterpret_cast<uintptr_t>(g.order.added) - workspace == 8 * rows + rows * 4 * 128));
   CHECK((g.order.prepared == g.order.added + 6 && g.order.claimed == g.order.prepared + 6));
   CHECK((g.visits == g.order.claimed + 1 && g.counters == int(2 * 6 + 1 + tiles) && r.tiles_at_once == 1));
@@ -185,6 +187,62 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
         6 * 64 * (4 + 4 + 4 * 64) + (2 * 1 + 1) * 4 + 3 * 4);
 }
 
+TEST_CASE("few heads of K and V have several parts, which a pass adds up", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  B p = imaginary_backward({.batch = 2, .seqlen_q = 900, .seqlen_k = 300, .heads = 12, .heads_kv = 2, .head_dim = 72,
+                            .head_dim_v = 40});
+  const size_t tiles = 2 * 12 * 15, rows = tiles * 64, sums = 2 * (2 * 2 * 6) * 3 * 128 * 128 * 4;
+  CHECK(workspace_of(p) == rows * (4 + 4 + 4 * 128) + sums + (2 * 24 + 1) * 4 + tiles * 4);
+  REQUIRE(backward(p) == FA3_OK);
+  REQUIRE(fake.launches.size() == 4);
+  const Launch &main = fake.launches[1], &pass = fake.launches[3];
+  CHECK((pass.kernel == "fa3_pass_bwd_sum_d128" && pass.early && pass.grid[0] == 2 * 2 * 2 * 6));
+  CHECK(main.grid[0] == 2 * 2 * 6 * 3);
+  const BackwardParams& g = main.carried.backward;
+  CHECK(std::memcmp(static_cast<const void*>(&pass.carried.backward), &g, sizeof g) == 0);
+  CHECK((g.order.parts == 6 && g.order.heads == 12 && g.order.batch_heads == 24 && g.order.head_tiles == 15));
+  CHECK((g.readers == 1 && g.heads_per_kv == 6));
+  CHECK(reinterpret_cast<uintptr_t>(g.keys.sums) == reinterpret_cast<uintptr_t>(workspace_memory) + rows * 8);
+  CHECK(reinterpret_cast<uintptr_t>(g.rows.dq_sums) == reinterpret_cast<uintptr_t>(g.keys.sums) + sums);
+  CHECK((g.keys.tiles == 6 && g.keys.heads == 2 && g.keys.head_dim == 72 && g.keys.head_dim_v == 40));
+  CHECK((g.keys.dk == p.dk.data && g.keys.dv == p.dv.data && g.order.ranges == 1));
+  CHECK((g.keys.dk_stride.batch == 300 * 2 * 72 && g.keys.dk_stride.row == 2 * 72 && g.keys.dk_stride.head == 72));
+  CHECK((g.keys.dv_stride.batch == 300 * 2 * 40 && g.keys.dv_stride.row == 2 * 40 && g.keys.dv_stride.head == 40));
+
+  // Ranges of 11, 11 and 10 of a query head's 32 tiles: as if there were 33.
+  p = imaginary_backward({.batch = 1, .seqlen_q = 2048, .seqlen_k = 2048, .heads = 4, .heads_kv = 4, .head_dim = 128});
+  p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
+  fake.launches.clear();
+  REQUIRE(backward(p) == FA3_OK);
+  const BackwardParams& r = fake.launches.at(1).carried.backward;
+  CHECK((r.order.ranges == 3 && r.order.parts == 3 && r.order.heads == 12 && r.order.head_tiles == 11));
+  CHECK((r.readers == 1 && r.heads_per_kv == 1 && r.rows.tiles == 33));
+
+  const auto parts = [&](const Shape& shape, int32_t mask, const char* kernel = nullptr) {
+    B p = imaginary_backward(shape);
+    p.mask = mask, p.kernel = kernel;
+    fake.launches.clear();
+    REQUIRE(backward(p, size_t{1} << 50) == FA3_OK);
+    return int(fake.launches.back().carried.backward.order.parts);
+  };
+  const auto llama = [](int64_t heads, int64_t heads_kv, int64_t seqlen, int64_t batch = 1, int64_t head_dim = 128) {
+    return Shape{.batch = batch, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = heads, .heads_kv = heads_kv,
+                 .head_dim = head_dim};
+  };
+  constexpr int32_t full = FA3_MASK_NONE, causal = FA3_MASK_CAUSAL_TOP_LEFT;
+  CHECK((parts(llama(32, 8, 2048), full) == 1 && parts(llama(32, 8, 2048), causal) == 2));
+  CHECK((parts(llama(8, 1, 8192), full) == 2 && parts(llama(8, 1, 8192), causal) == 4));
+  CHECK((parts(llama(32, 8, 4096), causal) == 1 && parts(llama(32, 8, 4096, 2), causal) == 1));
+  CHECK((parts(llama(8, 1, 2048, 1, 256), causal) == 8 && parts(llama(2, 2, 512), causal) == 1));
+  CHECK(parts(llama(4, 1, 64), full) == 1);      // the pass would take longer
+  CHECK(parts(llama(64, 8, 512), causal) == 4);  // 8 would save less than 10%
+  CHECK(parts({.batch = 1, .seqlen_q = 5000, .seqlen_k = 100, .heads = 512, .heads_kv = 1}, full) == 64);
+  CHECK((parts(llama(8, 8, 2048), causal) == 2 && parts(llama(8, 8, 2048), full) == 1));
+  CHECK((parts(llama(4, 4, 2048), causal) == 3 && parts(llama(9, 9, 8192), causal) == 1));
+  CHECK(parts({.batch = 1, .seqlen_q = INT32_MAX - 2000, .seqlen_k = 100, .heads = 1, .heads_kv = 1}, full) > 50);
+  CHECK(parts(llama(8, 1, 2048), full, "fa3_alg3_bf16_d128_full_64x128") == 1);
+}
+
 TEST_CASE("each query tile's dQ is rounded once, by a thread block of a later section or by the last pass",
           "[launch][backward]") {
   FakeCuda& fake = fresh();
@@ -201,8 +259,8 @@ TEST_CASE("each query tile's dQ is rounded once, by a thread block of a later se
       p.mask = mask;
       fake.launches.clear();
       REQUIRE(backward(p) == FA3_OK);
-      REQUIRE(fake.launches.size() == 3);
-      const KeyOrder& order = fake.launches[1].carried.backward.order;
+      const KeyOrder& order = fake.launches.at(1).carried.backward.order;
+      REQUIRE(fake.launches.size() == (order.parts > 1 ? 4 : 3));
       const int64_t by_thread_blocks = int64_t{order.done_behind} * order.section * order.share;
       const int64_t all = by_thread_blocks + int64_t{fake.launches[2].grid[0]};
       std::vector<int> rounded(size_t(order.head_tiles) * size_t(order.batch_heads));
@@ -239,7 +297,7 @@ TEST_CASE("each query tile is prepared once, by the first pass or by a thread bl
       {{.batch = 3, .seqlen_q = 70, .seqlen_k = 2048, .heads = 100, .heads_kv = 100, .head_dim = 64}, true, false},
       {{.batch = 1, .seqlen_q = 900, .seqlen_k = 4096, .heads = 70, .heads_kv = 35, .head_dim = 128}, true, true},
       {{.batch = 2, .seqlen_q = 64, .seqlen_k = 2000, .heads = 40, .heads_kv = 20, .head_dim = 128}, true, false},
-      {{.batch = 1, .seqlen_q = 5000, .seqlen_k = 5000, .heads = 4, .heads_kv = 1, .head_dim = 64}, false, false},
+      {{.batch = 1, .seqlen_q = 5000, .seqlen_k = 5000, .heads = 4, .heads_kv = 4, .head_dim = 64}, false, false},
       {{.batch = 4, .seqlen_q = 300, .seqlen_k = 1900, .heads = 100, .heads_kv = 100, .head_dim = 64}, false, false},
   };
   for (const auto& [shape, full, causal] : cases)
@@ -291,6 +349,140 @@ TEST_CASE("thread blocks of the backward pass take several key blocks each", "[l
   CHECK(grid(23) == 132);
 }
 
+// Thread blocks that take key blocks in their order and visit their tiles, one a turn, as bwd.cu does; where dQ is
+// added in a fixed order they wait for their rank, and what they add is seen a turn later. A key block takes two turns
+// more. Returns how many turns that takes, -1 if all wait for ever; and how often each tile was visited.
+template <int Br, int Bc, bool causal>
+int64_t turns_of(const BackwardParams& p, int thread_blocks, std::vector<int>& visits) {
+  struct Working {
+    KeyBlock<Br, Bc, causal> block;
+    QueryTile tile;
+    int left, pause;
+  };
+  std::vector<std::optional<Working>> all(static_cast<size_t>(thread_blocks));
+  visits.assign(size_t(p.order.batch_heads * p.order.head_tiles) / (Br / backward_tile_rows), 0);
+  int next = 0;
+  for (int64_t turn = 0;; ++turn) {
+    std::vector<size_t> added;
+    bool moved = false, working = false;
+    for (std::optional<Working>& at : all) {
+      if (at && at->left == 0) at.reset();
+      if (!at && next < p.order.batch_heads * p.order.blocks) {
+        const KeyBlock<Br, Bc, causal> block(p, next++);
+        at = {block, QueryTile(block), block.all, 2};
+      }
+      if (!at) continue;
+      working = true;
+      if (at->pause > 0 || at->left == 0) {
+        --at->pause, moved = true;
+        continue;
+      }
+      const size_t number = size_t(at->tile.number(at->block));
+      if (p.ordered && visits.at(number) != at->block.rank()) continue;
+      added.push_back(number);
+      at->tile.next(p, at->block), --at->left, moved = true;
+    }
+    if (!working) return turn;
+    if (!moved) return -1;
+    for (const size_t number : added) ++visits[number];
+  }
+}
+
+// Whatever the kernel's mask and tile.
+int64_t turns_of(const Launch& launch, int thread_blocks, std::vector<int>& visits) {
+  const Row& row = row_of(launch);
+  const BackwardParams& p = launch.carried.backward;
+  if (row.Br == 128)
+    return row.causal() ? turns_of<128, 128, true>(p, thread_blocks, visits)
+                        : turns_of<128, 128, false>(p, thread_blocks, visits);
+  return row.causal() ? turns_of<64, 128, true>(p, thread_blocks, visits)
+                      : turns_of<64, 128, false>(p, thread_blocks, visits);
+}
+
+TEST_CASE("each key block visits the tiles that see it once, and in a fixed order none waits for ever",
+          "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  for (const int64_t head_dim : {64, 128})
+    for (const auto& [seqlen_q, seqlen_k] : {std::pair{300, 500}, {500, 300}, {1, 700}, {700, 1}, {640, 640}})
+      for (const int64_t heads_kv : {1, 2, 6})
+        for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
+          for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}}) {
+            INFO(head_dim << " " << seqlen_q << " " << seqlen_k << " " << heads_kv << " " << mask << " " << flags);
+            B p = imaginary_backward({.batch = 3, .seqlen_q = seqlen_q, .seqlen_k = seqlen_k, .heads = 6,
+                                      .heads_kv = heads_kv, .head_dim = head_dim});
+            p.mask = mask, p.flags = flags;
+            fake.launches.clear();
+            REQUIRE(backward(p) == FA3_OK);
+            const Launch& launch = fake.launches.at(1);
+            const BackwardParams& g = launch.carried.backward;
+            REQUIRE(g.ordered == (flags != 0));
+            const int Br = row_of(launch).Br, Bc = row_of(launch).Bc;
+            const int tiles = g.rows.tiles / (Br / backward_tile_rows);  // the last ones may be of no row
+            std::vector<int> expected;
+            for (int n = 0; n < 3 * 6 * tiles; ++n) {
+              int seen = 0;  // key blocks whose first key the tile's last row sees
+              const int first = n % tiles * Br, last = first + Br - 1;
+              for (int key = 0; key < seqlen_k && first < seqlen_q; key += Bc)
+                seen += mask == FA3_MASK_NONE || key <= last + g.visible.right;
+              expected.push_back(seen);
+            }
+            for (const int thread_blocks : {1, 2, 7, 132}) {
+              std::vector<int> visits;
+              CHECK(turns_of(launch, thread_blocks, visits) >= 0);
+              CHECK(visits == expected);
+            }
+          }
+}
+
+TEST_CASE("thread blocks end at about the same time, and wait little for one another", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  struct Shares {
+    double any_order, fixed_order;  // of an even split of all turns, at least
+  };
+  const auto check = [&](int64_t batch, int64_t heads, int64_t heads_kv, int64_t seqlen, int32_t mask, Shares least) {
+    INFO(batch << " x " << seqlen << ", heads " << heads << " / " << heads_kv);
+    for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}}) {
+      B p = imaginary_backward({.batch = batch, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = heads,
+                                .heads_kv = heads_kv, .head_dim = 128});
+      p.mask = mask, p.flags = flags;
+      fake.launches.clear();
+      REQUIRE(backward(p) == FA3_OK);
+      std::vector<int> visits;
+      const int64_t turns = turns_of(fake.launches.at(1), 132, visits);
+      const KeyOrder& order = fake.launches[1].carried.backward.order;
+      int64_t work = 2 * order.batch_heads * order.blocks;
+      for (const int n : visits) work += n;
+      CHECK(double(work) / 132 / double(turns) >= (flags ? least.fixed_order : least.any_order));
+    }
+  };
+  constexpr int32_t full = FA3_MASK_NONE, causal = FA3_MASK_CAUSAL_TOP_LEFT;
+  for (const int64_t seqlen : {512, 1024, 2048, 4096, 8192, 16384}) {  // the paper's grid
+    check(16384 / seqlen, 16, 16, seqlen, full, {0.96, 0.94});
+    check(16384 / seqlen, 16, 16, seqlen, causal, {0.96, 0.96});
+  }
+  // Few heads.
+  check(1, 9, 9, 8192, causal, {0.96, 0.95});
+  check(1, 3, 3, 16384, causal, {0.88, 0.88});
+  check(1, 10, 10, 4096, causal, {0.89, 0.88});
+  check(1, 33, 33, 1024, causal, {0.9, 0.7});
+  check(4, 1, 1, 8192, causal, {0.98, 0.79});
+  // Grouped ones.
+  check(2, 32, 8, 4096, causal, {0.97, 0.96});
+  check(2, 64, 8, 2048, causal, {0.96, 0.93});
+  check(8, 64, 8, 512, causal, {0.96, 0.94});
+  // And so few heads of K and V that they have parts.
+  check(1, 32, 8, 2048, causal, {0.96, 0.87});
+  check(1, 28, 4, 4096, causal, {0.97, 0.95});
+  check(1, 8, 1, 8192, causal, {0.98, 0.87});
+  check(1, 8, 1, 8192, full, {0.96, 0.85});
+  check(1, 64, 8, 2048, causal, {0.96, 0.91});
+  // So few heads in all that a part is a range of a query head's tiles.
+  check(1, 8, 8, 2048, causal, {0.88, 0.7});
+  check(1, 4, 4, 4096, causal, {0.94, 0.68});
+  check(1, 4, 4, 2048, full, {0.96, 0.52});
+  check(1, 1, 1, 16384, causal, {0.98, 0.66});
+}
+
 TEST_CASE("in which order thread blocks take key blocks", "[launch][backward]") {
   FakeCuda& fake = fresh();
   const auto heads_of_section = [&](int32_t mask, uint64_t flags, int64_t seqlen) {
@@ -304,8 +496,9 @@ TEST_CASE("in which order thread blocks take key blocks", "[launch][backward]") 
   CHECK(heads_of_section(FA3_MASK_NONE, FA3_FLAG_DETERMINISTIC, 512) == 33);
   CHECK(heads_of_section(FA3_MASK_NONE, FA3_FLAG_DETERMINISTIC, 4096) == 4);
   CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 512) == 16);
-  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, FA3_FLAG_DETERMINISTIC, 512) == 16);
+  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, FA3_FLAG_DETERMINISTIC, 512) == 64);
   CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 4096) == 4);
+  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, FA3_FLAG_DETERMINISTIC, 4096) == 16);
 }
 
 TEST_CASE("the backward pass of large head dimensions, by two kernels", "[launch][backward]") {
@@ -356,6 +549,10 @@ TEST_CASE("the backward pass of large head dimensions, by two kernels", "[launch
     CHECK(map.box == std::vector<uint32_t>{64, 64, 1, 1});
   }
 
+  // dQ needs no fixed order.
+  p.flags = FA3_FLAG_DETERMINISTIC;
+  REQUIRE(backward(p) == FA3_OK);
+  CHECK(!fake.launches.at(4).carried.backward.ordered);
   // Of each dQ a single thread block has all, so a fixed order takes no other sections.
   B fixed = imaginary_backward({.seqlen_q = 300, .seqlen_k = 500, .head_dim = 256});
   fixed.flags = FA3_FLAG_DETERMINISTIC;

@@ -47,6 +47,7 @@ PROBE(st_release_gpu_u64)(unsigned long long* addr, unsigned long long value) { 
 PROBE(griddepcontrol_launch_dependents)() { griddepcontrol_launch_dependents(); }
 PROBE(griddepcontrol_wait)() { griddepcontrol_wait(); }
 PROBE(ctaid_x)(int* out) { *out = ctaid_x(); }
+PROBE(nctaid_x)(int* out) { *out = nctaid_x(); }
 
 PROBE(mov_f32)(float x, float* out) { *out = mov_f32(x); }
 PROBE(ex2_approx_ftz)(float x, float* out) { *out = ex2_approx_ftz(x); }

@@ -40,7 +40,7 @@ std::string wgmmas(const char* gemm, int count, int columns, int depth, const ch
 size_t parameter_bytes(const fa3::Row& row) {
   if (row.has(fa3::Trait::quantizes)) return sizeof(fa3::QuantizeParams);
   if (row.kind == fa3::Kind::backward || fa3::same_text(row.kernel, "bwd_prepare") ||
-      fa3::same_text(row.kernel, "bwd_finish"))
+      fa3::same_text(row.kernel, "bwd_finish") || fa3::same_text(row.kernel, "bwd_sum"))
     return sizeof(fa3::BackwardParams);
   if (fa3::same_text(row.kernel, "tile_v")) return sizeof(fa3::TileVParams);
   if (fa3::same_text(row.kernel, "combine")) return sizeof(fa3::CombineParams);

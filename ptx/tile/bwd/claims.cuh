@@ -42,8 +42,8 @@ FA3_DEVICE bool is_block(const BackwardParams& p, int number) {
 // The n-th one to take: the first are given by the launch, the others go to who asks first.
 FA3_DEVICE int claim(const BackwardParams& p, int n) {
   if (n == 0) return ptx::ctaid_x();
-  if (p.order.head_tiles == 0) return ptx::ctaid_x() + n * gridDim.x;  // no pass has set the counter to 0
-  return gridDim.x + ptx::atom_add_gpu_u32(p.order.claimed, 1);
+  if (p.order.head_tiles == 0) return ptx::ctaid_x() + n * ptx::nctaid_x();  // no pass has set the counter to 0
+  return ptx::nctaid_x() + ptx::atom_add_gpu_u32(p.order.claimed, 1);
 }
 
 }  // namespace fa3

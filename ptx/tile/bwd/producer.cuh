@@ -8,20 +8,22 @@
 
 namespace fa3 {
 
-// Q and dO of a query tile into the next stage, with LSE and D.
+// Q and dO of a query tile into the next stage, with LSE and D; and the tile's first row, for those who do not know in
+// which order tiles come.
 template <typename Smem>
 FA3_DEVICE void load_tile(const BackwardParams& p, Smem& smem, const KeyWork& work, const QueryTile& tile,
-                          const Use& use) {
+                          const Use& use, int* first_row = nullptr) {
   constexpr int bytes = Br * d * sizeof(Element) + Br * sizeof(float);
   const int s = use.index;
-  const int64_t first = int64_t(tile.number()) * Br;
+  const int64_t first = int64_t(tile.number(work)) * Br;
   wait(smem.empty_q[s], use.parity ^ 1);                                                                  // A3.10
+  if (first_row) *first_row = tile.tile * Br;
   expect(smem.full_q[s], bytes);                                                                          // A3.11
-  load_rows(smem.q[s], Br, p.q, smem.full_q[s], tile.tile * Br, tile.head, work.batch);
+  load_rows(smem.q[s], Br, p.q, smem.full_q[s], tile.tile * Br, tile.head(work), work.batch);
   load_numbers(smem.lse[s], p.rows.lse_log2 + first, smem.full_q[s]);
   wait(smem.empty_dout[s], use.parity ^ 1);
   expect(smem.full_dout[s], bytes);
-  load_rows(smem.dout[s], Br, p.dout, smem.full_dout[s], tile.tile * Br, tile.head, work.batch);
+  load_rows(smem.dout[s], Br, p.dout, smem.full_dout[s], tile.tile * Br, tile.head(work), work.batch);
   load_numbers(smem.delta[s], p.rows.delta + first, smem.full_dout[s]);
 }
 
@@ -41,9 +43,9 @@ FA3_DEVICE void producer(const BackwardParams& p, Smem& smem, const KeyWork& wor
   load_keys(p, smem, work);
   load_values(p, smem, work);
   ptx::griddepcontrol_wait();
-  QueryTile tile(p, work);
+  QueryTile tile(work);
   Use use;
-  for (int j = 0; j < work.all; j++, use.next<config.stages>(), tile.next(work))                          // A3.9
+  for (int j = 0; j < work.all; j++, use.next<config.stages>(), tile.next(p, work))                       // A3.9
     load_tile(p, smem, work, tile, use);
 }
 

@@ -85,6 +85,13 @@ FA3_DEVICE void prepare_row(const BackwardRows& p, int tile, int r) {
   else if (p.dlse) p.delta[at] -= __ldg(p.dlse + place.offset(p.dlse_stride, r));
 }
 
+// Of a row's group of 8 columns and the next one a lane has two each, as pairs. Neighbours exchange them: a lane then has
+// four of one group, which it stores at `to`.
+FA3_DEVICE void store_four(uint16_t* to, bool exists, bool odd_lane, uint32_t here, uint32_t next) {
+  const uint32_t other = __shfl_xor_sync(0xffffffffu, odd_lane ? here : next, 1);
+  if (exists) *reinterpret_cast<uint2*>(to) = odd_lane ? make_uint2(other, next) : make_uint2(here, other);
+}
+
 // dQ from its sums: a warp's strip of 16 rows of a tile. The sums lie as bwd.cu stages them: of 64 rows and 64 columns
 // at a time, by 16 rows, then by groups of 8 columns, then four numbers of each lane, which are two columns of two
 // rows.
@@ -125,15 +132,11 @@ struct Strip {
     };
 #pragma unroll
     for (int g = 0; g < groups; g += 2) {
-      // Of one group and the next, neighbours exchange two columns each: a lane then has four of one of them.
-      const auto store = [&](int below, uint32_t here, uint32_t next) {
-        const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? here : next, 1);
-        if (below < rows && 8 * (first + g) < left)
-          *reinterpret_cast<uint2*>(dq + below * p.rows.dq_stride.row + 8 * (first + g)) =
-              odd ? make_uint2(other, next) : make_uint2(here, other);
-      };
-      store(0, pair(x[g].x, x[g].y), pair(x[g + 1].x, x[g + 1].y));
-      store(8, pair(x[g].z, x[g].w), pair(x[g + 1].z, x[g + 1].w));
+      const int column = 8 * (first + g);
+      const bool exists = column < left;
+      store_four(dq + column, exists && 0 < rows, odd, pair(x[g].x, x[g].y), pair(x[g + 1].x, x[g + 1].y));
+      store_four(dq + 8 * p.rows.dq_stride.row + column, exists && 8 < rows, odd, pair(x[g].z, x[g].w),
+                 pair(x[g + 1].z, x[g + 1].w));
     }
   }
   // The groups from `first` on; of `groups` the loads are under way at once.

@@ -20,9 +20,10 @@ struct alignas(1024) BackwardSmem {
   Element ds[ds_buffers][Bc * Br];         // dS^T: a row for each key
   float dq[dq_parts][4][16 * dq_columns];  // of each warp's 16 rows
   float lse[query_stages][Br], delta[query_stages][Br];
+  int first_query[query_stages];
 
   uint64_t full_k, full_v, empty_k, empty_v;
-  uint64_t full_q[query_stages], full_dout[query_stages];    // with the tile's lse, and its delta
+  uint64_t full_q[query_stages], full_dout[query_stages];    // with first_query and lse; with delta
   uint64_t empty_q[query_stages], empty_dout[query_stages];
   uint64_t full_ds[ds_buffers], empty_ds[ds_buffers];
   uint64_t full_dq[2][dq_parts];  // of every other tile, as two threads may take turns (dq_writer)

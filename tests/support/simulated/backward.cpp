@@ -100,17 +100,45 @@ CUresult simulate_finish(const BackwardParams& p, const Row& row, unsigned tiles
   return CUDA_SUCCESS;
 }
 
+// Where a part's sums for 64 keys are.
+static float* key_sums(const BackwardParams& p, const Row& row, int gradient, int64_t part, int64_t tile) {
+  return p.keys.sums + ((gradient * p.order.batch_heads + part) * p.keys.tiles + tile) * tile_rows * row.d;
+}
+
+CUresult simulate_sum(const BackwardParams& p, const Row& row, unsigned tiles) {
+  const int64_t heads = p.order.batch_heads / int32_t{p.order.parts};
+  if (p.order.parts == 1 || int64_t{tiles} != 2 * heads * p.keys.tiles) return CUDA_ERROR_LAUNCH_FAILED;
+  for (int gradient = 0; gradient < 2; ++gradient)
+    for (int64_t head = 0; head < heads; ++head)
+      for (int64_t key = 0; key < p.visible.seqlen_k; ++key) {
+        const RowStrides& stride = gradient ? p.keys.dv_stride : p.keys.dk_stride;
+        const int64_t batch = head / int32_t{p.keys.heads}, of_batch = head - batch * p.keys.heads;
+        uint16_t* const to = (gradient ? p.keys.dv : p.keys.dk) + batch * stride.batch + of_batch * stride.head +
+                             key * stride.row;
+        for (int32_t x = 0; x < (gradient ? p.keys.head_dim_v : p.keys.head_dim); ++x) {
+          double sum = 0;
+          for (int64_t part = head * p.order.parts; part < (head + 1) * p.order.parts; ++part)
+            sum += key_sums(p, row, gradient, part, key / tile_rows)[place(int(key % tile_rows), x)];
+          to[x] = rounded(sum * (gradient ? 1 : p.softmax_scale), p.rows.bf16);
+        }
+      }
+  return CUDA_SUCCESS;
+}
+
 CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors& t, unsigned blocks) {
   const int64_t batch = t.k.dim[0], heads_kv = t.k.dim[2], seqlen_k = t.k.dim[1], d = t.k.dim[3], d_v = t.v.dim[3];
   const int64_t key_blocks = (seqlen_k + row.Bc - 1) / row.Bc, heads = heads_kv * p.heads_per_kv;
-  const int32_t q_tiles = p.order.head_tiles / std::max(1, p.heads_per_kv);
-  const int64_t all = batch * heads_kv * key_blocks;
+  const int32_t parts = p.order.parts, ranges = p.order.ranges;
+  const int32_t q_tiles = p.order.head_tiles > 0 ? int32_t{p.rows.tiles} : 0, of_range = q_tiles / ranges;
+  const int64_t all = batch * heads_kv * parts * key_blocks;
   if (blocks != (row.takes_several_blocks() ? std::min<int64_t>(all, multiprocessors) : all) ||
-      p.order.batch_heads != batch * heads_kv ||
-      p.order.heads_kv != heads_kv || p.order.blocks != key_blocks || p.visible.seqlen_k != seqlen_k ||
+      p.order.batch_heads != batch * heads_kv * parts || p.order.heads != heads_kv * parts ||
+      p.readers * parts != p.heads_per_kv * ranges || of_range * ranges != q_tiles ||
+      of_range * p.readers != p.order.head_tiles || p.order.blocks != key_blocks || p.visible.seqlen_k != seqlen_k ||
       p.visible.bounded_right != row.causal() || d > row.d || d_v > row.dv ||
       (heads > 0 && q_tiles > 0 && (t.q.dim[2] != heads || p.visible.seqlen_q != t.q.dim[1])) ||
-      (row.has(Trait::keys_only) && p.order.done_behind > 0))
+      (row.has(Trait::keys_only) && p.order.done_behind > 0) ||
+      (parts > 1 && (p.keys.heads != heads_kv || p.keys.tiles != key_blocks * (row.Bc / tile_rows))))
     return CUDA_ERROR_LAUNCH_FAILED;
   for (int64_t n = 0; n < all && p.order.head_tiles > 0; ++n)
     if (const HeadBlock block = block_ahead(p.order, int32_t(n)); block.block < p.order.blocks) {
@@ -118,10 +146,12 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
       for (int32_t tile = share.first; tile < share.first + share.tiles; ++tile) prepare(p, tile);
     }
   for (int64_t b = 0; b < batch; ++b)
-    for (int64_t hk = 0; hk < heads_kv; ++hk) {
+    for (int64_t part = 0; part < heads_kv * parts; ++part) {
+      const int64_t hk = part / parts;
       std::vector<double> dk(size_t(seqlen_k * d)), dv(size_t(seqlen_k * d_v));
-      for (int64_t h = hk * p.heads_per_kv; h < (hk + 1) * p.heads_per_kv; ++h)
-        for (int32_t tile = 0; tile < q_tiles; ++tile) {
+      const int64_t first_head = part / ranges * p.readers, first = part % ranges * of_range;
+      for (int64_t h = first_head; h < first_head + p.readers; ++h)
+        for (int64_t tile = first; tile < first + of_range; ++tile) {
           const int64_t n = (b * heads + h) * q_tiles + tile;
           // Rows that see no key of the tiles that a thread block visits at once: then none does.
           const int64_t last_row = (tile / p.rows.tiles_at_once + 1) * p.rows.tiles_at_once * int64_t{tile_rows} - 1;
@@ -139,7 +169,7 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
               const double weight = std::exp2(dot(q, k) * p.softmax_scale_log2 - p.rows.lse_log2[n * tile_rows + r]);
               const double ds = weight * (dot(dout, v) - p.rows.delta[n * tile_rows + r]);
               for (int64_t x = 0; x < d; ++x) {
-                dk[size_t(j * d + x)] += ds * q[size_t(x)] * p.softmax_scale;
+                dk[size_t(j * d + x)] += ds * q[size_t(x)] * (parts > 1 ? 1 : p.softmax_scale);
                 if (row.all_gradients())
                   p.rows.dq_sums[n * tile_rows * row.d + place(r, int(x))] += float(ds * k[size_t(x)]);
               }
@@ -147,8 +177,17 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
             }
           }
         }
-      for (int64_t j = 0; j < seqlen_k; ++j)
-        write_row(t.dk, b, j, hk, &dk[size_t(j * d)]), write_row(t.dv, b, j, hk, &dv[size_t(j * d_v)]);
+      for (int64_t j = 0; j < seqlen_k; ++j) {
+        if (parts == 1) {
+          write_row(t.dk, b, j, hk, &dk[size_t(j * d)]), write_row(t.dv, b, j, hk, &dv[size_t(j * d_v)]);
+          continue;
+        }
+        for (int gradient = 0; gradient < 2; ++gradient) {
+          float* const to = key_sums(p, row, gradient, b * heads_kv * parts + part, j / tile_rows);
+          for (int64_t x = 0; x < (gradient ? d_v : d); ++x)
+            to[place(int(j % tile_rows), int(x))] = float(gradient ? dv[size_t(j * d_v + x)] : dk[size_t(j * d + x)]);
+        }
+      }
     }
   if (q_tiles > 0)
     each_shared_tile(p.order, 0, int64_t{p.order.done_behind} * p.order.section * p.order.share,

@@ -12,6 +12,7 @@ inline constexpr int multiprocessors = 132;  // of the device
 // The passes before and behind it, and what the kernel itself does in between for the query tiles of other thread blocks.
 CUresult simulate_prepare(const BackwardParams& p, unsigned tiles);
 CUresult simulate_finish(const BackwardParams& p, const Row& row, unsigned tiles);
+CUresult simulate_sum(const BackwardParams& p, const Row& row, unsigned tiles);
 // q .. dv: the tensors of the launch's maps.
 struct BackwardTensors {
   fa3_tensor q, k, v, dout, dk, dv;

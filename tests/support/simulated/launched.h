@@ -36,7 +36,8 @@ struct Launched {
   }
 
   static bool is_backward(const Row& row) {
-    return row.kind == Kind::backward || same_text(row.kernel, "bwd_prepare") || same_text(row.kernel, "bwd_finish");
+    return row.kind == Kind::backward || same_text(row.kernel, "bwd_prepare") || same_text(row.kernel, "bwd_finish") ||
+           same_text(row.kernel, "bwd_sum");
   }
   static size_t bytes_of_params(const Row& row) {
     return row.is_8bit()               ? sizeof(ScaledForwardParams)

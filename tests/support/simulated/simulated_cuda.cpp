@@ -341,6 +341,8 @@ CUresult run(const Launch& launch) {
     return fa3::test::simulate_prepare(launch.backward, launch.grid);
   if (fa3::same_text(launch.row->kernel, "bwd_finish"))
     return fa3::test::simulate_finish(launch.backward, *launch.row, launch.grid);
+  if (fa3::same_text(launch.row->kernel, "bwd_sum"))
+    return fa3::test::simulate_sum(launch.backward, *launch.row, launch.grid);
   if (launch.row->kind == fa3::Kind::backward) {
     if (next_fault() == Fault::nothing_done) return CUDA_SUCCESS;
     const fa3::BackwardParams& b = launch.backward;

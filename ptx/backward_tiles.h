@@ -1,0 +1,81 @@
+// A key block of the backward pass, and the query tiles that a thread block visits for it, in their order. Plain C++:
+// tile/bwd/work.cuh has it for the kernels, and a test walks through it on the host.
+#pragma once
+#include "backward_params.h"
+
+namespace fa3 {
+
+// Bc keys of one head of K and V, and the tiles of Br rows that see any of them and are of one part of those that read
+// this head.
+template <int Br, int Bc, bool causal>
+struct KeyBlock {
+  static constexpr int tiles_at_once = Br / backward_tile_rows;
+  int batch, head_kv, batch_head, block, key;  // of the part; the first key
+  int first_head;    // query head
+  int first, end;    // query tiles [first, end) of each head of the part
+  int start;         // the one to begin with
+  int all;           // of all heads
+  int first_number;  // of tile 0 of first_head, among those of all heads of all batch entries
+
+  constexpr KeyBlock(const BackwardParams& p, int number) {
+    const KeyOrder& order = p.order;
+    const int section = number / order.section;
+    const HeadBlock here = block_at(order, section, number - section * order.section);
+    block = here.block;
+    batch_head = here.batch_head;
+    batch = batch_head / order.heads;
+    const int head = batch_head - batch * order.heads;
+    head_kv = head / order.parts;
+    const int readers = head / order.ranges;
+    first_head = readers * p.readers;
+    key = here.block * Bc;
+    const int first_query = causal && key > p.visible.right ? key - p.visible.right : 0;
+    const int tiles = (p.visible.seqlen_q + Br - 1) / Br;
+    const int of_range = int32_t(p.rows.tiles) / order.ranges / tiles_at_once;
+    const int begin = (head - readers * order.ranges) * of_range;
+    end = begin + of_range < tiles ? begin + of_range : tiles;
+    if (order.head_tiles == 0) end = 0;
+    first = first_query / Br < begin ? begin : first_query / Br < end ? first_query / Br : end;
+    // Without a mask all thread blocks of a head would come to the same tile at once, and wait for the first one's dQ.
+    start = p.ordered ? end - 1 : causal ? first : first + int(int64_t(here.block) * (end - first) / order.blocks);
+    all = (end - first) * p.readers;
+    first_number = first_tile(order, batch_head) / tiles_at_once - begin;
+  }
+
+  // In a fixed order, how many key blocks add to a tile's dQ before this one: those that come before it in their head.
+  // They see each tile that this one sees, and are taken before it, so that none waits for ever.
+  constexpr int rank() const { return block; }
+};
+
+// A query tile, in the order in which they come: of each head from `start` to the last one, then from the first one.
+//
+// In a fixed order of additions, from the last tile to the first, and of each that of all heads: so key blocks come to
+// all tiles in the order in which they are taken. (Under a causal mask, from the diagonal on, a block comes to its
+// tiles before those that are taken earlier; and a head at a time, those with few tiles come to the next head first.)
+struct QueryTile {
+  int reader;  // which of the part's query heads
+  int tile;    // of that head
+
+  template <typename Work>
+  constexpr explicit QueryTile(const Work& work) : reader(0), tile(work.start) {}
+  template <typename Work>
+  constexpr void next(const BackwardParams& p, const Work& work) {
+    if (p.ordered) {
+      if (++reader == p.readers) reader = 0, tile--;
+    } else {
+      if (++tile == work.end) tile = work.first;
+      if (tile == work.start) reader++;
+    }
+  }
+  template <typename Work>
+  constexpr int head(const Work& work) const {
+    return work.first_head + reader;
+  }
+  // Among those of all heads of all batch entries.
+  template <typename Work>
+  constexpr int number(const Work& work) const {
+    return work.first_number + reader * work.end + tile;
+  }
+};
+
+}  // namespace fa3
