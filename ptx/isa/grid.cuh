@@ -29,4 +29,10 @@ FA3_DEVICE int nctaid_x() {
   return d;
 }
 
+// No instruction: the compiler keeps this number in a register, and does not compute it again where it is used.
+FA3_DEVICE int kept(int number) {
+  asm volatile("" : "+r"(number));
+  return number;
+}
+
 }  // namespace fa3::ptx

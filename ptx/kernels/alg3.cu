@@ -74,10 +74,10 @@ FA3_DEVICE void consumer(const BackwardParams& p, AsWrittenSmem& smem, const Key
     wgmma_commit_group();
     wgmma_wait_group<1>();
     wgmma_owned(S);
-    if (needs_mask(p, first_key, query)) mask_scores(S, p, key, query);
+    if (needs_mask(p, first_key, query)) mask_scores(S, p, key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
-      const float2 lse = numbers_at(smem.lse[s], g);                                                      // A3.20
+      const float2 lse = numbers_at(smem.lse[s], g, lane);                                                // A3.20
       const float* const x = &S[4 * g];
       P[2 * g] = pack(ex2_approx_ftz(fmaf(x[0], c, -lse.x)), ex2_approx_ftz(fmaf(x[1], c, -lse.y)));
       P[2 * g + 1] = pack(ex2_approx_ftz(fmaf(x[2], c, -lse.x)), ex2_approx_ftz(fmaf(x[3], c, -lse.y)));
@@ -88,7 +88,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, AsWrittenSmem& smem, const Key
     wgmma_owned(dP);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.25
-      const float2 delta = numbers_at(smem.delta[s], g);
+      const float2 delta = numbers_at(smem.delta[s], g, lane);
       const float* const x = &dP[4 * g];
       dS[2 * g] = scaled(P[2 * g], x[0] - delta.x, x[1] - delta.y);
       dS[2 * g + 1] = scaled(P[2 * g + 1], x[2] - delta.x, x[3] - delta.y);

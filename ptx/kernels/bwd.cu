@@ -32,7 +32,7 @@ using namespace ptx;
 // The main loop of a consumer warpgroup: dV and dK of 64 keys of the n-th key block. `warp` of its four.
 FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, const KeyWork& work, int n, Use& use,
                                   Use& ds_use, int warpgroup, int warp, float (&dV)[d / 2], float (&dK)[d / 2]) {
-  const int lane = threadIdx.x % 32;
+  const int lane = kept(threadIdx.x % 32);  // otherwise the main loop reads the thread's number, which takes its time
   const bool one_lane = lane == 0;
   const int first_key = work.key + 64 * warpgroup, key = first_key + 16 * warp + lane / 4;
 
@@ -68,10 +68,10 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
     wgmma_wait_group<0>();
     wgmma_owned(S);
     if (one_lane && j > 0) arrive(smem.s_done[ds_use.index ^ 1]);
-    if (needs_mask(p, first_key, query)) mask_scores(S, p, key, query);
+    if (needs_mask(p, first_key, query)) mask_scores(S, p, key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
-      const float2 lse = numbers_at(smem.lse[s], g);                                                      // A3.20
+      const float2 lse = numbers_at(smem.lse[s], g, lane);                                                // A3.20
       const float* const x = &S[4 * g];
       P[2 * g] = pack(ex2_approx_ftz(fmaf(x[0], c, -lse.x)), ex2_approx_ftz(fmaf(x[1], c, -lse.y)));
       P[2 * g + 1] = pack(ex2_approx_ftz(fmaf(x[2], c, -lse.x)), ex2_approx_ftz(fmaf(x[3], c, -lse.y)));
@@ -88,7 +88,7 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
     wgmma_owned(S);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.25
-      const float2 delta = numbers_at(smem.delta[s], g);
+      const float2 delta = numbers_at(smem.delta[s], g, lane);
       const float* const x = &S[4 * g];
       dS[2 * g] = scaled(P[2 * g], x[0] - delta.x, x[1] - delta.y);
       dS[2 * g + 1] = scaled(P[2 * g + 1], x[2] - delta.x, x[3] - delta.y);

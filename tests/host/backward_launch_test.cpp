@@ -485,8 +485,8 @@ TEST_CASE("thread blocks end at about the same time, and wait little for one ano
 
 TEST_CASE("in which order thread blocks take key blocks", "[launch][backward]") {
   FakeCuda& fake = fresh();
-  const auto heads_of_section = [&](int32_t mask, uint64_t flags, int64_t seqlen) {
-    B p = imaginary_backward({.batch = 8, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = 32, .heads_kv = 32});
+  const auto heads_of_section = [&](int32_t mask, uint64_t flags, int64_t seqlen, int64_t heads = 32) {
+    B p = imaginary_backward({.batch = 8, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = heads, .heads_kv = heads});
     p.mask = mask, p.flags = flags;
     fake.launches.clear();
     REQUIRE(backward(p) == FA3_OK);
@@ -499,6 +499,11 @@ TEST_CASE("in which order thread blocks take key blocks", "[launch][backward]") 
   CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, FA3_FLAG_DETERMINISTIC, 512) == 64);
   CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 4096) == 4);
   CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, FA3_FLAG_DETERMINISTIC, 4096) == 16);
+  // Not so many heads: 32, 24 and 40 of 16 blocks, of which the machine runs those of 8 at once; and 128 of 4 blocks.
+  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 2048, 4) == 8);
+  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 2048, 3) == 12);
+  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 2048, 5) == 14);
+  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 512, 16) == 64);
 }
 
 TEST_CASE("the backward pass of large head dimensions, by two kernels", "[launch][backward]") {

@@ -386,6 +386,13 @@ TEST_CASE("heads are packed for few queries, and only then", "[plan]") {
       CHECK(packs({40, 64, 8192, 4, 1, head_dim}, mask));  // two tiles, in place of four that are half full
       // With one head for each of K and V nothing is packed, but these kernels wait for memory better.
       for (const int64_t batch : {1, 8, 64}) CHECK(packs({batch, 1, 8192, 8, 8, head_dim}, mask));
+      // And store few rows sooner, where the others' time is short; but not many.
+      for (const int64_t rows : {16, 48}) CHECK(packs({512, rows, rows, 16, 16, head_dim}, mask));
+      for (const int64_t rows : {49, 64}) CHECK_FALSE(packs({512, rows, rows, 16, 16, head_dim}, mask));
+      CHECK(packs({512, 64, 64, 32, 16, head_dim}, mask));
+      CHECK(packs({512, 64, 8192, 16, 16, head_dim}, mask));
+      CHECK(packs({33, 64, 64, 16, 16, head_dim}, mask));  // four waves
+      CHECK_FALSE(packs({34, 64, 64, 16, 16, head_dim}, mask));
     }
   // All multiprocessors read the keys, where there are enough of them, as tiles or as parts.
   for (const auto& [batch, heads_kv, seqlen_k] :

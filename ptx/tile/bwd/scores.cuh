@@ -7,8 +7,8 @@
 namespace fa3 {
 
 // This thread's columns of a tile's LSE or D: two of every eight.
-FA3_DEVICE float2 numbers_at(const float (&numbers)[Br], int g) {
-  return *reinterpret_cast<const float2*>(&numbers[8 * g + 2 * (threadIdx.x % 4)]);
+FA3_DEVICE float2 numbers_at(const float (&numbers)[Br], int g, int lane) {
+  return *reinterpret_cast<const float2*>(&numbers[8 * g + 2 * (lane % 4)]);
 }
 
 // Two of P, rounded, times two of dP - D.
@@ -22,10 +22,10 @@ FA3_DEVICE bool needs_mask(const BackwardParams& p, int first_key, int query) {
   return (causal && first_key + 63 > query + p.visible.right) || first_key + 64 > p.visible.seqlen_k;
 }
 // Keys that queries do not see get S = -inf. `key`: of the thread's first row; `query`: of the tile's first column.
-FA3_DEVICE void mask_scores(float (&S)[Br / 2], const BackwardParams& p, int key, int query) {
+FA3_DEVICE void mask_scores(float (&S)[Br / 2], const BackwardParams& p, int key, int query, int lane) {
 #pragma unroll
   for (int i = 0; i < Br / 2; i++) {
-    const int j = key + 8 * (i / 2 % 2), q = query + 8 * (i / 4) + 2 * (threadIdx.x % 4) + i % 2;
+    const int j = key + 8 * (i / 2 % 2), q = query + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
     if (j >= p.visible.seqlen_k || (causal && j > q + p.visible.right)) S[i] = -INFINITY;
   }
 }
