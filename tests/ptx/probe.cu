@@ -48,6 +48,7 @@ PROBE(griddepcontrol_launch_dependents)() { griddepcontrol_launch_dependents(); 
 PROBE(griddepcontrol_wait)() { griddepcontrol_wait(); }
 PROBE(ctaid_x)(int* out) { *out = ctaid_x(); }
 PROBE(nctaid_x)(int* out) { *out = nctaid_x(); }
+PROBE(kept)(int number, int* out) { *out = kept(number); }
 
 PROBE(mov_f32)(float x, float* out) { *out = mov_f32(x); }
 PROBE(ex2_approx_ftz)(float x, float* out) { *out = ex2_approx_ftz(x); }
