@@ -49,7 +49,6 @@ struct BackwardParams {
   BackwardRows rows;
   BackwardKeys keys;
   KeyOrder order;
-  int32_t ordered;  // dQ is summed up in a fixed order (FA3_FLAG_DETERMINISTIC)
   BlockOrder query_order;  // of that kernel: blocks of query rows, of all query heads
   uint32_t* visits;        // a number for each Br query rows
   int32_t counters;        // so many numbers from order.added on, of which visits are the last, begin as 0

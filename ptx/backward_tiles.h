@@ -21,14 +21,14 @@ struct KeyBlock {
     const KeyOrder& order = p.order;
     const int section = number / order.section;
     const HeadBlock here = block_at(order, section, number - section * order.section);
-    block = here.block;
+    block = order.dq == DqOrder::from_diagonal ? order.blocks - 1 - here.block : here.block;
     batch_head = here.batch_head;
     batch = batch_head / order.heads;
     const int head = batch_head - batch * order.heads;
     head_kv = head / order.parts;
     const int readers = head / order.ranges;
     first_head = readers * p.readers;
-    key = here.block * Bc;
+    key = block * Bc;
     const int first_query = causal && key > p.visible.right ? key - p.visible.right : 0;
     const int tiles = (p.visible.seqlen_q + Br - 1) / Br;
     const int of_range = int32_t(p.rows.tiles) / order.ranges / tiles_at_once;
@@ -37,21 +37,23 @@ struct KeyBlock {
     if (order.head_tiles == 0) end = 0;
     first = first_query / Br < begin ? begin : first_query / Br < end ? first_query / Br : end;
     // Without a mask all thread blocks of a head would come to the same tile at once, and wait for the first one's dQ.
-    start = p.ordered ? end - 1 : causal ? first : first + int(int64_t(here.block) * (end - first) / order.blocks);
+    if (order.dq == DqOrder::from_last) start = end - 1;
+    else start = causal ? first : first + int(int64_t(block) * (end - first) / order.blocks);
     all = (end - first) * p.readers;
     first_number = first_tile(order, batch_head) / tiles_at_once - begin;
   }
 
-  // In a fixed order, how many key blocks add to a tile's dQ before this one: those that come before it in their head.
-  // They see each tile that this one sees, and are taken before it, so that none waits for ever.
-  constexpr int rank() const { return block; }
+  // In a fixed order, how many key blocks add to a tile's dQ before this one. Those before it in its head see each tile
+  // that it sees; of those behind it, these see the tile.
+  constexpr int rank(const BackwardParams& p, int tile) const {
+    if (p.order.dq == DqOrder::from_last) return block;
+    const int last_key = tile * Br + Br - 1 + p.visible.right, last = p.order.blocks - 1;
+    return (last_key / Bc < last ? last_key / Bc : last) - block;
+  }
 };
 
-// A query tile, in the order in which they come: of each head from `start` to the last one, then from the first one.
-//
-// In a fixed order of additions, from the last tile to the first, and of each that of all heads: so key blocks come to
-// all tiles in the order in which they are taken. (Under a causal mask, from the diagonal on, a block comes to its
-// tiles before those that are taken earlier; and a head at a time, those with few tiles come to the next head first.)
+// A query tile, in the order in which they come: of each head from `start` to the last one, then from the first one; or
+// as DqOrder::from_last says.
 struct QueryTile {
   int reader;  // which of the part's query heads
   int tile;    // of that head
@@ -60,7 +62,7 @@ struct QueryTile {
   constexpr explicit QueryTile(const Work& work) : reader(0), tile(work.start) {}
   template <typename Work>
   constexpr void next(const BackwardParams& p, const Work& work) {
-    if (p.ordered) {
+    if (p.order.dq == DqOrder::from_last) {
       if (++reader == p.readers) reader = 0, tile--;
     } else {
       if (++tile == work.end) tile = work.first;

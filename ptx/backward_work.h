@@ -33,6 +33,18 @@ struct BlockOrder {
   Divisor section;  // blocks
 };
 
+// In which order the key blocks of a head add to a tile's dQ. In the fixed ones (FA3_FLAG_DETERMINISTIC) each waits for
+// one that is taken before it, so that none waits for ever, and that comes to the tile before it:
+enum class DqOrder : int32_t {
+  any,
+  // In the order of the blocks. Each visits its tiles from the last one, which all see, to the first, and of each tile
+  // that of all query heads. Whichever blocks of a head are taken together wait at first.
+  from_last,
+  // Under a causal mask, the last blocks first, which have the fewest tiles. Each begins at the diagonal, where the
+  // blocks behind it are done: without any wait, if all of a head are taken together and it has one query head.
+  from_diagonal,
+};
+
 // The blocks are of keys, the heads those of K and V, each as often as it has parts.
 struct KeyOrder : BlockOrder {
   Divisor heads;          // of a batch entry
@@ -43,9 +55,12 @@ struct KeyOrder : BlockOrder {
   int32_t behind;         // how many sections later a share's dQ is rounded
   int32_t done_behind;    // of so many sections, the first ones, thread blocks do it; of the others the last pass
   int32_t ahead;          // how many sections before a share's rows are prepared; `sections`: all by the pass
+  DqOrder dq;
   uint32_t* added;        // of each head: how many threads have added the last dQ of a key block
   uint32_t* prepared;     // of each head: of how many key blocks the share's rows are prepared
   uint32_t* claimed;      // how many key blocks have been taken beyond those that the launch gives
+
+  constexpr bool is_fixed() const { return dq != DqOrder::any; }
 };
 
 struct HeadBlock {

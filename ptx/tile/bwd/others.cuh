@@ -15,7 +15,7 @@ FA3_DEVICE void wait_for_count(const uint32_t* counter, uint32_t count) {
 }
 
 // Threads of a thread block that add dQ.
-FA3_DEVICE uint32_t dq_writers(const BackwardParams& p) { return p.ordered ? 2 : 1; }
+FA3_DEVICE uint32_t dq_writers(const BackwardParams& p) { return p.order.is_fixed() ? 2 : 1; }
 
 // By each of them, when its additions are over.
 FA3_DEVICE void say_added(const BackwardParams& p, const KeyWork& work) {
