@@ -384,13 +384,13 @@ TEST_CASE("backward: many heads, so that thread blocks take several key blocks a
   for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}})
     for (const int64_t head_dim : {64, 128})
       for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
-        run({4, 70, 130, 64, 64, head_dim}, FA3_DTYPE_BF16, mask, true, false, 1, seed_for(n++), flags);
+        run({5, 70, 130, 64, 64, head_dim}, FA3_DTYPE_BF16, mask, true, false, 1, seed_for(n++), flags);
         run({1, 200, 70, 300, 100, head_dim - 8}, FA3_DTYPE_FP16, mask, false, true, 1, seed_for(n++), flags);
         run({1, 70, 400, 100, 100, head_dim}, FA3_DTYPE_BF16, mask, false, false, 1, seed_for(n++), flags);
       }
 }
 
-TEST_CASE("backward: few heads of K and V, so that each has several parts", "[backward]") {
+TEST_CASE("backward: few heads of K and V, so that each has several parts", "[backward][long]") {
   gpu();
   // Parts of some query heads, of one, and of a range of its tiles, the last of which may be shorter.
   const Shape shapes[] = {{1, 300, 2000, 8, 2, 128},    {2, 128, 1100, 16, 2, 64},     {1, 700, 700, 12, 2, 256},
@@ -423,7 +423,7 @@ TEST_CASE("backward: many key blocks that no query sees", "[backward]") {
     }
 }
 
-TEST_CASE("backward: many tiles for each of many key blocks", "[backward]") {
+TEST_CASE("backward: many tiles for each of many key blocks", "[backward][long]") {
   gpu();
   int n = 4000;
   for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}})
@@ -477,7 +477,9 @@ TEST_CASE("backward: deterministic, 100 times the same bits", "[backward][long]"
   const tools::Stream& stream = gpu().stream;
   const int64_t head_dim = GENERATE(64, 128);
   const int32_t mask = GENERATE(FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT);
-  const Shape shape{1, 70, 400, 2, 1, head_dim};
+  // So few heads that they have several parts; and so many that, under a causal mask, the last key blocks come first.
+  const bool few = GENERATE(true, false);
+  const Shape shape = few ? Shape{1, 70, 400, 2, 1, head_dim} : Shape{2, 130, 300, 96, 96, head_dim};
   Call call(shape, FA3_DTYPE_BF16, mask, false, false, 1, seed_for(7000), FA3_FLAG_DETERMINISTIC);
   call.launch(stream);
   const std::vector<unsigned char> first = call.results(stream);
