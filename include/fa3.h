@@ -318,8 +318,7 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  *   block_q + block_kv beyond, worked on together with some that do, but for fa3_reference_backward.
  * - dk and dv, and where head_dim or head_dim_v is above 128 dq, have the same bits whenever the call is repeated on
  *   the same kind of device. Elsewhere dq is a sum in no fixed order, and its last bits may differ; with
- *   FA3_FLAG_DETERMINISTIC it is summed up in a fixed one, in the same workspace, which takes up to 10% longer, and
- *   more where there are few heads for each multiprocessor.
+ *   FA3_FLAG_DETERMINISTIC it is summed up in a fixed one, which takes up to 10% longer, with few heads up to 30%.
  *   (fa3_reference_backward: always the same bits.)
  * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
  *   fa3_forward. Beyond batch * heads * seqlen_q = INT32_MAX, seqlen_q rounded up to 128, or batch * heads_kv * ceil(
@@ -345,8 +344,8 @@ FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
 
 /* Bytes of workspace that fa3_backward needs: 8 for each query of each head, seqlen_q rounded up to 128; with kernels
  * of head_dim up to 128 for each also 4 * head_dim (the kernel's) for sums of dq, and a few for each head of k and for
- * each 64 queries; where few heads of k and v are read by many of q, up to 277 MB for sums of dk and dv. A function of
- * the parameters only; data pointers are not looked at. */
+ * each 64 queries; where heads of k and v are few, up to 277 MB for sums of dk and dv, and with FA3_FLAG_DETERMINISTIC
+ * up to 35 MB for second sums of dq. A function of the parameters only; data pointers are not looked at. */
 FA3_API fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes);
 
 /* Enqueues the backward pass on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. */

@@ -12,7 +12,8 @@ struct KeyBlock {
   static constexpr int tiles_at_once = Br / backward_tile_rows;
   int batch, head_kv, batch_head, block, key;  // of the part; the first key
   int first_head;    // query head
-  int first, end;    // query tiles [first, end) of each head of the part
+  int begin;         // the part's first query tile of each head
+  int first, end;    // [first, end): those that see any of the keys
   int start;         // the one to begin with
   int all;           // of all heads
   int first_number;  // of tile 0 of first_head, among those of all heads of all batch entries
@@ -32,28 +33,44 @@ struct KeyBlock {
     const int first_query = causal && key > p.visible.right ? key - p.visible.right : 0;
     const int tiles = (p.visible.seqlen_q + Br - 1) / Br;
     const int of_range = int32_t(p.rows.tiles) / order.ranges / tiles_at_once;
-    const int begin = (head - readers * order.ranges) * of_range;
+    begin = (head - readers * order.ranges) * of_range;
     end = begin + of_range < tiles ? begin + of_range : tiles;
     if (order.head_tiles == 0) end = 0;
     first = first_query / Br < begin ? begin : first_query / Br < end ? first_query / Br : end;
     // Without a mask all thread blocks of a head would come to the same tile at once, and wait for the first one's dQ.
-    if (order.dq == DqOrder::from_last) start = end - 1;
+    if (order.dq == DqOrder::downwards) start = down_from(order);
     else start = causal ? first : first + int(int64_t(block) * (end - first) / order.blocks);
     all = (end - first) * p.readers;
     first_number = first_tile(order, batch_head) / tiles_at_once - begin;
   }
 
-  // In a fixed order, how many key blocks add to a tile's dQ before this one. Those before it in its head see each tile
-  // that it sees; of those behind it, these see the tile.
-  constexpr int rank(const BackwardParams& p, int tile) const {
-    if (p.order.dq == DqOrder::from_last) return block;
-    const int last_key = tile * Br + Br - 1 + p.visible.right, last = p.order.blocks - 1;
-    return (last_key / Bc < last ? last_key / Bc : last) - block;
+  // Where it goes downwards from.
+  constexpr int down_from(const KeyOrder& order) const {
+    if (block >= (end - 1 - begin) >> order.spread.shift) return end - 1;
+    const int start = begin + ((block + 1) << order.spread.shift) - 1;
+    return start < first ? end - 1 : start;
+  }
+
+  // In a fixed order, when this block adds to a tile's dQ.
+  struct Turn {
+    int rank;     // how many key blocks add before it
+    bool second;  // to the second sums
+  };
+  // Blocks before it in its head see each tile that it sees. Of those behind it as many see the tile as there are up to
+  // the last key that it sees.
+  constexpr Turn turn(const BackwardParams& p, int tile) const {
+    const KeyOrder& order = p.order;
+    if (order.dq == DqOrder::downwards) {
+      const int second = (tile - begin) >> order.spread.shift;  // so many blocks, the first ones
+      return block < second ? Turn{block, true} : Turn{block - second, false};
+    }
+    const int last_key = tile * Br + Br - 1 + p.visible.right, last = order.blocks - 1;
+    return {(last_key / Bc < last ? last_key / Bc : last) - block, false};
   }
 };
 
 // A query tile, in the order in which they come: of each head from `start` to the last one, then from the first one; or
-// as DqOrder::from_last says.
+// downwards, the same tile of all heads one after another.
 struct QueryTile {
   int reader;  // which of the part's query heads
   int tile;    // of that head
@@ -62,8 +79,10 @@ struct QueryTile {
   constexpr explicit QueryTile(const Work& work) : reader(0), tile(work.start) {}
   template <typename Work>
   constexpr void next(const BackwardParams& p, const Work& work) {
-    if (p.order.dq == DqOrder::from_last) {
-      if (++reader == p.readers) reader = 0, tile--;
+    if (p.order.dq == DqOrder::downwards) {
+      if (++reader < p.readers) return;
+      reader = 0;
+      if (--tile < work.first) tile = work.end - 1;
     } else {
       if (++tile == work.end) tile = work.first;
       if (tile == work.start) reader++;

@@ -1,5 +1,5 @@
 // What the thread blocks of the backward pass do, and in what order. Plain C++, read by both sides:
-// src/backward_launch.cpp makes it, tile/bwd unfolds it.
+// src/backward_order.cpp makes it, tile/bwd unfolds it.
 //
 //   key block   Bc keys of one head: taken by a thread block as a whole, with all query tiles that see them
 //   query tile  backward_tile_rows rows of one query head, counted over all heads of all batch entries: those that read
@@ -33,16 +33,25 @@ struct BlockOrder {
   Divisor section;  // blocks
 };
 
-// In which order the key blocks of a head add to a tile's dQ. In the fixed ones (FA3_FLAG_DETERMINISTIC) each waits for
-// one that is taken before it, so that none waits for ever, and that comes to the tile before it:
+// In which order the key blocks of a head add to a tile's dQ. In the fixed ones (FA3_FLAG_DETERMINISTIC, and where they
+// are faster) each waits for one that is taken before it, so that none waits for ever, and comes to the tile before it:
 enum class DqOrder : int32_t {
   any,
-  // In the order of the blocks. Each visits its tiles from the last one, which all see, to the first, and of each tile
-  // that of all query heads. Whichever blocks of a head are taken together wait at first.
-  from_last,
+  // In the order of the blocks. Each visits its tiles downwards, and of each tile that of all query heads.
+  downwards,
   // Under a causal mask, the last blocks first, which have the fewest tiles. Each begins at the diagonal, where the
   // blocks behind it are done: without any wait, if all of a head are taken together and it has one query head.
   from_diagonal,
+};
+
+// Where each block begins that goes downwards. If all began at the last tile, which all see, those that are taken
+// together would wait for one another at first. So the first one begins at tile (1 << shift) - 1, and each that follows
+// so many tiles later, up to the last one. When a block comes to its first tile, it goes on from the last one down to
+// its start. What it adds there goes to sums of their own, the second ones, as blocks that are taken later may add to
+// the first ones of these tiles before it.
+struct Spread {
+  int32_t shift;   // 31: all begin at the last tile
+  int32_t second;  // so many tiles of Br rows behind the first sums are the second ones; 0: there are none
 };
 
 // The blocks are of keys, the heads those of K and V, each as often as it has parts.
@@ -56,6 +65,8 @@ struct KeyOrder : BlockOrder {
   int32_t done_behind;    // of so many sections, the first ones, thread blocks do it; of the others the last pass
   int32_t ahead;          // how many sections before a share's rows are prepared; `sections`: all by the pass
   DqOrder dq;
+  int32_t adders;         // threads of a thread block that add dQ, in turns: 1, or 2 where no warp prepares rows
+  Spread spread;          // of DqOrder::downwards
   uint32_t* added;        // of each head: how many threads have added the last dQ of a key block
   uint32_t* prepared;     // of each head: of how many key blocks the share's rows are prepared
   uint32_t* claimed;      // how many key blocks have been taken beyond those that the launch gives

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "backward.h"
+#include "backward_order.h"
 #include "enqueue.h"
 #include "error.h"
 #include "fit.h"
@@ -17,10 +18,8 @@
 namespace fa3 {
 namespace {
 
-constexpr int64_t max_rows = INT32_MAX;         // query rows of all heads, tiles rounded up, are counted in int32,
-constexpr int64_t max_blocks = INT32_MAX / 2;   // and thread blocks
+constexpr int64_t max_blocks = INT32_MAX / 2;  // thread blocks are counted in int32
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
 bool fits(const Row& row, const BackwardProblem& problem) {
@@ -107,125 +106,6 @@ BackwardKeys keys_of(const BackwardProblem& problem, const BackwardPlan& plan, c
           Divisor::of(std::max(1, key_tiles_of(plan))), Divisor::of(std::max(1, narrow(problem.heads_kv)))};
 }
 
-// Heads whose blocks come together: a section. Without a mask, a head at a time makes the most of the L2 cache. But
-// where dQ is added in a fixed order, thread blocks that take the blocks of a head at the same time wait for one
-// another; of a section they do so once, as those that end first take the blocks that others wait for.
-constexpr int32_t section_blocks = 132;
-// Under a causal mask the blocks of first keys, or of last queries, have the most to do and come first, of all heads of
-// a section. Where heads are many times as many as the machine runs at once, sections of about these suit the L2 cache,
-// and come out even if their number is: long blocks begin where short ones end. Otherwise the last section would end on
-// its longest blocks, so that all are of the same size, and larger: of so many heads, or blocks. Their tiles stay in
-// the L2 cache, as about eight blocks of a head, one behind the other, visit them together, or as all heads fit.
-// (Modelled, with a turn for each tile and 2.4 for each block: of an even split 9 heads of 8192 keys take 0.97, and
-// with two heads a section 0.76; measured, in all, 1.24 times as fast.)
-constexpr int32_t causal_heads = 16, causal_blocks = 256, many_times = 4;
-// Thread blocks between those that add to sums and those that finish them: about what the machine runs at once. Between
-// those that prepare rows and those that visit them: twice that, as the first are still at it when the next ones come.
-constexpr int32_t distance = 132, distance_ahead = 2 * 132;
-// A warp takes as long to prepare a tile as a thread block to visit 13 of them. So rows are prepared by key blocks that
-// visit at least 16 tiles for each tile of their share.
-constexpr int32_t blocks_ahead = 16, causal_blocks_ahead = 32;
-
-int32_t heads_at_once(int32_t blocks) { return std::max(1, section_blocks / blocks); }
-
-// The heads of such a section, or 0 if heads are too few or do not come out even.
-int32_t even_section(int32_t heads, int32_t blocks) {
-  const int32_t at_once = heads_at_once(blocks), few = std::min(at_once, causal_heads);
-  return heads >= many_times * at_once && heads % (2 * few) == 0 ? few : 0;
-}
-
-int32_t section_heads_of(int32_t heads, int32_t blocks, bool causal, DqOrder dq) {
-  if (!causal) return std::min(dq == DqOrder::from_last ? heads_at_once(blocks) : 1, heads);
-  const int32_t even = dq == DqOrder::from_last ? 0 : even_section(heads, blocks);
-  if (even > 0) return even;
-  const int32_t sections = narrow(divide_up(heads, std::max(causal_heads, causal_blocks / blocks)));
-  return narrow(divide_up(heads, sections));
-}
-
-BlockOrder block_order_of(int64_t batch_heads, int32_t blocks, bool causal, DqOrder dq) {
-  BlockOrder order{};
-  order.batch_heads = narrow(batch_heads);
-  order.blocks = std::max(1, blocks);
-  order.section_heads = section_heads_of(std::max(1, order.batch_heads), order.blocks, causal, dq);
-  order.sections = narrow(divide_up(order.batch_heads, order.section_heads));
-  order.section = Divisor::of(order.section_heads * order.blocks);
-  return order;
-}
-
-// Into how many parts what reads a K/V head is divided: so many that the expected time is the shortest. With few K/V
-// heads their blocks are too few for all multiprocessors, or the longest of them too long. Times are in turns, one for
-// each tile of Br rows; a block takes two turns more, and if there are several parts five, as their sums go to memory
-// and come back, and the pass that adds them up three (measured, at 8 heads over 1 of 8192: each block of a part takes
-// 4.6 more, all told). More parts must save 10%, as their sums take memory: with these limits at most 277 MB.
-constexpr int64_t blocks_enough = 8 * section_blocks, most_blocks = 2 * blocks_enough, most_parts = 64;
-constexpr int64_t block_turns = 2, part_turns = 5, pass_turns = 3;
-
-struct Parts {
-  int64_t parts = 1, ranges = 1;  // of a K/V head, of a query head
-  int64_t range_tiles;            // of Br rows
-};
-
-Parts parts_of(const BackwardProblem& problem, int64_t key_blocks, int64_t tiles, const Row& row) {
-  const int64_t heads = problem.batch * problem.heads_kv, readers = problem.heads_per_kv();
-  Parts best{.range_tiles = tiles};
-  if (row.has(Trait::as_written) || readers == 0 || key_blocks == 0 || heads * key_blocks >= blocks_enough) return best;
-  int64_t all_tiles = 0, longest = 0;  // that visit the blocks of a query head, or one block
-  for (int64_t block = 0; block < key_blocks; ++block) {
-    const int64_t first_query = problem.causal ? std::max<int64_t>(0, block * row.Bc - problem.causal_offset) : 0;
-    const int64_t visits = std::max<int64_t>(0, tiles - first_query / row.Br);
-    all_tiles += visits, longest = std::max(longest, visits);
-  }
-  const auto turns = [&](const Parts& p) {
-    const int64_t each = p.parts > 1 ? part_turns : block_turns, pass = p.parts > 1 ? pass_turns : 0;
-    const int64_t blocks = heads * p.parts * key_blocks;
-    const int64_t longest_block = std::min(longest, p.range_tiles) * readers * p.ranges / p.parts + each;
-    if (!problem.causal) return divide_up(blocks, section_blocks) * longest_block + pass;
-    return std::max(longest_block, divide_up(heads * all_tiles * readers + blocks * each, section_blocks)) + pass;
-  };
-  for (int64_t parts = 2; parts <= most_parts && heads * parts * key_blocks <= most_blocks; ++parts) {
-    Parts p{.parts = parts, .range_tiles = tiles};
-    if (parts > readers) p.ranges = parts / readers, p.range_tiles = divide_up(tiles, p.ranges);
-    if (parts <= readers ? readers % parts != 0 : parts % readers != 0) continue;
-    if ((p.ranges - 1) * p.range_tiles >= tiles) continue;  // one would be empty
-    if (problem.batch * problem.heads * p.ranges * p.range_tiles > max_rows / row.Br) continue;
-    if (turns(p) * 10 < turns(best) * 9) best = p;
-  }
-  return best;
-}
-
-// At head dimensions where one thread block sums dQ up, nothing is to be ordered. From the diagonal against from the
-// last tile, measured on the paper's grid: d 64 4 to 11% faster, d 128 4% at 512 and 1024 and the same beyond; but with
-// 8 heads of 131072, where the blocks of a head are not taken together, 5% slower.
-DqOrder dq_order_of(const BackwardProblem& problem, const Row& row, const Parts& parts, int32_t heads, int32_t blocks) {
-  if (!problem.deterministic || !row.all_gradients()) return DqOrder::any;
-  const bool is_alone = problem.causal && problem.heads_per_kv() == 1 && parts.parts == 1;
-  return is_alone && heads_at_once(blocks) > 1 && even_section(heads, blocks) ? DqOrder::from_diagonal
-                                                                              : DqOrder::from_last;
-}
-
-KeyOrder key_order_of(const BackwardProblem& problem, const Parts& parts, int32_t key_blocks, int32_t q_tiles,
-                      const Row& row) {
-  KeyOrder order{};
-  const int64_t heads = problem.batch * problem.heads_kv * parts.parts;
-  const DqOrder dq = dq_order_of(problem, row, parts, narrow(heads), std::max(1, key_blocks));
-  static_cast<BlockOrder&>(order) = block_order_of(heads, key_blocks, problem.causal, dq);
-  order.dq = dq;
-  order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv * parts.parts)));
-  order.parts = Divisor::of(narrow(parts.parts)), order.ranges = Divisor::of(narrow(parts.ranges));
-  order.head_tiles = narrow(q_tiles * problem.heads_per_kv() / parts.parts);
-  order.share = Divisor::of(std::max(1, narrow(divide_up(order.head_tiles, order.blocks))));
-  order.ahead = order.sections;
-  if (!row.takes_several_blocks()) return order;
-  if (row.has(Trait::prepares_ahead) && !order.is_fixed() &&
-      order.blocks >= (problem.causal ? causal_blocks_ahead : blocks_ahead))
-    order.ahead = std::min(order.ahead, narrow(divide_up(distance_ahead, int32_t{order.section})));
-  order.behind = std::min(1 + narrow(divide_up(distance, int32_t{order.section})), order.sections);
-  // Sections whose number of blocks is that of the ones that finish them.
-  const int32_t whole = order.batch_heads / order.section_heads;
-  order.done_behind = key_blocks > 0 && q_tiles > 0 ? std::max(0, whole - order.behind) : 0;
-  return order;
-}
-
 fa3_status encode_maps(const Driver& driver, const BackwardProblem& problem, const Row& row, BackwardParams& params) {
   // Without queries nothing of Q and dO is loaded, without keys nothing of K and V; but a map must be one.
   const View& q = problem.has_queries() ? problem.q : problem.k;
@@ -286,14 +166,14 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
                 static_cast<long long>(problem.heads), static_cast<long long>(q_tiles), backward_tile_rows,
                 static_cast<long long>(key_blocks), static_cast<long long>(max_rows),
                 static_cast<long long>(max_blocks));
-  const Parts parts = parts_of(problem, key_blocks, divide_up(problem.seqlen_q, row.Br), row);
+  const Parts parts = parts_of(problem, row, key_blocks, divide_up(problem.seqlen_q, row.Br));
   q_tiles = parts.ranges * parts.range_tiles * (row.Br / backward_tile_rows);
   tiles = problem.batch * problem.heads * q_tiles;
   plan.q_tiles = narrow(q_tiles), plan.key_blocks = narrow(key_blocks);
   const auto add = [&](BackwardStep step, int n, int64_t work) {
     plan.launches[plan.launch_count++] = {step, n, narrow(work)};
   };
-  plan.order = key_order_of(problem, parts, plan.key_blocks, plan.q_tiles, row);
+  plan.order = key_order_of(problem, row, parts, key_blocks, divide_up(problem.seqlen_q, row.Br));
   const KeyOrder& order = plan.order;
   blocks *= order.parts;
   const int64_t all = std::max(blocks, int64_t{order.batch_heads}), section = order.section;  // at least one for a head
@@ -306,10 +186,11 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
       bytes += 2 * static_cast<size_t>(blocks) * row.Bc * row.d * sizeof(float);
     }
     if (row.all_gradients()) {
-      plan.dq_sums = bytes, plan.counters = bytes + numbers * row.d;
+      const size_t copies = order.spread.second > 0 ? 2 : 1;  // of sums and visits
+      plan.dq_sums = bytes, plan.counters = bytes + copies * numbers * row.d;
       plan.visits = plan.counters + sizeof(uint32_t) * (2 * static_cast<size_t>(order.batch_heads) + 1);
       bytes = plan.counters_end =
-          plan.visits + sizeof(uint32_t) * static_cast<size_t>(tiles) / (row.Br / backward_tile_rows);
+          plan.visits + copies * sizeof(uint32_t) * static_cast<size_t>(tiles) / (row.Br / backward_tile_rows);
     }
     plan.workspace_bytes = std::max(plan.workspace_bytes, bytes);
     add(BackwardStep::prepare, pass_of("bwd_prepare", row.d), int64_t{heads_of_pass(order)} * order.head_tiles);
@@ -327,7 +208,7 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
   }
   const int queries = queries_row_of(row);
   const int64_t heads = problem.batch * problem.heads, query_blocks = divide_up(problem.seqlen_q, rows[queries].Br);
-  plan.query_order = block_order_of(heads, narrow(query_blocks), problem.causal, DqOrder::any);
+  plan.query_order = block_order_of(heads, query_blocks, problem.causal);
   add(BackwardStep::queries, queries, heads * query_blocks);
   add_sums();
   return FA3_OK;

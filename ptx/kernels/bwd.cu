@@ -234,27 +234,28 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
     const KeyWork work(p, number);
     QueryTile tile(work);
     for (int j = 0; j < work.all; j++, tile.next(p, work), count++) {                                     // A3.31
-      if (p.order.is_fixed() && count % 2 != turn) continue;
+      if (p.order.adders == 2 && count % 2 != turn) continue;
       const uint32_t parity = count / 2 & 1;
-      uint32_t& visits = p.visits[tile.number(work)];
+      int sums = tile.number(work);
       wait(smem.full_dq[count % 2][0], parity);                                                           // A3.32
       bool first;
       if (p.order.is_fixed()) {
-        const uint32_t rank = work.rank(p, tile.tile);
-        while (ld_acquire_gpu_u32(&visits) != rank) {
+        const auto turn = work.turn(p, tile.tile);
+        if (turn.second) sums += p.order.spread.second;
+        while (ld_acquire_gpu_u32(&p.visits[sums]) != uint32_t(turn.rank)) {
         }
-        first = rank == 0;
+        first = turn.rank == 0;
       } else {
-        uint32_t before = atom_add_acquire_gpu_u32(&visits, 1);
+        uint32_t before = atom_add_acquire_gpu_u32(&p.visits[sums], 1);
         first = before == 0;
-        while (!first && !(before & dq_is_stored)) before = ld_acquire_gpu_u32(&visits);
+        while (!first && !(before & dq_is_stored)) before = ld_acquire_gpu_u32(&p.visits[sums]);
       }
       delay(tile.number(work));
       if (!first) fence_proxy_async_global();
 #pragma unroll
       for (int part = 0; part < dq_parts; part++) {
         constexpr int bytes = sizeof smem.dq[0];
-        float* const to = p.rows.dq_sums + int64_t(tile.number(work)) * (Br * d) + part * (bytes / sizeof(float));
+        float* const to = p.rows.dq_sums + int64_t(sums) * (Br * d) + part * (bytes / sizeof(float));
         if (part > 0) wait(smem.full_dq[count % 2][part], parity);
         if (first) cp_async_bulk_store(to, shared_address(&smem.dq[part]), bytes);
         else cp_reduce_async_bulk_add_f32(to, shared_address(&smem.dq[part]), bytes);                     // A3.33
@@ -267,7 +268,7 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
       arrive(smem.empty_dq[dq_parts - 1]);
       if (first || p.order.is_fixed()) {
         cp_async_bulk_wait_group<0>();
-        red_add_release_gpu_u32(&visits, p.order.is_fixed() ? 1 : dq_is_stored);
+        red_add_release_gpu_u32(&p.visits[sums], p.order.is_fixed() ? 1 : dq_is_stored);
       }
     }
     cp_async_bulk_wait_group<0>();
@@ -367,7 +368,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   using namespace fa3;
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to the compiler as the same in all lanes
   BackwardSmem& smem = *reinterpret_cast<BackwardSmem*>(shared_memory());
-  if (threadIdx.x == 0) init_barriers(smem, p.order.is_fixed());
+  if (threadIdx.x == 0) init_barriers(smem, p.order.adders == 2);
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
   ptx::bar_sync(0, config.threads());
@@ -380,7 +381,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   if (threadIdx.x == first + 32) dq_writer(p, smem, 0);
   if (threadIdx.x == first + 64) gradient_writer(p, smem);
   if (warp % 4 < 3) return;
-  if (p.order.is_fixed()) {
+  if (p.order.adders == 2) {
     if (threadIdx.x == first + 96) dq_writer(p, smem, 1);
   } else if (has(Trait::prepares_ahead)) {
     preparer(p, smem);

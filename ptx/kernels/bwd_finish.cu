@@ -8,5 +8,8 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   static_assert(config.threads() == 32 * strips);
   const int tile = shared_tile(p.order, blockIdx.x + p.order.done_behind * p.order.section * p.order.share);
   ptx::griddepcontrol_wait();
-  if (tile >= 0) Strip(p, tile, threadIdx.x / 32).finish<8>(p, 0, p.rows.bf16);
+  if (tile < 0) return;
+  const Strip strip(p, tile, threadIdx.x / 32);
+  if (p.order.spread.second == 0) strip.finish<8>(p, 0, p.rows.bf16);
+  else strip.finish_with_second<8>(p, tile, p.rows.bf16);
 }

@@ -407,6 +407,19 @@ TEST_CASE("backward: few heads of K and V, so that each has several parts", "[ba
       }
 }
 
+TEST_CASE("backward: few heads in a fixed order of dQ, whose key blocks begin apart", "[backward][long]") {
+  gpu();
+  // Under a causal mask, too, as there are more than 132 key blocks.
+  const Shape shapes[] = {{1, 520, 520, 28, 28, 120}, {1, 300, 260, 90, 45, 128}, {1, 400, 400, 34, 34, 56}};
+  int n = 14000;
+  for (const Shape& shape : shapes)
+    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+      run(shape, n % 3 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, mask, n % 2, n % 5 < 2, 1, seed_for(n),
+          FA3_FLAG_DETERMINISTIC);
+      ++n;
+    }
+}
+
 // Nothing waits for the consumers where a key block has no tiles, while they may still round dQ of others.
 TEST_CASE("backward: many key blocks that no query sees", "[backward]") {
   gpu();
@@ -477,9 +490,10 @@ TEST_CASE("backward: deterministic, 100 times the same bits", "[backward][long]"
   const tools::Stream& stream = gpu().stream;
   const int64_t head_dim = GENERATE(64, 128);
   const int32_t mask = GENERATE(FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT);
-  // So few heads that they have several parts; and so many that, under a causal mask, the last key blocks come first.
-  const bool few = GENERATE(true, false);
-  const Shape shape = few ? Shape{1, 70, 400, 2, 1, head_dim} : Shape{2, 130, 300, 96, 96, head_dim};
+  // So few heads that they have several parts; so many that key blocks begin apart; and so many that, under a causal
+  // mask, the last key blocks come first.
+  const Shape shape = GENERATE_COPY(Shape{1, 70, 400, 2, 1, head_dim}, Shape{1, 300, 300, 45, 45, head_dim},
+                                    Shape{2, 130, 300, 96, 96, head_dim});
   Call call(shape, FA3_DTYPE_BF16, mask, false, false, 1, seed_for(7000), FA3_FLAG_DETERMINISTIC);
   call.launch(stream);
   const std::vector<unsigned char> first = call.results(stream);

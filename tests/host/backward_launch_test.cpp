@@ -4,39 +4,18 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>
 #include <cstring>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "backward_tiles.h"
-#include "call.h"
+#include "backward_calls.h"
 #include "launches.h"
 
 namespace fa3::test {
 namespace {
 
 using Catch::Matchers::ContainsSubstring;
-using B = fa3_backward_params;
 constexpr fa3_status invalid = FA3_ERROR_INVALID_ARGUMENT, unsupported = FA3_ERROR_UNSUPPORTED;
 
-// Pointers lead nowhere.
-B imaginary_backward(const Shape& s = {}, int32_t dtype = FA3_DTYPE_BF16) {
-  const auto at = [](uintptr_t n) { return reinterpret_cast<void*>(n << 42); };
-  const auto of_q = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_q, s.heads, s.head_dim}); };
-  const auto of_k = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_k, s.heads_kv, s.head_dim}); };
-  B p{};
-  p.struct_size = sizeof p;
-  const auto of_o = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_q, s.heads, s.v_dim()}); };
-  const auto of_v = [&](uintptr_t n) { return tensor(at(n), dtype, {s.batch, s.seqlen_k, s.heads_kv, s.v_dim()}); };
-  p.q = of_q(1), p.k = of_k(2), p.v = of_v(3), p.o = of_o(4), p.dout = of_o(6);
-  p.lse = tensor(at(5), FA3_DTYPE_FP32, {s.batch, s.heads, s.seqlen_q});
-  p.dq = of_q(7), p.dk = of_k(8), p.dv = of_v(9);
-  return p;
-}
-
-fa3_status backward(const B& p, size_t bytes = plenty) {
-  return fa3_backward(&p, workspace_memory, bytes, reinterpret_cast<fa3_stream>(stream));
-}
 size_t workspace_of(const B& p) {
   size_t bytes = 0;
   REQUIRE(fa3_backward_workspace_size(&p, &bytes) == FA3_OK);
@@ -326,7 +305,7 @@ TEST_CASE("each query tile is prepared once, by the first pass or by a thread bl
         CHECK(prepared == std::vector<int>(prepared.size(), 1));
         for (int32_t head = 0; head < order.batch_heads; ++head)
           CHECK(key_blocks[size_t(head)] == (head < heads_of_pass(order) ? 0 : order.blocks));
-        if (ahead) CHECK(int64_t{order.ahead} * order.section >= 2 * 132);
+        if (ahead) CHECK(int64_t{order.ahead - 1} * order.section >= 256);
       }
 }
 
@@ -347,195 +326,6 @@ TEST_CASE("thread blocks of the backward pass take several key blocks each", "[l
   CHECK(grid(21) == 126);
   CHECK(grid(22) == 132);
   CHECK(grid(23) == 132);
-}
-
-// Thread blocks that take key blocks in their order and visit their tiles, one a turn, as bwd.cu does; where dQ is
-// added in a fixed order they wait for their rank, and what they add is seen a turn later. A key block takes two turns
-// more. Returns how many turns that takes, -1 if all wait for ever; and how often each tile was visited.
-template <int Br, int Bc, bool causal>
-int64_t turns_of(const BackwardParams& p, int thread_blocks, std::vector<int>& visits) {
-  struct Working {
-    KeyBlock<Br, Bc, causal> block;
-    QueryTile tile;
-    int left, pause;
-  };
-  std::vector<std::optional<Working>> all(static_cast<size_t>(thread_blocks));
-  visits.assign(size_t(p.order.batch_heads * p.order.head_tiles) / (Br / backward_tile_rows), 0);
-  int next = 0;
-  for (int64_t turn = 0;; ++turn) {
-    std::vector<size_t> added;
-    bool moved = false, working = false;
-    for (std::optional<Working>& at : all) {
-      if (at && at->left == 0) at.reset();
-      if (!at && next < p.order.batch_heads * p.order.blocks) {
-        const KeyBlock<Br, Bc, causal> block(p, next++);
-        at = {block, QueryTile(block), block.all, 2};
-      }
-      if (!at) continue;
-      working = true;
-      if (at->pause > 0 || at->left == 0) {
-        --at->pause, moved = true;
-        continue;
-      }
-      const size_t number = size_t(at->tile.number(at->block));
-      if (p.order.is_fixed() && visits.at(number) != at->block.rank(p, at->tile.tile)) continue;
-      added.push_back(number);
-      at->tile.next(p, at->block), --at->left, moved = true;
-    }
-    if (!working) return turn;
-    if (!moved) return -1;
-    for (const size_t number : added) ++visits[number];
-  }
-}
-
-// Whatever the kernel's mask and tile.
-int64_t turns_of(const Launch& launch, int thread_blocks, std::vector<int>& visits) {
-  const Row& row = row_of(launch);
-  const BackwardParams& p = launch.carried.backward;
-  if (row.Br == 128)
-    return row.causal() ? turns_of<128, 128, true>(p, thread_blocks, visits)
-                        : turns_of<128, 128, false>(p, thread_blocks, visits);
-  return row.causal() ? turns_of<64, 128, true>(p, thread_blocks, visits)
-                      : turns_of<64, 128, false>(p, thread_blocks, visits);
-}
-
-TEST_CASE("each key block visits the tiles that see it once, and in a fixed order none waits for ever",
-          "[launch][backward]") {
-  FakeCuda& fake = fresh();
-  int from_diagonal = 0;
-  for (const int64_t head_dim : {64, 128})
-    for (const auto& [seqlen_q, seqlen_k] : {std::pair{300, 500}, {500, 300}, {1, 700}, {700, 1}, {640, 640}})
-      for (const auto& [batch, heads_kv] : {std::pair{3, 1}, {3, 2}, {3, 6}, {64, 6}})
-        for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
-          for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}}) {
-            INFO(head_dim << " " << seqlen_q << " " << seqlen_k << " " << batch << " x " << heads_kv << " " << mask);
-            INFO(flags);
-            B p = imaginary_backward({.batch = batch, .seqlen_q = seqlen_q, .seqlen_k = seqlen_k, .heads = 6,
-                                      .heads_kv = heads_kv, .head_dim = head_dim});
-            p.mask = mask, p.flags = flags;
-            fake.launches.clear();
-            REQUIRE(backward(p) == FA3_OK);
-            const Launch& launch = fake.launches.at(1);
-            const BackwardParams& g = launch.carried.backward;
-            REQUIRE(g.order.is_fixed() == (flags != 0));
-            from_diagonal += g.order.dq == DqOrder::from_diagonal;
-            const int Br = row_of(launch).Br, Bc = row_of(launch).Bc;
-            const int tiles = g.rows.tiles / (Br / backward_tile_rows);  // the last ones may be of no row
-            std::vector<int> expected;
-            for (int n = 0; n < batch * 6 * tiles; ++n) {
-              int seen = 0;  // key blocks whose first key the tile's last row sees
-              const int first = n % tiles * Br, last = first + Br - 1;
-              for (int key = 0; key < seqlen_k && first < seqlen_q; key += Bc)
-                seen += mask == FA3_MASK_NONE || key <= last + g.visible.right;
-              expected.push_back(seen);
-            }
-            for (const int thread_blocks : {1, 2, 7, 132}) {
-              std::vector<int> visits;
-              CHECK(turns_of(launch, thread_blocks, visits) >= 0);
-              CHECK(visits == expected);
-            }
-          }
-  CHECK(from_diagonal > 10);
-}
-
-TEST_CASE("thread blocks end at about the same time, and wait little for one another", "[launch][backward]") {
-  FakeCuda& fake = fresh();
-  struct Shares {
-    double any_order, fixed_order;  // of an even split of all turns, at least
-  };
-  const auto check = [&](int64_t batch, int64_t heads, int64_t heads_kv, int64_t seqlen, int32_t mask, Shares least) {
-    INFO(batch << " x " << seqlen << ", heads " << heads << " / " << heads_kv);
-    for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}}) {
-      B p = imaginary_backward({.batch = batch, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = heads,
-                                .heads_kv = heads_kv, .head_dim = 128});
-      p.mask = mask, p.flags = flags;
-      fake.launches.clear();
-      REQUIRE(backward(p) == FA3_OK);
-      std::vector<int> visits;
-      const int64_t turns = turns_of(fake.launches.at(1), 132, visits);
-      const KeyOrder& order = fake.launches[1].carried.backward.order;
-      int64_t work = 2 * order.batch_heads * order.blocks;
-      for (const int n : visits) work += n;
-      CHECK(double(work) / 132 / double(turns) >= (flags ? least.fixed_order : least.any_order));
-    }
-  };
-  constexpr int32_t full = FA3_MASK_NONE, causal = FA3_MASK_CAUSAL_TOP_LEFT;
-  for (const int64_t seqlen : {512, 1024, 2048, 4096, 8192, 16384}) {  // the paper's grid
-    check(16384 / seqlen, 16, 16, seqlen, full, {0.96, 0.94});
-    check(16384 / seqlen, 16, 16, seqlen, causal, {0.96, 0.93});
-  }
-  // Few heads.
-  check(1, 9, 9, 8192, causal, {0.96, 0.95});
-  check(1, 3, 3, 16384, causal, {0.88, 0.88});
-  check(1, 10, 10, 4096, causal, {0.89, 0.88});
-  check(1, 33, 33, 1024, causal, {0.9, 0.7});
-  check(4, 1, 1, 8192, causal, {0.98, 0.79});
-  // Grouped ones.
-  check(2, 32, 8, 4096, causal, {0.97, 0.96});
-  check(2, 64, 8, 2048, causal, {0.96, 0.93});
-  check(8, 64, 8, 512, causal, {0.96, 0.94});
-  // And so few heads of K and V that they have parts.
-  check(1, 32, 8, 2048, causal, {0.96, 0.87});
-  check(1, 28, 4, 4096, causal, {0.97, 0.95});
-  check(1, 8, 1, 8192, causal, {0.98, 0.87});
-  check(1, 8, 1, 8192, full, {0.96, 0.85});
-  check(1, 64, 8, 2048, causal, {0.96, 0.91});
-  // So few heads in all that a part is a range of a query head's tiles.
-  check(1, 8, 8, 2048, causal, {0.88, 0.7});
-  check(1, 4, 4, 4096, causal, {0.94, 0.68});
-  check(1, 4, 4, 2048, full, {0.96, 0.52});
-  check(1, 1, 1, 16384, causal, {0.98, 0.66});
-}
-
-TEST_CASE("in which order thread blocks take key blocks", "[launch][backward]") {
-  FakeCuda& fake = fresh();
-  const auto heads_of_section = [&](int32_t mask, uint64_t flags, int64_t seqlen, int64_t heads = 32) {
-    B p = imaginary_backward({.batch = 8, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = heads, .heads_kv = heads});
-    p.mask = mask, p.flags = flags;
-    fake.launches.clear();
-    REQUIRE(backward(p) == FA3_OK);
-    return fake.launches.at(1).carried.backward.order.section_heads;
-  };
-  CHECK(heads_of_section(FA3_MASK_NONE, 0, 512) == 1);
-  CHECK(heads_of_section(FA3_MASK_NONE, FA3_FLAG_DETERMINISTIC, 512) == 33);
-  CHECK(heads_of_section(FA3_MASK_NONE, FA3_FLAG_DETERMINISTIC, 4096) == 4);
-  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 512) == 16);
-  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, FA3_FLAG_DETERMINISTIC, 512) == 16);
-  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 4096) == 4);
-  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, FA3_FLAG_DETERMINISTIC, 4096) == 4);
-  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, FA3_FLAG_DETERMINISTIC, 2048, 3) == 12);
-  // Not so many heads: 32, 24 and 40 of 16 blocks, of which the machine runs those of 8 at once; and 128 of 4 blocks.
-  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 2048, 4) == 8);
-  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 2048, 3) == 12);
-  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 2048, 5) == 14);
-  CHECK(heads_of_section(FA3_MASK_CAUSAL_TOP_LEFT, 0, 512, 16) == 64);
-}
-
-TEST_CASE("in which order key blocks add to dQ", "[launch][backward]") {
-  FakeCuda& fake = fresh();
-  const auto order_of = [&](const Shape& shape, int32_t mask, uint64_t flags = FA3_FLAG_DETERMINISTIC) {
-    B p = imaginary_backward(shape);
-    p.mask = mask, p.flags = flags;
-    fake.launches.clear();
-    REQUIRE(backward(p, size_t{1} << 50) == FA3_OK);
-    return fake.launches.at(1).carried.backward.order.dq;
-  };
-  const auto model = [](int64_t batch, int64_t seqlen, int64_t heads, int64_t heads_kv, int64_t head_dim = 128) {
-    return Shape{.batch = batch, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = heads, .heads_kv = heads_kv,
-                 .head_dim = head_dim};
-  };
-  constexpr int32_t full = FA3_MASK_NONE, causal = FA3_MASK_CAUSAL_TOP_LEFT;
-  for (const int64_t seqlen : {512, 1024, 2048, 4096, 8192}) {
-    CHECK(order_of(model(16384 / seqlen, seqlen, 16, 16), causal) == DqOrder::from_diagonal);
-    CHECK(order_of(model(16384 / seqlen, seqlen, 16, 16), full) == DqOrder::from_last);
-    CHECK(order_of(model(16384 / seqlen, seqlen, 16, 16), causal, 0) == DqOrder::any);
-    CHECK(order_of(model(16384 / seqlen, seqlen, 16, 16, 256), causal) == DqOrder::any);
-    CHECK(order_of(model(16384 / seqlen, seqlen, 32, 16), causal) == DqOrder::from_last);  // grouped heads
-  }
-  CHECK(order_of(model(1, 16384, 16, 16), causal) == DqOrder::from_last);  // not all blocks of a head together
-  CHECK(order_of(model(3, 8192, 2, 2), causal) == DqOrder::from_last);     // heads are too few
-  CHECK(order_of(model(2, 8192, 4, 4), causal) == DqOrder::from_diagonal);
-  CHECK(order_of(model(2, 8192, 5, 5), causal) == DqOrder::from_last);  // sections would not come out even
 }
 
 TEST_CASE("the backward pass of large head dimensions, by two kernels", "[launch][backward]") {

@@ -14,9 +14,6 @@ FA3_DEVICE void wait_for_count(const uint32_t* counter, uint32_t count) {
   delay(count);
 }
 
-// Threads of a thread block that add dQ.
-FA3_DEVICE uint32_t dq_writers(const BackwardParams& p) { return p.order.is_fixed() ? 2 : 1; }
-
 // By each of them, when its additions are over.
 FA3_DEVICE void say_added(const BackwardParams& p, const KeyWork& work) {
   if (p.order.done_behind > 0) ptx::red_add_release_gpu_u32(&p.order.added[work.batch_head], 1);
@@ -38,7 +35,7 @@ struct OthersStrips {
   }
   // Until they are summed up. By one thread.
   FA3_DEVICE void wait_for_sums(const BackwardParams& p) const {
-    if (first < end) wait_for_count(&p.order.added[batch_head], p.order.blocks * dq_writers(p));
+    if (first < end) wait_for_count(&p.order.added[batch_head], p.order.blocks * p.order.adders);
   }
 };
 

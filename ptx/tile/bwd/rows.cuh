@@ -149,6 +149,25 @@ struct Strip {
       store(p, x, first, bf16);
     }
   }
+  // All groups, where there are second sums (Spread in backward_work.h).
+  template <int groups>
+  FA3_DEVICE void finish_with_second(const BackwardParams& p, int tile, bool bf16) const {
+    const int number = tile / p.rows.tiles_at_once + p.order.spread.second;
+    Strip second = *this, both = *this;
+    second.sums += int64_t(p.order.spread.second) * p.rows.tiles_at_once * (16 * d);
+    second.are_sums = p.visits[number] > 0;
+    both.are_sums |= second.are_sums;
+#pragma unroll 1
+    for (int first = 0; first < d / 8; first += groups) {
+      float4 x[groups] = {}, y[groups] = {};
+      if (are_sums) load(x, first);
+      if (second.are_sums) second.load(y, first);
+#pragma unroll
+      for (int g = 0; g < groups; g++)
+        x[g] = make_float4(x[g].x + y[g].x, x[g].y + y[g].y, x[g].z + y[g].z, x[g].w + y[g].w);
+      both.store(p, x, first, bf16);
+    }
+  }
 };
 
 }  // namespace fa3
