@@ -123,14 +123,26 @@ FA3_WIDER Dot dot(int64_t length, const double* a, const double* b) {
   return all;
 }
 
-struct Factors {
-  double exact, rounded, magnitude;
+// So many queries and keys are worked on at once: sums are read and written once for all of them.
+constexpr int at_once = 4;
+struct Vectors {
+  const double* at[at_once];
 };
-// Adds so many numbers x times their factors.
-FA3_WIDER void add(int64_t length, const double* x, const Factors& factors, const Ways::Place& to) {
-  for (int64_t i = 0; i < length; ++i) to.exact[i] += factors.exact * x[i];
-  for (int64_t i = 0; i < length; ++i) to.rounded[i] += factors.rounded * x[i];
-  for (int64_t i = 0; i < length; ++i) to.magnitudes[i] += std::fabs(factors.magnitude * x[i]);
+struct Factors {
+  double exact[at_once], rounded[at_once], magnitudes[at_once];
+};
+// Adds the vectors times their factors.
+FA3_WIDER void add(int64_t length, const Vectors& x, const Factors& factors, const Ways::Place& to) {
+  static_assert(at_once == 4);
+  const double *const __restrict a = x.at[0], *const __restrict b = x.at[1];
+  const double *const __restrict c = x.at[2], *const __restrict d = x.at[3];
+  const auto& [e, r, m] = factors;
+  double *const __restrict exact = to.exact, *const __restrict rounded = to.rounded;
+  double* const __restrict magnitudes = to.magnitudes;
+  for (int64_t i = 0; i < length; ++i) exact[i] += e[0] * a[i] + e[1] * b[i] + e[2] * c[i] + e[3] * d[i];
+  for (int64_t i = 0; i < length; ++i) rounded[i] += r[0] * a[i] + r[1] * b[i] + r[2] * c[i] + r[3] * d[i];
+  for (int64_t i = 0; i < length; ++i)
+    magnitudes[i] += std::fabs(m[0] * a[i]) + std::fabs(m[1] * b[i]) + std::fabs(m[2] * c[i]) + std::fabs(m[3] * d[i]);
 }
 
 class Call {
@@ -188,44 +200,13 @@ class Call {
   // dq, dk and dv, computed three ways.
   std::vector<Ways> expected() const {
     const Shape& s = shape_;
-    const double scale = 1 / std::sqrt(double(s.head_dim));
-    const int64_t group = s.heads_kv ? s.heads / s.heads_kv : 0, d = s.head_dim, d_v = s.v_dim();
+    const int64_t group = s.heads_kv ? s.heads / s.heads_kv : 0;
     std::vector<Ways> all;
-    all.emplace_back(s.batch * s.seqlen_q * s.heads * d);
-    all.emplace_back(s.batch * s.seqlen_k * s.heads_kv * d);
-    all.emplace_back(s.batch * s.seqlen_k * s.heads_kv * d_v);
-    const auto rows = [](const Tensor& t, int64_t b, int64_t first, int64_t count, int64_t h) {
-      std::vector<double> x;
-      for (int64_t i = first; i < first + count; ++i)
-        for (int64_t c = 0; c < t.host.dim[3]; ++c)
-          x.push_back(t.at(b * t.host.stride[0] + i * t.host.stride[1] + h * t.host.stride[2] + c));
-      return x;
-    };
-    const auto number = [](const Tensor& t, int64_t b, int64_t h, int64_t i) {
-      return t.host.rank ? t.at(b * t.host.stride[0] + h * t.host.stride[1] + i * t.host.stride[2]) : 0;
-    };
+    all.emplace_back(s.batch * s.seqlen_q * s.heads * s.head_dim);
+    all.emplace_back(s.batch * s.seqlen_k * s.heads_kv * s.head_dim);
+    all.emplace_back(s.batch * s.seqlen_k * s.heads_kv * s.v_dim());
     for (int64_t b = 0; b < s.batch; ++b)
-      for (int64_t hk = 0; hk < s.heads_kv; ++hk) {
-        const std::vector<double> k = rows(k_, b, 0, s.seqlen_k, hk), v = rows(v_, b, 0, s.seqlen_k, hk);
-        for (int64_t h = hk * group; h < (hk + 1) * group; ++h)
-          for (int64_t i = 0; i < s.seqlen_q; ++i) {
-            const std::vector<double> q = rows(q_, b, i, 1, h), dout = rows(dout_, b, i, 1, h);
-            const double lse = number(lse_, b, h, i), of_lse = number(dlse_, b, h, i);
-            const Dot o = dot(d_v, dout.data(), rows(o_, b, i, 1, h).data());
-            const double delta = o.sum - of_lse, size_of_delta = o.size + std::fabs(of_lse);
-            for (int64_t j = 0; j < visible(i); ++j) {
-              const int64_t key = (b * s.seqlen_k + j) * s.heads_kv + hk;
-              const double p = std::exp(dot(d, q.data(), &k[size_t(j * d)]).sum * scale - lse);
-              const Dot dp = dot(d_v, dout.data(), &v[size_t(j * d_v)]);
-              const double rounded_p = rounded(p, dtype_), rounded_ds = rounded(rounded_p * (dp.sum - delta), dtype_);
-              const Factors ds = {p * (dp.sum - delta) * scale, rounded_ds * scale,
-                                  p * (dp.size + size_of_delta) * scale};
-              add(d, &k[size_t(j * d)], ds, all[0].at(((b * s.seqlen_q + i) * s.heads + h) * d));
-              add(d, q.data(), ds, all[1].at(key * d));
-              add(d_v, dout.data(), {p, rounded_p, p}, all[2].at(key * d_v));
-            }
-          }
-      }
+      for (int64_t h = 0; h < s.heads; ++h) add_head(b, h, h / group, all);
     for (Ways& ways : all)
       for (double& x : ways.rounded) x = rounded(x, dtype_);
     return all;
@@ -264,6 +245,75 @@ class Call {
   }
 
  private:
+  // The rows of a head, and one vector of 0.
+  struct HeadRows {
+    std::vector<double> all;
+    int64_t rows, length;
+
+    HeadRows(const Tensor& t, int64_t b, int64_t h) : rows(t.host.dim[1]), length(t.host.dim[3]) {
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t c = 0; c < length; ++c)
+          all.push_back(t.at(b * t.host.stride[0] + i * t.host.stride[1] + h * t.host.stride[2] + c));
+      all.resize(all.size() + size_t(length));
+    }
+    const double* at(int64_t row) const { return &all[size_t(std::min(row, rows) * length)]; }
+    Vectors from(int64_t row) const { return {{at(row), at(row + 1), at(row + 2), at(row + 3)}}; }
+  };
+  static double number(const Tensor& t, int64_t b, int64_t h, int64_t i) {
+    return t.host.rank ? t.at(b * t.host.stride[0] + h * t.host.stride[1] + i * t.host.stride[2]) : 0;
+  }
+
+  // Of dS, with the scale, and of P.
+  struct Weights {
+    double exact = 0, rounded = 0, magnitude = 0;
+  };
+  static Factors factors(const Weights& a, const Weights& b, const Weights& c, const Weights& d) {
+    return {{a.exact, b.exact, c.exact, d.exact},
+            {a.rounded, b.rounded, c.rounded, d.rounded},
+            {a.magnitude, b.magnitude, c.magnitude, d.magnitude}};
+  }
+
+  void add_head(int64_t b, int64_t h, int64_t head_kv, std::vector<Ways>& to) const {
+    const Shape& s = shape_;
+    const double scale = 1 / std::sqrt(double(s.head_dim));
+    const HeadRows q(q_, b, h), dout(dout_, b, h), o(o_, b, h), k(k_, b, head_kv), v(v_, b, head_kv);
+    struct RowNumbers {
+      double lse, delta, size_of_delta;
+    };
+    std::vector<RowNumbers> numbers;
+    for (int64_t i = 0; i < s.seqlen_q; ++i) {
+      const double of_lse = number(dlse_, b, h, i);
+      const Dot all = dot(s.v_dim(), dout.at(i), o.at(i));
+      numbers.push_back({number(lse_, b, h, i), all.sum - of_lse, all.size + std::fabs(of_lse)});
+    }
+    constexpr int64_t tile = 32;  // keys, whose gradients fit into a cache
+    for (int64_t first = 0; first < s.seqlen_k; first += tile)
+      for (int64_t i = 0; i < s.seqlen_q; i += at_once)
+        for (int64_t j = first; j < std::min(first + tile, visible(i + at_once - 1)); j += at_once) {
+          const int64_t rows = std::min<int64_t>(at_once, s.seqlen_q - i);
+          Weights ds[at_once][at_once], p[at_once][at_once];  // 0 where a row does not see a key, or there is none
+          for (int64_t n = 0; n < rows; ++n)
+            for (int64_t m = 0; m < at_once && j + m < visible(i + n); ++m) {
+              const auto& [lse, delta, size_of_delta] = numbers[size_t(i + n)];
+              const double weight = std::exp(dot(s.head_dim, q.at(i + n), k.at(j + m)).sum * scale - lse);
+              const Dot dp = dot(s.v_dim(), dout.at(i + n), v.at(j + m));
+              const double rounded_p = rounded(weight, dtype_);
+              p[n][m] = {weight, rounded_p, weight};
+              ds[n][m] = {weight * (dp.sum - delta) * scale,
+                          rounded(rounded_p * (dp.sum - delta), dtype_) * scale,
+                          weight * (dp.size + size_of_delta) * scale};
+            }
+          for (int64_t n = 0; n < rows; ++n)
+            add(s.head_dim, k.from(j), factors(ds[n][0], ds[n][1], ds[n][2], ds[n][3]),
+                to[0].at(((b * s.seqlen_q + i + n) * s.heads + h) * s.head_dim));
+          for (int64_t m = 0; m < at_once && j + m < s.seqlen_k; ++m) {
+            const int64_t key = (b * s.seqlen_k + j + m) * s.heads_kv + head_kv;
+            add(s.head_dim, q.from(i), factors(ds[0][m], ds[1][m], ds[2][m], ds[3][m]), to[1].at(key * s.head_dim));
+            add(s.v_dim(), dout.from(i), factors(p[0][m], p[1][m], p[2][m], p[3][m]), to[2].at(key * s.v_dim()));
+          }
+        }
+  }
+
   std::vector<std::pair<Tensor*, fa3_tensor*>> tensors() {
     std::vector<std::pair<Tensor*, fa3_tensor*>> all = {{&q_, &p_.q},       {&k_, &p_.k},     {&v_, &p_.v},
                                                         {&o_, &p_.o},       {&lse_, &p_.lse}, {&dout_, &p_.dout},
