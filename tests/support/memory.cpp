@@ -169,9 +169,9 @@ class Maker {
     rows_.for_each([&](int64_t b, int64_t h, int64_t i, int64_t n) {
       const std::vector<float> row = numbers(b, h, i);
       const float scale = scales_of_rows.empty() ? 1 : scales_of_rows[size_t(n)];
-      const int64_t first = place(b, h, i, 0);
+      if (!is_tiles()) return view_->write_row(made_.images, place(b, h, i, 0), row, scale);
       for (int64_t c = 0; c < int64_t(row.size()); ++c)
-        view_->write(made_.images, is_tiles() ? place(b, h, i, c) : first + c, row[size_t(c)] / scale);
+        view_->write(made_.images, place(b, h, i, c), row[size_t(c)] / scale);
     });
   }
 
@@ -270,6 +270,15 @@ void View::write(std::vector<Image>& images, int64_t position, float value) cons
   tools::write_element(data<std::byte>(images), position, value, dtype);
 }
 
+void View::write_row(std::vector<Image>& images, int64_t position, const std::vector<float>& row, float scale) const {
+  const auto write_all = [&](auto* to, auto convert) {
+    for (size_t c = 0; c < row.size(); ++c) to[size_t(position) + c] = convert(row[c] / scale);
+  };
+  if (dtype == FA3_DTYPE_E4M3) return write_all(data<uint8_t>(images), tools::to_e4m3);
+  if (dtype == FA3_DTYPE_BF16) return write_all(data<uint16_t>(images), tools::to_bf16);
+  write_all(data<uint16_t>(images), tools::to_fp16);
+}
+
 void View::write_poison(std::vector<Image>& images, int64_t position) const {
   switch (tools::element_bytes(dtype)) {
     case 4: data<uint32_t>(images)[position] = poison32; break;
@@ -350,8 +359,10 @@ void Case::read_row(int tensor, int64_t b, int64_t row, int64_t head, float* out
   const int64_t index[4] = {b, row, head, 0}, d = tensor == 2 ? problem.v_dim() : problem.head_dim;
   if (!problem.is_e4m3()) {
     const uint16_t* data = view.data<uint16_t>(images) + view.layout.position(index);
-    for (int64_t c = 0; c < d; ++c) out[c] = tools::from_half(data[c], view.dtype);
-    return;
+    const auto read_all = [&](auto convert) {
+      for (int64_t c = 0; c < d; ++c) out[c] = convert(data[c]);
+    };
+    return view.dtype == FA3_DTYPE_BF16 ? read_all(tools::from_bf16) : read_all(tools::from_fp16);
   }
   for (int64_t c = 0; c < d; ++c)
     out[c] = view.read(images, tensor == 2 ? v_position(b, row, head, c) : view.layout.position(index) + c);

@@ -39,6 +39,8 @@ struct View {
   float read(const std::vector<Image>& images, int64_t position) const;
   void write(std::vector<Image>& images, int64_t position, float value) const;
   void write_poison(std::vector<Image>& images, int64_t position) const;
+  // Elements side by side, of q, k or v: each over the scale.
+  void write_row(std::vector<Image>& images, int64_t position, const std::vector<float>& row, float scale) const;
 };
 
 // A problem with its inputs made and its outputs poisoned.

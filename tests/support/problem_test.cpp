@@ -46,6 +46,25 @@ TEST_CASE("random problems are accepted, run on their row and cover the axes") {
   CHECK((narrower_v > 100 && wider_v > 100));
 }
 
+TEST_CASE("numbers of a tensor are N(0,1), rounded to its dtype") {
+  for (const Row& row : forward_rows()) {
+    if (row.causal() || row.dtype == Dtype::e4m3) continue;
+    const Case made(plain_problem(row, 2, 130, 200, 4, 2, 60));
+    for (int tensor = 0; tensor < 3; ++tensor) {
+      double sum = 0, squares = 0;
+      const int64_t rows = tensor == 0 ? 130 : 200;
+      std::vector<float> numbers(size_t(tensor == 2 ? row.dv : row.d));
+      for (int64_t i = 0; i < rows; ++i) {
+        made.read_row(tensor, 1, i, 1, numbers.data());
+        for (const float x : numbers) sum += x, squares += double(x) * x;
+      }
+      const double count = double(rows) * double(numbers.size());
+      CHECK(std::fabs(sum) < 5 * std::sqrt(count));
+      CHECK(std::fabs(squares / count - 1) < 0.1);
+    }
+  }
+}
+
 TEST_CASE("every scale of e4m3 is the smallest that holds its block") {
   Problem p = plain_problem(e4m3_rows[0], 2, 130, 200, 4, 2, 50);
   p.head_dim = 32, p.v_mean = p.lse_offset = true;

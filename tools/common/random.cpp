@@ -35,11 +35,15 @@ static void normal_pair(const Polar& polar, uint64_t seed, uint64_t pair, float 
 void normal(uint64_t seed, uint64_t first, float* out, size_t count) {
   static const Polar polar;
   float pair[2];
-  for (size_t i = 0; i < count; ++i) {
-    const uint64_t index = first + i;
-    if (i == 0 || index % 2 == 0) normal_pair(polar, seed, index / 2, pair);
-    out[i] = pair[index % 2];
+  size_t i = 0;
+  if (count > 0 && first % 2 == 1) {
+    normal_pair(polar, seed, first / 2, pair);
+    out[i++] = pair[1];
   }
+  for (; i + 2 <= count; i += 2) normal_pair(polar, seed, (first + i) / 2, out + i);
+  if (i == count) return;
+  normal_pair(polar, seed, (first + i) / 2, pair);
+  out[i] = pair[0];
 }
 
 void fill_normal(uint64_t seed, uint16_t* out, size_t count, fa3_dtype dtype) {
