@@ -84,13 +84,11 @@ DqOrder dq_order_of(const BackwardProblem& problem, const Row& row, const Parts&
     return is_alone && heads_at_once(blocks) > 1 && even_section(heads, blocks) ? DqOrder::from_diagonal
                                                                                 : DqOrder::downwards;
   }
-  // Blocks that need not wait for one another get apart, and no longer find in the L2 cache what others have loaded.
-  // So without the flag, too, d 128 causal is faster downwards where a head's tiles do not fit there, and blocks are so
-  // many that the waits at first do not count: 28000 tokens 1.19, 32768 1.00 to 1.08, 65536 1.06 to 1.11, 131072
-  // 1.02 to 1.07. It is slower where several heads are read (32 over 8 of 32768: 0.96), where a section's tiles do not
-  // fit, but a head's do (17 heads of 8192: 0.96), and at d 64 (0.94 to 0.95).
+  // Where a head's tiles do not fit into the L2 cache, and blocks are so many that the waits at first do not count. It
+  // is slower where several heads are read (32 over 8 of 32768: 0.96), and where a section's tiles do not fit, but a
+  // head's do (17 heads of 8192: 0.96).
   const bool one_reader = parts.readers(problem.heads_per_kv()) == 1;
-  return problem.causal && row.d == 128 && one_reader && heads * int64_t{blocks} >= blocks_enough &&
+  return row.has(Trait::keeps_together) && one_reader && heads * int64_t{blocks} >= blocks_enough &&
                  parts.range_tiles > tiles_in_cache
              ? DqOrder::downwards
              : DqOrder::any;

@@ -223,8 +223,8 @@ FA3_DEVICE void dq_consumer(const BackwardParams& p, BackwardSmem& smem, int war
 
 // The thread that adds dQ of each query tile to the sums in global memory. Nobody clears them: the first key block that
 // comes to a tile stores, and the others add, after that. They come in any order, and the first one waits for nobody.
-// In a fixed order a tile takes longer than its products, so two threads take turns.
-FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t turn) {
+// In a fixed order a tile takes longer than its products, so two threads, the adders 0 and 1, take turns.
+FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t adder) {
   griddepcontrol_wait();  // the pass before sets all visits to 0
   uint32_t count = 0;     // of tiles
   for (int n = 0;; n++) {
@@ -234,7 +234,7 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
     const KeyWork work(p, number);
     QueryTile tile(work);
     for (int j = 0; j < work.all; j++, tile.next(p, work), count++) {                                     // A3.31
-      if (p.order.adders == 2 && count % 2 != turn) continue;
+      if (p.order.adders == 2 && count % 2 != adder) continue;
       const uint32_t parity = count / 2 & 1;
       int sums = tile.number(work);
       wait(smem.full_dq[count % 2][0], parity);                                                           // A3.32
