@@ -5,7 +5,9 @@
 // several that share them; a warp has a row at a time, of which it reads many parts together, or few parts of several
 // rows. It adds them up in the order of the keys, so the bits are the same whoever does it.
 #pragma once
+#include "schedule.cuh"
 #include "softmax.cuh"
+#include "wait.cuh"
 
 namespace fa3 {
 
@@ -115,9 +117,8 @@ class Shares {
   static constexpr int least_rows = 4;  // one a warp
 
   FA3_DEVICE Shares(const Params& p, int rows, int parts) : rows_(rows), rows_each_(least_rows) {
-    const bool together = p.pieces.count() <= int(gridDim.x);
     while (rows_each_ * parts < rows) rows_each_ += least_rows;
-    if (!together) rows_each_ = rows;
+    if (!all_at_once(p)) rows_each_ = rows;
   }
 
   FA3_DEVICE bool are_shared() const { return rows_each_ < rows_; }
@@ -290,7 +291,10 @@ FA3_DEVICE void combine_packed(const float (&O)[dv / 2], const RowState& state, 
 
   const Shares shares(p, rows, parts);
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);  // all have written
-  if (warp == 0 && lane == 0) smem.shares[warpgroup] = shares.take(&p.tickets[block.ticket].taken, block.part, parts);
+  if (warp == 0 && lane == 0) {
+    if (all_at_once(p)) wait(smem.tickets_ready[0], 0);
+    smem.shares[warpgroup] = shares.take(&p.tickets[block.ticket].taken, block.part, parts);
+  }
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);
   const uint32_t mine = smem.shares[warpgroup];
   if (mine == 0) return;

@@ -2,7 +2,7 @@
 // consumers rely on: a use of the K/V ring holds K of one block and V of the block before, without a gap from piece to
 // piece (ring.cuh); with each Q comes a RowBlock, which tells which rows it holds and which of the piece's K/V blocks
 // they see. The other two warps write rows that see no key; then they transpose V, if it is of 8 bits and does not come
-// as tiles.
+// as tiles; or one of them clears tickets.
 #pragma once
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
@@ -40,9 +40,10 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
     }
   };
 
+  const bool at_once = all_at_once(p);
   uint32_t taken = 0;
   auto take = [&] {  // the next piece; the Q producer is told
-    const int piece = claims.take();
+    const int piece = !at_once ? claims.take() : taken == 0 ? claims.only() : Claims::none;
     wait(smem.empty_piece, taken & 1 ^ 1);
     smem.piece = piece;
     mbarrier_arrive(shared_address(&smem.full_piece));
@@ -59,11 +60,7 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
     // for it, but early enough for its Q to come in time.
     const int blocks = work.end - work.begin, ahead = early ? min(max(blocks / 4, 2), 4) : 0;
     const int take_at = work.begin + min(blocks / 8, 2);
-    int ask_at = min(work.end - 1, work.begin + ahead);
-    // With packed heads, blocks come from memory as fast as they can: where all pieces are under way at once, tickets
-    // are cleared while the ring is full for the first time.
-    const bool at_once = has(Trait::packs_heads) && p.pieces.count() <= int(gridDim.x);
-    if (at_once) ask_at = max(work.begin, work.end - config.stages);
+    const int ask_at = min(work.end - 1, work.begin + ahead);
     for (int j = work.end - 1; j >= work.begin; j--, i++) {
       if (j == ask_at && !at_once) claims.ask();
       const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
@@ -90,7 +87,6 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
         load_v(stage.v, smem.full_k[s], p, before);
       }
       before = block, has_before = true;
-      if (j == ask_at && at_once) claims.ask();
       if (early && j == take_at) next = take();
     }
   }
@@ -162,6 +158,15 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
   }
 }
 
+// Warp 2 of the producer warpgroup, one thread, where pieces are all under way at once: clears the tickets. That takes
+// two microseconds, which the next loads of K and V would wait for if the first warp did it.
+FA3_DEVICE void prepare_tickets(const Params& p, Smem& smem) {
+  Claims claims(p);
+  claims.prepare_tickets();
+  ptx::mbarrier_arrive(ptx::shared_address(&smem.tickets_ready[0]));
+  claims.take();
+}
+
 // The producer warpgroup. `warp` of its four.                                                  // A1.2, A1.3
 FA3_DEVICE void producer(const Params& p, Smem& smem, int warp) {
   if constexpr (config.moves_registers()) ptx::setmaxnreg_dec<config.producer_registers()>();
@@ -170,6 +175,8 @@ FA3_DEVICE void producer(const Params& p, Smem& smem, int warp) {
       write_empty_rows<dv / 8, Br, is_8bit>(p.output, p.tiles.heads, p.tiles.batch_heads, p.tiles.first_row,
                                             2 * blockIdx.x + warp - 2, 2 * gridDim.x);
     if constexpr (has(Trait::transposes_v)) transposer(smem, warp - 2);
+    if constexpr (has(Trait::packs_heads))
+      if (warp == 2 && threadIdx.x % 32 == 0 && all_at_once(p)) prepare_tickets(p, smem);
     return;
   }
   if (threadIdx.x % 32 != 0) return;

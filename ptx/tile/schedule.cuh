@@ -53,6 +53,12 @@ FA3_DEVICE Piece piece_at(const Params& p, int number) {
   return {tile, {number, blocks.begin, blocks.end, 0, 1, 0, 0}};
 }
 
+// Has each piece a thread block of its own, so that none is claimed? Asked with packed heads, whose calls are short:
+// tickets are then cleared beside the loads (prepare_tickets in producer.cuh).
+FA3_DEVICE bool all_at_once(const Params& p) {
+  return has(Trait::packs_heads) && p.pieces.count() <= int(gridDim.x);
+}
+
 // The pieces of this thread block, one after the other. Used by one thread. It takes the first piece, and while it
 // works on that, it asks for the next, whose number is a microsecond on its way; when it needs it, it takes it.
 class Claims {
@@ -64,6 +70,14 @@ class Claims {
   // Asks for the next piece. To be called before the last V of the present one is loaded: the consumers take their
   // tickets after that V has come, and so find them cleared.
   FA3_DEVICE void ask() { next_ = needs_workspace() ? claim() : p_.pieces.count(); }
+
+  // In place of these two where pieces are all under way at once: the only piece, or none.
+  FA3_DEVICE int only() const { return int(blockIdx.x) < p_.pieces.count() ? int(blockIdx.x) : none; }
+  // And what asking does beside: when it returns, tickets are cleared. take() returns none after that.
+  FA3_DEVICE void prepare_tickets() {
+    if (needs_workspace()) prepare();
+    next_ = p_.pieces.count();
+  }
 
   // The number of the piece asked for, or none. Not to be called again after that.
   FA3_DEVICE int take() {

@@ -65,6 +65,7 @@ struct alignas(1024) Smem {
   // Barriers, in an order that init_barriers relies on: those for one thread, for warps, and for threads.
   uint64_t full_k[config.stages];  // without split_stage: of the whole stage
   uint64_t full_v[split_stage ? config.stages : 1], full_q[q_depth * warpgroups], full_piece, empty_piece;
+  uint64_t tickets_ready[has(Trait::packs_heads)];  // waited for where all pieces are under way at once
   uint64_t empty_k[config.stages], empty_v[split_stage ? config.stages : 1];
   uint64_t empty_q[config.q_buffers];
   int piece;  // number of the piece whose Q comes next: what the K/V producer tells the Q producer
