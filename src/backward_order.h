@@ -1,13 +1,12 @@
 // In which order thread blocks of the backward pass take key blocks, and how these add to dQ (backward_work.h).
 #pragma once
 #include "backward.h"
+#include "divide_up.h"
 #include "row.h"
 
 namespace fa3 {
 
 constexpr int64_t max_rows = INT32_MAX;  // query rows of all heads, tiles rounded up, are counted in int32
-
-constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 struct Parts {
   int64_t parts = 1, ranges = 1;  // of a K/V head, of a query head

@@ -11,8 +11,8 @@
 // wait for memory, which serves some multiprocessors half as fast again as others, and all that still ask for something
 // where others have ended. So there it is
 //  - all tiles in equal parts that are under way at once, if they are fewer than multiprocessors,
-//  - or, where these would leave multiprocessors idle for long, or many tiles are long, the last tiles in parts from long
-//    to short, which are claimed one by one,
+//  - or, where these would leave multiprocessors idle for long, or many tiles are long, the last tiles in parts from
+//    long to short, which are claimed one by one,
 //  - or, where tiles are many and short, nothing.
 // Other causal tiles differ, and dynamic claims fill the gaps; so they are split only where there are few:
 //  - all into parts of the same length,
@@ -22,6 +22,7 @@
 #include <algorithm>
 
 #include "cost.h"
+#include "divide_up.h"
 #include "params.h"
 #include "tiles.h"
 #include "v_tile.h"
@@ -50,8 +51,6 @@ constexpr int64_t most_simulated = 16;
 // warpgroup stores more of them later than two. Measured: with 48 rows they are as fast as others or faster, with 64 at
 // d 64 by 3 to 6% slower, at d 128 by 0 to 11%, at d 256 by 17%.
 constexpr int64_t most_alone = 48;
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Gains of less than 1.25%, or than a microsecond, are, measured, as often a loss.
 bool worth_splitting(int64_t split, int64_t whole) { return split <= whole - std::max<int64_t>(whole / 80, 1000); }
@@ -258,8 +257,8 @@ class Planner {
     }
     const int64_t most = std::min<int64_t>({Listed::most_packed_parts, G_ / tiles, longest_ / 2});
     const bool is_short = share < long_time;
-    // Measured: 16 * 8 and 64 * 2 parts on 132 multiprocessors are 1.5 to 4% faster than parts from long to short, 40 * 3
-    // and 96 * 1 slower.
+    // Measured: 16 * 8 and 64 * 2 parts on 132 multiprocessors are 1.5 to 4% faster than parts from long to short,
+    // 40 * 3 and 96 * 1 slower.
     if (is_short) equal_parts(2, most, whole, best);
     else if (most > 1 && 20 * tiles * most >= 19 * G_) equal_parts(most, most, whole, best);
     if (!is_short && list_.count == 0) shrinking_parts(share, whole, best);

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "divide_up.h"
+
 namespace fa3 {
 namespace {
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A section is a run of consecutive (batch, head) pairs, whose tiles are handed out before those of the next.
 //

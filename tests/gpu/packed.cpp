@@ -29,8 +29,9 @@ Problem problem_of(const Row& row, int64_t heads_per_kv, int64_t seqlen_q, int64
   p.heads_kv = random.between(1, 3);
   p.heads = p.heads_kv * heads_per_kv;
   p.seqlen_q = seqlen_q, p.seqlen_k = seqlen_k;
-  // Where one key has nearly all the weight of all rows, its P is 1 in plain code, which rounds nothing, but not in these
-  // kernels (ptx/tile/speculative.cuh). With more K/V heads that is one of several keys; rows.cpp has such problems.
+  // Where one key has nearly all the weight of all rows, its P is 1 in plain code, which rounds nothing, but not in
+  // these kernels (ptx/tile/speculative.cuh). With more K/V heads that is one of several keys; rows.cpp has such
+  // problems.
   for (const Pattern one_key : {Pattern::outliers, Pattern::large, Pattern::spikes})
     if (p.pattern == one_key) p.pattern = Pattern::normal;
   if (row.causal()) p.mask = number % 2 ? FA3_MASK_CAUSAL_TOP_LEFT : FA3_MASK_CAUSAL_BOTTOM_RIGHT;

@@ -63,7 +63,8 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
     const Row& row = rows[made.row];
     const int32_t tiles = made.tiles.count();
     int64_t longest = 0;
-    for (int32_t tile = 0; tile < tiles; ++tile) longest = std::max<int64_t>(longest, unfold(problem, made, tile).blocks);
+    for (int32_t tile = 0; tile < tiles; ++tile)
+      longest = std::max<int64_t>(longest, unfold(problem, made, tile).blocks);
     const RowCosts of_row = costs_of(problem, made, longest, multiprocessors);
     among += of_row.behind.piece != fa3::costs_of(row).behind.piece;
     INFO(row.name << " batch " << shape.batch << " heads " << shape.heads << " q " << shape.seqlen_q << " k "

@@ -38,11 +38,11 @@ Expected expect(Case& made);
 //   LSE  rms: t * 2^-23 * (1 + rms(LSE))         max: 2 t * 2^-23 * (1 + max|LSE|), t = max(8, head_dim / 16)
 // The floors of O allow for luck in a few elements: what the roundings of P and of O can each do to the largest element
 // (u each; the plain code's P, exactly 1 at the row maximum, is spared the first), and the scatter of two RMS over n,
-// this one and that of the plain code. (A quarter of the elements alone for n would refuse right results. Simulated with
-// P that is not relative to the row maximum, in problems of 2 rows and 103 keys: 0.5% of them with scores of N(0,1), 20%
-// with scores four times as large; with this n none of 8000.) Those of LSE allow for the hardware's exp2 and log2 (2 ulp
-// each), and for the tensor cores, which truncate their sum of products once in 16 elements, always towards zero: about
-// an ulp of a large score each time.
+// this one and that of the plain code. (A quarter of the elements alone for n would refuse right results. Simulated
+// with P that is not relative to the row maximum, in problems of 2 rows and 103 keys: 0.5% of them with scores of
+// N(0,1), 20% with scores four times as large; with this n none of 8000.) Those of LSE allow for the hardware's exp2
+// and log2 (2 ulp each), and for the tensor cores, which truncate their sum of products once in 16 elements, always
+// towards zero: about an ulp of a large score each time.
 //
 // For e4m3, u is the larger one of the roundoffs of P (2^-4) and of o; 2 u, of the largest error, is their sum; and n
 // is the number of rows that see a key, as P's rounding moves all columns of a row alike. Besides,
