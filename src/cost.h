@@ -45,7 +45,7 @@ inline constexpr int64_t short_keys = 1024;
 RowCosts costs_of(const Row& row);
 
 // With packed heads, reading all parts of so many rows and adding them up, by as many warpgroups as there are shares of
-// the rows: a warp has a row at a time, and each of its lanes m and l of one part; those of more than 32 come later.
+// the rows. A warp has a row at a time; it reads m and l of 32 parts at once, and those of further parts after that.
 constexpr int64_t combine_time(int64_t parts, int64_t rows, int64_t shares) {
   const int64_t of_row = 700 + 47 * parts + (parts > 32 ? 1100 : 0);
   return (rows + 4 * shares - 1) / (4 * shares) * of_row;

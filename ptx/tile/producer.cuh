@@ -158,8 +158,8 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
   }
 }
 
-// Warp 2 of the producer warpgroup, one thread, where pieces are all under way at once: clears the tickets. That takes
-// two microseconds, which the next loads of K and V would wait for if the first warp did it.
+// Warp 2 of the producer warpgroup, one thread, where all pieces are under way at once: sees to it that tickets are
+// cleared. That takes a microsecond or two; if the first warp did it, its next loads of K and V would wait.
 FA3_DEVICE void prepare_tickets(const Params& p, Smem& smem) {
   Claims claims(p);
   claims.prepare_tickets();

@@ -53,8 +53,8 @@ FA3_DEVICE Piece piece_at(const Params& p, int number) {
   return {tile, {number, blocks.begin, blocks.end, 0, 1, 0, 0}};
 }
 
-// Has each piece a thread block of its own, so that none is claimed? Asked with packed heads, whose calls are short:
-// tickets are then cleared beside the loads (prepare_tickets in producer.cuh).
+// Has each piece a thread block of its own, so that none is claimed? Only kernels for packed heads make use of that:
+// their calls are short, so tickets are cleared beside the loads (prepare_tickets in producer.cuh).
 FA3_DEVICE bool all_at_once(const Params& p) {
   return has(Trait::packs_heads) && p.pieces.count() <= int(gridDim.x);
 }
@@ -71,9 +71,9 @@ class Claims {
   // tickets after that V has come, and so find them cleared.
   FA3_DEVICE void ask() { next_ = needs_workspace() ? claim() : p_.pieces.count(); }
 
-  // In place of these two where pieces are all under way at once: the only piece, or none.
+  // Where all pieces are under way at once, nothing is asked for: a thread block has this piece, or none,
   FA3_DEVICE int only() const { return int(blockIdx.x) < p_.pieces.count() ? int(blockIdx.x) : none; }
-  // And what asking does beside: when it returns, tickets are cleared. take() returns none after that.
+  // and another thread sees to it that tickets are cleared, which they are when this returns. Then it calls take().
   FA3_DEVICE void prepare_tickets() {
     if (needs_workspace()) prepare();
     next_ = p_.pieces.count();

@@ -417,7 +417,7 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
   const ForwardPlan& even = decode(1, 8192);
   CHECK((even.pieces.whole_tiles == 0 && even.pieces.each == 8 && even.pieces.count() == 128));
   for (const int blocks : lengths(even)) CHECK(blocks == 8);
-  // But no more than a warp reads at once, where that saves a block only.
+  // A single tile has 32 parts, not 43: a warp reads m and l of 32 at once, and 43 would be shorter by one block only.
   CHECK(planned(problem_of({1, 1, 8192, 32, 1, 128})).pieces.entries() == 32);
   // So are long ones, if that leaves few multiprocessors without any.
   for (const auto& [batch, seqlen_k, parts] :
