@@ -117,6 +117,11 @@ enum class Trait : uint32_t {
   // causal: 28000 tokens +19%, 32768 0 to +8%, 65536 +6 to +11%, 131072 +2 to +7%; at d 64 -5 to -6%.
   keeps_together = 1 << 26,
 
+  // Two consumer warpgroups have the same 64 rows and take turns at their K/V blocks (tile/shared_keys.cuh). One alone
+  // waits for its own products and exponentials. Measured with one query and whole tiles of 2048 keys or more: 0 to 12%
+  // faster; tiles of few blocks (least_turns in src/cost.h) and parts of few blocks are slower so.
+  shares_keys = 1 << 27,
+
   // What all rows of fwd.cu share.
   fast = chosen | splits | speculative | hold_exps,
   fast8 = fast | o_from_registers,  // and those of 8 bits
@@ -164,9 +169,11 @@ struct Row {
   // Consumers, with 64 query rows each, in the backward pass 64 keys each; with Trait::keys_only one computes dV and
   // the other dK. One warpgroup more produces, and in bwd.cu another one computes dQ.
   constexpr int warpgroups() const { return has(Trait::keys_only) ? 2 : (all_gradients() ? Bc : Br) / 64; }
+  // All of them: with Trait::shares_keys two have the same rows.
+  constexpr int consumers() const { return has(Trait::shares_keys) ? 2 * warpgroups() : warpgroups(); }
   constexpr int threads() const {
     if (kind == Kind::pass) return pass_threads;
-    return (warpgroups() + !has(Trait::no_producer) + takes_several_blocks()) * 128;
+    return (consumers() + !has(Trait::no_producer) + takes_several_blocks()) * 128;
   }
 
   // So many columns of O get their sums at a time, with Trait::two_level (tile/gemm.cuh).
@@ -179,15 +186,15 @@ struct Row {
   // Without a producer nothing is moved: the consumers have what ptxas gives them, up to 255, and these are 0.
   // So it is with a single consumer, as there are registers enough.
   constexpr bool moves_registers() const {
-    return kind != Kind::pass && !has(Trait::no_producer) && warpgroups() > 1;
+    return kind != Kind::pass && !has(Trait::no_producer) && consumers() > 1;
   }
   constexpr int consumer_registers() const {
     if (kind == Kind::backward) return takes_several_blocks() ? 208 : 240;
-    return !moves_registers() ? 0 : warpgroups() == 4 ? 112 : warpgroups() == 3 ? 160 : 232;
+    return !moves_registers() ? 0 : consumers() == 4 ? 112 : consumers() == 3 ? 160 : 232;
   }
   constexpr int producer_registers() const {
     if (kind == Kind::backward) return takes_several_blocks() ? 32 : 24;
-    return !moves_registers() ? 0 : warpgroups() == 2 ? 40 : 32;
+    return !moves_registers() ? 0 : consumers() == 2 ? 40 : 32;
   }
   constexpr int dq_registers() const { return takes_several_blocks() ? 64 : 0; }
 
@@ -213,6 +220,8 @@ struct Row {
   // Vectors that are added to O (VMeanRing in tile/ring.cuh).
   constexpr int v_means() const { return is_8bit() ? 3 * warpgroups() : 0; }
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
+  // What one of two warpgroups with the same rows hands over to the other: O, m and l.
+  constexpr int handed_bytes() const { return has(Trait::shares_keys) ? 64 * dv * 4 + 128 * 16 : 0; }
   static constexpr int barrier_bytes = 1024;  // at the end, for mbarriers and RowBlocks (tile/smem.cuh)
   // Of the backward pass: K and V, Q and dO of each stage, two dS or P, dQ on its way out, LSE and D of each stage.
   // With Trait::queries_only Q and dO of its rows, K of each stage, and one V.
@@ -227,7 +236,7 @@ struct Row {
     return kind == Kind::pass ? pass_bytes
            : kind == Kind::backward ? backward_bytes()
                               : q_buffers * q_buffer_bytes() + stages * stage_bytes() +
-                                    v_row_buffers() * v_block_bytes() + v_mean_bytes() + barrier_bytes;
+                                    v_row_buffers() * v_block_bytes() + v_mean_bytes() + handed_bytes() + barrier_bytes;
   }
 
   // Otherwise the place in the ring is a division away, too much for main loops that are not bound by memory.
@@ -254,11 +263,12 @@ struct Row {
                             (!has(Trait::two_level) || has(Trait::block_scales))
                       : !has(Trait::transposes_v) && !has(Trait::block_scales) && !has(Trait::two_level)) &&
            (!has(Trait::packs_heads) || (!is_8bit() && has(Trait::o_from_registers) && has(Trait::early_claim))) &&
+           (!has(Trait::shares_keys) || (has(Trait::packs_heads) && warpgroups() == 1 && !split_stage())) &&
            (!has(Trait::skip_masked) || causal()) && !(has(Trait::o_from_registers) && has(Trait::late_q_release)) &&
            // Under a causal mask, the blocks that one warpgroup skips and another computes leave a stage free.
            (!causal() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
            smem_bytes() <= 227 * 1024 &&
-           (producer_registers() + warpgroups() * consumer_registers()) * 128 <= 64 * 1024;
+           (producer_registers() + consumers() * consumer_registers()) * 128 <= 64 * 1024;
   }
 };
 

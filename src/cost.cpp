@@ -56,7 +56,17 @@ RowCosts of_one_consumer(const Row& row) {
   return {{block, 900 + block, 1600, 750}, {block, 900 + block, 1600, 750}, 650};
 }
 
+// Two that take turns at the keys are done sooner. Parts of a tile they add up before they write them: measured, parts
+// of 2 to 6 blocks are 2% faster to 4% slower so, those of 16 and more 3 to 18% faster.
+RowCosts of_two_consumers(const Row& row) {
+  RowCosts costs = of_one_consumer(row);
+  for (Costs* c : {&costs.together, &costs.behind}) c->block = c->block * 6 / 10, c->piece -= 500, c->write += 3000;
+  return costs;
+}
+int64_t least_turns(const Row& row) { return row.Bc < 128 ? 24 : 8; }
+
 RowCosts costs_of(const Row& row) {
+  if (row.has(Trait::shares_keys)) return of_two_consumers(row);
   if (row.warpgroups() == 1) return of_one_consumer(row);
   for (const Measured& measured : measured_costs)
     if (!row.is_8bit() && measured.d == row.d && measured.Br == row.Br && measured.Bc == row.Bc &&

@@ -44,10 +44,17 @@ struct RowCosts {
 inline constexpr int64_t short_keys = 1024;
 RowCosts costs_of(const Row& row);
 
+// With Trait::shares_keys, pieces with fewer blocks take so much longer: two consumers work at the same time for too
+// short a while to make up for what they hand over. Measured where tiles are many, against one consumer: d 64 with 1, 2
+// and 8 blocks of 128 keys -24, -2 and +1%; d 128 with 1, 2, 4, 16 and 32 of 64 keys -27, -6, 0, -1 and +3%.
+int64_t least_turns(const Row& row);
+inline constexpr int32_t short_turns = 1000;
+
 // With packed heads, reading all parts of so many rows and adding them up, by as many warpgroups as there are shares of
-// the rows. A warp has a row at a time; it reads m and l of 32 parts at once, and those of further parts after that.
+// the rows. A warp has a row at a time. It reads m and l of 64 parts at once, two in a lane, and of further ones later:
+// measured at d 128 with one tile of 131072 keys, 94 parts of 22 blocks take 3.7 us longer than 64 of 32 blocks.
 constexpr int64_t combine_time(int64_t parts, int64_t rows, int64_t shares) {
-  const int64_t of_row = 700 + 47 * parts + (parts > 32 ? 1100 : 0);
+  const int64_t of_row = 700 + 47 * parts + (parts > 32 ? 800 : 0) + (parts > 64 ? 4000 : 0);
   return (rows + 4 * shares - 1) / (4 * shares) * of_row;
 }
 

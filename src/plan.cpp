@@ -94,6 +94,8 @@ class Planner {
       const auto stored = static_cast<int32_t>(row.warpgroups() == 1 ? std::min<int64_t>(of_head, 64) : 0);
       costs_.behind.piece = costs_.among + 6 * stored;
     }
+    if (row.has(Trait::shares_keys) && longest_ < least_turns(row))
+      for (Costs* c : {&costs_.together, &costs_.behind}) c->piece += short_turns;
   }
 
   void plan(ForwardPlan& plan) {

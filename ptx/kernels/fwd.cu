@@ -16,6 +16,8 @@
 //    the result (tile/combine.cuh).
 //  - With Trait::packs_heads a row is a query of one of the heads that share a K/V head (packing.h), and a warpgroup
 //    puts the parts of its rows together and stores them at once (tile/packed.cuh).
+//  - With Trait::shares_keys two warpgroups have the same rows, and each computes every second block
+//    (tile/shared_keys.cuh). So `i` goes on by two, and the V of an iteration lies in the stage before that of its K.
 //  - Elements of 8 bits (the paper's section 3.3) go the same way. What differs is in the parts: P's place in registers
 //    (convert), V's in shared memory (tile/transpose.cuh), scales (tile/score.cuh, store_scaled_o).
 //  - No pingpong barriers: with three or four consumer warpgroups the hardware finds that order without them.
@@ -28,6 +30,7 @@
 #include "../tile/mask.cuh"
 #include "../tile/packed.cuh"
 #include "../tile/producer.cuh"
+#include "../tile/shared_keys.cuh"
 #include "../tile/speculative.cuh"
 
 namespace fa3 {
@@ -36,9 +39,10 @@ using namespace ptx;
 static_assert(has(Trait::splits) && has(Trait::speculative));
 static_assert(config.q_buffers > warpgroups, "the next piece's Q is awaited before O has left its buffer");
 
-// A consumer warpgroup: 64 rows of each piece. `warp` of its four. The names are those of struct Progress
-// (tile/consumer.cuh).
-FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
+// A consumer warpgroup: 64 rows of each piece. `number` of them, `warp` of its four. The names are those of struct
+// Progress (tile/consumer.cuh).
+FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
+  const int warpgroup = shares_keys ? 0 : number;  // which 64 rows of the tile
   constexpr bool o_from_registers = has(Trait::o_from_registers);
   if constexpr (config.moves_registers()) setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
   const KvRing ring{smem};
@@ -59,6 +63,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
 
   uint32_t q_use = warpgroup, q_buffer = QRing::index(q_use);  // use of the Q ring
   int blocks, skipped, begin, row;                             // of the RowBlock that came with it
+  [[maybe_unused]] SharedKeys keys(smem, number);
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
     const RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
@@ -68,6 +73,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     // Shuffled, as the compiler must know that they are the same in all lanes, to keep `i` in a uniform register.
     blocks = __shfl_sync(0xffffffffu, block.blocks, 0);
     skipped = __shfl_sync(0xffffffffu, block.skipped, 0);
+    if constexpr (shares_keys) keys.receive(blocks, skipped);
   };
 
   // O += P V of the V in that use of the ring, to be waited for. With Trait::two_level, sums += P V, or of the first
@@ -124,7 +130,10 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
   while (blocks != RowBlock::end_of_work) {
     // S holds the scores of the first block that is computed (any values, if none is: then all of it is masked).
     const int warp_row = row + 16 * warp;
-    const uint32_t last = blocks > 0 ? i + blocks - 1 : i;  // use that holds the K of the block visited last, K(begin)
+    // Use that holds the K of the block visited last, K(begin).
+    const uint32_t last = shares_keys ? keys.last() : blocks > 0 ? i + blocks - 1 : i;
+    // Is there another block for this warpgroup, up to the one whose K that use holds?
+    auto has_more = [&](uint32_t use) { return shares_keys ? int(use - i) >= 2 : i != use; };
     auto j = [&] { return begin + int(last - i); };  // K/V block
     auto receive_block_scales = [&](bool present) {
       if constexpr (has(Trait::block_scales))
@@ -137,6 +146,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       if (causal || blocks == 0 || needs_mask(p, j(), row)) mask(S, p, j(), warp_row);
       softmax_first(S, state, score);          // A2.6
     }
+    if (shares_keys && blocks == 0) state = nothing_seen();
     first_bound(bound, state, score, p.visible.seqlen_k - j() * Bc);
     if (blocks > 0) ring.release_k(i, true);   // A2.5
     convert(S, P);
@@ -145,17 +155,19 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
 
     bool accumulate = false;  // O = P V for the piece's first PV
     auto step = [&](auto masked) {
-      i++;
+      const uint32_t v_use = i + 1;
+      i += shares_keys ? 2 : 1;
+      if constexpr (shares_keys) ring.wait_v(v_use);  // A2.10
       ring.wait_k(i);                          // A2.8
       receive_block_scales(true);
       wgmma_fence();
       issue_qk(S, Q, q(q_buffer), k(i));       // A2.9
       wgmma_commit_group();
       if constexpr (split_stage) {
-        ring.wait_v(i);                        // A2.10
+        ring.wait_v(v_use);                    // A2.10
         wgmma_fence();                         // again behind the branch of the wait (C7519)
       }
-      begin_pv(i, accumulate);                 // A2.11
+      begin_pv(v_use, accumulate);             // A2.11
       wgmma_commit_group();
       accumulate = true;
       wgmma_wait_group<1>();                   // A2.12
@@ -171,11 +183,11 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
         rescale = softmax_speculative(S, state, bound, alpha, score, smem.q[q_buffer],
                                       smem.stage[KvRing::index(i)].k, warp);
       }
-      ring.release_k(i, false);
+      ring.release_k(i, shares_keys);
       wgmma_wait_group<0>();                   // A2.14
-      finish_pv(i, last - i + 1);
+      finish_pv(v_use, last - i + 1);
       wgmma_owned(S);
-      ring.release_v(i, true);                 // A2.15
+      ring.release_v(v_use, true);             // A2.15
       convert(S, P);                           // A2.16
       wgmma_owned(P);
       if (rescale) scale_rows(O, alpha);
@@ -185,15 +197,16 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     };
     if constexpr (causal) {
       const uint32_t last_masked = last - min(max(plain_blocks(p, row) - begin, 0), int(last - i));
-      while (i != last_masked) step(std::true_type());
+      while (has_more(last_masked)) step(std::true_type());
     }
-    while (i != last) step(std::false_type());  // A2.7
+    while (has_more(last)) step(std::false_type());  // A2.7
 
     // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
     const RowBlock& done = smem.row_block[RowBlockRing::index(q_use)];
     if constexpr (early_q_release) release_q(q_buffer);
     const int parts = __shfl_sync(0xffffffffu, done.parts, 0);  // early, and known to be the same in all lanes
     const uint32_t done_buffer = q_buffer, done_use = q_use;
+    [[maybe_unused]] const bool has_v = blocks > 0;
     const uint32_t first = blocks > 0 ? i + 1 : i;  // use that holds this piece's last V and the next one's first K
     ring.wait_v(first);                        // A2.18
     wgmma_fence();
@@ -202,7 +215,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     q_use += warpgroups;
     q_buffer = QRing::index(q_use);
     receive_q();
-    i = first + skipped;
+    i = (shares_keys ? keys.first() : first) + skipped;
     load_q_registers(Q, smem.q[q_buffer], warp);
     if (blocks > 0) ring.wait_k(i);
     wgmma_fence();
@@ -212,11 +225,19 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     wgmma_wait_group<1>();
     finish_pv(first, 0);
-    if (blocks > 0) ring.skip(first, i, true);
+    if constexpr (shares_keys) {
+      if (has_v) ring.release_v(first, true);
+    } else if (blocks > 0) {
+      ring.skip(first, i, true);
+    }
     if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
     if constexpr (has(Trait::packs_heads)) {   // A2.20
-      if (parts == 1) store_packed(O, state, l, p, done, warp);
-      else combine_packed(O, state, l, p, smem, done, warpgroup, warp);
+      // Does this warpgroup have what all blocks of the piece add up to?
+      const bool has_all = shares_keys ? keys.put_together(O, state, l, p, done, warp) : true;
+      if (has_all) {
+        if (parts == 1) store_packed(O, state, l, p, done, warp);
+        else combine_packed(O, state, l, p, smem, done, warpgroup, warp);
+      }
     } else {
       // Are O, m and l those of the whole tile, and yet to be stored?
       const bool complete = parts == 1 || combine(O, state, l, p, done, warp);
@@ -239,12 +260,13 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     if constexpr (!o_from_registers) o_buffer = done_buffer;
     if constexpr (!has(Trait::late_q_release)) release_o_buffer();
     // If all of the next piece is skipped, that lasts as long as others compute it, and they may need the buffer.
-    if (blocks == 0) {
+    if (!shares_keys && blocks == 0) {
       release_o_buffer();
       ring.skip(first, i, false);
     }
   }
   release_o_buffer();
+  if constexpr (shares_keys) keys.close();
   if (one_lane) cp_async_bulk_wait_group<0>();
 }
 
@@ -254,6 +276,6 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   Smem& smem = set_up(p, warp);
-  if (warp / 4 == warpgroups) producer(p, smem, warp % 4);
+  if (warp / 4 == consumers) producer(p, smem, warp % 4);
   else consumer(p, smem, warp / 4, warp % 4);
 }

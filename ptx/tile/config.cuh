@@ -28,6 +28,8 @@ inline constexpr int Br = config.Br;
 inline constexpr int Bc = config.Bc;
 
 inline constexpr int warpgroups = config.warpgroups();  // consumers; the producer is one more
+inline constexpr int consumers = config.consumers();    // as many, but twice as many with shares_keys
+inline constexpr bool shares_keys = has(Trait::shares_keys);
 inline constexpr bool causal = config.causal();
 
 inline constexpr bool takes_v_tiles = config.is_8bit() && !has(Trait::transposes_v);

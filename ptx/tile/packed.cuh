@@ -187,16 +187,17 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
     from += batch * dv;
   };
   const auto sums_of = [&](int part) { return part < parts ? __ldcg(&sums[part]) : make_float2(lowest_m, 0.f); };
-  const float2 first_sums = sums_of(lane);
+  const float2 first_sums = sums_of(lane), second_sums = sums_of(lane + 32);  // neither waits for the other
   load_next(parts);
   float m = first_sums.x, sum = first_sums.y;  // of the lane's parts
-#pragma unroll 1
-  for (int part = lane + 32; part < parts; part += 32) {
-    const float2 more = __ldcg(&sums[part]);
+  const auto add = [&](float2 more) {
     const float larger = fmaxf(m, more.x);
     sum = sum * ptx::ex2_approx_ftz(m - larger) + more.y * ptx::ex2_approx_ftz(more.x - larger);
     m = larger;
-  }
+  };
+  if (parts > 32) add(second_sums);
+#pragma unroll 1
+  for (int part = lane + 64; part < parts; part += 32) add(__ldcg(&sums[part]));
   const float lane_m = m;
   m = warp_max(m);
   sum = warp_sum(ptx::ex2_approx_ftz(lane_m - m) * sum);
@@ -207,7 +208,8 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
 #pragma unroll
     for (int i = 0; i < batch; i++) x[i] = next[i];
     if (first + batch < parts) load_next(parts - first - batch);
-    if (first % 32 == 0 && first > 0) weight = ptx::ex2_approx_ftz(sums_of(first + lane).x - m);
+    if (first == 32) weight = ptx::ex2_approx_ftz(second_sums.x - m);
+    else if (first % 32 == 0 && first > 0) weight = ptx::ex2_approx_ftz(sums_of(first + lane).x - m);
 #pragma unroll
     for (int i = 0; i < batch; i++) {
       const float of_part = __shfl_sync(0xffffffffu, weight, first % 32 + i);

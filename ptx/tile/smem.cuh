@@ -49,6 +49,12 @@ struct BlockScales {
   float k, v;
 };
 
+// What the second of two warpgroups with the same rows hands over at the end of a piece, thread by thread.
+struct Handed {
+  float4 o[dv / 8][128];
+  float4 state[128];  // m and l of the thread's two rows
+};
+
 // When Q's buffer is given back early, its RowBlock is still needed.
 inline constexpr bool early_q_release = config.releases_q_early();
 inline constexpr int q_depth = config.q_depth();
@@ -59,6 +65,7 @@ struct alignas(1024) Smem {
   Element q[config.q_buffers][64 * row_elements];
   Stage stage[config.stages];
   VRows v_rows;
+  Handed handed[shares_keys ? 1 : 0];
   alignas(16) float v_mean[config.v_means()][dv];  // of 8-bit elements: what is added to O (VMeanRing)
   BlockScales block_scales[has(Trait::block_scales) ? config.stages : 0];  // of the block whose K is in the stage
 
@@ -85,11 +92,12 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
   if (threadIdx.x != 32 * warp) return;  // (% 32 would take a register throughout the kernel)
   for (int i = warp; i < end; i += config.threads() / 32) {
     // Filled by one thread, V by the warps that transpose it, scales by copies of their own; K and V released by every
-    // consumer warp; Q released by every thread of the warpgroup, as all have read its RowBlock.
+    // consumer warp; Q released by every thread of the warpgroups that have it, as all have read its RowBlock.
     const int v_too = transposers && !split_stage && i < config.stages ? transposers : 0;
     const bool v_only = transposers && split_stage && i >= config.stages && i < 2 * config.stages;
     const int scales_too = has(Trait::block_scales) && i < config.stages;
-    const int arrivals = v_only ? transposers : i < kv ? 1 + v_too + scales_too : i < q ? warpgroups * 4 : 128;
+    const int full = v_only ? transposers : 1 + v_too + scales_too;
+    const int arrivals = i < kv ? full : i < q ? consumers * 4 : 128 * (consumers / warpgroups);
     ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);
   }
   if constexpr (has(Trait::transposes_v))

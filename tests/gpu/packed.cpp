@@ -18,6 +18,14 @@ using tools::Random;
 constexpr bool packs_heads(const Row& row) { return row.has(Trait::packs_heads); }
 constexpr bool packs_few_rows(const Row& row) { return packs_heads(row) && row.Br == 64; }
 
+// Are there two rows for few packed rows, one for whole tiles (Trait::shares_keys) and one for parts?
+bool has_rival(const Row& row) {
+  return std::count_if(std::begin(rows), std::end(rows), [&](const Row& other) {
+    return packs_few_rows(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
+           other.dv == row.dv;
+  }) == 2;
+}
+
 // Layouts and pattern of the seed; bottom-right and top-left masks in turn.
 Problem problem_of(const Row& row, int64_t heads_per_kv, int64_t seqlen_q, int64_t seqlen_k, int number) {
   const uint64_t seed = seed_for(row, 9000 + number);
@@ -81,7 +89,9 @@ void chosen(const Row& row) {
   gpu();
   for (const int64_t batch : {1, 40})
     for (const int64_t heads : {8, 28, 64}) {
-      const int64_t seqlen_k = batch == 1 ? 5000 : 1500;
+      const bool splits = batch == 1;
+      if (has_rival(row) && row.has(Trait::shares_keys) == splits) continue;
+      const int64_t seqlen_k = splits ? 5000 : 1500;
       Problem p = plain_problem(row, batch, 1, seqlen_k, heads, 4, seed_for(row, 9700 + int(heads + batch)));
       p.kernel = nullptr;
       Case made(p);

@@ -239,9 +239,10 @@ TEST_CASE("a warp at a time adds up a row's parts", "[cost]") {
   for (const int64_t rows : {2, 4}) CHECK(combine_time(16, rows, 1) == one_row);
   CHECK((combine_time(16, 5, 1) == 2 * one_row && combine_time(16, 64, 1) == 16 * one_row));
   CHECK((combine_time(16, 64, 16) == one_row && combine_time(16, 64, 8) == 2 * one_row));
-  // The 33rd part costs more than others: a warp reads m and l of 32 at once.
+  // The 33rd part costs more than others, and the 65th most of all: a lane has m and l of two parts at once.
   const auto step = [](int64_t parts) { return combine_time(parts + 1, 1, 1) - combine_time(parts, 1, 1); };
-  CHECK((step(31) < 100 && step(32) > 1000 && step(33) < 100));
+  CHECK((step(31) < 100 && step(32) > 500 && step(33) < 100));
+  CHECK((step(63) < 100 && step(64) > 3000 && step(65) < 100));
 }
 
 TEST_CASE("the last part of a tile reads the others", "[cost]") {

@@ -94,9 +94,10 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
     CHECK(info.consumer_registers == v.consumer_registers());
     CHECK(info.shared_memory_bytes == v.smem_bytes());
     if (v.kind == Kind::forward) {
-      // A warpgroup for each 64 rows, and a producer. Two warpgroups have registers enough; of more, the producer gives
-      // its to the consumers: as many as the machine has.
-      const int warpgroups = info.block_q / 64, producers = !v.has(Trait::no_producer);
+      // A warpgroup for each 64 rows, or two that take turns at the keys, and a producer. Two warpgroups have registers
+      // enough; of more, the producer gives its to the consumers: as many as the machine has.
+      const int of_rows = v.has(Trait::shares_keys) ? 2 : 1;
+      const int warpgroups = of_rows * info.block_q / 64, producers = !v.has(Trait::no_producer);
       const int registers = info.producer_registers + warpgroups * info.consumer_registers;
       CHECK(info.threads == 128 * (warpgroups + producers));
       const bool moved = warpgroups + producers > 2;

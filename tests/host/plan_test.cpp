@@ -417,8 +417,11 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
   const ForwardPlan& even = decode(1, 8192);
   CHECK((even.pieces.whole_tiles == 0 && even.pieces.each == 8 && even.pieces.count() == 128));
   for (const int blocks : lengths(even)) CHECK(blocks == 8);
-  // A single tile has 32 parts, not 43: a warp reads m and l of 32 at once, and 43 would be shorter by one block only.
+  // A single tile has 32 parts, not 43, which would be shorter by one block only; but 64 if that saves four blocks, and
+  // not more than a warp reads m and l of at once.
   CHECK(planned(problem_of({1, 1, 8192, 32, 1, 128})).pieces.entries() == 32);
+  for (const int64_t seqlen_k : {16384, 32768, 131072})
+    CHECK(planned(problem_of({1, 1, seqlen_k, 32, 1, 128})).pieces.entries() == 64);
   // So are long ones, if that leaves few multiprocessors without any.
   for (const auto& [batch, seqlen_k, parts] :
        {std::array<int64_t, 3>{1, 131072, 16}, {1, 262144, 16}, {2, 65536, 8}, {8, 32768, 2}}) {
@@ -448,6 +451,28 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
     const Row& row = rows[planned(problem_of({1, 1, 8192, heads, 8, 128})).row];
     CHECK((row.has(Trait::packs_heads) && row.Br == (heads <= 512 ? 64 : 128)));
   }
+}
+
+TEST_CASE("two warpgroups take turns at the keys of whole tiles, if there are enough", "[plan]") {
+  const auto takes_turns = [](int64_t batch, int64_t seqlen_k, int64_t head_dim) {
+    const ForwardPlan& made = planned(problem_of({batch, 1, seqlen_k, 32, 8, head_dim}));
+    CHECK(rows[made.row].has(Trait::packs_heads));
+    return rows[made.row].has(Trait::shares_keys);
+  };
+  for (const int64_t batch : {20, 40, 128}) {
+    for (const int64_t seqlen_k : {2048, 4096}) {
+      INFO("batch " << batch << ", keys " << seqlen_k);
+      CHECK((takes_turns(batch, seqlen_k, 64) && takes_turns(batch, seqlen_k, 128)));
+      CHECK_FALSE(takes_turns(batch, seqlen_k, 256));  // there is no such kernel
+    }
+    CHECK(takes_turns(batch, 1024, 64));
+    CHECK(takes_turns(batch, 1024, 128) == (batch == 20));  // a second wave of few tiles waits for the exponentials
+    for (const int64_t seqlen_k : {1, 64, 128, 512}) CHECK_FALSE(takes_turns(batch, seqlen_k, 128));
+  }
+  for (const int64_t seqlen_k : {1, 128}) CHECK_FALSE(takes_turns(1024, seqlen_k, 64));
+  // Not of parts that are short.
+  for (const int64_t head_dim : {64, 128})
+    for (const int64_t batch : {1, 8}) CHECK_FALSE(takes_turns(batch, 8192, head_dim));
 }
 
 TEST_CASE("packed heads that make too many rows are refused", "[plan]") {

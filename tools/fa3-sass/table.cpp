@@ -170,16 +170,18 @@ std::optional<Figure> table_figure(const std::string& name, const std::string& s
   // PV is done for all columns at once, but for sums on two levels at large head dimensions.
   const int pv_columns = row->has(fa3::Trait::two_level) ? row->sum_columns() : row->dv;
   const int pv_parts = row->dv / pv_columns;
-  // K and V of a stage under one barrier, or a wait for each, the second with a fence of its own.
+  // K and V of a stage under one barrier, or a wait for each, the second with a fence of its own. With shared keys both
+  // are of other stages, and awaited together.
   const bool speculative = row->has(fa3::Trait::speculative);
-  const int waits = row->split_stage() ? 2 : 1;
+  const int fences = row->split_stage() ? 2 : 1;
+  const int waits = row->has(fa3::Trait::shares_keys) ? 2 : fences;
   // The maximum that keeps half of the multiplications behind the first exponential.
   if (speculative && scope == "hot" && figure == "maxima") return value(row->has(fa3::Trait::spread));
   // O by alpha, the sums of two rows, and on the rare path their bounds.
   if (speculative && figure == "most_multiplies" && !row->is_8bit())
     return value(row->dv / 2 + (scope == "hot" ? 4 : 2));
   if (speculative && figure == "mbarrier_waits") return value(waits);
-  if (speculative && figure == "arrives") return value(waits + pv_parts - 1);
+  if (speculative && figure == "arrives") return value(fences + pv_parts - 1);
   // K is given back while PV is in flight, V behind it; or both behind it.
   if (speculative && figure == "releases") return text(waits == 2 ? "1 0" : "0");
   if (speculative && figure == "parities") return text(waits == 2 ? "0 0" : "0");
