@@ -443,8 +443,13 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
   const ForwardPlan& last = decode(64, 8192);
   CHECK((last.pieces.whole_tiles == 512 - 132 && last.pieces.each == 132 && last.pieces.entries() == 3));
   CHECK(lengths(last)[0] > 4 * lengths(last)[2]);
+  // Short ones, too, if otherwise few of them would be left for a last wave.
+  for (const auto& [batch, seqlen_k] : {std::pair{17, 2048}, {17, 4096}, {20, 4096}, {34, 4096}}) {
+    const ForwardPlan& few_left = decode(batch, seqlen_k);
+    CHECK((few_left.pieces.whole_tiles == 8 * batch - 132 && few_left.pieces.entries() == 3));
+  }
   // Many short ones not at all, nor where each multiprocessor has one.
-  for (const auto& [batch, seqlen_k] : {std::pair{128, 2048}, {32, 4096}, {16, 4096}})
+  for (const auto& [batch, seqlen_k] : {std::pair{128, 2048}, {32, 4096}, {16, 4096}, {20, 2048}, {24, 4096}})
     CHECK_FALSE(is_split(decode(batch, seqlen_k)));
   // Tiles of more rows than there are would wait for the same memory.
   for (const int64_t heads : {8, 16, 64, 128, 512, 1024}) {
@@ -459,14 +464,14 @@ TEST_CASE("two warpgroups take turns at the keys of whole tiles, if there are en
     CHECK(rows[made.row].has(Trait::packs_heads));
     return rows[made.row].has(Trait::shares_keys);
   };
-  for (const int64_t batch : {20, 40, 128}) {
+  for (const int64_t batch : {24, 40, 128}) {
     for (const int64_t seqlen_k : {2048, 4096}) {
       INFO("batch " << batch << ", keys " << seqlen_k);
       CHECK((takes_turns(batch, seqlen_k, 64) && takes_turns(batch, seqlen_k, 128)));
       CHECK_FALSE(takes_turns(batch, seqlen_k, 256));  // there is no such kernel
     }
     CHECK(takes_turns(batch, 1024, 64));
-    CHECK(takes_turns(batch, 1024, 128) == (batch == 20));  // a second wave of few tiles waits for the exponentials
+    CHECK(takes_turns(batch, 1024, 128) == (batch == 24));  // a second wave of few tiles waits for the exponentials
     for (const int64_t seqlen_k : {1, 64, 128, 512}) CHECK_FALSE(takes_turns(batch, seqlen_k, 128));
   }
   for (const int64_t seqlen_k : {1, 128}) CHECK_FALSE(takes_turns(1024, seqlen_k, 64));
