@@ -57,6 +57,13 @@ void ratios(const Row& row) {
     for (const int64_t seqlen_q : {1, 3}) run(problem_of(row, heads, seqlen_q, 2 * row.Bc + heads, heads), row, 2);
   for (int64_t seqlen_q = 1; seqlen_q <= 64; ++seqlen_q)
     run(problem_of(row, 1 + seqlen_q % 9, seqlen_q, 3 * row.Bc - seqlen_q, 300 + int(seqlen_q)), row, 2);
+  // So many tiles of few blocks that the ring of K and V goes round, with one block each for one of two warpgroups that
+  // take turns; and with three, so that which of them has two depends on who claimed what.
+  for (const int blocks : {1, 3}) {
+    Problem many = problem_of(row, 3, 2, blocks * row.Bc - 3, 500 + 2 * blocks);
+    many.batch = 500, many.heads_kv = 3, many.heads = 9;
+    run(many, row, 4);
+  }
   for (const int64_t seqlen_k : {1, 2, 20})  // under a bottom-right mask the first queries see nothing
     run(problem_of(row, 5, 64, seqlen_k, 400 + 2 * int(seqlen_k)), row, 2);
 }
