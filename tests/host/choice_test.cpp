@@ -1,0 +1,226 @@
+// Which row and which pieces the planner takes (src/plan.h): those that measured fastest.
+#include <catch2/catch_test_macros.hpp>
+#include <algorithm>
+#include <array>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "plans.h"
+
+namespace fa3::test {
+
+TEST_CASE("what is split, and what is not", "[plan]") {
+  // One sequence, one head: as many parts as pay for being put together.
+  const Shape long_keys{.batch = 1, .seqlen_q = 1, .seqlen_k = 131072, .heads = 1, .heads_kv = 1, .head_dim = 128};
+  for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+    const ForwardPlan& made = planned(problem_of(long_keys, mask));
+    CHECK((made.tiles.count() == 1 && made.pieces.listed > 16));
+  }
+  // A wave and a half is split, whole waves and so many that the last does not matter are not.
+  const auto heads = [](int64_t batch, int64_t n) {
+    return is_split(planned(
+        problem_of({.batch = batch, .seqlen_q = 256, .seqlen_k = 4096, .heads = n, .heads_kv = n, .head_dim = 64})));
+  };
+  CHECK(heads(1, 200));
+  CHECK_FALSE(heads(1, 264));
+  CHECK_FALSE(heads(100, 133));
+  // Too few keys.
+  CHECK_FALSE(is_split(
+      planned(problem_of({.batch = 1, .seqlen_q = 64, .seqlen_k = 300, .heads = 1, .heads_kv = 1, .head_dim = 64}))));
+  // Causal problems that fill the machine.
+  CHECK_FALSE(is_split(planned(problem_of(square(1, 8192, 16, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
+  CHECK(is_split(planned(problem_of(square(1, 8192, 2, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
+  CHECK_FALSE(is_split(planned(problem_of(square(1, 5618, 4, 256), FA3_MASK_CAUSAL_TOP_LEFT), 7)));
+  // Only rows that know how.
+  for (const Row& row : rows) {
+    if (row.kind != Kind::forward) continue;
+    const Shape shape{.batch = 1, .seqlen_q = 64, .seqlen_k = 8192, .heads = 1, .heads_kv = 1, .head_dim = row.d,
+                      .head_dim_v = row.dv};
+    INFO(row.name);
+    CHECK(is_split(planned(problem_of(row, shape))) == row.has(Trait::splits));
+  }
+}
+
+TEST_CASE("where the longest tiles are cut, the longest pieces come first", "[plan]") {
+  int cut = 0;
+  for (const int64_t heads : {2, 3, 4, 5, 6})
+    for (const int64_t seqlen : {2048, 4096, 8192}) {
+      const Problem problem = problem_of(square(1, seqlen, heads, 128), FA3_MASK_CAUSAL_TOP_LEFT);
+      const ForwardPlan& made = planned(problem);
+      if (!is_split(made) || made.pieces.ticket_tiles == made.tiles.count()) continue;
+      ++cut;
+      int last = INT32_MAX;
+      for (int n = 0; n < made.pieces.listed; ++n) {
+        const Work work = made.pieces.work(made.list[n], 0, unfold(problem, made, int32_t(made.list[n].tile)).blocks);
+        CHECK(work.end - work.begin <= last);
+        last = work.end - work.begin;
+      }
+    }
+  CHECK(cut > 3);
+}
+
+TEST_CASE("the fastest row is taken", "[plan]") {
+  std::set<std::string> taken;
+  std::mt19937_64 random(9);
+  for (int n = 0; n < 300; ++n) {
+    const int64_t seqlen = 200 + int64_t(random() % 8000), heads = 1 + int64_t(random() % 12);
+    const int32_t mask = random() % 2 ? FA3_MASK_NONE : FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+    const Problem problem = problem_of(square(1, seqlen, heads, random() % 2 ? 64 : 128), mask);
+    const Fit fits = fit_of(problem);
+    REQUIRE(fits.count == 2);
+    const ForwardPlan& made = planned(problem);
+    taken.insert(rows[made.row].name);
+    ForwardPlan first, second;
+    plan_row(problem, fits.rows[0], 132, first);
+    plan_row(problem, fits.rows[1], 132, second);
+    if (problem.causal && first.tiles.count() >= 4 * 132) {  // not planned: the first row
+      CHECK(made.row == fits.rows[0]);
+      continue;
+    }
+    CHECK(made.predicted_us == std::min(first.predicted_us, second.predicted_us));
+  }
+  CHECK(taken.size() >= 6);
+}
+
+TEST_CASE("heads are packed for few queries, and only then", "[plan]") {
+  const auto packs = [](const Shape& shape, int32_t mask) {
+    return rows[planned(problem_of(shape, mask)).row].has(Trait::packs_heads);
+  };
+  for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
+    for (const int64_t head_dim : {64, 128, 256}) {
+      INFO("head_dim " << head_dim << ", mask " << mask);
+      for (const int64_t heads : {4, 7, 12, 28, 32, 64, 100})
+        for (const int64_t batch : {1, 8, 200}) {
+          INFO(heads << " heads, batch " << batch);
+          for (const int64_t seqlen_q : {1, 4})
+            CHECK(packs({batch, seqlen_q, 8192, 8 * heads, 8, head_dim}, mask));
+          CHECK_FALSE(packs({batch, 65, 8192, 8 * heads, 8, head_dim}, mask));
+        }
+      CHECK(packs({40, 64, 8192, 4, 1, head_dim}, mask));  // two tiles, in place of four that are half full
+      // With one head for each of K and V nothing is packed, but these kernels wait for memory better.
+      for (const int64_t batch : {1, 8, 64}) CHECK(packs({batch, 1, 8192, 8, 8, head_dim}, mask));
+      // And store few rows sooner, where the others' time is short; but not many.
+      for (const int64_t rows : {16, 48}) CHECK(packs({512, rows, rows, 16, 16, head_dim}, mask));
+      for (const int64_t rows : {49, 64}) CHECK_FALSE(packs({512, rows, rows, 16, 16, head_dim}, mask));
+      CHECK(packs({512, 64, 64, 32, 16, head_dim}, mask));
+      CHECK(packs({512, 64, 8192, 16, 16, head_dim}, mask));
+      CHECK(packs({33, 64, 64, 16, 16, head_dim}, mask));  // four waves
+      CHECK_FALSE(packs({34, 64, 64, 16, 16, head_dim}, mask));
+    }
+  // All multiprocessors read the keys, where there are enough of them, as tiles or as parts.
+  for (const auto& [batch, heads_kv, seqlen_k] :
+       {std::array<int64_t, 3>{1, 8, 8192}, {1, 8, 131072}, {8, 8, 8192}, {1, 1, 131072}}) {
+    const ForwardPlan& made =
+        planned(problem_of({batch, 1, seqlen_k, 4 * heads_kv, heads_kv, 128}, FA3_MASK_CAUSAL_BOTTOM_RIGHT));
+    INFO("batch " << batch << ", " << heads_kv << " heads, keys " << seqlen_k);
+    CHECK(made.pieces.count() >= (batch * heads_kv == 1 ? 16 : 90));
+  }
+}
+
+TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at all", "[plan]") {
+  const auto decode = [](int64_t batch, int64_t seqlen_k) -> const ForwardPlan& {
+    return planned(problem_of({batch, 1, seqlen_k, 32, 8, 128}));
+  };
+  const auto lengths = [](const ForwardPlan& plan) {
+    std::vector<int> blocks;
+    for (int n = 0; n < plan.pieces.entries(); ++n) blocks.push_back(int(plan.list[n].end) - int(plan.list[n].begin));
+    return blocks;
+  };
+  // Short times: as many equal parts as there are multiprocessors for.
+  const ForwardPlan& even = decode(1, 8192);
+  CHECK((even.pieces.whole_tiles == 0 && even.pieces.each == 8 && even.pieces.count() == 128));
+  for (const int blocks : lengths(even)) CHECK(blocks == 8);
+  // A single tile has 32 parts, not 43, which would be shorter by one block only; but 64 if that saves four blocks, and
+  // not more than a warp reads m and l of at once.
+  CHECK(planned(problem_of({1, 1, 8192, 32, 1, 128})).pieces.entries() == 32);
+  for (const int64_t seqlen_k : {16384, 32768, 131072})
+    CHECK(planned(problem_of({1, 1, seqlen_k, 32, 1, 128})).pieces.entries() == 64);
+  // So are long ones, if that leaves few multiprocessors without any.
+  for (const auto& [batch, seqlen_k, parts] :
+       {std::array<int64_t, 3>{1, 131072, 16}, {1, 262144, 16}, {2, 65536, 8}, {8, 32768, 2}}) {
+    const ForwardPlan& plan = decode(batch, seqlen_k);
+    CHECK((plan.pieces.whole_tiles == 0 && plan.pieces.each == 8 * batch && plan.pieces.count() == 128));
+    const std::vector<int> blocks = lengths(plan);
+    CHECK(int64_t(blocks.size()) == parts);
+    CHECK(blocks.front() - blocks.back() <= parts);  // the last one is what is left
+  }
+  // If not, two parts for each multiprocessor, or three of each tile, the first five times as long as the last.
+  for (const auto& [batch, seqlen_k, parts] : {std::array<int64_t, 3>{5, 32768, 7}, {12, 16384, 3}, {16, 16384, 3}}) {
+    const ForwardPlan& ever_shorter = decode(batch, seqlen_k);
+    const std::vector<int> blocks = lengths(ever_shorter);
+    CHECK((ever_shorter.pieces.each == 8 * batch && int64_t(blocks.size()) == parts));
+    CHECK(std::is_sorted(blocks.begin(), blocks.end(), [](int a, int b) { return a > b + 1; }));  // but for rounding
+    CHECK((blocks.front() >= 4 * blocks.back() && blocks.front() <= 6 * blocks.back()));
+  }
+  // Of many tiles the last 132 so, in three parts.
+  const ForwardPlan& last = decode(64, 8192);
+  CHECK((last.pieces.whole_tiles == 512 - 132 && last.pieces.each == 132 && last.pieces.entries() == 3));
+  CHECK(lengths(last)[0] > 4 * lengths(last)[2]);
+  // Short ones, too, if otherwise few of them would be left for a last wave.
+  for (const auto& [batch, seqlen_k] : {std::pair{17, 2048}, {17, 4096}, {20, 4096}, {34, 4096}}) {
+    const ForwardPlan& few_left = decode(batch, seqlen_k);
+    CHECK((few_left.pieces.whole_tiles == 8 * batch - 132 && few_left.pieces.entries() == 3));
+  }
+  // Many short ones not at all, nor where each multiprocessor has one.
+  for (const auto& [batch, seqlen_k] : {std::pair{128, 2048}, {32, 4096}, {16, 4096}, {20, 2048}, {24, 4096}})
+    CHECK_FALSE(is_split(decode(batch, seqlen_k)));
+  // Tiles of more rows than there are would wait for the same memory.
+  for (const int64_t heads : {8, 16, 64, 128, 512, 1024}) {
+    const Row& row = rows[planned(problem_of({1, 1, 8192, heads, 8, 128})).row];
+    CHECK((row.has(Trait::packs_heads) && row.Br == (heads <= 512 ? 64 : 128)));
+  }
+}
+
+TEST_CASE("two warpgroups take turns at the keys of whole tiles, if there are enough", "[plan]") {
+  const auto takes_turns = [](int64_t batch, int64_t seqlen_k, int64_t head_dim) {
+    const ForwardPlan& made = planned(problem_of({batch, 1, seqlen_k, 32, 8, head_dim}));
+    CHECK(rows[made.row].has(Trait::packs_heads));
+    return rows[made.row].has(Trait::shares_keys);
+  };
+  for (const int64_t batch : {24, 40, 128}) {
+    for (const int64_t seqlen_k : {2048, 4096}) {
+      INFO("batch " << batch << ", keys " << seqlen_k);
+      CHECK((takes_turns(batch, seqlen_k, 64) && takes_turns(batch, seqlen_k, 128)));
+      CHECK_FALSE(takes_turns(batch, seqlen_k, 256));  // there is no such kernel
+    }
+    CHECK(takes_turns(batch, 1024, 64));
+    CHECK(takes_turns(batch, 1024, 128) == (batch == 24));  // a second wave of few tiles waits for the exponentials
+    for (const int64_t seqlen_k : {1, 64, 128, 512}) CHECK_FALSE(takes_turns(batch, seqlen_k, 128));
+  }
+  for (const int64_t seqlen_k : {1, 128}) CHECK_FALSE(takes_turns(1024, seqlen_k, 64));
+  // Not of parts that are short.
+  for (const int64_t head_dim : {64, 128})
+    for (const int64_t batch : {1, 8}) CHECK_FALSE(takes_turns(batch, 8192, head_dim));
+}
+
+TEST_CASE("the paper's grid stays with the larger tiles", "[plan]") {
+  for (const int64_t head_dim : {64, 128, 256})
+    for (int64_t seqlen = 512; seqlen <= 16384; seqlen *= 2)
+      for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+        const Problem problem = problem_of(square(16384 / seqlen, seqlen, 2048 / head_dim, head_dim), mask);
+        INFO(head_dim << " " << seqlen << " " << mask);
+        CHECK(planned(problem).row == fit_of(problem).rows[0]);
+      }
+}
+
+TEST_CASE("short sequences run on the tiles that were measured to be faster", "[plan]") {
+  // Query rows of a tile for each batch and length, with 12 heads of 64 or 16 of 128.
+  const struct {
+    int64_t batch, seqlen;
+    int d64_full, d64_causal, d128_full, d128_causal;
+  } cases[] = {{1024, 33, 64, 64, 64, 64},   {256, 100, 128, 128, 128, 128}, {128, 128, 128, 128, 128, 128},
+               {1, 128, 128, 128, 128, 192}, {128, 197, 256, 256, 128, 192}, {64, 256, 256, 256, 128, 192},
+               {48, 320, 256, 256, 192, 192}};
+  for (const auto& c : cases)
+    for (const int64_t head_dim : {64, 128})
+      for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+        const int Br = head_dim == 64 ? (mask ? c.d64_causal : c.d64_full) : mask ? c.d128_causal : c.d128_full;
+        INFO(c.batch << " sequences of " << c.seqlen << ", head_dim " << head_dim << ", mask " << mask);
+        const Problem problem = problem_of(square(c.batch, c.seqlen, head_dim == 64 ? 12 : 16, head_dim), mask);
+        CHECK(rows[planned(problem).row].Br == Br);
+      }
+}
+
+}  // namespace fa3::test
