@@ -17,6 +17,8 @@
 // Other causal tiles differ, and dynamic claims fill the gaps; so they are split only where there are few:
 //  - all into parts of the same length,
 //  - or the longest are cut in two, where they would last much longer than a multiprocessor has to work on average.
+// Where they are many and keys few, so that long and short ones run beside each other (tiles.cpp), the last ones are
+// claimed from the longest to the shortest.
 #include "plan.h"
 
 #include <algorithm>
@@ -44,9 +46,8 @@ constexpr int64_t short_delay = 9'000;
 // Parts for each multiprocessor, at most: bounds the workspace.
 constexpr int64_t most_pieces = 2;
 
-// Causal tiles for each multiprocessor. Measured: with `balanced` or more, claims balance well whatever the tiles are;
-// with `splittable` or more, no split gained anything.
-constexpr int64_t balanced = 4, splittable = 2;
+// Causal tiles for each multiprocessor, with which, measured, no split gained anything.
+constexpr int64_t splittable = 2;
 
 // More tiles than that are not simulated one by one.
 constexpr int64_t most_simulated = 16;
@@ -79,8 +80,9 @@ class Planner {
  public:
   Planner(const Problem& problem, const Row& row, int multiprocessors)
       : problem_(problem), row_(row), costs_(costs_of(row)), G_(multiprocessors), visible_(visible_of(problem, row)),
-        tiles_(tiles_of(problem, row)),
+        tiles_(tiles_of(problem, row, multiprocessors)),
         alike_(!problem.causal || (row.has(Trait::packs_heads) && tiles_.q_blocks == 1)),
+        mixes_lengths_(mixes_lengths(problem, row, tiles_.q_blocks, multiprocessors)),
         longest_(blocks(problem.causal ? tiles_.q_blocks - 1 : 0)),
         grain_(divide_up(longest_, Listed::most_grains)) {
     const int64_t of_head = rows_of(problem, row), warpgroups = divide_up(of_head, 64);
@@ -109,6 +111,7 @@ class Planner {
     if (row_.has(Trait::splits)) {
       if (alike_ && row_.has(Trait::packs_heads)) split_packed(whole, best);
       else if (alike_) split_alike(whole, best);
+      else if (mixes_lengths_) list_last();
       else split_causal(whole, best);
     }
     plan.tiles = tiles_;
@@ -170,10 +173,12 @@ class Planner {
     }
     if (tiles_.count() > most_simulated * G_)
       return launch_time + divide_up(tiles_.count(), G_) * costs.whole((longest_ + blocks(0)) / 2);
+    // With the last ones from the longest to the shortest, tiles end as if all were.
+    const int64_t section = mixes_lengths_ ? tiles_.batch_heads : tiles_.section_heads;
     Simulation simulation(G_);
-    for (int64_t first = 0; first < tiles_.batch_heads; first += tiles_.section_heads)
+    for (int64_t first = 0; first < tiles_.batch_heads; first += section)
       for (int64_t n = 0; n < tiles_.q_blocks; ++n)
-        simulation.add(costs.whole(length(n)), std::min<int64_t>(tiles_.section_heads, tiles_.batch_heads - first));
+        simulation.add(costs.whole(length(n)), std::min(section, tiles_.batch_heads - first));
     return launch_time + simulation.end();
   }
 
@@ -323,6 +328,18 @@ class Planner {
     list_.slots = list_.count * list_.each;
   }
 
+  // The last tiles, whole, from the longest to the shortest. Measured with 1, 2 and 3 for each multiprocessor: 2.
+  void list_last() {
+    const auto last = static_cast<int32_t>(std::min<int64_t>(2 * G_, list_capacity));
+    list_.first_tile = tiles_.count() - last;
+    for (int32_t tile = 0; tile < last; ++tile) {
+      const int32_t number = list_.first_tile + tile;
+      list_.add({number, 0, static_cast<int32_t>(length_of_tile(number)), 0, 1, 0, tile});
+    }
+    std::sort(list_.work, list_.work + last,
+              [](const Work& a, const Work& b) { return a.end != b.end ? a.end > b.end : a.tile < b.tile; });
+  }
+
   void split_causal(int64_t whole, int64_t& best) {
     if (tiles_.count() >= splittable * G_ || tiles_.count() > Listed::most_tiles) return;
     int64_t sum = 0;
@@ -411,8 +428,9 @@ class Planner {
   const int64_t G_;
   const Visible visible_;
   const Tiles tiles_;
-  const bool alike_;       // all tiles have as many blocks
-  const int64_t longest_;  // blocks of a tile
+  const bool alike_;          // all tiles have as many blocks
+  const bool mixes_lengths_;  // long and short ones run beside each other
+  const int64_t longest_;     // blocks of a tile
   const int64_t grain_;
   List list_;  // of the best plan so far
 };

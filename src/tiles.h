@@ -23,7 +23,14 @@ Visible visible_of(const Problem& problem, const Row& row);
 // below takes only problems that fit, and that are not empty.
 bool tiles_fit(const Problem& problem, const Row& row);
 
-Tiles tiles_of(const Problem& problem, const Row& row);
+// Causal tiles for each multiprocessor, with which claims balance well whatever the tiles are.
+inline constexpr int64_t balanced = 4;
+
+// Are sections so small that long and short tiles run beside each other (section_heads in tiles.cpp)? Then the last
+// tiles should be claimed from the longest to the shortest. q_blocks: of a head.
+bool mixes_lengths(const Problem& problem, const Row& row, int64_t q_blocks, int64_t multiprocessors);
+
+Tiles tiles_of(const Problem& problem, const Row& row, int64_t multiprocessors);
 
 // Blocks of rows that are in no tile, of all heads.
 int64_t empty_blocks(const Tiles& tiles, const Row& row);

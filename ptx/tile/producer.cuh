@@ -42,11 +42,13 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
 
   const bool at_once = all_at_once(p);
   uint32_t taken = 0;
-  auto take = [&] {  // the next piece; the Q producer is told
-    const int piece = !at_once ? claims.take() : taken == 0 ? claims.only() : Claims::none;
-    wait(smem.empty_piece, taken & 1 ^ 1);
-    smem.piece = piece;
-    mbarrier_arrive(shared_address(&smem.full_piece));
+  auto take = [&] {  // the next piece; the Q producer is told, but for the first one, which it knows
+    const int piece = !at_once ? claims.take() : taken == 0 ? claims.first() : Claims::none;
+    if (taken > 0) {
+      wait(smem.empty_piece, taken & 1);
+      smem.piece = piece;
+      mbarrier_arrive(shared_address(&smem.full_piece));
+    }
     taken++;
     return piece;
   };
@@ -113,9 +115,12 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
 FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
   using namespace ptx;
   for (uint32_t t = 0;; t++) {  // number of the piece among those of the thread block
-    wait(smem.full_piece, t & 1);
-    const int piece = smem.piece;
-    mbarrier_arrive(shared_address(&smem.empty_piece));
+    int piece = Claims(p).first();
+    if (t > 0) {
+      wait(smem.full_piece, t & 1 ^ 1);
+      piece = smem.piece;
+      mbarrier_arrive(shared_address(&smem.empty_piece));
+    }
     const bool end = piece == Claims::none;
     const auto [tile, work] = piece_at(p, end ? 0 : piece);
     const int blocks = work.end - work.begin;
@@ -129,6 +134,10 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       const int nth = causal && t & 1 ? warpgroups - 1 - w : w;  // which 64 rows of the tile
       const int row = first_row(p, tile) + 64 * nth;
       const int computed = min(max(key_blocks(p, row).end - work.begin, 0), blocks);
+      const bool q_is_read = !end && computed > 0;
+      // Before its RowBlock is written: in a launch of a few microseconds all wait for this Q. Its barrier's phase does
+      // not end without the arrival below.
+      if (q_is_read) load_q(smem, buffer, full, p, row, tile);
       RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
       block.row = row;
       block.blocks = end ? RowBlock::end_of_work : computed;
@@ -142,7 +151,6 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
                           ? work.slot * packed_slot_rows(p) + (max(row, 0) - max(first_row(p, tile), 0)) * work.parts
                           : work.slot * warpgroups + nth;
       block.ticket = work.split_tile * warpgroups + nth;
-      const bool q_is_read = !end && computed > 0;
       uint32_t bytes = q_is_read ? config.q_buffer_bytes() : 0;
       if constexpr (is_8bit)
         if (!end) {
@@ -150,7 +158,6 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
           bytes += v_mean_bytes(p);
         }
       mbarrier_arrive_expect_tx(shared_address(&full), bytes);
-      if (q_is_read) load_q(smem, buffer, full, p, row, tile);
       if constexpr (is_8bit)
         if (!end && v_mean_bytes(p)) load_v_mean(smem.v_mean[VMeanRing::index(q_use)], full, p, block);
     }

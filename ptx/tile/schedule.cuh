@@ -71,9 +71,11 @@ class Claims {
   // tickets after that V has come, and so find them cleared.
   FA3_DEVICE void ask() { next_ = needs_workspace() ? claim() : p_.pieces.count(); }
 
-  // Where all pieces are under way at once, nothing is asked for: a thread block has this piece, or none,
-  FA3_DEVICE int only() const { return int(blockIdx.x) < p_.pieces.count() ? int(blockIdx.x) : none; }
-  // and another thread sees to it that tickets are cleared, which they are when this returns. Then it calls take().
+  // The thread block's first piece, or none.
+  FA3_DEVICE int first() const { return int(blockIdx.x) < p_.pieces.count() ? int(blockIdx.x) : none; }
+
+  // Where all pieces are under way at once, nothing is asked for, and another thread sees to it that tickets are
+  // cleared, which they are when this returns. Then it calls take().
   FA3_DEVICE void prepare_tickets() {
     if (needs_workspace()) prepare();
     next_ = p_.pieces.count();

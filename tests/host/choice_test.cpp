@@ -61,6 +61,55 @@ TEST_CASE("where the longest tiles are cut, the longest pieces come first", "[pl
   CHECK(cut > 3);
 }
 
+TEST_CASE("long and short tiles run beside each other where they are many and keys few", "[plan]") {
+  // Then a section is what shares a K/V head, and the last tiles are listed, whole, from the longest to the shortest.
+  const auto mixes = [](const Problem& problem, int multiprocessors = 132) {
+    const ForwardPlan& made = planned(problem, multiprocessors);
+    const int tiles = made.tiles.count(), last = std::min(2 * multiprocessors, list_capacity);
+    if (made.pieces.listed == 0) {
+      CHECK(made.pieces.whole_tiles == tiles);
+      return false;
+    }
+    CHECK(made.tiles.section_heads == problem.heads_per_kv());
+    CHECK((made.pieces.whole_tiles == tiles - last && made.pieces.listed == last));
+    CHECK((made.slots == 0 && made.pieces.ticket_tiles == 0));
+    int blocks = INT32_MAX, tile = 0;
+    for (int n = 0; n < last; ++n) {
+      const Listed& listed = made.list[n];
+      const int its_tile = made.pieces.whole_tiles + int(listed.tile);
+      const int its_blocks = unfold(problem, made, its_tile).blocks;
+      CHECK((listed.parts == 1 && int(listed.end) == its_blocks));
+      CHECK((its_blocks < blocks || (its_blocks == blocks && its_tile > tile)));
+      blocks = its_blocks, tile = its_tile;
+    }
+    return true;
+  };
+  const auto causal = [](const Shape& shape) { return problem_of(shape, FA3_MASK_CAUSAL_TOP_LEFT); };
+  for (const int64_t head_dim : {64, 128, 256})
+    for (const int64_t seqlen : {260, 512, 1024, 2047}) {
+      INFO("head_dim " << head_dim << ", " << seqlen << " tokens");
+      CHECK(mixes(causal(square(32, seqlen, 20, head_dim))));
+      CHECK(mixes(causal({32, seqlen, seqlen, 20, 4, head_dim})));
+      CHECK_FALSE(mixes(problem_of(square(32, seqlen, 20, head_dim))));
+    }
+  const int e4m3 = row_named("fa3_fwd_e4m3_d128_causal_192x96");
+  REQUIRE(e4m3 >= 0);
+  CHECK(mixes(problem_of(rows[e4m3], square(32, 512, 16, 128))));
+  CHECK_FALSE(mixes(causal(square(32, 2048, 20, 128))));
+  CHECK(mixes(causal({64, 4096, 2047, 20, 20, 128})));
+  CHECK_FALSE(mixes(causal({64, 2047, 2048, 20, 20, 128})));
+  // Four tiles for each multiprocessor; fewer balance only if the longest come first.
+  CHECK(mixes(causal(square(1, 768, 132, 128))));
+  CHECK_FALSE(mixes(causal(square(1, 768, 131, 128))));
+  CHECK(mixes(causal(square(1, 768, 78, 128)), 78));
+  CHECK(mixes(causal(square(8, 768, 200, 128)), 1024));
+  // All of one length; and rows that take no list.
+  CHECK_FALSE(mixes(causal(square(512, 192, 16, 128))));
+  const int alg2 = row_named("fa3_alg2_bf16_d128_causal_128x128");
+  REQUIRE(alg2 >= 0);
+  CHECK_FALSE(mixes(problem_of(rows[alg2], square(32, 512, 16, 128))));
+}
+
 TEST_CASE("the fastest row is taken", "[plan]") {
   std::set<std::string> taken;
   std::mt19937_64 random(9);

@@ -138,7 +138,7 @@ void check(const Problem& problem, const ForwardPlan& plan, int multiprocessors)
 TEST_CASE("every block of every tile is in one piece, on every row and any number of multiprocessors", "[plan]") {
   std::mt19937_64 random(5);
   const auto pick = [&](std::initializer_list<int64_t> of) { return of.begin()[random() % of.size()]; };
-  int split = 0, behind = 0, causal = 0, some = 0, many = 0;
+  int split = 0, behind = 0, causal = 0, some = 0, many = 0, mixed = 0;
   for (int n = 0; n < 3000; ++n) {
     Shape shape;
     shape.heads_kv = pick({1, 1, 2, 3, 8, 16});
@@ -166,6 +166,7 @@ TEST_CASE("every block of every tile is in one piece, on every row and any numbe
       split += is_split(made);
       behind += is_split(made) && made.pieces.whole_tiles > 0;
       causal += is_split(made) && problem.causal;
+      mixed += !is_split(made) && made.pieces.listed > 0;
       some += is_split(made) && made.pieces.ticket_tiles < made.tiles.count() - made.pieces.whole_tiles;
       many +=
           is_split(made) &&
@@ -177,6 +178,7 @@ TEST_CASE("every block of every tile is in one piece, on every row and any numbe
   CHECK(causal > 200);
   CHECK(some > 50);
   CHECK(many > 100);
+  CHECK(mixed > 100);
 }
 
 TEST_CASE("no more room is taken than for two parts for each multiprocessor", "[plan]") {
