@@ -38,9 +38,9 @@ constexpr int64_t least_blocks = 4;
 // With packed heads, whole tiles that take longer end at too different times, and it is long for a multiprocessor to be
 // idle. In nanoseconds.
 constexpr int64_t long_time = 100'000;
-// Parts of shorter ones take so much longer than their blocks, as each begins and ends; and where they seem to gain less
-// than a tenth, they are not worth it. Measured: 1.03 and 1.2 waves are up to 23% faster so, 1.94 and 7.76 waves, which
-// seem to gain 0 to 6%, are 1 to 10% slower.
+// Parts of shorter ones take so much longer than their blocks, as each begins and ends; and where they seem to gain
+// less than a tenth, they are not worth it. Measured: 1.03 and 1.2 waves are up to 23% faster so, 1.94 and 7.76 waves,
+// which seem to gain 0 to 6%, are 1 to 10% slower.
 constexpr int64_t short_delay = 9'000;
 
 // Parts for each multiprocessor, at most: bounds the workspace.

@@ -18,9 +18,8 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
   using namespace ptx;
   constexpr bool early = has(Trait::early_claim);
   Claims claims(p);
-  uint32_t i = 0;          // use of the K/V ring
-  KeyBlock before{};       // the block before: its V is loaded with the next K
-  bool has_before = false;
+  uint32_t i = 0;     // use of the K/V ring
+  KeyBlock before{};  // the block before, if i > 0: its V is loaded with the next K
   constexpr bool rows = has(Trait::transposes_v);
 
   uint32_t transposed = 0;  // V blocks for transposers, so far
@@ -41,22 +40,17 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
   };
 
   const bool at_once = all_at_once(p);
-  uint32_t taken = 0;
-  auto take = [&] {  // the next piece; the Q producer is told, but for the first one, which it knows
-    const int piece = !at_once ? claims.take() : taken == 0 ? claims.first() : Claims::none;
-    if (taken > 0) {
-      wait(smem.empty_piece, taken & 1);
-      smem.piece = piece;
-      mbarrier_arrive(shared_address(&smem.full_piece));
-    }
-    taken++;
+  uint32_t told = 0;
+  auto take = [&] {  // the next piece; the Q producer is told
+    const int piece = at_once ? Claims::none : claims.take();
+    wait(smem.empty_piece, told++ & 1 ^ 1);
+    smem.piece = piece;
+    mbarrier_arrive(shared_address(&smem.full_piece));
     return piece;
   };
 
-  for (int piece = Claims::none, next = Claims::none;; piece = next) {
-    if (!early || taken == 0) piece = take();
-    if (piece == Claims::none) break;
-
+  int piece = at_once ? claims.first() : claims.take();
+  while (piece != Claims::none) {
     const auto [tile, work] = piece_at(p, piece);
     // The blocks at which the next piece is asked for and taken: late, so that it goes to a thread block that is ready
     // for it, but early enough for its Q to come in time.
@@ -70,29 +64,30 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
       const KeyBlock block = key_block(p, tile, j);
       wait(smem.empty_k[s], parity);                                                          // A1.7
       mbarrier_arrive_expect_tx(shared_address(&smem.full_k[s]),
-                                !rows && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
+                                !rows && !split_stage && i > 0 ? config.stage_bytes() : config.k_block_bytes());
       load_k(stage, smem.full_k[s], p, block);                                                // A1.8
       if constexpr (has(Trait::block_scales)) load_block_scales(smem.block_scales[s], smem.full_k[s], p, block);
       if constexpr (takes_v_tiles)
-        if (!has_before) griddepcontrol_wait();  // the pass that makes them may be under way
+        if (i == 0) griddepcontrol_wait();  // the pass that makes them may be under way
       if constexpr (rows) {
-        if (has_before) send_v_rows(false);
+        if (i > 0) send_v_rows(false);
       } else if constexpr (split_stage) {
         wait(smem.empty_v[s], parity);
-        if (has_before) {
+        if (i > 0) {
           mbarrier_arrive_expect_tx(shared_address(&smem.full_v[s]), config.v_block_bytes());
           load_v(stage.v, smem.full_v[s], p, before);
         } else {
           mbarrier_arrive(shared_address(&smem.full_v[s]));
         }
-      } else if (has_before) {
+      } else if (i > 0) {
         load_v(stage.v, smem.full_k[s], p, before);
       }
-      before = block, has_before = true;
-      if (early && j == take_at) next = take();
+      before = block;
+      if (early && j == take_at) piece = take();
     }
+    if (!early) piece = take();
   }
-  if (!has_before) return send_v_rows(true);  // there was no work
+  if (i == 0) return send_v_rows(true);  // there was no work
 
   // The last V of all, alone in its stage.
   const uint32_t s = KvRing::index(i);
@@ -114,13 +109,8 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
 // Warp 1 of the producer warpgroup, one thread: Q, as soon as a buffer is free.                 // A1.4, A1.5
 FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
   using namespace ptx;
-  for (uint32_t t = 0;; t++) {  // number of the piece among those of the thread block
-    int piece = Claims(p).first();
-    if (t > 0) {
-      wait(smem.full_piece, t & 1 ^ 1);
-      piece = smem.piece;
-      mbarrier_arrive(shared_address(&smem.empty_piece));
-    }
+  int piece = Claims(p).first();  // the K/V producer tells the others
+  for (uint32_t t = 0;; t++) {    // number of the piece among those of the thread block
     const bool end = piece == Claims::none;
     const auto [tile, work] = piece_at(p, end ? 0 : piece);
     const int blocks = work.end - work.begin;
@@ -162,6 +152,9 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
         if (!end && v_mean_bytes(p)) load_v_mean(smem.v_mean[VMeanRing::index(q_use)], full, p, block);
     }
     if (end) break;
+    wait(smem.full_piece, t & 1);
+    piece = smem.piece;
+    mbarrier_arrive(shared_address(&smem.empty_piece));
   }
 }
 
