@@ -18,8 +18,9 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
   using namespace ptx;
   constexpr bool early = has(Trait::early_claim);
   Claims claims(p);
-  uint32_t i = 0;     // use of the K/V ring
-  KeyBlock before{};  // the block before, if i > 0: its V is loaded with the next K
+  uint32_t i = 0;          // use of the K/V ring
+  KeyBlock before{};       // the block before: its V is loaded with the next K
+  bool has_before = false;
   constexpr bool rows = has(Trait::transposes_v);
 
   uint32_t transposed = 0;  // V blocks for transposers, so far
@@ -40,17 +41,24 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
   };
 
   const bool at_once = all_at_once(p);
-  uint32_t told = 0;
-  auto take = [&] {  // the next piece; the Q producer is told
-    const int piece = at_once ? Claims::none : claims.take();
-    wait(smem.empty_piece, told++ & 1 ^ 1);
-    smem.piece = piece;
-    mbarrier_arrive(shared_address(&smem.full_piece));
+  bool knows = has(Trait::first_q_at_once);  // does the Q producer know the next piece?
+  uint32_t told = 0;                         // so many it has been told
+  auto take = [&] {  // the next piece
+    const int piece = !at_once ? claims.take() : knows ? claims.first() : Claims::none;
+    if (!knows) {
+      wait(smem.empty_piece, told & 1 ^ 1);
+      smem.piece = piece;
+      mbarrier_arrive(shared_address(&smem.full_piece));
+      told++;
+    }
+    knows = false;
     return piece;
   };
 
-  int piece = at_once ? claims.first() : claims.take();
-  while (piece != Claims::none) {
+  for (int piece = Claims::none, next = Claims::none;; piece = next) {
+    if (!early || told == 0) piece = take();
+    if (piece == Claims::none) break;
+
     const auto [tile, work] = piece_at(p, piece);
     // The blocks at which the next piece is asked for and taken: late, so that it goes to a thread block that is ready
     // for it, but early enough for its Q to come in time.
@@ -64,30 +72,29 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
       const KeyBlock block = key_block(p, tile, j);
       wait(smem.empty_k[s], parity);                                                          // A1.7
       mbarrier_arrive_expect_tx(shared_address(&smem.full_k[s]),
-                                !rows && !split_stage && i > 0 ? config.stage_bytes() : config.k_block_bytes());
+                                !rows && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
       load_k(stage, smem.full_k[s], p, block);                                                // A1.8
       if constexpr (has(Trait::block_scales)) load_block_scales(smem.block_scales[s], smem.full_k[s], p, block);
       if constexpr (takes_v_tiles)
-        if (i == 0) griddepcontrol_wait();  // the pass that makes them may be under way
+        if (!has_before) griddepcontrol_wait();  // the pass that makes them may be under way
       if constexpr (rows) {
-        if (i > 0) send_v_rows(false);
+        if (has_before) send_v_rows(false);
       } else if constexpr (split_stage) {
         wait(smem.empty_v[s], parity);
-        if (i > 0) {
+        if (has_before) {
           mbarrier_arrive_expect_tx(shared_address(&smem.full_v[s]), config.v_block_bytes());
           load_v(stage.v, smem.full_v[s], p, before);
         } else {
           mbarrier_arrive(shared_address(&smem.full_v[s]));
         }
-      } else if (i > 0) {
+      } else if (has_before) {
         load_v(stage.v, smem.full_k[s], p, before);
       }
-      before = block;
-      if (early && j == take_at) piece = take();
+      before = block, has_before = true;
+      if (early && j == take_at) next = take();
     }
-    if (!early) piece = take();
   }
-  if (i == 0) return send_v_rows(true);  // there was no work
+  if (!has_before) return send_v_rows(true);  // there was no work
 
   // The last V of all, alone in its stage.
   const uint32_t s = KvRing::index(i);
@@ -109,8 +116,17 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
 // Warp 1 of the producer warpgroup, one thread: Q, as soon as a buffer is free.                 // A1.4, A1.5
 FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
   using namespace ptx;
-  int piece = Claims(p).first();  // the K/V producer tells the others
-  for (uint32_t t = 0;; t++) {    // number of the piece among those of the thread block
+  constexpr bool knows_first = has(Trait::first_q_at_once);
+  uint32_t told = 0;            // so many pieces it has been told, if it knows the first one
+  for (uint32_t t = 0;; t++) {  // number of the piece among those of the thread block
+    int piece;
+    if (knows_first && t == 0) {
+      piece = Claims(p).first();
+    } else {
+      wait(smem.full_piece, (knows_first ? told++ : t) & 1);
+      piece = smem.piece;
+      mbarrier_arrive(shared_address(&smem.empty_piece));
+    }
     const bool end = piece == Claims::none;
     const auto [tile, work] = piece_at(p, end ? 0 : piece);
     const int blocks = work.end - work.begin;
@@ -124,10 +140,8 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       const int nth = causal && t & 1 ? warpgroups - 1 - w : w;  // which 64 rows of the tile
       const int row = first_row(p, tile) + 64 * nth;
       const int computed = min(max(key_blocks(p, row).end - work.begin, 0), blocks);
-      const bool q_is_read = !end && computed > 0;
-      // Before its RowBlock is written: in a launch of a few microseconds all wait for this Q. Its barrier's phase does
-      // not end without the arrival below.
-      if (q_is_read) load_q(smem, buffer, full, p, row, tile);
+      // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
+      if (knows_first && !end && computed > 0) load_q(smem, buffer, full, p, row, tile);
       RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
       block.row = row;
       block.blocks = end ? RowBlock::end_of_work : computed;
@@ -141,6 +155,7 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
                           ? work.slot * packed_slot_rows(p) + (max(row, 0) - max(first_row(p, tile), 0)) * work.parts
                           : work.slot * warpgroups + nth;
       block.ticket = work.split_tile * warpgroups + nth;
+      const bool q_is_read = !end && computed > 0;
       uint32_t bytes = q_is_read ? config.q_buffer_bytes() : 0;
       if constexpr (is_8bit)
         if (!end) {
@@ -148,13 +163,11 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
           bytes += v_mean_bytes(p);
         }
       mbarrier_arrive_expect_tx(shared_address(&full), bytes);
+      if (!knows_first && q_is_read) load_q(smem, buffer, full, p, row, tile);
       if constexpr (is_8bit)
         if (!end && v_mean_bytes(p)) load_v_mean(smem.v_mean[VMeanRing::index(q_use)], full, p, block);
     }
     if (end) break;
-    wait(smem.full_piece, t & 1);
-    piece = smem.piece;
-    mbarrier_arrive(shared_address(&smem.empty_piece));
   }
 }
 

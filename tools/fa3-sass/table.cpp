@@ -107,8 +107,8 @@ std::string parities(const fa3::Row& row, const std::string& scope) {
   const int split = row.split_stage();
   if (scope == "prologue") return repeated("0", 3 + 2 * split);  // Q, blocks that are skipped, the first K
   if (scope == "epilogue") return repeated("0", 5 + 3 * split);  // the last V, Q, K, skipped blocks at two places
-  // Stage, hand-over of pieces, the last V's, that V; Q's buffer, a piece.
-  return repeated("1", 3 + split) + " 0 1 0";
+  // Hand-over of pieces at one place or two, stage, the last V's, that V; a piece, Q's buffer.
+  return repeated("1", 3 + split + row.has(fa3::Trait::early_claim)) + " 0 0 1";
 }
 std::string releases(const fa3::Row& row, const std::string& scope) {
   const int split = row.split_stage();
