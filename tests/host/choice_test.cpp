@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "plans.h"
+#include "tiles.h"
 
 namespace fa3::test {
 
@@ -100,8 +101,10 @@ TEST_CASE("long and short tiles run beside each other where they are many and ke
   CHECK_FALSE(mixes(causal(square(1, 512, 131, 256))));
   CHECK(mixes(causal(square(1, 512, 78, 256)), 78));
   CHECK(mixes(causal(square(8, 512, 200, 256)), 1024));
-  // All of one length; and rows that take no list.
+  // All of one length; rows that take no list.
   CHECK_FALSE(mixes(causal(square(512, 192, 16, 128))));
+  const Problem unmasked = problem_of(square(32, 512, 16, 128));
+  CHECK_FALSE(mixes_lengths(unmasked, rows[planned(unmasked).row], 3, 132));
   const int alg2 = row_named("fa3_alg2_bf16_d128_causal_128x128");
   REQUIRE(alg2 >= 0);
   const Problem named = problem_of(rows[alg2], square(32, 512, 16, 128));
