@@ -63,7 +63,8 @@ TEST_CASE("where the longest tiles are cut, the longest pieces come first", "[pl
 }
 
 TEST_CASE("long and short tiles run beside each other where they are many and keys few", "[plan]") {
-  // Then a section is what shares a K/V head, and the last tiles are listed, whole, from the longest to the shortest.
+  // Then a section is the heads that share a K/V head, and the last tiles are listed, whole, from the longest to the
+  // shortest.
   const auto mixes = [](const Problem& problem, int multiprocessors = 132) {
     const ForwardPlan& made = planned(problem, multiprocessors);
     const int tiles = made.tiles.count(), last = std::min(2 * multiprocessors, list_capacity);
