@@ -312,10 +312,12 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  * - q, k, v, mask and softmax_scale are those of the forward call, and o and lse what it wrote: gradients mean nothing
  *   for others. dlse is optional: of rank 0 (zeroed) it is absent, and 0.
  * - dk and dv are sums over the query heads that read the head of K and V.
- * - A row that sees no key has dq = 0, and its dout, o and lse do not matter. A key that no query sees has dk = dv = 0.
+ * - A row that sees no key has dq = 0, and nothing else of it matters: its q, dout, o, lse and dlse are not read, and
+ *   may hold anything, NaN too. A key that no query sees has dk = dv = 0.
  * - NaN and infinities: a query's (in q, o, dout, lse or dlse) reach its dq, and dk and dv of the keys that it sees; a
  *   key's reach its dk and dv, and all of the queries that see it. Under a causal mask also (as NaN) those up to
- *   block_q + block_kv beyond, worked on together with some that do, but for fa3_reference_backward.
+ *   block_q + block_kv beyond, worked on together with some that do, but for rows that see no key, and for
+ *   fa3_reference_backward.
  * - dk and dv, and where head_dim or head_dim_v is above 128 dq, have the same bits whenever the call is repeated on
  *   the same kind of device. Elsewhere dq is a sum in no fixed order, and its last bits may differ; with
  *   FA3_FLAG_DETERMINISTIC it is summed up in a fixed one, which takes up to 10% longer, with few heads up to 30%.
@@ -343,9 +345,11 @@ typedef struct fa3_backward_params {
 FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
 
 /* Bytes of workspace that fa3_backward needs: 8 for each query of each head, seqlen_q rounded up to 128; with kernels
- * of head_dim up to 128 for each also 4 * head_dim (the kernel's) for sums of dq, and a few for each head of k and for
- * each 64 queries; where heads of k and v are few, up to 277 MB for sums of dk and dv, and with FA3_FLAG_DETERMINISTIC
- * up to 35 MB for second sums of dq. A function of the parameters only; data pointers are not looked at. */
+ * of head_dim up to 128, and more than 128 keys, for each also 4 * head_dim (the kernel's) for sums of dq, and a few for
+ * each head of k and for each 64 queries. Where that would be more than 1 GiB (2^30), the batch is worked on in several
+ * runs, one after the other in the same workspace, so that it is not, or what one batch entry needs. Beside it, where
+ * heads of k and v are few, up to 277 MB for sums of dk and dv, and with FA3_FLAG_DETERMINISTIC up to 35 MB for second
+ * sums of dq. A function of the parameters only; data pointers are not looked at. */
 FA3_API fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes);
 
 /* Enqueues the backward pass on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. */

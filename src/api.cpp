@@ -85,7 +85,7 @@ fa3_status backward_workspace_size(const fa3_backward_params* params, size_t* by
   BackwardPlan plan;
   if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
   if (fa3_status status = prepare(params, Rules::shapes, problem, plan)) return status;
-  *bytes = plan.workspace_bytes;
+  *bytes = plan.workspace_bytes();
   return FA3_OK;
 }
 
@@ -93,8 +93,8 @@ fa3_status backward(const fa3_backward_params* params, void* workspace, size_t w
   BackwardProblem problem;
   BackwardPlan plan;
   if (fa3_status status = prepare(params, Rules::device, problem, plan)) return status;
-  if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, plan.workspace_bytes)) return status;
-  return plan.launch_count == 0 ? FA3_OK : launch(problem, plan, workspace, stream);
+  if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, plan.workspace_bytes())) return status;
+  return plan.launch_count() == 0 ? FA3_OK : launch(problem, plan, workspace, stream);
 }
 
 fa3_status backward_kernel_info(const fa3_backward_params* params, int multiprocessors, int launch,

@@ -1,5 +1,7 @@
 // The backward pass: its rules, what it launches, and the same on the CPU.
 #pragma once
+#include <algorithm>
+
 #include "backward_params.h"
 #include "driver.h"
 #include "problem.h"
@@ -23,9 +25,19 @@ struct BackwardProblem : AttentionShape {
 fa3_status validate(const fa3_backward_params* params, Rules rules, BackwardProblem& problem);
 fa3_status validate_workspace(const BackwardProblem& problem, void* workspace, size_t bytes, size_t needed);
 
-// What a call launches: a function of the problem.
+// The problem without the rows that see no key (a causal mask leaves the first ones none where queries are more than
+// keys): their dq is 0, and nothing else of them matters.
+struct SeeingRows {
+  BackwardProblem problem;
+  int64_t empty_rows;  // so many before them
+};
+SeeingRows seeing_rows(const BackwardProblem& problem);
+// Of some batch entries.
+BackwardProblem entries_of(const BackwardProblem& problem, int64_t first, int64_t count);
+
+// What a run launches: a function of the problem.
 enum class BackwardStep {
-  prepare,
+  prepare,    // and zeros
   gradients,  // all of them, or dK and dV
   queries,    // then dQ
   finish,
@@ -36,7 +48,7 @@ struct BackwardLaunch {
   int row;
   int32_t work;  // tiles of queries, or blocks of keys or queries
 };
-struct BackwardPlan {
+struct BackwardRun {
   static constexpr int most_launches = 4;
   BackwardLaunch launches[most_launches];
   int launch_count;    // 0 for a problem without gradients
@@ -45,9 +57,27 @@ struct BackwardPlan {
   int32_t key_blocks;  // of a head
   KeyOrder order;      // its counters are in the workspace
   BlockOrder query_order;  // of the kernel that computes dQ only
-  // What stands where in the workspace, in bytes from its start; dq_sums and counters if that kernel computes all,
-  // key_sums if K/V heads have several parts. The last counters are the visits.
+  // What stands where in the workspace, in bytes from its start; dq_sums and visits if that kernel sums dQ up, counters
+  // if it computes all gradients, key_sums if K/V heads have several parts. The last counters are the visits.
+  bool sums_dq;
   size_t lse, delta, key_sums, dq_sums, counters, visits, counters_end, workspace_bytes;
+};
+
+// A call: so many runs, one after the other, in the same workspace, of `entries` batch entries each, but for the last
+// one, which has what is left. So the workspace is bounded, whatever the batch.
+struct BackwardPlan {
+  BackwardRun run, last;
+  int32_t runs;
+  int64_t entries;
+
+  const BackwardRun& of(int64_t n) const { return n < runs - 1 ? run : last; }
+  int64_t launch_count() const { return int64_t{runs - 1} * run.launch_count + last.launch_count; }
+  // The n-th of all launches.
+  const BackwardLaunch& launch(int64_t n) const {
+    const int64_t before_last = int64_t{runs - 1} * run.launch_count;
+    return n < before_last ? run.launches[n % run.launch_count] : last.launches[n - before_last];
+  }
+  size_t workspace_bytes() const { return std::max(run.workspace_bytes, last.workspace_bytes); }
 };
 fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan);
 

@@ -1,9 +1,11 @@
-// What the backward pass launches: a pass that prepares numbers of the first query rows; the kernel that computes all
-// gradients, whose thread blocks take one block of keys after another, and also prepare rows for later ones and round
-// dQ of earlier ones; and a pass for the last dQ. Where K/V heads have several parts, a pass adds these up.
+// What the backward pass launches: a pass that prepares numbers of the first query rows, and writes zeros where rows see
+// no key; the kernel that computes all gradients, whose thread blocks take one block of keys after another, and also
+// prepare rows for later ones and round dQ of earlier ones; and a pass for the last dQ, unless all keys are one block.
+// Where K/V heads have several parts, a pass adds these up.
 // At head dimensions for which there is no such kernel: the first pass, for all rows, then a kernel for dK and dV, then
 // one for dQ.
-// Each may start while the one before it ends.
+// Each may start while the one before it ends. If the workspace for all batch entries were larger than run_bytes, they
+// are worked on in several runs.
 #include <algorithm>
 #include <iterator>
 
@@ -19,6 +21,10 @@ namespace fa3 {
 namespace {
 
 constexpr int64_t max_blocks = INT32_MAX / 2;  // thread blocks are counted in int32
+
+// Workspace of a run, about: some 8000 key blocks of 128 keys at d 128, as many as each of 132 multiprocessors takes 60
+// of, so that the end of a run, where some have none, does not count.
+constexpr int64_t run_bytes = int64_t{1} << 30;
 
 int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
@@ -73,9 +79,11 @@ RowStrides strides_of(const View& view) { return {view.stride[0], view.stride[2]
 RowStrides strides_of_rows(const View& view) { return {view.stride[0], view.stride[1], view.stride[2]}; }
 
 // Of a head: 64 keys each, for sums over its parts.
-int32_t key_tiles_of(const BackwardPlan& plan) { return plan.key_blocks * (rows[plan.row].Bc / 64); }
+int32_t key_tiles_of(const BackwardRun& plan) { return plan.key_blocks * (rows[plan.row].Bc / 64); }
 
-BackwardRows rows_of(const BackwardProblem& problem, const BackwardPlan& plan, char* workspace) {
+int64_t empty_tiles(int64_t empty_rows) { return divide_up(empty_rows, backward_tile_rows); }
+
+BackwardRows rows_of(const BackwardProblem& problem, int64_t empty_rows, const BackwardRun& plan, char* workspace) {
   const View &o = problem.o, &dout = problem.dout, &lse = problem.lse, &dlse = problem.dlse, &dq = problem.dq;
   return {static_cast<const uint16_t*>(o.data),
           static_cast<const uint16_t*>(dout.data),
@@ -89,13 +97,14 @@ BackwardRows rows_of(const BackwardProblem& problem, const BackwardPlan& plan, c
           strides_of(dq),
           reinterpret_cast<float*>(workspace + plan.lse),
           reinterpret_cast<float*>(workspace + plan.delta),
-          rows[plan.row].all_gradients() ? reinterpret_cast<float*>(workspace + plan.dq_sums) : nullptr,
-          narrow(problem.seqlen_q), narrow(problem.head_dim), narrow(problem.head_dim_v), dq.dtype == FA3_DTYPE_BF16,
+          plan.sums_dq ? reinterpret_cast<float*>(workspace + plan.dq_sums) : nullptr,
+          narrow(problem.seqlen_q), narrow(empty_rows), Divisor::of(std::max(1, narrow(empty_tiles(empty_rows)))),
+          narrow(problem.head_dim), narrow(problem.head_dim_v), dq.dtype == FA3_DTYPE_BF16,
           Divisor::of(std::max(1, plan.q_tiles)), Divisor::of(std::max(1, narrow(problem.heads))),
           rows[plan.row].Br / backward_tile_rows};
 }
 
-BackwardKeys keys_of(const BackwardProblem& problem, const BackwardPlan& plan, char* workspace) {
+BackwardKeys keys_of(const BackwardProblem& problem, const BackwardRun& plan, char* workspace) {
   const View &dk = problem.dk, &dv = problem.dv;
   return {plan.order.parts > 1 ? reinterpret_cast<float*>(workspace + plan.key_sums) : nullptr,
           static_cast<uint16_t*>(dk.data),
@@ -106,38 +115,37 @@ BackwardKeys keys_of(const BackwardProblem& problem, const BackwardPlan& plan, c
           Divisor::of(std::max(1, key_tiles_of(plan))), Divisor::of(std::max(1, narrow(problem.heads_kv)))};
 }
 
-fa3_status encode_maps(const Driver& driver, const BackwardProblem& problem, const Row& row, BackwardParams& params) {
-  // Without queries nothing of Q and dO is loaded, without keys nothing of K and V; but a map must be one.
+fa3_status encode_maps(const Driver& driver, const BackwardProblem& problem, const BackwardRun& plan,
+                       BackwardParams& params) {
+  const Row& row = rows[plan.row];
+  // Without queries nothing of Q and dO is loaded; but a map must be one.
   const View& q = problem.has_queries() ? problem.q : problem.k;
   const View& dout = problem.has_queries() ? problem.dout : problem.k;
-  const View& k = problem.has_keys() ? problem.k : problem.q;
-  const View& v = problem.has_keys() ? problem.v : problem.q;
   if (fa3_status status = encode(driver, "q", q, row, row.Br, params.q)) return status;
-  if (fa3_status status = encode(driver, "k", k, row, row.Bc, params.k)) return status;
-  if (fa3_status status = encode(driver, "v", v, row, row.Bc, params.v)) return status;
+  if (fa3_status status = encode(driver, "k", problem.k, row, row.Bc, params.k)) return status;
+  if (fa3_status status = encode(driver, "v", problem.v, row, row.Bc, params.v)) return status;
   if (fa3_status status = encode(driver, "dout", dout, row, row.Br, params.dout)) return status;
-  if (problem.has_queries() && !row.all_gradients())
+  if (problem.has_queries() && !plan.sums_dq)
     if (fa3_status status = encode(driver, "dq", problem.dq, row, 64, params.dq)) return status;
-  if (!problem.has_keys()) return FA3_OK;
   if (fa3_status status = encode(driver, "dk", problem.dk, row, 64, params.dk)) return status;
   return encode(driver, "dv", problem.dv, row, 64, params.dv);
 }
 
-fa3_status fill(const Driver& driver, const BackwardProblem& problem, const BackwardPlan& plan, char* workspace,
-                BackwardParams& params) {
+fa3_status fill(const Driver& driver, const BackwardProblem& problem, int64_t empty_rows, const BackwardRun& plan,
+                char* workspace, BackwardParams& params) {
   const Row& row = rows[plan.row];
-  if (problem.has_keys() || !row.all_gradients())
-    if (fa3_status status = encode_maps(driver, problem, row, params)) return status;
+  if (problem.has_keys())
+    if (fa3_status status = encode_maps(driver, problem, plan, params)) return status;
   params.visible = {narrow(problem.seqlen_q), narrow(problem.seqlen_k), 0, narrow(problem.causal_offset), false,
                     problem.causal, {0}};
-  params.rows = rows_of(problem, plan, workspace);
+  params.rows = rows_of(problem, empty_rows, plan, workspace);
   params.keys = keys_of(problem, plan, workspace);
   params.order = plan.order;
   if (row.all_gradients()) {
     params.order.added = reinterpret_cast<uint32_t*>(workspace + plan.counters);
     params.order.prepared = params.order.added + plan.order.batch_heads;
     params.order.claimed = params.order.prepared + plan.order.batch_heads;
-    params.visits = reinterpret_cast<uint32_t*>(workspace + plan.visits);
+    if (plan.sums_dq) params.visits = reinterpret_cast<uint32_t*>(workspace + plan.visits);
     params.counters = narrow(static_cast<int64_t>((plan.counters_end - plan.counters) / sizeof(uint32_t)));
   }
   params.query_order = plan.query_order;
@@ -148,34 +156,24 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
   return FA3_OK;
 }
 
-}  // namespace
-
-fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
+// Of rows that see a key.
+void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, BackwardRun& plan) {
   plan = {};
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
-  if (fa3_status status = find_row(problem, plan.row)) return status;
-  const Row& row = rows[plan.row];
-  int64_t q_tiles = divide_up(problem.seqlen_q, row.Br) * (row.Br / backward_tile_rows);
-  const int64_t key_blocks = divide_up(problem.seqlen_k, row.Bc);
-  int64_t tiles, blocks;  // batch and heads are below 2^31
-  if (__builtin_mul_overflow(problem.batch * problem.heads, q_tiles, &tiles) || tiles > max_rows / backward_tile_rows ||
-      __builtin_mul_overflow(problem.batch * problem.heads_kv, key_blocks, &blocks) || blocks > max_blocks)
-    return fail(FA3_ERROR_UNSUPPORTED,
-                "q has %lld * %lld heads of %lld tiles of %d rows, k %lld blocks of keys for each of its heads; the "
-                "kernels count up to %lld rows and %lld blocks in all", static_cast<long long>(problem.batch),
-                static_cast<long long>(problem.heads), static_cast<long long>(q_tiles), backward_tile_rows,
-                static_cast<long long>(key_blocks), static_cast<long long>(max_rows),
-                static_cast<long long>(max_blocks));
-  const Parts parts = parts_of(problem, row, key_blocks, divide_up(problem.seqlen_q, row.Br));
-  q_tiles = parts.ranges * parts.range_tiles * (row.Br / backward_tile_rows);
-  tiles = problem.batch * problem.heads * q_tiles;
+  plan.row = n;
+  const Row& row = rows[n];
+  const int64_t key_blocks = divide_up(problem.seqlen_k, row.Bc), head_tiles = divide_up(problem.seqlen_q, row.Br);
+  const Parts parts = parts_of(problem, row, key_blocks, head_tiles);
+  const int64_t q_tiles = parts.ranges * parts.range_tiles * (row.Br / backward_tile_rows);
+  const int64_t heads = problem.batch * problem.heads, tiles = heads * q_tiles;
   plan.q_tiles = narrow(q_tiles), plan.key_blocks = narrow(key_blocks);
+  plan.sums_dq = row.all_gradients() && !is_dq_complete(row, key_blocks);
   const auto add = [&](BackwardStep step, int n, int64_t work) {
     plan.launches[plan.launch_count++] = {step, n, narrow(work)};
   };
-  plan.order = key_order_of(problem, row, parts, key_blocks, divide_up(problem.seqlen_q, row.Br));
+  plan.order = key_order_of(problem, row, parts, key_blocks, head_tiles);
   const KeyOrder& order = plan.order;
-  blocks *= order.parts;
+  const int64_t blocks = problem.batch * problem.heads_kv * key_blocks * order.parts;
   const int64_t all = std::max(blocks, int64_t{order.batch_heads}), section = order.section;  // at least one for a head
   if (problem.has_queries()) {
     const size_t numbers = static_cast<size_t>(tiles) * backward_tile_rows * sizeof(float);
@@ -186,31 +184,94 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
       bytes += 2 * static_cast<size_t>(blocks) * row.Bc * row.d * sizeof(float);
     }
     if (row.all_gradients()) {
-      const size_t copies = order.spread.second > 0 ? 2 : 1;  // of sums and visits
+      const size_t copies = !plan.sums_dq ? 0 : order.spread.second > 0 ? 2 : 1;  // of sums and visits
       plan.dq_sums = bytes, plan.counters = bytes + copies * numbers * row.d;
       plan.visits = plan.counters + sizeof(uint32_t) * (2 * static_cast<size_t>(order.batch_heads) + 1);
       bytes = plan.counters_end =
           plan.visits + copies * sizeof(uint32_t) * static_cast<size_t>(tiles) / (row.Br / backward_tile_rows);
     }
     plan.workspace_bytes = std::max(plan.workspace_bytes, bytes);
-    add(BackwardStep::prepare, pass_of("bwd_prepare", row.d), int64_t{heads_of_pass(order)} * order.head_tiles);
   }
-  if (problem.has_keys()) add(BackwardStep::gradients, plan.row, blocks);
-  if (!problem.has_queries()) return FA3_OK;
-  const auto add_sums = [&] {
-    if (order.parts > 1)
-      add(BackwardStep::sum_keys, pass_of("bwd_sum", row.d), 2 * blocks / int32_t{order.parts} * (row.Bc / 64));
-  };
-  if (row.all_gradients()) {
+  const int64_t prepared = int64_t{heads_of_pass(order)} * order.head_tiles;
+  if (const int64_t work = prepared + heads * empty_tiles(empty_rows); work > 0)
+    add(BackwardStep::prepare, pass_of("bwd_prepare", row.d), work);
+  if (problem.has_keys()) add(BackwardStep::gradients, n, blocks);
+  if (!problem.has_queries()) return;
+  if (plan.sums_dq)
     add(BackwardStep::finish, pass_of("bwd_finish", row.d), (all - order.done_behind * section) * order.share);
-    add_sums();
-    return FA3_OK;
+  if (!row.all_gradients()) {
+    const int queries = queries_row_of(row);
+    const int64_t query_blocks = divide_up(problem.seqlen_q, rows[queries].Br);
+    plan.query_order = block_order_of(heads, query_blocks, problem.causal);
+    add(BackwardStep::queries, queries, heads * query_blocks);
   }
-  const int queries = queries_row_of(row);
-  const int64_t heads = problem.batch * problem.heads, query_blocks = divide_up(problem.seqlen_q, rows[queries].Br);
-  plan.query_order = block_order_of(heads, query_blocks, problem.causal);
-  add(BackwardStep::queries, queries, heads * query_blocks);
-  add_sums();
+  if (order.parts > 1)
+    add(BackwardStep::sum_keys, pass_of("bwd_sum", row.d), 2 * blocks / int32_t{order.parts} * (row.Bc / 64));
+}
+
+// Batch entries of a run.
+int64_t entries_of_run(const BackwardProblem& problem, const Row& row) {
+  const bool sums_dq = row.all_gradients() && !is_dq_complete(row, divide_up(problem.seqlen_k, row.Bc));
+  const double rows = static_cast<double>(problem.heads) * static_cast<double>(divide_up(problem.seqlen_q, row.Br)) *
+                      row.Br;
+  const double entries = run_bytes / (rows * (2 + (sums_dq ? row.d : 0)) * sizeof(float) + 1);
+  if (entries >= static_cast<double>(problem.batch)) return std::max<int64_t>(1, problem.batch);
+  const int64_t runs = divide_up(problem.batch, std::max<int64_t>(1, static_cast<int64_t>(entries)));
+  return divide_up(problem.batch, runs);
+}
+
+void take(View& view, int dim, int64_t first, int64_t count) {
+  // Whoever only asks may give any address.
+  if (view.data)
+    view.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(view.data) +
+                                        static_cast<uintptr_t>(first * view.stride[dim]) *
+                                            static_cast<uintptr_t>(bytes_per_element(view.dtype)));
+  view.dim[dim] = count;
+}
+
+}  // namespace
+
+SeeingRows seeing_rows(const BackwardProblem& problem) {
+  const int64_t empty = problem.seqlen_k == 0 ? problem.seqlen_q
+                        : problem.causal ? std::clamp<int64_t>(-problem.causal_offset, 0, problem.seqlen_q) : 0;
+  BackwardProblem seeing = problem;
+  seeing.seqlen_q -= empty, seeing.causal_offset += empty;
+  for (View* view : {&seeing.q, &seeing.o, &seeing.dout, &seeing.dq}) take(*view, 1, empty, seeing.seqlen_q);
+  for (View* view : {&seeing.lse, &seeing.dlse}) take(*view, 2, empty, seeing.seqlen_q);
+  return {seeing, empty};
+}
+
+BackwardProblem entries_of(const BackwardProblem& problem, int64_t first, int64_t count) {
+  BackwardProblem some = problem;
+  some.batch = count;
+  for (View* view : {&some.q, &some.k, &some.v, &some.o, &some.dout, &some.dq, &some.dk, &some.dv, &some.lse,
+                     &some.dlse})
+    take(*view, 0, first, count);
+  return some;
+}
+
+fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
+  plan = {};
+  int n;
+  if (fa3_status status = find_row(problem, n)) return status;
+  const Row& row = rows[n];
+  const int64_t q_tiles = divide_up(problem.seqlen_q, row.Br) * (row.Br / backward_tile_rows);
+  const int64_t key_blocks = divide_up(problem.seqlen_k, row.Bc);
+  int64_t tiles, blocks;  // batch and heads are below 2^31
+  if (__builtin_mul_overflow(problem.batch * problem.heads, q_tiles, &tiles) || tiles > max_rows / backward_tile_rows ||
+      __builtin_mul_overflow(problem.batch * problem.heads_kv, key_blocks, &blocks) || blocks > max_blocks)
+    return fail(FA3_ERROR_UNSUPPORTED,
+                "q has %lld * %lld heads of %lld tiles of %d rows, k %lld blocks of keys for each of its heads; the "
+                "kernels count up to %lld rows and %lld blocks in all", static_cast<long long>(problem.batch),
+                static_cast<long long>(problem.heads), static_cast<long long>(q_tiles), backward_tile_rows,
+                static_cast<long long>(key_blocks), static_cast<long long>(max_rows),
+                static_cast<long long>(max_blocks));
+  const auto& [seeing, empty_rows] = seeing_rows(problem);
+  plan.entries = entries_of_run(seeing, row);
+  plan.runs = narrow(std::max<int64_t>(1, divide_up(problem.batch, plan.entries)));
+  const int64_t before_last = (plan.runs - 1) * plan.entries;
+  plan_run(entries_of(seeing, before_last, problem.batch - before_last), empty_rows, n, plan.last);
+  if (plan.runs > 1) plan_run(entries_of(seeing, 0, plan.entries), empty_rows, n, plan.run);
   return FA3_OK;
 }
 
@@ -224,16 +285,28 @@ fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, void
   Context* context;
   if (fa3_status status = get_driver(driver)) return status;
   if (fa3_status status = current_context(*driver, context)) return status;
-  CUfunction functions[BackwardPlan::most_launches];
-  for (int i = 0; i < plan.launch_count; ++i)
-    if (fa3_status status = get_function(*driver, *context, plan.launches[i].row, stream, functions[i])) return status;
-  BackwardParams params{};
-  if (fa3_status status = fill(*driver, problem, plan, static_cast<char*>(workspace), params)) return status;
-  for (int i = 0; i < plan.launch_count; ++i) {
-    const BackwardLaunch& launch = plan.launches[i];
-    const int32_t grid = grid_of(launch, context->multiprocessors);
-    if (fa3_status status = enqueue(*driver, rows[launch.row], functions[i], grid, &params, i > 0, stream))
+  // All that may fail for want of a kernel fails before anything is launched.
+  CUfunction functions[2][BackwardRun::most_launches];
+  for (const bool is_last : {false, true}) {
+    const BackwardRun& run = is_last ? plan.last : plan.run;
+    for (int i = 0; i < run.launch_count; ++i)
+      if (fa3_status status = get_function(*driver, *context, run.launches[i].row, stream, functions[is_last][i]))
+        return status;
+  }
+  const auto& [seeing, empty_rows] = seeing_rows(problem);
+  for (int64_t n = 0; n < plan.runs; ++n) {
+    const BackwardRun& run = plan.of(n);
+    const int64_t first = n * plan.entries, count = std::min(plan.entries, problem.batch - first);
+    BackwardParams params{};
+    if (fa3_status status = fill(*driver, entries_of(seeing, first, count), empty_rows, run,
+                                 static_cast<char*>(workspace), params))
       return status;
+    for (int i = 0; i < run.launch_count; ++i) {
+      const BackwardLaunch& launch = run.launches[i];
+      const int32_t grid = grid_of(launch, context->multiprocessors);
+      const CUfunction function = functions[n == plan.runs - 1][i];
+      if (fa3_status status = enqueue(*driver, rows[launch.row], function, grid, &params, i > 0, stream)) return status;
+    }
   }
   return FA3_OK;
 }

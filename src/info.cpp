@@ -74,13 +74,13 @@ fa3_status write_info(fa3_kernel_info* info, const Plan& plan, int launch, int m
 }
 
 fa3_status write_info(fa3_kernel_info* info, const BackwardPlan& plan, int launch, int multiprocessors) {
-  const int count = plan.launch_count;
+  const auto count = static_cast<int>(plan.launch_count());
   if (fa3_status status = check_launch(launch, count)) return status;
-  fa3_kernel_info full = describe(rows[count ? plan.launches[launch].row : plan.row]);
+  fa3_kernel_info full = describe(rows[count ? plan.launch(launch).row : plan.last.row]);
   full.launches = count;
   full.multiprocessors = multiprocessors;
   if (count == 0) return write(info, full);
-  const BackwardLaunch& asked = plan.launches[launch];
+  const BackwardLaunch& asked = plan.launch(launch);
   full.grid = grid_of(asked, multiprocessors);
   if (rows[asked.row].kind == Kind::backward) full.tiles = full.pieces = asked.work;
   return write(info, full);

@@ -9,6 +9,7 @@
 //  - dQ is added by TMA, which needs no semaphore; the first one to come stores instead, so that nothing is cleared.
 //  - dQ is rounded between key blocks by the consumers, whose K is on its way then. A kernel behind rounds the last
 //    ones.
+//  - Where all keys of a head are one block, dQ of a tile is complete at once. It is staged rounded then, and stored.
 //  - LSE and D of later query tiles are prepared by a warp of the producer's, beside the products. A kernel before
 //    prepares the first ones.
 //  - Thread blocks stay: Q, dO and V of the next key block come while dV and dK of this one leave.
@@ -171,9 +172,9 @@ FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, int warpgr
   }
 }
 
-// The warpgroup that computes dQ = dS K of each query tile and stages it for dq_writer. Its products run while the
-// consumers compute exponentials: so it waits until both have S of the next tile (measured: 5% at d 128). `warp` of its
-// four.
+// The warpgroup that computes dQ = dS K of each query tile and stages it for dq_writer: in float32 for the sums, or as
+// dq has it, if it is complete. Its products run while the consumers compute exponentials: so it waits until both have S
+// of the next tile (measured: 5% at d 128). `warp` of its four.
 FA3_DEVICE void dq_consumer(const BackwardParams& p, BackwardSmem& smem, int warp) {
   setmaxnreg_dec<config.dq_registers()>();
   const int lane = threadIdx.x % 32;
@@ -207,18 +208,40 @@ FA3_DEVICE void dq_consumer(const BackwardParams& p, BackwardSmem& smem, int war
         wgmma_owned(D);
         if (part == dq_parts - 1 && lane == 0) arrive(smem.empty_ds[use.index]);
         if (part == dq_parts - 1 && j == all - 1 && lane == 0) arrive(smem.empty_k);
-        float* const staged = smem.dq[part][warp];
+        if (p.rows.dq_sums) {
+          float* const staged = smem.dq[part][warp];
 #pragma unroll
-        for (int g = 0; g < dq_columns / 8; g++) {
-          const float* const x = &D[4 * g];
-          reinterpret_cast<float4*>(staged)[g * 32 + lane] = make_float4(x[0], x[1], x[2], x[3]);
+          for (int g = 0; g < dq_columns / 8; g++) {
+            const float* const x = &D[4 * g];
+            reinterpret_cast<float4*>(staged)[g * 32 + lane] = make_float4(x[0], x[1], x[2], x[3]);
+          }
+          fence_proxy_async_shared();
+        } else {
+          stage_gradient<64>(D, p.softmax_scale, dq_buffer(smem, part), warp);
         }
-        fence_proxy_async_shared();
         __syncwarp();
         if (lane == 0) arrive(smem.full_dq[use.index][part]);                                             // A3.29
       }
     }
   }
+}
+
+// The thread that stores dQ of each query tile, if it is complete.
+FA3_DEVICE void store_dq(const BackwardParams& p, BackwardSmem& smem, const KeyWork& work, const QueryTile& tile,
+                         uint32_t count) {
+#pragma unroll
+  for (int part = 0; part < dq_parts; part++) {
+    const int slab = part / dq_column_parts, columns = part % dq_column_parts * dq_columns;
+    wait(smem.full_dq[count % 2][part], count / 2 & 1);
+    cp_async_bulk_tensor_4d_store(&p.dq, shared_address(dq_buffer(smem, part)), columns, tile.tile * Br + 64 * slab,
+                                  tile.head(work), work.batch);
+    cp_async_bulk_commit_group();
+    if (part == 0) continue;
+    cp_async_bulk_wait_group_read<1>();
+    arrive(smem.empty_dq[part - 1]);
+  }
+  cp_async_bulk_wait_group_read<0>();
+  arrive(smem.empty_dq[dq_parts - 1]);
 }
 
 // The thread that adds dQ of each query tile to the sums in global memory. Nobody clears them: the first key block that
@@ -235,6 +258,10 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
     QueryTile tile(work);
     for (int j = 0; j < work.all; j++, tile.next(p, work), count++) {                                     // A3.31
       if (p.order.adders == 2 && count % 2 != adder) continue;
+      if (!p.rows.dq_sums) {
+        store_dq(p, smem, work, tile, count);
+        continue;
+      }
       const uint32_t parity = count / 2 & 1;
       int sums = tile.number(work);
       wait(smem.full_dq[count % 2][0], parity);                                                           // A3.32

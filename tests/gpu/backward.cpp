@@ -31,6 +31,19 @@ void run(const Shape& shape, int32_t dtype, int32_t mask, bool padded, bool with
 
 uint64_t seed_for(int n) { return tools::mix(tools::seed_of_run(), 12000000 + uint64_t(n)); }
 
+// With NaN in all that is read of queries, in rows that see no key: q is longer than k.
+void run_with_empty_rows(const Shape& shape, uint64_t flags, int n) {
+  INFO("batch " << shape.batch << " q " << shape.seqlen_q << " k " << shape.seqlen_k << " heads " << shape.heads << "/"
+                << shape.heads_kv << " d " << shape.head_dim << "/" << shape.v_dim() << " flags " << flags << " n " << n);
+  const tools::Stream& stream = gpu().stream;
+  Call call(shape, n % 2 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, FA3_MASK_CAUSAL_BOTTOM_RIGHT, n % 3 == 0, n % 5 < 3, 1,
+            seed_for(n), flags);
+  call.poison_empty_rows();
+  call.launch(stream);
+  call.results(stream);
+  CHECK(call.verdict() == "");
+}
+
 }  // namespace
 
 TEST_CASE("backward: small selection", "[backward][sanitizer]") {
@@ -42,7 +55,12 @@ TEST_CASE("backward: small selection", "[backward][sanitizer]") {
       run({2, 200, 130, 2, 2, head_dim - 8}, FA3_DTYPE_FP16, mask, false, false, 1, seed_for(n++));
       run({1, 70, 130, 2, 1, head_dim, head_dim / 2}, FA3_DTYPE_BF16, mask, true, true, 1, seed_for(n++));
       run({1, 700, 130, 4, 1, head_dim}, FA3_DTYPE_BF16, mask, true, false, 1, seed_for(n++));  // K/V heads have parts
+      run({3, 50, 40, 4, 2, head_dim}, FA3_DTYPE_BF16, mask, true, true, 1, seed_for(n++));     // keys are one block
     }
+  for (const int64_t head_dim : {128, 64, 256}) {
+    run_with_empty_rows({1, 130, 70, 2, 1, head_dim}, 0, n++);
+    run_with_empty_rows({2, 260, 150, 1, 1, head_dim}, FA3_FLAG_DETERMINISTIC, n++);
+  }
 }
 
 TEST_CASE("backward: borders of tiles, blocks and rings", "[backward]") {
@@ -205,6 +223,34 @@ TEST_CASE("backward: Algorithm 3", "[backward]") {
         CHECK(call.verdict() == "");
         ++n;
       }
+}
+
+TEST_CASE("backward: rows that see no key may hold anything, and their dq is 0", "[backward]") {
+  const Shape shapes[] = {{1, 256, 3, 4, 2, 64},     {2, 300, 299, 2, 1, 128},   {3, 700, 130, 2, 2, 120},
+                          {1, 65, 1, 2, 1, 64, 128}, {2, 200, 72, 3, 3, 256},    {1, 1000, 200, 4, 4, 192, 64},
+                          {40, 90, 30, 8, 8, 128},   {1, 2000, 1000, 8, 1, 128}, {5, 321, 257, 64, 64, 64}};
+  int n = 15000;
+  for (const Shape& shape : shapes)
+    for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}}) run_with_empty_rows(shape, flags, n++);
+}
+
+TEST_CASE("backward: many sequences whose keys are one block", "[backward]") {
+  gpu();
+  int n = 16000;
+  for (const int64_t head_dim : {64, 128, 40})
+    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+      run({100, 50, 50, 4, 4, head_dim}, FA3_DTYPE_BF16, mask, false, true, 1, seed_for(n++));
+      run({20, 150, 128, 12, 4, head_dim}, FA3_DTYPE_FP16, mask, true, false, 1, seed_for(n++));
+      run({300, 1, 1, 4, 2, head_dim}, FA3_DTYPE_BF16, mask, false, false, 1, seed_for(n++), FA3_FLAG_DETERMINISTIC);
+    }
+}
+
+TEST_CASE("backward: batches that are worked on in several runs", "[backward][long]") {
+  gpu();
+  // Sums of dq of a query take the room of 128, so that the workspace of all would be more than 1 GiB.
+  run({40, 1, 129, 900, 1, 64}, FA3_DTYPE_BF16, FA3_MASK_NONE, false, true, 1, seed_for(17000));
+  run({50, 2, 130, 360, 2, 128}, FA3_DTYPE_FP16, FA3_MASK_CAUSAL_BOTTOM_RIGHT, true, false, 1, seed_for(17001),
+      FA3_FLAG_DETERMINISTIC);
 }
 
 TEST_CASE("backward: nothing on one side", "[backward]") {

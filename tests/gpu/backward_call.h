@@ -8,6 +8,7 @@
 #include <cstring>
 #include <random>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -55,14 +56,19 @@ struct Tensor {
     t.data = device.at(256);
     return t;
   }
+  // function(where an element is), or function(where, its indices).
   template <class Function>
   void each(Function function) const {
     const int64_t last = host.rank == 4 ? host.dim[3] : 1;
     for (int64_t a = 0; a < host.dim[0]; ++a)
       for (int64_t b = 0; b < host.dim[1]; ++b)
         for (int64_t c = 0; c < host.dim[2]; ++c)
-          for (int64_t d = 0; d < last; ++d)
-            function(a * host.stride[0] + b * host.stride[1] + c * host.stride[2] + (host.rank == 4 ? d : 0));
+          for (int64_t d = 0; d < last; ++d) {
+            const int64_t at = a * host.stride[0] + b * host.stride[1] + c * host.stride[2] + (host.rank == 4 ? d : 0);
+            const int64_t index[4] = {a, b, c, d};
+            if constexpr (std::is_invocable_v<Function, int64_t>) function(at);
+            else function(at, index);
+          }
   }
   double at(int64_t i) const {
     if (host.dtype == FA3_DTYPE_FP32) return static_cast<const float*>(host.data)[i];
@@ -185,6 +191,21 @@ class Call {
   }
   void poison() {
     for (Tensor* t : {&dq_, &dk_, &dv_}) std::fill(t->bytes.begin(), t->bytes.end(), Tensor::poison), t->upload();
+  }
+  // In rows that see no key, on the device only: NaN in all that is read of queries.
+  void poison_empty_rows() {
+    const auto is_empty = [&](int64_t i) { return visible(i) == 0; };
+    for (Tensor* t : {&q_, &o_, &dout_, &lse_, &dlse_}) {
+      if (t->host.rank == 0) continue;
+      const std::vector<unsigned char> clean = t->bytes;
+      const int rows = t->host.rank == 4 ? 1 : 2;  // the dim that counts them
+      t->each([&](int64_t at, const int64_t (&index)[4]) {
+        if (is_empty(index[rows])) t->set(at, NAN);
+      });
+      t->upload();
+      t->bytes = clean;
+      t->host.data = t->bytes.data() + 256;
+    }
   }
   std::vector<unsigned char> results(const tools::Stream& stream) {
     stream.synchronize();

@@ -1,5 +1,7 @@
 // Calls of fa3_backward on the fake driver.
 #pragma once
+#include <catch2/catch_test_macros.hpp>
+
 #include "call.h"
 #include "launches.h"
 
@@ -24,6 +26,12 @@ inline B imaginary_backward(const Shape& s = {}, int32_t dtype = FA3_DTYPE_BF16)
 
 inline fa3_status backward(const B& p, size_t bytes = plenty) {
   return fa3_backward(&p, workspace_memory, bytes, reinterpret_cast<fa3_stream>(stream));
+}
+
+inline size_t workspace_of(const B& p) {
+  size_t bytes = 0;
+  REQUIRE(fa3_backward_workspace_size(&p, &bytes) == FA3_OK);
+  return bytes;
 }
 
 }  // namespace fa3::test

@@ -14,14 +14,15 @@ struct GradientRows {
   int row, head, batch;
 };
 
-// A warpgroup's 64 rows, times `scale` and rounded, into the first of a buffer of so many rows. `warp` of its four.
-template <int buffer_rows>
-FA3_DEVICE void stage_gradient(const float (&D)[d / 2], float scale, Element* buffer, int warp) {
+// A warpgroup's 64 rows of 2 n columns, times `scale` and rounded, into the first of a buffer of so many rows. `warp` of
+// its four.
+template <int buffer_rows, int n>
+FA3_DEVICE void stage_gradient(const float (&D)[n], float scale, Element* buffer, int warp) {
   const int lane = threadIdx.x % 32, row = lane % 16;
   const uint32_t at = ptx::shared_address(buffer) + (16 * warp + row) * slab_row_bytes +
                       ((lane / 16 ^ row % 8) << 4);
 #pragma unroll
-  for (int k = 0; k < d / 16; k++) {
+  for (int k = 0; k < n / 8; k++) {
     const float* x = &D[8 * k];
     const int slab = k / 4, within = k % 4 * 32;
     ptx::stmatrix_x4((at ^ within) + slab * buffer_rows * slab_row_bytes, pack(x[0] * scale, x[1] * scale),

@@ -74,10 +74,17 @@ void finish(const BackwardParams& params, int columns, int32_t tile_number) {
     const int64_t row = int64_t{tile} * tile_rows + r;
     if (row >= p.rows) break;
     uint16_t* const to = p.dq + batch * p.dq_stride.batch + head * p.dq_stride.head + row * p.dq_stride.row;
-    const bool is_sum = params.visits[tile_number / p.tiles_at_once] > 0;
-    for (int32_t x = 0; x < p.head_dim; ++x)
-      to[x] = rounded(!is_sum ? 0 : double(sums[place(r, x)]) * params.softmax_scale, p.bf16);
+    for (int32_t x = 0; x < p.head_dim; ++x) to[x] = rounded(double(sums[place(r, x)]) * params.softmax_scale, p.bf16);
   }
+}
+
+// dQ of a tile of the rows that see no key.
+void zero(const BackwardRows& p, int32_t tile_number) {
+  const int32_t batch_head = tile_number / p.empty_tiles, tile = tile_number - batch_head * p.empty_tiles;
+  const int64_t batch = batch_head / p.heads, head = batch_head - batch * p.heads;
+  for (int64_t row = int64_t{tile} * tile_rows; row < std::min((tile + 1) * tile_rows, p.empty_rows); ++row)
+    std::fill_n(p.dq + batch * p.dq_stride.batch + head * p.dq_stride.head + (row - p.empty_rows) * p.dq_stride.row,
+                p.head_dim, uint16_t{0});
 }
 
 template <class Function>
@@ -89,8 +96,11 @@ void each_shared_tile(const KeyOrder& order, int64_t first, int64_t end, Functio
 }  // namespace
 
 CUresult simulate_prepare(const BackwardParams& p, unsigned tiles) {
-  for (unsigned tile = 0; tile < tiles; ++tile) prepare(p, int32_t(tile));
-  if (p.rows.dq_sums) std::fill_n(p.order.added, p.counters, 0u);
+  const int32_t prepared = heads_of_pass(p.order) * p.order.head_tiles;
+  for (int32_t tile = 0; tile < int32_t(tiles); ++tile)
+    if (tile < prepared) prepare(p, tile);
+    else zero(p.rows, tile - prepared);
+  std::fill_n(p.order.added, p.counters, 0u);
   return CUDA_SUCCESS;
 }
 
@@ -131,13 +141,14 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
   const int32_t parts = p.order.parts, ranges = p.order.ranges;
   const int32_t q_tiles = p.order.head_tiles > 0 ? int32_t{p.rows.tiles} : 0, of_range = q_tiles / ranges;
   const int64_t all = batch * heads_kv * parts * key_blocks;
+  const bool is_dq_complete = row.all_gradients() && !p.rows.dq_sums;
   if (blocks != (row.takes_several_blocks() ? std::min<int64_t>(all, multiprocessors) : all) ||
       p.order.batch_heads != batch * heads_kv * parts || p.order.heads != heads_kv * parts ||
       p.readers * parts != p.heads_per_kv * ranges || of_range * ranges != q_tiles ||
       of_range * p.readers != p.order.head_tiles || p.order.blocks != key_blocks || p.visible.seqlen_k != seqlen_k ||
       p.visible.bounded_right != row.causal() || d > row.d || d_v > row.dv ||
       (heads > 0 && q_tiles > 0 && (t.q.dim[2] != heads || p.visible.seqlen_q != t.q.dim[1])) ||
-      (row.has(Trait::keys_only) && p.order.done_behind > 0) ||
+      ((row.has(Trait::keys_only) || is_dq_complete) && p.order.done_behind > 0) || (is_dq_complete && key_blocks > 1) ||
       (parts > 1 && (p.keys.heads != heads_kv || p.keys.tiles != key_blocks * (row.Bc / tile_rows))))
     return CUDA_ERROR_LAUNCH_FAILED;
   for (int64_t n = 0; n < all && p.order.head_tiles > 0; ++n)
@@ -153,9 +164,7 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
       for (int64_t h = first_head; h < first_head + p.readers; ++h)
         for (int64_t tile = first; tile < first + of_range; ++tile) {
           const int64_t n = (b * heads + h) * q_tiles + tile;
-          // Rows that see no key of the tiles that a thread block visits at once: then none does.
-          const int64_t last_row = (tile / p.rows.tiles_at_once + 1) * p.rows.tiles_at_once * int64_t{tile_rows} - 1;
-          if (row.all_gradients() && (!row.causal() || last_row + p.visible.right >= 0)) {
+          if (row.all_gradients() && !is_dq_complete) {
             uint32_t& visits = p.visits[n / p.rows.tiles_at_once];
             if (tile % p.rows.tiles_at_once == 0 && visits++ == 0)
               std::fill_n(p.rows.dq_sums + n * tile_rows * row.d, p.rows.tiles_at_once * tile_rows * row.d, 0.f);
@@ -163,6 +172,7 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
           for (int r = 0; r < tile_rows; ++r) {
             const int64_t i = int64_t{tile} * tile_rows + r;
             const std::vector<double> q = row_of(t.q, b, i, h), dout = row_of(t.dout, b, i, h);
+            std::vector<double> dq(size_t(d), 0);
             for (int64_t j = 0; j < seqlen_k; ++j) {
               if (row.causal() && j > i + p.visible.right) break;
               const std::vector<double> k = row_of(t.k, b, j, hk), v = row_of(t.v, b, j, hk);
@@ -170,11 +180,13 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
               const double ds = weight * (dot(dout, v) - p.rows.delta[n * tile_rows + r]);
               for (int64_t x = 0; x < d; ++x) {
                 dk[size_t(j * d + x)] += ds * q[size_t(x)] * (parts > 1 ? 1 : p.softmax_scale);
-                if (row.all_gradients())
+                if (is_dq_complete) dq[size_t(x)] += ds * k[size_t(x)] * p.softmax_scale;
+                else if (row.all_gradients())
                   p.rows.dq_sums[n * tile_rows * row.d + place(r, int(x))] += float(ds * k[size_t(x)]);
               }
               for (int64_t x = 0; x < d_v; ++x) dv[size_t(j * d_v + x)] += weight * dout[size_t(x)];
             }
+            if (is_dq_complete && i < t.dq.dim[1]) write_row(t.dq, b, i, h, dq.data());
           }
         }
       for (int64_t j = 0; j < seqlen_k; ++j) {
@@ -195,9 +207,9 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
   return CUDA_SUCCESS;
 }
 
-CUresult simulate_queries(const BackwardParams& p, const Row& row, const BackwardTensors& t, const fa3_tensor& dq,
-                          unsigned blocks) {
+CUresult simulate_queries(const BackwardParams& p, const Row& row, const BackwardTensors& t, unsigned blocks) {
   const BlockOrder& order = p.query_order;
+  const fa3_tensor& dq = t.dq;
   const int64_t batch = dq.dim[0], seqlen_q = dq.dim[1], heads = dq.dim[2], d = dq.dim[3];
   const int64_t query_blocks = (seqlen_q + row.Br - 1) / row.Br;
   if (blocks != batch * heads * query_blocks || order.batch_heads != batch * heads || order.blocks != query_blocks ||

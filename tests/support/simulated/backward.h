@@ -13,13 +13,12 @@ inline constexpr int multiprocessors = 132;  // of the device
 CUresult simulate_prepare(const BackwardParams& p, unsigned tiles);
 CUresult simulate_finish(const BackwardParams& p, const Row& row, unsigned tiles);
 CUresult simulate_sum(const BackwardParams& p, const Row& row, unsigned tiles);
-// q .. dv: the tensors of the launch's maps.
+// The tensors of the launch's maps; dq where it has one.
 struct BackwardTensors {
-  fa3_tensor q, k, v, dout, dk, dv;
+  fa3_tensor q, k, v, dout, dk, dv, dq;
 };
 CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors& tensors, unsigned blocks);
-// Of a kernel that computes dQ only; dq: the tensor of its map.
-CUresult simulate_queries(const BackwardParams& p, const Row& row, const BackwardTensors& tensors, const fa3_tensor& dq,
-                          unsigned blocks);
+// Of a kernel that computes dQ only.
+CUresult simulate_queries(const BackwardParams& p, const Row& row, const BackwardTensors& tensors, unsigned blocks);
 
 }  // namespace fa3::test

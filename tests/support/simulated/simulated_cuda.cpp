@@ -346,11 +346,12 @@ CUresult run(const Launch& launch) {
   if (launch.row->kind == fa3::Kind::backward) {
     if (next_fault() == Fault::nothing_done) return CUDA_SUCCESS;
     const fa3::BackwardParams& b = launch.backward;
+    const bool has_dq = !b.rows.dq_sums && b.order.head_tiles > 0;
+    const fa3::test::BackwardTensors tensors{tensor(b.q), tensor(b.k), tensor(b.v), tensor(b.dout), tensor(b.dk),
+                                             tensor(b.dv), has_dq ? tensor(b.dq) : fa3_tensor{}};
     if (launch.row->has(fa3::Trait::queries_only))
-      return fa3::test::simulate_queries(
-          b, *launch.row, {tensor(b.q), tensor(b.k), tensor(b.v), tensor(b.dout), {}, {}}, tensor(b.dq), launch.grid);
-    return fa3::test::simulate(b, *launch.row, {tensor(b.q), tensor(b.k), tensor(b.v), tensor(b.dout), tensor(b.dk),
-                                                tensor(b.dv)}, launch.grid);
+      return fa3::test::simulate_queries(b, *launch.row, tensors, launch.grid);
+    return fa3::test::simulate(b, *launch.row, tensors, launch.grid);
   }
   if (launch.row->kind == fa3::Kind::pass) return write_empty_rows(launch.empty_rows);
   const fa3::ScaledForwardParams& p = launch.forward;
