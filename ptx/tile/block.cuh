@@ -13,8 +13,10 @@ FA3_DEVICE int warp_of_block() { return __shfl_sync(0xffffffffu, threadIdx.x / 3
 FA3_DEVICE Smem& set_up(const Params& p, int warp) {
   Smem& smem = *reinterpret_cast<Smem*>(shared_memory());
   init_barriers(smem, warp);
-  if (threadIdx.x == 32)
-    for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.o}) ptx::prefetch_tensormap(map);
+  if (threadIdx.x == 32) {
+    for (const TensorMap* map : {&p.q, &p.k, &p.v}) ptx::prefetch_tensormap(map);
+    if constexpr (!has(Trait::o_from_registers)) ptx::prefetch_tensormap(&p.o);  // otherwise there may be none
+  }
   ptx::bar_sync(barrier_all, config.threads());
   return smem;
 }
