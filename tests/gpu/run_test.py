@@ -1,7 +1,8 @@
 """What tests/gpu/run makes of a suite's reports, with a script in place of the suite: counts, what failed cases say of
-themselves, and cases that are run again."""
+themselves, cases that are run again, and where the record of a card goes."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -41,11 +42,19 @@ class Run(unittest.TestCase):
         self.tests.parent.mkdir(parents=True)
         self.tests.write_text(SUITE)
         self.tests.chmod(0o755)
-        self.record = self.build / "record.json"
+        self.name_card("NVIDIA H200")
+        self.record = self.build / "results/h200/gpu.json"
+
+    def name_card(self, name):
+        """What nvidia-smi says."""
+        smi = self.build / "nvidia-smi"
+        smi.write_text(f"#!/bin/sh\necho '{name}, 580.1'\n")
+        smi.chmod(0o755)
 
     def run_it(self, *arguments):
-        command = [sys.executable, "-B", RUN, "--build", self.build, "--out", self.record, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True)
+        command = [sys.executable, "-B", RUN, "--build", self.build, "--results", self.build / "results", *arguments]
+        path = f"{self.build}:{os.environ['PATH']}"
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
         return done, json.loads(self.record.read_text()) if self.record.exists() else None
 
     def test_suite_and_again(self):
@@ -66,6 +75,17 @@ class Run(unittest.TestCase):
         after = self.run_it("--again", "case")[1]["suite"]
         self.assertEqual((after["passed"], after["failed"], after["exit_status"]), (2 * 8 + 3, 0, 0))
         self.assertEqual((after["failures"], after["again"]), ([], ["case"]))
+
+    def test_each_card_has_its_record(self):
+        """One is written, the others stay as they are."""
+        first = self.run_it("--parts", "suite", "--shards", "1")[1]
+        for name, folder in (("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 NVL", "h100-nvl")):
+            self.name_card(name)
+            self.run_it("--parts", "stress")
+            record = json.loads((self.build / f"results/{folder}/gpu.json").read_text())
+            self.assertEqual((record["card"], record["driver"], "suite" in record), (name, "580.1", False))
+            self.assertRegex(record["date"], r"^\d{4}-\d\d-\d\dT[\d:]+Z$")
+            self.assertEqual(json.loads(self.record.read_text()), first)
 
     def test_a_crash_is_not_forgiven(self):
         _, record = self.run_it("--parts", "suite", "--shards", "1")

@@ -34,10 +34,11 @@ def refused(*words):
 def command_line():
     assert accuracy.parse([]).parts == ["table3", "bias"]
     assert accuracy.parse(["--activations", "a.pt"]).parts == ["table3", "bias", "activations"]
-    options = accuracy.parse("--parts bias --mu 0,2.5 --bias-seqlens 64 --cpu".split())
+    options = accuracy.parse("--parts bias --mu 0,2.5 --bias-seqlens 64 --cpu --csv a.csv".split())
     assert (options.parts, options.mu, options.bias_seqlens, options.device) == (["bias"], [0, 2.5], [64], "cpu")
     assert "'table4'" in refused("--parts", "table4")
     assert "--activations" in refused("--parts", "activations")
+    assert "--cpu needs --csv" in refused("--cpu")  # no card's record is overwritten
 
 
 def tables():
@@ -106,7 +107,7 @@ def whole_run(torch):
     assert {(row["inputs"], row["heads"], row["kv_heads"], row["causal"]) for row in per_part["activations"]} == {
         ("layer 7", "4", "2", "1")
     }
-    assert all(abs(float(row["value"])) < 0.1 for row in rows), rows
+    assert all(abs(float(row["value"])) < 0.1 and row["card"] == "CPU reference" for row in rows), rows
     assert [row["head_dim"] for row in per_part["table3"]].count("16") == 2 * 2 * count
     errors = {row["method"]: float(row["value"]) for row in per_part["activations"]}
     assert 0 < errors["ours fp16"] < errors["ours bf16"] < errors["ours full"], errors

@@ -55,6 +55,9 @@ def check_library(libraries):
     (libraries / "stripped").unlink()
     print(f"the stripped library has {size} bytes")
     need(size < 25 * 2**20, "the library is too large")
+    figures = re.findall(r"is\s(\d+)\sMB,", (ROOT / "README.md").read_text())
+    need(figures and all(int(figure) == round(size / 1e6) for figure in figures),
+         f"README.md says that the library is {' and '.join(figures)} MB; it is {size / 1e6:.1f}")
 
 
 def check_program(path, libraries):

@@ -1,9 +1,10 @@
-"""The record of the last GPU run, h200.json: what it must say, and whether it is about these sources.
+"""The record of the last run of the GPU tests, one for each card (h200/gpu.json): what it must say, and whether it is
+about these sources.
 
-Machines without a GPU cannot run the kernels, so the record is committed, with a hash of everything the kernels and
-their launch are made of. As a script (a test of the suite): passes if the record is about these sources, complete and
-clean; fails (1) if it shows a failure of these sources; is skipped (77), with the reason, if it is stale or incomplete,
-which says nothing about the sources but that no GPU has run them yet.
+Machines without a GPU cannot run the kernels, so the records are committed, with a hash of everything the kernels and
+their launch are made of. As a script (a test of the suite): fails (1) if any record shows a failure of these sources;
+else passes if one of them is about these sources, complete and clean; is skipped (77), with the reasons, if all are
+stale or incomplete, which says nothing about the sources but that no GPU has run them yet.
 """
 
 import hashlib
@@ -11,10 +12,11 @@ import json
 import pathlib
 import sys
 
+import card
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = ("include", "ptx", "src")
-RECORD = pathlib.Path(__file__).resolve().parent / "h200.json"
-RENEW = "run tests/gpu/run on a machine with a Hopper GPU and commit tests/results/h200.json"
+RENEW = "run tests/gpu/run on a machine with a Hopper GPU and commit what it writes"
 
 
 def source_hash(root=ROOT):
@@ -73,26 +75,39 @@ def complaints(record, current_hash):
     return failures(record) + gaps(record, current_hash)
 
 
-def main():
-    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
-    print(f"Recorded GPU run: {record.get('date')}, {record.get('card')}, driver {record.get('driver')}")
-    current = source_hash()
-    stale = record.get("source_hash") != current
-    wrong, missing = failures(record), gaps(record, current)
-    if wrong and not stale:
-        sys.exit("\n".join(["THESE SOURCES FAILED ON THE GPU:"] + ["  " + text for text in wrong]))
-    if missing:
-        print("NOT VERIFIED ON A GPU: the record does not stand for these sources:")
-        print("\n".join("  " + text for text in missing))
-        print(f"To renew it, {RENEW}.")
-        sys.exit(77)
+def title(record):
+    return f"{record.get('card')}, {record.get('date')}, driver {record.get('driver')}"
+
+
+def success(record):
     suite = record["suite"]
     again = f" ({len(suite['again'])} of them again, with the test mended)" if suite.get("again") else ""
-    print(
+    return (
         f"{suite['passed']} test cases passed{again}, sanitizers clean, {record['stress']['seconds']} s of stress, "
-        f"host overhead {record['host_overhead_us']['median']:.2f} us; about these sources."
+        f"host overhead {record['host_overhead_us']['median']:.2f} us; about these sources"
     )
 
 
+def verdict(records, current_hash):
+    """Of all cards' records: the exit status, and what it says."""
+    of_these = [record for record in records if record.get("source_hash") == current_hash]
+    if failed := [record for record in of_these if failures(record)]:
+        lines = [f"  {title(record)}: {text}" for record in failed for text in failures(record)]
+        return 1, "\n".join(["THESE SOURCES FAILED ON THE GPU:", *lines])
+    if clean := [record for record in of_these if not gaps(record, current_hash)]:
+        return 0, "\n".join(f"{title(record)}: {success(record)}." for record in clean)
+    lines = [f"  {title(record)}: {text}" for record in records for text in gaps(record, current_hash)]
+    why = lines or ["  there is none"]
+    headline = "NOT VERIFIED ON A GPU: no card's record stands for these sources:"
+    return 77, "\n".join([headline, *why, f"To renew one, {RENEW}."])
+
+
+def main():
+    records = [json.loads(path.read_text()) for path in sorted(card.RESULTS.glob("*/gpu.json"))]
+    status, text = verdict(records, source_hash())
+    print(text)
+    return status
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

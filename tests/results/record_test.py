@@ -1,10 +1,14 @@
-"""The rules of the GPU record: failure, gap and staleness are told apart, and only a full clean record is silent."""
+"""The rules of the GPU record: failure, gap and staleness are told apart, only a full clean record is silent, and any
+card's stands for the sources. And the folders of the cards: what lies in one names that card."""
 
 import copy
+import csv
+import json
 import pathlib
 import tempfile
 import unittest
 
+import card
 import record
 
 GOOD = {
@@ -43,6 +47,50 @@ class Record(unittest.TestCase):
             self.assertEqual(record.failures(partial), [])
         skipped = self.changed(suite={**GOOD["suite"], "skipped": 2})
         self.assertIn("2 test cases were skipped", record.gaps(skipped, "now"))
+
+    def test_verdict(self):
+        """Of several cards' records."""
+        failed = self.changed(card="NVIDIA H100 80GB HBM3", stress={"seconds": 60, "passed": False})
+        stale, partial = self.changed(source_hash="before"), self.changed(suite={})
+        for records, status, words in (
+            ([GOOD], 0, ["NVIDIA H200", "3 test cases passed"]),
+            ([stale, GOOD], 0, ["3 test cases passed"]),
+            ([GOOD, stale], 0, ["3 test cases passed"]),
+            ([partial, GOOD], 0, ["3 test cases passed"]),
+            ([GOOD, failed], 1, ["NVIDIA H100 80GB HBM3", "the stress failed"]),
+            ([failed, GOOD], 1, ["the stress failed"]),
+            ([stale, partial], 77, ["other sources: before", "the suite was not run"]),
+            ([self.changed(source_hash="before", stress=failed["stress"])], 77, ["other sources"]),
+            ([], 77, ["there is none"]),
+        ):
+            found, text = record.verdict(records, "now")
+            self.assertEqual(found, status, text)
+            for word in words:
+                self.assertIn(word, text)
+
+    def test_folders(self):
+        for name, folder in (
+            ("NVIDIA H100 80GB HBM3", "h100"),
+            ("NVIDIA H200", "h200"),
+            ("NVIDIA H100 PCIe", "h100-pcie"),
+            ("NVIDIA GH200 480GB", "gh200-480gb"),
+            ("../A card", "a-card"),
+            ("unknown", "unknown"),
+            ("", "unknown"),
+        ):
+            self.assertEqual(card.folder(name), folder)
+
+    def test_committed(self):
+        """Each file in the folder of a card says that it is of this card."""
+        for path in sorted(card.RESULTS.glob("*/gpu.json")):
+            named = json.loads(path.read_text())
+            self.assertEqual(card.folder(named["card"]), path.parent.name, path)
+            self.assertTrue(named["date"] and named["driver"] not in ("", "unknown"), path)
+        for path in sorted(card.RESULTS.glob("*/*.csv")):
+            with open(path, newline="") as file:
+                rows = list(csv.DictReader(file))
+            named = {card.folder(row["card"]) for row in rows if "card" in row}
+            self.assertIn(named, [{path.parent.name}] + [set()] * (path.name == "serving.csv"), path)
 
     def test_hash(self):
         with tempfile.TemporaryDirectory() as folder:

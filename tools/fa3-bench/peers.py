@@ -12,17 +12,17 @@ several passes the order rotates. Calls so slow that their runs would exceed --p
 that bounds what slow peers and very long sequences take.
 
 With --direction bwd it is the backward pass of the points, for a gradient of O of N(0,1): all that a call of
-fa3_backward does, and the gradients by torch of those peers that have them (cudnn, fa2 and fa4). What a peer compiles
-at its first call is compiled when its output is compared. Beside them stands another way of the first library itself:
-deterministic (the same with FA3_FLAG_DETERMINISTIC).
+fa3_backward does, the gradients by torch of those peers that have them (cudnn, fa2 and fa4), and what the official call
+does (official, at d 128). What a peer compiles at its first call is compiled when its output is compared. Beside them
+stands another way of the first library itself: deterministic (the same with FA3_FLAG_DETERMINISTIC).
 
 With several --library, the first is what all others are compared with. A ratio is the speed of the other over that
 of the first: above 1 the other is faster.
 
-Peers: cudnn and fa2 (backends of torch's scaled_dot_product_attention), official (FlashAttention-3, wheel fa3-fwd),
-fa4 (flash-attn-4), triton (triton_attention.py beside this file), standard (matrix products and a softmax of torch,
-with the scores in memory; refused where they would not fit), cublas (a matrix product of the point's FLOPs: a
-ceiling, not attention).
+Peers: cudnn and fa2 (backends of torch's scaled_dot_product_attention), official (FlashAttention-3; forward from the
+wheel fa3-fwd, backward from flash_attn3_jax, without JAX), fa4 (flash-attn-4), triton (triton_attention.py beside this
+file), standard (matrix products and a softmax of torch, with the scores in memory; refused where they would not fit),
+cublas (a matrix product of the point's FLOPs: a ceiling, not attention).
 
 Points of e4m3 have q, k and v of N(0,1) cast to it, and scales of 1; official reads the same and writes bf16, cudnn
 (by the package nvidia-cudnn-frontend, as torch does not offer it) writes e4m3. Beside them stand other ways of the
@@ -31,10 +31,17 @@ blocks), bf16 (the forward pass on the same numbers in bf16), and quantize, whic
 that the others have cast to e4m3: three calls of fa3_quantize (block scales, incoherent processing, V as tiles without
 its mean) and the forward pass, timed together.
 
-The calls that are timed stand in peers_fwd.py, peers_bwd.py and, what is only for points of e4m3, peers_fp8.py.
+With --record the results become a part of what is kept of this card: NAME.csv in its folder in tests/results. Points
+that were not measured stay in it as they are, so that a run may have some points only (--set, --filter); a CSV from
+another machine is merged by peers_merge.py.
+
+The calls that are timed stand in peers_fwd.py, peers_bwd.py, peers_bwd_official.py and, what is only for points of
+e4m3, peers_fp8.py.
 """
 
 import argparse
+import datetime
+import functools
 import pathlib
 import re
 import sys
@@ -43,12 +50,17 @@ import peers_bwd
 import peers_fwd
 import peers_points
 import prepared
-from peers_csv import write_csv, write_lines
+from peers_csv import RECORDS, Record, write_csv, write_lines
 from peers_measure import measure, reason
 from peers_report import print_absences, print_means, print_row
+from peers_merge import MergeError
 from peers_row import TOLERANCE, Row
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/results"))
+import card  # noqa: E402
+
+NAME = "libfa3"  # of the library, unless it is said
 DIRECTIONS = {"fwd": peers_fwd, "bwd": peers_bwd}  # the calls of each
 
 
@@ -79,6 +91,12 @@ def csv_file(text):
     return text
 
 
+def belongs(point, record):
+    """Whether that file of a card has such points."""
+    kind = "backward" if point.direction == "bwd" else "fp8" if point.is_fp8() else "forward"
+    return kind == record or (kind, record) == ("forward", "shapes")
+
+
 def parse(arguments):
     """The options. points, protocol and csv_columns among them are fa3-bench's answer to those it does not list."""
     parser = argparse.ArgumentParser(
@@ -89,7 +107,7 @@ def parse(arguments):
         type=library,
         action="append",
         metavar="NAME=PATH",
-        help="a libfa3.so and what to call it; may be given several times (default: fa3, which is the one that "
+        help="a libfa3.so and what to call it; may be given several times (default: libfa3, which is the one that "
         "FA3_LIBRARY names, or that of the newest build)",
     )
     parser.add_argument(
@@ -130,10 +148,16 @@ def parse(arguments):
     parser.add_argument(
         "--lines", type=csv_file, help="the same with a line for each library and peer at each point, in microseconds"
     )
+    parser.add_argument("--record", choices=RECORDS, help="merge the results into what is kept of this card")
+    parser.add_argument(
+        "--results", type=pathlib.Path, default=card.RESULTS, help="where that is (default: %(default)s)"
+    )
     options, others = parser.parse_known_args(arguments)
-    options.library = options.library or [("fa3", None)]
+    options.library = options.library or [(NAME, None)]
     if len(dict(options.library)) < len(options.library):
         parser.error("--library: a name is given twice")
+    if options.record and [name for name, _ in options.library] != [NAME]:
+        parser.error(f"--record is for one --library, whose name is {NAME}")
     try:
         options.points, options.protocol, options.csv_columns = peers_points.ask(options.bench, others)
     except OSError as error:
@@ -149,6 +173,8 @@ def parse(arguments):
     calls = DIRECTIONS[options.direction]
     if options.peers is None:
         options.peers = calls.useful_peers(options.points)
+    if options.record and not all(belongs(point, options.record) for point in options.points):
+        parser.error(f"--record {options.record} is not for all of these points")
     if absent := [name for name in options.peers if name not in calls.PEERS and name not in calls.FORMS]:
         direction = "backward" if options.direction == "bwd" else "forward"
         parser.error(f"no {direction} pass of {', '.join(absent)} is measured")
@@ -161,7 +187,7 @@ def import_peers(names, library, calls):
     for name in names:
         try:
             if name in calls.PEERS:
-                found[name] = calls.PEERS[name]()
+                found[name] = calls.PEERS[name](*[library] * (name in calls.GIVEN_LIBRARY))
             else:
                 found[name] = calls.FORMS[name](library, calls.make_library(library))
         except Exception as error:  # a peer may fail to import in any way; none is needed
@@ -185,7 +211,9 @@ def main(arguments=None):
         print("peers.py needs a GPU: torch finds none")
         return 77
 
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
+    name, (_, driver) = torch.cuda.get_device_name(), card.name_and_driver()
+    options.where = [name, driver, f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%dT%H:%MZ}"]
+    print(f"{name}, driver {driver}, torch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}")
     for name, loaded in libraries.items():
         print(f"{name}: {loaded.path}")
     calls = DIRECTIONS[options.direction]
@@ -193,6 +221,16 @@ def main(arguments=None):
     prepare = {**{name: calls.make_library(loaded) for name, loaded in libraries.items()}, **peers}
     first, *names = prepare
     rows = [Row(point, first) for point in options.points]
+    files = [(write_csv, options.csv), (write_lines, options.lines)]
+    writers = [functools.partial(write, path) for write, path in files if path]
+    try:
+        folder = options.results / card.folder(options.where[0])
+        record = options.record and Record(options.record, folder, options.points, prepare)
+    except MergeError as error:
+        print(f"peers.py: --record: {error}", file=sys.stderr)
+        return 2
+    if record:
+        writers.append(record.write)
     with torch.no_grad():
         for number in range(options.protocol.passes):
             if options.protocol.passes > 1:
@@ -200,11 +238,12 @@ def main(arguments=None):
             for row in rows:
                 measure(row, prepare, number, options)
                 print_row(row, names, options)
-                for path, write in ((options.csv, write_csv), (options.lines, write_lines)):
-                    if path:
-                        write(path, [row for row in rows if row.passes[first]], names, options)
+                for write in writers:
+                    write([row for row in rows if row.passes[first]], names, options)
     print_means(rows, names, first, [name for name in peers if name not in calls.FORMS])
     print_absences(rows, names)
+    if record:
+        print("\n".join(["", f"{record.path}: merged", *record.kept]))
     differing = [row.point.label for row in rows if row.checked(options) is False]
     if differing:
         print(f"\n{len(differing)} points differ: {'; '.join(differing)}")

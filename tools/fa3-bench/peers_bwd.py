@@ -1,6 +1,7 @@
-"""peers.py's backward pass: how the library and torch's attention compute gradients of a point's q, k and v, for a
-gradient of O of N(0,1). A call returns [dq, dk, dv]; the forward pass before it is not part of it."""
+"""peers.py's backward pass: how the library, torch's attention and the official kernels compute gradients of a point's
+q, k and v, for a gradient of O of N(0,1). A call returns [dq, dk, dv]; the forward pass before it is not part of it."""
 
+import peers_bwd_official
 import peers_fwd
 import prepared
 from prepared import fa3
@@ -15,17 +16,27 @@ def gradient_of_output(out, seed=2):
     return torch.randn(out.shape, generator=generator, dtype=torch.float32, device="cuda").to(out.dtype)
 
 
+def forward_of(library):
+    """Of a prepared.Library: what a backward pass takes beside q, k and v."""
+
+    def compute(point, q, k, v):
+        out, lse = prepared.forward_outputs(q, point.head_dim_v)
+        library.prepare(q, k, v, out, lse, point.mask())()
+        return out, lse, gradient_of_output(out)
+
+    return compute
+
+
 def make_library(library, flags=0):
     """Of a prepared.Library."""
     import torch
 
     library.preload_for_torch()
+    forward = forward_of(library)
 
     def prepare(point, q, k, v):
-        out, lse = prepared.forward_outputs(q, point.head_dim_v)
-        library.prepare(q, k, v, out, lse, point.mask())()
+        out, lse, dout = forward(point, q, k, v)
         gradients = [torch.full_like(tensor, float("nan")) for tensor in (q, k, v)]
-        dout = gradient_of_output(out)
         call = library.prepare_backward(q, k, v, out, lse, dout, *gradients, mask=point.mask(), flags=flags)
         call.kernel = library.kernel_info(call.params).name
         return call
@@ -61,7 +72,13 @@ def make_gradients(make):
     return make_peer
 
 
+def make_official(library):
+    return peers_bwd_official.make_official(forward_of(library))
+
+
 PEERS = {name: make_gradients(peers_fwd.PEERS[name]) for name in ("cudnn", "fa2", "fa4")}
+PEERS["official"] = make_official
+GIVEN_LIBRARY = {"official"}  # peers whose makers take the library, for its O and LSE
 FORMS = {"deterministic": make_deterministic}  # makers as those of peers_fp8.py
 
 

@@ -17,7 +17,7 @@ from test_helpers import made_point
 
 
 def test_csv(options, path):
-    """fa3-bench's columns and two for each peer, and a whole file whenever the run is cut short."""
+    """fa3-bench's columns, two for each peer, and where and when; a whole file whenever the run is cut short."""
     rows = [Row(point, "ours") for point in options.points[:2]]
     for row in rows:
         row.kernel = "fa3_some"
@@ -31,10 +31,11 @@ def test_csv(options, path):
     assert os.listdir(path.parent) == [path.name]
     with open(path, newline="") as file:
         written = list(csv.DictReader(file))
-    assert list(written[0]) == [*options.csv_columns, "triton_tflops", "triton_ratio"], list(written[0])
+    columns = [*options.csv_columns, "triton_tflops", "triton_ratio", "card", "driver", "date"]
+    assert list(written[0]) == columns, list(written[0])
     tflops = options.points[0].flop / 2.0 * 1e-9
     expected = f"fwd bf16 64 0 32 512 32 32 2.00000 0.50000 {tflops:.1f} 1 512 fa3_some 1.5000 3 2"
-    cells = [*expected.split(), "rows", "", "0", "64", f"{tflops / 2:.1f}", "0.5000"]
+    cells = [*expected.split(), "rows", "", "0", "64", f"{tflops / 2:.1f}", "0.5000", "a card", "1.5", "today"]
     assert list(written[0].values()) == cells, written[0]
     assert (written[1]["triton_tflops"], written[1]["triton_ratio"], written[1]["checked"]) == ("", "", "0"), written[1]
 
@@ -73,6 +74,7 @@ def test_runs(bench, options):
 
 def main(bench):
     options = peers.parse(["--bench", bench])
+    options.where = ["a card", "1.5", "today"]
     with tempfile.TemporaryDirectory() as folder:
         test_csv(options, pathlib.Path(folder) / "peers.csv")
     test_agreement()

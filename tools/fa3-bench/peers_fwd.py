@@ -183,6 +183,7 @@ PEERS = {
     "standard": make_standard,
     "cublas": make_cublas,
 }
+GIVEN_LIBRARY = set()
 FORMS = peers_fp8.FORMS
 NO_ATTENTION = {"cublas"}
 WITH_FP8 = {"cudnn", "official", "cublas", *FORMS}

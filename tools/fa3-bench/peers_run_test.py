@@ -5,92 +5,19 @@ import collections
 import contextlib
 import csv
 import io
-import itertools
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
 import types
-import typing
 import unittest.mock
 
 import peers
 import peers_fwd
 import plot
 import prepared
-from test_helpers import expect
-
-
-class MadeUpTensor(typing.NamedTuple):
-    """What torch.randn of a stand-in drew as its how manieth, counted from the seed."""
-
-    shape: tuple
-    dtype: str
-    drawn: int
-    detach = requires_grad_ = lambda self: self
-
-
-class MadeUp(float):
-    """An output of one number, as far as torch's tensors are asked for."""
-
-    def __sub__(self, other):
-        return MadeUp(float(self) - float(other))
-
-    float = sum = lambda self: self
-    square = lambda self: MadeUp(self * self)
-    item = lambda self: self * 1.0
-
-
-@contextlib.contextmanager
-def stand_ins(modules):
-    """Modules of the test, by name, in the place of any that are imported."""
-    originals = {name: sys.modules.get(name) for name in modules}
-    sys.modules.update(modules)
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            if original:
-                sys.modules[name] = original
-            else:
-                del sys.modules[name]
-
-
-def made_up_torch(clock, **more):
-    """As much of torch as a run needs without a GPU. Its events read the clock, a list of one number."""
-
-    class Event:
-        def __init__(self, enable_timing):
-            assert enable_timing
-
-        def record(self):
-            self.at = clock[0]
-
-        def elapsed_time(self, stop):
-            return stop.at - self.at
-
-    do_nothing = lambda *_, **__: None
-
-    def randn(shape, generator, dtype, device):
-        drawn = next(generator)
-        return types.SimpleNamespace(to=lambda dtype: MadeUpTensor(shape, dtype, drawn))
-
-    return types.SimpleNamespace(
-        bfloat16="bf16",
-        float32="fp32",
-        randn=randn,
-        Generator=lambda device: types.SimpleNamespace(manual_seed=itertools.count),
-        no_grad=contextlib.nullcontext,
-        __version__="of the test",
-        backends=types.SimpleNamespace(cudnn=types.SimpleNamespace(version=do_nothing)),
-        cuda=types.SimpleNamespace(
-            Event=Event,
-            is_available=lambda: True,
-            get_device_name=lambda: "no GPU",
-            **dict.fromkeys(("synchronize", "empty_cache", "_sleep"), do_nothing),
-        ),
-        **more,
-    )
+from test_helpers import MadeUp, MadeUpTensor, expect, made_up_torch, stand_ins
 
 
 def test_run(bench, builds, folder):
@@ -156,9 +83,11 @@ def test_run(bench, builds, folder):
     assert (row["checked"], row["spread"], "absent_ratio" in row) == ("1", "0.0000", False), row
     assert list(by_name) == ["old", "new", "slow", "slower"], list(by_name)
     shape = ["", "bf16", "128", "1", "1", "64", "64", "2", "1", "v 96"]
+    where = [row[name] for name in ("card", "driver", "date")]
+    assert where[0] == "no GPU" and re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\dZ", where[2]), where
     # 2080 pairs, 2 heads, 128 + 96 numbers each; K and V are 28672 bytes.
     for name, us in (("old", "2000.00"), ("slow", "4000.00")):
-        assert list(by_name[name].values()) == [*shape, name, us, us, "0.0", "0", "1"], by_name[name]
+        assert list(by_name[name].values()) == [*shape, name, us, us, "0.0", "0", "1", *where], by_name[name]
     assert (wrong["peer"], wrong["checked"]) == ("wrong", "0"), wrong
     expect(printed.getvalue(), f"old: {builds[0]}", f"new: {builds[1]}", "absent: absent: RuntimeError: cannot do it")
     expect(printed.getvalue(), "broken: RuntimeError: cannot do it", "(1.250)", "(0.500)", "broken -", "agrees")
@@ -252,7 +181,7 @@ def test_backward_run(bench, build, folder):
         no_figure = "NO FIGURE of fa4 at 1 of 2 points: CompilerError: no head_dim 256\n"
         note = "    fa4: CompilerError: no head_dim 256\n"
         status, (row, refused) = run("fa4", note, no_figure, "agrees", "not compared")
-        assert status == 0 and list(row)[-2:] == ["fa4_tflops", "fa4_ratio"], row
+        assert status == 0 and list(row)[-5:-3] == ["fa4_tflops", "fa4_ratio"], row
         assert "fa4_tflops" in [column for column, _, _ in plot.SERIES]
         # What is compiled at the first call is in no figure, and lets no call look slow.
         figures = [row[column] for column in ("direction", "median_ms", "tflops", "fa4_tflops", "fa4_ratio", "checked")]
@@ -264,7 +193,7 @@ def test_backward_run(bench, build, folder):
         best = "deterministic 0.800 (0.800 to 0.800)  fa4 0.500 (0.500 to 0.500)  best of the peers 0.500"
         status, rows = run("deterministic,fa4", no_figure, best)
         names = ["deterministic_tflops", "deterministic_ratio", "fa4_tflops", "fa4_ratio", "checked"]
-        assert status == 0 and list(rows[0])[-4:] == names[:4], rows[0]
+        assert status == 0 and list(rows[0])[-7:-3] == names[:4], rows[0]
         assert [rows[0][name] for name in names] == ["17.2", "0.8000", "10.7", "0.5000", "1"], rows[0]
         assert [rows[1][name] for name in names] == ["68.7", "0.8000", "", "", "1"], rows[1]
         for name, points in (("fa4", 1), ("deterministic", 2)):

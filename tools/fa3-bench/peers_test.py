@@ -2,6 +2,7 @@
 fa3-bench, the library."""
 
 import importlib.util
+import pathlib
 import subprocess
 import sys
 
@@ -22,7 +23,7 @@ def main(bench, library):
 
     options = parse()
     assert options.peers == list(PEERS) and {"triton", "standard"} <= set(options.peers), options.peers
-    assert options.library == [("fa3", None)], options.library
+    assert options.library == [("libfa3", None)], options.library
     assert parse("--peers", "standard,triton").peers == ["standard", "triton"]
     assert parse("--peers", "none").peers == []
     two = parse("--library", "old=/a=b/libfa3.so", "--library=new=libfa3.so").library
@@ -46,6 +47,15 @@ def main(bench, library):
     expect(refused("--library", f"a={library}.none"), f"{library}.none")
     expect(refused("--library", f"python={sys.executable}"), "--library")
     expect(refused("--bench", "/no/fa3-bench"), "/no/fa3-bench", "--bench")
+    # What is kept of a card is of one library, and each of its files has its points.
+    assert parse("--record", "forward").record == "forward" and parse("--record", "shapes").record == "shapes"
+    assert parse("--record", "fp8", "--set", "fp8", "--results", "/a").results == pathlib.Path("/a")
+    assert parse("--record", "backward", "--direction", "bwd", "--library=libfa3=/a").record == "backward"
+    for words in ("--library=new=/a", "--library=libfa3=/a --library=old=/b"):
+        expect(refused("--record", "forward", *words.split()), "for one --library, whose name is libfa3")
+    for words in ("backward", "fp8", "shapes --set fp8", "forward --set grid,fp8", "forward --direction bwd"):
+        expect(refused("--record", *words.split()), f"--record {words.split()[0]} is not for all of these points")
+    expect(refused("--record", "serving"), "--record", "serving")
 
     # Whatever else is said goes to fa3-bench, which refuses what it does not know, and answers.
     expect(refused("--set", "grid,mine"), "mine")
@@ -66,7 +76,7 @@ def main(bench, library):
 
     # The backward pass: five products, of the peers that have it, and of the library with its sums in a fixed order.
     backward = parse("--direction", "bwd")
-    assert backward.peers == ["cudnn", "fa2", "fa4", "deterministic"], backward.peers
+    assert backward.peers == ["cudnn", "fa2", "fa4", "official", "deterministic"], backward.peers
     assert parse("--direction", "bwd", "--peers", "deterministic,fa4").peers == ["deterministic", "fa4"]
     assert [p.flop for p in backward.points] == [2.5 * p.flop for p in points]
     assert all(p.direction == "bwd" and p.label.startswith("bwd bf16 d") for p in backward.points)

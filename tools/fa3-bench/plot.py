@@ -6,7 +6,7 @@ Six panels (head dimension 64, 128, 256; without and with causal mask), bars gro
 rows of the paper's grid: 16384 tokens, hidden size 2048, as many keys as queries and key heads as query heads; others
 may stand in the same file, among them those of e4m3 with other scales than one for a tensor or with two-level sums. V
 as tiles has a bar of its own, from rows of fa3-bench or the column `tiles` of peers.py. Peers without a figure in those
-rows are left out. The same CSV gives the same bytes.
+rows are left out. The title names the card that the rows name. The same CSV gives the same bytes.
 """
 
 import argparse
@@ -47,7 +47,8 @@ class PlotError(Exception):
 
 
 def read(path):
-    """{(direction, dtype): {(head_dim, causal, seqlen): {column: TFLOP/s}}} of the rows on the paper's grid."""
+    """{(direction, dtype): {(head_dim, causal, seqlen): {column: TFLOP/s}}} of the rows on the paper's grid, and the
+    card, "" if the rows do not name it."""
     try:
         with open(path, newline="") as file:
             reader = csv.DictReader(file)
@@ -57,6 +58,9 @@ def read(path):
     if missing := [name for name in NAMED if name not in columns]:
         raise PlotError(f"{path}: no column {', '.join(missing)}")
 
+    cards = {row.get("card") or "" for row in rows}
+    if len(cards) > 1:
+        raise PlotError(f"{path}: rows of several cards: {', '.join(sorted(name or 'no name' for name in cards))}")
     figures, others, unchecked = {}, 0, 0
     for line, row in enumerate(rows, 2):
         try:
@@ -90,7 +94,7 @@ def read(path):
         print(f"{path}: {others} rows lie off the paper's grid")
     if unchecked:
         print(f"{path}: {unchecked} of the rows drawn have outputs that differ or were not compared")
-    return figures
+    return figures, cards.pop()
 
 
 def present(points):
@@ -126,7 +130,7 @@ def draw_panel(axes, direction, points, series, head_dim, causal):
 
 
 def draw(points, what, title, path):
-    """what: direction and dtype."""
+    """what: direction and dtype. title: what stands above the panels."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -146,8 +150,7 @@ def draw(points, what, title, path):
         for axes in grid[-1]:
             axes.set_xlabel("Sequence length")
         grid[0, 0].set_ylim(0, highest * 1.12)
-        default = f"{figure_of(what)[1]}: {TOKENS // 1024}k tokens, hidden size {HIDDEN}"
-        figure.suptitle(title or default, y=0.99)
+        figure.suptitle(title, y=0.99)
         handles = [Patch(color=colour, label=name) for _, name, colour in series]
         figure.legend(
             handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.972), ncols=len(series), frameon=False
@@ -161,10 +164,10 @@ def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("csv", help="what peers.py --csv or fa3-bench --csv wrote")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("."), help="folder (default: this one)")
-    parser.add_argument("--title", help="above the panels (default: direction, dtype, tokens and hidden size)")
+    parser.add_argument("--title", help="above the panels (default: direction, dtype, card, tokens and hidden size)")
     options = parser.parse_args(arguments)
     try:
-        figures = read(options.csv)
+        figures, card = read(options.csv)
     except PlotError as error:
         parser.error(str(error))
     try:
@@ -176,7 +179,8 @@ def main(arguments=None):
     options.out.mkdir(parents=True, exist_ok=True)
     for what, points in sorted(figures.items()):
         path = options.out / figure_of(what)[0]
-        draw(points, what, options.title, path)
+        title = f"{figure_of(what)[1]}{card and ', '}{card}: {TOKENS // 1024}k tokens, hidden size {HIDDEN}"
+        draw(points, what, options.title or title, path)
         names = ", ".join(name for _, name, _ in present(points))
         print(f"{path}: {len(points)} points of {names}")
     return 0

@@ -15,6 +15,11 @@ import xml.etree.ElementTree
 import plot
 from test_helpers import HERE, SKIPPED, expect, have, listed
 
+RESULTS = HERE.parents[1] / "tests/results"
+DRAWN = ("forward", "backward", "fp8")  # of what is kept of a card
+sys.path.insert(0, str(RESULTS))
+import card  # noqa: E402
+
 COLUMNS = "direction,dtype,head_dim,causal,batch,seqlen,heads,kv_heads,median_ms,min_ms,tflops,checked"
 
 
@@ -72,12 +77,14 @@ def test_plot(bench):
         expect(refusal(plot.main, [write("twice.csv", COLUMNS, row, row)]), "line 3", "a second row of bf16 d64")
         bad = write("bad.csv", COLUMNS, "fwd,bf16,128,1,two,8192,16,16,1,1,600,1")
         expect(refusal(plot.main, [bad]), "line 2", "two")
+        cards = write("cards.csv", f"{COLUMNS},card", f"{row},NVIDIA H200", f"{off[1]},NVIDIA H100")
+        expect(refusal(plot.main, [cards]), "rows of several cards: NVIDIA H100, NVIDIA H200")
         expect(refusal(plot.main, [write("cut.csv", COLUMNS, off[1], "fwd,bf16,128,1")]), "line 3")
 
         # The library in another way is none of the bars.
         columns = f"{COLUMNS},fa2_tflops,deterministic_tflops"
-        points = plot.read(write("read.csv", columns, *made_up("bf16", 2), *(f"{x},," for x in off)))
-        assert set(points) == {("fwd", "bf16")} and len(points["fwd", "bf16"]) == 36
+        points, name = plot.read(write("read.csv", columns, *made_up("bf16", 2), *(f"{x},," for x in off)))
+        assert set(points) == {("fwd", "bf16")} and len(points["fwd", "bf16"]) == 36 and name == ""
         assert points["fwd", "bf16"][64, 0, 512] == {"tflops": 100.0, "fa2_tflops": 200.2}
         assert [name for _, name, _ in plot.present(points["fwd", "bf16"])] == ["libfa3", "FlashAttention-2"]
         test_fp8_rows(write)
@@ -88,21 +95,46 @@ def test_plot(bench):
         for point in answer["points"]:
             cells = {**point, **{key: int(point[key]) for key in ("causal", "two_level")}, "tflops": 1.5}
             lines.append(",".join(str(cells.get(column, "")) for column in lines[0].split(",")))
-        points = plot.read(write("bench.csv", *lines))
+        points, _ = plot.read(write("bench.csv", *lines))
         axes = set(itertools.product(plot.HEAD_DIMS, (0, 1), plot.SEQLENS))
         assert set(points["fwd", "bf16"]) == axes and len(points["fwd", "fp16"]) == 12
-        committed = HERE.parents[1] / "tests/results/h200-bench.csv"
-        points = plot.read(committed)
-        assert set(points["fwd", "bf16"]) == axes and len(points["fwd", "fp16"]) == 12
-        every = len(plot.SERIES) - 1  # V as tiles is of FP8
-        assert all(len(values) == every for values in points["fwd", "bf16"].values())
-        backward = plot.read(HERE.parents[1] / "tests/results/h200-bwd.csv")
-        assert set(backward) == {("bwd", "bf16")} and set(backward["bwd", "bf16"]) == axes
+        test_committed(axes)
 
         if not have("matplotlib"):
             return SKIPPED
         test_figure(folder, write)
+        test_committed_figures(folder)
     return 0
+
+
+def test_committed(axes):
+    """What is kept of a card names it and can be drawn; that of the H200 has the whole grid, with all peers."""
+    kept = {}
+    for path in sorted(RESULTS.glob("*/*.csv")):
+        if path.stem in DRAWN:
+            figures, name = plot.read(path)
+            assert name and card.folder(name) == path.parent.name, (path, name)
+            kept[path.parent.name, path.stem] = figures
+    forward, backward, fp8 = (kept["h200", name] for name in DRAWN)
+    assert set(forward["fwd", "bf16"]) == axes and len(forward["fwd", "fp16"]) == 12
+    assert set(backward) == {("bwd", "bf16")} and set(backward["bwd", "bf16"]) == axes
+    assert set(fp8) == {("fwd", "e4m3")} and set(fp8["fwd", "e4m3"]) == axes
+    every = len(plot.SERIES) - 1  # V as tiles is of FP8
+    assert all(len(values) == every for values in forward["fwd", "bf16"].values())
+
+
+def test_committed_figures(folder):
+    """Each says what the CSVs beside it say."""
+    committed = sorted(RESULTS.glob("*/figure*.svg"))
+    assert len(committed) >= 4, committed
+    for kept in sorted({path.parent for path in committed}):
+        for path in (kept / f"{name}.csv" for name in DRAWN):
+            assert not path.exists() or plot.main([str(path), "--out", str(folder / kept.name)]) == 0
+        drawn = sorted((folder / kept.name).iterdir())
+        assert [path.name for path in drawn] == [path.name for path in committed if path.parent == kept], drawn
+        for path in drawn:
+            old, new = texts(kept / path.name), texts(path)
+            assert old == new, f"draw {kept / path.name} again: {set(old) ^ set(new)}"
 
 
 def test_fp8_rows(write):
@@ -113,7 +145,7 @@ def test_fp8_rows(write):
     tiles, blocks = tiles.replace(",100,", ",120,"), f"{row},tiles,block,0,,"
     expected = {"tflops": 100.0, "tiles_tflops": 120.0, "official_tflops": 50.0}
     for lines in ((rows, tiles, two_level, blocks), (blocks, tiles, rows), (f"{row},rows,tensor,0,50,120",)):
-        points = plot.read(write("fp8.csv", columns, *lines))
+        points, _ = plot.read(write("fp8.csv", columns, *lines))
         assert points == {("fwd", "e4m3"): {(64, 0, 512): expected}}, points
     expect(refusal(plot.main, [write("twice8.csv", columns, tiles, rows, tiles)]), "line 4", "a second row of e4m3")
 
@@ -159,6 +191,10 @@ def test_figure(folder, write):
     assert os.listdir(folder / "fp8") == ["figure7-fp8.svg"]
     check(folder / "fp8/figure7-fp8.svg", ("libfa3", "libfa3, V as tiles"), heights[:72])
     assert "Attention forward, FP8 (e4m3): 16k tokens, hidden size 2048" in texts(folder / "fp8/figure7-fp8.svg")
+    one = write("card.csv", f"{COLUMNS},card", f"{made_up('e4m3', 0)[0]},NVIDIA H200")
+    assert plot.main([one, "--out", str(folder / "card")]) == 0
+    title = "Attention forward, FP8 (e4m3), NVIDIA H200: 16k tokens, hidden size 2048"
+    assert title in texts(folder / "card/figure7-fp8.svg")
 
     lines = [line.replace("fwd", "bwd") for line in made_up("bf16", 0)]
     assert plot.main([write("bwd.csv", COLUMNS, *lines, made_up("bf16", 0)[0]), "--out", str(folder / "bwd")]) == 0

@@ -1,10 +1,16 @@
-"""What the tests of this folder's Python share: points, attention in float64, and what is around an assertion."""
+"""What the tests of this folder's Python share: points, attention in float64, stand-ins for torch, and what is around
+an assertion."""
 
+import contextlib
 import importlib.util
+import itertools
 import json
 import math
 import pathlib
 import subprocess
+import sys
+import types
+import typing
 
 from peers_points import Point
 
@@ -79,3 +85,75 @@ def relative(ours, exact):
     """The relative RMS error."""
     assert ours.shape == exact.shape
     return ((ours.double() - exact).norm() / exact.norm()).item()
+
+
+class MadeUpTensor(typing.NamedTuple):
+    """What torch.randn of a stand-in drew as its how manieth, counted from the seed."""
+
+    shape: tuple
+    dtype: str
+    drawn: int
+    detach = requires_grad_ = lambda self: self
+
+
+class MadeUp(float):
+    """An output of one number, as far as torch's tensors are asked for."""
+
+    def __sub__(self, other):
+        return MadeUp(float(self) - float(other))
+
+    float = sum = lambda self: self
+    square = lambda self: MadeUp(self * self)
+    item = lambda self: self * 1.0
+
+
+@contextlib.contextmanager
+def stand_ins(modules):
+    """Modules of the test, by name, in the place of any that are imported."""
+    originals = {name: sys.modules.get(name) for name in modules}
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name, original in originals.items():
+            if original:
+                sys.modules[name] = original
+            else:
+                del sys.modules[name]
+
+
+def made_up_torch(clock, **more):
+    """As much of torch as a run needs without a GPU. Its events read the clock, a list of one number."""
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.at = clock[0]
+
+        def elapsed_time(self, stop):
+            return stop.at - self.at
+
+    do_nothing = lambda *_, **__: None
+
+    def randn(shape, generator, dtype, device):
+        drawn = next(generator)
+        return types.SimpleNamespace(to=lambda dtype: MadeUpTensor(shape, dtype, drawn))
+
+    return types.SimpleNamespace(
+        bfloat16="bf16",
+        float32="fp32",
+        randn=randn,
+        Generator=lambda device: types.SimpleNamespace(manual_seed=itertools.count),
+        no_grad=contextlib.nullcontext,
+        __version__="of the test",
+        backends=types.SimpleNamespace(cudnn=types.SimpleNamespace(version=do_nothing)),
+        cuda=types.SimpleNamespace(
+            Event=Event,
+            is_available=lambda: True,
+            get_device_name=lambda: "no GPU",
+            **dict.fromkeys(("synchronize", "empty_cache", "_sleep"), do_nothing),
+        ),
+        **more,
+    )

@@ -1,0 +1,99 @@
+"""Every figure of README.md and of this folder's README.md is what the committed files say; and check_claims.py, which
+compares them, finds wrong figures and such without a rule."""
+
+import contextlib
+import io
+import unittest
+
+import check_claims
+import claims
+from check_claims import agrees, as_written, check, renewed
+
+HOST = """On the host of one H200 the median
+was {:.1f} us and the least {:.1f} us, and the launch of an empty kernel took {:.1f} us."""
+LABEL = "16 to 577 tokens, over the same"
+HEADER = "| card | speed | points | mean | least | below 1 |\n|---|---|---|---|---|---|\n"
+TABLE = HEADER + "| {} | {} | {} | {} | {} | {} |\n"
+
+
+class Claims(unittest.TestCase):
+    def setUp(self):
+        self.median, self.least, self.launch = claims.host_time("H200")
+        self.points, *ratios, self.ahead = claims.CARD_TABLES["speed"][LABEL]("H200")
+        self.mean, self.smallest = (f"{ratio:.2f}" for ratio in ratios)
+        self.row = [self.points, self.mean, self.smallest, self.ahead]
+
+    def test_documents(self):
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            status = check_claims.main([])
+        self.assertEqual(status, 0, "\n" + printed.getvalue())
+
+    def test_precision(self):
+        for text, value, right in (
+            ("1.17", 1.1749, True), ("1.17", 1.1751, False), ("1.17", 1.165, True), ("1.17", 1.1649, False),
+            ("3", 3, True), ("3", 4, False), ("1.2e-4", 1.249e-4, True), ("1.2e-4", 1.251e-4, False),
+            ("0.98", 0.99, False), ("16", 16.48, True), ("16", 16.52, False),
+        ):  # fmt: skip
+            self.assertEqual(agrees(text, value), right, (text, value))
+        for text, value, written in (
+            ("1.2e-4", 1.6e-3, "1.6e-3"), ("0.98", 1, "1.00"), ("?", 1.234, "1.23"), ("?", 12, "12"),
+            ("?", 623.4, "623"), ("16", 17.6, "18"), ("a", "b", "b"),
+        ):  # fmt: skip
+            self.assertEqual(as_written(text, value), written)
+
+    def test_wrong_figures(self):
+        """Each of them, in sentences and tables, and those without a rule."""
+        host, row = HOST.format(self.median, self.least, self.launch), TABLE.format("H200", LABEL, *self.row)
+        no_figures = "`--bias 1.5`, [that](a/1.5), 16384 tokens\n```\n1.5 us\n```"
+        self.assertEqual(check(f"{host}\n\n{row}\n{no_figures}", set(), None), [])
+        for text, *words in (
+            (HOST.format(self.median + 0.1, self.least, self.launch), f"is {self.median:.1f}"),
+            (HOST.format(self.median, self.least, self.launch + 0.1), f"is {self.launch:.1f}"),
+            (host.replace("H200", "H900"), "no such file", "h900/gpu.json"),
+            (TABLE.format("H200", LABEL, self.points + 1, *self.row[1:]), f"{self.points + 1} is {self.points}"),
+            (TABLE.format("H200", LABEL, self.points, "0.01", *self.row[2:]), f"0.01 is {self.mean}"),
+            (TABLE.format("H200", LABEL, *self.row[:3], ""), f"nothing is {self.ahead}"),
+            (row.replace(" |\n", " | 1 |\n"), "5 figures, where there are 4"),
+            (TABLE.format("H200", "another", *self.row), "no rule for the row H200 | another"),
+            (TABLE.format("H900", LABEL, *self.row), "cannot be computed: FileNotFoundError"),
+            ("| a |\n|---|\n| anything | 1.5 |\n", "no rule for the row anything | 1.5"),
+            ("It has 12 TFLOP/s.", "no rule for 12"),
+            ("It is 3 times as fast.", "no rule for 3"),
+            ("It has 1.07 of the speed.", "no rule for 1.07"),
+            ("Its error is 2e-3.", "no rule for 2e-3"),
+        ):
+            found = "\n".join(problem.text for problem in check(text, set(), None)).lower()
+            for word in words:
+                self.assertIn(word.lower(), found, text)
+
+    def test_headings(self):
+        """In README.md, numbers are figures under some headings, and everywhere if they have a unit."""
+        text = "CUDA 12.0\n# Speed\nIt has 1.07 of the speed.\n# Tests\nMeson 1.12\n"
+        found = [problem.text for problem in check(text, set(), ("Speed",))]
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("no rule for 1.07", found[0])
+        self.assertEqual(len(check("It takes 1.5 us.", set(), ())), 1)
+
+    def test_renewed(self):
+        """What is wrong is replaced, and no more."""
+        right = HOST.format(self.median, self.least, self.launch) + "\n\n" + TABLE.format("H200", LABEL, *self.row)
+        wrong = HOST.format(1, self.least, 2) + "\n\n" + TABLE.format("H200", LABEL, "?", "10.00", self.row[2], "")
+        self.assertEqual(renewed(wrong, check(wrong, set(), None)), right)
+        self.assertEqual(renewed("It has 12 TFLOP/s.", check("It has 12 TFLOP/s.", set(), None)), "It has 12 TFLOP/s.")
+
+    def test_points(self):
+        """Which points a row of a table is about, and what is made of them."""
+        self.assertEqual(len(claims.grid("H200", "forward")), 36)
+        self.assertEqual(len(claims.grid("H200", "forward", head_dim=64, causal=1)), 6)
+        self.assertEqual(len(claims.shapes("H200", "short", batch=(1,))), 8)
+        row = {"official_ratio": "0.5", "fa4_ratio": "0.8", "cudnn_ratio": "", "tiles_ratio": "1.1"}
+        self.assertAlmostEqual(claims.best(row, "official", "fa4", "cudnn"), 1.25)
+        self.assertAlmostEqual(claims.tiles(row, "official"), 2.2)
+        self.assertAlmostEqual(claims.mean([1, 4]), 2)
+        self.assertEqual(claims.summary([0.5, 2, 4]), [3, claims.mean([0.5, 2, 4]), 0.5, 1])
+        points = [{"head_dim": d, "causal": 0, "seqlen": 512} for d in (64, 128, 256)]
+        self.assertEqual(claims.listed(zip((0.996, 0.9, 1), points)), "d 128 full 512 (0.90), d 64 full 512 (1.00)")
+
+
+if __name__ == "__main__":
+    unittest.main()
