@@ -154,6 +154,7 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
   plan = {};
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
   if (fa3_status status = find_row(problem, plan.row)) return status;
+  if (fa3_status status = check_lengths(problem)) return status;
   const Row& row = rows[plan.row];
   int64_t q_tiles = divide_up(problem.seqlen_q, row.Br) * (row.Br / backward_tile_rows);
   const int64_t key_blocks = divide_up(problem.seqlen_k, row.Bc);
