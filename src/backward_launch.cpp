@@ -53,21 +53,30 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
               problem.causal ? "causal" : "no");
 }
 
-// The kernel for dQ that goes with one for dK and dV.
-int queries_row_of(const Row& keys) {
-  int n = 0;
-  while (!rows[n].has(Trait::queries_only) || rows[n].dtype != keys.dtype || rows[n].d != keys.d ||
-         rows[n].mask != keys.mask)
-    ++n;
-  return n;
+// The kernel for dQ that goes with one for dK and dV, or -1.
+constexpr int queries_row_of(const Row& keys) {
+  for (int n = 0; n < row_count; ++n)
+    if (rows[n].has(Trait::queries_only) && rows[n].dtype == keys.dtype && rows[n].d == keys.d &&
+        rows[n].mask == keys.mask)
+      return n;
+  return -1;
 }
 
-// The pass of this kernel for the head dimension of a row of the table.
-int pass_of(const char* kernel, int head_dim) {
-  int n = 0;
-  while (!same_text(rows[n].kernel, kernel) || rows[n].d != head_dim) ++n;
-  return n;
+// The pass of this kernel for the head dimension of a row of the table, or -1.
+constexpr int pass_of(const char* kernel, int head_dim) {
+  for (int n = 0; n < row_count; ++n)
+    if (same_text(rows[n].kernel, kernel) && rows[n].d == head_dim) return n;
+  return -1;
 }
+
+// Has the table all that runs with this row?
+constexpr bool is_complete(const Row& row) {
+  if (row.kind != Kind::backward || row.has(Trait::queries_only)) return true;
+  return pass_of("bwd_prepare", row.d) >= 0 && pass_of("bwd_sum", row.d) >= 0 &&
+         (row.all_gradients() ? pass_of("bwd_finish", row.d) : queries_row_of(row)) >= 0;
+}
+static_assert(std::all_of(std::begin(rows), std::end(rows), is_complete),
+              "a row of the backward pass lacks a pass, or the kernel for dQ");
 
 RowStrides strides_of(const View& view) { return {view.stride[0], view.stride[2], view.stride[1]}; }
 RowStrides strides_of_rows(const View& view) { return {view.stride[0], view.stride[1], view.stride[2]}; }
