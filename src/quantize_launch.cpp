@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 
 #include "enqueue.h"
 #include "modules.h"
@@ -120,13 +119,12 @@ QuantizePlan plan(const QuantizeProblem& problem) {
   return plan;
 }
 
-fa3_status launch(const QuantizeProblem& problem, void* workspace, CUstream stream) {
+fa3_status launch(const QuantizeProblem& problem, const QuantizePlan& plan, void* workspace, CUstream stream) {
   const Driver* driver;
   Context* context;
   if (fa3_status status = get_driver(driver)) return status;
   if (fa3_status status = current_context(*driver, context)) return status;
-  const QuantizePlan plan = fa3::plan(problem);
-  CUfunction functions[std::size(plan.launches)];
+  CUfunction functions[QuantizePlan::most_launches];
   for (int i = 0; i < plan.count; ++i)  // before any launch, so that all of the call is enqueued or nothing
     if (fa3_status status = get_function(*driver, *context, plan.launches[i].row, stream, functions[i])) return status;
   QuantizeParams params = params_of(problem, plan, workspace);
