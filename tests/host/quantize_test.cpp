@@ -492,6 +492,16 @@ TEST_CASE("quantize: the tiles of V", "[quantize]") {
                 const int64_t key = 16 * g + 8 * b + 2 * q + e, column = 16 * a + 2 * r + c;
                 CHECK(tiles.y[at++] == (key < 37 ? rows.y[size_t(key * 32 + column)] : 0));
               }
+  // Whatever the length, every byte is written: keys that there are not are zeros.
+  for (int64_t n = 1; n <= 33; ++n) {
+    Small some(n, 16, 1, true);
+    std::fill(some.x.begin(), some.x.end(), to_bf16(448));
+    some.run();
+    INFO(n << " keys");
+    for (int64_t key = 0; key < (n + 15) / 16 * 16; ++key)
+      for (int c = 0; c < 16; ++c)
+        CHECK(some.y[size_t(key / 16 * 256 + v_tile_row(c) * 16 + v_tile_byte(int(key % 16)))] == (key < n ? 0x7e : 0));
+  }
   for (int column = 0; column < 256; ++column) {
     const int a = column / 16, r = column % 16 / 2, c = column % 2;
     CHECK(v_tile_row(column) == 16 * a + 8 * c + r);
