@@ -323,8 +323,9 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  *   FA3_FLAG_DETERMINISTIC it is summed up in a fixed one, which takes up to 10% longer, with few heads up to 30%.
  *   (fa3_reference_backward: always the same bits.)
  * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
- *   fa3_forward. Beyond batch * heads * seqlen_q = INT32_MAX, seqlen_q rounded up to 128, or batch * heads_kv * ceil(
- *   seqlen_k / 64) = INT32_MAX / 2, FA3_ERROR_UNSUPPORTED (not of fa3_reference_backward). */
+ *   fa3_forward. Beyond batch * heads * seqlen_q = INT32_MAX, seqlen_q rounded up to block_q (see fa3_kernel_info), or
+ *   batch * heads_kv * ceil(seqlen_k / block_kv) = INT32_MAX / 2, FA3_ERROR_UNSUPPORTED (not of
+ *   fa3_reference_backward). */
 typedef struct fa3_backward_params {
   size_t struct_size;
   uint64_t flags; /* 0 or FA3_FLAG_DETERMINISTIC */

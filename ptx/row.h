@@ -187,7 +187,10 @@ struct Row {
   // Thread blocks that a multiprocessor holds at once.
   constexpr int resident_blocks() const { return kind == Kind::pass ? pass_blocks : 1; }
 
-  // setmaxnreg: the register file holds 64K registers, so 504 per thread of each four-warp slice, in multiples of 8.
+  // Registers of one thread of each warpgroup, added up, that a launch gives them: each an equal share of the register
+  // file's 64K, in multiples of 8, which is 168 with three warpgroups, 128 with four and 96 with five. setmaxnreg moves
+  // them between warpgroups, and waits until as many as it asks for have been given back: for more than these, for ever.
+  static constexpr int launched_registers(int threads) { return 64 * 1024 / threads / 8 * 8 * (threads / 128); }
   // Without a producer nothing is moved: the consumers have what ptxas gives them, up to 255, and these are 0.
   // So it is with a single consumer, as there are registers enough.
   constexpr bool moves_registers() const {
@@ -202,6 +205,9 @@ struct Row {
     return !moves_registers() ? 0 : consumers() == 2 ? 40 : 32;
   }
   constexpr int dq_registers() const { return takes_several_blocks() ? 64 : 0; }
+  constexpr int moved_registers() const {
+    return producer_registers() + dq_registers() + consumers() * consumer_registers();
+  }
 
   constexpr int q_buffer_bytes() const { return 64 * row_bytes(); }
   // So many buffers of Q a warpgroup may have at once, and is told when each is full: two even if there are fewer.
@@ -256,7 +262,7 @@ struct Row {
       return (all_gradients() ? Br % 64 == 0 : Br == (has(Trait::queries_only) ? 128 : 64)) &&
              Bc == (all_gradients() ? 128 : 64) && d % 64 == 0 &&
              d <= (all_gradients() ? 128 : 256) && dv == d && !is_8bit() && smem_bytes() <= 227 * 1024 &&
-             (producer_registers() + dq_registers() + warpgroups() * consumer_registers()) * 128 <= 64 * 1024;
+             moved_registers() <= launched_registers(threads());
     return Br % 64 == 0 && warpgroups() >= (has(Trait::packs_heads) ? 1 : 2) && warpgroups() <= 4 && Bc % 16 == 0 &&
            d % 16 == 0 && d <= 256 && dv % 16 == 0 && dv <= 256 &&
            (v_slabs() <= slabs() || has(Trait::o_from_registers)) &&  // O leaves through a Q buffer
@@ -272,8 +278,7 @@ struct Row {
            (!has(Trait::skip_masked) || causal()) && !(has(Trait::o_from_registers) && has(Trait::late_q_release)) &&
            // Under a causal mask, the blocks that one warpgroup skips and another computes leave a stage free.
            (!causal() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
-           smem_bytes() <= 227 * 1024 &&
-           (producer_registers() + consumers() * consumer_registers()) * 128 <= 64 * 1024;
+           smem_bytes() <= 227 * 1024 && moved_registers() <= launched_registers(threads());
   }
 };
 

@@ -44,7 +44,7 @@ fa3_status forward(const fa3_forward_params* params, void* workspace, size_t wor
   Problem problem;
   Fit fit;
   if (fa3_status status = prepare(params, Rules::device, problem, fit)) return status;
-  // What it needs beyond this is known when the device is.
+  // What every call needs. Where this one needs more, that is known when the device is.
   if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, FA3_FORWARD_WORKSPACE_BYTES))
     return status;
   return problem.empty() ? FA3_OK : launch(problem, fit, workspace, workspace_bytes, stream);
@@ -122,9 +122,9 @@ fa3_status quantize_workspace_size(const fa3_quantize_params* params, size_t* by
 fa3_status quantize(const fa3_quantize_params* params, void* workspace, size_t workspace_bytes, CUstream stream) {
   QuantizeProblem problem;
   if (fa3_status status = validate(params, Rules::device, problem)) return status;
-  if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, plan(problem).workspace_bytes))
-    return status;
-  return problem.empty() ? FA3_OK : launch(problem, workspace, stream);
+  const QuantizePlan plan = fa3::plan(problem);
+  if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, plan.workspace_bytes)) return status;
+  return plan.count == 0 ? FA3_OK : launch(problem, plan, workspace, stream);
 }
 
 fa3_status quantize_on_cpu(const fa3_quantize_params* params) {

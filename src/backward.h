@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backward_params.h"
+#include "divide_up.h"
 #include "driver.h"
 #include "problem.h"
 #include "validate.h"
@@ -32,6 +33,8 @@ struct SeeingRows {
   int64_t empty_rows;  // so many before them
 };
 SeeingRows seeing_rows(const BackwardProblem& problem);
+// In tiles of backward_tile_rows.
+inline int64_t empty_tiles(int64_t empty_rows) { return divide_up(empty_rows, backward_tile_rows); }
 // Of some batch entries.
 BackwardProblem entries_of(const BackwardProblem& problem, int64_t first, int64_t count);
 

@@ -48,29 +48,31 @@ std::array<NamedView, argument_count> tensors(const BackwardProblem& p) {
            {"dout", &p.dout}, {"lse", &p.lse}, {"dlse", &p.dlse}}};
 }
 
-// k and v are of q's dtype; on the device so are all others.
+// Has this tensor a dtype that some call takes?
+Status check_dtype_of(const char* name, int32_t dtype, bool device) {
+  if (Status status = check_dtype(name, dtype)) return status;
+  if (dtype == FA3_DTYPE_E4M3)
+    return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is e4m3, which has no backward pass", name);
+  if (device && dtype == FA3_DTYPE_FP32)
+    return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is fp32; the kernels take bf16 and fp16", name);
+  return FA3_OK;
+}
+
+// k and v are of q's dtype; on the device so are all others. q comes first, so that none is asked to be as it before it
+// is right itself.
 Status check_dtypes(const fa3_backward_params& p, const std::array<Argument, argument_count>& arguments, Rules rules) {
   const bool device = rules != Rules::reference;
+  if (Status status = check_dtype_of("q", p.q.dtype, device)) return status;
   for (const Argument& argument : arguments) {
     if (argument.rank == 3) continue;
     const int32_t dtype = argument.tensor.dtype;
-    if (Status status = check_dtype(argument.name, dtype)) return status;
-    if (dtype == FA3_DTYPE_E4M3)
-      return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is e4m3, which has no backward pass", argument.name);
-    if (device && dtype == FA3_DTYPE_FP32)
-      return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is fp32; the kernels take bf16 and fp16", argument.name);
+    if (Status status = check_dtype_of(argument.name, dtype, device)) return status;
     const bool as_q = device || &argument.tensor == &p.k || &argument.tensor == &p.v;
-    if (as_q && dtype != p.q.dtype && check_dtype("q", p.q.dtype) == FA3_OK)
+    if (as_q && dtype != p.q.dtype)
       return fail(invalid, "%s.dtype is %s, must be %s as q's", argument.name, dtype_name(dtype),
                   dtype_name(p.q.dtype));
   }
   return FA3_OK;
-}
-
-Status check_fp32(const char* name, const fa3_tensor& tensor) {
-  if (tensor.dtype == FA3_DTYPE_FP32) return FA3_OK;
-  if (Status status = check_dtype(name, tensor.dtype)) return status;
-  return fail(invalid, "%s.dtype is %s, must be fp32", name, dtype_name(tensor.dtype));
 }
 
 // The first `count` dims of `tensor` must be those of `like`.
@@ -135,11 +137,12 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   for (const Argument& argument : arguments) {
     if (!is_there(argument)) continue;
     if (argument.rank == 3)
-      if (Status status = check_fp32(argument.name, argument.tensor)) return status;
+      if (Status status = must_be_fp32(argument.name, argument.tensor.dtype)) return status;
     if (Status status = check_dims(argument.expected(rules), argument.tensor)) return status;
   }
-  if (Status status = check_shapes(p)) return status;
+  // Before shapes, so that no other tensor is asked to be as one that cannot stay.
   if (Status status = check_head_dims(p.q, p.v, p.q.dtype == FA3_DTYPE_FP32 ? 1 : 8)) return status;
+  if (Status status = check_shapes(p)) return status;
   for (const Argument& argument : arguments)
     if (is_there(argument))
       if (Status status = check_tensor(argument.expected(rules), argument.tensor, argument.view)) return status;

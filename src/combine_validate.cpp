@@ -26,24 +26,18 @@ Expected output(const char* name, int rank, bool wide) { return {name, rank, tru
 Status check_o_dtype(const char* name, const fa3_tensor& tensor) {
   if (Status status = check_dtype(name, tensor.dtype)) return status;
   if (tensor.dtype != FA3_DTYPE_E4M3) return FA3_OK;
-  return fail(invalid, "%s.dtype is e4m3, must be bf16, fp16 or fp32", name);
-}
-
-Status check_lse_dtype(const char* name, const fa3_tensor& tensor) {
-  if (tensor.dtype == FA3_DTYPE_FP32) return FA3_OK;
-  if (Status status = check_dtype(name, tensor.dtype)) return status;
-  return fail(invalid, "%s.dtype is %s, must be fp32", name, dtype_name(tensor.dtype));
+  return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is e4m3; parts are merged in bf16, fp16 and fp32", name);
 }
 
 Status check_dtypes_and_dims(const fa3_combine_params& p, bool wants_lse) {
   if (Status status = check_o_dtype("o_parts", p.o_parts)) return status;
-  if (Status status = check_lse_dtype("lse_parts", p.lse_parts)) return status;
+  if (Status status = must_be_fp32("lse_parts", p.lse_parts.dtype)) return status;
   if (Status status = check_o_dtype("o", p.o)) return status;
   if (Status status = check_dims(input("o_parts", 5, true), p.o_parts)) return status;
   if (Status status = check_dims(input("lse_parts", 4, false), p.lse_parts)) return status;
   if (Status status = check_dims(output("o", 4, true), p.o)) return status;
   if (!wants_lse) return FA3_OK;
-  if (Status status = check_lse_dtype("lse", p.lse)) return status;
+  if (Status status = must_be_fp32("lse", p.lse.dtype)) return status;
   return check_dims(output("lse", 3, false), p.lse);
 }
 
@@ -73,14 +67,8 @@ Status check_shapes(const fa3_combine_params& p, bool wants_lse) {
 }
 
 Status check_sizes(const fa3_combine_params& p) {
-  const int64_t parts = p.o_parts.dim[0], batch = p.o.dim[0], rows = p.o.dim[1], heads = p.o.dim[2],
-                head_dim = p.o.dim[3];
-  if (head_dim < 8 || head_dim % 8 != 0)
-    return fail(invalid, "o_parts.dim[4] (head_dim) is %lld, must be a multiple of 8 from 8 to %lld", ll(head_dim),
-                ll(max_head_dim));
-  if (head_dim > max_head_dim)
-    return fail(FA3_ERROR_UNSUPPORTED, "o_parts.dim[4] (head_dim) is %lld; the largest supported is %lld", ll(head_dim),
-                ll(max_head_dim));
+  const int64_t *all = p.o_parts.dim, parts = all[0], batch = all[1], rows = all[2], heads = all[3];
+  if (Status status = check_head_dim({"o_parts.dim[4] (head_dim)", all[4]}, 8, max_head_dim)) return status;
   if (parts > max_parts)
     return fail(FA3_ERROR_UNSUPPORTED, "o_parts.dim[0] (parts) is %lld; the largest supported is %lld", ll(parts),
                 ll(max_parts));
@@ -152,8 +140,9 @@ Status validate(const fa3_combine_params* params, CombineProblem& problem) {
                 static_cast<unsigned long long>(p.flags));
   problem.wants_lse = p.lse.rank != 0;
   if (Status status = check_dtypes_and_dims(p, problem.wants_lse)) return status;
-  if (Status status = check_shapes(p, problem.wants_lse)) return status;
+  // Sizes first, so that no other tensor is asked to be as one that cannot stay.
   if (Status status = check_sizes(p)) return status;
+  if (Status status = check_shapes(p, problem.wants_lse)) return status;
   problem.parts = p.o_parts.dim[0];
   problem.batch = p.o.dim[0], problem.rows = p.o.dim[1], problem.heads = p.o.dim[2], problem.head_dim = p.o.dim[3];
   if (Status status = check_o_parts(p.o_parts, problem.part, problem.part_stride)) return status;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "error.h"
 #include "tiles.h"
@@ -159,13 +160,17 @@ fa3_status unknown_kernel(const char* name) {
               length < sizeof shown - 1 ? "" : "...");
 }
 
+fa3_status check_lengths(const AttentionShape& shape) {
+  for (const auto& [name, length] : {std::pair{"q", shape.seqlen_q}, {"k", shape.seqlen_k}})
+    if (length > max_seqlen)
+      return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[1] (sequence length) is %lld; the kernels take up to %lld", name,
+                  static_cast<long long>(length), static_cast<long long>(max_seqlen));
+  return FA3_OK;
+}
+
 fa3_status fit(const Problem& problem, Fit& fit) {
   if (fa3_status status = problem.kernel ? find_row(problem, fit) : choose_rows(problem, fit)) return status;
-  if (problem.seqlen_q > max_seqlen || problem.seqlen_k > max_seqlen)
-    return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[1] (sequence length) is %lld; the kernels take up to %lld",
-                problem.seqlen_q > max_seqlen ? "q" : "k",
-                static_cast<long long>(std::max(problem.seqlen_q, problem.seqlen_k)),
-                static_cast<long long>(max_seqlen));
+  if (fa3_status status = check_lengths(problem)) return status;
   if (problem.empty()) return FA3_OK;
   const Row& first = rows[fit.rows[0]];
   const int all = fit.count;

@@ -18,6 +18,9 @@ struct Fit {
 // kernels' 32-bit counters cannot hold.
 fa3_status fit(const Problem& problem, Fit& fit);
 
+// Are the sequences short enough for the kernels, forward and backward?
+fa3_status check_lengths(const AttentionShape& shape);
+
 // The refusal of a kernel's name that this build does not have.
 fa3_status unknown_kernel(const char* name);
 

@@ -57,6 +57,14 @@ constexpr int64_t most_simulated = 16;
 // d 64 by 3 to 6% slower, at d 128 by 0 to 11%, at d 256 by 17%.
 constexpr int64_t most_alone = 48;
 
+// What so many take one after another, in nanoseconds. The most tiles on few multiprocessors would take longer than can
+// be counted: then it is 29 years, of which ten times as many can be.
+constexpr int64_t most_time = INT64_MAX / 10;
+int64_t in_turn(int64_t count, int64_t time) {
+  int64_t all;
+  return __builtin_mul_overflow(count, time, &all) ? most_time : std::min(all, most_time);
+}
+
 // Gains of less than 1.25%, or than a microsecond, are, measured, as often a loss.
 bool worth_splitting(int64_t split, int64_t whole) { return split <= whole - std::max<int64_t>(whole / 80, 1000); }
 
@@ -156,23 +164,24 @@ class Planner {
       // In one wave the slowest multiprocessor is last; after several they are at different places. A second wave makes
       // up for the first.
       const bool is_ragged = costs.block > costs_.behind.block && waves != 1;
-      return launch_time + waves * tile + behind + (is_ragged ? tile / 16 : 0);
+      return launch_time + in_turn(waves, tile) + behind + (is_ragged ? tile / 16 : 0);
     }
     const Costs& together_or_behind = tiles_.count() <= G_ ? costs_.together : costs_.behind;
     const Costs costs = under_way(together_or_behind, G_);
     if (alike_) {
       const int64_t waves = tiles_.count() / G_, last = tiles_.count() % G_, tile = costs.whole(longest_);
-      const int64_t time = launch_time + waves * tile +
+      const int64_t time = launch_time + in_turn(waves, tile) +
                            (last ? under_way(together_or_behind, last).whole(longest_) : 0);
       // Among others, tiles with fewer rows are shorter, and spread the end of the last wave.
       const int64_t partial = divide_up(rows_of(problem_, row_), 64) % row_.warpgroups();
       if (tiles_.count() <= G_ || tiles_.q_blocks == 1 || partial == 0) return time;
-      const int64_t of_head = (tiles_.q_blocks - 1) * tile + block_time(row_, tile, partial);
+      const int64_t of_head = in_turn(tiles_.q_blocks - 1, tile) + block_time(row_, tile, partial);
       const double all = static_cast<double>(of_head) * tiles_.batch_heads / static_cast<double>(G_);
+      if (all >= static_cast<double>(most_time)) return time;
       return std::min(time, launch_time + static_cast<int64_t>(all) + tile / 2);
     }
     if (tiles_.count() > most_simulated * G_)
-      return launch_time + divide_up(tiles_.count(), G_) * costs.whole((longest_ + blocks(0)) / 2);
+      return launch_time + in_turn(divide_up(tiles_.count(), G_), costs.whole((longest_ + blocks(0)) / 2));
     // With the last ones from the longest to the shortest, tiles end as if all were.
     const int64_t section = mixes_lengths_ ? tiles_.batch_heads : tiles_.section_heads;
     Simulation simulation(G_);
@@ -212,7 +221,7 @@ class Planner {
     if (tiles == 0) return;
     const Costs& together_or_behind = waves == 0 ? costs_.together : costs_.behind;
     const Costs costs = under_way(together_or_behind, G_);
-    const int64_t start = launch_time + waves * costs.whole(n);
+    const int64_t start = launch_time + in_turn(waves, costs.whole(n));
     const int64_t least = start + costs.part(divide_up(tiles * n, G_));
     if (!worth_splitting(least, whole)) return;
     List list;
@@ -260,8 +269,8 @@ class Planner {
   // With packed heads, tiles of one length.
   void split_packed(int64_t whole, int64_t& best) {
     const int64_t tiles = tiles_.count(), block = under_way(costs_.together, G_).block;
-    // Of a multiprocessor, in time. All blocks times one's time may be more than 2^63.
-    const int64_t all = tiles * longest_, share = all / G_ * block + all % G_ * block / G_;
+    // Of a multiprocessor, in time.
+    const int64_t all = tiles * longest_, share = in_turn(all / G_, block) + all % G_ * block / G_;
     if (tiles >= G_) {
       if (longest_ * block >= long_time) shrinking_parts(share, whole, best);
       else shrinking_parts(share + short_delay, whole * 9 / 10, best);
@@ -296,7 +305,7 @@ class Planner {
   // The last tiles, one for each multiprocessor if there are so many, in parts of which the last one has a fifth of
   // the first one's blocks: two parts for each multiprocessor, or three of each tile.
   void shrinking_parts(int64_t share, int64_t whole, int64_t& best) {
-    const int64_t tiles = tiles_.count(), cut = std::min(tiles, G_), n = longest_ / grain_;
+    const int64_t tiles = tiles_.count(), cut = std::min(tiles, G_), n = divide_up(longest_, grain_);
     const int64_t parts = std::clamp<int64_t>(divide_up(2 * G_, cut), 3, Listed::most_packed_parts);
     if (n < 5 * parts) return;
     const int64_t rows = std::min<int64_t>(rows_of(problem_, row_), 64);

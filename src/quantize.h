@@ -35,7 +35,8 @@ struct QuantizeLaunch {
   int64_t groups;  // of heads
 };
 struct QuantizePlan {
-  QuantizeLaunch launches[3];
+  static constexpr int most_launches = 3;
+  QuantizeLaunch launches[most_launches];
   int count;
   QuantizeParams::Measure measure;
   int64_t parts;
@@ -45,7 +46,7 @@ struct QuantizePlan {
 };
 QuantizePlan plan(const QuantizeProblem& problem);
 
-fa3_status launch(const QuantizeProblem& problem, void* workspace, CUstream stream);
+fa3_status launch(const QuantizeProblem& problem, const QuantizePlan& plan, void* workspace, CUstream stream);
 
 fa3_status reference_quantize(const QuantizeProblem& problem);
 

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -22,16 +21,10 @@ static_assert(sizeof(fa3_quantize_params) == sizeof(size_t) + 2 * sizeof(uint64_
 static_assert(rows_of_scale == FA3_SCALE_ROWS);
 
 constexpr uint64_t known_flags = FA3_QUANTIZE_INCOHERENT | FA3_QUANTIZE_ROTARY_INTERLEAVED;
-constexpr int max_head_dim = 256;
 
 long long ll(int64_t value) { return value; }
 
 bool present(const fa3_tensor& tensor) { return tensor.rank != 0; }
-
-Status check_dtype(const char* name, const fa3_tensor& tensor, fa3_dtype dtype, const char* text) {
-  if (tensor.dtype == dtype) return FA3_OK;
-  return fail(invalid, "%s.dtype is %d, must be %s", name, tensor.dtype, text);
-}
 
 Status check_contiguous(const char* name, const fa3_tensor& tensor) {
   const int last = tensor.rank - 1;
@@ -61,7 +54,6 @@ class Check {
     if (Status status = mean()) return status;
     if (Status status = rotary()) return status;
     if (Status status = lse_offset()) return status;
-    if (Status status = size()) return status;
     return pointers_ ? overlaps() : FA3_OK;
   }
 
@@ -77,9 +69,7 @@ class Check {
     if (p_.flags & ~known_flags)
       return fail(invalid, "flags is 0x%llx, has bits that this version does not know",
                   static_cast<unsigned long long>(p_.flags));
-    if (!(p_.softmax_scale >= 0 && std::isfinite(p_.softmax_scale)))
-      return fail(invalid, "softmax_scale is %g, must be > 0 and finite, or 0 for the default",
-                  static_cast<double>(p_.softmax_scale));
+    if (Status status = check_softmax_scale(p_.softmax_scale)) return status;
     if (p_.reserved != 0) return fail(invalid, "reserved is %d, must be 0", p_.reserved);
     problem_.incoherent = p_.flags & FA3_QUANTIZE_INCOHERENT;
     problem_.interleaved = p_.flags & FA3_QUANTIZE_ROTARY_INTERLEAVED;
@@ -88,16 +78,16 @@ class Check {
   }
 
   Status x() {
+    if (Status status = check_dtype("x", p_.x.dtype)) return status;
     if (p_.x.dtype != FA3_DTYPE_BF16 && p_.x.dtype != FA3_DTYPE_FP16)
-      return fail(invalid, "x.dtype is %d, must be FA3_DTYPE_BF16 or FA3_DTYPE_FP16", p_.x.dtype);
+      return fail(FA3_ERROR_UNSUPPORTED, "x.dtype is %s; the kernels quantize bf16 and fp16", dtype_name(p_.x.dtype));
     const Expected expected = input("x", 4, true);
     if (Status status = check_dims(expected, p_.x)) return status;
     const int64_t* const dim = p_.x.dim;
-    if (dim[3] < 16 || dim[3] % 16 != 0 || dim[3] > max_head_dim)
-      return fail(invalid, "x.dim[3] (head_dim) is %lld, must be a multiple of 16 from 16 to %d", ll(dim[3]),
-                  max_head_dim);
+    if (Status status = check_head_dim({"x.dim[3] (head_dim)", dim[3]}, 16)) return status;
     problem_.batch = dim[0], problem_.rows = dim[1], problem_.heads = dim[2], problem_.head_dim = dim[3];
     problem_.softmax_scale = resolved_softmax_scale(p_.softmax_scale, dim[3]);
+    if (Status status = size()) return status;
     return check_tensor(expected, p_.x, problem_.x);
   }
 
@@ -105,7 +95,8 @@ class Check {
     problem_.tiles = p_.y.rank == 5;
     if (p_.y.rank != 4 && p_.y.rank != 5)
       return fail(invalid, "y.rank is %d, must be 4, or 5 for the tiles of V", p_.y.rank);
-    if (Status status = check_dtype("y", p_.y, FA3_DTYPE_E4M3, "FA3_DTYPE_E4M3")) return status;
+    if (Status status = check_dtype("y", p_.y.dtype)) return status;
+    if (p_.y.dtype != FA3_DTYPE_E4M3) return fail(invalid, "y.dtype is %s, must be e4m3", dtype_name(p_.y.dtype));
     if (Status status = check_dims(output("y", p_.y.rank), p_.y)) return status;
     const int64_t *const y = p_.y.dim, *const x = p_.x.dim;
     if (Status status = must_equal({"y.dim[0]", y[0]}, {"x.dim[0]", x[0]})) return status;
@@ -136,7 +127,7 @@ class Check {
 
   Status scale() {
     using Granularity = QuantizeParams::Granularity;
-    if (Status status = check_dtype("scale", p_.scale, FA3_DTYPE_FP32, "FA3_DTYPE_FP32")) return status;
+    if (Status status = must_be_fp32("scale", p_.scale.dtype)) return status;
     if (Status status = check_dims(output("scale", 3), p_.scale)) return status;
     const int64_t blocks = divided_up(problem_.rows, rows_of_scale);
     const auto has_dims = [&](int64_t batch, int64_t heads, int64_t n) {
@@ -156,7 +147,7 @@ class Check {
   Status mean() {
     problem_.has_mean = present(p_.mean);
     if (!problem_.has_mean) return FA3_OK;
-    if (Status status = check_dtype("mean", p_.mean, FA3_DTYPE_FP32, "FA3_DTYPE_FP32")) return status;
+    if (Status status = must_be_fp32("mean", p_.mean.dtype)) return status;
     if (Status status = check_dims(output("mean", 3), p_.mean)) return status;
     const int64_t *const mean = p_.mean.dim, *const x = p_.x.dim;
     if (Status status = must_equal({"mean.dim[0]", mean[0]}, {"x.dim[0]", x[0]})) return status;
@@ -182,7 +173,7 @@ class Check {
   Status table(const char* name, const fa3_tensor& tensor, View& view) {
     char dim[32];
     std::snprintf(dim, sizeof dim, "%s.dim[0]", name);
-    if (Status status = check_dtype(name, tensor, FA3_DTYPE_FP32, "FA3_DTYPE_FP32")) return status;
+    if (Status status = must_be_fp32(name, tensor.dtype)) return status;
     if (Status status = check_dims(input(name, 2), tensor)) return status;
     if (Status status = must_equal({dim, tensor.dim[0]}, {"x.dim[1]", problem_.rows})) return status;
     if (tensor.dim[1] % 8 != 0 || 2 * tensor.dim[1] > problem_.head_dim)
@@ -204,9 +195,9 @@ class Check {
                   present(lse) ? "lse_offset" : "k_mean");
     problem_.has_lse_offset = present(lse);
     if (!problem_.has_lse_offset) return FA3_OK;
-    if (Status status = check_dtype("k_mean", k_mean, FA3_DTYPE_FP32, "FA3_DTYPE_FP32")) return status;
+    if (Status status = must_be_fp32("k_mean", k_mean.dtype)) return status;
     if (Status status = check_dims(input("k_mean", 3), k_mean)) return status;
-    if (Status status = check_dtype("lse_offset", lse, FA3_DTYPE_FP32, "FA3_DTYPE_FP32")) return status;
+    if (Status status = must_be_fp32("lse_offset", lse.dtype)) return status;
     if (Status status = check_dims(output("lse_offset", 3), lse)) return status;
     const int64_t* const x = p_.x.dim;
     if (Status status = must_equal({"k_mean.dim[0]", k_mean.dim[0]}, {"x.dim[0]", x[0]})) return status;

@@ -23,6 +23,11 @@ CUtensorMapDataType type_of(fa3_dtype dtype) {
   }
 }
 
+// A box is as wide as a slab, and so is what its swizzle repeats after.
+CUtensorMapSwizzle swizzle_of(const Row& row) {
+  return row.slab_bytes() == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
+}
+
 // What cuTensorMapEncodeTiled takes beside the address: innermost dimension first, strides in bytes, the first implied.
 struct Map {
   CUtensorMapDataType type;
@@ -56,8 +61,7 @@ cuuint64_t bytes_apart(const View& view, int i) {
 
 fa3_status encode(const Driver& driver, const char* name, const View& view, const Row& row, int rows, TensorMap& map) {
   constexpr int order[] = {3, 1, 2, 0};  // of the view's (batch, seqlen, heads, head_dim), innermost first
-  Map from{type_of(view.dtype), 4, {}, {}, {}, row.slab_bytes() == 128 ? CU_TENSOR_MAP_SWIZZLE_128B
-                                                                       : CU_TENSOR_MAP_SWIZZLE_64B};
+  Map from{type_of(view.dtype), 4, {}, {}, {}, swizzle_of(row)};
   if (row.kind == Kind::backward) from.promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;  // gains nothing
   auto& [type, rank, dim, stride, box, swizzle, promotion] = from;
   for (int i = 0; i < 4; ++i) {
@@ -89,7 +93,7 @@ fa3_status encode_packed(const Driver& driver, const char* name, const View& vie
                  {1, heads == 1 ? 16 : bytes_apart(view, 2), bytes_apart(view, 1), group, bytes_apart(view, 0)},
                  {static_cast<cuuint32_t>(row.slab_columns()), static_cast<cuuint32_t>(packing.box_heads(q_box_rows)),
                   static_cast<cuuint32_t>(packing.box_queries(q_box_rows)), 1, 1},
-                 CU_TENSOR_MAP_SWIZZLE_128B};
+                 swizzle_of(row)};
   const CUresult result = encode(driver, from, view.data, map);
   if (!result) return FA3_OK;
   char call[320];

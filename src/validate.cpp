@@ -16,8 +16,6 @@ namespace {
 using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
-constexpr int max_head_dim = 256;
-
 // No struct of any version comes near this; a larger struct_size is uninitialised memory, not worth reading.
 constexpr size_t max_struct_size = 4096;
 
@@ -79,10 +77,7 @@ Status check_shapes(const fa3_forward_params& p) {
 }
 
 Status check_lse(const fa3_forward_params& p) {
-  if (p.lse.dtype != FA3_DTYPE_FP32) {
-    if (Status status = check_dtype("lse", p.lse.dtype)) return status;
-    return fail(invalid, "lse.dtype is %s, must be fp32", dtype_name(p.lse.dtype));
-  }
+  if (Status status = must_be_fp32("lse", p.lse.dtype)) return status;
   const Named pairs[][2] = {
       {{"lse.dim[0]", p.lse.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
       {{"lse.dim[1]", p.lse.dim[1]}, {"q.dim[2]", p.q.dim[2]}},
@@ -133,14 +128,8 @@ Status check_heads(const fa3_tensor& q, const fa3_tensor& k) {
 }
 
 Status check_head_dims(const fa3_tensor& q, const fa3_tensor& v, int unit) {
-  for (const auto& [name, head_dim] : {Named{"q.dim[3] (head_dim)", q.dim[3]}, {"v.dim[3] (head_dim_v)", v.dim[3]}}) {
-    if (head_dim < 1 || head_dim % unit != 0)
-      return fail(invalid, "%s is %lld, must be a multiple of %d from %d to %d", name, ll(head_dim), unit, unit,
-                  max_head_dim);
-    if (head_dim > max_head_dim)
-      return fail(FA3_ERROR_UNSUPPORTED, "%s is %lld; the largest supported is %d", name, ll(head_dim), max_head_dim);
-  }
-  return FA3_OK;
+  if (Status status = check_head_dim({"q.dim[3] (head_dim)", q.dim[3]}, unit)) return status;
+  return check_head_dim({"v.dim[3] (head_dim_v)", v.dim[3]}, unit);
 }
 
 Status check_mask(int32_t mask) {
@@ -223,9 +212,10 @@ Status validate(const fa3_forward_params* params, Rules rules, Problem& problem)
     return fail(invalid, "v.rank is %d, must be 4, or 5 for tiles", p.v.rank);
   if (Status status = has_v_tiles(p) ? check_v_tiles_dims(p) : check_dims(v, p.v)) return status;
   if (Status status = check_dims(o, p.o)) return status;
-  if (Status status = check_shapes(p)) return status;
+  // Before shapes, so that no other tensor is asked to be as one that cannot stay.
   const int unit = p.q.dtype == FA3_DTYPE_FP32 ? 1 : p.q.dtype == FA3_DTYPE_E4M3 ? 16 : 8;
   if (Status status = check_head_dims(p.q, p.v, unit)) return status;
+  if (Status status = check_shapes(p)) return status;
   if (Status status = check_tensor(q, p.q, problem.q)) return status;
   if (Status status = check_tensor(k, p.k, problem.k)) return status;
   if (Status status = has_v_tiles(p) ? check_v_tiles(p, rules, problem.v) : check_tensor(v, p.v, problem.v))

@@ -41,9 +41,7 @@ Status check_fp32(const Expected& expected, const fa3_tensor& tensor, View& view
 }
 
 Status check_fp32_dims(const Expected& expected, const fa3_tensor& tensor) {
-  if (Status status = check_dtype(expected.name, tensor.dtype)) return status;
-  if (tensor.dtype != FA3_DTYPE_FP32)
-    return fail(invalid, "%s.dtype is %s, must be fp32", expected.name, dtype_name(tensor.dtype));
+  if (Status status = must_be_fp32(expected.name, tensor.dtype)) return status;
   return check_dims(expected, tensor);
 }
 

@@ -71,6 +71,12 @@ Status check_dtype(const char* name, int32_t dtype) {
   return FA3_OK;
 }
 
+Status must_be_fp32(const char* name, int32_t dtype) {
+  if (dtype == FA3_DTYPE_FP32) return FA3_OK;
+  if (Status status = check_dtype(name, dtype)) return status;
+  return fail(invalid, "%s.dtype is %s, must be fp32", name, dtype_name(dtype));
+}
+
 Status check_dims(const Expected& expected, const fa3_tensor& tensor) {
   if (tensor.rank != expected.rank)
     return fail(invalid, "%s.rank is %d, must be %d", expected.name, tensor.rank, expected.rank);
@@ -104,6 +110,15 @@ Status check_tensor(const Expected& expected, const fa3_tensor& tensor, View& vi
 Status must_equal(Named a, Named b) {
   if (a.value == b.value) return FA3_OK;
   return fail(invalid, "%s is %lld, must equal %s, which is %lld", a.name, ll(a.value), b.name, ll(b.value));
+}
+
+Status check_head_dim(Named head_dim, int unit, int64_t most) {
+  const auto& [name, value] = head_dim;
+  if (value < 1 || value % unit != 0)
+    return fail(invalid, "%s is %lld, must be a multiple of %d from %d to %lld", name, ll(value), unit, unit, ll(most));
+  if (value > most)
+    return fail(FA3_ERROR_UNSUPPORTED, "%s is %lld; the largest supported is %lld", name, ll(value), ll(most));
+  return FA3_OK;
 }
 
 }  // namespace fa3

@@ -19,6 +19,9 @@ struct Expected {
 fa3_status check_dtype(const char* name, int32_t dtype);
 const char* dtype_name(int32_t dtype);
 
+// Is it fp32, as the numbers beside elements are?
+fa3_status must_be_fp32(const char* name, int32_t dtype);
+
 // Rank and dims.
 fa3_status check_dims(const Expected& expected, const fa3_tensor& tensor);
 
@@ -30,5 +33,8 @@ struct Named {
   int64_t value;
 };
 fa3_status must_equal(Named a, Named b);
+
+// A multiple of `unit`, from `unit` to `most`.
+fa3_status check_head_dim(Named head_dim, int unit, int64_t most = 256);
 
 }  // namespace fa3

@@ -442,7 +442,7 @@ Verdict judge(const fa3_quantize_params* params, Mode mode) {
   j.wrong_if(!is_sensible(params, offsetof(fa3_quantize_params, mean)), "params->struct_size");
   const bool pointers = mode != Mode::shapes, tiles = p.y.rank == 5;
   j.wrong_if(p.flags & ~uint64_t{FA3_QUANTIZE_INCOHERENT | FA3_QUANTIZE_ROTARY_INTERLEAVED}, "flags");
-  j.wrong_if(!(p.softmax_scale >= 0) || std::isinf(p.softmax_scale), "softmax_scale");
+  j.softmax_scale(p.softmax_scale);
   j.wrong_if(p.reserved != 0, "reserved");
   j.wrong_if(!is_one_of(p.x.dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16}), "x");
   j.wrong_if(p.y.dtype != FA3_DTYPE_E4M3, "y");

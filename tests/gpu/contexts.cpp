@@ -44,6 +44,41 @@ TEST_CASE("one thread switches between contexts", "[contexts]") {
         }) == "");
 }
 
+// All that was loaded is gone after a reset, as of cudaDeviceReset, and the context comes back at the same address.
+TEST_CASE("the primary context is reset and comes back", "[contexts]") {
+  gpu();
+  INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+  Case made(random_problem(forward_rows().front(), seed_for(2), 1e7));
+  const Expected expected = expect(made);
+  const auto use = [&](CUcontext context) {
+    FA3_CU(cuCtxSetCurrent, context);
+    const tools::Stream stream;
+    return run_and_verify(made, expected, stream);
+  };
+  CHECK(on_thread([&]() -> std::string {
+          CUdevice device;
+          FA3_CU(cuDeviceGet, &device, 0);
+          for (int round = 0; round < 5; ++round) {
+            const std::string where = "round " + std::to_string(round) + ": ";
+            CUcontext primary;
+            FA3_CU(cuDevicePrimaryCtxRetain, &primary, device);
+            FA3_CU(cuCtxSetCurrent, primary);
+            if (round % 2 == 1 && fa3_preload() != FA3_OK) return where + fa3_last_error_message();
+            // Once on a thread that knows the context of before, once on a new one; and the other way round.
+            std::string here, there;
+            if (round > 2) there = on_thread([&] { return use(primary); });
+            here = use(primary);
+            if (round <= 2) there = on_thread([&] { return use(primary); });
+            for (const std::string& problem : {here, there})
+              if (!problem.empty()) return where + problem;
+            FA3_CU(cuDevicePrimaryCtxReset, device);
+          }
+          return "";
+        }) == "");
+  // The context of the run is another one, and still there.
+  CHECK(run_and_verify(made, expected, gpu().stream) == "");
+}
+
 TEST_CASE("preload is idempotent", "[contexts]") {
   gpu();
   for (int i = 0; i < 3; ++i) CHECK(fa3_preload() == FA3_OK);

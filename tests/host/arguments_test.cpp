@@ -70,6 +70,8 @@ const Change bad_shapes[] = {
     {"v.dim[3] (head_dim_v) is 0", invalid, [](P& p) { p.v.dim[3] = p.o.dim[3] = 0; }},
     {"v.dim[3] (head_dim_v) is 20, must be a multiple of 8", invalid, [](P& p) { p.v.dim[3] = p.o.dim[3] = 20; }},
     {"v.dim[3] (head_dim_v) is 264; the largest", unsupported, [](P& p) { p.v.dim[3] = p.o.dim[3] = 264; }},
+    {"q.dim[3] (head_dim) is 264", unsupported, [](P& p) { p.q.dim[3] = 264; }},  // not that k's must be as large
+    {"v.dim[3] (head_dim_v) is 264", unsupported, [](P& p) { p.v.dim[3] = 264; }},
 
     {"q.stride[3] is 2, must be 1", invalid, [](P& p) { set_strides(p.q, {384, 128, 32, 2}); }},
     {"k.stride[3] is 0, must be 1: rows are loaded whole, none repeats one element", invalid,

@@ -27,6 +27,8 @@ const BadChange bad_changes[] = {
      [](B& p) {
        for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv}) t->dtype = FA3_DTYPE_FP32;
      }},
+    {"q.dtype is fp32; the kernels take", unsupported, [](B& p) { p.q.dtype = FA3_DTYPE_FP32; }},
+    {"q.dtype is e4m3, which has no backward pass", unsupported, [](B& p) { p.q.dtype = FA3_DTYPE_E4M3; }},
     {"o.dtype is fp16, must be bf16 as q's", invalid, [](B& p) { p.o.dtype = FA3_DTYPE_FP16; }},
     {"dq.dtype is fp32; the kernels", unsupported, [](B& p) { p.dq.dtype = FA3_DTYPE_FP32; }},
     {"dk.dtype is fp16, must be bf16 as q's", invalid, [](B& p) { p.dk.dtype = FA3_DTYPE_FP16; }},
@@ -473,6 +475,13 @@ TEST_CASE("rows and blocks that the backward kernels cannot count are refused", 
         FA3_OK);
   CHECK(check({.batch = 1, .seqlen_q = 0, .seqlen_k = 1, .heads = blocks + 1, .heads_kv = blocks + 1,
                .head_dim = 8}) == unsupported);
+  // Rows are counted in tiles of 64 and 128, as the kernel takes them.
+  for (const auto& [seqlen_q, head_dim] : {std::pair{65, 72}, {1, 64}, {128, 64}, {65, 256}}) {
+    CHECK(check({.batch = 1, .seqlen_q = seqlen_q, .seqlen_k = 1, .heads = tiles / 2, .heads_kv = 1,
+                 .head_dim = head_dim}) == FA3_OK);
+    CHECK(check({.batch = 1, .seqlen_q = seqlen_q, .seqlen_k = 1, .heads = tiles / 2 + 1, .heads_kv = 1,
+                 .head_dim = head_dim}) == unsupported);
+  }
 }
 
 }  // namespace fa3::test

@@ -404,6 +404,8 @@ const BadChange bad_changes[] = {
      [](B& p) {
        for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv}) t->dim[3] = 264;
      }},
+    {"q.dim[3] (head_dim) is 264; the largest", unsupported, [](B& p) { p.q.dim[3] = 264; }},  // not k's to be as large
+    {"v.dim[3] (head_dim_v) is 264; the largest", unsupported, [](B& p) { p.v.dim[3] = 264; }},
     {"v.dim[3] (head_dim_v) is 20, must be a multiple of 8", invalid,
      [](B& p) {
        for (fa3_tensor* t : {&p.v, &p.o, &p.dout, &p.dv}) t->dim[3] = 20;

@@ -48,10 +48,11 @@ struct Change {
 const Change bad[] = {
     {"flags is 0x1, has bits", invalid, [](P& p) { p.flags = 1; }},
     {"o_parts.dtype is 0, must be a fa3_dtype", invalid, [](P& p) { p.o_parts.dtype = FA3_DTYPE_NONE; }},
-    {"o_parts.dtype is e4m3, must be bf16, fp16 or fp32", invalid, [](P& p) { p.o_parts.dtype = FA3_DTYPE_E4M3; }},
+    {"o_parts.dtype is e4m3; parts are merged in bf16, fp16 and fp32", unsupported,
+     [](P& p) { p.o_parts.dtype = FA3_DTYPE_E4M3; }},
     {"o_parts.dtype is e5m2", unsupported, [](P& p) { p.o_parts.dtype = FA3_DTYPE_E5M2; }},
     {"lse_parts.dtype is bf16, must be fp32", invalid, [](P& p) { p.lse_parts.dtype = FA3_DTYPE_BF16; }},
-    {"o.dtype is e4m3, must be bf16, fp16 or fp32", invalid, [](P& p) { p.o.dtype = FA3_DTYPE_E4M3; }},
+    {"o.dtype is e4m3; parts are merged in", unsupported, [](P& p) { p.o.dtype = FA3_DTYPE_E4M3; }},
     {"lse.dtype is fp16, must be fp32", invalid, [](P& p) { p.lse.dtype = FA3_DTYPE_FP16; }},
     {"o_parts.rank is 4, must be 5", invalid, [](P& p) { p.o_parts.rank = 4; }},
     {"o_parts.dim[0] is -1", invalid, [](P& p) { p.o_parts.dim[0] = -1; }},
@@ -75,6 +76,8 @@ const Change bad[] = {
     {"o_parts.dim[4] (head_dim) is 0, must be", invalid, [](P& p) { p.o_parts.dim[4] = p.o.dim[3] = 0; }},
     {"o_parts.dim[4] (head_dim) is 520; the largest supported is 512", unsupported,
      [](P& p) { p.o_parts.dim[4] = p.o.dim[3] = 520; }},
+    {"o_parts.dim[4] (head_dim) is 520; the largest supported is 512", unsupported,  // not that o's must be as large
+     [](P& p) { p.o_parts.dim[4] = 520; }},
     {"o_parts.dim[0] (parts) is 65537; the largest supported is 65536", unsupported,
      [](P& p) { p.o_parts.dim[0] = p.lse_parts.dim[0] = 65537; }},
     {"o_parts.dim[2] (seqlen) is 2147418112; the largest supported is 2147418111", unsupported,

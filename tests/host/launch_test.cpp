@@ -299,6 +299,10 @@ TEST_CASE("the launch carries the plan", "[launch]") {
   fa3_forward_params scaled = imaginary();
   scaled.softmax_scale = 0.375f;
   CHECK(run(scaled).params().softmax_scale == 0.375f);
+  // The smallest number is not the default, and stays above 0: scores of -inf times 0 would be NaN.
+  scaled.softmax_scale = 0x1p-149f;
+  CHECK(run(scaled).params().softmax_scale == 0x1p-149f);
+  CHECK(run(scaled).params().softmax_scale_log2 == 0x1p-149f);
   // Rows that see no key are in no tile, and thread blocks beyond the tiles write them.
   const Launch& empty = run(causal({.batch = 3, .seqlen_q = 5000, .seqlen_k = 300, .heads = 1, .heads_kv = 1}));
   CHECK(empty.params().tiles.first_row > 0);

@@ -12,6 +12,8 @@ Problem problem_of(const Shape& shape, int32_t mask = FA3_MASK_NONE, const char*
 Problem problem_of(const Row& row, const Shape& shape);
 // As many queries as keys, and key heads as query heads.
 Shape square(int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim);
+// Larger than what a call's strides could describe.
+Problem huge(const Shape& shape, int32_t mask = FA3_MASK_NONE);
 Fit fit_of(const Problem& problem);
 const ForwardPlan& planned(const Problem& problem, int multiprocessors = 132);
 inline bool is_split(const ForwardPlan& plan) { return plan.slots > 0; }
@@ -28,5 +30,12 @@ struct Unfolded {
   int32_t blocks;  // that the tile's rows see, one at least
 };
 Unfolded unfold(const Problem& problem, const ForwardPlan& plan, int32_t number);
+
+// What fa3.h promises that the parts of split tiles take at most: 3 * multiprocessors * block_q rows of
+// 4 * (head_dim_v + 8) bytes, and a few KB, which are here 64 bytes for each multiprocessor.
+size_t most_workspace(const Row& row, int multiprocessors);
+
+// What holds for any plan: of its tiles, pieces, workspace and times.
+void check(const Problem& problem, const ForwardPlan& plan, int multiprocessors);
 
 }  // namespace fa3::test

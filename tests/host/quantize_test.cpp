@@ -58,18 +58,22 @@ const Change bad_shapes[] = {
     {"softmax_scale is -1", invalid, [](P& p) { p.softmax_scale = -1; }},
     {"softmax_scale is nan", invalid, [](P& p) { p.softmax_scale = NAN; }},
     {"softmax_scale is inf", invalid, [](P& p) { p.softmax_scale = INFINITY; }},
+    {"softmax_scale is 3e+38, must be > 0 and finite (times log2(e), too)", invalid,
+     [](P& p) { p.softmax_scale = 3e38f; }},
     {"reserved is 1, must be 0", invalid, [](P& p) { p.reserved = 1; }},
     {"reserved is -1, must be 0", invalid, [](P& p) { p.reserved = -1; }},
-    {"x.dtype is 3, must be FA3_DTYPE_BF16 or FA3_DTYPE_FP16", invalid, [](P& p) { p.x.dtype = FA3_DTYPE_FP32; }},
+    {"x.dtype is fp32; the kernels quantize bf16 and fp16", unsupported, [](P& p) { p.x.dtype = FA3_DTYPE_FP32; }},
+    {"x.dtype is 9, must be a fa3_dtype", invalid, [](P& p) { p.x.dtype = 9; }},
     {"x.rank is 3, must be 4", invalid, [](P& p) { p.x.rank = 3; }},
     {"x.dim[0] is -1", invalid, [](P& p) { p.x.dim[0] = -1; }},
     {"x.dim[3] (head_dim) is 72, must be a multiple of 16 from 16 to 256", invalid, [](P& p) { p.x.dim[3] = 72; }},
-    {"x.dim[3] (head_dim) is 272", invalid, [](P& p) { p.x.dim[3] = 272; }},
+    {"x.dim[3] (head_dim) is 272; the largest supported is 256", unsupported, [](P& p) { p.x.dim[3] = 272; }},
     {"x.dim[3] (head_dim) is 0", invalid, [](P& p) { p.x.dim[3] = 0; }},
     {"x.stride[3] is 2, must be 1", invalid, [](P& p) { p.x.stride[3] = 2; }},
     {"x.stride[1] is 260, must be a multiple of 8", invalid, [](P& p) { p.x.stride[1] = 260; }},
     {"x.stride[0] is -8", invalid, [](P& p) { p.x.stride[0] = -8; }},
-    {"y.dtype is 5, must be FA3_DTYPE_E4M3", invalid, [](P& p) { p.y.dtype = FA3_DTYPE_E5M2; }},
+    {"y.dtype is bf16, must be e4m3", invalid, [](P& p) { p.y.dtype = FA3_DTYPE_BF16; }},
+    {"y.dtype is e5m2, which no function takes", unsupported, [](P& p) { p.y.dtype = FA3_DTYPE_E5M2; }},
     {"y.rank is 3, must be 4, or 5", invalid, [](P& p) { p.y.rank = 3; }},
     {"y.dim[0] is 3, must equal x.dim[0], which is 2", invalid, [](P& p) { p.y.dim[0] = 3; }},
     {"y.dim[1] is 3, must equal x.dim[1], which is 100", invalid, [](P& p) { p.y.dim[1] = 3; }},
@@ -79,12 +83,12 @@ const Change bad_shapes[] = {
     {"y.stride[2] is 0, must be > 0", invalid, [](P& p) { p.y.stride[2] = 0; }},
     {"y.stride[3] is 2, must be 1", invalid, [](P& p) { p.y.stride[3] = 2; }},
     {"y.stride[2] is 48: elements of an output may overlap", invalid, [](P& p) { p.y.stride[2] = 48; }},
-    {"scale.dtype is 1, must be FA3_DTYPE_FP32", invalid, [](P& p) { p.scale.dtype = FA3_DTYPE_BF16; }},
+    {"scale.dtype is bf16, must be fp32", invalid, [](P& p) { p.scale.dtype = FA3_DTYPE_BF16; }},
     {"scale.rank is 2, must be 3", invalid, [](P& p) { p.scale.rank = 2; }},
     {"scale.dim is 2, 1, 2, must be 1, 1, 1, or", invalid, [](P& p) { p.scale.dim[1] = 1; }},
     {"which are 2, 4, 2", invalid, [](P& p) { p.scale.dim[2] = 3; }},
     {"scale.stride[0] is 3: elements of an output may overlap", invalid, [](P& p) { p.scale.stride[0] = 3; }},
-    {"mean.dtype is 1", invalid, [](P& p) { p.mean.dtype = FA3_DTYPE_BF16; }},
+    {"mean.dtype is bf16, must be fp32", invalid, [](P& p) { p.mean.dtype = FA3_DTYPE_BF16; }},
     {"mean.rank is 4, must be 3", invalid, [](P& p) { p.mean.rank = 4; }},
     {"mean.dim[0] is 1, must equal x.dim[0]", invalid, [](P& p) { p.mean.dim[0] = 1; }},
     {"mean.dim[1] is 1, must equal x.dim[2]", invalid, [](P& p) { p.mean.dim[1] = 1; }},
@@ -92,7 +96,7 @@ const Change bad_shapes[] = {
     {"mean.stride[2] is 2, must be 1", invalid, [](P& p) { p.mean.stride[2] = 2; }},
     {"rotary_sin is absent, must be given where rotary_cos is", invalid, [](P& p) { p.rotary_sin = {}; }},
     {"rotary_cos is absent, must be given where rotary_sin is", invalid, [](P& p) { p.rotary_cos = {}; }},
-    {"rotary_cos.dtype is 2", invalid, [](P& p) { p.rotary_cos.dtype = FA3_DTYPE_FP16; }},
+    {"rotary_cos.dtype is fp16, must be fp32", invalid, [](P& p) { p.rotary_cos.dtype = FA3_DTYPE_FP16; }},
     {"rotary_sin.rank is 3, must be 2", invalid, [](P& p) { p.rotary_sin.rank = 3; }},
     {"rotary_cos.dim[0] is 99, must equal x.dim[1], which is 100", invalid, [](P& p) { p.rotary_cos.dim[0] = 99; }},
     {"rotary_cos.dim[1] (rotary_dim / 2) is 12, must be a multiple", invalid, [](P& p) { p.rotary_cos.dim[1] = 12; }},
@@ -102,13 +106,13 @@ const Change bad_shapes[] = {
     {"rotary_cos.stride[1] is 2, must be 1", invalid, [](P& p) { p.rotary_cos.stride[1] = 2; }},
     {"k_mean is absent, must be given where lse_offset is", invalid, [](P& p) { p.k_mean = {}; }},
     {"lse_offset is absent, must be given where k_mean is", invalid, [](P& p) { p.lse_offset = {}; }},
-    {"k_mean.dtype is 1", invalid, [](P& p) { p.k_mean.dtype = FA3_DTYPE_BF16; }},
+    {"k_mean.dtype is bf16, must be fp32", invalid, [](P& p) { p.k_mean.dtype = FA3_DTYPE_BF16; }},
     {"k_mean.dim[0] is 1, must equal x.dim[0]", invalid, [](P& p) { p.k_mean.dim[0] = 1; }},
     {"k_mean.dim[1] is 3, must divide the heads, x.dim[2], which is 4", invalid, [](P& p) { p.k_mean.dim[1] = 3; }},
     {"k_mean.dim[1] is 0, must divide", invalid, [](P& p) { p.k_mean.dim[1] = 0; }},
     {"k_mean.dim[2] is 32, must equal x.dim[3]", invalid, [](P& p) { p.k_mean.dim[2] = 32; }},
     {"k_mean.stride[2] is 2, must be 1", invalid, [](P& p) { p.k_mean.stride[2] = 2; }},
-    {"lse_offset.dtype is 1", invalid, [](P& p) { p.lse_offset.dtype = FA3_DTYPE_BF16; }},
+    {"lse_offset.dtype is bf16, must be fp32", invalid, [](P& p) { p.lse_offset.dtype = FA3_DTYPE_BF16; }},
     {"lse_offset.dim[0] is 1, must equal x.dim[0]", invalid, [](P& p) { p.lse_offset.dim[0] = 1; }},
     {"lse_offset.dim[1] is 1, must equal x.dim[2]", invalid, [](P& p) { p.lse_offset.dim[1] = 1; }},
     {"lse_offset.dim[2] is 1, must equal x.dim[1]", invalid, [](P& p) { p.lse_offset.dim[2] = 1; }},
@@ -488,6 +492,16 @@ TEST_CASE("quantize: the tiles of V", "[quantize]") {
                 const int64_t key = 16 * g + 8 * b + 2 * q + e, column = 16 * a + 2 * r + c;
                 CHECK(tiles.y[at++] == (key < 37 ? rows.y[size_t(key * 32 + column)] : 0));
               }
+  // Whatever the length, every byte is written: keys that there are not are zeros.
+  for (int64_t n = 1; n <= 33; ++n) {
+    Small some(n, 16, 1, true);
+    std::fill(some.x.begin(), some.x.end(), to_bf16(448));
+    some.run();
+    INFO(n << " keys");
+    for (int64_t key = 0; key < (n + 15) / 16 * 16; ++key)
+      for (int c = 0; c < 16; ++c)
+        CHECK(some.y[size_t(key / 16 * 256 + v_tile_row(c) * 16 + v_tile_byte(int(key % 16)))] == (key < n ? 0x7e : 0));
+  }
   for (int column = 0; column < 256; ++column) {
     const int a = column / 16, r = column % 16 / 2, c = column % 2;
     CHECK(v_tile_row(column) == 16 * a + 8 * c + r);

@@ -45,6 +45,19 @@ TEST_CASE("equal scores average the keys that are seen, by hand", "[reference]")
   }
 }
 
+TEST_CASE("a scale below the normal numbers is not the default, by hand", "[reference]") {
+  float q[] = {1}, k[] = {0, 80}, v[] = {8, 4}, o[1], lse[1];
+  fa3_forward_params p = describe({1, 1, 2, 1, 1, 1}, FA3_DTYPE_FP32, q, k, v, o, lse);
+  for (const float scale : {0x1p-149f, 0x1p-127f}) {
+    p.softmax_scale = scale;
+    REQUIRE(fa3_reference_forward(&p, 1) == FA3_OK);
+    CHECK((o[0] == 6 && lse[0] == std::log(2.0f)));
+  }
+  p.softmax_scale = 0;  // 1
+  REQUIRE(fa3_reference_forward(&p, 1) == FA3_OK);
+  CHECK((o[0] == 4 && lse[0] == 80));
+}
+
 TEST_CASE("a row that sees no key is 0 and -inf, by hand", "[reference]") {
   float q[] = {1, 1, 1}, k[] = {1, NAN}, v[] = {5, NAN}, o[3], lse[3];
   fa3_forward_params p = describe({1, 3, 1, 1, 1, 1}, FA3_DTYPE_FP32, q, k, v, o, lse);

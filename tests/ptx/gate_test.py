@@ -73,6 +73,30 @@ class Compiled(unittest.TestCase):
         self.assertEqual(content, b"")
 
 
+# In the compiler's place: shows how it was started.
+STAND_IN = f"""#!/bin/sh
+while [ "$1" != -o ]; do shift; done
+{{ cat /proc/self/personality; ulimit -s; }} > "$2"
+echo "{CLEAN}"
+"""
+
+
+class Addresses(unittest.TestCase):
+    def test_are_the_same_in_every_build(self):
+        if subprocess.run(["setarch", "-R", "true"], stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("addresses cannot be fixed here")
+        with tempfile.TemporaryDirectory() as folder:
+            compiler, output = pathlib.Path(folder, "nvcc"), pathlib.Path(folder, "row.cubin")
+            compiler.write_text(STAND_IN)
+            compiler.chmod(0o755)
+            command = [sys.executable, cubin, compiler, "row.cu", output, "row.d", "row", "0"]
+            for limit in "1024", "8192", "16384":
+                subprocess.run(["sh", "-c", f'ulimit -S -s {limit} && exec "$@"', "sh", *command], check=True)
+                personality, stack = output.read_text().split()
+                self.assertEqual(int(personality, 16) & 0x0040000, 0x0040000)
+                self.assertEqual(stack, "8192")
+
+
 class Messages(unittest.TestCase):
     def test_every_message_about_the_pipeline(self):
         for number in (7507, 7508, 7510, 7511, 7512, 7513, 7514, 7515, 7517, 7518, 7519, 7520):

@@ -22,7 +22,7 @@ namespace fa3::tools {
   X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate)          \
   X(cuEventDestroy) X(cuEventRecord) X(cuEventSynchronize) X(cuEventElapsedTime) X(cuGraphInstantiate)              \
   X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuModuleLoadData) X(cuModuleUnload)                    \
-  X(cuModuleGetFunction) X(cuLaunchKernel)
+  X(cuModuleGetFunction) X(cuLaunchKernel) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxReset)
 
 struct Driver {
 #define FA3_MEMBER(name) decltype(&::name) name = nullptr;

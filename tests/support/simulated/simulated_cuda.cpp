@@ -447,6 +447,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
   *context = reinterpret_cast<CUcontext>(&primary);
   return CUDA_SUCCESS;
 }
+CUresult cuDevicePrimaryCtxReset(CUdevice) {
+  std::lock_guard guard(lock);
+  return primary.id = 0, CUDA_SUCCESS;
+}
 CUresult cuCtxSetCurrent(CUcontext context) { return make_current(as<Context>(context)); }
 CUresult cuCtxGetCurrent(CUcontext* context) {
   return *context = reinterpret_cast<CUcontext>(current.context), CUDA_SUCCESS;
