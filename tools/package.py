@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 """Packs a built library with its programs as a tarball that works wherever it is unpacked. The same build gives the
-same bytes.
-
-usage: package.py BUILD FOLDER
-"""
+same bytes."""
+import argparse
 import json
 import os
 import pathlib
@@ -87,9 +85,11 @@ def pack(build, folder):
 
 
 def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    print(pack(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("folder", type=pathlib.Path)
+    options = parser.parse_args()
+    print(pack(options.build, options.folder))
 
 
 if __name__ == "__main__":

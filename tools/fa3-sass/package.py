@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
-"""Packs a built fa3-sass and its contracts, as a wheel and as a tarball. The same program gives the same bytes.
-
-usage: package.py PROGRAM FOLDER
-"""
+"""Packs a built fa3-sass and its contracts, as a wheel and as a tarball. The same program gives the same bytes."""
+import argparse
 import os
 import pathlib
 import platform
@@ -45,9 +43,10 @@ def make_tarball(program, folder):
 
 
 def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    program, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program", type=pathlib.Path)
+    parser.add_argument("folder", type=pathlib.Path)
+    program, folder = vars(parser.parse_args()).values()
     folder.mkdir(parents=True, exist_ok=True)
     for make in (make_wheel, make_tarball):
         print(make(program, folder))
