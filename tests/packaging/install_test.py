@@ -81,7 +81,7 @@ def check_pkg_config(stage, libraries):
 def main():
     chosen = options()
     if chosen["default_library"] == "static":
-        print("no shared library is installed (-Ddefault_library=static)")
+        print("SKIPPED: no shared library is installed (-Ddefault_library=static)")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as name:
         stage = pathlib.Path(name)

@@ -97,7 +97,7 @@ def check_static(root, folder):
     own = own_symbols(folder)
     for linker in "bfd", "gold", "lld", "mold":
         if not shutil.which(f"ld.{linker}"):
-            print(f"no ld.{linker} here")
+            print(f"SKIPPED: static linking by {linker}: no ld.{linker}")
             continue
         client = folder / f"static-{linker}"
         for sources in [HERE / "client.c"], [HERE / "client.c", own]:
