@@ -11,10 +11,9 @@ import shutil
 import sys
 import tempfile
 
-from packages import HERE, ROOT, check_client, need, run
+from packages import HERE, MESON, ROOT, check_client, need, run
 
 BUILD, CC = pathlib.Path(sys.argv[1]), sys.argv[3:]
-MESON = shutil.which("meson") or ROOT / ".toolchain/bin/meson"
 
 
 def options():
