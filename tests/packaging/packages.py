@@ -8,6 +8,9 @@ import sys
 import tempfile
 from contextlib import contextmanager
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import links  # noqa: E402
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MESON = shutil.which("meson") or ROOT / ".toolchain/bin/meson"

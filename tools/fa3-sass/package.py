@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """Packs a built fa3-sass and its contracts, as a wheel and as a tarball. The same program gives the same bytes."""
 import argparse
-import os
 import pathlib
 import platform
 import sys
@@ -31,14 +30,14 @@ def make_wheel(program, folder):
         place = name.replace("bin/", "scripts/", 1) if executable else f"data/{name}"
         files.append((f"{{stem}}.data/{place}", data, executable))
     machine = platform.machine()
-    readme = (ROOT / "tools/fa3-sass/README.md").read_text()
+    readme = packing.document("tools/fa3-sass/README.md").decode()
     return packing.write_wheel(folder, "fa3-sass", f"manylinux_2_17_{machine}.manylinux2014_{machine}",
                                METADATA + readme, files)
 
 
 def make_tarball(program, folder):
-    beside = [(os.path.basename(name), (ROOT / name).read_bytes(), False)
-              for name in ("tools/fa3-sass/README.md", "LICENSE")]
+    beside = [("README.md", packing.document("tools/fa3-sass/README.md"), False),
+              ("LICENSE", (ROOT / "LICENSE").read_bytes(), False)]
     return packing.make_tarball("fa3-sass", folder, [*installed(program), *beside])
 
 
