@@ -99,5 +99,4 @@ with tempfile.TemporaryDirectory() as name:
 
     run(folder / ".toolchain/bin/meson", "configure", "build", "-Dtests=false", cwd=folder)
     output = run("tools/test", cwd=folder, status=1)
-    assert output.endswith("build/ is configured without tests: by -Dtests=false, -Dkernels or "
-                           "-Ddefault_library=static\n"), output
+    assert "build/ is configured without tests, by -Dtests=false" in output, output
