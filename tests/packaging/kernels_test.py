@@ -93,6 +93,7 @@ def main():
         copying_cuda(folder / "cuda", BUILD, CUDA)
         output = make(folder, "fa3_fwd_bf16_*", "fa3_fwd_bf61_*", status=1)
         need("no kernel has a name that matches 'fa3_fwd_bf61_*'" in output, output)
+        need("no pattern for the names of the kernels" in make(folder, status=1), "no pattern is none")
         output = make(folder, *PATTERNS)
         need(f"kernels: {len(expected)}," in output and "no tests: " in output, output)
         targets = json.loads(run(MESON, "introspect", "--targets", folder / "build"))

@@ -35,6 +35,8 @@ def main():
     options = parser.parse_args()
     table = options.table.read_text()
     every = list(enumerate(rows(table)))
+    if options.output and not options.patterns:
+        sys.exit("no pattern for the names of the kernels")
     for pattern in options.patterns:
         if not fnmatch.filter([name for _, (_, name, _) in every], pattern):
             sys.exit(f"no kernel has a name that matches '{pattern}'; their names follow from ptx/rows.def, such as "
