@@ -27,17 +27,6 @@ bool fits(const Row& row, const BackwardProblem& problem) {
          row.causal() == problem.causal && row.d >= problem.head_dim && row.dv >= problem.head_dim_v;
 }
 
-// The kernel for dQ that goes with one for dK and dV; -1 if this build has none.
-int queries_row_of(const Row& keys) {
-  for (int n = 0; n < row_count; ++n)
-    if (rows[n].has(Trait::queries_only) && rows[n].dtype == keys.dtype && rows[n].d == keys.d &&
-        rows[n].mask == keys.mask)
-      return n;
-  return -1;
-}
-
-bool computes_all(const Row& row) { return row.all_gradients() || queries_row_of(row) >= 0; }
-
 // The caller's kernel, or the one of the smallest head dimension that holds both of the problem's.
 fa3_status find_row(const BackwardProblem& problem, int& found) {
   if (problem.kernel) {
@@ -48,9 +37,6 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
       return fail(FA3_ERROR_INVALID_ARGUMENT,
                   "params->kernel is %s, which is not a backward kernel for this dtype, mask, head_dim and head_dim_v",
                   row.name);
-    if (!computes_all(row))
-      return fail(FA3_ERROR_UNSUPPORTED, "params->kernel is %s, and no kernel of this build computes the dq to it",
-                  row.name);
     if (problem.deterministic && row.has(Trait::as_written))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
                   "params->flags has FA3_FLAG_DETERMINISTIC, and params->kernel is %s, which adds dq in any order",
@@ -59,14 +45,21 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
   }
   found = -1;
   for (int n = 0; n < row_count; ++n)
-    if (fits(rows[n], problem) && rows[n].has(Trait::chosen) && computes_all(rows[n]) &&
-        (found < 0 || rows[n].d < rows[found].d))
-      found = n;
+    if (fits(rows[n], problem) && rows[n].has(Trait::chosen) && (found < 0 || rows[n].d < rows[found].d)) found = n;
   if (found >= 0) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED,
               "no kernel of this build has q.dim[3] (head_dim) %lld and v.dim[3] (head_dim_v) %lld, %s mask, for the "
               "backward pass", static_cast<long long>(problem.head_dim), static_cast<long long>(problem.head_dim_v),
               problem.causal ? "causal" : "no");
+}
+
+// The kernel for dQ that goes with one for dK and dV.
+int queries_row_of(const Row& keys) {
+  int n = 0;
+  while (!rows[n].has(Trait::queries_only) || rows[n].dtype != keys.dtype || rows[n].d != keys.d ||
+         rows[n].mask != keys.mask)
+    ++n;
+  return n;
 }
 
 // The pass of this kernel for the head dimension of a row of the table.

@@ -82,7 +82,7 @@ def shared_memory_is_one_struct(tree):
 
 def rows_of(tree):
     """(line number, name, kernel) of the table."""
-    return [(line + 1, name, kernel) for line, name, kernel in rows.rows(tree["ptx/rows.def"])]
+    return [(row.line, row.name, row.kernel) for row in rows.rows(tree["ptx/rows.def"])]
 
 
 def table_is_sound(tree):

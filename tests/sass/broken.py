@@ -134,7 +134,7 @@ class Suite:
     def __init__(self, nvcc, tool, source, folder, options):
         self.nvcc, self.tool, self.source, self.folder, self.options = nvcc, tool, source, folder, options
         with open(os.path.join(source, "ptx/rows.def"), encoding="utf-8") as table:
-            self.rows = [name for _, name, _ in rows.rows(table.read())]
+            self.rows = [row.name for row in rows.rows(table.read())]
 
     def copy(self, name):
         place = os.path.join(self.folder, name)
