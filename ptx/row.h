@@ -296,7 +296,11 @@ inline constexpr Row rows[] = {
    Br, Bc, stages, 0, traits, 0, 1, 0},
 #define FA3_PASS(name, kernel, d, threads, blocks, bytes, traits)                                      \
   {"fa3_pass_" #name, #kernel, Kind::pass, {}, d, 0, {}, 0, 0, 0, 0, chosen | traits, threads, blocks, bytes},
+#ifdef FA3_ROWS  // of a build with fewer kernels (-Dkernels): the rows of those
+#include FA3_ROWS
+#else
 #include "rows.def"
+#endif
 #undef FA3_FORWARD
 #undef FA3_FORWARD_DV
 #undef FA3_BACKWARD

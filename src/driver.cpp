@@ -36,7 +36,7 @@ fa3_status get_driver(const Driver*& driver) {
     void* const opened = dlopen(library_name, RTLD_NOW | RTLD_LOCAL);
     if (opened == nullptr) {
       const char* error = dlerror();
-      return fail(FA3_ERROR_NO_DRIVER, "no CUDA driver: %s", error ? error : library_name);
+      return fail(FA3_ERROR_NO_DRIVER, "the driver's library cannot be loaded: %s", error ? error : library_name);
     }
     __atomic_store_n(&library, opened, __ATOMIC_RELEASE);
   }

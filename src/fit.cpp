@@ -99,8 +99,10 @@ fa3_status choose_rows(const Problem& problem, Fit& fit) {
   }
   if (fit.count) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED,
-              "no kernel of this build has q.dim[3] (head_dim) %lld and v.dim[3] (head_dim_v) %lld, dtype %s, %s mask",
+              "no kernel of this build has q.dim[3] (head_dim) %lld and v.dim[3] (head_dim_v) %lld, dtype %s%s, "
+              "%s mask",
               static_cast<long long>(problem.head_dim), static_cast<long long>(problem.head_dim_v), dtype_name(dtype),
+              dtype != Dtype::e4m3 ? "" : problem.v_tiles ? " with v as tiles" : " with v row by row",
               problem.causal ? "causal" : "no");
 }
 

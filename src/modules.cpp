@@ -137,7 +137,7 @@ fa3_status current_context(const Driver& driver, Context*& context) {
   unsigned long long id;
   const CUresult result = driver.ctx_get_id(nullptr, &id);
   if (means_no_context(result))
-    return cuda_error(driver, result, "the calling thread has no current CUDA context: cuCtxGetId",
+    return cuda_error(driver, result, "a context must be current in the calling thread: cuCtxGetId",
                       FA3_ERROR_NO_CONTEXT);
   if (result) return cuda_error(driver, result, "cuCtxGetId");
   if (last.context && last.id == id) {

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 """Packs a built library with its programs as a tarball that works wherever it is unpacked. The same build gives the
-same bytes.
-
-usage: package.py BUILD FOLDER
-"""
+same bytes."""
+import argparse
 import json
 import os
 import pathlib
@@ -31,6 +29,9 @@ def options_of(build):
     options = {option["name"]: option["value"] for option in json.loads(meson("introspect", "--buildoptions", build))}
     if options["delays"]:
         sys.exit(f"package.py: {build} has kernels with delays (-Ddelays=true), which are not for use")
+    if options["kernels"] != ["*"]:
+        kernels = ",".join(options["kernels"])
+        print(f"package.py: {build} has only the kernels {kernels}, and so has the package", file=sys.stderr)
     if options["default_library"] == "static":
         sys.exit(f"package.py: {build} has no shared library (-Ddefault_library=static)")
     return options
@@ -81,15 +82,18 @@ def pack(build, folder):
             files.append((f"share/fa3/contracts/{contract.name}", contract.read_bytes(), False))
         for header, package in HEADERS.items():
             files.append((f"share/doc/fa3/{header}.copyright", licence(package), False))
-        files += [(path, (ROOT / path).read_bytes(), False) for path in ("LICENSE", "README.md")]
+        files.append(("LICENSE", (ROOT / "LICENSE").read_bytes(), False))
+        files.append(("README.md", packing.document("README.md", [path for path, _, _ in files]), False))
     folder.mkdir(parents=True, exist_ok=True)
     return packing.make_tarball("libfa3", folder, files, links)
 
 
 def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    print(pack(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("folder", type=pathlib.Path)
+    options = parser.parse_args()
+    print(pack(options.build, options.folder))
 
 
 if __name__ == "__main__":

@@ -105,6 +105,6 @@ class Mirror(unittest.TestCase):
 
 if __name__ == "__main__":
     if not shutil.which("apt-get"):
-        print("skipped: no apt-get")
+        print("SKIPPED: no apt-get")
         sys.exit(77)
     unittest.main(argv=sys.argv[:1])

@@ -66,7 +66,7 @@ TEST_CASE("no context, and the wrong device", "[launch]") {
   fresh().context = nullptr;
   CHECK(forward(p) == FA3_ERROR_NO_CONTEXT);
   CHECK(fa3_preload() == FA3_ERROR_NO_CONTEXT);
-  expect_message("the calling thread has no current CUDA context: cuCtxGetId: CUDA error 201");
+  expect_message("a context must be current in the calling thread: cuCtxGetId: CUDA error 201");
   // A context that another thread has destroyed, even one that this thread knows; and a driver that nobody has started.
   REQUIRE((fresh().context != nullptr && forward(p) == FA3_OK));
   fake.loads = 0, fake.launches.clear();

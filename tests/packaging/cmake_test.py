@@ -11,7 +11,7 @@ import sys
 from packages import HERE, check_client, run, unpacked
 
 if not shutil.which("cmake"):
-    print("no cmake here (Debian: cmake)")
+    print("SKIPPED: no cmake (package cmake)")
     sys.exit(77)
 with unpacked(pathlib.Path(sys.argv[1])) as (_, root, folder):
     environment = {**os.environ, "PKG_CONFIG_LIBDIR": str(root / "lib/pkgconfig"), "PKG_CONFIG_PATH": ""}

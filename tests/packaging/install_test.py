@@ -11,10 +11,9 @@ import shutil
 import sys
 import tempfile
 
-from packages import HERE, ROOT, check_client, need, run
+from packages import HERE, MESON, ROOT, check_client, need, run
 
 BUILD, CC = pathlib.Path(sys.argv[1]), sys.argv[3:]
-MESON = shutil.which("meson") or ROOT / ".toolchain/bin/meson"
 
 
 def options():
@@ -84,7 +83,7 @@ def check_pkg_config(stage, libraries):
 def main():
     chosen = options()
     if chosen["default_library"] == "static":
-        print("no shared library is installed (-Ddefault_library=static)")
+        print("SKIPPED: no shared library is installed (-Ddefault_library=static)")
         sys.exit(77)
     with tempfile.TemporaryDirectory() as name:
         stage = pathlib.Path(name)

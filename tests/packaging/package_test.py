@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 
-from packages import HERE, ROOT, check_client, make_package, need, pkg_config, run, unpacked
+from packages import HERE, ROOT, check_client, links, make_package, need, pkg_config, run, unpacked
 
 BUILD, NVDISASM = (pathlib.Path(word) for word in sys.argv[1:3])
 CC = [*sys.argv[4:], "-std=c11", "-Wall", "-Wextra", "-Werror"]
@@ -27,6 +27,9 @@ def check_files(root):
         "share/doc/fa3/CLI11.copyright", "share/doc/fa3/nlohmann_json.copyright"}
     found = {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()}
     need(found == expected, f"unexpected {sorted(found - expected)}, missing {sorted(expected - found)}")
+    dead = links.dead(root / "README.md", root)
+    need(not dead, f"links that lead nowhere: {dead}")
+    need(len(links.links(root / "README.md")) >= 4, "the README has lost its links to what is in the package")
     for path in root.rglob("*"):
         need(path.resolve().is_relative_to(root.resolve()), f"{path} leads out of the package")
     shared, archive = (root / "lib" / name for name in ("libfa3.so", "libfa3.a"))
@@ -97,7 +100,7 @@ def check_static(root, folder):
     own = own_symbols(folder)
     for linker in "bfd", "gold", "lld", "mold":
         if not shutil.which(f"ld.{linker}"):
-            print(f"no ld.{linker} here")
+            print(f"SKIPPED: static linking by {linker}: no ld.{linker}")
             continue
         client = folder / f"static-{linker}"
         for sources in [HERE / "client.c"], [HERE / "client.c", own]:

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
 """A Meson project with libfa3 as its subproject: only the library is built, for which neither Catch2 nor the tools'
-libraries are there; shared and static. Kernels are not compiled again: in nvcc's place is a script that copies what
-this build has of them.
+libraries are there; shared and static. Kernels are not compiled again.
 
 usage: subproject_test.py BUILD CUDA
 """
@@ -12,31 +11,15 @@ import shutil
 import sys
 import tempfile
 
-from packages import HERE, ROOT, check_client, need, run
+from packages import HERE, MESON, ROOT, check_client, copying_cuda, need, run
 
 BUILD, CUDA = (pathlib.Path(word).resolve() for word in sys.argv[1:])
-MESON = shutil.which("meson") or ROOT / ".toolchain/bin/meson"
-NVCC = """#!/bin/sh
-while [ $# -gt 0 ]; do
-  case "$1" in
-    -o) output=$2 ;;
-    -MF) echo "$output:" >"$2" ;;
-  esac
-  shift
-done
-cp "{build}/ptx/$(basename "$output")" "$output"
-echo "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads"
-"""
 
 
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        cuda, project, build = folder / "cuda", folder / "project", folder / "build"
-        (cuda / "bin").mkdir(parents=True)
-        (cuda / "bin/nvcc").write_text(NVCC.format(build=BUILD))
-        (cuda / "bin/nvcc").chmod(0o755)
-        os.symlink(CUDA / "include", cuda / "include")
+        cuda, project, build = copying_cuda(folder / "cuda", BUILD, CUDA), folder / "project", folder / "build"
         shutil.copytree(HERE / "subproject", project)
         shutil.copy(HERE / "client.c", folder)
         (project / "subprojects").mkdir()

@@ -2,6 +2,10 @@
 import pathlib
 import posixpath
 import re
+import sys
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "tools/build"))
+import rows  # noqa: E402
 
 FOLDERS = ("include", "ptx", "src", "tests", "tools")
 SUFFIXES = (".c", ".cpp", ".cu", ".cuh", ".def", ".h", ".contract")
@@ -78,18 +82,7 @@ def shared_memory_is_one_struct(tree):
 
 def rows_of(tree):
     """(line number, name, kernel) of the table."""
-    def kernel(cells):
-        return "fa3_{}_{}_d{}_{}_{}x{}".format(cells[0], *cells[2:7])
-
-    def unequal(cells):
-        return "fa3_{}_{}_d{}x{}_{}_{}x{}".format(cells[0], *cells[2:8])
-
-    names = {"FORWARD": kernel, "FORWARD_DV": unequal, "BACKWARD": kernel, "PASS": lambda cells: f"fa3_pass_{cells[0]}"}
-    for i, line in enumerate(tree["ptx/rows.def"].split("\n")):
-        match = re.match(r"FA3_(\w+)\((.*)\)", line)
-        if match:
-            cells = [cell.strip() for cell in match[2].split(",")]
-            yield i + 1, names[match[1]](cells), cells[1]
+    return [(row.line, row.name, row.kernel) for row in rows.rows(tree["ptx/rows.def"])]
 
 
 def table_is_sound(tree):

@@ -13,6 +13,8 @@ import sys
 import tempfile
 import venv
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import links  # noqa: E402
 
 def output(command, **options):
     run = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -66,6 +68,8 @@ def main():
         status, text = output([unpacked / "bin/fa3-sass", "list", cubin], cwd=folder,
                               env={"HOME": name, "PATH": str(packages / "nvidia/cu13/bin")})
         need(status == 0 and "miniature" in text, f"from the tarball: {text}")
+        dead = links.dead(unpacked / "README.md", unpacked)
+        need(not dead, f"links that lead nowhere: {dead}")
         need((unpacked / "share/fa3/contracts/fwd.contract").is_file(), "no contracts in the tarball")
 
 

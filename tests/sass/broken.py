@@ -15,6 +15,9 @@ import shutil
 import subprocess
 import sys
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tools/build"))
+import rows  # noqa: E402
+
 ALG1 = "fa3_alg1_bf16_d128_causal_128x128"
 ALG2 = "fa3_alg2_bf16_d128_causal_128x128"
 FWD = "fa3_fwd_bf16_d64_full_256x64"
@@ -127,26 +130,11 @@ FAULTS = [
 ]
 
 
-def rows(source):
-    """The names of the table's rows, in order: as ptx/meson.build makes them."""
-    names = []
-    with open(os.path.join(source, "ptx/rows.def"), encoding="utf-8") as table:
-        for line in table:
-            kind, _, rest = line.partition("(")
-            cells = [cell.strip() for cell in rest.partition(")")[0].split(",")]
-            if kind in ("FA3_FORWARD", "FA3_BACKWARD"):
-                names.append("fa3_{0}_{2}_d{3}_{4}_{5}x{6}".format(*cells))
-            elif kind == "FA3_FORWARD_DV":
-                names.append("fa3_{0}_{2}_d{3}x{4}_{5}_{6}x{7}".format(*cells))
-            elif kind == "FA3_PASS":
-                names.append("fa3_pass_" + cells[0])
-    return names
-
-
 class Suite:
     def __init__(self, nvcc, tool, source, folder, options):
         self.nvcc, self.tool, self.source, self.folder, self.options = nvcc, tool, source, folder, options
-        self.rows = rows(source)
+        with open(os.path.join(source, "ptx/rows.def"), encoding="utf-8") as table:
+            self.rows = [row.name for row in rows.rows(table.read())]
 
     def copy(self, name):
         place = os.path.join(self.folder, name)

@@ -14,7 +14,7 @@ COMMON = ["-std=c++20", "-g1", "-U_GLIBCXX_ASSERTIONS", "-ffp-contract=off", "-W
 
 
 def skip(reason):
-    print(f"skipped: {reason}")
+    print(f"SKIPPED: {reason}")
     sys.exit(77)
 
 

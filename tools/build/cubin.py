@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """Compiles one row of the table to a cubin and refuses what ptxas only mentions.
 
-usage: cubin.py NVCC SOURCE OUTPUT DEPFILE NAME ROW INCLUDE|-DMACRO [...]
-
 ptxas reports a serialised WGMMA pipeline (C7510..C7515), injected waits (C7517..C7520), an ignored setmaxnreg (C7507,
 C7508), spills and stack frames as information, with exit status 0. For these kernels each of them is a defect, so it
 fails the build. There is no way to waive a message, because no row of the table needs one; but kernels with delays
@@ -12,6 +10,7 @@ The same source gives the same cubin. ptxas alone does not: of two rows (fwdsums
 it makes one of two machine codes, as its memory happens to lie. So it gets the same addresses in every build, as far as
 the system allows that.
 """
+import argparse
 import ctypes
 import os
 import re
@@ -42,7 +41,11 @@ def fix_addresses():
 
 
 def main():
-    nvcc, source, output, depfile, name, row, *rest = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for word in ("nvcc", "source", "output", "depfile", "name", "row"):
+        parser.add_argument(word)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help="folders of headers, and macros as -DMACRO")
+    nvcc, source, output, depfile, name, row, rest = vars(parser.parse_args()).values()
     command = [nvcc, "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-std=c++20", "-O3", "--expt-relaxed-constexpr",
                "-Xptxas=-v", f"-DFA3_ROW={row}", f"-DFA3_KERNEL={name}", "-MD", "-MF", depfile, "-o", output, source]
     command += [word if word.startswith("-D") else f"-I{word}" for word in rest]

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Writes the assembly file that embeds the cubins into the library, in the order of the table.
 
-usage: embed.py OUTPUT CUBIN [CUBIN ...]
-
 It defines fa3_cubins (const struct {const void* data; uint64_t size;}[]), one entry a row.
 """
-import sys
+import argparse
 
-output, *cubins = sys.argv[1:]
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("output")
+parser.add_argument("cubins", metavar="cubin", nargs="+")
+output, cubins = vars(parser.parse_args()).values()
 lines = ['.section .rodata, "a"']
 for i, cubin in enumerate(cubins):
     lines += [".balign 64", f"cubin_{i}:", f'.incbin "{cubin}"', f"cubin_{i}_end:"]

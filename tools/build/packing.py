@@ -1,10 +1,12 @@
-"""Tarballs and Python wheels whose bytes follow from their contents alone."""
+"""Tarballs and Python wheels whose bytes follow from their contents alone, and documents for them."""
 import base64
 import gzip
 import hashlib
 import io
 import pathlib
 import platform
+import posixpath
+import re
 import subprocess
 import tarfile
 import zipfile
@@ -15,6 +17,24 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 def version(*which):
     run = subprocess.run([ROOT / "tools/build/version", *which], check=True, stdout=subprocess.PIPE, text=True)
     return run.stdout.strip()
+
+
+def document(path, packed=()):
+    """The bytes of a Markdown document for a package in which only some other files lie, as they do in the sources.
+    Links to others become text, with their paths in the sources."""
+    def without_link(link):
+        picture, text, target = link.groups()
+        if target.startswith("#") or "://" in target:
+            return link[0]
+        place = posixpath.normpath(posixpath.join(posixpath.dirname(path), target.partition("#")[0]))
+        if place in packed:
+            return link[0]
+        if picture:
+            return f"(Figure: {text}, {place})"
+        return place if text in (place, target) else f"{text} ({place})"
+
+    text = re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]*)\)", without_link, (ROOT / path).read_text())
+    return f"{text}\nFiles that are named here and not in this package are in its sources.\n".encode()
 
 
 def make_tarball(name, folder, files, links=()):

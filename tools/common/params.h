@@ -1,5 +1,6 @@
 // Zeroed parameter structs with their size set (the header's INIT macros leave g++ -Wextra warning in C++), and what
-// the library says about parameters: the workspace that they need, the kernel that would run them. A refusal is thrown.
+// the library says about itself and about parameters: the workspace that they need, the kernel that would run them. A
+// refusal is thrown.
 #pragma once
 #include <stdexcept>
 #include <string>
@@ -7,6 +8,13 @@
 #include "fa3.h"
 
 namespace fa3::tools {
+
+// Of the version's numbers, as in 10203.
+inline std::string library_version() {
+  const int version = fa3_version();
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
 
 inline fa3_forward_params forward_params() {
   fa3_forward_params params{};

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the public header as Doxygen wants to read it. usage: filter.py fa3.h
+"""Prints the public header as Doxygen wants to read it.
 
 The header's comments are plain ones, as it is read by people first. Here the comment at its top becomes the main page,
 a line `/* ---- title ---- */` begins a group, a comment that stands alone before an empty line describes its group, one
@@ -7,6 +7,7 @@ on its own lines documents the declaration behind it, one behind code that code.
 blanks, stay as they are.
 """
 
+import argparse
 import re
 import sys
 
@@ -124,4 +125,6 @@ def documented(source):
 
 
 if __name__ == "__main__":
-    sys.stdout.write(documented(open(sys.argv[1], encoding="utf-8").read()))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("header")
+    sys.stdout.write(documented(open(parser.parse_args().header, encoding="utf-8").read()))

@@ -459,7 +459,7 @@ TEST_CASE("a plan names the library's kernel, or why it has none") {
 TEST_CASE("plans show every kernel that fits, the one that is taken and its pieces") {
   const std::vector<Point> points =
       points_of({"--head-dim=128", "--causal=1", "--seqlen=4096", "--batch=1", "--heads=4"});
-  const std::string plans = show_plans(points, 132, true);
+  const std::string plans = show_plans(points, 132, true).text;
   size_t lines = 0, stars = 0;
   for (const fa3_kernel_info& info : kernels_of_build(Direction::forward)) {
     const size_t at = plans.find(std::string(" ") + info.name + " ");
@@ -474,8 +474,10 @@ TEST_CASE("plans show every kernel that fits, the one that is taken and its piec
   CHECK((lines == 2 && stars == 1));
   CHECK_THAT(plans,
              ContainsSubstring("part 1 of 2") && ContainsSubstring("part 2 of 2") && ContainsSubstring("tiles 0 to 3"));
-  CHECK_THAT(show_plans(points, 132, false), !ContainsSubstring("part 1"));
-  CHECK_THAT(show_plans(points_of({"--head-dim=1000", "--seqlen=512"}), 132, true), ContainsSubstring("q.dim[3]"));
+  CHECK_THAT(show_plans(points, 132, false).text, !ContainsSubstring("part 1"));
+  const Plans some = show_plans(points_of({"--head-dim=64,1000", "--causal=0", "--seqlen=512"}), 132, true);
+  CHECK_THAT(some.text, ContainsSubstring("q.dim[3]"));
+  CHECK(some.refused == 1);
   CHECK(parse({"--plan", "--pieces", "--multiprocessors=78"}).multiprocessors == 78);
 }
 

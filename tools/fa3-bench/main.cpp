@@ -1,5 +1,5 @@
 // fa3-bench: checks and times the library's forward or backward pass, or its combination of partial results. Exit
-// status: 0, 1 if a point failed, 2 for a wrong command line, 77 if there is no GPU.
+// status: 0, 1 if a point failed or all plans are refused, 2 for a wrong command line, 77 if there is no GPU.
 #include <algorithm>
 #include <cstdio>
 #include <stdexcept>
@@ -55,8 +55,9 @@ static int run(const Options& options) {
     return 0;
   }
   if (options.plan) {
-    std::fputs(show_plans(points, multiprocessors(options), options.pieces).c_str(), stdout);
-    return 0;
+    const Plans plans = show_plans(points, multiprocessors(options), options.pieces);
+    std::fputs(plans.text.c_str(), stdout);
+    return plans.refused == points.size();
   }
   if (const std::string reason = tools::why_no_hopper(); !reason.empty()) {
     std::fprintf(stderr, "fa3-bench: no Hopper GPU: %s. --reference runs the CPU reference instead.\n", reason.c_str());
@@ -97,8 +98,8 @@ static int run(const Options& options) {
 int main(int argc, char* argv[]) {
   try {
     const auto options = fa3::bench::Options::parse(argc, argv);
-    if (!options.help.empty()) {
-      std::fputs(options.help.c_str(), stdout);
+    if (!options.answer.empty()) {
+      std::fputs(options.answer.c_str(), stdout);
       return 0;
     }
     return fa3::bench::run(options);

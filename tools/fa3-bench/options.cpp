@@ -9,6 +9,7 @@
 
 #include "half.h"
 #include "kernels.h"
+#include "params.h"
 
 namespace fa3::bench {
 
@@ -173,6 +174,7 @@ Options Options::parse(int argc, const char* const* argv) {
       "line, 77 if there is no Hopper GPU.",
       "fa3-bench");
   app.get_formatter()->column_width(28);
+  app.set_version_flag("--version", "fa3-bench " + tools::library_version());
 
   app.option_defaults()->group("Points");
   CLI::Option* direction = add_choice(app, "--direction", selection.direction, {"fwd", "bwd"},
@@ -249,7 +251,10 @@ Options Options::parse(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    o.help = app.help();
+    o.answer = app.help();
+    return o;
+  } catch (const CLI::CallForVersion& version) {
+    o.answer = version.what() + std::string("\n");
     return o;
   } catch (const CLI::ParseError& error) {
     throw std::invalid_argument(error.what());

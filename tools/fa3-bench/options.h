@@ -14,7 +14,7 @@ struct Options {
   int multiprocessors = 0;  // that plans are for; 0: this machine's
   bool progress = false;  // already decided: a terminal, or asked for
   std::string csv, json;  // files; "-" is standard output
-  std::string help;       // the text, if it was asked for
+  std::string answer;     // the help text or the version, if it was asked for
 
   // Throws std::invalid_argument with a message for the user, which names the wrong word.
   static Options parse(int argc, const char* const* argv);

@@ -53,13 +53,16 @@ std::string work_of(const ForwardPlan& plan) {
   return text;
 }
 
-std::string show_plan(const Point& point, int multiprocessors, bool pieces) {
+// Returns false if the library refuses the point.
+bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string& text) {
   const fa3_forward_params params = point.shapes();
-  std::string text = point.label() + "\n";
+  text.append("\n").append(point.label()).append("\n");
   Problem problem;
   Fit fits;
-  if (validate(&params, Rules::shapes, problem) != FA3_OK || fit(problem, fits) != FA3_OK)
-    return text + "  the library refuses it: " + last_message() + "\n";
+  if (validate(&params, Rules::shapes, problem) != FA3_OK || fit(problem, fits) != FA3_OK) {
+    text += "  the library refuses it: " + std::string(last_message()) + "\n";
+    return false;
+  }
   text += "  kernel                                    tile   tiles  pieces parts  waves   whole us predicted us\n";
   const int taken = plan(problem, fits, multiprocessors).forward.row;
   const auto show = [&](int row) {
@@ -70,19 +73,19 @@ std::string show_plan(const Point& point, int multiprocessors, bool pieces) {
   };
   for (int i = 0; i < fits.count; ++i) show(fits.rows[i]);
   if (taken == fits.for_tiles) show(taken);
-  return text;
+  return true;
 }
 
 }  // namespace
 
-std::string show_plans(const std::vector<Point>& points, int multiprocessors, bool pieces) {
-  std::string text =
+Plans show_plans(const std::vector<Point>& points, int multiprocessors, bool pieces) {
+  Plans plans{
       line("On %d multiprocessors. *: what the library takes; of causal problems with 4 tiles\n"
            "or more for each multiprocessor the first, whatever is predicted. parts: of one tile, at most.\n",
-           multiprocessors);
-  text += "A kernel that takes V as tiles comes last, where a pass that makes them goes before it.\n";
-  for (const Point& point : points) text.append("\n").append(show_plan(point, multiprocessors, pieces));
-  return text;
+           multiprocessors), 0};
+  plans.text += "A kernel that takes V as tiles comes last, where a pass that makes them goes before it.\n";
+  for (const Point& point : points) plans.refused += !add_plan(point, multiprocessors, pieces, plans.text);
+  return plans;
 }
 
 }  // namespace fa3::bench

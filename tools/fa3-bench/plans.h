@@ -10,6 +10,10 @@ namespace fa3::bench {
 // A table for each point, a line for each kernel that the library considers: its tiles, whole or as split as it would
 // run them, and the predicted times. `pieces`: also the pieces of work of the one that is taken, as the thread blocks
 // claim them.
-std::string show_plans(const std::vector<Point>& points, int multiprocessors, bool pieces);
+struct Plans {
+  std::string text;
+  size_t refused;  // so many points no kernel runs
+};
+Plans show_plans(const std::vector<Point>& points, int multiprocessors, bool pieces);
 
 }  // namespace fa3::bench

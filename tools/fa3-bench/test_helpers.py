@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 def have(*modules):
     absent = [name for name in modules if importlib.util.find_spec(name) is None]
     if absent:
-        print(f"skipped: no {', '.join(absent)}")
+        print(f"SKIPPED: {sys.executable} has no {' and no '.join(absent)}")
     return not absent
 
 

@@ -39,7 +39,7 @@ def test_triton():
     except InterpreterError as error:
         if "0-dimensional arrays" not in str(error):
             raise
-        print("skipped: this Triton's interpreter does not run with this NumPy (it needs one below 2.4)")
+        print("SKIPPED: this Triton's interpreter does not run with this NumPy (it needs one below 2.4)")
         return SKIPPED
 
     # Any strides: views of larger tensors, whose other rows hold NaN; and a transposed layout.

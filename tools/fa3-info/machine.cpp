@@ -61,12 +61,6 @@ double preload_ms(int ordinal) {
 
 }  // namespace
 
-std::string library_version() {
-  const int version = fa3_version();
-  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
-         std::to_string(version % 100);
-}
-
 std::string library_path() {
   Dl_info found{};
   if (dladdr(reinterpret_cast<const void*>(&fa3_version), &found) == 0) return "";

@@ -9,8 +9,6 @@
 
 namespace fa3::info {
 
-// Of the version's numbers, as in 10203.
-std::string library_version();
 // The file that fa3_version is in: the library, or this program if it is linked statically.
 std::string library_path();
 

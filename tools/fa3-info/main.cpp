@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "params.h"
 #include "report.h"
 
 namespace fa3::info {
@@ -17,7 +18,7 @@ struct Options {
 };
 
 void declare(CLI::App& app, Options& options) {
-  app.set_version_flag("--version", "fa3-info " + library_version());
+  app.set_version_flag("--version", "fa3-info " + tools::library_version());
   app.get_formatter()->column_width(28);
   app.add_option("--kernel", options.kernels, "Only kernels whose name matches, such as '*_bf16_d128_*'")
       ->type_name("PATTERN");

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "half.h"
+#include "params.h"
 
 namespace fa3::info {
 namespace {
@@ -89,23 +90,24 @@ Json json_of(const Device& device, bool loaded) {
 
 std::string Report::text() const {
   std::string text =
-      format("libfa3 %s, ABI %d: ", library_version().c_str(), fa3_abi_version()) + library_path() + "\n";
+      format("libfa3 %s, ABI %d: ", tools::library_version().c_str(), fa3_abi_version()) + library_path() + "\n";
   if (library_load_ms) text += format("  loaded in %.2f ms\n", *library_load_ms);
   text += machine.driver_version ? "driver: CUDA " + cuda_version(machine.driver_version) + "\n" : "driver: none\n";
   for (size_t i = 0; i < machine.devices.size(); ++i)
     text += line_of(machine.devices[i], int(i), loaded);
-  text += machine.problem.empty() ? "This machine can run the kernels.\n"
-                                  : "This machine cannot run the kernels: " + machine.problem + "\n";
   text += format("\n%zu kernels, of which the library chooses %td by itself:\n", kernels.size(),
                  std::count_if(kernels.begin(), kernels.end(), is_chosen));
   text += format("%-44s %-8s %8s %6s %7s %9s %8s\n", "name", "kind", "tile", "stages", "threads", "registers",
                  "shared");
   for (const fa3_kernel_info& kernel : kernels) text += line_of(kernel);
+  // Last, where it is still seen behind a list that is longer than the screen.
+  text += machine.problem.empty() ? "\nThis machine can run the kernels.\n"
+                                  : "\nThis machine cannot run the kernels: " + machine.problem + "\n";
   return text;
 }
 
 std::string Report::json() const {
-  Json json = {{"version", library_version()},
+  Json json = {{"version", tools::library_version()},
                {"abi_version", fa3_abi_version()},
                {"library", library_path()},
                {"driver", machine.driver_version ? Json(cuda_version(machine.driver_version)) : Json()},

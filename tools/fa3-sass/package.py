@@ -1,9 +1,6 @@
 #!/usr/bin/env python3
-"""Packs a built fa3-sass and its contracts, as a wheel and as a tarball. The same program gives the same bytes.
-
-usage: package.py PROGRAM FOLDER
-"""
-import os
+"""Packs a built fa3-sass and its contracts, as a wheel and as a tarball. The same program gives the same bytes."""
+import argparse
 import pathlib
 import platform
 import sys
@@ -33,21 +30,22 @@ def make_wheel(program, folder):
         place = name.replace("bin/", "scripts/", 1) if executable else f"data/{name}"
         files.append((f"{{stem}}.data/{place}", data, executable))
     machine = platform.machine()
-    readme = (ROOT / "tools/fa3-sass/README.md").read_text()
+    readme = packing.document("tools/fa3-sass/README.md").decode()
     return packing.write_wheel(folder, "fa3-sass", f"manylinux_2_17_{machine}.manylinux2014_{machine}",
                                METADATA + readme, files)
 
 
 def make_tarball(program, folder):
-    beside = [(os.path.basename(name), (ROOT / name).read_bytes(), False)
-              for name in ("tools/fa3-sass/README.md", "LICENSE")]
+    beside = [("README.md", packing.document("tools/fa3-sass/README.md"), False),
+              ("LICENSE", (ROOT / "LICENSE").read_bytes(), False)]
     return packing.make_tarball("fa3-sass", folder, [*installed(program), *beside])
 
 
 def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    program, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program", type=pathlib.Path)
+    parser.add_argument("folder", type=pathlib.Path)
+    program, folder = vars(parser.parse_args()).values()
     folder.mkdir(parents=True, exist_ok=True)
     for make in (make_wheel, make_tarball):
         print(make(program, folder))

@@ -1,9 +1,7 @@
 #!/usr/bin/env python3
 """Packs tools/python/fa3 and a built libfa3.so as a wheel, whose name says which glibc that library needs. The same
-library gives the same bytes.
-
-usage: package.py LIBRARY FOLDER
-"""
+library gives the same bytes."""
+import argparse
 import pathlib
 import platform
 import re
@@ -45,9 +43,10 @@ def files(library):
 
 
 def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    library, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("library", type=pathlib.Path)
+    parser.add_argument("folder", type=pathlib.Path)
+    library, folder = vars(parser.parse_args()).values()
     manual = re.search(r'"""(.*?)"""', (ROOT / "tools/python/fa3/__init__.py").read_text(), re.S)[1]
     print(packing.write_wheel(folder, "fa3", platform_tag(library), METADATA.format(manual.strip()), files(library)))
 

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Draws the pictures that the READMEs of fa3-sass and of ptx show, or with --check says whether they still are what it draws.
-
-usage: make.py [--check] FA3_SASS LIBFA3
-"""
+"""Draws the pictures that the READMEs of fa3-sass and of ptx show, or with --check says whether they still are what it
+draws."""
+import argparse
 import os
 import re
 import subprocess
@@ -20,11 +19,11 @@ def pictures(library):
 
 
 def main():
-    words = sys.argv[1:]
-    check = words[:1] == ["--check"]
-    if len(words) != 2 + check:
-        sys.exit(__doc__)
-    tool, library = words[check:]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, and fail if a picture is another one")
+    parser.add_argument("tool", metavar="fa3-sass")
+    parser.add_argument("library")
+    check, tool, library = vars(parser.parse_args()).values()
     stale = []
     for name, shown in pictures(library).items():
         drawn = subprocess.run([tool, "timeline", *shown], check=True, stdout=subprocess.PIPE).stdout

@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""The table of kernels, ptx/rows.def: prints its rows, each as its number, its kernel's file and its name. With
+patterns for names, such as 'fa3_fwd_bf16_*', only those that match one, and those without which they cannot run: the
+passes, and for a kernel of dk and dv that of dq. The table of these rows alone is written to OUTPUT.
+"""
+import argparse
+import collections
+import fnmatch
+import pathlib
+import re
+import sys
+
+# How cells make a name, as in ptx/row.h.
+NAMES = {
+    "FORWARD": "fa3_{0}_{2}_d{3}_{4}_{5}x{6}",
+    "FORWARD_DV": "fa3_{0}_{2}_d{3}x{4}_{5}_{6}x{7}",
+    "BACKWARD": "fa3_{0}_{2}_d{3}_{4}_{5}x{6}",
+    "PASS": "fa3_pass_{0}",
+}
+
+
+Row = collections.namedtuple("Row", "number line name kernel cells text")
+
+
+def rows(table):
+    """The rows in the text of a table; lines are numbered from 1, rows from 0."""
+    found = []
+    for line, text in enumerate(table.split("\n"), 1):
+        match = re.match(r"FA3_(\w+)\((.*)\)", text)
+        if match:
+            cells = [cell.strip() for cell in match[2].split(",")]
+            found.append(Row(len(found), line, NAMES[match[1]].format(*cells), cells[1], cells, text))
+    return found
+
+
+def chosen_of(every, patterns):
+    """Those whose names match, and those without which they cannot run."""
+    chosen = [row for row in every if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)]
+    keys = [row.cells[2:5] for row in chosen if "keys_only" in row.cells[-1]]  # dtype, head dimension and mask
+    return [row for row in every if row in chosen or row.name.startswith("fa3_pass_")
+            or ("queries_only" in row.cells[-1] and row.cells[2:5] in keys)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("table", type=pathlib.Path)
+    parser.add_argument("output", type=pathlib.Path, nargs="?")
+    parser.add_argument("patterns", metavar="pattern", nargs="*")
+    options = parser.parse_args()
+    every = chosen = rows(options.table.read_text())
+    if options.output and not options.patterns:
+        sys.exit("no pattern for the names of the kernels")
+    for pattern in options.patterns:
+        if not fnmatch.filter([row.name for row in every], pattern):
+            sys.exit(f"no kernel has a name that matches '{pattern}'; their names follow from ptx/rows.def, such as "
+                     f"{every[0].name}")
+    if options.output:
+        chosen = chosen_of(every, options.patterns)
+        text = "".join(f"{row.text}\n" for row in chosen)
+        if not options.output.exists() or options.output.read_text() != text:
+            options.output.parent.mkdir(parents=True, exist_ok=True)
+            options.output.write_text(text)
+    for row in chosen:
+        print(row.number, row.kernel, row.name)
+
+
+if __name__ == "__main__":
+    main()
