@@ -3,15 +3,18 @@ Triton."""
 
 import math
 import os
+import pathlib
 import sys
 
-from test_helpers import SKIPPED, expect, have, inputs, made_point, reference, relative
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/python"))
+from support import need  # noqa: E402
+
+need("torch", "triton", "numpy")
+from test_helpers import SKIPPED, expect, inputs, made_point, reference, relative  # noqa: E402
 
 
 def test_triton():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
-    if not have("torch", "triton", "numpy"):
-        return SKIPPED
     import torch
     from triton.runtime.errors import InterpreterError
 
@@ -57,9 +60,9 @@ def test_triton():
     q, k, v = (torch.zeros(1, 8, heads, 64, dtype=torch.float16) for heads in (4, 2, 2))
     for wrong, text in (
         ((q, k.float(), v), "bf16 or fp16"),
-        ((q, k[:, :4], v[:, :4]), "one batch and length"),
-        ((q, k, v[:, :4]), "one batch and length"),
-        ((q[0], k[0], v[0]), "one batch and length"),
+        ((q, k[:, :4], v[:, :4]), "of one batch, length"),
+        ((q, k, v[:, :4]), "of one batch, length"),
+        ((q[0], k[0], v[0]), "of one batch, length"),
         ((q[..., :32], k[..., :32], v[..., :32]), "head_dim"),
         ((q[:, :, :3], k, v), "3 query heads over 2 key heads"),
         ((q[:, :0], k[:, :0], v[:, :0]), "query heads"),
