@@ -189,7 +189,8 @@ struct Row {
 
   // Registers of one thread of each warpgroup, added up, that a launch gives them: each an equal share of the register
   // file's 64K, in multiples of 8, which is 168 with three warpgroups, 128 with four and 96 with five. setmaxnreg moves
-  // them between warpgroups, and waits until as many as it asks for have been given back: for more than these, for ever.
+  // them between warpgroups, and waits until as many as it asks for have been given back; for more than these it would
+  // wait for ever.
   static constexpr int launched_registers(int threads) { return 64 * 1024 / threads / 8 * 8 * (threads / 128); }
   // Without a producer nothing is moved: the consumers have what ptxas gives them, up to 255, and these are 0.
   // So it is with a single consumer, as there are registers enough.
