@@ -9,8 +9,7 @@ namespace fa3 {
 struct RowStrides {
   int64_t batch, head, row;  // in elements
 };
-// What the passes before and behind the products read and write for query rows. Row 0 is the first that sees a key: the
-// rows before it, which a causal mask may leave none, are in no tile, nothing of them is read, and their dQ is 0. The
+// What the passes before and behind the products read and write for query rows. Row 0 is the first that sees a key. The
 // workspace has room for whole tiles of each head: behind a head's last row lse_log2 is +inf and delta 0, so that P is 0
 // there.
 struct BackwardRows {
@@ -23,13 +22,18 @@ struct BackwardRows {
   float* lse_log2;  // LSE times log2(e)
   float* delta;     // D of fa3.h
   float* dq_sums;   // tile/bwd/rows.cuh says how they lie; null if nothing is summed up
-  int32_t rows;     // that see a key
-  int32_t empty_rows;   // before them
-  Divisor empty_tiles;  // the same in tiles of backward_tile_rows, or 1
+  int32_t rows;  // that see a key
   int32_t head_dim, head_dim_v;  // of dq, of o and dout; the kernel's may be larger
   int32_t bf16;
   Divisor tiles, heads;   // of a head; query heads
   int32_t tiles_at_once;  // of the kernel: Br / backward_tile_rows
+};
+
+// The rows before these, to which a causal mask leaves no key: they are in no tile, nothing of them is read, and their
+// dQ is 0.
+struct EmptyRows {
+  int32_t rows;
+  Divisor tiles;  // of backward_tile_rows, or 1
 };
 
 // Where a K/V head has several parts: what the pass behind the products adds up, and writes.
@@ -61,6 +65,7 @@ struct BackwardParams {
   int32_t readers;       // of each of its parts
   float softmax_scale;
   float softmax_scale_log2;  // softmax_scale * log2(e)
+  EmptyRows empty;
 };
 static_assert(sizeof(BackwardParams) <= 4096);
 

@@ -18,7 +18,7 @@ RowStrides strides_of_rows(const View& view) { return {view.stride[0], view.stri
 // Of a head: 64 keys each, for sums over its parts.
 int32_t key_tiles_of(const BackwardRun& plan) { return plan.key_blocks * (rows[plan.row].Bc / 64); }
 
-BackwardRows rows_of(const BackwardProblem& problem, int64_t empty_rows, const BackwardRun& plan, char* workspace) {
+BackwardRows rows_of(const BackwardProblem& problem, const BackwardRun& plan, char* workspace) {
   const View &o = problem.o, &dout = problem.dout, &lse = problem.lse, &dlse = problem.dlse, &dq = problem.dq;
   return {static_cast<const uint16_t*>(o.data),
           static_cast<const uint16_t*>(dout.data),
@@ -33,8 +33,7 @@ BackwardRows rows_of(const BackwardProblem& problem, int64_t empty_rows, const B
           reinterpret_cast<float*>(workspace + plan.lse),
           reinterpret_cast<float*>(workspace + plan.delta),
           plan.sums_dq ? reinterpret_cast<float*>(workspace + plan.dq_sums) : nullptr,
-          narrow(problem.seqlen_q), narrow(empty_rows), Divisor::of(std::max(1, narrow(empty_tiles(empty_rows)))),
-          narrow(problem.head_dim), narrow(problem.head_dim_v), dq.dtype == FA3_DTYPE_BF16,
+          narrow(problem.seqlen_q), narrow(problem.head_dim), narrow(problem.head_dim_v), dq.dtype == FA3_DTYPE_BF16,
           Divisor::of(std::max(1, plan.q_tiles)), Divisor::of(std::max(1, narrow(problem.heads))),
           rows[plan.row].Br / backward_tile_rows};
 }
@@ -73,7 +72,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, int64_t em
     if (fa3_status status = encode_maps(driver, problem, plan, params)) return status;
   params.visible = {narrow(problem.seqlen_q), narrow(problem.seqlen_k), 0, narrow(problem.causal_offset), false,
                     problem.causal, {0}};
-  params.rows = rows_of(problem, empty_rows, plan, workspace);
+  params.rows = rows_of(problem, plan, workspace);
   params.keys = keys_of(problem, plan, workspace);
   params.order = plan.order;
   if (row.all_gradients()) {
@@ -88,6 +87,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, int64_t em
   params.readers = params.heads_per_kv * plan.order.ranges / plan.order.parts;
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
+  params.empty = {narrow(empty_rows), Divisor::of(std::max(1, narrow(empty_tiles(empty_rows))))};
   return FA3_OK;
 }
 

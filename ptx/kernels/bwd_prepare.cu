@@ -10,7 +10,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   constexpr int threads = config.threads();
   for (int i = blockIdx.x * threads + threadIdx.x; i < p.counters; i += gridDim.x * threads) p.order.added[i] = 0;
   const int tiles = heads_of_pass(p.order) * p.order.head_tiles;
-  if (int(blockIdx.x) >= tiles) return zero_rows<threads>(p.rows, blockIdx.x - tiles, threadIdx.x);
+  if (int(blockIdx.x) >= tiles) return zero_rows<threads>(p.rows, p.empty, blockIdx.x - tiles, threadIdx.x);
   constexpr int rows = threads / (config.d / 8);  // at a time
   prepare_delta<threads, backward_tile_rows / rows>(p.rows, blockIdx.x, p.rows.bf16, threadIdx.x);
   __syncthreads();

@@ -59,7 +59,7 @@ TEST_CASE("of rows that see no key nothing is read, and their dq is zeros", "[la
     const auto behind = [&](const fa3_tensor& t, int dim, int size) {
       return static_cast<void*>(static_cast<char*>(t.data) + empty * t.stride[dim] * size);
     };
-    CHECK((g.rows.rows == 170 && g.rows.empty_rows == empty && g.rows.empty_tiles == 3));
+    CHECK((g.rows.rows == 170 && g.empty.rows == empty && g.empty.tiles == 3));
     CHECK(int64_t{first.grid[0]} == int64_t{g.order.head_tiles} * g.order.batch_heads + 2 * 4 * 3);
     CHECK((g.visible.seqlen_q == 170 && g.visible.seqlen_k == 170 && g.visible.right == 0));
     CHECK((g.rows.o == behind(p.o, 1, 2) && g.rows.dout == behind(p.dout, 1, 2) && g.rows.dq == behind(p.dq, 1, 2)));
@@ -74,8 +74,8 @@ TEST_CASE("of rows that see no key nothing is read, and their dq is zeros", "[la
     p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
     fake.launches.clear();
     REQUIRE(backward(p) == FA3_OK);
-    const BackwardRows& rows = fake.launches.at(0).carried.backward.rows;
-    CHECK((rows.rows == 300 && rows.empty_rows == 0 && rows.o == p.o.data));
+    const BackwardParams& all = fake.launches.at(0).carried.backward;
+    CHECK((all.rows.rows == 300 && all.empty.rows == 0 && all.rows.o == p.o.data));
   }
 }
 

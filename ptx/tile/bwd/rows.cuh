@@ -87,15 +87,15 @@ FA3_DEVICE void prepare_row(const BackwardRows& p, int tile, int r) {
 
 // dQ = 0 for a tile of those rows that see no key, with `threads` threads.
 template <int threads>
-FA3_DEVICE void zero_rows(const BackwardRows& p, int tile, int thread) {
+FA3_DEVICE void zero_rows(const BackwardRows& p, const EmptyRows& empty, int tile, int thread) {
   constexpr int lanes = d / 8;
-  const int batch_head = tile / p.empty_tiles, batch = batch_head / p.heads, head = batch_head - batch * p.heads;
-  const int first = (tile - batch_head * p.empty_tiles) * backward_tile_rows;
-  const int end = min(first + backward_tile_rows, p.empty_rows), column = thread % lanes * 8;
+  const int batch_head = tile / empty.tiles, batch = batch_head / p.heads, head = batch_head - batch * p.heads;
+  const int first = (tile - batch_head * empty.tiles) * backward_tile_rows;
+  const int end = min(first + backward_tile_rows, empty.rows), column = thread % lanes * 8;
   if (column >= p.head_dim) return;
   uint16_t* const dq = p.dq + batch * p.dq_stride.batch + head * p.dq_stride.head + column;
   for (int row = first + thread / lanes; row < end; row += threads / lanes)
-    *reinterpret_cast<uint4*>(dq + (row - p.empty_rows) * p.dq_stride.row) = {};
+    *reinterpret_cast<uint4*>(dq + (row - empty.rows) * p.dq_stride.row) = {};
 }
 
 // Of a row's group of 8 columns and the next one a lane has two each, as pairs. Neighbours exchange them: a lane then has

@@ -79,11 +79,13 @@ void finish(const BackwardParams& params, int columns, int32_t tile_number) {
 }
 
 // dQ of a tile of the rows that see no key.
-void zero(const BackwardRows& p, int32_t tile_number) {
-  const int32_t batch_head = tile_number / p.empty_tiles, tile = tile_number - batch_head * p.empty_tiles;
+void zero(const BackwardParams& params, int32_t tile_number) {
+  const BackwardRows& p = params.rows;
+  const EmptyRows& empty = params.empty;
+  const int32_t batch_head = tile_number / empty.tiles, tile = tile_number - batch_head * empty.tiles;
   const int64_t batch = batch_head / p.heads, head = batch_head - batch * p.heads;
-  for (int64_t row = int64_t{tile} * tile_rows; row < std::min((tile + 1) * tile_rows, p.empty_rows); ++row)
-    std::fill_n(p.dq + batch * p.dq_stride.batch + head * p.dq_stride.head + (row - p.empty_rows) * p.dq_stride.row,
+  for (int64_t row = int64_t{tile} * tile_rows; row < std::min((tile + 1) * tile_rows, empty.rows); ++row)
+    std::fill_n(p.dq + batch * p.dq_stride.batch + head * p.dq_stride.head + (row - empty.rows) * p.dq_stride.row,
                 p.head_dim, uint16_t{0});
 }
 
@@ -99,7 +101,7 @@ CUresult simulate_prepare(const BackwardParams& p, unsigned tiles) {
   const int32_t prepared = heads_of_pass(p.order) * p.order.head_tiles;
   for (int32_t tile = 0; tile < int32_t(tiles); ++tile)
     if (tile < prepared) prepare(p, tile);
-    else zero(p.rows, tile - prepared);
+    else zero(p, tile - prepared);
   std::fill_n(p.order.added, p.counters, 0u);
   return CUDA_SUCCESS;
 }
