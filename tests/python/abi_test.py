@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 
-from support import fa3
+from support import fa3, refused
 
 from fa3 import _abi
 
@@ -61,7 +61,22 @@ def kind_of_ctypes(kind):
     return {ctypes.c_int32: "int32", ctypes.c_size_t: "size"}[kind]
 
 
+def other_versions():
+    """A library with another version of the ABI is not loaded, be it older or newer."""
+    with tempfile.TemporaryDirectory() as folder:
+        for version in (_abi.ABI_VERSION - 1, _abi.ABI_VERSION + 1):
+            path = pathlib.Path(folder, f"{version}.so")
+            source = f"""const char* fa3_status_string(int status) {{ return 0; }}
+                         const char* fa3_last_error_message(void) {{ return 0; }}
+                         int fa3_abi_version(void) {{ return {version}; }}"""
+            command = [*compiler, "-shared", "-fPIC", "-w", "-x", "c", "-", "-o", path]
+            subprocess.run(command, input=source, text=True, check=True)
+            why = f"{path} has ABI version {version}, this module is for {_abi.ABI_VERSION}"
+            refused(fa3.Fa3Error, why, fa3.Library, str(path))
+
+
 def main():
+    other_versions()
     values = compiled()
     for name, ours in CONSTANTS.items():
         assert values[name] == ours, (name, values[name], ours)

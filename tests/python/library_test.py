@@ -2,9 +2,12 @@
 CPU reference; workspaces, kernels, refusals; two libraries side by side. Argument: the library."""
 
 import ctypes
+import importlib.util
 import itertools
 import math
+import os
 import pathlib
+import pydoc
 import random
 import re
 import shutil
@@ -13,6 +16,8 @@ import sys
 import tempfile
 
 from support import fa3
+
+from fa3 import _abi
 
 
 def from_e4m3(byte):
@@ -198,6 +203,62 @@ def backward(library):
         assert "dlse.dim[2]" in str(error), error
     else:
         raise AssertionError("dlse of more rows than lse was accepted")
+    params.dlse = lse
+
+    # A pass before the kernel; without keys passes alone.
+    launches = library.launches(params, 132)
+    kinds = [info.kind for info in launches]
+    assert len(launches) > 1 and kinds.count(_abi.KERNEL_BACKWARD) == 1 and kinds[0] == _abi.KERNEL_PASS, launches
+    assert all(info.launches == len(launches) and info.grid > 0 for info in launches), launches
+    assert len({info.name for info in launches}) == len(launches)
+    info = library.kernel_info(params, 132)
+    assert (info.kind, info.dtype, info.head_dim, info.causal, info.multiprocessors) == (2, 1, 64, 1, 132), info
+    assert info in launches and info.name.startswith("fa3_bwd"), info
+    params.kernel = info.name.encode()
+    assert library.kernel_info(params, 7).name == info.name and library.kernel_info(params, 7).multiprocessors == 7
+    params.kernel = b"fa3_none"
+    assert 'params->kernel is "fa3_none"' in refusal_of(library, params)
+    nothing = fa3.make_tensor(0, "bfloat16", (1, 0, 2, 64))
+    no_keys = {name: nothing if name in ("k", "v", "dk", "dv") else x for name, x in tensors.items()}
+    alone = library.launches(fa3.BackwardParams(**no_keys), 132)
+    assert alone and all(info.kind == _abi.KERNEL_PASS for info in alone), alone
+    assert library.kernel_info(fa3.BackwardParams(**no_keys), 132) == alone[-1]
+
+
+def found_by_name():
+    """A library is found by an argument, then FA3_LIBRARY, then beside the module, then beside its folder, each with
+    the ABI's number first, and else left to the loader."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name).resolve() / "fa3"
+        folder.mkdir()
+        specification = importlib.util.spec_from_file_location("moved", shutil.copy(_abi.__file__, folder))
+        moved = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(moved)
+        files = [place / file for place in (folder, folder.parent) for file in ("libfa3.so.1", "libfa3.so")]
+        for file in files:
+            file.touch()
+        given = os.environ.pop("FA3_LIBRARY", None)
+        try:
+            for file in files:
+                assert moved.find_library() == str(file), (moved.find_library(), file)
+                file.unlink()
+            (folder / "libfa3.so").mkdir()
+            assert moved.find_library() == "libfa3.so.1", moved.find_library()
+            os.environ["FA3_LIBRARY"] = "named"
+            assert moved.find_library() == "named" and moved.find_library("argument") == "argument"
+        finally:
+            os.environ.pop("FA3_LIBRARY", None)
+            os.environ.update({"FA3_LIBRARY": given} if given else {})
+
+
+def manual():
+    """help(fa3) has the functions soon, and all of them; what it leaves out is there all the same."""
+    lines = pydoc.plain(pydoc.render_doc(fa3)).splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("    attention("))
+    assert first < 40, f"help(fa3) has {first} lines before its first function"
+    for name in ("forward", "backward", "quantize", "combine", "kernel_info", "register_transformers", "load"):
+        assert any(line.startswith(f"    {name}(") for line in lines), name
+    assert all(hasattr(fa3, name) for name in (*fa3.__all__, "Library", "Fa3Error", "ForwardParams", "Quantized"))
 
 
 def two_builds(path):
@@ -304,6 +365,8 @@ def main():
     quantized(library)
     backward(library)
     combined(library)
+    found_by_name()
+    manual()
     two_builds(library.path)
 
     # The fields behind the name, too: every kernel's info is what its name says.

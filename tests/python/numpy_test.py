@@ -163,6 +163,28 @@ def quantized():
         assert (np.abs(back - turned) <= 0.0626 * np.abs(turned) + made.scale.max() / 512).all()
 
 
+def empty():
+    """Of NumPy's empty arrays all strides are 0."""
+    zeros = lambda *dims: np.zeros(dims, np.float32)
+    bf16 = ml_dtypes.bfloat16
+    for batch, seqlen, heads in ((2, 0, 3), (0, 5, 3), (2, 5, 0)):
+        x = np.zeros((batch, seqlen, heads, 16), bf16)
+        turn = {"rotary_cos": zeros(seqlen, 8), "rotary_sin": zeros(seqlen, 8)}
+        for how in ({}, {"tiles": True}, {"mean": True}, turn, {"k_mean": zeros(batch, heads, 16)}):
+            for scales in ("block", "head", "tensor"):
+                made = fa3.quantize(x, scales=scales, **how)
+                assert made.y.shape == (fa3.tile_dims(*x.shape) if "tiles" in how else x.shape)
+                assert made.scale.shape == fa3.scale_dims(scales, batch, heads, seqlen) and (made.scale == 1).all()
+                assert not made.mean.any() if "mean" in how else made.mean is None
+                assert made.lse_offset.shape == (batch, heads, seqlen) if "k_mean" in how else made.lse_offset is None
+    for seqlen_q, seqlen_k in ((0, 5), (5, 0), (0, 0)):
+        q, k, v = inputs((2, seqlen_q, seqlen_k, 4, 2, 16, 24), np.float32)
+        o, lse = fa3.forward(q, k, v, return_lse=True)
+        assert o.shape == (2, seqlen_q, 4, 24) and not o.any() and (lse == -np.inf).all()
+        gradients = fa3.backward(o, q, k, v, o, lse)
+        assert all(x.shape == y.shape and not x.any() for x, y in zip(gradients, (q, k, v)))
+
+
 def kernels():
     q, k, v = (np.empty((2, n, 4, 128), np.float16) for n in (300, 500, 500))
     info = fa3.kernel_info(q, k, v, causal=True)
@@ -190,6 +212,19 @@ def refusals():
     refused(ValueError, "causal is 'left'", fa3.forward, q, k, v, causal="left")
     refused(ValueError, "softmax_scale is 0", fa3.attention, q, k, v, softmax_scale=0)
     refused(ValueError, "softmax_scale", fa3.attention, q, k, v, softmax_scale=-1.0)
+    for tiny in (1e-46, -1e-46):  # float32 has no such number
+        refused(ValueError, f"softmax_scale is {tiny}, in float32 0", fa3.attention, q, k, v, softmax_scale=tiny)
+    assert np.isfinite(fa3.attention(q, k, v, softmax_scale=1e-45)).all()
+    refused(TypeError, "softmax_scale is 'x', must be a number", fa3.attention, q, k, v, softmax_scale="x")
+    for causal in ([True], None, 2, {}):
+        refused(ValueError, f"causal is {causal!r}, must be", fa3.attention, q, k, v, causal=causal)
+    for kernel in ("", 5):
+        why = f"kernel is {kernel!r}, must be None or the name"
+        refused(ValueError, why, fa3.forward, q, k, v, kernel=kernel)
+        refused(ValueError, why, fa3.backward, q, q, k, v, q, q[..., 0], kernel=kernel)
+        refused(ValueError, why, fa3.kernel_info, q, k, v, kernel=kernel)
+    refused(TypeError, "k is NoneType, must be", fa3.forward, q, None, v)
+    refused(ValueError, "seed is -1, must be from 0 to 2**64 - 1", fa3.quantize, q.astype(np.float16), seed=-1)
     refused(ValueError, "q_scale", fa3.forward, q, k, v, q_scale=np.ones((1, 1, 1), np.float32))
     refused(ValueError, "flags", fa3.forward, q, k, v, two_level=True)
     refused(ValueError, "lse_parts.dim[0]", fa3.combine, np.stack([q, q]), np.zeros((3, 2, 4, 5), np.float32))
@@ -217,4 +252,5 @@ for case in (views, unseen, backward, combine, kernels, refusals, no_numpy_neede
     case()
 if ml_dtypes:
     quantized()
+    empty()
 print("NumPy agrees")

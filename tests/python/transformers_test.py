@@ -9,6 +9,7 @@ from support import fa3, need, refused
 need("torch", "transformers")
 import torch  # noqa: E402
 import transformers  # noqa: E402
+from transformers.masking_utils import AttentionMaskInterface  # noqa: E402
 
 fa3.load(sys.argv[1])
 fa3.register_transformers()
@@ -122,9 +123,9 @@ def refusals(device, dtype):
     for columns in (slice(0, 3), slice(18, 21)):  # padding on the left, and on the right
         padded = torch.ones_like(x)
         padded[1, columns] = 0
-        refused(no, "attention_mask has padding", run, model, attention_mask=padded)
+        refused(no, "llama: attention_mask has padding", run, model, attention_mask=padded)
     four = torch.zeros(2, 1, 21, 21, dtype=dtype, device=device)
-    refused(no, "attention_mask is given", run, model, attention_mask=four)
+    refused(no, "LlamaAttention of llama: attention_mask is given", run, model, attention_mask=four)
     packed = torch.cat([torch.arange(10), torch.arange(11)])[None].to(device)
     refused(no, "packed sequences", run, model, position_ids=packed)
     lengths = torch.tensor([0, 10, 21], dtype=torch.int32, device=device)
@@ -145,18 +146,66 @@ def refusals(device, dtype):
 
     # What reaches the function alone, by other models.
     class Layer(torch.nn.Module):
-        is_causal = True
+        is_causal = False
 
     q, k = (torch.zeros(1, 2, n, 16, dtype=dtype, device=device) for n in (3, 5))
     attend = transformers.AttentionInterface()["fa3"]
     assert attend(Layer(), q, k, k, None, scaling=0.3)[0].shape == (1, 3, 2, 16)
-    assert attend(Layer(), q, k, k, None, output_attentions=False, sliding_window=5, use_cache=True)[1] is None
+    harmless = {"output_attentions": False, "sliding_window": 5, "use_cache": True, "logits_to_keep": 1}
+    assert attend(Layer(), q, k, k, None, **harmless)[1] is None
     for name, value in (("s_aux", q), ("position_bias", q), ("output_attentions", True), ("cache", object())):
         refused(no, name, attend, Layer(), q, k, k, None, **{name: value})
     refused(no, "sliding_window is 4", attend, Layer(), q, k, k, None, sliding_window=4)
-    refused(no, "is_causal", attend, torch.nn.Module(), q, k, k, None)
-    Layer.config = transformers.LlamaConfig(is_causal=False)
-    refused(no, "is_causal is False in the model's config", attend, Layer(), q, k, k, None)
+    refused(no, "Module of a model: is_causal: it does not say", attend, torch.nn.Module(), q, k, k, None)
+    Layer.is_causal, Layer.config = True, transformers.LlamaConfig()
+    refused(no, "Layer of llama: is_causal is True, but no causal mask", attend, Layer(), q, k, k, None)
+    assert attend(Layer(), q[:, :, :1], k, k, None)[0].shape == (1, 1, 2, 16)  # one query sees all keys in any case
+
+
+def masks(device, dtype):
+    """What the first function gives the second, and that nobody else can use it."""
+    mask, no = AttentionMaskInterface()["fa3"], NotImplementedError
+    config = transformers.BloomConfig()
+    kind = lambda **what: mask(**{"kv_length": 5, "q_length": 3, "q_offset": 2, "config": config, **what})
+    causal = kind()
+    assert (causal.model, causal.queries, causal.keys) == ("bloom", 3, 5)
+    assert kind(allow_is_causal_skip=False, allow_is_bidirectional_skip=True) is None
+    for offset in (1, 3, torch.tensor(2)):  # keys beyond the last query, queries beyond the last key, a fixed cache
+        refused(no, "bloom: past_key_values: 5 keys from 0 do not end with query", kind, q_offset=offset)
+    assert kind(q_offset=9, kv_offset=7).keys == 5
+    refused(no, "5 keys from 7", kind, q_offset=8, kv_offset=7)
+    assert kind(q_length=None, q_offset=0, cache_position=torch.arange(2, 5)).queries == 3  # of the first releases
+    refused(no, "5 keys from 0", kind, q_length=None, q_offset=0, cache_position=torch.arange(3, 6))
+    refused(no, "bloom: attention_mask: neither full nor causal", kind, allow_is_causal_skip=False)
+    assert kind(local_size=5).keys == kind(kv_offset=1, q_offset=3, local_size=6).keys == 5
+    refused(no, "bloom: sliding_window or chunks of 4, fewer than 5 keys", kind, local_size=4)
+    refused(no, "chunks of 5, fewer than 6 keys", kind, kv_offset=1, q_offset=3, local_size=5)
+    seen = torch.tensor([[False, True, True, True, True, True, False]])
+    assert kind(attention_mask=seen, kv_offset=1, q_offset=3).keys == 5
+    for offset in (0, 2):
+        how = {"attention_mask": seen, "kv_offset": offset, "q_offset": offset + 2}
+        refused(no, "bloom: attention_mask has padding", kind, **how)
+
+    # The mask says that attention is causal, whatever else is said.
+    attend = transformers.AttentionInterface()["fa3"]
+    generator = torch.Generator().manual_seed(4)
+    q, k, v = (torch.randn(1, 2, n, 16, generator=generator).to(device, dtype) for n in (3, 5, 5))
+    expected = fa3.attention(*(x.transpose(1, 2) for x in (q, k, v)), causal=True)
+    module = torch.nn.Module()
+    assert torch.equal(attend(module, q, k, v, causal)[0], expected)
+    module.is_causal = False
+    assert torch.equal(attend(module, q, k, v, causal, is_causal=False)[0], expected)
+    assert torch.equal(attend(module, q, k, v, is_causal=True)[0], expected)
+    assert not torch.equal(attend(module, q, k, v)[0], expected)
+    for queries, keys in ((2, 5), (3, 4)):
+        why = f"Module of a model: attention_mask is for 3 queries and 5 keys, but there are {queries} and {keys}"
+        refused(no, why, attend, module, q[:, :, :queries], k[:, :, :keys], v[:, :, :keys], causal)
+    x = torch.ones(2)
+    for use in (lambda m: x + m, lambda m: m + x, lambda m: 1.0 - m, lambda m: m[:, :, :, :3], lambda m: m.shape,
+                lambda m: x.masked_fill(m, 1.0), lambda m: torch.where(m, 1, 2), lambda m: m == 0, lambda m: ~m,
+                lambda m: m.to(x.dtype), lambda m: torch.cat([x, m]), lambda m: [*m], lambda m: m or x):  # fmt: skip
+        refused(no, "bloom uses its causal mask in code of its own", use, causal)
+    assert not hasattr(causal, "to")  # by which libraries find out what is to be moved to other devices
 
 
 def bidirectional(device, dtype):
@@ -188,7 +237,7 @@ for device in ("cpu", "cuda") if CUDA else ("cpu",):
     for dtype in DTYPES[device]:
         prefill(device, dtype)
         decode(device, dtype)
-    for case in (compiled, refusals, bidirectional):
+    for case in (compiled, refusals, masks, bidirectional):
         case(device, DTYPES[device][0])
     print(f"{device}: as transformers' own", flush=True)
 if not CUDA:

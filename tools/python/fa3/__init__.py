@@ -13,9 +13,10 @@ contiguous, the others are multiples of 16 bytes and data is aligned to 16 bytes
 refuses is InvalidArgument, a ValueError, or Unsupported, a NotImplementedError, with the library's message that names
 the argument; other failures are Fa3Error. NumPy itself has no bfloat16 and no FP8: arrays of the package ml_dtypes.
 
-forward, attention, backward, quantize and combine are custom ops of torch (torch.ops.fa3.*), so torch.compile takes
-them with fullgraph=True. They are registered when this module is imported after torch, otherwise by the first call.
-Before a CUDA graph is captured call `preload`.
+For torch forward, attention, backward, quantize and combine are custom ops, so torch.compile takes them with
+fullgraph=True. They are registered when this module is imported after torch, otherwise by the first call. Of attention
+there are derivatives in reverse mode, also by torch.func.grad, vjp, jacrev and vmap of them; those in forward mode, and
+of the others, are refused. Before a CUDA graph is captured call `preload`.
 
 The library is libfa3.so in the environment's FA3_LIBRARY, beside this file or its folder, or the loader's; or `load`
 names it. The folder fa3/ can be copied as it is. Python 3.9 or newer is all it needs; of torch 2.4, of transformers 5.
@@ -23,6 +24,7 @@ names it. The folder fa3/ can be copied as it is. Python 3.9 or newer is all it 
 
 from __future__ import annotations
 
+import operator
 import sys
 import types
 from typing import Any, Iterator, Optional, Tuple, Union
@@ -51,11 +53,12 @@ from ._abi import (
 )
 from ._arrays import Quantized, scale_dims, tile_dims
 
+# What help(fa3) shows. It would show classes before the functions, with all that they inherit: those have their own
+# help, as in help(fa3.Library).
 __all__ = [
     *("attention", "forward", "backward", "quantize", "combine", "preload", "register_transformers"),
-    *("kernel_info", "kernels", "version", "describe", "scale_dims", "tile_dims", "Quantized"),
-    *("Fa3Error", "InvalidArgument", "Unsupported", "Library", "find_library", "library", "load"),
-    *("Tensor", "make_tensor", "ForwardParams", "BackwardParams", "QuantizeParams", "CombineParams"),
+    *("kernel_info", "kernels", "version", "describe", "make_tensor", "scale_dims", "tile_dims"),
+    *("find_library", "library", "load"),
     *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "QUANTIZE_INCOHERENT", "QUANTIZE_ROTARY_INTERLEAVED"),
 ]
 
@@ -66,18 +69,40 @@ Causal = Union[bool, str]
 def _mask(causal) -> int:
     names = {False: "none", True: "causal_bottom_right", "bottom_right": "causal_bottom_right",
              "top_left": "causal_top_left"}  # fmt: skip
-    if causal not in names:
-        raise ValueError(f"causal is {causal!r}, must be False, True, 'bottom_right' or 'top_left'")
-    return MASKS[names[causal]]
+    try:
+        return MASKS[names[causal]]
+    except (KeyError, TypeError):  # TypeError: it has no hash
+        raise ValueError(f"causal is {causal!r}, must be False, True, 'bottom_right' or 'top_left'") from None
 
 
 def _scale(softmax_scale) -> float:
     """For the library 0 is the default, 1 / sqrt(head_dim)."""
     if softmax_scale is None:
         return 0.0
-    if softmax_scale == 0:
-        raise ValueError("softmax_scale is 0, must be > 0")
-    return float(softmax_scale)
+    if _arrays.is_torch(softmax_scale) and _torch_ops(softmax_scale).is_differentiated(softmax_scale):
+        raise NotImplementedError(
+            "softmax_scale has a gradient, which fa3 does not compute: multiply q by it and give 1.0 instead"
+        )
+    try:
+        scale = float(softmax_scale)
+    except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several elements, or in torch.vmap
+        raise TypeError(f"softmax_scale is {softmax_scale!r}, must be a number") from None
+    if abs(scale) <= 2.0**-150:  # half of the least float32: rounded to 0
+        raise ValueError(f"softmax_scale is {scale}{', in float32 0' if scale else ''}, must be > 0")
+    return scale
+
+
+def _seed(seed) -> int:
+    seed = operator.index(seed)
+    if not 0 <= seed < 2**64:
+        raise ValueError(f"seed is {seed}, must be from 0 to 2**64 - 1")
+    return seed
+
+
+def _kernel(kernel) -> Optional[str]:
+    if kernel is not None and not (isinstance(kernel, str) and kernel):
+        raise ValueError(f"kernel is {kernel!r}, must be None or the name of a kernel, of fa3.kernels()")
+    return kernel
 
 
 def _torch_ops(x):
@@ -102,6 +127,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_s
     Returns o: (batch, seqlen_q, heads, head_dim_v), of q's dtype; with return_lse (o, lse), lse: (batch, heads,
     seqlen_q) in float32, the natural logarithm of each row's sum of exponentials. Rows that see no key: 0 and -inf.
     The gradient itself cannot be differentiated again."""
+    _arrays.check({"q": q, "k": k, "v": v})
     flags = FLAG_DETERMINISTIC if deterministic else 0
     o, lse = (_torch_ops(q) or _arrays).forward(q, k, v, _mask(causal), _scale(softmax_scale), flags)
     return (o, lse) if return_lse else o
@@ -121,9 +147,11 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     `kernels()`; the CPU's reference does not look at it."""
     scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "o_scale": o_scale, "v_mean": v_mean,
               "lse_offset": lse_offset}  # fmt: skip
+    _arrays.check({"q": q, "k": k, "v": v}, scales)
     flags = FLAG_TWO_LEVEL if two_level else 0
     calls = _torch_ops(q) or _arrays
-    o, lse = calls.forward(q, k, v, _mask(causal), _scale(softmax_scale), flags, out_dtype, kernel, **scales)
+    how = _mask(causal), _scale(softmax_scale), flags, out_dtype, _kernel(kernel)
+    o, lse = calls.forward(q, k, v, *how, **scales)
     return (o, lse) if return_lse else o
 
 
@@ -132,10 +160,10 @@ def backward(dout: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
              kernel: Optional[str] = None) -> Tuple[Array, Array, Array]:  # fmt: skip
     """(dq, dk, dv) for the gradients of o and of lse (0 if None). o and lse are what the forward pass gave for the same
     q, k, v, causal and softmax_scale. dout is copied if its strides are not those that q may have."""
+    _arrays.check({"dout": dout, "q": q, "k": k, "v": v, "o": o, "lse": lse}, {"dlse": dlse})
     flags = FLAG_DETERMINISTIC if deterministic else 0
-    ops = _torch_ops(q)
-    run = ops.backward_op if ops else _arrays.backward
-    return run(dout, q, k, v, o, lse, dlse, _mask(causal), _scale(softmax_scale), flags, kernel)
+    calls = _torch_ops(q) or _arrays
+    return calls.backward(dout, q, k, v, o, lse, dlse, _mask(causal), _scale(softmax_scale), flags, _kernel(kernel))
 
 
 def quantize(x: Array, *, scales: str = "block", tiles: bool = False, mean: bool = False, incoherent: bool = False,
@@ -149,22 +177,24 @@ def quantize(x: Array, *, scales: str = "block", tiles: bool = False, mean: bool
     is without its mean over the sequence, which is returned (for v_mean). incoherent: random signs of this seed and a
     Hadamard transform, for q and k alike. rotary_cos, rotary_sin: (seqlen, rotary_dim / 2) in float32, applied first.
     k_mean: the mean of k's quantization; for q, so that lse_offset is returned, for this softmax_scale."""
+    _arrays.check({"x": x}, {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "k_mean": k_mean})
     flags = QUANTIZE_INCOHERENT if incoherent else 0
     flags |= QUANTIZE_ROTARY_INTERLEAVED if rotary_interleaved else 0
     scale = _scale(softmax_scale)
     calls = _torch_ops(x) or _arrays
-    return calls.quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean, scale)
+    return calls.quantize(x, scales, tiles, mean, flags, _seed(seed), rotary_cos, rotary_sin, k_mean, scale)
 
 
 def combine(o_parts: Array, lse_parts: Array, *, out_dtype: Any = None, return_lse: bool = True):
     """(o, lse) over all keys from results over some each: o_parts (parts, batch, seqlen, heads, head_dim) in bfloat16,
     float16 or float32, lse_parts (parts, batch, heads, seqlen) in float32. out_dtype: of o; o_parts' if None."""
+    _arrays.check({"o_parts": o_parts, "lse_parts": lse_parts})
     ops = _torch_ops(o_parts)
     if ops and out_dtype is not None:
         import torch
 
         out_dtype = getattr(torch, _arrays.dtype_name(out_dtype))
-    o, lse = (ops.combine_op if ops else _arrays.combine)(o_parts, lse_parts, out_dtype)
+    o, lse = (ops or _arrays).combine(o_parts, lse_parts, out_dtype)
     return (o, lse) if return_lse else o
 
 
@@ -172,9 +202,11 @@ def kernel_info(q: Array, k: Array, v: Array, *, causal: Causal = False, out_dty
                 kernel: Optional[str] = None, multiprocessors: int = 132, **scales: Array) -> types.SimpleNamespace:
     """The kernel that `forward` would run on a device of so many multiprocessors: the fields of fa3_kernel_info.
     Nothing is computed, no GPU is needed, and the tensors may be torch's on the device meta."""
+    _arrays.check({"q": q, "k": k, "v": v}, scales)
     o_dims, dtype, _ = _arrays.forward_outputs(q, v, out_dtype)
     described = {name: describe(x, name) for name, x in {"q": q, "k": k, "v": v, **scales}.items()}
-    how = {"mask": _mask(causal), "kernel": kernel and kernel.encode()}
+    named = _kernel(kernel)
+    how = {"mask": _mask(causal), "kernel": named and named.encode()}
     return library().kernel_info(ForwardParams(**described, **how, o=make_tensor(0, dtype, o_dims)), multiprocessors)
 
 
@@ -207,8 +239,9 @@ def preload(device: Any = None) -> None:
 def register_transformers(name: str = "fa3") -> None:
     """Makes `attn_implementation="fa3"` known to transformers: causal and full attention, in training and in generation
     with a cache that grows. What it cannot do (padding, windows shorter than the keys, dropout, softcap, packed
-    sequences, static caches) is a NotImplementedError that names the argument. Under torch.compile, with attention_mask
-    the graph itself asserts that there is no padding, and without it models need a cache."""
+    sequences, static caches, models that use a causal mask in code of their own) is a NotImplementedError that names
+    the model and the argument. Under torch.compile, with attention_mask the graph itself asserts that there is no
+    padding, and without it models need a cache."""
     from . import _transformers
 
     _transformers.register(name)

@@ -35,7 +35,9 @@ def describe(name, x) -> _abi.Tensor:
         raise ValueError(f"{name}.dtype is {x.dtype!r}, must be of this machine's byte order")
     if any(stride % x.itemsize for stride in x.strides):
         raise ValueError(f"{name}.strides are {x.strides}, must be multiples of an element's {x.itemsize} bytes")
-    return _abi.make_tensor(x.ctypes.data, dtype, x.shape, [stride // x.itemsize for stride in x.strides])
+    # Those of an empty array may all be 0, which would not do for outputs.
+    strides = [stride // x.itemsize for stride in x.strides] if x.size else None
+    return _abi.make_tensor(x.ctypes.data, dtype, x.shape, strides)
 
 
 class NumPyArrays:
@@ -100,6 +102,24 @@ def multiprocessors(index) -> int:
     return torch.cuda.get_device_properties(index).multi_processor_count
 
 
+def check(needed, optional=None):
+    """That these, by their names, are arrays of one kind, with strides; optional ones may be None."""
+    first = None
+    for name, x in {**needed, **(optional or {})}.items():
+        if x is None and name not in needed:
+            continue
+        if not is_torch(x) and not hasattr(x, "__array_interface__"):
+            raise TypeError(f"{name} is {type(x).__name__}, must be a torch tensor or a NumPy array")
+        if first is None:
+            first, kind, of_torch = name, type(x).__name__, is_torch(x)
+        elif is_torch(x) != of_torch:
+            raise TypeError(f"{name} is {type(x).__name__}, but {first} is {kind}")
+        if of_torch and x.is_nested:
+            raise NotImplementedError(f"{name} is a nested tensor: fa3 takes sequences of one length only")
+        if of_torch and x.layout != sys.modules["torch"].strided:
+            raise NotImplementedError(f"{name}.layout is {x.layout}, must be torch.strided")
+
+
 def place_of(**arrays):
     """The place of all these arrays, by their names; None is no array."""
     found, first = None, None
@@ -110,10 +130,8 @@ def place_of(**arrays):
             place = TorchTensors(x.device)
             if x.device.type not in ("cpu", "cuda"):
                 raise ValueError(f"{name}.device is {x.device}, must be a CPU or CUDA device")
-        elif hasattr(x, "__array_interface__"):
-            place = NumPyArrays()
         else:
-            raise TypeError(f"{name} is {type(x).__name__}, must be a torch tensor or a NumPy array")
+            place = NumPyArrays()
         if found is None:
             found, first = place, name
         elif place.device != found.device:
@@ -199,6 +217,10 @@ def quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean
     )
     described = {name: describe(name, tensor) for name, tensor in {**inputs, **made._asdict()}.items()}
     place.run(_abi.QuantizeParams(flags=flags, seed=seed, softmax_scale=softmax_scale, **described))
+    if 0 in x.shape:  # for the library there is nothing to write
+        made.scale[...] = 1
+        if mean:
+            made.mean[...] = 0
     return made
 
 

@@ -4,8 +4,54 @@ fa3::backward, fa3::quantize and fa3::combine. Importing this file registers the
 from __future__ import annotations
 
 import torch
+import torch.autograd.forward_ad as forward_mode
 
 from . import _abi, _arrays
+
+
+# ---- differentiation ----
+
+
+def _callable(op, setup_context, backward):
+    """`op` as the other files call it, with this derivative: inside torch.func's transforms as a Function, as ops with
+    a derivative fail there. Forward-mode derivatives are refused; torch would take them to be zero without a word."""
+    op.register_autograd(backward, setup_context=setup_context)
+    methods = {"forward": lambda *inputs: tuple(op(*inputs)), "setup_context": setup_context, "backward": backward}
+    methods = {name: staticmethod(method) for name, method in methods.items()}
+    function = type("Function", (torch.autograd.Function,), {**methods, "generate_vmap_rule": True})
+
+    def call(*inputs):
+        transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+        if forward_mode._current_level >= 0:  # in torch.func.jvp, too, where other transforms may hide the tangents
+            tensors = (x for x in inputs if isinstance(x, torch.Tensor))
+            if transformed or any(map(_has_tangent, tensors)):
+                raise NotImplementedError(
+                    "fa3 has no forward-mode derivatives (jvp, jacfwd, hessian, torch.autograd.forward_ad), only those "
+                    "in reverse mode: backward(), torch.autograd.grad, torch.func.grad, vjp, jacrev"
+                )
+        return (function.apply if transformed else op)(*inputs)
+
+    return call
+
+
+def _has_tangent(x):
+    return forward_mode.unpack_dual(x).tangent is not None
+
+
+def is_differentiated(x):
+    """Whether someone wants a derivative by x."""
+    return torch.is_grad_enabled() and x.requires_grad or _has_tangent(x)
+
+
+def _remember_nothing(ctx, inputs, output):
+    pass
+
+
+def _no_derivative(name):
+    def refuse(ctx, *gradients):
+        raise NotImplementedError(f"fa3.{name} has no derivative: no gradient flows through it")
+
+    return refuse
 
 
 def _empty(like, dims, dtype):
@@ -50,11 +96,11 @@ def _backward(ctx, dout, dlse):
         return (None,) * ctx.inputs
     mask, softmax_scale, flags = ctx.how
     dout = torch.zeros_like(o) if dout is None else dout
-    gradients = backward_op(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags & _abi.FLAG_DETERMINISTIC)
+    gradients = backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags & _abi.FLAG_DETERMINISTIC)
     return *gradients, *(None,) * (ctx.inputs - 3)
 
 
-forward_op.register_autograd(_backward, setup_context=_keep_for_backward)
+_forward = _callable(forward_op, _keep_for_backward, _backward)
 
 
 # ---- backward ----
@@ -80,6 +126,9 @@ def backward_op(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_
 @backward_op.register_fake
 def _(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name=None):
     return tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+
+
+backward = _callable(backward_op, _remember_nothing, _no_derivative("backward"))
 
 
 # ---- quantization and combination ----
@@ -109,8 +158,12 @@ def _(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean, softm
     return made
 
 
+_quantize = _callable(quantize_op, _remember_nothing, _no_derivative("quantize"))
+
+
 def quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean, softmax_scale):
-    made = quantize_op(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean, softmax_scale)
+    seed -= 2**64 if seed >= 2**63 else 0  # an op's numbers are signed; the library takes it as it was
+    made = _quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean, softmax_scale)
     return _arrays.Quantized(*made[:2], made[2] if mean else None, made[-1] if k_mean is not None else None)
 
 
@@ -129,6 +182,9 @@ def _(o_parts, lse_parts, out_dtype=None):
     return o, lse_parts.new_empty(lse_parts.shape[1:])
 
 
+combine = _callable(combine_op, _remember_nothing, _no_derivative("combine"))
+
+
 # ---- what the public functions call ----
 
 
@@ -140,4 +196,4 @@ def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=Non
         flags |= _abi.FLAG_DETERMINISTIC
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         out_dtype = getattr(torch, _arrays.dtype_name(out_dtype))
-    return forward_op(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, **scales)
+    return _forward(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, *scales.values())
