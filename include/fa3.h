@@ -334,7 +334,8 @@ typedef struct fa3_backward_params {
   int32_t mask;        /* fa3_mask */
   float softmax_scale; /* > 0, at most 2.3e38; 0 means the default 1/sqrt(head_dim) */
   const char* kernel;  /* as in fa3_forward_params: NULL, or the name of the backward kernel to run; where
-                        * one computes dk and dv and another dq, that of the first */
+                        * one computes dk and dv and another dq, that of the first. One of fa3_bwdshort... takes at
+                        * most block_kv keys */
   fa3_tensor dlse;
 } fa3_backward_params;
 
@@ -346,11 +347,11 @@ typedef struct fa3_backward_params {
 FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
 
 /* Bytes of workspace that fa3_backward needs: 8 for each query of each head, seqlen_q rounded up to 128; with kernels
- * of head_dim up to 128, and more than 128 keys, for each also 4 * head_dim (the kernel's) for sums of dq, and a few for
- * each head of k and for each 64 queries. Where that would be more than 1 GiB (2^30), the batch is worked on in several
- * runs, one after the other in the same workspace, so that it is not, or what one batch entry needs. Beside it, where
- * heads of k and v are few, up to 277 MB for sums of dk and dv, and with FA3_FLAG_DETERMINISTIC up to 35 MB for second
- * sums of dq. A function of the parameters only; data pointers are not looked at. */
+ * of head_dim up to 128, and more than 128 keys, for each also 4 * head_dim (the kernel's) for sums of dq, and a few
+ * for each head of k and for each 64 queries. Where that would be more than 1 GiB (2^30), the batch is worked on in
+ * several runs, one after the other in the same workspace, so that it is not, or is what one batch entry needs. Beside
+ * it, where heads of k and v are few, up to 277 MB for sums of dk and dv, and with FA3_FLAG_DETERMINISTIC up to 35 MB
+ * for second sums of dq. A function of the parameters only; data pointers are not looked at. */
 FA3_API fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes);
 
 /* Enqueues the backward pass on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. */

@@ -9,9 +9,9 @@ namespace fa3 {
 struct RowStrides {
   int64_t batch, head, row;  // in elements
 };
-// What the passes before and behind the products read and write for query rows. Row 0 is the first that sees a key. The
-// workspace has room for whole tiles of each head: behind a head's last row lse_log2 is +inf and delta 0, so that P is 0
-// there.
+// What the passes before and behind the products read and write for query rows. Row 0 is the first that sees a key.
+// The workspace has room for whole tiles of each head: behind a head's last row lse_log2 is +inf and delta 0, so that P
+// is 0 there.
 struct BackwardRows {
   const uint16_t *o, *dout;
   RowStrides o_stride, dout_stride;

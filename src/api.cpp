@@ -93,7 +93,8 @@ fa3_status backward(const fa3_backward_params* params, void* workspace, size_t w
   BackwardProblem problem;
   BackwardPlan plan;
   if (fa3_status status = prepare(params, Rules::device, problem, plan)) return status;
-  if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, plan.workspace_bytes())) return status;
+  if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, plan.workspace_bytes()))
+    return status;
   return plan.launch_count() == 0 ? FA3_OK : launch(problem, plan, workspace, stream);
 }
 

@@ -75,7 +75,7 @@ constexpr int64_t tiles_in_cache = 24 * 1024 / 64;
 
 // In which order key blocks add to dQ. Where one thread block has all of a tile's dQ, nothing is to be ordered.
 DqOrder dq_order_of(const BackwardProblem& problem, const Row& row, const Parts& parts, int32_t heads, int32_t blocks) {
-  if (!row.takes_several_blocks() || is_dq_complete(row, blocks)) return DqOrder::any;
+  if (!row.takes_several_blocks() || row.has(Trait::one_key_block)) return DqOrder::any;
   if (problem.deterministic) {
     // Measured on the paper's grid, from the diagonal against from the last tile: d 64 4 to 11% faster, d 128 4% at 512
     // and 1024 and the same beyond; but with 8 heads of 131072, where the blocks of a head are not taken together, 5%
@@ -176,8 +176,8 @@ KeyOrder key_order_of(const BackwardProblem& problem, const Row& row, const Part
   // Two threads, as to add a tile's dQ may take longer than its products; but one, if the other's warp prepares rows.
   order.adders = order.ahead == order.sections ? 2 : 1;
   order.behind = order.sections;
-  if (is_dq_complete(row, key_blocks)) return order;  // nothing is left to be rounded
-  if (order.spread.second > 0) return order;          // only the pass behind knows second sums
+  if (row.has(Trait::one_key_block)) return order;  // nothing is left to be rounded
+  if (order.spread.second > 0) return order;        // only the pass behind knows second sums
   order.behind = std::min(1 + narrow(divide_up(distance, int32_t{order.section})), order.sections);
   // Sections whose number of blocks is that of the ones that finish them.
   const int32_t whole = order.batch_heads / order.section_heads;

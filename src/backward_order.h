@@ -18,11 +18,6 @@ struct Parts {
 // tiles: of Br rows, of a query head; key_blocks: of a K/V head.
 Parts parts_of(const BackwardProblem& problem, const Row& row, int64_t key_blocks, int64_t tiles);
 
-// Is dQ of a tile complete at once, as all keys of a head are one block?
-inline bool is_dq_complete(const Row& row, int64_t key_blocks) {
-  return row.takes_several_blocks() && key_blocks <= 1;
-}
-
 // The counters are null.
 KeyOrder key_order_of(const BackwardProblem& problem, const Row& row, const Parts& parts, int64_t key_blocks,
                       int64_t tiles);

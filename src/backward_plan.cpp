@@ -1,5 +1,5 @@
-// What the backward pass launches: a pass that prepares numbers of the first query rows, and writes zeros where rows see
-// no key; the kernel that computes all gradients, whose thread blocks take one block of keys after another, and also
+// What the backward pass launches: a pass that prepares numbers of the first query rows, and writes zeros where rows
+// see no key; the kernel that computes all gradients, whose thread blocks take one block of keys after another, and also
 // prepare rows for later ones and round dQ of earlier ones; and a pass for the last dQ, unless all keys are one block.
 // Where K/V heads have several parts, a pass adds these up.
 // At head dimensions for which there is no such kernel: the first pass, for all rows, then a kernel for dK and dV, then
@@ -27,10 +27,11 @@ int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
 bool fits(const Row& row, const BackwardProblem& problem) {
   return row.kind == Kind::backward && !row.has(Trait::queries_only) && row.dtype == dtype_of(problem.q.dtype) &&
-         row.causal() == problem.causal && row.d >= problem.head_dim && row.dv >= problem.head_dim_v;
+         row.causal() == problem.causal && row.d >= problem.head_dim && row.dv >= problem.head_dim_v &&
+         (!row.has(Trait::one_key_block) || problem.seqlen_k <= row.Bc);
 }
 
-// The caller's kernel, or the one of the smallest head dimension that holds both of the problem's.
+// The caller's kernel, or the first one of the smallest head dimension that holds both of the problem's.
 fa3_status find_row(const BackwardProblem& problem, int& found) {
   if (problem.kernel) {
     found = row_named(problem.kernel);
@@ -38,7 +39,8 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
     const Row& row = rows[found];
     if (!fits(row, problem))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
-                  "params->kernel is %s, which is not a backward kernel for this dtype, mask, head_dim and head_dim_v",
+                  "params->kernel is %s, which is not a backward kernel for this dtype, mask, head_dim, head_dim_v and "
+                  "seqlen_k",
                   row.name);
     if (problem.deterministic && row.has(Trait::as_written))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
@@ -81,6 +83,9 @@ constexpr bool is_complete(const Row& row) {
 static_assert(std::all_of(std::begin(rows), std::end(rows), is_complete),
               "a row of the backward pass lacks a pass, or the kernel for dQ");
 
+// Is dQ summed up in the workspace?
+bool sums_dq(const Row& row) { return row.all_gradients() && !row.has(Trait::one_key_block); }
+
 // Of rows that see a key.
 void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, BackwardRun& plan) {
   plan = {};
@@ -92,7 +97,7 @@ void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, Backwar
   const int64_t q_tiles = parts.ranges * parts.range_tiles * (row.Br / backward_tile_rows);
   const int64_t heads = problem.batch * problem.heads, tiles = heads * q_tiles;
   plan.q_tiles = narrow(q_tiles), plan.key_blocks = narrow(key_blocks);
-  plan.sums_dq = row.all_gradients() && !is_dq_complete(row, key_blocks);
+  plan.sums_dq = sums_dq(row);
   const auto add = [&](BackwardStep step, int n, int64_t work) {
     plan.launches[plan.launch_count++] = {step, n, narrow(work)};
   };
@@ -136,10 +141,9 @@ void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, Backwar
 
 // Batch entries of a run.
 int64_t entries_of_run(const BackwardProblem& problem, const Row& row) {
-  const bool sums_dq = row.all_gradients() && !is_dq_complete(row, divide_up(problem.seqlen_k, row.Bc));
   const double rows = static_cast<double>(problem.heads) * static_cast<double>(divide_up(problem.seqlen_q, row.Br)) *
                       row.Br;
-  const double entries = run_bytes / (rows * (2 + (sums_dq ? row.d : 0)) * sizeof(float) + 1);
+  const double entries = run_bytes / (rows * (2 + (sums_dq(row) ? row.d : 0)) * sizeof(float) + 1);
   if (entries >= static_cast<double>(problem.batch)) return std::max<int64_t>(1, problem.batch);
   const int64_t runs = divide_up(problem.batch, std::max<int64_t>(1, static_cast<int64_t>(entries)));
   return divide_up(problem.batch, runs);

@@ -9,7 +9,7 @@
 //  - dQ is added by TMA, which needs no semaphore; the first one to come stores instead, so that nothing is cleared.
 //  - dQ is rounded between key blocks by the consumers, whose K is on its way then. A kernel behind rounds the last
 //    ones.
-//  - Where all keys of a head are one block, dQ of a tile is complete at once. It is staged rounded then, and stored.
+//  - With Trait::one_key_block dQ of a tile is complete at once. It is staged rounded then, and stored.
 //  - LSE and D of later query tiles are prepared by a warp of the producer's, beside the products. A kernel before
 //    prepares the first ones.
 //  - Thread blocks stay: Q, dO and V of the next key block come while dV and dK of this one leave.
@@ -172,70 +172,61 @@ FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, int warpgr
   }
 }
 
-// dQ = dS K of a key block's query tiles, staged for dq_writer: in float32 for the sums, or as dq has it, if it is
-// complete. `use` is of smem.ds, `parity` of the uses of smem.dq, `warp` of the four that compute it.
-template <bool complete>
-FA3_DEVICE void compute_dq(const BackwardParams& p, BackwardSmem& smem, int all, Use& use, uint32_t& parity, int warp) {
+// The warpgroup that computes dQ = dS K of each query tile and stages it for dq_writer: in float32 for the sums, or as
+// dq has it, if it is complete. Its products run while the consumers compute exponentials: so it waits until both have
+// S of the next tile (measured: 5% at d 128). `warp` of its four.
+FA3_DEVICE void dq_consumer(const BackwardParams& p, BackwardSmem& smem, int warp) {
+  setmaxnreg_dec<config.dq_registers()>();
   const int lane = threadIdx.x % 32;
   const uint64_t ds = descriptor_start(&smem.ds) | columns_descriptor(Bc);
   const uint64_t k = descriptor_start(&smem.k) | columns_descriptor(Bc);
+  Use use;              // of smem.ds
+  uint32_t parity = 0;  // of the uses of smem.dq
   float D[dq_columns / 2];
-  for (int j = 0; j < all; j++, use.next<ds_buffers>(), parity ^= 1) {
-    wait(smem.full_ds[use.index], use.parity);
-    wait(smem.s_done[use.index], use.parity);
-#pragma unroll
-    for (int part = 0; part < dq_parts; part++) {
-      wgmma_fence();
-      const int slab = part / dq_column_parts, columns = part % dq_column_parts;
-      issue_dq(D,
-               ds + uint64_t(use.index) * descriptor_units(sizeof smem.ds[0]) +
-                   descriptor_units(slab * Bc * slab_row_bytes),
-               k + descriptor_units(columns * Bc * slab_row_bytes));                                      // A3.28
-      wgmma_commit_group();
-      wait(smem.empty_dq[part], parity ^ 1);
-      wgmma_wait_group<0>();
-      wgmma_owned(D);
-      if (part == dq_parts - 1 && lane == 0) arrive(smem.empty_ds[use.index]);
-      if (part == dq_parts - 1 && j == all - 1 && lane == 0) arrive(smem.empty_k);
-      if constexpr (complete) {
-        stage_gradient<64>(D, p.softmax_scale, dq_buffer(smem, part), warp);
-      } else {
-        float* const staged = smem.dq[part][warp];
-#pragma unroll
-        for (int g = 0; g < dq_columns / 8; g++) {
-          const float* const x = &D[4 * g];
-          reinterpret_cast<float4*>(staged)[g * 32 + lane] = make_float4(x[0], x[1], x[2], x[3]);
-        }
-        fence_proxy_async_shared();
-      }
-      __syncwarp();
-      if (lane == 0) arrive(smem.full_dq[use.index][part]);                                               // A3.29
-    }
-  }
-}
-
-// The warpgroup that computes dQ. Its products run while the consumers compute exponentials: so it waits until both
-// have S of the next tile (measured: 5% at d 128). `warp` of its four.
-FA3_DEVICE void dq_consumer(const BackwardParams& p, BackwardSmem& smem, int warp) {
-  setmaxnreg_dec<config.dq_registers()>();
-  const bool one_lane = threadIdx.x % 32 == 0;
-  Use use;
-  uint32_t parity = 0;
   for (int n = 0;; n++) {
     const int number = smem.claims.read_by_warp(n);
     if (!is_block(p, number)) return;
     const int all = KeyWork(p, number).all;
     __syncwarp();
-    if (one_lane) smem.claims.release(n);
+    if (lane == 0) smem.claims.release(n);
     wait(smem.full_k, n & 1);
-    if (all == 0 && one_lane) arrive(smem.empty_k);
-    // A loop for each: with a branch inside of one, it measured 0.3% slower.
-    if (p.rows.dq_sums) compute_dq<false>(p, smem, all, use, parity, warp);
-    else compute_dq<true>(p, smem, all, use, parity, warp);
+    if (all == 0 && lane == 0) arrive(smem.empty_k);
+    for (int j = 0; j < all; j++, use.next<ds_buffers>(), parity ^= 1) {
+      wait(smem.full_ds[use.index], use.parity);
+      wait(smem.s_done[use.index], use.parity);
+#pragma unroll
+      for (int part = 0; part < dq_parts; part++) {
+        wgmma_fence();
+        const int slab = part / dq_column_parts, columns = part % dq_column_parts;
+        issue_dq(D,
+                 ds + uint64_t(use.index) * descriptor_units(sizeof smem.ds[0]) +
+                     descriptor_units(slab * Bc * slab_row_bytes),
+                 k + descriptor_units(columns * Bc * slab_row_bytes));                                    // A3.28
+        wgmma_commit_group();
+        wait(smem.empty_dq[part], parity ^ 1);
+        wgmma_wait_group<0>();
+        wgmma_owned(D);
+        if (part == dq_parts - 1 && lane == 0) arrive(smem.empty_ds[use.index]);
+        if (part == dq_parts - 1 && j == all - 1 && lane == 0) arrive(smem.empty_k);
+        if constexpr (has(Trait::one_key_block)) {
+          stage_gradient<64>(D, p.softmax_scale, dq_buffer(smem, part), warp);
+        } else {
+          float* const staged = smem.dq[part][warp];
+#pragma unroll
+          for (int g = 0; g < dq_columns / 8; g++) {
+            const float* const x = &D[4 * g];
+            reinterpret_cast<float4*>(staged)[g * 32 + lane] = make_float4(x[0], x[1], x[2], x[3]);
+          }
+          fence_proxy_async_shared();
+        }
+        __syncwarp();
+        if (lane == 0) arrive(smem.full_dq[use.index][part]);                                             // A3.29
+      }
+    }
   }
 }
 
-// The thread that stores dQ of each query tile, if it is complete.
+// Stores dQ of a query tile, the count-th of this thread block, if it is complete. By one thread.
 FA3_DEVICE void store_dq(const BackwardParams& p, BackwardSmem& smem, const KeyWork& work, const QueryTile& tile,
                          uint32_t count) {
 #pragma unroll
@@ -267,7 +258,7 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
     QueryTile tile(work);
     for (int j = 0; j < work.all; j++, tile.next(p, work), count++) {                                     // A3.31
       if (p.order.adders == 2 && count % 2 != adder) continue;
-      if (!p.rows.dq_sums) {
+      if constexpr (has(Trait::one_key_block)) {
         store_dq(p, smem, work, tile, count);
         continue;
       }

@@ -11,5 +11,5 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   if (tile < 0) return;
   const Strip strip(p, tile, threadIdx.x / 32);
   if (p.order.spread.second == 0) strip.finish<8>(p, 0, p.rows.bf16);
-  else strip.finish_with_second<4>(p, tile, p.rows.bf16);
+  else strip.finish_with_second<8>(p, tile, p.rows.bf16);
 }

@@ -9,7 +9,7 @@
 #include "launches.h"
 
 namespace fa3::test {
-TEST_CASE("dq of sequences with one block of keys is stored at once", "[launch][backward]") {
+TEST_CASE("dq of sequences with one block of keys is stored at once, by kernels of their own", "[launch][backward]") {
   FakeCuda& fake = fresh();
   for (const int64_t head_dim : {64, 128})
     for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}}) {
@@ -19,6 +19,8 @@ TEST_CASE("dq of sequences with one block of keys is stored at once", "[launch][
       fake.launches.clear(), fake.maps.clear();
       REQUIRE(backward(p) == FA3_OK);
       REQUIRE(fake.launches.size() == 2);  // no sums, and so no pass that rounds them
+      CHECK(fake.launches[1].kernel == (head_dim == 64 ? "fa3_bwdshort_bf16_d64_full_128x128"
+                                                       : "fa3_bwdshort_bf16_d128_full_64x128"));
       const BackwardParams& g = fake.launches[1].carried.backward;
       CHECK((g.rows.dq_sums == nullptr && g.visits == nullptr && g.order.dq == DqOrder::any));
       CHECK((g.order.done_behind == 0 && g.counters == 2 * 600 + 1));
@@ -33,14 +35,22 @@ TEST_CASE("dq of sequences with one block of keys is stored at once", "[launch][
       p.flags = flags;
       fake.launches.clear();
       REQUIRE(backward(p) == FA3_OK);
+      CHECK(fake.launches[1].kernel == (head_dim == 64 ? "fa3_bwd_bf16_d64_full_128x128"
+                                                       : "fa3_bwd_bf16_d128_full_64x128"));
       CHECK(fake.launches[1].carried.backward.rows.dq_sums != nullptr);
+      p.kernel = "fa3_bwdshort_bf16_d128_full_64x128";
+      CHECK(fa3_backward_check(&p) == FA3_ERROR_INVALID_ARGUMENT);
+      expect_message("params->kernel is fa3_bwdshort_bf16_d128_full_64x128, which is not a backward kernel for this "
+                     "dtype, mask, head_dim, head_dim_v and seqlen_k");
     }
-  // Algorithm 3 always sums dq up.
-  B p = imaginary_backward({.seqlen_q = 70, .seqlen_k = 70, .head_dim = 128});
-  p.kernel = "fa3_alg3_bf16_d128_full_64x128";
-  fake.launches.clear();
-  REQUIRE(backward(p) == FA3_OK);
-  CHECK((fake.launches.size() == 3 && fake.launches[1].carried.backward.rows.dq_sums != nullptr));
+  // The others, by name, sum dq up.
+  for (const char* kernel : {"fa3_alg3_bf16_d128_full_64x128", "fa3_bwd_bf16_d128_full_64x128"}) {
+    B p = imaginary_backward({.seqlen_q = 70, .seqlen_k = 70, .head_dim = 128});
+    p.kernel = kernel;
+    fake.launches.clear();
+    REQUIRE(backward(p) == FA3_OK);
+    CHECK((fake.launches.size() == 3 && fake.launches[1].carried.backward.rows.dq_sums != nullptr));
+  }
 }
 
 TEST_CASE("of rows that see no key nothing is read, and their dq is zeros", "[launch][backward]") {

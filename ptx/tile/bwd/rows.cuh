@@ -112,15 +112,17 @@ inline constexpr int strips = backward_tile_rows / 16;  // of a tile
 struct Strip {
   const float4* sums;
   uint16_t* dq;
-  int left;  // columns
-  int rows;  // that there are from this lane's first on
-  bool odd;  // lane
+  int left;       // columns
+  int rows;       // that there are from this lane's first on
+  bool odd;       // lane
+  bool are_sums;  // not so where all are second ones (Spread in backward_work.h)
 
   FA3_DEVICE Strip(const BackwardParams& params, int tile, int strip) {
     const BackwardRows& p = params.rows;
     const RowTile place(p, tile);
     const int lane = threadIdx.x % 32, row = 16 * strip + lane / 4;
     odd = lane % 2;
+    are_sums = params.visits[tile / p.tiles_at_once] > 0;
     sums = reinterpret_cast<const float4*>(p.dq_sums) + int64_t(tile) * (16 * d) + strip * 256 + lane;
     dq = p.dq + place.offset(p.dq_stride, row) + 8 * odd + lane % 4 / 2 * 4;
     left = p.head_dim - 8 * odd;
@@ -137,6 +139,7 @@ struct Strip {
   FA3_DEVICE void store(const BackwardParams& p, const float4 (&x)[groups], int first, bool bf16) const {
     const float scale = p.softmax_scale;
     const auto pair = [&](float low, float high) {
+      if (!are_sums) return 0u;
       return bf16 ? ptx::cvt_rn_bf16x2_f32(high * scale, low * scale)
                   : ptx::cvt_rn_f16x2_f32(high * scale, low * scale);
     };
@@ -159,24 +162,23 @@ struct Strip {
       store(p, x, first, bf16);
     }
   }
-  // All groups, where there are second sums (Spread in backward_work.h): some tiles have only one of the two.
+  // All groups, where there are second sums (Spread in backward_work.h).
   template <int groups>
   FA3_DEVICE void finish_with_second(const BackwardParams& p, int tile, bool bf16) const {
-    const uint32_t* const visits = p.visits + tile / p.rows.tiles_at_once;
-    const bool has_first = visits[0] > 0, has_second = visits[p.order.spread.second] > 0;
-    Strip second = *this;
+    const int number = tile / p.rows.tiles_at_once + p.order.spread.second;
+    Strip second = *this, both = *this;
     second.sums += int64_t(p.order.spread.second) * p.rows.tiles_at_once * (16 * d);
-    if (!has_second) return finish<groups>(p, 0, bf16);
-    if (!has_first) return second.finish<groups>(p, 0, bf16);
+    second.are_sums = p.visits[number] > 0;
+    both.are_sums |= second.are_sums;
 #pragma unroll 1
     for (int first = 0; first < d / 8; first += groups) {
-      float4 x[groups], y[groups];
-      load(x, first);
-      second.load(y, first);
+      float4 x[groups] = {}, y[groups] = {};
+      if (are_sums) load(x, first);
+      if (second.are_sums) second.load(y, first);
 #pragma unroll
       for (int g = 0; g < groups; g++)
         x[g] = make_float4(x[g].x + y[g].x, x[g].y + y[g].y, x[g].z + y[g].z, x[g].w + y[g].w);
-      store(p, x, first, bf16);
+      both.store(p, x, first, bf16);
     }
   }
 };

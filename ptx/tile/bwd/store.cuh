@@ -14,8 +14,8 @@ struct GradientRows {
   int row, head, batch;
 };
 
-// A warpgroup's 64 rows of 2 n columns, times `scale` and rounded, into the first of a buffer of so many rows. `warp` of
-// its four.
+// A warpgroup's 64 rows of 2 n columns, times `scale` and rounded, into the first of a buffer of so many rows. `warp`
+// of its four.
 template <int buffer_rows, int n>
 FA3_DEVICE void stage_gradient(const float (&D)[n], float scale, Element* buffer, int warp) {
   const int lane = threadIdx.x % 32, row = lane % 16;

@@ -143,7 +143,7 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
   const int32_t parts = p.order.parts, ranges = p.order.ranges;
   const int32_t q_tiles = p.order.head_tiles > 0 ? int32_t{p.rows.tiles} : 0, of_range = q_tiles / ranges;
   const int64_t all = batch * heads_kv * parts * key_blocks;
-  const bool is_dq_complete = row.all_gradients() && !p.rows.dq_sums;
+  const bool is_dq_complete = row.has(Trait::one_key_block);
   if (blocks != (row.takes_several_blocks() ? std::min<int64_t>(all, multiprocessors) : all) ||
       p.order.batch_heads != batch * heads_kv * parts || p.order.heads != heads_kv * parts ||
       p.readers * parts != p.heads_per_kv * ranges || of_range * ranges != q_tiles ||
@@ -151,6 +151,7 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
       p.visible.bounded_right != row.causal() || d > row.d || d_v > row.dv ||
       (heads > 0 && q_tiles > 0 && (t.q.dim[2] != heads || p.visible.seqlen_q != t.q.dim[1])) ||
       ((row.has(Trait::keys_only) || is_dq_complete) && p.order.done_behind > 0) || (is_dq_complete && key_blocks > 1) ||
+      (row.all_gradients() && is_dq_complete == (p.rows.dq_sums != nullptr)) ||
       (parts > 1 && (p.keys.heads != heads_kv || p.keys.tiles != key_blocks * (row.Bc / tile_rows))))
     return CUDA_ERROR_LAUNCH_FAILED;
   for (int64_t n = 0; n < all && p.order.head_tiles > 0; ++n)
