@@ -122,7 +122,7 @@ struct Strip {
     const RowTile place(p, tile);
     const int lane = threadIdx.x % 32, row = 16 * strip + lane / 4;
     odd = lane % 2;
-    are_sums = params.visits[tile / p.tiles_at_once] > 0;
+    are_sums = !has(Trait::one_key_block) && params.visits[tile / p.tiles_at_once] > 0;  // there are no visits then
     sums = reinterpret_cast<const float4*>(p.dq_sums) + int64_t(tile) * (16 * d) + strip * 256 + lane;
     dq = p.dq + place.offset(p.dq_stride, row) + 8 * odd + lane % 4 / 2 * 4;
     left = p.head_dim - 8 * odd;
