@@ -19,6 +19,9 @@ fa3.register_transformers()
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)  # more only wait for each other in models as small as these
 ALL = "--all" in sys.argv
+if not ALL and tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 9):
+    print(f"SKIPPED: transformers {transformers.__version__}: other models than here use attn_implementation before 5.9")
+    sys.exit(77)
 VOCABULARY, LARGEST = 99, 20_000_000
 # What configs call the same few sizes; each takes those that it knows.
 SIZES = {

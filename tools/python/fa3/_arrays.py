@@ -104,16 +104,19 @@ def multiprocessors(index) -> int:
 
 def check(needed, optional=None):
     """That these, by their names, are arrays of one kind, with strides; optional ones may be None."""
-    given = {**needed, **{name: x for name, x in (optional or {}).items() if x is not None}}
-    first = next(iter(given))
-    for name, x in given.items():
+    first = None
+    for name, x in {**needed, **(optional or {})}.items():
+        if x is None and name not in needed:
+            continue
         if not is_torch(x) and not hasattr(x, "__array_interface__"):
             raise TypeError(f"{name} is {type(x).__name__}, must be a torch tensor or a NumPy array")
-        if is_torch(x) != is_torch(given[first]):
-            raise TypeError(f"{name} is {type(x).__name__}, but {first} is {type(given[first]).__name__}")
-        if is_torch(x) and x.is_nested:
+        if first is None:
+            first, kind, of_torch = name, type(x).__name__, is_torch(x)
+        elif is_torch(x) != of_torch:
+            raise TypeError(f"{name} is {type(x).__name__}, but {first} is {kind}")
+        if of_torch and x.is_nested:
             raise NotImplementedError(f"{name} is a nested tensor: fa3 takes sequences of one length only")
-        if is_torch(x) and x.layout != sys.modules["torch"].strided:
+        if of_torch and x.layout != sys.modules["torch"].strided:
             raise NotImplementedError(f"{name}.layout is {x.layout}, must be torch.strided")
 
 

@@ -21,7 +21,7 @@ def _callable(op, setup_context, backward):
     function = type("Function", (torch.autograd.Function,), {**methods, "generate_vmap_rule": True})
 
     def call(*inputs):
-        transformed = torch._C._are_functorch_transforms_active()
+        transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
         if forward_mode._current_level >= 0:  # in torch.func.jvp, too, where other transforms may hide the tangents
             tensors = (x for x in inputs if isinstance(x, torch.Tensor))
             if transformed or any(map(_has_tangent, tensors)):
