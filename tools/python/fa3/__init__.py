@@ -24,7 +24,6 @@ names it. The folder fa3/ can be copied as it is. Python 3.9 or newer is all it 
 
 from __future__ import annotations
 
-import ctypes
 import operator
 import sys
 import types
@@ -88,7 +87,7 @@ def _scale(softmax_scale) -> float:
         scale = float(softmax_scale)
     except (TypeError, ValueError, RuntimeError):  # RuntimeError: a tensor of several elements, or in torch.vmap
         raise TypeError(f"softmax_scale is {softmax_scale!r}, must be a number") from None
-    if scale == 0 or ctypes.c_float(scale).value == 0:
+    if abs(scale) <= 2.0**-150:  # half of the least float32: rounded to 0
         raise ValueError(f"softmax_scale is {scale}{', in float32 0' if scale else ''}, must be > 0")
     return scale
 
