@@ -16,7 +16,7 @@ from transformers.models.auto import modeling_auto  # noqa: E402
 
 fa3.load(sys.argv[1])
 fa3.register_transformers()
-transformers.logging.set_verbosity_error()
+transformers.logging.set_verbosity(transformers.logging.CRITICAL)
 torch.set_num_threads(1)  # more only wait for each other in models as small as these
 ALL = "--all" in sys.argv
 if not ALL and tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 9):
@@ -51,8 +51,8 @@ EXPECTED = {
 
 
 def every_class():
-    mappings = (getattr(modeling_auto, name) for name in dir(modeling_auto) if name.endswith("_MAPPING_NAMES"))
-    found = (name for mapping in mappings for name in mapping.values())
+    names = (name for name in dir(modeling_auto) if name.startswith("MODEL_") and name.endswith("_MAPPING_NAMES"))
+    found = (name for mapping in names for name in getattr(modeling_auto, mapping).values())
     return sorted({x for name in found for x in ([name] if isinstance(name, str) else name)})
 
 

@@ -151,7 +151,8 @@ def refusals(device, dtype):
     q, k = (torch.zeros(1, 2, n, 16, dtype=dtype, device=device) for n in (3, 5))
     attend = transformers.AttentionInterface()["fa3"]
     assert attend(Layer(), q, k, k, None, scaling=0.3)[0].shape == (1, 3, 2, 16)
-    assert attend(Layer(), q, k, k, None, output_attentions=False, sliding_window=5, use_cache=True)[1] is None
+    harmless = {"output_attentions": False, "sliding_window": 5, "use_cache": True, "logits_to_keep": 1}
+    assert attend(Layer(), q, k, k, None, **harmless)[1] is None
     for name, value in (("s_aux", q), ("position_bias", q), ("output_attentions", True), ("cache", object())):
         refused(no, name, attend, Layer(), q, k, k, None, **{name: value})
     refused(no, "sliding_window is 4", attend, Layer(), q, k, k, None, sliding_window=4)

@@ -56,6 +56,19 @@ def reverse():
     refused(NotImplementedError, "fa3.backward has no derivative", twice, q)
 
 
+def graph():
+    """A compiled graph has no question whether torch.func is at work: torch 2.4 cannot have it in one."""
+    torch._dynamo.reset()  # it skips what it could not make a graph of before
+    targets = []
+
+    def backend(graph, inputs):
+        targets.extend(node.target for node in graph.graph.nodes)
+        return graph.forward
+
+    close(torch.compile(ours, backend=backend, fullgraph=True)(q), plain(q), "graph")
+    assert len(targets) > 3 and torch._C._are_functorch_transforms_active not in targets, targets
+
+
 def dual(function, x, direction):
     """The derivative of a function in forward mode, as torch has it without torch.func."""
     with forward_mode.dual_level():
@@ -164,6 +177,6 @@ def seeds():
         refused(ValueError, f"seed is {seed}, must be from 0 to 2**64 - 1", fa3.quantize, x, seed=seed)
 
 
-for case in (reverse, forward, underived, learned, tensors, seeds):
+for case in (reverse, graph, forward, underived, learned, tensors, seeds):
     case()
 print(f"torch {torch.__version__}: computed or refused")
