@@ -240,8 +240,10 @@ def register_transformers(name: str = "fa3") -> None:
     """Makes `attn_implementation="fa3"` known to transformers: causal and full attention, in training and in generation
     with a cache that grows. What it cannot do (padding, windows shorter than the keys, dropout, softcap, packed
     sequences, static caches, models that use a causal mask in code of their own) is a NotImplementedError that names
-    the model and the argument. Under torch.compile, with attention_mask the graph itself asserts that there is no
-    padding, and without it models need a cache."""
+    the model and the argument; models with a list of their own implementations (Falcon, GPT-J, SAM) end in a KeyError
+    of transformers when they are loaded. Under torch.compile, with attention_mask the graph itself asserts that there
+    is no padding, and without it models need a cache."""
+
     from . import _transformers
 
     _transformers.register(name)
