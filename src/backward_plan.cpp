@@ -150,11 +150,10 @@ int64_t entries_of_run(const BackwardProblem& problem, const Row& row) {
 }
 
 void take(View& view, int dim, int64_t first, int64_t count) {
-  // Whoever only asks may give any address.
-  if (view.data)
-    view.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(view.data) +
-                                        static_cast<uintptr_t>(first * view.stride[dim]) *
-                                            static_cast<uintptr_t>(bytes_per_element(view.dtype)));
+  // Whoever only asks may give any address, and a tensor without elements any strides: so these may wrap around.
+  const auto bytes = static_cast<uintptr_t>(first) * static_cast<uintptr_t>(view.stride[dim]) *
+                     static_cast<uintptr_t>(bytes_per_element(view.dtype));
+  if (view.data) view.data = reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(view.data) + bytes);
   view.dim[dim] = count;
 }
 

@@ -181,6 +181,7 @@ void judge_kernel(Judge& j, const Params& p, fa3_kernel_kind kind) {
   j.wrong_if(info.kind != kind || info.dtype != q.dtype || info.head_dim < q.dim[3] || info.head_dim_v < v.dim[3] ||
                  (info.causal != 0) != (p.mask != FA3_MASK_NONE),
              "params->kernel");
+  j.wrong_if(std::strstr(name, "fa3_bwdshort") == name && p.k.dim[1] > info.block_kv, "params->kernel");
   // Which scales and which V a kernel of e4m3 takes, its name tells, the header does not.
   j.open_if(q.dtype == FA3_DTYPE_E4M3, "params->kernel");
   // Rows of packed heads are counted, too: up to a power of two for each query.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <vector>
 
 #include "plans.h"
 #include "tiles.h"
@@ -75,10 +76,12 @@ TEST_CASE("the workspace keeps the header's bound, whatever the shape and the nu
     return static_cast<int64_t>(std::pow(limit, std::uniform_real_distribution<>(0, 1)(random)));
   };
   int split = 0, coarse = 0, most_of_all = 0;
-  for (int n = 0; n < 30000; ++n) {
-    const int i = static_cast<int>(random() % row_count);
+  std::vector<int> splitting;  // rows
+  for (int i = 0; i < row_count; ++i)
+    if (rows[i].has(Trait::splits)) splitting.push_back(i);
+  for (int n = 0; n < 20000; ++n) {
+    const int i = splitting[random() % splitting.size()];
     const Row& row = rows[i];
-    if (!row.has(Trait::splits)) continue;
     const int multiprocessors = n % 2 ? 132 : static_cast<int>(below(1024.99));
     Shape shape;
     shape.heads_kv = below(200);

@@ -100,7 +100,8 @@ TEST_CASE("kernels of the backward pass are asked for by name and first cell, th
     const bool only_dq = name.rfind("fa3_bwd_queries", 0) == 0;
     CHECK((info.kind == FA3_KERNEL_BACKWARD && is_kernel(name, Direction::backward)));
     CHECK_FALSE(is_kernel(name, Direction::forward));
-    const Words shape = {"--dtype", info.dtype == FA3_DTYPE_BF16 ? "bf16" : "fp16", "--seqlen=512", "--head-dim",
+    const char* const seqlen = cell == "bwdshort" ? "--seqlen=128" : "--seqlen=512";
+    const Words shape = {"--dtype", info.dtype == FA3_DTYPE_BF16 ? "bf16" : "fp16", seqlen, "--head-dim",
                          std::to_string(info.head_dim), "--causal", std::to_string(info.causal), "--kernel"};
     for (const std::string& word : {name, cell}) {
       Words words = shape;
