@@ -79,7 +79,7 @@ TEST_CASE("the workspace keeps the header's bound, whatever the shape and the nu
   std::vector<int> splitting;  // rows
   for (int i = 0; i < row_count; ++i)
     if (rows[i].has(Trait::splits)) splitting.push_back(i);
-  for (int n = 0; n < 20000; ++n) {
+  for (int n = 0; n < 30000; ++n) {
     const int i = splitting[random() % splitting.size()];
     const Row& row = rows[i];
     const int multiprocessors = n % 2 ? 132 : static_cast<int>(below(1024.99));
