@@ -98,7 +98,7 @@ def verdict(records, current_hash):
         return 0, "\n".join(f"{title(record)}: {success(record)}." for record in clean)
     lines = [f"  {title(record)}: {text}" for record in records for text in gaps(record, current_hash)]
     why = lines or ["  there is none"]
-    headline = "NOT VERIFIED ON A GPU: no card's record stands for these sources:"
+    headline = "SKIPPED: not verified on a GPU, as no card's record stands for these sources:"
     return 77, "\n".join([headline, *why, f"To renew one, {RENEW}."])
 
 
