@@ -134,6 +134,25 @@ TEST_CASE("many batch entries are worked on in several runs in a bounded workspa
     }
 }
 
+TEST_CASE("parts whose last tiles may be of no row leave rows few enough to be counted", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  int several = 0;
+  for (const int64_t head_dim : {64, 128})
+    for (const int64_t seqlen_k : {100, 200})
+      for (const int64_t left : {0, 1000, 5000, 100000}) {
+        const int64_t seqlen_q = INT32_MAX - 1024 - left;
+        const B p = imaginary_backward({.batch = 1, .seqlen_q = seqlen_q, .seqlen_k = seqlen_k, .heads = 1,
+                                        .heads_kv = 1, .head_dim = head_dim});
+        fake.launches.clear();
+        REQUIRE(backward(p, size_t{1} << 50) == FA3_OK);
+        const BackwardParams& g = fake.launches.at(1).carried.backward;
+        CHECK(int64_t{g.rows.tiles} * backward_tile_rows <= INT32_MAX);
+        CHECK(int64_t{g.rows.tiles} * backward_tile_rows >= seqlen_q);
+        several += g.order.ranges > 1;
+      }
+  CHECK(several == 16);
+}
+
 TEST_CASE("sums of two parts have a place, as those of more have", "[launch][backward]") {
   FakeCuda& fake = fresh();
   B p = imaginary_backward(
