@@ -4,6 +4,7 @@
 
 #include "divisor.h"
 #include "row.h"
+#include "sequence.h"
 #include "tensor_map_bytes.h"
 #include "work.h"
 
@@ -58,6 +59,21 @@ struct ListedForwardParams : ForwardParams {
   Listed list[list_capacity];
 };
 static_assert(sizeof(ListedForwardParams) <= 4096);
+
+// The same for sequences with lengths of their own (Trait::own_lengths). Of `visible` they take the packing only, of
+// `tiles` the heads, of `pieces` nothing.
+//
+// What lies behind a sequence's end belongs to another one. So its last block of V, and the last rows of O of a warp,
+// come and go in boxes of 1, 2, 4, ... rows, few enough for the rows that there are; and the rest of V's block in others
+// that lie wholly outside of the tensor, which come as zeros (0 times a neighbour's NaN would be NaN).
+struct PlannedForwardParams : ForwardParams {
+  static constexpr int v_boxes = 7, o_boxes = 4;
+  TensorMap v_rows[v_boxes], o_rows[o_boxes];  // maps of v and o; those numbered i have boxes of 1 << i rows
+  const Sequence* sequences;
+  const Planned* planned;
+  const PlannedCounts* counts;
+};
+static_assert(sizeof(PlannedForwardParams) <= 4096);
 
 // Numbers in device memory, one for each block of 64 rows of a head; strides of 0 make one stand for many.
 struct ScaleTensor {

@@ -15,7 +15,7 @@ inline constexpr int rows_of_scale = 64;
 
 enum class Kind { forward, backward, pass };
 enum class Dtype : int32_t { bf16, fp16, e4m3 };
-enum class Mask { full, causal };
+enum class Mask { full, causal, window };
 
 // What sets a row apart beyond its sizes. Kernels, host and tools ask for these, never for a name or a head dimension.
 enum class Trait : uint32_t {
@@ -132,6 +132,10 @@ enum class Trait : uint32_t {
   // it cost these 0.3%.
   one_key_block = 1 << 29,
 
+  // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (Planned in
+  // work.h). Rows without it have the lengths of the call.
+  own_lengths = 1 << 30,
+
   // What all rows of fwd.cu share.
   fast = chosen | splits | speculative | hold_exps,
   fast8 = fast | o_from_registers,  // and those of 8 bits
@@ -158,6 +162,9 @@ struct Row {
 
   constexpr bool has(Trait trait) const { return uint32_t(traits) & uint32_t(trait); }
   constexpr bool causal() const { return mask == Mask::causal; }
+  // Is what a row sees bounded on that side (visible.h)?
+  constexpr bool bounded_left() const { return mask == Mask::window; }
+  constexpr bool bounded_right() const { return mask != Mask::full; }
   constexpr bool is_8bit() const { return dtype == Dtype::e4m3; }
   constexpr int element_bytes() const { return is_8bit() ? 1 : 2; }
   // Rows of Q, K, V and O lie in shared memory as slabs of so many bytes and columns; the last slab of a row may hold
@@ -283,8 +290,8 @@ struct Row {
            (!has(Trait::packs_heads) || (!is_8bit() && has(Trait::o_from_registers) && has(Trait::early_claim))) &&
            (!has(Trait::shares_keys) || (has(Trait::packs_heads) && warpgroups() == 1 && !split_stage())) &&
            (!has(Trait::skip_masked) || causal()) && !(has(Trait::o_from_registers) && has(Trait::late_q_release)) &&
-           // Under a causal mask, the blocks that one warpgroup skips and another computes leave a stage free.
-           (!causal() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
+           // The blocks that one warpgroup skips and another computes leave a stage free.
+           (!bounded_right() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
            smem_bytes() <= 227 * 1024 && moved_registers() <= launched_registers(threads());
   }
 };

@@ -88,6 +88,19 @@ struct Listed {
 };
 static_assert(sizeof(Listed) == 8);
 
+// A piece of sequences with lengths of their own, in a list in device memory: an entry for all heads, so that piece n is
+// that of head n % heads and entry n / heads.
+struct Planned {
+  int32_t sequence, q_block;
+  int32_t slot;  // of part 0 of the first head, divided by the number of heads
+  uint16_t begin, end;
+  uint16_t part, parts;
+};
+struct PlannedCounts {
+  int32_t entries;
+  int32_t slots;  // of one head
+};
+
 struct Pieces {
   int32_t whole_tiles;   // pieces 0 .. whole_tiles - 1 are the tiles of these numbers
   int32_t listed;        // so many pieces follow from the list, all of the tiles from number whole_tiles on
