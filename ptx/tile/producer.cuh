@@ -159,7 +159,7 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       block.row = row;
       block.blocks = end ? RowBlock::end_of_work : computed;
       block.skipped = blocks - computed;
-      block.begin = begin;
+      block.begin = bounded_left && computed == 0 ? work.begin : begin;  // if it computes none, one that is all masked
       if constexpr (bounded_left) {
         const int later = computed > 0 ? begin - work.begin : 0;
         const int before = t > 0 ? smem.row_block[RowBlockRing::index(q_use - warpgroups)].skipped_later[0] : 0;
