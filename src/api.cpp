@@ -1,14 +1,14 @@
 // The C border: each function validates, hands over, and leaves the calling thread's message in order.
-#include "backward.h"
-#include "combine.h"
+#include "backward/backward.h"
+#include "combine/combine.h"
 #include "error.h"
 #include "info.h"
-#include "launch.h"
-#include "modules.h"
-#include "plan.h"
-#include "quantize.h"
-#include "reference.h"
-#include "validate.h"
+#include "forward/launch.h"
+#include "device/modules.h"
+#include "forward/forward.h"
+#include "quantize/quantize.h"
+#include "forward/reference.h"
+#include "rules/call.h"
 
 using namespace fa3;
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "error.h"
-#include "validate.h"
+#include "rules/call.h"
 
 namespace fa3 {
 namespace {

@@ -1,7 +1,7 @@
 // A row of the table, and a call's plan, as the public fa3_kernel_info.
 #pragma once
-#include "backward.h"
-#include "plan.h"
+#include "backward/backward.h"
+#include "forward/forward.h"
 
 namespace fa3 {
 

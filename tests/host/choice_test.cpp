@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "plans.h"
-#include "tiles.h"
+#include "forward/tiles.h"
 
 namespace fa3::test {
 

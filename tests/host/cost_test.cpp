@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "cost.h"
+#include "forward/cost.h"
 #include "plans.h"
 
 namespace fa3::test {

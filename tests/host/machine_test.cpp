@@ -14,12 +14,12 @@
 #include <random>
 #include <string>
 
-#include "backward.h"
+#include "backward/backward.h"
 #include "call.h"
-#include "cores.h"
+#include "cpu/cores.h"
 #include "error.h"
-#include "reference.h"
-#include "validate.h"
+#include "forward/reference.h"
+#include "rules/call.h"
 
 namespace fa3::test {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "plans.h"
-#include "tiles.h"
+#include "forward/tiles.h"
 
 namespace fa3::test {
 

@@ -5,8 +5,8 @@
 #include <set>
 #include <vector>
 
-#include "tiles.h"
-#include "validate.h"
+#include "forward/tiles.h"
+#include "rules/call.h"
 
 namespace fa3::test {
 

@@ -1,7 +1,7 @@
 // Problems made up for the planner's tests, and what it plans for them, unfolded as the kernels do (ptx/work.h).
 #pragma once
 #include "params.h"
-#include "plan.h"
+#include "forward/forward.h"
 #include "row_call.h"
 
 namespace fa3::test {

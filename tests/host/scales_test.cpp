@@ -7,8 +7,8 @@
 #include "call.h"
 #include "change.h"
 #include "error.h"
-#include "fit.h"
-#include "validate.h"
+#include "forward/fit.h"
+#include "rules/call.h"
 
 namespace fa3::test {
 namespace {

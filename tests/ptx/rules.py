@@ -178,9 +178,9 @@ def includes_point_one_way(tree):
 def no_cuda_runtime(tree):
     pattern = r'#\s*include\s*[<"]((?:cuda|cute|cutlass|nv)[\w./]*)[>"]'
     return [f"{path}:{line}: includes {match[1]}: the library needs neither the CUDA runtime nor CUTLASS; the driver "
-            "is loaded at run time, and only src/driver.h takes its types from <cuda.h>"
+            "is loaded at run time, and only src/device/driver.h takes its types from <cuda.h>"
             for path, line, match in occurrences(tree, ("include/", "ptx/", "src/"), pattern, strings=False)
-            if (path, match[1]) != ("src/driver.h", "cuda.h")]
+            if (path, match[1]) != ("src/device/driver.h", "cuda.h")]
 
 
 RULES = (asm_only_in_isa, every_wrapper_is_used, no_templates_in_kernels, waits_stand_in_kernels,

@@ -139,9 +139,9 @@ class RulesCanFail(unittest.TestCase):
     def test_cuda_runtime(self):
         self.one(rules.no_cuda_runtime, {"src/a.cpp": "#include <cuda_runtime.h>\n"},
                  r"a\.cpp:1: includes cuda_runtime\.h")
-        self.one(rules.no_cuda_runtime, {"src/a.cpp": "#include <cuda.h>\n"}, "only src/driver.h")
+        self.one(rules.no_cuda_runtime, {"src/a.cpp": "#include <cuda.h>\n"}, "only src/device/driver.h")
         self.one(rules.no_cuda_runtime, {"ptx/tile/a.cuh": "#include <cute/tensor.hpp>\n"}, "cute/tensor")
-        self.assertEqual(rules.no_cuda_runtime({"src/driver.h": "#include <cuda.h>\n"}), [])
+        self.assertEqual(rules.no_cuda_runtime({"src/device/driver.h": "#include <cuda.h>\n"}), [])
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
 #include <cstdio>
 
 #include "error.h"
-#include "plan.h"
-#include "validate.h"
+#include "forward/forward.h"
+#include "rules/call.h"
 
 namespace fa3::bench {
 
