@@ -10,7 +10,7 @@ fa3_status write_info(fa3_kernel_info* info, const Row& row);
 
 // Launch number `launch` of the plan for so many multiprocessors; where there is none, launch 0 is the row that was
 // planned for.
-fa3_status write_info(fa3_kernel_info* info, const Plan& plan, int launch, int multiprocessors);
+fa3_status write_info(fa3_kernel_info* info, const ForwardPlan& plan, int launch, int multiprocessors);
 
 
 // The same of the backward pass, which has so many blocks of keys.

@@ -4,11 +4,12 @@
 
 #include "backward_params.h"
 #include "integers.h"
-#include "device/driver.h"
 #include "problem.h"
 #include "rules/call.h"
 
 namespace fa3 {
+
+struct Device;
 
 // The caller's parameters after validation, with every default resolved.
 struct BackwardProblem : AttentionShape {
@@ -87,7 +88,8 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan);
 // Its thread blocks: one for each piece of work, or for each multiprocessor if they take several.
 int32_t grid_of(const BackwardLaunch& launch, int multiprocessors);
 
-fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, void* workspace, CUstream stream);
+fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, const Device& device, void* workspace,
+                  fa3_stream stream);
 
 // threads, widest_vector: as for reference_forward.
 fa3_status reference_backward(const BackwardProblem& problem, int threads, int widest_vector = 8);

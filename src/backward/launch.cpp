@@ -2,15 +2,13 @@
 #include <algorithm>
 
 #include "backward/backward.h"
-#include "integers.h"
 #include "device/enqueue.h"
 #include "device/modules.h"
 #include "device/tensor_map.h"
+#include "integers.h"
 
 namespace fa3 {
 namespace {
-
-int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
 RowStrides strides_of(const View& view) { return {view.stride[0], view.stride[2], view.stride[1]}; }
 RowStrides strides_of_rows(const View& view) { return {view.stride[0], view.stride[1], view.stride[2]}; }
@@ -93,17 +91,15 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, int64_t em
 
 }  // namespace
 
-fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, void* workspace, CUstream stream) {
-  const Driver* driver;
-  Context* context;
-  if (fa3_status status = get_driver(driver)) return status;
-  if (fa3_status status = current_context(*driver, context)) return status;
+fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, const Device& device, void* workspace,
+                  CUstream stream) {
+  const Driver& driver = *device.driver;
   // All that may fail for want of a kernel fails before anything is launched.
   CUfunction functions[2][BackwardRun::most_launches];
   for (const bool is_last : {false, true}) {
     const BackwardRun& run = is_last ? plan.last : plan.run;
     for (int i = 0; i < run.launch_count; ++i)
-      if (fa3_status status = get_function(*driver, *context, run.launches[i].row, stream, functions[is_last][i]))
+      if (fa3_status status = get_function(device, run.launches[i].row, stream, functions[is_last][i]))
         return status;
   }
   const auto& [seeing, empty_rows] = seeing_rows(problem);
@@ -111,14 +107,14 @@ fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, void
     const BackwardRun& run = plan.of(n);
     const int64_t first = n * plan.entries, count = std::min(plan.entries, problem.batch - first);
     BackwardParams params{};
-    if (fa3_status status = fill(*driver, entries_of(seeing, first, count), empty_rows, run,
+    if (fa3_status status = fill(driver, entries_of(seeing, first, count), empty_rows, run,
                                  static_cast<char*>(workspace), params))
       return status;
     for (int i = 0; i < run.launch_count; ++i) {
       const BackwardLaunch& launch = run.launches[i];
-      const int32_t grid = grid_of(launch, context->multiprocessors);
+      const int32_t grid = grid_of(launch, device.context->multiprocessors);
       const CUfunction function = functions[n == plan.runs - 1][i];
-      if (fa3_status status = enqueue(*driver, rows[launch.row], function, grid, &params, i > 0, stream)) return status;
+      if (fa3_status status = enqueue(driver, rows[launch.row], function, grid, &params, i > 0, stream)) return status;
     }
   }
   return FA3_OK;

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <bit>
 
+#include "integers.h"
+
 namespace fa3 {
 namespace {
-
-int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
 // Heads whose blocks come together: a section. Without a mask, a head at a time makes the most of the L2 cache. But
 // where dQ is added in a fixed order, thread blocks that take the blocks of a head at the same time wait for one

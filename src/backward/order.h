@@ -1,7 +1,6 @@
 // In which order thread blocks of the backward pass take key blocks, and how these add to dQ (backward_work.h).
 #pragma once
 #include "backward/backward.h"
-#include "integers.h"
 #include "row.h"
 
 namespace fa3 {

@@ -12,7 +12,8 @@
 #include "backward/backward.h"
 #include "backward/order.h"
 #include "error.h"
-#include "forward/fit.h"
+#include "integers.h"
+#include "rules/attention.h"
 
 namespace fa3 {
 namespace {
@@ -22,8 +23,6 @@ constexpr int64_t max_blocks = INT32_MAX / 2;  // thread blocks are counted in i
 // Workspace of a run, about: some 8000 key blocks of 128 keys at d 128, as many as each of 132 multiprocessors takes 60
 // of, so that the end of a run, where some have none, does not count.
 constexpr int64_t run_bytes = int64_t{1} << 30;
-
-int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
 bool fits(const Row& row, const BackwardProblem& problem) {
   return row.kind == Kind::backward && !row.has(Trait::queries_only) && row.dtype == dtype_of(problem.q.dtype) &&
@@ -54,7 +53,7 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
   if (found >= 0) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED,
               "no kernel of this build has q.dim[3] (head_dim) %lld and v.dim[3] (head_dim_v) %lld, %s mask, for the "
-              "backward pass", static_cast<long long>(problem.head_dim), static_cast<long long>(problem.head_dim_v),
+              "backward pass", ll(problem.head_dim), ll(problem.head_dim_v),
               problem.causal ? "causal" : "no");
 }
 
@@ -191,10 +190,10 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
       __builtin_mul_overflow(problem.batch * problem.heads_kv, key_blocks, &blocks) || blocks > max_blocks)
     return fail(FA3_ERROR_UNSUPPORTED,
                 "q has %lld * %lld heads of %lld tiles of %d rows, k %lld blocks of keys for each of its heads; the "
-                "kernels count up to %lld rows and %lld blocks in all", static_cast<long long>(problem.batch),
-                static_cast<long long>(problem.heads), static_cast<long long>(q_tiles), backward_tile_rows,
-                static_cast<long long>(key_blocks), static_cast<long long>(max_rows),
-                static_cast<long long>(max_blocks));
+                "kernels count up to %lld rows and %lld blocks in all", ll(problem.batch),
+                ll(problem.heads), ll(q_tiles), backward_tile_rows,
+                ll(key_blocks), ll(max_rows),
+                ll(max_blocks));
   const auto& [seeing, empty_rows] = seeing_rows(problem);
   plan.entries = entries_of_run(seeing, row);
   plan.runs = narrow(std::max<int64_t>(1, divide_up(problem.batch, plan.entries)));

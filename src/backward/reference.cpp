@@ -9,10 +9,10 @@
 #include <cstring>
 
 #include "backward/backward.h"
-#include "error.h"
 #include "cpu/host_view.h"
 #include "cpu/vectors.h"
 #include "cpu/workers.h"
+#include "error.h"
 
 namespace fa3 {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "backward/backward.h"
 #include "error.h"
-#include "rules/call.h"
+#include "rules/attention.h"
 #include "rules/tensor.h"
 
 namespace fa3 {
@@ -81,7 +81,7 @@ Status check_like(const char* name, const fa3_tensor& tensor, const char* like_n
   for (int i = 0; i < count; ++i) {
     if (tensor.dim[i] == like.dim[i]) continue;
     return fail(invalid, "%s.dim[%d] is %lld, must equal %s.dim[%d], which is %lld", name, i,
-                static_cast<long long>(tensor.dim[i]), like_name, i, static_cast<long long>(like.dim[i]));
+                ll(tensor.dim[i]), like_name, i, ll(like.dim[i]));
   }
   return FA3_OK;
 }
@@ -92,7 +92,7 @@ Status check_rows(const char* name, const fa3_tensor& tensor, const fa3_tensor& 
   for (int i = 0; i < 3; ++i) {
     if (tensor.dim[i] == q.dim[of_q[i]]) continue;
     return fail(invalid, "%s.dim[%d] is %lld, must equal q.dim[%d], which is %lld", name, i,
-                static_cast<long long>(tensor.dim[i]), of_q[i], static_cast<long long>(q.dim[of_q[i]]));
+                ll(tensor.dim[i]), of_q[i], ll(q.dim[of_q[i]]));
   }
   return FA3_OK;
 }

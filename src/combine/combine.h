@@ -1,10 +1,12 @@
 // fa3_combine: its rules, what it launches, and the same on the CPU.
 #pragma once
-#include "device/driver.h"
+#include "combine_params.h"
 #include "problem.h"
 #include "rules/call.h"
 
 namespace fa3 {
+
+struct Device;
 
 // The caller's parameters after validation. Absent tensors have data null and dims 0.
 struct CombineProblem {
@@ -21,7 +23,16 @@ struct CombineProblem {
 // Every rule of fa3.h. fa3_reference_combine has those of the device.
 fa3_status validate(const fa3_combine_params* params, CombineProblem& problem);
 
-fa3_status launch(const CombineProblem& problem, CUstream stream);
+// What a call launches: one kernel. A function of the problem.
+struct CombinePlan {
+  int row;
+  int32_t pieces;  // of a row
+  CombineTiles tiles;
+  int32_t grid;  // thread blocks; 0: nothing is launched
+};
+CombinePlan plan(const CombineProblem& problem);
+
+fa3_status launch(const CombineProblem& problem, const CombinePlan& plan, const Device& device, fa3_stream stream);
 
 fa3_status reference_combine(const CombineProblem& problem);
 

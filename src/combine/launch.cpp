@@ -1,23 +1,19 @@
-// What fa3_combine launches: one kernel.
+// The launch of fa3_combine's plan, and what it is passed.
 #include "combine/combine.h"
-#include "combine_params.h"
 #include "device/enqueue.h"
 #include "device/modules.h"
+#include "integers.h"
 
 namespace fa3 {
 namespace {
-
-constexpr int row = row_named("fa3_pass_combine");
-static_assert(row >= 0);
-
-int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 
 CombineDtype combine_dtype(fa3_dtype dtype) {
   return dtype == FA3_DTYPE_BF16 ? CombineDtype::bf16 : dtype == FA3_DTYPE_FP16 ? CombineDtype::fp16
                                                                                 : CombineDtype::fp32;
 }
 
-CombineParams params_of(const CombineProblem& problem, int32_t pieces, const CombineTiles& tiles) {
+CombineParams params_of(const CombineProblem& problem, const CombinePlan& plan) {
+  const CombineTiles& tiles = plan.tiles;
   const View &part = problem.part, &lse_parts = problem.lse_parts, &o = problem.o, &lse = problem.lse;
   CombineParams p{};
   p.o_parts = part.data;
@@ -33,7 +29,7 @@ CombineParams params_of(const CombineProblem& problem, int32_t pieces, const Com
   p.parts_dtype = combine_dtype(part.dtype), p.o_dtype = combine_dtype(o.dtype);
   p.parts = narrow(problem.parts), p.batch_heads = narrow(problem.batch * problem.heads), p.rows = narrow(problem.rows);
   p.tile_heads = tiles.heads;
-  p.pieces = Divisor::of(pieces);
+  p.pieces = Divisor::of(plan.pieces);
   p.shares = Divisor::of(tiles.shares), p.slots = Divisor::of(tiles.slots);
   p.head_slots = Divisor::of(tiles.head_slots);
   p.heads = Divisor::of(narrow(problem.heads));
@@ -43,19 +39,11 @@ CombineParams params_of(const CombineProblem& problem, int32_t pieces, const Com
 
 }  // namespace
 
-fa3_status launch(const CombineProblem& problem, CUstream stream) {
-  const Driver* driver;
-  Context* context;
-  if (fa3_status status = get_driver(driver)) return status;
-  if (fa3_status status = current_context(*driver, context)) return status;
+fa3_status launch(const CombineProblem& problem, const CombinePlan& plan, const Device& device, CUstream stream) {
   CUfunction function;
-  if (fa3_status status = get_function(*driver, *context, row, stream, function)) return status;
-  const int32_t pieces = narrow(problem.head_dim) * bytes_per_element(problem.part.dtype) / 16;
-  // Less than 2^31, as o has less than 2^40 bytes: a thread block has a row for 65 of its threads or more.
-  const CombineTiles tiles =
-      CombineTiles::of(rows[row], pieces, problem.parts, problem.rows, problem.batch * problem.heads);
-  CombineParams params = params_of(problem, pieces, tiles);
-  return enqueue(*driver, rows[row], function, tiles.count(), &params, false, stream);
+  if (fa3_status status = get_function(device, plan.row, stream, function)) return status;
+  CombineParams params = params_of(problem, plan);
+  return enqueue(*device.driver, rows[plan.row], function, plan.grid, &params, false, stream);
 }
 
 }  // namespace fa3

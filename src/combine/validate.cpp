@@ -18,8 +18,6 @@ constexpr int64_t max_head_dim = 512, max_parts = 65536;
 // Rows, heads and thread blocks are numbered in 32 bits, with a few more than there are.
 constexpr int64_t max_count = INT32_MAX - 65536;
 
-long long ll(int64_t value) { return value; }
-
 Expected input(const char* name, int rank, bool wide) { return {name, rank, false, wide, true, false}; }
 Expected output(const char* name, int rank, bool wide) { return {name, rank, true, wide, true, false}; }
 

@@ -130,8 +130,6 @@ bool means_no_context(CUresult result) {
          result == CUDA_ERROR_DEINITIALIZED || result == CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-}  // namespace
-
 fa3_status current_context(const Driver& driver, Context*& context) {
   // Of whichever context is current: its handle may be of one that another thread has destroyed.
   unsigned long long id;
@@ -152,6 +150,13 @@ fa3_status current_context(const Driver& driver, Context*& context) {
   return FA3_OK;
 }
 
+}  // namespace
+
+fa3_status find_device(Device& device) {
+  if (fa3_status status = get_driver(device.driver)) return status;
+  return current_context(*device.driver, device.context);
+}
+
 fa3_status resolve_multiprocessors(int& multiprocessors) {
   constexpr int most = 1024;  // no GPU comes near this
   if (multiprocessors < 0 || multiprocessors > most)
@@ -159,33 +164,31 @@ fa3_status resolve_multiprocessors(int& multiprocessors) {
                 "multiprocessors is %d, must be from 1 to %d, or 0 for the current context's device", multiprocessors,
                 most);
   if (multiprocessors != 0) return FA3_OK;
-  const Driver* driver;
-  Context* context;
-  if (fa3_status status = get_driver(driver)) return status;
-  if (fa3_status status = current_context(*driver, context)) return status;
-  multiprocessors = context->multiprocessors;
+  Device device;
+  if (fa3_status status = find_device(device)) return status;
+  multiprocessors = device.context->multiprocessors;
   return FA3_OK;
 }
 
-fa3_status get_function(const Driver& driver, Context& context, int row, CUstream stream, CUfunction& function) {
-  function = __atomic_load_n(&context.functions[row], __ATOMIC_ACQUIRE);
+fa3_status get_function(const Device& device, int row, CUstream stream, CUfunction& function) {
+  function = __atomic_load_n(&device.context->functions[row], __ATOMIC_ACQUIRE);
   if (function) return FA3_OK;
   bool capturing;
-  if (fa3_status status = captures(driver, stream, capturing)) return status;
+  if (fa3_status status = captures(*device.driver, stream, capturing)) return status;
   if (capturing)
     return fail(FA3_ERROR_NOT_LOADED,
                 "%s is not loaded and the stream is capturing: %s before the capture", rows[row].name,
                 rows[row].has(Trait::chosen) ? "call fa3_preload" : "fa3_preload does not load it, run it once");
   Locked locked;
-  return load(driver, context, row, function);
+  return load(*device.driver, *device.context, row, function);
 }
 
-fa3_status load_all(const Driver& driver, Context& context) {
+fa3_status load_all(const Device& device) {
   Locked locked;
   CUfunction function;
   for (int row = 0; row < row_count; ++row)
     if (rows[row].has(Trait::chosen))
-      if (fa3_status status = load(driver, context, row, function)) return status;
+      if (fa3_status status = load(*device.driver, *device.context, row, function)) return status;
   return FA3_OK;
 }
 

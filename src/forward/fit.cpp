@@ -1,11 +1,11 @@
-#include "forward/fit.h"
-
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "error.h"
+#include "forward/forward.h"
 #include "forward/tiles.h"
+#include "integers.h"
+#include "rules/attention.h"
 
 namespace fa3 {
 namespace {
@@ -23,13 +23,13 @@ constexpr bool is_narrower(const Row& row, const Row& other) {
 }
 
 // Can this row take the problem's V, scales and sums?
-bool takes(const Row& row, const Problem& problem) {
+bool takes(const Row& row, const ForwardProblem& problem) {
   return !row.is_8bit() || (row.has(Trait::transposes_v) == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
                             (row.has(Trait::block_scales) || !problem.kv_blocks));
 }
 // Rows with scales for blocks take one scale for each head, too, but are slower.
-bool has_needless_scales(const Row& row, const Problem& problem) {
+bool has_needless_scales(const Row& row, const ForwardProblem& problem) {
   return row.has(Trait::block_scales) && !row.has(Trait::two_level) && !problem.kv_blocks;
 }
 
@@ -66,7 +66,7 @@ constexpr RowList causal_rows[] = {choosable(Dtype::bf16, true), choosable(Dtype
 
 // Those that the library chooses itself, of the smallest head dimensions that hold the problem's; of rows with packed
 // heads (Trait::packs_heads), which come last, and of others each for itself.
-void find_rows(const Problem& problem, Fit& fit) {
+void find_rows(const ForwardProblem& problem, Fit& fit) {
   const int dtype = static_cast<int>(dtype_of(problem.q.dtype));
   const RowList& candidates = problem.causal ? causal_rows[dtype] : full_rows[dtype];
   const bool may_pack = problem.seqlen_q <= most_packed_queries;
@@ -86,12 +86,12 @@ void find_rows(const Problem& problem, Fit& fit) {
   for (int n = 0; n < packed.count; ++n) fit.rows[fit.count++] = packed.rows[n];
 }
 
-fa3_status choose_rows(const Problem& problem, Fit& fit) {
+fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
   const Dtype dtype = dtype_of(problem.q.dtype);
   find_rows(problem, fit);
   fit.for_tiles = -1;
   if (dtype == Dtype::e4m3 && !problem.v_tiles) {
-    Problem tiled = problem;
+    ForwardProblem tiled = problem;
     tiled.v_tiles = true;
     Fit others;
     find_rows(tiled, others);
@@ -101,12 +101,12 @@ fa3_status choose_rows(const Problem& problem, Fit& fit) {
   return fail(FA3_ERROR_UNSUPPORTED,
               "no kernel of this build has q.dim[3] (head_dim) %lld and v.dim[3] (head_dim_v) %lld, dtype %s%s, "
               "%s mask",
-              static_cast<long long>(problem.head_dim), static_cast<long long>(problem.head_dim_v), dtype_name(dtype),
+              ll(problem.head_dim), ll(problem.head_dim_v), dtype_name(dtype),
               dtype != Dtype::e4m3 ? "" : problem.v_tiles ? " with v as tiles" : " with v row by row",
               problem.causal ? "causal" : "no");
 }
 
-fa3_status find_row(const Problem& problem, Fit& fit) {
+fa3_status find_row(const ForwardProblem& problem, Fit& fit) {
   const int n = row_named(problem.kernel);
   if (n < 0) return unknown_kernel(problem.kernel);
   const Row& row = rows[n];
@@ -121,11 +121,11 @@ fa3_status find_row(const Problem& problem, Fit& fit) {
   if (row.d < problem.head_dim)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim up to %d; q.dim[3] (head_dim) is %lld", row.name, row.d,
-                static_cast<long long>(problem.head_dim));
+                ll(problem.head_dim));
   if (row.dv < problem.head_dim_v)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim_v up to %d; v.dim[3] (head_dim_v) is %lld", row.name,
-                row.dv, static_cast<long long>(problem.head_dim_v));
+                row.dv, ll(problem.head_dim_v));
   if (row.is_8bit() && row.has(Trait::transposes_v) == problem.v_tiles)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which takes v %s; v.rank is %d", row.name,
                 problem.v_tiles ? "row by row" : "as tiles", problem.v_tiles ? 5 : 4);
@@ -135,42 +135,22 @@ fa3_status find_row(const Problem& problem, Fit& fit) {
   if (!takes(row, problem))
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which takes one scale for each head of K and V; k_scale and v_scale have %lld "
-                "and %lld blocks", row.name, static_cast<long long>(problem.k_scale.dim[2]),
-                static_cast<long long>(problem.v_scale.dim[2]));
+                "and %lld blocks", row.name, ll(problem.k_scale.dim[2]),
+                ll(problem.v_scale.dim[2]));
   if (row.has(Trait::packs_heads) && rows_of(problem, row) > max_seqlen)
     return fail(FA3_ERROR_UNSUPPORTED,
                 "params->kernel is %s, which packs the heads that share k and v (here %lld, as %lld) into rows; with "
                 "q.dim[1] (seqlen_q) %lld that makes more than %lld", row.name,
-                static_cast<long long>(problem.heads_per_kv()),
-                static_cast<long long>(packing_of(problem, row).rows(1)), static_cast<long long>(problem.seqlen_q),
-                static_cast<long long>(max_seqlen));
+                ll(problem.heads_per_kv()),
+                ll(packing_of(problem, row).rows(1)), ll(problem.seqlen_q),
+                ll(max_seqlen));
   fit = {{n}, 1, -1};
   return FA3_OK;
 }
 
 }  // namespace
 
-// The caller's text may be anything: the message shows its beginning, on one line, and reads no more than it shows.
-fa3_status unknown_kernel(const char* name) {
-  char shown[64];  // names are shorter: they fit fa3_kernel_info.name
-  size_t length = 0;
-  for (; length < sizeof shown - 1 && name[length] != '\0'; ++length)
-    shown[length] = name[length] >= ' ' && name[length] <= '~' ? name[length] : '?';
-  shown[length] = '\0';
-  return fail(FA3_ERROR_UNSUPPORTED,
-              "params->kernel is \"%s%s\", no kernel of this build (fa3_kernel_info_at names those)", shown,
-              length < sizeof shown - 1 ? "" : "...");
-}
-
-fa3_status check_lengths(const AttentionShape& shape) {
-  for (const auto& [name, length] : {std::pair{"q", shape.seqlen_q}, {"k", shape.seqlen_k}})
-    if (length > max_seqlen)
-      return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[1] (sequence length) is %lld; the kernels take up to %lld", name,
-                  static_cast<long long>(length), static_cast<long long>(max_seqlen));
-  return FA3_OK;
-}
-
-fa3_status fit(const Problem& problem, Fit& fit) {
+fa3_status fit(const ForwardProblem& problem, Fit& fit) {
   if (fa3_status status = problem.kernel ? find_row(problem, fit) : choose_rows(problem, fit)) return status;
   if (fa3_status status = check_lengths(problem)) return status;
   if (problem.empty()) return FA3_OK;
@@ -183,8 +163,8 @@ fa3_status fit(const Problem& problem, Fit& fit) {
   return fail(FA3_ERROR_UNSUPPORTED,
               "q.dim[0] * q.dim[2] * (blocks of %d rows in q.dim[1]) is %lld * %lld * %lld; the kernels count up to "
               "%lld tiles",
-              first.Br, static_cast<long long>(problem.batch), static_cast<long long>(problem.heads),
-              static_cast<long long>((problem.seqlen_q + first.Br - 1) / first.Br), static_cast<long long>(max_tiles));
+              first.Br, ll(problem.batch), ll(problem.heads),
+              ll(divide_up(problem.seqlen_q, first.Br)), ll(max_tiles));
 }
 
 }  // namespace fa3

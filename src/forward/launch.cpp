@@ -1,23 +1,20 @@
-#include "forward/launch.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "device/enqueue.h"
-#include "error.h"
 #include "device/modules.h"
-#include "params.h"
-#include "forward/forward.h"
 #include "device/tensor_map.h"
+#include "forward/forward.h"
 #include "forward/tiles.h"
+#include "integers.h"
+#include "params.h"
 #include "v_tile.h"
-#include "rules/call.h"
 
 namespace fa3 {
 namespace {
 
 // V as the row takes it.
-fa3_status encode_maps(const Driver& driver, const Problem& problem, const View& v, const Row& row,
+fa3_status encode_maps(const Driver& driver, const ForwardProblem& problem, const View& v, const Row& row,
                        ForwardParams& params) {
   const bool packs_heads = row.has(Trait::packs_heads);
   if (fa3_status status = packs_heads ? encode_packed(driver, "q", problem.q, row, problem.heads_kv, params.q)
@@ -29,7 +26,7 @@ fa3_status encode_maps(const Driver& driver, const Problem& problem, const View&
   return row.is_8bit() || packs_heads ? FA3_OK : encode(driver, "o", problem.o, row, o_box_rows, params.o);
 }
 
-Output output_of(const Problem& problem) {
+Output output_of(const ForwardProblem& problem) {
   const View &o = problem.o, &lse = problem.lse;
   return {o.data,
           o.stride[0],
@@ -39,38 +36,38 @@ Output output_of(const Problem& problem) {
           lse.stride[0],
           lse.stride[1],
           lse.stride[2],
-          static_cast<int32_t>(problem.head_dim_v),
+          narrow(problem.head_dim_v),
           dtype_of(o.dtype)};
 }
 
 ScaleTensor scale_of(const View& scale) {
-  return {static_cast<const float*>(scale.data), static_cast<int32_t>(scale.stride[0]),
-          static_cast<int32_t>(scale.stride[1]), static_cast<int32_t>(scale.stride[2]), 0};
+  return {static_cast<const float*>(scale.data), narrow(scale.stride[0]),
+          narrow(scale.stride[1]), narrow(scale.stride[2]), 0};
 }
 
-Scales scales_of(const Problem& problem) {
+Scales scales_of(const ForwardProblem& problem) {
   const View &mean = problem.v_mean, &offset = problem.lse_offset;
   return {scale_of(problem.q_scale),
           scale_of(problem.k_scale),
           scale_of(problem.v_scale),
           static_cast<const float*>(problem.o_scale.data),
           static_cast<const float*>(mean.data),
-          static_cast<int32_t>(mean.stride[0]),
-          static_cast<int32_t>(mean.stride[1]),
+          narrow(mean.stride[0]),
+          narrow(mean.stride[1]),
           static_cast<const float*>(offset.data),
           offset.stride[0],
           offset.stride[1],
           offset.stride[2]};
 }
 
-void fill(const Problem& problem, const ForwardPlan& plan, void* workspace, ScaledForwardParams& params) {
+void fill(const ForwardProblem& problem, const RowPlan& plan, void* workspace, ScaledForwardParams& params) {
   char* const bytes = static_cast<char*>(workspace);
   params.output = output_of(problem);
   params.workspace = static_cast<Workspace*>(workspace);
   params.tickets = reinterpret_cast<Tickets*>(bytes + plan.workspace.tickets);
   params.partials = bytes + plan.workspace.partials;
   params.visible = visible_of(problem, rows[plan.row]);
-  params.heads_per_kv = Divisor::of(static_cast<int32_t>(problem.heads_per_kv()));
+  params.heads_per_kv = Divisor::of(narrow(problem.heads_per_kv()));
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
   params.tiles = plan.tiles;
@@ -80,8 +77,8 @@ void fill(const Problem& problem, const ForwardPlan& plan, void* workspace, Scal
 }
 
 // V as tiles, head by head without gaps.
-View v_tiles_at(void* data, const Problem& problem) {
-  const int64_t groups = (problem.seqlen_k + v_tile_keys - 1) / v_tile_keys, bytes = v_tile_keys * problem.head_dim_v;
+View v_tiles_at(void* data, const ForwardProblem& problem) {
+  const int64_t groups = divide_up(problem.seqlen_k, v_tile_keys), bytes = v_tile_keys * problem.head_dim_v;
   return {data, FA3_DTYPE_E4M3, {problem.batch, groups, problem.heads_kv, bytes},
           {problem.heads_kv * groups * bytes, bytes, groups * bytes, 1}};
 }
@@ -93,35 +90,35 @@ struct StepParams {
   EmptyRowsParams empty_rows;
 };
 
-fa3_status fill(const Driver& driver, const Problem& problem, const Plan& plan, void* workspace, StepParams& params,
-                void* (&of_launch)[Plan::most_launches]) {
+fa3_status fill(const Driver& driver, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
+                StepParams& params, void* (&of_launch)[ForwardPlan::most_launches]) {
   View v = problem.v;
   for (int i = 0; i < plan.launch_count; ++i) {
-    const Launch& launch = plan.launches[i];
+    const ForwardLaunch& launch = plan.launches[i];
     switch (launch.step) {
-      case Step::tile_v:
+      case ForwardStep::tile_v:
         v = v_tiles_at(static_cast<char*>(workspace) + plan.v_tiles, problem);
         params.tile_v = {static_cast<const uint8_t*>(problem.v.data),
                          problem.v.stride[0],
                          problem.v.stride[1],
                          problem.v.stride[2],
                          static_cast<uint8_t*>(v.data),
-                         static_cast<int32_t>(problem.batch),
-                         static_cast<int32_t>(problem.seqlen_k),
-                         static_cast<int32_t>(problem.head_dim_v),
-                         Divisor::of(static_cast<int32_t>(problem.heads_kv)),
-                         Divisor::of(static_cast<int32_t>(v.dim[1]))};
+                         narrow(problem.batch),
+                         narrow(problem.seqlen_k),
+                         narrow(problem.head_dim_v),
+                         Divisor::of(narrow(problem.heads_kv)),
+                         Divisor::of(narrow(v.dim[1]))};
         of_launch[i] = &params.tile_v;
         break;
-      case Step::forward:
+      case ForwardStep::forward:
         if (fa3_status status = encode_maps(driver, problem, v, rows[launch.row], params.forward)) return status;
         fill(problem, plan.forward, workspace, params.forward);
         of_launch[i] = &params.forward;
         break;
-      case Step::empty_rows:
-        params.empty_rows = {output_of(problem), static_cast<int32_t>(problem.seqlen_q),
-                             static_cast<int32_t>(problem.batch * problem.heads),
-                             Divisor::of(static_cast<int32_t>(problem.heads))};
+      case ForwardStep::empty_rows:
+        params.empty_rows = {output_of(problem), narrow(problem.seqlen_q),
+                             narrow(problem.batch * problem.heads),
+                             Divisor::of(narrow(problem.heads))};
         of_launch[i] = &params.empty_rows;
         break;
     }
@@ -131,24 +128,17 @@ fa3_status fill(const Driver& driver, const Problem& problem, const Plan& plan, 
 
 }  // namespace
 
-fa3_status launch(const Problem& problem, const Fit& fit, void* workspace, size_t workspace_bytes, CUstream stream) {
-  const Driver* driver;
-  Context* context;
-  if (fa3_status status = get_driver(driver)) return status;
-  if (fa3_status status = current_context(*driver, context)) return status;
-  const Plan& plan = fa3::plan(problem, fit, context->multiprocessors);
-  if (plan.workspace_bytes > FA3_FORWARD_WORKSPACE_BYTES)  // so much has been looked at
-    if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, plan.workspace_bytes))
-      return status;
-  CUfunction functions[Plan::most_launches];
+fa3_status launch(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* workspace,
+                  CUstream stream) {
+  CUfunction functions[ForwardPlan::most_launches];
   for (int i = 0; i < plan.launch_count; ++i)
-    if (fa3_status status = get_function(*driver, *context, plan.launches[i].row, stream, functions[i])) return status;
+    if (fa3_status status = get_function(device, plan.launches[i].row, stream, functions[i])) return status;
 
   StepParams params;
-  void* of_launch[Plan::most_launches];
-  if (fa3_status status = fill(*driver, problem, plan, workspace, params, of_launch)) return status;
+  void* of_launch[ForwardPlan::most_launches];
+  if (fa3_status status = fill(*device.driver, problem, plan, workspace, params, of_launch)) return status;
   for (int i = 0; i < plan.launch_count; ++i)  // nothing is enqueued before all is ready
-    if (fa3_status status = enqueue(*driver, rows[plan.launches[i].row], functions[i], plan.launches[i].grid,
+    if (fa3_status status = enqueue(*device.driver, rows[plan.launches[i].row], functions[i], plan.launches[i].grid,
                                     of_launch[i], i > 0, stream))
       return status;
   return FA3_OK;

@@ -16,17 +16,17 @@
 // A row's operations and their order follow from the problem alone, and nothing is fused (-ffp-contract=off), so O has
 // the same bits whatever the threads, the blocks and the width of the machine's vectors. Exponentials are our own for
 // the same reason: libm's round differently on machines with FMA. Only the logarithm in LSE is libm's.
-#include "forward/reference.h"
+#include "forward/forward.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "error.h"
 #include "cpu/host_view.h"
-#include "v_tile.h"
 #include "cpu/vectors.h"
 #include "cpu/workers.h"
+#include "error.h"
+#include "v_tile.h"
 
 namespace fa3 {
 namespace {
@@ -53,7 +53,7 @@ struct QueryBlock {
   int rows;
 };
 
-QueryRow row_of(const Problem& problem, const QueryBlock& block, int r) {
+QueryRow row_of(const ForwardProblem& problem, const QueryBlock& block, int r) {
   return fa3::row_of(problem, block.head_kv, block.first + r);
 }
 
@@ -64,7 +64,7 @@ void apply_scale(const View& scale, int64_t batch, int64_t row, int64_t head, do
   for (int x = 0; x < count; ++x) elements[x] *= factor;
 }
 
-void read_key_of_tile(const Problem& problem, int64_t batch, int64_t key, int64_t head, double* out) {
+void read_key_of_tile(const ForwardProblem& problem, int64_t batch, int64_t key, int64_t head, double* out) {
   const int byte = v_tile_byte(static_cast<int>(key % v_tile_keys));
   const char* tile = element(problem.v, batch, key / v_tile_keys, head) + byte;
   for (int x = 0; x < problem.head_dim_v; ++x)
@@ -72,7 +72,7 @@ void read_key_of_tile(const Problem& problem, int64_t batch, int64_t key, int64_
 }
 
 // Lanes beyond the block's rows repeat the last one; their results are never used.
-void read_queries(const Problem& problem, const QueryBlock& block, Scratch& t) {
+void read_queries(const ForwardProblem& problem, const QueryBlock& block, Scratch& t) {
   const int d = static_cast<int>(problem.head_dim);
   double elements[max_d];
   for (int r = 0; r < round_up(block.rows, lanes); ++r) {
@@ -85,7 +85,7 @@ void read_queries(const Problem& problem, const QueryBlock& block, Scratch& t) {
 }
 
 // V is zero-filled to whole vectors.
-void read_keys(const Problem& problem, const QueryBlock& block, int64_t first, int keys, Scratch& t) {
+void read_keys(const ForwardProblem& problem, const QueryBlock& block, int64_t first, int keys, Scratch& t) {
   const int d = static_cast<int>(problem.head_dim), dv = static_cast<int>(problem.head_dim_v);
   for (int j = 0; j < keys; ++j) {
     read_row(problem.k, block.batch, first + j, block.head_kv, t.k[j]);
@@ -162,7 +162,7 @@ template <int width>
     }
 }
 
-void write_outputs(const Problem& problem, const QueryBlock& block, int r, Scratch& t) {
+void write_outputs(const ForwardProblem& problem, const QueryBlock& block, int r, Scratch& t) {
   const QueryRow row = row_of(problem, block, r);
   const int dv = static_cast<int>(problem.head_dim_v);
   const bool sees_nothing = t.visible[r] == 0;
@@ -183,7 +183,7 @@ void write_outputs(const Problem& problem, const QueryBlock& block, int r, Scrat
 
 struct RunBlock {
   template <int width>
-  [[gnu::always_inline]] static void run(const Problem& problem, const QueryBlock& block, Scratch& t) {
+  [[gnu::always_inline]] static void run(const ForwardProblem& problem, const QueryBlock& block, Scratch& t) {
     const int d = static_cast<int>(problem.head_dim), columns = round_up(static_cast<int>(problem.head_dim_v), lanes);
     read_queries(problem, block, t);
     std::memset(t.o, 0, sizeof t.o);
@@ -205,15 +205,15 @@ struct RunBlock {
   }
 };
 
-struct Work {
-  const Problem& problem;
-  void (*run)(const Problem&, const QueryBlock&, Scratch&);
+struct Tasks {
+  const ForwardProblem& problem;
+  void (*run)(const ForwardProblem&, const QueryBlock&, Scratch&);
   int64_t rows, blocks_per_head;  // of one head of K and V
 };
 
 // A head's last rows come first: they may see the most keys, and threads shall end together.
 void run_task(const void* context, int64_t n, void* scratch) {
-  const Work& work = *static_cast<const Work*>(context);
+  const Tasks& work = *static_cast<const Tasks*>(context);
   const int64_t batch_head = n / work.blocks_per_head, heads_kv = work.problem.heads_kv;
   const int64_t first = (work.blocks_per_head - 1 - n % work.blocks_per_head) * Br;
   const int rows = static_cast<int>(std::min<int64_t>(Br, work.rows - first));
@@ -228,11 +228,11 @@ fa3_status check_values(const char* name, const View& scale) {
       for (int64_t c = 0; c < scale.dim[2]; ++c)
         if (const double value = number(scale, a, b, c); !is_scale(value))
           return fail(FA3_ERROR_INVALID_ARGUMENT, "%s[%lld][%lld][%lld] is %g, must be > 0 and finite", name,
-                      static_cast<long long>(a), static_cast<long long>(b), static_cast<long long>(c), value);
+                      ll(a), ll(b), ll(c), value);
   return FA3_OK;
 }
 
-fa3_status check_scale_values(const Problem& problem) {
+fa3_status check_scale_values(const ForwardProblem& problem) {
   if (fa3_status status = check_values("q_scale", problem.q_scale)) return status;
   if (fa3_status status = check_values("k_scale", problem.k_scale)) return status;
   if (fa3_status status = check_values("v_scale", problem.v_scale)) return status;
@@ -243,11 +243,11 @@ fa3_status check_scale_values(const Problem& problem) {
 
 }  // namespace
 
-fa3_status reference_forward(const Problem& problem, int threads, int widest_vector) {
+fa3_status reference_forward(const ForwardProblem& problem, int threads, int widest_vector) {
   if (problem.empty()) return FA3_OK;
   if (fa3_status status = check_scale_values(problem)) return status;
-  constexpr auto run = choose_width<RunBlock, const Problem&, const QueryBlock&, Scratch&>;
-  Work work{problem, run(widest_vector), problem.seqlen_q * problem.heads_per_kv(), 0};
+  constexpr auto run = choose_width<RunBlock, const ForwardProblem&, const QueryBlock&, Scratch&>;
+  Tasks work{problem, run(widest_vector), problem.seqlen_q * problem.heads_per_kv(), 0};
   work.blocks_per_head = (work.rows + Br - 1) / Br;
   int64_t blocks;
   if (__builtin_mul_overflow(work.blocks_per_head, problem.batch * problem.heads_kv, &blocks))

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "error.h"
-#include "v_tile.h"
 #include "rules/tensor.h"
+#include "v_tile.h"
 
 namespace fa3 {
 namespace {
@@ -13,8 +13,6 @@ using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
 constexpr int64_t max_stride = INT32_MAX;  // elements; the kernels keep these strides in int32
-
-long long ll(int64_t value) { return value; }
 
 bool is_there(const fa3_tensor& tensor) { return tensor.rank != 0; }
 
@@ -151,7 +149,7 @@ Status check_v_tiles(const fa3_forward_params& p, Rules rules, View& view) {
   return FA3_OK;
 }
 
-Status check_scales(const fa3_forward_params& p, Rules rules, Problem& problem) {
+Status check_scales(const fa3_forward_params& p, Rules rules, ForwardProblem& problem) {
   if (p.q.dtype != FA3_DTYPE_E4M3) return FA3_OK;
   if (Status status = check_scale("q_scale", "q", p.q, p.q_scale, rules, problem.q_scale)) return status;
   if (Status status = check_scale("k_scale", "k", p.k, p.k_scale, rules, problem.k_scale)) return status;

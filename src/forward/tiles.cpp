@@ -20,7 +20,7 @@ namespace {
 // But where tiles are many and keys few, the longest tiles of such a section wait for memory, as they are the first to
 // read K and V; the shorter ones find them in L2, and wait for the tensor cores. So there a section is a single group,
 // and tiles of all lengths run beside each other. Measured: 2 to 8% faster up to 1024 keys, 1% at 1536, none at 2048.
-int64_t section_heads(const Problem& problem, const Row& row, bool mixes_lengths) {
+int64_t section_heads(const ForwardProblem& problem, const Row& row, bool mixes_lengths) {
   constexpr int64_t budget = 32 << 20;
   const int64_t batch_heads = problem.batch * heads_of(problem, row);
   const int64_t heads_per_kv = row.has(Trait::packs_heads) ? 1 : problem.heads_per_kv();
@@ -36,20 +36,22 @@ int64_t section_heads(const Problem& problem, const Row& row, bool mixes_lengths
 
 }  // namespace
 
-Packing packing_of(const Problem& problem, const Row& row) {
+Packing packing_of(const ForwardProblem& problem, const Row& row) {
   return row.has(Trait::packs_heads) ? Packing::of(problem.heads_per_kv()) : Packing{0};
 }
-int64_t rows_of(const Problem& problem, const Row& row) { return packing_of(problem, row).rows(problem.seqlen_q); }
-int64_t heads_of(const Problem& problem, const Row& row) {
+int64_t rows_of(const ForwardProblem& problem, const Row& row) {
+  return packing_of(problem, row).rows(problem.seqlen_q);
+}
+int64_t heads_of(const ForwardProblem& problem, const Row& row) {
   return row.has(Trait::packs_heads) ? problem.heads_kv : problem.heads;
 }
 
-Visible visible_of(const Problem& problem, const Row& row) {
-  return {static_cast<int32_t>(problem.seqlen_q), static_cast<int32_t>(problem.seqlen_k), 0,
-          static_cast<int32_t>(problem.causal_offset), false, problem.causal, packing_of(problem, row)};
+Visible visible_of(const ForwardProblem& problem, const Row& row) {
+  return {narrow(problem.seqlen_q), narrow(problem.seqlen_k), 0,
+          narrow(problem.causal_offset), false, problem.causal, packing_of(problem, row)};
 }
 
-bool tiles_fit(const Problem& problem, const Row& row) {
+bool tiles_fit(const ForwardProblem& problem, const Row& row) {
   const int64_t rows = rows_of(problem, row);
   int64_t tiles;  // batch and heads are below 2^31
   return rows <= max_seqlen &&
@@ -57,13 +59,13 @@ bool tiles_fit(const Problem& problem, const Row& row) {
          tiles <= max_tiles;
 }
 
-bool mixes_lengths(const Problem& problem, const Row& row, int64_t q_blocks, int64_t multiprocessors) {
+bool mixes_lengths(const ForwardProblem& problem, const Row& row, int64_t q_blocks, int64_t multiprocessors) {
   constexpr int64_t few_keys = 2048;
   return problem.causal && row.has(Trait::splits) && problem.seqlen_k < few_keys && q_blocks > 1 &&
          q_blocks * problem.batch * heads_of(problem, row) >= balanced * multiprocessors;
 }
 
-Tiles tiles_of(const Problem& problem, const Row& row, int64_t multiprocessors) {
+Tiles tiles_of(const ForwardProblem& problem, const Row& row, int64_t multiprocessors) {
   const int64_t all_rows = divide_up(rows_of(problem, row), 64) * 64, heads_in_all = heads_of(problem, row);
   const int64_t batch_heads = problem.batch * heads_in_all;
   int64_t q_blocks = divide_up(all_rows, row.Br), first_row = 0;
@@ -77,13 +79,13 @@ Tiles tiles_of(const Problem& problem, const Row& row, int64_t multiprocessors) 
   }
   const int64_t heads = section_heads(problem, row, mixes_lengths(problem, row, q_blocks, multiprocessors));
   const int64_t last_heads = batch_heads % heads;
-  return {static_cast<int32_t>(q_blocks),
-          static_cast<int32_t>(first_row),
-          static_cast<int32_t>(batch_heads),
-          Divisor::of(static_cast<int32_t>(heads_in_all)),
-          Divisor::of(static_cast<int32_t>(heads)),
-          Divisor::of(static_cast<int32_t>(heads * q_blocks)),
-          Divisor::of(static_cast<int32_t>(last_heads ? last_heads : heads))};
+  return {narrow(q_blocks),
+          narrow(first_row),
+          narrow(batch_heads),
+          Divisor::of(narrow(heads_in_all)),
+          Divisor::of(narrow(heads)),
+          Divisor::of(narrow(heads * q_blocks)),
+          Divisor::of(narrow(last_heads ? last_heads : heads))};
 }
 
 int64_t empty_blocks(const Tiles& tiles, const Row& row) {

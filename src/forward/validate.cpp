@@ -1,13 +1,10 @@
-#include "rules/call.h"
-
 #include <array>
-#include <cmath>
 #include <cstring>
-#include <type_traits>
 
 #include "error.h"
-#include "rules/overlap.h"
+#include "forward/forward.h"
 #include "forward/scales.h"
+#include "rules/attention.h"
 #include "rules/tensor.h"
 
 namespace fa3 {
@@ -16,16 +13,7 @@ namespace {
 using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
-// No struct of any version comes near this; a larger struct_size is uninitialised memory, not worth reading.
-constexpr size_t max_struct_size = 4096;
-
-constexpr float log2e = 1.4426950408889634f;
-
-long long ll(int64_t value) { return value; }
-
-// struct_size tells which fields a struct has only if none was ever put into padding, so there is none.
-static_assert(std::has_unique_object_representations_v<fa3_tensor>);
-static_assert(std::has_unique_object_representations_v<fa3_kernel_info>);
+// No field was ever put into padding, so there is none.
 static_assert(sizeof(fa3_forward_params) == sizeof(size_t) + sizeof(uint64_t) + 11 * sizeof(fa3_tensor) +
                                                 sizeof(int32_t) + sizeof(float) + sizeof(const char*));
 
@@ -98,7 +86,7 @@ Status check_scalars(const fa3_forward_params& p) {
 
 // The outputs first.
 constexpr size_t outputs = 2, tensor_count = 11;
-std::array<NamedView, tensor_count> tensors(const Problem& problem) {
+std::array<NamedView, tensor_count> tensors(const ForwardProblem& problem) {
   return {{{"o", &problem.o},
            {"lse", &problem.lse},
            {"q", &problem.q},
@@ -112,7 +100,7 @@ std::array<NamedView, tensor_count> tensors(const Problem& problem) {
            {"lse_offset", &problem.lse_offset}}};
 }
 
-void resolve(const fa3_forward_params& p, Problem& problem) {
+void resolve(const fa3_forward_params& p, ForwardProblem& problem) {
   static_cast<AttentionShape&>(problem) = shape_of(p.q, p.k, p.v, p.mask, p.softmax_scale);
   problem.kernel = p.kernel;
   problem.v_tiles = has_v_tiles(p);
@@ -121,71 +109,7 @@ void resolve(const fa3_forward_params& p, Problem& problem) {
 
 }  // namespace
 
-Status check_heads(const fa3_tensor& q, const fa3_tensor& k) {
-  if (k.dim[2] == 0 ? q.dim[2] == 0 : q.dim[2] % k.dim[2] == 0) return FA3_OK;
-  return fail(invalid, "k.dim[2] is %lld, must divide the query heads, q.dim[2], which is %lld", ll(k.dim[2]),
-              ll(q.dim[2]));
-}
-
-Status check_head_dims(const fa3_tensor& q, const fa3_tensor& v, int unit) {
-  if (Status status = check_head_dim({"q.dim[3] (head_dim)", q.dim[3]}, unit)) return status;
-  return check_head_dim({"v.dim[3] (head_dim_v)", v.dim[3]}, unit);
-}
-
-Status check_mask(int32_t mask) {
-  if (mask >= FA3_MASK_NONE && mask <= FA3_MASK_CAUSAL_BOTTOM_RIGHT) return FA3_OK;
-  return fail(invalid, "mask is %d, must be a fa3_mask", mask);
-}
-
-Status check_softmax_scale(float scale) {
-  if (scale >= 0 && !std::isinf(scale * log2e)) return FA3_OK;  // kernels scale to powers of two, in fp32
-  return fail(invalid, "softmax_scale is %g, must be > 0 and finite (times log2(e), too), or 0 for the default",
-              static_cast<double>(scale));
-}
-
-double resolved_softmax_scale(float scale, int64_t head_dim) {
-  return scale == 0 ? 1 / std::sqrt(static_cast<double>(head_dim)) : double{scale};
-}
-
-AttentionShape shape_of(const fa3_tensor& q, const fa3_tensor& k, const fa3_tensor& v, int32_t mask,
-                        float softmax_scale) {
-  AttentionShape shape{};
-  shape.batch = q.dim[0];
-  shape.seqlen_q = q.dim[1];
-  shape.heads = q.dim[2];
-  shape.head_dim = q.dim[3];
-  shape.head_dim_v = v.dim[3];
-  shape.seqlen_k = k.dim[1];
-  shape.heads_kv = k.dim[2];
-  shape.causal = mask != FA3_MASK_NONE;
-  shape.causal_offset = mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? shape.seqlen_k - shape.seqlen_q : 0;
-  shape.softmax_scale = resolved_softmax_scale(softmax_scale, shape.head_dim);
-  return shape;
-}
-
-Status check_overlap(const NamedView* tensors, size_t count, size_t outputs) {
-  for (size_t i = 0; i < outputs; ++i)
-    for (size_t j = i + 1; j < count; ++j)
-      if (const NamedView &a = tensors[i], &b = tensors[j]; may_overlap(*a.view, *b.view))
-        return fail(invalid, "%s may overlap %s: %s.data is %p, %s.data is %p", a.name, b.name, a.name, a.view->data,
-                    b.name, b.view->data);
-  return FA3_OK;
-}
-
-Status check_struct_size(const char* name, const void* data, size_t minimum, size_t known, size_t& size) {
-  if (data == nullptr) return fail(invalid, "%s is NULL", name);
-  std::memcpy(&size, data, sizeof size);
-  if (size < minimum || size > max_struct_size)
-    return fail(invalid, "%s->struct_size is %zu, must be the size of the struct, %zu in this version", name, size,
-                known);
-  for (size_t i = known; i < size; ++i)
-    if (static_cast<const unsigned char*>(data)[i] != 0)
-      return fail(invalid, "%s->struct_size is %zu, and byte %zu is set: a field that this version does not know", name,
-                  size, i);
-  return FA3_OK;
-}
-
-Status validate(const fa3_forward_params* params, Rules rules, Problem& problem) {
+Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& problem) {
   // Without q, k, v and o there is nothing to do; every later field has a default.
   fa3_forward_params p{};
   size_t size = 0;
@@ -233,40 +157,7 @@ Status validate(const fa3_forward_params* params, Rules rules, Problem& problem)
   return FA3_OK;
 }
 
-Status pack(fa3_tensor* tensor) {
-  if (tensor == nullptr) return fail(invalid, "tensor is NULL");
-  if (tensor->rank < 1 || tensor->rank > FA3_MAX_RANK)
-    return fail(invalid, "tensor->rank is %d, must be from 1 to %d", tensor->rank, FA3_MAX_RANK);
-  int64_t stride[FA3_MAX_RANK], next = 1;
-  for (int i = tensor->rank - 1; i >= 0; --i) {
-    const int64_t dim = tensor->dim[i];
-    stride[i] = next;
-    if (dim < 0) return fail(invalid, "tensor->dim[%d] is %lld, must be >= 0", i, ll(dim));
-    if (dim > 0 && __builtin_mul_overflow(next, dim, &next))
-      return fail(invalid, "tensor->dim[%d] is %lld: the number of elements overflows int64_t", i, ll(dim));
-  }
-  std::memcpy(tensor->stride, stride, sizeof *stride * tensor->rank);
-  return FA3_OK;
-}
-
-Status check_workspace(void* workspace, size_t bytes, size_t needed, const NamedView* tensors, size_t count) {
-  if (workspace == nullptr)
-    return fail(invalid, "workspace is NULL, must be %zu bytes of device memory", needed);
-  if (reinterpret_cast<uintptr_t>(workspace) % 16 != 0)
-    return fail(invalid, "workspace is %p, must be aligned to 16 bytes", workspace);
-  if (bytes < needed)
-    return fail(FA3_ERROR_WORKSPACE_TOO_SMALL, "workspace_bytes is %zu, must be at least %zu", bytes, needed);
-  const View view{workspace, FA3_DTYPE_FP32, {1, 1, 1, static_cast<int64_t>((needed + 3) / 4)}, {0, 0, 0, 1}};
-  if (Extent extent; !extent_of(view, extent))
-    return fail(invalid, "workspace reaches beyond the address space from %p", workspace);
-  for (size_t i = 0; i < count; ++i)
-    if (may_overlap(view, *tensors[i].view))
-      return fail(invalid, "workspace may overlap %s: workspace is %p and needs %zu bytes, %s.data is %p",
-                  tensors[i].name, workspace, needed, tensors[i].name, tensors[i].view->data);
-  return FA3_OK;
-}
-
-Status validate_workspace(const Problem& problem, void* workspace, size_t bytes, size_t needed) {
+Status validate_workspace(const ForwardProblem& problem, void* workspace, size_t bytes, size_t needed) {
   return check_workspace(workspace, bytes, needed, tensors(problem).data(), tensor_count);
 }
 

@@ -1,11 +1,12 @@
 // fa3_quantize: its rules, what it launches, and the same on the CPU.
 #pragma once
-#include "device/driver.h"
 #include "problem.h"
 #include "quantize_work.h"
 #include "rules/call.h"
 
 namespace fa3 {
+
+struct Device;
 
 // The caller's parameters after validation. Absent tensors have data null and dims 0.
 struct QuantizeProblem {
@@ -46,7 +47,8 @@ struct QuantizePlan {
 };
 QuantizePlan plan(const QuantizeProblem& problem);
 
-fa3_status launch(const QuantizeProblem& problem, const QuantizePlan& plan, void* workspace, CUstream stream);
+fa3_status launch(const QuantizeProblem& problem, const QuantizePlan& plan, const Device& device, void* workspace,
+                  fa3_stream stream);
 
 fa3_status reference_quantize(const QuantizeProblem& problem);
 

@@ -6,7 +6,7 @@
 
 #include "error.h"
 #include "quantize/quantize.h"
-#include "rules/call.h"
+#include "rules/attention.h"
 #include "rules/tensor.h"
 
 namespace fa3 {
@@ -21,8 +21,6 @@ static_assert(sizeof(fa3_quantize_params) == sizeof(size_t) + 2 * sizeof(uint64_
 static_assert(rows_of_scale == FA3_SCALE_ROWS);
 
 constexpr uint64_t known_flags = FA3_QUANTIZE_INCOHERENT | FA3_QUANTIZE_ROTARY_INTERLEAVED;
-
-long long ll(int64_t value) { return value; }
 
 bool present(const fa3_tensor& tensor) { return tensor.rank != 0; }
 

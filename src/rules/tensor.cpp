@@ -1,5 +1,7 @@
 #include "rules/tensor.h"
 
+#include <cstring>
+
 #include "error.h"
 #include "rules/overlap.h"
 
@@ -11,8 +13,6 @@ constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
 constexpr int64_t max_dim = INT32_MAX;
 constexpr int64_t max_extent = int64_t{1} << 40;  // bytes, of one dim times its stride; TMA's limit
-
-long long ll(int64_t value) { return value; }
 
 Status check_stride(const Expected& expected, const View& view, int i) {
   const int64_t stride = view.stride[i];
@@ -118,6 +118,22 @@ Status check_head_dim(Named head_dim, int unit, int64_t most) {
     return fail(invalid, "%s is %lld, must be a multiple of %d from %d to %lld", name, ll(value), unit, unit, ll(most));
   if (value > most)
     return fail(FA3_ERROR_UNSUPPORTED, "%s is %lld; the largest supported is %lld", name, ll(value), ll(most));
+  return FA3_OK;
+}
+
+Status pack(fa3_tensor* tensor) {
+  if (tensor == nullptr) return fail(invalid, "tensor is NULL");
+  if (tensor->rank < 1 || tensor->rank > FA3_MAX_RANK)
+    return fail(invalid, "tensor->rank is %d, must be from 1 to %d", tensor->rank, FA3_MAX_RANK);
+  int64_t stride[FA3_MAX_RANK], next = 1;
+  for (int i = tensor->rank - 1; i >= 0; --i) {
+    const int64_t dim = tensor->dim[i];
+    stride[i] = next;
+    if (dim < 0) return fail(invalid, "tensor->dim[%d] is %lld, must be >= 0", i, ll(dim));
+    if (dim > 0 && __builtin_mul_overflow(next, dim, &next))
+      return fail(invalid, "tensor->dim[%d] is %lld: the number of elements overflows int64_t", i, ll(dim));
+  }
+  std::memcpy(tensor->stride, stride, sizeof *stride * tensor->rank);
   return FA3_OK;
 }
 

@@ -34,6 +34,9 @@ struct Named {
 };
 fa3_status must_equal(Named a, Named b);
 
+// fa3_tensor_pack.
+fa3_status pack(fa3_tensor* tensor);
+
 // A multiple of `unit`, from `unit` to `most`.
 fa3_status check_head_dim(Named head_dim, int unit, int64_t most = 256);
 

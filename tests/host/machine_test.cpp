@@ -18,8 +18,7 @@
 #include "call.h"
 #include "cpu/cores.h"
 #include "error.h"
-#include "forward/reference.h"
-#include "rules/call.h"
+#include "forward/forward.h"
 
 namespace fa3::test {
 namespace {
@@ -69,8 +68,8 @@ struct Pretended : Machine {
   ~Pretended() { machine = nullptr; }
 };
 
-Problem valid(const fa3_forward_params& params) {
-  Problem problem;
+ForwardProblem valid(const fa3_forward_params& params) {
+  ForwardProblem problem;
   REQUIRE(validate(&params, Rules::reference, problem) == FA3_OK);
   return problem;
 }

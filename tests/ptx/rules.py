@@ -120,6 +120,10 @@ def behaviour_follows_traits(tree):
             for path, line, match in occurrences(tree, ("ptx/", "src/"), pattern)]
 
 
+# The ground of src, and all that a function's folder stands on: no function knows another one.
+GROUND = ("include/", "ptx/row.h", "src/error.h", "src/integers.h", "src/problem.h")
+BELOW = (*GROUND, "src/cpu/", "src/device/", "src/rules/")
+
 # What the files of a layer may include, of this project.
 DIRECTIONS = (
     ("include/", ()),
@@ -137,8 +141,17 @@ DIRECTIONS = (
     ("ptx/work.h", ("ptx/divisor.h", "ptx/visible.h")),
     ("ptx/row.h", ("ptx/rows.def",)),
     ("ptx/", ()),
-    ("src/", ("src/", "include/", "ptx/backward_params.h", "ptx/combine_params.h", "ptx/packing.h", "ptx/params.h",
-              "ptx/quantize_work.h", "ptx/row.h", "ptx/v_tile.h", "ptx/work.h")),
+    ("src/error.", ("src/error.h", "include/")),
+    ("src/integers.h", ()),
+    ("src/problem.h", ("include/", "ptx/row.h")),
+    ("src/rules/", ("src/rules/", *GROUND)),
+    ("src/cpu/", ("src/cpu/", *GROUND)),
+    ("src/device/", ("src/device/", *GROUND, "ptx/packing.h", "ptx/params.h", "ptx/v_tile.h")),
+    ("src/forward/", ("src/forward/", *BELOW, "ptx/params.h", "ptx/v_tile.h", "ptx/work.h")),
+    ("src/backward/", ("src/backward/", *BELOW, "ptx/backward_params.h")),
+    ("src/quantize/", ("src/quantize/", *BELOW, "ptx/quantize_work.h")),
+    ("src/combine/", ("src/combine/", *BELOW, "ptx/combine_params.h")),
+    ("src/", ("src/", "include/", "ptx/row.h")),
     ("tests/", ("tests/", "tools/", "include/", "ptx/")),
     ("tools/", ("tools/", "include/", "ptx/")),
 )
