@@ -134,7 +134,7 @@ fa3_status quantize(const fa3_quantize_params* params, void* workspace, size_t w
   if (fa3_status status = validate(params, Rules::device, problem)) return status;
   const QuantizePlan plan = fa3::plan(problem);
   if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, plan.workspace_bytes)) return status;
-  if (plan.count == 0) return FA3_OK;
+  if (plan.launch_count == 0) return FA3_OK;
   Device device;
   if (fa3_status status = find_device(device)) return status;
   return launch(problem, plan, device, workspace, stream);

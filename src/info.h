@@ -12,8 +12,7 @@ fa3_status write_info(fa3_kernel_info* info, const Row& row);
 // planned for.
 fa3_status write_info(fa3_kernel_info* info, const ForwardPlan& plan, int launch, int multiprocessors);
 
-
-// The same of the backward pass, which has so many blocks of keys.
+// The same of the backward pass.
 fa3_status write_info(fa3_kernel_info* info, const BackwardPlan& plan, int launch, int multiprocessors);
 
 }  // namespace fa3

@@ -1,4 +1,4 @@
-// The launches of the backward pass's plan (backward_plan.cpp), and what they are passed.
+// The launches of the backward pass's plan (plan.cpp), and what they are passed.
 #include <algorithm>
 
 #include "backward/backward.h"
@@ -13,7 +13,7 @@ namespace {
 RowStrides strides_of(const View& view) { return {view.stride[0], view.stride[2], view.stride[1]}; }
 RowStrides strides_of_rows(const View& view) { return {view.stride[0], view.stride[1], view.stride[2]}; }
 
-// Of a head: 64 keys each, for sums over its parts.
+// Tiles of 64 keys of a head, as sums over its parts are added up.
 int32_t key_tiles_of(const BackwardRun& plan) { return plan.key_blocks * (rows[plan.row].Bc / 64); }
 
 BackwardRows rows_of(const BackwardProblem& problem, const BackwardRun& plan, char* workspace) {

@@ -1,11 +1,12 @@
-// What the backward pass launches: a pass that prepares numbers of the first query rows, and writes zeros where rows
-// see no key; the kernel that computes all gradients, whose thread blocks take one block of keys after another, and also
-// prepare rows for later ones and round dQ of earlier ones; and a pass for the last dQ, unless all keys are one block.
-// Where K/V heads have several parts, a pass adds these up.
-// At head dimensions for which there is no such kernel: the first pass, for all rows, then a kernel for dK and dV, then
-// one for dQ.
-// Each may start while the one before it ends. If the workspace for all batch entries were larger than run_bytes, they
-// are worked on in several runs.
+// What the backward pass launches, one after the other; each may start while the one before it ends:
+//   prepare    a pass: LSE and D of the first query rows, and zeros where rows see no key
+//   gradients  the kernel that computes all gradients. Its thread blocks take one key block after another; between them
+//              they prepare rows for later ones and round dQ of earlier ones (order.h)
+//   finish     a pass: rounds the last dQ, unless all keys are one block
+//   sum_keys   a pass: adds up dK and dV where K/V heads have several parts
+// At head dimensions for which no kernel computes all gradients, `prepare` is for all rows, `gradients` computes dK and
+// dV, and then `queries` computes dQ.
+// If the workspace for all batch entries were larger than run_bytes, they are worked on in several runs.
 #include <algorithm>
 #include <iterator>
 
@@ -92,7 +93,7 @@ void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, Backwar
   plan.row = n;
   const Row& row = rows[n];
   const int64_t key_blocks = divide_up(problem.seqlen_k, row.Bc), head_tiles = divide_up(problem.seqlen_q, row.Br);
-  const Parts parts = parts_of(problem, row, key_blocks, head_tiles);
+  const HeadParts parts = parts_of(problem, row, key_blocks, head_tiles);
   const int64_t q_tiles = parts.ranges * parts.range_tiles * (row.Br / backward_tile_rows);
   const int64_t heads = problem.batch * problem.heads, tiles = heads * q_tiles;
   plan.q_tiles = narrow(q_tiles), plan.key_blocks = narrow(key_blocks);

@@ -2,8 +2,8 @@
 // a time, over all rows that see them, and dQ for 64 rows at a time, over all keys that they see; so P and dS are
 // computed twice, but no thread waits for another. Masked pairs are left out instead of multiplied by zero.
 //
-// For the same reasons as the forward pass (reference.cpp) the result has the same bits whatever the threads and the
-// width of the machine's vectors.
+// For the same reasons as the forward pass (forward/reference.cpp) the result has the same bits whatever the threads
+// and the width of the machine's vectors.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,6 +13,7 @@
 #include "cpu/vectors.h"
 #include "cpu/workers.h"
 #include "error.h"
+#include "integers.h"
 
 namespace fa3 {
 namespace {
@@ -22,7 +23,7 @@ constexpr int max_d = 256;
 constexpr int stride = max_d + lanes, pair_stride = Br + lanes;  // powers of two would meet in few sets of the cache
 
 // One thread's working set.
-struct alignas(64) Scratch {
+struct alignas(64) GradientScratch {
   double q[Br][stride], dout[Br][stride];
   double q_panel[Br / lanes][max_d][lanes], dout_panel[Br / lanes][max_d][lanes];  // the same, columns first
   double k[Bc][stride], v[Bc][stride];
@@ -33,7 +34,7 @@ struct alignas(64) Scratch {
 };
 
 // Of one (batch, head of K and V): rows [first, first + count), or keys.
-struct Block {
+struct KeysOrRows {
   int64_t batch, head_kv, first;
   int count;
 };
@@ -43,7 +44,7 @@ double number_or_0(const View& view, int64_t batch, const QueryRow& row) {
 }
 
 // Behind the last row of the block it is repeated up to a whole panel; what comes of that is not used.
-void read_rows(const BackwardProblem& problem, const Block& block, Scratch& t) {
+void read_rows(const BackwardProblem& problem, const KeysOrRows& block, GradientScratch& t) {
   const int d = static_cast<int>(problem.head_dim), d_v = static_cast<int>(problem.head_dim_v);
   double o[max_d];
   for (int r = 0; r < round_up(block.count, lanes); ++r) {
@@ -64,7 +65,7 @@ void read_rows(const BackwardProblem& problem, const Block& block, Scratch& t) {
   }
 }
 
-void read_keys(const BackwardProblem& problem, const Block& block, Scratch& t) {
+void read_keys(const BackwardProblem& problem, const KeysOrRows& block, GradientScratch& t) {
   const int d = static_cast<int>(problem.head_dim);
   for (int j = 0; j < block.count; ++j) {
     read_row(problem.k, block.batch, block.first + j, block.head_kv, t.k[j]);
@@ -87,7 +88,7 @@ template <int width>
 
 // P and dS of the rows and keys that were read. Where a row does not see a key they mean nothing.
 template <int width>
-[[gnu::always_inline]] inline void pair(int rows, int keys, const BackwardProblem& problem, Scratch& t) {
+[[gnu::always_inline]] inline void pair(int rows, int keys, const BackwardProblem& problem, GradientScratch& t) {
   using Vector = typename Vectors<width>::Doubles;
   const int d = static_cast<int>(problem.head_dim), d_v = static_cast<int>(problem.head_dim_v);
   const double scale = problem.softmax_scale;
@@ -108,12 +109,12 @@ template <int width>
   }
 }
 
-// to[j] += sum of weights[j][r] of[r] over the rows that see key j: as each row sees as many keys as the one before, or
-// more, these are the last ones. Rows that see all of `width` keys are taken for them together, the others key by key.
+// to[j] += sum of weights[j][r] of[r] over the rows that see key j. A row sees as many keys as the one before, or more:
+// so these are the last rows. Rows that see all of `width` keys are taken for them together, the others key by key.
 template <int width>
 [[gnu::always_inline]] inline void add_to_keys(const double (&weights)[Bc][pair_stride], const double (&of)[Br][stride],
-                                               int rows, int64_t first_key, int keys, int columns, const Scratch& t,
-                                               double (&to)[Bc][max_d]) {
+                                               int rows, int64_t first_key, int keys, int columns,
+                                               const GradientScratch& t, double (&to)[Bc][max_d]) {
   const auto first_row = [&](int j) {
     int r = 0;
     while (r < rows && t.visible[r] <= first_key + j) ++r;
@@ -136,7 +137,7 @@ template <int width>
 
 // dq[r] += sum of dS[j][r] k[j] over the keys that row r sees.
 template <int width>
-[[gnu::always_inline]] inline void add_to_rows(int rows, int64_t first_key, int keys, int columns, Scratch& t) {
+[[gnu::always_inline]] inline void add_to_rows(int rows, int64_t first_key, int keys, int columns, GradientScratch& t) {
   const auto seen = [&](int r) { return static_cast<int>(std::clamp<int64_t>(t.visible[r] - first_key, 0, keys)); };
   for (int r = 0; r < rows; r += width) {
     const int together = r + width <= rows ? seen(r) : 0;
@@ -153,7 +154,7 @@ template <int width>
 // dK and dV of a block of keys.
 struct RunKeys {
   template <int width>
-  [[gnu::always_inline]] static void run(const BackwardProblem& problem, const Block& keys, Scratch& t) {
+  [[gnu::always_inline]] static void run(const BackwardProblem& problem, const KeysOrRows& keys, GradientScratch& t) {
     const int d = static_cast<int>(problem.head_dim), columns = round_up(d, lanes);
     const int columns_v = round_up(static_cast<int>(problem.head_dim_v), lanes);
     const int64_t all_rows = problem.seqlen_q * problem.heads_per_kv();
@@ -181,7 +182,7 @@ struct RunKeys {
 // dQ of a block of rows.
 struct RunRows {
   template <int width>
-  [[gnu::always_inline]] static void run(const BackwardProblem& problem, const Block& rows, Scratch& t) {
+  [[gnu::always_inline]] static void run(const BackwardProblem& problem, const KeysOrRows& rows, GradientScratch& t) {
     const int d = static_cast<int>(problem.head_dim), columns = round_up(d, lanes);
     std::memset(t.dq, 0, sizeof t.dq);
     read_rows(problem, rows, t);
@@ -200,28 +201,28 @@ struct RunRows {
   }
 };
 
-using Run = void (*)(const BackwardProblem&, const Block&, Scratch&);
+using Run = void (*)(const BackwardProblem&, const KeysOrRows&, GradientScratch&);
 
-// The blocks of all heads: `each` of a head, of `count` rows or keys.
-struct Blocks {
+// The blocks of all heads, each a task: `per_head` of a head, which has `count` rows or keys.
+struct TaskKind {
   Run run;
-  int64_t count, each, all;
+  int64_t count, per_head, all;
 
-  void of(const BackwardProblem& problem, int64_t n, int size, Scratch& t) const {
-    const int64_t batch_head = n / each, first = n % each * size;
+  void of(const BackwardProblem& problem, int64_t n, int size, GradientScratch& t) const {
+    const int64_t batch_head = n / per_head, first = n % per_head * size;
     run(problem, {batch_head / problem.heads_kv, batch_head % problem.heads_kv, first,
                   static_cast<int>(std::min<int64_t>(size, count - first))}, t);
   }
 };
 
-struct Work {
+struct GradientTasks {
   const BackwardProblem& problem;
-  Blocks keys, rows;
+  TaskKind keys, rows;
 };
 
 void run_task(const void* context, int64_t n, void* scratch) {
-  const Work& work = *static_cast<const Work*>(context);
-  Scratch& t = *static_cast<Scratch*>(scratch);
+  const GradientTasks& work = *static_cast<const GradientTasks*>(context);
+  GradientScratch& t = *static_cast<GradientScratch*>(scratch);
   if (n < work.keys.all) work.keys.of(work.problem, n, Bc, t);
   else work.rows.of(work.problem, n - work.keys.all, Br, t);
 }
@@ -229,19 +230,19 @@ void run_task(const void* context, int64_t n, void* scratch) {
 }  // namespace
 
 fa3_status reference_backward(const BackwardProblem& problem, int threads, int widest_vector) {
-  constexpr auto run_keys = choose_width<RunKeys, const BackwardProblem&, const Block&, Scratch&>;
-  constexpr auto run_rows = choose_width<RunRows, const BackwardProblem&, const Block&, Scratch&>;
+  constexpr auto run_keys = choose_width<RunKeys, const BackwardProblem&, const KeysOrRows&, GradientScratch&>;
+  constexpr auto run_rows = choose_width<RunRows, const BackwardProblem&, const KeysOrRows&, GradientScratch&>;
   const int64_t heads = problem.batch * problem.heads_kv;  // both below 2^31
-  Work work{problem,
-            {run_keys(widest_vector), problem.seqlen_k, (problem.seqlen_k + Bc - 1) / Bc, 0},
-            {run_rows(widest_vector), problem.seqlen_q * problem.heads_per_kv(), 0, 0}};
-  work.rows.each = (work.rows.count + Br - 1) / Br;
+  const int64_t rows = problem.seqlen_q * problem.heads_per_kv();
+  GradientTasks work{problem,
+                     {run_keys(widest_vector), problem.seqlen_k, divide_up(problem.seqlen_k, Bc), 0},
+                     {run_rows(widest_vector), rows, divide_up(rows, Br), 0}};
   int64_t tasks;
-  if (__builtin_mul_overflow(heads, work.keys.each, &work.keys.all) ||
-      __builtin_mul_overflow(heads, work.rows.each, &work.rows.all) ||
+  if (__builtin_mul_overflow(heads, work.keys.per_head, &work.keys.all) ||
+      __builtin_mul_overflow(heads, work.rows.per_head, &work.rows.all) ||
       __builtin_add_overflow(work.keys.all, work.rows.all, &tasks))
     return fail(FA3_ERROR_UNSUPPORTED, "q.dim[0] * q.dim[1] * q.dim[2] overflows int64");
-  return tasks == 0 ? FA3_OK : run_tasks(run_task, &work, tasks, threads, sizeof(Scratch));
+  return tasks == 0 ? FA3_OK : run_tasks(run_task, &work, tasks, threads, sizeof(GradientScratch));
 }
 
 }  // namespace fa3

@@ -26,7 +26,7 @@ fa3_status validate(const fa3_combine_params* params, CombineProblem& problem);
 // What a call launches: one kernel. A function of the problem.
 struct CombinePlan {
   int row;
-  int32_t pieces;  // of a row
+  int32_t chunks;  // of 16 bytes, of a row of a part: what a thread loads at once
   CombineTiles tiles;
   int32_t grid;  // thread blocks; 0: nothing is launched
 };

@@ -29,7 +29,7 @@ CombineParams params_of(const CombineProblem& problem, const CombinePlan& plan) 
   p.parts_dtype = combine_dtype(part.dtype), p.o_dtype = combine_dtype(o.dtype);
   p.parts = narrow(problem.parts), p.batch_heads = narrow(problem.batch * problem.heads), p.rows = narrow(problem.rows);
   p.tile_heads = tiles.heads;
-  p.pieces = Divisor::of(plan.pieces);
+  p.pieces = Divisor::of(plan.chunks);
   p.shares = Divisor::of(tiles.shares), p.slots = Divisor::of(tiles.slots);
   p.head_slots = Divisor::of(tiles.head_slots);
   p.heads = Divisor::of(narrow(problem.heads));

@@ -31,33 +31,33 @@ constexpr Measured measured_costs[] = {
 
 }  // namespace
 
-// How many million products and sums of matrices a multiprocessor does in a microsecond, about, where nothing is
-// measured: at small head dimensions the exponentials limit it, with sums on two levels the additions.
+// About how many million operations of its two matrix products a multiprocessor does in a microsecond, where nothing is
+// measured: at small head dimensions exponentials limit it, with sums on two levels additions.
 constexpr double products_per_us(const Row& row) {
   if (!row.is_8bit()) return row.d < 64 ? 3.5 : 6;
   if (row.has(Trait::two_level)) return row.d <= 64 ? 4 : row.d <= 128 ? 6 : 7.5;
   return row.d <= 64 ? 5.5 : 9;
 }
 
-// At d 64 and 128 it is 1 to 3%, which is never worth a pass.
+// At d 64 and 128 the gain is 1 to 3%, which is never worth a pass.
 double gain_of_tiles(const Row& row) {
   if (row.d < 256) return 0;
   return row.has(Trait::two_level) ? 0.04 : row.has(Trait::block_scales) ? 0.07 : 0.095;
 }
 
-// With packed heads parts are written and added up in another way.
+// The costs of the same tile with packed heads, where parts are written and added up in another way.
 RowCosts packed(RowCosts costs) {
   for (Costs* c : {&costs.together, &costs.behind}) c->write = 1600, c->read = 750;
   return costs;
 }
-// And a single consumer waits for its own products and exponentials: so many clocks, as measured at d 128.
+// A single consumer waits for its own products and exponentials: for so many clocks, measured at d 128.
 RowCosts of_one_consumer(const Row& row) {
   const int32_t clocks = row.Bc * (row.d + row.dv) / 32 + 8 * row.Bc + 80, block = clocks * 10 / 18;
   return {{block, 900 + block, 1600, 750}, {block, 900 + block, 1600, 750}, 650};
 }
 
-// Two that take turns at the keys are done sooner. Parts of a tile they add up before they write them: measured, parts
-// of 2 to 6 blocks are 2% faster to 4% slower so, those of 16 and more 3 to 18% faster.
+// Two consumers that take turns at the keys are done sooner. They add their results up before they write a part:
+// measured, parts of 2 to 6 blocks are 2% faster to 4% slower so, those of 16 and more 3 to 18% faster.
 RowCosts of_two_consumers(const Row& row) {
   RowCosts costs = of_one_consumer(row);
   for (Costs* c : {&costs.together, &costs.behind}) c->block = c->block * 6 / 10, c->piece -= 500, c->write += 3000;

@@ -30,44 +30,46 @@ struct Costs {
 // hold the rest of the 7 us that a launch takes beside its blocks.
 inline constexpr int64_t launch_time = 4000;
 
-// What a pass takes that makes so many bytes of row-major V into tiles; and what share of its own time a forward kernel
-// that transposes V gains if it is given tiles instead. Measured: 16 us for 34 MB; shares are of predicted times.
+// For V of 8 bits that comes row by row, a pass can make V tiles of it, so that the forward kernel need not transpose
+// V. The pass takes tiling_time for so many bytes of V (measured: 16 us for 34 MB). The forward kernel then takes less
+// by gain_of_tiles times the time that is predicted for it.
 constexpr int64_t tiling_time(int64_t bytes) { return 1500 + bytes * 10 / 23000; }
 double gain_of_tiles(const Row& row);
 
 struct RowCosts {
-  Costs together;  // where all pieces start together
-  Costs behind;    // behind other pieces, which end at different times; that hides much
-  int32_t among;   // a piece's own steps among many short tiles, where it is behind others and before others
+  Costs together;  // of pieces that all start together
+  Costs behind;    // of pieces that come behind others, which end at different times: that hides much
+  int32_t among;   // Costs::piece among many short tiles, where it comes behind others and before others
 };
 // Tiles with fewer keys are short.
 inline constexpr int64_t short_keys = 1024;
 RowCosts costs_of(const Row& row);
 
-// With Trait::shares_keys, pieces with fewer blocks take so much longer: two consumers work at the same time for too
-// short a while to make up for what they hand over. Measured where tiles are many, against one consumer: d 64 with 1, 2
-// and 8 blocks of 128 keys -24, -2 and +1%; d 128 with 1, 2, 4, 16 and 32 of 64 keys -27, -6, 0, -1 and +3%.
+// With Trait::shares_keys, pieces of fewer blocks than least_turns take longer by short_turns: the two consumers work
+// beside each other for too short a while to make up for what one hands to the other. Measured where tiles are many,
+// speed against one consumer: d 64 with 1, 2 and 8 blocks of 128 keys -24, -2 and +1%; d 128 with 1, 2, 4, 16 and 32
+// blocks of 64 keys -27, -6, 0, -1 and +3%.
 int64_t least_turns(const Row& row);
 inline constexpr int32_t short_turns = 1000;
 
-// With packed heads, reading all parts of so many rows and adding them up, by as many warpgroups as there are shares of
-// the rows. A warp has a row at a time. It reads m and l of 64 parts at once, two in a lane, and of further ones later:
-// measured at d 128 with one tile of 131072 keys, 94 parts of 22 blocks take 3.7 us longer than 64 of 32 blocks.
-constexpr int64_t combine_time(int64_t parts, int64_t rows, int64_t shares) {
+// With packed heads: how long it takes so many warpgroups to read all parts of so many rows and to add them up. A warp
+// has a row at a time. It reads m and l of 64 parts at once, two in a lane, and of further ones later: measured at d
+// 128 with one tile of 131072 keys, 94 parts of 22 blocks take 3.7 us longer than 64 of 32 blocks.
+constexpr int64_t combine_time(int64_t parts, int64_t rows, int64_t warpgroups) {
   const int64_t of_row = 700 + 47 * parts + (parts > 32 ? 800 : 0) + (parts > 64 ? 4000 : 0);
-  return (rows + 4 * shares - 1) / (4 * shares) * of_row;
+  return (rows + 4 * warpgroups - 1) / (4 * warpgroups) * of_row;
 }
 
-// What a block of K and V takes from memory, at least, if so many multiprocessors load at once: all of them share what
-// the memory gives, or the L2 cache if all K and V may still be there, and one alone gets no more than this. In bytes a
-// nanosecond.
+// How long a block of so many bytes of K and V takes to load, at least, if so many multiprocessors load at once. All
+// together get of_all bytes a nanosecond, from memory, or more from the L2 cache where all K and V (all_bytes) may
+// still be there; one alone gets no more than of_one.
 constexpr int64_t memory_time(int64_t bytes, int64_t multiprocessors, double all_bytes) {
   const int64_t of_all = all_bytes <= 40 << 20 ? 6000 : 4500;
   constexpr int64_t of_one = 60;
   return bytes * multiprocessors > bytes / of_one * of_all ? bytes * multiprocessors / of_all : bytes / of_one;
 }
 
-// Of tiles in which only so many warpgroups have rows: their blocks take less.
+// The time of a block in a tile in which only so many warpgroups have rows: less than that of a full tile.
 constexpr int64_t block_time(const Row& row, int64_t block, int64_t warpgroups) {
   // One that is alone takes half as long again, and at least half of the time of all.
   const int64_t halves = warpgroups == 1 ? 3 : 2 * warpgroups, all = 2 * row.warpgroups();

@@ -17,7 +17,7 @@ const char* dtype_name(Dtype dtype) {
 bool holds(const Row& row, const AttentionShape& shape) {
   return row.d >= shape.head_dim && row.dv >= shape.head_dim_v;
 }
-// Has it fewer columns than the other, or with as many fewer of Q and K?
+// Has it fewer columns than the other, or as many in all, but fewer of Q and K?
 constexpr bool is_narrower(const Row& row, const Row& other) {
   return row.d + row.dv != other.d + other.dv ? row.d + row.dv < other.d + other.dv : row.d < other.d;
 }
@@ -35,6 +35,7 @@ bool has_needless_scales(const Row& row, const ForwardProblem& problem) {
 
 constexpr bool is_choosable(const Row& row) { return row.kind == Kind::forward && row.has(Trait::chosen); }
 
+// Rows that fit the same problems.
 constexpr int rivals_of(const Row& row) {
   int rivals = 0;
   for (const Row& other : rows)
@@ -64,8 +65,9 @@ constexpr RowList full_rows[] = {choosable(Dtype::bf16, false), choosable(Dtype:
 constexpr RowList causal_rows[] = {choosable(Dtype::bf16, true), choosable(Dtype::fp16, true),
                                    choosable(Dtype::e4m3, true)};
 
-// Those that the library chooses itself, of the smallest head dimensions that hold the problem's; of rows with packed
-// heads (Trait::packs_heads), which come last, and of others each for itself.
+// The rows among which the library chooses: of all that can run the problem, those of the smallest head dimensions that
+// hold its own. Rows with packed heads (Trait::packs_heads) and other rows have smallest dimensions of their own; those
+// with packed heads come last.
 void find_rows(const ForwardProblem& problem, Fit& fit) {
   const int dtype = static_cast<int>(dtype_of(problem.q.dtype));
   const RowList& candidates = problem.causal ? causal_rows[dtype] : full_rows[dtype];
@@ -89,13 +91,13 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
 fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
   const Dtype dtype = dtype_of(problem.q.dtype);
   find_rows(problem, fit);
-  fit.for_tiles = -1;
+  fit.v_tiles_row = -1;
   if (dtype == Dtype::e4m3 && !problem.v_tiles) {
     ForwardProblem tiled = problem;
     tiled.v_tiles = true;
     Fit others;
     find_rows(tiled, others);
-    if (others.count) fit.for_tiles = others.rows[0];
+    if (others.count) fit.v_tiles_row = others.rows[0];
   }
   if (fit.count) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED,

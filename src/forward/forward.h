@@ -36,7 +36,7 @@ struct Fit {
   static constexpr int most = 8;
   int rows[most];
   int count;
-  int for_tiles;  // the row that may run it instead if row-major V of 8 bits is made into tiles first; -1: none
+  int v_tiles_row;  // that may run it instead, if a pass makes V tiles of V of 8 bits that comes row by row; -1: none
 };
 
 // The row that the caller named; or all that the library chooses itself, of the problem's dtype and mask and of the

@@ -13,17 +13,18 @@
 namespace fa3 {
 namespace {
 
-// Where no heads share K and V, and tiles are many and short, tiles for packed heads are for so many rows at most: one
-// warpgroup stores more of them later than two. Measured: with 48 rows they are as fast as others or faster, with 64 at
-// d 64 by 3 to 6% slower, at d 128 by 0 to 11%, at d 256 by 17%.
-constexpr int64_t most_alone = 48;
+// Kernels for packed heads also run problems in which no heads share K and V, and so there is nothing to pack. If tiles
+// are many and short, they are taken for so many rows at most: with more, their one warpgroup stores O later than two
+// of another kernel would. Measured: with 48 rows they are as fast as others or faster; with 64 they are slower, at d
+// 64 by 3 to 6%, at d 128 by 0 to 11%, at d 256 by 17%.
+constexpr int64_t most_unpacked_rows = 48;
 
 int64_t groups_of_keys(const ForwardProblem& problem) { return divide_up(problem.seqlen_k, v_tile_keys); }
 int64_t v_tile_bytes(const ForwardProblem& problem) { return v_tile_keys * problem.head_dim_v; }
 
-// Shall a pass make row-major V into tiles, as the forward kernel planned would then be faster?
+// Shall a pass make V tiles of V? It shall if that saves the forward kernel more than the pass takes.
 bool is_worth_tiling(const ForwardProblem& problem, const Fit& fit, const RowPlan& forward) {
-  if (fit.for_tiles < 0) return false;
+  if (fit.v_tiles_row < 0) return false;
   int64_t tiles, bytes;  // batch and heads are below 2^31
   if (__builtin_mul_overflow(groups_of_keys(problem), problem.batch * problem.heads_kv, &tiles) || tiles > max_tiles ||
       __builtin_mul_overflow(tiles, v_tile_bytes(problem), &bytes))
@@ -61,13 +62,13 @@ void make(const ForwardProblem& problem, const Fit& fit, int multiprocessors, Fo
   plan_row(problem, fit.rows[0], multiprocessors, plan.forward);
   const int64_t tiles = plan.forward.tiles.count(), many = balanced * multiprocessors;
   const bool is_balanced = problem.causal && tiles >= many;
-  const bool are_too_many_alone = tiles > many && problem.heads_per_kv() == 1 && problem.seqlen_q > most_alone &&
-                                  problem.seqlen_k < short_keys;
+  const bool has_too_many_rows = tiles > many && problem.heads_per_kv() == 1 && problem.seqlen_q > most_unpacked_rows &&
+                                 problem.seqlen_k < short_keys;  // for packed heads
   for (int i = 1; i < fit.count; ++i) {
     const Row& row = rows[fit.rows[i]];
-    // More rows than 64 packed ones are for larger tiles. Causal tiles that are many are smaller only where they still
-    // hold all rows of a head.
-    if (row.has(Trait::packs_heads) ? are_too_many_alone || (row.Br > 64 && rows_of(problem, row) <= 64)
+    // For packed heads a larger tile only if a head has more than 64 rows. Where causal tiles are many, a smaller one
+    // only if it still holds all rows of a head.
+    if (row.has(Trait::packs_heads) ? has_too_many_rows || (row.Br > 64 && rows_of(problem, row) <= 64)
                                     : is_balanced && problem.seqlen_q > row.Br)
       continue;
     RowPlan other;
@@ -79,7 +80,7 @@ void make(const ForwardProblem& problem, const Fit& fit, int multiprocessors, Fo
   }
   plan.workspace_bytes = plan.forward.workspace.bytes;
   if (is_worth_tiling(problem, fit, plan.forward)) {
-    plan_row(problem, fit.for_tiles, multiprocessors, plan.forward);
+    plan_row(problem, fit.v_tiles_row, multiprocessors, plan.forward);
     add_tile_v(problem, plan);
   }
   const Row& row = rows[plan.forward.row];
@@ -91,7 +92,7 @@ void make(const ForwardProblem& problem, const Fit& fit, int multiprocessors, Fo
 // What a plan depends on.
 struct Key {
   int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v, causal, causal_offset;
-  int64_t first_row, rows, for_tiles;  // of the rows that fit
+  int64_t first_row, rows, v_tiles_row;  // of the rows that fit
   int64_t multiprocessors;
 
   bool operator==(const Key&) const = default;
@@ -108,7 +109,7 @@ const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, int multi
   } memory;
   const Key key{problem.batch,    problem.heads,    problem.heads_kv,   problem.seqlen_q, problem.seqlen_k,
                 problem.head_dim, problem.head_dim_v, problem.causal,   problem.causal_offset,
-                fit.rows[0],      fit.count,        fit.for_tiles,      multiprocessors};
+                fit.rows[0],      fit.count,        fit.v_tiles_row,      multiprocessors};
   for (int i = 0; i < remembered; ++i)
     if (memory.keys[i] == key) return memory.plans[i];
   const int at = memory.next++ % remembered;

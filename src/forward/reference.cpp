@@ -26,6 +26,7 @@
 #include "cpu/vectors.h"
 #include "cpu/workers.h"
 #include "error.h"
+#include "integers.h"
 #include "v_tile.h"
 
 namespace fa3 {
@@ -38,7 +39,7 @@ constexpr int max_d = 256;
 constexpr int kv_stride = max_d + lanes;  // a power of two would put a column's elements into few sets of the cache
 
 // One thread's working set.
-struct alignas(64) Scratch {
+struct alignas(64) QueryScratch {
   double q[panels][max_d][lanes];
   double k[Bc][kv_stride], v[Bc][kv_stride];
   double s[panels][Bc][lanes];  // scores, then weights
@@ -72,7 +73,7 @@ void read_key_of_tile(const ForwardProblem& problem, int64_t batch, int64_t key,
 }
 
 // Lanes beyond the block's rows repeat the last one; their results are never used.
-void read_queries(const ForwardProblem& problem, const QueryBlock& block, Scratch& t) {
+void read_queries(const ForwardProblem& problem, const QueryBlock& block, QueryScratch& t) {
   const int d = static_cast<int>(problem.head_dim);
   double elements[max_d];
   for (int r = 0; r < round_up(block.rows, lanes); ++r) {
@@ -85,7 +86,7 @@ void read_queries(const ForwardProblem& problem, const QueryBlock& block, Scratc
 }
 
 // V is zero-filled to whole vectors.
-void read_keys(const ForwardProblem& problem, const QueryBlock& block, int64_t first, int keys, Scratch& t) {
+void read_keys(const ForwardProblem& problem, const QueryBlock& block, int64_t first, int keys, QueryScratch& t) {
   const int d = static_cast<int>(problem.head_dim), dv = static_cast<int>(problem.head_dim_v);
   for (int j = 0; j < keys; ++j) {
     read_row(problem.k, block.batch, first + j, block.head_kv, t.k[j]);
@@ -98,12 +99,12 @@ void read_keys(const ForwardProblem& problem, const QueryBlock& block, int64_t f
 }
 
 // The largest number of keys that a row of the panel sees of those from `first` on.
-int panel_keys(const Scratch& t, int panel, int64_t first, int keys) {
+int panel_keys(const QueryScratch& t, int panel, int64_t first, int keys) {
   return static_cast<int>(std::clamp<int64_t>(t.visible[panel * lanes + lanes - 1] - first, 0, keys));
 }
 
 template <int width>
-[[gnu::always_inline]] inline void score(int panel, int keys, int d, Scratch& t) {
+[[gnu::always_inline]] inline void score(int panel, int keys, int d, QueryScratch& t) {
   std::memset(t.s[panel], 0, sizeof t.s[panel]);
   int j = 0;
   for (; j + width <= keys; j += width)
@@ -114,7 +115,8 @@ template <int width>
 // A score of NaN is no maximum, but makes the sum NaN. While m is -inf, so are all scores, and weights are relative to
 // 0, not to m.
 template <int width>
-[[gnu::always_inline]] inline void softmax(int panel, int64_t first, int keys, double scale, int columns, Scratch& t) {
+[[gnu::always_inline]] inline void softmax(int panel, int64_t first, int keys, double scale, int columns,
+                                           QueryScratch& t) {
   using Vector = typename Vectors<width>::Doubles;
   using Integers = typename Vectors<width>::Integers;
   for (int lane = 0; lane < lanes; lane += width) {
@@ -148,7 +150,7 @@ template <int width>
 
 // The keys that all of `width` rows see are weighed together, the others row by row.
 template <int width>
-[[gnu::always_inline]] inline void weigh(int rows, int64_t first, int keys, int columns, Scratch& t) {
+[[gnu::always_inline]] inline void weigh(int rows, int64_t first, int keys, int columns, QueryScratch& t) {
   const auto seen = [&](int r) { return static_cast<int>(std::clamp<int64_t>(t.visible[r] - first, 0, keys)); };
   for (int n = 0; n < columns; n += lanes)
     for (int r = 0; r < rows; r += width) {
@@ -162,7 +164,7 @@ template <int width>
     }
 }
 
-void write_outputs(const ForwardProblem& problem, const QueryBlock& block, int r, Scratch& t) {
+void write_outputs(const ForwardProblem& problem, const QueryBlock& block, int r, QueryScratch& t) {
   const QueryRow row = row_of(problem, block, r);
   const int dv = static_cast<int>(problem.head_dim_v);
   const bool sees_nothing = t.visible[r] == 0;
@@ -183,7 +185,7 @@ void write_outputs(const ForwardProblem& problem, const QueryBlock& block, int r
 
 struct RunBlock {
   template <int width>
-  [[gnu::always_inline]] static void run(const ForwardProblem& problem, const QueryBlock& block, Scratch& t) {
+  [[gnu::always_inline]] static void run(const ForwardProblem& problem, const QueryBlock& block, QueryScratch& t) {
     const int d = static_cast<int>(problem.head_dim), columns = round_up(static_cast<int>(problem.head_dim_v), lanes);
     read_queries(problem, block, t);
     std::memset(t.o, 0, sizeof t.o);
@@ -205,19 +207,20 @@ struct RunBlock {
   }
 };
 
-struct Tasks {
+struct QueryTasks {
   const ForwardProblem& problem;
-  void (*run)(const ForwardProblem&, const QueryBlock&, Scratch&);
+  void (*run)(const ForwardProblem&, const QueryBlock&, QueryScratch&);
   int64_t rows, blocks_per_head;  // of one head of K and V
 };
 
 // A head's last rows come first: they may see the most keys, and threads shall end together.
 void run_task(const void* context, int64_t n, void* scratch) {
-  const Tasks& work = *static_cast<const Tasks*>(context);
+  const QueryTasks& work = *static_cast<const QueryTasks*>(context);
   const int64_t batch_head = n / work.blocks_per_head, heads_kv = work.problem.heads_kv;
   const int64_t first = (work.blocks_per_head - 1 - n % work.blocks_per_head) * Br;
   const int rows = static_cast<int>(std::min<int64_t>(Br, work.rows - first));
-  work.run(work.problem, {batch_head / heads_kv, batch_head % heads_kv, first, rows}, *static_cast<Scratch*>(scratch));
+  work.run(work.problem, {batch_head / heads_kv, batch_head % heads_kv, first, rows},
+           *static_cast<QueryScratch*>(scratch));
 }
 
 bool is_scale(double value) { return value > 0 && std::isfinite(value); }
@@ -246,13 +249,13 @@ fa3_status check_scale_values(const ForwardProblem& problem) {
 fa3_status reference_forward(const ForwardProblem& problem, int threads, int widest_vector) {
   if (problem.empty()) return FA3_OK;
   if (fa3_status status = check_scale_values(problem)) return status;
-  constexpr auto run = choose_width<RunBlock, const ForwardProblem&, const QueryBlock&, Scratch&>;
-  Tasks work{problem, run(widest_vector), problem.seqlen_q * problem.heads_per_kv(), 0};
-  work.blocks_per_head = (work.rows + Br - 1) / Br;
+  constexpr auto run = choose_width<RunBlock, const ForwardProblem&, const QueryBlock&, QueryScratch&>;
+  const int64_t rows = problem.seqlen_q * problem.heads_per_kv();
+  const QueryTasks work{problem, run(widest_vector), rows, divide_up(rows, Br)};
   int64_t blocks;
   if (__builtin_mul_overflow(work.blocks_per_head, problem.batch * problem.heads_kv, &blocks))
     return fail(FA3_ERROR_UNSUPPORTED, "q.dim[0] * q.dim[1] * q.dim[2] overflows int64");
-  return run_tasks(run_task, &work, blocks, threads, sizeof(Scratch));
+  return run_tasks(run_task, &work, blocks, threads, sizeof(QueryScratch));
 }
 
 }  // namespace fa3

@@ -1,24 +1,27 @@
-// Each row that fits is planned by itself: its tiles whole, or some of them split along the keys, whichever cost.cpp
-// predicts to be faster. The fastest row is taken; but where causal tiles are many, the first one in ptx/rows.def if a
-// head has several of them, as predictions are then less exact than rows differ.
+// Which tiles of a problem are split along the keys, on one row of the table: all are left whole, or some become parts,
+// whichever is predicted to be faster (candidate.h, cost.h). src/README.md has a measured example of each case.
 //
-// Without a mask all tiles are alike. They fill the multiprocessors wave by wave, and the last wave may leave some
-// idle; its tiles are the ones to split, so that it becomes one wave of shorter pieces:
-//  - either each tile into as many equal parts as fit that wave,
-//  - or the blocks of all of them, end to end, into one equal share for each multiprocessor. That leaves nothing idle,
-//    but many shares then hold parts of two tiles.
-// With packed heads, tiles of one length (those of few queries under a causal mask, too, if each K/V head has only one)
-// wait for memory, which serves some multiprocessors half as fast again as others, and all that still ask for something
-// where others have ended. So there it is
-//  - all tiles in equal parts that are under way at once, if they are fewer than multiprocessors,
-//  - or, where these would leave multiprocessors idle for long, or many tiles are long, or a last wave has few of them,
-//    the last tiles in parts from long to short, which are claimed one by one,
-//  - or, where tiles are many and short, nothing.
-// Other causal tiles differ, and dynamic claims fill the gaps; so they are split only where there are few:
-//  - all into parts of the same length,
-//  - or the longest are cut in two, where they would last much longer than a multiprocessor has to work on average.
-// Where they are many and keys few, so that long and short ones run beside each other (tiles.cpp), the last ones are
-// claimed from the longest to the shortest.
+// Without a mask all tiles are of one length. They fill the multiprocessors wave by wave, and the last wave may leave
+// some idle. So its tiles are split, and it becomes one wave of shorter pieces (split_last_wave):
+//  - each tile into as many equal parts as fit into that wave,
+//  - or at quotas: the blocks of all its tiles, laid end to end, are cut into as many runs of one length as there are
+//    multiprocessors. Then none is idle; but many runs consist of parts of two tiles, and each part costs something.
+//
+// With packed heads, tiles of one length wait for memory. (Those of few queries under a causal mask are of one length,
+// too, if each K/V head has only one tile.) Memory serves some multiprocessors half as fast again as others, and the
+// fewer still ask for something, the faster it serves them. So there (split_packed)
+//  - tiles that are fewer than multiprocessors are all split into equal parts, which run at once (equal_parts),
+//  - but where equal parts would leave multiprocessors idle for long, or tiles are many and long, or the last wave has
+//    few of them, the last tiles become parts from long to short, which are claimed one by one (shrinking_parts),
+//  - and tiles that are many and short are left whole.
+//
+// Other causal tiles differ in length. They are claimed one by one, so that short ones fill the gaps that long ones
+// leave. Where they are many that is all. Where they are few (split_causal)
+//  - all are split into parts of one length (split_all),
+//  - or the longest are cut in two, if they would last much longer than a multiprocessor has to work on average
+//    (cut_longest).
+// And where they are many but their keys few, so that long and short ones run beside each other (mixes_lengths), the
+// last ones are claimed from the longest to the shortest (sort_last).
 #include "forward/split.h"
 
 #include <algorithm>
@@ -30,24 +33,24 @@
 namespace fa3 {
 namespace {
 
-// Shorter parts are not worth their boundaries.
+// Parts of fewer blocks cost more by their first and last steps than they gain.
 constexpr int64_t least_blocks = 4;
 
-// With packed heads, whole tiles that take longer end at too different times, and it is long for a multiprocessor to be
-// idle. In nanoseconds.
+// With packed heads, tiles that take longer are long: if they are left whole, they end at very different times, and a
+// multiprocessor that has none left is idle for long. In nanoseconds.
 constexpr int64_t long_time = 100'000;
-// Parts of shorter ones take so much longer than their blocks, as each begins and ends; and where they seem to gain
-// less than a tenth, they are not worth it. Measured: 1.03 and 1.2 waves are up to 23% faster so, 1.94 and 7.76 waves,
-// which seem to gain 0 to 6%, are 1 to 10% slower.
+// Where tiles are shorter, it takes parts so much longer than their blocks alone, as each part begins and ends. A split
+// that then seems to gain less than a tenth is left. Measured: 1.03 and 1.2 waves of tiles are up to 23% faster if they
+// are split; 1.94 and 7.76 waves, where it seems to gain 0 to 6%, are 1 to 10% slower.
 constexpr int64_t short_delay = 9'000;
 
-// Parts for each multiprocessor, at most: bounds the workspace.
+// So many parts for each multiprocessor, at most, which bounds the workspace.
 constexpr int64_t most_multiprocessor_parts = 2;
 
-// Causal tiles for each multiprocessor, with which, measured, no split gained anything.
-constexpr int64_t splittable = 2;
+// With so many causal tiles for each multiprocessor, or more, no split that was measured gained anything.
+constexpr int64_t enough_tiles = 2;
 
-// Gains of less than 1.25%, or than a microsecond, are, measured, as often a loss.
+// Predicted gains of less than 1.25%, or of less than a microsecond, were losses as often, where they were measured.
 bool worth_splitting(int64_t split, int64_t whole) { return split <= whole - std::max<int64_t>(whole / 80, 1000); }
 
 // The pieces of the tiles from number first_tile on, in the order of their claims.
@@ -251,7 +254,7 @@ class Splitter : Candidate {
   }
 
   void split_causal() {
-    if (tiles.count() >= splittable * multiprocessors || tiles.count() > Listed::most_tiles) return;
+    if (tiles.count() >= enough_tiles * multiprocessors || tiles.count() > Listed::most_tiles) return;
     int64_t blocks = 0;  // of all tiles
     for (int64_t n = 0; n < tiles.q_blocks; ++n) blocks += length(n) * tiles.batch_heads;
     cut_longest(blocks);

@@ -7,19 +7,22 @@
 namespace fa3 {
 namespace {
 
-// A section is a run of consecutive (batch, head) pairs, whose tiles are handed out before those of the next.
+// How many (batch, head) pairs a section has, whose tiles are claimed before those of the next section.
 //
-// Without a mask all tiles are equally long, so one pair at a time keeps its K and V in the L2 cache and costs nothing.
-// With a causal mask tiles differ in length, and a section as large as possible balances them better (its short tiles
-// fill the gaps at its end); but its K and V should stay in L2, so they should take about 32 MB of it. heads_per_kv
-// consecutive heads read the same K and V, so whole groups are taken; one group is the least. Lengths up to 1024
-// thereby get 32 groups or more at any head dimension, enough to fill the machine. All sections are of about the same
-// size, rather up to half as large again than with a small one at the end, whose few long tiles would leave the machine
-// idle: at d 128, 9 heads of 8192 take 210 us in one section and 278 in two, of 8 and 1.
+// Without a mask: one. Its K and V then stay in the L2 cache, and as all tiles are of one length, nothing is lost.
 //
-// But where tiles are many and keys few, the longest tiles of such a section wait for memory, as they are the first to
-// read K and V; the shorter ones find them in L2, and wait for the tensor cores. So there a section is a single group,
-// and tiles of all lengths run beside each other. Measured: 2 to 8% faster up to 1024 keys, 1% at 1536, none at 2048.
+// With a causal mask the tiles of a section come from long to short, and its short ones fill the gaps that its long
+// ones leave. So a large section is better balanced. But its K and V should stay in the L2 cache, too: they may take
+// about 32 MB. (Pairs that read the same K and V, heads_per_kv of them, are a group, and a section has whole groups,
+// one at least. With up to 1024 keys there are 32 groups or more in it at any head dimension, enough to fill the
+// machine.) All sections are of about the same size, and may be larger by a half for that. A small one at the end would
+// leave the machine idle, with a few long tiles: at d 128, 9 heads of 8192 take 210 us in one section and 278 us in
+// two, of 8 and 1.
+//
+// But where tiles are many and keys few, the long tiles of such a section, which come first, all wait for memory, and
+// the short ones, which find K and V in the L2 cache, all wait for the tensor cores. So there a section is one group,
+// and tiles of all lengths run beside each other (mixes_lengths). Measured: 2 to 8% faster up to 1024 keys, 1% at 1536,
+// none at 2048.
 int64_t section_heads(const ForwardProblem& problem, const Row& row, bool mixes_lengths) {
   constexpr int64_t budget = 32 << 20;
   const int64_t batch_heads = problem.batch * heads_of(problem, row);

@@ -21,11 +21,12 @@ Visible visible_of(const ForwardProblem& problem, const Row& row);
 // below takes only problems that fit, and that are not empty.
 bool tiles_fit(const ForwardProblem& problem, const Row& row);
 
-// Causal tiles for each multiprocessor, with which claims balance well whatever the tiles are.
+// With so many causal tiles for each multiprocessor, all multiprocessors end at about the same time, whichever the
+// tiles are.
 inline constexpr int64_t balanced = 4;
 
-// Are sections so small that long and short tiles run beside each other (section_heads in tiles.cpp)? Then the last
-// tiles should be claimed from the longest to the shortest. q_blocks: of a head.
+// Are causal sections so small that long and short tiles run beside each other (section_heads in tiles.cpp)? Then the
+// last tiles should be claimed from the longest to the shortest. q_blocks: those of a head.
 bool mixes_lengths(const ForwardProblem& problem, const Row& row, int64_t q_blocks, int64_t multiprocessors);
 
 Tiles tiles_of(const ForwardProblem& problem, const Row& row, int64_t multiprocessors);

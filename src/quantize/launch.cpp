@@ -55,14 +55,14 @@ QuantizeParams params_of(const QuantizeProblem& problem, const QuantizePlan& pla
 fa3_status launch(const QuantizeProblem& problem, const QuantizePlan& plan, const Device& device, void* workspace,
                   CUstream stream) {
   CUfunction functions[QuantizePlan::most_launches];
-  for (int i = 0; i < plan.count; ++i)  // before any launch, so that all of the call is enqueued or nothing
+  for (int i = 0; i < plan.launch_count; ++i)  // before any launch, so that all of the call is enqueued or nothing
     if (fa3_status status = get_function(device, plan.launches[i].row, stream, functions[i])) return status;
   QuantizeParams params = params_of(problem, plan, workspace);
-  for (int i = 0; i < plan.count; ++i) {
+  for (int i = 0; i < plan.launch_count; ++i) {
     const QuantizeLaunch& launch = plan.launches[i];
     params.groups = Divisor::of(narrow(launch.groups));
     if (fa3_status status =
-            enqueue(*device.driver, rows[launch.row], functions[i], launch.thread_blocks, &params, i > 0, stream))
+            enqueue(*device.driver, rows[launch.row], functions[i], launch.grid, &params, i > 0, stream))
       return status;
   }
   return FA3_OK;

@@ -1,5 +1,5 @@
-// What fa3_quantize launches: the pass that writes y. Where a scale follows from more than 64 rows, or a mean is wanted,
-// passes that measure come first.
+// What fa3_quantize launches: the pass that writes y. Where a scale follows from more than 64 rows, or a mean is
+// wanted, passes that measure come first.
 #include <algorithm>
 
 #include "quantize/quantize.h"
@@ -51,8 +51,8 @@ QuantizePlan plan(const QuantizeProblem& problem) {
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
   if (problem.empty()) return plan;
   const auto row_of = [&](Trait which) { return find_row(problem.head_dim, problem.rotary_dim > 0, which); };
-  const auto add = [&](int row, int64_t thread_blocks, int64_t groups) {
-    plan.launches[plan.count++] = {row, thread_blocks, groups};
+  const auto add = [&](int row, int64_t grid, int64_t groups) {
+    plan.launches[plan.launch_count++] = {row, grid, groups};
   };
   const int64_t heads = problem.batch * problem.heads;
   plan.measure = measure_of(problem);

@@ -32,15 +32,15 @@ fa3_status validate_workspace(const QuantizeProblem& problem, void* workspace, s
 // What a call launches, one after the other, and what of it measures: a function of the problem.
 struct QuantizeLaunch {
   int row;
-  int64_t thread_blocks;
-  int64_t groups;  // of heads
+  int64_t grid;    // thread blocks
+  int64_t groups;  // of heads that a thread block takes together
 };
 struct QuantizePlan {
   static constexpr int most_launches = 3;
   QuantizeLaunch launches[most_launches];
-  int count;
+  int launch_count;  // 0 for a problem without elements
   QuantizeParams::Measure measure;
-  int64_t parts;
+  int64_t parts;  // of the rows of a head, which are measured apart
   int64_t largest_of_head, largest_count;  // as in QuantizeParams
   QuantizeLayout layout;
   size_t workspace_bytes;

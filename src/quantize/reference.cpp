@@ -36,7 +36,8 @@ void hadamard(double* x, int64_t n) {
   hadamard(x + half, half);
 }
 
-struct Head {
+// A head of a batch entry.
+struct QuantizedHead {
   const QuantizeProblem& p;
   int64_t batch, head;
 
@@ -129,7 +130,7 @@ struct Head {
 double range_of(double largest) { return largest == 0 ? 448 : std::fmax(largest, 448 * 0x1p-126); }
 float scale_of(double range) { return static_cast<float>(range / 448); }
 
-void quantize_head(const Head& head, double range) {
+void quantize_head(const QuantizedHead& head, double range) {
   const QuantizeProblem& p = head.p;
   if (p.scales == Granularity::head) {
     range = range_of(head.largest(0, p.rows));
@@ -153,20 +154,20 @@ void quantize_head(const Head& head, double range) {
 template <class Body>
 void for_each_head(const QuantizeProblem& p, const Body& body) {
   for (int64_t batch = 0; batch < p.batch; ++batch)
-    for (int64_t head = 0; head < p.heads; ++head) body(Head{p, batch, head});
+    for (int64_t head = 0; head < p.heads; ++head) body(QuantizedHead{p, batch, head});
 }
 
 }  // namespace
 
 fa3_status reference_quantize(const QuantizeProblem& p) {
   if (p.empty()) return FA3_OK;
-  if (p.has_mean) for_each_head(p, [](const Head& head) { head.write_mean(); });
+  if (p.has_mean) for_each_head(p, [](const QuantizedHead& head) { head.write_mean(); });
   double largest = 0;
   if (p.scales == Granularity::tensor) {
-    for_each_head(p, [&](const Head& head) { largest = std::fmax(largest, head.largest(0, p.rows)); });
+    for_each_head(p, [&](const QuantizedHead& head) { largest = std::fmax(largest, head.largest(0, p.rows)); });
     number(p.scale, 0, 0, 0) = scale_of(range_of(largest));
   }
-  for_each_head(p, [&](const Head& head) { quantize_head(head, range_of(largest)); });
+  for_each_head(p, [&](const QuantizedHead& head) { quantize_head(head, range_of(largest)); });
   return FA3_OK;
 }
 

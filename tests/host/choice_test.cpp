@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "plans.h"
 #include "forward/tiles.h"
+#include "plans.h"
 
 namespace fa3::test {
 

@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "plans.h"
 #include "forward/tiles.h"
+#include "plans.h"
 
 namespace fa3::test {
 

@@ -71,7 +71,7 @@ bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string&
     if (pieces && row == taken) text += work_of(made);
   };
   for (int i = 0; i < fits.count; ++i) show(fits.rows[i]);
-  if (taken == fits.for_tiles) show(taken);
+  if (taken == fits.v_tiles_row) show(taken);
   return true;
 }
 
