@@ -85,7 +85,7 @@ struct BackwardPlan {
 };
 fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan);
 
-// Its thread blocks: one for each piece of work, or for each multiprocessor if they take several.
+// Its thread blocks: one for each of its tiles or blocks (`work`), or for each multiprocessor where one takes several.
 int32_t grid_of(const BackwardLaunch& launch, int multiprocessors);
 
 fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, const Device& device, void* workspace,
