@@ -88,8 +88,8 @@ DqOrder dq_order_of(const BackwardProblem& problem, const Row& row, const HeadPa
     // and 1024 and the same beyond; but with 8 heads of 131072, where the blocks of a head are not taken together, 5%
     // slower.
     const bool is_alone = problem.causal && problem.heads_per_kv() == 1 && parts.parts == 1;
-    return is_alone && heads_taken_together(blocks) > 1 && even_section(heads, blocks) ? DqOrder::from_diagonal
-                                                                                : DqOrder::downwards;
+    const bool suits_diagonal = is_alone && heads_taken_together(blocks) > 1 && even_section(heads, blocks) > 0;
+    return suits_diagonal ? DqOrder::from_diagonal : DqOrder::downwards;
   }
   // Although nobody asked for a fixed order, blocks of a head that follow one another over its tiles find more of them
   // in the L2 cache. That is faster where a head's tiles do not fit into it, and where blocks are so many that the
@@ -113,9 +113,9 @@ DqOrder dq_order_of(const BackwardProblem& problem, const Row& row, const HeadPa
 //
 // How far apart: without a mask the starts are spread over all tiles. If several query heads read the K/V head, a block
 // stays as many turns at each tile, so starts lie closer together by that factor, and more is found in the L2 cache (8
-// heads over 1 of 8192: 0.84 and 0.99). Under a causal mask a block goes down to the diagonal, which it meets Bc / Br
-// tiles above the block before it. Its start lies twice as far above that of the block before it, so that the way down
-// grows from block to block, too.
+// heads over 1 of 8192: two tiles apart 0.84, one tile 0.99). Under a causal mask a block goes down to the diagonal,
+// which it meets Bc / Br tiles above the block before it. Its start lies twice as far above that of the block before
+// it, so that the way down grows from block to block, too.
 Spread spread_of(const BackwardProblem& problem, const Row& row, const HeadParts& parts, int64_t key_blocks,
                  int64_t tiles, const KeyOrder& order) {
   constexpr Spread none{31, 0};

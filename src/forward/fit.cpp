@@ -1,3 +1,4 @@
+// Which rows of the table can run a problem.
 #include <algorithm>
 #include <iterator>
 
@@ -108,7 +109,8 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
               problem.causal ? "causal" : "no");
 }
 
-fa3_status find_row(const ForwardProblem& problem, Fit& fit) {
+// The one that the caller named.
+fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   const int n = row_named(problem.kernel);
   if (n < 0) return unknown_kernel(problem.kernel);
   const Row& row = rows[n];
@@ -153,7 +155,7 @@ fa3_status find_row(const ForwardProblem& problem, Fit& fit) {
 }  // namespace
 
 fa3_status fit(const ForwardProblem& problem, Fit& fit) {
-  if (fa3_status status = problem.kernel ? find_row(problem, fit) : choose_rows(problem, fit)) return status;
+  if (fa3_status status = problem.kernel ? take_named_row(problem, fit) : choose_rows(problem, fit)) return status;
   if (fa3_status status = check_lengths(problem)) return status;
   if (problem.empty()) return FA3_OK;
   const Row& first = rows[fit.rows[0]];

@@ -1,6 +1,6 @@
-// Which row a call's tiles run on, and what else it launches: each row that fits is planned by itself (split.cpp), and
-// the one that is predicted to be the fastest is taken; but where causal tiles are many, the first one in ptx/rows.def
-// if a head has several of them, as predictions are then less exact than rows differ.
+// Which row a call's tiles run on, and what else it launches. Each row that fits is planned by itself (split.cpp), and
+// the one that is predicted to be the fastest is taken. But where causal tiles are many, and a head has several, it is
+// the first one in ptx/rows.def: rows differ less there than predictions are wrong.
 #include <algorithm>
 
 #include "forward/cost.h"
@@ -32,7 +32,7 @@ bool is_worth_tiling(const ForwardProblem& problem, const Fit& fit, const RowPla
   return forward.predicted_us * 1e3 * gain_of_tiles(rows[forward.row]) > static_cast<double>(tiling_time(bytes));
 }
 
-// The pass, and V as tiles behind what else is in the workspace.
+// Adds that pass to the plan, and V tiles to the workspace, behind what else is in it.
 void add_tile_v(const ForwardProblem& problem, ForwardPlan& plan) {
   constexpr int pass = row_named("fa3_pass_tile_v");
   static_assert(pass >= 0);
@@ -44,7 +44,7 @@ void add_tile_v(const ForwardProblem& problem, ForwardPlan& plan) {
   plan.workspace_bytes = plan.v_tiles + static_cast<size_t>(tiles * v_tile_bytes(problem));
 }
 
-void make(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
+void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
   plan.launch_count = 0;
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
   plan.forward = {};
@@ -107,14 +107,14 @@ const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, int multi
     ForwardPlan plans[remembered];
     int next;
   } memory;
-  const Key key{problem.batch,    problem.heads,    problem.heads_kv,   problem.seqlen_q, problem.seqlen_k,
-                problem.head_dim, problem.head_dim_v, problem.causal,   problem.causal_offset,
-                fit.rows[0],      fit.count,        fit.v_tiles_row,      multiprocessors};
+  const Key key{problem.batch,    problem.heads,      problem.heads_kv, problem.seqlen_q,      problem.seqlen_k,
+                problem.head_dim, problem.head_dim_v, problem.causal,   problem.causal_offset, fit.rows[0],
+                fit.count,        fit.v_tiles_row,    multiprocessors};
   for (int i = 0; i < remembered; ++i)
     if (memory.keys[i] == key) return memory.plans[i];
   const int at = memory.next++ % remembered;
   memory.keys[at] = key;
-  make(problem, fit, multiprocessors, memory.plans[at]);
+  make_plan(problem, fit, multiprocessors, memory.plans[at]);
   return memory.plans[at];
 }
 
