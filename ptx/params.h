@@ -21,7 +21,7 @@ struct Output {
 };
 
 // The beginning of the device memory that each call in flight has for itself. Its contents before and after a launch
-// mean nothing (tile/schedule.cuh). Where tiles are split, tickets and slots follow (src/plan.cpp).
+// mean nothing (tile/schedule.cuh). Where tiles are split, tickets and slots follow (src/forward/split.cpp).
 struct Workspace {
   unsigned long long state;  // whether the two counters are prepared
   unsigned int next_piece;   // the next one to be claimed

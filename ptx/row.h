@@ -112,14 +112,14 @@ enum class Trait : uint32_t {
   // without two buffers for each warpgroup. Measured with 6 buffers at d 64, 128x128: up to 128 tokens +5 to +12%.
   early_q_release = 1 << 25,
 
-  // In long sequences key blocks add dQ in a fixed order, asked for or not (src/backward_order.cpp). Blocks that need
+  // In long sequences key blocks add dQ in a fixed order, asked for or not (src/backward/order.cpp). Blocks that need
   // not wait for one another get apart, and no longer find in the L2 cache what others have loaded. Measured at d 128,
   // causal: 28000 tokens +19%, 32768 0 to +8%, 65536 +6 to +11%, 131072 +2 to +7%; at d 64 -5 to -6%.
   keeps_together = 1 << 26,
 
   // Two consumer warpgroups have the same 64 rows and take turns at their K/V blocks (tile/shared_keys.cuh). One alone
   // waits for its own products and exponentials. Measured with one query and whole tiles of 2048 keys or more: 0 to 12%
-  // faster; tiles of few blocks (least_turns in src/cost.h) and parts of few blocks are slower so.
+  // faster; tiles of few blocks (least_turns in src/forward/cost.h) and parts of few blocks are slower so.
   shares_keys = 1 << 27,
 
   // The first Q is sent for at once: the warp that loads Q knows the thread block's first piece without being told, and

@@ -4,8 +4,7 @@
 #include <cstdio>
 
 #include "error.h"
-#include "plan.h"
-#include "validate.h"
+#include "forward/split.h"
 
 namespace fa3::bench {
 
@@ -18,13 +17,13 @@ std::string line(const char* format, Values... values) {
   return text;
 }
 
-int most_parts(const ForwardPlan& plan) {
+int most_parts(const RowPlan& plan) {
   int parts = 1;
   for (int n = 0; n < plan.pieces.entries(); ++n) parts = std::max(parts, int(plan.list[n].parts));
   return parts;
 }
 
-std::string row_of_table(const ForwardPlan& plan, int multiprocessors, bool taken) {
+std::string row_of_table(const RowPlan& plan, int multiprocessors, bool taken) {
   const Row& row = rows[plan.row];
   return line("%c %-36s %4dx%-4d %7d %7d %5d %6.2f %10.1f %10.1f\n", taken ? '*' : ' ', row.name, row.Br, row.Bc,
               plan.tiles.count(), plan.pieces.count(), most_parts(plan), double(plan.pieces.count()) / multiprocessors,
@@ -32,7 +31,7 @@ std::string row_of_table(const ForwardPlan& plan, int multiprocessors, bool take
 }
 
 // Pieces that differ in their tile only, on one line.
-std::string work_of(const ForwardPlan& plan) {
+std::string work_of(const RowPlan& plan) {
   std::string text;
   if (plan.pieces.whole_tiles > 0) text += line("    tiles 0 to %d whole\n", plan.pieces.whole_tiles - 1);
   for (int n = 0; n < plan.pieces.entries();) {
@@ -57,7 +56,7 @@ std::string work_of(const ForwardPlan& plan) {
 bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string& text) {
   const fa3_forward_params params = point.shapes();
   text.append("\n").append(point.label()).append("\n");
-  Problem problem;
+  ForwardProblem problem;
   Fit fits;
   if (validate(&params, Rules::shapes, problem) != FA3_OK || fit(problem, fits) != FA3_OK) {
     text += "  the library refuses it: " + std::string(last_message()) + "\n";
@@ -66,13 +65,13 @@ bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string&
   text += "  kernel                                    tile   tiles  pieces parts  waves   whole us predicted us\n";
   const int taken = plan(problem, fits, multiprocessors).forward.row;
   const auto show = [&](int row) {
-    ForwardPlan made;
+    RowPlan made;
     plan_row(problem, row, multiprocessors, made);
     text += row_of_table(made, multiprocessors, row == taken);
     if (pieces && row == taken) text += work_of(made);
   };
   for (int i = 0; i < fits.count; ++i) show(fits.rows[i]);
-  if (taken == fits.for_tiles) show(taken);
+  if (taken == fits.v_tiles_row) show(taken);
   return true;
 }
 
