@@ -61,12 +61,15 @@ struct Visible {
     return {static_cast<int32_t>(packing.rows(begin)), static_cast<int32_t>(packing.rows(end))};
   }
 
-  // Does each of the rows see each of the keys, and does one row see one key? They need not be of the problem.
-  constexpr bool all_see_all(int32_t first_row, int32_t last_row, int32_t first_key, int32_t last_key) const {
-    return !(bounded_right && last_key > packing.query(first_row) + right) && last_key < seqlen_k &&
-           !(bounded_left && first_key < packing.query(last_row) - left);
+  // Does the row see the key, and does each of the rows see each of the keys? They need not be of the problem.
+  constexpr bool sees(int32_t row, int32_t key) const {
+    const int32_t i = packing.query(row);
+    return !(key >= seqlen_k || (bounded_right && key > i + right) || (bounded_left && key < i - left));
   }
-  constexpr bool sees(int32_t row, int32_t key) const { return all_see_all(row, row, key, key); }
+  constexpr bool all_see_all(Rows rows, Keys keys) const {
+    return !((bounded_right && keys.end - 1 > packing.query(rows.begin) + right) || keys.end > seqlen_k ||
+             (bounded_left && keys.begin < packing.query(rows.end - 1) - left));
+  }
 
   // Do later rows see more keys, and earlier keys have more rows that see them? If not, all have about as many: tiles
   // and blocks take the same time.

@@ -19,10 +19,9 @@ struct Parts {
 Parts parts_of(const BackwardProblem& problem, const Row& row, int64_t key_blocks, int64_t tiles);
 
 // The counters are null.
-KeyOrder key_order_of(const BackwardProblem& problem, const Row& row, const Parts& parts, int64_t key_blocks,
-                      int64_t tiles);
+KeyOrder key_order_of(const BackwardProblem& problem, const Row& row, const Parts& parts, int64_t key_blocks);
 
 // Of blocks that add nothing up.
-BlockOrder block_order_of(int64_t batch_heads, int64_t blocks, bool causal);
+BlockOrder block_order_of(int64_t batch_heads, int64_t blocks, const Visible& seen);
 
 }  // namespace fa3

@@ -61,7 +61,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, AsWrittenSmem& smem, const Key
 
   Use use, ds_use;
   uint32_t dq_parity = 1;
-  int query = work.first * Br;
+  int query = work.start_in_any_order(p.order, visible(p)) * Br;
   for (int j = 0; j < work.all; j++) {                                                                    // A3.18
     const int s = use.index;
     const uint64_t stage = uint64_t(s) * descriptor_units(sizeof smem.q[0]);
@@ -74,7 +74,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, AsWrittenSmem& smem, const Key
     wgmma_commit_group();
     wgmma_wait_group<1>();
     wgmma_owned(S);
-    if (needs_mask(p, first_key, query)) mask_scores(S, p, key, query, lane);
+    if (needs_mask(visible(p), first_key, query)) mask_scores(S, visible(p), key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[s], g, lane);                                                // A3.20

@@ -69,7 +69,7 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
     wgmma_wait_group<0>();
     wgmma_owned(S);
     if (one_lane && j > 0) arrive(smem.s_done[ds_use.index ^ 1]);
-    if (needs_mask(p, first_key, query)) mask_scores(S, p, key, query, lane);
+    if (needs_mask(visible(p), first_key, query)) mask_scores(S, visible(p), key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[s], g, lane);                                                // A3.20
@@ -267,7 +267,7 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
       wait(smem.full_dq[count % 2][0], parity);                                                           // A3.32
       bool first;
       if (p.order.is_fixed()) {
-        const auto turn = work.turn(p, tile.tile);
+        const auto turn = work.turn(p.order, visible(p), tile.tile);
         if (turn.second) sums += p.order.spread.second;
         while (ld_acquire_gpu_u32(&p.visits[sums]) != uint32_t(turn.rank)) {
         }
@@ -351,9 +351,9 @@ FA3_DEVICE void preparer(const BackwardParams& p, BackwardSmem& smem) {
 
 // The thread that loads. Behind the last tile of a key block it hands over an empty stage: dK leaves through that.
 FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
-  // Without a mask all key blocks take equally long: thread blocks that start together would ask for K and V, and store
+  // Where all key blocks take equally long, thread blocks that start together would ask for K and V, and store
   // dV and dK, at the same time again and again. Measured: 1.5% at 512.
-  if (!causal && is_block(p, 4 * gridDim.x)) __nanosleep(blockIdx.x * 6000 / gridDim.x);
+  if (!visible(p).later_rows_see_more() && is_block(p, 4 * gridDim.x)) __nanosleep(blockIdx.x * 6000 / gridDim.x);
   Use use;
   for (int n = 0;; n++) {
     const int number = claim(p, n);

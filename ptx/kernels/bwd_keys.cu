@@ -62,10 +62,10 @@ FA3_DEVICE void values(const BackwardParams& p, KeysSmem& smem, const KeyWork& w
   load_half(K, smem.k, warp);
 
   Use use, before, p_use;  // of the stage of S, of the one of dV, and of P's buffer
-  int query = work.first * Br;
+  int query = work.start_in_any_order(p.order, visible(p)) * Br;
   // P of the tile from its S, and to the other warpgroup.
   const auto exponentials = [&] {
-    if (needs_mask(p, work.key, query)) mask_scores(S, p, key, query, lane);
+    if (needs_mask(visible(p), work.key, query)) mask_scores(S, visible(p), key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[use.index], g, lane);                                        // A3.20
@@ -83,7 +83,7 @@ FA3_DEVICE void values(const BackwardParams& p, KeysSmem& smem, const KeyWork& w
     p_use.next<p_buffers>();
     use.next<config.stages>();
     query += Br;
-    if (query >= p.rows.tiles * Br) query = work.first * Br;
+    if (query >= work.end * Br) query = work.first * Br;
   };
 
   if (work.all > 0) {

@@ -26,12 +26,15 @@ namespace fa3 {
 using namespace ptx;
 
 // S = -inf where a row does not see the key. S: of block j; row: the thread's first one.
-FA3_DEVICE void mask_keys(float (&S)[Bc / 2], const BackwardParams& p, int j, int row) {
+FA3_DEVICE void mask_keys(float (&S)[Bc / 2], const Visible& seen, int j, int row) {
   const int key = j * Bc + 2 * (threadIdx.x % 4);  // of S[0]
-  const int end[2] = {visible(p).of(row).end - key, visible(p).of(row + 8).end - key};
+  const Keys keys[2] = {seen.of(row), seen.of(row + 8)};
 #pragma unroll
-  for (int i = 0; i < Bc / 2; i++)
-    if (i / 4 * 8 + i % 2 >= end[i / 2 % 2]) S[i] = -INFINITY;
+  for (int i = 0; i < Bc / 2; i++) {
+    const int column = i / 4 * 8 + i % 2;  // of S[i], from S[0] on
+    const Keys& of_row = keys[i / 2 % 2];
+    if (column >= of_row.end - key || (seen.bounded_left && column < of_row.begin - key)) S[i] = -INFINITY;
+  }
 }
 
 // A consumer warpgroup: 64 rows. `warp` of its four.
@@ -42,9 +45,8 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
   const int lane = threadIdx.x % 32;
   const bool one_lane = lane == 0;
   const int first_row = work.first_row(warpgroup), row = first_row + 16 * warp + lane / 4;
-  const int blocks = work.blocks(p, warpgroup);
-  // Blocks from this one on are not seen as a whole by all rows.
-  const int plain_blocks = visible(p).all(first_row, first_row + 63).end / Bc;
+  const Visible seen = visible(p);
+  const Blocks blocks = work.blocks(seen, warpgroup), plain = work.plain_blocks(seen, warpgroup);
 
   uint32_t q[] = {uint32_t(descriptor_start(&smem.q[warpgroup]))};  // the start of the warpgroup's Q
   const auto of_q = [&] { return rows_descriptor | q[0]; };
@@ -63,7 +65,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
   const float delta[2] = {p.rows.delta[work.numbers + row], p.rows.delta[work.numbers + row + 8]};
 
   const auto exponentials = [&](int j) {
-    if (j >= plain_blocks) mask_keys(S, p, j, row);
+    if (j >= plain.end || (seen.bounded_left && j < plain.begin)) mask_keys(S, seen, j, row);
 #pragma unroll
     for (int i = 0; i < Bc / 2; i++) S[i] = ex2_approx_ftz(fmaf(S[i], c, -lse[i / 2 % 2]));
   };
@@ -76,7 +78,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
     wgmma_owned(dS);
   };
 
-  if (blocks > 0) {
+  if (!blocks.none()) {
     Use next, use, v_use;  // of K for S, of K for dQ, and of V
     wait(smem.full_q[warpgroup], 0);
     wait(smem.full_k[next.index], next.parity);
@@ -90,8 +92,8 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
     wgmma_commit_group();
     wgmma_wait_group<1>();
     wgmma_owned(S);
-    exponentials(0);
-    for (int j = 1; j < blocks; j++) {
+    exponentials(blocks.begin);
+    for (int j = blocks.begin + 1; j < blocks.end; j++) {
       // S holds P of block j - 1, whose dP is under way.
       wgmma_owned(q);  // so that no descriptor is computed before the loop: the registers do not suffice for all
       wgmma_wait_group<0>();
@@ -137,20 +139,21 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
 
 // One thread loads: Q and dO of each warpgroup once, then K and V block by block.
 FA3_DEVICE void producer(const BackwardParams& p, QueriesSmem& smem, const QueryWork& work) {
-  const int blocks = work.blocks(p, work.warpgroups_with_rows - 1);
+  const Visible seen = visible(p);
+  const Blocks blocks = work.blocks(seen, work.warpgroups_with_rows - 1);
   const auto load_rows_of = [&](auto& to, const TensorMap& map, uint64_t (&full)[warpgroups]) {
     for (int i = 0; i < work.warpgroups_with_rows; i++) {
-      if (work.blocks(p, i) == 0) continue;
+      if (work.blocks(seen, i).none()) continue;
       expect(full[i], config.q_buffer_bytes());
       load_rows(to[i], 64, map, full[i], work.first_row(i), work.head, work.batch);
     }
   };
   Use k_use, v_use;
-  for (int j = 0; j < blocks; j++, k_use.next<k_stages>(), v_use.next<v_stages>()) {
+  for (int j = blocks.begin; j < blocks.end; j++, k_use.next<k_stages>(), v_use.next<v_stages>()) {
     wait(smem.empty_k[k_use.index], k_use.parity ^ 1);
     expect(smem.full_k[k_use.index], config.k_block_bytes());
     load_rows(smem.k[k_use.index], Bc, p.k, smem.full_k[k_use.index], j * Bc, work.head_kv, work.batch);
-    if (j == 0) {
+    if (j == blocks.begin) {
       load_rows_of(smem.q, p.q, smem.full_q);
       load_rows_of(smem.dout, p.dout, smem.full_dout);
     }

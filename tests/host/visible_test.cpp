@@ -137,7 +137,7 @@ TEST_CASE("whether all of some rows see all of some keys", "[visible]") {
                 all &= sees(v, row, key);
                 wrong += v.sees(row, key) != sees(v, row, key);
               }
-            wrong += v.all_see_all(first_row, last_row, first_key, last_key) != all;
+            wrong += v.all_see_all({first_row, last_row + 1}, {first_key, last_key + 1}) != all;
             number += all;
           }
   });
@@ -220,7 +220,7 @@ TEST_CASE("the longest sequences do not overflow", "[visible]") {
   CHECK(window.of(most - 1).begin == 0);
   CHECK((window.rows_of(0, 127).end == most && window.rows_of(most - 1, most - 1).end == most));
   CHECK((causal.rows_of(most - 1, most + 127).begin == most - 1 && many_rows.rows_of(0, 127).begin == most - 64));
-  CHECK(causal.all_see_all(most - 64, most - 1, 0, most - 64));
+  CHECK(causal.all_see_all({most - 64, most}, {0, most - 63}));
 }
 
 }  // namespace fa3::test
