@@ -172,12 +172,12 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, AsWrittenSmem& smem, const Ke
 
 FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   using namespace fa3;
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to the compiler as the same in all lanes
+  const int warp = warp_of_block();
   AsWrittenSmem& smem = *reinterpret_cast<AsWrittenSmem*>(shared_memory());
   if (threadIdx.x == 0) init_barriers(smem);                                                              // A3.4
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
-  ptx::bar_sync(0, config.threads());
+  ptx::bar_sync(barrier_all, config.threads());
   const KeyWork work(p, blockIdx.x);
   if (warp / 4 < warpgroups) return consumer(p, smem, work, warp / 4, warp % 4);
   ptx::setmaxnreg_dec<config.producer_registers()>();                                                     // A3.6

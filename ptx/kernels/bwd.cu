@@ -226,6 +226,19 @@ FA3_DEVICE void dq_consumer(const BackwardParams& p, BackwardSmem& smem, int war
   }
 }
 
+// A part of dQ is on its way: gives back the buffer of the part before it as soon as that has been read, and behind the
+// last part its own.
+FA3_DEVICE void release_dq(BackwardSmem& smem, int part) {
+  cp_async_bulk_commit_group();
+  if (part > 0) {
+    cp_async_bulk_wait_group_read<1>();
+    arrive(smem.empty_dq[part - 1]);
+  }
+  if (part < dq_parts - 1) return;
+  cp_async_bulk_wait_group_read<0>();
+  arrive(smem.empty_dq[part]);
+}
+
 // Stores dQ of a query tile, the count-th of this thread block, if it is complete. By one thread.
 FA3_DEVICE void store_dq(const BackwardParams& p, BackwardSmem& smem, const KeyWork& work, const QueryTile& tile,
                          uint32_t count) {
@@ -235,13 +248,8 @@ FA3_DEVICE void store_dq(const BackwardParams& p, BackwardSmem& smem, const KeyW
     wait(smem.full_dq[count % 2][part], count / 2 & 1);
     cp_async_bulk_tensor_4d_store(&p.dq, shared_address(dq_buffer(smem, part)), columns, tile.tile * Br + 64 * slab,
                                   tile.head(work), work.batch);
-    cp_async_bulk_commit_group();
-    if (part == 0) continue;
-    cp_async_bulk_wait_group_read<1>();
-    arrive(smem.empty_dq[part - 1]);
+    release_dq(smem, part);
   }
-  cp_async_bulk_wait_group_read<0>();
-  arrive(smem.empty_dq[dq_parts - 1]);
 }
 
 // The thread that adds dQ of each query tile to the sums in global memory. Nobody clears them: the first key block that
@@ -286,13 +294,8 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
         if (part > 0) wait(smem.full_dq[count % 2][part], parity);
         if (first) cp_async_bulk_store(to, shared_address(&smem.dq[part]), bytes);
         else cp_reduce_async_bulk_add_f32(to, shared_address(&smem.dq[part]), bytes);                     // A3.33
-        cp_async_bulk_commit_group();
-        if (part == 0) continue;
-        cp_async_bulk_wait_group_read<1>();
-        arrive(smem.empty_dq[part - 1]);
+        release_dq(smem, part);
       }
-      cp_async_bulk_wait_group_read<0>();
-      arrive(smem.empty_dq[dq_parts - 1]);
       if (first || p.order.is_fixed()) {
         cp_async_bulk_wait_group<0>();
         red_add_release_gpu_u32(&p.visits[sums], p.order.is_fixed() ? 1 : dq_is_stored);
@@ -393,12 +396,12 @@ FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
 
 FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   using namespace fa3;
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to the compiler as the same in all lanes
+  const int warp = warp_of_block();
   BackwardSmem& smem = *reinterpret_cast<BackwardSmem*>(shared_memory());
   if (threadIdx.x == 0) init_barriers(smem, p.order.adders == 2);
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
-  ptx::bar_sync(0, config.threads());
+  ptx::bar_sync(barrier_all, config.threads());
   ptx::griddepcontrol_launch_dependents();
   if (warp / 4 < warpgroups) return consumer(p, smem, warp / 4, warp % 4);
   if (warp / 4 == warpgroups) return dq_consumer(p, smem, warp % 4);

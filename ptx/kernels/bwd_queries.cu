@@ -15,11 +15,11 @@
 #include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
 #include "../tile/bwd/gemm.cuh"
-#include "../tile/bwd/load.cuh"
 #include "../tile/bwd/queries_smem.cuh"
 #include "../tile/bwd/query_work.cuh"
 #include "../tile/bwd/scores.cuh"
 #include "../tile/bwd/store.cuh"
+#include "../tile/load.cuh"
 #include "../tile/shared.cuh"
 
 namespace fa3 {
@@ -131,9 +131,9 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
     wgmma_wait_group<0>();
     wgmma_owned(dQ);
   }
-  bar_sync(1 + warpgroup, 128);  // all four warps have read Q for the last time
-  store_gradient<64>(dQ, p.softmax_scale, smem.q[warpgroup], p.dq, {first_row, work.head, work.batch}, 1 + warpgroup,
-                     warp);
+  bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
+  store_gradient<64>(dQ, p.softmax_scale, smem.q[warpgroup], p.dq, {first_row, work.head, work.batch},
+                     barrier_warpgroup + warpgroup, warp);
   if (warp == 0 && one_lane) cp_async_bulk_wait_group<0>();
 }
 
@@ -145,21 +145,21 @@ FA3_DEVICE void producer(const BackwardParams& p, QueriesSmem& smem, const Query
     for (int i = 0; i < work.warpgroups_with_rows; i++) {
       if (work.blocks(seen, i).none()) continue;
       expect(full[i], config.q_buffer_bytes());
-      load_rows(to[i], 64, map, full[i], work.first_row(i), work.head, work.batch);
+      load_rows(to[i], 64, slabs, map, full[i], work.first_row(i), work.head, work.batch);
     }
   };
   Use k_use, v_use;
   for (int j = blocks.begin; j < blocks.end; j++, k_use.next<k_stages>(), v_use.next<v_stages>()) {
     wait(smem.empty_k[k_use.index], k_use.parity ^ 1);
     expect(smem.full_k[k_use.index], config.k_block_bytes());
-    load_rows(smem.k[k_use.index], Bc, p.k, smem.full_k[k_use.index], j * Bc, work.head_kv, work.batch);
+    load_rows(smem.k[k_use.index], Bc, slabs, p.k, smem.full_k[k_use.index], j * Bc, work.head_kv, work.batch);
     if (j == blocks.begin) {
       load_rows_of(smem.q, p.q, smem.full_q);
       load_rows_of(smem.dout, p.dout, smem.full_dout);
     }
     wait(smem.empty_v[v_use.index], v_use.parity ^ 1);
     expect(smem.full_v[v_use.index], config.v_block_bytes());
-    load_rows(smem.v[v_use.index], Bc, p.v, smem.full_v[v_use.index], j * Bc, work.head_kv, work.batch);
+    load_rows(smem.v[v_use.index], Bc, slabs, p.v, smem.full_v[v_use.index], j * Bc, work.head_kv, work.batch);
   }
 }
 
@@ -167,13 +167,13 @@ FA3_DEVICE void producer(const BackwardParams& p, QueriesSmem& smem, const Query
 
 FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   using namespace fa3;
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to the compiler as the same in all lanes
+  const int warp = warp_of_block();
   QueriesSmem& smem = *reinterpret_cast<QueriesSmem*>(shared_memory());
   const QueryWork work(p);
   if (threadIdx.x == 0) init_barriers(smem, work.warpgroups_with_rows);
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dq}) ptx::prefetch_tensormap(map);
-  ptx::bar_sync(0, config.threads());
+  ptx::bar_sync(barrier_all, config.threads());
   if (warp / 4 < warpgroups) return consumer(p, smem, work, warp / 4, warp % 4);
   ptx::setmaxnreg_dec<config.producer_registers()>();
   if (threadIdx.x == 128 * warpgroups) producer(p, smem, work);

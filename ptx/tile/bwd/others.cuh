@@ -3,7 +3,7 @@
 #pragma once
 #include "../../isa/fence.cuh"
 #include "../../isa/grid.cuh"
-#include "../wait.cuh"
+#include "../barriers.cuh"
 #include "rows.cuh"
 #include "work.cuh"
 
