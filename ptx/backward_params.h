@@ -26,7 +26,7 @@ struct BackwardRows {
   int32_t head_dim, head_dim_v;  // of dq, of o and dout; the kernel's may be larger
   int32_t bf16;
   Divisor tiles, heads;   // of a head; query heads
-  int32_t tiles_at_once;  // of the kernel: Br / backward_tile_rows
+  int32_t tiles_per_visit;  // of the kernel: Br / backward_tile_rows
 };
 
 // The rows before these, to which a causal mask leaves no key: they are in no tile, nothing of them is read, and their

@@ -88,10 +88,10 @@ struct QueryTile {
   int reader;  // which of the part's query heads
   int tile;    // of that head
 
-  template <typename Work>
-  constexpr explicit QueryTile(const Work& work) : reader(0), tile(work.start) {}
-  template <typename Work>
-  constexpr void next(const BackwardParams& p, const Work& work) {
+  template <typename Block>
+  constexpr explicit QueryTile(const Block& work) : reader(0), tile(work.start) {}
+  template <typename Block>
+  constexpr void next(const BackwardParams& p, const Block& work) {
     if (p.order.dq == DqOrder::downwards) {
       if (++reader < p.readers) return;
       reader = 0;
@@ -101,13 +101,13 @@ struct QueryTile {
       if (tile == work.start) reader++;
     }
   }
-  template <typename Work>
-  constexpr int head(const Work& work) const {
+  template <typename Block>
+  constexpr int head(const Block& work) const {
     return work.first_head + reader;
   }
   // Among those of all heads of all batch entries.
-  template <typename Work>
-  constexpr int number(const Work& work) const {
+  template <typename Block>
+  constexpr int number(const Block& work) const {
     return work.first_number + reader * work.part_end + tile;
   }
 };

@@ -89,10 +89,10 @@ constexpr HeadBlock block_at(const BlockOrder& order, int32_t section, int32_t n
 constexpr int32_t first_tile(const KeyOrder& order, int32_t batch_head) { return batch_head * order.head_tiles; }
 
 // Of the share of a key block.
-struct Share {
+struct TileShare {
   int32_t first, tiles;
 };
-constexpr Share share_of(const KeyOrder& order, HeadBlock block) {
+constexpr TileShare share_of(const KeyOrder& order, HeadBlock block) {
   const int32_t before = block.block * order.share, left = order.head_tiles - before;
   const int32_t share = order.share;
   return {first_tile(order, block.batch_head) + before, left < 0 ? 0 : left < share ? left : share};
@@ -112,7 +112,7 @@ constexpr int32_t heads_of_pass(const KeyOrder& order) {
 // The n-th tile of the shares of all key blocks, each counted as a whole one; -1 if there is none.
 constexpr int32_t shared_tile(const KeyOrder& order, int32_t n) {
   const int32_t number = n / order.share, section = number / order.section;
-  const Share share = share_of(order, block_at(order, section, number - section * order.section));
+  const TileShare share = share_of(order, block_at(order, section, number - section * order.section));
   const int32_t tile = n - number * order.share;
   return tile < share.tiles ? share.first + tile : -1;
 }

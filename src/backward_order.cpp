@@ -27,16 +27,16 @@ constexpr int32_t distance = 132, distance_ahead = 256;
 // visit at least 16 tiles for each tile of their share.
 constexpr int32_t blocks_ahead = 16, causal_blocks_ahead = 32;
 
-int32_t heads_at_once(int32_t blocks) { return std::max(1, section_blocks / blocks); }
+int32_t heads_together(int32_t blocks) { return std::max(1, section_blocks / blocks); }
 
 // The heads of such a section, or 0 if heads are too few or do not come out even.
 int32_t even_section(int32_t heads, int32_t blocks) {
-  const int32_t at_once = heads_at_once(blocks), few = std::min(at_once, causal_heads);
-  return heads >= many_times * at_once && heads % (2 * few) == 0 ? few : 0;
+  const int32_t together = heads_together(blocks), few = std::min(together, causal_heads);
+  return heads >= many_times * together && heads % (2 * few) == 0 ? few : 0;
 }
 
 int32_t section_heads_of(int32_t heads, int32_t blocks, const Visible& seen, DqOrder dq) {
-  if (!seen.later_rows_see_more()) return std::min(dq == DqOrder::downwards ? heads_at_once(blocks) : 1, heads);
+  if (!seen.later_rows_see_more()) return std::min(dq == DqOrder::downwards ? heads_together(blocks) : 1, heads);
   const int32_t even = dq == DqOrder::downwards ? 0 : even_section(heads, blocks);
   if (even > 0) return even;
   const int32_t sections = narrow(divide_up(heads, std::max(causal_heads, causal_blocks / blocks)));
@@ -82,7 +82,7 @@ DqOrder dq_order_of(const BackwardProblem& problem, const Row& row, const Parts&
     // and 1024 and the same beyond; but with 8 heads of 131072, where the blocks of a head are not taken together, 5%
     // slower.
     const bool is_alone = visible_of(problem).later_rows_see_more() && problem.heads_per_kv() == 1 && parts.parts == 1;
-    return is_alone && heads_at_once(blocks) > 1 && even_section(heads, blocks) ? DqOrder::from_diagonal
+    return is_alone && heads_together(blocks) > 1 && even_section(heads, blocks) ? DqOrder::from_diagonal
                                                                                 : DqOrder::downwards;
   }
   // Where a head's tiles do not fit into the L2 cache, and blocks are so many that the waits at first do not count. It
@@ -140,11 +140,11 @@ Parts parts_of(const BackwardProblem& problem, const Row& row, int64_t key_block
   const Visible seen = visible_of(problem);
   const Visits visits = visits_of(problem, key_blocks, row);
   const auto turns = [&](const Parts& p) {
-    const int64_t each = p.parts > 1 ? part_turns : block_turns, pass = p.parts > 1 ? pass_turns : 0;
+    const int64_t more = p.parts > 1 ? part_turns : block_turns, pass = p.parts > 1 ? pass_turns : 0;
     const int64_t blocks = heads * p.parts * key_blocks;
-    const int64_t longest_block = std::min(visits.longest, p.range_tiles) * readers * p.ranges / p.parts + each;
+    const int64_t longest_block = std::min(visits.longest, p.range_tiles) * readers * p.ranges / p.parts + more;
     if (!seen.later_rows_see_more()) return divide_up(blocks, section_blocks) * longest_block + pass;
-    return std::max(longest_block, divide_up(heads * visits.all * readers + blocks * each, section_blocks)) + pass;
+    return std::max(longest_block, divide_up(heads * visits.all * readers + blocks * more, section_blocks)) + pass;
   };
   for (int64_t parts = 2; parts <= most_parts && heads * parts * key_blocks <= most_blocks; ++parts) {
     Parts p{.parts = parts, .range_tiles = tiles};
@@ -180,7 +180,7 @@ KeyOrder key_order_of(const BackwardProblem& problem, const Row& row, const Part
   order.adders = order.ahead == order.sections ? 2 : 1;
   order.behind = order.sections;
   if (row.has(Trait::one_key_block)) return order;  // nothing is left to be rounded
-  if (order.spread.second > 0) return order;        // only the pass behind knows second sums
+  if (order.spread.second > 0) return order;        // only the last pass adds second sums in
   order.behind = std::min(1 + narrow(divide_up(distance, int32_t{order.section})), order.sections);
   // Sections whose number of blocks is that of the ones that finish them.
   const int32_t whole = order.batch_heads / order.section_heads;

@@ -202,25 +202,25 @@ struct RunRows {
 
 using Run = void (*)(const BackwardProblem&, const Block&, Scratch&);
 
-// The blocks of all heads: `each` of a head, of `count` rows or keys.
+// The blocks of all heads: so many of a head, of `count` rows or keys.
 struct Blocks {
   Run run;
-  int64_t count, each, all;
+  int64_t count, of_head, all;
 
   void of(const BackwardProblem& problem, int64_t n, int size, Scratch& t) const {
-    const int64_t batch_head = n / each, first = n % each * size;
+    const int64_t batch_head = n / of_head, first = n % of_head * size;
     run(problem, {batch_head / problem.heads_kv, batch_head % problem.heads_kv, first,
                   static_cast<int>(std::min<int64_t>(size, count - first))}, t);
   }
 };
 
-struct Work {
+struct GradientWork {
   const BackwardProblem& problem;
   Blocks keys, rows;
 };
 
 void run_task(const void* context, int64_t n, void* scratch) {
-  const Work& work = *static_cast<const Work*>(context);
+  const GradientWork& work = *static_cast<const GradientWork*>(context);
   Scratch& t = *static_cast<Scratch*>(scratch);
   if (n < work.keys.all) work.keys.of(work.problem, n, Bc, t);
   else work.rows.of(work.problem, n - work.keys.all, Br, t);
@@ -232,13 +232,13 @@ fa3_status reference_backward(const BackwardProblem& problem, int threads, int w
   constexpr auto run_keys = choose_width<RunKeys, const BackwardProblem&, const Block&, Scratch&>;
   constexpr auto run_rows = choose_width<RunRows, const BackwardProblem&, const Block&, Scratch&>;
   const int64_t heads = problem.batch * problem.heads_kv;  // both below 2^31
-  Work work{problem,
-            {run_keys(widest_vector), problem.seqlen_k, (problem.seqlen_k + Bc - 1) / Bc, 0},
-            {run_rows(widest_vector), problem.seqlen_q * problem.heads_per_kv(), 0, 0}};
-  work.rows.each = (work.rows.count + Br - 1) / Br;
+  GradientWork work{problem,
+                    {run_keys(widest_vector), problem.seqlen_k, (problem.seqlen_k + Bc - 1) / Bc, 0},
+                    {run_rows(widest_vector), problem.seqlen_q * problem.heads_per_kv(), 0, 0}};
+  work.rows.of_head = (work.rows.count + Br - 1) / Br;
   int64_t tasks;
-  if (__builtin_mul_overflow(heads, work.keys.each, &work.keys.all) ||
-      __builtin_mul_overflow(heads, work.rows.each, &work.rows.all) ||
+  if (__builtin_mul_overflow(heads, work.keys.of_head, &work.keys.all) ||
+      __builtin_mul_overflow(heads, work.rows.of_head, &work.rows.all) ||
       __builtin_add_overflow(work.keys.all, work.rows.all, &tasks))
     return fail(FA3_ERROR_UNSUPPORTED, "q.dim[0] * q.dim[1] * q.dim[2] overflows int64");
   return tasks == 0 ? FA3_OK : run_tasks(run_task, &work, tasks, threads, sizeof(Scratch));

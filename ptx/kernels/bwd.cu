@@ -122,7 +122,7 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
 // A consumer warpgroup: 64 keys of each key block. `warp` of its four. Complete sums are left to gradient_writer.
 FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, int warpgroup, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();                                                          // A3.15
-  constexpr int warps = 4 * warpgroups, at_once = 8;
+  constexpr int warps = 4 * warpgroups, in_flight = 8;
   const bool one_lane = threadIdx.x % 32 == 0;
   Use use, ds_use;
   for (int n = 0;; n++) {
@@ -143,7 +143,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, int warpgr
     int i = others.first + 4 * warpgroup + warp;
     const bool rounds = i < others.end;
     const Strip strip(p, i / strips, i % strips);
-    float4 x[at_once] = {};
+    float4 x[in_flight] = {};
     if (rounds) strip.load(x, 0);
 
     const bool one_part = p.order.parts == 1;
@@ -167,8 +167,8 @@ FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, int warpgr
 
     if (!rounds) continue;
     strip.store(p, x, 0, is_bf16);
-    strip.finish<at_once>(p, at_once, is_bf16);
-    for (i += warps; i < others.end; i += warps) Strip(p, i / strips, i % strips).finish<at_once>(p, 0, is_bf16);
+    strip.finish<in_flight>(p, in_flight, is_bf16);
+    for (i += warps; i < others.end; i += warps) Strip(p, i / strips, i % strips).finish<in_flight>(p, 0, is_bf16);
   }
 }
 
@@ -302,7 +302,7 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
       }
     }
     cp_async_bulk_wait_group<0>();
-    say_added(p, work);
+    count_additions(p, work);
   }
 }
 
@@ -360,7 +360,7 @@ FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
   Use use;
   for (int n = 0;; n++) {
     const int number = claim(p, n);
-    smem.claims.tell(n, number);
+    smem.claims.publish(n, number);
     if (!is_block(p, number)) return;
     const KeyWork work(p, number);
     QueryTile tile(work);

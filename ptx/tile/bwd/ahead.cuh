@@ -11,7 +11,7 @@ namespace fa3 {
 FA3_DEVICE void prepare_ahead(const BackwardParams& p, int number) {
   const HeadBlock block = block_ahead(p.order, number);
   if (block.block >= p.order.blocks) return;
-  const Share share = share_of(p.order, block);
+  const TileShare share = share_of(p.order, block);
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
   for (int tile = share.first; tile < share.first + share.tiles; tile++) {

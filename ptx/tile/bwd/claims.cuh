@@ -8,31 +8,31 @@
 namespace fa3 {
 
 // Numbers of key blocks on their way to those who follow. A number that is none says that there are no more.
-inline constexpr int claims = 4;
-struct Claims {
-  int32_t number[claims];
-  uint64_t full[claims], empty[claims];
+inline constexpr int claim_buffers = 4;
+struct KeyClaims {
+  int32_t number[claim_buffers];
+  uint64_t full[claim_buffers], empty[claim_buffers];
 
   FA3_DEVICE void init(int readers) {
-    for (int i = 0; i < claims; i++) {
+    for (int i = 0; i < claim_buffers; i++) {
       fa3::init(full[i], 1);
       fa3::init(empty[i], readers);
     }
   }
   // The n-th of this thread block.
-  FA3_DEVICE void tell(int n, int key_block) {
-    wait(empty[n % claims], n / claims & 1 ^ 1);
-    number[n % claims] = key_block;
-    arrive(full[n % claims]);
+  FA3_DEVICE void publish(int n, int key_block) {
+    wait(empty[n % claim_buffers], n / claim_buffers & 1 ^ 1);
+    number[n % claim_buffers] = key_block;
+    arrive(full[n % claim_buffers]);
   }
   FA3_DEVICE int read(int n) const {
-    wait(full[n % claims], n / claims & 1);
-    return number[n % claims];
+    wait(full[n % claim_buffers], n / claim_buffers & 1);
+    return number[n % claim_buffers];
   }
   // By a whole warp: the compiler is to know that it is the same in all lanes.
   FA3_DEVICE int read_by_warp(int n) const { return __shfl_sync(0xffffffffu, read(n), 0); }
   // By one thread of each reader, when none of its threads will read it again.
-  FA3_DEVICE void release(int n) { arrive(empty[n % claims]); }
+  FA3_DEVICE void release(int n) { arrive(empty[n % claim_buffers]); }
 };
 
 FA3_DEVICE bool is_block(const BackwardParams& p, int number) {

@@ -31,7 +31,7 @@ struct alignas(1024) BackwardSmem {
   uint64_t s_done[ds_buffers];  // both consumers have S of the next tile: dQ may take the tensor cores (bwd.cu)
   uint64_t sums_ready;          // of the strips that this thread block rounds
   uint64_t staged, stored;      // dV and dK
-  Claims claims;
+  KeyClaims claims;
 };
 static_assert(sizeof(BackwardSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -52,7 +52,7 @@ FA3_DEVICE Element* dk_buffer(BackwardSmem& smem, int stage, int warpgroup) {
 FA3_DEVICE Element* dq_buffer(BackwardSmem& smem, int part) { return reinterpret_cast<Element*>(smem.dq[part]); }
 
 // By one thread, before a barrier of the whole thread block. Filled by one thread or by the eight warps of the
-// consumers; released by those, or by the four warps that compute dQ, which are the last to read K. Claims are read by
+// consumers; released by those, or by the four warps that compute dQ, which are the last to read K. KeyClaims are read by
 // all of these warps, dq_writer, gradient_writer, and one more: preparer or, if dQ is added in a fixed order, a second
 // dq_writer.
 FA3_DEVICE void init_barriers(BackwardSmem& smem, bool ordered) {
