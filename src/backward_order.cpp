@@ -12,11 +12,14 @@ int32_t narrow(int64_t value) { return static_cast<int32_t>(value); }
 // where dQ is added in a fixed order, thread blocks that take the blocks of a head at the same time wait for one
 // another; of a section they do so once, as those that end first take the blocks that others wait for.
 constexpr int32_t section_blocks = 132;
-// Under a causal mask the blocks of first keys, or of last queries, have the most to do and come first, of all heads of
-// a section. Where heads are many times as many as the machine runs at once, sections of about these suit the L2 cache,
-// and come out even if their number is: long blocks begin where short ones end. Otherwise the last section would end on
-// its longest blocks, so that all are of the same size, and larger: of so many heads, or blocks. Their tiles stay in
-// the L2 cache, as about eight blocks of a head, one behind the other, visit them together, or as all heads fit.
+// Under a causal mask the blocks of the first keys, or of the last queries, have the most to do. They come first, of all
+// heads of a section. How many heads a section has:
+//  - If heads are many times as many as the machine runs at once: about as many as it runs at once, whose tiles fit the
+//    L2 cache. The number of such sections must be even: then long blocks of one begin where short ones of another end,
+//    and thread blocks end at the same time.
+//  - Otherwise small sections would leave some thread blocks with long blocks at the end. So all sections have about the
+//    same size, and a larger one: of causal_heads heads or causal_blocks blocks at least. Tiles stay in the L2 cache,
+//    too: about eight blocks of a head, one behind the other, visit them together, or all heads fit.
 // (Modelled, with a turn for each tile and 2.4 for each block: of an even split 9 heads of 8192 keys take 0.97, and
 // with two heads a section 0.76; measured, in all, 1.24 times as fast.)
 constexpr int32_t causal_heads = 16, causal_blocks = 256, many_times = 4;
@@ -100,10 +103,10 @@ DqOrder dq_order_of(const BackwardProblem& problem, const Row& row, const Parts&
 // with few heads. But not if each thread block has one block under a causal mask, as those that wait have less to do.
 // (Measured, of the plain mode, without and with: 4 heads of 8192 0.81 and 0.99, causal 0.85 and 1.02; 2 of 4096 0.60
 // and 0.90, one of 16384 causal 0.70 and 0.80; where it is an eighth 0.93 and 0.93, or 0.96 and 0.96.)
-// Under a causal mask a block's first tile lies Bc / Br behind that of the one before it, and the way from its start
-// down to there has to be longer, too: so starts are twice as far apart. Without one, they are spread over all tiles;
-// with several readers less, as each tile takes as many turns, so that more is found in the L2 cache (8 heads over 1 of
-// 8192: 0.84 and 0.99).
+// How far apart: under a causal mask the first tile of each block is Bc / Br tiles above that of the block before it.
+// Each is to have a longer way down from its start than the block before it, so starts are 2 Bc / Br apart. Without a
+// mask they are spread evenly over all tiles. If a part has several query heads, a tile takes as many turns, and starts
+// are closer by that factor: then more is found in the L2 cache (8 heads over 1 of 8192: 0.84 and 0.99).
 Spread spread_of(const BackwardProblem& problem, const Row& row, const Parts& parts, int64_t key_blocks,
                  const KeyOrder& order) {
   const bool uneven = visible_of(problem).later_rows_see_more();

@@ -1,7 +1,7 @@
 // FlashAttention-3, backward pass: the paper's Algorithm 3, cited as A3.n. A thread block takes one block of Bc keys
 // after another and visits the query tiles that see them: one thread loads, two consumer warpgroups compute S, dP, dV
 // and dK of 64 keys each, another warpgroup dQ, one thread adds it to sums in global memory, and another one stores dV
-// and dK. Where this differs from the paper, and why:
+// and dK. ptx/README.md has a drawing of who does what when. Where this differs from the paper, and why:
 //  - Everything is transposed: rows are keys. P^T and dS^T are then the A operands of dV and dK as they come out of the
 //    exponentials, in registers.
 //  - A warpgroup of its own computes dQ, from the dS of both consumers: dQ = dS K takes its sum over all keys of the

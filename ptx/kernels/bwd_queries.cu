@@ -1,6 +1,6 @@
 // The backward pass where all sums do not fit the registers of one thread block, second half: dQ (bwd_keys.cu has dK
 // and dV). A thread block owns 128 query rows, 64 for each consumer warpgroup, and visits the blocks of keys that they
-// see, from the first to the last, as a forward pass does:
+// see, from the first to the last:
 //
 //   S = Q K^T,  P = exp2(S c - LSE),  dP = dO V^T,  dS = P (dP - D),  dQ += dS K
 //

@@ -1,5 +1,5 @@
-// What a thread block does for query rows that others will visit (backward_work.h): one warp prepares them, while the
-// products of earlier ones go on.
+// Preparing query rows (LSE and D) that later key blocks will visit (backward_work.h), by one warp beside the products
+// of earlier ones.
 #pragma once
 #include "../../isa/fence.cuh"
 #include "../element.cuh"

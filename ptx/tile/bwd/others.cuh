@@ -1,5 +1,5 @@
-// What a thread block does for the query rows of others (backward_work.h): it rounds dQ that earlier ones have summed
-// up. It waits for these. They are under way or over, as key blocks are taken in their order.
+// Rounding dQ that earlier key blocks have summed up (backward_work.h), by thread blocks that work on later ones. They
+// wait for the earlier ones, which are under way or done, as key blocks are taken in their order.
 #pragma once
 #include "../../isa/fence.cuh"
 #include "../../isa/grid.cuh"
@@ -19,7 +19,7 @@ FA3_DEVICE void count_additions(const BackwardParams& p, const KeyWork& work) {
   if (p.order.done_behind > 0) ptx::red_add_release_gpu_u32(&p.order.added[work.batch_head], 1);
 }
 
-// The strips of dQ that a thread block rounds beside a key block. Without any, waits for nobody.
+// The strips of dQ that a thread block rounds beside a key block. If there are none, it waits for nobody.
 struct OthersStrips {
   int batch_head;  // of K and V
   int first, end;

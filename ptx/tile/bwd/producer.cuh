@@ -12,8 +12,8 @@ FA3_DEVICE void load_numbers(const float (&to)[Br], const float* from, uint64_t&
   ptx::cp_async_bulk_load(ptx::shared_address(to), from, sizeof to, ptx::shared_address(&full));
 }
 
-// Q and dO of a query tile into the next stage, with LSE and D; and the tile's first row, for those who do not know in
-// which order tiles come.
+// Q and dO of a query tile into the next stage, with LSE and D. If first_row is given, the number of the tile's first
+// row goes there: consumers that do not count tiles themselves read it beside the stage.
 template <typename Smem>
 FA3_DEVICE void load_tile(const BackwardParams& p, Smem& smem, const KeyWork& work, const QueryTile& tile,
                           const Use& use, int* first_row = nullptr) {
