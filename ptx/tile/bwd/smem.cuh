@@ -52,7 +52,7 @@ FA3_DEVICE Element* dk_buffer(BackwardSmem& smem, int stage, int warpgroup) {
 FA3_DEVICE Element* dq_buffer(BackwardSmem& smem, int part) { return reinterpret_cast<Element*>(smem.dq[part]); }
 
 // By one thread, before a barrier of the whole thread block. Filled by one thread or by the eight warps of the
-// consumers; released by those, or by the four warps that compute dQ, which are the last to read K. KeyClaims are read by
+// consumers; released by those, or by the four warps that compute dQ, which are the last to read K. Claims are read by
 // all of these warps, dq_writer, gradient_writer, and one more: preparer or, if dQ is added in a fixed order, a second
 // dq_writer.
 FA3_DEVICE void init_barriers(BackwardSmem& smem, bool ordered) {
