@@ -10,8 +10,8 @@ struct RowStrides {
   int64_t batch, head, row;  // in elements
 };
 // What the passes before and behind the products read and write for query rows. Row 0 is the first that sees a key.
-// The workspace has room for whole tiles of each head: behind a head's last row lse_log2 is +inf and delta 0, so that P
-// is 0 there.
+// In the workspace each head has room for whole tiles. Behind its last row lse_log2 is +inf and delta 0, so that P is 0
+// there.
 struct BackwardRows {
   const uint16_t *o, *dout;
   RowStrides o_stride, dout_stride;
@@ -26,7 +26,7 @@ struct BackwardRows {
   int32_t head_dim, head_dim_v;  // of dq, of o and dout; the kernel's may be larger
   int32_t bf16;
   Divisor tiles, heads;   // of a head; query heads
-  int32_t tiles_at_once;  // of the kernel: Br / backward_tile_rows
+  int32_t tiles_per_visit;  // of the kernel: Br / backward_tile_rows
 };
 
 // The rows before these, to which a causal mask leaves no key: they are in no tile, nothing of them is read, and their
@@ -45,8 +45,9 @@ struct BackwardKeys {
   Divisor tiles, heads;          // of 64 keys, of a head; of K and V
 };
 
-// Of the tiles that a thread block visits at once, one number says how many thread blocks have come, and with this bit
-// that the first one's dQ is stored. In a fixed order it says how many have added theirs.
+// The numbers in `visits`, one for the tiles of a visit. If key blocks add in any order, a number counts those that have
+// come, and this bit says that the first one's dQ is stored, so that others may add. In a fixed order it counts those
+// that have added.
 inline constexpr uint32_t dq_is_stored = 1u << 31;
 
 // The same for all kernels of the backward pass.
@@ -58,7 +59,7 @@ struct BackwardParams {
   BackwardKeys keys;
   KeyOrder order;
   BlockOrder query_order;  // of that kernel: blocks of query rows, of all query heads
-  uint32_t* visits;        // a number for each Br query rows
+  uint32_t* visits;        // a number for each Br query rows, see above
   int32_t counters;        // so many numbers from order.added on, of which visits are the last, begin as 0
   Visible visible;
   int32_t heads_per_kv;  // query heads that share a K/V head

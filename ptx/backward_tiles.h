@@ -7,18 +7,20 @@ namespace fa3 {
 
 // Bc keys of one head of K and V, and the tiles of Br rows that see any of them and are of one part of those that read
 // this head.
-template <int Br, int Bc, bool causal>
-struct KeyBlock {
-  static constexpr int tiles_at_once = Br / backward_tile_rows;
+template <int Br, int Bc>
+struct KeyBlockWork {
+  static constexpr int tiles_per_visit = Br / backward_tile_rows;
   int batch, head_kv, batch_head, block, key;  // of the part; the first key
-  int first_head;    // query head
-  int begin;         // the part's first query tile of each head
-  int first, end;    // [first, end): those that see any of the keys
-  int start;         // the one to begin with
-  int all;           // of all heads
-  int first_number;  // of tile 0 of first_head, among those of all heads of all batch entries
+  int first_head;       // query head
+  int range;            // of the query head's tiles, if a part is such a range
+  int begin, part_end;  // [begin, part_end): the part's query tiles of each head
+  int first, end;       // [first, end): of these, those that see any of the keys
+  int start;            // the one to begin with
+  int all;              // of all heads
+  int first_number;     // of tile 0 of first_head, among those of all heads of all batch entries
 
-  constexpr KeyBlock(const BackwardParams& p, int number) {
+  // Finds the block. Its tiles follow by find_tiles, for what the rows of its batch entry see.
+  constexpr KeyBlockWork(const BackwardParams& p, int number) {
     const KeyOrder& order = p.order;
     const int section = number / order.section;
     const HeadBlock here = block_at(order, section, number - section * order.section);
@@ -29,19 +31,30 @@ struct KeyBlock {
     head_kv = head / order.parts;
     const int readers = head / order.ranges;
     first_head = readers * p.readers;
+    range = head - readers * order.ranges;
     key = block * Bc;
-    const int first_query = causal && key > p.visible.right ? key - p.visible.right : 0;
-    const int tiles = (p.visible.seqlen_q + Br - 1) / Br;
-    const int of_range = int32_t(p.rows.tiles) / order.ranges / tiles_at_once;
-    begin = (head - readers * order.ranges) * of_range;
-    end = begin + of_range < tiles ? begin + of_range : tiles;
-    if (order.head_tiles == 0) end = 0;
-    first = first_query / Br < begin ? begin : first_query / Br < end ? first_query / Br : end;
-    // Without a mask all thread blocks of a head would come to the same tile at once, and wait for the first one's dQ.
-    if (order.dq == DqOrder::downwards) start = down_from(order);
-    else start = causal ? first : first + int(int64_t(block) * (end - first) / order.blocks);
+  }
+
+  constexpr void find_tiles(const BackwardParams& p, const Visible& seen) {
+    const KeyOrder& order = p.order;
+    const QTiles seeing = tiles_of(seen.rows_of(key, key + Bc - 1), Br);
+    const int tiles = (seen.rows() + Br - 1) / Br;
+    const int of_range = int32_t(p.rows.tiles) / order.ranges / tiles_per_visit;
+    begin = range * of_range;
+    part_end = begin + of_range < tiles ? begin + of_range : tiles;
+    if (order.head_tiles == 0) part_end = 0;
+    end = part_end;
+    if (seen.bounded_left) end = seeing.end < begin ? begin : seeing.end < part_end ? seeing.end : part_end;
+    first = seeing.begin < begin ? begin : seeing.begin < end ? seeing.begin : end;
+    start = order.dq == DqOrder::downwards ? down_from(order) : start_in_any_order(order, seen);
     all = (end - first) * p.readers;
-    first_number = first_tile(order, batch_head) / tiles_at_once - begin;
+    first_number = first_tile(order, batch_head) / tiles_per_visit - begin;
+  }
+
+  // Where it begins if key blocks add to dQ in any order. If all take equally long, all thread blocks of a head would
+  // come to the same tile at once, and wait for the first one's dQ: so they begin apart.
+  constexpr int start_in_any_order(const KeyOrder& order, const Visible& seen) const {
+    return seen.later_rows_see_more() ? first : first + int(int64_t(block) * (end - first) / order.blocks);
   }
 
   // Where it goes downwards from.
@@ -56,16 +69,16 @@ struct KeyBlock {
     int rank;     // how many key blocks add before it
     bool second;  // to the second sums
   };
-  // Blocks before it in its head see each tile that it sees. Of those behind it as many see the tile as there are up to
-  // the last key that it sees.
-  constexpr Turn turn(const BackwardParams& p, int tile) const {
-    const KeyOrder& order = p.order;
+  // Those that add are the blocks that hold the first key that the tile sees, the last one, and all between. They add
+  // in the order of their numbers, or the other way round.
+  constexpr Turn turn(const KeyOrder& order, const Visible& seen, int tile) const {
     if (order.dq == DqOrder::downwards) {
-      const int second = (tile - begin) >> order.spread.shift;  // so many blocks, the first ones
-      return block < second ? Turn{block, true} : Turn{block - second, false};
+      const int lowest = seen.of(tile * Br).begin / Bc;
+      const int second = (tile - begin) >> order.spread.shift;  // blocks below this one add to the second sums
+      if (block < second) return {block - lowest, true};
+      return {block - (seen.bounded_left && second < lowest ? lowest : second), false};
     }
-    const int last_key = tile * Br + Br - 1 + p.visible.right, last = order.blocks - 1;
-    return {(last_key / Bc < last ? last_key / Bc : last) - block, false};
+    return {(seen.of(tile * Br + Br - 1).end - 1) / Bc - block, false};
   }
 };
 
@@ -75,10 +88,10 @@ struct QueryTile {
   int reader;  // which of the part's query heads
   int tile;    // of that head
 
-  template <typename Work>
-  constexpr explicit QueryTile(const Work& work) : reader(0), tile(work.start) {}
-  template <typename Work>
-  constexpr void next(const BackwardParams& p, const Work& work) {
+  template <typename Block>
+  constexpr explicit QueryTile(const Block& work) : reader(0), tile(work.start) {}
+  template <typename Block>
+  constexpr void next(const BackwardParams& p, const Block& work) {
     if (p.order.dq == DqOrder::downwards) {
       if (++reader < p.readers) return;
       reader = 0;
@@ -88,14 +101,14 @@ struct QueryTile {
       if (tile == work.start) reader++;
     }
   }
-  template <typename Work>
-  constexpr int head(const Work& work) const {
+  template <typename Block>
+  constexpr int head(const Block& work) const {
     return work.first_head + reader;
   }
   // Among those of all heads of all batch entries.
-  template <typename Work>
-  constexpr int number(const Work& work) const {
-    return work.first_number + reader * work.end + tile;
+  template <typename Block>
+  constexpr int number(const Block& work) const {
+    return work.first_number + reader * work.part_end + tile;
   }
 };
 

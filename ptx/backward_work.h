@@ -3,19 +3,20 @@
 //
 //   key block   Bc keys of one head: taken by a thread block as a whole, with all query tiles that see them
 //   query tile  backward_tile_rows rows of one query head, counted over all heads of all batch entries: those that read
-//               a K/V head follow one another. Kernels may visit several of them at once
+//               a K/V head follow one another. A kernel visits one of them at a time, or two (tiles_per_visit)
 //   part        of the query tiles that read a K/V head: where there are few K/V heads, each has several parts of equal
 //               size, and each part has key blocks of its own. dK and dV are then sums over the parts (key_sums.cuh).
 //               A part is some of the query heads, or a range of the tiles of one. What is said of heads of K and V
 //               here is true of each of their parts
 //   section     consecutive heads whose blocks come before those of the next section
-//   share       the query tiles that a key block stands for: those of its head, in equal parts
+//   share       the query tiles of a head, divided equally among its key blocks: a key block's share is its portion.
+//               It has nothing to do with which tiles see the block's keys; it says who prepares and rounds which rows
 //
-// dQ is summed up in the workspace, and rounded when its sums are complete. That is work for the memory: so that it
-// goes on beside products, and while the sums are in the L2 cache, a thread block does it between its key blocks, for
-// the share of the one that is `behind` sections before. The last ones are left to a pass. In the same way a thread
-// block prepares the rows (LSE and D) of the share of the one that is `ahead` sections after it; those of the first
-// sections a pass prepares.
+// dQ is summed up in the workspace, and rounded when its sums are complete. That takes memory's time, not the tensor
+// cores'. So it is done beside products, and while the sums are still in the L2 cache: a thread block that works on a
+// key block also rounds the share of the key block in the same place `behind` sections earlier. Of the last sections,
+// behind which no others come, a pass rounds dQ. In the same way a thread block prepares rows (LSE and D): the share of
+// the key block in the same place `ahead` sections later. Rows of the first sections a pass prepares.
 #pragma once
 #include <cstdint>
 
@@ -33,37 +34,46 @@ struct BlockOrder {
   Divisor section;  // blocks
 };
 
-// In which order the key blocks of a head add to a tile's dQ. In the fixed ones (FA3_FLAG_DETERMINISTIC, and where they
-// are faster) each waits for one that is taken before it, so that none waits for ever, and comes to the tile before it:
+// In which order the key blocks of a head add to a tile's dQ. The two fixed orders are for FA3_FLAG_DETERMINISTIC, and
+// for where they are faster. In both a block waits only for blocks that were taken before it, so none waits for ever;
+// and these come to each tile before it does, so it waits little.
 enum class DqOrder : int32_t {
   any,
-  // In the order of the blocks. Each visits its tiles downwards, and of each tile that of all query heads.
+  // In the order of the blocks' numbers. A block goes from its last tile down to its first, and visits each tile of all
+  // its query heads before it goes on to the next.
   downwards,
-  // Under a causal mask, the last blocks first, which have the fewest tiles. Each begins at the diagonal, where the
-  // blocks behind it are done: without any wait, if all of a head are taken together and it has one query head.
+  // Under a causal mask: the last block first, which has the fewest tiles. Each begins at its first tile, on the
+  // diagonal, and goes up. The blocks with higher numbers have left that tile by then. If all blocks of a head are
+  // taken together, and it has one query head, none waits at all.
   from_diagonal,
 };
 
-// Where each block begins that goes downwards. If all began at the last tile, which all see, those that are taken
-// together would wait for one another at first. So the first one begins at tile (1 << shift) - 1, and each that follows
-// so many tiles later, up to the last one. When a block comes to its first tile, it goes on from the last one down to
-// its start. What it adds there goes to sums of their own, the second ones, as blocks that are taken later may add to
-// the first ones of these tiles before it.
+// At which tile a block begins that goes downwards. All blocks see the last tile. If all began there, those that are
+// taken together would wait for one another, one after the other. So they begin apart: block 0 at tile (1 << shift) - 1,
+// each further block 1 << shift tiles higher, until that is the last tile. A block goes from its start down to its first
+// tile, and then from the last tile down to its start:
+//
+//   tile     0  1  2  3  4  5  6  7        shift = 1
+//   block 0  2  1  8  7  6  5  4  3        the turn in which it visits the tile
+//   block 1  4  3  2  1  8  7  6  5
+//
+// In tiles above its start (block 0: 2 to 7) a block comes after blocks with higher numbers. So that the order of the
+// sums stays fixed, it adds there to sums of their own, the second ones; the last pass adds both.
 struct Spread {
   int32_t shift;   // 31: all begin at the last tile
-  int32_t second;  // so many tiles of Br rows behind the first sums are the second ones; 0: there are none
+  int32_t second;  // the second sums lie so many tiles of Br rows behind the first ones; 0: there are none
 };
 
-// The blocks are of keys, the heads those of K and V, each as often as it has parts.
+// Here blocks are key blocks, and heads those of K and V, each counted once for each of its parts.
 struct KeyOrder : BlockOrder {
   Divisor heads;          // of a batch entry
   Divisor parts;          // of each K/V head
   Divisor ranges;         // of each query head; 1 if a part is of whole heads
   Divisor share;          // query tiles; those of the last key blocks may be fewer, or none
   int32_t head_tiles;     // query tiles that read a head
-  int32_t behind;         // how many sections later a share's dQ is rounded
-  int32_t done_behind;    // of so many sections, the first ones, thread blocks do it; of the others the last pass
-  int32_t ahead;          // how many sections before a share's rows are prepared; `sections`: all by the pass
+  int32_t behind;         // a share's dQ is rounded so many sections later
+  int32_t done_behind;    // by thread blocks for the first sections, so many of them; for the others by the last pass
+  int32_t ahead;          // a share's rows are prepared so many sections earlier; `sections`: all by the first pass
   DqOrder dq;
   int32_t adders;         // threads of a thread block that add dQ, in turns: 1, or 2 where no warp prepares rows
   Spread spread;          // of DqOrder::downwards
@@ -89,10 +99,10 @@ constexpr HeadBlock block_at(const BlockOrder& order, int32_t section, int32_t n
 constexpr int32_t first_tile(const KeyOrder& order, int32_t batch_head) { return batch_head * order.head_tiles; }
 
 // Of the share of a key block.
-struct Share {
+struct TileShare {
   int32_t first, tiles;
 };
-constexpr Share share_of(const KeyOrder& order, HeadBlock block) {
+constexpr TileShare share_of(const KeyOrder& order, HeadBlock block) {
   const int32_t before = block.block * order.share, left = order.head_tiles - before;
   const int32_t share = order.share;
   return {first_tile(order, block.batch_head) + before, left < 0 ? 0 : left < share ? left : share};
@@ -109,10 +119,10 @@ constexpr int32_t heads_of_pass(const KeyOrder& order) {
   return order.ahead >= order.sections ? order.batch_heads : order.ahead * order.section_heads;
 }
 
-// The n-th tile of the shares of all key blocks, each counted as a whole one; -1 if there is none.
+// The n-th tile of all shares one after another, as if each had as many tiles as the largest; -1 if there is none.
 constexpr int32_t shared_tile(const KeyOrder& order, int32_t n) {
   const int32_t number = n / order.share, section = number / order.section;
-  const Share share = share_of(order, block_at(order, section, number - section * order.section));
+  const TileShare share = share_of(order, block_at(order, section, number - section * order.section));
   const int32_t tile = n - number * order.share;
   return tile < share.tiles ? share.first + tile : -1;
 }

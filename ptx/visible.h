@@ -14,7 +14,9 @@ struct Range {
   constexpr bool none() const { return begin >= end; }
 };
 using Keys = Range;    // of keys
+using Rows = Range;    // of query rows
 using Blocks = Range;  // of K/V blocks, Bc keys each
+using QTiles = Range;  // of tiles of Br query rows
 
 // Row i sees key j, both counted from 0, if i - left <= j <= i + right; a side that is not bounded has no such
 // condition. left and right may be negative. Kernels set the two flags to what their row of the table says, so that a
@@ -48,6 +50,31 @@ struct Visible {
   // The keys that every one of the rows first .. last sees. They need not be rows of the problem.
   constexpr Keys all(int32_t first, int32_t last) const { return {of(last).begin, of(first).end}; }
 
+  // The same question asked of keys: from the first to the last row of the problem that sees any of the keys
+  // first .. last, of which the first is one of the problem. (Each row between sees one of them, too, unless left +
+  // right < 0.)
+  constexpr Rows rows_of(int32_t first, int32_t last) const {
+    const int32_t bottom = last < seqlen_k ? last : seqlen_k - 1;
+    int32_t begin = 0, end = seqlen_q;
+    if (bounded_right && first > right) begin = first - right;
+    if (bounded_left && bottom < end - 1 - left) end = bottom + left + 1;
+    return {static_cast<int32_t>(packing.rows(begin)), static_cast<int32_t>(packing.rows(end))};
+  }
+
+  // Does the row see the key, and does each of the rows see each of the keys? They need not be of the problem.
+  constexpr bool sees(int32_t row, int32_t key) const {
+    const int32_t i = packing.query(row);
+    return !(key >= seqlen_k || (bounded_right && key > i + right) || (bounded_left && key < i - left));
+  }
+  constexpr bool all_see_all(Rows rows, Keys keys) const {
+    return !((bounded_right && keys.end - 1 > packing.query(rows.begin) + right) || keys.end > seqlen_k ||
+             (bounded_left && keys.begin < packing.query(rows.end - 1) - left));
+  }
+
+  // Do later rows see more keys, and earlier keys have more rows that see them? If not, all have about as many: tiles
+  // and blocks take the same time.
+  constexpr bool later_rows_see_more() const { return bounded_right && !bounded_left; }
+
   // How many rows, from row 0 on, see no key because the right bound leaves none.
   constexpr int32_t empty_rows() const {
     if (seqlen_k <= 0) return rows();
@@ -61,5 +88,8 @@ constexpr Blocks blocks_of(Keys keys, int32_t Bc) {
   if (keys.none()) return {0, 0};
   return {keys.begin / Bc, (keys.end + Bc - 1) / Bc};
 }
+
+// The tiles of Br rows that hold the rows.
+constexpr QTiles tiles_of(Rows rows, int32_t Br) { return {rows.begin / Br, (rows.end + Br - 1) / Br}; }
 
 }  // namespace fa3

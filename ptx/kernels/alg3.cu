@@ -61,7 +61,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, AsWrittenSmem& smem, const Key
 
   Use use, ds_use;
   uint32_t dq_parity = 1;
-  int query = work.first * Br;
+  int query = work.start_in_any_order(p.order, visible(p)) * Br;
   for (int j = 0; j < work.all; j++) {                                                                    // A3.18
     const int s = use.index;
     const uint64_t stage = uint64_t(s) * descriptor_units(sizeof smem.q[0]);
@@ -74,7 +74,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, AsWrittenSmem& smem, const Key
     wgmma_commit_group();
     wgmma_wait_group<1>();
     wgmma_owned(S);
-    if (needs_mask(p, first_key, query)) mask_scores(S, p, key, query, lane);
+    if (needs_mask(visible(p), first_key, query)) mask_scores(S, visible(p), key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[s], g, lane);                                                // A3.20
@@ -172,12 +172,12 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, AsWrittenSmem& smem, const Ke
 
 FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   using namespace fa3;
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to the compiler as the same in all lanes
+  const int warp = warp_of_block();
   AsWrittenSmem& smem = *reinterpret_cast<AsWrittenSmem*>(shared_memory());
   if (threadIdx.x == 0) init_barriers(smem);                                                              // A3.4
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
-  ptx::bar_sync(0, config.threads());
+  ptx::bar_sync(barrier_all, config.threads());
   const KeyWork work(p, blockIdx.x);
   if (warp / 4 < warpgroups) return consumer(p, smem, work, warp / 4, warp % 4);
   ptx::setmaxnreg_dec<config.producer_registers()>();                                                     // A3.6

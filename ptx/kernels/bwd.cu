@@ -1,7 +1,7 @@
 // FlashAttention-3, backward pass: the paper's Algorithm 3, cited as A3.n. A thread block takes one block of Bc keys
 // after another and visits the query tiles that see them: one thread loads, two consumer warpgroups compute S, dP, dV
 // and dK of 64 keys each, another warpgroup dQ, one thread adds it to sums in global memory, and another one stores dV
-// and dK. Where this differs from the paper, and why:
+// and dK. ptx/README.md has a drawing of who does what when. Where this differs from the paper, and why:
 //  - Everything is transposed: rows are keys. P^T and dS^T are then the A operands of dV and dK as they come out of the
 //    exponentials, in registers.
 //  - A warpgroup of its own computes dQ, from the dS of both consumers: dQ = dS K takes its sum over all keys of the
@@ -69,7 +69,7 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
     wgmma_wait_group<0>();
     wgmma_owned(S);
     if (one_lane && j > 0) arrive(smem.s_done[ds_use.index ^ 1]);
-    if (needs_mask(p, first_key, query)) mask_scores(S, p, key, query, lane);
+    if (needs_mask(visible(p), first_key, query)) mask_scores(S, visible(p), key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[s], g, lane);                                                // A3.20
@@ -122,7 +122,7 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
 // A consumer warpgroup: 64 keys of each key block. `warp` of its four. Complete sums are left to gradient_writer.
 FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, int warpgroup, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();                                                          // A3.15
-  constexpr int warps = 4 * warpgroups, at_once = 8;
+  constexpr int warps = 4 * warpgroups, in_flight = 8;
   const bool one_lane = threadIdx.x % 32 == 0;
   Use use, ds_use;
   for (int n = 0;; n++) {
@@ -143,7 +143,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, int warpgr
     int i = others.first + 4 * warpgroup + warp;
     const bool rounds = i < others.end;
     const Strip strip(p, i / strips, i % strips);
-    float4 x[at_once] = {};
+    float4 x[in_flight] = {};
     if (rounds) strip.load(x, 0);
 
     const bool one_part = p.order.parts == 1;
@@ -167,8 +167,8 @@ FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, int warpgr
 
     if (!rounds) continue;
     strip.store(p, x, 0, is_bf16);
-    strip.finish<at_once>(p, at_once, is_bf16);
-    for (i += warps; i < others.end; i += warps) Strip(p, i / strips, i % strips).finish<at_once>(p, 0, is_bf16);
+    strip.finish<in_flight>(p, in_flight, is_bf16);
+    for (i += warps; i < others.end; i += warps) Strip(p, i / strips, i % strips).finish<in_flight>(p, 0, is_bf16);
   }
 }
 
@@ -226,6 +226,19 @@ FA3_DEVICE void dq_consumer(const BackwardParams& p, BackwardSmem& smem, int war
   }
 }
 
+// A part of dQ is on its way: gives back the buffer of the part before it as soon as that has been read, and behind the
+// last part its own.
+FA3_DEVICE void release_dq(BackwardSmem& smem, int part) {
+  cp_async_bulk_commit_group();
+  if (part > 0) {
+    cp_async_bulk_wait_group_read<1>();
+    arrive(smem.empty_dq[part - 1]);
+  }
+  if (part < dq_parts - 1) return;
+  cp_async_bulk_wait_group_read<0>();
+  arrive(smem.empty_dq[part]);
+}
+
 // Stores dQ of a query tile, the count-th of this thread block, if it is complete. By one thread.
 FA3_DEVICE void store_dq(const BackwardParams& p, BackwardSmem& smem, const KeyWork& work, const QueryTile& tile,
                          uint32_t count) {
@@ -235,13 +248,8 @@ FA3_DEVICE void store_dq(const BackwardParams& p, BackwardSmem& smem, const KeyW
     wait(smem.full_dq[count % 2][part], count / 2 & 1);
     cp_async_bulk_tensor_4d_store(&p.dq, shared_address(dq_buffer(smem, part)), columns, tile.tile * Br + 64 * slab,
                                   tile.head(work), work.batch);
-    cp_async_bulk_commit_group();
-    if (part == 0) continue;
-    cp_async_bulk_wait_group_read<1>();
-    arrive(smem.empty_dq[part - 1]);
+    release_dq(smem, part);
   }
-  cp_async_bulk_wait_group_read<0>();
-  arrive(smem.empty_dq[dq_parts - 1]);
 }
 
 // The thread that adds dQ of each query tile to the sums in global memory. Nobody clears them: the first key block that
@@ -267,7 +275,7 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
       wait(smem.full_dq[count % 2][0], parity);                                                           // A3.32
       bool first;
       if (p.order.is_fixed()) {
-        const auto turn = work.turn(p, tile.tile);
+        const auto turn = work.turn(p.order, visible(p), tile.tile);
         if (turn.second) sums += p.order.spread.second;
         while (ld_acquire_gpu_u32(&p.visits[sums]) != uint32_t(turn.rank)) {
         }
@@ -286,20 +294,15 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
         if (part > 0) wait(smem.full_dq[count % 2][part], parity);
         if (first) cp_async_bulk_store(to, shared_address(&smem.dq[part]), bytes);
         else cp_reduce_async_bulk_add_f32(to, shared_address(&smem.dq[part]), bytes);                     // A3.33
-        cp_async_bulk_commit_group();
-        if (part == 0) continue;
-        cp_async_bulk_wait_group_read<1>();
-        arrive(smem.empty_dq[part - 1]);
+        release_dq(smem, part);
       }
-      cp_async_bulk_wait_group_read<0>();
-      arrive(smem.empty_dq[dq_parts - 1]);
       if (first || p.order.is_fixed()) {
         cp_async_bulk_wait_group<0>();
         red_add_release_gpu_u32(&p.visits[sums], p.order.is_fixed() ? 1 : dq_is_stored);
       }
     }
     cp_async_bulk_wait_group<0>();
-    say_added(p, work);
+    count_additions(p, work);
   }
 }
 
@@ -351,13 +354,13 @@ FA3_DEVICE void preparer(const BackwardParams& p, BackwardSmem& smem) {
 
 // The thread that loads. Behind the last tile of a key block it hands over an empty stage: dK leaves through that.
 FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
-  // Without a mask all key blocks take equally long: thread blocks that start together would ask for K and V, and store
+  // Where all key blocks take equally long, thread blocks that start together would ask for K and V, and store
   // dV and dK, at the same time again and again. Measured: 1.5% at 512.
-  if (!causal && is_block(p, 4 * gridDim.x)) __nanosleep(blockIdx.x * 6000 / gridDim.x);
+  if (!visible(p).later_rows_see_more() && is_block(p, 4 * gridDim.x)) __nanosleep(blockIdx.x * 6000 / gridDim.x);
   Use use;
   for (int n = 0;; n++) {
     const int number = claim(p, n);
-    smem.claims.tell(n, number);
+    smem.claims.publish(n, number);
     if (!is_block(p, number)) return;
     const KeyWork work(p, number);
     QueryTile tile(work);
@@ -393,12 +396,12 @@ FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
 
 FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   using namespace fa3;
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to the compiler as the same in all lanes
+  const int warp = warp_of_block();
   BackwardSmem& smem = *reinterpret_cast<BackwardSmem*>(shared_memory());
   if (threadIdx.x == 0) init_barriers(smem, p.order.adders == 2);
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
-  ptx::bar_sync(0, config.threads());
+  ptx::bar_sync(barrier_all, config.threads());
   ptx::griddepcontrol_launch_dependents();
   if (warp / 4 < warpgroups) return consumer(p, smem, warp / 4, warp % 4);
   if (warp / 4 == warpgroups) return dq_consumer(p, smem, warp % 4);

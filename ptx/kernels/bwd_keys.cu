@@ -36,9 +36,9 @@ FA3_DEVICE void store_keys(const BackwardParams& p, const float (&D)[d / 2], Key
   if (p.order.parts > 1) return store_key_sums(D, key_sums(p, gradient, work.batch_head, work.block), warp);
   const bool is_dk = gradient == KeyGradient::dk;
   const int warpgroup = is_dk;
-  bar_sync(1 + warpgroup, 128);  // all four warps have read it for the last time
+  bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read it for the last time
   store_gradient<Bc>(D, is_dk ? p.softmax_scale : 1.f, buffer, is_dk ? p.dk : p.dv,
-                     {work.key, work.head_kv, work.batch}, 1 + warpgroup, warp);
+                     {work.key, work.head_kv, work.batch}, barrier_warpgroup + warpgroup, warp);
   if (warp == 0 && threadIdx.x % 32 == 0) cp_async_bulk_wait_group<0>();
 }
 
@@ -62,10 +62,10 @@ FA3_DEVICE void values(const BackwardParams& p, KeysSmem& smem, const KeyWork& w
   load_half(K, smem.k, warp);
 
   Use use, before, p_use;  // of the stage of S, of the one of dV, and of P's buffer
-  int query = work.first * Br;
+  int query = work.start_in_any_order(p.order, visible(p)) * Br;
   // P of the tile from its S, and to the other warpgroup.
   const auto exponentials = [&] {
-    if (needs_mask(p, work.key, query)) mask_scores(S, p, key, query, lane);
+    if (needs_mask(visible(p), work.key, query)) mask_scores(S, visible(p), key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[use.index], g, lane);                                        // A3.20
@@ -83,7 +83,7 @@ FA3_DEVICE void values(const BackwardParams& p, KeysSmem& smem, const KeyWork& w
     p_use.next<p_buffers>();
     use.next<config.stages>();
     query += Br;
-    if (query >= p.rows.tiles * Br) query = work.first * Br;
+    if (query >= work.end * Br) query = work.first * Br;
   };
 
   if (work.all > 0) {
@@ -206,12 +206,12 @@ FA3_DEVICE void keys(const BackwardParams& p, KeysSmem& smem, const KeyWork& wor
 
 FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   using namespace fa3;
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to the compiler as the same in all lanes
+  const int warp = warp_of_block();
   KeysSmem& smem = *reinterpret_cast<KeysSmem*>(shared_memory());
   if (threadIdx.x == 0) init_barriers(smem);
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
-  ptx::bar_sync(0, config.threads());
+  ptx::bar_sync(barrier_all, config.threads());
   const KeyWork work(p, blockIdx.x);
   if (warp < 4) return values(p, smem, work, warp);
   if (warp < 8) return keys(p, smem, work, warp - 4);

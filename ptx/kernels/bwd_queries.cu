@@ -1,6 +1,6 @@
 // The backward pass where all sums do not fit the registers of one thread block, second half: dQ (bwd_keys.cu has dK
 // and dV). A thread block owns 128 query rows, 64 for each consumer warpgroup, and visits the blocks of keys that they
-// see, from the first to the last, as a forward pass does:
+// see, from the first to the last:
 //
 //   S = Q K^T,  P = exp2(S c - LSE),  dP = dO V^T,  dS = P (dP - D),  dQ += dS K
 //
@@ -15,23 +15,26 @@
 #include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
 #include "../tile/bwd/gemm.cuh"
-#include "../tile/bwd/load.cuh"
 #include "../tile/bwd/queries_smem.cuh"
 #include "../tile/bwd/query_work.cuh"
 #include "../tile/bwd/scores.cuh"
 #include "../tile/bwd/store.cuh"
+#include "../tile/load.cuh"
 #include "../tile/shared.cuh"
 
 namespace fa3 {
 using namespace ptx;
 
 // S = -inf where a row does not see the key. S: of block j; row: the thread's first one.
-FA3_DEVICE void mask_keys(float (&S)[Bc / 2], const BackwardParams& p, int j, int row) {
+FA3_DEVICE void mask_keys(float (&S)[Bc / 2], const Visible& seen, int j, int row) {
   const int key = j * Bc + 2 * (threadIdx.x % 4);  // of S[0]
-  const int end[2] = {visible(p).of(row).end - key, visible(p).of(row + 8).end - key};
+  const Keys keys[2] = {seen.of(row), seen.of(row + 8)};
 #pragma unroll
-  for (int i = 0; i < Bc / 2; i++)
-    if (i / 4 * 8 + i % 2 >= end[i / 2 % 2]) S[i] = -INFINITY;
+  for (int i = 0; i < Bc / 2; i++) {
+    const int column = i / 4 * 8 + i % 2;  // of S[i], from S[0] on
+    const Keys& of_row = keys[i / 2 % 2];
+    if (column >= of_row.end - key || (seen.bounded_left && column < of_row.begin - key)) S[i] = -INFINITY;
+  }
 }
 
 // A consumer warpgroup: 64 rows. `warp` of its four.
@@ -42,9 +45,8 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
   const int lane = threadIdx.x % 32;
   const bool one_lane = lane == 0;
   const int first_row = work.first_row(warpgroup), row = first_row + 16 * warp + lane / 4;
-  const int blocks = work.blocks(p, warpgroup);
-  // Blocks from this one on are not seen as a whole by all rows.
-  const int plain_blocks = visible(p).all(first_row, first_row + 63).end / Bc;
+  const Visible seen = visible(p);
+  const Blocks blocks = work.blocks(seen, warpgroup), plain = work.plain_blocks(seen, warpgroup);
 
   uint32_t q[] = {uint32_t(descriptor_start(&smem.q[warpgroup]))};  // the start of the warpgroup's Q
   const auto of_q = [&] { return rows_descriptor | q[0]; };
@@ -63,7 +65,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
   const float delta[2] = {p.rows.delta[work.numbers + row], p.rows.delta[work.numbers + row + 8]};
 
   const auto exponentials = [&](int j) {
-    if (j >= plain_blocks) mask_keys(S, p, j, row);
+    if (j >= plain.end || (seen.bounded_left && j < plain.begin)) mask_keys(S, seen, j, row);
 #pragma unroll
     for (int i = 0; i < Bc / 2; i++) S[i] = ex2_approx_ftz(fmaf(S[i], c, -lse[i / 2 % 2]));
   };
@@ -76,7 +78,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
     wgmma_owned(dS);
   };
 
-  if (blocks > 0) {
+  if (!blocks.none()) {
     Use next, use, v_use;  // of K for S, of K for dQ, and of V
     wait(smem.full_q[warpgroup], 0);
     wait(smem.full_k[next.index], next.parity);
@@ -90,8 +92,8 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
     wgmma_commit_group();
     wgmma_wait_group<1>();
     wgmma_owned(S);
-    exponentials(0);
-    for (int j = 1; j < blocks; j++) {
+    exponentials(blocks.begin);
+    for (int j = blocks.begin + 1; j < blocks.end; j++) {
       // S holds P of block j - 1, whose dP is under way.
       wgmma_owned(q);  // so that no descriptor is computed before the loop: the registers do not suffice for all
       wgmma_wait_group<0>();
@@ -129,34 +131,35 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
     wgmma_wait_group<0>();
     wgmma_owned(dQ);
   }
-  bar_sync(1 + warpgroup, 128);  // all four warps have read Q for the last time
-  store_gradient<64>(dQ, p.softmax_scale, smem.q[warpgroup], p.dq, {first_row, work.head, work.batch}, 1 + warpgroup,
-                     warp);
+  bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
+  store_gradient<64>(dQ, p.softmax_scale, smem.q[warpgroup], p.dq, {first_row, work.head, work.batch},
+                     barrier_warpgroup + warpgroup, warp);
   if (warp == 0 && one_lane) cp_async_bulk_wait_group<0>();
 }
 
 // One thread loads: Q and dO of each warpgroup once, then K and V block by block.
 FA3_DEVICE void producer(const BackwardParams& p, QueriesSmem& smem, const QueryWork& work) {
-  const int blocks = work.blocks(p, work.warpgroups_with_rows - 1);
+  const Visible seen = visible(p);
+  const Blocks blocks = work.blocks(seen, work.warpgroups_with_rows - 1);
   const auto load_rows_of = [&](auto& to, const TensorMap& map, uint64_t (&full)[warpgroups]) {
     for (int i = 0; i < work.warpgroups_with_rows; i++) {
-      if (work.blocks(p, i) == 0) continue;
+      if (work.blocks(seen, i).none()) continue;
       expect(full[i], config.q_buffer_bytes());
-      load_rows(to[i], 64, map, full[i], work.first_row(i), work.head, work.batch);
+      load_rows(to[i], 64, slabs, map, full[i], work.first_row(i), work.head, work.batch);
     }
   };
   Use k_use, v_use;
-  for (int j = 0; j < blocks; j++, k_use.next<k_stages>(), v_use.next<v_stages>()) {
+  for (int j = blocks.begin; j < blocks.end; j++, k_use.next<k_stages>(), v_use.next<v_stages>()) {
     wait(smem.empty_k[k_use.index], k_use.parity ^ 1);
     expect(smem.full_k[k_use.index], config.k_block_bytes());
-    load_rows(smem.k[k_use.index], Bc, p.k, smem.full_k[k_use.index], j * Bc, work.head_kv, work.batch);
-    if (j == 0) {
+    load_rows(smem.k[k_use.index], Bc, slabs, p.k, smem.full_k[k_use.index], j * Bc, work.head_kv, work.batch);
+    if (j == blocks.begin) {
       load_rows_of(smem.q, p.q, smem.full_q);
       load_rows_of(smem.dout, p.dout, smem.full_dout);
     }
     wait(smem.empty_v[v_use.index], v_use.parity ^ 1);
     expect(smem.full_v[v_use.index], config.v_block_bytes());
-    load_rows(smem.v[v_use.index], Bc, p.v, smem.full_v[v_use.index], j * Bc, work.head_kv, work.batch);
+    load_rows(smem.v[v_use.index], Bc, slabs, p.v, smem.full_v[v_use.index], j * Bc, work.head_kv, work.batch);
   }
 }
 
@@ -164,13 +167,13 @@ FA3_DEVICE void producer(const BackwardParams& p, QueriesSmem& smem, const Query
 
 FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   using namespace fa3;
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);  // known to the compiler as the same in all lanes
+  const int warp = warp_of_block();
   QueriesSmem& smem = *reinterpret_cast<QueriesSmem*>(shared_memory());
   const QueryWork work(p);
   if (threadIdx.x == 0) init_barriers(smem, work.warpgroups_with_rows);
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dq}) ptx::prefetch_tensormap(map);
-  ptx::bar_sync(0, config.threads());
+  ptx::bar_sync(barrier_all, config.threads());
   if (warp / 4 < warpgroups) return consumer(p, smem, work, warp / 4, warp % 4);
   ptx::setmaxnreg_dec<config.producer_registers()>();
   if (threadIdx.x == 128 * warpgroups) producer(p, smem, work);

@@ -6,9 +6,6 @@
 
 namespace fa3 {
 
-// The thread's warp, known to the compiler as the same in all lanes.
-FA3_DEVICE int warp_of_block() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
-
 // The thread block's shared memory, with its barriers set up, and the tensor maps on their way into the cache.
 FA3_DEVICE Smem& set_up(const Params& p, int warp) {
   Smem& smem = *reinterpret_cast<Smem*>(shared_memory());

@@ -7,7 +7,7 @@
 #pragma once
 #include "schedule.cuh"
 #include "softmax.cuh"
-#include "wait.cuh"
+#include "barriers.cuh"
 
 namespace fa3 {
 

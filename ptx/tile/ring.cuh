@@ -4,7 +4,7 @@
 // and the parity of its barriers is (i / size) & 1. Nothing is drained between pieces.
 #pragma once
 #include "smem.cuh"
-#include "wait.cuh"
+#include "barriers.cuh"
 
 namespace fa3 {
 

@@ -1,8 +1,8 @@
-// The shared memory of a forward kernel, and its named barriers. No offset arithmetic exists outside this struct.
+// The shared memory of a forward kernel. No offset arithmetic exists outside this struct.
 #pragma once
 #include "../isa/barrier.cuh"
 #include "../isa/fence.cuh"
-#include "../isa/mbarrier.cuh"
+#include "barriers.cuh"
 #include "element.cuh"
 #include "sequence.cuh"
 
@@ -105,8 +105,6 @@ struct alignas(1024) Smem {
   uint32_t shares[has(Trait::packs_heads) ? warpgroups : 0];  // of rows that a warpgroup adds up (packed.cuh)
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
-
-enum NamedBarrier { barrier_all = 0, barrier_warpgroup = 1, barrier_turn = 5 };  // the last two + i: of warpgroup i
 
 // Called by all warps, before a barrier of the whole thread block. Each takes a share, because an initialisation takes
 // some 30 clocks and ptxas makes lanes do theirs one by one.

@@ -1,22 +1,12 @@
 // Where the blocks of K and V lie, and how they come to shared memory. Here the tensors are strided: a tensor map each,
 // and TMA gives zeros for what lies beyond their ends. V as tiles (fa3.h) comes as it lies there, in rows of 256 bytes.
 #pragma once
-#include "../isa/tma.cuh"
 #include "../v_tile.h"
+#include "load.cuh"
 #include "schedule.cuh"
 #include "smem.cuh"
 
 namespace fa3 {
-
-// Loads `rows` rows of so many slabs, from `row` on.
-FA3_DEVICE void load_rows(const Element* to, int rows, int slabs, const TensorMap& map, uint64_t& full, int row,
-                          int head, int batch) {
-  using namespace ptx;
-#pragma unroll
-  for (int slab = 0; slab < slabs; slab++)
-    cp_async_bulk_tensor_4d_load(shared_address(to) + slab * rows * slab_row_bytes, &map, shared_address(&full),
-                                 slab * slab_columns, row, head, batch);
-}
 
 // The 64 rows of Q from `row` on, of the piece's sequence.
 FA3_DEVICE void load_q(Element* to, uint64_t& full, const Params& p, int row, const Piece& piece) {

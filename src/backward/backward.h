@@ -23,6 +23,12 @@ struct BackwardProblem : AttentionShape {
   bool has_keys() const { return batch > 0 && heads_kv > 0 && seqlen_k > 0; }
 };
 
+// What its rows see.
+inline Visible visible_of(const BackwardProblem& problem) {
+  return {static_cast<int32_t>(problem.seqlen_q), static_cast<int32_t>(problem.seqlen_k), 0,
+          static_cast<int32_t>(problem.causal_offset), false, problem.causal, {0}};
+}
+
 // Every rule of fa3.h.
 fa3_status validate(const fa3_backward_params* params, Rules rules, BackwardProblem& problem);
 fa3_status validate_workspace(const BackwardProblem& problem, void* workspace, size_t bytes, size_t needed);

@@ -68,8 +68,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, int64_t em
   const Row& row = rows[plan.row];
   if (problem.has_keys())
     if (fa3_status status = encode_maps(driver, problem, plan, params)) return status;
-  params.visible = {narrow(problem.seqlen_q), narrow(problem.seqlen_k), 0, narrow(problem.causal_offset), false,
-                    problem.causal, {0}};
+  params.visible = visible_of(problem);
   params.rows = rows_of(problem, plan, workspace);
   params.keys = keys_of(problem, plan, workspace);
   params.order = plan.order;

@@ -41,19 +41,19 @@ int32_t even_section(int32_t heads, int32_t blocks) {
   return heads >= many_times * together && heads % (2 * few) == 0 ? few : 0;
 }
 
-int32_t section_heads_of(int32_t heads, int32_t blocks, bool causal, DqOrder dq) {
-  if (!causal) return std::min(dq == DqOrder::downwards ? heads_taken_together(blocks) : 1, heads);
+int32_t section_heads_of(int32_t heads, int32_t blocks, const Visible& seen, DqOrder dq) {
+  if (!seen.later_rows_see_more()) return std::min(dq == DqOrder::downwards ? heads_taken_together(blocks) : 1, heads);
   const int32_t even = dq == DqOrder::downwards ? 0 : even_section(heads, blocks);
   if (even > 0) return even;
   const int32_t sections = narrow(divide_up(heads, std::max(causal_heads, causal_blocks / blocks)));
   return narrow(divide_up(heads, sections));
 }
 
-BlockOrder block_order(int64_t batch_heads, int32_t blocks, bool causal, DqOrder dq) {
+BlockOrder block_order(int64_t batch_heads, int32_t blocks, const Visible& seen, DqOrder dq) {
   BlockOrder order{};
   order.batch_heads = narrow(batch_heads);
   order.blocks = std::max(1, blocks);
-  order.section_heads = section_heads_of(std::max(1, order.batch_heads), order.blocks, causal, dq);
+  order.section_heads = section_heads_of(std::max(1, order.batch_heads), order.blocks, seen, dq);
   order.sections = narrow(divide_up(order.batch_heads, order.section_heads));
   order.section = Divisor::of(order.section_heads * order.blocks);
   return order;
@@ -63,11 +63,12 @@ BlockOrder block_order(int64_t batch_heads, int32_t blocks, bool causal, DqOrder
 struct Visits {
   int64_t all = 0, longest = 0;
 };
-Visits visits_of(const BackwardProblem& problem, int64_t key_blocks, int64_t tiles, const Row& row) {
+Visits visits_of(const BackwardProblem& problem, int64_t key_blocks, const Row& row) {
+  const Visible seen = visible_of(problem);
   Visits visits;
-  for (int64_t block = 0; block < key_blocks; ++block) {
-    const int64_t first_query = problem.causal ? std::max<int64_t>(0, block * row.Bc - problem.causal_offset) : 0;
-    const int64_t its = std::max<int64_t>(0, tiles - first_query / row.Br);
+  for (int32_t block = 0; block < key_blocks; ++block) {
+    const QTiles tiles = tiles_of(seen.rows_of(block * row.Bc, block * row.Bc + row.Bc - 1), row.Br);
+    const int64_t its = std::max(0, tiles.end - tiles.begin);
     visits.all += its, visits.longest = std::max(visits.longest, its);
   }
   return visits;
@@ -87,7 +88,7 @@ DqOrder dq_order_of(const BackwardProblem& problem, const Row& row, const HeadPa
     // Measured on the paper's grid, from the diagonal against from the last tile: d 64 4 to 11% faster, d 128 4% at 512
     // and 1024 and the same beyond; but with 8 heads of 131072, where the blocks of a head are not taken together, 5%
     // slower.
-    const bool is_alone = problem.causal && problem.heads_per_kv() == 1 && parts.parts == 1;
+    const bool is_alone = visible_of(problem).later_rows_see_more() && problem.heads_per_kv() == 1 && parts.parts == 1;
     const bool suits_diagonal = is_alone && heads_taken_together(blocks) > 1 && even_section(heads, blocks) > 0;
     return suits_diagonal ? DqOrder::from_diagonal : DqOrder::downwards;
   }
@@ -117,19 +118,20 @@ DqOrder dq_order_of(const BackwardProblem& problem, const Row& row, const HeadPa
 // which it meets Bc / Br tiles above the block before it. Its start lies twice as far above that of the block before
 // it, so that the way down grows from block to block, too.
 Spread spread_of(const BackwardProblem& problem, const Row& row, const HeadParts& parts, int64_t key_blocks,
-                 int64_t tiles, const KeyOrder& order) {
+                 const KeyOrder& order) {
+  const bool uneven = visible_of(problem).later_rows_see_more();
   constexpr Spread none{31, 0};
   constexpr int64_t most_second = 1056;  // tiles: 35 MB
   const int64_t second = problem.batch * problem.heads * parts.ranges * parts.range_tiles;
   if (second > most_second) return none;
   const int64_t all_blocks = int64_t{order.batch_heads} * order.blocks;
   if (order.dq != DqOrder::downwards || all_blocks >= blocks_enough) return none;
-  if (problem.causal && all_blocks <= section_blocks) return none;
+  if (uneven && all_blocks <= section_blocks) return none;
   const int64_t together = std::min(order.blocks, section_blocks / order.section_heads);
-  const int64_t turns = problem.batch * problem.heads * visits_of(problem, key_blocks, tiles, row).all;
+  const int64_t turns = problem.batch * problem.heads * visits_of(problem, key_blocks, row).all;
   if (turns == 0 || together * 8 * section_blocks < turns) return none;
-  const int64_t apart = problem.causal ? 2 * row.Bc / row.Br
-                                       : parts.range_tiles / (order.blocks * parts.readers(problem.heads_per_kv()));
+  const int64_t apart = uneven ? 2 * row.Bc / row.Br
+                               : parts.range_tiles / (order.blocks * parts.readers(problem.heads_per_kv()));
   return {static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(1, apart)))) - 1,
           narrow(second)};
 }
@@ -149,12 +151,13 @@ HeadParts parts_of(const BackwardProblem& problem, const Row& row, int64_t key_b
   const int64_t heads = problem.batch * problem.heads_kv, readers = problem.heads_per_kv();
   HeadParts best{.range_tiles = tiles};
   if (row.has(Trait::as_written) || readers == 0 || key_blocks == 0 || heads * key_blocks >= blocks_enough) return best;
-  const Visits visits = visits_of(problem, key_blocks, tiles, row);
+  const Visible seen = visible_of(problem);
+  const Visits visits = visits_of(problem, key_blocks, row);
   const auto turns = [&](const HeadParts& p) {
     const int64_t own_turns = p.parts > 1 ? part_turns : block_turns, pass = p.parts > 1 ? pass_turns : 0;
     const int64_t blocks = heads * p.parts * key_blocks;
     const int64_t longest_block = std::min(visits.longest, p.range_tiles) * readers * p.ranges / p.parts + own_turns;
-    if (!problem.causal) return divide_up(blocks, section_blocks) * longest_block + pass;
+    if (!seen.later_rows_see_more()) return divide_up(blocks, section_blocks) * longest_block + pass;
     return std::max(longest_block, divide_up(heads * visits.all * readers + blocks * own_turns, section_blocks)) + pass;
   };
   for (int64_t parts = 2; parts <= most_parts && heads * parts * key_blocks <= most_blocks; ++parts) {
@@ -168,15 +171,15 @@ HeadParts parts_of(const BackwardProblem& problem, const Row& row, int64_t key_b
   return best;
 }
 
-KeyOrder key_order_of(const BackwardProblem& problem, const Row& row, const HeadParts& parts, int64_t key_blocks,
-                      int64_t tiles) {
+KeyOrder key_order_of(const BackwardProblem& problem, const Row& row, const HeadParts& parts, int64_t key_blocks) {
+  const Visible seen = visible_of(problem);
   KeyOrder order{};
   const int64_t heads = problem.batch * problem.heads_kv * parts.parts;
   const DqOrder dq =
       dq_order_of(problem, row, parts, std::max(1, narrow(heads)), std::max(1, narrow(key_blocks)));
-  static_cast<BlockOrder&>(order) = block_order(heads, narrow(key_blocks), problem.causal, dq);
+  static_cast<BlockOrder&>(order) = block_order(heads, narrow(key_blocks), seen, dq);
   order.dq = dq;
-  order.spread = spread_of(problem, row, parts, key_blocks, tiles, order);
+  order.spread = spread_of(problem, row, parts, key_blocks, order);
   order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv * parts.parts)));
   order.parts = Divisor::of(narrow(parts.parts)), order.ranges = Divisor::of(narrow(parts.ranges));
   const int64_t q_tiles = parts.ranges * parts.range_tiles * (row.Br / backward_tile_rows);
@@ -185,7 +188,7 @@ KeyOrder key_order_of(const BackwardProblem& problem, const Row& row, const Head
   order.ahead = order.sections;
   if (!row.takes_several_blocks()) return order;
   if (row.has(Trait::prepares_ahead) && !order.is_fixed() &&
-      order.blocks >= (problem.causal ? causal_blocks_ahead : blocks_ahead))
+      order.blocks >= (seen.later_rows_see_more() ? causal_blocks_ahead : blocks_ahead))
     order.ahead = std::min(order.sections, 1 + narrow(divide_up(distance_ahead, int32_t{order.section})));
   // Two threads add dQ in turns, as to add a tile's may take longer than its products; but one, if the warp of the
   // other prepares rows.
@@ -201,8 +204,8 @@ KeyOrder key_order_of(const BackwardProblem& problem, const Row& row, const Head
   return order;
 }
 
-BlockOrder block_order_of(int64_t batch_heads, int64_t blocks, bool causal) {
-  return block_order(batch_heads, narrow(blocks), causal, DqOrder::any);
+BlockOrder block_order_of(int64_t batch_heads, int64_t blocks, const Visible& seen) {
+  return block_order(batch_heads, narrow(blocks), seen, DqOrder::any);
 }
 
 }  // namespace fa3

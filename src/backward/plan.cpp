@@ -101,7 +101,7 @@ void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, Backwar
   const auto add = [&](BackwardStep step, int n, int64_t work) {
     plan.launches[plan.launch_count++] = {step, n, narrow(work)};
   };
-  plan.order = key_order_of(problem, row, parts, key_blocks, head_tiles);
+  plan.order = key_order_of(problem, row, parts, key_blocks);
   const KeyOrder& order = plan.order;
   const int64_t blocks = problem.batch * problem.heads_kv * key_blocks * order.parts;
   const int64_t all = std::max(blocks, int64_t{order.batch_heads}), section = order.section;  // at least one for a head
@@ -132,7 +132,7 @@ void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, Backwar
   if (!row.all_gradients()) {
     const int queries = queries_row_of(row);
     const int64_t query_blocks = divide_up(problem.seqlen_q, rows[queries].Br);
-    plan.query_order = block_order_of(heads, query_blocks, problem.causal);
+    plan.query_order = block_order_of(heads, query_blocks, visible_of(problem));
     add(BackwardStep::queries, queries, heads * query_blocks);
   }
   if (order.parts > 1)
@@ -160,8 +160,7 @@ void take(View& view, int dim, int64_t first, int64_t count) {
 }  // namespace
 
 SeeingRows seeing_rows(const BackwardProblem& problem) {
-  const int64_t empty = problem.seqlen_k == 0 ? problem.seqlen_q
-                        : problem.causal ? std::clamp<int64_t>(-problem.causal_offset, 0, problem.seqlen_q) : 0;
+  const int64_t empty = visible_of(problem).empty_rows();
   BackwardProblem seeing = problem;
   seeing.seqlen_q -= empty, seeing.causal_offset += empty;
   for (View* view : {&seeing.q, &seeing.o, &seeing.dout, &seeing.dq}) take(*view, 1, empty, seeing.seqlen_q);

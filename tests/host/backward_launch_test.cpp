@@ -131,7 +131,7 @@ TEST_CASE("the backward pass, in full", "[launch][backward]") {
   CHECK((g.heads_per_kv == 2 && g.order.head_tiles == 10 && g.order.heads == 3 && g.order.batch_heads == 6));
   CHECK((reinterpret_cast<uintptr_t>(g.order.added) - workspace == 8 * rows + rows * 4 * 128));
   CHECK((g.order.prepared == g.order.added + 6 && g.order.claimed == g.order.prepared + 6));
-  CHECK((g.visits == g.order.claimed + 1 && g.counters == int(2 * 6 + 1 + tiles) && r.tiles_at_once == 1));
+  CHECK((g.visits == g.order.claimed + 1 && g.counters == int(2 * 6 + 1 + tiles) && r.tiles_per_visit == 1));
   CHECK((g.softmax_scale == 0.25f && std::fabs(g.softmax_scale_log2 - 0.36067376f) < 1e-7f));
   REQUIRE(fake.maps.size() == 6);
   const struct {
@@ -296,7 +296,7 @@ TEST_CASE("each query tile is prepared once, by the first pass or by a thread bl
           if (block.block >= order.blocks) continue;
           CHECK(block.batch_head >= heads_of_pass(order));
           ++key_blocks.at(size_t(block.batch_head));
-          const Share share = share_of(order, block);
+          const TileShare share = share_of(order, block);
           for (int32_t tile = share.first; tile < share.first + share.tiles; ++tile) ++prepared.at(size_t(tile));
         }
         CHECK(prepared == std::vector<int>(prepared.size(), 1));

@@ -104,6 +104,67 @@ TEST_CASE("the keys that all of some rows see", "[visible]") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("the rows that see any of some keys go from the first to the last of them", "[visible]") {
+  int wrong = 0, empty = 0;
+  for_all_small([&](const Visible& v) {
+    const bool has_gaps = v.bounded_left && v.bounded_right && v.left + v.right < 0;  // windows without keys
+    for (int first = 0; first < v.seqlen_k; ++first)
+      for (int last = first; last < 9; ++last) {
+        std::set<int> rows;
+        for (int row = 0; row < v.rows(); ++row)
+          for (int key = first; key <= last; ++key)
+            if (sees(v, row, key)) rows.insert(row);
+        const Rows its = v.rows_of(first, last);
+        empty += rows.empty();
+        if (!has_gaps) wrong += all_of(its) != rows;
+        else for (const int row : rows) wrong += row < its.begin || row >= its.end;
+      }
+  });
+  CHECK(wrong == 0);
+  CHECK(empty > 1000);
+}
+
+TEST_CASE("whether all of some rows see all of some keys", "[visible]") {
+  int wrong = 0, number = 0;
+  for_all_small([&](const Visible& v) {
+    for (int first_row = -1; first_row < 8; ++first_row)
+      for (int last_row = first_row; last_row < first_row + 3; ++last_row)
+        for (int first_key = 0; first_key < 8; ++first_key)
+          for (int last_key = first_key; last_key < first_key + 3; ++last_key) {
+            bool all = true;
+            for (int row = first_row; row <= last_row; ++row)
+              for (int key = first_key; key <= last_key; ++key) {
+                all &= sees(v, row, key);
+                wrong += v.sees(row, key) != sees(v, row, key);
+              }
+            wrong += v.all_see_all({first_row, last_row + 1}, {first_key, last_key + 1}) != all;
+            number += all;
+          }
+  });
+  CHECK(wrong == 0);
+  CHECK(number > 1000);
+}
+
+TEST_CASE("whether later rows see more keys", "[visible]") {
+  const auto later_rows_see_more = [](bool bounded_left, bool bounded_right) {
+    return Visible{100, 100, 8, 8, bounded_left, bounded_right, {0}}.later_rows_see_more();
+  };
+  CHECK(later_rows_see_more(false, true));
+  CHECK((!later_rows_see_more(false, false) && !later_rows_see_more(true, true) && !later_rows_see_more(true, false)));
+}
+
+TEST_CASE("tiles that hold rows", "[visible]") {
+  int wrong = 0;
+  for (int Br = 1; Br <= 5; ++Br)
+    for (int begin = 0; begin < 12; ++begin)
+      for (int end = begin + 1; end < 12; ++end) {
+        std::set<int> tiles;
+        for (int row = begin; row < end; ++row) tiles.insert(row / Br);
+        wrong += all_of(tiles_of({begin, end}, Br)) != tiles;
+      }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("rows that see no key because of the right bound are the first ones", "[visible]") {
   int wrong = 0;
   for_all_small([&](Visible v) {
@@ -157,6 +218,9 @@ TEST_CASE("the longest sequences do not overflow", "[visible]") {
   CHECK(many_rows.of(most - 1).end == 64);
   const Visible window{most, most, most - 1, 0, true, true, {0}};
   CHECK(window.of(most - 1).begin == 0);
+  CHECK((window.rows_of(0, 127).end == most && window.rows_of(most - 1, most - 1).end == most));
+  CHECK((causal.rows_of(most - 1, most + 127).begin == most - 1 && many_rows.rows_of(0, 127).begin == most - 64));
+  CHECK(causal.all_see_all({most - 64, most}, {0, most - 63}));
 }
 
 }  // namespace fa3::test

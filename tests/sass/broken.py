@@ -24,7 +24,7 @@ FWD = "fa3_fwd_bf16_d64_full_256x64"
 FWD128 = "fa3_fwd_bf16_d128_full_192x64"
 BWD = "fa3_bwd_bf16_d64_full_128x128"
 
-RING, WAIT = "tile/ring.cuh", "tile/wait.cuh"
+RING, WAIT = "tile/ring.cuh", "tile/barriers.cuh"
 PRODUCER, SMEM = "tile/producer.cuh", "tile/smem.cuh"
 SOFTMAX, GEMM, EPILOGUE, ELEMENT = "tile/softmax.cuh", "tile/gemm.cuh", "tile/epilogue.cuh", "tile/element.cuh"
 

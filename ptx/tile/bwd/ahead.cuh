@@ -1,5 +1,5 @@
-// What a thread block does for query rows that others will visit (backward_work.h): one warp prepares them, while the
-// products of earlier ones go on.
+// Preparing query rows (LSE and D) that later key blocks will visit (backward_work.h), by one warp beside the products
+// of earlier ones.
 #pragma once
 #include "../../isa/fence.cuh"
 #include "../element.cuh"
@@ -11,7 +11,7 @@ namespace fa3 {
 FA3_DEVICE void prepare_ahead(const BackwardParams& p, int number) {
   const HeadBlock block = block_ahead(p.order, number);
   if (block.block >= p.order.blocks) return;
-  const Share share = share_of(p.order, block);
+  const TileShare share = share_of(p.order, block);
   const int lane = threadIdx.x % 32;
 #pragma unroll 1
   for (int tile = share.first; tile < share.first + share.tiles; tile++) {

@@ -2,14 +2,18 @@
 // LSE and D. Smem: of bwd.cu or bwd_keys.cu.
 #pragma once
 #include "../../isa/grid.cuh"
-#include "load.cuh"
+#include "../load.cuh"
 #include "ring.cuh"
 #include "work.cuh"
 
 namespace fa3 {
 
-// Q and dO of a query tile into the next stage, with LSE and D; and the tile's first row, for those who do not know in
-// which order tiles come.
+FA3_DEVICE void load_numbers(const float (&to)[Br], const float* from, uint64_t& full) {
+  ptx::cp_async_bulk_load(ptx::shared_address(to), from, sizeof to, ptx::shared_address(&full));
+}
+
+// Q and dO of a query tile into the next stage, with LSE and D. If first_row is given, the number of the tile's first
+// row goes there: consumers that do not count tiles themselves read it beside the stage.
 template <typename Smem>
 FA3_DEVICE void load_tile(const BackwardParams& p, Smem& smem, const KeyWork& work, const QueryTile& tile,
                           const Use& use, int* first_row = nullptr) {
@@ -19,23 +23,23 @@ FA3_DEVICE void load_tile(const BackwardParams& p, Smem& smem, const KeyWork& wo
   wait(smem.empty_q[s], use.parity ^ 1);                                                                  // A3.10
   if (first_row) *first_row = tile.tile * Br;
   expect(smem.full_q[s], bytes);                                                                          // A3.11
-  load_rows(smem.q[s], Br, p.q, smem.full_q[s], tile.tile * Br, tile.head(work), work.batch);
+  load_rows(smem.q[s], Br, slabs, p.q, smem.full_q[s], tile.tile * Br, tile.head(work), work.batch);
   load_numbers(smem.lse[s], p.rows.lse_log2 + first, smem.full_q[s]);
   wait(smem.empty_dout[s], use.parity ^ 1);
   expect(smem.full_dout[s], bytes);
-  load_rows(smem.dout[s], Br, p.dout, smem.full_dout[s], tile.tile * Br, tile.head(work), work.batch);
+  load_rows(smem.dout[s], Br, slabs, p.dout, smem.full_dout[s], tile.tile * Br, tile.head(work), work.batch);
   load_numbers(smem.delta[s], p.rows.delta + first, smem.full_dout[s]);
 }
 
 template <typename Smem>
 FA3_DEVICE void load_keys(const BackwardParams& p, Smem& smem, const KeyWork& work) {
   expect(smem.full_k, config.k_block_bytes());                                                            // A3.7
-  load_rows(smem.k, Bc, p.k, smem.full_k, work.key, work.head_kv, work.batch);
+  load_rows(smem.k, Bc, slabs, p.k, smem.full_k, work.key, work.head_kv, work.batch);
 }
 template <typename Smem>
 FA3_DEVICE void load_values(const BackwardParams& p, Smem& smem, const KeyWork& work) {
   expect(smem.full_v, config.v_block_bytes());
-  load_rows(smem.v, Bc, p.v, smem.full_v, work.key, work.head_kv, work.batch);
+  load_rows(smem.v, Bc, slabs, p.v, smem.full_v, work.key, work.head_kv, work.batch);
 }
 
 template <typename Smem>

@@ -1,14 +1,9 @@
 // What a thread block of bwd_queries.cu works on: Br query rows of one head, 64 for each consumer warpgroup, and the
 // blocks of keys that they see.
 #pragma once
-#include "../../backward_params.h"
-#include "../config.cuh"
+#include "work.cuh"
 
 namespace fa3 {
-
-FA3_DEVICE Visible visible(const BackwardParams& p) {
-  return {p.visible.seqlen_q, p.visible.seqlen_k, 0, p.visible.right, false, causal};
-}
 
 struct QueryWork {
   int batch, head, head_kv;
@@ -23,16 +18,22 @@ struct QueryWork {
     batch = here.batch_head / p.rows.heads, head = here.batch_head - batch * p.rows.heads;
     head_kv = head / p.heads_per_kv;
     // The last rows see most keys under a causal mask, so they come first.
-    row = (causal ? order.blocks - 1 - here.block : here.block) * Br;
+    row = (visible(p).later_rows_see_more() ? order.blocks - 1 - here.block : here.block) * Br;
     warpgroups_with_rows = min((p.rows.rows - row + 63) / 64, warpgroups);
     numbers = int64_t(here.batch_head) * p.rows.tiles * backward_tile_rows;
   }
   FA3_DEVICE int first_row(int warpgroup) const { return row + 64 * warpgroup; }
-  // Blocks of keys that a warpgroup's rows see, from the first one on. Those of the last warpgroup with rows are the
-  // most; another one has one block less at most, and so has read each buffer that is filled again.
-  FA3_DEVICE int blocks(const BackwardParams& p, int warpgroup) const {
-    const Keys keys = visible(p).any(first_row(warpgroup), first_row(warpgroup) + 63);
-    return keys.none() ? 0 : (keys.end + Bc - 1) / Bc;
+  // Blocks of keys that a warpgroup computes: from the first one that the thread block's rows see to the last one that
+  // its own may see. Those of the last warpgroup with rows are the most; another one has one block less at most, and so
+  // has read each buffer that is filled again.
+  FA3_DEVICE Blocks blocks(const Visible& seen, int warpgroup) const {
+    const Keys own = seen.any(first_row(warpgroup), first_row(warpgroup) + 63);
+    return {seen.any(row, row).begin / Bc, (own.end + Bc - 1) / Bc};
+  }
+  // Of these, those that all of its rows see as a whole.
+  FA3_DEVICE Blocks plain_blocks(const Visible& seen, int warpgroup) const {
+    const Keys keys = seen.all(first_row(warpgroup), first_row(warpgroup) + 63);
+    return {(keys.begin + Bc - 1) / Bc, keys.end / Bc};
   }
 };
 

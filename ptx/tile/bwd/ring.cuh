@@ -1,13 +1,8 @@
-// Barriers in shared memory: setting one up, arriving at one, and which comes next in a ring of buffers.
+// Which buffer of a ring comes next.
 #pragma once
-#include "../wait.cuh"
+#include "../barriers.cuh"
 
 namespace fa3 {
-
-FA3_DEVICE void init(uint64_t& barrier, int arrivals) {
-  ptx::mbarrier_init(ptx::shared_address(&barrier), arrivals);
-}
-FA3_DEVICE void arrive(uint64_t& barrier) { ptx::mbarrier_arrive(ptx::shared_address(&barrier)); }
 
 // Where a use of a ring of `size` buffers is.
 struct Use {

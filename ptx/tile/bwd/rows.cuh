@@ -38,12 +38,12 @@ struct RowTile {
   }
 };
 
-// dO . O of each row of a tile, as its D, with `threads` threads: a thread takes 8 columns of several rows, of which
-// the loads of `at_once` are under way at once.
-template <int threads, int at_once>
+// dO . O of each row of a tile, as its D, with `threads` threads: a thread takes 8 columns of several rows, and loads
+// `in_flight` of them at a time.
+template <int threads, int in_flight>
 FA3_DEVICE void prepare_delta(const BackwardRows& p, int tile, bool bf16, int thread) {
   constexpr int lanes = d / 8, step = threads / lanes;
-  static_assert(32 % lanes == 0 && threads % 32 == 0 && backward_tile_rows % (at_once * step) == 0);
+  static_assert(32 % lanes == 0 && threads % 32 == 0 && backward_tile_rows % (in_flight * step) == 0);
   const RowTile place(p, tile);
   const int row = thread / lanes, column = thread % lanes * 8;
   const int rows = column < p.head_dim_v ? place.rows - row : 0;  // from this thread's first on
@@ -51,10 +51,10 @@ FA3_DEVICE void prepare_delta(const BackwardRows& p, int tile, bool bf16, int th
   const uint16_t* dout_at = p.dout + place.offset(p.dout_stride, row) + column;
   float* delta_at = p.delta + int64_t(tile) * backward_tile_rows + row;
 #pragma unroll 1
-  for (int first = 0; first < backward_tile_rows; first += at_once * step) {
-    uint4 o[at_once], dout[at_once];
+  for (int first = 0; first < backward_tile_rows; first += in_flight * step) {
+    uint4 o[in_flight], dout[in_flight];
 #pragma unroll
-    for (int i = 0; i < at_once; i++) {
+    for (int i = 0; i < in_flight; i++) {
       o[i] = dout[i] = {};
       if (first + i * step < rows) {
         o[i] = __ldcs(reinterpret_cast<const uint4*>(o_at + i * step * p.o_stride.row));
@@ -62,14 +62,14 @@ FA3_DEVICE void prepare_delta(const BackwardRows& p, int tile, bool bf16, int th
       }
     }
 #pragma unroll
-    for (int i = 0; i < at_once; i++) {
+    for (int i = 0; i < in_flight; i++) {
       float delta = dot(o[i], dout[i], bf16);
 #pragma unroll
       for (int bit = 1; bit < lanes; bit *= 2) delta += __shfl_xor_sync(0xffffffffu, delta, bit);
       if (column == 0) delta_at[first + i * step] = delta;
     }
-    o_at += at_once * step * p.o_stride.row;
-    dout_at += at_once * step * p.dout_stride.row;
+    o_at += in_flight * step * p.o_stride.row;
+    dout_at += in_flight * step * p.dout_stride.row;
   }
 }
 
@@ -122,7 +122,7 @@ struct Strip {
     const RowTile place(p, tile);
     const int lane = threadIdx.x % 32, row = 16 * strip + lane / 4;
     odd = lane % 2;
-    are_sums = !has(Trait::one_key_block) && params.visits[tile / p.tiles_at_once] > 0;  // there are no visits then
+    are_sums = !has(Trait::one_key_block) && params.visits[tile / p.tiles_per_visit] > 0;  // there are no visits then
     sums = reinterpret_cast<const float4*>(p.dq_sums) + int64_t(tile) * (16 * d) + strip * 256 + lane;
     dq = p.dq + place.offset(p.dq_stride, row) + 8 * odd + lane % 4 / 2 * 4;
     left = p.head_dim - 8 * odd;
@@ -152,7 +152,7 @@ struct Strip {
                  pair(x[g + 1].z, x[g + 1].w));
     }
   }
-  // The groups from `first` on; of `groups` the loads are under way at once.
+  // The groups from `first` on, of which `groups` are loaded at a time.
   template <int groups>
   FA3_DEVICE void finish(const BackwardParams& p, int first, bool bf16) const {
 #pragma unroll 1
@@ -165,9 +165,9 @@ struct Strip {
   // All groups, where there are second sums (Spread in backward_work.h).
   template <int groups>
   FA3_DEVICE void finish_with_second(const BackwardParams& p, int tile, bool bf16) const {
-    const int number = tile / p.rows.tiles_at_once + p.order.spread.second;
+    const int number = tile / p.rows.tiles_per_visit + p.order.spread.second;
     Strip second = *this, both = *this;
-    second.sums += int64_t(p.order.spread.second) * p.rows.tiles_at_once * (16 * d);
+    second.sums += int64_t(p.order.spread.second) * p.rows.tiles_per_visit * (16 * d);
     second.are_sums = p.visits[number] > 0;
     both.are_sums |= second.are_sums;
 #pragma unroll 1

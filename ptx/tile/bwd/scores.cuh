@@ -1,7 +1,7 @@
 // Between the products of the backward pass: masks, and dS from P and dP. With keys as rows, a thread has two keys and
 // two of every eight queries.
 #pragma once
-#include "../../backward_params.h"
+#include "../../visible.h"
 #include "../element.cuh"
 
 namespace fa3 {
@@ -18,15 +18,15 @@ FA3_DEVICE uint32_t scaled(uint32_t P, float low, float high) {
 }
 
 // Do some of these 64 keys need a mask in the tile whose first row is `query`?
-FA3_DEVICE bool needs_mask(const BackwardParams& p, int first_key, int query) {
-  return (causal && first_key + 63 > query + p.visible.right) || first_key + 64 > p.visible.seqlen_k;
+FA3_DEVICE bool needs_mask(const Visible& seen, int first_key, int query) {
+  return !seen.all_see_all({query, query + Br}, {first_key, first_key + 64});
 }
 // Keys that queries do not see get S = -inf. `key`: of the thread's first row; `query`: of the tile's first column.
-FA3_DEVICE void mask_scores(float (&S)[Br / 2], const BackwardParams& p, int key, int query, int lane) {
+FA3_DEVICE void mask_scores(float (&S)[Br / 2], const Visible& seen, int key, int query, int lane) {
 #pragma unroll
   for (int i = 0; i < Br / 2; i++) {
     const int j = key + 8 * (i / 2 % 2), q = query + 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-    if (j >= p.visible.seqlen_k || (causal && j > q + p.visible.right)) S[i] = -INFINITY;
+    if (!seen.sees(q, j)) S[i] = -INFINITY;
   }
 }
 

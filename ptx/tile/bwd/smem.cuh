@@ -31,7 +31,7 @@ struct alignas(1024) BackwardSmem {
   uint64_t s_done[ds_buffers];  // both consumers have S of the next tile: dQ may take the tensor cores (bwd.cu)
   uint64_t sums_ready;          // of the strips that this thread block rounds
   uint64_t staged, stored;      // dV and dK
-  Claims claims;
+  KeyClaims claims;
 };
 static_assert(sizeof(BackwardSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 

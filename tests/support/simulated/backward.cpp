@@ -156,7 +156,7 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
     return CUDA_ERROR_LAUNCH_FAILED;
   for (int64_t n = 0; n < all && p.order.head_tiles > 0; ++n)
     if (const HeadBlock block = block_ahead(p.order, int32_t(n)); block.block < p.order.blocks) {
-      const Share share = share_of(p.order, block);
+      const TileShare share = share_of(p.order, block);
       for (int32_t tile = share.first; tile < share.first + share.tiles; ++tile) prepare(p, tile);
     }
   for (int64_t b = 0; b < batch; ++b)
@@ -168,9 +168,9 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
         for (int64_t tile = first; tile < first + of_range; ++tile) {
           const int64_t n = (b * heads + h) * q_tiles + tile;
           if (row.all_gradients() && !is_dq_complete) {
-            uint32_t& visits = p.visits[n / p.rows.tiles_at_once];
-            if (tile % p.rows.tiles_at_once == 0 && visits++ == 0)
-              std::fill_n(p.rows.dq_sums + n * tile_rows * row.d, p.rows.tiles_at_once * tile_rows * row.d, 0.f);
+            uint32_t& visits = p.visits[n / p.rows.tiles_per_visit];
+            if (tile % p.rows.tiles_per_visit == 0 && visits++ == 0)
+              std::fill_n(p.rows.dq_sums + n * tile_rows * row.d, p.rows.tiles_per_visit * tile_rows * row.d, 0.f);
           }
           for (int r = 0; r < tile_rows; ++r) {
             const int64_t i = int64_t{tile} * tile_rows + r;

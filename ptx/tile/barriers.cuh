@@ -1,4 +1,4 @@
-// Waiting at an mbarrier in shared memory.
+// mbarriers in shared memory: setting one up, arriving and waiting at it. And the numbers of named barriers.
 #pragma once
 #include "../isa/mbarrier.cuh"
 
@@ -15,10 +15,20 @@ FA3_DEVICE void delay([[maybe_unused]] uint32_t salt) {
 #endif
 }
 
+FA3_DEVICE void init(uint64_t& barrier, int arrivals) {
+  ptx::mbarrier_init(ptx::shared_address(&barrier), arrivals);
+}
+FA3_DEVICE void arrive(uint64_t& barrier) { ptx::mbarrier_arrive(ptx::shared_address(&barrier)); }
+// And says how many bytes are to come by TMA.
+FA3_DEVICE void expect(uint64_t& full, int bytes) {
+  ptx::mbarrier_arrive_expect_tx(ptx::shared_address(&full), bytes);
+}
 FA3_DEVICE void wait(const uint64_t& barrier, uint32_t parity) {
   while (!ptx::mbarrier_try_wait_parity(ptx::shared_address(&barrier), parity)) {
   }
   delay(ptx::shared_address(&barrier));
 }
+
+enum NamedBarrier { barrier_all = 0, barrier_warpgroup = 1, barrier_turn = 5 };  // the last two + i: of warpgroup i
 
 }  // namespace fa3
