@@ -32,6 +32,7 @@
 #include "../tile/producer.cuh"
 #include "../tile/shared_keys.cuh"
 #include "../tile/speculative.cuh"
+#include "../tile/sums.cuh"
 
 namespace fa3 {
 using namespace ptx;
@@ -52,7 +53,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   float S[Bc / 2], O[dv / 2];
   uint32_t P[p_registers];
   QRegisters Q;
-  [[maybe_unused]] Sums sums;
+  Sums sums;
   RowState state;
   Bound bound;
 
@@ -74,34 +75,6 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     blocks = __shfl_sync(0xffffffffu, block.blocks, 0);
     skipped = __shfl_sync(0xffffffffu, block.skipped, 0);
     if constexpr (shares_keys) keys.receive(blocks, skipped);
-  };
-
-  // O += P V of the V in that use of the ring, to be waited for. With Trait::two_level, sums += P V, or of the first
-  // part of the columns.
-  [[maybe_unused]] bool sums_begun = false;
-  auto begin_pv = [&](uint32_t i, bool accumulate) {
-    if constexpr (has(Trait::two_level)) issue_pv(sums, P, v(i), sums_begun);
-    else issue_pv(O, P, v(i), accumulate);
-  };
-  // What is left of it when that has been waited for: O += sums, whenever a multiple of sum_blocks is left of the
-  // piece.
-  auto finish_pv = [&](uint32_t i, uint32_t left) {
-    wgmma_owned(O);
-    if constexpr (has(Trait::two_level)) {
-      wgmma_owned(sums);
-      sums_begun = sum_parts == 1 && left % sum_blocks != 0;
-      if (!sums_begun) add_sums(O, sums, 0);
-#pragma unroll
-      for (int part = 1; part < sum_parts; part++) {
-        wgmma_owned(sums);
-        wgmma_fence();
-        issue_pv(sums, P, v_part(v(i), part), false);
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        wgmma_owned(sums);
-        add_sums(O, sums, part);
-      }
-    }
   };
 
   clear(O);                                    // A1.13; only to give all registers a value, the first PV overwrites
@@ -167,7 +140,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
         ring.wait_v(v_use);                    // A2.10
         wgmma_fence();                         // again behind the branch of the wait (C7519)
       }
-      begin_pv(v_use, accumulate);             // A2.11
+      sums.begin(O, P, v(v_use), accumulate);  // A2.11
       wgmma_commit_group();
       accumulate = true;
       wgmma_wait_group<1>();                   // A2.12
@@ -185,14 +158,12 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       }
       ring.release_k(i, shares_keys);
       wgmma_wait_group<0>();                   // A2.14
-      finish_pv(v_use, last - i + 1);
+      sums.finish(O, P, v(v_use), last - i + 1);
       wgmma_owned(S);
       ring.release_v(v_use, true);             // A2.15
       convert(S, P);                           // A2.16
       wgmma_owned(P);
-      if (rescale) scale_rows(O, alpha);
-      if constexpr (has(Trait::two_level))
-        if (rescale && sums_begun) scale_rows(sums, alpha);
+      if (rescale) sums.scale(O, alpha);
       wgmma_owned(O);
     };
     if constexpr (causal) {
@@ -210,7 +181,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     const uint32_t first = blocks > 0 ? i + 1 : i;  // use that holds this piece's last V and the next one's first K
     ring.wait_v(first);                        // A2.18
     wgmma_fence();
-    begin_pv(first, accumulate);               // A2.19
+    sums.begin(O, P, v(first), accumulate);    // A2.19
     wgmma_commit_group();
     q_use += warpgroups;
     q_buffer = QRing::index(q_use);
@@ -224,7 +195,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
 
     float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     wgmma_wait_group<1>();
-    finish_pv(first, 0);
+    sums.finish(O, P, v(first), 0);
     if constexpr (shares_keys) {
       if (has_v) ring.release_v(first, true);
     } else if (blocks > 0) {
@@ -254,8 +225,9 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     }
     wgmma_wait_group<0>();
     wgmma_owned(S);
-    // With packed heads only so that its registers are free while parts are put together.
-    if constexpr (has(Trait::two_level) || has(Trait::packs_heads)) clear(O);
+    sums.reset(O);
+    // Only so that its registers are free while parts are put together.
+    if constexpr (has(Trait::packs_heads)) clear(O);
     if constexpr (o_from_registers && !early_q_release) release_q(done_buffer);
     if constexpr (!o_from_registers) o_buffer = done_buffer;
     if constexpr (!has(Trait::late_q_release)) release_o_buffer();

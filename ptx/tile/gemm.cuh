@@ -62,17 +62,4 @@ FA3_DEVICE void issue_pv(float (&O)[n], const uint32_t (&P)[p_registers], uint64
     wgmma_rs(O, &P[4 * step], v + descriptor_units(step * k_step * key_bytes), step > 0 || accumulate);
 }
 
-// With Trait::two_level, P V of a few blocks comes into accumulators of its own, and is added to O from there: the
-// tensor cores' own sums of 8-bit products keep 13 bits, enough for some hundred keys, but not for thousands. At head
-// dimensions for which there are not enough registers, it is done for some columns at a time, and for each block.
-inline constexpr int sum_blocks = 4;
-inline constexpr int sum_columns = config.sum_columns(), sum_parts = dv / sum_columns;
-using Sums = float[sum_columns / 2];
-// Where the columns of this part begin in V, as tiles.
-FA3_DEVICE uint64_t v_part(uint64_t v, int part) { return v + descriptor_units(part * sum_columns * v_tile_keys); }
-FA3_DEVICE void add_sums(float (&O)[dv / 2], const Sums& sums, int part) {
-#pragma unroll
-  for (int i = 0; i < sum_columns / 2; i++) O[part * (sum_columns / 2) + i] += sums[i];
-}
-
 }  // namespace fa3
