@@ -33,6 +33,7 @@
 #include "../tile/shared_keys.cuh"
 #include "../tile/speculative.cuh"
 #include "../tile/sums.cuh"
+#include "../tile/walk.cuh"
 
 namespace fa3 {
 using namespace ptx;
@@ -64,6 +65,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
 
   uint32_t q_use = warpgroup, q_buffer = QRing::index(q_use);  // use of the Q ring
   int blocks, skipped, begin, row;                             // of the RowBlock that came with it
+  Walk walk(number);
   [[maybe_unused]] SharedKeys keys(smem, number);
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
@@ -74,7 +76,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     // Shuffled, as the compiler must know that they are the same in all lanes, to keep `i` in a uniform register.
     blocks = __shfl_sync(0xffffffffu, block.blocks, 0);
     skipped = __shfl_sync(0xffffffffu, block.skipped, 0);
-    if constexpr (shares_keys) keys.receive(blocks, skipped);
+    walk.receive(blocks, skipped);
   };
 
   clear(O);                                    // A1.13; only to give all registers a value, the first PV overwrites
@@ -104,9 +106,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     // S holds the scores of the first block that is computed (any values, if none is: then all of it is masked).
     const int warp_row = row + 16 * warp;
     // Use that holds the K of the block visited last, K(begin).
-    const uint32_t last = shares_keys ? keys.last() : blocks > 0 ? i + blocks - 1 : i;
-    // Is there another block for this warpgroup, up to the one whose K that use holds?
-    auto has_more = [&](uint32_t use) { return shares_keys ? int(use - i) >= 2 : i != use; };
+    const uint32_t last = walk.last(i, blocks);
     auto j = [&] { return begin + int(last - i); };  // K/V block
     auto receive_block_scales = [&](bool present) {
       if constexpr (has(Trait::block_scales))
@@ -119,7 +119,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       if (causal || blocks == 0 || needs_mask(p, j(), row)) mask(S, p, j(), warp_row);
       softmax_first(S, state, score);          // A2.6
     }
-    if (shares_keys && blocks == 0) state = nothing_seen();
+    if (Walk::may_leave && blocks == 0) state = nothing_seen();
     first_bound(bound, state, score, p.visible.seqlen_k - j() * Bc);
     if (blocks > 0) ring.release_k(i, true);   // A2.5
     convert(S, P);
@@ -129,8 +129,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     bool accumulate = false;  // O = P V for the piece's first PV
     auto step = [&](auto masked) {
       const uint32_t v_use = i + 1;
-      i += shares_keys ? 2 : 1;
-      if constexpr (shares_keys) ring.wait_v(v_use);  // A2.10
+      i += Walk::stride;
+      if constexpr (Walk::v_apart) ring.wait_v(v_use);  // A2.10
       ring.wait_k(i);                          // A2.8
       receive_block_scales(true);
       wgmma_fence();
@@ -156,7 +156,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
         rescale = softmax_speculative(S, state, bound, alpha, score, smem.q[q_buffer],
                                       smem.stage[KvRing::index(i)].k, warp);
       }
-      ring.release_k(i, shares_keys);
+      ring.release_k(i, Walk::v_apart);
       wgmma_wait_group<0>();                   // A2.14
       sums.finish(O, P, v(v_use), last - i + 1);
       wgmma_owned(S);
@@ -168,16 +168,16 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     };
     if constexpr (causal) {
       const uint32_t last_masked = last - min(max(plain_blocks(p, row) - begin, 0), int(last - i));
-      while (has_more(last_masked)) step(std::true_type());
+      while (Walk::has_more(i, last_masked)) step(std::true_type());
     }
-    while (has_more(last)) step(std::false_type());  // A2.7
+    while (Walk::has_more(i, last)) step(std::false_type());  // A2.7
 
     // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
     const RowBlock& done = smem.row_block[RowBlockRing::index(q_use)];
     if constexpr (early_q_release) release_q(q_buffer);
     const int parts = __shfl_sync(0xffffffffu, done.parts, 0);  // early, and known to be the same in all lanes
     const uint32_t done_buffer = q_buffer, done_use = q_use;
-    [[maybe_unused]] const bool has_v = blocks > 0;
+    const bool has_v = blocks > 0;
     const uint32_t first = blocks > 0 ? i + 1 : i;  // use that holds this piece's last V and the next one's first K
     ring.wait_v(first);                        // A2.18
     wgmma_fence();
@@ -186,7 +186,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     q_use += warpgroups;
     q_buffer = QRing::index(q_use);
     receive_q();
-    i = (shares_keys ? keys.first() : first) + skipped;
+    i = walk.begin(first, skipped);
     load_q_registers(Q, smem.q[q_buffer], warp);
     if (blocks > 0) ring.wait_k(i);
     wgmma_fence();
@@ -196,11 +196,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     wgmma_wait_group<1>();
     sums.finish(O, P, v(first), 0);
-    if constexpr (shares_keys) {
-      if (has_v) ring.release_v(first, true);
-    } else if (blocks > 0) {
-      ring.skip(first, i, true);
-    }
+    walk.release_last_v(ring, first, i, has_v, blocks);
     if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
     if constexpr (has(Trait::packs_heads)) {   // A2.20
       // Does this warpgroup have what all blocks of the piece add up to?
@@ -232,7 +228,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     if constexpr (!o_from_registers) o_buffer = done_buffer;
     if constexpr (!has(Trait::late_q_release)) release_o_buffer();
     // If all of the next piece is skipped, that lasts as long as others compute it, and they may need the buffer.
-    if (!shares_keys && blocks == 0) {
+    if (Walk::may_skip && blocks == 0) {
       release_o_buffer();
       ring.skip(first, i, false);
     }

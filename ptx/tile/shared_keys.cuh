@@ -14,18 +14,6 @@ class SharedKeys {
  public:
   FA3_DEVICE SharedKeys(Smem& smem, int warpgroup) : smem_(smem), warpgroup_(warpgroup) {}
 
-  // Makes, of the numbers of a piece's blocks that its rows see and do not see, the number of blocks that this
-  // warpgroup computes, and how many uses come before the first of these. Not a number of blocks: end_of_work.
-  FA3_DEVICE void receive(int& blocks, int& skipped) {
-    first_ += blocks_;
-    blocks_ = blocks + skipped;
-    skipped = (first_ ^ warpgroup_) & 1;
-    if (blocks != RowBlock::end_of_work) blocks = (blocks_ - skipped + 1) / 2;
-  }
-  // Uses of the K/V ring that hold the piece's first K and its last.
-  FA3_DEVICE uint32_t first() const { return first_; }
-  FA3_DEVICE uint32_t last() const { return first_ + blocks_ - 1; }
-
   // O, m and l of both warpgroups, in the first one's registers. Returns whether this is the first. l: row sums, of the
   // whole quad.
   FA3_DEVICE bool put_together(float (&O)[dv / 2], RowState& state, float (&l)[2], const Params& p,
@@ -87,8 +75,6 @@ class SharedKeys {
 
   Smem& smem_;
   int warpgroup_;
-  uint32_t first_ = 0;
-  int blocks_ = 0;  // of the piece
   bool has_handed_ = false;
 };
 
