@@ -24,13 +24,10 @@
 #include <type_traits>
 
 #include "../tile/block.cuh"
-#include "../tile/combine.cuh"
-#include "../tile/epilogue.cuh"
+#include "../tile/exit.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/mask.cuh"
-#include "../tile/packed.cuh"
 #include "../tile/producer.cuh"
-#include "../tile/shared_keys.cuh"
 #include "../tile/speculative.cuh"
 #include "../tile/sums.cuh"
 #include "../tile/walk.cuh"
@@ -45,11 +42,9 @@ static_assert(config.q_buffers > warpgroups, "the next piece's Q is awaited befo
 // Progress (tile/consumer.cuh).
 FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   const int warpgroup = shares_keys ? 0 : number;  // which 64 rows of the tile
-  constexpr bool o_from_registers = has(Trait::o_from_registers);
   if constexpr (config.moves_registers()) setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
   const KvRing ring{smem};
   Score score(p);
-  const bool one_lane = threadIdx.x % 32 == 0;
 
   float S[Bc / 2], O[dv / 2];
   uint32_t P[p_registers];
@@ -66,7 +61,6 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   uint32_t q_use = warpgroup, q_buffer = QRing::index(q_use);  // use of the Q ring
   int blocks, skipped, begin, row;                             // of the RowBlock that came with it
   Walk walk(number);
-  [[maybe_unused]] SharedKeys keys(smem, number);
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
     const RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
@@ -92,16 +86,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   wgmma_wait_group<0>();
   wgmma_owned(S);
 
-  auto release_q = [&](uint32_t buffer) { mbarrier_arrive(shared_address(&smem.empty_q[buffer])); };
-  int o_buffer = -1;  // the Q buffer through which O is on its way out
-  auto release_o_buffer = [&] {
-    if (o_buffer < 0) return;
-    if (one_lane) cp_async_bulk_wait_group_read<0>();
-    __syncwarp();
-    release_q(o_buffer);
-    o_buffer = -1;
-  };
-
+  Exit exit(p, smem, number, warp);
   while (blocks != RowBlock::end_of_work) {
     // S holds the scores of the first block that is computed (any values, if none is: then all of it is masked).
     const int warp_row = row + 16 * warp;
@@ -124,7 +109,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     if (blocks > 0) ring.release_k(i, true);   // A2.5
     convert(S, P);
     wgmma_owned(P);
-    if constexpr (has(Trait::late_q_release)) release_o_buffer();
+    exit.first_softmax_done();
 
     bool accumulate = false;  // O = P V for the piece's first PV
     auto step = [&](auto masked) {
@@ -173,10 +158,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     while (Walk::has_more(i, last)) step(std::false_type());  // A2.7
 
     // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
-    const RowBlock& done = smem.row_block[RowBlockRing::index(q_use)];
-    if constexpr (early_q_release) release_q(q_buffer);
-    const int parts = __shfl_sync(0xffffffffu, done.parts, 0);  // early, and known to be the same in all lanes
-    const uint32_t done_buffer = q_buffer, done_use = q_use;
+    exit.q_is_read(q_buffer);
+    const Finished done(smem, q_use, q_buffer);
     const bool has_v = blocks > 0;
     const uint32_t first = blocks > 0 ? i + 1 : i;  // use that holds this piece's last V and the next one's first K
     ring.wait_v(first);                        // A2.18
@@ -198,44 +181,20 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     sums.finish(O, P, v(first), 0);
     walk.release_last_v(ring, first, i, has_v, blocks);
     if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
-    if constexpr (has(Trait::packs_heads)) {   // A2.20
-      // Does this warpgroup have what all blocks of the piece add up to?
-      const bool has_all = shares_keys ? keys.put_together(O, state, l, p, done, warp) : true;
-      if (has_all) {
-        if (parts == 1) store_packed(O, state, l, p, done, warp);
-        else combine_packed(O, state, l, p, smem, done, warpgroup, warp);
-      }
-    } else {
-      // Are O, m and l those of the whole tile, and yet to be stored?
-      const bool complete = parts == 1 || combine(O, state, l, p, done, warp);
-      uint32_t o[dv / 4];
-      if constexpr (!is_8bit) normalize(o, O, l);
-      // All have read Q for the last time.
-      if constexpr (!o_from_registers) bar_sync(barrier_warpgroup + warpgroup, 128);
-      if (complete) {                          // A2.20
-        if constexpr (is_8bit) store_scaled_o(O, l, smem.v_mean[VMeanRing::index(done_use)], p, done, warp);
-        else if constexpr (o_from_registers) store_o_direct(o, p, done, warp);
-        else store_o(o, smem, done_buffer, p, done, warp);
-        store_lse(state, l, p, done, warp);
-      }
-    }
+    uint32_t o[dv / 4];
+    exit.store(O, o, state, l, done);          // A2.20
     wgmma_wait_group<0>();
     wgmma_owned(S);
     sums.reset(O);
-    // Only so that its registers are free while parts are put together.
-    if constexpr (has(Trait::packs_heads)) clear(O);
-    if constexpr (o_from_registers && !early_q_release) release_q(done_buffer);
-    if constexpr (!o_from_registers) o_buffer = done_buffer;
-    if constexpr (!has(Trait::late_q_release)) release_o_buffer();
+    exit.is_stored(O, done.q_buffer);
     // If all of the next piece is skipped, that lasts as long as others compute it, and they may need the buffer.
     if (Walk::may_skip && blocks == 0) {
-      release_o_buffer();
+      exit.release();
       ring.skip(first, i, false);
     }
   }
-  release_o_buffer();
-  if constexpr (shares_keys) keys.close();
-  if (one_lane) cp_async_bulk_wait_group<0>();
+  exit.close();
+  if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group<0>();
 }
 
 }  // namespace fa3
