@@ -93,11 +93,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     // Use that holds the K of the block visited last, K(begin).
     const uint32_t last = walk.last(i, blocks);
     auto j = [&] { return begin + int(last - i); };  // K/V block
-    auto receive_block_scales = [&](bool present) {
-      if constexpr (has(Trait::block_scales))
-        score.receive(present ? smem.block_scales[KvRing::index(i)] : BlockScales{1.f, 1.f});
-    };
-    receive_block_scales(blocks > 0);
+    score.receive(smem, KvRing::index(i), blocks > 0);
     if constexpr (has(Trait::skip_masked)) {
       softmax_first(S, state, score, mask_diagonal(S, p, j(), warp_row));
     } else {
@@ -117,7 +113,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       i += Walk::stride;
       if constexpr (Walk::v_apart) ring.wait_v(v_use);  // A2.10
       ring.wait_k(i);                          // A2.8
-      receive_block_scales(true);
+      score.receive(smem, KvRing::index(i), true);
       wgmma_fence();
       issue_qk(S, Q, q(q_buffer), k(i));       // A2.9
       wgmma_commit_group();
