@@ -4,6 +4,7 @@
 #pragma once
 #include "../isa/common.cuh"
 #include "../params.h"
+#include "row_sums.cuh"
 
 namespace fa3 {
 
@@ -36,7 +37,7 @@ FA3_DEVICE void write_empty_rows(const Output& output, Divisor heads, int batch_
     if (output.lse) {
       float* const lse = output.lse + batch * output.lse_stride_batch + head * output.lse_stride_head;
 #pragma unroll 1
-      for (int row = first + lane; row < end; row += 32) lse[row * output.lse_stride_row] = -INFINITY;
+      for (int row = first + lane; row < end; row += 32) lse[row * output.lse_stride_row] = lse_without_keys;
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include "../isa/tma.cuh"
 #include "../v_tile.h"
+#include "row_sums.cuh"
 #include "softmax.cuh"
 #include "smem.cuh"
 
@@ -20,11 +21,11 @@ FA3_DEVICE void clear_empty_rows(float (&O)[dv / 2], const float (&l)[2]) {
 }
 
 // O divided by the row sums and rounded, in pairs of columns: 2 g + i is pair g of row i.
-FA3_DEVICE void normalize(uint32_t (&packed)[dv / 4], const float (&O)[dv / 2], const float (&l)[2]) {
-  const float inverse[2] = {ptx::rcp_approx_ftz(l[0] == 0.f ? 1.f : l[0]),
-                            ptx::rcp_approx_ftz(l[1] == 0.f ? 1.f : l[1])};
+FA3_DEVICE void normalize(uint32_t (&packed)[dv / 4], const float (&O)[dv / 2], const RowState& state,
+                          const float (&l)[2]) {
+  const float weight[2] = {finish_row(state.m[0], l[0]).weight, finish_row(state.m[1], l[1]).weight};
 #pragma unroll
-  for (int i = 0; i < dv / 4; i++) packed[i] = pack(O[2 * i] * inverse[i & 1], O[2 * i + 1] * inverse[i & 1]);
+  for (int i = 0; i < dv / 4; i++) packed[i] = pack(O[2 * i] * weight[i & 1], O[2 * i + 1] * weight[i & 1]);
 }
 
 // Through the Q buffer. Before, all four warps of the warpgroup must have finished reading it.
@@ -107,8 +108,8 @@ FA3_DEVICE void store_row(char* to, const float (&O)[dv / 2], int i, float weigh
   }
 }
 
-FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], const float* v_mean, const Params& p,
-                               const RowBlock& block, int warp) {
+FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const RowState& state, const float (&l)[2],
+                               const float* v_mean, const Params& p, const RowBlock& block, int warp) {
   const int lane = threadIdx.x % 32, column = 4 * (lane % 4), first = block.row + 16 * warp + lane / 4;
   const Output& out = p.output;
   const Scales& scales = scales_of(p);
@@ -116,7 +117,7 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], co
   float weight[2];
 #pragma unroll
   for (int i = 0; i < 2; i++)
-    weight[i] = l[i] == 0.f ? 0.f : o_factor * block.v_scale * ptx::rcp_approx_ftz(l[i]);
+    weight[i] = l[i] == 0.f ? 0.f : o_factor * block.v_scale * finish_row(state.m[i], l[i]).weight;
   const auto store = [&](auto dtype) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -139,18 +140,17 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], co
   }
 }
 
-// LSE = m ln(2) + ln(l), -inf for a row without keys. Lane 4 r writes row r of the warp's 16, lane 4 r + 1 row r + 8.
+// Lane 4 r writes row r of the warp's 16, lane 4 r + 1 row r + 8.
 FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Params& p, const RowBlock& block,
                           int warp) {
   const int lane = threadIdx.x % 32, i = lane % 4;
   const int within = warp * 16 + lane / 4 + 8 * i, row = block.row + within;
   if (i >= 2 || p.output.lse == nullptr || row < 0 || row >= p.visible.seqlen_q) return;
-  constexpr float ln_2 = 0.6931471805599453f;
   const float sum = i ? l[1] : l[0], m = i ? state.m[1] : state.m[0];
   const Output& out = p.output;
   float* to =
       out.lse + block.batch * out.lse_stride_batch + block.head * out.lse_stride_head + row * out.lse_stride_row;
-  float lse = sum == 0.f ? -INFINITY : m * ln_2 + __logf(sum);
+  float lse = finish_row(m, sum).lse;
   if constexpr (is_8bit) {
     const Scales& scales = scales_of(p);
     if (scales.lse_offset)

@@ -39,7 +39,7 @@ class ExitThroughBuffer {
   FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&o)[dv / 4], RowState& state, float (&l)[2],
                         const Finished& piece) {
     const bool complete = piece.parts == 1 || combine(O, state, l, p_, piece.block, warp_);
-    normalize(o, O, l);
+    normalize(o, O, state, l);
     ptx::bar_sync(barrier_warpgroup + warpgroup_, 128);  // all four warps have read Q for the last time
     if (complete) {
       store_o(o, smem_, piece.q_buffer, p_, piece.block, warp_);
@@ -84,10 +84,10 @@ class ExitFromRegisters {
   FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&o)[dv / 4], RowState& state, float (&l)[2],
                         const Finished& piece) {
     const bool complete = piece.parts == 1 || combine(O, state, l, p_, piece.block, warp_);
-    if constexpr (!is_8bit) normalize(o, O, l);
+    if constexpr (!is_8bit) normalize(o, O, state, l);
     if (complete) {
       if constexpr (is_8bit)
-        store_scaled_o(O, l, smem_.v_mean[VMeanRing::index(piece.q_use)], p_, piece.block, warp_);
+        store_scaled_o(O, state, l, smem_.v_mean[VMeanRing::index(piece.q_use)], p_, piece.block, warp_);
       else store_o_direct(o, p_, piece.block, warp_);
       store_lse(state, l, p_, piece.block, warp_);
     }

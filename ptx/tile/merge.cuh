@@ -6,6 +6,7 @@
 #include "../isa/barrier.cuh"
 #include "../isa/math.cuh"
 #include "config.cuh"
+#include "row_sums.cuh"
 #include "shared.cuh"
 
 namespace fa3 {
@@ -222,8 +223,8 @@ FA3_DEVICE void store(const CombineParams& p, const MergeWork& work, const Merge
     const int row = work.row + r * p.head_slots;
     if (p.lse && work.piece == 0)
       p.lse[work.batch * p.lse_stride_batch + work.head * p.lse_stride_head + row * p.lse_stride_row] =
-          sum.m + __logf(sum.l);
-    const float inverse = ptx::rcp_approx_ftz(sum.l == 0.f ? 1.f : sum.l);
+          finish_natural_row(sum.m, sum.l).lse;
+    const float weight = finish_natural_row(sum.m, sum.l).weight;
     const int64_t at =
         work.batch * p.o_stride_batch + row * p.o_stride_row + work.head * p.o_stride_head + work.piece * columns;
     if (p.o_dtype == CombineDtype::fp32) {
@@ -231,13 +232,13 @@ FA3_DEVICE void store(const CombineParams& p, const MergeWork& work, const Merge
 #pragma unroll
       for (int k = 0; k < columns; k += 4)
         o[k / 4] =
-            make_float4(sum.o[k] * inverse, sum.o[k + 1] * inverse, sum.o[k + 2] * inverse, sum.o[k + 3] * inverse);
+            make_float4(sum.o[k] * weight, sum.o[k + 1] * weight, sum.o[k + 2] * weight, sum.o[k + 3] * weight);
       continue;
     }
     uint32_t pairs[columns / 2];
 #pragma unroll
     for (int k = 0; k < columns; k += 2) {
-      const float low = sum.o[k] * inverse, high = sum.o[k + 1] * inverse;
+      const float low = sum.o[k] * weight, high = sum.o[k + 1] * weight;
       pairs[k / 2] =
           p.o_dtype == CombineDtype::bf16 ? ptx::cvt_rn_bf16x2_f32(high, low) : ptx::cvt_rn_f16x2_f32(high, low);
     }

@@ -36,17 +36,11 @@ FA3_DEVICE float* lse_of(const Params& p, const RowBlock& block, const Place& pl
          place.query * out.lse_stride_row;
 }
 
-// LSE = m ln(2) + ln(l), -inf for a row without keys.
-FA3_DEVICE float lse_from(float m, float l) {
-  constexpr float ln_2 = 0.6931471805599453f;
-  return l == 0.f ? -INFINITY : m * ln_2 + __logf(l);
-}
-
 // Of a whole tile, for the warp's 16 rows. All lanes of a quad have some columns of its two rows.
 FA3_DEVICE void store_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2], const Params& p,
                              const RowBlock& block, int warp) {
   uint32_t o[dv / 4];
-  normalize(o, O, l);
+  normalize(o, O, state, l);
   const int lane = threadIdx.x % 32, column = 2 * (lane % 4);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
@@ -56,7 +50,7 @@ FA3_DEVICE void store_packed(const float (&O)[dv / 2], const RowState& state, co
 #pragma unroll
     for (int k = 0; k < dv / 8; k++)
       if (8 * k < p.output.head_dim) *reinterpret_cast<uint32_t*>(to + 8 * k) = o[2 * k + i];
-    if (lane % 4 == 0 && p.output.lse) *lse_of(p, block, place) = lse_from(state.m[i], l[i]);
+    if (lane % 4 == 0 && p.output.lse) *lse_of(p, block, place) = finish_row(state.m[i], l[i]).lse;
   }
 }
 
@@ -155,13 +149,13 @@ FA3_DEVICE void store_row(const float (&o)[dv / 32], float m, float sum, const P
                           const Place& place) {
   constexpr int columns = dv / 32;
   const int lane = threadIdx.x % 32;
-  const float inverse = ptx::rcp_approx_ftz(sum == 0.f ? 1.f : sum);
+  const float weight = finish_row(m, sum).weight;
   uint16_t* const to = o_of(p, block, place) + lane * columns;
   if (lane * columns < p.output.head_dim)
 #pragma unroll
     for (int c = 0; c < columns; c += 2)
-      reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[c] * inverse, o[c + 1] * inverse);
-  if (lane == 0 && p.output.lse) *lse_of(p, block, place) = lse_from(m, sum);
+      reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[c] * weight, o[c + 1] * weight);
+  if (lane == 0 && p.output.lse) *lse_of(p, block, place) = finish_row(m, sum).lse;
 }
 
 // A warp adds up all parts of a row, and stores it. A lane has some of its columns, and m, l and the weight of one part
