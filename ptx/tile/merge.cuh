@@ -32,11 +32,6 @@ FA3_DEVICE void unpack(const uint4& piece, float (&x)[piece_elements<dtype>]) {
   }
 }
 
-// exp(LSE - m), where m is the largest LSE. If that is -inf, so is each, and this is 0.
-FA3_DEVICE float weight_of(float lse, float m) {
-  return ptx::ex2_approx_ftz((lse - (m == -INFINITY ? 0.f : m)) * 1.4426950408889634f);
-}
-
 // A piece of a row over the parts so far.
 template <int columns>
 struct Merged {
@@ -45,7 +40,7 @@ struct Merged {
   float o[columns] = {};  // the sums of exp(LSE - m) O
 
   FA3_DEVICE void raise(float largest) {
-    const float factor = weight_of(m, largest);
+    const float factor = natural_part_weight(m, largest);
     m = largest;
     l *= factor;
 #pragma unroll
@@ -53,7 +48,7 @@ struct Merged {
   }
   FA3_DEVICE void add(float weight, const float (&x)[columns]) {
 #pragma unroll
-    for (int k = 0; k < columns; k++) o[k] = fmaf(weight, x[k], o[k]);
+    for (int k = 0; k < columns; k++) o[k] = add_in_order(o[k], weight, x[k]);
   }
 };
 
@@ -154,7 +149,7 @@ FA3_DEVICE void add_parts(const CombineParams& p, const MergeWork& work, Sums<dt
 #pragma unroll
       for (int i = 0; i < combine_batch; i++) {
         empty[r][i] = parts.lse[r][i] == -INFINITY;
-        weight[r][i] = weight_of(parts.lse[r][i], largest);
+        weight[r][i] = natural_part_weight(parts.lse[r][i], largest);
         sums[r].l += weight[r][i];
       }
     }
@@ -206,8 +201,8 @@ FA3_DEVICE void add_shares(const CombineParams& p, int share, Merged<columns> (&
       for (int k = 0; k < columns; k++) o[k] = shared.numbers[r][2 + k][from];
       sums[r].raise(fmaxf(sums[r].m, m));
       // Its l may be NaN where m is -inf; 0 times NaN is NaN.
-      const float weight = weight_of(m, sums[r].m);
-      sums[r].l = fmaf(weight, l, sums[r].l);
+      const float weight = natural_part_weight(m, sums[r].m);
+      sums[r].l = add_in_order(sums[r].l, weight, l);
       sums[r].add(weight, o);
     }
   }

@@ -186,7 +186,7 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
   float m = first_sums.x, sum = first_sums.y;  // of the lane's parts
   const auto add = [&](float2 more) {
     const float larger = fmaxf(m, more.x);
-    sum = sum * ptx::ex2_approx_ftz(m - larger) + more.y * ptx::ex2_approx_ftz(more.x - larger);
+    sum = sum * part_weight(m, larger) + more.y * part_weight(more.x, larger);
     m = larger;
   };
   if (parts > 32) add(second_sums);
@@ -194,21 +194,21 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
   for (int part = lane + 64; part < parts; part += 32) add(__ldcg(&sums[part]));
   const float lane_m = m;
   m = warp_max(m);
-  sum = warp_sum(ptx::ex2_approx_ftz(lane_m - m) * sum);
-  float weight = ptx::ex2_approx_ftz(first_sums.x - m), o[columns] = {};
+  sum = warp_sum(part_weight(lane_m, m) * sum);
+  float weight = part_weight(first_sums.x, m), o[columns] = {};
 #pragma unroll 1
   for (int first = 0; first < parts; first += batch) {
     Columns x[batch];
 #pragma unroll
     for (int i = 0; i < batch; i++) x[i] = next[i];
     if (first + batch < parts) load_next(parts - first - batch);
-    if (first == 32) weight = ptx::ex2_approx_ftz(second_sums.x - m);
-    else if (first % 32 == 0 && first > 0) weight = ptx::ex2_approx_ftz(sums_of(first + lane).x - m);
+    if (first == 32) weight = part_weight(second_sums.x, m);
+    else if (first % 32 == 0 && first > 0) weight = part_weight(sums_of(first + lane).x, m);
 #pragma unroll
     for (int i = 0; i < batch; i++) {
       const float of_part = __shfl_sync(0xffffffffu, weight, first % 32 + i);
 #pragma unroll
-      for (int c = 0; c < columns; c++) o[c] = fmaf(of_part, x[i].x[c], o[c]);
+      for (int c = 0; c < columns; c++) o[c] = add_in_order(o[c], of_part, x[i].x[c]);
     }
   }
   store_row(o, m, sum, p, block, place);
@@ -242,10 +242,10 @@ FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int 
     for (int i = 0; i < most_parts; i++) m = fmaxf(m, sums[r][i].x);
 #pragma unroll
     for (int i = 0; i < most_parts; i++) {
-      const float weight = ptx::ex2_approx_ftz(sums[r][i].x - m);
-      sum = fmaf(weight, sums[r][i].y, sum);
+      const float weight = part_weight(sums[r][i].x, m);
+      sum = add_in_order(sum, weight, sums[r][i].y);
 #pragma unroll
-      for (int c = 0; c < columns; c++) o[c] = fmaf(weight, x[r][i].x[c], o[c]);
+      for (int c = 0; c < columns; c++) o[c] = add_in_order(o[c], weight, x[r][i].x[c]);
     }
     store_row(o, m, sum, p, block, place);
   }

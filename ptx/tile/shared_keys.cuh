@@ -41,19 +41,14 @@ class SharedKeys {
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         const float m = fmaxf(state.m[i], other_m[i]);
-        own_weight[i] = ptx::ex2_approx_ftz(state.m[i] - m);
-        other_weight[i] = ptx::ex2_approx_ftz(other_m[i] - m);
-        l[i] = sum(l[i], own_weight[i], other_l[i], other_weight[i]);
+        own_weight[i] = part_weight(state.m[i], m);
+        other_weight[i] = part_weight(other_m[i], m);
+        l[i] = add_in_any_order(own_weight[i] * l[i], other_weight[i], other_l[i]);
         state.m[i] = m;
       }
+      scale_rows(O, own_weight);
 #pragma unroll
-      for (int k = 0; k < dv / 8; k++) {
-        const float4 o = handed.o[k][thread];
-        O[4 * k] = sum(O[4 * k], own_weight[0], o.x, other_weight[0]);
-        O[4 * k + 1] = sum(O[4 * k + 1], own_weight[0], o.y, other_weight[0]);
-        O[4 * k + 2] = sum(O[4 * k + 2], own_weight[1], o.z, other_weight[1]);
-        O[4 * k + 3] = sum(O[4 * k + 3], own_weight[1], o.w, other_weight[1]);
-      }
+      for (int k = 0; k < dv / 8; k++) add_four<add_in_any_order>(O, k, other_weight, handed.o[k][thread]);
     }
     ptx::bar_arrive(taken, 256);
     return true;
@@ -65,11 +60,6 @@ class SharedKeys {
   }
 
  private:
-  // Both products rounded, so that it is the same sum whichever of the two warpgroups has had which blocks.
-  FA3_DEVICE static float sum(float a, float weight_a, float b, float weight_b) {
-    return __fadd_rn(__fmul_rn(a, weight_a), __fmul_rn(b, weight_b));
-  }
-
   // Named barriers: of what is handed over. Rows of the table that take turns at tensor cores have other uses for them.
   static constexpr int complete = barrier_turn, taken = barrier_turn + 1;
 

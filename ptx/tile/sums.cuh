@@ -22,9 +22,9 @@ struct SumsInO {
   FA3_DEVICE void reset(float (&)[dv / 2]) {}
 };
 
-// The tensor cores' own sums of 8-bit products keep 13 bits, enough for some hundred keys, but not for thousands. So P V
-// of a few blocks comes into accumulators of its own, and is added to O from there. At head dimensions for which there
-// are not enough registers, that is done for one part of the columns after the other, and for each block.
+// The tensor cores' own sums of 8-bit products keep 13 bits, enough for some hundred keys, but not for thousands. So
+// P V of a few blocks comes into accumulators of its own, and is added to O from there. At head dimensions for which
+// there are not enough registers, that is done for one part of the columns after the other, and for each block.
 class TwoLevelSums {
  public:
   // Issues sums += P V, or = P V if they have been added to O: of the first part of the columns.
