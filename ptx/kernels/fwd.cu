@@ -20,6 +20,8 @@
 //    (tile/shared_keys.cuh). So `i` goes on by two, and the V of an iteration lies in the stage before that of its K.
 //  - Elements of 8 bits (the paper's section 3.3) go the same way. What differs is in the parts: P's place in registers
 //    (convert), V's in shared memory (tile/transpose.cuh), scales (tile/score.cuh, store_scaled_o).
+//  - What differs from row to row of the table is in three structs: Walk, which blocks a warpgroup computes
+//    (tile/walk.cuh); Sums, how products add up to O (tile/sums.cuh); Exit, how O leaves (tile/exit.cuh).
 //  - No pingpong barriers: with three or four consumer warpgroups the hardware finds that order without them.
 #include <type_traits>
 
@@ -49,7 +51,6 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   float S[Bc / 2], O[dv / 2];
   uint32_t P[p_registers];
   QRegisters Q;
-  Sums sums;
   RowState state;
   Bound bound;
 
@@ -61,6 +62,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   uint32_t q_use = warpgroup, q_buffer = QRing::index(q_use);  // use of the Q ring
   int blocks, skipped, begin, row;                             // of the RowBlock that came with it
   Walk walk(number);
+  Sums sums;
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
     const RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
@@ -144,7 +146,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       ring.release_v(v_use, true);             // A2.15
       convert(S, P);                           // A2.16
       wgmma_owned(P);
-      if (rescale) sums.scale(O, alpha);
+      if (rescale) scale_rows(O, alpha);
+      sums.scale(rescale, alpha);
       wgmma_owned(O);
     };
     if constexpr (causal) {

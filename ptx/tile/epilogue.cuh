@@ -35,7 +35,7 @@ FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t q_buff
   const int lane = threadIdx.x % 32;
   const uint32_t rows = shared_address(&smem.q[q_buffer]) + warp * 16 * slab_row_bytes;
   // stmatrix: lanes 0-15 address the 16 rows of 8 columns, lanes 16-31 the same rows 8 columns on.
-  const uint32_t address = rows + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane / rows_alike % chunks) << 4);
+  const uint32_t address = rows + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane / swizzle_rows % chunks) << 4);
 #pragma unroll
   for (int k = 0; k < dv / 16; k++) {
     const int slab = k * 32 / slab_row_bytes, within = k * 32 % slab_row_bytes;
@@ -84,8 +84,8 @@ static_assert([] {
       if (v_tile_column(8 * (x % 2) + 2 * q + x / 2) != 4 * q + x) return false;
   return true;
 }());
-// A lane's part of row i of its two; mean: of V, or null. The type is known to the unrolled loop: to ask for it at each
-// store takes longer than the store (14% of all time at d 256 and 512 keys).
+// A lane's part of row i of its two; mean: of V, or null. The type is a template's: to ask for it at each store takes
+// longer than the store (14% of all time at d 256 and 512 keys).
 template <Dtype dtype>
 FA3_DEVICE void store_row(char* to, const float (&O)[dv / 2], int i, float weight, const float* mean, float mean_weight,
                           int head_dim) {
@@ -126,7 +126,8 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const RowState& state, 
       const int64_t at =
           block.batch * out.o_stride_batch + block.head * out.o_stride_head + row * out.o_stride_row + column;
       char* const to = static_cast<char*>(out.o) + at * (dtype() == Dtype::e4m3 ? 1 : 2);
-      // Without a mean nothing asks for it on the way, but for want of registers with sums on two levels.
+      // So that without a mean no column asks whether there is one. With sums on two levels there are not enough
+      // registers for both ways, and each column does.
       if (scales.v_mean || has(Trait::two_level))
         store_row<dtype()>(to, O, i, weight[i], scales.v_mean ? v_mean + column : nullptr, l[i] == 0.f ? 0.f : o_factor,
                            out.head_dim);

@@ -1,15 +1,13 @@
-// Trait::shares_keys: two consumer warpgroups have the same 64 rows and take turns at their K/V blocks, each with an O,
-// m and l of its own. At the end of a piece the second one hands these over in shared memory, and the first adds them
-// to its own and stores the whole. One warpgroup alone, which waits for its products and exponentials one after the
-// other, is slower than memory.
-//
-// The turns go on from piece to piece: a warpgroup computes with the K of each second use of the K/V ring, and with the
-// V in the uses between, where that K's block has its V (ring.cuh). So each of them releases every use just once.
+// Trait::shares_keys: two consumer warpgroups have the same 64 rows and take turns at their K/V blocks (EverySecondUse
+// in walk.cuh), each with an O, m and l of its own. One alone, which waits for its products and exponentials one after
+// the other, is slower than memory.
 #pragma once
 #include "packed.cuh"
+#include "row_sums.cuh"
 
 namespace fa3 {
 
+// The end of a piece: the second warpgroup hands its sums over in shared memory, and the first adds them to its own.
 class SharedKeys {
  public:
   FA3_DEVICE SharedKeys(Smem& smem, int warpgroup) : smem_(smem), warpgroup_(warpgroup) {}

@@ -17,7 +17,8 @@ struct SumsInO {
   FA3_DEVICE void finish(float (&O)[dv / 2], const uint32_t (&)[p_registers], uint64_t, uint32_t) {
     ptx::wgmma_owned(O);
   }
-  FA3_DEVICE void scale(float (&O)[dv / 2], const float (&alpha)[2]) { scale_rows(O, alpha); }
+  // O is multiplied by alpha, if rescale: so is what will be added to it.
+  FA3_DEVICE void scale(bool, const float (&)[2]) {}
   // Before the first product of a piece, which overwrites O.
   FA3_DEVICE void reset(float (&)[dv / 2]) {}
 };
@@ -49,9 +50,8 @@ class TwoLevelSums {
       add(O, part);
     }
   }
-  FA3_DEVICE void scale(float (&O)[dv / 2], const float (&alpha)[2]) {
-    scale_rows(O, alpha);
-    if (begun_) scale_rows(sums_, alpha);
+  FA3_DEVICE void scale(bool rescale, const float (&alpha)[2]) {
+    if (rescale && begun_) scale_rows(sums_, alpha);
   }
   FA3_DEVICE void reset(float (&O)[dv / 2]) { clear(O); }
 
