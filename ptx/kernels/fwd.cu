@@ -180,7 +180,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     sums.finish(O, P, v(first), 0);
     walk.release_last_v(ring, first, i, has_v, blocks);
     if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
-    uint32_t o[dv / 4];
+    uint32_t o[dv / 4];  // O on its way out
     exit.store(O, o, state, l, done);          // A2.20
     wgmma_wait_group<0>();
     wgmma_owned(S);
