@@ -1,13 +1,14 @@
 // fa3_combine's work, how thread blocks share it, and the parameter block of its kernel. Plain C++, read by both sides.
 //
-//   row      of O: of a query and a head
-//   piece    16 bytes of a row of a part, which a thread loads at once. It keeps the sum of the piece over the parts in
-//            registers, of combine_rows rows of a head
-//   slot     the threads that have the pieces of the same rows
-//   tile     the rows of a thread block's slots: consecutive queries of a head, where a head has enough; otherwise all
-//            of several heads
-//   share    every shares-th part. Where tiles are too few for the machine, each is taken by so many groups of a thread
-//            block's threads, which put their sums together at the end
+//   row      of O: the output of one query and one head
+//   part     one of the results that are merged; it has all rows
+//   piece    so many columns of a row as are 16 bytes in a part: what one load brings. A thread has a piece of each of
+//            combine_rows rows of a head. It goes over the parts and keeps the sums in registers
+//   slot     as many threads as a row has pieces: together they have combine_rows rows
+//   tile     the rows of all slots of a thread block: consecutive queries of one head, or, where a head has too few for
+//            that, all queries of several heads
+//   share    where tiles are too few for the machine, several groups of a thread block's threads have the same rows. Of
+//            `shares` groups each takes every shares-th part, and in the end they put their sums together
 #pragma once
 #include <cstdint>
 

@@ -31,10 +31,11 @@ namespace fa3 {
 // heads, then those of the next. Under a causal mask the last query block, whose tiles are the longest, comes first.
 struct Tiles {
   int32_t q_blocks;       // query blocks of a head, Br rows each: so many tiles has a head
-  int32_t first_row;      // of the first query block, a multiple of 64. Without a mask it is 0. Under a causal mask the
-                          // last query block ends with the last 64 rows, so that the first, whose tiles are the
-                          // shortest, is the one with fewer rows: then this is below 0. Or it is above 0: then the rows
-                          // before see no key and are in no tile (tile/empty_rows.cuh)
+  int32_t first_row;      // with which the first query block begins, a multiple of 64. Without a mask it is 0. Under a
+                          // causal mask the last query block ends with the last 64 rows, and the others lie before it.
+                          // So where rows do not fill all blocks, it is the first one that is not full (its tiles are
+                          // the shortest), and begins at a row below 0. If it begins above 0, the rows before it see no
+                          // key, and are in no tile (tile/empty_rows.cuh)
   int32_t batch_heads;    // batch * heads
   Divisor heads;          // query heads; K/V heads where the query heads of each are packed into rows
   Divisor section_heads;  // 1 .. batch_heads

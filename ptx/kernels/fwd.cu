@@ -20,18 +20,19 @@
 //    (tile/shared_keys.cuh). So `i` goes on by two, and the V of an iteration lies in the stage before that of its K.
 //  - Elements of 8 bits (the paper's section 3.3) go the same way. What differs is in the parts: P's place in registers
 //    (convert), V's in shared memory (tile/transpose.cuh), scales (tile/score.cuh, store_scaled_o).
+//  - What differs from row to row of the table is in three structs: Walk, which blocks a warpgroup computes
+//    (tile/walk.cuh); Sums, how products add up to O (tile/sums.cuh); Exit, how O leaves (tile/exit.cuh).
 //  - No pingpong barriers: with three or four consumer warpgroups the hardware finds that order without them.
 #include <type_traits>
 
 #include "../tile/block.cuh"
-#include "../tile/combine.cuh"
-#include "../tile/epilogue.cuh"
+#include "../tile/exit.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/mask.cuh"
-#include "../tile/packed.cuh"
 #include "../tile/producer.cuh"
-#include "../tile/shared_keys.cuh"
 #include "../tile/speculative.cuh"
+#include "../tile/sums.cuh"
+#include "../tile/walk.cuh"
 
 namespace fa3 {
 using namespace ptx;
@@ -43,16 +44,13 @@ static_assert(config.q_buffers > warpgroups, "the next piece's Q is awaited befo
 // Progress (tile/consumer.cuh).
 FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   const int warpgroup = shares_keys ? 0 : number;  // which 64 rows of the tile
-  constexpr bool o_from_registers = has(Trait::o_from_registers);
   if constexpr (config.moves_registers()) setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
   const KvRing ring{smem};
   Score score(p);
-  const bool one_lane = threadIdx.x % 32 == 0;
 
   float S[Bc / 2], O[dv / 2];
   uint32_t P[p_registers];
   QRegisters Q;
-  [[maybe_unused]] Sums sums;
   RowState state;
   Bound bound;
 
@@ -63,7 +61,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
 
   uint32_t q_use = warpgroup, q_buffer = QRing::index(q_use);  // use of the Q ring
   int blocks, skipped, begin, row;                             // of the RowBlock that came with it
-  [[maybe_unused]] SharedKeys keys(smem, number);
+  Walk walk(number);
+  Sums sums;
   const auto seen = [&] { return visible(p, smem.row_block[RowBlockRing::index(q_use)]); };
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
@@ -74,35 +73,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     // Shuffled, as the compiler must know that they are the same in all lanes, to keep `i` in a uniform register.
     blocks = __shfl_sync(0xffffffffu, block.blocks, 0);
     skipped = __shfl_sync(0xffffffffu, block.skipped, 0);
-    if constexpr (shares_keys) keys.receive(blocks, skipped);
-  };
-
-  // O += P V of the V in that use of the ring, to be waited for. With Trait::two_level, sums += P V, or of the first
-  // part of the columns.
-  [[maybe_unused]] bool sums_begun = false;
-  auto begin_pv = [&](uint32_t i, bool accumulate) {
-    if constexpr (has(Trait::two_level)) issue_pv(sums, P, v(i), sums_begun);
-    else issue_pv(O, P, v(i), accumulate);
-  };
-  // What is left of it when that has been waited for: O += sums, whenever a multiple of sum_blocks is left of the
-  // piece.
-  auto finish_pv = [&](uint32_t i, uint32_t left) {
-    wgmma_owned(O);
-    if constexpr (has(Trait::two_level)) {
-      wgmma_owned(sums);
-      sums_begun = sum_parts == 1 && left % sum_blocks != 0;
-      if (!sums_begun) add_sums(O, sums, 0);
-#pragma unroll
-      for (int part = 1; part < sum_parts; part++) {
-        wgmma_owned(sums);
-        wgmma_fence();
-        issue_pv(sums, P, v_part(v(i), part), false);
-        wgmma_commit_group();
-        wgmma_wait_group<0>();
-        wgmma_owned(sums);
-        add_sums(O, sums, part);
-      }
-    }
+    walk.receive(blocks, skipped);
   };
 
   clear(O);                                    // A1.13; only to give all registers a value, the first PV overwrites
@@ -118,49 +89,34 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   wgmma_wait_group<0>();
   wgmma_owned(S);
 
-  auto release_q = [&](uint32_t buffer) { mbarrier_arrive(shared_address(&smem.empty_q[buffer])); };
-  int o_buffer = -1;  // the Q buffer through which O is on its way out
-  auto release_o_buffer = [&] {
-    if (o_buffer < 0) return;
-    if (one_lane) cp_async_bulk_wait_group_read<0>();
-    __syncwarp();
-    release_q(o_buffer);
-    o_buffer = -1;
-  };
-
+  Exit exit(p, smem, number, warp);
   while (blocks != RowBlock::end_of_work) {
     // S holds the scores of the first block that is computed (any values, if none is: then all of it is masked).
     const int warp_row = row + 16 * warp;
     // Use that holds the K of the block visited last, K(begin).
-    const uint32_t last = shares_keys ? keys.last() : blocks > 0 ? i + blocks - 1 : i;
-    // Is there another block for this warpgroup, up to the one whose K that use holds?
-    auto has_more = [&](uint32_t use) { return shares_keys ? int(use - i) >= 2 : i != use; };
+    const uint32_t last = walk.last(i, blocks);
     auto j = [&] { return begin + int(last - i); };  // K/V block
-    auto receive_block_scales = [&](bool present) {
-      if constexpr (has(Trait::block_scales))
-        score.receive(present ? smem.block_scales[KvRing::index(i)] : BlockScales{1.f, 1.f});
-    };
-    receive_block_scales(blocks > 0);
+    score.receive(smem, KvRing::index(i), blocks > 0);
     if constexpr (has(Trait::skip_masked)) {
       softmax_first(S, state, score, mask_diagonal(S, seen(), j(), warp_row));
     } else {
       if (bounded_right || blocks == 0 || needs_mask(seen(), j(), row)) mask(S, seen(), j(), warp_row);
       softmax_first(S, state, score);          // A2.6
     }
-    if (shares_keys && blocks == 0) state = nothing_seen();
+    if (Walk::may_leave && blocks == 0) state = nothing_seen();
     first_bound(bound, state, score, seen().seqlen_k - j() * Bc);
     if (blocks > 0) ring.release_k(i, true);   // A2.5
     convert(S, P);
     wgmma_owned(P);
-    if constexpr (has(Trait::late_q_release)) release_o_buffer();
+    exit.first_softmax_done();
 
     bool accumulate = false;  // O = P V for the piece's first PV
     auto step = [&](auto masked) {
       const uint32_t v_use = i + 1;
-      i += shares_keys ? 2 : 1;
-      if constexpr (shares_keys) ring.wait_v(v_use);  // A2.10
+      i += Walk::stride;
+      if constexpr (Walk::v_apart) ring.wait_v(v_use);  // A2.10
       ring.wait_k(i);                          // A2.8
-      receive_block_scales(true);
+      score.receive(smem, KvRing::index(i), true);
       wgmma_fence();
       issue_qk(S, Q, q(q_buffer), k(i));       // A2.9
       wgmma_commit_group();
@@ -168,7 +124,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
         ring.wait_v(v_use);                    // A2.10
         wgmma_fence();                         // again behind the branch of the wait (C7519)
       }
-      begin_pv(v_use, accumulate);             // A2.11
+      sums.begin(O, P, v(v_use), accumulate);  // A2.11
       wgmma_commit_group();
       accumulate = true;
       wgmma_wait_group<1>();                   // A2.12
@@ -184,44 +140,40 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
         rescale = softmax_speculative(S, state, bound, alpha, score, smem.q[q_buffer],
                                       smem.stage[KvRing::index(i)].k, warp);
       }
-      ring.release_k(i, shares_keys);
+      ring.release_k(i, Walk::v_apart);
       wgmma_wait_group<0>();                   // A2.14
-      finish_pv(v_use, last - i + 1);
+      sums.finish(O, P, v(v_use), last - i + 1);
       wgmma_owned(S);
       ring.release_v(v_use, true);             // A2.15
       convert(S, P);                           // A2.16
       wgmma_owned(P);
       if (rescale) scale_rows(O, alpha);
-      if constexpr (has(Trait::two_level))
-        if (rescale && sums_begun) scale_rows(sums, alpha);
+      sums.scale(rescale, alpha);
       wgmma_owned(O);
     };
     // The use that holds the K of block n, or the nearest one of the piece.
     auto use_of = [&](int n) { return last - min(max(n - begin, 0), int(last - i)); };
     if constexpr (bounded_right) {
       const uint32_t last_masked = use_of(plain_blocks(seen(), row).end);
-      while (has_more(last_masked)) step(std::true_type());
+      while (Walk::has_more(i, last_masked)) step(std::true_type());
     }
     const uint32_t last_plain = bounded_left ? use_of(plain_blocks(seen(), row).begin) : last;
-    while (has_more(last_plain)) step(std::false_type());  // A2.7
-    if constexpr (bounded_left)
-      while (has_more(last)) step(std::true_type());
+    while (Walk::has_more(i, last_plain)) step(std::false_type());  // A2.7
+    while (bounded_left && Walk::has_more(i, last)) step(std::true_type());
 
     // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
-    const RowBlock& done = smem.row_block[RowBlockRing::index(q_use)];
-    if constexpr (early_q_release) release_q(q_buffer);
-    const int parts = __shfl_sync(0xffffffffu, done.parts, 0);  // early, and known to be the same in all lanes
-    const uint32_t done_buffer = q_buffer, done_use = q_use;
-    [[maybe_unused]] const bool has_v = blocks > 0;
+    exit.q_is_read(q_buffer);
+    const Finished done(smem, q_use, q_buffer);
+    const bool has_v = blocks > 0;
     const uint32_t first = blocks > 0 ? i + 1 : i;  // use that holds this piece's last V and the next one's first K
     ring.wait_v(first);                        // A2.18
     wgmma_fence();
-    begin_pv(first, accumulate);               // A2.19
+    sums.begin(O, P, v(first), accumulate);    // A2.19
     wgmma_commit_group();
     q_use += warpgroups;
     q_buffer = QRing::index(q_use);
     receive_q();
-    i = (shares_keys ? keys.first() : first) + skipped;
+    i = walk.begin(first, skipped);
     load_q_registers(Q, smem.q[q_buffer], warp);
     if (blocks > 0) ring.wait_k(i);
     wgmma_fence();
@@ -230,51 +182,24 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
 
     float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     wgmma_wait_group<1>();
-    finish_pv(first, 0);
-    if constexpr (shares_keys) {
-      if (has_v) ring.release_v(first, true);
-    } else if (blocks > 0) {
-      ring.skip(first, i, true);
-    }
+    sums.finish(O, P, v(first), 0);
+    walk.release_last_v(ring, first, i, has_v, blocks);
     if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
-    if constexpr (has(Trait::packs_heads)) {   // A2.20
-      // Does this warpgroup have what all blocks of the piece add up to?
-      const bool has_all = shares_keys ? keys.put_together(O, state, l, p, done, warp) : true;
-      if (has_all) {
-        if (parts == 1) store_packed(O, state, l, p, done, warp);
-        else combine_packed(O, state, l, p, smem, done, warpgroup, warp);
-      }
-    } else {
-      // Are O, m and l those of the whole tile, and yet to be stored?
-      const bool complete = parts == 1 || combine(O, state, l, p, done, warp);
-      uint32_t o[dv / 4];
-      if constexpr (!is_8bit) normalize(o, O, l);
-      // All have read Q for the last time.
-      if constexpr (!o_from_registers) bar_sync(barrier_warpgroup + warpgroup, 128);
-      if (complete) {                          // A2.20
-        if constexpr (is_8bit) store_scaled_o(O, l, smem.v_mean[VMeanRing::index(done_use)], p, done, warp);
-        else if constexpr (o_from_registers) store_o_direct(o, p, done, warp);
-        else store_o(o, smem, done_buffer, p, done, warp);
-        store_lse(state, l, p, done, warp);
-      }
-    }
+    uint32_t o[dv / 4];  // O on its way out
+    exit.store(O, o, state, l, done);          // A2.20
     wgmma_wait_group<0>();
     wgmma_owned(S);
-    // With packed heads only so that its registers are free while parts are put together.
-    if constexpr (has(Trait::two_level) || has(Trait::packs_heads)) clear(O);
-    if constexpr (o_from_registers && !early_q_release) release_q(done_buffer);
-    if constexpr (!o_from_registers) o_buffer = done_buffer;
-    if constexpr (!has(Trait::late_q_release)) release_o_buffer();
+    sums.reset(O);
+    exit.is_stored(O, done.q_buffer);
     // If all of the next piece is skipped, that lasts as long as others compute it, and they may need the buffer. With a
     // bound on the left, blocks may be left to skip behind the last piece, too.
-    if (!shares_keys && (blocks == 0 || (bounded_left && blocks == RowBlock::end_of_work))) {
-      release_o_buffer();
+    if (Walk::may_skip && (blocks == 0 || (bounded_left && blocks == RowBlock::end_of_work))) {
+      exit.release();
       ring.skip(first, i, false);
     }
   }
-  release_o_buffer();
-  if constexpr (shares_keys) keys.close();
-  if (one_lane) cp_async_bulk_wait_group<0>();
+  exit.close();
+  if (threadIdx.x % 32 == 0) cp_async_bulk_wait_group<0>();
 }
 
 }  // namespace fa3

@@ -4,6 +4,7 @@
 // has the same bits whoever comes last: of two parts, one is added to the other in the last one's registers, in a way
 // that commutes; of more, the last writes its own result, too, and reads all in the order of the keys.
 #pragma once
+#include "row_sums.cuh"
 #include "softmax.cuh"
 
 namespace fa3 {
@@ -57,10 +58,10 @@ FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], cons
   }
 
   if (parts == 2) {
-    // Products and sums are rounded each for itself, and a part in which a row sees no key adds -0, which changes no
-    // number: so the same bits come out in either order.
+    // A part in which a row sees no key adds -0, which changes no number: so here, too, the same bits come out in
+    // either order.
     const auto weight_of = [](float m, float l, float all_m) {
-      return l == 0.f ? -0.f : ptx::ex2_approx_ftz(m - all_m);
+      return l == 0.f ? -0.f : part_weight(m, all_m);
     };
     const Partial& other = partial(1 - block.part);
     const float4 sums = __ldcg(&other.sums[lane]);
@@ -69,19 +70,14 @@ FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], cons
     const float weight[2] = {weight_of(sums.x, sums.z, m[0]), weight_of(sums.y, sums.w, m[1])};
     state.m[0] = m[0];
     state.m[1] = m[1];
-    l[0] = __fadd_rn(__fmul_rn(own_weight[0], l[0]), __fmul_rn(weight[0], sums.z));
-    l[1] = __fadd_rn(__fmul_rn(own_weight[1], l[1]), __fmul_rn(weight[1], sums.w));
+    l[0] = add_in_any_order(own_weight[0] * l[0], weight[0], sums.z);
+    l[1] = add_in_any_order(own_weight[1] * l[1], weight[1], sums.w);
     scale_rows(O, own_weight);
     auto add_quarter = [&](int k) {  // behind a branch each, or ptxas loads all of it so early that it spills
       if (!__any_sync(all, (sums.z != 0.f) | (sums.w != 0.f))) return;
 #pragma unroll
-      for (int i = k * dv / 32; i < (k + 1) * dv / 32; i++) {
-        const float4 o = __ldcg(&other.o[i][lane]);
-        O[4 * i] = __fadd_rn(O[4 * i], __fmul_rn(weight[0], o.x));
-        O[4 * i + 1] = __fadd_rn(O[4 * i + 1], __fmul_rn(weight[0], o.y));
-        O[4 * i + 2] = __fadd_rn(O[4 * i + 2], __fmul_rn(weight[1], o.z));
-        O[4 * i + 3] = __fadd_rn(O[4 * i + 3], __fmul_rn(weight[1], o.w));
-      }
+      for (int i = k * dv / 32; i < (k + 1) * dv / 32; i++)
+        add_four<add_in_any_order>(O, i, weight, __ldcg(&other.o[i][lane]));
     };
     add_quarter(0); add_quarter(1); add_quarter(2); add_quarter(3);
     return true;
@@ -102,19 +98,14 @@ FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], cons
     const float4 sums = next;
     if (part + 1 < parts) next = __ldcg(&partial(part + 1).sums[lane]);
     if (!__any_sync(all, (sums.z != 0.f) | (sums.w != 0.f))) continue;
-    const float weight[2] = {ptx::ex2_approx_ftz(sums.x - m[0]), ptx::ex2_approx_ftz(sums.y - m[1])};
-    l[0] = fmaf(weight[0], sums.z, l[0]);
-    l[1] = fmaf(weight[1], sums.w, l[1]);
+    const float weight[2] = {part_weight(sums.x, m[0]), part_weight(sums.y, m[1])};
+    l[0] = add_in_order(l[0], weight[0], sums.z);
+    l[1] = add_in_order(l[1], weight[1], sums.w);
     auto add_quarter = [&](int k) {  // as above
       if (!__any_sync(all, (sums.z != 0.f) | (sums.w != 0.f))) return;
 #pragma unroll
-      for (int i = k * dv / 32; i < (k + 1) * dv / 32; i++) {
-        const float4 o = __ldcg(&partial(part).o[i][lane]);
-        O[4 * i] = fmaf(weight[0], o.x, O[4 * i]);
-        O[4 * i + 1] = fmaf(weight[0], o.y, O[4 * i + 1]);
-        O[4 * i + 2] = fmaf(weight[1], o.z, O[4 * i + 2]);
-        O[4 * i + 3] = fmaf(weight[1], o.w, O[4 * i + 3]);
-      }
+      for (int i = k * dv / 32; i < (k + 1) * dv / 32; i++)
+        add_four<add_in_order>(O, i, weight, __ldcg(&partial(part).o[i][lane]));
     };
     add_quarter(0); add_quarter(1); add_quarter(2); add_quarter(3);
   }

@@ -20,9 +20,10 @@ inline constexpr int slab_row_bytes = config.slab_bytes();
 inline constexpr int slabs = config.slabs(), v_slabs = config.v_slabs();
 inline constexpr int row_elements = slabs * slab_columns, v_row_elements = v_slabs * slab_columns;
 static_assert(slab_row_bytes == 128 || slab_row_bytes == 64);
-// What the swizzle puts in the place of 16-byte chunk 0 of a slab's row.
-inline constexpr int chunks = slab_row_bytes / 16, rows_alike = 8 / chunks;  // so many rows have them alike
-FA3_DEVICE int swizzled(int row) { return row / rows_alike % chunks; }
+// A row of a slab has so many chunks of 16 bytes, and so many neighbouring rows are swizzled in the same way. Where
+// chunk 0 of a row stands among them.
+inline constexpr int chunks = slab_row_bytes / 16, swizzle_rows = 8 / chunks;
+FA3_DEVICE int swizzled(int row) { return row / swizzle_rows % chunks; }
 
 // How much of k, the inner dimension of a product, one WGMMA takes: always 32 bytes.
 inline constexpr int k_step = 32 / sizeof(Element);

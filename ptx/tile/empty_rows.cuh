@@ -4,6 +4,7 @@
 #pragma once
 #include "../isa/common.cuh"
 #include "../params.h"
+#include "row_sums.cuh"
 
 namespace fa3 {
 
@@ -12,7 +13,7 @@ namespace fa3 {
 // elements have 16 bits.
 template <int lanes, int block_rows, bool any_dtype>
 FA3_DEVICE void write_empty_rows(const Output& output, Divisor heads, int batch_heads, int rows, int warp, int warps) {
-  constexpr int at_once = 32 / lanes;
+  constexpr int warp_rows = 32 / lanes;  // that a warp writes at a time
   const int lane = threadIdx.x % 32, column = lane % lanes * 8;
   const int blocks = (rows + block_rows - 1) / block_rows;
   for (int i = warp; i < batch_heads * blocks; i += warps) {
@@ -24,19 +25,19 @@ FA3_DEVICE void write_empty_rows(const Output& output, Divisor heads, int batch_
       if (any_dtype && output.dtype == Dtype::e4m3) {
         uint8_t* const o = static_cast<uint8_t*>(output.o) + offset;
 #pragma unroll 1
-        for (int row = first + lane / lanes; row < end; row += at_once)
+        for (int row = first + lane / lanes; row < end; row += warp_rows)
           *reinterpret_cast<uint2*>(o + row * output.o_stride_row) = make_uint2(0, 0);
       } else {
         uint16_t* const o = static_cast<uint16_t*>(output.o) + offset;
 #pragma unroll 1  // or ptxas orders the consumers otherwise, -0.2% at d 64
-        for (int row = first + lane / lanes; row < end; row += at_once)
+        for (int row = first + lane / lanes; row < end; row += warp_rows)
           *reinterpret_cast<uint4*>(o + row * output.o_stride_row) = make_uint4(0, 0, 0, 0);
       }
     }
     if (output.lse) {
       float* const lse = output.lse + batch * output.lse_stride_batch + head * output.lse_stride_head;
 #pragma unroll 1
-      for (int row = first + lane; row < end; row += 32) lse[row * output.lse_stride_row] = -INFINITY;
+      for (int row = first + lane; row < end; row += 32) lse[row * output.lse_stride_row] = lse_without_keys;
     }
   }
 }

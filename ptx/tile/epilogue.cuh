@@ -6,6 +6,7 @@
 
 #include "../isa/tma.cuh"
 #include "../v_tile.h"
+#include "row_sums.cuh"
 #include "softmax.cuh"
 #include "smem.cuh"
 
@@ -20,11 +21,11 @@ FA3_DEVICE void clear_empty_rows(float (&O)[dv / 2], const float (&l)[2]) {
 }
 
 // O divided by the row sums and rounded, in pairs of columns: 2 g + i is pair g of row i.
-FA3_DEVICE void normalize(uint32_t (&packed)[dv / 4], const float (&O)[dv / 2], const float (&l)[2]) {
-  const float inverse[2] = {ptx::rcp_approx_ftz(l[0] == 0.f ? 1.f : l[0]),
-                            ptx::rcp_approx_ftz(l[1] == 0.f ? 1.f : l[1])};
+FA3_DEVICE void normalize(uint32_t (&packed)[dv / 4], const float (&O)[dv / 2], const RowState& state,
+                          const float (&l)[2]) {
+  const float weight[2] = {finish_row(state.m[0], l[0]).weight, finish_row(state.m[1], l[1]).weight};
 #pragma unroll
-  for (int i = 0; i < dv / 4; i++) packed[i] = pack(O[2 * i] * inverse[i & 1], O[2 * i + 1] * inverse[i & 1]);
+  for (int i = 0; i < dv / 4; i++) packed[i] = pack(O[2 * i] * weight[i & 1], O[2 * i + 1] * weight[i & 1]);
 }
 
 // Fewer than 16 rows of O, in boxes of 1, 2, 4 and 8: what follows them in the tensor is not of their sequence. from:
@@ -50,7 +51,7 @@ FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t q_buff
   const int lane = threadIdx.x % 32;
   const uint32_t rows = shared_address(&smem.q[q_buffer]) + warp * 16 * slab_row_bytes;
   // stmatrix: lanes 0-15 address the 16 rows of 8 columns, lanes 16-31 the same rows 8 columns on.
-  const uint32_t address = rows + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane / rows_alike % chunks) << 4);
+  const uint32_t address = rows + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane / swizzle_rows % chunks) << 4);
 #pragma unroll
   for (int k = 0; k < dv / 16; k++) {
     const int slab = k * 32 / slab_row_bytes, within = k * 32 % slab_row_bytes;
@@ -104,8 +105,8 @@ static_assert([] {
       if (v_tile_column(8 * (x % 2) + 2 * q + x / 2) != 4 * q + x) return false;
   return true;
 }());
-// A lane's part of row i of its two; mean: of V, or null. The type is known to the unrolled loop: to ask for it at each
-// store takes longer than the store (14% of all time at d 256 and 512 keys).
+// A lane's part of row i of its two; mean: of V, or null. The type is a template's: to ask for it at each store takes
+// longer than the store (14% of all time at d 256 and 512 keys).
 template <Dtype dtype>
 FA3_DEVICE void store_row(char* to, const float (&O)[dv / 2], int i, float weight, const float* mean, float mean_weight,
                           int head_dim) {
@@ -128,8 +129,8 @@ FA3_DEVICE void store_row(char* to, const float (&O)[dv / 2], int i, float weigh
   }
 }
 
-FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], const float* v_mean, const Params& p,
-                               const RowBlock& block, int warp) {
+FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const RowState& state, const float (&l)[2],
+                               const float* v_mean, const Params& p, const RowBlock& block, int warp) {
   const int lane = threadIdx.x % 32, column = 4 * (lane % 4), first = block.row + 16 * warp + lane / 4;
   const Output& out = p.output;
   const Scales& scales = scales_of(p);
@@ -137,7 +138,7 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], co
   float weight[2];
 #pragma unroll
   for (int i = 0; i < 2; i++)
-    weight[i] = l[i] == 0.f ? 0.f : o_factor * block.v_scale * ptx::rcp_approx_ftz(l[i]);
+    weight[i] = l[i] == 0.f ? 0.f : o_factor * block.v_scale * finish_row(state.m[i], l[i]).weight;
   const auto store = [&](auto dtype) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -146,7 +147,8 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], co
       const int64_t at =
           block.batch * out.o_stride_batch + block.head * out.o_stride_head + (block.q_row() + row) * out.o_stride_row + column;
       char* const to = static_cast<char*>(out.o) + at * (dtype() == Dtype::e4m3 ? 1 : 2);
-      // Without a mean nothing asks for it on the way, but for want of registers with sums on two levels.
+      // So that without a mean no column asks whether there is one. With sums on two levels there are not enough
+      // registers for both ways, and each column does.
       if (scales.v_mean || has(Trait::two_level))
         store_row<dtype()>(to, O, i, weight[i], scales.v_mean ? v_mean + column : nullptr, l[i] == 0.f ? 0.f : o_factor,
                            out.head_dim);
@@ -160,18 +162,17 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], co
   }
 }
 
-// LSE = m ln(2) + ln(l), -inf for a row without keys. Lane 4 r writes row r of the warp's 16, lane 4 r + 1 row r + 8.
+// Lane 4 r writes row r of the warp's 16, lane 4 r + 1 row r + 8.
 FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Params& p, const RowBlock& block,
                           int warp) {
   const int lane = threadIdx.x % 32, i = lane % 4;
   const int within = warp * 16 + lane / 4 + 8 * i, row = block.row + within;
   if (i >= 2 || p.output.lse == nullptr || row < 0 || row >= visible(p, block).seqlen_q) return;
-  constexpr float ln_2 = 0.6931471805599453f;
   const float sum = i ? l[1] : l[0], m = i ? state.m[1] : state.m[0];
   const Output& out = p.output;
   float* to = out.lse + block.batch * out.lse_stride_batch + block.head * out.lse_stride_head +
               (block.q_row() + row) * out.lse_stride_row;
-  float lse = sum == 0.f ? -INFINITY : m * ln_2 + __logf(sum);
+  float lse = finish_row(m, sum).lse;
   if constexpr (is_8bit) {
     const Scales& scales = scales_of(p);
     if (scales.lse_offset)

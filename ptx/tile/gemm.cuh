@@ -1,5 +1,5 @@
 // The two products of attention on a warpgroup's 64 rows. They issue and never wait: fences, commits and waits stand in
-// the kernel, where they can be counted.
+// the kernel, where they can be counted (those of sums on two levels in sums.cuh).
 #pragma once
 #include "../v_tile.h"
 #include "descriptor.cuh"
@@ -60,19 +60,6 @@ FA3_DEVICE void issue_pv(float (&O)[n], const uint32_t (&P)[p_registers], uint64
 #pragma unroll
   for (int step = 0; step < Bc / k_step; step++)
     wgmma_rs(O, &P[4 * step], v + descriptor_units(step * k_step * key_bytes), step > 0 || accumulate);
-}
-
-// With Trait::two_level, P V of a few blocks comes into accumulators of its own, and is added to O from there: the
-// tensor cores' own sums of 8-bit products keep 13 bits, enough for some hundred keys, but not for thousands. At head
-// dimensions for which there are not enough registers, it is done for some columns at a time, and for each block.
-inline constexpr int sum_blocks = 4;
-inline constexpr int sum_columns = config.sum_columns(), sum_parts = dv / sum_columns;
-using Sums = float[sum_columns / 2];
-// Where the columns of this part begin in V, as tiles.
-FA3_DEVICE uint64_t v_part(uint64_t v, int part) { return v + descriptor_units(part * sum_columns * v_tile_keys); }
-FA3_DEVICE void add_sums(float (&O)[dv / 2], const Sums& sums, int part) {
-#pragma unroll
-  for (int i = 0; i < sum_columns / 2; i++) O[part * (sum_columns / 2) + i] += sums[i];
 }
 
 }  // namespace fa3

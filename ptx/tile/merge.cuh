@@ -6,6 +6,7 @@
 #include "../isa/barrier.cuh"
 #include "../isa/math.cuh"
 #include "config.cuh"
+#include "row_sums.cuh"
 #include "shared.cuh"
 
 namespace fa3 {
@@ -31,11 +32,6 @@ FA3_DEVICE void unpack(const uint4& piece, float (&x)[piece_elements<dtype>]) {
   }
 }
 
-// exp(LSE - m), where m is the largest LSE. If that is -inf, so is each, and this is 0.
-FA3_DEVICE float weight_of(float lse, float m) {
-  return ptx::ex2_approx_ftz((lse - (m == -INFINITY ? 0.f : m)) * 1.4426950408889634f);
-}
-
 // A piece of a row over the parts so far.
 template <int columns>
 struct Merged {
@@ -44,7 +40,7 @@ struct Merged {
   float o[columns] = {};  // the sums of exp(LSE - m) O
 
   FA3_DEVICE void raise(float largest) {
-    const float factor = weight_of(m, largest);
+    const float factor = natural_part_weight(m, largest);
     m = largest;
     l *= factor;
 #pragma unroll
@@ -52,7 +48,7 @@ struct Merged {
   }
   FA3_DEVICE void add(float weight, const float (&x)[columns]) {
 #pragma unroll
-    for (int k = 0; k < columns; k++) o[k] = fmaf(weight, x[k], o[k]);
+    for (int k = 0; k < columns; k++) o[k] = add_in_order(o[k], weight, x[k]);
   }
 };
 
@@ -153,7 +149,7 @@ FA3_DEVICE void add_parts(const CombineParams& p, const MergeWork& work, Sums<dt
 #pragma unroll
       for (int i = 0; i < combine_batch; i++) {
         empty[r][i] = parts.lse[r][i] == -INFINITY;
-        weight[r][i] = weight_of(parts.lse[r][i], largest);
+        weight[r][i] = natural_part_weight(parts.lse[r][i], largest);
         sums[r].l += weight[r][i];
       }
     }
@@ -205,8 +201,8 @@ FA3_DEVICE void add_shares(const CombineParams& p, int share, Merged<columns> (&
       for (int k = 0; k < columns; k++) o[k] = shared.numbers[r][2 + k][from];
       sums[r].raise(fmaxf(sums[r].m, m));
       // Its l may be NaN where m is -inf; 0 times NaN is NaN.
-      const float weight = weight_of(m, sums[r].m);
-      sums[r].l = fmaf(weight, l, sums[r].l);
+      const float weight = natural_part_weight(m, sums[r].m);
+      sums[r].l = add_in_order(sums[r].l, weight, l);
       sums[r].add(weight, o);
     }
   }
@@ -222,8 +218,8 @@ FA3_DEVICE void store(const CombineParams& p, const MergeWork& work, const Merge
     const int row = work.row + r * p.head_slots;
     if (p.lse && work.piece == 0)
       p.lse[work.batch * p.lse_stride_batch + work.head * p.lse_stride_head + row * p.lse_stride_row] =
-          sum.m + __logf(sum.l);
-    const float inverse = ptx::rcp_approx_ftz(sum.l == 0.f ? 1.f : sum.l);
+          finish_natural_row(sum.m, sum.l).lse;
+    const float weight = finish_natural_row(sum.m, sum.l).weight;
     const int64_t at =
         work.batch * p.o_stride_batch + row * p.o_stride_row + work.head * p.o_stride_head + work.piece * columns;
     if (p.o_dtype == CombineDtype::fp32) {
@@ -231,13 +227,13 @@ FA3_DEVICE void store(const CombineParams& p, const MergeWork& work, const Merge
 #pragma unroll
       for (int k = 0; k < columns; k += 4)
         o[k / 4] =
-            make_float4(sum.o[k] * inverse, sum.o[k + 1] * inverse, sum.o[k + 2] * inverse, sum.o[k + 3] * inverse);
+            make_float4(sum.o[k] * weight, sum.o[k + 1] * weight, sum.o[k + 2] * weight, sum.o[k + 3] * weight);
       continue;
     }
     uint32_t pairs[columns / 2];
 #pragma unroll
     for (int k = 0; k < columns; k += 2) {
-      const float low = sum.o[k] * inverse, high = sum.o[k + 1] * inverse;
+      const float low = sum.o[k] * weight, high = sum.o[k + 1] * weight;
       pairs[k / 2] =
           p.o_dtype == CombineDtype::bf16 ? ptx::cvt_rn_bf16x2_f32(high, low) : ptx::cvt_rn_f16x2_f32(high, low);
     }

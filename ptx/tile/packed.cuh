@@ -36,17 +36,11 @@ FA3_DEVICE float* lse_of(const Params& p, const RowBlock& block, const Place& pl
          (block.q_row() + place.query) * out.lse_stride_row;
 }
 
-// LSE = m ln(2) + ln(l), -inf for a row without keys.
-FA3_DEVICE float lse_from(float m, float l) {
-  constexpr float ln_2 = 0.6931471805599453f;
-  return l == 0.f ? -INFINITY : m * ln_2 + __logf(l);
-}
-
 // Of a whole tile, for the warp's 16 rows. All lanes of a quad have some columns of its two rows.
 FA3_DEVICE void store_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2], const Params& p,
                              const RowBlock& block, int warp) {
   uint32_t o[dv / 4];
-  normalize(o, O, l);
+  normalize(o, O, state, l);
   const int lane = threadIdx.x % 32, column = 2 * (lane % 4);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
@@ -56,7 +50,7 @@ FA3_DEVICE void store_packed(const float (&O)[dv / 2], const RowState& state, co
 #pragma unroll
     for (int k = 0; k < dv / 8; k++)
       if (8 * k < p.output.head_dim) *reinterpret_cast<uint32_t*>(to + 8 * k) = o[2 * k + i];
-    if (lane % 4 == 0 && p.output.lse) *lse_of(p, block, place) = lse_from(state.m[i], l[i]);
+    if (lane % 4 == 0 && p.output.lse) *lse_of(p, block, place) = finish_row(state.m[i], l[i]).lse;
   }
 }
 
@@ -155,13 +149,13 @@ FA3_DEVICE void store_row(const float (&o)[dv / 32], float m, float sum, const P
                           const Place& place) {
   constexpr int columns = dv / 32;
   const int lane = threadIdx.x % 32;
-  const float inverse = ptx::rcp_approx_ftz(sum == 0.f ? 1.f : sum);
+  const float weight = finish_row(m, sum).weight;
   uint16_t* const to = o_of(p, block, place) + lane * columns;
   if (lane * columns < p.output.head_dim)
 #pragma unroll
     for (int c = 0; c < columns; c += 2)
-      reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[c] * inverse, o[c + 1] * inverse);
-  if (lane == 0 && p.output.lse) *lse_of(p, block, place) = lse_from(m, sum);
+      reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[c] * weight, o[c + 1] * weight);
+  if (lane == 0 && p.output.lse) *lse_of(p, block, place) = finish_row(m, sum).lse;
 }
 
 // A warp adds up all parts of a row, and stores it. A lane has some of its columns, and m, l and the weight of one part
@@ -192,7 +186,7 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
   float m = first_sums.x, sum = first_sums.y;  // of the lane's parts
   const auto add = [&](float2 more) {
     const float larger = fmaxf(m, more.x);
-    sum = sum * ptx::ex2_approx_ftz(m - larger) + more.y * ptx::ex2_approx_ftz(more.x - larger);
+    sum = sum * part_weight(m, larger) + more.y * part_weight(more.x, larger);
     m = larger;
   };
   if (parts > 32) add(second_sums);
@@ -200,21 +194,21 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
   for (int part = lane + 64; part < parts; part += 32) add(__ldcg(&sums[part]));
   const float lane_m = m;
   m = warp_max(m);
-  sum = warp_sum(ptx::ex2_approx_ftz(lane_m - m) * sum);
-  float weight = ptx::ex2_approx_ftz(first_sums.x - m), o[columns] = {};
+  sum = warp_sum(part_weight(lane_m, m) * sum);
+  float weight = part_weight(first_sums.x, m), o[columns] = {};
 #pragma unroll 1
   for (int first = 0; first < parts; first += batch) {
     Columns x[batch];
 #pragma unroll
     for (int i = 0; i < batch; i++) x[i] = next[i];
     if (first + batch < parts) load_next(parts - first - batch);
-    if (first == 32) weight = ptx::ex2_approx_ftz(second_sums.x - m);
-    else if (first % 32 == 0 && first > 0) weight = ptx::ex2_approx_ftz(sums_of(first + lane).x - m);
+    if (first == 32) weight = part_weight(second_sums.x, m);
+    else if (first % 32 == 0 && first > 0) weight = part_weight(sums_of(first + lane).x, m);
 #pragma unroll
     for (int i = 0; i < batch; i++) {
       const float of_part = __shfl_sync(0xffffffffu, weight, first % 32 + i);
 #pragma unroll
-      for (int c = 0; c < columns; c++) o[c] = fmaf(of_part, x[i].x[c], o[c]);
+      for (int c = 0; c < columns; c++) o[c] = add_in_order(o[c], of_part, x[i].x[c]);
     }
   }
   store_row(o, m, sum, p, block, place);
@@ -248,10 +242,10 @@ FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int 
     for (int i = 0; i < most_parts; i++) m = fmaxf(m, sums[r][i].x);
 #pragma unroll
     for (int i = 0; i < most_parts; i++) {
-      const float weight = ptx::ex2_approx_ftz(sums[r][i].x - m);
-      sum = fmaf(weight, sums[r][i].y, sum);
+      const float weight = part_weight(sums[r][i].x, m);
+      sum = add_in_order(sum, weight, sums[r][i].y);
 #pragma unroll
-      for (int c = 0; c < columns; c++) o[c] = fmaf(weight, x[r][i].x[c], o[c]);
+      for (int c = 0; c < columns; c++) o[c] = add_in_order(o[c], weight, x[r][i].x[c]);
     }
     store_row(o, m, sum, p, block, place);
   }

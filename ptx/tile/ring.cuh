@@ -69,10 +69,11 @@ struct QRing {
   static FA3_DEVICE uint32_t full_parity(uint32_t q_use) { return q_use / (q_depth * warpgroups) & 1; }
 };
 
-// What is added to O, and what is told of the rows, come with their Q, but stay when the buffer of Q has been given
-// back, until O is stored. By then a warpgroup may have the Q of the next piece, and while it keeps that, it can get
-// one more, if it has two buffers at most: so three uses of each warpgroup must not meet. No row that adds to O has
-// more buffers; among three, four uses must not meet (`row_blocks`).
+// V's mean, which is added to O, and the RowBlock come with a Q, but are needed for longer: until O is stored, and that
+// may be after the buffer of Q has been given back. So they have rings of their own. A warpgroup with two Q buffers can
+// need what came with three Qs at a time: of the piece whose O it stores, of the next piece, whose first QK is under
+// way, and of the one after that, whose Q is being loaded. With three Q buffers it can be four (`row_blocks`), but no
+// row of the table that adds a mean has as many.
 struct VMeanRing {
   static FA3_DEVICE uint32_t index(uint32_t q_use) { return q_use % (3 * warpgroups); }
 };

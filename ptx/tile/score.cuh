@@ -20,11 +20,14 @@ struct Score {
   FA3_DEVICE void receive(const RowBlock& block) {
     if constexpr (is_8bit) c = c_of_piece = block.c;
   }
-  // or each block of keys.
-  FA3_DEVICE void receive(const BlockScales& scales) {
-    c = c_of_piece * scales.k;
-    v_log2 = __log2f(scales.v);
-    v_inverse = ptx::rcp_approx_ftz(scales.v);
+  // or each block of keys: that whose K is in the stage, if there is one.
+  FA3_DEVICE void receive(const Smem& smem, uint32_t stage, bool exists) {
+    if constexpr (has(Trait::block_scales)) {
+      const BlockScales scales = exists ? smem.block_scales[stage] : BlockScales{1.f, 1.f};
+      c = c_of_piece * scales.k;
+      v_log2 = __log2f(scales.v);
+      v_inverse = ptx::rcp_approx_ftz(scales.v);
+    }
   }
 
   // The m of a row whose largest score this is.

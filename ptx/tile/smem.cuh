@@ -16,8 +16,9 @@ struct alignas(16) RowBlock {
   int begin;    // the first of those that it computes
   int head, batch;  // the K/V head, where its heads are packed into rows
   int part, parts;
-  int partial;  // where the result of part 0 for these rows is, in units of 64 rows; that of part 1 is `warpgroups` on.
-                // With packed heads in rows of a part (packed.cuh)
+  int partial;  // place in the workspace of what part 0 of a split tile leaves for these rows; of part 1, `warpgroups`
+                // places on. A place is for 64 rows (combine.cuh); with packed heads for one row of one part, and all
+                // parts of a row are neighbours (packed.cuh)
   int ticket;   // index of these rows' Tickets
   // Of 8-bit elements only:
   float c;        // softmax_scale * log2(e) * the scales of Q and K

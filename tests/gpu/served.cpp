@@ -9,9 +9,9 @@
 #include <thread>
 #include <vector>
 
-#include "cubins.h"
-#include "driver.h"
-#include "enqueue.h"
+#include "device/cubins.h"
+#include "device/driver.h"
+#include "device/enqueue.h"
 #undef FA3_DRIVER_FUNCTIONS  // the tests have a list of their own
 #include "gpu.h"
 #include "half.h"
@@ -19,7 +19,7 @@
 #include "oracle.h"
 #include "params.h"
 #include "random.h"
-#include "tensor_map.h"
+#include "device/tensor_map.h"
 
 namespace fa3::test {
 namespace {

@@ -105,8 +105,8 @@ FAULTS = [
      "hot.transposed"),
     ("p-of-the-other-type", ALG1, [(SOFTMAX, "P[i] = pack(S[2 * i], S[2 * i + 1]);",
                                     "P[i] = pack(S[2 * i], S[2 * i + 1], !is_bf16);")], "hot.conversion_types"),
-    ("o-of-the-other-type", ALG1, [(EPILOGUE, "O[2 * i + 1] * inverse[i & 1]);",
-                                    "O[2 * i + 1] * inverse[i & 1], !is_bf16);")], "epilogue.conversion_types"),
+    ("o-of-the-other-type", ALG1, [(EPILOGUE, "O[2 * i + 1] * weight[i & 1]);",
+                                    "O[2 * i + 1] * weight[i & 1], !is_bf16);")], "epilogue.conversion_types"),
     ("producer-keeps-more-registers", ALG1, [(PRODUCER, "setmaxnreg_dec<config.producer_registers()>",
                                               "setmaxnreg_dec<config.producer_registers() - 8>")],
      "producer.setmaxnreg"),
@@ -114,13 +114,13 @@ FAULTS = [
     wgmma_wait_group<0>();""", """    turns.end();
     wgmma_wait_group<1>();""")], "C7514"),
     ("last-pv-awaited-with-the-next-qk", FWD, [("kernels/fwd.cu", """    wgmma_wait_group<1>();
-    finish_pv(first, 0);""", """    wgmma_wait_group<0>();
-    finish_pv(first, 0);""")], "epilogue.waits"),
+    sums.finish(O, P, v(first), 0);""", """    wgmma_wait_group<0>();
+    sums.finish(O, P, v(first), 0);""")], "epilogue.waits"),
     ("rare-path-always-taken", FWD,
      [("tile/speculative.cuh", "if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1])))",
        "if (__any_sync(0xffffffffu, (sum[0] > -1.f) | (sum[1] > -1.f)))")], "hot.compares"),
     ("q-not-released-by-the-next-piece", FWD128,
-     [("kernels/fwd.cu", "    if constexpr (has(Trait::late_q_release)) release_o_buffer();\n", "")],
+     [("kernels/fwd.cu", "    exit.first_softmax_done();\n", "")],
      "prologue.releases"),
     ("ds-handed-over-before-dk-is-issued", BWD,
      [("kernels/bwd.cu", DS_HANDED_OVER, ""),
