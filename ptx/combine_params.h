@@ -32,7 +32,8 @@ struct CombineTiles {
 
   constexpr int64_t count() const { return along_queries * along_heads; }
 
-  static constexpr CombineTiles with(const Row& row, int32_t pieces, int32_t shares, int64_t queries, int64_t heads) {
+  static constexpr CombineTiles with(const PassRow& row, int32_t pieces, int32_t shares, int64_t queries,
+                                     int64_t heads) {
     CombineTiles t{};
     t.shares = shares;
     t.slots = row.threads() / (pieces * shares);
@@ -46,7 +47,7 @@ struct CombineTiles {
 
   // As few shares as fill the machine, with a batch of parts or more each. The machine is an H200, so that results are
   // the same everywhere.
-  static constexpr CombineTiles of(const Row& row, int32_t pieces, int64_t parts, int64_t queries, int64_t heads) {
+  static constexpr CombineTiles of(const PassRow& row, int32_t pieces, int64_t parts, int64_t queries, int64_t heads) {
     constexpr int32_t multiprocessors = 132;
     int32_t shares = 1;
     CombineTiles tiles = with(row, pieces, shares, queries, heads);

@@ -42,8 +42,8 @@ struct ForwardParams {
   Output output;
   Workspace* workspace;
   Tickets* tickets;  // a split tile has one for each 64 rows; 16-byte aligned
-  // The slots, each of Br / 16 times Row::partial_bytes(), or with packed heads of its rows (Packing::slot_rows) times
-  // Row::packed_row_bytes(); 16-byte aligned.
+  // The slots, each of Br / 16 times ForwardRow::partial_bytes(), or with packed heads of its rows
+  // (Packing::slot_rows) times ForwardRow::packed_row_bytes(); 16-byte aligned.
   void* partials;
 
   Visible visible;
@@ -106,7 +106,7 @@ struct EmptyRowsParams {
 };
 
 // For the pass that makes V into tiles (fa3.h), which lie there head by head without gaps.
-constexpr int tiles_of_thread_block(const Row& row) { return row.threads() / (row.d / 2); }  // a thread has two columns
+constexpr int tiles_of_thread_block(const PassRow& row) { return row.threads() / (row.d / 2); }  // two columns a thread
 struct TileVParams {
   const uint8_t* v;
   int64_t stride_batch, stride_row, stride_head;

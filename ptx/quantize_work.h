@@ -27,13 +27,13 @@ using Measure = QuantizeParams::Measure;
 template <class Integer>
 constexpr Integer divided_up(Integer n, std::type_identity_t<Integer> by) { return (n + by - 1) / by; }
 
-constexpr int32_t written_heads(const Row& row) { return row.has(Trait::rotates) ? 4 : 1; }
+constexpr int32_t written_heads(const PassRow& row) { return row.has(Trait::rotates) ? 4 : 1; }
 
 // A thread loads eight times 16 bytes at once, of one head or of several. (Of several, extremes would take too many
 // registers.)
 struct MeasureStep {
   int32_t heads, rows;
-  static constexpr MeasureStep of(const Row& row, Measure measure) {
+  static constexpr MeasureStep of(const PassRow& row, Measure measure) {
     const int32_t heads = row.has(Trait::rotates) && measure != Measure::extremes ? 4 : 1;
     return {heads, row.threads() * 64 / row.d / heads};
   }
@@ -45,7 +45,7 @@ struct QuantizeParts {
   static constexpr int32_t multiprocessors = 132;
   int32_t groups, parts, thread_blocks;
 
-  static constexpr QuantizeParts of(const Row& row, Measure measure, int64_t heads, int64_t rows) {
+  static constexpr QuantizeParts of(const PassRow& row, Measure measure, int64_t heads, int64_t rows) {
     const MeasureStep step = MeasureStep::of(row, measure);
     const int64_t steps = divided_up(rows, step.rows), groups = divided_up(heads, step.heads);
     const int64_t resident = multiprocessors * row.resident_blocks();

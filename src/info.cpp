@@ -22,19 +22,23 @@ fa3_kernel_info describe(const Row& row) {
   fa3_kernel_info info{};
   std::snprintf(info.name, sizeof info.name, "%s", row.name);
   info.kind = kind_of(row.kind);
-  info.threads = row.threads();
-  info.chosen = row.has(Trait::chosen);
+  info.threads = row.threads;
+  info.chosen = row.chosen;
   info.head_dim = row.d;
-  info.shared_memory_bytes = row.smem_bytes();
-  if (row.kind == Kind::pass) return info;
-  info.dtype = row.dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : row.dtype == Dtype::fp16 ? FA3_DTYPE_FP16 : FA3_DTYPE_E4M3;
-  info.head_dim_v = row.dv;
-  info.causal = row.causal();
-  info.block_q = row.Br;
-  info.block_kv = row.Bc;
-  info.stages = row.stages;
-  info.producer_registers = row.producer_registers();
-  info.consumer_registers = row.consumer_registers();
+  info.shared_memory_bytes = row.smem_bytes;
+  const auto add = [&](const auto& tiled) {
+    const Dtype dtype = tiled.dtype;
+    info.dtype = dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : dtype == Dtype::fp16 ? FA3_DTYPE_FP16 : FA3_DTYPE_E4M3;
+    info.head_dim_v = tiled.dv;
+    info.causal = tiled.causal();
+    info.block_q = tiled.Br;
+    info.block_kv = tiled.Bc;
+    info.stages = tiled.stages;
+    info.producer_registers = tiled.producer_registers();
+    info.consumer_registers = tiled.consumer_registers();
+  };
+  if (const ForwardRow* forward = row.forward()) add(*forward);
+  if (const BackwardRow* backward = row.backward()) add(*backward);
   return info;
 }
 

@@ -14,7 +14,7 @@
 //  - Where whole tiles would leave multiprocessors idle, tiles are split along the keys (work.h). A part is computed as
 //    a whole tile is; for each 16 rows, the warp that is the last to finish its part puts the parts together and stores
 //    the result (tile/combine.cuh).
-//  - With Trait::packs_heads a row is a query of one of the heads that share a K/V head (packing.h), and a warpgroup
+//  - With Heads::packed a row is a query of one of the heads that share a K/V head (packing.h), and a warpgroup
 //    puts the parts of its rows together and stores them at once (tile/packed.cuh).
 //  - With Trait::shares_keys two warpgroups have the same rows, and each computes every second block
 //    (tile/shared_keys.cuh). So `i` goes on by two, and the V of an iteration lies in the stage before that of its K.

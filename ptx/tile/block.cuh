@@ -12,7 +12,7 @@ FA3_DEVICE Smem& set_up(const Params& p, int warp) {
   init_barriers(smem, warp);
   if (threadIdx.x == 32) {
     for (const TensorMap* map : {&p.q, &p.k, &p.v}) ptx::prefetch_tensormap(map);
-    if constexpr (!has(Trait::o_from_registers)) ptx::prefetch_tensormap(&p.o);  // otherwise there may be none
+    if constexpr (!config.o_from_registers()) ptx::prefetch_tensormap(&p.o);  // otherwise there may be none
   }
   ptx::bar_sync(barrier_all, config.threads());
   return smem;

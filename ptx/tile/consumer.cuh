@@ -47,7 +47,7 @@ FA3_DEVICE void write_tile(float (&O)[dv / 2], const RowState& state, Smem& smem
 
 // How far a warpgroup is: the tile whose Q it holds, and where that is in the two rings (ring.cuh).
 struct Progress {
-  static_assert(config.kind == Kind::pass || split_stage, "K and V of a stage are released each on its own");
+  static_assert(split_stage, "K and V of a stage are released each on its own");
   Smem& smem;
   const KvRing ring;
   const Turns turns;

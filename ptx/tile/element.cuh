@@ -3,7 +3,7 @@
 #include "../isa/matrix.cuh"
 #include "../isa/math.cuh"
 #include "../isa/wgmma.cuh"
-#include "config.cuh"
+#include "tiling.cuh"
 
 namespace fa3 {
 

@@ -1,6 +1,6 @@
 // O and LSE on their way out. Each warp puts its 16 rows of O into the Q buffer of its warpgroup, which is read no
 // more, and TMA stores them from there and clips what lies outside of the tensor; or it stores them from its registers
-// (Trait::o_from_registers).
+// (OExit::registers).
 #pragma once
 #include <type_traits>
 

@@ -49,11 +49,11 @@ class ExitThroughBuffer {
   // The next piece's first QK is done, too, and O is needed no more.
   FA3_DEVICE void is_stored(float (&)[dv / 2], uint32_t q_buffer) {
     o_buffer_ = q_buffer;
-    if constexpr (!has(Trait::late_q_release)) release();
+    if constexpr (!config.late_q_release()) release();
   }
   // And so is the softmax behind that.
   FA3_DEVICE void first_softmax_done() {
-    if constexpr (has(Trait::late_q_release)) release();
+    if constexpr (config.late_q_release()) release();
   }
   // Waits until TMA has read the buffer through which O leaves, if there is one, and gives it back.
   FA3_DEVICE void release() {
@@ -73,7 +73,7 @@ class ExitThroughBuffer {
   int o_buffer_ = -1;  // the Q buffer through which O is on its way out
 };
 
-// Trait::o_from_registers.
+// OExit::registers.
 class ExitFromRegisters {
  public:
   FA3_DEVICE ExitFromRegisters(const Params& p, Smem& smem, int, int warp) : p_(p), smem_(smem), warp_(warp) {}
@@ -109,7 +109,7 @@ class ExitFromRegisters {
   int warp_;
 };
 
-// Trait::packs_heads (packed.cuh). With Trait::shares_keys, O of two warpgroups is put together first.
+// Heads::packed (packed.cuh). With Trait::shares_keys, O of two warpgroups is put together first.
 class ExitPacked : public ExitFromRegisters {
  public:
   FA3_DEVICE ExitPacked(const Params& p, Smem& smem, int consumer, int warp)
@@ -138,7 +138,7 @@ class ExitPacked : public ExitFromRegisters {
   int warpgroup_;
 };
 
-using Exit = std::conditional_t<has(Trait::packs_heads), ExitPacked,
-                                std::conditional_t<has(Trait::o_from_registers), ExitFromRegisters, ExitThroughBuffer>>;
+using Exit = std::conditional_t<config.packs_heads(), ExitPacked,
+                                std::conditional_t<config.o_from_registers(), ExitFromRegisters, ExitThroughBuffer>>;
 
 }  // namespace fa3

@@ -17,7 +17,7 @@ struct Place {
   bool exists;  // is it a row of the problem?
 };
 FA3_DEVICE Place place_of(const Params& p, const RowBlock& block, int row) {
-  if constexpr (has(Trait::packs_heads)) {
+  if constexpr (config.packs_heads()) {
     const int query = packing(p).query(row), head = packing(p).head(row);
     return {query, block.head * p.heads_per_kv + head,
             row >= 0 && query < visible(p, block).seqlen_q && head < p.heads_per_kv};

@@ -26,7 +26,7 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
     else return kept;
   }();
   bool has_before = false;
-  constexpr bool rows = has(Trait::transposes_v);
+  constexpr bool rows = config.transposes_v();
 
   uint32_t transposed = 0;  // V blocks for transposers, so far
   auto send_v_rows = [&](bool end) {
@@ -80,7 +80,7 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
       mbarrier_arrive_expect_tx(shared_address(&smem.full_k[s]),
                                 !rows && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
       load_k(stage.k, smem.full_k[s], p, block);                                                // A1.8
-      if constexpr (has(Trait::block_scales)) load_block_scales(smem.block_scales[s], smem.full_k[s], p, block);
+      if constexpr (config.block_scales()) load_block_scales(smem.block_scales[s], smem.full_k[s], p, block);
       if constexpr (takes_v_tiles)
         if (!has_before) griddepcontrol_wait();  // the pass that makes them may be under way
       if constexpr (rows) {
@@ -107,7 +107,7 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
   uint64_t& empty = split_stage ? smem.empty_v[s] : smem.empty_k[s];
   uint64_t& full = split_stage ? smem.full_v[s] : smem.full_k[s];
   wait(empty, KvRing::parity(i) ^ 1);
-  if constexpr (has(Trait::block_scales)) mbarrier_arrive(shared_address(&full));  // in place of a block's scales
+  if constexpr (config.block_scales()) mbarrier_arrive(shared_address(&full));  // in place of a block's scales
   if constexpr (rows) {
     if (!split_stage) mbarrier_arrive(shared_address(&full));
     send_v_rows(false);
@@ -170,7 +170,7 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       block.batch = tile.batch;
       block.part = work.part;
       block.parts = work.parts;
-      block.partial = has(Trait::packs_heads)
+      block.partial = config.packs_heads()
                           ? work.slot * packed_slot_rows(p) + (max(row, 0) - max(first_row(p, tile), 0)) * work.parts
                           : work.slot * warpgroups + nth;
       block.ticket = work.split_tile * warpgroups + nth;
@@ -203,11 +203,11 @@ FA3_DEVICE void prepare_tickets(const Params& p, Smem& smem) {
 FA3_DEVICE void producer(const Params& p, Smem& smem, int warp) {
   if constexpr (config.moves_registers()) ptx::setmaxnreg_dec<config.producer_registers()>();
   if (warp >= 2) {
-    if constexpr (bounded_right && !own_lengths && !has(Trait::packs_heads))
+    if constexpr (bounded_right && !own_lengths && !config.packs_heads())
       write_empty_rows<dv / 8, Br, is_8bit>(p.output, p.tiles.heads, p.tiles.batch_heads, p.tiles.first_row,
                                             2 * blockIdx.x + warp - 2, 2 * gridDim.x);
-    if constexpr (has(Trait::transposes_v)) transposer(smem, warp - 2);
-    if constexpr (has(Trait::packs_heads))
+    if constexpr (config.transposes_v()) transposer(smem, warp - 2);
+    if constexpr (config.packs_heads())
       if (warp == 2 && threadIdx.x % 32 == 0 && all_at_once(p)) prepare_tickets(p, smem);
     return;
   }

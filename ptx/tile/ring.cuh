@@ -53,7 +53,7 @@ struct KvRing {
 
  private:
   FA3_DEVICE void arrive(uint64_t& barrier) const {
-    if constexpr (has(Trait::block_scales)) __syncwarp();  // each lane has read the block's scales
+    if constexpr (config.block_scales()) __syncwarp();  // each lane has read the block's scales
     ptx::mbarrier_arrive_if(ptx::shared_address(&barrier), mirrored_lane == 31);
   }
 };

@@ -58,7 +58,7 @@ FA3_DEVICE Piece piece_at(const Params& p, int number) {
   if constexpr (has(Trait::splits)) {
     if (number >= p.pieces.whole_tiles) {
       int entry = number - p.pieces.whole_tiles, nth = 0;
-      if constexpr (has(Trait::packs_heads)) {
+      if constexpr (config.packs_heads()) {
         const int piece = entry;
         entry = piece / p.pieces.each;
         nth = piece - entry * p.pieces.each;
@@ -76,7 +76,7 @@ FA3_DEVICE Piece piece_at(const Params& p, int number) {
 // Has each piece a thread block of its own, so that none is claimed? Only kernels for packed heads make use of that:
 // their calls are short, so tickets are cleared beside the loads (prepare_tickets in producer.cuh).
 FA3_DEVICE bool all_at_once(const Params& p) {
-  return has(Trait::packs_heads) && piece_count(p) <= int(gridDim.x);
+  return config.packs_heads() && piece_count(p) <= int(gridDim.x);
 }
 
 // The pieces of this thread block, one after the other. Used by one thread. It takes the first piece, and while it

@@ -4,6 +4,7 @@
 #include "../isa/fence.cuh"
 #include "barriers.cuh"
 #include "element.cuh"
+#include "forward.cuh"
 #include "sequence.cuh"
 
 namespace fa3 {
@@ -92,18 +93,18 @@ struct alignas(1024) Smem {
   VRows v_rows;
   Handed handed[shares_keys ? 1 : 0];
   alignas(16) float v_mean[config.v_means()][dv];  // of 8-bit elements: what is added to O (VMeanRing)
-  BlockScales block_scales[has(Trait::block_scales) ? config.stages : 0];  // of the block whose K is in the stage
+  BlockScales block_scales[config.block_scales() ? config.stages : 0];  // of the block whose K is in the stage
 
   // Barriers, in an order that init_barriers relies on: those for one thread, for warps, and for threads.
   uint64_t full_k[config.stages];  // without split_stage: of the whole stage
   uint64_t full_v[split_stage ? config.stages : 1], full_q[q_depth * warpgroups], full_piece, empty_piece;
-  uint64_t tickets_ready[has(Trait::packs_heads)];  // waited for where all pieces are under way at once
+  uint64_t tickets_ready[config.packs_heads()];  // waited for where all pieces are under way at once
   uint64_t empty_k[config.stages], empty_v[split_stage ? config.stages : 1];
   uint64_t empty_q[config.q_buffers];
   KeyBlock v_block[own_lengths];  // whose V is loaded next: for the K/V producer, which has no registers for it then
   int piece;  // number of the piece whose Q comes next: what the K/V producer tells the Q producer
   RowBlock row_block[row_blocks];  // of the Q in a buffer (RowBlockRing)
-  uint32_t shares[has(Trait::packs_heads) ? warpgroups : 0];  // of rows that a warpgroup adds up (packed.cuh)
+  uint32_t shares[config.packs_heads() ? warpgroups : 0];  // of rows that a warpgroup adds up (packed.cuh)
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -112,19 +113,19 @@ static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little sh
 FA3_DEVICE void init_barriers(Smem& smem, int warp) {
   constexpr auto index = [](size_t offset) { return int(offset - offsetof(Smem, full_k)) / 8; };
   constexpr int kv = index(offsetof(Smem, empty_k)), q = index(offsetof(Smem, empty_q)), end = q + config.q_buffers;
-  constexpr int transposers = has(Trait::transposes_v) ? VRows::warps : 0;
+  constexpr int transposers = config.transposes_v() ? VRows::warps : 0;
   if (threadIdx.x != 32 * warp) return;  // (% 32 would take a register throughout the kernel)
   for (int i = warp; i < end; i += config.threads() / 32) {
     // Filled by one thread, V by the warps that transpose it, scales by copies of their own; K and V released by every
     // consumer warp; Q released by every thread of the warpgroups that have it, as all have read its RowBlock.
     const int v_too = transposers && !split_stage && i < config.stages ? transposers : 0;
     const bool v_only = transposers && split_stage && i >= config.stages && i < 2 * config.stages;
-    const int scales_too = has(Trait::block_scales) && i < config.stages;
+    const int scales_too = config.block_scales() && i < config.stages;
     const int full = v_only ? transposers : 1 + v_too + scales_too;
     const int arrivals = i < kv ? full : i < q ? consumers * 4 : 128 * (consumers / warpgroups);
     ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);
   }
-  if constexpr (has(Trait::transposes_v))
+  if constexpr (config.transposes_v())
     if (warp < VRows::buffers) {
       ptx::mbarrier_init(ptx::shared_address(&smem.v_rows.full[warp]), 1);
       ptx::mbarrier_init(ptx::shared_address(&smem.v_rows.empty[warp]), VRows::warps);

@@ -12,7 +12,7 @@ namespace fa3 {
 FA3_DEVICE void load_q(Element* to, uint64_t& full, const Params& p, int row, const Piece& piece) {
   using namespace ptx;
   const Tile& tile = piece.tile;
-  if constexpr (has(Trait::packs_heads)) {
+  if constexpr (config.packs_heads()) {
     const int head = packing(p).head(row), query = q_row(p, piece.sequence) + packing(p).query(row);
 #pragma unroll
     for (int slab = 0; slab < slabs; slab++)
@@ -26,7 +26,7 @@ FA3_DEVICE void load_q(Element* to, uint64_t& full, const Params& p, int row, co
 // K/V block j for the piece's rows.
 FA3_DEVICE KeyBlock key_block(const Params& p, const Piece& piece, int j) {
   const Tile& tile = piece.tile;
-  const int head = has(Trait::packs_heads) ? tile.head : tile.head / p.heads_per_kv;
+  const int head = config.packs_heads() ? tile.head : tile.head / p.heads_per_kv;
   KeyBlock block = {k_row(p, piece.sequence) + j * Bc, head, k_batch(p, piece.sequence, tile.batch)};
   if constexpr (own_lengths) block.keys[0] = max(visible(p, piece.sequence).seqlen_k - j * Bc, 0);
   return block;
@@ -89,7 +89,7 @@ FA3_DEVICE void load_scales(RowBlock& block, const Params& p) {
   const Scales& scales = scales_of(p);
   block.c = p.softmax_scale_log2 * scale_at(scales.q, block.batch, block.head, row);
   block.v_scale = 1.f;
-  if constexpr (!has(Trait::block_scales)) {
+  if constexpr (!config.block_scales()) {
     block.c *= scale_at(scales.k, block.batch, head_kv, 0);
     block.v_scale = scale_at(scales.v, block.batch, head_kv, 0);
   }

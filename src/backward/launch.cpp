@@ -14,7 +14,7 @@ RowStrides strides_of(const View& view) { return {view.stride[0], view.stride[2]
 RowStrides strides_of_rows(const View& view) { return {view.stride[0], view.stride[1], view.stride[2]}; }
 
 // Tiles of 64 keys of a head, as sums over its parts are added up.
-int32_t key_tiles_of(const BackwardRun& plan) { return plan.key_blocks * (rows[plan.row].Bc / 64); }
+int32_t key_tiles_of(const BackwardRun& plan) { return plan.key_blocks * (backward_row(plan.row).Bc / 64); }
 
 BackwardRows rows_of(const BackwardProblem& problem, const BackwardRun& plan, char* workspace) {
   const View &o = problem.o, &dout = problem.dout, &lse = problem.lse, &dlse = problem.dlse, &dq = problem.dq;
@@ -33,7 +33,7 @@ BackwardRows rows_of(const BackwardProblem& problem, const BackwardRun& plan, ch
           plan.sums_dq ? reinterpret_cast<float*>(workspace + plan.dq_sums) : nullptr,
           narrow(problem.seqlen_q), narrow(problem.head_dim), narrow(problem.head_dim_v), dq.dtype == FA3_DTYPE_BF16,
           Divisor::of(std::max(1, plan.q_tiles)), Divisor::of(std::max(1, narrow(problem.heads))),
-          rows[plan.row].Br / backward_tile_rows};
+          backward_row(plan.row).Br / backward_tile_rows};
 }
 
 BackwardKeys keys_of(const BackwardProblem& problem, const BackwardRun& plan, char* workspace) {
@@ -49,7 +49,7 @@ BackwardKeys keys_of(const BackwardProblem& problem, const BackwardRun& plan, ch
 
 fa3_status encode_maps(const Driver& driver, const BackwardProblem& problem, const BackwardRun& plan,
                        BackwardParams& params) {
-  const Row& row = rows[plan.row];
+  const BackwardRow& row = backward_row(plan.row);
   // Without queries nothing of Q and dO is loaded; but a map must be one.
   const View& q = problem.has_queries() ? problem.q : problem.k;
   const View& dout = problem.has_queries() ? problem.dout : problem.k;
@@ -65,7 +65,7 @@ fa3_status encode_maps(const Driver& driver, const BackwardProblem& problem, con
 
 fa3_status fill(const Driver& driver, const BackwardProblem& problem, int64_t empty_rows, const BackwardRun& plan,
                 char* workspace, BackwardParams& params) {
-  const Row& row = rows[plan.row];
+  const BackwardRow& row = backward_row(plan.row);
   if (problem.has_keys())
     if (fa3_status status = encode_maps(driver, problem, plan, params)) return status;
   params.visible = visible_of(problem);

@@ -63,7 +63,7 @@ BlockOrder block_order(int64_t batch_heads, int32_t blocks, const Visible& seen,
 struct Visits {
   int64_t all = 0, longest = 0;
 };
-Visits visits_of(const BackwardProblem& problem, int64_t key_blocks, const Row& row) {
+Visits visits_of(const BackwardProblem& problem, int64_t key_blocks, const BackwardRow& row) {
   const Visible seen = visible_of(problem);
   Visits visits;
   for (int32_t block = 0; block < key_blocks; ++block) {
@@ -81,7 +81,7 @@ constexpr int64_t blocks_enough = 8 * section_blocks;
 constexpr int64_t tiles_in_cache = 24 * 1024 / 64;
 
 // In which order key blocks add to dQ. Where one thread block has all of a tile's dQ, nothing is to be ordered.
-DqOrder dq_order_of(const BackwardProblem& problem, const Row& row, const HeadParts& parts, int32_t heads,
+DqOrder dq_order_of(const BackwardProblem& problem, const BackwardRow& row, const HeadParts& parts, int32_t heads,
                     int32_t blocks) {
   if (!row.takes_several_blocks() || row.has(Trait::one_key_block)) return DqOrder::any;
   if (problem.deterministic) {
@@ -117,7 +117,7 @@ DqOrder dq_order_of(const BackwardProblem& problem, const Row& row, const HeadPa
 // heads over 1 of 8192: two tiles apart 0.84, one tile 0.99). Under a causal mask a block goes down to the diagonal,
 // which it meets Bc / Br tiles above the block before it. Its start lies twice as far above that of the block before
 // it, so that the way down grows from block to block, too.
-Spread spread_of(const BackwardProblem& problem, const Row& row, const HeadParts& parts, int64_t key_blocks,
+Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const HeadParts& parts, int64_t key_blocks,
                  const KeyOrder& order) {
   const bool uneven = visible_of(problem).later_rows_see_more();
   constexpr Spread none{31, 0};
@@ -147,7 +147,7 @@ Spread spread_of(const BackwardProblem& problem, const Row& row, const HeadParts
 constexpr int64_t most_blocks = 2 * blocks_enough, most_parts = 64;
 constexpr int64_t block_turns = 2, part_turns = 5, pass_turns = 3;
 
-HeadParts parts_of(const BackwardProblem& problem, const Row& row, int64_t key_blocks, int64_t tiles) {
+HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64_t key_blocks, int64_t tiles) {
   const int64_t heads = problem.batch * problem.heads_kv, readers = problem.heads_per_kv();
   HeadParts best{.range_tiles = tiles};
   if (row.has(Trait::as_written) || readers == 0 || key_blocks == 0 || heads * key_blocks >= blocks_enough) return best;
@@ -171,7 +171,7 @@ HeadParts parts_of(const BackwardProblem& problem, const Row& row, int64_t key_b
   return best;
 }
 
-KeyOrder key_order_of(const BackwardProblem& problem, const Row& row, const HeadParts& parts, int64_t key_blocks) {
+KeyOrder key_order_of(const BackwardProblem& problem, const BackwardRow& row, const HeadParts& parts, int64_t key_blocks) {
   const Visible seen = visible_of(problem);
   KeyOrder order{};
   const int64_t heads = problem.batch * problem.heads_kv * parts.parts;

@@ -25,8 +25,8 @@ constexpr int64_t max_blocks = INT32_MAX / 2;  // thread blocks are counted in i
 // of, so that the end of a run, where some have none, does not count.
 constexpr int64_t run_bytes = int64_t{1} << 30;
 
-bool fits(const Row& row, const BackwardProblem& problem) {
-  return row.kind == Kind::backward && !row.has(Trait::queries_only) && row.dtype == dtype_of(problem.q.dtype) &&
+bool fits(const BackwardRow& row, const BackwardProblem& problem) {
+  return row.gradients != Gradients::queries && row.dtype == dtype_of(problem.q.dtype) &&
          row.causal() == problem.causal && row.d >= problem.head_dim && row.dv >= problem.head_dim_v &&
          (!row.has(Trait::one_key_block) || problem.seqlen_k <= row.Bc);
 }
@@ -36,21 +36,23 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
   if (problem.kernel) {
     found = row_named(problem.kernel);
     if (found < 0) return unknown_kernel(problem.kernel);
-    const Row& row = rows[found];
-    if (!fits(row, problem))
+    const BackwardRow* row = rows[found].backward();
+    if (!row || !fits(*row, problem))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
                   "params->kernel is %s, which is not a backward kernel for this dtype, mask, head_dim, head_dim_v and "
                   "seqlen_k",
-                  row.name);
-    if (problem.deterministic && row.has(Trait::as_written))
+                  rows[found].name);
+    if (problem.deterministic && row->has(Trait::as_written))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
                   "params->flags has FA3_FLAG_DETERMINISTIC, and params->kernel is %s, which adds dq in any order",
-                  row.name);
+                  row->name);
     return FA3_OK;
   }
   found = -1;
-  for (int n = 0; n < row_count; ++n)
-    if (fits(rows[n], problem) && rows[n].has(Trait::chosen) && (found < 0 || rows[n].d < rows[found].d)) found = n;
+  for (int n = first_backward; n < first_pass; ++n) {
+    const BackwardRow& row = backward_row(n);
+    if (fits(row, problem) && row.has(Trait::chosen) && (found < 0 || row.d < backward_row(found).d)) found = n;
+  }
   if (found >= 0) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED,
               "no kernel of this build has q.dim[3] (head_dim) %lld and v.dim[3] (head_dim_v) %lld, %s mask, for the "
@@ -59,39 +61,40 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
 }
 
 // The kernel for dQ that goes with one for dK and dV, or -1.
-constexpr int queries_row_of(const Row& keys) {
-  for (int n = 0; n < row_count; ++n)
-    if (rows[n].has(Trait::queries_only) && rows[n].dtype == keys.dtype && rows[n].d == keys.d &&
-        rows[n].mask == keys.mask)
+constexpr int queries_row_of(const BackwardRow& keys) {
+  for (int n = first_backward; n < first_pass; ++n) {
+    const BackwardRow& row = backward_row(n);
+    if (row.gradients == Gradients::queries && row.dtype == keys.dtype && row.d == keys.d && row.mask == keys.mask)
       return n;
+  }
   return -1;
 }
 
-// The pass of this kernel for the head dimension of a row of the table, or -1.
-constexpr int pass_of(const char* kernel, int head_dim) {
-  for (int n = 0; n < row_count; ++n)
-    if (same_text(rows[n].kernel, kernel) && rows[n].d == head_dim) return n;
+// The row of this pass for the head dimension of another row of the table, or -1.
+constexpr int pass_of(Pass pass, int head_dim) {
+  for (int n = first_pass; n < row_count; ++n)
+    if (pass_row(n).pass == pass && pass_row(n).d == head_dim) return n;
   return -1;
 }
 
 // Has the table all that runs with this row?
-constexpr bool is_complete(const Row& row) {
-  if (row.kind != Kind::backward || row.has(Trait::queries_only)) return true;
-  return pass_of("bwd_prepare", row.d) >= 0 && pass_of("bwd_sum", row.d) >= 0 &&
-         (row.all_gradients() ? pass_of("bwd_finish", row.d) : queries_row_of(row)) >= 0;
+constexpr bool is_complete(const BackwardRow& row) {
+  if (row.gradients == Gradients::queries) return true;
+  return pass_of(Pass::bwd_prepare, row.d) >= 0 && pass_of(Pass::bwd_sum, row.d) >= 0 &&
+         (row.all_gradients() ? pass_of(Pass::bwd_finish, row.d) : queries_row_of(row)) >= 0;
 }
-static_assert(std::all_of(std::begin(rows), std::end(rows), is_complete),
+static_assert(std::all_of(backward_rows.begin(), backward_rows.end(), is_complete),
               "a row of the backward pass lacks a pass, or the kernel for dQ");
 
 // Is dQ summed up in the workspace?
-bool sums_dq(const Row& row) { return row.all_gradients() && !row.has(Trait::one_key_block); }
+bool sums_dq(const BackwardRow& row) { return row.all_gradients() && !row.has(Trait::one_key_block); }
 
 // Of rows that see a key.
 void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, BackwardRun& plan) {
   plan = {};
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
   plan.row = n;
-  const Row& row = rows[n];
+  const BackwardRow& row = backward_row(n);
   const int64_t key_blocks = divide_up(problem.seqlen_k, row.Bc), head_tiles = divide_up(problem.seqlen_q, row.Br);
   const HeadParts parts = parts_of(problem, row, key_blocks, head_tiles);
   const int64_t q_tiles = parts.ranges * parts.range_tiles * (row.Br / backward_tile_rows);
@@ -124,23 +127,23 @@ void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, Backwar
   }
   const int64_t prepared = int64_t{heads_of_pass(order)} * order.head_tiles;
   if (const int64_t work = prepared + heads * empty_tiles(empty_rows); work > 0)
-    add(BackwardStep::prepare, pass_of("bwd_prepare", row.d), work);
+    add(BackwardStep::prepare, pass_of(Pass::bwd_prepare, row.d), work);
   if (problem.has_keys()) add(BackwardStep::gradients, n, blocks);
   if (!problem.has_queries()) return;
   if (plan.sums_dq)
-    add(BackwardStep::finish, pass_of("bwd_finish", row.d), (all - order.done_behind * section) * order.share);
+    add(BackwardStep::finish, pass_of(Pass::bwd_finish, row.d), (all - order.done_behind * section) * order.share);
   if (!row.all_gradients()) {
     const int queries = queries_row_of(row);
-    const int64_t query_blocks = divide_up(problem.seqlen_q, rows[queries].Br);
+    const int64_t query_blocks = divide_up(problem.seqlen_q, backward_row(queries).Br);
     plan.query_order = block_order_of(heads, query_blocks, visible_of(problem));
     add(BackwardStep::queries, queries, heads * query_blocks);
   }
   if (order.parts > 1)
-    add(BackwardStep::sum_keys, pass_of("bwd_sum", row.d), 2 * blocks / int32_t{order.parts} * (row.Bc / 64));
+    add(BackwardStep::sum_keys, pass_of(Pass::bwd_sum, row.d), 2 * blocks / int32_t{order.parts} * (row.Bc / 64));
 }
 
 // Batch entries of a run.
-int64_t entries_of_run(const BackwardProblem& problem, const Row& row) {
+int64_t entries_of_run(const BackwardProblem& problem, const BackwardRow& row) {
   const double rows = static_cast<double>(problem.heads) * static_cast<double>(divide_up(problem.seqlen_q, row.Br)) *
                       row.Br;
   const double entries = run_bytes / (rows * (2 + (sums_dq(row) ? row.d : 0)) * sizeof(float) + 1);
@@ -182,7 +185,7 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
   int n;
   if (fa3_status status = find_row(problem, n)) return status;
   if (fa3_status status = check_lengths(problem)) return status;
-  const Row& row = rows[n];
+  const BackwardRow& row = backward_row(n);
   const int64_t q_tiles = divide_up(problem.seqlen_q, row.Br) * (row.Br / backward_tile_rows);
   const int64_t key_blocks = divide_up(problem.seqlen_k, row.Bc);
   int64_t tiles, blocks;  // batch and heads are below 2^31
@@ -204,7 +207,7 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
 }
 
 int32_t grid_of(const BackwardLaunch& launch, int multiprocessors) {
-  const bool takes_several = launch.step == BackwardStep::gradients && rows[launch.row].takes_several_blocks();
+  const bool takes_several = launch.step == BackwardStep::gradients && backward_row(launch.row).takes_several_blocks();
   return takes_several ? std::min(launch.work, multiprocessors) : launch.work;
 }
 

@@ -11,7 +11,7 @@ CombinePlan plan(const CombineProblem& problem) {
   const int32_t chunks = narrow(problem.head_dim * bytes_per_element(problem.part.dtype) / 16);
   // Less than 2^31, as o has less than 2^40 bytes: a thread block has a row for 65 of its threads or more.
   const CombineTiles tiles =
-      CombineTiles::of(rows[row], chunks, problem.parts, problem.rows, problem.batch * problem.heads);
+      CombineTiles::of(pass_row(row), chunks, problem.parts, problem.rows, problem.batch * problem.heads);
   return {row, chunks, tiles, narrow(tiles.count())};
 }
 

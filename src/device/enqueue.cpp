@@ -9,8 +9,8 @@ fa3_status enqueue(const Driver& driver, const Row& row, CUfunction function, in
   overlap.value.programmaticStreamSerializationAllowed = 1;
   CUlaunchConfig config{};
   config.gridDimX = static_cast<unsigned>(thread_blocks), config.gridDimY = config.gridDimZ = 1;
-  config.blockDimX = static_cast<unsigned>(row.threads()), config.blockDimY = config.blockDimZ = 1;
-  config.sharedMemBytes = static_cast<unsigned>(row.smem_bytes());
+  config.blockDimX = static_cast<unsigned>(row.threads), config.blockDimY = config.blockDimZ = 1;
+  config.sharedMemBytes = static_cast<unsigned>(row.smem_bytes);
   config.hStream = stream;
   config.attrs = &overlap, config.numAttrs = early;
   void* arguments[] = {params};

@@ -92,7 +92,7 @@ fa3_status load_module(const Driver& driver, int row, CUfunction& function) {
   if (!result) {
     name = "cuFuncSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES)";
     result =
-        driver.func_set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, described.smem_bytes());
+        driver.func_set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, described.smem_bytes);
   }
   if (!result) return FA3_OK;
   const fa3_status status = failed(result, name);
@@ -178,7 +178,7 @@ fa3_status get_function(const Device& device, int row, CUstream stream, CUfuncti
   if (capturing)
     return fail(FA3_ERROR_NOT_LOADED,
                 "%s is not loaded and the stream is capturing: %s before the capture", rows[row].name,
-                rows[row].has(Trait::chosen) ? "call fa3_preload" : "fa3_preload does not load it, run it once");
+                rows[row].chosen ? "call fa3_preload" : "fa3_preload does not load it, run it once");
   Locked locked;
   return load(*device.driver, *device.context, row, function);
 }
@@ -187,7 +187,7 @@ fa3_status load_all(const Device& device) {
   Locked locked;
   CUfunction function;
   for (int row = 0; row < row_count; ++row)
-    if (rows[row].has(Trait::chosen))
+    if (rows[row].chosen)
       if (fa3_status status = load(*device.driver, *device.context, row, function)) return status;
   return FA3_OK;
 }

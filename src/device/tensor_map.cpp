@@ -24,7 +24,7 @@ CUtensorMapDataType type_of(fa3_dtype dtype) {
 }
 
 // A box is as wide as a slab, and so is what its swizzle repeats after.
-CUtensorMapSwizzle swizzle_of(const Row& row) {
+CUtensorMapSwizzle swizzle_of(const TiledRow& row) {
   return row.slab_bytes() == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
 }
 
@@ -59,7 +59,8 @@ cuuint64_t bytes_apart(const View& view, int i) {
 
 }  // namespace
 
-fa3_status encode(const Driver& driver, const char* name, const View& view, const Row& row, int rows, TensorMap& map) {
+fa3_status encode(const Driver& driver, const char* name, const View& view, const TiledRow& row, int rows,
+                  TensorMap& map) {
   constexpr int order[] = {3, 1, 2, 0};  // of the view's (batch, seqlen, heads, head_dim), innermost first
   Map from{type_of(view.dtype), 4, {}, {}, {}, swizzle_of(row)};
   if (row.kind == Kind::backward) from.promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;  // gains nothing
@@ -81,8 +82,8 @@ fa3_status encode(const Driver& driver, const char* name, const View& view, cons
   return cuda_error(driver, result, call);
 }
 
-fa3_status encode_packed(const Driver& driver, const char* name, const View& view, const Row& row, int64_t heads_kv,
-                         TensorMap& map) {
+fa3_status encode_packed(const Driver& driver, const char* name, const View& view, const TiledRow& row,
+                         int64_t heads_kv, TensorMap& map) {
   const int64_t heads = view.dim[2] / heads_kv;
   const Packing packing = Packing::of(heads);
   const auto ull_of = [](int64_t value) { return static_cast<cuuint64_t>(value); };
@@ -105,7 +106,7 @@ fa3_status encode_packed(const Driver& driver, const char* name, const View& vie
   return cuda_error(driver, result, call);
 }
 
-fa3_status encode_v_tiles(const Driver& driver, const View& view, const Row& row, TensorMap& map) {
+fa3_status encode_v_tiles(const Driver& driver, const View& view, const TiledRow& row, TensorMap& map) {
   constexpr cuuint64_t line = v_tile_keys * v_tile_keys;  // 16 columns of a tile
   const cuuint64_t lines = view.dim[3] / line, groups = view.dim[1], heads = view.dim[2], batch = view.dim[0];
   const Map from{CU_TENSOR_MAP_DATA_TYPE_UINT8,

@@ -19,9 +19,9 @@ int64_t in_turn(int64_t count, int64_t time) {
   return __builtin_mul_overflow(count, time, &all) ? most_time : std::min(all, most_time);
 }
 
-Candidate::Candidate(const ForwardProblem& asked, const Row& of_table, int all_multiprocessors)
+Candidate::Candidate(const ForwardProblem& asked, const ForwardRow& of_table, int all_multiprocessors)
     : problem(asked), row(of_table), multiprocessors(all_multiprocessors), visible(visible_of(problem, row)),
-      tiles(tiles_of(problem, row, multiprocessors)), packs_heads(row.has(Trait::packs_heads)),
+      tiles(tiles_of(problem, row, multiprocessors)), packs_heads(row.packs_heads()),
       same_length(!problem.causal || (packs_heads && tiles.q_blocks == 1)),
       mixes_lengths(fa3::mixes_lengths(problem, row, tiles.q_blocks, multiprocessors)),
       longest(blocks(problem.causal ? tiles.q_blocks - 1 : 0)), grain(divide_up(longest, Listed::most_grains)),

@@ -11,7 +11,7 @@ inline constexpr int64_t most_time = INT64_MAX / 10;
 int64_t in_turn(int64_t count, int64_t time);
 
 struct Candidate {
-  Candidate(const ForwardProblem& problem, const Row& row, int multiprocessors);
+  Candidate(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors);
 
   // K/V blocks of a query block's tile. They count from block 0, as masks without a left bound leave it to all.
   int64_t blocks(int64_t q_block) const;
@@ -27,7 +27,7 @@ struct Candidate {
   int64_t whole_time() const;
 
   const ForwardProblem& problem;
-  const Row& row;
+  const ForwardRow& row;
   const int64_t multiprocessors;
   const Visible visible;
   const Tiles tiles;

@@ -33,16 +33,16 @@ constexpr Measured measured_costs[] = {
 
 // About how many million operations of its two matrix products a multiprocessor does in a microsecond, where nothing is
 // measured: at small head dimensions exponentials limit it, with sums on two levels additions.
-constexpr double products_per_us(const Row& row) {
+constexpr double products_per_us(const ForwardRow& row) {
   if (!row.is_8bit()) return row.d < 64 ? 3.5 : 6;
   if (row.has(Trait::two_level)) return row.d <= 64 ? 4 : row.d <= 128 ? 6 : 7.5;
   return row.d <= 64 ? 5.5 : 9;
 }
 
 // At d 64 and 128 the gain is 1 to 3%, which is never worth a pass.
-double gain_of_tiles(const Row& row) {
+double gain_of_tiles(const ForwardRow& row) {
   if (row.d < 256) return 0;
-  return row.has(Trait::two_level) ? 0.04 : row.has(Trait::block_scales) ? 0.07 : 0.095;
+  return row.has(Trait::two_level) ? 0.04 : row.block_scales() ? 0.07 : 0.095;
 }
 
 // The costs of the same tile with packed heads, where parts are written and added up in another way.
@@ -51,27 +51,27 @@ RowCosts packed(RowCosts costs) {
   return costs;
 }
 // A single consumer waits for its own products and exponentials: for so many clocks, measured at d 128.
-RowCosts of_one_consumer(const Row& row) {
+RowCosts of_one_consumer(const ForwardRow& row) {
   const int32_t clocks = row.Bc * (row.d + row.dv) / 32 + 8 * row.Bc + 80, block = clocks * 10 / 18;
   return {{block, 900 + block, 1600, 750}, {block, 900 + block, 1600, 750}, 650};
 }
 
 // Two consumers that take turns at the keys are done sooner. They add their results up before they write a part:
 // measured, parts of 2 to 6 blocks are 2% faster to 4% slower so, those of 16 and more 3 to 18% faster.
-RowCosts of_two_consumers(const Row& row) {
+RowCosts of_two_consumers(const ForwardRow& row) {
   RowCosts costs = of_one_consumer(row);
   for (Costs* c : {&costs.together, &costs.behind}) c->block = c->block * 6 / 10, c->piece -= 500, c->write += 3000;
   return costs;
 }
-int64_t least_turns(const Row& row) { return row.Bc < 128 ? 24 : 8; }
+int64_t least_turns(const ForwardRow& row) { return row.Bc < 128 ? 24 : 8; }
 
-RowCosts costs_of(const Row& row) {
+RowCosts costs_of(const ForwardRow& row) {
   if (row.has(Trait::shares_keys)) return of_two_consumers(row);
   if (row.warpgroups() == 1) return of_one_consumer(row);
   for (const Measured& measured : measured_costs)
     if (!row.is_8bit() && measured.d == row.d && measured.Br == row.Br && measured.Bc == row.Bc &&
         measured.mask == row.mask)
-      return row.has(Trait::packs_heads) ? packed(measured.costs) : measured.costs;
+      return row.packs_heads() ? packed(measured.costs) : measured.costs;
   // Not measured: two products at so many TFLOP/s a multiprocessor, and what the others have in common.
   const int32_t block = row.Br * row.Bc * (row.d + row.dv) / static_cast<int32_t>(500 * products_per_us(row));
   if (row.is_8bit()) return {{block, 3 * block, 2400, 800}, {block, 3 * block, 2400, 800}, 3 * block};

@@ -34,7 +34,7 @@ inline constexpr int64_t launch_time = 4000;
 // V. The pass takes tiling_time for so many bytes of V (measured: 16 us for 34 MB). The forward kernel then takes less
 // by gain_of_tiles times the time that is predicted for it.
 constexpr int64_t tiling_time(int64_t bytes) { return 1500 + bytes * 10 / 23000; }
-double gain_of_tiles(const Row& row);
+double gain_of_tiles(const ForwardRow& row);
 
 struct RowCosts {
   Costs together;  // of pieces that all start together
@@ -43,13 +43,13 @@ struct RowCosts {
 };
 // Tiles with fewer keys are short.
 inline constexpr int64_t short_keys = 1024;
-RowCosts costs_of(const Row& row);
+RowCosts costs_of(const ForwardRow& row);
 
 // With Trait::shares_keys, pieces of fewer blocks than least_turns take longer by short_turns: the two consumers work
 // beside each other for too short a while to make up for what one hands to the other. Measured where tiles are many,
 // speed against one consumer: d 64 with 1, 2 and 8 blocks of 128 keys -24, -2 and +1%; d 128 with 1, 2, 4, 16 and 32
 // blocks of 64 keys -27, -6, 0, -1 and +3%.
-int64_t least_turns(const Row& row);
+int64_t least_turns(const ForwardRow& row);
 inline constexpr int32_t short_turns = 1000;
 
 // With packed heads: how long it takes so many warpgroups to read all parts of so many rows and to add them up. A warp
@@ -70,7 +70,7 @@ constexpr int64_t memory_time(int64_t bytes, int64_t multiprocessors, double all
 }
 
 // The time of a block in a tile in which only so many warpgroups have rows: less than that of a full tile.
-constexpr int64_t block_time(const Row& row, int64_t block, int64_t warpgroups) {
+constexpr int64_t block_time(const ForwardRow& row, int64_t block, int64_t warpgroups) {
   // One that is alone takes half as long again, and at least half of the time of all.
   const int64_t halves = warpgroups == 1 ? 3 : 2 * warpgroups, all = 2 * row.warpgroups();
   return 2 * halves < all ? block / 2 : block * halves / all;

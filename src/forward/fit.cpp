@@ -15,38 +15,38 @@ const char* dtype_name(Dtype dtype) {
   return dtype == Dtype::bf16 ? "bf16" : dtype == Dtype::fp16 ? "fp16" : "e4m3";
 }
 
-bool holds(const Row& row, const AttentionShape& shape) {
+bool holds(const ForwardRow& row, const AttentionShape& shape) {
   return row.d >= shape.head_dim && row.dv >= shape.head_dim_v;
 }
 // Has it fewer columns than the other, or as many in all, but fewer of Q and K?
-constexpr bool is_narrower(const Row& row, const Row& other) {
+constexpr bool is_narrower(const ForwardRow& row, const ForwardRow& other) {
   return row.d + row.dv != other.d + other.dv ? row.d + row.dv < other.d + other.dv : row.d < other.d;
 }
 
 // Can this row take the problem's V, scales and sums?
-bool takes(const Row& row, const ForwardProblem& problem) {
-  return !row.is_8bit() || (row.has(Trait::transposes_v) == !problem.v_tiles &&
+bool takes(const ForwardRow& row, const ForwardProblem& problem) {
+  return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
-                            (row.has(Trait::block_scales) || !problem.kv_blocks));
+                            (row.block_scales() || !problem.kv_blocks));
 }
 // Rows with scales for blocks take one scale for each head, too, but are slower.
-bool has_needless_scales(const Row& row, const ForwardProblem& problem) {
-  return row.has(Trait::block_scales) && !row.has(Trait::two_level) && !problem.kv_blocks;
+bool has_needless_scales(const ForwardRow& row, const ForwardProblem& problem) {
+  return row.block_scales() && !row.has(Trait::two_level) && !problem.kv_blocks;
 }
 
-constexpr bool is_choosable(const Row& row) { return row.kind == Kind::forward && row.has(Trait::chosen); }
+constexpr bool is_choosable(const ForwardRow& row) { return row.has(Trait::chosen); }
 
 // Rows that fit the same problems.
-constexpr int rivals_of(const Row& row) {
+constexpr int rivals_of(const ForwardRow& row) {
   int rivals = 0;
-  for (const Row& other : rows)
+  for (const ForwardRow& other : forward_rows)
     rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
               other.dv == row.dv;
   return rivals;
 }
 
-static_assert(std::all_of(std::begin(rows), std::end(rows),
-                          [](const Row& row) { return rivals_of(row) <= Fit::most; }));
+static_assert(std::all_of(forward_rows.begin(), forward_rows.end(),
+                          [](const ForwardRow& row) { return rivals_of(row) <= Fit::most; }));
 
 // The choosable rows of a dtype and mask, found when this is compiled, as every call looks through them.
 struct RowList {
@@ -55,9 +55,10 @@ struct RowList {
 };
 constexpr RowList choosable(Dtype dtype, bool causal) {
   RowList list;
-  for (int n = 0; n < row_count; ++n)
-    if (is_choosable(rows[n]) && rows[n].dtype == dtype && rows[n].causal() == causal)
-      list.rows[list.count++] = static_cast<short>(n);
+  for (short n = 0; n < static_cast<short>(forward_rows.size()); ++n) {
+    const ForwardRow& row = forward_row(n);
+    if (is_choosable(row) && row.dtype == dtype && row.causal() == causal) list.rows[list.count++] = n;
+  }
   return list;
 }
 // In the order of Dtype.
@@ -67,7 +68,7 @@ constexpr RowList causal_rows[] = {choosable(Dtype::bf16, true), choosable(Dtype
                                    choosable(Dtype::e4m3, true)};
 
 // The rows among which the library chooses: of all that can run the problem, those of the smallest head dimensions that
-// hold its own. Rows with packed heads (Trait::packs_heads) and other rows have smallest dimensions of their own; those
+// hold its own. Rows with packed heads (Heads::packed) and other rows have smallest dimensions of their own; those
 // with packed heads come last.
 void find_rows(const ForwardProblem& problem, Fit& fit) {
   const int dtype = static_cast<int>(dtype_of(problem.q.dtype));
@@ -77,13 +78,13 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
   fit.count = packed.count = 0;
   for (int i = 0; i < candidates.count; ++i) {
     const int n = candidates.rows[i];
-    const Row& row = rows[n];
-    const bool packs = row.has(Trait::packs_heads);
+    const ForwardRow& row = forward_row(n);
+    const bool packs = row.packs_heads();
     if (!holds(row, problem) || (packs && !may_pack) || !takes(row, problem) || has_needless_scales(row, problem))
       continue;
     Fit& of_kind = packs ? packed : fit;
-    if (of_kind.count && is_narrower(rows[of_kind.rows[0]], row)) continue;
-    if (of_kind.count && is_narrower(row, rows[of_kind.rows[0]])) of_kind.count = 0;
+    if (of_kind.count && is_narrower(forward_row(of_kind.rows[0]), row)) continue;
+    if (of_kind.count && is_narrower(row, forward_row(of_kind.rows[0]))) of_kind.count = 0;
     of_kind.rows[of_kind.count++] = n;
   }
   for (int n = 0; n < packed.count; ++n) fit.rows[fit.count++] = packed.rows[n];
@@ -113,9 +114,9 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
 fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   const int n = row_named(problem.kernel);
   if (n < 0) return unknown_kernel(problem.kernel);
-  const Row& row = rows[n];
-  if (row.kind != Kind::forward)
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is no forward kernel", row.name);
+  if (rows[n].kind != Kind::forward)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is no forward kernel", rows[n].name);
+  const ForwardRow& row = forward_row(n);
   if (row.dtype != dtype_of(problem.q.dtype))
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s; q.dtype is %s", row.name,
                 dtype_name(row.dtype), dtype_name(dtype_of(problem.q.dtype)));
@@ -130,7 +131,7 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim_v up to %d; v.dim[3] (head_dim_v) is %lld", row.name,
                 row.dv, ll(problem.head_dim_v));
-  if (row.is_8bit() && row.has(Trait::transposes_v) == problem.v_tiles)
+  if (row.is_8bit() && row.transposes_v() == problem.v_tiles)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which takes v %s; v.rank is %d", row.name,
                 problem.v_tiles ? "row by row" : "as tiles", problem.v_tiles ? 5 : 4);
   if (row.is_8bit() && row.has(Trait::two_level) != problem.two_level)
@@ -141,7 +142,7 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
                 "params->kernel is %s, which takes one scale for each head of K and V; k_scale and v_scale have %lld "
                 "and %lld blocks", row.name, ll(problem.k_scale.dim[2]),
                 ll(problem.v_scale.dim[2]));
-  if (row.has(Trait::packs_heads) && rows_of(problem, row) > max_seqlen)
+  if (row.packs_heads() && rows_of(problem, row) > max_seqlen)
     return fail(FA3_ERROR_UNSUPPORTED,
                 "params->kernel is %s, which packs the heads that share k and v (here %lld, as %lld) into rows; with "
                 "q.dim[1] (seqlen_q) %lld that makes more than %lld", row.name,
@@ -158,11 +159,11 @@ fa3_status fit(const ForwardProblem& problem, Fit& fit) {
   if (fa3_status status = problem.kernel ? take_named_row(problem, fit) : choose_rows(problem, fit)) return status;
   if (fa3_status status = check_lengths(problem)) return status;
   if (problem.empty()) return FA3_OK;
-  const Row& first = rows[fit.rows[0]];
+  const ForwardRow& first = forward_row(fit.rows[0]);
   const int all = fit.count;
   fit.count = 0;
   for (int i = 0; i < all; ++i)
-    if (tiles_fit(problem, rows[fit.rows[i]])) fit.rows[fit.count++] = fit.rows[i];
+    if (tiles_fit(problem, forward_row(fit.rows[i]))) fit.rows[fit.count++] = fit.rows[i];
   if (fit.count) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED,
               "q.dim[0] * q.dim[2] * (blocks of %d rows in q.dim[1]) is %lld * %lld * %lld; the kernels count up to "

@@ -14,14 +14,14 @@ namespace fa3 {
 namespace {
 
 // V as the row takes it.
-fa3_status encode_maps(const Driver& driver, const ForwardProblem& problem, const View& v, const Row& row,
+fa3_status encode_maps(const Driver& driver, const ForwardProblem& problem, const View& v, const ForwardRow& row,
                        ForwardParams& params) {
-  const bool packs_heads = row.has(Trait::packs_heads);
+  const bool packs_heads = row.packs_heads();
   if (fa3_status status = packs_heads ? encode_packed(driver, "q", problem.q, row, problem.heads_kv, params.q)
                                       : encode(driver, "q", problem.q, row, q_box_rows, params.q))
     return status;
   if (fa3_status status = encode(driver, "k", problem.k, row, row.Bc, params.k)) return status;
-  if (row.is_8bit() && !row.has(Trait::transposes_v)) return encode_v_tiles(driver, v, row, params.v);
+  if (row.takes_v_tiles()) return encode_v_tiles(driver, v, row, params.v);
   if (fa3_status status = encode(driver, "v", v, row, row.Bc, params.v)) return status;
   return row.is_8bit() || packs_heads ? FA3_OK : encode(driver, "o", problem.o, row, o_box_rows, params.o);
 }
@@ -66,7 +66,7 @@ void fill(const ForwardProblem& problem, const RowPlan& plan, void* workspace, S
   params.workspace = static_cast<Workspace*>(workspace);
   params.tickets = reinterpret_cast<Tickets*>(bytes + plan.workspace.tickets);
   params.partials = bytes + plan.workspace.partials;
-  params.visible = visible_of(problem, rows[plan.row]);
+  params.visible = visible_of(problem, forward_row(plan.row));
   params.heads_per_kv = Divisor::of(narrow(problem.heads_per_kv()));
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
@@ -111,7 +111,7 @@ fa3_status fill(const Driver& driver, const ForwardProblem& problem, const Forwa
         of_launch[i] = &params.tile_v;
         break;
       case ForwardStep::forward:
-        if (fa3_status status = encode_maps(driver, problem, v, rows[launch.row], params.forward)) return status;
+        if (fa3_status status = encode_maps(driver, problem, v, forward_row(launch.row), params.forward)) return status;
         fill(problem, plan.forward, workspace, params.forward);
         of_launch[i] = &params.forward;
         break;

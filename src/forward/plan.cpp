@@ -29,7 +29,7 @@ bool is_worth_tiling(const ForwardProblem& problem, const Fit& fit, const RowPla
   if (__builtin_mul_overflow(groups_of_keys(problem), problem.batch * problem.heads_kv, &tiles) || tiles > max_tiles ||
       __builtin_mul_overflow(tiles, v_tile_bytes(problem), &bytes))
     return false;
-  return forward.predicted_us * 1e3 * gain_of_tiles(rows[forward.row]) > static_cast<double>(tiling_time(bytes));
+  return forward.predicted_us * 1e3 * gain_of_tiles(forward_row(forward.row)) > static_cast<double>(tiling_time(bytes));
 }
 
 // Adds that pass to the plan, and V tiles to the workspace, behind what else is in it.
@@ -39,7 +39,7 @@ void add_tile_v(const ForwardProblem& problem, ForwardPlan& plan) {
   constexpr size_t alignment = 256;
   const int64_t tiles = groups_of_keys(problem) * problem.batch * problem.heads_kv;
   plan.launches[plan.launch_count++] = {
-      ForwardStep::tile_v, pass, narrow(divide_up(tiles, tiles_of_thread_block(rows[pass])))};
+      ForwardStep::tile_v, pass, narrow(divide_up(tiles, tiles_of_thread_block(pass_row(pass))))};
   plan.v_tiles = (plan.forward.workspace.bytes + alignment - 1) / alignment * alignment;
   plan.workspace_bytes = plan.v_tiles + static_cast<size_t>(tiles * v_tile_bytes(problem));
 }
@@ -54,7 +54,7 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessor
     constexpr int pass = row_named("fa3_pass_empty_rows");
     static_assert(pass >= 0);
     const int64_t blocks = divide_up(problem.seqlen_q, empty_rows_block) * problem.batch * problem.heads;
-    const int64_t warps = rows[pass].threads() / 32;
+    const int64_t warps = rows[pass].threads / 32;
     plan.launches[plan.launch_count++] = {
         ForwardStep::empty_rows, pass, narrow(std::min<int64_t>(divide_up(blocks, warps), multiprocessors))};
     return;
@@ -65,16 +65,16 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessor
   const bool has_too_many_rows = tiles > many && problem.heads_per_kv() == 1 && problem.seqlen_q > most_unpacked_rows &&
                                  problem.seqlen_k < short_keys;  // for packed heads
   for (int i = 1; i < fit.count; ++i) {
-    const Row& row = rows[fit.rows[i]];
+    const ForwardRow& row = forward_row(fit.rows[i]);
     // For packed heads a larger tile only if a head has more than 64 rows. Where causal tiles are many, a smaller one
     // only if it still holds all rows of a head.
-    if (row.has(Trait::packs_heads) ? has_too_many_rows || (row.Br > 64 && rows_of(problem, row) <= 64)
+    if (row.packs_heads() ? has_too_many_rows || (row.Br > 64 && rows_of(problem, row) <= 64)
                                     : is_balanced && problem.seqlen_q > row.Br)
       continue;
     RowPlan other;
     plan_row(problem, fit.rows[i], multiprocessors, other);
     // Where it makes no difference, fewer reads of K and V are better.
-    const bool is_faster = rows[other.row].has(Trait::packs_heads) ? other.predicted_us <= plan.forward.predicted_us
+    const bool is_faster = forward_row(other.row).packs_heads() ? other.predicted_us <= plan.forward.predicted_us
                                                                    : other.predicted_us < plan.forward.predicted_us;
     if (is_faster) plan.forward = other;
   }
@@ -83,7 +83,7 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessor
     plan_row(problem, fit.v_tiles_row, multiprocessors, plan.forward);
     add_tile_v(problem, plan);
   }
-  const Row& row = rows[plan.forward.row];
+  const ForwardRow& row = forward_row(plan.forward.row);
   const int64_t blocks = std::max<int64_t>(plan.forward.pieces.count(), empty_blocks(plan.forward.tiles, row));
   plan.launches[plan.launch_count++] = {ForwardStep::forward, plan.forward.row,
                                         narrow(std::min<int64_t>(blocks, multiprocessors))};

@@ -78,7 +78,7 @@ struct List {
 
 class Splitter : Candidate {
  public:
-  Splitter(const ForwardProblem& problem, const Row& row, int multiprocessors)
+  Splitter(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors)
       : Candidate(problem, row, multiprocessors), whole_(whole_time()), best_(whole_) {
     list_.first_tile = tiles.count();
   }
@@ -340,7 +340,7 @@ class Splitter : Candidate {
 
 void plan_row(const ForwardProblem& problem, int row, int multiprocessors, RowPlan& plan) {
   plan.row = row;
-  Splitter(problem, rows[row], multiprocessors).plan(plan);
+  Splitter(problem, forward_row(row), multiprocessors).plan(plan);
 }
 
 }  // namespace fa3

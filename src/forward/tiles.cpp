@@ -23,10 +23,10 @@ namespace {
 // the short ones, which find K and V in the L2 cache, all wait for the tensor cores. So there a section is one group,
 // and tiles of all lengths run beside each other (mixes_lengths). Measured: 2 to 8% faster up to 1024 keys, 1% at 1536,
 // none at 2048.
-int64_t section_heads(const ForwardProblem& problem, const Row& row, bool mixes_lengths) {
+int64_t section_heads(const ForwardProblem& problem, const ForwardRow& row, bool mixes_lengths) {
   constexpr int64_t budget = 32 << 20;
   const int64_t batch_heads = problem.batch * heads_of(problem, row);
-  const int64_t heads_per_kv = row.has(Trait::packs_heads) ? 1 : problem.heads_per_kv();
+  const int64_t heads_per_kv = row.packs_heads() ? 1 : problem.heads_per_kv();
   if (!problem.causal) return 1;
   if (mixes_lengths) return heads_per_kv;
   const int64_t kv_bytes = problem.seqlen_k * (problem.head_dim + problem.head_dim_v) * row.element_bytes();
@@ -39,22 +39,22 @@ int64_t section_heads(const ForwardProblem& problem, const Row& row, bool mixes_
 
 }  // namespace
 
-Packing packing_of(const ForwardProblem& problem, const Row& row) {
-  return row.has(Trait::packs_heads) ? Packing::of(problem.heads_per_kv()) : Packing{0};
+Packing packing_of(const ForwardProblem& problem, const ForwardRow& row) {
+  return row.packs_heads() ? Packing::of(problem.heads_per_kv()) : Packing{0};
 }
-int64_t rows_of(const ForwardProblem& problem, const Row& row) {
+int64_t rows_of(const ForwardProblem& problem, const ForwardRow& row) {
   return packing_of(problem, row).rows(problem.seqlen_q);
 }
-int64_t heads_of(const ForwardProblem& problem, const Row& row) {
-  return row.has(Trait::packs_heads) ? problem.heads_kv : problem.heads;
+int64_t heads_of(const ForwardProblem& problem, const ForwardRow& row) {
+  return row.packs_heads() ? problem.heads_kv : problem.heads;
 }
 
-Visible visible_of(const ForwardProblem& problem, const Row& row) {
+Visible visible_of(const ForwardProblem& problem, const ForwardRow& row) {
   return {narrow(problem.seqlen_q), narrow(problem.seqlen_k), 0,
           narrow(problem.causal_offset), false, problem.causal, packing_of(problem, row)};
 }
 
-bool tiles_fit(const ForwardProblem& problem, const Row& row) {
+bool tiles_fit(const ForwardProblem& problem, const ForwardRow& row) {
   const int64_t rows = rows_of(problem, row);
   int64_t tiles;  // batch and heads are below 2^31
   return rows <= max_seqlen &&
@@ -62,13 +62,13 @@ bool tiles_fit(const ForwardProblem& problem, const Row& row) {
          tiles <= max_tiles;
 }
 
-bool mixes_lengths(const ForwardProblem& problem, const Row& row, int64_t q_blocks, int64_t multiprocessors) {
+bool mixes_lengths(const ForwardProblem& problem, const ForwardRow& row, int64_t q_blocks, int64_t multiprocessors) {
   constexpr int64_t few_keys = 2048;
   return problem.causal && row.has(Trait::splits) && problem.seqlen_k < few_keys && q_blocks > 1 &&
          q_blocks * problem.batch * heads_of(problem, row) >= balanced * multiprocessors;
 }
 
-Tiles tiles_of(const ForwardProblem& problem, const Row& row, int64_t multiprocessors) {
+Tiles tiles_of(const ForwardProblem& problem, const ForwardRow& row, int64_t multiprocessors) {
   const int64_t all_rows = divide_up(rows_of(problem, row), 64) * 64, heads_in_all = heads_of(problem, row);
   const int64_t batch_heads = problem.batch * heads_in_all;
   int64_t q_blocks = divide_up(all_rows, row.Br), first_row = 0;
@@ -76,7 +76,7 @@ Tiles tiles_of(const ForwardProblem& problem, const Row& row, int64_t multiproce
     // Rows that see no key are in no tile, as far as whole blocks go; but one tile there is. Without a producer nobody
     // would write them, and with packed heads they are few.
     const int64_t empty = std::min<int64_t>(visible_of(problem, row).empty_rows(), all_rows - 1) / 64 * 64;
-    if (!row.has(Trait::no_producer) && !row.has(Trait::packs_heads)) q_blocks = divide_up(all_rows - empty, row.Br);
+    if (!row.has(Trait::no_producer) && !row.packs_heads()) q_blocks = divide_up(all_rows - empty, row.Br);
     // The block with fewer rows is put first, where rows see the fewest keys.
     first_row = all_rows - q_blocks * row.Br;
   }
@@ -91,7 +91,7 @@ Tiles tiles_of(const ForwardProblem& problem, const Row& row, int64_t multiproce
           Divisor::of(narrow(last_heads ? last_heads : heads))};
 }
 
-int64_t empty_blocks(const Tiles& tiles, const Row& row) {
+int64_t empty_blocks(const Tiles& tiles, const ForwardRow& row) {
   return tiles.first_row <= 0 ? 0 : int64_t{tiles.batch_heads} * divide_up(tiles.first_row, row.Br);
 }
 

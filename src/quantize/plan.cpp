@@ -9,23 +9,21 @@ namespace {
 
 using Granularity = QuantizeParams::Granularity;
 
-// The pass with this trait of fa3_quantize's three, or with none of them; -1 if there is none.
-constexpr int find_row(int64_t head_dim, bool rotates, Trait which) {
+// This pass of fa3_quantize's three, or -1.
+constexpr int find_row(int64_t head_dim, bool rotates, Pass pass) {
   int found = -1;
-  for (int i = 0; i < row_count; ++i) {
-    const Row& row = rows[i];
-    if (!row.has(Trait::quantizes) || row.d < head_dim) continue;
-    if (row.has(Trait::measures) != (which == Trait::measures)) continue;
-    if (row.has(Trait::finishes) != (which == Trait::finishes)) continue;
-    if (row.has(Trait::rotates) != (rotates && which != Trait::finishes)) continue;
-    if (found < 0 || row.d < rows[found].d) found = i;
+  for (int n = first_pass; n < row_count; ++n) {
+    const PassRow& row = pass_row(n);
+    if (row.pass != pass || row.d < head_dim) continue;
+    if (row.has(Trait::rotates) != (rotates && pass != Pass::finish)) continue;
+    if (found < 0 || row.d < pass_row(found).d) found = n;
   }
   return found;
 }
 static_assert([] {
-  for (const Trait which : {Trait::plain, Trait::measures, Trait::finishes})
+  for (const Pass pass : {Pass::quantize, Pass::measure, Pass::finish})
     for (const bool rotates : {false, true})
-      if (find_row(256, rotates, which) < 0) return false;
+      if (find_row(256, rotates, pass) < 0) return false;
   return true;
 }(), "a pass of fa3_quantize for the largest head dimension is missing");
 
@@ -50,17 +48,17 @@ QuantizePlan plan(const QuantizeProblem& problem) {
   QuantizePlan plan{};
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
   if (problem.empty()) return plan;
-  const auto row_of = [&](Trait which) { return find_row(problem.head_dim, problem.rotary_dim > 0, which); };
+  const auto row_of = [&](Pass pass) { return find_row(problem.head_dim, problem.rotary_dim > 0, pass); };
   const auto add = [&](int row, int64_t grid, int64_t groups) {
     plan.launches[plan.launch_count++] = {row, grid, groups};
   };
   const int64_t heads = problem.batch * problem.heads;
   plan.measure = measure_of(problem);
   if (plan.measure != Measure::none) {
-    const int row = row_of(Trait::measures);
-    const QuantizeParts parts = QuantizeParts::of(rows[row], plan.measure, heads, problem.rows);
+    const int row = row_of(Pass::measure);
+    const QuantizeParts parts = QuantizeParts::of(pass_row(row), plan.measure, heads, problem.rows);
     add(row, parts.thread_blocks, parts.groups);
-    if (problem.has_mean) add(row_of(Trait::finishes), finishing_blocks(heads), 1);
+    if (problem.has_mean) add(row_of(Pass::finish), finishing_blocks(heads), 1);
     plan.parts = parts.parts;
     plan.largest_count = largest_count(problem.scales, problem.has_mean, heads, parts);
     plan.largest_of_head = problem.scales == Granularity::head ? plan.largest_count : 0;
@@ -69,8 +67,8 @@ QuantizePlan plan(const QuantizeProblem& problem) {
     const auto needed = static_cast<size_t>(plan.layout.floats) * sizeof(float);
     plan.workspace_bytes = std::max<size_t>(plan.workspace_bytes, needed);
   }
-  const int row = row_of(Trait::plain);
-  const int64_t groups = divided_up(heads, written_heads(rows[row]));
+  const int row = row_of(Pass::quantize);
+  const int64_t groups = divided_up(heads, written_heads(pass_row(row)));
   add(row, groups * divided_up(problem.rows, rows_of_scale), groups);
   return plan;
 }

@@ -14,7 +14,7 @@ uint64_t seed_for(int number) { return tools::mix(tools::seed_of_run(), 7000000 
 TEST_CASE("a context is destroyed and another created", "[contexts]") {
   gpu();
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
-  Case made(random_problem(rows[0], seed_for(0), 1e7));
+  Case made(random_problem(forward_row(0), seed_for(0), 1e7));
   const Expected expected = expect(made);
   for (int round = 0; round < 5; ++round) {
     INFO("context " << round);
@@ -30,7 +30,7 @@ TEST_CASE("a context is destroyed and another created", "[contexts]") {
 TEST_CASE("one thread switches between contexts", "[contexts]") {
   gpu();
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
-  Case made(random_problem(forward_rows().back(), seed_for(1), 1e7));
+  Case made(random_problem(forward_rows.back(), seed_for(1), 1e7));
   const Expected expected = expect(made);
   CHECK(on_thread([&]() -> std::string {
           const tools::Context a, b;  // b is current
@@ -48,7 +48,7 @@ TEST_CASE("one thread switches between contexts", "[contexts]") {
 TEST_CASE("the primary context is reset and comes back", "[contexts]") {
   gpu();
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
-  Case made(random_problem(forward_rows().front(), seed_for(2), 1e7));
+  Case made(random_problem(forward_rows.front(), seed_for(2), 1e7));
   const Expected expected = expect(made);
   const auto use = [&](CUcontext context) {
     FA3_CU(cuCtxSetCurrent, context);

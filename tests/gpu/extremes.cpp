@@ -125,13 +125,13 @@ TEST_CASE("stress", "[.stress]") {
   const char* text = std::getenv("FA3_STRESS_SECONDS");
   const double seconds = text ? std::atof(text) : 60;
   const auto start = std::chrono::steady_clock::now();
-  std::vector<const Row*> chosen, others;
-  for (const Row& row : forward_rows()) (is_default(row) ? chosen : others).push_back(&row);
+  std::vector<const ForwardRow*> chosen, others;
+  for (const ForwardRow& row : forward_rows) (is_default(row) ? chosen : others).push_back(&row);
   size_t of_chosen = 0, of_others = 0;
   int problems = 0;
   while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) {
     const bool other = problems % 4 == 3 && !others.empty();
-    const Row& row = other ? *others[of_others++ % others.size()] : *chosen[of_chosen++ % chosen.size()];
+    const ForwardRow& row = other ? *others[of_others++ % others.size()] : *chosen[of_chosen++ % chosen.size()];
     const Problem problem = random_problem(row, tools::mix(tools::seed_of_run(), 100000000 + uint64_t(problems)));
     INFO(problem.describe());
     INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());

@@ -36,8 +36,8 @@ static std::string capture_and_replay(const DeviceCase& device, const tools::Str
 TEST_CASE("a captured call is replayed on other inputs", "[graphs]") {
   const tools::Stream& stream = gpu().stream;
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
-  for (const Row& row : forward_rows()) {
-    Problem problem = random_problem(row, seed_for(int(&row - rows)), 2e7);
+  for (const ForwardRow& row : forward_rows) {
+    Problem problem = random_problem(row, seed_for(int(&row - forward_rows.data())), 2e7);
     Case first(problem);
     problem.seed ^= 0x5eed;
     Case second(problem);
@@ -70,7 +70,7 @@ TEST_CASE("a captured call is replayed on other inputs", "[graphs]") {
 TEST_CASE("a capture in a fresh context is refused until the kernels are loaded", "[graphs]") {
   gpu();
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
-  Case made(random_problem(rows[0], seed_for(100), 1e7));
+  Case made(random_problem(forward_row(0), seed_for(100), 1e7));
   const Expected expected = expect(made);
   CHECK(on_thread([&]() -> std::string {
           const tools::Context fresh;
@@ -85,8 +85,8 @@ TEST_CASE("a capture in a fresh context is refused until the kernels are loaded"
 
 TEST_CASE("fa3_preload does not load what the library does not choose", "[graphs]") {
   gpu();
-  const auto row = std::find_if_not(forward_rows().begin(), forward_rows().end(), is_default);
-  if (row == forward_rows().end()) SKIP("the table has no such row");
+  const auto row = std::find_if_not(forward_rows.begin(), forward_rows.end(), is_default);
+  if (row == forward_rows.end()) SKIP("the table has no such row");
   Case made(plain_problem(*row, 1, 100, 150, 2, 1, seed_for(101)));
   const Expected expected = expect(made);
   CHECK(on_thread([&]() -> std::string {

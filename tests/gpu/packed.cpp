@@ -15,19 +15,19 @@ namespace {
 
 using tools::Random;
 
-constexpr bool packs_heads(const Row& row) { return row.has(Trait::packs_heads); }
-constexpr bool packs_few_rows(const Row& row) { return packs_heads(row) && row.Br == 64; }
+constexpr bool packs_heads(const ForwardRow& row) { return row.packs_heads(); }
+constexpr bool packs_few_rows(const ForwardRow& row) { return packs_heads(row) && row.Br == 64; }
 
 // Are there two rows for few packed rows, one for whole tiles (Trait::shares_keys) and one for parts?
-bool has_rival(const Row& row) {
-  return std::count_if(std::begin(rows), std::end(rows), [&](const Row& other) {
+bool has_rival(const ForwardRow& row) {
+  return std::count_if(forward_rows.begin(), forward_rows.end(), [&](const ForwardRow& other) {
     return packs_few_rows(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
            other.dv == row.dv;
   }) == 2;
 }
 
 // Layouts and pattern of the seed; bottom-right and top-left masks in turn.
-Problem problem_of(const Row& row, int64_t heads_per_kv, int64_t seqlen_q, int64_t seqlen_k, int number) {
+Problem problem_of(const ForwardRow& row, int64_t heads_per_kv, int64_t seqlen_q, int64_t seqlen_k, int number) {
   const uint64_t seed = seed_for(row, 9000 + number);
   Random random(seed);
   Problem p = random_problem(row, seed);
@@ -46,7 +46,7 @@ Problem problem_of(const Row& row, int64_t heads_per_kv, int64_t seqlen_q, int64
   return p;
 }
 
-void ratios(const Row& row) {
+void ratios(const ForwardRow& row) {
   gpu();
   for (int heads = 1; heads <= 64; ++heads) {
     Random random(seed_for(row, 8900 + heads));
@@ -69,7 +69,7 @@ void ratios(const Row& row) {
 }
 
 // The last one to finish its part stores: often, and with as many parts as there can be.
-void parts(const Row& row) {
+void parts(const ForwardRow& row) {
   gpu();
   int number = 500;
   for (const int64_t heads : {1, 4, 7, 12, 28, 64, 100})
@@ -92,7 +92,7 @@ void parts(const Row& row) {
 }
 
 // What the library takes by itself.
-void chosen(const Row& row) {
+void chosen(const ForwardRow& row) {
   gpu();
   for (const int64_t batch : {1, 40})
     for (const int64_t heads : {8, 28, 64}) {

@@ -11,7 +11,7 @@ using Catch::Matchers::ContainsSubstring;
 
 TEST_CASE("refused calls launch nothing", "[refusals]") {
   const tools::Stream& stream = gpu().stream;
-  Case made(plain_problem(rows[0], 1, 50, 50, 1, 1, 1));
+  Case made(plain_problem(forward_row(0), 1, 50, 50, 1, 1, 1));
   DeviceCase device(made);
   device.reset(WorkspaceFill::zeros);
   const tools::DeviceBuffer workspace(256);
@@ -31,8 +31,8 @@ TEST_CASE("refused calls launch nothing", "[refusals]") {
   params.kernel = "none";
   CHECK(fa3_forward(&params, workspace.at(0), FA3_FORWARD_WORKSPACE_BYTES, stream.get()) == FA3_ERROR_UNSUPPORTED);
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("params->kernel is \"none\""));
-  for (const Row& row : forward_rows()) {
-    if (dtype_of(row) == made.problem.dtype && row.mask == rows[0].mask) continue;
+  for (const ForwardRow& row : forward_rows) {
+    if (dtype_of(row) == made.problem.dtype && row.mask == forward_row(0).mask) continue;
     params.kernel = row.name;
     CHECK(fa3_forward(&params, workspace.at(0), FA3_FORWARD_WORKSPACE_BYTES, stream.get()) ==
           FA3_ERROR_INVALID_ARGUMENT);
@@ -46,7 +46,7 @@ TEST_CASE("refused calls launch nothing", "[refusals]") {
 
 TEST_CASE("without a current context", "[refusals]") {
   gpu();
-  Case made(plain_problem(rows[0], 1, 50, 50, 1, 1, 1));
+  Case made(plain_problem(forward_row(0), 1, 50, 50, 1, 1, 1));
   const DeviceCase device(made);
   const fa3_forward_params params = device.params();
   const tools::DeviceBuffer workspace(256);

@@ -13,7 +13,7 @@
 namespace fa3::test {
 
 // The problem must run on this row, or the test would test another; only without keys there is nothing to compute.
-static void require_row(Case& made, const Row& row) {
+static void require_row(Case& made, const ForwardRow& row) {
   const fa3_forward_params params = made.host_params();
   fa3_kernel_info info = tools::kernel_info();
   const fa3_status status = fa3_forward_kernel_info(&params, 0, 0, &info);
@@ -23,7 +23,7 @@ static void require_row(Case& made, const Row& row) {
   else REQUIRE(std::string(info.name) == row.name);
 }
 
-bool run(const Problem& problem, const Row& row, int repeats) {
+bool run(const Problem& problem, const ForwardRow& row, int repeats) {
   INFO(problem.describe());
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
   Case made(problem);
@@ -33,15 +33,15 @@ bool run(const Problem& problem, const Row& row, int repeats) {
   return tools::workspace_size(made.host_params()) > FA3_FORWARD_WORKSPACE_BYTES;
 }
 
-uint64_t seed_for(const Row& row, int number) {
-  return tools::mix(tools::seed_of_run(), uint64_t(&row - rows) * 1000003 + uint64_t(number));
+uint64_t seed_for(const ForwardRow& row, int number) {
+  return tools::mix(tools::seed_of_run(), uint64_t(&row - forward_rows.data()) * 1000003 + uint64_t(number));
 }
 
 namespace {
 
 // Of the rows that the library chooses, a third on whichever it does choose. The others share most of their code with
 // one another, as those of 8 bits do, and GPU time is scarce.
-void random_shapes(const Row& row) {
+void random_shapes(const ForwardRow& row) {
   gpu();
   for (int i = 0; i < (!is_default(row) ? 8 : row.is_8bit() ? 12 : 24); ++i) {
     Problem p = random_problem(row, seed_for(row, i));
@@ -51,7 +51,7 @@ void random_shapes(const Row& row) {
 }
 
 // Shapes at the borders of tiles, ring and grid, and the corners of the API.
-void borders(const Row& row) {
+void borders(const ForwardRow& row) {
   gpu();
   const int Br = row.Br, Bc = row.Bc, ring = row.stages * Bc;
   int number = 1000;
@@ -92,7 +92,7 @@ void borders(const Row& row) {
 
 // Views: slices of a packed QKV tensor, padding of every dimension, every storage order, shared (stride 0) heads and
 // batch.
-void views(const Row& row) {
+void views(const ForwardRow& row) {
   gpu();
   int number = 2000;
   const auto problem = [&] {
@@ -115,7 +115,7 @@ void views(const Row& row) {
 }
 
 // Numbers that strain the softmax, each long enough to wrap the ring.
-void patterns(const Row& row) {
+void patterns(const ForwardRow& row) {
   gpu();
   for (int i = 0; i < pattern_count; ++i) {
     Problem p = plain_problem(row, 1, row.Br + 31, 3 * row.stages * row.Bc + 11, 2, 1,
@@ -136,7 +136,7 @@ void patterns(const Row& row) {
 }
 
 // Numbers that are not finite stay where they belong.
-void not_finite(const Row& row, int64_t seqlen_k) {
+void not_finite(const ForwardRow& row, int64_t seqlen_k) {
   const tools::Stream& stream = gpu().stream;
   const auto outcome = [&](Case& made) {
     DeviceCase device(made);
@@ -192,14 +192,14 @@ void not_finite(const Row& row, int64_t seqlen_k) {
   CHECK(wrong == 0);
 }
 
-void not_finite(const Row& row) {
+void not_finite(const ForwardRow& row) {
   not_finite(row, row.Br + 20);
   if (is_default(row)) not_finite(row, 30 * row.Bc);  // split along the keys
 }
 
 // Head dimensions between this row's and the next smaller row's; and, by name, some for which whole slabs are filled
 // with zeros, and pairs of which either is the smaller one.
-void head_dims(const Row& row) {
+void head_dims(const ForwardRow& row) {
   gpu();
   const int unit = head_dim_unit(row);
   const auto run_with = [&](int64_t d, int64_t dv = 0) {
@@ -216,7 +216,7 @@ void head_dims(const Row& row) {
 }
 
 // A few small problems that use every path, for compute-sanitizer.
-void small_selection(const Row& row) {
+void small_selection(const ForwardRow& row) {
   gpu();
   const int ring = row.stages * row.Bc;
   Problem p = plain_problem(row, 1, row.Br + 3, ring + row.Bc + 1, 2, 1, seed_for(row, 5000));
@@ -242,7 +242,7 @@ const RowCases<random_shapes> random_shapes_cases(": random shapes", "[row]");
 const RowCases<borders> borders_cases(": borders", "[row]");
 const RowCases<views> views_cases(": views", "[row]");
 const RowCases<patterns> patterns_cases(": patterns", "[row]");
-const RowCases<static_cast<void (*)(const Row&)>(not_finite)> not_finite_cases(": not finite", "[row]");
+const RowCases<static_cast<void (*)(const ForwardRow&)>(not_finite)> not_finite_cases(": not finite", "[row]");
 const RowCases<head_dims> head_dims_cases(": head dimensions", "[row]");
 const RowCases<small_selection> small_selection_cases(": small selection", "[row][sanitizer]");
 

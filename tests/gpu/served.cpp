@@ -28,14 +28,11 @@ using tools::DeviceBuffer, tools::Random;
 
 // The rows of served.def, as row.h makes them of rows.def.
 using enum Trait;
-constexpr Row served_rows[] = {
-#define FA3_FORWARD(name, kernel, dtype, d, mask, Br, Bc, stages, q_buffers, traits)                                   \
-  {"fa3_" #name "_" #dtype "_d" #d "_" #mask "_" #Br "x" #Bc, #kernel, Kind::forward, Dtype::dtype, d, d, Mask::mask, \
-   Br, Bc, stages, q_buffers, traits, 0, 1, 0},
+constexpr ForwardRow served_rows[] = {
 #include "served.def"
-#undef FA3_FORWARD
 };
-static_assert(std::all_of(std::begin(served_rows), std::end(served_rows), [](const Row& row) { return row.valid(); }));
+static_assert(std::all_of(std::begin(served_rows), std::end(served_rows),
+                          [](const ForwardRow& row) { return row.valid(); }));
 
 // No bound: so large that it bounds nothing, but not so large that a row added to it overflows.
 constexpr int32_t unbounded = 1 << 28;
@@ -47,7 +44,7 @@ struct Bounds {
 
 // A problem of this file: sequences in packed tensors, or a batch of equal ones.
 struct Served {
-  const Row& row;
+  const ForwardRow& row;
   int heads, heads_kv, head_dim;
   std::vector<Sequence> sequences;
   std::vector<bool> poisoned;  // sequences whose inputs are all NaN
@@ -95,7 +92,7 @@ void fill(Served& made, uint64_t seed) {
 }
 
 // Sequences one after the other, with gaps of a few rows.
-Served packed(const Row& row, const std::vector<std::array<int, 2>>& lengths, Bounds bounds, uint64_t seed) {
+Served packed(const ForwardRow& row, const std::vector<std::array<int, 2>>& lengths, Bounds bounds, uint64_t seed) {
   Random random(seed);
   Served made{row, 4, 2, row.d, {}, {}, 0, 0, 1, {}, {}, {}, {}, {}};
   for (const auto& [seqlen_q, seqlen_k] : lengths) {
@@ -113,7 +110,7 @@ Served packed(const Row& row, const std::vector<std::array<int, 2>>& lengths, Bo
 }
 
 // A batch of sequences of the same length.
-Served batched(const Row& row, int batch, int seqlen_q, int seqlen_k, Bounds bounds, uint64_t seed) {
+Served batched(const ForwardRow& row, int batch, int seqlen_q, int seqlen_k, Bounds bounds, uint64_t seed) {
   Served made{row, 4, 2, row.d, {}, {}, seqlen_q, seqlen_k, batch, {}, {}, {}, {}, {}};
   for (int b = 0; b < batch; ++b)
     made.sequences.push_back({0, b, 0, b, seqlen_q, seqlen_k, bounds.left - (seqlen_k - seqlen_q),
@@ -264,7 +261,7 @@ List plan(const Served& made, Packing packing, Random& random) {
   return list;
 }
 
-CUfunction load(const Driver& driver, const Row& row) {
+CUfunction load(const Driver& driver, const ForwardRow& row) {
   static CUfunction functions[std::size(served_rows)];  // of the run's only context
   CUfunction& function = functions[&row - served_rows];
   if (function) return function;
@@ -290,9 +287,9 @@ fa3::View view_of(const DeviceBuffer& buffer, int64_t batch, int64_t rows, int64
 
 void encode_maps(const Driver& driver, const Served& made, const fa3::View& q, const fa3::View& k, const fa3::View& v,
                  const fa3::View& o, PlannedForwardParams& p) {
-  const Row& row = made.row;
+  const ForwardRow& row = made.row;
   const auto must = [](fa3_status status) { REQUIRE(status == FA3_OK); };
-  const bool packs = row.has(Trait::packs_heads);
+  const bool packs = row.packs_heads();
   must(packs ? encode_packed(driver, "q", q, row, made.heads_kv, p.q) : encode(driver, "q", q, row, q_box_rows, p.q));
   must(encode(driver, "k", k, row, row.Bc, p.k));
   must(encode(driver, "v", v, row, row.Bc, p.v));
@@ -305,13 +302,13 @@ void encode_maps(const Driver& driver, const Served& made, const fa3::View& q, c
 
 // Runs the case on its row, three times with other leftovers in the workspace. "", or what is wrong.
 std::string run(Served made, uint64_t seed) {
-  const Row& row = made.row;
+  const ForwardRow& row = made.row;
   const tools::Stream& stream = gpu().stream;
   const Driver* driver;
   REQUIRE(get_driver(driver) == FA3_OK);
   const Expectation expected = expect(made);
   Random random(seed + 1);
-  const bool packs = row.has(Trait::packs_heads), own = row.has(Trait::own_lengths);
+  const bool packs = row.packs_heads(), own = row.has(Trait::own_lengths);
   const Packing packing = packs ? Packing::of(made.heads / made.heads_kv) : Packing{0};
   const int32_t heads = packs ? made.heads_kv : made.heads;
   const List list = own ? plan(made, packing, random) : List{};
@@ -369,7 +366,7 @@ std::string run(Served made, uint64_t seed) {
     lse.upload(poisoned_lse.data(), lse.size());
     workspace.fill(static_cast<unsigned char>(random.between(0, 255)));
     const int64_t grid = std::clamp<int64_t>(pieces, 1, random.pick<int64_t>({132, 132, 7}));
-    REQUIRE(enqueue(*driver, row, load(*driver, row), grid, &params, false, stream.get()) == FA3_OK);
+    REQUIRE(enqueue(*driver, Row::of(row, 0), load(*driver, row), grid, &params, false, stream.get()) == FA3_OK);
     stream.synchronize();
     o.download(made.o.data(), o.size());
     lse.download(made.lse.data(), lse.size());
@@ -389,7 +386,7 @@ std::string text_of(const Served& made, Bounds bounds) {
   return text;
 }
 
-std::vector<Bounds> bounds_of(const Row& row) {
+std::vector<Bounds> bounds_of(const ForwardRow& row) {
   if (!row.bounded_right()) return {{unbounded, unbounded}};
   if (!row.bounded_left()) return {{unbounded, 0}, {unbounded, 5}};
   return {{unbounded, unbounded}, {unbounded, 0}, {0, 0}, {17, 0}, {128, 0}, {100, 60}, {0, 33}};
@@ -400,15 +397,15 @@ std::vector<Bounds> bounds_of(const Row& row) {
 TEST_CASE("sequences with lengths of their own", "[served]") {
   gpu();
   const uint64_t seed_of_run = tools::seed_of_run();
-  for (const Row& row : served_rows) {
+  for (const ForwardRow& row : served_rows) {
     if (!row.has(Trait::own_lengths)) continue;
     uint64_t number = 0;
     for (const Bounds bounds : bounds_of(row)) {
       const uint64_t seed = tools::mix(seed_of_run, ++number);
       Random random(seed);
-      const int most_q = row.has(Trait::packs_heads) ? 40 : 420;
+      const int most_q = row.packs_heads() ? 40 : 420;
       std::vector<std::array<int, 2>> lengths = {
-          {1, 1}, {0, 70}, {20, 0}, {row.has(Trait::packs_heads) ? 32 : row.Br, 2 * row.Bc}, {5, 3 * row.Bc + 1}, {30, 7}};
+          {1, 1}, {0, 70}, {20, 0}, {row.packs_heads() ? 32 : row.Br, 2 * row.Bc}, {5, 3 * row.Bc + 1}, {30, 7}};
       for (int n = 0; n < 8; ++n)
         lengths.push_back({int(random.between(1, most_q)), int(random.between(1, random.chance(0.5) ? 90 : 600))});
       for (size_t n = lengths.size(); n > 1; --n) std::swap(lengths[n - 1], lengths[size_t(random.between(0, int64_t(n) - 1))]);
@@ -424,7 +421,7 @@ TEST_CASE("sequences with lengths of their own", "[served]") {
 TEST_CASE("windows", "[served]") {
   gpu();
   const uint64_t seed_of_run = tools::seed_of_run();
-  for (const Row& row : served_rows) {
+  for (const ForwardRow& row : served_rows) {
     if (row.has(Trait::own_lengths)) continue;
     uint64_t number = 100;
     for (const Bounds bounds : bounds_of(row))

@@ -14,7 +14,7 @@ namespace fa3::test {
 namespace {
 
 // What the library splits on GPUs with 132 multiprocessors; most of it also on others.
-std::vector<Problem> split_problems(const Row& row) {
+std::vector<Problem> split_problems(const ForwardRow& row) {
   const int Br = row.Br, Bc = row.Bc;
   int number = 7000;
   std::vector<Problem> problems;
@@ -56,7 +56,7 @@ std::vector<Problem> split_problems(const Row& row) {
   return problems;
 }
 
-void shapes(const Row& row) {
+void shapes(const ForwardRow& row) {
   gpu();
   int split = 0;
   for (const Problem& problem : split_problems(row)) split += run(problem, row, 6);
@@ -65,7 +65,7 @@ void shapes(const Row& row) {
 }
 
 // Parts whose maxima and sums differ as much as they can.
-void patterns(const Row& row) {
+void patterns(const ForwardRow& row) {
   gpu();
   for (int i = 0; i < pattern_count; ++i) {
     Problem p = plain_problem(row, 1, 100, 50 * row.Bc + 11, 2, 1, seed_for(row, 7100 + i));
@@ -75,7 +75,7 @@ void patterns(const Row& row) {
 }
 
 // One on each stream, several times over, then captured and replayed; always with garbage in the workspaces at first.
-void streams_and_graphs(const Row& row) {
+void streams_and_graphs(const ForwardRow& row) {
   gpu();
   std::vector<Case> cases;
   std::vector<Expected> expected;
@@ -113,7 +113,7 @@ void streams_and_graphs(const Row& row) {
 // Problems that are split differently, or not at all, take turns on one workspace.
 TEST_CASE("one workspace for different problems", "[split][streams]") {
   const tools::Stream& stream = gpu().stream;
-  const Row& row = rows[0];
+  const ForwardRow& row = forward_row(0);
   size_t bytes = 0;
   std::vector<Case> cases;
   std::vector<Expected> expected;
@@ -143,14 +143,14 @@ TEST_CASE("one workspace for different problems", "[split][streams]") {
 }  // namespace
 
 // The paper's kernels take the same problems whole.
-void whole(const Row& row) {
+void whole(const ForwardRow& row) {
   gpu();
   CHECK_FALSE(run(plain_problem(row, 1, 17, 40 * row.Bc, 2, 1, seed_for(row, 7200)), row));
 }
 
 namespace {
 
-void split_cases(const Row& row) {
+void split_cases(const ForwardRow& row) {
   if (!row.has(Trait::splits)) return whole(row);
   SECTION("shapes") { shapes(row); }
   SECTION("patterns") { patterns(row); }

@@ -20,10 +20,11 @@ fa3_kernel_info first_launch(const Problem& problem) {
 }
 
 // The row's problem with as many query heads as it takes to be worth the pass.
-Problem tiled_problem(const Row& row, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads_kv, int number) {
+Problem tiled_problem(const ForwardRow& row, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads_kv,
+                      int number) {
   Problem p = plain_problem(row, batch, seqlen_q, seqlen_k, heads_kv, heads_kv, seed_for(row, 9000 + number));
   p.kernel = nullptr;
-  if (row.has(Trait::block_scales) && !p.two_level) p.k_scales = Scales::block;
+  if (row.block_scales() && !p.two_level) p.k_scales = Scales::block;
   while (first_launch(p).kind != FA3_KERNEL_PASS) {
     p.heads += (p.heads / 4 / heads_kv + 1) * heads_kv;
     REQUIRE(p.heads < 300);
@@ -31,22 +32,22 @@ Problem tiled_problem(const Row& row, int64_t batch, int64_t seqlen_q, int64_t s
   return p;
 }
 
-void check(const Problem& problem, const Row& row, int repeats) {
+void check(const Problem& problem, const ForwardRow& row, int repeats) {
   CHECK(first_launch(problem).name == std::string("fa3_pass_tile_v"));
   CHECK(run(problem, row, repeats));
 }
 
-constexpr bool is_tiled(const Row& row) {
-  return row.has(Trait::chosen) && row.has(Trait::transposes_v) && row.d == 256;
+constexpr bool is_tiled(const ForwardRow& row) {
+  return row.has(Trait::chosen) && row.transposes_v() && row.d == 256;
 }
-constexpr bool is_tiled_plainly(const Row& row) { return is_tiled(row) && !row.has(Trait::block_scales); }
+constexpr bool is_tiled_plainly(const ForwardRow& row) { return is_tiled(row) && !row.block_scales(); }
 
-void small_selection(const Row& row) {
+void small_selection(const ForwardRow& row) {
   gpu();
   check(tiled_problem(row, 1, 900, 333, 1, 0), row, 1);
 }
 
-void shapes(const Row& row) {
+void shapes(const ForwardRow& row) {
   gpu();
   int number = 1;
   for (const int64_t head_dim : {240, 144}) {  // narrower V is worth the pass with fewer heads
@@ -67,7 +68,7 @@ void shapes(const Row& row) {
 }
 
 // A graph's calls, one after the other in one workspace.
-void graphs(const Row& row) {
+void graphs(const ForwardRow& row) {
   const tools::Stream& stream = gpu().stream;
   Problem problem = tiled_problem(row, 1, 800, 500, 1, 100);
   Case first(problem);

@@ -388,14 +388,14 @@ TEST_CASE("the library chooses no kernel but those of which the info says so", "
     REQUIRE(fa3_kernel_info_at(i, &kernel) == FA3_OK);
     INFO(kernel.name);
     if (kernel.kind != FA3_KERNEL_FORWARD) continue;
-    P p = imaginary_for(rows[i], {.seqlen_k = 77, .head_dim = kernel.head_dim, .head_dim_v = kernel.head_dim_v});
+    P p = imaginary_for(forward_row(i), {.seqlen_k = 77, .head_dim = kernel.head_dim, .head_dim_v = kernel.head_dim_v});
     p.kernel = kernel.name;
     REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
     CHECK((std::string(info.name) == kernel.name && info.chosen == kernel.chosen));
     p.kernel = nullptr;
     REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
     CHECK(info.chosen == 1);
-    CHECK((info.head_dim_v >= kernel.head_dim_v && rows[i].dv == kernel.head_dim_v));
+    CHECK((info.head_dim_v >= kernel.head_dim_v && forward_row(i).dv == kernel.head_dim_v));
     chosen += kernel.chosen;
   }
   CHECK((chosen > 0 && chosen < fa3_kernel_count()));

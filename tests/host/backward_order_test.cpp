@@ -62,7 +62,7 @@ int64_t turns_of(const BackwardParams& p, int thread_blocks, std::vector<int>& v
 // Whatever the kernel's mask and tile.
 int64_t turns_of(const Launch& launch, int thread_blocks, std::vector<int>& visits) {
   const BackwardParams& p = launch.carried.backward;
-  return row_of(launch).Br == 128 ? turns_of<128, 128>(p, thread_blocks, visits)
+  return backward_row_of(launch).Br == 128 ? turns_of<128, 128>(p, thread_blocks, visits)
                                   : turns_of<64, 128>(p, thread_blocks, visits);
 }
 
@@ -125,7 +125,8 @@ TEST_CASE("each key block visits the tiles that see it once, and in a fixed orde
               INFO("window " << window);
               g.visible.bounded_left = window > 0;
               g.visible.left = window - (g.visible.bounded_right ? g.visible.right : 0);
-              const auto expected = expected_visits(g, row_of(launch).Br, row_of(launch).Bc, batch * 6);
+              const BackwardRow& row = backward_row_of(launch);
+              const auto expected = expected_visits(g, row.Br, row.Bc, batch * 6);
               for (const int thread_blocks : {1, 2, 7, 132}) {
                 std::vector<int> visits;
                 CHECK(turns_of(launch, thread_blocks, visits) >= 0);

@@ -35,8 +35,7 @@ TEST_CASE("what is split, and what is not", "[plan]") {
   CHECK(is_split(planned(problem_of(square(1, 8192, 2, 128), FA3_MASK_CAUSAL_TOP_LEFT))));
   CHECK_FALSE(is_split(planned(problem_of(square(1, 5618, 4, 256), FA3_MASK_CAUSAL_TOP_LEFT), 7)));
   // Only rows that know how.
-  for (const Row& row : rows) {
-    if (row.kind != Kind::forward) continue;
+  for (const ForwardRow& row : forward_rows) {
     const Shape shape{.batch = 1, .seqlen_q = 64, .seqlen_k = 8192, .heads = 1, .heads_kv = 1, .head_dim = row.d,
                       .head_dim_v = row.dv};
     INFO(row.name);
@@ -93,7 +92,7 @@ TEST_CASE("long and short tiles run beside each other where they are many and ke
     }
   const int e4m3 = row_named("fa3_fwd_e4m3_d128_causal_192x96");
   REQUIRE(e4m3 >= 0);
-  CHECK(mixes(problem_of(rows[e4m3], square(32, 512, 16, 128))));
+  CHECK(mixes(problem_of(forward_row(e4m3), square(32, 512, 16, 128))));
   CHECK_FALSE(mixes(causal(square(32, 2048, 20, 128))));
   CHECK(mixes(causal({64, 4096, 2047, 20, 20, 128})));
   CHECK_FALSE(mixes(causal({64, 2047, 2048, 20, 20, 128})));
@@ -105,10 +104,10 @@ TEST_CASE("long and short tiles run beside each other where they are many and ke
   // All of one length; rows that take no list.
   CHECK_FALSE(mixes(causal(square(512, 192, 16, 128))));
   const ForwardProblem unmasked = problem_of(square(32, 512, 16, 128));
-  CHECK_FALSE(mixes_lengths(unmasked, rows[planned(unmasked).row], 3, 132));
+  CHECK_FALSE(mixes_lengths(unmasked, forward_row(planned(unmasked).row), 3, 132));
   const int alg2 = row_named("fa3_alg2_bf16_d128_causal_128x128");
   REQUIRE(alg2 >= 0);
-  const ForwardProblem named = problem_of(rows[alg2], square(32, 512, 16, 128));
+  const ForwardProblem named = problem_of(forward_row(alg2), square(32, 512, 16, 128));
   CHECK_FALSE(mixes(named));
   CHECK(planned(named).tiles.section_heads == 128);  // 32 MB of K and V
 }
@@ -138,7 +137,7 @@ TEST_CASE("the fastest row is taken", "[plan]") {
 
 TEST_CASE("heads are packed for few queries, and only then", "[plan]") {
   const auto packs = [](const Shape& shape, int32_t mask) {
-    return rows[planned(problem_of(shape, mask)).row].has(Trait::packs_heads);
+    return forward_row(planned(problem_of(shape, mask)).row).packs_heads();
   };
   for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
     for (const int64_t head_dim : {64, 128, 256}) {
@@ -220,16 +219,16 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
     CHECK_FALSE(is_split(decode(batch, seqlen_k)));
   // Tiles of more rows than there are would wait for the same memory.
   for (const int64_t heads : {8, 16, 64, 128, 512, 1024}) {
-    const Row& row = rows[planned(problem_of({1, 1, 8192, heads, 8, 128})).row];
-    CHECK((row.has(Trait::packs_heads) && row.Br == (heads <= 512 ? 64 : 128)));
+    const ForwardRow& row = forward_row(planned(problem_of({1, 1, 8192, heads, 8, 128})).row);
+    CHECK((row.packs_heads() && row.Br == (heads <= 512 ? 64 : 128)));
   }
 }
 
 TEST_CASE("two warpgroups take turns at the keys of whole tiles, if there are enough", "[plan]") {
   const auto takes_turns = [](int64_t batch, int64_t seqlen_k, int64_t head_dim) {
     const RowPlan& made = planned(problem_of({batch, 1, seqlen_k, 32, 8, head_dim}));
-    CHECK(rows[made.row].has(Trait::packs_heads));
-    return rows[made.row].has(Trait::shares_keys);
+    CHECK(forward_row(made.row).packs_heads());
+    return forward_row(made.row).has(Trait::shares_keys);
   };
   for (const int64_t batch : {24, 40, 128}) {
     for (const int64_t seqlen_k : {2048, 4096}) {
@@ -271,7 +270,7 @@ TEST_CASE("short sequences run on the tiles that were measured to be faster", "[
         const int Br = head_dim == 64 ? (mask ? c.d64_causal : c.d64_full) : mask ? c.d128_causal : c.d128_full;
         INFO(c.batch << " sequences of " << c.seqlen << ", head_dim " << head_dim << ", mask " << mask);
         const ForwardProblem problem = problem_of(square(c.batch, c.seqlen, head_dim == 64 ? 12 : 16, head_dim), mask);
-        CHECK(rows[planned(problem).row].Br == Br);
+        CHECK(forward_row(planned(problem).row).Br == Br);
       }
 }
 

@@ -41,7 +41,7 @@ TEST_CASE("combine: a launch, in full", "[launch]") {
   set_strides(p.lse, {5000, 700, 2});
   const Launch& launch = launched_by(p);
   CHECK(fake.maps.empty());
-  const Row& row = row_of(launch);
+  const PassRow& row = pass_row_of(launch);
   CHECK((std::string(row.name) == "fa3_pass_combine" && !launch.early));
   CHECK((launch.block[0] == unsigned(row.threads()) && launch.shared == unsigned(row.smem_bytes())));
   CHECK(launch.stream == stream);
@@ -101,7 +101,7 @@ TEST_CASE("combine: every row, piece and part has one thread", "[launch]") {
           for (const int64_t parts : {0, 1, 4, 33}) {
             const Launch& launch = launched_by(imaginary_combination(parts, 2, rows, heads, d, dtype));
             INFO(d << " " << rows << " " << heads << " " << parts);
-            CHECK(is_complete(launch.carried.combine, row_of(launch), launch.grid[0]));
+            CHECK(is_complete(launch.carried.combine, pass_row_of(launch), launch.grid[0]));
           }
 }
 

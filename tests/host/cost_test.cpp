@@ -33,7 +33,7 @@ class Machine {
 
 // Costs on a row of tiles with so few query rows, and so many blocks at most, for so many multiprocessors.
 RowCosts costs_of(const ForwardProblem& problem, const RowPlan& made, int64_t longest, int multiprocessors) {
-  const Row& row = rows[made.row];
+  const ForwardRow& row = forward_row(made.row);
   RowCosts costs = fa3::costs_of(row);
   const bool is_short = longest * row.Bc < 1024;
   const int64_t warpgroups = std::min<int64_t>((problem.seqlen_q + 63) / 64, row.warpgroups());
@@ -57,10 +57,10 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
     const int32_t mask = int32_t(random() % 3);
     const ForwardProblem problem = problem_of(shape, mask);
     Fit fits = fit_of(problem);
-    while (rows[fits.rows[fits.count - 1]].has(Trait::packs_heads)) --fits.count;
+    while (forward_row(fits.rows[fits.count - 1]).packs_heads()) --fits.count;
     RowPlan made;
     plan_row(problem, fits.rows[random() % size_t(fits.count)], multiprocessors, made);
-    const Row& row = rows[made.row];
+    const ForwardRow& row = forward_row(made.row);
     const int32_t tiles = made.tiles.count();
     int64_t longest = 0;
     for (int32_t tile = 0; tile < tiles; ++tile)
@@ -152,7 +152,7 @@ TEST_CASE("the tiles of a wave that is just full start together", "[cost]") {
   RowPlan made;
   plan_row(problem_of({.batch = 1, .seqlen_q = 192, .seqlen_k = 4096, .heads = 132, .heads_kv = 132, .head_dim = 128}),
            row, 132, made);
-  CHECK(made.whole_us == double(launch_time + fa3::costs_of(rows[row]).together.whole(64)) / 1e3);
+  CHECK(made.whole_us == double(launch_time + fa3::costs_of(forward_row(row)).together.whole(64)) / 1e3);
 }
 
 TEST_CASE("among many tiles a single consumer takes longer for more rows", "[cost]") {
@@ -190,7 +190,7 @@ TEST_CASE("the simulation gives each piece to the first multiprocessor that is f
 
 TEST_CASE("tiles with fewer rows take less time", "[cost]") {
   const auto time = [](int warpgroups, int with_rows) {
-    Row row = rows[0];
+    ForwardRow row = forward_row(0);
     row.Br = 64 * warpgroups;
     return block_time(row, 1200, with_rows);
   };
@@ -204,8 +204,8 @@ TEST_CASE("tiles with fewer rows take less time", "[cost]") {
 
 TEST_CASE("every row that the library chooses has costs that rank it sensibly", "[cost]") {
   CHECK((launch_time > 2000 && launch_time < 8000));
-  for (const Row& row : rows) {
-    if (row.kind != Kind::forward || !row.has(Trait::chosen)) continue;
+  for (const ForwardRow& row : forward_rows) {
+    if (!row.has(Trait::chosen)) continue;
     const RowCosts costs = fa3::costs_of(row);
     INFO(row.name);
     // Two products at the machine's 4096 FLOP per clock (8192 in e4m3) and 1.98 GHz take at least this; three times
@@ -213,7 +213,7 @@ TEST_CASE("every row that the library chooses has costs that rank it sensibly", 
     // packed heads there may be one consumer, which waits for its own exponentials: four times.
     const double least = 2.0 * row.Br * row.Bc * (row.d + row.dv) / (8192.0 / row.element_bytes() * 1.98);
     for (const Costs& c : {costs.together, costs.behind}) {
-      CHECK((c.block > least && c.block < (row.is_8bit() ? 5 : row.has(Trait::packs_heads) ? 4 : 3) * least));
+      CHECK((c.block > least && c.block < (row.is_8bit() ? 5 : row.packs_heads() ? 4 : 3) * least));
       CHECK((c.piece > 0.7 * c.block && c.piece < 4.5 * c.block));
       CHECK((c.write > 0 && c.read > 400 && c.read < 2500));
     }

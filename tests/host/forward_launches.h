@@ -16,7 +16,7 @@ inline fa3_forward_params causal(const Shape& shape, int32_t mask = FA3_MASK_CAU
 }
 
 // A problem of that row, which runs on it.
-inline fa3_forward_params named(const Row& v, const Shape& shape = {}) {
+inline fa3_forward_params named(const ForwardRow& v, const Shape& shape = {}) {
   fa3_forward_params p = imaginary_for(v, shape);
   p.kernel = v.name;
   return p;

@@ -20,10 +20,10 @@ Shape shape_of(int64_t head_dim, int64_t head_dim_v) {
   return {.batch = 3, .seqlen_q = 1000, .seqlen_k = 77, .heads = 6, .heads_kv = 2, .head_dim = head_dim,
           .head_dim_v = head_dim_v};
 }
-Shape shape_of(const Row& v) { return shape_of(v.d, v.dv); }
+Shape shape_of(const ForwardRow& v) { return shape_of(v.d, v.dv); }
 
 // A problem that fits this row, with the given head dimensions, and without any data.
-fa3_forward_params fitting(const Row& v, int64_t head_dim, int64_t head_dim_v) {
+fa3_forward_params fitting(const ForwardRow& v, int64_t head_dim, int64_t head_dim_v) {
   fa3_forward_params p = imaginary_for(v, shape_of(head_dim, head_dim_v));
   for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.lse, &p.q_scale, &p.k_scale, &p.v_scale}) t->data = nullptr;
   return p;
@@ -74,26 +74,27 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
   REQUIRE(fa3_kernel_count() == row_count);
   std::set<std::string> names;
   for (int row = 0; row < row_count; ++row) {
-    const Row& v = rows[row];
     fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
     REQUIRE(fa3_kernel_info_at(row, &info) == FA3_OK);
-    CHECK(std::string(info.name) == v.name);
-    CHECK(info.kind == (v.kind == Kind::forward    ? FA3_KERNEL_FORWARD
-                        : v.kind == Kind::backward ? FA3_KERNEL_BACKWARD
-                                                   : FA3_KERNEL_PASS));
-    if (v.kind == Kind::pass) CHECK(info.dtype == FA3_DTYPE_NONE);
-    else CHECK(info.dtype == dtype_of(v));
-    CHECK((info.head_dim == v.d && info.head_dim_v == v.dv));
-    CHECK(info.chosen == v.has(Trait::chosen));
-    CHECK(info.causal == v.causal());
-    CHECK(info.block_q == v.Br);
-    CHECK(info.block_kv == v.Bc);
-    CHECK(info.stages == v.stages);
-    CHECK(info.threads == v.threads());
-    CHECK(info.producer_registers == v.producer_registers());
-    CHECK(info.consumer_registers == v.consumer_registers());
-    CHECK(info.shared_memory_bytes == v.smem_bytes());
-    if (v.kind == Kind::forward) {
+    CHECK(std::string(info.name) == rows[row].name);
+    CHECK(rows[row].number == row);
+    const auto check_any = [&](const auto& v) {
+      CHECK((std::string(info.name) == v.name && info.head_dim == v.d));
+      CHECK((info.threads == v.threads() && info.threads == rows[row].threads));
+      CHECK((info.shared_memory_bytes == v.smem_bytes() && info.shared_memory_bytes == rows[row].smem_bytes));
+      CHECK(info.chosen == rows[row].chosen);
+    };
+    const auto check_tiled = [&](const auto& v) {
+      check_any(v);
+      CHECK((info.dtype == dtype_of(v) && info.head_dim_v == v.dv && info.causal == v.causal()));
+      CHECK((info.block_q == v.Br && info.block_kv == v.Bc && info.stages == v.stages));
+      CHECK((info.producer_registers == v.producer_registers() && info.consumer_registers == v.consumer_registers()));
+      CHECK(info.chosen == v.has(Trait::chosen));
+    };
+    if (const ForwardRow* forward = rows[row].forward()) {
+      const ForwardRow& v = *forward;
+      CHECK(info.kind == FA3_KERNEL_FORWARD);
+      check_tiled(v);
       // A warpgroup for each 64 rows, or two that take turns at the keys, and a producer. Two warpgroups have registers
       // enough; of more, the producer gives its to the consumers: as many as the machine has.
       const int of_rows = v.has(Trait::shares_keys) ? 2 : 1;
@@ -104,7 +105,10 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
       CHECK(((info.producer_registers > 0) == moved && (info.consumer_registers > 0) == moved));
       const int launched = 65536 / info.threads / 8 * 8 * (warpgroups + producers);
       if (moved) CHECK((registers <= launched && registers + 8 * warpgroups > launched));
-    } else if (v.kind == Kind::backward) {
+    } else if (const BackwardRow* backward = rows[row].backward()) {
+      const BackwardRow& v = *backward;
+      CHECK(info.kind == FA3_KERNEL_BACKWARD);
+      check_tiled(v);
       // A consumer warpgroup for each 64 keys, one for dQ, and a producer. Of two kernels that share the work, each has
       // two consumer warpgroups and a producer.
       CHECK(info.threads == (v.takes_several_blocks() ? 128 * (info.block_kv / 64 + 2) : 384));
@@ -112,7 +116,11 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
       CHECK(info.producer_registers + v.dq_registers() + v.warpgroups() * info.consumer_registers <=
             65536 / info.threads / 8 * 8 * (info.threads / 128));
     } else {
+      const PassRow& v = *rows[row].pass();
+      CHECK((info.kind == FA3_KERNEL_PASS && info.dtype == FA3_DTYPE_NONE && info.chosen == 1));
+      check_any(v);
       CHECK((info.threads == v.pass_threads && info.shared_memory_bytes == v.pass_bytes));
+      CHECK((info.head_dim_v == 0 && info.causal == 0 && info.block_q == 0 && info.block_kv == 0 && info.stages == 0));
       CHECK((info.producer_registers == 0 && info.consumer_registers == 0));
     }
     CHECK(info.tiles == 0);
@@ -129,14 +137,17 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
 
 TEST_CASE("setmaxnreg has no more registers to move than a launch has", "[kernels]") {
   // 168 for each of 384 threads, not a third of 512: those that ask for 512 in all would wait for ever.
-  CHECK(Row::launched_registers(384) == 504);
-  CHECK(Row::launched_registers(512) == 512);
-  CHECK(Row::launched_registers(640) == 480);
-  for (const Row& v : rows) {
-    if (v.kind == Kind::pass) continue;
+  CHECK(launched_registers(384) == 504);
+  CHECK(launched_registers(512) == 512);
+  CHECK(launched_registers(640) == 480);
+  for (const ForwardRow& v : forward_rows) {
     INFO(v.name);
-    CHECK(v.moved_registers() <= Row::launched_registers(v.threads()));
-    CHECK((v.moved_registers() == 0) == (v.kind == Kind::forward && !v.moves_registers()));
+    CHECK(v.moved_registers() <= launched_registers(v.threads()));
+    CHECK((v.moved_registers() > 0) == v.moves_registers());
+  }
+  for (const BackwardRow& v : backward_rows) {
+    INFO(v.name);
+    CHECK((v.moved_registers() > 0 && v.moved_registers() <= launched_registers(v.threads())));
   }
 }
 
@@ -154,8 +165,8 @@ TEST_CASE("a problem runs on the smallest kernel that holds it", "[kernels]") {
         CHECK(info.causal == (mask != FA3_MASK_NONE));
         CHECK((info.head_dim >= head_dim && info.head_dim_v >= head_dim_v));
         CHECK(info.chosen == 1);
-        for (const Row& v : rows) {
-          if (v.kind != Kind::forward || !v.has(Trait::chosen)) continue;
+        for (const ForwardRow& v : forward_rows) {
+          if (!v.has(Trait::chosen)) continue;
           const bool same = dtype_of(v) == dtype && v.causal() == (info.causal == 1);
           if (same && v.d >= head_dim && v.dv >= head_dim_v) CHECK(v.d + v.dv >= info.head_dim + info.head_dim_v);
         }
@@ -166,8 +177,7 @@ TEST_CASE("a problem runs on the smallest kernel that holds it", "[kernels]") {
 }
 
 TEST_CASE("a named kernel runs what fits it", "[kernels]") {
-  for (const Row& v : rows) {
-    if (v.kind != Kind::forward) continue;
+  for (const ForwardRow& v : forward_rows) {
     INFO(v.name);
     const std::string name = v.name;  // a text like any other: no address is compared
     const int64_t unit = head_dim_unit(v);
@@ -185,7 +195,7 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
       CHECK(info.consumer_registers == v.consumer_registers());
       CHECK(info.shared_memory_bytes == v.smem_bytes());
       const int rows = v.causal() && !v.has(Trait::no_producer) ? 77 : 1000;
-      if (!v.has(Trait::packs_heads)) CHECK(info.tiles == 3 * 6 * ((rows + v.Br - 1) / v.Br));
+      if (!v.packs_heads()) CHECK(info.tiles == 3 * 6 * ((rows + v.Br - 1) / v.Br));
       CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_OK);
       CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
     }
@@ -208,8 +218,7 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     CHECK(fa3_forward(&imagined, reinterpret_cast<void*>(64), 64, nullptr) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(), message);
   };
-  for (const Row& v : rows) {
-    if (v.kind != Kind::forward) continue;
+  for (const ForwardRow& v : forward_rows) {
     fa3_forward_params p = fitting(v, v.d, v.dv);
     p.kernel = v.name;
     const int32_t mask = p.mask;

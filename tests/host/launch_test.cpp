@@ -15,15 +15,11 @@ namespace {
 using U64 = std::vector<uint64_t>;
 using U32 = std::vector<uint32_t>;
 
-int forward_rows() {
-  return int(std::count_if(std::begin(rows), std::end(rows), [](auto& row) { return row.kind == Kind::forward; }));
-}
-
 // The map that a launch carries in this place.
 const EncodedMap& map_of(const TensorMap& map) { return fake_cuda().maps.at(map.opaque[0]); }
 
 // Rows of q, k or v as slabs of 128 bytes, or of 64 if those are enough or the row asks for them.
-void check_box(const EncodedMap& map, const Row& v, int rows) {
+void check_box(const EncodedMap& map, const ForwardRow& v, int rows) {
   const int bytes = v.is_8bit() ? 1 : 2, columns = std::max(v.d, v.dv);
   const int slab = columns * bytes <= 64 || v.has(Trait::narrow_slabs) ? 64 : 128;
   CHECK(map.box == U32{unsigned(slab / bytes), unsigned(rows), 1, 1});
@@ -46,7 +42,7 @@ TEST_CASE("a launch, in full", "[launch]") {
   REQUIRE(fa3_forward_kernel_info(&p, 0, 0, &info) == FA3_OK);
   CHECK(launch.kernel == info.name);
   CHECK(fake.loaded == std::vector<std::string>{launch.kernel});
-  const Row& v = row_of(launch);
+  const ForwardRow& v = forward_row_of(launch);
   const int q_blocks = (300 + v.Br - 1) / v.Br;
   CHECK(launch.grid[0] == unsigned(std::min(132, 12 * q_blocks)));
   CHECK((launch.grid[1] == 1 && launch.grid[2] == 1 && launch.block[1] == 1 && launch.block[2] == 1));
@@ -107,8 +103,8 @@ TEST_CASE("a launch with packed heads, in full", "[launch]") {
     REQUIRE(forward(p) == FA3_OK);
     REQUIRE(fake.launches.size() == 1);
     const Launch& launch = fake.launches[0];
-    const Row& v = row_of(launch);
-    REQUIRE(v.has(Trait::packs_heads));
+    const ForwardRow& v = forward_row_of(launch);
+    REQUIRE(v.packs_heads());
     CHECK(is_complete(launch.carried));
     const ListedForwardParams& f = launch.params();
     CHECK((f.visible.seqlen_q == 5 && f.visible.right == 8995 && f.heads_per_kv == heads));
@@ -134,7 +130,7 @@ TEST_CASE("a launch with packed heads, in full", "[launch]") {
   FakeCuda& fake = fresh();
   const Shape one{.batch = 1, .seqlen_q = 1, .seqlen_k = 9000, .heads = 8, .heads_kv = 1, .head_dim = 64};
   REQUIRE(forward(imaginary(one)) == FA3_OK);
-  REQUIRE(row_of(fake.launches[0]).has(Trait::packs_heads));
+  REQUIRE(forward_row_of(fake.launches[0]).packs_heads());
   CHECK(map_of(fake.launches[0].params().q).stride == U64{128, 16, 16, 16});
 }
 
@@ -156,8 +152,8 @@ TEST_CASE("a launch of e4m3, in full", "[launch]") {
       REQUIRE(forward(p) == FA3_OK);
       REQUIRE(fake.launches.size() == 1);
       const Launch& launch = fake.launches[0];
-      const Row& v = row_of(launch);
-      CHECK((v.dtype == Dtype::e4m3 && v.d >= head_dim && v.dv >= d && v.has(Trait::transposes_v) == !tiles));
+      const ForwardRow& v = forward_row_of(launch);
+      CHECK((v.dtype == Dtype::e4m3 && v.d >= head_dim && v.dv >= d && v.transposes_v() == !tiles));
       CHECK(is_complete(launch.carried));
 
       const ScaledForwardParams& f = launch.params();
@@ -306,7 +302,8 @@ TEST_CASE("the launch carries the plan", "[launch]") {
   // Rows that see no key are in no tile, and thread blocks beyond the tiles write them.
   const Launch& empty = run(causal({.batch = 3, .seqlen_q = 5000, .seqlen_k = 300, .heads = 1, .heads_kv = 1}));
   CHECK(empty.params().tiles.first_row > 0);
-  CHECK(int(empty.grid[0]) == 3 * ((empty.params().tiles.first_row + row_of(empty).Br - 1) / row_of(empty).Br));
+  const int Br = forward_row_of(empty).Br;
+  CHECK(int(empty.grid[0]) == 3 * ((empty.params().tiles.first_row + Br - 1) / Br));
   // Split problems: list, tickets and partial results, one behind the other.
   const fa3_forward_params split[] = {
       imaginary({.batch = 1, .seqlen_q = 100, .seqlen_k = 9000, .heads = 2, .heads_kv = 2, .head_dim = 128}),
@@ -324,7 +321,7 @@ TEST_CASE("the launch carries the plan", "[launch]") {
     const char* tickets = reinterpret_cast<const char*>(f.tickets);
     const char* partials = static_cast<const char*>(f.partials);
     CHECK(tickets >= workspace_memory + sizeof(Workspace));
-    CHECK(partials >= tickets + f.pieces.ticket_tiles * row_of(launch).warpgroups() * sizeof(Tickets));
+    CHECK(partials >= tickets + f.pieces.ticket_tiles * forward_row_of(launch).warpgroups() * sizeof(Tickets));
     size_t bytes = 0;
     REQUIRE(fa3_forward_workspace_size(&p, 0, &bytes) == FA3_OK);
     CHECK(size_t(partials - workspace_memory) < bytes);
@@ -389,8 +386,7 @@ TEST_CASE("questions about the current device are answered for its multiprocesso
 
 TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
   FakeCuda& fake = fresh();
-  for (const Row& v : rows) {
-    if (v.kind != Kind::forward) continue;
+  for (const ForwardRow& v : forward_rows) {
     INFO(v.name);
     fake.maps.clear(), fake.launches.clear();
     const int unit = head_dim_unit(v);
@@ -404,7 +400,7 @@ TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
     CHECK(launch.block[0] == unsigned(v.threads()));
     CHECK(launch.shared == unsigned(v.smem_bytes()));
     // Two heads share each of K and V.
-    const bool packs_heads = v.has(Trait::packs_heads);
+    const bool packs_heads = v.packs_heads();
     const int of_query = packs_heads ? 2 : 1, q_blocks = (300 * of_query + v.Br - 1) / v.Br;
     const int tiles = 12 / of_query * q_blocks;
     const ListedForwardParams& f = launch.params();
@@ -416,11 +412,11 @@ TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
     if (packs_heads) CHECK(map_of(f.q).box == U32{64, 2, 32, 1, 1});
     else check_box(map_of(f.q), v, q_box_rows);
     check_box(map_of(f.k), v, v.Bc);
-    if (!v.is_8bit() || v.has(Trait::transposes_v)) check_box(map_of(f.v), v, v.Bc);
+    if (!v.is_8bit() || v.transposes_v()) check_box(map_of(f.v), v, v.Bc);
     else CHECK(map_of(f.v).box == U32{256, unsigned(v.dv / 16), unsigned(v.Bc / 16), 1, 1});
   }
-  CHECK(fake.loads == forward_rows());
-  const Row& first = rows[0];
+  CHECK(fake.loads == int(forward_rows.size()));
+  const ForwardRow& first = forward_row(0);
   fa3_forward_params wrong = named(first);
   wrong.kernel = "none";
   fake.launches.clear(), fake.calls = 0;

@@ -32,5 +32,8 @@ inline void expect_message(const char* text) {
 }
 
 inline const Row& row_of(const Launch& launch) { return *launch.carried.row; }
+inline const ForwardRow& forward_row_of(const Launch& launch) { return *row_of(launch).forward(); }
+inline const BackwardRow& backward_row_of(const Launch& launch) { return *row_of(launch).backward(); }
+inline const PassRow& pass_row_of(const Launch& launch) { return *row_of(launch).pass(); }
 
 }  // namespace fa3::test

@@ -12,7 +12,7 @@ namespace fa3::test {
 namespace {
 
 int chosen_rows() {
-  return int(std::count_if(std::begin(rows), std::end(rows), [](auto& row) { return row.has(Trait::chosen); }));
+  return int(std::count_if(std::begin(rows), std::end(rows), [](auto& row) { return row.chosen; }));
 }
 
 }  // namespace
@@ -93,12 +93,11 @@ TEST_CASE("preload leaves nothing to load but what the library does not choose",
   FakeCuda& fake = fresh();
   REQUIRE(fa3_preload() == FA3_OK);
   CHECK(fake.loads == chosen_rows());
-  for (const std::string& name : fake.loaded) CHECK(rows[row_named(name.c_str())].has(Trait::chosen));
+  for (const std::string& name : fake.loaded) CHECK(rows[row_named(name.c_str())].chosen);
   REQUIRE(fa3_preload() == FA3_OK);
   int others = 0;  // that are not loaded here: Algorithm 3
-  for (const Row& v : rows) {
-    others += v.kind == Kind::backward && !v.has(Trait::chosen);
-    if (v.kind != Kind::forward) continue;
+  for (const BackwardRow& v : backward_rows) others += !v.has(Trait::chosen);
+  for (const ForwardRow& v : forward_rows) {
     INFO(v.name);
     const int before = fake.loads;
     fake.capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;

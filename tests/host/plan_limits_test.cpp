@@ -26,7 +26,7 @@ TEST_CASE("the blocks of very long keys are counted in grains", "[plan]") {
     const ForwardProblem problem = problem_of(shape);
     RowPlan made;
     plan_row(problem, 0, 132, made);
-    REQUIRE(rows[0].Bc == 64);
+    REQUIRE(forward_row(0).Bc == 64);
     CHECK(made.pieces.grain == grain);
     CHECK(is_split(made));
     check(problem, made, 132);
@@ -77,11 +77,11 @@ TEST_CASE("the workspace keeps the header's bound, whatever the shape and the nu
   };
   int split = 0, coarse = 0, most_of_all = 0;
   std::vector<int> splitting;  // rows
-  for (int i = 0; i < row_count; ++i)
-    if (rows[i].has(Trait::splits)) splitting.push_back(i);
+  for (int i = 0; i < int(forward_rows.size()); ++i)
+    if (forward_row(i).has(Trait::splits)) splitting.push_back(i);
   for (int n = 0; n < 30000; ++n) {
     const int i = splitting[random() % splitting.size()];
-    const Row& row = rows[i];
+    const ForwardRow& row = forward_row(i);
     const int multiprocessors = n % 2 ? 132 : static_cast<int>(below(1024.99));
     Shape shape;
     shape.heads_kv = below(200);
@@ -108,7 +108,7 @@ TEST_CASE("the workspace keeps the header's bound, whatever the shape and the nu
   CHECK(coarse > 300);
   CHECK(most_of_all > 30);
   // On 132 multiprocessors, as the header has it.
-  for (const Row& row : rows) CHECK(most_workspace(row, 132) <= 54'000'000);
+  for (const ForwardRow& row : forward_rows) CHECK(most_workspace(row, 132) <= 54'000'000);
   fa3_forward_params p = imaginary({.batch = 133, .seqlen_q = 1, .seqlen_k = 4194305, .heads = 128, .heads_kv = 1,
                                     .head_dim = 256});
   size_t bytes = 0;
@@ -132,8 +132,8 @@ TEST_CASE("the most and longest tiles take as long as their blocks, on few multi
         Fit fits;
         REQUIRE(fit(problem, fits) == FA3_OK);
         for (int i = 0; i < fits.count; ++i) {
-          const Row& row = rows[fits.rows[i]];
-          packed += row.has(Trait::packs_heads);
+          const ForwardRow& row = forward_row(fits.rows[i]);
+          packed += row.packs_heads();
           RowPlan made;
           plan_row(problem, fits.rows[i], multiprocessors, made);
           // 4.5 bytes a picosecond, or the products.
@@ -170,7 +170,7 @@ TEST_CASE("lengths and tiles that the kernels cannot count are refused", "[plan]
   CHECK(
       fits({.batch = most_tiles / 2 + 1, .seqlen_q = 250, .seqlen_k = 1, .heads = 1, .heads_kv = 1, .head_dim = 64}) ==
       FA3_OK);
-  CHECK((made.count == 1 && rows[made.rows[0]].Br == 256));
+  CHECK((made.count == 1 && forward_row(made.rows[0]).Br == 256));
 }
 
 TEST_CASE("packed heads that make too many rows are refused", "[plan]") {
@@ -188,7 +188,7 @@ TEST_CASE("packed heads that make too many rows are refused", "[plan]") {
   // More heads than rows: other kernels take them.
   const ForwardProblem many = huge({.batch = 1, .seqlen_q = 1, .seqlen_k = 1, .heads = (1 << 30) + 1, .heads_kv = 1});
   REQUIRE(fit(many, made) == FA3_OK);
-  for (int i = 0; i < made.count; ++i) CHECK_FALSE(rows[made.rows[i]].has(Trait::packs_heads));
+  for (int i = 0; i < made.count; ++i) CHECK_FALSE(forward_row(made.rows[i]).packs_heads());
 }
 
 }  // namespace fa3::test

@@ -62,7 +62,7 @@ TEST_CASE("with packed heads also rows that see no key are in tiles", "[plan]") 
     RowPlan made;
     plan_row(problem, fits.rows[i], 132, made);
     check(problem, made, 132);
-    packed += rows[made.row].has(Trait::packs_heads);
+    packed += forward_row(made.row).packs_heads();
   }
   CHECK(packed > 0);
 }
@@ -84,7 +84,7 @@ TEST_CASE("heads that share the L2 cache are as many in every section", "[plan]"
   Shape shape = square(1, 8192, 30, 128);
   const int e4m3 = row_named("fa3_fwd_e4m3_d128_causal_192x96");
   REQUIRE(e4m3 >= 0);
-  CHECK(planned(problem_of(rows[e4m3], shape)).tiles.section_heads == 15);
+  CHECK(planned(problem_of(forward_row(e4m3), shape)).tiles.section_heads == 15);
   shape.head_dim_v = 64;
   CHECK(planned(problem_of(shape, FA3_MASK_CAUSAL_TOP_LEFT)).tiles.section_heads == 10);
 }
@@ -103,7 +103,7 @@ TEST_CASE("a problem without keys is a pass, one without rows nothing", "[plan]"
         const ForwardProblem some =
             problem_of({.batch = 3, .seqlen_q = seqlen_q, .seqlen_k = 0, .heads = heads, .heads_kv = heads});
         const ForwardLaunch& launch = plan(some, fit_of(some), multiprocessors).launches[0];
-        const int64_t blocks = 3 * heads * ((seqlen_q + 255) / 256), warps = rows[launch.row].threads() / 32;
+        const int64_t blocks = 3 * heads * ((seqlen_q + 255) / 256), warps = rows[launch.row].threads / 32;
         CHECK(launch.grid == std::min<int64_t>(multiprocessors, (blocks + warps - 1) / warps));
       }
   const ForwardProblem rowless = problem_of({.batch = 0});

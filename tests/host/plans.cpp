@@ -21,7 +21,7 @@ ForwardProblem problem_of(const Shape& shape, int32_t mask, const char* kernel, 
   return problem_of(p);
 }
 
-ForwardProblem problem_of(const Row& row, const Shape& shape) {
+ForwardProblem problem_of(const ForwardRow& row, const Shape& shape) {
   fa3_forward_params p = imaginary_for(row, shape);
   p.kernel = row.name;
   return problem_of(p);
@@ -55,24 +55,24 @@ int64_t visible_keys(const ForwardProblem& problem, int64_t row) {
   return std::clamp<int64_t>(row + problem.causal_offset + 1, 0, problem.seqlen_k);
 }
 
-int64_t rows_of_query(const ForwardProblem& problem, const Row& row) {
+int64_t rows_of_query(const ForwardProblem& problem, const ForwardRow& row) {
   int64_t rows = 1;
-  while (row.has(Trait::packs_heads) && rows < problem.heads / problem.heads_kv) rows *= 2;
+  while (row.packs_heads() && rows < problem.heads / problem.heads_kv) rows *= 2;
   return rows;
 }
 
 Unfolded unfold(const ForwardProblem& problem, const RowPlan& plan, int32_t number) {
-  const Row& row = rows[plan.row];
+  const ForwardRow& row = forward_row(plan.row);
   const Tile tile = tile_at(plan.tiles, number, problem.causal);
   const int64_t first_row = plan.tiles.first_row + int64_t{tile.q_block} * row.Br;
   int64_t last_query = std::min<int64_t>(first_row + row.Br, problem.seqlen_q) - 1;
-  if (row.has(Trait::packs_heads))
+  if (row.packs_heads())
     last_query = std::min((first_row + row.Br - 1) / rows_of_query(problem, row), problem.seqlen_q - 1);
   const int64_t keys = visible_keys(problem, last_query);  // later ones see more
   return {tile, first_row, std::max<int32_t>(1, int32_t((keys + row.Bc - 1) / row.Bc))};
 }
 
-size_t most_workspace(const Row& row, int multiprocessors) {
+size_t most_workspace(const ForwardRow& row, int multiprocessors) {
   return size_t(3 * multiprocessors) * size_t(row.Br) * 4 * size_t(row.dv + 8) + 64 * size_t(multiprocessors + 2);
 }
 
@@ -80,9 +80,9 @@ namespace {
 
 // Every query row that sees a key is in one tile; with packed heads, every row.
 void check_tiles(const ForwardProblem& problem, const RowPlan& plan) {
-  const Row& row = rows[plan.row];
+  const ForwardRow& row = forward_row(plan.row);
   const Tiles& tiles = plan.tiles;
-  const bool packs_heads = row.has(Trait::packs_heads);
+  const bool packs_heads = row.packs_heads();
   const int64_t all_rows = problem.seqlen_q * rows_of_query(problem, row);
   const int64_t heads = packs_heads ? problem.heads_kv : problem.heads;
   REQUIRE(tiles.first_row % 64 == 0);
@@ -117,7 +117,7 @@ void check_pieces(const ForwardProblem& problem, const RowPlan& plan) {
   REQUIRE((pieces.whole_tiles >= 0 && pieces.whole_tiles <= tiles));
   REQUIRE((pieces.listed >= listed_tiles && pieces.entries() <= list_capacity));
   // Entries are shared with packed heads only, and by all tiles of the list.
-  REQUIRE((pieces.each == 1 || (rows[plan.row].has(Trait::packs_heads) && pieces.each == listed_tiles)));
+  REQUIRE((pieces.each == 1 || (forward_row(plan.row).packs_heads() && pieces.each == listed_tiles)));
   REQUIRE(pieces.listed == pieces.entries() * pieces.each);
   REQUIRE((pieces.ticket_tiles >= 0 && pieces.ticket_tiles <= listed_tiles));
   // The smallest with which the list's 16 bits hold the longest tile's blocks.
@@ -140,7 +140,7 @@ void check_pieces(const ForwardProblem& problem, const RowPlan& plan) {
   }
   for (int32_t n = 0; n < listed_tiles; ++n) {
     auto& of_tile = parts[size_t(n)];
-    const bool packs = rows[plan.row].has(Trait::packs_heads);
+    const bool packs = forward_row(plan.row).packs_heads();
     REQUIRE((!of_tile.empty() && of_tile.size() <= size_t(packs ? Listed::most_packed_parts : Listed::most_parts)));
     std::sort(of_tile.begin(), of_tile.end(), [](const Work& a, const Work& b) { return a.part < b.part; });
     int begin = 0;
@@ -156,7 +156,7 @@ void check_pieces(const ForwardProblem& problem, const RowPlan& plan) {
 }
 
 void check_workspace(const ForwardProblem& problem, const RowPlan& plan, int multiprocessors) {
-  const Row& row = rows[plan.row];
+  const ForwardRow& row = forward_row(plan.row);
   const WorkspaceLayout& layout = plan.workspace;
   if (plan.slots == 0) {
     CHECK(layout.bytes == FA3_FORWARD_WORKSPACE_BYTES);
@@ -170,9 +170,9 @@ void check_workspace(const ForwardProblem& problem, const RowPlan& plan, int mul
   CHECK((layout.partials >= layout.tickets + cleared && layout.partials % 16 == 0));
   // Of each of a part's rows O, and m and l for each of the lanes that share it, or with packed heads once, in float32.
   // Then there are no more rows than a head has, rounded up to four.
-  const size_t sums = row.has(Trait::packs_heads) ? 4 : 8;
+  const size_t sums = row.packs_heads() ? 4 : 8;
   const int64_t of_head = rows_of(problem, row);
-  const int64_t slot_rows = row.has(Trait::packs_heads) && of_head < row.Br ? (of_head + 3) / 4 * 4 : row.Br;
+  const int64_t slot_rows = row.packs_heads() && of_head < row.Br ? (of_head + 3) / 4 * 4 : row.Br;
   CHECK(layout.bytes == layout.partials + size_t(plan.slots * slot_rows) * 4 * (size_t(row.dv) + sums));
   CHECK(layout.bytes <= most_workspace(row, multiprocessors));
 }
@@ -187,7 +187,7 @@ void check(const ForwardProblem& problem, const RowPlan& plan, int multiprocesso
   if (!is_split(plan)) return;
   // Smaller gains are as often losses.
   CHECK((plan.predicted_us < 0.99 * plan.whole_us && plan.predicted_us < plan.whole_us - 0.999));
-  if (!problem.causal || rows[plan.row].has(Trait::packs_heads)) return;
+  if (!problem.causal || forward_row(plan.row).packs_heads()) return;
   CHECK(plan.slots <= 2 * multiprocessors);
   CHECK(plan.tiles.count() < 4 * multiprocessors);  // so many balance themselves
 }

@@ -9,7 +9,7 @@ namespace fa3::test {
 ForwardProblem problem_of(const Shape& shape, int32_t mask = FA3_MASK_NONE, const char* kernel = nullptr,
                    int32_t dtype = FA3_DTYPE_BF16);
 // One that names this row.
-ForwardProblem problem_of(const Row& row, const Shape& shape);
+ForwardProblem problem_of(const ForwardRow& row, const Shape& shape);
 // As many queries as keys, and key heads as query heads.
 Shape square(int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim);
 // Larger than what a call's strides could describe.
@@ -22,7 +22,7 @@ inline bool is_split(const RowPlan& plan) { return plan.slots > 0; }
 int64_t visible_keys(const ForwardProblem& problem, int64_t row);
 
 // Rows that each query has: one, or with packed heads one for each head of its group, and more up to a power of two.
-int64_t rows_of_query(const ForwardProblem& problem, const Row& row);
+int64_t rows_of_query(const ForwardProblem& problem, const ForwardRow& row);
 
 struct Unfolded {
   Tile tile;
@@ -33,7 +33,7 @@ Unfolded unfold(const ForwardProblem& problem, const RowPlan& plan, int32_t numb
 
 // What fa3.h promises that the parts of split tiles take at most: 3 * multiprocessors * block_q rows of
 // 4 * (head_dim_v + 8) bytes, and a few KB, which are here 64 bytes for each multiprocessor.
-size_t most_workspace(const Row& row, int multiprocessors);
+size_t most_workspace(const ForwardRow& row, int multiprocessors);
 
 // What holds for any plan: of its tiles, pieces, workspace and times.
 void check(const ForwardProblem& problem, const RowPlan& plan, int multiprocessors);

@@ -26,7 +26,7 @@ fa3_status quantize(const fa3_quantize_params& p) {
 
 // Kernels of the last call's launches, and their parameters.
 struct QuantizeCall {
-  std::vector<const Row*> passes;
+  std::vector<const PassRow*> passes;
   std::vector<unsigned> grids;
   std::vector<QuantizeParams> params;
 };
@@ -37,7 +37,7 @@ QuantizeCall launched_by(const fa3_quantize_params& p) {
   REQUIRE(quantize(p) == FA3_OK);
   QuantizeCall call;
   for (const Launch& launch : fake.launches) {
-    call.passes.push_back(&row_of(launch));
+    call.passes.push_back(&pass_row_of(launch));
     call.grids.push_back(launch.grid[0]);
     call.params.push_back(launch.carried.quantize);
     CHECK(launch.early == (&launch != &fake.launches.front()));
@@ -61,8 +61,8 @@ TEST_CASE("quantize: a launch, in full", "[launch]") {
   REQUIRE(quantize(p) == FA3_OK);
   REQUIRE((fake.launches.size() == 1 && fake.maps.empty()));
   const Launch& launch = fake.launches[0];
-  const Row& row = row_of(launch);
-  CHECK((row.has(Trait::quantizes) && row.has(Trait::rotates) && !row.has(Trait::measures) && row.d == 128));
+  const PassRow& row = pass_row_of(launch);
+  CHECK((row.pass == Pass::quantize && row.has(Trait::rotates) && row.d == 128));
   CHECK((launch.grid[0] == 3 * 5 && launch.block[0] == unsigned(row.threads())));
   CHECK((launch.shared == unsigned(row.smem_bytes()) && launch.stream == stream));
   const QuantizeParams& q = launch.carried.quantize;
@@ -88,16 +88,16 @@ TEST_CASE("quantize: which passes, and how many thread blocks", "[launch]") {
     fa3_quantize_params p = imaginary_quantization(1, 20000, 16, d);
     const QuantizeCall one_read = launched_by(p);
     REQUIRE(one_read.passes.size() == 1);
-    const Row& writes = *one_read.passes[0];
-    CHECK((writes.d >= d && writes.d < std::max<int64_t>(2 * d, 65) && !writes.has(Trait::measures)));
+    const PassRow& writes = *one_read.passes[0];
+    CHECK((writes.d >= d && writes.d < std::max<int64_t>(2 * d, 65) && writes.pass == Pass::quantize));
     CHECK((one_read.grids[0] == 16 * 313 && one_read.params[0].measure == QuantizeParams::Measure::none));
     CHECK((one_read.params[0].hadamard == 0 && one_read.params[0].hadamard_scale == 1));
 
     p.mean = tensor(reinterpret_cast<void*>(uintptr_t{4} << 42), FA3_DTYPE_FP32, {1, 16, d});
     const QuantizeCall means = launched_by(p);
     REQUIRE(means.passes.size() == 3);
-    CHECK((means.passes[0]->has(Trait::measures) && means.passes[0]->d == writes.d));
-    CHECK((means.passes[1]->has(Trait::finishes) && means.grids[1] == 16));
+    CHECK((means.passes[0]->pass == Pass::measure && means.passes[0]->d == writes.d));
+    CHECK((means.passes[1]->pass == Pass::finish && means.grids[1] == 16));
     CHECK((means.passes[2] == &writes && means.grids[2] == 16 * 313));
     const QuantizeParams& q = means.params[0];
     CHECK((q.measure == QuantizeParams::Measure::sums && q.mean == p.mean.data && q.largest_count == 0));
@@ -121,7 +121,7 @@ TEST_CASE("quantize: which passes, and how many thread blocks", "[launch]") {
     p.mean = {};
     const QuantizeCall largest = launched_by(p);
     REQUIRE(largest.passes.size() == 2);
-    CHECK((largest.passes[0]->has(Trait::measures) && largest.passes[1] == &writes));
+    CHECK((largest.passes[0]->pass == Pass::measure && largest.passes[1] == &writes));
     CHECK((largest.params[0].measure == QuantizeParams::Measure::largest && largest.params[1].largest_of_head == 0));
     CHECK(largest.params[1].largest_count == int32_t(largest.grids[0]));
     p.scale = tensor(p.scale.data, FA3_DTYPE_FP32, {1, 16, 1});

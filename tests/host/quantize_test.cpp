@@ -584,8 +584,8 @@ TEST_CASE("quantize: attention on what y stands for", "[quantize]") {
 }
 
 TEST_CASE("quantize: the parts that are measured", "[quantize]") {
-  for (const Row& row : rows) {
-    if (!row.has(Trait::measures)) continue;
+  for (const PassRow& row : pass_rows) {
+    if (row.pass != Pass::measure) continue;
     for (const Measure measure : {Measure::largest, Measure::sums, Measure::extremes})
       for (const int64_t heads : {1, 2, 7, 16, 33, 128, 5000})
         for (const int64_t length : {1, 64, 257, 1000, 16384, 100000}) {

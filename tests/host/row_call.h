@@ -5,7 +5,7 @@
 
 namespace fa3::test {
 
-inline fa3_dtype dtype_of(const Row& row) {
+inline fa3_dtype dtype_of(const TiledRow& row) {
   switch (row.dtype) {
     case Dtype::bf16: return FA3_DTYPE_BF16;
     case Dtype::fp16: return FA3_DTYPE_FP16;
@@ -14,18 +14,18 @@ inline fa3_dtype dtype_of(const Row& row) {
 }
 
 // Its head dimensions are multiples of this.
-inline int head_dim_unit(const Row& row) { return row.dtype == Dtype::e4m3 ? 16 : 8; }
+inline int head_dim_unit(const ForwardRow& row) { return row.dtype == Dtype::e4m3 ? 16 : 8; }
 
 // Names no kernel. Pointers lead nowhere, as imaginary()'s do; of e4m3 with whatever else the row takes.
-inline fa3_forward_params imaginary_for(const Row& row, const Shape& shape) {
+inline fa3_forward_params imaginary_for(const ForwardRow& row, const Shape& shape) {
   const bool e4m3 = row.dtype == Dtype::e4m3;
   fa3_forward_params p = e4m3 ? imaginary_e4m3(shape) : imaginary(shape, dtype_of(row));
   p.mask = row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
   if (!e4m3) return p;
-  if (!row.has(Trait::transposes_v))
+  if (!row.transposes_v())
     p.v = tensor(p.v.data, FA3_DTYPE_E4M3,
                  {shape.batch, shape.heads_kv, (shape.seqlen_k + 15) / 16, shape.v_dim(), 16});
-  if (row.has(Trait::block_scales))
+  if (row.block_scales())
     p.k_scale = tensor(p.k_scale.data, FA3_DTYPE_FP32,
                        {1, 1, (shape.seqlen_k + FA3_SCALE_ROWS - 1) / FA3_SCALE_ROWS});
   if (row.has(Trait::two_level)) p.flags = FA3_FLAG_TWO_LEVEL;

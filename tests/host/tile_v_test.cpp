@@ -119,7 +119,7 @@ TEST_CASE("the pass for V and its forward kernel, in full", "[tile_v]") {
   const int64_t groups = 313, tiles = 2 * 3 * groups;
   CHECK((t.v == p.v.data && t.stride_batch == 1 << 24 && t.stride_row == 512 && t.stride_head == 5 << 20));
   CHECK((t.batch == 2 && t.keys == 5005 && t.head_dim == 240 && t.heads == 3 && t.groups == groups));
-  CHECK((first.block[0] == unsigned(row_of(first).threads()) && first.grid[1] == 1 && first.grid[2] == 1));
+  CHECK((first.block[0] == unsigned(row_of(first).threads) && first.grid[1] == 1 && first.grid[2] == 1));
   const unsigned at_once = first.block[0] / 128;  // 128 threads have two columns each
   CHECK(first.grid[0] == (tiles + at_once - 1) / at_once);
 
@@ -152,7 +152,7 @@ TEST_CASE("V as tiles stands behind the results of split tiles", "[tile_v]") {
       fake.launches.clear();
       REQUIRE(fa3_forward(&p, workspace_memory, plenty, reinterpret_cast<fa3_stream>(stream)) == FA3_OK);
       const ScaledForwardParams& f = fake.launches.back().params();
-      const Row& row = row_of(fake.launches.back());
+      const ForwardRow& row = forward_row_of(fake.launches.back());
       int32_t slots = 0;
       for (int32_t n = 0; n < f.pieces.listed; ++n)
         if (f.list[n].parts > 1) slots = std::max<int32_t>(slots, f.list[n].slot + f.list[n].parts);

@@ -70,7 +70,7 @@ void stmatrix_x4(Memory& memory, const std::array<int, lanes>& address,
 
 // TMA with a swizzle, as it puts a box of rows into shared memory: slabs of slab_bytes, in which bits 4-6 of the
 // address are xor-ed with bits 7-9, or, in rows of 64 bytes, bits 4-5 with bits 7-8.
-Memory loaded_rows(const Row& row) {
+Memory loaded_rows(const ForwardRow& row) {
   Memory memory(size_t(row.v_block_bytes()));
   const int bytes = row.slab_bytes();
   for (int key = 0; key < row.Bc; ++key)
@@ -82,7 +82,7 @@ Memory loaded_rows(const Row& row) {
 }
 
 // ptx/tile/transpose.cuh, both warps.
-Memory transposed(const Row& row) {
+Memory transposed(const ForwardRow& row) {
   const Memory source = loaded_rows(row);
   Memory target(source.size());
   const int slab_bytes = row.slab_bytes(), half_bytes = row.dv / 2;
@@ -112,7 +112,7 @@ Memory transposed(const Row& row) {
 }
 
 // A tile as fa3.h describes it, in its words.
-Memory documented(const Row& row) {
+Memory documented(const ForwardRow& row) {
   Memory memory(size_t(row.v_block_bytes()));
   for (int g = 0; g < row.Bc / 16; ++g)
     for (int a = 0; a < row.dv / 16; ++a)
@@ -134,7 +134,7 @@ Element in_b(const Memory& memory, int start, int leading, int stride, int k, in
 
 template <class Check>
 void for_rows_of_8_bits(Check check) {
-  for (const Row& row : rows) {
+  for (const ForwardRow& row : forward_rows) {
     if (!row.is_8bit()) continue;
     INFO(row.name);
     check(row);
@@ -160,8 +160,8 @@ TEST_CASE("the functions of V's tiles are what fa3.h says, and each other's inve
 
 TEST_CASE("ldmatrix, prmt and stmatrix make V's tiles of its rows", "[v_tile]") {
   int transposing = 0;
-  for_rows_of_8_bits([&](const Row& row) {
-    if (!row.has(Trait::transposes_v)) return;
+  for_rows_of_8_bits([&](const ForwardRow& row) {
+    if (!row.transposes_v()) return;
     ++transposing;
     CHECK(transposed(row) == documented(row));
   });
@@ -169,7 +169,7 @@ TEST_CASE("ldmatrix, prmt and stmatrix make V's tiles of its rows", "[v_tile]") 
 }
 
 TEST_CASE("each key of P meets the same key of V", "[v_tile]") {
-  for_rows_of_8_bits([](const Row& row) {
+  for_rows_of_8_bits([](const ForwardRow& row) {
     const Memory v = documented(row);
     std::vector<bool> met(size_t(row.Bc));
     for (int step = 0; step < row.Bc / 32; ++step) {
@@ -200,7 +200,7 @@ TEST_CASE("each key of P meets the same key of V", "[v_tile]") {
 }
 
 TEST_CASE("every column of O is stored in its place", "[v_tile]") {
-  for_rows_of_8_bits([](const Row& row) {
+  for_rows_of_8_bits([](const ForwardRow& row) {
     std::vector<std::vector<bool>> stored(64, std::vector<bool>(size_t(row.dv)));
     for (int warp = 0; warp < 4; ++warp)
       for (int lane = 0; lane < lanes; ++lane)

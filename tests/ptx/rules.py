@@ -116,7 +116,7 @@ def one_list_of_rows(tree):
 def behaviour_follows_traits(tree):
     """No file asks for a kernel's name or for one head dimension where it should ask for a trait of the row."""
     pattern = r"\b(?:config|row)\.(?:name|kernel)\s*[=!]=|\b(?:d|dv|row\.d|config\.d)\s*[=!]=\s*\d"
-    return [f"{path}:{line}: {match[0]}: give the row a trait (enum class Trait in ptx/row.h) and ask for that"
+    return [f"{path}:{line}: {match[0]}: give the row a trait (enum class Trait in ptx/cells.h) and ask for that"
             for path, line, match in occurrences(tree, ("ptx/", "src/"), pattern)]
 
 
@@ -140,7 +140,7 @@ DIRECTIONS = (
     ("ptx/quantize_work.h", ("ptx/params.h", "ptx/v_tile.h")),
     ("ptx/visible.h", ("ptx/packing.h",)),
     ("ptx/work.h", ("ptx/divisor.h", "ptx/visible.h")),
-    ("ptx/row.h", ("ptx/rows.def",)),
+    ("ptx/row.h", ("ptx/cells.h", "ptx/rows.def")),
     ("ptx/", ()),
     ("src/error.", ("src/error.h", "include/")),
     ("src/integers.h", ()),

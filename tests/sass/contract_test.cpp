@@ -152,7 +152,7 @@ TEST_CASE("contracts that cannot be read name file and line") {
 
 TEST_CASE("the table determines every row's GEMMs") {
   REQUIRE(sass::table_rows().size() == static_cast<size_t>(fa3::row_count));
-  for (const fa3::Row& v : fa3::rows) {
+  for (const fa3::ForwardRow& v : fa3::forward_rows) {
     INFO(v.name);
     const auto figure = [&](const char* scope, const char* name) {
       const auto found = sass::table_figure(v.name, scope, name);
@@ -181,7 +181,7 @@ TEST_CASE("the table determines every row's GEMMs") {
                                                      ContainsSubstring(std::to_string(v.producer_registers())));
     CHECK(figure("hot", "types") == (v.is_8bit() ? "F32.E4M3.E4M3" : v.dtype == fa3::Dtype::bf16 ? "F32.BF16" : "F32"));
     // Of 32 keys, each of two warps has half of the columns; a load and a store take 16 of them.
-    const int transposed = v.has(fa3::Trait::transposes_v) ? v.dv / 32 : 0;
+    const int transposed = v.transposes_v() ? v.dv / 32 : 0;
     CHECK(figure("kernel", "transposing_loads") == std::to_string(transposed));
     CHECK(figure("kernel", "transposing_permutes") == std::to_string(4 * transposed));
     CHECK(figure("kernel", "transposing_stores") == std::to_string(transposed));

@@ -56,7 +56,7 @@ std::string Problem::describe() const {
   return result + " seed=" + std::to_string(seed);
 }
 
-fa3_dtype dtype_of(const Row& row) {
+fa3_dtype dtype_of(const ForwardRow& row) {
   switch (row.dtype) {
     case Dtype::bf16: return FA3_DTYPE_BF16;
     case Dtype::fp16: return FA3_DTYPE_FP16;
@@ -64,11 +64,11 @@ fa3_dtype dtype_of(const Row& row) {
   }
 }
 
-int head_dim_unit(const Row& row) { return row.dtype == Dtype::e4m3 ? 16 : 8; }
+int head_dim_unit(const ForwardRow& row) { return row.dtype == Dtype::e4m3 ? 16 : 8; }
 
-int64_t smallest_head_dim(const Row& row) {
+int64_t smallest_head_dim(const ForwardRow& row) {
   int below = 0;
-  for (const Row& other : forward_rows())
+  for (const ForwardRow& other : forward_rows)
     if (std::string_view(other.kernel) == row.kernel && other.dtype == row.dtype && other.mask == row.mask &&
         other.d < row.d)
       below = std::max(below, other.d);
@@ -77,24 +77,24 @@ int64_t smallest_head_dim(const Row& row) {
 
 // What e4m3 needs beside the tensors. A row that takes scales for each block of K or V is for those, so it gets no
 // problem in which neither has them.
-static void add_scales(Problem& p, const Row& row, Random random) {
+static void add_scales(Problem& p, const ForwardRow& row, Random random) {
   p.o_dtype = random.pick({FA3_DTYPE_BF16, FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
   p.q_scales = random.pick({Scales::tensor, Scales::head, Scales::block});
   p.k_scales = random.pick({Scales::tensor, Scales::head});
   p.v_scales = random.pick({Scales::tensor, Scales::head});
-  if (row.has(Trait::block_scales)) {
+  if (row.block_scales()) {
     const int64_t which = random.between(0, 2);
     if (which != 0) p.k_scales = Scales::block;
     if (which != 1) p.v_scales = Scales::block;
   }
-  p.v_tiles = !row.has(Trait::transposes_v);
+  p.v_tiles = !row.transposes_v();
   p.v_mean = random.chance(0.5);
   p.lse_offset = random.chance(0.5);
   p.two_level = row.has(Trait::two_level);
 }
 
 // What the row determines, and for e4m3 what goes with it.
-static Problem problem_of(const Row& row, uint64_t seed) {
+static Problem problem_of(const ForwardRow& row, uint64_t seed) {
   Problem p;
   p.seed = seed;
   p.dtype = dtype_of(row);
@@ -127,7 +127,7 @@ static int64_t near_multiple(Random& random, int64_t of, int64_t most) {
   return std::max<int64_t>(1, of * random.between(1, most) + random.pick<int64_t>({-1, 0, 1, -8, 8, 0}));
 }
 
-static void random_shape(Problem& p, const Row& row, Random& random) {
+static void random_shape(Problem& p, const ForwardRow& row, Random& random) {
   p.heads_kv = random.pick<int64_t>({1, 1, 2, 2, 3, 4});
   p.heads = p.heads_kv * random.pick<int64_t>({1, 1, 2, 3, 4, 5, 8});
   p.batch = random.between(1, 3);
@@ -182,7 +182,7 @@ static void fit_budget(Problem& p, double budget) {
   while (work() > budget) (p.seqlen_q > p.seqlen_k ? p.seqlen_q : p.seqlen_k) /= 2;
 }
 
-Problem random_problem(const Row& row, uint64_t seed, double budget) {
+Problem random_problem(const ForwardRow& row, uint64_t seed, double budget) {
   Random random(seed);
   Problem p = problem_of(row, seed);
   if (row.causal() && random.chance(0.5)) p.mask = FA3_MASK_CAUSAL_TOP_LEFT;
@@ -206,7 +206,7 @@ Problem random_problem(const Row& row, uint64_t seed, double budget) {
   return p;
 }
 
-Problem plain_problem(const Row& row, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
+Problem plain_problem(const ForwardRow& row, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
                       int64_t heads_kv, uint64_t seed) {
   Problem p = problem_of(row, seed);
   p.batch = batch, p.seqlen_q = seqlen_q, p.seqlen_k = seqlen_k, p.heads = heads, p.heads_kv = heads_kv;

@@ -1,7 +1,6 @@
 // One test problem: shape, layouts, pattern of the numbers; and the random choice of such problems.
 #pragma once
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "fa3.h"
@@ -68,30 +67,23 @@ struct Problem {
   std::string describe() const;
 };
 
-fa3_dtype dtype_of(const Row& row);
+fa3_dtype dtype_of(const ForwardRow& row);
 // Head dimensions are multiples of it.
-int head_dim_unit(const Row& row);
-
-// The forward rows of the table; passes stand behind them.
-constexpr std::span<const Row> forward_rows() {
-  int count = 0;
-  while (count < row_count && rows[count].kind == Kind::forward) ++count;
-  return {rows, size_t(count)};
-}
+int head_dim_unit(const ForwardRow& row);
 
 // Does the library choose this row itself?
-inline bool is_default(const Row& row) { return row.has(Trait::chosen); }
+inline bool is_default(const ForwardRow& row) { return row.has(Trait::chosen); }
 
 // The smallest head_dim that does not fit a smaller row of the same kernel, dtype and mask.
-int64_t smallest_head_dim(const Row& row);
+int64_t smallest_head_dim(const ForwardRow& row);
 
 // A problem that names this row of the table: random shape, layouts, pattern, all from the seed. `budget` bounds
 // batch * heads * seqlen_q * seqlen_k * the larger head dimension, the work of the references.
-Problem random_problem(const Row& row, uint64_t seed, double budget = 1.5e8);
+Problem random_problem(const ForwardRow& row, uint64_t seed, double budget = 1.5e8);
 
 // The plainest problem that names this row: the row's own head_dim, packed, N(0,1), bottom-right mask if causal. What
 // the fields for e4m3 say, the seed chooses, as far as the row allows.
-Problem plain_problem(const Row& row, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
+Problem plain_problem(const ForwardRow& row, int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t heads,
                       int64_t heads_kv, uint64_t seed);
 
 }  // namespace fa3::test

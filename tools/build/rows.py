@@ -10,35 +10,47 @@ import pathlib
 import re
 import sys
 
-# How cells make a name, as in ptx/row.h.
-NAMES = {
-    "FORWARD": "fa3_{0}_{2}_d{3}_{4}_{5}x{6}",
-    "FORWARD_DV": "fa3_{0}_{2}_d{3}x{4}_{5}_{6}x{7}",
-    "BACKWARD": "fa3_{0}_{2}_d{3}_{4}_{5}x{6}",
-    "PASS": "fa3_pass_{0}",
+FORWARD, BACKWARD, PASS = KINDS = range(3)
+# Of each macro the kind of its rows, and how cells make their names, as in ptx/row.h.
+MACROS = {
+    "FORWARD": (FORWARD, "fa3_{0}_{2}_d{3}_{4}_{5}x{6}"),
+    "FORWARD_DV": (FORWARD, "fa3_{0}_{2}_d{3}x{4}_{5}_{6}x{7}"),
+    "PACKED": (FORWARD, "fa3_{0}_{2}_d{3}_{4}_{5}x{6}"),
+    "PACKED_DV": (FORWARD, "fa3_{0}_{2}_d{3}x{4}_{5}_{6}x{7}"),
+    "FORWARD_8": (FORWARD, "fa3_{0}_e4m3_d{2}_{3}_{4}x{5}"),
+    "BACKWARD": (BACKWARD, "fa3_{0}_{2}_d{3}_{4}_{5}x{6}"),
+    "PASS": (PASS, "fa3_pass_{0}"),
 }
 
 
-Row = collections.namedtuple("Row", "number line name kernel cells text")
+# `text` is the line of a table in which this row stands alone.
+Row = collections.namedtuple("Row", "number line name kernel kind cells text")
 
 
 def rows(table):
-    """The rows in the text of a table; lines are numbered from 1, rows from 0."""
-    found = []
+    """The rows in the text of a table. Lines are numbered from 1, rows from 0, kind by kind as in ptx/row.h."""
+    found = {kind: [] for kind in KINDS}
     for line, text in enumerate(table.split("\n"), 1):
-        match = re.match(r"FA3_(\w+)\((.*)\)", text)
+        match = re.match(r"FA3_(\w+?)(_16)?\((.*)\)", text)
         if match:
-            cells = [cell.strip() for cell in match[2].split(",")]
-            found.append(Row(len(found), line, NAMES[match[1]].format(*cells), cells[1], cells, text))
-    return found
+            macro, cells = match[1], [cell.strip() for cell in match[3].split(",")]
+            kind, name = MACROS[macro]
+            for dtype in (["bf16"], ["fp16"]) if match[2] else ([],):
+                own = cells[:2] + dtype + cells[2:]
+                found[kind].append(Row(None, line, name.format(*own), own[1], kind, own,
+                                       f"FA3_{macro}({', '.join(own)})"))
+    return [row._replace(number=number) for number, row in enumerate(sum(found.values(), []))]
 
 
 def chosen_of(every, patterns):
     """Those whose names match, and those without which they cannot run."""
+    def is_backward(row, gradients):
+        return row.kind == BACKWARD and row.cells[8] == gradients
+
     chosen = [row for row in every if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)]
-    keys = [row.cells[2:5] for row in chosen if "keys_only" in row.cells[-1]]  # dtype, head dimension and mask
-    return [row for row in every if row in chosen or row.name.startswith("fa3_pass_")
-            or ("queries_only" in row.cells[-1] and row.cells[2:5] in keys)]
+    keys = [row.cells[2:5] for row in chosen if is_backward(row, "keys")]  # dtype, head dimension and mask
+    return [row for row in every if row in chosen or row.kind == PASS
+            or (is_backward(row, "queries") and row.cells[2:5] in keys)]
 
 
 def main():

@@ -37,16 +37,25 @@ std::string wgmmas(const char* gemm, int count, int columns, int depth, const ch
          std::to_string(depth) + " " + form;
 }
 
+size_t parameter_bytes(fa3::Pass pass) {
+  switch (pass) {
+    case fa3::Pass::empty_rows: return sizeof(fa3::EmptyRowsParams);
+    case fa3::Pass::tile_v: return sizeof(fa3::TileVParams);
+    case fa3::Pass::bwd_prepare:
+    case fa3::Pass::bwd_finish:
+    case fa3::Pass::bwd_sum: return sizeof(fa3::BackwardParams);
+    case fa3::Pass::quantize:
+    case fa3::Pass::measure:
+    case fa3::Pass::finish: return sizeof(fa3::QuantizeParams);
+    case fa3::Pass::combine: break;
+  }
+  return sizeof(fa3::CombineParams);
+}
 size_t parameter_bytes(const fa3::Row& row) {
-  if (row.has(fa3::Trait::quantizes)) return sizeof(fa3::QuantizeParams);
-  if (row.kind == fa3::Kind::backward || fa3::same_text(row.kernel, "bwd_prepare") ||
-      fa3::same_text(row.kernel, "bwd_finish") || fa3::same_text(row.kernel, "bwd_sum"))
-    return sizeof(fa3::BackwardParams);
-  if (fa3::same_text(row.kernel, "tile_v")) return sizeof(fa3::TileVParams);
-  if (fa3::same_text(row.kernel, "combine")) return sizeof(fa3::CombineParams);
-  if (row.kind == fa3::Kind::pass) return sizeof(fa3::EmptyRowsParams);
-  if (row.is_8bit()) return sizeof(fa3::ScaledForwardParams);
-  return row.has(fa3::Trait::splits) ? sizeof(fa3::ListedForwardParams) : sizeof(fa3::ForwardParams);
+  if (row.pass()) return parameter_bytes(row.pass()->pass);
+  if (row.backward()) return sizeof(fa3::BackwardParams);
+  if (row.forward()->is_8bit()) return sizeof(fa3::ScaledForwardParams);
+  return row.forward()->has(fa3::Trait::splits) ? sizeof(fa3::ListedForwardParams) : sizeof(fa3::ForwardParams);
 }
 
 // What mbarriers are told to expect, as the figure has it: K and V, together or each for itself, and Q; "runtime" where
@@ -58,12 +67,12 @@ std::string expected_bytes(const fa3::Row& row) {
     all.insert(text(row.k_block_bytes()));
     all.insert(text(row.v_block_bytes()));
     // Q and dO of a tile, each with a number for every row; or of the thread block's own rows.
-    if (row.has(fa3::Trait::queries_only)) all.insert(text(row.q_buffer_bytes()));
+    if (row.gradients == fa3::Gradients::queries) all.insert(text(row.q_buffer_bytes()));
     else all.insert(text(row.Br * row.d * row.element_bytes() + row.Br * 4));
   } else if (row.has(fa3::Trait::no_producer)) {
     all = {text(row.k_block_bytes()), text(row.v_block_bytes()), text(row.q_buffer_bytes())};
   } else {
-    const bool together = !row.split_stage() && !row.has(fa3::Trait::transposes_v);
+    const bool together = !row.split_stage() && !row.transposes_v();
     all.insert(text(row.k_block_bytes()) + (together ? "/" + text(row.stage_bytes()) : ""));
     all.insert(text(row.v_block_bytes()));  // at least the last V comes alone
     all.insert(row.is_8bit() ? "runtime" : "0/" + text(row.q_buffer_bytes()));
@@ -76,7 +85,7 @@ std::string expected_bytes(const fa3::Row& row) {
 // The producer's loads of a forward row, by slabs of K, of V (in the loop, and the last one) and of Q. V as tiles comes
 // at once, and with elements of 8 bits a vector comes with Q.
 int tma_loads(const fa3::Row& row) {
-  const bool tiles = row.is_8bit() && !row.has(fa3::Trait::transposes_v);
+  const bool tiles = row.is_8bit() && !row.transposes_v();
   return row.slabs() + 2 * (tiles ? 1 : row.v_slabs()) + row.slabs() + row.is_8bit();
 }
 
@@ -112,7 +121,7 @@ std::string parities(const fa3::Row& row, const std::string& scope) {
 }
 std::string releases(const fa3::Row& row, const std::string& scope) {
   const int split = row.split_stage();
-  const bool late = row.has(fa3::Trait::late_q_release), early = row.releases_q_early();
+  const bool late = row.late_q_release(), early = row.releases_q_early();
   // Blocks that are skipped, with the last V if K and V are released each for itself; the first K; the Q buffer of O.
   if (scope == "prologue") return repeated("0", 2 + 2 * split + late);
   // Q before the last PV; what is skipped, with the next piece's first QK in flight; Q, at up to two places, and again
@@ -137,7 +146,7 @@ std::optional<Figure> table_figure(const std::string& name, const std::string& s
     if (figure == "threads") return value(row->threads());
     if (figure == "parameters") return value(static_cast<int>(parameter_bytes(*row)));
     // For 32 keys and half of the columns, which is the share of each of two warps: 16 columns at a time.
-    const int transpositions = row->has(fa3::Trait::transposes_v) ? row->dv / 2 / 16 : 0;
+    const int transpositions = row->transposes_v() ? row->dv / 2 / 16 : 0;
     if (figure == "transposing_loads" || figure == "transposing_stores") return value(transpositions);
     if (figure == "transposing_permutes") return value(4 * transpositions);
     if (figure == "transposing_fences") return value(transpositions > 0);
@@ -157,7 +166,7 @@ std::optional<Figure> table_figure(const std::string& name, const std::string& s
       return text(moved_registers(*row, scope == "prologue"));
     if (figure == "tma_loads" && scope == "producer" && forward && has_producer) return value(tma_loads(*row));
     if (figure == "tma_stores" && scope == "epilogue" && forward)
-      return value(row->has(fa3::Trait::o_from_registers) ? 0 : row->v_slabs());
+      return value(row->o_from_registers() ? 0 : row->v_slabs());
     if (row->has(fa3::Trait::speculative) && !row->is_8bit()) {
       if (figure == "parities") return text(parities(*row, scope));
       if (figure == "releases" && scope != "producer") return text(releases(*row, scope));

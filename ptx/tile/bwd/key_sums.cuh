@@ -3,7 +3,6 @@
 // (rows.cuh).
 #pragma once
 #include "../../backward_params.h"
-#include "../element.cuh"
 #include "rows.cuh"
 
 namespace fa3 {

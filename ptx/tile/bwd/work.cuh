@@ -1,7 +1,7 @@
 // What a thread block of the backward pass works on at a time.
 #pragma once
 #include "../../backward_tiles.h"
-#include "../config.cuh"
+#include "../tiling.cuh"
 
 namespace fa3 {
 

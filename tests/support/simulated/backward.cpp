@@ -106,18 +106,18 @@ CUresult simulate_prepare(const BackwardParams& p, unsigned tiles) {
   return CUDA_SUCCESS;
 }
 
-CUresult simulate_finish(const BackwardParams& p, const Row& row, unsigned tiles) {
+CUresult simulate_finish(const BackwardParams& p, const PassRow& row, unsigned tiles) {
   const int64_t first = int64_t{p.order.done_behind} * p.order.section * p.order.share;
   each_shared_tile(p.order, first, first + tiles, [&](int32_t tile) { finish(p, row.d, tile); });
   return CUDA_SUCCESS;
 }
 
 // Where a part's sums for 64 keys are.
-static float* key_sums(const BackwardParams& p, const Row& row, int gradient, int64_t part, int64_t tile) {
-  return p.keys.sums + ((gradient * p.order.batch_heads + part) * p.keys.tiles + tile) * tile_rows * row.d;
+static float* key_sums(const BackwardParams& p, int d, int gradient, int64_t part, int64_t tile) {
+  return p.keys.sums + ((gradient * p.order.batch_heads + part) * p.keys.tiles + tile) * tile_rows * d;
 }
 
-CUresult simulate_sum(const BackwardParams& p, const Row& row, unsigned tiles) {
+CUresult simulate_sum(const BackwardParams& p, const PassRow& row, unsigned tiles) {
   const int64_t heads = p.order.batch_heads / int32_t{p.order.parts};
   if (p.order.parts == 1 || int64_t{tiles} != 2 * heads * p.keys.tiles) return CUDA_ERROR_LAUNCH_FAILED;
   for (int gradient = 0; gradient < 2; ++gradient)
@@ -130,14 +130,14 @@ CUresult simulate_sum(const BackwardParams& p, const Row& row, unsigned tiles) {
         for (int32_t x = 0; x < (gradient ? p.keys.head_dim_v : p.keys.head_dim); ++x) {
           double sum = 0;
           for (int64_t part = head * p.order.parts; part < (head + 1) * p.order.parts; ++part)
-            sum += key_sums(p, row, gradient, part, key / tile_rows)[place(int(key % tile_rows), x)];
+            sum += key_sums(p, row.d, gradient, part, key / tile_rows)[place(int(key % tile_rows), x)];
           to[x] = rounded(sum * (gradient ? 1 : p.softmax_scale), p.rows.bf16);
         }
       }
   return CUDA_SUCCESS;
 }
 
-CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors& t, unsigned blocks) {
+CUresult simulate(const BackwardParams& p, const BackwardRow& row, const BackwardTensors& t, unsigned blocks) {
   const int64_t batch = t.k.dim[0], heads_kv = t.k.dim[2], seqlen_k = t.k.dim[1], d = t.k.dim[3], d_v = t.v.dim[3];
   const int64_t key_blocks = (seqlen_k + row.Bc - 1) / row.Bc, heads = heads_kv * p.heads_per_kv;
   const int32_t parts = p.order.parts, ranges = p.order.ranges;
@@ -150,7 +150,8 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
       of_range * p.readers != p.order.head_tiles || p.order.blocks != key_blocks || p.visible.seqlen_k != seqlen_k ||
       p.visible.bounded_right != row.causal() || d > row.d || d_v > row.dv ||
       (heads > 0 && q_tiles > 0 && (t.q.dim[2] != heads || p.visible.seqlen_q != t.q.dim[1])) ||
-      ((row.has(Trait::keys_only) || is_dq_complete) && p.order.done_behind > 0) || (is_dq_complete && key_blocks > 1) ||
+      ((row.gradients == Gradients::keys || is_dq_complete) && p.order.done_behind > 0) ||
+      (is_dq_complete && key_blocks > 1) ||
       (row.all_gradients() && is_dq_complete == (p.rows.dq_sums != nullptr)) ||
       (parts > 1 && (p.keys.heads != heads_kv || p.keys.tiles != key_blocks * (row.Bc / tile_rows))))
     return CUDA_ERROR_LAUNCH_FAILED;
@@ -198,7 +199,7 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
           continue;
         }
         for (int gradient = 0; gradient < 2; ++gradient) {
-          float* const to = key_sums(p, row, gradient, b * heads_kv * parts + part, j / tile_rows);
+          float* const to = key_sums(p, row.d, gradient, b * heads_kv * parts + part, j / tile_rows);
           for (int64_t x = 0; x < (gradient ? d_v : d); ++x)
             to[place(int(j % tile_rows), int(x))] = float(gradient ? dv[size_t(j * d_v + x)] : dk[size_t(j * d + x)]);
         }
@@ -210,7 +211,7 @@ CUresult simulate(const BackwardParams& p, const Row& row, const BackwardTensors
   return CUDA_SUCCESS;
 }
 
-CUresult simulate_queries(const BackwardParams& p, const Row& row, const BackwardTensors& t, unsigned blocks) {
+CUresult simulate_queries(const BackwardParams& p, const BackwardRow& row, const BackwardTensors& t, unsigned blocks) {
   const BlockOrder& order = p.query_order;
   const fa3_tensor& dq = t.dq;
   const int64_t batch = dq.dim[0], seqlen_q = dq.dim[1], heads = dq.dim[2], d = dq.dim[3];

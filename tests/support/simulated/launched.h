@@ -27,19 +27,25 @@ struct Launched {
     const int number = row_named(kernel.c_str());
     if (number < 0) return;
     row = &rows[number];
-    if (row->has(Trait::quantizes)) std::memcpy(&quantize, params, sizeof quantize);
-    else if (kernel == "fa3_pass_tile_v") std::memcpy(&tile_v, params, sizeof tile_v);
-    else if (kernel == "fa3_pass_combine") std::memcpy(&combine, params, sizeof combine);
-    else if (is_backward(*row)) std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
-    else if (row->kind == Kind::pass) std::memcpy(&empty_rows, params, sizeof empty_rows);
-    else std::memcpy(static_cast<void*>(&forward), params, bytes_of_params(*row));
+    if (row->forward()) std::memcpy(static_cast<void*>(&forward), params, bytes_of_params(*row->forward()));
+    if (row->backward()) std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
+    if (row->pass()) take(row->pass()->pass, params);
   }
 
-  static bool is_backward(const Row& row) {
-    return row.kind == Kind::backward || same_text(row.kernel, "bwd_prepare") || same_text(row.kernel, "bwd_finish") ||
-           same_text(row.kernel, "bwd_sum");
+  void take(Pass pass, const void* params) {
+    switch (pass) {
+      case Pass::empty_rows: std::memcpy(&empty_rows, params, sizeof empty_rows); break;
+      case Pass::tile_v: std::memcpy(&tile_v, params, sizeof tile_v); break;
+      case Pass::bwd_prepare:
+      case Pass::bwd_finish:
+      case Pass::bwd_sum: std::memcpy(static_cast<void*>(&backward), params, sizeof backward); break;
+      case Pass::quantize:
+      case Pass::measure:
+      case Pass::finish: std::memcpy(&quantize, params, sizeof quantize); break;
+      case Pass::combine: std::memcpy(&combine, params, sizeof combine); break;
+    }
   }
-  static size_t bytes_of_params(const Row& row) {
+  static size_t bytes_of_params(const ForwardRow& row) {
     return row.is_8bit()               ? sizeof(ScaledForwardParams)
            : row.has(Trait::splits) ? sizeof(ListedForwardParams)
                                        : sizeof(ForwardParams);
@@ -50,15 +56,15 @@ struct Launched {
 // unfold them.
 inline bool is_complete(const Launched& launched) {
   const ListedForwardParams& p = launched.forward;
-  const Row& row = *launched.row;
+  const ForwardRow& row = *launched.row->forward();
   const bool causal = row.causal();
-  const Packing packing = row.has(Trait::packs_heads) ? p.visible.packing : Packing{0};
+  const Packing packing = row.packs_heads() ? p.visible.packing : Packing{0};
   const Visible visible{p.visible.seqlen_q, p.visible.seqlen_k, 0, p.visible.right, false, causal, packing};
   const int32_t heads = p.tiles.heads, tiles = p.tiles.count();
   if (p.tiles.batch_heads % heads != 0 || p.pieces.whole_tiles < 0 || p.pieces.whole_tiles > tiles) return false;
   if (p.tiles.first_row > visible.empty_rows() || p.tiles.first_row + p.tiles.q_blocks * row.Br < visible.rows())
     return false;
-  if (row.has(Trait::packs_heads) && p.tiles.first_row > 0) return false;  // nobody else writes the rows before
+  if (row.packs_heads() && p.tiles.first_row > 0) return false;  // nobody else writes the rows before
   std::vector<int64_t> left(static_cast<size_t>(tiles), -1);  // blocks of a (batch, head, query block) without a piece
   std::vector<size_t> place(static_cast<size_t>(tiles));
   for (int32_t number = 0; number < tiles; ++number) {
@@ -71,7 +77,7 @@ inline bool is_complete(const Launched& launched) {
     place[size_t(number)] = size_t(at);
     left[size_t(at)] = number < p.pieces.whole_tiles ? 0 : blocks.end - blocks.begin;
   }
-  if (p.pieces.each < 1 || (p.pieces.each > 1 && !row.has(Trait::packs_heads)) || p.pieces.listed % p.pieces.each != 0)
+  if (p.pieces.each < 1 || (p.pieces.each > 1 && !row.packs_heads()) || p.pieces.listed % p.pieces.each != 0)
     return false;
   for (int32_t n = 0; n < p.pieces.listed; ++n) {
     const int32_t entry = n / p.pieces.each, nth = n - entry * p.pieces.each;
@@ -88,7 +94,7 @@ inline bool is_complete(const Launched& launched) {
 }
 
 // The same of a combination, as its threads take pieces of rows and shares of parts (ptx/tile/merge.cuh).
-inline bool is_complete(const CombineParams& p, const Row& row, unsigned grid) {
+inline bool is_complete(const CombineParams& p, const PassRow& row, unsigned grid) {
   std::vector<int> taken(size_t(p.batch_heads) * size_t(p.rows) * size_t(p.pieces) * size_t(p.shares));
   for (int32_t number = 0; number < int32_t(grid); ++number)
     for (int32_t thread = 0; thread < row.threads(); ++thread) {

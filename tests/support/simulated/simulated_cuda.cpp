@@ -169,11 +169,11 @@ void add_scales(const fa3::Scales& scales, fa3_forward_params& call) {
 // Does the parameter block, which the kernels read beside the maps, say the same as they do?
 bool consistent(const Launch& launch, const fa3_forward_params& call) {
   const fa3::ScaledForwardParams& p = launch.forward;
-  const fa3::Row& row = *launch.row;
+  const fa3::ForwardRow& row = *launch.row->forward();
   const fa3::Output& out = p.output;
   const fa3_tensor &q = call.q, &k = call.k, &v = call.v, &o = call.o;
   const int64_t o_stride[3] = {out.o_stride_batch, out.o_stride_row, out.o_stride_head};
-  const int64_t heads = (row.has(fa3::Trait::packs_heads) ? k : q).dim[2];
+  const int64_t heads = (row.packs_heads() ? k : q).dim[2];
   bool same = p.visible.seqlen_q == q.dim[1] && p.tiles.heads == heads && out.head_dim == o.dim[3];
   same = same && p.tiles.batch_heads == q.dim[0] * heads && p.visible.seqlen_k == k.dim[1];
   same = same && k.dim[0] == q.dim[0] && k.dim[2] * p.heads_per_kv == q.dim[2] && k.dim[3] == q.dim[3];
@@ -189,9 +189,9 @@ bool consistent(const Launch& launch, const fa3_forward_params& call) {
   for (int i = 0; i < 3; ++i) same = same && (o.dim[i] == 1 || o.stride[i] == o_stride[i]);
   same = same && out.o == o.data && dtype_of(out.dtype) == o.dtype;
   same = same && q.dtype == dtype_of(row.dtype) && q.dtype == k.dtype && q.dtype == v.dtype;
-  same = same && (row.is_8bit() ? (v.rank == 4) == row.has(fa3::Trait::transposes_v) : q.dtype == o.dtype);
+  same = same && (row.is_8bit() ? (v.rank == 4) == row.transposes_v() : q.dtype == o.dtype);
   const fa3::Scales& scales = p.scales;
-  same = same && (row.has(fa3::Trait::block_scales) || (scales.k.stride_block == 0 && scales.v.stride_block == 0));
+  same = same && (row.block_scales() || (scales.k.stride_block == 0 && scales.v.stride_block == 0));
   same = same && (scales.o != nullptr) == (o.dtype == FA3_DTYPE_E4M3) && (out.lse || !scales.lse_offset);
   same = same && p.visible.bounded_right == row.causal() && !p.visible.bounded_left;
   const bool bottom_right = call.mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT;
@@ -279,9 +279,10 @@ CUresult quantize(const Launch& launch) {
     call.lse_offset = tensor(p.lse_offset, FA3_DTYPE_FP32, {batch, heads, rows},
                              {p.lse_stride_batch, p.lse_stride_head, p.lse_stride_row});
   }
-  const bool measures = launch.row->has(fa3::Trait::measures), finishes = launch.row->has(fa3::Trait::finishes);
-  if (p.blocks != blocks || d > launch.row->d || (finishes && !p.mean) ||
-      (p.rotary_dim > 0 && !finishes) != launch.row->has(fa3::Trait::rotates) ||
+  const fa3::PassRow& row = *launch.row->pass();
+  const bool measures = row.pass == fa3::Pass::measure, finishes = row.pass == fa3::Pass::finish;
+  if (p.blocks != blocks || d > row.d || (finishes && !p.mean) ||
+      (p.rotary_dim > 0 && !finishes) != row.has(fa3::Trait::rotates) ||
       (p.mean || p.scales != Granularity::block) != (p.measure != fa3::QuantizeParams::Measure::none))
     return CUDA_ERROR_LAUNCH_FAILED;
   if (measures || finishes) return p.largest ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
@@ -312,7 +313,7 @@ CUresult combine(const Launch& launch) {
   if (p.lse)
     call.lse = {p.lse, FA3_DTYPE_FP32, 3, {batch, heads, rows},
                 {p.lse_stride_batch, p.lse_stride_head, p.lse_stride_row}};
-  if (!fa3::test::is_complete(p, *launch.row, launch.grid)) return CUDA_ERROR_LAUNCH_FAILED;
+  if (!fa3::test::is_complete(p, *launch.row->pass(), launch.grid)) return CUDA_ERROR_LAUNCH_FAILED;
   if (next_fault() == Fault::nothing_done) return CUDA_SUCCESS;
   const auto reference = library<decltype(&fa3_reference_combine)>("fa3_reference_combine");
   return reference && reference(&call) == FA3_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
@@ -333,42 +334,45 @@ void do_damage(const Launch& launch, Fault chosen) {
 
 CUresult run(const Launch& launch) {
   if (!launch.row) return CUDA_ERROR_LAUNCH_FAILED;
-  if (launch.row->has(fa3::Trait::quantizes)) return quantize(launch);
-  const std::string name = launch.row->name;
-  if (name == "fa3_pass_tile_v") return tile_v(launch);
-  if (name == "fa3_pass_combine") return combine(launch);
-  if (fa3::same_text(launch.row->kernel, "bwd_prepare"))
-    return fa3::test::simulate_prepare(launch.backward, launch.grid);
-  if (fa3::same_text(launch.row->kernel, "bwd_finish"))
-    return fa3::test::simulate_finish(launch.backward, *launch.row, launch.grid);
-  if (fa3::same_text(launch.row->kernel, "bwd_sum"))
-    return fa3::test::simulate_sum(launch.backward, *launch.row, launch.grid);
-  if (launch.row->kind == fa3::Kind::backward) {
+  if (const fa3::PassRow* row = launch.row->pass()) {
+    switch (row->pass) {
+      case fa3::Pass::empty_rows: return write_empty_rows(launch.empty_rows);
+      case fa3::Pass::tile_v: return tile_v(launch);
+      case fa3::Pass::bwd_prepare: return fa3::test::simulate_prepare(launch.backward, launch.grid);
+      case fa3::Pass::bwd_finish: return fa3::test::simulate_finish(launch.backward, *row, launch.grid);
+      case fa3::Pass::bwd_sum: return fa3::test::simulate_sum(launch.backward, *row, launch.grid);
+      case fa3::Pass::quantize:
+      case fa3::Pass::measure:
+      case fa3::Pass::finish: return quantize(launch);
+      case fa3::Pass::combine: return combine(launch);
+    }
+  }
+  if (const fa3::BackwardRow* row = launch.row->backward()) {
     if (next_fault() == Fault::nothing_done) return CUDA_SUCCESS;
     const fa3::BackwardParams& b = launch.backward;
     const bool has_dq = !b.rows.dq_sums && b.order.head_tiles > 0;
     const fa3::test::BackwardTensors tensors{tensor(b.q), tensor(b.k), tensor(b.v), tensor(b.dout), tensor(b.dk),
                                              tensor(b.dv), has_dq ? tensor(b.dq) : fa3_tensor{}};
-    if (launch.row->has(fa3::Trait::queries_only))
-      return fa3::test::simulate_queries(b, *launch.row, tensors, launch.grid);
-    return fa3::test::simulate(b, *launch.row, tensors, launch.grid);
+    if (row->gradients == fa3::Gradients::queries)
+      return fa3::test::simulate_queries(b, *row, tensors, launch.grid);
+    return fa3::test::simulate(b, *row, tensors, launch.grid);
   }
-  if (launch.row->kind == fa3::Kind::pass) return write_empty_rows(launch.empty_rows);
+  const fa3::ForwardRow& row = *launch.row->forward();
   const fa3::ScaledForwardParams& p = launch.forward;
   const fa3::Output& out = p.output;
   fa3_forward_params call{};
   call.struct_size = sizeof call;
-  const bool packs_heads = launch.row->has(fa3::Trait::packs_heads);
+  const bool packs_heads = row.packs_heads();
   call.q = packs_heads ? packed_tensor(p.q, p.visible.packing) : tensor(p.q);
   call.k = tensor(p.k);
   call.v = tensor(p.v);
-  call.o = launch.row->is_8bit() || packs_heads ? tensor(out, call.q) : tensor(p.o);
-  if (launch.row->is_8bit()) add_scales(p.scales, call);
+  call.o = row.is_8bit() || packs_heads ? tensor(out, call.q) : tensor(p.o);
+  if (row.is_8bit()) add_scales(p.scales, call);
   if (out.lse) {
     call.lse = {out.lse, FA3_DTYPE_FP32, 3, {call.q.dim[0], call.q.dim[2], call.q.dim[1]},
                 {out.lse_stride_batch, out.lse_stride_head, out.lse_stride_row}};
   }
-  if (launch.row->causal())
+  if (row.causal())
     call.mask = p.visible.right == 0 ? FA3_MASK_CAUSAL_TOP_LEFT : FA3_MASK_CAUSAL_BOTTOM_RIGHT;
   call.softmax_scale = p.softmax_scale;
   if (!consistent(launch, call) || !fa3::test::is_complete(launch)) return CUDA_ERROR_LAUNCH_FAILED;

@@ -1,0 +1,37 @@
+// The same of the forward pass alone, and what its kernels take.
+#pragma once
+#include <type_traits>
+
+#include "tiling.cuh"
+
+namespace fa3 {
+
+inline constexpr int consumers = config.consumers();  // as many as warpgroups, but twice as many with shares_keys
+inline constexpr bool shares_keys = has(Trait::shares_keys);
+inline constexpr bool takes_v_tiles = config.takes_v_tiles();
+
+// What the kernel takes. If it takes no split tiles, there is no list.
+using Params = std::conditional_t<
+    own_lengths, PlannedForwardParams,
+    std::conditional_t<config.is_8bit(), ScaledForwardParams,
+                       std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>>>;
+
+// Rows of 16-bit elements have no scales.
+FA3_DEVICE const Scales& scales_of(const ScaledForwardParams& p) { return p.scales; }
+FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
+
+// How heads are packed into rows: not at all in rows of the table that do not pack them.
+FA3_DEVICE Packing packing(const Params& p) { return config.packs_heads() ? p.visible.packing : Packing{0}; }
+
+// How many rows a part's slot has then.
+FA3_DEVICE int packed_slot_rows(const Params& p) {
+  return Packing::slot_rows(int(packing(p).rows(p.visible.seqlen_q)), Br);
+}
+
+// What the problem's rows see. Which sides are bounded is a constant here: the table's row has the mask.
+FA3_DEVICE Visible visible(const Params& p) {
+  return {p.visible.seqlen_q, p.visible.seqlen_k, p.visible.left, p.visible.right, bounded_left, bounded_right,
+          packing(p)};
+}
+
+}  // namespace fa3

@@ -1,0 +1,20 @@
+// The names that kernels of the forward and of the backward pass use for the cells of their row.
+#pragma once
+#include "config.cuh"
+
+namespace fa3 {
+
+// The paper's symbols.
+inline constexpr int dv = config.dv;  // head dimension of V and O
+inline constexpr int Br = config.Br;
+inline constexpr int Bc = config.Bc;
+
+inline constexpr int warpgroups = config.warpgroups();  // consumers; the producer is one more
+inline constexpr bool causal = config.causal();
+// The sides on which what a row sees is bounded (visible.h).
+inline constexpr bool bounded_left = config.bounded_left(), bounded_right = config.bounded_right();
+
+// Does each sequence have lengths of its own?
+inline constexpr bool own_lengths = has(Trait::own_lengths);
+
+}  // namespace fa3
