@@ -2,7 +2,7 @@
 // kept of them, and what is asked follows from the parameters. With Trait::own_lengths each has a Sequence in device
 // memory, which pieces point at, and their RowBlocks (smem.cuh) have a copy of.
 #pragma once
-#include "config.cuh"
+#include "forward.cuh"
 
 namespace fa3 {
 

@@ -26,8 +26,7 @@ namespace {
 
 using tools::DeviceBuffer, tools::Random;
 
-// The rows of served.def, as row.h makes them of rows.def.
-using enum Trait;
+using namespace table;
 constexpr ForwardRow served_rows[] = {
 #include "served.def"
 };

@@ -80,7 +80,7 @@ class RulesCanFail(unittest.TestCase):
         self.one(rules.shared_memory_is_one_struct, {"ptx/tile/a.cuh": "__shared__ int a;"}, r"a\.cuh:1")
 
     def test_table(self):
-        row = "FA3_FORWARD(a, b, bf16,  64, full, 128, 64, 4, 6, plain)\n"
+        row = "FA3_FORWARD(a, b, bf16,  64, full, 128, 64, 4, 6, buffer, plain)\n"
         good = {"ptx/rows.def": "// FA3_FORWARD(name, kernel, ...)\n" + row + "FA3_PASS(c, b, 32)\n",
                 "ptx/kernels/b.cu": "", "ptx/kernels/b.contract": ""}
         self.assertEqual(rules.table_is_sound(good), [])
@@ -91,6 +91,11 @@ class RulesCanFail(unittest.TestCase):
         self.assertEqual(rules.table_is_sound({**good, "ptx/rows.def": other}), [])
         other = good["ptx/rows.def"] + row.replace("FORWARD", "FORWARD_DV").replace("64,", "64, 32,", 1) * 2
         self.one(rules.table_is_sound, {**good, "ptx/rows.def": other}, "fa3_a_bf16_d64x32_full_128x64 is already")
+        both = row.replace("FORWARD", "FORWARD_16").replace(" bf16,", "")
+        self.assertEqual(rules.table_is_sound({**good, "ptx/rows.def": both}), [])
+        for dtype in ("bf16", "fp16"):
+            self.one(rules.table_is_sound, {**good, "ptx/rows.def": row.replace("bf16", dtype) + both},
+                     f"def:2: fa3_a_{dtype}_d64_full_128x64 is already the name of the row in line 1")
         other = good["ptx/rows.def"] + "FA3_PASS(d, e, 32)\n"
         self.one(rules.table_is_sound, {**good, "ptx/rows.def": other}, r"fa3_pass_d: there is no ptx/kernels/e\.cu")
         self.one(rules.table_is_sound, {**good, "ptx/kernels/c.cu": "", "ptx/kernels/c.contract": ""}, "no row")

@@ -2,6 +2,7 @@
 
 #include <initializer_list>
 #include <set>
+#include <string_view>
 
 #include "ptx/backward_params.h"
 #include "ptx/combine_params.h"
@@ -23,13 +24,13 @@ constexpr ElementType element_types[] = {{"bf16", 2, "F32.BF16", "BF16.F32"},
                                          {"e4m3", 1, "F32.E4M3.E4M3", "SATFINITE.E4M3.F32"},
                                          {"e5m2", 1, "F32.E5M2.E5M2", "SATFINITE.E5M2.F32"}};
 
-const fa3::Row* row_named(const std::string& name) {
-  const int row = fa3::row_named(name.c_str());
-  return row < 0 ? nullptr : &fa3::rows[row];
-}
-
 const char* name_of(fa3::Dtype dtype) {
   return dtype == fa3::Dtype::bf16 ? "bf16" : dtype == fa3::Dtype::fp16 ? "fp16" : "e4m3";
+}
+const ElementType& type_of(fa3::Dtype dtype) {
+  const ElementType* type = element_types;
+  while (type->name != std::string_view(name_of(dtype))) ++type;
+  return *type;
 }
 
 std::string wgmmas(const char* gemm, int count, int columns, int depth, const char* form) {
@@ -58,43 +59,58 @@ size_t parameter_bytes(const fa3::Row& row) {
   return row.forward()->has(fa3::Trait::splits) ? sizeof(fa3::ListedForwardParams) : sizeof(fa3::ForwardParams);
 }
 
+std::string joined(const std::set<std::string>& all, const char* between) {
+  std::string joined;
+  for (const std::string& one : all) joined += (joined.empty() ? "" : between) + one;
+  return joined;
+}
+std::string text(int number) { return std::to_string(number); }
+
 // What mbarriers are told to expect, as the figure has it: K and V, together or each for itself, and Q; "runtime" where
 // a vector comes with Q whose length only the launch knows.
-std::string expected_bytes(const fa3::Row& row) {
-  const auto text = [](int bytes) { return std::to_string(bytes); };
-  std::set<std::string> all;
-  if (row.kind == fa3::Kind::backward) {
-    all.insert(text(row.k_block_bytes()));
-    all.insert(text(row.v_block_bytes()));
-    // Q and dO of a tile, each with a number for every row; or of the thread block's own rows.
-    if (row.gradients == fa3::Gradients::queries) all.insert(text(row.q_buffer_bytes()));
-    else all.insert(text(row.Br * row.d * row.element_bytes() + row.Br * 4));
-  } else if (row.has(fa3::Trait::no_producer)) {
-    all = {text(row.k_block_bytes()), text(row.v_block_bytes()), text(row.q_buffer_bytes())};
-  } else {
-    const bool together = !row.split_stage() && !row.transposes_v();
-    all.insert(text(row.k_block_bytes()) + (together ? "/" + text(row.stage_bytes()) : ""));
-    all.insert(text(row.v_block_bytes()));  // at least the last V comes alone
-    all.insert(row.is_8bit() ? "runtime" : "0/" + text(row.q_buffer_bytes()));
-  }
-  std::string joined;
-  for (const std::string& bytes : all) joined += (joined.empty() ? "" : ", ") + bytes;
-  return joined;
+std::string expected_bytes(const fa3::ForwardRow& row) {
+  const std::string k = text(row.k_block_bytes()), v = text(row.v_block_bytes()), q = text(row.q_buffer_bytes());
+  if (row.has(fa3::Trait::no_producer)) return joined({k, v, q}, ", ");
+  const bool together = !row.split_stage() && !row.transposes_v();  // but the last V comes alone
+  return joined({k + (together ? "/" + text(row.stage_bytes()) : ""), v, row.is_8bit() ? "runtime" : "0/" + q}, ", ");
+}
+std::string expected_bytes(const fa3::BackwardRow& row) {
+  // Q and dO of a tile, each with a number for every row; or of the thread block's own rows.
+  const int q = row.gradients == fa3::Gradients::queries ? row.q_buffer_bytes()
+                                                         : row.Br * row.d * row.element_bytes() + row.Br * 4;
+  return joined({text(row.k_block_bytes()), text(row.v_block_bytes()), text(q)}, ", ");
 }
 
 // The producer's loads of a forward row, by slabs of K, of V (in the loop, and the last one) and of Q. V as tiles comes
 // at once, and with elements of 8 bits a vector comes with Q.
-int tma_loads(const fa3::Row& row) {
-  const bool tiles = row.is_8bit() && !row.transposes_v();
-  return row.slabs() + 2 * (tiles ? 1 : row.v_slabs()) + row.slabs() + row.is_8bit();
+int tma_loads(const fa3::ForwardRow& row) {
+  return row.slabs() + 2 * (row.takes_v_tiles() ? 1 : row.v_slabs()) + row.slabs() + row.is_8bit();
 }
 
-// setmaxnreg of the warps that come to a loop with WGMMAs, or of the others.
-std::string moved_registers(const fa3::Row& row, bool of_consumers) {
-  if (!row.moves_registers()) return "none";
-  if (!of_consumers) return "-" + std::to_string(row.producer_registers());
-  return "+" + std::to_string(row.consumer_registers()) +
-         (row.dq_registers() ? " -" + std::to_string(row.dq_registers()) : "");
+// What setmaxnreg makes of the registers of a producer, of warps that compute dQ (0: there are none), and of consumers.
+// Nothing is moved where there is no producer to take registers from.
+struct Budgets {
+  bool moved;
+  int producer, dq, consumer;
+};
+Budgets budgets_of(const fa3::ForwardRow& row) {
+  return {row.moves_registers(), row.producer_registers(), 0, row.consumer_registers()};
+}
+Budgets budgets_of(const fa3::BackwardRow& row) {
+  return {true, row.producer_registers(), row.dq_registers(), row.consumer_registers()};
+}
+// Of the warps that come to a loop with WGMMAs, or of the others.
+std::string moved_registers(const Budgets& of, bool of_consumers) {
+  if (!of.moved) return "none";
+  if (!of_consumers) return "-" + text(of.producer);
+  return "+" + text(of.consumer) + (of.dq ? " -" + text(of.dq) : "");
+}
+std::string moved_registers(const Budgets& of) {
+  std::string all;
+  if (of.moved)
+    for (int budget : std::set{of.producer, of.dq, of.consumer})
+      if (budget) all += (all.empty() ? "" : " ") + text(budget);
+  return all;
 }
 
 // "0 0 0".
@@ -112,14 +128,14 @@ std::string joined(std::initializer_list<std::string> parts) {
 
 // Of fwd.cu with elements of 16 bits: parities of the first waits, and arrivals with the groups in flight there. K and
 // V of a stage have one barrier, or one each.
-std::string parities(const fa3::Row& row, const std::string& scope) {
+std::string parities(const fa3::ForwardRow& row, const std::string& scope) {
   const int split = row.split_stage();
   if (scope == "prologue") return repeated("0", 3 + 2 * split);  // Q, blocks that are skipped, the first K
   if (scope == "epilogue") return repeated("0", 5 + 3 * split);  // the last V, Q, K, skipped blocks at two places
   // Hand-over of pieces at one place or two, stage, the last V's, that V; a piece, Q's buffer.
   return repeated("1", 3 + split + row.has(fa3::Trait::early_claim)) + " 0 0 1";
 }
-std::string releases(const fa3::Row& row, const std::string& scope) {
+std::string releases(const fa3::ForwardRow& row, const std::string& scope) {
   const int split = row.split_stage();
   const bool late = row.late_q_release(), early = row.releases_q_early();
   // Blocks that are skipped, with the last V if K and V are released each for itself; the first K; the Q buffer of O.
@@ -127,6 +143,96 @@ std::string releases(const fa3::Row& row, const std::string& scope) {
   // Q before the last PV; what is skipped, with the next piece's first QK in flight; Q, at up to two places, and again
   // what is skipped if no block is computed.
   return joined({early ? "0" : "", repeated("1", split ? 3 : 1), repeated("0", 1 + split + (late ? 2 : !early))});
+}
+
+std::optional<Figure> value_of(const std::string& figure, int number) {
+  return Figure{figure, false, static_cast<double>(number), {}, {}, false};
+}
+std::optional<Figure> text_of(const std::string& figure, std::string words) {
+  return Figure{figure, true, 0, std::move(words), {}, false};
+}
+
+bool is_loop(const std::string& scope) { return scope != "prologue" && scope != "epilogue" && scope != "producer"; }
+
+// What forward and backward rows say in the same words.
+template <class TiledRow>
+std::optional<Figure> figure_of_tiled(const TiledRow& row, const std::string& scope, const std::string& figure) {
+  if (figure == "setmaxnreg") {
+    if (scope == "kernel") return text_of(figure, moved_registers(budgets_of(row)));
+    if (scope != "epilogue") return text_of(figure, moved_registers(budgets_of(row), scope == "prologue"));
+  }
+  if (scope == "kernel") return figure == "expected_bytes" ? text_of(figure, expected_bytes(row)) : std::nullopt;
+  // In the epilogue of 8-bit rows O's type is a parameter.
+  if (figure == "conversion_types" && (is_loop(scope) || (scope == "epilogue" && !row.is_8bit())))
+    return text_of(figure, type_of(row.dtype).conversion);
+  if (figure == "types" && is_loop(scope)) return text_of(figure, type_of(row.dtype).types);
+  return std::nullopt;
+}
+
+// Of a loop of a forward row.
+std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::string& scope, const std::string& figure) {
+  const auto value = [&](int number) { return value_of(figure, number); };
+  const auto text = [&](std::string words) { return text_of(figure, std::move(words)); };
+  // PV is done for all columns at once, but for sums on two levels at large head dimensions.
+  const int pv_columns = row.has(fa3::Trait::two_level) ? row.sum_columns() : row.dv;
+  const int pv_parts = row.dv / pv_columns;
+  const bool speculative = row.has(fa3::Trait::speculative);
+  if (figure == "accumulators")  // a predicate says whether PV begins a piece; each of several parts begins anew
+    return text(std::string("PV ") + (!speculative   ? "adds"
+                                      : pv_parts > 1 ? "overwrites"
+                                                     : "overwrites or adds") + ", QK overwrites");
+  if (figure == "transposed") return text(row.is_8bit() ? "none" : "PV B");
+  if (speculative) {
+    // K and V of a stage under one barrier, or a wait for each, the second with a fence of its own. With shared keys
+    // both are of other stages, and awaited together.
+    const int fences = row.split_stage() ? 2 : 1, waits = row.has(fa3::Trait::shares_keys) ? 2 : fences;
+    // The maximum that keeps half of the multiplications behind the first exponential.
+    if (scope == "hot" && figure == "maxima") return value(row.has(fa3::Trait::spread));
+    // O by alpha, the sums of two rows, and on the rare path their bounds.
+    if (figure == "most_multiplies" && !row.is_8bit()) return value(row.dv / 2 + (scope == "hot" ? 4 : 2));
+    if (figure == "mbarrier_waits") return value(waits);
+    if (figure == "arrives") return value(fences + pv_parts - 1);
+    // K is given back while PV is in flight, V behind it; or both behind it.
+    if (figure == "releases") return text(waits == 2 ? "1 0" : "0");
+    if (figure == "parities") return text(waits == 2 ? "0 0" : "0");
+  }
+  const int depth = 32 / type_of(row.dtype).bytes;  // k of one WGMMA
+  const int scores = 64 * row.Bc / 128;             // of a block, per thread
+  const int steps = row.d / depth, from_registers = row.has(fa3::Trait::q_in_registers) ? steps / 2 : 0;
+  if (figure == "gemms")
+    return text((from_registers ? wgmmas("QK", from_registers, row.Bc, depth, "RS") + ", " : "") +
+                wgmmas("QK", steps - from_registers, row.Bc, depth, "SS") + ", " +
+                wgmmas("PV", pv_parts * row.Bc / depth, pv_columns, depth, "RS"));
+  if (figure == "wgmmas") return value(steps + pv_parts * row.Bc / depth);
+  const int online = scores + 2;  // and alpha of two rows
+  if (figure == "exps") return value(speculative && scope == "hot" ? scores : online);
+  // On the rare path all of them again; of 8 bits, where first P alone was to be lowered, two more.
+  if (figure == "most_exps") return value(speculative && scope == "hot" ? scores + online + 2 * row.is_8bit() : online);
+  if (figure == "masks" && scope == "boundary") return value(scores);
+  if (figure == "conversions") return value(scores / 2);  // F2FP makes two numbers
+  return std::nullopt;
+}
+
+std::optional<Figure> figure_of(const fa3::ForwardRow& row, const std::string& scope, const std::string& figure) {
+  if (auto found = figure_of_tiled(row, scope, figure)) return found;
+  if (scope == "kernel") {
+    // For 32 keys and half of the columns, which is the share of each of two warps: 16 columns at a time.
+    const int transpositions = row.transposes_v() ? row.dv / 2 / 16 : 0;
+    if (figure == "transposing_loads" || figure == "transposing_stores") return value_of(figure, transpositions);
+    if (figure == "transposing_permutes") return value_of(figure, 4 * transpositions);
+    if (figure == "transposing_fences") return value_of(figure, transpositions > 0);
+    return std::nullopt;
+  }
+  if (is_loop(scope)) return figure_of_loop(row, scope, figure);
+  if (figure == "tma_loads" && scope == "producer" && !row.has(fa3::Trait::no_producer))
+    return value_of(figure, tma_loads(row));
+  if (figure == "tma_stores" && scope == "epilogue")
+    return value_of(figure, row.o_from_registers() ? 0 : row.v_slabs());
+  if (row.has(fa3::Trait::speculative) && !row.is_8bit()) {
+    if (figure == "parities") return text_of(figure, parities(row, scope));
+    if (figure == "releases" && scope != "producer") return text_of(figure, releases(row, scope));
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -138,89 +244,13 @@ std::vector<Row> table_rows() {
 }
 
 std::optional<Figure> table_figure(const std::string& name, const std::string& scope, const std::string& figure) {
-  const fa3::Row* row = row_named(name);
-  if (!row) return std::nullopt;
-  const auto value = [&](int number) { return Figure{figure, false, static_cast<double>(number), {}, {}, false}; };
-  const auto text = [&](std::string words) { return Figure{figure, true, 0, std::move(words), {}, false}; };
-  if (scope == "kernel") {
-    if (figure == "threads") return value(row->threads());
-    if (figure == "parameters") return value(static_cast<int>(parameter_bytes(*row)));
-    // For 32 keys and half of the columns, which is the share of each of two warps: 16 columns at a time.
-    const int transpositions = row->transposes_v() ? row->dv / 2 / 16 : 0;
-    if (figure == "transposing_loads" || figure == "transposing_stores") return value(transpositions);
-    if (figure == "transposing_permutes") return value(4 * transpositions);
-    if (figure == "transposing_fences") return value(transpositions > 0);
-    if (figure == "setmaxnreg") {
-      std::string budgets;  // none where there is no producer to take registers from
-      if (row->moves_registers())
-        for (int budget : std::set{row->producer_registers(), row->dq_registers(), row->consumer_registers()})
-          if (budget) budgets += (budgets.empty() ? "" : " ") + std::to_string(budget);
-      return text(budgets);
-    }
-    if (figure == "expected_bytes" && row->kind != fa3::Kind::pass) return text(expected_bytes(*row));
-    return std::nullopt;
-  }
-  const bool forward = row->kind == fa3::Kind::forward, has_producer = !row->has(fa3::Trait::no_producer);
-  if (scope == "prologue" || scope == "epilogue" || scope == "producer") {
-    if (figure == "setmaxnreg" && scope != "epilogue" && row->kind != fa3::Kind::pass)
-      return text(moved_registers(*row, scope == "prologue"));
-    if (figure == "tma_loads" && scope == "producer" && forward && has_producer) return value(tma_loads(*row));
-    if (figure == "tma_stores" && scope == "epilogue" && forward)
-      return value(row->o_from_registers() ? 0 : row->v_slabs());
-    if (row->has(fa3::Trait::speculative) && !row->is_8bit()) {
-      if (figure == "parities") return text(parities(*row, scope));
-      if (figure == "releases" && scope != "producer") return text(releases(*row, scope));
-    }
-    if (figure == "conversion_types" && scope == "epilogue" && !row->is_8bit())
-      for (const ElementType& type : element_types)
-        if (name_of(row->dtype) == std::string(type.name)) return text(type.conversion);
-    return std::nullopt;
-  }
-  // PV is done for all columns at once, but for sums on two levels at large head dimensions.
-  const int pv_columns = row->has(fa3::Trait::two_level) ? row->sum_columns() : row->dv;
-  const int pv_parts = row->dv / pv_columns;
-  // K and V of a stage under one barrier, or a wait for each, the second with a fence of its own. With shared keys both
-  // are of other stages, and awaited together.
-  const bool speculative = row->has(fa3::Trait::speculative);
-  const int fences = row->split_stage() ? 2 : 1;
-  const int waits = row->has(fa3::Trait::shares_keys) ? 2 : fences;
-  // The maximum that keeps half of the multiplications behind the first exponential.
-  if (speculative && scope == "hot" && figure == "maxima") return value(row->has(fa3::Trait::spread));
-  // O by alpha, the sums of two rows, and on the rare path their bounds.
-  if (speculative && figure == "most_multiplies" && !row->is_8bit())
-    return value(row->dv / 2 + (scope == "hot" ? 4 : 2));
-  if (speculative && figure == "mbarrier_waits") return value(waits);
-  if (speculative && figure == "arrives") return value(fences + pv_parts - 1);
-  // K is given back while PV is in flight, V behind it; or both behind it.
-  if (speculative && figure == "releases") return text(waits == 2 ? "1 0" : "0");
-  if (speculative && figure == "parities") return text(waits == 2 ? "0 0" : "0");
-  // A predicate says whether PV begins a piece. With sums on two levels in several parts, each part begins anew.
-  if (forward && figure == "accumulators")
-    return text(std::string("PV ") + (!speculative    ? "adds"
-                                      : pv_parts > 1 ? "overwrites"
-                                                     : "overwrites or adds") + ", QK overwrites");
-  if (forward && figure == "transposed") return text(row->is_8bit() ? "none" : "PV B");
-  for (const ElementType& type : element_types) {
-    if (name_of(row->dtype) != std::string(type.name)) continue;
-    const int depth = 32 / type.bytes;          // k of one WGMMA
-    const int scores = 64 * row->Bc / 128;  // of a block, per thread
-    if (figure == "gemms") {
-      const int steps = row->d / depth, from_registers = row->has(fa3::Trait::q_in_registers) ? steps / 2 : 0;
-      return text((from_registers ? wgmmas("QK", from_registers, row->Bc, depth, "RS") + ", " : "") +
-                  wgmmas("QK", steps - from_registers, row->Bc, depth, "SS") + ", " +
-                  wgmmas("PV", pv_parts * row->Bc / depth, pv_columns, depth, "RS"));
-    }
-    if (figure == "types") return text(type.types);
-    if (figure == "wgmmas") return value(row->d / depth + pv_parts * row->Bc / depth);
-    if (figure == "conversion_types") return text(type.conversion);
-    const int online = scores + 2;  // and alpha of two rows
-    if (figure == "exps") return value(speculative && scope == "hot" ? scores : online);
-    // On the rare path all of them again; of 8 bits, where first P alone was to be lowered, two more.
-    if (figure == "most_exps")
-      return value(speculative && scope == "hot" ? scores + online + 2 * row->is_8bit() : online);
-    if (figure == "masks" && scope == "boundary") return value(scores);
-    if (figure == "conversions") return value(scores / 2);  // F2FP makes two numbers
-  }
+  const int number = fa3::row_named(name.c_str());
+  if (number < 0) return std::nullopt;
+  const fa3::Row& row = fa3::rows[number];
+  if (scope == "kernel" && figure == "threads") return value_of(figure, row.threads);
+  if (scope == "kernel" && figure == "parameters") return value_of(figure, static_cast<int>(parameter_bytes(row)));
+  if (row.forward()) return figure_of(*row.forward(), scope, figure);
+  if (row.backward()) return figure_of_tiled(*row.backward(), scope, figure);
   return std::nullopt;
 }
 
