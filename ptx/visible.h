@@ -51,8 +51,8 @@ struct Visible {
   constexpr Keys all(int32_t first, int32_t last) const { return {of(last).begin, of(first).end}; }
 
   // The same question asked of keys: from the first to the last row of the problem that sees any of the keys
-  // first .. last, of which the first is one of the problem. (Each row between sees one of them, too, unless left +
-  // right < 0.)
+  // first .. last, of which the first is one of the problem. If there is none, begin may lie behind the last row, and
+  // end before row 0. (Each row between sees one of the keys, too, unless left + right < 0.)
   constexpr Rows rows_of(int32_t first, int32_t last) const {
     const int32_t bottom = last < seqlen_k ? last : seqlen_k - 1;
     int32_t begin = 0, end = seqlen_q;
@@ -61,7 +61,8 @@ struct Visible {
     return {static_cast<int32_t>(packing.rows(begin)), static_cast<int32_t>(packing.rows(end))};
   }
 
-  // Does the row see the key, and does each of the rows see each of the keys? They need not be of the problem.
+  // Does the row see the key, and does each of the rows see each of the keys? Rows need not be of the problem, nor keys
+  // behind its last one.
   constexpr bool sees(int32_t row, int32_t key) const {
     const int32_t i = packing.query(row);
     return !(key >= seqlen_k || (bounded_right && key > i + right) || (bounded_left && key < i - left));
@@ -71,8 +72,8 @@ struct Visible {
              (bounded_left && keys.begin < packing.query(rows.end - 1) - left));
   }
 
-  // Do later rows see more keys, and earlier keys have more rows that see them? If not, all have about as many: tiles
-  // and blocks take the same time.
+  // Do later rows see more keys, so that earlier keys are seen by more rows? Then tiles, and key blocks, take unequal
+  // times. Without bounds, or with both, all see about as many.
   constexpr bool later_rows_see_more() const { return bounded_right && !bounded_left; }
 
   // How many rows, from row 0 on, see no key because the right bound leaves none.
