@@ -75,6 +75,19 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     walk.receive(blocks, skipped);
   };
 
+  // What is left to do when P V has been waited for; use: of the ring, left: so many blocks of the piece.
+  auto finish_pv = [&](uint32_t use, uint32_t left) {
+    sums.finish(O, left);
+#pragma unroll
+    for (int part = 1; part < Sums::parts; part++) {
+      wgmma_fence();
+      sums.begin_part(P, v(use), part);
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      sums.finish_part(O, part);
+    }
+  };
+
   clear(O);                                    // A1.13; only to give all registers a value, the first PV overwrites
   wgmma_owned(O);
   receive_q();                                 // A2.3
@@ -141,7 +154,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       }
       ring.release_k(i, Walk::v_apart);
       wgmma_wait_group<0>();                   // A2.14
-      sums.finish(O, P, v(v_use), last - i + 1);
+      finish_pv(v_use, last - i + 1);
       wgmma_owned(S);
       ring.release_v(v_use, true);             // A2.15
       convert(S, P);                           // A2.16
@@ -177,7 +190,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
 
     float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     wgmma_wait_group<1>();
-    sums.finish(O, P, v(first), 0);
+    finish_pv(first, 0);
     walk.release_last_v(ring, first, i, has_v, blocks);
     if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
     uint32_t o[dv / 4];  // O on its way out
