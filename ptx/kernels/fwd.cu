@@ -61,8 +61,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
 
   uint32_t q_use = warpgroup, q_buffer = QRing::index(q_use);  // use of the Q ring
   int blocks, skipped, begin, row;                             // of the RowBlock that came with it
-  Walk walk(number);
-  Sums sums;
+  Walk walk(number);                                           // which uses of the K/V ring are computed
+  Sums sums;                                                   // of P V, on their way to O
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
     const RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
@@ -101,7 +101,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   wgmma_wait_group<0>();
   wgmma_owned(S);
 
-  Exit exit(p, smem, number, warp);
+  Exit exit(p, smem, number, warp);            // for O
   while (blocks != RowBlock::end_of_work) {
     // S holds the scores of the first block that is computed (any values, if none is: then all of it is masked).
     const int warp_row = row + 16 * warp;
@@ -169,8 +169,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     }
     while (Walk::has_more(i, last)) step(std::false_type());  // A2.7
 
-    // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
     exit.q_is_read(q_buffer);
+    // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
     const Finished done(smem, q_use, q_buffer);
     const bool has_v = blocks > 0;
     const uint32_t first = blocks > 0 ? i + 1 : i;  // use that holds this piece's last V and the next one's first K
