@@ -61,8 +61,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
 
   uint32_t q_use = warpgroup, q_buffer = QRing::index(q_use);  // use of the Q ring
   int blocks, skipped, begin, row;                             // of the RowBlock that came with it
-  Walk walk(number);
-  Sums sums;
+  Walk walk(number);                                           // which uses of the K/V ring are computed
+  Sums sums;                                                   // of P V, on their way to O
   const auto seen = [&] { return visible(p, smem.row_block[RowBlockRing::index(q_use)]); };
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
@@ -74,6 +74,19 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     blocks = __shfl_sync(0xffffffffu, block.blocks, 0);
     skipped = __shfl_sync(0xffffffffu, block.skipped, 0);
     walk.receive(blocks, skipped);
+  };
+
+  // What is left to do when P V has been waited for; use: of the ring, left: so many blocks of the piece.
+  auto finish_pv = [&](uint32_t use, uint32_t left) {
+    sums.finish(O, left);
+#pragma unroll
+    for (int part = 1; part < Sums::parts; part++) {
+      wgmma_fence();
+      sums.begin_part(P, v(use), part);
+      wgmma_commit_group();
+      wgmma_wait_group<0>();
+      sums.finish_part(O, part);
+    }
   };
 
   clear(O);                                    // A1.13; only to give all registers a value, the first PV overwrites
@@ -89,7 +102,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   wgmma_wait_group<0>();
   wgmma_owned(S);
 
-  Exit exit(p, smem, number, warp);
+  Exit exit(p, smem, number, warp);            // for O
   while (blocks != RowBlock::end_of_work) {
     // S holds the scores of the first block that is computed (any values, if none is: then all of it is masked).
     const int warp_row = row + 16 * warp;
@@ -142,7 +155,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       }
       ring.release_k(i, Walk::v_apart);
       wgmma_wait_group<0>();                   // A2.14
-      sums.finish(O, P, v(v_use), last - i + 1);
+      finish_pv(v_use, last - i + 1);
       wgmma_owned(S);
       ring.release_v(v_use, true);             // A2.15
       convert(S, P);                           // A2.16
@@ -161,8 +174,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     while (Walk::has_more(i, last_plain)) step(std::false_type());  // A2.7
     while (bounded_left && Walk::has_more(i, last)) step(std::true_type());
 
-    // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
     exit.q_is_read(q_buffer);
+    // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
     const Finished done(smem, q_use, q_buffer);
     const bool has_v = blocks > 0;
     const uint32_t first = blocks > 0 ? i + 1 : i;  // use that holds this piece's last V and the next one's first K
@@ -182,7 +195,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
 
     float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
     wgmma_wait_group<1>();
-    sums.finish(O, P, v(first), 0);
+    finish_pv(first, 0);
     walk.release_last_v(ring, first, i, has_v, blocks);
     if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
     uint32_t o[dv / 4];  // O on its way out

@@ -1,5 +1,5 @@
 // The two products of attention on a warpgroup's 64 rows. They issue and never wait: fences, commits and waits stand in
-// the kernel, where they can be counted (those of sums on two levels in sums.cuh).
+// the kernel, where they can be counted.
 #pragma once
 #include "../v_tile.h"
 #include "descriptor.cuh"

@@ -128,11 +128,11 @@ class Parts {
 };
 
 template <CombineDtype dtype>
-using Sums = Merged<piece_elements<dtype>>[combine_rows];
+using MergedRows = Merged<piece_elements<dtype>>[combine_rows];
 
 // All parts of the thread's share.
 template <CombineDtype dtype>
-FA3_DEVICE void add_parts(const CombineParams& p, const MergeWork& work, Sums<dtype>& sums) {
+FA3_DEVICE void add_parts(const CombineParams& p, const MergeWork& work, MergedRows<dtype>& sums) {
   Parts<dtype> parts(p, work);
   parts.load_lse();
   parts.template load_pieces<false>();
@@ -246,7 +246,7 @@ FA3_DEVICE void store(const CombineParams& p, const MergeWork& work, const Merge
 template <CombineDtype dtype>
 FA3_DEVICE void combine(const CombineParams& p) {
   const MergeWork work(p);
-  Sums<dtype> sums;
+  MergedRows<dtype> sums;
   add_parts<dtype>(p, work, sums);
   if (p.shares > 1) add_shares(p, work.share, sums);
   if (work.share == 0) store(p, work, sums);

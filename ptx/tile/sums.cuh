@@ -1,5 +1,5 @@
-// How the products P V add up to O: in O itself, or with Trait::two_level on two levels. A step begins a product and,
-// when it has been waited for, finishes it. Rows of the table have one of the two structs as Sums.
+// How the products P V add up to O: in O itself, or with Trait::two_level on two levels. Products are issued here and
+// waited for in the kernel. Rows of the table have one of the two structs as Sums.
 #pragma once
 #include <type_traits>
 
@@ -10,13 +10,17 @@ namespace fa3 {
 
 // The tensor cores add to O.
 struct SumsInO {
-  // Issues O += P V, or O = P V if nothing is to be added to.
+  static constexpr int parts = 1;  // of the columns of O, computed one after the other
+
+  // Issues O += P V, or O = P V if there is nothing to add to.
   FA3_DEVICE void begin(float (&O)[dv / 2], const uint32_t (&P)[p_registers], uint64_t v, bool accumulate) {
     issue_pv(O, P, v, accumulate);
   }
-  FA3_DEVICE void finish(float (&O)[dv / 2], const uint32_t (&)[p_registers], uint64_t, uint32_t) {
-    ptx::wgmma_owned(O);
-  }
+  // It has been waited for. left: so many blocks of the piece are left.
+  FA3_DEVICE void finish(float (&O)[dv / 2], uint32_t) { ptx::wgmma_owned(O); }
+  // The same for each other part of the columns, when the part before is finished.
+  FA3_DEVICE void begin_part(const uint32_t (&)[p_registers], uint64_t, int) {}
+  FA3_DEVICE void finish_part(float (&)[dv / 2], int) {}
   // O is multiplied by alpha, if rescale: so is what will be added to it.
   FA3_DEVICE void scale(bool, const float (&)[2]) {}
   // Before the first product of a piece, which overwrites O.
@@ -27,28 +31,30 @@ struct SumsInO {
 // P V of a few blocks comes into accumulators of its own, and is added to O from there. At head dimensions for which
 // there are not enough registers, that is done for one part of the columns after the other, and for each block.
 class TwoLevelSums {
+  static constexpr int blocks = 4, columns = config.sum_columns();
+
  public:
+  static constexpr int parts = dv / columns;
+
   // Issues sums += P V, or = P V if they have been added to O: of the first part of the columns.
   FA3_DEVICE void begin(float (&)[dv / 2], const uint32_t (&P)[p_registers], uint64_t v, bool) {
     issue_pv(sums_, P, v, begun_);
   }
-  // O += sums whenever a multiple of `blocks` blocks is left of the piece, and P V of the other parts of the columns.
-  FA3_DEVICE void finish(float (&O)[dv / 2], const uint32_t (&P)[p_registers], uint64_t v, uint32_t left) {
-    using namespace ptx;
-    wgmma_owned(O);
-    wgmma_owned(sums_);
+  // O += sums, whenever a multiple of `blocks` blocks is left of the piece.
+  FA3_DEVICE void finish(float (&O)[dv / 2], uint32_t left) {
+    ptx::wgmma_owned(O);
+    ptx::wgmma_owned(sums_);
     begun_ = parts == 1 && left % blocks != 0;
     if (!begun_) add(O, 0);
-#pragma unroll
-    for (int part = 1; part < parts; part++) {
-      wgmma_owned(sums_);
-      wgmma_fence();
-      issue_pv(sums_, P, v + descriptor_units(part * columns * v_tile_keys), false);
-      wgmma_commit_group();
-      wgmma_wait_group<0>();
-      wgmma_owned(sums_);
-      add(O, part);
-    }
+    if (parts > 1) ptx::wgmma_owned(sums_);
+  }
+  FA3_DEVICE void begin_part(const uint32_t (&P)[p_registers], uint64_t v, int part) {
+    issue_pv(sums_, P, v + descriptor_units(part * columns * v_tile_keys), false);
+  }
+  FA3_DEVICE void finish_part(float (&O)[dv / 2], int part) {
+    ptx::wgmma_owned(sums_);
+    add(O, part);
+    if (part < parts - 1) ptx::wgmma_owned(sums_);
   }
   FA3_DEVICE void scale(bool rescale, const float (&alpha)[2]) {
     if (rescale && begun_) scale_rows(sums_, alpha);
@@ -56,8 +62,6 @@ class TwoLevelSums {
   FA3_DEVICE void reset(float (&O)[dv / 2]) { clear(O); }
 
  private:
-  static constexpr int blocks = 4, columns = config.sum_columns(), parts = dv / columns;
-
   FA3_DEVICE void add(float (&O)[dv / 2], int part) const {
 #pragma unroll
     for (int i = 0; i < columns / 2; i++) O[part * (columns / 2) + i] += sums_[i];

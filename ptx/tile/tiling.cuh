@@ -10,7 +10,6 @@ inline constexpr int Br = config.Br;
 inline constexpr int Bc = config.Bc;
 
 inline constexpr int warpgroups = config.warpgroups();  // consumers; the producer is one more
-inline constexpr bool causal = config.causal();
 // The sides on which what a row sees is bounded (visible.h).
 inline constexpr bool bounded_left = config.bounded_left(), bounded_right = config.bounded_right();
 

@@ -114,8 +114,8 @@ FAULTS = [
     wgmma_wait_group<0>();""", """    turns.end();
     wgmma_wait_group<1>();""")], "C7514"),
     ("last-pv-awaited-with-the-next-qk", FWD, [("kernels/fwd.cu", """    wgmma_wait_group<1>();
-    sums.finish(O, P, v(first), 0);""", """    wgmma_wait_group<0>();
-    sums.finish(O, P, v(first), 0);""")], "epilogue.waits"),
+    finish_pv(first, 0);""", """    wgmma_wait_group<0>();
+    finish_pv(first, 0);""")], "epilogue.waits"),
     ("rare-path-always-taken", FWD,
      [("tile/speculative.cuh", "if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1])))",
        "if (__any_sync(0xffffffffu, (sum[0] > -1.f) | (sum[1] > -1.f)))")], "hot.compares"),

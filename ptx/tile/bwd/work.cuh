@@ -7,7 +7,7 @@ namespace fa3 {
 
 // Which keys rows see. Which sides are bounded is a constant here: the table's row has the mask.
 FA3_DEVICE Visible visible(const BackwardParams& p) {
-  return {p.visible.seqlen_q, p.visible.seqlen_k, p.visible.left, p.visible.right, false, causal, {0}};
+  return {p.visible.seqlen_q, p.visible.seqlen_k, p.visible.left, p.visible.right, bounded_left, bounded_right, {0}};
 }
 
 struct KeyWork : KeyBlockWork<Br, Bc> {
