@@ -79,6 +79,8 @@ struct ForwardRow : TiledRow {
   constexpr bool o_from_registers() const { return o_exit == OExit::registers || o_exit == OExit::registers_early; }
   constexpr bool late_q_release() const { return o_exit == OExit::buffer_late; }
   constexpr bool transposes_v() const { return v == VLayout::transposed; }
+  // Does V land beside its stage, to be mended on the way there (tile/landing.cuh)?
+  constexpr bool lands_v() const { return transposes_v(); }
   constexpr bool takes_v_tiles() const { return v == VLayout::tiles; }
   constexpr bool block_scales() const { return kv_scales == KvScales::blocks; }
 
@@ -115,16 +117,15 @@ struct ForwardRow : TiledRow {
   constexpr int partial_bytes() const { return 16 * dv * 4 + 32 * 16; }
   // With packed heads: what it holds for a row, O with m and l behind it (tile/packed.cuh).
   constexpr int packed_row_bytes() const { return dv * 4 + 16; }
-  // Where row-major V waits for its transposition.
-  constexpr int v_row_buffers() const { return transposes_v() ? 2 : 0; }
+  constexpr int landing_buffers() const { return lands_v() ? 2 : 0; }
   // Vectors that are added to O (VMeanRing in tile/ring.cuh).
   constexpr int v_means() const { return is_8bit() ? 3 * warpgroups() : 0; }
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
   // What one of two warpgroups with the same rows hands over to the other: O, m and l.
   constexpr int handed_bytes() const { return has(Trait::shares_keys) ? 64 * dv * 4 + 128 * 16 : 0; }
   constexpr int smem_bytes() const {
-    return q_buffers * q_buffer_bytes() + stages * stage_bytes() + v_row_buffers() * v_block_bytes() + v_mean_bytes() +
-           handed_bytes() + barrier_bytes;
+    return q_buffers * q_buffer_bytes() + stages * stage_bytes() + landing_buffers() * v_block_bytes() +
+           v_mean_bytes() + handed_bytes() + barrier_bytes;
   }
 
   constexpr bool valid() const {

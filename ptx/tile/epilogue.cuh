@@ -84,7 +84,8 @@ FA3_DEVICE void store_o_direct(const uint32_t (&o)[dv / 4], const Params& p, con
   uint16_t* to = static_cast<uint16_t*>(out.o) + block.batch * out.o_stride_batch + block.head * out.o_stride_head +
                  (block.q_row() + first) * out.o_stride_row + column;
   uint16_t* to_8 = to + 8 * out.o_stride_row;
-  const bool in = first >= 0 && first < visible(p, block).seqlen_q, in_8 = first + 8 >= 0 && first + 8 < visible(p, block).seqlen_q;
+  const int rows = visible(p, block).seqlen_q;
+  const bool in = first >= 0 && first < rows, in_8 = first + 8 >= 0 && first + 8 < rows;
 #pragma unroll
   for (int k = 0; k < dv / 16; k++) {
     const uint32_t x[4] = {o[4 * k], o[4 * k + 1], o[4 * k + 2], o[4 * k + 3]};
@@ -144,8 +145,8 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const RowState& state, 
     for (int i = 0; i < 2; i++) {
       const int row = first + 8 * i;
       if (row < 0 || row >= visible(p, block).seqlen_q) continue;
-      const int64_t at =
-          block.batch * out.o_stride_batch + block.head * out.o_stride_head + (block.q_row() + row) * out.o_stride_row + column;
+      const int64_t at = block.batch * out.o_stride_batch + block.head * out.o_stride_head +
+                         (block.q_row() + row) * out.o_stride_row + column;
       char* const to = static_cast<char*>(out.o) + at * (dtype() == Dtype::e4m3 ? 1 : 2);
       // So that without a mean no column asks whether there is one. With sums on two levels there are not enough
       // registers for both ways, and each column does.

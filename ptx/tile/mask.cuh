@@ -10,8 +10,8 @@ FA3_DEVICE bool needs_mask(const Visible& seen, int j, int row) {
   return (j + 1) * Bc > keys.end || (seen.bounded_left && j * Bc < keys.begin);
 }
 
-// The K/V blocks that these 64 rows need no mask for: those from `end` on reach beyond a bound on the right, those before
-// `begin` beyond one on the left.
+// The K/V blocks that these 64 rows need no mask for: those from `end` on reach beyond a bound on the right, those
+// before `begin` beyond one on the left.
 FA3_DEVICE Blocks plain_blocks(const Visible& seen, int row) {
   const Keys keys = seen.all(row, row + 63);
   return {(keys.begin + Bc - 1) / Bc, keys.end / Bc};

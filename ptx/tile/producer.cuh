@@ -1,12 +1,13 @@
 // The producer warpgroup of Algorithm 1: one thread of its first warp loads K and V, one of its second Q. What
 // consumers rely on: a use of the K/V ring holds K of one block and V of the block before, without a gap from piece to
 // piece (ring.cuh); with each Q comes a RowBlock, which tells which rows it holds and which of the piece's K/V blocks
-// they see. The other two warps write rows that see no key; then they transpose V, if it is of 8 bits and does not come
-// as tiles; or one of them clears tickets.
+// they see. The other two warps write rows that see no key; then they mend V that lands beside its stage (landing.cuh);
+// or one of them clears tickets.
 #pragma once
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
 #include "empty_rows.cuh"
+#include "landing.cuh"
 #include "ring.cuh"
 #include "source.cuh"
 #include "transpose.cuh"
@@ -26,22 +27,22 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
     else return kept;
   }();
   bool has_before = false;
-  constexpr bool rows = config.transposes_v();
+  constexpr bool lands = config.lands_v();
 
-  uint32_t transposed = 0;  // V blocks for transposers, so far
-  auto send_v_rows = [&](bool end) {
-    if constexpr (rows) {
-      const uint32_t buffer = transposed % VRows::buffers;
-      uint64_t& full = smem.v_rows.full[buffer];
-      wait(smem.v_rows.empty[buffer], transposed / VRows::buffers & 1 ^ 1);
+  uint32_t landed = 0;  // V blocks for menders, so far
+  auto land_v = [&](bool end) {
+    if constexpr (lands) {
+      const uint32_t buffer = landed % Landing::buffers;
+      uint64_t& full = smem.landing.full[buffer];
+      wait(smem.landing.empty[buffer], landed / Landing::buffers & 1 ^ 1);
       if (end) {
-        smem.v_rows.end[buffer] = true;
+        smem.landing.end[buffer] = true;
         mbarrier_arrive(shared_address(&full));
       } else {
         mbarrier_arrive_expect_tx(shared_address(&full), config.v_block_bytes());
-        load_v(smem.v_rows.v[buffer], full, p, before);
+        load_v(smem.landing.v[buffer], full, p, before);
       }
-      transposed++;
+      landed++;
     }
   };
 
@@ -78,13 +79,13 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
       const KeyBlock block = key_block(p, found, j);
       wait(smem.empty_k[s], parity);                                                          // A1.7
       mbarrier_arrive_expect_tx(shared_address(&smem.full_k[s]),
-                                !rows && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
+                                !lands && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
       load_k(stage.k, smem.full_k[s], p, block);                                                // A1.8
       if constexpr (config.block_scales()) load_block_scales(smem.block_scales[s], smem.full_k[s], p, block);
       if constexpr (takes_v_tiles)
         if (!has_before) griddepcontrol_wait();  // the pass that makes them may be under way
-      if constexpr (rows) {
-        if (has_before) send_v_rows(false);
+      if constexpr (lands) {
+        if (has_before) land_v(false);
       } else if constexpr (split_stage) {
         wait(smem.empty_v[s], parity);
         if (has_before) {
@@ -100,7 +101,7 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
       if (early && j == take_at) next = take();
     }
   }
-  if (!has_before) return send_v_rows(true);  // there was no work
+  if (!has_before) return land_v(true);  // there was no work
 
   // The last V of all, alone in its stage.
   const uint32_t s = KvRing::index(i);
@@ -108,10 +109,10 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
   uint64_t& full = split_stage ? smem.full_v[s] : smem.full_k[s];
   wait(empty, KvRing::parity(i) ^ 1);
   if constexpr (config.block_scales()) mbarrier_arrive(shared_address(&full));  // in place of a block's scales
-  if constexpr (rows) {
+  if constexpr (lands) {
     if (!split_stage) mbarrier_arrive(shared_address(&full));
-    send_v_rows(false);
-    send_v_rows(true);
+    land_v(false);
+    land_v(true);
   } else {
     mbarrier_arrive_expect_tx(shared_address(&full), config.v_block_bytes());
     load_v(smem.stage[s].v, full, p, before);
@@ -206,7 +207,7 @@ FA3_DEVICE void producer(const Params& p, Smem& smem, int warp) {
     if constexpr (bounded_right && !own_lengths && !config.packs_heads())
       write_empty_rows<dv / 8, Br, is_8bit>(p.output, p.tiles.heads, p.tiles.batch_heads, p.tiles.first_row,
                                             2 * blockIdx.x + warp - 2, 2 * gridDim.x);
-    if constexpr (config.transposes_v()) transposer(smem, warp - 2);
+    if constexpr (config.lands_v()) mend_landings(smem, Transposer(warp - 2));
     if constexpr (config.packs_heads())
       if (warp == 2 && threadIdx.x % 32 == 0 && all_at_once(p)) prepare_tickets(p, smem);
     return;

@@ -59,16 +59,16 @@ struct Stage {
 
 inline constexpr bool split_stage = config.split_stage();
 
-// Row-major V, on its way to the stage to which two warps transpose it (tile/transpose.cuh). In other rows of the table
-// the arrays have no elements, which nvcc allows.
-struct VRows {
-  static constexpr int buffers = 2, warps = 2;
-  static constexpr int present = config.v_row_buffers();
+// Where V lands that is mended on its way to a stage (tile/landing.cuh). In other rows of the table the arrays have no
+// elements, which nvcc allows.
+struct Landing {
+  static constexpr int buffers = 2, menders = 2;  // the latter are warps
+  static constexpr int present = config.landing_buffers();
   Element v[present][Bc * v_row_elements];
   uint64_t full[present], empty[present];
   uint32_t end[present];  // no V has come, and no more will
 };
-static_assert(VRows::present == 0 || VRows::present == VRows::buffers);
+static_assert(Landing::present == 0 || Landing::present == Landing::buffers);
 
 // The scales of a K/V block.
 struct BlockScales {
@@ -90,7 +90,7 @@ struct alignas(1024) Smem {
   // After its last QK, a buffer takes the O of the same rows on its way out.
   Element q[config.q_buffers][64 * row_elements];
   Stage stage[config.stages];
-  VRows v_rows;
+  Landing landing;
   Handed handed[shares_keys ? 1 : 0];
   alignas(16) float v_mean[config.v_means()][dv];  // of 8-bit elements: what is added to O (VMeanRing)
   BlockScales block_scales[config.block_scales() ? config.stages : 0];  // of the block whose K is in the stage
@@ -113,23 +113,23 @@ static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little sh
 FA3_DEVICE void init_barriers(Smem& smem, int warp) {
   constexpr auto index = [](size_t offset) { return int(offset - offsetof(Smem, full_k)) / 8; };
   constexpr int kv = index(offsetof(Smem, empty_k)), q = index(offsetof(Smem, empty_q)), end = q + config.q_buffers;
-  constexpr int transposers = config.transposes_v() ? VRows::warps : 0;
+  constexpr int menders = config.lands_v() ? Landing::menders : 0;
   if (threadIdx.x != 32 * warp) return;  // (% 32 would take a register throughout the kernel)
   for (int i = warp; i < end; i += config.threads() / 32) {
-    // Filled by one thread, V by the warps that transpose it, scales by copies of their own; K and V released by every
+    // Filled by one thread, V by the warps that mend it, scales by copies of their own; K and V released by every
     // consumer warp; Q released by every thread of the warpgroups that have it, as all have read its RowBlock.
-    const int v_too = transposers && !split_stage && i < config.stages ? transposers : 0;
-    const bool v_only = transposers && split_stage && i >= config.stages && i < 2 * config.stages;
+    const int v_too = menders && !split_stage && i < config.stages ? menders : 0;
+    const bool v_only = menders && split_stage && i >= config.stages && i < 2 * config.stages;
     const int scales_too = config.block_scales() && i < config.stages;
-    const int full = v_only ? transposers : 1 + v_too + scales_too;
+    const int full = v_only ? menders : 1 + v_too + scales_too;
     const int arrivals = i < kv ? full : i < q ? consumers * 4 : 128 * (consumers / warpgroups);
     ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);
   }
-  if constexpr (config.transposes_v())
-    if (warp < VRows::buffers) {
-      ptx::mbarrier_init(ptx::shared_address(&smem.v_rows.full[warp]), 1);
-      ptx::mbarrier_init(ptx::shared_address(&smem.v_rows.empty[warp]), VRows::warps);
-      smem.v_rows.end[warp] = false;
+  if constexpr (config.lands_v())
+    if (warp < Landing::buffers) {
+      ptx::mbarrier_init(ptx::shared_address(&smem.landing.full[warp]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&smem.landing.empty[warp]), Landing::menders);
+      smem.landing.end[warp] = false;
     }
   ptx::fence_mbarrier_init();
 }

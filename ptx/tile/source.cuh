@@ -85,7 +85,8 @@ FA3_DEVICE void load_block_scales(BlockScales& to, uint64_t& full, const Params&
 
 // The scales of 64 rows of Q, from `row` on, and of what they meet.
 FA3_DEVICE void load_scales(RowBlock& block, const Params& p) {
-  const int head_kv = block.head / p.heads_per_kv, row = block.q_row() + min(max(block.row, 0), visible(p, block).seqlen_q - 1);
+  const int head_kv = block.head / p.heads_per_kv;
+  const int row = block.q_row() + min(max(block.row, 0), visible(p, block).seqlen_q - 1);
   const Scales& scales = scales_of(p);
   block.c = p.softmax_scale_log2 * scale_at(scales.q, block.batch, block.head, row);
   block.v_scale = 1.f;

@@ -9,9 +9,8 @@
 // 4 q of row r, the keys come to stand in the order that P has (convert in tile/softmax.cuh), and eight even columns
 // before eight odd ones.
 #pragma once
-#include "../isa/fence.cuh"
 #include "../v_tile.h"
-#include "ring.cuh"
+#include "element.cuh"
 
 namespace fa3 {
 
@@ -43,33 +42,24 @@ FA3_DEVICE void transpose_keys(uint32_t from, uint32_t to) {
   }
 }
 
-// One of the two warps: `half` of the columns of every V.
-FA3_DEVICE void transposer(Smem& smem, int half) {
-  using namespace ptx;
-  VRows& rows = smem.v_rows;
-  const int lane = threadIdx.x % 32;
-  // ldmatrix: lane l addresses key l. stmatrix: lanes 0-15 the 16 rows of a tile, lanes 16-31 those of the next one.
-  constexpr int half_bytes = dv / 2, half_slabs = half_bytes / slab_row_bytes;
-  const uint32_t from = half * half_slabs * (Bc * slab_row_bytes) + lane * slab_row_bytes +
-                        ((half * (half_bytes / 16) % 8 ^ swizzled(lane)) << 4);
-  const uint32_t to = (lane / 16 * dv + half * half_bytes + lane % 16) * v_tile_keys;
-  if (!split_stage && lane == 0) mbarrier_arrive(shared_address(&smem.full_k[0]));  // use 0 of the ring holds no V
-  if (split_stage && lane == 0) mbarrier_arrive(shared_address(&smem.full_v[0]));
-  for (uint32_t n = 0;; n++) {  // the n-th V goes to use n + 1 of the ring
-    const uint32_t buffer = n % VRows::buffers, s = KvRing::index(n + 1);
-    wait(rows.full[buffer], n / VRows::buffers & 1);
-    if (__shfl_sync(0xffffffffu, lane == 0 ? rows.end[buffer] : 0, 0)) break;  // lane 0 releases: it alone reads
-    wait(split_stage ? smem.empty_v[s] : smem.empty_k[s], KvRing::parity(n + 1) ^ 1);
-    const uint32_t source = shared_address(rows.v[buffer]) + from, target = shared_address(smem.stage[s].v) + to;
+// Mends a landing (landing.cuh): `half` of the columns of every V.
+struct Transposer {
+  // Where this lane reads and writes first. ldmatrix: lane l addresses key l. stmatrix: lanes 0-15 the 16 rows of a
+  // tile, lanes 16-31 those of the next one.
+  uint32_t from, to;
+
+  FA3_DEVICE explicit Transposer(int half) {
+    constexpr int half_bytes = dv / 2, half_slabs = half_bytes / slab_row_bytes;
+    const int lane = threadIdx.x % 32;
+    from = half * half_slabs * (Bc * slab_row_bytes) + lane * slab_row_bytes +
+           ((half * (half_bytes / 16) % 8 ^ swizzled(lane)) << 4);
+    to = (lane / 16 * dv + half * half_bytes + lane % 16) * v_tile_keys;
+  }
+  FA3_DEVICE void mend(uint32_t landing, uint32_t stage) const {
+    const uint32_t source = landing + from, target = stage + to;
 #pragma unroll 1
     for (int key = 0; key < Bc; key += 32) transpose_keys(source + key * slab_row_bytes, target + key * dv);
-    fence_proxy_async_shared();
-    __syncwarp();
-    if (lane == 0) {
-      mbarrier_arrive(shared_address(&rows.empty[buffer]));
-      mbarrier_arrive(shared_address(split_stage ? &smem.full_v[s] : &smem.full_k[s]));
-    }
   }
-}
+};
 
 }  // namespace fa3

@@ -171,7 +171,8 @@ HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64
   return best;
 }
 
-KeyOrder key_order_of(const BackwardProblem& problem, const BackwardRow& row, const HeadParts& parts, int64_t key_blocks) {
+KeyOrder key_order_of(const BackwardProblem& problem, const BackwardRow& row, const HeadParts& parts,
+                      int64_t key_blocks) {
   const Visible seen = visible_of(problem);
   KeyOrder order{};
   const int64_t heads = problem.batch * problem.heads_kv * parts.parts;

@@ -56,7 +56,8 @@ struct HeadParts {
 HeadParts parts_of(const BackwardProblem& problem, const BackwardRow& row, int64_t key_blocks, int64_t tiles);
 
 // All but the counters, which are null: launch.cpp puts them into the workspace.
-KeyOrder key_order_of(const BackwardProblem& problem, const BackwardRow& row, const HeadParts& parts, int64_t key_blocks);
+KeyOrder key_order_of(const BackwardProblem& problem, const BackwardRow& row, const HeadParts& parts,
+                      int64_t key_blocks);
 
 // The order of blocks that add nothing up: those of the kernel that computes dQ alone.
 BlockOrder block_order_of(int64_t batch_heads, int64_t blocks, const Visible& seen);
