@@ -65,9 +65,6 @@ int64_t in_turn(int64_t count, int64_t time) {
   return __builtin_mul_overflow(count, time, &all) ? most_time : std::min(all, most_time);
 }
 
-// Gains of less than 1.25%, or than a microsecond, are, measured, as often a loss.
-bool worth_splitting(int64_t split, int64_t whole) { return split <= whole - std::max<int64_t>(whole / 80, 1000); }
-
 // Pieces of the last tiles, from number first_tile on, in the order of their claims.
 struct List {
   int32_t first_tile = 0;
