@@ -1,5 +1,5 @@
 // What the thread blocks of the backward pass do, and in what order. Plain C++, read by both sides:
-// src/backward_order.cpp makes it, tile/bwd unfolds it.
+// src/backward/order.cpp makes it, tile/bwd unfolds it.
 //
 //   key block   Bc keys of one head: taken by a thread block as a whole, with all query tiles that see them
 //   query tile  backward_tile_rows rows of one query head, counted over all heads of all batch entries: those that read

@@ -4,6 +4,7 @@
 
 #include "divisor.h"
 #include "row.h"
+#include "sequence.h"
 #include "tensor_map_bytes.h"
 #include "work.h"
 
@@ -20,7 +21,7 @@ struct Output {
 };
 
 // The beginning of the device memory that each call in flight has for itself. Its contents before and after a launch
-// mean nothing (tile/schedule.cuh). Where tiles are split, tickets and slots follow (src/plan.cpp).
+// mean nothing (tile/schedule.cuh). Where tiles are split, tickets and slots follow (src/forward/split.cpp).
 struct Workspace {
   unsigned long long state;  // whether the two counters are prepared
   unsigned int next_piece;   // the next one to be claimed
@@ -58,6 +59,22 @@ struct ListedForwardParams : ForwardParams {
   Listed list[list_capacity];
 };
 static_assert(sizeof(ListedForwardParams) <= 4096);
+
+// The same for sequences with lengths of their own (Trait::own_lengths). Of `visible` they take the packing only, of
+// `tiles` the heads (first_row is 0), of `pieces` nothing.
+//
+// What lies behind a sequence's end belongs to another one. So its last block of V, and the last rows of O of a warp,
+// come and go in boxes of 1, 2, 4, ... rows, few enough for the rows that there are; and the rest of V's block in others
+// that lie wholly outside of the tensor, which come as zeros (0 times a neighbour's NaN would be NaN).
+struct PlannedForwardParams : ForwardParams {
+  static constexpr int v_boxes = 7, o_boxes = 4;
+  TensorMap v_rows[v_boxes], o_rows[o_boxes];  // maps of v and o; those numbered i have boxes of 1 << i rows
+  const Sequence* sequences;
+  const Planned* planned;
+  const PlannedCounts* counts;
+  int32_t grain;  // of the list
+};
+static_assert(sizeof(PlannedForwardParams) <= 4096);
 
 // Numbers in device memory, one for each block of 64 rows of a head; strides of 0 make one stand for many.
 struct ScaleTensor {

@@ -1,5 +1,5 @@
-// What a piece of work costs, for both planners: the host's (src/plan.cpp) and the one on the device (plan_lengths.h).
-// Plain C++, read by both sides. Times are in nanoseconds; src/cost.cpp has what was measured.
+// What a piece of work costs, for both planners: the host's (src/forward) and the one on the device (plan_lengths.h).
+// Plain C++, read by both sides. Times are in nanoseconds; src/forward/cost.cpp has what was measured.
 #pragma once
 #include <cstdint>
 
@@ -29,22 +29,22 @@ struct Costs {
 // hold the rest of the 7 us that a launch takes beside its blocks.
 inline constexpr int64_t launch_time = 4000;
 
-// Gains of less than 1.25%, or than a microsecond, are, measured, as often a loss.
+// Predicted gains of less than 1.25%, or of less than a microsecond, were losses as often, where they were measured.
 constexpr bool worth_splitting(int64_t split, int64_t whole) {
   return split <= whole - (whole > 80'000 ? whole / 80 : 1000);
 }
 
-// With packed heads, reading all parts of so many rows and adding them up, by as many warpgroups as there are shares of
-// the rows. A warp has a row at a time. It reads m and l of 64 parts at once, two in a lane, and of further ones later:
-// measured at d 128 with one tile of 131072 keys, 94 parts of 22 blocks take 3.7 us longer than 64 of 32 blocks.
-constexpr int64_t combine_time(int64_t parts, int64_t rows, int64_t shares) {
+// With packed heads: how long it takes so many warpgroups to read all parts of so many rows and to add them up. A warp
+// has a row at a time. It reads m and l of 64 parts at once, two in a lane, and of further ones later: measured at d
+// 128 with one tile of 131072 keys, 94 parts of 22 blocks take 3.7 us longer than 64 of 32 blocks.
+constexpr int64_t combine_time(int64_t parts, int64_t rows, int64_t warpgroups) {
   const int64_t of_row = 700 + 47 * parts + (parts > 32 ? 800 : 0) + (parts > 64 ? 4000 : 0);
-  return (rows + 4 * shares - 1) / (4 * shares) * of_row;
+  return (rows + 4 * warpgroups - 1) / (4 * warpgroups) * of_row;
 }
 
-// What a block of K and V takes from memory, at least, if so many multiprocessors load at once: all of them share what
-// the memory gives, or the L2 cache if all K and V may still be there, and one alone gets no more than this. In bytes a
-// nanosecond.
+// How long a block of so many bytes of K and V takes to load, at least, if so many multiprocessors load at once. All
+// together get of_all bytes a nanosecond, from memory, or more from the L2 cache where all K and V (all_bytes) may
+// still be there; one alone gets no more than of_one.
 constexpr int64_t memory_time(int64_t bytes, int64_t multiprocessors, double all_bytes) {
   const int64_t of_all = all_bytes <= 40 << 20 ? 6000 : 4500;
   constexpr int64_t of_one = 60;

@@ -15,7 +15,7 @@ inline constexpr int rows_of_scale = 64;
 
 enum class Kind { forward, backward, pass };
 enum class Dtype : int32_t { bf16, fp16, e4m3 };
-enum class Mask { full, causal };
+enum class Mask { full, causal, window };
 
 // What sets a row apart beyond its sizes. Kernels, host and tools ask for these, never for a name or a head dimension.
 enum class Trait : uint32_t {
@@ -112,14 +112,14 @@ enum class Trait : uint32_t {
   // without two buffers for each warpgroup. Measured with 6 buffers at d 64, 128x128: up to 128 tokens +5 to +12%.
   early_q_release = 1 << 25,
 
-  // In long sequences key blocks add dQ in a fixed order, asked for or not (src/backward_order.cpp). Blocks that need
+  // In long sequences key blocks add dQ in a fixed order, asked for or not (src/backward/order.cpp). Blocks that need
   // not wait for one another get apart, and no longer find in the L2 cache what others have loaded. Measured at d 128,
   // causal: 28000 tokens +19%, 32768 0 to +8%, 65536 +6 to +11%, 131072 +2 to +7%; at d 64 -5 to -6%.
   keeps_together = 1 << 26,
 
   // Two consumer warpgroups have the same 64 rows and take turns at their K/V blocks (tile/shared_keys.cuh). One alone
   // waits for its own products and exponentials. Measured with one query and whole tiles of 2048 keys or more: 0 to 12%
-  // faster; tiles of few blocks (least_turns in src/cost.h) and parts of few blocks are slower so.
+  // faster; tiles of few blocks (least_turns in src/forward/cost.h) and parts of few blocks are slower so.
   shares_keys = 1 << 27,
 
   // The first Q is sent for at once: the warp that loads Q knows the thread block's first piece without being told, and
@@ -131,6 +131,10 @@ enum class Trait : uint32_t {
   // global memory, and no pass rounds it. Measured (H100): up to 128 tokens 1.02 to 1.36. As a branch of the other rows
   // it cost these 0.3%.
   one_key_block = 1 << 29,
+
+  // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (Planned in
+  // work.h). Rows without it have the lengths of the call.
+  own_lengths = 1 << 30,
 
   // What all rows of fwd.cu share.
   fast = chosen | splits | speculative | hold_exps,
@@ -158,6 +162,9 @@ struct Row {
 
   constexpr bool has(Trait trait) const { return uint32_t(traits) & uint32_t(trait); }
   constexpr bool causal() const { return mask == Mask::causal; }
+  // Is what a row sees bounded on that side (visible.h)?
+  constexpr bool bounded_left() const { return mask == Mask::window; }
+  constexpr bool bounded_right() const { return mask != Mask::full; }
   constexpr bool is_8bit() const { return dtype == Dtype::e4m3; }
   constexpr int element_bytes() const { return is_8bit() ? 1 : 2; }
   // Rows of Q, K, V and O lie in shared memory as slabs of so many bytes and columns; the last slab of a row may hold
@@ -283,8 +290,8 @@ struct Row {
            (!has(Trait::packs_heads) || (!is_8bit() && has(Trait::o_from_registers) && has(Trait::early_claim))) &&
            (!has(Trait::shares_keys) || (has(Trait::packs_heads) && warpgroups() == 1 && !split_stage())) &&
            (!has(Trait::skip_masked) || causal()) && !(has(Trait::o_from_registers) && has(Trait::late_q_release)) &&
-           // Under a causal mask, the blocks that one warpgroup skips and another computes leave a stage free.
-           (!causal() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
+           // The blocks that one warpgroup skips and another computes leave a stage free.
+           (!bounded_right() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
            smem_bytes() <= 227 * 1024 && moved_registers() <= launched_registers(threads());
   }
 };

@@ -1,4 +1,4 @@
-// What there is to do, and in what order. Plain C++, read by both sides: src/plan.cpp makes it, the kernels' schedulers
+// What there is to do, and in what order. Plain C++, read by both sides: src/forward makes it, the kernels' schedulers
 // (tile/schedule.cuh) unfold it.
 //
 //   block     Bc keys and their values: a K/V block. Kernels visit the last one first, so "the block before" is the one

@@ -1,20 +1,19 @@
-// The C border: each function validates, hands over, and leaves the calling thread's message in order.
-#include "backward.h"
-#include "combine.h"
+// The C border. Each function validates, plans, checks the workspace and launches, and leaves the calling thread's
+// message in order.
+#include "backward/backward.h"
+#include "combine/combine.h"
+#include "device/modules.h"
 #include "error.h"
+#include "forward/forward.h"
 #include "info.h"
-#include "launch.h"
-#include "modules.h"
-#include "plan.h"
-#include "quantize.h"
-#include "reference.h"
-#include "validate.h"
+#include "quantize/quantize.h"
+#include "rules/tensor.h"
 
 using namespace fa3;
 
 namespace {
 
-fa3_status prepare(const fa3_forward_params* params, Rules rules, Problem& problem, Fit& fit) {
+fa3_status prepare(const fa3_forward_params* params, Rules rules, ForwardProblem& problem, Fit& fit) {
   if (fa3_status status = validate(params, rules, problem)) return status;
   return fa3::fit(problem, fit);
 }
@@ -23,8 +22,8 @@ fa3_status prepare(const fa3_forward_params* params, Rules rules, Problem& probl
 fa3_status finish(fa3_status status) { return status ? status : succeed(); }
 
 // For questions: what fa3_forward would do on a device of so many multiprocessors (0: on the current context's).
-fa3_status plan(const fa3_forward_params* params, int& multiprocessors, const Plan*& plan) {
-  Problem problem;
+fa3_status plan(const fa3_forward_params* params, int& multiprocessors, const ForwardPlan*& plan) {
+  ForwardProblem problem;
   Fit fit;
   if (fa3_status status = prepare(params, Rules::shapes, problem, fit)) return status;
   if (fa3_status status = resolve_multiprocessors(multiprocessors)) return status;
@@ -33,7 +32,7 @@ fa3_status plan(const fa3_forward_params* params, int& multiprocessors, const Pl
 }
 
 fa3_status workspace_size(const fa3_forward_params* params, int multiprocessors, size_t* bytes) {
-  const Plan* made;
+  const ForwardPlan* made;
   if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
   if (fa3_status status = plan(params, multiprocessors, made)) return status;
   *bytes = made->workspace_bytes;
@@ -41,13 +40,20 @@ fa3_status workspace_size(const fa3_forward_params* params, int multiprocessors,
 }
 
 fa3_status forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes, CUstream stream) {
-  Problem problem;
+  ForwardProblem problem;
   Fit fit;
   if (fa3_status status = prepare(params, Rules::device, problem, fit)) return status;
-  // What every call needs. Where this one needs more, that is known when the device is.
-  if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, FA3_FORWARD_WORKSPACE_BYTES))
-    return status;
-  return problem.empty() ? FA3_OK : launch(problem, fit, workspace, workspace_bytes, stream);
+  // Arguments come before the driver: it is not asked for a device where no plan could do with the workspace.
+  Device device{};
+  const ForwardPlan* made = nullptr;
+  fa3_status no_plan = FA3_OK;  // why there is none
+  if (workspace && workspace_bytes >= FA3_FORWARD_WORKSPACE_BYTES && !problem.empty()) {
+    no_plan = find_device(device);
+    if (!no_plan) made = &fa3::plan(problem, fit, device.context->multiprocessors);
+  }
+  const size_t needed = made ? made->workspace_bytes : FA3_FORWARD_WORKSPACE_BYTES;  // what every call needs
+  if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, needed)) return status;
+  return made ? launch(problem, *made, device, workspace, stream) : no_plan;
 }
 
 fa3_status check_threads(int threads) {
@@ -56,7 +62,7 @@ fa3_status check_threads(int threads) {
 }
 
 fa3_status reference(const fa3_forward_params* params, int threads) {
-  Problem problem;
+  ForwardProblem problem;
   if (fa3_status status = validate(params, Rules::reference, problem)) return status;
   if (fa3_status status = check_threads(threads)) return status;
   return reference_forward(problem, threads);
@@ -95,7 +101,10 @@ fa3_status backward(const fa3_backward_params* params, void* workspace, size_t w
   if (fa3_status status = prepare(params, Rules::device, problem, plan)) return status;
   if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, plan.workspace_bytes()))
     return status;
-  return plan.launch_count() == 0 ? FA3_OK : launch(problem, plan, workspace, stream);
+  if (plan.launch_count() == 0) return FA3_OK;
+  Device device;
+  if (fa3_status status = find_device(device)) return status;
+  return launch(problem, plan, device, workspace, stream);
 }
 
 fa3_status backward_kernel_info(const fa3_backward_params* params, int multiprocessors, int launch,
@@ -125,7 +134,10 @@ fa3_status quantize(const fa3_quantize_params* params, void* workspace, size_t w
   if (fa3_status status = validate(params, Rules::device, problem)) return status;
   const QuantizePlan plan = fa3::plan(problem);
   if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, plan.workspace_bytes)) return status;
-  return plan.count == 0 ? FA3_OK : launch(problem, plan, workspace, stream);
+  if (plan.launch_count == 0) return FA3_OK;
+  Device device;
+  if (fa3_status status = find_device(device)) return status;
+  return launch(problem, plan, device, workspace, stream);
 }
 
 fa3_status quantize_on_cpu(const fa3_quantize_params* params) {
@@ -142,7 +154,11 @@ fa3_status check_combine(const fa3_combine_params* params) {
 fa3_status combine(const fa3_combine_params* params, CUstream stream) {
   CombineProblem problem;
   if (fa3_status status = validate(params, problem)) return status;
-  return problem.empty() ? FA3_OK : launch(problem, stream);
+  const CombinePlan plan = fa3::plan(problem);
+  if (plan.grid == 0) return FA3_OK;
+  Device device;
+  if (fa3_status status = find_device(device)) return status;
+  return launch(problem, plan, device, stream);
 }
 
 fa3_status combine_on_cpu(const fa3_combine_params* params) {
@@ -152,7 +168,7 @@ fa3_status combine_on_cpu(const fa3_combine_params* params) {
 }
 
 fa3_status kernel_info(const fa3_forward_params* params, int multiprocessors, int launch, fa3_kernel_info* info) {
-  const Plan* made;
+  const ForwardPlan* made;
   if (fa3_status status = plan(params, multiprocessors, made)) return status;
   return write_info(info, *made, launch, multiprocessors);
 }
@@ -164,11 +180,9 @@ fa3_status kernel_info_at(int index, fa3_kernel_info* info) {
 }
 
 fa3_status preload() {
-  const Driver* driver;
-  Context* context;
-  if (fa3_status status = get_driver(driver)) return status;
-  if (fa3_status status = current_context(*driver, context)) return status;
-  return load_all(*driver, *context);
+  Device device;
+  if (fa3_status status = find_device(device)) return status;
+  return load_all(device);
 }
 
 }  // namespace
@@ -176,7 +190,7 @@ fa3_status preload() {
 fa3_status fa3_tensor_pack(fa3_tensor* tensor) { return finish(pack(tensor)); }
 
 fa3_status fa3_forward_check(const fa3_forward_params* params) {
-  Problem problem;
+  ForwardProblem problem;
   Fit fit;
   return finish(prepare(params, Rules::device, problem, fit));
 }

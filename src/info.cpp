@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "error.h"
-#include "validate.h"
+#include "rules/call.h"
 
 namespace fa3 {
 namespace {
@@ -58,7 +58,7 @@ static fa3_status check_launch(int launch, int count) {
   return fail(FA3_ERROR_INVALID_ARGUMENT, "launch is %d, must be 0: the call has one launch", launch);
 }
 
-fa3_status write_info(fa3_kernel_info* info, const Plan& plan, int launch, int multiprocessors) {
+fa3_status write_info(fa3_kernel_info* info, const ForwardPlan& plan, int launch, int multiprocessors) {
   const int count = plan.launch_count;
   if (fa3_status status = check_launch(launch, count)) return status;
   fa3_kernel_info full = describe(rows[count ? plan.launches[launch].row : plan.forward.row]);
@@ -66,7 +66,7 @@ fa3_status write_info(fa3_kernel_info* info, const Plan& plan, int launch, int m
   full.multiprocessors = multiprocessors;
   if (count == 0) return write(info, full);
   full.grid = plan.launches[launch].grid;
-  if (plan.launches[launch].step == Step::forward) {
+  if (plan.launches[launch].step == ForwardStep::forward) {
     full.tiles = plan.forward.tiles.count();
     full.pieces = plan.forward.pieces.count();
   }

@@ -1,4 +1,5 @@
-// A problem as the rest of the library sees it: the caller's parameters after validation, with every default resolved.
+// What the problems of all functions are made of. A problem is the caller's parameters after validation, with every
+// default resolved, as the rest of the library sees them.
 #pragma once
 #include <cstdint>
 
@@ -26,21 +27,6 @@ struct AttentionShape {
   double softmax_scale;
 
   int64_t heads_per_kv() const { return heads_kv == 0 ? 1 : heads / heads_kv; }
-};
-
-struct Problem : AttentionShape {
-  View q, k, v, o, lse;  // (batch, seqlen, heads, head_dim or head_dim_v); lse (batch, heads, seqlen_q)
-  bool wants_lse;
-  const char* kernel;  // the caller's; null: any that fits
-
-  // Of e4m3 only; absent tensors have data null and dims 0. Scales are (batch or 1, heads or 1, blocks or 1, 1), with
-  // strides 0 where they are 1; o_scale is (1, 1, 1, 1); v_mean is (batch, heads_kv, head_dim_v, 1).
-  View q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
-  bool v_tiles;    // v is (batch, groups of 16 keys, heads_kv, 16 head_dim_v): a tile is a row of bytes (fa3.h)
-  bool kv_blocks;  // k_scale or v_scale has more than one block
-  bool two_level;  // FA3_FLAG_TWO_LEVEL
-
-  bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
 };
 
 // Of a tensor that kernels take.

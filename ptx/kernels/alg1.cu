@@ -36,7 +36,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       wgmma_wait_group<0>();
       wgmma_owned(S);
       ring.release_k(i, false);
-      if constexpr (masked) mask(S, p, j, at.warp_row());
+      if constexpr (masked) mask(S, visible(p), j, at.warp_row());
       softmax_online(S, state, alpha, score);  // A1.18, A1.19
       scale_rows(O, alpha);
       wgmma_owned(O);
@@ -51,7 +51,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       wgmma_owned(O);
       if (j > 0) ring.release_v(i, false);     // A1.22; the last V is released by next_tile
     };
-    for (; j >= 0 && needs_mask(p, j, at.block.row); j--) step(std::true_type());
+    for (; j >= 0 && needs_mask(visible(p), j, at.block.row); j--) step(std::true_type());
     for (; j >= 0; j--) step(std::false_type());
     at.finish(O, state, p);                    // A1.24, A1.25
   }

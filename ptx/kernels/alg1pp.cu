@@ -27,7 +27,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     uint32_t i = at.own();                     // use of the K/V ring that holds K(j)
     int j = at.blocks() - 1;                   // K/V block
     auto softmax = [&](bool masked) {
-      if (masked) mask(S, p, j, at.warp_row());
+      if (masked) mask(S, visible(p), j, at.warp_row());
       softmax_online(S, state, alpha, score);  // A1.18, A1.19
       scale_rows(O, alpha);
       wgmma_owned(O);
@@ -43,7 +43,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     wgmma_wait_group<0>();
     wgmma_owned(S);
     ring.release_k(i, false);
-    softmax(needs_mask(p, j, at.block.row));
+    softmax(needs_mask(visible(p), j, at.block.row));
     j--;
     auto step = [&](auto masked) {
       i++;
@@ -62,7 +62,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       ring.release_v(i, false);
       softmax(masked);
     };
-    for (; j >= 0 && needs_mask(p, j, at.block.row); j--) step(std::true_type());
+    for (; j >= 0 && needs_mask(visible(p), j, at.block.row); j--) step(std::true_type());
     for (; j >= 0; j--) step(std::false_type());
     ring.wait_v(i + 1);
     wgmma_fence();

@@ -35,7 +35,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     wgmma_wait_group<0>();
     wgmma_owned(S);
     ring.release_k(i, false);                  // A2.5
-    if (needs_mask(p, j, at.block.row)) mask(S, p, j, at.warp_row());
+    if (needs_mask(visible(p), j, at.block.row)) mask(S, visible(p), j, at.warp_row());
     softmax_online(S, state, alpha, score);    // A2.6
     convert(S, P);
     wgmma_owned(P);
@@ -53,7 +53,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       turns.end();
       wgmma_wait_group<1>();                   // A2.12
       wgmma_owned(S);
-      if constexpr (masked) mask(S, p, j, at.warp_row());
+      if constexpr (masked) mask(S, visible(p), j, at.warp_row());
       softmax_online(S, state, alpha, score);  // A2.13
       end_basic_block(state);
       wgmma_wait_group<0>();                   // A2.14
@@ -66,7 +66,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       convert(S, P);                           // A2.16
       wgmma_owned(P);
     };
-    for (; j >= 0 && needs_mask(p, j, at.block.row); j--) step(std::true_type());
+    for (; j >= 0 && needs_mask(visible(p), j, at.block.row); j--) step(std::true_type());
     for (; j >= 0; j--) step(std::false_type());  // A2.7
     ring.wait_v(i + 1);                        // A2.18
     wgmma_fence();

@@ -27,25 +27,27 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
 
   int t = 0;  // number of the tile among those of the thread block
   for (int piece = blockIdx.x; piece < p.pieces.count(); piece += gridDim.x, t++) {
-    const auto [tile, work] = piece_at(p, piece);
+    const Piece found = piece_at(p, piece);
+    const Tile& tile = found.tile;
+    const Work& work = found.work;
     const int tile_row = first_row(p, tile), row = tile_row + 64 * warpgroup;
     // The same for all warpgroups of the tile, so that all stand at the same barrier.
-    auto boundary = [&](int j) { return needs_mask(p, j, tile_row); };
+    auto boundary = [&](int j) { return needs_mask(visible(p), j, tile_row); };
     const int blocks = work.end - work.begin;
     const uint32_t first = i, end = first + blocks;  // uses of the K/V ring
     auto load = [&](uint32_t i, bool is_k) {  // K or V of the block that use i is for, if the tile has one
       if (!loader || i >= end) return;
       Stage& stage = smem.stage[KvRing::index(i)];
       uint64_t& full = is_k ? smem.full_k[KvRing::index(i)] : smem.full_v[KvRing::index(i)];
-      const KeyBlock block = key_block(p, tile, blocks - 1 - int(i - first));
+      const KeyBlock block = key_block(p, found, blocks - 1 - int(i - first));
       mbarrier_arrive_expect_tx(shared_address(&full), is_k ? config.k_block_bytes() : config.v_block_bytes());
-      if (is_k) load_k(stage, full, p, block);
+      if (is_k) load_k(stage.k, full, p, block);
       else load_v(stage.v, full, p, block);
     };
     if (loader) {
       for (int w = 0; w < warpgroups; w++) {
         mbarrier_arrive_expect_tx(shared_address(&smem.full_q[w]), config.q_buffer_bytes());
-        load_q(smem, w, smem.full_q[w], p, tile_row + 64 * w, tile);
+        load_q(smem.q[w], smem.full_q[w], p, tile_row + 64 * w, found);
       }
     }
     load(i, true), load(i + 1, true), load(i, false), load(i + 1, false);
@@ -65,7 +67,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     bar_sync(barrier_all, config.threads());   // A2.5: all have read K(i)
     load(i + 2, true);
     __syncwarp();
-    if (boundary(j)) mask(S, p, j, row + 16 * warp);
+    if (boundary(j)) mask(S, visible(p), j, row + 16 * warp);
     softmax_online(S, state, alpha, score);    // A2.6
     convert(S, P);
     wgmma_owned(P);
@@ -81,7 +83,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       wgmma_commit_group();
       wgmma_wait_group<1>();                   // A2.12
       wgmma_owned(S);
-      if constexpr (masked) mask(S, p, j, row + 16 * warp);
+      if constexpr (masked) mask(S, visible(p), j, row + 16 * warp);
       softmax_online(S, state, alpha, score);  // A2.13
       wgmma_wait_group<0>();                   // A2.14
       wgmma_owned(O);

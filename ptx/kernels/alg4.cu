@@ -36,7 +36,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       ring.release_k(i, false);
     };
     auto softmax = [&](float (&S)[Bc / 2], int j) {
-      if (needs_mask(p, j, at.block.row)) mask(S, p, j, at.warp_row());
+      if (needs_mask(visible(p), j, at.block.row)) mask(S, visible(p), j, at.warp_row());
       softmax_online(S, state, alpha, score);
     };
     auto finish_pv = [&](uint32_t i) {         // O = O alpha + P V, waited for

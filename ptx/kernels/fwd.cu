@@ -36,7 +36,7 @@
 namespace fa3 {
 using namespace ptx;
 
-static_assert(has(Trait::splits) && has(Trait::speculative));
+static_assert(has(Trait::splits) && has(Trait::speculative) && !(shares_keys && bounded_left));
 static_assert(config.q_buffers > warpgroups, "the next piece's Q is awaited before O has left its buffer");
 
 // A consumer warpgroup: 64 rows of each piece. `number` of them, `warp` of its four. The names are those of struct
@@ -64,6 +64,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   uint32_t q_use = warpgroup, q_buffer = QRing::index(q_use);  // use of the Q ring
   int blocks, skipped, begin, row;                             // of the RowBlock that came with it
   [[maybe_unused]] SharedKeys keys(smem, number);
+  const auto seen = [&] { return visible(p, smem.row_block[RowBlockRing::index(q_use)]); };
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
     const RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
@@ -141,13 +142,13 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     };
     receive_block_scales(blocks > 0);
     if constexpr (has(Trait::skip_masked)) {
-      softmax_first(S, state, score, mask_diagonal(S, p, j(), warp_row));
+      softmax_first(S, state, score, mask_diagonal(S, seen(), j(), warp_row));
     } else {
-      if (causal || blocks == 0 || needs_mask(p, j(), row)) mask(S, p, j(), warp_row);
+      if (bounded_right || blocks == 0 || needs_mask(seen(), j(), row)) mask(S, seen(), j(), warp_row);
       softmax_first(S, state, score);          // A2.6
     }
     if (shares_keys && blocks == 0) state = nothing_seen();
-    first_bound(bound, state, score, p.visible.seqlen_k - j() * Bc);
+    first_bound(bound, state, score, seen().seqlen_k - j() * Bc);
     if (blocks > 0) ring.release_k(i, true);   // A2.5
     convert(S, P);
     wgmma_owned(P);
@@ -175,7 +176,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       bool rescale = true;
       float alpha[2];  // if rescale
       if constexpr (masked) {                  // A2.13
-        mask(S, p, j(), warp_row);
+        mask(S, seen(), j(), warp_row);
         softmax_online(S, state, alpha, score);
         set_bound(bound, state, score);
         end_basic_block(state);
@@ -195,11 +196,16 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
         if (rescale && sums_begun) scale_rows(sums, alpha);
       wgmma_owned(O);
     };
-    if constexpr (causal) {
-      const uint32_t last_masked = last - min(max(plain_blocks(p, row) - begin, 0), int(last - i));
+    // The use that holds the K of block n, or the nearest one of the piece.
+    auto use_of = [&](int n) { return last - min(max(n - begin, 0), int(last - i)); };
+    if constexpr (bounded_right) {
+      const uint32_t last_masked = use_of(plain_blocks(seen(), row).end);
       while (has_more(last_masked)) step(std::true_type());
     }
-    while (has_more(last)) step(std::false_type());  // A2.7
+    const uint32_t last_plain = bounded_left ? use_of(plain_blocks(seen(), row).begin) : last;
+    while (has_more(last_plain)) step(std::false_type());  // A2.7
+    if constexpr (bounded_left)
+      while (has_more(last)) step(std::true_type());
 
     // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
     const RowBlock& done = smem.row_block[RowBlockRing::index(q_use)];
@@ -259,8 +265,9 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     if constexpr (o_from_registers && !early_q_release) release_q(done_buffer);
     if constexpr (!o_from_registers) o_buffer = done_buffer;
     if constexpr (!has(Trait::late_q_release)) release_o_buffer();
-    // If all of the next piece is skipped, that lasts as long as others compute it, and they may need the buffer.
-    if (!shares_keys && blocks == 0) {
+    // If all of the next piece is skipped, that lasts as long as others compute it, and they may need the buffer. With a
+    // bound on the left, blocks may be left to skip behind the last piece, too.
+    if (!shares_keys && (blocks == 0 || (bounded_left && blocks == RowBlock::end_of_work))) {
       release_o_buffer();
       ring.skip(first, i, false);
     }

@@ -28,7 +28,7 @@ FA3_DEVICE uint32_t take_ticket(const Params& p, const RowBlock& block, int warp
 FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], const Params& p, const RowBlock& block,
                         int warp) {
   constexpr unsigned all = 0xffffffffu;
-  if (block.row < 0 || block.row + 16 * warp >= p.visible.seqlen_q) return false;
+  if (block.row < 0 || block.row + 16 * warp >= visible(p, block).seqlen_q) return false;
   const int lane = threadIdx.x % 32, parts = block.parts;
   // Where the result of part 0 is. In 32 bits: the extension of `warp` would stay in registers all the time.
   const int of_part_0 = 4 * block.partial + warp;

@@ -31,12 +31,19 @@ inline constexpr int warpgroups = config.warpgroups();  // consumers; the produc
 inline constexpr int consumers = config.consumers();    // as many, but twice as many with shares_keys
 inline constexpr bool shares_keys = has(Trait::shares_keys);
 inline constexpr bool causal = config.causal();
+// The sides on which what a row sees is bounded (visible.h).
+inline constexpr bool bounded_left = config.bounded_left(), bounded_right = config.bounded_right();
+
+// Does each sequence have lengths of its own?
+inline constexpr bool own_lengths = has(Trait::own_lengths);
 
 inline constexpr bool takes_v_tiles = config.is_8bit() && !has(Trait::transposes_v);
 
 // What the kernel takes. If it takes no split tiles, there is no list.
-using Params = std::conditional_t<config.is_8bit(), ScaledForwardParams,
-                                  std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>>;
+using Params = std::conditional_t<
+    own_lengths, PlannedForwardParams,
+    std::conditional_t<config.is_8bit(), ScaledForwardParams,
+                       std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>>>;
 
 // Rows of 16-bit elements have no scales.
 FA3_DEVICE const Scales& scales_of(const ScaledForwardParams& p) { return p.scales; }
@@ -52,7 +59,7 @@ FA3_DEVICE int packed_slot_rows(const Params& p) {
 
 // What the problem's rows see. Which sides are bounded is a constant here: the table's row has the mask.
 FA3_DEVICE Visible visible(const Params& p) {
-  return {p.visible.seqlen_q, p.visible.seqlen_k, p.visible.left, p.visible.right, false, causal, packing(p)};
+  return {p.visible.seqlen_q, p.visible.seqlen_k, p.visible.left, p.visible.right, bounded_left, bounded_right, packing(p)};
 }
 
 }  // namespace fa3

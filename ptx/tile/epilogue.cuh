@@ -27,6 +27,22 @@ FA3_DEVICE void normalize(uint32_t (&packed)[dv / 4], const float (&O)[dv / 2], 
   for (int i = 0; i < dv / 4; i++) packed[i] = pack(O[2 * i] * inverse[i & 1], O[2 * i + 1] * inverse[i & 1]);
 }
 
+// Fewer than 16 rows of O, in boxes of 1, 2, 4 and 8: what follows them in the tensor is not of their sequence. from:
+// where they lie in shared memory.
+template <class P>
+FA3_DEVICE void store_few_rows(uint32_t from, int n, const P& p, int row, int head, int batch) {
+#pragma unroll 1
+  for (int box = 0; n > 0 && box < P::o_boxes; box++)
+    if (n >> box & 1) {
+      for (int slab = 0; slab < v_slabs; slab++)
+        ptx::cp_async_bulk_tensor_4d_store(&p.o_rows[box], from + slab * 64 * slab_row_bytes, slab * slab_columns, row,
+                                           head, batch);
+      from += slab_row_bytes << box;
+      row += 1 << box;
+    }
+  ptx::cp_async_bulk_commit_group();
+}
+
 // Through the Q buffer. Before, all four warps of the warpgroup must have finished reading it.
 FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t q_buffer, const Params& p,
                         const RowBlock& block, int warp) {
@@ -42,12 +58,17 @@ FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t q_buff
   }
   fence_proxy_async_shared();
   __syncwarp();
-  // Rows past the end are clipped, but a store wholly at negative rows is an illegal instruction.
+  // Rows past the tensor's end are clipped, but a store wholly at negative rows is an illegal instruction.
   if (lane == 0 && block.row >= 0) {
+    const int row = block.q_row() + block.row + warp * 16;
+    if constexpr (own_lengths) {
+      const int n = visible(p, block).seqlen_q - block.row - warp * 16;
+      if (n < 16) return store_few_rows(rows, n, p, row, block.head, block.batch);
+    }
 #pragma unroll
     for (int slab = 0; slab < v_slabs; slab++)
-      cp_async_bulk_tensor_4d_store(&p.o, rows + slab * 64 * slab_row_bytes, slab * slab_columns, block.row + warp * 16,
-                                    block.head, block.batch);
+      cp_async_bulk_tensor_4d_store(&p.o, rows + slab * 64 * slab_row_bytes, slab * slab_columns, row, block.head,
+                                    block.batch);
     cp_async_bulk_commit_group();
   }
 }
@@ -60,9 +81,9 @@ FA3_DEVICE void store_o_direct(const uint32_t (&o)[dv / 4], const Params& p, con
   const int first = block.row + 16 * warp + lane / 4;
   const Output& out = p.output;
   uint16_t* to = static_cast<uint16_t*>(out.o) + block.batch * out.o_stride_batch + block.head * out.o_stride_head +
-                 first * out.o_stride_row + column;
+                 (block.q_row() + first) * out.o_stride_row + column;
   uint16_t* to_8 = to + 8 * out.o_stride_row;
-  const bool in = first >= 0 && first < p.visible.seqlen_q, in_8 = first + 8 >= 0 && first + 8 < p.visible.seqlen_q;
+  const bool in = first >= 0 && first < visible(p, block).seqlen_q, in_8 = first + 8 >= 0 && first + 8 < visible(p, block).seqlen_q;
 #pragma unroll
   for (int k = 0; k < dv / 16; k++) {
     const uint32_t x[4] = {o[4 * k], o[4 * k + 1], o[4 * k + 2], o[4 * k + 3]};
@@ -121,9 +142,9 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const float (&l)[2], co
 #pragma unroll
     for (int i = 0; i < 2; i++) {
       const int row = first + 8 * i;
-      if (row < 0 || row >= p.visible.seqlen_q) continue;
+      if (row < 0 || row >= visible(p, block).seqlen_q) continue;
       const int64_t at =
-          block.batch * out.o_stride_batch + block.head * out.o_stride_head + row * out.o_stride_row + column;
+          block.batch * out.o_stride_batch + block.head * out.o_stride_head + (block.q_row() + row) * out.o_stride_row + column;
       char* const to = static_cast<char*>(out.o) + at * (dtype() == Dtype::e4m3 ? 1 : 2);
       // Without a mean nothing asks for it on the way, but for want of registers with sums on two levels.
       if (scales.v_mean || has(Trait::two_level))
@@ -144,18 +165,19 @@ FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Para
                           int warp) {
   const int lane = threadIdx.x % 32, i = lane % 4;
   const int within = warp * 16 + lane / 4 + 8 * i, row = block.row + within;
-  if (i >= 2 || p.output.lse == nullptr || row < 0 || row >= p.visible.seqlen_q) return;
+  if (i >= 2 || p.output.lse == nullptr || row < 0 || row >= visible(p, block).seqlen_q) return;
   constexpr float ln_2 = 0.6931471805599453f;
   const float sum = i ? l[1] : l[0], m = i ? state.m[1] : state.m[0];
   const Output& out = p.output;
-  float* to =
-      out.lse + block.batch * out.lse_stride_batch + block.head * out.lse_stride_head + row * out.lse_stride_row;
+  float* to = out.lse + block.batch * out.lse_stride_batch + block.head * out.lse_stride_head +
+              (block.q_row() + row) * out.lse_stride_row;
   float lse = sum == 0.f ? -INFINITY : m * ln_2 + __logf(sum);
   if constexpr (is_8bit) {
     const Scales& scales = scales_of(p);
     if (scales.lse_offset)
       lse += scales.lse_offset[block.batch * scales.lse_offset_stride_batch +
-                               block.head * scales.lse_offset_stride_head + row * scales.lse_offset_stride_row];
+                               block.head * scales.lse_offset_stride_head +
+                               (block.q_row() + row) * scales.lse_offset_stride_row];
   }
   *to = lse;
 }

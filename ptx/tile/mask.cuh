@@ -5,22 +5,24 @@
 namespace fa3 {
 
 // Does block j need a mask for the 64 rows from `row` on?
-FA3_DEVICE bool needs_mask(const Params& p, int j, int row) {
-  const Visible seen = visible(p);
+FA3_DEVICE bool needs_mask(const Visible& seen, int j, int row) {
   const Keys keys = seen.all(row, row + 63);
   return (j + 1) * Bc > keys.end || (seen.bounded_left && j * Bc < keys.begin);
 }
 
-// How many blocks, from block 0 on, these rows need no mask for, if there is no bound on the left.
-FA3_DEVICE int plain_blocks(const Params& p, int row) { return visible(p).all(row, row + 63).end / Bc; }
+// The K/V blocks that these 64 rows need no mask for: those from `end` on reach beyond a bound on the right, those before
+// `begin` beyond one on the left.
+FA3_DEVICE Blocks plain_blocks(const Visible& seen, int row) {
+  const Keys keys = seen.all(row, row + 63);
+  return {(keys.begin + Bc - 1) / Bc, keys.end / Bc};
+}
 
 // S = -inf where a row does not see the key. S: of block j; only its groups of 16 keys [first_group, end_group) are
 // looked at. warp_row: the first of the warp's 16 rows.
-FA3_DEVICE void mask(float (&S)[Bc / 2], const Params& p, int j, int warp_row, int first_group = 0,
+FA3_DEVICE void mask(float (&S)[Bc / 2], const Visible& seen, int j, int warp_row, int first_group = 0,
                      int end_group = Bc / 16) {
   const int lane = threadIdx.x % 32;
   const int key = j * Bc + 2 * (lane & 3);  // of S[0]
-  const Visible seen = visible(p);
   const Keys keys[2] = {seen.of(warp_row + lane / 4), seen.of(warp_row + lane / 4 + 8)};  // of the lane's two rows
 #pragma unroll
   for (int g = 0; g < Bc / 16; g++)
@@ -35,13 +37,13 @@ FA3_DEVICE void mask(float (&S)[Bc / 2], const Params& p, int j, int warp_row, i
 
 // The same for a block on the causal diagonal, only in the groups that some of the 16 rows see and others do not.
 // Returns the number of groups, from the first on, that any row sees, but 1 at least.
-FA3_DEVICE int mask_diagonal(float (&S)[Bc / 2], const Params& p, int j, int warp_row) {
+FA3_DEVICE int mask_diagonal(float (&S)[Bc / 2], const Visible& seen, int j, int warp_row) {
   // How many of the block's keys all rows see, and how many any.
-  const int all = visible(p).of(warp_row).end - j * Bc, any = visible(p).of(warp_row + 15).end - j * Bc;
+  const int all = seen.of(warp_row).end - j * Bc, any = seen.of(warp_row + 15).end - j * Bc;
   // Shuffled, so that the branches are uniform.
   const int first_group = __shfl_sync(0xffffffffu, all >> 4, 0);
   const int end_group = __shfl_sync(0xffffffffu, min(max(any + 15 >> 4, 1), Bc / 16), 0);
-  mask(S, p, j, warp_row, first_group, end_group);
+  mask(S, seen, j, warp_row, first_group, end_group);
   return end_group;
 }
 

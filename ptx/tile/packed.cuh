@@ -20,20 +20,20 @@ FA3_DEVICE Place place_of(const Params& p, const RowBlock& block, int row) {
   if constexpr (has(Trait::packs_heads)) {
     const int query = packing(p).query(row), head = packing(p).head(row);
     return {query, block.head * p.heads_per_kv + head,
-            row >= 0 && query < p.visible.seqlen_q && head < p.heads_per_kv};
+            row >= 0 && query < visible(p, block).seqlen_q && head < p.heads_per_kv};
   } else {
-    return {row, block.head, row >= 0 && row < p.visible.seqlen_q};
+    return {row, block.head, row >= 0 && row < visible(p, block).seqlen_q};
   }
 }
 FA3_DEVICE uint16_t* o_of(const Params& p, const RowBlock& block, const Place& place) {
   const Output& out = p.output;
   return static_cast<uint16_t*>(out.o) + block.batch * out.o_stride_batch + place.head * out.o_stride_head +
-         place.query * out.o_stride_row;
+         (block.q_row() + place.query) * out.o_stride_row;
 }
 FA3_DEVICE float* lse_of(const Params& p, const RowBlock& block, const Place& place) {
   const Output& out = p.output;
   return out.lse + block.batch * out.lse_stride_batch + place.head * out.lse_stride_head +
-         place.query * out.lse_stride_row;
+         (block.q_row() + place.query) * out.lse_stride_row;
 }
 
 // LSE = m ln(2) + ln(l), -inf for a row without keys.
@@ -277,7 +277,7 @@ FA3_DEVICE void combine_share(const PackedRows& partial, int parts, int begin, i
 // All four warps of the warpgroup call this. l: row sums, of the whole quad; where they are 0, O is, too.
 FA3_DEVICE void combine_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2], const Params& p,
                                Smem& smem, const RowBlock& block, int warpgroup, int warp) {
-  const int rows = min(visible(p).rows() - block.row, 64), parts = block.parts;
+  const int rows = min(visible(p, block).rows() - block.row, 64), parts = block.parts;
   if (block.row < 0 || rows <= 0) return;
   const PackedRows partial(p, block);
   const int lane = threadIdx.x % 32;

@@ -19,7 +19,12 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
   constexpr bool early = has(Trait::early_claim);
   Claims claims(p);
   uint32_t i = 0;          // use of the K/V ring
-  KeyBlock before{};       // the block before: its V is loaded with the next K
+  KeyBlock kept{};
+  // The block before: its V is loaded with the next K.
+  KeyBlock& before = [&]() -> KeyBlock& {
+    if constexpr (own_lengths) return smem.v_block[0];
+    else return kept;
+  }();
   bool has_before = false;
   constexpr bool rows = has(Trait::transposes_v);
 
@@ -59,7 +64,8 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
     if (!early || told == 0) piece = take();
     if (piece == Claims::none) break;
 
-    const auto [tile, work] = piece_at(p, piece);
+    const Piece found = piece_at(p, piece);
+    const Work& work = found.work;
     // The blocks at which the next piece is asked for and taken: late, so that it goes to a thread block that is ready
     // for it, but early enough for its Q to come in time.
     const int blocks = work.end - work.begin, ahead = early ? min(max(blocks / 4, 2), 4) : 0;
@@ -69,11 +75,11 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
       if (j == ask_at && !at_once) claims.ask();
       const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
       Stage& stage = smem.stage[s];
-      const KeyBlock block = key_block(p, tile, j);
+      const KeyBlock block = key_block(p, found, j);
       wait(smem.empty_k[s], parity);                                                          // A1.7
       mbarrier_arrive_expect_tx(shared_address(&smem.full_k[s]),
                                 !rows && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
-      load_k(stage, smem.full_k[s], p, block);                                                // A1.8
+      load_k(stage.k, smem.full_k[s], p, block);                                                // A1.8
       if constexpr (has(Trait::block_scales)) load_block_scales(smem.block_scales[s], smem.full_k[s], p, block);
       if constexpr (takes_v_tiles)
         if (!has_before) griddepcontrol_wait();  // the pass that makes them may be under way
@@ -90,7 +96,7 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
       } else if (has_before) {
         load_v(stage.v, smem.full_k[s], p, before);
       }
-      before = block, has_before = true;
+      before = own_lengths ? key_block(p, found, j) : block, has_before = true;
       if (early && j == take_at) next = take();
     }
   }
@@ -128,25 +134,38 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       mbarrier_arrive(shared_address(&smem.empty_piece));
     }
     const bool end = piece == Claims::none;
-    const auto [tile, work] = piece_at(p, end ? 0 : piece);
-    const int blocks = work.end - work.begin;
+    Piece found = piece_at(p, own_lengths ? piece : end ? 0 : piece);
 #pragma unroll 1  // for want of registers
     for (int w = 0; w < warpgroups; w++) {
+      if constexpr (own_lengths) found = piece_at(p, piece);  // again, for want of registers
+      const Tile& tile = found.tile;
+      const Work& work = found.work;
+      const int blocks = work.end - work.begin;
       const uint32_t q_use = t * warpgroups + w, buffer = QRing::index(q_use);
       uint64_t& full = smem.full_q[QRing::full_index(q_use)];
       wait(smem.empty_q[buffer], QRing::parity(q_use) ^ 1);
       // Under a causal mask later rows see more keys. So that no warpgroup always has those, the order is reversed from
-      // piece to piece.
-      const int nth = causal && t & 1 ? warpgroups - 1 - w : w;  // which 64 rows of the tile
+      // piece to piece. In a window all see as many; there the order stays, so that what a warpgroup skips at the end of
+      // a piece and at the beginning of the next leaves a stage free (Row::valid).
+      const int nth = bounded_right && !bounded_left && t & 1 ? warpgroups - 1 - w : w;  // which 64 rows of the tile
       const int row = first_row(p, tile) + 64 * nth;
-      const int computed = min(max(key_blocks(p, row).end - work.begin, 0), blocks);
-      // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
-      if (knows_first && !end && computed > 0) load_q(smem, buffer, full, p, row, tile);
       RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
+      copy(block.sequence, p, found.sequence);
+      const Blocks seen = key_blocks(visible(p, block), row);
+      const int begin = bounded_left ? max(work.begin, min(seen.begin, work.end)) : work.begin;
+      const int computed = min(max(seen.end - begin, 0), work.end - begin);
+      // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
+      if (knows_first && !end && computed > 0) load_q(smem.q[buffer], full, p, row, found);
       block.row = row;
       block.blocks = end ? RowBlock::end_of_work : computed;
       block.skipped = blocks - computed;
-      block.begin = work.begin;
+      block.begin = bounded_left && computed == 0 ? work.begin : begin;  // if it computes none, one that is all masked
+      if constexpr (bounded_left) {
+        const int later = computed > 0 ? begin - work.begin : 0;
+        const int before = t > 0 ? smem.row_block[RowBlockRing::index(q_use - warpgroups)].skipped_later[0] : 0;
+        block.skipped = (end ? 0 : blocks - computed - later) + before;
+        block.skipped_later[0] = later;
+      }
       block.head = tile.head;
       block.batch = tile.batch;
       block.part = work.part;
@@ -163,7 +182,7 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
           bytes += v_mean_bytes(p);
         }
       mbarrier_arrive_expect_tx(shared_address(&full), bytes);
-      if (!knows_first && q_is_read) load_q(smem, buffer, full, p, row, tile);
+      if (!knows_first && q_is_read) load_q(smem.q[buffer], full, p, row, found);
       if constexpr (is_8bit)
         if (!end && v_mean_bytes(p)) load_v_mean(smem.v_mean[VMeanRing::index(q_use)], full, p, block);
     }
@@ -184,7 +203,7 @@ FA3_DEVICE void prepare_tickets(const Params& p, Smem& smem) {
 FA3_DEVICE void producer(const Params& p, Smem& smem, int warp) {
   if constexpr (config.moves_registers()) ptx::setmaxnreg_dec<config.producer_registers()>();
   if (warp >= 2) {
-    if constexpr (causal && !has(Trait::packs_heads))
+    if constexpr (bounded_right && !own_lengths && !has(Trait::packs_heads))
       write_empty_rows<dv / 8, Br, is_8bit>(p.output, p.tiles.heads, p.tiles.batch_heads, p.tiles.first_row,
                                             2 * blockIdx.x + warp - 2, 2 * gridDim.x);
     if constexpr (has(Trait::transposes_v)) transposer(smem, warp - 2);
@@ -194,7 +213,7 @@ FA3_DEVICE void producer(const Params& p, Smem& smem, int warp) {
   }
   if (threadIdx.x % 32 != 0) return;
   if (warp == 0) kv_producer(p, smem);
-  if (warp == 1) q_producer(p, smem);
+  if (own_lengths ? warp != 0 : warp == 1) q_producer(p, smem);  // 1 would keep a register in the way of the first
 }
 
 }  // namespace fa3

@@ -10,31 +10,51 @@
 // unprepared.
 #pragma once
 #include "../isa/fence.cuh"
-#include "config.cuh"
+#include "sequence.cuh"
 
 namespace fa3 {
 
 FA3_DEVICE int first_row(const Params& p, const Tile& tile) { return p.tiles.first_row + tile.q_block * Br; }
 
 // The K/V blocks that the 64 rows from `row` on see.
-FA3_DEVICE Blocks key_blocks(const Params& p, int row) { return blocks_of(visible(p).any(row, row + 63), Bc); }
+FA3_DEVICE Blocks key_blocks(const Visible& seen, int row) { return blocks_of(seen.any(row, row + 63), Bc); }
 
-FA3_DEVICE Tile tile_at(const Params& p, int number) { return tile_at(p.tiles, number, causal); }
+FA3_DEVICE Tile tile_at(const Params& p, int number) { return tile_at(p.tiles, number, bounded_right); }
 
 FA3_DEVICE Blocks tile_blocks(const Params& p, const Tile& tile) {
   return tile_blocks(visible(p), first_row(p, tile), Br, Bc);
 }
 
 struct Piece {
-  Tile tile;
+  Tile tile;  // `batch`: that of its queries
   Work work;
+  SequenceOfPiece sequence;
 };
 
 // Rows of the table without Trait::splits have no list.
 FA3_DEVICE Listed listed_at(const ListedForwardParams& p, int i) { return p.list[i]; }
 FA3_DEVICE Listed listed_at(const ForwardParams&, int) { return {}; }
 
+// How many pieces there are, and tiles that have tickets.
+FA3_DEVICE int piece_count(const ForwardParams& p) { return p.pieces.count(); }
+FA3_DEVICE int piece_count(const PlannedForwardParams& p) { return p.counts->entries * p.tiles.heads; }
+FA3_DEVICE int ticket_tiles(const ForwardParams& p) { return p.pieces.ticket_tiles; }
+FA3_DEVICE int ticket_tiles(const PlannedForwardParams& p) { return p.counts->slots / 2 * p.tiles.heads; }
+
+// Of sequences with lengths of their own. If there is no piece (Claims::none), one that means nothing.
+template <class P>
+FA3_DEVICE Piece planned_at(const P& p, int number) {
+  if (number < 0) return {};
+  const int entry = number / p.tiles.heads, head = number - entry * p.tiles.heads;
+  const Planned planned = p.planned[entry];
+  const Tile tile = {planned.q_block, head, p.sequences[planned.sequence].q_batch};
+  const OwnSequence sequence = {planned.sequence};
+  const Blocks blocks = tile_blocks(visible(p, sequence), first_row(p, tile), Br, Bc);
+  return {tile, planned.work(number, p.tiles.heads, head, p.grain, blocks), sequence};
+}
+
 FA3_DEVICE Piece piece_at(const Params& p, int number) {
+  if constexpr (own_lengths) return planned_at(p, number);
   if constexpr (has(Trait::splits)) {
     if (number >= p.pieces.whole_tiles) {
       int entry = number - p.pieces.whole_tiles, nth = 0;
@@ -56,7 +76,7 @@ FA3_DEVICE Piece piece_at(const Params& p, int number) {
 // Has each piece a thread block of its own, so that none is claimed? Only kernels for packed heads make use of that:
 // their calls are short, so tickets are cleared beside the loads (prepare_tickets in producer.cuh).
 FA3_DEVICE bool all_at_once(const Params& p) {
-  return has(Trait::packs_heads) && p.pieces.count() <= int(gridDim.x);
+  return has(Trait::packs_heads) && piece_count(p) <= int(gridDim.x);
 }
 
 // The pieces of this thread block, one after the other. Used by one thread. It takes the first piece, and while it
@@ -69,21 +89,21 @@ class Claims {
 
   // Asks for the next piece. To be called before the last V of the present one is loaded: the consumers take their
   // tickets after that V has come, and so find them cleared.
-  FA3_DEVICE void ask() { next_ = needs_workspace() ? claim() : p_.pieces.count(); }
+  FA3_DEVICE void ask() { next_ = needs_workspace() ? claim() : piece_count(p_); }
 
   // The thread block's first piece, or none.
-  FA3_DEVICE int first() const { return int(blockIdx.x) < p_.pieces.count() ? int(blockIdx.x) : none; }
+  FA3_DEVICE int first() const { return int(blockIdx.x) < piece_count(p_) ? int(blockIdx.x) : none; }
 
   // Where all pieces are under way at once, nothing is asked for, and another thread sees to it that tickets are
   // cleared, which they are when this returns. Then it calls take().
   FA3_DEVICE void prepare_tickets() {
     if (needs_workspace()) prepare();
-    next_ = p_.pieces.count();
+    next_ = piece_count(p_);
   }
 
   // The number of the piece asked for, or none. Not to be called again after that.
   FA3_DEVICE int take() {
-    if (next_ < p_.pieces.count()) return next_;
+    if (next_ < piece_count(p_)) return next_;
     if (needs_workspace()) {
       if (!prepared_) prepare();
       if (atomicAdd(&p_.workspace->finished, 1u) == gridDim.x - 1u) ptx::st_release_gpu_u64(&p_.workspace->state, idle);
@@ -98,7 +118,7 @@ class Claims {
 
   // Are there more pieces than the first one of each thread block, or are there tickets?
   FA3_DEVICE bool needs_workspace() const {
-    return p_.pieces.count() > int(gridDim.x) || (has(Trait::splits) && p_.pieces.ticket_tiles > 0);
+    return piece_count(p_) > int(gridDim.x) || (has(Trait::splits) && ticket_tiles(p_) > 0);
   }
 
   FA3_DEVICE int claim() {
@@ -124,7 +144,7 @@ class Claims {
 
   // Eight at a time, the last of them into the gap before the slots: two at a time would take microseconds.
   FA3_DEVICE void clear_tickets() {
-    const Tickets* const end = p_.tickets + p_.pieces.ticket_tiles * warpgroups;
+    const Tickets* const end = p_.tickets + ticket_tiles(p_) * warpgroups;
 #pragma unroll 1
     for (Tickets* tickets = p_.tickets; tickets < end; tickets += 8)
 #pragma unroll

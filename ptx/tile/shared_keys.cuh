@@ -32,7 +32,7 @@ class SharedKeys {
                                const RowBlock& block, int warp) {
     Handed& handed = smem_.handed[0];
     const int thread = threadIdx.x % 128;
-    const bool exists = place_of(p, block, block.row + 16 * warp).query < p.visible.seqlen_q;  // any row of the warp
+    const bool exists = place_of(p, block, block.row + 16 * warp).query < visible(p, block).seqlen_q;  // any row of the warp
     if (warpgroup_ == 1) {
       if (has_handed_) ptx::bar_sync(taken, 256);
       if (exists) {

@@ -4,6 +4,7 @@
 #include "../isa/fence.cuh"
 #include "../isa/mbarrier.cuh"
 #include "element.cuh"
+#include "sequence.cuh"
 
 namespace fa3 {
 
@@ -11,8 +12,8 @@ namespace fa3 {
 struct alignas(16) RowBlock {
   int row;      // the first; may lie outside of the problem's rows, if none of the 64 is one of them
   int blocks;   // how many of the piece's K/V blocks it computes, from `begin` on; end_of_work after the last piece
-  int skipped;  // and how many, beyond those, its rows do not see. They come first in the ring
-  int begin;    // the piece's first K/V block
+  int skipped;  // and how many come before those in the ring, which its rows do not see
+  int begin;    // the first of those that it computes
   int head, batch;  // the K/V head, where its heads are packed into rows
   int part, parts;
   int partial;  // where the result of part 0 for these rows is, in units of 64 rows; that of part 1 is `warpgroups` on.
@@ -21,8 +22,31 @@ struct alignas(16) RowBlock {
   // Of 8-bit elements only:
   float c;        // softmax_scale * log2(e) * the scales of Q and K
   float v_scale;  // of V
+  // With a bound on the left: how many of the piece's blocks come behind those that it computes. The next RowBlock of
+  // the warpgroup counts them among its own that are skipped.
+  int skipped_later[bounded_left];
+  Sequence sequence[own_lengths];  // the rows are of, if it has lengths of its own
+
+  // Where row 0 of the sequence lies in the tensors of queries.
+  FA3_DEVICE int q_row() const {
+    if constexpr (own_lengths) return sequence[0].q_row;
+    else return 0;
+  }
   static constexpr int end_of_work = -1;
 };
+
+// Where a K/V block lies in the tensors, for K and V alike.
+struct KeyBlock {
+  int key;  // its first key
+  int head, batch;
+  int keys[own_lengths];  // so many, from the first on, are of its sequence, if that has lengths of its own
+};
+
+// What the rows see.
+FA3_DEVICE Visible visible(const Params& p, const RowBlock& block) {
+  if constexpr (own_lengths) return visible(p, block.sequence[0]);
+  else return visible(p);
+}
 
 // K of a block and V of the block before (work.h), as they are used together in one iteration. 8-bit V lies here as
 // tiles (fa3.h).
@@ -75,6 +99,7 @@ struct alignas(1024) Smem {
   uint64_t tickets_ready[has(Trait::packs_heads)];  // waited for where all pieces are under way at once
   uint64_t empty_k[config.stages], empty_v[split_stage ? config.stages : 1];
   uint64_t empty_q[config.q_buffers];
+  KeyBlock v_block[own_lengths];  // whose V is loaded next: for the K/V producer, which has no registers for it then
   int piece;  // number of the piece whose Q comes next: what the K/V producer tells the Q producer
   RowBlock row_block[row_blocks];  // of the Q in a buffer (RowBlockRing)
   uint32_t shares[has(Trait::packs_heads) ? warpgroups : 0];  // of rows that a warpgroup adds up (packed.cuh)

@@ -18,38 +18,63 @@ FA3_DEVICE void load_rows(const Element* to, int rows, int slabs, const TensorMa
                                  slab * slab_columns, row, head, batch);
 }
 
-// The 64 rows of Q from `row` on.
-FA3_DEVICE void load_q(Smem& smem, uint32_t buffer, uint64_t& full, const Params& p, int row, const Tile& tile) {
+// The 64 rows of Q from `row` on, of the piece's sequence.
+FA3_DEVICE void load_q(Element* to, uint64_t& full, const Params& p, int row, const Piece& piece) {
   using namespace ptx;
+  const Tile& tile = piece.tile;
   if constexpr (has(Trait::packs_heads)) {
-    const int head = packing(p).head(row), query = packing(p).query(row);
+    const int head = packing(p).head(row), query = q_row(p, piece.sequence) + packing(p).query(row);
 #pragma unroll
     for (int slab = 0; slab < slabs; slab++)
-      cp_async_bulk_tensor_5d_load(shared_address(smem.q[buffer]) + slab * 64 * slab_row_bytes, &p.q,
+      cp_async_bulk_tensor_5d_load(shared_address(to) + slab * 64 * slab_row_bytes, &p.q,
                                    shared_address(&full), slab * slab_columns, head, query, tile.head, tile.batch);
   } else {
-    load_rows(smem.q[buffer], 64, slabs, p.q, full, row, tile.head, tile.batch);
+    load_rows(to, 64, slabs, p.q, full, q_row(p, piece.sequence) + row, tile.head, tile.batch);
   }
 }
 
-// Where a K/V block lies, for K and V alike.
-struct KeyBlock {
-  int key;  // its first key
-  int head, batch;
-};
-
-// K/V block j for the tile's rows.
-FA3_DEVICE KeyBlock key_block(const Params& p, const Tile& tile, int j) {
-  return {j * Bc, has(Trait::packs_heads) ? tile.head : tile.head / p.heads_per_kv, tile.batch};
+// K/V block j for the piece's rows.
+FA3_DEVICE KeyBlock key_block(const Params& p, const Piece& piece, int j) {
+  const Tile& tile = piece.tile;
+  const int head = has(Trait::packs_heads) ? tile.head : tile.head / p.heads_per_kv;
+  KeyBlock block = {k_row(p, piece.sequence) + j * Bc, head, k_batch(p, piece.sequence, tile.batch)};
+  if constexpr (own_lengths) block.keys[0] = max(visible(p, piece.sequence).seqlen_k - j * Bc, 0);
+  return block;
 }
-FA3_DEVICE void load_k(Stage& stage, uint64_t& full, const Params& p, const KeyBlock& block) {
-  load_rows(stage.k, Bc, slabs, p.k, full, block.key, block.head, block.batch);
+FA3_DEVICE void load_k(Element* to, uint64_t& full, const Params& p, const KeyBlock& block) {
+  load_rows(to, Bc, slabs, p.k, full, block.key, block.head, block.batch);
+}
+
+// Rows that lie outside of every tensor.
+inline constexpr int no_row = 1 << 30;
+
+// The last block of V of a sequence with a length of its own: its rows, and zeros behind them.
+template <class P>
+FA3_DEVICE void load_few_rows(Element* to, uint64_t& full, const P& p, const KeyBlock& block) {
+  const int n = block.keys[0];
+  if (n == 0) return load_rows(to, Bc, v_slabs, p.v, full, no_row, block.head, block.batch);
+  uint32_t at = ptx::shared_address(to);
+#pragma unroll 1
+  for (int i = 0; i < 2 * P::v_boxes; i++) {  // boxes of rows of the sequence, then those of zeros
+    const int box = i % P::v_boxes;
+    const bool zeros = i >= P::v_boxes;
+    if (((zeros ? Bc - n : n) >> box & 1) == 0) continue;
+    const int row = int(at - ptx::shared_address(to)) / slab_row_bytes;
+    for (int slab = 0; slab < v_slabs; slab++)
+      ptx::cp_async_bulk_tensor_4d_load(at + slab * Bc * slab_row_bytes, &p.v_rows[box], ptx::shared_address(&full),
+                                        slab * slab_columns, zeros ? no_row : block.key + row, block.head, block.batch);
+    at += slab_row_bytes << box;
+  }
 }
 FA3_DEVICE void load_v(Element* to, uint64_t& full, const Params& p, const KeyBlock& block) {
   if constexpr (takes_v_tiles)
     ptx::cp_async_bulk_tensor_5d_load(ptx::shared_address(to), &p.v, ptx::shared_address(&full), 0, 0,
                                       block.key / v_tile_keys, block.head, block.batch);
-  else load_rows(to, Bc, v_slabs, p.v, full, block.key, block.head, block.batch);
+  else {
+    if constexpr (own_lengths)
+      if (block.keys[0] < Bc) return load_few_rows(to, full, p, block);
+    load_rows(to, Bc, v_slabs, p.v, full, block.key, block.head, block.batch);
+  }
 }
 
 // The scale of the block of rows that `row` is in.
@@ -70,7 +95,7 @@ FA3_DEVICE void load_block_scales(BlockScales& to, uint64_t& full, const Params&
 
 // The scales of 64 rows of Q, from `row` on, and of what they meet.
 FA3_DEVICE void load_scales(RowBlock& block, const Params& p) {
-  const int head_kv = block.head / p.heads_per_kv, row = min(max(block.row, 0), p.visible.seqlen_q - 1);
+  const int head_kv = block.head / p.heads_per_kv, row = block.q_row() + min(max(block.row, 0), visible(p, block).seqlen_q - 1);
   const Scales& scales = scales_of(p);
   block.c = p.softmax_scale_log2 * scale_at(scales.q, block.batch, block.head, row);
   block.v_scale = 1.f;

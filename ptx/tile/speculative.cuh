@@ -30,12 +30,12 @@ FA3_DEVICE void set_bound(Bound& bound, const RowState& state, Score score) {
   for (int i = 0; i < 2; i++) bound.sum[i] = fminf(bound_factor * score.scaled(quad_sum(state.l[i])), p_limit);
 }
 // May the bound be set one block later?
-inline constexpr bool sets_bound_late = causal || !is_8bit;
+inline constexpr bool sets_bound_late = bounded_right || !is_8bit;
 
 // After a piece's first block, which begins so many keys before the end of all. A quarter of a block is enough: the next
 // one's sums, a quarter of a row each, are then rarely four times as large.
 FA3_DEVICE void first_bound(Bound& bound, const RowState& state, Score score, int keys) {
-  if (sets_bound_late && (causal || keys < Bc / 4)) bound.sum[0] = bound.sum[1] = 0.f;
+  if (sets_bound_late && (bounded_right || keys < Bc / 4)) bound.sum[0] = bound.sum[1] = 0.f;
   else set_bound(bound, state, score);
 }
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <memory>
 
-#include "cubins.h"
+#include "device/cubins.h"
 #include "problems.h"
 #include "rules.h"
 

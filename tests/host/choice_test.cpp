@@ -1,4 +1,4 @@
-// Which row and which pieces the planner takes (src/plan.h): those that measured fastest.
+// Which row and which pieces the planner takes (src/forward/plan.cpp): those that measured fastest.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "forward/tiles.h"
 #include "plans.h"
-#include "tiles.h"
 
 namespace fa3::test {
 
@@ -16,7 +16,7 @@ TEST_CASE("what is split, and what is not", "[plan]") {
   // One sequence, one head: as many parts as pay for being put together.
   const Shape long_keys{.batch = 1, .seqlen_q = 1, .seqlen_k = 131072, .heads = 1, .heads_kv = 1, .head_dim = 128};
   for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
-    const ForwardPlan& made = planned(problem_of(long_keys, mask));
+    const RowPlan& made = planned(problem_of(long_keys, mask));
     CHECK((made.tiles.count() == 1 && made.pieces.listed > 16));
   }
   // A wave and a half is split, whole waves and so many that the last does not matter are not.
@@ -48,8 +48,8 @@ TEST_CASE("where the longest tiles are cut, the longest pieces come first", "[pl
   int cut = 0;
   for (const int64_t heads : {2, 3, 4, 5, 6})
     for (const int64_t seqlen : {2048, 4096, 8192}) {
-      const Problem problem = problem_of(square(1, seqlen, heads, 128), FA3_MASK_CAUSAL_TOP_LEFT);
-      const ForwardPlan& made = planned(problem);
+      const ForwardProblem problem = problem_of(square(1, seqlen, heads, 128), FA3_MASK_CAUSAL_TOP_LEFT);
+      const RowPlan& made = planned(problem);
       if (!is_split(made) || made.pieces.ticket_tiles == made.tiles.count()) continue;
       ++cut;
       int last = INT32_MAX;
@@ -65,8 +65,8 @@ TEST_CASE("where the longest tiles are cut, the longest pieces come first", "[pl
 TEST_CASE("long and short tiles run beside each other where they are many and keys few", "[plan]") {
   // Then a section is the heads that share a K/V head, and the last tiles are listed, whole, from the longest to the
   // shortest.
-  const auto mixes = [](const Problem& problem, int multiprocessors = 132) {
-    const ForwardPlan& made = planned(problem, multiprocessors);
+  const auto mixes = [](const ForwardProblem& problem, int multiprocessors = 132) {
+    const RowPlan& made = planned(problem, multiprocessors);
     const int tiles = made.tiles.count(), last = std::min(2 * multiprocessors, list_capacity);
     if (made.pieces.listed == 0 || is_split(made)) return false;
     CHECK(made.tiles.section_heads == problem.heads_per_kv());
@@ -104,11 +104,11 @@ TEST_CASE("long and short tiles run beside each other where they are many and ke
   CHECK(mixes(causal(square(8, 512, 200, 256)), 1024));
   // All of one length; rows that take no list.
   CHECK_FALSE(mixes(causal(square(512, 192, 16, 128))));
-  const Problem unmasked = problem_of(square(32, 512, 16, 128));
+  const ForwardProblem unmasked = problem_of(square(32, 512, 16, 128));
   CHECK_FALSE(mixes_lengths(unmasked, rows[planned(unmasked).row], 3, 132));
   const int alg2 = row_named("fa3_alg2_bf16_d128_causal_128x128");
   REQUIRE(alg2 >= 0);
-  const Problem named = problem_of(rows[alg2], square(32, 512, 16, 128));
+  const ForwardProblem named = problem_of(rows[alg2], square(32, 512, 16, 128));
   CHECK_FALSE(mixes(named));
   CHECK(planned(named).tiles.section_heads == 128);  // 32 MB of K and V
 }
@@ -119,12 +119,12 @@ TEST_CASE("the fastest row is taken", "[plan]") {
   for (int n = 0; n < 300; ++n) {
     const int64_t seqlen = 200 + int64_t(random() % 8000), heads = 1 + int64_t(random() % 12);
     const int32_t mask = random() % 2 ? FA3_MASK_NONE : FA3_MASK_CAUSAL_BOTTOM_RIGHT;
-    const Problem problem = problem_of(square(1, seqlen, heads, random() % 2 ? 64 : 128), mask);
+    const ForwardProblem problem = problem_of(square(1, seqlen, heads, random() % 2 ? 64 : 128), mask);
     const Fit fits = fit_of(problem);
     REQUIRE(fits.count == 2);
-    const ForwardPlan& made = planned(problem);
+    const RowPlan& made = planned(problem);
     taken.insert(rows[made.row].name);
-    ForwardPlan first, second;
+    RowPlan first, second;
     plan_row(problem, fits.rows[0], 132, first);
     plan_row(problem, fits.rows[1], 132, second);
     if (problem.causal && first.tiles.count() >= 4 * 132) {  // not planned: the first row
@@ -164,7 +164,7 @@ TEST_CASE("heads are packed for few queries, and only then", "[plan]") {
   // All multiprocessors read the keys, where there are enough of them, as tiles or as parts.
   for (const auto& [batch, heads_kv, seqlen_k] :
        {std::array<int64_t, 3>{1, 8, 8192}, {1, 8, 131072}, {8, 8, 8192}, {1, 1, 131072}}) {
-    const ForwardPlan& made =
+    const RowPlan& made =
         planned(problem_of({batch, 1, seqlen_k, 4 * heads_kv, heads_kv, 128}, FA3_MASK_CAUSAL_BOTTOM_RIGHT));
     INFO("batch " << batch << ", " << heads_kv << " heads, keys " << seqlen_k);
     CHECK(made.pieces.count() >= (batch * heads_kv == 1 ? 16 : 90));
@@ -172,16 +172,16 @@ TEST_CASE("heads are packed for few queries, and only then", "[plan]") {
 }
 
 TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at all", "[plan]") {
-  const auto decode = [](int64_t batch, int64_t seqlen_k) -> const ForwardPlan& {
+  const auto decode = [](int64_t batch, int64_t seqlen_k) -> const RowPlan& {
     return planned(problem_of({batch, 1, seqlen_k, 32, 8, 128}));
   };
-  const auto lengths = [](const ForwardPlan& plan) {
+  const auto lengths = [](const RowPlan& plan) {
     std::vector<int> blocks;
     for (int n = 0; n < plan.pieces.entries(); ++n) blocks.push_back(int(plan.list[n].end) - int(plan.list[n].begin));
     return blocks;
   };
   // Short times: as many equal parts as there are multiprocessors for.
-  const ForwardPlan& even = decode(1, 8192);
+  const RowPlan& even = decode(1, 8192);
   CHECK((even.pieces.whole_tiles == 0 && even.pieces.each == 8 && even.pieces.count() == 128));
   for (const int blocks : lengths(even)) CHECK(blocks == 8);
   // A single tile has 32 parts, not 43, which would be shorter by one block only; but 64 if that saves four blocks, and
@@ -192,7 +192,7 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
   // So are long ones, if that leaves few multiprocessors without any.
   for (const auto& [batch, seqlen_k, parts] :
        {std::array<int64_t, 3>{1, 131072, 16}, {1, 262144, 16}, {2, 65536, 8}, {8, 32768, 2}}) {
-    const ForwardPlan& plan = decode(batch, seqlen_k);
+    const RowPlan& plan = decode(batch, seqlen_k);
     CHECK((plan.pieces.whole_tiles == 0 && plan.pieces.each == 8 * batch && plan.pieces.count() == 128));
     const std::vector<int> blocks = lengths(plan);
     CHECK(int64_t(blocks.size()) == parts);
@@ -200,19 +200,19 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
   }
   // If not, two parts for each multiprocessor, or three of each tile, the first five times as long as the last.
   for (const auto& [batch, seqlen_k, parts] : {std::array<int64_t, 3>{5, 32768, 7}, {12, 16384, 3}, {16, 16384, 3}}) {
-    const ForwardPlan& ever_shorter = decode(batch, seqlen_k);
+    const RowPlan& ever_shorter = decode(batch, seqlen_k);
     const std::vector<int> blocks = lengths(ever_shorter);
     CHECK((ever_shorter.pieces.each == 8 * batch && int64_t(blocks.size()) == parts));
     CHECK(std::is_sorted(blocks.begin(), blocks.end(), [](int a, int b) { return a > b + 1; }));  // but for rounding
     CHECK((blocks.front() >= 4 * blocks.back() && blocks.front() <= 6 * blocks.back()));
   }
   // Of many tiles the last 132 so, in three parts.
-  const ForwardPlan& last = decode(64, 8192);
+  const RowPlan& last = decode(64, 8192);
   CHECK((last.pieces.whole_tiles == 512 - 132 && last.pieces.each == 132 && last.pieces.entries() == 3));
   CHECK(lengths(last)[0] > 4 * lengths(last)[2]);
   // Short ones, too, if otherwise few of them would be left for a last wave.
   for (const auto& [batch, seqlen_k] : {std::pair{17, 2048}, {17, 4096}, {20, 4096}, {34, 4096}}) {
-    const ForwardPlan& few_left = decode(batch, seqlen_k);
+    const RowPlan& few_left = decode(batch, seqlen_k);
     CHECK((few_left.pieces.whole_tiles == 8 * batch - 132 && few_left.pieces.entries() == 3));
   }
   // Many short ones not at all, nor where each multiprocessor has one.
@@ -227,7 +227,7 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
 
 TEST_CASE("two warpgroups take turns at the keys of whole tiles, if there are enough", "[plan]") {
   const auto takes_turns = [](int64_t batch, int64_t seqlen_k, int64_t head_dim) {
-    const ForwardPlan& made = planned(problem_of({batch, 1, seqlen_k, 32, 8, head_dim}));
+    const RowPlan& made = planned(problem_of({batch, 1, seqlen_k, 32, 8, head_dim}));
     CHECK(rows[made.row].has(Trait::packs_heads));
     return rows[made.row].has(Trait::shares_keys);
   };
@@ -251,7 +251,7 @@ TEST_CASE("the paper's grid stays with the larger tiles", "[plan]") {
   for (const int64_t head_dim : {64, 128, 256})
     for (int64_t seqlen = 512; seqlen <= 16384; seqlen *= 2)
       for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
-        const Problem problem = problem_of(square(16384 / seqlen, seqlen, 2048 / head_dim, head_dim), mask);
+        const ForwardProblem problem = problem_of(square(16384 / seqlen, seqlen, 2048 / head_dim, head_dim), mask);
         INFO(head_dim << " " << seqlen << " " << mask);
         CHECK(planned(problem).row == fit_of(problem).rows[0]);
       }
@@ -270,7 +270,7 @@ TEST_CASE("short sequences run on the tiles that were measured to be faster", "[
       for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
         const int Br = head_dim == 64 ? (mask ? c.d64_causal : c.d64_full) : mask ? c.d128_causal : c.d128_full;
         INFO(c.batch << " sequences of " << c.seqlen << ", head_dim " << head_dim << ", mask " << mask);
-        const Problem problem = problem_of(square(c.batch, c.seqlen, head_dim == 64 ? 12 : 16, head_dim), mask);
+        const ForwardProblem problem = problem_of(square(c.batch, c.seqlen, head_dim == 64 ? 12 : 16, head_dim), mask);
         CHECK(rows[planned(problem).row].Br == Br);
       }
 }

@@ -1,4 +1,4 @@
-// How long pieces and plans are predicted to take (src/cost.h), against a naive simulation of the machine.
+// How long pieces and plans are predicted to take (src/forward/cost.h), against a naive simulation of the machine.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/catch_approx.hpp>
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "cost.h"
+#include "forward/cost.h"
 #include "plans.h"
 
 namespace fa3::test {
@@ -32,7 +32,7 @@ class Machine {
 };
 
 // Costs on a row of tiles with so few query rows, and so many blocks at most, for so many multiprocessors.
-RowCosts costs_of(const Problem& problem, const ForwardPlan& made, int64_t longest, int multiprocessors) {
+RowCosts costs_of(const ForwardProblem& problem, const RowPlan& made, int64_t longest, int multiprocessors) {
   const Row& row = rows[made.row];
   RowCosts costs = fa3::costs_of(row);
   const bool is_short = longest * row.Bc < 1024;
@@ -55,10 +55,10 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
     if (random() % 3 == 0) shape.seqlen_k = 64 + int64_t(random() % 20000);
     shape.heads = shape.heads_kv = 1 + int64_t(random() % (random() % 4 ? 12 : 150));
     const int32_t mask = int32_t(random() % 3);
-    const Problem problem = problem_of(shape, mask);
+    const ForwardProblem problem = problem_of(shape, mask);
     Fit fits = fit_of(problem);
     while (rows[fits.rows[fits.count - 1]].has(Trait::packs_heads)) --fits.count;
-    ForwardPlan made;
+    RowPlan made;
     plan_row(problem, fits.rows[random() % size_t(fits.count)], multiprocessors, made);
     const Row& row = rows[made.row];
     const int32_t tiles = made.tiles.count();
@@ -149,7 +149,7 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
 TEST_CASE("the tiles of a wave that is just full start together", "[cost]") {
   const int row = row_named("fa3_fwd_bf16_d128_full_192x64");
   REQUIRE(row >= 0);
-  ForwardPlan made;
+  RowPlan made;
   plan_row(problem_of({.batch = 1, .seqlen_q = 192, .seqlen_k = 4096, .heads = 132, .heads_kv = 132, .head_dim = 128}),
            row, 132, made);
   CHECK(made.whole_us == double(launch_time + fa3::costs_of(rows[row]).together.whole(64)) / 1e3);
@@ -159,7 +159,7 @@ TEST_CASE("among many tiles a single consumer takes longer for more rows", "[cos
   const int row = row_named("fa3_fwdpacked_bf16_d64_full_64x128");
   REQUIRE(row >= 0);
   const auto us = [&](int64_t seqlen) {
-    ForwardPlan made;
+    RowPlan made;
     plan_row(problem_of(square(132, seqlen, 10, 64)), row, 132, made);
     return made.whole_us;
   };
@@ -238,7 +238,7 @@ TEST_CASE("blocks take at least as long as memory", "[cost]") {
   for (const int64_t batch : {64, 1}) {
     const Shape shape{.batch = batch, .seqlen_q = 1, .seqlen_k = 8192, .heads = 32, .heads_kv = 8, .head_dim = 128};
     const double bytes = double(batch) * 8192 * 8 * 128 * 2 * 2, us = bytes / (batch == 1 ? 6000e3 : 4500e3);
-    const ForwardPlan& made = planned(problem_of(shape));
+    const RowPlan& made = planned(problem_of(shape));
     INFO("batch " << batch);
     CHECK((made.predicted_us > us + 4 && made.predicted_us < 1.05 * us + 12));
   }

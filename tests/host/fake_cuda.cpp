@@ -1,18 +1,20 @@
 #include "fake_cuda.h"
 
-#include <elf.h>
 #include <pthread.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <new>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "driver_rules.h"
+#include "fat_binary.h"
 
 namespace fa3::test {
 
@@ -68,14 +70,16 @@ void take_time() {
   if (fake_cuda().slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
 
-// Is there a symbol of this name in the cubin? It ends with its table of sections or of segments.
+// Under the lock. Each image is unpacked once, as there are many contexts.
+const std::string& unpacked(const void* image) {
+  static std::map<const void*, std::string> cubins;
+  const auto found = cubins.find(image);
+  return found != cubins.end() ? found->second : cubins.emplace(image, cubin_of(image)).first->second;
+}
+
+// Is there a symbol of this name in the cubin?
 bool names(const void* image, const std::string& name) {
-  Elf64_Ehdr header;
-  std::memcpy(&header, image, sizeof header);
-  const size_t sections_end = header.e_shoff + size_t{header.e_shnum} * header.e_shentsize;
-  const size_t segments_end = header.e_phoff + size_t{header.e_phnum} * header.e_phentsize;
-  const std::string_view bytes(static_cast<const char*>(image), std::max(sections_end, segments_end));
-  return bytes.find(std::string_view(name.c_str(), name.size() + 1)) != bytes.npos;
+  return unpacked(image).find(std::string_view(name.c_str(), name.size() + 1)) != std::string::npos;
 }
 
 bool foreign(const void* handle) {
@@ -144,13 +148,12 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
 }
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) try {
-  // A cubin is an ELF file.
-  if (std::memcmp(image, "\177ELF", 4) != 0) return CUDA_ERROR_INVALID_IMAGE;
   if (CUresult result = answer("cuModuleLoadData")) return result;
   count(fake_cuda().loads);
   fake_cuda().capture_mode_at_load = fake_cuda().capture_mode;
   take_time();
   std::lock_guard guard(lock);
+  if (!unpacked(image).starts_with("\177ELF")) return CUDA_ERROR_INVALID_IMAGE;
   *module = reinterpret_cast<CUmodule>(&kernels.emplace_back(Kernel{fake_cuda().context_id, image, {}, 0}));
   return CUDA_SUCCESS;
 } catch (const std::bad_alloc&) {

@@ -14,12 +14,11 @@
 #include <random>
 #include <string>
 
-#include "backward.h"
+#include "backward/backward.h"
 #include "call.h"
-#include "cores.h"
+#include "cpu/cores.h"
 #include "error.h"
-#include "reference.h"
-#include "validate.h"
+#include "forward/forward.h"
 
 namespace fa3::test {
 namespace {
@@ -69,8 +68,8 @@ struct Pretended : Machine {
   ~Pretended() { machine = nullptr; }
 };
 
-Problem valid(const fa3_forward_params& params) {
-  Problem problem;
+ForwardProblem valid(const fa3_forward_params& params) {
+  ForwardProblem problem;
   REQUIRE(validate(&params, Rules::reference, problem) == FA3_OK);
   return problem;
 }

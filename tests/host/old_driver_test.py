@@ -2,7 +2,7 @@
 """A libcuda.so.1 that lacks an entry point, as an old driver does, or that cannot be loaded, is no driver; the message
 says why.
 
-Arguments: the build's libfa3.so, src/driver.h (which names the entry points), --, C compiler.
+Arguments: the build's libfa3.so, src/device/driver.h (which names the entry points), --, C compiler.
 """
 
 import ctypes

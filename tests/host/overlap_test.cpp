@@ -1,5 +1,5 @@
-// Whether views can share a byte (src/overlap.h), against all of their bytes.
-#include "overlap.h"
+// Whether views can share a byte (src/rules/overlap.h), against all of their bytes.
+#include "rules/overlap.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>

@@ -5,7 +5,7 @@
 #include <set>
 #include <tuple>
 
-#include "cost.h"
+#include "forward/cost.h"
 #include "planned_lengths.h"
 
 namespace fa3::test {
@@ -203,8 +203,8 @@ TEST_CASE("equal lengths are split only where the planner for them splits, too",
   for (const Shape& shape : shapes)
     for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
       for (const int multiprocessors : {78, 114, 132}) {
-        const Problem problem = problem_of(shape, mask);
-        const ForwardPlan plan = planned(problem, multiprocessors);
+        const ForwardProblem problem = problem_of(shape, mask);
+        const RowPlan plan = planned(problem, multiprocessors);
         const Lengths lengths{nullptr, nullptr, nullptr, nullptr, nullptr, int32_t(shape.batch),
                               int32_t(shape.seqlen_q), int32_t(shape.seqlen_k)};
         PlanLengthsParams params;
@@ -291,7 +291,7 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
   for (int n = 0; n < 200; ++n) {
     const size_t batch = 1 + random() % 20;
     const bool packs = random() % 2, invariant = random() % 2;
-    Problem problem = problem_of({.heads = 4, .heads_kv = 2, .head_dim = 128});
+    ForwardProblem problem = problem_of({.heads = 4, .heads_kv = 2, .head_dim = 128});
     problem.batch = int64_t(batch), problem.seqlen_q = packs ? 60 : 1 + int64_t(random() % 20000);
     problem.seqlen_k = 1 + int64_t(random() % 20000);
     std::vector<int32_t> numbers[5];
@@ -345,7 +345,7 @@ TEST_CASE("more blocks than 16 bits hold are counted in grains", "[lengths]") {
 TEST_CASE("more rows than can be counted are refused", "[lengths]") {
   PlanLengthsParams params;
   const auto takes = [&](int64_t batch, int64_t seqlen_q, int64_t seqlen_k, const PackedTotals& totals) {
-    Problem problem = problem_of({.heads = 4, .heads_kv = 4, .head_dim = 128});
+    ForwardProblem problem = problem_of({.heads = 4, .heads_kv = 4, .head_dim = 128});
     problem.batch = batch, problem.seqlen_q = seqlen_q, problem.seqlen_k = seqlen_k;
     return plan_lengths_params(problem, wide(), 132, {}, totals, no_window, false, params);
   };

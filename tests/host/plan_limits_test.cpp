@@ -6,14 +6,14 @@
 #include <random>
 #include <vector>
 
+#include "forward/tiles.h"
 #include "plans.h"
-#include "tiles.h"
 
 namespace fa3::test {
 
 TEST_CASE("no more room is taken than for two parts for each multiprocessor", "[plan]") {
   // Cutting the longest tiles would take more.
-  const Problem many_heads =
+  const ForwardProblem many_heads =
       problem_of({.batch = 2, .seqlen_q = 1514, .seqlen_k = 3913, .heads = 10, .heads_kv = 10, .head_dim = 64},
                  FA3_MASK_CAUSAL_BOTTOM_RIGHT);
   check(many_heads, planned(many_heads, 78), 78);
@@ -23,8 +23,8 @@ TEST_CASE("the blocks of very long keys are counted in grains", "[plan]") {
   constexpr int64_t most = 65535 * 64;  // keys that the list's 16 bits count in single blocks
   for (const auto& [keys, grain] : {std::pair{most, 1}, {most + 1, 2}, {2 * most, 2}, {2 * most + 1, 3}}) {
     const Shape shape{.batch = 1, .seqlen_q = 1, .seqlen_k = keys, .heads = 1, .heads_kv = 1, .head_dim = 64};
-    const Problem problem = problem_of(shape);
-    ForwardPlan made;
+    const ForwardProblem problem = problem_of(shape);
+    RowPlan made;
     plan_row(problem, 0, 132, made);
     REQUIRE(rows[0].Bc == 64);
     CHECK(made.pieces.grain == grain);
@@ -35,8 +35,8 @@ TEST_CASE("the blocks of very long keys are counted in grains", "[plan]") {
   const int packed = row_named("fa3_fwdpacked_bf16_d64_full_64x128");
   REQUIRE(packed >= 0);
   const Shape shape{.batch = 1, .seqlen_q = 1, .seqlen_k = 128 * 65537, .heads = 1, .heads_kv = 1, .head_dim = 64};
-  const Problem problem = problem_of(shape);
-  ForwardPlan made;
+  const ForwardProblem problem = problem_of(shape);
+  RowPlan made;
   plan_row(problem, packed, 1024, made);
   CHECK((made.pieces.grain == 2 && made.pieces.entries() == Listed::most_packed_parts));
   check(problem, made, 1024);
@@ -47,7 +47,7 @@ TEST_CASE("the largest problems are planned without overflow", "[plan]") {
   for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
     for (const int64_t heads : {1, 2, 100, 131, 200}) {
       for (const auto& [seqlen_q, seqlen_k] : {std::pair<int64_t, int64_t>{8, most}, {most, 8}, {most, most}}) {
-        const Problem problem =
+        const ForwardProblem problem =
             huge({.batch = 1, .seqlen_q = seqlen_q, .seqlen_k = seqlen_k, .heads = heads, .heads_kv = 1, .head_dim = 8},
                  mask);
         INFO(heads << " heads, " << seqlen_q << " x " << seqlen_k << ", mask " << mask);
@@ -57,7 +57,7 @@ TEST_CASE("the largest problems are planned without overflow", "[plan]") {
           continue;
         }
         for (int i = 0; i < fits.count; ++i) {
-          ForwardPlan made;
+          RowPlan made;
           plan_row(problem, fits.rows[i], 132, made);
           check(problem, made, 132);
         }
@@ -92,9 +92,9 @@ TEST_CASE("the workspace keeps the header's bound, whatever the shape and the nu
     // Also about as many keys as the list's 16 bits count in so many blocks each.
     const int64_t grains = int64_t{65535} * row.Bc * (below(8) + 1) + static_cast<int64_t>(random() % 400) - 200;
     shape.seqlen_k = std::min(n % 5 ? below(double(most)) : grains, most);
-    const Problem problem = huge(shape, row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE);
+    const ForwardProblem problem = huge(shape, row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE);
     if (!tiles_fit(problem, row)) continue;
-    ForwardPlan made;
+    RowPlan made;
     plan_row(problem, i, multiprocessors, made);
     if (!is_split(made)) continue;
     INFO(row.name << " batch " << shape.batch << " heads " << shape.heads << " / " << shape.heads_kv << " q "
@@ -128,13 +128,13 @@ TEST_CASE("the most and longest tiles take as long as their blocks, on few multi
   for (const Shape& shape : shapes)
     for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
       for (const int multiprocessors : {1, 2, 3, 7, 40, 132}) {
-        const Problem problem = huge(shape, mask);
+        const ForwardProblem problem = huge(shape, mask);
         Fit fits;
         REQUIRE(fit(problem, fits) == FA3_OK);
         for (int i = 0; i < fits.count; ++i) {
           const Row& row = rows[fits.rows[i]];
           packed += row.has(Trait::packs_heads);
-          ForwardPlan made;
+          RowPlan made;
           plan_row(problem, fits.rows[i], multiprocessors, made);
           // 4.5 bytes a picosecond, or the products.
           const double tiles = made.tiles.count();
@@ -179,14 +179,14 @@ TEST_CASE("packed heads that make too many rows are refused", "[plan]") {
   REQUIRE(row >= 0);
   Fit made;
   for (const bool fits : {true, false}) {
-    Problem problem = huge({.batch = 1, .seqlen_q = most / 8 + !fits, .seqlen_k = 1, .heads = 7, .heads_kv = 1});
+    ForwardProblem problem = huge({.batch = 1, .seqlen_q = most / 8 + !fits, .seqlen_k = 1, .heads = 7, .heads_kv = 1});
     problem.kernel = rows[row].name;
     CHECK(fit(problem, made) == (fits ? FA3_OK : FA3_ERROR_UNSUPPORTED));
     problem.kernel = nullptr;
     CHECK(fit(problem, made) == FA3_OK);
   }
   // More heads than rows: other kernels take them.
-  const Problem many = huge({.batch = 1, .seqlen_q = 1, .seqlen_k = 1, .heads = (1 << 30) + 1, .heads_kv = 1});
+  const ForwardProblem many = huge({.batch = 1, .seqlen_q = 1, .seqlen_k = 1, .heads = (1 << 30) + 1, .heads_kv = 1});
   REQUIRE(fit(many, made) == FA3_OK);
   for (int i = 0; i < made.count; ++i) CHECK_FALSE(rows[made.rows[i]].has(Trait::packs_heads));
 }

@@ -1,4 +1,4 @@
-// What the library plans (src/plan.h): properties that hold for any problem.
+// What the library plans (src/forward): properties that hold for any problem.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
 #include <random>
@@ -26,10 +26,10 @@ TEST_CASE("every block of every tile is in one piece, on every row and any numbe
       shape.heads = shape.heads_kv =
           std::max<int64_t>(1, multiprocessors * int64_t(128 + random() % 256) / shape.seqlen_q);
     }
-    const Problem problem = problem_of(shape, mask);
+    const ForwardProblem problem = problem_of(shape, mask);
     const Fit fits = fit_of(problem);
     for (int i = 0; i < fits.count; ++i) {
-      ForwardPlan made;
+      RowPlan made;
       plan_row(problem, fits.rows[i], multiprocessors, made);
       INFO(rows[fits.rows[i]].name << " batch " << shape.batch << " heads " << shape.heads << " q " << shape.seqlen_q
                                    << " k " << shape.seqlen_k << " mask " << mask << " on " << multiprocessors);
@@ -53,13 +53,13 @@ TEST_CASE("every block of every tile is in one piece, on every row and any numbe
 }
 
 TEST_CASE("with packed heads also rows that see no key are in tiles", "[plan]") {
-  const Problem problem =
+  const ForwardProblem problem =
       problem_of({.batch = 1, .seqlen_q = 64, .seqlen_k = 3, .heads = 32, .heads_kv = 4, .head_dim = 64},
                  FA3_MASK_CAUSAL_BOTTOM_RIGHT);
   int packed = 0;
   const Fit fits = fit_of(problem);
   for (int i = 0; i < fits.count; ++i) {
-    ForwardPlan made;
+    RowPlan made;
     plan_row(problem, fits.rows[i], 132, made);
     check(problem, made, 132);
     packed += rows[made.row].has(Trait::packs_heads);
@@ -90,50 +90,50 @@ TEST_CASE("heads that share the L2 cache are as many in every section", "[plan]"
 }
 
 TEST_CASE("a problem without keys is a pass, one without rows nothing", "[plan]") {
-  const Problem keyless = problem_of({.batch = 3, .seqlen_q = 1000, .seqlen_k = 0, .heads = 2, .heads_kv = 2});
-  const Plan& pass = plan(keyless, fit_of(keyless), 132);
+  const ForwardProblem keyless = problem_of({.batch = 3, .seqlen_q = 1000, .seqlen_k = 0, .heads = 2, .heads_kv = 2});
+  const ForwardPlan& pass = plan(keyless, fit_of(keyless), 132);
   REQUIRE(pass.launch_count == 1);
-  CHECK(pass.launches[0].step == Step::empty_rows);
+  CHECK(pass.launches[0].step == ForwardStep::empty_rows);
   CHECK(rows[pass.launches[0].row].kind == Kind::pass);
   CHECK(pass.workspace_bytes == FA3_FORWARD_WORKSPACE_BYTES);
   // A warp for each block of rows of each head, on as many multiprocessors as there are for them.
   for (const int multiprocessors : {132, 5, 1})
     for (const int64_t heads : {1, 2, 50})
       for (const int64_t seqlen_q : {1, 255, 256, 257, 1000, 30000}) {
-        const Problem some =
+        const ForwardProblem some =
             problem_of({.batch = 3, .seqlen_q = seqlen_q, .seqlen_k = 0, .heads = heads, .heads_kv = heads});
-        const Launch& launch = plan(some, fit_of(some), multiprocessors).launches[0];
+        const ForwardLaunch& launch = plan(some, fit_of(some), multiprocessors).launches[0];
         const int64_t blocks = 3 * heads * ((seqlen_q + 255) / 256), warps = rows[launch.row].threads() / 32;
         CHECK(launch.grid == std::min<int64_t>(multiprocessors, (blocks + warps - 1) / warps));
       }
-  const Problem rowless = problem_of({.batch = 0});
+  const ForwardProblem rowless = problem_of({.batch = 0});
   CHECK(plan(rowless, fit_of(rowless), 132).launch_count == 0);
 }
 
 TEST_CASE("a problem is planned once, and any other anew", "[plan]") {
   const Shape shape{.batch = 2, .seqlen_q = 700, .seqlen_k = 9000, .heads = 6, .heads_kv = 2, .head_dim = 128};
-  const Problem problem = problem_of(shape, FA3_MASK_CAUSAL_TOP_LEFT);
+  const ForwardProblem problem = problem_of(shape, FA3_MASK_CAUSAL_TOP_LEFT);
   const Fit fits = fit_of(problem);
-  const Plan& first = plan(problem, fits, 132);
-  const_cast<Plan&>(first).forward.whole_us = -1;  // a mark that planning would overwrite
+  const ForwardPlan& first = plan(problem, fits, 132);
+  const_cast<ForwardPlan&>(first).forward.whole_us = -1;  // a mark that planning would overwrite
   CHECK(plan(problem, fits, 132).forward.whole_us == -1);
   // Data, strides and scale are nothing to it.
-  Problem same = problem;
+  ForwardProblem same = problem;
   same.q.data = same.o.data = nullptr, same.softmax_scale = 3, same.k.stride[1] += 8;
   CHECK(plan(same, fits, 132).forward.whole_us == -1);
 
   // So are a few others meanwhile, and each has its own.
-  const Problem second = problem_of(square(1, 512, 3, 64)), third = problem_of(square(1, 1024, 5, 256));
-  for (const Problem* other : {&second, &third})
-    const_cast<Plan&>(plan(*other, fit_of(*other), 132)).forward.whole_us = -2;
+  const ForwardProblem second = problem_of(square(1, 512, 3, 64)), third = problem_of(square(1, 1024, 5, 256));
+  for (const ForwardProblem* other : {&second, &third})
+    const_cast<ForwardPlan&>(plan(*other, fit_of(*other), 132)).forward.whole_us = -2;
   CHECK(plan(second, fit_of(second), 132).forward.tiles.batch_heads == 3);
   CHECK(plan(third, fit_of(third), 132).forward.tiles.batch_heads == 5);
-  for (const Problem* other : {&second, &third}) CHECK(plan(*other, fit_of(*other), 132).forward.whole_us == -2);
+  for (const ForwardProblem* other : {&second, &third}) CHECK(plan(*other, fit_of(*other), 132).forward.whole_us == -2);
   CHECK(plan(problem, fits, 132).forward.whole_us == -1);
 
-  const auto is_new = [&](const Problem& other, int multiprocessors = 132) {
+  const auto is_new = [&](const ForwardProblem& other, int multiprocessors = 132) {
     plan(problem, fits, 132);  // remembered again, if it was forgotten
-    const_cast<Plan&>(plan(problem, fits, 132)).forward.whole_us = -1;
+    const_cast<ForwardPlan&>(plan(problem, fits, 132)).forward.whole_us = -1;
     return plan(other, fit_of(other), multiprocessors).forward.whole_us != -1;
   };
   CHECK(is_new(problem, 131));

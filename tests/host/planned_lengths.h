@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "lengths.h"
+#include "forward/lengths.h"
 #include "plans.h"
 
 namespace fa3::test {
@@ -73,7 +73,7 @@ struct PackedCall {
   PackedCall(const Row& row, const Shape& heads, const std::vector<int32_t>& q, const std::vector<int32_t>& k,
              const Window& window, int multiprocessors = 132, bool batch_invariant = false)
       : cu_q(starts_of(q)), cu_k(starts_of(k)) {
-    Problem problem = problem_of({.head_dim = row.d});
+    ForwardProblem problem = problem_of({.head_dim = row.d});
     problem.batch = int64_t(q.size()), problem.heads = heads.heads, problem.heads_kv = heads.heads_kv;
     problem.seqlen_q = *std::max_element(q.begin(), q.end());
     problem.seqlen_k = *std::max_element(k.begin(), k.end());

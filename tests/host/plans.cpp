@@ -5,24 +5,23 @@
 #include <set>
 #include <vector>
 
-#include "tiles.h"
-#include "validate.h"
+#include "forward/tiles.h"
 
 namespace fa3::test {
 
-static Problem problem_of(const fa3_forward_params& p) {
-  Problem problem;
+static ForwardProblem problem_of(const fa3_forward_params& p) {
+  ForwardProblem problem;
   REQUIRE(validate(&p, Rules::shapes, problem) == FA3_OK);
   return problem;
 }
 
-Problem problem_of(const Shape& shape, int32_t mask, const char* kernel, int32_t dtype) {
+ForwardProblem problem_of(const Shape& shape, int32_t mask, const char* kernel, int32_t dtype) {
   fa3_forward_params p = imaginary(shape, dtype);
   p.mask = mask, p.kernel = kernel;
   return problem_of(p);
 }
 
-Problem problem_of(const Row& row, const Shape& shape) {
+ForwardProblem problem_of(const Row& row, const Shape& shape) {
   fa3_forward_params p = imaginary_for(row, shape);
   p.kernel = row.name;
   return problem_of(p);
@@ -33,36 +32,36 @@ Shape square(int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) {
       .batch = batch, .seqlen_q = seqlen, .seqlen_k = seqlen, .heads = heads, .heads_kv = heads, .head_dim = head_dim};
 }
 
-Fit fit_of(const Problem& problem) {
+Fit fit_of(const ForwardProblem& problem) {
   Fit made;
   REQUIRE(fit(problem, made) == FA3_OK);
   return made;
 }
 
-Problem huge(const Shape& shape, int32_t mask) {
-  Problem problem = problem_of({.head_dim = shape.head_dim}, mask);
+ForwardProblem huge(const Shape& shape, int32_t mask) {
+  ForwardProblem problem = problem_of({.head_dim = shape.head_dim}, mask);
   problem.batch = shape.batch, problem.heads = shape.heads, problem.heads_kv = shape.heads_kv;
   problem.seqlen_q = shape.seqlen_q, problem.seqlen_k = shape.seqlen_k;
   problem.causal_offset = mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? shape.seqlen_k - shape.seqlen_q : 0;
   return problem;
 }
 
-const ForwardPlan& planned(const Problem& problem, int multiprocessors) {
+const RowPlan& planned(const ForwardProblem& problem, int multiprocessors) {
   return plan(problem, fit_of(problem), multiprocessors).forward;
 }
 
-int64_t visible_keys(const Problem& problem, int64_t row) {
+int64_t visible_keys(const ForwardProblem& problem, int64_t row) {
   if (!problem.causal) return problem.seqlen_k;
   return std::clamp<int64_t>(row + problem.causal_offset + 1, 0, problem.seqlen_k);
 }
 
-int64_t rows_of_query(const Problem& problem, const Row& row) {
+int64_t rows_of_query(const ForwardProblem& problem, const Row& row) {
   int64_t rows = 1;
   while (row.has(Trait::packs_heads) && rows < problem.heads / problem.heads_kv) rows *= 2;
   return rows;
 }
 
-Unfolded unfold(const Problem& problem, const ForwardPlan& plan, int32_t number) {
+Unfolded unfold(const ForwardProblem& problem, const RowPlan& plan, int32_t number) {
   const Row& row = rows[plan.row];
   const Tile tile = tile_at(plan.tiles, number, problem.causal);
   const int64_t first_row = plan.tiles.first_row + int64_t{tile.q_block} * row.Br;
@@ -80,7 +79,7 @@ size_t most_workspace(const Row& row, int multiprocessors) {
 namespace {
 
 // Every query row that sees a key is in one tile; with packed heads, every row.
-void check_tiles(const Problem& problem, const ForwardPlan& plan) {
+void check_tiles(const ForwardProblem& problem, const RowPlan& plan) {
   const Row& row = rows[plan.row];
   const Tiles& tiles = plan.tiles;
   const bool packs_heads = row.has(Trait::packs_heads);
@@ -112,7 +111,7 @@ void check_tiles(const Problem& problem, const ForwardPlan& plan) {
 }
 
 // Every block of every tile is in one piece, and every part knows its number and has a slot of its own.
-void check_pieces(const Problem& problem, const ForwardPlan& plan) {
+void check_pieces(const ForwardProblem& problem, const RowPlan& plan) {
   const Pieces& pieces = plan.pieces;
   const int32_t tiles = plan.tiles.count(), listed_tiles = tiles - pieces.whole_tiles;
   REQUIRE((pieces.whole_tiles >= 0 && pieces.whole_tiles <= tiles));
@@ -156,7 +155,7 @@ void check_pieces(const Problem& problem, const ForwardPlan& plan) {
   REQUIRE(int(slots.size()) == plan.slots);
 }
 
-void check_workspace(const Problem& problem, const ForwardPlan& plan, int multiprocessors) {
+void check_workspace(const ForwardProblem& problem, const RowPlan& plan, int multiprocessors) {
   const Row& row = rows[plan.row];
   const WorkspaceLayout& layout = plan.workspace;
   if (plan.slots == 0) {
@@ -180,7 +179,7 @@ void check_workspace(const Problem& problem, const ForwardPlan& plan, int multip
 
 }  // namespace
 
-void check(const Problem& problem, const ForwardPlan& plan, int multiprocessors) {
+void check(const ForwardProblem& problem, const RowPlan& plan, int multiprocessors) {
   check_tiles(problem, plan);
   check_pieces(problem, plan);
   check_workspace(problem, plan, multiprocessors);

@@ -7,8 +7,7 @@
 #include "call.h"
 #include "change.h"
 #include "error.h"
-#include "fit.h"
-#include "validate.h"
+#include "forward/forward.h"
 
 namespace fa3::test {
 namespace {
@@ -182,13 +181,13 @@ const Change good[] = {
 // validate() is called here without the library around it, and so leaves its message in its own place.
 void refuse(const P& p, Rules rules, const Change& change) {
   INFO(change.name);
-  Problem problem;
+  ForwardProblem problem;
   CHECK(validate(&p, rules, problem) == change.status);
   CHECK_THAT(last_message(), ContainsSubstring(change.name));
 }
 
-Problem accept(const P& p, Rules rules) {
-  Problem problem;
+ForwardProblem accept(const P& p, Rules rules) {
+  ForwardProblem problem;
   INFO(last_message());
   REQUIRE(validate(&p, rules, problem) == FA3_OK);
   return problem;
@@ -264,7 +263,7 @@ TEST_CASE("the reference takes scales at any distance", "[scales]") {
 
 TEST_CASE("what is there is described, what is absent is empty", "[scales]") {
   P p = imaginary_e4m3();
-  Problem problem = accept(p, Rules::device);
+  ForwardProblem problem = accept(p, Rules::device);
   for (const View* view : {&problem.o_scale, &problem.v_mean, &problem.lse_offset})
     CHECK((view->data == nullptr && view->empty()));
   CHECK((!problem.v_tiles && !problem.kv_blocks && !problem.two_level));
@@ -335,7 +334,7 @@ TEST_CASE("a named kernel for another form of FP8 is refused, and the message sa
 TEST_CASE("the workspace is apart from the tensors of FP8, too", "[scales]") {
   P p = imaginary_e4m3();
   everything(p);
-  const Problem problem = accept(p, Rules::device);
+  const ForwardProblem problem = accept(p, Rules::device);
   const struct {
     const char* name;
     const fa3_tensor& tensor;

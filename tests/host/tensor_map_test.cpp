@@ -1,5 +1,5 @@
 // Tensor maps of rows that the table may get: the driver is a function of the test.
-#include "tensor_map.h"
+#include "device/tensor_map.h"
 
 #include <catch2/catch_test_macros.hpp>
 

@@ -124,7 +124,7 @@ def check_words():
 
 
 def entries_of_library():
-    return re.findall(r'F\(\w+, "(cu\w+)"', (ROOT / "src/driver.h").read_text())
+    return re.findall(r'F\(\w+, "(cu\w+)"', (ROOT / "src/device/driver.h").read_text())
 
 
 def make_driver(folder, devices, version=12000, without=(), init=0):

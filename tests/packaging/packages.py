@@ -46,6 +46,7 @@ def copying_cuda(folder, build, cuda):
     (folder / "bin").mkdir(parents=True)
     (folder / "bin/nvcc").write_text(NVCC.format(build=build))
     (folder / "bin/nvcc").chmod(0o755)
+    os.symlink(cuda / "bin/fatbinary", folder / "bin/fatbinary")
     os.symlink(cuda / "include", folder / "include")
     return folder
 

@@ -30,6 +30,7 @@ def main():
 
         targets = {target["name"]: target for target in json.loads(run(MESON, "introspect", "--targets", build))}
         kernels = {path.stem for path in (BUILD / "ptx").glob("*.cubin")}
+        kernels |= {f"{kernel}.fatbin" for kernel in kernels}
         library = {"cubins.S", "fa3-planner", "fa3-host", "fa3-cubins", "fa3", "libfa3.a"}
         need(set(targets) == kernels | library | {"client"},
              f"targets {sorted(set(targets) ^ (kernels | library | {'client'}))}")

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""tools/build/embed.py: what it embeds is found byte for byte and in order; so is every row in the library.
+"""tools/build/embed.py: what it embeds is found byte for byte and in order; so is every row in the library, compressed,
+and cuobjdump takes out of it what ptxas has made.
 
-usage: embed_test.py EMBED.py LIBRARY CUBIN ... -- CC [ARGUMENT ...]
+usage: embed_test.py EMBED.py LIBRARY CUOBJDUMP CUBIN ... -- FATBINARY ... -- CC ...
+
+A cubin's fat binary lies beside it. FATBINARY and CC are commands with their arguments, but for files.
 """
 import pathlib
 import random
@@ -10,9 +13,11 @@ import sys
 import tempfile
 import unittest
 
-split = sys.argv.index("--")
-embed, library, *cubins = sys.argv[1:split]
-cc = sys.argv[split + 1:]
+first = sys.argv.index("--")
+second = sys.argv.index("--", first + 1)
+embed, library, cuobjdump, *cubins = map(pathlib.Path, sys.argv[1:first])
+fatbinary, cc = sys.argv[first + 1:second], sys.argv[second + 1:]
+fatbins = [cubin.with_suffix(".fatbin") for cubin in cubins]
 
 PROGRAM = r"""
 #include <stdint.h>
@@ -20,7 +25,7 @@ PROGRAM = r"""
 extern const struct { const void *data; uint64_t size; } fa3_cubins[];
 int main(void) {
   for (int i = 0; i < COUNT; i++) {
-    if ((uintptr_t)fa3_cubins[i].data % 64) return 1;
+    if ((uintptr_t)fa3_cubins[i].data % 8) return 1;
     if (fwrite(fa3_cubins[i].data, 1, fa3_cubins[i].size, stdout) != fa3_cubins[i].size) return 2;
     fprintf(stderr, "%llu\n", (unsigned long long)fa3_cubins[i].size);
   }
@@ -39,7 +44,7 @@ class Embed(unittest.TestCase):
             folder = pathlib.Path(name)
             files = []
             for i, content in enumerate(contents):
-                files.append(folder / f"row {i}.cubin")
+                files.append(folder / f"row {i}.fatbin")
                 files[-1].write_bytes(content)
             subprocess.run([sys.executable, embed, folder / "cubins.S", *files], check=True)
             (folder / "main.c").write_text(PROGRAM)
@@ -51,11 +56,30 @@ class Embed(unittest.TestCase):
         self.assertTrue(run.stdout == b"".join(contents), f"other bytes than embedded, seed {seed}")
 
     def test_library_holds_every_row(self):
-        content, at = pathlib.Path(library).read_bytes(), 0
-        for cubin in cubins:
-            found = content.find(pathlib.Path(cubin).read_bytes(), at)
-            self.assertGreaterEqual(found, at, f"{cubin} is not in {library}, or not in the order of the table")
+        content, at = library.read_bytes(), 0
+        for fatbin in fatbins:
+            found = content.find(fatbin.read_bytes(), at)
+            self.assertGreaterEqual(found, at, f"{fatbin} is not in {library}, or not in the order of the table")
             at = found + 1
+
+    def test_every_image_unpacks_to_its_cubin(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = subprocess.run([cuobjdump, "-xelf", "all", library.absolute()], cwd=folder, check=True,
+                                 stdout=subprocess.PIPE, text=True)
+            names = [line.split()[-1] for line in run.stdout.splitlines() if line.startswith("Extracting ELF file")]
+            self.assertEqual(len(names), len(cubins))
+            for name, cubin in zip(names, cubins):
+                self.assertTrue(pathlib.Path(folder, name).read_bytes() == cubin.read_bytes(),
+                                f"{name} of {library} is not {cubin}")
+
+    def test_same_bytes_again(self):
+        """Wherever the cubin lies and however it is called."""
+        with tempfile.TemporaryDirectory() as folder:
+            copy, made = pathlib.Path(folder, "copy"), pathlib.Path(folder, "made")
+            for cubin, fatbin in random.sample(list(zip(cubins, fatbins)), 8):
+                copy.write_bytes(cubin.read_bytes())
+                subprocess.run([*fatbinary, f"--create={made}", f"--image3=kind=elf,sm=90a,file={copy}"], check=True)
+                self.assertTrue(made.read_bytes() == fatbin.read_bytes(), f"{fatbin} is made with other bytes")
 
 
 if __name__ == "__main__":

@@ -120,6 +120,10 @@ def behaviour_follows_traits(tree):
             for path, line, match in occurrences(tree, ("ptx/", "src/"), pattern)]
 
 
+# The ground of src, and all that a function's folder stands on: no function knows another one.
+GROUND = ("include/", "ptx/row.h", "src/error.h", "src/integers.h", "src/problem.h")
+BELOW = (*GROUND, "src/cpu/", "src/device/", "src/rules/")
+
 # What the files of a layer may include, of this project.
 DIRECTIONS = (
     ("include/", ()),
@@ -127,7 +131,10 @@ DIRECTIONS = (
     ("ptx/tile/", ("ptx/isa/", "ptx/tile/", "ptx/backward_params.h", "ptx/backward_tiles.h", "ptx/combine_params.h",
                    "ptx/params.h", "ptx/quantize_work.h", "ptx/row.h", "ptx/tensor_map_bytes.h", "ptx/v_tile.h")),
     ("ptx/kernels/", ("ptx/isa/", "ptx/tile/")),
-    ("ptx/params.h", ("ptx/divisor.h", "ptx/row.h", "ptx/tensor_map_bytes.h", "ptx/work.h")),
+    ("ptx/params.h", ("ptx/divisor.h", "ptx/row.h", "ptx/sequence.h", "ptx/tensor_map_bytes.h", "ptx/work.h")),
+    ("ptx/piece_costs.h", ("ptx/work.h",)),
+    ("ptx/plan_lengths.h", ("ptx/piece_costs.h", "ptx/sequence.h", "ptx/work.h")),
+    ("ptx/sequence.h", ("ptx/visible.h",)),
     ("ptx/backward_params.h", ("ptx/backward_work.h", "ptx/tensor_map_bytes.h", "ptx/visible.h")),
     ("ptx/backward_tiles.h", ("ptx/backward_params.h",)),
     ("ptx/backward_work.h", ("ptx/divisor.h",)),
@@ -137,8 +144,18 @@ DIRECTIONS = (
     ("ptx/work.h", ("ptx/divisor.h", "ptx/visible.h")),
     ("ptx/row.h", ("ptx/rows.def",)),
     ("ptx/", ()),
-    ("src/", ("src/", "include/", "ptx/backward_params.h", "ptx/combine_params.h", "ptx/packing.h", "ptx/params.h",
-              "ptx/quantize_work.h", "ptx/row.h", "ptx/v_tile.h", "ptx/work.h")),
+    ("src/error.", ("src/error.h", "include/")),
+    ("src/integers.h", ()),
+    ("src/problem.h", ("include/", "ptx/row.h")),
+    ("src/rules/", ("src/rules/", *GROUND)),
+    ("src/cpu/", ("src/cpu/", *GROUND)),
+    ("src/device/", ("src/device/", *GROUND, "ptx/packing.h", "ptx/params.h", "ptx/v_tile.h")),
+    ("src/forward/", ("src/forward/", *BELOW, "ptx/params.h", "ptx/piece_costs.h", "ptx/plan_lengths.h", "ptx/v_tile.h",
+                      "ptx/work.h")),
+    ("src/backward/", ("src/backward/", *BELOW, "ptx/backward_params.h")),
+    ("src/quantize/", ("src/quantize/", *BELOW, "ptx/quantize_work.h")),
+    ("src/combine/", ("src/combine/", *BELOW, "ptx/combine_params.h")),
+    ("src/", ("src/", "include/", "ptx/row.h")),
     ("tests/", ("tests/", "tools/", "include/", "ptx/")),
     ("tools/", ("tools/", "include/", "ptx/")),
 )
@@ -178,9 +195,9 @@ def includes_point_one_way(tree):
 def no_cuda_runtime(tree):
     pattern = r'#\s*include\s*[<"]((?:cuda|cute|cutlass|nv)[\w./]*)[>"]'
     return [f"{path}:{line}: includes {match[1]}: the library needs neither the CUDA runtime nor CUTLASS; the driver "
-            "is loaded at run time, and only src/driver.h takes its types from <cuda.h>"
+            "is loaded at run time, and only src/device/driver.h takes its types from <cuda.h>"
             for path, line, match in occurrences(tree, ("include/", "ptx/", "src/"), pattern, strings=False)
-            if (path, match[1]) != ("src/driver.h", "cuda.h")]
+            if (path, match[1]) != ("src/device/driver.h", "cuda.h")]
 
 
 RULES = (asm_only_in_isa, every_wrapper_is_used, no_templates_in_kernels, waits_stand_in_kernels,

@@ -118,6 +118,12 @@ class RulesCanFail(unittest.TestCase):
                 ("src/a.cpp", "rows.def", "ptx/rows.def"),
                 ("include/fa3.h", "params.h", "ptx/params.h"),
                 ("src/a.cpp", "../tools/common/b.h", "tools/common/b.h"),
+                ("src/backward/a.cpp", "forward/b.h", "src/forward/b.h"),
+                ("src/rules/a.cpp", "forward/b.h", "src/forward/b.h"),
+                ("src/device/a.cpp", "rules/b.h", "src/rules/b.h"),
+                ("src/cpu/a.cpp", "device/b.h", "src/device/b.h"),
+                ("src/quantize/a.cpp", "info.h", "src/info.h"),
+                ("src/problem.h", "rules/b.h", "src/rules/b.h"),
                 ("tools/x/a.cpp", "../../src/b.h", "src/b.h"),
                 ("tests/x/a.cpp", "src/b.h", "src/b.h"),
                 ("tools/x/a.cpp", "../../tests/support/b.h", "tests/support/b.h")):
@@ -127,7 +133,9 @@ class RulesCanFail(unittest.TestCase):
         for path, name, target in (("ptx/isa/a.cuh", "b.cuh", "ptx/isa/b.cuh"),
                                    ("src/a.cpp", "row.h", "ptx/row.h"),
                                    ("tests/x/problem.cpp", "problem.h", "src/problem.h"),
-                                   ("src/a.cpp", "fa3.h", "include/fa3.h"), ("src/a.cpp", "b.h", "src/b.h")):
+                                   ("src/a.cpp", "fa3.h", "include/fa3.h"), ("src/a.cpp", "b.h", "src/b.h"),
+                                   ("src/forward/a.cpp", "rules/b.h", "src/rules/b.h"),
+                                   ("src/combine/a.cpp", "device/b.h", "src/device/b.h")):
             self.assertEqual(self.includes(path, name, target), [])
 
     def test_src_as_include_folder(self):
@@ -139,9 +147,9 @@ class RulesCanFail(unittest.TestCase):
     def test_cuda_runtime(self):
         self.one(rules.no_cuda_runtime, {"src/a.cpp": "#include <cuda_runtime.h>\n"},
                  r"a\.cpp:1: includes cuda_runtime\.h")
-        self.one(rules.no_cuda_runtime, {"src/a.cpp": "#include <cuda.h>\n"}, "only src/driver.h")
+        self.one(rules.no_cuda_runtime, {"src/a.cpp": "#include <cuda.h>\n"}, "only src/device/driver.h")
         self.one(rules.no_cuda_runtime, {"ptx/tile/a.cuh": "#include <cute/tensor.hpp>\n"}, "cute/tensor")
-        self.assertEqual(rules.no_cuda_runtime({"src/driver.h": "#include <cuda.h>\n"}), [])
+        self.assertEqual(rules.no_cuda_runtime({"src/device/driver.h": "#include <cuda.h>\n"}), [])
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def compare(where, document, spans, compute):
         return [Problem(f"{where}: {len(spans)} figures, where there are {len(values)}: {values}")]
     found = []
     for (begin, end), value in zip(spans, values):
-        text = document[begin:end]
+        text = " ".join(document[begin:end].split())  # words may go over lines
         number = not isinstance(value, str) and re.fullmatch(NUMBER, text)
         if not (agrees(text, value) if number else text == value):
             right = as_written(text, value)

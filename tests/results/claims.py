@@ -45,6 +45,10 @@ def grid(card, name, **wanted):
     return [row for row in points if all(row[key] == value for key, value in wanted.items())]
 
 
+def beyond_grid(card, name):
+    return [row for row in rows(card, name) if row["dtype"] == "bf16" and not on_grid(row)]
+
+
 def best(row, *peers):
     """The library's speed over that of the fastest of these peers."""
     return 1 / max(float(row[f"{peer}_ratio"]) for peer in peers if row[f"{peer}_ratio"])
@@ -56,17 +60,19 @@ def tiles(row, *peers):
 
 
 def shapes(card, case, **wanted):
-    """The same ratio over official and cuDNN for each point of shapes.csv, as (ratio, row of the library)."""
+    """The same ratio over official and cuDNN for each point of shapes.csv: (ratio, row of the library, the faster)."""
     points = {}
     for row in rows(card, "shapes"):
         if row["case"] == case and all(row[key] in values for key, values in wanted.items()):
             shape = [x for key, x in row.items() if key in NUMBERS or key == "detail"]
             points.setdefault(tuple(shape), {})[row["peer"]] = row
-    us = lambda row: float(row["median_us"])
-    return [
-        (min(us(row) for name, row in point.items() if name != "libfa3") / us(point["libfa3"]), point["libfa3"])
-        for point in points.values()
-    ]
+    found = []
+    for point in points.values():
+        us = {peer: float(row["median_us"]) for peer, row in point.items()}
+        ours = us.pop("libfa3")
+        fastest = min(us, key=us.get)
+        found.append((us[fastest] / ours, point["libfa3"], fastest))
+    return found
 
 
 def mean(values):
@@ -78,6 +84,17 @@ def mean(values):
 
 def named(row):
     return f"d {row['head_dim']} {'causal' if row['causal'] else 'full'} {row['seqlen']}"
+
+
+def named_beyond(row):
+    """A point outside the grid."""
+    d, batch, n, heads, kv_heads = (row[key] for key in ("head_dim", "batch", "seqlen", "heads", "kv_heads"))
+    grouped = f" over {kv_heads}" if kv_heads != heads else ""
+    return f"d {d} {'causal' if row['causal'] else 'full'}, {batch} x {n}, {heads} head{'s'[: heads != 1]}{grouped}"
+
+
+def named_shape(row):
+    return f"d {row['head_dim']} {'causal' if row['causal'] else 'full'}, {row['batch']} x {row['seqlen_k']}"
 
 
 def listed(pairs):
@@ -95,7 +112,7 @@ def over(name, peers, form=best, **wanted):
 
 
 def over_shapes(*cases, **wanted):
-    return lambda card: summary([ratio for case in cases for ratio, _ in shapes(card, case, **wanted)])
+    return lambda card: summary([ratio for case in cases for ratio, *_ in shapes(card, case, **wanted)])
 
 
 def by_group(name, peers, form=best):
@@ -126,21 +143,42 @@ def headline(card, head_dim):
 
 def other_point(name, peers):
     """A point outside the grid, by its label: TFLOP/s, as a share of the grid's point of the nearest length, over the
-    best of the peers, and for backward passes what is left in a fixed order."""
+    best of the peers, and for backward passes over the official kernel, where it was timed, and what is left in a fixed
+    order."""
 
     def cells(card, label):
-        found = re.fullmatch(r"d (\d+) (full|causal), (\d+) x (\d+), (\d+) heads?(?: over (\d+))?", label)
-        d, causal, batch, n, heads, kv_heads = found.groups()
-        shape = (int(d), int(causal == "causal"), int(batch), int(n), int(heads), int(kv_heads or heads))
-        key = lambda row: tuple(row[x] for x in ("head_dim", "causal", "batch", "seqlen", "heads", "kv_heads"))
-        (row,) = [row for row in rows(card, name) if key(row) == shape and row["dtype"] == "bf16" and not on_grid(row)]
-        beside = grid(card, name, head_dim=shape[0], causal=shape[1])
+        (row,) = [row for row in beyond_grid(card, name) if named_beyond(row) == label]
+        beside = grid(card, name, head_dim=row["head_dim"], causal=row["causal"])
         beside = min(beside, key=lambda other: abs(math.log(other["seqlen"] / row["seqlen"])))
         tflops = float(row["tflops"])
-        fixed_order = [float(row["deterministic_ratio"])] if name == "backward" else []
-        return [tflops, tflops / float(beside["tflops"]), best(row, *peers), *fixed_order]
+        cells = [tflops, tflops / float(beside["tflops"]), best(row, *peers)]
+        if name == "backward":
+            cells += [best(row, *OFFICIAL) if row.get("official_ratio") else "", float(row["deterministic_ratio"])]
+        return cells
 
     return cells
+
+
+def farthest(points, name):
+    """Of points with columns of peers the one where a peer is ahead the most: that peer, the point, and the ratio."""
+    timed = [(best(row, peer), row, peer) for row in points for peer in FORWARD if row.get(f"{peer}_ratio")]
+    ratio, row, peer = min(timed, key=lambda found: found[0])
+    return [PEERS[peer], name(row), ratio]
+
+
+def farthest_shape(card, case):
+    ratio, row, peer = min(shapes(card, case), key=lambda found: found[0])
+    return [PEERS[peer], named_shape(row), ratio]
+
+
+def most_ahead(card):
+    return [
+        *farthest(grid(card, "forward"), named),
+        *farthest(grid(card, "backward"), named),
+        *farthest(beyond_grid(card, "backward"), named_beyond),
+        *farthest_shape(card, "short"),
+        *farthest_shape(card, "decode"),
+    ]
 
 
 def quantized(card, label):
@@ -214,6 +252,10 @@ def on_layers(method):
 
 OFFICIAL, FORWARD = ("official",), ("official", "fa4", "cudnn")
 BACKWARD, FP8 = ("fa4", "cudnn"), ("official", "cudnn")
+PEERS = {"official": "the official kernel", "fa4": "FlashAttention-4", "cudnn": "cuDNN"}
+PEER = f"({'|'.join(PEERS.values())})"
+GRID_POINT, SHAPE = r"(d \d+ \w+ \d+)", r"(d \d+ \w+, \d+ x \d+)"
+OTHER_POINT = r"(d \d+ \w+, \d+ x \d+, \d+ heads?(?: over \d+)?)"
 TO_64, TO_577 = (16, 33, 64), (197, 256, 320, 384, 512, 577)
 SEVERAL = (8, 32, 48, 64, 128, 256, 512, 1024)  # sequences in a batch
 
@@ -221,6 +263,10 @@ SEVERAL = (8, 32, 48, 64, 128, 256, 512, 1024)  # sequences in a batch
 def host_time(card):
     us = record(card)["host_overhead_us"]
     return us["median"], us["min"], us["launch"]
+
+
+def on_both(compute):
+    return lambda: [*compute("H100"), *compute("H200")]
 
 
 def share_of_fp16(card):
@@ -232,7 +278,7 @@ def share_of_fp16(card):
 
 def cache_speed(card):
     """TB/s of decoding that reads 500 MB or more."""
-    read = [(float(row["gbytes_s"]) / 1e3, float(row["median_us"])) for _, row in shapes(card, "decode")]
+    read = [(float(row["gbytes_s"]) / 1e3, float(row["median_us"])) for _, row, _ in shapes(card, "decode")]
     large = [speed for speed, us in read if speed * us >= 500]
     return min(large), max(large)
 
@@ -301,8 +347,11 @@ TABLES = {
 SENTENCES = {
     r"[Oo]n the host of one CARD the median was # us and the least # us, and the launch of an empty kernel took # us":
         host_time,
-    r"\*\*fp16\*\* has # to # of bf16's speed at d 128 \(CARD\)": share_of_fp16,
-    r"Decoding that reads 500 MB or more reads # to # TB/s \(CARD\)": cache_speed,
+    r"\*\*fp16\*\* has # to # of bf16's speed at d 128 on the H100, # to # on the H200": on_both(share_of_fp16),
+    r"Decoding that reads 500 MB or more reads # to # TB/s on the H100, # to # on the H200": on_both(cache_speed),
+    rf"CARD: on the grid {PEER} forward at {GRID_POINT} \(#\) and {PEER} backward at {GRID_POINT} \(#\); beyond it "
+    rf"{PEER} backward at {OTHER_POINT} \(#\), {PEER} with 16 to 577 tokens at {SHAPE} \(#\) and {PEER} in decoding at "
+    rf"{SHAPE} \(#\)": most_ahead,
     r"with V = 1 \+ N\(0,1\) by #% at 512 keys, #% at 16384, #% at 65536 \(the official kernel: #, #, #%\)": lambda: [
         bias(method, n) for method in ("plain", "official") for n in (512, 16384, 65536)
     ],

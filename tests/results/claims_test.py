@@ -3,6 +3,7 @@ compares them, finds wrong figures and such without a rule."""
 
 import contextlib
 import io
+import textwrap
 import unittest
 
 import check_claims
@@ -11,6 +12,8 @@ from check_claims import agrees, as_written, check, renewed
 
 HOST = """On the host of one H200 the median
 was {:.1f} us and the least {:.1f} us, and the launch of an empty kernel took {:.1f} us."""
+MOST_AHEAD = """{}: on the grid {} forward at {} ({:.2f}) and {} backward at {} ({:.2f}); beyond it {} backward at {}
+({:.2f}), {} with 16 to 577 tokens at {} ({:.2f}) and {} in decoding at {} ({:.2f})."""
 LABEL = "16 to 577 tokens, over the same"
 HEADER = "| card | speed | points | mean | least | below 1 |\n|---|---|---|---|---|---|\n"
 TABLE = HEADER + "| {} | {} | {} | {} | {} | {} |\n"
@@ -73,6 +76,37 @@ class Claims(unittest.TestCase):
         self.assertEqual(len(found), 1, found)
         self.assertIn("no rule for 1.07", found[0])
         self.assertEqual(len(check("It takes 1.5 us.", set(), ())), 1)
+
+    def test_words(self):
+        """A peer and a point in a sentence are figures, too, also over lines."""
+        cells = claims.most_ahead("H100")
+        for width in (20, 60, 120):
+            self.assertEqual(check(textwrap.fill(MOST_AHEAD.format("H100", *cells), width), set(), None), [])
+        for i, other in ((0, "FlashAttention-4"), (1, "d 64 full 512"), (7, "d 64 full, 1 x 8, 1 head"), (14, 0.01)):
+            self.assertNotEqual(cells[i], other)
+            wrong = MOST_AHEAD.format("H100", *cells[:i], other, *cells[i + 1 :])
+            (problem,) = check(wrong, set(), None)
+            self.assertEqual(renewed(wrong, [problem]), MOST_AHEAD.format("H100", *cells))
+
+    def test_most_ahead(self):
+        row = {"head_dim": 64, "causal": 1, "batch": 2, "seqlen": 512, "heads": 8, "kv_heads": 8, "fa4_ratio": "0.9"}
+        rows = [row, {**row, "seqlen": 1024, "official_ratio": "0.5", "cudnn_ratio": "1.25"}]
+        self.assertEqual(claims.farthest(rows, claims.named), ["cuDNN", "d 64 causal 1024", 0.8])
+        rows = [{**row, "heads": 1, "kv_heads": 1}, {**row, "heads": 8, "kv_heads": 1, "official_ratio": "2"}]
+        self.assertEqual(claims.farthest(rows[:1], claims.named_beyond)[1], "d 64 causal, 2 x 512, 1 head")
+        label = "d 64 causal, 2 x 512, 8 heads over 1"
+        self.assertEqual(claims.farthest(rows, claims.named_beyond), ["the official kernel", label, 0.5])
+
+    def test_official_backward(self):
+        """Stands beside the better of the others where it was timed, and nowhere else."""
+        cells = claims.CARD_TABLES["backward point"]
+        for card, label, timed in (
+            ("H100", "d 128 causal, 2 x 8192, 8 heads over 1", True),
+            ("H100", "d 64 causal, 1 x 16384, 3 heads", False),
+            ("H200", "d 128 causal, 2 x 8192, 8 heads over 1", False),
+        ):
+            official = cells(card, label)[3]
+            self.assertEqual(isinstance(official, float), timed, (card, label, official))
 
     def test_renewed(self):
         """What is wrong is replaced, and no more."""

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """What `fa3-sass list` says of the main loops, found a second time by another method.
 
-usage: replay.py FA3_SASS NVDISASM FILE
+usage: replay.py FA3_SASS CUDA FILE
 
-FILE holds CUDA images as plain bytes. Each image goes through nvdisasm; of every kernel the instructions are replayed:
+FILE holds fat binaries. Each image in them goes through nvdisasm; of every kernel the instructions are replayed:
 twice round each innermost loop with WGMMAs, in program order, with a queue of commit groups as the hardware has it. The
 second round counts. Shapes, groups, waits and what covers the exponentials must be those of `fa3-sass list --json`.
 """
@@ -11,13 +11,12 @@ import collections
 import concurrent.futures
 import json
 import os
+import pathlib
 import re
-import struct
 import subprocess
 import sys
 import tempfile
 
-ELF_OF_CUDA = 190
 STEP = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;")
 LABEL = re.compile(r"(\.L\w+):\s*$")
 FUNCTION = re.compile(r"\.text\.(\S+):\s*$")
@@ -26,22 +25,12 @@ WGMMA = re.compile(r"[HQIB]GMMA\.(64x\d+x\d+)\.(\S+)")
 Step = collections.namedtuple("Step", "guard opcode operands")
 
 
-def images(data):
-    """Every whole CUDA ELF image in the bytes, each content once."""
-    found, at = {}, data.find(b"\x7fELF\x02\x01")
-    while at >= 0:
-        header = data[at:at + 64]
-        if len(header) == 64 and struct.unpack_from("<H", header, 18)[0] == ELF_OF_CUDA:
-            programs, sections = struct.unpack_from("<QQ", header, 32)
-            program_size, program_count, section_size, section_count = struct.unpack_from("<HHHH", header, 54)
-            end = max(sections + section_size * section_count, programs + program_size * program_count)
-            for s in range(section_count):
-                kind, _, _, offset, size = struct.unpack_from("<IQQQQ", data, at + sections + s * section_size + 4)
-                if kind != 8:  # SHT_NOBITS has no bytes
-                    end = max(end, offset + size)
-            found[data[at:at + end]] = None
-        at = data.find(b"\x7fELF\x02\x01", at + 4)
-    return list(found)
+def images(cuobjdump, path):
+    """What is in the fat binaries of the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([cuobjdump, "-xelf", "all", os.path.abspath(path)], cwd=folder, check=True,
+                       stdout=subprocess.DEVNULL)
+        return [file.read_bytes() for file in pathlib.Path(folder).iterdir()]
 
 
 def functions(text):
@@ -226,12 +215,13 @@ def lines(loops):
     return sorted(json.dumps(loop, sort_keys=True) for loop in loops)
 
 
-def main(fa3_sass, nvdisasm, path):
+def main(fa3_sass, cuda, path):
     command = [fa3_sass, "list", path, "--json"]
     report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    with open(path, "rb") as file, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        mine = {}
-        for found in pool.map(lambda image: replayed(nvdisasm, image), images(file.read())):
+    mine = {}
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for found in pool.map(lambda image: replayed(f"{cuda}/bin/nvdisasm", image),
+                              images(f"{cuda}/bin/cuobjdump", path)):
             mine.update(found)
     theirs = {entry["name"]: listed(entry) for entry in report["kernels"]}
     names = set(mine) | set(theirs)

@@ -19,7 +19,7 @@ def skip(reason):
 
 
 def library_sources():
-    return sorted((ROOT / "src").glob("*.cpp"))
+    return sorted((ROOT / "src").rglob("*.cpp"))
 
 
 def works(command, folder):

@@ -4,9 +4,8 @@
 #include <cstdio>
 
 #include "error.h"
-#include "lengths.h"
-#include "plan.h"
-#include "validate.h"
+#include "forward/lengths.h"
+#include "forward/split.h"
 
 namespace fa3::bench {
 
@@ -19,7 +18,7 @@ std::string line(const char* format, Values... values) {
   return text;
 }
 
-int most_parts(const ForwardPlan& plan) {
+int most_parts(const RowPlan& plan) {
   int parts = 1;
   for (int n = 0; n < plan.pieces.entries(); ++n) parts = std::max(parts, int(plan.list[n].parts));
   return parts;
@@ -39,7 +38,7 @@ std::string row_of_table(const Row& row, const Figures& figures, int multiproces
 }
 
 // Pieces that differ in their tile only, on one line.
-std::string work_of(const ForwardPlan& plan) {
+std::string work_of(const RowPlan& plan) {
   std::string text;
   if (plan.pieces.whole_tiles > 0) text += line("    tiles 0 to %d whole\n", plan.pieces.whole_tiles - 1);
   for (int n = 0; n < plan.pieces.entries();) {
@@ -61,7 +60,7 @@ std::string work_of(const ForwardPlan& plan) {
 }
 
 // Returns false if the library refuses the point.
-bool find_rows(const Point& point, const std::string& label, Problem& problem, Fit& fits, std::string& text) {
+bool find_rows(const Point& point, const std::string& label, ForwardProblem& problem, Fit& fits, std::string& text) {
   const fa3_forward_params params = point.shapes();
   text.append("\n").append(label).append("\n");
   if (validate(&params, Rules::shapes, problem) == FA3_OK && fit(problem, fits) == FA3_OK) return true;
@@ -70,13 +69,13 @@ bool find_rows(const Point& point, const std::string& label, Problem& problem, F
 }
 
 bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string& text) {
-  Problem problem;
+  ForwardProblem problem;
   Fit fits;
   if (!find_rows(point, point.label(), problem, fits, text)) return false;
   text += columns;
   const int taken = plan(problem, fits, multiprocessors).forward.row;
   const auto show = [&](int row) {
-    ForwardPlan made;
+    RowPlan made;
     plan_row(problem, row, multiprocessors, made);
     text += row_of_table(rows[row],
                          {made.tiles.count(), made.pieces.count(), most_parts(made), made.whole_us, made.predicted_us},
@@ -84,7 +83,7 @@ bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string&
     if (pieces && row == taken) text += work_of(made);
   };
   for (int i = 0; i < fits.count; ++i) show(fits.rows[i]);
-  if (taken == fits.for_tiles) show(taken);
+  if (taken == fits.v_tiles_row) show(taken);
   return true;
 }
 
@@ -158,7 +157,7 @@ std::vector<int32_t> starts_of(const std::vector<int64_t>& lengths) {
 
 bool add_plan(const Point& point, const SequenceLengths& lengths, int multiprocessors, bool pieces,
               std::string& text) {
-  Problem problem;
+  ForwardProblem problem;
   Fit fits;
   if (!find_rows(point, label_of(point, lengths), problem, fits, text)) return false;
   const std::vector<int32_t> cu_q = starts_of(lengths.q), cu_k = starts_of(lengths.k);

@@ -1,0 +1,97 @@
+// The backward pass: its rules, what it launches, and the same on the CPU.
+#pragma once
+#include <algorithm>
+
+#include "backward_params.h"
+#include "integers.h"
+#include "problem.h"
+#include "rules/call.h"
+
+namespace fa3 {
+
+struct Device;
+
+// The caller's parameters after validation, with every default resolved.
+struct BackwardProblem : AttentionShape {
+  View q, k, v, o, dout;  // (batch, seqlen, heads, head_dim or head_dim_v), as
+  View dq, dk, dv;        // the gradients are
+  View lse, dlse;         // (batch, heads, seqlen_q, 1); dlse.data is null where it is absent
+  const char* kernel;     // the caller's; null: any that fits
+  bool deterministic;     // FA3_FLAG_DETERMINISTIC
+
+  bool has_queries() const { return batch > 0 && heads > 0 && seqlen_q > 0; }
+  bool has_keys() const { return batch > 0 && heads_kv > 0 && seqlen_k > 0; }
+};
+
+// Every rule of fa3.h.
+fa3_status validate(const fa3_backward_params* params, Rules rules, BackwardProblem& problem);
+fa3_status validate_workspace(const BackwardProblem& problem, void* workspace, size_t bytes, size_t needed);
+
+// The problem without the rows that see no key (a causal mask leaves the first ones none where queries are more than
+// keys): their dq is 0, and nothing else of them matters.
+struct SeeingRows {
+  BackwardProblem problem;
+  int64_t empty_rows;  // so many before them
+};
+SeeingRows seeing_rows(const BackwardProblem& problem);
+// In tiles of backward_tile_rows.
+inline int64_t empty_tiles(int64_t empty_rows) { return divide_up(empty_rows, backward_tile_rows); }
+// Of some batch entries.
+BackwardProblem entries_of(const BackwardProblem& problem, int64_t first, int64_t count);
+
+// What a run launches: a function of the problem.
+enum class BackwardStep {
+  prepare,    // and zeros
+  gradients,  // all of them, or dK and dV
+  queries,    // then dQ
+  finish,
+  sum_keys  // dK and dV, of several parts
+};
+struct BackwardLaunch {
+  BackwardStep step;
+  int row;
+  int32_t work;  // tiles of queries, or blocks of keys or queries
+};
+struct BackwardRun {
+  static constexpr int most_launches = 4;
+  BackwardLaunch launches[most_launches];
+  int launch_count;    // 0 for a problem without gradients
+  int row;             // of the kernel that computes gradients, or the first one
+  int32_t q_tiles;     // of a head
+  int32_t key_blocks;  // of a head
+  KeyOrder order;      // its counters are in the workspace
+  BlockOrder query_order;  // of the kernel that computes dQ only
+  // What stands where in the workspace, in bytes from its start; dq_sums and visits if that kernel sums dQ up, counters
+  // if it computes all gradients, key_sums if K/V heads have several parts. The last counters are the visits.
+  bool sums_dq;
+  size_t lse, delta, key_sums, dq_sums, counters, visits, counters_end, workspace_bytes;
+};
+
+// A call: so many runs, one after the other, in the same workspace, of `entries` batch entries each, but for the last
+// one, which has what is left. So the workspace is bounded, whatever the batch.
+struct BackwardPlan {
+  BackwardRun run, last;
+  int32_t runs;
+  int64_t entries;
+
+  const BackwardRun& of(int64_t n) const { return n < runs - 1 ? run : last; }
+  int64_t launch_count() const { return int64_t{runs - 1} * run.launch_count + last.launch_count; }
+  // The n-th of all launches.
+  const BackwardLaunch& launch(int64_t n) const {
+    const int64_t before_last = int64_t{runs - 1} * run.launch_count;
+    return n < before_last ? run.launches[n % run.launch_count] : last.launches[n - before_last];
+  }
+  size_t workspace_bytes() const { return std::max(run.workspace_bytes, last.workspace_bytes); }
+};
+fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan);
+
+// Its thread blocks: one for each of its tiles or blocks (`work`), or for each multiprocessor where one takes several.
+int32_t grid_of(const BackwardLaunch& launch, int multiprocessors);
+
+fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, const Device& device, void* workspace,
+                  fa3_stream stream);
+
+// threads, widest_vector: as for reference_forward.
+fa3_status reference_backward(const BackwardProblem& problem, int threads, int widest_vector = 8);
+
+}  // namespace fa3

@@ -1,0 +1,35 @@
+// Kernels loaded into contexts: one entry of a table for each context, filled row by row at first use.
+#pragma once
+#include "device/driver.h"
+#include "row.h"
+
+namespace fa3 {
+
+struct Context {
+  CUcontext handle;
+  unsigned long long id;  // unlike the handle, never used twice in a process
+  int multiprocessors;
+  CUfunction functions[row_count];  // null until loaded; written under the table's lock, read atomically
+  Context* next;                    // of the same bucket
+};
+
+// What a call is launched with: the driver, and the entry of the calling thread's current context.
+struct Device {
+  const Driver* driver;
+  Context* context;
+};
+
+// Opens the driver, and makes the entry if needed. Refuses a missing driver (FA3_ERROR_NO_DRIVER), a missing context
+// (FA3_ERROR_NO_CONTEXT) and a device that is not of compute capability 9.0 (FA3_ERROR_WRONG_DEVICE).
+fa3_status find_device(Device& device);
+
+// Of the caller's question: 0 becomes the number of the current context's device.
+fa3_status resolve_multiprocessors(int& multiprocessors);
+
+// The row's kernel in that context. It is loaded if needed, unless `stream` captures (FA3_ERROR_NOT_LOADED).
+fa3_status get_function(const Device& device, int row, CUstream stream, CUfunction& function);
+
+// Loads every row that the library chooses itself.
+fa3_status load_all(const Device& device);
+
+}  // namespace fa3

@@ -1,0 +1,98 @@
+#include "forward/candidate.h"
+
+#include <algorithm>
+
+#include "integers.h"
+
+namespace fa3 {
+namespace {
+
+// More tiles than that are not simulated one by one.
+constexpr int64_t most_simulated = 16;
+
+}  // namespace
+
+int64_t in_turn(int64_t count, int64_t time) {
+  // The most tiles on few multiprocessors would take longer than can be counted: then it is 29 years, and sums of ten
+  // such times can be.
+  int64_t all;
+  return __builtin_mul_overflow(count, time, &all) ? most_time : std::min(all, most_time);
+}
+
+Candidate::Candidate(const ForwardProblem& asked, const Row& of_table, int all_multiprocessors)
+    : problem(asked), row(of_table), multiprocessors(all_multiprocessors), visible(visible_of(problem, row)),
+      tiles(tiles_of(problem, row, multiprocessors)), packs_heads(row.has(Trait::packs_heads)),
+      same_length(!problem.causal || (packs_heads && tiles.q_blocks == 1)),
+      mixes_lengths(fa3::mixes_lengths(problem, row, tiles.q_blocks, multiprocessors)),
+      longest(blocks(problem.causal ? tiles.q_blocks - 1 : 0)), grain(divide_up(longest, Listed::most_grains)),
+      costs(costs_of(row)) {
+  const int64_t of_head = rows_of(problem, row), warpgroups = divide_up(of_head, 64);
+  const bool is_short = longest * row.Bc < short_keys;
+  if (warpgroups < row.warpgroups()) {
+    const auto of_fewer = [&](Costs& c) { c.block = static_cast<int32_t>(block_time(row, c.block, warpgroups)); };
+    // A single wave of short tiles waits for each step of the first of its warpgroups, however many there are.
+    if (!is_short) of_fewer(costs.together);
+    of_fewer(costs.behind);
+  }
+  if (is_short && tiles.count() > balanced * multiprocessors) {
+    // A single consumer is done with few rows sooner.
+    const auto stored = static_cast<int32_t>(row.warpgroups() == 1 ? std::min<int64_t>(of_head, 64) : 0);
+    costs.behind.piece = costs.among + 6 * stored;
+  }
+  if (row.has(Trait::shares_keys) && longest < least_turns(row))
+    for (Costs* c : {&costs.together, &costs.behind}) c->piece += short_turns;
+}
+
+int64_t Candidate::blocks(int64_t q_block) const {
+  const Blocks seen = tile_blocks(visible, tiles.first_row + static_cast<int32_t>(q_block) * row.Br, row.Br, row.Bc);
+  return seen.end - seen.begin;
+}
+
+Costs Candidate::under_way(Costs alone, int64_t pieces) const {
+  if (problem.seqlen_q > most_packed_queries || row.is_8bit()) return alone;
+  const int64_t heads = packs_heads ? 1 : problem.heads_per_kv();
+  const auto bytes = static_cast<double>(divide_up(problem.seqlen_k, row.Bc) * row.stage_bytes());
+  const double all_bytes = bytes * static_cast<double>(problem.batch) * static_cast<double>(problem.heads_kv);
+  const int64_t time = memory_time(row.stage_bytes() / heads, std::min(pieces, multiprocessors), all_bytes);
+  // Some multiprocessors have to wait longer, which plans without packed heads take into account here only.
+  alone.block = std::max(alone.block, static_cast<int32_t>(packs_heads ? time : time * 9 / 8));
+  return alone;
+}
+
+int64_t Candidate::whole_time() const {
+  if (same_length && packs_heads) {
+    const int64_t waves = tiles.count() / multiprocessors, last = tiles.count() % multiprocessors;
+    const Costs busy = under_way(costs.behind, waves ? multiprocessors : last);
+    const int64_t tile = busy.whole(longest), behind = last ? under_way(costs.behind, last).whole(longest) : 0;
+    // In one wave the slowest multiprocessor is last; after several they are at different places. A second wave makes
+    // up for the first.
+    const bool is_ragged = busy.block > costs.behind.block && waves != 1;
+    return launch_time + in_turn(waves, tile) + behind + (is_ragged ? tile / 16 : 0);
+  }
+  const Costs& together_or_behind = tiles.count() <= multiprocessors ? costs.together : costs.behind;
+  const Costs busy = under_way(together_or_behind, multiprocessors);
+  if (same_length) {
+    const int64_t waves = tiles.count() / multiprocessors, last = tiles.count() % multiprocessors;
+    const int64_t tile = busy.whole(longest);
+    const int64_t time = launch_time + in_turn(waves, tile) +
+                         (last ? under_way(together_or_behind, last).whole(longest) : 0);
+    // Among others, tiles with fewer rows are shorter, and spread the end of the last wave.
+    const int64_t partial = divide_up(rows_of(problem, row), 64) % row.warpgroups();
+    if (tiles.count() <= multiprocessors || tiles.q_blocks == 1 || partial == 0) return time;
+    const int64_t of_head = in_turn(tiles.q_blocks - 1, tile) + block_time(row, tile, partial);
+    const double all = static_cast<double>(of_head) * tiles.batch_heads / static_cast<double>(multiprocessors);
+    if (all >= static_cast<double>(most_time)) return time;
+    return std::min(time, launch_time + static_cast<int64_t>(all) + tile / 2);
+  }
+  if (tiles.count() > most_simulated * multiprocessors)
+    return launch_time + in_turn(divide_up(tiles.count(), multiprocessors), busy.whole((longest + blocks(0)) / 2));
+  // With the last ones from the longest to the shortest, tiles end as if all were.
+  const int64_t section = mixes_lengths ? tiles.batch_heads : tiles.section_heads;
+  Simulation simulation(multiprocessors);
+  for (int64_t first = 0; first < tiles.batch_heads; first += section)
+    for (int64_t n = 0; n < tiles.q_blocks; ++n)
+      simulation.add(busy.whole(length(n)), std::min(section, tiles.batch_heads - first));
+  return launch_time + simulation.end();
+}
+
+}  // namespace fa3

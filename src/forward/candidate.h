@@ -1,0 +1,42 @@
+// A row of the table that may run a problem: the tiles that the problem has on it, what these cost, and how long all of
+// them take if none is split.
+#pragma once
+#include "forward/cost.h"
+#include "forward/tiles.h"
+
+namespace fa3 {
+
+// So many after one another, of so many nanoseconds each; at most most_time.
+inline constexpr int64_t most_time = INT64_MAX / 10;
+int64_t in_turn(int64_t count, int64_t time);
+
+struct Candidate {
+  Candidate(const ForwardProblem& problem, const Row& row, int multiprocessors);
+
+  // K/V blocks of a query block's tile. They count from block 0, as masks without a left bound leave it to all.
+  int64_t blocks(int64_t q_block) const;
+  // Under a causal mask: of the n-th query block in the order of the tiles, from the longest to the shortest.
+  int64_t length(int64_t n) const { return blocks(tiles.q_blocks - 1 - n); }
+  int64_t length_of_tile(int32_t tile) const { return blocks(tile_at(tiles, tile, true).q_block); }
+
+  // Costs where so many pieces are under way. Few queries wait for K and V, which the heads that share them read from
+  // memory once.
+  Costs under_way(Costs costs, int64_t pieces) const;
+
+  // When the last tile ends, if all are left whole.
+  int64_t whole_time() const;
+
+  const ForwardProblem& problem;
+  const Row& row;
+  const int64_t multiprocessors;
+  const Visible visible;
+  const Tiles tiles;
+  const bool packs_heads;
+  const bool same_length;    // all tiles have as many blocks
+  const bool mixes_lengths;  // long and short ones run beside each other
+  const int64_t longest;     // blocks of the longest tile
+  const int64_t grain;       // of the list, in blocks (ptx/work.h)
+  RowCosts costs;
+};
+
+}  // namespace fa3

@@ -1,0 +1,63 @@
+// What work costs on each row: one table of measured costs, and the simulation that predicts from them how long pieces
+// of work take. Times are in nanoseconds.
+#pragma once
+#include <cstdint>
+
+#include "piece_costs.h"
+#include "row.h"
+
+namespace fa3 {
+
+// For V of 8 bits that comes row by row, a pass can make V tiles of it, so that the forward kernel need not transpose
+// V. The pass takes tiling_time for so many bytes of V (measured: 16 us for 34 MB). The forward kernel then takes less
+// by gain_of_tiles times the time that is predicted for it.
+constexpr int64_t tiling_time(int64_t bytes) { return 1500 + bytes * 10 / 23000; }
+double gain_of_tiles(const Row& row);
+
+struct RowCosts {
+  Costs together;  // of pieces that all start together
+  Costs behind;    // of pieces that come behind others, which end at different times: that hides much
+  int32_t among;   // Costs::piece among many short tiles, where it comes behind others and before others
+};
+// Tiles with fewer keys are short.
+inline constexpr int64_t short_keys = 1024;
+RowCosts costs_of(const Row& row);
+
+// With Trait::shares_keys, pieces of fewer blocks than least_turns take longer by short_turns: the two consumers work
+// beside each other for too short a while to make up for what one hands to the other. Measured where tiles are many,
+// speed against one consumer: d 64 with 1, 2 and 8 blocks of 128 keys -24, -2 and +1%; d 128 with 1, 2, 4, 16 and 32
+// blocks of 64 keys -27, -6, 0, -1 and +3%.
+int64_t least_turns(const Row& row);
+inline constexpr int32_t short_turns = 1000;
+
+// The time of a block in a tile in which only so many warpgroups have rows: less than that of a full tile.
+constexpr int64_t block_time(const Row& row, int64_t block, int64_t warpgroups) {
+  // One that is alone takes half as long again, and at least half of the time of all.
+  const int64_t halves = warpgroups == 1 ? 3 : 2 * warpgroups, all = 2 * row.warpgroups();
+  return 2 * halves < all ? block / 2 : block * halves / all;
+}
+
+// Predicts how long pieces take if each multiprocessor takes the next one as soon as it is free.
+class Simulation {
+ public:
+  static constexpr int most_multiprocessors = 1024;
+  explicit Simulation(int64_t multiprocessors) : multiprocessors_(multiprocessors) {
+    levels_[0] = {0, multiprocessors};
+  }
+
+  // The next pieces, as many of the same time.
+  void add(int64_t time, int64_t pieces);
+  // When the last one ends.
+  int64_t end() const { return end_; }
+
+ private:
+  // Multiprocessors that are free at the same time.
+  struct Level {
+    int64_t time, multiprocessors;
+  };
+  int64_t multiprocessors_, end_ = 0;
+  Level levels_[most_multiprocessors + 1];  // the earliest last
+  int last_ = 0;
+};
+
+}  // namespace fa3

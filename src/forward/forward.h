@@ -1,0 +1,99 @@
+// fa3_forward, in the order of a call: its rules, which kernels fit, what it launches; and the same on the CPU.
+#pragma once
+#include <cstddef>
+
+#include "problem.h"
+#include "row.h"
+#include "rules/call.h"
+#include "work.h"
+
+namespace fa3 {
+
+struct Device;
+
+// The caller's parameters after validation, with every default resolved.
+struct ForwardProblem : AttentionShape {
+  View q, k, v, o, lse;  // (batch, seqlen, heads, head_dim or head_dim_v); lse (batch, heads, seqlen_q)
+  bool wants_lse;
+  const char* kernel;  // the caller's; null: any that fits
+
+  // Of e4m3 only; absent tensors have data null and dims 0. Scales are (batch or 1, heads or 1, blocks or 1, 1), with
+  // strides 0 where they are 1; o_scale is (1, 1, 1, 1); v_mean is (batch, heads_kv, head_dim_v, 1).
+  View q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
+  bool v_tiles;    // v is (batch, groups of 16 keys, heads_kv, 16 head_dim_v): a tile is a row of bytes (fa3.h)
+  bool kv_blocks;  // k_scale or v_scale has more than one block
+  bool two_level;  // FA3_FLAG_TWO_LEVEL
+
+  bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
+};
+
+// Every rule of fa3.h.
+fa3_status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& problem);
+fa3_status validate_workspace(const ForwardProblem& problem, void* workspace, size_t bytes, size_t needed);
+
+// Rows of the table that may run the problem, of which the planner takes the fastest: one, if the caller named it.
+struct Fit {
+  static constexpr int most = 8;
+  int rows[most];
+  int count;
+  int v_tiles_row;  // that may run it instead, if a pass makes V tiles of V of 8 bits that comes row by row; -1: none
+};
+
+// The row that the caller named; or all that the library chooses itself, of the problem's dtype and mask and of the
+// smallest head dimensions that hold it (larger ones are never faster). Refuses a name that does not fit, and what the
+// kernels' 32-bit counters cannot hold.
+fa3_status fit(const ForwardProblem& problem, Fit& fit);
+
+// What stands where in the workspace, in bytes from its start: the struct Workspace and, if tiles are split, tickets
+// and partial results.
+struct WorkspaceLayout {
+  size_t tickets, partials, bytes;
+};
+
+// The problem on a row.
+struct RowPlan {
+  int row;
+  Tiles tiles;
+  Pieces pieces;
+  Listed list[list_capacity];
+  int32_t slots;              // for partial results
+  double whole_us;            // predicted time with all tiles whole,
+  double predicted_us;        // and as planned
+  WorkspaceLayout workspace;
+};
+
+enum class ForwardStep { forward, empty_rows, tile_v };
+
+struct ForwardLaunch {
+  ForwardStep step;
+  int row;
+  int32_t grid;  // thread blocks. Those of a forward kernel are persistent: one for each multiprocessor, or for each
+                 // piece where there are fewer
+};
+
+// What a call launches: on which row its tiles run, in which pieces, in how much workspace. A function of the problem
+// and the number of multiprocessors only.
+struct ForwardPlan {
+  static constexpr int most_launches = 2;
+  ForwardLaunch launches[most_launches];
+  int launch_count;  // 0 for a problem without rows
+  RowPlan forward;
+  size_t v_tiles;  // where V as tiles is in the workspace, if there is a step that puts it there
+  size_t workspace_bytes;
+};
+
+// The plan, until the calling thread plans some problems more: it remembers its last few.
+const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, int multiprocessors);
+
+fa3_status launch(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* workspace,
+                  fa3_stream stream);
+
+// threads: how many, the calling one among them; 0 for one per usable core (cpu/cores.h). At most 256, and no more than
+// there are blocks of 128 rows (the queries of all heads that use one head of K and V). Each has 0.9 MB of memory
+// during the call, whatever the problem's size; if that cannot be had, nothing is written. Where the system refuses
+// more threads, fewer do the same.
+// widest_vector: the largest number of doubles to compute together, 2, 4 or 8, as far as the machine can. All give the
+// same bits; tests choose it to see that.
+fa3_status reference_forward(const ForwardProblem& problem, int threads, int widest_vector = 8);
+
+}  // namespace fa3

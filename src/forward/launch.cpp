@@ -1,0 +1,147 @@
+#include <algorithm>
+#include <cmath>
+
+#include "device/enqueue.h"
+#include "device/modules.h"
+#include "device/tensor_map.h"
+#include "forward/forward.h"
+#include "forward/tiles.h"
+#include "integers.h"
+#include "params.h"
+#include "v_tile.h"
+
+namespace fa3 {
+namespace {
+
+// V as the row takes it.
+fa3_status encode_maps(const Driver& driver, const ForwardProblem& problem, const View& v, const Row& row,
+                       ForwardParams& params) {
+  const bool packs_heads = row.has(Trait::packs_heads);
+  if (fa3_status status = packs_heads ? encode_packed(driver, "q", problem.q, row, problem.heads_kv, params.q)
+                                      : encode(driver, "q", problem.q, row, q_box_rows, params.q))
+    return status;
+  if (fa3_status status = encode(driver, "k", problem.k, row, row.Bc, params.k)) return status;
+  if (row.is_8bit() && !row.has(Trait::transposes_v)) return encode_v_tiles(driver, v, row, params.v);
+  if (fa3_status status = encode(driver, "v", v, row, row.Bc, params.v)) return status;
+  return row.is_8bit() || packs_heads ? FA3_OK : encode(driver, "o", problem.o, row, o_box_rows, params.o);
+}
+
+Output output_of(const ForwardProblem& problem) {
+  const View &o = problem.o, &lse = problem.lse;
+  return {o.data,
+          o.stride[0],
+          o.stride[2],
+          o.stride[1],
+          problem.wants_lse ? static_cast<float*>(lse.data) : nullptr,
+          lse.stride[0],
+          lse.stride[1],
+          lse.stride[2],
+          narrow(problem.head_dim_v),
+          dtype_of(o.dtype)};
+}
+
+ScaleTensor scale_of(const View& scale) {
+  return {static_cast<const float*>(scale.data), narrow(scale.stride[0]),
+          narrow(scale.stride[1]), narrow(scale.stride[2]), 0};
+}
+
+Scales scales_of(const ForwardProblem& problem) {
+  const View &mean = problem.v_mean, &offset = problem.lse_offset;
+  return {scale_of(problem.q_scale),
+          scale_of(problem.k_scale),
+          scale_of(problem.v_scale),
+          static_cast<const float*>(problem.o_scale.data),
+          static_cast<const float*>(mean.data),
+          narrow(mean.stride[0]),
+          narrow(mean.stride[1]),
+          static_cast<const float*>(offset.data),
+          offset.stride[0],
+          offset.stride[1],
+          offset.stride[2]};
+}
+
+void fill(const ForwardProblem& problem, const RowPlan& plan, void* workspace, ScaledForwardParams& params) {
+  char* const bytes = static_cast<char*>(workspace);
+  params.output = output_of(problem);
+  params.workspace = static_cast<Workspace*>(workspace);
+  params.tickets = reinterpret_cast<Tickets*>(bytes + plan.workspace.tickets);
+  params.partials = bytes + plan.workspace.partials;
+  params.visible = visible_of(problem, rows[plan.row]);
+  params.heads_per_kv = Divisor::of(narrow(problem.heads_per_kv()));
+  params.softmax_scale = static_cast<float>(problem.softmax_scale);
+  params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
+  params.tiles = plan.tiles;
+  params.pieces = plan.pieces;
+  std::copy_n(plan.list, plan.pieces.entries(), params.list);
+  params.scales = scales_of(problem);
+}
+
+// V as tiles, head by head without gaps.
+View v_tiles_at(void* data, const ForwardProblem& problem) {
+  const int64_t groups = divide_up(problem.seqlen_k, v_tile_keys), bytes = v_tile_keys * problem.head_dim_v;
+  return {data, FA3_DTYPE_E4M3, {problem.batch, groups, problem.heads_kv, bytes},
+          {problem.heads_kv * groups * bytes, bytes, groups * bytes, 1}};
+}
+
+// The parameter blocks of a plan's steps. Kernels without scales or a list take the beginning of `forward`.
+struct StepParams {
+  ScaledForwardParams forward;
+  TileVParams tile_v;
+  EmptyRowsParams empty_rows;
+};
+
+fa3_status fill(const Driver& driver, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
+                StepParams& params, void* (&of_launch)[ForwardPlan::most_launches]) {
+  View v = problem.v;
+  for (int i = 0; i < plan.launch_count; ++i) {
+    const ForwardLaunch& launch = plan.launches[i];
+    switch (launch.step) {
+      case ForwardStep::tile_v:
+        v = v_tiles_at(static_cast<char*>(workspace) + plan.v_tiles, problem);
+        params.tile_v = {static_cast<const uint8_t*>(problem.v.data),
+                         problem.v.stride[0],
+                         problem.v.stride[1],
+                         problem.v.stride[2],
+                         static_cast<uint8_t*>(v.data),
+                         narrow(problem.batch),
+                         narrow(problem.seqlen_k),
+                         narrow(problem.head_dim_v),
+                         Divisor::of(narrow(problem.heads_kv)),
+                         Divisor::of(narrow(v.dim[1]))};
+        of_launch[i] = &params.tile_v;
+        break;
+      case ForwardStep::forward:
+        if (fa3_status status = encode_maps(driver, problem, v, rows[launch.row], params.forward)) return status;
+        fill(problem, plan.forward, workspace, params.forward);
+        of_launch[i] = &params.forward;
+        break;
+      case ForwardStep::empty_rows:
+        params.empty_rows = {output_of(problem), narrow(problem.seqlen_q),
+                             narrow(problem.batch * problem.heads),
+                             Divisor::of(narrow(problem.heads))};
+        of_launch[i] = &params.empty_rows;
+        break;
+    }
+  }
+  return FA3_OK;
+}
+
+}  // namespace
+
+fa3_status launch(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* workspace,
+                  CUstream stream) {
+  CUfunction functions[ForwardPlan::most_launches];
+  for (int i = 0; i < plan.launch_count; ++i)
+    if (fa3_status status = get_function(device, plan.launches[i].row, stream, functions[i])) return status;
+
+  StepParams params;
+  void* of_launch[ForwardPlan::most_launches];
+  if (fa3_status status = fill(*device.driver, problem, plan, workspace, params, of_launch)) return status;
+  for (int i = 0; i < plan.launch_count; ++i)  // nothing is enqueued before all is ready
+    if (fa3_status status = enqueue(*device.driver, rows[plan.launches[i].row], functions[i], plan.launches[i].grid,
+                                    of_launch[i], i > 0, stream))
+      return status;
+  return FA3_OK;
+}
+
+}  // namespace fa3

@@ -1,0 +1,121 @@
+// Which row a call's tiles run on, and what else it launches. Each row that fits is planned by itself (split.cpp), and
+// the one that is predicted to be the fastest is taken. But where causal tiles are many, and a head has several, it is
+// the first one in ptx/rows.def: rows differ less there than predictions are wrong.
+#include <algorithm>
+
+#include "forward/cost.h"
+#include "forward/split.h"
+#include "forward/tiles.h"
+#include "integers.h"
+#include "params.h"
+#include "v_tile.h"
+
+namespace fa3 {
+namespace {
+
+// Kernels for packed heads also run problems in which no heads share K and V, and so there is nothing to pack. If tiles
+// are many and short, they are taken for so many rows at most: with more, their one warpgroup stores O later than two
+// of another kernel would. Measured: with 48 rows they are as fast as others or faster; with 64 they are slower, at d
+// 64 by 3 to 6%, at d 128 by 0 to 11%, at d 256 by 17%.
+constexpr int64_t most_unpacked_rows = 48;
+
+int64_t groups_of_keys(const ForwardProblem& problem) { return divide_up(problem.seqlen_k, v_tile_keys); }
+int64_t v_tile_bytes(const ForwardProblem& problem) { return v_tile_keys * problem.head_dim_v; }
+
+// Shall a pass make V tiles of V? It shall if that saves the forward kernel more than the pass takes.
+bool is_worth_tiling(const ForwardProblem& problem, const Fit& fit, const RowPlan& forward) {
+  if (fit.v_tiles_row < 0) return false;
+  int64_t tiles, bytes;  // batch and heads are below 2^31
+  if (__builtin_mul_overflow(groups_of_keys(problem), problem.batch * problem.heads_kv, &tiles) || tiles > max_tiles ||
+      __builtin_mul_overflow(tiles, v_tile_bytes(problem), &bytes))
+    return false;
+  return forward.predicted_us * 1e3 * gain_of_tiles(rows[forward.row]) > static_cast<double>(tiling_time(bytes));
+}
+
+// Adds that pass to the plan, and V tiles to the workspace, behind what else is in it.
+void add_tile_v(const ForwardProblem& problem, ForwardPlan& plan) {
+  constexpr int pass = row_named("fa3_pass_tile_v");
+  static_assert(pass >= 0);
+  constexpr size_t alignment = 256;
+  const int64_t tiles = groups_of_keys(problem) * problem.batch * problem.heads_kv;
+  plan.launches[plan.launch_count++] = {
+      ForwardStep::tile_v, pass, narrow(divide_up(tiles, tiles_of_thread_block(rows[pass])))};
+  plan.v_tiles = (plan.forward.workspace.bytes + alignment - 1) / alignment * alignment;
+  plan.workspace_bytes = plan.v_tiles + static_cast<size_t>(tiles * v_tile_bytes(problem));
+}
+
+void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
+  plan.launch_count = 0;
+  plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
+  plan.forward = {};
+  plan.forward.row = fit.rows[0];
+  if (problem.empty()) return;
+  if (problem.seqlen_k == 0) {
+    constexpr int pass = row_named("fa3_pass_empty_rows");
+    static_assert(pass >= 0);
+    const int64_t blocks = divide_up(problem.seqlen_q, empty_rows_block) * problem.batch * problem.heads;
+    const int64_t warps = rows[pass].threads() / 32;
+    plan.launches[plan.launch_count++] = {
+        ForwardStep::empty_rows, pass, narrow(std::min<int64_t>(divide_up(blocks, warps), multiprocessors))};
+    return;
+  }
+  plan_row(problem, fit.rows[0], multiprocessors, plan.forward);
+  const int64_t tiles = plan.forward.tiles.count(), many = balanced * multiprocessors;
+  const bool is_balanced = problem.causal && tiles >= many;
+  const bool has_too_many_rows = tiles > many && problem.heads_per_kv() == 1 && problem.seqlen_q > most_unpacked_rows &&
+                                 problem.seqlen_k < short_keys;  // for packed heads
+  for (int i = 1; i < fit.count; ++i) {
+    const Row& row = rows[fit.rows[i]];
+    // For packed heads a larger tile only if a head has more than 64 rows. Where causal tiles are many, a smaller one
+    // only if it still holds all rows of a head.
+    if (row.has(Trait::packs_heads) ? has_too_many_rows || (row.Br > 64 && rows_of(problem, row) <= 64)
+                                    : is_balanced && problem.seqlen_q > row.Br)
+      continue;
+    RowPlan other;
+    plan_row(problem, fit.rows[i], multiprocessors, other);
+    // Where it makes no difference, fewer reads of K and V are better.
+    const bool is_faster = rows[other.row].has(Trait::packs_heads) ? other.predicted_us <= plan.forward.predicted_us
+                                                                   : other.predicted_us < plan.forward.predicted_us;
+    if (is_faster) plan.forward = other;
+  }
+  plan.workspace_bytes = plan.forward.workspace.bytes;
+  if (is_worth_tiling(problem, fit, plan.forward)) {
+    plan_row(problem, fit.v_tiles_row, multiprocessors, plan.forward);
+    add_tile_v(problem, plan);
+  }
+  const Row& row = rows[plan.forward.row];
+  const int64_t blocks = std::max<int64_t>(plan.forward.pieces.count(), empty_blocks(plan.forward.tiles, row));
+  plan.launches[plan.launch_count++] = {ForwardStep::forward, plan.forward.row,
+                                        narrow(std::min<int64_t>(blocks, multiprocessors))};
+}
+
+// What a plan depends on.
+struct Key {
+  int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v, causal, causal_offset;
+  int64_t first_row, rows, v_tiles_row;  // of the rows that fit
+  int64_t multiprocessors;
+
+  bool operator==(const Key&) const = default;
+};
+
+}  // namespace
+
+const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, int multiprocessors) {
+  constexpr int remembered = 4;  // few, as a thread's stack may have to hold them: glibc puts thread_local data there
+  thread_local struct {
+    Key keys[remembered];
+    ForwardPlan plans[remembered];
+    int next;
+  } memory;
+  const Key key{problem.batch,    problem.heads,      problem.heads_kv, problem.seqlen_q,      problem.seqlen_k,
+                problem.head_dim, problem.head_dim_v, problem.causal,   problem.causal_offset, fit.rows[0],
+                fit.count,        fit.v_tiles_row,    multiprocessors};
+  for (int i = 0; i < remembered; ++i)
+    if (memory.keys[i] == key) return memory.plans[i];
+  const int at = memory.next++ % remembered;
+  memory.keys[at] = key;
+  make_plan(problem, fit, multiprocessors, memory.plans[at]);
+  return memory.plans[at];
+}
+
+}  // namespace fa3

@@ -1,0 +1,168 @@
+#include "forward/scales.h"
+
+#include <utility>
+
+#include "error.h"
+#include "rules/tensor.h"
+#include "v_tile.h"
+
+namespace fa3 {
+namespace {
+
+using Status = fa3_status;
+constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
+
+constexpr int64_t max_stride = INT32_MAX;  // elements; the kernels keep these strides in int32
+
+bool is_there(const fa3_tensor& tensor) { return tensor.rank != 0; }
+
+Expected input(const char* name, int rank, bool rows, Rules rules) {
+  const bool host = rules == Rules::reference;
+  return {name, rank, false, rows && !host, rules != Rules::shapes, host};
+}
+
+template <int count>
+Status all_equal(const Named (&pairs)[count][2]) {
+  for (const auto& pair : pairs)
+    if (Status status = must_equal(pair[0], pair[1])) return status;
+  return FA3_OK;
+}
+
+// Everything but what its dims mean.
+Status check_fp32(const Expected& expected, const fa3_tensor& tensor, View& view) {
+  if (Status status = check_tensor(expected, tensor, view)) return status;
+  for (int i = 0; i < expected.rank && !expected.host; ++i)
+    if (view.dim[i] > 1 && view.stride[i] > max_stride)
+      return fail(invalid, "%s.stride[%d] is %lld, must be at most %lld", expected.name, i, ll(view.stride[i]),
+                  ll(max_stride));
+  return FA3_OK;
+}
+
+Status check_fp32_dims(const Expected& expected, const fa3_tensor& tensor) {
+  if (Status status = must_be_fp32(expected.name, tensor.dtype)) return status;
+  return check_dims(expected, tensor);
+}
+
+// The scales of `of`, a tensor (batch, rows, heads, head_dim).
+Status check_scale(const char* name, const char* of_name, const fa3_tensor& of, const fa3_tensor& scale, Rules rules,
+                   View& view) {
+  const Expected expected = input(name, 3, false, rules);
+  if (Status status = check_fp32_dims(expected, scale)) return status;
+  const int of_dim[3] = {0, 2, 1};
+  for (int i = 0; i < 3; ++i) {
+    const int64_t rows = of.dim[of_dim[i]], most = i == 2 ? (rows + FA3_SCALE_ROWS - 1) / FA3_SCALE_ROWS : rows;
+    if (scale.dim[i] == 1 || scale.dim[i] == most) continue;
+    return fail(invalid, "%s.dim[%d] is %lld, must be 1 or %s%s.dim[%d], %s%lld", name, i, ll(scale.dim[i]),
+                i == 2 ? "the blocks of 64 rows in " : "", of_name, of_dim[i], i == 2 ? "" : "which is ", ll(most));
+  }
+  return check_fp32(expected, scale, view);
+}
+
+Status check_o_scale(const fa3_forward_params& p, Rules rules, View& view) {
+  const Expected expected = input("o_scale", 1, false, rules);
+  if (Status status = check_fp32_dims(expected, p.o_scale)) return status;
+  if (p.o_scale.dim[0] != 1)
+    return fail(invalid, "o_scale.dim[0] is %lld, must be 1", ll(p.o_scale.dim[0]));
+  return check_fp32(expected, p.o_scale, view);
+}
+
+Status check_v_mean(const fa3_forward_params& p, Rules rules, View& view) {
+  const Expected expected = input("v_mean", 3, true, rules);
+  if (Status status = check_fp32_dims(expected, p.v_mean)) return status;
+  if (Status status = all_equal({{{"v_mean.dim[0]", p.v_mean.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
+                                 {{"v_mean.dim[1]", p.v_mean.dim[1]}, {"k.dim[2]", p.k.dim[2]}},
+                                 {{"v_mean.dim[2]", p.v_mean.dim[2]}, {"v.dim[3]", p.v.dim[3]}}}))
+    return status;
+  return check_fp32(expected, p.v_mean, view);
+}
+
+Status check_lse_offset(const fa3_forward_params& p, Rules rules, View& view) {
+  const Expected expected = input("lse_offset", 3, false, rules);
+  if (Status status = check_fp32_dims(expected, p.lse_offset)) return status;
+  if (Status status = all_equal({{{"lse_offset.dim[0]", p.lse_offset.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
+                                 {{"lse_offset.dim[1]", p.lse_offset.dim[1]}, {"q.dim[2]", p.q.dim[2]}},
+                                 {{"lse_offset.dim[2]", p.lse_offset.dim[2]}, {"q.dim[1]", p.q.dim[1]}}}))
+    return status;
+  return check_fp32(expected, p.lse_offset, view);
+}
+
+}  // namespace
+
+Status check_presence(const fa3_forward_params& p) {
+  const struct {
+    const char* name;
+    const fa3_tensor& tensor;
+    bool required;
+  } tensors[] = {{"q_scale", p.q_scale, true},
+                 {"k_scale", p.k_scale, true},
+                 {"v_scale", p.v_scale, true},
+                 {"o_scale", p.o_scale, p.o.dtype == FA3_DTYPE_E4M3},
+                 {"v_mean", p.v_mean, false},
+                 {"lse_offset", p.lse_offset, false}};
+  if (p.q.dtype != FA3_DTYPE_E4M3) {
+    for (const auto& [name, tensor, required] : tensors)
+      if (is_there(tensor))
+        return fail(invalid, "%s.rank is %d, must be 0 (absent): %s is for e4m3, and q.dtype is %s", name, tensor.rank,
+                    name, dtype_name(p.q.dtype));
+    return FA3_OK;
+  }
+  for (const auto& [name, tensor, required] : tensors)
+    if (required && !is_there(tensor))
+      return fail(invalid, "%s is absent (its rank is 0), and %s.dtype is e4m3", name,
+                  &tensor == &p.o_scale ? "o" : "q");
+  if (is_there(p.o_scale) && p.o.dtype != FA3_DTYPE_E4M3)
+    return fail(invalid, "o_scale.rank is %d, must be 0 (absent): o_scale is for e4m3, and o.dtype is %s",
+                p.o_scale.rank, dtype_name(p.o.dtype));
+  return FA3_OK;
+}
+
+bool has_v_tiles(const fa3_forward_params& p) { return p.q.dtype == FA3_DTYPE_E4M3 && p.v.rank == 5; }
+
+Status check_v_tiles_dims(const fa3_forward_params& p) {
+  fa3_tensor rows = p.v;  // check_dims names no dim beyond the fourth
+  rows.rank = 4;
+  if (Status status = check_dims({"v", 4, false, true, false, false}, rows)) return status;
+  if (Status status = all_equal({{{"v.dim[0]", p.v.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
+                                 {{"v.dim[1]", p.v.dim[1]}, {"k.dim[2]", p.k.dim[2]}}}))
+    return status;
+  if (const int64_t groups = (p.k.dim[1] + v_tile_keys - 1) / v_tile_keys; p.v.dim[2] != groups)
+    return fail(invalid, "v.dim[2] is %lld, must be the groups of 16 keys in k.dim[1], %lld", ll(p.v.dim[2]),
+                ll(groups));
+  if (p.v.dim[4] != v_tile_keys)
+    return fail(invalid, "v.dim[4] is %lld, must be 16: a tile is head_dim_v rows of 16 bytes", ll(p.v.dim[4]));
+  return FA3_OK;
+}
+
+// A tile is contiguous, so for all that follows it is one row of 16 head_dim_v bytes.
+Status check_v_tiles(const fa3_forward_params& p, Rules rules, View& view) {
+  const fa3_tensor& v = p.v;
+  const fa3_tensor rows{v.data, v.dtype, 4, {v.dim[0], v.dim[1], v.dim[2], v_tile_keys * v.dim[3]},
+                        {v.stride[0], v.stride[1], v.stride[2], 1}};
+  const bool empty = v.dim[0] == 0 || v.dim[1] == 0 || v.dim[2] == 0;
+  for (int i = 3; i < 5 && !empty; ++i)
+    if (const int stride = i == 3 ? v_tile_keys : 1; v.stride[i] != stride)
+      return fail(invalid, "v.stride[%d] is %lld, must be %d: a tile is head_dim_v rows of 16 bytes, without gaps", i,
+                  ll(v.stride[i]), stride);
+  if (Status status = check_tensor(input("v", 4, true, rules), rows, view)) return status;
+  std::swap(view.dim[1], view.dim[2]);
+  std::swap(view.stride[1], view.stride[2]);
+  return FA3_OK;
+}
+
+Status check_scales(const fa3_forward_params& p, Rules rules, ForwardProblem& problem) {
+  if (p.q.dtype != FA3_DTYPE_E4M3) return FA3_OK;
+  if (Status status = check_scale("q_scale", "q", p.q, p.q_scale, rules, problem.q_scale)) return status;
+  if (Status status = check_scale("k_scale", "k", p.k, p.k_scale, rules, problem.k_scale)) return status;
+  // By k's dims, as v may be tiles.
+  if (Status status = check_scale("v_scale", "k", p.k, p.v_scale, rules, problem.v_scale)) return status;
+  problem.kv_blocks = problem.k_scale.dim[2] > 1 || problem.v_scale.dim[2] > 1;
+  if (is_there(p.o_scale))
+    if (Status status = check_o_scale(p, rules, problem.o_scale)) return status;
+  if (is_there(p.v_mean))
+    if (Status status = check_v_mean(p, rules, problem.v_mean)) return status;
+  if (is_there(p.lse_offset) && problem.wants_lse)
+    if (Status status = check_lse_offset(p, rules, problem.lse_offset)) return status;
+  return FA3_OK;
+}
+
+}  // namespace fa3

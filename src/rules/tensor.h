@@ -1,0 +1,43 @@
+// One tensor argument: its dtype, dims, strides and address.
+#pragma once
+#include "problem.h"
+
+namespace fa3 {
+
+// What a tensor argument must look like.
+struct Expected {
+  const char* name;
+  int rank;       // up to 4
+  bool output;    // elements must not overlap
+  bool rows;      // rows are moved whole, in units of 16 bytes: unit inner stride, multiples of 16 bytes elsewhere
+  bool pointers;  // look at data
+  bool host;      // negative strides are fine
+  int first = 0;  // of the tensor's dims, where it is a part of one that has more
+};
+
+// Is it a dtype that some function takes?
+fa3_status check_dtype(const char* name, int32_t dtype);
+const char* dtype_name(int32_t dtype);
+
+// Is it fp32, as the numbers beside elements are?
+fa3_status must_be_fp32(const char* name, int32_t dtype);
+
+// Rank and dims.
+fa3_status check_dims(const Expected& expected, const fa3_tensor& tensor);
+
+// Strides and data; dims and dtype are known to be right.
+fa3_status check_tensor(const Expected& expected, const fa3_tensor& tensor, View& view);
+
+struct Named {
+  const char* name;
+  int64_t value;
+};
+fa3_status must_equal(Named a, Named b);
+
+// fa3_tensor_pack.
+fa3_status pack(fa3_tensor* tensor);
+
+// A multiple of `unit`, from `unit` to `most`.
+fa3_status check_head_dim(Named head_dim, int unit, int64_t most = 256);
+
+}  // namespace fa3
