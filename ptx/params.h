@@ -61,7 +61,7 @@ struct ListedForwardParams : ForwardParams {
 static_assert(sizeof(ListedForwardParams) <= 4096);
 
 // The same for sequences with lengths of their own (Trait::own_lengths). Of `visible` they take the packing only, of
-// `tiles` the heads, of `pieces` nothing.
+// `tiles` the heads (first_row is 0), of `pieces` nothing.
 //
 // What lies behind a sequence's end belongs to another one. So its last block of V, and the last rows of O of a warp,
 // come and go in boxes of 1, 2, 4, ... rows, few enough for the rows that there are; and the rest of V's block in others
@@ -72,6 +72,7 @@ struct PlannedForwardParams : ForwardParams {
   const Sequence* sequences;
   const Planned* planned;
   const PlannedCounts* counts;
+  int32_t grain;  // of the list
 };
 static_assert(sizeof(PlannedForwardParams) <= 4096);
 

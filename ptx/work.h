@@ -89,19 +89,6 @@ struct Listed {
 };
 static_assert(sizeof(Listed) == 8);
 
-// A piece of sequences with lengths of their own, in a list in device memory: an entry for all heads, so that piece n is
-// that of head n % heads and entry n / heads.
-struct Planned {
-  int32_t sequence, q_block;
-  int32_t slot;  // of part 0 of the first head, divided by the number of heads
-  uint16_t begin, end;
-  uint16_t part, parts;
-};
-struct PlannedCounts {
-  int32_t entries;
-  int32_t slots;  // of one head
-};
-
 struct Pieces {
   int32_t whole_tiles;   // pieces 0 .. whole_tiles - 1 are the tiles of these numbers
   int32_t listed;        // so many pieces follow from the list, all of the tiles from number whole_tiles on
@@ -118,6 +105,29 @@ struct Pieces {
     return {whole_tiles + tile, int32_t(entry.begin) * grain, end < tile_end ? end : tile_end,
             int32_t(entry.part), parts, int32_t(entry.slot) + nth * parts, tile};
   }
+};
+
+// A piece of packed lengths (sequence.h), of which the device makes a list (plan_lengths.h). An entry is for all heads:
+// piece n is that of entry n / heads, of head n % heads. Its rows are those from q_block * Br on of the sequence.
+struct Planned {
+  int32_t sequence, q_block;
+  int32_t slot;          // of part 0, if there were one head only; part i has slot + i
+  uint16_t begin, end;   // K/V blocks, in grains as Listed's; the tile may begin and end inside of one
+  uint16_t part, parts;
+
+  // What is to be done for the piece of this number, if its tile has these K/V blocks. Every tile that is split has two
+  // slots at least, so half of its slot is a number for its tickets that no other has.
+  constexpr Work work(int32_t number, int32_t heads, int32_t head, int32_t grain, Blocks tile) const {
+    const int32_t first = int32_t(begin) * grain, last = int32_t(end) * grain;
+    return {number, first > tile.begin ? first : tile.begin, last < tile.end ? last : tile.end, int32_t(part),
+            int32_t(parts), slot * heads + head * int32_t(parts), slot / 2 * heads + head};
+  }
+};
+static_assert(sizeof(Planned) == 20);
+
+// How much the list holds.
+struct PlannedCounts {
+  int32_t entries, slots;  // slots: of one head; tickets are for half as many tiles
 };
 
 // As many entries as fit the 4096 bytes that all drivers take as a kernel's parameters.

@@ -39,7 +39,7 @@ FA3_DEVICE Listed listed_at(const ForwardParams&, int) { return {}; }
 FA3_DEVICE int piece_count(const ForwardParams& p) { return p.pieces.count(); }
 FA3_DEVICE int piece_count(const PlannedForwardParams& p) { return p.counts->entries * p.tiles.heads; }
 FA3_DEVICE int ticket_tiles(const ForwardParams& p) { return p.pieces.ticket_tiles; }
-FA3_DEVICE int ticket_tiles(const PlannedForwardParams& p) { return p.counts->slots * p.tiles.heads; }
+FA3_DEVICE int ticket_tiles(const PlannedForwardParams& p) { return p.counts->slots / 2 * p.tiles.heads; }
 
 // Of sequences with lengths of their own. If there is no piece (Claims::none), one that means nothing.
 template <class P>
@@ -47,10 +47,10 @@ FA3_DEVICE Piece planned_at(const P& p, int number) {
   if (number < 0) return {};
   const int entry = number / p.tiles.heads, head = number - entry * p.tiles.heads;
   const Planned planned = p.planned[entry];
-  const int slot = planned.slot * p.tiles.heads + head * planned.parts;
-  return {{planned.q_block, head, p.sequences[planned.sequence].q_batch},
-          {number, planned.begin, planned.end, planned.part, planned.parts, slot, slot},
-          {planned.sequence}};
+  const Tile tile = {planned.q_block, head, p.sequences[planned.sequence].q_batch};
+  const OwnSequence sequence = {planned.sequence};
+  const Blocks blocks = tile_blocks(visible(p, sequence), first_row(p, tile), Br, Bc);
+  return {tile, planned.work(number, p.tiles.heads, head, p.grain, blocks), sequence};
 }
 
 FA3_DEVICE Piece piece_at(const Params& p, int number) {

@@ -12,27 +12,27 @@ struct OwnSequence {  // or with lengths of its own
 };
 using SequenceOfPiece = std::conditional_t<own_lengths, OwnSequence, OfCall>;
 
-FA3_DEVICE const Sequence& sequence_at(const PlannedForwardParams& p, OwnSequence s) { return p.sequences[s.number]; }
-FA3_DEVICE Sequence sequence_at(const ForwardParams&, OwnSequence) { return {}; }
+FA3_DEVICE const Sequence& sequence_of(const PlannedForwardParams& p, OwnSequence s) { return p.sequences[s.number]; }
+FA3_DEVICE Sequence sequence_of(const ForwardParams&, OwnSequence) { return {}; }
 
 // What its rows see.
 FA3_DEVICE Visible visible(const Params& p, OfCall) { return visible(p); }
 FA3_DEVICE Visible visible(const Params& p, const Sequence& s) {
-  return {s.seqlen_q, s.seqlen_k, s.left, s.right, bounded_left, bounded_right, packing(p)};
+  return visible_of(s, bounded_left, bounded_right, packing(p));
 }
-FA3_DEVICE Visible visible(const Params& p, OwnSequence s) { return visible(p, sequence_at(p, s)); }
+FA3_DEVICE Visible visible(const Params& p, OwnSequence s) { return visible(p, sequence_of(p, s)); }
 
 // Into a RowBlock's copy.
 FA3_DEVICE void copy(Sequence*, const Params&, OfCall) {}
-FA3_DEVICE void copy(Sequence* to, const Params& p, OwnSequence s) { *to = sequence_at(p, s); }
+FA3_DEVICE void copy(Sequence* to, const Params& p, OwnSequence s) { *to = sequence_of(p, s); }
 
 // Where its first query and key lie in the tensors, and in which batch entry its keys do; `batch` is that of its
 // queries.
 FA3_DEVICE int q_row(const Params&, OfCall) { return 0; }
-FA3_DEVICE int q_row(const Params& p, OwnSequence s) { return sequence_at(p, s).q_row; }
+FA3_DEVICE int q_row(const Params& p, OwnSequence s) { return sequence_of(p, s).q_row; }
 FA3_DEVICE int k_row(const Params&, OfCall) { return 0; }
-FA3_DEVICE int k_row(const Params& p, OwnSequence s) { return sequence_at(p, s).k_row; }
+FA3_DEVICE int k_row(const Params& p, OwnSequence s) { return sequence_of(p, s).k_row; }
 FA3_DEVICE int k_batch(const Params&, OfCall, int batch) { return batch; }
-FA3_DEVICE int k_batch(const Params& p, OwnSequence s, int) { return sequence_at(p, s).k_batch; }
+FA3_DEVICE int k_batch(const Params& p, OwnSequence s, int) { return sequence_of(p, s).k_batch; }
 
 }  // namespace fa3

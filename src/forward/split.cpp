@@ -50,9 +50,6 @@ constexpr int64_t most_multiprocessor_parts = 2;
 // With so many causal tiles for each multiprocessor, or more, no split that was measured gained anything.
 constexpr int64_t enough_tiles = 2;
 
-// Predicted gains of less than 1.25%, or of less than a microsecond, were losses as often, where they were measured.
-bool worth_splitting(int64_t split, int64_t whole) { return split <= whole - std::max<int64_t>(whole / 80, 1000); }
-
 // The pieces of the tiles from number first_tile on, in the order of their claims.
 struct List {
   int32_t first_tile = 0;

@@ -33,12 +33,13 @@ constexpr ForwardRow served_rows[] = {
 static_assert(std::all_of(std::begin(served_rows), std::end(served_rows),
                           [](const ForwardRow& row) { return row.valid(); }));
 
-// No bound: so large that it bounds nothing, but not so large that a row added to it overflows.
-constexpr int32_t unbounded = 1 << 28;
-
-// What rows see: left and right of the diagonal that ends in the last row and the last key.
+// What rows see: left and right of the diagonal that ends in the last row and the last key; or no_bound.
 struct Bounds {
   int32_t left, right;
+
+  // Counted from the diagonal that begins in the first row and the first key, as Sequence does.
+  int32_t left_of(int32_t diagonal) const { return left == no_bound ? no_bound : left - diagonal; }
+  int32_t right_of(int32_t diagonal) const { return right == no_bound ? no_bound : right + diagonal; }
 };
 
 // A problem of this file: sequences in packed tensors, or a batch of equal ones.
@@ -51,8 +52,8 @@ struct Served {
   std::vector<uint16_t> q, k, v, o;  // (batch, rows, heads, head_dim)
   std::vector<float> lse;            // (batch, heads, rows)
 
-  Visible visible(const Sequence& s) const {
-    return {s.seqlen_q, s.seqlen_k, s.left, s.right, row.bounded_left(), row.bounded_right(), {0}};
+  Visible visible(const Sequence& s, Packing packing = {0}) const {
+    return visible_of(s, row.bounded_left(), row.bounded_right(), packing);
   }
   int64_t q_at(const Sequence& s, int64_t i, int64_t head) const {
     return ((s.q_batch * rows_q + s.q_row + i) * heads + head) * head_dim;
@@ -97,9 +98,8 @@ Served packed(const ForwardRow& row, const std::vector<std::array<int, 2>>& leng
   for (const auto& [seqlen_q, seqlen_k] : lengths) {
     const int32_t q_row = int32_t(made.rows_q + random.between(0, 3)), k_row = int32_t(made.rows_k + random.between(0, 3));
     const int32_t diagonal = seqlen_k - seqlen_q;
-    made.sequences.push_back({q_row, 0, k_row, 0, seqlen_q, seqlen_k,
-                              bounds.left == unbounded ? unbounded : bounds.left - diagonal,
-                              bounds.right == unbounded ? unbounded : bounds.right + diagonal});
+    made.sequences.push_back(
+        {q_row, 0, k_row, 0, seqlen_q, seqlen_k, bounds.left_of(diagonal), bounds.right_of(diagonal)});
     made.poisoned.push_back(random.chance(0.15));
     made.rows_q = q_row + seqlen_q, made.rows_k = k_row + seqlen_k;
   }
@@ -112,8 +112,8 @@ Served packed(const ForwardRow& row, const std::vector<std::array<int, 2>>& leng
 Served batched(const ForwardRow& row, int batch, int seqlen_q, int seqlen_k, Bounds bounds, uint64_t seed) {
   Served made{row, 4, 2, row.d, {}, {}, seqlen_q, seqlen_k, batch, {}, {}, {}, {}, {}};
   for (int b = 0; b < batch; ++b)
-    made.sequences.push_back({0, b, 0, b, seqlen_q, seqlen_k, bounds.left - (seqlen_k - seqlen_q),
-                              bounds.right + seqlen_k - seqlen_q});
+    made.sequences.push_back({0, b, 0, b, seqlen_q, seqlen_k, bounds.left_of(seqlen_k - seqlen_q),
+                              bounds.right_of(seqlen_k - seqlen_q)});
   made.poisoned.assign(size_t(batch), false);
   fill(made, seed);
   return made;
@@ -234,24 +234,24 @@ std::string verify(const Served& made, const Expectation& expected) {
   return compare("lse", lse, lse_right, lse_plain, 0x1p-17);
 }
 
-// What a planner makes: for each tile of each sequence a piece, or parts of a few blocks, in any order.
+// What a planner makes: for each tile of each sequence a piece, or parts of a few grains, in any order.
 struct List {
   std::vector<Planned> planned;
-  int32_t slots = 0;
+  int32_t slots = 0, grain = 1;
 };
 List plan(const Served& made, Packing packing, Random& random) {
   List list;
+  list.grain = int32_t(random.between(1, 3));
   for (size_t n = 0; n < made.sequences.size(); ++n) {
     const Sequence& s = made.sequences[n];
-    Visible seen = made.visible(s);
-    seen.packing = packing;
+    const Visible seen = made.visible(s, packing);
     for (int32_t q_block = 0; q_block * made.row.Br < seen.rows(); ++q_block) {
       const Blocks blocks = tile_blocks(seen, q_block * made.row.Br, made.row.Br, made.row.Bc);
-      const int32_t count = blocks.end - blocks.begin;
+      const int32_t begin = blocks.begin / list.grain, count = (blocks.end + list.grain - 1) / list.grain - begin;
       const int32_t parts = count > 1 && random.chance(0.5) ? int32_t(random.between(2, std::min(count, 5))) : 1;
       for (int32_t part = 0; part < parts; ++part)
-        list.planned.push_back({int32_t(n), q_block, list.slots, uint16_t(blocks.begin + count * part / parts),
-                                uint16_t(blocks.begin + count * (part + 1) / parts), uint16_t(part), uint16_t(parts)});
+        list.planned.push_back({int32_t(n), q_block, list.slots, uint16_t(begin + count * part / parts),
+                                uint16_t(begin + count * (part + 1) / parts), uint16_t(part), uint16_t(parts)});
       if (parts > 1) list.slots += parts;
     }
   }
@@ -318,7 +318,8 @@ std::string run(Served made, uint64_t seed) {
   const DeviceBuffer counts = on_device(std::vector{PlannedCounts{int32_t(list.planned.size()), list.slots}});
   int32_t most_rows = 0;
   for (const Sequence& s : made.sequences) most_rows = std::max(most_rows, int32_t(packing.rows(s.seqlen_q)));
-  const size_t tickets_bytes = (size_t(list.slots) * size_t(heads * row.warpgroups()) * sizeof(Tickets) + 63) / 64 * 64;
+  const size_t tickets_bytes =
+      (size_t(list.slots / 2) * size_t(heads * row.warpgroups()) * sizeof(Tickets) + 63) / 64 * 64;
   const size_t slot_bytes = packs ? size_t(Packing::slot_rows(most_rows, row.Br) * row.packed_row_bytes())
                                   : size_t(row.Br / 16 * row.partial_bytes());
   const DeviceBuffer workspace(256 + tickets_bytes + size_t(list.slots * heads) * slot_bytes);
@@ -348,6 +349,7 @@ std::string run(Served made, uint64_t seed) {
     p.sequences = static_cast<const Sequence*>(sequences.at(0));
     p.planned = static_cast<const Planned*>(planned.at(0));
     p.counts = static_cast<const PlannedCounts*>(counts.at(0));
+    p.grain = list.grain;
   } else {
     const int32_t q_blocks = (int32_t(made.rows_q) + row.Br - 1) / row.Br, all = int32_t(made.batch) * heads;
     std::memset(static_cast<void*>(&params.listed.list), 0, sizeof params.listed.list);
@@ -386,9 +388,9 @@ std::string text_of(const Served& made, Bounds bounds) {
 }
 
 std::vector<Bounds> bounds_of(const ForwardRow& row) {
-  if (!row.bounded_right()) return {{unbounded, unbounded}};
-  if (!row.bounded_left()) return {{unbounded, 0}, {unbounded, 5}};
-  return {{unbounded, unbounded}, {unbounded, 0}, {0, 0}, {17, 0}, {128, 0}, {100, 60}, {0, 33}};
+  if (!row.bounded_right()) return {{no_bound, no_bound}};
+  if (!row.bounded_left()) return {{no_bound, 0}, {no_bound, 5}};
+  return {{no_bound, no_bound}, {no_bound, 0}, {0, 0}, {17, 0}, {128, 0}, {100, 60}, {0, 33}};
 }
 
 }  // namespace

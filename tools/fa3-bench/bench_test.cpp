@@ -283,6 +283,15 @@ TEST_CASE("wrong words and missing values are refused by name") {
       {{"--set", "grid,extra", "--scales", "head"}, "--scales has no meaning"},
       {{"--reference", "--two-level", "1"}, "--two-level"},
       {{"--plan", "--multiprocessors", "0"}, "\"0\""},
+      {{"--lengths", "17,300"}, "--lengths has no meaning without --plan"},
+      {{"--plan", "--lengths-k", "17,300"}, "--lengths-k has no meaning without --lengths"},
+      {{"--plan", "--lengths", "17,300", "--lengths-k", "5"}, "--lengths-k has 1 lengths, but --lengths 2"},
+      {{"--plan", "--lengths", "17,-1"}, "\"-1\""},
+      {{"--plan", "--lengths", "17,"}, "\"\""},
+      {{"--plan", "--lengths", "17,300", "--lengths-k", "5,1073741825"}, "\"1073741825\""},
+      {{"--plan", "--lengths", "17,300", "--batch", "2"}, "--batch"},
+      {{"--plan", "--lengths", "17,300", "--seqlen", "300"}, "--seqlen"},
+      {{"--plan", "--lengths", "17,300", "--set", "decode"}, "--set"},
   };
   for (const auto& [arguments, named] : cases) {
     INFO(CLI::detail::join(arguments, " "));
@@ -479,6 +488,36 @@ TEST_CASE("plans show every kernel that fits, the one that is taken and its piec
   CHECK_THAT(some.text, ContainsSubstring("q.dim[3]"));
   CHECK(some.refused == 1);
   CHECK(parse({"--plan", "--pieces", "--multiprocessors=78"}).multiprocessors == 78);
+}
+
+TEST_CASE("plans of packed sequences show what the device would make of their lengths") {
+  const auto plan = [](std::vector<std::string> arguments, bool pieces) {
+    for (const char* word : {"--plan", "--head-dim=128", "--heads=8", "--kv-heads=2"}) arguments.push_back(word);
+    const Options options = parse(arguments);
+    return show_plans(options.selection.points(), {options.lengths, options.lengths_k}, 132, pieces);
+  };
+  const Plans causal = plan({"--lengths=17,4096,300,0", "--causal=1"}, true);
+  CHECK(causal.refused == 0);
+  CHECK_THAT(causal.text, ContainsSubstring("\nbf16 d128 causal lengths 17,4096,300,0 heads 8/2\n") &&
+                              ContainsSubstring("\n  fa3_fwd_bf16_d128_causal_192x64       192x64       200     200") &&
+                              ContainsSubstring("each for 8 heads:\n    sequence 1, query block 31, blocks 0 to 31") &&
+                              ContainsSubstring("\n    sequence 2, query block 2, blocks 0 to 2\n") &&
+                              ContainsSubstring("\n    sequence 0, query block 0, blocks 0 to 0\n") &&
+                              !ContainsSubstring("sequence 3") && !ContainsSubstring("part 1 of"));
+  // Heads of one K/V head are packed.
+  const Plans decode = plan({"--lengths=1,1,1", "--lengths-k=131072,0,300", "--causal=0"}, true);
+  CHECK_THAT(decode.text, ContainsSubstring("lengths 1,1,1 heads 8/2 lengths_k 131072,0,300\n") &&
+                              ContainsSubstring("each for 2 heads:\n    sequence 0, query block 0, blocks ") &&
+                              ContainsSubstring("\n    sequence 0, query block 0, blocks 0 to 47, part 1 of 42\n") &&
+                              ContainsSubstring("\n    sequence 2, query block 0, blocks 0 to 4\n") &&
+                              ContainsSubstring("\n    sequence 1, query block 0, blocks 0 to 0\n"));
+  const Plans full = plan({"--lengths=1000,4096", "--causal=0"}, true);
+  CHECK_THAT(full.text, ContainsSubstring("\n    sequence 1, query blocks 0 to 31, blocks 0 to 31\n"));
+  CHECK_THAT(plan({"--lengths=1000,4096", "--causal=0"}, false).text, !ContainsSubstring("sequence 1"));
+  CHECK(plan({"--lengths=0,0", "--causal=0"}, true).refused == 0);
+  const Plans many = plan({"--lengths=1,1", "--lengths-k=700000000,700000000", "--causal=0"}, false);
+  CHECK(many.refused == 1);
+  CHECK_THAT(many.text, ContainsSubstring("\n  the lengths are too many: "));
 }
 
 TEST_CASE("the check of e4m3 finds errors beyond its roundings") {

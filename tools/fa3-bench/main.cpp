@@ -55,7 +55,9 @@ static int run(const Options& options) {
     return 0;
   }
   if (options.plan) {
-    const Plans plans = show_plans(points, multiprocessors(options), options.pieces);
+    const SequenceLengths lengths{options.lengths, options.lengths_k};
+    const Plans plans = lengths.q.empty() ? show_plans(points, multiprocessors(options), options.pieces)
+                                          : show_plans(points, lengths, multiprocessors(options), options.pieces);
     std::fputs(plans.text.c_str(), stdout);
     return plans.refused == points.size();
   }

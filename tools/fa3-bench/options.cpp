@@ -33,6 +33,7 @@ Check number(int64_t least, int64_t most) {
   };
 }
 constexpr int64_t most_size = int64_t(1) << 40;
+constexpr int64_t most_length = int64_t(1) << 30;
 constexpr int most_count = 1000000;
 
 // With its ending, so that `--json=yes` does not write a file named yes, nor `--json --list` one named --list.
@@ -152,6 +153,17 @@ void check_kernels(const Selection& selection) {
                                   " for --direction " + name(direction));
 }
 
+// The grid then has the longest of them, as many times as there are sequences.
+void make_grid_of_lengths(Options& o, const CLI::Option& lengths, const CLI::Option& lengths_k) {
+  if (o.lengths_k.empty()) o.lengths_k = o.lengths;
+  if (o.lengths_k.size() != o.lengths.size())
+    throw std::invalid_argument(lengths_k.get_name() + " has " + std::to_string(o.lengths_k.size()) + " lengths, but " +
+                                lengths.get_name() + " " + std::to_string(o.lengths.size()));
+  Grid& grid = o.selection.grid;
+  grid.batch = int64_t(o.lengths.size());
+  grid.seqlens = {std::ranges::max(o.lengths)}, grid.seqlen_k = std::ranges::max(o.lengths_k);
+}
+
 }  // namespace
 
 Options Options::parse(int argc, const char* const* argv) {
@@ -193,18 +205,23 @@ Options Options::parse(int argc, const char* const* argv) {
       add_flag(app, "--list", o.list, "Print labels only; with --json points and protocol, for programs");
 
   app.option_defaults()->group("A grid in place of --set");
-  const Some axes = {
+  Some axes = {
       add_list(app, "--dtype", grid.dtypes, CLI::IsMember({"bf16", "fp16", "e4m3"}), "Of bf16,fp16,e4m3"),
       add_list(app, "--head-dim", grid.head_dims, number(1, most_size), ""),
       add_number(app, "--head-dim-v", grid.head_dim_v, 1, most_size, "Of v and o, if not that of q and k"),
-      add_list(app, "--causal", grid.causal, CLI::IsMember({"0", "1"}), "Of 0,1"),
+      add_list(app, "--causal", grid.causal, CLI::IsMember({"0", "1"}), "Of 0,1")};
+  const Some sizes = {
       add_list(app, "--seqlen", grid.seqlens, number(1, most_size), ""),
       add_number(app, "--seqlen-k", grid.seqlen_k, 1, most_size, "Keys, if not as many as queries"),
       add_number(app, "--tokens", grid.tokens, 1, most_size, "batch = tokens / seqlen"),
-      add_number(app, "--batch", grid.batch, 1, most_size, "In place of --tokens"),
+      add_number(app, "--batch", grid.batch, 1, most_size, "In place of --tokens")};
+  const Some heads = {
       add_number(app, "--hidden", grid.hidden, 1, most_size, "heads = hidden / head_dim"),
       add_number(app, "--heads", grid.heads, 1, most_size, "In place of --hidden"),
       add_number(app, "--kv-heads", grid.kv_heads, 1, most_size, "If fewer than heads (GQA, MQA)")};
+
+  axes.insert(axes.end(), sizes.begin(), sizes.end());
+  axes.insert(axes.end(), heads.begin(), heads.end());
 
   app.option_defaults()->group("Forms of each point in e4m3");
   Forms& forms = selection.forms;
@@ -235,6 +252,11 @@ Options Options::parse(int argc, const char* const* argv) {
                                "Print how the library would run the points: kernels that fit, tiles, parts, waves and\n"
                                "predicted times; needs no GPU");
   CLI::Option* pieces = add_flag(app, "--pieces", o.pieces, "With --plan: also the pieces of work, in their order");
+  CLI::Option* lengths = add_list(app, "--lengths", o.lengths, number(0, most_length),
+                                  "With --plan: queries of packed sequences, such as 17,4096,300, in place of --batch\n"
+                                  "and --seqlen");
+  CLI::Option* lengths_k =
+      add_list(app, "--lengths-k", o.lengths_k, number(0, most_length), "Their keys, if not as many as queries");
   CLI::Option* multiprocessors = add_number(
       app, "--multiprocessors", o.multiprocessors, 1, 1024,
       "Of the device that --plan and --list are for (this machine's; without a GPU 132, as of H100 SXM and H200)");
@@ -259,14 +281,20 @@ Options Options::parse(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& error) {
     throw std::invalid_argument(error.what());
   }
+  if (lengths->count()) make_grid_of_lengths(o, *lengths, *lengths_k);
   check_kernels(selection);
   if (selection.deterministic && selection.direction != Direction::backward)
     throw std::invalid_argument(deterministic->get_name() + " has no meaning without --direction bwd");
   keep_apart({set}, axes);
+  keep_apart({lengths}, {set});
+  keep_apart({lengths}, sizes);
   keep_apart({list}, {rows, clock, csv});
   keep_apart({plan}, {rows, clock, csv, json});
   keep_apart({list, combine, overhead, reference, plan}, {list, combine, overhead, reference, plan});
   if (o.pieces && !o.plan) throw std::invalid_argument(pieces->get_name() + " has no meaning without --plan");
+  if (lengths->count() && !o.plan) throw std::invalid_argument(lengths->get_name() + " has no meaning without --plan");
+  if (lengths_k->count() && !lengths->count())
+    throw std::invalid_argument(lengths_k->get_name() + " has no meaning without " + lengths->get_name());
   if (multiprocessors->count() && !o.plan && !o.list)
     throw std::invalid_argument(multiprocessors->get_name() + " has no meaning without --plan or --list");
   keep_apart({direction}, {combine, overhead, reference, plan});

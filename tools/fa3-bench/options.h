@@ -1,6 +1,8 @@
 // The command line of fa3-bench.
 #pragma once
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "points.h"
 #include "result.h"
@@ -11,6 +13,7 @@ struct Options {
   Selection selection;
   Protocol protocol;
   bool combine = false, overhead = false, reference = false, list = false, plan = false, pieces = false;
+  std::vector<int64_t> lengths, lengths_k;  // of packed sequences that plans are for; empty: the points are planned
   int multiprocessors = 0;  // that plans are for; 0: this machine's
   bool progress = false;  // already decided: a terminal, or asked for
   std::string csv, json;  // files; "-" is standard output

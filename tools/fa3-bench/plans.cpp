@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "error.h"
+#include "forward/lengths.h"
 #include "forward/split.h"
 
 namespace fa3::bench {
@@ -23,11 +24,17 @@ int most_parts(const RowPlan& plan) {
   return parts;
 }
 
-std::string row_of_table(const RowPlan& plan, int multiprocessors, bool taken) {
-  const Row& row = rows[plan.row];
+constexpr const char* columns =
+    "  kernel                                    tile   tiles  pieces parts  waves   whole us predicted us\n";
+
+struct Figures {
+  int tiles, pieces, parts;
+  double whole_us, predicted_us;
+};
+std::string row_of_table(const Row& row, const Figures& figures, int multiprocessors, bool taken) {
   return line("%c %-36s %4dx%-4d %7d %7d %5d %6.2f %10.1f %10.1f\n", taken ? '*' : ' ', row.name, row.Br, row.Bc,
-              plan.tiles.count(), plan.pieces.count(), most_parts(plan), double(plan.pieces.count()) / multiprocessors,
-              plan.whole_us, plan.predicted_us);
+              figures.tiles, figures.pieces, figures.parts, double(figures.pieces) / multiprocessors,
+              figures.whole_us, figures.predicted_us);
 }
 
 // Pieces that differ in their tile only, on one line.
@@ -53,21 +60,26 @@ std::string work_of(const RowPlan& plan) {
 }
 
 // Returns false if the library refuses the point.
-bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string& text) {
+bool find_rows(const Point& point, const std::string& label, ForwardProblem& problem, Fit& fits, std::string& text) {
   const fa3_forward_params params = point.shapes();
-  text.append("\n").append(point.label()).append("\n");
+  text.append("\n").append(label).append("\n");
+  if (validate(&params, Rules::shapes, problem) == FA3_OK && fit(problem, fits) == FA3_OK) return true;
+  text += "  the library refuses it: " + std::string(last_message()) + "\n";
+  return false;
+}
+
+bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string& text) {
   ForwardProblem problem;
   Fit fits;
-  if (validate(&params, Rules::shapes, problem) != FA3_OK || fit(problem, fits) != FA3_OK) {
-    text += "  the library refuses it: " + std::string(last_message()) + "\n";
-    return false;
-  }
-  text += "  kernel                                    tile   tiles  pieces parts  waves   whole us predicted us\n";
+  if (!find_rows(point, point.label(), problem, fits, text)) return false;
+  text += columns;
   const int taken = plan(problem, fits, multiprocessors).forward.row;
   const auto show = [&](int row) {
     RowPlan made;
     plan_row(problem, row, multiprocessors, made);
-    text += row_of_table(made, multiprocessors, row == taken);
+    text += row_of_table(rows[row],
+                         {made.tiles.count(), made.pieces.count(), most_parts(made), made.whole_us, made.predicted_us},
+                         multiprocessors, row == taken);
     if (pieces && row == taken) text += work_of(made);
   };
   for (int i = 0; i < fits.count; ++i) show(fits.rows[i]);
@@ -75,7 +87,117 @@ bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string&
   return true;
 }
 
+// A plan for packed lengths, and the memory that it lies in.
+struct PackedPlan {
+  PlanLengthsParams params;
+  std::vector<Sequence> sequences;
+  std::vector<int32_t> first_tile;
+  std::vector<Planned> entries;
+  PlannedCounts counts;
+  PlanScratch scratch;
+
+  explicit PackedPlan(const PlanLengthsParams& p)
+      : params(p), sequences(size_t(p.lengths.batch)), first_tile(size_t(p.lengths.batch) + 1),
+        entries(size_t(most_entries(p.most_tiles, p.most_slots))) {
+    plan_lengths(InTurn(), params, {sequences.data(), first_tile.data(), entries.data(), &counts}, scratch);
+    entries.resize(size_t(counts.entries));
+  }
+  Figures figures() const {
+    int parts = 1;
+    for (const Planned& entry : entries) parts = std::max(parts, int(entry.parts));
+    return {first_tile.back() * params.heads, counts.entries * params.heads, parts, double(scratch.whole_time) / 1e3,
+            double(scratch.time) / 1e3};
+  }
+};
+
+// Pieces that differ in their query block only, on one line.
+std::string work_of(const PackedPlan& plan) {
+  std::string text = line("    each for %d heads:\n", plan.params.heads);
+  const auto& entries = plan.entries;
+  for (size_t n = 0; n < entries.size();) {
+    const Planned& first = entries[n];
+    size_t last = n;
+    const auto follows = [&](const Planned& next) {
+      return next.sequence == first.sequence && next.q_block == entries[last].q_block + 1 && next.part == first.part &&
+             next.parts == first.parts && next.begin == first.begin && next.end == first.end;
+    };
+    while (last + 1 < entries.size() && follows(entries[last + 1])) ++last;
+    text += line("    sequence %d, query block", first.sequence);
+    text += n == last ? line(" %d", first.q_block) : line("s %d to %d", first.q_block, entries[last].q_block);
+    const int grain = plan.params.grain;
+    text += line(", blocks %d to %d", int(first.begin) * grain, int(first.end) * grain - 1);
+    text += first.parts == 1 ? "\n" : line(", part %d of %d\n", int(first.part) + 1, int(first.parts));
+    n = last + 1;
+  }
+  return text;
+}
+
+std::string label_of(const Point& point, const SequenceLengths& lengths) {
+  const auto list = [](const std::vector<int64_t>& all) {
+    std::string text;
+    for (const int64_t n : all) text.append(text.empty() ? "" : ",").append(std::to_string(n));
+    return text;
+  };
+  std::string label = point.kind() + " lengths " + list(lengths.q) + " heads " + std::to_string(point.heads) + "/" +
+                      std::to_string(point.kv_heads);
+  if (lengths.k != lengths.q) label += " lengths_k " + list(lengths.k);
+  label += point.form();
+  return point.library_chooses() ? label : label + " " + point.kernel;
+}
+
+// Where each sequence begins, and the last one ends; empty if that is more than kernels can count.
+std::vector<int32_t> starts_of(const std::vector<int64_t>& lengths) {
+  std::vector<int32_t> starts{0};
+  for (const int64_t length : lengths) {
+    if (length > most_packed_rows - starts.back()) return {};
+    starts.push_back(starts.back() + int32_t(length));
+  }
+  return starts;
+}
+
+bool add_plan(const Point& point, const SequenceLengths& lengths, int multiprocessors, bool pieces,
+              std::string& text) {
+  ForwardProblem problem;
+  Fit fits;
+  if (!find_rows(point, label_of(point, lengths), problem, fits, text)) return false;
+  const std::vector<int32_t> cu_q = starts_of(lengths.q), cu_k = starts_of(lengths.k);
+  std::vector<PackedPlan> plans;
+  std::vector<int> rows_of_plans;
+  for (int i = 0; i < fits.count && !cu_q.empty() && !cu_k.empty(); ++i) {
+    const Lengths given{cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, int32_t(problem.batch),
+                        int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
+    PlanLengthsParams params;
+    if (!plan_lengths_params(problem, rows[fits.rows[i]], multiprocessors, given, {cu_q.back(), cu_k.back()},
+                             {-1, problem.causal ? 0 : -1, true}, false, params))
+      continue;
+    plans.emplace_back(params);
+    rows_of_plans.push_back(fits.rows[i]);
+  }
+  if (plans.empty()) {
+    text += "  the lengths are too many: kernels cannot count their rows, tiles or parts\n";
+    return false;
+  }
+  const auto sooner = [](const PackedPlan& a, const PackedPlan& b) { return a.scratch.time < b.scratch.time; };
+  const auto fastest = std::ranges::min_element(plans, sooner) - plans.begin();
+  text += columns;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const bool taken = int64_t(i) == fastest;
+    text += row_of_table(rows[rows_of_plans[i]], plans[i].figures(), multiprocessors, taken);
+    if (pieces && taken) text += work_of(plans[i]);
+  }
+  return true;
+}
+
 }  // namespace
+
+Plans show_plans(const std::vector<Point>& points, const SequenceLengths& lengths, int multiprocessors, bool pieces) {
+  Plans plans{line("On %d multiprocessors, as the device plans packed sequences. *: predicted to be the fastest.\n"
+                   "parts: of one tile, at most.\n",
+                   multiprocessors), 0};
+  plans.text += "No kernel takes packed sequences yet: tiles and costs are of those for sequences of one length.\n";
+  for (const Point& point : points) plans.refused += !add_plan(point, lengths, multiprocessors, pieces, plans.text);
+  return plans;
+}
 
 Plans show_plans(const std::vector<Point>& points, int multiprocessors, bool pieces) {
   Plans plans{

@@ -16,4 +16,11 @@ struct Plans {
 };
 Plans show_plans(const std::vector<Point>& points, int multiprocessors, bool pieces);
 
+// The same for packed sequences, as many as the points have batch entries, of so many queries and keys each. Their
+// pieces are those that the device would make (ptx/plan_lengths.h).
+struct SequenceLengths {
+  std::vector<int64_t> q, k;
+};
+Plans show_plans(const std::vector<Point>& points, const SequenceLengths& lengths, int multiprocessors, bool pieces);
+
 }  // namespace fa3::bench
