@@ -13,13 +13,13 @@ namespace {
 // times as long as what it writes and reads.
 constexpr int64_t constant_keys = 2048;
 
-int64_t tiles_of_head(const ForwardProblem& problem, const Row& row, const PackedTotals& totals) {
+int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, const PackedTotals& totals) {
   const int64_t total = totals.q < 0 ? -1 : packing_of(problem, row).rows(totals.q);
   return most_tiles(problem.batch, rows_of(problem, row), total, row.Br);
 }
 
 // Those of the planner for calls of one length (candidate.cpp), for the longest sequence.
-RowCosts costs_for(const ForwardProblem& problem, const Row& row) {
+RowCosts costs_for(const ForwardProblem& problem, const ForwardRow& row) {
   RowCosts costs = costs_of(row);
   const int64_t warpgroups = divide_up(rows_of(problem, row), 64);
   for (Costs* c : {&costs.together, &costs.behind}) {
@@ -31,19 +31,19 @@ RowCosts costs_for(const ForwardProblem& problem, const Row& row) {
 }
 
 // A single consumer is done with few rows sooner.
-int32_t stored_rows(const ForwardProblem& problem, const Row& row) {
+int32_t stored_rows(const ForwardProblem& problem, const ForwardRow& row) {
   return narrow(row.warpgroups() == 1 ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
 }
 
 }  // namespace
 
-bool plan_lengths_params(const ForwardProblem& problem, const Row& row, int multiprocessors, const Lengths& lengths,
-                         const PackedTotals& totals, const Window& window, bool batch_invariant,
-                         PlanLengthsParams& p) {
+bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
+                         const Lengths& lengths, const PackedTotals& totals, const Window& window,
+                         bool batch_invariant, PlanLengthsParams& p) {
   if (std::max(problem.seqlen_q, totals.q) > most_packed_rows || rows_of(problem, row) > max_seqlen ||
       std::max(problem.seqlen_k, totals.k) > most_packed_rows || problem.batch > max_tiles)
     return false;
-  const bool packs = row.has(Trait::packs_heads);
+  const bool packs = row.packs_heads();
   const int64_t blocks = divide_up(problem.seqlen_k, row.Bc);
   const int64_t grain = std::max<int64_t>(1, divide_up(blocks, Listed::most_grains));
   const int64_t unit = std::max<int64_t>(1, constant_keys / (row.Bc * grain));

@@ -13,8 +13,8 @@ struct PackedTotals {
 // The problem has the maxima as lengths and as many batch entries as there are sequences. With batch_invariant a
 // sequence is split the same way whatever it is batched with. Returns false if there may be more rows, tiles or parts
 // than the kernels can count.
-bool plan_lengths_params(const ForwardProblem& problem, const Row& row, int multiprocessors, const Lengths& lengths,
-                         const PackedTotals& totals, const Window& window, bool batch_invariant,
-                         PlanLengthsParams& params);
+bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
+                         const Lengths& lengths, const PackedTotals& totals, const Window& window,
+                         bool batch_invariant, PlanLengthsParams& params);
 
 }  // namespace fa3

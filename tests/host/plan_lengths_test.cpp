@@ -92,13 +92,13 @@ void check(const PlannedLengths& made) {
   REQUIRE(slots.size() == size_t(made.counts.slots * p.heads));
 }
 
-const Row& row_of(const char* name) {
+const ForwardRow& row_of(const char* name) {
   const int row = row_named(name);
   REQUIRE(row >= 0);
-  return rows[row];
+  return forward_row(row);
 }
-const Row& wide() { return row_of("fa3_fwd_bf16_d128_causal_192x64"); }
-const Row& packed() { return row_of("fa3_fwdpacked_bf16_d128_full_64x64"); }
+const ForwardRow& wide() { return row_of("fa3_fwd_bf16_d128_causal_192x64"); }
+const ForwardRow& packed() { return row_of("fa3_fwdpacked_bf16_d128_full_64x64"); }
 
 // Lengths from a few to many, some of them none.
 std::vector<int32_t> any_lengths(std::mt19937& random, size_t count, int32_t most) {
@@ -241,10 +241,10 @@ TEST_CASE("a piece more than multiprocessors waits for one of the others", "[len
 }
 
 TEST_CASE("kernels that take no parts get none", "[lengths]") {
-  const auto row = std::find_if(std::begin(rows), std::end(rows), [](const Row& r) {
-    return r.kind == Kind::forward && r.dtype == Dtype::bf16 && r.d == 128 && !r.has(Trait::splits);
+  const auto row = std::find_if(forward_rows.begin(), forward_rows.end(), [](const ForwardRow& r) {
+    return r.dtype == Dtype::bf16 && r.d == 128 && !r.has(Trait::splits);
   });
-  REQUIRE(row != std::end(rows));
+  REQUIRE(row != forward_rows.end());
   for (const bool batch_invariant : {false, true}) {
     const PackedCall call(*row, {.heads = 1, .heads_kv = 1}, {1, 500}, {100000, 500}, no_window, 132, batch_invariant);
     const PlannedLengths made(call.params);
@@ -257,7 +257,7 @@ TEST_CASE("a constant unit splits a sequence as if it were alone", "[lengths]") 
   std::mt19937 random(7);
   int split = 0;
   for (int n = 0; n < 40; ++n) {
-    const Row& row = n % 2 ? packed() : wide();
+    const ForwardRow& row = n % 2 ? packed() : wide();
     const Shape heads{.heads = 8, .heads_kv = 2};
     const int32_t q = n % 2 ? 1 + int32_t(random() % 60) : 1 + int32_t(random() % 2000), k = int32_t(random() % 60000);
     const auto batch = random() % 30;
@@ -306,7 +306,7 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
     if (n % 4 == 0) lengths.cu_q = numbers[0].data(), lengths.cu_k = numbers[1].data();
     const PackedTotals totals{lengths.cu_q ? 20000 : -1, lengths.cu_k ? 20000 : -1};
     PlanLengthsParams params;
-    const Row& row = packs ? packed() : wide();
+    const ForwardRow& row = packs ? packed() : wide();
     REQUIRE(plan_lengths_params(problem, row, 132, lengths, totals, causal_window, invariant, params));
     const PlannedLengths made(params);
     check_bounds(made);

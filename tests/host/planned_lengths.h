@@ -70,7 +70,7 @@ struct PackedCall {
   std::vector<int32_t> cu_q, cu_k;
   PlanLengthsParams params;
 
-  PackedCall(const Row& row, const Shape& heads, const std::vector<int32_t>& q, const std::vector<int32_t>& k,
+  PackedCall(const ForwardRow& row, const Shape& heads, const std::vector<int32_t>& q, const std::vector<int32_t>& k,
              const Window& window, int multiprocessors = 132, bool batch_invariant = false)
       : cu_q(starts_of(q)), cu_k(starts_of(k)) {
     ForwardProblem problem = problem_of({.head_dim = row.d});

@@ -31,7 +31,7 @@ struct Figures {
   int tiles, pieces, parts;
   double whole_us, predicted_us;
 };
-std::string row_of_table(const Row& row, const Figures& figures, int multiprocessors, bool taken) {
+std::string row_of_table(const ForwardRow& row, const Figures& figures, int multiprocessors, bool taken) {
   return line("%c %-36s %4dx%-4d %7d %7d %5d %6.2f %10.1f %10.1f\n", taken ? '*' : ' ', row.name, row.Br, row.Bc,
               figures.tiles, figures.pieces, figures.parts, double(figures.pieces) / multiprocessors,
               figures.whole_us, figures.predicted_us);
@@ -77,7 +77,7 @@ bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string&
   const auto show = [&](int row) {
     RowPlan made;
     plan_row(problem, row, multiprocessors, made);
-    text += row_of_table(rows[row],
+    text += row_of_table(forward_row(row),
                          {made.tiles.count(), made.pieces.count(), most_parts(made), made.whole_us, made.predicted_us},
                          multiprocessors, row == taken);
     if (pieces && row == taken) text += work_of(made);
@@ -167,7 +167,7 @@ bool add_plan(const Point& point, const SequenceLengths& lengths, int multiproce
     const Lengths given{cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, int32_t(problem.batch),
                         int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
     PlanLengthsParams params;
-    if (!plan_lengths_params(problem, rows[fits.rows[i]], multiprocessors, given, {cu_q.back(), cu_k.back()},
+    if (!plan_lengths_params(problem, forward_row(fits.rows[i]), multiprocessors, given, {cu_q.back(), cu_k.back()},
                              {-1, problem.causal ? 0 : -1, true}, false, params))
       continue;
     plans.emplace_back(params);
@@ -182,7 +182,7 @@ bool add_plan(const Point& point, const SequenceLengths& lengths, int multiproce
   text += columns;
   for (size_t i = 0; i < plans.size(); ++i) {
     const bool taken = int64_t(i) == fastest;
-    text += row_of_table(rows[rows_of_plans[i]], plans[i].figures(), multiprocessors, taken);
+    text += row_of_table(forward_row(rows_of_plans[i]), plans[i].figures(), multiprocessors, taken);
     if (pieces && taken) text += work_of(plans[i]);
   }
   return true;
