@@ -108,10 +108,10 @@ enum class Trait : uint32_t {
   // faster; tiles of few blocks (least_turns in src/forward/cost.h) and parts of few blocks are slower so.
   shares_keys = 1 << 12,
 
-  // The first Q is sent for at once: the warp that loads Q knows the thread block's first piece without being told, and
+  // The first Q is sent for early: the warp that loads Q knows the thread block's first piece by itself, and
   // sends for a Q before it writes down which rows these are. Measured: calls of 8 to 15 us +1 to +3%. In other rows
   // ptxas makes other main loops with it: e4m3 at d 256, causal, -2%, bf16 at d 64 -0.25%.
-  first_q_at_once = 1 << 13,
+  early_first_q = 1 << 13,
 
   // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (Planned in
   // work.h). Rows without it have the lengths of the call.
@@ -144,7 +144,7 @@ enum class Trait : uint32_t {
 
   // What all rows of fwd.cu share; and those of packed heads.
   fast = chosen | splits | speculative | hold_exps,
-  fast_packed = fast | early_claim | first_q_at_once,
+  fast_packed = fast | early_claim | early_first_q,
 
   // What a row of each kind may have.
   of_backward = chosen | hold_exps | one_key_block | as_written | prepares_ahead | keeps_together,

@@ -261,8 +261,8 @@ constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, c
       const int32_t unit = unit_of_trial(i, s.longest);
       if (unit < p.least_unit || unit >= s.longest || s.trials[i].slots > p.most_slots) continue;
       // Where pieces follow each other, their time is the least that it may be, so that small gains are none.
-      const bool at_once = pieces_of(p, s.trials[i]) <= p.multiprocessors;
-      const int64_t most = at_once ? s.whole_time : s.whole_time - s.whole_time / 10;
+      const bool together = pieces_of(p, s.trials[i]) <= p.multiprocessors;
+      const int64_t most = together ? s.whole_time : s.whole_time - s.whole_time / 10;
       if (s.times[i] >= s.time || s.times[i] > most || !worth_splitting(s.times[i], s.whole_time)) continue;
       s.time = s.times[i];
       s.unit = unit;

@@ -94,10 +94,10 @@ struct Pieces {
   int32_t listed;        // so many pieces follow from the list, all of the tiles from number whole_tiles on
   int32_t ticket_tiles;  // of these tiles so many, the first, may be split, and have tickets
   int32_t grain;         // of the list, in K/V blocks
-  Divisor each;          // of these tiles so many share an entry of the list, which is that of the first one; or 1
+  Divisor tiles_per_entry;  // so many of these tiles share an entry of the list, which is that of the first one; or 1
 
   constexpr int32_t count() const { return whole_tiles + listed; }
-  constexpr int32_t entries() const { return listed / each; }  // of the list
+  constexpr int32_t entries() const { return listed / tiles_per_entry; }  // of the list
 
   // A piece of the list, of the nth tile that shares the entry; tile_end is where its tile's K/V blocks end.
   constexpr Work work(const Listed& entry, int32_t nth, int32_t tile_end) const {

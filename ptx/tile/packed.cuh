@@ -112,7 +112,7 @@ class Shares {
 
   FA3_DEVICE Shares(const Params& p, int rows, int parts) : rows_(rows), rows_each_(least_rows) {
     while (rows_each_ * parts < rows) rows_each_ += least_rows;
-    if (!all_at_once(p)) rows_each_ = rows;
+    if (!pieces_fit_grid(p)) rows_each_ = rows;
   }
 
   FA3_DEVICE bool are_shared() const { return rows_each_ < rows_; }
@@ -288,7 +288,7 @@ FA3_DEVICE void combine_packed(const float (&O)[dv / 2], const RowState& state, 
   const Shares shares(p, rows, parts);
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);  // all have written
   if (warp == 0 && lane == 0) {
-    if (all_at_once(p)) wait(smem.tickets_ready[0], 0);
+    if (pieces_fit_grid(p)) wait(smem.tickets_ready[0], 0);
     smem.shares[warpgroup] = shares.take(&p.tickets[block.ticket].taken, block.part, parts);
   }
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);

@@ -46,23 +46,23 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
     }
   };
 
-  const bool at_once = all_at_once(p);
-  bool knows = has(Trait::first_q_at_once);  // does the Q producer know the next piece?
-  uint32_t told = 0;                         // so many it has been told
+  const bool claims_nothing = pieces_fit_grid(p);
+  bool q_has_first = has(Trait::early_first_q);  // the Q producer has taken the first piece by itself
+  uint32_t handed_over = 0;                      // pieces handed over to the Q producer
   auto take = [&] {  // the next piece
-    const int piece = !at_once ? claims.take() : knows ? claims.first() : Claims::none;
-    if (!knows) {
-      wait(smem.empty_piece, told & 1 ^ 1);
+    const int piece = !claims_nothing ? claims.take() : q_has_first ? claims.first() : Claims::none;
+    if (!q_has_first) {
+      wait(smem.empty_piece, handed_over & 1 ^ 1);
       smem.piece = piece;
       mbarrier_arrive(shared_address(&smem.full_piece));
-      told++;
+      handed_over++;
     }
-    knows = false;
+    q_has_first = false;
     return piece;
   };
 
   for (int piece = Claims::none, next = Claims::none;; piece = next) {
-    if (!early || told == 0) piece = take();
+    if (!early || handed_over == 0) piece = take();
     if (piece == Claims::none) break;
 
     const Piece found = piece_at(p, piece);
@@ -73,7 +73,7 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
     const int take_at = work.begin + min(blocks / 8, 2);
     const int ask_at = min(work.end - 1, work.begin + ahead);
     for (int j = work.end - 1; j >= work.begin; j--, i++) {
-      if (j == ask_at && !at_once) claims.ask();
+      if (j == ask_at && !claims_nothing) claims.ask();
       const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
       Stage& stage = smem.stage[s];
       const KeyBlock block = key_block(p, found, j);
@@ -123,14 +123,14 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
 // Warp 1 of the producer warpgroup, one thread: Q, as soon as a buffer is free.                 // A1.4, A1.5
 FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
   using namespace ptx;
-  constexpr bool knows_first = has(Trait::first_q_at_once);
-  uint32_t told = 0;            // so many pieces it has been told, if it knows the first one
+  constexpr bool takes_first = has(Trait::early_first_q);
+  uint32_t handed_over = 0;     // pieces handed over to it, if it takes the first one by itself
   for (uint32_t t = 0;; t++) {  // number of the piece among those of the thread block
     int piece;
-    if (knows_first && t == 0) {
+    if (takes_first && t == 0) {
       piece = Claims(p).first();
     } else {
-      wait(smem.full_piece, (knows_first ? told++ : t) & 1);
+      wait(smem.full_piece, (takes_first ? handed_over++ : t) & 1);
       piece = smem.piece;
       mbarrier_arrive(shared_address(&smem.empty_piece));
     }
@@ -156,7 +156,7 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       const int begin = bounded_left ? max(work.begin, min(seen.begin, work.end)) : work.begin;
       const int computed = min(max(seen.end - begin, 0), work.end - begin);
       // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
-      if (knows_first && !end && computed > 0) load_q(smem.q[buffer], full, p, row, found);
+      if (takes_first && !end && computed > 0) load_q(smem.q[buffer], full, p, row, found);
       block.row = row;
       block.blocks = end ? RowBlock::end_of_work : computed;
       block.skipped = blocks - computed;
@@ -183,7 +183,7 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
           bytes += v_mean_bytes(p);
         }
       mbarrier_arrive_expect_tx(shared_address(&full), bytes);
-      if (!knows_first && q_is_read) load_q(smem.q[buffer], full, p, row, found);
+      if (!takes_first && q_is_read) load_q(smem.q[buffer], full, p, row, found);
       if constexpr (is_8bit)
         if (!end && v_mean_bytes(p)) load_v_mean(smem.v_mean[VMeanRing::index(q_use)], full, p, block);
     }
@@ -209,7 +209,7 @@ FA3_DEVICE void producer(const Params& p, Smem& smem, int warp) {
                                             2 * blockIdx.x + warp - 2, 2 * gridDim.x);
     if constexpr (config.lands_v()) mend_landings(smem, Transposer(warp - 2));
     if constexpr (config.packs_heads())
-      if (warp == 2 && threadIdx.x % 32 == 0 && all_at_once(p)) prepare_tickets(p, smem);
+      if (warp == 2 && threadIdx.x % 32 == 0 && pieces_fit_grid(p)) prepare_tickets(p, smem);
     return;
   }
   if (threadIdx.x % 32 != 0) return;

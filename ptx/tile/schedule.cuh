@@ -60,8 +60,8 @@ FA3_DEVICE Piece piece_at(const Params& p, int number) {
       int entry = number - p.pieces.whole_tiles, nth = 0;
       if constexpr (config.packs_heads()) {
         const int piece = entry;
-        entry = piece / p.pieces.each;
-        nth = piece - entry * p.pieces.each;
+        entry = piece / p.pieces.tiles_per_entry;
+        nth = piece - entry * p.pieces.tiles_per_entry;
       }
       const Listed listed = listed_at(p, entry);
       const Tile tile = tile_at(p, p.pieces.whole_tiles + listed.tile + nth);
@@ -75,7 +75,7 @@ FA3_DEVICE Piece piece_at(const Params& p, int number) {
 
 // Has each piece a thread block of its own, so that none is claimed? Only kernels for packed heads make use of that:
 // their calls are short, so tickets are cleared beside the loads (prepare_tickets in producer.cuh).
-FA3_DEVICE bool all_at_once(const Params& p) {
+FA3_DEVICE bool pieces_fit_grid(const Params& p) {
   return config.packs_heads() && piece_count(p) <= int(gridDim.x);
 }
 

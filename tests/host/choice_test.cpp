@@ -181,7 +181,7 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
   };
   // Short times: as many equal parts as there are multiprocessors for.
   const RowPlan& even = decode(1, 8192);
-  CHECK((even.pieces.whole_tiles == 0 && even.pieces.each == 8 && even.pieces.count() == 128));
+  CHECK((even.pieces.whole_tiles == 0 && even.pieces.tiles_per_entry == 8 && even.pieces.count() == 128));
   for (const int blocks : lengths(even)) CHECK(blocks == 8);
   // A single tile has 32 parts, not 43, which would be shorter by one block only; but 64 if that saves four blocks, and
   // not more than a warp reads m and l of at once.
@@ -192,7 +192,7 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
   for (const auto& [batch, seqlen_k, parts] :
        {std::array<int64_t, 3>{1, 131072, 16}, {1, 262144, 16}, {2, 65536, 8}, {8, 32768, 2}}) {
     const RowPlan& plan = decode(batch, seqlen_k);
-    CHECK((plan.pieces.whole_tiles == 0 && plan.pieces.each == 8 * batch && plan.pieces.count() == 128));
+    CHECK((plan.pieces.whole_tiles == 0 && plan.pieces.tiles_per_entry == 8 * batch && plan.pieces.count() == 128));
     const std::vector<int> blocks = lengths(plan);
     CHECK(int64_t(blocks.size()) == parts);
     CHECK(blocks.front() - blocks.back() <= parts);  // the last one is what is left
@@ -201,13 +201,13 @@ TEST_CASE("with packed heads tiles are cut evenly, or ever shorter, or not at al
   for (const auto& [batch, seqlen_k, parts] : {std::array<int64_t, 3>{5, 32768, 7}, {12, 16384, 3}, {16, 16384, 3}}) {
     const RowPlan& ever_shorter = decode(batch, seqlen_k);
     const std::vector<int> blocks = lengths(ever_shorter);
-    CHECK((ever_shorter.pieces.each == 8 * batch && int64_t(blocks.size()) == parts));
+    CHECK((ever_shorter.pieces.tiles_per_entry == 8 * batch && int64_t(blocks.size()) == parts));
     CHECK(std::is_sorted(blocks.begin(), blocks.end(), [](int a, int b) { return a > b + 1; }));  // but for rounding
     CHECK((blocks.front() >= 4 * blocks.back() && blocks.front() <= 6 * blocks.back()));
   }
   // Of many tiles the last 132 so, in three parts.
   const RowPlan& last = decode(64, 8192);
-  CHECK((last.pieces.whole_tiles == 512 - 132 && last.pieces.each == 132 && last.pieces.entries() == 3));
+  CHECK((last.pieces.whole_tiles == 512 - 132 && last.pieces.tiles_per_entry == 132 && last.pieces.entries() == 3));
   CHECK(lengths(last)[0] > 4 * lengths(last)[2]);
   // Short ones, too, if otherwise few of them would be left for a last wave.
   for (const auto& [batch, seqlen_k] : {std::pair{17, 2048}, {17, 4096}, {20, 4096}, {34, 4096}}) {

@@ -208,7 +208,7 @@ TEST_CASE("equal lengths are split only where the planner for them splits, too",
         const Lengths lengths{nullptr, nullptr, nullptr, nullptr, nullptr, int32_t(shape.batch),
                               int32_t(shape.seqlen_q), int32_t(shape.seqlen_k)};
         PlanLengthsParams params;
-        REQUIRE(plan_lengths_params(problem, rows[plan.row], multiprocessors, lengths, {-1, -1},
+        REQUIRE(plan_lengths_params(problem, forward_row(plan.row), multiprocessors, lengths, {-1, -1},
                                     mask == FA3_MASK_NONE ? no_window : causal_window, false, params));
         const PlannedLengths made(params);
         const bool is_split_here = made.counts.slots > 0;

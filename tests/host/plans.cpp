@@ -117,8 +117,9 @@ void check_pieces(const ForwardProblem& problem, const RowPlan& plan) {
   REQUIRE((pieces.whole_tiles >= 0 && pieces.whole_tiles <= tiles));
   REQUIRE((pieces.listed >= listed_tiles && pieces.entries() <= list_capacity));
   // Entries are shared with packed heads only, and by all tiles of the list.
-  REQUIRE((pieces.each == 1 || (forward_row(plan.row).packs_heads() && pieces.each == listed_tiles)));
-  REQUIRE(pieces.listed == pieces.entries() * pieces.each);
+  REQUIRE((pieces.tiles_per_entry == 1 ||
+           (forward_row(plan.row).packs_heads() && pieces.tiles_per_entry == listed_tiles)));
+  REQUIRE(pieces.listed == pieces.entries() * pieces.tiles_per_entry);
   REQUIRE((pieces.ticket_tiles >= 0 && pieces.ticket_tiles <= listed_tiles));
   // The smallest with which the list's 16 bits hold the longest tile's blocks.
   const int64_t longest = unfold(problem, plan, problem.causal ? 0 : tiles - 1).blocks;
@@ -126,7 +127,7 @@ void check_pieces(const ForwardProblem& problem, const RowPlan& plan) {
   std::vector<std::vector<Work>> parts(static_cast<size_t>(listed_tiles));
   std::set<int> slots;
   for (int n = 0; n < pieces.listed; ++n) {
-    const int32_t entry = n / pieces.each, nth = n % pieces.each;
+    const int32_t entry = n / pieces.tiles_per_entry, nth = n % pieces.tiles_per_entry;
     const int32_t tile = pieces.whole_tiles + int32_t(plan.list[entry].tile) + nth;
     REQUIRE(tile < tiles);
     const Work work = pieces.work(plan.list[entry], nth, unfold(problem, plan, tile).blocks);

@@ -50,7 +50,7 @@ std::string work_of(const RowPlan& plan) {
     };
     while (last + 1 < plan.pieces.entries() && follows(plan.list[last + 1])) ++last;
     const int from = plan.pieces.whole_tiles + int(first.tile);
-    const int to = plan.pieces.whole_tiles + int(plan.list[last].tile) + plan.pieces.each - 1;
+    const int to = plan.pieces.whole_tiles + int(plan.list[last].tile) + plan.pieces.tiles_per_entry - 1;
     text += from == to ? line("    tile %d", from) : line("    tiles %d to %d", from, to);
     text += line(", blocks %d to %d", int(first.begin) * plan.pieces.grain, int(first.end) * plan.pieces.grain - 1);
     text += first.parts == 1 ? "\n" : line(", part %d of %d\n", int(first.part) + 1, int(first.parts));

@@ -77,10 +77,11 @@ inline bool is_complete(const Launched& launched) {
     place[size_t(number)] = size_t(at);
     left[size_t(at)] = number < p.pieces.whole_tiles ? 0 : blocks.end - blocks.begin;
   }
-  if (p.pieces.each < 1 || (p.pieces.each > 1 && !row.packs_heads()) || p.pieces.listed % p.pieces.each != 0)
+  const int32_t together = p.pieces.tiles_per_entry;
+  if (together < 1 || (together > 1 && !row.packs_heads()) || p.pieces.listed % together != 0)
     return false;
   for (int32_t n = 0; n < p.pieces.listed; ++n) {
-    const int32_t entry = n / p.pieces.each, nth = n - entry * p.pieces.each;
+    const int32_t entry = n / p.pieces.tiles_per_entry, nth = n - entry * p.pieces.tiles_per_entry;
     const int32_t number = p.pieces.whole_tiles + int32_t(p.list[entry].tile) + nth;
     if (number >= tiles) return false;
     const Tile tile = tile_at(p.tiles, number, causal);
