@@ -1,5 +1,5 @@
 // The compiled kernels as the driver takes them, in the order of the table: fat binaries, each of which holds a row's
-// cubin, compressed. Defined by the assembly file that tools/build/embed.py writes.
+// cubin, compressed or as it is. Defined by the assembly file that tools/build/embed.py writes.
 #pragma once
 #include <cstdint>
 

@@ -1,23 +1,30 @@
 #!/usr/bin/env python3
-"""tools/build/embed.py: what it embeds is found byte for byte and in order; so is every row in the library, compressed,
-and cuobjdump takes out of it what ptxas has made.
+"""tools/build/embed.py: what it embeds is found byte for byte and in order; so is every row in the library, compressed
+unless most processes load it first, and cuobjdump takes out of it what ptxas has made.
 
-usage: embed_test.py EMBED.py LIBRARY CUOBJDUMP CUBIN ... -- FATBINARY ... -- CC ...
+usage: embed_test.py EMBED.py LIBRARY CUOBJDUMP CUBIN ... -- FATBINARY ... -- COMPRESS ... -- CC ...
 
-A cubin's fat binary lies beside it. FATBINARY and CC are commands with their arguments, but for files.
+A cubin's fat binary lies beside it. FATBINARY and CC are commands with their arguments, but for files; COMPRESS are the
+arguments with which FATBINARY compresses.
 """
+import itertools
 import pathlib
 import random
+import re
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
 
-first = sys.argv.index("--")
-second = sys.argv.index("--", first + 1)
-embed, library, cuobjdump, *cubins = map(pathlib.Path, sys.argv[1:first])
-fatbinary, cc = sys.argv[first + 1:second], sys.argv[second + 1:]
+paths, fatbinary, compress, cc = (list(words) for is_dashes, words in itertools.groupby(sys.argv[1:], "--".__eq__)
+                                  if not is_dashes)
+embed, library, cuobjdump, *cubins = map(pathlib.Path, paths)
 fatbins = [cubin.with_suffix(".fatbin") for cubin in cubins]
+# What most processes load first, which is stored as it is.
+first = [bool(re.match("fa3_fwd_(bf16|fp16)_d(64|128|256)_", cubin.name)) for cubin in cubins]
+# Where the first entry of a fat binary has its flags, and those for compressions: LZ4, zstd.
+FLAGS_AT, LZ4, ZSTD = 56, 0x2000, 0x8000
 
 PROGRAM = r"""
 #include <stdint.h>
@@ -62,6 +69,14 @@ class Embed(unittest.TestCase):
             self.assertGreaterEqual(found, at, f"{fatbin} is not in {library}, or not in the order of the table")
             at = found + 1
 
+    def test_compressed_but_for_the_first(self):
+        self.assertIn(True, first)
+        for cubin, fatbin, is_first in zip(cubins, fatbins, first):
+            content = fatbin.read_bytes()
+            compression = struct.unpack_from("<Q", content, FLAGS_AT)[0] & (LZ4 | ZSTD)
+            self.assertEqual(compression, 0 if is_first else LZ4, f"the compression of {fatbin}")
+            self.assertEqual(cubin.read_bytes() in content, is_first, f"{fatbin} holds its cubin as it is")
+
     def test_every_image_unpacks_to_its_cubin(self):
         with tempfile.TemporaryDirectory() as folder:
             run = subprocess.run([cuobjdump, "-xelf", "all", library.absolute()], cwd=folder, check=True,
@@ -76,9 +91,12 @@ class Embed(unittest.TestCase):
         """Wherever the cubin lies and however it is called."""
         with tempfile.TemporaryDirectory() as folder:
             copy, made = pathlib.Path(folder, "copy"), pathlib.Path(folder, "made")
-            for cubin, fatbin in random.sample(list(zip(cubins, fatbins)), 8):
+            rows = list(zip(cubins, fatbins, first))
+            for cubin, fatbin, is_first in (random.sample([row for row in rows if row[2]], 4)
+                                            + random.sample([row for row in rows if not row[2]], 8)):
                 copy.write_bytes(cubin.read_bytes())
-                subprocess.run([*fatbinary, f"--create={made}", f"--image3=kind=elf,sm=90a,file={copy}"], check=True)
+                subprocess.run([*fatbinary, *([] if is_first else compress), f"--create={made}",
+                                f"--image3=kind=elf,sm=90a,file={copy}"], check=True)
                 self.assertTrue(made.read_bytes() == fatbin.read_bytes(), f"{fatbin} is made with other bytes")
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes the assembly file that embeds the cubins into the library, in the order of the table: each in a fat binary of
-its own, which fatbinary has compressed.
+its own, which fatbinary has made.
 
 It defines fa3_cubins (const struct {const void* data; uint64_t size;}[]), one entry a row. The fat binaries lie as in
 what nvcc links, in section .nv_fatbin and one behind the other, where cuobjdump looks for them.
