@@ -30,8 +30,9 @@ FA3_DEVICE int packed_slot_rows(const Params& p) {
 
 // What the problem's rows see. Which sides are bounded is a constant here: the table's row has the mask.
 FA3_DEVICE Visible visible(const Params& p) {
-  return {p.visible.seqlen_q, p.visible.seqlen_k, p.visible.left, p.visible.right, bounded_left, bounded_right,
-          packing(p)};
+  Visible seen = p.visible;
+  seen.bounded_left = bounded_left, seen.bounded_right = bounded_right, seen.packing = packing(p);
+  return seen;
 }
 
 }  // namespace fa3
