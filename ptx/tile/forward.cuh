@@ -16,6 +16,8 @@ using Params = std::conditional_t<
     std::conditional_t<config.is_8bit(), ScaledForwardParams,
                        std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>>>;
 
+static_assert(sizeof(Params) == parameter_bytes(config));
+
 // Rows of 16-bit elements have no scales.
 FA3_DEVICE const Scales& scales_of(const ScaledForwardParams& p) { return p.scales; }
 FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }

@@ -55,8 +55,7 @@ size_t parameter_bytes(fa3::Pass pass) {
 size_t parameter_bytes(const fa3::Row& row) {
   if (row.pass()) return parameter_bytes(row.pass()->pass);
   if (row.backward()) return sizeof(fa3::BackwardParams);
-  if (row.forward()->is_8bit()) return sizeof(fa3::ScaledForwardParams);
-  return row.forward()->has(fa3::Trait::splits) ? sizeof(fa3::ListedForwardParams) : sizeof(fa3::ForwardParams);
+  return fa3::parameter_bytes(*row.forward());
 }
 
 std::string joined(const std::set<std::string>& all, const char* between) {
