@@ -132,7 +132,7 @@ DIRECTIONS = (
                    "ptx/params.h", "ptx/quantize_work.h", "ptx/row.h", "ptx/tensor_map_bytes.h", "ptx/v_tile.h",
                    "ptx/visible.h")),
     ("ptx/kernels/", ("ptx/isa/", "ptx/tile/")),
-    ("ptx/params.h", ("ptx/divisor.h", "ptx/row.h", "ptx/tensor_map_bytes.h", "ptx/work.h")),
+    ("ptx/params.h", ("ptx/divisor.h", "ptx/row.h", "ptx/sequence.h", "ptx/tensor_map_bytes.h", "ptx/work.h")),
     ("ptx/backward_params.h", ("ptx/backward_work.h", "ptx/tensor_map_bytes.h", "ptx/visible.h")),
     ("ptx/backward_tiles.h", ("ptx/backward_params.h",)),
     ("ptx/backward_work.h", ("ptx/divisor.h",)),
