@@ -83,7 +83,7 @@ struct ScaleTensor {
   int32_t reserved;  // keeps the struct's size a multiple of 8 bytes
 };
 
-// What 8-bit kernels take beyond that (fa3.h says what it means).
+// What kernels with scales take beyond that (fa3.h says what it means).
 struct Scales {
   ScaleTensor q, k, v;
   const float* o;       // null: 1
@@ -100,7 +100,7 @@ static_assert(sizeof(ScaledForwardParams) <= 4096);
 // How much of that a row's kernel takes (Params in tile/forward.cuh).
 constexpr size_t parameter_bytes(const ForwardRow& row) {
   if (row.has(Trait::own_lengths)) return sizeof(PlannedForwardParams);
-  if (row.is_8bit()) return sizeof(ScaledForwardParams);
+  if (row.has_scales()) return sizeof(ScaledForwardParams);
   return row.has(Trait::splits) ? sizeof(ListedForwardParams) : sizeof(ForwardParams);
 }
 

@@ -13,12 +13,12 @@ inline constexpr bool takes_v_tiles = config.takes_v_tiles();
 // What the kernel takes. If it takes no split tiles, there is no list.
 using Params = std::conditional_t<
     own_lengths, PlannedForwardParams,
-    std::conditional_t<config.is_8bit(), ScaledForwardParams,
+    std::conditional_t<config.has_scales(), ScaledForwardParams,
                        std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>>>;
 
 static_assert(sizeof(Params) == parameter_bytes(config));
 
-// Rows of 16-bit elements have no scales.
+// Not all rows have scales.
 FA3_DEVICE const Scales& scales_of(const ScaledForwardParams& p) { return p.scales; }
 FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
 

@@ -177,14 +177,14 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       block.ticket = work.split_tile * warpgroups + nth;
       const bool q_is_read = !end && computed > 0;
       uint32_t bytes = q_is_read ? config.q_buffer_bytes() : 0;
-      if constexpr (is_8bit)
+      if constexpr (config.has_scales())
         if (!end) {
           load_scales(block, p);
           bytes += v_mean_bytes(p);
         }
       mbarrier_arrive_expect_tx(shared_address(&full), bytes);
       if (!knows_first && q_is_read) load_q(smem.q[buffer], full, p, row, found);
-      if constexpr (is_8bit)
+      if constexpr (config.has_scales())
         if (!end && v_mean_bytes(p)) load_v_mean(smem.v_mean[VMeanRing::index(q_use)], full, p, block);
     }
     if (end) break;

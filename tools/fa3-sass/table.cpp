@@ -70,7 +70,7 @@ std::string text(int number) { return std::to_string(number); }
 std::string expected_bytes(const fa3::ForwardRow& row) {
   const std::string k = text(row.k_block_bytes()), v = text(row.v_block_bytes()), q = text(row.q_buffer_bytes());
   if (row.has(fa3::Trait::no_producer)) return joined({k, v, q}, ", ");
-  const bool together = !row.split_stage() && !row.transposes_v();  // but the last V comes alone
+  const bool together = !row.split_stage() && !row.lands_v();  // but the last V comes alone
   return joined({k + (together ? "/" + text(row.stage_bytes()) : ""), v, row.is_8bit() ? "runtime" : "0/" + q}, ", ");
 }
 std::string expected_bytes(const fa3::BackwardRow& row) {
