@@ -153,7 +153,11 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
       copy(block.sequence, p, found.sequence);
       const Blocks seen = key_blocks(visible(p, block), row);
-      const int begin = bounded_left ? max(work.begin, min(seen.begin, work.end)) : work.begin;
+      // Behind these come blocks that the rows do not see, and those are left out, too; but no more of them than a
+      // window that moves on with the rows leaves (Row::valid). What another bound leaves beyond that is computed and
+      // masked: else it would fill the ring, and other warpgroups would wait for ever.
+      const int latest = work.begin + (64 * nth + Bc - 1) / Bc;
+      const int begin = bounded_left ? max(work.begin, min(min(seen.begin, latest), work.end)) : work.begin;
       const int computed = min(max(seen.end - begin, 0), work.end - begin);
       // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
       if (knows_first && !end && computed > 0) load_q(smem.q[buffer], full, p, row, found);
