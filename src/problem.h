@@ -27,6 +27,7 @@ struct AttentionShape {
   double softmax_scale;
 
   Mask mask() const { return causal ? Mask::causal : Mask::full; }
+  bool operator==(const AttentionShape&) const = default;
   int64_t heads_per_kv() const { return heads_kv == 0 ? 1 : heads / heads_kv; }
 };
 
