@@ -64,7 +64,7 @@ enum class Trait : uint32_t {
   // fwd 0.99 to 1.01 at every head dimension; Algorithm 2 640 against 630 TFLOP/s, Algorithm 4 596 against 571.
   hold_exps = 1 << 1,
 
-  // Of forward rows:
+  // Of forward rows, up to bit 19:
 
   // Takes tiles that are split along the keys, too: their pieces come from the list in its parameters (work.h), and it
   // puts the parts together (tile/combine.cuh).
@@ -117,30 +117,30 @@ enum class Trait : uint32_t {
   // work.h). Rows without it have the lengths of the call.
   own_lengths = 1 << 14,
 
-  // Of backward rows:
+  // Of backward rows, from bit 20 on:
 
   // Takes only problems whose keys are one block, so that dQ of a tile is complete at once: it is not summed up in
   // global memory, and no pass rounds it. Measured (H100): up to 128 tokens 1.02 to 1.36. As a branch of the other rows
   // it cost these 0.3%.
-  one_key_block = 1 << 15,
+  one_key_block = 1 << 20,
 
   // The paper's Algorithm 3 (alg3.cu): a thread block has one key block, and no warpgroup of its own for dQ.
-  as_written = 1 << 16,
+  as_written = 1 << 21,
 
   // A warp prepares query rows (LSE and D) for later key blocks beside the products (tile/bwd/ahead.cuh), where these
   // are long enough for that. Measured over a pass for all rows, 35 us: +3% at 2048, +2% at 4096, +1% at 16384; d 64
   // causal 0 and -2%.
-  prepares_ahead = 1 << 17,
+  prepares_ahead = 1 << 22,
 
   // In long sequences key blocks add dQ in a fixed order, asked for or not (src/backward/order.cpp). Blocks that need
   // not wait for one another get apart, and no longer find in the L2 cache what others have loaded. Measured at d 128,
   // causal: 28000 tokens +19%, 32768 0 to +8%, 65536 +6 to +11%, 131072 +2 to +7%; at d 64 -5 to -6%.
-  keeps_together = 1 << 18,
+  keeps_together = 1 << 23,
 
-  // Of passes:
+  // Of passes, from bit 28 on:
 
   // Of fa3_quantize, with rotary embedding, which takes registers from all others.
-  rotates = 1 << 19,
+  rotates = 1 << 28,
 
   // What all rows of fwd.cu share; and those of packed heads.
   fast = chosen | splits | speculative | hold_exps,

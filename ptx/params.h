@@ -1,5 +1,6 @@
 // The parameter blocks of the kernels: what the host passes by value at each launch. Plain C++, read by both sides.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "divisor.h"
@@ -83,7 +84,7 @@ struct ScaleTensor {
   int32_t reserved;  // keeps the struct's size a multiple of 8 bytes
 };
 
-// What 8-bit kernels take beyond that (fa3.h says what it means).
+// What kernels with scales take beyond that (fa3.h says what it means).
 struct Scales {
   ScaleTensor q, k, v;
   const float* o;       // null: 1
@@ -96,6 +97,13 @@ struct ScaledForwardParams : ListedForwardParams {
   Scales scales;
 };
 static_assert(sizeof(ScaledForwardParams) <= 4096);
+
+// How much of that a row's kernel takes (Params in tile/forward.cuh).
+constexpr size_t parameter_bytes(const ForwardRow& row) {
+  if (row.has(Trait::own_lengths)) return sizeof(PlannedForwardParams);
+  if (row.has_scales()) return sizeof(ScaledForwardParams);
+  return row.has(Trait::splits) ? sizeof(ListedForwardParams) : sizeof(ForwardParams);
+}
 
 // For the pass that writes O = 0 and LSE = -inf where there are no keys.
 inline constexpr int empty_rows_block = 256;  // rows that a warp writes at a time

@@ -82,6 +82,7 @@ struct ForwardRow : TiledRow {
   // Does V land beside its stage, to be mended on the way there (tile/landing.cuh)?
   constexpr bool lands_v() const { return transposes_v(); }
   constexpr bool takes_v_tiles() const { return v == VLayout::tiles; }
+  constexpr bool has_scales() const { return kv_scales != KvScales::none; }
   constexpr bool block_scales() const { return kv_scales == KvScales::blocks; }
 
   // Consumers, with 64 query rows each.
@@ -119,7 +120,7 @@ struct ForwardRow : TiledRow {
   constexpr int packed_row_bytes() const { return dv * 4 + 16; }
   constexpr int landing_buffers() const { return lands_v() ? 2 : 0; }
   // Vectors that are added to O (VMeanRing in tile/ring.cuh).
-  constexpr int v_means() const { return is_8bit() ? 3 * warpgroups() : 0; }
+  constexpr int v_means() const { return has_scales() ? 3 * warpgroups() : 0; }
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
   // What one of two warpgroups with the same rows hands over to the other: O, m and l.
   constexpr int handed_bytes() const { return has(Trait::shares_keys) ? 64 * dv * 4 + 128 * 16 : 0; }

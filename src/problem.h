@@ -26,6 +26,8 @@ struct AttentionShape {
   int64_t causal_offset;  // query i sees key j if j <= i + causal_offset
   double softmax_scale;
 
+  Mask mask() const { return causal ? Mask::causal : Mask::full; }
+  bool operator==(const AttentionShape&) const = default;
   int64_t heads_per_kv() const { return heads_kv == 0 ? 1 : heads / heads_kv; }
 };
 

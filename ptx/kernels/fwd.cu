@@ -204,9 +204,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     wgmma_owned(S);
     sums.reset(O);
     exit.is_stored(O, done.q_buffer);
-    // If all of the next piece is skipped, that lasts as long as others compute it, and they may need the buffer. With a
-    // bound on the left, blocks may be left to skip behind the last piece, too.
-    if (Walk::may_skip && (blocks == 0 || (bounded_left && blocks == RowBlock::end_of_work))) {
+    // If all of the next piece is skipped, that lasts as long as others compute it, and they may need the buffer.
+    if (Walk::may_skip && blocks == 0) {
       exit.release();
       ring.skip(first, i, false);
     }

@@ -174,7 +174,7 @@ FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Para
   float* to = out.lse + block.batch * out.lse_stride_batch + block.head * out.lse_stride_head +
               (block.q_row() + row) * out.lse_stride_row;
   float lse = finish_row(m, sum).lse;
-  if constexpr (is_8bit) {
+  if constexpr (config.has_scales()) {
     const Scales& scales = scales_of(p);
     if (scales.lse_offset)
       lse += scales.lse_offset[block.batch * scales.lse_offset_stride_batch +

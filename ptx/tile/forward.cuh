@@ -13,10 +13,12 @@ inline constexpr bool takes_v_tiles = config.takes_v_tiles();
 // What the kernel takes. If it takes no split tiles, there is no list.
 using Params = std::conditional_t<
     own_lengths, PlannedForwardParams,
-    std::conditional_t<config.is_8bit(), ScaledForwardParams,
+    std::conditional_t<config.has_scales(), ScaledForwardParams,
                        std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>>>;
 
-// Rows of 16-bit elements have no scales.
+static_assert(sizeof(Params) == parameter_bytes(config));
+
+// Not all rows have scales.
 FA3_DEVICE const Scales& scales_of(const ScaledForwardParams& p) { return p.scales; }
 FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
 
@@ -30,8 +32,9 @@ FA3_DEVICE int packed_slot_rows(const Params& p) {
 
 // What the problem's rows see. Which sides are bounded is a constant here: the table's row has the mask.
 FA3_DEVICE Visible visible(const Params& p) {
-  return {p.visible.seqlen_q, p.visible.seqlen_k, p.visible.left, p.visible.right, bounded_left, bounded_right,
-          packing(p)};
+  Visible seen = p.visible;
+  seen.bounded_left = bounded_left, seen.bounded_right = bounded_right, seen.packing = packing(p);
+  return seen;
 }
 
 }  // namespace fa3

@@ -153,7 +153,11 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
       copy(block.sequence, p, found.sequence);
       const Blocks seen = key_blocks(visible(p, block), row);
-      const int begin = bounded_left ? max(work.begin, min(seen.begin, work.end)) : work.begin;
+      // Behind these come blocks that the rows do not see, and those are left out, too; but no more of them than a
+      // window that moves on with the rows leaves (Row::valid). What another bound leaves beyond that is computed and
+      // masked: else it would fill the ring, and other warpgroups would wait for ever.
+      const int latest = work.begin + (64 * nth + Bc - 1) / Bc;
+      const int begin = bounded_left ? max(work.begin, min(min(seen.begin, latest), work.end)) : work.begin;
       const int computed = min(max(seen.end - begin, 0), work.end - begin);
       // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
       if (takes_first && !end && computed > 0) load_q(smem.q[buffer], full, p, row, found);
@@ -177,14 +181,14 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       block.ticket = work.split_tile * warpgroups + nth;
       const bool q_is_read = !end && computed > 0;
       uint32_t bytes = q_is_read ? config.q_buffer_bytes() : 0;
-      if constexpr (is_8bit)
+      if constexpr (config.has_scales())
         if (!end) {
           load_scales(block, p);
           bytes += v_mean_bytes(p);
         }
       mbarrier_arrive_expect_tx(shared_address(&full), bytes);
       if (!takes_first && q_is_read) load_q(smem.q[buffer], full, p, row, found);
-      if constexpr (is_8bit)
+      if constexpr (config.has_scales())
         if (!end && v_mean_bytes(p)) load_v_mean(smem.v_mean[VMeanRing::index(q_use)], full, p, block);
     }
     if (end) break;

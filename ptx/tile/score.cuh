@@ -18,7 +18,7 @@ struct Score {
   FA3_DEVICE explicit Score(const Params& p) : c(p.softmax_scale_log2) {}
   // With scales, each piece has its own c,
   FA3_DEVICE void receive(const RowBlock& block) {
-    if constexpr (is_8bit) c = c_of_piece = block.c;
+    if constexpr (config.has_scales()) c = c_of_piece = block.c;
   }
   // or each block of keys: that whose K is in the stage, if there is one.
   FA3_DEVICE void receive(const Smem& smem, uint32_t stage, bool exists) {

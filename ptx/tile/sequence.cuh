@@ -18,7 +18,9 @@ FA3_DEVICE Sequence sequence_of(const ForwardParams&, OwnSequence) { return {}; 
 // What its rows see.
 FA3_DEVICE Visible visible(const Params& p, OfCall) { return visible(p); }
 FA3_DEVICE Visible visible(const Params& p, const Sequence& s) {
-  return visible_of(s, bounded_left, bounded_right, packing(p));
+  Visible seen = visible(p);
+  seen.seqlen_q = s.seqlen_q, seen.seqlen_k = s.seqlen_k, seen.left = s.left, seen.right = s.right;
+  return seen;
 }
 FA3_DEVICE Visible visible(const Params& p, OwnSequence s) { return visible(p, sequence_of(p, s)); }
 

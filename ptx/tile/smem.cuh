@@ -21,7 +21,7 @@ struct alignas(16) RowBlock {
                 // places on. A place is for 64 rows (combine.cuh); with packed heads for one row of one part, and all
                 // parts of a row are neighbours (packed.cuh)
   int ticket;   // index of these rows' Tickets
-  // Of 8-bit elements only:
+  // Where there are scales:
   float c;        // softmax_scale * log2(e) * the scales of Q and K
   float v_scale;  // of V
   // With a bound on the left: how many of the piece's blocks come behind those that it computes. The next RowBlock of
@@ -92,7 +92,7 @@ struct alignas(1024) Smem {
   Stage stage[config.stages];
   Landing landing;
   Handed handed[shares_keys ? 1 : 0];
-  alignas(16) float v_mean[config.v_means()][dv];  // of 8-bit elements: what is added to O (VMeanRing)
+  alignas(16) float v_mean[config.v_means()][dv];  // where there are scales: what is added to O (VMeanRing)
   BlockScales block_scales[config.block_scales() ? config.stages : 0];  // of the block whose K is in the stage
 
   // Barriers, in an order that init_barriers relies on: those for one thread, for warps, and for threads.

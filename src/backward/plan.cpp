@@ -27,7 +27,7 @@ constexpr int64_t run_bytes = int64_t{1} << 30;
 
 bool fits(const BackwardRow& row, const BackwardProblem& problem) {
   return row.gradients != Gradients::queries && row.dtype == dtype_of(problem.q.dtype) &&
-         row.causal() == problem.causal && row.d >= problem.head_dim && row.dv >= problem.head_dim_v &&
+         row.mask == problem.mask() && row.d >= problem.head_dim && row.dv >= problem.head_dim_v &&
          (!row.has(Trait::one_key_block) || problem.seqlen_k <= row.Bc);
 }
 

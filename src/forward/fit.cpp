@@ -1,5 +1,6 @@
 // Which rows of the table can run a problem.
 #include <algorithm>
+#include <array>
 #include <iterator>
 
 #include "error.h"
@@ -13,6 +14,10 @@ namespace {
 
 const char* dtype_name(Dtype dtype) {
   return dtype == Dtype::bf16 ? "bf16" : dtype == Dtype::fp16 ? "fp16" : "e4m3";
+}
+
+const char* mask_name(Mask mask) {
+  return mask == Mask::full ? "no" : mask == Mask::causal ? "a causal" : "a window's";
 }
 
 bool holds(const ForwardRow& row, const AttentionShape& shape) {
@@ -48,31 +53,36 @@ constexpr int rivals_of(const ForwardRow& row) {
 static_assert(std::all_of(forward_rows.begin(), forward_rows.end(),
                           [](const ForwardRow& row) { return rivals_of(row) <= Fit::most; }));
 
-// The choosable rows of a dtype and mask, found when this is compiled, as every call looks through them.
+// The choosable rows of a mask and dtype, found when this is compiled, as every call looks through them.
 struct RowList {
   int count = 0;
   short rows[row_count] = {};
 };
-constexpr RowList choosable(Dtype dtype, bool causal) {
+constexpr RowList choosable(Mask mask, Dtype dtype) {
   RowList list;
   for (short n = 0; n < static_cast<short>(forward_rows.size()); ++n) {
     const ForwardRow& row = forward_row(n);
-    if (is_choosable(row) && row.dtype == dtype && row.causal() == causal) list.rows[list.count++] = n;
+    if (is_choosable(row) && row.dtype == dtype && row.mask == mask) list.rows[list.count++] = n;
   }
   return list;
 }
-// In the order of Dtype.
-constexpr RowList full_rows[] = {choosable(Dtype::bf16, false), choosable(Dtype::fp16, false),
-                                 choosable(Dtype::e4m3, false)};
-constexpr RowList causal_rows[] = {choosable(Dtype::bf16, true), choosable(Dtype::fp16, true),
-                                   choosable(Dtype::e4m3, true)};
+constexpr std::array<RowList, 3> choosable_of(Mask mask) {
+  return {choosable(mask, Dtype::bf16), choosable(mask, Dtype::fp16), choosable(mask, Dtype::e4m3)};
+}
+// In the order of Mask and of Dtype.
+constexpr std::array<RowList, 3> choosable_rows[] = {choosable_of(Mask::full), choosable_of(Mask::causal),
+                                                     choosable_of(Mask::window)};
+static_assert(std::all_of(forward_rows.begin(), forward_rows.end(), [](const ForwardRow& row) {
+  return static_cast<size_t>(row.mask) < std::size(choosable_rows) &&
+         static_cast<size_t>(row.dtype) < choosable_rows[0].size();
+}));
 
 // The rows among which the library chooses: of all that can run the problem, those of the smallest head dimensions that
 // hold its own. Rows with packed heads (Heads::packed) and other rows have smallest dimensions of their own; those
 // with packed heads come last.
 void find_rows(const ForwardProblem& problem, Fit& fit) {
-  const int dtype = static_cast<int>(dtype_of(problem.q.dtype));
-  const RowList& candidates = problem.causal ? causal_rows[dtype] : full_rows[dtype];
+  const auto dtype = static_cast<size_t>(dtype_of(problem.q.dtype));
+  const RowList& candidates = choosable_rows[static_cast<size_t>(problem.mask())][dtype];
   const bool may_pack = problem.seqlen_q <= most_packed_queries;
   Fit packed;
   fit.count = packed.count = 0;
@@ -120,9 +130,9 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   if (row.dtype != dtype_of(problem.q.dtype))
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s; q.dtype is %s", row.name,
                 dtype_name(row.dtype), dtype_name(dtype_of(problem.q.dtype)));
-  if (row.causal() != problem.causal)
+  if (row.mask != problem.mask())
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s mask; mask is %s", row.name,
-                row.causal() ? "a causal" : "no", problem.causal ? "causal" : "FA3_MASK_NONE");
+                mask_name(row.mask), problem.causal ? "causal" : "FA3_MASK_NONE");
   if (row.d < problem.head_dim)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim up to %d; q.dim[3] (head_dim) is %lld", row.name, row.d,

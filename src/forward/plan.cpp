@@ -91,7 +91,7 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessor
 
 // What a plan depends on.
 struct Key {
-  int64_t batch, heads, heads_kv, seqlen_q, seqlen_k, head_dim, head_dim_v, causal, causal_offset;
+  AttentionShape shape;
   int64_t first_row, rows, v_tiles_row;  // of the rows that fit
   int64_t multiprocessors;
 
@@ -107,9 +107,8 @@ const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, int multi
     ForwardPlan plans[remembered];
     int next;
   } memory;
-  const Key key{problem.batch,    problem.heads,      problem.heads_kv, problem.seqlen_q,      problem.seqlen_k,
-                problem.head_dim, problem.head_dim_v, problem.causal,   problem.causal_offset, fit.rows[0],
-                fit.count,        fit.v_tiles_row,    multiprocessors};
+  Key key{problem, fit.rows[0], fit.count, fit.v_tiles_row, multiprocessors};
+  key.shape.softmax_scale = 0;  // nothing to it
   for (int i = 0; i < remembered; ++i)
     if (memory.keys[i] == key) return memory.plans[i];
   const int at = memory.next++ % remembered;

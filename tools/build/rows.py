@@ -34,6 +34,9 @@ def rows(table):
         match = re.match(r"FA3_(\w+?)(_16)?\((.*)\)", text)
         if match:
             macro, cells = match[1], [cell.strip() for cell in match[3].split(",")]
+            if macro not in MACROS:
+                sys.exit(f"line {line} of the table: FA3_{macro} is none of {', '.join(MACROS)}: add it to MACROS in "
+                         "tools/build/rows.py")
             kind, name = MACROS[macro]
             for dtype in (["bf16"], ["fp16"]) if match[2] else ([],):
                 own = cells[:2] + dtype + cells[2:]

@@ -55,8 +55,7 @@ size_t parameter_bytes(fa3::Pass pass) {
 size_t parameter_bytes(const fa3::Row& row) {
   if (row.pass()) return parameter_bytes(row.pass()->pass);
   if (row.backward()) return sizeof(fa3::BackwardParams);
-  if (row.forward()->is_8bit()) return sizeof(fa3::ScaledForwardParams);
-  return row.forward()->has(fa3::Trait::splits) ? sizeof(fa3::ListedForwardParams) : sizeof(fa3::ForwardParams);
+  return fa3::parameter_bytes(*row.forward());
 }
 
 std::string joined(const std::set<std::string>& all, const char* between) {
@@ -71,7 +70,7 @@ std::string text(int number) { return std::to_string(number); }
 std::string expected_bytes(const fa3::ForwardRow& row) {
   const std::string k = text(row.k_block_bytes()), v = text(row.v_block_bytes()), q = text(row.q_buffer_bytes());
   if (row.has(fa3::Trait::no_producer)) return joined({k, v, q}, ", ");
-  const bool together = !row.split_stage() && !row.transposes_v();  // but the last V comes alone
+  const bool together = !row.split_stage() && !row.lands_v();  // but the last V comes alone
   return joined({k + (together ? "/" + text(row.stage_bytes()) : ""), v, row.is_8bit() ? "runtime" : "0/" + q}, ", ");
 }
 std::string expected_bytes(const fa3::BackwardRow& row) {

@@ -27,7 +27,7 @@ struct Launched {
     const int number = row_named(kernel.c_str());
     if (number < 0) return;
     row = &rows[number];
-    if (row->forward()) std::memcpy(static_cast<void*>(&forward), params, bytes_of_params(*row->forward()));
+    if (row->forward()) std::memcpy(static_cast<void*>(&forward), params, parameter_bytes(*row->forward()));
     if (row->backward()) std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
     if (row->pass()) take(row->pass()->pass, params);
   }
@@ -44,11 +44,6 @@ struct Launched {
       case Pass::finish: std::memcpy(&quantize, params, sizeof quantize); break;
       case Pass::combine: std::memcpy(&combine, params, sizeof combine); break;
     }
-  }
-  static size_t bytes_of_params(const ForwardRow& row) {
-    return row.is_8bit()               ? sizeof(ScaledForwardParams)
-           : row.has(Trait::splits) ? sizeof(ListedForwardParams)
-                                       : sizeof(ForwardParams);
   }
 };
 
