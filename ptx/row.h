@@ -100,7 +100,7 @@ struct ForwardRow : TiledRow {
   constexpr int producer_registers() const { return !moves_registers() ? 0 : consumers() == 2 ? 40 : 32; }
   constexpr int moved_registers() const { return producer_registers() + consumers() * consumer_registers(); }
 
-  // So many columns of O get their sums at a time, with Trait::two_level (tile/gemm.cuh).
+  // So many columns of O get their sums at a time, with Trait::two_level (tile/sums.cuh).
   constexpr int sum_columns() const { return dv <= 128 ? dv : 64; }
   // So many buffers of Q a warpgroup may have at once, and is told when each is full: two even if there are fewer.
   constexpr int q_depth() const { return q_buffers > 2 * warpgroups() ? 3 : 2; }
@@ -137,7 +137,10 @@ struct ForwardRow : TiledRow {
            (has_power_of_two_stages() || packs_heads()) && q_buffers >= warpgroups() &&
            q_buffers <= (is_8bit() ? 2 : 3) * warpgroups() && (is_8bit() ? valid_8bit() : valid_16bit()) &&
            (!packs_heads() || (!is_8bit() && o_from_registers() && has(Trait::early_claim))) &&
-           (!has(Trait::shares_keys) || (packs_heads() && warpgroups() == 1 && !split_stage())) &&
+           (!has(Trait::shares_keys) ||
+            (packs_heads() && warpgroups() == 1 && !split_stage() && !bounded_left())) &&
+           // The paper's own algorithms are for neither.
+           (has(Trait::splits) || !(bounded_left() || has(Trait::own_lengths))) &&
            (!has(Trait::skip_masked) || causal()) &&
            // The blocks that one warpgroup skips and another computes leave a stage free.
            (!bounded_right() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
@@ -148,6 +151,7 @@ struct ForwardRow : TiledRow {
   }
   constexpr bool valid_8bit() const {
     return v != VLayout::rows && kv_scales != KvScales::none && Bc % 32 == 0 && d % 64 == 0 && dv == d &&
+           !has(Trait::own_lengths) &&  // PlannedForwardParams has no scales
            o_from_registers() && (!block_scales() || (Bc == rows_of_scale && !split_stage())) &&
            (!has(Trait::two_level) || block_scales());
   }

@@ -41,6 +41,7 @@ inline constexpr int no_row = 1 << 30;
 // The last block of V of a sequence with a length of its own: its rows, and zeros behind them.
 template <class P>
 FA3_DEVICE void load_few_rows(Element* to, uint64_t& full, const P& p, const KeyBlock& block) {
+  static_assert(Bc <= 1 << P::v_boxes);
   const int n = block.keys[0];
   if (n == 0) return load_rows(to, Bc, v_slabs, p.v, full, no_row, block.head, block.batch);
   uint32_t at = ptx::shared_address(to);
@@ -71,7 +72,7 @@ FA3_DEVICE void load_v(Element* to, uint64_t& full, const Params& p, const KeyBl
 FA3_DEVICE float scale_at(const ScaleTensor& scale, int batch, int head, int row) {
   return scale.data[batch * scale.stride_batch + head * scale.stride_head + row / rows_of_scale * scale.stride_block];
 }
-// The scales of K/V block j, on their way. The barrier gets an arrival when they have come.
+// The scales of a K/V block, on their way. The barrier gets an arrival when they have come.
 FA3_DEVICE void load_block_scales(BlockScales& to, uint64_t& full, const Params& p, const KeyBlock& block) {
   const Scales& scales = scales_of(p);
   const auto at = [&](const ScaleTensor& scale) {
@@ -83,7 +84,7 @@ FA3_DEVICE void load_block_scales(BlockScales& to, uint64_t& full, const Params&
   ptx::cp_async_mbarrier_arrive_noinc(ptx::shared_address(&full));
 }
 
-// The scales of 64 rows of Q, from `row` on, and of what they meet.
+// The scales of the RowBlock's Q, and of what it meets.
 FA3_DEVICE void load_scales(RowBlock& block, const Params& p) {
   const int head_kv = block.head / p.heads_per_kv;
   const int row = block.q_row() + min(max(block.row, 0), visible(p, block).seqlen_q - 1);
