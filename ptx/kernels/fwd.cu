@@ -80,12 +80,12 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   auto finish_pv = [&](uint32_t use, uint32_t left) {
     sums.finish(O, left);
 #pragma unroll
-    for (int part = 1; part < Sums::parts; part++) {
+    for (int slice = 1; slice < Sums::slices; slice++) {
       wgmma_fence();
-      sums.begin_part(P, v(use), part);
+      sums.begin_slice(P, v(use), slice);
       wgmma_commit_group();
       wgmma_wait_group<0>();
-      sums.finish_part(O, part);
+      sums.finish_slice(O, slice);
     }
   };
 

@@ -1,14 +1,14 @@
 // O and LSE on their way out. Each warp puts its 16 rows of O into the Q buffer of its warpgroup, which is read no
 // more, and TMA stores them from there and clips what lies outside of the tensor; or it stores them from its registers
-// (OExit::registers).
+// (OExit).
 #pragma once
 #include <type_traits>
 
 #include "../isa/tma.cuh"
 #include "../v_tile.h"
 #include "row_sums.cuh"
-#include "softmax.cuh"
 #include "smem.cuh"
+#include "softmax.cuh"
 
 namespace fa3 {
 
@@ -49,9 +49,9 @@ FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t q_buff
                         const RowBlock& block, int warp) {
   using namespace ptx;
   const int lane = threadIdx.x % 32;
-  const uint32_t rows = shared_address(&smem.q[q_buffer]) + warp * 16 * slab_row_bytes;
+  const uint32_t from = shared_address(&smem.q[q_buffer]) + warp * 16 * slab_row_bytes;
   // stmatrix: lanes 0-15 address the 16 rows of 8 columns, lanes 16-31 the same rows 8 columns on.
-  const uint32_t address = rows + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane / swizzle_rows % chunks) << 4);
+  const uint32_t address = from + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane / swizzle_rows % chunks) << 4);
 #pragma unroll
   for (int k = 0; k < dv / 16; k++) {
     const int slab = k * 32 / slab_row_bytes, within = k * 32 % slab_row_bytes;
@@ -64,11 +64,11 @@ FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t q_buff
     const int row = block.q_row() + block.row + warp * 16;
     if constexpr (own_lengths) {
       const int n = visible(p, block).seqlen_q - block.row - warp * 16;
-      if (n < 16) return store_few_rows(rows, n, p, row, block.head, block.batch);
+      if (n < 16) return store_few_rows(from, n, p, row, block.head, block.batch);
     }
 #pragma unroll
     for (int slab = 0; slab < v_slabs; slab++)
-      cp_async_bulk_tensor_4d_store(&p.o, rows + slab * 64 * slab_row_bytes, slab * slab_columns, row, block.head,
+      cp_async_bulk_tensor_4d_store(&p.o, from + slab * 64 * slab_row_bytes, slab * slab_columns, row, block.head,
                                     block.batch);
     cp_async_bulk_commit_group();
   }
@@ -106,11 +106,11 @@ static_assert([] {
       if (v_tile_column(8 * (x % 2) + 2 * q + x / 2) != 4 * q + x) return false;
   return true;
 }());
-// A lane's part of row i of its two; mean: of V, or null. The type is a template's: to ask for it at each store takes
-// longer than the store (14% of all time at d 256 and 512 keys).
+// A lane's columns of row i of its two; mean: of V, or null. The type is a template's: to ask for it at each store
+// takes longer than the store (14% of all time at d 256 and 512 keys).
 template <Dtype dtype>
-FA3_DEVICE void store_row(char* to, const float (&O)[dv / 2], int i, float weight, const float* mean, float mean_weight,
-                          int head_dim) {
+FA3_DEVICE void store_scaled_row(char* to, const float (&O)[dv / 2], int i, float weight, const float* mean,
+                                 float mean_weight, int head_dim) {
 #pragma unroll
   for (int k = 0; k < dv / 16; k++) {
     if (16 * k >= head_dim) break;
@@ -151,9 +151,9 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const RowState& state, 
       // So that without a mean no column asks whether there is one. With sums on two levels there are not enough
       // registers for both ways, and each column does.
       if (scales.v_mean || has(Trait::two_level))
-        store_row<dtype()>(to, O, i, weight[i], scales.v_mean ? v_mean + column : nullptr, l[i] == 0.f ? 0.f : o_factor,
-                           out.head_dim);
-      else store_row<dtype()>(to, O, i, weight[i], nullptr, 0.f, out.head_dim);
+        store_scaled_row<dtype()>(to, O, i, weight[i], scales.v_mean ? v_mean + column : nullptr,
+                                  l[i] == 0.f ? 0.f : o_factor, out.head_dim);
+      else store_scaled_row<dtype()>(to, O, i, weight[i], nullptr, 0.f, out.head_dim);
     }
   };
   switch (out.dtype) {

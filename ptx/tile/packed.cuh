@@ -5,9 +5,10 @@
 // several that share them; a warp has a row at a time, of which it reads many parts together, or few parts of several
 // rows. It adds them up in the order of the keys, so the bits are the same whoever does it.
 #pragma once
-#include "schedule.cuh"
-#include "softmax.cuh"
 #include "barriers.cuh"
+#include "epilogue.cuh"
+#include "row_sums.cuh"
+#include "schedule.cuh"
 
 namespace fa3 {
 

@@ -146,19 +146,19 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       uint64_t& full = smem.full_q[QRing::full_index(q_use)];
       wait(smem.empty_q[buffer], QRing::parity(q_use) ^ 1);
       // Under a causal mask later rows see more keys. So that no warpgroup always has those, the order is reversed from
-      // piece to piece. In a window all see as many; there the order stays, so that what a warpgroup skips at the end of
-      // a piece and at the beginning of the next leaves a stage free (Row::valid).
+      // piece to piece. In a window all see as many; there the order stays, so that what a warpgroup skips at the end
+      // of a piece and at the beginning of the next leaves a stage free (ForwardRow::valid).
       const int nth = bounded_right && !bounded_left && t & 1 ? warpgroups - 1 - w : w;  // which 64 rows of the tile
       const int row = first_row(p, tile) + 64 * nth;
       RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
       copy(block.sequence, p, found.sequence);
-      const Blocks seen = key_blocks(visible(p, block), row);
+      const Blocks of_rows = key_blocks(visible(p, block), row);
       // Behind these come blocks that the rows do not see, and those are left out, too; but no more of them than a
-      // window that moves on with the rows leaves (Row::valid). What another bound leaves beyond that is computed and
-      // masked: else it would fill the ring, and other warpgroups would wait for ever.
+      // window that moves on with the rows leaves (ForwardRow::valid). What another bound leaves beyond that is
+      // computed and masked: else it would fill the ring, and other warpgroups would wait for ever.
       const int latest = work.begin + (64 * nth + Bc - 1) / Bc;
-      const int begin = bounded_left ? max(work.begin, min(min(seen.begin, latest), work.end)) : work.begin;
-      const int computed = min(max(seen.end - begin, 0), work.end - begin);
+      const int begin = bounded_left ? max(work.begin, min(min(of_rows.begin, latest), work.end)) : work.begin;
+      const int computed = min(max(of_rows.end - begin, 0), work.end - begin);
       // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
       if (takes_first && !end && computed > 0) load_q(smem.q[buffer], full, p, row, found);
       block.row = row;

@@ -3,8 +3,8 @@
 // Both sides count their uses of a ring from 0 on, over all pieces of the thread block: use i takes buffer i % size,
 // and the parity of its barriers is (i / size) & 1. Nothing is drained between pieces.
 #pragma once
-#include "smem.cuh"
 #include "barriers.cuh"
+#include "smem.cuh"
 
 namespace fa3 {
 
@@ -59,9 +59,9 @@ struct KvRing {
 };
 
 // The ring of Q buffers. Use t * warpgroups + w is the Q of warpgroup w for the thread block's piece t; the producer
-// fills them in this order. The full barriers are not the buffers' but each warpgroup's own. For warpgroups may take the
-// same buffers in turn, and one that waits for a buffer's next phase before the last one is over would see the parity of
-// the phase before, and go on too early.
+// fills them in this order. The full barriers are not the buffers' but each warpgroup's own. For warpgroups may take
+// the same buffers in turn, and one that waits for a buffer's next phase before the last one is over would see the
+// parity of the phase before, and go on too early.
 struct QRing {
   static FA3_DEVICE uint32_t index(uint32_t q_use) { return q_use % config.q_buffers; }
   static FA3_DEVICE uint32_t parity(uint32_t q_use) { return q_use / config.q_buffers & 1; }

@@ -129,9 +129,9 @@ class Claims {
   FA3_DEVICE void prepare() {
     Workspace& w = *p_.workspace;
     for (;;) {
-      const unsigned long long seen = ptx::ld_acquire_gpu_u64(&w.state);
-      if (seen == ready) break;
-      if (seen != preparing && atomicCAS(&w.state, seen, preparing) == seen) {
+      const unsigned long long state = ptx::ld_acquire_gpu_u64(&w.state);
+      if (state == ready) break;
+      if (state != preparing && atomicCAS(&w.state, state, preparing) == state) {
         w.next_piece = gridDim.x;
         w.finished = 0;
         if constexpr (has(Trait::splits)) clear_tickets();

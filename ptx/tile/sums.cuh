@@ -10,7 +10,7 @@ namespace fa3 {
 
 // The tensor cores add to O.
 struct SumsInO {
-  static constexpr int parts = 1;  // of the columns of O, computed one after the other
+  static constexpr int slices = 1;  // of the columns of O, computed one after the other
 
   // Issues O += P V, or O = P V if there is nothing to add to.
   FA3_DEVICE void begin(float (&O)[dv / 2], const uint32_t (&P)[p_registers], uint64_t v, bool accumulate) {
@@ -18,9 +18,9 @@ struct SumsInO {
   }
   // It has been waited for. left: so many blocks of the piece are left.
   FA3_DEVICE void finish(float (&O)[dv / 2], uint32_t) { ptx::wgmma_owned(O); }
-  // The same for each other part of the columns, when the part before is finished.
-  FA3_DEVICE void begin_part(const uint32_t (&)[p_registers], uint64_t, int) {}
-  FA3_DEVICE void finish_part(float (&)[dv / 2], int) {}
+  // The same for each other slice, when the one before is finished.
+  FA3_DEVICE void begin_slice(const uint32_t (&)[p_registers], uint64_t, int) {}
+  FA3_DEVICE void finish_slice(float (&)[dv / 2], int) {}
   // O is multiplied by alpha, if rescale: so is what will be added to it.
   FA3_DEVICE void scale(bool, const float (&)[2]) {}
   // Before the first product of a piece, which overwrites O.
@@ -29,14 +29,14 @@ struct SumsInO {
 
 // The tensor cores' own sums of 8-bit products keep 13 bits, enough for some hundred keys, but not for thousands. So
 // P V of a few blocks comes into accumulators of its own, and is added to O from there. At head dimensions for which
-// there are not enough registers, that is done for one part of the columns after the other, and for each block.
+// there are not enough registers, that is done for one slice of the columns after the other, and for each block.
 class TwoLevelSums {
   static constexpr int blocks = 4, columns = config.sum_columns();
 
  public:
-  static constexpr int parts = dv / columns;
+  static constexpr int slices = dv / columns;
 
-  // Issues sums += P V, or = P V if they have been added to O: of the first part of the columns.
+  // Issues sums += P V, or = P V if they have been added to O: of the first slice.
   FA3_DEVICE void begin(float (&)[dv / 2], const uint32_t (&P)[p_registers], uint64_t v, bool) {
     issue_pv(sums_, P, v, begun_);
   }
@@ -44,17 +44,17 @@ class TwoLevelSums {
   FA3_DEVICE void finish(float (&O)[dv / 2], uint32_t left) {
     ptx::wgmma_owned(O);
     ptx::wgmma_owned(sums_);
-    begun_ = parts == 1 && left % blocks != 0;
+    begun_ = slices == 1 && left % blocks != 0;
     if (!begun_) add(O, 0);
-    if (parts > 1) ptx::wgmma_owned(sums_);
+    if (slices > 1) ptx::wgmma_owned(sums_);
   }
-  FA3_DEVICE void begin_part(const uint32_t (&P)[p_registers], uint64_t v, int part) {
-    issue_pv(sums_, P, v + descriptor_units(part * columns * v_tile_keys), false);
+  FA3_DEVICE void begin_slice(const uint32_t (&P)[p_registers], uint64_t v, int slice) {
+    issue_pv(sums_, P, v + descriptor_units(slice * columns * v_tile_keys), false);
   }
-  FA3_DEVICE void finish_part(float (&O)[dv / 2], int part) {
+  FA3_DEVICE void finish_slice(float (&O)[dv / 2], int slice) {
     ptx::wgmma_owned(sums_);
-    add(O, part);
-    if (part < parts - 1) ptx::wgmma_owned(sums_);
+    add(O, slice);
+    if (slice < slices - 1) ptx::wgmma_owned(sums_);
   }
   FA3_DEVICE void scale(bool rescale, const float (&alpha)[2]) {
     if (rescale && begun_) scale_rows(sums_, alpha);
@@ -62,9 +62,9 @@ class TwoLevelSums {
   FA3_DEVICE void reset(float (&O)[dv / 2]) { clear(O); }
 
  private:
-  FA3_DEVICE void add(float (&O)[dv / 2], int part) const {
+  FA3_DEVICE void add(float (&O)[dv / 2], int slice) const {
 #pragma unroll
-    for (int i = 0; i < columns / 2; i++) O[part * (columns / 2) + i] += sums_[i];
+    for (int i = 0; i < columns / 2; i++) O[slice * (columns / 2) + i] += sums_[i];
   }
 
   float sums_[columns / 2];

@@ -27,10 +27,10 @@ static_assert([] {
 // 32 keys and 16 columns at a time, for a warp's half of the columns. from, to: this lane's addresses. A few are under
 // way together, as each takes some 40 clocks.
 FA3_DEVICE void transpose_keys(uint32_t from, uint32_t to) {
-  constexpr int chunks = dv / 32, together = chunks < 4 ? chunks : 4;
+  constexpr int groups = dv / 32, together = groups < 4 ? groups : 4;  // of 16 columns
   constexpr uint32_t even = 0x6420, odd = 0x7531;
 #pragma unroll
-  for (int first = 0; first < chunks; first += together) {
+  for (int first = 0; first < groups; first += together) {
     uint32_t keys[together][4];  // 0-7, 8-15, 16-23, 24-31
 #pragma unroll
     for (int i = 0; i < together; i++) ptx::ldmatrix_x4_trans(keys[i], from ^ (first + i) << 4);
