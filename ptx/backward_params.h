@@ -45,9 +45,9 @@ struct BackwardKeys {
   Divisor tiles, heads;          // of 64 keys, of a head; of K and V
 };
 
-// The numbers in `visits`, one for the tiles of a visit. If key blocks add in any order, a number counts those that have
-// come, and this bit says that the first one's dQ is stored, so that others may add. In a fixed order it counts those
-// that have added.
+// The numbers in `visits`, one for the tiles of a visit. If key blocks add in any order, a number counts those that
+// have come, and this bit says that the first one's dQ is stored, so that others may add. In a fixed order it counts
+// those that have added.
 inline constexpr uint32_t dq_is_stored = 1u << 31;
 
 // The same for all kernels of the backward pass.

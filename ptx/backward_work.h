@@ -49,9 +49,9 @@ enum class DqOrder : int32_t {
 };
 
 // At which tile a block begins that goes downwards. All blocks see the last tile. If all began there, those that are
-// taken together would wait for one another, one after the other. So they begin apart: block 0 at tile (1 << shift) - 1,
-// each further block 1 << shift tiles higher, until that is the last tile. A block goes from its start down to its first
-// tile, and then from the last tile down to its start:
+// taken together would wait for one another, one after the other. So they begin apart: block 0 at tile
+// (1 << shift) - 1, each further block 1 << shift tiles higher, until that is the last tile. A block goes from its
+// start down to its first tile, and then from the last tile down to its start:
 //
 //   tile     0  1  2  3  4  5  6  7        shift = 1
 //   block 0  2  1  8  7  6  5  4  3        the turn in which it visits the tile

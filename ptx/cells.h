@@ -93,7 +93,7 @@ enum class Trait : uint32_t {
   no_producer = 1 << 8,
 
   // 8-bit rows, for FA3_FLAG_TWO_LEVEL: PV goes to O through float32 additions, as the tensor cores' own sums lose bits
-  // (sums in tile/gemm.cuh).
+  // (tile/sums.cuh).
   two_level = 1 << 9,
 
   // Half of Q is read from shared memory only once a piece, and QK takes it from registers, which leaves more of shared
@@ -108,7 +108,7 @@ enum class Trait : uint32_t {
   // faster; tiles of few blocks (least_turns in src/forward/cost.h) and parts of few blocks are slower so.
   shares_keys = 1 << 12,
 
-  // The first Q is sent for early: the warp that loads Q knows the thread block's first piece by itself, and
+  // The first Q is sent for early: the warp that loads Q takes the thread block's first piece by itself, and
   // sends for a Q before it writes down which rows these are. Measured: calls of 8 to 15 us +1 to +3%. In other rows
   // ptxas makes other main loops with it: e4m3 at d 256, causal, -2%, bf16 at d 64 -0.25%.
   early_first_q = 1 << 13,

@@ -61,12 +61,13 @@ struct ListedForwardParams : ForwardParams {
 };
 static_assert(sizeof(ListedForwardParams) <= 4096);
 
-// The same for sequences with lengths of their own (Trait::own_lengths). Of `visible` they take the packing only, of
-// `tiles` the heads (first_row is 0), of `pieces` nothing.
+// The same for sequences with lengths of their own (Trait::own_lengths). Of `visible` they take the packing, and with
+// packed heads seqlen_q, the most of any sequence, from which slots have their rows; of `tiles` the heads (first_row is
+// 0); of `pieces` nothing.
 //
 // What lies behind a sequence's end belongs to another one. So its last block of V, and the last rows of O of a warp,
-// come and go in boxes of 1, 2, 4, ... rows, few enough for the rows that there are; and the rest of V's block in others
-// that lie wholly outside of the tensor, which come as zeros (0 times a neighbour's NaN would be NaN).
+// come and go in boxes of 1, 2, 4, ... rows, few enough for the rows that there are. The rest of V's block comes in
+// others that lie wholly outside of the tensor, as zeros (0 times a neighbour's NaN would be NaN).
 struct PlannedForwardParams : ForwardParams {
   static constexpr int v_boxes = 7, o_boxes = 4;
   TensorMap v_rows[v_boxes], o_rows[o_boxes];  // maps of v and o; those numbered i have boxes of 1 << i rows

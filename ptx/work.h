@@ -28,11 +28,12 @@
 namespace fa3 {
 
 // All tiles of a problem, numbered section by section. Inside a section come the tiles of one query block for all its
-// heads, then those of the next. Under a causal mask the last query block, whose tiles are the longest, comes first.
+// heads, then those of the next. With a bound on the right (visible.h) the last query block comes first: under a causal
+// mask its tiles are the longest.
 struct Tiles {
   int32_t q_blocks;       // query blocks of a head, Br rows each: so many tiles has a head
-  int32_t first_row;      // with which the first query block begins, a multiple of 64. Without a mask it is 0. Under a
-                          // causal mask the last query block ends with the last 64 rows, and the others lie before it.
+  int32_t first_row;      // with which the first query block begins, a multiple of 64. Without a bound on the right it
+                          // is 0. With one the last query block ends with the last 64 rows, the others lie before it.
                           // So where rows do not fill all blocks, it is the first one that is not full (its tiles are
                           // the shortest), and begins at a row below 0. If it begins above 0, the rows before it see no
                           // key, and are in no tile (tile/empty_rows.cuh)

@@ -1,5 +1,5 @@
-// Query rows that see no key: their O = 0 and LSE = -inf are written by warps that have nothing else to do. Under a
-// causal mask with more queries than keys these are the first rows; whole blocks of them are in no tile
+// Query rows that see no key: their O = 0 and LSE = -inf are written by warps that have nothing else to do. With a
+// bound on the right and more queries than keys these are the first rows; whole blocks of them are in no tile
 // (Tiles::first_row).
 #pragma once
 #include "../isa/common.cuh"

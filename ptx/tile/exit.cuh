@@ -26,7 +26,8 @@ struct Finished {
         q_use(q_use), q_buffer(q_buffer) {}
 };
 
-// By stmatrix into the Q buffer, and from there by TMA, which reads it while the next piece begins.
+// OExit::buffer and buffer_late. By stmatrix into the Q buffer, and from there by TMA, which reads it while the next
+// piece begins.
 class ExitThroughBuffer {
  public:
   FA3_DEVICE ExitThroughBuffer(const Params& p, Smem& smem, int warpgroup, int warp)
@@ -73,7 +74,7 @@ class ExitThroughBuffer {
   int o_buffer_ = -1;  // the Q buffer through which O is on its way out
 };
 
-// OExit::registers.
+// OExit::registers and registers_early.
 class ExitFromRegisters {
  public:
   FA3_DEVICE ExitFromRegisters(const Params& p, Smem& smem, int, int warp) : p_(p), smem_(smem), warp_(warp) {}

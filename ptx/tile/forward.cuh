@@ -1,4 +1,5 @@
-// The same of the forward pass alone, and what its kernels take.
+// The names that kernels of the forward pass alone use for the cells of their row (beside those of tiling.cuh), and
+// their parameters.
 #pragma once
 #include <type_traits>
 
@@ -25,7 +26,7 @@ FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
 // How heads are packed into rows: not at all in rows of the table that do not pack them.
 FA3_DEVICE Packing packing(const Params& p) { return config.packs_heads() ? p.visible.packing : Packing{0}; }
 
-// How many rows a part's slot has then.
+// With packed heads: how many rows a part's slot has.
 FA3_DEVICE int packed_slot_rows(const Params& p) {
   return Packing::slot_rows(int(packing(p).rows(p.visible.seqlen_q)), Br);
 }

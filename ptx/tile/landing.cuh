@@ -1,6 +1,6 @@
-// V that cannot lie in a stage as it lies in memory: it lands in a buffer of its own, warps of the producer warpgroup that
-// have nothing else to do mend it on its way into the stage, and then the stage is full. The K/V producer, which has no
-// register left, only sends it to another place. What is mended is the mender's: Transposer in transpose.cuh.
+// V that cannot lie in a stage as it lies in memory: it lands in a buffer of its own, warps of the producer warpgroup
+// that have nothing else to do mend it on its way into the stage, and then the stage is full. The K/V producer, which
+// has no register left, only sends it to another place. What is mended is the mender's: Transposer in transpose.cuh.
 #pragma once
 #include "../isa/fence.cuh"
 #include "ring.cuh"

@@ -8,7 +8,7 @@
 // "Sound" is stricter than safe from overflow: P is rounded to 16 bits, l is not. Where one key dominates a row, its P
 // should be 1, which rounds exactly, or O would be off by the rounding of that P. So m moves up as soon as a lane's sum
 // exceeds four times what the whole row had when its bound was set, and in any case at half of what fp16 can hold. In
-// the block on the causal diagonal, or of the last few keys, a row may see too few keys for that to mean anything. So
+// the block at a bound on the right, or of the last few keys, a row may see too few keys for that to mean anything. So
 // there the bound is set one block later; until then m moves up to any P that weighs more than all the rest of its row
 // (`peaked`). P in 8 bits is so coarse that a row's P should be exact wherever one dominates: there the bound is what
 // the whole row had, not four times that.
@@ -32,8 +32,8 @@ FA3_DEVICE void set_bound(Bound& bound, const RowState& state, Score score) {
 // May the bound be set one block later?
 inline constexpr bool sets_bound_late = bounded_right || !is_8bit;
 
-// After a piece's first block, which begins so many keys before the end of all. A quarter of a block is enough: the next
-// one's sums, a quarter of a row each, are then rarely four times as large.
+// After a piece's first block, which begins so many keys before the end of all. A quarter of a block is enough: the
+// next one's sums, a quarter of a row each, are then rarely four times as large.
 FA3_DEVICE void first_bound(Bound& bound, const RowState& state, Score score, int keys) {
   if (sets_bound_late && (bounded_right || keys < Bc / 4)) bound.sum[0] = bound.sum[1] = 0.f;
   else set_bound(bound, state, score);
