@@ -195,23 +195,23 @@ FA3_DEVICE void dq_consumer(const BackwardParams& p, BackwardSmem& smem, int war
       wait(smem.full_ds[use.index], use.parity);
       wait(smem.s_done[use.index], use.parity);
 #pragma unroll
-      for (int part = 0; part < dq_parts; part++) {
+      for (int square = 0; square < dq_squares; square++) {
         wgmma_fence();
-        const int slab = part / dq_column_parts, columns = part % dq_column_parts;
+        const int slab = square / dq_column_squares, columns = square % dq_column_squares;
         issue_dq(D,
                  ds + uint64_t(use.index) * descriptor_units(sizeof smem.ds[0]) +
                      descriptor_units(slab * Bc * slab_row_bytes),
                  k + descriptor_units(columns * Bc * slab_row_bytes));                                    // A3.28
         wgmma_commit_group();
-        wait(smem.empty_dq[part], parity ^ 1);
+        wait(smem.empty_dq[square], parity ^ 1);
         wgmma_wait_group<0>();
         wgmma_owned(D);
-        if (part == dq_parts - 1 && lane == 0) arrive(smem.empty_ds[use.index]);
-        if (part == dq_parts - 1 && j == all - 1 && lane == 0) arrive(smem.empty_k);
+        if (square == dq_squares - 1 && lane == 0) arrive(smem.empty_ds[use.index]);
+        if (square == dq_squares - 1 && j == all - 1 && lane == 0) arrive(smem.empty_k);
         if constexpr (has(Trait::one_key_block)) {
-          stage_gradient<64>(D, p.softmax_scale, dq_buffer(smem, part), warp);
+          stage_gradient<64>(D, p.softmax_scale, dq_buffer(smem, square), warp);
         } else {
-          float* const staged = smem.dq[part][warp];
+          float* const staged = smem.dq[square][warp];
 #pragma unroll
           for (int g = 0; g < dq_columns / 8; g++) {
             const float* const x = &D[4 * g];
@@ -220,35 +220,35 @@ FA3_DEVICE void dq_consumer(const BackwardParams& p, BackwardSmem& smem, int war
           fence_proxy_async_shared();
         }
         __syncwarp();
-        if (lane == 0) arrive(smem.full_dq[use.index][part]);                                             // A3.29
+        if (lane == 0) arrive(smem.full_dq[use.index][square]);                                           // A3.29
       }
     }
   }
 }
 
-// A part of dQ is on its way: gives back the buffer of the part before it as soon as that has been read, and behind the
-// last part its own.
-FA3_DEVICE void release_dq(BackwardSmem& smem, int part) {
+// A square of dQ is on its way: gives back the buffer of the one before it as soon as that has been read, and behind the
+// last one its own.
+FA3_DEVICE void release_dq(BackwardSmem& smem, int square) {
   cp_async_bulk_commit_group();
-  if (part > 0) {
+  if (square > 0) {
     cp_async_bulk_wait_group_read<1>();
-    arrive(smem.empty_dq[part - 1]);
+    arrive(smem.empty_dq[square - 1]);
   }
-  if (part < dq_parts - 1) return;
+  if (square < dq_squares - 1) return;
   cp_async_bulk_wait_group_read<0>();
-  arrive(smem.empty_dq[part]);
+  arrive(smem.empty_dq[square]);
 }
 
 // Stores dQ of a query tile, the count-th of this thread block, if it is complete. By one thread.
 FA3_DEVICE void store_dq(const BackwardParams& p, BackwardSmem& smem, const KeyWork& work, const QueryTile& tile,
                          uint32_t count) {
 #pragma unroll
-  for (int part = 0; part < dq_parts; part++) {
-    const int slab = part / dq_column_parts, columns = part % dq_column_parts * dq_columns;
-    wait(smem.full_dq[count % 2][part], count / 2 & 1);
-    cp_async_bulk_tensor_4d_store(&p.dq, shared_address(dq_buffer(smem, part)), columns, tile.tile * Br + 64 * slab,
+  for (int square = 0; square < dq_squares; square++) {
+    const int slab = square / dq_column_squares, columns = square % dq_column_squares * dq_columns;
+    wait(smem.full_dq[count % 2][square], count / 2 & 1);
+    cp_async_bulk_tensor_4d_store(&p.dq, shared_address(dq_buffer(smem, square)), columns, tile.tile * Br + 64 * slab,
                                   tile.head(work), work.batch);
-    release_dq(smem, part);
+    release_dq(smem, square);
   }
 }
 
@@ -288,13 +288,13 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
       delay(tile.number(work));
       if (!first) fence_proxy_async_global();
 #pragma unroll
-      for (int part = 0; part < dq_parts; part++) {
+      for (int square = 0; square < dq_squares; square++) {
         constexpr int bytes = sizeof smem.dq[0];
-        float* const to = p.rows.dq_sums + int64_t(sums) * (Br * d) + part * (bytes / sizeof(float));
-        if (part > 0) wait(smem.full_dq[count % 2][part], parity);
-        if (first) cp_async_bulk_store(to, shared_address(&smem.dq[part]), bytes);
-        else cp_reduce_async_bulk_add_f32(to, shared_address(&smem.dq[part]), bytes);                     // A3.33
-        release_dq(smem, part);
+        float* const to = p.rows.dq_sums + int64_t(sums) * (Br * d) + square * (bytes / sizeof(float));
+        if (square > 0) wait(smem.full_dq[count % 2][square], parity);
+        if (first) cp_async_bulk_store(to, shared_address(&smem.dq[square]), bytes);
+        else cp_reduce_async_bulk_add_f32(to, shared_address(&smem.dq[square]), bytes);                   // A3.33
+        release_dq(smem, square);
       }
       if (first || p.order.is_fixed()) {
         cp_async_bulk_wait_group<0>();

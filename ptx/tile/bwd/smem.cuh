@@ -11,14 +11,14 @@ namespace fa3 {
 inline constexpr int query_stages = config.stages, ds_buffers = 2;
 static_assert(Br % backward_tile_rows == 0);
 inline constexpr int query_slabs = Br / 64;  // of dS: a slab's rows hold 64 queries
-// dQ is computed, staged and sent in parts of 64 rows and so many columns.
-inline constexpr int dq_columns = 64, dq_column_parts = d / dq_columns, dq_parts = query_slabs * dq_column_parts;
+// dQ is computed, staged and sent in squares of 64 rows and so many columns.
+inline constexpr int dq_columns = 64, dq_column_squares = d / dq_columns, dq_squares = query_slabs * dq_column_squares;
 
 struct alignas(1024) BackwardSmem {
   Element k[Bc * d], v[Bc * d];  // slabs of 64 columns
   Element q[query_stages][Br * d], dout[query_stages][Br * d];
   Element ds[ds_buffers][Bc * Br];         // dS^T: a row for each key
-  float dq[dq_parts][4][16 * dq_columns];  // of each warp's 16 rows
+  float dq[dq_squares][4][16 * dq_columns];  // of each warp's 16 rows
   float lse[query_stages][Br], delta[query_stages][Br];
   int first_query[query_stages];
 
@@ -26,8 +26,8 @@ struct alignas(1024) BackwardSmem {
   uint64_t full_q[query_stages], full_dout[query_stages];    // with first_query and lse; with delta
   uint64_t empty_q[query_stages], empty_dout[query_stages];
   uint64_t full_ds[ds_buffers], empty_ds[ds_buffers];
-  uint64_t full_dq[2][dq_parts];  // of every other tile, as two threads may take turns (dq_writer)
-  uint64_t empty_dq[dq_parts];
+  uint64_t full_dq[2][dq_squares];  // of every other tile, as two threads may take turns (dq_writer)
+  uint64_t empty_dq[dq_squares];
   uint64_t s_done[ds_buffers];  // both consumers have S of the next tile: dQ may take the tensor cores (bwd.cu)
   uint64_t sums_ready;          // of the strips that this thread block rounds
   uint64_t staged, stored;      // dV and dK
@@ -49,7 +49,7 @@ FA3_DEVICE Element* dk_buffer(BackwardSmem& smem, int stage, int warpgroup) {
 }
 
 // Where 64 rows and dq_columns columns of a complete dQ wait to be stored.
-FA3_DEVICE Element* dq_buffer(BackwardSmem& smem, int part) { return reinterpret_cast<Element*>(smem.dq[part]); }
+FA3_DEVICE Element* dq_buffer(BackwardSmem& smem, int square) { return reinterpret_cast<Element*>(smem.dq[square]); }
 
 // By one thread, before a barrier of the whole thread block. Filled by one thread or by the eight warps of the
 // consumers; released by those, or by the four warps that compute dQ, which are the last to read K. Claims are read by
@@ -64,7 +64,7 @@ FA3_DEVICE void init_barriers(BackwardSmem& smem, bool ordered) {
   init(smem.staged, 4 * warpgroups);
   init(smem.stored, 1);
   smem.claims.init(4 * warpgroups + 4 + 2 + (ordered || has(Trait::prepares_ahead)));
-  for (int i = 0; i < dq_parts; i++) {
+  for (int i = 0; i < dq_squares; i++) {
     init(smem.full_dq[0][i], 4);
     init(smem.full_dq[1][i], 4);
     init(smem.empty_dq[i], 1);
