@@ -226,8 +226,8 @@ FA3_DEVICE void dq_consumer(const BackwardParams& p, BackwardSmem& smem, int war
   }
 }
 
-// A square of dQ is on its way: gives back the buffer of the one before it as soon as that has been read, and behind the
-// last one its own.
+// A square of dQ is on its way: gives back the buffer of the one before it as soon as that has been read, and behind
+// the last one its own.
 FA3_DEVICE void release_dq(BackwardSmem& smem, int square) {
   cp_async_bulk_commit_group();
   if (square > 0) {
