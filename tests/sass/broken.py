@@ -92,8 +92,8 @@ FAULTS = [
      [("kernels/alg1.cu", SCALED, """      if (state.l[0] >= 0.f) exponentiate(S, state.m, alpha, score);
 """ + SCALED)], "hot.most_exps"),
     ("mask-under-a-condition", ALG1,
-     [("kernels/alg1.cu", "if constexpr (masked) mask(S, p, j, at.warp_row());",
-       "if (masked || (j & 7) == 7) mask(S, p, j, at.warp_row());")], "hot.masks_anywhere"),
+     [("kernels/alg1.cu", "if constexpr (masked) mask(S, visible(p), j, at.warp_row());",
+       "if (masked || (j & 7) == 7) mask(S, visible(p), j, at.warp_row());")], "hot.masks_anywhere"),
     ("pv-overwrites-o", ALG1, [("kernels/alg1.cu", "issue_pv(O, P, at.v(i), true);",
                                 "issue_pv(O, P, at.v(i), false);")], "hot.accumulators"),
     ("qk-adds-to-s", ALG1, [(GEMM, "else wgmma_ss(S, a, b, step > 0);", "else wgmma_ss(S, a, b, true);"),
