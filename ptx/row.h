@@ -139,7 +139,7 @@ struct ForwardRow : TiledRow {
            (!packs_heads() || (!is_8bit() && o_from_registers() && has(Trait::early_claim))) &&
            (!has(Trait::shares_keys) ||
             (packs_heads() && warpgroups() == 1 && !split_stage() && !bounded_left())) &&
-           // The paper's own algorithms are for neither.
+           // The paper's own algorithms take neither a bound on the left nor own lengths.
            (has(Trait::splits) || !(bounded_left() || has(Trait::own_lengths))) &&
            (!has(Trait::skip_masked) || causal()) &&
            // The blocks that one warpgroup skips and another computes leave a stage free.
