@@ -8,7 +8,6 @@
 // dV, and then `queries` computes dQ.
 // If the workspace for all batch entries were larger than run_bytes, they are worked on in several runs.
 #include <algorithm>
-#include <iterator>
 
 #include "backward/backward.h"
 #include "backward/order.h"

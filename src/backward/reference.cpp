@@ -5,7 +5,6 @@
 // For the same reasons as the forward pass (forward/reference.cpp) the result has the same bits whatever the threads
 // and the width of the machine's vectors.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "backward/backward.h"

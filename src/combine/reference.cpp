@@ -1,6 +1,5 @@
 // fa3_combine in float64, a row at a time, by the formulas of fa3.h: the largest LSE first, then weights relative to
 // it. It is the oracle of the kernel and shares nothing with it.
-#include <algorithm>
 #include <cmath>
 
 #include "combine/combine.h"

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 
 #include "device/enqueue.h"
 #include "device/modules.h"

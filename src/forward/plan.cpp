@@ -69,13 +69,13 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessor
     // For packed heads a larger tile only if a head has more than 64 rows. Where causal tiles are many, a smaller one
     // only if it still holds all rows of a head.
     if (row.packs_heads() ? has_too_many_rows || (row.Br > 64 && rows_of(problem, row) <= 64)
-                                    : is_balanced && problem.seqlen_q > row.Br)
+                          : is_balanced && problem.seqlen_q > row.Br)
       continue;
     RowPlan other;
     plan_row(problem, fit.rows[i], multiprocessors, other);
     // Where it makes no difference, fewer reads of K and V are better.
     const bool is_faster = forward_row(other.row).packs_heads() ? other.predicted_us <= plan.forward.predicted_us
-                                                                   : other.predicted_us < plan.forward.predicted_us;
+                                                                : other.predicted_us < plan.forward.predicted_us;
     if (is_faster) plan.forward = other;
   }
   plan.workspace_bytes = plan.forward.workspace.bytes;

@@ -4,8 +4,8 @@
 // Without a mask all tiles are of one length. They fill the multiprocessors wave by wave, and the last wave may leave
 // some idle. So its tiles are split, and it becomes one wave of shorter pieces (split_last_wave):
 //  - each tile into as many equal parts as fit into that wave,
-//  - or at quotas: the blocks of all its tiles, laid end to end, are cut into as many runs of one length as there are
-//    multiprocessors. Then none is idle; but many runs consist of parts of two tiles, and each part costs something.
+//  - or at quotas: the blocks of all its tiles, laid end to end, are cut into as many quotas of one length as there are
+//    multiprocessors. Then none is idle; but many quotas consist of parts of two tiles, and each part costs something.
 //
 // With packed heads, tiles of one length wait for memory. (Those of few queries under a causal mask are of one length,
 // too, if each K/V head has only one tile.) Memory serves some multiprocessors half as fast again as others, and the

@@ -1,7 +1,6 @@
 // CUDA graphs: capture after preload, replay on other numbers, and the clear error of a cold capture.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
-#include <iterator>
 
 #include "device_case.h"
 #include "gpu.h"

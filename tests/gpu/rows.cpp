@@ -1,8 +1,6 @@
 // Every row of the table of kernels against the float64 reference. The cases are named after the rows.
 #include <catch2/catch_test_macros.hpp>
 #include <cmath>
-#include <functional>
-#include <vector>
 
 #include "device_case.h"
 #include "gpu.h"

@@ -1,6 +1,5 @@
 // What fa3_combine asks of the driver, seen by a driver that only listens.
 #include <catch2/catch_test_macros.hpp>
-#include <algorithm>
 
 #include "call.h"
 #include "launches.h"

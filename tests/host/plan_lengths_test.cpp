@@ -156,7 +156,7 @@ TEST_CASE("sequences without rows have no pieces, those without keys one block",
   CHECK(none.counts.entries == 0);
 }
 
-TEST_CASE("a long sequence among short ones is split, so that its pieces are no longer than a share", "[lengths]") {
+TEST_CASE("a long sequence among short ones is split into pieces that balance", "[lengths]") {
   std::vector<int32_t> q(64, 1), k(64, 1000);
   const Shape heads{.heads = 32, .heads_kv = 8};
   const PackedCall alike(packed(), heads, q, k, no_window);

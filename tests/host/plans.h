@@ -7,7 +7,7 @@
 namespace fa3::test {
 
 ForwardProblem problem_of(const Shape& shape, int32_t mask = FA3_MASK_NONE, const char* kernel = nullptr,
-                   int32_t dtype = FA3_DTYPE_BF16);
+                          int32_t dtype = FA3_DTYPE_BF16);
 // One that names this row.
 ForwardProblem problem_of(const ForwardRow& row, const Shape& shape);
 // As many queries as keys, and key heads as query heads.

@@ -1,6 +1,5 @@
 // Where sequences of packed lengths lie and what their rows see (ptx/sequence.h).
 #include <catch2/catch_test_macros.hpp>
-#include <algorithm>
 #include <random>
 #include <vector>
 

@@ -9,7 +9,8 @@ namespace fa3::test {
 
 inline constexpr int multiprocessors = 132;  // of the device
 
-// The passes before and behind it, and what the kernel itself does in between for the query tiles of other thread blocks.
+// The passes before and behind it, and what the kernel itself does in between for the query tiles of other thread
+// blocks.
 CUresult simulate_prepare(const BackwardParams& p, unsigned tiles);
 CUresult simulate_finish(const BackwardParams& p, const PassRow& row, unsigned tiles);
 CUresult simulate_sum(const BackwardParams& p, const PassRow& row, unsigned tiles);

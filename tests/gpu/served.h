@@ -1,0 +1,67 @@
+// The cases of served.cpp: sequences in packed tensors or in a batch, what their rows see, and what is right.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "params.h"
+
+namespace fa3::test {
+
+// What rows see: left and right of the diagonal that ends in the last row and the last key; or no_bound.
+struct Bounds {
+  int32_t left, right;
+
+  // Counted from the diagonal that begins in the first row and the first key, as Sequence does.
+  int32_t left_of(int32_t diagonal) const { return left == no_bound ? no_bound : left - diagonal; }
+  int32_t right_of(int32_t diagonal) const { return right == no_bound ? no_bound : right + diagonal; }
+};
+
+// Inputs are N(0,1) where a sequence has rows, and NaN elsewhere. Outputs are poison until they are computed.
+struct Served {
+  const ForwardRow& row;
+  int heads = 4, heads_kv = 2, head_dim = row.d;
+  std::vector<Sequence> sequences = {};
+  std::vector<bool> poisoned = {};  // sequences whose inputs are all NaN
+  int64_t rows_q = 0, rows_k = 0, batch = 1;
+  std::vector<uint16_t> q = {}, k = {}, v = {}, o = {};  // (batch, rows, heads, head_dim), in bf16
+  std::vector<float> lse = {};                           // (batch, heads, rows)
+
+  Packing packing() const { return row.packs_heads() ? Packing::of(heads / heads_kv) : Packing{0}; }
+  int heads_of_tiles() const { return row.packs_heads() ? heads_kv : heads; }
+  Visible visible(const Sequence& s, Packing packing = {0}) const {
+    return visible_of(s, row.bounded_left(), row.bounded_right(), packing);
+  }
+  int64_t q_at(const Sequence& s, int64_t i, int64_t head) const {
+    return ((s.q_batch * rows_q + s.q_row + i) * heads + head) * head_dim;
+  }
+  int64_t k_at(const Sequence& s, int64_t j, int64_t head) const {
+    return ((s.k_batch * rows_k + s.k_row + j) * heads_kv + head) * head_dim;
+  }
+  int64_t lse_at(const Sequence& s, int64_t i, int64_t head) const {
+    return (s.q_batch * heads + head) * rows_q + s.q_row + i;
+  }
+  float scale() const;
+};
+
+// Sequences of these numbers of queries and keys one after the other, with gaps of a few rows; some are all NaN.
+Served packed(const ForwardRow& row, const std::vector<std::array<int, 2>>& lengths, Bounds bounds, uint64_t seed);
+
+// A batch of sequences of the same length.
+Served batched(const ForwardRow& row, int batch, int seqlen_q, int seqlen_k, Bounds bounds, uint64_t seed);
+
+// What is right, in float64 from the inputs; and what plain float32 code computes, with P and O rounded to bf16.
+struct Expectation {
+  std::vector<float> o, lse, plain_o, plain_lse;
+  // Of each element of lse, and of the row of o that belongs to it: of no sequence, of one that is all NaN, or computed.
+  enum class Is : uint8_t { outside, poisoned, computed };
+  std::vector<Is> rows;
+};
+Expectation expect(const Served& made);
+
+// "", or what is wrong: outside of sequences every byte is as it was, rows without keys are exactly 0 and -inf, and the
+// errors are at most 1.25 times those of plain code, with oracle.h's room for luck in few elements.
+std::string verify(const Served& made, const Expectation& expected);
+
+}  // namespace fa3::test
