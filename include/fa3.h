@@ -89,7 +89,8 @@ typedef enum fa3_dtype {
   FA3_DTYPE_FP16 = 2,
   FA3_DTYPE_FP32 = 3,
   FA3_DTYPE_E4M3 = 4, /* FP8: 4 bits of exponent, 3 of fraction, largest number 448, NaN but no infinity */
-  FA3_DTYPE_E5M2 = 5  /* FP8 of another kind: known by name, so that it can be refused; no function takes it */
+  FA3_DTYPE_E5M2 = 5, /* FP8 of another kind: known by name, so that it can be refused; no function takes it */
+  FA3_DTYPE_INT32 = 6 /* of lengths and page numbers */
 } fa3_dtype;
 
 typedef enum fa3_mask {
@@ -98,7 +99,9 @@ typedef enum fa3_mask {
   FA3_MASK_CAUSAL_TOP_LEFT = 1,
   /* Query i sees key j if j <= i + seqlen_k - seqlen_q: the diagonal ends in the bottom right corner. With more
    * queries than keys the first rows see nothing. For equal lengths both masks are the same. */
-  FA3_MASK_CAUSAL_BOTTOM_RIGHT = 2
+  FA3_MASK_CAUSAL_BOTTOM_RIGHT = 2,
+  FA3_MASK_WINDOW = 3,
+  FA3_MASK_CHUNK = 4
 } fa3_mask;
 
 #define FA3_MAX_RANK 5
@@ -180,6 +183,12 @@ typedef struct fa3_forward_params {
   const char* kernel;  /* name of the kernel to run (fa3_kernel_info.name); NULL: the library chooses */
   /* For e4m3, see below. A tensor of rank 0 (zeroed) is absent. */
   fa3_tensor q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
+  int32_t window_left, window_right; /* of FA3_MASK_WINDOW and FA3_MASK_CHUNK */
+  int32_t max_seqlen_q, max_seqlen_k;
+  fa3_tensor sinks;
+  fa3_tensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table, cache_batch_idx;
+  const void* schedule; /* NULL, or what fa3_forward_schedule wrote */
+  size_t schedule_bytes;
 } fa3_forward_params;
 
 /* FP8 (the paper's section 3.3). q, k and v of FA3_DTYPE_E4M3 hold numbers that were divided by a scale; an element of
@@ -230,8 +239,9 @@ typedef struct fa3_forward_params {
 #define FA3_TENSOR_INIT {NULL, 0, 0, {0}, {0}}
 #define FA3_FORWARD_PARAMS_INIT                                                                      \
   {sizeof(fa3_forward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
-   FA3_TENSOR_INIT, 0, 0, NULL, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,    \
-   FA3_TENSOR_INIT, FA3_TENSOR_INIT}
+   FA3_TENSOR_INIT, 0, 0, NULL, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,     \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,     \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, NULL, 0}
 
 enum fa3_forward_flags {
   /* Same call (input, shapes, kernel), same output bits, on the same device model and library version. An error where a
@@ -239,7 +249,8 @@ enum fa3_forward_flags {
   FA3_FLAG_DETERMINISTIC = 1,
   /* e4m3 only: sums of P V leave the tensor cores' accumulators for float32 ones every few blocks of keys, so that they
    * do not shrink where V has a mean (see v_mean). Slower. */
-  FA3_FLAG_TWO_LEVEL = 2
+  FA3_FLAG_TWO_LEVEL = 2,
+  FA3_FLAG_BATCH_INVARIANT = 4
 };
 
 /* Would fa3_forward accept these parameters, and if not, why? Host only: no GPU, driver or context is needed.
@@ -275,6 +286,10 @@ FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, 
  *   run in this context before (see fa3_preload). */
 FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes,
                                fa3_stream stream);
+
+FA3_API fa3_status fa3_forward_schedule_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
+FA3_API fa3_status fa3_forward_schedule(const fa3_forward_params* params, void* schedule, size_t schedule_bytes,
+                                        fa3_stream stream);
 
 /* The same computation on the CPU: float64 arithmetic on the given inputs, rounded once to o's dtype (and lse's).
  * All pointers are host pointers. The oracle of the library's tests, and a way to try the API without a GPU.

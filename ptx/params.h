@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "divisor.h"
+#include "planned.h"
 #include "row.h"
-#include "sequence.h"
 #include "tensor_map_bytes.h"
 #include "work.h"
 
@@ -71,10 +71,19 @@ static_assert(sizeof(ListedForwardParams) <= 4096);
 struct PlannedForwardParams : ForwardParams {
   static constexpr int v_boxes = 7, o_boxes = 4;
   TensorMap v_rows[v_boxes], o_rows[o_boxes];  // maps of v and o; those numbered i have boxes of 1 << i rows
-  const Sequence* sequences;
   const Planned* planned;
   const PlannedCounts* counts;
-  int32_t grain;  // of the list
+
+  // Where K and V lie in pages (null: they do not), their maps are those of the pages: {head_dim, page_size, heads,
+  // pages}, in boxes of box_rows rows, which divides both page_size and Bc.
+  const int32_t* page_table;  // sequence k_batch has the pages page_table[k_batch * table_stride ...]
+  int32_t table_stride, table_pages;  // in numbers; of a sequence
+  int32_t box_rows;
+  Divisor page_size;
+
+  // A row's sum of exponentials has exp(sinks[head * sinks_stride]) as one more addend; null: none.
+  const float* sinks;
+  int64_t sinks_stride;
 };
 static_assert(sizeof(PlannedForwardParams) <= 4096);
 

@@ -23,8 +23,7 @@
 #include <cstdint>
 
 #include "piece_costs.h"
-#include "sequence.h"
-#include "work.h"
+#include "planned.h"
 
 namespace fa3 {
 
@@ -319,11 +318,13 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
     const int64_t slot = parts > 1 ? threads.add(s.slots, int64_t{parts}) : 0;
     for (int32_t part = 0; part < parts; part++) {
       int32_t& next = s.count[bucket_of(length_of_part(tile, part, parts), s.longest_piece)];
+      const int32_t begin = (tile.begin + begin_of_part(tile, part, parts)) * p.grain;
+      const int32_t end = (tile.begin + begin_of_part(tile, part + 1, parts)) * p.grain;
+      const Sequence& sequence = plan.sequences[tile.sequence];
+      const Blocks blocks = tile_blocks(p, sequence, tile.q_block);
       plan.entries[threads.add(next, int32_t{1})] = {
-          tile.sequence, tile.q_block, static_cast<int32_t>(slot),
-          static_cast<uint16_t>(tile.begin + begin_of_part(tile, part, parts)),
-          static_cast<uint16_t>(tile.begin + begin_of_part(tile, part + 1, parts)), static_cast<uint16_t>(part),
-          static_cast<uint16_t>(parts)};
+          sequence, tile.q_block, static_cast<int32_t>(slot), begin > blocks.begin ? begin : blocks.begin,
+          end < blocks.end ? end : blocks.end, part, parts, {}};
     }
   });
 }

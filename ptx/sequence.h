@@ -13,6 +13,7 @@ struct Lengths {
   const int32_t *cu_q, *cu_k;      // batch + 1 numbers: sequence b has the rows cu[b] .. cu[b + 1] - 1 of the tensor
   const int32_t *used_q, *used_k;  // batch numbers: only so many of these rows are in use, the first ones
   const int32_t* leftpad_k;        // batch numbers: so many of the keys in use are padding, the first ones
+  const int32_t* batch_k;          // batch numbers: in which batch entry of K and V a sequence's keys lie; null: its own
   int32_t batch, max_q, max_k;     // no sequence has more rows
 };
 
@@ -64,7 +65,7 @@ constexpr Sequence sequence_at(const Lengths& lengths, int32_t total_q, int32_t 
   const bool bounded_left = window.left >= 0 && window.left < seqlen_q + offset;
   const bool bounded_right = window.right >= 0 && window.right < seqlen_k - offset;
   return {q.begin,  lengths.cu_q ? 0 : b,
-          k.begin,  lengths.cu_k ? 0 : b,
+          k.begin,  lengths.cu_k ? 0 : lengths.batch_k ? lengths.batch_k[b] : b,
           seqlen_q, seqlen_k,
           bounded_left ? window.left - offset : no_bound, bounded_right ? window.right + offset : no_bound};
 }

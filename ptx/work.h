@@ -108,24 +108,6 @@ struct Pieces {
   }
 };
 
-// A piece of packed lengths (sequence.h), of which the device makes a list (plan_lengths.h). An entry is for all heads:
-// piece n is that of entry n / heads, of head n % heads. Its rows are those from q_block * Br on of the sequence.
-struct Planned {
-  int32_t sequence, q_block;
-  int32_t slot;          // of part 0, if there were one head only; part i has slot + i
-  uint16_t begin, end;   // K/V blocks, in grains as Listed's; the tile may begin and end inside of one
-  uint16_t part, parts;
-
-  // What is to be done for the piece of this number, if its tile has these K/V blocks. Every tile that is split has two
-  // slots at least, so half of its slot is a number for its tickets that no other has.
-  constexpr Work work(int32_t number, int32_t heads, int32_t head, int32_t grain, Blocks tile) const {
-    const int32_t first = int32_t(begin) * grain, last = int32_t(end) * grain;
-    return {number, first > tile.begin ? first : tile.begin, last < tile.end ? last : tile.end, int32_t(part),
-            int32_t(parts), slot * heads + head * int32_t(parts), slot / 2 * heads + head};
-  }
-};
-static_assert(sizeof(Planned) == 20);
-
 // How much the list holds.
 struct PlannedCounts {
   int32_t entries, slots;  // slots: of one head; tickets are for half as many tiles

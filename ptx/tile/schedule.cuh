@@ -46,11 +46,9 @@ template <class P>
 FA3_DEVICE Piece planned_at(const P& p, int number) {
   if (number < 0) return {};
   const int entry = number / p.tiles.heads, head = number - entry * p.tiles.heads;
-  const Planned planned = p.planned[entry];
-  const Tile tile = {planned.q_block, head, p.sequences[planned.sequence].q_batch};
-  const OwnSequence sequence = {planned.sequence};
-  const Blocks blocks = tile_blocks(visible(p, sequence), first_row(p, tile), Br, Bc);
-  return {tile, planned.work(number, p.tiles.heads, head, p.grain, blocks), sequence};
+  const Planned& planned = p.planned[entry];
+  const Tile tile = {planned.q_block, head, planned.sequence.q_batch};
+  return {tile, planned.work(number, p.tiles.heads, head), {entry}};
 }
 
 FA3_DEVICE Piece piece_at(const Params& p, int number) {

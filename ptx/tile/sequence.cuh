@@ -1,6 +1,6 @@
 // The sequence that a piece's rows are of. Where lengths belong to the call, all sequences are alike: then nothing is
-// kept of them, and what is asked follows from the parameters. With Trait::own_lengths each has a Sequence in device
-// memory, which pieces point at, and their RowBlocks (smem.cuh) have a copy of.
+// kept of them, and what is asked follows from the parameters. With Trait::own_lengths each piece has its Sequence in
+// the list (planned.h), and its RowBlocks (smem.cuh) have a copy of that.
 #pragma once
 #include "forward.cuh"
 
@@ -8,11 +8,11 @@ namespace fa3 {
 
 struct OfCall {};  // the sequence of a piece, where lengths belong to the call
 struct OwnSequence {  // or with lengths of its own
-  int number;
+  int entry;  // of the list
 };
 using SequenceOfPiece = std::conditional_t<own_lengths, OwnSequence, OfCall>;
 
-FA3_DEVICE const Sequence& sequence_of(const PlannedForwardParams& p, OwnSequence s) { return p.sequences[s.number]; }
+FA3_DEVICE const Sequence& sequence_of(const PlannedForwardParams& p, OwnSequence s) { return p.planned[s.entry].sequence; }
 FA3_DEVICE Sequence sequence_of(const ForwardParams&, OwnSequence) { return {}; }
 
 // What its rows see.

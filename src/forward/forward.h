@@ -5,6 +5,7 @@
 #include "problem.h"
 #include "row.h"
 #include "rules/call.h"
+#include "sequence.h"
 #include "work.h"
 
 namespace fa3 {
@@ -23,6 +24,20 @@ struct ForwardProblem : AttentionShape {
   bool v_tiles;    // v is (batch, groups of 16 keys, heads_kv, 16 head_dim_v): a tile is a row of bytes (fa3.h)
   bool kv_blocks;  // k_scale or v_scale has more than one block
   bool two_level;  // FA3_FLAG_TWO_LEVEL
+
+  // Lengths, pages, windows, chunks, sinks (fa3.h). A problem that has none of these is not served, and the rest means
+  // nothing. Packed tensors are views with dim[0] = 1; seqlen_q and seqlen_k are the most that a sequence has.
+  bool served;
+  Lengths lengths;          // on the device, of the reference on the host
+  Window window;
+  int64_t chunk;            // positions of a chunk; 0: none
+  int64_t total_q, total_k;  // rows of packed tensors; below 0: batched ones
+  int64_t page_size;        // 0: no pages
+  View page_table;          // (batch, pages of a sequence, 1, 1) of int32; data null if there are no pages
+  View sinks;               // (heads, 1, 1, 1); data null: none
+  bool batch_invariant;     // FA3_FLAG_BATCH_INVARIANT
+  const void* schedule;     // null: none
+  size_t schedule_bytes;
 
   bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
 };

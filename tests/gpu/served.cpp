@@ -36,20 +36,19 @@ void shuffle(std::vector<T>& all, Random& random) {
 // What a planner makes: for each tile of each sequence a piece, or parts of a few grains, in any order.
 struct List {
   std::vector<Planned> planned;
-  int32_t slots = 0, grain = 1;
+  int32_t slots = 0;
 };
 List plan(const Served& made, Random& random) {
   List list;
-  list.grain = int32_t(random.between(1, 3));
-  for (size_t n = 0; n < made.sequences.size(); ++n) {
-    const Visible seen = made.visible(made.sequences[n], made.packing());
+  for (const Sequence& sequence : made.sequences) {
+    const Visible seen = made.visible(sequence, made.packing());
     for (int32_t q_block = 0; q_block * made.row.Br < seen.rows(); ++q_block) {
       const Blocks blocks = tile_blocks(seen, q_block * made.row.Br, made.row.Br, made.row.Bc);
-      const int32_t begin = blocks.begin / list.grain, count = (blocks.end + list.grain - 1) / list.grain - begin;
+      const int32_t begin = blocks.begin, count = blocks.end - begin;
       const int32_t parts = count > 1 && random.chance(0.5) ? int32_t(random.between(2, std::min(count, 5))) : 1;
       for (int32_t part = 0; part < parts; ++part)
-        list.planned.push_back({int32_t(n), q_block, list.slots, uint16_t(begin + count * part / parts),
-                                uint16_t(begin + count * (part + 1) / parts), uint16_t(part), uint16_t(parts)});
+        list.planned.push_back({sequence, q_block, list.slots, begin + count * part / parts,
+                                begin + count * (part + 1) / parts, part, parts, {}});
       if (parts > 1) list.slots += parts;
     }
   }
@@ -84,12 +83,12 @@ int32_t longest(const Served& made) {
 
 // A case and its list on the device.
 struct Memory {
-  DeviceBuffer q, k, v, o, lse, sequences, planned, counts, workspace;
+  DeviceBuffer q, k, v, o, lse, planned, counts, workspace;
   size_t tickets, partials;  // where they begin in the workspace
 
   Memory(const Served& made, const List& list)
       : q(on_device(made.q)), k(on_device(made.k)), v(on_device(made.v)), o(on_device(made.o)),
-        lse(on_device(made.lse)), sequences(on_device(made.sequences)), planned(on_device(list.planned)),
+        lse(on_device(made.lse)), planned(on_device(list.planned)),
         counts(on_device(std::vector{PlannedCounts{int32_t(list.planned.size()), list.slots}})) {
     const ForwardRow& row = made.row;
     const auto heads = size_t(made.heads_of_tiles()), slots = size_t(list.slots);
@@ -138,10 +137,8 @@ int64_t set_list(const Driver& driver, const Served& made, const List& list, con
   for (int box = 0; box < PlannedForwardParams::o_boxes; ++box)
     must(encode(driver, "o", o, made.row, 1 << box, p.o_rows[box]));
   p.visible.seqlen_q = longest(made), p.visible.packing = made.packing();
-  p.sequences = static_cast<const Sequence*>(memory.sequences.at(0));
   p.planned = static_cast<const Planned*>(memory.planned.at(0));
   p.counts = static_cast<const PlannedCounts*>(memory.counts.at(0));
-  p.grain = list.grain;
   return int64_t(list.planned.size()) * made.heads_of_tiles();
 }
 

@@ -205,7 +205,7 @@ TEST_CASE("equal lengths are split only where the planner for them splits, too",
       for (const int multiprocessors : {78, 114, 132}) {
         const ForwardProblem problem = problem_of(shape, mask);
         const RowPlan plan = planned(problem, multiprocessors);
-        const Lengths lengths{nullptr, nullptr, nullptr, nullptr, nullptr, int32_t(shape.batch),
+        const Lengths lengths{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, int32_t(shape.batch),
                               int32_t(shape.seqlen_q), int32_t(shape.seqlen_k)};
         PlanLengthsParams params;
         REQUIRE(plan_lengths_params(problem, forward_row(plan.row), multiprocessors, lengths, {-1, -1},
@@ -301,7 +301,7 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
     // Every other sequence is all of the tensor.
     if (n % 4 == 0)
       for (size_t i = 0; i <= batch; ++i) numbers[0][i] = numbers[1][i] = int32_t(i % 2) * 20000;
-    Lengths lengths{given(0), given(1), given(2), given(3), given(4), int32_t(batch), int32_t(problem.seqlen_q),
+    Lengths lengths{given(0), given(1), given(2), given(3), given(4), nullptr, int32_t(batch), int32_t(problem.seqlen_q),
                     int32_t(problem.seqlen_k)};
     if (n % 4 == 0) lengths.cu_q = numbers[0].data(), lengths.cu_k = numbers[1].data();
     const PackedTotals totals{lengths.cu_q ? 20000 : -1, lengths.cu_k ? 20000 : -1};

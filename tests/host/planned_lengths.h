@@ -77,7 +77,7 @@ struct PackedCall {
     problem.batch = int64_t(q.size()), problem.heads = heads.heads, problem.heads_kv = heads.heads_kv;
     problem.seqlen_q = *std::max_element(q.begin(), q.end());
     problem.seqlen_k = *std::max_element(k.begin(), k.end());
-    const Lengths lengths{cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, int32_t(q.size()),
+    const Lengths lengths{cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, nullptr, int32_t(q.size()),
                           int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
     REQUIRE(plan_lengths_params(problem, row, multiprocessors, lengths, {cu_q.back(), cu_k.back()}, window,
                                 batch_invariant, params));

@@ -58,7 +58,7 @@ TEST_CASE("rows of a sequence see what the window leaves", "[sequence]") {
         for (int32_t right = -1; right <= 8; ++right)
           for (const bool bottom_right : {false, true}) {
             const Window window{left, right, bottom_right};
-            const Lengths lengths{nullptr, nullptr, nullptr, nullptr, nullptr, 1, seqlen_q, seqlen_k};
+            const Lengths lengths{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 1, seqlen_q, seqlen_k};
             const Visible visible = visible_of(sequence_at(lengths, 0, 0, window, 0), true, true, {0});
             for (int32_t query = 0; query < seqlen_q; ++query)
               for (int32_t key = 0; key < seqlen_k; ++key) {
@@ -80,7 +80,7 @@ TEST_CASE("the longest sequences and the largest windows do not overflow", "[seq
         for (const int32_t right : {-1, 0, 1, most - 1, most, INT32_MAX})
           for (const bool bottom_right : {false, true}) {
             const Window window{left, right, bottom_right};
-            const Lengths lengths{nullptr, nullptr, nullptr, nullptr, nullptr, 1, seqlen_q, seqlen_k};
+            const Lengths lengths{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 1, seqlen_q, seqlen_k};
             const Visible visible = visible_of(sequence_at(lengths, 0, 0, window, 0), true, true, {0});
             // Rows of a tile's length beyond both ends, too.
             for (const int32_t row : {-256, -1, 0, seqlen_q / 2, seqlen_q - 1, seqlen_q + 255}) {
@@ -113,7 +113,7 @@ TEST_CASE("whatever numbers the lengths are, sequences lie within the tensors", 
       for (int32_t i = 0; i <= batch; ++i) of.push_back(any_number());
     const auto given = [&](int i) { return random() % 2 ? numbers[i].data() : nullptr; };
     const int32_t total_q = int32_t(random() % 2000), total_k = int32_t(random() % 2000);
-    const Lengths lengths{given(0), given(1), given(2), given(3), given(4), batch, int32_t(random() % 1500),
+    const Lengths lengths{given(0), given(1), given(2), given(3), given(4), nullptr, batch, int32_t(random() % 1500),
                           int32_t(random() % 1500)};
     const Window window{any_number(), any_number(), random() % 2 == 0};
     for (int32_t b = 0; b < batch; ++b) {
