@@ -193,6 +193,7 @@ struct BackwardRow : TiledRow {
            (all_gradients() ? Br % 64 == 0 : Br == (gradients == Gradients::queries ? 128 : 64)) &&
            Bc == (all_gradients() ? 128 : 64) && d % 64 == 0 && d <= (all_gradients() ? 128 : 256) && dv == d &&
            !is_8bit() && smem_bytes() <= 227 * 1024 && (!has(Trait::one_key_block) || takes_several_blocks()) &&
+           (!has(Trait::own_lengths) || has(Trait::one_key_block)) &&
            moved_registers() <= launched_registers(threads());
   }
 };
@@ -275,25 +276,25 @@ inline constexpr Line lines[] = {
 #endif
 };
 
-// Those of one kind, of which a build with fewer kernels may have none.
-template <Kind kind, class OneRow>
+// Those of one kind in a table, of which a build with fewer kernels may have none.
+template <const auto& from, Kind kind, class OneRow>
 constexpr auto rows_of(OneRow Line::*row) {
   constexpr int count = [] {
     int found = 0;
-    for (const Line& line : lines) found += line.kind == kind;
+    for (const Line& line : from) found += line.kind == kind;
     return found;
   }();
   std::array<OneRow, count> found{};
   OneRow* next = found.data();
-  for (const Line& line : lines)
+  for (const Line& line : from)
     if (line.kind == kind) *next++ = line.*row;
   return found;
 }
 }  // namespace table
 
-inline constexpr auto forward_rows = table::rows_of<Kind::forward>(&table::Line::forward);
-inline constexpr auto backward_rows = table::rows_of<Kind::backward>(&table::Line::backward);
-inline constexpr auto pass_rows = table::rows_of<Kind::pass>(&table::Line::pass);
+inline constexpr auto forward_rows = table::rows_of<table::lines, Kind::forward>(&table::Line::forward);
+inline constexpr auto backward_rows = table::rows_of<table::lines, Kind::backward>(&table::Line::backward);
+inline constexpr auto pass_rows = table::rows_of<table::lines, Kind::pass>(&table::Line::pass);
 
 // The numbers of the first rows of a kind; and of all rows, how many.
 inline constexpr int first_backward = forward_rows.size(), first_pass = first_backward + int(backward_rows.size());

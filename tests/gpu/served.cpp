@@ -21,12 +21,7 @@ namespace {
 
 using tools::DeviceBuffer, tools::Random;
 
-using namespace table;
-constexpr ForwardRow served_rows[] = {
-#include "served.def"
-};
-static_assert(std::all_of(std::begin(served_rows), std::end(served_rows),
-                          [](const ForwardRow& row) { return row.valid(); }));
+static_assert(std::all_of(served_rows.begin(), served_rows.end(), [](const ForwardRow& row) { return row.valid(); }));
 
 template <class T>
 void shuffle(std::vector<T>& all, Random& random) {
@@ -57,11 +52,11 @@ List plan(const Served& made, Random& random) {
 }
 
 CUfunction load(const Driver& driver, const ForwardRow& row) {
-  static CUfunction functions[std::size(served_rows)];  // of the run's only context
-  CUfunction& function = functions[&row - served_rows];
+  static CUfunction functions[served_rows.size()];  // of the run's only context
+  CUfunction& function = functions[&row - served_rows.data()];
   if (function) return function;
   CUmodule module;
-  tools::check(driver.module_load_data(&module, fa3_cubins[&row - served_rows].data), "cuModuleLoadData");
+  tools::check(driver.module_load_data(&module, fa3_cubins[&row - served_rows.data()].data), "cuModuleLoadData");
   tools::check(driver.module_get_function(&function, module, row.name), row.name);
   tools::check(driver.func_set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, row.smem_bytes()),
                "cuFuncSetAttribute");

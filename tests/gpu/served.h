@@ -7,7 +7,19 @@
 
 #include "params.h"
 
-namespace fa3::test {
+namespace fa3 {
+
+// The rows of served.def. Their kernels are numbered as those of the library: forward rows before backward rows.
+namespace table {
+inline constexpr Line served[] = {
+#include "served.def"
+};
+}  // namespace table
+
+namespace test {
+
+inline constexpr auto served_rows = table::rows_of<table::served, Kind::forward>(&table::Line::forward);
+inline constexpr auto served_backward_rows = table::rows_of<table::served, Kind::backward>(&table::Line::backward);
 
 // What rows see: left and right of the diagonal that ends in the last row and the last key; or no_bound.
 struct Bounds {
@@ -64,4 +76,5 @@ Expectation expect(const Served& made);
 // errors are at most 1.25 times those of plain code, with oracle.h's room for luck in few elements.
 std::string verify(const Served& made, const Expectation& expected);
 
-}  // namespace fa3::test
+}  // namespace test
+}  // namespace fa3

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <thread>
 
+#include "compared.h"
 #include "half.h"
 #include "memory.h"
-#include "oracle.h"
 #include "random.h"
 #include "served.h"
 
@@ -74,23 +74,6 @@ void expect_row(const Served& made, const Sequence& s, int64_t i, int head, Expe
   attend<double>(made, s, i, head, [](double x) { return x; }, &to.o[at], to.lse[row]);
   attend<float>(made, s, i, head, [](float x) { return from_bf16(to_bf16(x)); }, &to.plain_o[at], to.plain_lse[row]);
 }
-
-// A result beside what is right and what plain code makes of it.
-struct Compared {
-  std::vector<float> result, right, plain;
-
-  void add(float its, float its_right, float of_plain) {
-    result.push_back(its), right.push_back(its_right), plain.push_back(of_plain);
-  }
-  std::string verdict(const char* what, double floor) const {
-    const Errors error = errors(result, right), of_plain = errors(plain, right);
-    if (error.rms <= 1.25 * of_plain.rms + floor * error.size_rms / 20 &&
-        error.max <= 1.25 * of_plain.max + 2 * floor * error.size_max)
-      return "";
-    return std::string(what) + ": errors " + std::to_string(error.rms) + " and " + std::to_string(error.max) +
-           ", of plain code " + std::to_string(of_plain.rms) + " and " + std::to_string(of_plain.max);
-  }
-};
 
 // "", or what was written where no sequence has a row.
 std::string check_untouched(float lse, const uint16_t* o, int d) {
