@@ -114,7 +114,8 @@ enum class Trait : uint32_t {
   early_first_q = 1 << 13,
 
   // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (Planned in
-  // work.h). Rows without it have the lengths of the call.
+  // work.h). Rows without it have the lengths of the call. Backward rows may have it, too, if the keys of a sequence
+  // are one block: then it has one key block for each K/V head, and there is no list.
   own_lengths = 1 << 14,
 
   // Of backward rows, from bit 20 on:
@@ -147,7 +148,7 @@ enum class Trait : uint32_t {
   fast_packed = fast | early_claim | early_first_q,
 
   // What a row of each kind may have.
-  of_backward = chosen | hold_exps | one_key_block | as_written | prepares_ahead | keeps_together,
+  of_backward = chosen | hold_exps | own_lengths | one_key_block | as_written | prepares_ahead | keeps_together,
   of_pass = rotates,
   of_forward = one_key_block - 1,  // all that stand above it
 };

@@ -337,6 +337,16 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
   CHECK(with(turns, Mask::full, Trait::own_lengths).valid());
   CHECK_FALSE(with(turns, Mask::window, Trait::plain).valid());
   CHECK_FALSE(with(bf16, Mask::full, Trait::one_key_block).valid());  // of another kind of row
+
+  const auto with_lengths = [](const char* name) {
+    BackwardRow row = backward_row(row_named(name));
+    REQUIRE(row.valid());
+    row.traits = row.traits | Trait::own_lengths;
+    return row;
+  };
+  CHECK(with_lengths("fa3_bwdshort_bf16_d128_causal_64x128").valid());
+  CHECK_FALSE(with_lengths("fa3_bwd_bf16_d128_causal_64x128").valid());  // a sequence has one key block
+  CHECK_FALSE(with_lengths("fa3_bwd_keys_bf16_d256_causal_64x64").valid());
 }
 
 }  // namespace fa3::test

@@ -54,7 +54,7 @@ size_t parameter_bytes(fa3::Pass pass) {
 }
 size_t parameter_bytes(const fa3::Row& row) {
   if (row.pass()) return parameter_bytes(row.pass()->pass);
-  if (row.backward()) return sizeof(fa3::BackwardParams);
+  if (row.backward()) return fa3::parameter_bytes(*row.backward());
   return fa3::parameter_bytes(*row.forward());
 }
 
