@@ -12,11 +12,14 @@
 
 namespace fa3::test {
 
-inline void refuse(const P& p, Rules rules, const Change& change) {
+// Was it refused at all?
+inline bool refuse(const P& p, Rules rules, const Change& change) {
   INFO(change.name);
   ForwardProblem problem;
-  CHECK(validate(&p, rules, problem) == change.status);
+  const fa3_status status = validate(&p, rules, problem);
+  CHECK(status == change.status);
   CHECK_THAT(last_message(), Catch::Matchers::ContainsSubstring(change.name));
+  return status != FA3_OK;
 }
 
 inline ForwardProblem accept(const P& p, Rules rules) {
