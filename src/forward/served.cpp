@@ -260,6 +260,7 @@ Status check_served(const fa3_forward_params& p, Rules rules, ForwardProblem& pr
   if (Status status = check_schedule(p, rules)) return status;
   problem.lengths.batch = narrow(problem.batch);
   problem.lengths.max_q = narrow(problem.seqlen_q), problem.lengths.max_k = narrow(problem.seqlen_k);
+  problem.lengths.caches = narrow(p.k.dim[0]);
   problem.window = window_of(p);
   problem.chunk = p.mask == FA3_MASK_CHUNK ? p.window_left : 0;
   if (problem.served && rules != Rules::reference)

@@ -43,7 +43,7 @@ struct Served {
                             {"leftpad_k", &p.leftpad_k},       {"cache_batch_idx", &p.cache_batch_idx}};
 
   // Dims of q, k and v are known to be right.
-  int64_t batch() const { return packed_q ? p.cu_seqlens_q.dim[0] - 1 : p.q.dim[0]; }
+  Wide batch() const { return packed_q ? Wide{p.cu_seqlens_q.dim[0]} - 1 : Wide{p.q.dim[0]}; }
   int64_t rows_q() const { return p.q.dim[packed_q ? 0 : 1]; }
   int64_t heads() const { return p.q.dim[packed_q ? 1 : 2]; }
   int64_t head_dim() const { return p.q.dim[packed_q ? 2 : 3]; }

@@ -66,6 +66,7 @@ TEST_CASE("a problem has the caller's pages, cache and schedule", "[served]") {
   const Lengths& lengths = cached.lengths;
   CHECK((lengths.used_q == p.seqused_q.data && lengths.used_k == p.seqused_k.data));
   CHECK((lengths.leftpad_k == p.leftpad_k.data && lengths.batch_k == p.cache_batch_idx.data && !lengths.cu_q));
+  CHECK(lengths.caches == 5);
 
   // Without pointers what is there is known by its dims.
   p = imaginary_paged();
