@@ -38,7 +38,8 @@ inline Dtype dtype_of(fa3_dtype dtype) {
 
 inline int bytes_per_element(fa3_dtype dtype) {
   switch (dtype) {
-    case FA3_DTYPE_FP32: return 4;
+    case FA3_DTYPE_FP32:
+    case FA3_DTYPE_INT32: return 4;
     case FA3_DTYPE_E4M3:
     case FA3_DTYPE_E5M2: return 1;
     default: return 2;

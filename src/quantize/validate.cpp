@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -82,7 +81,7 @@ class Check {
     const Expected expected = input("x", 4, true);
     if (Status status = check_dims(expected, p_.x)) return status;
     const int64_t* const dim = p_.x.dim;
-    if (Status status = check_head_dim({"x.dim[3] (head_dim)", dim[3]}, 16)) return status;
+    if (Status status = check_head_dim({"x", 3, dim[3]}, "head_dim", 16)) return status;
     problem_.batch = dim[0], problem_.rows = dim[1], problem_.heads = dim[2], problem_.head_dim = dim[3];
     problem_.softmax_scale = resolved_softmax_scale(p_.softmax_scale, dim[3]);
     if (Status status = size()) return status;
@@ -97,18 +96,20 @@ class Check {
     if (p_.y.dtype != FA3_DTYPE_E4M3) return fail(invalid, "y.dtype is %s, must be e4m3", dtype_name(p_.y.dtype));
     if (Status status = check_dims(output("y", p_.y.rank), p_.y)) return status;
     const int64_t *const y = p_.y.dim, *const x = p_.x.dim;
-    if (Status status = must_equal({"y.dim[0]", y[0]}, {"x.dim[0]", x[0]})) return status;
+    if (Status status = must_equal({"y", 0, y[0]}, {"x", 0, x[0]})) return status;
     if (!problem_.tiles) {
-      if (Status status = must_equal({"y.dim[1]", y[1]}, {"x.dim[1]", x[1]})) return status;
-      if (Status status = must_equal({"y.dim[2]", y[2]}, {"x.dim[2]", x[2]})) return status;
-      if (Status status = must_equal({"y.dim[3]", y[3]}, {"x.dim[3]", x[3]})) return status;
+      if (Status status = must_equal({"y", 1, y[1]}, {"x", 1, x[1]})) return status;
+      if (Status status = must_equal({"y", 2, y[2]}, {"x", 2, x[2]})) return status;
+      if (Status status = must_equal({"y", 3, y[3]}, {"x", 3, x[3]})) return status;
       if (Status status = check_multiples("y", p_.y, 3, 16)) return status;
       return check_tensor(output("y", 4, true), p_.y, problem_.y);
     }
-    const Named tiles{"the number of tiles, x.dim[1] / 16 rounded up", divided_up(x[1], v_tile_keys)};
-    if (Status status = must_equal({"y.dim[1]", y[1]}, {"x.dim[2]", x[2]})) return status;
-    if (Status status = must_equal({"y.dim[2]", y[2]}, tiles)) return status;
-    if (Status status = must_equal({"y.dim[3]", y[3]}, {"x.dim[3]", x[3]})) return status;
+    const int64_t tiles = divided_up(x[1], v_tile_keys);
+    if (Status status = must_equal({"y", 1, y[1]}, {"x", 2, x[2]})) return status;
+    if (y[2] != tiles)
+      return fail(invalid, "y.dim[2] is %lld, must equal the number of tiles, x.dim[1] / 16 rounded up, which is %lld",
+                  ll(y[2]), ll(tiles));
+    if (Status status = must_equal({"y", 3, y[3]}, {"x", 3, x[3]})) return status;
     if (y[4] != v_tile_keys) return fail(invalid, "y.dim[4] is %lld, must be 16", ll(y[4]));
     if (p_.y.stride[3] != 16) return fail(invalid, "y.stride[3] is %lld, must be 16", ll(p_.y.stride[3]));
     if (Status status = check_contiguous("y", p_.y)) return status;
@@ -148,9 +149,9 @@ class Check {
     if (Status status = must_be_fp32("mean", p_.mean.dtype)) return status;
     if (Status status = check_dims(output("mean", 3), p_.mean)) return status;
     const int64_t *const mean = p_.mean.dim, *const x = p_.x.dim;
-    if (Status status = must_equal({"mean.dim[0]", mean[0]}, {"x.dim[0]", x[0]})) return status;
-    if (Status status = must_equal({"mean.dim[1]", mean[1]}, {"x.dim[2]", x[2]})) return status;
-    if (Status status = must_equal({"mean.dim[2]", mean[2]}, {"x.dim[3]", x[3]})) return status;
+    if (Status status = must_equal({"mean", 0, mean[0]}, {"x", 0, x[0]})) return status;
+    if (Status status = must_equal({"mean", 1, mean[1]}, {"x", 2, x[2]})) return status;
+    if (Status status = must_equal({"mean", 2, mean[2]}, {"x", 3, x[3]})) return status;
     if (Status status = check_contiguous("mean", p_.mean)) return status;
     return check_tensor(output("mean", 3), p_.mean, problem_.mean);
   }
@@ -163,17 +164,15 @@ class Check {
     if (!present(cos)) return FA3_OK;
     if (Status status = table("rotary_cos", cos, problem_.rotary_cos)) return status;
     if (Status status = table("rotary_sin", sin, problem_.rotary_sin)) return status;
-    if (Status status = must_equal({"rotary_sin.dim[1]", sin.dim[1]}, {"rotary_cos.dim[1]", cos.dim[1]})) return status;
+    if (Status status = must_equal({"rotary_sin", 1, sin.dim[1]}, {"rotary_cos", 1, cos.dim[1]})) return status;
     problem_.rotary_dim = 2 * cos.dim[1];
     return FA3_OK;
   }
 
   Status table(const char* name, const fa3_tensor& tensor, View& view) {
-    char dim[32];
-    std::snprintf(dim, sizeof dim, "%s.dim[0]", name);
     if (Status status = must_be_fp32(name, tensor.dtype)) return status;
     if (Status status = check_dims(input(name, 2), tensor)) return status;
-    if (Status status = must_equal({dim, tensor.dim[0]}, {"x.dim[1]", problem_.rows})) return status;
+    if (Status status = must_equal({name, 0, tensor.dim[0]}, {"x", 1, problem_.rows})) return status;
     if (tensor.dim[1] % 8 != 0 || 2 * tensor.dim[1] > problem_.head_dim)
       return fail(invalid,
                   "%s.dim[1] (rotary_dim / 2) is %lld, must be a multiple of 8 up to head_dim / 2, which is %lld", name,
@@ -198,15 +197,15 @@ class Check {
     if (Status status = must_be_fp32("lse_offset", lse.dtype)) return status;
     if (Status status = check_dims(output("lse_offset", 3), lse)) return status;
     const int64_t* const x = p_.x.dim;
-    if (Status status = must_equal({"k_mean.dim[0]", k_mean.dim[0]}, {"x.dim[0]", x[0]})) return status;
-    if (Status status = must_equal({"k_mean.dim[2]", k_mean.dim[2]}, {"x.dim[3]", x[3]})) return status;
+    if (Status status = must_equal({"k_mean", 0, k_mean.dim[0]}, {"x", 0, x[0]})) return status;
+    if (Status status = must_equal({"k_mean", 2, k_mean.dim[2]}, {"x", 3, x[3]})) return status;
     problem_.heads_kv = k_mean.dim[1];
     if (problem_.heads_kv == 0 ? x[2] != 0 : x[2] % problem_.heads_kv != 0)
       return fail(invalid, "k_mean.dim[1] is %lld, must divide the heads, x.dim[2], which is %lld",
                   ll(problem_.heads_kv), ll(x[2]));
-    if (Status status = must_equal({"lse_offset.dim[0]", lse.dim[0]}, {"x.dim[0]", x[0]})) return status;
-    if (Status status = must_equal({"lse_offset.dim[1]", lse.dim[1]}, {"x.dim[2]", x[2]})) return status;
-    if (Status status = must_equal({"lse_offset.dim[2]", lse.dim[2]}, {"x.dim[1]", x[1]})) return status;
+    if (Status status = must_equal({"lse_offset", 0, lse.dim[0]}, {"x", 0, x[0]})) return status;
+    if (Status status = must_equal({"lse_offset", 1, lse.dim[1]}, {"x", 2, x[2]})) return status;
+    if (Status status = must_equal({"lse_offset", 2, lse.dim[2]}, {"x", 1, x[1]})) return status;
     if (Status status = check_contiguous("k_mean", k_mean)) return status;
     if (Status status = check_tensor(input("k_mean", 3), k_mean, problem_.k_mean)) return status;
     return check_tensor(output("lse_offset", 3), lse, problem_.lse_offset);
