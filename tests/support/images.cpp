@@ -24,7 +24,7 @@ std::string check(const Image& image, const View& view, const std::vector<char>&
   for (size_t i = 0; i < written.size(); ++i) {
     if (bool(written[i]) == (data[i] != poison)) continue;
     return std::string(name) + ": element " + std::to_string(int64_t(i) - first) +
-           (written[i] ? " was not written" : " is none that the call computes, and was overwritten");
+           (written[i] ? " was not written" : " does not belong to a row of the call and was overwritten");
   }
   return "";
 }

@@ -13,16 +13,17 @@ using tools::Layout;
 
 namespace {
 
-// So many bytes behind an allocation's alignment, or its end: tensors of numbers are aligned to 4 bytes.
-constexpr int64_t number_shift = 4;
+// Tensors of numbers are aligned to 4 bytes, and no more.
+View add_numbers(ServedCase& made, const Layout& layout, fa3_dtype dtype) {
+  return add_view(made.images, layout, dtype, made.problem.guard ? 4 : 0, made.problem.guard);
+}
 
 template <class T>
-View add_numbers(ServedCase& made, const Layout& layout, const std::vector<T>& numbers, fa3_dtype dtype) {
-  const View view = add_view(made.images, layout, dtype, made.problem.guard ? number_shift : 0, made.problem.guard);
+void write(ServedCase& made, const View& view, const std::vector<T>& numbers) {
+  if (view.image < 0) return;
   T* data = view.data<T>(made.images);
   size_t n = 0;
   view.layout.for_each([&](int64_t at) { data[at] = numbers[n++]; });
-  return view;
 }
 
 // Fills q, k or v (0, 1, 2): so many rows of entries, of which those with a flag count.
@@ -57,19 +58,22 @@ ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
   if (p.want_lse)
     lse = add_view(images, lay_out_lse(p.lse, entries_q, p.heads, p.rows_q), FA3_DTYPE_FP32,
                    p.guard ? 16 * p.lse.shift : 0, p.guard);
-  if (p.has_sinks)
-    sinks = add_numbers(*this, Layout::make({p.heads}, {0}), p.sinks, FA3_DTYPE_FP32);
+  if (p.has_sinks) {
+    Layout layout = Layout::packed({p.heads});
+    layout.stride[0] = int64_t(1 + p.seed % 2);
+    sinks = add_numbers(*this, layout, FA3_DTYPE_FP32);
+  }
   const std::pair<View*, const std::vector<int32_t>*> lists[] = {
       {&cu_q, &p.cu_q},           {&cu_k, &p.cu_k},           {&used_q, &p.used_q},
       {&used_k, &p.used_k},       {&leftpad_k, &p.leftpad_k}, {&cache_batch_idx, &p.cache_batch_idx}};
   for (const auto& [view, numbers] : lists)
     if (!numbers->empty())
-      *view = add_numbers(*this, Layout::packed({int64_t(numbers->size())}), *numbers, FA3_DTYPE_INT32);
+      *view = add_numbers(*this, Layout::packed({int64_t(numbers->size())}), FA3_DTYPE_INT32);
   if (p.page_size) {
     const int64_t gap = int64_t(p.seed % 3);  // between rows of the table
-    page_table = add_numbers(*this, Layout::make({p.batch, p.pages_each}, {0, 1}, {0, gap}), p.page_table,
-                             FA3_DTYPE_INT32);
+    page_table = add_numbers(*this, Layout::make({p.batch, p.pages_each}, {0, 1}, {0, gap}), FA3_DTYPE_INT32);
   }
+  write_numbers();
 
   std::vector<char> counts_q(size_t(entries_q * p.rows_q)), counts_k(size_t(p.entries_k * p.rows_k));
   for (int64_t b = 0; b < p.batch; ++b) {
@@ -83,6 +87,18 @@ ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
     }
   }
   fill(*this, 0, counts_q), fill(*this, 1, counts_k), fill(*this, 2, counts_k);
+}
+
+void ServedCase::write_numbers() {
+  const ServedProblem& p = problem;
+  write(*this, cu_q, p.cu_q), write(*this, cu_k, p.cu_k), write(*this, used_q, p.used_q);
+  write(*this, used_k, p.used_k), write(*this, leftpad_k, p.leftpad_k), write(*this, page_table, p.page_table);
+  write(*this, cache_batch_idx, p.cache_batch_idx), write(*this, sinks, p.sinks);
+}
+
+void ServedCase::poison_outputs() {
+  for (const View* view : {&o, &lse})
+    if (view->image >= 0) view->layout.for_each([&](int64_t at) { view->write_poison(images, at); });
 }
 
 int64_t ServedCase::query_position(const View& view, const ServedSequence& s, int64_t query, int64_t head) const {

@@ -28,7 +28,10 @@ struct ServedCase {
   fa3_forward_params params(const std::vector<void*>& bases) const;
   fa3_forward_params host_params();
   std::vector<int> outputs() const;  // images of o and lse
+  void poison_outputs();
 
+  // Writes the problem's numbers again, after they were changed.
+  void write_numbers();
   // Takes a sequence's inputs from another case, from this query on; all keys of its own count.
   void copy_inputs(const ServedCase& from, int64_t b, int64_t first_query, int64_t own);
 };

@@ -46,8 +46,8 @@ struct RowResult {
   double squares, fourths;  // sums of the weights' powers
 };
 
-// One row in numbers of this type: scores, their exponentials relative to the largest one, sums. `round` is what becomes
-// of a weight, and of an element of O. The sink is one more addend of the sum.
+// One row in numbers of this type: scores, their exponentials relative to the largest one, sums. `round` is what
+// becomes of a weight, and of an element of O. The sink is one more addend of the sum.
 template <class Number, class Round>
 RowResult attend(const ServedProblem& p, const std::vector<float>& q, const HeadKeys& keys,
                  const std::vector<int64_t>& seen, Number sink, Round round, float* o) {

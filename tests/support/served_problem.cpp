@@ -116,7 +116,8 @@ void make_room(ServedProblem& p, const ServedProblem::Lengths& lengths, uint64_t
   Random random(seed);
   p.batch = int64_t(lengths.size());
   const int64_t gap_q = p.uses_q ? most_gap : 0, gap_k = p.uses_k ? most_gap : 0, padding = p.pads_k ? most_padding : 0;
-  const int64_t most_q = longest(lengths, 0), most_k = longest(lengths, 1) + padding;
+  const int64_t most_q = longest(lengths, 0);
+  const int64_t most_k = std::max<int64_t>(longest(lengths, 1) + padding, p.uses_k ? 0 : 1);  // without used_k, of all
   // A bound that cuts nothing, or the longest.
   const auto bound = [&](int64_t most) {
     const int64_t chosen = random.chance(0.15) ? most - random.between(0, most / 4)
@@ -314,8 +315,8 @@ double elements_k(const ServedProblem& p, const ServedProblem::Lengths& lengths)
   return double(rows) * double(p.heads_kv * (p.head_dim + p.head_dim_v));
 }
 
-// Shorter where it helps most, until work and memory are within bounds. Where nothing says how many rows of an entry are
-// in use, all have as many.
+// Shorter where it helps most, until work and memory are within bounds. Where nothing says how many rows of an entry
+// are in use, all have as many.
 void fit_budget(const ServedProblem& p, ServedProblem::Lengths& lengths, double budget) {
   const bool alike[] = {!p.packed_q && !p.uses_q, !p.packed_k && !p.uses_k};
   for (auto& pair : lengths)
@@ -347,17 +348,21 @@ void fit_budget(const ServedProblem& p, ServedProblem::Lengths& lengths, double 
 
 }  // namespace
 
-ServedProblem random_served(uint64_t seed, double budget) {
+ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   Random random(seed);
   ServedProblem p;
   p.seed = seed;
   p.dtype = random.chance(0.7) ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
   choose_mask(p, random);
   choose_tensors(p, random);
-  p.heads_kv = random.pick<int64_t>({1, 1, 2, 2, 3, 4, 8});
-  p.heads = p.heads_kv * random.pick<int64_t>({1, 1, 2, 3, 4, 5, 7, 8, 12, 16, 71});
-  p.head_dim = random.chance(0.6) ? random.pick<int64_t>({64, 128, 128, 256}) : 8 * random.between(1, 32);
-  p.head_dim_v = random.chance(0.75) ? p.head_dim : 8 * random.between(1, 32);
+  do {
+    p.heads_kv = random.pick<int64_t>({1, 1, 2, 2, 3, 4, 8});
+    p.heads = p.heads_kv * random.pick<int64_t>({1, 1, 2, 3, 4, 5, 7, 8, 12, 16, 71});
+  } while (p.heads > limits.most_heads);
+  const int64_t units = limits.most_head_dim / 8;
+  p.head_dim = random.pick<int64_t>({64, 128, 128, 256});
+  if (p.head_dim > limits.most_head_dim || random.chance(0.4)) p.head_dim = 8 * random.between(1, units);
+  p.head_dim_v = random.chance(0.75) ? p.head_dim : 8 * random.between(1, units);
   if (random.chance(0.3)) p.softmax_scale = float((0.3 + 1.7 * random.uniform()) / std::sqrt(double(p.head_dim)));
   p.want_lse = !random.chance(0.2);
   p.batch_invariant = random.chance(0.15);
@@ -365,7 +370,7 @@ ServedProblem random_served(uint64_t seed, double budget) {
   p.k = random_storage(random, true), p.v = random_storage(random, true);
   for (Storage* s : {&p.q, &p.k, &p.v, &p.o, &p.lse}) s->share_batch = false, s->pad_s %= p.page_size ? 4 : 50;
   ServedProblem::Lengths lengths = draw_lengths(random);
-  fit_budget(p, lengths, budget);
+  fit_budget(p, lengths, limits.budget);
   make_room(p, lengths, random.bits());
   return p;
 }

@@ -75,8 +75,12 @@ struct ServedProblem {
 };
 
 // Any mix of all of that, from the seed. `budget` bounds the work of the references: the sum over sequences of
-// queries * keys, times heads * the larger head dimension.
-ServedProblem random_served(uint64_t seed, double budget = 1.5e8);
+// queries * keys, times heads * the larger head dimension. Small heads leave more of it for lengths.
+struct ServedLimits {
+  double budget = 1.5e8;
+  int64_t most_heads = 1000, most_head_dim = 256;
+};
+ServedProblem random_served(uint64_t seed, const ServedLimits& limits = {});
 
 // Room in the tensors for sequences of these lengths, maxima to go with it, and the numbers.
 void make_room(ServedProblem& problem, const ServedProblem::Lengths& lengths, uint64_t seed);
