@@ -162,7 +162,8 @@ void ServedCase::copy_inputs(const ServedCase& from, int64_t b, int64_t first_qu
   for (int64_t i = 0; i < mine.queries; ++i)
     for (int64_t h = 0; h < p.heads; ++h)
       copy(q, query_position(q, mine, i, h), from.q, from.query_position(from.q, theirs, first_query + i, h));
-  for (int64_t j = 0; j < mine.keys; ++j)
+  const ServedProblem::Range near = p.keys_near(mine);
+  for (int64_t j = near.begin; j < near.end; ++j)
     for (int64_t h = 0; h < p.heads_kv; ++h) {
       copy(k, key_position(k, mine, j, h), from.k, from.key_position(from.k, theirs, j, h));
       copy(v, key_position(v, mine, j, h), from.v, from.key_position(from.v, theirs, j, h));

@@ -32,7 +32,7 @@ struct ServedCase {
 
   // Writes the problem's numbers again, after they were changed.
   void write_numbers();
-  // Takes a sequence's inputs from another case, from this query on; all keys of its own count.
+  // Sequence `own` gets the inputs of another case's sequence b from this query on; its keys are the first ones there.
   void copy_inputs(const ServedCase& from, int64_t b, int64_t first_query, int64_t own);
 };
 

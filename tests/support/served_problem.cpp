@@ -142,7 +142,8 @@ void make_room(ServedProblem& p, const ServedProblem::Lengths& lengths, uint64_t
     p.entries_k += random.between(0, 5);
   } else {
     p.rows_k = most_k + (p.uses_k ? random.between(0, 30) : 0);
-    p.entries_k = p.indexes_cache ? std::max<int64_t>(1, p.batch + random.between(-1, 3)) : p.batch;
+    p.entries_k = p.indexes_cache ? std::max<int64_t>(1, p.batch + random.between(p.shares_keys ? -1 : 0, 3))
+                                  : p.batch;
   }
   const int64_t rows_of_one = p.page_size ? p.pages_each * p.page_size : p.rows_k;
   // Without lengths of their own all sequences have as many keys as there is room for.
@@ -166,7 +167,7 @@ void set_pages(ServedProblem& p, Random& random) {
     const ServedSequence s = p.sequence(b);
     const ServedProblem::Range near = p.keys_near(s);
     used.push_back({near.begin / p.page_size, divide_up(near.end, p.page_size)});
-    const int64_t donor = b > 0 && random.chance(0.3) ? random.between(0, b - 1) : -1;
+    const int64_t donor = p.shares_keys && b > 0 && random.chance(0.3) ? random.between(0, b - 1) : -1;
     const int64_t shared = donor < 0 ? 0 : random.between(0, used[size_t(donor)][1]);
     for (int64_t n = 0; n < p.pages_each; ++n) {
       int32_t& entry = p.page_table[size_t(b * p.pages_each + n)];
@@ -183,7 +184,7 @@ void set_cache_entries(ServedProblem& p, Random& random) {
   for (size_t n = 0; n < entries.size(); ++n) entries[n] = int32_t(n);
   shuffle(entries, random);
   for (int64_t b = 0; b < p.batch; ++b)
-    p.cache_batch_idx.push_back(b < p.entries_k && !random.chance(0.1)
+    p.cache_batch_idx.push_back(b < p.entries_k && !(p.shares_keys && random.chance(0.1))
                                     ? entries[size_t(b)]
                                     : int32_t(random.between(0, p.entries_k - 1)));
 }

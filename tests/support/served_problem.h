@@ -41,6 +41,7 @@ struct ServedProblem {
   bool packed_q = false, packed_k = false, uses_q = false, uses_k = false, pads_k = false, indexes_cache = false;
   int64_t page_size = 0;
   bool has_sinks = false;
+  bool shares_keys = true;  // sequences may have pages, or cache entries, together
 
   // Rows of a packed tensor, or of each of its entries: batch entries, cache entries or pages.
   int64_t batch = 0, rows_q = 0, rows_k = 0, entries_k = 0;
@@ -82,7 +83,7 @@ struct ServedLimits {
 };
 ServedProblem random_served(uint64_t seed, const ServedLimits& limits = {});
 
-// Room in the tensors for sequences of these lengths, maxima to go with it, and the numbers.
+// Room in the tensors for sequences of these lengths, maxima to go with it, which may cut some, and the numbers.
 void make_room(ServedProblem& problem, const ServedProblem::Lengths& lengths, uint64_t seed);
 // Other numbers for the same tensors: nobody's lengths grow beyond what there is room for.
 void set_numbers(ServedProblem& problem, const ServedProblem::Lengths& lengths, uint64_t seed);
