@@ -29,6 +29,7 @@
 #include "../tile/exit.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/mask.cuh"
+#include "../tile/planned_producer.cuh"
 #include "../tile/producer.cuh"
 #include "../tile/speculative.cuh"
 #include "../tile/sums.cuh"
@@ -220,6 +221,10 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   Smem& smem = set_up(p, warp);
-  if (warp / 4 == consumers) producer(p, smem, warp % 4);
-  else consumer(p, smem, warp / 4, warp % 4);
+  if (warp / 4 == consumers) {
+    if constexpr (own_lengths) planned_producer(p, smem, warp % 4);
+    else producer(p, smem, warp % 4);
+  } else {
+    consumer(p, smem, warp / 4, warp % 4);
+  }
 }

@@ -111,9 +111,9 @@ class Shares {
  public:
   static constexpr int least_rows = 4;  // one a warp
 
-  FA3_DEVICE Shares(const Params& p, int rows, int parts) : rows_(rows), rows_each_(least_rows) {
+  FA3_DEVICE Shares(const Params& p, const Smem& smem, int rows, int parts) : rows_(rows), rows_each_(least_rows) {
     while (rows_each_ * parts < rows) rows_each_ += least_rows;
-    if (!pieces_fit_grid(p)) rows_each_ = rows;
+    if (!pieces_fit_grid(p, smem)) rows_each_ = rows;
   }
 
   FA3_DEVICE bool are_shared() const { return rows_each_ < rows_; }
@@ -286,10 +286,10 @@ FA3_DEVICE void combine_packed(const float (&O)[dv / 2], const RowState& state, 
     if (lane % 4 == 0) __stcg(&partial.sums(row)[block.part], make_float2(state.m[i], l[i]));
   }
 
-  const Shares shares(p, rows, parts);
+  const Shares shares(p, smem, rows, parts);
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);  // all have written
   if (warp == 0 && lane == 0) {
-    if (pieces_fit_grid(p)) wait(smem.tickets_ready[0], 0);
+    if (pieces_fit_grid(p, smem)) wait(smem.tickets_ready[0], 0);
     smem.shares[warpgroup] = shares.take(&p.tickets[block.ticket].taken, block.part, parts);
   }
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 #include <thread>
 
 #include "compared.h"
@@ -21,7 +22,7 @@ namespace {
 void fill(Served& made, uint64_t seed) {
   const auto poison = [](std::vector<uint16_t>& to, int64_t elements) { to.assign(size_t(elements), poison16); };
   poison(made.q, made.batch * made.rows_q * made.heads * made.head_dim);
-  poison(made.k, made.batch * made.rows_k * made.heads_kv * made.head_dim);
+  poison(made.k, made.batch_k * made.rows_k * made.heads_kv * made.head_dim);
   made.v = made.k, made.o = made.q;
   made.lse.assign(size_t(made.batch * made.rows_q * made.heads), std::bit_cast<float>(poison32));
   std::vector<float> numbers(size_t(made.heads * made.head_dim));
@@ -39,6 +40,21 @@ void fill(Served& made, uint64_t seed) {
       write(made.v, made.k_at(s, j, 0), made.heads_kv);
     }
   }
+}
+
+// Sequences of these numbers of queries and keys, in packed tensors that have no elements yet.
+Served lay(const ForwardRow& row, const std::vector<std::array<int, 2>>& lengths, Bounds bounds, Random& random) {
+  Served made{.row = row};
+  for (const auto& [seqlen_q, seqlen_k] : lengths) {
+    const auto q_row = int32_t(made.rows_q + random.between(0, 3)), k_row = int32_t(made.rows_k + random.between(0, 3));
+    const int32_t diagonal = seqlen_k - seqlen_q;
+    made.sequences.push_back(
+        {q_row, 0, k_row, 0, seqlen_q, seqlen_k, bounds.left_of(diagonal), bounds.right_of(diagonal)});
+    made.poisoned.push_back(random.chance(0.15));
+    made.rows_q = q_row + seqlen_q, made.rows_k = k_row + seqlen_k;
+  }
+  made.rows_q += 1, made.rows_k += 1;
+  return made;
 }
 
 // One row of O, and its LSE, in numbers of this type; P and O are rounded.
@@ -93,22 +109,50 @@ std::string check_numbers(float lse, const uint16_t* o, int d, bool has_keys) {
 
 Served packed(const ForwardRow& row, const std::vector<std::array<int, 2>>& lengths, Bounds bounds, uint64_t seed) {
   Random random(seed);
-  Served made{.row = row};
-  for (const auto& [seqlen_q, seqlen_k] : lengths) {
-    const auto q_row = int32_t(made.rows_q + random.between(0, 3)), k_row = int32_t(made.rows_k + random.between(0, 3));
-    const int32_t diagonal = seqlen_k - seqlen_q;
-    made.sequences.push_back(
-        {q_row, 0, k_row, 0, seqlen_q, seqlen_k, bounds.left_of(diagonal), bounds.right_of(diagonal)});
-    made.poisoned.push_back(random.chance(0.15));
-    made.rows_q = q_row + seqlen_q, made.rows_k = k_row + seqlen_k;
+  Served made = lay(row, lengths, bounds, random);
+  fill(made, seed);
+  return made;
+}
+
+Served paged(const ForwardRow& row, const std::vector<std::array<int, 2>>& lengths, int page_size, Bounds bounds,
+             uint64_t seed) {
+  Random random(seed);
+  Served made = lay(row, lengths, bounds, random);
+  made.paged = true, made.rows_k = page_size;
+  const auto pages_of = [&](const Sequence& s) { return (s.seqlen_k + page_size - 1) / page_size; };
+  int64_t used = 0;
+  for (const Sequence& s : made.sequences) {
+    used += pages_of(s);
+    made.table_pages = std::max<int64_t>(made.table_pages, pages_of(s) + 2);
   }
-  made.rows_q += 1, made.rows_k += 1;
+  // Half as many again are nobody's.
+  std::vector<int32_t> pages(size_t(used + used / 2 + 2));
+  std::iota(pages.begin(), pages.end(), 0);
+  for (size_t n = pages.size(); n > 1; --n) std::swap(pages[n - 1], pages[size_t(random.between(0, int64_t(n) - 1))]);
+  made.batch_k = int64_t(pages.size());
+  const auto any_number = [&] {
+    const int32_t nobodys = pages[size_t(random.between(used, int64_t(pages.size()) - 1))];
+    return random.pick<int32_t>({nobodys, nobodys, -1, int32_t(pages.size()), INT32_MAX, INT32_MIN});
+  };
+  auto next = pages.begin();
+  for (size_t n = 0; n < made.sequences.size(); ++n) {
+    Sequence& s = made.sequences[n];
+    s.k_row = 0, s.k_batch = int32_t(n);
+    // The first pages are those of the sequence before, as of a common prompt.
+    const bool shares = n > 0 && !made.poisoned[n] && !made.poisoned[n - 1] && random.chance(0.4);
+    for (int64_t page = 0; page < made.table_pages; ++page) {
+      const bool is_shared = shares && page < pages_of(s) / 2 && page < pages_of(made.sequences[n - 1]) / 2;
+      made.page_table.push_back(page >= pages_of(s) || made.poisoned[n] ? any_number()
+                                : is_shared ? made.page_table[(n - 1) * size_t(made.table_pages) + size_t(page)]
+                                            : *next++);
+    }
+  }
   fill(made, seed);
   return made;
 }
 
 Served batched(const ForwardRow& row, int batch, int seqlen_q, int seqlen_k, Bounds bounds, uint64_t seed) {
-  Served made{.row = row, .rows_q = seqlen_q, .rows_k = seqlen_k, .batch = batch};
+  Served made{.row = row, .rows_q = seqlen_q, .rows_k = seqlen_k, .batch = batch, .batch_k = batch};
   const int32_t diagonal = seqlen_k - seqlen_q;
   for (int b = 0; b < batch; ++b)
     made.sequences.push_back(
