@@ -113,8 +113,8 @@ enum class Trait : uint32_t {
   // ptxas makes other main loops with it: e4m3 at d 256, causal, -2%, bf16 at d 64 -0.25%.
   early_first_q = 1 << 13,
 
-  // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (Planned in
-  // work.h). Rows without it have the lengths of the call.
+  // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (planned.h); and
+  // heads may have sinks (tile/sinks.cuh). Rows without it have the lengths of the call, and no sinks.
   own_lengths = 1 << 14,
 
   // Of backward rows, from bit 20 on:
