@@ -142,9 +142,11 @@ enum class Trait : uint32_t {
   // Of fa3_quantize, with rotary embedding, which takes registers from all others.
   rotates = 1 << 28,
 
-  // What all rows of fwd.cu share; and those of packed heads.
+  // What all rows of fwd.cu share; those of packed heads; and both with lengths of their own.
   fast = chosen | splits | speculative | hold_exps,
   fast_packed = fast | early_claim | early_first_q,
+  served = fast | own_lengths,
+  served_packed = fast_packed | own_lengths,
 
   // What a row of each kind may have.
   of_backward = chosen | hold_exps | one_key_block | as_written | prepares_ahead | keeps_together,
