@@ -154,7 +154,7 @@ struct ForwardRow : TiledRow {
   }
   constexpr bool valid_8bit() const {
     return v != VLayout::rows && kv_scales != KvScales::none && Bc % 32 == 0 && d % 64 == 0 && dv == d &&
-           !has(Trait::own_lengths) &&  // PlannedForwardParams has no scales
+           !has(Trait::own_lengths) &&  // PlannedForwardParams has no scales, and store_scaled_o adds no sinks
            o_from_registers() && (!block_scales() || (Bc == rows_of_scale && !split_stage())) &&
            (!has(Trait::two_level) || block_scales());
   }
