@@ -650,8 +650,7 @@ typedef struct fa3_kernel_info {
   int32_t multiprocessors;     /* that the call is planned for */
   int64_t tiles;               /* batch * heads * blocks of queries, without some that see no key; with packed heads
                                 * batch * heads_kv * blocks of heads / heads_kv, rounded up to a power of two, rows for
-                                * each query. Where lengths lie in device memory, tiles and pieces are as many as there
-                                * may be */
+                                * each query */
   int64_t pieces;              /* what thread blocks take one by one: tiles, or parts of tiles split along the keys */
 } fa3_kernel_info;
 
