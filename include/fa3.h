@@ -266,8 +266,8 @@ typedef struct fa3_forward_params {
  * | sinks                | heads                                      | fp32  | any >= 0                            |
  *
  * Where nothing is said of a tensor it is what it is above. All may be combined, but for what "Not together" names. A
- * call with any of this, or with a window, a chunk or FA3_FLAG_BATCH_INVARIANT, is served by kernels of its own; any
- * other call is not touched by them.
+ * call with any of this, or with a window, a chunk or FA3_FLAG_BATCH_INVARIANT, is served by kernels of its own, whose
+ * names begin with fa3_fwdserved: no other kernel can be named for it, nor one of these for another call.
  *
  * Lengths
  * - cu_seqlens_q, cu_seqlens_k: the sequences lie one behind the other, without padding. Sequence b has rows cu[b] to
@@ -366,9 +366,11 @@ FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
  * multiprocessors, and a few KB. Where e4m3 v does not come as tiles, head_dim or head_dim_v is above 128, and work is
  * enough (from some 2048 keys on, without a mask), v is made into tiles there first: as many bytes again as v has.
  *
- * A call with lengths, pages, windows or sinks plans in its workspace, unless it has a schedule; the size is that
- * without one. It follows from shapes and maxima, not from lengths: 64 bytes for each block of queries of a head that
- * they allow, 40 for each sequence (with FA3_MASK_CHUNK for each chunk of one), and partial results as above. */
+ * A call with lengths, pages, windows or sinks plans in its workspace; one with a schedule needs no more, but may need
+ * less. The size follows from shapes and maxima, not from lengths: partial results as above, 64 bytes for each of the
+ * blocks of queries of one head that all sequences together may have, and 40 for each sequence (with FA3_MASK_CHUNK for
+ * each chunk of one). With FA3_FLAG_BATCH_INVARIANT partial results are more where sequences may be long: up to two
+ * blocks of queries for each 2048 keys of each sequence and head. */
 FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 #define FA3_FORWARD_WORKSPACE_BYTES 64
 
@@ -392,9 +394,9 @@ FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace
  * the call needs no plan, as it has no lengths, pages, windows or sinks. */
 FA3_API fa3_status fa3_forward_schedule_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 /* Enqueues on `stream` the pass that plans these parameters' lengths, and returns. `schedule` is device memory of at
- * least the size above, aligned to 16 bytes; its contents need no initialisation. params->schedule is not looked at. Of
- * the tensors only the lengths and cache_batch_idx are read. Context, lifetimes and capture: as for fa3_forward. Where
- * the size is 0 nothing is enqueued, and `schedule` may be NULL.
+ * least the size above, aligned to 16 bytes; its contents need no initialisation. Of the tensors only the lengths and
+ * cache_batch_idx are read. params->schedule need not be set yet. Context, lifetimes and capture: as for fa3_forward.
+ * Where the size is 0 nothing is enqueued, and `schedule` may be NULL.
  *
  * Then fa3_forward may be called with params->schedule and params->schedule_bytes, behind it in the order of streams,
  * any number of times, also at the same time: with the same parameters but for the tensors' data, on a device of as
@@ -717,8 +719,8 @@ typedef enum fa3_kernel_kind {
   FA3_KERNEL_BACKWARD = 2,
   FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of one of those; it has a name, but no call can ask
                        * for it: here the one that answers problems without keys, whatever kernel is named, the one
-                       * that makes v into tiles, which comes only where the library chooses, and those of
-                       * fa3_quantize, fa3_append and fa3_combine */
+                        * that makes v into tiles, which comes only where the library chooses, the one that plans
+                        * lengths, and those of fa3_quantize, fa3_append and fa3_combine */
 } fa3_kernel_kind;
 
 typedef struct fa3_kernel_info {
@@ -728,7 +730,7 @@ typedef struct fa3_kernel_info {
   int32_t dtype;               /* fa3_dtype of q, k, v; of a pass FA3_DTYPE_NONE, and what does not apply to it is 0 */
   int32_t head_dim;            /* the kernel's own, of q and k; a smaller one is zero-filled up to it */
   int32_t head_dim_v;          /* the same of v and o */
-  int32_t causal;              /* 1 if the kernel masks causally */
+  int32_t causal;              /* 1 if the kernel masks causally; 0 where it takes any window */
   int32_t block_q;             /* Br: query rows of a tile; in fa3_fwdpacked... and fa3_fwdturns... of several heads */
   int32_t block_kv;            /* Bc: keys of one iteration */
   int32_t stages;              /* depth of the K/V ring */
