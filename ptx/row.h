@@ -28,7 +28,6 @@ inline constexpr int rows_of_scale = 64;
 constexpr int launched_registers(int threads) { return 64 * 1024 / threads / 8 * 8 * (threads / 128); }
 
 inline constexpr int barrier_bytes = 1024;  // at the end of shared memory, for mbarriers and RowBlocks (tile/smem.cuh)
-inline constexpr int piece_bytes = 1024;    // and with own lengths, for their sequences and for pieces
 
 // What forward and backward rows have in common: tiles of Br query rows by Bc keys.
 struct TiledRow {
@@ -125,9 +124,11 @@ struct ForwardRow : TiledRow {
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
   // What one of two warpgroups with the same rows hands over to the other: O, m and l.
   constexpr int handed_bytes() const { return has(Trait::shares_keys) ? 64 * dv * 4 + 128 * 16 : 0; }
+  // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
+  constexpr int sequence_bytes() const { return has(Trait::own_lengths) && !packs_heads() ? 1024 : 0; }
   constexpr int smem_bytes() const {
     return q_buffers * q_buffer_bytes() + stages * stage_bytes() + landing_buffers() * v_block_bytes() +
-           v_mean_bytes() + handed_bytes() + barrier_bytes + (has(Trait::own_lengths) ? piece_bytes : 0);
+           v_mean_bytes() + handed_bytes() + barrier_bytes + sequence_bytes();
   }
 
   constexpr bool valid() const {
