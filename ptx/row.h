@@ -28,6 +28,7 @@ inline constexpr int rows_of_scale = 64;
 constexpr int launched_registers(int threads) { return 64 * 1024 / threads / 8 * 8 * (threads / 128); }
 
 inline constexpr int barrier_bytes = 1024;  // at the end of shared memory, for mbarriers and RowBlocks (tile/smem.cuh)
+inline constexpr int piece_bytes = 1024;    // and with own lengths, for their sequences and for pieces
 
 // What forward and backward rows have in common: tiles of Br query rows by Bc keys.
 struct TiledRow {
@@ -124,11 +125,9 @@ struct ForwardRow : TiledRow {
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
   // What one of two warpgroups with the same rows hands over to the other: O, m and l.
   constexpr int handed_bytes() const { return has(Trait::shares_keys) ? 64 * dv * 4 + 128 * 16 : 0; }
-  // RowBlocks are larger where each has a sequence of its own.
-  constexpr int own_lengths_bytes() const { return has(Trait::own_lengths) ? 1024 : 0; }
   constexpr int smem_bytes() const {
     return q_buffers * q_buffer_bytes() + stages * stage_bytes() + landing_buffers() * v_block_bytes() +
-           v_mean_bytes() + handed_bytes() + barrier_bytes + own_lengths_bytes();
+           v_mean_bytes() + handed_bytes() + barrier_bytes + (has(Trait::own_lengths) ? piece_bytes : 0);
   }
 
   constexpr bool valid() const {
@@ -143,6 +142,8 @@ struct ForwardRow : TiledRow {
             (packs_heads() && warpgroups() == 1 && !split_stage() && !bounded_left())) &&
            // The paper's own algorithms take neither a bound on the left nor own lengths.
            (has(Trait::splits) || !(bounded_left() || has(Trait::own_lengths))) &&
+           // Boxes of one row begin at multiples of 128 bytes, as TMA wants them.
+           (!has(Trait::own_lengths) || slab_bytes() == 128) &&
            (!has(Trait::skip_masked) || causal()) &&
            // The blocks that one warpgroup skips and another computes leave a stage free.
            (!bounded_right() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
