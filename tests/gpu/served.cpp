@@ -5,6 +5,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <numeric>
@@ -161,6 +162,11 @@ std::string run(Served made, uint64_t seed) {
   PlannedForwardParams params = parameters(*driver, made, memory);
 
   const Expectation expected = expect(made);
+  const DeviceBuffer sinks = on_device(made.sinks);
+  if (!made.sinks.empty()) {
+    params.sinks = static_cast<const float*>(sinks.at(0));
+    params.sinks_stride = 1;
+  }
   const auto poisoned_o = made.o;
   const auto poisoned_lse = made.lse;
   std::vector<uint16_t> first;
@@ -243,6 +249,26 @@ TEST_CASE("keys in pages", "[served]") {
     INFO(row.name << ": no rows at all, no keys at all");
     CHECK(run(paged(row, {{0, 100}, {0, 0}}, 16, all[0], 1), 1) == "");
     CHECK(run(paged(row, {{70, 0}, {3, 0}}, 16, all[0], 1), 1) == "");
+  }
+}
+
+// As large as sums of exponentials are; so large that keys hardly count, or not at all; so small that sinks do not.
+TEST_CASE("sinks", "[served]") {
+  gpu();
+  const uint64_t seed_of_run = tools::seed_of_run();
+  for (const ForwardRow& row : served_rows) {
+    const std::vector<Bounds> all = bounds_of(row);
+    uint64_t number = 300;
+    for (const std::vector<float>& sinks : std::vector<std::vector<float>>{
+             {5, 2, 6, 4}, {20, 18, 21, 19}, {9e3f, 1e4f, 1e4f, 9e3f}, {-1e4f, -3e38f, -INFINITY, -30}}) {
+      const Bounds bounds = all[++number % all.size()];
+      const uint64_t seed = tools::mix(seed_of_run, number);
+      Random random(seed);
+      Served made = packed(row, lengths_for(row, random), bounds, seed);
+      made.sinks = sinks;
+      INFO(text_of(made, bounds) << ", seed " << seed_of_run << ", sinks " << sinks[0] << " ...");
+      CHECK(run(made, seed) == "");
+    }
   }
 }
 

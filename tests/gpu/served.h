@@ -44,6 +44,7 @@ struct Served {
   std::vector<int32_t> page_table = {};
   std::vector<uint16_t> q = {}, k = {}, v = {}, o = {};  // (batch, rows, heads, head_dim), in bf16
   std::vector<float> lse = {};                           // (batch, heads, rows)
+  std::vector<float> sinks = {};                         // of each head; empty: none
 
   Packing packing() const { return row.packs_heads() ? Packing::of(heads / heads_kv) : Packing{0}; }
   int heads_of_tiles() const { return row.packs_heads() ? heads_kv : heads; }
@@ -78,14 +79,16 @@ Served batched(const ForwardRow& row, int batch, int seqlen_q, int seqlen_k, Bou
 // What is right, in float64 from the inputs; and what plain float32 code computes, with P and O rounded to bf16.
 struct Expectation {
   std::vector<float> o, lse, plain_o, plain_lse;
-  // Of each element of lse, and of the row of o that belongs to it: of no sequence, of one that is all NaN, or computed.
-  enum class Is : uint8_t { outside, poisoned, computed };
+  // Of each element of lse, and of the row of o that belongs to it: it is of no sequence, of one that is all NaN, or
+  // computed, from keys or without any.
+  enum class Is : uint8_t { outside, poisoned, computed, without_keys };
   std::vector<Is> rows;
 };
 Expectation expect(const Served& made);
 
-// "", or what is wrong: outside of sequences every byte is as it was, rows without keys are exactly 0 and -inf, and the
-// errors are at most 1.25 times those of plain code, with oracle.h's room for luck in few elements.
+// "", or what is wrong: outside of sequences every byte is as it was, rows without keys are exactly 0 and their LSE is
+// the sink or -inf, and the errors are at most 1.25 times those of plain code, with oracle.h's room for luck in few
+// elements.
 std::string verify(const Served& made, const Expectation& expected);
 
 }  // namespace test

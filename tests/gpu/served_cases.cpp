@@ -62,7 +62,8 @@ template <class Number, class Round>
 void attend(const Served& made, const Sequence& s, int64_t i, int head, Round round, float* o, float& lse) {
   const Keys keys = made.visible(s).of(int32_t(i));
   const int head_kv = head / (made.heads / made.heads_kv), d = made.head_dim;
-  std::fill_n(o, d, 0.f), lse = -INFINITY;
+  const float sink = made.sinks.empty() ? -INFINITY : made.sinks[size_t(head)];
+  std::fill_n(o, d, 0.f), lse = sink;
   if (keys.none()) return;
   const uint16_t* q = &made.q[size_t(made.q_at(s, i, head))];
   const auto row_of = [&](const std::vector<uint16_t>& from, size_t j) {
@@ -81,8 +82,10 @@ void attend(const Served& made, const Sequence& s, int64_t i, int head, Round ro
     const uint16_t* v = row_of(made.v, j);
     for (int c = 0; c < d; ++c) sums[size_t(c)] += p[j] * Number(from_bf16(v[c]));
   }
-  for (int c = 0; c < d; ++c) o[c] = float(round(sums[size_t(c)] / l));
-  lse = float(m + std::log(l));
+  // One addend more, without a value: the keys have a share of O.
+  const Number of_keys = m + std::log(l), beyond = Number(sink) - of_keys, share = 1 / (1 + std::exp(beyond));
+  for (int c = 0; c < d; ++c) o[c] = float(round(sums[size_t(c)] / l * share));
+  lse = float(std::max(of_keys, Number(sink)) + std::log1p(std::exp(-std::abs(beyond))));
 }
 
 void expect_row(const Served& made, const Sequence& s, int64_t i, int head, Expectation& to) {
@@ -97,9 +100,9 @@ std::string check_untouched(float lse, const uint16_t* o, int d) {
   return std::all_of(o, o + d, [](uint16_t x) { return x == poison16; }) ? "" : "o was overwritten";
 }
 
-// "", or what a row has that must be finite, or 0 and -inf if it has no keys.
-std::string check_numbers(float lse, const uint16_t* o, int d, bool has_keys) {
-  if (has_keys ? !std::isfinite(lse) : lse != -INFINITY) return "lse is " + std::to_string(lse);
+// "", or what a row has that must be finite, or if it has no keys 0 and its sink.
+std::string check_numbers(float lse, const uint16_t* o, int d, bool has_keys, float sink) {
+  if (has_keys ? !std::isfinite(lse) : lse != sink) return "lse is " + std::to_string(lse);
   for (int c = 0; c < d; ++c)
     if (const float x = from_bf16(o[c]); has_keys ? !std::isfinite(x) : x != 0) return "o is " + std::to_string(x);
   return "";
@@ -177,7 +180,9 @@ Expectation expect(const Served& made) {
     for (int64_t i = 0; i < made.sequences[n].seqlen_q; ++i)
       for (int head = 0; head < made.heads; ++head) {
         to.rows[size_t(made.lse_at(made.sequences[n], i, head))] =
-            made.poisoned[n] ? Expectation::Is::poisoned : Expectation::Is::computed;
+            made.poisoned[n]                                            ? Expectation::Is::poisoned
+            : made.visible(made.sequences[n]).of(int32_t(i)).none() ? Expectation::Is::without_keys
+                                                                        : Expectation::Is::computed;
         if (!made.poisoned[n]) places.push_back({n, i, head});
       }
   std::vector<std::thread> threads;
@@ -200,10 +205,11 @@ std::string verify(const Served& made, const Expectation& expected) {
         const auto at = size_t(((b * made.rows_q + i) * made.heads + head) * made.head_dim);
         const Expectation::Is is = expected.rows[row];
         if (is == Expectation::Is::poisoned) continue;
-        const bool has_keys = expected.lse[row] != -INFINITY;
+        const bool has_keys = is == Expectation::Is::computed;
         const std::string bad = is == Expectation::Is::outside
                                     ? check_untouched(made.lse[row], &made.o[at], made.head_dim)
-                                    : check_numbers(made.lse[row], &made.o[at], made.head_dim, has_keys);
+                                    : check_numbers(made.lse[row], &made.o[at], made.head_dim, has_keys,
+                                                    expected.lse[row]);
         if (!bad.empty())
           return "batch " + std::to_string(b) + " row " + std::to_string(i) + " head " + std::to_string(head) + ": " +
                  bad;

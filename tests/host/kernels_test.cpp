@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <string>
@@ -166,7 +167,7 @@ TEST_CASE("a problem runs on the smallest kernel that holds it", "[kernels]") {
         CHECK((info.head_dim >= head_dim && info.head_dim_v >= head_dim_v));
         CHECK(info.chosen == 1);
         for (const ForwardRow& v : forward_rows) {
-          if (!v.has(Trait::chosen)) continue;
+          if (!v.has(Trait::chosen) || v.has(Trait::own_lengths)) continue;
           const bool same = dtype_of(v) == dtype && v.causal() == (info.causal == 1);
           if (same && v.d >= head_dim && v.dv >= head_dim_v) CHECK(v.d + v.dv >= info.head_dim + info.head_dim_v);
         }
@@ -319,6 +320,38 @@ TEST_CASE("a problem without rows has no tiles", "[kernels]") {
   CHECK(info.grid == 0);
 }
 
+TEST_CASE("rows with lengths of their own are causal ones with a window instead", "[kernels]") {
+  const auto is_same_tile = [](const ForwardRow& a, const ForwardRow& b) {
+    return a.dtype == b.dtype && a.d == b.d && a.dv == b.dv && a.Br == b.Br && a.Bc == b.Bc && a.heads == b.heads;
+  };
+  int served = 0, held = 0;
+  for (const ForwardRow& v : forward_rows) {
+    if (!v.has(Trait::own_lengths)) continue;
+    INFO(v.name);
+    const auto twin = std::find_if(forward_rows.begin(), forward_rows.end(), [&](const ForwardRow& other) {
+      return other.causal() && !other.has(Trait::shares_keys) && is_same_tile(other, v);
+    });
+    REQUIRE(twin != forward_rows.end());
+    CHECK((v.mask == Mask::window && v.stages == twin->stages && v.q_buffers == twin->q_buffers));
+    CHECK((v.o_exit == twin->o_exit && same_text(v.kernel, twin->kernel)));
+    // That one may leave groups of keys out, which only the causal diagonal lets it, and have narrow slabs.
+    constexpr Trait may = Trait::skip_masked | Trait::narrow_slabs;
+    CHECK((v.traits | may) == (twin->traits | may | Trait::own_lengths));
+    ++served;
+  }
+  // They hold every head dimension that causal rows have; from 64 on with columns for at most a fifth more.
+  for (const ForwardRow& v : forward_rows) {
+    if (!v.causal() || !v.chosen() || v.is_8bit() || v.has(Trait::shares_keys)) continue;
+    INFO(v.name);
+    CHECK(std::any_of(forward_rows.begin(), forward_rows.end(), [&](const ForwardRow& other) {
+      return other.has(Trait::own_lengths) && other.dtype == v.dtype && other.heads == v.heads && other.d >= v.d &&
+             other.dv >= v.dv && (v.d < 64 || 5 * (other.d + other.dv) <= 6 * (v.d + v.dv));
+    }));
+    ++held;
+  }
+  CHECK((served > 0 && held > served));
+}
+
 // Rows that would compile and then compute something wrong, or wait for ever.
 TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
   const auto with = [](const char* name, Mask mask, Trait trait) {
@@ -337,6 +370,7 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
   CHECK_FALSE(with(narrow, Mask::full, Trait::own_lengths).valid());  // a box of one row is 64 bytes
   CHECK(with(turns, Mask::full, Trait::own_lengths).valid());
   CHECK_FALSE(with(turns, Mask::window, Trait::own_lengths).valid());
+  CHECK_FALSE(with("fa3_fwd_bf16_d96_full_192x64", Mask::full, Trait::own_lengths).valid());  // slabs of 64 bytes
   CHECK_FALSE(with(bf16, Mask::full, Trait::one_key_block).valid());  // of another kind of row
 
   const auto with_lengths = [](const char* name) {
