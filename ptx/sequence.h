@@ -13,8 +13,9 @@ struct Lengths {
   const int32_t *cu_q, *cu_k;      // batch + 1 numbers: sequence b has the rows cu[b] .. cu[b + 1] - 1 of the tensor
   const int32_t *used_q, *used_k;  // batch numbers: only so many of these rows are in use, the first ones
   const int32_t* leftpad_k;        // batch numbers: so many of the keys in use are padding, the first ones
-  const int32_t* batch_k;          // batch numbers: in which batch entry of K and V a sequence's keys lie; null: its own
+  const int32_t* batch_k;          // batch numbers: in which batch entry of K and V its keys lie; null: in its own
   int32_t batch, max_q, max_k;     // no sequence has more rows
+  int32_t caches = 0;              // batch entries that K and V have, where batch_k is given
 };
 
 // Which keys a call's queries see: those from `left` before to `right` behind the query's own position; below 0: no
