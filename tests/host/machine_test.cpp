@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cerrno>

@@ -217,6 +217,29 @@ TEST_CASE("a sequence has the same bits alone, packed, and with its queries in c
   }
 }
 
+// Windows begin within blocks of keys, at other places for other queries. Each key is the one 50 before again, with V
+// negated, so that of 100 keys O is what rounding has left.
+TEST_CASE("a window's queries in chunks have the same bits", "[served]") {
+  for (const auto& [mask, left] :
+       {std::pair{FA3_MASK_WINDOW, 99}, {FA3_MASK_WINDOW, 0}, {FA3_MASK_WINDOW, 299}, {FA3_MASK_CHUNK, 150}})
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+      ServedCase made(single(300, 700, mask, left, 0));
+      const ServedSequence s = made.problem.sequence(0);
+      for (int64_t j = 50; j < s.keys; ++j)
+        for (int64_t x = 0; x < 8; ++x)
+          for (const View* view : {&made.k, &made.v}) {
+            const float before = view->read(made.images, made.key_position(*view, s, j - 50, 0) + x);
+            view->write(made.images, made.key_position(*view, s, j, 0) + x, view == &made.v ? -before : before);
+          }
+      run(made);
+      const std::vector<ServedPart> parts = random_cuts(made.problem, 0, seed);
+      ServedCase others = parts_of(made, parts, Kinds::same, seed);
+      INFO(others.problem.describe());
+      run(others);
+      CHECK(same_bits(made, parts, others) == "");
+    }
+}
+
 TEST_CASE("served results do not depend on the number of threads", "[served]") {
   for (uint64_t n = 0; n < 10; ++n) {
     ServedCase one(random_served(tools::mix(n, 2), {5e5, 12, 32})), many = one;
