@@ -28,7 +28,6 @@ inline constexpr int rows_of_scale = 64;
 constexpr int launched_registers(int threads) { return 64 * 1024 / threads / 8 * 8 * (threads / 128); }
 
 inline constexpr int barrier_bytes = 1024;  // at the end of shared memory, for mbarriers and RowBlocks (tile/smem.cuh)
-inline constexpr int piece_bytes = 1024;    // and with own lengths, for their sequences and for pieces
 
 // What forward and backward rows have in common: tiles of Br query rows by Bc keys.
 struct TiledRow {
