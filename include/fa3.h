@@ -159,8 +159,9 @@ typedef struct CUstream_st* fa3_stream;
  * - The strides of o and lse nest: in order of size, each is larger than the span of the smaller ones, which is the sum
  *   of their (dim - 1) * stride. Every slice, transposition and padding of a packed tensor does. Other strides are
  *   refused, even where no two elements happen to share an address.
- * - o, lse and the workspace must not overlap each other, q, k or v. They are known to be apart if their ranges of
- *   addresses are, or if they interleave with a common stride, as slices of one buffer do. All else is refused.
+ * - o, lse and the workspace must not overlap each other or anything that the call reads. They are known to be apart if
+ *   their ranges of addresses are, or if they interleave with a common stride, as slices of one buffer do. All else is
+ *   refused.
  * - lse.data NULL (for example a zeroed lse) means: LSE is not wanted. Otherwise lse receives the natural logarithm of
  *   the row's sum of exponentials.
  * - A row that sees no key (seqlen_k = 0, or a causal mask with more queries than keys) has O = 0 and LSE = -inf.
