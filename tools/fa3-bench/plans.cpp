@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
+#include <memory>
 
 #include "error.h"
 #include "forward/lengths.h"
@@ -92,19 +93,20 @@ bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string&
 struct PackedPlan {
   PlanLengthsParams params;
   std::vector<Planned> entries;
-  PlanScratch scratch;
+  PredictedTimes times;
 
   explicit PackedPlan(const PlanLengthsParams& p) : params(p) {
     std::vector<std::max_align_t> memory(size_t(plan_bytes(p)) / sizeof(std::max_align_t) + 1);
     const LengthsPlan plan = plan_at(memory.data(), p);
-    plan_lengths(InTurn(), params, plan, scratch);
+    const auto scratch = std::make_unique<PlanScratch>();
+    plan_lengths(InTurn(), params, plan, *scratch);
+    times = predicted_times(params, *scratch);
     entries.assign(plan.entries, plan.entries + plan.counts->entries);
   }
   Figures figures() const {
     int tiles = 0, parts = 1;
     for (const Planned& entry : entries) tiles += entry.part == 0, parts = std::max(parts, int(entry.parts));
-    return {tiles * params.heads, int(entries.size()) * params.heads, parts, double(scratch.whole_time) / 1e3,
-            double(scratch.time) / 1e3};
+    return {tiles * params.heads, int(entries.size()) * params.heads, parts, double(times.whole) / 1e3, double(times.planned) / 1e3};
   }
   // Of which sequence an entry is: its rows begin where no others do.
   int sequence_of(const Planned& entry) const {
@@ -179,7 +181,7 @@ bool add_plan(const Point& point, const SequenceLengths& lengths, int multiproce
     text += "  the lengths are too many: kernels cannot count their rows, tiles or parts\n";
     return false;
   }
-  const auto sooner = [](const PackedPlan& a, const PackedPlan& b) { return a.scratch.time < b.scratch.time; };
+  const auto sooner = [](const PackedPlan& a, const PackedPlan& b) { return a.times.planned < b.times.planned; };
   const auto fastest = std::ranges::min_element(plans, sooner) - plans.begin();
   text += columns;
   for (size_t i = 0; i < plans.size(); ++i) {
