@@ -9,13 +9,13 @@
 namespace fa3 {
 namespace {
 
-// With a constant unit a part has so many keys, if its sequence is a single tile: its K/V blocks then take about ten
-// times as long as what it writes and reads.
-constexpr int64_t constant_keys = 2048;
+// With a constant unit a part has so many keys. Its K/V blocks then take about ten times as long as what it writes and
+// reads.
+constexpr int64_t constant_keys = 4096;
 
-int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, const PackedTotals& totals) {
+int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, const PackedTotals& totals, int64_t each) {
   const int64_t total = totals.q < 0 ? -1 : packing_of(problem, row).rows(totals.q);
-  return most_tiles(problem.batch, rows_of(problem, row), total, row.Br);
+  return most_tiles(problem.batch, rows_of(problem, row), total, row.Br, each);
 }
 
 // Those of the planner for calls of one length (candidate.cpp), for the longest sequence.
@@ -44,13 +44,24 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
       std::max(problem.seqlen_k, totals.k) > most_packed_rows || problem.batch > max_tiles)
     return false;
   const bool packs = row.packs_heads();
-  const int64_t blocks = divide_up(problem.seqlen_k, row.Bc);
-  const int64_t grain = std::max<int64_t>(1, divide_up(blocks, Listed::most_grains));
-  const int64_t unit = std::max<int64_t>(1, constant_keys / (row.Bc * grain));
-  const int64_t heads = heads_of(problem, row), tiles = tiles_of_head(problem, row, totals);
-  const int64_t parts = !row.has(Trait::splits) ? 1 : packs ? Listed::most_packed_parts : Listed::most_parts;
+  const int64_t blocks = divide_up(problem.seqlen_k, row.Bc), unit = std::max<int64_t>(1, constant_keys / row.Bc);
+  Cuts cuts;
+  int64_t each = 1;
+  if (problem.chunk > 0) {
+    cuts.chunk = narrow(std::min<int64_t>(problem.chunk, most_packed_rows));
+    each = most_chunks(problem.seqlen_q, problem.seqlen_k, cuts.chunk);
+  } else if (batch_invariant) {
+    cuts.period = narrow(unit * row.Bc);
+    each = most_periods(problem.seqlen_q, (window.left >= 0) + (window.right >= 0), cuts.period);
+  }
+  if (problem.batch > max_tiles / each) return false;
+  cuts.each = narrow(each);
+  const int64_t heads = heads_of(problem, row), tiles = tiles_of_head(problem, row, totals, each);
+  // In chunks of positions rows see the keys of a chunk at most: with a constant unit none is split.
+  const bool may_split = row.has(Trait::splits) && !(batch_invariant && cuts.chunk);
+  const int64_t parts = !may_split ? 1 : packs ? Listed::most_packed_parts : Listed::most_parts;
   int64_t slots = most_slots(multiprocessors, heads);
-  if (batch_invariant) slots = most_constant_slots(problem.batch, problem.seqlen_k, totals.k, row.Bc, grain, unit);
+  if (batch_invariant) slots = most_constant_slots(tiles, problem.seqlen_k, row.Bc, unit, parts);
   slots = parts == 1 ? 0 : std::min(slots, tiles * parts);
   int64_t pieces;
   if (__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) || pieces > max_tiles) return false;
@@ -58,15 +69,19 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p = {};
   p.lengths = lengths;
   p.window = window;
+  p.cuts = cuts;
   p.total_q = narrow(std::max<int64_t>(totals.q, 0));
   p.total_k = narrow(std::max<int64_t>(totals.k, 0));
   p.packing = packing_of(problem, row);
-  p.Br = row.Br, p.Bc = row.Bc;
+  p.Br = Divisor::of(row.Br), p.Bc = Divisor::of(row.Bc);
+  const int64_t warpgroups = std::clamp<int64_t>(divide_up(rows_of(problem, row), 64), 1, row.warpgroups());
+  for (int64_t n = 1; n <= 4; ++n)
+    p.weight[n - 1] = static_cast<uint8_t>(64 * block_time(row, 1200, std::min(n, warpgroups)) /
+                                           block_time(row, 1200, warpgroups));
   p.heads = narrow(heads);
-  p.multiprocessors = multiprocessors;
-  p.grain = narrow(grain);
+  p.multiprocessors = Divisor::of(multiprocessors);
   p.unit = narrow(batch_invariant ? unit : 0);
-  p.least_unit = narrow(divide_up(packs ? 2 : 4, grain));
+  p.least_unit = packs ? 2 : 4;
   p.most_parts = narrow(parts);
   p.most_tiles = narrow(tiles);
   p.most_slots = narrow(slots);
