@@ -79,6 +79,24 @@ struct LengthsPlan {
   PlannedCounts* counts;
 };
 
+// What the pass takes.
+struct PlanLengthsPassParams {
+  PlanLengthsParams call;
+  LengthsPlan plan;
+};
+
+// In one piece of device memory, aligned to 64 bytes: the counts, the entries, and what only the pass reads.
+constexpr int64_t plan_bytes(const PlanLengthsParams& p) {
+  return 64 * (int64_t{1} + p.most_tiles + p.most_slots) + 32 * int64_t{p.lengths.batch} + 4 * (p.lengths.batch + 1);
+}
+inline LengthsPlan plan_at(void* memory, const PlanLengthsParams& p) {
+  unsigned char* const bytes = static_cast<unsigned char*>(memory);
+  Planned* const entries = reinterpret_cast<Planned*>(bytes + 64);
+  Sequence* const sequences = reinterpret_cast<Sequence*>(entries + p.most_tiles + p.most_slots);
+  return {sequences, reinterpret_cast<int32_t*>(sequences + p.lengths.batch), entries,
+          reinterpret_cast<PlannedCounts*>(bytes)};
+}
+
 // All pieces that a unit makes, by their lengths: class c has those of more than c and up to c + 1 eighths of the unit.
 struct Trial {
   static constexpr int32_t classes = 8;

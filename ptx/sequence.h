@@ -13,8 +13,9 @@ struct Lengths {
   const int32_t *cu_q, *cu_k;      // batch + 1 numbers: sequence b has the rows cu[b] .. cu[b + 1] - 1 of the tensor
   const int32_t *used_q, *used_k;  // batch numbers: only so many of these rows are in use, the first ones
   const int32_t* leftpad_k;        // batch numbers: so many of the keys in use are padding, the first ones
-  const int32_t* batch_k;          // batch numbers: in which batch entry of K and V a sequence's keys lie; null: its own
+  const int32_t* batch_k;          // batch numbers: in which batch entry of K and V its keys lie; null: in its own
   int32_t batch, max_q, max_k;     // no sequence has more rows
+  int32_t caches = 0;              // batch entries that K and V have, where batch_k is given
 };
 
 // Which keys a call's queries see: those from `left` before to `right` behind the query's own position; below 0: no
@@ -53,20 +54,20 @@ constexpr Range rows_of_sequence(const int32_t* cu, const int32_t* used, int32_t
 // Sequence b. total_q and total_k are the rows of the tensors of all sequences (0 where they are batched). Whatever
 // numbers lie in device memory, the sequence lies within the tensors and is not longer than the maxima: rows outside
 // are left out, an end before its start is taken for the start, a count of rows in use below 0 or beyond the end for
-// that limit, and padding beyond the keys in use for all of these.
+// that limit, padding beyond the keys in use for all of these, and a batch entry that there is not has no keys.
 constexpr Sequence sequence_at(const Lengths& lengths, int32_t total_q, int32_t total_k, const Window& window,
                                int32_t b) {
   const Range q = rows_of_sequence(lengths.cu_q, lengths.used_q, total_q, lengths.max_q, b);
   Range k = rows_of_sequence(lengths.cu_k, lengths.used_k, total_k, lengths.max_k, b);
+  int32_t k_batch = lengths.cu_k ? 0 : lengths.batch_k ? lengths.batch_k[b] : b;
+  if (lengths.batch_k && (k_batch < 0 || k_batch >= lengths.caches)) k_batch = 0, k.end = k.begin;
   if (lengths.leftpad_k) k.begin += clamped(lengths.leftpad_k[b], 0, k.end - k.begin);
   const int32_t seqlen_q = q.end - q.begin, seqlen_k = k.end - k.begin;
   const int32_t offset = window.bottom_right ? seqlen_k - seqlen_q : 0;  // of a key at the query's own position
   // A window that reaches beyond the sequence has no bound. So sums stay within int32, however large it is.
   const bool bounded_left = window.left >= 0 && window.left < seqlen_q + offset;
   const bool bounded_right = window.right >= 0 && window.right < seqlen_k - offset;
-  return {q.begin,  lengths.cu_q ? 0 : b,
-          k.begin,  lengths.cu_k ? 0 : lengths.batch_k ? lengths.batch_k[b] : b,
-          seqlen_q, seqlen_k,
+  return {q.begin, lengths.cu_q ? 0 : b, k.begin, k_batch, seqlen_q, seqlen_k,
           bounded_left ? window.left - offset : no_bound, bounded_right ? window.right + offset : no_bound};
 }
 

@@ -33,15 +33,16 @@ void check_bounds(const PlannedLengths& made) {
   REQUIRE((made.counts.slots >= 0 && made.counts.slots <= p.most_slots));
   int64_t longest = 0, shortest = INT32_MAX;
   for (const Planned& entry : made.entries) {
-    REQUIRE((entry.sequence >= 0 && entry.sequence < p.lengths.batch && entry.q_block >= 0));
-    const Sequence& s = made.sequences[size_t(entry.sequence)];
+    const Sequence& s = entry.sequence;
+    REQUIRE((made.sequence_of(entry) >= 0 && entry.q_block >= 0));
     REQUIRE(int64_t{entry.q_block} * p.Br < int64_t{s.seqlen_q} << p.packing.shift);
-    const Blocks blocks = made.tile(entry.sequence, entry.q_block);
-    const int32_t first = blocks.begin / p.grain, last = (blocks.end + p.grain - 1) / p.grain, length = last - first;
-    REQUIRE((first <= entry.begin && entry.begin < entry.end && entry.end <= last));
+    const Blocks blocks = made.tile(entry);
+    const int32_t length = blocks.end - blocks.begin;
+    REQUIRE((blocks.begin <= entry.begin && entry.begin < entry.end && entry.end <= blocks.end));
     REQUIRE((entry.part < entry.parts && entry.parts <= p.most_parts));
     // Parts of a tile differ by a grain at most.
-    REQUIRE((made.length(entry) >= length / entry.parts && made.length(entry) <= length / entry.parts + 1));
+    REQUIRE((made.length(entry) >= length / entry.parts - p.grain + 1 &&
+             made.length(entry) <= length / entry.parts + p.grain));
     if (entry.parts > 1) REQUIRE((entry.slot >= 0 && entry.slot + entry.parts <= p.most_slots));
     const int64_t its = made.length(entry);
     longest = std::max(longest, its);
@@ -60,7 +61,7 @@ void check(const PlannedLengths& made) {
   std::set<int32_t> slots, tickets;
   for (int32_t n = 0; n < int32_t(made.entries.size()) * p.heads; ++n) {
     const Planned& entry = made.entries[size_t(n / p.heads)];
-    tiles[{entry.sequence, n % p.heads, entry.q_block}].push_back(made.work(n));
+    tiles[{made.sequence_of(entry), n % p.heads, entry.q_block}].push_back(made.work(n));
   }
   size_t wanted = 0;
   for (int32_t b = 0; b < p.lengths.batch; ++b) {
@@ -148,8 +149,9 @@ TEST_CASE("sequences without rows have no pieces, those without keys one block",
   check(made);
   REQUIRE(made.counts.entries == 2 + 2);  // 192 rows are a tile
   for (const Planned& entry : made.entries) {
-    CHECK((entry.sequence == 1 || entry.sequence == 3));
-    if (entry.sequence == 1) CHECK((entry.begin == 0 && entry.end == 1 && entry.parts == 1));
+    const int32_t sequence = made.sequence_of(entry);
+    CHECK((sequence == 1 || sequence == 3));
+    if (sequence == 1) CHECK((entry.begin == 0 && entry.end == 1 && entry.parts == 1));
   }
   const PlannedLengths none(PackedCall(wide(), {}, {0, 0}, {5, 0}, no_window).params);
   check(none);
@@ -270,7 +272,7 @@ TEST_CASE("a constant unit splits a sequence as if it were alone", "[lengths]") 
     for (const Planned& entry : alone.entries) parts.insert({entry.q_block, entry.begin, entry.end, entry.parts});
     size_t found = 0;
     for (const Planned& entry : among.entries)
-      if (entry.sequence == int32_t(batch))
+      if (among.sequence_of(entry) == int32_t(batch))
         found += parts.count({entry.q_block, entry.begin, entry.end, entry.parts});
     CHECK(found == alone.entries.size());
     split += alone.counts.slots > 0;
@@ -310,7 +312,7 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
     REQUIRE(plan_lengths_params(problem, row, 132, lengths, totals, causal_window, invariant, params));
     const PlannedLengths made(params);
     check_bounds(made);
-    full += made.first_tile.back() == params.most_tiles;
+    full += made.counts.entries >= params.most_tiles;
     most_split += invariant && made.counts.slots > 0;
   }
   CHECK((full > 5 && most_split > 5));

@@ -2,6 +2,8 @@
 #pragma once
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <cstddef>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -25,35 +27,45 @@ struct Shuffled : InTurn {
   }
 };
 
+inline bool same(const Sequence& a, const Sequence& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
 struct PlannedLengths {
   PlanLengthsParams params;
-  std::vector<Sequence> sequences;
-  std::vector<int32_t> first_tile;
-  std::vector<Planned> entries;  // those that the list has; room was for most_tiles + most_slots
+  std::vector<Sequence> sequences;  // that there are, as the lengths say
+  std::vector<Planned> entries;     // those that the list has
   PlannedCounts counts;
   PlanScratch scratch;
+  bool overran = false;  // something was written outside of the plan's memory
 
   template <class Threads = InTurn>
   explicit PlannedLengths(const PlanLengthsParams& p, const Threads& threads = {}) : params(p) {
+    for (int32_t b = 0; b < p.lengths.batch; ++b)
+      sequences.push_back(sequence_at(p.lengths, p.total_q, p.total_k, p.window, b));
     // Beyond what may be used lies something else.
-    constexpr size_t beyond = 64;
-    const auto most = static_cast<size_t>(most_entries(p.most_tiles, p.most_slots));
-    const auto batch = static_cast<size_t>(p.lengths.batch);
-    sequences.resize(batch), first_tile.resize(batch + 1), entries.resize(most + beyond, Planned{-1, 0, 0, 0, 0, 0, 0});
-    std::fill_n(reinterpret_cast<unsigned char*>(&scratch), sizeof scratch, static_cast<unsigned char>(0xa5));
-    plan_lengths(threads, params, {sequences.data(), first_tile.data(), entries.data(), &counts}, scratch);
-    overran = std::any_of(entries.begin() + static_cast<ptrdiff_t>(most), entries.end(),
-                          [](const Planned& entry) { return entry.sequence != -1; });
-    entries.resize(static_cast<size_t>(std::clamp<int64_t>(counts.entries, 0, int64_t(most + beyond))));
+    constexpr size_t beyond = 4096;
+    constexpr unsigned char untouched = 0xa5;
+    const auto bytes = static_cast<size_t>(plan_bytes(p));
+    std::vector<std::max_align_t> memory((bytes + 2 * beyond) / sizeof(std::max_align_t) + 1);
+    auto* const first = reinterpret_cast<unsigned char*>(memory.data());
+    std::fill_n(first, bytes + 2 * beyond, untouched);
+    std::fill_n(reinterpret_cast<unsigned char*>(&scratch), sizeof scratch, untouched);
+    const LengthsPlan plan = plan_at(first + beyond, params);
+    plan_lengths(threads, params, plan, scratch);
+    for (size_t i = 0; i < beyond; ++i) overran |= first[i] != untouched || first[beyond + bytes + i] != untouched;
+    counts = *plan.counts;
+    const int64_t most = most_entries(p.most_tiles, p.most_slots);
+    entries.assign(plan.entries, plan.entries + std::clamp<int64_t>(counts.entries, 0, most));
   }
-  bool overran;
 
-  Blocks tile(int32_t sequence, int32_t q_block) const {
-    return tile_blocks(params, sequences[size_t(sequence)], q_block);
+  // Of which sequence an entry is.
+  int32_t sequence_of(const Planned& entry) const {
+    for (size_t b = 0; b < sequences.size(); ++b)
+      if (same(sequences[b], entry.sequence)) return int32_t(b);
+    return -1;
   }
+  Blocks tile(const Planned& entry) const { return tile_blocks(params, entry.sequence, entry.q_block); }
   Work work(int32_t number) const {
-    const Planned& entry = entries[size_t(number / params.heads)];
-    return entry.work(number, params.heads, number % params.heads, params.grain, tile(entry.sequence, entry.q_block));
+    return entries[size_t(number / params.heads)].work(number, params.heads, number % params.heads);
   }
   int32_t length(const Planned& entry) const { return entry.end - entry.begin; }
 };

@@ -34,19 +34,19 @@ TEST_CASE("sequences lie where the lengths say", "[sequence]") {
     CHECK((s.k_row == wanted.k_row && s.k_batch == wanted.k_batch && s.seqlen_k == wanted.seqlen_k));
     CHECK((s.left == wanted.left && s.right == wanted.right));
   };
-  const Lengths packed{cu_q, cu_k, nullptr, nullptr, nullptr, 3, 4096, 4880};
+  const Lengths packed{cu_q, cu_k, nullptr, nullptr, nullptr, nullptr, 3, 4096, 4880};
   check(sequence_at(packed, 4113, 5000, causal, 0), {0, 0, 0, 0, 17, 20, no_bound, 3});
   check(sequence_at(packed, 4113, 5000, no_window, 1), {17, 0, 20, 0, 0, 100, no_bound, no_bound});
   check(sequence_at(packed, 4113, 5000, {500, -1, true}, 2), {17, 0, 120, 0, 4096, 4880, 500 - 784, no_bound});
   check(sequence_at(packed, 4113, 5000, {-1, 0, false}, 2), {17, 0, 120, 0, 4096, 4880, no_bound, 0});
-  const Lengths in_use{cu_q, cu_k, used_q, used_k, leftpad, 3, 4096, 4880};
+  const Lengths in_use{cu_q, cu_k, used_q, used_k, leftpad, nullptr, 3, 4096, 4880};
   check(sequence_at(in_use, 4113, 5000, causal, 0), {0, 0, 3, 0, 5, 17, no_bound, 12});
   check(sequence_at(in_use, 4113, 5000, no_window, 1), {17, 0, 110, 0, 0, 0, no_bound, no_bound});
   check(sequence_at(in_use, 4113, 5000, causal, 2), {17, 0, 120, 0, 4096, 0, no_bound, -4096});
   // Batched tensors, and queries that are packed beside a batched cache.
-  const Lengths batched{nullptr, nullptr, nullptr, used_k, leftpad, 3, 7, 100};
+  const Lengths batched{nullptr, nullptr, nullptr, used_k, leftpad, nullptr, 3, 7, 100};
   check(sequence_at(batched, 0, 0, causal, 1), {0, 1, 90, 1, 7, 0, no_bound, -7});
-  const Lengths mixed{cu_q, nullptr, nullptr, used_k, nullptr, 3, 4096, 100};
+  const Lengths mixed{cu_q, nullptr, nullptr, used_k, nullptr, nullptr, 3, 4096, 100};
   check(sequence_at(mixed, 4113, 0, no_window, 1), {17, 0, 0, 1, 0, 90, no_bound, no_bound});
 }
 

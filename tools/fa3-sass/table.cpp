@@ -7,6 +7,7 @@
 #include "ptx/backward_params.h"
 #include "ptx/combine_params.h"
 #include "ptx/params.h"
+#include "ptx/plan_lengths.h"
 #include "ptx/row.h"
 #include "text.h"
 
@@ -42,6 +43,7 @@ size_t parameter_bytes(fa3::Pass pass) {
   switch (pass) {
     case fa3::Pass::empty_rows: return sizeof(fa3::EmptyRowsParams);
     case fa3::Pass::tile_v: return sizeof(fa3::TileVParams);
+    case fa3::Pass::plan_lengths: return sizeof(fa3::PlanLengthsPassParams);
     case fa3::Pass::bwd_prepare:
     case fa3::Pass::bwd_finish:
     case fa3::Pass::bwd_sum: return sizeof(fa3::BackwardParams);

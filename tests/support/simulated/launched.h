@@ -8,6 +8,7 @@
 #include "backward_params.h"
 #include "combine_params.h"
 #include "params.h"
+#include "plan_lengths.h"
 #include "row.h"
 
 namespace fa3::test {
@@ -17,6 +18,7 @@ struct Launched {
   ScaledForwardParams forward{};  // of rows without scales or a list its beginning
   EmptyRowsParams empty_rows{};   // of the pass that writes rows without keys
   TileVParams tile_v{};           // of the one that makes V into tiles
+  PlanLengthsPassParams lengths{};  // of the one that plans packed lengths
   QuantizeParams quantize{};      // of those that quantize
   CombineParams combine{};        // of the one that combines
   BackwardParams backward{};      // of the backward kernels, and of the passes before and behind them
@@ -36,6 +38,7 @@ struct Launched {
     switch (pass) {
       case Pass::empty_rows: std::memcpy(&empty_rows, params, sizeof empty_rows); break;
       case Pass::tile_v: std::memcpy(&tile_v, params, sizeof tile_v); break;
+      case Pass::plan_lengths: std::memcpy(&lengths, params, sizeof lengths); break;
       case Pass::bwd_prepare:
       case Pass::bwd_finish:
       case Pass::bwd_sum: std::memcpy(static_cast<void*>(&backward), params, sizeof backward); break;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -295,6 +296,12 @@ Fault next_fault() {
   return fault == Fault::none || launches_before_fault-- > 0 ? Fault::none : std::exchange(fault, Fault::none);
 }
 
+CUresult plan_lengths(const fa3::PlanLengthsPassParams& p) {
+  const auto scratch = std::make_unique<fa3::PlanScratch>();
+  fa3::plan_lengths(fa3::InTurn(), p.call, p.plan, *scratch);
+  return CUDA_SUCCESS;
+}
+
 // The same of a combination, whose tiles must hold each row of each head once, and whose shares each part.
 CUresult combine(const Launch& launch) {
   const fa3::CombineParams& p = launch.combine;
@@ -338,6 +345,7 @@ CUresult run(const Launch& launch) {
     switch (row->pass) {
       case fa3::Pass::empty_rows: return write_empty_rows(launch.empty_rows);
       case fa3::Pass::tile_v: return tile_v(launch);
+      case fa3::Pass::plan_lengths: return plan_lengths(launch.lengths);
       case fa3::Pass::bwd_prepare: return fa3::test::simulate_prepare(launch.backward, launch.grid);
       case fa3::Pass::bwd_finish: return fa3::test::simulate_finish(launch.backward, *row, launch.grid);
       case fa3::Pass::bwd_sum: return fa3::test::simulate_sum(launch.backward, *row, launch.grid);
