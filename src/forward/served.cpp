@@ -260,9 +260,11 @@ Status check_served(const fa3_forward_params& p, Rules rules, ForwardProblem& pr
   if (Status status = check_schedule(p, rules)) return status;
   problem.lengths.batch = narrow(problem.batch);
   problem.lengths.max_q = narrow(problem.seqlen_q), problem.lengths.max_k = narrow(problem.seqlen_k);
+  problem.lengths.caches = narrow(p.k.dim[0]);
   problem.window = window_of(p);
   problem.chunk = p.mask == FA3_MASK_CHUNK ? p.window_left : 0;
-  if (problem.served) problem.schedule = p.schedule, problem.schedule_bytes = p.schedule_bytes;
+  if (problem.served && rules != Rules::reference)
+    problem.schedule = p.schedule, problem.schedule_bytes = p.schedule_bytes;
   return FA3_OK;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "rules.h"
@@ -95,7 +96,11 @@ void slice(fa3_tensor& q, fa3_tensor& k, fa3_tensor& v, fa3_tensor& o) {
   }
 }
 
-const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, const fa3_tensor& v, bool causal) {
+// head_dim, of q and v: their last dims.
+int64_t last_dim(const fa3_tensor& t) { return t.dim[t.rank - 1]; }
+
+const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, int64_t head_dim_v, bool causal,
+                             bool served = false) {
   if (!choices.once_in(6)) return nullptr;
   static std::array<fa3_kernel_info, 512> infos;
   static const int count = [] {
@@ -106,8 +111,9 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, co
   const int first = choices.below(count);
   for (int n = 0; n < count; ++n) {
     const fa3_kernel_info& info = infos[(first + n) % count];
-    if (info.kind == kind && info.dtype == q.dtype && info.head_dim >= q.dim[3] && info.head_dim_v >= v.dim[3] &&
-        (info.causal != 0) == causal)
+    const bool of_served = std::string_view(info.name).starts_with("fa3_fwdserved");
+    if (info.kind == kind && info.dtype == q.dtype && info.head_dim >= last_dim(q) && info.head_dim_v >= head_dim_v &&
+        (info.causal != 0) == causal && of_served == served)
       return info.name;
   }
   return nullptr;
@@ -148,7 +154,15 @@ std::vector<Member> members(fa3_forward_params& p) {
           {"v_scale", &p.v_scale, false},
           {"o_scale", &p.o_scale, false},
           {"v_mean", &p.v_mean, false},
-          {"lse_offset", &p.lse_offset, false}};
+          {"lse_offset", &p.lse_offset, false},
+          {"sinks", &p.sinks, false},
+          {"cu_seqlens_q", &p.cu_seqlens_q, false},
+          {"cu_seqlens_k", &p.cu_seqlens_k, false},
+          {"seqused_q", &p.seqused_q, false},
+          {"seqused_k", &p.seqused_k, false},
+          {"leftpad_k", &p.leftpad_k, false},
+          {"page_table", &p.page_table, false},
+          {"cache_batch_idx", &p.cache_batch_idx, false}};
 }
 
 std::vector<Member> members(fa3_backward_params& p) {
@@ -172,7 +186,90 @@ std::vector<Member> members(fa3_combine_params& p) {
   return {{"o_parts", &p.o_parts, false}, {"lse_parts", &p.lse_parts, false}, {"o", &p.o, true}, {"lse", &p.lse, true}};
 }
 
+namespace {
+
+void make_window(fa3_forward_params& p, Choices& c) {
+  if (c.once_in(3)) {
+    p.mask = FA3_MASK_CHUNK, p.window_left = 1 + c.below(c.one_of({3, 64, 256})), p.window_right = -c.below(2);
+  } else {
+    p.mask = FA3_MASK_WINDOW, p.window_left = c.below(40) - 1, p.window_right = c.once_in(2) ? c.below(8) - 1 : 0;
+  }
+}
+
+// Packed lengths, pages, windows and sinks.
+void make_served(fa3_forward_params& p, Choices& c, bool host) {
+  p = FA3_FORWARD_PARAMS_INIT;
+  Layouts layouts(c, host);
+  const int32_t dtype = host && c.once_in(3) ? int32_t{FA3_DTYPE_FP32} : dtype_of_16_bits(c);
+  const int32_t o_dtype = host ? c.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32}) : dtype;
+  const int unit = dtype == FA3_DTYPE_FP32 ? 1 : 8;
+  const int64_t batch = small_count(c), heads_kv = small_count(c), heads = heads_kv ? heads_kv * small_count(c) : 0;
+  const int64_t d = head_dim(c, unit), dv = c.once_in(3) ? head_dim(c, unit) : d, rows_q = length(c);
+  const auto lengths = [&](int64_t count) {
+    fa3_tensor t = layouts.plain(FA3_DTYPE_INT32, {count}, false);
+    t.stride[0] = 1;
+    return t;
+  };
+  if (c.once_in(3)) {
+    p.q = layouts.rows(dtype, {batch, rows_q, heads, d}, false);
+    p.o = layouts.rows(o_dtype, {batch, rows_q, heads, dv}, true);
+    if (c.once_in(2)) p.lse = layouts.plain(FA3_DTYPE_FP32, {batch, heads, rows_q}, true);
+    if (c.once_in(4)) p.max_seqlen_q = static_cast<int32_t>(rows_q);
+  } else {
+    p.q = layouts.rows(dtype, {rows_q, heads, d}, false);
+    p.o = layouts.rows(o_dtype, {rows_q, heads, dv}, true);
+    if (c.once_in(2)) p.lse = layouts.plain(FA3_DTYPE_FP32, {heads, rows_q}, true);
+    p.cu_seqlens_q = lengths(batch + 1);
+    p.max_seqlen_q = static_cast<int32_t>(c.once_in(3) ? 1 + c.below(300) : std::max<int64_t>(rows_q, 1));
+  }
+  const auto keys = [&](std::initializer_list<int64_t> dims) {
+    p.k = layouts.rows(dtype, {dims.begin()[0], dims.begin()[1], heads_kv, d}, false);
+    p.v = layouts.rows(dtype, {dims.begin()[0], dims.begin()[1], heads_kv, dv}, false);
+  };
+  int64_t most_keys = length(c);
+  switch (c.below(4)) {
+    case 0:
+      p.k = layouts.rows(dtype, {most_keys, heads_kv, d}, false);
+      p.v = layouts.rows(dtype, {most_keys, heads_kv, dv}, false);
+      p.cu_seqlens_k = lengths(batch + 1);
+      p.max_seqlen_k = static_cast<int32_t>(c.once_in(3) ? 1 + c.below(300) : std::max<int64_t>(most_keys, 1));
+      break;
+    case 1: {
+      const int64_t page_size = c.once_in(3) ? 1 + c.below(40) : int64_t{1} << c.below(6), pages = c.below(5);
+      keys({c.below(8), page_size});
+      p.page_table = layouts.plain(FA3_DTYPE_INT32, {batch, pages}, false);
+      p.page_table.stride[1] = 1, p.page_table.stride[0] = c.once_in(8) ? 0 : pages + c.below(4);
+      most_keys = page_size * pages;
+      break;
+    }
+    case 2:
+      keys({small_count(c), most_keys});
+      p.cache_batch_idx = lengths(batch);
+      break;
+    default: keys({batch, most_keys});
+  }
+  if (p.cu_seqlens_k.rank == 0 && c.once_in(4))
+    p.max_seqlen_k = static_cast<int32_t>(std::min<int64_t>(c.below(300), most_keys));
+  if (c.once_in(3)) p.seqused_q = lengths(batch);
+  if (c.once_in(2)) p.seqused_k = lengths(batch);
+  if (p.page_table.rank == 0 && c.once_in(3)) p.leftpad_k = lengths(batch);
+  if (c.once_in(3)) p.sinks = layouts.plain(FA3_DTYPE_FP32, {heads}, false);
+  p.mask = c.below(3);
+  if (c.once_in(2)) make_window(p, c);
+  p.softmax_scale = softmax_scale(c);
+  p.flags = c.once_in(4) ? FA3_FLAG_DETERMINISTIC : 0;
+  if (c.once_in(4)) p.flags |= FA3_FLAG_BATCH_INVARIANT;
+  if (c.once_in(4)) {
+    p.schedule = reinterpret_cast<void*>((uintptr_t{1} << 47) + 16 * static_cast<uintptr_t>(c.below(256)));
+    p.schedule_bytes = static_cast<size_t>(c.below(4096));
+  }
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_FORWARD, p.q, dv, false, true);
+}
+
+}  // namespace
+
 void make(fa3_forward_params& p, Choices& c, bool host) {
+  if (c.once_in(2)) return make_served(p, c, host);
   p = FA3_FORWARD_PARAMS_INIT;
   Layouts layouts(c, host);
   const bool e4m3 = c.once_in(3), fp32 = host && !e4m3 && c.once_in(3);
@@ -208,7 +305,7 @@ void make(fa3_forward_params& p, Choices& c, bool host) {
     if (c.once_in(2)) p.lse_offset = layouts.plain(FA3_DTYPE_FP32, {batch, heads, seqlen_q}, false);
     if (c.once_in(4)) p.flags |= FA3_FLAG_TWO_LEVEL;
   }
-  p.kernel = kernel_that_fits(c, FA3_KERNEL_FORWARD, p.q, p.v, p.mask != FA3_MASK_NONE);
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_FORWARD, p.q, dv, p.mask != FA3_MASK_NONE);
 }
 
 void make(fa3_backward_params& p, Choices& c, bool host) {
@@ -236,7 +333,7 @@ void make(fa3_backward_params& p, Choices& c, bool host) {
   p.mask = c.below(3);
   p.softmax_scale = softmax_scale(c);
   p.flags = c.once_in(4) ? FA3_FLAG_DETERMINISTIC : 0;
-  p.kernel = kernel_that_fits(c, FA3_KERNEL_BACKWARD, p.q, p.v, p.mask != FA3_MASK_NONE);
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_BACKWARD, p.q, dv, p.mask != FA3_MASK_NONE);
 }
 
 void make(fa3_quantize_params& p, Choices& c, bool) {
@@ -294,7 +391,7 @@ void change(fa3_tensor& t, Choices& c) {
                : c.once_in(3) ? reinterpret_cast<void*>(c.bits())
                               : reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(t.data) + c.below(32));
       break;
-    case 4: t.dtype = static_cast<int32_t>(c.once_in(3) ? odd_number(c) : c.below(6)); break;
+    case 4: t.dtype = static_cast<int32_t>(c.once_in(3) ? odd_number(c) : c.below(7)); break;
     default: t.rank = static_cast<int32_t>(c.once_in(3) ? odd_number(c) : c.below(7));
   }
 }
@@ -304,14 +401,26 @@ template <class Params>
 void change_attention(Params& p, Choices& c) {
   switch (c.below(4)) {
     case 0: p.flags = c.once_in(3) ? c.bits() : static_cast<uint64_t>(c.below(8)); break;
-    case 1: p.mask = c.below(6) - 1; break;
+    case 1: p.mask = c.below(8) - 1; break;
     case 2: p.softmax_scale = c.one_of({-1.0f, INFINITY, NAN, 3e38f, -0.0f, 1e-45f}); break;
     default: p.kernel = any_kernel(c);
   }
 }
 }  // namespace
 
-void change_scalars(fa3_forward_params& p, Choices& c) { change_attention(p, c); }
+void change_scalars(fa3_forward_params& p, Choices& c) {
+  if (c.once_in(2)) return change_attention(p, c);
+  const auto number = [&] { return static_cast<int32_t>(odd_number(c)); };
+  switch (c.below(7)) {
+    case 0: p.window_left = number(); break;
+    case 1: p.window_right = number(); break;
+    case 2: p.max_seqlen_q = number(); break;
+    case 3: p.max_seqlen_k = number(); break;
+    case 4: p.schedule_bytes = static_cast<size_t>(odd_number(c)); break;
+    case 5: p.schedule = c.once_in(2) ? nullptr : reinterpret_cast<void*>(c.bits()); break;
+    default: make_window(p, c);
+  }
+}
 void change_scalars(fa3_backward_params& p, Choices& c) { change_attention(p, c); }
 void change_scalars(fa3_quantize_params& p, Choices& c) {
   switch (c.below(3)) {

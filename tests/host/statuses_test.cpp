@@ -112,7 +112,8 @@ TEST_CASE("a dtype has the same status in every function", "[arguments]") {
       for (const auto& t : *tensors) {
         const std::string is = std::string(t.name) + ".dtype is ";
         expect(with(t, FA3_DTYPE_E5M2), unsupported, is + "e5m2, which no function takes; FP8 is e4m3 here");
-        for (const int32_t dtype : {0, 6, -1})
+        expect(with(t, FA3_DTYPE_INT32), invalid, is + "int32, which only lengths and page numbers have");
+        for (const int32_t dtype : {0, 7, -1})
           expect(with(t, dtype), invalid, is + std::to_string(dtype) + ", must be a fa3_dtype other than");
       }
     for (const auto& t : function.numbers)

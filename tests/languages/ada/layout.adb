@@ -58,6 +58,27 @@ begin
    Field ("fa3_forward_params o_scale", A_Forward_Params.O_Scale'Position, A_Forward_Params.O_Scale'Size);
    Field ("fa3_forward_params v_mean", A_Forward_Params.V_Mean'Position, A_Forward_Params.V_Mean'Size);
    Field ("fa3_forward_params lse_offset", A_Forward_Params.LSE_Offset'Position, A_Forward_Params.LSE_Offset'Size);
+   Field ("fa3_forward_params window_left", A_Forward_Params.Window_Left'Position, A_Forward_Params.Window_Left'Size);
+   Field ("fa3_forward_params window_right",
+          A_Forward_Params.Window_Right'Position, A_Forward_Params.Window_Right'Size);
+   Field ("fa3_forward_params max_seqlen_q",
+          A_Forward_Params.Max_Seqlen_Q'Position, A_Forward_Params.Max_Seqlen_Q'Size);
+   Field ("fa3_forward_params max_seqlen_k",
+          A_Forward_Params.Max_Seqlen_K'Position, A_Forward_Params.Max_Seqlen_K'Size);
+   Field ("fa3_forward_params sinks", A_Forward_Params.Sinks'Position, A_Forward_Params.Sinks'Size);
+   Field ("fa3_forward_params cu_seqlens_q",
+          A_Forward_Params.Cu_Seqlens_Q'Position, A_Forward_Params.Cu_Seqlens_Q'Size);
+   Field ("fa3_forward_params cu_seqlens_k",
+          A_Forward_Params.Cu_Seqlens_K'Position, A_Forward_Params.Cu_Seqlens_K'Size);
+   Field ("fa3_forward_params seqused_q", A_Forward_Params.Seqused_Q'Position, A_Forward_Params.Seqused_Q'Size);
+   Field ("fa3_forward_params seqused_k", A_Forward_Params.Seqused_K'Position, A_Forward_Params.Seqused_K'Size);
+   Field ("fa3_forward_params leftpad_k", A_Forward_Params.Leftpad_K'Position, A_Forward_Params.Leftpad_K'Size);
+   Field ("fa3_forward_params page_table", A_Forward_Params.Page_Table'Position, A_Forward_Params.Page_Table'Size);
+   Field ("fa3_forward_params cache_batch_idx",
+          A_Forward_Params.Cache_Batch_Idx'Position, A_Forward_Params.Cache_Batch_Idx'Size);
+   Field ("fa3_forward_params schedule", A_Forward_Params.Schedule'Position, A_Forward_Params.Schedule'Size);
+   Field ("fa3_forward_params schedule_bytes",
+          A_Forward_Params.Schedule_Bytes'Position, A_Forward_Params.Schedule_Bytes'Size);
 
    Struct ("fa3_backward_params", Fa3.Backward_Params'Size);
    Field ("fa3_backward_params struct_size",
@@ -145,11 +166,15 @@ begin
    Put ("DTYPE_FP32", Long_Long_Integer (Dtype_FP32));
    Put ("DTYPE_E4M3", Long_Long_Integer (Dtype_E4M3));
    Put ("DTYPE_E5M2", Long_Long_Integer (Dtype_E5M2));
+   Put ("DTYPE_INT32", Long_Long_Integer (Dtype_Int32));
    Put ("MASK_NONE", Long_Long_Integer (Mask_None));
    Put ("MASK_CAUSAL_TOP_LEFT", Long_Long_Integer (Mask_Causal_Top_Left));
    Put ("MASK_CAUSAL_BOTTOM_RIGHT", Long_Long_Integer (Mask_Causal_Bottom_Right));
+   Put ("MASK_WINDOW", Long_Long_Integer (Mask_Window));
+   Put ("MASK_CHUNK", Long_Long_Integer (Mask_Chunk));
    Put ("FLAG_DETERMINISTIC", Long_Long_Integer (Flag_Deterministic));
    Put ("FLAG_TWO_LEVEL", Long_Long_Integer (Flag_Two_Level));
+   Put ("FLAG_BATCH_INVARIANT", Long_Long_Integer (Flag_Batch_Invariant));
    Put ("QUANTIZE_INCOHERENT", Long_Long_Integer (Quantize_Incoherent));
    Put ("QUANTIZE_ROTARY_INTERLEAVED", Long_Long_Integer (Quantize_Rotary_Interleaved));
    Put ("KERNEL_FORWARD", Long_Long_Integer (Kernel_Forward));

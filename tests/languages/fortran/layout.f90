@@ -42,6 +42,20 @@ contains
     call field('o_scale', c_loc(forward%o_scale), c_sizeof(forward%o_scale))
     call field('v_mean', c_loc(forward%v_mean), c_sizeof(forward%v_mean))
     call field('lse_offset', c_loc(forward%lse_offset), c_sizeof(forward%lse_offset))
+    call field('window_left', c_loc(forward%window_left), c_sizeof(forward%window_left))
+    call field('window_right', c_loc(forward%window_right), c_sizeof(forward%window_right))
+    call field('max_seqlen_q', c_loc(forward%max_seqlen_q), c_sizeof(forward%max_seqlen_q))
+    call field('max_seqlen_k', c_loc(forward%max_seqlen_k), c_sizeof(forward%max_seqlen_k))
+    call field('sinks', c_loc(forward%sinks), c_sizeof(forward%sinks))
+    call field('cu_seqlens_q', c_loc(forward%cu_seqlens_q), c_sizeof(forward%cu_seqlens_q))
+    call field('cu_seqlens_k', c_loc(forward%cu_seqlens_k), c_sizeof(forward%cu_seqlens_k))
+    call field('seqused_q', c_loc(forward%seqused_q), c_sizeof(forward%seqused_q))
+    call field('seqused_k', c_loc(forward%seqused_k), c_sizeof(forward%seqused_k))
+    call field('leftpad_k', c_loc(forward%leftpad_k), c_sizeof(forward%leftpad_k))
+    call field('page_table', c_loc(forward%page_table), c_sizeof(forward%page_table))
+    call field('cache_batch_idx', c_loc(forward%cache_batch_idx), c_sizeof(forward%cache_batch_idx))
+    call field('schedule', c_loc(forward%schedule), c_sizeof(forward%schedule))
+    call field('schedule_bytes', c_loc(forward%schedule_bytes), c_sizeof(forward%schedule_bytes))
 
     call begin('fa3_backward_params', c_loc(backward), c_sizeof(backward))
     call field('struct_size', c_loc(backward%struct_size), c_sizeof(backward%struct_size))
@@ -121,11 +135,15 @@ contains
     print '(a, i0)', 'const FA3_DTYPE_FP32 ', FA3_DTYPE_FP32
     print '(a, i0)', 'const FA3_DTYPE_E4M3 ', FA3_DTYPE_E4M3
     print '(a, i0)', 'const FA3_DTYPE_E5M2 ', FA3_DTYPE_E5M2
+    print '(a, i0)', 'const FA3_DTYPE_INT32 ', FA3_DTYPE_INT32
     print '(a, i0)', 'const FA3_MASK_NONE ', FA3_MASK_NONE
     print '(a, i0)', 'const FA3_MASK_CAUSAL_TOP_LEFT ', FA3_MASK_CAUSAL_TOP_LEFT
     print '(a, i0)', 'const FA3_MASK_CAUSAL_BOTTOM_RIGHT ', FA3_MASK_CAUSAL_BOTTOM_RIGHT
+    print '(a, i0)', 'const FA3_MASK_WINDOW ', FA3_MASK_WINDOW
+    print '(a, i0)', 'const FA3_MASK_CHUNK ', FA3_MASK_CHUNK
     print '(a, i0)', 'const FA3_FLAG_DETERMINISTIC ', FA3_FLAG_DETERMINISTIC
     print '(a, i0)', 'const FA3_FLAG_TWO_LEVEL ', FA3_FLAG_TWO_LEVEL
+    print '(a, i0)', 'const FA3_FLAG_BATCH_INVARIANT ', FA3_FLAG_BATCH_INVARIANT
     print '(a, i0)', 'const FA3_QUANTIZE_INCOHERENT ', FA3_QUANTIZE_INCOHERENT
     print '(a, i0)', 'const FA3_QUANTIZE_ROTARY_INTERLEAVED ', FA3_QUANTIZE_ROTARY_INTERLEAVED
     print '(a, i0)', 'const FA3_KERNEL_FORWARD ', FA3_KERNEL_FORWARD

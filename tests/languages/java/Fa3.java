@@ -38,13 +38,17 @@ public final class Fa3 {
   public static final int FA3_DTYPE_FP32 = 3;
   public static final int FA3_DTYPE_E4M3 = 4;
   public static final int FA3_DTYPE_E5M2 = 5;
+  public static final int FA3_DTYPE_INT32 = 6;
 
   public static final int FA3_MASK_NONE = 0;
   public static final int FA3_MASK_CAUSAL_TOP_LEFT = 1;
   public static final int FA3_MASK_CAUSAL_BOTTOM_RIGHT = 2;
+  public static final int FA3_MASK_WINDOW = 3;
+  public static final int FA3_MASK_CHUNK = 4;
 
   public static final int FA3_FLAG_DETERMINISTIC = 1;
   public static final int FA3_FLAG_TWO_LEVEL = 2;
+  public static final int FA3_FLAG_BATCH_INVARIANT = 4;
   public static final int FA3_QUANTIZE_INCOHERENT = 1;
   public static final int FA3_QUANTIZE_ROTARY_INTERLEAVED = 2;
 
@@ -66,7 +70,11 @@ public final class Fa3 {
   public static final StructLayout FORWARD_PARAMS = struct("fa3_forward_params",
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"), tensors("q", "k", "v", "o", "lse"),
       JAVA_INT.withName("mask"), JAVA_FLOAT.withName("softmax_scale"), ADDRESS.withName("kernel"),
-      tensors("q_scale", "k_scale", "v_scale", "o_scale", "v_mean", "lse_offset"));
+      tensors("q_scale", "k_scale", "v_scale", "o_scale", "v_mean", "lse_offset"),
+      ints("window_left", "window_right", "max_seqlen_q", "max_seqlen_k"),
+      tensors("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table",
+          "cache_batch_idx"),
+      ADDRESS.withName("schedule"), JAVA_LONG.withName("schedule_bytes"));
 
   public static final StructLayout BACKWARD_PARAMS = struct("fa3_backward_params",
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"),
@@ -180,6 +188,10 @@ public final class Fa3 {
       function("fa3_forward_workspace_size", JAVA_INT, ADDRESS, JAVA_INT, ADDRESS);
   private static final MethodHandle FORWARD =
       function("fa3_forward", JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
+  private static final MethodHandle FORWARD_SCHEDULE_SIZE =
+      function("fa3_forward_schedule_size", JAVA_INT, ADDRESS, JAVA_INT, ADDRESS);
+  private static final MethodHandle FORWARD_SCHEDULE =
+      function("fa3_forward_schedule", JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
   private static final MethodHandle REFERENCE_FORWARD =
       function("fa3_reference_forward", JAVA_INT, ADDRESS, JAVA_INT);
   private static final MethodHandle BACKWARD_CHECK = function("fa3_backward_check", JAVA_INT, ADDRESS);
@@ -267,6 +279,15 @@ public final class Fa3 {
 
   public static void forward(Struct params, MemorySegment workspace, long bytes, MemorySegment stream) {
     check(() -> (int) FORWARD.invokeExact(params.memory, workspace, bytes, stream));
+  }
+
+  /** On a device of so many multiprocessors; 0: on the current context's. */
+  public static long forwardScheduleSize(Struct params, int multiprocessors) {
+    return size(bytes -> () -> (int) FORWARD_SCHEDULE_SIZE.invokeExact(params.memory, multiprocessors, bytes));
+  }
+
+  public static void forwardSchedule(Struct params, MemorySegment schedule, long bytes, MemorySegment stream) {
+    check(() -> (int) FORWARD_SCHEDULE.invokeExact(params.memory, schedule, bytes, stream));
   }
 
   public static void referenceForward(Struct params, int threads) {
