@@ -124,8 +124,8 @@ enum class Trait : uint32_t {
   // ptxas makes other main loops with it: e4m3 at d 256, causal, -2%, bf16 at d 64 -0.25%.
   early_first_q = 1 << 13,
 
-  // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (Planned in
-  // work.h). Rows without it have the lengths of the call.
+  // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (planned.h); and
+  // heads may have sinks (tile/sinks.cuh). Rows without it have the lengths of the call, and no sinks.
   own_lengths = 1 << 14,
 
   // Of backward rows, from bit 20 on:
@@ -153,9 +153,11 @@ enum class Trait : uint32_t {
   // Of fa3_quantize, with rotary embedding, which takes registers from all others.
   rotates = 1 << 28,
 
-  // What all rows of fwd.cu share; and those of packed heads.
+  // What all rows of fwd.cu share; those of packed heads; and both with lengths of their own.
   fast = chosen | splits | speculative | hold_exps,
   fast_packed = fast | early_claim | early_first_q,
+  served = fast | own_lengths,
+  served_packed = fast_packed | own_lengths,
 
   // What a row of each kind may have.
   of_backward = chosen | hold_exps | one_key_block | as_written | prepares_ahead | keeps_together,

@@ -124,9 +124,11 @@ struct ForwardRow : TiledRow {
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
   // What one of two warpgroups with the same rows hands over to the other: O, m and l.
   constexpr int handed_bytes() const { return has(Trait::shares_keys) ? 64 * dv * 4 + 128 * 16 : 0; }
+  // RowBlocks are larger where each has a sequence of its own.
+  constexpr int own_lengths_bytes() const { return has(Trait::own_lengths) ? 1024 : 0; }
   constexpr int smem_bytes() const {
     return q_buffers * q_buffer_bytes() + stages * stage_bytes() + landing_buffers() * v_block_bytes() +
-           v_mean_bytes() + handed_bytes() + barrier_bytes;
+           v_mean_bytes() + handed_bytes() + barrier_bytes + own_lengths_bytes();
   }
 
   constexpr bool valid() const {
@@ -151,7 +153,7 @@ struct ForwardRow : TiledRow {
   }
   constexpr bool valid_8bit() const {
     return v != VLayout::rows && kv_scales != KvScales::none && Bc % 32 == 0 && d % 64 == 0 && dv == d &&
-           !has(Trait::own_lengths) &&  // PlannedForwardParams has no scales
+           !has(Trait::own_lengths) &&  // PlannedForwardParams has no scales, and store_scaled_o adds no sinks
            o_from_registers() && (!block_scales() || (Bc == rows_of_scale && !split_stage())) &&
            (!has(Trait::two_level) || block_scales());
   }

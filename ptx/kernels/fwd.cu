@@ -176,7 +176,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
 
     exit.q_is_read(q_buffer);
     // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
-    const Finished done(smem, q_use, q_buffer);
+    const Finished done(p, smem, q_use, q_buffer, warp);
     const bool has_v = blocks > 0;
     const uint32_t first = blocks > 0 ? i + 1 : i;  // use that holds this piece's last V and the next one's first K
     ring.wait_v(first);                        // A2.18
