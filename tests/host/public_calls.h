@@ -105,6 +105,14 @@ inline const PublicCall public_calls[] = {
        return fa3_tensor_pack(&t);
      },
      false},
+    {"fa3_reference_forward with lengths",
+     [] {
+       static int32_t keys[1] = {1};
+       fa3_forward_params p = detail::small_forward();
+       p.seqused_k = tensor(keys, FA3_DTYPE_INT32, {1});
+       return fa3_reference_forward(&p, 0);
+     },
+     false},
     {"fa3_reference_forward",
      [] {
        const fa3_forward_params p = detail::small_forward();
