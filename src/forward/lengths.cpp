@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "forward/candidate.h"
 #include "forward/cost.h"
 #include "forward/tiles.h"
 #include "integers.h"
@@ -80,6 +81,96 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p.all_bytes = static_cast<double>(all_blocks) * row.stage_bytes() * static_cast<double>(problem.heads_kv);
   p.packed_rows = narrow(packs ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
   return true;
+}
+
+bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
+                         PlanLengthsParams& params) {
+  return plan_lengths_params(problem, row, multiprocessors, problem.lengths, {problem.total_q, problem.total_k},
+                             problem.window, problem.batch_invariant, params);
+}
+
+LengthsLayout layout_of(const PlanLengthsParams& params) {
+  const auto entries = static_cast<size_t>(most_entries(params.most_tiles, params.most_slots));
+  const size_t batch = static_cast<size_t>(params.lengths.batch);
+  LengthsLayout layout;
+  layout.counts = entries * sizeof(Planned);
+  layout.sequences = layout.counts + sizeof(PlannedCounts);
+  layout.first_tile = layout.sequences + batch * sizeof(Sequence);
+  layout.bytes = layout.first_tile + (batch + 1) * sizeof(int32_t);
+  return layout;
+}
+
+LengthsPlan lengths_plan_at(void* begin, const LengthsLayout& layout) {
+  char* const bytes = static_cast<char*>(begin);
+  return {reinterpret_cast<Sequence*>(bytes + layout.sequences), reinterpret_cast<int32_t*>(bytes + layout.first_tile),
+          reinterpret_cast<Planned*>(bytes), reinterpret_cast<PlannedCounts*>(bytes + layout.counts)};
+}
+
+namespace {
+
+// How long the call is predicted to take if all sequences are of the average length, which is the host's best guess:
+// their tiles share the multiprocessors evenly, and where these are more, a tile becomes as many parts as there are for
+// it. The last tile of a sequence may leave warpgroups without rows, and takes less time then.
+int64_t average_time(const ForwardProblem& problem, const ForwardRow& row, const PlanLengthsParams& p) {
+  const auto average = [&](int64_t total, int64_t most) {  // of batched tensors the host knows the most only
+    return total < 0 ? most : std::min(most, divide_up(total, problem.batch));
+  };
+  int64_t q = average(problem.total_q, problem.seqlen_q), k = average(problem.total_k, problem.seqlen_k);
+  int64_t sequences = problem.batch;
+  if (problem.chunk > 0) {
+    sequences *= divide_up(q, problem.chunk);
+    q = std::min(q, problem.chunk), k = std::min(k, problem.chunk);
+  }
+  const Lengths lengths{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 1, narrow(q), narrow(k)};
+  const Visible seen = visible_of(sequence_at(lengths, 0, 0, p.window, 0), true, true, p.packing);
+  const auto blocks_of_tile = [&](int64_t q_block) {
+    const Blocks blocks = tile_blocks(seen, narrow(q_block * row.Br), row.Br, row.Bc);
+    return blocks.end - blocks.begin;
+  };
+  const int64_t q_blocks = divide_up(seen.rows(), row.Br), tiles = sequences * q_blocks * p.heads;
+  const int64_t blocks = (blocks_of_tile((q_blocks - 1) / 2) + blocks_of_tile(q_blocks / 2) + 1) / 2;
+  const int64_t multiprocessors = p.multiprocessors;
+  int64_t parts = 1;
+  if (p.most_slots > 0 && tiles < multiprocessors)
+    parts = std::max<int64_t>(
+        1, std::min<int64_t>({p.most_parts, multiprocessors / tiles, blocks / (p.least_unit * p.grain)}));
+  const int64_t pieces = tiles * parts;
+
+  Costs costs = pieces <= multiprocessors ? p.together : p.behind;
+  const int64_t full = (pieces <= multiprocessors ? costs_of(row).together : costs_of(row).behind).block;
+  const int64_t last_warpgroups = divide_up(seen.rows() - (q_blocks - 1) * row.Br, 64);
+  const int64_t last = last_warpgroups < row.warpgroups() ? block_time(row, full, last_warpgroups) : full;
+  costs.block = narrow(((q_blocks - 1) * full + last) / q_blocks);
+  if (p.block_bytes)
+    costs.block = std::max(costs.block, narrow(memory_time(p.block_bytes, std::min(pieces, multiprocessors), p.all_bytes)));
+  const int64_t piece = parts == 1 ? costs.whole(blocks) : costs.part(divide_up(blocks, parts)) + costs.read_all(parts);
+  if (pieces <= multiprocessors) return launch_time + piece;
+  return launch_time + in_turn(pieces, piece) / multiprocessors + piece / 2;
+}
+
+// Behind the device's plan, if that is there, come tickets for all tiles that may be split, and slots.
+WorkspaceLayout workspace_of(const ForwardProblem& problem, const ForwardRow& row, const PlanLengthsParams& p) {
+  const size_t plan_bytes = problem.schedule ? 0 : layout_of(p).bytes;
+  return place_parts(problem, row, FA3_FORWARD_WORKSPACE_BYTES + plan_bytes, int64_t{p.most_slots / 2} * p.heads,
+                     int64_t{p.most_slots} * p.heads);
+}
+
+}  // namespace
+
+void plan_lengths_row(const ForwardProblem& problem, int number, int multiprocessors, RowPlan& plan) {
+  const ForwardRow& row = forward_row(number);
+  PlanLengthsParams params;
+  plan_lengths_params(problem, row, multiprocessors, params);  // which fit() has seen to be possible
+  const int32_t pieces = narrow(most_entries(params.most_tiles, params.most_slots)) * params.heads;
+  plan.row = number;
+  plan.tiles = {};
+  plan.tiles.q_blocks = params.most_tiles;
+  plan.tiles.batch_heads = params.heads;
+  plan.tiles.heads = Divisor::of(params.heads);
+  plan.pieces = {0, pieces, 0, 1, Divisor::of(1)};
+  plan.slots = params.most_slots * params.heads;
+  plan.whole_us = plan.predicted_us = static_cast<double>(average_time(problem, row, params)) / 1e3;
+  plan.workspace = workspace_of(problem, row, params);
 }
 
 }  // namespace fa3

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "forward/cost.h"
+#include "forward/lengths.h"
 #include "forward/split.h"
 #include "forward/tiles.h"
 #include "integers.h"
@@ -44,12 +45,40 @@ void add_tile_v(const ForwardProblem& problem, ForwardPlan& plan) {
   plan.workspace_bytes = plan.v_tiles + static_cast<size_t>(tiles * v_tile_bytes(problem));
 }
 
+// With lengths of their own, sequences' tiles are planned on the device, by a step before the kernel's or by an earlier
+// call (a schedule). Among rows the host chooses by what it knows. Where tiles are many, a smaller tile must seem faster
+// by a twentieth: rows differ less there than predictions are wrong.
+void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
+  constexpr int pass = row_named("fa3_pass_plan_lengths");
+  static_assert(pass >= 0);
+  plan_lengths_row(problem, fit.rows[0], multiprocessors, plan.forward);
+  const bool is_balanced = plan.forward.tiles.count() >= balanced * multiprocessors;
+  for (int i = 1; i < fit.count; ++i) {
+    RowPlan other;
+    plan_lengths_row(problem, fit.rows[i], multiprocessors, other);
+    const double limit = plan.forward.predicted_us * (is_balanced ? 0.95 : 1);
+    // Where it makes no difference, fewer reads of K and V are better.
+    const bool is_faster = forward_row(other.row).packs_heads() ? other.predicted_us <= plan.forward.predicted_us
+                                                                : other.predicted_us < limit;
+    if (is_faster) plan.forward = other;
+  }
+  PlanLengthsParams params;
+  plan_lengths_params(problem, forward_row(plan.forward.row), multiprocessors, params);
+  plan.lengths = layout_of(params);
+  plan.workspace_bytes = plan.forward.workspace.bytes;
+  if (!problem.schedule) plan.launches[plan.launch_count++] = {ForwardStep::plan_lengths, pass, 1};
+  plan.launches[plan.launch_count++] = {ForwardStep::forward, plan.forward.row,
+                                        std::min(plan.forward.pieces.count(), multiprocessors)};
+}
+
 void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
   plan.launch_count = 0;
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
+  plan.lengths = {};
   plan.forward = {};
   plan.forward.row = fit.rows[0];
   if (problem.empty()) return;
+  if (problem.served) return plan_served(problem, fit, multiprocessors, plan);
   if (problem.seqlen_k == 0) {
     constexpr int pass = row_named("fa3_pass_empty_rows");
     static_assert(pass >= 0);
@@ -94,6 +123,10 @@ struct Key {
   AttentionShape shape;
   int64_t first_row, rows, v_tiles_row;  // of the rows that fit
   int64_t multiprocessors;
+  bool served, batch_invariant, has_schedule;
+  int64_t total_q, total_k, chunk;
+  int32_t left, right;  // of the window
+  bool bottom_right;
 
   bool operator==(const Key&) const = default;
 };
@@ -107,8 +140,13 @@ const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, int multi
     ForwardPlan plans[remembered];
     int next;
   } memory;
-  Key key{problem, fit.rows[0], fit.count, fit.v_tiles_row, multiprocessors};
+  Key key{problem, fit.rows[0], fit.count, fit.v_tiles_row, multiprocessors, problem.served};
   key.shape.softmax_scale = 0;  // nothing to it
+  if (problem.served) {
+    key.batch_invariant = problem.batch_invariant, key.has_schedule = problem.schedule != nullptr;
+    key.total_q = problem.total_q, key.total_k = problem.total_k, key.chunk = problem.chunk;
+    key.left = problem.window.left, key.right = problem.window.right, key.bottom_right = problem.window.bottom_right;
+  }
   for (int i = 0; i < remembered; ++i)
     if (memory.keys[i] == key) return memory.plans[i];
   const int at = memory.next++ % remembered;
