@@ -197,8 +197,6 @@ bool pieces_fit(const ForwardProblem& problem, const ForwardRow& row) {
 }  // namespace
 
 fa3_status fit(const ForwardProblem& problem, Fit& fit) {
-  if (problem.served)
-    return fail(FA3_ERROR_UNSUPPORTED, "no kernel of this build has packed lengths, pages, windows or sinks");
   if (fa3_status status = problem.kernel ? take_named_row(problem, fit) : choose_rows(problem, fit)) return status;
   if (fa3_status status = check_lengths(problem)) return status;
   if (problem.empty()) return FA3_OK;

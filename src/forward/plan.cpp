@@ -118,15 +118,28 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessor
                                         narrow(std::min<int64_t>(blocks, multiprocessors))};
 }
 
+// What a plan of a served problem depends on beside its shape. Of other problems all is 0.
+struct ServedKey {
+  bool served, batch_invariant, has_schedule;
+  int64_t total_q, total_k, chunk;
+  int32_t left, right;  // of the window
+  bool bottom_right;
+
+  static ServedKey of(const ForwardProblem& problem) {
+    if (!problem.served) return {};
+    const Window& window = problem.window;
+    return {true, problem.batch_invariant, problem.schedule != nullptr, problem.total_q, problem.total_k, problem.chunk,
+            window.left, window.right, window.bottom_right};
+  }
+  bool operator==(const ServedKey&) const = default;
+};
+
 // What a plan depends on.
 struct Key {
   AttentionShape shape;
   int64_t first_row, rows, v_tiles_row;  // of the rows that fit
   int64_t multiprocessors;
-  bool served, batch_invariant, has_schedule;
-  int64_t total_q, total_k, chunk;
-  int32_t left, right;  // of the window
-  bool bottom_right;
+  ServedKey served;
 
   bool operator==(const Key&) const = default;
 };
@@ -140,13 +153,8 @@ const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, int multi
     ForwardPlan plans[remembered];
     int next;
   } memory;
-  Key key{problem, fit.rows[0], fit.count, fit.v_tiles_row, multiprocessors, problem.served};
+  Key key{problem, fit.rows[0], fit.count, fit.v_tiles_row, multiprocessors, ServedKey::of(problem)};
   key.shape.softmax_scale = 0;  // nothing to it
-  if (problem.served) {
-    key.batch_invariant = problem.batch_invariant, key.has_schedule = problem.schedule != nullptr;
-    key.total_q = problem.total_q, key.total_k = problem.total_k, key.chunk = problem.chunk;
-    key.left = problem.window.left, key.right = problem.window.right, key.bottom_right = problem.window.bottom_right;
-  }
   for (int i = 0; i < remembered; ++i)
     if (memory.keys[i] == key) return memory.plans[i];
   const int at = memory.next++ % remembered;
