@@ -61,6 +61,7 @@ fa3_status make_schedule(const fa3_forward_params* params, void* schedule, size_
   Fit fit;
   if (fa3_status status = prepare_schedule(params, Rules::device, problem, fit)) return status;
   if (!problem.served || problem.empty()) return FA3_OK;
+  if (schedule == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "schedule is NULL, must be device memory");
   Device device;
   if (fa3_status status = find_device(device)) return status;
   const ForwardPlan& made = fa3::plan(problem, fit, device.context->multiprocessors);

@@ -39,9 +39,8 @@ int inner_dim(const ForwardProblem& problem, int64_t total) { return problem.ser
 // Whatever a served problem's mask is, its rows take it as a window.
 Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::window : problem.mask(); }
 
-// Can this row take the problem's lengths, V, scales and sums?
+// Can this row take the problem's V, scales and sums?
 bool takes(const ForwardRow& row, const ForwardProblem& problem) {
-  if (row.has(Trait::own_lengths) != problem.served) return false;
   return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
                             (row.block_scales() || !problem.kv_blocks));
@@ -52,6 +51,11 @@ bool has_needless_scales(const ForwardRow& row, const ForwardProblem& problem) {
 }
 
 constexpr bool is_choosable(const ForwardRow& row) { return row.has(Trait::chosen); }
+
+// The rows for served problems, and no others, are for windows, so that a list of the rows of a mask need not ask.
+static_assert(std::all_of(forward_rows.begin(), forward_rows.end(), [](const ForwardRow& row) {
+  return !is_choosable(row) || row.has(Trait::own_lengths) == (row.mask == Mask::window);
+}));
 
 // Rows that fit the same problems.
 constexpr int rivals_of(const ForwardRow& row) {
