@@ -52,7 +52,7 @@ fa3_status schedule_size(const fa3_forward_params* params, int multiprocessors, 
   if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
   if (fa3_status status = prepare_schedule(params, Rules::shapes, problem, fit)) return status;
   if (fa3_status status = resolve_multiprocessors(multiprocessors)) return status;
-  *bytes = fa3::plan(problem, fit, multiprocessors).lengths.bytes;
+  *bytes = fa3::plan(problem, fit, multiprocessors).schedule_bytes;
   return FA3_OK;
 }
 
@@ -65,7 +65,7 @@ fa3_status make_schedule(const fa3_forward_params* params, void* schedule, size_
   Device device;
   if (fa3_status status = find_device(device)) return status;
   const ForwardPlan& made = fa3::plan(problem, fit, device.context->multiprocessors);
-  if (fa3_status status = validate_schedule(problem, schedule, schedule_bytes, made.lengths.bytes)) return status;
+  if (fa3_status status = validate_schedule(problem, schedule, schedule_bytes, made.schedule_bytes)) return status;
   return launch_schedule(problem, made, device, schedule, stream);
 }
 
@@ -84,7 +84,7 @@ fa3_status forward(const fa3_forward_params* params, void* workspace, size_t wor
   const size_t needed = made ? made->workspace_bytes : FA3_FORWARD_WORKSPACE_BYTES;  // what every call needs
   if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, needed)) return status;
   if (made && problem.served)
-    if (fa3_status status = check_schedule(problem, made->lengths.bytes)) return status;
+    if (fa3_status status = check_schedule(problem, made->schedule_bytes)) return status;
   return made ? launch(problem, *made, device, workspace, stream) : no_plan;
 }
 

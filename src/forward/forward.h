@@ -73,11 +73,6 @@ struct WorkspaceLayout {
   size_t tickets, partials, bytes;
 };
 
-// Where the parts of the plan that the device makes stand, in bytes from its start. The entries come first.
-struct LengthsLayout {
-  size_t counts, sequences, first_tile, bytes;
-};
-
 // The problem on a row. If it is served, the list is the device's to make: of tiles only their heads say something, and
 // tiles, pieces and slots are as many as there may be.
 struct RowPlan {
@@ -109,7 +104,7 @@ struct ForwardPlan {
   RowPlan forward;
   size_t v_tiles;  // where V as tiles is in the workspace, if there is a step that puts it there
   size_t workspace_bytes;
-  LengthsLayout lengths;  // of a served problem; otherwise 0
+  size_t schedule_bytes;  // of the plan that the device makes; 0: none
 };
 
 // The plan, until the calling thread plans some problems more: it remembers its last few.

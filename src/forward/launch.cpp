@@ -109,22 +109,21 @@ void fill(const ForwardProblem& problem, const RowPlan& plan, void* workspace, S
 }
 
 // The step in which the device makes its plan, from `begin` on.
-void fill(const ForwardProblem& problem, const ForwardPlan& plan, int multiprocessors, void* begin,
+void fill(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* begin,
           PlanLengthsPassParams& params) {
-  plan_lengths_params(problem, forward_row(plan.forward.row), multiprocessors, params.call);
-  params.plan = lengths_plan_at(begin, plan.lengths);
+  plan_lengths_params(problem, forward_row(plan.forward.row), device.context->multiprocessors, params.call);
+  params.plan = plan_at(begin, params.call);
 }
 
 // The kernel that takes this plan.
 fa3_status fill_served(const Driver& driver, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
-                       void* begin, PlannedForwardParams& params) {
+                       const LengthsPlan& lengths, PlannedForwardParams& params) {
   const ForwardRow& row = forward_row(plan.forward.row);
   const View& table = problem.page_table;
   const bool has_pages = problem.page_size > 0 && problem.seqlen_k > 0;
   const int64_t page_size = has_pages ? problem.page_size : row.Bc;
   const int box_rows = static_cast<int>(std::gcd(page_size, int64_t{row.Bc}));
   fill_common(problem, plan.forward, workspace, params);
-  const LengthsPlan lengths = lengths_plan_at(begin, plan.lengths);
   params.planned = lengths.entries;
   params.counts = lengths.counts;
   params.page_table = has_pages ? static_cast<const int32_t*>(table.data) : nullptr;
@@ -150,15 +149,18 @@ struct StepParams {
   TileVParams tile_v;
   EmptyRowsParams empty_rows;
   PlannedForwardParams planned;
-  PlanLengthsPassParams plan_lengths;
+  PlanLengthsPassParams lengths;  // of a served problem also where there is no such step
 };
 
 fa3_status fill(const Device& device, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
                 StepParams& params, void* (&of_launch)[ForwardPlan::most_launches]) {
   const Driver& driver = *device.driver;
   View v = problem.v;
-  void* const lengths = problem.schedule ? const_cast<void*>(problem.schedule)
-                                         : static_cast<char*>(workspace) + FA3_FORWARD_WORKSPACE_BYTES;
+  if (problem.served && plan.launch_count)
+    fill(problem, plan, device,
+         problem.schedule ? const_cast<void*>(problem.schedule)
+                          : static_cast<char*>(workspace) + FA3_FORWARD_WORKSPACE_BYTES,
+         params.lengths);
   for (int i = 0; i < plan.launch_count; ++i) {
     const ForwardLaunch& launch = plan.launches[i];
     switch (launch.step) {
@@ -177,12 +179,11 @@ fa3_status fill(const Device& device, const ForwardProblem& problem, const Forwa
         of_launch[i] = &params.tile_v;
         break;
       case ForwardStep::plan_lengths:
-        fill(problem, plan, device.context->multiprocessors, lengths, params.plan_lengths);
-        of_launch[i] = &params.plan_lengths;
+        of_launch[i] = &params.lengths;
         break;
       case ForwardStep::forward:
         if (problem.served) {
-          if (fa3_status status = fill_served(driver, problem, plan, workspace, lengths, params.planned)) return status;
+          if (fa3_status status = fill_served(driver, problem, plan, workspace, params.lengths.plan, params.planned)) return status;
           of_launch[i] = &params.planned;
           break;
         }
@@ -225,7 +226,7 @@ fa3_status launch_schedule(const ForwardProblem& problem, const ForwardPlan& pla
   CUfunction function;
   if (fa3_status status = get_function(device, step.row, stream, function)) return status;
   PlanLengthsPassParams params;
-  fill(problem, plan, device.context->multiprocessors, schedule, params);
+  fill(problem, plan, device, schedule, params);
   return enqueue(*device.driver, rows[step.row], function, step.grid, &params, false, stream);
 }
 

@@ -14,8 +14,8 @@ namespace {
 // times as long as what it writes and reads.
 constexpr int64_t constant_keys = 2048;
 
-int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, const PackedTotals& totals) {
-  const int64_t total = totals.q < 0 ? -1 : packing_of(problem, row).rows(totals.q);
+int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row) {
+  const int64_t total = problem.total_q < 0 ? -1 : packing_of(problem, row).rows(problem.total_q);
   return most_tiles(problem.batch, rows_of(problem, row), total, row.Br);
 }
 
@@ -39,34 +39,38 @@ int32_t stored_rows(const ForwardProblem& problem, const ForwardRow& row) {
 }  // namespace
 
 bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
-                         const Lengths& lengths, const PackedTotals& totals, const Window& window,
-                         bool batch_invariant, PlanLengthsParams& p) {
-  if (std::max(problem.seqlen_q, totals.q) > most_packed_rows || rows_of(problem, row) > max_seqlen ||
-      std::max(problem.seqlen_k, totals.k) > most_packed_rows || problem.batch > max_tiles)
+                         PlanLengthsParams& p) {
+  const int64_t total_q = problem.total_q, total_k = problem.total_k;
+  if (std::max(problem.seqlen_q, total_q) > most_packed_rows || rows_of(problem, row) > max_seqlen ||
+      std::max(problem.seqlen_k, total_k) > most_packed_rows || problem.batch > max_tiles)
     return false;
   const bool packs = row.packs_heads();
   const int64_t blocks = divide_up(problem.seqlen_k, row.Bc);
   const int64_t grain = std::max<int64_t>(1, divide_up(blocks, Listed::most_grains));
   const int64_t unit = std::max<int64_t>(1, constant_keys / (row.Bc * grain));
-  const int64_t heads = heads_of(problem, row), tiles = tiles_of_head(problem, row, totals);
+  const int64_t heads = heads_of(problem, row), tiles = tiles_of_head(problem, row);
   const int64_t parts = !row.has(Trait::splits) ? 1 : packs ? Listed::most_packed_parts : Listed::most_parts;
   int64_t slots = most_slots(multiprocessors, heads);
-  if (batch_invariant) slots = most_constant_slots(problem.batch, problem.seqlen_k, totals.k, row.Bc, grain, unit);
+  if (problem.batch_invariant) slots = most_constant_slots(problem.batch, problem.seqlen_k, total_k, row.Bc, grain, unit);
   slots = parts == 1 ? 0 : std::min(slots, tiles * parts);
+  // Kernels count pieces, and rows of slots with packed heads, in int32.
   int64_t pieces;
-  if (__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) || pieces > max_tiles) return false;
+  if (__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) || pieces > max_tiles ||
+      slots * heads * row.Br > INT32_MAX)
+    return false;
   const RowCosts costs = costs_for(problem, row);
   p = {};
-  p.lengths = lengths;
-  p.window = window;
-  p.total_q = narrow(std::max<int64_t>(totals.q, 0));
-  p.total_k = narrow(std::max<int64_t>(totals.k, 0));
+  p.lengths = problem.lengths;
+  p.lengths.caches = narrow(std::min<int64_t>(problem.k.dim[0], INT32_MAX));
+  p.window = problem.window;
+  p.total_q = narrow(std::max<int64_t>(total_q, 0));
+  p.total_k = narrow(std::max<int64_t>(total_k, 0));
   p.packing = packing_of(problem, row);
   p.Br = row.Br, p.Bc = row.Bc;
   p.heads = narrow(heads);
   p.multiprocessors = multiprocessors;
   p.grain = narrow(grain);
-  p.unit = narrow(batch_invariant ? unit : 0);
+  p.unit = narrow(problem.batch_invariant ? unit : 0);
   p.least_unit = narrow(divide_up(packs ? 2 : 4, grain));
   p.most_parts = narrow(parts);
   p.most_tiles = narrow(tiles);
@@ -77,33 +81,10 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   // Few queries wait for K and V, which the heads that share them read from memory once (under_way in candidate.cpp).
   if (problem.seqlen_q <= most_packed_queries && !row.is_8bit())
     p.block_bytes = packs ? row.stage_bytes() : row.stage_bytes() / problem.heads_per_kv() * 9 / 8;
-  const int64_t all_blocks = totals.k < 0 ? blocks * problem.batch : divide_up(totals.k, row.Bc);
+  const int64_t all_blocks = total_k < 0 ? blocks * problem.batch : divide_up(total_k, row.Bc);
   p.all_bytes = static_cast<double>(all_blocks) * row.stage_bytes() * static_cast<double>(problem.heads_kv);
   p.packed_rows = narrow(packs ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
   return true;
-}
-
-bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
-                         PlanLengthsParams& params) {
-  return plan_lengths_params(problem, row, multiprocessors, problem.lengths, {problem.total_q, problem.total_k},
-                             problem.window, problem.batch_invariant, params);
-}
-
-LengthsLayout layout_of(const PlanLengthsParams& params) {
-  const auto entries = static_cast<size_t>(most_entries(params.most_tiles, params.most_slots));
-  const size_t batch = static_cast<size_t>(params.lengths.batch);
-  LengthsLayout layout;
-  layout.counts = entries * sizeof(Planned);
-  layout.sequences = layout.counts + sizeof(PlannedCounts);
-  layout.first_tile = layout.sequences + batch * sizeof(Sequence);
-  layout.bytes = layout.first_tile + (batch + 1) * sizeof(int32_t);
-  return layout;
-}
-
-LengthsPlan lengths_plan_at(void* begin, const LengthsLayout& layout) {
-  char* const bytes = static_cast<char*>(begin);
-  return {reinterpret_cast<Sequence*>(bytes + layout.sequences), reinterpret_cast<int32_t*>(bytes + layout.first_tile),
-          reinterpret_cast<Planned*>(bytes), reinterpret_cast<PlannedCounts*>(bytes + layout.counts)};
 }
 
 namespace {
@@ -150,8 +131,8 @@ int64_t average_time(const ForwardProblem& problem, const ForwardRow& row, const
 
 // Behind the device's plan, if that is there, come tickets for all tiles that may be split, and slots.
 WorkspaceLayout workspace_of(const ForwardProblem& problem, const ForwardRow& row, const PlanLengthsParams& p) {
-  const size_t plan_bytes = problem.schedule ? 0 : layout_of(p).bytes;
-  return place_parts(problem, row, FA3_FORWARD_WORKSPACE_BYTES + plan_bytes, int64_t{p.most_slots / 2} * p.heads,
+  const size_t planned = problem.schedule ? 0 : static_cast<size_t>(plan_bytes(p));
+  return place_parts(problem, row, FA3_FORWARD_WORKSPACE_BYTES + planned, int64_t{p.most_slots / 2} * p.heads,
                      int64_t{p.most_slots} * p.heads);
 }
 
@@ -171,6 +152,15 @@ void plan_lengths_row(const ForwardProblem& problem, int number, int multiproces
   plan.slots = params.most_slots * params.heads;
   plan.whole_us = plan.predicted_us = static_cast<double>(average_time(problem, row, params)) / 1e3;
   plan.workspace = workspace_of(problem, row, params);
+}
+
+bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
+                         const Lengths& lengths, const PackedTotals& totals, const Window& window,
+                         bool batch_invariant, PlanLengthsParams& params) {
+  ForwardProblem served = problem;
+  served.lengths = lengths, served.total_q = totals.q, served.total_k = totals.k, served.window = window;
+  served.batch_invariant = batch_invariant;
+  return plan_lengths_params(served, row, multiprocessors, params);
 }
 
 }  // namespace fa3

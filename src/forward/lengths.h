@@ -22,10 +22,6 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
 bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
                          PlanLengthsParams& params);
 
-// Where the device's plan stands, which begins at a multiple of 16 bytes.
-LengthsLayout layout_of(const PlanLengthsParams& params);
-LengthsPlan lengths_plan_at(void* begin, const LengthsLayout& layout);
-
 // The served problem on one row.
 void plan_lengths_row(const ForwardProblem& problem, int row, int multiprocessors, RowPlan& plan);
 

@@ -64,7 +64,7 @@ void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocess
   }
   PlanLengthsParams params;
   plan_lengths_params(problem, forward_row(plan.forward.row), multiprocessors, params);
-  plan.lengths = layout_of(params);
+  plan.schedule_bytes = static_cast<size_t>(plan_bytes(params));
   plan.workspace_bytes = plan.forward.workspace.bytes;
   if (!problem.schedule) plan.launches[plan.launch_count++] = {ForwardStep::plan_lengths, pass, 1};
   plan.launches[plan.launch_count++] = {ForwardStep::forward, plan.forward.row,
@@ -74,7 +74,7 @@ void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocess
 void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
   plan.launch_count = 0;
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
-  plan.lengths = {};
+  plan.schedule_bytes = 0;
   plan.forward = {};
   plan.forward.row = fit.rows[0];
   if (problem.empty()) return;

@@ -66,28 +66,38 @@ int64_t slot_bytes(const ForwardRow& row, const PlannedForwardParams& p) {
   return (of_head < row.Br ? (of_head + 3) / 4 * 4 : row.Br) * row.packed_row_bytes();
 }
 
-// The device's plan has room for as many entries as it may have, and what stands in the workspace stands one behind the
-// other: the struct Workspace, the plan, tickets, slots.
+// Where the device's plan stands, which has room for as much as it may have, each part for itself.
+struct Bytes {
+  const char *begin, *end;
+};
+Bytes check_plan(const PlanLengthsParams& call, const LengthsPlan& plan) {
+  const auto bytes = [](const auto* first, int64_t count) {
+    CHECK(reinterpret_cast<uintptr_t>(first) % (sizeof *first < 16 ? sizeof *first : 16) == 0);
+    return Bytes{reinterpret_cast<const char*>(first), reinterpret_cast<const char*>(first + count)};
+  };
+  const Bytes parts[] = {bytes(plan.counts, 1), bytes(plan.entries, most_entries(call.most_tiles, call.most_slots)),
+                         bytes(plan.sequences, call.lengths.batch), bytes(plan.first_tile, call.lengths.batch + 1)};
+  Bytes all = parts[0];
+  for (const Bytes& a : parts) {
+    for (const Bytes& b : parts) CHECK((&a == &b || a.end <= b.begin || b.end <= a.begin));
+    all = {std::min(all.begin, a.begin), std::max(all.end, a.end)};
+  }
+  return all;
+}
+
+// What stands in the workspace stands one behind the other: the struct Workspace, the plan, tickets, slots.
 void check_workspace(const Pair& pair, const char* begin, size_t bytes) {
   const PlanLengthsParams& call = pair.call();
-  const LengthsPlan& plan = pair.plan();
   const PlannedForwardParams& p = pair.params();
-  CHECK(static_cast<void*>(p.workspace) == begin);
-  const char* const entries = reinterpret_cast<const char*>(plan.entries);
-  CHECK((entries == begin + FA3_FORWARD_WORKSPACE_BYTES && sizeof(Workspace) <= FA3_FORWARD_WORKSPACE_BYTES));
-  CHECK(reinterpret_cast<const Planned*>(plan.counts) >= plan.entries + most_entries(call.most_tiles, call.most_slots));
-  CHECK(reinterpret_cast<const PlannedCounts*>(plan.sequences) >= plan.counts + 1);
-  CHECK(reinterpret_cast<const Sequence*>(plan.first_tile) >= plan.sequences + call.lengths.batch);
-  CHECK(reinterpret_cast<const int32_t*>(p.tickets) >= plan.first_tile + call.lengths.batch + 1);
+  const Bytes plan = check_plan(call, pair.plan());
+  CHECK((static_cast<const void*>(p.workspace) == begin && sizeof(Workspace) <= FA3_FORWARD_WORKSPACE_BYTES));
+  CHECK(plan.begin >= begin + FA3_FORWARD_WORKSPACE_BYTES);
+  CHECK(reinterpret_cast<const char*>(p.tickets) >= plan.end);
   // The kernels clear tickets eight at a time.
   const int64_t tickets = int64_t{call.most_slots / 2} * call.heads * pair.row().warpgroups();
   const char* const partials = static_cast<const char*>(p.partials);
   CHECK(partials >= reinterpret_cast<const char*>(p.tickets + (tickets + 7) / 8 * 8));
   CHECK(begin + bytes == partials + int64_t{call.most_slots} * call.heads * slot_bytes(pair.row(), p));
-  for (const void* aligned : {static_cast<const void*>(plan.entries), static_cast<const void*>(plan.counts),
-                              static_cast<const void*>(plan.sequences), static_cast<const void*>(p.tickets),
-                              static_cast<const void*>(p.partials)})
-    CHECK((static_cast<const char*>(aligned) - begin) % 8 == 0);
   CHECK(((reinterpret_cast<const char*>(p.tickets) - begin) % 16 == 0 && (partials - begin) % 16 == 0));
 }
 
@@ -329,9 +339,8 @@ TEST_CASE("a schedule is made by one launch, and then calls have one launch", "[
   CHECK((fake.launches[0].stream == stream && fake.maps.empty()));
   const PlanLengthsPassParams planning = fake.launches[0].carried.lengths;
   CHECK(std::memcmp(&planning.call, &call, sizeof call) == 0);
-  const char* const end = memory + bytes;
-  CHECK(reinterpret_cast<char*>(planning.plan.entries) == memory);
-  CHECK(reinterpret_cast<const char*>(planning.plan.first_tile + call.lengths.batch + 1) == end);
+  const Bytes used = check_plan(call, planning.plan);
+  CHECK((used.begin >= memory && used.end <= memory + bytes));
 
   // The workspace has no plan then.
   fa3_forward_params with = p;
@@ -347,7 +356,7 @@ TEST_CASE("a schedule is made by one launch, and then calls have one launch", "[
   CHECK((launch.kernel == kernel && launch.grid[0] == grid && !launch.early));
   const PlannedForwardParams& f = launch.carried.planned;
   CHECK((f.planned == planning.plan.entries && f.counts == planning.plan.counts));
-  CHECK(reinterpret_cast<char*>(f.tickets) == workspace_memory + FA3_FORWARD_WORKSPACE_BYTES);
+  CHECK(static_cast<void*>(f.tickets) == workspace_memory + FA3_FORWARD_WORKSPACE_BYTES);
   // Who has set the fields already may make it anew.
   CHECK(schedule(with, memory, bytes) == FA3_OK);
   CHECK(fake.launches.back().kernel == pass);
