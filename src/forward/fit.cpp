@@ -93,6 +93,13 @@ static_assert(std::all_of(forward_rows.begin(), forward_rows.end(), [](const For
          static_cast<size_t>(row.dtype) < choosable_rows[0].size();
 }));
 
+// Few enough for packed heads? In packed lengths that may be so although one sequence has many: prompts among others
+// that get one token after the other. These would read K and V once for each head.
+bool has_few_queries(const ForwardProblem& problem) {
+  if (problem.seqlen_q <= most_packed_queries) return true;
+  return problem.served && problem.total_q >= 0 && problem.total_q <= most_packed_queries * problem.batch;
+}
+
 // The rows among which the library chooses: of all that can run the problem, those of the smallest head dimensions that
 // hold its own. Rows with packed heads (Heads::packed) and other rows have smallest dimensions of their own; those
 // with packed heads come last.
@@ -103,7 +110,7 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
   const auto dtype = static_cast<size_t>(dtype_of(problem.q.dtype));
   const RowList& candidates = choosable_rows[static_cast<size_t>(mask_of(problem))][dtype];
   const bool invariant = problem.served && problem.batch_invariant;
-  const bool may_pack = invariant ? problem.heads_per_kv() > 1 : problem.seqlen_q <= most_packed_queries;
+  const bool may_pack = invariant ? problem.heads_per_kv() > 1 : has_few_queries(problem);
   Fit packed;
   fit.count = packed.count = 0;
   for (int i = 0; i < candidates.count; ++i) {
