@@ -66,9 +66,9 @@ struct Fit {
 // hold.
 fa3_status fit(const ForwardProblem& problem, Fit& fit);
 
-// What stands where in the workspace, in bytes from its start: the struct Workspace; of a served problem without a
-// schedule, from FA3_FORWARD_WORKSPACE_BYTES on, the plan that the device makes (lengths.h); then, if tiles are split,
-// tickets and partial results.
+// What stands where in the workspace, in bytes from its start: the struct Workspace; of a served problem, from
+// FA3_FORWARD_WORKSPACE_BYTES on, the plan that the device makes (lengths.h), which is not used if there is a schedule;
+// then, if tiles are split, tickets and partial results.
 struct WorkspaceLayout {
   size_t tickets, partials, bytes;
 };

@@ -89,9 +89,9 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
 
 namespace {
 
-// How long the call is predicted to take if all sequences are of the average length, which is the host's best guess:
-// their tiles share the multiprocessors evenly, and where these are more, a tile becomes as many parts as there are for
-// it. The last tile of a sequence may leave warpgroups without rows, and takes less time then.
+// How long the call is predicted to take if all sequences are of the average length, the host's best guess: their tiles
+// share the multiprocessors evenly, and where these are more, each tile may become several parts. The last tile of a
+// sequence may leave warpgroups without rows, and takes less time then.
 int64_t average_time(const ForwardProblem& problem, const ForwardRow& row, const PlanLengthsParams& p) {
   const auto average = [&](int64_t total, int64_t most) {  // of batched tensors the host knows the most only
     return total < 0 ? most : std::min(most, divide_up(total, problem.batch));
@@ -110,30 +110,36 @@ int64_t average_time(const ForwardProblem& problem, const ForwardRow& row, const
   };
   const int64_t q_blocks = divide_up(seen.rows(), row.Br), tiles = sequences * q_blocks * p.heads;
   const int64_t blocks = (blocks_of_tile((q_blocks - 1) / 2) + blocks_of_tile(q_blocks / 2) + 1) / 2;
-  const int64_t multiprocessors = p.multiprocessors;
-  int64_t parts = 1;
-  if (p.most_slots > 0 && tiles < multiprocessors)
-    parts = std::max<int64_t>(
-        1, std::min<int64_t>({p.most_parts, multiprocessors / tiles, blocks / (p.least_unit * p.grain)}));
-  const int64_t pieces = tiles * parts;
-
-  Costs costs = pieces <= multiprocessors ? p.together : p.behind;
-  const int64_t full = (pieces <= multiprocessors ? costs_of(row).together : costs_of(row).behind).block;
   const int64_t last_warpgroups = divide_up(seen.rows() - (q_blocks - 1) * row.Br, 64);
-  const int64_t last = last_warpgroups < row.warpgroups() ? block_time(row, full, last_warpgroups) : full;
-  costs.block = narrow(((q_blocks - 1) * full + last) / q_blocks);
-  if (p.block_bytes)
-    costs.block = std::max(costs.block, narrow(memory_time(p.block_bytes, std::min(pieces, multiprocessors), p.all_bytes)));
-  const int64_t piece = parts == 1 ? costs.whole(blocks) : costs.part(divide_up(blocks, parts)) + costs.read_all(parts);
-  if (pieces <= multiprocessors) return launch_time + piece;
-  return launch_time + in_turn(pieces, piece) / multiprocessors + piece / 2;
+
+  const int64_t multiprocessors = p.multiprocessors;
+  const auto time_in = [&](int64_t parts) {
+    const int64_t pieces = tiles * parts;
+    Costs costs = pieces <= multiprocessors ? p.together : p.behind;
+    const RowCosts all = costs_of(row);
+    const int64_t full = (pieces <= multiprocessors ? all.together : all.behind).block;
+    const int64_t last = last_warpgroups < row.warpgroups() ? block_time(row, full, last_warpgroups) : full;
+    int64_t block = ((q_blocks - 1) * full + last) / q_blocks;
+    if (p.block_bytes)
+      block = std::max(block, memory_time(p.block_bytes, std::min(pieces, multiprocessors), p.all_bytes));
+    costs.block = narrow(block);
+    if (pieces > multiprocessors) return launch_time + in_turn(pieces, costs.whole(blocks)) / multiprocessors +
+                                         costs.whole(blocks) / 2;
+    if (parts == 1) return launch_time + costs.whole(blocks);
+    return launch_time + costs.part(divide_up(blocks, parts)) +
+           (p.packed_rows ? combine_time(parts, p.packed_rows, parts) : costs.read_all(parts));
+  };
+  int64_t best = time_in(1);
+  const int64_t most = p.most_slots == 0 ? 1 : std::min<int64_t>(p.most_parts, multiprocessors / tiles);
+  for (int64_t parts = 2; parts <= std::min(most, blocks / (p.least_unit * p.grain)); ++parts)
+    best = std::min(best, time_in(parts));
+  return best;
 }
 
-// Behind the device's plan, if that is there, come tickets for all tiles that may be split, and slots.
+// Behind the device's plan come tickets for all tiles that may be split, and slots.
 WorkspaceLayout workspace_of(const ForwardProblem& problem, const ForwardRow& row, const PlanLengthsParams& p) {
-  const size_t planned = problem.schedule ? 0 : static_cast<size_t>(plan_bytes(p));
-  return place_parts(problem, row, FA3_FORWARD_WORKSPACE_BYTES + planned, int64_t{p.most_slots / 2} * p.heads,
-                     int64_t{p.most_slots} * p.heads);
+  return place_parts(problem, row, FA3_FORWARD_WORKSPACE_BYTES + static_cast<size_t>(plan_bytes(p)),
+                     int64_t{p.most_slots / 2} * p.heads, int64_t{p.most_slots} * p.heads);
 }
 
 }  // namespace

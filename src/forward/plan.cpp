@@ -45,6 +45,11 @@ void add_tile_v(const ForwardProblem& problem, ForwardPlan& plan) {
   plan.workspace_bytes = plan.v_tiles + static_cast<size_t>(tiles * v_tile_bytes(problem));
 }
 
+// With packed heads: would a head's rows be in one tile of a row of smaller tiles, too?
+bool has_one_small_tile(const ForwardProblem& problem, const ForwardRow& row) {
+  return row.packs_heads() && row.Br > 64 && rows_of(problem, row) <= 64;
+}
+
 // With lengths of their own, sequences' tiles are planned on the device, by a step before the kernel's or by an earlier
 // call (a schedule). Among rows the host chooses by what it knows. Where tiles are many, a smaller tile must seem faster
 // by a twentieth: rows differ less there than predictions are wrong.
@@ -54,6 +59,7 @@ void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocess
   plan_lengths_row(problem, fit.rows[0], multiprocessors, plan.forward);
   const bool is_balanced = plan.forward.tiles.count() >= balanced * multiprocessors;
   for (int i = 1; i < fit.count; ++i) {
+    if (has_one_small_tile(problem, forward_row(fit.rows[i]))) continue;
     RowPlan other;
     plan_lengths_row(problem, fit.rows[i], multiprocessors, other);
     const double limit = plan.forward.predicted_us * (is_balanced ? 0.95 : 1);
@@ -97,7 +103,7 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessor
     const ForwardRow& row = forward_row(fit.rows[i]);
     // For packed heads a larger tile only if a head has more than 64 rows. Where causal tiles are many, a smaller one
     // only if it still holds all rows of a head.
-    if (row.packs_heads() ? has_too_many_rows || (row.Br > 64 && rows_of(problem, row) <= 64)
+    if (row.packs_heads() ? has_too_many_rows || has_one_small_tile(problem, row)
                           : is_balanced && problem.seqlen_q > row.Br)
       continue;
     RowPlan other;
