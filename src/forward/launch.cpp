@@ -44,7 +44,7 @@ fa3_status encode_maps(const Driver& driver, const ForwardProblem& problem, cons
   if (fa3_status status = encode_q(driver, problem, row, params.q)) return status;
   if (fa3_status status = encode(driver, "k", k, row, box_rows, params.k)) return status;
   if (fa3_status status = encode(driver, "v", v, row, box_rows, params.v)) return status;
-  for (int i = 0; 1 << i < row.Bc; ++i)  // fewer rows than a block has
+  for (int i = 0; 1 << i < box_rows; ++i)
     if (fa3_status status = encode(driver, "v", v, row, 1 << i, params.v_rows[i])) return status;
   if (row.o_from_registers()) return FA3_OK;
   if (fa3_status status = encode(driver, "o", problem.o, row, o_box_rows, params.o)) return status;

@@ -360,7 +360,7 @@ CUresult run_served(const Launch& launch) {
   bool same = p.box_rows >= 1 && row.Bc % p.box_rows == 0 && map_of(p.k).box[1] == uint32_t(p.box_rows);
   same = same && is_with_rows(p.v, map_of(p.v), p.box_rows) && (p.page_table || p.box_rows == row.Bc);
   same = same && (!p.page_table || (p.page_size == t.k.dim[1] && p.page_size % p.box_rows == 0));
-  for (int i = 0; 1 << i < row.Bc; ++i) same = same && is_with_rows(p.v_rows[i], map_of(p.v), 1 << i);
+  for (int i = 0; 1 << i < p.box_rows; ++i) same = same && is_with_rows(p.v_rows[i], map_of(p.v), 1 << i);
   if (!row.o_from_registers()) {
     const fa3_tensor o = tensor(p.o);
     same = same && o.data == out.o && o.stride[1] == out.o_stride_row && o.dim[3] == out.head_dim;
