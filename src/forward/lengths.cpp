@@ -61,7 +61,6 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   const RowCosts costs = costs_for(problem, row);
   p = {};
   p.lengths = problem.lengths;
-  p.lengths.caches = narrow(std::min<int64_t>(problem.k.dim[0], INT32_MAX));
   p.window = problem.window;
   p.total_q = narrow(std::max<int64_t>(total_q, 0));
   p.total_k = narrow(std::max<int64_t>(total_k, 0));
