@@ -746,8 +746,9 @@ typedef struct fa3_kernel_info {
   int32_t multiprocessors;     /* that the call is planned for */
   int64_t tiles;               /* batch * heads * blocks of queries, without some that see no key; with packed heads
                                 * batch * heads_kv * blocks of heads / heads_kv, rounded up to a power of two, rows for
-                                * each query */
-  int64_t pieces;              /* what thread blocks take one by one: tiles, or parts of tiles split along the keys */
+                                * each query. With lengths, pages, windows or sinks the most that there may be */
+  int64_t pieces;              /* what thread blocks take one by one: tiles, or parts of tiles split along the keys. As
+                                * of tiles, the most that there may be */
 } fa3_kernel_info;
 
 #define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}

@@ -188,8 +188,10 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
       p.kernel = name.c_str();
       fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
       size_t bytes = 0;
-      REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
+      const bool own_lengths = v.has(Trait::own_lengths);  // planned by a pass before it
+      REQUIRE(fa3_forward_kernel_info(&p, 132, own_lengths, &info) == FA3_OK);
       CHECK(info.name == name);
+      CHECK(info.launches == (own_lengths ? 2 : 1));
       CHECK((info.head_dim == v.d && info.head_dim_v == v.dv));
       CHECK(info.threads == v.threads());
       CHECK(info.producer_registers == v.producer_registers());
@@ -198,7 +200,8 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
       const int rows = v.causal() && !v.has(Trait::no_producer) ? 77 : 1000;
       if (!v.packs_heads()) CHECK(info.tiles == 3 * 6 * ((rows + v.Br - 1) / v.Br));
       CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_OK);
-      CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
+      if (own_lengths) CHECK(bytes > FA3_FORWARD_WORKSPACE_BYTES + size_t(info.pieces / 6) * 64);
+      else CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
     }
   }
 }
@@ -214,6 +217,7 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(), message);
     imagined.mask = p.mask, imagined.kernel = p.kernel;
+    imagined.window_left = p.window_left, imagined.window_right = p.window_right;
     CHECK(fa3_forward_check(&imagined) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(), message);
     CHECK(fa3_forward(&imagined, reinterpret_cast<void*>(64), 64, nullptr) == FA3_ERROR_INVALID_ARGUMENT);
@@ -224,14 +228,21 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     p.kernel = v.name;
     const int32_t mask = p.mask;
     for (int32_t wrong : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
-      if ((wrong == FA3_MASK_NONE) == (mask == FA3_MASK_NONE)) continue;
-      p.mask = wrong;
+      if ((wrong == FA3_MASK_NONE) == (mask == FA3_MASK_NONE) && !v.has(Trait::own_lengths)) continue;
+      p.mask = wrong, p.window_left = p.window_right = 0;
       refused(p, imaginary_for(v, shape_of(v)),
-              v.causal() ? "a causal mask; mask is FA3_MASK_NONE" : "no mask; mask is causal");
+              v.has(Trait::own_lengths) ? "calls with lengths of their own, pages, windows, sinks or FA3_FLAG_BATCH_INV"
+              : v.causal()              ? "a causal mask; mask is FA3_MASK_NONE"
+                                        : "no mask; mask is causal");
+    }
+    if (!v.has(Trait::own_lengths) && !v.is_8bit()) {
+      p.mask = FA3_MASK_WINDOW, p.window_left = 5, p.window_right = 0;
+      refused(p, imaginary_for(v, shape_of(v)), "calls without lengths of their own, pages, windows, sinks or");
     }
     const int32_t other = v.dtype == Dtype::bf16 ? FA3_DTYPE_FP16 : FA3_DTYPE_BF16;
     p = describe(shape_of(v), other, nullptr, nullptr, nullptr, nullptr, nullptr);
     p.mask = mask, p.kernel = v.name;
+    if (mask == FA3_MASK_WINDOW) p.window_left = 5;
     const char* const names[] = {"bf16; q.dtype is fp16", "fp16; q.dtype is bf16", "e4m3; q.dtype is bf16"};
     refused(p, imaginary(shape_of(v), other), names[static_cast<int>(v.dtype)]);
     if (v.d < 256) {

@@ -2,6 +2,7 @@
 #pragma once
 #include "imaginary.h"
 #include "launches.h"
+#include "served_call.h"
 
 namespace fa3::test {
 
@@ -57,6 +58,10 @@ inline fa3_combine_params small_combination() {
   p.o = tensor(o, FA3_DTYPE_FP32, {1, 1, 1, 8}), p.lse = tensor(lse, FA3_DTYPE_FP32, {1, 1, 1});
   return p;
 }
+inline const fa3_forward_params& served() {
+  static const fa3_forward_params p = packed_call();
+  return p;
+}
 template <class Params>
 const Params& right() {
   static const Params p = imaginary_params<Params>();
@@ -71,6 +76,14 @@ inline const PublicCall public_calls[] = {
        return fa3_forward(&detail::right<fa3_forward_params>(), workspace_memory, plenty, detail::any_stream());
      },
      true, true},
+    {"fa3_forward with lengths",
+     [] { return fa3_forward(&detail::served(), workspace_memory, plenty, detail::any_stream()); }, true, true},
+    {"fa3_forward_schedule",
+     [] { return fa3_forward_schedule(&detail::served(), place(30), plenty, detail::any_stream()); }, true, true},
+    {"fa3_forward_schedule_size of this device",
+     [] { return fa3_forward_schedule_size(&detail::served(), 0, &detail::bytes); }, true},
+    {"fa3_forward_schedule_size",
+     [] { return fa3_forward_schedule_size(&detail::served(), 132, &detail::bytes); }, false},
     {"fa3_backward",
      [] {
        return fa3_backward(&detail::right<fa3_backward_params>(), workspace_memory, plenty, detail::any_stream());
