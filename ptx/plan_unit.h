@@ -128,8 +128,8 @@ constexpr Made made_of(const Trials& trials, int32_t trial, int32_t shift) {
 }
 
 // Times that are compared are in nanoseconds.
-constexpr int32_t most_time = 1 << 30;
-constexpr int32_t rounded_time(double time) { return time < most_time ? static_cast<int32_t>(time) : most_time; }
+constexpr int32_t longest_time = 1 << 30;
+constexpr int32_t rounded_time(double time) { return time < longest_time ? static_cast<int32_t>(time) : longest_time; }
 
 // What a piece of a class takes, on average.
 constexpr int32_t time_of_piece(const PlanLengthsParams& p, const Trials& trials, int32_t trial, int32_t its_class,
@@ -185,7 +185,7 @@ constexpr int32_t time_of_trial(const PlanLengthsParams& p, const Trials& trials
                                 int32_t shift) {
   Rounds rounds(p.multiprocessors);
   int32_t classes = 0, longer = 0;
-  int64_t before = 0, most_time = 0;
+  int64_t before = 0, longest_time = 0;
   double work = 0;
   for (int32_t c = Trials::classes - 1; c >= 0; c--) {
     const int32_t own = trials.whole[c][trial] + trials.parts[c][trial], time = trials.time[c][trial];
@@ -195,15 +195,15 @@ constexpr int32_t time_of_trial(const PlanLengthsParams& p, const Trials& trials
     const int32_t needed = (most - 1) * p.multiprocessors + 1 - first;       // so many of these bring it there
     const int32_t here = needed < most ? needed : most;
     const int64_t all = int64_t{here} * time + int64_t{most - here} * longer;
-    if (needed > 0 && all > most_time) most_time = all;
+    if (needed > 0 && all > longest_time) longest_time = all;
     if (classes++ < 2) rounds.add(time, pieces);
     work += static_cast<double>(pieces) * time;
     before += own, longer = time;
   }
   const int32_t pieces = of_all_heads(p, before);
   const double share = work / int32_t{p.multiprocessors} + (pieces > p.multiprocessors ? .35 * longer : 0);
-  const double time = classes <= 2 ? rounds.end() : share > static_cast<double>(most_time) ? share
-                                                                                          : static_cast<double>(most_time);
+  const double time = classes <= 2 ? rounds.end() : share > static_cast<double>(longest_time) ? share
+                                                                                          : static_cast<double>(longest_time);
   const Rates rates = rates_of(p, pieces);
   return rounded_time(static_cast<double>(launch_time) + time +
                       static_cast<double>(read_behind(p, rates, parts_of(p, longest, trials.unit[trial]))));
@@ -243,7 +243,7 @@ constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, i
       made.unit[i] = unit > 1 ? unit : 2;
       made.multiplier[i] = UINT32_MAX / static_cast<uint32_t>(made.unit[i]) + 1;
     }
-    if (i == 0) s.best_time = most_time, s.best = Trials::count, s.tried = 1;
+    if (i == 0) s.best_time = longest_time, s.best = Trials::count, s.tried = 1;
     if (i == 0) s.read_length = p.packed_rows ? 0 : 16 * p.behind.read / p.behind.block;
   });
   threads.each(tiles, [&](int32_t i) {
@@ -267,12 +267,12 @@ constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, i
   threads.each(trials, [&](int32_t trial) {
     const int32_t whole_time = time_of(0), time = time_of(trial);
     const bool takes = is_acceptable(p, s, trial, time, whole_time, shift);
-    s.trials.all[trial] = takes || trial == 0 ? time : most_time;
+    s.trials.all[trial] = takes || trial == 0 ? time : longest_time;
     if (takes) threads.lower(s.best_time, time);
   });
   threads.each(trials, [&](int32_t trial) {
     const int32_t time = s.trials.all[trial];
-    if (trial > 0 && time < most_time && time == s.best_time) threads.lower(s.best, trial);
+    if (trial > 0 && time < longest_time && time == s.best_time) threads.lower(s.best, trial);
   });
 }
 
@@ -317,15 +317,15 @@ constexpr Tail choose_tail(const Threads& threads, const PlanLengthsParams& p, i
   const auto parts_of_round = [](int32_t i) { return i + 2; };
   const auto time_of_round = [&](int32_t i) {
     const int32_t parts = parts_of_round(i);
-    if (own * parts > p.most_slots || parts > p.most_parts || parts * p.least_unit > s.longest) return most_time;
+    if (own * parts > p.most_slots || parts > p.most_parts || parts * p.least_unit > s.longest) return longest_time;
     const int32_t time = time_of_tail(p, s, tiles, {own, parts});
-    return is_better(p, s, time, whole_time, of_all_heads(p, tiles)) ? time : most_time;
+    return is_better(p, s, time, whole_time, of_all_heads(p, tiles)) ? time : longest_time;
   };
   threads.each(most_tail_parts - 1, [&](int32_t i) { threads.lower(s.tail_time, time_of_round(i)); });
   threads.each(most_tail_parts - 1, [&](int32_t i) {
     if (time_of_round(i) == s.tail_time) threads.lower(s.tail_parts, parts_of_round(i));
   });
-  if (s.tail_time == most_time || (s.tried && s.best < Trials::count && s.best_time <= s.tail_time)) return {0, 1};
+  if (s.tail_time == longest_time || (s.tried && s.best < Trials::count && s.best_time <= s.tail_time)) return {0, 1};
   return {own, s.tail_parts};
 }
 
