@@ -67,7 +67,7 @@ struct Room {
   int32_t *tiles, *longest_tile;
 };
 constexpr Room room_of(const PlanLengthsParams& p, const LengthsPlan& plan, PlanScratch& s) {
-  const int32_t count = p.sequences();
+  const int32_t count = p.sequences;
   if (count <= PlanScratch::most_sequences) return {s.sequences, s.tiles, s.longest_tile};
   return {plan.sequences, plan.tiles, plan.tiles + PlanScratch::groups * count + 1};
 }
@@ -183,7 +183,7 @@ constexpr int32_t sequence_of_tile(const int32_t* tiles, int32_t count, int32_t 
 
 // A tile of a sequence that may have split ones; where it goes is not known yet.
 constexpr ListedTile tile_of_group_0(const PlanLengthsParams& p, const Room& room, int32_t number, int32_t unit) {
-  const int32_t sequence = sequence_of_tile(room.tiles, p.sequences(), number), tile = number - room.tiles[sequence];
+  const int32_t sequence = sequence_of_tile(room.tiles, p.sequences, number), tile = number - room.tiles[sequence];
   const Sequence& its = room.sequences[sequence];
   const SeenBlocks blocks = seen_blocks(p, its, tiles_of(p, its).rows_of(tile, p.Br));
   return {sequence, tile, blocks, parts_of(p, blocks, unit), 0, 0, 0};
@@ -202,8 +202,8 @@ constexpr Buckets buckets_of(const ListedTile& tile, int32_t width) {
 // Sequences, how long their longest tiles are, and sums of all.
 template <class Threads>
 constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s) {
-  const int32_t count = p.sequences();
-  threads.each(1, [&](int32_t) { s.all_tiles = s.work = s.tried = 0, s.longest = 1, s.tail_time = s.tail_parts = INT32_MAX; });
+  const int32_t count = p.sequences;
+  threads.each(1, [&](int32_t) { s.all_tiles = s.work = s.tried = 0, s.longest = 1, s.tail = TimeOf::none; });
   threads.each(count, [&](int32_t i) {
     const Sequence sequence = sequence_at(p.lengths, p.total_q, p.total_k, p.window, p.cuts, i);
     room.sequences[i] = sequence;
@@ -215,18 +215,16 @@ constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const 
       const SeenBlocks last = length_of(tiles.count - 1);
       work = longest = last.length();
       if (tiles.count > 1) {
-        // With bounds on both sides the longest is somewhere in the middle, or about as long as that one. The last one
-        // may have fewer rows than the one before, which is about as long otherwise.
-        const int32_t first = length_of(0).length(), middle = length_of(tiles.count / 2).length();
-        longest = last.count();
-        work += int64_t{tiles.count - 1} * ((first + 4 * middle + longest) / 6);
-        longest = longest > first ? longest : first;
-        longest = longest > middle ? longest : middle;
+        // With bounds on both sides the longest is somewhere in the middle, or about as long as that one, and with one
+        // or none that one is about the average. The last one may have fewer rows than the one before.
+        const int32_t middle = length_of((tiles.count - 1) / 2).length();
+        work += int64_t{tiles.count - 1} * middle;
+        longest = last.count() > middle ? last.count() : middle;
       }
     }
     room.longest_tile[i] = longest;
     // Whatever the lengths are, sums are within int32.
-    const int32_t most = INT32_MAX / count;
+    const int32_t most = p.most_each;
     threads.raise(s.longest, longest);
     threads.add(s.all_tiles, tiles.count < most ? tiles.count : most);
     threads.add(s.work, work < most ? static_cast<int32_t>(work) : most);
@@ -238,7 +236,7 @@ constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const 
 template <class Threads>
 constexpr void number_tiles(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s,
                             int32_t unit, int32_t groups) {
-  const int32_t count = p.sequences();
+  const int32_t count = p.sequences;
   threads.each(count, [&](int32_t i) {
     const Sequence& sequence = room.sequences[i];
     // Of a constant unit's parts a short tile may have two.
@@ -259,11 +257,11 @@ struct Order {
 };
 template <class Threads>
 constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s) {
-  const int32_t count = p.sequences(), pieces = of_all_heads(p, s.all_tiles);
+  const int32_t count = p.sequences, pieces = of_all_heads(p, s.all_tiles);
   const bool are_many = pieces >= few_rounds * p.multiprocessors;
   // Parts may be few. So where pieces are many, only tiles that take longer than about half a share are worth it.
-  const LeastTimes least = least_times(p, s, pieces);
-  bool may_split = p.unit == 0 && most_cut(p, s.longest) > 1 && (!are_many || least.longest > .55 * least.share);
+  const bool is_long = int64_t{s.longest} * p.multiprocessors * 2 > int64_t{s.work} * p.heads;
+  bool may_split = p.unit == 0 && most_cut(p, s.longest) > 1 && (!are_many || is_long);
   Order order{are_many && !may_split ? groups_of(count) : 1, p.unit ? p.unit : s.longest, {0, 1}};
   for (;;) {
     number_tiles(threads, p, room, s, order.unit, order.groups);
@@ -273,7 +271,7 @@ constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p,
       const Sequence& its = room.sequences[sequence];
       return seen_blocks(p, its, tiles_of(p, its).rows_of(number - room.tiles[sequence], p.Br)).length();
     });
-    if (s.best < Trials::count) order.unit = s.trials.unit[s.best];
+    if (has_unit(s)) order.unit = s.trials.unit[best_trial(s)];
     if (!are_many) break;
     order.groups = groups_of(count), may_split = false;
   }
@@ -314,7 +312,7 @@ constexpr int32_t count_pieces(const Threads& threads, const PlanLengthsParams& 
 template <class Threads>
 constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, const LengthsPlan& plan,
                             PlanScratch& s) {
-  const int32_t count = p.sequences();
+  const int32_t count = p.sequences;
   const Room room = room_of(p, plan, s);
   survey(threads, p, room, s);
   const Order order = choose_order(threads, p, room, s);
@@ -334,7 +332,7 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
       tile.slot = threads.add(s.next_slot, tile.parts.count);
       return tile;
     }
-    const int32_t place = sequence_of_tile(room.tiles, order.groups * count, number), sequence = place % count;
+    const int32_t place = sequence_of_tile(room.tiles, order.groups * count, number), sequence = place - place / p.sequences * count;
     const Sequence& its = room.sequences[sequence];
     const SequenceTiles all = tiles_of(p, its);
     const int32_t from_last = number - room.tiles[place], own = all.count - 1 - from_last;

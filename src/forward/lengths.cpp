@@ -70,6 +70,8 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p.lengths = lengths;
   p.window = window;
   p.cuts = cuts;
+  p.sequences = Divisor::of(narrow(std::max<int64_t>(problem.batch * each, 1)));
+  p.most_each = INT32_MAX / p.sequences;
   p.total_q = narrow(std::max<int64_t>(totals.q, 0));
   p.total_k = narrow(std::max<int64_t>(totals.k, 0));
   p.packing = packing_of(problem, row);
@@ -81,7 +83,7 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p.heads = narrow(heads);
   p.multiprocessors = Divisor::of(multiprocessors);
   p.unit = narrow(batch_invariant ? unit : 0);
-  p.least_unit = packs ? 2 : 4;
+  p.least_unit = packs ? 1 : 2;
   p.most_parts = narrow(parts);
   p.most_tiles = narrow(tiles);
   p.most_slots = narrow(slots);
@@ -89,10 +91,16 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p.many = narrow(std::min<int64_t>(balanced * multiprocessors, INT32_MAX));
   if (problem.seqlen_k < short_keys) p.among = costs.among + 6 * stored_rows(problem, row);
   // Few queries wait for K and V, which the heads that share them read from memory once (under_way in candidate.cpp).
-  if (problem.seqlen_q <= most_packed_queries && !row.is_8bit())
-    p.block_bytes = packs ? row.stage_bytes() : row.stage_bytes() / problem.heads_per_kv() * 9 / 8;
-  const int64_t all_blocks = totals.k < 0 ? blocks * problem.batch : divide_up(totals.k, row.Bc);
-  p.all_bytes = static_cast<double>(all_blocks) * row.stage_bytes() * static_cast<double>(problem.heads_kv);
+  if (problem.seqlen_q <= most_packed_queries && !row.is_8bit()) {
+    const int64_t bytes = packs ? row.stage_bytes() : row.stage_bytes() / problem.heads_per_kv() * 9 / 8;
+    const int64_t all_blocks = totals.k < 0 ? blocks * problem.batch : divide_up(totals.k, row.Bc);
+    const double all_bytes = static_cast<double>(all_blocks) * row.stage_bytes() * static_cast<double>(problem.heads_kv);
+    const auto at_least = [](Costs& costs, int64_t time) { costs.block = std::max(costs.block, narrow(time)); };
+    at_least(p.together, memory_time(bytes, 1, all_bytes));
+    at_least(p.behind, memory_time(bytes, multiprocessors, all_bytes));
+    p.memory_each = narrow(bytes * 1024 / (fit_cache(all_bytes) ? of_cache : of_memory));
+  }
+  p.read_length = packs ? 0 : 16 * p.behind.read / p.behind.block;
   p.packed_rows = narrow(packs ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
   return true;
 }

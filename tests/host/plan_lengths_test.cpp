@@ -99,7 +99,7 @@ void check(const PlannedLengths& made) {
     pieces.rows = place.rows, pieces.parts.push_back(made.work(n));
   }
   size_t wanted = 0;
-  for (int32_t b = 0; b < p.sequences(); ++b) {
+  for (int32_t b = 0; b < p.sequences; ++b) {
     const Sequence& s = made.sequences[size_t(b)];
     const int32_t rows = s.seqlen_q << p.packing.shift;
     for (int32_t head = 0; head < p.heads; ++head)
@@ -210,8 +210,7 @@ TEST_CASE("a long sequence among short ones is split into pieces that balance", 
   // The time is about what the pieces take, if each multiprocessor takes the next one when it is free.
   Simulation machine(132);
   for (const Planned& entry : made.entries) {
-    Costs costs = call.params.behind;
-    costs.block = std::max(costs.block, int32_t(memory_time(call.params.block_bytes, 132, call.params.all_bytes)));
+    const Costs& costs = call.params.behind;
     const int64_t length = made.length(entry);
     machine.add(entry.parts > 1 ? costs.part(length) : costs.whole(length), 8);
   }
