@@ -1,8 +1,8 @@
 // What the planner for packed lengths (plan_lengths.h) splits: how long would the multiprocessors take for what becomes
 // of all tiles? Plain C++, read by both sides; all in integers, so that both come to the same. Times are in nanoseconds.
 //
-// 64 units are tried: those that cut the longest tile into 1, 2, 3, .. parts, and one between each two of them. Tiles are
-// taken as items: of up to 128 tiles each is one; of more those of about the same length, for the longest.
+// Up to 64 units are tried, from the longest tile's length on. Tiles are taken as items: of up to 128 tiles each is one;
+// of more those of about the same length, for the longest.
 //
 // Where all tiles are about as long, and more than multiprocessors, the last round may have few of them. Then these, the
 // tail of the list, may be split, each into as many parts.
@@ -86,20 +86,18 @@ constexpr int32_t most_cut(const PlanLengthsParams& p, int32_t longest) {
   if (most > longest >> p.least_unit) most = longest >> p.least_unit;
   return most < 1 ? 1 : most;
 }
-// The unit of a trial, and into how many parts it cuts the longest tile, about. If there may be more parts than half of
-// the trials, these are tried in steps.
+// The unit of a trial, and into how many parts it cuts the longest tile: 1, 1.2, 1.5, 2, 2.5, 3, .., of which the last is
+// the shorter one. If there may be more parts than half of the trials, later ones are tried in steps.
 struct Unit {
   int32_t length, parts;
 };
 constexpr Unit unit_of(int32_t trial, int32_t columns, int32_t longest, int32_t most) {
-  const int32_t pairs = 1 << (columns - 1);
-  const auto parts_of = [&](int32_t n) {
-    return n + 1 + (most > pairs ? (most - pairs) * n * n >> 2 * (columns - 1) : 0);
-  };
-  const auto unit = [&](int32_t parts) { return (longest + parts - 1) / parts; };
-  const int32_t parts = parts_of(trial / 2), more = parts_of(trial / 2 + 1);
-  const int32_t even = unit(parts), length = trial % 2 == 0 ? even : (even + unit(more) + 1) / 2;
-  return {length > 2 ? length : 2, trial % 2 == 0 ? parts : more};
+  const int32_t pairs = 1 << (columns - 1), n = trial / 2;
+  const int32_t halves = trial + 1 + 2 * (most > pairs ? (most - pairs) * n * n >> 2 * (columns - 1) : 0);
+  const int32_t length = trial == 0   ? longest
+                         : trial == 1 ? longest - longest / 6
+                                      : (2 * longest + halves - 1) / halves;
+  return {length > 2 ? length : 2, trial == 0 ? 1 : trial == 1 ? 2 : (halves + 1) / 2};
 }
 
 // What becomes of every eighth item's tiles: parts of a unit each, and the last part or the whole tile. Lengths are
@@ -136,7 +134,7 @@ constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, Pla
 
 // What a class of a trial's pieces adds to when all are done. Of one class, or two, that is known. Of more: of the
 // longest w * multiprocessors + 1 pieces, for any w, one multiprocessor has w + 1, at best the shortest of these. And all
-// have a share of the work, which some exceed by a part of the shortest piece.
+// have a share of the work, which some exceed by half of the shortest piece.
 template <class Threads>
 constexpr void time_class(const Threads& threads, const PlanLengthsParams& p, Trials& trials, int32_t trial,
                           int32_t its_class, int32_t shift) {
@@ -174,7 +172,7 @@ constexpr void time_class(const Threads& threads, const PlanLengthsParams& p, Tr
     threads.raise(trials.least[trial], clamped_time(int64_t{here} * these.time + int64_t{most - here} * others.time));
   const float share = static_cast<float>(int64_t{these.pieces} * these.time) /
                       static_cast<float>(int32_t{p.multiprocessors});
-  const int32_t beyond = is_last && all_pieces > p.multiprocessors ? these.time / 32 * 11 : 0;
+  const int32_t beyond = is_last && all_pieces > p.multiprocessors ? these.time / 2 : 0;
   threads.add(trials.share[trial], (share < longest_time / 8 ? static_cast<int32_t>(share) : longest_time / 8) + beyond);
 }
 constexpr int32_t time_of_trial(const PlanLengthsParams& p, const PlanScratch& s, int32_t trial) {

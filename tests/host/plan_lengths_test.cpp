@@ -252,7 +252,7 @@ TEST_CASE("equal lengths are split only where the planner for them splits, too",
         INFO(shape.batch << " x " << shape.seqlen_q << " x " << shape.seqlen_k << ", heads " << shape.heads << ", d "
                          << shape.head_dim << ", mask " << mask << ", " << multiprocessors);
         CHECK((is_split(plan) || !is_split_here));
-        if(getenv("SHOW")) printf("RATIO %.3f sim %.3f %.3f %s: %ld x %ld x %ld heads %ld d %ld mask %d mp %d row %s host %.1f mine %.1f whole %.1f\n",simulated_time(made)/1e3/plan.predicted_us,made.times.planned/1e3/plan.predicted_us,made.times.whole/1e3/plan.whole_us,is_split(plan)?(is_split_here?"both":"host"):"none",(long)shape.batch,(long)shape.seqlen_q,(long)shape.seqlen_k,(long)shape.heads,(long)shape.head_dim,mask,multiprocessors,forward_row(plan.row).name,plan.predicted_us,made.times.planned/1e3,plan.whole_us);
+        if(getenv("SHOW")) printf("RATIO %.3f sim %.3f %.3f %s: %ld x %ld x %ld heads %ld d %ld mask %d mp %d row %s host %.1f mine %.1f whole %.1f\n",simulated_time(made)/1e3/plan.predicted_us,made.times.planned/1e3/plan.predicted_us,made.times.whole/1e3/plan.whole_us,is_split(plan)?(is_split_here?"both":"host"):(is_split_here?"mine":"none"),(long)shape.batch,(long)shape.seqlen_q,(long)shape.seqlen_k,(long)shape.heads,(long)shape.head_dim,mask,multiprocessors,forward_row(plan.row).name,plan.predicted_us,made.times.planned/1e3,plan.whole_us);
         // Tiles are others under a causal mask, and their order is.
         const double whole_us = double(made.times.whole) / 1e3;
         CHECK((whole_us > 0.85 * plan.whole_us && whole_us < 1.3 * plan.whole_us));
