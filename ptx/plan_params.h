@@ -59,6 +59,7 @@ struct Trials {
   static constexpr int32_t count = 64, classes = 8;
   int32_t unit[count], read[count];  // read: time that reading parts takes behind all pieces
   uint32_t multiplier[count];  // n / unit is the upper half of n times that
+  int32_t longest_whole[count], longest_part[count];
   int32_t whole[classes][count], parts[classes][count], blocks[classes][count];
   int32_t pieces[count], slots[count];  // pieces: of all heads
   int32_t least[count], share[count];   // of the time until all are done, at least
@@ -66,12 +67,13 @@ struct Trials {
 
 // What the thread block needs beside its parameters, in shared memory. Its contents before do not matter.
 struct PlanScratch {
-  static constexpr int32_t most_sequences = 4096, groups = 4, buckets = 512, most_items = 128;
+  static constexpr int32_t most_sequences = 4096, groups = 4, buckets = 512, most_items = 64;
   Sequence sequences[most_sequences];
   int32_t tiles[groups * most_sequences + 1];  // before each sequence of a group, and in all groups before it
   int32_t longest_tile[most_sequences];
   int32_t count[buckets + 1];  // of entries of about the same length
-  int32_t item_length[most_items], item_count[most_items];  // tiles of about the same length
+  int32_t item_length[most_items], item_count[most_items], item_blocks[most_items];  // tiles of about the same length:
+                                                                                      // the longest, and all together
   Trials trials;
   int32_t sums[32];
 

@@ -1,7 +1,7 @@
 // What the planner for packed lengths (plan_lengths.h) splits: how long would the multiprocessors take for what becomes
 // of all tiles? Plain C++, read by both sides; all in integers, so that both come to the same. Times are in nanoseconds.
 //
-// Up to 64 units are tried, from the longest tile's length on. Tiles are taken as items: of up to 128 tiles each is one;
+// Up to 64 units are tried, from the longest tile's length on. Tiles are taken as items: of up to 64 tiles each is one;
 // of more those of about the same length, for the longest.
 //
 // Where all tiles are about as long, and more than multiprocessors, the last round may have few of them. Then these, the
@@ -109,7 +109,7 @@ constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, Pla
   Trials& made = s.trials;
   const int32_t unit = made.unit[trial];
   const uint32_t multiplier = made.multiplier[trial];
-  int32_t units_in_all = 0;
+  int32_t units_in_all = 0, longest_part = 0, longest_whole = 0;
   int64_t blocks_in_all = 0;
   for (int32_t item = first; item < items; item += try_groups) {
     const int32_t tiles = s.item_count[item], length = s.item_length[item];
@@ -122,25 +122,34 @@ constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, Pla
       units_in_all += parts, blocks_in_all += int64_t{parts} * unit;
       last += (units == 1 ? 1 : units + 1) * p.read_length / 16;
     }
+    int32_t& longest = units > 0 ? longest_part : longest_whole;
+    if (last > longest) longest = last;
     int32_t its_class = upper_half(static_cast<uint32_t>(8 * last - 1), multiplier);
     if (its_class >= Trials::classes) its_class = Trials::classes - 1;
     threads.add((units > 0 ? made.parts : made.whole)[its_class][trial], tiles);
-    threads.add(made.blocks[its_class][trial], static_cast<int32_t>(int64_t{tiles} * last >> shift));
+    const int64_t blocks = units > 0 ? int64_t{tiles} * last : s.item_blocks[item];
+    threads.add(made.blocks[its_class][trial], static_cast<int32_t>(blocks >> shift));
   }
+  threads.raise(made.longest_whole[trial], longest_whole);
   if (units_in_all == 0) return;
+  threads.raise(made.longest_part[trial], longest_part > unit ? longest_part : unit);
   threads.add(made.parts[Trials::classes - 1][trial], units_in_all);
   threads.add(made.blocks[Trials::classes - 1][trial], static_cast<int32_t>(blocks_in_all >> shift));
 }
 
-// What a class of a trial's pieces adds to when all are done. Of one class, or two, that is known. Of more: of the
-// longest w * multiprocessors + 1 pieces, for any w, one multiprocessor has w + 1, at best the shortest of these. And all
-// have a share of the work, which some exceed by half of the shortest piece.
+// What a class of a trial's pieces says of when all are done, at least. If there are one or two classes, that is known.
+// Otherwise
+//   - of the longest w * multiprocessors + 1 pieces, for any w, one multiprocessor has w + 1, at best the shortest;
+//   - while some have the last of the longest, others have the rest, from the longest to the shortest: a piece for which
+//     they have no time comes behind the longest;
+//   - all have a share of the work, which some exceed by half of the shortest piece.
 template <class Threads>
 constexpr void time_class(const Threads& threads, const PlanLengthsParams& p, Trials& trials, int32_t trial,
                           int32_t its_class, int32_t shift) {
+  constexpr int32_t last_class = Trials::classes - 1;
   int32_t all = 0, parts = 0, before = 0, longer = -1, classes = 0;  // longer: the next class that has pieces
   bool is_last = true;
-  for (int32_t c = Trials::classes - 1; c >= 0; c--) {
+  for (int32_t c = last_class; c >= 0; c--) {
     const int32_t its_parts = trials.parts[c][trial], pieces = trials.whole[c][trial] + its_parts;
     all += pieces, parts += its_parts, classes += pieces > 0;
     if (c > its_class) before += pieces;
@@ -151,15 +160,24 @@ constexpr void time_class(const Threads& threads, const PlanLengthsParams& p, Tr
   if (own == 0) return;
   const int32_t all_pieces = of_all_heads(p, all);
   const Costs costs = costs_of(p, all_pieces);
-  const auto time_of = [&](int32_t c) {  // of a piece, on average
+  if (is_last) trials.pieces[trial] = all_pieces, trials.slots[trial] = parts;
+  const auto work_of = [&](int32_t c) {
     const int32_t its_parts = trials.parts[c][trial], pieces = trials.whole[c][trial] + its_parts;
-    const int64_t of_all = (int64_t{trials.blocks[c][trial]} << shift) * costs.block + int64_t{its_parts} * costs.write;
-    const float each = static_cast<float>(of_all) / static_cast<float>(pieces);
-    return costs.piece + (each < longest_time ? static_cast<int32_t>(each) : longest_time);
+    return (int64_t{trials.blocks[c][trial]} << shift) * costs.block + int64_t{its_parts} * costs.write +
+           int64_t{pieces} * costs.piece;
   };
+  const auto time_of = [&](int32_t c) {  // of a piece, on average
+    const float each = static_cast<float>(work_of(c)) / static_cast<float>(trials.whole[c][trial] + trials.parts[c][trial]);
+    return each < longest_time ? static_cast<int32_t>(each) : longest_time;
+  };
+  const int64_t part_time = costs.part(trials.longest_part[trial]), whole_time = costs.whole(trials.longest_whole[trial]);
+  const int32_t longest = clamped_time(parts > 0 && part_time > whole_time ? part_time : whole_time);
+  if (all_pieces <= p.multiprocessors) {
+    if (is_last) trials.least[trial] = longest;
+    return;
+  }
   const Alike these{of_all_heads(p, own), time_of(its_class)};
   const Alike others{of_all_heads(p, before), longer >= 0 ? time_of(longer) : 0};
-  if (is_last) trials.pieces[trial] = all_pieces, trials.slots[trial] = parts;
   if (classes <= 2) {
     if (is_last) trials.least[trial] = end_of(p.multiprocessors, others.pieces > 0 ? others : these,
                                               {others.pieces > 0 ? these.pieces : 0, these.time});
@@ -168,12 +186,22 @@ constexpr void time_class(const Threads& threads, const PlanLengthsParams& p, Tr
   const int32_t end = others.pieces + these.pieces, most = (end + p.multiprocessors - 1) / p.multiprocessors;
   const int32_t needed = (most - 1) * p.multiprocessors + 1 - others.pieces;  // so many of these make it so many
   const int32_t here = needed < most ? needed : most;
-  if (needed > 0)
-    threads.raise(trials.least[trial], clamped_time(int64_t{here} * these.time + int64_t{most - here} * others.time));
+  int64_t least = needed > 0 ? int64_t{here} * these.time + int64_t{most - here} * others.time : 0;
+
+  const int32_t of_last = of_all_heads(p, trials.whole[last_class][trial] + trials.parts[last_class][trial]);
+  const int32_t rounds = (of_last + p.multiprocessors - 1) / p.multiprocessors;
+  const int64_t idle = int64_t{rounds} * p.multiprocessors - of_last;
+  int64_t rest = 0;
+  for (int32_t c = last_class - 1; c >= its_class; c--) rest += work_of(c);
+  const bool is_behind = its_class < last_class && rest * p.heads > idle * longest;
+  const int64_t behind = int64_t{rounds} * longest + (is_behind ? these.time / 2 : 0);
+  if (behind > least) least = behind;
+  threads.raise(trials.least[trial], clamped_time(least));
+
   const float share = static_cast<float>(int64_t{these.pieces} * these.time) /
                       static_cast<float>(int32_t{p.multiprocessors});
-  const int32_t beyond = is_last && all_pieces > p.multiprocessors ? these.time / 2 : 0;
-  threads.add(trials.share[trial], (share < longest_time / 8 ? static_cast<int32_t>(share) : longest_time / 8) + beyond);
+  threads.add(trials.share[trial], (share < longest_time / 8 ? static_cast<int32_t>(share) : longest_time / 8) +
+                                       (is_last ? these.time / 2 : 0));
 }
 constexpr int32_t time_of_trial(const PlanLengthsParams& p, const PlanScratch& s, int32_t trial) {
   const Trials& trials = s.trials;
@@ -198,16 +226,15 @@ template <class Threads, class Length>
 constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, int32_t tiles, PlanScratch& s,
                            Length length_of) {
   const int32_t most = most_cut(p, s.longest), items = tiles < PlanScratch::most_items ? tiles : PlanScratch::most_items;
-  const int32_t columns = most > 16 && items <= Trials::count ? 6 : 5, trials = 1 << columns;
+  const int32_t columns = most > 16 ? 6 : 5, trials = 1 << columns;
   int32_t shift = 0;  // sums of all tiles are within int32
   while (int64_t{s.all_tiles} * s.longest >> shift >= 1 << 30) shift++;
-  int32_t width = 0;  // of an item's lengths, as a power of two
-  while ((s.longest - 1) >> width >= PlanScratch::most_items) width++;
+  const uint32_t of_longest = UINT32_MAX / static_cast<uint32_t>(s.longest) + 1;
   threads.each(Trials::classes * Trials::count, [&](int32_t i) {
     Trials& made = s.trials;
     (&made.whole[0][0])[i] = (&made.parts[0][0])[i] = (&made.blocks[0][0])[i] = 0;
-    if (i < PlanScratch::most_items) s.item_length[i] = s.item_count[i] = 0;
-    if (i < Trials::count) made.least[i] = made.share[i] = 0;
+    if (i < PlanScratch::most_items) s.item_length[i] = s.item_count[i] = s.item_blocks[i] = 0;
+    if (i < Trials::count) made.least[i] = made.share[i] = made.longest_part[i] = made.longest_whole[i] = 0;
     if (i < trials) {
       const Unit unit = unit_of(i, columns, s.longest, most);
       made.unit[i] = unit.length, made.multiplier[i] = UINT32_MAX / static_cast<uint32_t>(unit.length) + 1;
@@ -218,11 +245,13 @@ constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, i
   threads.each(tiles, [&](int32_t i) {
     const int32_t length = length_of(i);
     if (tiles <= PlanScratch::most_items) {
-      s.item_length[i] = length, s.item_count[i] = 1;
+      s.item_length[i] = s.item_blocks[i] = length, s.item_count[i] = 1;
     } else {
-      const int32_t item = clamped((length - 1) >> width, 0, PlanScratch::most_items - 1);
+      const int64_t item_of = int64_t{upper_half(static_cast<uint32_t>(length - 1) * PlanScratch::most_items, of_longest)};
+      const int32_t item = clamped(static_cast<int32_t>(item_of), 0, PlanScratch::most_items - 1);
       threads.add_among_alike(s.item_count[item], int32_t{1});
       threads.raise(s.item_length[item], length);
+      threads.add_among_alike(s.item_blocks[item], length);
     }
   });
   threads.each(try_groups << columns, [&](int32_t i) {
