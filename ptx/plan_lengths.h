@@ -65,18 +65,20 @@ struct InTurn {
 struct Room {
   Sequence* sequences;
   int32_t *tiles, *longest_tile;
+  bool fills_last;  // the last tile of a sequence has all rows (tiles_of)
 };
 constexpr Room room_of(const PlanLengthsParams& p, const LengthsPlan& plan, PlanScratch& s) {
   const int32_t count = p.sequences;
-  if (count <= PlanScratch::most_sequences) return {s.sequences, s.tiles, s.longest_tile};
-  return {plan.sequences, plan.tiles, plan.tiles + PlanScratch::groups * count + 1};
+  if (count <= PlanScratch::most_sequences) return {s.sequences, s.tiles, s.longest_tile, true};
+  return {plan.sequences, plan.tiles, plan.tiles + PlanScratch::groups * count + 1, true};
 }
 // So many groups of sequences are told apart by their longest tiles.
 constexpr int32_t groups_of(int32_t sequences) { return sequences <= PlanScratch::most_sequences / 8 ? 8 : 4; }
 static_assert(PlanScratch::groups == 4);
 
-// The tiles of a sequence. With a bound on the right the last one ends with the last row, as later rows see more keys: so
-// where rows do not fill all tiles it is the first one, with the fewest keys, that has fewer.
+// The tiles of a sequence. With a bound on the right later rows see more keys. So where rows do not fill all tiles, and
+// pieces are many, it is better that the first one, with the fewest keys, has fewer rows: fills_last. But if all pieces
+// are under way at once, the last one, with the most, is done sooner so.
 struct SequenceTiles {
   int32_t rows, count;
   int32_t first_rows;  // so many rows has the first tile
@@ -86,9 +88,9 @@ struct SequenceTiles {
     return {tile == 0 ? 0 : end - Br, end < rows ? end : rows};
   }
 };
-constexpr SequenceTiles tiles_of(const PlanLengthsParams& p, const Sequence& sequence) {
+constexpr SequenceTiles tiles_of(const PlanLengthsParams& p, const Sequence& sequence, bool fills_last) {
   const int32_t rows = static_cast<int32_t>(p.packing.rows(sequence.seqlen_q)), count = (rows + p.Br - 1) / p.Br;
-  return {rows, count, sequence.right == no_bound ? int32_t{p.Br} : rows - (count - 1) * p.Br};
+  return {rows, count, fills_last && sequence.right != no_bound ? rows - (count - 1) * p.Br : int32_t{p.Br}};
 }
 
 // A tile, numbered within its sequence: the K/V blocks that it sees, at least one, as for kernels (tile_blocks in
@@ -115,8 +117,8 @@ struct PlacedTile {
   Sequence sequence;
   int32_t q_block;
 };
-constexpr PlacedTile placed_tile(const PlanLengthsParams& p, const Sequence& sequence, int32_t tile) {
-  const SequenceTiles tiles = tiles_of(p, sequence);
+constexpr PlacedTile placed_tile(const PlanLengthsParams& p, const Sequence& sequence, bool fills_last, int32_t tile) {
+  const SequenceTiles tiles = tiles_of(p, sequence, fills_last);
   if (tiles.first_rows == p.Br || tiles.count == 1) return {sequence, tile};
   const int32_t first = p.packing.query(tiles.first_rows);
   if (tile == 0) return {with_rows(sequence, 0, first), 0};
@@ -185,7 +187,7 @@ constexpr int32_t sequence_of_tile(const int32_t* tiles, int32_t count, int32_t 
 constexpr ListedTile tile_of_group_0(const PlanLengthsParams& p, const Room& room, int32_t number, int32_t unit) {
   const int32_t sequence = sequence_of_tile(room.tiles, p.sequences, number), tile = number - room.tiles[sequence];
   const Sequence& its = room.sequences[sequence];
-  const SeenBlocks blocks = seen_blocks(p, its, tiles_of(p, its).rows_of(tile, p.Br));
+  const SeenBlocks blocks = seen_blocks(p, its, tiles_of(p, its, room.fills_last).rows_of(tile, p.Br));
   return {sequence, tile, blocks, parts_of(p, blocks, unit), 0, 0, 0};
 }
 
@@ -193,9 +195,10 @@ constexpr ListedTile tile_of_group_0(const PlanLengthsParams& p, const Room& roo
 struct Buckets {
   int32_t last, units;
 };
-constexpr Buckets buckets_of(const ListedTile& tile, int32_t width) {
+constexpr Buckets buckets_of(const PlanLengthsParams& p, const ListedTile& tile, int32_t width) {
   const Blocks last = tile.parts.blocks(tile.blocks, tile.parts.count - 1);
-  return {bucket_of(tile.blocks.length(last.end - last.begin), width),
+  const int32_t read = tile.parts.count > 1 ? read_blocks(p, tile.parts.count) : 0;
+  return {bucket_of(tile.blocks.length(last.end - last.begin) + read, width),
           bucket_of(tile.blocks.length(tile.parts.unit), width)};
 }
 
@@ -207,7 +210,7 @@ constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const 
   threads.each(count, [&](int32_t i) {
     const Sequence sequence = sequence_at(p.lengths, p.total_q, p.total_k, p.window, p.cuts, i);
     room.sequences[i] = sequence;
-    const SequenceTiles tiles = tiles_of(p, sequence);
+    const SequenceTiles tiles = tiles_of(p, sequence, true);
     int32_t longest = 0;
     int64_t work = 0;
     const auto length_of = [&](int32_t tile) { return seen_blocks(p, sequence, tiles.rows_of(tile, p.Br)); };
@@ -244,7 +247,7 @@ constexpr void number_tiles(const Threads& threads, const PlanLengthsParams& p, 
     int32_t group = 0;
     if (groups > 1 && length <= unit)
       for (group = 1; group < groups - 1 && length <= unit >> group;) group++;
-    for (int32_t g = 0; g < groups; g++) room.tiles[g * count + i] = g == group ? tiles_of(p, sequence).count : 0;
+    for (int32_t g = 0; g < groups; g++) room.tiles[g * count + i] = g == group ? tiles_of(p, sequence, true).count : 0;
   });
   // Only lengths that overlap have more tiles than there may be; the last of them are left out.
   threads.prefix_sums(room.tiles, groups * count, p.most_tiles, s.sums);
@@ -269,7 +272,7 @@ constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p,
     choose_unit(threads, p, room.tiles[count], s, [&](int32_t number) {
       const int32_t sequence = sequence_of_tile(room.tiles, count, number);
       const Sequence& its = room.sequences[sequence];
-      return seen_blocks(p, its, tiles_of(p, its).rows_of(number - room.tiles[sequence], p.Br)).length();
+      return seen_blocks(p, its, tiles_of(p, its, room.fills_last).rows_of(number - room.tiles[sequence], p.Br)).length();
     });
     if (has_unit(s)) order.unit = s.trials.unit[best_trial(s)];
     if (!are_many) break;
@@ -297,7 +300,7 @@ constexpr int32_t count_pieces(const Threads& threads, const PlanLengthsParams& 
     });
     threads.each(tiles, [&](int32_t number) {
       const ListedTile tile = tile_of_group_0(p, room, number, unit);
-      const Buckets buckets = buckets_of(tile, width);
+      const Buckets buckets = buckets_of(p, tile, width);
       threads.add_among_alike(s.count[buckets.last], 1);
       if (tile.parts.count == 1 || s.slots > p.most_slots) return;
       threads.add(s.count[buckets.units], tile.parts.count - 1);
@@ -313,8 +316,9 @@ template <class Threads>
 constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, const LengthsPlan& plan,
                             PlanScratch& s) {
   const int32_t count = p.sequences;
-  const Room room = room_of(p, plan, s);
+  Room room = room_of(p, plan, s);
   survey(threads, p, room, s);
+  room.fills_last = of_all_heads(p, s.all_tiles) > p.multiprocessors;
   const Order order = choose_order(threads, p, room, s);
   const int32_t tiles = room.tiles[order.groups * count], tail = tiles - order.tail.tiles;
   const int32_t by_length = order.tail.tiles > 0 ? 0 : room.tiles[count];
@@ -325,7 +329,7 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
   const auto tile_of = [&](int32_t number) {
     if (number < by_length) {
       ListedTile tile = tile_of_group_0(p, room, number, unit);
-      const Buckets buckets = buckets_of(tile, width);
+      const Buckets buckets = buckets_of(p, tile, width);
       tile.entry = tile.last_entry = threads.add_among_alike(s.count[buckets.last], 1);
       if (tile.parts.count == 1) return tile;
       tile.entry = threads.add(s.count[buckets.units], tile.parts.count - 1);
@@ -334,7 +338,7 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
     }
     const int32_t place = sequence_of_tile(room.tiles, order.groups * count, number), sequence = place - place / p.sequences * count;
     const Sequence& its = room.sequences[sequence];
-    const SequenceTiles all = tiles_of(p, its);
+    const SequenceTiles all = tiles_of(p, its, room.fills_last);
     const int32_t from_last = number - room.tiles[place], own = all.count - 1 - from_last;
     const SeenBlocks blocks = seen_blocks(p, its, all.rows_of(own, p.Br));
     ListedTile tile{sequence, own, blocks, {0, 0, 0, 1}, 0, entries + number - by_length, 0};
@@ -347,7 +351,7 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
   };
   const auto piece_of = [&](const ListedTile& tile, int32_t part) {
     const Blocks blocks = tile.parts.blocks(tile.blocks, part);
-    const PlacedTile placed = placed_tile(p, room.sequences[tile.sequence], tile.tile);
+    const PlacedTile placed = placed_tile(p, room.sequences[tile.sequence], room.fills_last, tile.tile);
     return Planned{placed.sequence, placed.q_block, tile.slot, blocks.begin, blocks.end, part, tile.parts.count, {}};
   };
   threads.list(tiles, tile_of, piece_of, plan.entries);

@@ -34,8 +34,10 @@ constexpr Costs costs_of(const PlanLengthsParams& p, int32_t pieces) {
   if (for_all > costs.block) costs.block = for_all;
   return costs;
 }
-// What the last of a tile's parts takes to add all up, with packed heads. Otherwise that is counted as blocks of the last
-// part (PlanLengthsParams::read_length).
+// What adding up a tile's parts takes: with packed heads behind all pieces, otherwise as so many blocks of the last part.
+constexpr int32_t read_blocks(const PlanLengthsParams& p, int32_t parts) {
+  return (parts == 2 ? 1 : parts) * p.read_length / 16;
+}
 constexpr int32_t read_behind(const PlanLengthsParams& p, int32_t parts) {
   return p.packed_rows && parts > 1 ? static_cast<int32_t>(combine_time(parts, p.packed_rows, parts)) : 0;
 }
@@ -120,7 +122,7 @@ constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, Pla
       constexpr int32_t most = 1 << 22;
       const int32_t parts = tiles < most / 128 ? tiles * units : most;
       units_in_all += parts, blocks_in_all += int64_t{parts} * unit;
-      last += (units == 1 ? 1 : units + 1) * p.read_length / 16;
+      last += read_blocks(p, units + 1);
     }
     int32_t& longest = units > 0 ? longest_part : longest_whole;
     if (last > longest) longest = last;
@@ -190,11 +192,13 @@ constexpr void time_class(const Threads& threads, const PlanLengthsParams& p, Tr
 
   const int32_t of_last = of_all_heads(p, trials.whole[last_class][trial] + trials.parts[last_class][trial]);
   const int32_t rounds = (of_last + p.multiprocessors - 1) / p.multiprocessors;
+  const int64_t until = rounds > 1 ? int64_t{rounds - 1} * time_of(last_class) + longest : longest;
   const int64_t idle = int64_t{rounds} * p.multiprocessors - of_last;
   int64_t rest = 0;
   for (int32_t c = last_class - 1; c >= its_class; c--) rest += work_of(c);
-  const bool is_behind = its_class < last_class && rest * p.heads > idle * longest;
-  const int64_t behind = int64_t{rounds} * longest + (is_behind ? these.time / 2 : 0);
+  const int64_t too_much = rest * p.heads - idle * longest;
+  int64_t behind = until;
+  if (its_class < last_class && too_much > 0) behind += too_much < idle * these.time ? these.time / 2 : these.time;
   if (behind > least) least = behind;
   threads.raise(trials.least[trial], clamped_time(least));
 
