@@ -65,18 +65,20 @@ struct InTurn {
 struct Room {
   Sequence* sequences;
   int32_t *tiles, *longest_tile;
+  bool fills_last;  // the last tile of a sequence has all rows (tiles_of)
 };
 constexpr Room room_of(const PlanLengthsParams& p, const LengthsPlan& plan, PlanScratch& s) {
-  const int32_t count = p.sequences();
-  if (count <= PlanScratch::most_sequences) return {s.sequences, s.tiles, s.longest_tile};
-  return {plan.sequences, plan.tiles, plan.tiles + PlanScratch::groups * count + 1};
+  const int32_t count = p.sequences;
+  if (count <= PlanScratch::most_sequences) return {s.sequences, s.tiles, s.longest_tile, true};
+  return {plan.sequences, plan.tiles, plan.tiles + PlanScratch::groups * count + 1, true};
 }
 // So many groups of sequences are told apart by their longest tiles.
 constexpr int32_t groups_of(int32_t sequences) { return sequences <= PlanScratch::most_sequences / 8 ? 8 : 4; }
 static_assert(PlanScratch::groups == 4);
 
-// The tiles of a sequence. With a bound on the right the last one ends with the last row, as later rows see more keys: so
-// where rows do not fill all tiles it is the first one, with the fewest keys, that has fewer.
+// The tiles of a sequence. With a bound on the right later rows see more keys. So where rows do not fill all tiles, and
+// pieces are many, it is better that the first one, with the fewest keys, has fewer rows: fills_last. But if all pieces
+// are under way at once, the last one, with the most, is done sooner so.
 struct SequenceTiles {
   int32_t rows, count;
   int32_t first_rows;  // so many rows has the first tile
@@ -86,9 +88,9 @@ struct SequenceTiles {
     return {tile == 0 ? 0 : end - Br, end < rows ? end : rows};
   }
 };
-constexpr SequenceTiles tiles_of(const PlanLengthsParams& p, const Sequence& sequence) {
+constexpr SequenceTiles tiles_of(const PlanLengthsParams& p, const Sequence& sequence, bool fills_last) {
   const int32_t rows = static_cast<int32_t>(p.packing.rows(sequence.seqlen_q)), count = (rows + p.Br - 1) / p.Br;
-  return {rows, count, sequence.right == no_bound ? int32_t{p.Br} : rows - (count - 1) * p.Br};
+  return {rows, count, fills_last && sequence.right != no_bound ? rows - (count - 1) * p.Br : int32_t{p.Br}};
 }
 
 // A tile, numbered within its sequence: the K/V blocks that it sees, at least one, as for kernels (tile_blocks in
@@ -115,8 +117,8 @@ struct PlacedTile {
   Sequence sequence;
   int32_t q_block;
 };
-constexpr PlacedTile placed_tile(const PlanLengthsParams& p, const Sequence& sequence, int32_t tile) {
-  const SequenceTiles tiles = tiles_of(p, sequence);
+constexpr PlacedTile placed_tile(const PlanLengthsParams& p, const Sequence& sequence, bool fills_last, int32_t tile) {
+  const SequenceTiles tiles = tiles_of(p, sequence, fills_last);
   if (tiles.first_rows == p.Br || tiles.count == 1) return {sequence, tile};
   const int32_t first = p.packing.query(tiles.first_rows);
   if (tile == 0) return {with_rows(sequence, 0, first), 0};
@@ -183,9 +185,9 @@ constexpr int32_t sequence_of_tile(const int32_t* tiles, int32_t count, int32_t 
 
 // A tile of a sequence that may have split ones; where it goes is not known yet.
 constexpr ListedTile tile_of_group_0(const PlanLengthsParams& p, const Room& room, int32_t number, int32_t unit) {
-  const int32_t sequence = sequence_of_tile(room.tiles, p.sequences(), number), tile = number - room.tiles[sequence];
+  const int32_t sequence = sequence_of_tile(room.tiles, p.sequences, number), tile = number - room.tiles[sequence];
   const Sequence& its = room.sequences[sequence];
-  const SeenBlocks blocks = seen_blocks(p, its, tiles_of(p, its).rows_of(tile, p.Br));
+  const SeenBlocks blocks = seen_blocks(p, its, tiles_of(p, its, room.fills_last).rows_of(tile, p.Br));
   return {sequence, tile, blocks, parts_of(p, blocks, unit), 0, 0, 0};
 }
 
@@ -193,21 +195,22 @@ constexpr ListedTile tile_of_group_0(const PlanLengthsParams& p, const Room& roo
 struct Buckets {
   int32_t last, units;
 };
-constexpr Buckets buckets_of(const ListedTile& tile, int32_t width) {
+constexpr Buckets buckets_of(const PlanLengthsParams& p, const ListedTile& tile, int32_t width) {
   const Blocks last = tile.parts.blocks(tile.blocks, tile.parts.count - 1);
-  return {bucket_of(tile.blocks.length(last.end - last.begin), width),
+  const int32_t read = tile.parts.count > 1 ? read_blocks(p, tile.parts.count) : 0;
+  return {bucket_of(tile.blocks.length(last.end - last.begin) + read, width),
           bucket_of(tile.blocks.length(tile.parts.unit), width)};
 }
 
 // Sequences, how long their longest tiles are, and sums of all.
 template <class Threads>
 constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s) {
-  const int32_t count = p.sequences();
-  threads.each(1, [&](int32_t) { s.all_tiles = s.work = s.tried = 0, s.longest = 1, s.tail_time = s.tail_parts = INT32_MAX; });
+  const int32_t count = p.sequences;
+  threads.each(1, [&](int32_t) { s.all_tiles = s.work = s.tried = 0, s.longest = 1, s.tail = TimeOf::none; });
   threads.each(count, [&](int32_t i) {
     const Sequence sequence = sequence_at(p.lengths, p.total_q, p.total_k, p.window, p.cuts, i);
     room.sequences[i] = sequence;
-    const SequenceTiles tiles = tiles_of(p, sequence);
+    const SequenceTiles tiles = tiles_of(p, sequence, true);
     int32_t longest = 0;
     int64_t work = 0;
     const auto length_of = [&](int32_t tile) { return seen_blocks(p, sequence, tiles.rows_of(tile, p.Br)); };
@@ -215,18 +218,16 @@ constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const 
       const SeenBlocks last = length_of(tiles.count - 1);
       work = longest = last.length();
       if (tiles.count > 1) {
-        // With bounds on both sides the longest is somewhere in the middle, or about as long as that one. The last one
-        // may have fewer rows than the one before, which is about as long otherwise.
-        const int32_t first = length_of(0).length(), middle = length_of(tiles.count / 2).length();
-        longest = last.count();
-        work += int64_t{tiles.count - 1} * ((first + 4 * middle + longest) / 6);
-        longest = longest > first ? longest : first;
-        longest = longest > middle ? longest : middle;
+        // With bounds on both sides the longest is somewhere in the middle, or about as long as that one, and with one
+        // or none that one is about the average. The last one may have fewer rows than the one before.
+        const int32_t middle = length_of((tiles.count - 1) / 2).length();
+        work += int64_t{tiles.count - 1} * middle;
+        longest = last.count() > middle ? last.count() : middle;
       }
     }
     room.longest_tile[i] = longest;
     // Whatever the lengths are, sums are within int32.
-    const int32_t most = INT32_MAX / count;
+    const int32_t most = p.most_each;
     threads.raise(s.longest, longest);
     threads.add(s.all_tiles, tiles.count < most ? tiles.count : most);
     threads.add(s.work, work < most ? static_cast<int32_t>(work) : most);
@@ -238,7 +239,7 @@ constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const 
 template <class Threads>
 constexpr void number_tiles(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s,
                             int32_t unit, int32_t groups) {
-  const int32_t count = p.sequences();
+  const int32_t count = p.sequences;
   threads.each(count, [&](int32_t i) {
     const Sequence& sequence = room.sequences[i];
     // Of a constant unit's parts a short tile may have two.
@@ -246,7 +247,7 @@ constexpr void number_tiles(const Threads& threads, const PlanLengthsParams& p, 
     int32_t group = 0;
     if (groups > 1 && length <= unit)
       for (group = 1; group < groups - 1 && length <= unit >> group;) group++;
-    for (int32_t g = 0; g < groups; g++) room.tiles[g * count + i] = g == group ? tiles_of(p, sequence).count : 0;
+    for (int32_t g = 0; g < groups; g++) room.tiles[g * count + i] = g == group ? tiles_of(p, sequence, true).count : 0;
   });
   // Only lengths that overlap have more tiles than there may be; the last of them are left out.
   threads.prefix_sums(room.tiles, groups * count, p.most_tiles, s.sums);
@@ -259,11 +260,11 @@ struct Order {
 };
 template <class Threads>
 constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s) {
-  const int32_t count = p.sequences(), pieces = of_all_heads(p, s.all_tiles);
+  const int32_t count = p.sequences, pieces = of_all_heads(p, s.all_tiles);
   const bool are_many = pieces >= few_rounds * p.multiprocessors;
   // Parts may be few. So where pieces are many, only tiles that take longer than about half a share are worth it.
-  const LeastTimes least = least_times(p, s, pieces);
-  bool may_split = p.unit == 0 && most_cut(p, s.longest) > 1 && (!are_many || least.longest > .55 * least.share);
+  const bool is_long = int64_t{s.longest} * p.multiprocessors * 2 > int64_t{s.work} * p.heads;
+  bool may_split = p.unit == 0 && most_cut(p, s.longest) > 1 && (!are_many || is_long);
   Order order{are_many && !may_split ? groups_of(count) : 1, p.unit ? p.unit : s.longest, {0, 1}};
   for (;;) {
     number_tiles(threads, p, room, s, order.unit, order.groups);
@@ -271,9 +272,9 @@ constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p,
     choose_unit(threads, p, room.tiles[count], s, [&](int32_t number) {
       const int32_t sequence = sequence_of_tile(room.tiles, count, number);
       const Sequence& its = room.sequences[sequence];
-      return seen_blocks(p, its, tiles_of(p, its).rows_of(number - room.tiles[sequence], p.Br)).length();
+      return seen_blocks(p, its, tiles_of(p, its, room.fills_last).rows_of(number - room.tiles[sequence], p.Br)).length();
     });
-    if (s.best < Trials::count) order.unit = s.trials.unit[s.best];
+    if (has_unit(s)) order.unit = s.trials.unit[best_trial(s)];
     if (!are_many) break;
     order.groups = groups_of(count), may_split = false;
   }
@@ -299,7 +300,7 @@ constexpr int32_t count_pieces(const Threads& threads, const PlanLengthsParams& 
     });
     threads.each(tiles, [&](int32_t number) {
       const ListedTile tile = tile_of_group_0(p, room, number, unit);
-      const Buckets buckets = buckets_of(tile, width);
+      const Buckets buckets = buckets_of(p, tile, width);
       threads.add_among_alike(s.count[buckets.last], 1);
       if (tile.parts.count == 1 || s.slots > p.most_slots) return;
       threads.add(s.count[buckets.units], tile.parts.count - 1);
@@ -314,9 +315,10 @@ constexpr int32_t count_pieces(const Threads& threads, const PlanLengthsParams& 
 template <class Threads>
 constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, const LengthsPlan& plan,
                             PlanScratch& s) {
-  const int32_t count = p.sequences();
-  const Room room = room_of(p, plan, s);
+  const int32_t count = p.sequences;
+  Room room = room_of(p, plan, s);
   survey(threads, p, room, s);
+  room.fills_last = of_all_heads(p, s.all_tiles) > p.multiprocessors;
   const Order order = choose_order(threads, p, room, s);
   const int32_t tiles = room.tiles[order.groups * count], tail = tiles - order.tail.tiles;
   const int32_t by_length = order.tail.tiles > 0 ? 0 : room.tiles[count];
@@ -327,16 +329,16 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
   const auto tile_of = [&](int32_t number) {
     if (number < by_length) {
       ListedTile tile = tile_of_group_0(p, room, number, unit);
-      const Buckets buckets = buckets_of(tile, width);
+      const Buckets buckets = buckets_of(p, tile, width);
       tile.entry = tile.last_entry = threads.add_among_alike(s.count[buckets.last], 1);
       if (tile.parts.count == 1) return tile;
       tile.entry = threads.add(s.count[buckets.units], tile.parts.count - 1);
       tile.slot = threads.add(s.next_slot, tile.parts.count);
       return tile;
     }
-    const int32_t place = sequence_of_tile(room.tiles, order.groups * count, number), sequence = place % count;
+    const int32_t place = sequence_of_tile(room.tiles, order.groups * count, number), sequence = place - place / p.sequences * count;
     const Sequence& its = room.sequences[sequence];
-    const SequenceTiles all = tiles_of(p, its);
+    const SequenceTiles all = tiles_of(p, its, room.fills_last);
     const int32_t from_last = number - room.tiles[place], own = all.count - 1 - from_last;
     const SeenBlocks blocks = seen_blocks(p, its, all.rows_of(own, p.Br));
     ListedTile tile{sequence, own, blocks, {0, 0, 0, 1}, 0, entries + number - by_length, 0};
@@ -349,7 +351,7 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
   };
   const auto piece_of = [&](const ListedTile& tile, int32_t part) {
     const Blocks blocks = tile.parts.blocks(tile.blocks, part);
-    const PlacedTile placed = placed_tile(p, room.sequences[tile.sequence], tile.tile);
+    const PlacedTile placed = placed_tile(p, room.sequences[tile.sequence], room.fills_last, tile.tile);
     return Planned{placed.sequence, placed.q_block, tile.slot, blocks.begin, blocks.end, part, tile.parts.count, {}};
   };
   threads.list(tiles, tile_of, piece_of, plan.entries);

@@ -25,16 +25,18 @@ struct PlanLengthsParams {
   int32_t heads;           // of a batch entry, as tiles count them: with packed heads those of K and V
   Divisor multiprocessors;  // that share the pieces
   int32_t unit;            // a constant, in K/V blocks; or 0: from what pieces cost
-  int32_t least_unit;      // otherwise: shorter parts are not worth their boundaries; 2 at least
+  int32_t least_unit;      // otherwise: shorter parts than 1 << least_unit are not worth their boundaries; 1 at least
   int32_t most_parts;      // of a tile, up to 127; 1: nothing is split
   int32_t most_tiles, most_slots;
   Costs together, behind;  // where every multiprocessor has one piece at most, and where pieces follow each other
   int32_t among, many;     // a piece's own first and last steps where keys are few and pieces more than so many; or 0
-  int64_t block_bytes;     // of a K/V block, where these come from memory too slowly for few queries; otherwise 0
-  double all_bytes;        // of all K/V blocks, at most
+  int32_t memory_each;     // of `together`: a block takes at least so many 1024ths of a nanosecond for each piece, as
+                           // few queries wait for memory
+  int32_t read_length;     // what reading a part takes, in 16ths of a block; or 0, if that comes behind all pieces
   int32_t packed_rows;     // that the last of a tile's parts adds up, with packed heads; otherwise 0
 
-  constexpr int32_t sequences() const { return lengths.batch * cuts.each; }
+  Divisor sequences;       // lengths.batch * cuts.each
+  int32_t most_each;       // INT32_MAX / sequences
 };
 
 // Where the plan goes, in device memory.
@@ -55,29 +57,30 @@ struct PlanLengthsPassParams {
 // eighths of the unit. Of each class the pieces that are whole tiles and those that are parts, and the K/V blocks.
 struct Trials {
   static constexpr int32_t count = 64, classes = 8;
-  int32_t unit[count];
+  int32_t unit[count], read[count];  // read: time that reading parts takes behind all pieces
   uint32_t multiplier[count];  // n / unit is the upper half of n times that
+  int32_t longest_whole[count], longest_part[count];
   int32_t whole[classes][count], parts[classes][count], blocks[classes][count];
-  int32_t time[classes][count];  // of a piece
-  int32_t all[count];            // of all together
+  int32_t pieces[count], slots[count];  // pieces: of all heads
+  int32_t least[count], share[count];   // of the time until all are done, at least
 };
 
 // What the thread block needs beside its parameters, in shared memory. Its contents before do not matter.
 struct PlanScratch {
-  static constexpr int32_t most_sequences = 4096, groups = 4, buckets = 512, most_items = 128;
+  static constexpr int32_t most_sequences = 4096, groups = 4, buckets = 512, most_items = 64;
   Sequence sequences[most_sequences];
   int32_t tiles[groups * most_sequences + 1];  // before each sequence of a group, and in all groups before it
   int32_t longest_tile[most_sequences];
   int32_t count[buckets + 1];  // of entries of about the same length
-  int32_t item_length[most_items], item_count[most_items];  // tiles of about the same length
+  int32_t item_length[most_items], item_count[most_items], item_blocks[most_items];  // tiles of about the same length:
+                                                                                      // the longest, and all together
   Trials trials;
   int32_t sums[32];
 
   int32_t all_tiles, longest, work;  // work: K/V blocks of all tiles
   int32_t slots, next_slot;
-  int32_t tried, best_time, best;  // were units tried; of the best trial
-  int32_t read_length;             // what reading a part takes, in 16ths of a block
-  int32_t tail_time, tail_parts;   // of the best tail
+  int32_t tried;       // were units tried?
+  int32_t best, tail;  // the best trial, and the best number of parts for the tail (TimeOf in plan_unit.h)
   int32_t has_tail;                // is that what is taken?
 };
 
@@ -107,7 +110,7 @@ constexpr int64_t most_entries(int64_t tiles, int64_t slots) { return tiles + sl
 
 // In one piece of device memory, aligned to 64 bytes: counts, entries, and what only the pass reads.
 constexpr int64_t plan_bytes(const PlanLengthsParams& p) {
-  const int64_t sequences = p.sequences(), entries = most_entries(p.most_tiles, p.most_slots);
+  const int64_t sequences = int32_t{p.sequences}, entries = most_entries(p.most_tiles, p.most_slots);
   const bool fit = sequences <= PlanScratch::most_sequences;
   return 64 * (1 + entries) + (fit ? 0 : 32 * sequences + 4 * (PlanScratch::groups + 1) * sequences + 4);
 }
@@ -115,9 +118,9 @@ inline LengthsPlan plan_at(void* memory, const PlanLengthsParams& p) {
   unsigned char* const bytes = static_cast<unsigned char*>(memory);
   PlannedCounts* const counts = reinterpret_cast<PlannedCounts*>(bytes);
   Planned* const entries = reinterpret_cast<Planned*>(bytes + 64);
-  if (p.sequences() <= PlanScratch::most_sequences) return {counts, entries, nullptr, nullptr};
+  if (p.sequences <= PlanScratch::most_sequences) return {counts, entries, nullptr, nullptr};
   Sequence* const sequences = reinterpret_cast<Sequence*>(entries + most_entries(p.most_tiles, p.most_slots));
-  return {counts, entries, sequences, reinterpret_cast<int32_t*>(sequences + p.sequences())};
+  return {counts, entries, sequences, reinterpret_cast<int32_t*>(sequences + p.sequences)};
 }
 
 }  // namespace fa3

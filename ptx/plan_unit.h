@@ -1,8 +1,11 @@
-// The unit with which the planner for packed lengths (plan_lengths.h) cuts tiles: 64 units are tried, those that cut the
-// longest tile into 1, 2, 3, .. parts, and one between each two of them. How long would the multiprocessors take for
-// what each makes of all tiles? Plain C++, read by both sides.
+// What the planner for packed lengths (plan_lengths.h) splits: how long would the multiprocessors take for what becomes
+// of all tiles? Plain C++, read by both sides; all in integers, so that both come to the same. Times are in nanoseconds.
 //
-// Tiles are taken as items: of up to 128 tiles each is one; of more those of about the same length, for the longest.
+// Up to 64 units are tried, from the longest tile's length on. Tiles are taken as items: of up to 64 tiles each is one;
+// of more those of about the same length, for the longest.
+//
+// Where all tiles are about as long, and more than multiprocessors, the last round may have few of them. Then these, the
+// tail of the list, may be split, each into as many parts.
 #pragma once
 #include <cstdint>
 
@@ -10,32 +13,8 @@
 
 namespace fa3 {
 
-// What a K/V block, and a piece beside its blocks, take if there are so many pieces, of all heads.
-struct Rates {
-  int32_t block, piece;
-  const Costs& costs;
-};
-constexpr Rates rates_of(const PlanLengthsParams& p, int32_t pieces) {
-  const Costs& costs = pieces <= p.multiprocessors ? p.together : p.behind;
-  const int32_t busy = pieces < p.multiprocessors ? pieces : int32_t{p.multiprocessors};
-  const double bytes = static_cast<double>(p.block_bytes);
-  const int32_t for_all = static_cast<int32_t>(bytes * busy * (fit_cache(p.all_bytes) ? 1. / of_cache : 1. / of_memory));
-  const int32_t for_one = static_cast<int32_t>(bytes * (1. / of_one));
-  int32_t block = costs.block;
-  if (for_all > block) block = for_all;
-  if (for_one > block) block = for_one;
-  return {block, p.among && pieces > p.many ? p.among : costs.piece, costs};
-}
-
-// What the last of a tile's parts takes to add all up. With packed heads that comes behind all pieces, otherwise it is
-// one of these.
-constexpr int64_t read_time(const PlanLengthsParams& p, const Rates& rates, int64_t parts) {
-  if (parts == 1) return 0;
-  return p.packed_rows ? combine_time(parts, p.packed_rows, parts) : rates.costs.read_all(parts);
-}
-constexpr int64_t read_behind(const PlanLengthsParams& p, const Rates& rates, int64_t parts) {
-  return p.packed_rows ? read_time(p, rates, parts) : 0;
-}
+inline constexpr int32_t longest_time = 1 << 30;  // more is taken for that
+constexpr int32_t clamped_time(int64_t time) { return time < longest_time ? static_cast<int32_t>(time) : longest_time; }
 
 // Of all heads; and no more than can be counted.
 constexpr int32_t of_all_heads(const PlanLengthsParams& p, int64_t pieces) {
@@ -43,17 +22,56 @@ constexpr int32_t of_all_heads(const PlanLengthsParams& p, int64_t pieces) {
   return static_cast<int32_t>(pieces * p.heads < most ? pieces * p.heads : most);
 }
 
-// With so many pieces for each multiprocessor, or more, they are many.
-inline constexpr int32_t few_rounds = 8;
+// What pieces cost if there are so many, of all heads.
+constexpr Costs costs_of(const PlanLengthsParams& p, int32_t pieces) {
+  if (pieces > p.multiprocessors) {
+    Costs costs = p.behind;
+    if (p.among && pieces > p.many) costs.piece = p.among;
+    return costs;
+  }
+  Costs costs = p.together;
+  const int32_t for_all = static_cast<int32_t>(int64_t{pieces} * p.memory_each >> 10);
+  if (for_all > costs.block) costs.block = for_all;
+  return costs;
+}
+// What adding up a tile's parts takes: with packed heads behind all pieces, otherwise as so many blocks of the last part.
+constexpr int32_t read_blocks(const PlanLengthsParams& p, int32_t parts) {
+  return (parts == 2 ? 1 : parts) * p.read_length / 16;
+}
+constexpr int32_t read_behind(const PlanLengthsParams& p, int32_t parts) {
+  return p.packed_rows && parts > 1 ? static_cast<int32_t>(combine_time(parts, p.packed_rows, parts)) : 0;
+}
 
-// What a piece of the longest tile takes, and a multiprocessor's share of all.
-struct LeastTimes {
-  double longest, share;
+// Pieces of one length, of all heads.
+struct Alike {
+  int32_t pieces, time;
 };
-constexpr LeastTimes least_times(const PlanLengthsParams& p, const PlanScratch& s, int32_t pieces) {
-  const Rates rates = rates_of(p, pieces);
-  const double work = static_cast<double>(s.work) * p.heads * rates.block + static_cast<double>(pieces) * rates.piece;
-  return {static_cast<double>(s.longest) * rates.block + rates.piece, work / int32_t{p.multiprocessors}};
+
+// When multiprocessors that take first the longer ones, then the others, one by one, are done.
+constexpr int32_t end_of(const Divisor& multiprocessors, const Alike& longer, const Alike& others) {
+  const int32_t all = multiprocessors, rounds = longer.pieces / multiprocessors;
+  const int32_t late = longer.pieces - rounds * all, early = all - late;  // late: have one more
+  const int64_t early_time = int64_t{rounds} * longer.time, late_time = late > 0 ? early_time + longer.time : early_time;
+  if (others.pieces == 0) return clamped_time(late_time);
+  const int32_t each = late > 0 ? longer.time / others.time : 0;  // of the early ones before the late ones are free
+  const int64_t sooner = int64_t{each} * early;
+  if (others.pieces <= sooner) return clamped_time(late_time);
+  // Then all take as many, the early ones first.
+  const int32_t left = others.pieces - static_cast<int32_t>(sooner), more = left / multiprocessors;
+  const int32_t last = left - more * all;
+  const int64_t of_early = early_time + int64_t{each + more + (last > 0)} * others.time;
+  const int64_t of_late = late_time + int64_t{more + (last > early)} * others.time;
+  return clamped_time(of_early > of_late ? of_early : of_late);
+}
+
+// Is it better than leaving all tiles whole? If packed heads wait for memory, multiprocessors are at different places,
+// which makes up for what a few more rounds seem to gain, unless tiles take longer than that.
+constexpr bool is_better(const PlanLengthsParams& p, const PlanScratch& s, int32_t time, int32_t whole_time,
+                         int32_t pieces) {
+  constexpr int32_t long_tile = 100'000;
+  const bool is_sure =
+      !p.packed_rows || pieces <= p.multiprocessors || int64_t{s.longest} * p.behind.block > long_tile;
+  return time < (is_sure ? whole_time : whole_time - whole_time / 10) && worth_splitting(time, whole_time);
 }
 
 constexpr int32_t upper_half(uint32_t a, uint32_t b) { return static_cast<int32_t>(uint64_t{a} * b >> 32); }
@@ -67,217 +85,196 @@ constexpr int32_t parts_of(const PlanLengthsParams& p, int32_t length, int32_t u
 // Into how many parts the longest tile may be cut.
 constexpr int32_t most_cut(const PlanLengthsParams& p, int32_t longest) {
   int32_t most = p.most_parts < p.most_slots ? p.most_parts : p.most_slots;
-  if (most > longest / p.least_unit) most = longest / p.least_unit;
+  if (most > longest >> p.least_unit) most = longest >> p.least_unit;
   return most < 1 ? 1 : most;
 }
-// Of so many parts, from which on all are tried in steps: those of trials 2 n.
-constexpr int32_t parts_of_trial(int32_t n, int32_t most) {
-  constexpr int32_t steps = Trials::count / 2 - 1;
-  return n + 1 + (most > steps + 1 ? (most - steps - 1) * n * n / (steps * steps) : 0);
-}
-constexpr int32_t unit_of_trial(int32_t trial, int32_t longest, int32_t most) {
-  const auto unit_of = [&](int32_t n) {
-    const int32_t parts = parts_of_trial(n, most);
-    return (longest + parts - 1) / parts;
-  };
-  return trial % 2 == 0 ? unit_of(trial / 2) : (unit_of(trial / 2) + unit_of(trial / 2 + 1) + 1) / 2;
-}
-constexpr int32_t trials_of(int32_t most) { return 2 * most - 1 < Trials::count ? 2 * most - 1 : Trials::count; }
-
-// Lengths are counted in 1 << shift blocks here, so that sums of all tiles are within int32.
-constexpr int32_t shift_of(const PlanScratch& s) {
-  int32_t shift = 0;
-  while (int64_t{s.all_tiles} * s.longest >> shift >= 1 << 30) shift++;
-  return shift;
+// The unit of a trial, and into how many parts it cuts the longest tile: 1, 1.2, 1.5, 2, 2.5, 3, .., of which the last is
+// the shorter one. If there may be more parts than half of the trials, later ones are tried in steps.
+struct Unit {
+  int32_t length, parts;
+};
+constexpr Unit unit_of(int32_t trial, int32_t columns, int32_t longest, int32_t most) {
+  const int32_t pairs = 1 << (columns - 1), n = trial / 2;
+  const int32_t halves = trial + 1 + 2 * (most > pairs ? (most - pairs) * n * n >> 2 * (columns - 1) : 0);
+  const int32_t length = trial == 0   ? longest
+                         : trial == 1 ? longest - longest / 6
+                                      : (2 * longest + halves - 1) / halves;
+  return {length > 2 ? length : 2, trial == 0 ? 1 : trial == 1 ? 2 : (halves + 1) / 2};
 }
 
-// What becomes of an item's tiles: parts of a unit each, and the last part or the whole tile.
+// What becomes of every eighth item's tiles: parts of a unit each, and the last part or the whole tile. Lengths are
+// summed up in 1 << shift blocks.
+inline constexpr int32_t try_groups = 8;
 template <class Threads>
-constexpr void try_item(const Threads& threads, const PlanLengthsParams& p, PlanScratch& s, int32_t shift, int32_t item,
-                        int32_t trial) {
-  const int32_t tiles = s.item_count[item];
-  if (tiles == 0) return;
+constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, PlanScratch& s, int32_t shift, int32_t items,
+                         int32_t first, int32_t trial) {
   Trials& made = s.trials;
-  const int32_t length = s.item_length[item], unit = made.unit[trial];
+  const int32_t unit = made.unit[trial];
   const uint32_t multiplier = made.multiplier[trial];
-  int32_t units = upper_half(static_cast<uint32_t>(length - 1), multiplier), last = length - units * unit;
-  if (units >= p.most_parts) units = p.most_parts - 1, last = unit;
-  const auto add = [&](bool is_part, int32_t its_class, int32_t pieces, int64_t blocks) {
-    threads.add((is_part ? made.parts : made.whole)[its_class][trial], pieces);
+  int32_t units_in_all = 0, longest_part = 0, longest_whole = 0;
+  int64_t blocks_in_all = 0;
+  for (int32_t item = first; item < items; item += try_groups) {
+    const int32_t tiles = s.item_count[item], length = s.item_length[item];
+    if (tiles == 0) continue;
+    int32_t units = upper_half(static_cast<uint32_t>(length - 1), multiplier), last = length - units * unit;
+    if (units >= p.most_parts) units = p.most_parts - 1, last = unit;
+    if (units > 0) {
+      constexpr int32_t most = 1 << 22;
+      const int32_t parts = tiles < most / 128 ? tiles * units : most;
+      units_in_all += parts, blocks_in_all += int64_t{parts} * unit;
+      last += read_blocks(p, units + 1);
+    }
+    int32_t& longest = units > 0 ? longest_part : longest_whole;
+    if (last > longest) longest = last;
+    int32_t its_class = upper_half(static_cast<uint32_t>(8 * last - 1), multiplier);
+    if (its_class >= Trials::classes) its_class = Trials::classes - 1;
+    threads.add((units > 0 ? made.parts : made.whole)[its_class][trial], tiles);
+    const int64_t blocks = units > 0 ? int64_t{tiles} * last : s.item_blocks[item];
     threads.add(made.blocks[its_class][trial], static_cast<int32_t>(blocks >> shift));
+  }
+  threads.raise(made.longest_whole[trial], longest_whole);
+  if (units_in_all == 0) return;
+  threads.raise(made.longest_part[trial], longest_part > unit ? longest_part : unit);
+  threads.add(made.parts[Trials::classes - 1][trial], units_in_all);
+  threads.add(made.blocks[Trials::classes - 1][trial], static_cast<int32_t>(blocks_in_all >> shift));
+}
+
+// What a class of a trial's pieces says of when all are done, at least. If there are one or two classes, that is known.
+// Otherwise
+//   - of the longest w * multiprocessors + 1 pieces, for any w, one multiprocessor has w + 1, at best the shortest;
+//   - while some have the last of the longest, others have the rest, from the longest to the shortest: a piece for which
+//     they have no time comes behind the longest;
+//   - all have a share of the work, which some exceed by half of the shortest piece.
+template <class Threads>
+constexpr void time_class(const Threads& threads, const PlanLengthsParams& p, Trials& trials, int32_t trial,
+                          int32_t its_class, int32_t shift) {
+  constexpr int32_t last_class = Trials::classes - 1;
+  int32_t all = 0, parts = 0, before = 0, longer = -1, classes = 0;  // longer: the next class that has pieces
+  bool is_last = true;
+  for (int32_t c = last_class; c >= 0; c--) {
+    const int32_t its_parts = trials.parts[c][trial], pieces = trials.whole[c][trial] + its_parts;
+    all += pieces, parts += its_parts, classes += pieces > 0;
+    if (c > its_class) before += pieces;
+    if (c > its_class && pieces > 0) longer = c;
+    if (c < its_class && pieces > 0) is_last = false;
+  }
+  const int32_t own = trials.whole[its_class][trial] + trials.parts[its_class][trial];
+  if (own == 0) return;
+  const int32_t all_pieces = of_all_heads(p, all);
+  const Costs costs = costs_of(p, all_pieces);
+  if (is_last) trials.pieces[trial] = all_pieces, trials.slots[trial] = parts;
+  const auto work_of = [&](int32_t c) {
+    const int32_t its_parts = trials.parts[c][trial], pieces = trials.whole[c][trial] + its_parts;
+    return (int64_t{trials.blocks[c][trial]} << shift) * costs.block + int64_t{its_parts} * costs.write +
+           int64_t{pieces} * costs.piece;
   };
-  if (units > 0) {
-    constexpr int32_t most = 1 << 22;
-    add(true, Trials::classes - 1, tiles < most / 128 ? tiles * units : most, int64_t{tiles} * units * unit);
-    last += (units == 1 ? 1 : units + 1) * s.read_length / 16;
+  const auto time_of = [&](int32_t c) {  // of a piece, on average
+    const float each = static_cast<float>(work_of(c)) / static_cast<float>(trials.whole[c][trial] + trials.parts[c][trial]);
+    return each < longest_time ? static_cast<int32_t>(each) : longest_time;
+  };
+  const int64_t part_time = costs.part(trials.longest_part[trial]), whole_time = costs.whole(trials.longest_whole[trial]);
+  const int32_t longest = clamped_time(parts > 0 && part_time > whole_time ? part_time : whole_time);
+  if (all_pieces <= p.multiprocessors) {
+    if (is_last) trials.least[trial] = longest;
+    return;
   }
-  const int32_t eighths = upper_half(static_cast<uint32_t>(8 * last - 1), multiplier);
-  add(units > 0, eighths < Trials::classes ? eighths : Trials::classes - 1, tiles, int64_t{tiles} * last);
+  const Alike these{of_all_heads(p, own), time_of(its_class)};
+  const Alike others{of_all_heads(p, before), longer >= 0 ? time_of(longer) : 0};
+  if (classes <= 2) {
+    if (is_last) trials.least[trial] = end_of(p.multiprocessors, others.pieces > 0 ? others : these,
+                                              {others.pieces > 0 ? these.pieces : 0, these.time});
+    return;
+  }
+  const int32_t end = others.pieces + these.pieces, most = (end + p.multiprocessors - 1) / p.multiprocessors;
+  const int32_t needed = (most - 1) * p.multiprocessors + 1 - others.pieces;  // so many of these make it so many
+  const int32_t here = needed < most ? needed : most;
+  int64_t least = needed > 0 ? int64_t{here} * these.time + int64_t{most - here} * others.time : 0;
+
+  const int32_t of_last = of_all_heads(p, trials.whole[last_class][trial] + trials.parts[last_class][trial]);
+  const int32_t rounds = (of_last + p.multiprocessors - 1) / p.multiprocessors;
+  const int64_t until = rounds > 1 ? int64_t{rounds - 1} * time_of(last_class) + longest : longest;
+  const int64_t idle = int64_t{rounds} * p.multiprocessors - of_last;
+  int64_t rest = 0;
+  for (int32_t c = last_class - 1; c >= its_class; c--) rest += work_of(c);
+  const int64_t too_much = rest * p.heads - idle * longest;
+  int64_t behind = until;
+  if (its_class < last_class && too_much > 0) behind += too_much < idle * these.time ? these.time / 2 : these.time;
+  if (behind > least) least = behind;
+  threads.raise(trials.least[trial], clamped_time(least));
+
+  const float share = static_cast<float>(int64_t{these.pieces} * these.time) /
+                      static_cast<float>(int32_t{p.multiprocessors});
+  threads.add(trials.share[trial], (share < longest_time / 8 ? static_cast<int32_t>(share) : longest_time / 8) +
+                                       (is_last ? these.time / 2 : 0));
+}
+constexpr int32_t time_of_trial(const PlanLengthsParams& p, const PlanScratch& s, int32_t trial) {
+  const Trials& trials = s.trials;
+  const int32_t time = trials.least[trial] > trials.share[trial] ? trials.least[trial] : trials.share[trial];
+  return clamped_time(int64_t{launch_time} + time + trials.read[trial]);
 }
 
-// All that a trial makes.
-struct Made {
-  int32_t pieces, parts;
-  double blocks;
+// Of times that one of a few has, and which of them, in one number: the least one is that of the shortest time. Times up
+// to 16 ms are told apart exactly.
+struct TimeOf {
+  static constexpr int32_t none = INT32_MAX;
+  static constexpr int32_t packed(int32_t time, int32_t number, int32_t shift) { return time >> shift << 6 | number; }
+  static constexpr int32_t shift(int32_t longest) {
+    int32_t shift = 0;
+    while (longest >> shift >= 1 << 24) shift++;
+    return shift;
+  }
 };
-constexpr Made made_of(const Trials& trials, int32_t trial, int32_t shift) {
-  int32_t whole = 0, parts = 0, blocks = 0;
-  for (int32_t c = 0; c < Trials::classes; c++)
-    whole += trials.whole[c][trial], parts += trials.parts[c][trial], blocks += trials.blocks[c][trial];
-  return {whole + parts, parts, static_cast<double>(int64_t{blocks} << shift)};
-}
-
-// Times that are compared are in nanoseconds.
-constexpr int32_t longest_time = 1 << 30;
-constexpr int32_t rounded_time(double time) { return time < longest_time ? static_cast<int32_t>(time) : longest_time; }
-
-// What a piece of a class takes, on average.
-constexpr int32_t time_of_piece(const PlanLengthsParams& p, const Trials& trials, int32_t trial, int32_t its_class,
-                                int32_t shift) {
-  const int32_t parts = trials.parts[its_class][trial], pieces = trials.whole[its_class][trial] + parts;
-  if (pieces == 0) return 0;
-  const Rates rates = rates_of(p, of_all_heads(p, made_of(trials, trial, shift).pieces));
-  const double blocks = static_cast<double>(int64_t{trials.blocks[its_class][trial]} << shift);
-  return rounded_time((blocks * rates.block + static_cast<double>(parts) * rates.costs.write) / pieces + rates.piece);
-}
-
-// When multiprocessors that take pieces of two times one by one, the longer ones first, are done. At any time some are
-// free sooner than others: these are taken for two groups, of which each is free at once.
-class Rounds {
- public:
-  constexpr explicit Rounds(const Divisor& multiprocessors) : all_(multiprocessors), early_(multiprocessors) {}
-
-  // The next pieces, as many of the same time.
-  constexpr void add(int32_t time, int32_t pieces) {
-    const int32_t each = (late_time_ - early_time_) / time;  // of the early ones before the late ones are free
-    if (pieces <= int64_t{each} * early_) {
-      early_time_ += rounded_time(static_cast<double>(pieces) * time / early_);
-      return;
-    }
-    // Then all take as many, the early ones first.
-    const int32_t left = pieces - each * early_, rounds = left / all_, last = left - rounds * all_;
-    const int32_t late = all_ - early_;
-    const double of_rounds = static_cast<double>(rounds) * time;
-    const double early = early_time_ + static_cast<double>(each) * time + of_rounds, behind = late_time_ + of_rounds;
-    if (last <= early_) {
-      late_time_ = rounded_time(last > 0 ? early + time : behind > early ? behind : early);
-      early_time_ = rounded_time(((early_ - last) * early + late * behind) / (last < all_ ? all_ - last : 1));
-      early_ = all_ - last;
-    } else {
-      late_time_ = rounded_time(behind + time);
-      early_time_ = rounded_time((early_ * (early + time) + (all_ - last) * behind) / (early_ + all_ - last));
-      early_ += all_ - last;
-    }
-    if (early_ == 0) early_ = all_, early_time_ = late_time_;
-  }
-  constexpr int32_t end() const { return late_time_ > early_time_ ? late_time_ : early_time_; }
-
- private:
-  const Divisor& all_;
-  int32_t early_;  // so many
-  int32_t early_time_ = 0, late_time_ = 0;
-};
-
-// When the pieces of a trial are done. Of many different ones: of the longest w * multiprocessors + 1, for any w, one
-// multiprocessor has w + 1, at best the shortest of these. And all have a share of the work, and some end later by a
-// part of the shortest piece.
-constexpr int32_t time_of_trial(const PlanLengthsParams& p, const Trials& trials, int32_t trial, int32_t longest,
-                                int32_t shift) {
-  Rounds rounds(p.multiprocessors);
-  int32_t classes = 0, longer = 0;
-  int64_t before = 0, longest_time = 0;
-  double work = 0;
-  for (int32_t c = Trials::classes - 1; c >= 0; c--) {
-    const int32_t own = trials.whole[c][trial] + trials.parts[c][trial], time = trials.time[c][trial];
-    if (own == 0) continue;
-    const int32_t first = of_all_heads(p, before), pieces = of_all_heads(p, own), end = of_all_heads(p, before + own);
-    const int32_t most = (end + p.multiprocessors - 1) / p.multiprocessors;  // on one multiprocessor
-    const int32_t needed = (most - 1) * p.multiprocessors + 1 - first;       // so many of these bring it there
-    const int32_t here = needed < most ? needed : most;
-    const int64_t all = int64_t{here} * time + int64_t{most - here} * longer;
-    if (needed > 0 && all > longest_time) longest_time = all;
-    if (classes++ < 2) rounds.add(time, pieces);
-    work += static_cast<double>(pieces) * time;
-    before += own, longer = time;
-  }
-  const int32_t pieces = of_all_heads(p, before);
-  const double share = work / int32_t{p.multiprocessors} + (pieces > p.multiprocessors ? .35 * longer : 0);
-  const double time = classes <= 2 ? rounds.end() : share > static_cast<double>(longest_time) ? share
-                                                                                          : static_cast<double>(longest_time);
-  const Rates rates = rates_of(p, pieces);
-  return rounded_time(static_cast<double>(launch_time) + time +
-                      static_cast<double>(read_behind(p, rates, parts_of(p, longest, trials.unit[trial]))));
-}
-
-// Is it better than leaving all tiles whole? If packed heads wait for memory, multiprocessors are at different places,
-// which makes up for what a few more rounds seem to gain, unless tiles take longer than that.
-constexpr bool is_better(const PlanLengthsParams& p, const PlanScratch& s, int32_t time, int32_t whole_time,
-                         int32_t pieces) {
-  constexpr int32_t long_tile = 100'000;
-  const Rates rates = rates_of(p, pieces);
-  const bool is_sure = !p.packed_rows || pieces <= p.multiprocessors || int64_t{s.longest} * rates.block > long_tile;
-  return time < (is_sure ? whole_time : whole_time - whole_time / 10) && worth_splitting(time, whole_time);
-}
-constexpr bool is_acceptable(const PlanLengthsParams& p, const PlanScratch& s, int32_t trial, int32_t time,
-                             int32_t whole_time, int32_t shift) {
-  const Made made = made_of(s.trials, trial, shift);
-  const int32_t unit = s.trials.unit[trial];
-  return unit >= p.least_unit && unit < s.longest && made.parts <= p.most_slots &&
-         is_better(p, s, time, whole_time, of_all_heads(p, made.pieces));
-}
 
 // Chooses among the units for tiles of so many lengths: length_of(i), i < tiles.
 template <class Threads, class Length>
 constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, int32_t tiles, PlanScratch& s,
                            Length length_of) {
-  const int32_t most = most_cut(p, s.longest), shift = shift_of(s), trials = trials_of(most);
-  int32_t width = 0;  // of an item's lengths, as a power of two
-  while ((s.longest - 1) >> width >= PlanScratch::most_items) width++;
+  const int32_t most = most_cut(p, s.longest), items = tiles < PlanScratch::most_items ? tiles : PlanScratch::most_items;
+  const int32_t columns = most > 16 ? 6 : 5, trials = 1 << columns;
+  int32_t shift = 0;  // sums of all tiles are within int32
+  while (int64_t{s.all_tiles} * s.longest >> shift >= 1 << 30) shift++;
+  const uint32_t of_longest = UINT32_MAX / static_cast<uint32_t>(s.longest) + 1;
   threads.each(Trials::classes * Trials::count, [&](int32_t i) {
     Trials& made = s.trials;
-    const int32_t trial = i % Trials::count, its_class = i / Trials::count;
-    made.whole[its_class][trial] = made.parts[its_class][trial] = made.blocks[its_class][trial] = 0;
-    if (i < PlanScratch::most_items) s.item_length[i] = s.item_count[i] = 0;
-    if (i < Trials::count) {
-      const int32_t unit = unit_of_trial(i, s.longest, most);
-      made.unit[i] = unit > 1 ? unit : 2;
-      made.multiplier[i] = UINT32_MAX / static_cast<uint32_t>(made.unit[i]) + 1;
+    (&made.whole[0][0])[i] = (&made.parts[0][0])[i] = (&made.blocks[0][0])[i] = 0;
+    if (i < PlanScratch::most_items) s.item_length[i] = s.item_count[i] = s.item_blocks[i] = 0;
+    if (i < Trials::count) made.least[i] = made.share[i] = made.longest_part[i] = made.longest_whole[i] = 0;
+    if (i < trials) {
+      const Unit unit = unit_of(i, columns, s.longest, most);
+      made.unit[i] = unit.length, made.multiplier[i] = UINT32_MAX / static_cast<uint32_t>(unit.length) + 1;
+      made.read[i] = read_behind(p, unit.parts);
     }
-    if (i == 0) s.best_time = longest_time, s.best = Trials::count, s.tried = 1;
-    if (i == 0) s.read_length = p.packed_rows ? 0 : 16 * p.behind.read / p.behind.block;
+    if (i == 0) s.best = TimeOf::none, s.tried = 1;
   });
   threads.each(tiles, [&](int32_t i) {
     const int32_t length = length_of(i);
     if (tiles <= PlanScratch::most_items) {
-      s.item_length[i] = length, s.item_count[i] = 1;
+      s.item_length[i] = s.item_blocks[i] = length, s.item_count[i] = 1;
     } else {
-      const int32_t item = clamped((length - 1) >> width, 0, PlanScratch::most_items - 1);
+      const int64_t item_of = int64_t{upper_half(static_cast<uint32_t>(length - 1) * PlanScratch::most_items, of_longest)};
+      const int32_t item = clamped(static_cast<int32_t>(item_of), 0, PlanScratch::most_items - 1);
       threads.add_among_alike(s.item_count[item], int32_t{1});
       threads.raise(s.item_length[item], length);
+      threads.add_among_alike(s.item_blocks[item], length);
     }
   });
-  const int32_t items = tiles < PlanScratch::most_items ? tiles : PlanScratch::most_items;
-  const int32_t columns = trials <= 32 ? 32 : 64;
-  threads.each(items * columns, [&](int32_t i) { try_item(threads, p, s, shift, i / columns, i % columns); });
-  threads.each(Trials::classes * Trials::count, [&](int32_t i) {
-    const int32_t trial = i % Trials::count, its_class = i / Trials::count;
-    s.trials.time[its_class][trial] = trial < trials ? time_of_piece(p, s.trials, trial, its_class, shift) : 0;
+  threads.each(try_groups << columns, [&](int32_t i) {
+    try_items(threads, p, s, shift, items, i >> columns, i & (trials - 1));
   });
-  const auto time_of = [&](int32_t trial) { return time_of_trial(p, s.trials, trial, s.longest, shift); };
-  threads.each(trials, [&](int32_t trial) {
-    const int32_t whole_time = time_of(0), time = time_of(trial);
-    const bool takes = is_acceptable(p, s, trial, time, whole_time, shift);
-    s.trials.all[trial] = takes || trial == 0 ? time : longest_time;
-    if (takes) threads.lower(s.best_time, time);
+  threads.each(Trials::classes * trials, [&](int32_t i) {
+    time_class(threads, p, s.trials, i & (trials - 1), i >> columns, shift);
   });
   threads.each(trials, [&](int32_t trial) {
-    const int32_t time = s.trials.all[trial];
-    if (trial > 0 && time < longest_time && time == s.best_time) threads.lower(s.best, trial);
+    const int32_t whole_time = time_of_trial(p, s, 0), time = time_of_trial(p, s, trial);
+    const int32_t unit = s.trials.unit[trial];
+    const bool takes = unit >= 1 << p.least_unit && unit < s.longest && s.trials.slots[trial] <= p.most_slots &&
+                       is_better(p, s, time, whole_time, s.trials.pieces[trial]);
+    if (takes) threads.lower(s.best, TimeOf::packed(time, trial, TimeOf::shift(whole_time)));
   });
 }
+constexpr bool has_unit(const PlanScratch& s) { return s.tried && s.best != TimeOf::none; }
+constexpr int32_t best_trial(const PlanScratch& s) { return s.best & 63; }
 
-// Where all tiles are about as long, and more than multiprocessors, the last round may have few of them. Then these, the
-// tail of the list, may be split, each into as many parts, which make rounds of their own.
 struct Tail {
   int32_t tiles, parts;
 };
@@ -285,27 +282,31 @@ constexpr int32_t tail_tiles(const PlanLengthsParams& p, const PlanScratch& s, i
   constexpr int32_t most_rounds = 32;  // beyond that there is little to gain
   const int32_t pieces = of_all_heads(p, tiles), rounds = pieces / p.multiprocessors;
   const int32_t last = pieces - rounds * p.multiprocessors, own = (last + p.heads - 1) / p.heads;
-  const bool are_alike = s.work >= .9 * tiles * s.longest;
+  const bool are_alike = int64_t{s.work} * 10 >= int64_t{tiles} * s.longest * 9;
   return are_alike && rounds > 0 && rounds < most_rounds && last > 0 && 2 * own <= p.most_slots ? own : 0;
 }
 constexpr int32_t time_of_tail(const PlanLengthsParams& p, const PlanScratch& s, int32_t tiles, const Tail& tail) {
   const int32_t pieces = of_all_heads(p, tiles), in_tail = of_all_heads(p, tail.tiles);
-  const Rates rates = rates_of(p, pieces);
-  const auto time = [&](int32_t length) {
-    return rounded_time(static_cast<double>(length) * rates.block + rates.piece);
-  };
-  const int32_t part = time((s.longest + tail.parts - 1) / tail.parts);
-  Rounds rounds(p.multiprocessors);
-  rounds.add(time(s.longest), pieces - in_tail);
-  rounds.add(tail.parts > 1 ? part + rates.costs.write : part, in_tail * tail.parts);
-  return rounded_time(static_cast<double>(launch_time + rounds.end() + read_behind(p, rates, tail.parts)));
+  const Costs costs = costs_of(p, pieces);
+  const int32_t part = clamped_time(costs.part((s.longest + tail.parts - 1) / tail.parts));
+  const int32_t end = end_of(p.multiprocessors, {pieces - in_tail, clamped_time(costs.whole(s.longest))},
+                             {in_tail * tail.parts, part});
+  return clamped_time(int64_t{launch_time} + end + read_behind(p, tail.parts));
 }
-constexpr int32_t whole_time_of(const PlanLengthsParams& p, const PlanScratch& s, int32_t tiles) {
-  if (s.tried) return s.trials.all[0];
+
+// With so many pieces for each multiprocessor, or more, they are many.
+inline constexpr int32_t few_rounds = 8;
+
+constexpr int32_t time_of_whole(const PlanLengthsParams& p, const PlanScratch& s, int32_t tiles) {
+  if (s.tried) return time_of_trial(p, s, 0);
   const int32_t pieces = of_all_heads(p, tiles), rounds = (pieces + p.multiprocessors - 1) / p.multiprocessors;
-  const LeastTimes least = least_times(p, s, pieces);
-  const double longest = rounds < few_rounds || tail_tiles(p, s, tiles) > 0 ? rounds * least.longest : least.longest;
-  return rounded_time(static_cast<double>(launch_time) + (longest > least.share ? longest : least.share));
+  const Costs costs = costs_of(p, pieces);
+  int64_t time = costs.whole(s.longest);
+  if (rounds < few_rounds || tail_tiles(p, s, tiles) > 0) time *= rounds;
+  const float work = static_cast<float>(int64_t{s.work} * p.heads) * static_cast<float>(costs.block);
+  const float share = work / static_cast<float>(int32_t{p.multiprocessors});
+  const int64_t all = int64_t{rounds} * costs.piece + (share < longest_time ? static_cast<int32_t>(share) : longest_time);
+  return clamped_time(launch_time + (time > all ? time : all));
 }
 
 template <class Threads>
@@ -313,31 +314,28 @@ constexpr Tail choose_tail(const Threads& threads, const PlanLengthsParams& p, i
   const int32_t own = tail_tiles(p, s, tiles);
   if (own == 0) return {0, 1};
   constexpr int32_t most_tail_parts = 32;
-  const int32_t whole_time = whole_time_of(p, s, tiles);
-  const auto parts_of_round = [](int32_t i) { return i + 2; };
-  const auto time_of_round = [&](int32_t i) {
-    const int32_t parts = parts_of_round(i);
-    if (own * parts > p.most_slots || parts > p.most_parts || parts * p.least_unit > s.longest) return longest_time;
-    const int32_t time = time_of_tail(p, s, tiles, {own, parts});
-    return is_better(p, s, time, whole_time, of_all_heads(p, tiles)) ? time : longest_time;
-  };
-  threads.each(most_tail_parts - 1, [&](int32_t i) { threads.lower(s.tail_time, time_of_round(i)); });
+  const int32_t whole_time = time_of_whole(p, s, tiles), shift = TimeOf::shift(whole_time);
   threads.each(most_tail_parts - 1, [&](int32_t i) {
-    if (time_of_round(i) == s.tail_time) threads.lower(s.tail_parts, parts_of_round(i));
+    const int32_t parts = i + 2;
+    if (own * parts > p.most_slots || parts > p.most_parts || parts << p.least_unit > s.longest) return;
+    const int32_t time = time_of_tail(p, s, tiles, {own, parts});
+    if (is_better(p, s, time, whole_time, of_all_heads(p, tiles)))
+      threads.lower(s.tail, TimeOf::packed(time, parts, shift));
   });
-  if (s.tail_time == longest_time || (s.tried && s.best < Trials::count && s.best_time <= s.tail_time)) return {0, 1};
-  return {own, s.tail_parts};
+  if (s.tail == TimeOf::none || (has_unit(s) && s.best >> 6 <= s.tail >> 6)) return {0, 1};
+  return {own, s.tail & 63};
 }
 
-// What is predicted, in nanoseconds, with all tiles whole and as planned; of a constant unit nothing.
+// What is predicted, with all tiles whole and as planned; of a constant unit nothing.
 struct PredictedTimes {
   int32_t whole, planned;
 };
 constexpr PredictedTimes predicted_times(const PlanLengthsParams& p, const PlanScratch& s) {
   if (p.unit) return {0, 0};
-  const int32_t whole = whole_time_of(p, s, s.all_tiles);
-  int32_t planned = s.tried && s.best < Trials::count ? s.trials.all[s.best] : whole;
-  if (s.tail_time < planned) planned = s.tail_time;
+  const int32_t whole = time_of_whole(p, s, s.all_tiles);
+  const int32_t shift = TimeOf::shift(whole);
+  int32_t planned = has_unit(s) ? s.best >> 6 << shift : whole;
+  if (s.tail >> 6 << shift < planned && s.tail != TimeOf::none) planned = s.tail >> 6 << shift;
   return {whole, planned};
 }
 

@@ -25,7 +25,7 @@ FA3_DEVICE int sum_before(int x, int lane) {
 class ThreadBlock {
  public:
   static constexpr int threads = config.threads(), warps = threads / 32;
-  static_assert(warps == 32);
+  static_assert(warps <= 32);
 
   template <class F>
   FA3_DEVICE void each(int count, F f) const {
@@ -72,7 +72,7 @@ class ThreadBlock {
       const int of_warp = sum_of_lanes(sum);
       if (lane_ == 31) sums[warp_] = of_warp;
       __syncthreads();
-      const int of_warps = sum_of_lanes(sums[lane_]);
+      const int of_warps = sum_of_lanes(lane_ < warps ? sums[lane_] : 0);
       const int before_warp = warp_ == 0 ? 0 : __shfl_sync(all_lanes, of_warps, warp_ - 1);
       const int before_lane = __shfl_up_sync(all_lanes, of_warp, 1);
       const int before = add_up(all, add_up(before_warp, lane_ == 0 ? 0 : before_lane));
@@ -97,9 +97,10 @@ class ThreadBlock {
       ListedTile tile{};
       if (first + lane_ < count) tile = tile_of(first + lane_);
       __syncwarp();
-      const int before = sum_before(tile.parts, lane_);
-      const int all = __shfl_sync(all_lanes, before + tile.parts, 31);
-      const bool are_whole = __all_sync(all_lanes, tile.parts <= 1);
+      const int before = sum_before(tile.parts.count, lane_);
+      const int all = __shfl_sync(all_lanes, before + tile.parts.count, 31);
+      const bool are_whole = __all_sync(all_lanes, tile.parts.count <= 1);
+#pragma unroll 1
       for (int n = 0; n < all; n += 32) {
         ListedTile its = tile;
         int part = 0;
@@ -108,22 +109,29 @@ class ThreadBlock {
 #pragma unroll
           for (int lanes = 16; lanes > 0; lanes /= 2)
             if (__shfl_sync(all_lanes, before, from + lanes) <= n + lane_) from += lanes;
-          const auto get = [from](int number) { return __shfl_sync(all_lanes, number, from); };
-          its = {get(tile.sequence), get(tile.q_block), {get(tile.blocks.begin), get(tile.blocks.end)}, get(tile.parts),
-                 get(tile.entry), get(tile.slot)};
-          part = n + lane_ - get(before);
+          its = of_lane(tile, from);
+          part = n + lane_ - __shfl_sync(all_lanes, before, from);
         }
-        const bool exists = n + lane_ < all;
         Planned piece{};
+        const bool exists = n + lane_ < all;
         if (exists) piece = piece_of(its, part);
         __syncwarp();
-        write(piece, exists ? its.entry + part : -1, entries);
+        write(piece, exists ? its.entry_of(part) : -1, entries);
       }
     }
     __syncthreads();
   }
 
  private:
+  FA3_DEVICE ListedTile of_lane(const ListedTile& tile, int lane) const {
+    constexpr int count = sizeof tile / sizeof(int);
+    ListedTile its;
+#pragma unroll
+    for (int i = 0; i < count; i++)
+      reinterpret_cast<int*>(&its)[i] = __shfl_sync(all_lanes, reinterpret_cast<const int*>(&tile)[i], lane);
+    return its;
+  }
+
   // Each lane's piece to its entry, or nowhere below 0. Four lanes write one after the other of their pieces together:
   // whole lines of memory.
   FA3_DEVICE void write(const Planned& piece, int entry, Planned* entries) const {

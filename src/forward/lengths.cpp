@@ -74,6 +74,8 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p.lengths = problem.lengths;
   p.window = problem.window;
   p.cuts = cuts;
+  p.sequences = Divisor::of(narrow(std::max<int64_t>(problem.batch * each, 1)));
+  p.most_each = INT32_MAX / p.sequences;
   p.total_q = narrow(std::max<int64_t>(total_q, 0));
   p.total_k = narrow(std::max<int64_t>(total_k, 0));
   p.packing = packing_of(problem, row);
@@ -85,7 +87,7 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p.heads = narrow(heads);
   p.multiprocessors = Divisor::of(multiprocessors);
   p.unit = narrow(problem.batch_invariant ? unit : 0);
-  p.least_unit = packs ? 2 : 4;
+  p.least_unit = packs ? 1 : 2;
   p.most_parts = narrow(parts);
   p.most_tiles = narrow(tiles);
   p.most_slots = narrow(slots);
@@ -93,10 +95,16 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p.many = narrow(std::min<int64_t>(balanced * multiprocessors, INT32_MAX));
   if (problem.seqlen_k < short_keys) p.among = costs.among + 6 * stored_rows(problem, row);
   // Few queries wait for K and V, which the heads that share them read from memory once (under_way in candidate.cpp).
-  if (problem.seqlen_q <= most_packed_queries && !row.is_8bit())
-    p.block_bytes = packs ? row.stage_bytes() : row.stage_bytes() / problem.heads_per_kv() * 9 / 8;
-  const int64_t all_blocks = total_k < 0 ? blocks * problem.batch : divide_up(total_k, row.Bc);
-  p.all_bytes = static_cast<double>(all_blocks) * row.stage_bytes() * static_cast<double>(problem.heads_kv);
+  if (problem.seqlen_q <= most_packed_queries && !row.is_8bit()) {
+    const int64_t bytes = packs ? row.stage_bytes() : row.stage_bytes() / problem.heads_per_kv() * 9 / 8;
+    const int64_t all_blocks = total_k < 0 ? blocks * problem.batch : divide_up(total_k, row.Bc);
+    const double all_bytes = static_cast<double>(all_blocks) * row.stage_bytes() * static_cast<double>(problem.heads_kv);
+    const auto at_least = [](Costs& costs, int64_t time) { costs.block = std::max(costs.block, narrow(time)); };
+    at_least(p.together, memory_time(bytes, 1, all_bytes));
+    at_least(p.behind, memory_time(bytes, multiprocessors, all_bytes));
+    p.memory_each = narrow(bytes * 1024 / (fit_cache(all_bytes) ? of_cache : of_memory));
+  }
+  p.read_length = packs ? 0 : 16 * p.behind.read / p.behind.block;
   p.packed_rows = narrow(packs ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
   return true;
 }
@@ -133,10 +141,7 @@ int64_t average_time(const ForwardProblem& problem, const ForwardRow& row, const
     const RowCosts all = costs_of(row);
     const int64_t full = (pieces <= multiprocessors ? all.together : all.behind).block;
     const int64_t last = last_warpgroups < row.warpgroups() ? block_time(row, full, last_warpgroups) : full;
-    int64_t block = ((q_blocks - 1) * full + last) / q_blocks;
-    if (p.block_bytes)
-      block = std::max(block, memory_time(p.block_bytes, std::min(pieces, multiprocessors), p.all_bytes));
-    costs.block = narrow(block);
+    costs.block = std::max(costs.block, narrow(((q_blocks - 1) * full + last) / q_blocks));
     if (pieces > multiprocessors) return launch_time + in_turn(pieces, costs.whole(blocks)) / multiprocessors +
                                          costs.whole(blocks) / 2;
     if (parts == 1) return launch_time + costs.whole(blocks);

@@ -99,7 +99,7 @@ void check(const PlannedLengths& made) {
     pieces.rows = place.rows, pieces.parts.push_back(made.work(n));
   }
   size_t wanted = 0;
-  for (int32_t b = 0; b < p.sequences(); ++b) {
+  for (int32_t b = 0; b < p.sequences; ++b) {
     const Sequence& s = made.sequences[size_t(b)];
     const int32_t rows = s.seqlen_q << p.packing.shift;
     for (int32_t head = 0; head < p.heads; ++head)
@@ -210,8 +210,7 @@ TEST_CASE("a long sequence among short ones is split into pieces that balance", 
   // The time is about what the pieces take, if each multiprocessor takes the next one when it is free.
   Simulation machine(132);
   for (const Planned& entry : made.entries) {
-    Costs costs = call.params.behind;
-    costs.block = std::max(costs.block, int32_t(memory_time(call.params.block_bytes, 132, call.params.all_bytes)));
+    const Costs& costs = call.params.behind;
     const int64_t length = made.length(entry);
     machine.add(entry.parts > 1 ? costs.part(length) : costs.whole(length), 8);
   }
@@ -253,7 +252,7 @@ TEST_CASE("equal lengths are split only where the planner for them splits, too",
         INFO(shape.batch << " x " << shape.seqlen_q << " x " << shape.seqlen_k << ", heads " << shape.heads << ", d "
                          << shape.head_dim << ", mask " << mask << ", " << multiprocessors);
         CHECK((is_split(plan) || !is_split_here));
-        if(getenv("SHOW")) printf("RATIO %.3f sim %.3f %.3f %s: %ld x %ld x %ld heads %ld d %ld mask %d mp %d row %s host %.1f mine %.1f whole %.1f\n",simulated_time(made)/1e3/plan.predicted_us,made.times.planned/1e3/plan.predicted_us,made.times.whole/1e3/plan.whole_us,is_split(plan)?(is_split_here?"both":"host"):"none",(long)shape.batch,(long)shape.seqlen_q,(long)shape.seqlen_k,(long)shape.heads,(long)shape.head_dim,mask,multiprocessors,forward_row(plan.row).name,plan.predicted_us,made.times.planned/1e3,plan.whole_us);
+        if(getenv("SHOW")) printf("RATIO %.3f sim %.3f %.3f %s: %ld x %ld x %ld heads %ld d %ld mask %d mp %d row %s host %.1f mine %.1f whole %.1f\n",simulated_time(made)/1e3/plan.predicted_us,made.times.planned/1e3/plan.predicted_us,made.times.whole/1e3/plan.whole_us,is_split(plan)?(is_split_here?"both":"host"):(is_split_here?"mine":"none"),(long)shape.batch,(long)shape.seqlen_q,(long)shape.seqlen_k,(long)shape.heads,(long)shape.head_dim,mask,multiprocessors,forward_row(plan.row).name,plan.predicted_us,made.times.planned/1e3,plan.whole_us);
         // Tiles are others under a causal mask, and their order is.
         const double whole_us = double(made.times.whole) / 1e3;
         CHECK((whole_us > 0.85 * plan.whole_us && whole_us < 1.3 * plan.whole_us));

@@ -43,7 +43,7 @@ struct PlannedLengths {
 
   template <class Threads = InTurn>
   explicit PlannedLengths(const PlanLengthsParams& p, const Threads& threads = {}) : params(p) {
-    for (int32_t n = 0; n < p.sequences(); ++n)
+    for (int32_t n = 0; n < p.sequences; ++n)
       sequences.push_back(sequence_at(p.lengths, p.total_q, p.total_k, p.window, p.cuts, n));
     // Beyond what may be used lies something else.
     constexpr size_t beyond = 4096;
@@ -57,7 +57,7 @@ struct PlannedLengths {
     const LengthsPlan plan = plan_at(first + beyond, params);
     plan_lengths(threads, params, plan, *scratch);
     times = predicted_times(params, *scratch);
-    unit = scratch->tried && scratch->best < Trials::count ? scratch->trials.unit[scratch->best] : 0;
+    unit = has_unit(*scratch) ? scratch->trials.unit[best_trial(*scratch)] : 0;
     for (size_t i = 0; i < beyond; ++i) overran |= first[i] != untouched || first[beyond + bytes + i] != untouched;
     counts = *plan.counts;
     tail_entries = scratch->has_tail ? counts.slots : 0;
@@ -97,17 +97,17 @@ struct PlannedLengths {
 inline double simulated_time(const PlannedLengths& made) {
   const PlanLengthsParams& p = made.params;
   const auto pieces = int32_t(made.entries.size()) * p.heads;
-  const Rates rates = rates_of(p, pieces);
+  const Costs costs = costs_of(p, pieces);
   Simulation machine(p.multiprocessors);
-  int64_t parts = 1;
+  int32_t parts = 1;
   for (const Planned& entry : made.entries) {
-    double time = made.tile(entry).length(made.length(entry)) * rates.block + rates.piece;
-    if (entry.parts > 1) time += rates.costs.write;
-    if (entry.parts > 1 && entry.part == entry.parts - 1 && !p.packed_rows) time += double(read_time(p, rates, entry.parts));
-    machine.add(int64_t(time), p.heads);
-    parts = std::max<int64_t>(parts, entry.parts);
+    int64_t time = costs.whole(made.tile(entry).length(made.length(entry)));
+    if (entry.parts > 1) time += costs.write;
+    if (entry.parts > 1 && entry.part == entry.parts - 1 && !p.packed_rows) time += costs.read_all(entry.parts);
+    machine.add(time, p.heads);
+    parts = std::max(parts, entry.parts);
   }
-  return double(launch_time + machine.end() + (p.packed_rows ? read_time(p, rates, parts) : 0));
+  return double(launch_time + machine.end() + read_behind(p, parts));
 }
 
 // Starts of sequences of these lengths.
