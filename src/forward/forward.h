@@ -42,7 +42,7 @@ struct ForwardProblem : AttentionShape {
   const void* schedule;     // null: none
   size_t schedule_bytes;
 
-  bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0 || (served && total_q == 0); }
+  bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
 };
 
 // Every rule of fa3.h.

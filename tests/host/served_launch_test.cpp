@@ -200,6 +200,17 @@ TEST_CASE("a launch on pages, in full", "[launch][served]") {
   }
 }
 
+TEST_CASE("there are no more thread blocks than there may be pieces", "[launch][served]") {
+  fresh();
+  for (const int64_t max_k : {40, 500}) {
+    const fa3_forward_params p = packed_call({.batch = 2, .max_q = 100, .total_q = 150, .max_k = max_k,
+                                              .total_k = 2 * max_k, .heads = 2, .heads_kv = 2});
+    const Pair made = run(p);
+    const int64_t most = int64_t{2} * (made.call().most_tiles + made.call().most_slots);
+    CHECK((most < 132 && made.forward.grid[0] == most && info_of(p, 1).grid == most));
+  }
+}
+
 TEST_CASE("few queries run with packed heads, and need no map of O", "[launch][served]") {
   fresh();
   const ServedShape decode{.batch = 8, .max_q = 2, .total_q = 16, .max_k = 9000, .total_k = 60000, .heads = 32,

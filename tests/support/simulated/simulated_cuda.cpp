@@ -372,8 +372,10 @@ CUresult run_served(const Launch& launch) {
   for (int i = 0; 1 << i < p.box_rows; ++i) same = same && is_with_rows(p.v_rows[i], map_of(p.v), 1 << i);
   if (!row.o_from_registers()) {
     const fa3_tensor o = tensor(p.o);
-    same = same && o.data == out.o && o.stride[1] == out.o_stride_row && o.dim[3] == out.head_dim;
-    same = same && o.dim[1] == t.q.dim[1] && (o.dim[2] == 1 || o.stride[2] == out.o_stride_head);
+    const int64_t strides[3] = {out.o_stride_batch, out.o_stride_row, out.o_stride_head};
+    same = same && o.data == out.o && o.dim[3] == out.head_dim;
+    for (int i = 0; i < 3; ++i)
+      same = same && o.dim[i] == t.q.dim[i] && (o.dim[i] == 1 || o.stride[i] == strides[i]);
     for (int i = 0; 1 << i < fa3::o_box_rows; ++i) same = same && is_with_rows(p.o_rows[i], map_of(p.o), 1 << i);
   }
   if (!same || t.q.dim[3] > row.d || out.head_dim > row.dv) return CUDA_ERROR_LAUNCH_FAILED;
