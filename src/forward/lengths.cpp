@@ -150,7 +150,7 @@ int64_t average_time(const ForwardProblem& problem, const ForwardRow& row, const
   };
   int64_t best = time_in(1);
   const int64_t most = p.most_slots == 0 ? 1 : std::min<int64_t>(p.most_parts, multiprocessors / tiles);
-  for (int64_t parts = 2; parts <= std::min(most, blocks / p.least_unit); ++parts)
+  for (int64_t parts = 2; parts <= std::min(most, blocks >> p.least_unit); ++parts)
     best = std::min(best, time_in(parts));
   return best;
 }
