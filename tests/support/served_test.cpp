@@ -122,7 +122,8 @@ TEST_CASE("the judge of served cases finds other masks, lengths, pages and sinks
   ServedProblem padded = plain_served(FA3_MASK_NONE);
   padded.pads_k = padded.indexes_cache = true;
   check(with_lengths(padded),
-        {shorter, {"padding less", [](ServedProblem& p) { --*std::max_element(p.leftpad_k.begin(), p.leftpad_k.end()); }},
+        {shorter,
+         {"padding less", [](ServedProblem& p) { --*std::max_element(p.leftpad_k.begin(), p.leftpad_k.end()); }},
          {"another cache entry", [](ServedProblem& p) { std::swap(p.cache_batch_idx[0], p.cache_batch_idx[1]); }}});
 }
 
