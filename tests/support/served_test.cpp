@@ -8,6 +8,7 @@
 #include <string>
 
 #include "half.h"
+#include "online_softmax.h"
 #include "random.h"
 #include "served_case.h"
 
@@ -87,6 +88,17 @@ TEST_CASE("the judge of served cases accepts right results", "[served]") {
   for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT, FA3_MASK_WINDOW,
                              FA3_MASK_CHUNK})
     CHECK(verdict_on(with_lengths(plain_served(mask)), [](ServedProblem&) {}) == "");
+}
+
+TEST_CASE("an online softmax passes on random served problems", "[served]") {
+  INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+  for (uint64_t n = 0; n < 100; ++n) {
+    ServedCase made(random_served(tools::mix(tools::seed_of_run(), 5000 + n), {1e6}));
+    INFO(made.problem.describe());
+    const ServedExpected expected = expect(made);
+    online_forward(made, 64);
+    CHECK(verify(made, expected) == "");
+  }
 }
 
 TEST_CASE("the judge of served cases finds other masks, lengths, pages and sinks", "[served]") {
