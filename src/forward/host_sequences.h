@@ -14,10 +14,7 @@ inline Sequence sequence_of(const ForwardProblem& problem, int64_t b) {
   if (!problem.served)
     return {0, narrow(b), 0, narrow(b), narrow(problem.seqlen_q), narrow(problem.seqlen_k), no_bound, no_bound};
   const int32_t total_q = narrow(problem.total_q), total_k = narrow(problem.total_k);
-  Sequence s = sequence_at(problem.lengths, total_q, total_k, problem.window, narrow(b));
-  const bool in_cache = s.k_batch >= 0 && s.k_batch < problem.k.dim[0];
-  if (problem.page_size == 0 && !in_cache) s.seqlen_k = 0;
-  return s;
+  return sequence_at(problem.lengths, total_q, total_k, problem.window, narrow(b));
 }
 
 // The keys of the query's chunk, from 0 on also for a position before it. int64, as chunks may be of any size.

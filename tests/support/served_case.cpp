@@ -60,7 +60,7 @@ ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
                    p.guard ? 16 * p.lse.shift : 0, p.guard);
   if (p.has_sinks) {
     Layout layout = Layout::packed({p.heads});
-    layout.stride[0] = int64_t(1 + p.seed % 2);
+    layout.stride[0] = 1 + p.k.shift % 2;
     sinks = add_numbers(*this, layout, FA3_DTYPE_FP32);
   }
   const std::pair<View*, const std::vector<int32_t>*> lists[] = {
@@ -70,7 +70,7 @@ ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
     if (!numbers->empty())
       *view = add_numbers(*this, Layout::packed({int64_t(numbers->size())}), FA3_DTYPE_INT32);
   if (p.page_size) {
-    const int64_t gap = int64_t(p.seed % 3);  // between rows of the table
+    const int64_t gap = p.q.shift % 3;  // between rows of the table
     page_table = add_numbers(*this, Layout::make({p.batch, p.pages_each}, {0, 1}, {0, gap}), FA3_DTYPE_INT32);
   }
   write_numbers();

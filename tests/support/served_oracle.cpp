@@ -152,18 +152,21 @@ ServedExpected expect(const ServedCase& made) {
   // Rows of one sequence that share a head of K and V, some at a time.
   struct Part {
     int64_t first, last, head_kv;
+    ServedProblem::Range keys;
   };
   std::vector<Part> parts;
   constexpr int64_t rows_of_part = 64;
   for (int64_t b = 0; b < p.batch; ++b) {
     if (p.poisoned[size_t(b)]) continue;
     const ServedSequence s = p.sequence(b);
+    const ServedProblem::Range keys = p.keys_near(s);
     for (int64_t kv = 0; kv < p.heads_kv; ++kv) {
       const auto first = int64_t(to.rows.size());
       for (int64_t i = 0; i < s.queries; ++i)
         for (int64_t h = kv * p.group(); h < (kv + 1) * p.group(); ++h) to.rows.push_back({s, i, h});
       const auto last = int64_t(to.rows.size());
-      for (int64_t n = first; n < last; n += rows_of_part) parts.push_back({n, std::min(n + rows_of_part, last), kv});
+      for (int64_t n = first; n < last; n += rows_of_part)
+        parts.push_back({n, std::min(n + rows_of_part, last), kv, keys});
     }
   }
   const size_t rows = to.rows.size();
@@ -173,9 +176,8 @@ ServedExpected expect(const ServedCase& made) {
   to.numbers.plain.squares.resize(rows), to.numbers.plain.fourths.resize(rows);
   tools::parallel_for(int64_t(parts.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      const auto& [first, last, head_kv] = parts[size_t(n)];
-      const ServedSequence& s = to.rows[size_t(first)].sequence;
-      expect_rows(made, first, last, read_keys(made, s, p.keys_near(s), head_kv), to);
+      const auto& [first, last, head_kv, keys] = parts[size_t(n)];
+      expect_rows(made, first, last, read_keys(made, to.rows[size_t(first)].sequence, keys, head_kv), to);
     }
   });
   return to;

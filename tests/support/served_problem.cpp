@@ -231,14 +231,28 @@ ServedProblem::Lengths other_lengths(const ServedProblem::Lengths& lengths, uint
   return others;
 }
 
+static void spoil(int32_t& number, Random& random) {
+  const auto near = [&](uint32_t by) { return int32_t(uint32_t(number) + by); };
+  number = random.pick({-1, -1000, INT32_MIN, INT32_MAX, INT32_MAX - 70, 1 << 30, near(1), near(-1u),
+                        near(uint32_t(number)), int32_t(random.bits()), int32_t(random.between(-100, 10000))});
+}
+
 void spoil_numbers(ServedProblem& p, uint64_t seed) {
   Random random(seed);
   for (auto* numbers : {&p.cu_q, &p.cu_k, &p.used_q, &p.used_k, &p.leftpad_k, &p.cache_batch_idx, &p.page_table})
     for (int32_t& number : *numbers)
-      if (random.chance(0.3))
-        number = random.pick({-1, -1000, INT32_MIN, INT32_MAX, INT32_MAX - 70, 1 << 30, int32_t(uint32_t(number) + 1),
-                              int32_t(uint32_t(number) - 1), int32_t(2 * uint32_t(number)), int32_t(random.bits()),
-                              int32_t(random.between(-100, 10000))});
+      if (random.chance(0.3)) spoil(number, random);
+}
+
+void spoil_poisoned(ServedProblem& p, uint64_t seed) {
+  Random random(seed);
+  for (int64_t b = 0; b < p.batch; ++b) {
+    if (!p.poisoned[size_t(b)]) continue;
+    for (auto* numbers : {&p.used_k, &p.leftpad_k, &p.cache_batch_idx})
+      if (!numbers->empty()) spoil((*numbers)[size_t(b)], random);
+    for (int64_t n = 0; n < p.pages_each && p.page_size; ++n)
+      spoil(p.page_table[size_t(b * p.pages_each + n)], random);
+  }
 }
 
 namespace {
@@ -364,6 +378,12 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   p.head_dim = random.pick<int64_t>({64, 128, 128, 256});
   if (p.head_dim > limits.most_head_dim || random.chance(0.4)) p.head_dim = 8 * random.between(1, units);
   p.head_dim_v = random.chance(0.75) ? p.head_dim : 8 * random.between(1, units);
+  if (limits.row) {
+    const int64_t unit = head_dim_unit(*limits.row);
+    p.kernel = limits.row->name, p.dtype = dtype_of(*limits.row);
+    p.head_dim = random.chance(0.5) ? limits.row->d : unit * random.between(1, limits.row->d / unit);
+    p.head_dim_v = random.chance(0.5) ? limits.row->dv : unit * random.between(1, limits.row->dv / unit);
+  }
   if (random.chance(0.3)) p.softmax_scale = float((0.3 + 1.7 * random.uniform()) / std::sqrt(double(p.head_dim)));
   p.want_lse = !random.chance(0.2);
   p.batch_invariant = random.chance(0.15);

@@ -80,6 +80,7 @@ struct ServedProblem {
 struct ServedLimits {
   double budget = 1.5e8;
   int64_t most_heads = 1000, most_head_dim = 256;
+  const ForwardRow* row = nullptr;  // that the problem names; dtype and head dimensions are for it
 };
 ServedProblem random_served(uint64_t seed, const ServedLimits& limits = {});
 
@@ -93,5 +94,7 @@ ServedProblem::Lengths other_lengths(const ServedProblem::Lengths& lengths, uint
 // Makes some numbers wrong: below 0, beyond all bounds, prefix sums that decrease, pages and cache entries that there
 // are none of. Nobody's sequences then mean anything.
 void spoil_numbers(ServedProblem& problem, uint64_t seed);
+// Those of poisoned sequences' keys only, where others do not begin behind them: all others mean what they did.
+void spoil_poisoned(ServedProblem& problem, uint64_t seed);
 
 }  // namespace fa3::test

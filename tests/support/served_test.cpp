@@ -8,6 +8,7 @@
 #include <string>
 
 #include "half.h"
+#include "online_softmax.h"
 #include "random.h"
 #include "served_case.h"
 
@@ -89,6 +90,17 @@ TEST_CASE("the judge of served cases accepts right results", "[served]") {
     CHECK(verdict_on(with_lengths(plain_served(mask)), [](ServedProblem&) {}) == "");
 }
 
+TEST_CASE("an online softmax passes on random served problems", "[served]") {
+  INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+  for (uint64_t n = 0; n < 100; ++n) {
+    ServedCase made(random_served(tools::mix(tools::seed_of_run(), 5000 + n), {1e6}));
+    INFO(made.problem.describe());
+    const ServedExpected expected = expect(made);
+    online_forward(made, 64);
+    CHECK(verify(made, expected) == "");
+  }
+}
+
 TEST_CASE("the judge of served cases finds other masks, lengths, pages and sinks", "[served]") {
   struct Change {
     const char* what;
@@ -122,7 +134,8 @@ TEST_CASE("the judge of served cases finds other masks, lengths, pages and sinks
   ServedProblem padded = plain_served(FA3_MASK_NONE);
   padded.pads_k = padded.indexes_cache = true;
   check(with_lengths(padded),
-        {shorter, {"padding less", [](ServedProblem& p) { --*std::max_element(p.leftpad_k.begin(), p.leftpad_k.end()); }},
+        {shorter,
+         {"padding less", [](ServedProblem& p) { --*std::max_element(p.leftpad_k.begin(), p.leftpad_k.end()); }},
          {"another cache entry", [](ServedProblem& p) { std::swap(p.cache_batch_idx[0], p.cache_batch_idx[1]); }}});
 }
 
