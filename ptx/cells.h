@@ -48,7 +48,7 @@ enum class KvScales { none, heads, blocks };
 enum class Gradients { all, keys, queries };
 
 // Which pass a row is: the name of its file in kernels/.
-enum class Pass { empty_rows, tile_v, bwd_prepare, bwd_finish, bwd_sum, quantize, measure, finish, combine };
+enum class Pass { empty_rows, tile_v, bwd_prepare, bwd_finish, bwd_sum, quantize, measure, finish, combine, append };
 
 // What else sets a row apart. Kernels, host and tools ask for these and for the words above, never for a name or a head
 // dimension.

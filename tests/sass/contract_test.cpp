@@ -5,6 +5,7 @@
 #include "check.h"
 #include "contract.h"
 #include "listings.h"
+#include "ptx/append_params.h"
 #include "ptx/combine_params.h"
 #include "ptx/params.h"
 #include "ptx/row.h"
@@ -192,6 +193,7 @@ TEST_CASE("the table determines every row's GEMMs") {
   CHECK(sass::table_figure("fa3_pass_tile_v", "kernel", "parameters")->value == sizeof(fa3::TileVParams));
   CHECK(sass::table_figure("fa3_pass_finish", "kernel", "parameters")->value == sizeof(fa3::QuantizeParams));
   CHECK(sass::table_figure("fa3_pass_combine", "kernel", "parameters")->value == sizeof(fa3::CombineParams));
+  CHECK(sass::table_figure("fa3_pass_append", "kernel", "parameters")->value == sizeof(fa3::AppendParams));
   CHECK_FALSE(sass::table_figure("toy", "hot", "gemms"));
 }
 

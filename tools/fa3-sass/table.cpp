@@ -4,6 +4,7 @@
 #include <set>
 #include <string_view>
 
+#include "ptx/append_params.h"
 #include "ptx/backward_params.h"
 #include "ptx/combine_params.h"
 #include "ptx/params.h"
@@ -48,9 +49,10 @@ size_t parameter_bytes(fa3::Pass pass) {
     case fa3::Pass::quantize:
     case fa3::Pass::measure:
     case fa3::Pass::finish: return sizeof(fa3::QuantizeParams);
-    case fa3::Pass::combine: break;
+    case fa3::Pass::combine: return sizeof(fa3::CombineParams);
+    case fa3::Pass::append: break;
   }
-  return sizeof(fa3::CombineParams);
+  return sizeof(fa3::AppendParams);
 }
 size_t parameter_bytes(const fa3::Row& row) {
   if (row.pass()) return parameter_bytes(row.pass()->pass);
