@@ -1,5 +1,6 @@
 // The C border. Each function validates, plans, checks the workspace and launches, and leaves the calling thread's
 // message in order.
+#include "append/append.h"
 #include "backward/backward.h"
 #include "combine/combine.h"
 #include "device/modules.h"
@@ -146,6 +147,27 @@ fa3_status quantize_on_cpu(const fa3_quantize_params* params) {
   return reference_quantize(problem);
 }
 
+fa3_status check_append(const fa3_append_params* params) {
+  AppendProblem problem;
+  return validate(params, problem);
+}
+
+fa3_status append(const fa3_append_params* params, CUstream stream) {
+  AppendProblem problem;
+  if (fa3_status status = validate(params, problem)) return status;
+  const AppendPlan plan = fa3::plan(problem);
+  if (plan.grid == 0) return FA3_OK;
+  Device device;
+  if (fa3_status status = find_device(device)) return status;
+  return launch(problem, plan, device, stream);
+}
+
+fa3_status append_on_cpu(const fa3_append_params* params) {
+  AppendProblem problem;
+  if (fa3_status status = validate(params, problem)) return status;
+  return reference_append(problem);
+}
+
 fa3_status check_combine(const fa3_combine_params* params) {
   CombineProblem problem;
   return validate(params, problem);
@@ -237,6 +259,12 @@ fa3_status fa3_quantize(const fa3_quantize_params* params, void* workspace, size
 }
 
 fa3_status fa3_reference_quantize(const fa3_quantize_params* params) { return finish(quantize_on_cpu(params)); }
+
+fa3_status fa3_append_check(const fa3_append_params* params) { return finish(check_append(params)); }
+
+fa3_status fa3_append(const fa3_append_params* params, fa3_stream stream) { return finish(append(params, stream)); }
+
+fa3_status fa3_reference_append(const fa3_append_params* params) { return finish(append_on_cpu(params)); }
 
 fa3_status fa3_combine_check(const fa3_combine_params* params) { return finish(check_combine(params)); }
 

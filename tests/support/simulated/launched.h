@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "append_params.h"
 #include "backward_params.h"
 #include "combine_params.h"
 #include "params.h"
@@ -19,6 +20,7 @@ struct Launched {
   TileVParams tile_v{};           // of the one that makes V into tiles
   QuantizeParams quantize{};      // of those that quantize
   CombineParams combine{};        // of the one that combines
+  AppendParams append{};          // of the one that appends
   BackwardParams backward{};      // of the backward kernels, and of the passes before and behind them
   unsigned grid = 0;
 
@@ -43,6 +45,7 @@ struct Launched {
       case Pass::measure:
       case Pass::finish: std::memcpy(&quantize, params, sizeof quantize); break;
       case Pass::combine: std::memcpy(&combine, params, sizeof combine); break;
+      case Pass::append: std::memcpy(static_cast<void*>(&append), params, sizeof append); break;
     }
   }
 };

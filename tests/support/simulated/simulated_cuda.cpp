@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "append.h"
 #include "backward.h"
 #include "driver_rules.h"
 #include "fa3.h"
@@ -319,6 +320,14 @@ CUresult combine(const Launch& launch) {
   return reference && reference(&call) == FA3_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
 }
 
+CUresult append(const Launch& launch) {
+  if (!fa3::test::is_complete(launch.append, *launch.row->pass(), launch.grid)) return CUDA_ERROR_LAUNCH_FAILED;
+  if (next_fault() == Fault::nothing_done) return CUDA_SUCCESS;
+  const fa3_append_params call = fa3::test::call_of(launch.append);
+  const auto reference = library<decltype(&fa3_reference_append)>("fa3_reference_append");
+  return reference && reference(&call) == FA3_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
+}
+
 // The workspace is the least: no such launch is split.
 void do_damage(const Launch& launch, Fault chosen) {
   char* const workspace = reinterpret_cast<char*>(launch.forward.workspace);
@@ -345,6 +354,7 @@ CUresult run(const Launch& launch) {
       case fa3::Pass::measure:
       case fa3::Pass::finish: return quantize(launch);
       case fa3::Pass::combine: return combine(launch);
+      case fa3::Pass::append: return append(launch);
     }
   }
   if (const fa3::BackwardRow* row = launch.row->backward()) {
