@@ -56,8 +56,10 @@ class Check {
     for (const Pair* pair : {&k, &v, &q})
       if (Status status = dtypes(*pair)) return status;
     for (const Pair* pair : {&k, &v, &q})
-      if (Status status = elements(*pair)) return status;
+      if (Status status = dims(*pair)) return status;
     if (Status status = shapes()) return status;
+    for (const Pair* pair : {&k, &v, &q})
+      if (Status status = elements(*pair)) return status;
     if (Status status = sequences()) return status;
     if (Status status = places()) return status;
     if (Status status = rotary()) return status;
@@ -116,25 +118,32 @@ class Check {
     return FA3_OK;
   }
 
-  // New rows, or q_out: with a batch of 1 before their dims if they are packed.
-  Status rows(Expected expected, const fa3_tensor& tensor, View& view) const {
-    fa3_tensor lifted = tensor;
-    if (Status status = problem_.packed ? lift(expected, lifted) : check_dims(expected, tensor)) return status;
-    return check_tensor(expected, lifted, view);
+  // The pair's tensors and what is expected of them. Packed ones have a batch of 1 before their dims, but for the caches.
+  struct Lifted {
+    Expected x, y;
+    fa3_tensor x_tensor, y_tensor;
+  };
+  Status lifted(const Pair& pair, Lifted& all) const {
+    all = {input(pair.name, 4, true), output(pair.out_name, 4), pair.x, pair.y};
+    const bool lifts_y = problem_.packed && &pair.x == &p_.q;
+    if (Status status = problem_.packed ? lift(all.x, all.x_tensor) : check_dims(all.x, all.x_tensor)) return status;
+    return lifts_y ? lift(all.y, all.y_tensor) : check_dims(all.y, all.y_tensor);
+  }
+
+  Status dims(const Pair& pair) const {
+    Lifted all;
+    if (!is_there(pair.x)) return FA3_OK;
+    if (Status status = lifted(pair, all)) return status;
+    const int unit = pair.y.dtype == FA3_DTYPE_E4M3 ? 16 : 8;
+    return check_head_dim(dim(pair.name, pair.x, 3), pair.head_dim, unit, max_head_dim);
   }
 
   Status elements(const Pair& pair) const {
+    Lifted all;
     if (!is_there(pair.x)) return FA3_OK;
-    const bool is_q = &pair.x == &p_.q;
-    fa3_tensor lifted = pair.x;
-    Expected expected = input(pair.name, 4, true);
-    if (Status status = problem_.packed ? lift(expected, lifted) : check_dims(expected, lifted)) return status;
-    const int unit = pair.y.dtype == FA3_DTYPE_E4M3 ? 16 : 8;
-    if (Status status = check_head_dim(dim(pair.name, pair.x, 3), pair.head_dim, unit, max_head_dim)) return status;
-    if (Status status = check_tensor(expected, lifted, pair.made.x)) return status;
-    if (is_q) return rows(output(pair.out_name, 4), pair.y, pair.made.y);
-    if (Status status = check_dims(output(pair.out_name, 4), pair.y)) return status;
-    return check_tensor(output(pair.out_name, 4), pair.y, pair.made.y);
+    if (Status status = lifted(pair, all)) return status;
+    if (Status status = check_tensor(all.x, all.x_tensor, pair.made.x)) return status;
+    return check_tensor(all.y, all.y_tensor, pair.made.y);
   }
 
   Status shapes() const {

@@ -548,7 +548,7 @@ TEST_CASE("the reference refuses what makes no sense on the host", "[arguments]"
   const Change bad[] = {
       {"q.rank is 3", invalid, [](P& p) { p.q.rank = 3; }},
       {"k.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.k.dtype = FA3_DTYPE_FP16; }},
-      {"o.dtype is 7", invalid, [](P& p) { p.o.dtype = 7; }},
+      {"o.dtype is 77", invalid, [](P& p) { p.o.dtype = 77; }},
       {"o.dtype is e4m3, must be bf16 as q's", invalid, [](P& p) { p.o.dtype = FA3_DTYPE_E4M3; }},
       {"(head_dim) is 12", invalid, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 12; }},
       {"(head_dim) is 264", unsupported, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 264; }},

@@ -42,6 +42,15 @@ inline fa3_quantize_params small_quantization() {
   p.scale = tensor(scale, FA3_DTYPE_FP32, {1, 1, 1});
   return p;
 }
+alignas(16) inline thread_local uint16_t k_cache[16], v_cache[16];
+inline thread_local int32_t cache_seqlens[1];
+inline fa3_append_params small_append() {
+  const auto rows = [](uint16_t* data) { return tensor(data, FA3_DTYPE_BF16, {1, 1, 1, 16}); };
+  fa3_append_params p = FA3_APPEND_PARAMS_INIT;
+  p.k = p.v = rows(x), p.k_cache = rows(k_cache), p.v_cache = rows(v_cache);
+  p.cache_seqlens = tensor(cache_seqlens, FA3_DTYPE_INT32, {1});
+  return p;
+}
 inline fa3_combine_params small_combination() {
   fa3_combine_params p = FA3_COMBINE_PARAMS_INIT;
   p.o_parts = tensor(v, FA3_DTYPE_FP32, {1, 1, 1, 1, 8}), p.lse_parts = tensor(dout, FA3_DTYPE_FP32, {1, 1, 1, 1});
@@ -72,6 +81,7 @@ inline const PublicCall public_calls[] = {
        return fa3_quantize(&detail::right<fa3_quantize_params>(), workspace_memory, plenty, detail::any_stream());
      },
      true, true},
+    {"fa3_append", [] { return fa3_append(&detail::right<fa3_append_params>(), detail::any_stream()); }, true, true},
     {"fa3_combine", [] { return fa3_combine(&detail::right<fa3_combine_params>(), detail::any_stream()); }, true, true},
     {"fa3_forward_workspace_size of this device",
      [] { return fa3_forward_workspace_size(&detail::right<fa3_forward_params>(), 0, &detail::bytes); }, true},
@@ -90,6 +100,7 @@ inline const PublicCall public_calls[] = {
     {"fa3_forward_check", [] { return fa3_forward_check(&detail::right<fa3_forward_params>()); }, false},
     {"fa3_backward_check", [] { return fa3_backward_check(&detail::right<fa3_backward_params>()); }, false},
     {"fa3_quantize_check", [] { return fa3_quantize_check(&detail::right<fa3_quantize_params>()); }, false},
+    {"fa3_append_check", [] { return fa3_append_check(&detail::right<fa3_append_params>()); }, false},
     {"fa3_combine_check", [] { return fa3_combine_check(&detail::right<fa3_combine_params>()); }, false},
     {"fa3_forward_workspace_size",
      [] { return fa3_forward_workspace_size(&detail::right<fa3_forward_params>(), 132, &detail::bytes); }, false},
@@ -121,6 +132,12 @@ inline const PublicCall public_calls[] = {
      [] {
        const fa3_quantize_params p = detail::small_quantization();
        return fa3_reference_quantize(&p);
+     },
+     false},
+    {"fa3_reference_append",
+     [] {
+       const fa3_append_params p = detail::small_append();
+       return fa3_reference_append(&p);
      },
      false},
     {"fa3_reference_combine",
