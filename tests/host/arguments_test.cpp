@@ -36,7 +36,7 @@ const Change bad_shapes[] = {
     {"o.rank is 0", invalid, [](P& p) { p.o.rank = 0; }},
 
     {"q.dtype is 0", invalid, [](P& p) { p.q.dtype = FA3_DTYPE_NONE; }},
-    {"q.dtype is 7", invalid, [](P& p) { p.q.dtype = 7; }},
+    {"q.dtype is 8", invalid, [](P& p) { p.q.dtype = 8; }},
     {"v.dtype is int32, which only lengths and page numbers have", invalid, [](P& p) { p.v.dtype = FA3_DTYPE_INT32; }},
     {"k.dtype is -1", invalid, [](P& p) { p.k.dtype = -1; }},
     {"k.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.k.dtype = FA3_DTYPE_FP16; }},
