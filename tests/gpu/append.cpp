@@ -33,6 +33,7 @@ struct Appending {
   bool interleaved = false, positions = false, used = false, in_place = false, padded = false, wide = false;
   bool wrong = false;     // any numbers as lengths, pages and the like
   bool extremes = false;  // elements that are not finite, or too large for e4m3
+  bool middles = false;   // quotients next to the middle of two numbers of e4m3
   int scales = 0;      // bit 0: of each sequence, bit 1: of each head
   uint64_t seed = 0;
 
@@ -45,7 +46,7 @@ struct Appending {
            n(heads_kv) + ", d " + n(d) + " and " + n(dv) + ", rotary " + n(rotary_dim) +
            (interleaved ? " interleaved" : "") + (positions ? ", positions" : "") + ", pages of " + n(page_size) +
            (used ? ", used" : "") + (in_place ? ", in place" : "") + (padded ? ", padded" : "") +
-           (wide ? ", 64 bits" : "") + (wrong ? ", wrong" : "") + (extremes ? ", extremes" : "") + ", scales " + n(scales) + ", seed " + n(int64_t(seed));
+           (wide ? ", 64 bits" : "") + (wrong ? ", wrong" : "") + (extremes ? ", extremes" : "") + (middles ? ", middles" : "") + ", scales " + n(scales) + ", seed " + n(int64_t(seed));
   }
 };
 
@@ -127,6 +128,9 @@ class AppendCase {
       longest = std::max(longest, before_.back() + n);
     }
     cu_.push_back(total_);
+    // Rows before the tensor's first, and positions before the cache's, are none.
+    if (random_.chance(0.2)) cu_[0] -= random_.between(0, 3 + cu_[0]);
+    for (int64_t& x : before_) x -= random_.chance(0.1) ? x + random_.between(1, 3) : 0;
     if (a.packed) total_ += random_.between(0, 2);
     else total_ = a.batch * a.rows;
     const bool has_pages = a.where == Where::pages || a.where == Where::slots;
@@ -204,6 +208,8 @@ class AppendCase {
       if (a.extremes)
         for (float& value : values)
           if (random_.chance(0.02)) value = random_.pick({INFINITY, -INFINITY, NAN, 448.f, -460.f, 30000.f});
+      if (a.middles)
+        for (float& value : values) value = float(random_.between(1, 255));
       if (!values.empty()) x->layout.for_each([&](int64_t at) { x->write(at, values[n++]); });
     }
     if (a.rotary_dim > 0)
@@ -216,7 +222,11 @@ class AppendCase {
         }
     for (Placed* scale : {&k_scale, &v_scale, &q_scale})
       if (scale->dtype != FA3_DTYPE_NONE)
-        scale->layout.for_each([&](int64_t at) { scale->write(at, std::exp2(float(random_.uniform() * 6 - 9))); });
+        scale->layout.for_each([&](int64_t at) {
+          const float middle = float(2 * random_.between(8, 15) + 1);
+          scale->write(at, a.middles ? float(random_.between(1, 255)) / middle
+                                     : std::exp2(float(random_.uniform() * 6 - 9)));
+        });
   }
 
   tools::Random random_;
@@ -406,6 +416,14 @@ TEST_CASE("append: elements that are not finite, or too large", "[append]") {
     a.extremes = true, a.d = a.dv = 64, a.rotary_dim = i % 3 * 32;
     check(a);
   }
+}
+
+TEST_CASE("append: quotients next to the middle of two numbers", "[append]") {
+  gpu();
+  Appending a;
+  a.k_out = a.v_out = a.q_out = FA3_DTYPE_E4M3, a.heads_kv = 64, a.batch = 9, a.scales = 3, a.middles = true;
+  a.seed = seed_for(7000) % 1000003;
+  check(a);
 }
 
 TEST_CASE("append: nothing to write", "[append]") {
