@@ -573,8 +573,8 @@ FA3_API fa3_status fa3_reference_quantize(const fa3_quantize_params* params);
 
 /* ---- append ------------------------------------------------------------------------------------------------ */
 
-/* Writes new rows of K and V into a cache, with rotary embedding of K and Q and rounding to e4m3 where these are wanted,
- * in one launch that reads and writes each element once. For what servers do before attention over a cache.
+/* Writes new rows of K and V into a cache, with rotary embedding of K and Q and rounding to e4m3 where these are
+ * wanted, in one launch that reads and writes each element once: what servers do before attention over a cache.
  *
  *   k_cache = round(rotary(k) / k_scale),   v_cache = round(v / v_scale),   q_out = round(rotary(q) / q_scale)
  *
@@ -599,39 +599,40 @@ FA3_API fa3_status fa3_reference_quantize(const fa3_quantize_params* params);
  * | k_scale, v_scale       | batch or 1, heads_kv or 1, 1                | fp32           | any >= 0                 |
  * | q_scale                | batch or 1, heads or 1, 1                   | fp32           | any >= 0                 |
  *
- * - What is given: k with k_cache, and beside it v with v_cache; q with q_out; or all of it. k may come without v, where
- *   V is a part of K's rows; v does not come without k. Of an absent tensor the rank is 0.
+ * - What is given: k with k_cache, and beside it v with v_cache; or q with q_out; or all of these. k may come without
+ *   v, where V is a part of K's rows; v does not come without k. Of an absent tensor the rank is 0.
  * - head_dim and head_dim_v are multiples of 8 up to 1024, of 16 where the output is e4m3. q, q_out, k, v, k_cache,
  *   v_cache, rotary_cos and rotary_sin are aligned to 16 bytes, other tensors to their elements.
  * - Sequences: with rank 4 each of batch sequences has `rows` new rows. Packed, k, v, q and q_out are (rows, heads,
  *   head_dim) of rank 3, and sequence b has rows cu_seqlens_new[b] .. cu_seqlens_new[b + 1] - 1; rows of no sequence
- *   are left out. seqused_new (optional): of sequence b only the first seqused_new[b] rows are new, the others are left
- *   out. Packed rows without cu_seqlens_new each stand for themselves: then slot_mapping and rotary_positions have a
- *   number for each row.
- * - Where rows go: row i of sequence b becomes the key at position cache_seqlens[b] + i of its cache: cache_seqlens
- *   says how many keys are there before the call, with left padding, if there is any. Its cache is k_cache[b], and
- *   caches is batch; or k_cache[cache_batch_idx[b]]; or, with page_table, k_cache is pages of cache_rows keys, any
- *   number of them, and position p is key p % cache_rows of page page_table[b][p / cache_rows]. Of these two at most
- *   one is given. cache_seqlens itself is not changed.
+ *   are left out, so a tensor may be longer than its sequences. seqused_new (optional): of sequence b only the first
+ *   seqused_new[b] rows are new, the others are left out. Packed rows without cu_seqlens_new each stand for themselves:
+ *   then slot_mapping and rotary_positions have a number for each row.
+ * - Where rows go: row i of sequence b becomes the key at position cache_seqlens[b] + i of its cache. cache_seqlens
+ *   says how many keys there are before the call, left padding among them; it is not changed. The cache is k_cache[b],
+ *   and caches is batch; or it is k_cache[cache_batch_idx[b]]; or, with page_table, k_cache is pages of cache_rows keys
+ *   (any number), and position p is key p % cache_rows of page page_table[b][p / cache_rows]. page_table and
+ *   cache_batch_idx are not given together.
  * - slot_mapping takes the place of cache_seqlens, page_table and cache_batch_idx: row i becomes key
  *   slot_mapping[i] % cache_rows of k_cache[slot_mapping[i] / cache_rows]. A row whose slot is negative is left out.
  *   caches * cache_rows is below 2^31 then.
  * - rotary_cos, rotary_sin (optional, both): rotary embedding of the first rotary_dim columns of K and Q, a multiple of
  *   16. Column i is paired with i + rotary_dim / 2, or, with FA3_APPEND_ROTARY_INTERLEAVED, 2 i with 2 i + 1: (a, b)
- *   becomes (a cos - b sin, a sin + b cos), with the angles of the row's position in their table. That is
+ *   becomes (a cos - b sin, a sin + b cos), with the angles of the row's position in their table. That position is
  *   cache_seqlens[b] + i; or, if rotary_positions is given, rotary_positions[b] + i; of packed rows that stand for
- *   themselves rotary_positions[i]. It is the same for q: row i of q has the position of row i of k.
- * - k_scale, v_scale, q_scale: required where the output is e4m3, and refused where it is not; as in fa3_forward_params,
- *   one for the tensor or for each head of each sequence. They are normal numbers > 0; with others what is written means
- *   nothing. A quotient is rounded to float32, and then to e4m3 as by fa3_quantize: to nearest even, infinities and what
- *   exceeds 448 become +-448, NaN stays NaN. All else is float32 rounded once, and columns of 16 bits that are not
- *   rotated are copied bit by bit.
+ *   themselves it is rotary_positions[i]. Row i of q has the position of row i of k.
+ * - k_scale, v_scale, q_scale: required where the output is e4m3, and refused where it is not. As in
+ *   fa3_forward_params there is one for the tensor or for each head of each sequence. They are normal numbers > 0; with
+ *   others what is written means nothing. A quotient is rounded to float32, and then to e4m3 as by fa3_quantize: to
+ *   nearest even, infinities and what exceeds 448 become +-448, NaN stays NaN. All else is float32, rounded once;
+ *   columns of 16 bits that are not rotated are copied bit by bit.
  * - q_out may be q itself: the same data and strides. Otherwise outputs must not overlap each other or any input.
  * - Lengths, positions, page numbers and slots are read by the device alone, when the kernel runs: a captured call is
- *   replayed with whatever stands there then. Whatever that is, nothing outside of the tensors is read or written. A row
- *   is left out if a page, a cache or a position is one that there is not; a row of K and V that has no place in the
- *   cache alone does not keep that of Q from being written. Where prefix sums decrease, rows may be left out or go where
- *   they should not. If two rows have the same place, either may stand there, or some of both.
+ *   replayed with whatever stands there then. Whatever that is, nothing outside of the tensors is read or written. A
+ *   row is left out if its page, its cache or its position is one that there is not (below 0, for example). A row of K
+ *   and V without a place in the cache does not keep the same row of Q from being written, one without a position in
+ *   the tables does. Where prefix sums decrease, rows may be left out or go where they should not. If two rows have the
+ *   same place, either may stand there, or some of both.
  * - rows (of all sequences together), and units of work of 32 threads, are at most INT32_MAX - 65536; more is
  *   FA3_ERROR_UNSUPPORTED. Nothing to write: FA3_OK. */
 typedef struct fa3_append_params {
@@ -720,8 +721,8 @@ typedef enum fa3_kernel_kind {
   FA3_KERNEL_BACKWARD = 2,
   FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of one of those; it has a name, but no call can ask
                        * for it: here the one that answers problems without keys, whatever kernel is named, the one
-                        * that makes v into tiles, which comes only where the library chooses, the one that plans
-                        * lengths, and those of fa3_quantize, fa3_append and fa3_combine */
+                       * that makes v into tiles, which comes only where the library chooses, the one that plans
+                       * lengths, and those of fa3_quantize, fa3_append and fa3_combine */
 } fa3_kernel_kind;
 
 typedef struct fa3_kernel_info {

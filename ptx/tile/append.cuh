@@ -9,8 +9,9 @@ namespace fa3 {
 
 // A new row's sequence, and its number there.
 struct NewRow {
-  int sequence, number;
-  bool valid;  // false: no sequence has it, or it is not in use
+  int sequence;
+  uint32_t number;
+  bool valid;  // false: no sequence has it
 };
 
 // Of a packed row, by a warp whose lanes all ask for the same one: they look at 32 ends of sequences at a time, and
@@ -27,7 +28,7 @@ FA3_DEVICE NewRow find_sequence(const AppendParams& p, int row) {
     sequence += before * step;
     left = min(left - before * step, step - 1);
   }
-  return {sequence, row - begin, sequence < p.batch && begin >= 0 && begin <= row};
+  return {sequence, uint32_t(row) - uint32_t(begin), sequence < p.batch && begin <= row};
 }
 
 FA3_DEVICE int64_t number_at(const void* numbers, bool has_64_bits, int at) {
@@ -86,7 +87,7 @@ class NewUnit {
   }
 
   // The row's sequence, where all have as many rows; or it is the only one.
-  FA3_DEVICE NewRow row() const { return {batch_, row_of_batch(), true}; }
+  FA3_DEVICE NewRow row() const { return {batch_, uint32_t(row_of_batch()), true}; }
   // Where they are packed. All lanes of the warp take part.
   FA3_DEVICE NewRow find_packed_row() const {
     NewRow mine;
@@ -101,12 +102,9 @@ class NewUnit {
   // Where the unit goes, and what it is rotated and divided by. False if it is left out.
   FA3_DEVICE bool find_place(const NewRow& row) {
     if (!valid_ || !row.valid) return false;
-    if (p_.seqused && row.number >= __ldg(p_.seqused + row.sequence)) return false;
-    uint32_t position = no_position;
-    if (p_.cache_seqlens) {
-      const int start = __ldg(p_.cache_seqlens + row.sequence);
-      if (start >= 0) position = uint32_t(start) + uint32_t(row.number);
-    }
+    if (p_.seqused && int64_t{row.number} >= __ldg(p_.seqused + row.sequence)) return false;
+    // Below 0 it is beyond all that there is.
+    const uint32_t position = p_.cache_seqlens ? __ldg(p_.cache_seqlens + row.sequence) + row.number : 0;
     const AppendTensor& t = tensor();
     if (t.scale) {
       const float* const scale = t.scale + row.sequence * t.scale_stride_batch + head_ * t.scale_stride_head;
@@ -145,8 +143,6 @@ class NewUnit {
   }
 
  private:
-  static constexpr uint32_t no_position = 0x80000000u;
-
   FA3_DEVICE const AppendTensor& tensor() const { return p_.tensors[which_]; }
   FA3_DEVICE int row_of_batch() const { return row_ - batch_ * p_.rows_of_sequence; }
 
@@ -154,7 +150,7 @@ class NewUnit {
     int64_t at = position;
     if (p_.positions && p_.positions_of_rows) at = number_at(p_.positions, p_.positions_64, row_);
     else if (p_.positions)
-      at = int64_t(uint64_t(number_at(p_.positions, p_.positions_64, row.sequence)) + uint64_t(row.number));
+      at = int64_t(uint64_t(number_at(p_.positions, p_.positions_64, row.sequence)) + row.number);
     if (at < 0 || at >= p_.angles) return false;
     if (!rotates_) return true;
     // Interleaved, each piece has the angles of its own pairs; otherwise the two pieces are the pairs.

@@ -45,10 +45,10 @@ class Append {
     if (p_.packed) {
       first = integer(p_.cu_seqlens, sequence);
       count = std::min(integer(p_.cu_seqlens, sequence + 1), p_.rows) - first;
-      if (first < 0) return;
     }
     if (p_.seqused.dim[0] != 0) count = std::min(count, integer(p_.seqused, sequence));
-    for (int64_t n = 0; n < count; ++n) append({p_.packed ? 0 : sequence, first + n, sequence, n});
+    for (int64_t n = std::max<int64_t>(-first, 0); n < count; ++n)
+      append({p_.packed ? 0 : sequence, first + n, sequence, n});
   }
 
   void append(const NewRow& row) const {
@@ -64,27 +64,20 @@ class Append {
   int64_t angles() const { return std::min(p_.rotary.cos.dim[0], p_.rotary.sin.dim[0]); }
 
   bool angle_of(const NewRow& row, int64_t& position) const {
-    if (p_.positions.dim[0] == 0) return key_of(row, position);
     if (p_.rows_alone) return position = integer(p_.positions, row.row), true;
-    return !__builtin_add_overflow(integer(p_.positions, row.sequence), row.number, &position);
-  }
-
-  // The row's position in its sequence's cache.
-  bool key_of(const NewRow& row, int64_t& position) const {
-    const int64_t before = integer(p_.cache_seqlens, row.sequence);
-    position = before + row.number;
-    return before >= 0;
+    const View& first = p_.positions.dim[0] == 0 ? p_.cache_seqlens : p_.positions;
+    return !__builtin_add_overflow(integer(first, row.sequence), row.number, &position);
   }
 
   bool place_of(const NewRow& row, Place& place) const {
-    int64_t position;
     if (p_.slots.dim[0] != 0) {
       const int64_t slot = integer(p_.slots, row.row);
       if (slot < 0) return false;
       place = {slot / p_.cache_rows, slot % p_.cache_rows};
       return place.cache < p_.caches;
     }
-    if (!key_of(row, position) || position >= p_.capacity) return false;
+    const int64_t position = integer(p_.cache_seqlens, row.sequence) + row.number;
+    if (!is_within(position, p_.capacity)) return false;
     if (p_.has_pages) {
       const int64_t page = row.sequence * p_.page_table.stride[0] + position / p_.cache_rows;
       place = {integer(p_.page_table, page), position % p_.cache_rows};

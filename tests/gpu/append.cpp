@@ -31,7 +31,9 @@ struct Appending {
   int64_t heads = 8, heads_kv = 2, d = 128, dv = 128;  // heads 0: no q; heads_kv 0: no k; dv 0: no v
   int64_t rotary_dim = 0, page_size = 16;
   bool interleaved = false, positions = false, used = false, in_place = false, padded = false, wide = false;
-  bool wrong = false;  // any numbers as lengths, pages and the like
+  bool wrong = false;     // any numbers as lengths, pages and the like
+  bool extremes = false;  // elements that are not finite, or too large for e4m3
+  bool middles = false;   // quotients next to the middle of two numbers of e4m3
   int scales = 0;      // bit 0: of each sequence, bit 1: of each head
   uint64_t seed = 0;
 
@@ -44,7 +46,7 @@ struct Appending {
            n(heads_kv) + ", d " + n(d) + " and " + n(dv) + ", rotary " + n(rotary_dim) +
            (interleaved ? " interleaved" : "") + (positions ? ", positions" : "") + ", pages of " + n(page_size) +
            (used ? ", used" : "") + (in_place ? ", in place" : "") + (padded ? ", padded" : "") +
-           (wide ? ", 64 bits" : "") + (wrong ? ", wrong" : "") + ", scales " + n(scales) + ", seed " + n(int64_t(seed));
+           (wide ? ", 64 bits" : "") + (wrong ? ", wrong" : "") + (extremes ? ", extremes" : "") + (middles ? ", middles" : "") + ", scales " + n(scales) + ", seed " + n(int64_t(seed));
   }
 };
 
@@ -126,6 +128,9 @@ class AppendCase {
       longest = std::max(longest, before_.back() + n);
     }
     cu_.push_back(total_);
+    // Rows before the tensor's first, and positions before the cache's, are none.
+    if (random_.chance(0.2)) cu_[0] -= random_.between(0, 3 + cu_[0]);
+    for (int64_t& x : before_) x -= random_.chance(0.1) ? x + random_.between(1, 3) : 0;
     if (a.packed) total_ += random_.between(0, 2);
     else total_ = a.batch * a.rows;
     const bool has_pages = a.where == Where::pages || a.where == Where::slots;
@@ -200,6 +205,11 @@ class AppendCase {
       tools::normal(a.seed, first, values.data(), values.size());
       first += values.size();
       size_t n = 0;
+      if (a.extremes)
+        for (float& value : values)
+          if (random_.chance(0.02)) value = random_.pick({INFINITY, -INFINITY, NAN, 448.f, -460.f, 30000.f});
+      if (a.middles)
+        for (float& value : values) value = float(random_.between(1, 255));
       if (!values.empty()) x->layout.for_each([&](int64_t at) { x->write(at, values[n++]); });
     }
     if (a.rotary_dim > 0)
@@ -212,7 +222,11 @@ class AppendCase {
         }
     for (Placed* scale : {&k_scale, &v_scale, &q_scale})
       if (scale->dtype != FA3_DTYPE_NONE)
-        scale->layout.for_each([&](int64_t at) { scale->write(at, std::exp2(float(random_.uniform() * 6 - 9))); });
+        scale->layout.for_each([&](int64_t at) {
+          const float middle = float(2 * random_.between(8, 15) + 1);
+          scale->write(at, a.middles ? float(random_.between(1, 255)) / middle
+                                     : std::exp2(float(random_.uniform() * 6 - 9)));
+        });
   }
 
   tools::Random random_;
@@ -220,11 +234,15 @@ class AppendCase {
   std::vector<int64_t> cu_, before_, used_, table_, index_, slots_, positions_;
 };
 
-// Numbers of e4m3 in their order, the zeros the same.
-int rank_of(uint8_t code) { return code & 0x80 ? -(code & 0x7f) : code & 0x7f; }
+// Numbers of e4m3 in their order, the zeros the same; NaN far away.
+int rank_of(uint8_t code) {
+  const int magnitude = code & 0x7f;
+  return magnitude == 0x7f ? 1000 : code & 0x80 ? -magnitude : magnitude;
+}
 
 // One output compared with the reference's; "" or what is wrong. Columns that are not rotated have the same bits.
-std::string compare(Placed& ours, Placed& expected, int64_t rotary_dim) {
+// largest: of the elements that are rotated; their angles are at most 1.
+std::string compare(Placed& ours, Placed& expected, int64_t rotary_dim, double largest) {
   if (ours.dtype == FA3_DTYPE_NONE || ours.image == expected.image) return "";
   const Layout& layout = ours.layout;
   const int64_t columns = layout.dim.back();
@@ -233,15 +251,16 @@ std::string compare(Placed& ours, Placed& expected, int64_t rotary_dim) {
   std::string bad;
   layout.for_each([&](int64_t at) {
     const int64_t column = n++ % columns, byte = ours.first + at * ours.width();
-    if (column >= rotary_dim) return;
+    if (column >= rotary_dim || std::equal(&ours.image[size_t(byte)], &ours.image[size_t(byte + ours.width())],
+                                           &expected.image[size_t(byte)]))
+      return;
     const float a = ours.read(at), b = expected.read(at);
-    if (a == b) return;
-    ++differ;
-    // Float32 and float64 on two sides of a rounding boundary; elements and angles are below 8 and 1.
-    const double tolerance = 2.1 * tools::unit_roundoff(ours.dtype) * std::fabs(b) + 8 * 0x1p-22;
+    differ += !(std::isnan(a) && std::isnan(b));
+    // Float32 and float64 on two sides of a rounding boundary. Or NaN of other bits.
+    const double tolerance = 2.1 * tools::unit_roundoff(ours.dtype) * std::fabs(b) + largest * 0x1p-22;
     const bool near = ours.dtype == FA3_DTYPE_E4M3
                           ? std::abs(rank_of(ours.data<uint8_t>()[at]) - rank_of(expected.data<uint8_t>()[at])) <= 1
-                          : std::fabs(double(a) - b) <= tolerance;
+                          : std::fabs(double(a) - b) <= tolerance || (std::isnan(a) && std::isnan(b));
     if (near) std::copy_n(expected.image.begin() + byte, ours.width(), rest.begin() + byte);
     else if (bad.empty())
       bad = "element " + std::to_string(at) + " is " + std::to_string(a) + ", must be " + std::to_string(b);
@@ -256,7 +275,9 @@ std::string compare(Placed& ours, Placed& expected, int64_t rotary_dim) {
 
 std::string compare(AppendCase& ours, AppendCase& expected) {
   for (int i = 0; i < AppendCase::outputs; ++i)
-    if (const std::string bad = compare(*ours.all(i), *expected.all(i), i == 1 ? 0 : ours.a.rotary_dim); !bad.empty())
+    if (const std::string bad = compare(*ours.all(i), *expected.all(i), i == 1 ? 0 : ours.a.rotary_dim,
+                                        ours.a.extremes ? 30000 : 8);
+        !bad.empty())
       return "output " + std::to_string(i) + ": " + bad;
   return "";
 }
@@ -386,6 +407,23 @@ TEST_CASE("append: many sequences, many rows", "[append]") {
     a.where = Where::slots, a.page_size = 16, a.wide = true;
     check(a);
   }
+}
+
+TEST_CASE("append: elements that are not finite, or too large", "[append]") {
+  gpu();
+  for (int i = 0; i < 60; ++i) {
+    Appending a = random_appending(seed_for(6000 + i));
+    a.extremes = true, a.d = a.dv = 64, a.rotary_dim = i % 3 * 32;
+    check(a);
+  }
+}
+
+TEST_CASE("append: quotients next to the middle of two numbers", "[append]") {
+  gpu();
+  Appending a;
+  a.k_out = a.v_out = a.q_out = FA3_DTYPE_E4M3, a.heads_kv = 64, a.batch = 9, a.scales = 3, a.middles = true;
+  a.seed = seed_for(7000) % 1000003;
+  check(a);
 }
 
 TEST_CASE("append: nothing to write", "[append]") {

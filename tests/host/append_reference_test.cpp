@@ -134,7 +134,7 @@ struct Case {
     const bool gives_used = random.chance(0.4);
     int64_t next = packed ? random.between(0, 2) : 0;  // rows of no sequence come first
     for (int64_t b = 0; b < batch; ++b) {
-      const int64_t n = packed ? random.between(0, 9) : each, start = random.between(0, 30);
+      const int64_t n = packed ? random.between(0, 9) : each, start = random.between(-3, 30);
       const int64_t first = random.between(0, angles);
       cu.push_back(int32_t(next)), before.push_back(int32_t(start));
       used.push_back(int32_t(random.between(-1, 11)));
@@ -146,10 +146,10 @@ struct Case {
         int64_t cache = index.back(), row = key;
         if (where == Where::pages) {
           const int64_t page = key / cache_rows;
-          cache = page < table_columns ? table[size_t(b * table_columns + page)] : -1;
+          cache = key >= 0 && page < table_columns ? table[size_t(b * table_columns + page)] : -1;
           row = key % cache_rows;
         }
-        if (row >= cache_rows || cache >= caches) cache = -1;
+        if (key < 0 || row >= cache_rows || cache >= caches) cache = -1;
         rows.push_back({packed ? 0 : b, packed ? next + i : i, b, cache, row, gives_positions ? first + i : key,
                         !gives_used || i < used.back()});
       }
