@@ -206,7 +206,9 @@ constexpr Buckets buckets_of(const PlanLengthsParams& p, const ListedTile& tile,
 template <class Threads>
 constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s) {
   const int32_t count = p.sequences;
-  threads.each(1, [&](int32_t) { s.all_tiles = s.work = s.tried = 0, s.longest = 1, s.tail = TimeOf::none; });
+  threads.each(1, [&](int32_t) { 
+    s.all_tiles = s.work = s.tried = s.next_slot = s.next_entry = 0, s.longest = 1, s.tail = TimeOf::none;
+  });
   threads.each(count, [&](int32_t i) {
     const Sequence sequence = sequence_at(p.lengths, p.total_q, p.total_k, p.window, p.cuts, i);
     room.sequences[i] = sequence;
@@ -256,7 +258,8 @@ constexpr void number_tiles(const Threads& threads, const PlanLengthsParams& p, 
 // What the list is made of: the tiles before each sequence of each group; the unit.
 struct Order {
   int32_t groups, unit;
-  Tail tail;  // tiles of the last group
+  Tail tail;     // tiles of the last group
+  bool at_once;  // are all pieces under way at once, so that their order does not matter?
 };
 template <class Threads>
 constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s) {
@@ -265,7 +268,8 @@ constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p,
   // Parts may be few. So where pieces are many, only tiles that take longer than about half a share are worth it.
   const bool is_long = int64_t{s.longest} * p.multiprocessors * 2 > int64_t{s.work} * p.heads;
   bool may_split = p.unit == 0 && most_cut(p, s.longest) > 1 && (!are_many || is_long);
-  Order order{are_many && !may_split ? groups_of(count) : 1, p.unit ? p.unit : s.longest, {0, 1}};
+  Order order{are_many && !may_split ? groups_of(count) : 1, p.unit ? p.unit : s.longest, {0, 1},
+              p.unit == 0 && pieces <= p.multiprocessors};
   for (;;) {
     number_tiles(threads, p, room, s, order.unit, order.groups);
     if (!may_split) break;
@@ -274,7 +278,10 @@ constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p,
       const Sequence& its = room.sequences[sequence];
       return seen_blocks(p, its, tiles_of(p, its, room.fills_last).rows_of(number - room.tiles[sequence], p.Br)).length();
     });
-    if (has_unit(s)) order.unit = s.trials.unit[best_trial(s)];
+    if (has_unit(s)) {
+      order.unit = s.trials.unit[best_trial(s)];
+      order.at_once = s.trials.pieces[best_trial(s)] <= p.multiprocessors;
+    }
     if (!are_many) break;
     order.groups = groups_of(count), may_split = false;
   }
@@ -289,14 +296,10 @@ constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p,
 template <class Threads>
 constexpr int32_t count_pieces(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s,
                                int32_t tiles, int32_t unit, int32_t width) {
-  if (tiles == 0) {
-    threads.each(1, [&](int32_t) { s.count[PlanScratch::buckets] = s.slots = s.next_slot = 0; });
-    return unit;
-  }
   for (;; unit += unit / 16 + 1) {
     threads.each(PlanScratch::buckets, [&](int32_t i) {
       s.count[i] = 0;
-      if (i == 0) s.slots = s.next_slot = 0;
+      if (i == 0) s.slots = 0;
     });
     threads.each(tiles, [&](int32_t number) {
       const ListedTile tile = tile_of_group_0(p, room, number, unit);
@@ -324,11 +327,20 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
   const int32_t by_length = order.tail.tiles > 0 ? 0 : room.tiles[count];
   int32_t width = 0;  // of a bucket, as a power of two
   while ((s.longest - 1) >> width >= PlanScratch::buckets) width++;
-  const int32_t unit = count_pieces(threads, p, room, s, by_length, order.unit, width);
-  const int32_t entries = s.count[PlanScratch::buckets];  // of those
+  const bool sorts = by_length > 0 && !order.at_once;
+  const int32_t unit = sorts ? count_pieces(threads, p, room, s, by_length, order.unit, width) : order.unit;
+  const int32_t entries = sorts ? s.count[PlanScratch::buckets] : 0;  // of those
   const auto tile_of = [&](int32_t number) {
     if (number < by_length) {
       ListedTile tile = tile_of_group_0(p, room, number, unit);
+      if (!sorts) {
+        if (tile.parts.count > 1) tile.slot = threads.add(s.next_slot, tile.parts.count);
+        // Trials take tiles for others of about the same length, so slots may not suffice.
+        if (tile.slot + tile.parts.count > p.most_slots) tile.parts.count = 1;
+        tile.entry = threads.add_among_alike(s.next_entry, tile.parts.count);
+        tile.last_entry = tile.entry + tile.parts.count - 1;
+        return tile;
+      }
       const Buckets buckets = buckets_of(p, tile, width);
       tile.entry = tile.last_entry = threads.add_among_alike(s.count[buckets.last], 1);
       if (tile.parts.count == 1) return tile;
@@ -357,7 +369,9 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
   threads.list(tiles, tile_of, piece_of, plan.entries);
   threads.each(1, [&](int32_t) {
     s.has_tail = order.tail.tiles > 0;
-    *plan.counts = {entries + tail - by_length + (s.has_tail ? s.next_slot : 0), s.next_slot};
+    const int32_t in_groups = tail - by_length, in_tail = s.has_tail ? s.next_slot : 0;
+    *plan.counts = {entries + s.next_entry + in_groups + in_tail,
+                    s.next_slot < p.most_slots ? s.next_slot : p.most_slots};
   });
 }
 

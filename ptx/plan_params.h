@@ -61,7 +61,9 @@ struct Trials {
   uint32_t multiplier[count];  // n / unit is the upper half of n times that
   int32_t longest_whole[count], longest_part[count];
   int32_t whole[classes][count], parts[classes][count], blocks[classes][count];
+  int32_t time[classes][count];         // of a piece
   int32_t pieces[count], slots[count];  // pieces: of all heads
+  int32_t longest[count];               // time of the longest piece
   int32_t least[count], share[count];   // of the time until all are done, at least
 };
 
@@ -78,7 +80,7 @@ struct PlanScratch {
   int32_t sums[32];
 
   int32_t all_tiles, longest, work;  // work: K/V blocks of all tiles
-  int32_t slots, next_slot;
+  int32_t slots, next_slot, next_entry;
   int32_t tried;       // were units tried?
   int32_t best, tail;  // the best trial, and the best number of parts for the tail (TimeOf in plan_unit.h)
   int32_t has_tail;                // is that what is taken?

@@ -124,8 +124,8 @@ constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, Pla
       units_in_all += parts, blocks_in_all += int64_t{parts} * unit;
       last += read_blocks(p, units + 1);
     }
-    int32_t& longest = units > 0 ? longest_part : longest_whole;
-    if (last > longest) longest = last;
+    if (units > 0 && last > longest_part) longest_part = last;
+    if (units == 0 && last > longest_whole) longest_whole = last;
     int32_t its_class = upper_half(static_cast<uint32_t>(8 * last - 1), multiplier);
     if (its_class >= Trials::classes) its_class = Trials::classes - 1;
     threads.add((units > 0 ? made.parts : made.whole)[its_class][trial], tiles);
@@ -139,68 +139,71 @@ constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, Pla
   threads.add(made.blocks[Trials::classes - 1][trial], static_cast<int32_t>(blocks_in_all >> shift));
 }
 
+// What a piece of a class takes, on average.
+constexpr void time_class(const PlanLengthsParams& p, Trials& trials, int32_t trial, int32_t its_class, int32_t shift) {
+  int32_t whole = 0, parts = 0;
+  for (int32_t c = 0; c < Trials::classes; c++) whole += trials.whole[c][trial], parts += trials.parts[c][trial];
+  const int32_t all = of_all_heads(p, int64_t{whole} + parts);
+  const Costs costs = costs_of(p, all);
+  if (its_class == 0) {
+    const int64_t of_part = costs.part(trials.longest_part[trial]), of_whole = costs.whole(trials.longest_whole[trial]);
+    trials.pieces[trial] = all, trials.slots[trial] = parts;
+    trials.longest[trial] = clamped_time(parts > 0 && of_part > of_whole ? of_part : of_whole);
+  }
+  const int32_t own_parts = trials.parts[its_class][trial], own = trials.whole[its_class][trial] + own_parts;
+  if (own == 0) return;
+  const int64_t time = (int64_t{trials.blocks[its_class][trial]} << shift) * costs.block +
+                       int64_t{own_parts} * costs.write;
+  const float each = static_cast<float>(time) / static_cast<float>(own);
+  trials.time[its_class][trial] = costs.piece + (each < longest_time ? static_cast<int32_t>(each) : longest_time);
+}
+
 // What a class of a trial's pieces says of when all are done, at least. If there are one or two classes, that is known.
 // Otherwise
 //   - of the longest w * multiprocessors + 1 pieces, for any w, one multiprocessor has w + 1, at best the shortest;
 //   - while some have the last of the longest, others have the rest, from the longest to the shortest: a piece for which
-//     they have no time comes behind the longest;
+//     they have no time comes behind the longest, or part of it does;
 //   - all have a share of the work, which some exceed by half of the shortest piece.
 template <class Threads>
-constexpr void time_class(const Threads& threads, const PlanLengthsParams& p, Trials& trials, int32_t trial,
-                          int32_t its_class, int32_t shift) {
+constexpr void bound_class(const Threads& threads, const PlanLengthsParams& p, Trials& trials, int32_t trial,
+                           int32_t its_class) {
   constexpr int32_t last_class = Trials::classes - 1;
-  int32_t all = 0, parts = 0, before = 0, longer = -1, classes = 0;  // longer: the next class that has pieces
+  Alike others{0, 0}, longest{0, 0}, these{0, 0};  // others: all longer ones, the time is that of the next class
+  int32_t classes = 0;
+  int64_t rest = 0;  // time of all from this class on but the longest
   bool is_last = true;
   for (int32_t c = last_class; c >= 0; c--) {
-    const int32_t its_parts = trials.parts[c][trial], pieces = trials.whole[c][trial] + its_parts;
-    all += pieces, parts += its_parts, classes += pieces > 0;
-    if (c > its_class) before += pieces;
-    if (c > its_class && pieces > 0) longer = c;
-    if (c < its_class && pieces > 0) is_last = false;
+    const Alike its{of_all_heads(p, int64_t{trials.whole[c][trial]} + trials.parts[c][trial]), trials.time[c][trial]};
+    if (its.pieces == 0) continue;
+    classes++;
+    if (c == last_class) longest = its;
+    else if (c >= its_class) rest += int64_t{its.pieces} * its.time;
+    if (c > its_class) others = {others.pieces + its.pieces, its.time};
+    if (c == its_class) these = its;
+    if (c < its_class) is_last = false;
   }
-  const int32_t own = trials.whole[its_class][trial] + trials.parts[its_class][trial];
-  if (own == 0) return;
-  const int32_t all_pieces = of_all_heads(p, all);
-  const Costs costs = costs_of(p, all_pieces);
-  if (is_last) trials.pieces[trial] = all_pieces, trials.slots[trial] = parts;
-  const auto work_of = [&](int32_t c) {
-    const int32_t its_parts = trials.parts[c][trial], pieces = trials.whole[c][trial] + its_parts;
-    return (int64_t{trials.blocks[c][trial]} << shift) * costs.block + int64_t{its_parts} * costs.write +
-           int64_t{pieces} * costs.piece;
-  };
-  const auto time_of = [&](int32_t c) {  // of a piece, on average
-    const float each = static_cast<float>(work_of(c)) / static_cast<float>(trials.whole[c][trial] + trials.parts[c][trial]);
-    return each < longest_time ? static_cast<int32_t>(each) : longest_time;
-  };
-  const int64_t part_time = costs.part(trials.longest_part[trial]), whole_time = costs.whole(trials.longest_whole[trial]);
-  const int32_t longest = clamped_time(parts > 0 && part_time > whole_time ? part_time : whole_time);
-  if (all_pieces <= p.multiprocessors) {
-    if (is_last) trials.least[trial] = longest;
+  if (these.pieces == 0) return;
+  if (trials.pieces[trial] <= p.multiprocessors) {
+    if (is_last) trials.least[trial] = trials.longest[trial];
     return;
   }
-  const Alike these{of_all_heads(p, own), time_of(its_class)};
-  const Alike others{of_all_heads(p, before), longer >= 0 ? time_of(longer) : 0};
   if (classes <= 2) {
-    if (is_last) trials.least[trial] = end_of(p.multiprocessors, others.pieces > 0 ? others : these,
-                                              {others.pieces > 0 ? these.pieces : 0, these.time});
+    if (!is_last) return;
+    if (others.pieces == 0) others = these, these.pieces = 0;
+    trials.least[trial] = end_of(p.multiprocessors, others, these);
     return;
   }
   const int32_t end = others.pieces + these.pieces, most = (end + p.multiprocessors - 1) / p.multiprocessors;
   const int32_t needed = (most - 1) * p.multiprocessors + 1 - others.pieces;  // so many of these make it so many
   const int32_t here = needed < most ? needed : most;
-  int64_t least = needed > 0 ? int64_t{here} * these.time + int64_t{most - here} * others.time : 0;
+  const int64_t least = needed > 0 ? int64_t{here} * these.time + int64_t{most - here} * others.time : 0;
 
-  const int32_t of_last = of_all_heads(p, trials.whole[last_class][trial] + trials.parts[last_class][trial]);
-  const int32_t rounds = (of_last + p.multiprocessors - 1) / p.multiprocessors;
-  const int64_t until = rounds > 1 ? int64_t{rounds - 1} * time_of(last_class) + longest : longest;
-  const int64_t idle = int64_t{rounds} * p.multiprocessors - of_last;
-  int64_t rest = 0;
-  for (int32_t c = last_class - 1; c >= its_class; c--) rest += work_of(c);
-  const int64_t too_much = rest * p.heads - idle * longest;
-  int64_t behind = until;
+  const int32_t rounds = (longest.pieces + p.multiprocessors - 1) / p.multiprocessors;
+  const int64_t idle = int64_t{rounds} * p.multiprocessors - longest.pieces;
+  const int64_t too_much = rest - idle * trials.longest[trial];
+  int64_t behind = trials.longest[trial] + (rounds > 1 ? int64_t{rounds - 1} * longest.time : 0);
   if (its_class < last_class && too_much > 0) behind += too_much < idle * these.time ? these.time / 2 : these.time;
-  if (behind > least) least = behind;
-  threads.raise(trials.least[trial], clamped_time(least));
+  threads.raise(trials.least[trial], clamped_time(least > behind ? least : behind));
 
   const float share = static_cast<float>(int64_t{these.pieces} * these.time) /
                       static_cast<float>(int32_t{p.multiprocessors});
@@ -262,7 +265,10 @@ constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, i
     try_items(threads, p, s, shift, items, i >> columns, i & (trials - 1));
   });
   threads.each(Trials::classes * trials, [&](int32_t i) {
-    time_class(threads, p, s.trials, i & (trials - 1), i >> columns, shift);
+    time_class(p, s.trials, i & (trials - 1), i >> columns, shift);
+  });
+  threads.each(Trials::classes * trials, [&](int32_t i) {
+    bound_class(threads, p, s.trials, i & (trials - 1), i >> columns);
   });
   threads.each(trials, [&](int32_t trial) {
     const int32_t whole_time = time_of_trial(p, s, 0), time = time_of_trial(p, s, trial);
