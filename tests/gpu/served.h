@@ -11,15 +11,15 @@ namespace fa3 {
 
 // The rows of served.def. Their kernels are numbered as those of the library: forward rows before backward rows.
 namespace table {
-inline constexpr Line served[] = {
+inline constexpr Line served_lines[] = {
 #include "served.def"
 };
 }  // namespace table
 
 namespace test {
 
-inline constexpr auto served_rows = table::rows_of<table::served, Kind::forward>(&table::Line::forward);
-inline constexpr auto served_backward_rows = table::rows_of<table::served, Kind::backward>(&table::Line::backward);
+inline constexpr auto served_rows = table::rows_of<table::served_lines, Kind::forward>(&table::Line::forward);
+inline constexpr auto served_backward_rows = table::rows_of<table::served_lines, Kind::backward>(&table::Line::backward);
 
 // What rows see: left and right of the diagonal that ends in the last row and the last key; or no_bound.
 struct Bounds {
