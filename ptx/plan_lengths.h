@@ -139,7 +139,8 @@ struct Parts {
 };
 constexpr Parts parts_of(const PlanLengthsParams& p, const SeenBlocks& blocks, int32_t unit) {
   if (p.unit == 0) {
-    const int32_t blocks_of_unit = blocks.weight == 64 ? unit : unit * 64 / blocks.weight;
+    const bool as_it_is = blocks.weight == 64 || unit >= 1 << 24;
+    const int32_t blocks_of_unit = as_it_is ? unit : unit * 64 / blocks.weight;
     return {blocks.begin, blocks_of_unit, 0, parts_of(p, blocks.count(), blocks_of_unit)};
   }
   const int32_t most = p.most_parts - 1;
@@ -237,18 +238,19 @@ constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const 
 }
 
 // The tiles before each sequence, group by group. Sequences whose tiles all stay whole, as none is longer than the unit,
-// are in groups 1, 2, .., by halves of it; all others in group 0.
+// are in groups 1, 2, .., by halves of it, or of the longest tile; all others in group 0.
 template <class Threads>
 constexpr void number_tiles(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s,
                             int32_t unit, int32_t groups) {
   const int32_t count = p.sequences;
   threads.each(count, [&](int32_t i) {
     const Sequence& sequence = room.sequences[i];
+    const int32_t longest = room.longest_tile[i];
     // Of a constant unit's parts a short tile may have two.
-    const int32_t length = p.unit ? (sequence.seqlen_k + p.Bc - 1) / p.Bc : room.longest_tile[i];
+    const bool stays_whole = (p.unit ? (sequence.seqlen_k + p.Bc - 1) / p.Bc : longest) <= unit;
     int32_t group = 0;
-    if (groups > 1 && length <= unit)
-      for (group = 1; group < groups - 1 && length <= unit >> group;) group++;
+    if (groups > 1 && stays_whole)
+      for (group = 1; group < groups - 1 && longest <= (unit < s.longest ? unit : s.longest) >> group;) group++;
     for (int32_t g = 0; g < groups; g++) room.tiles[g * count + i] = g == group ? tiles_of(p, sequence, true).count : 0;
   });
   // Only lengths that overlap have more tiles than there may be; the last of them are left out.
@@ -256,6 +258,7 @@ constexpr void number_tiles(const Threads& threads, const PlanLengthsParams& p, 
 }
 
 // What the list is made of: the tiles before each sequence of each group; the unit.
+inline constexpr int32_t no_unit = 1 << 30;  // that splits nothing
 struct Order {
   int32_t groups, unit;
   Tail tail;     // tiles of the last group
@@ -268,7 +271,7 @@ constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p,
   // Parts may be few. So where pieces are many, only tiles that take longer than about half a share are worth it.
   const bool is_long = int64_t{s.longest} * p.multiprocessors * 2 > int64_t{s.work} * p.heads;
   bool may_split = p.unit == 0 && most_cut(p, s.longest) > 1 && (!are_many || is_long);
-  Order order{are_many && !may_split ? groups_of(count) : 1, p.unit ? p.unit : s.longest, {0, 1},
+  Order order{are_many && !may_split ? groups_of(count) : 1, p.unit ? p.unit : no_unit, {0, 1},
               p.unit == 0 && pieces <= p.multiprocessors};
   for (;;) {
     number_tiles(threads, p, room, s, order.unit, order.groups);
@@ -286,7 +289,7 @@ constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p,
     order.groups = groups_of(count), may_split = false;
   }
   if (p.unit == 0) order.tail = choose_tail(threads, p, room.tiles[order.groups * count], s);
-  if (order.tail.tiles > 0) order.unit = s.longest;
+  if (order.tail.tiles > 0) order.unit = no_unit;
   return order;
 }
 

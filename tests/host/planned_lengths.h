@@ -38,7 +38,8 @@ struct PlannedLengths {
   PlannedCounts counts;
   PredictedTimes times;
   int32_t unit;          // of the best trial; or 0
-  int32_t tail_entries;  // so many, the last ones, are of tiles that are split as the tail
+  size_t sorted_entries;  // so many, the first ones, are sorted by their lengths
+  int32_t tail_entries;   // so many, the last ones, are of tiles that are split as the tail
   bool overran = false;  // something was written outside of the plan's memory
 
   template <class Threads = InTurn>
@@ -63,6 +64,9 @@ struct PlannedLengths {
     tail_entries = scratch->has_tail ? counts.slots : 0;
     const int64_t most = most_entries(p.most_tiles, p.most_slots);
     entries.assign(plan.entries, plan.entries + std::clamp<int64_t>(counts.entries, 0, most));
+    const int32_t* const tiles_before = plan.tiles ? plan.tiles : scratch->tiles;
+    const auto all_tiles = std::count_if(entries.begin(), entries.end(), [](const Planned& e) { return e.part == 0; });
+    sorted_entries = tail_entries > 0 ? 0 : entries.size() - size_t(all_tiles - tiles_before[p.sequences]);
   }
 
   // Of which sequence an entry is, and which of its rows, as tiles count them. -1: of none.
@@ -75,7 +79,8 @@ struct PlannedLengths {
     for (size_t b = 0; b < sequences.size(); ++b) {
       const Sequence& whole = sequences[b];
       const int64_t begin = int64_t{own.q_row} - whole.q_row, end = begin + own.seqlen_q;
-      if (whole.seqlen_q == 0 || begin < 0 || end > whole.seqlen_q || !same(own, with_rows(whole, begin, end))) continue;
+      const bool is_inside = whole.seqlen_q > 0 && begin >= 0 && end <= whole.seqlen_q;
+      if (!is_inside || !same(own, with_rows(whole, begin, end))) continue;
       const int64_t first = (begin << params.packing.shift) + int64_t{entry.q_block} * params.Br;
       const int64_t last = std::min(first + params.Br, end << params.packing.shift);
       return {int32_t(b), {int32_t(first), int32_t(last)}};
@@ -92,8 +97,8 @@ struct PlannedLengths {
   int32_t length(const Planned& entry) const { return entry.end - entry.begin; }
 };
 
-// How long the pieces of a list take if each multiprocessor takes the next one as soon as it is free, in nanoseconds: as
-// the planner for calls of one length predicts it (split.cpp).
+// How long the pieces of a list take if each multiprocessor takes the next one as soon as it is free, in nanoseconds:
+// as the planner for calls of one length predicts it (split.cpp).
 inline double simulated_time(const PlannedLengths& made) {
   const PlanLengthsParams& p = made.params;
   const auto pieces = int32_t(made.entries.size()) * p.heads;
@@ -117,23 +122,49 @@ inline std::vector<int32_t> starts_of(const std::vector<int32_t>& lengths) {
   return starts;
 }
 
-// The planner's parameters for packed sequences of these lengths, kept with what they point to.
+// The planner's parameters for packed sequences of these lengths, kept with what they point to. The maxima are those of
+// the lengths, or larger ones.
 struct PackedCall {
   std::vector<int32_t> cu_q, cu_k;
   PlanLengthsParams params;
 
+  struct Options {
+    int multiprocessors = 132;
+    bool batch_invariant = false;
+    int64_t chunk = 0, most_q = 0, most_k = 0;
+  };
   PackedCall(const ForwardRow& row, const Shape& heads, const std::vector<int32_t>& q, const std::vector<int32_t>& k,
-             const Window& window, int multiprocessors = 132, bool batch_invariant = false)
+             const Window& window, const Options& options)
       : cu_q(starts_of(q)), cu_k(starts_of(k)) {
     ForwardProblem problem = problem_of({.head_dim = row.d});
     problem.batch = int64_t(q.size()), problem.heads = heads.heads, problem.heads_kv = heads.heads_kv;
-    problem.seqlen_q = *std::max_element(q.begin(), q.end());
-    problem.seqlen_k = *std::max_element(k.begin(), k.end());
+    problem.seqlen_q = std::max<int64_t>(options.most_q, *std::max_element(q.begin(), q.end()));
+    problem.seqlen_k = std::max<int64_t>(options.most_k, *std::max_element(k.begin(), k.end()));
+    problem.chunk = options.chunk;
     const Lengths lengths{cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, nullptr, int32_t(q.size()),
                           int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
-    REQUIRE(plan_lengths_params(problem, row, multiprocessors, lengths, {cu_q.back(), cu_k.back()}, window,
-                                batch_invariant, params));
+    REQUIRE(plan_lengths_params(problem, row, options.multiprocessors, lengths, {cu_q.back(), cu_k.back()}, window,
+                                options.batch_invariant, params));
   }
+  PackedCall(const ForwardRow& row, const Shape& heads, const std::vector<int32_t>& q, const std::vector<int32_t>& k,
+             const Window& window, int multiprocessors = 132, bool batch_invariant = false)
+      : PackedCall(row, heads, q, k, window, Options{.multiprocessors = multiprocessors,
+                                                     .batch_invariant = batch_invariant}) {}
 };
+
+// Tiles of 192 rows of one head; or of 64, with packed heads.
+const ForwardRow& wide();
+const ForwardRow& packed();
+
+// Lengths from a few to many, some of them none.
+std::vector<int32_t> any_lengths(std::mt19937& random, size_t count, int32_t most);
+
+// What holds for every list, also of lengths that overlap: no more entries and slots than the maxima allow, and pieces
+// in the tensors.
+void check_bounds(const PlannedLengths& made);
+
+// And of lengths that do not: every K/V block of every tile of every head is in one piece, the parts of a tile follow
+// each other, and have slots and tickets of their own; and pieces stand in their order.
+void check(const PlannedLengths& made);
 
 }  // namespace fa3::test
