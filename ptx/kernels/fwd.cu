@@ -168,10 +168,10 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     // The use that holds the K of block n, or the nearest one of the piece.
     auto use_of = [&](int n) { return last - min(max(n - begin, 0), int(last - i)); };
     if constexpr (bounded_right) {
-      const uint32_t last_masked = use_of(plain_blocks(seen(), row).end);
+      const uint32_t last_masked = use_of(plain_blocks(p, seen(), row).end);
       while (Walk::has_more(i, last_masked)) step(std::true_type());
     }
-    const uint32_t last_plain = bounded_left ? use_of(plain_blocks(seen(), row).begin) : last;
+    const uint32_t last_plain = bounded_left ? use_of(plain_blocks(p, seen(), row).begin) : last;
     while (Walk::has_more(i, last_plain)) step(std::false_type());  // A2.7
     while (bounded_left && Walk::has_more(i, last)) step(std::true_type());
 

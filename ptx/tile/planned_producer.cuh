@@ -110,8 +110,8 @@ class PlannedKvProducer {
       boxes.row[n] = no_row, boxes.batch[n] = 0;
       if (first >= Bc || key >= sequence.seqlen_k) continue;
       if (p_.page_table) {
-        const int page = key / p_.page_size;
-        boxes.row[n] = key - page * p_.page_size;
+        const int at = sequence.k_row + key, page = at / p_.page_size;
+        boxes.row[n] = at - page * p_.page_size;
         boxes.batch[n] = __ldcg(p_.page_table + int64_t{sequence.k_batch} * p_.table_stride + page);
       } else {
         boxes.row[n] = sequence.k_row + key, boxes.batch[n] = sequence.k_batch;

@@ -122,7 +122,8 @@ fa3_status fill_served(const Driver& driver, const ForwardProblem& problem, cons
   const View& table = problem.page_table;
   const bool has_pages = problem.page_size > 0 && problem.seqlen_k > 0;
   const int64_t page_size = has_pages ? problem.page_size : row.Bc;
-  const int box_rows = static_cast<int>(std::gcd(page_size, int64_t{row.Bc}));
+  // The first key of a chunk may lie anywhere in its page.
+  const int box_rows = static_cast<int>(std::gcd(std::gcd(page_size, problem.chunk), int64_t{row.Bc}));
   fill_common(problem, plan.forward, workspace, params);
   params.planned = lengths.entries;
   params.counts = lengths.counts;
@@ -133,6 +134,7 @@ fa3_status fill_served(const Driver& driver, const ForwardProblem& problem, cons
   params.page_size = Divisor::of(narrow(page_size));
   params.sinks = static_cast<const float*>(problem.sinks.data);
   params.sinks_stride = problem.sinks.stride[0];
+  params.invariant = problem.batch_invariant;
   return encode_maps(driver, problem, row, box_rows, params);
 }
 
@@ -183,7 +185,9 @@ fa3_status fill(const Device& device, const ForwardProblem& problem, const Forwa
         break;
       case ForwardStep::forward:
         if (problem.served) {
-          if (fa3_status status = fill_served(driver, problem, plan, workspace, params.lengths.plan, params.planned)) return status;
+          if (fa3_status status =
+                  fill_served(driver, problem, plan, workspace, params.lengths.plan, params.planned))
+            return status;
           of_launch[i] = &params.planned;
           break;
         }

@@ -14,8 +14,8 @@ namespace {
 // reads.
 constexpr int64_t constant_keys = 4096;
 
-int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, int64_t each) {
-  const int64_t total = problem.total_q < 0 ? -1 : packing_of(problem, row).rows(problem.total_q);
+int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, const PackedTotals& totals, int64_t each) {
+  const int64_t total = totals.q < 0 ? -1 : packing_of(problem, row).rows(totals.q);
   return most_tiles(problem.batch, rows_of(problem, row), total, row.Br, each);
 }
 
@@ -39,10 +39,10 @@ int32_t stored_rows(const ForwardProblem& problem, const ForwardRow& row) {
 }  // namespace
 
 bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
-                         PlanLengthsParams& p) {
-  const int64_t total_q = problem.total_q, total_k = problem.total_k;
-  if (std::max(problem.seqlen_q, total_q) > most_packed_rows || rows_of(problem, row) > max_seqlen ||
-      std::max(problem.seqlen_k, total_k) > most_packed_rows || problem.batch > max_tiles)
+                         const Lengths& lengths, const PackedTotals& totals, const Window& window,
+                         bool batch_invariant, PlanLengthsParams& p) {
+  if (std::max(problem.seqlen_q, totals.q) > most_packed_rows || rows_of(problem, row) > max_seqlen ||
+      std::max(problem.seqlen_k, totals.k) > most_packed_rows || problem.batch > max_tiles)
     return false;
   const bool packs = row.packs_heads();
   const int64_t blocks = divide_up(problem.seqlen_k, row.Bc), unit = std::max<int64_t>(1, constant_keys / row.Bc);
@@ -51,33 +51,30 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   if (problem.chunk > 0) {
     cuts.chunk = narrow(std::min<int64_t>(problem.chunk, most_packed_rows));
     each = most_chunks(problem.seqlen_q, problem.seqlen_k, cuts.chunk);
-  } else if (problem.batch_invariant) {
+  } else if (batch_invariant) {
     cuts.period = narrow(unit * row.Bc);
-    each = most_periods(problem.seqlen_q, (problem.window.left >= 0) + (problem.window.right >= 0), cuts.period);
+    each = most_periods(problem.seqlen_q, (window.left >= 0) + (window.right >= 0), cuts.period);
   }
   if (problem.batch > max_tiles / each) return false;
   cuts.each = narrow(each);
-  const int64_t heads = heads_of(problem, row), tiles = tiles_of_head(problem, row, each);
+  const int64_t heads = heads_of(problem, row), tiles = tiles_of_head(problem, row, totals, each);
   // In chunks of positions rows see the keys of a chunk at most: with a constant unit none is split.
-  const bool may_split = row.has(Trait::splits) && !(problem.batch_invariant && cuts.chunk);
+  const bool may_split = row.has(Trait::splits) && !(batch_invariant && cuts.chunk);
   const int64_t parts = !may_split ? 1 : packs ? Listed::most_packed_parts : Listed::most_parts;
   int64_t slots = most_slots(multiprocessors, heads);
-  if (problem.batch_invariant) slots = most_constant_slots(tiles, problem.seqlen_k, row.Bc, unit, parts);
+  if (batch_invariant) slots = most_constant_slots(tiles, problem.seqlen_k, row.Bc, unit, parts);
   slots = parts == 1 ? 0 : std::min(slots, tiles * parts);
-  // Kernels count pieces, and rows of slots with packed heads, in int32.
   int64_t pieces;
-  if (__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) || pieces > max_tiles ||
-      slots * heads * row.Br > INT32_MAX)
-    return false;
+  if (__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) || pieces > max_tiles) return false;
   const RowCosts costs = costs_for(problem, row);
   p = {};
-  p.lengths = problem.lengths;
-  p.window = problem.window;
+  p.lengths = lengths;
+  p.window = window;
   p.cuts = cuts;
   p.sequences = Divisor::of(narrow(std::max<int64_t>(problem.batch * each, 1)));
   p.most_each = INT32_MAX / p.sequences;
-  p.total_q = narrow(std::max<int64_t>(total_q, 0));
-  p.total_k = narrow(std::max<int64_t>(total_k, 0));
+  p.total_q = narrow(std::max<int64_t>(totals.q, 0));
+  p.total_k = narrow(std::max<int64_t>(totals.k, 0));
   p.packing = packing_of(problem, row);
   p.Br = Divisor::of(row.Br), p.Bc = Divisor::of(row.Bc);
   const int64_t warpgroups = std::clamp<int64_t>(divide_up(rows_of(problem, row), 64), 1, row.warpgroups());
@@ -86,7 +83,7 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
                                            block_time(row, 1200, warpgroups));
   p.heads = narrow(heads);
   p.multiprocessors = Divisor::of(multiprocessors);
-  p.unit = narrow(problem.batch_invariant ? unit : 0);
+  p.unit = narrow(batch_invariant ? unit : 0);
   p.least_unit = packs ? 1 : 2;
   p.most_parts = narrow(parts);
   p.most_tiles = narrow(tiles);
@@ -97,7 +94,7 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   // Few queries wait for K and V, which the heads that share them read from memory once (under_way in candidate.cpp).
   if (problem.seqlen_q <= most_packed_queries && !row.is_8bit()) {
     const int64_t bytes = packs ? row.stage_bytes() : row.stage_bytes() / problem.heads_per_kv() * 9 / 8;
-    const int64_t all_blocks = total_k < 0 ? blocks * problem.batch : divide_up(total_k, row.Bc);
+    const int64_t all_blocks = totals.k < 0 ? blocks * problem.batch : divide_up(totals.k, row.Bc);
     const double all_bytes = static_cast<double>(all_blocks) * row.stage_bytes() * static_cast<double>(problem.heads_kv);
     const auto at_least = [](Costs& costs, int64_t time) { costs.block = std::max(costs.block, narrow(time)); };
     at_least(p.together, memory_time(bytes, 1, all_bytes));
@@ -107,6 +104,12 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p.read_length = packs ? 0 : 16 * p.behind.read / p.behind.block;
   p.packed_rows = narrow(packs ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
   return true;
+}
+
+bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
+                         PlanLengthsParams& params) {
+  return plan_lengths_params(problem, row, multiprocessors, problem.lengths, {problem.total_q, problem.total_k},
+                             problem.window, problem.batch_invariant, params);
 }
 
 namespace {
@@ -133,20 +136,17 @@ int64_t average_time(const ForwardProblem& problem, const ForwardRow& row, const
   const int64_t q_blocks = divide_up(seen.rows(), row.Br), tiles = sequences * q_blocks * p.heads;
   const int64_t blocks = (blocks_of_tile((q_blocks - 1) / 2) + blocks_of_tile(q_blocks / 2) + 1) / 2;
   const int64_t last_warpgroups = divide_up(seen.rows() - (q_blocks - 1) * row.Br, 64);
+  const int64_t weight = (64 * (q_blocks - 1) + p.weight[last_warpgroups - 1]) / q_blocks;
 
-  const int64_t multiprocessors = p.multiprocessors;
+  const int64_t multiprocessors = int32_t{p.multiprocessors};
   const auto time_in = [&](int64_t parts) {
-    const int64_t pieces = tiles * parts;
-    Costs costs = pieces <= multiprocessors ? p.together : p.behind;
-    const RowCosts all = costs_of(row);
-    const int64_t full = (pieces <= multiprocessors ? all.together : all.behind).block;
-    const int64_t last = last_warpgroups < row.warpgroups() ? block_time(row, full, last_warpgroups) : full;
-    costs.block = std::max(costs.block, narrow(((q_blocks - 1) * full + last) / q_blocks));
-    if (pieces > multiprocessors) return launch_time + in_turn(pieces, costs.whole(blocks)) / multiprocessors +
-                                         costs.whole(blocks) / 2;
-    if (parts == 1) return launch_time + costs.whole(blocks);
-    return launch_time + costs.part(divide_up(blocks, parts)) +
-           (p.packed_rows ? combine_time(parts, p.packed_rows, parts) : costs.read_all(parts));
+    const int64_t pieces = tiles * parts, busy = std::min(pieces, multiprocessors);
+    Costs costs = costs_of(p, narrow(std::min<int64_t>(pieces, INT32_MAX)));
+    costs.block = narrow(std::max(costs.block * weight / 64, busy * p.memory_each / 1024));
+    const int64_t piece = parts == 1 ? costs.whole(blocks) : costs.part(divide_up(blocks, parts));
+    if (pieces > multiprocessors) return launch_time + in_turn(pieces, piece) / multiprocessors + piece / 2;
+    if (parts == 1) return launch_time + piece;
+    return launch_time + piece + (p.packed_rows ? combine_time(parts, p.packed_rows, parts) : costs.read_all(parts));
   };
   int64_t best = time_in(1);
   const int64_t most = p.most_slots == 0 ? 1 : std::min<int64_t>(p.most_parts, multiprocessors / tiles);
@@ -177,15 +177,6 @@ void plan_lengths_row(const ForwardProblem& problem, int number, int multiproces
   plan.slots = params.most_slots * params.heads;
   plan.whole_us = plan.predicted_us = static_cast<double>(average_time(problem, row, params)) / 1e3;
   plan.workspace = workspace_of(problem, row, params);
-}
-
-bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
-                         const Lengths& lengths, const PackedTotals& totals, const Window& window,
-                         bool batch_invariant, PlanLengthsParams& params) {
-  ForwardProblem served = problem;
-  served.lengths = lengths, served.total_q = totals.q, served.total_k = totals.k, served.window = window;
-  served.batch_invariant = batch_invariant;
-  return plan_lengths_params(served, row, multiprocessors, params);
 }
 
 }  // namespace fa3

@@ -50,9 +50,9 @@ bool has_one_small_tile(const ForwardProblem& problem, const ForwardRow& row) {
   return row.packs_heads() && row.Br > 64 && rows_of(problem, row) <= 64;
 }
 
-// With lengths of their own, sequences' tiles are planned on the device, by a step before the kernel's or by an earlier
-// call (a schedule). Among rows the host chooses by what it knows. Where tiles are many, a smaller tile must seem faster
-// by a twentieth: rows differ less there than predictions are wrong.
+// A served problem's pieces are the device's to plan, in a step before the kernel's or in an earlier call (a schedule).
+// Among rows the host chooses by what it knows. Where tiles are many, a smaller one must seem faster by a twentieth:
+// rows differ less there than predictions are wrong.
 void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
   constexpr int pass = row_named("fa3_pass_plan_lengths");
   static_assert(pass >= 0);

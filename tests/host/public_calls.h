@@ -2,7 +2,7 @@
 #pragma once
 #include "imaginary.h"
 #include "launches.h"
-#include "served_call.h"
+#include "served_calls.h"
 
 namespace fa3::test {
 
@@ -79,7 +79,7 @@ inline const PublicCall public_calls[] = {
     {"fa3_forward with lengths",
      [] { return fa3_forward(&detail::served(), workspace_memory, plenty, detail::any_stream()); }, true, true},
     {"fa3_forward_schedule",
-     [] { return fa3_forward_schedule(&detail::served(), place(30), plenty, detail::any_stream()); }, true, true},
+     [] { return fa3_forward_schedule(&detail::served(), far_away(30), plenty, detail::any_stream()); }, true, true},
     {"fa3_forward_schedule_size of this device",
      [] { return fa3_forward_schedule_size(&detail::served(), 0, &detail::bytes); }, true},
     {"fa3_forward_schedule_size",

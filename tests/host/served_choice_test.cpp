@@ -8,7 +8,7 @@
 
 #include "forward/lengths.h"
 #include "plans.h"
-#include "served_call.h"
+#include "served_calls.h"
 
 namespace fa3::test {
 namespace {
@@ -77,10 +77,10 @@ TEST_CASE("heads are packed where queries are few, also among sequences with man
   // Batched queries: each sequence may have as many.
   fa3_forward_params p = imaginary({.batch = 8, .seqlen_q = 200, .seqlen_k = 8192, .heads = 32, .heads_kv = 4,
                                     .head_dim = 128});
-  p.seqused_k = int32_at(23, {8});
+  p.seqused_k = lengths_at(23, 8);
   CHECK_FALSE(row_for(p).packs_heads());
   p = imaginary({.batch = 8, .seqlen_q = 3, .seqlen_k = 8192, .heads = 32, .heads_kv = 4, .head_dim = 128});
-  p.seqused_k = int32_at(23, {8});
+  p.seqused_k = lengths_at(23, 8);
   CHECK(row_for(p).packs_heads());
 }
 
@@ -117,7 +117,7 @@ TEST_CASE("with batch invariance the row does not depend on lengths", "[plan][se
             p.cu_seqlens_k = {};
             p.k.rank = p.v.rank = 4;
             p.k = tensor(p.k.data, FA3_DTYPE_BF16, {50, 64, heads_kv, head_dim}), p.v = p.k;
-            p.page_table = int32_at(25, {batch, (max_k + 63) / 64});
+            p.page_table = tensor(far_away(25), FA3_DTYPE_INT32, {batch, (max_k + 63) / 64});
             names.insert(row_for(p).name);
           }
       CHECK(names.size() == 1);
@@ -137,7 +137,8 @@ TEST_CASE("a plan for other pointers is remembered, and one for other numbers is
   const fa3_forward_params first = packed_call();
   const ForwardPlan* const made = &planned_for(first);
   fa3_forward_params p = first;
-  p.q.data = place(40), p.cu_seqlens_q.data = place(41), p.cu_seqlens_k.data = place(42), p.softmax_scale = 0.25f;
+  p.q.data = far_away(40), p.cu_seqlens_q.data = far_away(41), p.cu_seqlens_k.data = far_away(42);
+  p.softmax_scale = 0.25f;
   CHECK(&planned_for(p) == made);
 
   // Right after the plan of a call that differs in one number only, and in a thread that has planned nothing.
@@ -152,7 +153,7 @@ TEST_CASE("a plan for other pointers is remembered, and one for other numbers is
                                    ServedShape{.total_k = 2000}, ServedShape{.batch = 9}, ServedShape{.heads = 12}})
     differ(first, packed_call(shape));
   p = first, p.flags = FA3_FLAG_BATCH_INVARIANT, differ(first, p);
-  p = first, p.schedule = place(43), p.schedule_bytes = 1 << 20, differ(first, p);
+  p = first, p.schedule = far_away(43), p.schedule_bytes = 1 << 20, differ(first, p);
   const auto masked = [&](int32_t mask, int32_t left, int32_t right) {
     fa3_forward_params q = packed_call({.max_q = 5000, .total_q = 9000, .max_k = 9000, .total_k = 15000});
     q.mask = mask, q.window_left = left, q.window_right = right;
@@ -164,7 +165,7 @@ TEST_CASE("a plan for other pointers is remembered, and one for other numbers is
   differ(masked(FA3_MASK_CHUNK, 100, 0), masked(FA3_MASK_CAUSAL_BOTTOM_RIGHT, 0, 0));
   // A problem that is not served, of the same shape.
   const fa3_forward_params batched = imaginary({.batch = 3, .seqlen_q = 100, .seqlen_k = 500, .head_dim = 128});
-  p = batched, p.seqused_q = int32_at(22, {3});
+  p = batched, p.seqused_q = lengths_at(22, 3);
   differ(batched, p), differ(p, batched);
 }
 
