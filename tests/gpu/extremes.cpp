@@ -118,8 +118,8 @@ TEST_CASE("a warm call takes less of the host than 1.7 launches of an empty kern
   CHECK(overhead.median_us < 1.7 * overhead.launch_us);
 }
 
-// Fresh random problems on all rows until the time is over, three of four on those that the library chooses;
-// FA3_STRESS_SECONDS (default 60).
+// Fresh random problems on all rows until the time is over, three of four on those that the library chooses, and every
+// fifth a served one; FA3_STRESS_SECONDS (default 60).
 TEST_CASE("stress", "[.stress]") {
   const tools::Stream& stream = gpu().stream;
   const char* text = std::getenv("FA3_STRESS_SECONDS");
@@ -131,13 +131,19 @@ TEST_CASE("stress", "[.stress]") {
   size_t of_chosen = 0, of_others = 0;
   int problems = 0;
   while (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() < seconds) {
+    const uint64_t seed = tools::mix(tools::seed_of_run(), 100000000 + uint64_t(problems));
+    INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+    if (++problems % 5 == 0) {
+      ServedCase made(random_served(seed));
+      INFO(made.problem.describe());
+      REQUIRE(run_and_verify(made, expect(made), stream, 6) == "");
+      continue;
+    }
     const bool other = problems % 4 == 3 && !others.empty();
     const ForwardRow& row = other ? *others[of_others++ % others.size()] : *chosen[of_chosen++ % chosen.size()];
-    const Problem problem = random_problem(row, tools::mix(tools::seed_of_run(), 100000000 + uint64_t(problems)));
+    const Problem problem = random_problem(row, seed);
     INFO(problem.describe());
-    INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
     REQUIRE(run_and_verify(problem, stream, 6) == "");
-    ++problems;
   }
   std::printf("stress: %d random problems, 6 runs each, in %.0f s\n", problems, seconds);
 }

@@ -9,7 +9,6 @@
 #include "gpu.h"
 #include "params.h"
 #include "random.h"
-#include "rows.h"
 #include "served_parts.h"
 
 namespace fa3::test {
@@ -46,13 +45,6 @@ void compute(ServedCase& made) {
   device.download(gpu().stream, made);
 }
 
-constexpr bool has_own_lengths(const ForwardRow& row) { return row.has(Trait::own_lengths); }
-
-void on_row(const ForwardRow& row) {
-  gpu();
-  for (int n = 0; n < 12; ++n) run(random_served(test::seed_for(row, 30000 + n), {.budget = 5e7, .row = &row}));
-}
-
 // Packed queries of these lengths on pages: what servers call.
 ServedProblem on_pages(int64_t page_size, const ServedProblem::Lengths& lengths, int number) {
   ServedProblem p;
@@ -66,7 +58,12 @@ ServedProblem on_pages(int64_t page_size, const ServedProblem::Lengths& lengths,
 
 }  // namespace
 
-const RowCases<on_row, has_own_lengths> row_cases(": random served calls", "[served]");
+TEST_CASE("served: random calls on every row for them", "[served]") {
+  gpu();
+  for (const ForwardRow& row : forward_rows)
+    for (int n = 0; n < 12 && row.has(Trait::own_lengths); ++n)
+      run(random_served(seed_for(15000 + n + 16 * int(&row - forward_rows.data())), {.budget = 5e7, .row = &row}));
+}
 
 TEST_CASE("served: random calls", "[served]") {
   gpu();
