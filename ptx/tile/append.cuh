@@ -82,7 +82,7 @@ class NewUnit {
       if (h == 1 && !has_second_head_) break;
       const uint16_t* const from = x + h * t.x_stride_head;
       pieces_[h][0] = __ldcs(reinterpret_cast<const uint4*>(from));
-      if (distance_) pieces_[h][1] = __ldcs(reinterpret_cast<const uint4*>(from + distance_));
+      pieces_[h][1] = __ldcs(reinterpret_cast<const uint4*>(from + distance_));
     }
   }
 

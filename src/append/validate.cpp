@@ -36,8 +36,10 @@ Expected output(const char* name, int rank) { return {name, rank, true, true, tr
 // New rows of k, v or q, and their output.
 struct Pair {
   const char *name, *out_name, *scale_name, *head_dim;
-  const fa3_tensor &x, &y, &scale;
+  fa3_tensor x, y;  // packed ones get a batch of 1 before their dims
+  const fa3_tensor& scale;
   Appended& made;
+  Expected expected_x = input(name, 4, true), expected_y = output(out_name, 4);
 };
 
 // One call's checks.
@@ -50,13 +52,13 @@ class Check {
       return fail(invalid, "flags is 0x%llx, has bits that this version does not know",
                   static_cast<unsigned long long>(p_.flags));
     if (Status status = presence()) return status;
-    const Pair k{"k", "k_cache", "k_scale", "head_dim", p_.k, p_.k_cache, p_.k_scale, problem_.k};
-    const Pair v{"v", "v_cache", "v_scale", "head_dim_v", p_.v, p_.v_cache, p_.v_scale, problem_.v};
-    const Pair q{"q", "q_out", "q_scale", "head_dim", p_.q, p_.q_out, p_.q_scale, problem_.q};
+    Pair k{"k", "k_cache", "k_scale", "head_dim", p_.k, p_.k_cache, p_.k_scale, problem_.k};
+    Pair v{"v", "v_cache", "v_scale", "head_dim_v", p_.v, p_.v_cache, p_.v_scale, problem_.v};
+    Pair q{"q", "q_out", "q_scale", "head_dim", p_.q, p_.q_out, p_.q_scale, problem_.q};
     for (const Pair* pair : {&k, &v, &q})
       if (Status status = dtypes(*pair)) return status;
-    for (const Pair* pair : {&k, &v, &q})
-      if (Status status = dims(*pair)) return status;
+    for (Pair* pair : {&k, &v, &q})
+      if (Status status = dims(*pair, problem_.packed && pair == &q)) return status;
     if (Status status = shapes()) return status;
     for (const Pair* pair : {&k, &v, &q})
       if (Status status = elements(*pair)) return status;
@@ -118,32 +120,20 @@ class Check {
     return FA3_OK;
   }
 
-  // The pair's tensors and what is expected of them. Packed ones have a batch of 1 before their dims, but for the caches.
-  struct Lifted {
-    Expected x, y;
-    fa3_tensor x_tensor, y_tensor;
-  };
-  Status lifted(const Pair& pair, Lifted& all) const {
-    all = {input(pair.name, 4, true), output(pair.out_name, 4), pair.x, pair.y};
-    const bool lifts_y = problem_.packed && &pair.x == &p_.q;
-    if (Status status = problem_.packed ? lift(all.x, all.x_tensor) : check_dims(all.x, all.x_tensor)) return status;
-    return lifts_y ? lift(all.y, all.y_tensor) : check_dims(all.y, all.y_tensor);
+  Status dims(Pair& pair, bool packs_output) const {
+    if (!is_there(pair.x)) return FA3_OK;
+    if (Status status = problem_.packed ? lift(pair.expected_x, pair.x) : check_dims(pair.expected_x, pair.x))
+      return status;
+    if (Status status = packs_output ? lift(pair.expected_y, pair.y) : check_dims(pair.expected_y, pair.y))
+      return status;
+    const Dim columns{pair.name, 3 - problem_.packed, pair.x.dim[3]};
+    return check_head_dim(columns, pair.head_dim, pair.y.dtype == FA3_DTYPE_E4M3 ? 16 : 8, max_head_dim);
   }
 
-  Status dims(const Pair& pair) const {
-    Lifted all;
+  static Status elements(const Pair& pair) {
     if (!is_there(pair.x)) return FA3_OK;
-    if (Status status = lifted(pair, all)) return status;
-    const int unit = pair.y.dtype == FA3_DTYPE_E4M3 ? 16 : 8;
-    return check_head_dim(dim(pair.name, pair.x, 3), pair.head_dim, unit, max_head_dim);
-  }
-
-  Status elements(const Pair& pair) const {
-    Lifted all;
-    if (!is_there(pair.x)) return FA3_OK;
-    if (Status status = lifted(pair, all)) return status;
-    if (Status status = check_tensor(all.x, all.x_tensor, pair.made.x)) return status;
-    return check_tensor(all.y, all.y_tensor, pair.made.y);
+    if (Status status = check_tensor(pair.expected_x, pair.x, pair.made.x)) return status;
+    return check_tensor(pair.expected_y, pair.y, pair.made.y);
   }
 
   Status shapes() const {
