@@ -30,7 +30,7 @@
  *  - Functions are safe to call from several threads at once. Parameter structs, and texts that they point to, are
  *    read, never kept, and written only where this header says so.
  *  - The library loads on a machine without a GPU or driver. Only fa3_preload, fa3_forward, fa3_backward, fa3_quantize,
- *    fa3_combine and questions about "the current context's device" need one.
+ *    fa3_append, fa3_combine and questions about "the current context's device" need one.
  *
  * Conventions:
  *  - Sizes and strides are int64_t; strides count elements, not bytes.
@@ -90,7 +90,8 @@ typedef enum fa3_dtype {
   FA3_DTYPE_FP32 = 3,
   FA3_DTYPE_E4M3 = 4, /* FP8: 4 bits of exponent, 3 of fraction, largest number 448, NaN but no infinity */
   FA3_DTYPE_E5M2 = 5, /* FP8 of another kind: known by name, so that it can be refused; no function takes it */
-  FA3_DTYPE_INT32 = 6 /* of lengths and page numbers */
+  FA3_DTYPE_INT32 = 6, /* of lengths and page numbers; nothing else has it */
+  FA3_DTYPE_INT64 = 7  /* the same, for slots and positions of fa3_append, which take either */
 } fa3_dtype;
 
 typedef enum fa3_mask {
@@ -100,7 +101,13 @@ typedef enum fa3_mask {
   /* Query i sees key j if j <= i + seqlen_k - seqlen_q: the diagonal ends in the bottom right corner. With more
    * queries than keys the first rows see nothing. For equal lengths both masks are the same. */
   FA3_MASK_CAUSAL_BOTTOM_RIGHT = 2,
+  /* Forward pass only, with window_left and window_right (see below). Query i sees key j if
+   * i + offset - window_left <= j <= i + offset + window_right with offset = seqlen_k - seqlen_q, so that the window
+   * moves along the diagonal that ends in the bottom right corner. -1 is no bound on that side. */
   FA3_MASK_WINDOW = 3,
+  /* Forward pass only. Query i stands at position i + seqlen_k - seqlen_q, key j at j; positions are cut into chunks of
+   * window_left (0 to window_left - 1 and so on). A query sees the keys of its own chunk: with window_right 0 those up
+   * to its own position, with -1 all. */
   FA3_MASK_CHUNK = 4
 } fa3_mask;
 
@@ -152,19 +159,21 @@ typedef struct CUstream_st* fa3_stream;
  * - The strides of o and lse nest: in order of size, each is larger than the span of the smaller ones, which is the sum
  *   of their (dim - 1) * stride. Every slice, transposition and padding of a packed tensor does. Other strides are
  *   refused, even where no two elements happen to share an address.
- * - o, lse and the workspace must not overlap each other, q, k or v. They are known to be apart if their ranges of
- *   addresses are, or if they interleave with a common stride, as slices of one buffer do. All else is refused.
+ * - o, lse and the workspace must not overlap each other or anything that the call reads. They are known to be apart if
+ *   their ranges of addresses are, or if they interleave with a common stride, as slices of one buffer do. All else is
+ *   refused.
  * - lse.data NULL (for example a zeroed lse) means: LSE is not wanted. Otherwise lse receives the natural logarithm of
  *   the row's sum of exponentials.
  * - A row that sees no key (seqlen_k = 0, or a causal mask with more queries than keys) has O = 0 and LSE = -inf.
  * - NaN in a row of q, or in a key that it sees, makes its O and LSE NaN. Elements of v that are not finite reach O of
- *   the rows that see their key; under a causal mask also (as NaN) up to block_q + block_kv rows before them, worked on
- *   with rows that see other keys of the same block. Nothing beyond the tensors' dims is ever used.
+ *   the rows that see their key; under a causal mask also (as NaN) up to block_q + block_kv rows before them, and with
+ *   a bound on the left so many rows behind them, worked on with rows that see other keys of the same block. Nothing
+ *   beyond the tensors' dims is ever used.
  * - Scores are float32 on the device: they are meant to stay below 1e30 in q k and below 2^26 in q k * softmax_scale,
  *   where a score's own rounding already exceeds 1.
  * - The same call gives the same bits, whatever runs beside it. But the same sequence may get other last bits in
  *   another batch or on another device: how work is split along the keys, and so the order of sums, depends on the
- *   shape of the whole call and on the number of multiprocessors.
+ *   shape of the whole call and on the number of multiprocessors (FA3_FLAG_BATCH_INVARIANT is against that).
  * - batch, heads or seqlen_q of 0: nothing to compute, FA3_OK.
  * - kernel: NULL lets the library choose, among the kernels that hold the problem and that it chooses by itself
  *   (fa3_kernel_info.chosen), whichever it expects to be the fastest for this shape on this number of multiprocessors
@@ -183,12 +192,13 @@ typedef struct fa3_forward_params {
   const char* kernel;  /* name of the kernel to run (fa3_kernel_info.name); NULL: the library chooses */
   /* For e4m3, see below. A tensor of rank 0 (zeroed) is absent. */
   fa3_tensor q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
-  int32_t window_left, window_right; /* of FA3_MASK_WINDOW and FA3_MASK_CHUNK */
+  /* Packed lengths, pages, windows, sinks: see below. A tensor of rank 0 is absent. */
+  int32_t window_left, window_right; /* of FA3_MASK_WINDOW and FA3_MASK_CHUNK, otherwise 0 */
   int32_t max_seqlen_q, max_seqlen_k;
   fa3_tensor sinks;
   fa3_tensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table, cache_batch_idx;
-  const void* schedule; /* NULL, or what fa3_forward_schedule wrote */
-  size_t schedule_bytes;
+  const void* schedule;  /* NULL, or what fa3_forward_schedule wrote */
+  size_t schedule_bytes; /* of the memory that `schedule` points to */
 } fa3_forward_params;
 
 /* FP8 (the paper's section 3.3). q, k and v of FA3_DTYPE_E4M3 hold numbers that were divided by a scale; an element of
@@ -234,6 +244,92 @@ typedef struct fa3_forward_params {
 /* Rows of q, k or v that share a block scale. */
 #define FA3_SCALE_ROWS 64
 
+/* Packed lengths, pages, windows, sinks: what inference servers and packed training batches need. Each sequence of the
+ * batch may have lengths of its own. They lie in device memory, like the tensors, and the host never reads them.
+ *
+ * | tensor               | dims                                       | dtype | strides                             |
+ * |----------------------|--------------------------------------------|-------|-------------------------------------|
+ * | with cu_seqlens_q:   |                                            |       |                                     |
+ * | q, o                 | total_q, heads, head_dim or head_dim_v     |       | as above                            |
+ * | lse                  | heads, total_q                             |       | as above                            |
+ * | with cu_seqlens_k:   |                                            |       |                                     |
+ * | k, v                 | total_k, heads_kv, head_dim or head_dim_v  |       | as above                            |
+ * | with page_table:     |                                            |       |                                     |
+ * | k, v                 | pages, page_size, heads_kv, head_dim (_v)  |       | as above                            |
+ * | with cache_batch_idx:|                                            |       |                                     |
+ * | k, v                 | entries, seqlen_k, heads_kv, head_dim (_v) |       | as above                            |
+ * |----------------------|--------------------------------------------|-------|-------------------------------------|
+ * | cu_seqlens_q, _k     | batch + 1                                  | int32 | 1                                   |
+ * | seqused_q, _k        | batch                                      | int32 | 1                                   |
+ * | leftpad_k            | batch                                      | int32 | 1                                   |
+ * | cache_batch_idx      | batch                                      | int32 | 1                                   |
+ * | page_table           | batch, pages of a sequence                 | int32 | last 1; first >= 0, below 2^31      |
+ * | sinks                | heads                                      | fp32  | any >= 0                            |
+ *
+ * Where nothing is said of a tensor it is what it is above. All may be combined, but for what "Not together" names. A
+ * call with any of this, or with a window, a chunk or FA3_FLAG_BATCH_INVARIANT, is served by kernels of its own, whose
+ * names begin with fa3_fwdserved: no other kernel can be named for it, nor one of these for another call.
+ *
+ * Lengths
+ * - cu_seqlens_q, cu_seqlens_k: the sequences lie one behind the other, without padding. Sequence b has rows cu[b] to
+ *   cu[b + 1] - 1 of the tensor. batch is cu_seqlens_q.dim[0] - 1; without cu_seqlens_q it is q.dim[0], and sequence b
+ *   has q[b], k and v likewise.
+ * - seqused_q, seqused_k: only so many rows of the sequence are in use, the first ones. A cache that has room for more
+ *   keys than there are says so by seqused_k. It counts padding, too.
+ * - leftpad_k: so many of the keys in use are padding, the first ones.
+ * - cache_batch_idx: sequence b has the keys of entry cache_batch_idx[b] of k and v. Several may have the same one.
+ * - A sequence's seqlen_q and seqlen_k are what is left. Positions and masks, of any kind, count from its first query
+ *   and its first key in use: each sequence has its own diagonal.
+ * - max_seqlen_q, max_seqlen_k: the most that a sequence has. Kernel, workspace and grid follow from them. Required,
+ *   and at least 1, with cu_seqlens_q or cu_seqlens_k. Without cu_seqlens_q, max_seqlen_q is 0 or q.dim[1]. Without
+ *   cu_seqlens_k, max_seqlen_k is up to what k has for a sequence (k.dim[1], with pages page_table.dim[1] * k.dim[1]);
+ *   0 means all of it.
+ * - Rows of o and lse that belong to no sequence, or are not in use, are left as they are.
+ * - Whatever numbers lie in device memory, nothing outside of the tensors is read or written: of a sequence that is
+ *   longer than its maximum the first rows are taken, of one that reaches out of its tensor the rows inside, a negative
+ *   length is 0, and a page or cache entry that does not exist is not read. Results of a sequence with such numbers
+ *   mean nothing; those of others are right, unless it claims their rows of o.
+ * - total_q, total_k, max_seqlen_q and max_seqlen_k are at most 2^30 - 2048, more is FA3_ERROR_UNSUPPORTED.
+ *
+ * Pages
+ * - page_table: key j of sequence b is row j % page_size of page page_table[b][j / page_size] of k and v. Pages may be
+ *   in any order and shared by sequences. Entries behind those that hold a sequence's keys may be anything.
+ *
+ * Windows
+ * - window_left and window_right are those of FA3_MASK_WINDOW (each at least -1) or FA3_MASK_CHUNK (window_left at
+ *   least 1, window_right 0 or -1). With another mask they are 0. A window of -1, -1 is FA3_MASK_NONE, and one of -1, 0
+ *   FA3_MASK_CAUSAL_BOTTOM_RIGHT: the same call in all respects. Keys that no row of a block of queries sees cost
+ *   nothing.
+ *
+ * Sinks
+ * - sinks: each row of head h has exp(sinks[h]) as one more addend in its sum of exponentials, without a value: O is
+ *   smaller, and LSE includes it. A row that sees no key has O = 0 and LSE = sinks[h]. A sink of -inf is none; those
+ *   that are NaN or +inf make results of their head mean nothing.
+ *
+ * NaN
+ * - What lies beyond a sequence's keys in use, in its padding, in other sequences, in pages or rows of pages that it
+ *   does not use, or in entries of the table behind its last one reaches none of its results, NaN and infinities
+ *   included.
+ *
+ * Bits
+ * - FA3_FLAG_BATCH_INVARIANT: a sequence's bits depend on its own queries, keys and mask and on the call's heads, head
+ *   dimensions and dtype: not on the sequences beside it, nor on the maxima, nor on how many of its queries come in one
+ *   call (with the keys up to the last of them). It takes other splits along the keys than are the fastest.
+ *
+ * Schedule
+ * - Which multiprocessor does what follows from the lengths, so a pass on the device plans it before each call.
+ *   fa3_forward_schedule does that once for several calls, those of all layers of a model.
+ *
+ * Graphs
+ * - A captured call, and a captured fa3_forward_schedule, read lengths, page table and sinks when they run: a graph may
+ *   be replayed with other numbers in the same memory, as long as the maxima hold. Sequences of 0 rows, at the end or
+ *   between others, cost next to nothing, so the batch may be captured at its largest.
+ *
+ * Not together (FA3_ERROR_UNSUPPORTED): page_table with cu_seqlens_k, leftpad_k or cache_batch_idx; cache_batch_idx
+ * with cu_seqlens_k; anything of this section with e4m3. fa3_backward has none of it.
+ *
+ * fa3_reference_forward takes all of it, its lengths on the host; it does not look at `schedule`. */
+
 /* An absent tensor, and below parameters with nothing but struct_size. Spelled out in full, so that they compile
  * without warnings in both languages. */
 #define FA3_TENSOR_INIT {NULL, 0, 0, {0}, {0}}
@@ -250,6 +346,7 @@ enum fa3_forward_flags {
   /* e4m3 only: sums of P V leave the tensor cores' accumulators for float32 ones every few blocks of keys, so that they
    * do not shrink where V has a mean (see v_mean). Slower. */
   FA3_FLAG_TWO_LEVEL = 2,
+  /* A sequence has the same bits alone and in any batch. See "Bits" above. */
   FA3_FLAG_BATCH_INVARIANT = 4
 };
 
@@ -268,7 +365,13 @@ FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
  * multiprocessors share one, and their partial results in float32 meet in the workspace.
  * That takes at most 3 * multiprocessors * block_q rows of 4 * (head_dim_v + 8) bytes (fa3_kernel_info), 54 MB on 132
  * multiprocessors, and a few KB. Where e4m3 v does not come as tiles, head_dim or head_dim_v is above 128, and work is
- * enough (from some 2048 keys on, without a mask), v is made into tiles there first: as many bytes again as v has. */
+ * enough (from some 2048 keys on, without a mask), v is made into tiles there first: as many bytes again as v has.
+ *
+ * A call with lengths, pages, windows or sinks plans in its workspace; one with a schedule needs no more, but may need
+ * less. The size follows from shapes and maxima, not from lengths: partial results as above, 64 bytes for each of the
+ * blocks of queries of one head that all sequences together may have, and 40 for each sequence (with FA3_MASK_CHUNK for
+ * each chunk of one). With FA3_FLAG_BATCH_INVARIANT partial results are more where sequences may be long: up to two
+ * blocks of queries for each 2048 keys of each sequence and head. */
 FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 #define FA3_FORWARD_WORKSPACE_BYTES 64
 
@@ -279,15 +382,28 @@ FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, 
  * workspace: device memory of at least the size above, for this device's multiprocessors, aligned to 16 bytes. Its
  *   contents need no initialisation and mean nothing between calls: calls of different parameters may use the same one,
  *   as large as the largest needs. Calls that may run at the same time (two streams) need a workspace each.
- * Lifetimes: params may go when the call returns. The memory of tensors and workspace must stay, and q, k and v
- *   unchanged, until what was enqueued has run; of a captured call, until the graph has run for the last time.
+ * Lifetimes: params may go when the call returns. The memory of tensors, schedule and workspace must stay, and what is
+ *   read of it (all but o, lse and workspace) unchanged, until what was enqueued has run; the memory of a captured call
+ *   must stay until the graph has run for the last time.
  * Capture: allowed after fa3_preload in this context. The graph may be replayed any number of times, but as it holds
  *   the captured workspace, not twice at the same time. A kernel that the library does not choose by itself must have
  *   run in this context before (see fa3_preload). */
 FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes,
                                fa3_stream stream);
 
+/* Bytes of a schedule for these parameters; multiprocessors and data pointers: as for fa3_forward_workspace_size. 0 if
+ * the call needs no plan, as it has no lengths, pages, windows or sinks. */
 FA3_API fa3_status fa3_forward_schedule_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
+/* Enqueues on `stream` the pass that plans these parameters' lengths, and returns. `schedule` is device memory of at
+ * least the size above, aligned to 16 bytes; its contents need no initialisation. Of the tensors only the lengths and
+ * cache_batch_idx are read. params->schedule need not be set yet. Context, lifetimes and capture: as for fa3_forward.
+ * Where the size is 0 nothing is enqueued, and `schedule` may be NULL.
+ *
+ * Then fa3_forward may be called with params->schedule and params->schedule_bytes, behind it in the order of streams,
+ * any number of times, also at the same time: with the same parameters but for the tensors' data, on a device of as
+ * many multiprocessors, and with the same numbers in all lengths and in cache_batch_idx. That a schedule is for other
+ * parameters or lengths cannot be seen: then results mean nothing, and memory outside of the tensors may be touched. A
+ * call that needs no plan does not look at its schedule. */
 FA3_API fa3_status fa3_forward_schedule(const fa3_forward_params* params, void* schedule, size_t schedule_bytes,
                                         fa3_stream stream);
 
@@ -455,6 +571,101 @@ FA3_API fa3_status fa3_quantize(const fa3_quantize_params* params, void* workspa
 /* The same on the CPU, in float64 up to the one rounding of each output. All pointers are host pointers. */
 FA3_API fa3_status fa3_reference_quantize(const fa3_quantize_params* params);
 
+/* ---- append ------------------------------------------------------------------------------------------------ */
+
+/* Writes new rows of K and V into a cache, with rotary embedding of K and Q and rounding to e4m3 where these are
+ * wanted, in one launch that reads and writes each element once: what servers do before attention over a cache.
+ *
+ *   k_cache = round(rotary(k) / k_scale),   v_cache = round(v / v_scale),   q_out = round(rotary(q) / q_scale)
+ *
+ * | tensor                 | dims                                        | dtype          | strides                  |
+ * |------------------------|---------------------------------------------|----------------|--------------------------|
+ * | k                      | batch, rows, heads_kv, head_dim             | bf16 or fp16   | last 1; others mult. of 8|
+ * | v                      | batch, rows, heads_kv, head_dim_v           | as k           | as k                     |
+ * | k_cache                | caches, cache_rows, heads_kv, head_dim      | as k, or e4m3  | last 1; others mult. of  |
+ * |                        |                                             |                | 16 bytes; > 0 and nested |
+ * | v_cache                | caches, cache_rows, heads_kv, head_dim_v    | as k, or e4m3  | as k_cache               |
+ * | cache_seqlens          | batch                                       | int32          | 1                        |
+ * | cu_seqlens_new         | batch + 1                                   | int32          | 1                        |
+ * | seqused_new            | batch                                       | int32          | 1                        |
+ * | page_table             | batch, pages of a sequence                  | int32          | last 1; first >= 0       |
+ * | cache_batch_idx        | batch                                       | int32          | 1                        |
+ * | slot_mapping           | rows                                        | int32 or int64 | 1                        |
+ * | q                      | batch, rows, heads, head_dim                | as k           | as k                     |
+ * | q_out                  | as q                                        | as k, or e4m3  | as k_cache               |
+ * | rotary_cos, rotary_sin | positions, rotary_dim / 2                   | fp32           | last 1; first >= 0,      |
+ * |                        |                                             |                | mult. of 4               |
+ * | rotary_positions       | batch, or rows                              | int32 or int64 | 1                        |
+ * | k_scale, v_scale       | batch or 1, heads_kv or 1, 1                | fp32           | any >= 0                 |
+ * | q_scale                | batch or 1, heads or 1, 1                   | fp32           | any >= 0                 |
+ *
+ * - What is given: k with k_cache, and beside it v with v_cache; or q with q_out; or all of these. k may come without
+ *   v, where V is a part of K's rows; v does not come without k. Of an absent tensor the rank is 0.
+ * - head_dim and head_dim_v are multiples of 8 up to 1024, of 16 where the output is e4m3. q, q_out, k, v, k_cache,
+ *   v_cache, rotary_cos and rotary_sin are aligned to 16 bytes, other tensors to their elements.
+ * - Sequences: with rank 4 each of batch sequences has `rows` new rows. Packed, k, v, q and q_out are (rows, heads,
+ *   head_dim) of rank 3, and sequence b has rows cu_seqlens_new[b] .. cu_seqlens_new[b + 1] - 1; rows of no sequence
+ *   are left out, so a tensor may be longer than its sequences. seqused_new (optional): of sequence b only the first
+ *   seqused_new[b] rows are new, the others are left out. Packed rows without cu_seqlens_new each stand for themselves:
+ *   then slot_mapping and rotary_positions have a number for each row.
+ * - Where rows go: row i of sequence b becomes the key at position cache_seqlens[b] + i of its cache. cache_seqlens
+ *   says how many keys there are before the call, left padding among them; it is not changed. The cache is k_cache[b],
+ *   and caches is batch; or it is k_cache[cache_batch_idx[b]]; or, with page_table, k_cache is pages of cache_rows keys
+ *   (any number), and position p is key p % cache_rows of page page_table[b][p / cache_rows]. page_table and
+ *   cache_batch_idx are not given together.
+ * - slot_mapping takes the place of cache_seqlens, page_table and cache_batch_idx: row i becomes key
+ *   slot_mapping[i] % cache_rows of k_cache[slot_mapping[i] / cache_rows]. A row whose slot is negative is left out.
+ *   caches * cache_rows is below 2^31 then.
+ * - rotary_cos, rotary_sin (optional, both): rotary embedding of the first rotary_dim columns of K and Q, a multiple of
+ *   16. Column i is paired with i + rotary_dim / 2, or, with FA3_APPEND_ROTARY_INTERLEAVED, 2 i with 2 i + 1: (a, b)
+ *   becomes (a cos - b sin, a sin + b cos), with the angles of the row's position in their table. That position is
+ *   cache_seqlens[b] + i; or, if rotary_positions is given, rotary_positions[b] + i; of packed rows that stand for
+ *   themselves it is rotary_positions[i]. Row i of q has the position of row i of k.
+ * - k_scale, v_scale, q_scale: required where the output is e4m3, and refused where it is not. As in
+ *   fa3_forward_params there is one for the tensor or for each head of each sequence. They are normal numbers > 0; with
+ *   others what is written means nothing. A quotient is rounded to float32, and then to e4m3 as by fa3_quantize: to
+ *   nearest even, infinities and what exceeds 448 become +-448, NaN stays NaN. All else is float32, rounded once;
+ *   columns of 16 bits that are not rotated are copied bit by bit.
+ * - q_out may be q itself: the same data and strides. Otherwise outputs must not overlap each other or any input.
+ * - Lengths, positions, page numbers and slots are read by the device alone, when the kernel runs: a captured call is
+ *   replayed with whatever stands there then. Whatever that is, nothing outside of the tensors is read or written. A
+ *   row is left out if its page, its cache or its position is one that there is not (below 0, for example). A row of K
+ *   and V without a place in the cache does not keep the same row of Q from being written, one without a position in
+ *   the tables does. Where prefix sums decrease, rows may be left out or go where they should not. If two rows have the
+ *   same place, either may stand there, or some of both.
+ * - rows (of all sequences together), and units of work of 32 threads, are at most INT32_MAX - 65536; more is
+ *   FA3_ERROR_UNSUPPORTED. Nothing to write: FA3_OK. */
+typedef struct fa3_append_params {
+  size_t struct_size;
+  uint64_t flags; /* fa3_append_flags */
+  fa3_tensor k, v, k_cache, v_cache;
+  fa3_tensor cache_seqlens, cu_seqlens_new, seqused_new;
+  fa3_tensor page_table, cache_batch_idx, slot_mapping;
+  fa3_tensor q, q_out;
+  fa3_tensor rotary_cos, rotary_sin, rotary_positions;
+  fa3_tensor k_scale, v_scale, q_scale;
+} fa3_append_params;
+
+#define FA3_APPEND_PARAMS_INIT                                                                                       \
+  {sizeof(fa3_append_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,              \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,              \
+   FA3_TENSOR_INIT}
+
+enum fa3_append_flags {
+  FA3_APPEND_ROTARY_INTERLEAVED = 1
+};
+
+/* Would fa3_append accept these parameters, and if not, why? As fa3_forward_check. */
+FA3_API fa3_status fa3_append_check(const fa3_append_params* params);
+
+/* Enqueues the call on `stream` and returns. It needs no workspace. Context, lifetimes and capture: as for fa3_forward.
+ * The same call gives the same bits. */
+FA3_API fa3_status fa3_append(const fa3_append_params* params, fa3_stream stream);
+
+/* The same on the CPU, in float64 up to the roundings named above. All pointers are host pointers. */
+FA3_API fa3_status fa3_reference_append(const fa3_append_params* params);
+
 /* ---- combination ------------------------------------------------------------------------------------------- */
 
 /* Merges partial results of attention, each over some of the keys, into the result over all of them: for keys that are
@@ -510,8 +721,8 @@ typedef enum fa3_kernel_kind {
   FA3_KERNEL_BACKWARD = 2,
   FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of one of those; it has a name, but no call can ask
                        * for it: here the one that answers problems without keys, whatever kernel is named, the one
-                       * that makes v into tiles, which comes only where the library chooses, and those of
-                       * fa3_quantize and fa3_combine */
+                       * that makes v into tiles, which comes only where the library chooses, the one that plans
+                       * lengths, and those of fa3_quantize, fa3_append and fa3_combine */
 } fa3_kernel_kind;
 
 typedef struct fa3_kernel_info {
@@ -521,8 +732,8 @@ typedef struct fa3_kernel_info {
   int32_t dtype;               /* fa3_dtype of q, k, v; of a pass FA3_DTYPE_NONE, and what does not apply to it is 0 */
   int32_t head_dim;            /* the kernel's own, of q and k; a smaller one is zero-filled up to it */
   int32_t head_dim_v;          /* the same of v and o */
-  int32_t causal;              /* 1 if the kernel masks causally */
-  int32_t block_q;             /* Br: query rows of a tile; in fa3_fwdpacked... and fa3_fwdturns... of several heads */
+  int32_t causal;              /* 1 if the kernel masks causally; 0 where it takes any window */
+  int32_t block_q;             /* Br: query rows of a tile; in fa3_fwd*packed... and fa3_fwdturns... of several heads */
   int32_t block_kv;            /* Bc: keys of one iteration */
   int32_t stages;              /* depth of the K/V ring */
   int32_t threads;             /* per thread block */
@@ -536,8 +747,9 @@ typedef struct fa3_kernel_info {
   int32_t multiprocessors;     /* that the call is planned for */
   int64_t tiles;               /* batch * heads * blocks of queries, without some that see no key; with packed heads
                                 * batch * heads_kv * blocks of heads / heads_kv, rounded up to a power of two, rows for
-                                * each query */
-  int64_t pieces;              /* what thread blocks take one by one: tiles, or parts of tiles split along the keys */
+                                * each query. With lengths, pages, windows or sinks the most that there may be */
+  int64_t pieces;              /* what thread blocks take one by one: tiles, or parts of tiles split along the keys. As
+                                * of tiles, the most that there may be */
 } fa3_kernel_info;
 
 #define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}

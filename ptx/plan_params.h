@@ -71,9 +71,10 @@ struct Trials {
 struct PlanScratch {
   static constexpr int32_t most_sequences = 4096, groups = 4, buckets = 512, most_items = 64;
   Sequence sequences[most_sequences];
-  int32_t tiles[groups * most_sequences + 1];  // before each sequence of a group, and in all groups before it
+  // Prefix sums are made in steps of 16 bytes.
+  alignas(16) int32_t tiles[groups * most_sequences + 1];  // before each sequence of a group, and in groups before it
   int32_t longest_tile[most_sequences];
-  int32_t count[buckets + 1];  // of entries of about the same length
+  alignas(16) int32_t count[buckets + 1];  // of entries of about the same length
   int32_t item_length[most_items], item_count[most_items], item_blocks[most_items];  // tiles of about the same length:
                                                                                       // the longest, and all together
   Trials trials;

@@ -210,7 +210,7 @@ constexpr void bound_class(const Threads& threads, const PlanLengthsParams& p, T
   threads.add(trials.share[trial], (share < longest_time / 8 ? static_cast<int32_t>(share) : longest_time / 8) +
                                        (is_last ? these.time / 2 : 0));
 }
-constexpr int32_t time_of_trial(const PlanLengthsParams& p, const PlanScratch& s, int32_t trial) {
+constexpr int32_t time_of_trial(const PlanLengthsParams&, const PlanScratch& s, int32_t trial) {
   const Trials& trials = s.trials;
   const int32_t time = trials.least[trial] > trials.share[trial] ? trials.least[trial] : trials.share[trial];
   return clamped_time(int64_t{launch_time} + time + trials.read[trial]);

@@ -99,12 +99,12 @@ Status check_rows(const char* name, const fa3_tensor& tensor, const fa3_tensor& 
 
 Status check_shapes(const fa3_backward_params& p) {
   const fa3_tensor &q = p.q, &k = p.k;
-  if (Status status = must_equal({"k.dim[0]", k.dim[0]}, {"q.dim[0]", q.dim[0]})) return status;
-  if (Status status = must_equal({"k.dim[3]", k.dim[3]}, {"q.dim[3]", q.dim[3]})) return status;
-  if (Status status = check_heads(q, k)) return status;
+  if (Status status = must_equal({"k", 0, k.dim[0]}, {"q", 0, q.dim[0]})) return status;
+  if (Status status = must_equal({"k", 3, k.dim[3]}, {"q", 3, q.dim[3]})) return status;
+  if (Status status = check_heads({"q", 2, q.dim[2]}, {"k", 2, k.dim[2]})) return status;
   if (Status status = check_like("v", p.v, "k", k, 3)) return status;
   if (Status status = check_like("o", p.o, "q", q, 3)) return status;
-  if (Status status = must_equal({"o.dim[3]", p.o.dim[3]}, {"v.dim[3]", p.v.dim[3]})) return status;
+  if (Status status = must_equal({"o", 3, p.o.dim[3]}, {"v", 3, p.v.dim[3]})) return status;
   if (Status status = check_like("dout", p.dout, "o", p.o, 4)) return status;
   if (Status status = check_like("dq", p.dq, "q", q, 4)) return status;
   if (Status status = check_like("dk", p.dk, "k", k, 4)) return status;
@@ -132,6 +132,9 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
     return fail(invalid, "flags is 0x%llx, has bits that this version does not know",
                 static_cast<unsigned long long>(p.flags));
   if (Status status = check_mask(p.mask)) return status;
+  if (p.mask > FA3_MASK_CAUSAL_BOTTOM_RIGHT)
+    return fail(FA3_ERROR_UNSUPPORTED, "mask is FA3_MASK_%s, which has no backward pass",
+                p.mask == FA3_MASK_WINDOW ? "WINDOW" : "CHUNK");
   if (Status status = check_softmax_scale(p.softmax_scale)) return status;
   if (Status status = check_dtypes(p, arguments, rules)) return status;
   for (const Argument& argument : arguments) {
@@ -141,7 +144,9 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
     if (Status status = check_dims(argument.expected(rules), argument.tensor)) return status;
   }
   // Before shapes, so that no other tensor is asked to be as one that cannot stay.
-  if (Status status = check_head_dims(p.q, p.v, p.q.dtype == FA3_DTYPE_FP32 ? 1 : 8)) return status;
+  if (Status status = check_head_dims({"q", 3, p.q.dim[3]}, {"v", 3, p.v.dim[3]},
+                                      p.q.dtype == FA3_DTYPE_FP32 ? 1 : 8))
+    return status;
   if (Status status = check_shapes(p)) return status;
   for (const Argument& argument : arguments)
     if (is_there(argument))

@@ -41,23 +41,23 @@ Status check_dtypes_and_dims(const fa3_combine_params& p, bool wants_lse) {
 
 Status check_shapes(const fa3_combine_params& p, bool wants_lse) {
   const int64_t *all = p.o_parts.dim, *lse = p.lse_parts.dim, *o = p.o.dim, *merged = p.lse.dim;
-  const Named pairs[][2] = {
-      {{"lse_parts.dim[0]", lse[0]}, {"o_parts.dim[0]", all[0]}},
-      {{"lse_parts.dim[1]", lse[1]}, {"o_parts.dim[1]", all[1]}},
-      {{"lse_parts.dim[2]", lse[2]}, {"o_parts.dim[3]", all[3]}},
-      {{"lse_parts.dim[3]", lse[3]}, {"o_parts.dim[2]", all[2]}},
-      {{"o.dim[0]", o[0]}, {"o_parts.dim[1]", all[1]}},
-      {{"o.dim[1]", o[1]}, {"o_parts.dim[2]", all[2]}},
-      {{"o.dim[2]", o[2]}, {"o_parts.dim[3]", all[3]}},
-      {{"o.dim[3]", o[3]}, {"o_parts.dim[4]", all[4]}},
+  const Dim pairs[][2] = {
+      {{"lse_parts", 0, lse[0]}, {"o_parts", 0, all[0]}},
+      {{"lse_parts", 1, lse[1]}, {"o_parts", 1, all[1]}},
+      {{"lse_parts", 2, lse[2]}, {"o_parts", 3, all[3]}},
+      {{"lse_parts", 3, lse[3]}, {"o_parts", 2, all[2]}},
+      {{"o", 0, o[0]}, {"o_parts", 1, all[1]}},
+      {{"o", 1, o[1]}, {"o_parts", 2, all[2]}},
+      {{"o", 2, o[2]}, {"o_parts", 3, all[3]}},
+      {{"o", 3, o[3]}, {"o_parts", 4, all[4]}},
   };
   for (const auto& pair : pairs)
     if (Status status = must_equal(pair[0], pair[1])) return status;
   if (!wants_lse) return FA3_OK;
-  const Named pairs_of_lse[][2] = {
-      {{"lse.dim[0]", merged[0]}, {"o_parts.dim[1]", all[1]}},
-      {{"lse.dim[1]", merged[1]}, {"o_parts.dim[3]", all[3]}},
-      {{"lse.dim[2]", merged[2]}, {"o_parts.dim[2]", all[2]}},
+  const Dim pairs_of_lse[][2] = {
+      {{"lse", 0, merged[0]}, {"o_parts", 1, all[1]}},
+      {{"lse", 1, merged[1]}, {"o_parts", 3, all[3]}},
+      {{"lse", 2, merged[2]}, {"o_parts", 2, all[2]}},
   };
   for (const auto& pair : pairs_of_lse)
     if (Status status = must_equal(pair[0], pair[1])) return status;
@@ -66,7 +66,7 @@ Status check_shapes(const fa3_combine_params& p, bool wants_lse) {
 
 Status check_sizes(const fa3_combine_params& p) {
   const int64_t *all = p.o_parts.dim, parts = all[0], batch = all[1], rows = all[2], heads = all[3];
-  if (Status status = check_head_dim({"o_parts.dim[4] (head_dim)", all[4]}, 8, max_head_dim)) return status;
+  if (Status status = check_head_dim({"o_parts", 4, all[4]}, "head_dim", 8, max_head_dim)) return status;
   if (parts > max_parts)
     return fail(FA3_ERROR_UNSUPPORTED, "o_parts.dim[0] (parts) is %lld; the largest supported is %lld", ll(parts),
                 ll(max_parts));

@@ -26,15 +26,18 @@ struct ForwardProblem : AttentionShape {
   bool two_level;  // FA3_FLAG_TWO_LEVEL
 
   // Lengths, pages, windows, chunks, sinks (fa3.h). A problem that has none of these is not served, and the rest means
-  // nothing. Packed tensors are views with dim[0] = 1; seqlen_q and seqlen_k are the most that a sequence has.
+  // nothing. Packed tensors are views with dim[0] = 1; seqlen_q and seqlen_k are the most that a sequence has. Where
+  // data pointers are not looked at (Rules::shapes), those of tensors that are there may be null; dims and what follows
+  // from them (total_q, total_k, page_size) are not. The mask of a served problem is its window and chunk: causal is
+  // false.
   bool served;
   Lengths lengths;          // on the device, of the reference on the host
   Window window;
   int64_t chunk;            // positions of a chunk; 0: none
   int64_t total_q, total_k;  // rows of packed tensors; below 0: batched ones
   int64_t page_size;        // 0: no pages
-  View page_table;          // (batch, pages of a sequence, 1, 1) of int32; data null if there are no pages
-  View sinks;               // (heads, 1, 1, 1); data null: none
+  View page_table;          // (batch, pages of a sequence, 1, 1) of int32; dims 0 if there are no pages
+  View sinks;               // (heads, 1, 1, 1); dims 0: none
   bool batch_invariant;     // FA3_FLAG_BATCH_INVARIANT
   const void* schedule;     // null: none
   size_t schedule_bytes;
@@ -45,6 +48,9 @@ struct ForwardProblem : AttentionShape {
 // Every rule of fa3.h.
 fa3_status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& problem);
 fa3_status validate_workspace(const ForwardProblem& problem, void* workspace, size_t bytes, size_t needed);
+// Memory that is to become a schedule; and the schedule that the problem has.
+fa3_status validate_schedule(const ForwardProblem& problem, void* schedule, size_t bytes, size_t needed);
+fa3_status check_schedule(const ForwardProblem& problem, size_t needed);
 
 // Rows of the table that may run the problem, of which the planner takes the fastest: one, if the caller named it.
 struct Fit {
@@ -55,17 +61,20 @@ struct Fit {
 };
 
 // The row that the caller named; or all that the library chooses itself, of the problem's dtype and mask and of the
-// smallest head dimensions that hold it (larger ones are never faster). Refuses a name that does not fit, and what the
-// kernels' 32-bit counters cannot hold.
+// smallest head dimensions that hold it (larger ones are never faster). Problems that are served run on rows with
+// Trait::own_lengths, others never do. Refuses a name that does not fit, and what the kernels' 32-bit counters cannot
+// hold.
 fa3_status fit(const ForwardProblem& problem, Fit& fit);
 
-// What stands where in the workspace, in bytes from its start: the struct Workspace and, if tiles are split, tickets
-// and partial results.
+// What stands where in the workspace, in bytes from its start: the struct Workspace; of a served problem, from
+// FA3_FORWARD_WORKSPACE_BYTES on, the plan that the device makes (lengths.h), which is not used if there is a schedule;
+// then, if tiles are split, tickets and partial results.
 struct WorkspaceLayout {
   size_t tickets, partials, bytes;
 };
 
-// The problem on a row.
+// The problem on a row. If it is served, the list is the device's to make: of tiles only their heads say something, and
+// tiles, pieces and slots are as many as there may be.
 struct RowPlan {
   int row;
   Tiles tiles;
@@ -77,7 +86,7 @@ struct RowPlan {
   WorkspaceLayout workspace;
 };
 
-enum class ForwardStep { forward, empty_rows, tile_v };
+enum class ForwardStep { forward, empty_rows, tile_v, plan_lengths };
 
 struct ForwardLaunch {
   ForwardStep step;
@@ -95,6 +104,7 @@ struct ForwardPlan {
   RowPlan forward;
   size_t v_tiles;  // where V as tiles is in the workspace, if there is a step that puts it there
   size_t workspace_bytes;
+  size_t schedule_bytes;  // of the plan that the device makes; 0: none
 };
 
 // The plan, until the calling thread plans some problems more: it remembers its last few.
@@ -102,11 +112,14 @@ const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, int multi
 
 fa3_status launch(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* workspace,
                   fa3_stream stream);
+// Only the step in which the device makes its plan; into `schedule`, for other calls.
+fa3_status launch_schedule(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* schedule,
+                           fa3_stream stream);
 
 // threads: how many, the calling one among them; 0 for one per usable core (cpu/cores.h). At most 256, and no more than
 // there are blocks of 128 rows (the queries of all heads that use one head of K and V). Each has 0.9 MB of memory
 // during the call, whatever the problem's size; if that cannot be had, nothing is written. Where the system refuses
-// more threads, fewer do the same.
+// more threads, fewer do the same. A served problem has 8 bytes for each sequence besides.
 // widest_vector: the largest number of doubles to compute together, 2, 4 or 8, as far as the machine can. All give the
 // same bits; tests choose it to see that.
 fa3_status reference_forward(const ForwardProblem& problem, int threads, int widest_vector = 8);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "forward/candidate.h"
 #include "forward/cost.h"
 #include "forward/tiles.h"
 #include "integers.h"
@@ -13,8 +14,8 @@ namespace {
 // reads.
 constexpr int64_t constant_keys = 4096;
 
-int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, const PackedTotals& totals, int64_t each) {
-  const int64_t total = totals.q < 0 ? -1 : packing_of(problem, row).rows(totals.q);
+int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, int64_t each) {
+  const int64_t total = problem.total_q < 0 ? -1 : packing_of(problem, row).rows(problem.total_q);
   return most_tiles(problem.batch, rows_of(problem, row), total, row.Br, each);
 }
 
@@ -38,10 +39,10 @@ int32_t stored_rows(const ForwardProblem& problem, const ForwardRow& row) {
 }  // namespace
 
 bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
-                         const Lengths& lengths, const PackedTotals& totals, const Window& window,
-                         bool batch_invariant, PlanLengthsParams& p) {
-  if (std::max(problem.seqlen_q, totals.q) > most_packed_rows || rows_of(problem, row) > max_seqlen ||
-      std::max(problem.seqlen_k, totals.k) > most_packed_rows || problem.batch > max_tiles)
+                         PlanLengthsParams& p) {
+  const int64_t total_q = problem.total_q, total_k = problem.total_k;
+  if (std::max(problem.seqlen_q, total_q) > most_packed_rows || rows_of(problem, row) > max_seqlen ||
+      std::max(problem.seqlen_k, total_k) > most_packed_rows || problem.batch > max_tiles)
     return false;
   const bool packs = row.packs_heads();
   const int64_t blocks = divide_up(problem.seqlen_k, row.Bc), unit = std::max<int64_t>(1, constant_keys / row.Bc);
@@ -50,30 +51,33 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   if (problem.chunk > 0) {
     cuts.chunk = narrow(std::min<int64_t>(problem.chunk, most_packed_rows));
     each = most_chunks(problem.seqlen_q, problem.seqlen_k, cuts.chunk);
-  } else if (batch_invariant) {
+  } else if (problem.batch_invariant) {
     cuts.period = narrow(unit * row.Bc);
-    each = most_periods(problem.seqlen_q, (window.left >= 0) + (window.right >= 0), cuts.period);
+    each = most_periods(problem.seqlen_q, (problem.window.left >= 0) + (problem.window.right >= 0), cuts.period);
   }
   if (problem.batch > max_tiles / each) return false;
   cuts.each = narrow(each);
-  const int64_t heads = heads_of(problem, row), tiles = tiles_of_head(problem, row, totals, each);
+  const int64_t heads = heads_of(problem, row), tiles = tiles_of_head(problem, row, each);
   // In chunks of positions rows see the keys of a chunk at most: with a constant unit none is split.
-  const bool may_split = row.has(Trait::splits) && !(batch_invariant && cuts.chunk);
+  const bool may_split = row.has(Trait::splits) && !(problem.batch_invariant && cuts.chunk);
   const int64_t parts = !may_split ? 1 : packs ? Listed::most_packed_parts : Listed::most_parts;
   int64_t slots = most_slots(multiprocessors, heads);
-  if (batch_invariant) slots = most_constant_slots(tiles, problem.seqlen_k, row.Bc, unit, parts);
+  if (problem.batch_invariant) slots = most_constant_slots(tiles, problem.seqlen_k, row.Bc, unit, parts);
   slots = parts == 1 ? 0 : std::min(slots, tiles * parts);
+  // Kernels count pieces, and rows of slots with packed heads, in int32.
   int64_t pieces;
-  if (__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) || pieces > max_tiles) return false;
+  if (__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) || pieces > max_tiles ||
+      slots * heads * row.Br > INT32_MAX)
+    return false;
   const RowCosts costs = costs_for(problem, row);
   p = {};
-  p.lengths = lengths;
-  p.window = window;
+  p.lengths = problem.lengths;
+  p.window = problem.window;
   p.cuts = cuts;
   p.sequences = Divisor::of(narrow(std::max<int64_t>(problem.batch * each, 1)));
   p.most_each = INT32_MAX / p.sequences;
-  p.total_q = narrow(std::max<int64_t>(totals.q, 0));
-  p.total_k = narrow(std::max<int64_t>(totals.k, 0));
+  p.total_q = narrow(std::max<int64_t>(total_q, 0));
+  p.total_k = narrow(std::max<int64_t>(total_k, 0));
   p.packing = packing_of(problem, row);
   p.Br = Divisor::of(row.Br), p.Bc = Divisor::of(row.Bc);
   const int64_t warpgroups = std::clamp<int64_t>(divide_up(rows_of(problem, row), 64), 1, row.warpgroups());
@@ -82,7 +86,7 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
                                            block_time(row, 1200, warpgroups));
   p.heads = narrow(heads);
   p.multiprocessors = Divisor::of(multiprocessors);
-  p.unit = narrow(batch_invariant ? unit : 0);
+  p.unit = narrow(problem.batch_invariant ? unit : 0);
   p.least_unit = packs ? 1 : 2;
   p.most_parts = narrow(parts);
   p.most_tiles = narrow(tiles);
@@ -93,7 +97,7 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   // Few queries wait for K and V, which the heads that share them read from memory once (under_way in candidate.cpp).
   if (problem.seqlen_q <= most_packed_queries && !row.is_8bit()) {
     const int64_t bytes = packs ? row.stage_bytes() : row.stage_bytes() / problem.heads_per_kv() * 9 / 8;
-    const int64_t all_blocks = totals.k < 0 ? blocks * problem.batch : divide_up(totals.k, row.Bc);
+    const int64_t all_blocks = total_k < 0 ? blocks * problem.batch : divide_up(total_k, row.Bc);
     const double all_bytes = static_cast<double>(all_blocks) * row.stage_bytes() * static_cast<double>(problem.heads_kv);
     const auto at_least = [](Costs& costs, int64_t time) { costs.block = std::max(costs.block, narrow(time)); };
     at_least(p.together, memory_time(bytes, 1, all_bytes));
@@ -103,6 +107,85 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p.read_length = packs ? 0 : 16 * p.behind.read / p.behind.block;
   p.packed_rows = narrow(packs ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
   return true;
+}
+
+namespace {
+
+// How long the call is predicted to take if all sequences are of the average length, the host's best guess: their tiles
+// share the multiprocessors evenly, and where these are more, each tile may become several parts. The last tile of a
+// sequence may leave warpgroups without rows, and takes less time then.
+int64_t average_time(const ForwardProblem& problem, const ForwardRow& row, const PlanLengthsParams& p) {
+  const auto average = [&](int64_t total, int64_t most) {  // of batched tensors the host knows the most only
+    return total < 0 ? most : std::min(most, divide_up(total, problem.batch));
+  };
+  int64_t q = average(problem.total_q, problem.seqlen_q), k = average(problem.total_k, problem.seqlen_k);
+  int64_t sequences = problem.batch;
+  if (problem.chunk > 0) {
+    sequences *= divide_up(q, problem.chunk);
+    q = std::min(q, problem.chunk), k = std::min(k, problem.chunk);
+  }
+  const Lengths lengths{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 1, narrow(q), narrow(k)};
+  const Visible seen = visible_of(sequence_at(lengths, 0, 0, p.window, 0), true, true, p.packing);
+  const auto blocks_of_tile = [&](int64_t q_block) {
+    const Blocks blocks = tile_blocks(seen, narrow(q_block * row.Br), row.Br, row.Bc);
+    return blocks.end - blocks.begin;
+  };
+  const int64_t q_blocks = divide_up(seen.rows(), row.Br), tiles = sequences * q_blocks * p.heads;
+  const int64_t blocks = (blocks_of_tile((q_blocks - 1) / 2) + blocks_of_tile(q_blocks / 2) + 1) / 2;
+  const int64_t last_warpgroups = divide_up(seen.rows() - (q_blocks - 1) * row.Br, 64);
+
+  const int64_t multiprocessors = p.multiprocessors;
+  const auto time_in = [&](int64_t parts) {
+    const int64_t pieces = tiles * parts;
+    Costs costs = pieces <= multiprocessors ? p.together : p.behind;
+    const RowCosts all = costs_of(row);
+    const int64_t full = (pieces <= multiprocessors ? all.together : all.behind).block;
+    const int64_t last = last_warpgroups < row.warpgroups() ? block_time(row, full, last_warpgroups) : full;
+    costs.block = std::max(costs.block, narrow(((q_blocks - 1) * full + last) / q_blocks));
+    if (pieces > multiprocessors) return launch_time + in_turn(pieces, costs.whole(blocks)) / multiprocessors +
+                                         costs.whole(blocks) / 2;
+    if (parts == 1) return launch_time + costs.whole(blocks);
+    return launch_time + costs.part(divide_up(blocks, parts)) +
+           (p.packed_rows ? combine_time(parts, p.packed_rows, parts) : costs.read_all(parts));
+  };
+  int64_t best = time_in(1);
+  const int64_t most = p.most_slots == 0 ? 1 : std::min<int64_t>(p.most_parts, multiprocessors / tiles);
+  for (int64_t parts = 2; parts <= std::min(most, blocks >> p.least_unit); ++parts)
+    best = std::min(best, time_in(parts));
+  return best;
+}
+
+// Behind the device's plan come tickets for all tiles that may be split, and slots.
+WorkspaceLayout workspace_of(const ForwardProblem& problem, const ForwardRow& row, const PlanLengthsParams& p) {
+  return place_parts(problem, row, FA3_FORWARD_WORKSPACE_BYTES + static_cast<size_t>(plan_bytes(p)),
+                     int64_t{p.most_slots / 2} * p.heads, int64_t{p.most_slots} * p.heads);
+}
+
+}  // namespace
+
+void plan_lengths_row(const ForwardProblem& problem, int number, int multiprocessors, RowPlan& plan) {
+  const ForwardRow& row = forward_row(number);
+  PlanLengthsParams params;
+  plan_lengths_params(problem, row, multiprocessors, params);  // which fit() has seen to be possible
+  const int32_t pieces = narrow(most_entries(params.most_tiles, params.most_slots)) * params.heads;
+  plan.row = number;
+  plan.tiles = {};
+  plan.tiles.q_blocks = params.most_tiles;
+  plan.tiles.batch_heads = params.heads;
+  plan.tiles.heads = Divisor::of(params.heads);
+  plan.pieces = {0, pieces, 0, 1, Divisor::of(1)};
+  plan.slots = params.most_slots * params.heads;
+  plan.whole_us = plan.predicted_us = static_cast<double>(average_time(problem, row, params)) / 1e3;
+  plan.workspace = workspace_of(problem, row, params);
+}
+
+bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
+                         const Lengths& lengths, const PackedTotals& totals, const Window& window,
+                         bool batch_invariant, PlanLengthsParams& params) {
+  ForwardProblem served = problem;
+  served.lengths = lengths, served.total_q = totals.q, served.total_k = totals.k, served.window = window;
+  served.batch_invariant = batch_invariant;
+  return plan_lengths_params(served, row, multiprocessors, params);
 }
 
 }  // namespace fa3

@@ -4,12 +4,12 @@
 //
 // reference_forward shares out blocks to threads; RunBlock computes one:
 //   read_queries    its rows: the queries of all heads that use one head of K and V, as doubles
-//   for 64 keys at a time, as many as its last row sees:
+//   for 64 keys at a time, from the first one that its first row sees to the last one that its last row sees:
 //     read_keys     K and V as doubles, once for all these rows
 //     score         S = Q K^T
 //     softmax       S becomes weights; running maximum m and sum l; O rescaled where m has grown
 //     weigh         O += P V
-//   write_outputs   O / l, m + log(l)
+//   write_outputs   O / l, m + log(l), with the sink among the exponentials
 // Elements of e4m3 are multiplied by their scales when they are read; v_mean and lse_offset are added when rows are
 // written.
 //
@@ -20,13 +20,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
-#include "cpu/host_view.h"
 #include "cpu/vectors.h"
 #include "cpu/workers.h"
 #include "error.h"
-#include "integers.h"
+#include "forward/host_sequences.h"
 #include "v_tile.h"
 
 namespace fa3 {
@@ -45,18 +45,22 @@ struct alignas(64) QueryScratch {
   double s[panels][Bc][lanes];  // scores, then weights
   double o[Br][max_d];
   double m[Br], l[Br], correction[Br];
-  int64_t visible[Br];  // how many keys a row sees: the first so many
+  int64_t begin[Br], end[Br];  // of the keys that a row sees; neither falls from one row to the next
 };
 
-// Rows [first, first + rows) of one (batch, head of K and V).
+// Rows [first, first + rows) of one (sequence, head of K and V).
 struct QueryBlock {
-  int64_t batch, head_kv, first;
+  Sequence sequence;
+  int64_t head_kv, first;
   int rows;
 };
 
 QueryRow row_of(const ForwardProblem& problem, const QueryBlock& block, int r) {
   return fa3::row_of(problem, block.head_kv, block.first + r);
 }
+
+// Where a query is in its batch entry of q and o.
+int64_t place_of(const QueryBlock& block, const QueryRow& row) { return block.sequence.q_row + row.query; }
 
 // A row's elements become those of the problem; without scales they are already.
 void apply_scale(const View& scale, int64_t batch, int64_t row, int64_t head, double* elements, int count) {
@@ -75,32 +79,36 @@ void read_key_of_tile(const ForwardProblem& problem, int64_t batch, int64_t key,
 // Lanes beyond the block's rows repeat the last one; their results are never used.
 void read_queries(const ForwardProblem& problem, const QueryBlock& block, QueryScratch& t) {
   const int d = static_cast<int>(problem.head_dim);
+  const Sequence& s = block.sequence;
   double elements[max_d];
   for (int r = 0; r < round_up(block.rows, lanes); ++r) {
     const QueryRow row = row_of(problem, block, std::min(r, block.rows - 1));
-    read_row(problem.q, block.batch, row.query, row.head, elements);
-    apply_scale(problem.q_scale, block.batch, row.query, row.head, elements, d);
+    read_row(problem.q, s.q_batch, place_of(block, row), row.head, elements);
+    apply_scale(problem.q_scale, s.q_batch, row.query, row.head, elements, d);
     for (int x = 0; x < d; ++x) t.q[r / lanes][x][r % lanes] = elements[x];
-    t.visible[r] = visible_keys(problem, row.query);
+    const Keys keys = seen_keys(problem, s, row.query);
+    t.begin[r] = keys.begin, t.end[r] = keys.end;
   }
 }
 
 // V is zero-filled to whole vectors.
 void read_keys(const ForwardProblem& problem, const QueryBlock& block, int64_t first, int keys, QueryScratch& t) {
   const int d = static_cast<int>(problem.head_dim), dv = static_cast<int>(problem.head_dim_v);
+  const Sequence& s = block.sequence;
   for (int j = 0; j < keys; ++j) {
-    read_row(problem.k, block.batch, first + j, block.head_kv, t.k[j]);
-    if (problem.v_tiles) read_key_of_tile(problem, block.batch, first + j, block.head_kv, t.v[j]);
-    else read_row(problem.v, block.batch, first + j, block.head_kv, t.v[j]);
-    apply_scale(problem.k_scale, block.batch, first + j, block.head_kv, t.k[j], d);
-    apply_scale(problem.v_scale, block.batch, first + j, block.head_kv, t.v[j], dv);
+    read_key_row(problem, problem.k, s, first + j, block.head_kv, t.k[j]);
+    if (problem.v_tiles) read_key_of_tile(problem, s.k_batch, first + j, block.head_kv, t.v[j]);
+    else read_key_row(problem, problem.v, s, first + j, block.head_kv, t.v[j]);
+    apply_scale(problem.k_scale, s.k_batch, first + j, block.head_kv, t.k[j], d);
+    apply_scale(problem.v_scale, s.k_batch, first + j, block.head_kv, t.v[j], dv);
     std::fill(t.v[j] + dv, t.v[j] + round_up(dv, lanes), 0.0);
   }
 }
 
-// The largest number of keys that a row of the panel sees of those from `first` on.
+// How many of the keys from `first` on end with the last one that a row of the panel sees; 0 if it sees none of them.
 int panel_keys(const QueryScratch& t, int panel, int64_t first, int keys) {
-  return static_cast<int>(std::clamp<int64_t>(t.visible[panel * lanes + lanes - 1] - first, 0, keys));
+  const int64_t end = t.end[panel * lanes + lanes - 1], begin = t.begin[panel * lanes];
+  return begin >= first + keys ? 0 : static_cast<int>(std::clamp<int64_t>(end - first, 0, keys));
 }
 
 template <int width>
@@ -121,12 +129,17 @@ template <int width>
   using Integers = typename Vectors<width>::Integers;
   for (int lane = 0; lane < lanes; lane += width) {
     const int row = panel * lanes + lane;
-    const Integers visible = reinterpret_cast<const Integers&>(t.visible[row]);
+    const Integers begin = reinterpret_cast<const Integers&>(t.begin[row]);
+    const Integers end = reinterpret_cast<const Integers&>(t.end[row]);
+    for (int j = 0; j < std::min<int64_t>(t.begin[row + width - 1] - first, keys); ++j) {
+      Vector& s = reinterpret_cast<Vector&>(t.s[panel][j][lane]);
+      s = begin > first + j ? Vector{} - INFINITY : s;
+    }
     const Vector before = reinterpret_cast<const Vector&>(t.m[row]);
     Vector m = before;
     for (int j = 0; j < keys; ++j) {
       Vector& s = reinterpret_cast<Vector&>(t.s[panel][j][lane]);
-      s = visible > first + j ? s * scale : Vector{} - INFINITY;
+      s = end > first + j ? s * scale : Vector{} - INFINITY;
       m = s > m ? s : m;
     }
     const Vector reference = m == -INFINITY ? Vector{} : m;
@@ -148,38 +161,64 @@ template <int width>
       for (int x = 0; x < columns; ++x) t.o[row][x] *= t.correction[row];
 }
 
-// The keys that all of `width` rows see are weighed together, the others row by row.
+// Keys [begin, end) for one row; weights and v are those of the first row and key.
+template <int width>
+[[gnu::always_inline]] inline void weigh_row(const double* weights, const double* v, int row, int begin, int end,
+                                             double* o) {
+  if (begin < end)
+    multiply<width, 1>(end - begin, weights + begin * lanes + row, 1, lanes, v + begin * kv_stride, kv_stride, o,
+                       max_d);
+}
+
+// The keys that all of `width` rows see are weighed together, those before and behind them row by row.
 template <int width>
 [[gnu::always_inline]] inline void weigh(int rows, int64_t first, int keys, int columns, QueryScratch& t) {
-  const auto seen = [&](int r) { return static_cast<int>(std::clamp<int64_t>(t.visible[r] - first, 0, keys)); };
+  const auto within = [&](int64_t key) { return static_cast<int>(std::clamp<int64_t>(key - first, 0, keys)); };
   for (int n = 0; n < columns; n += lanes)
     for (int r = 0; r < rows; r += width) {
       const double* weights = &t.s[r / lanes][0][r % lanes];
       const double* v = &t.v[0][n];
-      const int together = r + width <= rows ? seen(r) : 0;
-      multiply<width, width>(together, weights, 1, lanes, v, kv_stride, &t.o[r][n], max_d);
+      const bool whole = r + width <= rows;
+      const int begin = whole ? within(t.begin[r + width - 1]) : 0, end = whole ? within(t.end[r]) : 0;
+      const bool together = begin < end;
       for (int i = r; i < std::min(r + width, rows); ++i)
-        multiply<width, 1>(seen(i) - together, weights + together * lanes + i - r, 1, lanes, v + together * kv_stride,
-                           kv_stride, &t.o[i][n], max_d);
+        weigh_row<width>(weights, v, i - r, within(t.begin[i]), together ? begin : within(t.end[i]), &t.o[i][n]);
+      if (!together) continue;
+      multiply<width, width>(end - begin, weights + begin * lanes, 1, lanes, v + begin * kv_stride, kv_stride,
+                             &t.o[r][n], max_d);
+      for (int i = r; i < std::min(r + width, rows); ++i)
+        weigh_row<width>(weights, v, i - r, end, within(t.end[i]), &t.o[i][n]);
     }
+}
+
+// What becomes of a row's m, l and O by one more exponential without a value.
+void add_sink(double sink, int columns, int r, QueryScratch& t) {
+  const double m = sink > t.m[r] ? sink : t.m[r];
+  if (m == -INFINITY) return;
+  Vectors<2>::Doubles relative = {t.m[r] - m, sink - m};
+  exponentiate(relative);
+  t.m[r] = m, t.l[r] = t.l[r] * relative[0] + relative[1];
+  for (int x = 0; x < columns; ++x) t.o[r][x] *= relative[0];
 }
 
 void write_outputs(const ForwardProblem& problem, const QueryBlock& block, int r, QueryScratch& t) {
   const QueryRow row = row_of(problem, block, r);
+  const int64_t batch = block.sequence.q_batch, place = place_of(block, row);
   const int dv = static_cast<int>(problem.head_dim_v);
-  const bool sees_nothing = t.visible[r] == 0;
+  const bool sees_nothing = t.begin[r] >= t.end[r];
+  if (problem.sinks.data) add_sink(number(problem.sinks, row.head, 0, 0), dv, r, t);
   for (int x = 0; x < dv; ++x) t.o[r][x] = sees_nothing ? 0 : t.o[r][x] / t.l[r];
   if (problem.v_mean.data && !sees_nothing)
-    for (int x = 0; x < dv; ++x) t.o[r][x] += number(problem.v_mean, block.batch, block.head_kv, x);
+    for (int x = 0; x < dv; ++x) t.o[r][x] += number(problem.v_mean, batch, block.head_kv, x);
   if (problem.o_scale.data)
     for (int x = 0; x < dv; ++x) t.o[r][x] /= number(problem.o_scale, 0, 0, 0);
-  write_row(problem.o, block.batch, row.query, row.head, t.o[r]);
+  write_row(problem.o, batch, place, row.head, t.o[r]);
   if (problem.wants_lse) {
     const View& lse = problem.lse;
-    const int64_t index = block.batch * lse.stride[0] + row.head * lse.stride[1] + row.query * lse.stride[2];
+    const int64_t index = batch * lse.stride[0] + row.head * lse.stride[1] + place * lse.stride[2];
     const View& offset = problem.lse_offset;
-    const double added = offset.data ? number(offset, block.batch, row.head, row.query) : 0;
-    static_cast<float*>(lse.data)[index] = to_float(sees_nothing ? -INFINITY : t.m[r] + std::log(t.l[r]) + added);
+    const double added = offset.data && !sees_nothing ? number(offset, batch, row.head, row.query) : 0;
+    static_cast<float*>(lse.data)[index] = to_float(t.m[r] + std::log(t.l[r]) + added);
   }
 }
 
@@ -191,8 +230,9 @@ struct RunBlock {
     std::memset(t.o, 0, sizeof t.o);
     std::memset(t.l, 0, sizeof t.l);
     std::fill(t.m, t.m + Br, -INFINITY);
-    const int64_t most = t.visible[block.rows - 1];
-    for (int64_t first = 0; first < most; first += Bc) {
+    // Blocks begin at the same keys for all rows, so that a row's bits are its own.
+    const int64_t most = t.end[block.rows - 1];
+    for (int64_t first = t.begin[0] / Bc * Bc; first < most; first += Bc) {
       const int keys = static_cast<int>(std::min<int64_t>(Bc, most - first));
       read_keys(problem, block, first, keys, t);
       for (int panel = 0; panel * lanes < block.rows; ++panel) {
@@ -207,20 +247,30 @@ struct RunBlock {
   }
 };
 
+// Tasks are the blocks of all sequences and heads of K and V.
 struct QueryTasks {
   const ForwardProblem& problem;
   void (*run)(const ForwardProblem&, const QueryBlock&, QueryScratch&);
-  int64_t rows, blocks_per_head;  // of one head of K and V
+  int64_t tasks_of_sequence;  // if all have as many,
+  const int64_t* first_task;  // otherwise the number of each sequence's first one, and behind them that of all tasks
 };
 
 // A head's last rows come first: they may see the most keys, and threads shall end together.
 void run_task(const void* context, int64_t n, void* scratch) {
   const QueryTasks& work = *static_cast<const QueryTasks*>(context);
-  const int64_t batch_head = n / work.blocks_per_head, heads_kv = work.problem.heads_kv;
-  const int64_t first = (work.blocks_per_head - 1 - n % work.blocks_per_head) * Br;
-  const int rows = static_cast<int>(std::min<int64_t>(Br, work.rows - first));
-  work.run(work.problem, {batch_head / heads_kv, batch_head % heads_kv, first, rows},
-           *static_cast<QueryScratch*>(scratch));
+  const ForwardProblem& problem = work.problem;
+  int64_t sequence, tasks = work.tasks_of_sequence, first_task;
+  if (work.first_task) {
+    const int64_t* const next = std::upper_bound(work.first_task, work.first_task + problem.batch, n);
+    sequence = next - 1 - work.first_task, first_task = next[-1], tasks = next[0] - first_task;
+  } else {
+    sequence = n / tasks, first_task = sequence * tasks;
+  }
+  const int64_t blocks = tasks / problem.heads_kv, head_kv = (n - first_task) / blocks;
+  const int64_t first = (blocks - 1 - (n - first_task) % blocks) * Br;
+  const Sequence s = sequence_of(problem, sequence);
+  const int rows = static_cast<int>(std::min<int64_t>(Br, s.seqlen_q * problem.heads_per_kv() - first));
+  work.run(problem, {s, head_kv, first, rows}, *static_cast<QueryScratch*>(scratch));
 }
 
 bool is_scale(double value) { return value > 0 && std::isfinite(value); }
@@ -250,12 +300,33 @@ fa3_status reference_forward(const ForwardProblem& problem, int threads, int wid
   if (problem.empty()) return FA3_OK;
   if (fa3_status status = check_scale_values(problem)) return status;
   constexpr auto run = choose_width<RunBlock, const ForwardProblem&, const QueryBlock&, QueryScratch&>;
-  const int64_t rows = problem.seqlen_q * problem.heads_per_kv();
-  const QueryTasks work{problem, run(widest_vector), rows, divide_up(rows, Br)};
-  int64_t blocks;
-  if (__builtin_mul_overflow(work.blocks_per_head, problem.batch * problem.heads_kv, &blocks))
-    return fail(FA3_ERROR_UNSUPPORTED, "q.dim[0] * q.dim[1] * q.dim[2] overflows int64");
-  return run_tasks(run_task, &work, blocks, threads, sizeof(QueryScratch));
+  QueryTasks work{problem, run(widest_vector), 0, nullptr};
+  const auto tasks_of = [&](int64_t queries) {
+    return divide_up(queries * problem.heads_per_kv(), Br) * problem.heads_kv;
+  };
+  const auto start = [&](int64_t tasks) {
+    return tasks == 0 ? FA3_OK : run_tasks(run_task, &work, tasks, threads, sizeof(QueryScratch));
+  };
+  if (!problem.served) {
+    work.tasks_of_sequence = tasks_of(problem.seqlen_q);
+    int64_t tasks;
+    if (__builtin_mul_overflow(work.tasks_of_sequence, problem.batch, &tasks))
+      return fail(FA3_ERROR_UNSUPPORTED, "q.dim[0] * q.dim[1] * q.dim[2] overflows int64");
+    return start(tasks);
+  }
+  const size_t bytes = static_cast<size_t>(problem.batch + 1) * sizeof(int64_t);
+  auto* const first_task = static_cast<int64_t*>(std::malloc(bytes));
+  if (first_task == nullptr) return fail(FA3_ERROR_OUT_OF_MEMORY, "no host memory for %zu bytes of lengths", bytes);
+  first_task[0] = 0;
+  bool overflows = false;
+  for (int64_t b = 0; b < problem.batch; ++b)
+    overflows |= __builtin_add_overflow(first_task[b], tasks_of(sequence_of(problem, b).seqlen_q), &first_task[b + 1]);
+  work.first_task = first_task;
+  const fa3_status status =
+      overflows ? fail(FA3_ERROR_UNSUPPORTED, "the queries of all sequences and heads overflow int64")
+                : start(first_task[problem.batch]);
+  std::free(first_task);
+  return status;
 }
 
 }  // namespace fa3

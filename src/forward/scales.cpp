@@ -14,15 +14,13 @@ constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
 constexpr int64_t max_stride = INT32_MAX;  // elements; the kernels keep these strides in int32
 
-bool is_there(const fa3_tensor& tensor) { return tensor.rank != 0; }
-
 Expected input(const char* name, int rank, bool rows, Rules rules) {
   const bool host = rules == Rules::reference;
   return {name, rank, false, rows && !host, rules != Rules::shapes, host};
 }
 
 template <int count>
-Status all_equal(const Named (&pairs)[count][2]) {
+Status all_equal(const Dim (&pairs)[count][2]) {
   for (const auto& pair : pairs)
     if (Status status = must_equal(pair[0], pair[1])) return status;
   return FA3_OK;
@@ -69,9 +67,9 @@ Status check_o_scale(const fa3_forward_params& p, Rules rules, View& view) {
 Status check_v_mean(const fa3_forward_params& p, Rules rules, View& view) {
   const Expected expected = input("v_mean", 3, true, rules);
   if (Status status = check_fp32_dims(expected, p.v_mean)) return status;
-  if (Status status = all_equal({{{"v_mean.dim[0]", p.v_mean.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
-                                 {{"v_mean.dim[1]", p.v_mean.dim[1]}, {"k.dim[2]", p.k.dim[2]}},
-                                 {{"v_mean.dim[2]", p.v_mean.dim[2]}, {"v.dim[3]", p.v.dim[3]}}}))
+  if (Status status = all_equal({{{"v_mean", 0, p.v_mean.dim[0]}, {"q", 0, p.q.dim[0]}},
+                                 {{"v_mean", 1, p.v_mean.dim[1]}, {"k", 2, p.k.dim[2]}},
+                                 {{"v_mean", 2, p.v_mean.dim[2]}, {"v", 3, p.v.dim[3]}}}))
     return status;
   return check_fp32(expected, p.v_mean, view);
 }
@@ -79,9 +77,9 @@ Status check_v_mean(const fa3_forward_params& p, Rules rules, View& view) {
 Status check_lse_offset(const fa3_forward_params& p, Rules rules, View& view) {
   const Expected expected = input("lse_offset", 3, false, rules);
   if (Status status = check_fp32_dims(expected, p.lse_offset)) return status;
-  if (Status status = all_equal({{{"lse_offset.dim[0]", p.lse_offset.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
-                                 {{"lse_offset.dim[1]", p.lse_offset.dim[1]}, {"q.dim[2]", p.q.dim[2]}},
-                                 {{"lse_offset.dim[2]", p.lse_offset.dim[2]}, {"q.dim[1]", p.q.dim[1]}}}))
+  if (Status status = all_equal({{{"lse_offset", 0, p.lse_offset.dim[0]}, {"q", 0, p.q.dim[0]}},
+                                 {{"lse_offset", 1, p.lse_offset.dim[1]}, {"q", 2, p.q.dim[2]}},
+                                 {{"lse_offset", 2, p.lse_offset.dim[2]}, {"q", 1, p.q.dim[1]}}}))
     return status;
   return check_fp32(expected, p.lse_offset, view);
 }
@@ -122,8 +120,8 @@ Status check_v_tiles_dims(const fa3_forward_params& p) {
   fa3_tensor rows = p.v;  // check_dims names no dim beyond the fourth
   rows.rank = 4;
   if (Status status = check_dims({"v", 4, false, true, false, false}, rows)) return status;
-  if (Status status = all_equal({{{"v.dim[0]", p.v.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
-                                 {{"v.dim[1]", p.v.dim[1]}, {"k.dim[2]", p.k.dim[2]}}}))
+  if (Status status = all_equal({{{"v", 0, p.v.dim[0]}, {"q", 0, p.q.dim[0]}},
+                                 {{"v", 1, p.v.dim[1]}, {"k", 2, p.k.dim[2]}}}))
     return status;
   if (const int64_t groups = (p.k.dim[1] + v_tile_keys - 1) / v_tile_keys; p.v.dim[2] != groups)
     return fail(invalid, "v.dim[2] is %lld, must be the groups of 16 keys in k.dim[1], %lld", ll(p.v.dim[2]),

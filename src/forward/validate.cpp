@@ -1,9 +1,9 @@
-#include <array>
 #include <cstring>
 
 #include "error.h"
 #include "forward/forward.h"
 #include "forward/scales.h"
+#include "forward/served.h"
 #include "rules/attention.h"
 #include "rules/tensor.h"
 
@@ -14,10 +14,11 @@ using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
 // No field was ever put into padding, so there is none.
-static_assert(sizeof(fa3_forward_params) == sizeof(size_t) + sizeof(uint64_t) + 11 * sizeof(fa3_tensor) +
-                                                sizeof(int32_t) + sizeof(float) + sizeof(const char*));
+static_assert(sizeof(fa3_forward_params) == 2 * sizeof(size_t) + sizeof(uint64_t) + 19 * sizeof(fa3_tensor) +
+                                                5 * sizeof(int32_t) + sizeof(float) + sizeof(const char*) +
+                                                sizeof(const void*));
 
-constexpr uint64_t known_flags = FA3_FLAG_DETERMINISTIC | FA3_FLAG_TWO_LEVEL;
+constexpr uint64_t known_flags = FA3_FLAG_DETERMINISTIC | FA3_FLAG_TWO_LEVEL | FA3_FLAG_BATCH_INVARIANT;
 static_assert(known_flags < uint64_t{1} << 31, "C11 has no enumerator for this flag");
 
 // k and v are of q's dtype. On the device so is o, but for e4m3 it may be a 16-bit dtype, too; the reference rounds to
@@ -45,63 +46,92 @@ Status check_dtypes(const fa3_forward_params& p, Rules rules) {
   return check_presence(p);
 }
 
-Status check_shapes(const fa3_forward_params& p) {
-  const int64_t *q = p.q.dim, *k = p.k.dim, *v = p.v.dim, *o = p.o.dim;
-  const Named pairs[][2] = {
-      {{"k.dim[0]", k[0]}, {"q.dim[0]", q[0]}}, {{"o.dim[0]", o[0]}, {"q.dim[0]", q[0]}},
-      {{"o.dim[1]", o[1]}, {"q.dim[1]", q[1]}}, {{"o.dim[2]", o[2]}, {"q.dim[2]", q[2]}},
-      {{"k.dim[3]", k[3]}, {"q.dim[3]", q[3]}}, {{"o.dim[3]", o[3]}, {"v.dim[3]", v[3]}},
-  };
-  const Named pairs_of_v[][2] = {
-      {{"v.dim[0]", v[0]}, {"q.dim[0]", q[0]}},
-      {{"v.dim[1]", v[1]}, {"k.dim[1]", k[1]}},
-      {{"v.dim[2]", v[2]}, {"k.dim[2]", k[2]}},
-  };
+// Rank and dims. A packed tensor gets a batch of 1 in front.
+Status check_rows(Expected& expected, fa3_tensor& tensor, bool packed) {
+  return packed ? lift(expected, tensor) : check_dims(expected, tensor);
+}
+
+// Packed tensors have a batch of 1 in front here, and their dims count from -1.
+struct Dims {
+  const char* name;
+  const int64_t* dim;
+  bool packed;
+
+  Dim operator[](int i) const { return {name, packed ? i - 1 : i, dim[i]}; }
+};
+
+Status check_shapes(const fa3_forward_params& p, int64_t batch) {
+  const bool packed_q = is_there(p.cu_seqlens_q), packed_k = is_there(p.cu_seqlens_k);
+  const Dims q{"q", p.q.dim, packed_q}, o{"o", p.o.dim, packed_q};
+  const Dims k{"k", p.k.dim, packed_k}, v{"v", p.v.dim, packed_k};
+  const bool batch_entries = !packed_k && !is_there(p.page_table) && !is_there(p.cache_batch_idx);
+  if (batch_entries && packed_q && k[0].value != batch)
+    return fail(invalid, "k.dim[0] is %lld, must be cu_seqlens_q.dim[0] - 1, %lld", ll(k[0].value), ll(batch));
+  const Dim pairs[][2] = {{o[0], q[0]}, {o[1], q[1]}, {o[2], q[2]}, {k[3], q[3]}, {o[3], v[3]}};
+  const Dim pairs_of_v[][2] = {{v[0], k[0]}, {v[1], k[1]}, {v[2], k[2]}};
+  if (Status status = batch_entries && !packed_q ? must_equal(k[0], q[0]) : FA3_OK) return status;
   for (const auto& pair : pairs)
     if (Status status = must_equal(pair[0], pair[1])) return status;
   for (const auto& pair : pairs_of_v)
     if (Status status = has_v_tiles(p) ? FA3_OK : must_equal(pair[0], pair[1])) return status;
-  return check_heads(p.q, p.k);
+  return check_heads(q[2], k[2]);
 }
 
 Status check_lse(const fa3_forward_params& p) {
-  if (Status status = must_be_fp32("lse", p.lse.dtype)) return status;
-  const Named pairs[][2] = {
-      {{"lse.dim[0]", p.lse.dim[0]}, {"q.dim[0]", p.q.dim[0]}},
-      {{"lse.dim[1]", p.lse.dim[1]}, {"q.dim[2]", p.q.dim[2]}},
-      {{"lse.dim[2]", p.lse.dim[2]}, {"q.dim[1]", p.q.dim[1]}},
-  };
+  const bool packed = is_there(p.cu_seqlens_q);
+  const Dims q{"q", p.q.dim, packed}, lse{"lse", p.lse.dim, packed};
+  const Dim pairs[][2] = {{lse[0], q[0]}, {lse[1], q[2]}, {lse[2], q[1]}};
   for (const auto& pair : pairs)
     if (Status status = must_equal(pair[0], pair[1])) return status;
   return FA3_OK;
 }
 
-Status check_scalars(const fa3_forward_params& p) {
+Status check_scalars(fa3_forward_params& p) {
   if (p.flags & ~known_flags)
     return fail(invalid, "flags is 0x%llx, has bits that this version does not know",
                 static_cast<unsigned long long>(p.flags));
   if (Status status = check_mask(p.mask)) return status;
+  if (Status status = check_window(p)) return status;
   return check_softmax_scale(p.softmax_scale);
 }
 
-// The outputs first.
-constexpr size_t outputs = 2, tensor_count = 11;
-std::array<NamedView, tensor_count> tensors(const ForwardProblem& problem) {
-  return {{{"o", &problem.o},
-           {"lse", &problem.lse},
-           {"q", &problem.q},
-           {"k", &problem.k},
-           {"v", &problem.v},
-           {"q_scale", &problem.q_scale},
-           {"k_scale", &problem.k_scale},
-           {"v_scale", &problem.v_scale},
-           {"o_scale", &problem.o_scale},
-           {"v_mean", &problem.v_mean},
-           {"lse_offset", &problem.lse_offset}}};
-}
+// Of all tensors that the problem may have, those that it has, the outputs first.
+constexpr size_t outputs = 2;
+class Tensors {
+ public:
+  explicit Tensors(const ForwardProblem& problem) : served_(served_tensors(problem)) {
+    const NamedView views[] = {{"o", &problem.o},
+                               {"lse", &problem.lse},
+                               {"q", &problem.q},
+                               {"k", &problem.k},
+                               {"v", &problem.v},
+                               {"q_scale", &problem.q_scale},
+                               {"k_scale", &problem.k_scale},
+                               {"v_scale", &problem.v_scale},
+                               {"o_scale", &problem.o_scale},
+                               {"v_mean", &problem.v_mean},
+                               {"lse_offset", &problem.lse_offset}};
+    for (const NamedView& view : views) views_[count_++] = view;
+    for (size_t i = 0; problem.served && i < ServedTensors::count; ++i)
+      views_[count_++] = {served_.names[i], &served_.views[i]};
+  }
+  Tensors(const Tensors&) = delete;
 
+  const NamedView* data() const { return views_; }
+  size_t count() const { return count_; }
+
+ private:
+  ServedTensors served_;
+  size_t count_ = 0;
+  NamedView views_[11 + ServedTensors::count];
+};
+
+// What check_served has found already stays.
 void resolve(const fa3_forward_params& p, ForwardProblem& problem) {
+  const int64_t batch = problem.batch, seqlen_q = problem.seqlen_q, seqlen_k = problem.seqlen_k;
   static_cast<AttentionShape&>(problem) = shape_of(p.q, p.k, p.v, p.mask, p.softmax_scale);
+  problem.batch = batch, problem.seqlen_q = seqlen_q, problem.seqlen_k = seqlen_k;
+  if (problem.served) problem.causal = false, problem.causal_offset = 0;  // the mask is in its window
   problem.kernel = p.kernel;
   problem.v_tiles = has_v_tiles(p);
   problem.two_level = p.flags & FA3_FLAG_TWO_LEVEL;
@@ -116,49 +146,71 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
   if (Status status = check_struct_size("params", params, offsetof(fa3_forward_params, lse), sizeof p, size))
     return status;
   std::memcpy(&p, params, size < sizeof p ? size : sizeof p);
-  if (size < offsetof(fa3_forward_params, kernel) + sizeof p.kernel) p.kernel = nullptr;  // half a pointer is none
+  const auto holds = [&](size_t offset, size_t bytes) { return size >= offset + bytes; };
+  if (!holds(offsetof(fa3_forward_params, kernel), sizeof p.kernel)) p.kernel = nullptr;  // half a pointer is none
+  if (!holds(offsetof(fa3_forward_params, schedule_bytes), sizeof p.schedule_bytes)) {
+    p.schedule = nullptr;
+    p.schedule_bytes = 0;
+  }
 
   const bool host = rules == Rules::reference;
   const bool pointers = rules != Rules::shapes;
-  const Expected q{"q", 4, false, !host, pointers, host};
-  const Expected k{"k", 4, false, !host, pointers, host};
-  const Expected v{"v", 4, false, !host, pointers, host};
-  const Expected o{"o", 4, true, !host, pointers, host};
-  const Expected lse{"lse", 3, true, false, pointers, host};
+  Expected q{"q", 4, false, !host, pointers, host};
+  Expected k{"k", 4, false, !host, pointers, host};
+  Expected v{"v", 4, false, !host, pointers, host};
+  Expected o{"o", 4, true, !host, pointers, host};
+  Expected lse{"lse", 3, true, false, pointers, host};
 
   problem = {};
   problem.wants_lse = p.lse.data != nullptr;
   if (Status status = check_scalars(p)) return status;
   if (Status status = check_dtypes(p, rules)) return status;
-  if (Status status = check_dims(q, p.q)) return status;
-  if (Status status = check_dims(k, p.k)) return status;
+  if (Status status = check_combinations(p)) return status;
+  const bool packed_q = is_there(p.cu_seqlens_q), packed_k = is_there(p.cu_seqlens_k);
+  if (Status status = check_rows(q, p.q, packed_q)) return status;
+  if (Status status = check_rows(k, p.k, packed_k)) return status;
   if (p.q.dtype == FA3_DTYPE_E4M3 && p.v.rank != 4 && p.v.rank != 5)
     return fail(invalid, "v.rank is %d, must be 4, or 5 for tiles", p.v.rank);
-  if (Status status = has_v_tiles(p) ? check_v_tiles_dims(p) : check_dims(v, p.v)) return status;
-  if (Status status = check_dims(o, p.o)) return status;
+  if (Status status = has_v_tiles(p) ? check_v_tiles_dims(p) : check_rows(v, p.v, packed_k)) return status;
+  if (Status status = check_rows(o, p.o, packed_q)) return status;
   // Before shapes, so that no other tensor is asked to be as one that cannot stay.
   const int unit = p.q.dtype == FA3_DTYPE_FP32 ? 1 : p.q.dtype == FA3_DTYPE_E4M3 ? 16 : 8;
-  if (Status status = check_head_dims(p.q, p.v, unit)) return status;
-  if (Status status = check_shapes(p)) return status;
+  if (Status status = check_head_dims(Dims{"q", p.q.dim, packed_q}[3], Dims{"v", p.v.dim, packed_k}[3], unit))
+    return status;
+  if (Status status = check_served(p, rules, problem)) return status;
+  if (Status status = check_shapes(p, problem.batch)) return status;
   if (Status status = check_tensor(q, p.q, problem.q)) return status;
   if (Status status = check_tensor(k, p.k, problem.k)) return status;
   if (Status status = has_v_tiles(p) ? check_v_tiles(p, rules, problem.v) : check_tensor(v, p.v, problem.v))
     return status;
   if (Status status = check_tensor(o, p.o, problem.o)) return status;
   if (problem.wants_lse) {
-    if (Status status = check_dims(lse, p.lse)) return status;
+    if (Status status = must_be_fp32("lse", p.lse.dtype)) return status;
+    if (Status status = check_rows(lse, p.lse, packed_q)) return status;
     if (Status status = check_lse(p)) return status;
     if (Status status = check_tensor(lse, p.lse, problem.lse)) return status;
   }
   if (Status status = check_scales(p, rules, problem)) return status;
-  if (pointers)
-    if (Status status = check_overlap(tensors(problem).data(), tensor_count, outputs)) return status;
+  if (const Tensors tensors(problem); pointers)
+    if (Status status = check_overlap(tensors.data(), tensors.count(), outputs)) return status;
   resolve(p, problem);
   return FA3_OK;
 }
 
 Status validate_workspace(const ForwardProblem& problem, void* workspace, size_t bytes, size_t needed) {
-  return check_workspace(workspace, bytes, needed, tensors(problem).data(), tensor_count);
+  const Tensors tensors(problem);
+  return check_workspace(workspace, bytes, needed, tensors.data(), tensors.count());
+}
+
+Status validate_schedule(const ForwardProblem& problem, void* schedule, size_t bytes, size_t needed) {
+  const Tensors tensors(problem);
+  return check_workspace(schedule, bytes, needed, tensors.data(), tensors.count(), "schedule");
+}
+
+Status check_schedule(const ForwardProblem& problem, size_t needed) {
+  if (!problem.schedule || problem.schedule_bytes >= needed) return FA3_OK;
+  return fail(FA3_ERROR_WORKSPACE_TOO_SMALL, "schedule_bytes is %zu, must be at least %zu", problem.schedule_bytes,
+              needed);
 }
 
 }  // namespace fa3

@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "error.h"
 #include "quantize/quantize.h"
 #include "rules/attention.h"
+#include "rules/rotary.h"
 #include "rules/tensor.h"
 
 namespace fa3 {
@@ -21,22 +21,6 @@ static_assert(sizeof(fa3_quantize_params) == sizeof(size_t) + 2 * sizeof(uint64_
 static_assert(rows_of_scale == FA3_SCALE_ROWS);
 
 constexpr uint64_t known_flags = FA3_QUANTIZE_INCOHERENT | FA3_QUANTIZE_ROTARY_INTERLEAVED;
-
-bool present(const fa3_tensor& tensor) { return tensor.rank != 0; }
-
-Status check_contiguous(const char* name, const fa3_tensor& tensor) {
-  const int last = tensor.rank - 1;
-  if (tensor.dim[last] <= 1 || tensor.stride[last] == 1) return FA3_OK;
-  return fail(invalid, "%s.stride[%d] is %lld, must be 1", name, last, ll(tensor.stride[last]));
-}
-
-Status check_multiples(const char* name, const fa3_tensor& tensor, int dims, int64_t multiple) {
-  for (int i = 0; i < dims; ++i)
-    if (tensor.dim[i] > 1 && tensor.stride[i] % multiple != 0)
-      return fail(invalid, "%s.stride[%d] is %lld, must be a multiple of %lld", name, i, ll(tensor.stride[i]),
-                  ll(multiple));
-  return FA3_OK;
-}
 
 // One call's checks.
 class Check {
@@ -70,7 +54,7 @@ class Check {
     if (Status status = check_softmax_scale(p_.softmax_scale)) return status;
     if (p_.reserved != 0) return fail(invalid, "reserved is %d, must be 0", p_.reserved);
     problem_.incoherent = p_.flags & FA3_QUANTIZE_INCOHERENT;
-    problem_.interleaved = p_.flags & FA3_QUANTIZE_ROTARY_INTERLEAVED;
+    problem_.rotary.interleaved = p_.flags & FA3_QUANTIZE_ROTARY_INTERLEAVED;
     problem_.seed = p_.seed;
     return FA3_OK;
   }
@@ -82,7 +66,7 @@ class Check {
     const Expected expected = input("x", 4, true);
     if (Status status = check_dims(expected, p_.x)) return status;
     const int64_t* const dim = p_.x.dim;
-    if (Status status = check_head_dim({"x.dim[3] (head_dim)", dim[3]}, 16)) return status;
+    if (Status status = check_head_dim({"x", 3, dim[3]}, "head_dim", 16)) return status;
     problem_.batch = dim[0], problem_.rows = dim[1], problem_.heads = dim[2], problem_.head_dim = dim[3];
     problem_.softmax_scale = resolved_softmax_scale(p_.softmax_scale, dim[3]);
     if (Status status = size()) return status;
@@ -97,18 +81,20 @@ class Check {
     if (p_.y.dtype != FA3_DTYPE_E4M3) return fail(invalid, "y.dtype is %s, must be e4m3", dtype_name(p_.y.dtype));
     if (Status status = check_dims(output("y", p_.y.rank), p_.y)) return status;
     const int64_t *const y = p_.y.dim, *const x = p_.x.dim;
-    if (Status status = must_equal({"y.dim[0]", y[0]}, {"x.dim[0]", x[0]})) return status;
+    if (Status status = must_equal({"y", 0, y[0]}, {"x", 0, x[0]})) return status;
     if (!problem_.tiles) {
-      if (Status status = must_equal({"y.dim[1]", y[1]}, {"x.dim[1]", x[1]})) return status;
-      if (Status status = must_equal({"y.dim[2]", y[2]}, {"x.dim[2]", x[2]})) return status;
-      if (Status status = must_equal({"y.dim[3]", y[3]}, {"x.dim[3]", x[3]})) return status;
+      if (Status status = must_equal({"y", 1, y[1]}, {"x", 1, x[1]})) return status;
+      if (Status status = must_equal({"y", 2, y[2]}, {"x", 2, x[2]})) return status;
+      if (Status status = must_equal({"y", 3, y[3]}, {"x", 3, x[3]})) return status;
       if (Status status = check_multiples("y", p_.y, 3, 16)) return status;
       return check_tensor(output("y", 4, true), p_.y, problem_.y);
     }
-    const Named tiles{"the number of tiles, x.dim[1] / 16 rounded up", divided_up(x[1], v_tile_keys)};
-    if (Status status = must_equal({"y.dim[1]", y[1]}, {"x.dim[2]", x[2]})) return status;
-    if (Status status = must_equal({"y.dim[2]", y[2]}, tiles)) return status;
-    if (Status status = must_equal({"y.dim[3]", y[3]}, {"x.dim[3]", x[3]})) return status;
+    const int64_t tiles = divided_up(x[1], v_tile_keys);
+    if (Status status = must_equal({"y", 1, y[1]}, {"x", 2, x[2]})) return status;
+    if (y[2] != tiles)
+      return fail(invalid, "y.dim[2] is %lld, must equal the number of tiles, x.dim[1] / 16 rounded up, which is %lld",
+                  ll(y[2]), ll(tiles));
+    if (Status status = must_equal({"y", 3, y[3]}, {"x", 3, x[3]})) return status;
     if (y[4] != v_tile_keys) return fail(invalid, "y.dim[4] is %lld, must be 16", ll(y[4]));
     if (p_.y.stride[3] != 16) return fail(invalid, "y.stride[3] is %lld, must be 16", ll(p_.y.stride[3]));
     if (Status status = check_contiguous("y", p_.y)) return status;
@@ -143,70 +129,47 @@ class Check {
   }
 
   Status mean() {
-    problem_.has_mean = present(p_.mean);
+    problem_.has_mean = is_there(p_.mean);
     if (!problem_.has_mean) return FA3_OK;
     if (Status status = must_be_fp32("mean", p_.mean.dtype)) return status;
     if (Status status = check_dims(output("mean", 3), p_.mean)) return status;
     const int64_t *const mean = p_.mean.dim, *const x = p_.x.dim;
-    if (Status status = must_equal({"mean.dim[0]", mean[0]}, {"x.dim[0]", x[0]})) return status;
-    if (Status status = must_equal({"mean.dim[1]", mean[1]}, {"x.dim[2]", x[2]})) return status;
-    if (Status status = must_equal({"mean.dim[2]", mean[2]}, {"x.dim[3]", x[3]})) return status;
+    if (Status status = must_equal({"mean", 0, mean[0]}, {"x", 0, x[0]})) return status;
+    if (Status status = must_equal({"mean", 1, mean[1]}, {"x", 2, x[2]})) return status;
+    if (Status status = must_equal({"mean", 2, mean[2]}, {"x", 3, x[3]})) return status;
     if (Status status = check_contiguous("mean", p_.mean)) return status;
     return check_tensor(output("mean", 3), p_.mean, problem_.mean);
   }
 
   Status rotary() {
     const fa3_tensor &cos = p_.rotary_cos, &sin = p_.rotary_sin;
-    if (present(cos) != present(sin))
-      return fail(invalid, "%s is absent, must be given where %s is", present(cos) ? "rotary_sin" : "rotary_cos",
-                  present(cos) ? "rotary_cos" : "rotary_sin");
-    if (!present(cos)) return FA3_OK;
-    if (Status status = table("rotary_cos", cos, problem_.rotary_cos)) return status;
-    if (Status status = table("rotary_sin", sin, problem_.rotary_sin)) return status;
-    if (Status status = must_equal({"rotary_sin.dim[1]", sin.dim[1]}, {"rotary_cos.dim[1]", cos.dim[1]})) return status;
-    problem_.rotary_dim = 2 * cos.dim[1];
-    return FA3_OK;
-  }
-
-  Status table(const char* name, const fa3_tensor& tensor, View& view) {
-    char dim[32];
-    std::snprintf(dim, sizeof dim, "%s.dim[0]", name);
-    if (Status status = must_be_fp32(name, tensor.dtype)) return status;
-    if (Status status = check_dims(input(name, 2), tensor)) return status;
-    if (Status status = must_equal({dim, tensor.dim[0]}, {"x.dim[1]", problem_.rows})) return status;
-    if (tensor.dim[1] % 8 != 0 || 2 * tensor.dim[1] > problem_.head_dim)
-      return fail(invalid,
-                  "%s.dim[1] (rotary_dim / 2) is %lld, must be a multiple of 8 up to head_dim / 2, which is %lld", name,
-                  ll(tensor.dim[1]), ll(problem_.head_dim / 2));
-    if (Status status = check_contiguous(name, tensor)) return status;
-    if (Status status = check_multiples(name, tensor, 1, 4)) return status;
-    if (Status status = check_tensor(input(name, 2), tensor, view)) return status;
-    if (pointers_ && reinterpret_cast<uintptr_t>(tensor.data) % 16 != 0)
-      return fail(invalid, "%s.data is %p, must be aligned to 16 bytes", name, tensor.data);
-    return FA3_OK;
+    if (Status status = check_rotary(cos, sin, problem_.head_dim, pointers_, problem_.rotary)) return status;
+    if (!is_there(cos)) return FA3_OK;
+    if (Status status = must_equal({"rotary_cos", 0, cos.dim[0]}, {"x", 1, problem_.rows})) return status;
+    return must_equal({"rotary_sin", 0, sin.dim[0]}, {"x", 1, problem_.rows});
   }
 
   Status lse_offset() {
     const fa3_tensor &k_mean = p_.k_mean, &lse = p_.lse_offset;
-    if (present(k_mean) != present(lse))
-      return fail(invalid, "%s is absent, must be given where %s is", present(lse) ? "k_mean" : "lse_offset",
-                  present(lse) ? "lse_offset" : "k_mean");
-    problem_.has_lse_offset = present(lse);
+    if (is_there(k_mean) != is_there(lse))
+      return fail(invalid, "%s is absent, must be given where %s is", is_there(lse) ? "k_mean" : "lse_offset",
+                  is_there(lse) ? "lse_offset" : "k_mean");
+    problem_.has_lse_offset = is_there(lse);
     if (!problem_.has_lse_offset) return FA3_OK;
     if (Status status = must_be_fp32("k_mean", k_mean.dtype)) return status;
     if (Status status = check_dims(input("k_mean", 3), k_mean)) return status;
     if (Status status = must_be_fp32("lse_offset", lse.dtype)) return status;
     if (Status status = check_dims(output("lse_offset", 3), lse)) return status;
     const int64_t* const x = p_.x.dim;
-    if (Status status = must_equal({"k_mean.dim[0]", k_mean.dim[0]}, {"x.dim[0]", x[0]})) return status;
-    if (Status status = must_equal({"k_mean.dim[2]", k_mean.dim[2]}, {"x.dim[3]", x[3]})) return status;
+    if (Status status = must_equal({"k_mean", 0, k_mean.dim[0]}, {"x", 0, x[0]})) return status;
+    if (Status status = must_equal({"k_mean", 2, k_mean.dim[2]}, {"x", 3, x[3]})) return status;
     problem_.heads_kv = k_mean.dim[1];
     if (problem_.heads_kv == 0 ? x[2] != 0 : x[2] % problem_.heads_kv != 0)
       return fail(invalid, "k_mean.dim[1] is %lld, must divide the heads, x.dim[2], which is %lld",
                   ll(problem_.heads_kv), ll(x[2]));
-    if (Status status = must_equal({"lse_offset.dim[0]", lse.dim[0]}, {"x.dim[0]", x[0]})) return status;
-    if (Status status = must_equal({"lse_offset.dim[1]", lse.dim[1]}, {"x.dim[2]", x[2]})) return status;
-    if (Status status = must_equal({"lse_offset.dim[2]", lse.dim[2]}, {"x.dim[1]", x[1]})) return status;
+    if (Status status = must_equal({"lse_offset", 0, lse.dim[0]}, {"x", 0, x[0]})) return status;
+    if (Status status = must_equal({"lse_offset", 1, lse.dim[1]}, {"x", 2, x[2]})) return status;
+    if (Status status = must_equal({"lse_offset", 2, lse.dim[2]}, {"x", 1, x[1]})) return status;
     if (Status status = check_contiguous("k_mean", k_mean)) return status;
     if (Status status = check_tensor(input("k_mean", 3), k_mean, problem_.k_mean)) return status;
     return check_tensor(output("lse_offset", 3), lse, problem_.lse_offset);
@@ -241,8 +204,8 @@ std::array<NamedView, tensor_count> tensors(const QuantizeProblem& p) {
            {"mean", &p.mean},
            {"lse_offset", &p.lse_offset},
            {"x", &p.x},
-           {"rotary_cos", &p.rotary_cos},
-           {"rotary_sin", &p.rotary_sin},
+           {"rotary_cos", &p.rotary.cos},
+           {"rotary_sin", &p.rotary.sin},
            {"k_mean", &p.k_mean}}};
 }
 

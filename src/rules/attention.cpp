@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "error.h"
-#include "rules/tensor.h"
 
 namespace fa3 {
 namespace {
@@ -16,15 +15,15 @@ constexpr float log2e = 1.4426950408889634f;
 
 }  // namespace
 
-Status check_heads(const fa3_tensor& q, const fa3_tensor& k) {
-  if (k.dim[2] == 0 ? q.dim[2] == 0 : q.dim[2] % k.dim[2] == 0) return FA3_OK;
-  return fail(invalid, "k.dim[2] is %lld, must divide the query heads, q.dim[2], which is %lld", ll(k.dim[2]),
-              ll(q.dim[2]));
+Status check_heads(Dim heads, Dim heads_kv) {
+  if (heads_kv.value == 0 ? heads.value == 0 : heads.value % heads_kv.value == 0) return FA3_OK;
+  return fail(invalid, "%s.dim[%d] is %lld, must divide the query heads, %s.dim[%d], which is %lld", heads_kv.name,
+              heads_kv.number, ll(heads_kv.value), heads.name, heads.number, ll(heads.value));
 }
 
-Status check_head_dims(const fa3_tensor& q, const fa3_tensor& v, int unit) {
-  if (Status status = check_head_dim({"q.dim[3] (head_dim)", q.dim[3]}, unit)) return status;
-  return check_head_dim({"v.dim[3] (head_dim_v)", v.dim[3]}, unit);
+Status check_head_dims(Dim head_dim, Dim head_dim_v, int unit) {
+  if (Status status = check_head_dim(head_dim, "head_dim", unit)) return status;
+  return check_head_dim(head_dim_v, "head_dim_v", unit);
 }
 
 Status check_lengths(const AttentionShape& shape) {
@@ -36,7 +35,7 @@ Status check_lengths(const AttentionShape& shape) {
 }
 
 Status check_mask(int32_t mask) {
-  if (mask >= FA3_MASK_NONE && mask <= FA3_MASK_CAUSAL_BOTTOM_RIGHT) return FA3_OK;
+  if (mask >= FA3_MASK_NONE && mask <= FA3_MASK_CHUNK) return FA3_OK;
   return fail(invalid, "mask is %d, must be a fa3_mask", mask);
 }
 

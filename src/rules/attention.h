@@ -2,17 +2,20 @@
 // and v.
 #pragma once
 #include "problem.h"
+#include "rules/tensor.h"
 
 namespace fa3 {
 
 // Kernels round rows up to whole blocks in int32.
 constexpr int64_t max_seqlen = INT32_MAX - 1024;
 
-fa3_status check_heads(const fa3_tensor& q, const fa3_tensor& k);
-// Those of q and v are multiples of `unit`.
-fa3_status check_head_dims(const fa3_tensor& q, const fa3_tensor& v, int unit);
+// The dims of q and k that are their heads.
+fa3_status check_heads(Dim heads, Dim heads_kv);
+// The dims of q and v that are head_dim and head_dim_v: multiples of `unit`.
+fa3_status check_head_dims(Dim head_dim, Dim head_dim_v, int unit);
 // Are the sequences short enough for the kernels?
 fa3_status check_lengths(const AttentionShape& shape);
+// Is it a mask of the forward pass? The backward pass has only the first three.
 fa3_status check_mask(int32_t mask);
 fa3_status check_softmax_scale(float scale);
 

@@ -59,6 +59,8 @@ const char* dtype_name(int32_t dtype) {
     case FA3_DTYPE_FP16: return "fp16";
     case FA3_DTYPE_FP32: return "fp32";
     case FA3_DTYPE_E4M3: return "e4m3";
+    case FA3_DTYPE_INT32: return "int32";
+    case FA3_DTYPE_INT64: return "int64";
     default: return "none";
   }
 }
@@ -66,6 +68,8 @@ const char* dtype_name(int32_t dtype) {
 Status check_dtype(const char* name, int32_t dtype) {
   if (dtype == FA3_DTYPE_E5M2)
     return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is e5m2, which no function takes; FP8 is e4m3 here", name);
+  if (dtype == FA3_DTYPE_INT32 || dtype == FA3_DTYPE_INT64)
+    return fail(invalid, "%s.dtype is %s, which only lengths and page numbers have", name, dtype_name(dtype));
   if (dtype < FA3_DTYPE_BF16 || dtype > FA3_DTYPE_E4M3)
     return fail(invalid, "%s.dtype is %d, must be a fa3_dtype other than FA3_DTYPE_NONE", name, dtype);
   return FA3_OK;
@@ -75,6 +79,19 @@ Status must_be_fp32(const char* name, int32_t dtype) {
   if (dtype == FA3_DTYPE_FP32) return FA3_OK;
   if (Status status = check_dtype(name, dtype)) return status;
   return fail(invalid, "%s.dtype is %s, must be fp32", name, dtype_name(dtype));
+}
+
+Status must_be_int32(const char* name, int32_t dtype) {
+  if (dtype == FA3_DTYPE_INT32) return FA3_OK;
+  if (dtype != FA3_DTYPE_INT64)
+    if (Status status = check_dtype(name, dtype)) return status;
+  return fail(invalid, "%s.dtype is %s, must be int32", name, dtype_name(dtype));
+}
+
+Status must_be_integer(const char* name, int32_t dtype) {
+  if (dtype == FA3_DTYPE_INT32 || dtype == FA3_DTYPE_INT64) return FA3_OK;
+  if (Status status = check_dtype(name, dtype)) return status;
+  return fail(invalid, "%s.dtype is %s, must be int32 or int64", name, dtype_name(dtype));
 }
 
 Status check_dims(const Expected& expected, const fa3_tensor& tensor) {
@@ -102,22 +119,49 @@ Status check_tensor(const Expected& expected, const fa3_tensor& tensor, View& vi
     if (int dim; !strides_nest(view, dim, span))
       return fail(invalid,
                   "%s.stride[%d] is %lld: elements of an output may overlap unless its strides nest, that is, each is "
-                  "larger than the span of the smaller ones, here %lld", expected.name, dim, ll(view.stride[dim]),
-                  ll(span));
+                  "larger than the span of the smaller ones, here %lld", expected.name, expected.first + dim,
+                  ll(view.stride[dim]), ll(span));
   return expected.pointers ? check_data(expected, view) : FA3_OK;
 }
 
-Status must_equal(Named a, Named b) {
-  if (a.value == b.value) return FA3_OK;
-  return fail(invalid, "%s is %lld, must equal %s, which is %lld", a.name, ll(a.value), b.name, ll(b.value));
+Status check_contiguous(const char* name, const fa3_tensor& tensor) {
+  const int last = tensor.rank - 1;
+  if (tensor.dim[last] <= 1 || tensor.stride[last] == 1) return FA3_OK;
+  return fail(invalid, "%s.stride[%d] is %lld, must be 1", name, last, ll(tensor.stride[last]));
 }
 
-Status check_head_dim(Named head_dim, int unit, int64_t most) {
-  const auto& [name, value] = head_dim;
+Status check_multiples(const char* name, const fa3_tensor& tensor, int dims, int64_t multiple) {
+  for (int i = 0; i < dims; ++i)
+    if (tensor.dim[i] > 1 && tensor.stride[i] % multiple != 0)
+      return fail(invalid, "%s.stride[%d] is %lld, must be a multiple of %lld", name, i, ll(tensor.stride[i]),
+                  ll(multiple));
+  return FA3_OK;
+}
+
+Status lift(Expected& expected, fa3_tensor& tensor) {
+  Expected given = expected;
+  given.rank -= 1;
+  if (Status status = check_dims(given, tensor)) return status;
+  for (int i = tensor.rank++; i > 0; --i) tensor.dim[i] = tensor.dim[i - 1], tensor.stride[i] = tensor.stride[i - 1];
+  tensor.dim[0] = 1, tensor.stride[0] = 0;
+  expected.first = -1;
+  return FA3_OK;
+}
+
+Status must_equal(Dim a, Dim b) {
+  if (a.value == b.value) return FA3_OK;
+  return fail(invalid, "%s.dim[%d] is %lld, must equal %s.dim[%d], which is %lld", a.name, a.number, ll(a.value),
+              b.name, b.number, ll(b.value));
+}
+
+Status check_head_dim(Dim dim, const char* meaning, int unit, int64_t most) {
+  const auto& [name, number, value] = dim;
   if (value < 1 || value % unit != 0)
-    return fail(invalid, "%s is %lld, must be a multiple of %d from %d to %lld", name, ll(value), unit, unit, ll(most));
+    return fail(invalid, "%s.dim[%d] (%s) is %lld, must be a multiple of %d from %d to %lld", name, number, meaning,
+                ll(value), unit, unit, ll(most));
   if (value > most)
-    return fail(FA3_ERROR_UNSUPPORTED, "%s is %lld; the largest supported is %lld", name, ll(value), ll(most));
+    return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[%d] (%s) is %lld; the largest supported is %lld", name, number, meaning,
+                ll(value), ll(most));
   return FA3_OK;
 }
 

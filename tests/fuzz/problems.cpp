@@ -3,78 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <string_view>
 #include <utility>
 
+#include "layouts.h"
 #include "rules.h"
 
 namespace fa3::test {
 namespace {
-
-using Dims = std::initializer_list<int64_t>;
-
-// a + sign * b, which may overflow.
-int64_t plus(int64_t a, int64_t b, int64_t sign = 1) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(sign) * static_cast<uint64_t>(b));
-}
-
-// How the tensors of one problem lie in memory.
-class Layouts {
- public:
-  Layouts(Choices& choices, bool host) : choices_(choices), host_(host), together_(choices.once_in(8)) {}
-
-  // Rows of head_dim elements, without gaps between them; all other dims in any order, with gaps.
-  fa3_tensor rows(int32_t dtype, Dims dims, bool output) { return strided(dtype, dims, output, 1); }
-  // The last two dims are a tile of 16 x head_dim bytes.
-  fa3_tensor tiles(Dims dims, bool output) { return strided(FA3_DTYPE_E4M3, dims, output, 2); }
-  fa3_tensor plain(int32_t dtype, Dims dims, bool output) { return strided(dtype, dims, output, 0); }
-
- private:
-  // The last `whole` dims are packed.
-  fa3_tensor strided(int32_t dtype, Dims dims, bool output, int whole) {
-    fa3_tensor t{};
-    t.dtype = dtype;
-    for (int64_t n : dims) t.dim[t.rank++] = n;
-    const int free = t.rank - whole, unit = whole == 0 || host_ ? 1 : 16 / element_bytes(dtype);
-    int64_t next = 1;
-    for (int i = t.rank - 1; i >= free; --i) {
-      t.stride[i] = next;
-      next *= std::max<int64_t>(t.dim[i], 1);
-    }
-    std::array<int, FA3_MAX_RANK> order{};
-    for (int i = 0; i < free; ++i) order[i] = free - 1 - i;
-    if (choices_.once_in(2))
-      for (int i = free - 1; i > 0; --i) std::swap(order[i], order[choices_.below(i + 1)]);
-    if (host_ && whole == 1 && choices_.once_in(4)) next *= t.stride[t.rank - 1] = 1 + choices_.below(3);
-    for (int n = 0; n < free; ++n) {
-      const int i = order[n];
-      next = (next + unit - 1) / unit * unit;
-      if (choices_.once_in(4)) next += unit * choices_.below(4);
-      t.stride[i] = t.dim[i] == 1 && choices_.once_in(3) ? odd_number(choices_) : next;
-      if (!output && choices_.once_in(16)) t.stride[i] = 0;
-      if (next < int64_t{1} << 40) next *= std::max<int64_t>(t.dim[i], 1);
-      if (host_ && choices_.once_in(8)) t.stride[i] = plus(0, t.stride[i], -1);
-    }
-    const int shift = choices_.once_in(4) ? choices_.below(16) : 0;
-    uintptr_t at = uintptr_t{1 + place_++} << 42;
-    if (together_) at = (uintptr_t{1} << 42) + 16 * choices_.below(choices_.one_of({4, 64, 2048}));
-    t.data = reinterpret_cast<void*>(at + (whole ? 16 : element_bytes(dtype)) * shift);
-    return t;
-  }
-
-  Choices& choices_;
-  const bool host_, together_;  // near to each other, so that they may overlap
-  uintptr_t place_ = 0;
-};
-
-int64_t small_count(Choices& choices) { return choices.once_in(12) ? 0 : 1 + choices.below(3); }
-
-int64_t length(Choices& choices) {
-  switch (choices.below(8)) {
-    case 0: return choices.one_of({0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 129});
-    case 1: return choices.once_in(8) ? int64_t{1} << choices.below(31) : 1 + choices.below(300);
-    default: return 1 + choices.below(20);
-  }
-}
 
 int64_t head_dim(Choices& choices, int unit) {
   return choices.once_in(4) ? unit * (1 + choices.below(256 / unit)) : unit * (1 + choices.below(3));
@@ -95,7 +31,11 @@ void slice(fa3_tensor& q, fa3_tensor& k, fa3_tensor& v, fa3_tensor& o) {
   }
 }
 
-const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, const fa3_tensor& v, bool causal) {
+// head_dim, of q and v: their last dims.
+int64_t last_dim(const fa3_tensor& t) { return t.dim[t.rank - 1]; }
+
+const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, int64_t head_dim_v, bool causal,
+                             bool served = false) {
   if (!choices.once_in(6)) return nullptr;
   static std::array<fa3_kernel_info, 512> infos;
   static const int count = [] {
@@ -106,14 +46,13 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, co
   const int first = choices.below(count);
   for (int n = 0; n < count; ++n) {
     const fa3_kernel_info& info = infos[(first + n) % count];
-    if (info.kind == kind && info.dtype == q.dtype && info.head_dim >= q.dim[3] && info.head_dim_v >= v.dim[3] &&
-        (info.causal != 0) == causal)
+    const bool of_served = std::string_view(info.name).starts_with("fa3_fwdserved");
+    if (info.kind == kind && info.dtype == q.dtype && info.head_dim >= last_dim(q) && info.head_dim_v >= head_dim_v &&
+        (info.causal != 0) == causal && of_served == served)
       return info.name;
   }
   return nullptr;
 }
-
-int32_t dtype_of_16_bits(Choices& choices) { return choices.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16}); }
 
 }  // namespace
 
@@ -148,7 +87,15 @@ std::vector<Member> members(fa3_forward_params& p) {
           {"v_scale", &p.v_scale, false},
           {"o_scale", &p.o_scale, false},
           {"v_mean", &p.v_mean, false},
-          {"lse_offset", &p.lse_offset, false}};
+          {"lse_offset", &p.lse_offset, false},
+          {"sinks", &p.sinks, false},
+          {"cu_seqlens_q", &p.cu_seqlens_q, false},
+          {"cu_seqlens_k", &p.cu_seqlens_k, false},
+          {"seqused_q", &p.seqused_q, false},
+          {"seqused_k", &p.seqused_k, false},
+          {"leftpad_k", &p.leftpad_k, false},
+          {"page_table", &p.page_table, false},
+          {"cache_batch_idx", &p.cache_batch_idx, false}};
 }
 
 std::vector<Member> members(fa3_backward_params& p) {
@@ -172,7 +119,90 @@ std::vector<Member> members(fa3_combine_params& p) {
   return {{"o_parts", &p.o_parts, false}, {"lse_parts", &p.lse_parts, false}, {"o", &p.o, true}, {"lse", &p.lse, true}};
 }
 
+namespace {
+
+void make_window(fa3_forward_params& p, Choices& c) {
+  if (c.once_in(3)) {
+    p.mask = FA3_MASK_CHUNK, p.window_left = 1 + c.below(c.one_of({3, 64, 256})), p.window_right = -c.below(2);
+  } else {
+    p.mask = FA3_MASK_WINDOW, p.window_left = c.below(40) - 1, p.window_right = c.once_in(2) ? c.below(8) - 1 : 0;
+  }
+}
+
+// Packed lengths, pages, windows and sinks.
+void make_served(fa3_forward_params& p, Choices& c, bool host) {
+  p = FA3_FORWARD_PARAMS_INIT;
+  Layouts layouts(c, host);
+  const int32_t dtype = host && c.once_in(3) ? int32_t{FA3_DTYPE_FP32} : dtype_of_16_bits(c);
+  const int32_t o_dtype = host ? c.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32}) : dtype;
+  const int unit = dtype == FA3_DTYPE_FP32 ? 1 : 8;
+  const int64_t batch = small_count(c), heads_kv = small_count(c), heads = heads_kv ? heads_kv * small_count(c) : 0;
+  const int64_t d = head_dim(c, unit), dv = c.once_in(3) ? head_dim(c, unit) : d, rows_q = length(c);
+  const auto lengths = [&](int64_t count) {
+    fa3_tensor t = layouts.plain(FA3_DTYPE_INT32, {count}, false);
+    t.stride[0] = 1;
+    return t;
+  };
+  if (c.once_in(3)) {
+    p.q = layouts.rows(dtype, {batch, rows_q, heads, d}, false);
+    p.o = layouts.rows(o_dtype, {batch, rows_q, heads, dv}, true);
+    if (c.once_in(2)) p.lse = layouts.plain(FA3_DTYPE_FP32, {batch, heads, rows_q}, true);
+    if (c.once_in(4)) p.max_seqlen_q = static_cast<int32_t>(rows_q);
+  } else {
+    p.q = layouts.rows(dtype, {rows_q, heads, d}, false);
+    p.o = layouts.rows(o_dtype, {rows_q, heads, dv}, true);
+    if (c.once_in(2)) p.lse = layouts.plain(FA3_DTYPE_FP32, {heads, rows_q}, true);
+    p.cu_seqlens_q = lengths(batch + 1);
+    p.max_seqlen_q = static_cast<int32_t>(c.once_in(3) ? 1 + c.below(300) : std::max<int64_t>(rows_q, 1));
+  }
+  const auto keys = [&](std::initializer_list<int64_t> dims) {
+    p.k = layouts.rows(dtype, {dims.begin()[0], dims.begin()[1], heads_kv, d}, false);
+    p.v = layouts.rows(dtype, {dims.begin()[0], dims.begin()[1], heads_kv, dv}, false);
+  };
+  int64_t most_keys = length(c);
+  switch (c.below(4)) {
+    case 0:
+      p.k = layouts.rows(dtype, {most_keys, heads_kv, d}, false);
+      p.v = layouts.rows(dtype, {most_keys, heads_kv, dv}, false);
+      p.cu_seqlens_k = lengths(batch + 1);
+      p.max_seqlen_k = static_cast<int32_t>(c.once_in(3) ? 1 + c.below(300) : std::max<int64_t>(most_keys, 1));
+      break;
+    case 1: {
+      const int64_t page_size = c.once_in(3) ? 1 + c.below(40) : int64_t{1} << c.below(6), pages = c.below(5);
+      keys({c.below(8), page_size});
+      p.page_table = layouts.plain(FA3_DTYPE_INT32, {batch, pages}, false);
+      p.page_table.stride[1] = 1, p.page_table.stride[0] = c.once_in(8) ? 0 : pages + c.below(4);
+      most_keys = page_size * pages;
+      break;
+    }
+    case 2:
+      keys({small_count(c), most_keys});
+      p.cache_batch_idx = lengths(batch);
+      break;
+    default: keys({batch, most_keys});
+  }
+  if (p.cu_seqlens_k.rank == 0 && c.once_in(4))
+    p.max_seqlen_k = static_cast<int32_t>(std::min<int64_t>(c.below(300), most_keys));
+  if (c.once_in(3)) p.seqused_q = lengths(batch);
+  if (c.once_in(2)) p.seqused_k = lengths(batch);
+  if (p.page_table.rank == 0 && c.once_in(3)) p.leftpad_k = lengths(batch);
+  if (c.once_in(3)) p.sinks = layouts.plain(FA3_DTYPE_FP32, {heads}, false);
+  p.mask = c.below(3);
+  if (c.once_in(2)) make_window(p, c);
+  p.softmax_scale = softmax_scale(c);
+  p.flags = c.once_in(4) ? FA3_FLAG_DETERMINISTIC : 0;
+  if (c.once_in(4)) p.flags |= FA3_FLAG_BATCH_INVARIANT;
+  if (c.once_in(4)) {
+    p.schedule = reinterpret_cast<void*>((uintptr_t{1} << 47) + 16 * static_cast<uintptr_t>(c.below(256)));
+    p.schedule_bytes = static_cast<size_t>(c.below(4096));
+  }
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_FORWARD, p.q, dv, false, true);
+}
+
+}  // namespace
+
 void make(fa3_forward_params& p, Choices& c, bool host) {
+  if (c.once_in(2)) return make_served(p, c, host);
   p = FA3_FORWARD_PARAMS_INIT;
   Layouts layouts(c, host);
   const bool e4m3 = c.once_in(3), fp32 = host && !e4m3 && c.once_in(3);
@@ -208,7 +238,7 @@ void make(fa3_forward_params& p, Choices& c, bool host) {
     if (c.once_in(2)) p.lse_offset = layouts.plain(FA3_DTYPE_FP32, {batch, heads, seqlen_q}, false);
     if (c.once_in(4)) p.flags |= FA3_FLAG_TWO_LEVEL;
   }
-  p.kernel = kernel_that_fits(c, FA3_KERNEL_FORWARD, p.q, p.v, p.mask != FA3_MASK_NONE);
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_FORWARD, p.q, dv, p.mask != FA3_MASK_NONE);
 }
 
 void make(fa3_backward_params& p, Choices& c, bool host) {
@@ -236,7 +266,7 @@ void make(fa3_backward_params& p, Choices& c, bool host) {
   p.mask = c.below(3);
   p.softmax_scale = softmax_scale(c);
   p.flags = c.once_in(4) ? FA3_FLAG_DETERMINISTIC : 0;
-  p.kernel = kernel_that_fits(c, FA3_KERNEL_BACKWARD, p.q, p.v, p.mask != FA3_MASK_NONE);
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_BACKWARD, p.q, dv, p.mask != FA3_MASK_NONE);
 }
 
 void make(fa3_quantize_params& p, Choices& c, bool) {
@@ -294,7 +324,7 @@ void change(fa3_tensor& t, Choices& c) {
                : c.once_in(3) ? reinterpret_cast<void*>(c.bits())
                               : reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(t.data) + c.below(32));
       break;
-    case 4: t.dtype = static_cast<int32_t>(c.once_in(3) ? odd_number(c) : c.below(6)); break;
+    case 4: t.dtype = static_cast<int32_t>(c.once_in(3) ? odd_number(c) : c.below(8)); break;
     default: t.rank = static_cast<int32_t>(c.once_in(3) ? odd_number(c) : c.below(7));
   }
 }
@@ -304,14 +334,26 @@ template <class Params>
 void change_attention(Params& p, Choices& c) {
   switch (c.below(4)) {
     case 0: p.flags = c.once_in(3) ? c.bits() : static_cast<uint64_t>(c.below(8)); break;
-    case 1: p.mask = c.below(6) - 1; break;
+    case 1: p.mask = c.below(8) - 1; break;
     case 2: p.softmax_scale = c.one_of({-1.0f, INFINITY, NAN, 3e38f, -0.0f, 1e-45f}); break;
     default: p.kernel = any_kernel(c);
   }
 }
 }  // namespace
 
-void change_scalars(fa3_forward_params& p, Choices& c) { change_attention(p, c); }
+void change_scalars(fa3_forward_params& p, Choices& c) {
+  if (c.once_in(2)) return change_attention(p, c);
+  const auto number = [&] { return static_cast<int32_t>(odd_number(c)); };
+  switch (c.below(7)) {
+    case 0: p.window_left = number(); break;
+    case 1: p.window_right = number(); break;
+    case 2: p.max_seqlen_q = number(); break;
+    case 3: p.max_seqlen_k = number(); break;
+    case 4: p.schedule_bytes = static_cast<size_t>(odd_number(c)); break;
+    case 5: p.schedule = c.once_in(2) ? nullptr : reinterpret_cast<void*>(c.bits()); break;
+    default: make_window(p, c);
+  }
+}
 void change_scalars(fa3_backward_params& p, Choices& c) { change_attention(p, c); }
 void change_scalars(fa3_quantize_params& p, Choices& c) {
   switch (c.below(3)) {

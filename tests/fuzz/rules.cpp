@@ -1,270 +1,11 @@
 #include "rules.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstddef>
 #include <cstring>
-#include <map>
+
+#include "judge.h"
 
 namespace fa3::test {
-namespace {
-
-constexpr Wide two_to_40 = Wide{1} << 40;
-constexpr int64_t max_seqlen = INT32_MAX - 1024, max_tiles = INT32_MAX - 65536;
-
-int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-bool is_one_of(int32_t dtype, std::initializer_list<int32_t> dtypes) {
-  return std::find(dtypes.begin(), dtypes.end(), dtype) != dtypes.end();
-}
-
-// How a tensor has to lie in memory.
-struct Layout {
-  bool output = false;
-  bool rows = false;   // last stride 1, aligned to 16 bytes, the others in units of 16 bytes
-  bool last_1 = false;  // last stride 1, and nothing else of that
-  bool host = false;   // fa3_reference_forward's and _backward's freedom: any strides of either sign
-  int64_t max_stride = INT64_MAX;
-  bool pointers = true;
-};
-
-struct Named {
-  const char* name;
-  const fa3_tensor* tensor;
-};
-
-class Judge {
- public:
-  Verdict verdict;
-
-  void wrong_if(bool condition, const char* name) {
-    if (condition) verdict.wrong.push_back(name);
-  }
-  void open_if(bool condition, const char* name) {
-    if (condition) verdict.open.push_back(name);
-  }
-  bool good() const { return verdict.wrong.empty(); }
-
-  void rank(const char* name, const fa3_tensor& t, int rank) { wrong_if(t.rank != rank, name); }
-
-  // Of a tensor whose rank is right.
-  void dims(const char* name, const fa3_tensor& t) {
-    for (int i = 0; i < t.rank; ++i) wrong_if(t.dim[i] < 0 || t.dim[i] > INT32_MAX, name);
-  }
-  void dims_are(const char* name, const fa3_tensor& t, std::initializer_list<int64_t> expected) {
-    int i = 0;
-    for (int64_t n : expected) wrong_if(t.dim[i++] != n, name);
-  }
-
-  void softmax_scale(float scale) {
-    wrong_if(!(scale >= 0) || std::isinf(scale), "softmax_scale");
-    open_if(scale > 0x1.6p127f, "softmax_scale");  // beyond what exponentials to the base 2 can be scaled by
-  }
-
-  void head_dim(const char* name, int64_t n, int unit, int64_t most = 256) {
-    wrong_if(n < unit || n % unit != 0 || n > most, name);
-  }
-
-  void heads(const char* name, int64_t heads, int64_t heads_kv) {
-    wrong_if(heads_kv == 0 ? heads != 0 : heads % heads_kv != 0, name);
-  }
-
-  void layout(const char* name, const fa3_tensor& t, const Layout& l) {
-    if (!has_known_dims(t)) return;
-    const bool empty = !has_elements(t);
-    const auto refuse_if = [&](bool condition) { empty ? open_if(condition, name) : wrong_if(condition, name); };
-    const int bytes = element_bytes(t.dtype), unit = 16 / bytes;
-    const bool device_rows = l.rows && !l.host;
-    std::vector<std::pair<Wide, Wide>> steps;  // size of the stride, dim
-    for (int i = 0; i < t.rank; ++i) {
-      if (t.dim[i] <= 1) continue;
-      const Wide stride = t.stride[i], size = stride < 0 ? -stride : stride;
-      const bool last = i == t.rank - 1;
-      if (last && (device_rows || (l.last_1 && !l.host))) refuse_if(stride != 1);
-      else if (device_rows) refuse_if(stride % unit != 0);
-      refuse_if(stride < 0 && !l.host);
-      refuse_if(stride == 0 && l.output);
-      refuse_if(stride > l.max_stride);
-      refuse_if(size * t.dim[i] * bytes >= two_to_40);
-      steps.push_back({size, t.dim[i]});
-    }
-    if (l.output) {
-      std::sort(steps.begin(), steps.end());
-      Wide span = 0;
-      for (const auto& [size, dim] : steps) {
-        refuse_if(size <= span);
-        span += (dim - 1) * size;
-      }
-    }
-    if (!l.pointers) return;
-    const uintptr_t data = reinterpret_cast<uintptr_t>(t.data);
-    refuse_if(data == 0);
-    refuse_if(data % (device_rows ? 16 : bytes) != 0);
-    if (empty) return;
-    Wide low, high;
-    reach(t, low, high);
-    refuse_if(Wide{data} + low < 0 || Wide{data} + high >= Wide{1} << 64);
-  }
-
-  // The first `outputs` are written.
-  void apart(const std::vector<Named>& tensors, size_t outputs) {
-    const bool strides_are_right = good();
-    for (size_t i = 0; i < outputs; ++i)
-      for (size_t j = i + 1; j < tensors.size(); ++j) {
-        const fa3_tensor &a = *tensors[i].tensor, &b = *tensors[j].tensor;
-        if (!has_elements(a) || !has_elements(b) || !has_known_dims(a) || !has_known_dims(b)) continue;
-        Wide low_a, high_a, low_b, high_b;
-        const Wide data_a = reinterpret_cast<uintptr_t>(a.data), data_b = reinterpret_cast<uintptr_t>(b.data);
-        reach(a, low_a, high_a), reach(b, low_b, high_b);
-        if (data_a + high_a <= data_b + low_b || data_b + high_b <= data_a + low_a) continue;
-        wrong_if(strides_are_right && share_a_byte(a, b), tensors[i].name);
-        open_if(true, tensors[i].name);
-      }
-  }
-
- private:
-  static bool has_known_dims(const fa3_tensor& t) {
-    return std::all_of(t.dim, t.dim + t.rank, [](int64_t n) { return n >= 0 && n <= INT32_MAX; });
-  }
-
-  // By looking at every element, if they are few; false otherwise, as for those that are apart.
-  static bool share_a_byte(const fa3_tensor& a, const fa3_tensor& b) {
-    Wide elements[] = {1, 1};
-    for (int i = 0; i < a.rank; ++i) elements[0] *= a.dim[i];
-    for (int i = 0; i < b.rank; ++i) elements[1] *= b.dim[i];
-    if (elements[0] > 2048 || elements[1] > 2048) return false;
-    std::vector<int64_t> of_a = places(a), of_b = places(b);
-    const int64_t distance =
-        static_cast<int64_t>(reinterpret_cast<uintptr_t>(b.data) - reinterpret_cast<uintptr_t>(a.data));
-    const int64_t bytes_a = element_bytes(a.dtype), bytes_b = element_bytes(b.dtype);
-    std::sort(of_a.begin(), of_a.end()), std::sort(of_b.begin(), of_b.end());
-    for (size_t i = 0, j = 0; i < of_a.size() && j < of_b.size();) {
-      const int64_t begin_a = of_a[i], begin_b = of_b[j] + distance;
-      if (begin_a + bytes_a <= begin_b) ++i;
-      else if (begin_b + bytes_b <= begin_a) ++j;
-      else return true;
-    }
-    return false;
-  }
-};
-
-// struct_size, and whether what lies beyond this version's struct is zero.
-template <class Params>
-bool is_sensible(const Params* params, size_t minimum) {
-  size_t size;
-  std::memcpy(&size, params, sizeof size);
-  if (size < minimum || size > 4096) return false;
-  const char* const bytes = reinterpret_cast<const char*>(params);
-  return std::all_of(bytes + std::min(size, sizeof *params), bytes + size, [](char byte) { return byte == 0; });
-}
-
-const fa3_kernel_info* kernel_named(const char* name) {
-  static const std::map<std::string, fa3_kernel_info> kernels = [] {
-    std::map<std::string, fa3_kernel_info> all;
-    for (int i = 0; i < fa3_kernel_count(); ++i) {
-      fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-      if (fa3_kernel_info_at(i, &info) == FA3_OK) all[info.name] = info;
-    }
-    return all;
-  }();
-  const auto found = kernels.find(name);
-  return found == kernels.end() ? nullptr : &found->second;
-}
-
-template <class Params>
-void judge_kernel(Judge& j, const Params& p, fa3_kernel_kind kind) {
-  const fa3_tensor &q = p.q, &v = p.v;
-  const char* const name = p.kernel;
-  if (name == nullptr) return;
-  const fa3_kernel_info* const found = kernel_named(name);
-  if (found == nullptr) return j.wrong_if(true, "params->kernel");
-  const fa3_kernel_info& info = *found;
-  j.wrong_if(info.kind != kind || info.dtype != q.dtype || info.head_dim < q.dim[3] || info.head_dim_v < v.dim[3] ||
-                 (info.causal != 0) != (p.mask != FA3_MASK_NONE),
-             "params->kernel");
-  j.wrong_if(std::strstr(name, "fa3_bwdshort") == name && p.k.dim[1] > info.block_kv, "params->kernel");
-  // Which scales and which V a kernel of e4m3 takes, its name tells, the header does not.
-  j.open_if(q.dtype == FA3_DTYPE_E4M3, "params->kernel");
-  // Rows of packed heads are counted, too: up to a power of two for each query.
-  const Wide rows = p.k.dim[2] ? Wide{2} * q.dim[1] * (q.dim[2] / p.k.dim[2]) : 0;
-  j.open_if(std::strstr(name, "packed") && rows > max_seqlen, "params->kernel");
-  if (kind != FA3_KERNEL_BACKWARD) return;
-  // The second kernel of two is not named, and the paper's own order of sums is any.
-  j.open_if(std::strstr(name, "queries") || ((p.flags & FA3_FLAG_DETERMINISTIC) && !info.chosen), "params->kernel");
-  j.open_if((p.flags & FA3_FLAG_DETERMINISTIC) && !info.chosen, "params->flags");
-}
-
-// What the kernels count in 32 bits. Tiles are of 32 to 256 rows.
-void judge_sizes(Judge& j, const fa3_tensor& q, const fa3_tensor& k) {
-  j.wrong_if(q.dim[1] > max_seqlen, "q");
-  j.wrong_if(k.dim[1] > max_seqlen, "k");
-  const Wide heads = Wide{q.dim[0]} * q.dim[2];
-  j.wrong_if(heads * divided_up(q.dim[1], 256) > max_tiles, "q");
-  j.open_if(heads * divided_up(q.dim[1], 32) > max_tiles / 2, "q");
-  j.open_if(heads * divided_up(q.dim[1], 32) > max_tiles / 2, "params->kernel");
-}
-
-void judge_scale(Judge& j, const char* name, const fa3_tensor& t, const fa3_tensor& of, const Layout& layout) {
-  j.wrong_if(t.dtype != FA3_DTYPE_FP32, name);
-  j.rank(name, t, 3);
-  if (t.rank != 3) return;
-  j.dims(name, t);
-  j.wrong_if(t.dim[0] != 1 && t.dim[0] != of.dim[0], name);
-  j.wrong_if(t.dim[1] != 1 && t.dim[1] != of.dim[2], name);
-  j.wrong_if(t.dim[2] != 1 && t.dim[2] != divided_up(of.dim[1], FA3_SCALE_ROWS), name);
-  j.layout(name, t, layout);
-}
-
-void judge_fp32(Judge& j, const char* name, const fa3_tensor& t, std::initializer_list<int64_t> dims,
-                const Layout& layout) {
-  j.wrong_if(t.dtype != FA3_DTYPE_FP32, name);
-  j.rank(name, t, static_cast<int>(dims.size()));
-  if (t.rank != static_cast<int>(dims.size())) return;
-  j.dims(name, t);
-  j.dims_are(name, t, dims);
-  j.layout(name, t, layout);
-}
-
-}  // namespace
-
-bool Verdict::explains(const std::string& message) const {
-  if (!whole) return true;
-  for (const auto* names : {&wrong, &open})
-    for (const std::string& name : *names)
-      for (const char* after : {".", " ", "-", "["})
-        if (message.find(name + after) != message.npos) return true;
-  return false;
-}
-
-int element_bytes(int32_t dtype) {
-  return dtype == FA3_DTYPE_FP32 ? 4 : dtype == FA3_DTYPE_E4M3 || dtype == FA3_DTYPE_E5M2 ? 1 : 2;
-}
-
-bool has_elements(const fa3_tensor& tensor) {
-  return tensor.rank > 0 && tensor.rank <= FA3_MAX_RANK &&
-         std::all_of(tensor.dim, tensor.dim + tensor.rank, [](int64_t n) { return n > 0; });
-}
-
-void reach(const fa3_tensor& tensor, Wide& low, Wide& high) {
-  low = 0, high = element_bytes(tensor.dtype);
-  for (int i = 0; i < tensor.rank; ++i) {
-    if (tensor.dim[i] <= 1) continue;
-    const Wide bytes = Wide{tensor.dim[i] - 1} * tensor.stride[i] * element_bytes(tensor.dtype);
-    (bytes < 0 ? low : high) += bytes;
-  }
-}
-
-std::vector<int64_t> places(const fa3_tensor& tensor) {
-  std::vector<int64_t> places{0};
-  if (!has_elements(tensor)) return {};
-  for (int i = 0; i < tensor.rank; ++i) {
-    if (tensor.dim[i] == 1) continue;
-    const size_t before = places.size();
-    for (int64_t n = 1; n < tensor.dim[i]; ++n)
-      for (size_t at = 0; at < before; ++at)
-        places.push_back(places[at] + n * tensor.stride[i] * element_bytes(tensor.dtype));
-  }
-  return places;
-}
 
 template <class Params>
 Params complete(const Params* params) {
@@ -274,105 +15,15 @@ Params complete(const Params* params) {
   std::memcpy(&p, params, size);
   if constexpr (requires { p.kernel; })
     if (size < offsetof(Params, kernel) + sizeof p.kernel) p.kernel = nullptr;
+  if constexpr (requires { p.schedule; })
+    if (size < sizeof p) p.schedule = nullptr, p.schedule_bytes = 0;
   return p;
 }
 template fa3_forward_params complete(const fa3_forward_params*);
 template fa3_backward_params complete(const fa3_backward_params*);
 template fa3_quantize_params complete(const fa3_quantize_params*);
+template fa3_append_params complete(const fa3_append_params*);
 template fa3_combine_params complete(const fa3_combine_params*);
-
-Verdict judge(const fa3_forward_params* params, Mode mode) {
-  Judge j;
-  const fa3_forward_params p = complete(params);
-  j.wrong_if(!is_sensible(params, offsetof(fa3_forward_params, lse)), "params->struct_size");
-  const bool host = mode == Mode::reference, pointers = mode != Mode::shapes;
-  const bool e4m3 = p.q.dtype == FA3_DTYPE_E4M3, fp32 = p.q.dtype == FA3_DTYPE_FP32;
-  const bool tiles = e4m3 && p.v.rank == 5, wants_lse = p.lse.data != nullptr;
-  j.wrong_if(p.flags & ~uint64_t{FA3_FLAG_DETERMINISTIC | FA3_FLAG_TWO_LEVEL}, "flags");
-  j.wrong_if((p.flags & FA3_FLAG_TWO_LEVEL) && !e4m3, "flags");
-  j.wrong_if(p.mask < FA3_MASK_NONE || p.mask > FA3_MASK_CAUSAL_BOTTOM_RIGHT, "mask");
-  j.softmax_scale(p.softmax_scale);
-
-  j.wrong_if(!is_one_of(p.q.dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3}) && !(host && fp32), "q");
-  j.wrong_if(p.k.dtype != p.q.dtype, "k");
-  j.wrong_if(p.v.dtype != p.q.dtype, "v");
-  const bool o_has_16_bits = is_one_of(p.o.dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16});
-  if (e4m3) j.wrong_if(!o_has_16_bits && p.o.dtype != FA3_DTYPE_E4M3 && !(host && p.o.dtype == FA3_DTYPE_FP32), "o");
-  else if (host) j.wrong_if(!o_has_16_bits && p.o.dtype != FA3_DTYPE_FP32, "o");
-  else j.wrong_if(p.o.dtype != p.q.dtype, "o");
-
-  const bool needs_o_scale = e4m3 && p.o.dtype == FA3_DTYPE_E4M3;
-  j.wrong_if((p.q_scale.rank != 0) != e4m3, "q_scale");
-  j.wrong_if((p.k_scale.rank != 0) != e4m3, "k_scale");
-  j.wrong_if((p.v_scale.rank != 0) != e4m3, "v_scale");
-  j.wrong_if((p.o_scale.rank != 0) != needs_o_scale, "o_scale");
-  j.wrong_if(p.v_mean.rank != 0 && !e4m3, "v_mean");
-  j.wrong_if(p.lse_offset.rank != 0 && !e4m3, "lse_offset");
-
-  j.rank("q", p.q, 4), j.rank("k", p.k, 4), j.rank("v", p.v, tiles ? 5 : 4), j.rank("o", p.o, 4);
-  if (wants_lse) j.rank("lse", p.lse, 3), j.wrong_if(p.lse.dtype != FA3_DTYPE_FP32, "lse");
-  if (!j.good()) return j.verdict;
-
-  j.dims("q", p.q), j.dims("k", p.k), j.dims("v", p.v), j.dims("o", p.o);
-  const int64_t batch = p.q.dim[0], seqlen_q = p.q.dim[1], heads = p.q.dim[2], seqlen_k = p.k.dim[1],
-                heads_kv = p.k.dim[2], head_dim_v = p.v.dim[3];
-  j.wrong_if(p.k.dim[0] != batch, "k");
-  j.wrong_if(p.k.dim[3] != p.q.dim[3], "k");
-  if (tiles) j.dims_are("v", p.v, {batch, heads_kv, seqlen_k / 16 + (seqlen_k % 16 != 0), head_dim_v, 16});
-  else j.dims_are("v", p.v, {batch, seqlen_k, heads_kv});
-  j.dims_are("o", p.o, {batch, seqlen_q, heads, head_dim_v});
-  j.heads("k", heads, heads_kv);
-  const int unit = fp32 ? 1 : e4m3 ? 16 : 8;
-  j.head_dim("q", p.q.dim[3], unit), j.head_dim("v", head_dim_v, unit);
-  if (wants_lse) j.dims("lse", p.lse), j.dims_are("lse", p.lse, {batch, heads, seqlen_q});
-  if (!j.good()) return j.verdict;
-
-  const Layout rows{.rows = true, .host = host, .pointers = pointers};
-  const Layout plain{.host = host, .max_stride = host ? INT64_MAX : INT32_MAX, .pointers = pointers};
-  Layout written = rows;
-  written.output = true;
-  j.layout("q", p.q, rows), j.layout("k", p.k, rows), j.layout("o", p.o, written);
-  j.layout("v", p.v, tiles ? Layout{.host = host, .pointers = pointers} : rows);
-  if (tiles) {
-    const bool empty = !has_elements(p.v);
-    for (int i = 0; i < 3; ++i)
-      if (p.v.dim[i] > 1) {
-        j.wrong_if(!empty && !host && p.v.stride[i] % 16 != 0, "v");
-        j.open_if(host || empty, "v");
-      }
-    j.wrong_if(!empty && (p.v.stride[3] != 16 || p.v.stride[4] != 1), "v");
-    j.open_if(empty, "v");
-    j.wrong_if(!empty && pointers && !host && reinterpret_cast<uintptr_t>(p.v.data) % 16 != 0, "v");
-  }
-  if (wants_lse) j.layout("lse", p.lse, {.output = true, .host = host, .pointers = pointers});
-  if (e4m3) {
-    judge_scale(j, "q_scale", p.q_scale, p.q, plain);
-    judge_scale(j, "k_scale", p.k_scale, p.k, plain);
-    judge_scale(j, "v_scale", p.v_scale, p.k, plain);
-    if (needs_o_scale) judge_fp32(j, "o_scale", p.o_scale, {1}, plain);
-    Layout mean = rows;
-    mean.max_stride = plain.max_stride;
-    if (p.v_mean.rank != 0) judge_fp32(j, "v_mean", p.v_mean, {batch, heads_kv, head_dim_v}, mean);
-    if (p.lse_offset.rank != 0 && wants_lse)
-      judge_fp32(j, "lse_offset", p.lse_offset, {batch, heads, seqlen_q}, plain);
-    if (!host) j.open_if(true, "no kernel of this build");
-  }
-  if (!host && j.good()) {
-    judge_sizes(j, p.q, p.k);
-    judge_kernel(j, p, FA3_KERNEL_FORWARD);
-  }
-  if (pointers) {
-    std::vector<Named> tensors{{"o", &p.o}};
-    if (wants_lse) tensors.push_back({"lse", &p.lse});
-    tensors.insert(tensors.end(), {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}});
-    if (e4m3) tensors.insert(tensors.end(), {{"q_scale", &p.q_scale}, {"k_scale", &p.k_scale}, {"v_scale", &p.v_scale},
-                                             {"o_scale", &p.o_scale}, {"v_mean", &p.v_mean}});
-    if (e4m3 && wants_lse) tensors.push_back({"lse_offset", &p.lse_offset});
-    j.apart(tensors, wants_lse ? 2 : 1);
-  }
-  j.verdict.whole = true;
-  return j.verdict;
-}
 
 Verdict judge(const fa3_backward_params* params, Mode mode) {
   Judge j;
@@ -424,7 +75,15 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
     // Rows are counted here, and blocks of keys.
     j.open_if(Wide{q[0]} * q[2] * q[1] > max_tiles / 2, "q");
     j.open_if(Wide{k[0]} * k[2] * divided_up(k[1], 32) > max_tiles / 4, "k");
-    judge_kernel(j, p, FA3_KERNEL_BACKWARD);
+    const KernelWanted wanted{FA3_KERNEL_BACKWARD, p.q.dtype, q[3], head_dim_v, p.mask != FA3_MASK_NONE};
+    if (const fa3_kernel_info* info = judge_kernel(j, p.kernel, wanted)) {
+      j.wrong_if(std::strstr(p.kernel, "fa3_bwdshort") == p.kernel && k[1] > info->block_kv, "params->kernel");
+      // The second kernel of two is not named, and the paper's own order of sums is any.
+      const bool any_order = (p.flags & FA3_FLAG_DETERMINISTIC) && !info->chosen;
+      j.open_if(std::strstr(p.kernel, "queries") || any_order, "params->kernel");
+      j.open_if(any_order, "params->flags");
+      judge_packed_heads(j, p.kernel, q[1], q[2], k[2]);
+    }
   }
   if (pointers) {
     std::vector<Named> tensors(std::begin(outputs), std::end(outputs));

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 
 #include "device/cubins.h"
 #include "problems.h"
@@ -18,8 +19,8 @@ namespace {
 
 struct Counts {
   uint64_t cases, accepted, computed, refused_open;
-} counts[5];
-constexpr const char* kinds[] = {"forward", "backward", "quantize", "combine", "pack"};
+} counts[6];
+constexpr const char* kinds[] = {"forward", "backward", "quantize", "combine", "pack", "append"};
 
 [[noreturn]] void die(const char* what, const std::string& detail) {
   std::fprintf(stderr, "%s: %s\n", what, detail.c_str());
@@ -88,7 +89,8 @@ struct Memory {
   void set_number(float value) {
     for (int64_t place : places(tensor)) set_number_at(place, value);
   }
-  void set_number_at(int64_t place, float value) {
+  template <class Number>
+  void set_number_at(int64_t place, Number value) {
     unsigned char* const at = static_cast<unsigned char*>(tensor.data) + place;
     std::memcpy(at, &value, sizeof value);
     std::memcpy(before.data() + (at - bytes.get()), &value, sizeof value);
@@ -107,10 +109,27 @@ struct Memory {
 
 bool is_tensor_of_scales(const std::string& name) { return name.ends_with("_scale"); }
 
+// Lengths, page numbers and the like: small ones, some of them wrong, or what lies there.
+void set_lengths(Memory& memory, Choices& choices) {
+  if (choices.once_in(4)) return;
+  const bool sums = std::string(memory.name).starts_with("cu_seqlens"), wrong = choices.once_in(4);
+  const int32_t most = 1 + choices.below(24);
+  int32_t sum = 0;
+  for (int64_t place : places(memory.tensor)) {
+    const int32_t number = choices.below(most) - (wrong ? most / 2 : 0), value = sums ? sum : number;
+    if (memory.tensor.dtype == FA3_DTYPE_INT64) memory.set_number_at(place, int64_t{value});
+    else memory.set_number_at(place, value);
+    sum += number;
+  }
+}
+
 // The work of a call on the CPU, and what it reads.
 double work(const fa3_forward_params& p) {
-  return double(p.q.dim[0]) * double(p.q.dim[1]) * double(p.q.dim[2]) * double(p.k.dim[1]) *
-         (double(p.q.dim[3]) + double(p.v.dim[3]));
+  const bool packed_q = p.cu_seqlens_q.rank != 0, packed_k = p.cu_seqlens_k.rank != 0;
+  const double rows = double(p.q.dim[0]) * (packed_q ? 1 : double(p.q.dim[1])), heads = double(p.q.dim[2 - packed_q]);
+  const double pages = p.page_table.rank ? double(p.page_table.dim[1]) : 1;
+  return rows * heads * pages * double(p.k.dim[1 - packed_k]) *
+         (double(p.q.dim[3 - packed_q]) + double(p.v.dim[3 - packed_k]));
 }
 double work(const fa3_backward_params& p) {
   return 3 * double(p.q.dim[0]) * double(p.q.dim[1]) * double(p.q.dim[2]) * double(p.k.dim[1]) *
@@ -119,6 +138,15 @@ double work(const fa3_backward_params& p) {
 double work(const fa3_quantize_params& p) {
   return double(p.x.dim[0]) * double(p.x.dim[1]) * double(p.x.dim[2]) * double(p.x.dim[3]) * double(p.x.dim[3]);
 }
+double work(const fa3_append_params& p) {
+  double all = 0;
+  for (const fa3_tensor* t : {&p.k, &p.v, &p.q}) {
+    double elements = t->rank > 0;
+    for (int i = 0; i < t->rank; ++i) elements *= double(t->dim[i]);
+    all += elements;
+  }
+  return all;
+}
 double work(const fa3_combine_params& p) {
   return double(p.o_parts.dim[0]) * double(p.o.dim[0]) * double(p.o.dim[1]) * double(p.o.dim[2]) * double(p.o.dim[3]);
 }
@@ -126,6 +154,7 @@ double work(const fa3_combine_params& p) {
 fa3_status on_cpu(const fa3_forward_params* p, int threads) { return fa3_reference_forward(p, threads); }
 fa3_status on_cpu(const fa3_backward_params* p, int threads) { return fa3_reference_backward(p, threads); }
 fa3_status on_cpu(const fa3_quantize_params* p, int) { return fa3_reference_quantize(p); }
+fa3_status on_cpu(const fa3_append_params* p, int) { return fa3_reference_append(p); }
 fa3_status on_cpu(const fa3_combine_params* p, int) { return fa3_reference_combine(p); }
 
 // In memory of its own. Pointers of problems that cannot be had so small stay what they are: those are not computed.
@@ -141,18 +170,20 @@ void compute(Params p, Choices& choices, Counts& count) {
     return high - low <= 1 << 16 && elements <= 1 << 14;
   };
   std::vector<Memory> memory;
-  memory.reserve(16);
+  memory.reserve(32);
   Verdict scales;
   for (const Member& member : members(p)) {
     fa3_tensor& t = *member.tensor;
     if (t.rank < 0 || t.rank > FA3_MAX_RANK) return;
     if (t.rank == 0 || !has_elements(t) || t.data == nullptr) continue;
-    if (t.dtype < FA3_DTYPE_BF16 || t.dtype > FA3_DTYPE_E4M3 || !is_small(t)) return;
+    const bool numbers = t.dtype == FA3_DTYPE_INT32 || t.dtype == FA3_DTYPE_INT64;
+    if (((t.dtype < FA3_DTYPE_BF16 || t.dtype > FA3_DTYPE_E4M3) && !numbers) || !is_small(t)) return;
     Memory& own = memory.emplace_back(member, choices);
     t = own.tensor;
+    if (numbers) set_lengths(own, choices);
     if (!is_tensor_of_scales(member.name) || t.dtype != FA3_DTYPE_FP32) continue;
     own.set_number(0.5f);
-    if (!choices.once_in(16)) continue;
+    if (std::is_same_v<Params, fa3_append_params> || !choices.once_in(16)) continue;  // that takes whatever they are
     const std::vector<int64_t> all = places(t);
     own.set_number_at(all[choices.below(static_cast<int>(std::min<size_t>(all.size(), 256)))],
                       choices.one_of({0.0f, -1.0f, 1.0f / 0.0f, 0.0f / 0.0f}));
@@ -180,6 +211,9 @@ void ask(const fa3_forward_params* p, Choices& choices, bool accepted) {
   compare("workspace", status, verdict);
   if (accepted && status != FA3_OK) die("accepted, but without a workspace size", fa3_last_error_message());
   if (fa3_forward_kernel_info(p, multiprocessors, 0, &info) != status) die("info and workspace disagree", info.name);
+  size_t schedule_bytes = 0;
+  if (fa3_forward_schedule_size(p, multiprocessors, &schedule_bytes) != status)
+    die("schedule and workspace disagree", fa3_last_error_message());
   if (status != FA3_OK) return;
   for (int launch = 0; launch < std::max(info.launches, 1); ++launch) {
     fa3_kernel_info one = FA3_KERNEL_INFO_INIT;
@@ -192,13 +226,21 @@ void ask(const fa3_forward_params* p, Choices& choices, bool accepted) {
   if (fa3_forward_kernel_info(p, multiprocessors, std::max(info.launches, 1), &info) == FA3_OK)
     die("launch", info.name);
   if (info.launches == 0) return;
-  // The header's bound; the few KB are 64 bytes for each multiprocessor. V that is made into tiles comes on top.
+  // The header's bound; the few KB are 64 bytes for each multiprocessor. V that is made into tiles comes on top, or the
+  // plan of the lengths, which is the schedule.
   const fa3_forward_params full = complete(p);
+  const bool served = std::string(info.name).starts_with("fa3_fwdserved");
+  if (served != (schedule_bytes > 0)) die("schedule", std::string(info.name) + " " + std::to_string(schedule_bytes));
+  if (served && (full.flags & FA3_FLAG_BATCH_INVARIANT)) return;
   const size_t rows = size_t{3} * multiprocessors * info.block_q, few_kilobytes = 64 * (size_t(multiprocessors) + 2);
-  double most = double(rows * 4 * (info.head_dim_v + 8) + few_kilobytes);
-  if (info.launches > 1)
+  double most = double(rows * 4 * (info.head_dim_v + 8) + few_kilobytes) + double(schedule_bytes);
+  if (info.launches > 1 && !served)
     most += double(full.k.dim[0]) * double((full.k.dim[1] + 15) / 16 * 16) * double(full.k.dim[2]) *
             double(full.v.dim[3]);
+  if (served && full.mask != FA3_MASK_CHUNK &&
+      double(schedule_bytes) >
+          64 * double(info.pieces) + 40 * (double(full.q.dim[0]) + double(full.cu_seqlens_q.dim[0]) + 8))
+    die("schedule", std::string(info.name) + " takes " + std::to_string(schedule_bytes));
   if (bytes < FA3_FORWARD_WORKSPACE_BYTES || double(bytes) > most)
     die("workspace", std::string(info.name) + " takes " + std::to_string(bytes));
 }
@@ -220,11 +262,13 @@ void ask(const fa3_quantize_params* p, Choices&, bool accepted) {
   if (accepted && status != FA3_OK) die("accepted, but without a workspace size", fa3_last_error_message());
 }
 
+void ask(const fa3_append_params*, Choices&, bool) {}
 void ask(const fa3_combine_params*, Choices&, bool) {}
 
 fa3_status check(const fa3_forward_params* p) { return fa3_forward_check(p); }
 fa3_status check(const fa3_backward_params* p) { return fa3_backward_check(p); }
 fa3_status check(const fa3_quantize_params* p) { return fa3_quantize_check(p); }
+fa3_status check(const fa3_append_params* p) { return fa3_append_check(p); }
 fa3_status check(const fa3_combine_params* p) { return fa3_combine_check(p); }
 
 template <class Params>
@@ -286,7 +330,7 @@ void try_pack(Choices& choices, Counts& count) {
 }
 
 void report() {
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 6; ++i) {
     const Counts& c = counts[i];
     if (c.cases == 0) continue;
     std::printf("%-8s %10llu cases, %2.0f%% accepted, %4.1f%% refused where the header leaves it open, %llu computed\n",
@@ -303,8 +347,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const int registered = std::atexit(report);
   (void)registered;
   Choices choices(data, size);
-  switch (choices.below(16)) {
+  switch (choices.below(19)) {
     case 0: try_pack(choices, counts[4]); break;
+    case 16: case 17: case 18: try_one<fa3_append_params>(choices, counts[5]); break;
     case 1: case 2: case 3: try_one<fa3_combine_params>(choices, counts[3]); break;
     case 4: case 5: case 6: case 7: try_one<fa3_quantize_params>(choices, counts[2]); break;
     case 8: case 9: case 10: try_one<fa3_backward_params>(choices, counts[1]); break;

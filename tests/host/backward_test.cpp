@@ -362,7 +362,10 @@ struct BadChange {
 
 const BadChange bad_changes[] = {
     {"flags is 0x2, has bits", invalid, [](B& p) { p.flags = FA3_FLAG_TWO_LEVEL; }},
-    {"mask is 3, must be a fa3_mask", invalid, [](B& p) { p.mask = 3; }},
+    {"flags is 0x4, has bits", invalid, [](B& p) { p.flags = FA3_FLAG_BATCH_INVARIANT; }},
+    {"mask is 5, must be a fa3_mask", invalid, [](B& p) { p.mask = 5; }},
+    {"mask is FA3_MASK_WINDOW, which has no backward pass", unsupported, [](B& p) { p.mask = FA3_MASK_WINDOW; }},
+    {"mask is FA3_MASK_CHUNK, which has no backward pass", unsupported, [](B& p) { p.mask = FA3_MASK_CHUNK; }},
     {"softmax_scale is -1, must be > 0", invalid, [](B& p) { p.softmax_scale = -1; }},
     {"softmax_scale is nan", invalid, [](B& p) { p.softmax_scale = NAN; }},
     {"q.dtype is 0, must be", invalid, [](B& p) { p.q.dtype = FA3_DTYPE_NONE; }},

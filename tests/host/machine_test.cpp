@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cerrno>
@@ -163,6 +164,27 @@ TEST_CASE("vectors of any width give the same bits", "[machine]") {
           CHECK((call.outputs() == expected));
         }
       }
+}
+
+TEST_CASE("windows, chunks and sinks have the same bits with vectors of any width", "[machine]") {
+  const Shape shape{.batch = 2, .seqlen_q = 150, .seqlen_k = 231, .heads = 6, .heads_kv = 2, .head_dim = 40};
+  std::vector<float> sinks = {0.5f, -3, 2, -INFINITY, 7, 0};
+  int n = 0;
+  for (const auto& [mask, left, right] :
+       {std::array{int{FA3_MASK_WINDOW}, 17, 0}, {FA3_MASK_WINDOW, 3, 9}, {FA3_MASK_WINDOW, 100, -1},
+        {FA3_MASK_WINDOW, 0, 0}, {FA3_MASK_CHUNK, 70, 0}, {FA3_MASK_CHUNK, 13, -1}}) {
+    INFO("mask " << mask << " left " << left << " right " << right);
+    Call call(shape, FA3_DTYPE_BF16, mask, ++n % 2 != 0);
+    call.params.window_left = left, call.params.window_right = right;
+    if (n % 3) call.params.sinks = tensor(sinks.data(), FA3_DTYPE_FP32, {6});
+    REQUIRE(reference_forward(valid(call.params), 1, 2) == FA3_OK);
+    const auto expected = call.outputs();
+    for (int widest : {4, 8}) {
+      std::memset(call.o.as(), poison, call.o.bytes());
+      REQUIRE(reference_forward(valid(call.params), 3, widest) == FA3_OK);
+      CHECK((call.outputs() == expected));
+    }
+  }
 }
 
 TEST_CASE("gradients have the same bits with vectors of any width", "[machine]") {

@@ -5,9 +5,7 @@
 #include <string>
 
 #include "call.h"
-#include "change.h"
-#include "error.h"
-#include "forward/forward.h"
+#include "validated.h"
 
 namespace fa3::test {
 namespace {
@@ -120,7 +118,7 @@ const Change bad_shapes[] = {
     {"v.stride[1] is -16, must be >= 0", invalid, [](P& p) { v_tiles(p), p.v.stride[1] = -16; }},
     {"v.dim[0] * v.stride[0]", invalid, [](P& p) { v_tiles(p), p.v.stride[0] = int64_t{1} << 40; }},
 
-    {"flags is 0x4", invalid, [](P& p) { p.flags = 4; }},
+    {"flags is 0x8", invalid, [](P& p) { p.flags = 8; }},
 };
 
 // Wrong in where the tensors lie.
@@ -177,28 +175,6 @@ const Change good[] = {
        p.k.data = p.v.data = p.k_scale.data = nullptr;
      }},
 };
-
-// validate() is called here without the library around it, and so leaves its message in its own place.
-void refuse(const P& p, Rules rules, const Change& change) {
-  INFO(change.name);
-  ForwardProblem problem;
-  CHECK(validate(&p, rules, problem) == change.status);
-  CHECK_THAT(last_message(), ContainsSubstring(change.name));
-}
-
-ForwardProblem accept(const P& p, Rules rules) {
-  ForwardProblem problem;
-  INFO(last_message());
-  REQUIRE(validate(&p, rules, problem) == FA3_OK);
-  return problem;
-}
-
-void check_view(const View& view, const fa3_tensor& t, std::initializer_list<int64_t> dim,
-                std::initializer_list<int64_t> stride) {
-  CHECK((view.data == t.data && view.dtype == t.dtype));
-  CHECK(std::equal(dim.begin(), dim.end(), view.dim));
-  CHECK(std::equal(stride.begin(), stride.end(), view.stride));
-}
 
 }  // namespace
 

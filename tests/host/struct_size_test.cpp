@@ -45,6 +45,7 @@ class LastBytes {
 fa3_status check(const fa3_forward_params* p) { return fa3_forward_check(p); }
 fa3_status check(const fa3_backward_params* p) { return fa3_backward_check(p); }
 fa3_status check(const fa3_quantize_params* p) { return fa3_quantize_check(p); }
+fa3_status check(const fa3_append_params* p) { return fa3_append_check(p); }
 fa3_status check(const fa3_combine_params* p) { return fa3_combine_check(p); }
 
 // Where each field ends that a client need not have, behind those that it needs.
@@ -58,7 +59,11 @@ std::vector<size_t> ends_of(const fa3_forward_params&) {
   using P = fa3_forward_params;
   return ends<P>({offsetof(P, lse), offsetof(P, mask), offsetof(P, softmax_scale), offsetof(P, kernel),
                   offsetof(P, q_scale), offsetof(P, k_scale), offsetof(P, v_scale), offsetof(P, o_scale),
-                  offsetof(P, v_mean), offsetof(P, lse_offset)});
+                  offsetof(P, v_mean), offsetof(P, lse_offset), offsetof(P, window_left), offsetof(P, window_right),
+                  offsetof(P, max_seqlen_q), offsetof(P, max_seqlen_k), offsetof(P, sinks), offsetof(P, cu_seqlens_q),
+                  offsetof(P, cu_seqlens_k), offsetof(P, seqused_q), offsetof(P, seqused_k), offsetof(P, leftpad_k),
+                  offsetof(P, page_table), offsetof(P, cache_batch_idx), offsetof(P, schedule),
+                  offsetof(P, schedule_bytes)});
 }
 std::vector<size_t> ends_of(const fa3_backward_params&) {
   using P = fa3_backward_params;
@@ -69,6 +74,13 @@ std::vector<size_t> ends_of(const fa3_quantize_params&) {
   // Cosines without sines, or k_mean without lse_offset, are an error of the arguments.
   return ends<P>({offsetof(P, mean), offsetof(P, rotary_cos), offsetof(P, k_mean), offsetof(P, softmax_scale),
                   offsetof(P, reserved)});
+}
+std::vector<size_t> ends_of(const fa3_append_params&) {
+  using P = fa3_append_params;
+  // So are Q without its output and cosines without sines.
+  return ends<P>({offsetof(P, cu_seqlens_new), offsetof(P, seqused_new), offsetof(P, page_table),
+                  offsetof(P, cache_batch_idx), offsetof(P, slot_mapping), offsetof(P, q), offsetof(P, rotary_cos),
+                  offsetof(P, rotary_positions), offsetof(P, k_scale), offsetof(P, v_scale), offsetof(P, q_scale)});
 }
 std::vector<size_t> ends_of(const fa3_combine_params&) {
   return ends<fa3_combine_params>({offsetof(fa3_combine_params, lse)});
@@ -127,7 +139,7 @@ TEST_CASE("a client older than FP8 has none of its tensors", "[struct_size]") {
   fa3_forward_params p = imaginary();
   fa3_tensor* const tensors[] = {&p.q_scale, &p.k_scale, &p.v_scale, &p.o_scale, &p.v_mean, &p.lse_offset};
   CHECK(offsetof(fa3_forward_params, q_scale) == 512);
-  CHECK(sizeof p == 512 + 6 * sizeof(fa3_tensor));
+  CHECK(offsetof(fa3_forward_params, window_left) == 512 + 6 * sizeof(fa3_tensor));
   for (fa3_tensor* tensor : tensors) {
     p = imaginary();
     tensor->rank = 3;  // behind the old struct, someone else's
@@ -143,8 +155,33 @@ TEST_CASE("a client older than FP8 has none of its tensors", "[struct_size]") {
   CHECK_THAT(fa3_last_error_message(), ContainsSubstring("q_scale is absent"));
 }
 
+TEST_CASE("a client older than lengths, windows and sinks has none of them", "[struct_size]") {
+  using P = fa3_forward_params;
+  P p = imaginary();
+  CHECK(offsetof(P, sinks) == offsetof(P, window_left) + 4 * sizeof(int32_t));
+  CHECK(offsetof(P, schedule) == offsetof(P, sinks) + 8 * sizeof(fa3_tensor));
+  CHECK(sizeof p == offsetof(P, schedule) + sizeof p.schedule + sizeof p.schedule_bytes);
+  // What lies behind its struct is someone else's, and would be refused.
+  const auto set = [&](size_t from) { std::memset(reinterpret_cast<char*>(&p) + from, 0x55, sizeof p - from); };
+  for (const size_t size : {offsetof(P, window_left), offsetof(P, sinks), offsetof(P, cu_seqlens_q),
+                            offsetof(P, page_table), offsetof(P, schedule)}) {
+    INFO(size << " bytes");
+    p = imaginary();
+    set(size);
+    p.struct_size = size;
+    CHECK(fa3_forward_check(&p) == FA3_OK);
+    p.struct_size = sizeof p;
+    CHECK(fa3_forward_check(&p) != FA3_OK);
+  }
+  // Half of a schedule is none.
+  p = imaginary();
+  set(offsetof(P, schedule));
+  for (p.struct_size = offsetof(P, schedule); p.struct_size < sizeof p; ++p.struct_size)
+    CHECK(fa3_forward_check(&p) == FA3_OK);
+}
+
 TEMPLATE_TEST_CASE("structs of every size end where their struct_size says", "[struct_size]", fa3_forward_params,
-                   fa3_backward_params, fa3_quantize_params, fa3_combine_params) {
+                   fa3_backward_params, fa3_quantize_params, fa3_append_params, fa3_combine_params) {
   const TestType p = imaginary_params<TestType>();
   const std::vector<size_t> ends = ends_of(p);
   const size_t minimum = ends.front(), known = sizeof p;
@@ -191,6 +228,7 @@ TEST_CASE("what the initialisers say", "[struct_size]") {
   CHECK(is_zero_but_for_its_size(fa3_forward_params(FA3_FORWARD_PARAMS_INIT)));
   CHECK(is_zero_but_for_its_size(fa3_backward_params(FA3_BACKWARD_PARAMS_INIT)));
   CHECK(is_zero_but_for_its_size(fa3_quantize_params(FA3_QUANTIZE_PARAMS_INIT)));
+  CHECK(is_zero_but_for_its_size(fa3_append_params(FA3_APPEND_PARAMS_INIT)));
   CHECK(is_zero_but_for_its_size(fa3_combine_params(FA3_COMBINE_PARAMS_INIT)));
   CHECK(is_zero_but_for_its_size(fa3_kernel_info(FA3_KERNEL_INFO_INIT)));
 }

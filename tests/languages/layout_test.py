@@ -25,7 +25,7 @@ text = re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.S)
 
 structs = {}
 for name, body in re.findall(r"typedef struct (\w+) \{(.*?)\} \1;", text, re.S):
-    declared = [line.strip().split(None, 1) for line in body.replace("const char", "text").split(";") if line.strip()]
+    declared = [line.strip().split(None, 1) for line in body.replace("const ", "").split(";") if line.strip()]
     structs[name] = [re.match(r"\W*(\w+)", field)[1] for _, fields in declared for field in fields.split(",")]
 enums = re.findall(r"enum \w+ \{(.*?)\}", text, re.S)
 constants = [name for body in enums for name in re.findall(r"(\w+) = ", body)]

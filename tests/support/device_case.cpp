@@ -15,23 +15,56 @@ constexpr size_t workspace_at = 272, behind_workspace = 688;
 constexpr auto workspace_guard = std::byte{0xa5};
 }  // namespace
 
-DeviceCase::DeviceCase(const Case& made) : initial_(made.images), outputs_{made.o.image} {
-  if (made.problem.want_lse) outputs_.push_back(made.lse.image);
-  std::vector<void*> bases;
-  for (const Image& image : made.images) {
-    buffers_.emplace_back(image.size());
-    buffers_.back().upload(image.data(), image.size());
-    bases.push_back(buffers_.back().at(0));
+std::vector<int> DeviceCase::outputs_of(const Case& made) {
+  return made.problem.want_lse ? std::vector{made.o.image, made.lse.image} : std::vector{made.o.image};
+}
+
+bool DeviceCase::is_output(size_t image) const {
+  return std::find(outputs_.begin(), outputs_.end(), int(image)) != outputs_.end();
+}
+
+void DeviceCase::upload_all() {
+  for (const Image& image : initial_) {
+    buffers_.emplace_back(std::max<size_t>(image.size(), 16));
+    if (!image.empty()) buffers_.back().upload(image.data(), image.size());
   }
-  params_ = made.params(bases);
+}
+
+std::vector<void*> DeviceCase::bases() const {
+  std::vector<void*> bases;
+  for (const tools::DeviceBuffer& buffer : buffers_) bases.push_back(buffer.at(0));
+  return bases;
+}
+
+void DeviceCase::make_workspace() {
   workspace_bytes_ = tools::workspace_size(params_);
   workspace_ = tools::DeviceBuffer(workspace_at + workspace_bytes_ + behind_workspace);
+}
+
+static void must(fa3_status status, const char* call) {
+  if (status != FA3_OK) throw std::runtime_error(std::string(call) + ": " + fa3_last_error_message());
+}
+
+void DeviceCase::reserve_schedule() {
+  must(fa3_forward_schedule_size(&params_, 0, &schedule_bytes_), "fa3_forward_schedule_size");
+  schedule_ = tools::DeviceBuffer(std::max<size_t>(schedule_bytes_, 16));
+  schedule_.fill(0xff);
+}
+
+void DeviceCase::make_schedule(const tools::Stream& stream) {
+  if (schedule_.size() == 0) reserve_schedule();
+  must(fa3_forward_schedule(&params_, schedule_.at(0), schedule_bytes_, stream.get()), "fa3_forward_schedule");
+  params_.schedule = schedule_.at(0), params_.schedule_bytes = schedule_bytes_;
+}
+
+void DeviceCase::take_schedule(const DeviceCase& from) {
+  params_.schedule = from.params_.schedule, params_.schedule_bytes = from.params_.schedule_bytes;
 }
 
 void DeviceCase::reset(WorkspaceFill fill) {
   for (int image : outputs_) {
     const Image& poison = initial_[size_t(image)];
-    buffers_[size_t(image)].upload(poison.data(), poison.size());
+    if (!poison.empty()) buffers_[size_t(image)].upload(poison.data(), poison.size());
   }
   std::vector<std::byte> bytes(workspace_.size(), workspace_guard);
   std::byte* inside = bytes.data() + workspace_at;
@@ -46,10 +79,12 @@ void DeviceCase::reset(WorkspaceFill fill) {
   workspace_.upload(bytes.data(), bytes.size());
 }
 
-void DeviceCase::upload_inputs(const Case& from) {
-  for (size_t i = 0; i < buffers_.size(); ++i)
-    if (std::find(outputs_.begin(), outputs_.end(), int(i)) == outputs_.end())
-      buffers_[i].upload(from.images[i].data(), from.images[i].size());
+void DeviceCase::upload_inputs_of(const std::vector<Image>& images) {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    if (is_output(i) || images[i].empty()) continue;
+    buffers_[i].upload(images[i].data(), images[i].size());
+    initial_[i] = images[i];
+  }
 }
 
 fa3_status DeviceCase::try_launch(const tools::Stream& stream) const {
@@ -57,15 +92,25 @@ fa3_status DeviceCase::try_launch(const tools::Stream& stream) const {
 }
 
 void DeviceCase::launch(const tools::Stream& stream) const {
-  if (const fa3_status status = try_launch(stream); status != FA3_OK)
-    throw std::runtime_error(std::string("fa3_forward: ") + fa3_status_string(status) + ": " +
-                             fa3_last_error_message());
+  must(try_launch(stream), "fa3_forward");
 }
 
-void DeviceCase::download(const tools::Stream& stream, Case& into) const {
+void DeviceCase::download_outputs(const tools::Stream& stream, std::vector<Image>& images) const {
   stream.synchronize();
   for (int image : outputs_)
-    buffers_[size_t(image)].download(into.images[size_t(image)].data(), initial_[size_t(image)].size());
+    if (Image& into = images[size_t(image)]; !into.empty()) buffers_[size_t(image)].download(into.data(), into.size());
+}
+
+std::string DeviceCase::check_inputs() const {
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    if (is_output(i) || initial_[i].empty()) continue;
+    Image now(initial_[i].size());
+    buffers_[i].download(now.data(), now.size());
+    const auto [changed, before] = std::mismatch(now.begin(), now.end(), initial_[i].begin());
+    if (changed != now.end())
+      return "byte " + std::to_string(changed - now.begin()) + " of input " + std::to_string(i) + " was overwritten";
+  }
+  return "";
 }
 
 std::string DeviceCase::check_workspace() const {
@@ -80,7 +125,8 @@ std::string DeviceCase::check_workspace() const {
   return "";
 }
 
-std::string run_and_verify(Case& made, const Expected& expected, const tools::Stream& stream, int repeats) {
+template <class Made, class Right>
+static std::string run_and_verify_any(Made& made, const Right& expected, const tools::Stream& stream, int repeats) {
   try {
     constexpr WorkspaceFill fills[] = {WorkspaceFill::random, WorkspaceFill::ones, WorkspaceFill::zeros};
     DeviceCase device(made);
@@ -101,6 +147,15 @@ std::string run_and_verify(Case& made, const Expected& expected, const tools::St
     return error.what();
   }
   return "";
+}
+
+std::string run_and_verify(Case& made, const Expected& expected, const tools::Stream& stream, int repeats) {
+  return run_and_verify_any(made, expected, stream, repeats);
+}
+
+std::string run_and_verify(ServedCase& made, const ServedExpected& expected, const tools::Stream& stream,
+                           int repeats) {
+  return run_and_verify_any(made, expected, stream, repeats);
 }
 
 std::string run_and_verify(const Problem& problem, const tools::Stream& stream, int repeats) {

@@ -14,41 +14,6 @@ using tools::Layout;
 
 namespace {
 
-// More than a tile of rows before and behind, so that a stray access meets poison, not unmapped memory.
-constexpr int64_t guard_bytes = 65536;
-
-void fill_poison(Image& image, int element) {
-  const uint32_t pattern = element == 4 ? poison32 : element == 2 ? poison16 * 0x10001u : poison8 * 0x1010101u;
-  for (size_t i = 0; i + 4 <= image.size(); i += 4) std::memcpy(image.data() + i, &pattern, 4);
-}
-
-// Dims (batch, seqlen, heads, head_dim) in the storage's order.
-Layout lay_out(const Storage& s, fa3_dtype dtype, int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim) {
-  constexpr int orders[4][4] = {{0, 1, 2, 3}, {0, 2, 1, 3}, {1, 0, 2, 3}, {2, 0, 1, 3}};
-  const int64_t extra[4] = {s.pad_b, s.pad_s, s.pad_h, 16 / tools::element_bytes(dtype) * s.pad_d};
-  const int* order = orders[s.order];
-  // Padding is given in entries of its dimension: the storage is that of the enlarged dims.
-  const std::vector<int64_t> large = {batch + extra[0], seqlen + extra[1], heads + extra[2], head_dim + extra[3]};
-  Layout layout = Layout::make(large, {order[0], order[1], order[2], order[3]});
-  layout.dim = {batch, seqlen, heads, head_dim};
-  if (s.share_batch) layout.stride[0] = 0;
-  if (s.share_heads) layout.stride[2] = 0;
-  return layout;
-}
-
-// `element`: its bytes.
-int add_image(Case& made, int64_t elements, int element, int shift) {
-  const int64_t bytes = 2 * guard_bytes + 16 * shift + elements * element;
-  made.images.emplace_back(size_t((bytes + 3) / 4 * 4));
-  fill_poison(made.images.back(), element);
-  return int(made.images.size()) - 1;
-}
-
-View add_view(Case& made, const Layout& layout, fa3_dtype dtype, int shift) {
-  const int image = add_image(made, layout.extent(), tools::element_bytes(dtype), shift);
-  return {layout, image, guard_bytes + 16 * shift, dtype};
-}
-
 // Each tile is one row, and then (batch, heads, tiles, head_dim_v, 16).
 Layout lay_out_tiles(const Problem& p) {
   Layout layout = lay_out(p.v, p.dtype, p.batch, (p.seqlen_k + 15) / 16, p.heads_kv, 16 * p.v_dim());
@@ -204,7 +169,7 @@ class Maker {
                                                    block_of(n % rows_.rows))];
     fill(scales_of_rows);
 
-    scale = add_view(made_, lay_out_numbers(batch, heads, per_head, 1), FA3_DTYPE_FP32, 1);
+    scale = add_view(made_.images, lay_out_numbers(batch, heads, per_head, 1), FA3_DTYPE_FP32, 16);
     for (int64_t b = 0; b < batch; ++b)
       for (int64_t h = 0; h < heads; ++h)
         for (int64_t block = 0; block < per_head; ++block) {
@@ -235,64 +200,14 @@ class Maker {
   int64_t group_;
 };
 
-// N(0,1) times a factor, in every element.
-void fill_normal(Case& made, const View& view, uint64_t seed, float factor) {
-  uint64_t n = 0;
-  view.layout.for_each([&](int64_t at) {
-    float value;
-    tools::normal(seed, n++, &value, 1);
-    view.write(made.images, at, value * factor);
-  });
-}
-
-template <class T>
-std::string check_poison(const Case& made, const View& view, const char* name, T poison) {
-  const Image& image = made.images[size_t(view.image)];
-  std::vector<char> valid(image.size() / sizeof(T));
-  const int64_t first = view.first / int64_t(sizeof(T));
-  view.layout.for_each([&](int64_t position) { valid[size_t(first + position)] = true; });
-  const T* data = reinterpret_cast<const T*>(image.data());
-  for (size_t i = 0; i < valid.size(); ++i) {
-    if (bool(valid[i]) == (data[i] != poison)) continue;
-    return std::string(name) + ": element " + std::to_string(int64_t(i) - first) +
-           (valid[i] ? " was not written" : " does not belong to the tensor and was overwritten");
-  }
-  return "";
-}
-
 }  // namespace
-
-float View::read(const std::vector<Image>& images, int64_t position) const {
-  return tools::read_element(data<std::byte>(images), position, dtype);
-}
-
-void View::write(std::vector<Image>& images, int64_t position, float value) const {
-  tools::write_element(data<std::byte>(images), position, value, dtype);
-}
-
-void View::write_row(std::vector<Image>& images, int64_t position, const std::vector<float>& row, float scale) const {
-  const auto write_all = [&](auto* to, auto convert) {
-    for (size_t c = 0; c < row.size(); ++c) to[size_t(position) + c] = convert(row[c] / scale);
-  };
-  if (dtype == FA3_DTYPE_E4M3) return write_all(data<uint8_t>(images), tools::to_e4m3);
-  if (dtype == FA3_DTYPE_BF16) return write_all(data<uint16_t>(images), tools::to_bf16);
-  write_all(data<uint16_t>(images), tools::to_fp16);
-}
-
-void View::write_poison(std::vector<Image>& images, int64_t position) const {
-  switch (tools::element_bytes(dtype)) {
-    case 4: data<uint32_t>(images)[position] = poison32; break;
-    case 2: data<uint16_t>(images)[position] = poison16; break;
-    default: data<uint8_t>(images)[position] = poison8;
-  }
-}
 
 Case::Case(const Problem& chosen) : problem(chosen) {
   const Problem& p = problem;
   if (p.packed_qkv) {
     const int64_t all = p.heads + 2 * p.heads_kv, kv_heads[3] = {p.heads, p.heads_kv, p.heads_kv};
     const Layout whole = Layout::packed({p.batch, p.seqlen_q, all, p.head_dim});
-    const int element = tools::element_bytes(p.dtype), image = add_image(*this, whole.extent(), element, 0);
+    const int element = tools::element_bytes(p.dtype), image = add_image(images, whole.extent(), element, 0);
     int64_t first = 0;
     View* views[3] = {&q, &k, &v};
     for (int t = 0; t < (p.v_is_packed() ? 3 : 2); ++t) {
@@ -302,21 +217,16 @@ Case::Case(const Problem& chosen) : problem(chosen) {
       first += kv_heads[t];
     }
   } else {
-    q = add_view(*this, lay_out(p.q, p.dtype, p.batch, p.seqlen_q, p.heads, p.head_dim), p.dtype, p.q.shift);
-    k = add_view(*this, lay_out(p.k, p.dtype, p.batch, p.seqlen_k, p.heads_kv, p.head_dim), p.dtype, p.k.shift);
+    q = add_view(images, lay_out(p.q, p.dtype, p.batch, p.seqlen_q, p.heads, p.head_dim), p.dtype, 16 * p.q.shift);
+    k = add_view(images, lay_out(p.k, p.dtype, p.batch, p.seqlen_k, p.heads_kv, p.head_dim), p.dtype, 16 * p.k.shift);
   }
-  if (p.v_tiles) v = add_view(*this, lay_out_tiles(p), p.dtype, p.v.shift);
+  if (p.v_tiles) v = add_view(images, lay_out_tiles(p), p.dtype, 16 * p.v.shift);
   else if (!p.v_is_packed())
-    v = add_view(*this, lay_out(p.v, p.dtype, p.batch, p.seqlen_k, p.heads_kv, p.v_dim()), p.dtype, p.v.shift);
+    v = add_view(images, lay_out(p.v, p.dtype, p.batch, p.seqlen_k, p.heads_kv, p.v_dim()), p.dtype, 16 * p.v.shift);
   const fa3_dtype o_dtype = p.output_dtype();
-  o = add_view(*this, lay_out(p.o, o_dtype, p.batch, p.seqlen_q, p.heads, p.v_dim()), o_dtype, p.o.shift);
-  if (p.want_lse) {
-    // (batch, heads, seqlen) with the same freedom of order; its innermost dimension may be strided too.
-    Layout layout = lay_out(p.lse, FA3_DTYPE_FP32, p.batch, p.seqlen_q, p.heads, 1);
-    layout.dim = {p.batch, p.heads, p.seqlen_q};
-    layout.stride = {layout.stride[0], layout.stride[2], layout.stride[1]};
-    lse = add_view(*this, layout, FA3_DTYPE_FP32, p.lse.shift);
-  }
+  o = add_view(images, lay_out(p.o, o_dtype, p.batch, p.seqlen_q, p.heads, p.v_dim()), o_dtype, 16 * p.o.shift);
+  if (p.want_lse)
+    lse = add_view(images, lay_out_lse(p.lse, p.batch, p.heads, p.seqlen_q), FA3_DTYPE_FP32, 16 * p.lse.shift);
   if (!p.is_e4m3()) {
     for (int tensor = 0; tensor < 3; ++tensor) Maker(*this, tensor).fill();
     return;
@@ -326,18 +236,18 @@ Case::Case(const Problem& chosen) : problem(chosen) {
   const float largest_v = Maker(*this, 2).fill_scaled(p.v_scales, v_scale);
   float largest_o = largest_v;
   if (p.v_mean) {
-    v_mean = add_view(*this, lay_out_numbers(p.batch, p.heads_kv, p.v_dim(), 4), FA3_DTYPE_FP32, 1);
-    fill_normal(*this, v_mean, tools::mix(p.seed, 6), largest_v / 8);
+    v_mean = add_view(images, lay_out_numbers(p.batch, p.heads_kv, p.v_dim(), 4), FA3_DTYPE_FP32, 16);
+    fill_normal(images, v_mean, tools::mix(p.seed, 6), largest_v / 8);
     v_mean.layout.for_each([&](int64_t at) {
       largest_o = std::max(largest_o, largest_v + std::abs(v_mean.read(images, at)));
     });
   }
   if (p.lse_offset) {
-    lse_offset = add_view(*this, lay_out_numbers(p.batch, p.heads, p.seqlen_q, 1), FA3_DTYPE_FP32, 1);
-    fill_normal(*this, lse_offset, tools::mix(p.seed, 7), 3);
+    lse_offset = add_view(images, lay_out_numbers(p.batch, p.heads, p.seqlen_q, 1), FA3_DTYPE_FP32, 16);
+    fill_normal(images, lse_offset, tools::mix(p.seed, 7), 3);
   }
   if (o_dtype == FA3_DTYPE_E4M3) {
-    o_scale = add_view(*this, Layout::packed({1}), FA3_DTYPE_FP32, 1);
+    o_scale = add_view(images, Layout::packed({1}), FA3_DTYPE_FP32, 16);
     o_scale.write(images, 0, largest_o == 0 ? 1 : largest_o / 448);
   }
 }
@@ -385,19 +295,16 @@ float Case::output_scale() const { return o_scale.image < 0 ? 1 : o_scale.read(i
 
 fa3_forward_params Case::params(const std::vector<void*>& bases) const {
   fa3_forward_params params = tools::forward_params();
-  const auto tensor = [&](const View& view) {
-    return view.layout.tensor(static_cast<std::byte*>(bases[size_t(view.image)]) + view.first, view.dtype);
-  };
-  params.q = tensor(q);
-  params.k = tensor(k);
-  params.v = tensor(v);
-  params.o = tensor(o);
-  if (problem.want_lse) params.lse = tensor(lse);
+  params.q = q.tensor(bases);
+  params.k = k.tensor(bases);
+  params.v = v.tensor(bases);
+  params.o = o.tensor(bases);
+  if (problem.want_lse) params.lse = lse.tensor(bases);
   const std::pair<fa3_tensor*, const View*> optional[] = {
       {&params.q_scale, &q_scale}, {&params.k_scale, &k_scale}, {&params.v_scale, &v_scale},
       {&params.o_scale, &o_scale}, {&params.v_mean, &v_mean},   {&params.lse_offset, &lse_offset}};
   for (const auto& [to, view] : optional)
-    if (view->image >= 0) *to = tensor(*view);
+    if (view->image >= 0) *to = view->tensor(bases);
   params.mask = problem.mask;
   params.softmax_scale = problem.softmax_scale;
   params.flags = FA3_FLAG_DETERMINISTIC | (problem.two_level ? uint64_t{FA3_FLAG_TWO_LEVEL} : 0);
@@ -412,10 +319,11 @@ fa3_forward_params Case::host_params() {
 }
 
 std::string check_poison(const Case& made) {
-  std::string problem = made.o.dtype == FA3_DTYPE_E4M3 ? check_poison<uint8_t>(made, made.o, "o", poison8)
-                                                       : check_poison<uint16_t>(made, made.o, "o", poison16);
-  if (problem.empty() && made.problem.want_lse) problem = check_poison<uint32_t>(made, made.lse, "lse", poison32);
-  return problem;
+  const auto check = [&](const View& view, const char* name) {
+    return check_poison(made.images, view, elements_of(made.images, view), name);
+  };
+  const std::string problem = check(made.o, "o");
+  return problem.empty() && made.problem.want_lse ? check(made.lse, "lse") : problem;
 }
 
 }  // namespace fa3::test

@@ -1,47 +1,12 @@
-// The memory of one problem: images of allocations with poison wherever no valid element lies, and views into them.
+// The memory of one problem: tensors in images (images.h), with poison wherever no valid element lies.
 #pragma once
-#include <array>
 #include <cstddef>
 #include <string>
 #include <vector>
 
-#include "layout.h"
-#include "problem.h"
+#include "images.h"
 
 namespace fa3::test {
-
-// One allocation's bytes. Not of std::byte, which GCC compares one by one.
-using Image = std::vector<unsigned char>;
-
-// NaN: in bf16 and fp16, in float32, and in e4m3, whose other NaN is the one that kernels write. Inputs hold it beyond
-// the valid elements, outputs everywhere before the call. Only keys beyond seqlen_k in the last tile of V are zeros.
-inline constexpr uint16_t poison16 = 0x7fab;
-inline constexpr uint32_t poison32 = 0x7fabbeef;
-inline constexpr uint8_t poison8 = 0xff;
-
-// A tensor inside an image.
-struct View {
-  tools::Layout layout;
-  int image = -1;
-  int64_t first = 0;  // bytes from the image's start to element 0
-  fa3_dtype dtype = FA3_DTYPE_NONE;
-
-  template <class T>
-  T* data(std::vector<Image>& images) const {
-    return reinterpret_cast<T*>(images[size_t(image)].data() + first);
-  }
-  template <class T>
-  const T* data(const std::vector<Image>& images) const {
-    return reinterpret_cast<const T*>(images[size_t(image)].data() + first);
-  }
-
-  // The element at a position of the layout, as a value and as poison.
-  float read(const std::vector<Image>& images, int64_t position) const;
-  void write(std::vector<Image>& images, int64_t position, float value) const;
-  void write_poison(std::vector<Image>& images, int64_t position) const;
-  // Elements side by side, of q, k or v: each over the scale.
-  void write_row(std::vector<Image>& images, int64_t position, const std::vector<float>& row, float scale) const;
-};
 
 // A problem with its inputs made and its outputs poisoned.
 struct Case {

@@ -82,7 +82,74 @@ void online_row(const Case& made, int64_t Bc, int64_t b, int64_t h, int64_t i, f
                 : -INFINITY;
 }
 
+// The same for a row of a served case, in 16 bits: blocks from the last key that it sees to the first one.
+void online_row(const ServedCase& made, int64_t Bc, const ServedRow& row, float* o, float& lse) {
+  const ServedProblem& p = made.problem;
+  const auto& [s, query, head] = row;
+  constexpr float log2_e = 1.4426950408889634f;
+  const int64_t kv = head / p.group(), q_at = made.query_position(made.q, s, query, head);
+  const float scale = float(p.scale()) * log2_e, sink = p.has_sinks ? p.sinks[size_t(head)] * log2_e : -INFINITY;
+  float m = -INFINITY, l = 0;
+  std::fill(o, o + p.head_dim_v, 0.0f);
+  const ServedProblem::Range near = p.keys_near(s);
+  for (int64_t first = (near.end + Bc - 1) / Bc * Bc - Bc; first + Bc > near.begin; first -= Bc) {
+    std::vector<float> scores(static_cast<size_t>(Bc), -INFINITY);
+    float block_max = m, block_sum = 0;
+    for (int64_t j = std::max(first, near.begin); j < std::min(first + Bc, near.end); ++j) {
+      if (!p.sees(s, query, j)) continue;
+      const int64_t k_at = made.key_position(made.k, s, j, kv);
+      float sum = 0;
+      for (int64_t c = 0; c < p.head_dim; ++c)
+        sum += made.q.read(made.images, q_at + c) * made.k.read(made.images, k_at + c);
+      scores[size_t(j - first)] = sum;
+      block_max = std::max(block_max, sum);
+    }
+    if (block_max == -INFINITY) continue;
+    const float rescale = std::exp2((m - block_max) * scale);
+    m = block_max;
+    for (int64_t c = 0; c < p.head_dim_v; ++c) o[c] *= rescale;
+    for (int64_t j = first; j < first + Bc; ++j) {
+      if (scores[size_t(j - first)] == -INFINITY) continue;
+      const float e = std::exp2(std::fma(scores[size_t(j - first)], scale, -m * scale));
+      const float rounded = tools::round_to(e, p.dtype);
+      const int64_t v_at = made.key_position(made.v, s, j, kv);
+      block_sum += e;
+      for (int64_t c = 0; c < p.head_dim_v; ++c) o[c] += rounded * made.v.read(made.images, v_at + c);
+    }
+    l = l * rescale + block_sum;
+  }
+  const float largest = std::max(m * scale, sink);
+  if (largest == -INFINITY) {
+    lse = -INFINITY;
+    return;
+  }
+  const float own = std::exp2(m * scale - largest), sum = l * own + std::exp2(sink - largest);
+  for (int64_t c = 0; c < p.head_dim_v; ++c) o[c] *= own / sum;
+  lse = (largest + std::log2(sum)) / log2_e;
+}
+
 }  // namespace
+
+void online_forward(ServedCase& made, int64_t Bc) {
+  const ServedProblem& p = made.problem;
+  std::vector<ServedRow> rows;
+  for (int64_t b = 0; b < p.batch; ++b) {
+    const ServedSequence s = p.sequence(b);
+    for (int64_t n = 0; n < s.queries * p.heads; ++n) rows.push_back({s, n / p.heads, n % p.heads});
+  }
+  tools::parallel_for(int64_t(rows.size()), 8, [&](int64_t begin, int64_t end) {
+    std::vector<float> o(size_t(p.head_dim_v));
+    for (int64_t n = begin; n < end; ++n) {
+      const auto& [s, query, head] = rows[size_t(n)];
+      float lse = NAN;
+      if (p.poisoned[size_t(s.number)]) std::fill(o.begin(), o.end(), NAN);
+      else online_row(made, Bc, rows[size_t(n)], o.data(), lse);
+      const int64_t at = made.query_position(made.o, s, query, head);
+      for (int64_t c = 0; c < p.head_dim_v; ++c) made.o.write(made.images, at + c, o[size_t(c)]);
+      if (p.want_lse) made.lse.write(made.images, made.query_position(made.lse, s, query, head), lse);
+    }
+  });
+}
 
 void online_forward(Case& made, int64_t Bc) {
   const Problem& p = made.problem;

@@ -95,10 +95,10 @@ struct Floors {
   double o_rms, o_max, score_rms = 0, score_max = 0;
 };
 
-Floors floors_of(const Problem& p, const Expected& expected, int64_t elements) {
-  const double u_p = tools::unit_roundoff(p.dtype), u_o = tools::unit_roundoff(p.output_dtype());
+Floors floors_of(const Terms& terms, const Expected& expected, int64_t elements) {
+  const double u_p = tools::unit_roundoff(terms.dtype), u_o = tools::unit_roundoff(terms.output_dtype);
   const double u = std::max(u_p, u_o);
-  if (!p.is_e4m3()) {
+  if (terms.dtype != FA3_DTYPE_E4M3) {
     double squares = 0, fourths = 0;
     for (const float x : expected.plain.squares) squares += x;
     for (const float x : expected.plain.fourths) fourths += x;
@@ -115,31 +115,36 @@ Floors floors_of(const Problem& p, const Expected& expected, int64_t elements) {
   }
   floors.score_rms = 0x1p-12 * std::sqrt(sum / double(std::max<int64_t>(rows, 1)));
   floors.score_max = 2 * 0x1p-12 * largest;
-  const bool equal_weights = p.pattern == Pattern::constant || p.pattern == Pattern::sink;
-  floors.o_rms = u * (0.025 + (rows ? 1 / std::sqrt(double(rows)) : 0)) + floors.score_rms + (equal_weights ? u_p : 0);
+  floors.o_rms = u * (0.025 + (rows ? 1 / std::sqrt(double(rows)) : 0)) + floors.score_rms +
+                 (terms.equal_weights ? u_p : 0);
   floors.o_max = u_p + u_o + floors.score_max;
   return floors;
 }
 
 }  // namespace
 
+std::string judge(const Output& ours, const Expected& expected, const Terms& terms) {
+  const Errors o = errors(ours.o, expected.reference.o), o_plain = errors(expected.plain.o, expected.reference.o);
+  const Floors floors = floors_of(terms, expected, o.count);
+  std::string problem = compare("O's RMS", o.rms, o_plain.rms, floors.o_rms * o.size_rms);
+  if (problem.empty()) problem = compare("O's largest", o.max, o_plain.max, floors.o_max * o.size_max);
+  if (!problem.empty() || ours.lse.empty()) return problem;
+  const Errors l = errors(ours.lse, expected.reference.lse),
+               l_plain = errors(expected.plain.lse, expected.reference.lse);
+  const double truncated = std::max(8., double(terms.head_dim) / 16) * 0x1p-23;
+  problem = compare("LSE's RMS", l.rms, l_plain.rms, truncated * (1 + l.size_rms) + floors.score_rms);
+  if (problem.empty())
+    problem = compare("LSE's largest", l.max, l_plain.max, 2 * truncated * (1 + l.size_max) + floors.score_max);
+  return problem;
+}
+
 std::string verify(const Case& made, const Expected& expected) {
   const Problem& p = made.problem;
   if (std::string problem = check_poison(made); !problem.empty()) return problem;
   const Output ours = gather(made);
   if (std::string problem = check_empty_rows(p, ours); !problem.empty()) return problem;
-  const Errors o = errors(ours.o, expected.reference.o), o_plain = errors(expected.plain.o, expected.reference.o);
-  const Floors floors = floors_of(p, expected, o.count);
-  std::string problem = compare("O's RMS", o.rms, o_plain.rms, floors.o_rms * o.size_rms);
-  if (problem.empty()) problem = compare("O's largest", o.max, o_plain.max, floors.o_max * o.size_max);
-  if (!problem.empty() || !p.want_lse) return problem;
-  const Errors l = errors(ours.lse, expected.reference.lse),
-               l_plain = errors(expected.plain.lse, expected.reference.lse);
-  const double truncated = std::max(8., double(p.head_dim) / 16) * 0x1p-23;
-  problem = compare("LSE's RMS", l.rms, l_plain.rms, truncated * (1 + l.size_rms) + floors.score_rms);
-  if (problem.empty())
-    problem = compare("LSE's largest", l.max, l_plain.max, 2 * truncated * (1 + l.size_max) + floors.score_max);
-  return problem;
+  const bool equal_weights = p.pattern == Pattern::constant || p.pattern == Pattern::sink;
+  return judge(ours, expected, {p.dtype, p.output_dtype(), p.head_dim, equal_weights});
 }
 
 Ratios ratios(const Case& made, const Expected& expected) {

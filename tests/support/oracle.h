@@ -26,6 +26,15 @@ struct Expected {
 };
 Expected expect(Case& made);
 
+// What a verdict depends on beside the numbers. equal_weights: many of a row's weights are.
+struct Terms {
+  fa3_dtype dtype, output_dtype;
+  int64_t head_dim;
+  bool equal_weights;
+};
+// Empty if ours is as near to the reference as verify asks, or what is not. lse is looked at if ours has any.
+std::string judge(const Output& ours, const Expected& expected, const Terms& terms);
+
 // Empty if the outputs in the images are right: every valid element written, every other byte untouched, rows without
 // keys exactly 0 and -inf, and both errors (RMS and maximum) of O and of LSE at most
 //

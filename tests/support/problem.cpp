@@ -25,7 +25,7 @@ int64_t Problem::visible_keys(int64_t i) const {
   return std::clamp<int64_t>(i + offset + 1, 0, seqlen_k);
 }
 
-static std::string describe(const char* which, const Storage& s) {
+std::string describe(const char* which, const Storage& s) {
   constexpr const char* orders[] = {"bshd", "bhsd", "sbhd", "hbsd"};
   char text[128];
   std::snprintf(text, sizeof text, " %s=%s pad(d%d h%d s%d b%d) shift%d%s%s", which, orders[s.order], s.pad_d, s.pad_h,
@@ -106,7 +106,7 @@ static Problem problem_of(const ForwardRow& row, uint64_t seed) {
   return p;
 }
 
-static Storage random_storage(Random& random, bool input) {
+Storage random_storage(Random& random, bool input) {
   Storage s;
   if (random.chance(0.3)) {
     if (input && random.chance(0.15)) s.share_heads = true;

@@ -30,6 +30,7 @@ struct Storage {
   int shift = 0;                                   // start, in units of 16 bytes past an allocation's alignment
   bool share_heads = false, share_batch = false;   // stride 0 (k and v only)
 };
+std::string describe(const char* tensor, const Storage& storage);
 
 // What e4m3 has a scale for: the tensor, each head of each batch entry, or each block of 64 rows of those.
 enum class Scales { tensor, head, block };
@@ -76,6 +77,9 @@ inline bool is_default(const ForwardRow& row) { return row.has(Trait::chosen); }
 
 // The smallest head_dim that does not fit a smaller row of the same kernel, dtype and mask.
 int64_t smallest_head_dim(const ForwardRow& row);
+
+// A random order of the dims, and gaps; of inputs also heads, or batch entries, that share memory.
+Storage random_storage(tools::Random& random, bool input);
 
 // A problem that names this row of the table: random shape, layouts, pattern, all from the seed. `budget` bounds
 // batch * heads * seqlen_q * seqlen_k * the larger head dimension, the work of the references.

@@ -26,21 +26,27 @@ package Fa3 is
    Error_CUDA                : constant Status := 8;
    Error_Out_Of_Memory       : constant Status := 9;
 
-   Dtype_None : constant Integer_32 := 0;
-   Dtype_BF16 : constant Integer_32 := 1;
-   Dtype_FP16 : constant Integer_32 := 2;
-   Dtype_FP32 : constant Integer_32 := 3;
-   Dtype_E4M3 : constant Integer_32 := 4;
-   Dtype_E5M2 : constant Integer_32 := 5;
+   Dtype_None  : constant Integer_32 := 0;
+   Dtype_BF16  : constant Integer_32 := 1;
+   Dtype_FP16  : constant Integer_32 := 2;
+   Dtype_FP32  : constant Integer_32 := 3;
+   Dtype_E4M3  : constant Integer_32 := 4;
+   Dtype_E5M2  : constant Integer_32 := 5;
+   Dtype_Int32 : constant Integer_32 := 6;
+   Dtype_Int64 : constant Integer_32 := 7;
 
    Mask_None                : constant Integer_32 := 0;
    Mask_Causal_Top_Left     : constant Integer_32 := 1;
    Mask_Causal_Bottom_Right : constant Integer_32 := 2;
+   Mask_Window              : constant Integer_32 := 3;
+   Mask_Chunk               : constant Integer_32 := 4;
 
    Flag_Deterministic          : constant Unsigned_64 := 1;
    Flag_Two_Level              : constant Unsigned_64 := 2;
+   Flag_Batch_Invariant        : constant Unsigned_64 := 4;
    Quantize_Incoherent         : constant Unsigned_64 := 1;
    Quantize_Rotary_Interleaved : constant Unsigned_64 := 2;
+   Append_Rotary_Interleaved   : constant Unsigned_64 := 1;
 
    Kernel_Forward  : constant Integer_32 := 1;
    Kernel_Backward : constant Integer_32 := 2;
@@ -61,24 +67,39 @@ package Fa3 is
       Stride : Numbers := (others => 0);
    end record with Convention => C;
 
-   --  What the forward pass computes. The last six tensors are for e4m3 only.
+   --  What the forward pass computes. Fields from Q_Scale on are for e4m3 only, those from Window_Left on for windows,
+   --  sinks, packed lengths and pages.
    type Forward_Params is record
-      Struct_Size   : C.size_t := 0;
-      Flags         : Unsigned_64 := 0;
-      Q             : Tensor;
-      K             : Tensor;
-      V             : Tensor;
-      O             : Tensor;
-      LSE           : Tensor;
-      Mask          : Integer_32 := 0;
-      Softmax_Scale : IEEE_Float_32 := 0.0;
-      Kernel        : System.Address := System.Null_Address;
-      Q_Scale       : Tensor;
-      K_Scale       : Tensor;
-      V_Scale       : Tensor;
-      O_Scale       : Tensor;
-      V_Mean        : Tensor;
-      LSE_Offset    : Tensor;
+      Struct_Size     : C.size_t := 0;
+      Flags           : Unsigned_64 := 0;
+      Q               : Tensor;
+      K               : Tensor;
+      V               : Tensor;
+      O               : Tensor;
+      LSE             : Tensor;
+      Mask            : Integer_32 := 0;
+      Softmax_Scale   : IEEE_Float_32 := 0.0;
+      Kernel          : System.Address := System.Null_Address;
+      Q_Scale         : Tensor;
+      K_Scale         : Tensor;
+      V_Scale         : Tensor;
+      O_Scale         : Tensor;
+      V_Mean          : Tensor;
+      LSE_Offset      : Tensor;
+      Window_Left     : Integer_32 := 0;
+      Window_Right    : Integer_32 := 0;
+      Max_Seqlen_Q    : Integer_32 := 0;
+      Max_Seqlen_K    : Integer_32 := 0;
+      Sinks           : Tensor;
+      Cu_Seqlens_Q    : Tensor;
+      Cu_Seqlens_K    : Tensor;
+      Seqused_Q       : Tensor;
+      Seqused_K       : Tensor;
+      Leftpad_K       : Tensor;
+      Page_Table      : Tensor;
+      Cache_Batch_Idx : Tensor;
+      Schedule        : System.Address := System.Null_Address;
+      Schedule_Bytes  : C.size_t := 0;
    end record with Convention => C;
 
    --  Gradients of the forward pass.
@@ -115,6 +136,30 @@ package Fa3 is
       LSE_Offset    : Tensor;
       Softmax_Scale : IEEE_Float_32 := 0.0;
       Reserved      : Integer_32 := 0;
+   end record with Convention => C;
+
+   --  Writes new rows of K and V into a cache.
+   type Append_Params is record
+      Struct_Size      : C.size_t := 0;
+      Flags            : Unsigned_64 := 0;
+      K                : Tensor;
+      V                : Tensor;
+      K_Cache          : Tensor;
+      V_Cache          : Tensor;
+      Cache_Seqlens    : Tensor;
+      Cu_Seqlens_New   : Tensor;
+      Seqused_New      : Tensor;
+      Page_Table       : Tensor;
+      Cache_Batch_Idx  : Tensor;
+      Slot_Mapping     : Tensor;
+      Q                : Tensor;
+      Q_Out            : Tensor;
+      Rotary_Cos       : Tensor;
+      Rotary_Sin       : Tensor;
+      Rotary_Positions : Tensor;
+      K_Scale          : Tensor;
+      V_Scale          : Tensor;
+      Q_Scale          : Tensor;
    end record with Convention => C;
 
    --  Merges results over ranges of the keys.
@@ -171,6 +216,16 @@ package Fa3 is
       return Status
       with Import, Convention => C, External_Name => "fa3_forward";
 
+   function Forward_Schedule_Size
+     (Params : Forward_Params; Multiprocessors : Integer_32; Bytes : out C.size_t)
+      return Status
+      with Import, Convention => C, External_Name => "fa3_forward_schedule_size";
+
+   function Forward_Schedule
+     (Params : Forward_Params; Schedule : System.Address; Schedule_Bytes : C.size_t; Stream : System.Address)
+      return Status
+      with Import, Convention => C, External_Name => "fa3_forward_schedule";
+
    function Reference_Forward
      (Params : Forward_Params; Threads : C.int)
       return Status
@@ -215,6 +270,21 @@ package Fa3 is
      (Params : Quantize_Params)
       return Status
       with Import, Convention => C, External_Name => "fa3_reference_quantize";
+
+   function Append_Check
+     (Params : Append_Params)
+      return Status
+      with Import, Convention => C, External_Name => "fa3_append_check";
+
+   function Append
+     (Params : Append_Params; Stream : System.Address)
+      return Status
+      with Import, Convention => C, External_Name => "fa3_append";
+
+   function Reference_Append
+     (Params : Append_Params)
+      return Status
+      with Import, Convention => C, External_Name => "fa3_reference_append";
 
    function Combine_Check
      (Params : Combine_Params)

@@ -15,6 +15,7 @@ contains
     type(fa3_forward_params), target :: forward
     type(fa3_backward_params), target :: backward
     type(fa3_quantize_params), target :: quantize
+    type(fa3_append_params), target :: append
     type(fa3_combine_params), target :: combine
     type(fa3_kernel_info), target :: info
 
@@ -42,6 +43,20 @@ contains
     call field('o_scale', c_loc(forward%o_scale), c_sizeof(forward%o_scale))
     call field('v_mean', c_loc(forward%v_mean), c_sizeof(forward%v_mean))
     call field('lse_offset', c_loc(forward%lse_offset), c_sizeof(forward%lse_offset))
+    call field('window_left', c_loc(forward%window_left), c_sizeof(forward%window_left))
+    call field('window_right', c_loc(forward%window_right), c_sizeof(forward%window_right))
+    call field('max_seqlen_q', c_loc(forward%max_seqlen_q), c_sizeof(forward%max_seqlen_q))
+    call field('max_seqlen_k', c_loc(forward%max_seqlen_k), c_sizeof(forward%max_seqlen_k))
+    call field('sinks', c_loc(forward%sinks), c_sizeof(forward%sinks))
+    call field('cu_seqlens_q', c_loc(forward%cu_seqlens_q), c_sizeof(forward%cu_seqlens_q))
+    call field('cu_seqlens_k', c_loc(forward%cu_seqlens_k), c_sizeof(forward%cu_seqlens_k))
+    call field('seqused_q', c_loc(forward%seqused_q), c_sizeof(forward%seqused_q))
+    call field('seqused_k', c_loc(forward%seqused_k), c_sizeof(forward%seqused_k))
+    call field('leftpad_k', c_loc(forward%leftpad_k), c_sizeof(forward%leftpad_k))
+    call field('page_table', c_loc(forward%page_table), c_sizeof(forward%page_table))
+    call field('cache_batch_idx', c_loc(forward%cache_batch_idx), c_sizeof(forward%cache_batch_idx))
+    call field('schedule', c_loc(forward%schedule), c_sizeof(forward%schedule))
+    call field('schedule_bytes', c_loc(forward%schedule_bytes), c_sizeof(forward%schedule_bytes))
 
     call begin('fa3_backward_params', c_loc(backward), c_sizeof(backward))
     call field('struct_size', c_loc(backward%struct_size), c_sizeof(backward%struct_size))
@@ -74,6 +89,28 @@ contains
     call field('lse_offset', c_loc(quantize%lse_offset), c_sizeof(quantize%lse_offset))
     call field('softmax_scale', c_loc(quantize%softmax_scale), c_sizeof(quantize%softmax_scale))
     call field('reserved', c_loc(quantize%reserved), c_sizeof(quantize%reserved))
+
+    call begin('fa3_append_params', c_loc(append), c_sizeof(append))
+    call field('struct_size', c_loc(append%struct_size), c_sizeof(append%struct_size))
+    call field('flags', c_loc(append%flags), c_sizeof(append%flags))
+    call field('k', c_loc(append%k), c_sizeof(append%k))
+    call field('v', c_loc(append%v), c_sizeof(append%v))
+    call field('k_cache', c_loc(append%k_cache), c_sizeof(append%k_cache))
+    call field('v_cache', c_loc(append%v_cache), c_sizeof(append%v_cache))
+    call field('cache_seqlens', c_loc(append%cache_seqlens), c_sizeof(append%cache_seqlens))
+    call field('cu_seqlens_new', c_loc(append%cu_seqlens_new), c_sizeof(append%cu_seqlens_new))
+    call field('seqused_new', c_loc(append%seqused_new), c_sizeof(append%seqused_new))
+    call field('page_table', c_loc(append%page_table), c_sizeof(append%page_table))
+    call field('cache_batch_idx', c_loc(append%cache_batch_idx), c_sizeof(append%cache_batch_idx))
+    call field('slot_mapping', c_loc(append%slot_mapping), c_sizeof(append%slot_mapping))
+    call field('q', c_loc(append%q), c_sizeof(append%q))
+    call field('q_out', c_loc(append%q_out), c_sizeof(append%q_out))
+    call field('rotary_cos', c_loc(append%rotary_cos), c_sizeof(append%rotary_cos))
+    call field('rotary_sin', c_loc(append%rotary_sin), c_sizeof(append%rotary_sin))
+    call field('rotary_positions', c_loc(append%rotary_positions), c_sizeof(append%rotary_positions))
+    call field('k_scale', c_loc(append%k_scale), c_sizeof(append%k_scale))
+    call field('v_scale', c_loc(append%v_scale), c_sizeof(append%v_scale))
+    call field('q_scale', c_loc(append%q_scale), c_sizeof(append%q_scale))
 
     call begin('fa3_combine_params', c_loc(combine), c_sizeof(combine))
     call field('struct_size', c_loc(combine%struct_size), c_sizeof(combine%struct_size))
@@ -121,13 +158,19 @@ contains
     print '(a, i0)', 'const FA3_DTYPE_FP32 ', FA3_DTYPE_FP32
     print '(a, i0)', 'const FA3_DTYPE_E4M3 ', FA3_DTYPE_E4M3
     print '(a, i0)', 'const FA3_DTYPE_E5M2 ', FA3_DTYPE_E5M2
+    print '(a, i0)', 'const FA3_DTYPE_INT32 ', FA3_DTYPE_INT32
+    print '(a, i0)', 'const FA3_DTYPE_INT64 ', FA3_DTYPE_INT64
     print '(a, i0)', 'const FA3_MASK_NONE ', FA3_MASK_NONE
     print '(a, i0)', 'const FA3_MASK_CAUSAL_TOP_LEFT ', FA3_MASK_CAUSAL_TOP_LEFT
     print '(a, i0)', 'const FA3_MASK_CAUSAL_BOTTOM_RIGHT ', FA3_MASK_CAUSAL_BOTTOM_RIGHT
+    print '(a, i0)', 'const FA3_MASK_WINDOW ', FA3_MASK_WINDOW
+    print '(a, i0)', 'const FA3_MASK_CHUNK ', FA3_MASK_CHUNK
     print '(a, i0)', 'const FA3_FLAG_DETERMINISTIC ', FA3_FLAG_DETERMINISTIC
     print '(a, i0)', 'const FA3_FLAG_TWO_LEVEL ', FA3_FLAG_TWO_LEVEL
+    print '(a, i0)', 'const FA3_FLAG_BATCH_INVARIANT ', FA3_FLAG_BATCH_INVARIANT
     print '(a, i0)', 'const FA3_QUANTIZE_INCOHERENT ', FA3_QUANTIZE_INCOHERENT
     print '(a, i0)', 'const FA3_QUANTIZE_ROTARY_INTERLEAVED ', FA3_QUANTIZE_ROTARY_INTERLEAVED
+    print '(a, i0)', 'const FA3_APPEND_ROTARY_INTERLEAVED ', FA3_APPEND_ROTARY_INTERLEAVED
     print '(a, i0)', 'const FA3_KERNEL_FORWARD ', FA3_KERNEL_FORWARD
     print '(a, i0)', 'const FA3_KERNEL_BACKWARD ', FA3_KERNEL_BACKWARD
     print '(a, i0)', 'const FA3_KERNEL_PASS ', FA3_KERNEL_PASS

@@ -38,15 +38,21 @@ public final class Fa3 {
   public static final int FA3_DTYPE_FP32 = 3;
   public static final int FA3_DTYPE_E4M3 = 4;
   public static final int FA3_DTYPE_E5M2 = 5;
+  public static final int FA3_DTYPE_INT32 = 6;
+  public static final int FA3_DTYPE_INT64 = 7;
 
   public static final int FA3_MASK_NONE = 0;
   public static final int FA3_MASK_CAUSAL_TOP_LEFT = 1;
   public static final int FA3_MASK_CAUSAL_BOTTOM_RIGHT = 2;
+  public static final int FA3_MASK_WINDOW = 3;
+  public static final int FA3_MASK_CHUNK = 4;
 
   public static final int FA3_FLAG_DETERMINISTIC = 1;
   public static final int FA3_FLAG_TWO_LEVEL = 2;
+  public static final int FA3_FLAG_BATCH_INVARIANT = 4;
   public static final int FA3_QUANTIZE_INCOHERENT = 1;
   public static final int FA3_QUANTIZE_ROTARY_INTERLEAVED = 2;
+  public static final int FA3_APPEND_ROTARY_INTERLEAVED = 1;
 
   public static final int FA3_KERNEL_FORWARD = 1;
   public static final int FA3_KERNEL_BACKWARD = 2;
@@ -66,7 +72,11 @@ public final class Fa3 {
   public static final StructLayout FORWARD_PARAMS = struct("fa3_forward_params",
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"), tensors("q", "k", "v", "o", "lse"),
       JAVA_INT.withName("mask"), JAVA_FLOAT.withName("softmax_scale"), ADDRESS.withName("kernel"),
-      tensors("q_scale", "k_scale", "v_scale", "o_scale", "v_mean", "lse_offset"));
+      tensors("q_scale", "k_scale", "v_scale", "o_scale", "v_mean", "lse_offset"),
+      ints("window_left", "window_right", "max_seqlen_q", "max_seqlen_k"),
+      tensors("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table",
+          "cache_batch_idx"),
+      ADDRESS.withName("schedule"), JAVA_LONG.withName("schedule_bytes"));
 
   public static final StructLayout BACKWARD_PARAMS = struct("fa3_backward_params",
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"),
@@ -77,6 +87,12 @@ public final class Fa3 {
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"), JAVA_LONG.withName("seed"),
       tensors("x", "y", "scale", "mean", "rotary_cos", "rotary_sin", "k_mean", "lse_offset"),
       JAVA_FLOAT.withName("softmax_scale"), JAVA_INT.withName("reserved"));
+
+  public static final StructLayout APPEND_PARAMS = struct("fa3_append_params",
+      JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"),
+      tensors("k", "v", "k_cache", "v_cache", "cache_seqlens", "cu_seqlens_new", "seqused_new", "page_table",
+          "cache_batch_idx", "slot_mapping", "q", "q_out", "rotary_cos", "rotary_sin", "rotary_positions", "k_scale",
+          "v_scale", "q_scale"));
 
   public static final StructLayout COMBINE_PARAMS = struct("fa3_combine_params",
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"), tensors("o_parts", "lse_parts", "o", "lse"));
@@ -180,6 +196,10 @@ public final class Fa3 {
       function("fa3_forward_workspace_size", JAVA_INT, ADDRESS, JAVA_INT, ADDRESS);
   private static final MethodHandle FORWARD =
       function("fa3_forward", JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
+  private static final MethodHandle FORWARD_SCHEDULE_SIZE =
+      function("fa3_forward_schedule_size", JAVA_INT, ADDRESS, JAVA_INT, ADDRESS);
+  private static final MethodHandle FORWARD_SCHEDULE =
+      function("fa3_forward_schedule", JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
   private static final MethodHandle REFERENCE_FORWARD =
       function("fa3_reference_forward", JAVA_INT, ADDRESS, JAVA_INT);
   private static final MethodHandle BACKWARD_CHECK = function("fa3_backward_check", JAVA_INT, ADDRESS);
@@ -195,6 +215,9 @@ public final class Fa3 {
   private static final MethodHandle QUANTIZE =
       function("fa3_quantize", JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
   private static final MethodHandle REFERENCE_QUANTIZE = function("fa3_reference_quantize", JAVA_INT, ADDRESS);
+  private static final MethodHandle APPEND_CHECK = function("fa3_append_check", JAVA_INT, ADDRESS);
+  private static final MethodHandle APPEND = function("fa3_append", JAVA_INT, ADDRESS, ADDRESS);
+  private static final MethodHandle REFERENCE_APPEND = function("fa3_reference_append", JAVA_INT, ADDRESS);
   private static final MethodHandle COMBINE_CHECK = function("fa3_combine_check", JAVA_INT, ADDRESS);
   private static final MethodHandle COMBINE = function("fa3_combine", JAVA_INT, ADDRESS, ADDRESS);
   private static final MethodHandle REFERENCE_COMBINE = function("fa3_reference_combine", JAVA_INT, ADDRESS);
@@ -269,6 +292,15 @@ public final class Fa3 {
     check(() -> (int) FORWARD.invokeExact(params.memory, workspace, bytes, stream));
   }
 
+  /** On a device of so many multiprocessors; 0: on the current context's. */
+  public static long forwardScheduleSize(Struct params, int multiprocessors) {
+    return size(bytes -> () -> (int) FORWARD_SCHEDULE_SIZE.invokeExact(params.memory, multiprocessors, bytes));
+  }
+
+  public static void forwardSchedule(Struct params, MemorySegment schedule, long bytes, MemorySegment stream) {
+    check(() -> (int) FORWARD_SCHEDULE.invokeExact(params.memory, schedule, bytes, stream));
+  }
+
   public static void referenceForward(Struct params, int threads) {
     check(() -> (int) REFERENCE_FORWARD.invokeExact(params.memory, threads));
   }
@@ -303,6 +335,18 @@ public final class Fa3 {
 
   public static void referenceQuantize(Struct params) {
     check(() -> (int) REFERENCE_QUANTIZE.invokeExact(params.memory));
+  }
+
+  public static void appendCheck(Struct params) {
+    check(() -> (int) APPEND_CHECK.invokeExact(params.memory));
+  }
+
+  public static void append(Struct params, MemorySegment stream) {
+    check(() -> (int) APPEND.invokeExact(params.memory, stream));
+  }
+
+  public static void referenceAppend(Struct params) {
+    check(() -> (int) REFERENCE_APPEND.invokeExact(params.memory));
   }
 
   public static void combineCheck(Struct params) {

@@ -27,13 +27,17 @@ typedef enum fa3_dtype {
   FA3_DTYPE_FP16 = 2,
   FA3_DTYPE_FP32 = 3,
   FA3_DTYPE_E4M3 = 4,
-  FA3_DTYPE_E5M2 = 5
+  FA3_DTYPE_E5M2 = 5,
+  FA3_DTYPE_INT32 = 6,
+  FA3_DTYPE_INT64 = 7
 } fa3_dtype;
 
 typedef enum fa3_mask {
   FA3_MASK_NONE = 0,
   FA3_MASK_CAUSAL_TOP_LEFT = 1,
-  FA3_MASK_CAUSAL_BOTTOM_RIGHT = 2
+  FA3_MASK_CAUSAL_BOTTOM_RIGHT = 2,
+  FA3_MASK_WINDOW = 3,
+  FA3_MASK_CHUNK = 4
 } fa3_mask;
 
 enum { FA3_MAX_RANK = 5, FA3_SCALE_ROWS = 64, FA3_FORWARD_WORKSPACE_BYTES = 64 };
@@ -56,11 +60,18 @@ typedef struct fa3_forward_params {
   float softmax_scale;
   const char* kernel;
   fa3_tensor q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
+  int32_t window_left, window_right;
+  int32_t max_seqlen_q, max_seqlen_k;
+  fa3_tensor sinks;
+  fa3_tensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table, cache_batch_idx;
+  const void* schedule;
+  size_t schedule_bytes;
 } fa3_forward_params;
 
 enum fa3_forward_flags {
   FA3_FLAG_DETERMINISTIC = 1,
-  FA3_FLAG_TWO_LEVEL = 2
+  FA3_FLAG_TWO_LEVEL = 2,
+  FA3_FLAG_BATCH_INVARIANT = 4
 };
 
 typedef struct fa3_backward_params {
@@ -86,6 +97,21 @@ typedef struct fa3_quantize_params {
 enum fa3_quantize_flags {
   FA3_QUANTIZE_INCOHERENT = 1,
   FA3_QUANTIZE_ROTARY_INTERLEAVED = 2
+};
+
+typedef struct fa3_append_params {
+  size_t struct_size;
+  uint64_t flags;
+  fa3_tensor k, v, k_cache, v_cache;
+  fa3_tensor cache_seqlens, cu_seqlens_new, seqused_new;
+  fa3_tensor page_table, cache_batch_idx, slot_mapping;
+  fa3_tensor q, q_out;
+  fa3_tensor rotary_cos, rotary_sin, rotary_positions;
+  fa3_tensor k_scale, v_scale, q_scale;
+} fa3_append_params;
+
+enum fa3_append_flags {
+  FA3_APPEND_ROTARY_INTERLEAVED = 1
 };
 
 typedef struct fa3_combine_params {
@@ -129,6 +155,9 @@ fa3_status fa3_tensor_pack(fa3_tensor* tensor);
 fa3_status fa3_forward_check(const fa3_forward_params* params);
 fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes, fa3_stream stream);
+fa3_status fa3_forward_schedule_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
+fa3_status fa3_forward_schedule(const fa3_forward_params* params, void* schedule, size_t schedule_bytes,
+                                fa3_stream stream);
 fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads);
 
 fa3_status fa3_backward_check(const fa3_backward_params* params);
@@ -141,6 +170,9 @@ fa3_status fa3_quantize_workspace_size(const fa3_quantize_params* params, size_t
 fa3_status fa3_quantize(const fa3_quantize_params* params, void* workspace, size_t workspace_bytes, fa3_stream stream);
 fa3_status fa3_reference_quantize(const fa3_quantize_params* params);
 
+fa3_status fa3_append_check(const fa3_append_params* params);
+fa3_status fa3_append(const fa3_append_params* params, fa3_stream stream);
+fa3_status fa3_reference_append(const fa3_append_params* params);
 fa3_status fa3_combine_check(const fa3_combine_params* params);
 fa3_status fa3_combine(const fa3_combine_params* params, fa3_stream stream);
 fa3_status fa3_reference_combine(const fa3_combine_params* params);

@@ -31,18 +31,27 @@ pub const FA3_DTYPE_FP16: fa3_dtype = 2;
 pub const FA3_DTYPE_FP32: fa3_dtype = 3;
 pub const FA3_DTYPE_E4M3: fa3_dtype = 4;
 pub const FA3_DTYPE_E5M2: fa3_dtype = 5;
+/// Of lengths and page numbers.
+pub const FA3_DTYPE_INT32: fa3_dtype = 6;
+/// The same of slots and positions, which may be of either.
+pub const FA3_DTYPE_INT64: fa3_dtype = 7;
 
 pub type fa3_mask = i32;
 pub const FA3_MASK_NONE: fa3_mask = 0;
 pub const FA3_MASK_CAUSAL_TOP_LEFT: fa3_mask = 1;
 pub const FA3_MASK_CAUSAL_BOTTOM_RIGHT: fa3_mask = 2;
+pub const FA3_MASK_WINDOW: fa3_mask = 3;
+pub const FA3_MASK_CHUNK: fa3_mask = 4;
 
 /// Bits of `fa3_forward_params::flags`, the first also of `fa3_backward_params::flags`.
 pub const FA3_FLAG_DETERMINISTIC: u64 = 1;
 pub const FA3_FLAG_TWO_LEVEL: u64 = 2;
+pub const FA3_FLAG_BATCH_INVARIANT: u64 = 4;
 /// Bits of `fa3_quantize_params::flags`.
 pub const FA3_QUANTIZE_INCOHERENT: u64 = 1;
 pub const FA3_QUANTIZE_ROTARY_INTERLEAVED: u64 = 2;
+/// Bits of `fa3_append_params::flags`.
+pub const FA3_APPEND_ROTARY_INTERLEAVED: u64 = 1;
 
 pub type fa3_kernel_kind = i32;
 pub const FA3_KERNEL_FORWARD: fa3_kernel_kind = 1;
@@ -67,7 +76,8 @@ pub struct fa3_tensor {
 /// CUstream, cudaStream_t; null is the legacy default stream.
 pub type fa3_stream = *mut c_void;
 
-/// What the forward pass computes. The last six tensors are for e4m3 only.
+/// What the forward pass computes. Fields from `q_scale` on are for e4m3 only, those from `window_left` on for windows,
+/// sinks, packed lengths and pages.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fa3_forward_params {
@@ -87,6 +97,20 @@ pub struct fa3_forward_params {
     pub o_scale: fa3_tensor,
     pub v_mean: fa3_tensor,
     pub lse_offset: fa3_tensor,
+    pub window_left: i32,
+    pub window_right: i32,
+    pub max_seqlen_q: i32,
+    pub max_seqlen_k: i32,
+    pub sinks: fa3_tensor,
+    pub cu_seqlens_q: fa3_tensor,
+    pub cu_seqlens_k: fa3_tensor,
+    pub seqused_q: fa3_tensor,
+    pub seqused_k: fa3_tensor,
+    pub leftpad_k: fa3_tensor,
+    pub page_table: fa3_tensor,
+    pub cache_batch_idx: fa3_tensor,
+    pub schedule: *const c_void,
+    pub schedule_bytes: usize,
 }
 
 /// Gradients of the forward pass.
@@ -127,6 +151,32 @@ pub struct fa3_quantize_params {
     pub lse_offset: fa3_tensor,
     pub softmax_scale: f32,
     pub reserved: i32,
+}
+
+/// Writes new rows of K and V into a cache.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fa3_append_params {
+    pub struct_size: usize,
+    pub flags: u64,
+    pub k: fa3_tensor,
+    pub v: fa3_tensor,
+    pub k_cache: fa3_tensor,
+    pub v_cache: fa3_tensor,
+    pub cache_seqlens: fa3_tensor,
+    pub cu_seqlens_new: fa3_tensor,
+    pub seqused_new: fa3_tensor,
+    pub page_table: fa3_tensor,
+    pub cache_batch_idx: fa3_tensor,
+    pub slot_mapping: fa3_tensor,
+    pub q: fa3_tensor,
+    pub q_out: fa3_tensor,
+    pub rotary_cos: fa3_tensor,
+    pub rotary_sin: fa3_tensor,
+    pub rotary_positions: fa3_tensor,
+    pub k_scale: fa3_tensor,
+    pub v_scale: fa3_tensor,
+    pub q_scale: fa3_tensor,
 }
 
 /// Merges results over ranges of the keys.
@@ -178,7 +228,8 @@ macro_rules! initial {
         }
     )*};
 }
-initial!(fa3_forward_params, fa3_backward_params, fa3_quantize_params, fa3_combine_params, fa3_kernel_info);
+initial!(fa3_forward_params, fa3_backward_params, fa3_quantize_params, fa3_append_params, fa3_combine_params,
+         fa3_kernel_info);
 
 impl Default for fa3_tensor {
     /// An absent tensor.
@@ -203,6 +254,17 @@ extern "C" {
         workspace_bytes: usize,
         stream: fa3_stream,
     ) -> fa3_status;
+    pub fn fa3_forward_schedule_size(
+        params: *const fa3_forward_params,
+        multiprocessors: i32,
+        bytes: *mut usize,
+    ) -> fa3_status;
+    pub fn fa3_forward_schedule(
+        params: *const fa3_forward_params,
+        schedule: *mut c_void,
+        schedule_bytes: usize,
+        stream: fa3_stream,
+    ) -> fa3_status;
     pub fn fa3_reference_forward(params: *const fa3_forward_params, threads: c_int) -> fa3_status;
 
     pub fn fa3_backward_check(params: *const fa3_backward_params) -> fa3_status;
@@ -225,6 +287,9 @@ extern "C" {
     ) -> fa3_status;
     pub fn fa3_reference_quantize(params: *const fa3_quantize_params) -> fa3_status;
 
+    pub fn fa3_append_check(params: *const fa3_append_params) -> fa3_status;
+    pub fn fa3_append(params: *const fa3_append_params, stream: fa3_stream) -> fa3_status;
+    pub fn fa3_reference_append(params: *const fa3_append_params) -> fa3_status;
     pub fn fa3_combine_check(params: *const fa3_combine_params) -> fa3_status;
     pub fn fa3_combine(params: *const fa3_combine_params, stream: fa3_stream) -> fa3_status;
     pub fn fa3_reference_combine(params: *const fa3_combine_params) -> fa3_status;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "append_params.h"
 #include "backward_params.h"
 #include "combine_params.h"
 #include "params.h"
@@ -15,13 +16,15 @@ namespace fa3::test {
 
 struct Launched {
   const Row* row = nullptr;
-  ScaledForwardParams forward{};  // of rows without scales or a list its beginning
-  EmptyRowsParams empty_rows{};   // of the pass that writes rows without keys
-  TileVParams tile_v{};           // of the one that makes V into tiles
-  PlanLengthsPassParams lengths{};  // of the one that plans packed lengths
-  QuantizeParams quantize{};      // of those that quantize
-  CombineParams combine{};        // of the one that combines
-  BackwardParams backward{};      // of the backward kernels, and of the passes before and behind them
+  ScaledForwardParams forward{};    // of rows without scales or a list its beginning
+  PlannedForwardParams planned{};   // of those whose sequences have lengths of their own
+  PlanLengthsPassParams lengths{};  // of the pass that plans for these
+  EmptyRowsParams empty_rows{};     // of the one that writes rows without keys
+  TileVParams tile_v{};             // of the one that makes V into tiles
+  QuantizeParams quantize{};        // of those that quantize
+  CombineParams combine{};          // of the one that combines
+  AppendParams append{};            // of the one that appends
+  BackwardParams backward{};        // of the backward kernels, and of the passes before and behind them
   unsigned grid = 0;
 
   Launched() = default;
@@ -29,9 +32,18 @@ struct Launched {
     const int number = row_named(kernel.c_str());
     if (number < 0) return;
     row = &rows[number];
-    if (row->forward()) std::memcpy(static_cast<void*>(&forward), params, parameter_bytes(*row->forward()));
+    if (row->forward()) take(*row->forward(), params);
     if (row->backward()) std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
     if (row->pass()) take(row->pass()->pass, params);
+  }
+
+  void take(const ForwardRow& kernel, const void* params) {
+    if (kernel.has(Trait::own_lengths)) {
+      std::memcpy(static_cast<void*>(&planned), params, sizeof planned);
+      static_cast<ForwardParams&>(forward) = planned;
+    } else {
+      std::memcpy(static_cast<void*>(&forward), params, parameter_bytes(kernel));
+    }
   }
 
   void take(Pass pass, const void* params) {
@@ -46,6 +58,7 @@ struct Launched {
       case Pass::measure:
       case Pass::finish: std::memcpy(&quantize, params, sizeof quantize); break;
       case Pass::combine: std::memcpy(&combine, params, sizeof combine); break;
+      case Pass::append: std::memcpy(static_cast<void*>(&append), params, sizeof append); break;
     }
   }
 };

@@ -19,9 +19,10 @@ FORWARD_WORKSPACE_BYTES = 64
 
 OK, INVALID_ARGUMENT, UNSUPPORTED = 0, 1, 2
 NO_CONTEXT, OUT_OF_MEMORY = 5, 9
-DTYPES = {"bfloat16": 1, "float16": 2, "float32": 3, "float8_e4m3fn": 4, "float8_e5m2": 5}  # as torch names them
-MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2}
-FLAG_DETERMINISTIC, FLAG_TWO_LEVEL = 1, 2
+# As torch names them. int32 is for lengths and page numbers only.
+DTYPES = {"bfloat16": 1, "float16": 2, "float32": 3, "float8_e4m3fn": 4, "float8_e5m2": 5, "int32": 6}
+MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2, "window": 3, "chunk": 4}
+FLAG_DETERMINISTIC, FLAG_TWO_LEVEL, FLAG_BATCH_INVARIANT = 1, 2, 4
 QUANTIZE_INCOHERENT, QUANTIZE_ROTARY_INTERLEAVED = 1, 2
 KERNEL_FORWARD, KERNEL_BACKWARD, KERNEL_PASS = 1, 2, 3
 
@@ -91,7 +92,15 @@ _HOW = [("mask", ctypes.c_int32), ("softmax_scale", ctypes.c_float), ("kernel", 
 
 class ForwardParams(Params):
     call = "forward"
-    _fields_ = _HEAD + _tensors("q k v o lse") + _HOW + _tensors("q_scale k_scale v_scale o_scale v_mean lse_offset")
+    _fields_ = (
+        _HEAD
+        + _tensors("q k v o lse")
+        + _HOW
+        + _tensors("q_scale k_scale v_scale o_scale v_mean lse_offset")
+        + [(name, ctypes.c_int32) for name in ("window_left", "window_right", "max_seqlen_q", "max_seqlen_k")]
+        + _tensors("sinks cu_seqlens_q cu_seqlens_k seqused_q seqused_k leftpad_k page_table cache_batch_idx")
+        + [("schedule", ctypes.c_void_p), ("schedule_bytes", ctypes.c_size_t)]
+    )
 
 
 class BackwardParams(Params):
@@ -164,6 +173,8 @@ class Library:
         i, n, p = ctypes.c_int32, ctypes.c_size_t, ctypes.c_void_p
         size, info = ctypes.POINTER(n), ctypes.POINTER(KernelInfo)
         self._declare("fa3_kernel_info_at", ctypes.c_int, info)
+        self._declare("fa3_forward_schedule_size", ctypes.POINTER(ForwardParams), i, size)
+        self._declare("fa3_forward_schedule", ctypes.POINTER(ForwardParams), p, n, p)
         for call, struct in CALLS.items():
             params = ctypes.POINTER(struct)
             self._declare(f"fa3_{call}_check", params)
@@ -210,6 +221,17 @@ class Library:
         """Enqueues the call on a CUDA stream of the current context. Addresses are those of device memory."""
         space = [] if params.call == "combine" else [workspace, workspace_bytes]
         self._call(f"fa3_{params.call}", ctypes.byref(params), *space, stream)
+
+    def schedule_size(self, params: ForwardParams, multiprocessors: int = 0) -> int:
+        """Bytes of a schedule for these lengths; 0 if the call needs none. multiprocessors: as for workspace_size."""
+        size = ctypes.c_size_t()
+        self._call("fa3_forward_schedule_size", ctypes.byref(params), multiprocessors, ctypes.byref(size))
+        return size.value
+
+    def enqueue_schedule(self, params: ForwardParams, schedule: Optional[int], schedule_bytes: int,
+                         stream: Optional[int]):  # fmt: skip
+        """Enqueues what plans the lengths, once for the calls that then have `schedule` in their params."""
+        self._call("fa3_forward_schedule", ctypes.byref(params), schedule, schedule_bytes, stream)
 
     def reference(self, params: Params, threads: int = 0):
         """The same on the CPU; all addresses are the host's. threads, 0 for one a core: of forward and backward."""

@@ -1,0 +1,240 @@
+#include <algorithm>
+
+#include "judge.h"
+
+namespace fa3::test {
+namespace {
+
+constexpr int64_t max_served = (1 << 30) - 2048;  // rows of a tensor or a sequence
+
+void judge_scale(Judge& j, const char* name, const fa3_tensor& t, const fa3_tensor& of, const Layout& layout) {
+  j.wrong_if(t.dtype != FA3_DTYPE_FP32, name);
+  j.rank(name, t, 3);
+  if (t.rank != 3) return;
+  j.dims(name, t);
+  j.wrong_if(t.dim[0] != 1 && t.dim[0] != of.dim[0], name);
+  j.wrong_if(t.dim[1] != 1 && t.dim[1] != of.dim[2], name);
+  j.wrong_if(t.dim[2] != 1 && t.dim[2] != divided_up(of.dim[1], FA3_SCALE_ROWS), name);
+  j.layout(name, t, layout);
+}
+
+// A window that is another mask becomes it.
+void judge_window(Judge& j, fa3_forward_params& p) {
+  const int32_t left = p.window_left, right = p.window_right;
+  j.wrong_if(p.mask < FA3_MASK_NONE || p.mask > FA3_MASK_CHUNK, "mask");
+  if (p.mask == FA3_MASK_WINDOW) {
+    j.wrong_if(left < -1, "window_left"), j.wrong_if(right < -1, "window_right");
+    if (left != -1 || (right != 0 && right != -1)) return;
+    p.mask = right == 0 ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
+  } else if (p.mask == FA3_MASK_CHUNK) {
+    j.wrong_if(left < 1, "window_left"), j.wrong_if(right != 0 && right != -1, "window_right");
+  } else {
+    j.wrong_if(left != 0, "window_left"), j.wrong_if(right != 0, "window_right");
+  }
+}
+
+// The tensors of packed lengths, pages and sinks.
+struct Served {
+  const fa3_forward_params& p;
+  const bool packed_q = p.cu_seqlens_q.rank != 0, packed_k = p.cu_seqlens_k.rank != 0,
+             pages = p.page_table.rank != 0, cache = p.cache_batch_idx.rank != 0;
+  const Named lengths[6] = {{"cu_seqlens_q", &p.cu_seqlens_q}, {"cu_seqlens_k", &p.cu_seqlens_k},
+                            {"seqused_q", &p.seqused_q},       {"seqused_k", &p.seqused_k},
+                            {"leftpad_k", &p.leftpad_k},       {"cache_batch_idx", &p.cache_batch_idx}};
+
+  // Dims of q, k and v are known to be right.
+  Wide batch() const { return packed_q ? Wide{p.cu_seqlens_q.dim[0]} - 1 : Wide{p.q.dim[0]}; }
+  int64_t rows_q() const { return p.q.dim[packed_q ? 0 : 1]; }
+  int64_t heads() const { return p.q.dim[packed_q ? 1 : 2]; }
+  int64_t head_dim() const { return p.q.dim[packed_q ? 2 : 3]; }
+  int64_t rows_k() const { return p.k.dim[packed_k ? 0 : 1]; }
+  int64_t heads_kv() const { return p.k.dim[packed_k ? 1 : 2]; }
+  int64_t head_dim_v() const { return p.v.dim[packed_k ? 2 : 3]; }
+  Wide most_keys() const { return pages ? Wide{p.page_table.dim[1]} * p.k.dim[1] : Wide{rows_k()}; }
+  Wide seqlen_q() const { return packed_q ? std::min<Wide>(p.max_seqlen_q, rows_q()) : Wide{rows_q()}; }
+  Wide seqlen_k() const { return p.max_seqlen_k ? std::min<Wide>(p.max_seqlen_k, most_keys()) : most_keys(); }
+
+  bool bounds_keys() const { return !packed_k && p.max_seqlen_k != 0 && p.max_seqlen_k != p.k.dim[1]; }
+  // Is there anything of it, so that the call takes kernels of its own?
+  bool any() const {
+    return p.mask > FA3_MASK_CAUSAL_BOTTOM_RIGHT || (p.flags & FA3_FLAG_BATCH_INVARIANT) || pages ||
+           p.sinks.rank != 0 || bounds_keys() ||
+           std::any_of(std::begin(lengths), std::end(lengths), [](const Named& t) { return t.tensor->rank != 0; });
+  }
+
+  void kinds(Judge& j) const {
+    j.wrong_if(pages && (packed_k || cache || p.leftpad_k.rank != 0), "page_table");
+    j.wrong_if(cache && packed_k, "cache_batch_idx");
+    j.wrong_if(p.q.dtype == FA3_DTYPE_E4M3 && any(), "q");
+    for (const auto& [name, t] : lengths)
+      if (t->rank != 0) j.rank(name, *t, 1), j.wrong_if(t->dtype != FA3_DTYPE_INT32, name);
+    if (pages) j.rank("page_table", p.page_table, 2), j.wrong_if(p.page_table.dtype != FA3_DTYPE_INT32, "page_table");
+    if (p.sinks.rank != 0) j.rank("sinks", p.sinks, 1), j.wrong_if(p.sinks.dtype != FA3_DTYPE_FP32, "sinks");
+  }
+  void dims(Judge& j) const {
+    for (const auto& [name, t] : lengths) {
+      if (t->rank == 0) continue;
+      const bool sums = t == &p.cu_seqlens_q || t == &p.cu_seqlens_k;
+      j.dims(name, *t);
+      j.wrong_if(t->dim[0] != batch() + sums || (sums && t->dim[0] < 1), name);
+    }
+    if (pages) j.dims("page_table", p.page_table), j.wrong_if(p.page_table.dim[0] != batch(), "page_table");
+    if (p.sinks.rank != 0) j.dims_are("sinks", p.sinks, {heads()});
+  }
+  void maxima(Judge& j) const {
+    if (packed_q) j.wrong_if(p.max_seqlen_q < 1, "max_seqlen_q");
+    else j.wrong_if(p.max_seqlen_q != 0 && p.max_seqlen_q != rows_q(), "max_seqlen_q");
+    if (packed_k) j.wrong_if(p.max_seqlen_k < 1, "max_seqlen_k");
+    else j.wrong_if(p.max_seqlen_k < 0 || p.max_seqlen_k > most_keys(), "max_seqlen_k");
+    if (!any()) return;
+    j.wrong_if(seqlen_q() > max_served || (packed_q && rows_q() > max_served), "q");
+    j.wrong_if(seqlen_k() > max_served || (packed_k && rows_k() > max_served), pages ? "page_table" : "k");
+  }
+  void layouts(Judge& j, bool pointers) const {
+    const Layout numbers{.last_1 = true, .pointers = pointers};
+    for (const auto& [name, t] : lengths)
+      if (t->rank != 0) j.layout(name, *t, numbers);
+    if (pages) j.layout("page_table", p.page_table, {.last_1 = true, .max_stride = INT32_MAX, .pointers = pointers});
+    if (p.sinks.rank != 0) j.layout("sinks", p.sinks, {.pointers = pointers});
+  }
+  void schedule(Judge& j) const {
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(p.schedule);
+    j.wrong_if((begin == 0 && p.schedule_bytes != 0) || begin % 16 != 0, "schedule");
+    j.wrong_if(Wide{begin} + p.schedule_bytes >= Wide{1} << 64, "schedule");
+    j.open_if(p.schedule_bytes >= uint64_t{1} << 63, "schedule");
+  }
+  // What the library counts of them in 32 bits: far more than there are.
+  void sizes(Judge& j) const {
+    const Wide chunks = p.mask == FA3_MASK_CHUNK ? seqlen_q() / p.window_left + 2 : Wide{1};
+    const Wide blocks = seqlen_q() / 32 + seqlen_k() / 256 + 4096;
+    j.open_if(heads() * batch() * chunks * blocks > max_tiles / 4, "q");
+    // Rows of packed heads, up to a power of two for each query.
+    j.open_if(heads_kv() && Wide{2} * rows_q() * (heads() / heads_kv()) > max_served, "q");
+  }
+};
+
+}  // namespace
+
+Verdict judge(const fa3_forward_params* params, Mode mode) {
+  Judge j;
+  fa3_forward_params p = complete(params);
+  j.wrong_if(!is_sensible(params, offsetof(fa3_forward_params, lse)), "params->struct_size");
+  const bool host = mode == Mode::reference, pointers = mode != Mode::shapes;
+  const bool e4m3 = p.q.dtype == FA3_DTYPE_E4M3, fp32 = p.q.dtype == FA3_DTYPE_FP32;
+  const bool tiles = e4m3 && p.v.rank == 5, wants_lse = p.lse.data != nullptr;
+  const uint64_t known = FA3_FLAG_DETERMINISTIC | FA3_FLAG_TWO_LEVEL | FA3_FLAG_BATCH_INVARIANT;
+  j.wrong_if(p.flags & ~known, "flags");
+  j.wrong_if((p.flags & FA3_FLAG_TWO_LEVEL) && !e4m3, "flags");
+  judge_window(j, p);
+  j.softmax_scale(p.softmax_scale);
+
+  j.wrong_if(!is_one_of(p.q.dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3}) && !(host && fp32), "q");
+  j.wrong_if(p.k.dtype != p.q.dtype, "k");
+  j.wrong_if(p.v.dtype != p.q.dtype, "v");
+  const bool o_has_16_bits = is_one_of(p.o.dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16});
+  if (e4m3) j.wrong_if(!o_has_16_bits && p.o.dtype != FA3_DTYPE_E4M3 && !(host && p.o.dtype == FA3_DTYPE_FP32), "o");
+  else if (host) j.wrong_if(!o_has_16_bits && p.o.dtype != FA3_DTYPE_FP32, "o");
+  else j.wrong_if(p.o.dtype != p.q.dtype, "o");
+
+  const bool needs_o_scale = e4m3 && p.o.dtype == FA3_DTYPE_E4M3;
+  j.wrong_if((p.q_scale.rank != 0) != e4m3, "q_scale");
+  j.wrong_if((p.k_scale.rank != 0) != e4m3, "k_scale");
+  j.wrong_if((p.v_scale.rank != 0) != e4m3, "v_scale");
+  j.wrong_if((p.o_scale.rank != 0) != needs_o_scale, "o_scale");
+  j.wrong_if(p.v_mean.rank != 0 && !e4m3, "v_mean");
+  j.wrong_if(p.lse_offset.rank != 0 && !e4m3, "lse_offset");
+
+  const Served served{p};
+  const bool packed_q = served.packed_q, packed_k = served.packed_k;
+  served.kinds(j);
+  j.rank("q", p.q, 4 - packed_q), j.rank("k", p.k, 4 - packed_k), j.rank("o", p.o, 4 - packed_q);
+  j.rank("v", p.v, tiles ? 5 : 4 - packed_k);
+  if (wants_lse) j.rank("lse", p.lse, 3 - packed_q), j.wrong_if(p.lse.dtype != FA3_DTYPE_FP32, "lse");
+  if (!j.good()) return j.verdict;
+
+  j.dims("q", p.q), j.dims("k", p.k), j.dims("v", p.v), j.dims("o", p.o);
+  const int64_t rows_q = served.rows_q(), heads = served.heads(), rows_k = served.rows_k(),
+                heads_kv = served.heads_kv(), head_dim = served.head_dim(), head_dim_v = served.head_dim_v();
+  served.dims(j), served.maxima(j);
+  j.wrong_if(!packed_k && !served.pages && !served.cache && p.k.dim[0] != served.batch(), "k");
+  j.wrong_if(p.k.dim[3 - packed_k] != head_dim, "k");
+  if (tiles) j.dims_are("v", p.v, {p.q.dim[0], heads_kv, rows_k / 16 + (rows_k % 16 != 0), head_dim_v, 16});
+  else if (packed_k) j.dims_are("v", p.v, {rows_k, heads_kv});
+  else j.dims_are("v", p.v, {p.k.dim[0], rows_k, heads_kv});
+  if (packed_q) j.dims_are("o", p.o, {rows_q, heads, head_dim_v});
+  else j.dims_are("o", p.o, {p.q.dim[0], rows_q, heads, head_dim_v});
+  j.heads("k", heads, heads_kv);
+  const int unit = fp32 ? 1 : e4m3 ? 16 : 8;
+  j.head_dim("q", head_dim, unit), j.head_dim("v", head_dim_v, unit);
+  if (wants_lse) {
+    j.dims("lse", p.lse);
+    if (packed_q) j.dims_are("lse", p.lse, {heads, rows_q});
+    else j.dims_are("lse", p.lse, {p.q.dim[0], heads, rows_q});
+  }
+  if (!j.good()) return j.verdict;
+
+  const Layout rows{.rows = true, .host = host, .pointers = pointers};
+  const Layout plain{.host = host, .max_stride = host ? INT64_MAX : INT32_MAX, .pointers = pointers};
+  Layout written = rows;
+  written.output = true;
+  j.layout("q", p.q, rows), j.layout("k", p.k, rows), j.layout("o", p.o, written);
+  j.layout("v", p.v, tiles ? Layout{.host = host, .pointers = pointers} : rows);
+  if (tiles) {
+    const bool empty = !has_elements(p.v);
+    for (int i = 0; i < 3; ++i)
+      if (p.v.dim[i] > 1) {
+        j.wrong_if(!empty && !host && p.v.stride[i] % 16 != 0, "v");
+        j.open_if(host || empty, "v");
+      }
+    j.wrong_if(!empty && (p.v.stride[3] != 16 || p.v.stride[4] != 1), "v");
+    j.open_if(empty, "v");
+    j.wrong_if(!empty && pointers && !host && reinterpret_cast<uintptr_t>(p.v.data) % 16 != 0, "v");
+  }
+  if (wants_lse) j.layout("lse", p.lse, {.output = true, .host = host, .pointers = pointers});
+  served.layouts(j, pointers);
+  if (mode == Mode::device) served.schedule(j);
+  if (e4m3) {
+    judge_scale(j, "q_scale", p.q_scale, p.q, plain);
+    judge_scale(j, "k_scale", p.k_scale, p.k, plain);
+    judge_scale(j, "v_scale", p.v_scale, p.k, plain);
+    if (needs_o_scale) judge_fp32(j, "o_scale", p.o_scale, {1}, plain);
+    Layout mean = rows;
+    mean.max_stride = plain.max_stride;
+    if (p.v_mean.rank != 0) judge_fp32(j, "v_mean", p.v_mean, {p.q.dim[0], heads_kv, head_dim_v}, mean);
+    if (p.lse_offset.rank != 0 && wants_lse)
+      judge_fp32(j, "lse_offset", p.lse_offset, {p.q.dim[0], heads, rows_q}, plain);
+  }
+  if (!host) j.open_if(e4m3 || served.any(), "no kernel of this build");
+  if (!host && j.good()) {
+    const bool any = served.any();
+    const KernelWanted wanted{FA3_KERNEL_FORWARD, p.q.dtype, head_dim, head_dim_v, !any && p.mask != FA3_MASK_NONE};
+    if (any) served.sizes(j);
+    else judge_sizes(j, p.q, p.k);
+    if (judge_kernel(j, p.kernel, wanted)) {
+      j.wrong_if((std::strstr(p.kernel, "fa3_fwdserved") == p.kernel) != any, "params->kernel");
+      judge_packed_heads(j, p.kernel, rows_q, heads, heads_kv);
+    }
+    // Which scales and which V a kernel of e4m3 takes, its name tells, the header does not.
+    j.open_if(p.kernel && e4m3, "params->kernel");
+  }
+  if (pointers) {
+    std::vector<Named> tensors{{"o", &p.o}};
+    if (wants_lse) tensors.push_back({"lse", &p.lse});
+    tensors.insert(tensors.end(), {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}});
+    if (e4m3) tensors.insert(tensors.end(), {{"q_scale", &p.q_scale}, {"k_scale", &p.k_scale}, {"v_scale", &p.v_scale},
+                                             {"o_scale", &p.o_scale}, {"v_mean", &p.v_mean}});
+    if (e4m3 && wants_lse) tensors.push_back({"lse_offset", &p.lse_offset});
+    tensors.insert(tensors.end(), std::begin(served.lengths), std::end(served.lengths));
+    tensors.insert(tensors.end(), {{"page_table", &p.page_table}, {"sinks", &p.sinks}});
+    fa3_tensor schedule{const_cast<void*>(p.schedule), FA3_DTYPE_E4M3, 1, {}, {1}};
+    schedule.dim[0] = static_cast<int64_t>(std::min<size_t>(p.schedule_bytes, INT32_MAX));
+    const bool has_schedule = served.any() && mode == Mode::device;
+    if (has_schedule) tensors.push_back({"schedule", &schedule});
+    if (has_schedule && p.schedule_bytes > INT32_MAX) j.open_if(true, "o"), j.open_if(true, "lse");
+    j.apart(tensors, wants_lse ? 2 : 1);
+  }
+  j.verdict.whole = true;
+  return j.verdict;
+}
+
+}  // namespace fa3::test

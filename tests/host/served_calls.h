@@ -1,0 +1,52 @@
+// Calls with lengths, pages and caches. Pointers are far apart and lead nowhere: only for functions that never follow
+// them.
+#pragma once
+#include "call.h"
+
+namespace fa3::test {
+
+inline void* far_away(uintptr_t n) { return reinterpret_cast<void*>(n << 42); }
+inline fa3_tensor lengths_at(uintptr_t n, int64_t count) { return tensor(far_away(n), FA3_DTYPE_INT32, {count}); }
+
+// Three sequences, of up to 7 queries (12 in all), 4 heads over 2, head_dim 16.
+inline constexpr int64_t served_batch = 3;
+
+// Queries and keys packed: up to 9 keys, 17 in all.
+inline fa3_forward_params imaginary_packed() {
+  fa3_forward_params p = imaginary();
+  p.q = tensor(p.q.data, FA3_DTYPE_BF16, {12, 4, 16}), p.o = tensor(p.o.data, FA3_DTYPE_BF16, {12, 4, 16});
+  p.k = tensor(p.k.data, FA3_DTYPE_BF16, {17, 2, 16}), p.v = tensor(p.v.data, FA3_DTYPE_BF16, {17, 2, 16});
+  p.lse = tensor(p.lse.data, FA3_DTYPE_FP32, {4, 12});
+  p.cu_seqlens_q = lengths_at(6, served_batch + 1), p.cu_seqlens_k = lengths_at(7, served_batch + 1);
+  p.max_seqlen_q = 7, p.max_seqlen_k = 9;
+  return p;
+}
+
+// Packed queries, keys in 6 pages of 8, of which a sequence has up to 4.
+inline fa3_forward_params imaginary_paged() {
+  fa3_forward_params p = imaginary_packed();
+  p.cu_seqlens_k = {}, p.max_seqlen_k = 0;
+  p.k = tensor(p.k.data, FA3_DTYPE_BF16, {6, 8, 2, 16}), p.v = tensor(p.v.data, FA3_DTYPE_BF16, {6, 8, 2, 16});
+  p.seqused_k = lengths_at(8, served_batch);
+  p.page_table = tensor(far_away(9), FA3_DTYPE_INT32, {served_batch, 4});
+  return p;
+}
+
+// Up to 2 queries of each sequence, batched, and a cache of 5 entries of up to 32 keys.
+inline fa3_forward_params imaginary_cached() {
+  fa3_forward_params p = imaginary({.batch = served_batch, .seqlen_q = 2, .seqlen_k = 32});
+  p.k.dim[0] = p.v.dim[0] = 5;
+  p.seqused_q = lengths_at(10, served_batch), p.seqused_k = lengths_at(8, served_batch);
+  p.leftpad_k = lengths_at(11, served_batch), p.cache_batch_idx = lengths_at(12, served_batch);
+  p.sinks = tensor(far_away(13), FA3_DTYPE_FP32, {4});
+  return p;
+}
+
+inline void window(fa3_forward_params& p, int32_t left, int32_t right) {
+  p.mask = FA3_MASK_WINDOW, p.window_left = left, p.window_right = right;
+}
+inline void chunk(fa3_forward_params& p, int32_t size, int32_t right) {
+  p.mask = FA3_MASK_CHUNK, p.window_left = size, p.window_right = right;
+}
+
+}  // namespace fa3::test

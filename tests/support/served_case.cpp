@@ -1,0 +1,197 @@
+#include "served_case.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "half.h"
+#include "params.h"
+#include "random.h"
+
+namespace fa3::test {
+
+using tools::Layout;
+
+namespace {
+
+// Tensors of numbers are aligned to 4 bytes, and no more.
+View add_numbers(ServedCase& made, const Layout& layout, fa3_dtype dtype) {
+  return add_view(made.images, layout, dtype, made.problem.guard ? 4 : 0, made.problem.guard);
+}
+
+template <class T>
+void write(ServedCase& made, const View& view, const std::vector<T>& numbers) {
+  if (view.image < 0) return;
+  T* data = view.data<T>(made.images);
+  size_t n = 0;
+  view.layout.for_each([&](int64_t at) { data[at] = numbers[n++]; });
+}
+
+// Fills q, k or v (0, 1, 2): so many rows of entries, of which those with a flag count.
+void fill(ServedCase& made, int tensor, const std::vector<char>& counts) {
+  const ServedProblem& p = made.problem;
+  const View& view = tensor == 0 ? made.q : tensor == 1 ? made.k : made.v;
+  const std::vector<int64_t>& dim = view.layout.dim;
+  std::vector<float> row(static_cast<size_t>(dim[3]));
+  const uint64_t seed = tools::mix(p.seed, uint64_t(tensor));
+  for (size_t n = 0; n < counts.size(); ++n) {
+    if (!counts[n]) continue;
+    for (int64_t h = 0; h < dim[2]; ++h) {
+      const int64_t index[] = {int64_t(n) / dim[1], int64_t(n) % dim[1], h, 0};
+      tools::normal(seed, (uint64_t(n) * uint64_t(dim[2]) + uint64_t(h)) * 256, row.data(), row.size());
+      view.write_row(made.images, view.layout.position(index), row, 1);
+    }
+  }
+}
+
+}  // namespace
+
+ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
+  const ServedProblem& p = problem;
+  const int64_t entries_q = p.packed_q ? 1 : p.batch;
+  const auto place = [&](const Storage& s, fa3_dtype dtype, int64_t entries, int64_t rows, int64_t heads, int64_t d) {
+    return add_view(images, lay_out(s, dtype, entries, rows, heads, d), dtype, p.guard ? 16 * s.shift : 0, p.guard);
+  };
+  q = place(p.q, p.dtype, entries_q, p.rows_q, p.heads, p.head_dim);
+  k = place(p.k, p.dtype, p.entries_k, p.rows_k, p.heads_kv, p.head_dim);
+  v = place(p.v, p.dtype, p.entries_k, p.rows_k, p.heads_kv, p.head_dim_v);
+  o = place(p.o, p.output_dtype(), entries_q, p.rows_q, p.heads, p.head_dim_v);
+  if (p.want_lse)
+    lse = add_view(images, lay_out_lse(p.lse, entries_q, p.heads, p.rows_q), FA3_DTYPE_FP32,
+                   p.guard ? 16 * p.lse.shift : 0, p.guard);
+  if (p.has_sinks) {
+    Layout layout = Layout::packed({p.heads});
+    layout.stride[0] = 1 + p.k.shift % 2;
+    sinks = add_numbers(*this, layout, FA3_DTYPE_FP32);
+  }
+  const std::pair<View*, const std::vector<int32_t>*> lists[] = {
+      {&cu_q, &p.cu_q},           {&cu_k, &p.cu_k},           {&used_q, &p.used_q},
+      {&used_k, &p.used_k},       {&leftpad_k, &p.leftpad_k}, {&cache_batch_idx, &p.cache_batch_idx}};
+  for (const auto& [view, numbers] : lists)
+    if (!numbers->empty())
+      *view = add_numbers(*this, Layout::packed({int64_t(numbers->size())}), FA3_DTYPE_INT32);
+  if (p.page_size) {
+    const int64_t gap = p.q.shift % 3;  // between rows of the table
+    page_table = add_numbers(*this, Layout::make({p.batch, p.pages_each}, {0, 1}, {0, gap}), FA3_DTYPE_INT32);
+  }
+  write_numbers();
+
+  std::vector<char> counts_q(size_t(entries_q * p.rows_q)), counts_k(size_t(p.entries_k * p.rows_k));
+  for (int64_t b = 0; b < p.batch; ++b) {
+    if (p.poisoned[size_t(b)]) continue;
+    const ServedSequence s = p.sequence(b);
+    for (int64_t i = 0; i < s.queries; ++i) counts_q[size_t(s.entry_q * p.rows_q + s.first_query + i)] = true;
+    const ServedProblem::Range near = p.keys_near(s);
+    for (int64_t j = near.begin; j < near.end; ++j) {
+      const RowPlace at = p.place_of(s, j);
+      counts_k[size_t(at.entry * p.rows_k + at.row)] = true;
+    }
+  }
+  fill(*this, 0, counts_q), fill(*this, 1, counts_k), fill(*this, 2, counts_k);
+}
+
+void ServedCase::write_numbers() {
+  const ServedProblem& p = problem;
+  write(*this, cu_q, p.cu_q), write(*this, cu_k, p.cu_k), write(*this, used_q, p.used_q);
+  write(*this, used_k, p.used_k), write(*this, leftpad_k, p.leftpad_k), write(*this, page_table, p.page_table);
+  write(*this, cache_batch_idx, p.cache_batch_idx), write(*this, sinks, p.sinks);
+}
+
+void ServedCase::poison_outputs() {
+  for (const View* view : {&o, &lse})
+    if (view->image >= 0) view->layout.for_each([&](int64_t at) { view->write_poison(images, at); });
+}
+
+int64_t ServedCase::query_position(const View& view, const ServedSequence& s, int64_t query, int64_t head) const {
+  const int64_t row = s.first_query + query;
+  const int64_t of_lse[] = {s.entry_q, head, row}, of_rows[] = {s.entry_q, row, head, 0};
+  return view.layout.position(view.layout.rank() == 3 ? of_lse : of_rows);
+}
+
+int64_t ServedCase::key_position(const View& view, const ServedSequence& s, int64_t key, int64_t head_kv) const {
+  const RowPlace at = problem.place_of(s, key);
+  const int64_t index[] = {at.entry, at.row, head_kv, 0};
+  return view.layout.position(index);
+}
+
+fa3_forward_params ServedCase::params(const std::vector<void*>& bases) const {
+  const ServedProblem& p = problem;
+  fa3_forward_params params = tools::forward_params();
+  // Packed tensors have no dimension of batch entries.
+  const auto tensor = [&](const View& view, bool packed) {
+    View its = view;
+    if (packed) its.layout.dim.erase(its.layout.dim.begin()), its.layout.stride.erase(its.layout.stride.begin());
+    return its.tensor(bases);
+  };
+  params.q = tensor(q, p.packed_q), params.o = tensor(o, p.packed_q);
+  params.k = tensor(k, p.packed_k), params.v = tensor(v, p.packed_k);
+  if (p.want_lse) params.lse = tensor(lse, p.packed_q);
+  const std::pair<fa3_tensor*, const View*> optional[] = {
+      {&params.sinks, &sinks},           {&params.cu_seqlens_q, &cu_q}, {&params.cu_seqlens_k, &cu_k},
+      {&params.seqused_q, &used_q},      {&params.seqused_k, &used_k},  {&params.leftpad_k, &leftpad_k},
+      {&params.page_table, &page_table}, {&params.cache_batch_idx, &cache_batch_idx}};
+  for (const auto& [to, view] : optional)
+    if (view->image >= 0) *to = view->tensor(bases);
+  params.mask = p.mask, params.window_left = p.window_left, params.window_right = p.window_right;
+  params.max_seqlen_q = p.max_seqlen_q, params.max_seqlen_k = p.max_seqlen_k;
+  params.softmax_scale = p.softmax_scale;
+  params.flags = FA3_FLAG_DETERMINISTIC | (p.batch_invariant ? uint64_t{FA3_FLAG_BATCH_INVARIANT} : 0);
+  params.kernel = p.kernel;
+  return params;
+}
+
+fa3_forward_params ServedCase::host_params() {
+  std::vector<void*> bases;
+  for (Image& image : images) bases.push_back(image.data());
+  return params(bases);
+}
+
+std::vector<int> ServedCase::outputs() const {
+  std::vector<int> outputs = {o.image};
+  if (problem.want_lse) outputs.push_back(lse.image);
+  return outputs;
+}
+
+void ServedCase::copy_inputs(const ServedCase& from, int64_t b, int64_t first_query, int64_t own) {
+  const ServedProblem& p = problem;
+  const ServedSequence theirs = from.problem.sequence(b), mine = p.sequence(own);
+  const int64_t width = tools::element_bytes(p.dtype);
+  const auto copy = [&](const View& to, int64_t to_position, const View& source, int64_t position) {
+    std::memcpy(to.data<unsigned char>(images) + width * to_position,
+                source.data<unsigned char>(from.images) + width * position, size_t(width * to.layout.dim[3]));
+  };
+  for (int64_t i = 0; i < mine.queries; ++i)
+    for (int64_t h = 0; h < p.heads; ++h)
+      copy(q, query_position(q, mine, i, h), from.q, from.query_position(from.q, theirs, first_query + i, h));
+  const ServedProblem::Range near = p.keys_near(mine);
+  for (int64_t j = near.begin; j < near.end; ++j)
+    for (int64_t h = 0; h < p.heads_kv; ++h) {
+      copy(k, key_position(k, mine, j, h), from.k, from.key_position(from.k, theirs, j, h));
+      copy(v, key_position(v, mine, j, h), from.v, from.key_position(from.v, theirs, j, h));
+    }
+}
+
+Output gather(const ServedCase& made, const std::vector<ServedRow>& rows) {
+  Output out;
+  for (const auto& [sequence, query, head] : rows) {
+    const int64_t at = made.query_position(made.o, sequence, query, head);
+    for (int64_t c = 0; c < made.problem.head_dim_v; ++c) out.o.push_back(made.o.read(made.images, at + c));
+    if (made.problem.want_lse)
+      out.lse.push_back(made.lse.read(made.images, made.query_position(made.lse, sequence, query, head)));
+  }
+  return out;
+}
+
+std::string check_outside(const ServedCase& made) {
+  // Elements may have been written or not.
+  const auto check = [&](const View& view, const char* name) {
+    std::vector<Image> images = made.images;
+    std::vector<char> elements = elements_of(images, view);
+    view.layout.for_each([&](int64_t at) { view.write_poison(images, at); });
+    std::fill(elements.begin(), elements.end(), false);
+    return check_poison(images, view, elements, name);
+  };
+  const std::string bad = check(made.o, "o");
+  return bad.empty() && made.problem.want_lse ? check(made.lse, "lse") : bad;
+}
+
+}  // namespace fa3::test

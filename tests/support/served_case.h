@@ -1,0 +1,64 @@
+// The memory of a served problem, what is right, and the verdict.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "images.h"
+#include "oracle.h"
+#include "served_problem.h"
+
+namespace fa3::test {
+
+// A served problem with its inputs made and its outputs poisoned. Inputs are N(0,1), the same for every problem of the
+// same seed and layout, where a sequence has a row that counts, and NaN everywhere else: between sequences, behind the
+// rows in use, in padding, in pages and cache entries that nobody uses, and in sequences that are poisoned.
+struct ServedCase {
+  ServedProblem problem;
+  std::vector<Image> images;
+  View q, k, v, o, lse, sinks;
+  View cu_q, cu_k, used_q, used_k, leftpad_k, page_table, cache_batch_idx;  // without an image where absent
+
+  explicit ServedCase(const ServedProblem& problem);
+
+  // The first element of a row: of q, o and lse of a query, of k and v of a key.
+  int64_t query_position(const View& view, const ServedSequence& s, int64_t query, int64_t head) const;
+  int64_t key_position(const View& view, const ServedSequence& s, int64_t key, int64_t head_kv) const;
+
+  // The call's parameters, given where each image lies.
+  fa3_forward_params params(const std::vector<void*>& bases) const;
+  fa3_forward_params host_params();
+  std::vector<int> outputs() const;  // images of o and lse
+  void poison_outputs();
+
+  // Writes the problem's numbers again, after they were changed.
+  void write_numbers();
+  // Sequence `own` gets the inputs of another case's sequence b from this query on; its keys are the first ones there.
+  void copy_inputs(const ServedCase& from, int64_t b, int64_t first_query, int64_t own);
+};
+
+// Queries of one sequence in each head, and then the next one's, as rows: those of no poisoned sequence.
+struct ServedRow {
+  ServedSequence sequence;
+  int64_t query, head;
+};
+
+// Made once, compared with any number of runs. Elements of o and lse are those of the rows, one after the other.
+struct ServedExpected {
+  std::vector<ServedRow> rows;
+  std::vector<int64_t> keys;  // that each row sees
+  Expected numbers;           // in float64, rounded once; and of plain float32 code (plain.h)
+};
+ServedExpected expect(const ServedCase& made);
+
+// The outputs of the rows, gathered from the images.
+Output gather(const ServedCase& made, const std::vector<ServedRow>& rows);
+
+// Empty if the outputs in the images are right: every row of a sequence written, every other byte untouched, O of rows
+// without keys exactly 0 and their LSE the sink or exactly -inf; and the errors, of all sequences together and of each
+// alone, as small as oracle.h says.
+std::string verify(const ServedCase& made, const ServedExpected& expected);
+
+// Empty if nothing was written outside of the outputs' elements, whatever stands in these.
+std::string check_outside(const ServedCase& made);
+
+}  // namespace fa3::test

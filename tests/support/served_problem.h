@@ -1,0 +1,100 @@
+// A forward problem of sequences with lengths of their own (fa3.h): packed rows, used rows, padding, pages, cache
+// entries, windows, chunks, sinks. The numbers that the device reads are those of the call; what they mean is said here
+// once, in the header's words and without the library's help.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "problem.h"
+
+namespace fa3::test {
+
+// Sequence `number` of a problem. Query i is row first_query + i of entry `entry_q` of q; see ServedProblem::place_of
+// for its keys.
+struct ServedSequence {
+  int64_t number, queries, keys;
+  int64_t entry_q, first_query;
+  int64_t padding;  // keys in use before the first one that counts
+};
+
+// Where a row of a tensor lies: in which entry of its first dimension, and which of the entry's rows it is.
+struct RowPlace {
+  int64_t entry, row;
+};
+
+struct ServedProblem {
+  // Of how many queries and keys the sequences are made. What numbers there are decides: cut by a maximum they are
+  // fewer, and where all rows of an entry are in use, they are as many as it has.
+  using Lengths = std::vector<std::array<int64_t, 2>>;
+
+  fa3_dtype dtype = FA3_DTYPE_BF16;
+  fa3_dtype o_dtype = FA3_DTYPE_NONE;  // none: dtype
+  int32_t mask = FA3_MASK_NONE, window_left = 0, window_right = 0;
+  int64_t heads = 4, heads_kv = 2, head_dim = 64, head_dim_v = 64;
+  float softmax_scale = 0;
+  bool want_lse = true, batch_invariant = false;
+  const char* kernel = nullptr;
+
+  // Which of the optional tensors there are; page_size 0: no pages.
+  bool packed_q = false, packed_k = false, uses_q = false, uses_k = false, pads_k = false, indexes_cache = false;
+  int64_t page_size = 0;
+  bool has_sinks = false;
+  bool shares_keys = true;  // sequences may have pages, or cache entries, together
+
+  // Rows of a packed tensor, or of each of its entries: batch entries, cache entries or pages.
+  int64_t batch = 0, rows_q = 0, rows_k = 0, entries_k = 0;
+  int64_t pages_each = 0;  // of a sequence, in the table
+  int32_t max_seqlen_q = 0, max_seqlen_k = 0;
+
+  std::vector<int32_t> cu_q, cu_k, used_q, used_k, leftpad_k, cache_batch_idx, page_table;  // empty: absent
+  std::vector<float> sinks;
+  std::vector<bool> poisoned;  // sequences whose inputs are all NaN
+  Lengths lengths;             // of which the numbers were made
+
+  Storage q, k, v, o, lse;
+  int64_t guard = 65536;  // bytes of poison around each tensor
+  uint64_t seed = 0;
+
+  fa3_dtype output_dtype() const { return o_dtype == FA3_DTYPE_NONE ? dtype : o_dtype; }
+  int64_t group() const { return heads / heads_kv; }
+  double scale() const;
+  // The most keys that the tensors have room for in a sequence.
+  int64_t most_keys() const;
+
+  ServedSequence sequence(int64_t b) const;
+  RowPlace place_of(const ServedSequence& s, int64_t key) const;
+  bool sees(const ServedSequence& s, int64_t query, int64_t key) const;
+  // From the first to the last key that a query sees or has within 512 of one that it sees: a kernel may look at those.
+  struct Range {
+    int64_t begin, end;
+  };
+  Range keys_near(const ServedSequence& s) const;
+
+  std::string describe() const;
+};
+
+// Any mix of all of that, from the seed. `budget` bounds the work of the references: the sum over sequences of
+// queries * keys, times heads * the larger head dimension. Small heads leave more of it for lengths.
+struct ServedLimits {
+  double budget = 1.5e8;
+  int64_t most_heads = 1000, most_head_dim = 256;
+  const ForwardRow* row = nullptr;  // that the problem names; dtype and head dimensions are for it
+};
+ServedProblem random_served(uint64_t seed, const ServedLimits& limits = {});
+
+// Room in the tensors for sequences of these lengths, maxima to go with it, which may cut some, and the numbers.
+void make_room(ServedProblem& problem, const ServedProblem::Lengths& lengths, uint64_t seed);
+// Other numbers for the same tensors: nobody's lengths grow beyond what there is room for.
+void set_numbers(ServedProblem& problem, const ServedProblem::Lengths& lengths, uint64_t seed);
+// The same lengths in another order, many of them shorter, some 0.
+ServedProblem::Lengths other_lengths(const ServedProblem::Lengths& lengths, uint64_t seed);
+
+// Makes some numbers wrong: below 0, beyond all bounds, prefix sums that decrease, pages and cache entries that there
+// are none of. Nobody's sequences then mean anything.
+void spoil_numbers(ServedProblem& problem, uint64_t seed);
+// Those of poisoned sequences' keys only, where others do not begin behind them: all others mean what they did.
+void spoil_poisoned(ServedProblem& problem, uint64_t seed);
+
+}  // namespace fa3::test

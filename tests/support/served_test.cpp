@@ -1,0 +1,174 @@
+// Served problems cover what there is, and their judge finds what a kernel may get wrong. The CPU reference stands in
+// for kernels.
+#include <catch2/catch_test_macros.hpp>
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <set>
+#include <string>
+
+#include "half.h"
+#include "online_softmax.h"
+#include "random.h"
+#include "served_case.h"
+
+namespace fa3::test {
+namespace {
+
+void run(ServedCase& made) {
+  const fa3_forward_params params = made.host_params();
+  const fa3_status status = fa3_reference_forward(&params, 0);
+  INFO(fa3_last_error_message());
+  REQUIRE(status == FA3_OK);
+}
+
+// A problem of which no part is left out: every change below changes its results.
+ServedProblem plain_served(int32_t mask) {
+  ServedProblem p;
+  p.mask = mask, p.packed_q = true, p.uses_k = true, p.has_sinks = true, p.seed = 5;
+  if (mask == FA3_MASK_WINDOW) p.window_left = 40, p.window_right = 3;
+  if (mask == FA3_MASK_CHUNK) p.window_left = 100;
+  p.dtype = FA3_DTYPE_FP16;
+  return p;
+}
+const ServedProblem::Lengths plain_lengths = {{30, 500}, {1, 640}, {64, 64}, {17, 333}, {100, 220}};
+
+// Runs the case as it is after the change and judges it as it was before.
+std::string verdict_on(const ServedProblem& problem, const std::function<void(ServedProblem&)>& change) {
+  ServedCase made(problem);
+  const ServedExpected expected = expect(made);
+  ServedCase other = made;
+  change(other.problem);
+  other.write_numbers();
+  run(other);
+  made.images = other.images;
+  return verify(made, expected);
+}
+
+ServedProblem with_lengths(ServedProblem p) {
+  make_room(p, plain_lengths, 1);
+  std::fill(p.poisoned.begin(), p.poisoned.end(), false);
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("random served problems cover the axes", "[served]") {
+  const uint64_t seed = tools::seed_of_run();
+  INFO("repeat with FA3_TEST_SEED=" << seed);
+  std::set<int32_t> masks;
+  std::set<int64_t> head_dims, groups, page_sizes;
+  int fields[12] = {}, no_queries = 0, no_keys = 0, no_key_seen = 0, cut = 0;
+  for (uint64_t n = 0; n < 300; ++n) {
+    const ServedProblem p = random_served(tools::mix(seed, n), {1e6});
+    masks.insert(p.mask), head_dims.insert(p.head_dim), groups.insert(p.group()), page_sizes.insert(p.page_size);
+    const bool its_fields[] = {p.packed_q,   p.packed_k, p.uses_q,    p.uses_k,        p.pads_k,
+                               p.indexes_cache, p.has_sinks, p.want_lse, p.batch_invariant, p.head_dim_v != p.head_dim,
+                               p.heads_kv == 1, p.packed_q && p.page_size > 0};
+    for (size_t i = 0; i < std::size(fields); ++i) fields[i] += its_fields[i];
+    for (int64_t b = 0; b < p.batch; ++b) {
+      const ServedSequence s = p.sequence(b);
+      no_queries += s.queries == 0, no_keys += s.queries > 0 && s.keys == 0;
+      bool sees_any = false;
+      for (int64_t j = 0; j < s.keys; ++j) sees_any |= p.sees(s, 0, j);
+      no_key_seen += s.queries > 0 && s.keys > 0 && !sees_any;
+      cut += s.queries < std::min(p.lengths[size_t(b)][0], p.rows_q);
+    }
+  }
+  CHECK(masks.size() == 5);
+  CHECK((head_dims.size() > 20 && groups.size() > 8 && page_sizes.size() > 15));
+  for (const int count : fields) CHECK(count > 10);
+  CHECK(no_queries > 100);
+  CHECK(no_keys > 100);
+  CHECK(no_key_seen > 20);
+  CHECK(cut > 3);
+}
+
+TEST_CASE("the judge of served cases accepts right results", "[served]") {
+  for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT, FA3_MASK_WINDOW,
+                             FA3_MASK_CHUNK})
+    CHECK(verdict_on(with_lengths(plain_served(mask)), [](ServedProblem&) {}) == "");
+}
+
+TEST_CASE("an online softmax passes on random served problems", "[served]") {
+  INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+  for (uint64_t n = 0; n < 100; ++n) {
+    ServedCase made(random_served(tools::mix(tools::seed_of_run(), 5000 + n), {1e6}));
+    INFO(made.problem.describe());
+    const ServedExpected expected = expect(made);
+    online_forward(made, 64);
+    CHECK(verify(made, expected) == "");
+  }
+}
+
+TEST_CASE("the judge of served cases finds other masks, lengths, pages and sinks", "[served]") {
+  struct Change {
+    const char* what;
+    std::function<void(ServedProblem&)> change;
+  };
+  const auto check = [](const ServedProblem& p, std::initializer_list<Change> changes) {
+    for (const auto& [what, change] : changes) {
+      INFO(p.describe() << ": " << what);
+      CHECK(verdict_on(p, change) != "");
+    }
+  };
+  const Change shorter{"a key less", [](ServedProblem& p) { --p.used_k[1]; }};
+  const Change longer{"a key more", [](ServedProblem& p) { ++p.used_k[0]; }};
+  const Change moved{"queries one row on", [](ServedProblem& p) { ++p.cu_q[1]; }};
+  const Change sink{"another sink", [](ServedProblem& p) { p.sinks[1] += 0.1f; }};
+  const Change right{"a bound further right", [](ServedProblem& p) { ++p.window_right; }};
+  const Change left{"a bound further left", [](ServedProblem& p) { ++p.window_left; }};
+  check(with_lengths(plain_served(FA3_MASK_NONE)), {shorter, longer, moved, sink});
+  check(with_lengths(plain_served(FA3_MASK_CAUSAL_BOTTOM_RIGHT)),
+        {shorter, moved, {"top left", [](ServedProblem& p) { p.mask = FA3_MASK_CAUSAL_TOP_LEFT; }}});
+  check(with_lengths(plain_served(FA3_MASK_WINDOW)),
+        {shorter, left, right, {"no bound", [](ServedProblem& p) { p.window_left = -1; }}});
+  check(with_lengths(plain_served(FA3_MASK_CHUNK)),
+        {shorter, left, {"not causal", [](ServedProblem& p) { p.window_right = -1; }}});
+
+  ServedProblem pages = plain_served(FA3_MASK_NONE);
+  pages.page_size = 16;
+  check(with_lengths(pages), {shorter, longer, {"two pages exchanged", [](ServedProblem& p) {
+                                std::swap(p.page_table[0], p.page_table[size_t(p.pages_each)]);
+                              }}});
+  ServedProblem padded = plain_served(FA3_MASK_NONE);
+  padded.pads_k = padded.indexes_cache = true;
+  check(with_lengths(padded),
+        {shorter,
+         {"padding less", [](ServedProblem& p) { --*std::max_element(p.leftpad_k.begin(), p.leftpad_k.end()); }},
+         {"another cache entry", [](ServedProblem& p) { std::swap(p.cache_batch_idx[0], p.cache_batch_idx[1]); }}});
+}
+
+TEST_CASE("the judge of served cases finds rows that are wrong, missing or too many", "[served]") {
+  ServedProblem p = plain_served(FA3_MASK_CAUSAL_BOTTOM_RIGHT);
+  p.uses_q = true;
+  ServedCase made(with_lengths(p));
+  const ServedExpected expected = expect(made);
+  run(made);
+  REQUIRE(verify(made, expected) == "");
+  const auto verdict_after = [&](const std::function<void(ServedCase&)>& damage) {
+    ServedCase damaged = made;
+    damage(damaged);
+    return verify(damaged, expected);
+  };
+  const ServedSequence s = made.problem.sequence(3), last = made.problem.sequence(4);
+  REQUIRE(made.problem.rows_q > last.first_query + last.queries);
+  const auto o_at = [&](ServedCase& c, const ServedSequence& of, int64_t i) -> uint16_t& {
+    return c.o.data<uint16_t>(c.images)[c.query_position(c.o, of, i, 2)];
+  };
+  const auto lse_at = [&](ServedCase& c, int64_t i) -> float& {
+    return c.lse.data<float>(c.images)[c.query_position(c.lse, s, i, 2)];
+  };
+  CHECK(verdict_after([&](ServedCase& c) { o_at(c, s, 4) = poison16; }) != "");
+  CHECK(verdict_after([&](ServedCase& c) { o_at(c, last, last.queries) = 0; }) != "");
+  CHECK(verdict_after([&](ServedCase& c) { o_at(c, s, 4) ^= 0x8000; }) != "");
+  CHECK(verdict_after([&](ServedCase& c) { lse_at(c, 4) += 1e-4f; }) != "");
+  CHECK(verdict_after([&](ServedCase& c) { lse_at(c, 4) = NAN; }) != "");
+  CHECK(verdict_after([&](ServedCase& c) { lse_at(c, -1) = 0; }) != "");
+  // A fault in the longest sequence alone, where rows are small beside those of few keys.
+  CHECK(verdict_after([&](ServedCase& c) {
+          for (int64_t x = 0; x < c.problem.head_dim; ++x) (&o_at(c, c.problem.sequence(1), 0))[x] ^= 0x20;
+        }) != "");
+}
+
+}  // namespace fa3::test
