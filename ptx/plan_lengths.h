@@ -312,7 +312,9 @@ constexpr int32_t count_pieces(const Threads& threads, const PlanLengthsParams& 
       threads.add(s.count[buckets.units], tile.parts.count - 1);
       threads.add(s.slots, tile.parts.count);
     });
-    if (s.slots <= p.most_slots) break;
+    const bool suffice = s.slots <= p.most_slots;
+    threads.each(0, [](int32_t) {});  // all have read that before it changes
+    if (suffice) break;
   }
   threads.prefix_sums(s.count, PlanScratch::buckets, p.most_tiles + p.most_slots, s.sums);
   return unit;

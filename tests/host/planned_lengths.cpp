@@ -34,10 +34,10 @@ void check_bounds(const PlannedLengths& made) {
   }
 }
 
-// Where all pieces are under way at once, they may stand in any order. Otherwise the first ones, and where pieces are few
-// all, are from the longest to the shortest, as far as buckets tell lengths apart. Where they are many, the tiles of
-// each other sequence follow each other, and the next sequence's longest tile is at most about twice as long. The list
-// may end with a tail of split tiles.
+// Where all pieces are under way at once, they may stand in any order. Otherwise the first ones, and where pieces are
+// few all, are from the longest to the shortest, as far as buckets tell lengths apart. Where they are many, the tiles of
+// each other sequence stand together, and the next sequence's longest tile is at most about twice as long. The list may
+// end with a tail of split tiles.
 static void check_order(const PlannedLengths& made) {
   const PlanLengthsParams& p = made.params;
   int64_t tiles = 0;
