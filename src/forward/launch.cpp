@@ -123,7 +123,8 @@ fa3_status fill_served(const Driver& driver, const ForwardProblem& problem, cons
   const bool has_pages = problem.page_size > 0 && problem.seqlen_k > 0;
   const int64_t page_size = has_pages ? problem.page_size : row.Bc;
   // The first key of a chunk may lie anywhere in its page.
-  const int box_rows = static_cast<int>(std::gcd(std::gcd(page_size, problem.chunk), int64_t{row.Bc}));
+  const int64_t pages_and_chunks = has_pages ? std::gcd(page_size, problem.chunk) : row.Bc;
+  const int box_rows = static_cast<int>(std::gcd(pages_and_chunks, int64_t{row.Bc}));
   fill_common(problem, plan.forward, workspace, params);
   params.planned = lengths.entries;
   params.counts = lengths.counts;
