@@ -633,8 +633,8 @@ FA3_API fa3_status fa3_reference_quantize(const fa3_quantize_params* params);
  *   and V without a place in the cache does not keep the same row of Q from being written, one without a position in
  *   the tables does. Where prefix sums decrease, rows may be left out or go where they should not. If two rows have the
  *   same place, either may stand there, or some of both.
- * - rows (of all sequences together), and units of work of 32 threads, are at most INT32_MAX - 65536; more is
- *   FA3_ERROR_UNSUPPORTED. Nothing to write: FA3_OK. */
+ * - rows (of all sequences together) are at most INT32_MAX - 65536, and so are the warps that a call takes, about one
+ *   for each 2 KB of a row; more is FA3_ERROR_UNSUPPORTED. Nothing to write: FA3_OK. */
 typedef struct fa3_append_params {
   size_t struct_size;
   uint64_t flags; /* fa3_append_flags */

@@ -1,12 +1,12 @@
 // fa3_append's work, how threads share it, and the parameter block of its kernel. Plain C++, read by both sides.
 //
 //   row      a new row of all heads of Q, K and V, as far as the call has them
-//   piece    so many columns of a head's row as are 16 bytes of x
-//   unit     two pieces of each of two neighbouring heads, at the same columns, which have the same angles. Of columns
-//            that are rotated, the pieces are partners. A thread takes whole units, so that nobody else reads what it
-//            overwrites in place. Units are numbered through a row: all heads of Q, then of K, then of V
-//   segment  32 units of a row, one for each lane of a warp. A warp takes one, or, where a row has 16 units or fewer, as
-//            many rows as its lanes have units for
+//   chunk    so many columns of a head's row as are 16 bytes of x
+//   quad     two chunks of each of two neighbouring heads, at the same columns, which have the same angles. Of columns
+//            that are rotated, the chunks are partners. A thread takes whole quads, so that nobody else reads what it
+//            overwrites in place. Quads are numbered through a row: all heads of Q, then of K, then of V
+//   segment  32 quads of a row, one for each lane of a warp. A warp takes one; or, where a row has 16 quads or fewer,
+//            several rows, as many as it has lanes for
 #pragma once
 #include <cstdint>
 
@@ -15,31 +15,31 @@
 
 namespace fa3 {
 
-inline constexpr int32_t append_columns = 8, append_heads = 2;  // of a piece, of a unit
+inline constexpr int32_t append_columns = 8, append_heads = 2;  // of a chunk, of a quad
 
-// The pieces of a head as those of units. The first `rotated` pieces are rotated, piece n with piece n + rotated / 2.
-struct AppendUnits {
-  int32_t pieces, rotated;
+// The chunks of a head as those of quads. The first `rotated` chunks are rotated, chunk n with chunk n + rotated / 2.
+struct AppendQuads {
+  int32_t chunks, rotated;
 
-  constexpr int32_t rest() const { return (pieces - rotated + 1) / 2; }  // units whose pieces are not rotated
+  constexpr int32_t rest() const { return (chunks - rotated + 1) / 2; }  // quads whose chunks are not rotated
   constexpr int32_t count() const { return rotated / 2 + rest(); }
-  constexpr bool is_rotated(int32_t unit) const { return unit < rotated / 2; }
-  constexpr int32_t first(int32_t unit) const { return is_rotated(unit) ? unit : unit + rotated / 2; }
-  // Of the last unit it may not be there: then it is `pieces` or more.
-  constexpr int32_t second(int32_t unit) const { return first(unit) + (is_rotated(unit) ? rotated / 2 : rest()); }
+  constexpr bool is_rotated(int32_t quad) const { return quad < rotated / 2; }
+  constexpr int32_t first(int32_t quad) const { return is_rotated(quad) ? quad : quad + rotated / 2; }
+  // Of the last quad it may not be there: then it is `chunks` or more.
+  constexpr int32_t second(int32_t quad) const { return first(quad) + (is_rotated(quad) ? rotated / 2 : rest()); }
 };
 
-// How warps share the units of `rows` rows.
+// How warps share the quads of `rows` rows.
 struct AppendSegments {
   int32_t lane_shift;  // a row has 1 << lane_shift lanes of a warp
   int32_t of_row;
   int64_t warps;
 
-  static constexpr AppendSegments of(int64_t rows, int64_t units) {
+  static constexpr AppendSegments of(int64_t rows, int64_t quads) {
     AppendSegments s{};
-    while (s.lane_shift < 5 && int64_t{1} << s.lane_shift < units) s.lane_shift++;
+    while (s.lane_shift < 5 && int64_t{1} << s.lane_shift < quads) s.lane_shift++;
     const int64_t together = 32 >> s.lane_shift;  // rows of a warp
-    s.of_row = int32_t((units + 31) / 32);
+    s.of_row = int32_t((quads + 31) / 32);
     s.warps = (rows + together - 1) / together * s.of_row;
     return s;
   }
@@ -55,27 +55,27 @@ struct AppendTensor {
   const float* scale;  // null: y has x's dtype; otherwise it is e4m3
   int64_t scale_stride_batch, scale_stride_head;
   int32_t heads;
-  AppendUnits units;      // of a head
-  Divisor units_of_head;  // their number
+  AppendQuads quads;      // of a head
+  Divisor quads_of_head;  // their number
 };
 
-// Numbers in device memory, which may be any. A pointer is null if the caller does not give them.
+// Numbers that the caller has in device memory may be any. Pointers are null if he does not give them.
 struct AppendParams {
-  AppendTensor tensors[3];  // Q, K, V; without units if they are absent
-  int32_t q_end, k_end;     // units of a row before those of K, and before those of V
-  int32_t units;            // of a row
-  int32_t lane_shift;       // AppendSegments
-  Divisor segments;         // of a row
+  AppendTensor tensors[3];    // Q, K, V; without quads if they are absent
+  int32_t q_end, k_end;       // quads of a row before those of K, and before those of V
+  int32_t quads;              // of a row
+  int32_t lane_shift;         // AppendSegments
+  Divisor segments;           // of a row
   int32_t rows;               // of all sequences
   Divisor rows_of_sequence;   // where each has as many; packed: all of them
-  int32_t batch;              // sequences that cu_seqlens has
+  int32_t batch;              // sequences of cu_seqlens
   const int32_t* cu_seqlens;  // batch + 1
-  const int32_t* seqused;     // of a sequence, so are the next three
+  const int32_t* seqused;     // of a sequence, as the next two
   const int32_t* cache_seqlens;
   const int32_t* cache_batch_idx;
   const int32_t* page_table;
-  int64_t page_table_stride;
-  const void *slots, *positions;  // of a row, or, the latter, of a sequence; numbers of 32 or 64 bits
+  int64_t page_table_stride;      // from a sequence to the next
+  const void *slots, *positions;  // of a row; positions also of a sequence, its first row's
   const float *rotary_cos, *rotary_sin;  // null: nothing is rotated
   int64_t cos_stride, sin_stride;
   int32_t angles;      // positions that the tables have

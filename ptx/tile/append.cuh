@@ -1,5 +1,6 @@
-// fa3_append: units of new rows (append_params.h). What a lane reads of x does not depend on numbers in device memory, so
-// it is sent for first; where it goes takes up to three loads after one another, of a few numbers each.
+// fa3_append: quads of new rows (append_params.h). What a lane reads of x does not depend on the caller's numbers in
+// device memory, so it is sent for first. Where it goes takes up to four loads of such numbers, one after the other:
+// of sequences, 32 at a time, of a length, and of a page.
 #pragma once
 #include "../append_params.h"
 #include "config.cuh"
@@ -36,39 +37,39 @@ FA3_DEVICE int64_t number_at(const void* numbers, bool has_64_bits, int at) {
                      : __ldg(static_cast<const int*>(numbers) + at);
 }
 
-// x / scale in float32, rounded to nearest even: the product with the reciprocal, corrected by what it leaves. What is
-// not finite stays so.
+// x / scale in float32, rounded to nearest even: the product with the reciprocal, corrected by what it leaves. Zeros
+// keep their sign, and what is not finite stays so.
 class Quotient {
  public:
   FA3_DEVICE explicit Quotient(float scale) : scale_(scale), inverse_(1.f / scale) {}
   FA3_DEVICE float operator()(float x) const {
     const float first = x * inverse_, corrected = fmaf(fmaf(-first, scale_, x), inverse_, first);
-    return fabsf(first) < INFINITY ? corrected : first;
+    return fabsf(first) < INFINITY && first != 0.f ? corrected : first;
   }
 
  private:
   float scale_, inverse_;
 };
 
-// A lane's unit.
-class NewUnit {
+// A lane's quad.
+class NewQuad {
  public:
-  FA3_DEVICE NewUnit(const AppendParams& p, int warp) : p_(p) {
-    const int lane = threadIdx.x % 32, group = warp / p.segments;
-    row_ = (group << (5 - p.lane_shift)) + (lane >> p.lane_shift);
-    int unit = (warp - group * p.segments) * 32 + (lane & ((1 << p.lane_shift) - 1));
-    valid_ = row_ < p.rows && unit < p.units;
-    which_ = unit < p.q_end ? 0 : unit < p.k_end ? 1 : 2;
-    unit -= which_ == 0 ? 0 : which_ == 1 ? p.q_end : p.k_end;
+  FA3_DEVICE NewQuad(const AppendParams& p, int warp) : p_(p) {
+    const int lane = threadIdx.x % 32, nth = warp / p.segments;
+    row_ = (nth << (5 - p.lane_shift)) + (lane >> p.lane_shift);
+    int quad = (warp - nth * p.segments) * 32 + (lane & ((1 << p.lane_shift) - 1));
+    valid_ = row_ < p.rows && quad < p.quads;
+    which_ = quad < p.q_end ? 0 : quad < p.k_end ? 1 : 2;
+    quad -= which_ == 0 ? 0 : which_ == 1 ? p.q_end : p.k_end;
     const AppendTensor& t = tensor();
-    const int heads = unit / t.units_of_head;
-    unit -= heads * t.units_of_head;
+    const int heads = quad / t.quads_of_head;
+    quad -= heads * t.quads_of_head;
     head_ = heads * append_heads;
     has_second_head_ = head_ + 1 < t.heads;
-    const int piece = t.units.first(unit), second = t.units.second(unit);
-    column_ = piece * append_columns;
-    distance_ = second < t.units.pieces ? (second - piece) * append_columns : 0;
-    rotates_ = t.units.is_rotated(unit);
+    const int chunk = t.quads.first(quad), second = t.quads.second(quad);
+    column_ = chunk * append_columns;
+    distance_ = second < t.quads.chunks ? (second - chunk) * append_columns : 0;
+    rotates_ = t.quads.is_rotated(quad);
     batch_ = row_ / p.rows_of_sequence;
   }
 
@@ -81,8 +82,8 @@ class NewUnit {
     for (int h = 0; h < append_heads; h++) {
       if (h == 1 && !has_second_head_) break;
       const uint16_t* const from = x + h * t.x_stride_head;
-      pieces_[h][0] = __ldcs(reinterpret_cast<const uint4*>(from));
-      pieces_[h][1] = __ldcs(reinterpret_cast<const uint4*>(from + distance_));
+      chunks_[h][0] = __ldcs(reinterpret_cast<const uint4*>(from));
+      chunks_[h][1] = __ldcs(reinterpret_cast<const uint4*>(from + distance_));
     }
   }
 
@@ -99,7 +100,7 @@ class NewUnit {
     return mine;
   }
 
-  // Where the unit goes, and what it is rotated and divided by. False if it is left out.
+  // Where the quad goes, and what it is rotated and divided by. False if it is left out.
   FA3_DEVICE bool find_place(const NewRow& row) {
     if (!valid_ || !row.valid) return false;
     if (p_.seqused && int64_t{row.number} >= __ldg(p_.seqused + row.sequence)) return false;
@@ -123,15 +124,15 @@ class NewUnit {
 #pragma unroll
     for (int h = 0; h < append_heads; h++) {
       if (h == 1 && !has_second_head_) break;
-      const uint4(&pieces)[2] = pieces_[h];
+      const uint4(&chunks)[2] = chunks_[h];
       const int64_t y = y_ + h * t.y_stride_head;
       if (!t.scale && !rotates_) {
-        put(static_cast<uint16_t*>(t.y) + y, pieces[0], pieces[1]);
+        put(static_cast<uint16_t*>(t.y) + y, chunks[0], chunks[1]);
         continue;
       }
       float x[2][append_columns];
 #pragma unroll
-      for (int i = 0; i < 2; i++) unpack(p_.bf16, {pieces[i].x, pieces[i].y, pieces[i].z, pieces[i].w}, x[i]);
+      for (int i = 0; i < 2; i++) unpack(p_.bf16, {chunks[i].x, chunks[i].y, chunks[i].z, chunks[i].w}, x[i]);
       if (rotates_) rotate(x);
       if (t.scale) {
         const Quotient quotient(scale_[h]);
@@ -153,7 +154,7 @@ class NewUnit {
       at = int64_t(uint64_t(number_at(p_.positions, p_.positions_64, row.sequence)) + row.number);
     if (at < 0 || at >= p_.angles) return false;
     if (!rotates_) return true;
-    // Interleaved, each piece has the angles of its own pairs; otherwise the two pieces are the pairs.
+    // Interleaved, each chunk has the angles of its own pairs; otherwise the two chunks are the pairs.
     const int first = p_.interleaved ? column_ / 2 : column_, second = first + (p_.interleaved ? distance_ / 2 : 4);
     const float *const cos = p_.rotary_cos + at * p_.cos_stride, *const sin = p_.rotary_sin + at * p_.sin_stride;
     cos_[0] = __ldg(reinterpret_cast<const float4*>(cos + first));
@@ -213,21 +214,21 @@ class NewUnit {
     return make_uint2(four(0), four(4));
   }
 
-  // Both pieces, or the only one.
-  template <class Element, class Piece>
-  FA3_DEVICE void put(Element* y, const Piece& first, const Piece& second) const {
-    *reinterpret_cast<Piece*>(y) = first;
-    if (distance_) *reinterpret_cast<Piece*>(y + distance_) = second;
+  // Both chunks, or the only one.
+  template <class Element, class Chunk>
+  FA3_DEVICE void put(Element* y, const Chunk& first, const Chunk& second) const {
+    *reinterpret_cast<Chunk*>(y) = first;
+    if (distance_) *reinterpret_cast<Chunk*>(y + distance_) = second;
   }
 
   const AppendParams& p_;
-  int row_, batch_;              // of the row: its number, and the batch entry of x
-  int which_, head_;             // Q, K or V; the first head
-  int column_, distance_;        // of the first piece, and to the second, 0 if there is none
+  int row_, batch_;        // the row's number, and the batch entry of x that it is in
+  int which_, head_;       // Q, K or V, and the first head
+  int column_, distance_;  // of the first chunk; columns to the second, 0 if there is none
   bool valid_, has_second_head_, rotates_;
-  int64_t y_;                    // elements from the tensor's first
+  int64_t y_;  // elements between the output's first and the quad's
   float scale_[append_heads];
-  uint4 pieces_[append_heads][2] = {};
+  uint4 chunks_[append_heads][2] = {};
   float4 cos_[2], sin_[2];
 };
 

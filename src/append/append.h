@@ -42,17 +42,17 @@ struct AppendProblem {
 fa3_status validate(const fa3_append_params* params, AppendProblem& problem);
 
 // Of a head, and of all heads of a row. V has a rotary_dim of 0.
-inline AppendUnits units_of_head(const Appended& tensor, int64_t rotary_dim) {
+inline AppendQuads quads_of_head(const Appended& tensor, int64_t rotary_dim) {
   return {narrow(tensor.x.dim[3] / append_columns), narrow(rotary_dim / append_columns)};
 }
-inline int64_t units_of_row(const Appended& tensor, int64_t rotary_dim) {
-  return divide_up(tensor.x.dim[2], append_heads) * units_of_head(tensor, rotary_dim).count();
+inline int64_t quads_of_row(const Appended& tensor, int64_t rotary_dim) {
+  return divide_up(tensor.x.dim[2], append_heads) * quads_of_head(tensor, rotary_dim).count();
 }
 
 // What a call launches: one kernel. A function of the problem.
 struct AppendPlan {
   int row;
-  int32_t q_end, k_end, units;  // as in AppendParams
+  int32_t q_end, k_end, quads;  // as in AppendParams
   AppendSegments segments;
   int32_t grid;  // thread blocks; 0: nothing is launched
 };

@@ -18,8 +18,8 @@ AppendTensor tensor_of(const Appended& of, int64_t rotary_dim) {
   t.scale = of.has_scale ? static_cast<const float*>(scale.data) : nullptr;
   t.scale_stride_batch = scale.stride[0], t.scale_stride_head = scale.stride[1];
   t.heads = narrow(x.dim[2]);
-  t.units = units_of_head(of, rotary_dim);
-  t.units_of_head = Divisor::of(std::max(t.units.count(), 1));
+  t.quads = quads_of_head(of, rotary_dim);
+  t.quads_of_head = Divisor::of(std::max(t.quads.count(), 1));
   return t;
 }
 
@@ -30,7 +30,7 @@ AppendParams params_of(const AppendProblem& problem, const AppendPlan& plan) {
   AppendParams p{};
   p.tensors[0] = tensor_of(problem.q, rotary.dim), p.tensors[1] = tensor_of(problem.k, rotary.dim);
   p.tensors[2] = tensor_of(problem.v, 0);
-  p.q_end = plan.q_end, p.k_end = plan.k_end, p.units = plan.units;
+  p.q_end = plan.q_end, p.k_end = plan.k_end, p.quads = plan.quads;
   p.lane_shift = plan.segments.lane_shift, p.segments = Divisor::of(plan.segments.of_row);
   p.rows = narrow(problem.rows);
   p.rows_of_sequence = Divisor::of(narrow(problem.packed ? problem.rows : problem.sequence_rows));

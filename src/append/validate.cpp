@@ -304,9 +304,9 @@ class Check {
       return fail(unsupported, "%s has %lld rows; the largest number supported is %lld", first_name(),
                   ll(problem_.rows), ll(max_count));
     const int64_t rotary_dim = problem_.rotary.dim;
-    const int64_t units = units_of_row(problem_.q, rotary_dim) + units_of_row(problem_.k, rotary_dim) +
-                          units_of_row(problem_.v, 0);
-    if (problem_.rows > 0 && (units > max_count || AppendSegments::of(problem_.rows, units).warps > max_count))
+    const int64_t quads = quads_of_row(problem_.q, rotary_dim) + quads_of_row(problem_.k, rotary_dim) +
+                          quads_of_row(problem_.v, 0);
+    if (problem_.rows > 0 && (quads > max_count || AppendSegments::of(problem_.rows, quads).warps > max_count))
       return fail(unsupported, "%s has %lld rows of %lld heads, more work than the kernel counts", first_name(),
                   ll(problem_.rows), ll(dim(first_name(), first(), 2).value));
     return FA3_OK;

@@ -46,7 +46,8 @@ struct Appending {
            n(heads_kv) + ", d " + n(d) + " and " + n(dv) + ", rotary " + n(rotary_dim) +
            (interleaved ? " interleaved" : "") + (positions ? ", positions" : "") + ", pages of " + n(page_size) +
            (used ? ", used" : "") + (in_place ? ", in place" : "") + (padded ? ", padded" : "") +
-           (wide ? ", 64 bits" : "") + (wrong ? ", wrong" : "") + (extremes ? ", extremes" : "") + (middles ? ", middles" : "") + ", scales " + n(scales) + ", seed " + n(int64_t(seed));
+           (wide ? ", 64 bits" : "") + (wrong ? ", wrong" : "") + (extremes ? ", extremes" : "") +
+           (middles ? ", middles" : "") + ", scales " + n(scales) + ", seed " + n(int64_t(seed));
   }
 };
 
@@ -93,8 +94,8 @@ class AppendCase {
 
   static constexpr int count = 18, outputs = 4;  // q is one if it is written in place
   Placed* all(int i) {
-    Placed* const list[count] = {&k_cache, &v_cache, &q_out, &q,    &k,         &v,       &before,  &cu,      &used,
-                                 &table,   &index,   &slots, &cos,  &sin,       &positions, &k_scale, &v_scale, &q_scale};
+    Placed* const list[count] = {&k_cache, &v_cache, &q_out, &q,   &k,   &v,         &before,  &cu,      &used,
+                                 &table,   &index,   &slots, &cos, &sin, &positions, &k_scale, &v_scale, &q_scale};
     return list[i];
   }
   // Given where each image lies.
@@ -165,7 +166,7 @@ class AppendCase {
           if (random_.chance(0.3)) x = random_.chance(0.5) ? int64_t(random_.bits()) : INT64_MAX - (x & 3);
   }
 
-  // Any order of the dims, but for columns, which come last; gaps of 16 bytes, or between rows of numbers of an element.
+  // Any order of the dims, but for columns, which come last; gaps of 16 bytes. Rows of numbers have gaps of one.
   Placed place(const std::vector<int64_t>& dims, fa3_dtype dtype, bool columns) {
     const int rank = int(dims.size()), movable = columns ? rank - 1 : 1;
     std::vector<int> order(dims.size());
@@ -207,7 +208,7 @@ class AppendCase {
       size_t n = 0;
       if (a.extremes)
         for (float& value : values)
-          if (random_.chance(0.02)) value = random_.pick({INFINITY, -INFINITY, NAN, 448.f, -460.f, 30000.f});
+          if (random_.chance(0.02)) value = random_.pick({INFINITY, -INFINITY, NAN, 448.f, -460.f, 30000.f, -0.f});
       if (a.middles)
         for (float& value : values) value = float(random_.between(1, 255));
       if (!values.empty()) x->layout.for_each([&](int64_t at) { x->write(at, values[n++]); });
@@ -270,7 +271,7 @@ std::string compare(Placed& ours, Placed& expected, int64_t rotary_dim, double l
     return std::to_string(differ) + " of " + std::to_string(layout.count()) + " elements differ by a step";
   const auto wrong = std::mismatch(rest.begin(), rest.end(), expected.image.begin());
   if (wrong.first == rest.end()) return "";
-  return "byte " + std::to_string(wrong.first - rest.begin() - ours.first) + " differs, and is none of a rotated element";
+  return "byte " + std::to_string(wrong.first - rest.begin() - ours.first) + " differs, of no rotated element";
 }
 
 std::string compare(AppendCase& ours, AppendCase& expected) {

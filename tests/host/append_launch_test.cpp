@@ -75,10 +75,10 @@ TEST_CASE("append: a launch, in full", "[launch]") {
   CHECK((k.y_stride_batch == 100000 && k.y_stride_row == 64 && k.y_stride_head == 6400));
   CHECK((v.x == p.v.data && v.y == p.v_cache.data && v.scale == p.v_scale.data && v.heads == 4));
   CHECK((v.x_stride_row == 192 && v.y_stride_batch == 40000 && v.scale_stride_batch == 0 && v.scale_stride_head == 3));
-  // 8 pieces of which 4 are rotated: 2 units of them, and 2 of the rest. Of v 6 pieces, 3 units.
-  CHECK((k.units.pieces == 8 && k.units.rotated == 4 && k.units_of_head == 4 && q.units_of_head == 4));
-  CHECK((v.units.pieces == 6 && v.units.rotated == 0 && v.units_of_head == 3));
-  CHECK((a.q_end == 16 && a.k_end == 24 && a.units == 30 && a.lane_shift == 5 && a.segments == 1));
+  // 8 chunks of which 4 are rotated: 2 quads of them, and 2 of the rest. Of v 6 chunks, 3 quads.
+  CHECK((k.quads.chunks == 8 && k.quads.rotated == 4 && k.quads_of_head == 4 && q.quads_of_head == 4));
+  CHECK((v.quads.chunks == 6 && v.quads.rotated == 0 && v.quads_of_head == 3));
+  CHECK((a.q_end == 16 && a.k_end == 24 && a.quads == 30 && a.lane_shift == 5 && a.segments == 1));
   CHECK((a.rows == 20 && a.rows_of_sequence == 10 && launch.grid[0] == 5));
   CHECK((!a.cu_seqlens && a.seqused == p.seqused_new.data && a.cache_seqlens == p.cache_seqlens.data));
   CHECK((!a.cache_batch_idx && a.page_table == p.page_table.data && a.page_table_stride == 77 && !a.slots));
@@ -143,7 +143,7 @@ TEST_CASE("append: the parameter block holds the call", "[launch]") {
   }
 }
 
-TEST_CASE("append: every piece of every row has one thread", "[launch]") {
+TEST_CASE("append: every chunk of every row has one thread", "[launch]") {
   fresh();
   for (const int64_t d : {16, 64, 72, 128, 256, 576, 1024})
     for (const int64_t dv : {0, 8, 40, 128})
@@ -165,7 +165,7 @@ TEST_CASE("append: the largest problem", "[launch]") {
   p.k.dim[1] = INT32_MAX - 65536, p.k.stride[1] = 16;
   const Launch& launch = launched_by(p);
   const AppendParams& a = launch.carried.append;
-  CHECK((a.rows == INT32_MAX - 65536 && a.units == 1 && a.lane_shift == 0));
+  CHECK((a.rows == INT32_MAX - 65536 && a.quads == 1 && a.lane_shift == 0));
   CHECK(int64_t{launch.grid[0]} * pass_row_of(launch).threads() >= a.rows);
   // A warp for each row: numbers of warps, and of rows beyond the last, are below 2^31.
   p = plain(1, 1, 0, 32, 16, 0, 0);

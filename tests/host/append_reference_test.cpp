@@ -197,7 +197,8 @@ void check(unsigned seed) {
   Strided cos(random, FA3_DTYPE_FP32, {c.angles, c.rotary_dim / 2}), sin(random, FA3_DTYPE_FP32,
                                                                          {c.angles, c.rotary_dim / 2});
   for (Strided* s : {&k, &v, &q})
-    for (size_t i = 0; i < s->memory.bytes() / 2; ++i) s->memory.as<uint16_t>()[i] = nearest(normal(random.bits), c.dtype);
+    for (size_t i = 0; i < s->memory.bytes() / 2; ++i)
+      s->memory.as<uint16_t>()[i] = nearest(normal(random.bits), c.dtype);
   for (Strided* s : {&cos, &sin})
     for (size_t i = 0; i < s->memory.bytes() / 4; ++i) s->memory.as<float>()[i] = normal(random.bits);
   const int64_t batch = c.where == Where::slots ? 1 : c.count[0];
@@ -255,8 +256,8 @@ void check(unsigned seed) {
       const int64_t heads = out.x.dim[out.x.rank - 2], columns = out.x.dim[out.x.rank - 1];
       for (int64_t head = 0; head < heads; ++head) {
         const int64_t from = place(out.x, row.batch, row.row, head);
-        const uint16_t* const x = &(&out.x == &p.q || out.x.data == q.t.data ? q_before.data()
-                                                                              : static_cast<uint16_t*>(out.x.data))[from];
+        const auto* const rows = static_cast<const uint16_t*>(out.x.data);
+        const uint16_t* const x = (out.in_cache ? rows : q_before.data()) + from;
         const int64_t to = out.in_cache ? place(out.y, row.cache, row.cache_row, head)
                                         : place(out.y, row.batch, row.row, head);
         for (int64_t column = 0; column < columns; ++column) {
@@ -367,7 +368,8 @@ TEST_CASE("append: q is written wherever k goes, but not without a position", "[
   alignas(16) uint16_t q_out[16] = {};
   small.rotate();
   small.k[0] = 0x3f80, small.q[0] = 0x4000;
-  small.p.q = tensor(small.q, FA3_DTYPE_BF16, {1, 1, 1, 16}), small.p.q_out = tensor(q_out, FA3_DTYPE_BF16, {1, 1, 1, 16});
+  small.p.q = tensor(small.q, FA3_DTYPE_BF16, {1, 1, 1, 16});
+  small.p.q_out = tensor(q_out, FA3_DTYPE_BF16, {1, 1, 1, 16});
   int64_t position[1] = {1};
   small.p.rotary_positions = tensor(position, FA3_DTYPE_INT64, {1});
   small.before[0] = 2;  // beyond the cache

@@ -217,8 +217,8 @@ std::vector<AppendResult> run_appendings(const Protocol& protocol, const std::ve
 }
 
 void print(FILE* out, const std::vector<AppendResult>& results) {
-  std::fprintf(out, "%-34s %11s %5s %3s %4s %8s %9s %7s %9s %6s\n", "fa3_append", "rows", "heads", "kv", "d", "MB", "us",
-               "GB/s", "copy us", "share");
+  std::fprintf(out, "%-34s %11s %5s %3s %4s %8s %9s %7s %9s %6s\n", "fa3_append", "rows", "heads", "kv", "d", "MB",
+               "us", "GB/s", "copy us", "share");
   for (const AppendResult& r : results) {
     const Appending& a = r.appending;
     const std::string rows = std::to_string(a.batch) + "x" + std::to_string(a.rows);
