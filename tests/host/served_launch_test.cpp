@@ -1,6 +1,7 @@
 // What a served call launches (packed lengths, pages, windows, sinks), seen by a driver that only listens.
 #include <catch2/catch_test_macros.hpp>
 #include <chrono>
+#include <numeric>
 #include <string>
 
 #include "served_launches.h"
@@ -83,9 +84,14 @@ TEST_CASE("a launch on pages, in full", "[launch][served]") {
     fa3_forward_params p = paged_call(page_size, 5000);
     p.page_table.stride[0] = 1000;
     p.sinks = tensor(far_away(26), FA3_DTYPE_FP32, {6}), p.sinks.stride[0] = 3;
+    // Chunks of positions begin where a box does.
+    fa3_forward_params chunked = p;
+    chunk(chunked, 36, 0);
+    const int32_t rows_with_chunks = run(chunked).params().box_rows;
     const Pair made = run(p);
     const PlannedForwardParams& f = made.params();
     const ForwardRow& row = made.row();
+    CHECK(rows_with_chunks == std::gcd(f.box_rows, 36));
     const int64_t pages = (700 + page_size - 1) / page_size;
     CHECK((f.page_table == far_away(25) && f.page_size == page_size));
     CHECK((f.table_stride == 1000 && f.table_pages == pages));
@@ -113,11 +119,11 @@ TEST_CASE("a launch on pages, in full", "[launch][served]") {
 
 TEST_CASE("there are no more thread blocks than there may be pieces", "[launch][served]") {
   fresh();
-  for (const int64_t max_k : {40, 500}) {
-    const fa3_forward_params p = packed_call({.batch = 2, .max_q = 100, .total_q = 150, .max_k = max_k,
-                                              .total_k = 2 * max_k, .heads = 2, .heads_kv = 2});
+  for (const int64_t heads : {1, 2}) {
+    const fa3_forward_params p = packed_call({.batch = 1, .max_q = 100, .total_q = 100, .max_k = 500, .total_k = 500,
+                                              .heads = heads, .heads_kv = heads});
     const Pair made = run(p);
-    const int64_t most = int64_t{2} * (made.call().most_tiles + made.call().most_slots);
+    const int64_t most = heads * (made.call().most_tiles + made.call().most_slots);
     CHECK((most < 132 && made.forward.grid[0] == most && info_of(p, 1).grid == most));
   }
 }
@@ -137,6 +143,18 @@ TEST_CASE("few queries run with packed heads, and need no map of O", "[launch][s
   CHECK(fake_cuda().maps.size() == 3 + 4);  // of V also for 1, 2, 4 and 8 rows of a page
   for (const EncodedMap& map : fake_cuda().maps) CHECK(map.data != p.o.data);
   check_workspace(made, workspace_memory, workspace_of(p));
+}
+
+TEST_CASE("without pages a box is a block, whatever a chunk's size is", "[launch][served]") {
+  fresh();
+  for (const int32_t size : {1, 36, 1000}) {
+    fa3_forward_params p = packed_call();
+    chunk(p, size, 0);
+    const Pair made = run(p);
+    CHECK(made.params().box_rows == made.row().Bc);
+    for (const TensorMap* map : {&made.params().k, &made.params().v})
+      CHECK(map_of(*map).box == box_of(made.row(), made.row().Bc));
+  }
 }
 
 TEST_CASE("masks and batches reach the device's planner", "[launch][served]") {

@@ -60,22 +60,23 @@ inline int64_t slot_bytes(const ForwardRow& row, const PlannedForwardParams& p) 
   return (of_head < row.Br ? (of_head + 3) / 4 * 4 : row.Br) * row.packed_row_bytes();
 }
 
-// Where the device's plan stands, which has room for as much as it may have, each part for itself.
+// Where the device's plan stands, which has room for as many entries as it may have.
 struct Bytes {
   const char *begin, *end;
 };
 inline Bytes check_plan(const PlanLengthsParams& call, const LengthsPlan& plan) {
-  const auto bytes = [](const auto* first, int64_t count) {
-    CHECK(reinterpret_cast<uintptr_t>(first) % (sizeof *first < 16 ? sizeof *first : 16) == 0);
-    return Bytes{reinterpret_cast<const char*>(first), reinterpret_cast<const char*>(first + count)};
+  const char* const begin = reinterpret_cast<const char*>(plan.counts);
+  const Bytes all{begin, begin + plan_bytes(call)};
+  const auto bytes = [&](const auto* first, int64_t count) {
+    const Bytes part{reinterpret_cast<const char*>(first), reinterpret_cast<const char*>(first + count)};
+    CHECK((part.begin >= all.begin && part.end <= all.end));
+    return part;
   };
-  const Bytes parts[] = {bytes(plan.counts, 1), bytes(plan.entries, most_entries(call.most_tiles, call.most_slots)),
-                         bytes(plan.sequences, call.lengths.batch), bytes(plan.first_tile, call.lengths.batch + 1)};
-  Bytes all = parts[0];
-  for (const Bytes& a : parts) {
-    for (const Bytes& b : parts) CHECK((&a == &b || a.end <= b.begin || b.end <= a.begin));
-    all = {std::min(all.begin, a.begin), std::max(all.end, a.end)};
-  }
+  const Bytes counts = bytes(plan.counts, 1);
+  const Bytes entries = bytes(plan.entries, most_entries(call.most_tiles, call.most_slots));
+  CHECK(counts.end <= entries.begin);
+  CHECK((entries.begin - all.begin) % 16 == 0);
+  if (plan.sequences) CHECK(bytes(plan.sequences, call.sequences).begin >= entries.end);
   return all;
 }
 

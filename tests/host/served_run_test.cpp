@@ -61,7 +61,6 @@ TEST_CASE("random served calls, with a schedule and without", "[served]") {
   INFO("repeat with FA3_TEST_SEED=" << seed);
   for (uint64_t n = 0; n < 200; ++n) {
     ServedProblem problem = random_served(tools::mix(seed, n), {5e5, 40, 256});
-    if (problem.mask == FA3_MASK_CHUNK) continue;
     INFO(n << ": " << problem.describe());
     ServedCase made(problem);
     CHECK(run(made, expect(made), n % 2) == "");

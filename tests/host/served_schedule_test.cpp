@@ -98,12 +98,14 @@ TEST_CASE("whatever the lengths are, the device's plan keeps within the workspac
   int split = 0, packs = 0;
   for (int n = 0; n < 300; ++n) {
     const int64_t heads_kv = 1 + below(4);
-    const ServedShape shape{.batch = 1 + below(20), .max_q = n % 2 ? 1 + below(8) : 1 + below(700),
+    const bool many = n % 50 == 7;  // sequences, more than a thread block keeps
+    const ServedShape shape{.batch = many ? 5000 : 1 + below(20), .max_q = n % 2 ? 1 + below(8) : 1 + below(700),
                             .total_q = 1 + below(3000), .max_k = 1 + below(20000), .total_k = 1 + below(60000),
                             .heads = heads_kv * (1 + below(5)), .heads_kv = heads_kv,
                             .head_dim = n % 3 ? 128 : 256, .head_dim_v = n % 3 ? 128 : 256};
     fa3_forward_params p = packed_call(shape);
     if (n % 5 == 0) p.flags = FA3_FLAG_BATCH_INVARIANT;
+    if (n % 7 == 0) chunk(p, int32_t(1 + below(500)), 0);
     // Prefix sums that may decrease, and lengths above the maxima.
     std::vector<int32_t> cu_q, cu_k;
     for (int64_t b = 0; b <= shape.batch; ++b) {
@@ -121,6 +123,7 @@ TEST_CASE("whatever the lengths are, the device's plan keeps within the workspac
     const Pair made{fake_cuda().launches[0], fake_cuda().launches[1]};
     check_workspace(made, workspace, bytes);
     static PlanScratch scratch;
+    std::memset(static_cast<void*>(&scratch), 0xa5, sizeof scratch);
     plan_lengths(InTurn(), made.call(), made.plan(), scratch);
     const auto poisoned = [](const char* begin, const char* end) {
       return std::all_of(begin, end, [](char c) { return static_cast<unsigned char>(c) == poison; });

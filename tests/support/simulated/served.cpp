@@ -32,8 +32,8 @@ struct Place {
 };
 Place place_of(const PlannedForwardParams& p, const Sequence& s, int64_t key) {
   if (!p.page_table) return {s.k_batch, s.k_row + key};
-  const int64_t page_size = p.page_size, page = key / page_size;
-  return {page < p.table_pages ? p.page_table[int64_t{s.k_batch} * p.table_stride + page] : -1, key % page_size};
+  const int64_t page_size = p.page_size, row = s.k_row + key, page = row / page_size;
+  return {page < p.table_pages ? p.page_table[int64_t{s.k_batch} * p.table_stride + page] : -1, row % page_size};
 }
 
 // A query's row of a tile: O and LSE in float64, and then rounded.
@@ -112,6 +112,7 @@ CUresult simulate_served(const PlannedForwardParams& p, const ForwardRow& row, c
     const int32_t first = parts[0].q_block * row.Br, end = std::min(first + row.Br, seen.rows());
     if (first < 0 || first >= end || s.q_row < 0 || int64_t{s.q_row} + s.seqlen_q > t.q.dim[1] ||
         s.seqlen_q > p.visible.seqlen_q || s.q_batch < 0 || s.q_batch >= t.q.dim[0] || heads != t.q.dim[2] ||
+        (p.page_table && s.k_row % p.box_rows != 0) ||
         !is_whole(parts, tile_blocks(seen, first, row.Br, row.Bc), p.counts->slots, slots))
       return CUDA_ERROR_LAUNCH_FAILED;
     for (int32_t head = 0; head < p.tiles.heads; ++head)
