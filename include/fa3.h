@@ -30,7 +30,7 @@
  *  - Functions are safe to call from several threads at once. Parameter structs, and texts that they point to, are
  *    read, never kept, and written only where this header says so.
  *  - The library loads on a machine without a GPU or driver. Only fa3_preload, fa3_forward, fa3_backward, fa3_quantize,
- *    fa3_combine and questions about "the current context's device" need one.
+ *    fa3_append, fa3_combine and questions about "the current context's device" need one.
  *
  * Conventions:
  *  - Sizes and strides are int64_t; strides count elements, not bytes.
@@ -90,7 +90,8 @@ typedef enum fa3_dtype {
   FA3_DTYPE_FP32 = 3,
   FA3_DTYPE_E4M3 = 4, /* FP8: 4 bits of exponent, 3 of fraction, largest number 448, NaN but no infinity */
   FA3_DTYPE_E5M2 = 5, /* FP8 of another kind: known by name, so that it can be refused; no function takes it */
-  FA3_DTYPE_INT32 = 6 /* of lengths and page numbers; nothing else has it */
+  FA3_DTYPE_INT32 = 6, /* of lengths and page numbers; nothing else has it */
+  FA3_DTYPE_INT64 = 7  /* the same, for slots and positions of fa3_append, which take either */
 } fa3_dtype;
 
 typedef enum fa3_mask {
@@ -158,8 +159,9 @@ typedef struct CUstream_st* fa3_stream;
  * - The strides of o and lse nest: in order of size, each is larger than the span of the smaller ones, which is the sum
  *   of their (dim - 1) * stride. Every slice, transposition and padding of a packed tensor does. Other strides are
  *   refused, even where no two elements happen to share an address.
- * - o, lse and the workspace must not overlap each other, q, k or v. They are known to be apart if their ranges of
- *   addresses are, or if they interleave with a common stride, as slices of one buffer do. All else is refused.
+ * - o, lse and the workspace must not overlap each other or anything that the call reads. They are known to be apart if
+ *   their ranges of addresses are, or if they interleave with a common stride, as slices of one buffer do. All else is
+ *   refused.
  * - lse.data NULL (for example a zeroed lse) means: LSE is not wanted. Otherwise lse receives the natural logarithm of
  *   the row's sum of exponentials.
  * - A row that sees no key (seqlen_k = 0, or a causal mask with more queries than keys) has O = 0 and LSE = -inf.
@@ -569,6 +571,101 @@ FA3_API fa3_status fa3_quantize(const fa3_quantize_params* params, void* workspa
 /* The same on the CPU, in float64 up to the one rounding of each output. All pointers are host pointers. */
 FA3_API fa3_status fa3_reference_quantize(const fa3_quantize_params* params);
 
+/* ---- append ------------------------------------------------------------------------------------------------ */
+
+/* Writes new rows of K and V into a cache, with rotary embedding of K and Q and rounding to e4m3 where these are
+ * wanted, in one launch that reads and writes each element once: what servers do before attention over a cache.
+ *
+ *   k_cache = round(rotary(k) / k_scale),   v_cache = round(v / v_scale),   q_out = round(rotary(q) / q_scale)
+ *
+ * | tensor                 | dims                                        | dtype          | strides                  |
+ * |------------------------|---------------------------------------------|----------------|--------------------------|
+ * | k                      | batch, rows, heads_kv, head_dim             | bf16 or fp16   | last 1; others mult. of 8|
+ * | v                      | batch, rows, heads_kv, head_dim_v           | as k           | as k                     |
+ * | k_cache                | caches, cache_rows, heads_kv, head_dim      | as k, or e4m3  | last 1; others mult. of  |
+ * |                        |                                             |                | 16 bytes; > 0 and nested |
+ * | v_cache                | caches, cache_rows, heads_kv, head_dim_v    | as k, or e4m3  | as k_cache               |
+ * | cache_seqlens          | batch                                       | int32          | 1                        |
+ * | cu_seqlens_new         | batch + 1                                   | int32          | 1                        |
+ * | seqused_new            | batch                                       | int32          | 1                        |
+ * | page_table             | batch, pages of a sequence                  | int32          | last 1; first >= 0       |
+ * | cache_batch_idx        | batch                                       | int32          | 1                        |
+ * | slot_mapping           | rows                                        | int32 or int64 | 1                        |
+ * | q                      | batch, rows, heads, head_dim                | as k           | as k                     |
+ * | q_out                  | as q                                        | as k, or e4m3  | as k_cache               |
+ * | rotary_cos, rotary_sin | positions, rotary_dim / 2                   | fp32           | last 1; first >= 0,      |
+ * |                        |                                             |                | mult. of 4               |
+ * | rotary_positions       | batch, or rows                              | int32 or int64 | 1                        |
+ * | k_scale, v_scale       | batch or 1, heads_kv or 1, 1                | fp32           | any >= 0                 |
+ * | q_scale                | batch or 1, heads or 1, 1                   | fp32           | any >= 0                 |
+ *
+ * - What is given: k with k_cache, and beside it v with v_cache; or q with q_out; or all of these. k may come without
+ *   v, where V is a part of K's rows; v does not come without k. Of an absent tensor the rank is 0.
+ * - head_dim and head_dim_v are multiples of 8 up to 1024, of 16 where the output is e4m3. q, q_out, k, v, k_cache,
+ *   v_cache, rotary_cos and rotary_sin are aligned to 16 bytes, other tensors to their elements.
+ * - Sequences: with rank 4 each of batch sequences has `rows` new rows. Packed, k, v, q and q_out are (rows, heads,
+ *   head_dim) of rank 3, and sequence b has rows cu_seqlens_new[b] .. cu_seqlens_new[b + 1] - 1; rows of no sequence
+ *   are left out, so a tensor may be longer than its sequences. seqused_new (optional): of sequence b only the first
+ *   seqused_new[b] rows are new, the others are left out. Packed rows without cu_seqlens_new each stand for themselves:
+ *   then slot_mapping and rotary_positions have a number for each row.
+ * - Where rows go: row i of sequence b becomes the key at position cache_seqlens[b] + i of its cache. cache_seqlens
+ *   says how many keys there are before the call, left padding among them; it is not changed. The cache is k_cache[b],
+ *   and caches is batch; or it is k_cache[cache_batch_idx[b]]; or, with page_table, k_cache is pages of cache_rows keys
+ *   (any number), and position p is key p % cache_rows of page page_table[b][p / cache_rows]. page_table and
+ *   cache_batch_idx are not given together.
+ * - slot_mapping takes the place of cache_seqlens, page_table and cache_batch_idx: row i becomes key
+ *   slot_mapping[i] % cache_rows of k_cache[slot_mapping[i] / cache_rows]. A row whose slot is negative is left out.
+ *   caches * cache_rows is below 2^31 then.
+ * - rotary_cos, rotary_sin (optional, both): rotary embedding of the first rotary_dim columns of K and Q, a multiple of
+ *   16. Column i is paired with i + rotary_dim / 2, or, with FA3_APPEND_ROTARY_INTERLEAVED, 2 i with 2 i + 1: (a, b)
+ *   becomes (a cos - b sin, a sin + b cos), with the angles of the row's position in their table. That position is
+ *   cache_seqlens[b] + i; or, if rotary_positions is given, rotary_positions[b] + i; of packed rows that stand for
+ *   themselves it is rotary_positions[i]. Row i of q has the position of row i of k.
+ * - k_scale, v_scale, q_scale: required where the output is e4m3, and refused where it is not. As in
+ *   fa3_forward_params there is one for the tensor or for each head of each sequence. They are normal numbers > 0; with
+ *   others what is written means nothing. A quotient is rounded to float32, and then to e4m3 as by fa3_quantize: to
+ *   nearest even, infinities and what exceeds 448 become +-448, NaN stays NaN. All else is float32, rounded once;
+ *   columns of 16 bits that are not rotated are copied bit by bit.
+ * - q_out may be q itself: the same data and strides. Otherwise outputs must not overlap each other or any input.
+ * - Lengths, positions, page numbers and slots are read by the device alone, when the kernel runs: a captured call is
+ *   replayed with whatever stands there then. Whatever that is, nothing outside of the tensors is read or written. A
+ *   row is left out if its page, its cache or its position is one that there is not (below 0, for example). A row of K
+ *   and V without a place in the cache does not keep the same row of Q from being written, one without a position in
+ *   the tables does. Where prefix sums decrease, rows may be left out or go where they should not. If two rows have the
+ *   same place, either may stand there, or some of both.
+ * - rows (of all sequences together), and units of work of 32 threads, are at most INT32_MAX - 65536; more is
+ *   FA3_ERROR_UNSUPPORTED. Nothing to write: FA3_OK. */
+typedef struct fa3_append_params {
+  size_t struct_size;
+  uint64_t flags; /* fa3_append_flags */
+  fa3_tensor k, v, k_cache, v_cache;
+  fa3_tensor cache_seqlens, cu_seqlens_new, seqused_new;
+  fa3_tensor page_table, cache_batch_idx, slot_mapping;
+  fa3_tensor q, q_out;
+  fa3_tensor rotary_cos, rotary_sin, rotary_positions;
+  fa3_tensor k_scale, v_scale, q_scale;
+} fa3_append_params;
+
+#define FA3_APPEND_PARAMS_INIT                                                                                       \
+  {sizeof(fa3_append_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,              \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,              \
+   FA3_TENSOR_INIT}
+
+enum fa3_append_flags {
+  FA3_APPEND_ROTARY_INTERLEAVED = 1
+};
+
+/* Would fa3_append accept these parameters, and if not, why? As fa3_forward_check. */
+FA3_API fa3_status fa3_append_check(const fa3_append_params* params);
+
+/* Enqueues the call on `stream` and returns. It needs no workspace. Context, lifetimes and capture: as for fa3_forward.
+ * The same call gives the same bits. */
+FA3_API fa3_status fa3_append(const fa3_append_params* params, fa3_stream stream);
+
+/* The same on the CPU, in float64 up to the roundings named above. All pointers are host pointers. */
+FA3_API fa3_status fa3_reference_append(const fa3_append_params* params);
+
 /* ---- combination ------------------------------------------------------------------------------------------- */
 
 /* Merges partial results of attention, each over some of the keys, into the result over all of them: for keys that are
@@ -625,7 +722,7 @@ typedef enum fa3_kernel_kind {
   FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of one of those; it has a name, but no call can ask
                        * for it: here the one that answers problems without keys, whatever kernel is named, the one
                        * that makes v into tiles, which comes only where the library chooses, the one that plans
-                       * lengths, and those of fa3_quantize and fa3_combine */
+                       * lengths, and those of fa3_quantize, fa3_append and fa3_combine */
 } fa3_kernel_kind;
 
 typedef struct fa3_kernel_info {
@@ -636,7 +733,7 @@ typedef struct fa3_kernel_info {
   int32_t head_dim;            /* the kernel's own, of q and k; a smaller one is zero-filled up to it */
   int32_t head_dim_v;          /* the same of v and o */
   int32_t causal;              /* 1 if the kernel masks causally; 0 where it takes any window */
-  int32_t block_q;             /* Br: query rows of a tile; in fa3_fwdpacked... and fa3_fwdturns... of several heads */
+  int32_t block_q;             /* Br: query rows of a tile; in fa3_fwd*packed... and fa3_fwdturns... of several heads */
   int32_t block_kv;            /* Bc: keys of one iteration */
   int32_t stages;              /* depth of the K/V ring */
   int32_t threads;             /* per thread block */
@@ -650,8 +747,9 @@ typedef struct fa3_kernel_info {
   int32_t multiprocessors;     /* that the call is planned for */
   int64_t tiles;               /* batch * heads * blocks of queries, without some that see no key; with packed heads
                                 * batch * heads_kv * blocks of heads / heads_kv, rounded up to a power of two, rows for
-                                * each query */
-  int64_t pieces;              /* what thread blocks take one by one: tiles, or parts of tiles split along the keys */
+                                * each query. With lengths, pages, windows or sinks the most that there may be */
+  int64_t pieces;              /* what thread blocks take one by one: tiles, or parts of tiles split along the keys. As
+                                * of tiles, the most that there may be */
 } fa3_kernel_info;
 
 #define FA3_KERNEL_INFO_INIT {sizeof(fa3_kernel_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}

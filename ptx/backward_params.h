@@ -1,8 +1,9 @@
 // The parameter block of the backward pass's kernels. Plain C++, read by both sides.
 #pragma once
 #include "backward_work.h"
+#include "row.h"
+#include "sequence.h"
 #include "tensor_map_bytes.h"
-#include "visible.h"
 
 namespace fa3 {
 
@@ -69,5 +70,31 @@ struct BackwardParams {
   EmptyRows empty;
 };
 static_assert(sizeof(BackwardParams) <= 4096);
+
+// The same for sequences with lengths of their own (Trait::own_lengths), each with at most one block of keys. They take
+// the place of batch entries, and of `visible` nothing is taken. All maps are clipped (clipped.h). LSE and D lie by
+// query head, and of each by tiles of Br rows: those of a sequence from first_tile_of_sequence on, and rows.tiles counts
+// those of all.
+struct PlannedBackwardParams : BackwardParams {
+  const Sequence* sequences;
+  int32_t entry_rows_q, entry_rows_k;  // rows of a batch entry; the next one's follow without a gap
+
+  // Rows of all batch entries before the sequence's first one.
+  constexpr int32_t q_row(const Sequence& s) const { return s.q_batch * entry_rows_q + s.q_row; }
+  constexpr int32_t k_row(const Sequence& s) const { return s.k_batch * entry_rows_k + s.k_row; }
+};
+static_assert(sizeof(PlannedBackwardParams) <= 4096);
+
+// How much of that a row's kernel takes.
+constexpr size_t parameter_bytes(const BackwardRow& row) {
+  return row.has(Trait::own_lengths) ? sizeof(PlannedBackwardParams) : sizeof(BackwardParams);
+}
+
+// How many tiles of Br rows a sequence has, and where those of sequence b begin, of which this is the first row: behind
+// those of all others before it, whatever their lengths, if they lie in their order. So nobody needs to add lengths up.
+constexpr int32_t tiles_of_sequence(int32_t seqlen_q, int32_t Br) {
+  return seqlen_q > 0 ? (seqlen_q + Br - 1) / Br : 1;
+}
+constexpr int32_t first_tile_of_sequence(int32_t row, int32_t b, int32_t Br) { return row / Br + b; }
 
 }  // namespace fa3

@@ -51,6 +51,19 @@ struct KeyBlockWork {
     first_number = first_tile(order, batch_head) / tiles_per_visit - begin;
   }
 
+  // Instead of that, for a sequence with lengths of its own: all of its tiles, as nobody else writes dQ = 0 of rows
+  // that see no key. Without queries one that holds none: dK and dV come out as 0 then as they do of any tiles, and no
+  // consumer passes by the barrier of a K that it does not read. Here part_end only says how far the tiles of one head
+  // are from those of the next.
+  constexpr void take_all_tiles(const PlannedBackwardParams& p) {
+    const Sequence& sequence = p.sequences[batch];
+    begin = first = start = 0;
+    end = tiles_of_sequence(sequence.seqlen_q, Br);
+    part_end = int32_t(p.rows.tiles) / tiles_per_visit;
+    all = end * p.readers;
+    first_number = first_head * part_end + first_tile_of_sequence(p.q_row(sequence), batch, Br);
+  }
+
   // Where it begins if key blocks add to dQ in any order. If all take equally long, all thread blocks of a head would
   // come to the same tile at once, and wait for the first one's dQ: so they begin apart.
   constexpr int start_in_any_order(const KeyOrder& order, const Visible& seen) const {

@@ -48,7 +48,19 @@ enum class KvScales { none, heads, blocks };
 enum class Gradients { all, keys, queries };
 
 // Which pass a row is: the name of its file in kernels/.
-enum class Pass { empty_rows, tile_v, bwd_prepare, bwd_finish, bwd_sum, quantize, measure, finish, combine };
+enum class Pass {
+  empty_rows,
+  tile_v,
+  plan_lengths,
+  bwd_prepare,
+  bwd_finish,
+  bwd_sum,
+  quantize,
+  measure,
+  finish,
+  combine,
+  append
+};
 
 // What else sets a row apart. Kernels, host and tools ask for these and for the words above, never for a name or a head
 // dimension.
@@ -113,8 +125,9 @@ enum class Trait : uint32_t {
   // ptxas makes other main loops with it: e4m3 at d 256, causal, -2%, bf16 at d 64 -0.25%.
   early_first_q = 1 << 13,
 
-  // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (Planned in
-  // work.h). Rows without it have the lengths of the call.
+  // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (planned.h); and
+  // heads may have sinks (tile/sinks.cuh). Rows without it have the lengths of the call, and no sinks. Backward rows may
+  // have it, too, if the keys of a sequence are one block: then it has one key block for each K/V head, and no list.
   own_lengths = 1 << 14,
 
   // Of backward rows, from bit 20 on:
@@ -142,12 +155,14 @@ enum class Trait : uint32_t {
   // Of fa3_quantize, with rotary embedding, which takes registers from all others.
   rotates = 1 << 28,
 
-  // What all rows of fwd.cu share; and those of packed heads.
+  // What all rows of fwd.cu share; those of packed heads; and both with lengths of their own.
   fast = chosen | splits | speculative | hold_exps,
   fast_packed = fast | early_claim | early_first_q,
+  served = fast | own_lengths,
+  served_packed = fast_packed | own_lengths,
 
   // What a row of each kind may have.
-  of_backward = chosen | hold_exps | one_key_block | as_written | prepares_ahead | keeps_together,
+  of_backward = chosen | hold_exps | own_lengths | one_key_block | as_written | prepares_ahead | keeps_together,
   of_pass = rotates,
   of_forward = one_key_block - 1,  // all that stand above it
 };

@@ -71,15 +71,19 @@ static_assert(sizeof(ListedForwardParams) <= 4096);
 struct PlannedForwardParams : ForwardParams {
   static constexpr int v_boxes = 7, o_boxes = 4;
   TensorMap v_rows[v_boxes], o_rows[o_boxes];  // maps of v and o; those numbered i have boxes of 1 << i rows
-  const Planned* planned;
+  const Planned* planned;  // there is room for as many entries as thread blocks may have for first pieces
   const PlannedCounts* counts;
 
   // Where K and V lie in pages (null: they do not), their maps are those of the pages: {head_dim, page_size, heads,
-  // pages}, in boxes of box_rows rows, which divides both page_size and Bc.
+  // pages}, in boxes of box_rows rows, which divides page_size, Bc and the first key of every sequence. What follows means nothing without pages.
   const int32_t* page_table;  // sequence k_batch has the pages page_table[k_batch * table_stride ...]
   int32_t table_stride, table_pages;  // in numbers; of a sequence
   int32_t box_rows;
   Divisor page_size;
+
+  // Not 0: a row's bits follow from its query and the keys that it sees alone, whatever rows share its tile (mask.cuh).
+  int32_t invariant;
+  int32_t reserved;
 
   // A row's sum of exponentials has exp(sinks[head * sinks_stride]) as one more addend; null: none.
   const float* sinks;

@@ -39,15 +39,17 @@ constexpr bool worth_splitting(int64_t split, int64_t whole) {
 // 128 with one tile of 131072 keys, 94 parts of 22 blocks take 3.7 us longer than 64 of 32 blocks.
 constexpr int64_t combine_time(int64_t parts, int64_t rows, int64_t warpgroups) {
   const int64_t of_row = 700 + 47 * parts + (parts > 32 ? 800 : 0) + (parts > 64 ? 4000 : 0);
-  return (rows + 4 * warpgroups - 1) / (4 * warpgroups) * of_row;
+  const int32_t at_once = static_cast<int32_t>(4 * warpgroups);  // the device divides 32 bits sooner
+  return (static_cast<int32_t>(rows) + at_once - 1) / at_once * of_row;
 }
 
 // How long a block of so many bytes of K and V takes to load, at least, if so many multiprocessors load at once. All
-// together get of_all bytes a nanosecond, from memory, or more from the L2 cache where all K and V (all_bytes) may
-// still be there; one alone gets no more than of_one.
+// together get so many bytes a nanosecond, from memory, or more from the L2 cache where all K and V (all_bytes) may still
+// be there; one alone gets no more than of_one.
+inline constexpr int64_t of_memory = 4500, of_cache = 6000, of_one = 60;
+constexpr bool fit_cache(double all_bytes) { return all_bytes <= 40 << 20; }
 constexpr int64_t memory_time(int64_t bytes, int64_t multiprocessors, double all_bytes) {
-  const int64_t of_all = all_bytes <= 40 << 20 ? 6000 : 4500;
-  constexpr int64_t of_one = 60;
+  const int64_t of_all = fit_cache(all_bytes) ? of_cache : of_memory;
   return bytes * multiprocessors > bytes / of_one * of_all ? bytes * multiprocessors / of_all : bytes / of_one;
 }
 

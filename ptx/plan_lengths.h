@@ -1,29 +1,32 @@
-// The planner for packed lengths (sequence.h): from lengths that only the device knows to a list of pieces (Planned in
-// work.h), the longest first. Plain C++, read by both sides: a thread block runs it on the device, tests and fa3-bench
-// run the same on the host.
+// The planner for packed lengths (sequence.h): from lengths that only the device knows to a list of pieces (planned.h).
+// Plain C++, read by both sides: a thread block runs it on the device (tile/plan_lengths.cuh), tests and fa3-bench run
+// the same on the host.
 //
-// One number decides what is split: the unit. A tile with more K/V blocks than the unit becomes parts of about the same
-// length, none longer than the unit. Small units balance better and cost more, as every part is written and read. All
-// units that cut the longest tile into 1, 2, 3, .. parts are tried: how long would the multiprocessors take for what
-// each makes of all tiles? Or the unit is a constant, for a caller who wants that a sequence's bits do not depend on
-// what it is batched with; a sequence of several query blocks has so many pieces anyway, and its unit is so many times
-// as long.
+// What is split: a tile with more K/V blocks than the unit becomes parts of about the same length, none longer than the
+// unit, if that is predicted to be done sooner (plan_unit.h). Or the unit is a constant, for a caller who wants that a
+// row's bits depend on its own keys only: then tiles are cut wherever a multiple of the unit ends, counted from key 0,
+// and rows of one tile see the same of these (Cuts::period).
 //
-// Grid and workspace must not depend on lengths: how many entries and slots there may be follows from what the host
-// knows (most_tiles, most_slots). Whatever the lengths are, the list keeps within these.
+// The order: where pieces are few, from the longest to the shortest. Where they are many, each multiprocessor has
+// several, and what counts is that K and V are in the L2 cache. So the tiles of a sequence follow each other, from the
+// last to the first, and sequences follow in groups, those with the longest tiles first. Only where some tiles are split
+// do the sequences that have such tiles come before all groups, their tiles from the longest to the shortest.
 //
-// The steps are loops whose rounds do not depend on each other: over sequences, over tiles, over pairs of a trial and a
-// bucket of lengths, over trials. `threads` says how they run:
+// The steps are loops whose rounds do not depend on each other: over sequences, over tiles, over pairs of a trial and an
+// item. `threads` says how they run:
 //   each(count, f)              f(0) .. f(count - 1), in any order or at once; all have ended when it returns
 //   add(sum, n)                 sum += n as one step, from inside such rounds; returns what the sum was before
+//   add_among_alike(sum, n)     the same, where rounds often have the same sum
 //   raise(largest, n)           largest = max(largest, n), likewise
-//   prefix_sums(x, count, most) x[i] becomes the sum of all before it, or `most` if that is less; x[count] that of all
+//   lower(least, n)             least = min(least, n), likewise
+//   prefix_sums(x, count, most, sums)  x[i] becomes the sum of all before it, or `most` if that is less; x[count] that
+//                               of all
+//   list(count, tile_of, piece_of, entries)  entries of the parts of all tiles tile_of(i), i < count
 // What is read outside of rounds is the same for all threads.
 #pragma once
 #include <cstdint>
 
-#include "piece_costs.h"
-#include "planned.h"
+#include "plan_unit.h"
 
 namespace fa3 {
 
@@ -33,14 +36,15 @@ struct InTurn {
   constexpr void each(int32_t count, F f) const {
     for (int32_t i = 0; i < count; i++) f(i);
   }
-  template <class T>
-  constexpr T add(T& sum, T n) const {
-    const T before = sum;
+  constexpr int32_t add(int32_t& sum, int32_t n) const {
+    const int32_t before = sum;
     sum += n;
     return before;
   }
+  constexpr int32_t add_among_alike(int32_t& sum, int32_t n) const { return add(sum, n); }
   constexpr void raise(int32_t& largest, int32_t n) const { largest = n > largest ? n : largest; }
-  constexpr void prefix_sums(int32_t* x, int32_t count, int32_t most) const {
+  constexpr void lower(int32_t& least, int32_t n) const { least = n < least ? n : least; }
+  constexpr void prefix_sums(int32_t* x, int32_t count, int32_t most, int32_t*) const {
     int32_t sum = 0;
     for (int32_t i = 0; i <= count; i++) {
       const int32_t own = i < count ? x[i] : 0;
@@ -48,284 +52,331 @@ struct InTurn {
       sum = own < most - sum ? sum + own : most;
     }
   }
+  template <class Tile, class Piece>
+  constexpr void list(int32_t count, Tile tile_of, Piece piece_of, Planned* entries) const {
+    each(count, [&](int32_t i) {
+      const auto tile = tile_of(i);
+      for (int32_t part = 0; part < tile.parts.count; part++) entries[tile.entry_of(part)] = piece_of(tile, part);
+    });
+  }
 };
 
-// What the host says for all lengths. Numbers of tiles and slots are those of one head.
-struct PlanLengthsParams {
-  Lengths lengths;
-  Window window;
-  int32_t total_q, total_k;  // rows of tensors of all sequences; 0 where they are batched
-  Packing packing;
-  int32_t Br, Bc;
-  int32_t heads;            // of a batch entry, as tiles count them: with packed heads those of K and V
-  int32_t multiprocessors;  // that share the pieces
-  int32_t grain;            // of the list, in K/V blocks; all lengths of tiles and pieces below are in grains
-  int32_t unit;             // a constant, or 0: from what pieces cost
-  int32_t least_unit;       // otherwise: shorter parts are not worth their boundaries
-  int32_t most_parts;       // of a tile, up to 127; 1: nothing is split
-  int32_t most_tiles, most_slots;
-  Costs together, behind;   // where every multiprocessor has one piece at most, and where pieces follow each other
-  int32_t among, many;      // a piece's own first and last steps where keys are few and pieces more than so many; or 0
-  int64_t block_bytes;      // of a K/V block, where these come from memory too slowly for few queries; otherwise 0
-  double all_bytes;         // of all K/V blocks, at most
-  int32_t packed_rows;      // that the last of a tile's parts adds up, with packed heads; otherwise 0
+// Where sequences are kept, and the numbers of tiles before them.
+struct Room {
+  Sequence* sequences;
+  int32_t *tiles, *longest_tile;
+  bool fills_last;  // the last tile of a sequence has all rows (tiles_of)
 };
-
-// Where the plan goes, in device memory.
-struct LengthsPlan {
-  Sequence* sequences;  // batch of them
-  int32_t* first_tile;  // batch + 1 numbers: sequence b has the tiles first_tile[b] .. first_tile[b + 1] - 1
-  Planned* entries;     // most_tiles + most_slots of them
-  PlannedCounts* counts;
-};
-
-// All pieces that a unit makes, by their lengths: class c has those of more than c and up to c + 1 eighths of the unit.
-struct Trial {
-  static constexpr int32_t classes = 8;
-  int64_t pieces[classes], parts[classes], grains[classes], slots;
-};
-
-// What the thread block needs beside that, in shared memory. Its contents before do not matter.
-struct PlanScratch {
-  static constexpr int32_t buckets = 512, most_trials = Listed::most_packed_parts;
-  int32_t count[buckets + 1];  // of tiles, then of entries of about the same length
-  int64_t grains[buckets];     // of the tiles
-  Trial trials[most_trials];   // trial i cuts the longest tile into i + 1 parts
-  int64_t times[most_trials];
-  int64_t slots;
-  int32_t longest, longest_piece, unit;
-  int64_t whole_time, time;    // predicted, with all tiles whole and as planned; 0 with a constant unit
-};
-
-// Bounds that follow from what the host knows. max: of a sequence; total: of the tensors that hold all sequences, below
-// 0 where they are batched. Rows are those of tiles: with packed heads a query has several.
-constexpr int64_t most_tiles(int64_t batch, int64_t max_rows, int64_t total_rows, int64_t Br) {
-  const int64_t by_max = batch * ((max_rows + Br - 1) / Br);
-  if (total_rows < 0) return by_max;
-  // A sequence of n >= 1 rows has (n - 1) / Br + 1 tiles.
-  const int64_t sequences = batch < total_rows ? batch : total_rows;
-  const int64_t by_total = (total_rows - sequences) / Br + sequences;
-  return by_max < by_total ? by_max : by_total;
+constexpr Room room_of(const PlanLengthsParams& p, const LengthsPlan& plan, PlanScratch& s) {
+  const int32_t count = p.sequences;
+  if (count <= PlanScratch::most_sequences) return {s.sequences, s.tiles, s.longest_tile, true};
+  return {plan.sequences, plan.tiles, plan.tiles + PlanScratch::groups * count + 1, true};
 }
-// So many parts for each multiprocessor, at most: what fa3.h promises for the workspace.
-inline constexpr int64_t most_parts_each = 3;
-constexpr int64_t most_slots(int64_t multiprocessors, int64_t heads) {
-  const int64_t slots = most_parts_each * multiprocessors / heads;
-  return slots < 2 ? 0 : slots;
-}
-// With a constant unit. A sequence whose tiles have up to n grains has q query blocks and the unit u q. Its split tiles
-// have n > u q, so q <= (n - 1) / u, and up to (n - 1) / (u q) + 1 parts each, which are 2 (n - 1) / u in all.
-constexpr int64_t most_constant_slots(int64_t batch, int64_t max_k, int64_t total_k, int64_t Bc, int64_t grain,
-                                      int64_t unit) {
-  const int64_t keys = Bc * grain, grains = (max_k + keys - 1) / keys;
-  const int64_t by_max = grains == 0 ? 0 : batch * 2 * ((grains - 1) / unit);
-  const int64_t by_total = total_k < 0 ? by_max : 2 * (total_k / keys / unit);
-  return by_max < by_total ? by_max : by_total;
-}
-constexpr int64_t most_entries(int64_t tiles, int64_t slots) { return tiles + slots; }
+// So many groups of sequences are told apart by their longest tiles.
+constexpr int32_t groups_of(int32_t sequences) { return sequences <= PlanScratch::most_sequences / 8 ? 8 : 4; }
+static_assert(PlanScratch::groups == 4);
 
-// A tile of the plan. Its length is in grains.
-struct PlannedTile {
-  int32_t sequence, q_block, q_blocks;  // q_blocks: of the sequence
-  int32_t begin, length;
+// The tiles of a sequence. With a bound on the right later rows see more keys. So where rows do not fill all tiles, and
+// pieces are many, it is better that the first one, with the fewest keys, has fewer rows: fills_last. But if all pieces
+// are under way at once, the last one, with the most, is done sooner so.
+struct SequenceTiles {
+  int32_t rows, count;
+  int32_t first_rows;  // so many rows has the first tile
+
+  constexpr Rows rows_of(int32_t tile, int32_t Br) const {
+    const int32_t end = first_rows + tile * Br;
+    return {tile == 0 ? 0 : end - Br, end < rows ? end : rows};
+  }
 };
-
-constexpr int32_t query_blocks(const PlanLengthsParams& p, const Sequence& sequence) {
-  return static_cast<int32_t>((p.packing.rows(sequence.seqlen_q) + p.Br - 1) / p.Br);
+constexpr SequenceTiles tiles_of(const PlanLengthsParams& p, const Sequence& sequence, bool fills_last) {
+  const int32_t rows = static_cast<int32_t>(p.packing.rows(sequence.seqlen_q)), count = (rows + p.Br - 1) / p.Br;
+  return {rows, count, fills_last && sequence.right != no_bound ? rows - (count - 1) * p.Br : int32_t{p.Br}};
 }
 
-constexpr Blocks tile_blocks(const PlanLengthsParams& p, const Sequence& sequence, int32_t q_block) {
-  return tile_blocks(visible_of(sequence, true, true, p.packing), q_block * p.Br, p.Br, p.Bc);
+// A tile, numbered within its sequence: the K/V blocks that it sees, at least one, as for kernels (tile_blocks in
+// work.h), and how long that is.
+struct SeenBlocks : Blocks {
+  int32_t weight;  // of each, in 64ths
+
+  constexpr int32_t count() const { return end - begin; }
+  constexpr int32_t length(int32_t blocks) const {
+    return weight == 64 ? blocks : static_cast<int32_t>((int64_t{blocks} * weight + 63) / 64);
+  }
+  constexpr int32_t length() const { return length(count()); }
+};
+constexpr SeenBlocks seen_blocks(const PlanLengthsParams& p, const Sequence& sequence, const Rows& rows) {
+  const Keys keys = visible_of(sequence, true, true, p.packing).any(rows.begin, rows.end - 1);
+  const Blocks blocks = keys.none() ? Blocks{0, 0} : Blocks{keys.begin / p.Bc, (keys.end + p.Bc - 1) / p.Bc};
+  const int32_t warpgroups = (rows.end - rows.begin + 63) / 64;
+  return {{blocks.begin, blocks.end > blocks.begin ? blocks.end : blocks.begin + 1}, p.weight[warpgroups - 1]};
 }
 
-constexpr PlannedTile planned_tile(const PlanLengthsParams& p, const LengthsPlan& plan, int32_t number) {
-  // The last sequence that begins at or before the tile; those without rows begin where the next one does.
-  int32_t sequence = 0;
-  for (int32_t end = p.lengths.batch; end - sequence > 1;) {
-    const int32_t middle = sequence + (end - sequence) / 2;
-    if (plan.first_tile[middle] <= number) sequence = middle;
+// Where it stands for kernels, to which the first row of a tile is a multiple of Br: a first tile with fewer rows is a
+// sequence of its own.
+struct PlacedTile {
+  Sequence sequence;
+  int32_t q_block;
+};
+constexpr PlacedTile placed_tile(const PlanLengthsParams& p, const Sequence& sequence, bool fills_last, int32_t tile) {
+  const SequenceTiles tiles = tiles_of(p, sequence, fills_last);
+  if (tiles.first_rows == p.Br || tiles.count == 1) return {sequence, tile};
+  const int32_t first = p.packing.query(tiles.first_rows);
+  if (tile == 0) return {with_rows(sequence, 0, first), 0};
+  return {with_rows(sequence, first, sequence.seqlen_q), tile - 1};
+}
+
+// Into which parts a tile is cut: of a unit each, from its first block on or, with a constant unit, from key 0 on. The
+// last has what is left, or all, if it is the last that there may be.
+struct Parts {
+  int32_t origin, unit, longer;  // part n > 0 begins n units behind the origin, and so many blocks as parts before it
+                                 // are longer by one, which are the first ones
+  int32_t count;
+
+  constexpr Blocks blocks(const Blocks& of_tile, int32_t part) const {
+    return {part == 0 ? of_tile.begin : begin(part), part == count - 1 ? of_tile.end : begin(part + 1)};
+  }
+  constexpr int32_t begin(int32_t part) const { return origin + part * unit + (part < longer ? part : longer); }
+};
+constexpr Parts parts_of(const PlanLengthsParams& p, const SeenBlocks& blocks, int32_t unit) {
+  if (p.unit == 0) {
+    const bool as_it_is = blocks.weight == 64 || unit >= 1 << 24;
+    const int32_t blocks_of_unit = as_it_is ? unit : unit * 64 / blocks.weight;
+    return {blocks.begin, blocks_of_unit, 0, parts_of(p, blocks.count(), blocks_of_unit)};
+  }
+  const int32_t most = p.most_parts - 1;
+  const int32_t first = blocks.begin / unit, last = (blocks.end - 1) / unit;
+  const int32_t from = first < most ? first : most, to = last < most ? last : most;
+  return {from * unit, unit, 0, to - from + 1};
+}
+// So many of about the same length.
+constexpr Parts equal_parts(const Blocks& blocks, int32_t parts) {
+  const int32_t length = blocks.end - blocks.begin, count = parts < length ? parts : length;
+  return {blocks.begin, length / count, length % count, count};
+}
+
+// A tile on its way into the list.
+struct ListedTile {
+  int32_t sequence, tile;     // within the sequence
+  SeenBlocks blocks;
+  Parts parts;
+  int32_t entry, last_entry;  // of part 0, which those of others follow, and of the last part
+  int32_t slot;               // of part 0; the others follow
+
+  constexpr int32_t entry_of(int32_t part) const { return part == parts.count - 1 ? last_entry : entry + part; }
+};
+
+// The longest pieces are in bucket 0.
+constexpr int32_t bucket_of(int32_t length, int32_t width) {
+  return clamped(PlanScratch::buckets - 1 - ((length - 1) >> width), 0, PlanScratch::buckets - 1);
+}
+
+// The sequence of a tile: the last of all `count` that begins at or before its number. Those without tiles begin where
+// the next one does.
+constexpr int32_t sequence_of_tile(const int32_t* tiles, int32_t count, int32_t number) {
+  // Where each has one tile, that is its number.
+  if (number < count && tiles[number] <= number && number < tiles[number + 1]) return number;
+  int32_t begin = 0;
+  for (int32_t end = count; end - begin > 1;) {
+    const int32_t middle = begin + (end - begin) / 2;
+    if (tiles[middle] <= number) begin = middle;
     else end = middle;
   }
-  const Sequence& its = plan.sequences[sequence];
-  const int32_t q_block = number - plan.first_tile[sequence];
-  const Blocks blocks = tile_blocks(p, its, q_block);
-  const int32_t begin = blocks.begin / p.grain;
-  return {sequence, q_block, query_blocks(p, its), begin, (blocks.end + p.grain - 1) / p.grain - begin};
+  return begin;
 }
 
-constexpr int32_t parts_of(const PlanLengthsParams& p, int64_t length, int64_t unit) {
-  if (length <= unit) return 1;
-  const int64_t parts = (length + unit - 1) / unit;
-  return static_cast<int32_t>(parts < p.most_parts ? parts : p.most_parts);
-}
-constexpr int32_t parts_of(const PlanLengthsParams& p, const PlannedTile& tile, int32_t unit) {
-  return parts_of(p, tile.length, p.unit ? int64_t{unit} * tile.q_blocks : unit);
-}
-
-// Where the part begins in the tile, and where the one before ends.
-constexpr int32_t begin_of_part(const PlannedTile& tile, int32_t part, int32_t parts) {
-  return tile.length * part / parts;
-}
-constexpr int32_t length_of_part(const PlannedTile& tile, int32_t part, int32_t parts) {
-  return begin_of_part(tile, part + 1, parts) - begin_of_part(tile, part, parts);
+// A tile of a sequence that may have split ones; where it goes is not known yet.
+constexpr ListedTile tile_of_group_0(const PlanLengthsParams& p, const Room& room, int32_t number, int32_t unit) {
+  const int32_t sequence = sequence_of_tile(room.tiles, p.sequences, number), tile = number - room.tiles[sequence];
+  const Sequence& its = room.sequences[sequence];
+  const SeenBlocks blocks = seen_blocks(p, its, tiles_of(p, its, room.fills_last).rows_of(tile, p.Br));
+  return {sequence, tile, blocks, parts_of(p, blocks, unit), 0, 0, 0};
 }
 
-// The longest are in bucket 0.
-constexpr int32_t bucket_of(int32_t length, int32_t longest) {
-  const int32_t width = (longest + PlanScratch::buckets - 1) / PlanScratch::buckets;
-  return PlanScratch::buckets - 1 - (length - 1) / width;
+// How many entries of about the same length are before others: a tile's last part, or all of it, and parts of a unit.
+struct Buckets {
+  int32_t last, units;
+};
+constexpr Buckets buckets_of(const PlanLengthsParams& p, const ListedTile& tile, int32_t width) {
+  const Blocks last = tile.parts.blocks(tile.blocks, tile.parts.count - 1);
+  const int32_t read = tile.parts.count > 1 ? read_blocks(p, tile.parts.count) : 0;
+  return {bucket_of(tile.blocks.length(last.end - last.begin) + read, width),
+          bucket_of(tile.blocks.length(tile.parts.unit), width)};
 }
 
-constexpr int32_t unit_of_trial(int32_t trial, int32_t longest) { return (longest + trial) / (trial + 1); }
-
-// What becomes of a bucket's tiles, each of which is taken for the average one.
+// Sequences, how long their longest tiles are, and sums of all.
 template <class Threads>
-constexpr void try_bucket(const Threads& threads, const PlanLengthsParams& p, PlanScratch& s, int32_t trial,
-                          int32_t bucket) {
-  const int64_t tiles = s.count[bucket], unit = unit_of_trial(trial, s.longest);
-  if (tiles == 0) return;
-  const int64_t length = (s.grains[bucket] + tiles - 1) / tiles, parts = parts_of(p, length, unit);
-  const int64_t eighths = ((length + parts - 1) / parts * Trial::classes - 1) / unit;
-  const int64_t its_class = eighths < Trial::classes ? eighths : Trial::classes - 1;
-  Trial& made = s.trials[trial];
-  threads.add(made.pieces[its_class], tiles * parts);
-  threads.add(made.grains[its_class], s.grains[bucket]);
-  if (parts > 1) threads.add(made.parts[its_class], tiles * parts), threads.add(made.slots, tiles * parts);
-}
-
-constexpr int64_t pieces_of(const PlanLengthsParams& p, const Trial& trial) {  // of all heads
-  int64_t pieces = 0;
-  for (int64_t of_class : trial.pieces) pieces += of_class * p.heads;
-  return pieces;
-}
-
-// How long the multiprocessors take for a trial's pieces, which they claim from the longest to the shortest: at least
-// their share of the work. And of the longest w * multiprocessors + 1 pieces, for any w, one multiprocessor has w + 1,
-// at best the shortest of these.
-constexpr int64_t time_of_trial(const PlanLengthsParams& p, const Trial& trial, int64_t most_parts) {
-  const int64_t multiprocessors = p.multiprocessors, pieces = pieces_of(p, trial);
-  const int64_t busy = pieces < multiprocessors ? pieces : multiprocessors;
-  const Costs& costs = pieces <= multiprocessors ? p.together : p.behind;
-  const int64_t piece = p.among && pieces > p.many ? p.among : costs.piece;
-  const int64_t from_memory = p.block_bytes ? memory_time(p.block_bytes, busy, p.all_bytes) : 0;
-  const int64_t block = from_memory > costs.block ? from_memory : costs.block;
-  double last = 0, work = 0;  // in int64 the largest problems would overflow
-  int64_t longer = 0, before = 0;
-  for (int32_t c = Trial::classes - 1; c >= 0; c--) {
-    if (trial.pieces[c] == 0) continue;
-    const int64_t of_grain = p.grain * block;
-    const int64_t each = trial.grains[c] / trial.pieces[c] * of_grain +
-                         trial.grains[c] % trial.pieces[c] * of_grain / trial.pieces[c] + piece +
-                         trial.parts[c] * costs.write / trial.pieces[c];
-    const int64_t count = trial.pieces[c] * p.heads;
-    const int64_t most = (before + count + multiprocessors - 1) / multiprocessors;  // on one multiprocessor
-    const int64_t needed = (most - 1) * multiprocessors + 1 - before;  // so many of this class bring it there
-    if (needed > 0) {
-      const int64_t here = needed < most ? needed : most;
-      const double time = static_cast<double>(here) * static_cast<double>(each) +
-                          static_cast<double>(most - here) * static_cast<double>(longer);
-      if (time > last) last = time;
+constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s) {
+  const int32_t count = p.sequences;
+  threads.each(1, [&](int32_t) { 
+    s.all_tiles = s.work = s.tried = s.next_slot = s.next_entry = 0, s.longest = 1, s.tail = TimeOf::none;
+  });
+  threads.each(count, [&](int32_t i) {
+    const Sequence sequence = sequence_at(p.lengths, p.total_q, p.total_k, p.window, p.cuts, i);
+    room.sequences[i] = sequence;
+    const SequenceTiles tiles = tiles_of(p, sequence, true);
+    int32_t longest = 0;
+    int64_t work = 0;
+    const auto length_of = [&](int32_t tile) { return seen_blocks(p, sequence, tiles.rows_of(tile, p.Br)); };
+    if (tiles.count > 0) {
+      const SeenBlocks last = length_of(tiles.count - 1);
+      work = longest = last.length();
+      if (tiles.count > 1) {
+        // With bounds on both sides the longest is somewhere in the middle, or about as long as that one, and with one
+        // or none that one is about the average. The last one may have fewer rows than the one before.
+        const int32_t middle = length_of((tiles.count - 1) / 2).length();
+        work += int64_t{tiles.count - 1} * middle;
+        longest = last.count() > middle ? last.count() : middle;
+      }
     }
-    work += static_cast<double>(each) * static_cast<double>(count);
-    longer = each;
-    before += count;
+    room.longest_tile[i] = longest;
+    // Whatever the lengths are, sums are within int32.
+    const int32_t most = p.most_each;
+    threads.raise(s.longest, longest);
+    threads.add(s.all_tiles, tiles.count < most ? tiles.count : most);
+    threads.add(s.work, work < most ? static_cast<int32_t>(work) : most);
+  });
+}
+
+// The tiles before each sequence, group by group. Sequences whose tiles all stay whole, as none is longer than the unit,
+// are in groups 1, 2, .., by halves of it, or of the longest tile; all others in group 0.
+template <class Threads>
+constexpr void number_tiles(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s,
+                            int32_t unit, int32_t groups) {
+  const int32_t count = p.sequences;
+  threads.each(count, [&](int32_t i) {
+    const Sequence& sequence = room.sequences[i];
+    const int32_t longest = room.longest_tile[i];
+    // Of a constant unit's parts a short tile may have two.
+    const bool stays_whole = (p.unit ? (sequence.seqlen_k + p.Bc - 1) / p.Bc : longest) <= unit;
+    int32_t group = 0;
+    if (groups > 1 && stays_whole)
+      for (group = 1; group < groups - 1 && longest <= (unit < s.longest ? unit : s.longest) >> group;) group++;
+    for (int32_t g = 0; g < groups; g++) room.tiles[g * count + i] = g == group ? tiles_of(p, sequence, true).count : 0;
+  });
+  // Only lengths that overlap have more tiles than there may be; the last of them are left out.
+  threads.prefix_sums(room.tiles, groups * count, p.most_tiles, s.sums);
+}
+
+// What the list is made of: the tiles before each sequence of each group; the unit.
+inline constexpr int32_t no_unit = 1 << 30;  // that splits nothing
+struct Order {
+  int32_t groups, unit;
+  Tail tail;     // tiles of the last group
+  bool at_once;  // are all pieces under way at once, so that their order does not matter?
+};
+template <class Threads>
+constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s) {
+  const int32_t count = p.sequences, pieces = of_all_heads(p, s.all_tiles);
+  const bool are_many = pieces >= few_rounds * p.multiprocessors;
+  // Parts may be few. So where pieces are many, only tiles that take longer than about half a share are worth it.
+  const bool is_long = int64_t{s.longest} * p.multiprocessors * 2 > int64_t{s.work} * p.heads;
+  bool may_split = p.unit == 0 && most_cut(p, s.longest) > 1 && (!are_many || is_long);
+  Order order{are_many && !may_split ? groups_of(count) : 1, p.unit ? p.unit : no_unit, {0, 1},
+              p.unit == 0 && pieces <= p.multiprocessors};
+  for (;;) {
+    number_tiles(threads, p, room, s, order.unit, order.groups);
+    if (!may_split) break;
+    choose_unit(threads, p, room.tiles[count], s, [&](int32_t number) {
+      const int32_t sequence = sequence_of_tile(room.tiles, count, number);
+      const Sequence& its = room.sequences[sequence];
+      return seen_blocks(p, its, tiles_of(p, its, room.fills_last).rows_of(number - room.tiles[sequence], p.Br)).length();
+    });
+    if (has_unit(s)) {
+      order.unit = s.trials.unit[best_trial(s)];
+      order.at_once = s.trials.pieces[best_trial(s)] <= p.multiprocessors;
+    }
+    if (!are_many) break;
+    order.groups = groups_of(count), may_split = false;
   }
-  const double share = work / static_cast<double>(multiprocessors), time = share > last ? share : last;
-  constexpr double most_time = 1e18;  // 30 years
-  const int64_t read = most_parts == 1 ? 0
-                       : p.packed_rows ? combine_time(most_parts, p.packed_rows, most_parts)
-                                       : costs.read_all(most_parts);
-  return launch_time + static_cast<int64_t>(time < most_time ? time : most_time) + read;
+  if (p.unit == 0) order.tail = choose_tail(threads, p, room.tiles[order.groups * count], s);
+  if (order.tail.tiles > 0) order.unit = no_unit;
+  return order;
 }
 
-// The unit with which pieces are predicted to be done first.
+// Counts what becomes of group 0, so many tiles: s.count[i] entries are before those of bucket i. Returns the unit:
+// trials take tiles for others of about the same length, and lengths that overlap may want any number of slots, so it
+// grows until slots suffice.
 template <class Threads>
-constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, const LengthsPlan& plan, int32_t tiles,
-                           PlanScratch& s) {
-  threads.each(tiles, [&](int32_t number) {
-    const PlannedTile tile = planned_tile(p, plan, number);
-    const int32_t bucket = bucket_of(tile.length, s.longest);
-    threads.add(s.count[bucket], int32_t{1});
-    threads.add(s.grains[bucket], int64_t{tile.length});
-  });
-  const int32_t trials = p.most_slots == 0 ? 1 : p.most_parts;
-  threads.each(trials * PlanScratch::buckets, [&](int32_t pair) {
-    try_bucket(threads, p, s, pair / PlanScratch::buckets, pair % PlanScratch::buckets);
-  });
-  threads.each(trials, [&](int32_t trial) { s.times[trial] = time_of_trial(p, s.trials[trial], trial + 1); });
-  threads.each(1, [&](int32_t) {
-    s.whole_time = s.time = s.times[0];
-    s.unit = s.longest;
-    for (int32_t i = 1; i < trials; i++) {
-      const int32_t unit = unit_of_trial(i, s.longest);
-      if (unit < p.least_unit || unit >= s.longest || s.trials[i].slots > p.most_slots) continue;
-      // Where pieces follow each other, their time is the least that it may be, so that small gains are none.
-      const bool together = pieces_of(p, s.trials[i]) <= p.multiprocessors;
-      const int64_t most = together ? s.whole_time : s.whole_time - s.whole_time / 10;
-      if (s.times[i] >= s.time || s.times[i] > most || !worth_splitting(s.times[i], s.whole_time)) continue;
-      s.time = s.times[i];
-      s.unit = unit;
-    }
-  });
+constexpr int32_t count_pieces(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s,
+                               int32_t tiles, int32_t unit, int32_t width) {
+  for (;; unit += unit / 16 + 1) {
+    threads.each(PlanScratch::buckets, [&](int32_t i) {
+      s.count[i] = 0;
+      if (i == 0) s.slots = 0;
+    });
+    threads.each(tiles, [&](int32_t number) {
+      const ListedTile tile = tile_of_group_0(p, room, number, unit);
+      const Buckets buckets = buckets_of(p, tile, width);
+      threads.add_among_alike(s.count[buckets.last], 1);
+      if (tile.parts.count == 1 || s.slots > p.most_slots) return;
+      threads.add(s.count[buckets.units], tile.parts.count - 1);
+      threads.add(s.slots, tile.parts.count);
+    });
+    const bool suffice = s.slots <= p.most_slots;
+    threads.each(0, [](int32_t) {});  // all have read that before it changes
+    if (suffice) break;
+  }
+  threads.prefix_sums(s.count, PlanScratch::buckets, p.most_tiles + p.most_slots, s.sums);
+  return unit;
 }
 
 template <class Threads>
 constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, const LengthsPlan& plan,
                             PlanScratch& s) {
-  const int32_t batch = p.lengths.batch;
-  threads.each(batch, [&](int32_t b) {
-    plan.sequences[b] = sequence_at(p.lengths, p.total_q, p.total_k, p.window, b);
-    plan.first_tile[b] = query_blocks(p, plan.sequences[b]);
-  });
-  threads.prefix_sums(plan.first_tile, batch, p.most_tiles);
-  // Only lengths that overlap have more tiles than there may be; the last of them are left out.
-  const int32_t tiles = plan.first_tile[batch];
-  threads.each(1, [&](int32_t) { s.longest = 1, s.whole_time = s.time = 0, s.unit = p.unit; });
-  threads.each(PlanScratch::buckets, [&](int32_t i) { s.count[i] = 0, s.grains[i] = 0; });
-  threads.each(p.most_parts, [&](int32_t i) { s.trials[i] = {}; });
-  threads.each(tiles, [&](int32_t number) { threads.raise(s.longest, planned_tile(p, plan, number).length); });
-  if (p.unit == 0) choose_unit(threads, p, plan, tiles, s);
-
-  // Trials take a bucket's tiles for their average one, and lengths that overlap may want any number of slots: then the
-  // unit grows until slots suffice.
-  for (;;) {
-    threads.each(1, [&](int32_t) { s.slots = 0, s.longest_piece = 1; });
-    threads.each(tiles, [&](int32_t number) {
-      const PlannedTile tile = planned_tile(p, plan, number);
-      const int32_t parts = parts_of(p, tile, s.unit);
-      threads.raise(s.longest_piece, (tile.length + parts - 1) / parts);
-      if (parts > 1) threads.add(s.slots, int64_t{parts});
-    });
-    if (s.slots <= p.most_slots) break;
-    threads.each(1, [&](int32_t) { s.unit += s.unit / 8 + 1; });
-  }
-
-  threads.each(PlanScratch::buckets, [&](int32_t i) { s.count[i] = 0; });
-  threads.each(tiles, [&](int32_t number) {
-    const PlannedTile tile = planned_tile(p, plan, number);
-    const int32_t parts = parts_of(p, tile, s.unit);
-    for (int32_t part = 0; part < parts; part++)
-      threads.add(s.count[bucket_of(length_of_part(tile, part, parts), s.longest_piece)], int32_t{1});
-  });
-  threads.prefix_sums(s.count, PlanScratch::buckets, p.most_tiles + p.most_slots);
-  threads.each(1, [&](int32_t) {
-    *plan.counts = {s.count[PlanScratch::buckets], static_cast<int32_t>(s.slots)};
-    s.slots = 0;
-  });
-  threads.each(tiles, [&](int32_t number) {
-    const PlannedTile tile = planned_tile(p, plan, number);
-    const int32_t parts = parts_of(p, tile, s.unit);
-    const int64_t slot = parts > 1 ? threads.add(s.slots, int64_t{parts}) : 0;
-    for (int32_t part = 0; part < parts; part++) {
-      int32_t& next = s.count[bucket_of(length_of_part(tile, part, parts), s.longest_piece)];
-      const int32_t begin = (tile.begin + begin_of_part(tile, part, parts)) * p.grain;
-      const int32_t end = (tile.begin + begin_of_part(tile, part + 1, parts)) * p.grain;
-      const Sequence& sequence = plan.sequences[tile.sequence];
-      const Blocks blocks = tile_blocks(p, sequence, tile.q_block);
-      plan.entries[threads.add(next, int32_t{1})] = {
-          sequence, tile.q_block, static_cast<int32_t>(slot), begin > blocks.begin ? begin : blocks.begin,
-          end < blocks.end ? end : blocks.end, part, parts, {}};
+  const int32_t count = p.sequences;
+  Room room = room_of(p, plan, s);
+  survey(threads, p, room, s);
+  room.fills_last = of_all_heads(p, s.all_tiles) > p.multiprocessors;
+  const Order order = choose_order(threads, p, room, s);
+  const int32_t tiles = room.tiles[order.groups * count], tail = tiles - order.tail.tiles;
+  const int32_t by_length = order.tail.tiles > 0 ? 0 : room.tiles[count];
+  int32_t width = 0;  // of a bucket, as a power of two
+  while ((s.longest - 1) >> width >= PlanScratch::buckets) width++;
+  const bool sorts = by_length > 0 && !order.at_once;
+  const int32_t unit = sorts ? count_pieces(threads, p, room, s, by_length, order.unit, width) : order.unit;
+  const int32_t entries = sorts ? s.count[PlanScratch::buckets] : 0;  // of those
+  const auto tile_of = [&](int32_t number) {
+    if (number < by_length) {
+      ListedTile tile = tile_of_group_0(p, room, number, unit);
+      if (!sorts) {
+        if (tile.parts.count > 1) tile.slot = threads.add(s.next_slot, tile.parts.count);
+        // Trials take tiles for others of about the same length, so slots may not suffice.
+        if (tile.slot + tile.parts.count > p.most_slots) tile.parts.count = 1;
+        tile.entry = threads.add_among_alike(s.next_entry, tile.parts.count);
+        tile.last_entry = tile.entry + tile.parts.count - 1;
+        return tile;
+      }
+      const Buckets buckets = buckets_of(p, tile, width);
+      tile.entry = tile.last_entry = threads.add_among_alike(s.count[buckets.last], 1);
+      if (tile.parts.count == 1) return tile;
+      tile.entry = threads.add(s.count[buckets.units], tile.parts.count - 1);
+      tile.slot = threads.add(s.next_slot, tile.parts.count);
+      return tile;
     }
+    const int32_t place = sequence_of_tile(room.tiles, order.groups * count, number), sequence = place - place / p.sequences * count;
+    const Sequence& its = room.sequences[sequence];
+    const SequenceTiles all = tiles_of(p, its, room.fills_last);
+    const int32_t from_last = number - room.tiles[place], own = all.count - 1 - from_last;
+    const SeenBlocks blocks = seen_blocks(p, its, all.rows_of(own, p.Br));
+    ListedTile tile{sequence, own, blocks, {0, 0, 0, 1}, 0, entries + number - by_length, 0};
+    if (number < tail) return tile;
+    tile.parts = equal_parts(blocks, order.tail.parts);
+    tile.slot = threads.add(s.next_slot, tile.parts.count);
+    tile.entry = entries + tail - by_length + tile.slot;
+    tile.last_entry = tile.entry + tile.parts.count - 1;
+    return tile;
+  };
+  const auto piece_of = [&](const ListedTile& tile, int32_t part) {
+    const Blocks blocks = tile.parts.blocks(tile.blocks, part);
+    const PlacedTile placed = placed_tile(p, room.sequences[tile.sequence], room.fills_last, tile.tile);
+    return Planned{placed.sequence, placed.q_block, tile.slot, blocks.begin, blocks.end, part, tile.parts.count, {}};
+  };
+  threads.list(tiles, tile_of, piece_of, plan.entries);
+  threads.each(1, [&](int32_t) {
+    s.has_tail = order.tail.tiles > 0;
+    const int32_t in_groups = tail - by_length, in_tail = s.has_tail ? s.next_slot : 0;
+    *plan.counts = {entries + s.next_entry + in_groups + in_tail,
+                    s.next_slot < p.most_slots ? s.next_slot : p.most_slots};
   });
 }
 

@@ -124,9 +124,11 @@ struct ForwardRow : TiledRow {
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
   // What one of two warpgroups with the same rows hands over to the other: O, m and l.
   constexpr int handed_bytes() const { return has(Trait::shares_keys) ? 64 * dv * 4 + 128 * 16 : 0; }
+  // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
+  constexpr int sequence_bytes() const { return has(Trait::own_lengths) && !packs_heads() ? 1024 : 0; }
   constexpr int smem_bytes() const {
     return q_buffers * q_buffer_bytes() + stages * stage_bytes() + landing_buffers() * v_block_bytes() +
-           v_mean_bytes() + handed_bytes() + barrier_bytes;
+           v_mean_bytes() + handed_bytes() + barrier_bytes + sequence_bytes();
   }
 
   constexpr bool valid() const {
@@ -140,7 +142,9 @@ struct ForwardRow : TiledRow {
            (!has(Trait::shares_keys) ||
             (packs_heads() && warpgroups() == 1 && !split_stage() && !bounded_left())) &&
            // The paper's own algorithms take neither a bound on the left nor own lengths.
-           (has(Trait::splits) || !(bounded_left() || has(Trait::own_lengths))) &&
+           (has(Trait::splits) || !has(Trait::own_lengths)) && (!bounded_left() || has(Trait::own_lengths)) &&
+           // Boxes of one row begin at multiples of 128 bytes, as TMA wants them.
+           (!has(Trait::own_lengths) || slab_bytes() == 128) &&
            (!has(Trait::skip_masked) || causal()) &&
            // The blocks that one warpgroup skips and another computes leave a stage free.
            (!bounded_right() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
@@ -151,7 +155,7 @@ struct ForwardRow : TiledRow {
   }
   constexpr bool valid_8bit() const {
     return v != VLayout::rows && kv_scales != KvScales::none && Bc % 32 == 0 && d % 64 == 0 && dv == d &&
-           !has(Trait::own_lengths) &&  // PlannedForwardParams has no scales
+           !has(Trait::own_lengths) &&  // PlannedForwardParams has no scales, and store_scaled_o adds no sinks
            o_from_registers() && (!block_scales() || (Bc == rows_of_scale && !split_stage())) &&
            (!has(Trait::two_level) || block_scales());
   }
@@ -193,6 +197,7 @@ struct BackwardRow : TiledRow {
            (all_gradients() ? Br % 64 == 0 : Br == (gradients == Gradients::queries ? 128 : 64)) &&
            Bc == (all_gradients() ? 128 : 64) && d % 64 == 0 && d <= (all_gradients() ? 128 : 256) && dv == d &&
            !is_8bit() && smem_bytes() <= 227 * 1024 && (!has(Trait::one_key_block) || takes_several_blocks()) &&
+           (!has(Trait::own_lengths) || has(Trait::one_key_block)) &&
            moved_registers() <= launched_registers(threads());
   }
 };
@@ -275,25 +280,25 @@ inline constexpr Line lines[] = {
 #endif
 };
 
-// Those of one kind, of which a build with fewer kernels may have none.
-template <Kind kind, class OneRow>
+// Those of one kind in a table, of which a build with fewer kernels may have none.
+template <const auto& from, Kind kind, class OneRow>
 constexpr auto rows_of(OneRow Line::*row) {
   constexpr int count = [] {
     int found = 0;
-    for (const Line& line : lines) found += line.kind == kind;
+    for (const Line& line : from) found += line.kind == kind;
     return found;
   }();
   std::array<OneRow, count> found{};
   OneRow* next = found.data();
-  for (const Line& line : lines)
+  for (const Line& line : from)
     if (line.kind == kind) *next++ = line.*row;
   return found;
 }
 }  // namespace table
 
-inline constexpr auto forward_rows = table::rows_of<Kind::forward>(&table::Line::forward);
-inline constexpr auto backward_rows = table::rows_of<Kind::backward>(&table::Line::backward);
-inline constexpr auto pass_rows = table::rows_of<Kind::pass>(&table::Line::pass);
+inline constexpr auto forward_rows = table::rows_of<table::lines, Kind::forward>(&table::Line::forward);
+inline constexpr auto backward_rows = table::rows_of<table::lines, Kind::backward>(&table::Line::backward);
+inline constexpr auto pass_rows = table::rows_of<table::lines, Kind::pass>(&table::Line::pass);
 
 // The numbers of the first rows of a kind; and of all rows, how many.
 inline constexpr int first_backward = forward_rows.size(), first_pass = first_backward + int(backward_rows.size());

@@ -39,36 +39,114 @@ inline constexpr int32_t no_bound = 1 << 30;
 
 constexpr int32_t clamped(int32_t x, int32_t least, int32_t most) { return x < least ? least : x > most ? most : x; }
 
-// The rows of a tensor that are sequence b's.
-constexpr Range rows_of_sequence(const int32_t* cu, const int32_t* used, int32_t total, int32_t max, int32_t b) {
+// The rows of a tensor that a sequence has: of a packed one those given, else all of a batch entry; of these the first
+// ones, if `used` says how many.
+constexpr Range rows_of_sequence(bool packed, Range given, int32_t total, int32_t max, int32_t used, bool has_used) {
   Range rows{0, max};
-  if (cu) {
-    rows.begin = clamped(cu[b], 0, total);
-    rows.end = clamped(cu[b + 1], rows.begin, total);
+  if (packed) {
+    rows.begin = clamped(given.begin, 0, total);
+    rows.end = clamped(given.end, rows.begin, total);
     if (rows.end - rows.begin > max) rows.end = rows.begin + max;
   }
-  if (used) rows.end = rows.begin + clamped(used[b], 0, rows.end - rows.begin);
+  if (has_used) rows.end = rows.begin + clamped(used, 0, rows.end - rows.begin);
   return rows;
 }
 
 // Sequence b. total_q and total_k are the rows of the tensors of all sequences (0 where they are batched). Whatever
 // numbers lie in device memory, the sequence lies within the tensors and is not longer than the maxima: rows outside
 // are left out, an end before its start is taken for the start, a count of rows in use below 0 or beyond the end for
-// that limit, and padding beyond the keys in use for all of these.
+// that limit, padding beyond the keys in use for all of these, and a batch entry that there is not has no keys.
 constexpr Sequence sequence_at(const Lengths& lengths, int32_t total_q, int32_t total_k, const Window& window,
                                int32_t b) {
-  const Range q = rows_of_sequence(lengths.cu_q, lengths.used_q, total_q, lengths.max_q, b);
-  Range k = rows_of_sequence(lengths.cu_k, lengths.used_k, total_k, lengths.max_k, b);
-  if (lengths.leftpad_k) k.begin += clamped(lengths.leftpad_k[b], 0, k.end - k.begin);
+  // All are read before one is needed: each is a microsecond on its way.
+  const auto number = [](const int32_t* numbers, int32_t i) { return numbers ? numbers[i] : 0; };
+  const Range given_q{number(lengths.cu_q, b), number(lengths.cu_q, b + 1)};
+  const Range given_k{number(lengths.cu_k, b), number(lengths.cu_k, b + 1)};
+  const int32_t used_q = number(lengths.used_q, b), used_k = number(lengths.used_k, b);
+  const int32_t leftpad = number(lengths.leftpad_k, b), given_batch = number(lengths.batch_k, b);
+
+  const Range q = rows_of_sequence(lengths.cu_q, given_q, total_q, lengths.max_q, used_q, lengths.used_q);
+  Range k = rows_of_sequence(lengths.cu_k, given_k, total_k, lengths.max_k, used_k, lengths.used_k);
+  int32_t k_batch = lengths.cu_k ? 0 : b;
+  if (lengths.batch_k) {
+    const bool exists = given_batch >= 0 && given_batch < lengths.caches;
+    k_batch = exists ? given_batch : 0;
+    if (!exists) k.end = k.begin;
+  }
+  if (lengths.leftpad_k) k.begin += clamped(leftpad, 0, k.end - k.begin);
   const int32_t seqlen_q = q.end - q.begin, seqlen_k = k.end - k.begin;
   const int32_t offset = window.bottom_right ? seqlen_k - seqlen_q : 0;  // of a key at the query's own position
   // A window that reaches beyond the sequence has no bound. So sums stay within int32, however large it is.
   const bool bounded_left = window.left >= 0 && window.left < seqlen_q + offset;
   const bool bounded_right = window.right >= 0 && window.right < seqlen_k - offset;
-  return {q.begin,  lengths.cu_q ? 0 : b,
-          k.begin,  lengths.cu_k ? 0 : lengths.batch_k ? lengths.batch_k[b] : b,
-          seqlen_q, seqlen_k,
+  return {q.begin, lengths.cu_q ? 0 : b, k.begin, k_batch, seqlen_q, seqlen_k,
           bounded_left ? window.left - offset : no_bound, bounded_right ? window.right + offset : no_bound};
+}
+
+// How each sequence becomes several, one after the other, of some of its rows each: some may have none.
+struct Cuts {
+  int32_t each = 1;    // so many
+  int32_t chunk = 0;   // FA3_MASK_CHUNK: positions of a chunk, whose rows see the keys of that chunk only; or 0
+  int32_t period = 0;  // otherwise, where rows are cut so that those of one of them see the same periods of so many
+                       // keys, all counted from key 0; or 0
+};
+
+// How many each may become, at most. Without a chunk of positions, sides: of the window that have a bound.
+constexpr int64_t most_chunks(int64_t max_q, int64_t max_k, int64_t chunk) {
+  // Queries before the first key's position are a chunk of their own, which has no keys.
+  const int64_t of_q = max_q == 0 ? 1 : (max_q + chunk - 2) / chunk + 1, of_k = (max_k + chunk - 1) / chunk + 1;
+  return of_q < of_k ? of_q : of_k;
+}
+constexpr int64_t most_periods(int64_t max_q, int64_t sides, int64_t period) {
+  return max_q == 0 ? 1 : 1 + sides * ((max_q + period - 2) / period);
+}
+
+// Of the sequence rows [begin, end) alone, which see what they saw.
+constexpr Sequence with_rows(Sequence s, int64_t begin, int64_t end) {
+  const int32_t first = begin < s.seqlen_q ? static_cast<int32_t>(begin) : s.seqlen_q;
+  const int32_t last = end < s.seqlen_q ? static_cast<int32_t>(end) : s.seqlen_q;
+  s.q_row += first, s.seqlen_q = last - first;
+  if (s.left != no_bound) s.left -= first;
+  if (s.right != no_bound) s.right += first;
+  return s;
+}
+
+// The nth of those that a sequence becomes.
+constexpr Sequence chunk_of(const Sequence& whole, int32_t chunk, int32_t nth) {
+  const int32_t offset = whole.seqlen_k - whole.seqlen_q;  // position of query 0
+  const int64_t number = (offset < 0 ? -1 : offset / chunk) + nth, begin = number < 0 ? offset : number * chunk;
+  const int64_t first = begin > offset ? begin - offset : 0, end = (number + 1) * chunk - offset;
+  Sequence s = with_rows(whole, first, end);
+  const int32_t keys = number < 0 || begin >= whole.seqlen_k ? 0 : static_cast<int32_t>(whole.seqlen_k - begin);
+  s.seqlen_k = keys < chunk ? keys : chunk;
+  if (keys == 0) return s;
+  s.k_row += static_cast<int32_t>(begin);
+  if (s.right != no_bound) s.right -= static_cast<int32_t>(begin);
+  return s;
+}
+constexpr Sequence period_of(const Sequence& whole, const Cuts& cuts, int32_t nth) {
+  // Rows are cut before those from which on a bound lies in another period; with two bounds, at each in turn.
+  const int32_t period = cuts.period;
+  const auto first_cut = [period](int32_t bound) { return period - (bound % period + period) % period; };
+  const bool right = whole.right != no_bound, left = whole.left != no_bound;
+  const int32_t cut_right = right ? first_cut(whole.right) : whole.seqlen_q;
+  const int32_t cut_left = left ? first_cut(-whole.left) : whole.seqlen_q;
+  const int32_t sooner = cut_right < cut_left ? cut_right : cut_left;
+  const int32_t later = cut_right < cut_left ? cut_left : cut_right;
+  const auto start = [&](int32_t n) {
+    if (n == 0) return int64_t{0};
+    if (n == cuts.each) return int64_t{whole.seqlen_q};
+    if (!(right && left)) return int64_t{n - 1} * period + (right ? cut_right : cut_left);
+    return int64_t{(n - 1) / 2} * period + (n % 2 ? sooner : later);
+  };
+  return with_rows(whole, start(nth), start(nth + 1));
+}
+constexpr Sequence sequence_at(const Lengths& lengths, int32_t total_q, int32_t total_k, const Window& window,
+                               const Cuts& cuts, int32_t number) {
+  if (cuts.each == 1 && !cuts.chunk) return sequence_at(lengths, total_q, total_k, window, number);
+  const int32_t b = number / cuts.each, nth = number - b * cuts.each;
+  const Sequence whole = sequence_at(lengths, total_q, total_k, window, b);
+  return cuts.chunk ? chunk_of(whole, cuts.chunk, nth) : period_of(whole, cuts, nth);
 }
 
 // Which keys the sequence's rows see. A side may be taken as bounded for all sequences of a call: no_bound hides

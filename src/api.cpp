@@ -1,5 +1,6 @@
 // The C border. Each function validates, plans, checks the workspace and launches, and leaves the calling thread's
 // message in order.
+#include "append/append.h"
 #include "backward/backward.h"
 #include "combine/combine.h"
 #include "device/modules.h"
@@ -39,6 +40,36 @@ fa3_status workspace_size(const fa3_forward_params* params, int multiprocessors,
   return FA3_OK;
 }
 
+// The plan that fa3_forward makes without a schedule, of which fa3_forward_schedule makes the device's part.
+fa3_status prepare_schedule(const fa3_forward_params* params, Rules rules, ForwardProblem& problem, Fit& fit) {
+  if (fa3_status status = prepare(params, rules, problem, fit)) return status;
+  problem.schedule = nullptr;
+  return FA3_OK;
+}
+
+fa3_status schedule_size(const fa3_forward_params* params, int multiprocessors, size_t* bytes) {
+  ForwardProblem problem;
+  Fit fit;
+  if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
+  if (fa3_status status = prepare_schedule(params, Rules::shapes, problem, fit)) return status;
+  if (fa3_status status = resolve_multiprocessors(multiprocessors)) return status;
+  *bytes = fa3::plan(problem, fit, multiprocessors).schedule_bytes;
+  return FA3_OK;
+}
+
+fa3_status make_schedule(const fa3_forward_params* params, void* schedule, size_t schedule_bytes, CUstream stream) {
+  ForwardProblem problem;
+  Fit fit;
+  if (fa3_status status = prepare_schedule(params, Rules::device, problem, fit)) return status;
+  if (!problem.served || problem.empty()) return FA3_OK;
+  if (schedule == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "schedule is NULL, must be device memory");
+  Device device;
+  if (fa3_status status = find_device(device)) return status;
+  const ForwardPlan& made = fa3::plan(problem, fit, device.context->multiprocessors);
+  if (fa3_status status = validate_schedule(problem, schedule, schedule_bytes, made.schedule_bytes)) return status;
+  return launch_schedule(problem, made, device, schedule, stream);
+}
+
 fa3_status forward(const fa3_forward_params* params, void* workspace, size_t workspace_bytes, CUstream stream) {
   ForwardProblem problem;
   Fit fit;
@@ -53,6 +84,8 @@ fa3_status forward(const fa3_forward_params* params, void* workspace, size_t wor
   }
   const size_t needed = made ? made->workspace_bytes : FA3_FORWARD_WORKSPACE_BYTES;  // what every call needs
   if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, needed)) return status;
+  if (made && problem.served)
+    if (fa3_status status = check_schedule(problem, made->schedule_bytes)) return status;
   return made ? launch(problem, *made, device, workspace, stream) : no_plan;
 }
 
@@ -146,6 +179,27 @@ fa3_status quantize_on_cpu(const fa3_quantize_params* params) {
   return reference_quantize(problem);
 }
 
+fa3_status check_append(const fa3_append_params* params) {
+  AppendProblem problem;
+  return validate(params, problem);
+}
+
+fa3_status append(const fa3_append_params* params, CUstream stream) {
+  AppendProblem problem;
+  if (fa3_status status = validate(params, problem)) return status;
+  const AppendPlan plan = fa3::plan(problem);
+  if (plan.grid == 0) return FA3_OK;
+  Device device;
+  if (fa3_status status = find_device(device)) return status;
+  return launch(problem, plan, device, stream);
+}
+
+fa3_status append_on_cpu(const fa3_append_params* params) {
+  AppendProblem problem;
+  if (fa3_status status = validate(params, problem)) return status;
+  return reference_append(problem);
+}
+
 fa3_status check_combine(const fa3_combine_params* params) {
   CombineProblem problem;
   return validate(params, problem);
@@ -203,6 +257,15 @@ fa3_status fa3_forward(const fa3_forward_params* params, void* workspace, size_t
   return finish(forward(params, workspace, workspace_bytes, stream));
 }
 
+fa3_status fa3_forward_schedule_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes) {
+  return finish(schedule_size(params, multiprocessors, bytes));
+}
+
+fa3_status fa3_forward_schedule(const fa3_forward_params* params, void* schedule, size_t schedule_bytes,
+                                fa3_stream stream) {
+  return finish(make_schedule(params, schedule, schedule_bytes, stream));
+}
+
 fa3_status fa3_backward_check(const fa3_backward_params* params) { return finish(check_backward(params)); }
 
 fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes) {
@@ -237,6 +300,12 @@ fa3_status fa3_quantize(const fa3_quantize_params* params, void* workspace, size
 }
 
 fa3_status fa3_reference_quantize(const fa3_quantize_params* params) { return finish(quantize_on_cpu(params)); }
+
+fa3_status fa3_append_check(const fa3_append_params* params) { return finish(check_append(params)); }
+
+fa3_status fa3_append(const fa3_append_params* params, fa3_stream stream) { return finish(append(params, stream)); }
+
+fa3_status fa3_reference_append(const fa3_append_params* params) { return finish(append_on_cpu(params)); }
 
 fa3_status fa3_combine_check(const fa3_combine_params* params) { return finish(check_combine(params)); }
 

@@ -18,6 +18,13 @@ struct View {
   bool empty() const { return dim[0] == 0 || dim[1] == 0 || dim[2] == 0 || dim[3] == 0; }
 };
 
+// Rotary embedding of the first `dim` columns; 0: none.
+struct Rotary {
+  View cos, sin;  // (positions, dim / 2, 1, 1) of fp32
+  int64_t dim;
+  bool interleaved;  // partners are 2 i and 2 i + 1, otherwise i and i + dim / 2
+};
+
 // What forward and backward pass have in common.
 struct AttentionShape {
   int64_t batch, heads, heads_kv, seqlen_q, seqlen_k;
@@ -40,6 +47,7 @@ inline int bytes_per_element(fa3_dtype dtype) {
   switch (dtype) {
     case FA3_DTYPE_FP32:
     case FA3_DTYPE_INT32: return 4;
+    case FA3_DTYPE_INT64: return 8;
     case FA3_DTYPE_E4M3:
     case FA3_DTYPE_E5M2: return 1;
     default: return 2;

@@ -39,7 +39,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
       if (!loader || i >= end) return;
       Stage& stage = smem.stage[KvRing::index(i)];
       uint64_t& full = is_k ? smem.full_k[KvRing::index(i)] : smem.full_v[KvRing::index(i)];
-      const KeyBlock block = key_block(p, found, blocks - 1 - int(i - first));
+      const KeyBlock block = key_block(p, tile, blocks - 1 - int(i - first));
       mbarrier_arrive_expect_tx(shared_address(&full), is_k ? config.k_block_bytes() : config.v_block_bytes());
       if (is_k) load_k(stage.k, full, p, block);
       else load_v(stage.v, full, p, block);
@@ -47,7 +47,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int warpgroup, int warp) {
     if (loader) {
       for (int w = 0; w < warpgroups; w++) {
         mbarrier_arrive_expect_tx(shared_address(&smem.full_q[w]), config.q_buffer_bytes());
-        load_q(smem.q[w], smem.full_q[w], p, tile_row + 64 * w, found);
+        load_q(smem.q[w], smem.full_q[w], p, tile_row + 64 * w, tile.head, tile.batch);
       }
     }
     load(i, true), load(i + 1, true), load(i, false), load(i + 1, false);

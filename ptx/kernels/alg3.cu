@@ -134,7 +134,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, AsWrittenSmem& smem, const Key
   griddepcontrol_launch_dependents();
 
   // Only this warpgroup has read its rows of V; those of K are read for dQ by both.
-  const GradientRows to = {first_key, work.head_kv, work.batch};
+  const Place to = {first_key, work.head_kv, work.batch};
   bar_sync(consumers_barrier, 128 * warpgroups);
   store_gradient<Bc>(dV, 1.f, smem.v + warpgroup * 64 * slab_columns, p.dv, to, own_barrier + warpgroup, warp);
   store_gradient<Bc>(dK, p.softmax_scale, smem.k + warpgroup * 64 * slab_columns, p.dk, to, own_barrier + warpgroup,

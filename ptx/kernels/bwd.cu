@@ -31,7 +31,7 @@ namespace fa3 {
 using namespace ptx;
 
 // The main loop of a consumer warpgroup: dV and dK of 64 keys of the n-th key block. `warp` of its four.
-FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, const KeyWork& work, int n, Use& use,
+FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const KeyWork& work, int n, Use& use,
                                   Use& ds_use, int warpgroup, int warp, float (&dV)[d / 2], float (&dK)[d / 2]) {
   const int lane = kept(threadIdx.x % 32);  // otherwise the main loop reads the thread's number, which takes its time
   const bool one_lane = lane == 0;
@@ -69,7 +69,7 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
     wgmma_wait_group<0>();
     wgmma_owned(S);
     if (one_lane && j > 0) arrive(smem.s_done[ds_use.index ^ 1]);
-    if (needs_mask(visible(p), first_key, query)) mask_scores(S, visible(p), key, query, lane);
+    if (needs_mask(visible(p, smem), first_key, query)) mask_scores(S, visible(p, smem), key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[s], g, lane);                                                // A3.20
@@ -120,7 +120,7 @@ FA3_DEVICE void compute_gradients(const BackwardParams& p, BackwardSmem& smem, c
 }
 
 // A consumer warpgroup: 64 keys of each key block. `warp` of its four. Complete sums are left to gradient_writer.
-FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, int warpgroup, int warp) {
+FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();                                                          // A3.15
   constexpr int warps = 4 * warpgroups, in_flight = 8;
   const bool one_lane = threadIdx.x % 32 == 0;
@@ -175,7 +175,7 @@ FA3_DEVICE void consumer(const BackwardParams& p, BackwardSmem& smem, int warpgr
 // The warpgroup that computes dQ = dS K of each query tile and stages it for dq_writer: in float32 for the sums, or as
 // dq has it, if it is complete. Its products run while the consumers compute exponentials: so it waits until both have
 // S of the next tile (measured: 5% at d 128). `warp` of its four.
-FA3_DEVICE void dq_consumer(const BackwardParams& p, BackwardSmem& smem, int warp) {
+FA3_DEVICE void dq_consumer(const Params& p, BackwardSmem& smem, int warp) {
   setmaxnreg_dec<config.dq_registers()>();
   const int lane = threadIdx.x % 32;
   const uint64_t ds = descriptor_start(&smem.ds) | columns_descriptor(Bc);
@@ -240,14 +240,14 @@ FA3_DEVICE void release_dq(BackwardSmem& smem, int square) {
 }
 
 // Stores dQ of a query tile, the count-th of this thread block, if it is complete. By one thread.
-FA3_DEVICE void store_dq(const BackwardParams& p, BackwardSmem& smem, const KeyWork& work, const QueryTile& tile,
+FA3_DEVICE void store_dq(const Params& p, BackwardSmem& smem, const KeyWork& work, const QueryTile& tile,
                          uint32_t count) {
 #pragma unroll
   for (int square = 0; square < dq_squares; square++) {
     const int slab = square / dq_column_squares, columns = square % dq_column_squares * dq_columns;
     wait(smem.full_dq[count % 2][square], count / 2 & 1);
-    cp_async_bulk_tensor_4d_store(&p.dq, shared_address(dq_buffer(smem, square)), columns, tile.tile * Br + 64 * slab,
-                                  tile.head(work), work.batch);
+    const Place to = query_place(p, sequence_of(p, work), tile.tile * Br + 64 * slab, tile.head(work));
+    cp_async_bulk_tensor_4d_store(&p.dq, shared_address(dq_buffer(smem, square)), columns, to.row, to.head, to.batch);
     release_dq(smem, square);
   }
 }
@@ -255,7 +255,7 @@ FA3_DEVICE void store_dq(const BackwardParams& p, BackwardSmem& smem, const KeyW
 // The thread that adds dQ of each query tile to the sums in global memory. Nobody clears them: the first key block that
 // comes to a tile stores, and the others add, after that. They come in any order, and the first one waits for nobody.
 // In a fixed order a tile takes longer than its products, so two threads, the adders 0 and 1, take turns.
-FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t adder) {
+FA3_DEVICE void dq_writer(const Params& p, BackwardSmem& smem, uint32_t adder) {
   griddepcontrol_wait();  // the pass before sets all visits to 0
   uint32_t count = 0;     // of tiles
   for (int n = 0;; n++) {
@@ -307,7 +307,7 @@ FA3_DEVICE void dq_writer(const BackwardParams& p, BackwardSmem& smem, uint32_t 
 }
 
 // The thread that stores dV and dK. It also waits for the sums of dQ that the consumers round.
-FA3_DEVICE void gradient_writer(const BackwardParams& p, BackwardSmem& smem) {
+FA3_DEVICE void gradient_writer(const Params& p, BackwardSmem& smem) {
   griddepcontrol_wait();  // the pass before sets all counts to 0
   int stage = 0;          // of the ring of Q and dO
   for (int n = 0;; n++) {
@@ -319,7 +319,7 @@ FA3_DEVICE void gradient_writer(const BackwardParams& p, BackwardSmem& smem) {
     const KeyWork work(p, number);
     stage = (stage + work.all) % query_stages;
     wait(smem.staged, n & 1);
-    const auto to = [&](int warpgroup) { return GradientRows{work.key + 64 * warpgroup, work.head_kv, work.batch}; };
+    const auto to = [&](int i) { return key_place(p, sequence_of(p, work), work.key + 64 * i, work.head_kv); };
     const bool one_part = p.order.parts == 1;  // otherwise the consumers have stored what a pass adds up
 #pragma unroll
     for (int i = 0; i < warpgroups; i++)
@@ -341,7 +341,7 @@ FA3_DEVICE void gradient_writer(const BackwardParams& p, BackwardSmem& smem) {
 }
 
 // The warp that prepares query rows for later key blocks.
-FA3_DEVICE void preparer(const BackwardParams& p, BackwardSmem& smem) {
+FA3_DEVICE void preparer(const Params& p, BackwardSmem& smem) {
   griddepcontrol_wait();  // the pass before sets all counts to 0
   for (int n = 0;; n++) {
     const int number = smem.claims.read_by_warp(n);
@@ -353,7 +353,7 @@ FA3_DEVICE void preparer(const BackwardParams& p, BackwardSmem& smem) {
 }
 
 // The thread that loads. Behind the last tile of a key block it hands over an empty stage: dK leaves through that.
-FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
+FA3_DEVICE void producer(const Params& p, BackwardSmem& smem) {
   // Where all key blocks take equally long, thread blocks that start together would ask for K and V, and store
   // dV and dK, at the same time again and again. Measured: 1.5% at 512.
   if (!visible(p).later_rows_see_more() && is_block(p, 4 * gridDim.x)) __nanosleep(blockIdx.x * 6000 / gridDim.x);
@@ -363,6 +363,7 @@ FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
     smem.claims.publish(n, number);
     if (!is_block(p, number)) return;
     const KeyWork work(p, number);
+    keep_sequence(p, smem, work);
     QueryTile tile(work);
     const auto load_next = [&] {
       load_tile(p, smem, work, tile, use, &smem.first_query[use.index]);
@@ -394,7 +395,7 @@ FA3_DEVICE void producer(const BackwardParams& p, BackwardSmem& smem) {
 
 }  // namespace fa3
 
-FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
+FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   BackwardSmem& smem = *reinterpret_cast<BackwardSmem*>(shared_memory());

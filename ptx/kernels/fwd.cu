@@ -29,6 +29,7 @@
 #include "../tile/exit.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/mask.cuh"
+#include "../tile/planned_producer.cuh"
 #include "../tile/producer.cuh"
 #include "../tile/speculative.cuh"
 #include "../tile/sums.cuh"
@@ -167,16 +168,16 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     // The use that holds the K of block n, or the nearest one of the piece.
     auto use_of = [&](int n) { return last - min(max(n - begin, 0), int(last - i)); };
     if constexpr (bounded_right) {
-      const uint32_t last_masked = use_of(plain_blocks(seen(), row).end);
+      const uint32_t last_masked = use_of(plain_blocks(p, seen(), row).end);
       while (Walk::has_more(i, last_masked)) step(std::true_type());
     }
-    const uint32_t last_plain = bounded_left ? use_of(plain_blocks(seen(), row).begin) : last;
+    const uint32_t last_plain = bounded_left ? use_of(plain_blocks(p, seen(), row).begin) : last;
     while (Walk::has_more(i, last_plain)) step(std::false_type());  // A2.7
     while (bounded_left && Walk::has_more(i, last)) step(std::true_type());
 
     exit.q_is_read(q_buffer);
     // `done` is the piece that ends here; q_use, blocks, i, ... go on to the next one.
-    const Finished done(smem, q_use, q_buffer);
+    const Finished done(p, smem, q_use, q_buffer, warp);
     const bool has_v = blocks > 0;
     const uint32_t first = blocks > 0 ? i + 1 : i;  // use that holds this piece's last V and the next one's first K
     ring.wait_v(first);                        // A2.18
@@ -220,6 +221,10 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   Smem& smem = set_up(p, warp);
-  if (warp / 4 == consumers) producer(p, smem, warp % 4);
-  else consumer(p, smem, warp / 4, warp % 4);
+  if (warp / 4 == consumers) {
+    if constexpr (own_lengths) planned_producer(p, smem, warp % 4);
+    else producer(p, smem, warp % 4);
+  } else {
+    consumer(p, smem, warp / 4, warp % 4);
+  }
 }

@@ -39,10 +39,11 @@ FA3_DEVICE void write_tile(float (&O)[dv / 2], const RowState& state, Smem& smem
   const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
   if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
   uint32_t o[dv / 4];
-  normalize(o, O, state, l);
+  const Sinks sinks(p, block, warp);
+  normalize(o, O, state, l, sinks);
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
   store_o(o, smem, q_buffer, p, block, warp);
-  store_lse(state, l, p, block, warp);
+  store_lse(state, l, sinks, p, block, warp);
 }
 
 // How far a warpgroup is: the tile whose Q it holds, and where that is in the two rings (ring.cuh).

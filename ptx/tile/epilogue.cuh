@@ -7,6 +7,7 @@
 #include "../isa/tma.cuh"
 #include "../v_tile.h"
 #include "row_sums.cuh"
+#include "sinks.cuh"
 #include "smem.cuh"
 #include "softmax.cuh"
 
@@ -22,17 +23,18 @@ FA3_DEVICE void clear_empty_rows(float (&O)[dv / 2], const float (&l)[2]) {
 
 // O divided by the row sums and rounded, in pairs of columns: 2 g + i is pair g of row i.
 FA3_DEVICE void normalize(uint32_t (&packed)[dv / 4], const float (&O)[dv / 2], const RowState& state,
-                          const float (&l)[2]) {
-  const float weight[2] = {finish_row(state.m[0], l[0]).weight, finish_row(state.m[1], l[1]).weight};
+                          const float (&l)[2], const Sinks& sinks) {
+  const float weight[2] = {sinks.finish(0, state.m[0], l[0]).weight, sinks.finish(1, state.m[1], l[1]).weight};
 #pragma unroll
   for (int i = 0; i < dv / 4; i++) packed[i] = pack(O[2 * i] * weight[i & 1], O[2 * i + 1] * weight[i & 1]);
 }
 
 // Fewer than 16 rows of O, in boxes of 1, 2, 4 and 8: what follows them in the tensor is not of their sequence. from:
-// where they lie in shared memory.
+// where they lie in shared memory. Unrolled: for a map whose number is not known ptxas keeps the address of the
+// parameters in two registers all the time, and d 64 has none to spare.
 template <class P>
 FA3_DEVICE void store_few_rows(uint32_t from, int n, const P& p, int row, int head, int batch) {
-#pragma unroll 1
+#pragma unroll
   for (int box = 0; n > 0 && box < P::o_boxes; box++)
     if (n >> box & 1) {
       for (int slab = 0; slab < v_slabs; slab++)
@@ -164,8 +166,8 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const RowState& state, 
 }
 
 // Lane 4 r writes row r of the warp's 16, lane 4 r + 1 row r + 8.
-FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Params& p, const RowBlock& block,
-                          int warp) {
+FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Sinks& sinks, const Params& p,
+                          const RowBlock& block, int warp) {
   const int lane = threadIdx.x % 32, i = lane % 4;
   const int within = warp * 16 + lane / 4 + 8 * i, row = block.row + within;
   if (i >= 2 || p.output.lse == nullptr || row < 0 || row >= visible(p, block).seqlen_q) return;
@@ -173,7 +175,7 @@ FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Para
   const Output& out = p.output;
   float* to = out.lse + block.batch * out.lse_stride_batch + block.head * out.lse_stride_head +
               (block.q_row() + row) * out.lse_stride_row;
-  float lse = finish_row(m, sum).lse;
+  float lse = sinks.finish(i, m, sum).lse;
   if constexpr (config.has_scales()) {
     const Scales& scales = scales_of(p);
     if (scales.lse_offset)

@@ -19,11 +19,12 @@ struct Finished {
   const RowBlock& block;
   int parts;                 // block.parts
   uint32_t q_use, q_buffer;  // of the Q ring
+  Sinks sinks;
 
   // Shuffled early, as the compiler must know that it is the same in all lanes.
-  FA3_DEVICE Finished(const Smem& smem, uint32_t q_use, uint32_t q_buffer)
+  FA3_DEVICE Finished(const Params& p, const Smem& smem, uint32_t q_use, uint32_t q_buffer, int warp)
       : block(smem.row_block[RowBlockRing::index(q_use)]), parts(__shfl_sync(0xffffffffu, block.parts, 0)),
-        q_use(q_use), q_buffer(q_buffer) {}
+        q_use(q_use), q_buffer(q_buffer), sinks(p, block, warp) {}
 };
 
 // OExit::buffer and buffer_late. By stmatrix into the Q buffer, and from there by TMA, which reads it while the next
@@ -40,11 +41,11 @@ class ExitThroughBuffer {
   FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&o)[dv / 4], RowState& state, float (&l)[2],
                         const Finished& piece) {
     const bool complete = piece.parts == 1 || combine(O, state, l, p_, piece.block, warp_);
-    normalize(o, O, state, l);
+    normalize(o, O, state, l, piece.sinks);
     ptx::bar_sync(barrier_warpgroup + warpgroup_, 128);  // all four warps have read Q for the last time
     if (complete) {
       store_o(o, smem_, piece.q_buffer, p_, piece.block, warp_);
-      store_lse(state, l, p_, piece.block, warp_);
+      store_lse(state, l, piece.sinks, p_, piece.block, warp_);
     }
   }
   // The next piece's first QK is done, too, and O is needed no more.
@@ -85,12 +86,12 @@ class ExitFromRegisters {
   FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&o)[dv / 4], RowState& state, float (&l)[2],
                         const Finished& piece) {
     const bool complete = piece.parts == 1 || combine(O, state, l, p_, piece.block, warp_);
-    if constexpr (!is_8bit) normalize(o, O, state, l);
+    if constexpr (!is_8bit) normalize(o, O, state, l, piece.sinks);
     if (complete) {
       if constexpr (is_8bit)
         store_scaled_o(O, state, l, smem_.v_mean[VMeanRing::index(piece.q_use)], p_, piece.block, warp_);
       else store_o_direct(o, p_, piece.block, warp_);
-      store_lse(state, l, p_, piece.block, warp_);
+      store_lse(state, l, piece.sinks, p_, piece.block, warp_);
     }
   }
   FA3_DEVICE void is_stored(float (&)[dv / 2], uint32_t q_buffer) {
@@ -121,7 +122,7 @@ class ExitPacked : public ExitFromRegisters {
     // Does this warpgroup have what all blocks of the piece add up to?
     const bool has_all = shares_keys ? keys_.put_together(O, state, l, p_, piece.block, warp_) : true;
     if (has_all) {
-      if (piece.parts == 1) store_packed(O, state, l, p_, piece.block, warp_);
+      if (piece.parts == 1) store_packed(O, state, l, piece.sinks, p_, piece.block, warp_);
       else combine_packed(O, state, l, p_, smem_, piece.block, warpgroup_, warp_);
     }
   }

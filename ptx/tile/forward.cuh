@@ -38,4 +38,9 @@ FA3_DEVICE Visible visible(const Params& p) {
   return seen;
 }
 
+// What the rows of a sequence with lengths of its own see.
+FA3_DEVICE Visible visible(const Params& p, const Sequence& sequence) {
+  return visible_of(sequence, bounded_left, bounded_right, packing(p));
+}
+
 }  // namespace fa3

@@ -17,6 +17,14 @@ FA3_DEVICE Blocks plain_blocks(const Visible& seen, int row) {
   return {(keys.begin + Bc - 1) / Bc, keys.end / Bc};
 }
 
+// The same for rows whose bits may not depend on other rows of their warp: none, so that all blocks go the way on which
+// m is a row's maximum so far (softmax_online). On the other one the warp decides for all its rows when m is raised.
+FA3_DEVICE Blocks plain_blocks(const ForwardParams&, const Visible& seen, int row) { return plain_blocks(seen, row); }
+FA3_DEVICE Blocks plain_blocks(const PlannedForwardParams& p, const Visible& seen, int row) {
+  if (p.invariant) return {no_bound, 0};
+  return plain_blocks(seen, row);
+}
+
 // S = -inf where a row does not see the key. S: of block j; only its groups of 16 keys [first_group, end_group) are
 // looked at. warp_row: the first of the warp's 16 rows.
 FA3_DEVICE void mask(float (&S)[Bc / 2], const Visible& seen, int j, int warp_row, int first_group = 0,

@@ -12,20 +12,6 @@
 
 namespace fa3 {
 
-// Where a row of a tile belongs: with packed heads several have the same query.
-struct Place {
-  int query, head;
-  bool exists;  // is it a row of the problem?
-};
-FA3_DEVICE Place place_of(const Params& p, const RowBlock& block, int row) {
-  if constexpr (config.packs_heads()) {
-    const int query = packing(p).query(row), head = packing(p).head(row);
-    return {query, block.head * p.heads_per_kv + head,
-            row >= 0 && query < visible(p, block).seqlen_q && head < p.heads_per_kv};
-  } else {
-    return {row, block.head, row >= 0 && row < visible(p, block).seqlen_q};
-  }
-}
 FA3_DEVICE uint16_t* o_of(const Params& p, const RowBlock& block, const Place& place) {
   const Output& out = p.output;
   return static_cast<uint16_t*>(out.o) + block.batch * out.o_stride_batch + place.head * out.o_stride_head +
@@ -38,10 +24,10 @@ FA3_DEVICE float* lse_of(const Params& p, const RowBlock& block, const Place& pl
 }
 
 // Of a whole tile, for the warp's 16 rows. All lanes of a quad have some columns of its two rows.
-FA3_DEVICE void store_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2], const Params& p,
-                             const RowBlock& block, int warp) {
+FA3_DEVICE void store_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2], const Sinks& sinks,
+                             const Params& p, const RowBlock& block, int warp) {
   uint32_t o[dv / 4];
-  normalize(o, O, state, l);
+  normalize(o, O, state, l, sinks);
   const int lane = threadIdx.x % 32, column = 2 * (lane % 4);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
@@ -51,7 +37,7 @@ FA3_DEVICE void store_packed(const float (&O)[dv / 2], const RowState& state, co
 #pragma unroll
     for (int k = 0; k < dv / 8; k++)
       if (8 * k < p.output.head_dim) *reinterpret_cast<uint32_t*>(to + 8 * k) = o[2 * k + i];
-    if (lane % 4 == 0 && p.output.lse) *lse_of(p, block, place) = finish_row(state.m[i], l[i]).lse;
+    if (lane % 4 == 0 && p.output.lse) *lse_of(p, block, place) = sinks.finish(i, state.m[i], l[i]).lse;
   }
 }
 
@@ -111,9 +97,9 @@ class Shares {
  public:
   static constexpr int least_rows = 4;  // one a warp
 
-  FA3_DEVICE Shares(const Params& p, int rows, int parts) : rows_(rows), rows_each_(least_rows) {
+  FA3_DEVICE Shares(const Params& p, const Smem& smem, int rows, int parts) : rows_(rows), rows_each_(least_rows) {
     while (rows_each_ * parts < rows) rows_each_ += least_rows;
-    if (!pieces_fit_grid(p)) rows_each_ = rows;
+    if (!pieces_fit_grid(p, smem)) rows_each_ = rows;
   }
 
   FA3_DEVICE bool are_shared() const { return rows_each_ < rows_; }
@@ -146,17 +132,17 @@ class Shares {
 static_assert(64 / Shares::least_rows <= 16);
 
 // A row that is complete, from a warp of which each lane has some neighbouring columns.
-FA3_DEVICE void store_row(const float (&o)[dv / 32], float m, float sum, const Params& p, const RowBlock& block,
-                          const Place& place) {
+FA3_DEVICE void store_row(const float (&o)[dv / 32], float m, float sum, float sink, const Params& p,
+                          const RowBlock& block, const Place& place) {
   constexpr int columns = dv / 32;
   const int lane = threadIdx.x % 32;
-  const float weight = finish_row(m, sum).weight;
+  const float weight = finish_with(sink, m, sum).weight;
   uint16_t* const to = o_of(p, block, place) + lane * columns;
   if (lane * columns < p.output.head_dim)
 #pragma unroll
     for (int c = 0; c < columns; c += 2)
       reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[c] * weight, o[c + 1] * weight);
-  if (lane == 0 && p.output.lse) *lse_of(p, block, place) = finish_row(m, sum).lse;
+  if (lane == 0 && p.output.lse) *lse_of(p, block, place) = finish_with(sink, m, sum).lse;
 }
 
 // A warp adds up all parts of a row, and stores it. A lane has some of its columns, and m, l and the weight of one part
@@ -170,6 +156,7 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
   static_assert(32 % batch == 0);
   const float* from = partial.o(row) + lane * columns;
   const float2* const sums = partial.sums(row);
+  const float sink = sink_of(p, block, block.row + row);
   Columns next[batch];
   const auto load_next = [&](int left) {
     if (left >= batch) {
@@ -212,7 +199,7 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
       for (int c = 0; c < columns; c++) o[c] = add_in_order(o[c], of_part, x[i].x[c]);
     }
   }
-  store_row(o, m, sum, p, block, place);
+  store_row(o, m, sum, sink, p, block, place);
 }
 
 // Few parts of several rows, which a warp reads together, as one row after another would each wait for memory.
@@ -223,8 +210,10 @@ FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int 
   const int lane = threadIdx.x % 32;
   Columns x[most_rows][most_parts];
   float2 sums[most_rows][most_parts];
+  float sinks[most_rows];
 #pragma unroll
   for (int r = 0; r < most_rows; r++) {
+    sinks[r] = sink_of(p, block, block.row + row + 4 * r);
     const float* const from = partial.o(row + 4 * r) + lane * columns;
     const float2* const from_sums = partial.sums(row + 4 * r);
 #pragma unroll
@@ -248,7 +237,7 @@ FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int 
 #pragma unroll
       for (int c = 0; c < columns; c++) o[c] = add_in_order(o[c], weight, x[r][i].x[c]);
     }
-    store_row(o, m, sum, p, block, place);
+    store_row(o, m, sum, sinks[r], p, block, place);
   }
 }
 
@@ -286,10 +275,10 @@ FA3_DEVICE void combine_packed(const float (&O)[dv / 2], const RowState& state, 
     if (lane % 4 == 0) __stcg(&partial.sums(row)[block.part], make_float2(state.m[i], l[i]));
   }
 
-  const Shares shares(p, rows, parts);
+  const Shares shares(p, smem, rows, parts);
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);  // all have written
   if (warp == 0 && lane == 0) {
-    if (pieces_fit_grid(p)) wait(smem.tickets_ready[0], 0);
+    if (pieces_fit_grid(p, smem)) wait(smem.tickets_ready[0], 0);
     smem.shares[warpgroup] = shares.take(&p.tickets[block.ticket].taken, block.part, parts);
   }
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);

@@ -2,10 +2,10 @@
 // then float32.
 #pragma once
 #include "../isa/barrier.cuh"
-#include "../isa/math.cuh"
 #include "../quantize_work.h"
 #include "config.cuh"
 #include "shared.cuh"
+#include "unpack.cuh"
 
 namespace fa3 {
 
@@ -48,22 +48,10 @@ FA3_DEVICE void load(const QuantizeParams& p, const uint16_t* row, bool valid, u
   }
 }
 
-// Elements of x as they lie in memory, two a word.
+// Elements of x.
 template <int words>
 FA3_DEVICE void unpack(const QuantizeParams& p, const uint32_t (&packed)[words], float* x) {
-  if (p.bf16) {
-#pragma unroll
-    for (int i = 0; i < words; i++) {
-      x[2 * i] = __uint_as_float(packed[i] << 16);
-      x[2 * i + 1] = __uint_as_float(packed[i] & 0xffff0000);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < words; i++) {
-      x[2 * i] = ptx::cvt_f32_f16(packed[i] & 0xffff);
-      x[2 * i + 1] = ptx::cvt_f32_f16(packed[i] >> 16);
-    }
-  }
+  unpack(p.bf16, packed, x);
 }
 
 // The largest |x|, and the largest that is finite. NaN is no number to fmaxf.

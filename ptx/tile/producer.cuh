@@ -2,7 +2,7 @@
 // consumers rely on: a use of the K/V ring holds K of one block and V of the block before, without a gap from piece to
 // piece (ring.cuh); with each Q comes a RowBlock, which tells which rows it holds and which of the piece's K/V blocks
 // they see. The other two warps write rows that see no key; then they mend V that lands beside its stage (landing.cuh);
-// or one of them clears tickets.
+// or one of them clears tickets. Where sequences have lengths of their own, planned_producer.cuh does the same.
 #pragma once
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
@@ -20,13 +20,9 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
   constexpr bool early = has(Trait::early_claim);
   Claims claims(p);
   uint32_t i = 0;          // use of the K/V ring
-  KeyBlock kept{};
-  // The block before: its V is loaded with the next K.
-  KeyBlock& before = [&]() -> KeyBlock& {
-    if constexpr (own_lengths) return smem.v_block[0];
-    else return kept;
-  }();
+  KeyBlock before{};       // the block before: its V is loaded with the next K
   bool has_before = false;
+  auto load_v_before = [&](Element* to, uint64_t& full) { load_v(to, full, p, before); };
   constexpr bool lands = config.lands_v();
 
   uint32_t landed = 0;  // V blocks for menders, so far
@@ -46,7 +42,7 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
     }
   };
 
-  const bool claims_nothing = pieces_fit_grid(p);
+  const bool claims_nothing = pieces_fit_grid(p, smem);
   bool q_has_first = has(Trait::early_first_q);  // the Q producer has taken the first piece by itself
   uint32_t handed_over = 0;                      // pieces handed over to the Q producer
   auto take = [&] {  // the next piece
@@ -76,7 +72,7 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
       if (j == ask_at && !claims_nothing) claims.ask();
       const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
       Stage& stage = smem.stage[s];
-      const KeyBlock block = key_block(p, found, j);
+      const KeyBlock block = key_block(p, found.tile, j);
       wait(smem.empty_k[s], parity);                                                          // A1.7
       mbarrier_arrive_expect_tx(shared_address(&smem.full_k[s]),
                                 !lands && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
@@ -90,14 +86,14 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
         wait(smem.empty_v[s], parity);
         if (has_before) {
           mbarrier_arrive_expect_tx(shared_address(&smem.full_v[s]), config.v_block_bytes());
-          load_v(stage.v, smem.full_v[s], p, before);
+          load_v_before(stage.v, smem.full_v[s]);
         } else {
           mbarrier_arrive(shared_address(&smem.full_v[s]));
         }
       } else if (has_before) {
-        load_v(stage.v, smem.full_k[s], p, before);
+        load_v_before(stage.v, smem.full_k[s]);
       }
-      before = own_lengths ? key_block(p, found, j) : block, has_before = true;
+      before = block, has_before = true;
       if (early && j == take_at) next = take();
     }
   }
@@ -115,7 +111,7 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
     land_v(true);
   } else {
     mbarrier_arrive_expect_tx(shared_address(&full), config.v_block_bytes());
-    load_v(smem.stage[s].v, full, p, before);
+    load_v_before(smem.stage[s].v, full);
   }
   wait(full, KvRing::parity(i));  // it must be there before the thread block gives up its shared memory
 }
@@ -135,10 +131,9 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       mbarrier_arrive(shared_address(&smem.empty_piece));
     }
     const bool end = piece == Claims::none;
-    Piece found = piece_at(p, own_lengths ? piece : end ? 0 : piece);
+    Piece found = piece_at(p, end ? 0 : piece);
 #pragma unroll 1  // for want of registers
     for (int w = 0; w < warpgroups; w++) {
-      if constexpr (own_lengths) found = piece_at(p, piece);  // again, for want of registers
       const Tile& tile = found.tile;
       const Work& work = found.work;
       const int blocks = work.end - work.begin;
@@ -146,31 +141,18 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       uint64_t& full = smem.full_q[QRing::full_index(q_use)];
       wait(smem.empty_q[buffer], QRing::parity(q_use) ^ 1);
       // Under a causal mask later rows see more keys. So that no warpgroup always has those, the order is reversed from
-      // piece to piece. In a window all see as many; there the order stays, so that what a warpgroup skips at the end
-      // of a piece and at the beginning of the next leaves a stage free (ForwardRow::valid).
-      const int nth = bounded_right && !bounded_left && t & 1 ? warpgroups - 1 - w : w;  // which 64 rows of the tile
+      // piece to piece.
+      const int nth = bounded_right && t & 1 ? warpgroups - 1 - w : w;  // which 64 rows of the tile
       const int row = first_row(p, tile) + 64 * nth;
       RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
-      copy(block.sequence, p, found.sequence);
-      const Blocks of_rows = key_blocks(visible(p, block), row);
-      // Behind these come blocks that the rows do not see, and those are left out, too; but no more of them than a
-      // window that moves on with the rows leaves (ForwardRow::valid). What another bound leaves beyond that is
-      // computed and masked: else it would fill the ring, and other warpgroups would wait for ever.
-      const int latest = work.begin + (64 * nth + Bc - 1) / Bc;
-      const int begin = bounded_left ? max(work.begin, min(min(of_rows.begin, latest), work.end)) : work.begin;
-      const int computed = min(max(of_rows.end - begin, 0), work.end - begin);
+      const Blocks of_rows = key_blocks(visible(p), row);
+      const int computed = min(max(of_rows.end - work.begin, 0), blocks);
       // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
-      if (takes_first && !end && computed > 0) load_q(smem.q[buffer], full, p, row, found);
+      if (takes_first && !end && computed > 0) load_q(smem.q[buffer], full, p, row, tile.head, tile.batch);
       block.row = row;
       block.blocks = end ? RowBlock::end_of_work : computed;
       block.skipped = blocks - computed;
-      block.begin = bounded_left && computed == 0 ? work.begin : begin;  // if it computes none, one that is all masked
-      if constexpr (bounded_left) {
-        const int later = computed > 0 ? begin - work.begin : 0;
-        const int before = t > 0 ? smem.row_block[RowBlockRing::index(q_use - warpgroups)].skipped_later[0] : 0;
-        block.skipped = (end ? 0 : blocks - computed - later) + before;
-        block.skipped_later[0] = later;
-      }
+      block.begin = work.begin;
       block.head = tile.head;
       block.batch = tile.batch;
       block.part = work.part;
@@ -187,7 +169,7 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
           bytes += v_mean_bytes(p);
         }
       mbarrier_arrive_expect_tx(shared_address(&full), bytes);
-      if (!takes_first && q_is_read) load_q(smem.q[buffer], full, p, row, found);
+      if (!takes_first && q_is_read) load_q(smem.q[buffer], full, p, row, tile.head, tile.batch);
       if constexpr (config.has_scales())
         if (!end && v_mean_bytes(p)) load_v_mean(smem.v_mean[VMeanRing::index(q_use)], full, p, block);
     }
@@ -208,17 +190,17 @@ FA3_DEVICE void prepare_tickets(const Params& p, Smem& smem) {
 FA3_DEVICE void producer(const Params& p, Smem& smem, int warp) {
   if constexpr (config.moves_registers()) ptx::setmaxnreg_dec<config.producer_registers()>();
   if (warp >= 2) {
-    if constexpr (bounded_right && !own_lengths && !config.packs_heads())
+    if constexpr (bounded_right && !config.packs_heads())
       write_empty_rows<dv / 8, Br, is_8bit>(p.output, p.tiles.heads, p.tiles.batch_heads, p.tiles.first_row,
                                             2 * blockIdx.x + warp - 2, 2 * gridDim.x);
     if constexpr (config.lands_v()) mend_landings(smem, Transposer(warp - 2));
     if constexpr (config.packs_heads())
-      if (warp == 2 && threadIdx.x % 32 == 0 && pieces_fit_grid(p)) prepare_tickets(p, smem);
+      if (warp == 2 && threadIdx.x % 32 == 0 && pieces_fit_grid(p, smem)) prepare_tickets(p, smem);
     return;
   }
   if (threadIdx.x % 32 != 0) return;
   if (warp == 0) kv_producer(p, smem);
-  if (own_lengths ? warp != 0 : warp == 1) q_producer(p, smem);  // 1 would keep a register in the way of the first
+  if (warp == 1) q_producer(p, smem);
 }
 
 }  // namespace fa3

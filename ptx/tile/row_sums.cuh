@@ -32,13 +32,21 @@ struct FinishedRow {
   float weight;  // what O is multiplied by
 };
 
-// Of a row without keys; its O is 0.
+// Of a row without keys, and without a sink; its O is 0.
 inline constexpr float lse_without_keys = -INFINITY;
 
 // m: in units of exp2.
 FA3_DEVICE FinishedRow finish_row(float m, float l) {
   constexpr float ln_2 = 0.6931471805599453f;
   return {l == 0.f ? lse_without_keys : m * ln_2 + __logf(l), ptx::rcp_approx_ftz(l == 0.f ? 1.f : l)};
+}
+// The same with a sink, in units of exp: exp(sink) is one more addend of the sum of exponentials, one without a value.
+// If it is -inf, there is none, and the bits are the same as above.
+FA3_DEVICE FinishedRow finish_row(float m, float l, float sink) {
+  constexpr float log2_e = 1.4426950408889634f;
+  const float sink_m = sink * log2_e, largest = fmaxf(m, sink_m), weight = part_weight(m, largest);
+  const FinishedRow row = finish_row(largest, add_in_order(part_weight(sink_m, largest), weight, l));
+  return {l == 0.f ? sink : row.lse, weight * row.weight};
 }
 // m: in units of exp; -inf without keys.
 FA3_DEVICE FinishedRow finish_natural_row(float m, float l) {

@@ -10,7 +10,7 @@
 // unprepared.
 #pragma once
 #include "../isa/fence.cuh"
-#include "sequence.cuh"
+#include "forward.cuh"
 
 namespace fa3 {
 
@@ -26,33 +26,15 @@ FA3_DEVICE Blocks tile_blocks(const Params& p, const Tile& tile) {
 }
 
 struct Piece {
-  Tile tile;  // `batch`: that of its queries
+  Tile tile;
   Work work;
-  SequenceOfPiece sequence;
 };
 
 // Rows of the table without Trait::splits have no list.
 FA3_DEVICE Listed listed_at(const ListedForwardParams& p, int i) { return p.list[i]; }
 FA3_DEVICE Listed listed_at(const ForwardParams&, int) { return {}; }
 
-// How many pieces there are, and tiles that have tickets.
-FA3_DEVICE int piece_count(const ForwardParams& p) { return p.pieces.count(); }
-FA3_DEVICE int piece_count(const PlannedForwardParams& p) { return p.counts->entries * p.tiles.heads; }
-FA3_DEVICE int ticket_tiles(const ForwardParams& p) { return p.pieces.ticket_tiles; }
-FA3_DEVICE int ticket_tiles(const PlannedForwardParams& p) { return p.counts->slots / 2 * p.tiles.heads; }
-
-// Of sequences with lengths of their own. If there is no piece (Claims::none), one that means nothing.
-template <class P>
-FA3_DEVICE Piece planned_at(const P& p, int number) {
-  if (number < 0) return {};
-  const int entry = number / p.tiles.heads, head = number - entry * p.tiles.heads;
-  const Planned& planned = p.planned[entry];
-  const Tile tile = {planned.q_block, head, planned.sequence.q_batch};
-  return {tile, planned.work(number, p.tiles.heads, head), {entry}};
-}
-
 FA3_DEVICE Piece piece_at(const Params& p, int number) {
-  if constexpr (own_lengths) return planned_at(p, number);
   if constexpr (has(Trait::splits)) {
     if (number >= p.pieces.whole_tiles) {
       int entry = number - p.pieces.whole_tiles, nth = 0;
@@ -71,41 +53,50 @@ FA3_DEVICE Piece piece_at(const Params& p, int number) {
   return {tile, {number, blocks.begin, blocks.end, 0, 1, 0, 0}};
 }
 
-// Has each piece a thread block of its own, so that none is claimed? Only kernels for packed heads make use of that:
-// their calls are short, so tickets are cleared beside the loads (prepare_tickets in producer.cuh).
-FA3_DEVICE bool pieces_fit_grid(const Params& p) {
-  return config.packs_heads() && piece_count(p) <= int(gridDim.x);
-}
-
 // The pieces of this thread block, one after the other. Used by one thread. It takes the first piece, and while it
 // works on that, it asks for the next, whose number is a microsecond on its way; when it needs it, it takes it.
 class Claims {
  public:
   static constexpr int none = -1;
 
-  FA3_DEVICE explicit Claims(const Params& p) : p_(p), next_(blockIdx.x) {}
+  // planned: what the list holds, if it lies in device memory (Trait::own_lengths).
+  FA3_DEVICE explicit Claims(const Params& p, PlannedCounts planned = {})
+      : p_(p), next_(blockIdx.x), planned_(planned) {}
+
+  // How many pieces there are.
+  FA3_DEVICE int count() const { return own_lengths ? planned_.entries * p_.tiles.heads : p_.pieces.count(); }
 
   // Asks for the next piece. To be called before the last V of the present one is loaded: the consumers take their
   // tickets after that V has come, and so find them cleared.
-  FA3_DEVICE void ask() { next_ = needs_workspace() ? claim() : piece_count(p_); }
+  FA3_DEVICE void ask() { next_ = needs_workspace() ? claim() : count(); }
 
   // The thread block's first piece, or none.
-  FA3_DEVICE int first() const { return int(blockIdx.x) < piece_count(p_) ? int(blockIdx.x) : none; }
+  FA3_DEVICE int first() const { return int(blockIdx.x) < count() ? int(blockIdx.x) : none; }
+
+  // The workspace is ready when this returns, and so are the tickets in it.
+  FA3_DEVICE void get_ready() {
+    if (needs_workspace() && !prepared_) prepare();
+  }
 
   // Where all pieces are under way at once, nothing is asked for, and another thread sees to it that tickets are
   // cleared, which they are when this returns. Then it calls take().
   FA3_DEVICE void prepare_tickets() {
-    if (needs_workspace()) prepare();
-    next_ = piece_count(p_);
+    get_ready();
+    next_ = count();
   }
 
-  // The number of the piece asked for, or none. Not to be called again after that.
+  // The number of the piece asked for, or none. If it is none, finish() follows.
+  FA3_DEVICE int asked() const { return next_ < count() ? next_ : none; }
+  FA3_DEVICE void finish() {
+    if (!needs_workspace()) return;
+    if (!prepared_) prepare();
+    if (atomicAdd(&p_.workspace->finished, 1u) == gridDim.x - 1u) ptx::st_release_gpu_u64(&p_.workspace->state, idle);
+  }
+
+  // Both. Not to be called again after that.
   FA3_DEVICE int take() {
-    if (next_ < piece_count(p_)) return next_;
-    if (needs_workspace()) {
-      if (!prepared_) prepare();
-      if (atomicAdd(&p_.workspace->finished, 1u) == gridDim.x - 1u) ptx::st_release_gpu_u64(&p_.workspace->state, idle);
-    }
+    if (next_ < count()) return next_;
+    finish();
     return none;
   }
 
@@ -116,7 +107,12 @@ class Claims {
 
   // Are there more pieces than the first one of each thread block, or are there tickets?
   FA3_DEVICE bool needs_workspace() const {
-    return piece_count(p_) > int(gridDim.x) || (has(Trait::splits) && ticket_tiles(p_) > 0);
+    return count() > int(gridDim.x) || (has(Trait::splits) && ticket_tiles() > 0);
+  }
+
+  // How many tiles have tickets.
+  FA3_DEVICE int ticket_tiles() const {
+    return own_lengths ? planned_.slots / 2 * p_.tiles.heads : p_.pieces.ticket_tiles;
   }
 
   FA3_DEVICE int claim() {
@@ -142,7 +138,7 @@ class Claims {
 
   // Eight at a time, the last of them into the gap before the slots: two at a time would take microseconds.
   FA3_DEVICE void clear_tickets() {
-    const Tickets* const end = p_.tickets + ticket_tiles(p_) * warpgroups;
+    const Tickets* const end = p_.tickets + ticket_tiles() * warpgroups;
 #pragma unroll 1
     for (Tickets* tickets = p_.tickets; tickets < end; tickets += 8)
 #pragma unroll
@@ -152,6 +148,7 @@ class Claims {
   const Params& p_;
   int next_;
   bool prepared_ = false;
+  const PlannedCounts planned_;
 };
 
 }  // namespace fa3

@@ -5,7 +5,6 @@
 #include "barriers.cuh"
 #include "element.cuh"
 #include "forward.cuh"
-#include "sequence.cuh"
 
 namespace fa3 {
 
@@ -41,7 +40,6 @@ struct alignas(16) RowBlock {
 struct KeyBlock {
   int key;  // its first key
   int head, batch;
-  int keys[own_lengths];  // so many, from the first on, are of its sequence, if that has lengths of its own
 };
 
 // What the rows see.
@@ -81,6 +79,24 @@ struct Handed {
   float4 state[128];  // m and l of the thread's two rows
 };
 
+// Pieces of the list in device memory (Trait::own_lengths), on their way from the warp that claims them to those that
+// load for them (planned_producer.cuh). A slot that is full holds a piece of the thread block's, in their order.
+struct PieceRing {
+  static constexpr int depth = 2, slots = own_lengths ? depth : 0;
+  static constexpr int readers = 3;  // warps, each of which releases every piece
+
+  Planned planned[slots];
+  int number[slots];  // of the piece; Claims::none after the last one
+  int head[slots];    // of its rows, as tiles count heads
+  uint64_t full[slots], empty[slots];
+  uint64_t wanted[own_lengths];  // the next piece may be claimed
+  bool fit_grid[own_lengths];    // pieces_fit_grid
+
+  // t: number of the piece among those of the thread block.
+  static FA3_DEVICE uint32_t index(uint32_t t) { return t % depth; }
+  static FA3_DEVICE uint32_t parity(uint32_t t) { return t / depth & 1; }
+};
+
 // When Q's buffer is given back early, its RowBlock is still needed.
 inline constexpr bool early_q_release = config.releases_q_early();
 inline constexpr int q_depth = config.q_depth();
@@ -101,10 +117,10 @@ struct alignas(1024) Smem {
   uint64_t tickets_ready[config.packs_heads()];  // waited for where all pieces are under way at once
   uint64_t empty_k[config.stages], empty_v[split_stage ? config.stages : 1];
   uint64_t empty_q[config.q_buffers];
-  KeyBlock v_block[own_lengths];  // whose V is loaded next: for the K/V producer, which has no registers for it then
   int piece;  // number of the piece whose Q comes next: what the K/V producer tells the Q producer
   RowBlock row_block[row_blocks];  // of the Q in a buffer (RowBlockRing)
   uint32_t shares[config.packs_heads() ? warpgroups : 0];  // of rows that a warpgroup adds up (packed.cuh)
+  PieceRing pieces;
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -131,7 +147,21 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
       ptx::mbarrier_init(ptx::shared_address(&smem.landing.empty[warp]), Landing::menders);
       smem.landing.end[warp] = false;
     }
+  if constexpr (own_lengths)
+    if (warp < PieceRing::slots) {
+      ptx::mbarrier_init(ptx::shared_address(&smem.pieces.full[warp]), 1);
+      ptx::mbarrier_init(ptx::shared_address(&smem.pieces.empty[warp]), PieceRing::readers);
+      if (warp == 0) ptx::mbarrier_init(ptx::shared_address(&smem.pieces.wanted[0]), 1);
+    }
   ptx::fence_mbarrier_init();
+}
+
+// Has each piece a thread block of its own, so that none is claimed? Only kernels for packed heads make use of that:
+// their calls are short, so tickets are cleared beside the loads. With own lengths it is known when the first Q has
+// come, or the first piece.
+FA3_DEVICE bool pieces_fit_grid(const Params& p, const Smem& smem) {
+  if constexpr (own_lengths) return config.packs_heads() && smem.pieces.fit_grid[0];
+  return config.packs_heads() && p.pieces.count() <= int(gridDim.x);
 }
 
 }  // namespace fa3

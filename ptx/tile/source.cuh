@@ -8,64 +8,33 @@
 
 namespace fa3 {
 
-// The 64 rows of Q from `row` on, of the piece's sequence.
-FA3_DEVICE void load_q(Element* to, uint64_t& full, const Params& p, int row, const Piece& piece) {
+// The 64 rows of Q from `row` on. q_row: of the tensor, where row 0 lies.
+FA3_DEVICE void load_q(Element* to, uint64_t& full, const Params& p, int row, int head, int batch, int q_row = 0) {
   using namespace ptx;
-  const Tile& tile = piece.tile;
   if constexpr (config.packs_heads()) {
-    const int head = packing(p).head(row), query = q_row(p, piece.sequence) + packing(p).query(row);
+    const int packed_head = packing(p).head(row), query = q_row + packing(p).query(row);
 #pragma unroll
     for (int slab = 0; slab < slabs; slab++)
       cp_async_bulk_tensor_5d_load(shared_address(to) + slab * 64 * slab_row_bytes, &p.q,
-                                   shared_address(&full), slab * slab_columns, head, query, tile.head, tile.batch);
+                                   shared_address(&full), slab * slab_columns, packed_head, query, head, batch);
   } else {
-    load_rows(to, 64, slabs, p.q, full, q_row(p, piece.sequence) + row, tile.head, tile.batch);
+    load_rows(to, 64, slabs, p.q, full, q_row + row, head, batch);
   }
 }
 
-// K/V block j for the piece's rows.
-FA3_DEVICE KeyBlock key_block(const Params& p, const Piece& piece, int j) {
-  const Tile& tile = piece.tile;
+// K/V block j for the tile's rows.
+FA3_DEVICE KeyBlock key_block(const Params& p, const Tile& tile, int j) {
   const int head = config.packs_heads() ? tile.head : tile.head / p.heads_per_kv;
-  KeyBlock block = {k_row(p, piece.sequence) + j * Bc, head, k_batch(p, piece.sequence, tile.batch)};
-  if constexpr (own_lengths) block.keys[0] = max(visible(p, piece.sequence).seqlen_k - j * Bc, 0);
-  return block;
+  return {j * Bc, head, tile.batch};
 }
 FA3_DEVICE void load_k(Element* to, uint64_t& full, const Params& p, const KeyBlock& block) {
   load_rows(to, Bc, slabs, p.k, full, block.key, block.head, block.batch);
-}
-
-// Rows that lie outside of every tensor.
-inline constexpr int no_row = 1 << 30;
-
-// The last block of V of a sequence with a length of its own: its rows, and zeros behind them.
-template <class P>
-FA3_DEVICE void load_few_rows(Element* to, uint64_t& full, const P& p, const KeyBlock& block) {
-  static_assert(Bc <= 1 << P::v_boxes);
-  const int n = block.keys[0];
-  if (n == 0) return load_rows(to, Bc, v_slabs, p.v, full, no_row, block.head, block.batch);
-  uint32_t at = ptx::shared_address(to);
-#pragma unroll 1
-  for (int i = 0; i < 2 * P::v_boxes; i++) {  // boxes of rows of the sequence, then those of zeros
-    const int box = i % P::v_boxes;
-    const bool zeros = i >= P::v_boxes;
-    if (((zeros ? Bc - n : n) >> box & 1) == 0) continue;
-    const int row = int(at - ptx::shared_address(to)) / slab_row_bytes;
-    for (int slab = 0; slab < v_slabs; slab++)
-      ptx::cp_async_bulk_tensor_4d_load(at + slab * Bc * slab_row_bytes, &p.v_rows[box], ptx::shared_address(&full),
-                                        slab * slab_columns, zeros ? no_row : block.key + row, block.head, block.batch);
-    at += slab_row_bytes << box;
-  }
 }
 FA3_DEVICE void load_v(Element* to, uint64_t& full, const Params& p, const KeyBlock& block) {
   if constexpr (takes_v_tiles)
     ptx::cp_async_bulk_tensor_5d_load(ptx::shared_address(to), &p.v, ptx::shared_address(&full), 0, 0,
                                       block.key / v_tile_keys, block.head, block.batch);
-  else {
-    if constexpr (own_lengths)
-      if (block.keys[0] < Bc) return load_few_rows(to, full, p, block);
-    load_rows(to, Bc, v_slabs, p.v, full, block.key, block.head, block.batch);
-  }
+  else load_rows(to, Bc, v_slabs, p.v, full, block.key, block.head, block.batch);
 }
 
 // The scale of the block of rows that `row` is in.

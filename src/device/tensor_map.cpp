@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "clipped.h"
 #include "packing.h"
 #include "row.h"
 #include "v_tile.h"
@@ -79,6 +80,31 @@ fa3_status encode(const Driver& driver, const char* name, const View& view, cons
                 "cuTensorMapEncodeTiled for %s (data %p; head_dim, seqlen, heads, batch %llu, %llu, %llu, %llu; the "
                 "last three %llu, %llu, %llu bytes apart)", name, view.data, ull(dim[0]), ull(dim[1]), ull(dim[2]),
                 ull(dim[3]), ull(stride[1]), ull(stride[2]), ull(stride[3]));
+  return cuda_error(driver, result, call);
+}
+
+fa3_status encode_clipped(const Driver& driver, const char* name, const View& view, const TiledRow& row, int rows,
+                          Clipped use, TensorMap& map) {
+  const auto head_dim = static_cast<cuuint64_t>(view.dim[3]), heads = static_cast<cuuint64_t>(view.dim[2]);
+  const auto all_rows = static_cast<cuuint64_t>(view.dim[0] * view.dim[1]);
+  const cuuint64_t of_row = bytes_apart(view, 1);
+  const bool loads = use == Clipped::loads;
+  const Map from{type_of(view.dtype),
+                 loads ? 5u : 4u,
+                 {head_dim, clipped_rows, heads, all_rows + 1, clipped_rows + 1},
+                 {1, of_row, bytes_apart(view, 2), of_row, clipped_stride - of_row},
+                 {static_cast<cuuint32_t>(row.slab_columns()), static_cast<cuuint32_t>(rows), 1, 1, 1},
+                 swizzle_of(row),
+                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B};  // as of all backward rows
+  const uint64_t before = loads ? 0 : clipped_rows * of_row;
+  void* const address = reinterpret_cast<void*>(reinterpret_cast<uint64_t>(view.data) - before);
+  const CUresult result = encode(driver, from, address, map);
+  if (!result) return FA3_OK;
+  char call[320];
+  std::snprintf(call, sizeof call,
+                "cuTensorMapEncodeTiled for %s, clipped (data %p; head_dim, heads, rows %llu, %llu, %llu; the last two "
+                "%llu and %llu bytes apart)", name, view.data, ull(from.dim[0]), ull(heads), ull(all_rows),
+                ull(from.stride[2]), ull(of_row));
   return cuda_error(driver, result, call);
 }
 

@@ -11,6 +11,12 @@ namespace fa3 {
 fa3_status encode(const Driver& driver, const char* name, const View& view, const TiledRow& row, int rows,
                   TensorMap& map);
 
+// A clipped map (ptx/clipped.h) of the view, whose batch entries follow one another without a gap, as {head_dim,
+// clipped_rows, heads, rows of all entries}; for loads with a third dimension for rows.
+enum class Clipped { loads, stores };
+fa3_status encode_clipped(const Driver& driver, const char* name, const View& view, const TiledRow& row, int rows,
+                          Clipped use, TensorMap& map);
+
 // A map of q as {head_dim, heads of a K/V head, seqlen, K/V heads, batch}, read in boxes of q_box_rows rows, which are
 // heads and queries as ptx/packing.h has them.
 fa3_status encode_packed(const Driver& driver, const char* name, const View& view, const TiledRow& row,

@@ -4,7 +4,9 @@
 #include <iterator>
 
 #include "error.h"
+#include "forward/cost.h"
 #include "forward/forward.h"
+#include "forward/lengths.h"
 #include "forward/tiles.h"
 #include "integers.h"
 #include "rules/attention.h"
@@ -28,6 +30,15 @@ constexpr bool is_narrower(const ForwardRow& row, const ForwardRow& other) {
   return row.d + row.dv != other.d + other.dv ? row.d + row.dv < other.d + other.dv : row.d < other.d;
 }
 
+// What makes a problem served.
+constexpr const char* of_served = "lengths of their own, pages, windows, sinks or FA3_FLAG_BATCH_INVARIANT";
+
+// The dim that is the head dimension, of the caller's q or of v.
+int inner_dim(const ForwardProblem& problem, int64_t total) { return problem.served && total >= 0 ? 2 : 3; }
+
+// Whatever a served problem's mask is, its rows take it as a window.
+Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::window : problem.mask(); }
+
 // Can this row take the problem's V, scales and sums?
 bool takes(const ForwardRow& row, const ForwardProblem& problem) {
   return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
@@ -40,6 +51,11 @@ bool has_needless_scales(const ForwardRow& row, const ForwardProblem& problem) {
 }
 
 constexpr bool is_choosable(const ForwardRow& row) { return row.has(Trait::chosen); }
+
+// The rows for served problems, and no others, are for windows, so that a list of the rows of a mask need not ask.
+static_assert(std::all_of(forward_rows.begin(), forward_rows.end(), [](const ForwardRow& row) {
+  return !is_choosable(row) || row.has(Trait::own_lengths) == (row.mask == Mask::window);
+}));
 
 // Rows that fit the same problems.
 constexpr int rivals_of(const ForwardRow& row) {
@@ -77,13 +93,24 @@ static_assert(std::all_of(forward_rows.begin(), forward_rows.end(), [](const For
          static_cast<size_t>(row.dtype) < choosable_rows[0].size();
 }));
 
+// Few enough for packed heads? In packed lengths that may be so although one sequence has many: prompts among others
+// that get one token after the other. These would read K and V once for each head.
+bool has_few_queries(const ForwardProblem& problem) {
+  if (problem.seqlen_q <= most_packed_queries) return true;
+  return problem.served && problem.total_q >= 0 && problem.total_q <= most_packed_queries * problem.batch;
+}
+
 // The rows among which the library chooses: of all that can run the problem, those of the smallest head dimensions that
 // hold its own. Rows with packed heads (Heads::packed) and other rows have smallest dimensions of their own; those
 // with packed heads come last.
+//
+// With FA3_FLAG_BATCH_INVARIANT it is one row, whatever the lengths are, which must do for one query and for many: that
+// with the most rows of those with packed heads, if there are heads to be packed, or else the one with the fewest.
 void find_rows(const ForwardProblem& problem, Fit& fit) {
   const auto dtype = static_cast<size_t>(dtype_of(problem.q.dtype));
-  const RowList& candidates = choosable_rows[static_cast<size_t>(problem.mask())][dtype];
-  const bool may_pack = problem.seqlen_q <= most_packed_queries;
+  const RowList& candidates = choosable_rows[static_cast<size_t>(mask_of(problem))][dtype];
+  const bool invariant = problem.served && problem.batch_invariant;
+  const bool may_pack = invariant ? problem.heads_per_kv() > 1 : has_few_queries(problem);
   Fit packed;
   fit.count = packed.count = 0;
   for (int i = 0; i < candidates.count; ++i) {
@@ -98,6 +125,11 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
     of_kind.rows[of_kind.count++] = n;
   }
   for (int n = 0; n < packed.count; ++n) fit.rows[fit.count++] = packed.rows[n];
+  if (!invariant || fit.count == 0) return;
+  const auto fewer_rows = [](int a, int b) { return forward_row(a).Br < forward_row(b).Br; };
+  fit.rows[0] = packed.count ? *std::max_element(packed.rows, packed.rows + packed.count, fewer_rows)
+                             : *std::min_element(fit.rows, fit.rows + fit.count, fewer_rows);
+  fit.count = 1;
 }
 
 fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
@@ -113,11 +145,11 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
   }
   if (fit.count) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED,
-              "no kernel of this build has q.dim[3] (head_dim) %lld and v.dim[3] (head_dim_v) %lld, dtype %s%s, "
-              "%s mask",
-              ll(problem.head_dim), ll(problem.head_dim_v), dtype_name(dtype),
+              "no kernel of this build has q.dim[%d] (head_dim) %lld and v.dim[%d] (head_dim_v) %lld, dtype %s%s, %s",
+              inner_dim(problem, problem.total_q), ll(problem.head_dim), inner_dim(problem, problem.total_k),
+              ll(problem.head_dim_v), dtype_name(dtype),
               dtype != Dtype::e4m3 ? "" : problem.v_tiles ? " with v as tiles" : " with v row by row",
-              problem.causal ? "causal" : "no");
+              problem.served ? of_served : problem.causal ? "causal mask" : "no mask");
 }
 
 // The one that the caller named.
@@ -130,17 +162,20 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   if (row.dtype != dtype_of(problem.q.dtype))
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s; q.dtype is %s", row.name,
                 dtype_name(row.dtype), dtype_name(dtype_of(problem.q.dtype)));
-  if (row.mask != problem.mask())
+  if (row.has(Trait::own_lengths) != problem.served)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls with%s %s", row.name,
+                problem.served ? "out" : "", of_served);
+  if (row.mask != mask_of(problem))
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s mask; mask is %s", row.name,
                 mask_name(row.mask), problem.causal ? "causal" : "FA3_MASK_NONE");
   if (row.d < problem.head_dim)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
-                "params->kernel is %s, which is for head_dim up to %d; q.dim[3] (head_dim) is %lld", row.name, row.d,
-                ll(problem.head_dim));
+                "params->kernel is %s, which is for head_dim up to %d; q.dim[%d] (head_dim) is %lld", row.name, row.d,
+                inner_dim(problem, problem.total_q), ll(problem.head_dim));
   if (row.dv < problem.head_dim_v)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
-                "params->kernel is %s, which is for head_dim_v up to %d; v.dim[3] (head_dim_v) is %lld", row.name,
-                row.dv, ll(problem.head_dim_v));
+                "params->kernel is %s, which is for head_dim_v up to %d; v.dim[%d] (head_dim_v) is %lld", row.name,
+                row.dv, inner_dim(problem, problem.total_k), ll(problem.head_dim_v));
   if (row.is_8bit() && row.transposes_v() == problem.v_tiles)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which takes v %s; v.rank is %d", row.name,
                 problem.v_tiles ? "row by row" : "as tiles", problem.v_tiles ? 5 : 4);
@@ -155,28 +190,40 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   if (row.packs_heads() && rows_of(problem, row) > max_seqlen)
     return fail(FA3_ERROR_UNSUPPORTED,
                 "params->kernel is %s, which packs the heads that share k and v (here %lld, as %lld) into rows; with "
-                "q.dim[1] (seqlen_q) %lld that makes more than %lld", row.name,
+                "%s %lld that makes more than %lld", row.name,
                 ll(problem.heads_per_kv()),
-                ll(packing_of(problem, row).rows(1)), ll(problem.seqlen_q),
+                ll(packing_of(problem, row).rows(1)),
+                problem.served && problem.total_q >= 0 ? "max_seqlen_q" : "q.dim[1] (seqlen_q)", ll(problem.seqlen_q),
                 ll(max_seqlen));
   fit = {{n}, 1, -1};
   return FA3_OK;
 }
 
+// On a device with as many multiprocessors as there may be, which makes the most pieces.
+bool pieces_fit(const ForwardProblem& problem, const ForwardRow& row) {
+  PlanLengthsParams params;
+  return plan_lengths_params(problem, row, Simulation::most_multiprocessors, params);
+}
+
 }  // namespace
 
 fa3_status fit(const ForwardProblem& problem, Fit& fit) {
-  if (problem.served)
-    return fail(FA3_ERROR_UNSUPPORTED, "no kernel of this build has packed lengths, pages, windows or sinks");
   if (fa3_status status = problem.kernel ? take_named_row(problem, fit) : choose_rows(problem, fit)) return status;
   if (fa3_status status = check_lengths(problem)) return status;
   if (problem.empty()) return FA3_OK;
   const ForwardRow& first = forward_row(fit.rows[0]);
   const int all = fit.count;
   fit.count = 0;
-  for (int i = 0; i < all; ++i)
-    if (tiles_fit(problem, forward_row(fit.rows[i]))) fit.rows[fit.count++] = fit.rows[i];
+  for (int i = 0; i < all; ++i) {
+    const ForwardRow& row = forward_row(fit.rows[i]);
+    if (problem.served ? pieces_fit(problem, row) : tiles_fit(problem, row)) fit.rows[fit.count++] = fit.rows[i];
+  }
   if (fit.count) return FA3_OK;
+  if (problem.served)
+    return fail(FA3_ERROR_UNSUPPORTED,
+                "%lld sequences of up to %lld queries (max_seqlen_q, or q.dim[1]) in blocks of %d rows, with %lld heads "
+                "each, may be more pieces than the kernels count, which is up to %lld",
+                ll(problem.batch), ll(problem.seqlen_q), first.Br, ll(problem.heads), ll(max_tiles));
   return fail(FA3_ERROR_UNSUPPORTED,
               "q.dim[0] * q.dim[2] * (blocks of %d rows in q.dim[1]) is %lld * %lld * %lld; the kernels count up to "
               "%lld tiles",

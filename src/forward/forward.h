@@ -48,6 +48,9 @@ struct ForwardProblem : AttentionShape {
 // Every rule of fa3.h.
 fa3_status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& problem);
 fa3_status validate_workspace(const ForwardProblem& problem, void* workspace, size_t bytes, size_t needed);
+// Memory that is to become a schedule; and the schedule that the problem has.
+fa3_status validate_schedule(const ForwardProblem& problem, void* schedule, size_t bytes, size_t needed);
+fa3_status check_schedule(const ForwardProblem& problem, size_t needed);
 
 // Rows of the table that may run the problem, of which the planner takes the fastest: one, if the caller named it.
 struct Fit {
@@ -58,17 +61,20 @@ struct Fit {
 };
 
 // The row that the caller named; or all that the library chooses itself, of the problem's dtype and mask and of the
-// smallest head dimensions that hold it (larger ones are never faster). Refuses a name that does not fit, and what the
-// kernels' 32-bit counters cannot hold.
+// smallest head dimensions that hold it (larger ones are never faster). Problems that are served run on rows with
+// Trait::own_lengths, others never do. Refuses a name that does not fit, and what the kernels' 32-bit counters cannot
+// hold.
 fa3_status fit(const ForwardProblem& problem, Fit& fit);
 
-// What stands where in the workspace, in bytes from its start: the struct Workspace and, if tiles are split, tickets
-// and partial results.
+// What stands where in the workspace, in bytes from its start: the struct Workspace; of a served problem, from
+// FA3_FORWARD_WORKSPACE_BYTES on, the plan that the device makes (lengths.h), which is not used if there is a schedule;
+// then, if tiles are split, tickets and partial results.
 struct WorkspaceLayout {
   size_t tickets, partials, bytes;
 };
 
-// The problem on a row.
+// The problem on a row. If it is served, the list is the device's to make: of tiles only their heads say something, and
+// tiles, pieces and slots are as many as there may be.
 struct RowPlan {
   int row;
   Tiles tiles;
@@ -80,7 +86,7 @@ struct RowPlan {
   WorkspaceLayout workspace;
 };
 
-enum class ForwardStep { forward, empty_rows, tile_v };
+enum class ForwardStep { forward, empty_rows, tile_v, plan_lengths };
 
 struct ForwardLaunch {
   ForwardStep step;
@@ -98,6 +104,7 @@ struct ForwardPlan {
   RowPlan forward;
   size_t v_tiles;  // where V as tiles is in the workspace, if there is a step that puts it there
   size_t workspace_bytes;
+  size_t schedule_bytes;  // of the plan that the device makes; 0: none
 };
 
 // The plan, until the calling thread plans some problems more: it remembers its last few.
@@ -105,6 +112,9 @@ const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, int multi
 
 fa3_status launch(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* workspace,
                   fa3_stream stream);
+// Only the step in which the device makes its plan; into `schedule`, for other calls.
+fa3_status launch_schedule(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* schedule,
+                           fa3_stream stream);
 
 // threads: how many, the calling one among them; 0 for one per usable core (cpu/cores.h). At most 256, and no more than
 // there are blocks of 128 rows (the queries of all heads that use one head of K and V). Each has 0.9 MB of memory

@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <numeric>
 
 #include "device/enqueue.h"
 #include "device/modules.h"
 #include "device/tensor_map.h"
 #include "forward/forward.h"
+#include "forward/lengths.h"
 #include "forward/tiles.h"
 #include "integers.h"
 #include "params.h"
@@ -12,17 +14,43 @@
 namespace fa3 {
 namespace {
 
+fa3_status encode_q(const Driver& driver, const ForwardProblem& problem, const ForwardRow& row, TensorMap& map) {
+  return row.packs_heads() ? encode_packed(driver, "q", problem.q, row, problem.heads_kv, map)
+                           : encode(driver, "q", problem.q, row, q_box_rows, map);
+}
+
 // V as the row takes it.
 fa3_status encode_maps(const Driver& driver, const ForwardProblem& problem, const View& v, const ForwardRow& row,
                        ForwardParams& params) {
   const bool packs_heads = row.packs_heads();
-  if (fa3_status status = packs_heads ? encode_packed(driver, "q", problem.q, row, problem.heads_kv, params.q)
-                                      : encode(driver, "q", problem.q, row, q_box_rows, params.q))
-    return status;
+  if (fa3_status status = encode_q(driver, problem, row, params.q)) return status;
   if (fa3_status status = encode(driver, "k", problem.k, row, row.Bc, params.k)) return status;
   if (row.takes_v_tiles()) return encode_v_tiles(driver, v, row, params.v);
   if (fa3_status status = encode(driver, "v", v, row, row.Bc, params.v)) return status;
   return row.is_8bit() || packs_heads ? FA3_OK : encode(driver, "o", problem.o, row, o_box_rows, params.o);
+}
+
+// K or V of a served problem. TMA takes no tensor without elements. Where there are none no sequence has a key, nothing
+// of what is loaded is used, and some of Q stands for them.
+View with_elements(const View& view, const View& q) {
+  if (!view.empty()) return view;
+  return {q.data, q.dtype, {1, 1, 1, std::min(view.dim[3], q.dim[3])}, {0, 0, 0, 1}};
+}
+
+// Of a served problem, with boxes of so many rows of K and V.
+fa3_status encode_maps(const Driver& driver, const ForwardProblem& problem, const ForwardRow& row, int box_rows,
+                       PlannedForwardParams& params) {
+  const View k = with_elements(problem.k, problem.q), v = with_elements(problem.v, problem.q);
+  if (fa3_status status = encode_q(driver, problem, row, params.q)) return status;
+  if (fa3_status status = encode(driver, "k", k, row, box_rows, params.k)) return status;
+  if (fa3_status status = encode(driver, "v", v, row, box_rows, params.v)) return status;
+  for (int i = 0; 1 << i < box_rows; ++i)
+    if (fa3_status status = encode(driver, "v", v, row, 1 << i, params.v_rows[i])) return status;
+  if (row.o_from_registers()) return FA3_OK;
+  if (fa3_status status = encode(driver, "o", problem.o, row, o_box_rows, params.o)) return status;
+  for (int i = 0; 1 << i < o_box_rows; ++i)
+    if (fa3_status status = encode(driver, "o", problem.o, row, 1 << i, params.o_rows[i])) return status;
+  return FA3_OK;
 }
 
 Output output_of(const ForwardProblem& problem) {
@@ -59,7 +87,8 @@ Scales scales_of(const ForwardProblem& problem) {
           offset.stride[2]};
 }
 
-void fill(const ForwardProblem& problem, const RowPlan& plan, void* workspace, ScaledForwardParams& params) {
+// What all rows take beside the maps.
+void fill_common(const ForwardProblem& problem, const RowPlan& plan, void* workspace, ForwardParams& params) {
   char* const bytes = static_cast<char*>(workspace);
   params.output = output_of(problem);
   params.workspace = static_cast<Workspace*>(workspace);
@@ -71,8 +100,43 @@ void fill(const ForwardProblem& problem, const RowPlan& plan, void* workspace, S
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
   params.tiles = plan.tiles;
   params.pieces = plan.pieces;
+}
+
+void fill(const ForwardProblem& problem, const RowPlan& plan, void* workspace, ScaledForwardParams& params) {
+  fill_common(problem, plan, workspace, params);
   std::copy_n(plan.list, plan.pieces.entries(), params.list);
   params.scales = scales_of(problem);
+}
+
+// The step in which the device makes its plan, from `begin` on.
+void fill(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* begin,
+          PlanLengthsPassParams& params) {
+  plan_lengths_params(problem, forward_row(plan.forward.row), device.context->multiprocessors, params.call);
+  params.plan = plan_at(begin, params.call);
+}
+
+// The kernel that takes this plan.
+fa3_status fill_served(const Driver& driver, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
+                       const LengthsPlan& lengths, PlannedForwardParams& params) {
+  const ForwardRow& row = forward_row(plan.forward.row);
+  const View& table = problem.page_table;
+  const bool has_pages = problem.page_size > 0 && problem.seqlen_k > 0;
+  const int64_t page_size = has_pages ? problem.page_size : row.Bc;
+  // The first key of a chunk may lie anywhere in its page.
+  const int64_t pages_and_chunks = has_pages ? std::gcd(page_size, problem.chunk) : row.Bc;
+  const int box_rows = static_cast<int>(std::gcd(pages_and_chunks, int64_t{row.Bc}));
+  fill_common(problem, plan.forward, workspace, params);
+  params.planned = lengths.entries;
+  params.counts = lengths.counts;
+  params.page_table = has_pages ? static_cast<const int32_t*>(table.data) : nullptr;
+  params.table_stride = narrow(table.stride[0]);
+  params.table_pages = narrow(table.dim[1]);
+  params.box_rows = box_rows;
+  params.page_size = Divisor::of(narrow(page_size));
+  params.sinks = static_cast<const float*>(problem.sinks.data);
+  params.sinks_stride = problem.sinks.stride[0];
+  params.invariant = problem.batch_invariant;
+  return encode_maps(driver, problem, row, box_rows, params);
 }
 
 // V as tiles, head by head without gaps.
@@ -87,11 +151,19 @@ struct StepParams {
   ScaledForwardParams forward;
   TileVParams tile_v;
   EmptyRowsParams empty_rows;
+  PlannedForwardParams planned;
+  PlanLengthsPassParams lengths;  // of a served problem also where there is no such step
 };
 
-fa3_status fill(const Driver& driver, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
+fa3_status fill(const Device& device, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
                 StepParams& params, void* (&of_launch)[ForwardPlan::most_launches]) {
+  const Driver& driver = *device.driver;
   View v = problem.v;
+  if (problem.served && plan.launch_count)
+    fill(problem, plan, device,
+         problem.schedule ? const_cast<void*>(problem.schedule)
+                          : static_cast<char*>(workspace) + FA3_FORWARD_WORKSPACE_BYTES,
+         params.lengths);
   for (int i = 0; i < plan.launch_count; ++i) {
     const ForwardLaunch& launch = plan.launches[i];
     switch (launch.step) {
@@ -109,7 +181,17 @@ fa3_status fill(const Driver& driver, const ForwardProblem& problem, const Forwa
                          Divisor::of(narrow(v.dim[1]))};
         of_launch[i] = &params.tile_v;
         break;
+      case ForwardStep::plan_lengths:
+        of_launch[i] = &params.lengths;
+        break;
       case ForwardStep::forward:
+        if (problem.served) {
+          if (fa3_status status =
+                  fill_served(driver, problem, plan, workspace, params.lengths.plan, params.planned))
+            return status;
+          of_launch[i] = &params.planned;
+          break;
+        }
         if (fa3_status status = encode_maps(driver, problem, v, forward_row(launch.row), params.forward)) return status;
         fill(problem, plan.forward, workspace, params.forward);
         of_launch[i] = &params.forward;
@@ -135,12 +217,22 @@ fa3_status launch(const ForwardProblem& problem, const ForwardPlan& plan, const 
 
   StepParams params;
   void* of_launch[ForwardPlan::most_launches];
-  if (fa3_status status = fill(*device.driver, problem, plan, workspace, params, of_launch)) return status;
+  if (fa3_status status = fill(device, problem, plan, workspace, params, of_launch)) return status;
   for (int i = 0; i < plan.launch_count; ++i)  // nothing is enqueued before all is ready
     if (fa3_status status = enqueue(*device.driver, rows[plan.launches[i].row], functions[i], plan.launches[i].grid,
                                     of_launch[i], i > 0, stream))
       return status;
   return FA3_OK;
+}
+
+fa3_status launch_schedule(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* schedule,
+                           CUstream stream) {
+  const ForwardLaunch& step = plan.launches[0];
+  CUfunction function;
+  if (fa3_status status = get_function(device, step.row, stream, function)) return status;
+  PlanLengthsPassParams params;
+  fill(problem, plan, device, schedule, params);
+  return enqueue(*device.driver, rows[step.row], function, step.grid, &params, false, stream);
 }
 
 }  // namespace fa3

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "forward/candidate.h"
 #include "forward/cost.h"
 #include "forward/tiles.h"
 #include "integers.h"
@@ -9,13 +10,13 @@
 namespace fa3 {
 namespace {
 
-// With a constant unit a part has so many keys, if its sequence is a single tile: its K/V blocks then take about ten
-// times as long as what it writes and reads.
-constexpr int64_t constant_keys = 2048;
+// With a constant unit a part has so many keys. Its K/V blocks then take about ten times as long as what it writes and
+// reads.
+constexpr int64_t constant_keys = 4096;
 
-int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, const PackedTotals& totals) {
+int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, const PackedTotals& totals, int64_t each) {
   const int64_t total = totals.q < 0 ? -1 : packing_of(problem, row).rows(totals.q);
-  return most_tiles(problem.batch, rows_of(problem, row), total, row.Br);
+  return most_tiles(problem.batch, rows_of(problem, row), total, row.Br, each);
 }
 
 // Those of the planner for calls of one length (candidate.cpp), for the longest sequence.
@@ -44,13 +45,24 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
       std::max(problem.seqlen_k, totals.k) > most_packed_rows || problem.batch > max_tiles)
     return false;
   const bool packs = row.packs_heads();
-  const int64_t blocks = divide_up(problem.seqlen_k, row.Bc);
-  const int64_t grain = std::max<int64_t>(1, divide_up(blocks, Listed::most_grains));
-  const int64_t unit = std::max<int64_t>(1, constant_keys / (row.Bc * grain));
-  const int64_t heads = heads_of(problem, row), tiles = tiles_of_head(problem, row, totals);
-  const int64_t parts = !row.has(Trait::splits) ? 1 : packs ? Listed::most_packed_parts : Listed::most_parts;
+  const int64_t blocks = divide_up(problem.seqlen_k, row.Bc), unit = std::max<int64_t>(1, constant_keys / row.Bc);
+  Cuts cuts;
+  int64_t each = 1;
+  if (problem.chunk > 0) {
+    cuts.chunk = narrow(std::min<int64_t>(problem.chunk, most_packed_rows));
+    each = most_chunks(problem.seqlen_q, problem.seqlen_k, cuts.chunk);
+  } else if (batch_invariant) {
+    cuts.period = narrow(unit * row.Bc);
+    each = most_periods(problem.seqlen_q, (window.left >= 0) + (window.right >= 0), cuts.period);
+  }
+  if (problem.batch > max_tiles / each) return false;
+  cuts.each = narrow(each);
+  const int64_t heads = heads_of(problem, row), tiles = tiles_of_head(problem, row, totals, each);
+  // In chunks of positions rows see the keys of a chunk at most: with a constant unit none is split.
+  const bool may_split = row.has(Trait::splits) && !(batch_invariant && cuts.chunk);
+  const int64_t parts = !may_split ? 1 : packs ? Listed::most_packed_parts : Listed::most_parts;
   int64_t slots = most_slots(multiprocessors, heads);
-  if (batch_invariant) slots = most_constant_slots(problem.batch, problem.seqlen_k, totals.k, row.Bc, grain, unit);
+  if (batch_invariant) slots = most_constant_slots(tiles, problem.seqlen_k, row.Bc, unit, parts);
   slots = parts == 1 ? 0 : std::min(slots, tiles * parts);
   int64_t pieces;
   if (__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) || pieces > max_tiles) return false;
@@ -58,15 +70,21 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p = {};
   p.lengths = lengths;
   p.window = window;
+  p.cuts = cuts;
+  p.sequences = Divisor::of(narrow(std::max<int64_t>(problem.batch * each, 1)));
+  p.most_each = INT32_MAX / p.sequences;
   p.total_q = narrow(std::max<int64_t>(totals.q, 0));
   p.total_k = narrow(std::max<int64_t>(totals.k, 0));
   p.packing = packing_of(problem, row);
-  p.Br = row.Br, p.Bc = row.Bc;
+  p.Br = Divisor::of(row.Br), p.Bc = Divisor::of(row.Bc);
+  const int64_t warpgroups = std::clamp<int64_t>(divide_up(rows_of(problem, row), 64), 1, row.warpgroups());
+  for (int64_t n = 1; n <= 4; ++n)
+    p.weight[n - 1] = static_cast<uint8_t>(64 * block_time(row, 1200, std::min(n, warpgroups)) /
+                                           block_time(row, 1200, warpgroups));
   p.heads = narrow(heads);
-  p.multiprocessors = multiprocessors;
-  p.grain = narrow(grain);
+  p.multiprocessors = Divisor::of(multiprocessors);
   p.unit = narrow(batch_invariant ? unit : 0);
-  p.least_unit = narrow(divide_up(packs ? 2 : 4, grain));
+  p.least_unit = packs ? 1 : 2;
   p.most_parts = narrow(parts);
   p.most_tiles = narrow(tiles);
   p.most_slots = narrow(slots);
@@ -74,12 +92,91 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p.many = narrow(std::min<int64_t>(balanced * multiprocessors, INT32_MAX));
   if (problem.seqlen_k < short_keys) p.among = costs.among + 6 * stored_rows(problem, row);
   // Few queries wait for K and V, which the heads that share them read from memory once (under_way in candidate.cpp).
-  if (problem.seqlen_q <= most_packed_queries && !row.is_8bit())
-    p.block_bytes = packs ? row.stage_bytes() : row.stage_bytes() / problem.heads_per_kv() * 9 / 8;
-  const int64_t all_blocks = totals.k < 0 ? blocks * problem.batch : divide_up(totals.k, row.Bc);
-  p.all_bytes = static_cast<double>(all_blocks) * row.stage_bytes() * static_cast<double>(problem.heads_kv);
+  if (problem.seqlen_q <= most_packed_queries && !row.is_8bit()) {
+    const int64_t bytes = packs ? row.stage_bytes() : row.stage_bytes() / problem.heads_per_kv() * 9 / 8;
+    const int64_t all_blocks = totals.k < 0 ? blocks * problem.batch : divide_up(totals.k, row.Bc);
+    const double all_bytes = static_cast<double>(all_blocks) * row.stage_bytes() * static_cast<double>(problem.heads_kv);
+    const auto at_least = [](Costs& costs, int64_t time) { costs.block = std::max(costs.block, narrow(time)); };
+    at_least(p.together, memory_time(bytes, 1, all_bytes));
+    at_least(p.behind, memory_time(bytes, multiprocessors, all_bytes));
+    p.memory_each = narrow(bytes * 1024 / (fit_cache(all_bytes) ? of_cache : of_memory));
+  }
+  p.read_length = packs ? 0 : 16 * p.behind.read / p.behind.block;
   p.packed_rows = narrow(packs ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
   return true;
+}
+
+bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
+                         PlanLengthsParams& params) {
+  return plan_lengths_params(problem, row, multiprocessors, problem.lengths, {problem.total_q, problem.total_k},
+                             problem.window, problem.batch_invariant, params);
+}
+
+namespace {
+
+// How long the call is predicted to take if all sequences are of the average length, the host's best guess: their tiles
+// share the multiprocessors evenly, and where these are more, each tile may become several parts. The last tile of a
+// sequence may leave warpgroups without rows, and takes less time then.
+int64_t average_time(const ForwardProblem& problem, const ForwardRow& row, const PlanLengthsParams& p) {
+  const auto average = [&](int64_t total, int64_t most) {  // of batched tensors the host knows the most only
+    return total < 0 ? most : std::min(most, divide_up(total, problem.batch));
+  };
+  int64_t q = average(problem.total_q, problem.seqlen_q), k = average(problem.total_k, problem.seqlen_k);
+  int64_t sequences = problem.batch;
+  if (problem.chunk > 0) {
+    sequences *= divide_up(q, problem.chunk);
+    q = std::min(q, problem.chunk), k = std::min(k, problem.chunk);
+  }
+  const Lengths lengths{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 1, narrow(q), narrow(k)};
+  const Visible seen = visible_of(sequence_at(lengths, 0, 0, p.window, 0), true, true, p.packing);
+  const auto blocks_of_tile = [&](int64_t q_block) {
+    const Blocks blocks = tile_blocks(seen, narrow(q_block * row.Br), row.Br, row.Bc);
+    return blocks.end - blocks.begin;
+  };
+  const int64_t q_blocks = divide_up(seen.rows(), row.Br), tiles = sequences * q_blocks * p.heads;
+  const int64_t blocks = (blocks_of_tile((q_blocks - 1) / 2) + blocks_of_tile(q_blocks / 2) + 1) / 2;
+  const int64_t last_warpgroups = divide_up(seen.rows() - (q_blocks - 1) * row.Br, 64);
+  const int64_t weight = (64 * (q_blocks - 1) + p.weight[last_warpgroups - 1]) / q_blocks;
+
+  const int64_t multiprocessors = int32_t{p.multiprocessors};
+  const auto time_in = [&](int64_t parts) {
+    const int64_t pieces = tiles * parts, busy = std::min(pieces, multiprocessors);
+    Costs costs = costs_of(p, narrow(std::min<int64_t>(pieces, INT32_MAX)));
+    costs.block = narrow(std::max(costs.block * weight / 64, busy * p.memory_each / 1024));
+    const int64_t piece = parts == 1 ? costs.whole(blocks) : costs.part(divide_up(blocks, parts));
+    if (pieces > multiprocessors) return launch_time + in_turn(pieces, piece) / multiprocessors + piece / 2;
+    if (parts == 1) return launch_time + piece;
+    return launch_time + piece + (p.packed_rows ? combine_time(parts, p.packed_rows, parts) : costs.read_all(parts));
+  };
+  int64_t best = time_in(1);
+  const int64_t most = p.most_slots == 0 ? 1 : std::min<int64_t>(p.most_parts, multiprocessors / tiles);
+  for (int64_t parts = 2; parts <= std::min(most, blocks >> p.least_unit); ++parts)
+    best = std::min(best, time_in(parts));
+  return best;
+}
+
+// Behind the device's plan come tickets for all tiles that may be split, and slots.
+WorkspaceLayout workspace_of(const ForwardProblem& problem, const ForwardRow& row, const PlanLengthsParams& p) {
+  return place_parts(problem, row, FA3_FORWARD_WORKSPACE_BYTES + static_cast<size_t>(plan_bytes(p)),
+                     int64_t{p.most_slots / 2} * p.heads, int64_t{p.most_slots} * p.heads);
+}
+
+}  // namespace
+
+void plan_lengths_row(const ForwardProblem& problem, int number, int multiprocessors, RowPlan& plan) {
+  const ForwardRow& row = forward_row(number);
+  PlanLengthsParams params;
+  plan_lengths_params(problem, row, multiprocessors, params);  // which fit() has seen to be possible
+  const int32_t pieces = narrow(most_entries(params.most_tiles, params.most_slots)) * params.heads;
+  plan.row = number;
+  plan.tiles = {};
+  plan.tiles.q_blocks = params.most_tiles;
+  plan.tiles.batch_heads = params.heads;
+  plan.tiles.heads = Divisor::of(params.heads);
+  plan.pieces = {0, pieces, 0, 1, Divisor::of(1)};
+  plan.slots = params.most_slots * params.heads;
+  plan.whole_us = plan.predicted_us = static_cast<double>(average_time(problem, row, params)) / 1e3;
+  plan.workspace = workspace_of(problem, row, params);
 }
 
 }  // namespace fa3

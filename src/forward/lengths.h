@@ -1,5 +1,6 @@
-// What the planner for packed lengths (ptx/plan_lengths.h) is told of a call: what follows from its maxima, from the
-// row that runs it and from the number of multiprocessors.
+// A served call on a row of the table: what the planner on the device (ptx/plan_lengths.h) is told of it, where that
+// puts its plan, and what the host knows of the plan before it is made. All of it follows from maxima, totals, the row
+// and the number of multiprocessors.
 #pragma once
 #include "forward/forward.h"
 #include "plan_lengths.h"
@@ -16,5 +17,12 @@ struct PackedTotals {
 bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
                          const Lengths& lengths, const PackedTotals& totals, const Window& window,
                          bool batch_invariant, PlanLengthsParams& params);
+
+// The same, of a problem that is served.
+bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
+                         PlanLengthsParams& params);
+
+// The served problem on one row.
+void plan_lengths_row(const ForwardProblem& problem, int row, int multiprocessors, RowPlan& plan);
 
 }  // namespace fa3

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "forward/cost.h"
+#include "forward/lengths.h"
 #include "forward/split.h"
 #include "forward/tiles.h"
 #include "integers.h"
@@ -44,12 +45,46 @@ void add_tile_v(const ForwardProblem& problem, ForwardPlan& plan) {
   plan.workspace_bytes = plan.v_tiles + static_cast<size_t>(tiles * v_tile_bytes(problem));
 }
 
+// With packed heads: would a head's rows be in one tile of a row of smaller tiles, too?
+bool has_one_small_tile(const ForwardProblem& problem, const ForwardRow& row) {
+  return row.packs_heads() && row.Br > 64 && rows_of(problem, row) <= 64;
+}
+
+// A served problem's pieces are the device's to plan, in a step before the kernel's or in an earlier call (a schedule).
+// Among rows the host chooses by what it knows. Where tiles are many, a smaller one must seem faster by a twentieth:
+// rows differ less there than predictions are wrong.
+void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
+  constexpr int pass = row_named("fa3_pass_plan_lengths");
+  static_assert(pass >= 0);
+  plan_lengths_row(problem, fit.rows[0], multiprocessors, plan.forward);
+  const bool is_balanced = plan.forward.tiles.count() >= balanced * multiprocessors;
+  for (int i = 1; i < fit.count; ++i) {
+    if (has_one_small_tile(problem, forward_row(fit.rows[i]))) continue;
+    RowPlan other;
+    plan_lengths_row(problem, fit.rows[i], multiprocessors, other);
+    const double limit = plan.forward.predicted_us * (is_balanced ? 0.95 : 1);
+    // Where it makes no difference, fewer reads of K and V are better.
+    const bool is_faster = forward_row(other.row).packs_heads() ? other.predicted_us <= plan.forward.predicted_us
+                                                                : other.predicted_us < limit;
+    if (is_faster) plan.forward = other;
+  }
+  PlanLengthsParams params;
+  plan_lengths_params(problem, forward_row(plan.forward.row), multiprocessors, params);
+  plan.schedule_bytes = static_cast<size_t>(plan_bytes(params));
+  plan.workspace_bytes = plan.forward.workspace.bytes;
+  if (!problem.schedule) plan.launches[plan.launch_count++] = {ForwardStep::plan_lengths, pass, 1};
+  plan.launches[plan.launch_count++] = {ForwardStep::forward, plan.forward.row,
+                                        std::min(plan.forward.pieces.count(), multiprocessors)};
+}
+
 void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
   plan.launch_count = 0;
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
+  plan.schedule_bytes = 0;
   plan.forward = {};
   plan.forward.row = fit.rows[0];
   if (problem.empty()) return;
+  if (problem.served) return plan_served(problem, fit, multiprocessors, plan);
   if (problem.seqlen_k == 0) {
     constexpr int pass = row_named("fa3_pass_empty_rows");
     static_assert(pass >= 0);
@@ -68,7 +103,7 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessor
     const ForwardRow& row = forward_row(fit.rows[i]);
     // For packed heads a larger tile only if a head has more than 64 rows. Where causal tiles are many, a smaller one
     // only if it still holds all rows of a head.
-    if (row.packs_heads() ? has_too_many_rows || (row.Br > 64 && rows_of(problem, row) <= 64)
+    if (row.packs_heads() ? has_too_many_rows || has_one_small_tile(problem, row)
                           : is_balanced && problem.seqlen_q > row.Br)
       continue;
     RowPlan other;
@@ -89,11 +124,28 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessor
                                         narrow(std::min<int64_t>(blocks, multiprocessors))};
 }
 
+// What a plan of a served problem depends on beside its shape. Of other problems all is 0.
+struct ServedKey {
+  bool served, batch_invariant, has_schedule;
+  int64_t total_q, total_k, chunk;
+  int32_t left, right;  // of the window
+  bool bottom_right;
+
+  static ServedKey of(const ForwardProblem& problem) {
+    if (!problem.served) return {};
+    const Window& window = problem.window;
+    return {true, problem.batch_invariant, problem.schedule != nullptr, problem.total_q, problem.total_k, problem.chunk,
+            window.left, window.right, window.bottom_right};
+  }
+  bool operator==(const ServedKey&) const = default;
+};
+
 // What a plan depends on.
 struct Key {
   AttentionShape shape;
   int64_t first_row, rows, v_tiles_row;  // of the rows that fit
   int64_t multiprocessors;
+  ServedKey served;
 
   bool operator==(const Key&) const = default;
 };
@@ -107,7 +159,7 @@ const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, int multi
     ForwardPlan plans[remembered];
     int next;
   } memory;
-  Key key{problem, fit.rows[0], fit.count, fit.v_tiles_row, multiprocessors};
+  Key key{problem, fit.rows[0], fit.count, fit.v_tiles_row, multiprocessors, ServedKey::of(problem)};
   key.shape.softmax_scale = 0;  // nothing to it
   for (int i = 0; i < remembered; ++i)
     if (memory.keys[i] == key) return memory.plans[i];

@@ -318,14 +318,8 @@ class Splitter : Candidate {
   }
 
   WorkspaceLayout layout() const {
-    constexpr size_t head = FA3_FORWARD_WORKSPACE_BYTES, alignment = 64;
-    static_assert(sizeof(Workspace) <= head && head % alignment == 0);
-    if (list_.slots == 0) return {head, head, head};
-    const size_t ticket_bytes = static_cast<size_t>(list_.ticket_tiles) * row.warpgroups() * sizeof(Tickets);
-    const size_t partials = (head + ticket_bytes + alignment - 1) / alignment * alignment;
-    size_t slot = static_cast<size_t>(row.Br / 16) * row.partial_bytes();
-    if (packs_heads) slot = static_cast<size_t>(Packing::slot_rows(visible.rows(), row.Br)) * row.packed_row_bytes();
-    return {head, partials, partials + static_cast<size_t>(list_.slots) * slot};
+    static_assert(sizeof(Workspace) <= FA3_FORWARD_WORKSPACE_BYTES);
+    return place_parts(problem, row, FA3_FORWARD_WORKSPACE_BYTES, list_.slots ? list_.ticket_tiles : 0, list_.slots);
   }
 
   const int64_t whole_;  // predicted time with all tiles whole,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "integers.h"
+#include "params.h"
 
 namespace fa3 {
 namespace {
@@ -50,8 +51,9 @@ int64_t heads_of(const ForwardProblem& problem, const ForwardRow& row) {
 }
 
 Visible visible_of(const ForwardProblem& problem, const ForwardRow& row) {
-  return {narrow(problem.seqlen_q), narrow(problem.seqlen_k), 0,
-          narrow(problem.causal_offset), false, problem.causal, packing_of(problem, row)};
+  return {narrow(problem.seqlen_q), narrow(problem.seqlen_k),
+          0, narrow(problem.causal_offset),
+          row.bounded_left(), row.bounded_right(), packing_of(problem, row)};
 }
 
 bool tiles_fit(const ForwardProblem& problem, const ForwardRow& row) {
@@ -93,6 +95,19 @@ Tiles tiles_of(const ForwardProblem& problem, const ForwardRow& row, int64_t mul
 
 int64_t empty_blocks(const Tiles& tiles, const ForwardRow& row) {
   return tiles.first_row <= 0 ? 0 : int64_t{tiles.batch_heads} * divide_up(tiles.first_row, row.Br);
+}
+
+WorkspaceLayout place_parts(const ForwardProblem& problem, const ForwardRow& row, size_t begin, int64_t ticket_tiles,
+                            int64_t slots) {
+  constexpr size_t alignment = 64;
+  const auto aligned = [](size_t bytes) { return (bytes + alignment - 1) / alignment * alignment; };
+  const size_t tickets = aligned(begin);
+  const size_t partials =
+      aligned(tickets + static_cast<size_t>(ticket_tiles) * static_cast<size_t>(row.warpgroups()) * sizeof(Tickets));
+  int64_t slot = int64_t{row.Br / 16} * row.partial_bytes();
+  if (row.packs_heads())
+    slot = int64_t{Packing::slot_rows(narrow(rows_of(problem, row)), row.Br)} * row.packed_row_bytes();
+  return {tickets, partials, partials + static_cast<size_t>(slots * slot)};
 }
 
 }  // namespace fa3

@@ -34,4 +34,8 @@ Tiles tiles_of(const ForwardProblem& problem, const ForwardRow& row, int64_t mul
 // Blocks of rows that are in no tile, of all heads.
 int64_t empty_blocks(const Tiles& tiles, const ForwardRow& row);
 
+// Tickets for so many tiles, and so many slots behind them, in a workspace that is taken up to byte `begin`.
+WorkspaceLayout place_parts(const ForwardProblem& problem, const ForwardRow& row, size_t begin, int64_t ticket_tiles,
+                            int64_t slots);
+
 }  // namespace fa3

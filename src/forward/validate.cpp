@@ -202,4 +202,15 @@ Status validate_workspace(const ForwardProblem& problem, void* workspace, size_t
   return check_workspace(workspace, bytes, needed, tensors.data(), tensors.count());
 }
 
+Status validate_schedule(const ForwardProblem& problem, void* schedule, size_t bytes, size_t needed) {
+  const Tensors tensors(problem);
+  return check_workspace(schedule, bytes, needed, tensors.data(), tensors.count(), "schedule");
+}
+
+Status check_schedule(const ForwardProblem& problem, size_t needed) {
+  if (!problem.schedule || problem.schedule_bytes >= needed) return FA3_OK;
+  return fail(FA3_ERROR_WORKSPACE_TOO_SMALL, "schedule_bytes is %zu, must be at least %zu", problem.schedule_bytes,
+              needed);
+}
+
 }  // namespace fa3

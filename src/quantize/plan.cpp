@@ -48,7 +48,7 @@ QuantizePlan plan(const QuantizeProblem& problem) {
   QuantizePlan plan{};
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
   if (problem.empty()) return plan;
-  const auto row_of = [&](Pass pass) { return find_row(problem.head_dim, problem.rotary_dim > 0, pass); };
+  const auto row_of = [&](Pass pass) { return find_row(problem.head_dim, problem.rotary.dim > 0, pass); };
   const auto add = [&](int row, int64_t grid, int64_t groups) {
     plan.launches[plan.launch_count++] = {row, grid, groups};
   };

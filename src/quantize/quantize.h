@@ -14,13 +14,13 @@ struct QuantizeProblem {
   View y;  // as x, or as tiles (batch, groups of 16 rows, heads, 16 head_dim)
   View scale;                   // (batch or 1, heads or 1, blocks or 1, 1)
   View mean, k_mean;            // (batch, heads or heads_kv, head_dim, 1)
-  View rotary_cos, rotary_sin;  // (rows, rotary_dim / 2, 1, 1)
+  Rotary rotary;                // a position for each row
   View lse_offset;              // (batch, heads, rows, 1)
-  bool tiles, interleaved, incoherent, has_mean, has_lse_offset;
+  bool tiles, incoherent, has_mean, has_lse_offset;
   uint64_t seed;
   double softmax_scale;
   QuantizeParams::Granularity scales;
-  int64_t batch, rows, heads, heads_kv, head_dim, rotary_dim;
+  int64_t batch, rows, heads, heads_kv, head_dim;
 
   bool empty() const { return x.empty(); }
 };

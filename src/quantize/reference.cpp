@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cpu/number.h"
+#include "cpu/rotate.h"
 #include "quantize/quantize.h"
 
 namespace fa3 {
@@ -41,21 +42,10 @@ struct QuantizedHead {
   const QuantizeProblem& p;
   int64_t batch, head;
 
-  void rotate(int64_t row, double* x) const {
-    const int64_t half = p.rotary_dim / 2;
-    for (int64_t i = 0; i < half; ++i) {
-      double& first = x[p.interleaved ? 2 * i : i];
-      double& second = x[p.interleaved ? 2 * i + 1 : i + half];
-      const double cos = number(p.rotary_cos, row, i, 0), sin = number(p.rotary_sin, row, i, 0), a = first, b = second;
-      first = a * cos - b * sin;
-      second = a * sin + b * cos;
-    }
-  }
-
   void transformed(int64_t row, double* x) const {
     const int64_t index = batch * p.x.stride[0] + row * p.x.stride[1] + head * p.x.stride[2];
     read_elements(static_cast<const uint16_t*>(p.x.data) + index, 1, static_cast<int>(p.head_dim), p.x.dtype, x);
-    rotate(row, x);
+    rotate(p.rotary, row, x);
     if (!p.incoherent) return;
     int64_t n = 1;
     while (p.head_dim % (2 * n) == 0) n *= 2;

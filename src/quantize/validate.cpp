@@ -6,6 +6,7 @@
 #include "error.h"
 #include "quantize/quantize.h"
 #include "rules/attention.h"
+#include "rules/rotary.h"
 #include "rules/tensor.h"
 
 namespace fa3 {
@@ -20,22 +21,6 @@ static_assert(sizeof(fa3_quantize_params) == sizeof(size_t) + 2 * sizeof(uint64_
 static_assert(rows_of_scale == FA3_SCALE_ROWS);
 
 constexpr uint64_t known_flags = FA3_QUANTIZE_INCOHERENT | FA3_QUANTIZE_ROTARY_INTERLEAVED;
-
-bool present(const fa3_tensor& tensor) { return tensor.rank != 0; }
-
-Status check_contiguous(const char* name, const fa3_tensor& tensor) {
-  const int last = tensor.rank - 1;
-  if (tensor.dim[last] <= 1 || tensor.stride[last] == 1) return FA3_OK;
-  return fail(invalid, "%s.stride[%d] is %lld, must be 1", name, last, ll(tensor.stride[last]));
-}
-
-Status check_multiples(const char* name, const fa3_tensor& tensor, int dims, int64_t multiple) {
-  for (int i = 0; i < dims; ++i)
-    if (tensor.dim[i] > 1 && tensor.stride[i] % multiple != 0)
-      return fail(invalid, "%s.stride[%d] is %lld, must be a multiple of %lld", name, i, ll(tensor.stride[i]),
-                  ll(multiple));
-  return FA3_OK;
-}
 
 // One call's checks.
 class Check {
@@ -69,7 +54,7 @@ class Check {
     if (Status status = check_softmax_scale(p_.softmax_scale)) return status;
     if (p_.reserved != 0) return fail(invalid, "reserved is %d, must be 0", p_.reserved);
     problem_.incoherent = p_.flags & FA3_QUANTIZE_INCOHERENT;
-    problem_.interleaved = p_.flags & FA3_QUANTIZE_ROTARY_INTERLEAVED;
+    problem_.rotary.interleaved = p_.flags & FA3_QUANTIZE_ROTARY_INTERLEAVED;
     problem_.seed = p_.seed;
     return FA3_OK;
   }
@@ -144,7 +129,7 @@ class Check {
   }
 
   Status mean() {
-    problem_.has_mean = present(p_.mean);
+    problem_.has_mean = is_there(p_.mean);
     if (!problem_.has_mean) return FA3_OK;
     if (Status status = must_be_fp32("mean", p_.mean.dtype)) return status;
     if (Status status = check_dims(output("mean", 3), p_.mean)) return status;
@@ -158,39 +143,18 @@ class Check {
 
   Status rotary() {
     const fa3_tensor &cos = p_.rotary_cos, &sin = p_.rotary_sin;
-    if (present(cos) != present(sin))
-      return fail(invalid, "%s is absent, must be given where %s is", present(cos) ? "rotary_sin" : "rotary_cos",
-                  present(cos) ? "rotary_cos" : "rotary_sin");
-    if (!present(cos)) return FA3_OK;
-    if (Status status = table("rotary_cos", cos, problem_.rotary_cos)) return status;
-    if (Status status = table("rotary_sin", sin, problem_.rotary_sin)) return status;
-    if (Status status = must_equal({"rotary_sin", 1, sin.dim[1]}, {"rotary_cos", 1, cos.dim[1]})) return status;
-    problem_.rotary_dim = 2 * cos.dim[1];
-    return FA3_OK;
-  }
-
-  Status table(const char* name, const fa3_tensor& tensor, View& view) {
-    if (Status status = must_be_fp32(name, tensor.dtype)) return status;
-    if (Status status = check_dims(input(name, 2), tensor)) return status;
-    if (Status status = must_equal({name, 0, tensor.dim[0]}, {"x", 1, problem_.rows})) return status;
-    if (tensor.dim[1] % 8 != 0 || 2 * tensor.dim[1] > problem_.head_dim)
-      return fail(invalid,
-                  "%s.dim[1] (rotary_dim / 2) is %lld, must be a multiple of 8 up to head_dim / 2, which is %lld", name,
-                  ll(tensor.dim[1]), ll(problem_.head_dim / 2));
-    if (Status status = check_contiguous(name, tensor)) return status;
-    if (Status status = check_multiples(name, tensor, 1, 4)) return status;
-    if (Status status = check_tensor(input(name, 2), tensor, view)) return status;
-    if (pointers_ && reinterpret_cast<uintptr_t>(tensor.data) % 16 != 0)
-      return fail(invalid, "%s.data is %p, must be aligned to 16 bytes", name, tensor.data);
-    return FA3_OK;
+    if (Status status = check_rotary(cos, sin, problem_.head_dim, pointers_, problem_.rotary)) return status;
+    if (!is_there(cos)) return FA3_OK;
+    if (Status status = must_equal({"rotary_cos", 0, cos.dim[0]}, {"x", 1, problem_.rows})) return status;
+    return must_equal({"rotary_sin", 0, sin.dim[0]}, {"x", 1, problem_.rows});
   }
 
   Status lse_offset() {
     const fa3_tensor &k_mean = p_.k_mean, &lse = p_.lse_offset;
-    if (present(k_mean) != present(lse))
-      return fail(invalid, "%s is absent, must be given where %s is", present(lse) ? "k_mean" : "lse_offset",
-                  present(lse) ? "lse_offset" : "k_mean");
-    problem_.has_lse_offset = present(lse);
+    if (is_there(k_mean) != is_there(lse))
+      return fail(invalid, "%s is absent, must be given where %s is", is_there(lse) ? "k_mean" : "lse_offset",
+                  is_there(lse) ? "lse_offset" : "k_mean");
+    problem_.has_lse_offset = is_there(lse);
     if (!problem_.has_lse_offset) return FA3_OK;
     if (Status status = must_be_fp32("k_mean", k_mean.dtype)) return status;
     if (Status status = check_dims(input("k_mean", 3), k_mean)) return status;
@@ -240,8 +204,8 @@ std::array<NamedView, tensor_count> tensors(const QuantizeProblem& p) {
            {"mean", &p.mean},
            {"lse_offset", &p.lse_offset},
            {"x", &p.x},
-           {"rotary_cos", &p.rotary_cos},
-           {"rotary_sin", &p.rotary_sin},
+           {"rotary_cos", &p.rotary.cos},
+           {"rotary_sin", &p.rotary.sin},
            {"k_mean", &p.k_mean}}};
 }
 

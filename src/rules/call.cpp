@@ -43,20 +43,21 @@ Status check_overlap(const NamedView* tensors, size_t count, size_t outputs) {
   return FA3_OK;
 }
 
-Status check_workspace(void* workspace, size_t bytes, size_t needed, const NamedView* tensors, size_t count) {
+Status check_workspace(void* workspace, size_t bytes, size_t needed, const NamedView* tensors, size_t count,
+                       const char* name) {
   if (workspace == nullptr)
-    return fail(invalid, "workspace is NULL, must be %zu bytes of device memory", needed);
+    return fail(invalid, "%s is NULL, must be %zu bytes of device memory", name, needed);
   if (reinterpret_cast<uintptr_t>(workspace) % 16 != 0)
-    return fail(invalid, "workspace is %p, must be aligned to 16 bytes", workspace);
+    return fail(invalid, "%s is %p, must be aligned to 16 bytes", name, workspace);
   if (bytes < needed)
-    return fail(FA3_ERROR_WORKSPACE_TOO_SMALL, "workspace_bytes is %zu, must be at least %zu", bytes, needed);
+    return fail(FA3_ERROR_WORKSPACE_TOO_SMALL, "%s_bytes is %zu, must be at least %zu", name, bytes, needed);
   const View view{workspace, FA3_DTYPE_FP32, {1, 1, 1, static_cast<int64_t>((needed + 3) / 4)}, {0, 0, 0, 1}};
   if (Extent extent; !extent_of(view, extent))
-    return fail(invalid, "workspace reaches beyond the address space from %p", workspace);
+    return fail(invalid, "%s reaches beyond the address space from %p", name, workspace);
   for (size_t i = 0; i < count; ++i)
     if (may_overlap(view, *tensors[i].view))
-      return fail(invalid, "workspace may overlap %s: workspace is %p and needs %zu bytes, %s.data is %p",
-                  tensors[i].name, workspace, needed, tensors[i].name, tensors[i].view->data);
+      return fail(invalid, "%s may overlap %s: %s is %p and needs %zu bytes, %s.data is %p", name, tensors[i].name,
+                  name, workspace, needed, tensors[i].name, tensors[i].view->data);
   return FA3_OK;
 }
 

@@ -21,8 +21,9 @@ struct NamedView {
 };
 fa3_status check_overlap(const NamedView* tensors, size_t count, size_t outputs);
 
-// Of a workspace `needed` bytes are used; none of the tensors may be in them.
-fa3_status check_workspace(void* workspace, size_t bytes, size_t needed, const NamedView* tensors, size_t count);
+// Of a workspace `needed` bytes are used; none of the tensors may be in them. name: the caller's, of it.
+fa3_status check_workspace(void* workspace, size_t bytes, size_t needed, const NamedView* tensors, size_t count,
+                           const char* name = "workspace");
 
 // The refusal of a kernel's name that this build does not have.
 fa3_status unknown_kernel(const char* name);

@@ -59,6 +59,8 @@ const char* dtype_name(int32_t dtype) {
     case FA3_DTYPE_FP16: return "fp16";
     case FA3_DTYPE_FP32: return "fp32";
     case FA3_DTYPE_E4M3: return "e4m3";
+    case FA3_DTYPE_INT32: return "int32";
+    case FA3_DTYPE_INT64: return "int64";
     default: return "none";
   }
 }
@@ -66,8 +68,8 @@ const char* dtype_name(int32_t dtype) {
 Status check_dtype(const char* name, int32_t dtype) {
   if (dtype == FA3_DTYPE_E5M2)
     return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is e5m2, which no function takes; FP8 is e4m3 here", name);
-  if (dtype == FA3_DTYPE_INT32)
-    return fail(invalid, "%s.dtype is int32, which only lengths and page numbers have", name);
+  if (dtype == FA3_DTYPE_INT32 || dtype == FA3_DTYPE_INT64)
+    return fail(invalid, "%s.dtype is %s, which only lengths and page numbers have", name, dtype_name(dtype));
   if (dtype < FA3_DTYPE_BF16 || dtype > FA3_DTYPE_E4M3)
     return fail(invalid, "%s.dtype is %d, must be a fa3_dtype other than FA3_DTYPE_NONE", name, dtype);
   return FA3_OK;
@@ -81,8 +83,15 @@ Status must_be_fp32(const char* name, int32_t dtype) {
 
 Status must_be_int32(const char* name, int32_t dtype) {
   if (dtype == FA3_DTYPE_INT32) return FA3_OK;
-  if (Status status = check_dtype(name, dtype)) return status;
+  if (dtype != FA3_DTYPE_INT64)
+    if (Status status = check_dtype(name, dtype)) return status;
   return fail(invalid, "%s.dtype is %s, must be int32", name, dtype_name(dtype));
+}
+
+Status must_be_integer(const char* name, int32_t dtype) {
+  if (dtype == FA3_DTYPE_INT32 || dtype == FA3_DTYPE_INT64) return FA3_OK;
+  if (Status status = check_dtype(name, dtype)) return status;
+  return fail(invalid, "%s.dtype is %s, must be int32 or int64", name, dtype_name(dtype));
 }
 
 Status check_dims(const Expected& expected, const fa3_tensor& tensor) {
@@ -113,6 +122,20 @@ Status check_tensor(const Expected& expected, const fa3_tensor& tensor, View& vi
                   "larger than the span of the smaller ones, here %lld", expected.name, expected.first + dim,
                   ll(view.stride[dim]), ll(span));
   return expected.pointers ? check_data(expected, view) : FA3_OK;
+}
+
+Status check_contiguous(const char* name, const fa3_tensor& tensor) {
+  const int last = tensor.rank - 1;
+  if (tensor.dim[last] <= 1 || tensor.stride[last] == 1) return FA3_OK;
+  return fail(invalid, "%s.stride[%d] is %lld, must be 1", name, last, ll(tensor.stride[last]));
+}
+
+Status check_multiples(const char* name, const fa3_tensor& tensor, int dims, int64_t multiple) {
+  for (int i = 0; i < dims; ++i)
+    if (tensor.dim[i] > 1 && tensor.stride[i] % multiple != 0)
+      return fail(invalid, "%s.stride[%d] is %lld, must be a multiple of %lld", name, i, ll(tensor.stride[i]),
+                  ll(multiple));
+  return FA3_OK;
 }
 
 Status lift(Expected& expected, fa3_tensor& tensor) {

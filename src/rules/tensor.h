@@ -27,6 +27,8 @@ const char* dtype_name(int32_t dtype);
 fa3_status must_be_fp32(const char* name, int32_t dtype);
 // Is it int32, as lengths and page numbers are?
 fa3_status must_be_int32(const char* name, int32_t dtype);
+// Is it int32 or int64?
+fa3_status must_be_integer(const char* name, int32_t dtype);
 
 // Rank and dims.
 fa3_status check_dims(const Expected& expected, const fa3_tensor& tensor);
@@ -36,6 +38,11 @@ fa3_status lift(Expected& expected, fa3_tensor& tensor);
 
 // Strides and data; dims and dtype are known to be right.
 fa3_status check_tensor(const Expected& expected, const fa3_tensor& tensor, View& view);
+
+// Is the last dim without gaps? Of tensors whose other strides are free.
+fa3_status check_contiguous(const char* name, const fa3_tensor& tensor);
+// Are the strides of the first `dims` dims multiples?
+fa3_status check_multiples(const char* name, const fa3_tensor& tensor, int dims, int64_t multiple);
 
 // A dim of the caller's tensor.
 struct Dim {

@@ -144,6 +144,7 @@ int element_bytes(int32_t dtype) {
   switch (dtype) {
     case FA3_DTYPE_FP32:
     case FA3_DTYPE_INT32: return 4;
+    case FA3_DTYPE_INT64: return 8;
     case FA3_DTYPE_E4M3:
     case FA3_DTYPE_E5M2: return 1;
     default: return 2;

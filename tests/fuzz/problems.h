@@ -17,12 +17,14 @@ struct Member {
 std::vector<Member> members(fa3_forward_params& p);
 std::vector<Member> members(fa3_backward_params& p);
 std::vector<Member> members(fa3_quantize_params& p);
+std::vector<Member> members(fa3_append_params& p);
 std::vector<Member> members(fa3_combine_params& p);
 
 // `host`: what only the reference takes may come, too.
 void make(fa3_forward_params& p, Choices& choices, bool host);
 void make(fa3_backward_params& p, Choices& choices, bool host);
 void make(fa3_quantize_params& p, Choices& choices, bool host);
+void make(fa3_append_params& p, Choices& choices, bool host);
 void make(fa3_combine_params& p, Choices& choices, bool host);
 
 int64_t odd_number(Choices& choices);
@@ -31,6 +33,7 @@ void change(fa3_tensor& tensor, Choices& choices);
 void change_scalars(fa3_forward_params& p, Choices& choices);
 void change_scalars(fa3_backward_params& p, Choices& choices);
 void change_scalars(fa3_quantize_params& p, Choices& choices);
+void change_scalars(fa3_append_params& p, Choices& choices);
 void change_scalars(fa3_combine_params& p, Choices& choices);
 
 // The name of some kernel, another text, or none.

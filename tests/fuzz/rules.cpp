@@ -22,6 +22,7 @@ Params complete(const Params* params) {
 template fa3_forward_params complete(const fa3_forward_params*);
 template fa3_backward_params complete(const fa3_backward_params*);
 template fa3_quantize_params complete(const fa3_quantize_params*);
+template fa3_append_params complete(const fa3_append_params*);
 template fa3_combine_params complete(const fa3_combine_params*);
 
 Verdict judge(const fa3_backward_params* params, Mode mode) {

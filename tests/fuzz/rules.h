@@ -30,6 +30,7 @@ struct Verdict {
 Verdict judge(const fa3_forward_params* params, Mode mode);
 Verdict judge(const fa3_backward_params* params, Mode mode);
 Verdict judge(const fa3_quantize_params* params, Mode mode);
+Verdict judge(const fa3_append_params* params, Mode mode);
 Verdict judge(const fa3_combine_params* params, Mode mode);
 Verdict judge(const fa3_tensor& tensor);  // fa3_tensor_pack
 

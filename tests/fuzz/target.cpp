@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 
 #include "device/cubins.h"
 #include "problems.h"
@@ -18,8 +19,8 @@ namespace {
 
 struct Counts {
   uint64_t cases, accepted, computed, refused_open;
-} counts[5];
-constexpr const char* kinds[] = {"forward", "backward", "quantize", "combine", "pack"};
+} counts[6];
+constexpr const char* kinds[] = {"forward", "backward", "quantize", "combine", "pack", "append"};
 
 [[noreturn]] void die(const char* what, const std::string& detail) {
   std::fprintf(stderr, "%s: %s\n", what, detail.c_str());
@@ -115,8 +116,9 @@ void set_lengths(Memory& memory, Choices& choices) {
   const int32_t most = 1 + choices.below(24);
   int32_t sum = 0;
   for (int64_t place : places(memory.tensor)) {
-    const int32_t number = choices.below(most) - (wrong ? most / 2 : 0);
-    memory.set_number_at(place, sums ? sum : number);
+    const int32_t number = choices.below(most) - (wrong ? most / 2 : 0), value = sums ? sum : number;
+    if (memory.tensor.dtype == FA3_DTYPE_INT64) memory.set_number_at(place, int64_t{value});
+    else memory.set_number_at(place, value);
     sum += number;
   }
 }
@@ -136,6 +138,15 @@ double work(const fa3_backward_params& p) {
 double work(const fa3_quantize_params& p) {
   return double(p.x.dim[0]) * double(p.x.dim[1]) * double(p.x.dim[2]) * double(p.x.dim[3]) * double(p.x.dim[3]);
 }
+double work(const fa3_append_params& p) {
+  double all = 0;
+  for (const fa3_tensor* t : {&p.k, &p.v, &p.q}) {
+    double elements = t->rank > 0;
+    for (int i = 0; i < t->rank; ++i) elements *= double(t->dim[i]);
+    all += elements;
+  }
+  return all;
+}
 double work(const fa3_combine_params& p) {
   return double(p.o_parts.dim[0]) * double(p.o.dim[0]) * double(p.o.dim[1]) * double(p.o.dim[2]) * double(p.o.dim[3]);
 }
@@ -143,6 +154,7 @@ double work(const fa3_combine_params& p) {
 fa3_status on_cpu(const fa3_forward_params* p, int threads) { return fa3_reference_forward(p, threads); }
 fa3_status on_cpu(const fa3_backward_params* p, int threads) { return fa3_reference_backward(p, threads); }
 fa3_status on_cpu(const fa3_quantize_params* p, int) { return fa3_reference_quantize(p); }
+fa3_status on_cpu(const fa3_append_params* p, int) { return fa3_reference_append(p); }
 fa3_status on_cpu(const fa3_combine_params* p, int) { return fa3_reference_combine(p); }
 
 // In memory of its own. Pointers of problems that cannot be had so small stay what they are: those are not computed.
@@ -164,14 +176,14 @@ void compute(Params p, Choices& choices, Counts& count) {
     fa3_tensor& t = *member.tensor;
     if (t.rank < 0 || t.rank > FA3_MAX_RANK) return;
     if (t.rank == 0 || !has_elements(t) || t.data == nullptr) continue;
-    const bool numbers = t.dtype == FA3_DTYPE_INT32;
+    const bool numbers = t.dtype == FA3_DTYPE_INT32 || t.dtype == FA3_DTYPE_INT64;
     if (((t.dtype < FA3_DTYPE_BF16 || t.dtype > FA3_DTYPE_E4M3) && !numbers) || !is_small(t)) return;
     Memory& own = memory.emplace_back(member, choices);
     t = own.tensor;
     if (numbers) set_lengths(own, choices);
     if (!is_tensor_of_scales(member.name) || t.dtype != FA3_DTYPE_FP32) continue;
     own.set_number(0.5f);
-    if (!choices.once_in(16)) continue;
+    if (std::is_same_v<Params, fa3_append_params> || !choices.once_in(16)) continue;  // that takes whatever they are
     const std::vector<int64_t> all = places(t);
     own.set_number_at(all[choices.below(static_cast<int>(std::min<size_t>(all.size(), 256)))],
                       choices.one_of({0.0f, -1.0f, 1.0f / 0.0f, 0.0f / 0.0f}));
@@ -250,11 +262,13 @@ void ask(const fa3_quantize_params* p, Choices&, bool accepted) {
   if (accepted && status != FA3_OK) die("accepted, but without a workspace size", fa3_last_error_message());
 }
 
+void ask(const fa3_append_params*, Choices&, bool) {}
 void ask(const fa3_combine_params*, Choices&, bool) {}
 
 fa3_status check(const fa3_forward_params* p) { return fa3_forward_check(p); }
 fa3_status check(const fa3_backward_params* p) { return fa3_backward_check(p); }
 fa3_status check(const fa3_quantize_params* p) { return fa3_quantize_check(p); }
+fa3_status check(const fa3_append_params* p) { return fa3_append_check(p); }
 fa3_status check(const fa3_combine_params* p) { return fa3_combine_check(p); }
 
 template <class Params>
@@ -316,7 +330,7 @@ void try_pack(Choices& choices, Counts& count) {
 }
 
 void report() {
-  for (int i = 0; i < 5; ++i) {
+  for (int i = 0; i < 6; ++i) {
     const Counts& c = counts[i];
     if (c.cases == 0) continue;
     std::printf("%-8s %10llu cases, %2.0f%% accepted, %4.1f%% refused where the header leaves it open, %llu computed\n",
@@ -333,8 +347,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const int registered = std::atexit(report);
   (void)registered;
   Choices choices(data, size);
-  switch (choices.below(16)) {
+  switch (choices.below(19)) {
     case 0: try_pack(choices, counts[4]); break;
+    case 16: case 17: case 18: try_one<fa3_append_params>(choices, counts[5]); break;
     case 1: case 2: case 3: try_one<fa3_combine_params>(choices, counts[3]); break;
     case 4: case 5: case 6: case 7: try_one<fa3_quantize_params>(choices, counts[2]); break;
     case 8: case 9: case 10: try_one<fa3_backward_params>(choices, counts[1]); break;

@@ -14,7 +14,8 @@ bool run(const Problem& problem, const ForwardRow& row, int repeats = 3);
 
 constexpr bool every_row(const ForwardRow&) { return true; }
 
-// Registers a test case for every forward row that it applies to, named after it.
+// Registers a test case for every forward row that it applies to, named after it; but not for those with lengths of
+// their own, which take other problems (served.cpp).
 template <void (*body)(const ForwardRow&), bool (*applies)(const ForwardRow&) = every_row>
 struct RowCases {
   RowCases(const char* what, const char* tags) {
@@ -30,7 +31,8 @@ struct RowCases {
   }
   template <size_t n>
   static void add(const std::string& name, const char* tags) {
-    if constexpr (applies(forward_rows[n])) REGISTER_TEST_CASE(run<n>, name, tags);
+    if constexpr (applies(forward_rows[n]) && !forward_rows[n].has(Trait::own_lengths))
+      REGISTER_TEST_CASE(run<n>, name, tags);
   }
 };
 

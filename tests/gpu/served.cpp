@@ -1,12 +1,14 @@
-// Sequences with lengths of their own, and windows, which no call reaches yet: the rows of served.def, run by name. A
-// case lays its sequences into packed tensors with NaN between them, and some that are all NaN among them, writes the
-// list of pieces that a planner would write, and compares with float64.
+// Sequences with lengths of their own, keys in pages, and windows, which no call reaches yet: the rows of served.def,
+// run by name. A case lays its sequences into packed tensors or pages with NaN between them, and some that are all NaN
+// among them, writes the list of pieces that a planner would write, and compares with float64.
 #include "served.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <iterator>
+#include <numeric>
 
 #include "device/cubins.h"
 #include "device/driver.h"
@@ -21,12 +23,9 @@ namespace {
 
 using tools::DeviceBuffer, tools::Random;
 
-using namespace table;
-constexpr ForwardRow served_rows[] = {
-#include "served.def"
-};
-static_assert(std::all_of(std::begin(served_rows), std::end(served_rows),
-                          [](const ForwardRow& row) { return row.valid(); }));
+static_assert(std::all_of(served_rows.begin(), served_rows.end(), [](const ForwardRow& row) {
+  return row.valid() && row.has(Trait::own_lengths);
+}));
 
 template <class T>
 void shuffle(std::vector<T>& all, Random& random) {
@@ -57,11 +56,11 @@ List plan(const Served& made, Random& random) {
 }
 
 CUfunction load(const Driver& driver, const ForwardRow& row) {
-  static CUfunction functions[std::size(served_rows)];  // of the run's only context
-  CUfunction& function = functions[&row - served_rows];
+  static CUfunction functions[served_rows.size()];  // of the run's only context
+  CUfunction& function = functions[&row - served_rows.data()];
   if (function) return function;
   CUmodule module;
-  tools::check(driver.module_load_data(&module, fa3_cubins[&row - served_rows].data), "cuModuleLoadData");
+  tools::check(driver.module_load_data(&module, fa3_cubins[&row - served_rows.data()].data), "cuModuleLoadData");
   tools::check(driver.module_get_function(&function, module, row.name), row.name);
   tools::check(driver.func_set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, row.smem_bytes()),
                "cuFuncSetAttribute");
@@ -81,16 +80,23 @@ int32_t longest(const Served& made) {
   return longest;
 }
 
+// Thread blocks have their first pieces from the list's beginning, whether or not there are so many. What stands behind
+// its end must not matter.
+constexpr int most_thread_blocks = 132;
+
 // A case and its list on the device.
 struct Memory {
-  DeviceBuffer q, k, v, o, lse, planned, counts, workspace;
+  DeviceBuffer q, k, v, o, lse, page_table, planned, counts, workspace;
   size_t tickets, partials;  // where they begin in the workspace
 
   Memory(const Served& made, const List& list)
       : q(on_device(made.q)), k(on_device(made.k)), v(on_device(made.v)), o(on_device(made.o)),
-        lse(on_device(made.lse)), planned(on_device(list.planned)),
+        lse(on_device(made.lse)), page_table(on_device(made.page_table)),
+        planned(std::max<size_t>(list.planned.size(), most_thread_blocks) * sizeof(Planned)),
         counts(on_device(std::vector{PlannedCounts{int32_t(list.planned.size()), list.slots}})) {
     const ForwardRow& row = made.row;
+    planned.fill(0xc5);
+    if (!list.planned.empty()) planned.upload(list.planned.data(), list.planned.size() * sizeof(Planned));
     const auto heads = size_t(made.heads_of_tiles()), slots = size_t(list.slots);
     const auto most_rows = int32_t(made.packing().rows(longest(made)));
     const size_t slot_bytes = row.packs_heads() ? size_t(Packing::slot_rows(most_rows, row.Br) * row.packed_row_bytes())
@@ -108,15 +114,22 @@ View view_of(const DeviceBuffer& buffer, int64_t batch, int64_t rows, int64_t he
 
 void must(fa3_status status) { REQUIRE(status == FA3_OK); }
 
-void set_common(const Driver& driver, const Served& made, const Memory& memory, ForwardParams& p) {
+PlannedForwardParams parameters(const Driver& driver, const Served& made, const Memory& memory) {
+  PlannedForwardParams p;
+  std::memset(static_cast<void*>(&p), 0, sizeof p);
   const ForwardRow& row = made.row;
   const View q = view_of(memory.q, made.batch, made.rows_q, made.heads, made.head_dim);
+  const View k = view_of(memory.k, made.batch_k, made.rows_k, made.heads_kv, made.head_dim);
+  const View v = view_of(memory.v, made.batch_k, made.rows_k, made.heads_kv, made.head_dim);
+  const View o = view_of(memory.o, made.batch, made.rows_q, made.heads, made.head_dim);
   must(row.packs_heads() ? encode_packed(driver, "q", q, row, made.heads_kv, p.q)
                          : encode(driver, "q", q, row, q_box_rows, p.q));
-  must(encode(driver, "k", view_of(memory.k, made.batch, made.rows_k, made.heads_kv, made.head_dim), row, row.Bc, p.k));
-  must(encode(driver, "v", view_of(memory.v, made.batch, made.rows_k, made.heads_kv, made.head_dim), row, row.Bc, p.v));
-  const View o = view_of(memory.o, made.batch, made.rows_q, made.heads, made.head_dim);
+  const int box_rows = made.paged ? std::gcd(row.Bc, int(made.rows_k)) : row.Bc;
+  must(encode(driver, "k", k, row, box_rows, p.k));
+  must(encode(driver, "v", v, row, box_rows, p.v));
   must(encode(driver, "o", o, row, o_box_rows, p.o));
+  for (int n = 0; n < PlannedForwardParams::v_boxes; ++n) must(encode(driver, "v", v, row, 1 << n, p.v_rows[n]));
+  for (int n = 0; n < PlannedForwardParams::o_boxes; ++n) must(encode(driver, "o", o, row, 1 << n, p.o_rows[n]));
   p.output = {memory.o.at(0), o.stride[0], o.stride[2], o.stride[1], static_cast<float*>(memory.lse.at(0)),
               made.heads * made.rows_q, made.rows_q, 1, made.head_dim, row.dtype};
   p.workspace = static_cast<Workspace*>(memory.workspace.at(0));
@@ -125,31 +138,16 @@ void set_common(const Driver& driver, const Served& made, const Memory& memory, 
   p.heads_per_kv = Divisor::of(made.heads / made.heads_kv);
   p.softmax_scale = made.scale(), p.softmax_scale_log2 = float(double(made.scale()) * 1.4426950408889634);
   p.tiles.heads = Divisor::of(made.heads_of_tiles());
-}
-
-// Of rows with Trait::own_lengths. Returns the number of pieces.
-int64_t set_list(const Driver& driver, const Served& made, const List& list, const Memory& memory,
-                 PlannedForwardParams& p) {
-  const View v = view_of(memory.v, made.batch, made.rows_k, made.heads_kv, made.head_dim);
-  const View o = view_of(memory.o, made.batch, made.rows_q, made.heads, made.head_dim);
-  for (int box = 0; box < PlannedForwardParams::v_boxes; ++box)
-    must(encode(driver, "v", v, made.row, 1 << box, p.v_rows[box]));
-  for (int box = 0; box < PlannedForwardParams::o_boxes; ++box)
-    must(encode(driver, "o", o, made.row, 1 << box, p.o_rows[box]));
   p.visible.seqlen_q = longest(made), p.visible.packing = made.packing();
   p.planned = static_cast<const Planned*>(memory.planned.at(0));
   p.counts = static_cast<const PlannedCounts*>(memory.counts.at(0));
-  return int64_t(list.planned.size()) * made.heads_of_tiles();
-}
-
-// Of other rows: all tiles whole, in one section. Returns their number.
-int64_t set_tiles(const Served& made, ForwardParams& p) {
-  const int32_t q_blocks = (int32_t(made.rows_q) + made.row.Br - 1) / made.row.Br;
-  const int32_t heads = made.heads_of_tiles(), all = int32_t(made.batch) * heads;
-  p.visible = made.visible(made.sequences[0]);
-  p.tiles = {q_blocks, 0, all, Divisor::of(heads), Divisor::of(all), Divisor::of(all * q_blocks), Divisor::of(all)};
-  p.pieces = {all * q_blocks, 0, 0, 1, Divisor::of(1)};
-  return p.pieces.count();
+  if (made.paged) {
+    p.page_table = static_cast<const int32_t*>(memory.page_table.at(0));
+    p.table_stride = p.table_pages = int32_t(made.table_pages);
+    p.box_rows = box_rows;
+    p.page_size = Divisor::of(int32_t(made.rows_k));
+  }
+  return p;
 }
 
 // Runs the case on its row, three times with other leftovers in the workspace. "", or what is wrong.
@@ -159,19 +157,16 @@ std::string run(Served made, uint64_t seed) {
   const Driver* driver;
   must(get_driver(driver));
   Random random(seed + 1);
-  const bool own_lengths = row.has(Trait::own_lengths);
-  const List list = own_lengths ? plan(made, random) : List{};
+  const List list = plan(made, random);
   const Memory memory(made, list);
-  union {
-    PlannedForwardParams planned;
-    ListedForwardParams listed;
-  } params;
-  std::memset(static_cast<void*>(&params), 0, sizeof params);
-  set_common(*driver, made, memory, params.planned);
-  const int64_t pieces =
-      own_lengths ? set_list(*driver, made, list, memory, params.planned) : set_tiles(made, params.listed);
+  PlannedForwardParams params = parameters(*driver, made, memory);
 
   const Expectation expected = expect(made);
+  const DeviceBuffer sinks = on_device(made.sinks);
+  if (!made.sinks.empty()) {
+    params.sinks = static_cast<const float*>(sinks.at(0));
+    params.sinks_stride = 1;
+  }
   const auto poisoned_o = made.o;
   const auto poisoned_lse = made.lse;
   std::vector<uint16_t> first;
@@ -179,7 +174,8 @@ std::string run(Served made, uint64_t seed) {
     memory.o.upload(poisoned_o.data(), poisoned_o.size() * 2);
     memory.lse.upload(poisoned_lse.data(), poisoned_lse.size() * 4);
     memory.workspace.fill(static_cast<unsigned char>(random.between(0, 255)));
-    const int64_t grid = std::clamp<int64_t>(pieces, 1, random.pick<int64_t>({132, 132, 7}));
+    // Grids do not know lengths: there may be fewer pieces than thread blocks.
+    const int64_t grid = random.pick<int64_t>({most_thread_blocks, most_thread_blocks, 7});
     must(enqueue(*driver, Row::of(row, 0), load(*driver, row), grid, &params, false, stream.get()));
     stream.synchronize();
     memory.o.download(made.o.data(), made.o.size() * 2);
@@ -223,7 +219,6 @@ TEST_CASE("sequences with lengths of their own", "[served]") {
   gpu();
   const uint64_t seed_of_run = tools::seed_of_run();
   for (const ForwardRow& row : served_rows) {
-    if (!row.has(Trait::own_lengths)) continue;
     uint64_t number = 0;
     for (const Bounds bounds : bounds_of(row)) {
       const uint64_t seed = tools::mix(seed_of_run, ++number);
@@ -237,16 +232,56 @@ TEST_CASE("sequences with lengths of their own", "[served]") {
   }
 }
 
+TEST_CASE("keys in pages", "[served]") {
+  gpu();
+  const uint64_t seed_of_run = tools::seed_of_run();
+  for (const ForwardRow& row : served_rows) {
+    uint64_t number = 200;
+    const std::vector<Bounds> all = bounds_of(row);
+    for (const int page_size : {1, 2, 3, 8, 16, 32, 48, 64, 128, 1000}) {
+      const Bounds bounds = all[++number % all.size()];
+      const uint64_t seed = tools::mix(seed_of_run, number);
+      Random random(seed);
+      const Served made = paged(row, lengths_for(row, random), page_size, bounds, seed);
+      INFO(text_of(made, bounds) << ", pages of " << page_size << ", seed " << seed_of_run);
+      CHECK(run(made, seed) == "");
+    }
+    INFO(row.name << ": no rows at all, no keys at all");
+    CHECK(run(paged(row, {{0, 100}, {0, 0}}, 16, all[0], 1), 1) == "");
+    CHECK(run(paged(row, {{70, 0}, {3, 0}}, 16, all[0], 1), 1) == "");
+  }
+}
+
+// As large as sums of exponentials are; so large that keys hardly count, or not at all; so small that sinks do not.
+TEST_CASE("sinks", "[served]") {
+  gpu();
+  const uint64_t seed_of_run = tools::seed_of_run();
+  for (const ForwardRow& row : served_rows) {
+    const std::vector<Bounds> all = bounds_of(row);
+    uint64_t number = 300;
+    for (const std::vector<float>& sinks : std::vector<std::vector<float>>{
+             {5, 2, 6, 4}, {20, 18, 21, 19}, {9e3f, 1e4f, 1e4f, 9e3f}, {-1e4f, -3e38f, -INFINITY, -30}}) {
+      const Bounds bounds = all[++number % all.size()];
+      const uint64_t seed = tools::mix(seed_of_run, number);
+      Random random(seed);
+      Served made = packed(row, lengths_for(row, random), bounds, seed);
+      made.sinks = sinks;
+      INFO(text_of(made, bounds) << ", seed " << seed_of_run << ", sinks " << sinks[0] << " ...");
+      CHECK(run(made, seed) == "");
+    }
+  }
+}
+
 TEST_CASE("windows", "[served]") {
   gpu();
   const uint64_t seed_of_run = tools::seed_of_run();
   for (const ForwardRow& row : served_rows) {
-    if (row.has(Trait::own_lengths)) continue;
+    if (!row.bounded_left()) continue;
     uint64_t number = 100;
     for (const Bounds bounds : bounds_of(row))
       for (const auto& [seqlen_q, seqlen_k] : {std::array{777, 777}, {300, 900}, {450, 200}, {64, 64}, {1, 257}}) {
         const uint64_t seed = tools::mix(seed_of_run, ++number);
-        const Served made = batched(row, 2, seqlen_q, seqlen_k, bounds, seed);
+        const Served made = batched(row, 2, row.packs_heads() ? seqlen_q / 8 + 1 : seqlen_q, seqlen_k, bounds, seed);
         INFO(text_of(made, bounds) << ", seed " << seed_of_run);
         CHECK(run(made, seed) == "");
       }

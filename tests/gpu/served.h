@@ -1,4 +1,4 @@
-// The cases of served.cpp: sequences in packed tensors or in a batch, what their rows see, and what is right.
+// The cases of served.cpp: sequences in packed tensors, in a batch or in pages, what their rows see, and what is right.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -7,7 +7,19 @@
 
 #include "params.h"
 
-namespace fa3::test {
+namespace fa3 {
+
+// The rows of served.def. Their kernels are numbered as those of the library: forward rows before backward rows.
+namespace table {
+inline constexpr Line served_lines[] = {
+#include "served.def"
+};
+}  // namespace table
+
+namespace test {
+
+inline constexpr auto served_rows = table::rows_of<table::served_lines, Kind::forward>(&table::Line::forward);
+inline constexpr auto served_backward_rows = table::rows_of<table::served_lines, Kind::backward>(&table::Line::backward);
 
 // What rows see: left and right of the diagonal that ends in the last row and the last key; or no_bound.
 struct Bounds {
@@ -24,9 +36,15 @@ struct Served {
   int heads = 4, heads_kv = 2, head_dim = row.d;
   std::vector<Sequence> sequences = {};
   std::vector<bool> poisoned = {};  // sequences whose inputs are all NaN
-  int64_t rows_q = 0, rows_k = 0, batch = 1;
+  int64_t rows_q = 0, rows_k = 0, batch = 1, batch_k = 1;
+  // With pages the batch entries of k and v are pages: sequence s has those whose numbers are in row s.k_batch of the
+  // table.
+  bool paged = false;
+  int64_t table_pages = 0;  // numbers in a row
+  std::vector<int32_t> page_table = {};
   std::vector<uint16_t> q = {}, k = {}, v = {}, o = {};  // (batch, rows, heads, head_dim), in bf16
   std::vector<float> lse = {};                           // (batch, heads, rows)
+  std::vector<float> sinks = {};                         // of each head; empty: none
 
   Packing packing() const { return row.packs_heads() ? Packing::of(heads / heads_kv) : Packing{0}; }
   int heads_of_tiles() const { return row.packs_heads() ? heads_kv : heads; }
@@ -37,7 +55,8 @@ struct Served {
     return ((s.q_batch * rows_q + s.q_row + i) * heads + head) * head_dim;
   }
   int64_t k_at(const Sequence& s, int64_t j, int64_t head) const {
-    return ((s.k_batch * rows_k + s.k_row + j) * heads_kv + head) * head_dim;
+    const int64_t page = paged ? page_table[size_t(s.k_batch * table_pages + j / rows_k)] : s.k_batch;
+    return ((page * rows_k + (paged ? j % rows_k : s.k_row + j)) * heads_kv + head) * head_dim;
   }
   int64_t lse_at(const Sequence& s, int64_t i, int64_t head) const {
     return (s.q_batch * heads + head) * rows_q + s.q_row + i;
@@ -48,20 +67,29 @@ struct Served {
 // Sequences of these numbers of queries and keys one after the other, with gaps of a few rows; some are all NaN.
 Served packed(const ForwardRow& row, const std::vector<std::array<int, 2>>& lengths, Bounds bounds, uint64_t seed);
 
+// The same with keys in pages of so many, in any order, some of them shared. Pages that no sequence has are NaN, and so
+// is what lies behind a sequence's end in its last one. Numbers of pages that a sequence does not need are any numbers,
+// and so are all numbers of sequences that are all NaN.
+Served paged(const ForwardRow& row, const std::vector<std::array<int, 2>>& lengths, int page_size, Bounds bounds,
+             uint64_t seed);
+
 // A batch of sequences of the same length.
 Served batched(const ForwardRow& row, int batch, int seqlen_q, int seqlen_k, Bounds bounds, uint64_t seed);
 
 // What is right, in float64 from the inputs; and what plain float32 code computes, with P and O rounded to bf16.
 struct Expectation {
   std::vector<float> o, lse, plain_o, plain_lse;
-  // Of each element of lse, and of the row of o that belongs to it: of no sequence, of one that is all NaN, or computed.
-  enum class Is : uint8_t { outside, poisoned, computed };
+  // Of each element of lse, and of the row of o that belongs to it: it is of no sequence, of one that is all NaN, or
+  // computed, from keys or without any.
+  enum class Is : uint8_t { outside, poisoned, computed, without_keys };
   std::vector<Is> rows;
 };
 Expectation expect(const Served& made);
 
-// "", or what is wrong: outside of sequences every byte is as it was, rows without keys are exactly 0 and -inf, and the
-// errors are at most 1.25 times those of plain code, with oracle.h's room for luck in few elements.
+// "", or what is wrong: outside of sequences every byte is as it was, rows without keys are exactly 0 and their LSE is
+// the sink or -inf, and the errors are at most 1.25 times those of plain code, with oracle.h's room for luck in few
+// elements.
 std::string verify(const Served& made, const Expectation& expected);
 
-}  // namespace fa3::test
+}  // namespace test
+}  // namespace fa3

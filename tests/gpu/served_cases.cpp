@@ -2,11 +2,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numeric>
 #include <thread>
 
+#include "compared.h"
 #include "half.h"
 #include "memory.h"
-#include "oracle.h"
 #include "random.h"
 #include "served.h"
 
@@ -21,7 +22,7 @@ namespace {
 void fill(Served& made, uint64_t seed) {
   const auto poison = [](std::vector<uint16_t>& to, int64_t elements) { to.assign(size_t(elements), poison16); };
   poison(made.q, made.batch * made.rows_q * made.heads * made.head_dim);
-  poison(made.k, made.batch * made.rows_k * made.heads_kv * made.head_dim);
+  poison(made.k, made.batch_k * made.rows_k * made.heads_kv * made.head_dim);
   made.v = made.k, made.o = made.q;
   made.lse.assign(size_t(made.batch * made.rows_q * made.heads), std::bit_cast<float>(poison32));
   std::vector<float> numbers(size_t(made.heads * made.head_dim));
@@ -41,12 +42,28 @@ void fill(Served& made, uint64_t seed) {
   }
 }
 
+// Sequences of these numbers of queries and keys, in packed tensors that have no elements yet.
+Served lay(const ForwardRow& row, const std::vector<std::array<int, 2>>& lengths, Bounds bounds, Random& random) {
+  Served made{.row = row};
+  for (const auto& [seqlen_q, seqlen_k] : lengths) {
+    const auto q_row = int32_t(made.rows_q + random.between(0, 3)), k_row = int32_t(made.rows_k + random.between(0, 3));
+    const int32_t diagonal = seqlen_k - seqlen_q;
+    made.sequences.push_back(
+        {q_row, 0, k_row, 0, seqlen_q, seqlen_k, bounds.left_of(diagonal), bounds.right_of(diagonal)});
+    made.poisoned.push_back(random.chance(0.15));
+    made.rows_q = q_row + seqlen_q, made.rows_k = k_row + seqlen_k;
+  }
+  made.rows_q += 1, made.rows_k += 1;
+  return made;
+}
+
 // One row of O, and its LSE, in numbers of this type; P and O are rounded.
 template <class Number, class Round>
 void attend(const Served& made, const Sequence& s, int64_t i, int head, Round round, float* o, float& lse) {
   const Keys keys = made.visible(s).of(int32_t(i));
   const int head_kv = head / (made.heads / made.heads_kv), d = made.head_dim;
-  std::fill_n(o, d, 0.f), lse = -INFINITY;
+  const float sink = made.sinks.empty() ? -INFINITY : made.sinks[size_t(head)];
+  std::fill_n(o, d, 0.f), lse = sink;
   if (keys.none()) return;
   const uint16_t* q = &made.q[size_t(made.q_at(s, i, head))];
   const auto row_of = [&](const std::vector<uint16_t>& from, size_t j) {
@@ -65,8 +82,10 @@ void attend(const Served& made, const Sequence& s, int64_t i, int head, Round ro
     const uint16_t* v = row_of(made.v, j);
     for (int c = 0; c < d; ++c) sums[size_t(c)] += p[j] * Number(from_bf16(v[c]));
   }
-  for (int c = 0; c < d; ++c) o[c] = float(round(sums[size_t(c)] / l));
-  lse = float(m + std::log(l));
+  // One addend more, without a value: the keys have a share of O.
+  const Number of_keys = m + std::log(l), beyond = Number(sink) - of_keys, share = 1 / (1 + std::exp(beyond));
+  for (int c = 0; c < d; ++c) o[c] = float(round(sums[size_t(c)] / l * share));
+  lse = float(std::max(of_keys, Number(sink)) + std::log1p(std::exp(-std::abs(beyond))));
 }
 
 void expect_row(const Served& made, const Sequence& s, int64_t i, int head, Expectation& to) {
@@ -75,32 +94,15 @@ void expect_row(const Served& made, const Sequence& s, int64_t i, int head, Expe
   attend<float>(made, s, i, head, [](float x) { return from_bf16(to_bf16(x)); }, &to.plain_o[at], to.plain_lse[row]);
 }
 
-// A result beside what is right and what plain code makes of it.
-struct Compared {
-  std::vector<float> result, right, plain;
-
-  void add(float its, float its_right, float of_plain) {
-    result.push_back(its), right.push_back(its_right), plain.push_back(of_plain);
-  }
-  std::string verdict(const char* what, double floor) const {
-    const Errors error = errors(result, right), of_plain = errors(plain, right);
-    if (error.rms <= 1.25 * of_plain.rms + floor * error.size_rms / 20 &&
-        error.max <= 1.25 * of_plain.max + 2 * floor * error.size_max)
-      return "";
-    return std::string(what) + ": errors " + std::to_string(error.rms) + " and " + std::to_string(error.max) +
-           ", of plain code " + std::to_string(of_plain.rms) + " and " + std::to_string(of_plain.max);
-  }
-};
-
 // "", or what was written where no sequence has a row.
 std::string check_untouched(float lse, const uint16_t* o, int d) {
   if (std::bit_cast<uint32_t>(lse) != poison32) return "lse was overwritten";
   return std::all_of(o, o + d, [](uint16_t x) { return x == poison16; }) ? "" : "o was overwritten";
 }
 
-// "", or what a row has that must be finite, or 0 and -inf if it has no keys.
-std::string check_numbers(float lse, const uint16_t* o, int d, bool has_keys) {
-  if (has_keys ? !std::isfinite(lse) : lse != -INFINITY) return "lse is " + std::to_string(lse);
+// "", or what a row has that must be finite, or if it has no keys 0 and its sink.
+std::string check_numbers(float lse, const uint16_t* o, int d, bool has_keys, float sink) {
+  if (has_keys ? !std::isfinite(lse) : lse != sink) return "lse is " + std::to_string(lse);
   for (int c = 0; c < d; ++c)
     if (const float x = from_bf16(o[c]); has_keys ? !std::isfinite(x) : x != 0) return "o is " + std::to_string(x);
   return "";
@@ -110,22 +112,50 @@ std::string check_numbers(float lse, const uint16_t* o, int d, bool has_keys) {
 
 Served packed(const ForwardRow& row, const std::vector<std::array<int, 2>>& lengths, Bounds bounds, uint64_t seed) {
   Random random(seed);
-  Served made{.row = row};
-  for (const auto& [seqlen_q, seqlen_k] : lengths) {
-    const auto q_row = int32_t(made.rows_q + random.between(0, 3)), k_row = int32_t(made.rows_k + random.between(0, 3));
-    const int32_t diagonal = seqlen_k - seqlen_q;
-    made.sequences.push_back(
-        {q_row, 0, k_row, 0, seqlen_q, seqlen_k, bounds.left_of(diagonal), bounds.right_of(diagonal)});
-    made.poisoned.push_back(random.chance(0.15));
-    made.rows_q = q_row + seqlen_q, made.rows_k = k_row + seqlen_k;
+  Served made = lay(row, lengths, bounds, random);
+  fill(made, seed);
+  return made;
+}
+
+Served paged(const ForwardRow& row, const std::vector<std::array<int, 2>>& lengths, int page_size, Bounds bounds,
+             uint64_t seed) {
+  Random random(seed);
+  Served made = lay(row, lengths, bounds, random);
+  made.paged = true, made.rows_k = page_size;
+  const auto pages_of = [&](const Sequence& s) { return (s.seqlen_k + page_size - 1) / page_size; };
+  int64_t used = 0;
+  for (const Sequence& s : made.sequences) {
+    used += pages_of(s);
+    made.table_pages = std::max<int64_t>(made.table_pages, pages_of(s) + 2);
   }
-  made.rows_q += 1, made.rows_k += 1;
+  // Half as many again are nobody's.
+  std::vector<int32_t> pages(size_t(used + used / 2 + 2));
+  std::iota(pages.begin(), pages.end(), 0);
+  for (size_t n = pages.size(); n > 1; --n) std::swap(pages[n - 1], pages[size_t(random.between(0, int64_t(n) - 1))]);
+  made.batch_k = int64_t(pages.size());
+  const auto any_number = [&] {
+    const int32_t nobodys = pages[size_t(random.between(used, int64_t(pages.size()) - 1))];
+    return random.pick<int32_t>({nobodys, nobodys, -1, int32_t(pages.size()), INT32_MAX, INT32_MIN});
+  };
+  auto next = pages.begin();
+  for (size_t n = 0; n < made.sequences.size(); ++n) {
+    Sequence& s = made.sequences[n];
+    s.k_row = 0, s.k_batch = int32_t(n);
+    // The first pages are those of the sequence before, as of a common prompt.
+    const bool shares = n > 0 && !made.poisoned[n] && !made.poisoned[n - 1] && random.chance(0.4);
+    for (int64_t page = 0; page < made.table_pages; ++page) {
+      const bool is_shared = shares && page < pages_of(s) / 2 && page < pages_of(made.sequences[n - 1]) / 2;
+      made.page_table.push_back(page >= pages_of(s) || made.poisoned[n] ? any_number()
+                                : is_shared ? made.page_table[(n - 1) * size_t(made.table_pages) + size_t(page)]
+                                            : *next++);
+    }
+  }
   fill(made, seed);
   return made;
 }
 
 Served batched(const ForwardRow& row, int batch, int seqlen_q, int seqlen_k, Bounds bounds, uint64_t seed) {
-  Served made{.row = row, .rows_q = seqlen_q, .rows_k = seqlen_k, .batch = batch};
+  Served made{.row = row, .rows_q = seqlen_q, .rows_k = seqlen_k, .batch = batch, .batch_k = batch};
   const int32_t diagonal = seqlen_k - seqlen_q;
   for (int b = 0; b < batch; ++b)
     made.sequences.push_back(
@@ -150,7 +180,9 @@ Expectation expect(const Served& made) {
     for (int64_t i = 0; i < made.sequences[n].seqlen_q; ++i)
       for (int head = 0; head < made.heads; ++head) {
         to.rows[size_t(made.lse_at(made.sequences[n], i, head))] =
-            made.poisoned[n] ? Expectation::Is::poisoned : Expectation::Is::computed;
+            made.poisoned[n]                                            ? Expectation::Is::poisoned
+            : made.visible(made.sequences[n]).of(int32_t(i)).none() ? Expectation::Is::without_keys
+                                                                        : Expectation::Is::computed;
         if (!made.poisoned[n]) places.push_back({n, i, head});
       }
   std::vector<std::thread> threads;
@@ -173,10 +205,11 @@ std::string verify(const Served& made, const Expectation& expected) {
         const auto at = size_t(((b * made.rows_q + i) * made.heads + head) * made.head_dim);
         const Expectation::Is is = expected.rows[row];
         if (is == Expectation::Is::poisoned) continue;
-        const bool has_keys = expected.lse[row] != -INFINITY;
+        const bool has_keys = is == Expectation::Is::computed;
         const std::string bad = is == Expectation::Is::outside
                                     ? check_untouched(made.lse[row], &made.o[at], made.head_dim)
-                                    : check_numbers(made.lse[row], &made.o[at], made.head_dim, has_keys);
+                                    : check_numbers(made.lse[row], &made.o[at], made.head_dim, has_keys,
+                                                    expected.lse[row]);
         if (!bad.empty())
           return "batch " + std::to_string(b) + " row " + std::to_string(i) + " head " + std::to_string(head) + ": " +
                  bad;

@@ -36,7 +36,7 @@ const Change bad_shapes[] = {
     {"o.rank is 0", invalid, [](P& p) { p.o.rank = 0; }},
 
     {"q.dtype is 0", invalid, [](P& p) { p.q.dtype = FA3_DTYPE_NONE; }},
-    {"q.dtype is 7", invalid, [](P& p) { p.q.dtype = 7; }},
+    {"q.dtype is 8", invalid, [](P& p) { p.q.dtype = 8; }},
     {"v.dtype is int32, which only lengths and page numbers have", invalid, [](P& p) { p.v.dtype = FA3_DTYPE_INT32; }},
     {"k.dtype is -1", invalid, [](P& p) { p.k.dtype = -1; }},
     {"k.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.k.dtype = FA3_DTYPE_FP16; }},
@@ -391,10 +391,11 @@ TEST_CASE("the library chooses no kernel but those of which the info says so", "
     if (kernel.kind != FA3_KERNEL_FORWARD) continue;
     P p = imaginary_for(forward_row(i), {.seqlen_k = 77, .head_dim = kernel.head_dim, .head_dim_v = kernel.head_dim_v});
     p.kernel = kernel.name;
-    REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
+    const int launch = forward_row(i).has(Trait::own_lengths);  // behind the pass that plans for it
+    REQUIRE(fa3_forward_kernel_info(&p, 132, launch, &info) == FA3_OK);
     CHECK((std::string(info.name) == kernel.name && info.chosen == kernel.chosen));
     p.kernel = nullptr;
-    REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
+    REQUIRE(fa3_forward_kernel_info(&p, 132, launch, &info) == FA3_OK);
     CHECK(info.chosen == 1);
     CHECK((info.head_dim_v >= kernel.head_dim_v && forward_row(i).dv == kernel.head_dim_v));
     chosen += kernel.chosen;
@@ -548,7 +549,7 @@ TEST_CASE("the reference refuses what makes no sense on the host", "[arguments]"
   const Change bad[] = {
       {"q.rank is 3", invalid, [](P& p) { p.q.rank = 3; }},
       {"k.dtype is fp16, must be bf16 as q's", invalid, [](P& p) { p.k.dtype = FA3_DTYPE_FP16; }},
-      {"o.dtype is 7", invalid, [](P& p) { p.o.dtype = 7; }},
+      {"o.dtype is 77", invalid, [](P& p) { p.o.dtype = 77; }},
       {"o.dtype is e4m3, must be bf16 as q's", invalid, [](P& p) { p.o.dtype = FA3_DTYPE_E4M3; }},
       {"(head_dim) is 12", invalid, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 12; }},
       {"(head_dim) is 264", unsupported, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 264; }},

@@ -1,6 +1,7 @@
 // The benchmark's runs of both directions, on the simulated driver: right results are timed, wrong ones are not.
 #include <catch2/catch_test_macros.hpp>
 
+#include "append.h"
 #include "combine.h"
 #include "measure.h"
 #include "points.h"
@@ -91,6 +92,26 @@ TEST_CASE("combinations are checked and timed beside a copy; a wrong one is not"
   const std::vector<CombineResult> results = run_combinations(protocol, few);
   CHECK(results[0].problem == "an element of lse was not written");
   CHECK((results[0].us == 0 && results[1].problem == "" && results[1].us > 0));
+}
+
+TEST_CASE("new rows are checked and timed beside a copy; wrong ones are not") {
+  Protocol protocol;
+  protocol.idle_ms = 0, protocol.warmups = 1, protocol.reps = 3, protocol.passes = 2, protocol.checked_rows = 200;
+  std::vector<Appending> few;
+  for (Appending a : appendings()) {
+    a.batch = std::min<int64_t>(a.batch, 3), a.rows = std::min<int64_t>(a.rows, 20);
+    a.long_rows = std::min<int64_t>(a.long_rows, 50);
+    few.push_back(a);
+  }
+  for (const AppendResult& result : run_appendings(protocol, few)) {
+    INFO(result.appending.name);
+    CHECK(result.problem == "");
+    CHECK((result.us > 0 && result.copy_us > 0));
+  }
+  few.resize(2);
+  test::simulate(test::Fault::nothing_done, 0);
+  const std::vector<AppendResult> results = run_appendings(protocol, few);
+  CHECK((results[0].problem != "" && results[0].us == 0 && results[1].problem == "" && results[1].us > 0));
 }
 
 }  // namespace fa3::bench

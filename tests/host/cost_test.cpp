@@ -226,6 +226,22 @@ TEST_CASE("every row that the library chooses has costs that rank it sensibly", 
   }
 }
 
+TEST_CASE("rows with a window have the costs of causal ones", "[cost]") {
+  int of_window = 0;
+  for (const ForwardRow& row : forward_rows) {
+    if (row.mask != Mask::window) continue;
+    ForwardRow causal = row;
+    causal.mask = Mask::causal;
+    const RowCosts costs = fa3::costs_of(row), of_causal = fa3::costs_of(causal);
+    INFO(row.name);
+    CHECK((costs.together.block == of_causal.together.block && costs.together.piece == of_causal.together.piece));
+    CHECK((costs.behind.write == of_causal.behind.write && costs.behind.read == of_causal.behind.read));
+    CHECK(costs.among == of_causal.among);
+    ++of_window;
+  }
+  CHECK(of_window > 0);
+}
+
 TEST_CASE("blocks take at least as long as memory", "[cost]") {
   // All multiprocessors have 4500 bytes a nanosecond, or 6000 of what the L2 cache may hold; one has 60.
   constexpr int64_t many = 40 << 20;

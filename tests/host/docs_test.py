@@ -37,11 +37,11 @@ problems += [f"{name} has no description" for name, m in functions.items()
              if not documented(m) and name not in ("fa3_kernel_info_at", "fa3_abi_version")]
 problems += [f"{name} has no description" for name, c in structs.items()
              if not documented(c) and name != "fa3_kernel_info"]
-for name in ("forward", "backward", "quantize", "combine"):
+for name in ("forward", "backward", "quantize", "append", "combine"):
     if f"fa3_{name}_params" not in structs:
         problems.append(f"fa3_{name}_params is not in the manual")
 titles = {group.findtext("title") for group in groups}
-if not {"Forward", "Backward", "Quantization", "Combination", "Kernels", "Version and errors"} <= titles:
+if not {"Forward", "Backward", "Quantization", "Append", "Combination", "Kernels", "Version and errors"} <= titles:
     problems.append(f"sections are missing: {sorted(titles)}")
 for problem in sorted(problems):
     print(problem)

@@ -120,19 +120,23 @@ TEST_CASE("without memory every function says so, and the next call is as if not
 }
 
 TEST_CASE("a reference without memory writes nothing", "[failures]") {
-  const PublicCall* const references[] = {std::end(public_calls) - 5, std::end(public_calls) - 4,
-                                          std::end(public_calls) - 3};
-  for (const PublicCall* reference : references) {
+  int references = 0;
+  for (const PublicCall& call : public_calls) {
+    const std::string name = call.name;
+    if (!name.starts_with("fa3_reference_forward") && name != "fa3_reference_backward") continue;
+    ++references;
+    INFO(name);
     std::fill_n(detail::o, 8, 77.0f), std::fill_n(detail::dv, 8, 77.0f), detail::lse[0] = 77;
     int refused = 0;
     fa3_status status;
-    for (int which = 0; fail_allocation(*reference, which, true, status); ++which) {
+    for (int which = 0; fail_allocation(call, which, true, status); ++which) {
       if (status != FA3_ERROR_OUT_OF_MEMORY) continue;
       ++refused;
       CHECK((detail::o[0] == 77 && detail::o[7] == 77 && detail::lse[0] == 77 && detail::dv[0] == 77));
     }
     CHECK(refused > 0);
   }
+  CHECK(references == 3);
 }
 
 TEST_CASE("every function refuses a device that is no Hopper", "[failures]") {
@@ -214,7 +218,7 @@ TEST_CASE("a context at the address of one that is no more needs no memory of it
     CHECK_FALSE(fail_allocation(call, 0, true, status));
     CHECK(status == FA3_OK);
   }
-  CHECK(asked == 3);
+  CHECK(asked == 4);
 }
 
 TEST_CASE("a forked child has no context, and says so", "[failures]") {

@@ -16,6 +16,9 @@ int main(void) {
   fa3_quantize_params quantization = FA3_QUANTIZE_PARAMS_INIT;
   static float parts[16] = {1, 1, 1, 1, 1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 3, 3}, both[2] = {1, 1};
   fa3_combine_params combination = FA3_COMBINE_PARAMS_INIT;
+  static unsigned short cache[16];
+  static int32_t before[1];
+  fa3_append_params append = FA3_APPEND_PARAMS_INIT;
   size_t bytes = 0;
   fa3_stream stream = 0;
   int i;
@@ -51,6 +54,11 @@ int main(void) {
   if (fa3_tensor_pack(&combination.o_parts) != FA3_OK || fa3_tensor_pack(&combination.lse_parts) != FA3_OK) return 16;
   combination.o.dtype = FA3_DTYPE_FP32;
   if (fa3_reference_combine(&combination) != FA3_OK || o[0] != 2 || o[7] != 2) return 17;
+  append.k = append.k_cache = quantization.x, append.k_cache.data = cache;
+  append.cache_seqlens.data = before, append.cache_seqlens.dtype = FA3_DTYPE_INT32;
+  append.cache_seqlens.rank = 1, append.cache_seqlens.dim[0] = 1;
+  if (fa3_append_check(&append) != FA3_OK || fa3_reference_append(&append) != FA3_OK) return 18;
+  if (cache[0] != 0x3f80 || cache[1] != 0x4000 || cache[2] != 0) return 19;
   if (fa3_version() / 10000 != FA3_VERSION_MAJOR || fa3_abi_version() != FA3_ABI_VERSION) return 9;
 
   /* FP8: 1 divided by the scale 1/2 is 2, which is 0x40; 1 + v_mean, divided by o_scale, is 3, which is 0x44. */

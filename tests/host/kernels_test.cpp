@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <string>
@@ -166,7 +167,7 @@ TEST_CASE("a problem runs on the smallest kernel that holds it", "[kernels]") {
         CHECK((info.head_dim >= head_dim && info.head_dim_v >= head_dim_v));
         CHECK(info.chosen == 1);
         for (const ForwardRow& v : forward_rows) {
-          if (!v.has(Trait::chosen)) continue;
+          if (!v.has(Trait::chosen) || v.has(Trait::own_lengths)) continue;
           const bool same = dtype_of(v) == dtype && v.causal() == (info.causal == 1);
           if (same && v.d >= head_dim && v.dv >= head_dim_v) CHECK(v.d + v.dv >= info.head_dim + info.head_dim_v);
         }
@@ -187,8 +188,10 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
       p.kernel = name.c_str();
       fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
       size_t bytes = 0;
-      REQUIRE(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_OK);
+      const bool own_lengths = v.has(Trait::own_lengths);  // planned by a pass before it
+      REQUIRE(fa3_forward_kernel_info(&p, 132, own_lengths, &info) == FA3_OK);
       CHECK(info.name == name);
+      CHECK(info.launches == (own_lengths ? 2 : 1));
       CHECK((info.head_dim == v.d && info.head_dim_v == v.dv));
       CHECK(info.threads == v.threads());
       CHECK(info.producer_registers == v.producer_registers());
@@ -197,7 +200,8 @@ TEST_CASE("a named kernel runs what fits it", "[kernels]") {
       const int rows = v.causal() && !v.has(Trait::no_producer) ? 77 : 1000;
       if (!v.packs_heads()) CHECK(info.tiles == 3 * 6 * ((rows + v.Br - 1) / v.Br));
       CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_OK);
-      CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
+      if (own_lengths) CHECK(bytes > FA3_FORWARD_WORKSPACE_BYTES + size_t(info.pieces / 6) * 64);
+      else CHECK(bytes == FA3_FORWARD_WORKSPACE_BYTES);
     }
   }
 }
@@ -213,6 +217,7 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     CHECK(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(), message);
     imagined.mask = p.mask, imagined.kernel = p.kernel;
+    imagined.window_left = p.window_left, imagined.window_right = p.window_right;
     CHECK(fa3_forward_check(&imagined) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(), message);
     CHECK(fa3_forward(&imagined, reinterpret_cast<void*>(64), 64, nullptr) == FA3_ERROR_INVALID_ARGUMENT);
@@ -223,14 +228,21 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     p.kernel = v.name;
     const int32_t mask = p.mask;
     for (int32_t wrong : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
-      if ((wrong == FA3_MASK_NONE) == (mask == FA3_MASK_NONE)) continue;
-      p.mask = wrong;
+      if ((wrong == FA3_MASK_NONE) == (mask == FA3_MASK_NONE) && !v.has(Trait::own_lengths)) continue;
+      p.mask = wrong, p.window_left = p.window_right = 0;
       refused(p, imaginary_for(v, shape_of(v)),
-              v.causal() ? "a causal mask; mask is FA3_MASK_NONE" : "no mask; mask is causal");
+              v.has(Trait::own_lengths) ? "calls with lengths of their own, pages, windows, sinks or FA3_FLAG_BATCH_INV"
+              : v.causal()              ? "a causal mask; mask is FA3_MASK_NONE"
+                                        : "no mask; mask is causal");
+    }
+    if (!v.has(Trait::own_lengths) && !v.is_8bit()) {
+      p.mask = FA3_MASK_WINDOW, p.window_left = 5, p.window_right = 0;
+      refused(p, imaginary_for(v, shape_of(v)), "calls without lengths of their own, pages, windows, sinks or");
     }
     const int32_t other = v.dtype == Dtype::bf16 ? FA3_DTYPE_FP16 : FA3_DTYPE_BF16;
     p = describe(shape_of(v), other, nullptr, nullptr, nullptr, nullptr, nullptr);
     p.mask = mask, p.kernel = v.name;
+    if (mask == FA3_MASK_WINDOW) p.window_left = 5;
     const char* const names[] = {"bf16; q.dtype is fp16", "fp16; q.dtype is bf16", "e4m3; q.dtype is bf16"};
     refused(p, imaginary(shape_of(v), other), names[static_cast<int>(v.dtype)]);
     if (v.d < 256) {
@@ -319,6 +331,38 @@ TEST_CASE("a problem without rows has no tiles", "[kernels]") {
   CHECK(info.grid == 0);
 }
 
+TEST_CASE("rows with lengths of their own are causal ones with a window instead", "[kernels]") {
+  const auto is_same_tile = [](const ForwardRow& a, const ForwardRow& b) {
+    return a.dtype == b.dtype && a.d == b.d && a.dv == b.dv && a.Br == b.Br && a.Bc == b.Bc && a.heads == b.heads;
+  };
+  int served = 0, held = 0;
+  for (const ForwardRow& v : forward_rows) {
+    if (!v.has(Trait::own_lengths)) continue;
+    INFO(v.name);
+    const auto twin = std::find_if(forward_rows.begin(), forward_rows.end(), [&](const ForwardRow& other) {
+      return other.causal() && !other.has(Trait::shares_keys) && is_same_tile(other, v);
+    });
+    REQUIRE(twin != forward_rows.end());
+    CHECK((v.mask == Mask::window && v.stages == twin->stages && v.q_buffers == twin->q_buffers));
+    CHECK((v.o_exit == twin->o_exit && same_text(v.kernel, twin->kernel)));
+    // That one may leave groups of keys out, which only the causal diagonal lets it, and have narrow slabs.
+    constexpr Trait may = Trait::skip_masked | Trait::narrow_slabs;
+    CHECK((v.traits | may) == (twin->traits | may | Trait::own_lengths));
+    ++served;
+  }
+  // They hold every head dimension that causal rows have; from 64 on with columns for at most a fifth more.
+  for (const ForwardRow& v : forward_rows) {
+    if (!v.causal() || !v.chosen() || v.is_8bit() || v.has(Trait::shares_keys)) continue;
+    INFO(v.name);
+    CHECK(std::any_of(forward_rows.begin(), forward_rows.end(), [&](const ForwardRow& other) {
+      return other.has(Trait::own_lengths) && other.dtype == v.dtype && other.heads == v.heads && other.d >= v.d &&
+             other.dv >= v.dv && (v.d < 64 || 5 * (other.d + other.dv) <= 6 * (v.d + v.dv));
+    }));
+    ++held;
+  }
+  CHECK((served > 0 && held > served));
+}
+
 // Rows that would compile and then compute something wrong, or wait for ever.
 TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
   const auto with = [](const char* name, Mask mask, Trait trait) {
@@ -329,14 +373,26 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
   };
   const char *bf16 = "fa3_fwd_bf16_d128_full_192x64", *e4m3 = "fa3_fwd_e4m3_d128_full_192x96";
   const char *paper = "fa3_alg1_bf16_d128_full_128x176", *turns = "fa3_fwdturns_bf16_d64_full_64x128";
+  const char* narrow = "fa3_fwd_bf16_d32_full_256x64";
   CHECK(with(bf16, Mask::window, Trait::own_lengths).valid());
-  CHECK(with(e4m3, Mask::window, Trait::plain).valid());
+  CHECK_FALSE(with(bf16, Mask::window, Trait::plain).valid());      // its producer knows no bound on the left
   CHECK_FALSE(with(e4m3, Mask::full, Trait::own_lengths).valid());  // it has scales, which such a row is not passed
-  CHECK_FALSE(with(paper, Mask::window, Trait::plain).valid());     // knows no bound on the left
   CHECK_FALSE(with(paper, Mask::full, Trait::own_lengths).valid());
+  CHECK_FALSE(with(narrow, Mask::full, Trait::own_lengths).valid());  // a box of one row is 64 bytes
   CHECK(with(turns, Mask::full, Trait::own_lengths).valid());
-  CHECK_FALSE(with(turns, Mask::window, Trait::plain).valid());
+  CHECK_FALSE(with(turns, Mask::window, Trait::own_lengths).valid());
+  CHECK_FALSE(with("fa3_fwd_bf16_d96_full_192x64", Mask::full, Trait::own_lengths).valid());  // slabs of 64 bytes
   CHECK_FALSE(with(bf16, Mask::full, Trait::one_key_block).valid());  // of another kind of row
+
+  const auto with_lengths = [](const char* name) {
+    BackwardRow row = backward_row(row_named(name));
+    REQUIRE(row.valid());
+    row.traits = row.traits | Trait::own_lengths;
+    return row;
+  };
+  CHECK(with_lengths("fa3_bwdshort_bf16_d128_causal_64x128").valid());
+  CHECK_FALSE(with_lengths("fa3_bwd_bf16_d128_causal_64x128").valid());  // a sequence has one key block
+  CHECK_FALSE(with_lengths("fa3_bwd_keys_bf16_d256_causal_64x64").valid());
 }
 
 }  // namespace fa3::test

@@ -78,7 +78,7 @@ TEST_CASE("the workspace keeps the header's bound, whatever the shape and the nu
   int split = 0, coarse = 0, most_of_all = 0;
   std::vector<int> splitting;  // rows
   for (int i = 0; i < int(forward_rows.size()); ++i)
-    if (forward_row(i).has(Trait::splits)) splitting.push_back(i);
+    if (forward_row(i).has(Trait::splits) && !forward_row(i).has(Trait::own_lengths)) splitting.push_back(i);
   for (int n = 0; n < 30000; ++n) {
     const int i = splitting[random() % splitting.size()];
     const ForwardRow& row = forward_row(i);

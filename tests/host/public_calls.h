@@ -2,6 +2,7 @@
 #pragma once
 #include "imaginary.h"
 #include "launches.h"
+#include "served_calls.h"
 
 namespace fa3::test {
 
@@ -42,10 +43,23 @@ inline fa3_quantize_params small_quantization() {
   p.scale = tensor(scale, FA3_DTYPE_FP32, {1, 1, 1});
   return p;
 }
+alignas(16) inline thread_local uint16_t k_cache[16], v_cache[16];
+inline thread_local int32_t cache_seqlens[1];
+inline fa3_append_params small_append() {
+  const auto rows = [](uint16_t* data) { return tensor(data, FA3_DTYPE_BF16, {1, 1, 1, 16}); };
+  fa3_append_params p = FA3_APPEND_PARAMS_INIT;
+  p.k = p.v = rows(x), p.k_cache = rows(k_cache), p.v_cache = rows(v_cache);
+  p.cache_seqlens = tensor(cache_seqlens, FA3_DTYPE_INT32, {1});
+  return p;
+}
 inline fa3_combine_params small_combination() {
   fa3_combine_params p = FA3_COMBINE_PARAMS_INIT;
   p.o_parts = tensor(v, FA3_DTYPE_FP32, {1, 1, 1, 1, 8}), p.lse_parts = tensor(dout, FA3_DTYPE_FP32, {1, 1, 1, 1});
   p.o = tensor(o, FA3_DTYPE_FP32, {1, 1, 1, 8}), p.lse = tensor(lse, FA3_DTYPE_FP32, {1, 1, 1});
+  return p;
+}
+inline const fa3_forward_params& served() {
+  static const fa3_forward_params p = packed_call();
   return p;
 }
 template <class Params>
@@ -62,6 +76,14 @@ inline const PublicCall public_calls[] = {
        return fa3_forward(&detail::right<fa3_forward_params>(), workspace_memory, plenty, detail::any_stream());
      },
      true, true},
+    {"fa3_forward with lengths",
+     [] { return fa3_forward(&detail::served(), workspace_memory, plenty, detail::any_stream()); }, true, true},
+    {"fa3_forward_schedule",
+     [] { return fa3_forward_schedule(&detail::served(), far_away(30), plenty, detail::any_stream()); }, true, true},
+    {"fa3_forward_schedule_size of this device",
+     [] { return fa3_forward_schedule_size(&detail::served(), 0, &detail::bytes); }, true},
+    {"fa3_forward_schedule_size",
+     [] { return fa3_forward_schedule_size(&detail::served(), 132, &detail::bytes); }, false},
     {"fa3_backward",
      [] {
        return fa3_backward(&detail::right<fa3_backward_params>(), workspace_memory, plenty, detail::any_stream());
@@ -72,6 +94,7 @@ inline const PublicCall public_calls[] = {
        return fa3_quantize(&detail::right<fa3_quantize_params>(), workspace_memory, plenty, detail::any_stream());
      },
      true, true},
+    {"fa3_append", [] { return fa3_append(&detail::right<fa3_append_params>(), detail::any_stream()); }, true, true},
     {"fa3_combine", [] { return fa3_combine(&detail::right<fa3_combine_params>(), detail::any_stream()); }, true, true},
     {"fa3_forward_workspace_size of this device",
      [] { return fa3_forward_workspace_size(&detail::right<fa3_forward_params>(), 0, &detail::bytes); }, true},
@@ -90,6 +113,7 @@ inline const PublicCall public_calls[] = {
     {"fa3_forward_check", [] { return fa3_forward_check(&detail::right<fa3_forward_params>()); }, false},
     {"fa3_backward_check", [] { return fa3_backward_check(&detail::right<fa3_backward_params>()); }, false},
     {"fa3_quantize_check", [] { return fa3_quantize_check(&detail::right<fa3_quantize_params>()); }, false},
+    {"fa3_append_check", [] { return fa3_append_check(&detail::right<fa3_append_params>()); }, false},
     {"fa3_combine_check", [] { return fa3_combine_check(&detail::right<fa3_combine_params>()); }, false},
     {"fa3_forward_workspace_size",
      [] { return fa3_forward_workspace_size(&detail::right<fa3_forward_params>(), 132, &detail::bytes); }, false},
@@ -129,6 +153,12 @@ inline const PublicCall public_calls[] = {
      [] {
        const fa3_quantize_params p = detail::small_quantization();
        return fa3_reference_quantize(&p);
+     },
+     false},
+    {"fa3_reference_append",
+     [] {
+       const fa3_append_params p = detail::small_append();
+       return fa3_reference_append(&p);
      },
      false},
     {"fa3_reference_combine",

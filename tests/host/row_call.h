@@ -21,6 +21,7 @@ inline fa3_forward_params imaginary_for(const ForwardRow& row, const Shape& shap
   const bool e4m3 = row.dtype == Dtype::e4m3;
   fa3_forward_params p = e4m3 ? imaginary_e4m3(shape) : imaginary(shape, dtype_of(row));
   p.mask = row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
+  if (row.has(Trait::own_lengths)) p.mask = FA3_MASK_WINDOW, p.window_left = 100, p.window_right = 30;
   if (!e4m3) return p;
   if (!row.transposes_v())
     p.v = tensor(p.v.data, FA3_DTYPE_E4M3,

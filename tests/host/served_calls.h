@@ -49,4 +49,45 @@ inline void chunk(fa3_forward_params& p, int32_t size, int32_t right) {
   p.mask = FA3_MASK_CHUNK, p.window_left = size, p.window_right = right;
 }
 
+// The same of any shape.
+struct ServedShape {
+  int64_t batch = 3, max_q = 300, total_q = 500, max_k = 700, total_k = 1100;
+  int64_t heads = 6, heads_kv = 3, head_dim = 72, head_dim_v = 72;
+};
+
+// Queries one sequence behind the other.
+inline void pack_queries(fa3_forward_params& p, const ServedShape& s, int32_t dtype) {
+  p.q = tensor(far_away(1), dtype, {s.total_q, s.heads, s.head_dim});
+  p.o = tensor(far_away(4), dtype, {s.total_q, s.heads, s.head_dim_v});
+  p.lse = tensor(far_away(5), FA3_DTYPE_FP32, {s.heads, s.total_q});
+  p.cu_seqlens_q = lengths_at(20, s.batch + 1);
+  p.max_seqlen_q = int32_t(s.max_q);
+}
+
+// Queries and keys, causal.
+inline fa3_forward_params packed_call(const ServedShape& s = {}, int32_t dtype = FA3_DTYPE_BF16) {
+  fa3_forward_params p = FA3_FORWARD_PARAMS_INIT;
+  pack_queries(p, s, dtype);
+  p.k = tensor(far_away(2), dtype, {s.total_k, s.heads_kv, s.head_dim});
+  p.v = tensor(far_away(3), dtype, {s.total_k, s.heads_kv, s.head_dim_v});
+  p.cu_seqlens_k = lengths_at(21, s.batch + 1);
+  p.max_seqlen_k = int32_t(s.max_k);
+  p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  return p;
+}
+
+// The queries on a cache of so many pages, of which a sequence has enough for max_k keys.
+inline fa3_forward_params paged_call(int64_t page_size, int64_t pages, const ServedShape& s = {},
+                                     int32_t dtype = FA3_DTYPE_BF16) {
+  fa3_forward_params p = FA3_FORWARD_PARAMS_INIT;
+  pack_queries(p, s, dtype);
+  p.k = tensor(far_away(2), dtype, {pages, page_size, s.heads_kv, s.head_dim});
+  p.v = tensor(far_away(3), dtype, {pages, page_size, s.heads_kv, s.head_dim_v});
+  p.seqused_k = lengths_at(23, s.batch);
+  p.page_table = tensor(far_away(25), FA3_DTYPE_INT32, {s.batch, (s.max_k + page_size - 1) / page_size});
+  p.max_seqlen_k = int32_t(s.max_k);
+  p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  return p;
+}
+
 }  // namespace fa3::test

@@ -16,6 +16,7 @@ constexpr fa3_status invalid = FA3_ERROR_INVALID_ARGUMENT, unsupported = FA3_ERR
 fa3_status check(const fa3_forward_params& p) { return fa3_forward_check(&p); }
 fa3_status check(const fa3_backward_params& p) { return fa3_backward_check(&p); }
 fa3_status check(const fa3_quantize_params& p) { return fa3_quantize_check(&p); }
+fa3_status check(const fa3_append_params& p) { return fa3_append_check(&p); }
 fa3_status check(const fa3_combine_params& p) { return fa3_combine_check(&p); }
 
 template <class P>
@@ -46,6 +47,7 @@ fa3_forward_params with_all_scales() {
 using F = fa3_forward_params;
 using B = fa3_backward_params;
 using Q = fa3_quantize_params;
+using A = fa3_append_params;
 using C = fa3_combine_params;
 const Function<F> forward{with_all_scales(),
                           {{"q", &F::q}, {"k", &F::k}, {"v", &F::v}, {"o", &F::o}},
@@ -77,6 +79,13 @@ const Function<Q> quantize{imaginary_params<Q>(),
                            {FA3_DTYPE_FP32, FA3_DTYPE_E4M3},
                            256,
                            16};
+const Function<A> append{imaginary_params<A>(),
+                         {{"k", &A::k}, {"v", &A::v}, {"k_cache", &A::k_cache}, {"v_cache", &A::v_cache},
+                          {"q", &A::q}, {"q_out", &A::q_out}},
+                         {{"rotary_cos", &A::rotary_cos}, {"rotary_sin", &A::rotary_sin}},
+                         {FA3_DTYPE_FP32, FA3_DTYPE_E4M3},
+                         1024,
+                         8};
 const Function<C> combine{imaginary_params<C>(),
                           {{"o_parts", &C::o_parts}, {"o", &C::o}},
                           {{"lse_parts", &C::lse_parts}, {"lse", &C::lse}},
@@ -86,7 +95,7 @@ const Function<C> combine{imaginary_params<C>(),
 
 template <class Body>
 void for_each_function(const Body& body) {
-  body(forward), body(backward), body(quantize), body(combine);
+  body(forward), body(backward), body(quantize), body(append), body(combine);
 }
 
 template <class P>
@@ -113,7 +122,8 @@ TEST_CASE("a dtype has the same status in every function", "[arguments]") {
         const std::string is = std::string(t.name) + ".dtype is ";
         expect(with(t, FA3_DTYPE_E5M2), unsupported, is + "e5m2, which no function takes; FP8 is e4m3 here");
         expect(with(t, FA3_DTYPE_INT32), invalid, is + "int32, which only lengths and page numbers have");
-        for (const int32_t dtype : {0, 7, -1})
+        expect(with(t, FA3_DTYPE_INT64), invalid, is + "int64, which only lengths and page numbers have");
+        for (const int32_t dtype : {0, 8, -1})
           expect(with(t, dtype), invalid, is + std::to_string(dtype) + ", must be a fa3_dtype other than");
       }
     for (const auto& t : function.numbers)

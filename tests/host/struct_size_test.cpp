@@ -45,6 +45,7 @@ class LastBytes {
 fa3_status check(const fa3_forward_params* p) { return fa3_forward_check(p); }
 fa3_status check(const fa3_backward_params* p) { return fa3_backward_check(p); }
 fa3_status check(const fa3_quantize_params* p) { return fa3_quantize_check(p); }
+fa3_status check(const fa3_append_params* p) { return fa3_append_check(p); }
 fa3_status check(const fa3_combine_params* p) { return fa3_combine_check(p); }
 
 // Where each field ends that a client need not have, behind those that it needs.
@@ -73,6 +74,13 @@ std::vector<size_t> ends_of(const fa3_quantize_params&) {
   // Cosines without sines, or k_mean without lse_offset, are an error of the arguments.
   return ends<P>({offsetof(P, mean), offsetof(P, rotary_cos), offsetof(P, k_mean), offsetof(P, softmax_scale),
                   offsetof(P, reserved)});
+}
+std::vector<size_t> ends_of(const fa3_append_params&) {
+  using P = fa3_append_params;
+  // So are Q without its output and cosines without sines.
+  return ends<P>({offsetof(P, cu_seqlens_new), offsetof(P, seqused_new), offsetof(P, page_table),
+                  offsetof(P, cache_batch_idx), offsetof(P, slot_mapping), offsetof(P, q), offsetof(P, rotary_cos),
+                  offsetof(P, rotary_positions), offsetof(P, k_scale), offsetof(P, v_scale), offsetof(P, q_scale)});
 }
 std::vector<size_t> ends_of(const fa3_combine_params&) {
   return ends<fa3_combine_params>({offsetof(fa3_combine_params, lse)});
@@ -173,7 +181,7 @@ TEST_CASE("a client older than lengths, windows and sinks has none of them", "[s
 }
 
 TEMPLATE_TEST_CASE("structs of every size end where their struct_size says", "[struct_size]", fa3_forward_params,
-                   fa3_backward_params, fa3_quantize_params, fa3_combine_params) {
+                   fa3_backward_params, fa3_quantize_params, fa3_append_params, fa3_combine_params) {
   const TestType p = imaginary_params<TestType>();
   const std::vector<size_t> ends = ends_of(p);
   const size_t minimum = ends.front(), known = sizeof p;
@@ -220,6 +228,7 @@ TEST_CASE("what the initialisers say", "[struct_size]") {
   CHECK(is_zero_but_for_its_size(fa3_forward_params(FA3_FORWARD_PARAMS_INIT)));
   CHECK(is_zero_but_for_its_size(fa3_backward_params(FA3_BACKWARD_PARAMS_INIT)));
   CHECK(is_zero_but_for_its_size(fa3_quantize_params(FA3_QUANTIZE_PARAMS_INIT)));
+  CHECK(is_zero_but_for_its_size(fa3_append_params(FA3_APPEND_PARAMS_INIT)));
   CHECK(is_zero_but_for_its_size(fa3_combine_params(FA3_COMBINE_PARAMS_INIT)));
   CHECK(is_zero_but_for_its_size(fa3_kernel_info(FA3_KERNEL_INFO_INIT)));
 }

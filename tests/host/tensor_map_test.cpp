@@ -1,21 +1,27 @@
 // Tensor maps of rows that the table may get: the driver is a function of the test.
 #include "device/tensor_map.h"
 
+#include <algorithm>
 #include <catch2/catch_test_macros.hpp>
+
+#include "clipped.h"
 
 namespace fa3::test {
 namespace {
 
 struct Asked {
-  uint32_t columns;
+  uint32_t columns, rows;
   CUtensorMapSwizzle swizzle;
+  uint32_t rank;
+  uint64_t address, dim[5], stride[5];  // stride[0] is unused: elements of the innermost dimension touch
 };
 Asked asked;
 
-CUresult encode_tiled(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                      const cuuint32_t* box, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
-                      CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  asked = {box[0], swizzle};
+CUresult encode_tiled(CUtensorMap*, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t* dim,
+                      const cuuint64_t* stride, const cuuint32_t* box, const cuuint32_t*, CUtensorMapInterleave,
+                      CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+  asked = {box[0], box[1], swizzle, rank, reinterpret_cast<uint64_t>(address), {}, {}};
+  std::copy_n(dim, rank, asked.dim), std::copy_n(stride, rank - 1, asked.stride + 1);
   return CUDA_SUCCESS;
 }
 
@@ -37,6 +43,8 @@ TEST_CASE("the swizzle is as wide as a box, whichever slabs a row has", "[tensor
     CHECK(right());
     REQUIRE(encode_packed(driver, "q", view, row, 2, map) == FA3_OK);
     CHECK(right());
+    REQUIRE(encode_clipped(driver, "q", view, row, row.Br, Clipped::loads, map) == FA3_OK);
+    CHECK(right());
   };
   const auto check_all = [&](const auto& rows) {
     for (TiledRow row : rows) {
@@ -49,6 +57,41 @@ TEST_CASE("the swizzle is as wide as a box, whichever slabs a row has", "[tensor
   };
   check_all(forward_rows);
   check_all(backward_rows);
+}
+
+TEST_CASE("a clipped map ends where the sequence does", "[tensor map]") {
+  Driver driver{};
+  driver.tensor_map_encode_tiled = encode_tiled;
+  TensorMap map;
+  constexpr int64_t entries = 2, rows = 50, heads = 3, d = 64;
+  constexpr uint64_t data = 0x7f0000001000, of_head = 160, of_row = 1024;  // bytes
+  const View view{reinterpret_cast<void*>(data), FA3_DTYPE_BF16, {entries, rows, heads, d},
+                  {rows * int64_t(of_row) / 2, of_row / 2, of_head / 2, 1}};
+  for (const Clipped use : {Clipped::loads, Clipped::stores}) {
+    REQUIRE(encode_clipped(driver, "k", view, backward_rows[0], 64, use, map) == FA3_OK);
+    CHECK(asked.rows == 64);
+    CHECK(asked.rank == (use == Clipped::loads ? 5 : 4));
+    CHECK((use == Clipped::stores || asked.address == data));  // there must be memory
+    for (uint32_t i = 0; i < asked.rank; ++i) CHECK((asked.dim[i] >= 1 && asked.dim[i] <= uint64_t(1) << 32));
+    for (uint32_t i = 1; i < asked.rank; ++i) CHECK((asked.stride[i] % 16 == 0 && asked.stride[i] < uint64_t(1) << 40));
+    for (const auto& [first, n] : {std::pair{0, 0}, {0, 1}, {0, 100}, {37, 20}, {99, 1}, {100, 0}})
+      for (const int row : {0, 1, 19, 20, 63, 99, 100, 300}) {
+        INFO(first << " + " << row << " of " << n);
+        const Place at = clipped(first, n, row, 2);
+        const auto coordinate = [&](uint32_t i) {
+          return i == 1 ? at.row : i == 2 ? at.head : i == 3 ? at.batch : i == 4 ? clipped_rows : 0;
+        };
+        bool inside = true;
+        uint64_t address = asked.address;
+        for (uint32_t i = 0; i < asked.rank; ++i) {
+          REQUIRE(coordinate(i) >= 0);
+          inside &= uint64_t(coordinate(i)) < asked.dim[i];
+          address += uint64_t(coordinate(i)) * asked.stride[i];
+        }
+        REQUIRE(inside == (row < n));
+        if (inside) REQUIRE(address == data + uint64_t(first + row) * of_row + 2 * of_head);
+      }
+  }
 }
 
 }  // namespace fa3::test

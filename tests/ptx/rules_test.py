@@ -140,7 +140,8 @@ class RulesCanFail(unittest.TestCase):
                                    ("tests/x/problem.cpp", "problem.h", "src/problem.h"),
                                    ("src/a.cpp", "fa3.h", "include/fa3.h"), ("src/a.cpp", "b.h", "src/b.h"),
                                    ("src/forward/a.cpp", "rules/b.h", "src/rules/b.h"),
-                                   ("src/combine/a.cpp", "device/b.h", "src/device/b.h")):
+                                   ("src/combine/a.cpp", "device/b.h", "src/device/b.h"),
+                                   ("src/append/a.cpp", "append_params.h", "ptx/append_params.h")):
             self.assertEqual(self.includes(path, name, target), [])
 
     def test_src_as_include_folder(self):

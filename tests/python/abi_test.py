@@ -19,11 +19,12 @@ STRUCTS |= {"fa3_tensor": fa3.Tensor, "fa3_kernel_info": _abi.KernelInfo}
 CONSTANTS = {
     **{f"FA3_DTYPE_{name}": fa3.DTYPES[ours] for name, ours in (
         ("BF16", "bfloat16"), ("FP16", "float16"), ("FP32", "float32"), ("E4M3", "float8_e4m3fn"),
-        ("E5M2", "float8_e5m2"), ("INT32", "int32"))},
+        ("E5M2", "float8_e5m2"), ("INT32", "int32"), ("INT64", "int64"))},
     **{f"FA3_MASK_{name.upper()}": value for name, value in fa3.MASKS.items()},
     **{f"FA3_{name}": getattr(_abi, name) for name in (
         "OK", "MAX_RANK", "SCALE_ROWS", "ABI_VERSION", "FORWARD_WORKSPACE_BYTES", "FLAG_DETERMINISTIC",
         "FLAG_TWO_LEVEL", "FLAG_BATCH_INVARIANT", "QUANTIZE_INCOHERENT", "QUANTIZE_ROTARY_INTERLEAVED",
+        "APPEND_ROTARY_INTERLEAVED",
         "KERNEL_FORWARD", "KERNEL_BACKWARD", "KERNEL_PASS")},
     **{f"FA3_ERROR_{name}": getattr(_abi, name) for name in (
         "INVALID_ARGUMENT", "UNSUPPORTED", "NO_CONTEXT", "OUT_OF_MEMORY")},

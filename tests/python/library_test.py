@@ -254,9 +254,10 @@ def found_by_name():
 def manual():
     """help(fa3) has the functions soon, and all of them; what it leaves out is there all the same."""
     lines = pydoc.plain(pydoc.render_doc(fa3)).splitlines()
-    first = next(n for n, line in enumerate(lines) if line.startswith("    attention("))
+    first = next(n for n, line in enumerate(lines) if line.startswith("    append("))
     assert first < 40, f"help(fa3) has {first} lines before its first function"
-    for name in ("forward", "backward", "quantize", "combine", "kernel_info", "register_transformers", "load"):
+    calls = ("attention", "forward", "backward", "quantize", "append", "combine")
+    for name in (*calls, "kernel_info", "register_transformers", "load"):
         assert any(line.startswith(f"    {name}(") for line in lines), name
     assert all(hasattr(fa3, name) for name in (*fa3.__all__, "Library", "Fa3Error", "ForwardParams", "Quantized"))
 

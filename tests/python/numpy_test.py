@@ -121,6 +121,26 @@ def combine():
     assert fa3.combine(o_parts, lse_parts, out_dtype="float16")[0].dtype == np.float16
 
 
+def append():
+    """Rows behind those that a cache has, keys rotated by their positions there."""
+    k, v, q = (np.random.default_rng(i).standard_normal((2, 3, 2, 16)).astype(np.float16) for i in range(3))
+    k_cache, v_cache = np.zeros((2, 2, 9, 2, 16), np.float16)
+    angles = np.arange(9)[:, None] * np.logspace(0, -3, 8)
+    tables = {"rotary_cos": np.cos(angles).astype(np.float32), "rotary_sin": np.sin(angles).astype(np.float32)}
+    before = np.array([4, 7], np.int32)
+    rotated = fa3.append(k, v, k_cache, v_cache, cache_seqlens=before, q=q, **tables)
+    for b, start in enumerate(before):
+        count = min(3, 9 - start)
+        turns = np.exp(1j * angles[start : start + count, None])
+        for x, found in ((k, k_cache[b, start:]), (q, rotated[b])):
+            pairs = (x[b, :count, :, :8].astype(float) + 1j * x[b, :count, :, 8:]) * turns
+            check(found[:count], np.concatenate((pairs.real, pairs.imag), -1), np.float16, "append")
+        assert np.array_equal(v_cache[b, start : start + count], v[b, :count]) and not v_cache[b, :start].any()
+        assert not k_cache[b, :start].any()
+    assert fa3.append(k, None, k_cache, None, cache_seqlens=before) is None
+    assert np.array_equal(k_cache[0, 4:7], k[0])
+
+
 def quantized():
     """What is quantized is close to what it was, and so is attention of it."""
     bf16 = ml_dtypes.bfloat16
@@ -248,7 +268,7 @@ def no_numpy_needed():
 
 for dtype in [np.float32, np.float16] + ([ml_dtypes.bfloat16] if ml_dtypes else []):
     forward(dtype)
-for case in (views, unseen, backward, combine, kernels, refusals, no_numpy_needed):
+for case in (views, unseen, backward, append, combine, kernels, refusals, no_numpy_needed):
     case()
 if ml_dtypes:
     quantized()

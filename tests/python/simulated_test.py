@@ -1,4 +1,4 @@
-"""The calls that go to a GPU, on the simulated driver, which computes launches on the CPU: all four, as
+"""The calls that go to a GPU, on the simulated driver, which computes launches on the CPU: all five, as
 they are made for torch's CUDA tensors, with stand-ins for torch and them: the device, stream and workspace of each, and
 a thread without a context. Argument: the library; LD_LIBRARY_PATH has the simulated libcuda.so.1."""
 
@@ -16,7 +16,7 @@ from fa3 import _arrays
 ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # for the simulated driver, which calls its reference
 library = fa3.load(sys.argv[1])
 driver = ctypes.CDLL("libcuda.so.1")
-BYTES = {"bfloat16": 2, "float32": 4, "float8_e4m3fn": 1, "uint8": 1}
+BYTES = {"bfloat16": 2, "float32": 4, "float8_e4m3fn": 1, "uint8": 1, "int32": 4}
 BATCH, SEQLEN, HEADS, D = 1, 128, 2, 64
 DIMS = (BATCH, SEQLEN, HEADS, D)
 
@@ -126,6 +126,15 @@ def calls():
         lse_parts.bytes[i * len(lse.bytes) : (i + 1) * len(lse.bytes)] = lse.bytes
     merged, log = run(_arrays.combine, parts, lse_parts)
     assert [x for x in log if x[0] != "empty"] == [("device", 1), ("stream", 1), ("left", 1)], log
+    cache, table = Tensor((3, 64, HEADS, D), "bfloat16"), Tensor((1, 3), "int32")
+    before = Tensor((1,), "int32")
+    before.bytes[:] = (32).to_bytes(4, "little")
+    table.bytes[:] = b"".join(page.to_bytes(4, "little") for page in (1, 0, 2))
+    _, log = run(_arrays.append, 0, k=k, k_cache=cache, cache_seqlens=before, page_table=table)
+    assert [x for x in log if x[0] != "empty"] == [("device", 1), ("stream", 1), ("left", 1)], log
+    row = 2 * HEADS * D
+    pages = [bytes(cache.bytes[64 * row * page : 64 * row * (page + 1)]) for page in (1, 0, 2)]
+    assert b"".join(pages)[32 * row : 160 * row] == bytes(k.bytes), "append"
     scales = {"q_scale": made.scale, "k_scale": made.scale, "v_scale": made.scale, "v_mean": made.mean}
     y, _ = run(_arrays.quantize, q, "block", False, False, 0, 0, None, None, None, 0.0)
     eighth, _ = run(_arrays.forward, y.y, y.y, made.y, 0, 0.0, **scales)
@@ -197,4 +206,4 @@ q, k, v, o = calls()
 other_thread(q, k, v, o)
 captured(q, k, v, o)
 refusals(q, k, v)
-print("all four calls, as torch's CUDA tensors have them")
+print("all five calls, as torch's CUDA tensors have them")

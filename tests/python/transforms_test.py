@@ -2,6 +2,7 @@
 forward mode, a softmax_scale that is learned; and arguments that torch would refuse in words that help nobody. All of
 it is computed or refused by name. Argument: the library. Skipped without torch."""
 
+import functools
 import sys
 
 from support import attention, fa3, need, refused
@@ -110,6 +111,11 @@ def underived():
     x = torch.randn(1, 7, 2, 16).bfloat16().requires_grad_()
     refused(NotImplementedError, "fa3.quantize has no derivative", torch.autograd.grad, fa3.quantize(x).scale.sum(), x)
     parts = torch.stack([q, q]).requires_grad_()
+    new = {"k": x, "v": None, "k_cache": x.detach().clone(), "v_cache": None}
+    length = torch.zeros(1, dtype=torch.int32)
+    refused(NotImplementedError, "fa3.append has no derivative", lambda: fa3.append(**new, cache_seqlens=length))
+    with torch.no_grad():
+        assert fa3.append(**new, cache_seqlens=length) is None and torch.equal(new["k_cache"], x)
     merged = fa3.combine(parts, torch.zeros(2, 2, 4, 5), return_lse=False)
     refused(NotImplementedError, "fa3.combine has no derivative", torch.autograd.grad, merged.sum(), parts)
 
@@ -147,6 +153,7 @@ def tensors():
         (fa3.kernel_info, {"q": q, "k": k, "v": v}, {"q_scale": o}),
         (fa3.backward, {"dout": o, "q": q, "k": k, "v": v, "o": o, "lse": lse}, {"dlse": lse}),
         (fa3.quantize, {"x": x}, {"k_mean": o, "rotary_cos": o, "rotary_sin": o}),
+        (functools.partial(fa3.append, k=x, v=None, k_cache=x, v_cache=None), {}, {"q": x, "page_table": x}),
         (fa3.combine, {"o_parts": torch.stack([o, o]), "lse_parts": torch.stack([lse, lse])}, {}),
     )
     jagged = torch.nested.nested_tensor([torch.zeros(3, 2, 8), torch.zeros(5, 2, 8)], layout=torch.jagged)

@@ -75,6 +75,16 @@ def shapes(card, case, **wanted):
     return found
 
 
+def served(card, *kinds):
+    """The best peer's time over the library's for each point of serving.csv. Beside pages peers without them do not
+    count, nor do those that plan in the call where the others' plans are made before."""
+    points = {}
+    for row in rows(card, "serving"):
+        if row["kind"] in kinds and not row["peer"].endswith((":inline", "-contiguous")):
+            points.setdefault((row["kind"], row["point"]), {})[row["peer"]] = float(row["us"])
+    return [min(us for peer, us in of.items() if peer != "libfa3") / of["libfa3"] for of in points.values()]
+
+
 def mean(values):
     return math.exp(sum(map(math.log, values)) / len(values))
 
@@ -113,6 +123,10 @@ def over(name, peers, form=best, **wanted):
 
 def over_shapes(*cases, **wanted):
     return lambda card: summary([ratio for case in cases for ratio, *_ in shapes(card, case, **wanted)])
+
+
+def over_served(*kinds):
+    return lambda card: summary(served(card, *kinds))
 
 
 def by_group(name, peers, form=best):
@@ -297,6 +311,12 @@ CARD_TABLES = {
         "head dimensions of K and V that differ, over the same": over_shapes("unequal"),
         "16 to 577 tokens, over the same": over_shapes("short"),
         "a step of decoding, over the same": over_shapes("decode"),
+        "packed lengths, over the better of vLLM's FlashAttention-3 and cuDNN": over_served("varlen"),
+        "chunks of prompts on caches in pages, over the same": over_served("chunked"),
+        "decoding and chunks in one call, over the same": over_served("mixed"),
+        "windows and sinks, over cuDNN": over_served("window", "sink"),
+        "decoding on caches in pages, over the better of the two": over_served("decode"),
+        "the same in windows, or with sinks": over_served("decode_window", "sink_decode"),
     },
     "forward, over the official FlashAttention-3": by_group("forward", OFFICIAL),
     "forward, over the best of official, FlashAttention-4 and cuDNN": by_group("forward", FORWARD),

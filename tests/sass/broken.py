@@ -22,6 +22,7 @@ ALG1 = "fa3_alg1_bf16_d128_causal_128x128"
 ALG2 = "fa3_alg2_bf16_d128_causal_128x128"
 FWD = "fa3_fwd_bf16_d64_full_256x64"
 FWD128 = "fa3_fwd_bf16_d128_full_192x64"
+SERVED = "fa3_fwdserved_bf16_d64_window_256x64"
 BWD = "fa3_bwd_bf16_d64_full_128x128"
 
 RING, WAIT = "tile/ring.cuh", "tile/barriers.cuh"
@@ -122,6 +123,12 @@ FAULTS = [
     ("q-not-released-by-the-next-piece", FWD128,
      [("kernels/fwd.cu", "    exit.first_softmax_done();\n", "")],
      "prologue.releases"),
+    ("last-rows-of-o-in-whole-boxes", SERVED,
+     [(EPILOGUE, "      if (n < 16) return store_few_rows(from, n, p, row, block.head, block.batch);\n", "")],
+     "epilogue.tma_stores"),
+    ("blocks-at-a-bound-on-the-left-not-masked", SERVED,
+     [("kernels/fwd.cu", "while (bounded_left && Walk::has_more(i, last)) step(std::true_type());",
+       "while (bounded_left && Walk::has_more(i, last)) step(std::false_type());")], "boundary.masks"),
     ("ds-handed-over-before-dk-is-issued", BWD,
      [("kernels/bwd.cu", DS_HANDED_OVER, ""),
       ("kernels/bwd.cu", ISSUE_DK, DS_HANDED_OVER + ISSUE_DK)],
@@ -134,7 +141,7 @@ class Suite:
     def __init__(self, nvcc, tool, source, folder, options):
         self.nvcc, self.tool, self.source, self.folder, self.options = nvcc, tool, source, folder, options
         with open(os.path.join(source, "ptx/rows.def"), encoding="utf-8") as table:
-            self.rows = [row.name for row in rows.rows(table.read())]
+            self.rows = {row.name: row for row in rows.rows(table.read())}
 
     def copy(self, name):
         place = os.path.join(self.folder, name)
@@ -144,12 +151,12 @@ class Suite:
 
     def compile(self, place, row):
         """The cubin's path, or what the build says against it."""
-        kernel = re.match("fa3_([a-z0-9]+)_", row).group(1)
+        of_table = self.rows[row]
         cubin = os.path.join(place, row + ".cubin")
         run = subprocess.run(
             [sys.executable, os.path.join(self.source, "tools/build/cubin.py"), self.nvcc,
-             os.path.join(place, "ptx/kernels", kernel + ".cu"), cubin, os.path.join(place, row + ".d"), row,
-             str(self.rows.index(row)), os.path.join(place, "ptx")],
+             os.path.join(place, "ptx/kernels", of_table.kernel + ".cu"), cubin, os.path.join(place, row + ".d"), row,
+             str(of_table.number), os.path.join(place, "ptx")],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         return (cubin, "") if run.returncode == 0 else (None, run.stdout)
 

@@ -5,6 +5,7 @@
 #include "check.h"
 #include "contract.h"
 #include "listings.h"
+#include "ptx/append_params.h"
 #include "ptx/combine_params.h"
 #include "ptx/params.h"
 #include "ptx/row.h"
@@ -186,12 +187,15 @@ TEST_CASE("the table determines every row's GEMMs") {
     CHECK(figure("kernel", "transposing_stores") == std::to_string(transposed));
     CHECK(figure("kernel", "transposing_fences") == std::to_string(transposed > 0));
     CHECK(figure("kernel", "parameters") ==
-          std::to_string(v.is_8bit() ? sizeof(fa3::ScaledForwardParams) : sizeof(fa3::ListedForwardParams)));
+          std::to_string(v.is_8bit()                             ? sizeof(fa3::ScaledForwardParams)
+                         : v.has(fa3::Trait::own_lengths) ? sizeof(fa3::PlannedForwardParams)
+                                                          : sizeof(fa3::ListedForwardParams)));
   }
   CHECK(sass::table_figure("fa3_pass_empty_rows", "kernel", "parameters")->value == sizeof(fa3::EmptyRowsParams));
   CHECK(sass::table_figure("fa3_pass_tile_v", "kernel", "parameters")->value == sizeof(fa3::TileVParams));
   CHECK(sass::table_figure("fa3_pass_finish", "kernel", "parameters")->value == sizeof(fa3::QuantizeParams));
   CHECK(sass::table_figure("fa3_pass_combine", "kernel", "parameters")->value == sizeof(fa3::CombineParams));
+  CHECK(sass::table_figure("fa3_pass_append", "kernel", "parameters")->value == sizeof(fa3::AppendParams));
   CHECK_FALSE(sass::table_figure("toy", "hot", "gemms"));
 }
 

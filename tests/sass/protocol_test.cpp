@@ -165,6 +165,18 @@ TEST_CASE("a sound protocol") {
   CHECK(of_loop(lines, "longest_instructions") == "46");  // by way of a wait that spins once, and the rare path
 }
 
+TEST_CASE("a wait may end the thread") {
+  const auto with_last_wait = [](const std::string& end) {
+    const std::string wait = "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x118], RZ";
+    return replaced(with_producer(), "@P2 BRA `(.L_more)",
+                    {"@P2 BRA `(.L_more)", wait, end, ".L_over", wait, "@!P0 BRA `(.L_over)"});
+  };
+  CHECK(of_kernel(with_last_wait("@P0 EXIT"), "waits_without_spin") == 0);
+  CHECK(of_kernel(with_last_wait("@P0 EXIT"), "mbarrier_waits") == 4);
+  CHECK(of_kernel(with_last_wait("@!P0 EXIT"), "waits_without_spin") == 1);  // ends it too early
+  CHECK(of_kernel(with_last_wait("@P1 EXIT"), "waits_without_spin") == 1);   // whatever the wait says
+}
+
 TEST_CASE("each fault of the protocol moves its figure") {
   const auto spoilt = [](const std::string& old, const Lines& lines) { return replaced(with_producer(), old, lines); };
   const std::string release = "@!P3 SYNCS.ARRIVE";

@@ -68,7 +68,10 @@ inline float from_half(uint16_t bits, fa3_dtype dtype) {
 }
 
 constexpr int element_bytes(fa3_dtype dtype) {
-  return dtype == FA3_DTYPE_FP32 || dtype == FA3_DTYPE_INT32 ? 4 : dtype == FA3_DTYPE_E4M3 ? 1 : 2;
+  return dtype == FA3_DTYPE_INT64                              ? 8
+         : dtype == FA3_DTYPE_FP32 || dtype == FA3_DTYPE_INT32 ? 4
+         : dtype == FA3_DTYPE_E4M3                             ? 1
+                                                               : 2;
 }
 
 // An element of any dtype, `at` elements from data.

@@ -266,6 +266,8 @@ TEST_CASE("wrong words and missing values are refused by name") {
       {{"--overhead", "--csv", "-"}, "--csv"},
       {{"--overhead", "--seqlen", "512"}, "--seqlen"},
       {{"--overhead", "--reference"}, "--reference"},
+      {{"--append", "--combine"}, "--combine"},
+      {{"--append", "--csv", "-"}, "--csv"},
       {{"--combine", "--overhead"}, "--overhead"},
       {{"--combine", "--seqlen", "512"}, "--seqlen"},
       {{"--combine", "--json", "-"}, "--json"},

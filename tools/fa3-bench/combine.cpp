@@ -1,11 +1,7 @@
 #include "combine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <functional>
-#include <stdexcept>
-#include <thread>
 
 #include "cuda_driver.h"
 #include "half.h"
@@ -13,6 +9,7 @@
 #include "parallel.h"
 #include "random.h"
 #include "samples.h"
+#include "turns.h"
 
 namespace fa3::bench {
 namespace {
@@ -73,33 +70,12 @@ class Runner {
     stream_.synchronize();
     if (protocol_.checked_rows > 0) result.problem = check();
     if (!result.problem.empty()) return result;
-    std::vector<double> of_call, of_copy;
-    for (int pass = 0; pass < protocol_.passes; ++pass) {
-      of_call.push_back(median_us(call));
-      of_copy.push_back(median_us(copy));
-    }
-    std::sort(of_call.begin(), of_call.end()), std::sort(of_copy.begin(), of_copy.end());
-    result.us = quantile(of_call, 0.5), result.copy_us = quantile(of_copy, 0.5);
+    const std::vector<double> us = median_us(protocol_, stream_, {call, copy});
+    result.us = us[0], result.copy_us = us[1];
     return result;
   }
 
  private:
-  double median_us(const std::function<void()>& enqueue) const {
-    std::vector<tools::Event> events(2 * size_t(protocol_.reps));
-    std::this_thread::sleep_for(std::chrono::milliseconds(protocol_.idle_ms));
-    for (int i = 0; i < protocol_.warmups; ++i) enqueue();
-    for (size_t i = 0; i < events.size(); i += 2) {
-      events[i].record(stream_);
-      enqueue();
-      events[i + 1].record(stream_);
-    }
-    stream_.synchronize();
-    std::vector<double> us;
-    for (size_t i = 0; i < events.size(); i += 2) us.push_back(1000 * events[i + 1].milliseconds_since(events[i]));
-    std::sort(us.begin(), us.end());
-    return quantile(us, 0.5);
-  }
-
   // Sampled rows against float64: one rounding, and some last bits of float32 in the weights and sums.
   std::string check() const {
     std::vector<uint8_t> o(o_.size());

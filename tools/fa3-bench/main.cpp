@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "append.h"
 #include "combine.h"
 #include "measure.h"
 #include "options.h"
@@ -70,6 +71,12 @@ static int run(const Options& options) {
     const std::vector<CombineResult> results = run_combinations(options.protocol, combinations());
     print(stdout, results);
     return std::any_of(results.begin(), results.end(), [](const CombineResult& r) { return !r.problem.empty(); });
+  }
+
+  if (options.append) {
+    const std::vector<AppendResult> results = run_appendings(options.protocol, appendings());
+    print(stdout, results);
+    return std::any_of(results.begin(), results.end(), [](const AppendResult& r) { return !r.problem.empty(); });
   }
 
   const int passes = options.protocol.passes;

@@ -245,6 +245,7 @@ Options Options::parse(int argc, const char* const* argv) {
   app.option_defaults()->group("In place of points");
   CLI::Option* combine =
       add_flag(app, "--combine", o.combine, "Check and time fa3_combine, beside a copy of as many bytes");
+  CLI::Option* append = add_flag(app, "--append", o.append, "The same of fa3_append");
   CLI::Option* overhead = add_flag(app, "--overhead", o.overhead, "Measure the host's time per call");
   CLI::Option* reference =
       add_flag(app, "--reference", o.reference, "Run the CPU reference on a small example; needs no GPU");
@@ -290,19 +291,19 @@ Options Options::parse(int argc, const char* const* argv) {
   keep_apart({lengths}, sizes);
   keep_apart({list}, {rows, clock, csv});
   keep_apart({plan}, {rows, clock, csv, json});
-  keep_apart({list, combine, overhead, reference, plan}, {list, combine, overhead, reference, plan});
+  keep_apart({list, append, combine, overhead, reference, plan}, {list, append, combine, overhead, reference, plan});
   if (o.pieces && !o.plan) throw std::invalid_argument(pieces->get_name() + " has no meaning without --plan");
   if (lengths->count() && !o.plan) throw std::invalid_argument(lengths->get_name() + " has no meaning without --plan");
   if (lengths_k->count() && !lengths->count())
     throw std::invalid_argument(lengths_k->get_name() + " has no meaning without " + lengths->get_name());
   if (multiprocessors->count() && !o.plan && !o.list)
     throw std::invalid_argument(multiprocessors->get_name() + " has no meaning without --plan or --list");
-  keep_apart({direction}, {combine, overhead, reference, plan});
-  keep_apart({combine, overhead, reference}, {set, kernels, filter, clock, csv});
+  keep_apart({direction}, {append, combine, overhead, reference, plan});
+  keep_apart({append, combine, overhead, reference}, {set, kernels, filter, clock, csv});
   keep_apart({overhead, reference}, {rows});
-  keep_apart({combine, overhead, reference}, axes);
-  keep_apart({combine, overhead, reference}, fp8);
-  keep_apart({combine, reference}, {json});
+  keep_apart({append, combine, overhead, reference}, axes);
+  keep_apart({append, combine, overhead, reference}, fp8);
+  keep_apart({append, combine, reference}, {json});
   const auto points = selection.points();
   const bool any_fp8 = std::any_of(points.begin(), points.end(), [](const Point& p) { return p.is_fp8(); });
   for (const CLI::Option* option : fp8)

@@ -12,7 +12,7 @@ namespace fa3::bench {
 struct Options {
   Selection selection;
   Protocol protocol;
-  bool combine = false, overhead = false, reference = false, list = false, plan = false, pieces = false;
+  bool append = false, combine = false, overhead = false, reference = false, list = false, plan = false, pieces = false;
   std::vector<int64_t> lengths, lengths_k;  // of packed sequences that plans are for; empty: the points are planned
   int multiprocessors = 0;  // that plans are for; 0: this machine's
   bool progress = false;  // already decided: a terminal, or asked for

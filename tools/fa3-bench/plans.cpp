@@ -1,7 +1,9 @@
 #include "plans.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
+#include <memory>
 
 #include "error.h"
 #include "forward/lengths.h"
@@ -90,23 +92,26 @@ bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string&
 // A plan for packed lengths, and the memory that it lies in.
 struct PackedPlan {
   PlanLengthsParams params;
-  std::vector<Sequence> sequences;
-  std::vector<int32_t> first_tile;
   std::vector<Planned> entries;
-  PlannedCounts counts;
-  PlanScratch scratch;
+  PredictedTimes times;
 
-  explicit PackedPlan(const PlanLengthsParams& p)
-      : params(p), sequences(size_t(p.lengths.batch)), first_tile(size_t(p.lengths.batch) + 1),
-        entries(size_t(most_entries(p.most_tiles, p.most_slots))) {
-    plan_lengths(InTurn(), params, {sequences.data(), first_tile.data(), entries.data(), &counts}, scratch);
-    entries.resize(size_t(counts.entries));
+  explicit PackedPlan(const PlanLengthsParams& p) : params(p) {
+    std::vector<std::max_align_t> memory(size_t(plan_bytes(p)) / sizeof(std::max_align_t) + 1);
+    const LengthsPlan plan = plan_at(memory.data(), p);
+    const auto scratch = std::make_unique<PlanScratch>();
+    plan_lengths(InTurn(), params, plan, *scratch);
+    times = predicted_times(params, *scratch);
+    entries.assign(plan.entries, plan.entries + plan.counts->entries);
   }
   Figures figures() const {
-    int parts = 1;
-    for (const Planned& entry : entries) parts = std::max(parts, int(entry.parts));
-    return {first_tile.back() * params.heads, counts.entries * params.heads, parts, double(scratch.whole_time) / 1e3,
-            double(scratch.time) / 1e3};
+    int tiles = 0, parts = 1;
+    for (const Planned& entry : entries) tiles += entry.part == 0, parts = std::max(parts, int(entry.parts));
+    return {tiles * params.heads, int(entries.size()) * params.heads, parts, double(times.whole) / 1e3, double(times.planned) / 1e3};
+  }
+  // Of which sequence an entry is: its rows begin where no others do.
+  int sequence_of(const Planned& entry) const {
+    const int32_t* const cu_q = params.lengths.cu_q;
+    return int(std::upper_bound(cu_q, cu_q + params.lengths.batch, entry.sequence.q_row) - cu_q) - 1;
   }
 };
 
@@ -118,15 +123,14 @@ std::string work_of(const PackedPlan& plan) {
     const Planned& first = entries[n];
     size_t last = n;
     const auto follows = [&](const Planned& next) {
-      return next.sequence == first.sequence && next.q_block == entries[last].q_block + 1 && next.part == first.part &&
+      return next.sequence.q_row == first.sequence.q_row && next.q_block == entries[last].q_block + 1 && next.part == first.part &&
              next.parts == first.parts && next.begin == first.begin && next.end == first.end;
     };
     while (last + 1 < entries.size() && follows(entries[last + 1])) ++last;
-    text += line("    sequence %d, query block", first.sequence);
+    text += line("    sequence %d, query block", plan.sequence_of(first));
     text += n == last ? line(" %d", first.q_block) : line("s %d to %d", first.q_block, entries[last].q_block);
-    const int grain = plan.params.grain;
-    text += line(", blocks %d to %d", int(first.begin) * grain, int(first.end) * grain - 1);
-    text += first.parts == 1 ? "\n" : line(", part %d of %d\n", int(first.part) + 1, int(first.parts));
+    text += line(", blocks %d to %d", first.begin, first.end - 1);
+    text += first.parts == 1 ? "\n" : line(", part %d of %d\n", first.part + 1, first.parts);
     n = last + 1;
   }
   return text;
@@ -164,7 +168,7 @@ bool add_plan(const Point& point, const SequenceLengths& lengths, int multiproce
   std::vector<PackedPlan> plans;
   std::vector<int> rows_of_plans;
   for (int i = 0; i < fits.count && !cu_q.empty() && !cu_k.empty(); ++i) {
-    const Lengths given{cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, int32_t(problem.batch),
+    const Lengths given{cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, nullptr, int32_t(problem.batch),
                         int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
     PlanLengthsParams params;
     if (!plan_lengths_params(problem, forward_row(fits.rows[i]), multiprocessors, given, {cu_q.back(), cu_k.back()},
@@ -177,7 +181,7 @@ bool add_plan(const Point& point, const SequenceLengths& lengths, int multiproce
     text += "  the lengths are too many: kernels cannot count their rows, tiles or parts\n";
     return false;
   }
-  const auto sooner = [](const PackedPlan& a, const PackedPlan& b) { return a.scratch.time < b.scratch.time; };
+  const auto sooner = [](const PackedPlan& a, const PackedPlan& b) { return a.times.planned < b.times.planned; };
   const auto fastest = std::ranges::min_element(plans, sooner) - plans.begin();
   text += columns;
   for (size_t i = 0; i < plans.size(); ++i) {

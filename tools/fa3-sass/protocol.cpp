@@ -110,7 +110,10 @@ class Follower {
       }
     const Instruction& last = code(end);
     const Operand guard = guard_of(last);
-    if (end == wait || !last.is("BRA") || guard.index != result.index || guard.kind != result.kind) return -1;
+    if (end == wait || guard.index != result.index || guard.kind != result.kind) return -1;
+    // The phase is over, and so is the thread: then what follows is the way of those that wait.
+    if (last.is("EXIT") && !guard.inverted && block(b).successors.size() == 1) return block(b).successors.front();
+    if (!last.is("BRA")) return -1;
     for (int next : block(b).successors) {
       const bool target = std::ranges::count(last.targets, block(next).begin) > 0;
       if (target == guard.inverted) return next;

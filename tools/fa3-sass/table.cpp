@@ -4,9 +4,11 @@
 #include <set>
 #include <string_view>
 
+#include "ptx/append_params.h"
 #include "ptx/backward_params.h"
 #include "ptx/combine_params.h"
 #include "ptx/params.h"
+#include "ptx/plan_lengths.h"
 #include "ptx/row.h"
 #include "text.h"
 
@@ -42,19 +44,21 @@ size_t parameter_bytes(fa3::Pass pass) {
   switch (pass) {
     case fa3::Pass::empty_rows: return sizeof(fa3::EmptyRowsParams);
     case fa3::Pass::tile_v: return sizeof(fa3::TileVParams);
+    case fa3::Pass::plan_lengths: return sizeof(fa3::PlanLengthsPassParams);
     case fa3::Pass::bwd_prepare:
     case fa3::Pass::bwd_finish:
     case fa3::Pass::bwd_sum: return sizeof(fa3::BackwardParams);
     case fa3::Pass::quantize:
     case fa3::Pass::measure:
     case fa3::Pass::finish: return sizeof(fa3::QuantizeParams);
-    case fa3::Pass::combine: break;
+    case fa3::Pass::combine: return sizeof(fa3::CombineParams);
+    case fa3::Pass::append: break;
   }
-  return sizeof(fa3::CombineParams);
+  return sizeof(fa3::AppendParams);
 }
 size_t parameter_bytes(const fa3::Row& row) {
   if (row.pass()) return parameter_bytes(row.pass()->pass);
-  if (row.backward()) return sizeof(fa3::BackwardParams);
+  if (row.backward()) return fa3::parameter_bytes(*row.backward());
   return fa3::parameter_bytes(*row.forward());
 }
 
@@ -81,9 +85,16 @@ std::string expected_bytes(const fa3::BackwardRow& row) {
 }
 
 // The producer's loads of a forward row, by slabs of K, of V (in the loop, and the last one) and of Q. V as tiles comes
-// at once, and with elements of 8 bits a vector comes with Q.
+// at once, and with elements of 8 bits a vector comes with Q. With own lengths the last block of a sequence comes in
+// boxes of few rows, or all of it as zeros.
 int tma_loads(const fa3::ForwardRow& row) {
-  return row.slabs() + 2 * (row.takes_v_tiles() ? 1 : row.v_slabs()) + row.slabs() + row.is_8bit();
+  const int ways = row.has(fa3::Trait::own_lengths) ? 3 : 1;
+  return row.slabs() + 2 * ways * (row.takes_v_tiles() ? 1 : row.v_slabs()) + row.slabs() + row.is_8bit();
+}
+// And the stores of O, by slabs. With own lengths the last rows of a sequence leave in boxes of few rows.
+int tma_stores(const fa3::ForwardRow& row) {
+  if (row.o_from_registers()) return 0;
+  return row.v_slabs() * (row.has(fa3::Trait::own_lengths) ? 1 + fa3::PlannedForwardParams::o_boxes : 1);
 }
 
 // What setmaxnreg makes of the registers of a producer, of warps that compute dQ (0: there are none), and of consumers.
@@ -226,7 +237,7 @@ std::optional<Figure> figure_of(const fa3::ForwardRow& row, const std::string& s
   if (figure == "tma_loads" && scope == "producer" && !row.has(fa3::Trait::no_producer))
     return value_of(figure, tma_loads(row));
   if (figure == "tma_stores" && scope == "epilogue")
-    return value_of(figure, row.o_from_registers() ? 0 : row.v_slabs());
+    return value_of(figure, tma_stores(row));
   if (row.has(fa3::Trait::speculative) && !row.is_8bit()) {
     if (figure == "parities") return text_of(figure, parities(row, scope));
     if (figure == "releases" && scope != "producer") return text_of(figure, releases(row, scope));

@@ -2,7 +2,6 @@
 // LSE and D. Smem: of bwd.cu or bwd_keys.cu.
 #pragma once
 #include "../../isa/grid.cuh"
-#include "../load.cuh"
 #include "ring.cuh"
 #include "work.cuh"
 
@@ -15,7 +14,7 @@ FA3_DEVICE void load_numbers(const float (&to)[Br], const float* from, uint64_t&
 // Q and dO of a query tile into the next stage, with LSE and D. If first_row is given, the number of the tile's first
 // row goes there: consumers that do not count tiles themselves read it beside the stage.
 template <typename Smem>
-FA3_DEVICE void load_tile(const BackwardParams& p, Smem& smem, const KeyWork& work, const QueryTile& tile,
+FA3_DEVICE void load_tile(const Params& p, Smem& smem, const KeyWork& work, const QueryTile& tile,
                           const Use& use, int* first_row = nullptr) {
   constexpr int bytes = Br * d * sizeof(Element) + Br * sizeof(float);
   const int s = use.index;
@@ -23,27 +22,30 @@ FA3_DEVICE void load_tile(const BackwardParams& p, Smem& smem, const KeyWork& wo
   wait(smem.empty_q[s], use.parity ^ 1);                                                                  // A3.10
   if (first_row) *first_row = tile.tile * Br;
   expect(smem.full_q[s], bytes);                                                                          // A3.11
-  load_rows(smem.q[s], Br, slabs, p.q, smem.full_q[s], tile.tile * Br, tile.head(work), work.batch);
+  load_rows(smem.q[s], Br, p.q, smem.full_q[s],
+            query_place(p, sequence_of(p, smem, work), tile.tile * Br, tile.head(work)));
   load_numbers(smem.lse[s], p.rows.lse_log2 + first, smem.full_q[s]);
   wait(smem.empty_dout[s], use.parity ^ 1);
   expect(smem.full_dout[s], bytes);
-  load_rows(smem.dout[s], Br, slabs, p.dout, smem.full_dout[s], tile.tile * Br, tile.head(work), work.batch);
+  load_rows(smem.dout[s], Br, p.dout, smem.full_dout[s],
+            query_place(p, sequence_of(p, smem, work), tile.tile * Br, tile.head(work)));
   load_numbers(smem.delta[s], p.rows.delta + first, smem.full_dout[s]);
 }
 
 template <typename Smem>
-FA3_DEVICE void load_keys(const BackwardParams& p, Smem& smem, const KeyWork& work) {
+FA3_DEVICE void load_keys(const Params& p, Smem& smem, const KeyWork& work) {
+  if constexpr (own_lengths) smem.sequence[0] = sequence_of(p, smem, work);
   expect(smem.full_k, config.k_block_bytes());                                                            // A3.7
-  load_rows(smem.k, Bc, slabs, p.k, smem.full_k, work.key, work.head_kv, work.batch);
+  load_rows(smem.k, Bc, p.k, smem.full_k, key_place(p, sequence_of(p, smem, work), work.key, work.head_kv));
 }
 template <typename Smem>
-FA3_DEVICE void load_values(const BackwardParams& p, Smem& smem, const KeyWork& work) {
+FA3_DEVICE void load_values(const Params& p, Smem& smem, const KeyWork& work) {
   expect(smem.full_v, config.v_block_bytes());
-  load_rows(smem.v, Bc, slabs, p.v, smem.full_v, work.key, work.head_kv, work.batch);
+  load_rows(smem.v, Bc, p.v, smem.full_v, key_place(p, sequence_of(p, smem, work), work.key, work.head_kv));
 }
 
 template <typename Smem>
-FA3_DEVICE void producer(const BackwardParams& p, Smem& smem, const KeyWork& work) {
+FA3_DEVICE void producer(const Params& p, Smem& smem, const KeyWork& work) {
   load_keys(p, smem, work);
   load_values(p, smem, work);
   ptx::griddepcontrol_wait();

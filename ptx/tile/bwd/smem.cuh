@@ -5,6 +5,7 @@
 #include "../element.cuh"
 #include "claims.cuh"
 #include "ring.cuh"
+#include "sequence.cuh"
 
 namespace fa3 {
 
@@ -32,8 +33,16 @@ struct alignas(1024) BackwardSmem {
   uint64_t sums_ready;          // of the strips that this thread block rounds
   uint64_t staged, stored;      // dV and dK
   KeyClaims claims;
+  Sequence sequence[own_lengths];           // that K is of, which comes with it, if it has lengths of its own
+  Sequence sequence_of_loads[own_lengths];  // the same for the producer, which is ahead
 };
 static_assert(sizeof(BackwardSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
+
+// What the rows of K's sequence see.
+FA3_DEVICE Visible visible(const BackwardParams& p, const BackwardSmem& smem) {
+  if constexpr (own_lengths) return visible(smem.sequence[0]);
+  return visible(p);
+}
 
 // Where dV and dK of 64 keys wait to be stored: in a stage of Q and dO that holds nothing else; or, if that has no room
 // for both, dV in the rows of V, which its warpgroup alone has read.

@@ -6,13 +6,9 @@
 #include "../../isa/tma.cuh"
 #include "../../tensor_map_bytes.h"
 #include "../element.cuh"
+#include "sequence.cuh"
 
 namespace fa3 {
-
-// Where 64 rows of a gradient belong.
-struct GradientRows {
-  int row, head, batch;
-};
 
 // A warpgroup's 64 rows of 2 n columns, times `scale` and rounded, into the first of a buffer of so many rows. `warp`
 // of its four.
@@ -33,7 +29,7 @@ FA3_DEVICE void stage_gradient(const float (&D)[n], float scale, Element* buffer
 }
 // Sends them, when all are there. By one thread.
 template <int buffer_rows>
-FA3_DEVICE void send_gradient(const Element* buffer, const TensorMap& map, const GradientRows& to) {
+FA3_DEVICE void send_gradient(const Element* buffer, const TensorMap& map, const Place& to) {
 #pragma unroll
   for (int slab = 0; slab < d / slab_columns; slab++)
     ptx::cp_async_bulk_tensor_4d_store(
@@ -43,7 +39,7 @@ FA3_DEVICE void send_gradient(const Element* buffer, const TensorMap& map, const
 // Both, by the whole warpgroup; `barrier` is its own.
 template <int buffer_rows>
 FA3_DEVICE void store_gradient(const float (&D)[d / 2], float scale, Element* buffer, const TensorMap& map,
-                               const GradientRows& to, int barrier, int warp) {
+                               const Place& to, int barrier, int warp) {
   stage_gradient<buffer_rows>(D, scale, buffer, warp);
   ptx::bar_sync(barrier, 128);
   if (warp == 0 && threadIdx.x % 32 == 0) {

@@ -33,6 +33,7 @@ package Fa3 is
    Dtype_E4M3  : constant Integer_32 := 4;
    Dtype_E5M2  : constant Integer_32 := 5;
    Dtype_Int32 : constant Integer_32 := 6;
+   Dtype_Int64 : constant Integer_32 := 7;
 
    Mask_None                : constant Integer_32 := 0;
    Mask_Causal_Top_Left     : constant Integer_32 := 1;
@@ -45,6 +46,7 @@ package Fa3 is
    Flag_Batch_Invariant        : constant Unsigned_64 := 4;
    Quantize_Incoherent         : constant Unsigned_64 := 1;
    Quantize_Rotary_Interleaved : constant Unsigned_64 := 2;
+   Append_Rotary_Interleaved   : constant Unsigned_64 := 1;
 
    Kernel_Forward  : constant Integer_32 := 1;
    Kernel_Backward : constant Integer_32 := 2;
@@ -134,6 +136,30 @@ package Fa3 is
       LSE_Offset    : Tensor;
       Softmax_Scale : IEEE_Float_32 := 0.0;
       Reserved      : Integer_32 := 0;
+   end record with Convention => C;
+
+   --  Writes new rows of K and V into a cache.
+   type Append_Params is record
+      Struct_Size      : C.size_t := 0;
+      Flags            : Unsigned_64 := 0;
+      K                : Tensor;
+      V                : Tensor;
+      K_Cache          : Tensor;
+      V_Cache          : Tensor;
+      Cache_Seqlens    : Tensor;
+      Cu_Seqlens_New   : Tensor;
+      Seqused_New      : Tensor;
+      Page_Table       : Tensor;
+      Cache_Batch_Idx  : Tensor;
+      Slot_Mapping     : Tensor;
+      Q                : Tensor;
+      Q_Out            : Tensor;
+      Rotary_Cos       : Tensor;
+      Rotary_Sin       : Tensor;
+      Rotary_Positions : Tensor;
+      K_Scale          : Tensor;
+      V_Scale          : Tensor;
+      Q_Scale          : Tensor;
    end record with Convention => C;
 
    --  Merges results over ranges of the keys.
@@ -244,6 +270,21 @@ package Fa3 is
      (Params : Quantize_Params)
       return Status
       with Import, Convention => C, External_Name => "fa3_reference_quantize";
+
+   function Append_Check
+     (Params : Append_Params)
+      return Status
+      with Import, Convention => C, External_Name => "fa3_append_check";
+
+   function Append
+     (Params : Append_Params; Stream : System.Address)
+      return Status
+      with Import, Convention => C, External_Name => "fa3_append";
+
+   function Reference_Append
+     (Params : Append_Params)
+      return Status
+      with Import, Convention => C, External_Name => "fa3_reference_append";
 
    function Combine_Check
      (Params : Combine_Params)

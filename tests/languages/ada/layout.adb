@@ -8,6 +8,7 @@ procedure Layout is
    A_Forward_Params : Fa3.Forward_Params;
    A_Backward_Params : Fa3.Backward_Params;
    A_Quantize_Params : Fa3.Quantize_Params;
+   A_Append_Params : Fa3.Append_Params;
    A_Combine_Params : Fa3.Combine_Params;
    A_Kernel_Info : Fa3.Kernel_Info;
 
@@ -116,6 +117,32 @@ begin
           A_Quantize_Params.Softmax_Scale'Position, A_Quantize_Params.Softmax_Scale'Size);
    Field ("fa3_quantize_params reserved", A_Quantize_Params.Reserved'Position, A_Quantize_Params.Reserved'Size);
 
+   Struct ("fa3_append_params", Fa3.Append_Params'Size);
+   Field ("fa3_append_params struct_size", A_Append_Params.Struct_Size'Position, A_Append_Params.Struct_Size'Size);
+   Field ("fa3_append_params flags", A_Append_Params.Flags'Position, A_Append_Params.Flags'Size);
+   Field ("fa3_append_params k", A_Append_Params.K'Position, A_Append_Params.K'Size);
+   Field ("fa3_append_params v", A_Append_Params.V'Position, A_Append_Params.V'Size);
+   Field ("fa3_append_params k_cache", A_Append_Params.K_Cache'Position, A_Append_Params.K_Cache'Size);
+   Field ("fa3_append_params v_cache", A_Append_Params.V_Cache'Position, A_Append_Params.V_Cache'Size);
+   Field ("fa3_append_params cache_seqlens",
+          A_Append_Params.Cache_Seqlens'Position, A_Append_Params.Cache_Seqlens'Size);
+   Field ("fa3_append_params cu_seqlens_new",
+          A_Append_Params.Cu_Seqlens_New'Position, A_Append_Params.Cu_Seqlens_New'Size);
+   Field ("fa3_append_params seqused_new", A_Append_Params.Seqused_New'Position, A_Append_Params.Seqused_New'Size);
+   Field ("fa3_append_params page_table", A_Append_Params.Page_Table'Position, A_Append_Params.Page_Table'Size);
+   Field ("fa3_append_params cache_batch_idx",
+          A_Append_Params.Cache_Batch_Idx'Position, A_Append_Params.Cache_Batch_Idx'Size);
+   Field ("fa3_append_params slot_mapping", A_Append_Params.Slot_Mapping'Position, A_Append_Params.Slot_Mapping'Size);
+   Field ("fa3_append_params q", A_Append_Params.Q'Position, A_Append_Params.Q'Size);
+   Field ("fa3_append_params q_out", A_Append_Params.Q_Out'Position, A_Append_Params.Q_Out'Size);
+   Field ("fa3_append_params rotary_cos", A_Append_Params.Rotary_Cos'Position, A_Append_Params.Rotary_Cos'Size);
+   Field ("fa3_append_params rotary_sin", A_Append_Params.Rotary_Sin'Position, A_Append_Params.Rotary_Sin'Size);
+   Field ("fa3_append_params rotary_positions",
+          A_Append_Params.Rotary_Positions'Position, A_Append_Params.Rotary_Positions'Size);
+   Field ("fa3_append_params k_scale", A_Append_Params.K_Scale'Position, A_Append_Params.K_Scale'Size);
+   Field ("fa3_append_params v_scale", A_Append_Params.V_Scale'Position, A_Append_Params.V_Scale'Size);
+   Field ("fa3_append_params q_scale", A_Append_Params.Q_Scale'Position, A_Append_Params.Q_Scale'Size);
+
    Struct ("fa3_combine_params", Fa3.Combine_Params'Size);
    Field ("fa3_combine_params struct_size", A_Combine_Params.Struct_Size'Position, A_Combine_Params.Struct_Size'Size);
    Field ("fa3_combine_params flags", A_Combine_Params.Flags'Position, A_Combine_Params.Flags'Size);
@@ -167,6 +194,7 @@ begin
    Put ("DTYPE_E4M3", Long_Long_Integer (Dtype_E4M3));
    Put ("DTYPE_E5M2", Long_Long_Integer (Dtype_E5M2));
    Put ("DTYPE_INT32", Long_Long_Integer (Dtype_Int32));
+   Put ("DTYPE_INT64", Long_Long_Integer (Dtype_Int64));
    Put ("MASK_NONE", Long_Long_Integer (Mask_None));
    Put ("MASK_CAUSAL_TOP_LEFT", Long_Long_Integer (Mask_Causal_Top_Left));
    Put ("MASK_CAUSAL_BOTTOM_RIGHT", Long_Long_Integer (Mask_Causal_Bottom_Right));
@@ -177,6 +205,7 @@ begin
    Put ("FLAG_BATCH_INVARIANT", Long_Long_Integer (Flag_Batch_Invariant));
    Put ("QUANTIZE_INCOHERENT", Long_Long_Integer (Quantize_Incoherent));
    Put ("QUANTIZE_ROTARY_INTERLEAVED", Long_Long_Integer (Quantize_Rotary_Interleaved));
+   Put ("APPEND_ROTARY_INTERLEAVED", Long_Long_Integer (Append_Rotary_Interleaved));
    Put ("KERNEL_FORWARD", Long_Long_Integer (Kernel_Forward));
    Put ("KERNEL_BACKWARD", Long_Long_Integer (Kernel_Backward));
    Put ("KERNEL_PASS", Long_Long_Integer (Kernel_Pass));

@@ -21,12 +21,13 @@ module fa3
   end enum
 
   integer(c_int32_t), parameter :: FA3_DTYPE_NONE = 0, FA3_DTYPE_BF16 = 1, FA3_DTYPE_FP16 = 2, FA3_DTYPE_FP32 = 3, &
-    FA3_DTYPE_E4M3 = 4, FA3_DTYPE_E5M2 = 5, FA3_DTYPE_INT32 = 6
+    FA3_DTYPE_E4M3 = 4, FA3_DTYPE_E5M2 = 5, FA3_DTYPE_INT32 = 6, FA3_DTYPE_INT64 = 7
   integer(c_int32_t), parameter :: FA3_MASK_NONE = 0, FA3_MASK_CAUSAL_TOP_LEFT = 1, &
     FA3_MASK_CAUSAL_BOTTOM_RIGHT = 2, FA3_MASK_WINDOW = 3, FA3_MASK_CHUNK = 4
   integer(c_int64_t), parameter :: FA3_FLAG_DETERMINISTIC = 1, FA3_FLAG_TWO_LEVEL = 2, &
     FA3_FLAG_BATCH_INVARIANT = 4
   integer(c_int64_t), parameter :: FA3_QUANTIZE_INCOHERENT = 1, FA3_QUANTIZE_ROTARY_INTERLEAVED = 2
+  integer(c_int64_t), parameter :: FA3_APPEND_ROTARY_INTERLEAVED = 1
   integer(c_int32_t), parameter :: FA3_KERNEL_FORWARD = 1, FA3_KERNEL_BACKWARD = 2, FA3_KERNEL_PASS = 3
   integer, parameter :: FA3_MAX_RANK = 5, FA3_SCALE_ROWS = 64, FA3_FORWARD_WORKSPACE_BYTES = 64
 
@@ -79,6 +80,18 @@ module fa3
     type(fa3_tensor) :: x, y, scale, mean, rotary_cos, rotary_sin, k_mean, lse_offset
     real(c_float) :: softmax_scale = 0
     integer(c_int32_t) :: reserved = 0
+  end type
+
+  !> Writes new rows of K and V into a cache.
+  type, bind(c) :: fa3_append_params
+    integer(c_size_t) :: struct_size = 0
+    integer(c_int64_t) :: flags = 0
+    type(fa3_tensor) :: k, v, k_cache, v_cache
+    type(fa3_tensor) :: cache_seqlens, cu_seqlens_new, seqused_new
+    type(fa3_tensor) :: page_table, cache_batch_idx, slot_mapping
+    type(fa3_tensor) :: q, q_out
+    type(fa3_tensor) :: rotary_cos, rotary_sin, rotary_positions
+    type(fa3_tensor) :: k_scale, v_scale, q_scale
   end type
 
   !> Merges results over ranges of the keys.
@@ -198,6 +211,19 @@ module fa3
       type(fa3_quantize_params), intent(in) :: params
     end function
 
+    integer(c_int) function fa3_append_check(params) bind(c)
+      import
+      type(fa3_append_params), intent(in) :: params
+    end function
+    integer(c_int) function fa3_append(params, stream) bind(c)
+      import
+      type(fa3_append_params), intent(in) :: params
+      type(c_ptr), value :: stream
+    end function
+    integer(c_int) function fa3_reference_append(params) bind(c)
+      import
+      type(fa3_append_params), intent(in) :: params
+    end function
     integer(c_int) function fa3_combine_check(params) bind(c)
       import
       type(fa3_combine_params), intent(in) :: params

@@ -15,6 +15,7 @@ contains
     type(fa3_forward_params), target :: forward
     type(fa3_backward_params), target :: backward
     type(fa3_quantize_params), target :: quantize
+    type(fa3_append_params), target :: append
     type(fa3_combine_params), target :: combine
     type(fa3_kernel_info), target :: info
 
@@ -89,6 +90,28 @@ contains
     call field('softmax_scale', c_loc(quantize%softmax_scale), c_sizeof(quantize%softmax_scale))
     call field('reserved', c_loc(quantize%reserved), c_sizeof(quantize%reserved))
 
+    call begin('fa3_append_params', c_loc(append), c_sizeof(append))
+    call field('struct_size', c_loc(append%struct_size), c_sizeof(append%struct_size))
+    call field('flags', c_loc(append%flags), c_sizeof(append%flags))
+    call field('k', c_loc(append%k), c_sizeof(append%k))
+    call field('v', c_loc(append%v), c_sizeof(append%v))
+    call field('k_cache', c_loc(append%k_cache), c_sizeof(append%k_cache))
+    call field('v_cache', c_loc(append%v_cache), c_sizeof(append%v_cache))
+    call field('cache_seqlens', c_loc(append%cache_seqlens), c_sizeof(append%cache_seqlens))
+    call field('cu_seqlens_new', c_loc(append%cu_seqlens_new), c_sizeof(append%cu_seqlens_new))
+    call field('seqused_new', c_loc(append%seqused_new), c_sizeof(append%seqused_new))
+    call field('page_table', c_loc(append%page_table), c_sizeof(append%page_table))
+    call field('cache_batch_idx', c_loc(append%cache_batch_idx), c_sizeof(append%cache_batch_idx))
+    call field('slot_mapping', c_loc(append%slot_mapping), c_sizeof(append%slot_mapping))
+    call field('q', c_loc(append%q), c_sizeof(append%q))
+    call field('q_out', c_loc(append%q_out), c_sizeof(append%q_out))
+    call field('rotary_cos', c_loc(append%rotary_cos), c_sizeof(append%rotary_cos))
+    call field('rotary_sin', c_loc(append%rotary_sin), c_sizeof(append%rotary_sin))
+    call field('rotary_positions', c_loc(append%rotary_positions), c_sizeof(append%rotary_positions))
+    call field('k_scale', c_loc(append%k_scale), c_sizeof(append%k_scale))
+    call field('v_scale', c_loc(append%v_scale), c_sizeof(append%v_scale))
+    call field('q_scale', c_loc(append%q_scale), c_sizeof(append%q_scale))
+
     call begin('fa3_combine_params', c_loc(combine), c_sizeof(combine))
     call field('struct_size', c_loc(combine%struct_size), c_sizeof(combine%struct_size))
     call field('flags', c_loc(combine%flags), c_sizeof(combine%flags))
@@ -136,6 +159,7 @@ contains
     print '(a, i0)', 'const FA3_DTYPE_E4M3 ', FA3_DTYPE_E4M3
     print '(a, i0)', 'const FA3_DTYPE_E5M2 ', FA3_DTYPE_E5M2
     print '(a, i0)', 'const FA3_DTYPE_INT32 ', FA3_DTYPE_INT32
+    print '(a, i0)', 'const FA3_DTYPE_INT64 ', FA3_DTYPE_INT64
     print '(a, i0)', 'const FA3_MASK_NONE ', FA3_MASK_NONE
     print '(a, i0)', 'const FA3_MASK_CAUSAL_TOP_LEFT ', FA3_MASK_CAUSAL_TOP_LEFT
     print '(a, i0)', 'const FA3_MASK_CAUSAL_BOTTOM_RIGHT ', FA3_MASK_CAUSAL_BOTTOM_RIGHT
@@ -146,6 +170,7 @@ contains
     print '(a, i0)', 'const FA3_FLAG_BATCH_INVARIANT ', FA3_FLAG_BATCH_INVARIANT
     print '(a, i0)', 'const FA3_QUANTIZE_INCOHERENT ', FA3_QUANTIZE_INCOHERENT
     print '(a, i0)', 'const FA3_QUANTIZE_ROTARY_INTERLEAVED ', FA3_QUANTIZE_ROTARY_INTERLEAVED
+    print '(a, i0)', 'const FA3_APPEND_ROTARY_INTERLEAVED ', FA3_APPEND_ROTARY_INTERLEAVED
     print '(a, i0)', 'const FA3_KERNEL_FORWARD ', FA3_KERNEL_FORWARD
     print '(a, i0)', 'const FA3_KERNEL_BACKWARD ', FA3_KERNEL_BACKWARD
     print '(a, i0)', 'const FA3_KERNEL_PASS ', FA3_KERNEL_PASS

@@ -39,6 +39,7 @@ public final class Fa3 {
   public static final int FA3_DTYPE_E4M3 = 4;
   public static final int FA3_DTYPE_E5M2 = 5;
   public static final int FA3_DTYPE_INT32 = 6;
+  public static final int FA3_DTYPE_INT64 = 7;
 
   public static final int FA3_MASK_NONE = 0;
   public static final int FA3_MASK_CAUSAL_TOP_LEFT = 1;
@@ -51,6 +52,7 @@ public final class Fa3 {
   public static final int FA3_FLAG_BATCH_INVARIANT = 4;
   public static final int FA3_QUANTIZE_INCOHERENT = 1;
   public static final int FA3_QUANTIZE_ROTARY_INTERLEAVED = 2;
+  public static final int FA3_APPEND_ROTARY_INTERLEAVED = 1;
 
   public static final int FA3_KERNEL_FORWARD = 1;
   public static final int FA3_KERNEL_BACKWARD = 2;
@@ -85,6 +87,12 @@ public final class Fa3 {
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"), JAVA_LONG.withName("seed"),
       tensors("x", "y", "scale", "mean", "rotary_cos", "rotary_sin", "k_mean", "lse_offset"),
       JAVA_FLOAT.withName("softmax_scale"), JAVA_INT.withName("reserved"));
+
+  public static final StructLayout APPEND_PARAMS = struct("fa3_append_params",
+      JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"),
+      tensors("k", "v", "k_cache", "v_cache", "cache_seqlens", "cu_seqlens_new", "seqused_new", "page_table",
+          "cache_batch_idx", "slot_mapping", "q", "q_out", "rotary_cos", "rotary_sin", "rotary_positions", "k_scale",
+          "v_scale", "q_scale"));
 
   public static final StructLayout COMBINE_PARAMS = struct("fa3_combine_params",
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"), tensors("o_parts", "lse_parts", "o", "lse"));
@@ -207,6 +215,9 @@ public final class Fa3 {
   private static final MethodHandle QUANTIZE =
       function("fa3_quantize", JAVA_INT, ADDRESS, ADDRESS, JAVA_LONG, ADDRESS);
   private static final MethodHandle REFERENCE_QUANTIZE = function("fa3_reference_quantize", JAVA_INT, ADDRESS);
+  private static final MethodHandle APPEND_CHECK = function("fa3_append_check", JAVA_INT, ADDRESS);
+  private static final MethodHandle APPEND = function("fa3_append", JAVA_INT, ADDRESS, ADDRESS);
+  private static final MethodHandle REFERENCE_APPEND = function("fa3_reference_append", JAVA_INT, ADDRESS);
   private static final MethodHandle COMBINE_CHECK = function("fa3_combine_check", JAVA_INT, ADDRESS);
   private static final MethodHandle COMBINE = function("fa3_combine", JAVA_INT, ADDRESS, ADDRESS);
   private static final MethodHandle REFERENCE_COMBINE = function("fa3_reference_combine", JAVA_INT, ADDRESS);
@@ -324,6 +335,18 @@ public final class Fa3 {
 
   public static void referenceQuantize(Struct params) {
     check(() -> (int) REFERENCE_QUANTIZE.invokeExact(params.memory));
+  }
+
+  public static void appendCheck(Struct params) {
+    check(() -> (int) APPEND_CHECK.invokeExact(params.memory));
+  }
+
+  public static void append(Struct params, MemorySegment stream) {
+    check(() -> (int) APPEND.invokeExact(params.memory, stream));
+  }
+
+  public static void referenceAppend(Struct params) {
+    check(() -> (int) REFERENCE_APPEND.invokeExact(params.memory));
   }
 
   public static void combineCheck(Struct params) {

@@ -28,7 +28,8 @@ typedef enum fa3_dtype {
   FA3_DTYPE_FP32 = 3,
   FA3_DTYPE_E4M3 = 4,
   FA3_DTYPE_E5M2 = 5,
-  FA3_DTYPE_INT32 = 6
+  FA3_DTYPE_INT32 = 6,
+  FA3_DTYPE_INT64 = 7
 } fa3_dtype;
 
 typedef enum fa3_mask {
@@ -98,6 +99,21 @@ enum fa3_quantize_flags {
   FA3_QUANTIZE_ROTARY_INTERLEAVED = 2
 };
 
+typedef struct fa3_append_params {
+  size_t struct_size;
+  uint64_t flags;
+  fa3_tensor k, v, k_cache, v_cache;
+  fa3_tensor cache_seqlens, cu_seqlens_new, seqused_new;
+  fa3_tensor page_table, cache_batch_idx, slot_mapping;
+  fa3_tensor q, q_out;
+  fa3_tensor rotary_cos, rotary_sin, rotary_positions;
+  fa3_tensor k_scale, v_scale, q_scale;
+} fa3_append_params;
+
+enum fa3_append_flags {
+  FA3_APPEND_ROTARY_INTERLEAVED = 1
+};
+
 typedef struct fa3_combine_params {
   size_t struct_size;
   uint64_t flags;
@@ -154,6 +170,9 @@ fa3_status fa3_quantize_workspace_size(const fa3_quantize_params* params, size_t
 fa3_status fa3_quantize(const fa3_quantize_params* params, void* workspace, size_t workspace_bytes, fa3_stream stream);
 fa3_status fa3_reference_quantize(const fa3_quantize_params* params);
 
+fa3_status fa3_append_check(const fa3_append_params* params);
+fa3_status fa3_append(const fa3_append_params* params, fa3_stream stream);
+fa3_status fa3_reference_append(const fa3_append_params* params);
 fa3_status fa3_combine_check(const fa3_combine_params* params);
 fa3_status fa3_combine(const fa3_combine_params* params, fa3_stream stream);
 fa3_status fa3_reference_combine(const fa3_combine_params* params);

@@ -10,6 +10,8 @@ local structs = {
   fa3_backward_params = "struct_size flags q k v o lse dout dq dk dv mask softmax_scale kernel dlse",
   fa3_quantize_params = "struct_size flags seed x y scale mean rotary_cos rotary_sin k_mean lse_offset " ..
     "softmax_scale reserved",
+  fa3_append_params = "struct_size flags k v k_cache v_cache cache_seqlens cu_seqlens_new seqused_new page_table " ..
+    "cache_batch_idx slot_mapping q q_out rotary_cos rotary_sin rotary_positions k_scale v_scale q_scale",
   fa3_combine_params = "struct_size flags o_parts lse_parts o lse",
   fa3_kernel_info = "struct_size name kind dtype head_dim head_dim_v causal block_q block_kv stages threads " ..
     "producer_registers consumer_registers shared_memory_bytes chosen launches grid multiprocessors tiles pieces",
@@ -18,9 +20,10 @@ local constants = [[
   FA3_OK FA3_ERROR_INVALID_ARGUMENT FA3_ERROR_UNSUPPORTED FA3_ERROR_WORKSPACE_TOO_SMALL FA3_ERROR_NO_DRIVER
   FA3_ERROR_NO_CONTEXT FA3_ERROR_WRONG_DEVICE FA3_ERROR_NOT_LOADED FA3_ERROR_CUDA FA3_ERROR_OUT_OF_MEMORY
   FA3_DTYPE_NONE FA3_DTYPE_BF16 FA3_DTYPE_FP16 FA3_DTYPE_FP32 FA3_DTYPE_E4M3 FA3_DTYPE_E5M2 FA3_DTYPE_INT32
+  FA3_DTYPE_INT64
   FA3_MASK_NONE FA3_MASK_CAUSAL_TOP_LEFT FA3_MASK_CAUSAL_BOTTOM_RIGHT FA3_MASK_WINDOW FA3_MASK_CHUNK
   FA3_FLAG_DETERMINISTIC FA3_FLAG_TWO_LEVEL FA3_FLAG_BATCH_INVARIANT
-  FA3_QUANTIZE_INCOHERENT FA3_QUANTIZE_ROTARY_INTERLEAVED
+  FA3_QUANTIZE_INCOHERENT FA3_QUANTIZE_ROTARY_INTERLEAVED FA3_APPEND_ROTARY_INTERLEAVED
   FA3_KERNEL_FORWARD FA3_KERNEL_BACKWARD FA3_KERNEL_PASS
   FA3_MAX_RANK FA3_SCALE_ROWS FA3_FORWARD_WORKSPACE_BYTES]]
 

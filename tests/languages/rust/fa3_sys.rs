@@ -33,6 +33,8 @@ pub const FA3_DTYPE_E4M3: fa3_dtype = 4;
 pub const FA3_DTYPE_E5M2: fa3_dtype = 5;
 /// Of lengths and page numbers.
 pub const FA3_DTYPE_INT32: fa3_dtype = 6;
+/// The same of slots and positions, which may be of either.
+pub const FA3_DTYPE_INT64: fa3_dtype = 7;
 
 pub type fa3_mask = i32;
 pub const FA3_MASK_NONE: fa3_mask = 0;
@@ -48,6 +50,8 @@ pub const FA3_FLAG_BATCH_INVARIANT: u64 = 4;
 /// Bits of `fa3_quantize_params::flags`.
 pub const FA3_QUANTIZE_INCOHERENT: u64 = 1;
 pub const FA3_QUANTIZE_ROTARY_INTERLEAVED: u64 = 2;
+/// Bits of `fa3_append_params::flags`.
+pub const FA3_APPEND_ROTARY_INTERLEAVED: u64 = 1;
 
 pub type fa3_kernel_kind = i32;
 pub const FA3_KERNEL_FORWARD: fa3_kernel_kind = 1;
@@ -149,6 +153,32 @@ pub struct fa3_quantize_params {
     pub reserved: i32,
 }
 
+/// Writes new rows of K and V into a cache.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fa3_append_params {
+    pub struct_size: usize,
+    pub flags: u64,
+    pub k: fa3_tensor,
+    pub v: fa3_tensor,
+    pub k_cache: fa3_tensor,
+    pub v_cache: fa3_tensor,
+    pub cache_seqlens: fa3_tensor,
+    pub cu_seqlens_new: fa3_tensor,
+    pub seqused_new: fa3_tensor,
+    pub page_table: fa3_tensor,
+    pub cache_batch_idx: fa3_tensor,
+    pub slot_mapping: fa3_tensor,
+    pub q: fa3_tensor,
+    pub q_out: fa3_tensor,
+    pub rotary_cos: fa3_tensor,
+    pub rotary_sin: fa3_tensor,
+    pub rotary_positions: fa3_tensor,
+    pub k_scale: fa3_tensor,
+    pub v_scale: fa3_tensor,
+    pub q_scale: fa3_tensor,
+}
+
 /// Merges results over ranges of the keys.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -198,7 +228,8 @@ macro_rules! initial {
         }
     )*};
 }
-initial!(fa3_forward_params, fa3_backward_params, fa3_quantize_params, fa3_combine_params, fa3_kernel_info);
+initial!(fa3_forward_params, fa3_backward_params, fa3_quantize_params, fa3_append_params, fa3_combine_params,
+         fa3_kernel_info);
 
 impl Default for fa3_tensor {
     /// An absent tensor.
@@ -256,6 +287,9 @@ extern "C" {
     ) -> fa3_status;
     pub fn fa3_reference_quantize(params: *const fa3_quantize_params) -> fa3_status;
 
+    pub fn fa3_append_check(params: *const fa3_append_params) -> fa3_status;
+    pub fn fa3_append(params: *const fa3_append_params, stream: fa3_stream) -> fa3_status;
+    pub fn fa3_reference_append(params: *const fa3_append_params) -> fa3_status;
     pub fn fa3_combine_check(params: *const fa3_combine_params) -> fa3_status;
     pub fn fa3_combine(params: *const fa3_combine_params, stream: fa3_stream) -> fa3_status;
     pub fn fa3_reference_combine(params: *const fa3_combine_params) -> fa3_status;

@@ -5,21 +5,26 @@
 #include <string>
 #include <vector>
 
+#include "append_params.h"
 #include "backward_params.h"
 #include "combine_params.h"
 #include "params.h"
+#include "plan_lengths.h"
 #include "row.h"
 
 namespace fa3::test {
 
 struct Launched {
   const Row* row = nullptr;
-  ScaledForwardParams forward{};  // of rows without scales or a list its beginning
-  EmptyRowsParams empty_rows{};   // of the pass that writes rows without keys
-  TileVParams tile_v{};           // of the one that makes V into tiles
-  QuantizeParams quantize{};      // of those that quantize
-  CombineParams combine{};        // of the one that combines
-  BackwardParams backward{};      // of the backward kernels, and of the passes before and behind them
+  ScaledForwardParams forward{};    // of rows without scales or a list its beginning
+  PlannedForwardParams planned{};   // of those whose sequences have lengths of their own
+  PlanLengthsPassParams lengths{};  // of the pass that plans for these
+  EmptyRowsParams empty_rows{};     // of the one that writes rows without keys
+  TileVParams tile_v{};             // of the one that makes V into tiles
+  QuantizeParams quantize{};        // of those that quantize
+  CombineParams combine{};          // of the one that combines
+  AppendParams append{};            // of the one that appends
+  BackwardParams backward{};        // of the backward kernels, and of the passes before and behind them
   unsigned grid = 0;
 
   Launched() = default;
@@ -27,15 +32,25 @@ struct Launched {
     const int number = row_named(kernel.c_str());
     if (number < 0) return;
     row = &rows[number];
-    if (row->forward()) std::memcpy(static_cast<void*>(&forward), params, parameter_bytes(*row->forward()));
+    if (row->forward()) take(*row->forward(), params);
     if (row->backward()) std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
     if (row->pass()) take(row->pass()->pass, params);
+  }
+
+  void take(const ForwardRow& kernel, const void* params) {
+    if (kernel.has(Trait::own_lengths)) {
+      std::memcpy(static_cast<void*>(&planned), params, sizeof planned);
+      static_cast<ForwardParams&>(forward) = planned;
+    } else {
+      std::memcpy(static_cast<void*>(&forward), params, parameter_bytes(kernel));
+    }
   }
 
   void take(Pass pass, const void* params) {
     switch (pass) {
       case Pass::empty_rows: std::memcpy(&empty_rows, params, sizeof empty_rows); break;
       case Pass::tile_v: std::memcpy(&tile_v, params, sizeof tile_v); break;
+      case Pass::plan_lengths: std::memcpy(&lengths, params, sizeof lengths); break;
       case Pass::bwd_prepare:
       case Pass::bwd_finish:
       case Pass::bwd_sum: std::memcpy(static_cast<void*>(&backward), params, sizeof backward); break;
@@ -43,6 +58,7 @@ struct Launched {
       case Pass::measure:
       case Pass::finish: std::memcpy(&quantize, params, sizeof quantize); break;
       case Pass::combine: std::memcpy(&combine, params, sizeof combine); break;
+      case Pass::append: std::memcpy(static_cast<void*>(&append), params, sizeof append); break;
     }
   }
 };

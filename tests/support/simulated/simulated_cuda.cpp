@@ -8,15 +8,18 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "append.h"
 #include "backward.h"
 #include "driver_rules.h"
 #include "fa3.h"
 #include "launched.h"
+#include "served.h"
 #include "simulated_cuda.h"
 
 namespace {
@@ -295,6 +298,12 @@ Fault next_fault() {
   return fault == Fault::none || launches_before_fault-- > 0 ? Fault::none : std::exchange(fault, Fault::none);
 }
 
+CUresult plan_lengths(const fa3::PlanLengthsPassParams& p) {
+  const auto scratch = std::make_unique<fa3::PlanScratch>();
+  fa3::plan_lengths(fa3::InTurn(), p.call, p.plan, *scratch);
+  return CUDA_SUCCESS;
+}
+
 // The same of a combination, whose tiles must hold each row of each head once, and whose shares each part.
 CUresult combine(const Launch& launch) {
   const fa3::CombineParams& p = launch.combine;
@@ -319,6 +328,14 @@ CUresult combine(const Launch& launch) {
   return reference && reference(&call) == FA3_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
 }
 
+CUresult append(const Launch& launch) {
+  if (!fa3::test::is_complete(launch.append, *launch.row->pass(), launch.grid)) return CUDA_ERROR_LAUNCH_FAILED;
+  if (next_fault() == Fault::nothing_done) return CUDA_SUCCESS;
+  const fa3_append_params call = fa3::test::call_of(launch.append);
+  const auto reference = library<decltype(&fa3_reference_append)>("fa3_reference_append");
+  return reference && reference(&call) == FA3_OK ? CUDA_SUCCESS : CUDA_ERROR_LAUNCH_FAILED;
+}
+
 // The workspace is the least: no such launch is split.
 void do_damage(const Launch& launch, Fault chosen) {
   char* const workspace = reinterpret_cast<char*>(launch.forward.workspace);
@@ -332,12 +349,50 @@ void do_damage(const Launch& launch, Fault chosen) {
   }
 }
 
+// The maps of a served launch must say the same as its parameter block, and so must those with boxes of fewer rows.
+CUresult run_served(const Launch& launch) {
+  const fa3::PlannedForwardParams& p = launch.planned;
+  const fa3::ForwardRow& row = *launch.row->forward();
+  const fa3::test::ServedTensors t{row.packs_heads() ? packed_tensor(p.q, p.visible.packing) : tensor(p.q), tensor(p.k),
+                                   tensor(p.v)};
+  const auto map_of = [](const fa3::TensorMap& encoded) {
+    Map map;
+    std::memcpy(&map, &encoded, sizeof map);
+    return map;
+  };
+  const auto is_with_rows = [&](const fa3::TensorMap& encoded, Map as, int rows) {
+    as.box[1] = uint32_t(rows);
+    const Map map = map_of(encoded);
+    return std::memcmp(&map, &as, sizeof map) == 0;
+  };
+  const fa3::Output& out = p.output;
+  bool same = p.box_rows >= 1 && row.Bc % p.box_rows == 0 && map_of(p.k).box[1] == uint32_t(p.box_rows);
+  same = same && is_with_rows(p.v, map_of(p.v), p.box_rows) && (p.page_table || p.box_rows == row.Bc);
+  same = same && (!p.page_table || (p.page_size == t.k.dim[1] && p.page_size % p.box_rows == 0));
+  for (int i = 0; 1 << i < p.box_rows; ++i) same = same && is_with_rows(p.v_rows[i], map_of(p.v), 1 << i);
+  if (!row.o_from_registers()) {
+    const fa3_tensor o = tensor(p.o);
+    const int64_t strides[3] = {out.o_stride_batch, out.o_stride_row, out.o_stride_head};
+    same = same && o.data == out.o && o.dim[3] == out.head_dim;
+    for (int i = 0; i < 3; ++i)
+      same = same && o.dim[i] == t.q.dim[i] && (o.dim[i] == 1 || o.stride[i] == strides[i]);
+    for (int i = 0; 1 << i < fa3::o_box_rows; ++i) same = same && is_with_rows(p.o_rows[i], map_of(p.o), 1 << i);
+  }
+  if (!same || t.q.dim[3] > row.d || out.head_dim > row.dv) return CUDA_ERROR_LAUNCH_FAILED;
+  const Fault chosen = next_fault();
+  if (chosen == Fault::nothing_done) return CUDA_SUCCESS;
+  if (CUresult result = fa3::test::simulate_served(p, row, t)) return result;
+  do_damage(launch, chosen);
+  return CUDA_SUCCESS;
+}
+
 CUresult run(const Launch& launch) {
   if (!launch.row) return CUDA_ERROR_LAUNCH_FAILED;
   if (const fa3::PassRow* row = launch.row->pass()) {
     switch (row->pass) {
       case fa3::Pass::empty_rows: return write_empty_rows(launch.empty_rows);
       case fa3::Pass::tile_v: return tile_v(launch);
+      case fa3::Pass::plan_lengths: return plan_lengths(launch.lengths);
       case fa3::Pass::bwd_prepare: return fa3::test::simulate_prepare(launch.backward, launch.grid);
       case fa3::Pass::bwd_finish: return fa3::test::simulate_finish(launch.backward, *row, launch.grid);
       case fa3::Pass::bwd_sum: return fa3::test::simulate_sum(launch.backward, *row, launch.grid);
@@ -345,6 +400,7 @@ CUresult run(const Launch& launch) {
       case fa3::Pass::measure:
       case fa3::Pass::finish: return quantize(launch);
       case fa3::Pass::combine: return combine(launch);
+      case fa3::Pass::append: return append(launch);
     }
   }
   if (const fa3::BackwardRow* row = launch.row->backward()) {
@@ -358,6 +414,7 @@ CUresult run(const Launch& launch) {
     return fa3::test::simulate(b, *row, tensors, launch.grid);
   }
   const fa3::ForwardRow& row = *launch.row->forward();
+  if (row.has(fa3::Trait::own_lengths)) return run_served(launch);
   const fa3::ScaledForwardParams& p = launch.forward;
   const fa3::Output& out = p.output;
   fa3_forward_params call{};

@@ -13,7 +13,7 @@ contiguous, the others are multiples of 16 bytes and data is aligned to 16 bytes
 refuses is InvalidArgument, a ValueError, or Unsupported, a NotImplementedError, with the library's message that names
 the argument; other failures are Fa3Error. NumPy itself has no bfloat16 and no FP8: arrays of the package ml_dtypes.
 
-For torch forward, attention, backward, quantize and combine are custom ops, so torch.compile takes them with
+For torch forward, attention, backward, quantize, append and combine are custom ops, so torch.compile takes them with
 fullgraph=True. They are registered when this module is imported after torch, otherwise by the first call. Of attention
 there are derivatives in reverse mode, also by torch.func.grad, vjp, jacrev and vmap of them; those in forward mode, and
 of the others, are refused. Before a CUDA graph is captured call `preload`.
@@ -31,12 +31,14 @@ from typing import Any, Iterator, Optional, Tuple, Union
 
 from . import _arrays
 from ._abi import (
+    APPEND_ROTARY_INTERLEAVED,
     DTYPES,
     FLAG_DETERMINISTIC,
     FLAG_TWO_LEVEL,
     MASKS,
     QUANTIZE_INCOHERENT,
     QUANTIZE_ROTARY_INTERLEAVED,
+    AppendParams,
     BackwardParams,
     CombineParams,
     Fa3Error,
@@ -56,10 +58,11 @@ from ._arrays import Quantized, scale_dims, tile_dims
 # What help(fa3) shows. It would show classes before the functions, with all that they inherit: those have their own
 # help, as in help(fa3.Library).
 __all__ = [
-    *("attention", "forward", "backward", "quantize", "combine", "preload", "register_transformers"),
+    *("attention", "forward", "backward", "quantize", "append", "combine", "preload", "register_transformers"),
     *("kernel_info", "kernels", "version", "describe", "make_tensor", "scale_dims", "tile_dims"),
     *("find_library", "library", "load"),
     *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "QUANTIZE_INCOHERENT", "QUANTIZE_ROTARY_INTERLEAVED"),
+    "APPEND_ROTARY_INTERLEAVED",
 ]
 
 Array = Any  # a torch tensor or a NumPy array
@@ -183,6 +186,43 @@ def quantize(x: Array, *, scales: str = "block", tiles: bool = False, mean: bool
     scale = _scale(softmax_scale)
     calls = _torch_ops(x) or _arrays
     return calls.quantize(x, scales, tiles, mean, flags, _seed(seed), rotary_cos, rotary_sin, k_mean, scale)
+
+
+def append(k: Optional[Array], v: Optional[Array], k_cache: Optional[Array], v_cache: Optional[Array], *,
+           cache_seqlens: Optional[Array] = None, page_table: Optional[Array] = None,
+           cache_batch_idx: Optional[Array] = None, slot_mapping: Optional[Array] = None,
+           cu_seqlens_new: Optional[Array] = None, seqused_new: Optional[Array] = None, q: Optional[Array] = None,
+           q_out: Optional[Array] = None, rotary_cos: Optional[Array] = None, rotary_sin: Optional[Array] = None,
+           rotary_positions: Optional[Array] = None, rotary_interleaved: bool = False,
+           k_scale: Optional[Array] = None, v_scale: Optional[Array] = None,
+           q_scale: Optional[Array] = None) -> Optional[Array]:  # fmt: skip
+    """Writes new rows k and v, (batch, rows, heads_kv, head_dim), into k_cache and v_cache, with rotary embedding of k
+    and q; returns q rotated, if there is one. k, v and q may be None.
+
+    Row i of sequence b goes to position cache_seqlens[b] + i of k_cache[b], (batch, seqlen, heads_kv, head_dim); of
+    k_cache[cache_batch_idx[b]]; or, with page_table, (batch, pages of a sequence), of the pages k_cache, (pages,
+    page_size, heads_kv, head_dim). Packed rows are (rows, heads_kv, head_dim): those of sequence b from
+    cu_seqlens_new[b] to cu_seqlens_new[b + 1]; or each goes to its slot, slot_mapping[i], of all rows of the pages,
+    none if that is negative. seqused_new: only so many rows of each sequence are new.
+
+    rotary_cos, rotary_sin: (positions, rotary_dim / 2) in float32; position i of sequence b is cache_seqlens[b] + i, or
+    rotary_positions[b] + i, with slot_mapping rotary_positions[i]. Caches of float8_e4m3fn hold k divided by k_scale, v
+    by v_scale, (batch or 1, heads_kv or 1, 1) in float32; with q_scale so does what is returned for q. q_out: where
+    that is written to; q itself, for example. Lengths and page numbers are int32, slots and positions also int64. Of
+    wrong numbers rows are left out. fa3.h says the rest."""
+    if q is not None and q_out is None:
+        _arrays.check({"q": q})
+        q_out = _arrays.place_of(q=q).empty(q.shape, _arrays.append_output(q, q_scale))
+    tensors = {"k": k, "v": v, "k_cache": k_cache, "v_cache": v_cache, "cache_seqlens": cache_seqlens,
+               "cu_seqlens_new": cu_seqlens_new, "seqused_new": seqused_new, "page_table": page_table,
+               "cache_batch_idx": cache_batch_idx, "slot_mapping": slot_mapping, "q": q, "q_out": q_out,
+               "rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "rotary_positions": rotary_positions,
+               "k_scale": k_scale, "v_scale": v_scale, "q_scale": q_scale}  # fmt: skip
+    first = "q" if k is None else "k"
+    _arrays.check({first: tensors[first]}, tensors)
+    calls = _torch_ops(tensors[first]) or _arrays
+    calls.append(APPEND_ROTARY_INTERLEAVED if rotary_interleaved else 0, **tensors)
+    return q_out
 
 
 def combine(o_parts: Array, lse_parts: Array, *, out_dtype: Any = None, return_lse: bool = True):

@@ -19,11 +19,12 @@ FORWARD_WORKSPACE_BYTES = 64
 
 OK, INVALID_ARGUMENT, UNSUPPORTED = 0, 1, 2
 NO_CONTEXT, OUT_OF_MEMORY = 5, 9
-# As torch names them. int32 is for lengths and page numbers only.
-DTYPES = {"bfloat16": 1, "float16": 2, "float32": 3, "float8_e4m3fn": 4, "float8_e5m2": 5, "int32": 6}
+# As torch names them. int32 is for lengths and page numbers only, int64 for slots and positions.
+DTYPES = {"bfloat16": 1, "float16": 2, "float32": 3, "float8_e4m3fn": 4, "float8_e5m2": 5, "int32": 6, "int64": 7}
 MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2, "window": 3, "chunk": 4}
 FLAG_DETERMINISTIC, FLAG_TWO_LEVEL, FLAG_BATCH_INVARIANT = 1, 2, 4
 QUANTIZE_INCOHERENT, QUANTIZE_ROTARY_INTERLEAVED = 1, 2
+APPEND_ROTARY_INTERLEAVED = 1
 KERNEL_FORWARD, KERNEL_BACKWARD, KERNEL_PASS = 1, 2, 3
 
 
@@ -118,12 +119,23 @@ class QuantizeParams(Params):
     )
 
 
+class AppendParams(Params):
+    call = "append"
+    _fields_ = (
+        _HEAD
+        + _tensors("k v k_cache v_cache cache_seqlens cu_seqlens_new seqused_new")
+        + _tensors("page_table cache_batch_idx slot_mapping q q_out rotary_cos rotary_sin rotary_positions")
+        + _tensors("k_scale v_scale q_scale")
+    )
+
+
 class CombineParams(Params):
     call = "combine"
     _fields_ = _HEAD + _tensors("o_parts lse_parts o lse")
 
 
-CALLS = {struct.call: struct for struct in (ForwardParams, BackwardParams, QuantizeParams, CombineParams)}
+CALLS = {struct.call: struct for struct in (ForwardParams, BackwardParams, QuantizeParams, AppendParams, CombineParams)}
+NEED_NO_WORKSPACE = ("append", "combine")
 
 
 class KernelInfo(ctypes.Structure):
@@ -178,7 +190,7 @@ class Library:
         for call, struct in CALLS.items():
             params = ctypes.POINTER(struct)
             self._declare(f"fa3_{call}_check", params)
-            self._declare(f"fa3_{call}", params, *([p] if call == "combine" else [p, n, p]))
+            self._declare(f"fa3_{call}", params, *([p] if call in NEED_NO_WORKSPACE else [p, n, p]))
             self._declare(f"fa3_{call}_workspace_size", params, *([i] if call == "forward" else []), size)
             self._declare(f"fa3_{call}_kernel_info", params, i, i, info)
             self._declare(f"fa3_reference_{call}", params, *([i] if call in ("forward", "backward") else []))
@@ -210,7 +222,7 @@ class Library:
 
     def workspace_size(self, params: Params, multiprocessors: int = 0) -> int:
         """Bytes that `enqueue` needs, on a device of so many multiprocessors; 0: the current context's."""
-        if params.call == "combine":
+        if params.call in NEED_NO_WORKSPACE:
             return 0
         size = ctypes.c_size_t()
         device = [multiprocessors] if params.call == "forward" else []
@@ -219,7 +231,7 @@ class Library:
 
     def enqueue(self, params: Params, workspace: Optional[int], workspace_bytes: int, stream: Optional[int]):
         """Enqueues the call on a CUDA stream of the current context. Addresses are those of device memory."""
-        space = [] if params.call == "combine" else [workspace, workspace_bytes]
+        space = [] if params.call in NEED_NO_WORKSPACE else [workspace, workspace_bytes]
         self._call(f"fa3_{params.call}", ctypes.byref(params), *space, stream)
 
     def schedule_size(self, params: ForwardParams, multiprocessors: int = 0) -> int:

@@ -224,6 +224,17 @@ def quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean
     return made
 
 
+def append_output(q, q_scale):
+    """dtype of what becomes of q."""
+    return dtype_name(q.dtype) if q_scale is None else "float8_e4m3fn"
+
+
+def append(flags, **tensors):
+    """Those of fa3_append_params, by name; the caches and q_out are written to."""
+    place = place_of(**tensors)
+    place.run(_abi.AppendParams(flags=flags, **{name: describe(name, x) for name, x in tensors.items()}))
+
+
 def combine(o_parts, lse_parts, out_dtype=None):
     """(o, lse)"""
     place = place_of(o_parts=o_parts, lse_parts=lse_parts)

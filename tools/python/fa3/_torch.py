@@ -1,5 +1,5 @@
 """The calls as custom ops of torch, with what autograd and torch.compile need to know of them: fa3::forward,
-fa3::backward, fa3::quantize and fa3::combine. Importing this file registers them."""
+fa3::backward, fa3::quantize, fa3::append and fa3::combine. Importing this file registers them."""
 
 from __future__ import annotations
 
@@ -165,6 +165,31 @@ def quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean
     seed -= 2**64 if seed >= 2**63 else 0  # an op's numbers are signed; the library takes it as it was
     made = _quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean, softmax_scale)
     return _arrays.Quantized(*made[:2], made[2] if mean else None, made[-1] if k_mean is not None else None)
+
+
+_APPENDED = ("k", "v", "k_cache", "v_cache", "cache_seqlens", "cu_seqlens_new", "seqused_new", "page_table",
+             "cache_batch_idx", "slot_mapping", "q", "q_out", "rotary_cos", "rotary_sin", "rotary_positions", "k_scale",
+             "v_scale", "q_scale")  # fmt: skip
+_WRITTEN = ("k_cache", "v_cache", "q_out")
+
+
+@torch.library.custom_op(
+    "fa3::append",
+    mutates_args=_WRITTEN,
+    schema="(int flags, "
+    + ", ".join(f"Tensor{f'(a{_WRITTEN.index(x)}!)' if x in _WRITTEN else ''}? {x}" for x in _APPENDED)
+    + ") -> ()",
+)
+def append_op(flags, *tensors):
+    _arrays.append(flags, **dict(zip(_APPENDED, tensors)))
+
+
+def append(flags, **tensors):
+    # An op that writes to its arguments has no place for the refusal that the others have.
+    for name, x in tensors.items():
+        if x is not None and is_differentiated(x):
+            raise NotImplementedError(f"fa3.append has no derivative: no gradient flows through it, and {name} has one")
+    append_op(flags, *(tensors[name] for name in _APPENDED))
 
 
 @torch.library.custom_op(

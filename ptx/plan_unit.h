@@ -1,0 +1,348 @@
+// What the planner for packed lengths (plan_lengths.h) splits: how long would the multiprocessors take for what becomes
+// of all tiles? Plain C++, read by both sides; all in integers, so that both come to the same. Times are in nanoseconds.
+//
+// Up to 64 units are tried, from the longest tile's length on. Tiles are taken as items: of up to 64 tiles each is one;
+// of more those of about the same length, for the longest.
+//
+// Where all tiles are about as long, and more than multiprocessors, the last round may have few of them. Then these, the
+// tail of the list, may be split, each into as many parts.
+#pragma once
+#include <cstdint>
+
+#include "plan_params.h"
+
+namespace fa3 {
+
+inline constexpr int32_t longest_time = 1 << 30;  // more is taken for that
+constexpr int32_t clamped_time(int64_t time) { return time < longest_time ? static_cast<int32_t>(time) : longest_time; }
+
+// Of all heads; and no more than can be counted.
+constexpr int32_t of_all_heads(const PlanLengthsParams& p, int64_t pieces) {
+  constexpr int64_t most = 1 << 30;
+  return static_cast<int32_t>(pieces * p.heads < most ? pieces * p.heads : most);
+}
+
+// What pieces cost if there are so many, of all heads.
+constexpr Costs costs_of(const PlanLengthsParams& p, int32_t pieces) {
+  if (pieces > p.multiprocessors) {
+    Costs costs = p.behind;
+    if (p.among && pieces > p.many) costs.piece = p.among;
+    return costs;
+  }
+  Costs costs = p.together;
+  const int32_t for_all = static_cast<int32_t>(int64_t{pieces} * p.memory_each >> 10);
+  if (for_all > costs.block) costs.block = for_all;
+  return costs;
+}
+// What adding up a tile's parts takes: with packed heads behind all pieces, otherwise as so many blocks of the last part.
+constexpr int32_t read_blocks(const PlanLengthsParams& p, int32_t parts) {
+  return (parts == 2 ? 1 : parts) * p.read_length / 16;
+}
+constexpr int32_t read_behind(const PlanLengthsParams& p, int32_t parts) {
+  return p.packed_rows && parts > 1 ? static_cast<int32_t>(combine_time(parts, p.packed_rows, parts)) : 0;
+}
+
+// Pieces of one length, of all heads.
+struct Alike {
+  int32_t pieces, time;
+};
+
+// When multiprocessors that take first the longer ones, then the others, one by one, are done.
+constexpr int32_t end_of(const Divisor& multiprocessors, const Alike& longer, const Alike& others) {
+  const int32_t all = multiprocessors, rounds = longer.pieces / multiprocessors;
+  const int32_t late = longer.pieces - rounds * all, early = all - late;  // late: have one more
+  const int64_t early_time = int64_t{rounds} * longer.time, late_time = late > 0 ? early_time + longer.time : early_time;
+  if (others.pieces == 0) return clamped_time(late_time);
+  const int32_t each = late > 0 ? longer.time / others.time : 0;  // of the early ones before the late ones are free
+  const int64_t sooner = int64_t{each} * early;
+  if (others.pieces <= sooner) return clamped_time(late_time);
+  // Then all take as many, the early ones first.
+  const int32_t left = others.pieces - static_cast<int32_t>(sooner), more = left / multiprocessors;
+  const int32_t last = left - more * all;
+  const int64_t of_early = early_time + int64_t{each + more + (last > 0)} * others.time;
+  const int64_t of_late = late_time + int64_t{more + (last > early)} * others.time;
+  return clamped_time(of_early > of_late ? of_early : of_late);
+}
+
+// Is it better than leaving all tiles whole? If packed heads wait for memory, multiprocessors are at different places,
+// which makes up for what a few more rounds seem to gain, unless tiles take longer than that.
+constexpr bool is_better(const PlanLengthsParams& p, const PlanScratch& s, int32_t time, int32_t whole_time,
+                         int32_t pieces) {
+  constexpr int32_t long_tile = 100'000;
+  const bool is_sure =
+      !p.packed_rows || pieces <= p.multiprocessors || int64_t{s.longest} * p.behind.block > long_tile;
+  return time < (is_sure ? whole_time : whole_time - whole_time / 10) && worth_splitting(time, whole_time);
+}
+
+constexpr int32_t upper_half(uint32_t a, uint32_t b) { return static_cast<int32_t>(uint64_t{a} * b >> 32); }
+
+constexpr int32_t parts_of(const PlanLengthsParams& p, int32_t length, int32_t unit) {
+  if (length <= unit) return 1;
+  const int32_t parts = (length + unit - 1) / unit;
+  return parts < p.most_parts ? parts : p.most_parts;
+}
+
+// Into how many parts the longest tile may be cut.
+constexpr int32_t most_cut(const PlanLengthsParams& p, int32_t longest) {
+  int32_t most = p.most_parts < p.most_slots ? p.most_parts : p.most_slots;
+  if (most > longest >> p.least_unit) most = longest >> p.least_unit;
+  return most < 1 ? 1 : most;
+}
+// The unit of a trial, and into how many parts it cuts the longest tile: 1, 1.2, 1.5, 2, 2.5, 3, .., of which the last is
+// the shorter one. If there may be more parts than half of the trials, later ones are tried in steps.
+struct Unit {
+  int32_t length, parts;
+};
+constexpr Unit unit_of(int32_t trial, int32_t columns, int32_t longest, int32_t most) {
+  const int32_t pairs = 1 << (columns - 1), n = trial / 2;
+  const int32_t halves = trial + 1 + 2 * (most > pairs ? (most - pairs) * n * n >> 2 * (columns - 1) : 0);
+  const int32_t length = trial == 0   ? longest
+                         : trial == 1 ? longest - longest / 6
+                                      : (2 * longest + halves - 1) / halves;
+  return {length > 2 ? length : 2, trial == 0 ? 1 : trial == 1 ? 2 : (halves + 1) / 2};
+}
+
+// What becomes of every eighth item's tiles: parts of a unit each, and the last part or the whole tile. Lengths are
+// summed up in 1 << shift blocks.
+inline constexpr int32_t try_groups = 8;
+template <class Threads>
+constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, PlanScratch& s, int32_t shift, int32_t items,
+                         int32_t first, int32_t trial) {
+  Trials& made = s.trials;
+  const int32_t unit = made.unit[trial];
+  const uint32_t multiplier = made.multiplier[trial];
+  int32_t units_in_all = 0, longest_part = 0, longest_whole = 0;
+  int64_t blocks_in_all = 0;
+  for (int32_t item = first; item < items; item += try_groups) {
+    const int32_t tiles = s.item_count[item], length = s.item_length[item];
+    if (tiles == 0) continue;
+    int32_t units = upper_half(static_cast<uint32_t>(length - 1), multiplier), last = length - units * unit;
+    if (units >= p.most_parts) units = p.most_parts - 1, last = unit;
+    if (units > 0) {
+      constexpr int32_t most = 1 << 22;
+      const int32_t parts = tiles < most / 128 ? tiles * units : most;
+      units_in_all += parts, blocks_in_all += int64_t{parts} * unit;
+      last += read_blocks(p, units + 1);
+    }
+    if (units > 0 && last > longest_part) longest_part = last;
+    if (units == 0 && last > longest_whole) longest_whole = last;
+    int32_t its_class = upper_half(static_cast<uint32_t>(8 * last - 1), multiplier);
+    if (its_class >= Trials::classes) its_class = Trials::classes - 1;
+    threads.add((units > 0 ? made.parts : made.whole)[its_class][trial], tiles);
+    const int64_t blocks = units > 0 ? int64_t{tiles} * last : s.item_blocks[item];
+    threads.add(made.blocks[its_class][trial], static_cast<int32_t>(blocks >> shift));
+  }
+  threads.raise(made.longest_whole[trial], longest_whole);
+  if (units_in_all == 0) return;
+  threads.raise(made.longest_part[trial], longest_part > unit ? longest_part : unit);
+  threads.add(made.parts[Trials::classes - 1][trial], units_in_all);
+  threads.add(made.blocks[Trials::classes - 1][trial], static_cast<int32_t>(blocks_in_all >> shift));
+}
+
+// What a piece of a class takes, on average.
+constexpr void time_class(const PlanLengthsParams& p, Trials& trials, int32_t trial, int32_t its_class, int32_t shift) {
+  int32_t whole = 0, parts = 0;
+  for (int32_t c = 0; c < Trials::classes; c++) whole += trials.whole[c][trial], parts += trials.parts[c][trial];
+  const int32_t all = of_all_heads(p, int64_t{whole} + parts);
+  const Costs costs = costs_of(p, all);
+  if (its_class == 0) {
+    const int64_t of_part = costs.part(trials.longest_part[trial]), of_whole = costs.whole(trials.longest_whole[trial]);
+    trials.pieces[trial] = all, trials.slots[trial] = parts;
+    trials.longest[trial] = clamped_time(parts > 0 && of_part > of_whole ? of_part : of_whole);
+  }
+  const int32_t own_parts = trials.parts[its_class][trial], own = trials.whole[its_class][trial] + own_parts;
+  if (own == 0) return;
+  const int64_t time = (int64_t{trials.blocks[its_class][trial]} << shift) * costs.block +
+                       int64_t{own_parts} * costs.write;
+  const float each = static_cast<float>(time) / static_cast<float>(own);
+  trials.time[its_class][trial] = costs.piece + (each < longest_time ? static_cast<int32_t>(each) : longest_time);
+}
+
+// What a class of a trial's pieces says of when all are done, at least. If there are one or two classes, that is known.
+// Otherwise
+//   - of the longest w * multiprocessors + 1 pieces, for any w, one multiprocessor has w + 1, at best the shortest;
+//   - while some have the last of the longest, others have the rest, from the longest to the shortest: a piece for which
+//     they have no time comes behind the longest, or part of it does;
+//   - all have a share of the work, which some exceed by half of the shortest piece.
+template <class Threads>
+constexpr void bound_class(const Threads& threads, const PlanLengthsParams& p, Trials& trials, int32_t trial,
+                           int32_t its_class) {
+  constexpr int32_t last_class = Trials::classes - 1;
+  Alike others{0, 0}, longest{0, 0}, these{0, 0};  // others: all longer ones, the time is that of the next class
+  int32_t classes = 0;
+  int64_t rest = 0;  // time of all from this class on but the longest
+  bool is_last = true;
+  for (int32_t c = last_class; c >= 0; c--) {
+    const Alike its{of_all_heads(p, int64_t{trials.whole[c][trial]} + trials.parts[c][trial]), trials.time[c][trial]};
+    if (its.pieces == 0) continue;
+    classes++;
+    if (c == last_class) longest = its;
+    else if (c >= its_class) rest += int64_t{its.pieces} * its.time;
+    if (c > its_class) others = {others.pieces + its.pieces, its.time};
+    if (c == its_class) these = its;
+    if (c < its_class) is_last = false;
+  }
+  if (these.pieces == 0) return;
+  if (trials.pieces[trial] <= p.multiprocessors) {
+    if (is_last) trials.least[trial] = trials.longest[trial];
+    return;
+  }
+  if (classes <= 2) {
+    if (!is_last) return;
+    if (others.pieces == 0) others = these, these.pieces = 0;
+    trials.least[trial] = end_of(p.multiprocessors, others, these);
+    return;
+  }
+  const int32_t end = others.pieces + these.pieces, most = (end + p.multiprocessors - 1) / p.multiprocessors;
+  const int32_t needed = (most - 1) * p.multiprocessors + 1 - others.pieces;  // so many of these make it so many
+  const int32_t here = needed < most ? needed : most;
+  const int64_t least = needed > 0 ? int64_t{here} * these.time + int64_t{most - here} * others.time : 0;
+
+  const int32_t rounds = (longest.pieces + p.multiprocessors - 1) / p.multiprocessors;
+  const int64_t idle = int64_t{rounds} * p.multiprocessors - longest.pieces;
+  const int64_t too_much = rest - idle * trials.longest[trial];
+  int64_t behind = trials.longest[trial] + (rounds > 1 ? int64_t{rounds - 1} * longest.time : 0);
+  if (its_class < last_class && too_much > 0) behind += too_much < idle * these.time ? these.time / 2 : these.time;
+  threads.raise(trials.least[trial], clamped_time(least > behind ? least : behind));
+
+  const float share = static_cast<float>(int64_t{these.pieces} * these.time) /
+                      static_cast<float>(int32_t{p.multiprocessors});
+  threads.add(trials.share[trial], (share < longest_time / 8 ? static_cast<int32_t>(share) : longest_time / 8) +
+                                       (is_last ? these.time / 2 : 0));
+}
+constexpr int32_t time_of_trial(const PlanLengthsParams&, const PlanScratch& s, int32_t trial) {
+  const Trials& trials = s.trials;
+  const int32_t time = trials.least[trial] > trials.share[trial] ? trials.least[trial] : trials.share[trial];
+  return clamped_time(int64_t{launch_time} + time + trials.read[trial]);
+}
+
+// Of times that one of a few has, and which of them, in one number: the least one is that of the shortest time. Times up
+// to 16 ms are told apart exactly.
+struct TimeOf {
+  static constexpr int32_t none = INT32_MAX;
+  static constexpr int32_t packed(int32_t time, int32_t number, int32_t shift) { return time >> shift << 6 | number; }
+  static constexpr int32_t shift(int32_t longest) {
+    int32_t shift = 0;
+    while (longest >> shift >= 1 << 24) shift++;
+    return shift;
+  }
+};
+
+// Chooses among the units for tiles of so many lengths: length_of(i), i < tiles.
+template <class Threads, class Length>
+constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, int32_t tiles, PlanScratch& s,
+                           Length length_of) {
+  const int32_t most = most_cut(p, s.longest), items = tiles < PlanScratch::most_items ? tiles : PlanScratch::most_items;
+  const int32_t columns = most > 16 ? 6 : 5, trials = 1 << columns;
+  int32_t shift = 0;  // sums of all tiles are within int32
+  while (int64_t{s.all_tiles} * s.longest >> shift >= 1 << 30) shift++;
+  const uint32_t of_longest = UINT32_MAX / static_cast<uint32_t>(s.longest) + 1;
+  threads.each(Trials::classes * Trials::count, [&](int32_t i) {
+    Trials& made = s.trials;
+    (&made.whole[0][0])[i] = (&made.parts[0][0])[i] = (&made.blocks[0][0])[i] = 0;
+    if (i < PlanScratch::most_items) s.item_length[i] = s.item_count[i] = s.item_blocks[i] = 0;
+    if (i < Trials::count) made.least[i] = made.share[i] = made.longest_part[i] = made.longest_whole[i] = 0;
+    if (i < trials) {
+      const Unit unit = unit_of(i, columns, s.longest, most);
+      made.unit[i] = unit.length, made.multiplier[i] = UINT32_MAX / static_cast<uint32_t>(unit.length) + 1;
+      made.read[i] = read_behind(p, unit.parts);
+    }
+    if (i == 0) s.best = TimeOf::none, s.tried = 1;
+  });
+  threads.each(tiles, [&](int32_t i) {
+    const int32_t length = length_of(i);
+    if (tiles <= PlanScratch::most_items) {
+      s.item_length[i] = s.item_blocks[i] = length, s.item_count[i] = 1;
+    } else {
+      const int64_t item_of = int64_t{upper_half(static_cast<uint32_t>(length - 1) * PlanScratch::most_items, of_longest)};
+      const int32_t item = clamped(static_cast<int32_t>(item_of), 0, PlanScratch::most_items - 1);
+      threads.add_among_alike(s.item_count[item], int32_t{1});
+      threads.raise(s.item_length[item], length);
+      threads.add_among_alike(s.item_blocks[item], length);
+    }
+  });
+  threads.each(try_groups << columns, [&](int32_t i) {
+    try_items(threads, p, s, shift, items, i >> columns, i & (trials - 1));
+  });
+  threads.each(Trials::classes * trials, [&](int32_t i) {
+    time_class(p, s.trials, i & (trials - 1), i >> columns, shift);
+  });
+  threads.each(Trials::classes * trials, [&](int32_t i) {
+    bound_class(threads, p, s.trials, i & (trials - 1), i >> columns);
+  });
+  threads.each(trials, [&](int32_t trial) {
+    const int32_t whole_time = time_of_trial(p, s, 0), time = time_of_trial(p, s, trial);
+    const int32_t unit = s.trials.unit[trial];
+    const bool takes = unit >= 1 << p.least_unit && unit < s.longest && s.trials.slots[trial] <= p.most_slots &&
+                       is_better(p, s, time, whole_time, s.trials.pieces[trial]);
+    if (takes) threads.lower(s.best, TimeOf::packed(time, trial, TimeOf::shift(whole_time)));
+  });
+}
+constexpr bool has_unit(const PlanScratch& s) { return s.tried && s.best != TimeOf::none; }
+constexpr int32_t best_trial(const PlanScratch& s) { return s.best & 63; }
+
+struct Tail {
+  int32_t tiles, parts;
+};
+constexpr int32_t tail_tiles(const PlanLengthsParams& p, const PlanScratch& s, int32_t tiles) {
+  constexpr int32_t most_rounds = 32;  // beyond that there is little to gain
+  const int32_t pieces = of_all_heads(p, tiles), rounds = pieces / p.multiprocessors;
+  const int32_t last = pieces - rounds * p.multiprocessors, own = (last + p.heads - 1) / p.heads;
+  const bool are_alike = int64_t{s.work} * 10 >= int64_t{tiles} * s.longest * 9;
+  return are_alike && rounds > 0 && rounds < most_rounds && last > 0 && 2 * own <= p.most_slots ? own : 0;
+}
+constexpr int32_t time_of_tail(const PlanLengthsParams& p, const PlanScratch& s, int32_t tiles, const Tail& tail) {
+  const int32_t pieces = of_all_heads(p, tiles), in_tail = of_all_heads(p, tail.tiles);
+  const Costs costs = costs_of(p, pieces);
+  const int32_t part = clamped_time(costs.part((s.longest + tail.parts - 1) / tail.parts));
+  const int32_t end = end_of(p.multiprocessors, {pieces - in_tail, clamped_time(costs.whole(s.longest))},
+                             {in_tail * tail.parts, part});
+  return clamped_time(int64_t{launch_time} + end + read_behind(p, tail.parts));
+}
+
+// With so many pieces for each multiprocessor, or more, they are many.
+inline constexpr int32_t few_rounds = 8;
+
+constexpr int32_t time_of_whole(const PlanLengthsParams& p, const PlanScratch& s, int32_t tiles) {
+  if (s.tried) return time_of_trial(p, s, 0);
+  const int32_t pieces = of_all_heads(p, tiles), rounds = (pieces + p.multiprocessors - 1) / p.multiprocessors;
+  const Costs costs = costs_of(p, pieces);
+  int64_t time = costs.whole(s.longest);
+  if (rounds < few_rounds || tail_tiles(p, s, tiles) > 0) time *= rounds;
+  const float work = static_cast<float>(int64_t{s.work} * p.heads) * static_cast<float>(costs.block);
+  const float share = work / static_cast<float>(int32_t{p.multiprocessors});
+  const int64_t all = int64_t{rounds} * costs.piece + (share < longest_time ? static_cast<int32_t>(share) : longest_time);
+  return clamped_time(launch_time + (time > all ? time : all));
+}
+
+template <class Threads>
+constexpr Tail choose_tail(const Threads& threads, const PlanLengthsParams& p, int32_t tiles, PlanScratch& s) {
+  const int32_t own = tail_tiles(p, s, tiles);
+  if (own == 0) return {0, 1};
+  constexpr int32_t most_tail_parts = 32;
+  const int32_t whole_time = time_of_whole(p, s, tiles), shift = TimeOf::shift(whole_time);
+  threads.each(most_tail_parts - 1, [&](int32_t i) {
+    const int32_t parts = i + 2;
+    if (own * parts > p.most_slots || parts > p.most_parts || parts << p.least_unit > s.longest) return;
+    const int32_t time = time_of_tail(p, s, tiles, {own, parts});
+    if (is_better(p, s, time, whole_time, of_all_heads(p, tiles)))
+      threads.lower(s.tail, TimeOf::packed(time, parts, shift));
+  });
+  if (s.tail == TimeOf::none || (has_unit(s) && s.best >> 6 <= s.tail >> 6)) return {0, 1};
+  return {own, s.tail & 63};
+}
+
+// What is predicted, with all tiles whole and as planned; of a constant unit nothing.
+struct PredictedTimes {
+  int32_t whole, planned;
+};
+constexpr PredictedTimes predicted_times(const PlanLengthsParams& p, const PlanScratch& s) {
+  if (p.unit) return {0, 0};
+  const int32_t whole = time_of_whole(p, s, s.all_tiles);
+  const int32_t shift = TimeOf::shift(whole);
+  int32_t planned = has_unit(s) ? s.best >> 6 << shift : whole;
+  if (s.tail >> 6 << shift < planned && s.tail != TimeOf::none) planned = s.tail >> 6 << shift;
+  return {whole, planned};
+}
+
+}  // namespace fa3

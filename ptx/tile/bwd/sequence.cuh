@@ -1,0 +1,47 @@
+// The sequence that a key block is of, and where its rows lie in the tensors. Where lengths belong to the call, each
+// batch entry is a sequence, and all are alike. With Trait::own_lengths each has a Sequence in device memory.
+#pragma once
+#include <type_traits>
+
+#include "../../backward_params.h"
+#include "../../clipped.h"
+#include "../load.cuh"
+
+namespace fa3 {
+
+// What the kernel takes.
+using Params = std::conditional_t<own_lengths, PlannedBackwardParams, BackwardParams>;
+static_assert(sizeof(Params) == parameter_bytes(config));
+
+// Which keys rows see. Which sides are bounded is a constant here: the table's row has the mask.
+FA3_DEVICE Visible visible(const BackwardParams& p) {
+  return {p.visible.seqlen_q, p.visible.seqlen_k, p.visible.left, p.visible.right, bounded_left, bounded_right, {0}};
+}
+FA3_DEVICE Visible visible(const Sequence& sequence) {
+  return visible_of(sequence, bounded_left, bounded_right, {0});
+}
+
+// Rows of q, dout and dq, and of k, v, dk and dv.
+FA3_DEVICE Place query_place(const BackwardParams&, int batch, int row, int head) { return {row, head, batch}; }
+FA3_DEVICE Place key_place(const BackwardParams&, int batch, int row, int head) { return {row, head, batch}; }
+FA3_DEVICE Place query_place(const PlannedBackwardParams& p, const Sequence& sequence, int row, int head) {
+  return clipped(p.q_row(sequence), sequence.seqlen_q, row, head);
+}
+FA3_DEVICE Place key_place(const PlannedBackwardParams& p, const Sequence& sequence, int row, int head) {
+  return clipped(p.k_row(sequence), sequence.seqlen_k, row, head);
+}
+
+// Loads `rows` rows.
+FA3_DEVICE void load_rows(const Element* to, int rows, const TensorMap& map, uint64_t& full, const Place& from) {
+  if constexpr (own_lengths) {
+#pragma unroll
+    for (int slab = 0; slab < slabs; slab++)
+      ptx::cp_async_bulk_tensor_5d_load(ptx::shared_address(to) + slab * rows * slab_row_bytes, &map,
+                                        ptx::shared_address(&full), slab * slab_columns, from.row, from.head,
+                                        from.batch, clipped_rows);
+  } else {
+    load_rows(to, rows, slabs, map, full, from.row, from.head, from.batch);
+  }
+}
+
+}  // namespace fa3

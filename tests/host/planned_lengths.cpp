@@ -1,0 +1,141 @@
+#include "planned_lengths.h"
+
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace fa3::test {
+
+// The K/V blocks that rows of a sequence see, from the first to the last, row by row; at least one.
+static Blocks blocks_of_rows(const PlanLengthsParams& p, const Sequence& s, Rows rows) {
+  const int64_t Bc = p.Bc;
+  int64_t begin = INT64_MAX, end = 0;
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const int64_t query = row >> p.packing.shift;
+    const int64_t from = std::max<int64_t>(0, query - s.left), to = std::min<int64_t>(s.seqlen_k, query + s.right + 1);
+    if (from >= to) continue;
+    begin = std::min(begin, from / Bc), end = std::max(end, (to - 1) / Bc + 1);
+  }
+  return begin < end ? Blocks{int32_t(begin), int32_t(end)} : Blocks{0, 1};
+}
+
+void check_bounds(const PlannedLengths& made) {
+  const PlanLengthsParams& p = made.params;
+  REQUIRE_FALSE(made.overran);
+  REQUIRE((made.counts.entries >= 0 && made.counts.entries <= p.most_tiles + p.most_slots));
+  REQUIRE((made.counts.slots >= 0 && made.counts.slots <= p.most_slots));
+  for (const Planned& entry : made.entries) {
+    const auto place = made.place_of(entry);
+    REQUIRE((place.sequence >= 0 && entry.q_block >= 0 && !place.rows.none()));
+    const SeenBlocks blocks = made.tile(entry);
+    REQUIRE((blocks.begin <= entry.begin && entry.begin < entry.end && entry.end <= blocks.end));
+    REQUIRE((entry.part >= 0 && entry.part < entry.parts && entry.parts <= p.most_parts));
+    if (entry.parts > 1) REQUIRE((entry.slot >= 0 && entry.slot + entry.parts <= p.most_slots));
+  }
+}
+
+// Where all pieces are under way at once, they may stand in any order. Otherwise the first ones, and where pieces are
+// few all, are from the longest to the shortest, as far as buckets tell lengths apart. Where they are many, the tiles of
+// each other sequence stand together, and the next sequence's longest tile is at most about twice as long. The list may
+// end with a tail of split tiles.
+static void check_order(const PlannedLengths& made) {
+  const PlanLengthsParams& p = made.params;
+  int64_t tiles = 0;
+  int32_t longest = 0, shortest = INT32_MAX;
+  for (const Planned& entry : made.entries)
+    tiles += entry.part == 0, longest = std::max(longest, made.tile(entry).length());
+  const bool by_sequence = tiles * p.heads >= few_rounds * p.multiprocessors, has_tail = made.tail_entries > 0;
+  if (int64_t(made.entries.size()) * p.heads <= p.multiprocessors || (has_tail && !by_sequence)) return;
+  if (!by_sequence) REQUIRE(made.sorted_entries == made.entries.size());
+  for (size_t n = 0; n < made.sorted_entries; ++n) {
+    const Planned& entry = made.entries[n];
+    const bool is_last = entry.part == entry.parts - 1;
+    const int32_t blocks = is_last || p.unit == 0 ? made.length(entry) : p.unit;
+    const int32_t read = is_last && entry.part > 0 ? read_blocks(p, entry.parts) : 0;
+    const int32_t length = made.tile(entry).length(blocks) + read;
+    REQUIRE(length <= int64_t{shortest} + longest / (PlanScratch::buckets / 2) + 1);
+    shortest = std::min(shortest, length);
+  }
+  const size_t end = made.entries.size() - size_t(made.tail_entries);
+  std::set<int32_t> before;
+  shortest = INT32_MAX;
+  for (size_t n = made.sorted_entries; n < end;) {
+    const auto place = made.place_of(made.entries[n]);
+    const int32_t sequence = place.sequence;
+    REQUIRE(before.insert(sequence).second);
+    int32_t of_sequence = 0;
+    for (int32_t last = place.rows.end; n < end && last > 0; ++n) {
+      const auto next = made.place_of(made.entries[n]);
+      REQUIRE((next.sequence == sequence && next.rows.end == last && made.entries[n].parts == 1));
+      of_sequence = std::max(of_sequence, made.tile(made.entries[n]).length()), last = next.rows.begin;
+    }
+    const bool is_last_group = of_sequence <= longest / (groups_of(p.sequences) == 8 ? 32 : 2);
+    REQUIRE((of_sequence <= 2 * int64_t{shortest} + 2 || is_last_group));
+    shortest = std::min(shortest, of_sequence);
+  }
+}
+
+void check(const PlannedLengths& made) {
+  check_bounds(made), check_order(made);
+  const PlanLengthsParams& p = made.params;
+  struct Pieces {
+    Rows rows;
+    std::vector<Work> parts;
+  };
+  std::map<std::tuple<int32_t, int32_t, int32_t>, Pieces> tiles;  // by sequence, head and first row
+  std::set<int32_t> slots, tickets;
+  for (int32_t n = 0; n < int32_t(made.entries.size()) * p.heads; ++n) {
+    const Planned& entry = made.entries[size_t(n / p.heads)];
+    const auto place = made.place_of(entry);
+    Pieces& pieces = tiles[{place.sequence, n % p.heads, place.rows.begin}];
+    pieces.rows = place.rows, pieces.parts.push_back(made.work(n));
+  }
+  size_t wanted = 0;
+  for (int32_t b = 0; b < p.sequences; ++b) {
+    const Sequence& s = made.sequences[size_t(b)];
+    const int32_t rows = s.seqlen_q << p.packing.shift;
+    for (int32_t head = 0; head < p.heads; ++head)
+      for (int32_t row = 0; row < rows; ++wanted) {
+        REQUIRE(tiles.count({b, head, row}) == 1);
+        auto& [own, parts] = tiles[{b, head, row}];
+        const Blocks blocks = blocks_of_rows(p, s, own);
+        row = own.end;
+        std::sort(parts.begin(), parts.end(), [](const Work& x, const Work& y) { return x.part < y.part; });
+        int32_t begin = blocks.begin;
+        for (size_t i = 0; i < parts.size(); ++i) {
+          const Work& work = parts[i];
+          REQUIRE((work.part == int(i) && work.parts == int(parts.size())));
+          REQUIRE((work.begin == begin && work.begin < work.end));
+          begin = work.end;
+          if (work.parts == 1) continue;
+          REQUIRE((work.slot == parts[0].slot && work.split_tile == parts[0].split_tile));
+          const int32_t slot = work.slot + work.part;
+          REQUIRE((slot >= 0 && slot < made.counts.slots * p.heads && slots.insert(slot).second));
+        }
+        REQUIRE(begin == blocks.end);
+        if (parts.size() == 1) continue;
+        const int32_t ticket = parts[0].split_tile;
+        REQUIRE((ticket >= 0 && ticket < made.counts.slots / 2 * p.heads && tickets.insert(ticket).second));
+      }
+  }
+  REQUIRE(tiles.size() == wanted);  // none of other rows
+}
+
+static const ForwardRow& row_of(const char* name) {
+  const int row = row_named(name);
+  REQUIRE(row >= 0);
+  return forward_row(row);
+}
+const ForwardRow& wide() { return row_of("fa3_fwd_bf16_d128_causal_192x64"); }
+const ForwardRow& packed() { return row_of("fa3_fwdpacked_bf16_d128_full_64x64"); }
+
+std::vector<int32_t> any_lengths(std::mt19937& random, size_t count, int32_t most) {
+  std::vector<int32_t> lengths;
+  for (size_t i = 0; i < count; ++i) {
+    const int32_t scale = 1 << random() % 14;
+    lengths.push_back(random() % 8 == 0 ? 0 : std::min(most, 1 + int32_t(random() % uint32_t(scale))));
+  }
+  return lengths;
+}
+
+}  // namespace fa3::test

@@ -1,0 +1,126 @@
+#include "served.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "half.h"
+
+namespace fa3::test {
+namespace {
+
+using Row = std::vector<double>;
+
+Row row_at(const fa3_tensor& t, int64_t batch, int64_t row, int64_t head) {
+  Row numbers(size_t(t.dim[3]));
+  // TMA gives zeros for what lies outside of the tensor.
+  if (batch < 0 || batch >= t.dim[0] || row < 0 || row >= t.dim[1] || head >= t.dim[2]) return numbers;
+  const auto* const from =
+      static_cast<const uint16_t*>(t.data) + batch * t.stride[0] + row * t.stride[1] + head * t.stride[2];
+  for (size_t x = 0; x < numbers.size(); ++x)
+    numbers[x] = double(t.dtype == FA3_DTYPE_BF16 ? tools::from_bf16(from[x]) : tools::from_fp16(from[x]));
+  return numbers;
+}
+
+// Where a sequence's key lies.
+struct Place {
+  int64_t batch, row;
+};
+Place place_of(const PlannedForwardParams& p, const Sequence& s, int64_t key) {
+  if (!p.page_table) return {s.k_batch, s.k_row + key};
+  const int64_t page_size = p.page_size, row = s.k_row + key, page = row / page_size;
+  return {page < p.table_pages ? p.page_table[int64_t{s.k_batch} * p.table_stride + page] : -1, row % page_size};
+}
+
+// A query's row of a tile: O and LSE in float64, and then rounded.
+void compute(const PlannedForwardParams& p, const ServedTensors& t, const Sequence& s, const Keys& keys, int64_t query,
+             int64_t head) {
+  const Output& out = p.output;
+  const int64_t head_kv = head / int64_t{p.heads_per_kv}, row = s.q_row + query;
+  const Row q = row_at(t.q, s.q_batch, row, head);
+  const auto score = [&](const Row& k) {
+    double dot = 0;
+    for (size_t x = 0; x < q.size() && x < k.size(); ++x) dot += q[x] * k[x];
+    return dot * double(p.softmax_scale);
+  };
+  const double sink = p.sinks ? double(p.sinks[head * p.sinks_stride]) : -INFINITY;
+  std::vector<double> scores;
+  double most = sink;
+  for (int32_t key = keys.begin; key < keys.end; ++key) {
+    const Place at = place_of(p, s, key);
+    scores.push_back(score(row_at(t.k, at.batch, at.row, head_kv)));
+    most = std::isnan(scores.back()) ? scores.back() : std::max(most, scores.back());
+  }
+  double sum = sink == -INFINITY ? 0 : std::exp(sink - most);
+  Row o(size_t(out.head_dim));
+  for (int32_t key = keys.begin; key < keys.end; ++key) {
+    const Place at = place_of(p, s, key);
+    const double weight = std::exp(scores[size_t(key - keys.begin)] - most);
+    const Row v = row_at(t.v, at.batch, at.row, head_kv);
+    for (size_t x = 0; x < o.size() && x < v.size(); ++x) o[x] += weight * v[x];
+    sum += weight;
+  }
+  auto* const to = static_cast<uint16_t*>(out.o) + s.q_batch * out.o_stride_batch + row * out.o_stride_row +
+                   head * out.o_stride_head;
+  for (size_t x = 0; x < o.size(); ++x) {
+    const auto value = float(keys.none() ? 0 : o[x] / sum);
+    to[x] = out.dtype == Dtype::bf16 ? tools::to_bf16(value) : tools::to_fp16(value);
+  }
+  if (out.lse)
+    out.lse[s.q_batch * out.lse_stride_batch + head * out.lse_stride_head + row * out.lse_stride_row] =
+        float(keys.none() ? sink : most + std::log(sum));
+}
+
+bool same(const Sequence& a, const Sequence& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+
+// Do the entries of a tile hold each of its blocks once, and has each part a slot of its own?
+bool is_whole(std::vector<Planned> parts, const Blocks& blocks, int32_t slots, std::set<int32_t>& taken) {
+  std::sort(parts.begin(), parts.end(), [](const Planned& a, const Planned& b) { return a.part < b.part; });
+  int32_t begin = blocks.begin;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Planned& part = parts[i];
+    if (part.part != int32_t(i) || part.parts != int32_t(parts.size()) || part.slot != parts[0].slot ||
+        !same(part.sequence, parts[0].sequence) || part.begin != begin || part.end <= begin)
+      return false;
+    begin = part.end;
+    if (part.parts == 1) continue;
+    if (part.slot < 0 || part.slot + part.parts > slots || !taken.insert(part.slot + part.part).second) return false;
+  }
+  return begin == blocks.end;
+}
+
+}  // namespace
+
+CUresult simulate_served(const PlannedForwardParams& p, const ForwardRow& row, const ServedTensors& t) {
+  const Packing packing = row.packs_heads() ? p.visible.packing : Packing{0};
+  const int32_t heads_of_tile = row.packs_heads() ? int32_t{p.heads_per_kv} : 1;
+  const int64_t heads = int64_t{p.tiles.heads} * heads_of_tile;
+  // Tiles by where their rows lie.
+  std::map<std::array<int32_t, 3>, std::vector<Planned>> tiles;
+  for (int32_t n = 0; n < p.counts->entries; ++n) {
+    const Planned& entry = p.planned[n];
+    tiles[{entry.sequence.q_batch, entry.sequence.q_row, entry.q_block}].push_back(entry);
+  }
+  std::set<int32_t> slots;
+  for (const auto& [at, parts] : tiles) {
+    const Sequence& s = parts[0].sequence;
+    const Visible seen = visible_of(s, row.bounded_left(), row.bounded_right(), packing);
+    const int32_t first = parts[0].q_block * row.Br, end = std::min(first + row.Br, seen.rows());
+    if (first < 0 || first >= end || s.q_row < 0 || int64_t{s.q_row} + s.seqlen_q > t.q.dim[1] ||
+        s.seqlen_q > p.visible.seqlen_q || s.q_batch < 0 || s.q_batch >= t.q.dim[0] || heads != t.q.dim[2] ||
+        (p.page_table && s.k_row % p.box_rows != 0) ||
+        !is_whole(parts, tile_blocks(seen, first, row.Br, row.Bc), p.counts->slots, slots))
+      return CUDA_ERROR_LAUNCH_FAILED;
+    for (int32_t head = 0; head < p.tiles.heads; ++head)
+      for (int32_t r = first; r < end; ++r)
+        if (packing.head(r) < heads_of_tile)
+          compute(p, t, s, seen.of(r), packing.query(r), int64_t{head} * heads_of_tile + packing.head(r));
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fa3::test
