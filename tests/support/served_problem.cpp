@@ -370,6 +370,7 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   p.dtype = random.chance(0.7) ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
   choose_mask(p, random);
   choose_tensors(p, random);
+  if (limits.row && !p.packed_q && !p.packed_k) p.uses_k = true;  // the row takes no call without anything of its own
   do {
     p.heads_kv = random.pick<int64_t>({1, 1, 2, 2, 3, 4, 8});
     p.heads = p.heads_kv * random.pick<int64_t>({1, 1, 2, 3, 4, 5, 7, 8, 12, 16, 71});

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "half.h"
@@ -99,11 +101,12 @@ CUresult simulate_served(const PlannedForwardParams& p, const ForwardRow& row, c
   const Packing packing = row.packs_heads() ? p.visible.packing : Packing{0};
   const int32_t heads_of_tile = row.packs_heads() ? int32_t{p.heads_per_kv} : 1;
   const int64_t heads = int64_t{p.tiles.heads} * heads_of_tile;
-  // Tiles by where their rows lie.
-  std::map<std::array<int32_t, 3>, std::vector<Planned>> tiles;
+  // Tiles by sequence, query block and slot: wrong lengths may make sequences overlap, or be the same.
+  std::map<std::tuple<std::array<int32_t, 8>, int32_t, int32_t>, std::vector<Planned>> tiles;
   for (int32_t n = 0; n < p.counts->entries; ++n) {
     const Planned& entry = p.planned[n];
-    tiles[{entry.sequence.q_batch, entry.sequence.q_row, entry.q_block}].push_back(entry);
+    const int32_t slot = entry.parts == 1 ? -1 - n : entry.slot;
+    tiles[{std::bit_cast<std::array<int32_t, 8>>(entry.sequence), entry.q_block, slot}].push_back(entry);
   }
   std::set<int32_t> slots;
   for (const auto& [at, parts] : tiles) {
