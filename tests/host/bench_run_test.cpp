@@ -1,7 +1,7 @@
 // The benchmark's runs of both directions, on the simulated driver: right results are timed, wrong ones are not.
 #include <catch2/catch_test_macros.hpp>
 
-#include "append.h"
+#include "tools/fa3-bench/append.h"  // not that of the simulated driver
 #include "combine.h"
 #include "measure.h"
 #include "points.h"
