@@ -198,7 +198,7 @@ Plans show_plans(const std::vector<Point>& points, const SequenceLengths& length
   Plans plans{line("On %d multiprocessors, as the device plans packed sequences. *: predicted to be the fastest.\n"
                    "parts: of one tile, at most.\n",
                    multiprocessors), 0};
-  plans.text += "No call takes packed sequences yet: tiles and costs are those for sequences of one length.\n";
+  plans.text += "Rows are those for sequences of one length; calls run others of the same tiles (fa3_fwdserved...).\n";
   for (const Point& point : points) plans.refused += !add_plan(point, lengths, multiprocessors, pieces, plans.text);
   return plans;
 }

@@ -25,7 +25,7 @@ def main(program):
     packed = "--plan", "--pieces", "--causal", "1", "--lengths"
     status, text, errors = run(program, *packed, "17,4096,300", "--head-dim", "128")
     assert (status, errors) == (0, ""), errors
-    assert "lengths 17,4096,300 heads" in text and "    sequence 1, query block 31, blocks 0 to 31\n" in text, text
+    assert "lengths 17,4096,300 heads" in text and "    sequence 1, query block 20, blocks 0 to 63\n" in text, text
     for lengths in (["17,x"], ["17,300", "--lengths-k", "5"], ["17", "--seqlen", "17"]):
         status, text, errors = run(program, *packed, *lengths)
         assert (status, text) == (2, "") and errors.startswith("fa3-bench: --"), errors
