@@ -88,7 +88,7 @@ const Change bad_packed[] = {
     {"k.dim[0] * k.stride[0] is 17 * 68719476736 elements", invalid, [](P& p) { p.k.stride[0] = int64_t{1} << 36; }},
 
     {"cu_seqlens_q.dtype is fp32, must be int32", invalid, [](P& p) { p.cu_seqlens_q.dtype = FA3_DTYPE_FP32; }},
-    {"cu_seqlens_k.dtype is 7, must be a fa3_dtype", invalid, [](P& p) { p.cu_seqlens_k.dtype = 7; }},
+    {"cu_seqlens_k.dtype is 8, must be a fa3_dtype", invalid, [](P& p) { p.cu_seqlens_k.dtype = 8; }},
     {"cu_seqlens_q.rank is 2, must be 1", invalid, [](P& p) { p.cu_seqlens_q.rank = 2; }},
     {"cu_seqlens_k.rank is -1, must be 1", invalid, [](P& p) { p.cu_seqlens_k.rank = -1; }},
     {"cu_seqlens_q.dim[0] is 0, must be the number of sequences and 1", invalid,
