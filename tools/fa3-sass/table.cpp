@@ -85,11 +85,12 @@ std::string expected_bytes(const fa3::BackwardRow& row) {
 }
 
 // The producer's loads of a forward row, by slabs of K, of V (in the loop, and the last one) and of Q. V as tiles comes
-// at once, and with elements of 8 bits a vector comes with Q. With own lengths the last block of a sequence comes in
-// boxes of few rows, or all of it as zeros.
+// at once, and with elements of 8 bits a vector comes with Q. With own lengths a lane sends for a box for each 64 keys
+// of a block; one of V that is not full comes in smaller boxes.
 int tma_loads(const fa3::ForwardRow& row) {
-  const int ways = row.has(fa3::Trait::own_lengths) ? 3 : 1;
-  return row.slabs() + 2 * ways * (row.takes_v_tiles() ? 1 : row.v_slabs()) + row.slabs() + row.is_8bit();
+  const int v = 2 * (row.takes_v_tiles() ? 1 : row.v_slabs());
+  const int boxes = row.has(fa3::Trait::own_lengths) ? (row.Bc + 63) / 64 : 0;
+  return (boxes ? boxes * (row.slabs() + 2 * v) : row.slabs() + v) + row.slabs() + row.is_8bit();
 }
 // And the stores of O, by slabs. With own lengths the last rows of a sequence leave in boxes of few rows.
 int tma_stores(const fa3::ForwardRow& row) {
@@ -142,6 +143,10 @@ std::string parities(const fa3::ForwardRow& row, const std::string& scope) {
   const int split = row.split_stage();
   if (scope == "prologue") return repeated("0", 3 + 2 * split);  // Q, blocks that are skipped, the first K
   if (scope == "epilogue") return repeated("0", 5 + 3 * split);  // the last V, Q, K, skipped blocks at two places
+  // With own lengths: a piece, Q's buffer; its slot, or with packed heads two, the wish for the next one, its slot; a
+  // piece, stage, the last V's, that V.
+  if (row.has(fa3::Trait::own_lengths))
+    return "0 1 " + repeated("1", 1 + row.packs_heads()) + " 0 1 0 " + repeated("1", 2 + split) + " 0";
   // Hand-over of pieces at one place or two, stage, the last V's, that V; a piece, Q's buffer.
   return repeated("1", 3 + split + row.has(fa3::Trait::early_claim)) + " 0 0 1";
 }
