@@ -210,7 +210,7 @@ def kernels():
     info = fa3.kernel_info(q, k, v, causal=True)
     assert info.name.startswith("fa3_fwd") and (info.head_dim, info.causal, info.multiprocessors) == (128, 1, 132), info
     fits = lambda x: (x.kind, x.dtype, x.head_dim, x.head_dim_v, x.causal) == (1, fa3.DTYPES["float16"], 128, 128, 0)
-    names = [x.name for x in fa3.kernels() if fits(x)]
+    names = [x.name for x in fa3.kernels() if fits(x) and "_window_" not in x.name]
     assert len(names) > 1 and [fa3.kernel_info(q, k, v, kernel=name).name for name in names] == names
     refused(NotImplementedError, 'params->kernel is "none"', fa3.kernel_info, q, k, v, kernel="none")
     padded = np.empty((2, 300, 4, 132), np.float16)[..., :128]
