@@ -20,12 +20,13 @@ RENEW = "run tests/gpu/run on a machine with a Hopper GPU and commit what it wri
 
 
 def source_hash(root=ROOT):
-    """SHA-256 over the sorted paths and contents of the GPU-relevant sources; prose beside them is none."""
+    """SHA-256 over the sorted paths and contents of the GPU-relevant sources. Prose beside them is none, nor are
+    contracts, which nothing that runs on a GPU is made of."""
     digest = hashlib.sha256()
     for path in sorted(
         file.relative_to(root).as_posix() for top in SOURCES for file in (root / top).rglob("*") if file.is_file()
     ):
-        if "__pycache__" in path or path.endswith(".md"):
+        if "__pycache__" in path or path.endswith((".md", ".contract")):
             continue
         content = (root / path).read_bytes()
         digest.update(f"{path}\0{len(content)}\0".encode())
