@@ -40,4 +40,16 @@ FA3_DEVICE bool mbarrier_try_wait_parity(uint32_t addr, uint32_t parity) {
   return done != 0;
 }
 
+// ptx: mbarrier.test_wait.parity.shared::cta.b64 p, [addr], parity;  (mbarrier.test_wait / mbarrier.try_wait)
+// The same at once, without suspending the thread.
+FA3_DEVICE bool mbarrier_test_wait_parity(uint32_t addr, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(done)
+      : "r"(addr), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 }  // namespace fa3::ptx

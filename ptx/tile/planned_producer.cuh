@@ -3,8 +3,9 @@
 //
 // From the claim of a piece until its entry of the list is there it takes 1.5 us. So a warp does nothing else: it hands
 // pieces over to the others in shared memory, the next one while they load the present one. Where K and V lie in pages,
-// their blocks come in boxes of few rows. The lanes of a warp look up the pages of a block's boxes, a block ahead. One
-// box costs a warp 35 clocks, whatever its size, so two warps share them.
+// their blocks come in boxes of few rows. The lanes of a warp look up the pages of a block's boxes, two blocks ahead: while
+// memory is busy, a page's number takes longer to come than a block. One box costs a warp 35 clocks, whatever its size,
+// so two warps share them.
 //   warps 0 and 1  K and V; warp 1 only where a block is more than one box
 //   warp 2         Q
 //   warp 3         claims pieces
@@ -38,6 +39,9 @@ class PlannedKvProducer {
     constexpr bool early = has(Trait::early_claim);
     PieceRing& pieces = smem_.pieces;
     uint32_t i = 0;  // use of the K/V ring
+    // The next blocks. Those of the next piece are there already, if it was claimed in time (looked_up).
+    Boxes next[lookahead]{};
+    bool looked_up = false;
     // The block before: its V is loaded with the next K.
     Boxes before{};
     int head_before = 0, keys_before = 0;
@@ -52,11 +56,27 @@ class PlannedKvProducer {
       // but early enough for it to come in time.
       const int blocks = piece.end - piece.begin, ahead = early ? min(max(blocks / 4, 2), 4) : 1;
       const int ask_at = min(piece.end - 1, piece.begin + ahead);
-      Boxes next = boxes_of(piece.sequence, piece.end - 1);
+      if (!looked_up) {
+#pragma unroll
+        for (int n = 0; n < lookahead; n++)
+          if (n < blocks) next[n] = boxes_of(piece.sequence, piece.end - 1 - n);
+      }
+      looked_up = false;
       for (int j = piece.end - 1; j >= piece.begin; j--, i++) {
         if (leads() && j == ask_at) arrive(pieces.wanted[0]);
-        const Boxes block = next;
-        if (j > piece.begin) next = boxes_of(piece.sequence, j - 1);
+        const Boxes block = next[0];
+#pragma unroll
+        for (int n = 1; n < lookahead; n++) next[n - 1] = next[n];
+        const int left = j - piece.begin;  // blocks of the piece behind this one
+        if (left >= lookahead) {
+          next[lookahead - 1] = boxes_of(piece.sequence, j - lookahead);
+        } else if constexpr (looks_beyond) {
+          if (left == lookahead - 1) looked_up = is_there(t + 1);
+          const Planned& following = pieces.planned[PieceRing::index(t + 1)];
+          const int of_following = following.end - lookahead + left;
+          if (looked_up && of_following >= following.begin)
+            next[lookahead - 1] = boxes_of(following.sequence, of_following);
+        }
         const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
         Stage& stage = smem_.stage[s];
         wait(smem_.empty_k[s], parity);
@@ -97,6 +117,17 @@ class PlannedKvProducer {
   FA3_DEVICE static bool first_lane() { return threadIdx.x % 32 == 0; }
   // The thread that says how many bytes come, and asks for pieces.
   FA3_DEVICE static bool leads() { return threadIdx.x % 128 == 0; }
+
+  static constexpr int lookahead = 2;
+  // Only single consumers, whose tiles wait for memory, leave the registers for the next piece's blocks.
+  static constexpr bool looks_beyond = !config.moves_registers();
+
+  // Is piece t of the thread block in the ring already?
+  FA3_DEVICE bool is_there(uint32_t t) const {
+    const uint32_t slot = PieceRing::index(t), full = ptx::shared_address(&smem_.pieces.full[slot]);
+    return __all_sync(0xffffffffu, ptx::mbarrier_test_wait_parity(full, PieceRing::parity(t))) &&
+           smem_.pieces.number[slot] != Claims::none;
+  }
 
   // Rows of a box: without pages a block is one box.
   FA3_DEVICE int box_rows() const { return p_.page_table ? p_.box_rows : Bc; }
