@@ -64,8 +64,11 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   int64_t slots = most_slots(multiprocessors, heads);
   if (batch_invariant) slots = most_constant_slots(tiles, problem.seqlen_k, row.Bc, unit, parts);
   slots = parts == 1 ? 0 : std::min(slots, tiles * parts);
+  // Kernels count pieces, and rows of slots, in int32.
   int64_t pieces;
-  if (__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) || pieces > max_tiles) return false;
+  if (__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) || pieces > max_tiles ||
+      slots * heads * row.Br > INT32_MAX)
+    return false;
   const RowCosts costs = costs_for(problem, row);
   p = {};
   p.lengths = lengths;

@@ -151,10 +151,10 @@ TEST_CASE("bounds are reached by the lengths that they are for", "[lengths]") {
 TEST_CASE("more rows than can be counted are refused", "[lengths]") {
   PlanLengthsParams params;
   const auto takes = [&](int64_t batch, int64_t seqlen_q, int64_t seqlen_k, const PackedTotals& totals,
-                         int64_t chunk = 0) {
+                         int64_t chunk = 0, bool batch_invariant = false) {
     ForwardProblem problem = problem_of({.heads = 4, .heads_kv = 4, .head_dim = 128});
     problem.batch = batch, problem.seqlen_q = seqlen_q, problem.seqlen_k = seqlen_k, problem.chunk = chunk;
-    return plan_lengths_params(problem, wide(), 132, {}, totals, no_window, false, params);
+    return plan_lengths_params(problem, wide(), 132, {}, totals, no_window, batch_invariant, params);
   };
   CHECK(takes(1, most_packed_rows, most_packed_rows, {-1, -1}));
   CHECK_FALSE(takes(1, most_packed_rows + 1, 100, {-1, -1}));
@@ -164,6 +164,11 @@ TEST_CASE("more rows than can be counted are refused", "[lengths]") {
   CHECK_FALSE(takes(1 << 20, 1 << 20, 100, {-1, -1}));
   CHECK(takes(1 << 20, 1 << 20, 100, {1 << 22, -1}));
   CHECK_FALSE(takes(1 << 11, 1 << 20, 1 << 20, {1 << 22, -1}, 1));  // a Sequence for each position
+  // Rows of slots: 32 for each tile of each head.
+  const int64_t tiles = INT32_MAX / (192 * 4 * 32);
+  CHECK(takes(1, tiles * 192, 1 << 20, {-1, -1}, 0, true));
+  CHECK_FALSE(takes(1, (tiles + 1) * 192, 1 << 20, {-1, -1}, 0, true));
+  CHECK(takes(1, (tiles + 1) * 192, 1 << 20, {-1, -1}));
 }
 
 }  // namespace fa3::test
