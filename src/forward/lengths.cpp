@@ -104,6 +104,7 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
     at_least(p.behind, memory_time(bytes, multiprocessors, all_bytes));
     p.memory_each = narrow(bytes * 1024 / (fit_cache(all_bytes) ? of_cache : of_memory));
   }
+  p.write_length = 16 * p.behind.write / p.behind.block;
   p.read_length = packs ? 0 : 16 * p.behind.read / p.behind.block;
   p.packed_rows = narrow(packs ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
   return true;
