@@ -100,16 +100,27 @@ constexpr int64_t most_tiles(int64_t batch, int64_t max_rows, int64_t total_rows
   const int64_t by_total = (total_rows - sequences) / Br + sequences;
   return by_max < by_total ? by_max : by_total;
 }
-// So many parts for each multiprocessor, at most: what fa3.h promises for the workspace.
+// So many parts for each multiprocessor, at most: what fa3.h promises for the workspace. And so many of each tile, of
+// which a part has 1 << least_unit K/V blocks or more.
 inline constexpr int64_t most_parts_each = 3;
-constexpr int64_t most_slots(int64_t multiprocessors, int64_t heads) {
-  const int64_t slots = most_parts_each * multiprocessors / heads;
-  return slots < 2 ? 0 : slots;
+constexpr int64_t most_slots(int64_t multiprocessors, int64_t heads, int64_t tiles, int64_t blocks, int64_t least_unit,
+                             int64_t most_parts) {
+  const int64_t by_all = most_parts_each * multiprocessors / heads;
+  if (by_all < 2 || most_parts < 2 || blocks >> least_unit < 2) return 0;
+  const int64_t by_blocks = ((blocks - 1) >> least_unit) + 1, parts = by_blocks < most_parts ? by_blocks : most_parts;
+  return by_all / parts < tiles ? by_all : tiles * parts;
 }
-// With a constant unit each tile has the parts of all the keys that it sees.
-constexpr int64_t most_constant_slots(int64_t tiles, int64_t max_k, int64_t Bc, int64_t unit, int64_t most_parts) {
-  const int64_t all = (max_k + unit * Bc - 1) / (unit * Bc), parts = all < most_parts ? all : most_parts;
-  return parts < 2 ? 0 : tiles * parts;
+// With a constant unit of so many keys each tile has the parts of all the keys that it sees; units: of which it sees
+// keys, at most. tiles_each: of a sequence, at most. total_k: of all sequences, below 0 where these are batched.
+constexpr int64_t most_constant_slots(int64_t tiles, int64_t tiles_each, int64_t units, int64_t total_k, int64_t unit,
+                                      int64_t most_parts) {
+  const int64_t parts = units < most_parts ? units : most_parts;
+  if (parts < 2) return 0;
+  const int64_t by_tiles = tiles * parts;
+  if (total_k < 0) return by_tiles;
+  // Sequences of n > unit keys, which have (n - 1) / unit + 1 parts.
+  const int64_t split = total_k / (unit + 1), by_total = tiles_each * ((total_k - split) / unit + split);
+  return by_tiles < by_total ? by_tiles : by_total;
 }
 constexpr int64_t most_entries(int64_t tiles, int64_t slots) { return tiles + slots; }
 
