@@ -9,11 +9,12 @@
 //
 // The order: where pieces are few, from the longest to the shortest. Where they are many, each multiprocessor has
 // several, and what counts is that K and V are in the L2 cache. So the tiles of a sequence follow each other, from the
-// last to the first, and sequences follow in groups, those with the longest tiles first. Only where some tiles are split
+// last to the first, and sequences follow in groups, those with the longest tiles first. (Groups are the finer the
+// longer tiles are: what comes last fills what is left.) Only where some tiles are split
 // do the sequences that have such tiles come before all groups, their tiles from the longest to the shortest.
 //
-// The steps are loops whose rounds do not depend on each other: over sequences, over tiles, over pairs of a trial and an
-// item. `threads` says how they run:
+// The steps are loops whose rounds do not depend on each other: over sequences, over tiles, over pairs of a trial and
+// an item. `threads` says how they run:
 //   each(count, f)              f(0) .. f(count - 1), in any order or at once; all have ended when it returns
 //   add(sum, n)                 sum += n as one step, from inside such rounds; returns what the sum was before
 //   add_among_alike(sum, n)     the same, where rounds often have the same sum
@@ -72,8 +73,10 @@ constexpr Room room_of(const PlanLengthsParams& p, const LengthsPlan& plan, Plan
   if (count <= PlanScratch::most_sequences) return {s.sequences, s.tiles, s.longest_tile, true};
   return {plan.sequences, plan.tiles, plan.tiles + PlanScratch::groups * count + 1, true};
 }
-// So many groups of sequences are told apart by their longest tiles.
-constexpr int32_t groups_of(int32_t sequences) { return sequences <= PlanScratch::most_sequences / 8 ? 8 : 4; }
+// So many groups of sequences are told apart by their longest tiles: as many as one step of prefix sums has room for.
+constexpr int32_t groups_of(const Divisor& sequences) {
+  return sequences > PlanScratch::most_sequences / 8 ? 4 : clamped(PlanScratch::most_sequences / 2 / sequences, 8, 16);
+}
 static_assert(PlanScratch::groups == 4);
 
 // The tiles of a sequence. With a bound on the right later rows see more keys. So where rows do not fill all tiles, and
@@ -139,9 +142,10 @@ struct Parts {
 };
 constexpr Parts parts_of(const PlanLengthsParams& p, const SeenBlocks& blocks, int32_t unit) {
   if (p.unit == 0) {
-    const bool as_it_is = blocks.weight == 64 || unit >= 1 << 24;
-    const int32_t blocks_of_unit = as_it_is ? unit : unit * 64 / blocks.weight;
-    return {blocks.begin, blocks_of_unit, 0, parts_of(p, blocks.count(), blocks_of_unit)};
+    const int32_t count = parts_of(p, blocks.length(), unit);
+    if (count == 1 || blocks.weight == 64) return {blocks.begin, unit, 0, count};
+    const int32_t all = 64 * unit, each = all / blocks.weight, rest = all - each * blocks.weight;
+    return {blocks.begin, each, (count - 1) * rest / blocks.weight, count};
   }
   const int32_t most = p.most_parts - 1;
   const int32_t first = blocks.begin / unit, last = (blocks.end - 1) / unit;
@@ -165,7 +169,7 @@ struct ListedTile {
   constexpr int32_t entry_of(int32_t part) const { return part == parts.count - 1 ? last_entry : entry + part; }
 };
 
-// The longest pieces are in bucket 0.
+// The pieces of the longest times, in 16ths of a block, are in bucket 0.
 constexpr int32_t bucket_of(int32_t length, int32_t width) {
   return clamped(PlanScratch::buckets - 1 - ((length - 1) >> width), 0, PlanScratch::buckets - 1);
 }
@@ -192,22 +196,24 @@ constexpr ListedTile tile_of_group_0(const PlanLengthsParams& p, const Room& roo
   return {sequence, tile, blocks, parts_of(p, blocks, unit), 0, 0, 0};
 }
 
-// How many entries of about the same length are before others: a tile's last part, or all of it, and parts of a unit.
+// How many entries of about the same time are before others: a tile's last part, or all of it, and parts of a unit.
 struct Buckets {
   int32_t last, units;
 };
 constexpr Buckets buckets_of(const PlanLengthsParams& p, const ListedTile& tile, int32_t width) {
-  const Blocks last = tile.parts.blocks(tile.blocks, tile.parts.count - 1);
-  const int32_t read = tile.parts.count > 1 ? read_blocks(p, tile.parts.count) : 0;
-  return {bucket_of(tile.blocks.length(last.end - last.begin) + read, width),
-          bucket_of(tile.blocks.length(tile.parts.unit), width)};
+  const int32_t parts = tile.parts.count;
+  const Blocks last = tile.parts.blocks(tile.blocks, parts - 1);
+  const int32_t length = 16 * tile.blocks.length(last.end - last.begin);
+  if (parts == 1) return {bucket_of(length, width), 0};
+  return {bucket_of(length + p.write_length + 16 * read_blocks(parts, p.read_length), width),
+          bucket_of(16 * tile.blocks.length(tile.parts.unit) + p.write_length, width)};
 }
 
 // Sequences, how long their longest tiles are, and sums of all.
 template <class Threads>
 constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s) {
   const int32_t count = p.sequences;
-  threads.each(1, [&](int32_t) { 
+  threads.each(1, [&](int32_t) {
     s.all_tiles = s.work = s.tried = s.next_slot = s.next_entry = 0, s.longest = 1, s.tail = TimeOf::none;
   });
   threads.each(count, [&](int32_t i) {
@@ -237,21 +243,27 @@ constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const 
   });
 }
 
-// The tiles before each sequence, group by group. Sequences whose tiles all stay whole, as none is longer than the unit,
-// are in groups 1, 2, .., by halves of it, or of the longest tile; all others in group 0.
+// The tiles before each sequence, group by group. Sequences whose tiles all stay whole, as none is longer than the
+// unit, are in groups 1, 2, ..: by how much shorter their longest tile is than the unit, or than the longest of all,
+// squared, so that groups of long tiles are about as wide as those of short ones are together. All others are in group
+// 0.
 template <class Threads>
 constexpr void number_tiles(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s,
                             int32_t unit, int32_t groups) {
-  const int32_t count = p.sequences;
+  const int32_t count = p.sequences, most = unit < s.longest ? unit : s.longest;
+  const uint32_t each = UINT32_MAX / static_cast<uint32_t>(most);
   threads.each(count, [&](int32_t i) {
     const Sequence& sequence = room.sequences[i];
     const int32_t longest = room.longest_tile[i];
     // Of a constant unit's parts a short tile may have two.
     const bool stays_whole = (p.unit ? (sequence.seqlen_k + p.Bc - 1) / p.Bc : longest) <= unit;
     int32_t group = 0;
-    if (groups > 1 && stays_whole)
-      for (group = 1; group < groups - 1 && longest <= (unit < s.longest ? unit : s.longest) >> group;) group++;
-    for (int32_t g = 0; g < groups; g++) room.tiles[g * count + i] = g == group ? tiles_of(p, sequence, true).count : 0;
+    if (groups > 1 && stays_whole) {
+      const uint64_t shorter = static_cast<uint32_t>(longest < most ? most - longest : 0) * each;
+      group = 1 + static_cast<int32_t>((shorter * shorter >> 32) * static_cast<uint32_t>(groups - 1) >> 32);
+    }
+    const int32_t tiles = tiles_of(p, sequence, true).count;
+    for (int32_t g = 0; g < groups; g++) room.tiles[g * count + i] = g == group ? tiles : 0;
   });
   // Only lengths that overlap have more tiles than there may be; the last of them are left out.
   threads.prefix_sums(room.tiles, groups * count, p.most_tiles, s.sums);
@@ -271,7 +283,7 @@ constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p,
   // Parts may be few. So where pieces are many, only tiles that take longer than about half a share are worth it.
   const bool is_long = int64_t{s.longest} * p.multiprocessors * 2 > int64_t{s.work} * p.heads;
   bool may_split = p.unit == 0 && most_cut(p, s.longest) > 1 && (!are_many || is_long);
-  Order order{are_many && !may_split ? groups_of(count) : 1, p.unit ? p.unit : no_unit, {0, 1},
+  Order order{are_many && !may_split ? groups_of(p.sequences) : 1, p.unit ? p.unit : no_unit, {0, 1},
               p.unit == 0 && pieces <= p.multiprocessors};
   for (;;) {
     number_tiles(threads, p, room, s, order.unit, order.groups);
@@ -279,14 +291,15 @@ constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p,
     choose_unit(threads, p, room.tiles[count], s, [&](int32_t number) {
       const int32_t sequence = sequence_of_tile(room.tiles, count, number);
       const Sequence& its = room.sequences[sequence];
-      return seen_blocks(p, its, tiles_of(p, its, room.fills_last).rows_of(number - room.tiles[sequence], p.Br)).length();
+      const SequenceTiles all = tiles_of(p, its, room.fills_last);
+      return seen_blocks(p, its, all.rows_of(number - room.tiles[sequence], p.Br)).length();
     });
     if (has_unit(s)) {
       order.unit = s.trials.unit[best_trial(s)];
       order.at_once = s.trials.pieces[best_trial(s)] <= p.multiprocessors;
     }
     if (!are_many) break;
-    order.groups = groups_of(count), may_split = false;
+    order.groups = groups_of(p.sequences), may_split = false;
   }
   if (p.unit == 0) order.tail = choose_tail(threads, p, room.tiles[order.groups * count], s);
   if (order.tail.tiles > 0) order.unit = no_unit;
@@ -330,8 +343,9 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
   const Order order = choose_order(threads, p, room, s);
   const int32_t tiles = room.tiles[order.groups * count], tail = tiles - order.tail.tiles;
   const int32_t by_length = order.tail.tiles > 0 ? 0 : room.tiles[count];
+  const int32_t longest = 16 * (s.longest + read_blocks(p.most_parts, p.read_length)) + p.write_length;  // of pieces
   int32_t width = 0;  // of a bucket, as a power of two
-  while ((s.longest - 1) >> width >= PlanScratch::buckets) width++;
+  while ((longest - 1) >> width >= PlanScratch::buckets) width++;
   const bool sorts = by_length > 0 && !order.at_once;
   const int32_t unit = sorts ? count_pieces(threads, p, room, s, by_length, order.unit, width) : order.unit;
   const int32_t entries = sorts ? s.count[PlanScratch::buckets] : 0;  // of those
@@ -353,7 +367,8 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
       tile.slot = threads.add(s.next_slot, tile.parts.count);
       return tile;
     }
-    const int32_t place = sequence_of_tile(room.tiles, order.groups * count, number), sequence = place - place / p.sequences * count;
+    const int32_t place = sequence_of_tile(room.tiles, order.groups * count, number);
+    const int32_t sequence = place - place / p.sequences * count;
     const Sequence& its = room.sequences[sequence];
     const SequenceTiles all = tiles_of(p, its, room.fills_last);
     const int32_t from_last = number - room.tiles[place], own = all.count - 1 - from_last;

@@ -1,5 +1,5 @@
-// What the planner for packed lengths (plan_lengths.h) is told, what it writes, and the memory that it needs. Plain C++,
-// read by both sides.
+// What the planner for packed lengths (plan_lengths.h) is told, what it writes, and the memory that it needs. Plain
+// C++, read by both sides.
 //
 // Grid and workspace must not depend on lengths: how many entries and slots there may be follows from what the host
 // knows (most_tiles, most_slots). Whatever the lengths are, the list keeps within these.
@@ -20,8 +20,8 @@ struct PlanLengthsParams {
   int32_t total_q, total_k;  // rows of tensors of all sequences; 0 where they are batched
   Packing packing;
   Divisor Br, Bc;
-  uint8_t weight[4];       // of a K/V block in a tile in which 1, 2, .. warpgroups have rows, in 64ths: such a tile takes
-                           // less time. What is called a length here is in blocks of a tile with the most rows
+  uint8_t weight[4];       // of a K/V block in a tile in which 1, 2, .. warpgroups have rows, in 64ths: such a tile
+                           // takes less time. What is called a length here is in blocks of a tile with the most rows
   int32_t heads;           // of a batch entry, as tiles count them: with packed heads those of K and V
   Divisor multiprocessors;  // that share the pieces
   int32_t unit;            // a constant, in K/V blocks; or 0: from what pieces cost
@@ -32,7 +32,8 @@ struct PlanLengthsParams {
   int32_t among, many;     // a piece's own first and last steps where keys are few and pieces more than so many; or 0
   int32_t memory_each;     // of `together`: a block takes at least so many 1024ths of a nanosecond for each piece, as
                            // few queries wait for memory
-  int32_t read_length;     // what reading a part takes, in 16ths of a block; or 0, if that comes behind all pieces
+  int32_t write_length;    // what writing a part takes where pieces follow each other, in 16ths of a block,
+  int32_t read_length;     // and reading one; or 0, if that comes behind all pieces
   int32_t packed_rows;     // that the last of a tile's parts adds up, with packed heads; otherwise 0
 
   Divisor sequences;       // lengths.batch * cuts.each
@@ -58,6 +59,7 @@ struct PlanLengthsPassParams {
 struct Trials {
   static constexpr int32_t count = 64, classes = 8;
   int32_t unit[count], read[count];  // read: time that reading parts takes behind all pieces
+  int32_t read_length[count];        // that of a part otherwise, in 16ths of a block
   uint32_t multiplier[count];  // n / unit is the upper half of n times that
   int32_t longest_whole[count], longest_part[count];
   int32_t whole[classes][count], parts[classes][count], blocks[classes][count];
@@ -98,16 +100,27 @@ constexpr int64_t most_tiles(int64_t batch, int64_t max_rows, int64_t total_rows
   const int64_t by_total = (total_rows - sequences) / Br + sequences;
   return by_max < by_total ? by_max : by_total;
 }
-// So many parts for each multiprocessor, at most: what fa3.h promises for the workspace.
+// So many parts for each multiprocessor, at most: what fa3.h promises for the workspace. And so many of each tile, of
+// which a part has 1 << least_unit K/V blocks or more.
 inline constexpr int64_t most_parts_each = 3;
-constexpr int64_t most_slots(int64_t multiprocessors, int64_t heads) {
-  const int64_t slots = most_parts_each * multiprocessors / heads;
-  return slots < 2 ? 0 : slots;
+constexpr int64_t most_slots(int64_t multiprocessors, int64_t heads, int64_t tiles, int64_t blocks, int64_t least_unit,
+                             int64_t most_parts) {
+  const int64_t by_all = most_parts_each * multiprocessors / heads;
+  if (by_all < 2 || most_parts < 2 || blocks >> least_unit < 2) return 0;
+  const int64_t by_blocks = ((blocks - 1) >> least_unit) + 1, parts = by_blocks < most_parts ? by_blocks : most_parts;
+  return by_all / parts < tiles ? by_all : tiles * parts;
 }
-// With a constant unit each tile has the parts of all the keys that it sees.
-constexpr int64_t most_constant_slots(int64_t tiles, int64_t max_k, int64_t Bc, int64_t unit, int64_t most_parts) {
-  const int64_t all = (max_k + unit * Bc - 1) / (unit * Bc), parts = all < most_parts ? all : most_parts;
-  return parts < 2 ? 0 : tiles * parts;
+// With a constant unit of so many keys each tile has the parts of all the keys that it sees; units: of which it sees
+// keys, at most. tiles_each: of a sequence, at most. total_k: of all sequences, below 0 where these are batched.
+constexpr int64_t most_constant_slots(int64_t tiles, int64_t tiles_each, int64_t units, int64_t total_k, int64_t unit,
+                                      int64_t most_parts) {
+  const int64_t parts = units < most_parts ? units : most_parts;
+  if (parts < 2) return 0;
+  const int64_t by_tiles = tiles * parts;
+  if (total_k < 0) return by_tiles;
+  // Sequences of n > unit keys, which have (n - 1) / unit + 1 parts.
+  const int64_t split = total_k / (unit + 1), by_total = tiles_each * ((total_k - split) / unit + split);
+  return by_tiles < by_total ? by_tiles : by_total;
 }
 constexpr int64_t most_entries(int64_t tiles, int64_t slots) { return tiles + slots; }
 

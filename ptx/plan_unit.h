@@ -1,11 +1,12 @@
 // What the planner for packed lengths (plan_lengths.h) splits: how long would the multiprocessors take for what becomes
-// of all tiles? Plain C++, read by both sides; all in integers, so that both come to the same. Times are in nanoseconds.
+// of all tiles? Plain C++, read by both sides; all in integers, so that both come to the same. Times are in
+// nanoseconds.
 //
 // Up to 64 units are tried, from the longest tile's length on. Tiles are taken as items: of up to 64 tiles each is one;
 // of more those of about the same length, for the longest.
 //
-// Where all tiles are about as long, and more than multiprocessors, the last round may have few of them. Then these, the
-// tail of the list, may be split, each into as many parts.
+// Where all tiles are about as long, and more than multiprocessors, the last round may have few of them. Then these,
+// the tail of the list, may be split, each into as many parts.
 #pragma once
 #include <cstdint>
 
@@ -34,9 +35,14 @@ constexpr Costs costs_of(const PlanLengthsParams& p, int32_t pieces) {
   if (for_all > costs.block) costs.block = for_all;
   return costs;
 }
-// What adding up a tile's parts takes: with packed heads behind all pieces, otherwise as so many blocks of the last part.
-constexpr int32_t read_blocks(const PlanLengthsParams& p, int32_t parts) {
-  return (parts == 2 ? 1 : parts) * p.read_length / 16;
+// What adding up a tile's parts takes: with packed heads behind all pieces, otherwise as so many blocks of the last
+// part, if one takes so many 16ths of a block.
+constexpr int32_t read_blocks(int32_t parts, int32_t read_length) {
+  return (parts == 2 ? 1 : parts) * read_length / 16;
+}
+constexpr int32_t read_length(const PlanLengthsParams& p, const Costs& costs) {
+  if (p.packed_rows) return 0;
+  return static_cast<int32_t>(static_cast<float>(16 * costs.read) / static_cast<float>(costs.block));
 }
 constexpr int32_t read_behind(const PlanLengthsParams& p, int32_t parts) {
   return p.packed_rows && parts > 1 ? static_cast<int32_t>(combine_time(parts, p.packed_rows, parts)) : 0;
@@ -51,7 +57,8 @@ struct Alike {
 constexpr int32_t end_of(const Divisor& multiprocessors, const Alike& longer, const Alike& others) {
   const int32_t all = multiprocessors, rounds = longer.pieces / multiprocessors;
   const int32_t late = longer.pieces - rounds * all, early = all - late;  // late: have one more
-  const int64_t early_time = int64_t{rounds} * longer.time, late_time = late > 0 ? early_time + longer.time : early_time;
+  const int64_t early_time = int64_t{rounds} * longer.time;
+  const int64_t late_time = late > 0 ? early_time + longer.time : early_time;
   if (others.pieces == 0) return clamped_time(late_time);
   const int32_t each = late > 0 ? longer.time / others.time : 0;  // of the early ones before the late ones are free
   const int64_t sooner = int64_t{each} * early;
@@ -88,26 +95,31 @@ constexpr int32_t most_cut(const PlanLengthsParams& p, int32_t longest) {
   if (most > longest >> p.least_unit) most = longest >> p.least_unit;
   return most < 1 ? 1 : most;
 }
-// The unit of a trial, and into how many parts it cuts the longest tile: 1, 1.2, 1.5, 2, 2.5, 3, .., of which the last is
-// the shorter one. If there may be more parts than half of the trials, later ones are tried in steps.
+// The unit of a trial, and into how many parts it cuts the longest tile: 1, 1 1/8, 1 1/3, 1 1/2, 1 3/4, 2, 2 1/2, 3,
+// .., of which the last is the shorter one. If there may be more parts than half of the trials, later ones are tried in
+// steps.
 struct Unit {
   int32_t length, parts;
 };
 constexpr Unit unit_of(int32_t trial, int32_t columns, int32_t longest, int32_t most) {
+  if (trial < 5) {
+    // In 64ths of the longest tile, a byte each.
+    constexpr uint64_t of_64 = 64 | 56 << 8 | 48 << 16 | 43 << 24 | uint64_t{37} << 32;
+    const int32_t length = static_cast<int32_t>((int64_t{longest} * (of_64 >> 8 * trial & 255) + 63) / 64);
+    return {length > 2 ? length : 2, trial == 0 ? 1 : 2};
+  }
   const int32_t pairs = 1 << (columns - 1), n = trial / 2;
-  const int32_t halves = trial + 1 + 2 * (most > pairs ? (most - pairs) * n * n >> 2 * (columns - 1) : 0);
-  const int32_t length = trial == 0   ? longest
-                         : trial == 1 ? longest - longest / 6
-                                      : (2 * longest + halves - 1) / halves;
-  return {length > 2 ? length : 2, trial == 0 ? 1 : trial == 1 ? 2 : (halves + 1) / 2};
+  const int32_t halves = trial - 1 + 2 * (most >= pairs ? (most + 1 - pairs) * n * n * 9 >> 13 : 0);
+  const int32_t length = (2 * longest + halves - 1) / halves;
+  return {length > 2 ? length : 2, (halves + 1) / 2};
 }
 
 // What becomes of every eighth item's tiles: parts of a unit each, and the last part or the whole tile. Lengths are
 // summed up in 1 << shift blocks.
 inline constexpr int32_t try_groups = 8;
 template <class Threads>
-constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, PlanScratch& s, int32_t shift, int32_t items,
-                         int32_t first, int32_t trial) {
+constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, PlanScratch& s, int32_t shift,
+                         int32_t items, int32_t first, int32_t trial) {
   Trials& made = s.trials;
   const int32_t unit = made.unit[trial];
   const uint32_t multiplier = made.multiplier[trial];
@@ -122,7 +134,7 @@ constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, Pla
       constexpr int32_t most = 1 << 22;
       const int32_t parts = tiles < most / 128 ? tiles * units : most;
       units_in_all += parts, blocks_in_all += int64_t{parts} * unit;
-      last += read_blocks(p, units + 1);
+      last += read_blocks(units + 1, made.read_length[trial]);
     }
     if (units > 0 && last > longest_part) longest_part = last;
     if (units == 0 && last > longest_whole) longest_whole = last;
@@ -158,11 +170,51 @@ constexpr void time_class(const PlanLengthsParams& p, Trials& trials, int32_t tr
   trials.time[its_class][trial] = costs.piece + (each < longest_time ? static_cast<int32_t>(each) : longest_time);
 }
 
-// What a class of a trial's pieces says of when all are done, at least. If there are one or two classes, that is known.
-// Otherwise
+constexpr Alike alike_in(const PlanLengthsParams& p, const Trials& trials, int32_t trial, int32_t its_class) {
+  return {of_all_heads(p, int64_t{trials.whole[its_class][trial]} + trials.parts[its_class][trial]),
+          trials.time[its_class][trial]};
+}
+
+// When the last piece of a class is done, if there are up to two pieces for each multiprocessor: so many, up to `end`,
+// are as long or longer.
+constexpr int32_t end_of_class(const PlanLengthsParams& p, const Trials& trials, int32_t trial, int32_t its_class,
+                               int32_t end) {
+  constexpr int32_t last_class = Trials::classes - 1;
+  const int32_t all = p.multiprocessors, longest = trials.longest[trial];
+  if (end <= all) return longest;
+  // The last one of a class is shorter than the average, but for the last class, which has the parts of a unit.
+  const int32_t block = costs_of(p, trials.pieces[trial]).block;
+  const int32_t shorter = its_class == last_class ? 0 : clamped_time(int64_t{trials.unit[trial]} * block / 16);
+  const int32_t own = trials.time[its_class][trial] - shorter;
+  // It comes behind the first piece that is as far from the last of all first ones as it is from the first of all
+  // others.
+  const int32_t place = 2 * all - end;
+  int64_t work = -own;  // of all before it
+  int32_t start = 0;
+  for (int32_t c = last_class, before = 0; c >= its_class; c--) {
+    const Alike its = alike_in(p, trials, trial, c);
+    work += int64_t{its.pieces} * its.time, before += its.pieces;
+    if (before > place && start == 0) start = its.time;
+  }
+  // But if some have ended two pieces before others end one, these others have no more, and some share what is left.
+  int32_t some = all;
+  for (int32_t c = last_class; c > its_class; c--) {
+    const Alike its = alike_in(p, trials, trial, c);
+    if (its.pieces >= some || int64_t{its.time} * some <= work) break;
+    some -= its.pieces, work -= int64_t{its.pieces} * its.time;
+  }
+  if (end - all > some) {
+    const float share = static_cast<float>(work) / static_cast<float>(some);
+    start = (share < longest_time ? static_cast<int32_t>(share) : longest_time) - own / 2;
+  }
+  return start + own > longest ? start + own : longest;
+}
+
+// What a class of a trial's pieces says of when all are done, at least. If there are one or two classes, that is known,
+// and about so if there are up to two pieces for each multiprocessor. Otherwise
 //   - of the longest w * multiprocessors + 1 pieces, for any w, one multiprocessor has w + 1, at best the shortest;
-//   - while some have the last of the longest, others have the rest, from the longest to the shortest: a piece for which
-//     they have no time comes behind the longest, or part of it does;
+//   - while some have the last of the longest, others have the rest, from the longest to the shortest: a piece for
+//     which they have no time comes behind the longest, or part of it does;
 //   - all have a share of the work, which some exceed by half of the shortest piece.
 template <class Threads>
 constexpr void bound_class(const Threads& threads, const PlanLengthsParams& p, Trials& trials, int32_t trial,
@@ -173,7 +225,7 @@ constexpr void bound_class(const Threads& threads, const PlanLengthsParams& p, T
   int64_t rest = 0;  // time of all from this class on but the longest
   bool is_last = true;
   for (int32_t c = last_class; c >= 0; c--) {
-    const Alike its{of_all_heads(p, int64_t{trials.whole[c][trial]} + trials.parts[c][trial]), trials.time[c][trial]};
+    const Alike its = alike_in(p, trials, trial, c);
     if (its.pieces == 0) continue;
     classes++;
     if (c == last_class) longest = its;
@@ -190,10 +242,16 @@ constexpr void bound_class(const Threads& threads, const PlanLengthsParams& p, T
   if (classes <= 2) {
     if (!is_last) return;
     if (others.pieces == 0) others = these, these.pieces = 0;
-    trials.least[trial] = end_of(p.multiprocessors, others, these);
+    const int32_t end = end_of(p.multiprocessors, others, these);
+    trials.least[trial] = end > trials.longest[trial] ? end : trials.longest[trial];
     return;
   }
-  const int32_t end = others.pieces + these.pieces, most = (end + p.multiprocessors - 1) / p.multiprocessors;
+  const int32_t end = others.pieces + these.pieces;
+  if (trials.pieces[trial] <= 2 * p.multiprocessors) {
+    threads.raise(trials.least[trial], end_of_class(p, trials, trial, its_class, end));
+    return;
+  }
+  const int32_t most = (end + p.multiprocessors - 1) / p.multiprocessors;
   const int32_t needed = (most - 1) * p.multiprocessors + 1 - others.pieces;  // so many of these make it so many
   const int32_t here = needed < most ? needed : most;
   const int64_t least = needed > 0 ? int64_t{here} * these.time + int64_t{most - here} * others.time : 0;
@@ -210,14 +268,16 @@ constexpr void bound_class(const Threads& threads, const PlanLengthsParams& p, T
   threads.add(trials.share[trial], (share < longest_time / 8 ? static_cast<int32_t>(share) : longest_time / 8) +
                                        (is_last ? these.time / 2 : 0));
 }
-constexpr int32_t time_of_trial(const PlanLengthsParams&, const PlanScratch& s, int32_t trial) {
+constexpr int32_t time_of_trial(const PlanLengthsParams& p, const PlanScratch& s, int32_t trial) {
   const Trials& trials = s.trials;
-  const int32_t time = trials.least[trial] > trials.share[trial] ? trials.least[trial] : trials.share[trial];
+  int32_t time = trials.least[trial] > trials.share[trial] ? trials.least[trial] : trials.share[trial];
+  // Of more than two rounds of parts and tiles less is known.
+  if (trial > 0 && trials.pieces[trial] > 2 * p.multiprocessors) time += time / 32;
   return clamped_time(int64_t{launch_time} + time + trials.read[trial]);
 }
 
-// Of times that one of a few has, and which of them, in one number: the least one is that of the shortest time. Times up
-// to 16 ms are told apart exactly.
+// Of times that one of a few has, and which of them, in one number: the least one is that of the shortest time. Times
+// up to 16 ms are told apart exactly.
 struct TimeOf {
   static constexpr int32_t none = INT32_MAX;
   static constexpr int32_t packed(int32_t time, int32_t number, int32_t shift) { return time >> shift << 6 | number; }
@@ -232,8 +292,9 @@ struct TimeOf {
 template <class Threads, class Length>
 constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, int32_t tiles, PlanScratch& s,
                            Length length_of) {
-  const int32_t most = most_cut(p, s.longest), items = tiles < PlanScratch::most_items ? tiles : PlanScratch::most_items;
-  const int32_t columns = most > 16 ? 6 : 5, trials = 1 << columns;
+  const int32_t most = most_cut(p, s.longest);
+  const int32_t items = tiles < PlanScratch::most_items ? tiles : PlanScratch::most_items;
+  const int32_t columns = most > 15 ? 6 : 5, trials = 1 << columns;
   int32_t shift = 0;  // sums of all tiles are within int32
   while (int64_t{s.all_tiles} * s.longest >> shift >= 1 << 30) shift++;
   const uint32_t of_longest = UINT32_MAX / static_cast<uint32_t>(s.longest) + 1;
@@ -246,6 +307,8 @@ constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, i
       const Unit unit = unit_of(i, columns, s.longest, most);
       made.unit[i] = unit.length, made.multiplier[i] = UINT32_MAX / static_cast<uint32_t>(unit.length) + 1;
       made.read[i] = read_behind(p, unit.parts);
+      const int32_t pieces = s.all_tiles + upper_half(static_cast<uint32_t>(s.work), made.multiplier[i]);  // about
+      made.read_length[i] = read_length(p, costs_of(p, of_all_heads(p, pieces)));
     }
     if (i == 0) s.best = TimeOf::none, s.tried = 1;
   });
@@ -254,8 +317,8 @@ constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, i
     if (tiles <= PlanScratch::most_items) {
       s.item_length[i] = s.item_blocks[i] = length, s.item_count[i] = 1;
     } else {
-      const int64_t item_of = int64_t{upper_half(static_cast<uint32_t>(length - 1) * PlanScratch::most_items, of_longest)};
-      const int32_t item = clamped(static_cast<int32_t>(item_of), 0, PlanScratch::most_items - 1);
+      const int32_t item_of = upper_half(static_cast<uint32_t>(length - 1) * PlanScratch::most_items, of_longest);
+      const int32_t item = clamped(item_of, 0, PlanScratch::most_items - 1);
       threads.add_among_alike(s.item_count[item], int32_t{1});
       threads.raise(s.item_length[item], length);
       threads.add_among_alike(s.item_blocks[item], length);
@@ -273,7 +336,10 @@ constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, i
   threads.each(trials, [&](int32_t trial) {
     const int32_t whole_time = time_of_trial(p, s, 0), time = time_of_trial(p, s, trial);
     const int32_t unit = s.trials.unit[trial];
+    // Tiles that are many balance themselves, unless some are much longer.
+    const bool are_many = !p.packed_rows && 4 * s.trials.pieces[0] >= 7 * p.multiprocessors;
     const bool takes = unit >= 1 << p.least_unit && unit < s.longest && s.trials.slots[trial] <= p.most_slots &&
+                       (!are_many || time < whole_time - whole_time / 10) &&
                        is_better(p, s, time, whole_time, s.trials.pieces[trial]);
     if (takes) threads.lower(s.best, TimeOf::packed(time, trial, TimeOf::shift(whole_time)));
   });
@@ -297,7 +363,8 @@ constexpr int32_t time_of_tail(const PlanLengthsParams& p, const PlanScratch& s,
   const int32_t part = clamped_time(costs.part((s.longest + tail.parts - 1) / tail.parts));
   const int32_t end = end_of(p.multiprocessors, {pieces - in_tail, clamped_time(costs.whole(s.longest))},
                              {in_tail * tail.parts, part});
-  return clamped_time(int64_t{launch_time} + end + read_behind(p, tail.parts));
+  const int64_t read = p.packed_rows ? read_behind(p, tail.parts) : costs.read_all(tail.parts);
+  return clamped_time(launch_time + end + read);
 }
 
 // With so many pieces for each multiprocessor, or more, they are many.
@@ -311,7 +378,8 @@ constexpr int32_t time_of_whole(const PlanLengthsParams& p, const PlanScratch& s
   if (rounds < few_rounds || tail_tiles(p, s, tiles) > 0) time *= rounds;
   const float work = static_cast<float>(int64_t{s.work} * p.heads) * static_cast<float>(costs.block);
   const float share = work / static_cast<float>(int32_t{p.multiprocessors});
-  const int64_t all = int64_t{rounds} * costs.piece + (share < longest_time ? static_cast<int32_t>(share) : longest_time);
+  const int32_t blocks = share < longest_time ? static_cast<int32_t>(share) : longest_time;
+  const int64_t all = int64_t{rounds} * costs.piece + blocks;
   return clamped_time(launch_time + (time > all ? time : all));
 }
 

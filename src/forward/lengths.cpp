@@ -19,6 +19,19 @@ int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, cons
   return most_tiles(problem.batch, rows_of(problem, row), total, row.Br, each);
 }
 
+// The most keys that the rows of a tile see, and the most periods of so many keys, counted from key 0, in which they
+// lie.
+int64_t most_keys(const ForwardProblem& problem, const ForwardRow& row, const Window& window) {
+  if (problem.chunk > 0) return std::min(problem.seqlen_k, problem.chunk);
+  if (window.left < 0 || window.right < 0) return problem.seqlen_k;
+  const int64_t queries = std::max(1, row.Br >> packing_of(problem, row).shift);
+  return std::min(problem.seqlen_k, int64_t{window.left} + window.right + queries);
+}
+int64_t most_periods_of_tile(const ForwardProblem& problem, int64_t keys, int64_t period) {
+  const int64_t all = divide_up(problem.seqlen_k, period);
+  return keys == 0 ? 0 : std::min(all, divide_up(keys - 1, period) + 1);
+}
+
 // Those of the planner for calls of one length (candidate.cpp), for the longest sequence.
 RowCosts costs_for(const ForwardProblem& problem, const ForwardRow& row) {
   RowCosts costs = costs_of(row);
@@ -61,11 +74,18 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   // In chunks of positions rows see the keys of a chunk at most: with a constant unit none is split.
   const bool may_split = row.has(Trait::splits) && !(batch_invariant && cuts.chunk);
   const int64_t parts = !may_split ? 1 : packs ? Listed::most_packed_parts : Listed::most_parts;
-  int64_t slots = most_slots(multiprocessors, heads);
-  if (batch_invariant) slots = most_constant_slots(tiles, problem.seqlen_k, row.Bc, unit, parts);
-  slots = parts == 1 ? 0 : std::min(slots, tiles * parts);
+  const int64_t least_unit = packs ? 1 : 2, keys = most_keys(problem, row, window);
+  int64_t slots = most_slots(multiprocessors, heads, tiles, most_periods_of_tile(problem, keys, row.Bc), least_unit,
+                             parts);
+  if (batch_invariant) {
+    const int64_t period = unit * row.Bc, tiles_each = most_tiles(1, rows_of(problem, row), -1, row.Br, each);
+    slots = most_constant_slots(tiles, tiles_each, most_periods_of_tile(problem, keys, period), totals.k, period, parts);
+  }
+  // Kernels count pieces, and rows of slots, in int32.
   int64_t pieces;
-  if (__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) || pieces > max_tiles) return false;
+  if (__builtin_mul_overflow(most_entries(tiles, slots), heads, &pieces) || pieces > max_tiles ||
+      slots * heads * row.Br > INT32_MAX)
+    return false;
   const RowCosts costs = costs_for(problem, row);
   p = {};
   p.lengths = lengths;
@@ -84,7 +104,7 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p.heads = narrow(heads);
   p.multiprocessors = Divisor::of(multiprocessors);
   p.unit = narrow(batch_invariant ? unit : 0);
-  p.least_unit = packs ? 1 : 2;
+  p.least_unit = narrow(least_unit);
   p.most_parts = narrow(parts);
   p.most_tiles = narrow(tiles);
   p.most_slots = narrow(slots);
@@ -101,6 +121,7 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
     at_least(p.behind, memory_time(bytes, multiprocessors, all_bytes));
     p.memory_each = narrow(bytes * 1024 / (fit_cache(all_bytes) ? of_cache : of_memory));
   }
+  p.write_length = 16 * p.behind.write / p.behind.block;
   p.read_length = packs ? 0 : 16 * p.behind.read / p.behind.block;
   p.packed_rows = narrow(packs ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
   return true;

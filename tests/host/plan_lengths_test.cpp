@@ -94,7 +94,7 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
       default: return int32_t(random() % 20000);
     }
   };
-  int full = 0, most_split = 0, with_slots = 0;
+  int full = 0, most_split = 0, with_slots = 0, no_more_slots = 0;
   for (int n = 0; n < 400; ++n) {
     const size_t batch = 1 + random() % 20;
     const bool packs = random() % 2, invariant = random() % 2;
@@ -122,8 +122,10 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
     check_bounds(made);
     full += made.counts.entries >= params.most_tiles;
     most_split += invariant && made.counts.slots > 0, with_slots += made.counts.slots > 0;
+    no_more_slots += made.counts.slots > 0 && made.counts.slots == params.most_slots;
   }
-  CHECK((full > 5 && most_split > 5 && with_slots > 50));
+  CAPTURE(full, most_split, with_slots, no_more_slots);
+  CHECK((full > 5 && most_split > 5 && with_slots > 50 && no_more_slots > 3));
 }
 
 TEST_CASE("bounds are reached by the lengths that they are for", "[lengths]") {
@@ -141,8 +143,25 @@ TEST_CASE("bounds are reached by the lengths that they are for", "[lengths]") {
   CHECK((cut.params.cuts.each == 2 && cut.params.most_tiles == 3));
   CHECK(PlannedLengths(cut.params).counts.entries == 2 + 2);
   CHECK((parts.params.most_parts == 32 && PackedCall(packed(), heads, {1}, {1}, no_window).params.most_parts == 127));
+  // Of all sequences together, however long one may be; of a window that lies in two units; of one unit.
+  const PackedCall by_total(wide(), heads, {1, 1, 1}, {4097, 4097, 4097}, no_window,
+                            {.batch_invariant = true, .most_k = 1 << 20});
+  CHECK(by_total.params.most_slots == 6);
+  CHECK(PlannedLengths(by_total.params).counts.slots == 6);
+  const PackedCall by_window(wide(), heads, {1}, {100'000}, {1000, 0, true}, {.batch_invariant = true});
+  CHECK((by_window.params.most_slots == 2 && PlannedLengths(by_window.params).counts.slots == 0));
+  const PackedCall two_units(wide(), heads, {1}, {24 * 4096 + 2}, {1000, 0, true}, {.batch_invariant = true});
+  CHECK((two_units.params.most_slots == 2 && PlannedLengths(two_units.params).counts.slots == 2));
+  CHECK(PackedCall(wide(), heads, {4096}, {4096}, no_window, {.batch_invariant = true}).params.most_slots == 0);
   // A head has no slots where heads are more than parts.
-  CHECK((most_slots(132, 198) == 2 && most_slots(132, 199) == 0 && most_slots(132, 1) == 396));
+  const auto slots_of = [](int64_t heads, int64_t tiles = 1000, int64_t blocks = 1000, int64_t most_parts = 32) {
+    return most_slots(132, heads, tiles, blocks, 2, most_parts);
+  };
+  CHECK((slots_of(198) == 2 && slots_of(199) == 0 && slots_of(1) == 396 && slots_of(1, 3, 1000, 1) == 0));
+  // Nor where a tile's blocks are less than two parts; and not more than parts of four blocks.
+  CHECK((slots_of(1, 10, 7) == 0 && slots_of(1, 10, 8) == 20 && slots_of(1, 10, 9) == 30 && slots_of(1, 10) == 320));
+  CHECK((PackedCall(wide(), heads, {1}, {64 * 7}, no_window).params.most_slots == 0));
+  CHECK((PackedCall(wide(), heads, {200}, {1 << 20}, {200, 100, true}).params.most_slots == 2 * 3));
   CHECK(most_tiles(3, 1000, -1, 192) == 18);
   CHECK(most_tiles(1000, 1000, 5, 192) == 5);
   CHECK((most_tiles(2, 1000, -1, 192, 3) == 2 * 8 && most_tiles(2, 2, -1, 192, 3) == 4));
@@ -151,10 +170,10 @@ TEST_CASE("bounds are reached by the lengths that they are for", "[lengths]") {
 TEST_CASE("more rows than can be counted are refused", "[lengths]") {
   PlanLengthsParams params;
   const auto takes = [&](int64_t batch, int64_t seqlen_q, int64_t seqlen_k, const PackedTotals& totals,
-                         int64_t chunk = 0) {
+                         int64_t chunk = 0, bool batch_invariant = false) {
     ForwardProblem problem = problem_of({.heads = 4, .heads_kv = 4, .head_dim = 128});
     problem.batch = batch, problem.seqlen_q = seqlen_q, problem.seqlen_k = seqlen_k, problem.chunk = chunk;
-    return plan_lengths_params(problem, wide(), 132, {}, totals, no_window, false, params);
+    return plan_lengths_params(problem, wide(), 132, {}, totals, no_window, batch_invariant, params);
   };
   CHECK(takes(1, most_packed_rows, most_packed_rows, {-1, -1}));
   CHECK_FALSE(takes(1, most_packed_rows + 1, 100, {-1, -1}));
@@ -164,6 +183,11 @@ TEST_CASE("more rows than can be counted are refused", "[lengths]") {
   CHECK_FALSE(takes(1 << 20, 1 << 20, 100, {-1, -1}));
   CHECK(takes(1 << 20, 1 << 20, 100, {1 << 22, -1}));
   CHECK_FALSE(takes(1 << 11, 1 << 20, 1 << 20, {1 << 22, -1}, 1));  // a Sequence for each position
+  // Rows of slots: 32 for each tile of each head.
+  const int64_t tiles = INT32_MAX / (192 * 4 * 32);
+  CHECK(takes(1, tiles * 192, 1 << 20, {-1, -1}, 0, true));
+  CHECK_FALSE(takes(1, (tiles + 1) * 192, 1 << 20, {-1, -1}, 0, true));
+  CHECK(takes(1, (tiles + 1) * 192, 1 << 20, {-1, -1}));
 }
 
 }  // namespace fa3::test

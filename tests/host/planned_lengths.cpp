@@ -1,5 +1,6 @@
 #include "planned_lengths.h"
 
+#include <cmath>
 #include <map>
 #include <set>
 #include <tuple>
@@ -35,15 +36,16 @@ void check_bounds(const PlannedLengths& made) {
 }
 
 // Where all pieces are under way at once, they may stand in any order. Otherwise the first ones, and where pieces are
-// few all, are from the longest to the shortest, as far as buckets tell lengths apart. Where they are many, the tiles of
-// each other sequence stand together, and the next sequence's longest tile is at most about twice as long. The list may
-// end with a tail of split tiles.
+// few all, are from the longest to the shortest, as far as buckets tell lengths apart. Where they are many, the tiles
+// of each other sequence stand together, and the next sequence is of the same group, about, or a later one. The list
+// may end with a tail of split tiles.
 static void check_order(const PlannedLengths& made) {
   const PlanLengthsParams& p = made.params;
   int64_t tiles = 0;
   int32_t longest = 0, shortest = INT32_MAX;
   for (const Planned& entry : made.entries)
     tiles += entry.part == 0, longest = std::max(longest, made.tile(entry).length());
+  const int32_t longest_piece = 16 * (longest + read_blocks(p.most_parts, p.read_length)) + p.write_length;
   const bool by_sequence = tiles * p.heads >= few_rounds * p.multiprocessors, has_tail = made.tail_entries > 0;
   if (int64_t(made.entries.size()) * p.heads <= p.multiprocessors || (has_tail && !by_sequence)) return;
   if (!by_sequence) REQUIRE(made.sorted_entries == made.entries.size());
@@ -51,11 +53,20 @@ static void check_order(const PlannedLengths& made) {
     const Planned& entry = made.entries[n];
     const bool is_last = entry.part == entry.parts - 1;
     const int32_t blocks = is_last || p.unit == 0 ? made.length(entry) : p.unit;
-    const int32_t read = is_last && entry.part > 0 ? read_blocks(p, entry.parts) : 0;
-    const int32_t length = made.tile(entry).length(blocks) + read;
-    REQUIRE(length <= int64_t{shortest} + longest / (PlanScratch::buckets / 2) + 1);
+    int32_t length = 16 * made.tile(entry).length(blocks);  // in 16ths of a block, with what a part takes besides
+    if (entry.parts > 1) length += p.write_length;
+    if (is_last && entry.part > 0) length += 16 * read_blocks(entry.parts, p.read_length);
+    // Of about the same length: the first parts of a tile may have a block more than others.
+    REQUIRE(length <= int64_t{shortest} + longest_piece / (PlanScratch::buckets / 2) + 16);
     shortest = std::min(shortest, length);
   }
+  // The group of a sequence by its longest tile. One with few rows may be taken for up to twice as long.
+  const int32_t unit = p.unit ? p.unit : made.unit > 0 && !has_tail ? made.unit : longest;
+  const int32_t most = std::min(unit, longest);
+  const auto group_of = [&](int32_t length) {
+    const double shorter = 1 - double(std::clamp(length, 1, most)) / most;
+    return int32_t(shorter * shorter * (groups_of(p.sequences) - 1));
+  };
   const size_t end = made.entries.size() - size_t(made.tail_entries);
   std::set<int32_t> before;
   shortest = INT32_MAX;
@@ -69,8 +80,7 @@ static void check_order(const PlannedLengths& made) {
       REQUIRE((next.sequence == sequence && next.rows.end == last && made.entries[n].parts == 1));
       of_sequence = std::max(of_sequence, made.tile(made.entries[n]).length()), last = next.rows.begin;
     }
-    const bool is_last_group = of_sequence <= longest / (groups_of(p.sequences) == 8 ? 32 : 2);
-    REQUIRE((of_sequence <= 2 * int64_t{shortest} + 2 || is_last_group));
+    REQUIRE(group_of(of_sequence) >= group_of(shortest < longest / 2 ? 2 * shortest + 2 : longest));
     shortest = std::min(shortest, of_sequence);
   }
 }

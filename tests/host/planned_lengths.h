@@ -106,7 +106,7 @@ inline double simulated_time(const PlannedLengths& made) {
   Simulation machine(p.multiprocessors);
   int32_t parts = 1;
   for (const Planned& entry : made.entries) {
-    int64_t time = costs.whole(made.tile(entry).length(made.length(entry)));
+    int64_t time = costs.whole(0) + int64_t{made.length(entry)} * made.tile(entry).weight * costs.block / 64;
     if (entry.parts > 1) time += costs.write;
     if (entry.parts > 1 && entry.part == entry.parts - 1 && !p.packed_rows) time += costs.read_all(entry.parts);
     machine.add(time, p.heads);
