@@ -11,7 +11,7 @@ import types
 
 from support import fa3, refused
 
-from fa3 import _arrays
+from fa3 import _arrays, _forward
 
 ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # for the simulated driver, which calls its reference
 library = fa3.load(sys.argv[1])
@@ -110,9 +110,9 @@ def calls():
     generator = random.Random(1)
     q, k, v, dout = (Tensor(DIMS, "bfloat16", lambda: generator.gauss(0, 1)) for _ in range(4))
     # This thread has no context yet: torch is asked for one.
-    (o, lse), log = run(_arrays.forward, q, k, v, fa3.MASKS["causal_bottom_right"], 0.0)
+    (o, lse), log = run(_forward.forward, q, k, v, fa3.MASKS["causal_bottom_right"], 0.0)
     assert log[2:] == [("device", 1), ("stream", 1), ("empty", (64,), "uint8"), ("zeros", 1), ("left", 1)], log
-    (again, _), log = run(_arrays.forward, q, k, v, fa3.MASKS["causal_bottom_right"], 0.0)
+    (again, _), log = run(_forward.forward, q, k, v, fa3.MASKS["causal_bottom_right"], 0.0)
     assert ("zeros", 1) not in log and ("left", 1) in log, log
     same([again], [o], "again")
     gradients, log = run(_arrays.backward, dout, q, k, v, o, lse, None, 2, 0.0)
@@ -137,11 +137,11 @@ def calls():
     assert b"".join(pages)[32 * row : 160 * row] == bytes(k.bytes), "append"
     scales = {"q_scale": made.scale, "k_scale": made.scale, "v_scale": made.scale, "v_mean": made.mean}
     y, _ = run(_arrays.quantize, q, "block", False, False, 0, 0, None, None, None, 0.0)
-    eighth, _ = run(_arrays.forward, y.y, y.y, made.y, 0, 0.0, **scales)
+    eighth, _ = run(_forward.forward, y.y, y.y, made.y, 0, 0.0, **scales)
 
     # The same tensors on the CPU: by the reference, which asks torch for outputs alone.
     on_cpu(q, k, v, dout, o, lse, parts, lse_parts, y.y, made.y, *scales.values())
-    expected, log = run(_arrays.forward, q, k, v, 2, 0.0)
+    expected, log = run(_forward.forward, q, k, v, 2, 0.0)
     assert [x[0] for x in log] == ["empty", "empty"], log
     same([o, lse], expected, "forward")
     found = floats(gradients)
@@ -150,9 +150,9 @@ def calls():
     same(made[:3], run(_arrays.quantize, q, "block", True, True, 0, 0, None, None, None, 0.0)[0][:3], "quantize")
     same(merged, run(_arrays.combine, parts, lse_parts)[0], "combine")
     same([merged[0]], [o], "two halves that are the same")
-    same(eighth, run(_arrays.forward, y.y, y.y, made.y, 0, 0.0, **scales)[0], "FP8")
+    same(eighth, run(_forward.forward, y.y, y.y, made.y, 0, 0.0, **scales)[0], "FP8")
     on_gpu(q, k, v)
-    refused(ValueError, "k.device is", _arrays.forward, q, Tensor(DIMS, "bfloat16", device=CPU), v, 0, 0.0)
+    refused(ValueError, "k.device is", _forward.forward, q, Tensor(DIMS, "bfloat16", device=CPU), v, 0, 0.0)
     return q, k, v, o
 
 
@@ -165,7 +165,7 @@ def floats(tensors):
 def other_thread(q, k, v, o):
     """One of autograd's, say: it has no context of its own at first."""
     made = []
-    thread = threading.Thread(target=lambda: made.extend(run(_arrays.forward, q, k, v, 2, 0.0)))
+    thread = threading.Thread(target=lambda: made.extend(run(_forward.forward, q, k, v, 2, 0.0)))
     thread.start()
     thread.join()
     (found, _), log = made
@@ -179,7 +179,7 @@ def captured(q, k, v, o):
     assert driver.cuStreamCreate(ctypes.byref(stream), 0) == 0
     assert driver.cuStreamBeginCapture_v2(stream, 0) == 0
     STREAM.cuda_stream = stream.value
-    found, _ = _arrays.forward(q, k, v, 2, 0.0)
+    found, _ = _forward.forward(q, k, v, 2, 0.0)
     STREAM.cuda_stream = 0
     found.bytes[:] = b"\0" * len(found.bytes)
     assert driver.cuStreamEndCapture(stream, ctypes.byref(graph)) == 0
@@ -197,7 +197,7 @@ def refusals(q, k, v):
     library.check(params)
     library.preload()
     asked.clear()
-    refused(NotImplementedError, 'params->kernel is "none"', _arrays.forward, q, k, v, 0, 0.0, kernel="none")
+    refused(NotImplementedError, 'params->kernel is "none"', _forward.forward, q, k, v, 0, 0.0, kernel="none")
     assert ("zeros", 1) not in asked
 
 

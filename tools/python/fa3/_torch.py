@@ -1,12 +1,12 @@
 """The calls as custom ops of torch, with what autograd and torch.compile need to know of them: fa3::forward,
-fa3::backward, fa3::quantize, fa3::append and fa3::combine. Importing this file registers them."""
+fa3::forward_served, fa3::backward, fa3::quantize, fa3::append and fa3::combine. Importing this file registers them."""
 
 from __future__ import annotations
 
 import torch
 import torch.autograd.forward_ad as forward_mode
 
-from . import _abi, _arrays
+from . import _abi, _arrays, _forward
 
 
 # ---- differentiation ----
@@ -72,13 +72,13 @@ def forward_op(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=
                v_scale=None, o_scale=None, v_mean=None, lse_offset=None):  # fmt: skip
     scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "o_scale": o_scale, "v_mean": v_mean,
               "lse_offset": lse_offset}  # fmt: skip
-    return _arrays.forward(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, **scales)
+    return _forward.forward(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, **scales)
 
 
 @forward_op.register_fake
 def _(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, q_scale=None, k_scale=None,
       v_scale=None, o_scale=None, v_mean=None, lse_offset=None):  # fmt: skip
-    o_dims, dtype, lse_dims = _arrays.forward_outputs(q, v, out_dtype)
+    o_dims, dtype, lse_dims = _forward.outputs(q, v, out_dtype)
     return _empty(q, o_dims, dtype), _empty(q, lse_dims, "float32")
 
 
@@ -100,7 +100,35 @@ def _backward(ctx, dout, dlse):
     return *gradients, *(None,) * (ctx.inputs - 3)
 
 
-_forward = _callable(forward_op, _keep_for_backward, _backward)
+_dense = _callable(forward_op, _keep_for_backward, _backward)
+
+_TENSORS = (*_forward.SCALES, *_forward.TENSORS)
+
+
+@torch.library.custom_op(
+    "fa3::forward_served",
+    mutates_args=(),
+    schema="(Tensor q, Tensor k, Tensor v, int mask, float softmax_scale, int flags, ScalarType? out_dtype, "
+    "str? kernel_name, SymInt window_left, SymInt window_right, SymInt? max_seqlen_q, SymInt? max_seqlen_k, "
+    + ", ".join(f"Tensor? {name}=None" for name in _TENSORS)
+    + ") -> (Tensor, Tensor)",
+)
+def forward_served_op(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, window_left, window_right,
+                      max_seqlen_q, max_seqlen_k, *tensors):  # fmt: skip
+    numbers = {"window": (window_left, window_right), "maxima": (max_seqlen_q, max_seqlen_k)}
+    how = (mask, softmax_scale, flags, out_dtype, kernel_name)
+    return _forward.forward(q, k, v, *how, **numbers, **dict(zip(_TENSORS, tensors)))
+
+
+@forward_served_op.register_fake
+def _(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, window_left, window_right, max_seqlen_q,
+      max_seqlen_k, *tensors):  # fmt: skip
+    packed = dict(zip(_TENSORS, tensors)).get("cu_seqlens_q") is not None
+    o_dims, dtype, lse_dims = _forward.outputs(q, v, out_dtype, packed)
+    return _empty(q, o_dims, dtype), _empty(q, lse_dims, "float32")
+
+
+_served = _callable(forward_served_op, _remember_nothing, _no_derivative("forward, with lengths, pages, windows or sinks,"))
 
 
 # ---- backward ----
@@ -213,12 +241,39 @@ combine = _callable(combine_op, _remember_nothing, _no_derivative("combine"))
 # ---- what the public functions call ----
 
 
-def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, **scales):
-    """(o, lse). Under autocast q, k and v get its dtype, as those of torch's own attention do."""
+def _resolved(q, k, v, flags, out_dtype):
+    """The same by torch's settings: under autocast q, k and v get its dtype, as those of torch's own attention do."""
     if q.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float8_e4m3fn:
         q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
     if torch.are_deterministic_algorithms_enabled():
         flags |= _abi.FLAG_DETERMINISTIC
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         out_dtype = getattr(torch, _arrays.dtype_name(out_dtype))
-    return _forward(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, *scales.values())
+    return q, k, v, flags, out_dtype
+
+
+def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, window=(0, 0), maxima=(None, None),
+            **tensors):  # fmt: skip
+    """(o, lse)"""
+    q, k, v, flags, out_dtype = _resolved(q, k, v, flags, out_dtype)
+    how = (mask, softmax_scale, flags, out_dtype, kernel)
+    if not _forward.features(mask, flags, maxima, tensors):
+        return _dense(q, k, v, *how, *(tensors.get(name) for name in _forward.SCALES))
+    planned = tensors.get("schedule")
+    if planned is not None and not torch.compiler.is_compiling():
+        made_for = getattr(planned, "fa3_made_for", None)
+        if made_for not in (None, _forward.signature(q, k, v, *how, window, maxima, **tensors)):
+            raise ValueError("schedule was made for other arguments: shapes, dtypes, masks and maxima must be the same")
+    return _served(q, k, v, *how, *window, *maxima, *(tensors.get(name) for name in _TENSORS))
+
+
+def schedule(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, window=(0, 0), maxima=(None, None),
+             **tensors):  # fmt: skip
+    """A tensor that knows what it was made for; its copies do not."""
+    if torch.compiler.is_compiling():
+        raise NotImplementedError("fa3.forward_schedule is not compiled: call it before what is")
+    q, k, v, flags, out_dtype = _resolved(q, k, v, flags, out_dtype)
+    how = (mask, softmax_scale, flags, out_dtype, kernel)
+    made = _forward.schedule(q, k, v, *how, window, maxima, **tensors)
+    made.fa3_made_for = _forward.signature(q, k, v, *how, window, maxima, **tensors)
+    return made
