@@ -231,8 +231,8 @@ def forward_schedule(q: Array, k: Array, v: Array, **arguments: Any) -> Array:
     copy), but other numbers it cannot see: then results mean nothing, and memory outside of the tensors may be touched.
 
     Returns a tensor of uint8 on q's device, without elements where no plan is needed: without lengths, windows and
-    sinks, and on the CPU, whose reference does not look at it. A captured call plans again at each replay. Under
-    torch.compile it is refused: call it before what is compiled."""
+    sinks, and on the CPU, whose reference does not look at it. A captured call plans again at each replay.
+    torch.compile with fullgraph=True refuses it: call it before what is compiled."""
     _of_forward("forward_schedule", arguments)
     how, named = _resolved(arguments, q, k, v)
     return (_torch_ops(q) or _forward).schedule(q, k, v, *how, **named)

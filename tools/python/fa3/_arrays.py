@@ -120,7 +120,7 @@ def multiprocessors(index) -> int:
 
 
 def check(needed, optional=None):
-    """That these, by their names, are arrays of one kind, with strides; optional ones may be None."""
+    """That these, by their names, are arrays of one kind, in one place, with strides; optional ones may be None."""
     first = None
     for name, x in {**needed, **(optional or {})}.items():
         if x is None and name not in needed:
@@ -129,12 +129,15 @@ def check(needed, optional=None):
             raise TypeError(f"{name} is {type(x).__name__}, must be a torch tensor or a NumPy array")
         if first is None:
             first, kind, of_torch = name, type(x).__name__, is_torch(x)
+            device = x.device if of_torch else None
         elif is_torch(x) != of_torch:
             raise TypeError(f"{name} is {type(x).__name__}, but {first} is {kind}")
         if of_torch and x.is_nested:
             raise NotImplementedError(f"{name} is a nested tensor: fa3 takes packed ones with their cu_seqlens")
         if of_torch and x.layout != sys.modules["torch"].strided:
             raise NotImplementedError(f"{name}.layout is {x.layout}, must be torch.strided")
+        if of_torch and x.device != device:  # an op with one on the device meta would compute nothing
+            raise ValueError(f"{name}.device is {x.device}, but {first}.device is {device}")
 
 
 def place_of(**arrays):

@@ -21,7 +21,7 @@ def integer(name, x, least):
     if _arrays.is_torch(x):
         raise TypeError(f"{name} is a tensor, must be an int: fa3 reads no numbers from a device")
     try:
-        number = operator.index(x)
+        number = x if isinstance(x, int) else operator.index(x)  # torch.compile would make a constant of the index
     except TypeError:
         raise TypeError(f"{name} is {x!r}, must be an int") from None
     if not least <= number <= INT32_MAX:
