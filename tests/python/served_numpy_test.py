@@ -89,7 +89,7 @@ def refusals():
     run = lambda **how: fa3.forward(**{"q": q, "k": k, "v": v, **how})
     flat = {"q": q.reshape(6, 4, 8), "cu_seqlens_q": ints(0, 3, 6)}
     no = lambda text, kind=ValueError, **how: refused(kind, text, run, **how)
-    for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table", "cache_batch_idx"):
+    for name in fa3._forward.INTEGERS:
         for dtype in (np.int64, np.int16, np.uint32, np.float32):
             no(f"{name}.dtype is {np.dtype(dtype).name}, must be int32", **{name: np.zeros(2, dtype)})
         no(f"{name} is list, must be", TypeError, **{name: [0, 1]})

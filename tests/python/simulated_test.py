@@ -1,6 +1,6 @@
 """The calls that go to a GPU, on the simulated driver, which computes launches on the CPU: all five, as
-they are made for torch's CUDA tensors, with stand-ins for torch and them: the device, stream and workspace of each, and
-a thread without a context. Argument: the library; LD_LIBRARY_PATH has the simulated libcuda.so.1."""
+they are made for torch's CUDA tensors, with stand-ins for torch and them: the device, stream and workspace of each,
+schedules, and a thread without a context. Argument: the library; LD_LIBRARY_PATH has the simulated libcuda.so.1."""
 
 import contextlib
 import ctypes
@@ -173,6 +173,56 @@ def other_thread(q, k, v, o):
     same([found], [o], "another thread")
 
 
+def numbers(*values):
+    x = Tensor((len(values),), "int32")
+    x.bytes[:] = b"".join(value.to_bytes(4, "little", signed=True) for value in values)
+    return x
+
+
+def served():
+    """Packed queries on keys in pages, in a window and with sinks: planned in the call, and once for two calls."""
+    generator = random.Random(2)
+    normal = lambda *dims: Tensor(dims, "bfloat16", lambda: generator.gauss(0, 1))
+    q, k, v = normal(9, 4, D), normal(6, 16, HEADS, D), normal(6, 16, HEADS, D)
+    table, sinks = numbers(5, 0, 2, 3, 1, -7), Tensor((4,), "float32")
+    table.shape, table.ndim = (3, 2), 2
+    lengths = {"cu_seqlens_q": numbers(0, 5, 5, 9), "seqused_k": numbers(20, 31, 7), "page_table": table}
+    lengths["sinks"] = sinks
+    how = {"window": (9, 1), "maxima": (5, 32), **lengths}
+    window = fa3.MASKS["window"]
+    one, log = run(_forward.forward, q, k, v, window, 0.0, **how)
+    assert [x[0] for x in log] == ["empty", "empty", "device", "stream", "empty", "left"], log
+    plan, log = run(_forward.schedule, q, k, v, window, 0.0, **how)
+    assert [x[0] for x in log] == ["empty", "empty", "device", "stream", "empty", "left"], log
+    assert plan.dtype == "torch.uint8" and plan.shape == log[4][1] and plan.shape[0] > 64 and any(plan.bytes)
+    lent = []
+
+    class Watched(_arrays.TorchTensors):
+        def run(self, params):
+            lent.append((params.schedule, params.schedule_bytes))
+            super().run(params)
+
+    place, _arrays.TorchTensors = _arrays.TorchTensors, Watched
+    planned, _ = run(_forward.forward, q, k, v, window, 0.0, **how, schedule=plan)
+    _arrays.TorchTensors = place
+    assert lent == [(plan.address, plan.shape[0])], lent
+    same(planned, one, "by a schedule")
+    # One that plans nothing cannot do.
+    plan.bytes[:] = bytes(len(plan.bytes))
+    blank, _ = run(_forward.forward, q, k, v, window, 0.0, **how, schedule=plan)
+    assert bytes(blank[0].bytes) != bytes(one[0].bytes), "the schedule was not used"
+    plain, _ = run(_forward.schedule, k, k, v, 0, 0.0)
+    assert plain.shape == (0,)
+    on_cpu(q, k, v, plan, *lengths.values())
+    expected, log = run(_forward.forward, q, k, v, window, 0.0, **how, schedule=plan)
+    assert [x[0] for x in log] == ["empty", "empty"] and expected[0].shape == (9, 4, D), log
+    found, wanted = (floats([x[0]])[0] for x in (one, expected))
+    assert max(abs(a - b) for a, b in zip(found, wanted)) <= 2.0**-8 * max(map(abs, wanted)), "served"
+    assert run(_forward.schedule, q, k, v, window, 0.0, **how)[0].shape == (0,)
+    on_gpu(q, k, v)
+    refused(ValueError, "cu_seqlens_q.device is", _forward.forward, q, k, v, window, 0.0, **how)
+
+
 def captured(q, k, v, o):
     """On the stream that torch names: what is captured there runs when its graph does."""
     stream, graph, executable = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
@@ -206,4 +256,5 @@ q, k, v, o = calls()
 other_thread(q, k, v, o)
 captured(q, k, v, o)
 refusals(q, k, v)
+served()
 print("all five calls, as torch's CUDA tensors have them")

@@ -3,6 +3,8 @@
     import torch, fa3
     o = fa3.attention(q, k, v, causal=True)            # (batch, seqlen, heads, head_dim), differentiable
 
+    o = fa3.forward(q, k_cache, v_cache, causal=True, page_table=page_table, seqused_k=lengths)  # and packed sequences
+
 Tensors of torch on a CUDA device are worked on by the library's kernels, on torch's current stream of that device;
 tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow, also for float32. As in
 flash-attn, tensors are (batch, seqlen, heads, head_dim), and a causal mask ends in the bottom right corner.
@@ -15,8 +17,9 @@ the argument; other failures are Fa3Error. NumPy itself has no bfloat16 and no F
 
 For torch forward, attention, backward, quantize, append and combine are custom ops, so torch.compile takes them with
 fullgraph=True. They are registered when this module is imported after torch, otherwise by the first call. Of attention
-there are derivatives in reverse mode, also by torch.func.grad, vjp, jacrev and vmap of them; those in forward mode, and
-of the others, are refused. Before a CUDA graph is captured call `preload`.
+there are derivatives in reverse mode, also by torch.func.grad, vjp, jacrev and vmap of them; those in forward mode, of
+the others, and with lengths, pages, windows or sinks, are refused. Before a CUDA graph is captured call `preload`; what
+is captured reads lengths, page numbers and slots when it is replayed.
 
 The library is libfa3.so in the environment's FA3_LIBRARY, beside this file or its folder, or the loader's; or `load`
 names it. The folder fa3/ can be copied as it is. Python 3.9 or newer is all it needs; of torch 2.4, of transformers 5.
@@ -246,7 +249,8 @@ def backward(dout: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
     _arrays.check({"dout": dout, "q": q, "k": k, "v": v, "o": o, "lse": lse}, {"dlse": dlse})
     flags = FLAG_DETERMINISTIC if deterministic else 0
     calls = _torch_ops(q) or _arrays
-    return calls.backward(dout, q, k, v, o, lse, dlse, _forward.mask(causal)[0], _scale(softmax_scale), flags, _kernel(kernel))
+    how = _forward.mask(causal)[0], _scale(softmax_scale), flags, _kernel(kernel)
+    return calls.backward(dout, q, k, v, o, lse, dlse, *how)
 
 
 def quantize(x: Array, *, scales: str = "block", tiles: bool = False, mean: bool = False, incoherent: bool = False,

@@ -128,7 +128,8 @@ def _(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, window_left, 
     return _empty(q, o_dims, dtype), _empty(q, lse_dims, "float32")
 
 
-_served = _callable(forward_served_op, _remember_nothing, _no_derivative("forward, with lengths, pages, windows or sinks,"))
+_no_gradient = _no_derivative("forward with lengths, pages, windows or sinks")
+_served = _callable(forward_served_op, _remember_nothing, _no_gradient)
 
 
 # ---- backward ----
