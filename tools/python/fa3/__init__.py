@@ -128,17 +128,17 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_s
     Returns o: (batch, seqlen_q, heads, head_dim_v), of q's dtype; with return_lse (o, lse), lse: (batch, heads,
     seqlen_q) in float32, the natural logarithm of each row's sum of exponentials. Rows that see no key: 0 and -inf.
     The gradient itself cannot be differentiated again."""
-    unknown = [name for name in served if name not in _forward.NAMES]
-    if unknown:
-        raise TypeError(f"attention has no argument {unknown[0]}; for windows and lengths: {', '.join(_forward.NAMES)}")
-    how, named = _resolved({"causal": causal, "softmax_scale": softmax_scale, **served}, q, k, v)
+    for name in served:
+        if name not in _forward.NAMES:
+            raise TypeError(f"attention has no argument {name}; with windows and lengths: {', '.join(_forward.NAMES)}")
+    how, named = _resolved({"causal": causal, "softmax_scale": softmax_scale, **served}, q, k, v, deterministic)
     calls = _torch_ops(q) or _forward
-    features = _forward.features(how[0], how[2], named["maxima"], named)
-    if features and calls is not _forward and any(map(calls.is_differentiated, (q, k, v))):
-        raise NotImplementedError(
-            f"fa3.attention has no backward pass with {' and '.join(features)}: call it under torch.no_grad()"
-        )
-    how = (*how[:2], how[2] | FLAG_DETERMINISTIC if deterministic else how[2], *how[3:])
+    if served and calls is not _forward and any(map(calls.is_differentiated, (q, k, v))):
+        features = _forward.features(mask=how[0], flags=how[2], **named)
+        if features:
+            raise NotImplementedError(
+                f"fa3.attention has no backward pass with {' and '.join(features)}: call it under torch.no_grad()"
+            )
     o, lse = calls.forward(q, k, v, *how, **named)
     return (o, lse) if return_lse else o
 
@@ -203,12 +203,13 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     return (o, lse) if return_lse else o
 
 
-def _resolved(given, q, k, v):
+def _resolved(given, q, k, v, deterministic=False):
     """`forward`'s arguments, those that are given, as `_forward.forward` takes them: by position and by name."""
-    tensors = {name: given.get(name) for name in (*_forward.SCALES, *_forward.TENSORS)}
+    tensors = {name: given[name] for name in _forward.ALL_TENSORS if given.get(name) is not None}
     _arrays.check({"q": q, "k": k, "v": v}, tensors)
     mask, window = _forward.mask(given.get("causal", False), given.get("window"), given.get("chunk"))
-    flags = FLAG_TWO_LEVEL if given.get("two_level") else 0
+    flags = FLAG_DETERMINISTIC if deterministic else 0
+    flags |= FLAG_TWO_LEVEL if given.get("two_level") else 0
     flags |= FLAG_BATCH_INVARIANT if given.get("batch_invariant") else 0
     how = mask, _scale(given.get("softmax_scale")), flags, given.get("out_dtype"), _kernel(given.get("kernel"))
     maxima = _forward.maxima(given.get("max_seqlen_q"), given.get("max_seqlen_k"))
@@ -328,7 +329,7 @@ def kernel_info(q: Array, k: Array, v: Array, *, multiprocessors: int = 132, **a
     _of_forward("kernel_info", arguments)
     (*how, out_dtype, kernel), named = _resolved(arguments, q, k, v)
     params = _forward.forward_params(q, k, v, *how, kernel, **named)
-    o_dims, dtype, _ = _forward.outputs(q, v, out_dtype, named["cu_seqlens_q"] is not None)
+    o_dims, dtype, _ = _forward.outputs(q, v, out_dtype, "cu_seqlens_q" in named)
     params.o = make_tensor(0, dtype, o_dims)
     return library().kernel_info(params, multiprocessors)
 

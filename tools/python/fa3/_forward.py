@@ -11,6 +11,7 @@ SCALES = ("q_scale", "k_scale", "v_scale", "o_scale", "v_mean", "lse_offset")
 INTEGERS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table", "cache_batch_idx")
 TENSORS = (*INTEGERS, "sinks", "schedule")
 MAXIMA = ("max_seqlen_q", "max_seqlen_k")
+ALL_TENSORS = (*SCALES, *TENSORS)
 # All arguments that `attention` takes for `forward`.
 NAMES = (*TENSORS, *MAXIMA, "window", "chunk", "batch_invariant")
 INT32_MAX = 2**31 - 1
@@ -67,9 +68,9 @@ def _sides(window):
     return integer("window[0]", left, -1), integer("window[1]", right, -1)
 
 
-def features(mask, flags, maxima, tensors):
+def features(mask, flags, window, maxima, **tensors):
     """The names of what makes a call served by kernels of its own, as the header has it; of maxima any."""
-    found = [name for name in TENSORS if tensors.get(name) is not None]
+    found = [name for name in tensors if name not in SCALES]
     found += [name for name, x in zip(MAXIMA, maxima) if x is not None]
     found += [name for name in ("window", "chunk") if mask == _abi.MASKS[name]]
     return found + ["batch_invariant"] * bool(flags & _abi.FLAG_BATCH_INVARIANT)
@@ -78,13 +79,12 @@ def features(mask, flags, maxima, tensors):
 def _numbers(q, k, window, maxima, tensors):
     """The fields of fa3_forward_params that are for TENSORS and masks, but for the tensors."""
     named = {"window_left": window[0], "window_right": window[1]}
-    for name in INTEGERS:
-        x = tensors.get(name)
-        if x is not None and _arrays.dtype_name(x.dtype) != "int32":
+    for name, x in tensors.items():
+        if name in INTEGERS and _arrays.dtype_name(x.dtype) != "int32":
             raise ValueError(f"{name}.dtype is {_arrays.dtype_name(x.dtype)}, must be int32")
     for name, maximum, x, sums in zip(MAXIMA, maxima, (q, k), ("cu_seqlens_q", "cu_seqlens_k")):
         if maximum is None:  # for the library 0 is as many rows as there are, but of packed ones
-            maximum = min(max(x.shape[0], 1), INT32_MAX) if tensors.get(sums) is not None and x.ndim else 0
+            maximum = min(max(x.shape[0], 1), INT32_MAX) if sums in tensors and x.ndim else 0
         named[name] = maximum
     schedule = tensors.get("schedule")
     if schedule is not None:
@@ -114,7 +114,7 @@ def outputs(q, v, out_dtype=None, packed=False):
 
 
 def forward_params(q, k, v, mask, softmax_scale, flags=0, kernel=None, window=(0, 0), maxima=(None, None), **tensors):
-    """Those of all but o and lse. window: the library's two numbers; tensors: of SCALES and TENSORS, by name."""
+    """Those of all but o and lse. window: the library's two numbers; tensors: by name, those that are given."""
     numbers = _numbers(q, k, window, maxima, tensors)
     arrays = {"q": q, "k": k, "v": v, **{name: x for name, x in tensors.items() if name != "schedule"}}
     described = {name: _arrays.describe(name, x) for name, x in arrays.items()}
@@ -127,7 +127,7 @@ def _prepared(q, k, v, mask, softmax_scale, flags=0, out_dtype=None, kernel=None
     """Where it runs, its parameters, o and lse."""
     place = _arrays.place_of(q=q, k=k, v=v, **tensors)
     params = forward_params(q, k, v, mask, softmax_scale, flags, kernel, window, maxima, **tensors)
-    o_dims, dtype, lse_dims = outputs(q, v, out_dtype, tensors.get("cu_seqlens_q") is not None)
+    o_dims, dtype, lse_dims = outputs(q, v, out_dtype, "cu_seqlens_q" in tensors)
     o, lse = place.empty(o_dims, dtype), place.empty(lse_dims, "float32")
     params.o, params.lse = _arrays.describe("o", o), _arrays.describe("lse", lse)
     return place, params, o, lse
@@ -149,5 +149,5 @@ def schedule(*arguments, **named):
 def signature(q, k, v, mask, softmax_scale, flags, out_dtype, kernel, window, maxima, **tensors):
     """What must be the same of the calls that share a schedule, and can be seen without a look at lengths."""
     arrays = {"q": q, "k": k, "v": v, **{name: x for name, x in tensors.items() if name != "schedule"}}
-    dims = {name: (*x.shape, _arrays.dtype_name(x.dtype)) for name, x in arrays.items() if x is not None}
+    dims = {name: (*x.shape, _arrays.dtype_name(x.dtype)) for name, x in arrays.items()}
     return dims, mask, flags, out_dtype, kernel, window, maxima

@@ -61,6 +61,11 @@ def _empty(like, dims, dtype):
 # ---- forward ----
 
 
+def _given(names, tensors):
+    """Of an op's optional tensors those that are there, by name."""
+    return {name: x for name, x in zip(names, tensors) if x is not None}
+
+
 @torch.library.custom_op(
     "fa3::forward",
     mutates_args=(),
@@ -68,16 +73,13 @@ def _empty(like, dims, dtype):
     "str? kernel_name=None, Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None, Tensor? o_scale=None, "
     "Tensor? v_mean=None, Tensor? lse_offset=None) -> (Tensor, Tensor)",
 )
-def forward_op(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, q_scale=None, k_scale=None,
-               v_scale=None, o_scale=None, v_mean=None, lse_offset=None):  # fmt: skip
-    scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "o_scale": o_scale, "v_mean": v_mean,
-              "lse_offset": lse_offset}  # fmt: skip
-    return _forward.forward(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, **scales)
+def forward_op(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, *scales):
+    how = (mask, softmax_scale, flags, out_dtype, kernel_name)
+    return _forward.forward(q, k, v, *how, **_given(_forward.SCALES, scales))
 
 
 @forward_op.register_fake
-def _(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, q_scale=None, k_scale=None,
-      v_scale=None, o_scale=None, v_mean=None, lse_offset=None):  # fmt: skip
+def _(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, *scales):
     o_dims, dtype, lse_dims = _forward.outputs(q, v, out_dtype)
     return _empty(q, o_dims, dtype), _empty(q, lse_dims, "float32")
 
@@ -102,28 +104,25 @@ def _backward(ctx, dout, dlse):
 
 _dense = _callable(forward_op, _keep_for_backward, _backward)
 
-_TENSORS = (*_forward.SCALES, *_forward.TENSORS)
-
-
 @torch.library.custom_op(
     "fa3::forward_served",
     mutates_args=(),
     schema="(Tensor q, Tensor k, Tensor v, int mask, float softmax_scale, int flags, ScalarType? out_dtype, "
     "str? kernel_name, SymInt window_left, SymInt window_right, SymInt? max_seqlen_q, SymInt? max_seqlen_k, "
-    + ", ".join(f"Tensor? {name}=None" for name in _TENSORS)
+    + ", ".join(f"Tensor? {name}=None" for name in _forward.ALL_TENSORS)
     + ") -> (Tensor, Tensor)",
 )
 def forward_served_op(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, window_left, window_right,
                       max_seqlen_q, max_seqlen_k, *tensors):  # fmt: skip
     numbers = {"window": (window_left, window_right), "maxima": (max_seqlen_q, max_seqlen_k)}
     how = (mask, softmax_scale, flags, out_dtype, kernel_name)
-    return _forward.forward(q, k, v, *how, **numbers, **dict(zip(_TENSORS, tensors)))
+    return _forward.forward(q, k, v, *how, **numbers, **_given(_forward.ALL_TENSORS, tensors))
 
 
 @forward_served_op.register_fake
 def _(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, window_left, window_right, max_seqlen_q,
       max_seqlen_k, *tensors):  # fmt: skip
-    packed = dict(zip(_TENSORS, tensors)).get("cu_seqlens_q") is not None
+    packed = "cu_seqlens_q" in _given(_forward.ALL_TENSORS, tensors)
     o_dims, dtype, lse_dims = _forward.outputs(q, v, out_dtype, packed)
     return _empty(q, o_dims, dtype), _empty(q, lse_dims, "float32")
 
@@ -258,14 +257,14 @@ def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, wi
     """(o, lse)"""
     q, k, v, flags, out_dtype = _resolved(q, k, v, flags, out_dtype)
     how = (mask, softmax_scale, flags, out_dtype, kernel)
-    if not _forward.features(mask, flags, maxima, tensors):
-        return _dense(q, k, v, *how, *(tensors.get(name) for name in _forward.SCALES))
+    if not _forward.features(mask, flags, window, maxima, **tensors):
+        return _dense(q, k, v, *how, *(tensors.get(name) for name in _forward.SCALES if tensors))
     planned = tensors.get("schedule")
     if planned is not None and not torch.compiler.is_compiling():
         made_for = getattr(planned, "fa3_made_for", None)
         if made_for not in (None, _forward.signature(q, k, v, *how, window, maxima, **tensors)):
             raise ValueError("schedule was made for other arguments: shapes, dtypes, masks and maxima must be the same")
-    return _served(q, k, v, *how, *window, *maxima, *(tensors.get(name) for name in _TENSORS))
+    return _served(q, k, v, *how, *window, *maxima, *(tensors.get(name) for name in _forward.ALL_TENSORS))
 
 
 def schedule(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, window=(0, 0), maxima=(None, None),
