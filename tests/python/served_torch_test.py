@@ -32,7 +32,8 @@ def values(device):
         arrays, how = tensors_of(case, device, dtype)
         o, lse = fa3.forward(**arrays, **how, return_lse=True)
         plan = fa3.forward_schedule(**arrays, **how)
-        assert plan.dtype == torch.uint8 and plan.device == o.device and (plan.numel() > 0) == (device == "cuda")
+        assert plan.dtype == torch.uint8 and plan.device == o.device
+        assert (plan.numel() > 0) == (device == "cuda" and o.numel() > 0), case.seed
         planned = fa3.attention(**arrays, **how, schedule=plan)
         packed = "cu_seqlens_q" in how
         rows, heads = o.shape[-3:-1]
@@ -96,22 +97,25 @@ def gradients(device):
             torch.autograd.grad, later.float().sum(), q)  # fmt: skip
 
     q, k, v = (normal(device, 2, rows, 2, 16).requires_grad_() for rows in (5, 9, 9))
-    for name, more in (("window", {"window": (3, 0)}), ("chunk", {"chunk": 4}), ("sinks", {"sinks": torch.zeros(2)}),
-                       ("batch_invariant", {"batch_invariant": True}), ("page_table", {"page_table": ints(device)}),
-                       ("schedule", {"schedule": torch.zeros(0, dtype=torch.uint8)})):  # fmt: skip
+    features = {"window": (3, 0), "chunk": 4, "sinks": torch.zeros(2, device=device), "batch_invariant": True,
+                "page_table": ints(device), "schedule": ints(device).byte(), "max_seqlen_k": 8}  # fmt: skip
+    for name, given in features.items():
         for leaf in range(3):
             some = [x if i == leaf else x.detach() for i, x in enumerate((q, k, v))]
-            refused(NotImplementedError, f"no backward pass with {name}:", fa3.attention, *some, **more)
+            refused(NotImplementedError, f"no backward pass with {name}:", fa3.attention, *some, **{name: given})
     windowed = lambda q: fa3.attention(q, k, v, window=(1, 1)).sum()
     refused(NotImplementedError, "no backward pass with window", torch.func.grad(windowed), q)
+    alone = lambda q: fa3.forward(q, k.detach(), v.detach(), window=(1, 1))
+    refused(NotImplementedError, "fa3 has no forward-mode derivatives", torch.func.jvp, alone, (q,), (q,))
+    refused(NotImplementedError, "fa3.forward with lengths", torch.func.grad(lambda q: alone(q).sum()), q)
+    batches = torch.stack([q, -q]).detach()
+    assert torch.equal(torch.vmap(alone)(batches), torch.stack([alone(x) for x in batches]))
     for window, causal in (((-1, -1), False), ((-1, 0), True), ((-1, 5), True)):
-        o = fa3.attention(q, k, v, window=window, causal=causal, batch_invariant=False, sinks=None)
-        same = fa3.attention(q, k, v, causal=causal)
-        given = {"outputs": o.float().square().sum(), "inputs": (q, k, v)}
-        expected = torch.autograd.grad(same.float().square().sum(), (q, k, v))
-        assert torch.equal(o, same) or window != (-1, 0)
-        if window != (-1, 5):
-            assert all(torch.equal(x, y) for x, y in zip(torch.autograd.grad(**given), expected))
+        how = {"causal": causal, "deterministic": True}
+        o = fa3.attention(q, k, v, window=window, batch_invariant=False, sinks=None, **how)
+        same = fa3.attention(q, k, v, **how)
+        found, expected = (torch.autograd.grad(x.float().square().sum(), (q, k, v)) for x in (o, same))
+        assert torch.equal(o, same) and all(torch.equal(x, y) for x, y in zip(found, expected))
 
 
 def schedules(device):

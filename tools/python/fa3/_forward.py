@@ -148,6 +148,6 @@ def schedule(*arguments, **named):
 
 def signature(q, k, v, mask, softmax_scale, flags, out_dtype, kernel, window, maxima, **tensors):
     """What must be the same of the calls that share a schedule, and can be seen without a look at lengths."""
-    arrays = {"q": q, "k": k, "v": v, **{name: x for name, x in tensors.items() if name != "schedule"}}
-    dims = {name: (*x.shape, _arrays.dtype_name(x.dtype)) for name, x in arrays.items()}
+    arrays = {"q": q, "k": k, "v": v, **tensors}
+    dims = {name: (x.shape, x.dtype) for name, x in arrays.items() if name != "schedule"}
     return dims, mask, flags, out_dtype, kernel, window, maxima
