@@ -7,7 +7,7 @@ from support import fa3, need, refused
 
 need("numpy")
 import numpy as np  # noqa: E402
-from served_cases import cases, lse_rows  # noqa: E402
+from served_cases import Case, cases, lse_rows  # noqa: E402
 
 fa3.load(sys.argv[1])
 ROUNDOFF = {np.float32: 2.0**-24, np.float16: 2.0**-11}
@@ -50,6 +50,26 @@ def equal_calls():
     assert not same({"chunk": 4, "causal": True}, {"chunk": 4})
     plan = fa3.forward_schedule(q, k, v, window=(3, 0), return_lse=True)
     assert plan.shape == (0,) and same({"window": (3, 0), "schedule": plan}, {"window": (3, 0)})
+
+
+def given_output():
+    """Rows of no sequence stay as they are, whatever lies between the others."""
+    random = (Case(seed, "packed", "packed") for seed in range(99))
+    case = next(case for case in random if "seqused_q" in case.how and case.batch > 2)
+    q = case.arrays["q"]
+    o = fa3.forward(**case.arrays, **case.how)
+    room = np.full((len(q) + 5, case.heads, case.dv + 3), 7, np.float32)
+    out = room[5:, :, :-3]
+    found, lse = fa3.forward(**case.arrays, **case.how, out=out, return_lse=True)
+    assert found is out and lse.shape == (case.heads, len(q))
+    used = np.concatenate([index[:, 0] for index in case.rows_q])
+    assert 0 < len(used) < len(q) and np.array_equal(out[used], o[used])
+    room[5:, :, :-3][used] = 7
+    assert (room == 7).all()
+    refused(ValueError, "o.dim[0] is", fa3.forward, **case.arrays, **case.how, out=room[:, :, :-3])
+    how = {**case.arrays, **case.how}
+    refused(ValueError, "out and out_dtype are given", fa3.forward, **how, out=out, out_dtype="float32")
+    refused(TypeError, "out is list", fa3.forward, **how, out=[1])
 
 
 def planned():
@@ -142,6 +162,6 @@ def empty():
     assert not o.any() and (lse == sinks[:, None]).all()
 
 
-for case in (values, equal_calls, planned, maxima, refusals, empty):
+for case in (values, equal_calls, given_output, planned, maxima, refusals, empty):
     case()
 print("NumPy agrees")

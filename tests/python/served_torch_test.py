@@ -144,6 +144,37 @@ def schedules(device):
     assert plain.numel() == 0 and fa3.forward(*(x[None] for x in (q, k, v)), causal=True, schedule=plain).shape[0] == 1
 
 
+def given_output(device):
+    """o in memory of the caller's: of packed prompts, of dense calls and in compiled code."""
+    how = prompts(device, 5, 3)
+    expected, lse = fa3.forward(**how, return_lse=True)
+    room = torch.full((10, 4, 64), 7.0, dtype=torch.bfloat16, device=device)
+    o, found = fa3.forward(**how, out=room[1:9, :, 32:], return_lse=True)
+    assert o.data_ptr() == room[1, 0, 32].data_ptr() and torch.equal(o, expected) and torch.equal(found, lse)
+    room[1:9, :, 32:] = 7
+    assert (room == 7).all()
+    plan = fa3.forward_schedule(**how, out=torch.empty_like(expected))
+    fa3.forward(**how, out=room[1:9, :, 32:], schedule=plan)
+    assert torch.equal(room[1:9, :, 32:], expected)
+    dense = {name: how[name][None] for name in "qkv"}
+    out = torch.empty_like(dense["q"])
+    assert fa3.forward(**dense, causal=True, out=out) is out and torch.equal(out, fa3.forward(**dense, causal=True))
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def step(q, k, v, out, **how):
+        return fa3.forward(q * 2, k, v, **how, out=out).sum()
+
+    out = torch.empty_like(expected)
+    total = step(out=out, **how)
+    doubled = fa3.forward(**{**how, "q": how["q"] * 2})
+    assert torch.equal(out, doubled) and torch.equal(total, doubled.sum())
+    leaf = how["k"].clone().requires_grad_()
+    why = "fa3.forward with out has no derivative: no gradient flows through it, and k has one"
+    refused(NotImplementedError, why, fa3.forward, **{**how, "k": leaf}, out=out)
+    refused(ValueError, "o.dim[1] is 2", fa3.forward, **how, out=out[:, :2])
+    refused(ValueError, "out.device is meta, but q.device is", fa3.forward, **how, out=out.to("meta"))
+
+
 # ---- torch.compile and torch.library ----
 
 
@@ -183,6 +214,8 @@ def opchecks(device):
     for maxima in ((9, 9), (None, None)):
         numbers = (*tensors, causal, 0.5, 0, None, None, 0, 0, *maxima)
         torch.library.opcheck(op, (*numbers, *none, sums, sums))
+    out = torch.empty_like(how["q"])
+    torch.library.opcheck(torch.ops.fa3.forward_out.default, (out, *numbers, *none, sums, sums))
     how = decoding(device, 3, 20, 7)
     numbers = (how["q"], how["k"], how["v"], window, 0.0, fa3.FLAG_DETERMINISTIC, None, None, 9, 0, None, 20)
     named = {name: how[name] for name in ("seqused_k", "page_table", "sinks")}
@@ -240,7 +273,7 @@ def graphs(device):
             assert torch.equal(o, fa3.forward(**{**how, "q": how["q"] * n})), keys
 
 
-CASES = (values, gradients, schedules, compiled, opchecks, refusals)
+CASES = (values, gradients, schedules, given_output, compiled, opchecks, refusals)
 for case in CASES:
     case("cpu")
     print(f"cpu: {case.__name__}", flush=True)

@@ -152,7 +152,7 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
             max_seqlen_q: Optional[int] = None, max_seqlen_k: Optional[int] = None,
             seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None, leftpad_k: Optional[Array] = None,
             page_table: Optional[Array] = None, cache_batch_idx: Optional[Array] = None,
-            schedule: Optional[Array] = None, batch_invariant: bool = False):  # fmt: skip
+            schedule: Optional[Array] = None, batch_invariant: bool = False, out: Optional[Array] = None):  # fmt: skip
     """`attention` with all that the forward pass can do: in FP8, by a kernel of one's choice, and on sequences that
     have lengths of their own, packed, in caches or in pages.
 
@@ -183,21 +183,23 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     of q, and of k or of a sequence's pages. Without cu_seqlens_q max_seqlen_q can only be the rows of q.
 
     schedule: what `forward_schedule` returned for the same arguments. batch_invariant: a sequence has the same bits
-    alone and in any batch, with its queries at once and in parts; slower.
+    alone and in any batch, with its queries at once and in parts; slower. out: where o is written, which is returned
+    then; errors call it o. No gradient flows through it.
 
-    Rows of o and lse that belong to no sequence are not written: they hold anything. Not together are page_table with
-    cu_seqlens_k, leftpad_k or cache_batch_idx, and cache_batch_idx with cu_seqlens_k. Of this part there is no backward
-    pass. Errors: an int tensor of another dtype or device, and whatever else contradicts fa3.h, is a ValueError that
-    names the argument; a max_seqlen that is a tensor is a TypeError, as reading it would wait for the device. Wrong
-    numbers in lengths and tables are no errors: nothing outside of the tensors is read or written, and results of the
-    sequences that have them mean nothing."""
+    Rows of o and lse that belong to no sequence are not written: without out they hold anything. Of all this there is
+    no backward pass. Errors name the argument: a ValueError for an int tensor of another dtype or device, and whatever
+    else contradicts fa3.h; a TypeError for a max_seqlen that is a tensor, as reading it would wait for the device; a
+    NotImplementedError for what cannot be had together: page_table with cu_seqlens_k, leftpad_k or cache_batch_idx, and
+    cache_batch_idx with cu_seqlens_k. Wrong numbers in lengths and tables are no errors: nothing outside of the tensors
+    is read or written, and results of the sequences that have them mean nothing."""
     how, named = _resolved(
         {"causal": causal, "softmax_scale": softmax_scale, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
          "o_scale": o_scale, "v_mean": v_mean, "lse_offset": lse_offset, "two_level": two_level, "kernel": kernel,
          "out_dtype": out_dtype, "window": window, "chunk": chunk, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q,
          "cu_seqlens_k": cu_seqlens_k, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k,
          "seqused_q": seqused_q, "seqused_k": seqused_k, "leftpad_k": leftpad_k, "page_table": page_table,
-         "cache_batch_idx": cache_batch_idx, "schedule": schedule, "batch_invariant": batch_invariant}, q, k, v
+         "cache_batch_idx": cache_batch_idx, "schedule": schedule, "batch_invariant": batch_invariant, "out": out},
+        q, k, v
     )  # fmt: skip
     o, lse = (_torch_ops(q) or _forward).forward(q, k, v, *how, **named)
     return (o, lse) if return_lse else o
@@ -206,14 +208,17 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
 def _resolved(given, q, k, v, deterministic=False):
     """`forward`'s arguments, those that are given, as `_forward.forward` takes them: by position and by name."""
     tensors = {name: given[name] for name in _forward.ALL_TENSORS if given.get(name) is not None}
-    _arrays.check({"q": q, "k": k, "v": v}, tensors)
+    out = {name: given[name] for name in ("out",) if given.get(name) is not None}
+    _arrays.check({"q": q, "k": k, "v": v}, {**tensors, **out})
+    if out and given.get("out_dtype") is not None:
+        raise ValueError("out and out_dtype are given, must be one of them")
     mask, window = _forward.mask(given.get("causal", False), given.get("window"), given.get("chunk"))
     flags = FLAG_DETERMINISTIC if deterministic else 0
     flags |= FLAG_TWO_LEVEL if given.get("two_level") else 0
     flags |= FLAG_BATCH_INVARIANT if given.get("batch_invariant") else 0
     how = mask, _scale(given.get("softmax_scale")), flags, given.get("out_dtype"), _kernel(given.get("kernel"))
     maxima = _forward.maxima(given.get("max_seqlen_q"), given.get("max_seqlen_k"))
-    return how, {"window": window, "maxima": maxima, **tensors}
+    return how, {"window": window, "maxima": maxima, **tensors, **out}
 
 
 def _of_forward(call, given):
@@ -328,9 +333,10 @@ def kernel_info(q: Array, k: Array, v: Array, *, multiprocessors: int = 132, **a
     of fa3_kernel_info. Nothing is computed, no GPU is needed, and the tensors may be torch's on the device meta."""
     _of_forward("kernel_info", arguments)
     (*how, out_dtype, kernel), named = _resolved(arguments, q, k, v)
+    out = named.pop("out", None)
     params = _forward.forward_params(q, k, v, *how, kernel, **named)
     o_dims, dtype, _ = _forward.outputs(q, v, out_dtype, "cu_seqlens_q" in named)
-    params.o = make_tensor(0, dtype, o_dims)
+    params.o = make_tensor(0, dtype, o_dims) if out is None else describe(out, "out")
     return library().kernel_info(params, multiprocessors)
 
 

@@ -123,12 +123,12 @@ def forward_params(q, k, v, mask, softmax_scale, flags=0, kernel=None, window=(0
 
 
 def _prepared(q, k, v, mask, softmax_scale, flags=0, out_dtype=None, kernel=None, window=(0, 0), maxima=(None, None),
-              **tensors):  # fmt: skip
-    """Where it runs, its parameters, o and lse."""
-    place = _arrays.place_of(q=q, k=k, v=v, **tensors)
+              out=None, **tensors):  # fmt: skip
+    """Where it runs, its parameters, o, which is `out` if that is given, and lse."""
+    place = _arrays.place_of(q=q, k=k, v=v, out=out, **tensors)
     params = forward_params(q, k, v, mask, softmax_scale, flags, kernel, window, maxima, **tensors)
     o_dims, dtype, lse_dims = outputs(q, v, out_dtype, "cu_seqlens_q" in tensors)
-    o, lse = place.empty(o_dims, dtype), place.empty(lse_dims, "float32")
+    o, lse = place.empty(o_dims, dtype) if out is None else out, place.empty(lse_dims, "float32")
     params.o, params.lse = _arrays.describe("o", o), _arrays.describe("lse", lse)
     return place, params, o, lse
 
