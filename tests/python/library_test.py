@@ -256,7 +256,7 @@ def manual():
     lines = pydoc.plain(pydoc.render_doc(fa3)).splitlines()
     first = next(n for n, line in enumerate(lines) if line.startswith("    append("))
     assert first < 40, f"help(fa3) has {first} lines before its first function"
-    calls = ("attention", "forward", "backward", "quantize", "append", "combine")
+    calls = ("attention", "forward", "forward_schedule", "backward", "quantize", "append", "combine")
     for name in (*calls, "kernel_info", "register_transformers", "load"):
         assert any(line.startswith(f"    {name}(") for line in lines), name
     assert all(hasattr(fa3, name) for name in (*fa3.__all__, "Library", "Fa3Error", "ForwardParams", "Quantized"))

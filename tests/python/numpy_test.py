@@ -139,6 +139,23 @@ def append():
         assert not k_cache[b, :start].any()
     assert fa3.append(k, None, k_cache, None, cache_seqlens=before) is None
     assert np.array_equal(k_cache[0, 4:7], k[0])
+    # Packed rows into pages, and the same by slots.
+    rows, values = k.reshape(6, 2, 16), v.reshape(6, 2, 16)
+    table, sums = np.array([[4, 1, 3], [0, 5, 2]], np.int32), np.array([0, 2, 6], np.int32)
+    slots = np.array([table[b, at // 4] * 4 + at % 4 for b, at in ((0, 4), (0, 5), *((1, 7 + i) for i in range(4)))])
+    pages, slotted = np.zeros((2, 2, 6, 4, 2, 16), np.float16)
+    fa3.append(rows, values, *pages, cache_seqlens=before, page_table=table, cu_seqlens_new=sums)
+    fa3.append(rows, values, *slotted, slot_mapping=slots)
+    assert np.array_equal(pages, slotted) and np.count_nonzero(pages.any((-1, -2))) == 12
+    for x, cache in zip((rows, values), pages):
+        assert np.array_equal(cache.reshape(24, 2, 16)[slots], x)
+    if ml_dtypes:
+        caches = np.zeros((2, 2, 9, 2, 16), ml_dtypes.float8_e4m3fn)
+        scales = {f"{name}_scale": np.array([[[0.5], [0.02]]], np.float32) for name in "kv"}
+        fa3.append(k, v, *caches, cache_seqlens=np.array([4, 6], np.int32), **scales)
+        for x, cache in zip((k, v), caches):
+            expected = (x / scales["k_scale"].reshape(2, 1)).clip(-448, 448).astype(ml_dtypes.float8_e4m3fn)
+            assert np.array_equal(cache[0, 4:7], expected[0]) and np.array_equal(cache[1, 6:], expected[1])
 
 
 def quantized():

@@ -1,6 +1,6 @@
 """The calls that go to a GPU, on the simulated driver, which computes launches on the CPU: all five, as
-they are made for torch's CUDA tensors, with stand-ins for torch and them: the device, stream and workspace of each, and
-a thread without a context. Argument: the library; LD_LIBRARY_PATH has the simulated libcuda.so.1."""
+they are made for torch's CUDA tensors, with stand-ins for torch and them: the device, stream and workspace of each,
+schedules, and a thread without a context. Argument: the library; LD_LIBRARY_PATH has the simulated libcuda.so.1."""
 
 import contextlib
 import ctypes
@@ -11,7 +11,7 @@ import types
 
 from support import fa3, refused
 
-from fa3 import _arrays
+from fa3 import _arrays, _forward
 
 ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # for the simulated driver, which calls its reference
 library = fa3.load(sys.argv[1])
@@ -110,9 +110,9 @@ def calls():
     generator = random.Random(1)
     q, k, v, dout = (Tensor(DIMS, "bfloat16", lambda: generator.gauss(0, 1)) for _ in range(4))
     # This thread has no context yet: torch is asked for one.
-    (o, lse), log = run(_arrays.forward, q, k, v, fa3.MASKS["causal_bottom_right"], 0.0)
+    (o, lse), log = run(_forward.forward, q, k, v, fa3.MASKS["causal_bottom_right"], 0.0)
     assert log[2:] == [("device", 1), ("stream", 1), ("empty", (64,), "uint8"), ("zeros", 1), ("left", 1)], log
-    (again, _), log = run(_arrays.forward, q, k, v, fa3.MASKS["causal_bottom_right"], 0.0)
+    (again, _), log = run(_forward.forward, q, k, v, fa3.MASKS["causal_bottom_right"], 0.0)
     assert ("zeros", 1) not in log and ("left", 1) in log, log
     same([again], [o], "again")
     gradients, log = run(_arrays.backward, dout, q, k, v, o, lse, None, 2, 0.0)
@@ -137,11 +137,11 @@ def calls():
     assert b"".join(pages)[32 * row : 160 * row] == bytes(k.bytes), "append"
     scales = {"q_scale": made.scale, "k_scale": made.scale, "v_scale": made.scale, "v_mean": made.mean}
     y, _ = run(_arrays.quantize, q, "block", False, False, 0, 0, None, None, None, 0.0)
-    eighth, _ = run(_arrays.forward, y.y, y.y, made.y, 0, 0.0, **scales)
+    eighth, _ = run(_forward.forward, y.y, y.y, made.y, 0, 0.0, **scales)
 
     # The same tensors on the CPU: by the reference, which asks torch for outputs alone.
     on_cpu(q, k, v, dout, o, lse, parts, lse_parts, y.y, made.y, *scales.values())
-    expected, log = run(_arrays.forward, q, k, v, 2, 0.0)
+    expected, log = run(_forward.forward, q, k, v, 2, 0.0)
     assert [x[0] for x in log] == ["empty", "empty"], log
     same([o, lse], expected, "forward")
     found = floats(gradients)
@@ -150,9 +150,9 @@ def calls():
     same(made[:3], run(_arrays.quantize, q, "block", True, True, 0, 0, None, None, None, 0.0)[0][:3], "quantize")
     same(merged, run(_arrays.combine, parts, lse_parts)[0], "combine")
     same([merged[0]], [o], "two halves that are the same")
-    same(eighth, run(_arrays.forward, y.y, y.y, made.y, 0, 0.0, **scales)[0], "FP8")
+    same(eighth, run(_forward.forward, y.y, y.y, made.y, 0, 0.0, **scales)[0], "FP8")
     on_gpu(q, k, v)
-    refused(ValueError, "k.device is", _arrays.forward, q, Tensor(DIMS, "bfloat16", device=CPU), v, 0, 0.0)
+    refused(ValueError, "k.device is", _forward.forward, q, Tensor(DIMS, "bfloat16", device=CPU), v, 0, 0.0)
     return q, k, v, o
 
 
@@ -165,12 +165,62 @@ def floats(tensors):
 def other_thread(q, k, v, o):
     """One of autograd's, say: it has no context of its own at first."""
     made = []
-    thread = threading.Thread(target=lambda: made.extend(run(_arrays.forward, q, k, v, 2, 0.0)))
+    thread = threading.Thread(target=lambda: made.extend(run(_forward.forward, q, k, v, 2, 0.0)))
     thread.start()
     thread.join()
     (found, _), log = made
     assert ("zeros", 1) in log
     same([found], [o], "another thread")
+
+
+def numbers(*values):
+    x = Tensor((len(values),), "int32")
+    x.bytes[:] = b"".join(value.to_bytes(4, "little", signed=True) for value in values)
+    return x
+
+
+def served():
+    """Packed queries on keys in pages, in a window and with sinks: planned in the call, and once for two calls."""
+    generator = random.Random(2)
+    normal = lambda *dims: Tensor(dims, "bfloat16", lambda: generator.gauss(0, 1))
+    q, k, v = normal(9, 4, D), normal(6, 16, HEADS, D), normal(6, 16, HEADS, D)
+    table, sinks = numbers(5, 0, 2, 3, 1, -7), Tensor((4,), "float32")
+    table.shape, table.ndim = (3, 2), 2
+    lengths = {"cu_seqlens_q": numbers(0, 5, 5, 9), "seqused_k": numbers(20, 31, 7), "page_table": table}
+    lengths["sinks"] = sinks
+    how = {"window": (9, 1), "maxima": (5, 32), **lengths}
+    window = fa3.MASKS["window"]
+    one, log = run(_forward.forward, q, k, v, window, 0.0, **how)
+    assert [x[0] for x in log] == ["empty", "empty", "device", "stream", "empty", "left"], log
+    plan, log = run(_forward.schedule, q, k, v, window, 0.0, **how)
+    assert [x[0] for x in log] == ["empty", "empty", "device", "stream", "empty", "left"], log
+    assert plan.dtype == "torch.uint8" and plan.shape == log[4][1] and plan.shape[0] > 64 and any(plan.bytes)
+    lent = []
+
+    class Watched(_arrays.TorchTensors):
+        def run(self, params):
+            lent.append((params.schedule, params.schedule_bytes))
+            super().run(params)
+
+    place, _arrays.TorchTensors = _arrays.TorchTensors, Watched
+    planned, _ = run(_forward.forward, q, k, v, window, 0.0, **how, schedule=plan)
+    _arrays.TorchTensors = place
+    assert lent == [(plan.address, plan.shape[0])], lent
+    same(planned, one, "by a schedule")
+    # One that plans nothing cannot do.
+    plan.bytes[:] = bytes(len(plan.bytes))
+    blank, _ = run(_forward.forward, q, k, v, window, 0.0, **how, schedule=plan)
+    assert bytes(blank[0].bytes) != bytes(one[0].bytes), "the schedule was not used"
+    plain, _ = run(_forward.schedule, k, k, v, 0, 0.0)
+    assert plain.shape == (0,)
+    on_cpu(q, k, v, plan, *lengths.values())
+    expected, log = run(_forward.forward, q, k, v, window, 0.0, **how, schedule=plan)
+    assert [x[0] for x in log] == ["empty", "empty"] and expected[0].shape == (9, 4, D), log
+    found, wanted = (floats([x[0]])[0] for x in (one, expected))
+    assert max(abs(a - b) for a, b in zip(found, wanted)) <= 2.0**-8 * max(map(abs, wanted)), "served"
+    assert run(_forward.schedule, q, k, v, window, 0.0, **how)[0].shape == (0,)
+    on_gpu(q, k, v)
+    refused(ValueError, "cu_seqlens_q.device is", _forward.forward, q, k, v, window, 0.0, **how)
 
 
 def captured(q, k, v, o):
@@ -179,7 +229,7 @@ def captured(q, k, v, o):
     assert driver.cuStreamCreate(ctypes.byref(stream), 0) == 0
     assert driver.cuStreamBeginCapture_v2(stream, 0) == 0
     STREAM.cuda_stream = stream.value
-    found, _ = _arrays.forward(q, k, v, 2, 0.0)
+    found, _ = _forward.forward(q, k, v, 2, 0.0)
     STREAM.cuda_stream = 0
     found.bytes[:] = b"\0" * len(found.bytes)
     assert driver.cuStreamEndCapture(stream, ctypes.byref(graph)) == 0
@@ -197,7 +247,7 @@ def refusals(q, k, v):
     library.check(params)
     library.preload()
     asked.clear()
-    refused(NotImplementedError, 'params->kernel is "none"', _arrays.forward, q, k, v, 0, 0.0, kernel="none")
+    refused(NotImplementedError, 'params->kernel is "none"', _forward.forward, q, k, v, 0, 0.0, kernel="none")
     assert ("zeros", 1) not in asked
 
 
@@ -206,4 +256,5 @@ q, k, v, o = calls()
 other_thread(q, k, v, o)
 captured(q, k, v, o)
 refusals(q, k, v)
+served()
 print("all five calls, as torch's CUDA tensors have them")

@@ -3,6 +3,8 @@
     import torch, fa3
     o = fa3.attention(q, k, v, causal=True)            # (batch, seqlen, heads, head_dim), differentiable
 
+    o = fa3.forward(q, k_cache, v_cache, causal=True, page_table=page_table, seqused_k=lengths)  # and packed sequences
+
 Tensors of torch on a CUDA device are worked on by the library's kernels, on torch's current stream of that device;
 tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow, also for float32. As in
 flash-attn, tensors are (batch, seqlen, heads, head_dim), and a causal mask ends in the bottom right corner.
@@ -15,8 +17,9 @@ the argument; other failures are Fa3Error. NumPy itself has no bfloat16 and no F
 
 For torch forward, attention, backward, quantize, append and combine are custom ops, so torch.compile takes them with
 fullgraph=True. They are registered when this module is imported after torch, otherwise by the first call. Of attention
-there are derivatives in reverse mode, also by torch.func.grad, vjp, jacrev and vmap of them; those in forward mode, and
-of the others, are refused. Before a CUDA graph is captured call `preload`.
+there are derivatives in reverse mode, also by torch.func.grad, vjp, jacrev and vmap of them; those in forward mode, of
+the others, and with lengths, pages, windows or sinks, are refused. Before a CUDA graph is captured call `preload`; what
+is captured reads lengths, page numbers and slots when it is replayed.
 
 The library is libfa3.so in the environment's FA3_LIBRARY, beside this file or its folder, or the loader's; or `load`
 names it. The folder fa3/ can be copied as it is. Python 3.9 or newer is all it needs; of torch 2.4, of transformers 5.
@@ -29,10 +32,11 @@ import sys
 import types
 from typing import Any, Iterator, Optional, Tuple, Union
 
-from . import _arrays
+from . import _arrays, _forward
 from ._abi import (
     APPEND_ROTARY_INTERLEAVED,
     DTYPES,
+    FLAG_BATCH_INVARIANT,
     FLAG_DETERMINISTIC,
     FLAG_TWO_LEVEL,
     MASKS,
@@ -58,24 +62,16 @@ from ._arrays import Quantized, scale_dims, tile_dims
 # What help(fa3) shows. It would show classes before the functions, with all that they inherit: those have their own
 # help, as in help(fa3.Library).
 __all__ = [
-    *("attention", "forward", "backward", "quantize", "append", "combine", "preload", "register_transformers"),
+    *("attention", "forward", "forward_schedule", "backward", "quantize", "append", "combine", "preload"),
+    "register_transformers",
     *("kernel_info", "kernels", "version", "describe", "make_tensor", "scale_dims", "tile_dims"),
     *("find_library", "library", "load"),
-    *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "QUANTIZE_INCOHERENT", "QUANTIZE_ROTARY_INTERLEAVED"),
-    "APPEND_ROTARY_INTERLEAVED",
+    *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "FLAG_BATCH_INVARIANT", "QUANTIZE_INCOHERENT"),
+    *("QUANTIZE_ROTARY_INTERLEAVED", "APPEND_ROTARY_INTERLEAVED"),
 ]
 
 Array = Any  # a torch tensor or a NumPy array
 Causal = Union[bool, str]
-
-
-def _mask(causal) -> int:
-    names = {False: "none", True: "causal_bottom_right", "bottom_right": "causal_bottom_right",
-             "top_left": "causal_top_left"}  # fmt: skip
-    try:
-        return MASKS[names[causal]]
-    except (KeyError, TypeError):  # TypeError: it has no hash
-        raise ValueError(f"causal is {causal!r}, must be False, True, 'bottom_right' or 'top_left'") from None
 
 
 def _scale(softmax_scale) -> float:
@@ -118,21 +114,32 @@ def _torch_ops(x):
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_scale: Optional[float] = None,
-              deterministic: bool = False, return_lse: bool = False):  # fmt: skip
+              deterministic: bool = False, return_lse: bool = False, **served: Any):  # fmt: skip
     """Attention that torch's autograd can differentiate, through o and through lse.
 
     q: (batch, seqlen_q, heads, head_dim); k: (batch, seqlen_k, heads_kv, head_dim); v: (batch, seqlen_k, heads_kv,
     head_dim_v), all of one dtype. causal: query i sees key j if j <= i + seqlen_k - seqlen_q; "top_left": if j <= i.
     softmax_scale: 1 / sqrt(head_dim) if None. deterministic: the backward pass gives the same bits each time, up to
     10% slower, and more with few heads (also if torch.use_deterministic_algorithms is set). Under autocast q, k and v
-    are cast to its dtype.
+    are cast to its dtype. served: `forward`'s arguments for windows, chunks, sinks, packed lengths, caches and pages,
+    from window to batch_invariant; they have no backward pass yet, so where q, k or v needs a gradient they are a
+    NotImplementedError that names them.
 
     Returns o: (batch, seqlen_q, heads, head_dim_v), of q's dtype; with return_lse (o, lse), lse: (batch, heads,
     seqlen_q) in float32, the natural logarithm of each row's sum of exponentials. Rows that see no key: 0 and -inf.
     The gradient itself cannot be differentiated again."""
-    _arrays.check({"q": q, "k": k, "v": v})
-    flags = FLAG_DETERMINISTIC if deterministic else 0
-    o, lse = (_torch_ops(q) or _arrays).forward(q, k, v, _mask(causal), _scale(softmax_scale), flags)
+    for name in served:
+        if name not in _forward.NAMES:
+            raise TypeError(f"attention has no argument {name}; with windows and lengths: {', '.join(_forward.NAMES)}")
+    how, named = _resolved({"causal": causal, "softmax_scale": softmax_scale, **served}, q, k, v, deterministic)
+    calls = _torch_ops(q) or _forward
+    if served and calls is not _forward and any(map(calls.is_differentiated, (q, k, v))):
+        features = _forward.features(mask=how[0], flags=how[2], **named)
+        if features:
+            raise NotImplementedError(
+                f"fa3.attention has no backward pass with {' and '.join(features)}: call it under torch.no_grad()"
+            )
+    o, lse = calls.forward(q, k, v, *how, **named)
     return (o, lse) if return_lse else o
 
 
@@ -140,22 +147,104 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
             return_lse: bool = False, q_scale: Optional[Array] = None, k_scale: Optional[Array] = None,
             v_scale: Optional[Array] = None, o_scale: Optional[Array] = None, v_mean: Optional[Array] = None,
             lse_offset: Optional[Array] = None, two_level: bool = False, out_dtype: Any = None,
-            kernel: Optional[str] = None):  # fmt: skip
-    """`attention` with all that the forward pass can do: in FP8, and by a kernel of one's choice.
+            kernel: Optional[str] = None, window: Optional[Tuple[int, int]] = None, chunk: Optional[int] = None,
+            sinks: Optional[Array] = None, cu_seqlens_q: Optional[Array] = None, cu_seqlens_k: Optional[Array] = None,
+            max_seqlen_q: Optional[int] = None, max_seqlen_k: Optional[int] = None,
+            seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None, leftpad_k: Optional[Array] = None,
+            page_table: Optional[Array] = None, cache_batch_idx: Optional[Array] = None,
+            schedule: Optional[Array] = None, batch_invariant: bool = False, out: Optional[Array] = None):  # fmt: skip
+    """`attention` with all that the forward pass can do: in FP8, by a kernel of one's choice, and on sequences that
+    have lengths of their own, packed, in caches or in pages.
 
     FP8: q, k and v of float8_e4m3fn, v also as tiles, with q_scale, k_scale and v_scale, as `quantize` makes them; the
     fields of fa3.h. v_mean: (batch, heads_kv, head_dim_v), added to o. lse_offset: as lse, added to it. o_scale: (1,),
     if out_dtype is float8_e4m3fn. two_level: sums that do not shrink where v has a mean. There is no backward pass.
     out_dtype: of o; q's dtype, of FP8 bfloat16, if None; others with FP8 and on the CPU. kernel: its name, of
-    `kernels()`; the CPU's reference does not look at it."""
-    scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "o_scale": o_scale, "v_mean": v_mean,
-              "lse_offset": lse_offset}  # fmt: skip
-    _arrays.check({"q": q, "k": k, "v": v}, scales)
-    flags = FLAG_TWO_LEVEL if two_level else 0
-    calls = _torch_ops(q) or _arrays
-    how = _mask(causal), _scale(softmax_scale), flags, out_dtype, _kernel(kernel)
-    o, lse = calls.forward(q, k, v, *how, **scales)
+    `kernels()`; the CPU's reference does not look at it.
+
+    Masks. With i for a sequence's queries, j for its keys, position p = i + seqlen_k - seqlen_q: window (left, right)
+    lets a query see the keys p - left <= j <= p + right, -1 being no bound; chunk n those of its own n positions, from
+    p // n * n on. With causal both see none behind p, whatever right is. sinks: (heads,) in float32, in each row's sum
+    of exponentials one addend exp(sink) without a value; lse includes it.
+
+    Lengths, all int32 on q's device, where they are read when the kernels run, never by the host:
+      cu_seqlens_q    (batch + 1,): q is packed, (total_q, heads, head_dim), and sequence b has the rows cu_seqlens_q[b]
+                      to cu_seqlens_q[b + 1] - 1. Then o is (total_q, heads, head_dim_v) and lse (heads, total_q).
+      cu_seqlens_k    (batch + 1,): k and v likewise, (total_k, heads_kv, head_dim).
+      seqused_q       (batch,): only so many rows of each sequence are in use, the first ones.
+      seqused_k       (batch,): of its keys, padding among them. How many keys a cache has, for example.
+      leftpad_k       (batch,): so many of the keys in use are padding, the first ones.
+      page_table      (batch, pages of a sequence): k and v are pages, (pages, page_size, heads_kv, head_dim), and key j
+                      of sequence b is row j % page_size of page page_table[b, j // page_size].
+      cache_batch_idx (batch,): sequence b has the keys k[cache_batch_idx[b]].
+    max_seqlen_q, max_seqlen_k: ints, the most rows that a sequence has; from longer ones the first are taken. How work
+    is laid out and how large the workspace is follows from them, so give them. If None they are what the shapes allow,
+    as fa3 does not look into cu_seqlens: total_q with cu_seqlens_q, total_k with cu_seqlens_k, without these the rows
+    of q, and of k or of a sequence's pages. Without cu_seqlens_q max_seqlen_q can only be the rows of q.
+
+    schedule: what `forward_schedule` returned for the same arguments. batch_invariant: a sequence has the same bits
+    alone and in any batch, with its queries at once and in parts; slower. out: where o is written, which is returned
+    then; errors call it o. No gradient flows through it.
+
+    Rows of o and lse that belong to no sequence are not written: without out they hold anything. Of all this there is
+    no backward pass. Errors name the argument: a ValueError for an int tensor of another dtype or device, and whatever
+    else contradicts fa3.h; a TypeError for a max_seqlen that is a tensor, as reading it would wait for the device; a
+    NotImplementedError for what cannot be had together: page_table with cu_seqlens_k, leftpad_k or cache_batch_idx, and
+    cache_batch_idx with cu_seqlens_k. Wrong numbers in lengths and tables are no errors: nothing outside of the tensors
+    is read or written, and results of the sequences that have them mean nothing."""
+    how, named = _resolved(
+        {"causal": causal, "softmax_scale": softmax_scale, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
+         "o_scale": o_scale, "v_mean": v_mean, "lse_offset": lse_offset, "two_level": two_level, "kernel": kernel,
+         "out_dtype": out_dtype, "window": window, "chunk": chunk, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q,
+         "cu_seqlens_k": cu_seqlens_k, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k,
+         "seqused_q": seqused_q, "seqused_k": seqused_k, "leftpad_k": leftpad_k, "page_table": page_table,
+         "cache_batch_idx": cache_batch_idx, "schedule": schedule, "batch_invariant": batch_invariant, "out": out},
+        q, k, v
+    )  # fmt: skip
+    o, lse = (_torch_ops(q) or _forward).forward(q, k, v, *how, **named)
     return (o, lse) if return_lse else o
+
+
+def _resolved(given, q, k, v, deterministic=False):
+    """`forward`'s arguments, those that are given, as `_forward.forward` takes them: by position and by name."""
+    tensors = {name: given[name] for name in _forward.ALL_TENSORS if given.get(name) is not None}
+    out = {name: given[name] for name in ("out",) if given.get(name) is not None}
+    _arrays.check({"q": q, "k": k, "v": v}, {**tensors, **out})
+    if out and given.get("out_dtype") is not None:
+        raise ValueError("out and out_dtype are given, must be one of them")
+    mask, window = _forward.mask(given.get("causal", False), given.get("window"), given.get("chunk"))
+    flags = FLAG_DETERMINISTIC if deterministic else 0
+    flags |= FLAG_TWO_LEVEL if given.get("two_level") else 0
+    flags |= FLAG_BATCH_INVARIANT if given.get("batch_invariant") else 0
+    how = mask, _scale(given.get("softmax_scale")), flags, given.get("out_dtype"), _kernel(given.get("kernel"))
+    maxima = _forward.maxima(given.get("max_seqlen_q"), given.get("max_seqlen_k"))
+    return how, {"window": window, "maxima": maxima, **tensors, **out}
+
+
+def _of_forward(call, given):
+    """That these are arguments of `forward`."""
+    for name in given:
+        if name not in forward.__kwdefaults__:
+            raise TypeError(f"{call} has no argument {name}, nor has forward")
+
+
+def forward_schedule(q: Array, k: Array, v: Array, **arguments: Any) -> Array:
+    """Plans the lengths of `forward` once for several calls, those of all layers of a model, which then spare a launch:
+
+        schedule = fa3.forward_schedule(q, k_cache, v_cache, seqused_k=seqused_k, causal=True)
+        for layer in layers: ... fa3.forward(q, k_cache, v_cache, seqused_k=seqused_k, causal=True, schedule=schedule)
+
+    arguments: `forward`'s. All of them must be the same in the calls that get the schedule, also shapes, strides and
+    dtypes, and the numbers in all lengths and in cache_batch_idx, which alone are read; what else is in the tensors may
+    differ. forward refuses a schedule for other shapes, dtypes, masks or maxima (not in compiled code, nor if it is a
+    copy), but other numbers it cannot see: then results mean nothing, and memory outside of the tensors may be touched.
+
+    Returns a tensor of uint8 on q's device, without elements where no plan is needed: without lengths, windows and
+    sinks, and on the CPU, whose reference does not look at it. A captured call plans again at each replay.
+    torch.compile with fullgraph=True refuses it: call it before what is compiled."""
+    _of_forward("forward_schedule", arguments)
+    how, named = _resolved(arguments, q, k, v)
+    return (_torch_ops(q) or _forward).schedule(q, k, v, *how, **named)
 
 
 def backward(dout: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *, dlse: Optional[Array] = None,
@@ -166,7 +255,8 @@ def backward(dout: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
     _arrays.check({"dout": dout, "q": q, "k": k, "v": v, "o": o, "lse": lse}, {"dlse": dlse})
     flags = FLAG_DETERMINISTIC if deterministic else 0
     calls = _torch_ops(q) or _arrays
-    return calls.backward(dout, q, k, v, o, lse, dlse, _mask(causal), _scale(softmax_scale), flags, _kernel(kernel))
+    how = _forward.mask(causal)[0], _scale(softmax_scale), flags, _kernel(kernel)
+    return calls.backward(dout, q, k, v, o, lse, dlse, *how)
 
 
 def quantize(x: Array, *, scales: str = "block", tiles: bool = False, mean: bool = False, incoherent: bool = False,
@@ -238,16 +328,16 @@ def combine(o_parts: Array, lse_parts: Array, *, out_dtype: Any = None, return_l
     return (o, lse) if return_lse else o
 
 
-def kernel_info(q: Array, k: Array, v: Array, *, causal: Causal = False, out_dtype: Any = None,
-                kernel: Optional[str] = None, multiprocessors: int = 132, **scales: Array) -> types.SimpleNamespace:
-    """The kernel that `forward` would run on a device of so many multiprocessors: the fields of fa3_kernel_info.
-    Nothing is computed, no GPU is needed, and the tensors may be torch's on the device meta."""
-    _arrays.check({"q": q, "k": k, "v": v}, scales)
-    o_dims, dtype, _ = _arrays.forward_outputs(q, v, out_dtype)
-    described = {name: describe(x, name) for name, x in {"q": q, "k": k, "v": v, **scales}.items()}
-    named = _kernel(kernel)
-    how = {"mask": _mask(causal), "kernel": named and named.encode()}
-    return library().kernel_info(ForwardParams(**described, **how, o=make_tensor(0, dtype, o_dims)), multiprocessors)
+def kernel_info(q: Array, k: Array, v: Array, *, multiprocessors: int = 132, **arguments: Any) -> types.SimpleNamespace:
+    """The kernel that `forward` would run with these arguments of it on a device of so many multiprocessors: the fields
+    of fa3_kernel_info. Nothing is computed, no GPU is needed, and the tensors may be torch's on the device meta."""
+    _of_forward("kernel_info", arguments)
+    (*how, out_dtype, kernel), named = _resolved(arguments, q, k, v)
+    out = named.pop("out", None)
+    params = _forward.forward_params(q, k, v, *how, kernel, **named)
+    o_dims, dtype, _ = _forward.outputs(q, v, out_dtype, "cu_seqlens_q" in named)
+    params.o = make_tensor(0, dtype, o_dims) if out is None else describe(out, "out")
+    return library().kernel_info(params, multiprocessors)
 
 
 def describe(x: Array, name: str = "a tensor") -> Tensor:

@@ -1,5 +1,5 @@
-"""The library's calls on torch tensors and NumPy arrays: outputs are allocated, parameters filled in, and the call runs
-by the kernels where the tensors are on a GPU, otherwise by the reference."""
+"""The library's calls on torch tensors and NumPy arrays, those of _forward.py apart: outputs are allocated, parameters
+filled in, and the call runs by the kernels where the tensors are on a GPU, otherwise by the reference."""
 
 from __future__ import annotations
 
@@ -61,6 +61,10 @@ class NumPyArrays:
     def run(self, params):
         _abi.library().reference(params)
 
+    def plan(self, params):
+        """No schedule, as the reference does not look at it."""
+        return self.empty((0,), "uint8")
+
 
 class TorchTensors:
     """On a CPU by the reference, on a CUDA device by the kernels, on the device's current stream."""
@@ -74,25 +78,38 @@ class TorchTensors:
         return torch.empty(tuple(shape), dtype=getattr(torch, dtype_name(dtype)), device=self.device)
 
     def run(self, params):
-        import torch
-
         library = _abi.library()
         if self.device.type == "cpu":
             return library.reference(params)
+        # The workspace is freed when this returns, and then torch gives it to later work on the same stream only.
+        self._enqueue(params, library.workspace_size, library.enqueue)
+
+    def plan(self, params):
+        """Its schedule; on a CPU none, as the reference does not look at it."""
+        library = _abi.library()
+        if self.device.type == "cpu":
+            return self.empty((0,), "uint8")
+        return self._enqueue(params, library.schedule_size, library.enqueue_schedule)
+
+    def _enqueue(self, params, size_of, enqueue):
+        """The memory that the call got, as much as it asked for."""
+        import torch
+
         with torch.cuda.device(self.device):
             stream = torch.cuda.current_stream(self.device).cuda_stream
-            size = library.workspace_size(params, multiprocessors(self.device.index))
-            # Freed when this returns, and then torch gives it to later work on the same stream only.
-            workspace = torch.empty(size, dtype=torch.uint8, device=self.device)
-            call = functools.partial(library.enqueue, params, workspace.data_ptr(), size, stream)
+            size = size_of(params, multiprocessors(self.device.index))
+            space = torch.empty(size, dtype=torch.uint8, device=self.device)
+            call = functools.partial(enqueue, params, space.data_ptr(), size, stream)
             try:
-                return call()
+                call()
+                return space
             except _abi.Fa3Error as error:
                 if error.status != _abi.NO_CONTEXT:
                     raise
             # A thread, one of autograd's for example, in which torch's context is not current yet: now it is.
             torch.zeros(1, device=self.device)
             call()
+            return space
 
 
 @functools.lru_cache(maxsize=None)
@@ -103,7 +120,7 @@ def multiprocessors(index) -> int:
 
 
 def check(needed, optional=None):
-    """That these, by their names, are arrays of one kind, with strides; optional ones may be None."""
+    """That these, by their names, are arrays of one kind, in one place, with strides; optional ones may be None."""
     first = None
     for name, x in {**needed, **(optional or {})}.items():
         if x is None and name not in needed:
@@ -112,12 +129,15 @@ def check(needed, optional=None):
             raise TypeError(f"{name} is {type(x).__name__}, must be a torch tensor or a NumPy array")
         if first is None:
             first, kind, of_torch = name, type(x).__name__, is_torch(x)
+            device = x.device if of_torch else None
         elif is_torch(x) != of_torch:
             raise TypeError(f"{name} is {type(x).__name__}, but {first} is {kind}")
         if of_torch and x.is_nested:
-            raise NotImplementedError(f"{name} is a nested tensor: fa3 takes sequences of one length only")
+            raise NotImplementedError(f"{name} is a nested tensor: fa3 takes packed ones with their cu_seqlens")
         if of_torch and x.layout != sys.modules["torch"].strided:
             raise NotImplementedError(f"{name}.layout is {x.layout}, must be torch.strided")
+        if of_torch and x.device != device:  # an op with one on the device meta would compute nothing
+            raise ValueError(f"{name}.device is {x.device}, but {first}.device is {device}")
 
 
 def place_of(**arrays):
@@ -139,20 +159,6 @@ def place_of(**arrays):
     return found
 
 
-# ---- outputs ----
-
-
-def forward_outputs(q, v, out_dtype=None):
-    """(dims of o, its dtype's name, dims of lse). Wrong ranks are left for the library to refuse."""
-    dtype = dtype_name(q.dtype if out_dtype is None else out_dtype)
-    if out_dtype is None and dtype == "float8_e4m3fn":
-        dtype = "bfloat16"
-    if q.ndim != 4 or v.ndim not in (4, 5):
-        return tuple(q.shape), dtype, tuple(q.shape[:3])
-    batch, seqlen, heads, _ = q.shape
-    return (batch, seqlen, heads, v.shape[3]), dtype, (batch, heads, seqlen)
-
-
 def scale_dims(which: str, batch: int, heads: int, seqlen: int) -> tuple:
     """Dims of the scales of a (batch, seqlen, heads, head_dim) tensor. which: tensor, head or block."""
     blocks = (seqlen + _abi.SCALE_ROWS - 1) // _abi.SCALE_ROWS
@@ -168,18 +174,6 @@ def tile_dims(batch: int, seqlen: int, heads: int, head_dim: int) -> tuple:
 
 
 # ---- calls: what the public functions check and name is resolved here to the library's numbers ----
-
-
-def forward(q, k, v, mask, softmax_scale, flags=0, out_dtype=None, kernel=None, **scales):
-    """(o, lse). scales: those of fa3_forward_params, by name."""
-    place = place_of(q=q, k=k, v=v, **scales)
-    o_dims, dtype, lse_dims = forward_outputs(q, v, out_dtype)
-    o, lse = place.empty(o_dims, dtype), place.empty(lse_dims, "float32")
-    tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse, **scales}
-    described = {name: describe(name, x) for name, x in tensors.items()}
-    how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
-    place.run(_abi.ForwardParams(**how, **described))
-    return o, lse
 
 
 def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=None):

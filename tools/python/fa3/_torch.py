@@ -1,12 +1,13 @@
 """The calls as custom ops of torch, with what autograd and torch.compile need to know of them: fa3::forward,
-fa3::backward, fa3::quantize, fa3::append and fa3::combine. Importing this file registers them."""
+fa3::forward_served, fa3::forward_out, fa3::backward, fa3::quantize, fa3::append and fa3::combine. Importing this file
+registers them."""
 
 from __future__ import annotations
 
 import torch
 import torch.autograd.forward_ad as forward_mode
 
-from . import _abi, _arrays
+from . import _abi, _arrays, _forward
 
 
 # ---- differentiation ----
@@ -61,6 +62,11 @@ def _empty(like, dims, dtype):
 # ---- forward ----
 
 
+def _given(names, tensors):
+    """Of an op's optional tensors those that are there, by name."""
+    return {name: x for name, x in zip(names, tensors) if x is not None}
+
+
 @torch.library.custom_op(
     "fa3::forward",
     mutates_args=(),
@@ -68,17 +74,14 @@ def _empty(like, dims, dtype):
     "str? kernel_name=None, Tensor? q_scale=None, Tensor? k_scale=None, Tensor? v_scale=None, Tensor? o_scale=None, "
     "Tensor? v_mean=None, Tensor? lse_offset=None) -> (Tensor, Tensor)",
 )
-def forward_op(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, q_scale=None, k_scale=None,
-               v_scale=None, o_scale=None, v_mean=None, lse_offset=None):  # fmt: skip
-    scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "o_scale": o_scale, "v_mean": v_mean,
-              "lse_offset": lse_offset}  # fmt: skip
-    return _arrays.forward(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, **scales)
+def forward_op(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, *scales):
+    how = (mask, softmax_scale, flags, out_dtype, kernel_name)
+    return _forward.forward(q, k, v, *how, **_given(_forward.SCALES, scales))
 
 
 @forward_op.register_fake
-def _(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, q_scale=None, k_scale=None,
-      v_scale=None, o_scale=None, v_mean=None, lse_offset=None):  # fmt: skip
-    o_dims, dtype, lse_dims = _arrays.forward_outputs(q, v, out_dtype)
+def _(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, *scales):
+    o_dims, dtype, lse_dims = _forward.outputs(q, v, out_dtype)
     return _empty(q, o_dims, dtype), _empty(q, lse_dims, "float32")
 
 
@@ -100,7 +103,47 @@ def _backward(ctx, dout, dlse):
     return *gradients, *(None,) * (ctx.inputs - 3)
 
 
-_forward = _callable(forward_op, _keep_for_backward, _backward)
+_dense = _callable(forward_op, _keep_for_backward, _backward)
+
+_SERVED = (
+    "Tensor q, Tensor k, Tensor v, int mask, float softmax_scale, int flags, ScalarType? out_dtype, str? kernel_name, "
+    "SymInt window_left, SymInt window_right, SymInt? max_seqlen_q, SymInt? max_seqlen_k, "
+) + ", ".join(f"Tensor? {name}=None" for name in _forward.ALL_TENSORS)
+
+
+def _run_served(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, window_left, window_right, max_seqlen_q,
+                max_seqlen_k, *tensors, out=None):  # fmt: skip
+    numbers = {"window": (window_left, window_right), "maxima": (max_seqlen_q, max_seqlen_k)}
+    how = (mask, softmax_scale, flags, out_dtype, kernel_name)
+    return _forward.forward(q, k, v, *how, **numbers, **_given(_forward.ALL_TENSORS, tensors), out=out)
+
+
+@torch.library.custom_op("fa3::forward_served", mutates_args=(), schema=f"({_SERVED}) -> (Tensor, Tensor)")
+def forward_served_op(*inputs):
+    return _run_served(*inputs)
+
+
+@forward_served_op.register_fake
+def _fake_served(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, window_left, window_right, max_seqlen_q,
+                 max_seqlen_k, *tensors):  # fmt: skip
+    packed = "cu_seqlens_q" in _given(_forward.ALL_TENSORS, tensors)
+    o_dims, dtype, lse_dims = _forward.outputs(q, v, out_dtype, packed)
+    return _empty(q, o_dims, dtype), _empty(q, lse_dims, "float32")
+
+
+@torch.library.custom_op("fa3::forward_out", mutates_args=("out",), schema=f"(Tensor(a!) out, {_SERVED}) -> Tensor")
+def forward_out_op(out, *inputs):
+    """lse of a call of any kind, which writes o to `out`."""
+    return _run_served(*inputs, out=out)[1]
+
+
+@forward_out_op.register_fake
+def _(out, *inputs):
+    return _fake_served(*inputs)[1]
+
+
+_no_gradient = _no_derivative("forward with lengths, pages, windows or sinks")
+_served = _callable(forward_served_op, _remember_nothing, _no_gradient)
 
 
 # ---- backward ----
@@ -185,10 +228,7 @@ def append_op(flags, *tensors):
 
 
 def append(flags, **tensors):
-    # An op that writes to its arguments has no place for the refusal that the others have.
-    for name, x in tensors.items():
-        if x is not None and is_differentiated(x):
-            raise NotImplementedError(f"fa3.append has no derivative: no gradient flows through it, and {name} has one")
+    _refuse_gradients("fa3.append", tensors)
     append_op(flags, *(tensors[name] for name in _APPENDED))
 
 
@@ -213,12 +253,49 @@ combine = _callable(combine_op, _remember_nothing, _no_derivative("combine"))
 # ---- what the public functions call ----
 
 
-def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel_name=None, **scales):
-    """(o, lse). Under autocast q, k and v get its dtype, as those of torch's own attention do."""
+def _resolved(q, k, v, flags, out_dtype):
+    """The same by torch's settings: under autocast q, k and v get its dtype, as those of torch's own attention do."""
     if q.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float8_e4m3fn:
         q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
     if torch.are_deterministic_algorithms_enabled():
         flags |= _abi.FLAG_DETERMINISTIC
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
         out_dtype = getattr(torch, _arrays.dtype_name(out_dtype))
-    return _forward(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, *scales.values())
+    return q, k, v, flags, out_dtype
+
+
+def _refuse_gradients(name, tensors):
+    """For ops that write to their arguments, which have no place for the refusal that the others have."""
+    for argument, x in tensors.items():
+        if x is not None and is_differentiated(x):
+            raise NotImplementedError(f"{name} has no derivative: no gradient flows through it, and {argument} has one")
+
+
+def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, window=(0, 0), maxima=(None, None),
+            out=None, **tensors):  # fmt: skip
+    """(o, lse)"""
+    if out is not None:
+        _refuse_gradients("fa3.forward with out", {"q": q, "k": k, "v": v, "out": out, **tensors})
+    q, k, v, flags, out_dtype = _resolved(q, k, v, flags, out_dtype)
+    how = (mask, softmax_scale, flags, out_dtype, kernel)
+    if out is None and not _forward.features(mask, flags, window, maxima, **tensors):
+        return _dense(q, k, v, *how, *(tensors.get(name) for name in _forward.SCALES if tensors))
+    planned = tensors.get("schedule")
+    if planned is not None and not torch.compiler.is_compiling():
+        made_for = getattr(planned, "fa3_made_for", None)
+        if made_for not in (None, _forward.signature(q, k, v, *how, window, maxima, **tensors)):
+            raise ValueError("schedule was made for other arguments: shapes, dtypes, masks and maxima must be the same")
+    inputs = (q, k, v, *how, *window, *maxima, *(tensors.get(name) for name in _forward.ALL_TENSORS))
+    return _served(*inputs) if out is None else (out, forward_out_op(out, *inputs))
+
+
+def schedule(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, window=(0, 0), maxima=(None, None),
+             out=None, **tensors):  # fmt: skip
+    """A tensor that knows what it was made for; its copies do not."""
+    if torch.compiler.is_compiling():
+        raise NotImplementedError("fa3.forward_schedule is not compiled: call it before what is")
+    q, k, v, flags, out_dtype = _resolved(q, k, v, flags, out_dtype)
+    how = (mask, softmax_scale, flags, out_dtype, kernel)
+    made = _forward.schedule(q, k, v, *how, window, maxima, out, **tensors)
+    made.fa3_made_for = _forward.signature(q, k, v, *how, window, maxima, **tensors)
+    return made

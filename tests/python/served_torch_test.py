@@ -1,0 +1,286 @@
+"""fa3.forward and fa3.attention on torch tensors with lengths, pages, windows, chunks and sinks: random calls against
+plain float64, schedules, torch.compile, torch.library.opcheck, gradients that are refused; on the CPU by the reference,
+and on a GPU by the kernels, with graphs. Argument: the library. Skipped without torch and NumPy; cases for CUDA say so
+where there is no Hopper GPU."""
+
+import sys
+
+from support import fa3, need, refused
+
+need("torch", "numpy")
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import torch._dynamo.testing  # noqa: E402
+from served_cases import cases, lse_rows  # noqa: E402
+
+fa3.load(sys.argv[1])
+CUDA = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+def tensors_of(case, device, dtype):
+    """(q, k, v; the other arguments) on this device, and the case's own arrays as they are there."""
+    arrays = {name: torch.from_numpy(x).to(device, dtype) for name, x in case.arrays.items()}
+    case.arrays = {name: x.float().cpu().numpy() for name, x in arrays.items()}
+    how = {name: torch.from_numpy(x).to(device) if isinstance(x, np.ndarray) else x for name, x in case.how.items()}
+    return arrays, how
+
+
+def values(device):
+    for number, case in enumerate(cases(6 if device == "cpu" else 25)):
+        dtype = [torch.bfloat16, torch.float16, torch.float32][number % (3 if device == "cpu" else 2)]
+        roundoff = torch.finfo(dtype).eps / 2
+        arrays, how = tensors_of(case, device, dtype)
+        o, lse = fa3.forward(**arrays, **how, return_lse=True)
+        plan = fa3.forward_schedule(**arrays, **how)
+        assert plan.dtype == torch.uint8 and plan.device == o.device
+        assert (plan.numel() > 0) == (device == "cuda" and o.numel() > 0), case.seed
+        planned = fa3.attention(**arrays, **how, schedule=plan)
+        packed = "cu_seqlens_q" in how
+        rows, heads = o.shape[-3:-1]
+        assert o.dtype == dtype and o.shape == (*arrays["q"].shape[:-1], case.dv)
+        assert lse.dtype == torch.float32 and lse.shape == ((heads, rows) if packed else (case.batch, heads, rows))
+        for index, exact, exact_lse in case.exact():
+            at = tuple(torch.from_numpy(index.T))
+            assert torch.equal(planned[at], o[at]), case.seed
+            found = o[at].double().cpu().numpy()
+            # The kernels also round P.
+            limit = roundoff * np.abs(exact) + 1e-6
+            if device == "cuda":
+                limit = 4 * roundoff * max(1, np.abs(exact).max(initial=0))
+            assert (np.abs(found - exact) <= limit).all(), (case.seed, case.how)
+            close = 1e-5 if device == "cpu" else 1e-3
+            assert np.allclose(lse_rows(lse.cpu().numpy(), index), exact_lse, rtol=0, atol=close), (case.seed, case.how)
+
+
+# ---- packed prompts, and a step of decoding in pages ----
+
+
+def normal(device, *dims, seed=1):
+    generator = torch.Generator().manual_seed(seed + sum(dims))
+    return torch.randn(dims, generator=generator).to(device, torch.bfloat16)
+
+
+def ints(device, *numbers):
+    return torch.tensor(numbers, dtype=torch.int32, device=device)
+
+
+def prompts(device, *lengths):
+    """Arguments of a call on packed prompts."""
+    sums = ints(device, *(sum(lengths[:i]) for i in range(len(lengths) + 1)))
+    q, k, v = (normal(device, sum(lengths), heads, 32, seed=heads) for heads in (4, 2, 2))
+    return {"q": q, "k": k, "v": v, "cu_seqlens_q": sums, "cu_seqlens_k": sums, "max_seqlen_q": max(lengths),
+            "max_seqlen_k": max(lengths), "causal": True}  # fmt: skip
+
+
+def decoding(device, *keys):
+    """Arguments of a step with one query for each sequence."""
+    pages, size, most = 20, 8, 3
+    table = torch.arange(len(keys) * most, dtype=torch.int32, device=device).flip(0).reshape(-1, most)
+    k, v = (normal(device, pages, size, 2, 32, seed=seed) for seed in (1, 2))
+    return {"q": normal(device, len(keys), 1, 4, 32), "k": k, "v": v, "page_table": table.contiguous(),
+            "seqused_k": ints(device, *keys), "window": (9, 0), "sinks": torch.arange(4.0, device=device)}  # fmt: skip
+
+
+def gradients(device):
+    """There are none yet, which attention says before anything is computed, and forward when one is asked for; what a
+    window does not bound has one."""
+    how = prompts(device, 5, 3)
+    q = how.pop("q").requires_grad_()
+    text = "cu_seqlens_q and cu_seqlens_k and max_seqlen_q and max_seqlen_k: call it under torch.no_grad()"
+    refused(NotImplementedError, f"fa3.attention has no backward pass with {text}", fa3.attention, q, **how)
+    with torch.no_grad():
+        o = fa3.attention(q, **how)
+    assert not o.requires_grad and torch.equal(o, fa3.attention(q.detach(), **how))
+    later = fa3.forward(q, **how)
+    assert torch.equal(later, o)
+    refused(NotImplementedError, "fa3.forward with lengths, pages, windows or sinks has no derivative",
+            torch.autograd.grad, later.float().sum(), q)  # fmt: skip
+
+    q, k, v = (normal(device, 2, rows, 2, 16).requires_grad_() for rows in (5, 9, 9))
+    features = {"window": (3, 0), "chunk": 4, "sinks": torch.zeros(2, device=device), "batch_invariant": True,
+                "page_table": ints(device), "schedule": ints(device).byte(), "max_seqlen_k": 8}  # fmt: skip
+    for name, given in features.items():
+        for leaf in range(3):
+            some = [x if i == leaf else x.detach() for i, x in enumerate((q, k, v))]
+            refused(NotImplementedError, f"no backward pass with {name}:", fa3.attention, *some, **{name: given})
+    windowed = lambda q: fa3.attention(q, k, v, window=(1, 1)).sum()
+    refused(NotImplementedError, "no backward pass with window", torch.func.grad(windowed), q)
+    alone = lambda q: fa3.forward(q, k.detach(), v.detach(), window=(1, 1))
+    refused(NotImplementedError, "fa3 has no forward-mode derivatives", torch.func.jvp, alone, (q,), (q,))
+    refused(NotImplementedError, "fa3.forward with lengths", torch.func.grad(lambda q: alone(q).sum()), q)
+    batches = torch.stack([q, -q]).detach()
+    assert torch.equal(torch.vmap(alone)(batches), torch.stack([alone(x) for x in batches]))
+    for window, causal in (((-1, -1), False), ((-1, 0), True), ((-1, 5), True)):
+        how = {"causal": causal, "deterministic": True}
+        o = fa3.attention(q, k, v, window=window, batch_invariant=False, sinks=None, **how)
+        same = fa3.attention(q, k, v, **how)
+        found, expected = (torch.autograd.grad(x.float().square().sum(), (q, k, v)) for x in (o, same))
+        assert torch.equal(o, same) and all(torch.equal(x, y) for x, y in zip(found, expected))
+
+
+def schedules(device):
+    """A schedule is for the arguments that it was made for."""
+    how = prompts(device, 5, 0, 300)
+    q, k, v = (how.pop(name) for name in "qkv")
+    plan = fa3.forward_schedule(q, k, v, **how)
+    o = fa3.forward(q, k, v, **how, schedule=plan)
+    assert torch.equal(o, fa3.forward(q, k, v, **how)) and torch.equal(o, fa3.forward(q, k, v, **how, schedule=plan))
+    assert torch.equal(fa3.forward(q + 1, k, v, **how, schedule=plan), fa3.forward(q + 1, k, v, **how))
+    assert torch.equal(o, fa3.forward(q, k, v, **how, schedule=plan.clone()))
+    again = lambda *tensors, **more: fa3.forward(*tensors, **{**how, **more}, schedule=plan)
+    for tensors, more in (((q[:, :2], k, v), {}), ((q, k[..., :16], v), {}), ((q.half(), k.half(), v.half()), {}),
+                          ((q, k, v), {"window": (2, 0)}), ((q, k, v), {"causal": False}),
+                          ((q, k, v), {"max_seqlen_q": 301}), ((q, k, v), {"batch_invariant": True}),
+                          ((q, k, v), {"seqused_k": ints(device, 1, 0, 3)})):  # fmt: skip
+        refused(ValueError, "schedule was made for other arguments", again, *tensors, **more)
+    with torch.autocast(device, torch.float16):
+        refused(ValueError, "schedule was made for other arguments", again, q, k, v)
+        halves = fa3.forward_schedule(q, k, v, **how)
+        assert fa3.forward(q, k, v, **how, schedule=halves).dtype == torch.float16
+    planning = lambda: fa3.forward_schedule(q, k, v, **how)
+    refused(RuntimeError, "fa3.forward_schedule is not compiled", torch.compile(planning, fullgraph=True))
+    assert torch.compile(planning, backend="eager")().shape == plan.shape  # outside of the graph
+    plain = fa3.forward_schedule(*(x[None] for x in (q, k, v)), causal=True)
+    assert plain.numel() == 0 and fa3.forward(*(x[None] for x in (q, k, v)), causal=True, schedule=plain).shape[0] == 1
+
+
+def given_output(device):
+    """o in memory of the caller's: of packed prompts, of dense calls and in compiled code."""
+    how = prompts(device, 5, 3)
+    expected, lse = fa3.forward(**how, return_lse=True)
+    room = torch.full((10, 4, 64), 7.0, dtype=torch.bfloat16, device=device)
+    o, found = fa3.forward(**how, out=room[1:9, :, 32:], return_lse=True)
+    assert o.data_ptr() == room[1, 0, 32].data_ptr() and torch.equal(o, expected) and torch.equal(found, lse)
+    room[1:9, :, 32:] = 7
+    assert (room == 7).all()
+    plan = fa3.forward_schedule(**how, out=torch.empty_like(expected))
+    fa3.forward(**how, out=room[1:9, :, 32:], schedule=plan)
+    assert torch.equal(room[1:9, :, 32:], expected)
+    dense = {name: how[name][None] for name in "qkv"}
+    out = torch.empty_like(dense["q"])
+    assert fa3.forward(**dense, causal=True, out=out) is out and torch.equal(out, fa3.forward(**dense, causal=True))
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def step(q, k, v, out, **how):
+        return fa3.forward(q * 2, k, v, **how, out=out).sum()
+
+    out = torch.empty_like(expected)
+    total = step(out=out, **how)
+    doubled = fa3.forward(**{**how, "q": how["q"] * 2})
+    assert torch.equal(out, doubled) and torch.equal(total, doubled.sum())
+    leaf = how["k"].clone().requires_grad_()
+    why = "fa3.forward with out has no derivative: no gradient flows through it, and k has one"
+    refused(NotImplementedError, why, fa3.forward, **{**how, "k": leaf}, out=out)
+    refused(ValueError, "o.dim[1] is 2", fa3.forward, **how, out=out[:, :2])
+    refused(ValueError, "out.device is meta, but q.device is", fa3.forward, **how, out=out.to("meta"))
+
+
+# ---- torch.compile and torch.library ----
+
+
+def compiled(device):
+    """fullgraph; with dynamic shapes other lengths and maxima do not compile again."""
+    counter = torch._dynamo.testing.CompileCounterWithBackend("inductor")
+
+    def step(q, k, v, schedule=None, **how):
+        o, lse = fa3.attention(q * 2, k + 1, v, **how, return_lse=True, schedule=schedule)
+        return o.float().square().sum((-1, -2)), lse.exp()
+
+    # No two sizes are the same where torch could take them for one.
+    lengths = ((5, 7, 9, 1, 300), (9, 20, 8, 310, 11, 1))
+    keys = ((3, 20, 9, 5, 1), (2, 21, 8, 7, 5, 3))
+    for dynamic, calls in ((False, [prompts(device, 5, 0, 300)]), (False, [decoding(device, 3, 20, 0)]),
+                           (True, [prompts(device, *x) for x in lengths]),
+                           (True, [decoding(device, *x) for x in keys])):  # fmt: skip
+        torch._dynamo.reset()
+        counter.clear()
+        fast = torch.compile(step, backend=counter, fullgraph=True, dynamic=dynamic)
+        for how in calls:
+            how["schedule"] = fa3.forward_schedule(**how)
+            for x, y in zip(fast(**how), step(**how)):
+                assert torch.allclose(x, y, rtol=1e-4, atol=1e-4), (dynamic, x, y)
+        assert counter.frame_count == 1, (dynamic, counter.frame_count)
+    q = torch.ones(1, 1, 1, 8, device=device, requires_grad=True)
+    fast = torch.compile(lambda q: fa3.attention(q, q, q, window=(1, 1)), backend="aot_eager")
+    refused(NotImplementedError, "no backward pass with window", fast, q)
+
+
+def opchecks(device):
+    """Of calls whose sequences have all rows."""
+    op, none = torch.ops.fa3.forward_served.default, (None,) * 6
+    how = prompts(device, 5, 3, 9)
+    tensors, sums = (how["q"], how["k"], how["v"]), how["cu_seqlens_q"]
+    causal, window = fa3.MASKS["causal_bottom_right"], fa3.MASKS["window"]
+    for maxima in ((9, 9), (None, None)):
+        numbers = (*tensors, causal, 0.5, 0, None, None, 0, 0, *maxima)
+        torch.library.opcheck(op, (*numbers, *none, sums, sums))
+    out = torch.empty_like(how["q"])
+    torch.library.opcheck(torch.ops.fa3.forward_out.default, (out, *numbers, *none, sums, sums))
+    how = decoding(device, 3, 20, 7)
+    numbers = (how["q"], how["k"], how["v"], window, 0.0, fa3.FLAG_DETERMINISTIC, None, None, 9, 0, None, 20)
+    named = {name: how[name] for name in ("seqused_k", "page_table", "sinks")}
+    torch.library.opcheck(op, numbers, named)
+    leaf = (how["q"].clone().requires_grad_(), *numbers[1:])
+    torch.library.opcheck(op, leaf, named, test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
+
+
+# ---- refusals ----
+
+
+def refusals(device):
+    how = prompts(device, 5, 3)
+    q, k, v = (how[name] for name in "qkv")
+    run = lambda **more: fa3.forward(**{**how, **more})
+    sums = how["cu_seqlens_q"]
+    for name in fa3._forward.INTEGERS:
+        for dtype in (torch.int64, torch.int16, torch.float32, torch.bool):
+            why = f"{name}.dtype is {str(dtype)[6:]}, must be int32"
+            refused(ValueError, why, run, **{name: sums.to(dtype)})
+        refused(TypeError, f"{name} is ndarray, but q is Tensor", run, **{name: sums.cpu().numpy()})
+        refused(ValueError, f"{name}.device is meta, but q.device is {device}", run, **{name: sums.to("meta")})
+        if device == "cuda":
+            refused(ValueError, f"{name}.device is cpu, but q.device is cuda", run, **{name: sums.cpu()})
+    for name in ("max_seqlen_q", "max_seqlen_k"):
+        refused(TypeError, f"{name} is a tensor, must be an int", run, **{name: sums.max()})
+    refused(TypeError, "window[0] is a tensor", run, window=(sums[0], 0))
+    refused(fa3.InvalidArgument, "sinks.dtype is bf16, must be fp32", run, sinks=q[0, :, 0].contiguous())
+    refused(ValueError, "schedule is a tensor of bfloat16", run, schedule=q[0, 0])
+    nested = torch.nested.nested_tensor([torch.ones(2, 2, 8), torch.ones(3, 2, 8)])
+    refused(NotImplementedError, "q is a nested tensor: fa3 takes packed ones with their cu_seqlens", fa3.forward,
+            nested, nested, nested)  # fmt: skip
+    meta = {name: x.to("meta") if isinstance(x, torch.Tensor) else x for name, x in how.items()}
+    o, lse = fa3.forward(**meta, return_lse=True)
+    assert o.shape == (8, 4, 32) and lse.shape == (4, 8) and o.device.type == "meta"
+    assert fa3.kernel_info(**meta).name.startswith("fa3_fwdserved"), fa3.kernel_info(**meta)
+
+
+# ---- what only a GPU has ----
+
+
+def graphs(device):
+    """A step and its schedule are captured, and replayed with other lengths and pages."""
+    how = decoding(device, 3, 20, 9)
+    fa3.preload()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        plan = fa3.forward_schedule(**how)
+        layers = [fa3.forward(**{**how, "q": how["q"] * n}, schedule=plan) for n in (1, 2)]
+    for keys in ((3, 20, 9), (24, 1, 0)):
+        how["seqused_k"].copy_(ints(device, *keys))
+        how["page_table"].copy_(how["page_table"].flip(0))
+        graph.replay()
+        for n, o in zip((1, 2), layers):
+            assert torch.equal(o, fa3.forward(**{**how, "q": how["q"] * n})), keys
+
+
+CASES = (values, gradients, schedules, given_output, compiled, opchecks, refusals)
+for case in CASES:
+    case("cpu")
+    print(f"cpu: {case.__name__}", flush=True)
+if CUDA:
+    for case in (*CASES, graphs):
+        case("cuda")
+        print(f"cuda: {case.__name__}", flush=True)
+else:
+    print("SKIPPED: the cases for CUDA tensors: torch finds no GPU of compute capability 9.0")
+print(f"torch {torch.__version__} agrees")
