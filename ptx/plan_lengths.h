@@ -269,6 +269,20 @@ constexpr void number_tiles(const Threads& threads, const PlanLengthsParams& p, 
   threads.prefix_sums(room.tiles, groups * count, p.most_tiles, s.sums);
 }
 
+// How many tiles of the group come before one that is so many tiles from the last one of its sequence. tiles: those
+// before each sequence of the group.
+constexpr int32_t place_in_section(const int32_t* tiles, int32_t count, int32_t shift, int32_t sequence,
+                                   int32_t from_last) {
+  const int32_t first = sequence >> shift << shift, end = first + (1 << shift) < count ? first + (1 << shift) : count;
+  int32_t before = tiles[first];
+  for (int32_t i = first; i < end; i++) {
+    const int32_t own = tiles[i + 1] - tiles[i];
+    before += own < from_last ? own : from_last;
+    if (i < sequence && own > from_last) before++;
+  }
+  return before;
+}
+
 // What the list is made of: the tiles before each sequence of each group; the unit.
 inline constexpr int32_t no_unit = 1 << 30;  // that splits nothing
 struct Order {
@@ -279,11 +293,11 @@ struct Order {
 template <class Threads>
 constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s) {
   const int32_t count = p.sequences, pieces = of_all_heads(p, s.all_tiles);
-  const bool are_many = pieces >= few_rounds * p.multiprocessors;
+  const bool many = are_many(p, s, s.all_tiles);
   // Parts may be few. So where pieces are many, only tiles that take longer than about half a share are worth it.
   const bool is_long = int64_t{s.longest} * p.multiprocessors * 2 > int64_t{s.work} * p.heads;
-  bool may_split = p.unit == 0 && most_cut(p, s.longest) > 1 && (!are_many || is_long);
-  Order order{are_many && !may_split ? groups_of(p.sequences) : 1, p.unit ? p.unit : no_unit, {0, 1},
+  bool may_split = p.unit == 0 && most_cut(p, s.longest) > 1 && (!many || is_long);
+  Order order{many && !may_split ? groups_of(p.sequences) : 1, p.unit ? p.unit : no_unit, {0, 1},
               p.unit == 0 && pieces <= p.multiprocessors};
   for (;;) {
     number_tiles(threads, p, room, s, order.unit, order.groups);
@@ -298,7 +312,7 @@ constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p,
       order.unit = s.trials.unit[best_trial(s)];
       order.at_once = s.trials.pieces[best_trial(s)] <= p.multiprocessors;
     }
-    if (!are_many) break;
+    if (!many) break;
     order.groups = groups_of(p.sequences), may_split = false;
   }
   if (p.unit == 0) order.tail = choose_tail(threads, p, room.tiles[order.groups * count], s);
@@ -349,6 +363,7 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
   const bool sorts = by_length > 0 && !order.at_once;
   const int32_t unit = sorts ? count_pieces(threads, p, room, s, by_length, order.unit, width) : order.unit;
   const int32_t entries = sorts ? s.count[PlanScratch::buckets] : 0;  // of those
+  const int32_t shift = section_shift(p, s.longest);
   const auto tile_of = [&](int32_t number) {
     if (number < by_length) {
       ListedTile tile = tile_of_group_0(p, room, number, unit);
@@ -374,6 +389,10 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
     const int32_t from_last = number - room.tiles[place], own = all.count - 1 - from_last;
     const SeenBlocks blocks = seen_blocks(p, its, all.rows_of(own, p.Br));
     ListedTile tile{sequence, own, blocks, {0, 0, 0, 1}, 0, entries + number - by_length, 0};
+    if (order.tail.tiles == 0) {
+      const int32_t* const of_group = room.tiles + (place - sequence);
+      tile.entry = entries + place_in_section(of_group, count, shift, sequence, from_last) - by_length;
+    }
     if (number < tail) return tile;
     tile.parts = equal_parts(blocks, order.tail.parts);
     tile.slot = threads.add(s.next_slot, tile.parts.count);

@@ -36,6 +36,9 @@ struct PlanLengthsParams {
   int32_t read_length;     // and reading one; or 0, if that comes behind all pieces
   int32_t packed_rows;     // that the last of a tile's parts adds up, with packed heads; otherwise 0
 
+  int32_t section_keys;    // K and V of so many keys stay in the L2 cache beside each other,
+  int32_t section_rows;    // where Q and O of a tile of all heads count as so many keys
+
   Divisor sequences;       // lengths.batch * cuts.each
   int32_t most_each;       // INT32_MAX / sequences
 };

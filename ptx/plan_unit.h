@@ -367,15 +367,30 @@ constexpr int32_t time_of_tail(const PlanLengthsParams& p, const PlanScratch& s,
   return clamped_time(launch_time + end + read);
 }
 
-// With so many pieces for each multiprocessor, or more, they are many.
-inline constexpr int32_t few_rounds = 8;
+// Sequences of a section (plan_lengths.h), as a power of two.
+constexpr int32_t section_shift(const PlanLengthsParams& p, int32_t longest) {
+  constexpr int32_t most = 4;
+  const int64_t keys = int64_t{longest} * p.Bc + p.section_rows;
+  int32_t shift = 0;
+  while (shift < most && keys << (shift + 1) <= p.section_keys) shift++;
+  return shift;
+}
+
+// With so many pieces for each multiprocessor, or more, they are many; with fewer where not all K and V stay in the L2
+// cache for the other tiles of their sequences.
+inline constexpr int32_t few_rounds = 8, shared_rounds = 4;
+constexpr bool are_many(const PlanLengthsParams& p, const PlanScratch& s, int32_t tiles) {
+  const int32_t count = p.sequences;
+  const bool share = s.all_tiles >= int64_t{2} * count && count > 1 << section_shift(p, s.longest);
+  return of_all_heads(p, tiles) >= int64_t{share ? shared_rounds : few_rounds} * p.multiprocessors;
+}
 
 constexpr int32_t time_of_whole(const PlanLengthsParams& p, const PlanScratch& s, int32_t tiles) {
   if (s.tried) return time_of_trial(p, s, 0);
   const int32_t pieces = of_all_heads(p, tiles), rounds = (pieces + p.multiprocessors - 1) / p.multiprocessors;
   const Costs costs = costs_of(p, pieces);
   int64_t time = costs.whole(s.longest);
-  if (rounds < few_rounds || tail_tiles(p, s, tiles) > 0) time *= rounds;
+  if (!are_many(p, s, tiles) || tail_tiles(p, s, tiles) > 0) time *= rounds;
   const float work = static_cast<float>(int64_t{s.work} * p.heads) * static_cast<float>(costs.block);
   const float share = work / static_cast<float>(int32_t{p.multiprocessors});
   const int32_t blocks = share < longest_time ? static_cast<int32_t>(share) : longest_time;

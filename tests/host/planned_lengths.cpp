@@ -36,19 +36,18 @@ void check_bounds(const PlannedLengths& made) {
 }
 
 // Where all pieces are under way at once, they may stand in any order. Otherwise the first ones, and where pieces are
-// few all, are from the longest to the shortest, as far as buckets tell lengths apart. Where they are many, the tiles
-// of each other sequence stand together, and the next sequence is of the same group, about, or a later one. The list
-// may end with a tail of split tiles.
+// few all, are from the longest to the shortest, as far as buckets tell lengths apart. Where they are many, those of the
+// other sequences stand together by sections: the last tiles of a section's sequences, those before the last, and so on;
+// and the next section is of the same group, about, or a later one. The list may end with a tail of split tiles, and
+// then a section is one sequence.
 static void check_order(const PlannedLengths& made) {
   const PlanLengthsParams& p = made.params;
-  int64_t tiles = 0;
   int32_t longest = 0, shortest = INT32_MAX;
-  for (const Planned& entry : made.entries)
-    tiles += entry.part == 0, longest = std::max(longest, made.tile(entry).length());
+  for (const Planned& entry : made.entries) longest = std::max(longest, made.tile(entry).length());
   const int32_t longest_piece = 16 * (longest + read_blocks(p.most_parts, p.read_length)) + p.write_length;
-  const bool by_sequence = tiles * p.heads >= few_rounds * p.multiprocessors, has_tail = made.tail_entries > 0;
-  if (int64_t(made.entries.size()) * p.heads <= p.multiprocessors || (has_tail && !by_sequence)) return;
-  if (!by_sequence) REQUIRE(made.sorted_entries == made.entries.size());
+  const bool has_tail = made.tail_entries > 0;
+  if (int64_t(made.entries.size()) * p.heads <= p.multiprocessors || (has_tail && !made.many)) return;
+  if (!made.many) REQUIRE(made.sorted_entries == made.entries.size());
   for (size_t n = 0; n < made.sorted_entries; ++n) {
     const Planned& entry = made.entries[n];
     const bool is_last = entry.part == entry.parts - 1;
@@ -68,21 +67,34 @@ static void check_order(const PlannedLengths& made) {
     return int32_t(shorter * shorter * (groups_of(p.sequences) - 1));
   };
   const size_t end = made.entries.size() - size_t(made.tail_entries);
-  std::set<int32_t> before;
+  const int32_t shift = has_tail ? 0 : made.shift;
+  struct Listed {
+    int32_t tiles, begin, longest;  // so many of the sequence's tiles, down to this row
+  };
+  std::map<int32_t, Listed> listed, of_section;  // by sequence
   shortest = INT32_MAX;
-  for (size_t n = made.sorted_entries; n < end;) {
-    const auto place = made.place_of(made.entries[n]);
-    const int32_t sequence = place.sequence;
-    REQUIRE(before.insert(sequence).second);
-    int32_t of_sequence = 0;
-    for (int32_t last = place.rows.end; n < end && last > 0; ++n) {
-      const auto next = made.place_of(made.entries[n]);
-      REQUIRE((next.sequence == sequence && next.rows.end == last && made.entries[n].parts == 1));
-      of_sequence = std::max(of_sequence, made.tile(made.entries[n]).length()), last = next.rows.begin;
+  const auto end_section = [&] {
+    const int32_t least = shortest < longest / 2 ? 2 * shortest + 2 : longest;
+    for (const auto& [sequence, its] : of_section) {
+      REQUIRE((its.begin == 0 && listed.emplace(sequence, its).second));
+      REQUIRE(group_of(its.longest) >= group_of(least));
+      shortest = std::min(shortest, its.longest);
     }
-    REQUIRE(group_of(of_sequence) >= group_of(shortest < longest / 2 ? 2 * shortest + 2 : longest));
-    shortest = std::min(shortest, of_sequence);
+    of_section.clear();
+  };
+  int32_t rank = -1, last = -1;  // of the tile before: so many behind it in its sequence, and which one that is
+  for (size_t n = made.sorted_entries; n < end; ++n) {
+    const Planned& entry = made.entries[n];
+    const auto [sequence, rows] = made.place_of(entry);
+    if (of_section.count(sequence) == 0 && (rank > 0 || sequence >> shift != last >> shift || sequence <= last))
+      end_section(), rank = last = -1;
+    Listed& its = of_section[sequence];
+    REQUIRE((its.tiles > rank || (its.tiles == rank && sequence > last)));
+    REQUIRE((entry.parts == 1 && (its.tiles == 0 || rows.end == its.begin)));
+    rank = its.tiles, last = sequence;
+    its = {its.tiles + 1, rows.begin, std::max(its.longest, made.tile(entry).length())};
   }
+  end_section();
 }
 
 void check(const PlannedLengths& made) {

@@ -38,6 +38,8 @@ struct PlannedLengths {
   PlannedCounts counts;
   PredictedTimes times;
   int32_t unit;          // of the best trial; or 0
+  bool many;              // are pieces many?
+  int32_t shift;          // 1 << shift sequences are a section
   size_t sorted_entries;  // so many, the first ones, are sorted by their lengths
   int32_t tail_entries;   // so many, the last ones, are of tiles that are split as the tail
   bool overran = false;  // something was written outside of the plan's memory
@@ -60,6 +62,8 @@ struct PlannedLengths {
     times = predicted_times(params, *scratch);
     unit = has_unit(*scratch) ? scratch->trials.unit[best_trial(*scratch)] : 0;
     for (size_t i = 0; i < beyond; ++i) overran |= first[i] != untouched || first[beyond + bytes + i] != untouched;
+    many = are_many(params, *scratch, scratch->all_tiles);
+    shift = section_shift(params, scratch->longest);
     counts = *plan.counts;
     tail_entries = scratch->has_tail ? counts.slots : 0;
     const int64_t most = most_entries(p.most_tiles, p.most_slots);
