@@ -33,6 +33,13 @@ int64_t most_periods_of_tile(const ForwardProblem& problem, int64_t keys, int64_
   return keys == 0 ? 0 : std::min(all, divide_up(keys - 1, period) + 1);
 }
 
+// With a constant unit, under a causal mask: the slots that a sequence needs at most. Its rows are cut into up to `each`
+// sequences, whose tiles see `units` units, one less, and so on, the last ones first. Those that see one have no slots.
+int64_t most_causal_slots(int64_t tiles, int64_t each, int64_t units, int64_t most_parts) {
+  const int64_t split = std::min(each, units - 1), full = std::clamp<int64_t>(units - most_parts + 1, 0, split);
+  return tiles * (full * most_parts + (split - full) * (2 * units - full - split + 1) / 2);
+}
+
 // Those of the planner for calls of one length (candidate.cpp), for the longest sequence.
 RowCosts costs_for(const ForwardProblem& problem, const ForwardRow& row) {
   RowCosts costs = costs_of(row);
@@ -84,6 +91,10 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
     const int64_t period = unit * row.Bc, tiles_each = most_tiles(1, rows_of(problem, row), -1, row.Br, each);
     const int64_t units = most_periods_of_tile(problem, keys, period);
     slots = most_constant_slots(tiles, tiles_each, units, total_k, period, parts);
+    if (slots > 0 && window.bottom_right && window.right == 0 && window.left < 0) {
+      const int64_t tiles_of_unit = divide_up(packing_of(problem, row).rows(period), row.Br);
+      slots = std::min(slots, problem.batch * most_causal_slots(tiles_of_unit, each, units, parts));
+    }
   }
   // Kernels count pieces, and rows of slots, in int32.
   int64_t pieces;

@@ -154,6 +154,12 @@ TEST_CASE("bounds are reached by the lengths that they are for", "[lengths]") {
   const PackedCall two_units(wide(), heads, {1}, {24 * 4096 + 2}, {1000, 0, true}, {.batch_invariant = true});
   CHECK((two_units.params.most_slots == 2 && PlannedLengths(two_units.params).counts.slots == 2));
   CHECK(PackedCall(wide(), heads, {4096}, {4096}, no_window, {.batch_invariant = true}).params.most_slots == 0);
+  // Under a causal mask the first rows see fewer units: tiles of 4096 rows have none, as many two parts, as many three.
+  for (const auto& [rows, slots] : {std::pair{4096, 0}, {2 * 4096, 22 * 2}, {3 * 4096, 22 * 5}, {35 * 4096, 22 * 623}}) {
+    const PackedCall causal(wide(), heads, {rows}, {rows}, causal_window, {.batch_invariant = true});
+    CHECK(causal.params.most_slots == slots);
+    CHECK(PlannedLengths(causal.params).counts.slots == slots);
+  }
   // A head has no slots where heads are more than parts.
   const auto slots_of = [](int64_t heads, int64_t tiles = 1000, int64_t blocks = 1000, int64_t most_parts = 32) {
     return most_slots(132, heads, tiles, blocks, 2, most_parts);
