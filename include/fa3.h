@@ -293,7 +293,8 @@ typedef struct fa3_forward_params {
  *
  * Pages
  * - page_table: key j of sequence b is row j % page_size of page page_table[b][j / page_size] of k and v. Pages may be
- *   in any order and shared by sequences. Entries behind those that hold a sequence's keys may be anything.
+ *   in any order and shared by sequences. Entries behind those that hold a sequence's keys may be anything, as they are
+ *   not read. Nor are those of pages that end 128 keys or more before the first key that a query of the sequence sees.
  *
  * Windows
  * - window_left and window_right are those of FA3_MASK_WINDOW (each at least -1) or FA3_MASK_CHUNK (window_left at
@@ -396,8 +397,9 @@ FA3_API fa3_status fa3_forward(const fa3_forward_params* params, void* workspace
 FA3_API fa3_status fa3_forward_schedule_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 /* Enqueues on `stream` the pass that plans these parameters' lengths, and returns. `schedule` is device memory of at
  * least the size above, aligned to 16 bytes; its contents need no initialisation. Of the tensors only the lengths and
- * cache_batch_idx are read. params->schedule need not be set yet. Context, lifetimes and capture: as for fa3_forward.
- * Where the size is 0 nothing is enqueued, and `schedule` may be NULL.
+ * cache_batch_idx are read. params->schedule need not be set yet. If it is, it is checked as for fa3_forward, but for
+ * its size, and not used: it may be this one. Context, lifetimes and capture: as for fa3_forward. Where the size is 0
+ * nothing is enqueued, and `schedule` may be NULL.
  *
  * Then fa3_forward may be called with params->schedule and params->schedule_bytes, behind it in the order of streams,
  * any number of times, also at the same time: with the same parameters but for the tensors' data, on a device of as
@@ -410,9 +412,10 @@ FA3_API fa3_status fa3_forward_schedule(const fa3_forward_params* params, void* 
 /* The same computation on the CPU: float64 arithmetic on the given inputs, rounded once to o's dtype (and lse's).
  * All pointers are host pointers. The oracle of the library's tests, and a way to try the API without a GPU.
  * threads: how many host threads, the calling one among them (at most 256 are used); 0 for one per core that this
- * process may use (affinity mask and CPU quotas). Each needs 0.9 MB of memory during the call, whatever the lengths;
- * FA3_ERROR_OUT_OF_MEMORY if it cannot be had, and then nothing is written. O has the same bits whatever the number of
- * threads and the machine. Two cores take about 60 ms for 1024 tokens with 8 heads of 128.
+ * process may use (affinity mask and CPU quotas). Each needs 0.9 MB of memory during the call, whatever the lengths,
+ * and a call with lengths, pages, windows or sinks 8 bytes for each sequence besides; FA3_ERROR_OUT_OF_MEMORY if it
+ * cannot be had, and then nothing is written. O has the same bits whatever the number of threads and the machine. Two
+ * cores take about 60 ms for 1024 tokens with 8 heads of 128.
  * More is allowed here than on the device: q, k and v of FA3_DTYPE_FP32 (with any head dimensions from 1 to 256), o of
  * another dtype than q, any stride of head_dim, negative strides, any alignment of the elements' size. lse is
  * FA3_DTYPE_FP32. */

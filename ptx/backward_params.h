@@ -73,8 +73,8 @@ static_assert(sizeof(BackwardParams) <= 4096);
 
 // The same for sequences with lengths of their own (Trait::own_lengths), each with at most one block of keys. They take
 // the place of batch entries, and of `visible` nothing is taken. All maps are clipped (clipped.h). LSE and D lie by
-// query head, and of each by tiles of Br rows: those of a sequence from first_tile_of_sequence on, and rows.tiles counts
-// those of all.
+// query head, and of each by tiles of Br rows: those of a sequence from first_tile_of_sequence on, and rows.tiles
+// counts those of all.
 struct PlannedBackwardParams : BackwardParams {
   const Sequence* sequences;
   int32_t entry_rows_q, entry_rows_k;  // rows of a batch entry; the next one's follow without a gap

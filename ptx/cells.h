@@ -126,8 +126,9 @@ enum class Trait : uint32_t {
   early_first_q = 1 << 13,
 
   // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (planned.h); and
-  // heads may have sinks (tile/sinks.cuh). Rows without it have the lengths of the call, and no sinks. Backward rows may
-  // have it, too, if the keys of a sequence are one block: then it has one key block for each K/V head, and no list.
+  // heads may have sinks (tile/sinks.cuh). Rows without it have the lengths of the call, and no sinks. Backward rows
+  // may have it, too, if the keys of a sequence are one block: then it has one key block for each K/V head, and no
+  // list.
   own_lengths = 1 << 14,
 
   // Of backward rows, from bit 20 on:

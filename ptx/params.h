@@ -75,9 +75,11 @@ struct PlannedForwardParams : ForwardParams {
   const PlannedCounts* counts;
 
   // Where K and V lie in pages (null: they do not), their maps are those of the pages: {head_dim, page_size, heads,
-  // pages}, in boxes of box_rows rows, which divides page_size, Bc and the first key of every sequence. What follows means nothing without pages.
+  // pages}, in boxes of box_rows rows, which divides page_size, Bc and the first key of every sequence. What follows
+  // means nothing without pages.
   const int32_t* page_table;  // sequence k_batch has the pages page_table[k_batch * table_stride ...]
-  int32_t table_stride, table_pages;  // in numbers; of a sequence
+  int32_t table_stride;  // in numbers
+  int32_t reserved_behind_stride;
   int32_t box_rows;
   Divisor page_size;
 

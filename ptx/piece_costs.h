@@ -44,8 +44,8 @@ constexpr int64_t combine_time(int64_t parts, int64_t rows, int64_t warpgroups) 
 }
 
 // How long a block of so many bytes of K and V takes to load, at least, if so many multiprocessors load at once. All
-// together get so many bytes a nanosecond, from memory, or more from the L2 cache where all K and V (all_bytes) may still
-// be there; one alone gets no more than of_one.
+// together get so many bytes a nanosecond, from memory, or more from the L2 cache where all K and V (all_bytes) may
+// still be there; one alone gets no more than of_one.
 inline constexpr int64_t of_memory = 4500, of_cache = 6000, of_one = 60;
 constexpr bool fit_cache(double all_bytes) { return all_bytes <= 40 << 20; }
 constexpr int64_t memory_time(int64_t bytes, int64_t multiprocessors, double all_bytes) {

@@ -3,9 +3,9 @@
 //
 // From the claim of a piece until its entry of the list is there it takes 1.5 us. So a warp does nothing else: it hands
 // pieces over to the others in shared memory, the next one while they load the present one. Where K and V lie in pages,
-// their blocks come in boxes of few rows. The lanes of a warp look up the pages of a block's boxes, two blocks ahead: while
-// memory is busy, a page's number takes longer to come than a block. One box costs a warp 35 clocks, whatever its size,
-// so two warps share them.
+// their blocks come in boxes of few rows. The lanes of a warp look up the pages of a block's boxes, two blocks ahead:
+// while memory is busy, a page's number takes longer to come than a block. One box costs a warp 35 clocks, whatever its
+// size, so two warps share them.
 //   warps 0 and 1  K and V; warp 1 only where a block is more than one box
 //   warp 2         Q
 //   warp 3         claims pieces

@@ -221,8 +221,8 @@ fa3_status fit(const ForwardProblem& problem, Fit& fit) {
   if (fit.count) return FA3_OK;
   if (problem.served)
     return fail(FA3_ERROR_UNSUPPORTED,
-                "%lld sequences of up to %lld queries (max_seqlen_q, or q.dim[1]) in blocks of %d rows, with %lld heads "
-                "each, may be more pieces than the kernels count, which is up to %lld",
+                "%lld sequences of up to %lld queries (max_seqlen_q, or q.dim[1]) in blocks of %d rows, with %lld "
+                "heads each, may be more pieces than the kernels count, which is up to %lld",
                 ll(problem.batch), ll(problem.seqlen_q), first.Br, ll(problem.heads), ll(max_tiles));
   return fail(FA3_ERROR_UNSUPPORTED,
               "q.dim[0] * q.dim[2] * (blocks of %d rows in q.dim[1]) is %lld * %lld * %lld; the kernels count up to "

@@ -121,18 +121,16 @@ fa3_status fill_served(const Driver& driver, const ForwardProblem& problem, cons
   const ForwardRow& row = forward_row(plan.forward.row);
   const View& table = problem.page_table;
   const bool has_pages = problem.page_size > 0 && problem.seqlen_k > 0;
-  const int64_t page_size = has_pages ? problem.page_size : row.Bc;
   // The first key of a chunk may lie anywhere in its page.
-  const int64_t pages_and_chunks = has_pages ? std::gcd(page_size, problem.chunk) : row.Bc;
+  const int64_t pages_and_chunks = has_pages ? std::gcd(problem.page_size, problem.chunk) : row.Bc;
   const int box_rows = static_cast<int>(std::gcd(pages_and_chunks, int64_t{row.Bc}));
   fill_common(problem, plan.forward, workspace, params);
   params.planned = lengths.entries;
   params.counts = lengths.counts;
   params.page_table = has_pages ? static_cast<const int32_t*>(table.data) : nullptr;
   params.table_stride = narrow(table.stride[0]);
-  params.table_pages = narrow(table.dim[1]);
   params.box_rows = box_rows;
-  params.page_size = Divisor::of(narrow(page_size));
+  params.page_size = has_pages ? Divisor::of(narrow(problem.page_size)) : Divisor{};
   params.sinks = static_cast<const float*>(problem.sinks.data);
   params.sinks_stride = problem.sinks.stride[0];
   params.invariant = problem.batch_invariant;

@@ -18,14 +18,15 @@ constexpr int64_t constant_keys = 4096;
 // 1024: with 64 MB a call takes 1.2 to 1.5 times as long.
 constexpr int64_t section_bytes = 40 << 20;
 
-int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, const PackedTotals& totals, int64_t each) {
-  const int64_t total = totals.q < 0 ? -1 : packing_of(problem, row).rows(totals.q);
+int64_t tiles_of_head(const ForwardProblem& problem, const ForwardRow& row, int64_t each) {
+  const int64_t total = problem.total_q < 0 ? -1 : packing_of(problem, row).rows(problem.total_q);
   return most_tiles(problem.batch, rows_of(problem, row), total, row.Br, each);
 }
 
 // The most keys that the rows of a tile see, and the most periods of so many keys, counted from key 0, in which they
 // lie.
-int64_t most_keys(const ForwardProblem& problem, const ForwardRow& row, const Window& window) {
+int64_t most_keys(const ForwardProblem& problem, const ForwardRow& row) {
+  const Window& window = problem.window;
   if (problem.chunk > 0) return std::min(problem.seqlen_k, problem.chunk);
   if (window.left < 0 || window.right < 0) return problem.seqlen_k;
   const int64_t queries = std::max(1, row.Br >> packing_of(problem, row).shift);
@@ -34,6 +35,13 @@ int64_t most_keys(const ForwardProblem& problem, const ForwardRow& row, const Wi
 int64_t most_periods_of_tile(const ForwardProblem& problem, int64_t keys, int64_t period) {
   const int64_t all = divide_up(problem.seqlen_k, period);
   return keys == 0 ? 0 : std::min(all, divide_up(keys - 1, period) + 1);
+}
+
+// With a constant unit, under a causal mask: the slots that a sequence needs at most. Its rows are cut into up to `each`
+// sequences, whose tiles see `units` units, one less, and so on, the last ones first. Those that see one have no slots.
+int64_t most_causal_slots(int64_t tiles, int64_t each, int64_t units, int64_t most_parts) {
+  const int64_t split = std::min(each, units - 1), full = std::clamp<int64_t>(units - most_parts + 1, 0, split);
+  return tiles * (full * most_parts + (split - full) * (2 * units - full - split + 1) / 2);
 }
 
 // Those of the planner for calls of one length (candidate.cpp), for the longest sequence.
@@ -56,10 +64,12 @@ int32_t stored_rows(const ForwardProblem& problem, const ForwardRow& row) {
 }  // namespace
 
 bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
-                         const Lengths& lengths, const PackedTotals& totals, const Window& window,
-                         bool batch_invariant, PlanLengthsParams& p) {
-  if (std::max(problem.seqlen_q, totals.q) > most_packed_rows || rows_of(problem, row) > max_seqlen ||
-      std::max(problem.seqlen_k, totals.k) > most_packed_rows || problem.batch > max_tiles)
+                         PlanLengthsParams& p) {
+  const int64_t total_q = problem.total_q, total_k = problem.total_k;
+  const bool batch_invariant = problem.batch_invariant;
+  const Window& window = problem.window;
+  if (std::max(problem.seqlen_q, total_q) > most_packed_rows || rows_of(problem, row) > max_seqlen ||
+      std::max(problem.seqlen_k, total_k) > most_packed_rows || problem.batch > max_tiles)
     return false;
   const bool packs = row.packs_heads();
   const int64_t blocks = divide_up(problem.seqlen_k, row.Bc), unit = std::max<int64_t>(1, constant_keys / row.Bc);
@@ -74,16 +84,21 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   }
   if (problem.batch > max_tiles / each) return false;
   cuts.each = narrow(each);
-  const int64_t heads = heads_of(problem, row), tiles = tiles_of_head(problem, row, totals, each);
+  const int64_t heads = heads_of(problem, row), tiles = tiles_of_head(problem, row, each);
   // In chunks of positions rows see the keys of a chunk at most: with a constant unit none is split.
   const bool may_split = row.has(Trait::splits) && !(batch_invariant && cuts.chunk);
   const int64_t parts = !may_split ? 1 : packs ? Listed::most_packed_parts : Listed::most_parts;
-  const int64_t least_unit = packs ? 1 : 2, keys = most_keys(problem, row, window);
+  const int64_t least_unit = packs ? 1 : 2, keys = most_keys(problem, row);
   int64_t slots = most_slots(multiprocessors, heads, tiles, most_periods_of_tile(problem, keys, row.Bc), least_unit,
                              parts);
   if (batch_invariant) {
     const int64_t period = unit * row.Bc, tiles_each = most_tiles(1, rows_of(problem, row), -1, row.Br, each);
-    slots = most_constant_slots(tiles, tiles_each, most_periods_of_tile(problem, keys, period), totals.k, period, parts);
+    const int64_t units = most_periods_of_tile(problem, keys, period);
+    slots = most_constant_slots(tiles, tiles_each, units, total_k, period, parts);
+    if (slots > 0 && window.bottom_right && window.right == 0 && window.left < 0) {
+      const int64_t tiles_of_unit = divide_up(packing_of(problem, row).rows(period), row.Br);
+      slots = std::min(slots, problem.batch * most_causal_slots(tiles_of_unit, each, units, parts));
+    }
   }
   // Kernels count pieces, and rows of slots, in int32.
   int64_t pieces;
@@ -92,13 +107,13 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
     return false;
   const RowCosts costs = costs_for(problem, row);
   p = {};
-  p.lengths = lengths;
+  p.lengths = problem.lengths;
   p.window = window;
   p.cuts = cuts;
   p.sequences = Divisor::of(narrow(std::max<int64_t>(problem.batch * each, 1)));
   p.most_each = INT32_MAX / p.sequences;
-  p.total_q = narrow(std::max<int64_t>(totals.q, 0));
-  p.total_k = narrow(std::max<int64_t>(totals.k, 0));
+  p.total_q = narrow(std::max<int64_t>(total_q, 0));
+  p.total_k = narrow(std::max<int64_t>(total_k, 0));
   p.packing = packing_of(problem, row);
   p.Br = Divisor::of(row.Br), p.Bc = Divisor::of(row.Bc);
   const int64_t warpgroups = std::clamp<int64_t>(divide_up(rows_of(problem, row), 64), 1, row.warpgroups());
@@ -118,8 +133,9 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   // Few queries wait for K and V, which the heads that share them read from memory once (under_way in candidate.cpp).
   if (problem.seqlen_q <= most_packed_queries && !row.is_8bit()) {
     const int64_t bytes = packs ? row.stage_bytes() : row.stage_bytes() / problem.heads_per_kv() * 9 / 8;
-    const int64_t all_blocks = totals.k < 0 ? blocks * problem.batch : divide_up(totals.k, row.Bc);
-    const double all_bytes = static_cast<double>(all_blocks) * row.stage_bytes() * static_cast<double>(problem.heads_kv);
+    const int64_t all_blocks = total_k < 0 ? blocks * problem.batch : divide_up(total_k, row.Bc);
+    const auto all_stages = static_cast<double>(all_blocks) * static_cast<double>(problem.heads_kv);
+    const double all_bytes = all_stages * row.stage_bytes();
     const auto at_least = [](Costs& costs, int64_t time) { costs.block = std::max(costs.block, narrow(time)); };
     at_least(p.together, memory_time(bytes, 1, all_bytes));
     at_least(p.behind, memory_time(bytes, multiprocessors, all_bytes));
@@ -131,12 +147,6 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   p.read_length = packs ? 0 : 16 * p.behind.read / p.behind.block;
   p.packed_rows = narrow(packs ? std::min<int64_t>(rows_of(problem, row), 64) : 0);
   return true;
-}
-
-bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
-                         PlanLengthsParams& params) {
-  return plan_lengths_params(problem, row, multiprocessors, problem.lengths, {problem.total_q, problem.total_k},
-                             problem.window, problem.batch_invariant, params);
 }
 
 namespace {

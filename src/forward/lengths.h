@@ -7,18 +7,7 @@
 
 namespace fa3 {
 
-struct PackedTotals {
-  int64_t q, k;  // rows of the tensors that hold all sequences; below 0 where they are batched
-};
-
-// The problem has the maxima as lengths and as many batch entries as there are sequences. With batch_invariant a
-// sequence is split the same way whatever it is batched with. Returns false if there may be more rows, tiles or parts
-// than the kernels can count.
-bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
-                         const Lengths& lengths, const PackedTotals& totals, const Window& window,
-                         bool batch_invariant, PlanLengthsParams& params);
-
-// The same, of a problem that is served.
+// Of a problem that is served. Returns false if there may be more rows, tiles or parts than the kernels can count.
 bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors,
                          PlanLengthsParams& params);
 

@@ -14,7 +14,8 @@ Status check_table(const char* name, const fa3_tensor& tensor, int64_t head_dim,
   if (Status status = must_be_fp32(name, tensor.dtype)) return status;
   if (Status status = check_dims(expected, tensor)) return status;
   if (tensor.dim[1] % 8 != 0 || 2 * tensor.dim[1] > head_dim)
-    return fail(invalid, "%s.dim[1] (rotary_dim / 2) is %lld, must be a multiple of 8 up to head_dim / 2, which is %lld",
+    return fail(invalid,
+                "%s.dim[1] (rotary_dim / 2) is %lld, must be a multiple of 8 up to head_dim / 2, which is %lld",
                 name, ll(tensor.dim[1]), ll(head_dim / 2));
   if (Status status = check_contiguous(name, tensor)) return status;
   if (Status status = check_multiples(name, tensor, 1, 4)) return status;

@@ -34,7 +34,8 @@ uint64_t seed_for(int n) { return tools::mix(tools::seed_of_run(), 12000000 + ui
 // With NaN in all that is read of queries, in rows that see no key: q is longer than k.
 void run_with_empty_rows(const Shape& shape, uint64_t flags, int n) {
   INFO("batch " << shape.batch << " q " << shape.seqlen_q << " k " << shape.seqlen_k << " heads " << shape.heads << "/"
-                << shape.heads_kv << " d " << shape.head_dim << "/" << shape.v_dim() << " flags " << flags << " n " << n);
+                << shape.heads_kv << " d " << shape.head_dim << "/" << shape.v_dim() << " flags " << flags << " n "
+                << n);
   const tools::Stream& stream = gpu().stream;
   Call call(shape, n % 2 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, FA3_MASK_CAUSAL_BOTTOM_RIGHT, n % 3 == 0, n % 5 < 3, 1,
             seed_for(n), flags);

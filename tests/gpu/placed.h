@@ -1,4 +1,5 @@
-// Cases of fa3_quantize, fa3_append and fa3_combine: each tensor lies in an allocation of its own, between poison, on both sides.
+// Cases of fa3_quantize, fa3_append and fa3_combine: each tensor lies in an allocation of its own, between poison, on
+// both sides.
 //
 // A case has tensors all(0) .. all(count - 1), the first `outputs` of which the call writes, and params(bases), the
 // parameters of a call whose tensors lie in those allocations.

@@ -143,7 +143,7 @@ PlannedForwardParams parameters(const Driver& driver, const Served& made, const 
   p.counts = static_cast<const PlannedCounts*>(memory.counts.at(0));
   if (made.paged) {
     p.page_table = static_cast<const int32_t*>(memory.page_table.at(0));
-    p.table_stride = p.table_pages = int32_t(made.table_pages);
+    p.table_stride = int32_t(made.table_pages);
     p.box_rows = box_rows;
     p.page_size = Divisor::of(int32_t(made.rows_k));
   }

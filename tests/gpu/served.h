@@ -19,7 +19,8 @@ inline constexpr Line served_lines[] = {
 namespace test {
 
 inline constexpr auto served_rows = table::rows_of<table::served_lines, Kind::forward>(&table::Line::forward);
-inline constexpr auto served_backward_rows = table::rows_of<table::served_lines, Kind::backward>(&table::Line::backward);
+inline constexpr auto served_backward_rows =
+    table::rows_of<table::served_lines, Kind::backward>(&table::Line::backward);
 
 // What rows see: left and right of the diagonal that ends in the last row and the last key; or no_bound.
 struct Bounds {

@@ -28,7 +28,8 @@ def documented(element):
 
 
 functions = {m.findtext("name"): m for tree in xmls for m in tree.iter("memberdef") if m.get("kind") == "function"}
-structs = {c.findtext("compoundname"): c for tree in xmls for c in tree.iter("compounddef") if c.get("kind") == "struct"}
+structs = {c.findtext("compoundname"): c for tree in xmls for c in tree.iter("compounddef")
+           if c.get("kind") == "struct"}
 groups = [c for tree in xmls for c in tree.iter("compounddef") if c.get("kind") == "group"]
 wanted = set(pathlib.Path(symbols).read_text().split())
 problems = [f"{name} is not in the manual" for name in wanted - set(functions)]

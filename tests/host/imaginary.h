@@ -43,7 +43,8 @@ inline fa3_append_params imaginary_params() {
   const auto at = [](uintptr_t place) { return reinterpret_cast<void*>(place << 42); };
   fa3_append_params p = FA3_APPEND_PARAMS_INIT;
   p.k = tensor(at(1), FA3_DTYPE_BF16, {2, 10, 4, 64}), p.v = tensor(at(2), FA3_DTYPE_BF16, {2, 10, 4, 40});
-  p.k_cache = tensor(at(3), FA3_DTYPE_BF16, {2, 100, 4, 64}), p.v_cache = tensor(at(4), FA3_DTYPE_BF16, {2, 100, 4, 40});
+  p.k_cache = tensor(at(3), FA3_DTYPE_BF16, {2, 100, 4, 64});
+  p.v_cache = tensor(at(4), FA3_DTYPE_BF16, {2, 100, 4, 40});
   p.cache_seqlens = tensor(at(5), FA3_DTYPE_INT32, {2}), p.seqused_new = tensor(at(6), FA3_DTYPE_INT32, {2});
   p.page_table = tensor(at(7), FA3_DTYPE_INT32, {2, 3});
   p.q = tensor(at(8), FA3_DTYPE_BF16, {2, 10, 8, 64}), p.q_out = tensor(at(9), FA3_DTYPE_BF16, {2, 10, 8, 64});

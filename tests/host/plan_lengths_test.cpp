@@ -113,11 +113,12 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
                     int32_t(problem.seqlen_q), int32_t(problem.seqlen_k), 5};
     if (n % 4 == 0) lengths.cu_q = numbers[0].data(), lengths.cu_k = numbers[1].data();
     if (lengths.cu_k) lengths.batch_k = nullptr;
-    const PackedTotals totals{lengths.cu_q ? 20000 : -1, lengths.cu_k ? 20000 : -1};
+    problem.total_q = lengths.cu_q ? 20000 : -1, problem.total_k = lengths.cu_k ? 20000 : -1;
     PlanLengthsParams params;
     const ForwardRow& row = packs ? packed() : wide();
     const int multiprocessors = random() % 2 ? 132 : 5;
-    REQUIRE(plan_lengths_params(problem, row, multiprocessors, lengths, totals, causal_window, invariant, params));
+    problem.lengths = lengths, problem.window = causal_window, problem.batch_invariant = invariant;
+    REQUIRE(plan_lengths_params(problem, row, multiprocessors, params));
     const PlannedLengths made(params);
     check_bounds(made);
     full += made.counts.entries >= params.most_tiles;
@@ -153,6 +154,12 @@ TEST_CASE("bounds are reached by the lengths that they are for", "[lengths]") {
   const PackedCall two_units(wide(), heads, {1}, {24 * 4096 + 2}, {1000, 0, true}, {.batch_invariant = true});
   CHECK((two_units.params.most_slots == 2 && PlannedLengths(two_units.params).counts.slots == 2));
   CHECK(PackedCall(wide(), heads, {4096}, {4096}, no_window, {.batch_invariant = true}).params.most_slots == 0);
+  // Under a causal mask the first rows see fewer units: tiles of 4096 rows have none, as many two parts, as many three.
+  for (const auto& [rows, slots] : {std::pair{4096, 0}, {2 * 4096, 22 * 2}, {3 * 4096, 22 * 5}, {35 * 4096, 22 * 623}}) {
+    const PackedCall causal(wide(), heads, {rows}, {rows}, causal_window, {.batch_invariant = true});
+    CHECK(causal.params.most_slots == slots);
+    CHECK(PlannedLengths(causal.params).counts.slots == slots);
+  }
   // A head has no slots where heads are more than parts.
   const auto slots_of = [](int64_t heads, int64_t tiles = 1000, int64_t blocks = 1000, int64_t most_parts = 32) {
     return most_slots(132, heads, tiles, blocks, 2, most_parts);
@@ -162,6 +169,7 @@ TEST_CASE("bounds are reached by the lengths that they are for", "[lengths]") {
   CHECK((slots_of(1, 10, 7) == 0 && slots_of(1, 10, 8) == 20 && slots_of(1, 10, 9) == 30 && slots_of(1, 10) == 320));
   CHECK((PackedCall(wide(), heads, {1}, {64 * 7}, no_window).params.most_slots == 0));
   CHECK((PackedCall(wide(), heads, {200}, {1 << 20}, {200, 100, true}).params.most_slots == 2 * 3));
+  CHECK((PackedCall(wide(), heads, {1}, {1 << 20}, causal_window, {.chunk = 64 * 8 + 1}).params.most_slots == 3));
   CHECK(most_tiles(3, 1000, -1, 192) == 18);
   CHECK(most_tiles(1000, 1000, 5, 192) == 5);
   CHECK((most_tiles(2, 1000, -1, 192, 3) == 2 * 8 && most_tiles(2, 2, -1, 192, 3) == 4));
@@ -169,11 +177,13 @@ TEST_CASE("bounds are reached by the lengths that they are for", "[lengths]") {
 
 TEST_CASE("more rows than can be counted are refused", "[lengths]") {
   PlanLengthsParams params;
-  const auto takes = [&](int64_t batch, int64_t seqlen_q, int64_t seqlen_k, const PackedTotals& totals,
+  const auto takes = [&](int64_t batch, int64_t seqlen_q, int64_t seqlen_k, const std::pair<int64_t, int64_t>& totals,
                          int64_t chunk = 0, bool batch_invariant = false) {
     ForwardProblem problem = problem_of({.heads = 4, .heads_kv = 4, .head_dim = 128});
     problem.batch = batch, problem.seqlen_q = seqlen_q, problem.seqlen_k = seqlen_k, problem.chunk = chunk;
-    return plan_lengths_params(problem, wide(), 132, {}, totals, no_window, batch_invariant, params);
+    problem.total_q = totals.first, problem.total_k = totals.second, problem.window = no_window;
+    problem.batch_invariant = batch_invariant;
+    return plan_lengths_params(problem, wide(), 132, params);
   };
   CHECK(takes(1, most_packed_rows, most_packed_rows, {-1, -1}));
   CHECK_FALSE(takes(1, most_packed_rows + 1, 100, {-1, -1}));

@@ -192,13 +192,13 @@ TEST_CASE("equal lengths take hardly longer than as the planner for them splits"
   for (const Shape& shape : equal_shapes())
     for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
       for (const int multiprocessors : {78, 114, 132}) {
-        const ForwardProblem problem = problem_of(shape, mask);
+        ForwardProblem problem = problem_of(shape, mask);
         const RowPlan plan = planned(problem, multiprocessors);
-        const Lengths lengths{nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, int32_t(shape.batch),
-                              int32_t(shape.seqlen_q), int32_t(shape.seqlen_k)};
+        problem.lengths.batch = int32_t(shape.batch);
+        problem.lengths.max_q = int32_t(shape.seqlen_q), problem.lengths.max_k = int32_t(shape.seqlen_k);
+        problem.total_q = problem.total_k = -1, problem.window = mask == FA3_MASK_NONE ? no_window : causal_window;
         PlanLengthsParams params;
-        REQUIRE(plan_lengths_params(problem, forward_row(plan.row), multiprocessors, lengths, {-1, -1},
-                                    mask == FA3_MASK_NONE ? no_window : causal_window, false, params));
+        REQUIRE(plan_lengths_params(problem, forward_row(plan.row), multiprocessors, params));
         const PlannedLengths made(params);
         const bool is_split_here = made.counts.slots > 0;
         INFO(shape.batch << " x " << shape.seqlen_q << " x " << shape.seqlen_k << ", heads " << shape.heads << ", d "

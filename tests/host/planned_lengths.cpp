@@ -36,10 +36,10 @@ void check_bounds(const PlannedLengths& made) {
 }
 
 // Where all pieces are under way at once, they may stand in any order. Otherwise the first ones, and where pieces are
-// few all, are from the longest to the shortest, as far as buckets tell lengths apart. Where they are many, those of the
-// other sequences stand together by sections: the last tiles of a section's sequences, those before the last, and so on;
-// and the next section is of the same group, about, or a later one. The list may end with a tail of split tiles, and
-// then a section is one sequence.
+// few all, are from the longest to the shortest, as far as buckets tell lengths apart. Where they are many, those of
+// the other sequences stand together by sections: the last tiles of a section's sequences, those before the last, and
+// so on; and the next section is of the same group, about, or a later one. The list may end with a tail of split tiles,
+// and then a section is one sequence.
 static void check_order(const PlannedLengths& made) {
   const PlanLengthsParams& p = made.params;
   int32_t longest = 0, shortest = INT32_MAX;

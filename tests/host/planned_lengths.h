@@ -145,10 +145,11 @@ struct PackedCall {
     problem.seqlen_q = std::max<int64_t>(options.most_q, *std::max_element(q.begin(), q.end()));
     problem.seqlen_k = std::max<int64_t>(options.most_k, *std::max_element(k.begin(), k.end()));
     problem.chunk = options.chunk;
-    const Lengths lengths{cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, nullptr, int32_t(q.size()),
-                          int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
-    REQUIRE(plan_lengths_params(problem, row, options.multiprocessors, lengths, {cu_q.back(), cu_k.back()}, window,
-                                options.batch_invariant, params));
+    problem.lengths = {cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, nullptr, int32_t(q.size()),
+                       int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
+    problem.total_q = cu_q.back(), problem.total_k = cu_k.back();
+    problem.window = window, problem.batch_invariant = options.batch_invariant;
+    REQUIRE(plan_lengths_params(problem, row, options.multiprocessors, params));
   }
   PackedCall(const ForwardRow& row, const Shape& heads, const std::vector<int32_t>& q, const std::vector<int32_t>& k,
              const Window& window, int multiprocessors = 132, bool batch_invariant = false)

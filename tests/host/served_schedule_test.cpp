@@ -1,9 +1,11 @@
 // Schedules of served calls, and the memory that the device's plan has in the workspace, whatever the lengths are.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "served_launches.h"
@@ -49,6 +51,38 @@ TEST_CASE("a schedule is made by one launch, and then calls have one launch", "[
   // Who has set the fields already may make it anew.
   CHECK(schedule(with, memory, bytes) == FA3_OK);
   CHECK(fake.launches.back().kernel == plan_pass);
+}
+
+TEST_CASE("threads make schedules and use them, each its own", "[launch][served][threads]") {
+  FakeCuda& fake = fresh();
+  constexpr int64_t threads = 4, calls = 400;
+  const auto stream_of = [](int64_t id) { return reinterpret_cast<CUstream>(uintptr_t(16 * (1 + id))); };
+  const auto memory_of = [](int64_t id) { return static_cast<char*>(far_away(30)) + (id << 20); };
+  std::atomic<int> wrong{0};
+  const auto work = [&](int64_t id) {
+    fa3_forward_params p = packed_call({.batch = 3 + id});
+    const auto own = reinterpret_cast<fa3_stream>(stream_of(id));
+    for (int64_t n = 0; n < calls; ++n) {
+      p.schedule = nullptr, p.schedule_bytes = 0;
+      wrong += fa3_forward_schedule(&p, memory_of(id), size_t{1} << 20, own) != FA3_OK;
+      p.schedule = memory_of(id), p.schedule_bytes = size_t{1} << 20;
+      wrong += fa3_forward(&p, workspace_memory, plenty, own) != FA3_OK;
+    }
+  };
+  std::vector<std::thread> all;
+  for (int64_t id = 0; id < threads; ++id) all.emplace_back(work, id);
+  for (std::thread& thread : all) thread.join();
+  CHECK(wrong == 0);
+  REQUIRE(fake.launches.size() == size_t(2 * threads * calls));
+  int others = 0;
+  for (const Launch& launch : fake.launches) {
+    const int64_t id = int64_t(reinterpret_cast<uintptr_t>(launch.stream) / 16) - 1;
+    const PlanLengthsPassParams& made = launch.carried.lengths;
+    const bool plans = launch.kernel == plan_pass;
+    const void* const counts = plans ? made.plan.counts : launch.carried.planned.counts;
+    others += counts != memory_of(id) || (plans && made.call.lengths.batch != 3 + id);
+  }
+  CHECK(others == 0);
 }
 
 TEST_CASE("a schedule that cannot be is refused, and the message says why", "[launch][served]") {

@@ -85,7 +85,7 @@ ServedProblem::Range ServedProblem::keys_near(const ServedSequence& s) const {
     for (int64_t j = 0; j < s.keys; ++j)
       if (sees(s, i, j)) seen = {std::min(seen.begin, j), std::max(seen.end, j + 1)};
   if (seen.begin >= seen.end) return {0, 0};
-  return {std::max<int64_t>(seen.begin - 512, 0), std::min(seen.end + 512, s.keys)};
+  return {std::max<int64_t>(seen.begin - 127, 0), std::min(seen.end + 512, s.keys)};
 }
 
 std::string ServedProblem::describe() const {

@@ -66,7 +66,7 @@ struct ServedProblem {
   ServedSequence sequence(int64_t b) const;
   RowPlace place_of(const ServedSequence& s, int64_t key) const;
   bool sees(const ServedSequence& s, int64_t query, int64_t key) const;
-  // From the first to the last key that queries see, and 512 more on either side: a kernel may look at those.
+  // From 127 keys before the first that queries see to 512 behind the last: a kernel may look at those.
   struct Range {
     int64_t begin, end;
   };

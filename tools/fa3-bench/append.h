@@ -1,5 +1,5 @@
-// fa3_append beside a device-to-device copy of as many bytes: new rows that are packed, as servers have them, into pages
-// of a cache, in any order.
+// fa3_append beside a device-to-device copy of as many bytes: new rows that are packed, as servers have them, into
+// pages of a cache, in any order.
 #pragma once
 #include <cstdio>
 #include <string>

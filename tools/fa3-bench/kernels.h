@@ -10,7 +10,8 @@ namespace fa3::bench {
 std::vector<fa3_kernel_info> kernels_of_build(Direction direction);
 
 // Names of those kernels that `wanted` means for this point: a kernel's full name means itself, if it fits; the first
-// cell of names (alg2) all kernels of that cell with the smallest head dimensions that fit, which differ in their tiles.
+// cell of names (alg2) all kernels of that cell with the smallest head dimensions that fit, which differ in their
+// tiles.
 std::vector<std::string> fitting_kernels(const std::vector<fa3_kernel_info>& kernels, const Point& point,
                                          const std::string& wanted);
 

@@ -106,7 +106,8 @@ struct PackedPlan {
   Figures figures() const {
     int tiles = 0, parts = 1;
     for (const Planned& entry : entries) tiles += entry.part == 0, parts = std::max(parts, int(entry.parts));
-    return {tiles * params.heads, int(entries.size()) * params.heads, parts, double(times.whole) / 1e3, double(times.planned) / 1e3};
+    return {tiles * params.heads, int(entries.size()) * params.heads, parts, double(times.whole) / 1e3,
+            double(times.planned) / 1e3};
   }
   // Of which sequence an entry is: its rows begin where no others do.
   int sequence_of(const Planned& entry) const {
@@ -123,8 +124,9 @@ std::string work_of(const PackedPlan& plan) {
     const Planned& first = entries[n];
     size_t last = n;
     const auto follows = [&](const Planned& next) {
-      return next.sequence.q_row == first.sequence.q_row && next.q_block == entries[last].q_block + 1 && next.part == first.part &&
-             next.parts == first.parts && next.begin == first.begin && next.end == first.end;
+      return next.sequence.q_row == first.sequence.q_row && next.q_block == entries[last].q_block + 1 &&
+             next.part == first.part && next.parts == first.parts && next.begin == first.begin &&
+             next.end == first.end;
     };
     while (last + 1 < entries.size() && follows(entries[last + 1])) ++last;
     text += line("    sequence %d, query block", plan.sequence_of(first));
@@ -167,13 +169,16 @@ bool add_plan(const Point& point, const SequenceLengths& lengths, int multiproce
   const std::vector<int32_t> cu_q = starts_of(lengths.q), cu_k = starts_of(lengths.k);
   std::vector<PackedPlan> plans;
   std::vector<int> rows_of_plans;
-  for (int i = 0; i < fits.count && !cu_q.empty() && !cu_k.empty(); ++i) {
-    const Lengths given{cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, nullptr, int32_t(problem.batch),
-                        int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
+  const bool can_be_counted = !cu_q.empty() && !cu_k.empty();
+  if (can_be_counted) {
+    problem.lengths = {cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, nullptr, int32_t(problem.batch),
+                       int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
+    problem.total_q = cu_q.back(), problem.total_k = cu_k.back();
+    problem.window = {-1, problem.causal ? 0 : -1, true};
+  }
+  for (int i = 0; i < fits.count && can_be_counted; ++i) {
     PlanLengthsParams params;
-    if (!plan_lengths_params(problem, forward_row(fits.rows[i]), multiprocessors, given, {cu_q.back(), cu_k.back()},
-                             {-1, problem.causal ? 0 : -1, true}, false, params))
-      continue;
+    if (!plan_lengths_params(problem, forward_row(fits.rows[i]), multiprocessors, params)) continue;
     plans.emplace_back(params);
     rows_of_plans.push_back(fits.rows[i]);
   }

@@ -35,7 +35,7 @@ struct Place {
 Place place_of(const PlannedForwardParams& p, const Sequence& s, int64_t key) {
   if (!p.page_table) return {s.k_batch, s.k_row + key};
   const int64_t page_size = p.page_size, row = s.k_row + key, page = row / page_size;
-  return {page < p.table_pages ? p.page_table[int64_t{s.k_batch} * p.table_stride + page] : -1, row % page_size};
+  return {p.page_table[int64_t{s.k_batch} * p.table_stride + page], row % page_size};
 }
 
 // A query's row of a tile: O and LSE in float64, and then rounded.
