@@ -37,8 +37,9 @@ int64_t most_periods_of_tile(const ForwardProblem& problem, int64_t keys, int64_
   return keys == 0 ? 0 : std::min(all, divide_up(keys - 1, period) + 1);
 }
 
-// With a constant unit, under a causal mask: the slots that a sequence needs at most. Its rows are cut into up to `each`
-// sequences, whose tiles see `units` units, one less, and so on, the last ones first. Those that see one have no slots.
+// With a constant unit, under a causal mask: the slots that a sequence needs at most. Its rows are cut into up to
+// `each` sequences, whose tiles see `units` units, one less, and so on, the last ones first. Those that see one have no
+// slots.
 int64_t most_causal_slots(int64_t tiles, int64_t each, int64_t units, int64_t most_parts) {
   const int64_t split = std::min(each, units - 1), full = std::clamp<int64_t>(units - most_parts + 1, 0, split);
   return tiles * (full * most_parts + (split - full) * (2 * units - full - split + 1) / 2);

@@ -155,7 +155,8 @@ TEST_CASE("bounds are reached by the lengths that they are for", "[lengths]") {
   CHECK((two_units.params.most_slots == 2 && PlannedLengths(two_units.params).counts.slots == 2));
   CHECK(PackedCall(wide(), heads, {4096}, {4096}, no_window, {.batch_invariant = true}).params.most_slots == 0);
   // Under a causal mask the first rows see fewer units: tiles of 4096 rows have none, as many two parts, as many three.
-  for (const auto& [rows, slots] : {std::pair{4096, 0}, {2 * 4096, 22 * 2}, {3 * 4096, 22 * 5}, {35 * 4096, 22 * 623}}) {
+  for (const auto& [units, slots] : {std::pair{1, 0}, {2, 22 * 2}, {3, 22 * 5}, {35, 22 * 623}}) {
+    const int32_t rows = units * 4096;
     const PackedCall causal(wide(), heads, {rows}, {rows}, causal_window, {.batch_invariant = true});
     CHECK(causal.params.most_slots == slots);
     CHECK(PlannedLengths(causal.params).counts.slots == slots);
