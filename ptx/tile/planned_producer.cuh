@@ -326,32 +326,28 @@ class PieceProducer {
   // next piece is wanted while K and V of this one are loaded, which go on, as its Q is there.
   FA3_DEVICE void run_with_q() const {
     PieceRing& pieces = smem_.pieces;
-    const uint4 first = load_entry(blockIdx.x);
-    {
-      Claims claims(p_, counts());
-      publish(0, claims.asked(), first);
-      produce_q_of(0);
-      if (lane_ == 0) {
+    uint4 entry = load_entry(blockIdx.x);
+    int number = Claims(p_, counts()).first();
+    for (uint32_t t = 0;; t++) {
+      publish(t, number, entry);
+      if (lane_ == 0) produce_q_of(t);
+      __syncwarp();
+      if (lane_ == 0 && t == 0) {
+        Claims claims(p_, counts());
         claims.get_ready();
         pieces.counts[0] = counts();
         pieces.needs_workspace[0] = claims.needs_workspace();
       }
-    }
-    const auto claims_again = [&] {
-      using enum Claims::NeedsWorkspace;
-      return Claims(p_, pieces.counts[0], pieces.needs_workspace[0] ? yes : no);
-    };
-    for (uint32_t t = 1; pieces.number[PieceRing::index(t - 1)] != Claims::none; t++) {
-      wait(pieces.wanted[0], t - 1 & 1);
-      int number = Claims::none;
+      if (pieces.number[PieceRing::index(t)] == Claims::none) break;
+      wait(pieces.wanted[0], t & 1);
+      number = Claims::none;
       if (lane_ == 0) {
         Claims claims = claims_again();
         claims.ask();
         number = claims.asked();
       }
       number = __shfl_sync(0xffffffffu, number, 0);
-      publish(t, number, load_entry(number));
-      produce_q_of(t);
+      entry = load_entry(number);
     }
     if (lane_ == 0) claims_again().finish();
   }
@@ -379,12 +375,14 @@ class PieceProducer {
   }
 
   FA3_DEVICE void produce_q_of(uint32_t t) const {
-    if (lane_ == 0) {
-      const RowBlock& before = smem_.row_block[RowBlockRing::index(t * warpgroups - 1)];
-      bool open_before = t == 0 || before.sequence[0].left == no_bound;
-      produce_q(p_, smem_, t, open_before);
-    }
-    __syncwarp();
+    const RowBlock& before = smem_.row_block[RowBlockRing::index(t * warpgroups - 1)];
+    bool open_before = t == 0 || before.sequence[0].left == no_bound;
+    produce_q(p_, smem_, t, open_before);
+  }
+
+  FA3_DEVICE Claims claims_again() const {
+    using enum Claims::NeedsWorkspace;
+    return Claims(p_, smem_.pieces.counts[0], smem_.pieces.needs_workspace[0] ? yes : no);
   }
 
   const P& p_;

@@ -351,7 +351,7 @@ void do_damage(const Launch& launch, Fault chosen) {
 
 // The maps of a served launch must say the same as its parameter block, and so must those with boxes of fewer rows.
 CUresult run_served(const Launch& launch) {
-  const fa3::PlannedForwardParams& p = launch.planned;
+  const fa3::ScaledPlannedForwardParams& p = launch.planned;
   const fa3::ForwardRow& row = *launch.row->forward();
   const fa3::test::ServedTensors t{row.packs_heads() ? packed_tensor(p.q, p.visible.packing) : tensor(p.q), tensor(p.k),
                                    tensor(p.v)};
