@@ -26,8 +26,8 @@ namespace fa3 {
 inline constexpr int no_row = 1 << 30;
 
 // Where the boxes of a K/V block lie, in rows and batch entries as the maps of K and V have them: in pages, these are
-// rows of a page, and pages. Of two K/V warps lane l of warp w knows it of box 2 l + w, and of every 64th one from there
-// on; a single one's of box l, and of every 32nd one.
+// rows of a page, and pages. Lane l of a single K/V warp knows it of box l, and of every 32nd one from there on; of two
+// warps that of warp w of box 2 l + w, and of every 64th one.
 struct Boxes {
   static constexpr int warps = PieceRing::kv_warps, lanes = 32 * warps, each = (Bc + lanes - 1) / lanes;
   int row[each], batch[each];

@@ -377,6 +377,12 @@ void fit_budget(const ServedProblem& p, ServedProblem::Lengths& lengths, double 
 
 }  // namespace
 
+void change_to_e4m3(ServedProblem& p) {
+  Random random(p.seed);
+  p.dtype = FA3_DTYPE_E4M3;
+  choose_scales(p, random);
+}
+
 ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   Random random(seed);
   ServedProblem p;

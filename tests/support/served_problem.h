@@ -89,6 +89,8 @@ struct ServedLimits {
   const ForwardRow* row = nullptr;  // that the problem names; dtype and head dimensions are for it
 };
 ServedProblem random_served(uint64_t seed, const ServedLimits& limits = {});
+// The same problem in e4m3, with what goes with that, from its seed; room in the tensors is to be made for it.
+void change_to_e4m3(ServedProblem& problem);
 
 // Room in the tensors for sequences of these lengths, maxima to go with it, which may cut some, and the numbers.
 void make_room(ServedProblem& problem, const ServedProblem::Lengths& lengths, uint64_t seed);
