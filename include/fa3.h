@@ -236,7 +236,7 @@ typedef struct fa3_forward_params {
  *   not rounded, stay exact to 1e-3. Otherwise O shrinks with the length where V has a mean: at 16k keys, measured,
  *   by up to 23% (the official kernels: 26%). FA3_FLAG_TWO_LEVEL is the cure for data that arrive that way.
  * - lse_offset: added to lse, for K that is stored with a vector subtracted, which changes all scores of a row by the
- *   same number: softmax_scale * q . vector. Not looked at without lse.
+ *   same number: softmax_scale * q . vector. Not looked at without lse, unless there are sinks (see below).
  * - P, the softmax before its division by the row sum, is rounded to e4m3, too, times 32 relative to the row maximum.
  * - The tensors of this section must be absent if q is not e4m3. fa3_reference_forward takes them as fa3_forward does,
  *   refuses scales that are not > 0 and finite, and rounds nothing but o. */
@@ -258,6 +258,11 @@ typedef struct fa3_forward_params {
  * | k, v                 | pages, page_size, heads_kv, head_dim (_v)  |       | as above                            |
  * | with cache_batch_idx:|                                            |       |                                     |
  * | k, v                 | entries, seqlen_k, heads_kv, head_dim (_v) |       | as above                            |
+ * | with e4m3:           |                                            |       |                                     |
+ * | q_scale              | batch or 1, heads or 1,    1               |       | as above                            |
+ * | k_scale, v_scale     | batch or 1, heads_kv or 1, 1               |       | as above                            |
+ * | v_mean               | batch, heads_kv, head_dim_v                |       | as above                            |
+ * | lse_offset           | as lse: with cu_seqlens_q heads, total_q   |       | as above                            |
  * |----------------------|--------------------------------------------|-------|-------------------------------------|
  * | cu_seqlens_q, _k     | batch + 1                                  | int32 | 1                                   |
  * | seqused_q, _k        | batch                                      | int32 | 1                                   |
@@ -307,6 +312,12 @@ typedef struct fa3_forward_params {
  *   smaller, and LSE includes it. A row that sees no key has O = 0 and LSE = sinks[h]. A sink of -inf is none; those
  *   that are NaN or +inf make results of their head mean nothing.
  *
+ * FP8
+ * - The scales, and v_mean, of sequence b are those of batch entry b, wherever its queries and keys lie: also with
+ *   packed rows, pages, and a cache_batch_idx. So batch counts sequences in their dims.
+ * - Beside a sink the keys' weights do not sum to 1, and v_mean has their sum for a factor, as if it were in V. What
+ *   lse_offset adds to the scores of a row counts when they meet its sink, too, as if it were in K.
+ *
  * NaN
  * - What lies beyond a sequence's keys in use, in its padding, in other sequences, in pages or rows of pages that it
  *   does not use, or in entries of the table behind its last one reaches none of its results, NaN and infinities
@@ -327,7 +338,8 @@ typedef struct fa3_forward_params {
  *   between others, cost next to nothing, so the batch may be captured at its largest.
  *
  * Not together (FA3_ERROR_UNSUPPORTED): page_table with cu_seqlens_k, leftpad_k or cache_batch_idx; cache_batch_idx
- * with cu_seqlens_k; anything of this section with e4m3. fa3_backward has none of it.
+ * with cu_seqlens_k; anything of this section with scales of blocks, with v as tiles or with FA3_FLAG_TWO_LEVEL.
+ * fa3_backward has none of it.
  *
  * fa3_reference_forward takes all of it, its lengths on the host; it does not look at `schedule`. */
 

@@ -113,10 +113,17 @@ struct ScaledForwardParams : ListedForwardParams {
   Scales scales;
 };
 static_assert(sizeof(ScaledForwardParams) <= 4096);
+// With own lengths. Batch entries of scales and of v_mean are sequences then (Planned::sequence_number), and lse_offset
+// lies as LSE does.
+struct ScaledPlannedForwardParams : PlannedForwardParams {
+  Scales scales;
+};
+static_assert(sizeof(ScaledPlannedForwardParams) <= 4096);
 
 // How much of that a row's kernel takes (Params in tile/forward.cuh).
 constexpr size_t parameter_bytes(const ForwardRow& row) {
-  if (row.has(Trait::own_lengths)) return sizeof(PlannedForwardParams);
+  if (row.has(Trait::own_lengths))
+    return row.has_scales() ? sizeof(ScaledPlannedForwardParams) : sizeof(PlannedForwardParams);
   if (row.has_scales()) return sizeof(ScaledForwardParams);
   return row.has(Trait::splits) ? sizeof(ListedForwardParams) : sizeof(ForwardParams);
 }

@@ -403,7 +403,9 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
   const auto piece_of = [&](const ListedTile& tile, int32_t part) {
     const Blocks blocks = tile.parts.blocks(tile.blocks, part);
     const PlacedTile placed = placed_tile(p, room.sequences[tile.sequence], room.fills_last, tile.tile);
-    return Planned{placed.sequence, placed.q_block, tile.slot, blocks.begin, blocks.end, part, tile.parts.count, {}};
+    const int32_t number = p.cuts.each == 1 ? tile.sequence : tile.sequence / p.cuts.each;
+    return Planned{placed.sequence, placed.q_block,   tile.slot, blocks.begin, blocks.end,
+                   part,            tile.parts.count, number,    0};
   };
   threads.list(tiles, tile_of, piece_of, plan.entries);
   threads.each(1, [&](int32_t) {

@@ -16,7 +16,8 @@ struct alignas(16) Planned {
   int32_t slot;          // of part 0, if there were one head only; part i has slot + i
   int32_t begin, end;    // K/V blocks [begin, end)
   int32_t part, parts;
-  int32_t reserved[2];   // 0
+  int32_t sequence_number;  // in the call, of the whole sequence where it is cut: whose scales are meant
+  int32_t reserved;         // 0
 
   // What is to be done for the piece of this number. Every tile that is split has two slots at least, so half of its
   // slot is a number for its tickets that no other has.

@@ -51,9 +51,10 @@ struct TiledRow {
   constexpr int element_bytes() const { return is_8bit() ? 1 : 2; }
 
   // Rows of Q, K, V and O lie in shared memory as slabs of so many bytes and columns; the last slab of a row may hold
-  // fewer columns.
+  // fewer columns. With own lengths boxes of one row begin at multiples of 128 bytes, as TMA wants them.
   constexpr int slab_bytes() const {
-    return has(Trait::narrow_slabs) || (d * element_bytes() <= 64 && dv * element_bytes() <= 64) ? 64 : 128;
+    const bool is_small = d * element_bytes() <= 64 && dv * element_bytes() <= 64;
+    return has(Trait::narrow_slabs) || (is_small && !has(Trait::own_lengths)) ? 64 : 128;
   }
   constexpr int slab_columns() const { return slab_bytes() / element_bytes(); }
   constexpr int slabs() const { return (d + slab_columns() - 1) / slab_columns(); }
@@ -143,7 +144,6 @@ struct ForwardRow : TiledRow {
             (packs_heads() && warpgroups() == 1 && !split_stage() && !bounded_left())) &&
            // The paper's own algorithms take neither a bound on the left nor own lengths.
            (has(Trait::splits) || !has(Trait::own_lengths)) && (!bounded_left() || has(Trait::own_lengths)) &&
-           // Boxes of one row begin at multiples of 128 bytes, as TMA wants them.
            (!has(Trait::own_lengths) || slab_bytes() == 128) &&
            (!has(Trait::skip_masked) || causal()) &&
            // The blocks that one warpgroup skips and another computes leave a stage free.
@@ -155,7 +155,8 @@ struct ForwardRow : TiledRow {
   }
   constexpr bool valid_8bit() const {
     return v != VLayout::rows && kv_scales != KvScales::none && Bc % 32 == 0 && d % 64 == 0 && dv == d &&
-           !has(Trait::own_lengths) &&  // PlannedForwardParams has no scales, and store_scaled_o adds no sinks
+           // Of boxes of keys the planned producer loads no scales, and it lands every V.
+           (!has(Trait::own_lengths) || (!block_scales() && lands_v())) &&
            o_from_registers() && (!block_scales() || (Bc == rows_of_scale && !split_stage())) &&
            (!has(Trait::two_level) || block_scales());
   }

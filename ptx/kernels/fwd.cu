@@ -41,6 +41,9 @@ using namespace ptx;
 static_assert(has(Trait::splits) && has(Trait::speculative) && !(shares_keys && bounded_left));
 static_assert(config.q_buffers > warpgroups, "the next piece's Q is awaited before O has left its buffer");
 
+// What masks alone ask for is read from the RowBlock each time, for want of registers.
+inline constexpr bool rereads_rows = own_lengths && is_8bit;
+
 // A consumer warpgroup: 64 rows of each piece. `number` of them, `warp` of its four. The names are those of struct
 // Progress (tile/consumer.cuh).
 FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
@@ -61,21 +64,24 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   auto v = [&](uint32_t i) { return descriptors.v(KvRing::index(i)); };
 
   uint32_t q_use = warpgroup, q_buffer = QRing::index(q_use);  // use of the Q ring
-  int blocks, skipped, begin, row;                             // of the RowBlock that came with it
+  int blocks, skipped, kept_begin, kept_row;                   // of the RowBlock that came with it
   Walk walk(number);                                           // which uses of the K/V ring are computed
   Sums sums;                                                   // of P V, on their way to O
-  const auto seen = [&] { return visible(p, smem.row_block[RowBlockRing::index(q_use)]); };
+  const auto rows = [&]() -> const RowBlock& { return smem.row_block[RowBlockRing::index(q_use)]; };
+  const auto seen = [&] { return visible(p, rows()); };
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
-    const RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
-    row = block.row;
-    begin = block.begin;
+    const RowBlock& block = rows();
+    kept_row = block.row;
+    kept_begin = block.begin;
     score.receive(block);
     // Shuffled, as the compiler must know that they are the same in all lanes, to keep `i` in a uniform register.
     blocks = __shfl_sync(0xffffffffu, block.blocks, 0);
     skipped = __shfl_sync(0xffffffffu, block.skipped, 0);
     walk.receive(blocks, skipped);
   };
+  const auto begin = [&] { return rereads_rows ? rows().begin : kept_begin; };
+  const auto row = [&] { return rereads_rows ? rows().row : kept_row; };
 
   // What is left to do when P V has been waited for; use: of the ring, left: so many blocks of the piece.
   auto finish_pv = [&](uint32_t use, uint32_t left) {
@@ -106,15 +112,16 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   Exit exit(p, smem, number, warp);            // for O
   while (blocks != RowBlock::end_of_work) {
     // S holds the scores of the first block that is computed (any values, if none is: then all of it is masked).
-    const int warp_row = row + 16 * warp;
+    const int kept_warp_row = row() + 16 * warp;
+    const auto warp_row = [&] { return rereads_rows ? row() + 16 * warp : kept_warp_row; };
     // Use that holds the K of the block visited last, K(begin).
     const uint32_t last = walk.last(i, blocks);
-    auto j = [&] { return begin + int(last - i); };  // K/V block
+    auto j = [&] { return begin() + int(last - i); };  // K/V block
     score.receive(smem, KvRing::index(i), blocks > 0);
     if constexpr (has(Trait::skip_masked)) {
-      softmax_first(S, state, score, mask_diagonal(S, seen(), j(), warp_row));
+      softmax_first(S, state, score, mask_diagonal(S, seen(), j(), warp_row()));
     } else {
-      if (bounded_right || blocks == 0 || needs_mask(seen(), j(), row)) mask(S, seen(), j(), warp_row);
+      if (bounded_right || blocks == 0 || needs_mask(seen(), j(), row())) mask(S, seen(), j(), warp_row());
       softmax_first(S, state, score);          // A2.6
     }
     if (Walk::may_leave && blocks == 0) state = nothing_seen();
@@ -146,7 +153,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       bool rescale = true;
       float alpha[2];  // if rescale
       if constexpr (masked) {                  // A2.13
-        mask(S, seen(), j(), warp_row);
+        mask(S, seen(), j(), warp_row());
         softmax_online(S, state, alpha, score);
         set_bound(bound, state, score);
         end_basic_block(state);
@@ -166,12 +173,12 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       wgmma_owned(O);
     };
     // The use that holds the K of block n, or the nearest one of the piece.
-    auto use_of = [&](int n) { return last - min(max(n - begin, 0), int(last - i)); };
+    auto use_of = [&](int n) { return last - min(max(n - begin(), 0), int(last - i)); };
     if constexpr (bounded_right) {
-      const uint32_t last_masked = use_of(plain_blocks(p, seen(), row).end);
+      const uint32_t last_masked = use_of(plain_blocks(p, seen(), row()).end);
       while (Walk::has_more(i, last_masked)) step(std::true_type());
     }
-    const uint32_t last_plain = bounded_left ? use_of(plain_blocks(p, seen(), row).begin) : last;
+    const uint32_t last_plain = bounded_left ? use_of(plain_blocks(p, seen(), row()).begin) : last;
     while (Walk::has_more(i, last_plain)) step(std::false_type());  // A2.7
     while (bounded_left && Walk::has_more(i, last)) step(std::true_type());
 

@@ -133,7 +133,8 @@ FA3_DEVICE void store_scaled_row(char* to, const float (&O)[dv / 2], int i, floa
 }
 
 FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const RowState& state, const float (&l)[2],
-                               const float* v_mean, const Params& p, const RowBlock& block, int warp) {
+                               const Sinks& sinks, const float* v_mean, const Params& p, const RowBlock& block,
+                               int warp) {
   const int lane = threadIdx.x % 32, column = 4 * (lane % 4), first = block.row + 16 * warp + lane / 4;
   const Output& out = p.output;
   const Scales& scales = scales_of(p);
@@ -141,7 +142,12 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const RowState& state, 
   float weight[2];
 #pragma unroll
   for (int i = 0; i < 2; i++)
-    weight[i] = l[i] == 0.f ? 0.f : o_factor * block.v_scale * finish_row(state.m[i], l[i]).weight;
+    weight[i] = l[i] == 0.f ? 0.f : o_factor * block.v_scale * sinks.finish(i, state.m[i], l[i]).weight;
+  // Beside a sink the keys have only a share of the row's sum.
+  const auto mean_weight = [&](int i) {
+    if (l[i] == 0.f) return 0.f;
+    return own_lengths ? o_factor * (l[i] * sinks.finish(i, state.m[i], l[i]).weight) : o_factor;
+  };
   const auto store = [&](auto dtype) {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -154,7 +160,7 @@ FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const RowState& state, 
       // registers for both ways, and each column does.
       if (scales.v_mean || has(Trait::two_level))
         store_scaled_row<dtype()>(to, O, i, weight[i], scales.v_mean ? v_mean + column : nullptr,
-                                  l[i] == 0.f ? 0.f : o_factor, out.head_dim);
+                                  mean_weight(i), out.head_dim);
       else store_scaled_row<dtype()>(to, O, i, weight[i], nullptr, 0.f, out.head_dim);
     }
   };
@@ -178,10 +184,7 @@ FA3_DEVICE void store_lse(const RowState& state, const float (&l)[2], const Sink
   float lse = sinks.finish(i, m, sum).lse;
   if constexpr (config.has_scales()) {
     const Scales& scales = scales_of(p);
-    if (scales.lse_offset)
-      lse += scales.lse_offset[block.batch * scales.lse_offset_stride_batch +
-                               block.head * scales.lse_offset_stride_head +
-                               (block.q_row() + row) * scales.lse_offset_stride_row];
+    if (scales.lse_offset) lse += lse_offset_at(scales, block, row);
   }
   *to = lse;
 }

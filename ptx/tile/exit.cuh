@@ -89,7 +89,7 @@ class ExitFromRegisters {
     if constexpr (!is_8bit) normalize(o, O, state, l, piece.sinks);
     if (complete) {
       if constexpr (is_8bit)
-        store_scaled_o(O, state, l, smem_.v_mean[VMeanRing::index(piece.q_use)], p_, piece.block, warp_);
+        store_scaled_o(O, state, l, piece.sinks, smem_.v_mean[VMeanRing::index(piece.q_use)], p_, piece.block, warp_);
       else store_o_direct(o, p_, piece.block, warp_);
       store_lse(state, l, piece.sinks, p_, piece.block, warp_);
     }

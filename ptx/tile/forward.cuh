@@ -13,7 +13,7 @@ inline constexpr bool takes_v_tiles = config.takes_v_tiles();
 
 // What the kernel takes. If it takes no split tiles, there is no list.
 using Params = std::conditional_t<
-    own_lengths, PlannedForwardParams,
+    own_lengths, std::conditional_t<config.has_scales(), ScaledPlannedForwardParams, PlannedForwardParams>,
     std::conditional_t<config.has_scales(), ScaledForwardParams,
                        std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>>>;
 
@@ -21,6 +21,7 @@ static_assert(sizeof(Params) == parameter_bytes(config));
 
 // Not all rows have scales.
 FA3_DEVICE const Scales& scales_of(const ScaledForwardParams& p) { return p.scales; }
+FA3_DEVICE const Scales& scales_of(const ScaledPlannedForwardParams& p) { return p.scales; }
 FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
 
 // How heads are packed into rows: not at all in rows of the table that do not pack them.

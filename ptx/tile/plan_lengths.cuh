@@ -139,7 +139,7 @@ class ThreadBlock {
     int quarter[4][4] = {{s.q_row, s.q_batch, s.k_row, s.k_batch},
                          {s.seqlen_q, s.seqlen_k, s.left, s.right},
                          {piece.q_block, piece.slot, piece.begin, piece.end},
-                         {piece.part, piece.parts, 0, 0}};
+                         {piece.part, piece.parts, piece.sequence_number, 0}};
     // A lane has four quarters of one piece. Afterwards it has one quarter of four pieces.
     const auto exchange = [&](int (&a)[4], int (&b)[4], int lanes) {
       const bool upper = lane_ & lanes;

@@ -9,11 +9,17 @@
 //   warps 0 and 1  K and V; warp 1 only where a block is more than one box
 //   warp 2         Q
 //   warp 3         claims pieces
+// Where V lands beside its stage, two warps mend it (landing.cuh), and the others have more to do:
+//   warp 0         K and V
+//   warp 1         Q and the claims, in turn
+//   warps 2 and 3  mend V
 #pragma once
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
+#include "landing.cuh"
 #include "ring.cuh"
 #include "source.cuh"
+#include "transpose.cuh"
 
 namespace fa3 {
 
@@ -21,27 +27,29 @@ namespace fa3 {
 inline constexpr int no_row = 1 << 30;
 
 // Where the boxes of a K/V block lie, in rows and batch entries as the maps of K and V have them: in pages, these are
-// rows of a page, and pages. Lane l of K/V warp w knows it of box 2 l + w, and of every 64th one from there on.
+// rows of a page, and pages. Lane l of a single K/V warp knows it of box l, and of every 32nd one from there on; of two
+// warps that of warp w of box 2 l + w, and of every 64th one.
 struct Boxes {
-  static constexpr int each = (Bc + 63) / 64;
+  static constexpr int warps = PieceRing::kv_warps, lanes = 32 * warps, each = (Bc + lanes - 1) / lanes;
   int row[each], batch[each];
 };
 
-// One of the two warps that load K and V, all lanes in step.
+// One of the warps that load K and V, all lanes in step.
 template <class P>
 class PlannedKvProducer {
  public:
   FA3_DEVICE PlannedKvProducer(const P& p, Smem& smem, int warp) : p_(p), smem_(smem), warp_(warp) {}
 
   FA3_DEVICE void run() const {
-    const bool alone = box_rows() == Bc;
+    const bool alone = Boxes::warps == 2 && box_rows() == Bc;
     if (warp_ == 1 && alone) return;
-    constexpr bool early = has(Trait::early_claim);
+    constexpr bool early = has(Trait::early_claim), lands = config.lands_v();
     PieceRing& pieces = smem_.pieces;
     uint32_t i = 0;  // use of the K/V ring
     // The next blocks. Those of the next piece are there already, if it was claimed in time (looked_up).
     Boxes next[lookahead]{};
     bool looked_up = false;
+    uint32_t landed = 0;  // V blocks for menders, so far
     // The block before: its V is loaded with the next K.
     Boxes before{};
     int head_before = 0, keys_before = 0;
@@ -81,9 +89,12 @@ class PlannedKvProducer {
         Stage& stage = smem_.stage[s];
         wait(smem_.empty_k[s], parity);
         if (leads())
-          expect(smem_.full_k[s], !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
+          expect(smem_.full_k[s],
+                 !lands && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
         load_k(stage.k, smem_.full_k[s], block, head);
-        if constexpr (split_stage) {
+        if constexpr (lands) {
+          if (has_before) land_v(landed++, before, head_before, keys_before);
+        } else if constexpr (split_stage) {
           // Not in use 0, where nobody waits for warp 1 with V: it might find the barrier a phase on.
           if (has_before) {
             wait(smem_.empty_v[s], parity);
@@ -93,7 +104,7 @@ class PlannedKvProducer {
           }
         }
         uint64_t& full_v = split_stage ? smem_.full_v[s] : smem_.full_k[s];
-        if (has_before) load_v(stage.v, full_v, before, head_before, keys_before);
+        if (!lands && has_before) load_v(stage.v, full_v, before, head_before, keys_before);
         before = block, head_before = head, keys_before = piece.sequence.seqlen_k - j * Bc, has_before = true;
       }
       __syncwarp();  // all lanes have read the piece
@@ -102,14 +113,23 @@ class PlannedKvProducer {
         if (alone) arrive(pieces.empty[slot]);  // in place of the other warp
       }
     }
-    if (!has_before) return;  // there was no work
+    if (!has_before) {  // there was no work
+      if constexpr (lands) end_landings(landed);
+      return;
+    }
 
     // The last V of all, alone in its stage.
     const uint32_t s = KvRing::index(i);
     uint64_t& full = split_stage ? smem_.full_v[s] : smem_.full_k[s];
     wait(split_stage ? smem_.empty_v[s] : smem_.empty_k[s], KvRing::parity(i) ^ 1);
-    if (leads()) expect(full, config.v_block_bytes());
-    load_v(smem_.stage[s].v, full, before, head_before, keys_before);
+    if constexpr (lands) {
+      if (!split_stage && leads()) arrive(full);
+      land_v(landed++, before, head_before, keys_before);
+      end_landings(landed);
+    } else {
+      if (leads()) expect(full, config.v_block_bytes());
+      load_v(smem_.stage[s].v, full, before, head_before, keys_before);
+    }
     wait(full, KvRing::parity(i));  // it must be there before the thread block gives up its shared memory
   }
 
@@ -127,6 +147,24 @@ class PlannedKvProducer {
     const uint32_t slot = PieceRing::index(t), full = ptx::shared_address(&smem_.pieces.full[slot]);
     return __all_sync(0xffffffffu, ptx::mbarrier_test_wait_parity(full, PieceRing::parity(t))) &&
            smem_.pieces.number[slot] != Claims::none;
+  }
+
+  // The nth V for menders, and what comes behind the last one: then they end.
+  FA3_DEVICE void land_v(uint32_t n, const Boxes& boxes, int head, int keys) const {
+    uint64_t& full = await_landing(n);
+    if (leads()) expect(full, config.v_block_bytes());
+    load_v(smem_.landing.v[n % Landing::buffers], full, boxes, head, keys);
+  }
+  FA3_DEVICE void end_landings(uint32_t n) const {
+    uint64_t& full = await_landing(n);
+    if (!leads()) return;
+    smem_.landing.end[n % Landing::buffers] = true;
+    arrive(full);
+  }
+  FA3_DEVICE uint64_t& await_landing(uint32_t n) const {
+    const uint32_t buffer = n % Landing::buffers;
+    wait(smem_.landing.empty[buffer], n / Landing::buffers & 1 ^ 1);
+    return smem_.landing.full[buffer];
   }
 
   // Rows of a box: without pages a block is one box.
@@ -152,7 +190,9 @@ class PlannedKvProducer {
   }
 
   // The first row in the block of the lane's box n.
-  FA3_DEVICE int first_of(int n) const { return (int(2 * (threadIdx.x % 32)) + warp_ + 64 * n) * box_rows(); }
+  FA3_DEVICE int first_of(int n) const {
+    return (int(Boxes::warps * (threadIdx.x % 32)) + warp_ + Boxes::lanes * n) * box_rows();
+  }
 
   // Calls f for each of the lane's boxes, with its first row in the block, and where it lies.
   template <class F>
@@ -206,118 +246,195 @@ class PlannedKvProducer {
   int warp_;
 };
 
-// Q, as soon as a buffer is free. One thread.
+// All Q of piece t, numbered among those of the thread block, each as soon as a buffer is free. One thread, to which the
+// piece has been handed over. open_before: has the piece before no bound on the left? Returns false behind the last one.
+template <class P>
+FA3_DEVICE bool produce_q(const P& p, Smem& smem, uint32_t t, bool& open_before) {
+  PieceRing& pieces = smem.pieces;
+  const uint32_t slot = PieceRing::index(t);
+  const bool end = pieces.number[slot] == Claims::none;  // then the rest of the slot means nothing
+  const Planned& piece = pieces.planned[slot];
+  const bool open = !bounded_left || piece.sequence.left == no_bound;
+  // Under a causal mask later rows see more keys. So that no warpgroup always has those, the order is reversed from
+  // piece to piece. In a window all see as many; there the order stays, so that what a warpgroup skips at the end of
+  // a piece and at the beginning of the next leaves a stage free (ForwardRow::valid).
+  const bool reversed = bounded_right && open && open_before && t & 1;
+  open_before = open;
+#pragma unroll 1  // for want of registers
+  for (int w = 0; w < warpgroups; w++) {
+    const uint32_t q_use = t * warpgroups + w, buffer = QRing::index(q_use);
+    uint64_t& full = smem.full_q[QRing::full_index(q_use)];
+    wait(smem.empty_q[buffer], QRing::parity(q_use) ^ 1);
+    const Work work = piece.work(pieces.number[slot], p.tiles.heads, pieces.head[slot]);
+    const int nth = reversed ? warpgroups - 1 - w : w;  // which 64 rows of the tile
+    const int row = piece.q_block * Br + 64 * nth, blocks = work.end - work.begin;
+    const Blocks of_rows = key_blocks(visible(p, piece.sequence), row);
+    // Behind these come blocks that the rows do not see, and those are left out, too; but no more of them than a
+    // window that moves on with the rows leaves (ForwardRow::valid). What another bound leaves beyond that is
+    // computed and masked: else it would fill the ring, and other warpgroups would wait for ever.
+    const int latest = work.begin + (64 * nth + Bc - 1) / Bc;
+    const int begin = bounded_left ? max(work.begin, min(min(of_rows.begin, latest), work.end)) : work.begin;
+    const int computed = min(max(of_rows.end - begin, 0), work.end - begin);
+    const bool q_is_read = !end && computed > 0;
+    // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
+    if (q_is_read)
+      load_q(smem.q[buffer], full, p, row, pieces.head[slot], piece.sequence.q_batch, piece.sequence.q_row);
+    RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
+    block.row = row;
+    block.blocks = end ? RowBlock::end_of_work : computed;
+    block.skipped = blocks - computed;
+    block.begin = bounded_left && computed == 0 ? work.begin : begin;  // if it computes none, one that is all masked
+    if constexpr (bounded_left) {
+      const int later = computed > 0 ? begin - work.begin : 0;
+      const int before = t > 0 ? smem.row_block[RowBlockRing::index(q_use - warpgroups)].skipped_later[0] : 0;
+      block.skipped = (end ? 0 : blocks - computed - later) + before;
+      block.skipped_later[0] = later;
+    }
+    block.head = pieces.head[slot];
+    block.batch = piece.sequence.q_batch;
+    block.part = work.part;
+    block.parts = work.parts;
+    block.partial = config.packs_heads() ? work.slot * packed_slot_rows(p) + 64 * nth * work.parts
+                                         : work.slot * warpgroups + nth;
+    block.ticket = work.split_tile * warpgroups + nth;
+    block.sequence[0] = piece.sequence;
+    uint32_t bytes = q_is_read ? config.q_buffer_bytes() : 0;
+    if constexpr (config.has_scales())
+      if (!end) {
+        load_scales(block, p, piece.sequence_number);
+        bytes += v_mean_bytes(p);
+      }
+    expect(full, bytes);
+    if constexpr (config.has_scales())
+      if (!end && v_mean_bytes(p))
+        load_v_mean(smem.v_mean[VMeanRing::index(q_use)], full, p, piece.sequence_number, pieces.head[slot]);
+  }
+  arrive(pieces.empty[slot]);
+  return !end;
+}
+
+// The same of all pieces, by a thread that does nothing else.
 template <class P>
 FA3_DEVICE void planned_q_producer(const P& p, Smem& smem) {
-  PieceRing& pieces = smem.pieces;
-  bool open_before = true;      // has the piece before no bound on the left?
-  for (uint32_t t = 0;; t++) {  // number of the piece among those of the thread block
-    const uint32_t slot = PieceRing::index(t);
-    wait(pieces.full[slot], PieceRing::parity(t));
-    const bool end = pieces.number[slot] == Claims::none;  // then the rest of the slot means nothing
-    const Planned& piece = pieces.planned[slot];
-    const bool open = !bounded_left || piece.sequence.left == no_bound;
-    // Under a causal mask later rows see more keys. So that no warpgroup always has those, the order is reversed from
-    // piece to piece. In a window all see as many; there the order stays, so that what a warpgroup skips at the end of
-    // a piece and at the beginning of the next leaves a stage free (ForwardRow::valid).
-    const bool reversed = bounded_right && open && open_before && t & 1;
-    open_before = open;
-#pragma unroll 1  // for want of registers
-    for (int w = 0; w < warpgroups; w++) {
-      const uint32_t q_use = t * warpgroups + w, buffer = QRing::index(q_use);
-      uint64_t& full = smem.full_q[QRing::full_index(q_use)];
-      wait(smem.empty_q[buffer], QRing::parity(q_use) ^ 1);
-      const Work work = piece.work(pieces.number[slot], p.tiles.heads, pieces.head[slot]);
-      const int nth = reversed ? warpgroups - 1 - w : w;  // which 64 rows of the tile
-      const int row = piece.q_block * Br + 64 * nth, blocks = work.end - work.begin;
-      const Blocks of_rows = key_blocks(visible(p, piece.sequence), row);
-      // Behind these come blocks that the rows do not see, and those are left out, too; but no more of them than a
-      // window that moves on with the rows leaves (ForwardRow::valid). What another bound leaves beyond that is
-      // computed and masked: else it would fill the ring, and other warpgroups would wait for ever.
-      const int latest = work.begin + (64 * nth + Bc - 1) / Bc;
-      const int begin = bounded_left ? max(work.begin, min(min(of_rows.begin, latest), work.end)) : work.begin;
-      const int computed = min(max(of_rows.end - begin, 0), work.end - begin);
-      const bool q_is_read = !end && computed > 0;
-      // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
-      if (q_is_read)
-        load_q(smem.q[buffer], full, p, row, pieces.head[slot], piece.sequence.q_batch, piece.sequence.q_row);
-      RowBlock& block = smem.row_block[RowBlockRing::index(q_use)];
-      block.row = row;
-      block.blocks = end ? RowBlock::end_of_work : computed;
-      block.skipped = blocks - computed;
-      block.begin = bounded_left && computed == 0 ? work.begin : begin;  // if it computes none, one that is all masked
-      if constexpr (bounded_left) {
-        const int later = computed > 0 ? begin - work.begin : 0;
-        const int before = t > 0 ? smem.row_block[RowBlockRing::index(q_use - warpgroups)].skipped_later[0] : 0;
-        block.skipped = (end ? 0 : blocks - computed - later) + before;
-        block.skipped_later[0] = later;
-      }
-      block.head = pieces.head[slot];
-      block.batch = piece.sequence.q_batch;
-      block.part = work.part;
-      block.parts = work.parts;
-      block.partial = config.packs_heads() ? work.slot * packed_slot_rows(p) + 64 * nth * work.parts
-                                           : work.slot * warpgroups + nth;
-      block.ticket = work.split_tile * warpgroups + nth;
-      block.sequence[0] = piece.sequence;
-      expect(full, q_is_read ? config.q_buffer_bytes() : 0);
-    }
-    arrive(pieces.empty[slot]);
-    if (end) break;
+  bool open_before = true;
+  for (uint32_t t = 0;; t++) {
+    wait(smem.pieces.full[PieceRing::index(t)], PieceRing::parity(t));
+    if (!produce_q(p, smem, t, open_before)) break;
   }
 }
 
 // Claims the thread block's pieces, and hands them over in their order. A warp, all lanes in step.
 template <class P>
-FA3_DEVICE void hand_over_pieces(const P& p, Smem& smem) {
-  PieceRing& pieces = smem.pieces;
-  const int lane = threadIdx.x % 32;
+class PieceProducer {
+ public:
+  FA3_DEVICE PieceProducer(const P& p, Smem& smem) : p_(p), smem_(smem) {}
+
+  FA3_DEVICE void run() const {
+    PieceRing& pieces = smem_.pieces;
+    const uint4 first = load_entry(blockIdx.x);  // beside the counts, which may say that there is none
+    Claims claims(p_, counts());
+    const bool fit_grid = config.packs_heads() && claims.count() <= int(gridDim.x);
+    if (lane_ == 0) pieces.fit_grid[0] = fit_grid;
+    int number = claims.asked();
+    publish(0, number, first);
+    // That tickets are cleared takes a microsecond or two. The last V of all need not wait for it if consumers do.
+    if (fit_grid && number != Claims::none) publish(1, number = Claims::none, {});
+    if (lane_ == 0) {
+      claims.get_ready();
+      if constexpr (config.packs_heads()) arrive(smem_.tickets_ready[0]);
+    }
+    for (uint32_t t = 1; number != Claims::none; t++) {
+      wait(pieces.wanted[0], t - 1 & 1);
+      if (lane_ == 0) claims.ask();
+      number = __shfl_sync(0xffffffffu, claims.asked(), 0);
+      publish(t, number, load_entry(number));
+    }
+    if (lane_ == 0) claims.finish();
+  }
+
+  // The same, and Q of each piece before the next one is claimed. That closes no circle: Q waits for buffers of pieces
+  // before, which end without that claim, as their K, V and Q, and the piece behind them, have been handed over. And the
+  // next piece is wanted while K and V of this one are loaded, which go on, as its Q is there.
+  FA3_DEVICE void run_with_q() const {
+    PieceRing& pieces = smem_.pieces;
+    uint4 entry = load_entry(blockIdx.x);
+    int number = Claims(p_, counts()).first();
+    for (uint32_t t = 0;; t++) {
+      publish(t, number, entry);
+      if (lane_ == 0) produce_q_of(t);
+      __syncwarp();
+      if (lane_ == 0 && t == 0) {
+        Claims claims(p_, counts());
+        claims.get_ready();
+        pieces.counts[0] = counts();
+        pieces.needs_workspace[0] = claims.needs_workspace();
+      }
+      if (pieces.number[PieceRing::index(t)] == Claims::none) break;
+      wait(pieces.wanted[0], t & 1);
+      number = Claims::none;
+      if (lane_ == 0) {
+        Claims claims = claims_again();
+        claims.ask();
+        number = claims.asked();
+      }
+      number = __shfl_sync(0xffffffffu, number, 0);
+      entry = load_entry(number);
+    }
+    if (lane_ == 0) claims_again().finish();
+  }
+
+ private:
+  FA3_DEVICE PlannedCounts counts() const { return {__ldcg(&p_.counts->entries), __ldcg(&p_.counts->slots)}; }
+
   // Four lanes load an entry. It may have been written just now: not through the L1 cache.
-  const auto load_entry = [&](int number) {
-    const Planned* const entry = p.planned + number / p.tiles.heads;
-    return lane < 4 && number >= 0 ? __ldcg(reinterpret_cast<const uint4*>(entry) + lane) : uint4{};
-  };
-  const auto publish = [&](uint32_t t, int number, uint4 quarter) {
+  FA3_DEVICE uint4 load_entry(int number) const {
+    const Planned* const entry = p_.planned + number / p_.tiles.heads;
+    return lane_ < 4 && number >= 0 ? __ldcg(reinterpret_cast<const uint4*>(entry) + lane_) : uint4{};
+  }
+
+  FA3_DEVICE void publish(uint32_t t, int number, uint4 quarter) const {
+    PieceRing& pieces = smem_.pieces;
     const uint32_t slot = PieceRing::index(t);
     wait(pieces.empty[slot], PieceRing::parity(t) ^ 1);
-    if (lane < 4) reinterpret_cast<uint4*>(&pieces.planned[slot])[lane] = quarter;
-    if (lane == 0) {
+    if (lane_ < 4) reinterpret_cast<uint4*>(&pieces.planned[slot])[lane_] = quarter;
+    if (lane_ == 0) {
       pieces.number[slot] = number;
-      pieces.head[slot] = number - number / p.tiles.heads * p.tiles.heads;
+      pieces.head[slot] = number - number / p_.tiles.heads * p_.tiles.heads;
     }
     __syncwarp();
-    if (lane == 0) arrive(pieces.full[slot]);
-  };
+    if (lane_ == 0) arrive(pieces.full[slot]);
+  }
 
-  const uint4 first = load_entry(blockIdx.x);  // beside the counts, which may say that there is none
-  Claims claims(p, {__ldcg(&p.counts->entries), __ldcg(&p.counts->slots)});
-  const bool fit_grid = config.packs_heads() && claims.count() <= int(gridDim.x);
-  if (lane == 0) pieces.fit_grid[0] = fit_grid;
-  int number = claims.asked();
-  publish(0, number, first);
-  // That tickets are cleared takes a microsecond or two. The last V of all need not wait for it if consumers do.
-  if (fit_grid && number != Claims::none) publish(1, number = Claims::none, {});
-  if (lane == 0) {
-    claims.get_ready();
-    if constexpr (config.packs_heads()) arrive(smem.tickets_ready[0]);
+  FA3_DEVICE void produce_q_of(uint32_t t) const {
+    const RowBlock& before = smem_.row_block[RowBlockRing::index(t * warpgroups - 1)];
+    bool open_before = t == 0 || before.sequence[0].left == no_bound;
+    produce_q(p_, smem_, t, open_before);
   }
-  for (uint32_t t = 1; number != Claims::none; t++) {
-    wait(pieces.wanted[0], t - 1 & 1);
-    if (lane == 0) claims.ask();
-    number = __shfl_sync(0xffffffffu, claims.asked(), 0);
-    publish(t, number, load_entry(number));
+
+  FA3_DEVICE Claims claims_again() const {
+    using enum Claims::NeedsWorkspace;
+    return Claims(p_, smem_.pieces.counts[0], smem_.pieces.needs_workspace[0] ? yes : no);
   }
-  if (lane == 0) claims.finish();
-}
+
+  const P& p_;
+  Smem& smem_;
+  const int lane_ = threadIdx.x % 32;
+};
 
 // The producer warpgroup. `warp` of its four.
 template <class P>
 FA3_DEVICE void planned_producer(const P& p, Smem& smem, int warp) {
   if constexpr (config.moves_registers()) ptx::setmaxnreg_dec<config.producer_registers()>();
   ptx::griddepcontrol_wait();  // the pass that makes the list may be under way
-  if (warp < 2) PlannedKvProducer<P>(p, smem, warp).run();
-  else if (warp == 3) hand_over_pieces(p, smem);
-  else if (threadIdx.x % 32 == 0) planned_q_producer(p, smem);
+  if constexpr (config.lands_v()) {
+    if (warp == 0) PlannedKvProducer<P>(p, smem, warp).run();
+    else if (warp == 1) PieceProducer<P>(p, smem).run_with_q();
+    else mend_landings(smem, Transposer(warp - 2));
+  } else {
+    if (warp < 2) PlannedKvProducer<P>(p, smem, warp).run();
+    else if (warp == 3) PieceProducer<P>(p, smem).run();
+    else if (threadIdx.x % 32 == 0) planned_q_producer(p, smem);
+  }
 }
 
 }  // namespace fa3

@@ -165,13 +165,14 @@ FA3_DEVICE void q_producer(const Params& p, Smem& smem) {
       uint32_t bytes = q_is_read ? config.q_buffer_bytes() : 0;
       if constexpr (config.has_scales())
         if (!end) {
-          load_scales(block, p);
+          load_scales(block, p, block.batch);
           bytes += v_mean_bytes(p);
         }
       mbarrier_arrive_expect_tx(shared_address(&full), bytes);
       if (!takes_first && q_is_read) load_q(smem.q[buffer], full, p, row, tile.head, tile.batch);
       if constexpr (config.has_scales())
-        if (!end && v_mean_bytes(p)) load_v_mean(smem.v_mean[VMeanRing::index(q_use)], full, p, block);
+        if (!end && v_mean_bytes(p))
+          load_v_mean(smem.v_mean[VMeanRing::index(q_use)], full, p, block.batch, block.head);
     }
     if (end) break;
   }

@@ -59,9 +59,13 @@ class Claims {
  public:
   static constexpr int none = -1;
 
-  // planned: what the list holds, if it lies in device memory (Trait::own_lengths).
-  FA3_DEVICE explicit Claims(const Params& p, PlannedCounts planned = {})
-      : p_(p), next_(blockIdx.x), planned_(planned) {}
+  enum class NeedsWorkspace { unknown, yes, no };
+
+  // planned: what the list holds, if it lies in device memory (Trait::own_lengths). needs: what an object before this
+  // one has said when it was ready; this one goes on.
+  FA3_DEVICE explicit Claims(const Params& p, PlannedCounts planned = {},
+                             NeedsWorkspace needs = NeedsWorkspace::unknown)
+      : p_(p), next_(blockIdx.x), prepared_(needs == NeedsWorkspace::yes), needs_(needs), planned_(planned) {}
 
   // How many pieces there are.
   FA3_DEVICE int count() const { return own_lengths ? planned_.entries * p_.tiles.heads : p_.pieces.count(); }
@@ -100,15 +104,16 @@ class Claims {
     return none;
   }
 
+  // Are there more pieces than the first one of each thread block, or are there tickets?
+  FA3_DEVICE bool needs_workspace() const {
+    if (needs_ != NeedsWorkspace::unknown) return needs_ == NeedsWorkspace::yes;
+    return count() > int(gridDim.x) || (has(Trait::splits) && ticket_tiles() > 0);
+  }
+
  private:
   // Values of Workspace::state. Any other means idle, too; these two are arbitrary, so that leftovers do not look like
   // them.
   static constexpr unsigned long long idle = 0, preparing = 0x9c6e1f5b03a7d241ull, ready = 0x51f0b7d38e2c946dull;
-
-  // Are there more pieces than the first one of each thread block, or are there tickets?
-  FA3_DEVICE bool needs_workspace() const {
-    return count() > int(gridDim.x) || (has(Trait::splits) && ticket_tiles() > 0);
-  }
 
   // How many tiles have tickets.
   FA3_DEVICE int ticket_tiles() const {
@@ -147,7 +152,8 @@ class Claims {
 
   const Params& p_;
   int next_;
-  bool prepared_ = false;
+  bool prepared_;
+  const NeedsWorkspace needs_;
   const PlannedCounts planned_;
 };
 

@@ -21,13 +21,25 @@ FA3_DEVICE Place place_of(const Params& p, const RowBlock& block, int row) {
   }
 }
 
-// The sink of a tile's row; -inf: none.
+// What is added to the LSE of a row that exists, where there is such a number: all its scores lack it.
+FA3_DEVICE float lse_offset_at(const Scales& scales, const RowBlock& block, int row) {
+  return scales.lse_offset[block.batch * scales.lse_offset_stride_batch +
+                           block.head * scales.lse_offset_stride_head +
+                           (block.q_row() + row) * scales.lse_offset_stride_row];
+}
+
+// The sink of a tile's row; -inf: none. It lacks what the row's scores lack.
 template <class P>
 FA3_DEVICE float sink_of(const P& p, const RowBlock& block, int row) {
   if constexpr (own_lengths)
     if (p.sinks) {
       const Place place = place_of(p, block, row);
-      if (!config.packs_heads() || place.exists) return __ldca(p.sinks + place.head * p.sinks_stride);
+      if (!config.packs_heads() || place.exists) {
+        const float sink = __ldca(p.sinks + place.head * p.sinks_stride);
+        if constexpr (config.has_scales())
+          if (p.scales.lse_offset && place.exists) return sink - lse_offset_at(p.scales, block, row);
+        return sink;
+      }
     }
   return -INFINITY;
 }
@@ -37,14 +49,14 @@ FA3_DEVICE FinishedRow finish_with(float sink, float m, float l) {
   else return finish_row(m, l);
 }
 
-// Those of a lane's two rows, which have the same head unless heads are packed. They are sent for before the row sums
+// Those of a lane's two rows, which are the same unless heads are packed or scores lack something. They are sent for before the row sums
 // are there, as they may come from far away: so by a load that the compiler leaves where it is.
 class Sinks {
  public:
   FA3_DEVICE Sinks(const Params& p, const RowBlock& block, int warp) {
     const int row = block.row + 16 * warp + threadIdx.x % 32 / 4;
     of_row_[0] = sink_of(p, block, row);
-    of_row_[1] = config.packs_heads() ? sink_of(p, block, row + 8) : of_row_[0];
+    of_row_[1] = config.packs_heads() || config.has_scales() ? sink_of(p, block, row + 8) : of_row_[0];
   }
   // m and l of row i of the two.
   FA3_DEVICE FinishedRow finish(int i, float m, float l) const {

@@ -83,7 +83,8 @@ struct Handed {
 // load for them (planned_producer.cuh). A slot that is full holds a piece of the thread block's, in their order.
 struct PieceRing {
   static constexpr int depth = 2, slots = own_lengths ? depth : 0;
-  static constexpr int readers = 3;  // warps, each of which releases every piece
+  static constexpr int kv_warps = config.lands_v() ? 1 : 2;  // those that load K and V
+  static constexpr int readers = kv_warps + 1;               // and one for Q; each releases every piece
 
   Planned planned[slots];
   int number[slots];  // of the piece; Claims::none after the last one
@@ -91,6 +92,9 @@ struct PieceRing {
   uint64_t full[slots], empty[slots];
   uint64_t wanted[own_lengths];  // the next piece may be claimed
   bool fit_grid[own_lengths];    // pieces_fit_grid
+  // Where a warp has Q and the claims to see to: what Claims are made of anew for each piece, for want of registers.
+  PlannedCounts counts[own_lengths && config.lands_v()];
+  bool needs_workspace[own_lengths && config.lands_v()];
 
   // t: number of the piece among those of the thread block.
   static FA3_DEVICE uint32_t index(uint32_t t) { return t % depth; }

@@ -53,26 +53,26 @@ FA3_DEVICE void load_block_scales(BlockScales& to, uint64_t& full, const Params&
   ptx::cp_async_mbarrier_arrive_noinc(ptx::shared_address(&full));
 }
 
-// The scales of the RowBlock's Q, and of what it meets.
-FA3_DEVICE void load_scales(RowBlock& block, const Params& p) {
+// The scales of the RowBlock's Q, and of what it meets. batch: of scales; with own lengths these have no blocks.
+FA3_DEVICE void load_scales(RowBlock& block, const Params& p, int batch) {
   const int head_kv = block.head / p.heads_per_kv;
-  const int row = block.q_row() + min(max(block.row, 0), visible(p, block).seqlen_q - 1);
+  const int row = own_lengths ? 0 : min(max(block.row, 0), visible(p, block).seqlen_q - 1);
   const Scales& scales = scales_of(p);
-  block.c = p.softmax_scale_log2 * scale_at(scales.q, block.batch, block.head, row);
+  block.c = p.softmax_scale_log2 * scale_at(scales.q, batch, block.head, row);
   block.v_scale = 1.f;
   if constexpr (!config.block_scales()) {
-    block.c *= scale_at(scales.k, block.batch, head_kv, 0);
-    block.v_scale = scale_at(scales.v, block.batch, head_kv, 0);
+    block.c *= scale_at(scales.k, batch, head_kv, 0);
+    block.v_scale = scale_at(scales.v, batch, head_kv, 0);
   }
 }
 // The bytes of the vector that is added to O, and their load.
 FA3_DEVICE uint32_t v_mean_bytes(const Params& p) {
   return scales_of(p).v_mean ? p.output.head_dim * sizeof(float) : 0;
 }
-FA3_DEVICE void load_v_mean(float* to, uint64_t& full, const Params& p, const RowBlock& block) {
+FA3_DEVICE void load_v_mean(float* to, uint64_t& full, const Params& p, int batch, int head) {
   const Scales& scales = scales_of(p);
-  const float* from = scales.v_mean + block.batch * scales.v_mean_stride_batch +
-                      block.head / p.heads_per_kv * scales.v_mean_stride_head;
+  const float* from = scales.v_mean + batch * scales.v_mean_stride_batch +
+                      head / p.heads_per_kv * scales.v_mean_stride_head;
   ptx::cp_async_bulk_load(ptx::shared_address(to), from, v_mean_bytes(p), ptx::shared_address(&full));
 }
 

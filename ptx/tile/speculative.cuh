@@ -62,7 +62,8 @@ FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const Element* q, const Ele
   const uint32_t b_address = shared_address(k) + (lane % 8 + lane / 16 * 8) * slab_row_bytes +
                              ((lane / 8 % 2 ^ swizzled(lane)) << 4);
 #pragma unroll
-  for (int i = 0; i < Bc / 2; i++) S[i] = 0.f;
+  for (int i = 0; i < Bc / 2; i++)
+    S[i] = own_lengths && is_8bit ? ptx::mov_f32(0.f) : 0.f;  // plain zeros are set before the branch
 #pragma unroll 1
   for (int slab = 0; slab < slabs; slab++)
 #pragma unroll 1  // downwards, for want of registers

@@ -117,7 +117,7 @@ void fill(const ForwardProblem& problem, const ForwardPlan& plan, const Device& 
 
 // The kernel that takes this plan.
 fa3_status fill_served(const Driver& driver, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
-                       const LengthsPlan& lengths, PlannedForwardParams& params) {
+                       const LengthsPlan& lengths, ScaledPlannedForwardParams& params) {
   const ForwardRow& row = forward_row(plan.forward.row);
   const View& table = problem.page_table;
   const bool has_pages = problem.page_size > 0 && problem.seqlen_k > 0;
@@ -134,6 +134,7 @@ fa3_status fill_served(const Driver& driver, const ForwardProblem& problem, cons
   params.sinks = static_cast<const float*>(problem.sinks.data);
   params.sinks_stride = problem.sinks.stride[0];
   params.invariant = problem.batch_invariant;
+  params.scales = scales_of(problem);
   return encode_maps(driver, problem, row, box_rows, params);
 }
 
@@ -149,7 +150,7 @@ struct StepParams {
   ScaledForwardParams forward;
   TileVParams tile_v;
   EmptyRowsParams empty_rows;
-  PlannedForwardParams planned;
+  ScaledPlannedForwardParams planned;
   PlanLengthsPassParams lengths;  // of a served problem also where there is no such step
 };
 

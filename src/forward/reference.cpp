@@ -51,6 +51,7 @@ struct alignas(64) QueryScratch {
 // Rows [first, first + rows) of one (sequence, head of K and V).
 struct QueryBlock {
   Sequence sequence;
+  int64_t number;  // of the sequence, by which scales and v_mean are found
   int64_t head_kv, first;
   int rows;
 };
@@ -84,7 +85,7 @@ void read_queries(const ForwardProblem& problem, const QueryBlock& block, QueryS
   for (int r = 0; r < round_up(block.rows, lanes); ++r) {
     const QueryRow row = row_of(problem, block, std::min(r, block.rows - 1));
     read_row(problem.q, s.q_batch, place_of(block, row), row.head, elements);
-    apply_scale(problem.q_scale, s.q_batch, row.query, row.head, elements, d);
+    apply_scale(problem.q_scale, block.number, row.query, row.head, elements, d);
     for (int x = 0; x < d; ++x) t.q[r / lanes][x][r % lanes] = elements[x];
     const Keys keys = seen_keys(problem, s, row.query);
     t.begin[r] = keys.begin, t.end[r] = keys.end;
@@ -99,8 +100,8 @@ void read_keys(const ForwardProblem& problem, const QueryBlock& block, int64_t f
     read_key_row(problem, problem.k, s, first + j, block.head_kv, t.k[j]);
     if (problem.v_tiles) read_key_of_tile(problem, s.k_batch, first + j, block.head_kv, t.v[j]);
     else read_key_row(problem, problem.v, s, first + j, block.head_kv, t.v[j]);
-    apply_scale(problem.k_scale, s.k_batch, first + j, block.head_kv, t.k[j], d);
-    apply_scale(problem.v_scale, s.k_batch, first + j, block.head_kv, t.v[j], dv);
+    apply_scale(problem.k_scale, block.number, first + j, block.head_kv, t.k[j], d);
+    apply_scale(problem.v_scale, block.number, first + j, block.head_kv, t.v[j], dv);
     std::fill(t.v[j] + dv, t.v[j] + round_up(dv, lanes), 0.0);
   }
 }
@@ -191,14 +192,17 @@ template <int width>
     }
 }
 
-// What becomes of a row's m, l and O by one more exponential without a value.
-void add_sink(double sink, int columns, int r, QueryScratch& t) {
+// What becomes of a row's m, l and O by one more exponential without a value. Returns the share of the sum that keys
+// have.
+double add_sink(double sink, int columns, int r, QueryScratch& t) {
   const double m = sink > t.m[r] ? sink : t.m[r];
-  if (m == -INFINITY) return;
+  if (m == -INFINITY) return 1;
   Vectors<2>::Doubles relative = {t.m[r] - m, sink - m};
   exponentiate(relative);
-  t.m[r] = m, t.l[r] = t.l[r] * relative[0] + relative[1];
+  const double of_keys = t.l[r] * relative[0];
+  t.m[r] = m, t.l[r] = of_keys + relative[1];
   for (int x = 0; x < columns; ++x) t.o[r][x] *= relative[0];
+  return of_keys / t.l[r];
 }
 
 void write_outputs(const ForwardProblem& problem, const QueryBlock& block, int r, QueryScratch& t) {
@@ -206,19 +210,20 @@ void write_outputs(const ForwardProblem& problem, const QueryBlock& block, int r
   const int64_t batch = block.sequence.q_batch, place = place_of(block, row);
   const int dv = static_cast<int>(problem.head_dim_v);
   const bool sees_nothing = t.begin[r] >= t.end[r];
-  if (problem.sinks.data) add_sink(number(problem.sinks, row.head, 0, 0), dv, r, t);
+  // All scores lack it, and so must the sink; LSE gets it back.
+  const View& offsets = problem.lse_offset;
+  const double offset = offsets.data && !sees_nothing ? number(offsets, batch, row.head, place) : 0;
+  const double share = problem.sinks.data ? add_sink(number(problem.sinks, row.head, 0, 0) - offset, dv, r, t) : 1;
   for (int x = 0; x < dv; ++x) t.o[r][x] = sees_nothing ? 0 : t.o[r][x] / t.l[r];
   if (problem.v_mean.data && !sees_nothing)
-    for (int x = 0; x < dv; ++x) t.o[r][x] += number(problem.v_mean, batch, block.head_kv, x);
+    for (int x = 0; x < dv; ++x) t.o[r][x] += share * number(problem.v_mean, block.number, block.head_kv, x);
   if (problem.o_scale.data)
     for (int x = 0; x < dv; ++x) t.o[r][x] /= number(problem.o_scale, 0, 0, 0);
   write_row(problem.o, batch, place, row.head, t.o[r]);
   if (problem.wants_lse) {
     const View& lse = problem.lse;
     const int64_t index = batch * lse.stride[0] + row.head * lse.stride[1] + place * lse.stride[2];
-    const View& offset = problem.lse_offset;
-    const double added = offset.data && !sees_nothing ? number(offset, batch, row.head, row.query) : 0;
-    static_cast<float*>(lse.data)[index] = to_float(t.m[r] + std::log(t.l[r]) + added);
+    static_cast<float*>(lse.data)[index] = to_float(t.m[r] + std::log(t.l[r]) + offset);
   }
 }
 
@@ -270,7 +275,7 @@ void run_task(const void* context, int64_t n, void* scratch) {
   const int64_t first = (blocks - 1 - (n - first_task) % blocks) * Br;
   const Sequence s = sequence_of(problem, sequence);
   const int rows = static_cast<int>(std::min<int64_t>(Br, s.seqlen_q * problem.heads_per_kv() - first));
-  work.run(problem, {s, head_kv, first, rows}, *static_cast<QueryScratch*>(scratch));
+  work.run(problem, {s, sequence, head_kv, first, rows}, *static_cast<QueryScratch*>(scratch));
 }
 
 bool is_scale(double value) { return value > 0 && std::isfinite(value); }

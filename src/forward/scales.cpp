@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "error.h"
+#include "forward/served.h"
 #include "rules/tensor.h"
 #include "v_tile.h"
 
@@ -31,8 +32,8 @@ Status check_fp32(const Expected& expected, const fa3_tensor& tensor, View& view
   if (Status status = check_tensor(expected, tensor, view)) return status;
   for (int i = 0; i < expected.rank && !expected.host; ++i)
     if (view.dim[i] > 1 && view.stride[i] > max_stride)
-      return fail(invalid, "%s.stride[%d] is %lld, must be at most %lld", expected.name, i, ll(view.stride[i]),
-                  ll(max_stride));
+      return fail(invalid, "%s.stride[%d] is %lld, must be at most %lld", expected.name, expected.first + i,
+                  ll(view.stride[i]), ll(max_stride));
   return FA3_OK;
 }
 
@@ -41,11 +42,22 @@ Status check_fp32_dims(const Expected& expected, const fa3_tensor& tensor) {
   return check_dims(expected, tensor);
 }
 
-// The scales of `of`, a tensor (batch, rows, heads, head_dim).
-Status check_scale(const char* name, const char* of_name, const fa3_tensor& of, const fa3_tensor& scale, Rules rules,
-                   View& view) {
-  const Expected expected = input(name, 3, false, rules);
-  if (Status status = check_fp32_dims(expected, scale)) return status;
+// Where the number of sequences stands.
+const char* sequences_of(const fa3_forward_params& p) {
+  return is_there(p.cu_seqlens_q) ? "cu_seqlens_q.dim[0] - 1" : "q.dim[0]";
+}
+
+// Scales, and the tensor (batch, rows, heads, head_dim) that has them. Packed, a batch of 1 was put in front of it.
+struct Scaled {
+  const char* name;
+  const fa3_tensor& scale;
+  const char* of_name;
+  const fa3_tensor& of;
+  bool packed;
+};
+
+Status check_scale_dims(const Scaled& scaled) {
+  const auto& [name, scale, of_name, of, packed] = scaled;
   const int of_dim[3] = {0, 2, 1};
   for (int i = 0; i < 3; ++i) {
     const int64_t rows = of.dim[of_dim[i]], most = i == 2 ? (rows + FA3_SCALE_ROWS - 1) / FA3_SCALE_ROWS : rows;
@@ -53,7 +65,29 @@ Status check_scale(const char* name, const char* of_name, const fa3_tensor& of, 
     return fail(invalid, "%s.dim[%d] is %lld, must be 1 or %s%s.dim[%d], %s%lld", name, i, ll(scale.dim[i]),
                 i == 2 ? "the blocks of 64 rows in " : "", of_name, of_dim[i], i == 2 ? "" : "which is ", ll(most));
   }
-  return check_fp32(expected, scale, view);
+  return FA3_OK;
+}
+// Of a served problem: one for the tensor, or one for each head of each sequence.
+Status check_served_scale_dims(const fa3_forward_params& p, const Scaled& scaled, int64_t batch) {
+  const auto& [name, scale, of_name, of, packed] = scaled;
+  if (scale.dim[0] != 1 && scale.dim[0] != batch)
+    return fail(invalid, "%s.dim[0] is %lld, must be 1 or %s, which is %lld", name, ll(scale.dim[0]), sequences_of(p),
+                ll(batch));
+  if (scale.dim[1] != 1 && scale.dim[1] != of.dim[2])
+    return fail(invalid, "%s.dim[1] is %lld, must be 1 or %s.dim[%d], which is %lld", name, ll(scale.dim[1]), of_name,
+                packed ? 1 : 2, ll(of.dim[2]));
+  if (scale.dim[2] == 1) return FA3_OK;
+  return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[2] is %lld, must be 1: scales of blocks cannot be had together with %s",
+              name, ll(scale.dim[2]), served_by(p));
+}
+
+Status check_scale(const fa3_forward_params& p, const Scaled& scaled, Rules rules, const ForwardProblem& problem,
+                   View& view) {
+  const Expected expected = input(scaled.name, 3, false, rules);
+  if (Status status = check_fp32_dims(expected, scaled.scale)) return status;
+  if (Status status = problem.served ? check_served_scale_dims(p, scaled, problem.batch) : check_scale_dims(scaled))
+    return status;
+  return check_fp32(expected, scaled.scale, view);
 }
 
 Status check_o_scale(const fa3_forward_params& p, Rules rules, View& view) {
@@ -64,24 +98,31 @@ Status check_o_scale(const fa3_forward_params& p, Rules rules, View& view) {
   return check_fp32(expected, p.o_scale, view);
 }
 
-Status check_v_mean(const fa3_forward_params& p, Rules rules, View& view) {
+Status check_v_mean(const fa3_forward_params& p, Rules rules, int64_t batch, View& view) {
   const Expected expected = input("v_mean", 3, true, rules);
+  const int packed = is_there(p.cu_seqlens_k);
   if (Status status = check_fp32_dims(expected, p.v_mean)) return status;
-  if (Status status = all_equal({{{"v_mean", 0, p.v_mean.dim[0]}, {"q", 0, p.q.dim[0]}},
-                                 {{"v_mean", 1, p.v_mean.dim[1]}, {"k", 2, p.k.dim[2]}},
-                                 {{"v_mean", 2, p.v_mean.dim[2]}, {"v", 3, p.v.dim[3]}}}))
+  if (p.v_mean.dim[0] != batch)
+    return fail(invalid, "v_mean.dim[0] is %lld, must equal %s, which is %lld", ll(p.v_mean.dim[0]), sequences_of(p),
+                ll(batch));
+  if (Status status = all_equal({{{"v_mean", 1, p.v_mean.dim[1]}, {"k", 2 - packed, p.k.dim[2]}},
+                                 {{"v_mean", 2, p.v_mean.dim[2]}, {"v", 3 - packed, p.v.dim[3]}}}))
     return status;
   return check_fp32(expected, p.v_mean, view);
 }
 
+// As lse: packed if q is.
 Status check_lse_offset(const fa3_forward_params& p, Rules rules, View& view) {
-  const Expected expected = input("lse_offset", 3, false, rules);
-  if (Status status = check_fp32_dims(expected, p.lse_offset)) return status;
-  if (Status status = all_equal({{{"lse_offset", 0, p.lse_offset.dim[0]}, {"q", 0, p.q.dim[0]}},
-                                 {{"lse_offset", 1, p.lse_offset.dim[1]}, {"q", 2, p.q.dim[2]}},
-                                 {{"lse_offset", 2, p.lse_offset.dim[2]}, {"q", 1, p.q.dim[1]}}}))
+  Expected expected = input("lse_offset", 3, false, rules);
+  fa3_tensor offset = p.lse_offset;
+  const int packed = is_there(p.cu_seqlens_q);
+  if (Status status = must_be_fp32("lse_offset", offset.dtype)) return status;
+  if (Status status = packed ? lift(expected, offset) : check_dims(expected, offset)) return status;
+  if (Status status = all_equal({{{"lse_offset", 0 - packed, offset.dim[0]}, {"q", 0 - packed, p.q.dim[0]}},
+                                 {{"lse_offset", 1 - packed, offset.dim[1]}, {"q", 2 - packed, p.q.dim[2]}},
+                                 {{"lse_offset", 2 - packed, offset.dim[2]}, {"q", 1 - packed, p.q.dim[1]}}}))
     return status;
-  return check_fp32(expected, p.lse_offset, view);
+  return check_fp32(expected, offset, view);
 }
 
 }  // namespace
@@ -149,16 +190,19 @@ Status check_v_tiles(const fa3_forward_params& p, Rules rules, View& view) {
 
 Status check_scales(const fa3_forward_params& p, Rules rules, ForwardProblem& problem) {
   if (p.q.dtype != FA3_DTYPE_E4M3) return FA3_OK;
-  if (Status status = check_scale("q_scale", "q", p.q, p.q_scale, rules, problem.q_scale)) return status;
-  if (Status status = check_scale("k_scale", "k", p.k, p.k_scale, rules, problem.k_scale)) return status;
-  // By k's dims, as v may be tiles.
-  if (Status status = check_scale("v_scale", "k", p.k, p.v_scale, rules, problem.v_scale)) return status;
+  // Those of v by k's dims, as v may be tiles.
+  const Scaled q{"q_scale", p.q_scale, "q", p.q, is_there(p.cu_seqlens_q)};
+  const Scaled k{"k_scale", p.k_scale, "k", p.k, is_there(p.cu_seqlens_k)};
+  const Scaled v{"v_scale", p.v_scale, "k", p.k, is_there(p.cu_seqlens_k)};
+  if (Status status = check_scale(p, q, rules, problem, problem.q_scale)) return status;
+  if (Status status = check_scale(p, k, rules, problem, problem.k_scale)) return status;
+  if (Status status = check_scale(p, v, rules, problem, problem.v_scale)) return status;
   problem.kv_blocks = problem.k_scale.dim[2] > 1 || problem.v_scale.dim[2] > 1;
   if (is_there(p.o_scale))
     if (Status status = check_o_scale(p, rules, problem.o_scale)) return status;
   if (is_there(p.v_mean))
-    if (Status status = check_v_mean(p, rules, problem.v_mean)) return status;
-  if (is_there(p.lse_offset) && problem.wants_lse)
+    if (Status status = check_v_mean(p, rules, problem.batch, problem.v_mean)) return status;
+  if (is_there(p.lse_offset) && (problem.wants_lse || is_there(p.sinks)))
     if (Status status = check_lse_offset(p, rules, problem.lse_offset)) return status;
   return FA3_OK;
 }

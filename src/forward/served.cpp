@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "error.h"
+#include "forward/scales.h"
 #include "integers.h"
 #include "rules/tensor.h"
 
@@ -15,28 +16,6 @@ constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT, unsupported = FA3_ERROR_U
 // Are there fewer keys than k has rows, of k with rows of its own for each sequence?
 bool bounds_keys(const fa3_forward_params& p) {
   return !is_there(p.cu_seqlens_k) && p.max_seqlen_k != 0 && p.max_seqlen_k != p.k.dim[1];
-}
-
-// The first of what makes a problem served; null if there is nothing.
-const char* served_by(const fa3_forward_params& p) {
-  const struct {
-    const char* name;
-    bool given;
-  } all[] = {{"mask FA3_MASK_WINDOW", p.mask == FA3_MASK_WINDOW},
-             {"mask FA3_MASK_CHUNK", p.mask == FA3_MASK_CHUNK},
-             {"cu_seqlens_q", is_there(p.cu_seqlens_q)},
-             {"cu_seqlens_k", is_there(p.cu_seqlens_k)},
-             {"seqused_q", is_there(p.seqused_q)},
-             {"seqused_k", is_there(p.seqused_k)},
-             {"leftpad_k", is_there(p.leftpad_k)},
-             {"page_table", is_there(p.page_table)},
-             {"cache_batch_idx", is_there(p.cache_batch_idx)},
-             {"sinks", is_there(p.sinks)},
-             {"FA3_FLAG_BATCH_INVARIANT", (p.flags & FA3_FLAG_BATCH_INVARIANT) != 0},
-             {"max_seqlen_k", bounds_keys(p)}};
-  for (const auto& [name, given] : all)
-    if (given) return name;
-  return nullptr;
 }
 
 Expected numbers(const char* name, int rank, Rules rules) {
@@ -206,6 +185,27 @@ View numbers_at(const int32_t* data, int64_t count) {
 
 }  // namespace
 
+const char* served_by(const fa3_forward_params& p) {
+  const struct {
+    const char* name;
+    bool given;
+  } all[] = {{"mask FA3_MASK_WINDOW", p.mask == FA3_MASK_WINDOW},
+             {"mask FA3_MASK_CHUNK", p.mask == FA3_MASK_CHUNK},
+             {"cu_seqlens_q", is_there(p.cu_seqlens_q)},
+             {"cu_seqlens_k", is_there(p.cu_seqlens_k)},
+             {"seqused_q", is_there(p.seqused_q)},
+             {"seqused_k", is_there(p.seqused_k)},
+             {"leftpad_k", is_there(p.leftpad_k)},
+             {"page_table", is_there(p.page_table)},
+             {"cache_batch_idx", is_there(p.cache_batch_idx)},
+             {"sinks", is_there(p.sinks)},
+             {"FA3_FLAG_BATCH_INVARIANT", (p.flags & FA3_FLAG_BATCH_INVARIANT) != 0},
+             {"max_seqlen_k", bounds_keys(p)}};
+  for (const auto& [name, given] : all)
+    if (given) return name;
+  return nullptr;
+}
+
 Status check_window(fa3_forward_params& p) {
   const int32_t left = p.window_left, right = p.window_right;
   if (p.mask == FA3_MASK_WINDOW) {
@@ -240,8 +240,11 @@ Status check_combinations(const fa3_forward_params& p) {
     if (is_there(tensor) && is_there(other))
       return fail(unsupported, "%s and %s cannot be had together (of an absent tensor the rank is 0)", name,
                   other_name);
-  if (const char* name = served_by(p); name && p.q.dtype == FA3_DTYPE_E4M3)
-    return fail(unsupported, "q.dtype is e4m3, which cannot be had together with %s", name);
+  const char* const name = served_by(p);
+  if (name && (p.flags & FA3_FLAG_TWO_LEVEL))
+    return fail(unsupported, "flags has FA3_FLAG_TWO_LEVEL, which cannot be had together with %s", name);
+  if (name && has_v_tiles(p))
+    return fail(unsupported, "v.rank is 5 (v as tiles), which cannot be had together with %s", name);
   return FA3_OK;
 }
 

@@ -5,6 +5,9 @@
 
 namespace fa3 {
 
+// The first of what makes a problem served, by its name; null if there is nothing.
+const char* served_by(const fa3_forward_params& p);
+
 // The mask and its window. A window that is another mask becomes that mask.
 fa3_status check_window(fa3_forward_params& p);
 

@@ -169,7 +169,7 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
   const bool packed_q = is_there(p.cu_seqlens_q), packed_k = is_there(p.cu_seqlens_k);
   if (Status status = check_rows(q, p.q, packed_q)) return status;
   if (Status status = check_rows(k, p.k, packed_k)) return status;
-  if (p.q.dtype == FA3_DTYPE_E4M3 && p.v.rank != 4 && p.v.rank != 5)
+  if (p.q.dtype == FA3_DTYPE_E4M3 && served_by(p) == nullptr && p.v.rank != 4 && p.v.rank != 5)
     return fail(invalid, "v.rank is %d, must be 4, or 5 for tiles", p.v.rank);
   if (Status status = has_v_tiles(p) ? check_v_tiles_dims(p) : check_rows(v, p.v, packed_k)) return status;
   if (Status status = check_rows(o, p.o, packed_q)) return status;

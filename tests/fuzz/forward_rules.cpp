@@ -7,14 +7,16 @@ namespace {
 
 constexpr int64_t max_served = (1 << 30) - 2048;  // rows of a tensor or a sequence
 
-void judge_scale(Judge& j, const char* name, const fa3_tensor& t, const fa3_tensor& of, const Layout& layout) {
+// rows: of which each FA3_SCALE_ROWS may have a scale of their own.
+void judge_scale(Judge& j, const char* name, const fa3_tensor& t, Wide batch, int64_t heads, int64_t rows,
+                 const Layout& layout) {
   j.wrong_if(t.dtype != FA3_DTYPE_FP32, name);
   j.rank(name, t, 3);
   if (t.rank != 3) return;
   j.dims(name, t);
-  j.wrong_if(t.dim[0] != 1 && t.dim[0] != of.dim[0], name);
-  j.wrong_if(t.dim[1] != 1 && t.dim[1] != of.dim[2], name);
-  j.wrong_if(t.dim[2] != 1 && t.dim[2] != divided_up(of.dim[1], FA3_SCALE_ROWS), name);
+  j.wrong_if(t.dim[0] != 1 && t.dim[0] != batch, name);
+  j.wrong_if(t.dim[1] != 1 && t.dim[1] != heads, name);
+  j.wrong_if(t.dim[2] != 1 && t.dim[2] != divided_up(rows, FA3_SCALE_ROWS), name);
   j.layout(name, t, layout);
 }
 
@@ -65,7 +67,8 @@ struct Served {
   void kinds(Judge& j) const {
     j.wrong_if(pages && (packed_k || cache || p.leftpad_k.rank != 0), "page_table");
     j.wrong_if(cache && packed_k, "cache_batch_idx");
-    j.wrong_if(p.q.dtype == FA3_DTYPE_E4M3 && any(), "q");
+    j.wrong_if((p.flags & FA3_FLAG_TWO_LEVEL) && any(), "flags");
+    j.wrong_if(p.q.dtype == FA3_DTYPE_E4M3 && p.v.rank == 5 && any(), "v");
     for (const auto& [name, t] : lengths)
       if (t->rank != 0) j.rank(name, *t, 1), j.wrong_if(t->dtype != FA3_DTYPE_INT32, name);
     if (pages) j.rank("page_table", p.page_table, 2), j.wrong_if(p.page_table.dtype != FA3_DTYPE_INT32, "page_table");
@@ -146,6 +149,7 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
 
   const Served served{p};
   const bool packed_q = served.packed_q, packed_k = served.packed_k;
+  const bool takes_offset = wants_lse || p.sinks.rank != 0;
   served.kinds(j);
   j.rank("q", p.q, 4 - packed_q), j.rank("k", p.k, 4 - packed_k), j.rank("o", p.o, 4 - packed_q);
   j.rank("v", p.v, tiles ? 5 : 4 - packed_k);
@@ -194,15 +198,20 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
   served.layouts(j, pointers);
   if (mode == Mode::device) served.schedule(j);
   if (e4m3) {
-    judge_scale(j, "q_scale", p.q_scale, p.q, plain);
-    judge_scale(j, "k_scale", p.k_scale, p.k, plain);
-    judge_scale(j, "v_scale", p.v_scale, p.k, plain);
+    // Without scales of blocks for what is served.
+    const bool any = served.any();
+    const int64_t batch = int64_t(any ? served.batch() : Wide{p.q.dim[0]}), batch_k = any ? batch : p.k.dim[0];
+    judge_scale(j, "q_scale", p.q_scale, batch, heads, any ? 1 : rows_q, plain);
+    judge_scale(j, "k_scale", p.k_scale, batch_k, heads_kv, any ? 1 : rows_k, plain);
+    judge_scale(j, "v_scale", p.v_scale, batch_k, heads_kv, any ? 1 : rows_k, plain);
     if (needs_o_scale) judge_fp32(j, "o_scale", p.o_scale, {1}, plain);
     Layout mean = rows;
     mean.max_stride = plain.max_stride;
-    if (p.v_mean.rank != 0) judge_fp32(j, "v_mean", p.v_mean, {p.q.dim[0], heads_kv, head_dim_v}, mean);
-    if (p.lse_offset.rank != 0 && wants_lse)
-      judge_fp32(j, "lse_offset", p.lse_offset, {p.q.dim[0], heads, rows_q}, plain);
+    if (p.v_mean.rank != 0) judge_fp32(j, "v_mean", p.v_mean, {batch, heads_kv, head_dim_v}, mean);
+    if (p.lse_offset.rank != 0 && takes_offset) {
+      if (packed_q) judge_fp32(j, "lse_offset", p.lse_offset, {heads, rows_q}, plain);
+      else judge_fp32(j, "lse_offset", p.lse_offset, {p.q.dim[0], heads, rows_q}, plain);
+    }
   }
   if (!host) j.open_if(e4m3 || served.any(), "no kernel of this build");
   if (!host && j.good()) {
@@ -223,7 +232,7 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
     tensors.insert(tensors.end(), {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}});
     if (e4m3) tensors.insert(tensors.end(), {{"q_scale", &p.q_scale}, {"k_scale", &p.k_scale}, {"v_scale", &p.v_scale},
                                              {"o_scale", &p.o_scale}, {"v_mean", &p.v_mean}});
-    if (e4m3 && wants_lse) tensors.push_back({"lse_offset", &p.lse_offset});
+    if (e4m3 && takes_offset) tensors.push_back({"lse_offset", &p.lse_offset});
     tensors.insert(tensors.end(), std::begin(served.lengths), std::end(served.lengths));
     tensors.insert(tensors.end(), {{"page_table", &p.page_table}, {"sinks", &p.sinks}});
     fa3_tensor schedule{const_cast<void*>(p.schedule), FA3_DTYPE_E4M3, 1, {}, {1}};

@@ -133,9 +133,11 @@ void make_window(fa3_forward_params& p, Choices& c) {
 void make_served(fa3_forward_params& p, Choices& c, bool host) {
   p = FA3_FORWARD_PARAMS_INIT;
   Layouts layouts(c, host);
-  const int32_t dtype = host && c.once_in(3) ? int32_t{FA3_DTYPE_FP32} : dtype_of_16_bits(c);
-  const int32_t o_dtype = host ? c.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32}) : dtype;
-  const int unit = dtype == FA3_DTYPE_FP32 ? 1 : 8;
+  const bool e4m3 = c.once_in(3), fp32 = host && !e4m3 && c.once_in(3);
+  const int32_t dtype = e4m3 ? FA3_DTYPE_E4M3 : fp32 ? FA3_DTYPE_FP32 : dtype_of_16_bits(c);
+  int32_t o_dtype = host ? c.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32}) : dtype;
+  if (e4m3) o_dtype = c.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
+  const int unit = fp32 ? 1 : e4m3 ? 16 : 8;
   const int64_t batch = small_count(c), heads_kv = small_count(c), heads = heads_kv ? heads_kv * small_count(c) : 0;
   const int64_t d = head_dim(c, unit), dv = c.once_in(3) ? head_dim(c, unit) : d, rows_q = length(c);
   const auto lengths = [&](int64_t count) {
@@ -187,6 +189,19 @@ void make_served(fa3_forward_params& p, Choices& c, bool host) {
   if (c.once_in(2)) p.seqused_k = lengths(batch);
   if (p.page_table.rank == 0 && c.once_in(3)) p.leftpad_k = lengths(batch);
   if (c.once_in(3)) p.sinks = layouts.plain(FA3_DTYPE_FP32, {heads}, false);
+  if (e4m3) {
+    const auto scale = [&](int64_t all) {
+      return layouts.plain(FA3_DTYPE_FP32, {c.once_in(2) ? 1 : batch, c.once_in(2) ? 1 : all, c.once_in(16) ? 2 : 1},
+                           false);
+    };
+    p.q_scale = scale(heads), p.k_scale = scale(heads_kv), p.v_scale = scale(heads_kv);
+    if (o_dtype == FA3_DTYPE_E4M3) p.o_scale = layouts.plain(FA3_DTYPE_FP32, {1}, false);
+    if (c.once_in(2)) p.v_mean = layouts.rows(FA3_DTYPE_FP32, {batch, heads_kv, dv}, false);
+    const bool packed_q = p.cu_seqlens_q.rank != 0;
+    if (c.once_in(2))
+      p.lse_offset = packed_q ? layouts.plain(FA3_DTYPE_FP32, {heads, rows_q}, false)
+                              : layouts.plain(FA3_DTYPE_FP32, {batch, heads, rows_q}, false);
+  }
   p.mask = c.below(3);
   if (c.once_in(2)) make_window(p, c);
   p.softmax_scale = softmax_scale(c);

@@ -126,6 +126,7 @@ void set_lengths(Memory& memory, Choices& choices) {
 // The work of a call on the CPU, and what it reads.
 double work(const fa3_forward_params& p) {
   const bool packed_q = p.cu_seqlens_q.rank != 0, packed_k = p.cu_seqlens_k.rank != 0;
+  if (packed_q && p.cu_seqlens_q.dim[0] == 1) return 0;  // no sequences
   const double rows = double(p.q.dim[0]) * (packed_q ? 1 : double(p.q.dim[1])), heads = double(p.q.dim[2 - packed_q]);
   const double pages = p.page_table.rank ? double(p.page_table.dim[1]) : 1;
   return rows * heads * pages * double(p.k.dim[1 - packed_k]) *

@@ -47,7 +47,7 @@ List plan(const Served& made, Random& random) {
       const int32_t parts = count > 1 && random.chance(0.5) ? int32_t(random.between(2, std::min(count, 5))) : 1;
       for (int32_t part = 0; part < parts; ++part)
         list.planned.push_back({sequence, q_block, list.slots, begin + count * part / parts,
-                                begin + count * (part + 1) / parts, part, parts, {}});
+                                begin + count * (part + 1) / parts, part, parts, 0, 0});
       if (parts > 1) list.slots += parts;
     }
   }

@@ -52,6 +52,7 @@ ServedProblem on_pages(int64_t page_size, const ServedProblem::Lengths& lengths,
   p.heads = 8, p.heads_kv = number % 3 == 0 ? 8 : number % 3, p.head_dim = p.head_dim_v = number % 4 ? 128 : 64;
   p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
   p.packed_q = p.uses_k = true, p.page_size = page_size;
+  if (number % 5 < 2) change_to_e4m3(p);
   make_room(p, lengths, p.seed);
   return p;
 }
@@ -110,21 +111,23 @@ TEST_CASE("served: lengths around the ends of tiles and blocks", "[served]") {
   int number = 3000;
   for (const int64_t head_dim : {64, 128, 256})
     for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT, FA3_MASK_WINDOW, FA3_MASK_CHUNK})
-      for (const bool packed_k : {false, true}) {
-        tools::Random random(seed_for(number++));
-        ServedProblem::Lengths lengths;
-        for (int n = 0; n < 24; ++n)
-          lengths.push_back({std::max<int64_t>(64 * random.between(0, 6) + random.between(-2, 2), 0),
-                             std::max<int64_t>(64 * random.between(0, 9) + random.between(-2, 2), 0)});
-        ServedProblem p;
-        p.seed = seed_for(number);
-        p.mask = mask, p.head_dim = p.head_dim_v = head_dim, p.packed_q = true, p.packed_k = packed_k;
-        if (mask == FA3_MASK_WINDOW || mask == FA3_MASK_CHUNK) p.window_left = int32_t(64 * random.between(1, 3));
-        if (mask == FA3_MASK_WINDOW) p.window_right = int32_t(random.between(0, 64));
-        if (!packed_k) p.uses_k = true, p.page_size = random.pick({16, 64, 100});
-        make_room(p, lengths, p.seed);
-        run(p);
-      }
+      for (const bool packed_k : {false, true})
+        for (const bool e4m3 : {false, true}) {
+          tools::Random random(seed_for(number++));
+          ServedProblem::Lengths lengths;
+          for (int n = 0; n < 24; ++n)
+            lengths.push_back({std::max<int64_t>(64 * random.between(0, 6) + random.between(-2, 2), 0),
+                               std::max<int64_t>(64 * random.between(0, 9) + random.between(-2, 2), 0)});
+          ServedProblem p;
+          p.seed = seed_for(number);
+          p.mask = mask, p.head_dim = p.head_dim_v = head_dim, p.packed_q = true, p.packed_k = packed_k;
+          if (mask == FA3_MASK_WINDOW || mask == FA3_MASK_CHUNK) p.window_left = int32_t(64 * random.between(1, 3));
+          if (mask == FA3_MASK_WINDOW) p.window_right = int32_t(random.between(0, 64));
+          if (!packed_k) p.uses_k = true, p.page_size = random.pick({16, 64, 100});
+          if (e4m3) change_to_e4m3(p);
+          make_room(p, lengths, p.seed);
+          run(p);
+        }
 }
 
 // Whatever stands in device memory, nothing outside of the tensors is touched.

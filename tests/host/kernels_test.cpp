@@ -373,15 +373,16 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
   };
   const char *bf16 = "fa3_fwd_bf16_d128_full_192x64", *e4m3 = "fa3_fwd_e4m3_d128_full_192x96";
   const char *paper = "fa3_alg1_bf16_d128_full_128x176", *turns = "fa3_fwdturns_bf16_d64_full_64x128";
-  const char* narrow = "fa3_fwd_bf16_d32_full_256x64";
+  const char *blocks = "fa3_fwdblocks_e4m3_d128_full_192x64", *tiles = "fa3_fwdtiles_e4m3_d128_full_192x96";
   CHECK(with(bf16, Mask::window, Trait::own_lengths).valid());
   CHECK_FALSE(with(bf16, Mask::window, Trait::plain).valid());      // its producer knows no bound on the left
-  CHECK_FALSE(with(e4m3, Mask::full, Trait::own_lengths).valid());  // it has scales, which such a row is not passed
+  CHECK(with(e4m3, Mask::window, Trait::own_lengths).valid());
+  CHECK_FALSE(with(blocks, Mask::full, Trait::own_lengths).valid());  // its producer loads no scales of blocks
+  CHECK_FALSE(with(tiles, Mask::full, Trait::own_lengths).valid());   // and no tiles
   CHECK_FALSE(with(paper, Mask::full, Trait::own_lengths).valid());
-  CHECK_FALSE(with(narrow, Mask::full, Trait::own_lengths).valid());  // a box of one row is 64 bytes
   CHECK(with(turns, Mask::full, Trait::own_lengths).valid());
   CHECK_FALSE(with(turns, Mask::window, Trait::own_lengths).valid());
-  CHECK_FALSE(with("fa3_fwd_bf16_d96_full_192x64", Mask::full, Trait::own_lengths).valid());  // slabs of 64 bytes
+  CHECK_FALSE(with("fa3_fwd_bf16_d96_full_192x64", Mask::full, Trait::own_lengths).valid());  // a box of one row is 64 bytes
   CHECK_FALSE(with(bf16, Mask::full, Trait::one_key_block).valid());  // of another kind of row
 
   const auto with_lengths = [](const char* name) {

@@ -1,7 +1,6 @@
 // The rules of the header about packed lengths, pages, windows and sinks.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
-#include <cstring>
 #include <initializer_list>
 #include <string>
 
@@ -277,21 +276,6 @@ const Change good_cached[] = {
 P batched() { return imaginary(); }
 
 template <int count>
-void refuse_all(P (*right)(), const Change (&changes)[count], std::initializer_list<Rules> all_rules) {
-  for (const Change& change : changes) {
-    P p = right();
-    change.apply(p);
-    const P before = p;
-    expect(fa3_forward_check(&p), change);
-    for (const Rules rules : all_rules) {
-      const bool refused = refuse(p, rules, change);
-      if (refused && rules == Rules::reference) expect(fa3_reference_forward(&p, 1), change);
-    }
-    CHECK(std::memcmp(&p, &before, sizeof p) == 0);
-  }
-}
-
-template <int count>
 void accept_all(P (*right)(), const Change (&changes)[count]) {
   for (const Change& change : changes) {
     INFO(change.name);
@@ -335,35 +319,6 @@ TEST_CASE("the reference looks at no schedule", "[served]") {
     const ForwardProblem problem = accept(p, Rules::reference);
     CHECK((problem.schedule == nullptr && problem.schedule_bytes == 0));
   }
-}
-
-TEST_CASE("nothing of it goes together with e4m3", "[served]") {
-  const Change changes[] = {
-      {"mask FA3_MASK_WINDOW", unsupported, [](P& p) { window(p, 3, -1); }},
-      {"mask FA3_MASK_CHUNK", unsupported, [](P& p) { chunk(p, 64, 0); }},
-      {"cu_seqlens_q", unsupported, [](P& p) { p.cu_seqlens_q = lengths_at(9, 3), p.max_seqlen_q = 4; }},
-      {"cu_seqlens_k", unsupported, [](P& p) { p.cu_seqlens_k = lengths_at(9, 3), p.max_seqlen_k = 4; }},
-      {"seqused_q", unsupported, [](P& p) { p.seqused_q = lengths_at(9, 2); }},
-      {"seqused_k", unsupported, [](P& p) { p.seqused_k = lengths_at(9, 2); }},
-      {"leftpad_k", unsupported, [](P& p) { p.leftpad_k = lengths_at(9, 2); }},
-      {"page_table", unsupported, [](P& p) { p.page_table = tensor(far_away(9), FA3_DTYPE_INT32, {2, 3}); }},
-      {"cache_batch_idx", unsupported, [](P& p) { p.cache_batch_idx = lengths_at(9, 2); }},
-      {"sinks", unsupported, [](P& p) { p.sinks = tensor(far_away(9), FA3_DTYPE_FP32, {4}); }},
-      {"FA3_FLAG_BATCH_INVARIANT", unsupported, [](P& p) { p.flags = FA3_FLAG_BATCH_INVARIANT; }},
-      {"max_seqlen_k", unsupported, [](P& p) { p.max_seqlen_k = 299; }},
-  };
-  for (const Change& change : changes) {
-    P p = imaginary_e4m3();
-    change.apply(p);
-    const std::string text = std::string("q.dtype is e4m3, which cannot be had together with ") + change.name;
-    for (const Rules rules : {Rules::device, Rules::shapes, Rules::reference})
-      refuse(p, rules, {text.c_str(), unsupported, change.apply});
-  }
-  // What says no more than the tensors do, does.
-  P p = imaginary_e4m3();
-  p.max_seqlen_q = 130, p.max_seqlen_k = 300;
-  window(p, -1, 0);
-  accept(p, Rules::device);
 }
 
 }  // namespace fa3::test

@@ -55,6 +55,14 @@ struct ServedShape {
   int64_t heads = 6, heads_kv = 3, head_dim = 72, head_dim_v = 72;
 };
 
+// What a call of e4m3 has besides: a scale for each head of each sequence.
+inline void add_scales(fa3_forward_params& p, const ServedShape& s = {}) {
+  p.o.dtype = FA3_DTYPE_BF16;
+  p.q_scale = tensor(far_away(30), FA3_DTYPE_FP32, {s.batch, s.heads, 1});
+  p.k_scale = tensor(far_away(31), FA3_DTYPE_FP32, {s.batch, s.heads_kv, 1});
+  p.v_scale = tensor(far_away(32), FA3_DTYPE_FP32, {s.batch, s.heads_kv, 1});
+}
+
 // Queries one sequence behind the other.
 inline void pack_queries(fa3_forward_params& p, const ServedShape& s, int32_t dtype) {
   p.q = tensor(far_away(1), dtype, {s.total_q, s.heads, s.head_dim});

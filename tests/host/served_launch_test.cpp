@@ -79,6 +79,35 @@ TEST_CASE("a launch of packed lengths, in full", "[launch][served]") {
   }
 }
 
+TEST_CASE("a launch of packed lengths in FP8 has scales by sequence", "[launch][served]") {
+  fresh();
+  for (const int32_t o_dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3}) {
+    fa3_forward_params p = packed_call({.head_dim = 80, .head_dim_v = 80}, FA3_DTYPE_E4M3);
+    add_scales(p);
+    p.o.dtype = o_dtype;
+    if (o_dtype == FA3_DTYPE_E4M3) p.o_scale = tensor(far_away(33), FA3_DTYPE_FP32, {1});
+    p.k_scale.stride[0] = 40, p.v_scale = tensor(far_away(32), FA3_DTYPE_FP32, {1, 1, 1});
+    p.v_mean = tensor(far_away(34), FA3_DTYPE_FP32, {3, 3, 80});
+    p.lse_offset = tensor(far_away(35), FA3_DTYPE_FP32, {6, 500});
+    const Pair made = run(p);
+    const ForwardRow& row = made.row();
+    CHECK((row.is_8bit() && row.has(Trait::own_lengths) && row.d == 128));
+    const Scales& s = made.scales();
+    CHECK((s.q.data == far_away(30) && s.q.stride_batch == 6 && s.q.stride_head == 1 && s.q.stride_block == 0));
+    CHECK((s.k.data == far_away(31) && s.k.stride_batch == 40 && s.k.stride_head == 1 && s.k.stride_block == 0));
+    CHECK((s.v.data == far_away(32) && s.v.stride_batch == 0 && s.v.stride_head == 0));
+    CHECK((s.o == (o_dtype == FA3_DTYPE_E4M3 ? far_away(33) : nullptr) && s.v_mean == far_away(34)));
+    CHECK((s.v_mean_stride_batch == 240 && s.v_mean_stride_head == 80));
+    CHECK((s.lse_offset == far_away(35) && s.lse_offset_stride_head == 500 && s.lse_offset_stride_row == 1));
+    const PlannedForwardParams& f = made.params();
+    CHECK((f.output.o == p.o.data && int(f.output.dtype) == (o_dtype == FA3_DTYPE_E4M3 ? int(Dtype::e4m3)
+                                                             : o_dtype == FA3_DTYPE_FP16 ? int(Dtype::fp16)
+                                                                                         : int(Dtype::bf16))));
+    CHECK((map_of(f.v).type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && map_of(f.v).box == box_of(row, row.Bc)));
+    check_workspace(made, workspace_memory, workspace_of(p));
+  }
+}
+
 TEST_CASE("a launch on pages, in full", "[launch][served]") {
   fresh();
   for (const int64_t page_size : {1, 2, 16, 24, 48, 64, 100, 256, 1024}) {
@@ -237,7 +266,9 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
     if (!row.has(Trait::own_lengths)) continue;
     INFO(row.name);
     ++named_rows;
-    fa3_forward_params p = packed_call({.head_dim = row.d - 8, .head_dim_v = row.dv - 8}, dtype_of(row));
+    const int unit = row.is_8bit() ? 16 : 8;
+    fa3_forward_params p = packed_call({.head_dim = row.d - unit, .head_dim_v = row.dv - unit}, dtype_of(row));
+    if (row.is_8bit()) add_scales(p);
     p.kernel = row.name;
     const Pair made = run(p);
     CHECK(made.forward.kernel == row.name);

@@ -42,6 +42,7 @@ struct Pair {
   const PlanLengthsParams& call() const { return planning.carried.lengths.call; }
   const LengthsPlan& plan() const { return planning.carried.lengths.plan; }
   const PlannedForwardParams& params() const { return forward.carried.planned; }
+  const Scales& scales() const { return forward.carried.planned.scales; }
   const ForwardRow& row() const { return forward_row_of(forward); }
 };
 inline Pair run(const fa3_forward_params& p) {

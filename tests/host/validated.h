@@ -4,6 +4,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <algorithm>
+#include <cstring>
 #include <initializer_list>
 
 #include "change.h"
@@ -28,6 +29,22 @@ inline ForwardProblem accept(const P& p, Rules rules) {
   INFO(last_message());
   REQUIRE(status == FA3_OK);
   return problem;
+}
+
+// Each change of right parameters, by fa3_forward_check and under these rules.
+template <int count>
+void refuse_all(P (*right)(), const Change (&changes)[count], std::initializer_list<Rules> all_rules) {
+  for (const Change& change : changes) {
+    P p = right();
+    change.apply(p);
+    const P before = p;
+    expect(fa3_forward_check(&p), change);
+    for (const Rules rules : all_rules) {
+      const bool refused = refuse(p, rules, change);
+      if (refused && rules == Rules::reference) expect(fa3_reference_forward(&p, 1), change);
+    }
+    CHECK(std::memcmp(&p, &before, sizeof p) == 0);
+  }
 }
 
 inline void check_view(const View& view, const fa3_tensor& t, std::initializer_list<int64_t> dim,

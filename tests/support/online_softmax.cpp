@@ -82,13 +82,27 @@ void online_row(const Case& made, int64_t Bc, int64_t b, int64_t h, int64_t i, f
                 : -INFINITY;
 }
 
-// The same for a row of a served case, in 16 bits: blocks from the last key that it sees to the first one.
+// The same for a row of a served case: blocks from the last key that it sees to the first one.
 void online_row(const ServedCase& made, int64_t Bc, const ServedRow& row, float* o, float& lse) {
   const ServedProblem& p = made.problem;
   const auto& [s, query, head] = row;
   constexpr float log2_e = 1.4426950408889634f;
+  const bool e4m3 = p.is_e4m3();
   const int64_t kv = head / p.group(), q_at = made.query_position(made.q, s, query, head);
-  const float scale = float(p.scale()) * log2_e, sink = p.has_sinks ? p.sinks[size_t(head)] * log2_e : -INFINITY;
+  const float scale = float(p.scale()) * log2_e * made.scale_of(made.q_scale, s.number, head) *
+                      made.scale_of(made.k_scale, s.number, kv);
+  const float v_scale = made.scale_of(made.v_scale, s.number, kv), factor = e4m3 ? 16 : 1;
+  const float offset = made.offset_of(s, query, head);
+  const float sink = p.has_sinks ? (p.sinks[size_t(head)] - offset) * log2_e : -INFINITY;
+  std::vector<float> products(static_cast<size_t>(std::max(p.head_dim, Bc)));
+  // Of so many products, in e4m3 as the tensor cores add them.
+  const auto add = [&](float sum, int64_t count) {
+    for (int64_t n = 0; n < count; n += 32)
+      if (e4m3) sum = add_truncated(sum, &products[size_t(n)], std::min<int64_t>(32, count - n));
+    for (int64_t n = 0; n < count; ++n)
+      if (!e4m3) sum += products[size_t(n)];
+    return sum;
+  };
   float m = -INFINITY, l = 0;
   std::fill(o, o + p.head_dim_v, 0.0f);
   const ServedProblem::Range near = p.keys_near(s);
@@ -98,9 +112,9 @@ void online_row(const ServedCase& made, int64_t Bc, const ServedRow& row, float*
     for (int64_t j = std::max(first, near.begin); j < std::min(first + Bc, near.end); ++j) {
       if (!p.sees(s, query, j)) continue;
       const int64_t k_at = made.key_position(made.k, s, j, kv);
-      float sum = 0;
       for (int64_t c = 0; c < p.head_dim; ++c)
-        sum += made.q.read(made.images, q_at + c) * made.k.read(made.images, k_at + c);
+        products[size_t(c)] = made.q.read(made.images, q_at + c) * made.k.read(made.images, k_at + c);
+      const float sum = add(0, p.head_dim);
       scores[size_t(j - first)] = sum;
       block_max = std::max(block_max, sum);
     }
@@ -108,13 +122,18 @@ void online_row(const ServedCase& made, int64_t Bc, const ServedRow& row, float*
     const float rescale = std::exp2((m - block_max) * scale);
     m = block_max;
     for (int64_t c = 0; c < p.head_dim_v; ++c) o[c] *= rescale;
+    std::vector<int64_t> v_at;
+    std::vector<float> weights;
     for (int64_t j = first; j < first + Bc; ++j) {
       if (scores[size_t(j - first)] == -INFINITY) continue;
-      const float e = std::exp2(std::fma(scores[size_t(j - first)], scale, -m * scale));
-      const float rounded = tools::round_to(e, p.dtype);
-      const int64_t v_at = made.key_position(made.v, s, j, kv);
+      const float e = factor * std::exp2(std::fma(scores[size_t(j - first)], scale, -m * scale));
+      weights.push_back(tools::round_to(e, p.dtype));
+      v_at.push_back(made.key_position(made.v, s, j, kv));
       block_sum += e;
-      for (int64_t c = 0; c < p.head_dim_v; ++c) o[c] += rounded * made.v.read(made.images, v_at + c);
+    }
+    for (int64_t c = 0; c < p.head_dim_v; ++c) {
+      for (size_t n = 0; n < v_at.size(); ++n) products[n] = weights[n] * made.v.read(made.images, v_at[n] + c);
+      o[c] = add(o[c], int64_t(v_at.size()));
     }
     l = l * rescale + block_sum;
   }
@@ -123,9 +142,11 @@ void online_row(const ServedCase& made, int64_t Bc, const ServedRow& row, float*
     lse = -INFINITY;
     return;
   }
-  const float own = std::exp2(m * scale - largest), sum = l * own + std::exp2(sink - largest);
-  for (int64_t c = 0; c < p.head_dim_v; ++c) o[c] *= own / sum;
-  lse = (largest + std::log2(sum)) / log2_e;
+  const float own = std::exp2(m * scale - largest), sum = l / factor * own + std::exp2(sink - largest);
+  const float share = l / factor * own / sum;  // of the keys
+  for (int64_t c = 0; c < p.head_dim_v; ++c)
+    o[c] = m == -INFINITY ? 0 : o[c] * (own / factor / sum * v_scale) + share * made.mean_of(s.number, kv, c);
+  lse = m == -INFINITY ? sink / log2_e + offset : (largest + std::log2(sum)) / log2_e + offset;
 }
 
 }  // namespace
@@ -145,7 +166,8 @@ void online_forward(ServedCase& made, int64_t Bc) {
       if (p.poisoned[size_t(s.number)]) std::fill(o.begin(), o.end(), NAN);
       else online_row(made, Bc, rows[size_t(n)], o.data(), lse);
       const int64_t at = made.query_position(made.o, s, query, head);
-      for (int64_t c = 0; c < p.head_dim_v; ++c) made.o.write(made.images, at + c, o[size_t(c)]);
+      for (int64_t c = 0; c < p.head_dim_v; ++c)
+        made.o.write(made.images, at + c, o[size_t(c)] / made.output_scale());
       if (p.want_lse) made.lse.write(made.images, made.query_position(made.lse, s, query, head), lse);
     }
   });

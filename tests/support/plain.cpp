@@ -36,7 +36,8 @@ std::vector<float> widen(const Case& made, int tensor, int64_t b, int64_t h, int
   return out;
 }
 
-// sum[j] += a[0] b[0][j] + a[1] b[1][j] + ..., for all j below `width`; rows of b are `stride` apart.
+}  // namespace
+
 FA3_WIDER void add_products(bool e4m3, int64_t count, const float* a, const float* b, int64_t stride, int64_t width,
                             float* sum) {
   if (!e4m3) {
@@ -74,6 +75,8 @@ FA3_WIDER void add_products(bool e4m3, int64_t count, const float* a, const floa
     for (int64_t j = 0; j < n; ++j) sum[first + j] = units[j] * unit[j];
   }
 }
+
+namespace {
 
 struct QueryRow {
   int64_t b, h, kv, i;

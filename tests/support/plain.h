@@ -22,6 +22,9 @@ struct Output {
 // H200 to 0.99, 0.95 and 0.816.) P is rounded as 32 exp(s - maximum) times a number from 1 to 2 that differs from row
 // to row: the kernels' P is relative to something near the maximum, so even the largest is not exact.
 Output plain_forward(const Case& made);
+// Its sums: sum[j] += a[0] b[0][j] + a[1] b[1][j] + ..., for all j below `width`; rows of b are `stride` apart. In e4m3
+// of up to 32 products.
+void add_products(bool e4m3, int64_t count, const float* a, const float* b, int64_t stride, int64_t width, float* sum);
 inline constexpr int64_t two_level_keys = 1024;
 
 }  // namespace fa3::test

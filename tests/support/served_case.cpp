@@ -1,7 +1,9 @@
 #include "served_case.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <tuple>
 
 #include "half.h"
 #include "params.h"
@@ -26,6 +28,61 @@ void write(ServedCase& made, const View& view, const std::vector<T>& numbers) {
   view.layout.for_each([&](int64_t at) { data[at] = numbers[n++]; });
 }
 
+// With e4m3 elements are N(0,1) over this, and scales are near it.
+constexpr float usual_scale = 0.014f;
+
+// A tensor (a, heads, n) of numbers, heads before all else, with gaps of `unit`.
+Layout lay_out_numbers(int64_t a, int64_t heads, int64_t n, int64_t unit) {
+  return Layout::make({a, heads, n}, {1, 0, 2}, {0, unit, unit});
+}
+
+// Scales, which must be numbers, and far from all others for sequences that are poisoned; what is added to O, and to
+// LSE of each row, of the other sequences.
+void add_scales(ServedCase& made) {
+  const ServedProblem& p = made.problem;
+  tools::Random random(tools::mix(p.seed, 3));
+  const auto counts = [&](int64_t b) { return !p.poisoned[size_t(b)]; };
+  const std::tuple<View*, Scales, int64_t> scales[] = {{&made.q_scale, p.q_scales, p.heads},
+                                                       {&made.k_scale, p.k_scales, p.heads_kv},
+                                                       {&made.v_scale, p.v_scales, p.heads_kv}};
+  for (const auto& [view, kind, heads] : scales) {
+    const bool whole = kind == Scales::tensor;
+    *view = add_numbers(made, lay_out_numbers(whole ? 1 : p.batch, whole ? 1 : heads, 1, p.q.shift % 2),
+                        FA3_DTYPE_FP32);
+    for (int64_t b = 0; b < view->layout.dim[0]; ++b)
+      for (int64_t h = 0; h < view->layout.dim[1]; ++h) {
+        const int64_t index[] = {b, h, 0};
+        const float scale = usual_scale * std::exp2(float(random.uniform()) - 0.5f);
+        view->write(made.images, view->layout.position(index), whole || counts(b) ? scale : 1e6f);
+      }
+  }
+  if (p.v_mean) {
+    made.v_mean = add_view(made.images, lay_out_numbers(p.batch, p.heads_kv, p.head_dim_v, 4), FA3_DTYPE_FP32,
+                           p.guard ? 16 : 0, p.guard);
+    for (int64_t b = 0; b < p.batch; ++b)
+      for (int64_t h = 0; h < p.heads_kv && counts(b); ++h)
+        for (int64_t c = 0; c < p.head_dim_v; ++c) {
+          const int64_t index[] = {b, h, c};
+          made.v_mean.write(made.images, made.v_mean.layout.position(index), float(random.uniform()) - 0.3f);
+        }
+  }
+  if (p.lse_offset) {
+    made.lse_offset = add_numbers(made, lay_out_numbers(p.packed_q ? 1 : p.batch, p.heads, p.rows_q, 1),
+                                  FA3_DTYPE_FP32);
+    for (int64_t b = 0; b < p.batch; ++b) {
+      const ServedSequence s = p.sequence(b);
+      for (int64_t i = 0; i < s.queries && counts(b); ++i)
+        for (int64_t h = 0; h < p.heads; ++h)
+          made.lse_offset.write(made.images, made.query_position(made.lse_offset, s, i, h),
+                                4 * float(random.uniform()) - 2);
+    }
+  }
+  if (p.output_dtype() == FA3_DTYPE_E4M3) {
+    made.o_scale = add_numbers(made, Layout::packed({1}), FA3_DTYPE_FP32);
+    made.o_scale.write(made.images, 0, 12.0f / 448);
+  }
+}
+
 // Fills q, k or v (0, 1, 2): so many rows of entries, of which those with a flag count.
 void fill(ServedCase& made, int tensor, const std::vector<char>& counts) {
   const ServedProblem& p = made.problem;
@@ -38,7 +95,7 @@ void fill(ServedCase& made, int tensor, const std::vector<char>& counts) {
     for (int64_t h = 0; h < dim[2]; ++h) {
       const int64_t index[] = {int64_t(n) / dim[1], int64_t(n) % dim[1], h, 0};
       tools::normal(seed, (uint64_t(n) * uint64_t(dim[2]) + uint64_t(h)) * 256, row.data(), row.size());
-      view.write_row(made.images, view.layout.position(index), row, 1);
+      view.write_row(made.images, view.layout.position(index), row, p.is_e4m3() ? usual_scale : 1);
     }
   }
 }
@@ -87,7 +144,23 @@ ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
     }
   }
   fill(*this, 0, counts_q), fill(*this, 1, counts_k), fill(*this, 2, counts_k);
+  if (p.is_e4m3()) add_scales(*this);
 }
+
+float ServedCase::scale_of(const View& scale, int64_t sequence, int64_t head) const {
+  if (scale.image < 0) return 1;
+  const int64_t index[] = {scale.layout.dim[0] == 1 ? 0 : sequence, scale.layout.dim[1] == 1 ? 0 : head, 0};
+  return scale.read(images, scale.layout.position(index));
+}
+float ServedCase::mean_of(int64_t sequence, int64_t head_kv, int64_t column) const {
+  const int64_t index[] = {sequence, head_kv, column};
+  return v_mean.image < 0 ? 0 : v_mean.read(images, v_mean.layout.position(index));
+}
+float ServedCase::offset_of(const ServedSequence& s, int64_t query, int64_t head) const {
+  const bool is_used = lse_offset.image >= 0 && (problem.want_lse || problem.has_sinks);
+  return is_used ? lse_offset.read(images, query_position(lse_offset, s, query, head)) : 0;
+}
+float ServedCase::output_scale() const { return o_scale.image < 0 ? 1 : o_scale.read(images, 0); }
 
 void ServedCase::write_numbers() {
   const ServedProblem& p = problem;
@@ -128,9 +201,12 @@ fa3_forward_params ServedCase::params(const std::vector<void*>& bases) const {
   const std::pair<fa3_tensor*, const View*> optional[] = {
       {&params.sinks, &sinks},           {&params.cu_seqlens_q, &cu_q}, {&params.cu_seqlens_k, &cu_k},
       {&params.seqused_q, &used_q},      {&params.seqused_k, &used_k},  {&params.leftpad_k, &leftpad_k},
-      {&params.page_table, &page_table}, {&params.cache_batch_idx, &cache_batch_idx}};
+      {&params.page_table, &page_table}, {&params.cache_batch_idx, &cache_batch_idx},
+      {&params.q_scale, &q_scale},       {&params.k_scale, &k_scale},   {&params.v_scale, &v_scale},
+      {&params.o_scale, &o_scale},       {&params.v_mean, &v_mean}};
   for (const auto& [to, view] : optional)
     if (view->image >= 0) *to = view->tensor(bases);
+  if (lse_offset.image >= 0) params.lse_offset = tensor(lse_offset, p.packed_q);
   params.mask = p.mask, params.window_left = p.window_left, params.window_right = p.window_right;
   params.max_seqlen_q = p.max_seqlen_q, params.max_seqlen_k = p.max_seqlen_k;
   params.softmax_scale = p.softmax_scale;
@@ -168,13 +244,31 @@ void ServedCase::copy_inputs(const ServedCase& from, int64_t b, int64_t first_qu
       copy(k, key_position(k, mine, j, h), from.k, from.key_position(from.k, theirs, j, h));
       copy(v, key_position(v, mine, j, h), from.v, from.key_position(from.v, theirs, j, h));
     }
+  if (!p.is_e4m3()) return;
+  const auto write_number = [&](const View& to, int64_t n, int64_t head, int64_t i, float value) {
+    const int64_t index[] = {to.layout.dim[0] == 1 ? 0 : n, to.layout.dim[1] == 1 ? 0 : head, i};
+    to.write(images, to.layout.position(index), value);
+  };
+  for (int64_t h = 0; h < p.heads; ++h) {
+    write_number(q_scale, own, h, 0, from.scale_of(from.q_scale, b, h));
+    for (int64_t i = 0; i < mine.queries && p.lse_offset; ++i)
+      lse_offset.write(images, query_position(lse_offset, mine, i, h),
+                       from.lse_offset.read(from.images, from.query_position(from.lse_offset, theirs,
+                                                                             first_query + i, h)));
+  }
+  for (int64_t h = 0; h < p.heads_kv; ++h) {
+    write_number(k_scale, own, h, 0, from.scale_of(from.k_scale, b, h));
+    write_number(v_scale, own, h, 0, from.scale_of(from.v_scale, b, h));
+    for (int64_t c = 0; c < p.head_dim_v && p.v_mean; ++c) write_number(v_mean, own, h, c, from.mean_of(b, h, c));
+  }
 }
 
 Output gather(const ServedCase& made, const std::vector<ServedRow>& rows) {
   Output out;
   for (const auto& [sequence, query, head] : rows) {
     const int64_t at = made.query_position(made.o, sequence, query, head);
-    for (int64_t c = 0; c < made.problem.head_dim_v; ++c) out.o.push_back(made.o.read(made.images, at + c));
+    for (int64_t c = 0; c < made.problem.head_dim_v; ++c)
+      out.o.push_back(made.o.read(made.images, at + c) * made.output_scale());
     if (made.problem.want_lse)
       out.lse.push_back(made.lse.read(made.images, made.query_position(made.lse, sequence, query, head)));
   }

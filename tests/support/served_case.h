@@ -17,12 +17,19 @@ struct ServedCase {
   std::vector<Image> images;
   View q, k, v, o, lse, sinks;
   View cu_q, cu_k, used_q, used_k, leftpad_k, page_table, cache_batch_idx;  // without an image where absent
+  View q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;              // of e4m3, likewise
 
   explicit ServedCase(const ServedProblem& problem);
 
   // The first element of a row: of q, o and lse of a query, of k and v of a key.
   int64_t query_position(const View& view, const ServedSequence& s, int64_t query, int64_t head) const;
   int64_t key_position(const View& view, const ServedSequence& s, int64_t key, int64_t head_kv) const;
+
+  // A scale of a sequence's head, or 1; a number of v_mean, or of lse_offset, or 0; o_scale, or 1.
+  float scale_of(const View& scale, int64_t sequence, int64_t head) const;
+  float mean_of(int64_t sequence, int64_t head_kv, int64_t column) const;
+  float offset_of(const ServedSequence& s, int64_t query, int64_t head) const;
+  float output_scale() const;
 
   // The call's parameters, given where each image lies.
   fa3_forward_params params(const std::vector<void*>& bases) const;
@@ -33,6 +40,7 @@ struct ServedCase {
   // Writes the problem's numbers again, after they were changed.
   void write_numbers();
   // Sequence `own` gets the inputs of another case's sequence b from this query on; its keys are the first ones there.
+  // With e4m3 also all that is a sequence's beside them.
   void copy_inputs(const ServedCase& from, int64_t b, int64_t first_query, int64_t own);
 };
 

@@ -4,6 +4,8 @@
 
 #include "half.h"
 #include "parallel.h"
+#include "plain.h"
+#include "random.h"
 #include "served_case.h"
 #include "wider.h"
 
@@ -43,21 +45,48 @@ FA3_WIDER void add(float factor, const float* row, int64_t count, float* sums) {
 
 struct RowResult {
   float lse;
-  double squares, fourths;  // sums of the weights' powers
+  double squares = 0, fourths = 0;  // sums of the weights' powers
+  float partial = 0;                // Output::partial
+};
+
+// A row, and the numbers that are its own: of its sequence and head, and of itself.
+struct RowInput {
+  std::vector<float> q;
+  std::vector<int64_t> seen;  // keys
+  double score_scale, v_scale;
+  float sink, offset;         // of LSE
+  std::vector<float> v_mean;  // empty: none
+};
+
+// What becomes of a row's sums: the sink is one more addend, from which all scores' offset must be taken as it is taken
+// from them; the mean has the keys' share.
+template <class Number>
+struct Finish {
+  Number lse, all;  // of the keys alone; the sum over theirs
+
+  Finish(const RowInput& row, Number of_keys) : lse(of_keys), all(1 + std::exp(sink(row) - of_keys)) {}
+  static Number sink(const RowInput& row) { return Number(row.sink) - Number(row.offset); }
+  float lse_of(const RowInput& row) const {
+    const Number other = sink(row);
+    return float(std::max(lse, other) + std::log1p(std::exp(-std::abs(lse - other))) + Number(row.offset));
+  }
+  Number o_of(const RowInput& row, Number mean_of_keys, size_t c) const {
+    return (mean_of_keys * Number(row.v_scale) + (row.v_mean.empty() ? 0 : Number(row.v_mean[c]))) / all;
+  }
 };
 
 // One row in numbers of this type: scores, their exponentials relative to the largest one, sums. `round` is what
-// becomes of a weight, and of an element of O. The sink is one more addend of the sum.
+// becomes of a weight, and of an element of O.
 template <class Number, class Round>
-RowResult attend(const ServedProblem& p, const std::vector<float>& q, const HeadKeys& keys,
-                 const std::vector<int64_t>& seen, Number sink, Round round, float* o) {
+RowResult attend(const ServedProblem& p, const RowInput& row, const HeadKeys& keys, Round round, float* o) {
+  const std::vector<int64_t>& seen = row.seen;
   std::fill_n(o, p.head_dim_v, 0.0f);
-  if (seen.empty()) return {float(sink), 0, 0};
+  if (seen.empty()) return {row.sink};
   std::vector<Number> s(size_t(keys.count())), sums(size_t(p.head_dim_v));
   for (int64_t c = 0; c < p.head_dim; ++c)
-    add(Number(q[size_t(c)]), &keys.k[size_t(c * keys.count())], keys.count(), s.data());
+    add(Number(row.q[size_t(c)]), &keys.k[size_t(c * keys.count())], keys.count(), s.data());
   Number largest = -INFINITY, sum = 0;
-  for (const int64_t j : seen) largest = std::max(largest, s[size_t(j)] *= Number(p.scale()));
+  for (const int64_t j : seen) largest = std::max(largest, s[size_t(j)] *= Number(row.score_scale));
   double squares = 0, fourths = 0;
   for (const int64_t j : seen) {
     const Number weight = std::exp(s[size_t(j)] - largest);
@@ -66,32 +95,86 @@ RowResult attend(const ServedProblem& p, const std::vector<float>& q, const Head
     add(round(weight), &keys.v[size_t(j * p.head_dim_v)], p.head_dim_v, sums.data());
   }
   // exp(sink - lse) may be beyond all numbers, and then O is 0; LSE is the larger one and what the other adds to it.
-  const Number lse = largest + std::log(sum), all = 1 + std::exp(sink - lse);
-  for (int64_t c = 0; c < p.head_dim_v; ++c) o[c] = float(round(sums[size_t(c)] / sum / all));
-  const double share = 1 / double(sum * all);
-  return {float(std::max(lse, sink) + std::log1p(std::exp(-std::abs(lse - sink)))), squares * share * share,
-          fourths * share * share * share * share};
+  const Finish<Number> finish(row, largest + std::log(sum));
+  for (size_t c = 0; c < sums.size(); ++c) o[c] = float(round(finish.o_of(row, sums[c] / sum, c)));
+  const double share = 1 / double(sum * finish.all);
+  return {finish.lse_of(row), squares * share * share, fourths * share * share * share * share};
+}
+
+// One row of e4m3 as plain code computes it (plain.h).
+RowResult attend_e4m3(const ServedCase& made, const RowInput& row, const HeadKeys& keys, uint64_t number, float* o) {
+  const ServedProblem& p = made.problem;
+  constexpr int64_t step = 32;
+  const int64_t d = p.head_dim, dv = p.head_dim_v, count = keys.count();
+  std::fill_n(o, dv, 0.0f);
+  if (row.seen.empty()) return {row.sink};
+  std::vector<float> s(static_cast<size_t>(count)), largest(s), weights(s), sums(static_cast<size_t>(dv));
+  for (int64_t c = 0; c < d; c += step) {
+    add_products(true, std::min(step, d - c), &row.q[size_t(c)], &keys.k[size_t(c * count)], count, count, s.data());
+    for (size_t j = 0; j < s.size(); ++j) largest[j] = std::max(largest[j], std::fabs(s[j]));
+  }
+  const auto scale = float(row.score_scale);
+  float most = -INFINITY, sum = 0;
+  RowResult result{};
+  for (const int64_t j : row.seen) {
+    most = std::max(most, s[size_t(j)] *= scale);
+    result.partial = std::max(result.partial, largest[size_t(j)] * scale);
+  }
+  const float factor = 16 * std::exp2(float(tools::mix(p.seed ^ 9, number) >> 40) * 0x1p-24f);
+  for (const int64_t j : row.seen) {
+    const float weight = std::exp(s[size_t(j)] - most);
+    sum += weight;
+    weights[size_t(j)] = tools::round_to(weight * factor, p.dtype);
+  }
+  // From the last key to the first, as the kernels do. Those that the row does not see may be NaN.
+  std::vector<float> v(size_t(step * dv)), p_of_step(static_cast<size_t>(step));
+  for (int64_t last = int64_t(row.seen.size()); last > 0; last -= step) {
+    const int64_t first = std::max<int64_t>(last - step, 0);
+    for (int64_t n = first; n < last; ++n) {
+      const int64_t j = row.seen[size_t(n)];
+      p_of_step[size_t(n - first)] = weights[size_t(j)];
+      std::copy_n(&keys.v[size_t(j * dv)], dv, &v[size_t((n - first) * dv)]);
+    }
+    add_products(true, last - first, p_of_step.data(), v.data(), dv, dv, sums.data());
+  }
+  const Finish<float> finish(row, most + std::log(sum));
+  const float o_scale = made.output_scale();
+  for (size_t c = 0; c < sums.size(); ++c)
+    o[c] = tools::round_to(finish.o_of(row, sums[c] / (sum * factor), c) / o_scale, p.output_dtype()) * o_scale;
+  result.lse = finish.lse_of(row);
+  return result;
+}
+
+RowInput read_row(const ServedCase& made, const ServedRow& at, const HeadKeys& keys) {
+  const ServedProblem& p = made.problem;
+  const auto& [s, query, head] = at;
+  const int64_t first = made.query_position(made.q, s, query, head), head_kv = head / p.group();
+  RowInput row;
+  for (int64_t c = 0; c < p.head_dim; ++c) row.q.push_back(made.q.read(made.images, first + c));
+  for (int64_t j = keys.range.begin; j < keys.range.end; ++j)
+    if (p.sees(s, query, j)) row.seen.push_back(j - keys.range.begin);
+  row.score_scale = p.scale() * double(made.scale_of(made.q_scale, s.number, head)) *
+                    double(made.scale_of(made.k_scale, s.number, head_kv));
+  row.v_scale = made.scale_of(made.v_scale, s.number, head_kv);
+  row.sink = p.has_sinks ? p.sinks[size_t(head)] : -INFINITY;
+  row.offset = made.offset_of(s, query, head);
+  for (int64_t c = 0; c < p.head_dim_v && p.v_mean; ++c) row.v_mean.push_back(made.mean_of(s.number, head_kv, c));
+  return row;
 }
 
 void expect_rows(const ServedCase& made, int64_t first, int64_t last, const HeadKeys& keys, ServedExpected& to) {
   const ServedProblem& p = made.problem;
-  std::vector<float> q(static_cast<size_t>(p.head_dim));
   for (int64_t n = first; n < last; ++n) {
-    const auto& [s, query, head] = to.rows[size_t(n)];
-    const int64_t at = made.query_position(made.q, s, query, head);
-    for (int64_t c = 0; c < p.head_dim; ++c) q[size_t(c)] = made.q.read(made.images, at + c);
-    std::vector<int64_t> seen;
-    for (int64_t j = keys.range.begin; j < keys.range.end; ++j)
-      if (p.sees(s, query, j)) seen.push_back(j - keys.range.begin);
-    const float sink = p.has_sinks ? p.sinks[size_t(head)] : -INFINITY;
+    const RowInput row = read_row(made, to.rows[size_t(n)], keys);
     Output &right = to.numbers.reference, &plain = to.numbers.plain;
     const size_t o = size_t(n * p.head_dim_v);
-    right.lse[size_t(n)] = attend<double>(p, q, keys, seen, sink, [](double x) { return x; }, &right.o[o]).lse;
+    right.lse[size_t(n)] = attend<double>(p, row, keys, [](double x) { return x; }, &right.o[o]).lse;
     const RowResult result =
-        attend<float>(p, q, keys, seen, sink, [&](float x) { return tools::round_to(x, p.dtype); }, &plain.o[o]);
-    plain.lse[size_t(n)] = result.lse;
+        p.is_e4m3() ? attend_e4m3(made, row, keys, uint64_t(n), &plain.o[o])
+                    : attend<float>(p, row, keys, [&](float x) { return tools::round_to(x, p.dtype); }, &plain.o[o]);
+    plain.lse[size_t(n)] = result.lse, plain.partial[size_t(n)] = result.partial;
     plain.squares[size_t(n)] = float(result.squares), plain.fourths[size_t(n)] = float(result.fourths);
-    to.keys[size_t(n)] = int64_t(seen.size());
+    to.keys[size_t(n)] = int64_t(row.seen.size());
   }
 }
 
@@ -102,7 +185,8 @@ Output slice(const Output& all, size_t first, size_t last, size_t row) {
     return std::vector<float>(from.begin() + int64_t(first * each), from.begin() + int64_t(last * each));
   };
   Output out;
-  out.o = of(all.o, row), out.lse = of(all.lse, 1), out.squares = of(all.squares, 1), out.fourths = of(all.fourths, 1);
+  out.o = of(all.o, row), out.lse = of(all.lse, 1), out.partial = of(all.partial, 1);
+  out.squares = of(all.squares, 1), out.fourths = of(all.fourths, 1);
   return out;
 }
 
@@ -173,7 +257,8 @@ ServedExpected expect(const ServedCase& made) {
   to.keys.resize(rows);
   for (Output* output : {&to.numbers.reference, &to.numbers.plain})
     output->o.resize(rows * size_t(p.head_dim_v)), output->lse.resize(rows);
-  to.numbers.plain.squares.resize(rows), to.numbers.plain.fourths.resize(rows);
+  for (auto* numbers : {&to.numbers.plain.partial, &to.numbers.plain.squares, &to.numbers.plain.fourths})
+    numbers->resize(rows);
   tools::parallel_for(int64_t(parts.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
       const auto& [first, last, head_kv, keys] = parts[size_t(n)];

@@ -102,6 +102,12 @@ std::string ServedProblem::describe() const {
   std::string result = text;
   result += test::describe("q", q) + test::describe("k", k) + test::describe("v", v) + test::describe("o", o);
   if (want_lse) result += test::describe("lse", lse);
+  if (is_e4m3()) {
+    const auto scales = [](Scales of) { return of == Scales::head ? "head" : "tensor"; };
+    result += std::string(" o-dtype=") + tools::dtype_name(output_dtype()) + " scales(q " + scales(q_scales) + " k " +
+              scales(k_scales) + " v " + scales(v_scales) + ")" + (v_mean ? " v-mean" : "") +
+              (lse_offset ? " lse-offset" : "");
+  }
   if (kernel) result += std::string(" kernel=") + kernel;
   result += " seed=" + std::to_string(seed) + " (queries, keys):";
   for (int64_t b = 0; b < std::min<int64_t>(batch, 24); ++b) {
@@ -313,6 +319,14 @@ void choose_tensors(ServedProblem& p, Random& random) {
   p.has_sinks = random.chance(0.3);
 }
 
+// What goes with e4m3.
+void choose_scales(ServedProblem& p, Random& random) {
+  p.o_dtype = random.pick({FA3_DTYPE_BF16, FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
+  for (Scales* scales : {&p.q_scales, &p.k_scales, &p.v_scales})
+    *scales = random.chance(0.3) ? Scales::tensor : Scales::head;
+  p.v_mean = random.chance(0.5), p.lse_offset = random.chance(0.5);
+}
+
 // The work of the references, and rows in memory.
 double work(const ServedProblem& p, const std::array<int64_t, 2>& pair) {
   return double(pair[0]) * double(pair[1]) * double(p.heads * std::max(p.head_dim, p.head_dim_v));
@@ -363,11 +377,19 @@ void fit_budget(const ServedProblem& p, ServedProblem::Lengths& lengths, double 
 
 }  // namespace
 
+void change_to_e4m3(ServedProblem& p) {
+  Random random(p.seed);
+  p.dtype = FA3_DTYPE_E4M3;
+  choose_scales(p, random);
+}
+
 ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   Random random(seed);
   ServedProblem p;
   p.seed = seed;
-  p.dtype = random.chance(0.7) ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
+  p.dtype = random.pick({FA3_DTYPE_BF16, FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
+  if (limits.row) p.dtype = dtype_of(*limits.row);
+  const int64_t unit = p.is_e4m3() ? 16 : 8;
   choose_mask(p, random);
   choose_tensors(p, random);
   if (limits.row && !p.packed_q && !p.packed_k) p.uses_k = true;  // the row takes no call without anything of its own
@@ -375,19 +397,19 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
     p.heads_kv = random.pick<int64_t>({1, 1, 2, 2, 3, 4, 8});
     p.heads = p.heads_kv * random.pick<int64_t>({1, 1, 2, 3, 4, 5, 7, 8, 12, 16, 71});
   } while (p.heads > limits.most_heads);
-  const int64_t units = limits.most_head_dim / 8;
+  const int64_t units = limits.most_head_dim / unit;
   p.head_dim = random.pick<int64_t>({64, 128, 128, 256});
-  if (p.head_dim > limits.most_head_dim || random.chance(0.4)) p.head_dim = 8 * random.between(1, units);
-  p.head_dim_v = random.chance(0.75) ? p.head_dim : 8 * random.between(1, units);
+  if (p.head_dim > limits.most_head_dim || random.chance(0.4)) p.head_dim = unit * random.between(1, units);
+  p.head_dim_v = random.chance(0.75) ? p.head_dim : unit * random.between(1, units);
   if (limits.row) {
-    const int64_t unit = head_dim_unit(*limits.row);
-    p.kernel = limits.row->name, p.dtype = dtype_of(*limits.row);
+    p.kernel = limits.row->name;
     p.head_dim = random.chance(0.5) ? limits.row->d : unit * random.between(1, limits.row->d / unit);
     p.head_dim_v = random.chance(0.5) ? limits.row->dv : unit * random.between(1, limits.row->dv / unit);
   }
   if (random.chance(0.3)) p.softmax_scale = float((0.3 + 1.7 * random.uniform()) / std::sqrt(double(p.head_dim)));
   p.want_lse = !random.chance(0.2);
   p.batch_invariant = random.chance(0.15);
+  if (p.is_e4m3()) choose_scales(p, random);
   p.q = random_storage(random, false), p.o = random_storage(random, false), p.lse = random_storage(random, false);
   p.k = random_storage(random, true), p.v = random_storage(random, true);
   for (Storage* s : {&p.q, &p.k, &p.v, &p.o, &p.lse}) s->share_batch = false, s->pad_s %= p.page_size ? 4 : 50;

@@ -37,6 +37,11 @@ struct ServedProblem {
   bool want_lse = true, batch_invariant = false;
   const char* kernel = nullptr;
 
+  // Of e4m3 only: what has a scale, the tensor or each head of each sequence; and what is added to O and to LSE. Where
+  // o is e4m3, too, there is an o_scale.
+  Scales q_scales = Scales::tensor, k_scales = Scales::tensor, v_scales = Scales::tensor;
+  bool v_mean = false, lse_offset = false;
+
   // Which of the optional tensors there are; page_size 0: no pages.
   bool packed_q = false, packed_k = false, uses_q = false, uses_k = false, pads_k = false, indexes_cache = false;
   int64_t page_size = 0;
@@ -57,6 +62,7 @@ struct ServedProblem {
   int64_t guard = 65536;  // bytes of poison around each tensor
   uint64_t seed = 0;
 
+  bool is_e4m3() const { return dtype == FA3_DTYPE_E4M3; }
   fa3_dtype output_dtype() const { return o_dtype == FA3_DTYPE_NONE ? dtype : o_dtype; }
   int64_t group() const { return heads / heads_kv; }
   double scale() const;
@@ -83,6 +89,8 @@ struct ServedLimits {
   const ForwardRow* row = nullptr;  // that the problem names; dtype and head dimensions are for it
 };
 ServedProblem random_served(uint64_t seed, const ServedLimits& limits = {});
+// The same problem in e4m3, with what goes with that, from its seed; room in the tensors is to be made for it.
+void change_to_e4m3(ServedProblem& problem);
 
 // Room in the tensors for sequences of these lengths, maxima to go with it, which may cut some, and the numbers.
 void make_room(ServedProblem& problem, const ServedProblem::Lengths& lengths, uint64_t seed);

@@ -86,10 +86,11 @@ std::string expected_bytes(const fa3::BackwardRow& row) {
 
 // The producer's loads of a forward row, by slabs of K, of V (in the loop, and the last one) and of Q. V as tiles comes
 // at once, and with elements of 8 bits a vector comes with Q. With own lengths a lane sends for a box for each 64 keys
-// of a block; one of V that is not full comes in smaller boxes.
+// of a block, or for each 32, where one warp does so; one of V that is not full comes in smaller boxes.
 int tma_loads(const fa3::ForwardRow& row) {
   const int v = 2 * (row.takes_v_tiles() ? 1 : row.v_slabs());
-  const int boxes = row.has(fa3::Trait::own_lengths) ? (row.Bc + 63) / 64 : 0;
+  const int lanes = row.lands_v() ? 32 : 64;
+  const int boxes = row.has(fa3::Trait::own_lengths) ? (row.Bc + lanes - 1) / lanes : 0;
   return (boxes ? boxes * (row.slabs() + 2 * v) : row.slabs() + v) + row.slabs() + row.is_8bit();
 }
 // And the stores of O, by slabs. With own lengths the last rows of a sequence leave in boxes of few rows.

@@ -17,7 +17,7 @@ namespace fa3::test {
 struct Launched {
   const Row* row = nullptr;
   ScaledForwardParams forward{};    // of rows without scales or a list its beginning
-  PlannedForwardParams planned{};   // of those whose sequences have lengths of their own
+  ScaledPlannedForwardParams planned{};  // of those whose sequences have lengths of their own; scales as far as it has
   PlanLengthsPassParams lengths{};  // of the pass that plans for these
   EmptyRowsParams empty_rows{};     // of the one that writes rows without keys
   TileVParams tile_v{};             // of the one that makes V into tiles
@@ -39,7 +39,7 @@ struct Launched {
 
   void take(const ForwardRow& kernel, const void* params) {
     if (kernel.has(Trait::own_lengths)) {
-      std::memcpy(static_cast<void*>(&planned), params, sizeof planned);
+      std::memcpy(static_cast<void*>(&planned), params, parameter_bytes(kernel));
       static_cast<ForwardParams&>(forward) = planned;
     } else {
       std::memcpy(static_cast<void*>(&forward), params, parameter_bytes(kernel));

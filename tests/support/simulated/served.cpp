@@ -21,10 +21,10 @@ Row row_at(const fa3_tensor& t, int64_t batch, int64_t row, int64_t head) {
   Row numbers(size_t(t.dim[3]));
   // TMA gives zeros for what lies outside of the tensor.
   if (batch < 0 || batch >= t.dim[0] || row < 0 || row >= t.dim[1] || head >= t.dim[2]) return numbers;
-  const auto* const from =
-      static_cast<const uint16_t*>(t.data) + batch * t.stride[0] + row * t.stride[1] + head * t.stride[2];
+  const int64_t from = batch * t.stride[0] + row * t.stride[1] + head * t.stride[2];
   for (size_t x = 0; x < numbers.size(); ++x)
-    numbers[x] = double(t.dtype == FA3_DTYPE_BF16 ? tools::from_bf16(from[x]) : tools::from_fp16(from[x]));
+    numbers[x] = double(tools::read_element(t.data, from + int64_t(x),
+                                            fa3_dtype(t.dtype)));
   return numbers;
 }
 
@@ -38,18 +38,34 @@ Place place_of(const PlannedForwardParams& p, const Sequence& s, int64_t key) {
   return {p.page_table[int64_t{s.k_batch} * p.table_stride + page], row % page_size};
 }
 
+fa3_dtype dtype_of(Dtype dtype) {
+  return dtype == Dtype::bf16 ? FA3_DTYPE_BF16 : dtype == Dtype::fp16 ? FA3_DTYPE_FP16 : FA3_DTYPE_E4M3;
+}
+// Of a row without scales it is 1.
+double scale_at(const ScaleTensor& scale, int64_t sequence, int64_t head) {
+  return scale.data ? double(scale.data[sequence * scale.stride_batch + head * scale.stride_head]) : 1;
+}
+
 // A query's row of a tile: O and LSE in float64, and then rounded.
-void compute(const PlannedForwardParams& p, const ServedTensors& t, const Sequence& s, const Keys& keys, int64_t query,
-             int64_t head) {
+void compute(const ScaledPlannedForwardParams& p, const ServedTensors& t, const Planned& piece, const Keys& keys,
+             int64_t query, int64_t head) {
   const Output& out = p.output;
+  const Scales& scales = p.scales;
+  const Sequence& s = piece.sequence;
+  const int64_t number = piece.sequence_number;
   const int64_t head_kv = head / int64_t{p.heads_per_kv}, row = s.q_row + query;
   const Row q = row_at(t.q, s.q_batch, row, head);
   const auto score = [&](const Row& k) {
     double dot = 0;
     for (size_t x = 0; x < q.size() && x < k.size(); ++x) dot += q[x] * k[x];
-    return dot * double(p.softmax_scale);
+    return dot * double(p.softmax_scale) * scale_at(scales.q, number, head) * scale_at(scales.k, number, head_kv);
   };
-  const double sink = p.sinks ? double(p.sinks[head * p.sinks_stride]) : -INFINITY;
+  const double offset = scales.lse_offset && !keys.none()
+                            ? double(scales.lse_offset[s.q_batch * scales.lse_offset_stride_batch +
+                                                       head * scales.lse_offset_stride_head +
+                                                       row * scales.lse_offset_stride_row])
+                            : 0;
+  const double sink = p.sinks ? double(p.sinks[head * p.sinks_stride]) - offset : -INFINITY;
   std::vector<double> scores;
   double most = sink;
   for (int32_t key = keys.begin; key < keys.end; ++key) {
@@ -57,7 +73,8 @@ void compute(const PlannedForwardParams& p, const ServedTensors& t, const Sequen
     scores.push_back(score(row_at(t.k, at.batch, at.row, head_kv)));
     most = std::isnan(scores.back()) ? scores.back() : std::max(most, scores.back());
   }
-  double sum = sink == -INFINITY ? 0 : std::exp(sink - most);
+  const double of_sink = sink == -INFINITY ? 0 : std::exp(sink - most);
+  double sum = of_sink;
   Row o(size_t(out.head_dim));
   for (int32_t key = keys.begin; key < keys.end; ++key) {
     const Place at = place_of(p, s, key);
@@ -66,15 +83,19 @@ void compute(const PlannedForwardParams& p, const ServedTensors& t, const Sequen
     for (size_t x = 0; x < o.size() && x < v.size(); ++x) o[x] += weight * v[x];
     sum += weight;
   }
-  auto* const to = static_cast<uint16_t*>(out.o) + s.q_batch * out.o_stride_batch + row * out.o_stride_row +
-                   head * out.o_stride_head;
+  const int64_t to = s.q_batch * out.o_stride_batch + row * out.o_stride_row + head * out.o_stride_head;
+  const double v_scale = scale_at(scales.v, number, head_kv), o_scale = scales.o ? double(*scales.o) : 1;
   for (size_t x = 0; x < o.size(); ++x) {
-    const auto value = float(keys.none() ? 0 : o[x] / sum);
-    to[x] = out.dtype == Dtype::bf16 ? tools::to_bf16(value) : tools::to_fp16(value);
+    double value = o[x] / sum * v_scale;
+    if (scales.v_mean)
+      value += (sum - of_sink) / sum * double(scales.v_mean[number * scales.v_mean_stride_batch +
+                                                            head_kv * scales.v_mean_stride_head + int64_t(x)]);
+    tools::write_element(out.o, to + int64_t(x), float(keys.none() ? 0 : value / o_scale),
+                         dtype_of(out.dtype));
   }
   if (out.lse)
     out.lse[s.q_batch * out.lse_stride_batch + head * out.lse_stride_head + row * out.lse_stride_row] =
-        float(keys.none() ? sink : most + std::log(sum));
+        float(keys.none() ? sink : most + std::log(sum) + offset);
 }
 
 bool same(const Sequence& a, const Sequence& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
@@ -86,7 +107,7 @@ bool is_whole(std::vector<Planned> parts, const Blocks& blocks, int32_t slots, s
   for (size_t i = 0; i < parts.size(); ++i) {
     const Planned& part = parts[i];
     if (part.part != int32_t(i) || part.parts != int32_t(parts.size()) || part.slot != parts[0].slot ||
-        !same(part.sequence, parts[0].sequence) || part.begin != begin || part.end <= begin)
+        !same(part.sequence, parts[0].sequence) || part.sequence_number != parts[0].sequence_number || part.begin != begin || part.end <= begin)
       return false;
     begin = part.end;
     if (part.parts == 1) continue;
@@ -97,7 +118,7 @@ bool is_whole(std::vector<Planned> parts, const Blocks& blocks, int32_t slots, s
 
 }  // namespace
 
-CUresult simulate_served(const PlannedForwardParams& p, const ForwardRow& row, const ServedTensors& t) {
+CUresult simulate_served(const ScaledPlannedForwardParams& p, const ForwardRow& row, const ServedTensors& t) {
   const Packing packing = row.packs_heads() ? p.visible.packing : Packing{0};
   const int32_t heads_of_tile = row.packs_heads() ? int32_t{p.heads_per_kv} : 1;
   const int64_t heads = int64_t{p.tiles.heads} * heads_of_tile;
@@ -121,7 +142,7 @@ CUresult simulate_served(const PlannedForwardParams& p, const ForwardRow& row, c
     for (int32_t head = 0; head < p.tiles.heads; ++head)
       for (int32_t r = first; r < end; ++r)
         if (packing.head(r) < heads_of_tile)
-          compute(p, t, s, seen.of(r), packing.query(r), int64_t{head} * heads_of_tile + packing.head(r));
+          compute(p, t, parts[0], seen.of(r), packing.query(r), int64_t{head} * heads_of_tile + packing.head(r));
   }
   return CUDA_SUCCESS;
 }
