@@ -229,7 +229,7 @@ void do_damage(const Launched& launch, Fault chosen) {
 
 // The maps of a served launch must say the same as its parameter block, and so must those with boxes of fewer rows.
 CUresult run_served(const Launched& launch) {
-  const PlannedForwardParams& p = launch.planned;
+  const ScaledPlannedForwardParams& p = launch.planned;
   const ForwardRow& row = *launch.row->forward();
   const ServedTensors t{row.packs_heads() ? packed_tensor(p.q, p.visible.packing) : tensor(p.q), tensor(p.k),
                                    tensor(p.v)};
