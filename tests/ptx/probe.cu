@@ -94,6 +94,9 @@ PROBE(mbarrier_arrive_expect_tx)(uint32_t addr, uint32_t bytes) { mbarrier_arriv
 PROBE(mbarrier_try_wait_parity)(uint32_t addr, uint32_t parity, uint32_t* out) {
   *out = mbarrier_try_wait_parity(addr, parity);
 }
+PROBE(mbarrier_test_wait_parity)(uint32_t addr, uint32_t parity, uint32_t* out) {
+  *out = mbarrier_test_wait_parity(addr, parity);
+}
 
 PROBE(setmaxnreg_inc)() { setmaxnreg_inc<232>(); }
 PROBE(setmaxnreg_dec)() { setmaxnreg_dec<40>(); }
