@@ -114,18 +114,17 @@ constexpr Unit unit_of(int32_t trial, int32_t columns, int32_t longest, int32_t 
   return {length > 2 ? length : 2, (halves + 1) / 2};
 }
 
-// What becomes of every eighth item's tiles: parts of a unit each, and the last part or the whole tile. Lengths are
-// summed up in 1 << shift blocks.
-inline constexpr int32_t try_groups = 8;
+// What becomes of the tiles of every item in a group: parts of a unit each, and the last part or the whole tile. Lengths
+// are summed up in 1 << shift blocks.
 template <class Threads>
 constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, PlanScratch& s, int32_t shift,
-                         int32_t items, int32_t first, int32_t trial) {
+                         int32_t items, int32_t group, int32_t groups, int32_t trial) {
   Trials& made = s.trials;
   const int32_t unit = made.unit[trial];
   const uint32_t multiplier = made.multiplier[trial];
   int32_t units_in_all = 0, longest_part = 0, longest_whole = 0;
   int64_t blocks_in_all = 0;
-  for (int32_t item = first; item < items; item += try_groups) {
+  for (int32_t item = group; item < items; item += groups) {
     const int32_t tiles = s.item_count[item], length = s.item_length[item];
     if (tiles == 0) continue;
     int32_t units = upper_half(static_cast<uint32_t>(length - 1), multiplier), last = length - units * unit;
@@ -324,8 +323,9 @@ constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, i
       threads.add_among_alike(s.item_blocks[item], length);
     }
   });
-  threads.each(try_groups << columns, [&](int32_t i) {
-    try_items(threads, p, s, shift, items, i >> columns, i & (trials - 1));
+  const int32_t groups = 512 >> columns;  // as many rounds as the pass has threads
+  threads.each(groups << columns, [&](int32_t i) {
+    try_items(threads, p, s, shift, items, i >> columns, groups, i & (trials - 1));
   });
   threads.each(Trials::classes * trials, [&](int32_t i) {
     time_class(p, s.trials, i & (trials - 1), i >> columns, shift);
