@@ -1,6 +1,7 @@
 // The planner for packed lengths (ptx/plan_lengths.h): its lists against what the lengths say.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "planned_lengths.h"
@@ -55,6 +56,23 @@ TEST_CASE("more sequences than shared memory holds are kept in the plan", "[leng
   const PlannedLengths made(call.params);
   check(made);
   CHECK((made.counts.slots > 0 && made.sorted_entries > 0 && made.sorted_entries < 500));
+}
+
+TEST_CASE("tiles whose K and V stay in the L2 cache together stand together", "[lengths]") {
+  for (const int32_t batch : {10, 14, 30}) {  // 3.6, 5.1 and 10.9 pieces for each multiprocessor
+    const std::vector<int32_t> lengths(size_t(batch), 512);
+    const PackedCall call(wide(), {.heads = 16, .heads_kv = 16}, lengths, lengths, causal_window);
+    const PlannedLengths made(call.params);
+    check(made);
+    constexpr int tiles = 3;  // of a sequence
+    REQUIRE((made.shift == 2 && made.many == (batch > 10) && made.entries.size() == size_t(tiles * batch)));
+    std::map<int32_t, size_t> first;  // of a section
+    for (size_t n = 0; n < made.entries.size() && made.many; ++n) {
+      const int32_t section = made.place_of(made.entries[n]).sequence >> made.shift;
+      CHECK(n < first.emplace(section, n).first->second + (tiles << made.shift));
+    }
+    CHECK((made.sorted_entries == made.entries.size()) == (batch == 10));
+  }
 }
 
 TEST_CASE("sequences without rows have no pieces, those without keys one block", "[lengths]") {
