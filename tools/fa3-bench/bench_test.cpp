@@ -501,7 +501,7 @@ TEST_CASE("plans of packed sequences show what the device would make of their le
   const Plans causal = plan({"--lengths=17,4096,300,0", "--causal=1"}, true);
   CHECK(causal.refused == 0);
   CHECK_THAT(causal.text, ContainsSubstring("\nbf16 d128 causal lengths 17,4096,300,0 heads 8/2\n") &&
-                              ContainsSubstring("\n* fa3_fwd_bf16_d128_causal_192x64       192x64       200     248") &&
+                              ContainsSubstring("\n* fa3_fwdserved_bf16_d128_window_192x64         192x64       200     248") &&
                               ContainsSubstring("each for 8 heads:\n    sequence 1, query block") &&
                               ContainsSubstring("\n    sequence 2, query block 0, blocks 0 to 1\n") &&
                               ContainsSubstring("\n    sequence 0, query block 0, blocks 0 to 0\n") &&

@@ -27,14 +27,14 @@ int most_parts(const RowPlan& plan) {
 }
 
 constexpr const char* columns =
-    "  kernel                                    tile   tiles  pieces parts  waves   whole us predicted us\n";
+    "  kernel                                            tile   tiles  pieces parts  waves   whole us predicted us\n";
 
 struct Figures {
   int tiles, pieces, parts;
   double whole_us, predicted_us;
 };
 std::string row_of_table(const ForwardRow& row, const Figures& figures, int multiprocessors, bool taken) {
-  return line("%c %-36s %4dx%-4d %7d %7d %5d %6.2f %10.1f %10.1f\n", taken ? '*' : ' ', row.name, row.Br, row.Bc,
+  return line("%c %-44s %4dx%-4d %7d %7d %5d %6.2f %10.1f %10.1f\n", taken ? '*' : ' ', row.name, row.Br, row.Bc,
               figures.tiles, figures.pieces, figures.parts, double(figures.pieces) / multiprocessors,
               figures.whole_us, figures.predicted_us);
 }
@@ -61,11 +61,16 @@ std::string work_of(const RowPlan& plan) {
   return text;
 }
 
-// Returns false if the library refuses the point.
-bool find_rows(const Point& point, const std::string& label, ForwardProblem& problem, Fit& fits, std::string& text) {
+// Returns false if the library refuses the point. change: what makes another problem of it, before rows are looked for.
+template <class Change>
+bool find_rows(const Point& point, const std::string& label, ForwardProblem& problem, Fit& fits, std::string& text,
+               Change change) {
   const fa3_forward_params params = point.shapes();
   text.append("\n").append(label).append("\n");
-  if (validate(&params, Rules::shapes, problem) == FA3_OK && fit(problem, fits) == FA3_OK) return true;
+  if (validate(&params, Rules::shapes, problem) == FA3_OK) {
+    change(problem);
+    if (fit(problem, fits) == FA3_OK) return true;
+  }
   text += "  the library refuses it: " + std::string(last_message()) + "\n";
   return false;
 }
@@ -73,7 +78,7 @@ bool find_rows(const Point& point, const std::string& label, ForwardProblem& pro
 bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string& text) {
   ForwardProblem problem;
   Fit fits;
-  if (!find_rows(point, point.label(), problem, fits, text)) return false;
+  if (!find_rows(point, point.label(), problem, fits, text, [](ForwardProblem&) {})) return false;
   text += columns;
   const int taken = plan(problem, fits, multiprocessors).forward.row;
   const auto show = [&](int row) {
@@ -165,17 +170,20 @@ bool add_plan(const Point& point, const SequenceLengths& lengths, int multiproce
               std::string& text) {
   ForwardProblem problem;
   Fit fits;
-  if (!find_rows(point, label_of(point, lengths), problem, fits, text)) return false;
   const std::vector<int32_t> cu_q = starts_of(lengths.q), cu_k = starts_of(lengths.k);
+  const bool can_be_counted = !cu_q.empty() && !cu_k.empty();
+  const auto pack = [&](ForwardProblem& whole) {
+    if (!can_be_counted) return;
+    whole.served = true;
+    whole.lengths = {cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, nullptr, int32_t(whole.batch),
+                     int32_t(whole.seqlen_q), int32_t(whole.seqlen_k)};
+    whole.total_q = cu_q.back(), whole.total_k = cu_k.back();
+    whole.window = {-1, whole.causal ? 0 : -1, true};
+    whole.causal = false, whole.causal_offset = 0;
+  };
+  if (!find_rows(point, label_of(point, lengths), problem, fits, text, pack)) return false;
   std::vector<PackedPlan> plans;
   std::vector<int> rows_of_plans;
-  const bool can_be_counted = !cu_q.empty() && !cu_k.empty();
-  if (can_be_counted) {
-    problem.lengths = {cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, nullptr, int32_t(problem.batch),
-                       int32_t(problem.seqlen_q), int32_t(problem.seqlen_k)};
-    problem.total_q = cu_q.back(), problem.total_k = cu_k.back();
-    problem.window = {-1, problem.causal ? 0 : -1, true};
-  }
   for (int i = 0; i < fits.count && can_be_counted; ++i) {
     PlanLengthsParams params;
     if (!plan_lengths_params(problem, forward_row(fits.rows[i]), multiprocessors, params)) continue;
@@ -203,7 +211,6 @@ Plans show_plans(const std::vector<Point>& points, const SequenceLengths& length
   Plans plans{line("On %d multiprocessors, as the device plans packed sequences. *: predicted to be the fastest.\n"
                    "parts: of one tile, at most.\n",
                    multiprocessors), 0};
-  plans.text += "Rows are those for sequences of one length; calls run others of the same tiles (fa3_fwdserved...).\n";
   for (const Point& point : points) plans.refused += !add_plan(point, lengths, multiprocessors, pieces, plans.text);
   return plans;
 }
