@@ -74,16 +74,21 @@ TEST_CASE("a point that the library refuses is not run") {
     CHECK((!result.problem.empty() && !result.checked && result.pass_medians.empty()));
 }
 
-TEST_CASE("combinations are checked and timed beside a copy; a wrong one is not") {
+static Protocol short_protocol() {
   Protocol protocol;
   protocol.idle_ms = 0, protocol.warmups = 1, protocol.reps = 3, protocol.passes = 2, protocol.checked_rows = 200;
+  return protocol;
+}
+
+TEST_CASE("combinations are checked and timed beside a copy; a wrong one is not") {
+  const Protocol protocol = short_protocol();
   std::vector<Combination> few;
   for (Combination c : combinations()) {
     c.batch = std::min<int64_t>(c.batch, 3), c.seqlen = std::min<int64_t>(c.seqlen, 20);
     few.push_back(c);
   }
   for (const CombineResult& result : run_combinations(protocol, few)) {
-    INFO(result.combination.label());
+    INFO(result.of.label());
     CHECK(result.problem == "");
     CHECK((result.us > 0 && result.copy_us > 0));
   }
@@ -95,8 +100,7 @@ TEST_CASE("combinations are checked and timed beside a copy; a wrong one is not"
 }
 
 TEST_CASE("new rows are checked and timed beside a copy; wrong ones are not") {
-  Protocol protocol;
-  protocol.idle_ms = 0, protocol.warmups = 1, protocol.reps = 3, protocol.passes = 2, protocol.checked_rows = 200;
+  const Protocol protocol = short_protocol();
   std::vector<Appending> few;
   for (Appending a : appendings()) {
     a.batch = std::min<int64_t>(a.batch, 3), a.rows = std::min<int64_t>(a.rows, 20);
@@ -104,7 +108,7 @@ TEST_CASE("new rows are checked and timed beside a copy; wrong ones are not") {
     few.push_back(a);
   }
   for (const AppendResult& result : run_appendings(protocol, few)) {
-    INFO(result.appending.name);
+    INFO(result.of.name);
     CHECK(result.problem == "");
     CHECK((result.us > 0 && result.copy_us > 0));
   }

@@ -10,17 +10,10 @@
 
 #include "random.h"
 #include "served_parts.h"
+#include "served_run.h"
 
 namespace fa3::test {
 namespace {
-
-// Of a call on the case's own images.
-void run(ServedCase& made, int threads = 1) {
-  const fa3_forward_params params = made.host_params();
-  const fa3_status status = fa3_reference_forward(&params, threads);
-  INFO(fa3_last_error_message());
-  REQUIRE(status == FA3_OK);
-}
 
 // "", or which element is not the float64 result, rounded once to float32.
 std::string compare(const std::vector<float>& ours, const std::vector<float>& right, const char* what) {

@@ -5,18 +5,10 @@
 #include <vector>
 
 #include "random.h"
-#include "served_case.h"
+#include "served_run.h"
 
 namespace fa3::test {
 namespace {
-
-// Of a call on the case's own images.
-void run(ServedCase& made) {
-  const fa3_forward_params params = made.host_params();
-  const fa3_status status = fa3_reference_forward(&params, 1);
-  INFO(fa3_last_error_message());
-  REQUIRE(status == FA3_OK);
-}
 
 // Each head of each sequence has scales of its own, which no other may be given by mistake.
 ServedProblem with_everything(uint64_t seed) {

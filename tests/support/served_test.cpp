@@ -10,17 +10,10 @@
 #include "half.h"
 #include "online_softmax.h"
 #include "random.h"
-#include "served_case.h"
+#include "served_run.h"
 
 namespace fa3::test {
 namespace {
-
-void run(ServedCase& made) {
-  const fa3_forward_params params = made.host_params();
-  const fa3_status status = fa3_reference_forward(&params, 0);
-  INFO(fa3_last_error_message());
-  REQUIRE(status == FA3_OK);
-}
 
 // A problem of which no part is left out: every change below changes its results.
 ServedProblem plain_served(int32_t mask) {

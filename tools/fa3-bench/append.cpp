@@ -55,19 +55,12 @@ class Runner {
   }
 
   AppendResult run() {
-    AppendResult result{a_, {}};
     const auto call = [&] {
       if (fa3_append(&params_, stream_.get()) != FA3_OK)
         throw tools::CudaError(std::string("fa3_append: ") + fa3_last_error_message());
     };
     const auto copy = [&] { FA3_CU(cuMemcpyDtoDAsync, copy_.get(), from_.get(), copy_.size(), stream_.get()); };
-    call();
-    stream_.synchronize();
-    if (protocol_.checked_rows > 0) result.problem = check();
-    if (!result.problem.empty()) return result;
-    const std::vector<double> us = median_us(protocol_, stream_, {call, copy});
-    result.us = us[0], result.copy_us = us[1];
-    return result;
+    return checked_and_timed(protocol_, stream_, a_, call, copy, [&] { return check(); });
   }
 
  private:
@@ -209,18 +202,14 @@ std::vector<Appending> appendings() {
 }
 
 std::vector<AppendResult> run_appendings(const Protocol& protocol, const std::vector<Appending>& appendings) {
-  const tools::Context context;
-  if (fa3_preload() != FA3_OK) throw tools::CudaError(std::string("fa3_preload: ") + fa3_last_error_message());
-  std::vector<AppendResult> results;
-  for (const Appending& appending : appendings) results.push_back(Runner(protocol, appending).run());
-  return results;
+  return run_each<Runner>(protocol, appendings);
 }
 
 void print(FILE* out, const std::vector<AppendResult>& results) {
   std::fprintf(out, "%-34s %11s %5s %3s %4s %8s %9s %7s %9s %6s\n", "fa3_append", "rows", "heads", "kv", "d", "MB",
                "us", "GB/s", "copy us", "share");
   for (const AppendResult& r : results) {
-    const Appending& a = r.appending;
+    const Appending& a = r.of;
     const std::string rows = std::to_string(a.batch) + "x" + std::to_string(a.rows);
     std::fprintf(out, "%-34s %11s %5lld %3lld %4lld ", a.name.c_str(), rows.c_str(), static_cast<long long>(a.heads),
                  static_cast<long long>(a.heads_kv), static_cast<long long>(a.head_dim));

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "result.h"
+#include "beside_copy.h"
 
 namespace fa3::bench {
 
@@ -26,14 +26,7 @@ struct Appending {
 // Steps of decoding, prompts, both in one call; K and V alone; to 16 and to 8 bits.
 std::vector<Appending> appendings();
 
-struct AppendResult {
-  Appending appending;
-  std::string problem;  // why the result is wrong
-  double us = 0, copy_us = 0;
-
-  double gigabytes_per_second() const { return double(appending.bytes()) / us * 1e-3; }
-  double share() const { return copy_us / us; }  // of the copy's bandwidth
-};
+using AppendResult = BesideCopy<Appending>;
 
 // Checked against float64 and timed by the protocol; call and copy take turns, pass by pass. Needs a GPU.
 std::vector<AppendResult> run_appendings(const Protocol& protocol, const std::vector<Appending>& appendings);

@@ -58,7 +58,6 @@ class Runner {
   }
 
   CombineResult run() {
-    CombineResult result{c_, {}};
     const auto call = [&] {
       if (fa3_combine(&params_, stream_.get()) != FA3_OK)
         throw tools::CudaError(std::string("fa3_combine: ") + fa3_last_error_message());
@@ -66,13 +65,7 @@ class Runner {
     const auto copy = [&] {
       FA3_CU(cuMemcpyDtoDAsync, copy_.get(), o_parts_.get(), size_t(c_.bytes() / 2), stream_.get());
     };
-    call();
-    stream_.synchronize();
-    if (protocol_.checked_rows > 0) result.problem = check();
-    if (!result.problem.empty()) return result;
-    const std::vector<double> us = median_us(protocol_, stream_, {call, copy});
-    result.us = us[0], result.copy_us = us[1];
-    return result;
+    return checked_and_timed(protocol_, stream_, c_, call, copy, [&] { return check(); });
   }
 
  private:
@@ -149,22 +142,18 @@ std::vector<Combination> combinations() {
 }
 
 std::vector<CombineResult> run_combinations(const Protocol& protocol, const std::vector<Combination>& combinations) {
-  const tools::Context context;
-  if (fa3_preload() != FA3_OK) throw tools::CudaError(std::string("fa3_preload: ") + fa3_last_error_message());
-  std::vector<CombineResult> results;
-  for (const Combination& combination : combinations) results.push_back(Runner(protocol, combination).run());
-  return results;
+  return run_each<Runner>(protocol, combinations);
 }
 
 void print(FILE* out, const std::vector<CombineResult>& results) {
   std::fprintf(out, "%-44s %8s %9s %7s %9s %6s\n", "fa3_combine", "MB", "us", "GB/s", "copy us", "share");
   for (const CombineResult& r : results) {
     if (!r.problem.empty()) {
-      std::fprintf(out, "%-44s %s\n", r.combination.label().c_str(), r.problem.c_str());
+      std::fprintf(out, "%-44s %s\n", r.of.label().c_str(), r.problem.c_str());
       continue;
     }
-    std::fprintf(out, "%-44s %8.1f %9.2f %7.0f %9.2f %6.2f\n", r.combination.label().c_str(),
-                 double(r.combination.bytes()) * 1e-6, r.us, r.gigabytes_per_second(), r.copy_us, r.share());
+    std::fprintf(out, "%-44s %8.1f %9.2f %7.0f %9.2f %6.2f\n", r.of.label().c_str(),
+                 double(r.of.bytes()) * 1e-6, r.us, r.gigabytes_per_second(), r.copy_us, r.share());
   }
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "result.h"
+#include "beside_copy.h"
 
 namespace fa3::bench {
 
@@ -22,14 +22,7 @@ struct Combination {
 // Many rows and few, 2 to 64 parts.
 std::vector<Combination> combinations();
 
-struct CombineResult {
-  Combination combination;
-  std::string problem;  // why the result is wrong
-  double us = 0, copy_us = 0;
-
-  double gigabytes_per_second() const { return double(combination.bytes()) / us * 1e-3; }
-  double share() const { return copy_us / us; }  // of the copy's bandwidth
-};
+using CombineResult = BesideCopy<Combination>;
 
 // Checked against float64 and timed by the protocol; call and copy take turns, pass by pass. Needs a GPU.
 std::vector<CombineResult> run_combinations(const Protocol& protocol, const std::vector<Combination>& combinations);
