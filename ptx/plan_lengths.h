@@ -8,10 +8,11 @@
 // and rows of one tile see the same of these (Cuts::period).
 //
 // The order: where pieces are few, from the longest to the shortest. Where they are many, each multiprocessor has
-// several, and what counts is that K and V are in the L2 cache. So the tiles of a sequence follow each other, from the
-// last to the first, and sequences follow in groups, those with the longest tiles first. (Groups are the finer the
-// longer tiles are: what comes last fills what is left.) Only where some tiles are split
-// do the sequences that have such tiles come before all groups, their tiles from the longest to the shortest.
+// several, and what counts is that K and V are in the L2 cache. So sequences follow in groups, those with the longest
+// tiles first (groups are the finer the longer tiles are: what comes last fills what is left), and of a group in
+// sections, as many sequences as have K and V of section_keys together: of a section first the last tiles of all
+// sequences, then those before, and so on, so that what is under way together is about as long. Only where some tiles
+// are split do the sequences that have such tiles come before all groups, their tiles from the longest to the shortest.
 //
 // The steps are loops whose rounds do not depend on each other: over sequences, over tiles, over pairs of a trial and
 // an item. `threads` says how they run:
@@ -271,9 +272,12 @@ constexpr void number_tiles(const Threads& threads, const PlanLengthsParams& p, 
 
 // How many tiles of the group come before one that is so many tiles from the last one of its sequence. tiles: those
 // before each sequence of the group.
-constexpr int32_t place_in_section(const int32_t* tiles, int32_t count, int32_t shift, int32_t sequence,
+constexpr int32_t place_in_section(const int32_t* tiles, int32_t count, const Sections& sections, int32_t sequence,
                                    int32_t from_last) {
-  const int32_t first = sequence >> shift << shift, end = first + (1 << shift) < count ? first + (1 << shift) : count;
+  const int32_t others = count - sections.last;  // sequences
+  const bool is_last = sequence >= others;
+  const int32_t first = is_last ? others : sequence >> sections.shift << sections.shift;
+  const int32_t next = first + (1 << sections.shift), end = is_last ? count : next < others ? next : others;
   int32_t before = tiles[first];
   for (int32_t i = first; i < end; i++) {
     const int32_t own = tiles[i + 1] - tiles[i];
@@ -363,7 +367,7 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
   const bool sorts = by_length > 0 && !order.at_once;
   const int32_t unit = sorts ? count_pieces(threads, p, room, s, by_length, order.unit, width) : order.unit;
   const int32_t entries = sorts ? s.count[PlanScratch::buckets] : 0;  // of those
-  const int32_t shift = section_shift(p, s.longest);
+  const Sections sections = sections_of(p, s);
   const auto tile_of = [&](int32_t number) {
     if (number < by_length) {
       ListedTile tile = tile_of_group_0(p, room, number, unit);
@@ -391,7 +395,7 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
     ListedTile tile{sequence, own, blocks, {0, 0, 0, 1}, 0, entries + number - by_length, 0};
     if (order.tail.tiles == 0) {
       const int32_t* const of_group = room.tiles + (place - sequence);
-      tile.entry = entries + place_in_section(of_group, count, shift, sequence, from_last) - by_length;
+      tile.last_entry = entries + place_in_section(of_group, count, sections, sequence, from_last) - by_length;
     }
     if (number < tail) return tile;
     tile.parts = equal_parts(blocks, order.tail.parts);

@@ -385,6 +385,27 @@ constexpr bool are_many(const PlanLengthsParams& p, const PlanScratch& s, int32_
   return of_all_heads(p, tiles) >= int64_t{share ? shared_rounds : few_rounds} * p.multiprocessors;
 }
 
+// Sections of 1 << shift sequences each, but for the last one. That has two tiles for each multiprocessor or more, so
+// that all end at about the same time.
+struct Sections {
+  int32_t shift;
+  int32_t last;  // sequences of the last one
+};
+// The long tiles of a section, which come first, all wait for memory, and the short ones, which find K and V in the L2
+// cache, all wait for the tensor cores. So where keys are few and pieces many, a section is one sequence, and tiles of
+// all lengths run beside each other. (With still fewer keys all wait for memory all the time, and sections of several
+// are faster.) Measured: notes.md, the order of packed sequences.
+constexpr Sections sections_of(const PlanLengthsParams& p, const PlanScratch& s) {
+  constexpr int32_t too_few_keys = 512, few_keys = 2048, most_last = 16;
+  const int64_t keys = int64_t{s.longest} * p.Bc;
+  const bool are_many = of_all_heads(p, s.all_tiles) >= int64_t{few_rounds} * p.multiprocessors;
+  const bool is_one = keys >= too_few_keys && keys < few_keys && are_many;
+  const int32_t tiles = s.all_tiles < 1 ? 1 : s.all_tiles, of_last = 2 * p.multiprocessors / p.heads + 1;
+  const int64_t last = (int64_t{of_last} * p.sequences + tiles - 1) / tiles;
+  const int32_t most = p.sequences < most_last ? p.sequences : most_last;
+  return {is_one ? 0 : section_shift(p, s.longest), last < most ? static_cast<int32_t>(last) : most};
+}
+
 constexpr int32_t time_of_whole(const PlanLengthsParams& p, const PlanScratch& s, int32_t tiles) {
   if (s.tried) return time_of_trial(p, s, 0);
   const int32_t pieces = of_all_heads(p, tiles), rounds = (pieces + p.multiprocessors - 1) / p.multiprocessors;

@@ -87,6 +87,7 @@ class PlannedKvProducer {
         }
         const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
         Stage& stage = smem_.stage[s];
+        wait_for_earlier(i);
         wait(smem_.empty_k[s], parity);
         if (leads())
           expect(smem_.full_k[s],
@@ -147,6 +148,14 @@ class PlannedKvProducer {
     const uint32_t slot = PieceRing::index(t), full = ptx::shared_address(&smem_.pieces.full[slot]);
     return __all_sync(0xffffffffu, ptx::mbarrier_test_wait_parity(full, PieceRing::parity(t))) &&
            smem_.pieces.number[slot] != Claims::none;
+  }
+
+  // Memory serves all multiprocessors faster if each asks for less at a time than its ring holds, so that what comes
+  // later is in the ring for when it comes late (notes.md, decoding through pages).
+  FA3_DEVICE void wait_for_earlier(uint32_t i) const {
+    if constexpr (!config.packs_heads()) return;
+    const uint32_t n = p_.blocks_in_flight;
+    if (i >= n) wait(smem_.full_k[KvRing::index(i - n)], KvRing::parity(i - n));
   }
 
   // The nth V for menders, and what comes behind the last one: then they end.

@@ -43,7 +43,7 @@ fa3_status attribute(const Driver& driver, CUdevice device, CUdevice_attribute w
   return FA3_OK;
 }
 
-fa3_status examine_device(const Driver& driver, int& multiprocessors) {
+fa3_status examine_device(const Driver& driver, Machine& machine) {
   CUdevice device;
   if (CUresult result = driver.ctx_get_device(&device)) return cuda_error(driver, result, "cuCtxGetDevice");
   int major, minor;
@@ -52,7 +52,11 @@ fa3_status examine_device(const Driver& driver, int& multiprocessors) {
   if (major != 9 || minor != 0)
     return fail(FA3_ERROR_WRONG_DEVICE,
                 "the current context's device is of compute capability %d.%d, must be 9.0 (Hopper)", major, minor);
-  return attribute(driver, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, multiprocessors);
+  int kilohertz, bits;
+  if (fa3_status status = attribute(driver, device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, kilohertz)) return status;
+  if (fa3_status status = attribute(driver, device, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, bits)) return status;
+  machine.memory_bytes_per_us = static_cast<int>(int64_t{kilohertz} * bits / (8 * 1000 / 2));  // twice in a clock
+  return attribute(driver, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, machine.multiprocessors);
 }
 
 // Under the lock.
@@ -61,8 +65,8 @@ fa3_status find_or_add(const Driver& driver, CUcontext handle, unsigned long lon
   for (context = bucket; context && context->handle != handle; context = context->next) {
   }
   if (context && context->id == id) return FA3_OK;
-  int multiprocessors;
-  if (fa3_status status = examine_device(driver, multiprocessors)) return status;
+  Machine machine;
+  if (fa3_status status = examine_device(driver, machine)) return status;
   if (!context) {
     context = static_cast<Context*>(std::calloc(1, sizeof(Context)));
     if (!context)
@@ -73,7 +77,7 @@ fa3_status find_or_add(const Driver& driver, CUcontext handle, unsigned long lon
   }
   std::memset(context->functions, 0, sizeof context->functions);
   context->id = id;
-  context->multiprocessors = multiprocessors;
+  static_cast<Machine&>(*context) = machine;
   return FA3_OK;
 }
 

@@ -5,10 +5,15 @@
 
 namespace fa3 {
 
-struct Context {
+// What plans and launches ask of a device.
+struct Machine {
+  int multiprocessors;
+  int memory_bytes_per_us;  // as the driver has it, of all memory; 0: it does not say
+};
+
+struct Context : Machine {
   CUcontext handle;
   unsigned long long id;  // unlike the handle, never used twice in a process
-  int multiprocessors;
   CUfunction functions[row_count];  // null until loaded; written under the table's lock, read atomically
   Context* next;                    // of the same bucket
 };

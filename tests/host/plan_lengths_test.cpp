@@ -58,20 +58,34 @@ TEST_CASE("more sequences than shared memory holds are kept in the plan", "[leng
   CHECK((made.counts.slots > 0 && made.sorted_entries > 0 && made.sorted_entries < 500));
 }
 
-TEST_CASE("tiles whose K and V stay in the L2 cache together stand together", "[lengths]") {
-  for (const int32_t batch : {10, 14, 30}) {  // 3.6, 5.1 and 10.9 pieces for each multiprocessor
-    const std::vector<int32_t> lengths(size_t(batch), 512);
+TEST_CASE("tiles of a section stand together, the last of each sequence first", "[lengths]") {
+  struct Case {
+    int32_t batch, length, shift, last;  // as sections are to be
+    bool many;
+  };
+  // 3.6, 5.1 and 10.9 pieces for each multiprocessor; few keys, very few and more.
+  for (const Case& c : {Case{10, 512, 2, 6, false}, Case{14, 512, 2, 6, true}, Case{30, 512, 0, 6, true},
+                        Case{60, 384, 3, 9, true}, Case{16, 2048, 1, 2, true}, Case{16, 1984, 0, 2, true}}) {
+    CAPTURE(c.batch, c.length);
+    const std::vector<int32_t> lengths(size_t(c.batch), c.length);
     const PackedCall call(wide(), {.heads = 16, .heads_kv = 16}, lengths, lengths, causal_window);
     const PlannedLengths made(call.params);
     check(made);
-    constexpr int tiles = 3;  // of a sequence
-    REQUIRE((made.shift == 2 && made.many == (batch > 10) && made.entries.size() == size_t(tiles * batch)));
-    std::map<int32_t, size_t> first;  // of a section
-    for (size_t n = 0; n < made.entries.size() && made.many; ++n) {
-      const int32_t section = made.place_of(made.entries[n]).sequence >> made.shift;
-      CHECK(n < first.emplace(section, n).first->second + (tiles << made.shift));
+    const int32_t tiles = (c.length + 191) / 192;  // of a sequence
+    REQUIRE((made.sections.shift == c.shift && made.sections.last == c.last && made.many == c.many));
+    REQUIRE(made.entries.size() == size_t(tiles * c.batch));
+    CHECK((made.sorted_entries == made.entries.size()) == !c.many);
+    if (!c.many) continue;
+    size_t n = 0;
+    for (int32_t first = 0, end; first < c.batch; first = end) {
+      end = first + (1 << c.shift);
+      end = first < c.batch - c.last ? std::min(end, c.batch - c.last) : c.batch;
+      for (int32_t rank = 0; rank < tiles; ++rank)
+        for (int32_t sequence = first; sequence < end; ++sequence) {
+          const auto place = made.place_of(made.entries[n++]);
+          CHECK((place.sequence == sequence && place.rows.end == c.length - 192 * rank));
+        }
     }
-    CHECK((made.sorted_entries == made.entries.size()) == (batch == 10));
   }
 }
 

@@ -67,7 +67,7 @@ static void check_order(const PlannedLengths& made) {
     return int32_t(shorter * shorter * (groups_of(p.sequences) - 1));
   };
   const size_t end = made.entries.size() - size_t(made.tail_entries);
-  const int32_t shift = has_tail ? 0 : made.shift;
+  const auto section_of = [&](int32_t sequence) { return has_tail ? sequence : made.section_of(sequence); };
   struct Listed {
     int32_t tiles, begin, longest;  // so many of the sequence's tiles, down to this row
   };
@@ -86,7 +86,7 @@ static void check_order(const PlannedLengths& made) {
   for (size_t n = made.sorted_entries; n < end; ++n) {
     const Planned& entry = made.entries[n];
     const auto [sequence, rows] = made.place_of(entry);
-    if (of_section.count(sequence) == 0 && (rank > 0 || sequence >> shift != last >> shift || sequence <= last))
+    if (of_section.count(sequence) == 0 && (rank > 0 || section_of(sequence) != section_of(last) || sequence <= last))
       end_section(), rank = last = -1;
     Listed& its = of_section[sequence];
     REQUIRE((its.tiles > rank || (its.tiles == rank && sequence > last)));

@@ -39,7 +39,7 @@ struct PlannedLengths {
   PredictedTimes times;
   int32_t unit;          // of the best trial; or 0
   bool many;              // are pieces many?
-  int32_t shift;          // 1 << shift sequences are a section
+  Sections sections;
   size_t sorted_entries;  // so many, the first ones, are sorted by their lengths
   int32_t tail_entries;   // so many, the last ones, are of tiles that are split as the tail
   bool overran = false;  // something was written outside of the plan's memory
@@ -63,7 +63,7 @@ struct PlannedLengths {
     unit = has_unit(*scratch) ? scratch->trials.unit[best_trial(*scratch)] : 0;
     for (size_t i = 0; i < beyond; ++i) overran |= first[i] != untouched || first[beyond + bytes + i] != untouched;
     many = are_many(params, *scratch, scratch->all_tiles);
-    shift = section_shift(params, scratch->longest);
+    sections = sections_of(params, *scratch);
     counts = *plan.counts;
     tail_entries = scratch->has_tail ? counts.slots : 0;
     const int64_t most = most_entries(p.most_tiles, p.most_slots);
@@ -99,6 +99,10 @@ struct PlannedLengths {
     return entries[size_t(number / params.heads)].work(number, params.heads, number % params.heads);
   }
   int32_t length(const Planned& entry) const { return entry.end - entry.begin; }
+  // The number of the section of a sequence, if sequences are in sections.
+  int32_t section_of(int32_t sequence) const {
+    return sequence >= params.sequences - sections.last ? params.sequences : sequence >> sections.shift;
+  }
 };
 
 // How long the pieces of a list take if each multiprocessor takes the next one as soon as it is free, in nanoseconds:

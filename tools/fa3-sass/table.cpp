@@ -145,9 +145,11 @@ std::string parities(const fa3::ForwardRow& row, const std::string& scope) {
   if (scope == "prologue") return repeated("0", 3 + 2 * split);  // Q, blocks that are skipped, the first K
   if (scope == "epilogue") return repeated("0", 5 + 3 * split);  // the last V, Q, K, skipped blocks at two places
   // With own lengths: a piece, Q's buffer; its slot, or with packed heads two, the wish for the next one, its slot; a
-  // piece, stage, the last V's, that V.
-  if (row.has(fa3::Trait::own_lengths))
-    return "0 1 " + repeated("1", 1 + row.packs_heads()) + " 0 1 0 " + repeated("1", 2 + split) + " 0";
+  // piece, with packed heads blocks before, a stage, the last V's, that V.
+  if (row.has(fa3::Trait::own_lengths)) {
+    const bool packs = row.packs_heads();
+    return "0 1 " + repeated("1", 1 + packs) + " 0 1 " + repeated("0", 1 + packs) + " " + repeated("1", 2 + split) + " 0";
+  }
   // Hand-over of pieces at one place or two, stage, the last V's, that V; a piece, Q's buffer.
   return repeated("1", 3 + split + row.has(fa3::Trait::early_claim)) + " 0 0 1";
 }
