@@ -385,25 +385,24 @@ constexpr bool are_many(const PlanLengthsParams& p, const PlanScratch& s, int32_
   return of_all_heads(p, tiles) >= int64_t{share ? shared_rounds : few_rounds} * p.multiprocessors;
 }
 
-// Sections of 1 << shift sequences each, but for the last one. That has two tiles for each multiprocessor or more, so
-// that all end at about the same time.
+// Sections of 1 << shift sequences each, but for the last one. That has two tiles for each multiprocessor, so that all
+// end at about the same time, if K and V of so many sequences stay in the L2 cache.
 struct Sections {
   int32_t shift;
   int32_t last;  // sequences of the last one
 };
 // The long tiles of a section, which come first, all wait for memory, and the short ones, which find K and V in the L2
-// cache, all wait for the tensor cores. So where keys are few and pieces many, a section is one sequence, and tiles of
-// all lengths run beside each other. (With still fewer keys all wait for memory all the time, and sections of several
+// cache, all wait for the tensor cores. So where keys are few, and the last section is no great part of all, a section
+// is one sequence, and tiles of all lengths run beside each other. (With still fewer keys all wait for memory all the time, and sections of several
 // are faster.) Measured: notes.md, the order of packed sequences.
 constexpr Sections sections_of(const PlanLengthsParams& p, const PlanScratch& s) {
-  constexpr int32_t too_few_keys = 512, few_keys = 2048, most_last = 16;
-  const int64_t keys = int64_t{s.longest} * p.Bc;
-  const bool are_many = of_all_heads(p, s.all_tiles) >= int64_t{few_rounds} * p.multiprocessors;
-  const bool is_one = keys >= too_few_keys && keys < few_keys && are_many;
+  constexpr int32_t too_few_keys = 512, few_keys = 2048;
+  const int64_t keys = int64_t{s.longest} * p.Bc, stay = int64_t{p.section_keys} * 5 / 4 / (keys + p.section_rows);
   const int32_t tiles = s.all_tiles < 1 ? 1 : s.all_tiles, of_last = 2 * p.multiprocessors / p.heads + 1;
-  const int64_t last = (int64_t{of_last} * p.sequences + tiles - 1) / tiles;
-  const int32_t most = p.sequences < most_last ? p.sequences : most_last;
-  return {is_one ? 0 : section_shift(p, s.longest), last < most ? static_cast<int32_t>(last) : most};
+  const int64_t wanted = (int64_t{of_last} * p.sequences + tiles - 1) / tiles;
+  const bool is_one = keys >= too_few_keys && keys < few_keys && wanted * 2 < p.sequences;
+  const int32_t most = clamped(stay < p.sequences ? static_cast<int32_t>(stay) : int32_t{p.sequences}, 1, 16);
+  return {is_one ? 0 : section_shift(p, s.longest), wanted < most ? static_cast<int32_t>(wanted) : most};
 }
 
 constexpr int32_t time_of_whole(const PlanLengthsParams& p, const PlanScratch& s, int32_t tiles) {
