@@ -53,6 +53,7 @@ struct ForwardParams {
   float softmax_scale_log2;  // softmax_scale * log2(e)
   Tiles tiles;
   Pieces pieces;
+  int32_t blocks_in_flight;  // so many K/V blocks of all thread blocks memory serves best (with packed heads)
 };
 
 // The same for kernels that take split tiles.
@@ -79,7 +80,7 @@ struct PlannedForwardParams : ForwardParams {
   // means nothing without pages.
   const int32_t* page_table;  // sequence k_batch has the pages page_table[k_batch * table_stride ...]
   int32_t table_stride;  // in numbers
-  int32_t blocks_in_flight;  // so many K/V blocks of a thread block may be on their way (with packed heads); up to stages
+  int32_t reserved_behind_stride;
   int32_t box_rows;
   Divisor page_size;
 

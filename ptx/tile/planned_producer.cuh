@@ -60,6 +60,7 @@ class PlannedKvProducer {
       if (pieces.number[slot] == Claims::none) break;
       const Planned& piece = pieces.planned[slot];
       const int head = config.packs_heads() ? pieces.head[slot] : pieces.head[slot] / p_.heads_per_kv;
+      const InFlight in_flight(p_, pieces.number[slot], config.packs_heads() ? pieces.count[0] : 0);
       // The block at which the next piece is asked for: late, so that it goes to a thread block that is ready for it,
       // but early enough for it to come in time.
       const int blocks = piece.end - piece.begin, ahead = early ? min(max(blocks / 4, 2), 4) : 1;
@@ -87,7 +88,7 @@ class PlannedKvProducer {
         }
         const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
         Stage& stage = smem_.stage[s];
-        wait_for_earlier(i);
+        in_flight.wait_before(smem_, i);
         wait(smem_.empty_k[s], parity);
         if (leads())
           expect(smem_.full_k[s],
@@ -148,14 +149,6 @@ class PlannedKvProducer {
     const uint32_t slot = PieceRing::index(t), full = ptx::shared_address(&smem_.pieces.full[slot]);
     return __all_sync(0xffffffffu, ptx::mbarrier_test_wait_parity(full, PieceRing::parity(t))) &&
            smem_.pieces.number[slot] != Claims::none;
-  }
-
-  // Memory serves all multiprocessors faster if each asks for less at a time than its ring holds, so that what comes
-  // later is in the ring for when it comes late (notes.md, decoding through pages).
-  FA3_DEVICE void wait_for_earlier(uint32_t i) const {
-    if constexpr (!config.packs_heads()) return;
-    const uint32_t n = p_.blocks_in_flight;
-    if (i >= n) wait(smem_.full_k[KvRing::index(i - n)], KvRing::parity(i - n));
   }
 
   // The nth V for menders, and what comes behind the last one: then they end.
@@ -344,6 +337,7 @@ class PieceProducer {
     Claims claims(p_, counts());
     const bool fit_grid = config.packs_heads() && claims.count() <= int(gridDim.x);
     if (lane_ == 0) pieces.fit_grid[0] = fit_grid;
+    if (config.packs_heads() && lane_ == 0) pieces.count[0] = claims.count();
     int number = claims.asked();
     publish(0, number, first);
     // That tickets are cleared takes a microsecond or two. The last V of all need not wait for it if consumers do.

@@ -63,6 +63,7 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
 
     const Piece found = piece_at(p, piece);
     const Work& work = found.work;
+    const InFlight in_flight(p, piece, claims.count());
     // The blocks at which the next piece is asked for and taken: late, so that it goes to a thread block that is ready
     // for it, but early enough for its Q to come in time.
     const int blocks = work.end - work.begin, ahead = early ? min(max(blocks / 4, 2), 4) : 0;
@@ -73,6 +74,7 @@ FA3_DEVICE void kv_producer(const Params& p, Smem& smem) {
       const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
       Stage& stage = smem.stage[s];
       const KeyBlock block = key_block(p, found.tile, j);
+      in_flight.wait_before(smem, i);
       wait(smem.empty_k[s], parity);                                                          // A1.7
       mbarrier_arrive_expect_tx(shared_address(&smem.full_k[s]),
                                 !lands && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());

@@ -58,6 +58,27 @@ struct KvRing {
   }
 };
 
+// With packed heads memory serves all multiprocessors faster if they ask for no more at a time than it takes, less than
+// their rings hold; what is there already helps out when something comes late (notes.md, decoding through pages). So
+// loads of use i wait until those of use i - n have come. All thread blocks share what is best; in the last round, where
+// there are fewer pieces than thread blocks, those that have one.
+struct InFlight {
+  static constexpr uint32_t no_bound = UINT32_MAX;
+  uint32_t blocks;  // n
+
+  // For the piece of this number, of so many.
+  FA3_DEVICE InFlight(const Params& p, int number, int count) : blocks(no_bound) {
+    if constexpr (!config.packs_heads()) return;
+    const int grid = gridDim.x, last_round = count / grid * grid;
+    const int share = p.blocks_in_flight / (number < last_round ? grid : max(count - last_round, 1));
+    if (share < config.stages) blocks = max(share, 2);
+  }
+
+  FA3_DEVICE void wait_before(const Smem& smem, uint32_t i) const {
+    if (config.packs_heads() && i >= blocks) wait(smem.full_k[KvRing::index(i - blocks)], KvRing::parity(i - blocks));
+  }
+};
+
 // The ring of Q buffers. Use t * warpgroups + w is the Q of warpgroup w for the thread block's piece t; the producer
 // fills them in this order. The full barriers are not the buffers' but each warpgroup's own. For warpgroups may take
 // the same buffers in turn, and one that waits for a buffer's next phase before the last one is over would see the

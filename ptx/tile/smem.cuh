@@ -92,6 +92,7 @@ struct PieceRing {
   uint64_t full[slots], empty[slots];
   uint64_t wanted[own_lengths];  // the next piece may be claimed
   bool fit_grid[own_lengths];    // pieces_fit_grid
+  int count[own_lengths && config.packs_heads()];  // pieces of all thread blocks
   // Where a warp has Q and the claims to see to: what Claims are made of anew for each piece, for want of registers.
   PlannedCounts counts[own_lengths && config.lands_v()];
   bool needs_workspace[own_lengths && config.lands_v()];

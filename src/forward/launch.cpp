@@ -87,8 +87,16 @@ Scales scales_of(const ForwardProblem& problem) {
           offset.stride[2]};
 }
 
+// What memory serves in about 2.7 us: for each of 132 multiprocessors 64 KB on an H100, 96 KB on an H200. There it was
+// the fastest (notes.md, decoding through pages).
+int32_t blocks_in_flight(const Machine& machine, const ForwardRow& row) {
+  if (machine.memory_bytes_per_us == 0) return INT32_MAX;
+  return static_cast<int32_t>(2.7 * machine.memory_bytes_per_us / row.stage_bytes());
+}
+
 // What all rows take beside the maps.
-void fill_common(const ForwardProblem& problem, const RowPlan& plan, void* workspace, ForwardParams& params) {
+void fill_common(const ForwardProblem& problem, const RowPlan& plan, const Machine& machine, void* workspace,
+                 ForwardParams& params) {
   char* const bytes = static_cast<char*>(workspace);
   params.output = output_of(problem);
   params.workspace = static_cast<Workspace*>(workspace);
@@ -100,10 +108,12 @@ void fill_common(const ForwardProblem& problem, const RowPlan& plan, void* works
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
   params.tiles = plan.tiles;
   params.pieces = plan.pieces;
+  params.blocks_in_flight = blocks_in_flight(machine, forward_row(plan.row));
 }
 
-void fill(const ForwardProblem& problem, const RowPlan& plan, void* workspace, ScaledForwardParams& params) {
-  fill_common(problem, plan, workspace, params);
+void fill(const ForwardProblem& problem, const RowPlan& plan, const Machine& machine, void* workspace,
+          ScaledForwardParams& params) {
+  fill_common(problem, plan, machine, workspace, params);
   std::copy_n(plan.list, plan.pieces.entries(), params.list);
   params.scales = scales_of(problem);
 }
@@ -115,16 +125,6 @@ void fill(const ForwardProblem& problem, const ForwardPlan& plan, const Device& 
   params.plan = plan_at(begin, params.call);
 }
 
-// What memory serves in about 2.6 us, shared by all multiprocessors: 64 KB each on an H100, 96 KB on an H200. There it
-// was the fastest (notes.md, decoding through pages). Blocks of many small boxes are on their way long enough by
-// themselves, and the wait costs more than it gains.
-int32_t blocks_in_flight(const Machine& machine, const ForwardRow& row, int box_rows) {
-  if (box_rows < 8) return INT32_MAX;
-  const double bytes = 2.6 * machine.memory_bytes_per_us / machine.multiprocessors;
-  const auto blocks = static_cast<int32_t>(bytes / row.stage_bytes() + 0.5);
-  return blocks == 0 ? row.stages : std::clamp(blocks, 2, row.stages);
-}
-
 // The kernel that takes this plan.
 fa3_status fill_served(const Device& device, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
                        const LengthsPlan& lengths, ScaledPlannedForwardParams& params) {
@@ -134,13 +134,14 @@ fa3_status fill_served(const Device& device, const ForwardProblem& problem, cons
   // The first key of a chunk may lie anywhere in its page.
   const int64_t pages_and_chunks = has_pages ? std::gcd(problem.page_size, problem.chunk) : row.Bc;
   const int box_rows = static_cast<int>(std::gcd(pages_and_chunks, int64_t{row.Bc}));
-  fill_common(problem, plan.forward, workspace, params);
+  fill_common(problem, plan.forward, *device.context, workspace, params);
+  // Blocks of many small boxes are on their way long enough by themselves; the wait costs more than it gains.
+  if (box_rows < 8) params.blocks_in_flight = INT32_MAX;
   params.planned = lengths.entries;
   params.counts = lengths.counts;
   params.page_table = has_pages ? static_cast<const int32_t*>(table.data) : nullptr;
   params.table_stride = narrow(table.stride[0]);
   params.box_rows = box_rows;
-  params.blocks_in_flight = blocks_in_flight(*device.context, row, box_rows);
   params.page_size = has_pages ? Divisor::of(narrow(problem.page_size)) : Divisor{};
   params.sinks = static_cast<const float*>(problem.sinks.data);
   params.sinks_stride = problem.sinks.stride[0];
@@ -203,7 +204,7 @@ fa3_status fill(const Device& device, const ForwardProblem& problem, const Forwa
           break;
         }
         if (fa3_status status = encode_maps(driver, problem, v, forward_row(launch.row), params.forward)) return status;
-        fill(problem, plan.forward, workspace, params.forward);
+        fill(problem, plan.forward, *device.context, workspace, params.forward);
         of_launch[i] = &params.forward;
         break;
       case ForwardStep::empty_rows:

@@ -177,25 +177,30 @@ TEST_CASE("few queries run with packed heads, and need no map of O", "[launch][s
 
 TEST_CASE("so many blocks are on their way as memory serves best", "[launch][served]") {
   struct Card {
-    int multiprocessors, kilohertz, bits;
+    int kilohertz, bits;
     int32_t small, large;  // where a block's K and V are 32 KB, and 40 KB
   };
-  for (const Card& card : {Card{132, 2619000, 5120, 2, 2}, Card{132, 3201000, 6144, 3, 2},  // H100 SXM, H200
-                           Card{114, 1593000, 5120, 2, 2}, Card{78, 2619000, 6144, 4, 3},   // H100 PCIe, H20
-                           Card{132, 0, 0, 4, 3}}) {                                        // all of the ring
+  for (const Card& card : {Card{2619000, 5120, 276, 220}, Card{3201000, 6144, 405, 324},  // H100 SXM, H200
+                           Card{1593000, 5120, 168, 134}, Card{0, 0, INT32_MAX, INT32_MAX}}) {  // H100 PCIe
     FakeCuda& fake = fresh();
-    fake.multiprocessors = card.multiprocessors, fake.memory_kilohertz = card.kilohertz, fake.memory_bits = card.bits;
+    fake.memory_kilohertz = card.kilohertz, fake.memory_bits = card.bits;
     ServedShape decode{.batch = 8, .max_q = 1, .total_q = 8, .max_k = 9000, .total_k = 60000, .heads = 32,
                        .heads_kv = 4, .head_dim = 128, .head_dim_v = 128};
     for (const int64_t page_size : {4, 8, 64}) {
       const Pair made = run(paged_call(page_size, 5000, decode));
-      REQUIRE((made.row().stages == 4 && made.row().stage_bytes() == 32 << 10));
+      REQUIRE(made.row().stage_bytes() == 32 << 10);
       CHECK(made.params().blocks_in_flight == (page_size < 8 ? INT32_MAX : card.small));
     }
-    decode.max_q = 20, decode.total_q = 160, decode.head_dim = 192;
+    decode.head_dim = 192;
     const Pair made = run(paged_call(64, 5000, decode));
-    REQUIRE((made.row().packs_heads() && made.row().stages == 3 && made.row().stage_bytes() == 40 << 10));
-    CHECK(made.params().blocks_in_flight == (card.large));
+    REQUIRE(made.row().stage_bytes() == 40 << 10);
+    CHECK(made.params().blocks_in_flight == card.large);
+    // Also where all sequences have one length.
+    fake.launches.clear();
+    REQUIRE(forward(imaginary({.batch = 8, .seqlen_q = 1, .seqlen_k = 9000, .heads = 32, .heads_kv = 4, .head_dim = 128},
+                              FA3_DTYPE_BF16)) == FA3_OK);
+    REQUIRE(forward_row_of(fake.launches[0]).stage_bytes() == 32 << 10);
+    CHECK(fake.launches[0].params().blocks_in_flight == card.small);
   }
 }
 
