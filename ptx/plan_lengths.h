@@ -7,7 +7,8 @@
 // row's bits depend on its own keys only: then tiles are cut wherever a multiple of the unit ends, counted from key 0,
 // and rows of one tile see the same of these (Cuts::period).
 //
-// The order: where pieces are few, from the longest to the shortest. Where they are many, each multiprocessor has
+// The order: where pieces are few, from the longest to the shortest. So also where sequences have one tile each, as in
+// decoding: then no tiles share K and V, and none need to be numbered. Where pieces are many, each multiprocessor has
 // several, and what counts is that K and V are in the L2 cache. So sequences follow in groups, those with the longest
 // tiles first (groups are the finer the longer tiles are: what comes last fills what is left), and of a group in
 // sections, as many sequences as have K and V of section_keys together: of a section first the last tiles of all
@@ -17,13 +18,19 @@
 // The steps are loops whose rounds do not depend on each other: over sequences, over tiles, over pairs of a trial and
 // an item. `threads` says how they run:
 //   each(count, f)              f(0) .. f(count - 1), in any order or at once; all have ended when it returns
+//   each_apart(count, f)        the same, but only rounds of the same 32 (0 .. 31, 32 .. 63, ..) have ended for each
+//                               other when it returns, and all when the next step of another kind does
+//   totals(s, count, f)         sets s.longest, s.all_tiles and s.work: the largest of what f(0) .. f(count - 1)
+//                               return, and sums of that
+//   read(numbers, i)            numbers[i], or 0 if numbers is null
 //   add(sum, n)                 sum += n as one step, from inside such rounds; returns what the sum was before
 //   add_among_alike(sum, n)     the same, where rounds often have the same sum
 //   raise(largest, n)           largest = max(largest, n), likewise
 //   lower(least, n)             least = min(least, n), likewise
 //   prefix_sums(x, count, most, sums)  x[i] becomes the sum of all before it, or `most` if that is less; x[count] that
 //                               of all
-//   list(count, tile_of, piece_of, entries)  entries of the parts of all tiles tile_of(i), i < count
+//   list(count, tile_of, piece_of, entries)  entries of the parts of all tiles tile_of(i), i < count, of which some may
+//                               have none
 // What is read outside of rounds is the same for all threads.
 #pragma once
 #include <cstdint>
@@ -32,12 +39,32 @@
 
 namespace fa3 {
 
+// Of sequences: how long the longest tile is, their tiles, and the K/V blocks of these.
+struct Totals {
+  int32_t longest, tiles, work;
+};
+
 // On the host: one after the other.
 struct InTurn {
   template <class F>
   constexpr void each(int32_t count, F f) const {
     for (int32_t i = 0; i < count; i++) f(i);
   }
+  template <class F>
+  constexpr void each_apart(int32_t count, F f) const {
+    each(count, f);
+  }
+  template <class F>
+  constexpr void totals(PlanScratch& s, int32_t count, F f) const {
+    Totals all{1, 0, 0};  // a longest tile of at least one block
+    each(count, [&](int32_t i) {
+      const Totals own = f(i);
+      all.longest = own.longest > all.longest ? own.longest : all.longest;
+      all.tiles += own.tiles, all.work += own.work;
+    });
+    s.longest = all.longest, s.all_tiles = all.tiles, s.work = all.work;
+  }
+  constexpr int32_t read(const int32_t* numbers, int32_t i) const { return read_or_zero(numbers, i); }
   constexpr int32_t add(int32_t& sum, int32_t n) const {
     const int32_t before = sum;
     sum += n;
@@ -68,11 +95,12 @@ struct Room {
   Sequence* sequences;
   int32_t *tiles, *longest_tile;
   bool fills_last;  // the last tile of a sequence has all rows (tiles_of)
+  bool by_sequence;  // sequences have one tile at most: the tile has its sequence's number, and none are counted
 };
 constexpr Room room_of(const PlanLengthsParams& p, const LengthsPlan& plan, PlanScratch& s) {
   const int32_t count = p.sequences;
-  if (count <= PlanScratch::most_sequences) return {s.sequences, s.tiles, s.longest_tile, true};
-  return {plan.sequences, plan.tiles, plan.tiles + PlanScratch::groups * count + 1, true};
+  if (count <= PlanScratch::most_sequences) return {s.sequences, s.tiles, s.longest_tile, true, false};
+  return {plan.sequences, plan.tiles, plan.tiles + PlanScratch::groups * count + 1, true, false};
 }
 // So many groups of sequences are told apart by their longest tiles: as many as one step of prefix sums has room for.
 constexpr int32_t groups_of(const Divisor& sequences) {
@@ -104,7 +132,7 @@ struct SeenBlocks : Blocks {
 
   constexpr int32_t count() const { return end - begin; }
   constexpr int32_t length(int32_t blocks) const {
-    return weight == 64 ? blocks : static_cast<int32_t>((int64_t{blocks} * weight + 63) / 64);
+    return static_cast<int32_t>((int64_t{blocks} * weight + 63) >> 6);
   }
   constexpr int32_t length() const { return length(count()); }
 };
@@ -178,8 +206,6 @@ constexpr int32_t bucket_of(int32_t length, int32_t width) {
 // The sequence of a tile: the last of all `count` that begins at or before its number. Those without tiles begin where
 // the next one does.
 constexpr int32_t sequence_of_tile(const int32_t* tiles, int32_t count, int32_t number) {
-  // Where each has one tile, that is its number.
-  if (number < count && tiles[number] <= number && number < tiles[number + 1]) return number;
   int32_t begin = 0;
   for (int32_t end = count; end - begin > 1;) {
     const int32_t middle = begin + (end - begin) / 2;
@@ -187,14 +213,6 @@ constexpr int32_t sequence_of_tile(const int32_t* tiles, int32_t count, int32_t 
     else end = middle;
   }
   return begin;
-}
-
-// A tile of a sequence that may have split ones; where it goes is not known yet.
-constexpr ListedTile tile_of_group_0(const PlanLengthsParams& p, const Room& room, int32_t number, int32_t unit) {
-  const int32_t sequence = sequence_of_tile(room.tiles, p.sequences, number), tile = number - room.tiles[sequence];
-  const Sequence& its = room.sequences[sequence];
-  const SeenBlocks blocks = seen_blocks(p, its, tiles_of(p, its, room.fills_last).rows_of(tile, p.Br));
-  return {sequence, tile, blocks, parts_of(p, blocks, unit), 0, 0, 0};
 }
 
 // How many entries of about the same time are before others: a tile's last part, or all of it, and parts of a unit.
@@ -213,12 +231,14 @@ constexpr Buckets buckets_of(const PlanLengthsParams& p, const ListedTile& tile,
 // Sequences, how long their longest tiles are, and sums of all.
 template <class Threads>
 constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s) {
-  const int32_t count = p.sequences;
-  threads.each(1, [&](int32_t) {
-    s.all_tiles = s.work = s.tried = s.next_slot = s.next_entry = 0, s.longest = 1, s.tail = TimeOf::none;
+  threads.each_apart(PlanScratch::buckets, [&](int32_t i) {
+    s.count[i] = 0;
+    if (i < PlanScratch::most_items) s.item_length[i] = s.item_count[i] = s.item_blocks[i] = 0;
+    if (i == 0) s.slots = s.next_slot = s.next_entry = s.next_tile = s.tried = 0, s.best = s.tail = TimeOf::none;
   });
-  threads.each(count, [&](int32_t i) {
-    const Sequence sequence = sequence_at(p.lengths, p.total_q, p.total_k, p.window, p.cuts, i);
+  threads.totals(s, p.sequences, [&](int32_t i) {
+    const auto read = [&](const int32_t* numbers, int32_t n) { return threads.read(numbers, n); };
+    const Sequence sequence = sequence_at(p.lengths, p.total_q, p.total_k, p.window, p.cuts, i, read);
     room.sequences[i] = sequence;
     const SequenceTiles tiles = tiles_of(p, sequence, true);
     int32_t longest = 0;
@@ -238,9 +258,7 @@ constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const 
     room.longest_tile[i] = longest;
     // Whatever the lengths are, sums are within int32.
     const int32_t most = p.most_each;
-    threads.raise(s.longest, longest);
-    threads.add(s.all_tiles, tiles.count < most ? tiles.count : most);
-    threads.add(s.work, work < most ? static_cast<int32_t>(work) : most);
+    return Totals{longest, tiles.count < most ? tiles.count : most, work < most ? static_cast<int32_t>(work) : most};
   });
 }
 
@@ -266,7 +284,6 @@ constexpr void number_tiles(const Threads& threads, const PlanLengthsParams& p, 
     const int32_t tiles = tiles_of(p, sequence, true).count;
     for (int32_t g = 0; g < groups; g++) room.tiles[g * count + i] = g == group ? tiles : 0;
   });
-  // Only lengths that overlap have more tiles than there may be; the last of them are left out.
   threads.prefix_sums(room.tiles, groups * count, p.most_tiles, s.sums);
 }
 
@@ -287,6 +304,9 @@ constexpr int32_t place_in_section(const int32_t* tiles, int32_t count, const Se
   return before;
 }
 
+// The numbers that tiles have before place n: of a sequence in a group, or behind the last one.
+constexpr int32_t tiles_in(const Room& room, int32_t n) { return room.by_sequence ? n : room.tiles[n]; }
+
 // What the list is made of: the tiles before each sequence of each group; the unit.
 inline constexpr int32_t no_unit = 1 << 30;  // that splits nothing
 struct Order {
@@ -301,54 +321,31 @@ constexpr Order choose_order(const Threads& threads, const PlanLengthsParams& p,
   // Parts may be few. So where pieces are many, only tiles that take longer than about half a share are worth it.
   const bool is_long = int64_t{s.longest} * p.multiprocessors * 2 > int64_t{s.work} * p.heads;
   bool may_split = p.unit == 0 && most_cut(p, s.longest) > 1 && (!many || is_long);
-  Order order{many && !may_split ? groups_of(p.sequences) : 1, p.unit ? p.unit : no_unit, {0, 1},
+  const bool has_groups = many && !room.by_sequence;
+  const int32_t tail = p.unit == 0 ? tail_tiles(p, s, listed_tiles(p, s)) : 0;
+  Order order{has_groups && !may_split ? groups_of(p.sequences) : 1, p.unit ? p.unit : no_unit, {0, 1},
               p.unit == 0 && pieces <= p.multiprocessors};
   for (;;) {
-    number_tiles(threads, p, room, s, order.unit, order.groups);
-    if (!may_split) break;
-    choose_unit(threads, p, room.tiles[count], s, [&](int32_t number) {
-      const int32_t sequence = sequence_of_tile(room.tiles, count, number);
-      const Sequence& its = room.sequences[sequence];
-      const SequenceTiles all = tiles_of(p, its, room.fills_last);
-      return seen_blocks(p, its, all.rows_of(number - room.tiles[sequence], p.Br)).length();
-    });
+    if (!room.by_sequence) number_tiles(threads, p, room, s, order.unit, order.groups);
+    if (may_split)
+      try_units(threads, p, tiles_in(room, count), s, [&](int32_t number) {
+        if (room.by_sequence) return room.longest_tile[number];
+        const int32_t sequence = sequence_of_tile(room.tiles, count, number);
+        const Sequence& its = room.sequences[sequence];
+        const SequenceTiles all = tiles_of(p, its, room.fills_last);
+        return seen_blocks(p, its, all.rows_of(number - room.tiles[sequence], p.Br)).length();
+      });
+    if (may_split || (tail > 0 && !s.tried)) compare(threads, p, s, tail);
     if (has_unit(s)) {
       order.unit = s.trials.unit[best_trial(s)];
       order.at_once = s.trials.pieces[best_trial(s)] <= p.multiprocessors;
     }
-    if (!many) break;
+    if (!may_split || !has_groups) break;
     order.groups = groups_of(p.sequences), may_split = false;
   }
-  if (p.unit == 0) order.tail = choose_tail(threads, p, room.tiles[order.groups * count], s);
+  order.tail = best_tail(s, tail);
   if (order.tail.tiles > 0) order.unit = no_unit;
   return order;
-}
-
-// Counts what becomes of group 0, so many tiles: s.count[i] entries are before those of bucket i. Returns the unit:
-// trials take tiles for others of about the same length, and lengths that overlap may want any number of slots, so it
-// grows until slots suffice.
-template <class Threads>
-constexpr int32_t count_pieces(const Threads& threads, const PlanLengthsParams& p, const Room& room, PlanScratch& s,
-                               int32_t tiles, int32_t unit, int32_t width) {
-  for (;; unit += unit / 16 + 1) {
-    threads.each(PlanScratch::buckets, [&](int32_t i) {
-      s.count[i] = 0;
-      if (i == 0) s.slots = 0;
-    });
-    threads.each(tiles, [&](int32_t number) {
-      const ListedTile tile = tile_of_group_0(p, room, number, unit);
-      const Buckets buckets = buckets_of(p, tile, width);
-      threads.add_among_alike(s.count[buckets.last], 1);
-      if (tile.parts.count == 1 || s.slots > p.most_slots) return;
-      threads.add(s.count[buckets.units], tile.parts.count - 1);
-      threads.add(s.slots, tile.parts.count);
-    });
-    const bool suffice = s.slots <= p.most_slots;
-    threads.each(0, [](int32_t) {});  // all have read that before it changes
-    if (suffice) break;
-  }
-  threads.prefix_sums(s.count, PlanScratch::buckets, p.most_tiles + p.most_slots, s.sums);
-  return unit;
 }
 
 template <class Threads>
@@ -358,19 +355,37 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
   Room room = room_of(p, plan, s);
   survey(threads, p, room, s);
   room.fills_last = of_all_heads(p, s.all_tiles) > p.multiprocessors;
+  room.by_sequence = p.packing.rows(p.lengths.max_q) <= p.Br && s.all_tiles <= p.most_tiles;
   const Order order = choose_order(threads, p, room, s);
-  const int32_t tiles = room.tiles[order.groups * count], tail = tiles - order.tail.tiles;
-  const int32_t by_length = order.tail.tiles > 0 ? 0 : room.tiles[count];
+  const bool has_tail = order.tail.tiles > 0;
+  const int32_t places = order.groups * count, tiles = tiles_in(room, places);
+  const int32_t tail = (room.by_sequence ? s.all_tiles : tiles) - order.tail.tiles;
+  const int32_t by_length = has_tail ? 0 : tiles_in(room, count);
   const int32_t longest = 16 * (s.longest + read_blocks(p.most_parts, p.read_length)) + p.write_length;  // of pieces
   int32_t width = 0;  // of a bucket, as a power of two
-  while ((longest - 1) >> width >= PlanScratch::buckets) width++;
-  const bool sorts = by_length > 0 && !order.at_once;
-  const int32_t unit = sorts ? count_pieces(threads, p, room, s, by_length, order.unit, width) : order.unit;
-  const int32_t entries = sorts ? s.count[PlanScratch::buckets] : 0;  // of those
+  for (int32_t bits = 16; bits > 0; bits /= 2)
+    if ((longest - 1) >> (width + bits - 1) >= PlanScratch::buckets) width += bits;
   const Sections sections = sections_of(p, s);
+  const bool sorts = by_length > 0 && !order.at_once;
+  // Tiles that are sorted are counted first: then s.count[i] entries are before those of bucket i. Trials take tiles
+  // for others of about the same length, and lengths that overlap may want any number of slots, so the unit grows until
+  // slots suffice.
+  bool counts = sorts;
+  int32_t unit = order.unit, entries = 0;  // entries: of sorted tiles
   const auto tile_of = [&](int32_t number) {
+    const int32_t place = room.by_sequence ? number : sequence_of_tile(room.tiles, places, number);
+    const int32_t sequence = place - place / p.sequences * count;
+    const Sequence& its = room.sequences[sequence];
+    const SequenceTiles all = tiles_of(p, its, room.fills_last);
+    if (all.count == 0) return ListedTile{};
+    // In groups a sequence's last tile comes first.
+    const int32_t from_last = number - tiles_in(room, place);
+    const int32_t own = number < by_length ? from_last : all.count - 1 - from_last;
+    const SeenBlocks blocks = seen_blocks(p, its, all.rows_of(own, p.Br));
+    if (has_tail && room.by_sequence) number = threads.add_among_alike(s.next_tile, 1);  // of sequences that have one
+    ListedTile tile{sequence, own, blocks, {0, 0, 0, 1}, 0, entries + number - by_length, 0};
     if (number < by_length) {
-      ListedTile tile = tile_of_group_0(p, room, number, unit);
+      tile.parts = parts_of(p, blocks, unit);
       if (!sorts) {
         if (tile.parts.count > 1) tile.slot = threads.add(s.next_slot, tile.parts.count);
         // Trials take tiles for others of about the same length, so slots may not suffice.
@@ -381,19 +396,14 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
       }
       const Buckets buckets = buckets_of(p, tile, width);
       tile.entry = tile.last_entry = threads.add_among_alike(s.count[buckets.last], 1);
-      if (tile.parts.count == 1) return tile;
-      tile.entry = threads.add(s.count[buckets.units], tile.parts.count - 1);
-      tile.slot = threads.add(s.next_slot, tile.parts.count);
+      if (tile.parts.count > 1 && !(counts && s.slots > p.most_slots)) {
+        tile.entry = threads.add(s.count[buckets.units], tile.parts.count - 1);
+        tile.slot = threads.add(counts ? s.slots : s.next_slot, tile.parts.count);
+      }
+      if (counts) tile.parts.count = 0;  // not to be listed yet
       return tile;
     }
-    const int32_t place = sequence_of_tile(room.tiles, order.groups * count, number);
-    const int32_t sequence = place - place / p.sequences * count;
-    const Sequence& its = room.sequences[sequence];
-    const SequenceTiles all = tiles_of(p, its, room.fills_last);
-    const int32_t from_last = number - room.tiles[place], own = all.count - 1 - from_last;
-    const SeenBlocks blocks = seen_blocks(p, its, all.rows_of(own, p.Br));
-    ListedTile tile{sequence, own, blocks, {0, 0, 0, 1}, 0, entries + number - by_length, 0};
-    if (order.tail.tiles == 0) {
+    if (!has_tail && !room.by_sequence) {
       const int32_t* const of_group = room.tiles + (place - sequence);
       tile.last_entry = entries + place_in_section(of_group, count, sections, sequence, from_last) - by_length;
     }
@@ -406,15 +416,32 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
   };
   const auto piece_of = [&](const ListedTile& tile, int32_t part) {
     const Blocks blocks = tile.parts.blocks(tile.blocks, part);
-    const PlacedTile placed = placed_tile(p, room.sequences[tile.sequence], room.fills_last, tile.tile);
-    const int32_t number = p.cuts.each == 1 ? tile.sequence : tile.sequence / p.cuts.each;
+    const Sequence& its = room.sequences[tile.sequence];
+    const PlacedTile placed = placed_tile(p, its, room.fills_last, tile.tile);
+    int32_t number = tile.sequence;
+    if (p.cuts.each > 1) number /= p.cuts.each;
     return Planned{placed.sequence, placed.q_block,   tile.slot, blocks.begin, blocks.end,
                    part,            tile.parts.count, number,    0};
   };
-  threads.list(tiles, tile_of, piece_of, plan.entries);
+  for (;;) {
+    threads.list(counts ? by_length : tiles, tile_of, piece_of, plan.entries);
+    if (!counts) break;
+    if (s.slots <= p.most_slots) {
+      threads.prefix_sums(s.count, PlanScratch::buckets, p.most_tiles + p.most_slots, s.sums);
+      entries = s.count[PlanScratch::buckets], counts = false;
+    } else {
+      threads.each(0, [](int32_t) {});  // all have read that before it changes
+      unit += unit / 16 + 1;
+      threads.each(PlanScratch::buckets, [&](int32_t i) {
+        s.count[i] = 0;
+        if (i == 0) s.slots = 0;
+      });
+    }
+  }
   threads.each(1, [&](int32_t) {
-    s.has_tail = order.tail.tiles > 0;
-    const int32_t in_groups = tail - by_length, in_tail = s.has_tail ? s.next_slot : 0;
+    s.has_tail = has_tail;
+    if (room.by_sequence) room.tiles[count] = s.all_tiles;  // for those who look at what was done
+    const int32_t in_groups = has_tail ? tail : tiles - by_length, in_tail = has_tail ? s.next_slot : 0;
     *plan.counts = {entries + s.next_entry + in_groups + in_tail,
                     s.next_slot < p.most_slots ? s.next_slot : p.most_slots};
   });

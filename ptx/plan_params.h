@@ -61,12 +61,11 @@ struct PlanLengthsPassParams {
 // eighths of the unit. Of each class the pieces that are whole tiles and those that are parts, and the K/V blocks.
 struct Trials {
   static constexpr int32_t count = 64, classes = 8;
-  int32_t unit[count], read[count];  // read: time that reading parts takes behind all pieces
-  int32_t read_length[count];        // that of a part otherwise, in 16ths of a block
-  uint32_t multiplier[count];  // n / unit is the upper half of n times that
+  using OfClasses = int32_t[count][classes];
+  alignas(16) OfClasses whole, parts, blocks;
+  alignas(16) OfClasses all, time;      // all: pieces of all heads; time: of a piece
+  int32_t unit[count];
   int32_t longest_whole[count], longest_part[count];
-  int32_t whole[classes][count], parts[classes][count], blocks[classes][count];
-  int32_t time[classes][count];         // of a piece
   int32_t pieces[count], slots[count];  // pieces: of all heads
   int32_t longest[count];               // time of the longest piece
   int32_t least[count], share[count];   // of the time until all are done, at least
@@ -83,10 +82,10 @@ struct PlanScratch {
   int32_t item_length[most_items], item_count[most_items], item_blocks[most_items];  // tiles of about the same length:
                                                                                       // the longest, and all together
   Trials trials;
-  int32_t sums[32];
+  int32_t sums[32], totals[3 * 32];
 
   int32_t all_tiles, longest, work;  // work: K/V blocks of all tiles
-  int32_t slots, next_slot, next_entry;
+  int32_t slots, next_slot, next_entry, next_tile;
   int32_t tried;       // were units tried?
   int32_t best, tail;  // the best trial, and the best number of parts for the tail (TimeOf in plan_unit.h)
   int32_t has_tail;                // is that what is taken?

@@ -23,6 +23,11 @@ constexpr int32_t of_all_heads(const PlanLengthsParams& p, int64_t pieces) {
   return static_cast<int32_t>(pieces * p.heads < most ? pieces * p.heads : most);
 }
 
+// Only lengths that overlap have more tiles than there may be; the last of them are left out.
+constexpr int32_t listed_tiles(const PlanLengthsParams& p, const PlanScratch& s) {
+  return s.all_tiles < p.most_tiles ? s.all_tiles : p.most_tiles;
+}
+
 // What pieces cost if there are so many, of all heads.
 constexpr Costs costs_of(const PlanLengthsParams& p, int32_t pieces) {
   if (pieces > p.multiprocessors) {
@@ -95,6 +100,10 @@ constexpr int32_t most_cut(const PlanLengthsParams& p, int32_t longest) {
   if (most > longest >> p.least_unit) most = longest >> p.least_unit;
   return most < 1 ? 1 : most;
 }
+// So many trials, as a power of two.
+constexpr int32_t columns_of(const PlanLengthsParams& p, const PlanScratch& s) {
+  return most_cut(p, s.longest) > 15 ? 6 : 5;
+}
 // The unit of a trial, and into how many parts it cuts the longest tile: 1, 1 1/8, 1 1/3, 1 1/2, 1 3/4, 2, 2 1/2, 3,
 // .., of which the last is the shorter one. If there may be more parts than half of the trials, later ones are tried in
 // steps.
@@ -114,17 +123,21 @@ constexpr Unit unit_of(int32_t trial, int32_t columns, int32_t longest, int32_t 
   return {length > 2 ? length : 2, (halves + 1) / 2};
 }
 
-// What becomes of the tiles of every item in a group: parts of a unit each, and the last part or the whole tile. Lengths
-// are summed up in 1 << shift blocks.
+// What becomes of the tiles of an item and of every so many-th one behind it: parts of a unit each, and the last part
+// or the whole tile. Lengths are summed up in 1 << shift blocks.
 template <class Threads>
 constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, PlanScratch& s, int32_t shift,
-                         int32_t items, int32_t group, int32_t groups, int32_t trial) {
+                         int32_t items, int32_t first, int32_t step, int32_t trial, int32_t unit) {
   Trials& made = s.trials;
-  const int32_t unit = made.unit[trial];
-  const uint32_t multiplier = made.multiplier[trial];
+  const uint32_t multiplier = UINT32_MAX / static_cast<uint32_t>(unit) + 1;  // n / unit: the upper half of n times that
+  int32_t read = 0;  // what reading a part takes, in 16ths of a block
+  if (!p.packed_rows) {
+    const int32_t pieces = s.all_tiles + upper_half(static_cast<uint32_t>(s.work), multiplier);  // about
+    read = read_length(p, costs_of(p, of_all_heads(p, pieces)));
+  }
   int32_t units_in_all = 0, longest_part = 0, longest_whole = 0;
   int64_t blocks_in_all = 0;
-  for (int32_t item = group; item < items; item += groups) {
+  for (int32_t item = first; item < items; item += step) {
     const int32_t tiles = s.item_count[item], length = s.item_length[item];
     if (tiles == 0) continue;
     int32_t units = upper_half(static_cast<uint32_t>(length - 1), multiplier), last = length - units * unit;
@@ -133,27 +146,27 @@ constexpr void try_items(const Threads& threads, const PlanLengthsParams& p, Pla
       constexpr int32_t most = 1 << 22;
       const int32_t parts = tiles < most / 128 ? tiles * units : most;
       units_in_all += parts, blocks_in_all += int64_t{parts} * unit;
-      last += read_blocks(units + 1, made.read_length[trial]);
+      last += read_blocks(units + 1, read);
     }
     if (units > 0 && last > longest_part) longest_part = last;
     if (units == 0 && last > longest_whole) longest_whole = last;
     int32_t its_class = upper_half(static_cast<uint32_t>(8 * last - 1), multiplier);
     if (its_class >= Trials::classes) its_class = Trials::classes - 1;
-    threads.add((units > 0 ? made.parts : made.whole)[its_class][trial], tiles);
+    threads.add((units > 0 ? made.parts : made.whole)[trial][its_class], tiles);
     const int64_t blocks = units > 0 ? int64_t{tiles} * last : s.item_blocks[item];
-    threads.add(made.blocks[its_class][trial], static_cast<int32_t>(blocks >> shift));
+    threads.add(made.blocks[trial][its_class], static_cast<int32_t>(blocks >> shift));
   }
-  threads.raise(made.longest_whole[trial], longest_whole);
+  if (longest_whole > 0) threads.raise(made.longest_whole[trial], longest_whole);
   if (units_in_all == 0) return;
   threads.raise(made.longest_part[trial], longest_part > unit ? longest_part : unit);
-  threads.add(made.parts[Trials::classes - 1][trial], units_in_all);
-  threads.add(made.blocks[Trials::classes - 1][trial], static_cast<int32_t>(blocks_in_all >> shift));
+  threads.add(made.parts[trial][Trials::classes - 1], units_in_all);
+  threads.add(made.blocks[trial][Trials::classes - 1], static_cast<int32_t>(blocks_in_all >> shift));
 }
 
 // What a piece of a class takes, on average.
 constexpr void time_class(const PlanLengthsParams& p, Trials& trials, int32_t trial, int32_t its_class, int32_t shift) {
   int32_t whole = 0, parts = 0;
-  for (int32_t c = 0; c < Trials::classes; c++) whole += trials.whole[c][trial], parts += trials.parts[c][trial];
+  for (int32_t c = 0; c < Trials::classes; c++) whole += trials.whole[trial][c], parts += trials.parts[trial][c];
   const int32_t all = of_all_heads(p, int64_t{whole} + parts);
   const Costs costs = costs_of(p, all);
   if (its_class == 0) {
@@ -161,17 +174,17 @@ constexpr void time_class(const PlanLengthsParams& p, Trials& trials, int32_t tr
     trials.pieces[trial] = all, trials.slots[trial] = parts;
     trials.longest[trial] = clamped_time(parts > 0 && of_part > of_whole ? of_part : of_whole);
   }
-  const int32_t own_parts = trials.parts[its_class][trial], own = trials.whole[its_class][trial] + own_parts;
+  const int32_t own_parts = trials.parts[trial][its_class], own = trials.whole[trial][its_class] + own_parts;
+  trials.all[trial][its_class] = of_all_heads(p, own);
   if (own == 0) return;
-  const int64_t time = (int64_t{trials.blocks[its_class][trial]} << shift) * costs.block +
+  const int64_t time = (int64_t{trials.blocks[trial][its_class]} << shift) * costs.block +
                        int64_t{own_parts} * costs.write;
   const float each = static_cast<float>(time) / static_cast<float>(own);
-  trials.time[its_class][trial] = costs.piece + (each < longest_time ? static_cast<int32_t>(each) : longest_time);
+  trials.time[trial][its_class] = costs.piece + (each < longest_time ? static_cast<int32_t>(each) : longest_time);
 }
 
-constexpr Alike alike_in(const PlanLengthsParams& p, const Trials& trials, int32_t trial, int32_t its_class) {
-  return {of_all_heads(p, int64_t{trials.whole[its_class][trial]} + trials.parts[its_class][trial]),
-          trials.time[its_class][trial]};
+constexpr Alike alike_in(const Trials& trials, int32_t trial, int32_t its_class) {
+  return {trials.all[trial][its_class], trials.time[trial][its_class]};
 }
 
 // When the last piece of a class is done, if there are up to two pieces for each multiprocessor: so many, up to `end`,
@@ -184,21 +197,21 @@ constexpr int32_t end_of_class(const PlanLengthsParams& p, const Trials& trials,
   // The last one of a class is shorter than the average, but for the last class, which has the parts of a unit.
   const int32_t block = costs_of(p, trials.pieces[trial]).block;
   const int32_t shorter = its_class == last_class ? 0 : clamped_time(int64_t{trials.unit[trial]} * block / 16);
-  const int32_t own = trials.time[its_class][trial] - shorter;
+  const int32_t own = trials.time[trial][its_class] - shorter;
   // It comes behind the first piece that is as far from the last of all first ones as it is from the first of all
   // others.
   const int32_t place = 2 * all - end;
   int64_t work = -own;  // of all before it
   int32_t start = 0;
   for (int32_t c = last_class, before = 0; c >= its_class; c--) {
-    const Alike its = alike_in(p, trials, trial, c);
+    const Alike its = alike_in(trials, trial, c);
     work += int64_t{its.pieces} * its.time, before += its.pieces;
     if (before > place && start == 0) start = its.time;
   }
   // But if some have ended two pieces before others end one, these others have no more, and some share what is left.
   int32_t some = all;
   for (int32_t c = last_class; c > its_class; c--) {
-    const Alike its = alike_in(p, trials, trial, c);
+    const Alike its = alike_in(trials, trial, c);
     if (its.pieces >= some || int64_t{its.time} * some <= work) break;
     some -= its.pieces, work -= int64_t{its.pieces} * its.time;
   }
@@ -224,7 +237,7 @@ constexpr void bound_class(const Threads& threads, const PlanLengthsParams& p, T
   int64_t rest = 0;  // time of all from this class on but the longest
   bool is_last = true;
   for (int32_t c = last_class; c >= 0; c--) {
-    const Alike its = alike_in(p, trials, trial, c);
+    const Alike its = alike_in(trials, trial, c);
     if (its.pieces == 0) continue;
     classes++;
     if (c == last_class) longest = its;
@@ -272,7 +285,7 @@ constexpr int32_t time_of_trial(const PlanLengthsParams& p, const PlanScratch& s
   int32_t time = trials.least[trial] > trials.share[trial] ? trials.least[trial] : trials.share[trial];
   // Of more than two rounds of parts and tiles less is known.
   if (trial > 0 && trials.pieces[trial] > 2 * p.multiprocessors) time += time / 32;
-  return clamped_time(int64_t{launch_time} + time + trials.read[trial]);
+  return clamped_time(int64_t{launch_time} + time);
 }
 
 // Of times that one of a few has, and which of them, in one number: the least one is that of the shortest time. Times
@@ -287,75 +300,19 @@ struct TimeOf {
   }
 };
 
-// Chooses among the units for tiles of so many lengths: length_of(i), i < tiles.
-template <class Threads, class Length>
-constexpr void choose_unit(const Threads& threads, const PlanLengthsParams& p, int32_t tiles, PlanScratch& s,
-                           Length length_of) {
-  const int32_t most = most_cut(p, s.longest);
-  const int32_t items = tiles < PlanScratch::most_items ? tiles : PlanScratch::most_items;
-  const int32_t columns = most > 15 ? 6 : 5, trials = 1 << columns;
-  int32_t shift = 0;  // sums of all tiles are within int32
-  while (int64_t{s.all_tiles} * s.longest >> shift >= 1 << 30) shift++;
-  const uint32_t of_longest = UINT32_MAX / static_cast<uint32_t>(s.longest) + 1;
-  threads.each(Trials::classes * Trials::count, [&](int32_t i) {
-    Trials& made = s.trials;
-    (&made.whole[0][0])[i] = (&made.parts[0][0])[i] = (&made.blocks[0][0])[i] = 0;
-    if (i < PlanScratch::most_items) s.item_length[i] = s.item_count[i] = s.item_blocks[i] = 0;
-    if (i < Trials::count) made.least[i] = made.share[i] = made.longest_part[i] = made.longest_whole[i] = 0;
-    if (i < trials) {
-      const Unit unit = unit_of(i, columns, s.longest, most);
-      made.unit[i] = unit.length, made.multiplier[i] = UINT32_MAX / static_cast<uint32_t>(unit.length) + 1;
-      made.read[i] = read_behind(p, unit.parts);
-      const int32_t pieces = s.all_tiles + upper_half(static_cast<uint32_t>(s.work), made.multiplier[i]);  // about
-      made.read_length[i] = read_length(p, costs_of(p, of_all_heads(p, pieces)));
-    }
-    if (i == 0) s.best = TimeOf::none, s.tried = 1;
-  });
-  threads.each(tiles, [&](int32_t i) {
-    const int32_t length = length_of(i);
-    if (tiles <= PlanScratch::most_items) {
-      s.item_length[i] = s.item_blocks[i] = length, s.item_count[i] = 1;
-    } else {
-      const int32_t item_of = upper_half(static_cast<uint32_t>(length - 1) * PlanScratch::most_items, of_longest);
-      const int32_t item = clamped(item_of, 0, PlanScratch::most_items - 1);
-      threads.add_among_alike(s.item_count[item], int32_t{1});
-      threads.raise(s.item_length[item], length);
-      threads.add_among_alike(s.item_blocks[item], length);
-    }
-  });
-  const int32_t groups = 512 >> columns;  // as many rounds as the pass has threads
-  threads.each(groups << columns, [&](int32_t i) {
-    try_items(threads, p, s, shift, items, i >> columns, groups, i & (trials - 1));
-  });
-  threads.each(Trials::classes * trials, [&](int32_t i) {
-    time_class(p, s.trials, i & (trials - 1), i >> columns, shift);
-  });
-  threads.each(Trials::classes * trials, [&](int32_t i) {
-    bound_class(threads, p, s.trials, i & (trials - 1), i >> columns);
-  });
-  threads.each(trials, [&](int32_t trial) {
-    const int32_t whole_time = time_of_trial(p, s, 0), time = time_of_trial(p, s, trial);
-    const int32_t unit = s.trials.unit[trial];
-    // Tiles that are many balance themselves, unless some are much longer.
-    const bool are_many = !p.packed_rows && 4 * s.trials.pieces[0] >= 7 * p.multiprocessors;
-    const bool takes = unit >= 1 << p.least_unit && unit < s.longest && s.trials.slots[trial] <= p.most_slots &&
-                       (!are_many || time < whole_time - whole_time / 10) &&
-                       is_better(p, s, time, whole_time, s.trials.pieces[trial]);
-    if (takes) threads.lower(s.best, TimeOf::packed(time, trial, TimeOf::shift(whole_time)));
-  });
-}
-constexpr bool has_unit(const PlanScratch& s) { return s.tried && s.best != TimeOf::none; }
-constexpr int32_t best_trial(const PlanScratch& s) { return s.best & 63; }
-
 struct Tail {
   int32_t tiles, parts;
+
+  static constexpr int32_t trials = 31;  // 2 parts, 3, .. 32
 };
 constexpr int32_t tail_tiles(const PlanLengthsParams& p, const PlanScratch& s, int32_t tiles) {
   constexpr int32_t most_rounds = 32;  // beyond that there is little to gain
   const int32_t pieces = of_all_heads(p, tiles), rounds = pieces / p.multiprocessors;
-  const int32_t last = pieces - rounds * p.multiprocessors, own = (last + p.heads - 1) / p.heads;
+  const int32_t last = pieces - rounds * p.multiprocessors;
   const bool are_alike = int64_t{s.work} * 10 >= int64_t{tiles} * s.longest * 9;
-  return are_alike && rounds > 0 && rounds < most_rounds && last > 0 && 2 * own <= p.most_slots ? own : 0;
+  if (!are_alike || rounds == 0 || rounds >= most_rounds || last == 0) return 0;
+  const int32_t own = (last + p.heads - 1) / p.heads;
+  return 2 * own <= p.most_slots ? own : 0;
 }
 constexpr int32_t time_of_tail(const PlanLengthsParams& p, const PlanScratch& s, int32_t tiles, const Tail& tail) {
   const int32_t pieces = of_all_heads(p, tiles), in_tail = of_all_heads(p, tail.tiles);
@@ -418,21 +375,91 @@ constexpr int32_t time_of_whole(const PlanLengthsParams& p, const PlanScratch& s
   return clamped_time(launch_time + (time > all ? time : all));
 }
 
+// Is it better to split the tail?
 template <class Threads>
-constexpr Tail choose_tail(const Threads& threads, const PlanLengthsParams& p, int32_t tiles, PlanScratch& s) {
-  const int32_t own = tail_tiles(p, s, tiles);
-  if (own == 0) return {0, 1};
-  constexpr int32_t most_tail_parts = 32;
-  const int32_t whole_time = time_of_whole(p, s, tiles), shift = TimeOf::shift(whole_time);
-  threads.each(most_tail_parts - 1, [&](int32_t i) {
-    const int32_t parts = i + 2;
-    if (own * parts > p.most_slots || parts > p.most_parts || parts << p.least_unit > s.longest) return;
-    const int32_t time = time_of_tail(p, s, tiles, {own, parts});
-    if (is_better(p, s, time, whole_time, of_all_heads(p, tiles)))
-      threads.lower(s.tail, TimeOf::packed(time, parts, shift));
+constexpr void try_tail(const Threads& threads, const PlanLengthsParams& p, PlanScratch& s, const Tail& tail,
+                        int32_t whole_time, int32_t shift) {
+  const int32_t parts = tail.parts, tiles = listed_tiles(p, s);
+  if (tail.tiles * parts > p.most_slots || parts > p.most_parts || parts << p.least_unit > s.longest) return;
+  const int32_t time = time_of_tail(p, s, tiles, tail);
+  if (is_better(p, s, time, whole_time, of_all_heads(p, tiles)))
+    threads.lower(s.tail, TimeOf::packed(time, parts, shift));
+}
+
+// A tile of that length becomes one of so many items.
+template <class Threads>
+constexpr void add_to_items(const Threads& threads, PlanScratch& s, int32_t length, uint32_t of_longest) {
+  const int32_t item_of = upper_half(static_cast<uint32_t>(length - 1) * PlanScratch::most_items, of_longest);
+  const int32_t item = clamped(item_of, 0, PlanScratch::most_items - 1);
+  threads.add_among_alike(s.item_count[item], int32_t{1});
+  threads.raise(s.item_length[item], length);
+  threads.add_among_alike(s.item_blocks[item], length);
+}
+
+// Tries all units for tiles of so many lengths: length_of(i), i < tiles, 0 if there is no such tile.
+template <class Threads, class Length>
+constexpr void try_units(const Threads& threads, const PlanLengthsParams& p, int32_t tiles, PlanScratch& s,
+                           Length length_of) {
+  const int32_t most = most_cut(p, s.longest);
+  const int32_t items = tiles < PlanScratch::most_items ? tiles : PlanScratch::most_items;
+  const int32_t columns = columns_of(p, s);
+  int32_t shift = 0;  // sums of all tiles are within int32
+  while (int64_t{s.all_tiles} * s.longest >> shift >= 1 << 30) shift++;
+  const uint32_t of_longest = tiles == items ? 0 : UINT32_MAX / static_cast<uint32_t>(s.longest) + 1;
+  threads.each(tiles, [&](int32_t i) {
+    const int32_t length = length_of(i);
+    if (tiles == items) s.item_length[i] = s.item_blocks[i] = length, s.item_count[i] = length > 0;
+    else if (length > 0) add_to_items(threads, s, length, of_longest);
   });
+  // As many rounds as the pass has threads. Those of a trial are of the same 32.
+  const int32_t team = 512 >> columns;
+  const auto each_of_trials = [&](auto f) {
+    threads.each_apart(512, [&](int32_t i) { f(i >> (9 - columns), i & (team - 1)); });
+  };
+  each_of_trials([&](int32_t trial, int32_t i) {
+    Trials& made = s.trials;
+    if (i < Trials::classes) made.whole[trial][i] = made.parts[trial][i] = made.blocks[trial][i] = 0;
+    if (i == 0) made.least[trial] = made.share[trial] = made.longest_part[trial] = made.longest_whole[trial] = 0;
+    if (trial == 0 && i == 0) s.tried = 1;
+  });
+  each_of_trials([&](int32_t trial, int32_t i) {
+    const int32_t unit = unit_of(trial, columns, s.longest, most).length;
+    if (i == 0) s.trials.unit[trial] = unit;
+    try_items(threads, p, s, shift, items, i, team, trial, unit);
+  });
+  each_of_trials([&](int32_t trial, int32_t i) {
+    if (i < Trials::classes) time_class(p, s.trials, trial, i, shift);
+  });
+  each_of_trials([&](int32_t trial, int32_t i) {
+    if (i < Trials::classes) bound_class(threads, p, s.trials, trial, i);
+  });
+  threads.each(0, [](int32_t) {});  // from here on all trials are known to all
+}
+
+// Which unit of those that were tried is best, and how many parts of the tail, so many tiles?
+template <class Threads>
+constexpr void compare(const Threads& threads, const PlanLengthsParams& p, PlanScratch& s, int32_t tail) {
+  const int32_t whole_time = time_of_whole(p, s, listed_tiles(p, s)), shift = TimeOf::shift(whole_time);
+  threads.each(Trials::count + (tail > 0 ? Tail::trials : 0), [&](int32_t i) {
+    if (i >= Trials::count) return try_tail(threads, p, s, {tail, i - Trials::count + 2}, whole_time, shift);
+    if (!s.tried || i >= 1 << columns_of(p, s)) return;
+    const int32_t parts = unit_of(i, columns_of(p, s), s.longest, most_cut(p, s.longest)).parts;
+    const int32_t time = clamped_time(int64_t{time_of_trial(p, s, i)} + read_behind(p, parts));
+    const int32_t unit = s.trials.unit[i];
+    // Tiles that are many balance themselves, unless some are much longer.
+    const bool are_many = !p.packed_rows && 4 * s.trials.pieces[0] >= 7 * p.multiprocessors;
+    const bool takes = unit >= 1 << p.least_unit && unit < s.longest && s.trials.slots[i] <= p.most_slots &&
+                       (!are_many || time < whole_time - whole_time / 10) &&
+                       is_better(p, s, time, whole_time, s.trials.pieces[i]);
+    if (takes) threads.lower(s.best, TimeOf::packed(time, i, shift));
+  });
+}
+constexpr bool has_unit(const PlanScratch& s) { return s.tried && s.best != TimeOf::none; }
+constexpr int32_t best_trial(const PlanScratch& s) { return s.best & 63; }
+
+constexpr Tail best_tail(const PlanScratch& s, int32_t tiles) {
   if (s.tail == TimeOf::none || (has_unit(s) && s.best >> 6 <= s.tail >> 6)) return {0, 1};
-  return {own, s.tail & 63};
+  return {tiles, s.tail & 63};
 }
 
 // What is predicted, with all tiles whole and as planned; of a constant unit nothing.

@@ -52,28 +52,34 @@ constexpr Range rows_of_sequence(bool packed, Range given, int32_t total, int32_
   return rows;
 }
 
+// What the caller's lengths say of sequence b, 0 where they say nothing. read(numbers, i) returns numbers[i], or 0 if
+// numbers is null. All are read before one is needed: each is a microsecond on its way.
+struct Given {
+  Range q, k;
+  int32_t used_q, used_k, leftpad_k, batch_k;
+};
+template <class Read>
+constexpr Given given(const Lengths& lengths, int32_t b, Read read) {
+  return {{read(lengths.cu_q, b), read(lengths.cu_q, b + 1)}, {read(lengths.cu_k, b), read(lengths.cu_k, b + 1)},
+          read(lengths.used_q, b), read(lengths.used_k, b), read(lengths.leftpad_k, b), read(lengths.batch_k, b)};
+}
+constexpr int32_t read_or_zero(const int32_t* numbers, int32_t i) { return numbers ? numbers[i] : 0; }
+
 // Sequence b. total_q and total_k are the rows of the tensors of all sequences (0 where they are batched). Whatever
 // numbers lie in device memory, the sequence lies within the tensors and is not longer than the maxima: rows outside
 // are left out, an end before its start is taken for the start, a count of rows in use below 0 or beyond the end for
 // that limit, padding beyond the keys in use for all of these, and a batch entry that there is not has no keys.
-constexpr Sequence sequence_at(const Lengths& lengths, int32_t total_q, int32_t total_k, const Window& window,
-                               int32_t b) {
-  // All are read before one is needed: each is a microsecond on its way.
-  const auto number = [](const int32_t* numbers, int32_t i) { return numbers ? numbers[i] : 0; };
-  const Range given_q{number(lengths.cu_q, b), number(lengths.cu_q, b + 1)};
-  const Range given_k{number(lengths.cu_k, b), number(lengths.cu_k, b + 1)};
-  const int32_t used_q = number(lengths.used_q, b), used_k = number(lengths.used_k, b);
-  const int32_t leftpad = number(lengths.leftpad_k, b), given_batch = number(lengths.batch_k, b);
-
-  const Range q = rows_of_sequence(lengths.cu_q, given_q, total_q, lengths.max_q, used_q, lengths.used_q);
-  Range k = rows_of_sequence(lengths.cu_k, given_k, total_k, lengths.max_k, used_k, lengths.used_k);
+constexpr Sequence sequence_of(const Lengths& lengths, const Given& given, int32_t total_q, int32_t total_k,
+                               const Window& window, int32_t b) {
+  const Range q = rows_of_sequence(lengths.cu_q, given.q, total_q, lengths.max_q, given.used_q, lengths.used_q);
+  Range k = rows_of_sequence(lengths.cu_k, given.k, total_k, lengths.max_k, given.used_k, lengths.used_k);
   int32_t k_batch = lengths.cu_k ? 0 : b;
   if (lengths.batch_k) {
-    const bool exists = given_batch >= 0 && given_batch < lengths.caches;
-    k_batch = exists ? given_batch : 0;
+    const bool exists = given.batch_k >= 0 && given.batch_k < lengths.caches;
+    k_batch = exists ? given.batch_k : 0;
     if (!exists) k.end = k.begin;
   }
-  if (lengths.leftpad_k) k.begin += clamped(leftpad, 0, k.end - k.begin);
+  if (lengths.leftpad_k) k.begin += clamped(given.leftpad_k, 0, k.end - k.begin);
   const int32_t seqlen_q = q.end - q.begin, seqlen_k = k.end - k.begin;
   const int32_t offset = window.bottom_right ? seqlen_k - seqlen_q : 0;  // of a key at the query's own position
   // A window that reaches beyond the sequence has no bound. So sums stay within int32, however large it is.
@@ -81,6 +87,10 @@ constexpr Sequence sequence_at(const Lengths& lengths, int32_t total_q, int32_t 
   const bool bounded_right = window.right >= 0 && window.right < seqlen_k - offset;
   return {q.begin, lengths.cu_q ? 0 : b, k.begin, k_batch, seqlen_q, seqlen_k,
           bounded_left ? window.left - offset : no_bound, bounded_right ? window.right + offset : no_bound};
+}
+constexpr Sequence sequence_at(const Lengths& lengths, int32_t total_q, int32_t total_k, const Window& window,
+                               int32_t b) {
+  return sequence_of(lengths, given(lengths, b, read_or_zero), total_q, total_k, window, b);
 }
 
 // How each sequence becomes several, one after the other, of some of its rows each: some may have none.
@@ -141,12 +151,18 @@ constexpr Sequence period_of(const Sequence& whole, const Cuts& cuts, int32_t nt
   };
   return with_rows(whole, start(nth), start(nth + 1));
 }
+template <class Read>
+constexpr Sequence sequence_at(const Lengths& lengths, int32_t total_q, int32_t total_k, const Window& window,
+                               const Cuts& cuts, int32_t number, Read read) {
+  int32_t b = number, nth = 0;
+  if (cuts.each > 1) b = number / cuts.each, nth = number - b * cuts.each;
+  const Sequence whole = sequence_of(lengths, given(lengths, b, read), total_q, total_k, window, b);
+  if (cuts.each == 1 && !cuts.chunk) return whole;
+  return cuts.chunk ? chunk_of(whole, cuts.chunk, nth) : period_of(whole, cuts, nth);
+}
 constexpr Sequence sequence_at(const Lengths& lengths, int32_t total_q, int32_t total_k, const Window& window,
                                const Cuts& cuts, int32_t number) {
-  if (cuts.each == 1 && !cuts.chunk) return sequence_at(lengths, total_q, total_k, window, number);
-  const int32_t b = number / cuts.each, nth = number - b * cuts.each;
-  const Sequence whole = sequence_at(lengths, total_q, total_k, window, b);
-  return cuts.chunk ? chunk_of(whole, cuts.chunk, nth) : period_of(whole, cuts, nth);
+  return sequence_at(lengths, total_q, total_k, window, cuts, number, read_or_zero);
 }
 
 // Which keys the sequence's rows see. A side may be taken as bounded for all sequences of a call: no_bound hides

@@ -29,8 +29,39 @@ class ThreadBlock {
 
   template <class F>
   FA3_DEVICE void each(int count, F f) const {
+#pragma unroll 1
     for (int i = threadIdx.x; i < count; i += threads) f(i);
     __syncthreads();
+  }
+  template <class F>
+  FA3_DEVICE void each_apart(int count, F f) const {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < count; i += threads) f(i);
+    __syncwarp();
+  }
+  template <class F>
+  FA3_DEVICE void totals(PlanScratch& s, int count, F f) const {
+    Totals own{1, 0, 0};
+#pragma unroll 1
+    for (int i = threadIdx.x; i < count; i += threads) {
+      const Totals more = f(i);
+      own = {max(own.longest, more.longest), own.tiles + more.tiles, own.work + more.work};
+    }
+    __syncwarp();
+    own = of_warp(own);
+    if (lane_ == 0)
+      s.totals[warp_] = own.longest, s.totals[32 + warp_] = own.tiles, s.totals[64 + warp_] = own.work;
+    __syncthreads();
+    if (warp_ == 0) {
+      const bool has = lane_ < warps;
+      own = of_warp({has ? s.totals[lane_] : 1, has ? s.totals[32 + lane_] : 0, has ? s.totals[64 + lane_] : 0});
+      if (lane_ == 0) s.longest = own.longest, s.all_tiles = own.tiles, s.work = own.work;
+    }
+    __syncthreads();
+  }
+  // As it is volatile, the compiler does not move it to where the number is needed: all are on their way together.
+  FA3_DEVICE int read(const int32_t* numbers, int i) const {
+    return numbers ? *const_cast<const volatile int32_t*>(numbers + i) : 0;
   }
   FA3_DEVICE int add(int32_t& sum, int n) const { return atomicAdd(&sum, n); }
   FA3_DEVICE void raise(int32_t& largest, int n) const { atomicMax(&largest, n); }
@@ -84,26 +115,30 @@ class ThreadBlock {
         if (left > 2) own[2] = sums_before.z;
       }
       all = add_up(all, __shfl_sync(all_lanes, of_warps, 31));
+      if (threadIdx.x == 0 && first + 4 * threads >= count) x[count] = all;
       __syncthreads();  // before sums change again, and for those who read the numbers
     }
-    if (threadIdx.x == 0) x[count] = all;
-    __syncthreads();
   }
 
-  // Each warp takes 32 tiles, a lane each, and then all their parts, a lane each.
+  // Each warp takes up to 32 tiles, a lane each, and then all their parts, a lane each. Few tiles may have many parts,
+  // so they are spread over eight warps; more would wait for each other.
   template <class Tile, class Piece>
   FA3_DEVICE void list(int count, Tile tile_of, Piece piece_of, Planned* entries) const {
-    for (int first = 32 * warp_; first < count; first += threads) {
+    const int each = count <= 64 ? (count + 7) / 8 : 32;
+#pragma unroll 1
+    for (int first = each * warp_; first < count; first += each * warps) {
       ListedTile tile{};
-      if (first + lane_ < count) tile = tile_of(first + lane_);
+      if (lane_ < each && first + lane_ < count) tile = tile_of(first + lane_);
       __syncwarp();
-      const int before = sum_before(tile.parts.count, lane_);
-      const int all = __shfl_sync(all_lanes, before + tile.parts.count, 31);
+      if (__all_sync(all_lanes, tile.parts.count == 0)) continue;
       const bool are_whole = __all_sync(all_lanes, tile.parts.count <= 1);
+      const int before = sum_before(tile.parts.count, lane_);
+      const int all = are_whole ? 1 : __shfl_sync(all_lanes, before + tile.parts.count, 31);
 #pragma unroll 1
       for (int n = 0; n < all; n += 32) {
         ListedTile its = tile;
         int part = 0;
+        bool exists = tile.parts.count > 0;
         if (!are_whole) {
           int from = 0;  // the lane that has the tile
 #pragma unroll
@@ -111,9 +146,9 @@ class ThreadBlock {
             if (__shfl_sync(all_lanes, before, from + lanes) <= n + lane_) from += lanes;
           its = of_lane(tile, from);
           part = n + lane_ - __shfl_sync(all_lanes, before, from);
+          exists = n + lane_ < all;
         }
         Planned piece{};
-        const bool exists = n + lane_ < all;
         if (exists) piece = piece_of(its, part);
         __syncwarp();
         write(piece, exists ? its.entry_of(part) : -1, entries);
@@ -123,6 +158,11 @@ class ThreadBlock {
   }
 
  private:
+  FA3_DEVICE static Totals of_warp(const Totals& own) {
+    return {__reduce_max_sync(all_lanes, own.longest), __reduce_add_sync(all_lanes, own.tiles),
+            __reduce_add_sync(all_lanes, own.work)};
+  }
+
   FA3_DEVICE ListedTile of_lane(const ListedTile& tile, int lane) const {
     constexpr int count = sizeof tile / sizeof(int);
     ListedTile its;

@@ -159,8 +159,10 @@ std::string compare(const PlannerList& made, const PlannerList& wanted, const Pl
     return std::to_string(made.counts.entries) + " entries and " + std::to_string(made.counts.slots) + " slots, not " +
            std::to_string(wanted.counts.entries) + " and " + std::to_string(wanted.counts.slots);
   if (!are_same(sorted(made.entries), sorted(wanted.entries))) return "other entries than the host's";
-  // Where nothing is split, and pieces are many, each has its place.
-  const bool by_sequence = int64_t{made.counts.entries} * params.heads >= few_rounds * int64_t{params.multiprocessors};
+  // Where nothing is split, and pieces are many, each has its place, unless sequences have one tile each.
+  const bool by_sequence =
+      int64_t{made.counts.entries} * params.heads >= few_rounds * int64_t{params.multiprocessors} &&
+      params.packing.rows(params.lengths.max_q) > params.Br;
   if (by_sequence && made.counts.slots == 0 && !are_same(made.entries, wanted.entries)) return "in another order";
   std::set<int32_t> slots;
   for (const Planned& entry : made.entries)

@@ -48,14 +48,48 @@ TEST_CASE("lists hold every block of every tile once", "[lengths]") {
 TEST_CASE("more sequences than shared memory holds are kept in the plan", "[lengths]") {
   std::mt19937 random(6);
   const size_t batch = PlanScratch::most_sequences + 1;
-  std::vector<int32_t> q(batch), k(batch);
-  for (size_t b = 0; b < batch; ++b) q[b] = int32_t(random() % 3), k[b] = int32_t(random() % 300);
-  k[77] = 200000, q[77] = 1;
-  const PackedCall call(packed(), {.heads = 8, .heads_kv = 1}, q, k, causal_window);
-  CHECK(plan_at(nullptr, call.params).sequences != nullptr);
+  for (const uint32_t most_q : {2u, 20u}) {  // 8 rows each: one tile of 64 rows, or up to three
+    std::vector<int32_t> q(batch), k(batch);
+    for (size_t b = 0; b < batch; ++b) q[b] = int32_t(random() % (most_q + 1)), k[b] = int32_t(random() % 300);
+    k[77] = 200000, q[77] = 1;
+    const PackedCall call(packed(), {.heads = 8, .heads_kv = 1}, q, k, causal_window);
+    CHECK(plan_at(nullptr, call.params).sequences != nullptr);
+    const PlannedLengths made(call.params);
+    check(made);
+    CHECK((made.counts.slots > 0 && made.sorted_entries > 0));
+    CHECK((most_q == 2 ? made.sorted_entries == made.entries.size() : made.sorted_entries < 500));
+  }
+}
+
+// Then no tiles share K and V, and what counts is that all are done at about the same time.
+TEST_CASE("where sequences have one tile each, lists are from the longest to the shortest", "[lengths]") {
+  std::mt19937 random(12);
+  size_t without_rows = 0, with_tail = 0;
+  for (int n = 0; n < 40; ++n) {
+    const size_t batch = n % 4 ? 1 + random() % 700 : 17 + random() % 60;
+    auto k = any_lengths(random, batch, 8192);
+    std::vector<int32_t> q(batch, 1);
+    if (n % 4 == 0) std::fill(k.begin(), k.end(), 20000);
+    for (size_t b = 0; b < batch && n % 2; ++b)
+      if (random() % 5 == 0) q[b] = 0, ++without_rows;
+    const PackedCall call(packed(), {.heads = 32, .heads_kv = 8}, q, k, causal_window);
+    const PlannedLengths made(call.params);
+    check(made);
+    if (made.tail_entries > 0) ++with_tail;
+    else CHECK(made.sorted_entries == made.entries.size());
+  }
+  CHECK((without_rows > 100 && with_tail > 1));
+}
+
+// Those without rows, as in a batch that is filled up, have no tile that could be split.
+TEST_CASE("the tail is split where some sequences have no rows", "[lengths]") {
+  std::vector<int32_t> q(24, 1);
+  for (size_t b = 1; b < q.size(); b += 4) q[b] = 0;
+  q.back() = q[q.size() - 2] = 1;
+  const PackedCall call(packed(), {.heads = 32, .heads_kv = 8}, q, std::vector<int32_t>(q.size(), 20000), no_window);
   const PlannedLengths made(call.params);
   check(made);
-  CHECK((made.counts.slots > 0 && made.sorted_entries > 0 && made.sorted_entries < 500));
+  CHECK(made.tail_entries > 0);
 }
 
 TEST_CASE("tiles of a section stand together, the last of each sequence first", "[lengths]") {
@@ -159,6 +193,20 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
   }
   CAPTURE(full, most_split, with_slots, no_more_slots);
   CHECK((full > 5 && most_split > 5 && with_slots > 50 && no_more_slots > 3));
+}
+
+TEST_CASE("overlapping sequences of one row each have no more entries than tensors have rows", "[lengths]") {
+  std::vector<int32_t> cu_q, cu_k;
+  for (int32_t i = 0; i <= 40; ++i) cu_q.push_back(i % 2 * 5), cu_k.push_back(i % 2 * 5000);
+  ForwardProblem problem = problem_of({.heads = 4, .heads_kv = 2, .head_dim = 128});
+  problem.batch = 40, problem.seqlen_q = 1, problem.seqlen_k = 5000, problem.total_q = 5, problem.total_k = 5000;
+  problem.lengths = {cu_q.data(), cu_k.data(), nullptr, nullptr, nullptr, nullptr, 40, 1, 5000};
+  problem.window = causal_window;
+  PlanLengthsParams params;
+  REQUIRE(plan_lengths_params(problem, packed(), 5, params));
+  const PlannedLengths made(params);
+  check_bounds(made);
+  CHECK((params.most_tiles < 20 && made.counts.entries >= params.most_tiles));  // of 20 sequences
 }
 
 TEST_CASE("bounds are reached by the lengths that they are for", "[lengths]") {
