@@ -83,7 +83,12 @@ struct InTurn {
   }
   template <class Tile, class Piece>
   constexpr void list(int32_t count, Tile tile_of, Piece piece_of, Planned* entries) const {
-    each(count, [&](int32_t i) {
+    list_in_rounds_of(*this, count, tile_of, piece_of, entries);
+  }
+  template <class Threads, class Tile, class Piece>
+  static constexpr void list_in_rounds_of(const Threads& threads, int32_t count, Tile tile_of, Piece piece_of,
+                                          Planned* entries) {
+    threads.each(count, [&](int32_t i) {
       const auto tile = tile_of(i);
       for (int32_t part = 0; part < tile.parts.count; part++) entries[tile.entry_of(part)] = piece_of(tile, part);
     });
@@ -234,7 +239,7 @@ constexpr void survey(const Threads& threads, const PlanLengthsParams& p, const 
   threads.each_apart(PlanScratch::buckets, [&](int32_t i) {
     s.count[i] = 0;
     if (i < PlanScratch::most_items) s.item_length[i] = s.item_count[i] = s.item_blocks[i] = 0;
-    if (i == 0) s.slots = s.next_slot = s.next_entry = s.next_tile = s.tried = 0, s.best = s.tail = TimeOf::none;
+    if (i == 0) s.slots = s.next_slot = s.next_entry = s.tried = 0, s.best = s.tail = TimeOf::none;
   });
   threads.totals(s, p.sequences, [&](int32_t i) {
     const auto read = [&](const int32_t* numbers, int32_t n) { return threads.read(numbers, n); };
@@ -355,11 +360,14 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
   Room room = room_of(p, plan, s);
   survey(threads, p, room, s);
   room.fills_last = of_all_heads(p, s.all_tiles) > p.multiprocessors;
-  room.by_sequence = p.packing.rows(p.lengths.max_q) <= p.Br && s.all_tiles <= p.most_tiles;
+  // A tail is of the last tiles, whatever the order of rounds: so where some sequences have none, they are numbered.
+  const bool all_have_one = s.all_tiles == count, has_no_tail = p.unit > 0 || tail_tiles(p, s, s.all_tiles) == 0;
+  room.by_sequence = p.packing.rows(p.lengths.max_q) <= p.Br && s.all_tiles <= p.most_tiles &&
+                     (all_have_one || has_no_tail);
   const Order order = choose_order(threads, p, room, s);
   const bool has_tail = order.tail.tiles > 0;
   const int32_t places = order.groups * count, tiles = tiles_in(room, places);
-  const int32_t tail = (room.by_sequence ? s.all_tiles : tiles) - order.tail.tiles;
+  const int32_t tail = tiles - order.tail.tiles;
   const int32_t by_length = has_tail ? 0 : tiles_in(room, count);
   const int32_t longest = 16 * (s.longest + read_blocks(p.most_parts, p.read_length)) + p.write_length;  // of pieces
   int32_t width = 0;  // of a bucket, as a power of two
@@ -382,7 +390,6 @@ constexpr void plan_lengths(const Threads& threads, const PlanLengthsParams& p, 
     const int32_t from_last = number - tiles_in(room, place);
     const int32_t own = number < by_length ? from_last : all.count - 1 - from_last;
     const SeenBlocks blocks = seen_blocks(p, its, all.rows_of(own, p.Br));
-    if (has_tail && room.by_sequence) number = threads.add_among_alike(s.next_tile, 1);  // of sequences that have one
     ListedTile tile{sequence, own, blocks, {0, 0, 0, 1}, 0, entries + number - by_length, 0};
     if (number < by_length) {
       tile.parts = parts_of(p, blocks, unit);

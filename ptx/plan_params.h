@@ -85,7 +85,7 @@ struct PlanScratch {
   int32_t sums[32], totals[3 * 32];
 
   int32_t all_tiles, longest, work;  // work: K/V blocks of all tiles
-  int32_t slots, next_slot, next_entry, next_tile;
+  int32_t slots, next_slot, next_entry;
   int32_t tried;       // were units tried?
   int32_t best, tail;  // the best trial, and the best number of parts for the tail (TimeOf in plan_unit.h)
   int32_t has_tail;                // is that what is taken?

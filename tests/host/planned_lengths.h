@@ -27,6 +27,10 @@ struct Shuffled : InTurn {
     std::shuffle(order.begin(), order.end(), random);
     for (const int32_t i : order) f(i);
   }
+  template <class Tile, class Piece>
+  void list(int32_t count, Tile tile_of, Piece piece_of, Planned* entries) const {
+    list_in_rounds_of(*this, count, tile_of, piece_of, entries);
+  }
 };
 
 inline bool same(const Sequence& a, const Sequence& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
