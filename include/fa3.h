@@ -483,11 +483,18 @@ typedef struct fa3_backward_params {
                         * one computes dk and dv and another dq, that of the first. One of fa3_bwdshort... takes at
                         * most block_kv keys */
   fa3_tensor dlse;
+  /* Packed lengths, windows, sinks: see below. A tensor of rank 0 is absent. */
+  int32_t window_left, window_right; /* of FA3_MASK_WINDOW and FA3_MASK_CHUNK, otherwise 0 */
+  fa3_tensor sinks, dsinks;
+  fa3_tensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
+  int32_t max_seqlen_q, max_seqlen_k;
 } fa3_backward_params;
 
-#define FA3_BACKWARD_PARAMS_INIT                                                                       \
-  {sizeof(fa3_backward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
-   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, NULL, FA3_TENSOR_INIT}
+#define FA3_BACKWARD_PARAMS_INIT                                                                         \
+  {sizeof(fa3_backward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,   \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, NULL,      \
+   FA3_TENSOR_INIT, 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,            \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0}
 
 /* Would fa3_backward accept these parameters, and if not, why? As fa3_forward_check. */
 FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);

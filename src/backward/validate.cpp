@@ -13,7 +13,7 @@ using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
 static_assert(sizeof(fa3_backward_params) ==
-              sizeof(size_t) + sizeof(uint64_t) + 10 * sizeof(fa3_tensor) + sizeof(int32_t) + sizeof(float) +
+              sizeof(size_t) + sizeof(uint64_t) + 16 * sizeof(fa3_tensor) + 5 * sizeof(int32_t) + sizeof(float) +
                   sizeof(const char*));
 
 // A tensor of the call, and what it becomes.
@@ -119,7 +119,8 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   // All but dlse are needed; what stands before it has defaults.
   fa3_backward_params p{};
   size_t size = 0;
-  if (Status status = check_struct_size("params", params, offsetof(fa3_backward_params, mask), sizeof p, size))
+  if (Status status = check_struct_size("params", params, offsetof(fa3_backward_params, mask),
+                                         offsetof(fa3_backward_params, window_left), size))
     return status;
   std::memcpy(&p, params, size < sizeof p ? size : sizeof p);
   if (size < offsetof(fa3_backward_params, kernel) + sizeof p.kernel) p.kernel = nullptr;  // half a pointer is none
