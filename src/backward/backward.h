@@ -63,6 +63,7 @@ enum class BackwardStep {
   gradients,  // all of them, or dK and dV
   queries,    // then dQ
   finish,
+  plan_lengths,  // first of all, of served problems: the list of key blocks
   sum_keys  // dK and dV, of several parts
 };
 struct BackwardLaunch {
@@ -70,8 +71,15 @@ struct BackwardLaunch {
   int row;
   int32_t work;  // tiles of queries, or blocks of keys or queries
 };
+// What a served problem has beside that (lengths.h). Of `order` it has heads, section_heads, section, dq and adders.
+struct ServedRun {
+  PlanBackwardParams call;
+  size_t list, sink_sums;  // in the workspace
+  int32_t sink_sums_each;  // of a head
+  int32_t zero_slices, zero_blocks, finished_tiles;
+};
 struct BackwardRun {
-  static constexpr int most_launches = 4;
+  static constexpr int most_launches = 5;
   BackwardLaunch launches[most_launches];
   int launch_count;    // 0 for a problem without gradients
   int row;             // of the kernel that computes gradients, or the first one
@@ -83,6 +91,7 @@ struct BackwardRun {
   // if it computes all gradients, key_sums if K/V heads have several parts. The last counters are the visits.
   bool sums_dq;
   size_t lse, delta, key_sums, dq_sums, counters, visits, counters_end, workspace_bytes;
+  ServedRun served;  // of a served problem
 };
 
 // A call: so many runs, one after the other, in the same workspace, of `entries` batch entries each, but for the last

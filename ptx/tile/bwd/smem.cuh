@@ -33,8 +33,8 @@ struct alignas(1024) BackwardSmem {
   uint64_t sums_ready;          // of the strips that this thread block rounds
   uint64_t staged, stored;      // dV and dK
   KeyClaims claims;
-  Sequence sequence[own_lengths];           // that K is of, which comes with it, if it has lengths of its own
-  Sequence sequence_of_loads[own_lengths];  // the same for the producer, which is ahead
+  Sequence sequence[own_lengths];    // that K is of, which comes with it, if it has lengths of its own
+  SequenceLoads loads[own_lengths];  // the same for the producer, which is ahead
 };
 static_assert(sizeof(BackwardSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 

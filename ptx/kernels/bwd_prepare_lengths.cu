@@ -1,0 +1,75 @@
+// In front of the backward pass of packed lengths: zeros of the gradients that no key block has (Unseen in
+// backward_list.h), a thread block or several for each sequence; LSE and D of all query tiles, a thread block for each;
+// what these rows add to the gradients of sinks; and all counters 0.
+#include "../isa/grid.cuh"
+#include "../tile/bwd/rows.cuh"
+#include "../tile/bwd/unseen.cuh"
+
+namespace fa3 {
+
+constexpr int threads = config.threads();
+
+FA3_DEVICE float sink_log2_of(const PlannedBackwardParams& p, int head) {
+  return p.sinks.sinks[head * p.sinks.sinks_stride] * 1.4426950408889634f;
+}
+
+FA3_DEVICE void zeros(const PlannedBackwardParams& p, int number) {
+  const int sequence = number / p.zero_slices, slice = number - sequence * p.zero_slices;
+  const UnseenRows unseen = unseen_rows(p.call, sequence);
+  const Sharers sharers{slice * threads, p.zero_slices * threads};
+  zero_unseen(unseen.q, p.rows.dq, p.rows.dq_stride, p.rows.heads, p.rows.head_dim, sharers);
+  zero_unseen(unseen.k, p.keys.dk, p.keys.dk_stride, p.keys.heads, p.keys.head_dim, sharers);
+  zero_unseen(unseen.k, p.keys.dv, p.keys.dv_stride, p.keys.heads, p.keys.head_dim_v, sharers);
+  if (!p.sinks.dsinks || threadIdx.x >= 32) return;
+  float* const sums = p.sinks.sums + (p.sinks.each - p.zero_blocks + number);
+#pragma unroll 1
+  for (int head = 0; head < p.rows.heads; head++) {
+    float sum = 0.f;
+    if (p.rows.dlse) sum = unseen_sink_terms(p, unseen.q, head, sink_log2_of(p, head), slice);
+    if (threadIdx.x == 0) sums[int64_t(head) * p.sinks.each] = sum;
+  }
+}
+
+// A tile of backward_tile_rows of a head.
+FA3_DEVICE void prepare(const PlannedBackwardParams& p, int head, int number) {
+  ptx::griddepcontrol_wait();  // the pass before makes the list of tiles
+  const int visit = number / p.rows.tiles_per_visit;
+  const PlannedTile planned = p.tiles[visit];
+  float* const sink_sum = p.sinks.dsinks ? &p.sinks.sums[int64_t(head) * p.sinks.each + number] : nullptr;
+  if (planned.sequence < 0) {
+    if (sink_sum && threadIdx.x == 0) *sink_sum = 0.f;
+    return;
+  }
+  const int first = (planned.tile * p.rows.tiles_per_visit + number - visit * p.rows.tiles_per_visit) *
+                    backward_tile_rows;
+  const RowTile place(p.sequences[planned.sequence], head, first);
+  const int tile = head * p.rows.tiles + number;
+  constexpr int rows = threads / (config.d / 8);  // at a time
+  prepare_delta<threads, backward_tile_rows / rows>(p.rows, place, tile, p.rows.bf16, threadIdx.x);
+  __syncthreads();
+  if (threadIdx.x < backward_tile_rows) prepare_row(p.rows, place, tile, threadIdx.x);
+  if (!sink_sum) return;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  const float sink_log2 = sink_log2_of(p, head);
+  float sum = 0.f;
+#pragma unroll
+  for (int r = 0; r < backward_tile_rows; r += 32) {
+    const int64_t at = int64_t(tile) * backward_tile_rows + r + threadIdx.x;
+    sum += sink_term(sink_log2, p.rows.lse_log2[at], p.rows.delta[at]);
+  }
+  sum = sum_of_lanes(sum);
+  if (threadIdx.x == 0) *sink_sum = sum;
+}
+
+}  // namespace fa3
+
+FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
+  using namespace fa3;
+  ptx::griddepcontrol_launch_dependents();
+  for (int i = blockIdx.x * threads + threadIdx.x; i < p.counters; i += gridDim.x * threads) p.order.added[i] = 0;
+  const int number = int(blockIdx.x) - p.zero_blocks;
+  if (number < 0) return zeros(p, blockIdx.x);
+  const int tile = number / p.rows.heads;
+  prepare(p, number - tile * p.rows.heads, tile);
+}

@@ -1,0 +1,26 @@
+// The backward pass of served problems, whose lengths only the device knows. From maxima and totals follow the row of
+// the table, the grids, and how much memory there must be for the list of key blocks (ptx/backward_list.h) and for sums;
+// what is in the list, the device finds out.
+#pragma once
+#include "backward/backward.h"
+#include "row.h"
+
+namespace fa3 {
+
+// The row of this pass for the head dimension of another row of the table, or for any; or -1.
+constexpr int pass_of(Pass pass, int head_dim) {
+  for (int n = first_pass; n < row_count; ++n)
+    if (pass_row(n).pass == pass && (pass_row(n).d == head_dim || pass_row(n).d == 0)) return n;
+  return -1;
+}
+
+// Is dQ summed up in the workspace?
+inline bool sums_dq(const BackwardRow& row) { return row.all_gradients() && !row.has(Trait::one_key_block); }
+
+// The call on the row of this number.
+fa3_status plan_lengths_run(const BackwardProblem& problem, int row, BackwardRun& plan);
+
+fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& plan, const Device& device,
+                          void* workspace, fa3_stream stream);
+
+}  // namespace fa3
