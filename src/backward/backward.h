@@ -6,30 +6,19 @@
 #include "integers.h"
 #include "problem.h"
 #include "rules/call.h"
-#include "sequence.h"
 
 namespace fa3 {
 
 struct Device;
 
 // The caller's parameters after validation, with every default resolved.
-struct BackwardProblem : AttentionShape {
+struct BackwardProblem : ServedShape {
   View q, k, v, o, dout;  // (batch, seqlen, heads, head_dim or head_dim_v), as
   View dq, dk, dv;        // the gradients are
   View lse, dlse;         // (batch, heads, seqlen_q, 1); dlse.data is null where it is absent
+  View dsinks;            // as sinks
   const char* kernel;     // the caller's; null: any that fits
   bool deterministic;     // FA3_FLAG_DETERMINISTIC
-
-  // Lengths, windows, chunks, sinks (fa3.h). A problem that has none of these is not served, and the rest means nothing.
-  // Packed tensors are views with dim[0] = 1; seqlen_q and seqlen_k are the most that a sequence has. Where data
-  // pointers are not looked at (Rules::shapes), those of tensors that are there may be null; dims and what follows from
-  // them (total_q, total_k) are not. The mask of a served problem is its window and chunk: causal is false.
-  bool served;
-  Lengths lengths;           // on the device, of the reference on the host
-  Window window;
-  int64_t chunk;             // positions of a chunk; 0: none
-  int64_t total_q, total_k;  // rows of packed tensors; below 0: batched ones
-  View sinks, dsinks;        // (heads, 1, 1, 1); dims 0: none
 
   bool has_queries() const { return batch > 0 && heads > 0 && seqlen_q > 0; }
   bool has_keys() const { return batch > 0 && heads_kv > 0 && seqlen_k > 0; }

@@ -152,7 +152,7 @@ DIRECTIONS = (
     ("ptx/", ()),
     ("src/error.", ("src/error.h", "include/")),
     ("src/integers.h", ()),
-    ("src/problem.h", ("include/", "ptx/row.h")),
+    ("src/problem.h", ("include/", "ptx/row.h", "ptx/sequence.h")),
     ("src/rules/", ("src/rules/", *GROUND)),
     ("src/cpu/", ("src/cpu/", *GROUND)),
     ("src/device/", ("src/device/", *GROUND, "ptx/clipped.h", "ptx/packing.h", "ptx/params.h", "ptx/v_tile.h")),
