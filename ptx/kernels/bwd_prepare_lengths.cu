@@ -25,7 +25,7 @@ FA3_DEVICE void zeros(const PlannedBackwardParams& p, int number) {
 #pragma unroll 1
   for (int head = 0; head < p.rows.heads; head++) {
     float sum = 0.f;
-    if (p.rows.dlse) sum = unseen_sink_terms(p, unseen.q, head, sink_log2_of(p, head), slice);
+    if (p.rows.dlse && sink_log2_of(p, head) != -INFINITY) sum = unseen_sink_terms(p, unseen.q, head, slice);
     if (threadIdx.x == 0) sums[int64_t(head) * p.sinks.each] = sum;
   }
 }

@@ -39,20 +39,15 @@ FA3_DEVICE float sink_term(float sink_log2, float lse_log2, float delta) {
   return ptx::ex2_approx_ftz(sink_log2 - lse_log2) * delta;
 }
 
-// Rows that see no key have O = 0, so that only their dLSE counts. By the first warp of a thread block: the others have
-// nothing to do here.
-FA3_DEVICE float unseen_sink_terms(const PlannedBackwardParams& p, const Unseen& unseen, int head, float sink_log2,
-                                   int slice) {
+// Rows that see no key have O = 0, and their LSE is the sink: so D is -dLSE, and its weight 1. By a warp.
+FA3_DEVICE float unseen_sink_terms(const PlannedBackwardParams& p, const Unseen& unseen, int head, int slice) {
   const BackwardRows& rows = p.rows;
   const int before = unseen.seen.begin - unseen.used.begin, all = before + unseen.used.end - unseen.seen.end;
   float sum = 0.f;
   for (int n = 32 * slice + threadIdx.x % 32; n < all; n += 32 * p.zero_slices) {
     const int row = n < before ? unseen.used.begin + n : unseen.seen.end + n - before;
-    const float lse = rows.lse[unseen.batch * rows.lse_stride.batch + head * rows.lse_stride.head +
-                               row * rows.lse_stride.row];
-    const float dlse = rows.dlse[unseen.batch * rows.dlse_stride.batch + head * rows.dlse_stride.head +
-                                 row * rows.dlse_stride.row];
-    sum += sink_term(sink_log2, lse * 1.4426950408889634f, -dlse);
+    sum -= rows.dlse[unseen.batch * rows.dlse_stride.batch + head * rows.dlse_stride.head +
+                     row * rows.dlse_stride.row];
   }
   return sum_of_lanes(sum);
 }
