@@ -180,9 +180,6 @@ BackwardProblem entries_of(const BackwardProblem& problem, int64_t first, int64_
 
 fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
   plan = {};
-  if (problem.served)
-    return fail(FA3_ERROR_UNSUPPORTED,
-                "no kernel of this build takes lengths, windows, chunks or sinks, for the backward pass");
   int n;
   if (fa3_status status = find_row(problem, n)) return status;
   if (fa3_status status = check_lengths(problem)) return status;
