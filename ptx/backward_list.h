@@ -140,10 +140,9 @@ struct UnseenRows {
 constexpr UnseenRows unseen_rows(const PlanBackwardParams& p, int32_t b) {
   const Lengths& lengths = p.lengths;
   const Sequence whole = sequence_at(lengths, p.total_q, p.total_k, p.window, b);
-  const auto all = [b](const int32_t* cu, int32_t total, int32_t entry_rows) {
+  const auto all = [b](const int32_t* cu, int32_t total, int32_t max, int32_t entry_rows) {
     if (!cu) return Range{0, entry_rows};
-    const int32_t begin = clamped(cu[b], 0, total);
-    return Range{begin, clamped(cu[b + 1], begin, total)};
+    return rows_of_sequence(true, {cu[b], cu[b + 1]}, total, max, 0, false);
   };
   Sequence seen = seen_part(whole);
   if (p.cuts.chunk && seen.seqlen_q > 0) {
@@ -154,9 +153,9 @@ constexpr UnseenRows unseen_rows(const PlanBackwardParams& p, int32_t b) {
     const int32_t before = offset < 0 ? 0 : offset / p.cuts.chunk * p.cuts.chunk;
     seen.k_row += before, seen.seqlen_k -= before;
   }
-  return {{whole.q_batch, all(lengths.cu_q, p.total_q, p.entry_rows_q), {whole.q_row, whole.q_row + whole.seqlen_q},
+  return {{whole.q_batch, all(lengths.cu_q, p.total_q, lengths.max_q, p.entry_rows_q), {whole.q_row, whole.q_row + whole.seqlen_q},
            {seen.q_row, seen.q_row + seen.seqlen_q}},
-          {whole.k_batch, all(lengths.cu_k, p.total_k, p.entry_rows_k), {whole.k_row, whole.k_row + whole.seqlen_k},
+          {whole.k_batch, all(lengths.cu_k, p.total_k, lengths.max_k, p.entry_rows_k), {whole.k_row, whole.k_row + whole.seqlen_k},
            {seen.k_row, seen.k_row + seen.seqlen_k}}};
 }
 
