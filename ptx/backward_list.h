@@ -29,6 +29,14 @@ struct PlannedTile {
   int32_t sequence, tile;  // sequence < 0: of none
 };
 
+// How many key blocks there are: of each head of K and V; and of the heads of a section, which come before those of the
+// next section (section_heads).
+struct BlockCounts {
+  int32_t blocks;
+  Divisor section;  // 1 if there are none
+};
+static_assert(sizeof(BlockCounts) == 16);
+
 // What the host says for all lengths.
 struct PlanBackwardParams {
   Lengths lengths;
@@ -40,12 +48,13 @@ struct PlanBackwardParams {
   Divisor sequences;       // lengths.batch * cuts.each, at least 1
   int32_t most_sequences;  // so many of them have rows that see a key,
   int32_t most_tiles, most_blocks;  // and so many tiles and key blocks a head has of all, at most
+  int32_t section_heads;   // of K and V
   int32_t downwards;       // not 0: DqOrder::downwards
 };
 
 // Where the plan goes, in device memory.
 struct BackwardListMemory {
-  int32_t* count;         // of blocks
+  BlockCounts* counts;
   PlannedBlock* blocks;   // most_blocks of them
   PlannedTile* tiles;     // most_tiles
   Sequence* sequences;    // of which only what is seen is left
@@ -85,7 +94,7 @@ inline BackwardListMemory list_at(void* memory, const PlanBackwardParams& p) {
   unsigned char* bytes = static_cast<unsigned char*>(memory);
   const int64_t sequences = int32_t{p.sequences};
   BackwardListMemory list{};
-  list.count = reinterpret_cast<int32_t*>(bytes), bytes += 64;
+  list.counts = reinterpret_cast<BlockCounts*>(bytes), bytes += 64;
   list.blocks = reinterpret_cast<PlannedBlock*>(bytes), bytes += 64 * int64_t{p.most_blocks};
   list.sequences = reinterpret_cast<Sequence*>(bytes), bytes += 32 * sequences;
   list.tiles = reinterpret_cast<PlannedTile*>(bytes), bytes += (8 * int64_t{p.most_tiles} + 15) / 16 * 16;

@@ -97,7 +97,7 @@ constexpr bool of_queries(BackwardMap map) {
 // in tiles of backward_tile_rows. All maps are clipped (clipped.h).
 struct PlannedBackwardParams : BackwardParams {
   PlanBackwardParams call;
-  const int32_t* block_count;
+  const BlockCounts* counts;
   const PlannedBlock* blocks;
   const PlannedTile* tiles;
   const Sequence* sequences;

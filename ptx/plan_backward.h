@@ -99,7 +99,10 @@ constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p
     const bool exists = tile >= 0 && tile < tiles_of(p, list.sequences[sequence]);
     list.tiles[number] = {exists ? sequence : -1, exists ? tile : 0};
   });
-  threads.each(1, [&](int32_t) { *list.count = blocks; });
+  threads.each(1, [&](int32_t) {
+    const int32_t of_section = blocks * p.section_heads;
+    *list.counts = {blocks, Divisor::of(of_section > 0 ? of_section : 1)};
+  });
 }
 
 }  // namespace fa3

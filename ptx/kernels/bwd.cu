@@ -69,7 +69,7 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
     wgmma_wait_group<0>();
     wgmma_owned(S);
     if (one_lane && j > 0) arrive(smem.s_done[ds_use.index ^ 1]);
-    if (needs_mask(visible(p, smem), first_key, query)) mask_scores(S, visible(p, smem), key, query, lane);
+    if (needs_mask(p, smem, warpgroup, first_key, query)) mask_scores(S, visible(p, smem), key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[s], g, lane);                                                // A3.20

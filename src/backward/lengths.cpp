@@ -110,6 +110,7 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
   plan.q_tiles = has_pairs ? call.most_tiles * tiles_per_visit : 0;
   plan.key_blocks = call.most_blocks;
   plan.order = order_of(problem, row, int64_t{plan.q_tiles} * problem.heads_per_kv());
+  served.call.section_heads = plan.order.section_heads;
 
   const int64_t heads = problem.heads, tiles = heads * plan.q_tiles;
   const int64_t slices = std::max<int64_t>(1, zero_blocks / std::max<int64_t>(1, problem.batch));

@@ -80,7 +80,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
   const ServedRun& served = plan.served;
   pass.call = params.call = served.call;
   pass.list = list_at(workspace + served.list, served.call);
-  params.block_count = pass.list.count;
+  params.counts = pass.list.counts;
   params.blocks = pass.list.blocks;
   params.tiles = pass.list.tiles;
   params.sequences = pass.list.sequences;

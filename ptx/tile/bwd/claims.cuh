@@ -53,11 +53,11 @@ FA3_DEVICE int claim(const BackwardParams& p, int n) {
 // and the head; -1 if there is no such block.
 FA3_DEVICE int claim(const PlannedBackwardParams& p, int n) {
   const int number = n == 0 ? ptx::ctaid_x() : ptx::nctaid_x() + ptx::atom_add_gpu_u32(p.order.claimed, 1);
-  const int heads = p.order.heads, entries = *p.block_count;
-  if (number >= entries * heads) return -1;
-  const int section_heads = p.order.section_heads, section = number / (entries * section_heads);
-  const int within = number - section * (entries * section_heads), entry = within / p.order.section;
-  return entry * heads + section * section_heads + within - entry * section_heads;
+  const BlockCounts counts = *p.counts;
+  if (number >= counts.blocks * p.order.heads) return -1;
+  const int section_heads = p.order.section_heads, section = number / counts.section;
+  const int within = number - section * counts.section, entry = within / p.order.section;
+  return entry * p.order.heads + section * section_heads + within - entry * section_heads;
 }
 
 }  // namespace fa3

@@ -33,8 +33,6 @@ struct OthersStrips {
     const TileShare share = share_of(order, block);
     batch_head = block.batch_head, first = share.first * strips, end = first + share.tiles * strips;
   }
-  // With lengths of their own, a pass rounds all.
-  FA3_DEVICE OthersStrips(const PlannedBackwardParams&, int) : batch_head(0), first(0), end(0) {}
   // Until they are summed up. By one thread.
   FA3_DEVICE void wait_for_sums(const BackwardParams& p) const {
     if (first < end) wait_for_count(&p.order.added[batch_head], p.order.blocks * p.order.adders);

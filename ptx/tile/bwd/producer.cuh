@@ -34,7 +34,11 @@ FA3_DEVICE void load_tile(const Params& p, Smem& smem, const KeyWork& work, cons
 
 template <typename Smem>
 FA3_DEVICE void load_keys(const Params& p, Smem& smem, const KeyWork& work) {
-  if constexpr (own_lengths) smem.sequence[0] = smem.loads[0].sequence;
+  if constexpr (own_lengths) {
+    smem.sequence[0] = smem.loads[0].sequence;
+#pragma unroll
+    for (int i = 0; i < warpgroups; i++) smem.plain_rows[0][i].find(smem.loads[0].sequence, work.key + 64 * i);
+  }
   expect(smem.full_k, config.k_block_bytes());                                                            // A3.7
   load_rows(smem.k, Bc, p.k, smem.full_k, place_of(p, smem, work, BackwardMap::k, work.key, work.head_kv));
 }

@@ -47,6 +47,17 @@ FA3_DEVICE Place place_in(const PlannedBackwardParams& p, BackwardMap map, const
   return clipped(p.end_of(map, sequence), of_queries(map) ? sequence.seqlen_q : sequence.seqlen_k, row, head);
 }
 
+// Of tiles whose first row is in [first, last] each row sees each of 64 keys, those from first_key on.
+struct PlainRows {
+  int32_t first, last;
+
+  FA3_DEVICE void find(const Sequence& s, int first_key) {
+    first = s.right == no_bound ? 0 : first_key + 63 - s.right;
+    last = first_key + 64 > s.seqlen_k ? -1 : s.left == no_bound ? no_bound : first_key + s.left - (Br - 1);
+  }
+  FA3_DEVICE bool hold(int row) const { return row >= first && row <= last; }
+};
+
 // Loads `rows` rows.
 FA3_DEVICE void load_rows(const Element* to, int rows, const TensorMap& map, uint64_t& full, const Place& from) {
   if constexpr (own_lengths) {

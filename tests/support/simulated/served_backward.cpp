@@ -158,10 +158,10 @@ CUresult simulate_lengths(const PlannedBackwardParams& p, const BackwardRow& row
   const bool is_complete = row.has(Trait::one_key_block);
   const int64_t heads_kv = p.order.heads, most = p.call.most_blocks * heads_kv, tiles = p.rows.tiles;
   if (q.columns() > row.d || v.columns() > row.dv || is_complete == (p.rows.dq_sums != nullptr) ||
-      p.readers != p.heads_per_kv || heads_kv % p.order.section_heads != 0 || *p.block_count > p.call.most_blocks ||
+      p.readers != p.heads_per_kv || heads_kv % p.order.section_heads != 0 || p.counts->blocks > p.call.most_blocks ||
       int64_t{blocks} != std::min<int64_t>(most, multiprocessors) || p.call.Br != row.Br || p.call.Bc != row.Bc)
     return CUDA_ERROR_LAUNCH_FAILED;
-  for (int32_t n = 0; n < *p.block_count; ++n)
+  for (int32_t n = 0; n < p.counts->blocks; ++n)
     for (int32_t head_kv = 0; head_kv < heads_kv; ++head_kv) {
       const PlannedBlock& block = p.blocks[n];
       const Sequence& s = block.sequence;
