@@ -4,6 +4,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <array>
 
 #include "gpu.h"
 #include "params.h"
@@ -31,8 +32,7 @@ class OnDevice {
     uploaded_ = g.made.images;
     for (size_t n = 0; n < buffers_.size(); ++n)
       if (!uploaded_[n].empty()) buffers_[n].upload(uploaded_[n].data(), uploaded_[n].size());
-    workspace_.fill(static_cast<unsigned char>(fill));
-    fill_ = fill;
+    workspace_.fill(fill_ = static_cast<unsigned char>(fill));
   }
   void launch(const tools::Stream& stream) const {
     const fa3_status status = fa3_backward(&params_, workspace_.at(256), bytes_, stream.get());
@@ -43,30 +43,31 @@ class OnDevice {
   std::string download(const tools::Stream& stream, ServedGradients& g) const {
     stream.synchronize();
     const std::vector<View> outputs = g.gradients();
+    std::vector<Image>& images = g.made.images;
+    for (size_t n = 0; n < buffers_.size(); ++n)
+      if (!images[n].empty()) buffers_[n].download(images[n].data(), images[n].size());
     for (size_t n = 0; n < buffers_.size(); ++n) {
-      Image now(uploaded_[n].size());
-      if (now.empty()) continue;
-      buffers_[n].download(now.data(), now.size());
       const bool is_output = std::any_of(outputs.begin(), outputs.end(),
                                          [n](const View& view) { return view.image == int(n); });
-      if (is_output) g.made.images[n] = now;
-      else if (now != uploaded_[n]) return "input " + std::to_string(n) + " was overwritten";
+      if (!is_output && images[n] != uploaded_[n]) return "input " + std::to_string(n) + " was overwritten";
     }
-    std::vector<unsigned char> around(bytes_ + 512);
-    workspace_.download(around.data(), around.size());
-    for (size_t n = 0; n < around.size(); ++n)
-      if ((n < 256 || n >= 256 + bytes_) && around[n] != static_cast<unsigned char>(fill_))
-        return "byte " + std::to_string(int64_t(n) - 256) + " of the workspace was overwritten";
-    return "";
+    return is_filled(0) && is_filled(256 + bytes_) ? "" : "the workspace was left";
   }
 
  private:
+  // Are 256 bytes of what the workspace lies in as they were?
+  bool is_filled(size_t first) const {
+    std::array<unsigned char, 256> bytes;
+    workspace_.download(bytes.data(), bytes.size(), first);
+    return std::all_of(bytes.begin(), bytes.end(), [&](unsigned char byte) { return byte == fill_; });
+  }
+
   std::vector<tools::DeviceBuffer> buffers_;
   std::vector<Image> uploaded_;
   fa3_backward_params params_{};
   size_t bytes_ = 0;
   tools::DeviceBuffer workspace_;
-  int fill_ = 0;
+  unsigned char fill_ = 0;
 };
 
 std::string text_of(const ServedGradients& g) {
