@@ -8,6 +8,7 @@
 #pragma once
 #include <cstdint>
 
+#include "backward_work.h"
 #include "divisor.h"
 #include "sequence.h"
 
@@ -20,13 +21,23 @@ struct alignas(16) PlannedBlock {
   int32_t first_tile;  // tile 0 of the sequence, among the tiles of Br rows that one head has of all sequences
   int32_t first, end;  // the tiles of the sequence that see any of the keys,
   int32_t start;       // and the one to begin with
-  int32_t reserved[3];
+  int32_t block, blocks;  // its number among the sequence's blocks, and how many there are in the list
+  int32_t share;          // so many of the sequence's tiles of backward_tile_rows are the share of each
 };
 static_assert(sizeof(PlannedBlock) == 64);
+
+// The share of a block (backward_work.h): tiles of its sequence.
+constexpr QTiles share_of(const PlannedBlock& block) {
+  const int32_t tiles = (block.sequence.seqlen_q + backward_tile_rows - 1) / backward_tile_rows;
+  const int32_t begin = block.block * block.share, end = begin + block.share;
+  return {begin < tiles ? begin : tiles, end < tiles ? end : tiles};
+}
 
 // Which tile of which sequence one of the tiles of Br rows is that a head has of all sequences.
 struct PlannedTile {
   int32_t sequence, tile;  // sequence < 0: of none
+  int32_t first_block;     // entry of the sequence's block 0
+  int32_t share;
 };
 
 // How many key blocks there are: of each head of K and V; and of the heads of a section, which come before those of the
@@ -36,6 +47,21 @@ struct BlockCounts {
   Divisor section;  // 1 if there are none
 };
 static_assert(sizeof(BlockCounts) == 16);
+
+// What thread blocks take, one after the other: section by section of heads of K and V, of each all entries of the
+// list, and of each of these all heads of the section. `heads`: of a section.
+struct ListedBlock {
+  int32_t entry, head;
+};
+constexpr ListedBlock listed_block(const BlockCounts& counts, const Divisor& heads, int32_t number) {
+  const int32_t section = number / counts.section, within = number - section * counts.section;
+  const int32_t entry = within / heads;
+  return {entry, section * heads + within - entry * heads};
+}
+constexpr int32_t number_of(const BlockCounts& counts, const Divisor& heads, const ListedBlock& block) {
+  const int32_t section = block.head / heads;
+  return section * counts.section + block.entry * heads + block.head - section * heads;
+}
 
 // What the host says for all lengths.
 struct PlanBackwardParams {
@@ -87,7 +113,7 @@ constexpr int64_t numbers_beyond_scratch(int64_t sequences) {
 // In one piece of device memory, aligned to 64 bytes.
 constexpr int64_t list_bytes(const PlanBackwardParams& p) {
   const int64_t sequences = int32_t{p.sequences};
-  return 64 + 64 * int64_t{p.most_blocks} + 32 * sequences + (8 * int64_t{p.most_tiles} + 15) / 16 * 16 +
+  return 64 + 64 * int64_t{p.most_blocks} + 32 * sequences + 16 * int64_t{p.most_tiles} +
          4 * numbers_beyond_scratch(sequences);
 }
 inline BackwardListMemory list_at(void* memory, const PlanBackwardParams& p) {
@@ -97,7 +123,7 @@ inline BackwardListMemory list_at(void* memory, const PlanBackwardParams& p) {
   list.counts = reinterpret_cast<BlockCounts*>(bytes), bytes += 64;
   list.blocks = reinterpret_cast<PlannedBlock*>(bytes), bytes += 64 * int64_t{p.most_blocks};
   list.sequences = reinterpret_cast<Sequence*>(bytes), bytes += 32 * sequences;
-  list.tiles = reinterpret_cast<PlannedTile*>(bytes), bytes += (8 * int64_t{p.most_tiles} + 15) / 16 * 16;
+  list.tiles = reinterpret_cast<PlannedTile*>(bytes), bytes += 16 * int64_t{p.most_tiles};
   if (numbers_beyond_scratch(sequences) > 0) list.numbers = reinterpret_cast<int32_t*>(bytes);
   return list;
 }

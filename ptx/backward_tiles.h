@@ -35,14 +35,15 @@ struct KeyBlockWork {
     key = block * Bc;
   }
 
-  // Of sequences with lengths of their own, with its tiles. `number` is that of its entry in the list, times the heads of
-  // K and V, and its head. There are no parts; part_end only says how far the tiles of one head are from those of the
-  // next.
-  constexpr KeyBlockWork(const PlannedBackwardParams& p, int number) : batch_head(0), range(0), begin(0) {
-    batch = number / p.order.heads;  // the entry
-    head_kv = number - batch * p.order.heads;
+  // Of sequences with lengths of their own, with its tiles. There are no parts; part_end only says how far the tiles of
+  // one head are from those of the next. batch: the entry of the list; batch_head: that of the sequence's first block,
+  // times the heads of K and V, and the head.
+  constexpr KeyBlockWork(const PlannedBackwardParams& p, int number) : range(0), begin(0) {
+    const ListedBlock listed = listed_block(*p.counts, p.order.section, number);
+    batch = listed.entry, head_kv = listed.head;
     const PlannedBlock& its = p.blocks[batch];
-    key = its.key, block = key / Bc;
+    key = its.key, block = its.block;
+    batch_head = (batch - block) * p.order.heads + head_kv;
     first = its.first, end = its.end, start = its.start;
     first_head = head_kv * p.readers;
     part_end = int32_t(p.rows.tiles) / tiles_per_visit;

@@ -15,7 +15,7 @@ namespace fa3 {
 
 // Where the numbers of all sequences are kept.
 struct BackwardRoom {
-  int32_t *blocks, *first_tile, *longest_block;
+  int32_t *blocks, *first_tile, *longest_block;  // the last becomes the group
 };
 constexpr BackwardRoom room_of(const PlanBackwardParams& p, const BackwardListMemory& list, BackwardPlanScratch& s) {
   const int32_t count = p.sequences;
@@ -33,16 +33,22 @@ constexpr QTiles tiles_of_block(const PlanBackwardParams& p, const Sequence& s, 
 constexpr int32_t blocks_of(const PlanBackwardParams& p, const Sequence& s) { return (s.seqlen_k + p.Bc - 1) / p.Bc; }
 constexpr int32_t tiles_of(const PlanBackwardParams& p, const Sequence& s) { return (s.seqlen_q + p.Br - 1) / p.Br; }
 
-constexpr PlannedBlock planned_block(const PlanBackwardParams& p, const Sequence& s, int32_t first_tile,
-                                     int32_t block) {
+// Tiles of backward_tile_rows that are the share of each block, if the list has so many of them.
+constexpr int32_t share_of(const Sequence& s, int32_t blocks) {
+  const int32_t tiles = (s.seqlen_q + backward_tile_rows - 1) / backward_tile_rows;
+  return blocks > 0 ? (tiles + blocks - 1) / blocks : 0;
+}
+
+constexpr PlannedBlock planned_block(const PlanBackwardParams& p, const Sequence& s, int32_t first_tile, int32_t block,
+                                     int32_t blocks) {
   const QTiles tiles = tiles_of_block(p, s, block);
   int32_t start = tiles.begin;
   if (p.downwards) start = tiles.end - 1;
   // If all rows see all keys, the blocks of a sequence would come to the same tile at once, and wait for the first
   // one's dQ: so they begin apart.
   else if (s.left == no_bound && s.right == no_bound)
-    start += static_cast<int32_t>(int64_t{block} * (tiles.end - tiles.begin) / blocks_of(p, s));
-  return {s, block * p.Bc, first_tile, tiles.begin, tiles.end, start, {}};
+    start += static_cast<int32_t>(int64_t{block} * (tiles.end - tiles.begin) / blocks);
+  return {s, block * p.Bc, first_tile, tiles.begin, tiles.end, start, block, blocks, share_of(s, blocks)};
 }
 
 template <class Threads>
@@ -69,7 +75,7 @@ constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p
   });
 
   // Only lengths that overlap have more sequences with rows, and more blocks, than there may be.
-  threads.prefix_sums(room.first_tile, count, p.most_sequences - 1, s.sums);
+  threads.prefix_sums(room.first_tile, count, p.most_sequences, s.sums);
   const uint32_t each = UINT32_MAX / static_cast<uint32_t>(s.longest);
   threads.each(count + 1, [&](int32_t i) {
     if (i == count) {
@@ -82,6 +88,7 @@ constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p
     const uint64_t shorter = static_cast<uint32_t>(s.longest - room.longest_block[i]) * each;
     const auto group = static_cast<int32_t>((shorter * shorter >> 32) * static_cast<uint32_t>(groups) >> 32);
     const int32_t blocks = blocks_of(p, sequence);
+    room.longest_block[i] = group;
     for (int32_t g = 0; g < groups; g++) room.blocks[g * count + i] = g == group ? blocks : 0;
   });
   threads.prefix_sums(room.blocks, groups * count, p.most_blocks, s.sums);
@@ -90,14 +97,16 @@ constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p
   threads.each(blocks, [&](int32_t number) {
     const int32_t place = sequence_of_tile(room.blocks, groups * count, number);
     const int32_t sequence = place - place / p.sequences * count;
-    list.blocks[number] =
-        planned_block(p, list.sequences[sequence], room.first_tile[sequence], number - room.blocks[place]);
+    const int32_t first = room.blocks[place], its = room.blocks[place + 1] - first;
+    list.blocks[number] = planned_block(p, list.sequences[sequence], room.first_tile[sequence], number - first, its);
   });
   threads.each(p.most_tiles, [&](int32_t number) {
     const int32_t sequence = sequence_of_tile(room.first_tile, count, number);
     const int32_t tile = number - room.first_tile[sequence];
     const bool exists = tile >= 0 && tile < tiles_of(p, list.sequences[sequence]);
-    list.tiles[number] = {exists ? sequence : -1, exists ? tile : 0};
+    const int32_t* const first = &room.blocks[room.longest_block[sequence] * count + sequence];
+    list.tiles[number] = {exists ? sequence : -1, tile, first[0],
+                          share_of(list.sequences[sequence], first[1] - first[0])};
   });
   threads.each(1, [&](int32_t) {
     const int32_t of_section = blocks * p.section_heads;

@@ -137,12 +137,12 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
     // is worth 2% at d 128.
     wait(smem.sums_ready, n & 1);
     const int same_number = smem.claims.read_by_warp(n);  // read again, not kept in a register
-    const OthersStrips others(p, same_number);
+    const Others others(p, same_number);
     __syncwarp();
     if (one_lane) smem.claims.release(n);
     int i = others.first + 4 * warpgroup + warp;
     const bool rounds = i < others.end;
-    const Strip strip(p, i / strips, i % strips);
+    const Strip strip = others.strip(p, i);
     float4 x[in_flight] = {};
     if (rounds) strip.load(x, 0);
 
@@ -168,7 +168,7 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
     if (!rounds) continue;
     strip.store(p, x, 0, is_bf16);
     strip.finish<in_flight>(p, in_flight, is_bf16);
-    for (i += warps; i < others.end; i += warps) Strip(p, i / strips, i % strips).finish<in_flight>(p, 0, is_bf16);
+    for (i += warps; i < others.end; i += warps) others.strip(p, i).finish<in_flight>(p, 0, is_bf16);
   }
 }
 
@@ -320,7 +320,7 @@ FA3_DEVICE void gradient_writer(const Params& p, BackwardSmem& smem) {
     const int number = smem.claims.read(n);
     smem.claims.release(n);
     if (!is_block(p, number)) break;
-    OthersStrips(p, number).wait_for_sums(p);
+    Others(p, number).wait_for_sums(p);
     arrive(smem.sums_ready);
     const KeyWork work(p, number);
     stage = (stage + work.all) % query_stages;

@@ -1,5 +1,5 @@
-// Behind the backward pass of packed lengths: rounds dQ of all query tiles, a thread block for each; then adds up the
-// gradient of each sink, a thread block for each.
+// Behind the backward pass of packed lengths: rounds dQ of the query tiles that no thread block of it has rounded
+// (ListedOthersStrips), a thread block for each; then adds up the gradient of each sink, a thread block for each.
 #include "../isa/grid.cuh"
 #include "../tile/bwd/rows.cuh"
 #include "../tile/bwd/unseen.cuh"
@@ -34,6 +34,12 @@ FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
   const int visit = number / p.rows.tiles_per_visit;
   const PlannedTile planned = p.tiles[visit];
   if (planned.sequence < 0) return;
+  if (p.order.done_behind > 0) {  // has a thread block rounded it?
+    const int tile = planned.tile * p.rows.tiles_per_visit + number - visit * p.rows.tiles_per_visit;
+    const ListedBlock owner{planned.first_block + tile / max(planned.share, 1), head / p.heads_per_kv};
+    const int after = number_of(*p.counts, p.order.section, owner) + p.order.behind;
+    if (after < p.counts->blocks * p.order.heads) return;
+  }
   const int first = (planned.tile * p.rows.tiles_per_visit + number - visit * p.rows.tiles_per_visit) *
                     backward_tile_rows;
   const RowTile place(p.sequences[planned.sequence], head, first);

@@ -46,8 +46,8 @@ bool plan_params(const BackwardProblem& problem, const BackwardRow& row, PlanBac
   int64_t nonempty = std::min({sequences, rows_q, rows_k});
   if (problem.chunk > 0) nonempty = std::min(nonempty, 2 * problem.batch + rows_q / problem.chunk);
   nonempty = std::max<int64_t>(nonempty, 1);
-  const int64_t keys = problem.chunk > 0 ? std::min(problem.seqlen_k, problem.chunk) : problem.seqlen_k;
-  const int64_t tiles = rows_q > 0 ? (rows_q - 1) / row.Br + nonempty : 0;
+  const int64_t keys = most_keys(problem);
+  const int64_t tiles = rows_q > 0 ? (rows_q - 1) / row.Br + nonempty + 1 : 0;  // one more where lengths overlap
   const int64_t blocks = most_pieces(nonempty, keys, rows_k, row.Bc);
   if (tiles * problem.heads > most_rows / row.Br || blocks * problem.heads_kv > most_blocks ||
       rows_k * problem.heads_kv > most_rows)
@@ -89,6 +89,11 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, int64_
   order.head_tiles = narrow(head_tiles);
   order.dq = problem.deterministic && sums_dq(row) ? DqOrder::downwards : DqOrder::any;
   order.adders = 2;
+  // A key block's share is rounded so many blocks later: when all of its sequence have been taken, and about as many as
+  // the machine runs at once.
+  order.behind = narrow(std::min<int64_t>(divide_up(most_keys(problem), row.Bc) * section + typical_multiprocessors,
+                                          most_blocks));
+  order.done_behind = sums_dq(row);
   order.spread = {31, 0};
   return order;
 }
@@ -129,8 +134,9 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
   if (has_pairs) {
     if (plan.sums_dq) plan.dq_sums = place(numbers * row.d);
     const int64_t visits = plan.sums_dq ? tiles / tiles_per_visit : 0;
-    plan.counters = place((visits + 1) * int64_t{sizeof(uint32_t)});  // how many blocks are claimed, then visits
-    plan.visits = plan.counters + sizeof(uint32_t);
+    const int64_t added = plan.sums_dq ? int64_t{call.most_blocks} * problem.heads_kv : 0;
+    plan.counters = place((added + 1 + visits) * int64_t{sizeof(uint32_t)});  // then how many blocks are claimed
+    plan.visits = plan.counters + static_cast<size_t>(added + 1) * sizeof(uint32_t);
     plan.counters_end = plan.visits + static_cast<size_t>(visits) * sizeof(uint32_t);
     served.list = place(list_bytes(call));
   }

@@ -14,6 +14,11 @@ constexpr int pass_of(Pass pass, int head_dim) {
   return -1;
 }
 
+// The most keys that a sequence, or a chunk of it, has.
+inline int64_t most_keys(const BackwardProblem& problem) {
+  return problem.served && problem.chunk > 0 ? std::min(problem.seqlen_k, problem.chunk) : problem.seqlen_k;
+}
+
 // Is dQ summed up in the workspace?
 inline bool sums_dq(const BackwardRow& row) { return row.all_gradients() && !row.has(Trait::one_key_block); }
 

@@ -94,7 +94,8 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
   params.keys = keys_of(problem);
   params.order = plan.order;
   if (plan.counters_end > 0) {
-    params.order.added = params.order.claimed = reinterpret_cast<uint32_t*>(workspace + plan.counters);
+    params.order.added = reinterpret_cast<uint32_t*>(workspace + plan.counters);
+    params.order.claimed = reinterpret_cast<uint32_t*>(workspace + plan.visits) - 1;
     params.visits = reinterpret_cast<uint32_t*>(workspace + plan.visits);
     params.counters = narrow(static_cast<int64_t>((plan.counters_end - plan.counters) / sizeof(uint32_t)));
   }

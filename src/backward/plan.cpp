@@ -25,11 +25,6 @@ constexpr int64_t max_blocks = INT32_MAX / 2;  // thread blocks are counted in i
 // of, so that the end of a run, where some have none, does not count.
 constexpr int64_t run_bytes = int64_t{1} << 30;
 
-// The most keys that a sequence, or a chunk of it, has.
-int64_t most_keys(const BackwardProblem& problem) {
-  return problem.served && problem.chunk > 0 ? std::min(problem.seqlen_k, problem.chunk) : problem.seqlen_k;
-}
-
 bool fits(const BackwardRow& row, const BackwardProblem& problem) {
   return row.gradients != Gradients::queries && row.dtype == dtype_of(problem.q.dtype) &&
          row.has(Trait::own_lengths) == problem.served && (problem.served || row.mask == problem.mask()) &&

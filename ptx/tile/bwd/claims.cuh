@@ -48,16 +48,10 @@ FA3_DEVICE int claim(const BackwardParams& p, int n) {
   if (p.order.head_tiles == 0) return ptx::ctaid_x() + n * ptx::nctaid_x();  // no pass has set the counter to 0
   return ptx::nctaid_x() + ptx::atom_add_gpu_u32(p.order.claimed, 1);
 }
-// The same from a list, of which only the device knows the length: section by section of heads of K and V, of each all
-// entries of the list, and of each of these all heads of the section. Returns the number of the entry, times the heads,
-// and the head; -1 if there is no such block.
+// The same from a list (listed_block), of which only the device knows the length; -1: there is no such block.
 FA3_DEVICE int claim(const PlannedBackwardParams& p, int n) {
   const int number = n == 0 ? ptx::ctaid_x() : ptx::nctaid_x() + ptx::atom_add_gpu_u32(p.order.claimed, 1);
-  const BlockCounts counts = *p.counts;
-  if (number >= counts.blocks * p.order.heads) return -1;
-  const int section_heads = p.order.section_heads, section = number / counts.section;
-  const int within = number - section * counts.section, entry = within / p.order.section;
-  return entry * p.order.heads + section * section_heads + within - entry * section_heads;
+  return number < p.counts->blocks * p.order.heads ? number : -1;
 }
 
 }  // namespace fa3

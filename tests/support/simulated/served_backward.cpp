@@ -135,6 +135,30 @@ int64_t place(int row, int column) {
   return column / 64 * 4096 + row / 16 * 1024 + column % 64 / 8 * 128 + lane * 4 + number;
 }
 
+// Rounds dQ of a tile.
+void finish(const PlannedBackwardParams& params, int columns, int64_t head, int32_t number) {
+  const BackwardRows& p = params.rows;
+  const Tile tile = tile_at(params, number);
+  const float* const sums = p.dq_sums + (head * p.tiles + number) * tile_rows * columns;
+  for (int32_t r = 0; r < tile.rows; ++r) {
+    uint16_t* const to = p.dq + offset(p.dq_stride, tile.sequence->q_batch, head, tile.sequence->q_row + tile.first + r);
+    for (int32_t x = 0; x < p.head_dim; ++x) to[x] = rounded(double(sums[place(r, x)]) * params.softmax_scale, p.bf16);
+  }
+}
+
+// What thread blocks round between their key blocks.
+void finish_others(const PlannedBackwardParams& p, int columns) {
+  const int32_t all = p.counts->blocks * int32_t{p.order.heads};
+  for (int32_t n = p.order.behind; p.order.done_behind > 0 && n < all; ++n) {
+    const ListedBlock listed = listed_block(*p.counts, p.order.section, n - p.order.behind);
+    const PlannedBlock& block = p.blocks[listed.entry];
+    const QTiles share = share_of(block);
+    for (int32_t head = listed.head * p.readers; head < (listed.head + 1) * p.readers; ++head)
+      for (int32_t tile = share.begin; tile < share.end; ++tile)
+        finish(p, columns, head, block.first_tile * p.rows.tiles_per_visit + tile);
+  }
+}
+
 }  // namespace
 
 CUresult simulate_bwd_plan(const PlanBackwardPassParams& p) {
@@ -205,6 +229,7 @@ CUresult simulate_lengths(const PlannedBackwardParams& p, const BackwardRow& row
         dv.write(s, block.key + j, head_kv, gradients_v[size_t(j)]);
       }
     }
+  finish_others(p, row.d);
   return CUDA_SUCCESS;
 }
 
@@ -214,14 +239,13 @@ CUresult simulate_finish_lengths(const PlannedBackwardParams& params, const Pass
   if (int64_t{blocks} != params.finished_tiles + (params.sinks.dsinks ? heads : 0)) return CUDA_ERROR_LAUNCH_FAILED;
   for (int32_t n = 0; n < params.finished_tiles; ++n) {
     const int32_t number = n / p.heads, head = n - number * heads;
-    const Tile tile = tile_at(params, number);
-    const float* const sums = p.dq_sums + (int64_t{head} * p.tiles + number) * tile_rows * row.d;
-    for (int32_t r = 0; r < tile.rows; ++r) {
-      const int64_t first = tile.sequence->q_row + tile.first + r;
-      uint16_t* const to = p.dq + offset(p.dq_stride, tile.sequence->q_batch, head, first);
-      for (int32_t x = 0; x < p.head_dim; ++x)
-        to[x] = rounded(double(sums[place(r, x)]) * params.softmax_scale, p.bf16);
-    }
+    const PlannedTile& planned = params.tiles[number / p.tiles_per_visit];
+    if (planned.sequence < 0) continue;
+    const int32_t tile = planned.tile * p.tiles_per_visit + number % p.tiles_per_visit;
+    const ListedBlock owner{planned.first_block + tile / std::max(planned.share, 1), head / params.heads_per_kv};
+    const int32_t after = number_of(*params.counts, params.order.section, owner) + params.order.behind;
+    if (params.order.done_behind == 0 || after >= params.counts->blocks * int32_t{params.order.heads})
+      finish(params, row.d, head, number);
   }
   for (int64_t head = 0; params.sinks.dsinks && head < heads; ++head) {
     double sum = 0;
