@@ -36,8 +36,6 @@ constexpr QTiles share_of(const PlannedBlock& block) {
 // Which tile of which sequence one of the tiles of Br rows is that a head has of all sequences.
 struct PlannedTile {
   int32_t sequence, tile;  // sequence < 0: of none
-  int32_t first_block;     // entry of the sequence's block 0
-  int32_t share;
 };
 
 // How many key blocks there are: of each head of K and V; and of the heads of a section, which come before those of the
@@ -57,10 +55,6 @@ constexpr ListedBlock listed_block(const BlockCounts& counts, const Divisor& hea
   const int32_t section = number / counts.section, within = number - section * counts.section;
   const int32_t entry = within / heads;
   return {entry, section * heads + within - entry * heads};
-}
-constexpr int32_t number_of(const BlockCounts& counts, const Divisor& heads, const ListedBlock& block) {
-  const int32_t section = block.head / heads;
-  return section * counts.section + block.entry * heads + block.head - section * heads;
 }
 
 // What the host says for all lengths.
@@ -113,7 +107,7 @@ constexpr int64_t numbers_beyond_scratch(int64_t sequences) {
 // In one piece of device memory, aligned to 64 bytes.
 constexpr int64_t list_bytes(const PlanBackwardParams& p) {
   const int64_t sequences = int32_t{p.sequences};
-  return 64 + 64 * int64_t{p.most_blocks} + 32 * sequences + 16 * int64_t{p.most_tiles} +
+  return 64 + 64 * int64_t{p.most_blocks} + 32 * sequences + (8 * int64_t{p.most_tiles} + 15) / 16 * 16 +
          4 * numbers_beyond_scratch(sequences);
 }
 inline BackwardListMemory list_at(void* memory, const PlanBackwardParams& p) {
@@ -123,7 +117,7 @@ inline BackwardListMemory list_at(void* memory, const PlanBackwardParams& p) {
   list.counts = reinterpret_cast<BlockCounts*>(bytes), bytes += 64;
   list.blocks = reinterpret_cast<PlannedBlock*>(bytes), bytes += 64 * int64_t{p.most_blocks};
   list.sequences = reinterpret_cast<Sequence*>(bytes), bytes += 32 * sequences;
-  list.tiles = reinterpret_cast<PlannedTile*>(bytes), bytes += 16 * int64_t{p.most_tiles};
+  list.tiles = reinterpret_cast<PlannedTile*>(bytes), bytes += (8 * int64_t{p.most_tiles} + 15) / 16 * 16;
   if (numbers_beyond_scratch(sequences) > 0) list.numbers = reinterpret_cast<int32_t*>(bytes);
   return list;
 }

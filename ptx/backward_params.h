@@ -104,7 +104,8 @@ struct PlannedBackwardParams : BackwardParams {
   ClippedSteps steps[backward_maps];
   Divisor zero_slices;             // so many thread blocks write the zeros of a sequence
   int32_t zero_blocks;             // of all
-  int32_t finished_tiles;          // of all heads, of backward_tile_rows, whose sums the last pass rounds
+  Divisor finish_sharers;          // so many thread blocks of the last pass round the share of a key block
+  int32_t finish_blocks;           // of all these
   BackwardSinks sinks;
 
   // Where the sequence ends, as the map counts.

@@ -15,7 +15,7 @@ namespace fa3 {
 
 // Where the numbers of all sequences are kept.
 struct BackwardRoom {
-  int32_t *blocks, *first_tile, *longest_block;  // the last becomes the group
+  int32_t *blocks, *first_tile, *longest_block;
 };
 constexpr BackwardRoom room_of(const PlanBackwardParams& p, const BackwardListMemory& list, BackwardPlanScratch& s) {
   const int32_t count = p.sequences;
@@ -88,7 +88,6 @@ constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p
     const uint64_t shorter = static_cast<uint32_t>(s.longest - room.longest_block[i]) * each;
     const auto group = static_cast<int32_t>((shorter * shorter >> 32) * static_cast<uint32_t>(groups) >> 32);
     const int32_t blocks = blocks_of(p, sequence);
-    room.longest_block[i] = group;
     for (int32_t g = 0; g < groups; g++) room.blocks[g * count + i] = g == group ? blocks : 0;
   });
   threads.prefix_sums(room.blocks, groups * count, p.most_blocks, s.sums);
@@ -104,9 +103,7 @@ constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p
     const int32_t sequence = sequence_of_tile(room.first_tile, count, number);
     const int32_t tile = number - room.first_tile[sequence];
     const bool exists = tile >= 0 && tile < tiles_of(p, list.sequences[sequence]);
-    const int32_t* const first = &room.blocks[room.longest_block[sequence] * count + sequence];
-    list.tiles[number] = {exists ? sequence : -1, tile, first[0],
-                          share_of(list.sequences[sequence], first[1] - first[0])};
+    list.tiles[number] = {exists ? sequence : -1, exists ? tile : 0};
   });
   threads.each(1, [&](int32_t) {
     const int32_t of_section = blocks * p.section_heads;

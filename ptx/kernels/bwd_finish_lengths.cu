@@ -1,5 +1,6 @@
-// Behind the backward pass of packed lengths: rounds dQ of the query tiles that no thread block of it has rounded
-// (ListedOthersStrips), a thread block for each; then adds up the gradient of each sink, a thread block for each.
+// Behind the backward pass of packed lengths: rounds dQ of the query tiles that no thread block of it has rounded, which
+// are the shares of the last key blocks (ListedOthersStrips); then adds up the gradient of each sink, a thread block for
+// each.
 #include "../isa/grid.cuh"
 #include "../tile/bwd/rows.cuh"
 #include "../tile/bwd/unseen.cuh"
@@ -29,20 +30,19 @@ FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
   using namespace fa3;
   static_assert(threads == 32 * strips);
   ptx::griddepcontrol_wait();
-  if (int(blockIdx.x) >= p.finished_tiles) return add_sink_terms(p, blockIdx.x - p.finished_tiles);
-  const int number = int(blockIdx.x) / p.rows.heads, head = int(blockIdx.x) - number * p.rows.heads;
-  const int visit = number / p.rows.tiles_per_visit;
-  const PlannedTile planned = p.tiles[visit];
-  if (planned.sequence < 0) return;
-  if (p.order.done_behind > 0) {  // has a thread block rounded it?
-    const int tile = planned.tile * p.rows.tiles_per_visit + number - visit * p.rows.tiles_per_visit;
-    const ListedBlock owner{planned.first_block + tile / max(planned.share, 1), head / p.heads_per_kv};
-    const int after = number_of(*p.counts, p.order.section, owner) + p.order.behind;
-    if (after < p.counts->blocks * p.order.heads) return;
+  if (int(blockIdx.x) >= p.finish_blocks) return add_sink_terms(p, blockIdx.x - p.finish_blocks);
+  // The last key blocks of the list, of each its share, by so many thread blocks.
+  const int nth = int(blockIdx.x) / p.finish_sharers, sharer = int(blockIdx.x) - nth * p.finish_sharers;
+  const int number = p.counts->blocks * p.order.heads - 1 - nth;
+  if (number < 0) return;
+  const ListedBlock listed = listed_block(*p.counts, p.order.section, number);
+  const PlannedBlock& block = p.blocks[listed.entry];
+  const QTiles share = share_of(block);
+  const int tiles = share.end - share.begin;
+  for (int i = sharer; i < tiles * p.readers; i += p.finish_sharers) {
+    const int reader = i / tiles, tile = share.begin + i - reader * tiles, head = listed.head * p.readers + reader;
+    const RowTile place(block.sequence, head, tile * backward_tile_rows);
+    const int at = head * p.rows.tiles + block.first_tile * p.rows.tiles_per_visit + tile;
+    Strip(p, place, at, threadIdx.x / 32).finish<8>(p, 0, p.rows.bf16);
   }
-  const int first = (planned.tile * p.rows.tiles_per_visit + number - visit * p.rows.tiles_per_visit) *
-                    backward_tile_rows;
-  const RowTile place(p.sequences[planned.sequence], head, first);
-  if (place.rows <= 0) return;
-  Strip(p, place, head * p.rows.tiles + number, threadIdx.x / 32).finish<8>(p, 0, p.rows.bf16);
 }

@@ -1,7 +1,5 @@
 // The list of key blocks of packed lengths, for the backward pass, made by one thread block (plan_backward.h).
-#include "../plan_backward.h"
-#include "../tile/config.cuh"
-#include "../tile/plan_lengths.cuh"
+#include "../tile/bwd/plan.cuh"
 
 FA3_GLOBAL(const __grid_constant__ fa3::PlanBackwardPassParams p) {
   using namespace fa3;

@@ -1,5 +1,5 @@
 // In front of the backward pass of packed lengths: zeros of the gradients that no key block has (Unseen in
-// backward_list.h), a thread block or several for each sequence; LSE and D of all query tiles, a thread block for each;
+// backward_list.h), a thread block or several for each sequence; LSE and D of all tiles of Br rows, a thread block each;
 // what these rows add to the gradients of sinks; and all counters 0.
 #include "../isa/grid.cuh"
 #include "../tile/bwd/rows.cuh"
@@ -30,19 +30,10 @@ FA3_DEVICE void zeros(const PlannedBackwardParams& p, int number) {
   }
 }
 
-// A tile of backward_tile_rows of a head.
-FA3_DEVICE void prepare(const PlannedBackwardParams& p, int head, int number) {
-  ptx::griddepcontrol_wait();  // the pass before makes the list of tiles
-  const int visit = number / p.rows.tiles_per_visit;
-  const PlannedTile planned = p.tiles[visit];
+// A tile of backward_tile_rows of a head, from row `first` of the sequence on.
+FA3_DEVICE void prepare(const PlannedBackwardParams& p, const Sequence& sequence, int head, int number, int first) {
   float* const sink_sum = p.sinks.dsinks ? &p.sinks.sums[int64_t(head) * p.sinks.each + number] : nullptr;
-  if (planned.sequence < 0) {
-    if (sink_sum && threadIdx.x == 0) *sink_sum = 0.f;
-    return;
-  }
-  const int first = (planned.tile * p.rows.tiles_per_visit + number - visit * p.rows.tiles_per_visit) *
-                    backward_tile_rows;
-  const RowTile place(p.sequences[planned.sequence], head, first);
+  const RowTile place(sequence, head, first);
   const int tile = head * p.rows.tiles + number;
   constexpr int rows = threads / (config.d / 8);  // at a time
   prepare_delta<threads, backward_tile_rows / rows>(p.rows, place, tile, p.rows.bf16, threadIdx.x);
@@ -62,6 +53,22 @@ FA3_DEVICE void prepare(const PlannedBackwardParams& p, int head, int number) {
   if (threadIdx.x == 0) *sink_sum = sum;
 }
 
+// The tiles that are visited together.
+FA3_DEVICE void prepare(const PlannedBackwardParams& p, int head, int visit) {
+  ptx::griddepcontrol_wait();  // the pass before makes the list of tiles
+  const PlannedTile planned = p.tiles[visit];
+  const int each = p.rows.tiles_per_visit;
+  if (planned.sequence < 0) {
+    if (p.sinks.dsinks && threadIdx.x < each)
+      p.sinks.sums[int64_t(head) * p.sinks.each + visit * each + threadIdx.x] = 0.f;
+    return;
+  }
+  const Sequence sequence = p.sequences[planned.sequence];
+#pragma unroll 1
+  for (int i = 0; i < each; i++)
+    prepare(p, sequence, head, visit * each + i, (planned.tile * each + i) * backward_tile_rows);
+}
+
 }  // namespace fa3
 
 FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
@@ -70,6 +77,6 @@ FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
   for (int i = blockIdx.x * threads + threadIdx.x; i < p.counters; i += gridDim.x * threads) p.order.added[i] = 0;
   const int number = int(blockIdx.x) - p.zero_blocks;
   if (number < 0) return zeros(p, blockIdx.x);
-  const int tile = number / p.rows.heads;
-  prepare(p, number - tile * p.rows.heads, tile);
+  const int visit = number / p.rows.heads;
+  prepare(p, number - visit * p.rows.heads, visit);
 }

@@ -65,7 +65,7 @@ struct ServedRun {
   PlanBackwardParams call;
   size_t list, sink_sums;  // in the workspace
   int32_t sink_sums_each;  // of a head
-  int32_t zero_slices, zero_blocks, finished_tiles;
+  int32_t zero_slices, zero_blocks, finish_sharers, finish_blocks;
 };
 struct BackwardRun {
   static constexpr int most_launches = 5;

@@ -7,10 +7,10 @@
 
 namespace fa3 {
 
-// The row of this pass for the head dimension of another row of the table, or for any; or -1.
+// The row of this pass for the head dimension of another row of the table, 0 if it takes any; or -1.
 constexpr int pass_of(Pass pass, int head_dim) {
   for (int n = first_pass; n < row_count; ++n)
-    if (pass_row(n).pass == pass && (pass_row(n).d == head_dim || pass_row(n).d == 0)) return n;
+    if (pass_row(n).pass == pass && pass_row(n).d == head_dim) return n;
   return -1;
 }
 

@@ -86,7 +86,8 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
   params.sequences = pass.list.sequences;
   params.zero_slices = Divisor::of(served.zero_slices);
   params.zero_blocks = served.zero_blocks;
-  params.finished_tiles = served.finished_tiles;
+  params.finish_sharers = Divisor::of(served.finish_sharers);
+  params.finish_blocks = served.finish_blocks;
   params.sinks = {static_cast<const float*>(problem.sinks.data), static_cast<float*>(problem.dsinks.data),
                   problem.sinks.stride[0], problem.dsinks.stride[0],
                   reinterpret_cast<float*>(workspace + served.sink_sums), served.sink_sums_each};

@@ -146,17 +146,14 @@ void finish(const PlannedBackwardParams& params, int columns, int64_t head, int3
   }
 }
 
-// What thread blocks round between their key blocks.
-void finish_others(const PlannedBackwardParams& p, int columns) {
-  const int32_t all = p.counts->blocks * int32_t{p.order.heads};
-  for (int32_t n = p.order.behind; p.order.done_behind > 0 && n < all; ++n) {
-    const ListedBlock listed = listed_block(*p.counts, p.order.section, n - p.order.behind);
-    const PlannedBlock& block = p.blocks[listed.entry];
-    const QTiles share = share_of(block);
-    for (int32_t head = listed.head * p.readers; head < (listed.head + 1) * p.readers; ++head)
-      for (int32_t tile = share.begin; tile < share.end; ++tile)
-        finish(p, columns, head, block.first_tile * p.rows.tiles_per_visit + tile);
-  }
+// The share of the n-th key block of the list.
+void finish_share(const PlannedBackwardParams& p, int columns, int32_t n) {
+  const ListedBlock listed = listed_block(*p.counts, p.order.section, n);
+  const PlannedBlock& block = p.blocks[listed.entry];
+  const QTiles share = share_of(block);
+  for (int32_t head = listed.head * p.readers; head < (listed.head + 1) * p.readers; ++head)
+    for (int32_t tile = share.begin; tile < share.end; ++tile)
+      finish(p, columns, head, block.first_tile * p.rows.tiles_per_visit + tile);
 }
 
 }  // namespace
@@ -171,7 +168,8 @@ CUresult simulate_prepare_lengths(const PlannedBackwardParams& p, unsigned block
   if (p.zero_blocks != p.call.lengths.batch * p.zero_slices) return CUDA_ERROR_LAUNCH_FAILED;
   for (int32_t b = 0; b < p.call.lengths.batch; ++b) zeros(p, b);
   for (int32_t n = 0; n < int32_t(blocks) - p.zero_blocks; ++n)
-    prepare(p, n % int32_t{p.rows.heads}, n / p.rows.heads);
+    for (int32_t i = 0; i < p.rows.tiles_per_visit; ++i)
+      prepare(p, n % int32_t{p.rows.heads}, n / p.rows.heads * p.rows.tiles_per_visit + i);
   std::fill_n(p.order.added, p.counters, 0u);
   return CUDA_SUCCESS;
 }
@@ -229,24 +227,18 @@ CUresult simulate_lengths(const PlannedBackwardParams& p, const BackwardRow& row
         dv.write(s, block.key + j, head_kv, gradients_v[size_t(j)]);
       }
     }
-  finish_others(p, row.d);
+  for (int32_t n = p.order.behind; p.order.done_behind > 0 && n < p.counts->blocks * heads_kv; ++n)
+    finish_share(p, row.d, n - p.order.behind);
   return CUDA_SUCCESS;
 }
 
 CUresult simulate_finish_lengths(const PlannedBackwardParams& params, const PassRow& row, unsigned blocks) {
   const BackwardRows& p = params.rows;
   const int32_t heads = p.heads;
-  if (int64_t{blocks} != params.finished_tiles + (params.sinks.dsinks ? heads : 0)) return CUDA_ERROR_LAUNCH_FAILED;
-  for (int32_t n = 0; n < params.finished_tiles; ++n) {
-    const int32_t number = n / p.heads, head = n - number * heads;
-    const PlannedTile& planned = params.tiles[number / p.tiles_per_visit];
-    if (planned.sequence < 0) continue;
-    const int32_t tile = planned.tile * p.tiles_per_visit + number % p.tiles_per_visit;
-    const ListedBlock owner{planned.first_block + tile / std::max(planned.share, 1), head / params.heads_per_kv};
-    const int32_t after = number_of(*params.counts, params.order.section, owner) + params.order.behind;
-    if (params.order.done_behind == 0 || after >= params.counts->blocks * int32_t{params.order.heads})
-      finish(params, row.d, head, number);
-  }
+  if (int64_t{blocks} != params.finish_blocks + (params.sinks.dsinks ? heads : 0)) return CUDA_ERROR_LAUNCH_FAILED;
+  for (int32_t n = 0; n < params.finish_blocks / params.finish_sharers; ++n)
+    if (const int32_t number = params.counts->blocks * int32_t{params.order.heads} - 1 - n; number >= 0)
+      finish_share(params, row.d, number);
   for (int64_t head = 0; params.sinks.dsinks && head < heads; ++head) {
     double sum = 0;
     for (int32_t i = 0; i < params.sinks.each; ++i) sum += params.sinks.sums[head * params.sinks.each + i];
