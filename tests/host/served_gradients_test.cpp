@@ -1,5 +1,5 @@
-// fa3_reference_backward for sequences with lengths of their own: against the formulas of fa3.h, finite differences, and
-// the sequences one by one.
+// fa3_reference_backward for sequences with lengths of their own: against the formulas of fa3.h, finite differences,
+// and the sequences one by one.
 #include "served_gradients.h"
 
 #include <catch2/catch_test_macros.hpp>

@@ -11,9 +11,9 @@ namespace fa3::test {
 // A random problem that the backward pass takes: without pages, padding and cache entries, in 16 bits.
 ServedProblem random_served_backward(uint64_t seed, const ServedLimits& limits = {});
 
-// A served problem with its forward pass done by the CPU reference, and the gradients poisoned. dout and dlse are N(0,1)
-// in rows that count; what the header says is not read is NaN: all of rows that see no key (but dlse, if there is
-// dsinks), and everything else that ServedCase has as NaN.
+// A served problem with its forward pass done by the CPU reference, and the gradients poisoned. dout and dlse are
+// N(0,1) in rows that count; what the header says is not read is NaN: all of rows that see no key (but dlse, if there
+// is dsinks), and everything else that ServedCase has as NaN.
 struct ServedGradients {
   ServedCase forward;  // has all images
   View dout, dlse, dq, dk, dv, dsinks;  // dlse and dsinks without an image where absent
