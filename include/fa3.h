@@ -480,8 +480,8 @@ typedef struct fa3_backward_params {
   int32_t mask;        /* fa3_mask */
   float softmax_scale; /* > 0, at most 2.3e38; 0 means the default 1/sqrt(head_dim) */
   const char* kernel;  /* as in fa3_forward_params: NULL, or the name of the backward kernel to run; where
-                        * one computes dk and dv and another dq, that of the first. One of fa3_bwdshort... takes at
-                        * most block_kv keys */
+                        * one computes dk and dv and another dq, that of the first. Those of fa3_bwdshort... and
+                        * fa3_bwdservedshort... take sequences of at most block_kv keys */
   fa3_tensor dlse;
   /* Packed lengths, windows, sinks: see below. A tensor of rank 0 is absent. */
   int32_t window_left, window_right; /* of FA3_MASK_WINDOW and FA3_MASK_CHUNK, otherwise 0 */
@@ -498,7 +498,9 @@ typedef struct fa3_backward_params {
 
 /* Packed lengths, windows, chunks, sinks: as in "Packed lengths, pages, windows, sinks" above, of which the backward
  * pass has all but pages, left padding, cache entries, schedules and FA3_FLAG_BATCH_INVARIANT. The fields have the
- * forward call's names, rules and values.
+ * forward call's names, rules and values. A call with any of it is served by kernels of its own, whose names begin with
+ * fa3_bwdserved: no other kernel can be named for it, nor one of these for another call. They take head dimensions up
+ * to 128; more is FA3_ERROR_UNSUPPORTED (not of fa3_reference_backward).
  *
  * | tensor             | dims                                      | dtype    | strides    |
  * |--------------------|-------------------------------------------|----------|------------|
