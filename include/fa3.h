@@ -471,7 +471,8 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
  *   fa3_forward. Beyond batch * heads * seqlen_q = INT32_MAX, seqlen_q rounded up to block_q (see fa3_kernel_info), or
  *   batch * heads_kv * ceil(seqlen_k / block_kv) = INT32_MAX / 2, FA3_ERROR_UNSUPPORTED (not of
- *   fa3_reference_backward). */
+ *   fa3_reference_backward). With lengths, windows or sinks also where rows of all sequences and heads, each sequence's
+ *   rounded up, are beyond INT32_MAX, or those of one head of all sequences beyond 2^30 - 2048. */
 typedef struct fa3_backward_params {
   size_t struct_size;
   uint64_t flags; /* 0 or FA3_FLAG_DETERMINISTIC */
@@ -481,7 +482,7 @@ typedef struct fa3_backward_params {
   float softmax_scale; /* > 0, at most 2.3e38; 0 means the default 1/sqrt(head_dim) */
   const char* kernel;  /* as in fa3_forward_params: NULL, or the name of the backward kernel to run; where
                         * one computes dk and dv and another dq, that of the first. Those of fa3_bwdshort... and
-                        * fa3_bwdservedshort... take sequences of at most block_kv keys */
+                        * fa3_bwdservedshort... take sequences, or chunks, of at most block_kv keys */
   fa3_tensor dlse;
   /* Packed lengths, windows, sinks: see below. A tensor of rank 0 is absent. */
   int32_t window_left, window_right; /* of FA3_MASK_WINDOW and FA3_MASK_CHUNK, otherwise 0 */

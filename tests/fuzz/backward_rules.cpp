@@ -29,7 +29,9 @@ void judge_kernel_of(Judge& j, const fa3_backward_params& p, const Served& serve
   if (info == nullptr) return;
   const auto is = [&](const char* prefix) { return std::strstr(p.kernel, prefix) == p.kernel; };
   j.wrong_if(is("fa3_bwdserved") != any, "params->kernel");
-  j.wrong_if((is("fa3_bwdshort") || is("fa3_bwdservedshort")) && served.seqlen_k() > info->block_kv, "params->kernel");
+  const Wide chunk = served.p.mask == FA3_MASK_CHUNK ? Wide{p.window_left} : served.seqlen_k();
+  const Wide keys = std::min(served.seqlen_k(), chunk);
+  j.wrong_if((is("fa3_bwdshort") || is("fa3_bwdservedshort")) && keys > info->block_kv, "params->kernel");
   // The second kernel of two is not named, and the paper's own order of sums is any.
   const bool any_order = (p.flags & FA3_FLAG_DETERMINISTIC) && !info->chosen;
   j.open_if(std::strstr(p.kernel, "queries") || any_order, "params->kernel");
@@ -109,7 +111,11 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
     j.open_if(served.any(), "no kernel of this build");
     if (served.any()) served.sizes(j);
     else judge_sizes(j, p.q, p.k);
-    // Rows are counted here, and blocks of keys.
+    // Rows are counted here, and blocks of keys; of served calls also rows of all batch entries.
+    if (served.any()) {
+      j.open_if(Wide{packed_q ? 1 : p.q.dim[0]} * rows_q * std::max<Wide>(heads, 2) > max_tiles / 2, "q");
+      j.open_if(Wide{packed_k ? 1 : p.k.dim[0]} * rows_k * std::max<Wide>(heads_kv, 2) > max_tiles / 2, "k");
+    }
     const Wide sequences = served.batch() + 1;
     j.open_if(sequences * heads * served.seqlen_q() > max_tiles / 2, "q");
     j.open_if(sequences * heads_kv * (served.seqlen_k() / 32 + 1) > max_tiles / 4, "k");
