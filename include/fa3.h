@@ -536,8 +536,12 @@ FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
  * for each head of k and for each 64 queries. Where that would be more than 1 GiB (2^30), the batch is worked on in
  * several runs, one after the other in the same workspace, so that it is not, or is what one batch entry needs. Beside
  * it, where heads of k and v are few, up to 277 MB for sums of dk and dv, and with FA3_FLAG_DETERMINISTIC up to 35 MB
- * for second sums of dq. A function of the parameters only; data pointers are not looked at. Of a call with lengths it
- * follows from shapes and maxima: the lengths are never read. */
+ * for second sums of dq. A function of the parameters only; data pointers are not looked at.
+ *
+ * Of a call with lengths, windows, chunks or sinks it follows from shapes and maxima, as the lengths are never read: as
+ * much as above for all rows of q together and up to block_q more for each sequence, in one run; besides 64 bytes for
+ * each block of keys that all sequences together may have, some 100 for each sequence (with FA3_MASK_CHUNK for each
+ * chunk of one), and where dsinks is wanted 4 for each 64 queries of each head. */
 FA3_API fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes);
 
 /* Enqueues the backward pass on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. */
