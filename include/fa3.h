@@ -471,7 +471,8 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
  *   fa3_forward. Beyond batch * heads * seqlen_q = INT32_MAX, seqlen_q rounded up to block_q (see fa3_kernel_info), or
  *   batch * heads_kv * ceil(seqlen_k / block_kv) = INT32_MAX / 2, FA3_ERROR_UNSUPPORTED (not of
- *   fa3_reference_backward). */
+ *   fa3_reference_backward). With lengths, windows or sinks also where rows of all sequences and heads, each sequence's
+ *   rounded up, are beyond INT32_MAX, or those of one head of all sequences beyond 2^30 - 2048. */
 typedef struct fa3_backward_params {
   size_t struct_size;
   uint64_t flags; /* 0 or FA3_FLAG_DETERMINISTIC */
@@ -480,8 +481,8 @@ typedef struct fa3_backward_params {
   int32_t mask;        /* fa3_mask */
   float softmax_scale; /* > 0, at most 2.3e38; 0 means the default 1/sqrt(head_dim) */
   const char* kernel;  /* as in fa3_forward_params: NULL, or the name of the backward kernel to run; where
-                        * one computes dk and dv and another dq, that of the first. One of fa3_bwdshort... takes at
-                        * most block_kv keys */
+                        * one computes dk and dv and another dq, that of the first. Those of fa3_bwdshort... and
+                        * fa3_bwdservedshort... take sequences, or chunks, of at most block_kv keys */
   fa3_tensor dlse;
   /* Packed lengths, windows, sinks: see below. A tensor of rank 0 is absent. */
   int32_t window_left, window_right; /* of FA3_MASK_WINDOW and FA3_MASK_CHUNK, otherwise 0 */
@@ -498,7 +499,9 @@ typedef struct fa3_backward_params {
 
 /* Packed lengths, windows, chunks, sinks: as in "Packed lengths, pages, windows, sinks" above, of which the backward
  * pass has all but pages, left padding, cache entries, schedules and FA3_FLAG_BATCH_INVARIANT. The fields have the
- * forward call's names, rules and values.
+ * forward call's names, rules and values. A call with any of it is served by kernels of its own, whose names begin with
+ * fa3_bwdserved: no other kernel can be named for it, nor one of these for another call. They take head dimensions up
+ * to 128; more is FA3_ERROR_UNSUPPORTED (not of fa3_reference_backward).
  *
  * | tensor             | dims                                      | dtype    | strides    |
  * |--------------------|-------------------------------------------|----------|------------|
@@ -533,8 +536,12 @@ FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
  * for each head of k and for each 64 queries. Where that would be more than 1 GiB (2^30), the batch is worked on in
  * several runs, one after the other in the same workspace, so that it is not, or is what one batch entry needs. Beside
  * it, where heads of k and v are few, up to 277 MB for sums of dk and dv, and with FA3_FLAG_DETERMINISTIC up to 35 MB
- * for second sums of dq. A function of the parameters only; data pointers are not looked at. Of a call with lengths it
- * follows from shapes and maxima: the lengths are never read. */
+ * for second sums of dq. A function of the parameters only; data pointers are not looked at.
+ *
+ * Of a call with lengths, windows, chunks or sinks it follows from shapes and maxima, as the lengths are never read: as
+ * much as above for all rows of q together and up to block_q more for each sequence, in one run; besides 64 bytes for
+ * each block of keys that all sequences together may have, some 100 for each sequence (with FA3_MASK_CHUNK for each
+ * chunk of one), and where dsinks is wanted 4 for each 64 queries of each head. */
 FA3_API fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes);
 
 /* Enqueues the backward pass on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. */

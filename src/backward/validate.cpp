@@ -141,8 +141,7 @@ Status check_shapes(const fa3_backward_params& p, int64_t batch) {
 Status check_dsinks(const fa3_backward_params& p, Rules rules, View& dsinks) {
   if (!is_there(p.dsinks)) return FA3_OK;
   if (!is_there(p.sinks)) return fail(invalid, "dsinks.rank is %d, must be 0 (absent) without sinks", p.dsinks.rank);
-  const bool host = rules == Rules::reference;
-  return check_of_heads({"dsinks", 1, true, false, rules != Rules::shapes, host}, p.dsinks, p.q.dim[2], dsinks);
+  return check_of_heads({"dsinks", 1, true, false, rules != Rules::shapes, false}, p.dsinks, p.q.dim[2], dsinks);
 }
 
 }  // namespace

@@ -1,34 +1,16 @@
-// The cases of served_backward.cpp: a backward call of sequences with lengths of their own, with its tensors, and what
-// its gradients are to be.
+// What the gradients of the cases of served_backward.cpp are to be, with the errors of rounding.
 #pragma once
 #include <array>
 #include <string>
 #include <vector>
 
 #include "fa3.h"
-#include "served_case.h"
+#include "served_gradients.h"
 
 namespace fa3::test {
 
-// Inputs are those of a forward case, whose o and lse the reference has computed: N(0,1) where a row counts, and NaN
-// elsewhere. Gradients are poison until they are computed.
-struct ServedGradients {
-  ServedCase made;
-  View dout, dlse, dq, dk, dv, dsinks;  // dlse, dsinks without an image where absent
-  bool deterministic;
-
-  struct Wishes {
-    bool dlse = false, dsinks = false, deterministic = false;
-  };
-  ServedGradients(const ServedProblem& problem, const Wishes& wishes);
-
-  fa3_backward_params params(const std::vector<void*>& bases) const;
-  std::vector<View> gradients() const;  // those that there are
-  void poison();
-};
-// Any mix of what the backward pass takes, from the seed.
-ServedProblem random_for_gradients(uint64_t seed, double budget);
-ServedGradients::Wishes random_wishes(const ServedProblem& problem, uint64_t seed);
+// Of few heads, with head dimensions that kernels take; of some all keys of a sequence are one block.
+ServedProblem random_for_kernels(uint64_t seed, double budget);
 
 // Of each element of dq, dk and dv, in the order of their dims: what is right, in float64; what plain float32 code
 // computes, with P, dS and the gradients rounded to the dtype; and what must hold of it.
@@ -41,7 +23,7 @@ struct ExpectedGradients {
   std::array<ExpectedGradient, 3> of;  // dq, dk, dv
   std::vector<float> dsinks;
 };
-ExpectedGradients expect(const ServedGradients& made);
+ExpectedGradients expect_rounded(const ServedGradients& made);
 
 // "", or what is wrong.
 std::string verify(const ServedGradients& made, const ExpectedGradients& expected);

@@ -1,6 +1,5 @@
 // Makes the cases of served_backward.cpp, computes what is right, and judges.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -26,130 +25,19 @@ std::vector<void*> bases_of(const std::vector<Image>& images) {
   return bases;
 }
 
-fa3_tensor tensor_of(const View& view, bool packed, const std::vector<void*>& bases) {
-  View its = view;
-  if (packed) its.layout.dim.erase(its.layout.dim.begin()), its.layout.stride.erase(its.layout.stride.begin());
-  return its.tensor(bases);
-}
-
-// An output's elements must not overlap.
-Storage without_sharing(Storage storage) {
-  storage.share_heads = storage.share_batch = false;
-  return storage;
-}
-
-// Numbers that depend on the row alone, where it counts.
-void fill_rows(ServedGradients& g, const View& view, uint64_t seed) {
-  const ServedProblem& p = g.made.problem;
-  const bool is_rows = view.layout.rank() == 4;
-  std::vector<float> row(is_rows ? size_t(view.layout.dim[3]) : 1);
-  for (int64_t b = 0; b < p.batch; ++b) {
-    const ServedSequence s = p.sequence(b);
-    for (int64_t i = 0; i < s.queries && !p.poisoned[size_t(b)]; ++i)
-      for (int64_t h = 0; h < p.heads; ++h) {
-        const auto number = uint64_t(((s.entry_q * p.rows_q) + s.first_query + i) * p.heads + h);
-        tools::normal(seed, number * 256, row.data(), row.size());
-        const int64_t at = g.made.query_position(view, s, i, h);
-        for (size_t c = 0; c < row.size(); ++c) view.write(g.made.images, at + int64_t(c), row[c]);
-      }
-  }
-}
-
 }  // namespace
 
-ServedGradients::ServedGradients(const ServedProblem& problem, const Wishes& wishes)
-    : made(problem), deterministic(wishes.deterministic) {
-  const ServedProblem& p = made.problem;
-  const int64_t entries_q = p.packed_q ? 1 : p.batch;
-  const auto place = [&](const Storage& s, int64_t entries, int64_t rows, int64_t heads, int64_t d) {
-    const Storage its = without_sharing(s);
-    return add_view(made.images, lay_out(its, p.dtype, entries, rows, heads, d), p.dtype, p.guard ? 16 * its.shift : 0,
-                    p.guard);
-  };
-  dout = place(p.q, entries_q, p.rows_q, p.heads, p.head_dim_v);
-  dq = place(p.o, entries_q, p.rows_q, p.heads, p.head_dim);
-  dk = place(p.v, p.entries_k, p.rows_k, p.heads_kv, p.head_dim);
-  dv = place(p.k, p.entries_k, p.rows_k, p.heads_kv, p.head_dim_v);
-  const auto numbers = [&](const tools::Layout& layout) {
-    return add_view(made.images, layout, FA3_DTYPE_FP32, p.guard ? 4 : 0, p.guard);
-  };
-  if (wishes.dlse) dlse = numbers(lay_out_lse(p.lse, entries_q, p.heads, p.rows_q));
-  if (wishes.dsinks) {
-    tools::Layout layout = tools::Layout::packed({p.heads});
-    layout.stride[0] = 1 + p.q.shift % 3;
-    dsinks = numbers(layout);
-  }
-  const fa3_forward_params forward = made.host_params();
-  must(fa3_reference_forward(&forward, 0), "fa3_reference_forward");
-  fill_rows(*this, dout, tools::mix(p.seed, 11));
-  if (wishes.dlse) fill_rows(*this, dlse, tools::mix(p.seed, 12));
-  // Of rows that see no key nothing is read but, for a sink, dlse.
-  for (int64_t b = 0; b < p.batch; ++b) {
-    const ServedSequence s = p.sequence(b);
-    for (int64_t i = 0; i < s.queries; ++i) {
-      bool sees = false;
-      for (int64_t j = 0; j < s.keys && !sees; ++j) sees = p.sees(s, i, j);
-      if (sees) continue;
-      for (int64_t h = 0; h < p.heads; ++h)
-        for (const View* view : {&made.q, &made.o, &dout, &made.lse})
-          for (int64_t c = 0, at = made.query_position(*view, s, i, h);
-               c < (view->layout.rank() == 4 ? view->layout.dim[3] : 1); ++c)
-            view->write_poison(made.images, at + c);
-    }
-  }
-}
-
-fa3_backward_params ServedGradients::params(const std::vector<void*>& bases) const {
-  const ServedProblem& p = made.problem;
-  const fa3_forward_params f = made.params(bases);
-  fa3_backward_params to = tools::backward_params();
-  to.q = f.q, to.k = f.k, to.v = f.v, to.o = f.o, to.lse = f.lse;
-  to.dout = tensor_of(dout, p.packed_q, bases), to.dq = tensor_of(dq, p.packed_q, bases);
-  to.dk = tensor_of(dk, p.packed_k, bases), to.dv = tensor_of(dv, p.packed_k, bases);
-  if (dlse.image >= 0) to.dlse = tensor_of(dlse, p.packed_q, bases);
-  to.sinks = f.sinks;
-  if (dsinks.image >= 0) to.dsinks = dsinks.tensor(bases);
-  to.cu_seqlens_q = f.cu_seqlens_q, to.cu_seqlens_k = f.cu_seqlens_k;
-  to.seqused_q = f.seqused_q, to.seqused_k = f.seqused_k;
-  to.max_seqlen_q = f.max_seqlen_q, to.max_seqlen_k = f.max_seqlen_k;
-  to.mask = f.mask, to.window_left = f.window_left, to.window_right = f.window_right;
-  to.softmax_scale = f.softmax_scale;
-  to.flags = deterministic ? FA3_FLAG_DETERMINISTIC : 0;
-  return to;
-}
-
-std::vector<View> ServedGradients::gradients() const {
-  std::vector<View> all = {dq, dk, dv};
-  if (dsinks.image >= 0) all.push_back(dsinks);
-  return all;
-}
-void ServedGradients::poison() {
-  for (const View& view : gradients()) view.layout.for_each([&](int64_t at) { view.write_poison(made.images, at); });
-}
-
-ServedProblem random_for_gradients(uint64_t seed, double budget) {
-  ServedProblem p = random_served(seed, {.budget = budget, .most_heads = 12, .most_head_dim = 128});
+ServedProblem random_for_kernels(uint64_t seed, double budget) {
+  ServedProblem p = random_served_backward(seed, {.budget = budget, .most_heads = 12, .most_head_dim = 128});
   tools::Random random(tools::mix(seed, 21));
-  if (p.is_e4m3()) {
-    p.dtype = random.chance(0.5) ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
-    p.q_scales = p.k_scales = p.v_scales = Scales::tensor, p.v_mean = p.lse_offset = false;
-  }
-  p.o_dtype = FA3_DTYPE_NONE;
-  p.pads_k = p.indexes_cache = p.batch_invariant = false, p.want_lse = true;
-  if (p.page_size > 0) p.packed_k = p.packed_q, p.uses_k = random.chance(0.5);
-  p.page_size = 0;
-  for (auto& lengths : p.lengths) lengths[0] = std::min<int64_t>(lengths[0], 700), lengths[1] = std::min<int64_t>(lengths[1], 1500);
-  if (p.lengths.size() > 40) p.lengths.resize(40);
-  if (random.chance(0.3))  // keys of one block
-    for (auto& lengths : p.lengths) lengths[1] = std::min<int64_t>(lengths[1], 128);
+  ServedProblem::Lengths lengths = p.lengths;
+  const int64_t most_keys = random.chance(0.3) ? 128 : 1500;
+  for (auto& pair : lengths) pair = {std::min<int64_t>(pair[0], 700), std::min<int64_t>(pair[1], most_keys)};
+  if (lengths.size() > 40) lengths.resize(40);
   if (!p.packed_q && !p.packed_k && !p.uses_q && !p.has_sinks && p.mask < FA3_MASK_WINDOW) p.uses_k = true;
-  const ServedProblem::Lengths lengths = p.lengths;
+  p.kernel = nullptr;
   make_room(p, lengths, seed);
   return p;
-}
-ServedGradients::Wishes random_wishes(const ServedProblem& problem, uint64_t seed) {
-  tools::Random random(tools::mix(seed, 22));
-  return {random.chance(0.4), problem.has_sinks && random.chance(0.7), random.chance(0.4)};
 }
 
 namespace {
@@ -157,7 +45,7 @@ namespace {
 // The elements of a row of a tensor, as numbers.
 std::vector<float> row_at(const ServedGradients& g, const View& view, int64_t position, int64_t count) {
   std::vector<float> row(static_cast<size_t>(count));
-  for (size_t c = 0; c < row.size(); ++c) row[c] = view.read(g.made.images, position + int64_t(c));
+  for (size_t c = 0; c < row.size(); ++c) row[c] = view.read(g.forward.images, position + int64_t(c));
   return row;
 }
 float dot(const std::vector<float>& a, const std::vector<float>& b) {
@@ -179,14 +67,14 @@ size_t number_of(const View& view, int64_t entry, int64_t row, int64_t head) {
 // and the gradients rounded.
 class Plain {
  public:
-  Plain(const ServedGradients& g, ExpectedGradients& to) : g_(g), p_(g.made.problem), to_(to) {}
+  Plain(const ServedGradients& g, ExpectedGradients& to) : g_(g), p_(g.forward.problem), to_(to) {}
 
   void run(int64_t sequence, int64_t head_kv) const {
     const ServedSequence s = p_.sequence(sequence);
     std::vector<std::vector<float>> k, v;
     for (int64_t j = 0; j < s.keys; ++j) {
-      k.push_back(row_at(g_, g_.made.k, g_.made.key_position(g_.made.k, s, j, head_kv), p_.head_dim));
-      v.push_back(row_at(g_, g_.made.v, g_.made.key_position(g_.made.v, s, j, head_kv), p_.head_dim_v));
+      k.push_back(row_at(g_, g_.forward.k, g_.forward.key_position(g_.forward.k, s, j, head_kv), p_.head_dim));
+      v.push_back(row_at(g_, g_.forward.v, g_.forward.key_position(g_.forward.v, s, j, head_kv), p_.head_dim_v));
     }
     std::vector<float> dk(k.size() * size_t(p_.head_dim)), dv(k.size() * size_t(p_.head_dim_v));
     for (int64_t h = head_kv * p_.group(); h < (head_kv + 1) * p_.group(); ++h)
@@ -212,7 +100,7 @@ class Plain {
 
   void run_row(const ServedSequence& s, int64_t i, int64_t h, int64_t head_kv, const std::vector<std::vector<float>>& k,
                const std::vector<std::vector<float>>& v, std::vector<float>& dk, std::vector<float>& dv) const {
-    const ServedCase& made = g_.made;
+    const ServedCase& made = g_.forward;
     std::vector<float> q, dout, dq(static_cast<size_t>(p_.head_dim));
     float lse = 0, delta = 0;
     for (int64_t j = 0; j < s.keys; ++j) {
@@ -255,11 +143,11 @@ void find_out(ExpectedGradient& of, const std::vector<float>& untouched) {
 
 }  // namespace
 
-ExpectedGradients expect(const ServedGradients& g) {
-  const ServedProblem& p = g.made.problem;
+ExpectedGradients expect_rounded(const ServedGradients& g) {
+  const ServedProblem& p = g.forward.problem;
   ExpectedGradients to;
   const View* const views[] = {&g.dq, &g.dk, &g.dv};
-  fa3_backward_params call = g.params(bases_of(g.made.images));
+  fa3_backward_params call = g.params(bases_of(g.forward.images));
   fa3_tensor* const tensors[] = {&call.dq, &call.dk, &call.dv};
   std::vector<float> untouched;
   for (size_t n = 0; n < 3; ++n) {
@@ -289,16 +177,16 @@ ExpectedGradients expect(const ServedGradients& g) {
 std::string verify(const ServedGradients& g, const ExpectedGradients& expected) {
   const View* const views[] = {&g.dq, &g.dk, &g.dv};
   const char* const names[] = {"dq", "dk", "dv"};
-  const bool bf16 = g.made.problem.dtype == FA3_DTYPE_BF16;
+  const bool bf16 = g.forward.problem.dtype == FA3_DTYPE_BF16;
   for (size_t i = 0; i < 3; ++i) {
     const View& view = *views[i];
     const ExpectedGradient& of = expected.of[i];
     Compared compared;
     std::string wrong;
     size_t n = 0;
-    const uint16_t* const data = view.data<uint16_t>(g.made.images);
+    const uint16_t* const data = view.data<uint16_t>(g.forward.images);
     view.layout.for_each([&](int64_t at) {
-      const float x = view.read(g.made.images, at);
+      const float x = view.read(g.forward.images, at);
       const Must must = of.must[n];
       if (must == Must::be_right) compared.add(x, of.right[n], of.plain[n]);
       const bool is_wrong = must == Must::stay      ? data[at] != poison16
@@ -314,7 +202,7 @@ std::string verify(const ServedGradients& g, const ExpectedGradients& expected) 
     if (wrong = compared.verdict(names[i], bf16 ? 0x1p-8 : 0x1p-11, 0x1p-20); !wrong.empty()) return wrong;
   }
   for (size_t h = 0; h < expected.dsinks.size(); ++h) {
-    const float x = g.dsinks.read(g.made.images, int64_t(h) * g.dsinks.layout.stride[0]), right = expected.dsinks[h];
+    const float x = g.dsinks.read(g.forward.images, int64_t(h) * g.dsinks.layout.stride[0]), right = expected.dsinks[h];
     if (std::isnan(right)) continue;  // of a poisoned sequence
     if (!(std::fabs(x - right) <= 1e-3f + 1e-4f * std::fabs(right)))
       return "dsinks " + std::to_string(h) + " is " + std::to_string(x) + ", must be " + std::to_string(right);
@@ -323,8 +211,9 @@ std::string verify(const ServedGradients& g, const ExpectedGradients& expected) 
 }
 
 std::string check_around(const ServedGradients& g) {
-  for (const View& view : g.gradients()) {
-    std::vector<Image> images = g.made.images;
+  for (const View* output : g.outputs()) {
+    const View& view = *output;
+    std::vector<Image> images = g.forward.images;
     view.layout.for_each([&](int64_t at) { view.write_poison(images, at); });
     std::vector<char> none(elements_of(images, view).size(), false);
     if (const std::string bad = check_poison(images, view, none, "a gradient"); !bad.empty()) return bad;
