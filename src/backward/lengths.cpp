@@ -62,12 +62,12 @@ bool plan_params(const BackwardProblem& problem, const BackwardRow& row, PlanBac
   return true;
 }
 
-// How many heads of K and V a section has: as many as fit the L2 cache with all rows of a sequence, or of a window with
-// those of the key blocks that run at once.
+// How many heads of K and V a section has: as many as the machine runs at once with all key blocks of a sequence, and as
+// fit the L2 cache with all of its rows, or with a window those of the key blocks that run at once.
 int32_t section_heads_of(const BackwardProblem& problem, const BackwardRow& row, int multiprocessors) {
   const Window& window = problem.window;
   for (int64_t heads = problem.heads_kv; heads > 1; --heads) {
-    if (problem.heads_kv % heads != 0) continue;
+    if (problem.heads_kv % heads != 0 || heads * divide_up(most_keys(problem), row.Bc) > multiprocessors) continue;
     int64_t rows = problem.seqlen_q;
     if (window.left >= 0 && window.right >= 0)
       rows = std::min(rows, int64_t{window.left} + window.right + row.Bc * divide_up(multiprocessors, heads));
