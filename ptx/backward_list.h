@@ -122,8 +122,8 @@ inline BackwardListMemory list_at(void* memory, const PlanBackwardParams& p) {
   return list;
 }
 
-// Bounds that follow from what the host knows. Of `sequences`, which lie in so many rows (total, or batch entries),
-// each of up to `max` rows, in tiles or blocks of `size`. `cut`: how many of them have rows at most.
+// A bound that follows from what the host knows: the tiles or blocks of `size` rows of so many sequences of up to `max`
+// rows each, which lie in so many rows together.
 constexpr int64_t most_pieces(int64_t sequences, int64_t max, int64_t rows, int64_t size) {
   const int64_t by_max = sequences * ((max + size - 1) / size);
   const int64_t nonempty = sequences < rows ? sequences : rows, by_rows = (rows - nonempty) / size + nonempty;
@@ -182,10 +182,10 @@ constexpr UnseenRows unseen_rows(const PlanBackwardParams& p, int32_t b) {
     const int32_t before = offset < 0 ? 0 : offset / p.cuts.chunk * p.cuts.chunk;
     seen.k_row += before, seen.seqlen_k -= before;
   }
-  return {{whole.q_batch, all(lengths.cu_q, p.total_q, lengths.max_q, p.entry_rows_q), {whole.q_row, whole.q_row + whole.seqlen_q},
-           {seen.q_row, seen.q_row + seen.seqlen_q}},
-          {whole.k_batch, all(lengths.cu_k, p.total_k, lengths.max_k, p.entry_rows_k), {whole.k_row, whole.k_row + whole.seqlen_k},
-           {seen.k_row, seen.k_row + seen.seqlen_k}}};
+  return {{whole.q_batch, all(lengths.cu_q, p.total_q, lengths.max_q, p.entry_rows_q),
+           {whole.q_row, whole.q_row + whole.seqlen_q}, {seen.q_row, seen.q_row + seen.seqlen_q}},
+          {whole.k_batch, all(lengths.cu_k, p.total_k, lengths.max_k, p.entry_rows_k),
+           {whole.k_row, whole.k_row + whole.seqlen_k}, {seen.k_row, seen.k_row + seen.seqlen_k}}};
 }
 
 }  // namespace fa3

@@ -73,9 +73,9 @@ struct BackwardParams {
 };
 static_assert(sizeof(BackwardParams) <= 4096);
 
-// A row's sum of exponentials has exp(sinks[head * sinks_stride]) as one more addend; null: none. The gradient is the sum
-// over all rows of -exp(sink - LSE) D: each thread block of the pass in front adds up its rows, and the one behind adds
-// these sums up, in a fixed order.
+// A row's sum of exponentials has exp(sinks[head * sinks_stride]) as one more addend; null: none. The gradient is the
+// sum over all rows of -exp(sink - LSE) D: each thread block of the pass in front adds up its rows, and the one behind
+// adds these sums up, in a fixed order.
 struct BackwardSinks {
   const float* sinks;
   float* dsinks;  // null: not wanted
@@ -92,9 +92,11 @@ constexpr bool of_queries(BackwardMap map) {
 }
 
 // The same for sequences with lengths of their own (Trait::own_lengths), whose key blocks the device lists
-// (backward_list.h). Of `visible` nothing is taken; of `order` heads, section_heads, dq, adders and the counters. LSE, D,
-// sums and visits lie by query head, and of each by tiles of Br rows as the list numbers them: rows.tiles counts them,
-// in tiles of backward_tile_rows. All maps are clipped (clipped.h).
+// (backward_list.h). Of `visible` nothing is taken; of `order` heads, section_heads, section (the same number), dq,
+// adders, behind (in blocks, of all that are listed), done_behind (0: a pass rounds all) and the counters. `added` counts
+// for each head of K and V of each entry that is a sequence's first. LSE, D, sums and visits lie by query head, and of
+// each by tiles of Br rows as the list numbers them: rows.tiles counts them, in tiles of backward_tile_rows. All maps
+// are clipped (clipped.h).
 struct PlannedBackwardParams : BackwardParams {
   PlanBackwardParams call;
   const BlockCounts* counts;

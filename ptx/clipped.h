@@ -2,8 +2,8 @@
 // one. These maps end where the sequence does: TMA loads zeros behind it (0 times a neighbour's NaN would be NaN), and
 // stores nothing there. Plain C++, read by both sides.
 //
-// Such a map has two dimensions for rows. The first one has the stride of a row, and clipped_rows of them; the other one
-// has a stride of which those of rows and of batch entries are multiples (ClippedSteps), mostly that of a row, too. For
+// Such a map has two dimensions for rows. The first one has the stride of a row, and clipped_rows of them; the other
+// one has a stride of which those of rows and of batch entries are multiples (ClippedSteps), mostly that of a row. For
 // row r of a sequence of n rows the coordinates are clipped_rows - n + r, and where the first row behind the sequence
 // lies, in such steps. So the first dimension ends where the sequence does. Both together are where the row lies, but
 // for clipped_rows rows too many.

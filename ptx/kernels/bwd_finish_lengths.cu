@@ -1,6 +1,5 @@
-// Behind the backward pass of packed lengths: rounds dQ of the query tiles that no thread block of it has rounded, which
-// are the shares of the last key blocks (ListedOthersStrips); then adds up the gradient of each sink, a thread block for
-// each.
+// Behind the backward pass of packed lengths: rounds dQ of the query tiles that no thread block of it has rounded, the
+// shares of the last key blocks (ListedOthersStrips); then adds up the gradient of each sink, a thread block for each.
 #include "../isa/grid.cuh"
 #include "../tile/bwd/rows.cuh"
 #include "../tile/bwd/unseen.cuh"

@@ -1,6 +1,6 @@
 // In front of the backward pass of packed lengths: zeros of the gradients that no key block has (Unseen in
-// backward_list.h), a thread block or several for each sequence; LSE and D of all tiles of Br rows, a thread block each;
-// what these rows add to the gradients of sinks; and all counters 0.
+// backward_list.h), a thread block or several for each sequence; LSE and D of all tiles of Br rows, a thread block for
+// each; what these rows add to the gradients of sinks; and all counters 0.
 #include "../isa/grid.cuh"
 #include "../tile/bwd/rows.cuh"
 #include "../tile/bwd/unseen.cuh"

@@ -62,8 +62,8 @@ bool plan_params(const BackwardProblem& problem, const BackwardRow& row, PlanBac
   return true;
 }
 
-// How many heads of K and V a section has: as many as the machine runs at once with all key blocks of a sequence, and as
-// fit the L2 cache with all of its rows, or with a window those of the key blocks that run at once.
+// How many heads of K and V a section has: as many as the machine runs at once with all key blocks of a sequence, and
+// as fit the L2 cache with all of its rows, or with a window those of the key blocks that run at once.
 int32_t section_heads_of(const BackwardProblem& problem, const BackwardRow& row, int multiprocessors) {
   const Window& window = problem.window;
   for (int64_t heads = problem.heads_kv; heads > 1; --heads) {
@@ -79,9 +79,10 @@ int32_t section_heads_of(const BackwardProblem& problem, const BackwardRow& row,
 
 constexpr int typical_multiprocessors = 132;
 
-// Do key blocks add to dQ in a fixed order? Also where nobody asks for it, if several query heads read each head of K and
-// V and rows see more keys the later they come: blocks of a head then visit the same tiles at about the same time, which
-// are in the L2 cache. (Measured, H100, 32 heads over 4: 64 x 256 1.11, 16 x 1024 1.30, 4 x 4096 1.18, 1 x 16384 0.94.)
+// Do key blocks add to dQ in a fixed order? Also where nobody asks for it, if several query heads read each head of K
+// and V and rows see more keys the later they come: blocks of a head then visit the same tiles at about the same time,
+// which are in the L2 cache. (Measured, H100, d 128, 32 heads over 4: 64 x 256 1.11, 16 x 1024 1.30, 4 x 4096 1.18,
+// 1 x 16384 0.94.)
 bool is_ordered(const BackwardProblem& problem) {
   const bool later_see_more = problem.window.left < 0 && problem.window.right >= 0;
   return problem.deterministic || (later_see_more && problem.heads_per_kv() > 1 && problem.seqlen_q <= 8192);

@@ -1,6 +1,6 @@
 // The backward pass of served problems, whose lengths only the device knows. From maxima and totals follow the row of
-// the table, the grids, and how much memory there must be for the list of key blocks (ptx/backward_list.h) and for sums;
-// what is in the list, the device finds out.
+// the table, the grids, and how much memory there must be for the list of key blocks (ptx/backward_list.h) and for
+// sums; what is in the list, the device finds out.
 #pragma once
 #include "backward/backward.h"
 #include "row.h"

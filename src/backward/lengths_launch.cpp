@@ -36,8 +36,8 @@ fa3_status encode_maps(const Driver& driver, const BackwardProblem& problem, con
     const StepsOfView steps = clipped_steps(view);
     if (steps.count >= INT32_MAX)
       return fail(FA3_ERROR_UNSUPPORTED,
-                  "%s has batch entries %lld and rows %lld elements apart: its last row is %lld times %lld bytes behind "
-                  "the first one; the kernels count up to %d", name, ll(view.stride[0]), ll(view.stride[1]),
+                  "%s has batch entries %lld and rows %lld elements apart: its last row is %lld times %lld bytes "
+                  "behind the first one; the kernels count up to %d", name, ll(view.stride[0]), ll(view.stride[1]),
                   ll(steps.count), ll(steps.bytes), INT32_MAX);
     params.steps[static_cast<int32_t>(map)] = steps.steps;
     if (fa3_status status = encode_clipped(driver, name, view, row, rows, use, to)) return status;

@@ -43,7 +43,8 @@ struct SequenceLoads {
 FA3_DEVICE Place place_in(const BackwardParams&, BackwardMap, int batch, int row, int head) {
   return {row, head, batch};
 }
-FA3_DEVICE Place place_in(const PlannedBackwardParams& p, BackwardMap map, const Sequence& sequence, int row, int head) {
+FA3_DEVICE Place place_in(const PlannedBackwardParams& p, BackwardMap map, const Sequence& sequence, int row,
+                          int head) {
   return clipped(p.end_of(map, sequence), of_queries(map) ? sequence.seqlen_q : sequence.seqlen_k, row, head);
 }
 

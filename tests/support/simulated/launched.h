@@ -49,8 +49,10 @@ struct Launched {
   }
 
   void take(const BackwardRow& kernel, const void* params) {
-    if (kernel.has(Trait::own_lengths)) std::memcpy(static_cast<void*>(&planned_backward), params, sizeof planned_backward);
-    else std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
+    if (kernel.has(Trait::own_lengths))
+      std::memcpy(static_cast<void*>(&planned_backward), params, sizeof planned_backward);
+    else
+      std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
   }
 
   void take(Pass pass, const void* params) {

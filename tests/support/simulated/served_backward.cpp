@@ -141,7 +141,8 @@ void finish(const PlannedBackwardParams& params, int columns, int64_t head, int3
   const Tile tile = tile_at(params, number);
   const float* const sums = p.dq_sums + (head * p.tiles + number) * tile_rows * columns;
   for (int32_t r = 0; r < tile.rows; ++r) {
-    uint16_t* const to = p.dq + offset(p.dq_stride, tile.sequence->q_batch, head, tile.sequence->q_row + tile.first + r);
+    const Sequence& s = *tile.sequence;
+    uint16_t* const to = p.dq + offset(p.dq_stride, s.q_batch, head, s.q_row + tile.first + r);
     for (int32_t x = 0; x < p.head_dim; ++x) to[x] = rounded(double(sums[place(r, x)]) * params.softmax_scale, p.bf16);
   }
 }

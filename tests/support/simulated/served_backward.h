@@ -1,4 +1,5 @@
-// The launches of a backward call whose sequences have lengths of their own on the CPU, each from what it carries alone.
+// The launches of a backward call whose sequences have lengths of their own, on the CPU, each from what it carries
+// alone.
 #pragma once
 #include <cuda.h>
 
