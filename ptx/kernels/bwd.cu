@@ -360,9 +360,6 @@ FA3_DEVICE void preparer(const Params& p, BackwardSmem& smem) {
   }
 }
 
-// Is the next key block taken as soon as this one's keys are sent for? With a list it takes longer to know what it is.
-constexpr bool claims_early = own_lengths;
-
 // The thread that loads. Behind the last tile of a key block it hands over an empty stage: dK leaves through that.
 FA3_DEVICE void producer(const Params& p, BackwardSmem& smem) {
   // Where all key blocks take equally long, thread blocks that start together would ask for K and V, and store
@@ -371,13 +368,8 @@ FA3_DEVICE void producer(const Params& p, BackwardSmem& smem) {
     __nanosleep(blockIdx.x * 6000 / gridDim.x);
   Use use;
   for (int n = 0;; n++) {
-    int number;
-    if (claims_early && n > 0) {
-      number = smem.claims.number[n % claim_buffers];
-    } else {
-      number = claim(p, n);
-      smem.claims.publish(n, number);
-    }
+    const int number = claim(p, n);
+    smem.claims.publish(n, number);
     if (!is_block(p, number)) return;
     const KeyWork work(p, number);
     keep_sequence(p, smem, work);
@@ -396,7 +388,6 @@ FA3_DEVICE void producer(const Params& p, BackwardSmem& smem) {
     load_keys(p, smem, work);
     wait(smem.empty_v, n & 1 ^ 1);
     load_values(p, smem, work);
-    if (claims_early) smem.claims.publish(n + 1, claim(p, n + 1));
     wait(smem.stored, n & 1 ^ 1);
     if (n == 0) {
       griddepcontrol_wait();
