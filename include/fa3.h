@@ -522,7 +522,8 @@ typedef struct fa3_backward_params {
  *
  *   A row that sees no key has LSE_i = sinks_h and D_i = -dlse_i: of it dlse is read, and nothing else. A sink of -inf
  *   has dsinks = 0, and so have all where there are no rows. dsinks has the same bits whenever the call is repeated on
- *   the same kind of device. Without dsinks nothing of sinks is read, as lse includes them.
+ *   the same kind of device. NaN and infinities in o, dout, lse or dlse of a row that counts reach dsinks of its head.
+ *   Without dsinks nothing of sinks is read, as lse includes them.
  * - Zeros: a sequence's rows that are not in use have dq = 0, or dk = dv = 0: those behind seqused_q or seqused_k, and
  *   where k is not packed also those behind max_seqlen_k. Nothing of them is read. With cu_seqlens_q or cu_seqlens_k
  *   rows of no sequence, before cu[0] and from cu[batch] on, are left as they are, and so are those of a sequence that
