@@ -101,13 +101,13 @@ typedef enum fa3_mask {
   /* Query i sees key j if j <= i + seqlen_k - seqlen_q: the diagonal ends in the bottom right corner. With more
    * queries than keys the first rows see nothing. For equal lengths both masks are the same. */
   FA3_MASK_CAUSAL_BOTTOM_RIGHT = 2,
-  /* Forward pass only, with window_left and window_right (see below). Query i sees key j if
+  /* With window_left and window_right (see below). Query i sees key j if
    * i + offset - window_left <= j <= i + offset + window_right with offset = seqlen_k - seqlen_q, so that the window
    * moves along the diagonal that ends in the bottom right corner. -1 is no bound on that side. */
   FA3_MASK_WINDOW = 3,
-  /* Forward pass only. Query i stands at position i + seqlen_k - seqlen_q, key j at j; positions are cut into chunks of
-   * window_left (0 to window_left - 1 and so on). A query sees the keys of its own chunk: with window_right 0 those up
-   * to its own position, with -1 all. */
+  /* Query i stands at position i + seqlen_k - seqlen_q, key j at j; positions are cut into chunks of window_left (0 to
+   * window_left - 1 and so on). A query sees the keys of its own chunk: with window_right 0 those up to its own
+   * position, with -1 all. */
   FA3_MASK_CHUNK = 4
 } fa3_mask;
 
@@ -339,7 +339,7 @@ typedef struct fa3_forward_params {
  *
  * Not together (FA3_ERROR_UNSUPPORTED): page_table with cu_seqlens_k, leftpad_k or cache_batch_idx; cache_batch_idx
  * with cu_seqlens_k; anything of this section with scales of blocks, with v as tiles or with FA3_FLAG_TWO_LEVEL.
- * fa3_backward has none of it.
+ * fa3_backward has lengths, windows, chunks and sinks.
  *
  * fa3_reference_forward takes all of it, its lengths on the host; it does not look at `schedule`. */
 
@@ -459,11 +459,11 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  *   for others. dlse is optional: of rank 0 (zeroed) it is absent, and 0.
  * - dk and dv are sums over the query heads that read the head of K and V.
  * - A row that sees no key has dq = 0, and nothing else of it matters: its q, dout, o, lse and dlse are not read, and
- *   may hold anything, NaN too. A key that no query sees has dk = dv = 0.
+ *   may hold anything, NaN too (but dlse counts for dsinks, see below). A key that no query sees has dk = dv = 0.
  * - NaN and infinities: a query's (in q, o, dout, lse or dlse) reach its dq, and dk and dv of the keys that it sees; a
- *   key's reach its dk and dv, and all of the queries that see it. Under a causal mask also (as NaN) those up to
- *   block_q + block_kv beyond, worked on together with some that do, but for rows that see no key, and for
- *   fa3_reference_backward.
+ *   key's reach its dk and dv, and all of the queries that see it. Under a mask also (as NaN) those up to
+ *   block_q + block_kv beyond, worked on together with some that do, but for rows that see no key, for other sequences,
+ *   and for fa3_reference_backward.
  * - dk and dv, and where head_dim or head_dim_v is above 128 dq, have the same bits whenever the call is repeated on
  *   the same kind of device. Elsewhere dq is a sum in no fixed order, and its last bits may differ; with
  *   FA3_FLAG_DETERMINISTIC it is summed up in a fixed one, which takes up to 10% longer, with few heads up to 30%.
@@ -471,7 +471,8 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
  *   fa3_forward. Beyond batch * heads * seqlen_q = INT32_MAX, seqlen_q rounded up to block_q (see fa3_kernel_info), or
  *   batch * heads_kv * ceil(seqlen_k / block_kv) = INT32_MAX / 2, FA3_ERROR_UNSUPPORTED (not of
- *   fa3_reference_backward). */
+ *   fa3_reference_backward). With lengths, windows or sinks also where rows of all sequences and heads, each sequence's
+ *   rounded up, are beyond INT32_MAX, or those of one head of all sequences beyond 2^30 - 2048. */
 typedef struct fa3_backward_params {
   size_t struct_size;
   uint64_t flags; /* 0 or FA3_FLAG_DETERMINISTIC */
@@ -480,14 +481,53 @@ typedef struct fa3_backward_params {
   int32_t mask;        /* fa3_mask */
   float softmax_scale; /* > 0, at most 2.3e38; 0 means the default 1/sqrt(head_dim) */
   const char* kernel;  /* as in fa3_forward_params: NULL, or the name of the backward kernel to run; where
-                        * one computes dk and dv and another dq, that of the first. One of fa3_bwdshort... takes at
-                        * most block_kv keys */
+                        * one computes dk and dv and another dq, that of the first. Those of fa3_bwdshort... and
+                        * fa3_bwdservedshort... take sequences, or chunks, of at most block_kv keys */
   fa3_tensor dlse;
+  /* Packed lengths, windows, sinks: see below. A tensor of rank 0 is absent. */
+  int32_t window_left, window_right; /* of FA3_MASK_WINDOW and FA3_MASK_CHUNK, otherwise 0 */
+  fa3_tensor sinks, dsinks;
+  fa3_tensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
+  int32_t max_seqlen_q, max_seqlen_k;
 } fa3_backward_params;
 
-#define FA3_BACKWARD_PARAMS_INIT                                                                       \
-  {sizeof(fa3_backward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
-   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, NULL, FA3_TENSOR_INIT}
+#define FA3_BACKWARD_PARAMS_INIT                                                                         \
+  {sizeof(fa3_backward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,   \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, NULL,      \
+   FA3_TENSOR_INIT, 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,            \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0}
+
+/* Packed lengths, windows, chunks, sinks: as in "Packed lengths, pages, windows, sinks" above, of which the backward
+ * pass has all but pages, left padding, cache entries, schedules and FA3_FLAG_BATCH_INVARIANT. The fields have the
+ * forward call's names, rules and values. A call with any of it is served by kernels of its own, whose names begin with
+ * fa3_bwdserved: no other kernel can be named for it, nor one of these for another call. They take head dimensions up
+ * to 128; more is FA3_ERROR_UNSUPPORTED (not of fa3_reference_backward).
+ *
+ * | tensor             | dims                                      | dtype    | strides    |
+ * |--------------------|-------------------------------------------|----------|------------|
+ * | with cu_seqlens_q: |                                           |          |            |
+ * | q, dq              | total_q, heads,    head_dim               | as above | as above   |
+ * | o, dout            | total_q, heads,    head_dim_v             | as above | as above   |
+ * | lse, dlse          | heads, total_q                            | fp32     | as above   |
+ * | with cu_seqlens_k: |                                           |          |            |
+ * | k, dk              | total_k, heads_kv, head_dim               | as above | as above   |
+ * | v, dv              | total_k, heads_kv, head_dim_v             | as above | as above   |
+ * |--------------------|-------------------------------------------|----------|------------|
+ * | sinks              | heads                                     | fp32     | >= 0       |
+ * | dsinks             | heads                                     | fp32     | > 0        |
+ *
+ * - dsinks (optional, only with sinks) receives the gradient of sinks, a sum over the rows of all sequences:
+ *
+ *     dsinks_h = -sum_i exp(sinks_h - LSE_i) * D_i
+ *
+ *   A row that sees no key has LSE_i = sinks_h and D_i = -dlse_i: of it dlse is read, and nothing else. A sink of -inf
+ *   has dsinks = 0, and so have all where there are no rows. dsinks has the same bits whenever the call is repeated on
+ *   the same kind of device. NaN and infinities in o, dout, lse or dlse of a row that counts reach dsinks of its head.
+ *   Without dsinks nothing of sinks is read, as lse includes them.
+ * - Zeros: a sequence's rows that are not in use have dq = 0, or dk = dv = 0: those behind seqused_q or seqused_k, and
+ *   where k is not packed also those behind max_seqlen_k. Nothing of them is read. With cu_seqlens_q or cu_seqlens_k
+ *   rows of no sequence, before cu[0] and from cu[batch] on, are left as they are, and so are those of a sequence that
+ *   is longer than its maximum, behind that. */
 
 /* Would fa3_backward accept these parameters, and if not, why? As fa3_forward_check. */
 FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
@@ -497,7 +537,12 @@ FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
  * for each head of k and for each 64 queries. Where that would be more than 1 GiB (2^30), the batch is worked on in
  * several runs, one after the other in the same workspace, so that it is not, or is what one batch entry needs. Beside
  * it, where heads of k and v are few, up to 277 MB for sums of dk and dv, and with FA3_FLAG_DETERMINISTIC up to 35 MB
- * for second sums of dq. A function of the parameters only; data pointers are not looked at. */
+ * for second sums of dq. A function of the parameters only; data pointers are not looked at.
+ *
+ * Of a call with lengths, windows, chunks or sinks it follows from shapes and maxima, as the lengths are never read: as
+ * much as above for all rows of q together and up to block_q more for each sequence, in one run; besides 64 bytes for
+ * each block of keys that all sequences together may have, some 100 for each sequence (with FA3_MASK_CHUNK for each
+ * chunk of one), and where dsinks is wanted 4 for each 64 queries of each head. */
 FA3_API fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes);
 
 /* Enqueues the backward pass on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. */
@@ -505,9 +550,9 @@ FA3_API fa3_status fa3_backward(const fa3_backward_params* params, void* workspa
                                 fa3_stream stream);
 
 /* The gradients on the CPU: float64 arithmetic on the given inputs, each gradient rounded once. All pointers are host
- * pointers. threads: as for fa3_reference_forward; each needs 1.3 MB of memory during the call. Gradients have the same
- * bits whatever the number of threads and the machine. Two cores take about half a second for 1024 tokens with 8 heads
- * of 128.
+ * pointers. threads: as for fa3_reference_forward; each needs 1.3 MB of memory during the call, and a call with
+ * lengths, windows, chunks or sinks 16 bytes for each sequence besides. Gradients have the same bits whatever the
+ * number of threads and the machine. Two cores take about half a second for 1024 tokens with 8 heads of 128.
  * More is allowed here than above: q, k and v of FA3_DTYPE_FP32 (with any head dimensions from 1 to 256), o, dout, dq,
  * dk and dv each of any of the three dtypes, any stride of head_dim, negative strides, any alignment of the elements'
  * size. */

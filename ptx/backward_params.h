@@ -1,6 +1,8 @@
 // The parameter block of the backward pass's kernels. Plain C++, read by both sides.
 #pragma once
+#include "backward_list.h"
 #include "backward_work.h"
+#include "clipped.h"
 #include "row.h"
 #include "sequence.h"
 #include "tensor_map_bytes.h"
@@ -71,17 +73,48 @@ struct BackwardParams {
 };
 static_assert(sizeof(BackwardParams) <= 4096);
 
-// The same for sequences with lengths of their own (Trait::own_lengths), each with at most one block of keys. They take
-// the place of batch entries, and of `visible` nothing is taken. All maps are clipped (clipped.h). LSE and D lie by
-// query head, and of each by tiles of Br rows: those of a sequence from first_tile_of_sequence on, and rows.tiles
-// counts those of all.
-struct PlannedBackwardParams : BackwardParams {
-  const Sequence* sequences;
-  int32_t entry_rows_q, entry_rows_k;  // rows of a batch entry; the next one's follow without a gap
+// A row's sum of exponentials has exp(sinks[head * sinks_stride]) as one more addend; null: none. The gradient is the
+// sum over all rows of -exp(sink - LSE) D: each thread block of the pass in front adds up its rows, and the one behind
+// adds these sums up, in a fixed order.
+struct BackwardSinks {
+  const float* sinks;
+  float* dsinks;  // null: not wanted
+  int64_t sinks_stride, dsinks_stride;
+  float* sums;   // of each query head: of its tiles of backward_tile_rows, then of the thread blocks that write zeros
+  int32_t each;  // so many
+};
 
-  // Rows of all batch entries before the sequence's first one.
-  constexpr int32_t q_row(const Sequence& s) const { return s.q_batch * entry_rows_q + s.q_row; }
-  constexpr int32_t k_row(const Sequence& s) const { return s.k_batch * entry_rows_k + s.k_row; }
+// The maps of a backward call: those for loads come first.
+enum class BackwardMap : int32_t { q, dout, k, v, dq, dk, dv };
+inline constexpr int32_t backward_maps = 7, backward_load_maps = 4;
+constexpr bool of_queries(BackwardMap map) {
+  return map == BackwardMap::q || map == BackwardMap::dout || map == BackwardMap::dq;
+}
+
+// The same for sequences with lengths of their own (Trait::own_lengths), whose key blocks the device lists
+// (backward_list.h). Of `visible` nothing is taken; of `order` heads, section_heads, section (the same number), dq,
+// adders, behind (in blocks, of all that are listed), done_behind (0: a pass rounds all) and the counters. `added` counts
+// for each head of K and V of each entry that is a sequence's first. LSE, D, sums and visits lie by query head, and of
+// each by tiles of Br rows as the list numbers them: rows.tiles counts them, in tiles of backward_tile_rows. All maps
+// are clipped (clipped.h).
+struct PlannedBackwardParams : BackwardParams {
+  PlanBackwardParams call;
+  const BlockCounts* counts;
+  const PlannedBlock* blocks;
+  const PlannedTile* tiles;
+  const Sequence* sequences;
+  ClippedSteps steps[backward_maps];
+  Divisor zero_slices;             // so many thread blocks write the zeros of a sequence
+  int32_t zero_blocks;             // of all
+  Divisor finish_sharers;          // so many thread blocks of the last pass round the share of a key block
+  int32_t finish_blocks;           // of all these
+  BackwardSinks sinks;
+
+  // Where the sequence ends, as the map counts.
+  constexpr int32_t end_of(BackwardMap map, const Sequence& s) const {
+    const ClippedSteps& of = steps[static_cast<int32_t>(map)];
+    return of_queries(map) ? of.at(s.q_batch, s.q_row + s.seqlen_q) : of.at(s.k_batch, s.k_row + s.seqlen_k);
+  }
 };
 static_assert(sizeof(PlannedBackwardParams) <= 4096);
 
@@ -89,12 +122,5 @@ static_assert(sizeof(PlannedBackwardParams) <= 4096);
 constexpr size_t parameter_bytes(const BackwardRow& row) {
   return row.has(Trait::own_lengths) ? sizeof(PlannedBackwardParams) : sizeof(BackwardParams);
 }
-
-// How many tiles of Br rows a sequence has, and where those of sequence b begin, of which this is the first row: behind
-// those of all others before it, whatever their lengths, if they lie in their order. So nobody needs to add lengths up.
-constexpr int32_t tiles_of_sequence(int32_t seqlen_q, int32_t Br) {
-  return seqlen_q > 0 ? (seqlen_q + Br - 1) / Br : 1;
-}
-constexpr int32_t first_tile_of_sequence(int32_t row, int32_t b, int32_t Br) { return row / Br + b; }
 
 }  // namespace fa3

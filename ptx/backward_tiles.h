@@ -10,7 +10,7 @@ namespace fa3 {
 template <int Br, int Bc>
 struct KeyBlockWork {
   static constexpr int tiles_per_visit = Br / backward_tile_rows;
-  int batch, head_kv, batch_head, block, key;  // of the part; the first key
+  int batch, head_kv, batch_head, block, key;  // batch_head: of the part; key: the first
   int first_head;       // query head
   int range;            // of the query head's tiles, if a part is such a range
   int begin, part_end;  // [begin, part_end): the part's query tiles of each head
@@ -35,6 +35,22 @@ struct KeyBlockWork {
     key = block * Bc;
   }
 
+  // Of sequences with lengths of their own, with its tiles. There are no parts; part_end only says how far the tiles of
+  // one head are from those of the next. batch: the entry of the list; batch_head: that of the sequence's first block,
+  // times the heads of K and V, and the head.
+  constexpr KeyBlockWork(const PlannedBackwardParams& p, int number) : range(0), begin(0) {
+    const ListedBlock listed = listed_block(*p.counts, p.order.section, number);
+    batch = listed.entry, head_kv = listed.head;
+    const PlannedBlock& its = p.blocks[batch];
+    key = its.key, block = its.block;
+    batch_head = (batch - block) * p.order.heads + head_kv;
+    first = its.first, end = its.end, start = its.start;
+    first_head = head_kv * p.readers;
+    part_end = int32_t(p.rows.tiles) / tiles_per_visit;
+    all = (end - first) * p.readers;
+    first_number = first_head * part_end + its.first_tile;
+  }
+
   constexpr void find_tiles(const BackwardParams& p, const Visible& seen) {
     const KeyOrder& order = p.order;
     const QTiles seeing = tiles_of(seen.rows_of(key, key + Bc - 1), Br);
@@ -49,19 +65,6 @@ struct KeyBlockWork {
     start = order.dq == DqOrder::downwards ? down_from(order) : start_in_any_order(order, seen);
     all = (end - first) * p.readers;
     first_number = first_tile(order, batch_head) / tiles_per_visit - begin;
-  }
-
-  // Instead of that, for a sequence with lengths of its own: all of its tiles, as nobody else writes dQ = 0 of rows
-  // that see no key. Without queries one that holds none: dK and dV come out as 0 then as they do of any tiles, and no
-  // consumer passes by the barrier of a K that it does not read. Here part_end only says how far the tiles of one head
-  // are from those of the next.
-  constexpr void take_all_tiles(const PlannedBackwardParams& p) {
-    const Sequence& sequence = p.sequences[batch];
-    begin = first = start = 0;
-    end = tiles_of_sequence(sequence.seqlen_q, Br);
-    part_end = int32_t(p.rows.tiles) / tiles_per_visit;
-    all = end * p.readers;
-    first_number = first_head * part_end + first_tile_of_sequence(p.q_row(sequence), batch, Br);
   }
 
   // Where it begins if key blocks add to dQ in any order. If all take equally long, all thread blocks of a head would

@@ -55,6 +55,9 @@ enum class Pass {
   bwd_prepare,
   bwd_finish,
   bwd_sum,
+  bwd_plan,
+  bwd_prepare_lengths,
+  bwd_finish_lengths,
   quantize,
   measure,
   finish,
@@ -127,8 +130,7 @@ enum class Trait : uint32_t {
 
   // Sequences have lengths of their own, which lie in device memory, and pieces come from a list there (planned.h); and
   // heads may have sinks (tile/sinks.cuh). Rows without it have the lengths of the call, and no sinks. Backward rows
-  // may have it, too, if the keys of a sequence are one block: then it has one key block for each K/V head, and no
-  // list.
+  // take key blocks from a list (backward_list.h); all that they know of sinks is in LSE.
   own_lengths = 1 << 14,
 
   // Of backward rows, from bit 20 on:

@@ -198,7 +198,7 @@ struct BackwardRow : TiledRow {
            (all_gradients() ? Br % 64 == 0 : Br == (gradients == Gradients::queries ? 128 : 64)) &&
            Bc == (all_gradients() ? 128 : 64) && d % 64 == 0 && d <= (all_gradients() ? 128 : 256) && dv == d &&
            !is_8bit() && smem_bytes() <= 227 * 1024 && (!has(Trait::one_key_block) || takes_several_blocks()) &&
-           (!has(Trait::own_lengths) || has(Trait::one_key_block)) &&
+           (!has(Trait::own_lengths) || takes_several_blocks()) &&
            moved_registers() <= launched_registers(threads());
   }
 };

@@ -5,6 +5,7 @@
 
 #include "fa3.h"
 #include "row.h"
+#include "sequence.h"
 
 namespace fa3 {
 
@@ -36,6 +37,20 @@ struct AttentionShape {
   Mask mask() const { return causal ? Mask::causal : Mask::full; }
   bool operator==(const AttentionShape&) const = default;
   int64_t heads_per_kv() const { return heads_kv == 0 ? 1 : heads / heads_kv; }
+};
+
+// And of that, lengths, windows, chunks and sinks (fa3.h). A problem that has none of these, nor pages and what else
+// makes it so, is not served, and the rest means nothing. Packed tensors are views with dim[0] = 1; seqlen_q and
+// seqlen_k are the most that a sequence has. Where data pointers are not looked at (Rules::shapes), those of tensors
+// that are there may be null; dims and what follows from them (total_q, total_k) are not. The mask of a served problem
+// is its window and chunk: causal is false.
+struct ServedShape : AttentionShape {
+  bool served;
+  Lengths lengths;           // on the device, of the references on the host
+  Window window;
+  int64_t chunk;             // positions of a chunk; 0: none
+  int64_t total_q, total_k;  // rows of packed tensors; below 0: batched ones
+  View sinks;                // (heads, 1, 1, 1); dims 0: none
 };
 
 // Of a tensor that kernels take.

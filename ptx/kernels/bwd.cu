@@ -69,7 +69,7 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
     wgmma_wait_group<0>();
     wgmma_owned(S);
     if (one_lane && j > 0) arrive(smem.s_done[ds_use.index ^ 1]);
-    if (needs_mask(visible(p, smem), first_key, query)) mask_scores(S, visible(p, smem), key, query, lane);
+    if (needs_mask(p, smem, warpgroup, first_key, query)) mask_scores(S, visible(p, smem), key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[s], g, lane);                                                // A3.20
@@ -137,16 +137,16 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
     // is worth 2% at d 128.
     wait(smem.sums_ready, n & 1);
     const int same_number = smem.claims.read_by_warp(n);  // read again, not kept in a register
-    const OthersStrips others(p, same_number);
+    const Others others(p, same_number);
     __syncwarp();
     if (one_lane) smem.claims.release(n);
     int i = others.first + 4 * warpgroup + warp;
     const bool rounds = i < others.end;
-    const Strip strip(p, i / strips, i % strips);
+    const Strip strip = others.strip(p, i);
     float4 x[in_flight] = {};
     if (rounds) strip.load(x, 0);
 
-    const bool one_part = p.order.parts == 1;
+    const bool one_part = own_lengths || p.order.parts == 1;
     if (!dv_in_stage && one_part) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, 0, warpgroup), warp);
     wait(smem.full_q[use.index], use.parity);
     wait(smem.full_dout[use.index], use.parity);
@@ -168,7 +168,7 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
     if (!rounds) continue;
     strip.store(p, x, 0, is_bf16);
     strip.finish<in_flight>(p, in_flight, is_bf16);
-    for (i += warps; i < others.end; i += warps) Strip(p, i / strips, i % strips).finish<in_flight>(p, 0, is_bf16);
+    for (i += warps; i < others.end; i += warps) others.strip(p, i).finish<in_flight>(p, 0, is_bf16);
   }
 }
 
@@ -246,10 +246,16 @@ FA3_DEVICE void store_dq(const Params& p, BackwardSmem& smem, const KeyWork& wor
   for (int square = 0; square < dq_squares; square++) {
     const int slab = square / dq_column_squares, columns = square % dq_column_squares * dq_columns;
     wait(smem.full_dq[count % 2][square], count / 2 & 1);
-    const Place to = query_place(p, sequence_of(p, work), tile.tile * Br + 64 * slab, tile.head(work));
+    const Place to =
+        place_in(p, BackwardMap::dq, sequence_of(p, work), tile.tile * Br + 64 * slab, tile.head(work));
     cp_async_bulk_tensor_4d_store(&p.dq, shared_address(dq_buffer(smem, square)), columns, to.row, to.head, to.batch);
     release_dq(smem, square);
   }
+}
+
+// Have so many added before the one of this rank? Lengths that overlap, which nobody should give, let more come.
+FA3_DEVICE bool is_turn(uint32_t added, int rank) {
+  return own_lengths ? added >= uint32_t(rank) : added == uint32_t(rank);
 }
 
 // The thread that adds dQ of each query tile to the sums in global memory. Nobody clears them: the first key block that
@@ -275,9 +281,9 @@ FA3_DEVICE void dq_writer(const Params& p, BackwardSmem& smem, uint32_t adder) {
       wait(smem.full_dq[count % 2][0], parity);                                                           // A3.32
       bool first;
       if (p.order.is_fixed()) {
-        const auto turn = work.turn(p.order, visible(p), tile.tile);
+        const auto turn = work.turn(p.order, visible(p, work), tile.tile);
         if (turn.second) sums += p.order.spread.second;
-        while (ld_acquire_gpu_u32(&p.visits[sums]) != uint32_t(turn.rank)) {
+        while (!is_turn(ld_acquire_gpu_u32(&p.visits[sums]), turn.rank)) {
         }
         first = turn.rank == 0;
       } else {
@@ -314,20 +320,22 @@ FA3_DEVICE void gradient_writer(const Params& p, BackwardSmem& smem) {
     const int number = smem.claims.read(n);
     smem.claims.release(n);
     if (!is_block(p, number)) break;
-    OthersStrips(p, number).wait_for_sums(p);
+    Others(p, number).wait_for_sums(p);
     arrive(smem.sums_ready);
     const KeyWork work(p, number);
     stage = (stage + work.all) % query_stages;
     wait(smem.staged, n & 1);
-    const auto to = [&](int i) { return key_place(p, sequence_of(p, work), work.key + 64 * i, work.head_kv); };
-    const bool one_part = p.order.parts == 1;  // otherwise the consumers have stored what a pass adds up
+    const auto to = [&](BackwardMap map, int i) {
+      return place_in(p, map, sequence_of(p, work), work.key + 64 * i, work.head_kv);
+    };
+    const bool one_part = own_lengths || p.order.parts == 1;  // otherwise the consumers have stored what a pass adds up
 #pragma unroll
     for (int i = 0; i < warpgroups; i++)
-      if (one_part) send_gradient<dv_buffer_rows>(dv_buffer(smem, stage, i), p.dv, to(i));
+      if (one_part) send_gradient<dv_buffer_rows>(dv_buffer(smem, stage, i), p.dv, to(BackwardMap::dv, i));
     cp_async_bulk_commit_group();
 #pragma unroll
     for (int i = 0; i < warpgroups; i++)
-      if (one_part) send_gradient<64>(dk_buffer(smem, stage, i), p.dk, to(i));
+      if (one_part) send_gradient<64>(dk_buffer(smem, stage, i), p.dk, to(BackwardMap::dk, i));
     cp_async_bulk_commit_group();
     if (!dv_in_stage) {
       cp_async_bulk_wait_group_read<1>();
@@ -356,7 +364,8 @@ FA3_DEVICE void preparer(const Params& p, BackwardSmem& smem) {
 FA3_DEVICE void producer(const Params& p, BackwardSmem& smem) {
   // Where all key blocks take equally long, thread blocks that start together would ask for K and V, and store
   // dV and dK, at the same time again and again. Measured: 1.5% at 512.
-  if (!visible(p).later_rows_see_more() && is_block(p, 4 * gridDim.x)) __nanosleep(blockIdx.x * 6000 / gridDim.x);
+  if (!own_lengths && !visible(p).later_rows_see_more() && is_block(p, 4 * gridDim.x))
+    __nanosleep(blockIdx.x * 6000 / gridDim.x);
   Use use;
   for (int n = 0;; n++) {
     const int number = claim(p, n);
@@ -404,6 +413,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
   ptx::bar_sync(barrier_all, config.threads());
   ptx::griddepcontrol_launch_dependents();
+  if (own_lengths) ptx::griddepcontrol_wait();  // the passes before make the list of key blocks
   if (warp / 4 < warpgroups) return consumer(p, smem, warp / 4, warp % 4);
   if (warp / 4 == warpgroups) return dq_consumer(p, smem, warp % 4);
   ptx::setmaxnreg_dec<config.producer_registers()>();

@@ -5,5 +5,5 @@
 FA3_GLOBAL(const __grid_constant__ fa3::PlanLengthsPassParams p) {
   using namespace fa3;
   ptx::griddepcontrol_launch_dependents();
-  plan_lengths(ThreadBlock(), p.call, p.plan, plan_scratch());
+  plan_lengths(ThreadBlock(), p.call, p.plan, plan_scratch<PlanScratch>());
 }

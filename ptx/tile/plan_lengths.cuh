@@ -6,9 +6,10 @@
 
 namespace fa3 {
 
-FA3_DEVICE PlanScratch& plan_scratch() {
-  static_assert(sizeof(PlanScratch) <= config.smem_bytes());
-  return *reinterpret_cast<PlanScratch*>(shared_memory());
+template <class Scratch>
+FA3_DEVICE Scratch& plan_scratch() {
+  static_assert(sizeof(Scratch) <= config.smem_bytes());
+  return *reinterpret_cast<Scratch*>(shared_memory());
 }
 
 // Of the whole warp: the sum of the lanes before this one.

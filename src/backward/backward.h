@@ -12,10 +12,11 @@ namespace fa3 {
 struct Device;
 
 // The caller's parameters after validation, with every default resolved.
-struct BackwardProblem : AttentionShape {
+struct BackwardProblem : ServedShape {
   View q, k, v, o, dout;  // (batch, seqlen, heads, head_dim or head_dim_v), as
   View dq, dk, dv;        // the gradients are
   View lse, dlse;         // (batch, heads, seqlen_q, 1); dlse.data is null where it is absent
+  View dsinks;            // as sinks
   const char* kernel;     // the caller's; null: any that fits
   bool deterministic;     // FA3_FLAG_DETERMINISTIC
 
@@ -51,6 +52,7 @@ enum class BackwardStep {
   gradients,  // all of them, or dK and dV
   queries,    // then dQ
   finish,
+  plan_lengths,  // first of all, of served problems: the list of key blocks
   sum_keys  // dK and dV, of several parts
 };
 struct BackwardLaunch {
@@ -58,8 +60,15 @@ struct BackwardLaunch {
   int row;
   int32_t work;  // tiles of queries, or blocks of keys or queries
 };
+// What a served problem has beside that (lengths.h). Of `order` it has heads, section_heads, section, dq and adders.
+struct ServedRun {
+  PlanBackwardParams call;
+  size_t list, sink_sums;  // in the workspace
+  int32_t sink_sums_each;  // of a head
+  int32_t zero_slices, zero_blocks, finish_sharers, finish_blocks;
+};
 struct BackwardRun {
-  static constexpr int most_launches = 4;
+  static constexpr int most_launches = 5;
   BackwardLaunch launches[most_launches];
   int launch_count;    // 0 for a problem without gradients
   int row;             // of the kernel that computes gradients, or the first one
@@ -71,6 +80,7 @@ struct BackwardRun {
   // if it computes all gradients, key_sums if K/V heads have several parts. The last counters are the visits.
   bool sums_dq;
   size_t lse, delta, key_sums, dq_sums, counters, visits, counters_end, workspace_bytes;
+  ServedRun served;  // of a served problem
 };
 
 // A call: so many runs, one after the other, in the same workspace, of `entries` batch entries each, but for the last

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backward/backward.h"
+#include "backward/lengths.h"
 #include "device/enqueue.h"
 #include "device/modules.h"
 #include "device/tensor_map.h"
@@ -92,6 +93,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, int64_t em
 
 fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, const Device& device, void* workspace,
                   CUstream stream) {
+  if (problem.served) return launch_lengths(problem, plan.last, device, workspace, stream);
   const Driver& driver = *device.driver;
   // All that may fail for want of a kernel fails before anything is launched.
   CUfunction functions[2][BackwardRun::most_launches];

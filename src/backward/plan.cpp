@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "backward/backward.h"
+#include "backward/lengths.h"
 #include "backward/order.h"
 #include "error.h"
 #include "integers.h"
@@ -26,8 +27,9 @@ constexpr int64_t run_bytes = int64_t{1} << 30;
 
 bool fits(const BackwardRow& row, const BackwardProblem& problem) {
   return row.gradients != Gradients::queries && row.dtype == dtype_of(problem.q.dtype) &&
-         row.mask == problem.mask() && row.d >= problem.head_dim && row.dv >= problem.head_dim_v &&
-         (!row.has(Trait::one_key_block) || problem.seqlen_k <= row.Bc);
+         row.has(Trait::own_lengths) == problem.served && (problem.served || row.mask == problem.mask()) &&
+         row.d >= problem.head_dim && row.dv >= problem.head_dim_v &&
+         (!row.has(Trait::one_key_block) || most_keys(problem) <= row.Bc);
 }
 
 // The caller's kernel, or the first one of the smallest head dimension that holds both of the problem's.
@@ -56,7 +58,7 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
   return fail(FA3_ERROR_UNSUPPORTED,
               "no kernel of this build has q.dim[3] (head_dim) %lld and v.dim[3] (head_dim_v) %lld, %s mask, for the "
               "backward pass", ll(problem.head_dim), ll(problem.head_dim_v),
-              problem.causal ? "causal" : "no");
+              problem.served ? "with lengths, windows or sinks, any" : problem.causal ? "causal" : "no");
 }
 
 // The kernel for dQ that goes with one for dK and dV, or -1.
@@ -69,24 +71,16 @@ constexpr int queries_row_of(const BackwardRow& keys) {
   return -1;
 }
 
-// The row of this pass for the head dimension of another row of the table, or -1.
-constexpr int pass_of(Pass pass, int head_dim) {
-  for (int n = first_pass; n < row_count; ++n)
-    if (pass_row(n).pass == pass && pass_row(n).d == head_dim) return n;
-  return -1;
-}
-
 // Has the table all that runs with this row?
 constexpr bool is_complete(const BackwardRow& row) {
   if (row.gradients == Gradients::queries) return true;
+  if (row.has(Trait::own_lengths))
+    return pass_of(Pass::bwd_prepare_lengths, row.d) >= 0 && pass_of(Pass::bwd_finish_lengths, row.d) >= 0;
   return pass_of(Pass::bwd_prepare, row.d) >= 0 && pass_of(Pass::bwd_sum, row.d) >= 0 &&
          (row.all_gradients() ? pass_of(Pass::bwd_finish, row.d) : queries_row_of(row)) >= 0;
 }
 static_assert(std::all_of(backward_rows.begin(), backward_rows.end(), is_complete),
               "a row of the backward pass lacks a pass, or the kernel for dQ");
-
-// Is dQ summed up in the workspace?
-bool sums_dq(const BackwardRow& row) { return row.all_gradients() && !row.has(Trait::one_key_block); }
 
 // Of rows that see a key.
 void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, BackwardRun& plan) {
@@ -184,6 +178,10 @@ fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
   int n;
   if (fa3_status status = find_row(problem, n)) return status;
   if (fa3_status status = check_lengths(problem)) return status;
+  if (problem.served) {
+    plan.entries = problem.batch, plan.runs = 1;
+    return plan_lengths_run(problem, n, plan.last);
+  }
   const BackwardRow& row = backward_row(n);
   const int64_t q_tiles = divide_up(problem.seqlen_q, row.Br) * (row.Br / backward_tile_rows);
   const int64_t key_blocks = divide_up(problem.seqlen_k, row.Bc);

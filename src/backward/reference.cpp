@@ -1,14 +1,16 @@
 // The gradients in float64, by the formulas of fa3.h: the oracle of the kernels. dK and dV are computed for 64 keys at
 // a time, over all rows that see them, and dQ for 64 rows at a time, over all keys that they see; so P and dS are
-// computed twice, but no thread waits for another. Masked pairs are left out instead of multiplied by zero.
+// computed twice, but no thread waits for another. Masked pairs are left out instead of multiplied by zero. dsinks is
+// summed up head by head.
 //
 // For the same reasons as the forward pass (forward/reference.cpp) the result has the same bits whatever the threads
 // and the width of the machine's vectors.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "backward/backward.h"
-#include "cpu/host_view.h"
+#include "cpu/host_sequences.h"
 #include "cpu/vectors.h"
 #include "cpu/workers.h"
 #include "error.h"
@@ -28,32 +30,36 @@ struct alignas(64) GradientScratch {
   double k[Bc][stride], v[Bc][stride];
   double p[Bc][pair_stride], ds[Bc][pair_stride];  // P and dS, keys first
   double dq[Br][max_d], dk[Bc][max_d], dv[Bc][max_d];
-  double lse[Br], delta[Br];  // D of the formulas
-  int64_t visible[Br];        // how many keys a row sees: the first so many
+  double lse[Br], delta[Br];   // D of the formulas
+  int64_t begin[Br], end[Br];  // of the keys that a row sees; neither falls from one row to the next
 };
 
-// Of one (batch, head of K and V): rows [first, first + count), or keys.
+// Of one (sequence, head of K and V): rows [first, first + count), or keys, of which those in use are the first ones.
 struct KeysOrRows {
-  int64_t batch, head_kv, first;
-  int count;
+  Sequence sequence;
+  int64_t head_kv, first;
+  int count, used;
 };
 
-double number_or_0(const View& view, int64_t batch, const QueryRow& row) {
-  return view.data ? number(view, batch, row.head, row.query) : 0;
+double number_or_0(const View& view, int64_t batch, int64_t head, int64_t row) {
+  return view.data ? number(view, batch, head, row) : 0;
 }
 
 // Behind the last row of the block it is repeated up to a whole panel; what comes of that is not used.
 void read_rows(const BackwardProblem& problem, const KeysOrRows& block, GradientScratch& t) {
   const int d = static_cast<int>(problem.head_dim), d_v = static_cast<int>(problem.head_dim_v);
+  const Sequence& s = block.sequence;
   double o[max_d];
-  for (int r = 0; r < round_up(block.count, lanes); ++r) {
-    const QueryRow row = row_of(problem, block.head_kv, block.first + std::min(r, block.count - 1));
-    read_row(problem.q, block.batch, row.query, row.head, t.q[r]);
-    read_row(problem.dout, block.batch, row.query, row.head, t.dout[r]);
-    read_row(problem.o, block.batch, row.query, row.head, o);
-    t.lse[r] = number(problem.lse, block.batch, row.head, row.query);
-    t.delta[r] = -number_or_0(problem.dlse, block.batch, row);
-    t.visible[r] = visible_keys(problem, row.query);
+  for (int r = 0; r < round_up(block.used, lanes); ++r) {
+    const QueryRow row = row_of(problem, block.head_kv, block.first + std::min(r, block.used - 1));
+    const int64_t batch = s.q_batch, place = s.q_row + row.query;
+    read_row(problem.q, batch, place, row.head, t.q[r]);
+    read_row(problem.dout, batch, place, row.head, t.dout[r]);
+    read_row(problem.o, batch, place, row.head, o);
+    t.lse[r] = number(problem.lse, batch, row.head, place);
+    t.delta[r] = -number_or_0(problem.dlse, batch, row.head, place);
+    const Keys keys = seen_keys(problem, s, row.query);
+    t.begin[r] = keys.begin, t.end[r] = keys.end;
     for (int x = 0; x < d; ++x) t.q_panel[r / lanes][x][r % lanes] = t.q[r][x];
     for (int x = 0; x < d_v; ++x) {
       t.delta[r] += t.dout[r][x] * o[x];
@@ -64,11 +70,13 @@ void read_rows(const BackwardProblem& problem, const KeysOrRows& block, Gradient
   }
 }
 
-void read_keys(const BackwardProblem& problem, const KeysOrRows& block, GradientScratch& t) {
+// Those from `first` on.
+void read_keys(const BackwardProblem& problem, const KeysOrRows& block, int64_t first, int keys, GradientScratch& t) {
   const int d = static_cast<int>(problem.head_dim);
-  for (int j = 0; j < block.count; ++j) {
-    read_row(problem.k, block.batch, block.first + j, block.head_kv, t.k[j]);
-    read_row(problem.v, block.batch, block.first + j, block.head_kv, t.v[j]);
+  const Sequence& s = block.sequence;
+  for (int j = 0; j < keys; ++j) {
+    read_row(problem.k, s.k_batch, s.k_row + first + j, block.head_kv, t.k[j]);
+    read_row(problem.v, s.k_batch, s.k_row + first + j, block.head_kv, t.v[j]);
     std::fill(t.k[j] + d, t.k[j] + round_up(d, lanes), 0.0);
   }
 }
@@ -108,46 +116,74 @@ template <int width>
   }
 }
 
-// to[j] += sum of weights[j][r] of[r] over the rows that see key j. A row sees as many keys as the one before, or more:
-// so these are the last rows. Rows that see all of `width` keys are taken for them together, the others key by key.
+// to[j] += sum of weights[j][r] of[r] over the rows that see key j, which lie one after the other. Those that see all
+// of `width` keys are taken for them together, the others key by key, before and behind.
 template <int width>
 [[gnu::always_inline]] inline void add_to_keys(const double (&weights)[Bc][pair_stride], const double (&of)[Br][stride],
                                                int rows, int64_t first_key, int keys, int columns,
                                                const GradientScratch& t, double (&to)[Bc][max_d]) {
-  const auto first_row = [&](int j) {
-    int r = 0;
-    while (r < rows && t.visible[r] <= first_key + j) ++r;
-    return r;
+  const auto first_behind = [rows](const int64_t (&bounds)[Br], int64_t key) {
+    return static_cast<int>(std::upper_bound(bounds, bounds + rows, key) - bounds);
+  };
+  const auto add_one = [&](int j, int from, int to_row) {
+    if (from < to_row)
+      for (int x = 0; x < columns; x += lanes)
+        multiply<width, 1>(to_row - from, &weights[j][from], pair_stride, 1, &of[from][x], stride, &to[j][x], max_d);
   };
   for (int j = 0; j < keys; j += width) {
     const bool whole = j + width <= keys;
-    const int together = whole ? first_row(j + width - 1) : rows;
-    for (int i = j; i < std::min(j + width, keys); ++i)
-      if (const int from = first_row(i); from < together)
-        for (int x = 0; x < columns; x += lanes)
-          multiply<width, 1>(together - from, &weights[i][from], pair_stride, 1, &of[from][x], stride, &to[i][x],
-                             max_d);
-    if (whole && together < rows)
-      for (int x = 0; x < columns; x += lanes)
-        multiply<width, width>(rows - together, &weights[j][together], pair_stride, 1, &of[together][x], stride,
-                               &to[j][x], max_d);
+    const int from = whole ? first_behind(t.end, first_key + j + width - 1) : rows;
+    const int behind = whole ? first_behind(t.begin, first_key + j) : rows;
+    const bool together = from < behind;
+    for (int i = j; i < std::min(j + width, keys); ++i) {
+      const int last = first_behind(t.begin, first_key + i);
+      add_one(i, first_behind(t.end, first_key + i), together ? from : last);
+    }
+    if (!together) continue;
+    for (int x = 0; x < columns; x += lanes)
+      multiply<width, width>(behind - from, &weights[j][from], pair_stride, 1, &of[from][x], stride, &to[j][x], max_d);
+    for (int i = j; i < j + width; ++i) add_one(i, behind, first_behind(t.begin, first_key + i));
   }
 }
 
 // dq[r] += sum of dS[j][r] k[j] over the keys that row r sees.
 template <int width>
 [[gnu::always_inline]] inline void add_to_rows(int rows, int64_t first_key, int keys, int columns, GradientScratch& t) {
-  const auto seen = [&](int r) { return static_cast<int>(std::clamp<int64_t>(t.visible[r] - first_key, 0, keys)); };
-  for (int r = 0; r < rows; r += width) {
-    const int together = r + width <= rows ? seen(r) : 0;
-    if (together > 0)
+  const auto within = [&](int64_t key) { return static_cast<int>(std::clamp<int64_t>(key - first_key, 0, keys)); };
+  const auto add_one = [&](int r, int from, int to) {
+    if (from < to)
       for (int x = 0; x < columns; x += lanes)
-        multiply<width, width>(together, &t.ds[0][r], 1, pair_stride, &t.k[0][x], stride, &t.dq[r][x], max_d);
+        multiply<width, 1>(to - from, &t.ds[from][r], 1, pair_stride, &t.k[from][x], stride, &t.dq[r][x], max_d);
+  };
+  for (int r = 0; r < rows; r += width) {
+    const bool whole = r + width <= rows;
+    const int from = whole ? within(t.begin[r + width - 1]) : 0, behind = whole ? within(t.end[r]) : 0;
+    const bool together = from < behind;
     for (int i = r; i < std::min(r + width, rows); ++i)
-      if (const int more = seen(i) - together; more > 0)
-        for (int x = 0; x < columns; x += lanes)
-          multiply<width, 1>(more, &t.ds[together][i], 1, pair_stride, &t.k[together][x], stride, &t.dq[i][x], max_d);
+      add_one(i, within(t.begin[i]), together ? from : within(t.end[i]));
+    if (!together) continue;
+    for (int x = 0; x < columns; x += lanes)
+      multiply<width, width>(behind - from, &t.ds[from][r], 1, pair_stride, &t.k[from][x], stride, &t.dq[r][x], max_d);
+    for (int i = r; i < r + width; ++i) add_one(i, behind, within(t.end[i]));
   }
+}
+
+// The queries of the sequence that see any of the keys [begin, end).
+struct Queries {
+  int64_t begin, end;
+};
+Queries queries_of_keys(const BackwardProblem& problem, const Sequence& s, int64_t begin, int64_t end) {
+  const auto first = [&](auto holds) {  // which from some query on it does
+    int64_t low = 0, high = s.seqlen_q;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (holds(seen_keys(problem, s, middle))) high = middle;
+      else low = middle + 1;
+    }
+    return low;
+  };
+  return {first([begin](Keys keys) { return keys.end > begin; }),
+          first([end](Keys keys) { return keys.begin >= end; })};
 }
 
 // dK and dV of a block of keys.
@@ -156,24 +192,23 @@ struct RunKeys {
   [[gnu::always_inline]] static void run(const BackwardProblem& problem, const KeysOrRows& keys, GradientScratch& t) {
     const int d = static_cast<int>(problem.head_dim), columns = round_up(d, lanes);
     const int columns_v = round_up(static_cast<int>(problem.head_dim_v), lanes);
-    const int64_t all_rows = problem.seqlen_q * problem.heads_per_kv();
+    const Sequence& s = keys.sequence;
     std::memset(t.dk, 0, sizeof t.dk);
     std::memset(t.dv, 0, sizeof t.dv);
-    read_keys(problem, keys, t);
-    // Query i sees the first key if it is at most i + causal_offset.
-    const int64_t first_query = problem.causal ? std::max<int64_t>(0, keys.first - problem.causal_offset) : 0;
-    for (int64_t first = std::min(first_query, problem.seqlen_q) * problem.heads_per_kv(); first < all_rows;
-         first += Br) {
+    read_keys(problem, keys, keys.first, keys.used, t);
+    const Queries queries = queries_of_keys(problem, s, keys.first, keys.first + keys.used);
+    const int64_t all_rows = queries.end * problem.heads_per_kv();
+    for (int64_t first = queries.begin * problem.heads_per_kv(); first < all_rows; first += Br) {
       const int rows = static_cast<int>(std::min<int64_t>(Br, all_rows - first));
-      read_rows(problem, {keys.batch, keys.head_kv, first, rows}, t);
-      pair<width>(rows, keys.count, problem, t);
-      add_to_keys<width>(t.p, t.dout, rows, keys.first, keys.count, columns_v, t, t.dv);
-      add_to_keys<width>(t.ds, t.q, rows, keys.first, keys.count, columns, t, t.dk);
+      read_rows(problem, {s, keys.head_kv, first, rows, rows}, t);
+      pair<width>(rows, keys.used, problem, t);
+      add_to_keys<width>(t.p, t.dout, rows, keys.first, keys.used, columns_v, t, t.dv);
+      add_to_keys<width>(t.ds, t.q, rows, keys.first, keys.used, columns, t, t.dk);
     }
     for (int j = 0; j < keys.count; ++j) {
       for (int x = 0; x < d; ++x) t.dk[j][x] *= problem.softmax_scale;
-      write_row(problem.dk, keys.batch, keys.first + j, keys.head_kv, t.dk[j]);
-      write_row(problem.dv, keys.batch, keys.first + j, keys.head_kv, t.dv[j]);
+      write_row(problem.dk, s.k_batch, s.k_row + keys.first + j, keys.head_kv, t.dk[j]);
+      write_row(problem.dv, s.k_batch, s.k_row + keys.first + j, keys.head_kv, t.dv[j]);
     }
   }
 };
@@ -183,47 +218,92 @@ struct RunRows {
   template <int width>
   [[gnu::always_inline]] static void run(const BackwardProblem& problem, const KeysOrRows& rows, GradientScratch& t) {
     const int d = static_cast<int>(problem.head_dim), columns = round_up(d, lanes);
+    const Sequence& s = rows.sequence;
     std::memset(t.dq, 0, sizeof t.dq);
     read_rows(problem, rows, t);
-    const int64_t most = t.visible[rows.count - 1];
-    for (int64_t first = 0; first < most; first += Bc) {
+    const int64_t most = rows.used > 0 ? t.end[rows.used - 1] : 0;
+    for (int64_t first = rows.used > 0 ? t.begin[0] : 0; first < most; first += Bc) {
       const int keys = static_cast<int>(std::min<int64_t>(Bc, most - first));
-      read_keys(problem, {rows.batch, rows.head_kv, first, keys}, t);
-      pair<width>(rows.count, keys, problem, t);
-      add_to_rows<width>(rows.count, first, keys, columns, t);
+      read_keys(problem, rows, first, keys, t);
+      pair<width>(rows.used, keys, problem, t);
+      add_to_rows<width>(rows.used, first, keys, columns, t);
     }
     for (int r = 0; r < rows.count; ++r) {
       for (int x = 0; x < d; ++x) t.dq[r][x] *= problem.softmax_scale;
       const QueryRow row = row_of(problem, rows.head_kv, rows.first + r);
-      write_row(problem.dq, rows.batch, row.query, row.head, t.dq[r]);
+      write_row(problem.dq, s.q_batch, s.q_row + row.query, row.head, t.dq[r]);
     }
   }
 };
 
+// What the row's exponential of the sink adds to dsinks. Where a row sees no key, its LSE is the sink.
+double gradient_of_sink(const BackwardProblem& problem, const Sequence& s, double sink, QueryRow row,
+                        GradientScratch& t) {
+  const int64_t batch = s.q_batch, place = s.q_row + row.query;
+  const double dlse = number_or_0(problem.dlse, batch, row.head, place);
+  const Keys keys = seen_keys(problem, s, row.query);
+  if (keys.none()) return sink == -INFINITY ? 0 : dlse;
+  read_row(problem.dout, batch, place, row.head, t.dout[0]);
+  read_row(problem.o, batch, place, row.head, t.q[0]);
+  double delta = -dlse;
+  for (int x = 0; x < problem.head_dim_v; ++x) delta += t.dout[0][x] * t.q[0][x];
+  Vectors<2>::Doubles weight = {sink - number(problem.lse, batch, row.head, place), 0};
+  exponentiate(weight);
+  return -weight[0] * delta;
+}
+
+void run_sink(const BackwardProblem& problem, int64_t head, GradientScratch& t) {
+  const double sink = number(problem.sinks, head, 0, 0);
+  double sum = 0;
+  for (int64_t b = 0; b < problem.batch; ++b) {
+    const Sequence s = sequence_of(problem, b);
+    for (int64_t i = 0; i < s.seqlen_q; ++i) sum += gradient_of_sink(problem, s, sink, {i, head}, t);
+  }
+  static_cast<float*>(problem.dsinks.data)[head * problem.dsinks.stride[0]] = to_float(sum);
+}
+
+// How many rows of its tensors the sequence has, in use or not.
+struct AllRows {
+  int64_t q, k;
+};
+AllRows all_rows_of(const BackwardProblem& problem, int64_t b) {
+  ServedShape all = problem;
+  all.lengths.used_q = all.lengths.used_k = nullptr;
+  const Sequence s = sequence_of(all, b);
+  return {problem.total_q < 0 ? problem.q.dim[1] : s.seqlen_q, problem.total_k < 0 ? problem.k.dim[1] : s.seqlen_k};
+}
+
 using Run = void (*)(const BackwardProblem&, const KeysOrRows&, GradientScratch&);
 
-// The blocks of all heads, each a task: `per_head` of a head, which has `count` rows or keys.
-struct TaskKind {
-  Run run;
-  int64_t count, per_head, all;
-
-  void of(const BackwardProblem& problem, int64_t n, int size, GradientScratch& t) const {
-    const int64_t batch_head = n / per_head, first = n % per_head * size;
-    run(problem, {batch_head / problem.heads_kv, batch_head % problem.heads_kv, first,
-                  static_cast<int>(std::min<int64_t>(size, count - first))}, t);
-  }
-};
-
+// Tasks are the heads of sinks, then the blocks of keys of all sequences and heads of K and V, then those of rows.
 struct GradientTasks {
   const BackwardProblem& problem;
-  TaskKind keys, rows;
+  Run run_keys, run_rows;
+  int64_t sinks;
+  SequenceTasks keys, rows;
 };
+
+// Block n of a sequence and its heads, each of which has `count` rows or keys.
+KeysOrRows block_of(const BackwardProblem& problem, const Sequence& s, const SequenceTasks::Place& place, int64_t count,
+                    int64_t used, int size) {
+  const int64_t blocks = place.count / problem.heads_kv, first = place.number % blocks * size;
+  return {s, place.number / blocks, first, static_cast<int>(std::min<int64_t>(size, count - first)),
+          static_cast<int>(std::clamp<int64_t>(used - first, 0, size))};
+}
 
 void run_task(const void* context, int64_t n, void* scratch) {
   const GradientTasks& work = *static_cast<const GradientTasks*>(context);
+  const BackwardProblem& problem = work.problem;
   GradientScratch& t = *static_cast<GradientScratch*>(scratch);
-  if (n < work.keys.all) work.keys.of(work.problem, n, Bc, t);
-  else work.rows.of(work.problem, n - work.keys.all, Br, t);
+  if (n < work.sinks) return run_sink(problem, n, t);
+  n -= work.sinks;
+  const bool is_keys = n < work.keys.all();
+  const SequenceTasks::Place place = is_keys ? work.keys.of(n) : work.rows.of(n - work.keys.all());
+  const Sequence s = sequence_of(problem, place.sequence);
+  const AllRows all = all_rows_of(problem, place.sequence);
+  const int64_t heads = problem.heads_per_kv();
+  if (is_keys) work.run_keys(problem, block_of(problem, s, place, all.k, s.seqlen_k, Bc), t);
+  else work.run_rows(problem, block_of(problem, s, place, all.q * heads, s.seqlen_q * heads, Br), t);
 }
 
 }  // namespace
@@ -231,15 +311,16 @@ void run_task(const void* context, int64_t n, void* scratch) {
 fa3_status reference_backward(const BackwardProblem& problem, int threads, int widest_vector) {
   constexpr auto run_keys = choose_width<RunKeys, const BackwardProblem&, const KeysOrRows&, GradientScratch&>;
   constexpr auto run_rows = choose_width<RunRows, const BackwardProblem&, const KeysOrRows&, GradientScratch&>;
-  const int64_t heads = problem.batch * problem.heads_kv;  // both below 2^31
-  const int64_t rows = problem.seqlen_q * problem.heads_per_kv();
-  GradientTasks work{problem,
-                     {run_keys(widest_vector), problem.seqlen_k, divide_up(problem.seqlen_k, Bc), 0},
-                     {run_rows(widest_vector), rows, divide_up(rows, Br), 0}};
+  GradientTasks work{problem, run_keys(widest_vector), run_rows(widest_vector), problem.dsinks.dim[0], {}, {}};
+  const auto blocks_of_keys = [&](int64_t b) { return divide_up(all_rows_of(problem, b).k, Bc) * problem.heads_kv; };
+  const auto blocks_of_rows = [&](int64_t b) {
+    return divide_up(all_rows_of(problem, b).q * problem.heads_per_kv(), Br) * problem.heads_kv;
+  };
+  if (fa3_status status = work.keys.count(problem, blocks_of_keys)) return status;
+  if (fa3_status status = work.rows.count(problem, blocks_of_rows)) return status;
   int64_t tasks;
-  if (__builtin_mul_overflow(heads, work.keys.per_head, &work.keys.all) ||
-      __builtin_mul_overflow(heads, work.rows.per_head, &work.rows.all) ||
-      __builtin_add_overflow(work.keys.all, work.rows.all, &tasks))
+  if (__builtin_add_overflow(work.keys.all(), work.rows.all(), &tasks) ||
+      __builtin_add_overflow(tasks, work.sinks, &tasks))
     return fail(FA3_ERROR_UNSUPPORTED, "q.dim[0] * q.dim[1] * q.dim[2] overflows int64");
   return tasks == 0 ? FA3_OK : run_tasks(run_task, &work, tasks, threads, sizeof(GradientScratch));
 }

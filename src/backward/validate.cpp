@@ -4,6 +4,7 @@
 #include "backward/backward.h"
 #include "error.h"
 #include "rules/attention.h"
+#include "rules/served.h"
 #include "rules/tensor.h"
 
 namespace fa3 {
@@ -13,39 +14,76 @@ using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
 static_assert(sizeof(fa3_backward_params) ==
-              sizeof(size_t) + sizeof(uint64_t) + 10 * sizeof(fa3_tensor) + sizeof(int32_t) + sizeof(float) +
+              sizeof(size_t) + sizeof(uint64_t) + 16 * sizeof(fa3_tensor) + 5 * sizeof(int32_t) + sizeof(float) +
                   sizeof(const char*));
 
-// A tensor of the call, and what it becomes.
+// A tensor of the call with rows of queries or keys, and what it becomes. The rank is that of a batched one; a packed
+// one gets a batch of 1 in front.
 struct Argument {
   const char* name;
-  const fa3_tensor& tensor;
+  fa3_tensor& tensor;
   View& view;
   int rank;
-  bool output;
+  bool packed, output;
 
   Expected expected(Rules rules) const {
     const bool host = rules == Rules::reference;
-    return {name, rank, output, !host && rank == 4, rules != Rules::shapes, host};
+    return {name, rank, output, !host && rank == 4, rules != Rules::shapes, host, packed ? -1 : 0};
+  }
+  Status check_rank_and_dims(Rules rules) const {
+    Expected its = expected(rules);
+    return packed ? lift(its, tensor) : check_dims(its, tensor);
   }
 };
-// The outputs first.
-constexpr size_t outputs = 3, argument_count = 10;
-std::array<Argument, argument_count> arguments_of(const fa3_backward_params& p, BackwardProblem& problem) {
-  return {{{"dq", p.dq, problem.dq, 4, true},
-           {"dk", p.dk, problem.dk, 4, true},
-           {"dv", p.dv, problem.dv, 4, true},
-           {"q", p.q, problem.q, 4, false},
-           {"k", p.k, problem.k, 4, false},
-           {"v", p.v, problem.v, 4, false},
-           {"o", p.o, problem.o, 4, false},
-           {"dout", p.dout, problem.dout, 4, false},
-           {"lse", p.lse, problem.lse, 3, false},
-           {"dlse", p.dlse, problem.dlse, 3, false}}};
+constexpr size_t argument_count = 10;
+std::array<Argument, argument_count> arguments_of(fa3_backward_params& p, BackwardProblem& problem) {
+  const bool packed_q = is_there(p.cu_seqlens_q), packed_k = is_there(p.cu_seqlens_k);
+  return {{{"dq", p.dq, problem.dq, 4, packed_q, true},
+           {"dk", p.dk, problem.dk, 4, packed_k, true},
+           {"dv", p.dv, problem.dv, 4, packed_k, true},
+           {"q", p.q, problem.q, 4, packed_q, false},
+           {"k", p.k, problem.k, 4, packed_k, false},
+           {"v", p.v, problem.v, 4, packed_k, false},
+           {"o", p.o, problem.o, 4, packed_q, false},
+           {"dout", p.dout, problem.dout, 4, packed_q, false},
+           {"lse", p.lse, problem.lse, 3, packed_q, false},
+           {"dlse", p.dlse, problem.dlse, 3, packed_q, false}}};
 }
-std::array<NamedView, argument_count> tensors(const BackwardProblem& p) {
-  return {{{"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}, {"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"o", &p.o},
-           {"dout", &p.dout}, {"lse", &p.lse}, {"dlse", &p.dlse}}};
+
+// All tensors of the problem, the outputs first.
+constexpr size_t outputs = 4;
+class Tensors {
+ public:
+  explicit Tensors(const BackwardProblem& p) : served_(served_tensors(p)) {
+    const NamedView views[] = {{"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}, {"dsinks", &p.dsinks}, {"q", &p.q},
+                               {"k", &p.k},   {"v", &p.v},   {"o", &p.o},   {"dout", &p.dout},     {"lse", &p.lse},
+                               {"dlse", &p.dlse}};
+    for (const NamedView& view : views) views_[count_++] = view;
+    for (size_t i = 0; p.served && i < ServedTensors::count; ++i)
+      views_[count_++] = {served_.names[i], &served_.views[i]};
+  }
+  Tensors(const Tensors&) = delete;
+
+  const NamedView* data() const { return views_; }
+  size_t count() const { return count_; }
+
+ private:
+  ServedTensors served_;
+  size_t count_ = 0;
+  NamedView views_[argument_count + 1 + ServedTensors::count];
+};
+
+// The call whose gradients are wanted.
+fa3_forward_params forward_of(const fa3_backward_params& p) {
+  fa3_forward_params forward{};
+  forward.q = p.q, forward.k = p.k, forward.v = p.v, forward.o = p.o, forward.lse = p.lse;
+  forward.mask = p.mask, forward.softmax_scale = p.softmax_scale;
+  forward.window_left = p.window_left, forward.window_right = p.window_right;
+  forward.max_seqlen_q = p.max_seqlen_q, forward.max_seqlen_k = p.max_seqlen_k;
+  forward.sinks = p.sinks;
+  forward.cu_seqlens_q = p.cu_seqlens_q, forward.cu_seqlens_k = p.cu_seqlens_k;
+  forward.seqused_q = p.seqused_q, forward.seqused_k = p.seqused_k;
+  return forward;
 }
 
 // Has this tensor a dtype that some call takes?
@@ -75,48 +113,41 @@ Status check_dtypes(const fa3_backward_params& p, const std::array<Argument, arg
   return FA3_OK;
 }
 
-// The first `count` dims of `tensor` must be those of `like`.
-Status check_like(const char* name, const fa3_tensor& tensor, const char* like_name, const fa3_tensor& like,
-                  int count) {
-  for (int i = 0; i < count; ++i) {
-    if (tensor.dim[i] == like.dim[i]) continue;
-    return fail(invalid, "%s.dim[%d] is %lld, must equal %s.dim[%d], which is %lld", name, i,
-                ll(tensor.dim[i]), like_name, i, ll(like.dim[i]));
-  }
+// The first `count` dims of a tensor must be those of `like`.
+Status check_like(Dims tensor, Dims like, int count) {
+  for (int i = 0; i < count; ++i)
+    if (Status status = must_equal(tensor[i], like[i])) return status;
   return FA3_OK;
 }
 
-// (batch, heads, seqlen_q) of q.
-Status check_rows(const char* name, const fa3_tensor& tensor, const fa3_tensor& q) {
-  constexpr int of_q[3] = {0, 2, 1};
-  for (int i = 0; i < 3; ++i) {
-    if (tensor.dim[i] == q.dim[of_q[i]]) continue;
-    return fail(invalid, "%s.dim[%d] is %lld, must equal q.dim[%d], which is %lld", name, i,
-                ll(tensor.dim[i]), of_q[i], ll(q.dim[of_q[i]]));
-  }
-  return FA3_OK;
+Status check_shapes(const fa3_backward_params& p, int64_t batch) {
+  const bool packed_q = is_there(p.cu_seqlens_q), packed_k = is_there(p.cu_seqlens_k);
+  const Dims q{"q", p.q.dim, packed_q}, k{"k", p.k.dim, packed_k}, v{"v", p.v.dim, packed_k};
+  const Dims o{"o", p.o.dim, packed_q};
+  if (Status status = check_batch(forward_of(p), batch)) return status;
+  if (Status status = must_equal(k[3], q[3])) return status;
+  if (Status status = check_heads(q[2], k[2])) return status;
+  if (Status status = check_like(v, k, 3)) return status;
+  if (Status status = check_like(o, q, 3)) return status;
+  if (Status status = must_equal(o[3], v[3])) return status;
+  if (Status status = check_like({"dout", p.dout.dim, packed_q}, o, 4)) return status;
+  if (Status status = check_like({"dq", p.dq.dim, packed_q}, q, 4)) return status;
+  if (Status status = check_like({"dk", p.dk.dim, packed_k}, k, 4)) return status;
+  if (Status status = check_like({"dv", p.dv.dim, packed_k}, v, 4)) return status;
+  if (Status status = check_rows_of({"lse", p.lse.dim, packed_q}, q)) return status;
+  return p.dlse.rank == 0 ? FA3_OK : check_rows_of({"dlse", p.dlse.dim, packed_q}, q);
 }
 
-Status check_shapes(const fa3_backward_params& p) {
-  const fa3_tensor &q = p.q, &k = p.k;
-  if (Status status = must_equal({"k", 0, k.dim[0]}, {"q", 0, q.dim[0]})) return status;
-  if (Status status = must_equal({"k", 3, k.dim[3]}, {"q", 3, q.dim[3]})) return status;
-  if (Status status = check_heads({"q", 2, q.dim[2]}, {"k", 2, k.dim[2]})) return status;
-  if (Status status = check_like("v", p.v, "k", k, 3)) return status;
-  if (Status status = check_like("o", p.o, "q", q, 3)) return status;
-  if (Status status = must_equal({"o", 3, p.o.dim[3]}, {"v", 3, p.v.dim[3]})) return status;
-  if (Status status = check_like("dout", p.dout, "o", p.o, 4)) return status;
-  if (Status status = check_like("dq", p.dq, "q", q, 4)) return status;
-  if (Status status = check_like("dk", p.dk, "k", k, 4)) return status;
-  if (Status status = check_like("dv", p.dv, "v", p.v, 4)) return status;
-  if (Status status = check_rows("lse", p.lse, q)) return status;
-  return p.dlse.rank == 0 ? FA3_OK : check_rows("dlse", p.dlse, q);
+Status check_dsinks(const fa3_backward_params& p, Rules rules, View& dsinks) {
+  if (!is_there(p.dsinks)) return FA3_OK;
+  if (!is_there(p.sinks)) return fail(invalid, "dsinks.rank is %d, must be 0 (absent) without sinks", p.dsinks.rank);
+  return check_of_heads({"dsinks", 1, true, false, rules != Rules::shapes, false}, p.dsinks, p.q.dim[2], dsinks);
 }
 
 }  // namespace
 
 Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem& problem) {
-  // All but dlse are needed; what stands before it has defaults.
+  // All but dlse and what stands behind it are needed; what stands before it has defaults.
   fa3_backward_params p{};
   size_t size = 0;
   if (Status status = check_struct_size("params", params, offsetof(fa3_backward_params, mask), sizeof p, size))
@@ -125,42 +156,45 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   if (size < offsetof(fa3_backward_params, kernel) + sizeof p.kernel) p.kernel = nullptr;  // half a pointer is none
   problem = {};
   const auto arguments = arguments_of(p, problem);
-  const auto is_there = [&](const Argument& argument) {
-    return &argument.tensor != &p.dlse || argument.tensor.rank != 0;
+  const auto is_wanted = [&](const Argument& argument) {
+    return &argument.tensor != &p.dlse || is_there(argument.tensor);
   };
   if (p.flags & ~uint64_t{FA3_FLAG_DETERMINISTIC})
     return fail(invalid, "flags is 0x%llx, has bits that this version does not know",
                 static_cast<unsigned long long>(p.flags));
   if (Status status = check_mask(p.mask)) return status;
-  if (p.mask > FA3_MASK_CAUSAL_BOTTOM_RIGHT)
-    return fail(FA3_ERROR_UNSUPPORTED, "mask is FA3_MASK_%s, which has no backward pass",
-                p.mask == FA3_MASK_WINDOW ? "WINDOW" : "CHUNK");
+  if (Status status = check_window(p.mask, p.window_left, p.window_right)) return status;
   if (Status status = check_softmax_scale(p.softmax_scale)) return status;
   if (Status status = check_dtypes(p, arguments, rules)) return status;
   for (const Argument& argument : arguments) {
-    if (!is_there(argument)) continue;
+    if (!is_wanted(argument)) continue;
     if (argument.rank == 3)
       if (Status status = must_be_fp32(argument.name, argument.tensor.dtype)) return status;
-    if (Status status = check_dims(argument.expected(rules), argument.tensor)) return status;
+    if (Status status = argument.check_rank_and_dims(rules)) return status;
   }
   // Before shapes, so that no other tensor is asked to be as one that cannot stay.
-  if (Status status = check_head_dims({"q", 3, p.q.dim[3]}, {"v", 3, p.v.dim[3]},
-                                      p.q.dtype == FA3_DTYPE_FP32 ? 1 : 8))
-    return status;
-  if (Status status = check_shapes(p)) return status;
+  const Dims q{"q", p.q.dim, is_there(p.cu_seqlens_q)}, v{"v", p.v.dim, is_there(p.cu_seqlens_k)};
+  const int unit = p.q.dtype == FA3_DTYPE_FP32 ? 1 : 8;
+  if (Status status = check_head_dims(q[3], v[3], unit)) return status;
+  const fa3_forward_params forward = forward_of(p);
+  if (Status status = check_sequences(forward, rules, problem)) return status;
+  if (Status status = check_maxima(forward, rules, problem)) return status;
+  if (Status status = check_dsinks(p, rules, problem.dsinks)) return status;
+  if (Status status = check_shapes(p, problem.batch)) return status;
   for (const Argument& argument : arguments)
-    if (is_there(argument))
+    if (is_wanted(argument))
       if (Status status = check_tensor(argument.expected(rules), argument.tensor, argument.view)) return status;
-  if (rules != Rules::shapes)
-    if (Status status = check_overlap(tensors(problem).data(), argument_count, outputs)) return status;
-  static_cast<AttentionShape&>(problem) = shape_of(p.q, p.k, p.v, p.mask, p.softmax_scale);
+  if (const Tensors tensors(problem); rules != Rules::shapes)
+    if (Status status = check_overlap(tensors.data(), tensors.count(), outputs)) return status;
+  resolve(forward, problem);
   problem.kernel = p.kernel;
   problem.deterministic = p.flags & FA3_FLAG_DETERMINISTIC;
   return FA3_OK;
 }
 
 Status validate_workspace(const BackwardProblem& problem, void* workspace, size_t bytes, size_t needed) {
-  return check_workspace(workspace, bytes, needed, tensors(problem).data(), argument_count);
+  const Tensors tensors(problem);
+  return check_workspace(workspace, bytes, needed, tensors.data(), tensors.count());
 }
 
 }  // namespace fa3

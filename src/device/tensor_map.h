@@ -1,5 +1,6 @@
 // TMA descriptors of the kernels' operands (the maps that ptx/params.h describes).
 #pragma once
+#include "clipped.h"
 #include "device/driver.h"
 #include "params.h"
 #include "problem.h"
@@ -11,11 +12,19 @@ namespace fa3 {
 fa3_status encode(const Driver& driver, const char* name, const View& view, const TiledRow& row, int rows,
                   TensorMap& map);
 
-// A clipped map (ptx/clipped.h) of the view, whose batch entries follow one another without a gap, as {head_dim,
-// clipped_rows, heads, rows of all entries}; for loads with a third dimension for rows.
+// A clipped map (ptx/clipped.h) of the view as {head_dim, clipped_rows, heads, steps}; for loads with a third dimension
+// for rows.
 enum class Clipped { loads, stores };
 fa3_status encode_clipped(const Driver& driver, const char* name, const View& view, const TiledRow& row, int rows,
                           Clipped use, TensorMap& map);
+
+// Its steps, and how many there are to the end of the last row of the last batch entry; more than int32 holds if
+// kernels cannot count them.
+struct StepsOfView {
+  ClippedSteps steps;
+  int64_t bytes, count;  // of a step; of steps
+};
+StepsOfView clipped_steps(const View& view);
 
 // A map of q as {head_dim, heads of a K/V head, seqlen, K/V heads, batch}, read in boxes of q_box_rows rows, which are
 // heads and queries as ptx/packing.h has them.

@@ -5,7 +5,6 @@
 #include "problem.h"
 #include "row.h"
 #include "rules/call.h"
-#include "sequence.h"
 #include "work.h"
 
 namespace fa3 {
@@ -13,7 +12,7 @@ namespace fa3 {
 struct Device;
 
 // The caller's parameters after validation, with every default resolved.
-struct ForwardProblem : AttentionShape {
+struct ForwardProblem : ServedShape {
   View q, k, v, o, lse;  // (batch, seqlen, heads, head_dim or head_dim_v); lse (batch, heads, seqlen_q)
   bool wants_lse;
   const char* kernel;  // the caller's; null: any that fits
@@ -25,19 +24,9 @@ struct ForwardProblem : AttentionShape {
   bool kv_blocks;  // k_scale or v_scale has more than one block
   bool two_level;  // FA3_FLAG_TWO_LEVEL
 
-  // Lengths, pages, windows, chunks, sinks (fa3.h). A problem that has none of these is not served, and the rest means
-  // nothing. Packed tensors are views with dim[0] = 1; seqlen_q and seqlen_k are the most that a sequence has. Where
-  // data pointers are not looked at (Rules::shapes), those of tensors that are there may be null; dims and what follows
-  // from them (total_q, total_k, page_size) are not. The mask of a served problem is its window and chunk: causal is
-  // false.
-  bool served;
-  Lengths lengths;          // on the device, of the reference on the host
-  Window window;
-  int64_t chunk;            // positions of a chunk; 0: none
-  int64_t total_q, total_k;  // rows of packed tensors; below 0: batched ones
+  // Of a served problem, as what ServedShape has.
   int64_t page_size;        // 0: no pages
   View page_table;          // (batch, pages of a sequence, 1, 1) of int32; dims 0 if there are no pages
-  View sinks;               // (heads, 1, 1, 1); dims 0: none
   bool batch_invariant;     // FA3_FLAG_BATCH_INVARIANT
   const void* schedule;     // null: none
   size_t schedule_bytes;

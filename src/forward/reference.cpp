@@ -20,13 +20,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 
+#include "cpu/host_sequences.h"
 #include "cpu/vectors.h"
 #include "cpu/workers.h"
 #include "error.h"
-#include "forward/host_sequences.h"
 #include "v_tile.h"
 
 namespace fa3 {
@@ -68,6 +67,17 @@ void apply_scale(const View& scale, int64_t batch, int64_t row, int64_t head, do
   if (scale.data == nullptr) return;
   const double factor = number(scale, batch, head, row / FA3_SCALE_ROWS);
   for (int x = 0; x < count; ++x) elements[x] *= factor;
+}
+
+// A row of k or v. Of a page that there is none of it is zero, as on the device.
+void read_key_row(const ForwardProblem& problem, const View& view, const Sequence& s, int64_t key,
+                         int64_t head_kv, double* out) {
+  if (problem.page_size == 0) return read_row(view, s.k_batch, s.k_row + key, head_kv, out);
+  const View& table = problem.page_table;
+  const int64_t page = static_cast<const int32_t*>(
+      table.data)[s.k_batch * table.stride[0] + key / problem.page_size * table.stride[1]];
+  if (page >= 0 && page < view.dim[0]) read_row(view, page, key % problem.page_size, head_kv, out);
+  else std::fill(out, out + view.dim[3], 0.0);
 }
 
 void read_key_of_tile(const ForwardProblem& problem, int64_t batch, int64_t key, int64_t head, double* out) {
@@ -256,23 +266,16 @@ struct RunBlock {
 struct QueryTasks {
   const ForwardProblem& problem;
   void (*run)(const ForwardProblem&, const QueryBlock&, QueryScratch&);
-  int64_t tasks_of_sequence;  // if all have as many,
-  const int64_t* first_task;  // otherwise the number of each sequence's first one, and behind them that of all tasks
+  SequenceTasks tasks;
 };
 
 // A head's last rows come first: they may see the most keys, and threads shall end together.
 void run_task(const void* context, int64_t n, void* scratch) {
   const QueryTasks& work = *static_cast<const QueryTasks*>(context);
   const ForwardProblem& problem = work.problem;
-  int64_t sequence, tasks = work.tasks_of_sequence, first_task;
-  if (work.first_task) {
-    const int64_t* const next = std::upper_bound(work.first_task, work.first_task + problem.batch, n);
-    sequence = next - 1 - work.first_task, first_task = next[-1], tasks = next[0] - first_task;
-  } else {
-    sequence = n / tasks, first_task = sequence * tasks;
-  }
-  const int64_t blocks = tasks / problem.heads_kv, head_kv = (n - first_task) / blocks;
-  const int64_t first = (blocks - 1 - (n - first_task) % blocks) * Br;
+  const auto [sequence, number, count] = work.tasks.of(n);
+  const int64_t blocks = count / problem.heads_kv, head_kv = number / blocks;
+  const int64_t first = (blocks - 1 - number % blocks) * Br;
   const Sequence s = sequence_of(problem, sequence);
   const int rows = static_cast<int>(std::min<int64_t>(Br, s.seqlen_q * problem.heads_per_kv() - first));
   work.run(problem, {s, sequence, head_kv, first, rows}, *static_cast<QueryScratch*>(scratch));
@@ -305,33 +308,13 @@ fa3_status reference_forward(const ForwardProblem& problem, int threads, int wid
   if (problem.empty()) return FA3_OK;
   if (fa3_status status = check_scale_values(problem)) return status;
   constexpr auto run = choose_width<RunBlock, const ForwardProblem&, const QueryBlock&, QueryScratch&>;
-  QueryTasks work{problem, run(widest_vector), 0, nullptr};
-  const auto tasks_of = [&](int64_t queries) {
-    return divide_up(queries * problem.heads_per_kv(), Br) * problem.heads_kv;
+  QueryTasks work{problem, run(widest_vector), {}};
+  const auto tasks_of = [&](int64_t b) {
+    return divide_up(sequence_of(problem, b).seqlen_q * problem.heads_per_kv(), Br) * problem.heads_kv;
   };
-  const auto start = [&](int64_t tasks) {
-    return tasks == 0 ? FA3_OK : run_tasks(run_task, &work, tasks, threads, sizeof(QueryScratch));
-  };
-  if (!problem.served) {
-    work.tasks_of_sequence = tasks_of(problem.seqlen_q);
-    int64_t tasks;
-    if (__builtin_mul_overflow(work.tasks_of_sequence, problem.batch, &tasks))
-      return fail(FA3_ERROR_UNSUPPORTED, "q.dim[0] * q.dim[1] * q.dim[2] overflows int64");
-    return start(tasks);
-  }
-  const size_t bytes = static_cast<size_t>(problem.batch + 1) * sizeof(int64_t);
-  auto* const first_task = static_cast<int64_t*>(std::malloc(bytes));
-  if (first_task == nullptr) return fail(FA3_ERROR_OUT_OF_MEMORY, "no host memory for %zu bytes of lengths", bytes);
-  first_task[0] = 0;
-  bool overflows = false;
-  for (int64_t b = 0; b < problem.batch; ++b)
-    overflows |= __builtin_add_overflow(first_task[b], tasks_of(sequence_of(problem, b).seqlen_q), &first_task[b + 1]);
-  work.first_task = first_task;
-  const fa3_status status =
-      overflows ? fail(FA3_ERROR_UNSUPPORTED, "the queries of all sequences and heads overflow int64")
-                : start(first_task[problem.batch]);
-  std::free(first_task);
-  return status;
+  if (fa3_status status = work.tasks.count(problem, tasks_of)) return status;
+  return work.tasks.all() == 0 ? FA3_OK
+                               : run_tasks(run_task, &work, work.tasks.all(), threads, sizeof(QueryScratch));
 }
 
 }  // namespace fa3

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "error.h"
-#include "forward/served.h"
+#include "rules/served.h"
 #include "rules/tensor.h"
 #include "v_tile.h"
 

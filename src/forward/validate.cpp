@@ -5,6 +5,7 @@
 #include "forward/scales.h"
 #include "forward/served.h"
 #include "rules/attention.h"
+#include "rules/served.h"
 #include "rules/tensor.h"
 
 namespace fa3 {
@@ -51,25 +52,13 @@ Status check_rows(Expected& expected, fa3_tensor& tensor, bool packed) {
   return packed ? lift(expected, tensor) : check_dims(expected, tensor);
 }
 
-// Packed tensors have a batch of 1 in front here, and their dims count from -1.
-struct Dims {
-  const char* name;
-  const int64_t* dim;
-  bool packed;
-
-  Dim operator[](int i) const { return {name, packed ? i - 1 : i, dim[i]}; }
-};
-
 Status check_shapes(const fa3_forward_params& p, int64_t batch) {
   const bool packed_q = is_there(p.cu_seqlens_q), packed_k = is_there(p.cu_seqlens_k);
   const Dims q{"q", p.q.dim, packed_q}, o{"o", p.o.dim, packed_q};
   const Dims k{"k", p.k.dim, packed_k}, v{"v", p.v.dim, packed_k};
-  const bool batch_entries = !packed_k && !is_there(p.page_table) && !is_there(p.cache_batch_idx);
-  if (batch_entries && packed_q && k[0].value != batch)
-    return fail(invalid, "k.dim[0] is %lld, must be cu_seqlens_q.dim[0] - 1, %lld", ll(k[0].value), ll(batch));
   const Dim pairs[][2] = {{o[0], q[0]}, {o[1], q[1]}, {o[2], q[2]}, {k[3], q[3]}, {o[3], v[3]}};
   const Dim pairs_of_v[][2] = {{v[0], k[0]}, {v[1], k[1]}, {v[2], k[2]}};
-  if (Status status = batch_entries && !packed_q ? must_equal(k[0], q[0]) : FA3_OK) return status;
+  if (Status status = check_batch(p, batch)) return status;
   for (const auto& pair : pairs)
     if (Status status = must_equal(pair[0], pair[1])) return status;
   for (const auto& pair : pairs_of_v)
@@ -77,21 +66,12 @@ Status check_shapes(const fa3_forward_params& p, int64_t batch) {
   return check_heads(q[2], k[2]);
 }
 
-Status check_lse(const fa3_forward_params& p) {
-  const bool packed = is_there(p.cu_seqlens_q);
-  const Dims q{"q", p.q.dim, packed}, lse{"lse", p.lse.dim, packed};
-  const Dim pairs[][2] = {{lse[0], q[0]}, {lse[1], q[2]}, {lse[2], q[1]}};
-  for (const auto& pair : pairs)
-    if (Status status = must_equal(pair[0], pair[1])) return status;
-  return FA3_OK;
-}
-
 Status check_scalars(fa3_forward_params& p) {
   if (p.flags & ~known_flags)
     return fail(invalid, "flags is 0x%llx, has bits that this version does not know",
                 static_cast<unsigned long long>(p.flags));
   if (Status status = check_mask(p.mask)) return status;
-  if (Status status = check_window(p)) return status;
+  if (Status status = check_window(p.mask, p.window_left, p.window_right)) return status;
   return check_softmax_scale(p.softmax_scale);
 }
 
@@ -99,7 +79,12 @@ Status check_scalars(fa3_forward_params& p) {
 constexpr size_t outputs = 2;
 class Tensors {
  public:
-  explicit Tensors(const ForwardProblem& problem) : served_(served_tensors(problem)) {
+  explicit Tensors(const ForwardProblem& problem)
+      : served_(served_tensors(problem)),
+        schedule_{const_cast<void*>(problem.schedule),
+                  FA3_DTYPE_E4M3,
+                  {static_cast<int64_t>(problem.schedule_bytes), 1, 1, 1},
+                  {1, 0, 0, 0}} {
     const NamedView views[] = {{"o", &problem.o},
                                {"lse", &problem.lse},
                                {"q", &problem.q},
@@ -110,7 +95,9 @@ class Tensors {
                                {"v_scale", &problem.v_scale},
                                {"o_scale", &problem.o_scale},
                                {"v_mean", &problem.v_mean},
-                               {"lse_offset", &problem.lse_offset}};
+                               {"lse_offset", &problem.lse_offset},
+                               {"page_table", &problem.page_table},
+                               {"schedule", &schedule_}};
     for (const NamedView& view : views) views_[count_++] = view;
     for (size_t i = 0; problem.served && i < ServedTensors::count; ++i)
       views_[count_++] = {served_.names[i], &served_.views[i]};
@@ -122,20 +109,10 @@ class Tensors {
 
  private:
   ServedTensors served_;
+  View schedule_;
   size_t count_ = 0;
-  NamedView views_[11 + ServedTensors::count];
+  NamedView views_[13 + ServedTensors::count];
 };
-
-// What check_served has found already stays.
-void resolve(const fa3_forward_params& p, ForwardProblem& problem) {
-  const int64_t batch = problem.batch, seqlen_q = problem.seqlen_q, seqlen_k = problem.seqlen_k;
-  static_cast<AttentionShape&>(problem) = shape_of(p.q, p.k, p.v, p.mask, p.softmax_scale);
-  problem.batch = batch, problem.seqlen_q = seqlen_q, problem.seqlen_k = seqlen_k;
-  if (problem.served) problem.causal = false, problem.causal_offset = 0;  // the mask is in its window
-  problem.kernel = p.kernel;
-  problem.v_tiles = has_v_tiles(p);
-  problem.two_level = p.flags & FA3_FLAG_TWO_LEVEL;
-}
 
 }  // namespace
 
@@ -187,13 +164,16 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
   if (problem.wants_lse) {
     if (Status status = must_be_fp32("lse", p.lse.dtype)) return status;
     if (Status status = check_rows(lse, p.lse, packed_q)) return status;
-    if (Status status = check_lse(p)) return status;
+    if (Status status = check_rows_of({"lse", p.lse.dim, packed_q}, {"q", p.q.dim, packed_q})) return status;
     if (Status status = check_tensor(lse, p.lse, problem.lse)) return status;
   }
   if (Status status = check_scales(p, rules, problem)) return status;
   if (const Tensors tensors(problem); pointers)
     if (Status status = check_overlap(tensors.data(), tensors.count(), outputs)) return status;
   resolve(p, problem);
+  problem.kernel = p.kernel;
+  problem.v_tiles = has_v_tiles(p);
+  problem.two_level = p.flags & FA3_FLAG_TWO_LEVEL;
   return FA3_OK;
 }
 

@@ -26,6 +26,13 @@ Status check_head_dims(Dim head_dim, Dim head_dim_v, int unit) {
   return check_head_dim(head_dim_v, "head_dim_v", unit);
 }
 
+Status check_rows_of(Dims rows, Dims q) {
+  const Dim pairs[][2] = {{rows[0], q[0]}, {rows[1], q[2]}, {rows[2], q[1]}};
+  for (const auto& pair : pairs)
+    if (Status status = must_equal(pair[0], pair[1])) return status;
+  return FA3_OK;
+}
+
 Status check_lengths(const AttentionShape& shape) {
   for (const auto& [name, length] : {std::pair{"q", shape.seqlen_q}, {"k", shape.seqlen_k}})
     if (length > max_seqlen)

@@ -13,9 +13,10 @@ constexpr int64_t max_seqlen = INT32_MAX - 1024;
 fa3_status check_heads(Dim heads, Dim heads_kv);
 // The dims of q and v that are head_dim and head_dim_v: multiples of `unit`.
 fa3_status check_head_dims(Dim head_dim, Dim head_dim_v, int unit);
+// The dims of a number for each row of each head (batch, heads, seqlen_q), as LSE is.
+fa3_status check_rows_of(Dims rows, Dims q);
 // Are the sequences short enough for the kernels?
 fa3_status check_lengths(const AttentionShape& shape);
-// Is it a mask of the forward pass? The backward pass has only the first three.
 fa3_status check_mask(int32_t mask);
 fa3_status check_softmax_scale(float scale);
 

@@ -52,6 +52,15 @@ struct Dim {
 };
 fa3_status must_equal(Dim a, Dim b);
 
+// The dims of a tensor, of which packed ones have a batch of 1 in front that the caller's does not: they count from -1.
+struct Dims {
+  const char* name;
+  const int64_t* dim;
+  bool packed;
+
+  Dim operator[](int i) const { return {name, packed ? i - 1 : i, dim[i]}; }
+};
+
 // fa3_tensor_pack.
 fa3_status pack(fa3_tensor* tensor);
 

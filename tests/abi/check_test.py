@@ -12,6 +12,8 @@ check, header, _, *compiler = sys.argv[1:]
 SAME, BROKEN, COMPATIBLE, SKIPPED = 0, 1, 2, 77
 text = pathlib.Path(header).read_text()
 
+# A field more at the end of a struct.
+APPENDED = ("\n} fa3_backward_params;", "\n  fa3_tensor more;\n} fa3_backward_params;")
 # What changes, the old text, the new one, and what the check must say.
 CHANGES = [
     ("a comment", "/* ---- status", "/* ---- statuses", SAME),
@@ -33,15 +35,15 @@ CHANGES = [
      "  int64_t mask;\n  float softmax_scale;\n  int32_t rest;\n  const char* kernel;  /* name", BROKEN),
     ("a field's type, of the same size", "  int32_t reserved;    /* 0 */", "  float reserved;", BROKEN),
     ("a field renamed", "  int32_t reserved;    /* 0 */", "  int32_t more;", BROKEN),
-    ("a field removed at the end", "  fa3_tensor dlse;\n", "", BROKEN),
+    ("fields removed at the end", "  int32_t max_seqlen_q, max_seqlen_k;\n} fa3_backward_params;",
+     "} fa3_backward_params;", BROKEN),
     ("a field appended to fa3_tensor", "  int64_t stride[FA3_MAX_RANK];\n",
      "  int64_t stride[FA3_MAX_RANK];\n  int64_t more;\n", BROKEN),
     ("a field appended, and one resized", "  char name[64]; ", "  char name[72]; ", BROKEN, "  int64_t pieces; ",
      "  int64_t more; int64_t pieces; "),
-    ("a field appended, and another inserted", "  fa3_tensor dlse;\n", "  fa3_tensor dlse;\n  fa3_tensor more;\n",
-     BROKEN, "  fa3_tensor dq, dk, dv;", "  int64_t inserted;\n  fa3_tensor dq, dk, dv;"),
-    ("a field appended, and two reordered", "  fa3_tensor dlse;\n", "  fa3_tensor dlse;\n  fa3_tensor more;\n",
-     BROKEN, "  fa3_tensor dq, dk, dv;", "  fa3_tensor dk, dq, dv;"),
+    ("a field appended, and another inserted", *APPENDED, BROKEN,
+     "  fa3_tensor dq, dk, dv;", "  int64_t inserted;\n  fa3_tensor dq, dk, dv;"),
+    ("a field appended, and two reordered", *APPENDED, BROKEN, "  fa3_tensor dq, dk, dv;", "  fa3_tensor dk, dq, dv;"),
     ("an enumerator's value", "FA3_DTYPE_E4M3 = 4", "FA3_DTYPE_E4M3 = 6", BROKEN),
     ("an enumerator removed", "  FA3_ERROR_CUDA = 8,  ", "  ", BROKEN),
     ("a status' value", "FA3_ERROR_UNSUPPORTED = 2", "FA3_ERROR_UNSUPPORTED = 12", BROKEN),
@@ -56,7 +58,7 @@ CHANGES = [
     ("an initialiser that gets shorter", "{sizeof(fa3_combine_params), 0, FA3_TENSOR_INIT, ",
      "{sizeof(fa3_combine_params), 0, ", BROKEN),
     ("the ABI's number", "#define FA3_ABI_VERSION ", "#define FA3_ABI_VERSION 1", BROKEN),
-    ("a field appended", "  fa3_tensor dlse;\n", "  fa3_tensor dlse;\n  fa3_tensor more;\n", COMPATIBLE),
+    ("a field appended", *APPENDED, COMPATIBLE),
     ("a field appended, with its initialiser", "  fa3_tensor o, lse;\n} fa3_combine_params;",
      "  fa3_tensor o, lse;\n  fa3_tensor more;\n} fa3_combine_params;", COMPATIBLE,
      "{sizeof(fa3_combine_params), 0, FA3_TENSOR_INIT, ", "{sizeof(fa3_combine_params), 0, FA3_TENSOR_INIT, "

@@ -46,7 +46,8 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, in
   const int first = choices.below(count);
   for (int n = 0; n < count; ++n) {
     const fa3_kernel_info& info = infos[(first + n) % count];
-    const bool of_served = std::string_view(info.name).starts_with("fa3_fwdserved");
+    const std::string_view name = info.name;
+    const bool of_served = name.starts_with("fa3_fwdserved") || name.starts_with("fa3_bwdserved");
     if (info.kind == kind && info.dtype == q.dtype && info.head_dim >= last_dim(q) && info.head_dim_v >= head_dim_v &&
         (info.causal != 0) == causal && of_served == served)
       return info.name;
@@ -99,9 +100,22 @@ std::vector<Member> members(fa3_forward_params& p) {
 }
 
 std::vector<Member> members(fa3_backward_params& p) {
-  return {{"q", &p.q, false},   {"k", &p.k, false},       {"v", &p.v, false}, {"o", &p.o, false},
-          {"lse", &p.lse, false}, {"dout", &p.dout, false}, {"dq", &p.dq, true}, {"dk", &p.dk, true},
-          {"dv", &p.dv, true},  {"dlse", &p.dlse, false}};
+  return {{"q", &p.q, false},
+          {"k", &p.k, false},
+          {"v", &p.v, false},
+          {"o", &p.o, false},
+          {"lse", &p.lse, false},
+          {"dout", &p.dout, false},
+          {"dq", &p.dq, true},
+          {"dk", &p.dk, true},
+          {"dv", &p.dv, true},
+          {"dlse", &p.dlse, false},
+          {"sinks", &p.sinks, false},
+          {"dsinks", &p.dsinks, true},
+          {"cu_seqlens_q", &p.cu_seqlens_q, false},
+          {"cu_seqlens_k", &p.cu_seqlens_k, false},
+          {"seqused_q", &p.seqused_q, false},
+          {"seqused_k", &p.seqused_k, false}};
 }
 
 std::vector<Member> members(fa3_quantize_params& p) {
@@ -121,7 +135,8 @@ std::vector<Member> members(fa3_combine_params& p) {
 
 namespace {
 
-void make_window(fa3_forward_params& p, Choices& c) {
+template <class Params>
+void make_window(Params& p, Choices& c) {
   if (c.once_in(3)) {
     p.mask = FA3_MASK_CHUNK, p.window_left = 1 + c.below(c.one_of({3, 64, 256})), p.window_right = -c.below(2);
   } else {
@@ -259,29 +274,52 @@ void make(fa3_forward_params& p, Choices& c, bool host) {
 void make(fa3_backward_params& p, Choices& c, bool host) {
   p = FA3_BACKWARD_PARAMS_INIT;
   Layouts layouts(c, host);
-  const bool fp32 = host && c.once_in(3);
+  const bool fp32 = host && c.once_in(3), served = c.once_in(2);
+  const bool packed_q = served && !c.once_in(3), packed_k = served && !c.once_in(3);
   const int32_t dtype = fp32 ? FA3_DTYPE_FP32 : dtype_of_16_bits(c);
   const int unit = fp32 ? 1 : 8;
   const auto other = [&] {
     return host ? c.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32}) : dtype;
   };
   const int64_t batch = small_count(c), heads_kv = small_count(c), heads = heads_kv ? heads_kv * small_count(c) : 0;
-  const int64_t seqlen_q = length(c), seqlen_k = c.once_in(2) ? seqlen_q : length(c);
+  const int64_t rows_q = length(c), rows_k = c.once_in(2) ? rows_q : length(c);
   const int64_t d = head_dim(c, unit), dv = c.once_in(3) ? head_dim(c, unit) : d;
-  p.q = layouts.rows(dtype, {batch, seqlen_q, heads, d}, false);
-  p.k = layouts.rows(dtype, {batch, seqlen_k, heads_kv, d}, false);
-  p.v = layouts.rows(dtype, {batch, seqlen_k, heads_kv, dv}, false);
-  p.o = layouts.rows(other(), {batch, seqlen_q, heads, dv}, false);
-  p.dout = layouts.rows(other(), {batch, seqlen_q, heads, dv}, false);
-  p.dq = layouts.rows(other(), {batch, seqlen_q, heads, d}, true);
-  p.dk = layouts.rows(other(), {batch, seqlen_k, heads_kv, d}, true);
-  p.dv = layouts.rows(other(), {batch, seqlen_k, heads_kv, dv}, true);
-  p.lse = layouts.plain(FA3_DTYPE_FP32, {batch, heads, seqlen_q}, false);
-  if (c.once_in(2)) p.dlse = layouts.plain(FA3_DTYPE_FP32, {batch, heads, seqlen_q}, false);
+  const auto rows = [&](int32_t dtype, bool of_k, int64_t columns, bool output) {
+    const int64_t count = of_k ? rows_k : rows_q, its_heads = of_k ? heads_kv : heads;
+    return (of_k ? packed_k : packed_q) ? layouts.rows(dtype, {count, its_heads, columns}, output)
+                                        : layouts.rows(dtype, {batch, count, its_heads, columns}, output);
+  };
+  const auto row_numbers = [&] {
+    return packed_q ? layouts.plain(FA3_DTYPE_FP32, {heads, rows_q}, false)
+                    : layouts.plain(FA3_DTYPE_FP32, {batch, heads, rows_q}, false);
+  };
+  p.q = rows(dtype, false, d, false), p.k = rows(dtype, true, d, false), p.v = rows(dtype, true, dv, false);
+  p.o = rows(other(), false, dv, false), p.dout = rows(other(), false, dv, false);
+  p.dq = rows(other(), false, d, true), p.dk = rows(other(), true, d, true), p.dv = rows(other(), true, dv, true);
+  p.lse = row_numbers();
+  if (c.once_in(2)) p.dlse = row_numbers();
   p.mask = c.below(3);
+  if (served) {
+    const auto lengths = [&](int64_t count) {
+      fa3_tensor t = layouts.plain(FA3_DTYPE_INT32, {count}, false);
+      t.stride[0] = 1;
+      return t;
+    };
+    const auto bound = [&](int64_t all) {
+      return static_cast<int32_t>(c.once_in(3) ? 1 + c.below(300) : std::max<int64_t>(all, 1));
+    };
+    if (packed_q) p.cu_seqlens_q = lengths(batch + 1), p.max_seqlen_q = bound(rows_q);
+    if (packed_k) p.cu_seqlens_k = lengths(batch + 1), p.max_seqlen_k = bound(rows_k);
+    else if (c.once_in(4)) p.max_seqlen_k = static_cast<int32_t>(std::min<int64_t>(c.below(300), rows_k));
+    if (c.once_in(3)) p.seqused_q = lengths(batch);
+    if (c.once_in(3)) p.seqused_k = lengths(batch);
+    if (c.once_in(2)) p.sinks = layouts.plain(FA3_DTYPE_FP32, {heads}, false);
+    if (p.sinks.rank != 0 && !c.once_in(4)) p.dsinks = layouts.plain(FA3_DTYPE_FP32, {heads}, true);
+    if (c.once_in(2)) make_window(p, c);
+  }
   p.softmax_scale = softmax_scale(c);
   p.flags = c.once_in(4) ? FA3_FLAG_DETERMINISTIC : 0;
-  p.kernel = kernel_that_fits(c, FA3_KERNEL_BACKWARD, p.q, dv, p.mask != FA3_MASK_NONE);
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_BACKWARD, p.q, dv, !served && p.mask != FA3_MASK_NONE, served);
 }
 
 void make(fa3_quantize_params& p, Choices& c, bool) {
@@ -356,20 +394,31 @@ void change_attention(Params& p, Choices& c) {
 }
 }  // namespace
 
-void change_scalars(fa3_forward_params& p, Choices& c) {
-  if (c.once_in(2)) return change_attention(p, c);
+namespace {
+template <class Params>
+void change_served(Params& p, Choices& c) {
   const auto number = [&] { return static_cast<int32_t>(odd_number(c)); };
-  switch (c.below(7)) {
+  switch (c.below(5)) {
     case 0: p.window_left = number(); break;
     case 1: p.window_right = number(); break;
     case 2: p.max_seqlen_q = number(); break;
     case 3: p.max_seqlen_k = number(); break;
-    case 4: p.schedule_bytes = static_cast<size_t>(odd_number(c)); break;
-    case 5: p.schedule = c.once_in(2) ? nullptr : reinterpret_cast<void*>(c.bits()); break;
     default: make_window(p, c);
   }
 }
-void change_scalars(fa3_backward_params& p, Choices& c) { change_attention(p, c); }
+}  // namespace
+
+void change_scalars(fa3_forward_params& p, Choices& c) {
+  if (c.once_in(2)) return change_attention(p, c);
+  switch (c.below(7)) {
+    case 0: p.schedule_bytes = static_cast<size_t>(odd_number(c)); break;
+    case 1: p.schedule = c.once_in(2) ? nullptr : reinterpret_cast<void*>(c.bits()); break;
+    default: change_served(p, c);
+  }
+}
+void change_scalars(fa3_backward_params& p, Choices& c) {
+  c.once_in(2) ? change_attention(p, c) : change_served(p, c);
+}
 void change_scalars(fa3_quantize_params& p, Choices& c) {
   switch (c.below(3)) {
     case 0: p.flags = c.once_in(3) ? c.bits() : static_cast<uint64_t>(c.below(8)); break;

@@ -133,8 +133,10 @@ double work(const fa3_forward_params& p) {
          (double(p.q.dim[3 - packed_q]) + double(p.v.dim[3 - packed_k]));
 }
 double work(const fa3_backward_params& p) {
-  return 3 * double(p.q.dim[0]) * double(p.q.dim[1]) * double(p.q.dim[2]) * double(p.k.dim[1]) *
-         (double(p.q.dim[3]) + double(p.v.dim[3]));
+  const bool packed_q = p.cu_seqlens_q.rank != 0, packed_k = p.cu_seqlens_k.rank != 0;
+  const double rows = double(p.q.dim[0]) * (packed_q ? 1 : double(p.q.dim[1])), heads = double(p.q.dim[2 - packed_q]);
+  return 3 * rows * heads * double(p.k.dim[1 - packed_k]) *
+         (double(p.q.dim[3 - packed_q]) + double(p.v.dim[3 - packed_k]));
 }
 double work(const fa3_quantize_params& p) {
   return double(p.x.dim[0]) * double(p.x.dim[1]) * double(p.x.dim[2]) * double(p.x.dim[3]) * double(p.x.dim[3]);

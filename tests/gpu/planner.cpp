@@ -112,7 +112,7 @@ struct PlannerLaunch {
     static CUfunction loaded;  // of the run's only context
     if (!loaded) {
       CUmodule module;
-      const size_t number = served_rows.size() + served_backward_rows.size();
+      const size_t number = served_rows.size();
       tools::check(driver->module_load_data(&module, fa3_cubins[number].data), "cuModuleLoadData");
       tools::check(driver->module_get_function(&loaded, module, passes[0].name), passes[0].name);
       tools::check(driver->func_set_attribute(loaded, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,

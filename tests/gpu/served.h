@@ -9,7 +9,7 @@
 
 namespace fa3 {
 
-// The rows of served.def. Their kernels are numbered as those of the library: forward rows before backward rows.
+// The rows of served.def. Their kernels are numbered as those of the library.
 namespace table {
 inline constexpr Line served_lines[] = {
 #include "served.def"
@@ -19,8 +19,6 @@ inline constexpr Line served_lines[] = {
 namespace test {
 
 inline constexpr auto served_rows = table::rows_of<table::served_lines, Kind::forward>(&table::Line::forward);
-inline constexpr auto served_backward_rows =
-    table::rows_of<table::served_lines, Kind::backward>(&table::Line::backward);
 
 // What rows see: left and right of the diagonal that ends in the last row and the last key; or no_bound.
 struct Bounds {

@@ -1,184 +1,178 @@
-// The backward pass of sequences with lengths of their own, which no call reaches yet: rows of served.def, run by name.
-// A case lays its sequences into packed tensors with NaN between them, and some that are all NaN among them, writes
-// their list, LSE and D as passes would, and compares with float64.
+// The backward pass of packed lengths, windows, chunks and sinks through the C API: any mix of them against float64,
+// wrong numbers on the device, and graphs that are replayed with other lengths.
 #include "served_backward.h"
 
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <array>
 
-#include "device/cubins.h"
-#include "device/driver.h"
-#include "device/enqueue.h"
-#include "device/tensor_map.h"
-#undef FA3_DRIVER_FUNCTIONS  // the tests have a list of their own
 #include "gpu.h"
+#include "params.h"
 #include "random.h"
 
 namespace fa3::test {
 namespace {
 
-using tools::DeviceBuffer, tools::Random;
+uint64_t seed_for(int number) { return tools::mix(tools::seed_of_run(), 41000000 + uint64_t(number)); }
 
-static_assert(std::all_of(served_backward_rows.begin(), served_backward_rows.end(), [](const BackwardRow& row) {
-  return row.valid() && row.has(Trait::own_lengths);
-}));
+// A case on the device, and calls on it.
+class OnDevice {
+ public:
+  OnDevice(const ServedGradients& g, bool deterministic) {
+    for (const Image& image : g.forward.images) buffers_.emplace_back(std::max<size_t>(image.size(), 16));
+    std::vector<void*> bases;
+    for (const tools::DeviceBuffer& buffer : buffers_) bases.push_back(buffer.at(0));
+    params_ = g.params(bases);
+    if (deterministic) params_.flags |= FA3_FLAG_DETERMINISTIC;
+    bytes_ = tools::workspace_size(params_);
+    workspace_ = tools::DeviceBuffer(bytes_ + 512);
+    upload(g, 0xff);
+  }
+  // All images, outputs too, and the workspace's contents.
+  void upload(const ServedGradients& g, int fill) {
+    uploaded_ = g.forward.images;
+    for (size_t n = 0; n < buffers_.size(); ++n)
+      if (!uploaded_[n].empty()) buffers_[n].upload(uploaded_[n].data(), uploaded_[n].size());
+    workspace_.fill(fill_ = static_cast<unsigned char>(fill));
+  }
+  void launch(const tools::Stream& stream) const {
+    const fa3_status status = fa3_backward(&params_, workspace_.at(256), bytes_, stream.get());
+    INFO(fa3_last_error_message());
+    REQUIRE(status == FA3_OK);
+  }
+  // Into the case's images; "", or what else was written.
+  std::string download(const tools::Stream& stream, ServedGradients& g) const {
+    stream.synchronize();
+    const std::vector<const View*> outputs = g.outputs();
+    std::vector<Image>& images = g.forward.images;
+    for (size_t n = 0; n < buffers_.size(); ++n)
+      if (!images[n].empty()) buffers_[n].download(images[n].data(), images[n].size());
+    for (size_t n = 0; n < buffers_.size(); ++n) {
+      const bool is_output = std::any_of(outputs.begin(), outputs.end(),
+                                         [n](const View* view) { return view->image == int(n); });
+      if (!is_output && images[n] != uploaded_[n]) return "input " + std::to_string(n) + " was overwritten";
+    }
+    return is_filled(0) && is_filled(256 + bytes_) ? "" : "the workspace was left";
+  }
 
-void must(fa3_status status) { REQUIRE(status == FA3_OK); }
+ private:
+  // Are 256 bytes of what the workspace lies in as they were?
+  bool is_filled(size_t first) const {
+    std::array<unsigned char, 256> bytes;
+    workspace_.download(bytes.data(), bytes.size(), first);
+    return std::all_of(bytes.begin(), bytes.end(), [&](unsigned char byte) { return byte == fill_; });
+  }
 
-CUfunction load(const Driver& driver, const BackwardRow& row) {
-  static CUfunction functions[served_backward_rows.size()];  // of the run's only context
-  const auto number = size_t(&row - served_backward_rows.data());
-  CUfunction& function = functions[number];
-  if (function) return function;
-  CUmodule module;
-  tools::check(driver.module_load_data(&module, fa3_cubins[served_rows.size() + number].data), "cuModuleLoadData");
-  tools::check(driver.module_get_function(&function, module, row.name), row.name);
-  tools::check(driver.func_set_attribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, row.smem_bytes()),
-               "cuFuncSetAttribute");
-  return function;
-}
-
-template <class T>
-DeviceBuffer on_device(const std::vector<T>& from) {
-  DeviceBuffer buffer(from.size() * sizeof(T));
-  buffer.upload(from.data(), from.size() * sizeof(T));
-  return buffer;
-}
-
-// A case on the device.
-struct Memory {
-  DeviceBuffer q, dout, dq, k, v, dk, dv, lse_log2, delta, sequences, claimed;
-
-  explicit Memory(const ServedBackward& made)
-      : q(on_device(made.q.all)), dout(on_device(made.dout.all)), dq(on_device(made.dq.all)),
-        k(on_device(made.k.all)), v(on_device(made.v.all)), dk(on_device(made.dk.all)), dv(on_device(made.dv.all)),
-        lse_log2(on_device(made.lse_log2)), delta(on_device(made.delta)), sequences(on_device(made.sequences)),
-        claimed(sizeof(uint32_t)) {}
+  std::vector<tools::DeviceBuffer> buffers_;
+  std::vector<Image> uploaded_;
+  fa3_backward_params params_{};
+  size_t bytes_ = 0;
+  tools::DeviceBuffer workspace_;
+  unsigned char fill_ = 0;
 };
 
-View view_of(const DeviceBuffer& buffer, const PackedTensor& tensor) {
-  const int64_t heads = tensor.heads, d = tensor.head_dim, of_row = heads * d;
-  return {buffer.at(size_t(tensor.first()) * 2), FA3_DTYPE_BF16, {PackedTensor::entries, tensor.rows, heads, d},
-          {tensor.rows * of_row, of_row, d, 1}};
+// A case, and whether its dq is to be summed up in a fixed order.
+struct Wishes {
+  bool dlse, dsinks, deterministic;
+};
+Wishes random_wishes(const ServedProblem& problem, uint64_t seed) {
+  tools::Random random(tools::mix(seed, 22));
+  return {random.chance(0.4), problem.has_sinks && random.chance(0.7), random.chance(0.4)};
+}
+ServedGradients case_of(const ServedProblem& problem, const Wishes& wishes) {
+  return {problem, wishes.dlse, wishes.dsinks};
+}
+std::string text_of(const ServedProblem& problem, const Wishes& wishes) {
+  return problem.describe() + (wishes.dlse ? " dlse" : "") + (wishes.dsinks ? " dsinks" : "") +
+         (wishes.deterministic ? " deterministic" : "");
 }
 
-// The maps, and what is the same in each run.
-PlannedBackwardParams params_of(const Driver& driver, const ServedBackward& made, const Memory& memory) {
-  const BackwardRow& row = made.row;
-  PlannedBackwardParams p{};
-  const auto map = [&](const char* name, const DeviceBuffer& buffer, const PackedTensor& tensor, int rows, Clipped use,
-                       TensorMap& to) {
-    must(encode_clipped(driver, name, view_of(buffer, tensor), row, rows, use, to));
-  };
-  map("q", memory.q, made.q, row.Br, Clipped::loads, p.q);
-  map("dout", memory.dout, made.dout, row.Br, Clipped::loads, p.dout);
-  map("k", memory.k, made.k, row.Bc, Clipped::loads, p.k);
-  map("v", memory.v, made.v, row.Bc, Clipped::loads, p.v);
-  map("dq", memory.dq, made.dq, 64, Clipped::stores, p.dq);
-  map("dk", memory.dk, made.dk, 64, Clipped::stores, p.dk);
-  map("dv", memory.dv, made.dv, 64, Clipped::stores, p.dv);
-  const int32_t tiles = made.tiles() * (row.Br / backward_tile_rows);
-  p.rows.lse_log2 = static_cast<float*>(memory.lse_log2.at(0));
-  p.rows.delta = static_cast<float*>(memory.delta.at(0));
-  p.rows.tiles = Divisor::of(tiles), p.rows.heads = Divisor::of(made.heads);
-  p.rows.tiles_per_visit = row.Br / backward_tile_rows;
-  p.heads_per_kv = p.readers = made.heads_per_kv();
-  p.softmax_scale = made.scale(), p.softmax_scale_log2 = float(double(made.scale()) * 1.4426950408889634);
-  p.order.batch_heads = int32_t(made.sequences.size()) * made.heads_kv, p.order.blocks = 1;
-  p.order.heads = Divisor::of(made.heads_kv);
-  p.order.parts = p.order.ranges = p.order.share = Divisor::of(1);
-  p.order.head_tiles = tiles * p.readers;
-  p.order.spread = {31, 0};
-  p.order.claimed = static_cast<uint32_t*>(memory.claimed.at(0));
-  p.sequences = static_cast<const Sequence*>(memory.sequences.at(0));
-  p.entry_rows_q = int32_t(made.q.rows), p.entry_rows_k = int32_t(made.k.rows);
-  return p;
-}
-
-// What may differ from run to run, and must not be seen in the results: in which order key blocks are taken, and how
-// many threads store dQ.
-void set_order(KeyOrder& order, Random& random) {
-  order.section_heads = int32_t(random.between(1, order.batch_heads));
-  order.section = Divisor::of(order.section_heads);
-  order.sections = (order.batch_heads + order.section_heads - 1) / order.section_heads;
-  order.behind = order.ahead = order.sections;  // no thread block rounds or prepares anything
-  order.adders = int32_t(random.between(1, 2));
-}
-
-// Runs the case on its row, three times. "", or what is wrong.
-std::string run(ServedBackward made, uint64_t seed) {
-  const tools::Stream& stream = gpu().stream;
-  const Driver* driver;
-  must(get_driver(driver));
-  Random random(seed + 1);
-  const Memory memory(made);
-  PlannedBackwardParams params = params_of(*driver, made, memory);
-  const ExpectedGradients expected = expect(made);
-  const std::pair<PackedTensor*, const DeviceBuffer*> gradients[] = {
-      {&made.dq, &memory.dq}, {&made.dk, &memory.dk}, {&made.dv, &memory.dv}};
-  const std::array poison = {made.dq.all, made.dk.all, made.dv.all};
-  std::array<std::vector<uint16_t>, 3> first;
-  for (int repeat = 0; repeat < 3; ++repeat) {
-    for (size_t n = 0; n < 3; ++n) gradients[n].second->upload(poison[n].data(), poison[n].size() * 2);
-    memory.claimed.fill(0);
-    set_order(params.order, random);
-    const int64_t grid = std::min<int64_t>(params.order.batch_heads, random.pick<int64_t>({132, 132, 7}));
-    must(enqueue(*driver, Row::of(made.row, 0), load(*driver, made.row), grid, &params, false, stream.get()));
-    stream.synchronize();
-    for (auto& [tensor, buffer] : gradients) buffer->download(tensor->all.data(), tensor->all.size() * 2);
-    if (const std::string bad = verify(made, expected); !bad.empty()) return bad;
-    for (size_t n = 0; n < 3; ++n)
-      if (repeat == 0) first[n] = gradients[n].first->all;
-      else if (first[n] != gradients[n].first->all) return "run " + std::to_string(repeat) + " has other bits";
+// Twice, with other numbers in the workspace: dk, dv and dsinks have the same bits, and in a fixed order all.
+std::string run(ServedGradients& g, bool deterministic) {
+  const ExpectedGradients expected = expect_rounded(g);
+  OnDevice device(g, deterministic);
+  std::vector<Image> first;
+  for (const int fill : {0xff, 0x3c}) {
+    g.poison_outputs();
+    device.upload(g, fill);
+    device.launch(gpu().stream);
+    if (const std::string bad = device.download(gpu().stream, g); !bad.empty()) return bad;
+    if (const std::string bad = verify(g, expected); !bad.empty()) return bad;
+    if (first.empty()) first = g.forward.images;
+    for (const View* view : g.outputs()) {
+      const bool has_order = view->image != g.dq.image || deterministic;
+      if (has_order && first[size_t(view->image)] != g.forward.images[size_t(view->image)])
+        return "the second run has other bits";
+    }
   }
   return "";
 }
 
-std::string text_of(const ServedBackward& made, Bounds bounds) {
-  std::string text = std::string(made.row.name) + ", " + std::to_string(made.heads) + " heads over " +
-                     std::to_string(made.heads_kv) + ", left " + std::to_string(bounds.left) + " right " +
-                     std::to_string(bounds.right) + ", (q, k):";
-  for (size_t n = 0; n < made.sequences.size(); ++n)
-    text += " (" + std::to_string(made.sequences[n].seqlen_q) + ", " + std::to_string(made.sequences[n].seqlen_k) +
-            (made.poisoned[n] ? ", NaN)" : ")");
-  return text;
-}
-
-std::vector<Bounds> bounds_of(const BackwardRow& row) {
-  if (!row.bounded_right()) return {{no_bound, no_bound}};
-  if (!row.bounded_left()) return {{no_bound, 0}, {no_bound, 5}};
-  return {{no_bound, no_bound}, {0, 0}, {17, 0}, {40, 20}, {0, 33}};
-}
-
-// Sequences with one query or none, with no keys, with whole tiles and blocks and a row more or less, with tiles that
-// see no key under a causal mask; and any.
-std::vector<std::array<int, 2>> lengths_for(Random& random) {
-  std::vector<std::array<int, 2>> lengths = {{1, 1},    {0, 70},  {20, 0},   {64, 64},  {128, 128}, {65, 63},
-                                             {300, 65}, {63, 127}, {200, 64}, {129, 128}, {1, 128}};
-  for (int n = 0; n < 5; ++n) lengths.push_back({int(random.between(1, 300)), int(random.between(1, 128))});
-  for (size_t n = lengths.size(); n > 1; --n)
-    std::swap(lengths[n - 1], lengths[size_t(random.between(0, int64_t(n) - 1))]);
-  return lengths;
+void check(int number, double budget, int64_t guard = -1) {
+  const uint64_t seed = seed_for(number);
+  ServedProblem problem = random_for_kernels(seed, budget);
+  if (guard >= 0) problem.guard = guard;
+  const Wishes wishes = random_wishes(problem, seed);
+  ServedGradients g = case_of(problem, wishes);
+  INFO(text_of(problem, wishes));
+  INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+  CHECK(run(g, wishes.deterministic) == "");
 }
 
 }  // namespace
 
-TEST_CASE("gradients of sequences with lengths of their own", "[served][backward]") {
+TEST_CASE("served backward: random calls", "[served][backward]") {
   gpu();
-  const uint64_t seed_of_run = tools::seed_of_run();
-  for (const BackwardRow& row : served_backward_rows)
-    for (const int heads_kv : {4, 1}) {
-      uint64_t number = uint64_t(heads_kv) * 100;
-      for (const Bounds bounds : bounds_of(row)) {
-        const uint64_t seed = tools::mix(seed_of_run, ++number);
-        Random random(seed);
-        const ServedBackward made = packed_gradients(row, heads_kv, lengths_for(random), bounds, seed);
-        INFO(text_of(made, bounds) << ", seed " << seed_of_run);
-        CHECK(run(made, seed) == "");
-      }
-      INFO(row.name << ": no rows at all");
-      CHECK(run(packed_gradients(row, heads_kv, {{0, 100}, {0, 0}}, bounds_of(row)[0], 1), 1) == "");
+  for (int n = 0; n < 150; ++n) check(n, 4e7);
+}
+
+// Whatever stands in device memory, nothing outside of the tensors is touched.
+TEST_CASE("served backward: wrong numbers reach nothing outside of the tensors", "[served][backward]") {
+  gpu();
+  for (int n = 0; n < 80; ++n) {
+    const uint64_t seed = seed_for(1000 + n);
+    const ServedProblem problem = random_for_kernels(seed, 2e7);
+    const Wishes wishes = random_wishes(problem, seed);
+    ServedGradients g = case_of(problem, wishes);
+    INFO(text_of(problem, wishes));
+    INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+    spoil_numbers(g.forward.problem, seed_for(2000 + n));
+    g.forward.write_numbers();
+    OnDevice device(g, wishes.deterministic);
+    device.launch(gpu().stream);
+    CHECK(device.download(gpu().stream, g) == "");
+    CHECK(check_around(g) == "");
+  }
+}
+
+TEST_CASE("served backward: a graph is replayed with other lengths", "[served][backward]") {
+  const tools::Stream& stream = gpu().stream;
+  for (int n = 0; n < 25; ++n) {
+    const uint64_t seed = seed_for(3000 + n);
+    const ServedProblem problem = random_for_kernels(seed, 2e7);
+    const Wishes wishes = random_wishes(problem, seed);
+    OnDevice device(case_of(problem, wishes), wishes.deterministic);
+    tools::Graph::begin(stream);
+    device.launch(stream);
+    const tools::Graph graph = tools::Graph::end(stream);
+    for (int replay = 0; replay < 3; ++replay) {
+      ServedProblem other = problem;
+      if (replay > 0) set_numbers(other, other_lengths(problem.lengths, seed_for(4000 + 4 * n + replay)), other.seed);
+      ServedGradients g = case_of(other, wishes);
+      INFO(text_of(other, wishes));
+      INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+      device.upload(g, 0x80);
+      graph.launch(stream);
+      CHECK(device.download(stream, g) == "");
+      CHECK(verify(g, expect_rounded(g)) == "");
     }
+  }
+}
+
+// A few, for compute-sanitizer: tensors end where their allocations do.
+TEST_CASE("served backward: small selection", "[served][backward][sanitizer]") {
+  gpu();
+  for (int n = 0; n < 12; ++n) check(5000 + n, 1e6, 0);
 }
 
 }  // namespace fa3::test

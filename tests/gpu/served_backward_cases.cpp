@@ -1,269 +1,223 @@
 // Makes the cases of served_backward.cpp, computes what is right, and judges.
 #include <algorithm>
-#include <atomic>
-#include <bit>
 #include <cmath>
-#include <thread>
+#include <cstring>
+#include <stdexcept>
 
 #include "compared.h"
 #include "half.h"
-#include "memory.h"
+#include "params.h"
+#include "parallel.h"
 #include "random.h"
 #include "served_backward.h"
 
 namespace fa3::test {
 
-using tools::from_bf16, tools::to_bf16, tools::Random;
+namespace {
 
-PackedTensor::PackedTensor(int64_t rows, int64_t heads, int64_t head_dim)
-    : rows(rows), heads(heads), head_dim(head_dim), all(size_t(all_rows() * heads * head_dim), poison16) {}
-
-float ServedBackward::scale() const { return float(1 / std::sqrt(double(head_dim))); }
-int32_t ServedBackward::tiles() const {
-  return first_tile_of_sequence(int32_t(PackedTensor::entries * q.rows), int32_t(sequences.size()), row.Br);
+void must(fa3_status status, const char* call) {
+  if (status != FA3_OK) throw std::runtime_error(std::string(call) + ": " + fa3_last_error_message());
 }
-int32_t ServedBackward::first_tile(size_t n) const {
-  const Sequence& s = sequences[n];
-  return first_tile_of_sequence(int32_t(s.q_batch * q.rows) + s.q_row, int32_t(n), row.Br);
+
+std::vector<void*> bases_of(const std::vector<Image>& images) {
+  std::vector<void*> bases;
+  for (const Image& image : images) bases.push_back(const_cast<unsigned char*>(image.data()));
+  return bases;
+}
+
+}  // namespace
+
+ServedProblem random_for_kernels(uint64_t seed, double budget) {
+  ServedProblem p = random_served_backward(seed, {.budget = budget, .most_heads = 12, .most_head_dim = 128});
+  tools::Random random(tools::mix(seed, 21));
+  ServedProblem::Lengths lengths = p.lengths;
+  const int64_t most_keys = random.chance(0.3) ? 128 : 1500;
+  for (auto& pair : lengths) pair = {std::min<int64_t>(pair[0], 700), std::min<int64_t>(pair[1], most_keys)};
+  if (lengths.size() > 40) lengths.resize(40);
+  if (!p.packed_q && !p.packed_k && !p.uses_q && !p.has_sinks && p.mask < FA3_MASK_WINDOW) p.uses_k = true;
+  p.kernel = nullptr;
+  make_room(p, lengths, seed);
+  return p;
 }
 
 namespace {
 
-// Of a head of a sequence, in numbers of this type, row by row.
-template <class Number>
-struct Matrix {
-  int64_t rows, columns;
-  std::vector<Number> all;
-
-  Matrix(int64_t rows, int64_t columns) : rows(rows), columns(columns), all(size_t(rows * columns)) {}
-  Matrix(const PackedTensor& from, int64_t rows, int64_t entry, int64_t row, int64_t head)
-      : Matrix(rows, from.head_dim) {
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t c = 0; c < columns; ++c) all[size_t(i * columns + c)] = from_bf16(from.at(entry, row, i, head)[c]);
-  }
-  Number* operator[](int64_t row) { return &all[size_t(row * columns)]; }
-  const Number* operator[](int64_t row) const { return &all[size_t(row * columns)]; }
-};
-template <class Number>
-Matrix<Number> of_queries(const PackedTensor& from, const Sequence& s, int64_t head) {
-  return {from, s.seqlen_q, s.q_batch, s.q_row, head};
+// The elements of a row of a tensor, as numbers.
+std::vector<float> row_at(const ServedGradients& g, const View& view, int64_t position, int64_t count) {
+  std::vector<float> row(static_cast<size_t>(count));
+  for (size_t c = 0; c < row.size(); ++c) row[c] = view.read(g.forward.images, position + int64_t(c));
+  return row;
 }
-template <class Number>
-Matrix<Number> of_keys(const PackedTensor& from, const Sequence& s, int64_t head) {
-  return {from, s.seqlen_k, s.k_batch, s.k_row, head};
-}
-
-template <class Number>
-Number dot(const Number* a, const Number* b, int64_t n) {
-  Number sum = 0;
-  for (int64_t c = 0; c < n; ++c) sum += a[c] * b[c];
+float dot(const std::vector<float>& a, const std::vector<float>& b) {
+  float sum = 0;
+  for (size_t c = 0; c < a.size(); ++c) sum += a[c] * b[c];
   return sum;
 }
-template <class Number>
-void add(Number* to, Number factor, const Number* x, int64_t n) {
-  for (int64_t c = 0; c < n; ++c) to[c] += factor * x[c];
+void add(float* to, float factor, const std::vector<float>& row) {
+  for (size_t c = 0; c < row.size(); ++c) to[c] += factor * row[c];
 }
 
-// job(n, head_kv) for all sequences and heads of K and V, on all cores.
-template <class Job>
-void for_each_head(const ServedBackward& made, const Job& job) {
-  const size_t heads = size_t(made.heads_kv), jobs = made.sequences.size() * heads;
-  std::atomic<size_t> next = 0;
-  std::vector<std::thread> threads;
-  for (unsigned worker = 0; worker < std::max(1u, std::thread::hardware_concurrency()); ++worker)
-    threads.emplace_back([&] {
-      for (size_t n; (n = next++) < jobs;) job(n / heads, int(n % heads));
-    });
-  for (std::thread& thread : threads) thread.join();
+// Where a row begins among the elements of dq, dk or dv, in the order of their dims.
+size_t number_of(const View& view, int64_t entry, int64_t row, int64_t head) {
+  const std::vector<int64_t>& dim = view.layout.dim;
+  return size_t(((entry * dim[1] + row) * dim[2] + head) * dim[3]);
 }
 
-constexpr double log2_e = 1.4426950408889634;
-
-// LSE and D of a head's rows, in float64.
-void prepare(ServedBackward& made, size_t n, int head) {
-  const Sequence& s = made.sequences[n];
-  const int64_t d = made.head_dim, rows = tiles_of_sequence(s.seqlen_q, made.row.Br) * made.row.Br;
-  const int head_kv = head / made.heads_per_kv();
-  const auto q = of_queries<double>(made.q, s, head), dout = of_queries<double>(made.dout, s, head);
-  const auto k = of_keys<double>(made.k, s, head_kv), v = of_keys<double>(made.v, s, head_kv);
-  for (int64_t i = 0; i < rows; ++i) {
-    float& lse_log2 = made.lse_log2[made.number_at(n, i, head)];
-    float& delta = made.delta[made.number_at(n, i, head)];
-    lse_log2 = INFINITY, delta = 0;
-    const Keys keys = i < s.seqlen_q ? made.visible(s).of(int32_t(i)) : Keys{0, 0};
-    if (keys.none()) continue;
-    std::vector<double> scores;
-    for (int32_t j = keys.begin; j < keys.end; ++j) scores.push_back(dot(q[i], k[j], d) * made.scale());
-    const double m = *std::max_element(scores.begin(), scores.end());
-    double sum = 0, weighted = 0;
-    for (int32_t j = keys.begin; j < keys.end; ++j) {
-      const double p = std::exp(scores[size_t(j - keys.begin)] - m);
-      sum += p, weighted += p * dot(dout[i], v[j], d);
-    }
-    lse_log2 = float((m + std::log(sum)) * log2_e), delta = float(weighted / sum);
-  }
-}
-
-void fill(ServedBackward& made, uint64_t seed) {
-  uint64_t row = 0;
-  const auto write = [&](PackedTensor& to, int64_t entry, int64_t first, int64_t count) {
-    std::vector<float> numbers(size_t(to.heads * to.head_dim));
-    for (int64_t i = 0; i < count; ++i) {
-      tools::normal(seed, row++ * numbers.size(), numbers.data(), numbers.size());
-      std::transform(numbers.begin(), numbers.end(), to.at(entry, first, i, 0), to_bf16);
-    }
-  };
-  for (size_t n = 0; n < made.sequences.size(); ++n) {
-    const Sequence& s = made.sequences[n];
-    if (made.poisoned[n]) continue;
-    for (PackedTensor* to : {&made.q, &made.dout}) write(*to, s.q_batch, s.q_row, s.seqlen_q);
-    for (PackedTensor* to : {&made.k, &made.v}) write(*to, s.k_batch, s.k_row, s.seqlen_k);
-  }
-  made.lse_log2.assign(size_t(made.heads * made.tiles() * made.row.Br), std::bit_cast<float>(poison32));
-  made.delta = made.lse_log2;
-  for_each_head(made, [&](size_t n, int head_kv) {
-    for (int head = 0; head < made.heads_per_kv(); ++head) prepare(made, n, head_kv * made.heads_per_kv() + head);
-  });
-}
-
-// The gradients of a head of K and V, and of the query heads that read it, in numbers of this type; P, dS and gradients
-// are rounded. way: which of Ways to write.
-template <class Number, class Round>
-void differentiate(const ServedBackward& made, size_t n, int head_kv, Round round,
-                   std::vector<float> ExpectedGradients::Ways::*way, ExpectedGradients& to) {
-  const Sequence& s = made.sequences[n];
-  const int64_t d = made.head_dim;
-  const Number scale = made.scale(), scale_log2 = Number(double(made.scale()) * log2_e);
-  const auto k = of_keys<Number>(made.k, s, head_kv), v = of_keys<Number>(made.v, s, head_kv);
-  Matrix<Number> dk(s.seqlen_k, d), dv(s.seqlen_k, d);
-  const auto write = [&](const PackedTensor& tensor, ExpectedGradients::Ways& ways, const uint16_t* at, const Number* x,
-                         Number factor) {
-    float* const out = (ways.*way).data() + (at - tensor.all.data());
-    for (int64_t c = 0; c < d; ++c) out[c] = float(round(x[c] * factor));
-  };
-  for (int reader = 0; reader < made.heads_per_kv(); ++reader) {
-    const int head = head_kv * made.heads_per_kv() + reader;
-    const auto q = of_queries<Number>(made.q, s, head), dout = of_queries<Number>(made.dout, s, head);
-    for (int64_t i = 0; i < s.seqlen_q; ++i) {
-      const Keys keys = made.visible(s).of(int32_t(i));
-      const Number lse_log2 = made.lse_log2[made.number_at(n, i, head)];
-      const Number delta = made.delta[made.number_at(n, i, head)];
-      std::vector<Number> dq(static_cast<size_t>(d));
-      for (int32_t j = keys.begin; j < keys.end; ++j) {
-        const Number p = round(std::exp2(dot(q[i], k[j], d) * scale_log2 - lse_log2));
-        const Number ds = round(p * (dot(dout[i], v[j], d) - delta));
-        add(dv[j], p, dout[i], d);
-        add(dk[j], ds, q[i], d);
-        add(dq.data(), ds, k[j], d);
-      }
-      write(made.dq, to.dq, made.dq.at(s.q_batch, s.q_row, i, head), dq.data(), scale);
-    }
-  }
-  for (int64_t j = 0; j < s.seqlen_k; ++j) {
-    write(made.dk, to.dk, made.dk.at(s.k_batch, s.k_row, j, head_kv), dk[j], scale);
-    write(made.dv, to.dv, made.dv.at(s.k_batch, s.k_row, j, head_kv), dv[j], 1);
-  }
-}
-
-// What became of a tensor of gradients: its rows are judged one after the other, then all that is around them.
-class Judged {
+// Plain float32 code: the gradients of a head of K and V of a sequence and of the query heads that read it, with P, dS
+// and the gradients rounded.
+class Plain {
  public:
-  Judged(const char* name, const PackedTensor& tensor, const ExpectedGradients::Ways& expected)
-      : name_(name), tensor_(tensor), expected_(expected), is_row_(tensor.all.size(), false) {}
+  Plain(const ServedGradients& g, ExpectedGradients& to) : g_(g), p_(g.forward.problem), to_(to) {}
 
-  // A row that may have any contents.
-  void pass(const uint16_t* at) { std::fill_n(is_row_.begin() + (at - tensor_.all.data()), tensor_.head_dim, true); }
-  void judge(const uint16_t* at, bool has_pairs) {
-    pass(at);
-    const auto first = size_t(at - tensor_.all.data());
-    for (size_t c = first; c < first + size_t(tensor_.head_dim); ++c) {
-      const float x = from_bf16(tensor_.all[c]);
-      if (has_pairs ? !std::isfinite(x) : x != 0) note(c, "is " + std::to_string(x));
-      if (has_pairs) compared_.add(x, expected_.right[c], expected_.plain[c]);
+  void run(int64_t sequence, int64_t head_kv) const {
+    const ServedSequence s = p_.sequence(sequence);
+    std::vector<std::vector<float>> k, v;
+    for (int64_t j = 0; j < s.keys; ++j) {
+      k.push_back(row_at(g_, g_.forward.k, g_.forward.key_position(g_.forward.k, s, j, head_kv), p_.head_dim));
+      v.push_back(row_at(g_, g_.forward.v, g_.forward.key_position(g_.forward.v, s, j, head_kv), p_.head_dim_v));
     }
-  }
-  std::string verdict() {
-    for (size_t c = 0; c < is_row_.size(); ++c)
-      if (!is_row_[c] && tensor_.all[c] != poison16) note(c, "was overwritten");
-    // Of rows that see one key, dS is what float32 leaves of two numbers of size sqrt(head_dim) that are the same.
-    return wrong_.empty() ? compared_.verdict(name_, 0x1p-8, 0x1p-20) : wrong_;
+    std::vector<float> dk(k.size() * size_t(p_.head_dim)), dv(k.size() * size_t(p_.head_dim_v));
+    for (int64_t h = head_kv * p_.group(); h < (head_kv + 1) * p_.group(); ++h)
+      for (int64_t i = 0; i < s.queries; ++i) run_row(s, i, h, head_kv, k, v, dk, dv);
+    for (int64_t j = 0; j < s.keys; ++j) {
+      const RowPlace at = p_.place_of(s, j);
+      write(1, number_of(g_.dk, at.entry, at.row, head_kv), &dk[size_t(j * p_.head_dim)], p_.head_dim, scale());
+      write(2, number_of(g_.dv, at.entry, at.row, head_kv), &dv[size_t(j * p_.head_dim_v)], p_.head_dim_v, 1);
+    }
   }
 
  private:
-  void note(size_t at, const std::string& what) {
-    if (!wrong_.empty()) return;
-    const auto n = int64_t(at) / tensor_.head_dim;
-    wrong_ = std::string(name_) + " row " + std::to_string(n / tensor_.heads - PackedTensor::around) + " head " +
-             std::to_string(n % tensor_.heads) + " " + what;
+  float scale() const { return float(p_.scale()); }
+  float rounded(float x) const {
+    return p_.dtype == FA3_DTYPE_BF16 ? tools::from_bf16(tools::to_bf16(x)) : tools::from_fp16(tools::to_fp16(x));
+  }
+  void write(size_t which, size_t number, const float* from, int64_t count, float factor) const {
+    for (int64_t c = 0; c < count; ++c) to_.of[which].plain[number + size_t(c)] = rounded(from[c] * factor);
+  }
+  void must_be_right(size_t which, size_t number, int64_t count) const {
+    std::fill_n(to_.of[which].must.begin() + int64_t(number), count, Must::be_right);
   }
 
-  const char* name_;
-  const PackedTensor& tensor_;
-  const ExpectedGradients::Ways& expected_;
-  std::vector<bool> is_row_;
-  Compared compared_;
-  std::string wrong_;
+  void run_row(const ServedSequence& s, int64_t i, int64_t h, int64_t head_kv, const std::vector<std::vector<float>>& k,
+               const std::vector<std::vector<float>>& v, std::vector<float>& dk, std::vector<float>& dv) const {
+    const ServedCase& made = g_.forward;
+    std::vector<float> q, dout, dq(static_cast<size_t>(p_.head_dim));
+    float lse = 0, delta = 0;
+    for (int64_t j = 0; j < s.keys; ++j) {
+      if (!p_.sees(s, i, j)) continue;
+      if (q.empty()) {
+        q = row_at(g_, made.q, made.query_position(made.q, s, i, h), p_.head_dim);
+        dout = row_at(g_, g_.dout, made.query_position(g_.dout, s, i, h), p_.head_dim_v);
+        delta = dot(dout, row_at(g_, made.o, made.query_position(made.o, s, i, h), p_.head_dim_v));
+        if (g_.dlse.image >= 0) delta -= g_.dlse.read(made.images, made.query_position(g_.dlse, s, i, h));
+        lse = made.lse.read(made.images, made.query_position(made.lse, s, i, h));
+      }
+      const float weight = rounded(std::exp(dot(q, k[size_t(j)]) * scale() - lse));
+      const float ds = rounded(weight * (dot(dout, v[size_t(j)]) - delta));
+      add(dq.data(), ds, k[size_t(j)]);
+      add(&dk[size_t(j * p_.head_dim)], ds, q);
+      add(&dv[size_t(j * p_.head_dim_v)], weight, dout);
+      const RowPlace at = p_.place_of(s, j);
+      must_be_right(1, number_of(g_.dk, at.entry, at.row, head_kv), p_.head_dim);
+      must_be_right(2, number_of(g_.dv, at.entry, at.row, head_kv), p_.head_dim_v);
+    }
+    if (q.empty()) return;
+    const size_t number = number_of(g_.dq, s.entry_q, s.first_query + i, h);
+    write(0, number, dq.data(), p_.head_dim, scale());
+    must_be_right(0, number, p_.head_dim);
+  }
+
+  const ServedGradients& g_;
+  const ServedProblem& p_;
+  ExpectedGradients& to_;
 };
+
+// Where the reference writes and plain code has nothing, gradients are 0, or of a poisoned sequence.
+void find_out(ExpectedGradient& of, const std::vector<float>& untouched) {
+  for (size_t n = 0; n < of.right.size(); ++n) {
+    if (of.must[n] == Must::be_right) continue;
+    const bool stays = std::memcmp(&of.right[n], &untouched[n], sizeof(float)) == 0;
+    of.must[n] = stays ? Must::stay : of.right[n] == 0 ? Must::be_zero : Must::be_anything;
+  }
+}
 
 }  // namespace
 
-ServedBackward packed_gradients(const BackwardRow& row, int heads_kv, const std::vector<std::array<int, 2>>& lengths,
-                                Bounds bounds, uint64_t seed) {
-  Random random(seed);
-  ServedBackward made{.row = row, .heads = 4, .heads_kv = heads_kv};
-  int32_t q_end[PackedTensor::entries] = {}, k_end[PackedTensor::entries] = {};
-  for (const auto& [seqlen_q, seqlen_k] : lengths) {
-    const int32_t entry = made.sequences.size() < lengths.size() / 2 ? 0 : 1;
-    const auto q_row = int32_t(q_end[entry] + random.between(0, 3));
-    const auto k_row = int32_t(k_end[entry] + random.between(0, 3));
-    const int32_t diagonal = seqlen_k - seqlen_q;
-    made.sequences.push_back(
-        {q_row, entry, k_row, entry, seqlen_q, seqlen_k, bounds.left_of(diagonal), bounds.right_of(diagonal)});
-    made.poisoned.push_back(random.chance(0.15));
-    q_end[entry] = q_row + seqlen_q, k_end[entry] = k_row + seqlen_k;
-  }
-  const int64_t rows_q = std::max(q_end[0], q_end[1]) + 1, rows_k = std::max(k_end[0], k_end[1]) + 1;
-  made.q = PackedTensor(rows_q, made.heads, made.head_dim), made.k = PackedTensor(rows_k, heads_kv, made.head_dim);
-  made.dout = made.dq = made.q, made.v = made.dk = made.dv = made.k;
-  fill(made, seed);
-  return made;
-}
-
-ExpectedGradients expect(const ServedBackward& made) {
+ExpectedGradients expect_rounded(const ServedGradients& g) {
+  const ServedProblem& p = g.forward.problem;
   ExpectedGradients to;
-  for (auto& [ways, tensor] : {std::pair{&to.dq, &made.dq}, {&to.dk, &made.dk}, {&to.dv, &made.dv}})
-    ways->right.assign(tensor->all.size(), NAN), ways->plain = ways->right;
-  for_each_head(made, [&](size_t n, int head_kv) {
-    if (made.poisoned[n]) return;
-    using Ways = ExpectedGradients::Ways;
-    differentiate<double>(made, n, head_kv, [](double x) { return x; }, &Ways::right, to);
-    differentiate<float>(made, n, head_kv, [](float x) { return from_bf16(to_bf16(x)); }, &Ways::plain, to);
+  const View* const views[] = {&g.dq, &g.dk, &g.dv};
+  fa3_backward_params call = g.params(bases_of(g.forward.images));
+  fa3_tensor* const tensors[] = {&call.dq, &call.dk, &call.dv};
+  std::vector<float> untouched;
+  for (size_t n = 0; n < 3; ++n) {
+    const auto count = size_t(views[n]->layout.count());
+    float poison;
+    std::memcpy(&poison, &poison32, sizeof poison);
+    to.of[n].right.assign(count, 0), to.of[n].plain.assign(count, 0), to.of[n].must.assign(count, Must::stay);
+    for (float& x : to.of[n].right) std::memcpy(&x, &poison, sizeof x);
+    if (untouched.size() < count) untouched = to.of[n].right;
+    tensors[n]->data = to.of[n].right.data(), tensors[n]->dtype = FA3_DTYPE_FP32;
+    must(fa3_tensor_pack(tensors[n]), "fa3_tensor_pack");
+  }
+  if (g.dsinks.image >= 0) {
+    to.dsinks.resize(size_t(p.heads));
+    call.dsinks.data = to.dsinks.data(), call.dsinks.stride[0] = 1;
+  }
+  must(fa3_reference_backward(&call, 0), "fa3_reference_backward");
+  const Plain plain(g, to);
+  tools::parallel_for(p.batch * p.heads_kv, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin; n < end; ++n)
+      if (!p.poisoned[size_t(n / p.heads_kv)]) plain.run(n / p.heads_kv, n % p.heads_kv);
   });
+  for (ExpectedGradient& of : to.of) find_out(of, untouched);
   return to;
 }
 
-std::string verify(const ServedBackward& made, const ExpectedGradients& expected) {
-  Judged dq("dq", made.dq, expected.dq), dk("dk", made.dk, expected.dk), dv("dv", made.dv, expected.dv);
-  for (size_t n = 0; n < made.sequences.size(); ++n) {
-    const Sequence& s = made.sequences[n];
-    const auto judge = [&](Judged& judged, const uint16_t* at, bool has_pairs) {
-      if (made.poisoned[n]) judged.pass(at);
-      else judged.judge(at, has_pairs);
-    };
-    std::vector<bool> is_seen(size_t(s.seqlen_k), false);
-    for (int32_t i = 0; i < s.seqlen_q; ++i) {
-      const Keys keys = made.visible(s).of(i);
-      for (int32_t j = keys.begin; j < keys.end; ++j) is_seen[size_t(j)] = true;
-      for (int head = 0; head < made.heads; ++head) judge(dq, made.dq.at(s.q_batch, s.q_row, i, head), !keys.none());
-    }
-    for (int32_t j = 0; j < s.seqlen_k; ++j)
-      for (int head = 0; head < made.heads_kv; ++head) {
-        judge(dk, made.dk.at(s.k_batch, s.k_row, j, head), is_seen[size_t(j)]);
-        judge(dv, made.dv.at(s.k_batch, s.k_row, j, head), is_seen[size_t(j)]);
-      }
+std::string verify(const ServedGradients& g, const ExpectedGradients& expected) {
+  const View* const views[] = {&g.dq, &g.dk, &g.dv};
+  const char* const names[] = {"dq", "dk", "dv"};
+  const bool bf16 = g.forward.problem.dtype == FA3_DTYPE_BF16;
+  for (size_t i = 0; i < 3; ++i) {
+    const View& view = *views[i];
+    const ExpectedGradient& of = expected.of[i];
+    Compared compared;
+    std::string wrong;
+    size_t n = 0;
+    const uint16_t* const data = view.data<uint16_t>(g.forward.images);
+    view.layout.for_each([&](int64_t at) {
+      const float x = view.read(g.forward.images, at);
+      const Must must = of.must[n];
+      if (must == Must::be_right) compared.add(x, of.right[n], of.plain[n]);
+      const bool is_wrong = must == Must::stay      ? data[at] != poison16
+                            : must == Must::be_zero ? x != 0
+                                                    : must == Must::be_right && !std::isfinite(x);
+      if (is_wrong && wrong.empty())
+        wrong = std::string(names[i]) + " element " + std::to_string(n) + " is " + std::to_string(x) +
+                (must == Must::stay ? ", was overwritten" : must == Must::be_zero ? ", must be 0" : "");
+      ++n;
+    });
+    if (!wrong.empty()) return wrong;
+    // Of rows that see one key, dS is what float32 leaves of two numbers of size sqrt(head_dim) that are the same.
+    if (wrong = compared.verdict(names[i], bf16 ? 0x1p-8 : 0x1p-11, 0x1p-20); !wrong.empty()) return wrong;
   }
-  for (Judged* judged : {&dq, &dk, &dv})
-    if (const std::string bad = judged->verdict(); !bad.empty()) return bad;
+  for (size_t h = 0; h < expected.dsinks.size(); ++h) {
+    const float x = g.dsinks.read(g.forward.images, int64_t(h) * g.dsinks.layout.stride[0]), right = expected.dsinks[h];
+    if (std::isnan(right)) continue;  // of a poisoned sequence
+    if (!(std::fabs(x - right) <= 1e-3f + 1e-4f * std::fabs(right)))
+      return "dsinks " + std::to_string(h) + " is " + std::to_string(x) + ", must be " + std::to_string(right);
+  }
+  return check_around(g);
+}
+
+std::string check_around(const ServedGradients& g) {
+  for (const View* output : g.outputs()) {
+    const View& view = *output;
+    std::vector<Image> images = g.forward.images;
+    view.layout.for_each([&](int64_t at) { view.write_poison(images, at); });
+    std::vector<char> none(elements_of(images, view).size(), false);
+    if (const std::string bad = check_poison(images, view, none, "a gradient"); !bad.empty()) return bad;
+  }
   return "";
 }
 

@@ -193,15 +193,17 @@ TEST_CASE("gradients have the same bits with vectors of any width", "[machine]")
       {.batch = 2, .seqlen_q = 67, .seqlen_k = 200, .heads = 3, .heads_kv = 1, .head_dim = 16},
   };
   for (const Shape& shape : shapes)
-    for (int mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
+    for (int mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT, FA3_MASK_WINDOW})
       for (bool finite : {true, false}) {
         Call call(shape, FA3_DTYPE_BF16, mask, finite);
-        REQUIRE(reference_forward(valid(call.params), 1) == FA3_OK);
-        const auto& f = call.params;
+        auto& f = call.params;
+        if (mask == FA3_MASK_WINDOW) f.window_left = 41, f.window_right = 3;
+        REQUIRE(reference_forward(valid(f), 1) == FA3_OK);
         Buffer dq(call.q.bytes()), dk(call.k.bytes()), dv(call.k.bytes());
         fa3_backward_params p{};
         p.struct_size = sizeof p;
         p.q = p.dout = p.dq = f.q, p.k = p.dk = f.k, p.v = p.dv = f.v, p.o = f.o, p.lse = f.lse, p.mask = mask;
+        p.window_left = f.window_left, p.window_right = f.window_right;
         p.dq.data = dq.as(), p.dk.data = dk.as(), p.dv.data = dv.as();
         p.dq.dtype = p.dk.dtype = p.dv.dtype = FA3_DTYPE_FP32;
         BackwardProblem problem;

@@ -1,13 +1,12 @@
 // The CPU reference with lengths, pages, windows, chunks and sinks: random problems against the tests' own oracle, and
 // what follows from the definition alone.
 #include <catch2/catch_test_macros.hpp>
-#include <sys/mman.h>
-#include <unistd.h>
 #include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
 
+#include "fenced.h"
 #include "random.h"
 #include "served_parts.h"
 #include "served_run.h"
@@ -37,28 +36,6 @@ ServedProblem single(int64_t queries, int64_t keys, int32_t mask, int32_t left, 
   p.cu_q = {0, int32_t(queries)}, p.cu_k = {0, int32_t(keys)}, p.poisoned = {false};
   return p;
 }
-
-// A tensor's memory with forbidden pages around it, so near that the first byte behind it, or before it, is in one.
-class Fenced {
- public:
-  Fenced(const Image& image, bool at_the_end) : bytes_(image.size()) {
-    const auto page = size_t(sysconf(_SC_PAGESIZE)), inside = (bytes_ + page - 1) / page * page;
-    all_ = inside + 2 * page;
-    void* const memory = mmap(nullptr, all_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    REQUIRE(memory != MAP_FAILED);
-    memory_ = static_cast<unsigned char*>(memory);
-    if (inside) REQUIRE(mprotect(memory_ + page, inside, PROT_READ | PROT_WRITE) == 0);
-    data_ = memory_ + page + (at_the_end ? inside - bytes_ : 0);
-    std::copy(image.begin(), image.end(), data_);
-  }
-  Fenced(const Fenced&) = delete;
-  ~Fenced() { munmap(memory_, all_); }
-  unsigned char* data() const { return data_; }
-
- private:
-  size_t bytes_, all_;
-  unsigned char *memory_, *data_;
-};
 
 }  // namespace
 

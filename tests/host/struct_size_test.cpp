@@ -67,7 +67,10 @@ std::vector<size_t> ends_of(const fa3_forward_params&) {
 }
 std::vector<size_t> ends_of(const fa3_backward_params&) {
   using P = fa3_backward_params;
-  return ends<P>({offsetof(P, mask), offsetof(P, softmax_scale), offsetof(P, kernel), offsetof(P, dlse)});
+  return ends<P>({offsetof(P, mask), offsetof(P, softmax_scale), offsetof(P, kernel), offsetof(P, dlse),
+                  offsetof(P, window_left), offsetof(P, window_right), offsetof(P, sinks), offsetof(P, dsinks),
+                  offsetof(P, cu_seqlens_q), offsetof(P, cu_seqlens_k), offsetof(P, seqused_q), offsetof(P, seqused_k),
+                  offsetof(P, max_seqlen_q), offsetof(P, max_seqlen_k)});
 }
 std::vector<size_t> ends_of(const fa3_quantize_params&) {
   using P = fa3_quantize_params;
@@ -178,6 +181,23 @@ TEST_CASE("a client older than lengths, windows and sinks has none of them", "[s
   set(offsetof(P, schedule));
   for (p.struct_size = offsetof(P, schedule); p.struct_size < sizeof p; ++p.struct_size)
     CHECK(fa3_forward_check(&p) == FA3_OK);
+}
+
+TEST_CASE("a client older than the backward pass of lengths, windows and sinks has none of them", "[struct_size]") {
+  using P = fa3_backward_params;
+  CHECK(offsetof(P, sinks) == offsetof(P, window_left) + 2 * sizeof(int32_t));
+  CHECK(offsetof(P, max_seqlen_q) == offsetof(P, sinks) + 6 * sizeof(fa3_tensor));
+  CHECK(sizeof(P) == offsetof(P, max_seqlen_q) + 2 * sizeof(int32_t));
+  for (const size_t size : {offsetof(P, window_left), offsetof(P, sinks), offsetof(P, dsinks),
+                            offsetof(P, cu_seqlens_q), offsetof(P, seqused_k), offsetof(P, max_seqlen_q)}) {
+    INFO(size << " bytes");
+    P p = imaginary_params<P>();
+    std::memset(reinterpret_cast<char*>(&p) + size, 0x55, sizeof p - size);
+    p.struct_size = size;
+    CHECK(fa3_backward_check(&p) == FA3_OK);
+    p.struct_size = sizeof p;
+    CHECK(fa3_backward_check(&p) == FA3_ERROR_INVALID_ARGUMENT);
+  }
 }
 
 TEMPLATE_TEST_CASE("structs of every size end where their struct_size says", "[struct_size]", fa3_forward_params,

@@ -1,4 +1,5 @@
-"""The README's Python examples, as they stand, compute attention and its gradients, and a server's calls, on the CPU.
+"""The README's Python examples, as they stand, compute attention and its gradients, a server's calls, and gradients of
+packed documents, on the CPU.
 Arguments: the library, README.md. Skipped without torch."""
 
 import os
@@ -14,7 +15,7 @@ import torch  # noqa: E402
 
 fa3.load(sys.argv[1])
 examples = re.findall(r"^```python\n(.*?)^```", pathlib.Path(sys.argv[2]).read_text(), re.M | re.S)
-example, serving = examples
+example, serving, training = examples
 names = {}
 exec(example, names)
 leaves = [names[name] for name in ("q", "k", "v")]
@@ -31,4 +32,19 @@ for b, (start, end) in enumerate(((0, 100), (100, 137))):
     for q, k, v, o in (prompt, step):
         expected = attention(torch, q, k, v, True)[0]
         assert o.shape == expected.shape and (o - expected).abs().max() < 2.0**-7 * expected.abs().max(), serving
+
+exec(training, names)
+leaves = [names[name] for name in ("q", "k", "v", "sinks")]
+doubles = [x.detach().double().requires_grad_() for x in leaves]
+q, k, v, sinks = doubles
+k, v = (x.repeat_interleave(4, 1) for x in (k, v))
+o = []
+for start, end in ((0, 100), (100, 137)):
+    s = torch.einsum("ihd,jhd->hij", q[start:end], k[start:end]) / 8
+    far = torch.arange(end - start)[:, None] - torch.arange(end - start)
+    s = s.masked_fill((far < 0) | (far > 64), -torch.inf)
+    s = torch.cat((s, sinks[:, None, None].expand(8, end - start, 1)), 2)
+    o.append(torch.einsum("hij,jhd->ihd", s.softmax(2)[:, :, :-1], v[start:end]))
+for x, y in zip(leaves, torch.autograd.grad(torch.cat(o).sum(), doubles)):
+    assert (x.grad.double() - y).abs().max() < 2.0**-6 * y.abs().max(), training
 print(f"{sum(x.count(chr(10)) for x in examples)} lines, run on {names['device']}")

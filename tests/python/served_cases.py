@@ -144,9 +144,9 @@ class Case:
             yield index, o, lse
 
 
-def cases(count):
+def cases(count, keys=KEYS):
     """So many of each way in which queries and keys can lie."""
-    return [Case(seed, queries, keys) for queries in QUERIES for keys in KEYS for seed in range(count)]
+    return [Case(seed, queries, one) for queries in QUERIES for one in keys for seed in range(count)]
 
 
 def lse_rows(lse, index):

@@ -36,6 +36,42 @@ def values():
     assert features >= {"sinks", "window", "chunk", "leftpad_k", "max_seqlen_q", "max_seqlen_k", "seqused_q"}, features
 
 
+def gradients():
+    """fa3.backward against differences of fa3.forward, in a random direction of all inputs."""
+    for case in cases(8, keys=("batched", "packed")):
+        if "leftpad_k" in case.how or not any(map(len, case.rows_q)):
+            continue
+        random, sinks = case.random, case.how.get("sinks")
+        used = [tuple(np.concatenate(index).T) for index in (case.rows_q, case.rows_k, case.rows_k)]
+        directions = [random.standard_normal(x.shape, np.float32) for x in case.arrays.values()]
+        o, lse = fa3.forward(**case.arrays, **case.how, return_lse=True)
+        dout, dlse = (np.full(x.shape, np.nan, np.float32) for x in (o, lse))
+        dout[used[0]] = random.standard_normal(o[used[0]].shape, np.float32)
+        at = [(slice(None), x[:, 0]) if lse.ndim == 2 else (x[:, :1], slice(None), x[:, 1:]) for x in case.rows_q]
+        for index in at:
+            dlse[index] = np.where(np.isfinite(lse[index]), random.standard_normal(lse[index].shape, np.float32), 0)
+
+        def loss(step):
+            arrays = {name: x.astype(np.float32) for name, x in case.arrays.items()}
+            for x, rows, direction in zip(arrays.values(), used, directions):
+                x[rows] += step * direction[rows]
+            more = {**case.how, **({} if sinks is None else {"sinks": sinks + np.float32(step)})}
+            o, lse = fa3.forward(**arrays, **more, return_lse=True)
+            of_lse = sum((dlse[x].astype(float) * np.where(np.isfinite(lse[x]), lse[x], 0)).sum() for x in at)
+            return (o[used[0]].astype(float) * dout[used[0]]).sum() + of_lse
+
+        found = fa3.backward(dout, **case.arrays, o=o, lse=lse, dlse=dlse, **case.how)
+        assert len(found) == 3 + (sinks is not None) and all(np.isfinite(x).all() for x in found), case.seed
+        for x, rows in zip(found, used):
+            rest = x.copy()
+            rest[rows] = 0
+            assert not rest.any(), case.seed
+        slope = sum((x[rows] * direction[rows]).sum() for x, rows, direction in zip(found, used, directions))
+        slope += 0 if sinks is None else found[3].sum()
+        difference = (loss(1e-2) - loss(-1e-2)) / 2e-2
+        assert abs(slope - difference) <= 2e-2 * max(1, abs(slope)), (case.seed, slope, difference)
+
+
 def equal_calls():
     """What the header says are the same calls; and window beside causal."""
     random = np.random.default_rng(1)
@@ -146,6 +182,12 @@ def refusals():
     refused(TypeError, "attention has no argument block_table", fa3.attention, q, k, v, block_table=ints(0))
     refused(TypeError, "attention has no argument q_scale", fa3.attention, q, k, v, q_scale=normal(1))
     refused(TypeError, "forward_schedule has no argument chunks", fa3.forward_schedule, q, k, v, chunks=2)
+    backward = lambda **more: fa3.backward(q, q, k, v, q, normal(2, 2, 3), **more)
+    refused(ValueError, "seqused_q.dtype is int64, must be int32", backward, seqused_q=np.array([1, 2]))
+    refused(TypeError, "sinks is list", backward, sinks=[1, 2])
+    refused(TypeError, "max_seqlen_k is 2.5, must be an int", backward, max_seqlen_k=2.5)
+    refused(ValueError, "window and chunk are given", backward, window=(1, 1), chunk=3)
+    refused(TypeError, "page_table", backward, page_table=ints(0))
     refused(TypeError, "kernel_info has no argument scale", fa3.kernel_info, q, k, v, scale=2)
     refused(ValueError, "seqused_k.dtype is int64", fa3.forward_schedule, q, k, v, seqused_k=np.array([1, 2]))
 
@@ -162,6 +204,6 @@ def empty():
     assert not o.any() and (lse == sinks[:, None]).all()
 
 
-for case in (values, equal_calls, given_output, planned, maxima, refusals, empty):
+for case in (values, gradients, equal_calls, given_output, planned, maxima, refusals, empty):
     case()
 print("NumPy agrees")

@@ -1,8 +1,9 @@
 """fa3.forward and fa3.attention on torch tensors with lengths, pages, windows, chunks and sinks: random calls against
-plain float64, schedules, torch.compile, torch.library.opcheck, gradients that are refused; on the CPU by the reference,
-and on a GPU by the kernels, with graphs. Argument: the library. Skipped without torch and NumPy; cases for CUDA say so
-where there is no Hopper GPU."""
+plain float64 and its gradients, schedules, torch.compile, torch.library.opcheck, gradients that are refused; on the CPU
+by the reference, and on a GPU by the kernels, with graphs. Argument: the library. Skipped without torch and NumPy;
+cases for CUDA say so where there is no Hopper GPU."""
 
+import math
 import sys
 
 from support import fa3, need, refused
@@ -81,33 +82,105 @@ def decoding(device, *keys):
             "seqused_k": ints(device, *keys), "window": (9, 0), "sinks": torch.arange(4.0, device=device)}  # fmt: skip
 
 
+def exact_gradients(case, given):
+    """(gradients of q, k, v and sinks in float64, by torch's autograd of plain operations; which of their elements are
+    of rows that see or are seen). given: the gradients of o and lse. Where a row sees no key, LSE is the sink."""
+    leaves = {name: torch.from_numpy(x).double().requires_grad_() for name, x in case.arrays.items()}
+    sinks = torch.from_numpy(case.how.get("sinks", np.full(case.heads, -np.inf, np.float32))).double().requires_grad_()
+    loss = 0 * sinks[sinks.isfinite()].sum()
+    in_use = [torch.zeros_like(x, dtype=torch.bool) for x in leaves.values()]
+    for index, of_keys in zip(case.rows_q, case.rows_k):
+        at, keys = (tuple(torch.from_numpy(x.T)) for x in (index, of_keys))
+        q = leaves["q"][at]
+        k, v = (leaves[name][keys].repeat_interleave(case.heads // case.heads_kv, 1) for name in "kv")
+        g, glse = given["o"][at], torch.from_numpy(lse_rows(given["lse"].numpy(), index))
+        for i in range(len(index)):
+            seen = [j for j in range(len(of_keys)) if case.sees(i, j, len(index), len(of_keys))]
+            for h in range(case.heads):
+                scores = torch.cat((0.4 * k[seen, h] @ q[i, h], sinks[h, None]))
+                if seen:
+                    in_use[0][tuple(index[i])] = True
+                    for j in seen:
+                        in_use[1][tuple(of_keys[j])] = in_use[2][tuple(of_keys[j])] = True
+                    lse = scores.logsumexp(0)
+                    loss = loss + (g[i, h] * ((scores[:-1] - lse).exp() @ v[seen, h])).sum() + glse[i, h] * lse
+                elif sinks[h].isfinite():
+                    loss = loss + glse[i, h] * sinks[h]
+    leaves = [*leaves.values(), sinks]
+    found = torch.autograd.grad(loss, leaves, allow_unused=True)
+    found = [torch.zeros_like(x) if gradient is None else gradient for x, gradient in zip(leaves, found)]
+    return found, [*in_use, sinks.isfinite()]
+
+
 def gradients(device):
-    """There are none yet, which attention says before anything is computed, and forward when one is asked for; what a
-    window does not bound has one."""
+    """Against float64. Of rows that no sequence has gradients are 0, and NaN in those of their o is not read."""
+    for number, case in enumerate(cases(12, keys=("batched", "packed"))):
+        if "leftpad_k" in case.how:
+            continue
+        dtype = [torch.bfloat16, torch.float16, torch.float32][number % (3 if device == "cpu" else 2)]
+        arrays, how = tensors_of(case, device, dtype)
+        leaves = [x.requires_grad_() for x in arrays.values()]
+        if "sinks" in how:
+            leaves.append(how["sinks"].requires_grad_())
+        o, lse = fa3.attention(**arrays, **how, return_lse=True)
+        given = {"o": torch.full(o.shape, math.nan), "lse": torch.full(lse.shape, math.nan)}
+        for index in case.rows_q:
+            at = tuple(torch.from_numpy(index.T))
+            given["o"][at] = normal("cpu", *o.shape, seed=number).float()[at]
+            at_lse = (slice(None), at[0]) if lse.ndim == 2 else (at[0], slice(None), at[1])
+            given["lse"][at_lse] = normal("cpu", *lse.shape, seed=number).float()[at_lse]
+        torch.autograd.backward([o, lse], [given["o"].to(device, dtype), given["lse"].to(device)])
+        given["o"] = given["o"].to(dtype).float()
+        for name, leaf, exact, in_use in zip(("q", "k", "v", "sinks"), leaves, *exact_gradients(case, given)):
+            found = leaf.grad.double().cpu()
+            limit = 1e-6 if dtype == torch.float32 else 8 * torch.finfo(dtype).eps * exact.abs().max().clamp(min=1)
+            assert (found - exact).abs().max() <= limit if found.numel() else True, (name, case.seed, case.how)
+            assert (found[~in_use] == 0).all(), (name, case.seed, case.how)
+
     how = prompts(device, 5, 3)
-    q = how.pop("q").requires_grad_()
-    text = "cu_seqlens_q and cu_seqlens_k and max_seqlen_q and max_seqlen_k: call it under torch.no_grad()"
-    refused(NotImplementedError, f"fa3.attention has no backward pass with {text}", fa3.attention, q, **how)
+    leaves = [how[name].requires_grad_() for name in "qkv"]
+    o, lse = fa3.forward(**how, return_lse=True)
+    found = torch.autograd.grad(o.float().square().sum() + lse.sum(), leaves)
+    plain = {name: x.detach() if isinstance(x, torch.Tensor) else x for name, x in how.items()}
+    dout = torch.autograd.grad(o.float().square().sum(), o)[0]
+    direct = fa3.backward(dout, o=o.detach(), lse=lse.detach(), dlse=torch.ones_like(lse), **plain)
+    assert len(direct) == 3 and all(torch.equal(x, y) for x, y in zip(found, direct))
     with torch.no_grad():
-        o = fa3.attention(q, **how)
-    assert not o.requires_grad and torch.equal(o, fa3.attention(q.detach(), **how))
-    later = fa3.forward(q, **how)
-    assert torch.equal(later, o)
-    refused(NotImplementedError, "fa3.forward with lengths, pages, windows or sinks has no derivative",
-            torch.autograd.grad, later.float().sum(), q)  # fmt: skip
+        assert not fa3.attention(**how).requires_grad
+    # Tensors may be longer than their sequences. torch now fills new memory with NaN.
+    torch.use_deterministic_algorithms(True)
+    longer = [torch.cat((x.detach(), torch.full_like(x[:3], math.nan))).requires_grad_() for x in leaves]
+    o, lse = fa3.attention(*longer, **{name: x for name, x in how.items() if name not in "qkv"}, return_lse=True)
+    for x, y in zip(found, torch.autograd.grad(o[:8].float().square().sum() + lse[:, :8].sum(), longer)):
+        assert torch.equal(x, y[:8]) and (y[8:] == 0).all()
+    torch.use_deterministic_algorithms(False)
+    # One sequence after the other, without lengths.
+    alone = []
+    for rows in (slice(0, 5), slice(5, 8)):
+        some = [x[None, rows] for x in leaves]
+        alone.append(fa3.attention(*some, causal=True, return_lse=True))
+    total = sum(o.float().square().sum() + lse.sum() for o, lse in alone)
+    for x, y in zip(found, torch.autograd.grad(total, leaves)):
+        assert torch.allclose(x, y, rtol=2**-7, atol=2**-7)
 
     q, k, v = (normal(device, 2, rows, 2, 16).requires_grad_() for rows in (5, 9, 9))
-    features = {"window": (3, 0), "chunk": 4, "sinks": torch.zeros(2, device=device), "batch_invariant": True,
-                "page_table": ints(device), "schedule": ints(device).byte(), "max_seqlen_k": 8}  # fmt: skip
-    for name, given in features.items():
+    none = {"page_table": ints(device), "leftpad_k": ints(device, 0, 0), "cache_batch_idx": ints(device, 0, 1)}
+    for name, given in none.items():
         for leaf in range(3):
             some = [x if i == leaf else x.detach() for i, x in enumerate((q, k, v))]
             refused(NotImplementedError, f"no backward pass with {name}:", fa3.attention, *some, **{name: given})
-    windowed = lambda q: fa3.attention(q, k, v, window=(1, 1)).sum()
-    refused(NotImplementedError, "no backward pass with window", torch.func.grad(windowed), q)
+    later = fa3.forward(q, k, v, leftpad_k=none["leftpad_k"])
+    refused(NotImplementedError, "fa3.forward with leftpad_k has no derivative", torch.autograd.grad, later.sum(), q)
+    given = {"window": (3, 0), "chunk": 4, "sinks": torch.zeros(2, device=device), "batch_invariant": True}
+    for features in ({name: x} for name, x in {**given, "max_seqlen_k": 8}.items()):
+        windowed = lambda q: fa3.attention(q, k, v, **features).float().square().sum()
+        expected = torch.autograd.grad(windowed(q), q)[0]
+        if device == "cpu":
+            assert torch.equal(torch.func.grad(windowed)(q.detach()), expected), features
+        first = torch.autograd.grad(windowed(q), q, create_graph=True)[0]
+        refused(NotImplementedError, "fa3.backward has no derivative", torch.autograd.grad, first.sum(), q)
     alone = lambda q: fa3.forward(q, k.detach(), v.detach(), window=(1, 1))
     refused(NotImplementedError, "fa3 has no forward-mode derivatives", torch.func.jvp, alone, (q,), (q,))
-    refused(NotImplementedError, "fa3.forward with lengths", torch.func.grad(lambda q: alone(q).sum()), q)
     batches = torch.stack([q, -q]).detach()
     assert torch.equal(torch.vmap(alone)(batches), torch.stack([alone(x) for x in batches]))
     for window, causal in (((-1, -1), False), ((-1, 0), True), ((-1, 5), True)):
@@ -116,6 +189,28 @@ def gradients(device):
         same = fa3.attention(q, k, v, **how)
         found, expected = (torch.autograd.grad(x.float().square().sum(), (q, k, v)) for x in (o, same))
         assert torch.equal(o, same) and all(torch.equal(x, y) for x, y in zip(found, expected))
+
+
+def training(device):
+    """A step on packed prompts with a window and sinks, compiled: once for all lengths if shapes are dynamic."""
+    counter = torch._dynamo.testing.CompileCounterWithBackend("inductor")
+
+    def step(q, k, v, sinks, **how):
+        o, lse = fa3.attention(q * 2, k, v + 1, sinks=sinks, window=(9, 0), **how, return_lse=True)
+        return o.float().square().sum() + lse.sum()
+
+    lengths = ((5, 7, 9, 1, 300), (9, 20, 8, 310, 11, 1))
+    for dynamic, calls in ((False, lengths[:1]), (True, lengths)):
+        torch._dynamo.reset()
+        counter.clear()
+        fast = torch.compile(step, backend=counter, fullgraph=True, dynamic=dynamic)
+        for how in (prompts(device, *x) for x in calls):
+            leaves = [*(how.pop(name) for name in "qkv"), torch.arange(4.0, device=device) / 2]
+            leaves = [x.requires_grad_() for x in leaves]
+            ours, expected = (torch.autograd.grad(f(*leaves, **how), leaves) for f in (fast, step))
+            for x, y in zip(ours, expected):
+                assert torch.allclose(x, y, rtol=1e-2, atol=1e-2), (dynamic, x, y)
+        assert counter.frame_count == 1, (dynamic, counter.frame_count)
 
 
 def schedules(device):
@@ -201,8 +296,8 @@ def compiled(device):
                 assert torch.allclose(x, y, rtol=1e-4, atol=1e-4), (dynamic, x, y)
         assert counter.frame_count == 1, (dynamic, counter.frame_count)
     q = torch.ones(1, 1, 1, 8, device=device, requires_grad=True)
-    fast = torch.compile(lambda q: fa3.attention(q, q, q, window=(1, 1)), backend="aot_eager")
-    refused(NotImplementedError, "no backward pass with window", fast, q)
+    fast = torch.compile(lambda q: fa3.attention(q, q, q, leftpad_k=ints(device, 0)), backend="aot_eager")
+    refused(NotImplementedError, "no backward pass with leftpad_k", fast, q)
 
 
 def opchecks(device):
@@ -222,6 +317,17 @@ def opchecks(device):
     torch.library.opcheck(op, numbers, named)
     leaf = (how["q"].clone().requires_grad_(), *numbers[1:])
     torch.library.opcheck(op, leaf, named, test_utils=("test_schema", "test_faketensor", "test_autograd_registration"))
+
+    tensors = [x.requires_grad_() for x in tensors]
+    sinks = torch.arange(4.0, device=device).requires_grad_()
+    numbers = (*tensors, window, 0.5, 0, None, None, 3, 0, 9, 9, *none, sums, sums)
+    torch.library.opcheck(op, numbers, {"sinks": sinks})
+    o, lse = (x.detach() for x in op(*numbers, sinks=sinks))
+    tensors = [x.detach() for x in tensors]
+    numbers = (torch.ones_like(o), *tensors, o, lse, None, window, 0.5, 0, None, 3, 0, 9, 9)
+    for with_dsinks in (False, True):
+        more = (with_dsinks, sinks.detach(), sums, sums)
+        torch.library.opcheck(torch.ops.fa3.backward_served.default, (*numbers, *more))
 
 
 # ---- refusals ----
@@ -273,7 +379,7 @@ def graphs(device):
             assert torch.equal(o, fa3.forward(**{**how, "q": how["q"] * n})), keys
 
 
-CASES = (values, gradients, schedules, given_output, compiled, opchecks, refusals)
+CASES = (values, gradients, training, schedules, given_output, compiled, opchecks, refusals)
 for case in CASES:
     case("cpu")
     print(f"cpu: {case.__name__}", flush=True)

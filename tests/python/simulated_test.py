@@ -11,7 +11,7 @@ import types
 
 from support import fa3, refused
 
-from fa3 import _arrays, _forward
+from fa3 import _arrays, _backward, _forward
 
 ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL)  # for the simulated driver, which calls its reference
 library = fa3.load(sys.argv[1])
@@ -115,7 +115,7 @@ def calls():
     (again, _), log = run(_forward.forward, q, k, v, fa3.MASKS["causal_bottom_right"], 0.0)
     assert ("zeros", 1) not in log and ("left", 1) in log, log
     same([again], [o], "again")
-    gradients, log = run(_arrays.backward, dout, q, k, v, o, lse, None, 2, 0.0)
+    gradients, log = run(_backward.backward, dout, q, k, v, o, lse, None, 2, 0.0)
     needed = HEADS * SEQLEN * 8  # without sums of dq, as all keys are one block
     assert [x[1][0] >= needed for x in log if x[0] == "empty" and x[2] == "uint8"] == [True], (log, needed)
     made, _ = run(_arrays.quantize, q, "block", True, True, 0, 0, None, None, None, 0.0)
@@ -145,7 +145,7 @@ def calls():
     assert [x[0] for x in log] == ["empty", "empty"], log
     same([o, lse], expected, "forward")
     found = floats(gradients)
-    for x, reference in zip(found, floats(run(_arrays.backward, dout, q, k, v, o, lse, None, 2, 0.0)[0])):
+    for x, reference in zip(found, floats(run(_backward.backward, dout, q, k, v, o, lse, None, 2, 0.0)[0])):
         assert max(abs(a - b) for a, b in zip(x, reference)) <= 2.0**-7 * max(map(abs, reference)), "backward"
     same(made[:3], run(_arrays.quantize, q, "block", True, True, 0, 0, None, None, None, 0.0)[0][:3], "quantize")
     same(merged, run(_arrays.combine, parts, lse_parts)[0], "combine")

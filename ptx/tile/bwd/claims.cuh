@@ -40,11 +40,18 @@ FA3_DEVICE bool is_block(const BackwardParams& p, int number) {
   return number < p.order.batch_heads * p.order.blocks;
 }
 
+FA3_DEVICE bool is_block(const PlannedBackwardParams&, int number) { return number >= 0; }
+
 // The thread block's n-th key block: the first is its own number, all others it draws from a counter.
 FA3_DEVICE int claim(const BackwardParams& p, int n) {
   if (n == 0) return ptx::ctaid_x();
   if (p.order.head_tiles == 0) return ptx::ctaid_x() + n * ptx::nctaid_x();  // no pass has set the counter to 0
   return ptx::nctaid_x() + ptx::atom_add_gpu_u32(p.order.claimed, 1);
+}
+// The same from a list (listed_block), of which only the device knows the length; -1: there is no such block.
+FA3_DEVICE int claim(const PlannedBackwardParams& p, int n) {
+  const int number = n == 0 ? ptx::ctaid_x() : ptx::nctaid_x() + ptx::atom_add_gpu_u32(p.order.claimed, 1);
+  return number < p.counts->blocks * p.order.heads ? number : -1;
 }
 
 }  // namespace fa3

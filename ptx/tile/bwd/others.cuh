@@ -37,6 +37,40 @@ struct OthersStrips {
   FA3_DEVICE void wait_for_sums(const BackwardParams& p) const {
     if (first < end) wait_for_count(&p.order.added[batch_head], p.order.blocks * p.order.adders);
   }
+  FA3_DEVICE Strip strip(const BackwardParams& p, int i) const { return Strip(p, i / strips, i % strips); }
 };
+
+// The same from a list: those of the key block that was taken `behind` blocks earlier. These are so many that all
+// blocks of its sequence and head were taken before this one.
+struct ListedOthersStrips {
+  const PlannedBlock* block;
+  int head_kv, batch_head;
+  int first, end;
+
+  FA3_DEVICE ListedOthersStrips(const PlannedBackwardParams& p, int number) {
+    block = p.blocks, head_kv = batch_head = first = end = 0;
+    if (has(Trait::one_key_block) || p.order.done_behind == 0 || number < p.order.behind) return;
+    const ListedBlock listed = listed_block(*p.counts, p.order.section, number - p.order.behind);
+    const PlannedBlock* const its = &p.blocks[listed.entry];
+    const QTiles share = share_of(*its);
+    if (share.none()) return;
+    block = its, head_kv = listed.head;
+    batch_head = (listed.entry - block->block) * p.order.heads + head_kv;
+    end = (share.end - share.begin) * p.readers * strips;
+  }
+  FA3_DEVICE void wait_for_sums(const PlannedBackwardParams& p) const {
+    if (first < end) wait_for_count(&p.order.added[batch_head], block->blocks * p.order.adders);
+  }
+  // Beyond the last one some strip that there is.
+  FA3_DEVICE Strip strip(const PlannedBackwardParams& p, int i) const {
+    const QTiles share = share_of(*block);
+    if (i >= end) i = 0;
+    const int tiles = share.end - share.begin, reader = i / strips / tiles;
+    const int tile = share.begin + i / strips - reader * tiles, head = head_kv * p.readers + reader;
+    const int number = head * p.rows.tiles + block->first_tile * p.rows.tiles_per_visit + tile;
+    return Strip(p, RowTile(block->sequence, head, tile * backward_tile_rows), number, i % strips);
+  }
+};
+using Others = std::conditional_t<own_lengths, ListedOthersStrips, OthersStrips>;
 
 }  // namespace fa3

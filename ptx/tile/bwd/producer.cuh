@@ -23,25 +23,29 @@ FA3_DEVICE void load_tile(const Params& p, Smem& smem, const KeyWork& work, cons
   if (first_row) *first_row = tile.tile * Br;
   expect(smem.full_q[s], bytes);                                                                          // A3.11
   load_rows(smem.q[s], Br, p.q, smem.full_q[s],
-            query_place(p, sequence_of(p, smem, work), tile.tile * Br, tile.head(work)));
+            place_of(p, smem, work, BackwardMap::q, tile.tile * Br, tile.head(work)));
   load_numbers(smem.lse[s], p.rows.lse_log2 + first, smem.full_q[s]);
   wait(smem.empty_dout[s], use.parity ^ 1);
   expect(smem.full_dout[s], bytes);
   load_rows(smem.dout[s], Br, p.dout, smem.full_dout[s],
-            query_place(p, sequence_of(p, smem, work), tile.tile * Br, tile.head(work)));
+            place_of(p, smem, work, BackwardMap::dout, tile.tile * Br, tile.head(work)));
   load_numbers(smem.delta[s], p.rows.delta + first, smem.full_dout[s]);
 }
 
 template <typename Smem>
 FA3_DEVICE void load_keys(const Params& p, Smem& smem, const KeyWork& work) {
-  if constexpr (own_lengths) smem.sequence[0] = sequence_of(p, smem, work);
+  if constexpr (own_lengths) {
+    smem.sequence[0] = smem.loads[0].sequence;
+#pragma unroll
+    for (int i = 0; i < warpgroups; i++) smem.plain_rows[0][i].find(smem.loads[0].sequence, work.key + 64 * i);
+  }
   expect(smem.full_k, config.k_block_bytes());                                                            // A3.7
-  load_rows(smem.k, Bc, p.k, smem.full_k, key_place(p, sequence_of(p, smem, work), work.key, work.head_kv));
+  load_rows(smem.k, Bc, p.k, smem.full_k, place_of(p, smem, work, BackwardMap::k, work.key, work.head_kv));
 }
 template <typename Smem>
 FA3_DEVICE void load_values(const Params& p, Smem& smem, const KeyWork& work) {
   expect(smem.full_v, config.v_block_bytes());
-  load_rows(smem.v, Bc, p.v, smem.full_v, key_place(p, sequence_of(p, smem, work), work.key, work.head_kv));
+  load_rows(smem.v, Bc, p.v, smem.full_v, place_of(p, smem, work, BackwardMap::v, work.key, work.head_kv));
 }
 
 template <typename Smem>

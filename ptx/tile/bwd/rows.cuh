@@ -32,6 +32,10 @@ struct RowTile {
     row = (tile - batch_head * p.tiles) * backward_tile_rows;
     rows = min(p.rows - row, backward_tile_rows);
   }
+  // From row `first` of the sequence on.
+  FA3_DEVICE RowTile(const Sequence& sequence, int head, int first)
+      : batch(sequence.q_batch), head(head), row(sequence.q_row + first),
+        rows(min(sequence.seqlen_q - first, backward_tile_rows)) {}
   // Of its row r.
   FA3_DEVICE int64_t offset(const RowStrides& stride, int r) const {
     return batch * stride.batch + head * stride.head + (row + r) * stride.row;
@@ -39,12 +43,11 @@ struct RowTile {
 };
 
 // dO . O of each row of a tile, as its D, with `threads` threads: a thread takes 8 columns of several rows, and loads
-// `in_flight` of them at a time.
+// `in_flight` of them at a time. `tile`: its number, `place`: where it is.
 template <int threads, int in_flight>
-FA3_DEVICE void prepare_delta(const BackwardRows& p, int tile, bool bf16, int thread) {
+FA3_DEVICE void prepare_delta(const BackwardRows& p, const RowTile& place, int tile, bool bf16, int thread) {
   constexpr int lanes = d / 8, step = threads / lanes;
   static_assert(32 % lanes == 0 && threads % 32 == 0 && backward_tile_rows % (in_flight * step) == 0);
-  const RowTile place(p, tile);
   const int row = thread / lanes, column = thread % lanes * 8;
   const int rows = column < p.head_dim_v ? place.rows - row : 0;  // from this thread's first on
   const uint16_t* o_at = p.o + place.offset(p.o_stride, row) + column;
@@ -73,9 +76,13 @@ FA3_DEVICE void prepare_delta(const BackwardRows& p, int tile, bool bf16, int th
   }
 }
 
+template <int threads, int in_flight>
+FA3_DEVICE void prepare_delta(const BackwardRows& p, int tile, bool bf16, int thread) {
+  prepare_delta<threads, in_flight>(p, RowTile(p, tile), tile, bf16, thread);
+}
+
 // Then, of one row: LSE in powers of 2, and D = dO . O - dLSE.
-FA3_DEVICE void prepare_row(const BackwardRows& p, int tile, int r) {
-  const RowTile place(p, tile);
+FA3_DEVICE void prepare_row(const BackwardRows& p, const RowTile& place, int tile, int r) {
   const int64_t at = int64_t(tile) * backward_tile_rows + r;
   float lse = INFINITY;
   if (r < place.rows) lse = __ldg(p.lse + place.offset(p.lse_stride, r));
@@ -84,6 +91,7 @@ FA3_DEVICE void prepare_row(const BackwardRows& p, int tile, int r) {
   if (!sees) p.delta[at] = 0.f;
   else if (p.dlse) p.delta[at] -= __ldg(p.dlse + place.offset(p.dlse_stride, r));
 }
+FA3_DEVICE void prepare_row(const BackwardRows& p, int tile, int r) { prepare_row(p, RowTile(p, tile), tile, r); }
 
 // dQ = 0 for a tile of those rows that see no key, with `threads` threads.
 template <int threads>
@@ -117,9 +125,10 @@ struct Strip {
   bool odd;       // lane
   bool are_sums;  // not so where all are second ones (Spread in backward_work.h)
 
-  FA3_DEVICE Strip(const BackwardParams& params, int tile, int strip) {
+  FA3_DEVICE Strip(const BackwardParams& params, int tile, int strip)
+      : Strip(params, RowTile(params.rows, tile), tile, strip) {}
+  FA3_DEVICE Strip(const BackwardParams& params, const RowTile& place, int tile, int strip) {
     const BackwardRows& p = params.rows;
-    const RowTile place(p, tile);
     const int lane = threadIdx.x % 32, row = 16 * strip + lane / 4;
     odd = lane % 2;
     are_sums = !has(Trait::one_key_block) && params.visits[tile / p.tiles_per_visit] > 0;  // there are no visits then

@@ -4,7 +4,6 @@
 #include <type_traits>
 
 #include "../../backward_params.h"
-#include "../../clipped.h"
 #include "../load.cuh"
 
 namespace fa3 {
@@ -21,15 +20,44 @@ FA3_DEVICE Visible visible(const Sequence& sequence) {
   return visible_of(sequence, bounded_left, bounded_right, {0});
 }
 
-// Rows of q, dout and dq, and of k, v, dk and dv.
-FA3_DEVICE Place query_place(const BackwardParams&, int batch, int row, int head) { return {row, head, batch}; }
-FA3_DEVICE Place key_place(const BackwardParams&, int batch, int row, int head) { return {row, head, batch}; }
-FA3_DEVICE Place query_place(const PlannedBackwardParams& p, const Sequence& sequence, int row, int head) {
-  return clipped(p.q_row(sequence), sequence.seqlen_q, row, head);
+// What the producer needs to know of the sequence, which has no registers for it: row 0 and the end as clipped maps
+// count, of each map for loads; and the sequence.
+struct SequenceLoads {
+  int32_t first_q, first_k;
+  int32_t end[backward_load_maps];
+  Sequence sequence;
+
+  FA3_DEVICE void keep(const PlannedBackwardParams& p, const Sequence& of) {
+    sequence = of;
+    first_q = clipped_rows - of.seqlen_q, first_k = clipped_rows - of.seqlen_k;
+#pragma unroll
+    for (int i = 0; i < backward_load_maps; i++)
+      end[i] = p.end_of(BackwardMap(i), of);
+  }
+  FA3_DEVICE Place place(BackwardMap map, int row, int head) const {
+    return {(of_queries(map) ? first_q : first_k) + row, head, end[int(map)]};
+  }
+};
+
+// Where a gradient's rows go.
+FA3_DEVICE Place place_in(const BackwardParams&, BackwardMap, int batch, int row, int head) {
+  return {row, head, batch};
 }
-FA3_DEVICE Place key_place(const PlannedBackwardParams& p, const Sequence& sequence, int row, int head) {
-  return clipped(p.k_row(sequence), sequence.seqlen_k, row, head);
+FA3_DEVICE Place place_in(const PlannedBackwardParams& p, BackwardMap map, const Sequence& sequence, int row,
+                          int head) {
+  return clipped(p.end_of(map, sequence), of_queries(map) ? sequence.seqlen_q : sequence.seqlen_k, row, head);
 }
+
+// Of tiles whose first row is in [first, last] each row sees each of 64 keys, those from first_key on.
+struct PlainRows {
+  int32_t first, last;
+
+  FA3_DEVICE void find(const Sequence& s, int first_key) {
+    first = s.right == no_bound ? 0 : first_key + 63 - s.right;
+    last = first_key + 64 > s.seqlen_k ? -1 : s.left == no_bound ? no_bound : first_key + s.left - (Br - 1);
+  }
+  FA3_DEVICE bool hold(int row) const { return row >= first && row <= last; }
+};
 
 // Loads `rows` rows.
 FA3_DEVICE void load_rows(const Element* to, int rows, const TensorMap& map, uint64_t& full, const Place& from) {

@@ -5,6 +5,7 @@
 #include "../element.cuh"
 #include "claims.cuh"
 #include "ring.cuh"
+#include "scores.cuh"
 #include "sequence.cuh"
 
 namespace fa3 {
@@ -33,8 +34,9 @@ struct alignas(1024) BackwardSmem {
   uint64_t sums_ready;          // of the strips that this thread block rounds
   uint64_t staged, stored;      // dV and dK
   KeyClaims claims;
-  Sequence sequence[own_lengths];           // that K is of, which comes with it, if it has lengths of its own
-  Sequence sequence_of_loads[own_lengths];  // the same for the producer, which is ahead
+  Sequence sequence[own_lengths];    // that K is of, which comes with it, if it has lengths of its own
+  PlainRows plain_rows[own_lengths][warpgroups];  // of the keys of each consumer
+  SequenceLoads loads[own_lengths];  // the same for the producer, which is ahead
 };
 static_assert(sizeof(BackwardSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -42,6 +44,12 @@ static_assert(sizeof(BackwardSmem) <= config.smem_bytes(), "row.h reserves too l
 FA3_DEVICE Visible visible(const BackwardParams& p, const BackwardSmem& smem) {
   if constexpr (own_lengths) return visible(smem.sequence[0]);
   return visible(p);
+}
+
+// Does a tile need a mask for the keys of a consumer?
+FA3_DEVICE bool needs_mask(const BackwardParams& p, const BackwardSmem& smem, int warpgroup, int first_key, int query) {
+  if constexpr (own_lengths) return !smem.plain_rows[0][warpgroup].hold(query);
+  return needs_mask(visible(p), first_key, query);
 }
 
 // Where dV and dK of 64 keys wait to be stored: in a stage of Q and dO that holds nothing else; or, if that has no room

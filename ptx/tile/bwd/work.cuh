@@ -7,28 +7,35 @@ namespace fa3 {
 
 struct KeyWork : KeyBlockWork<Br, Bc> {
   FA3_DEVICE KeyWork(const BackwardParams& p, int number) : KeyBlockWork(p, number) { find_tiles(p, visible(p)); }
-  FA3_DEVICE KeyWork(const PlannedBackwardParams& p, int number) : KeyBlockWork(p, number) { take_all_tiles(p); }
+  FA3_DEVICE KeyWork(const PlannedBackwardParams& p, int number) : KeyBlockWork(p, number) {}
 };
 
 // What its rows are asked for by: their batch entry, or their Sequence.
 FA3_DEVICE int sequence_of(const BackwardParams&, const KeyWork& work) { return work.batch; }
 FA3_DEVICE const Sequence& sequence_of(const PlannedBackwardParams& p, const KeyWork& work) {
-  return p.sequences[work.batch];
+  return p.blocks[work.batch].sequence;
 }
-// The same for the producer, which has no registers for it, and keeps a copy in shared memory.
+// What the rows of that sequence see.
+FA3_DEVICE Visible visible(const BackwardParams& p, const KeyWork&) { return visible(p); }
+FA3_DEVICE Visible visible(const PlannedBackwardParams& p, const KeyWork& work) {
+  return visible(sequence_of(p, work));
+}
+
+// Where the producer finds rows, of which it keeps what it needs in shared memory.
 template <typename Smem>
-FA3_DEVICE int sequence_of(const BackwardParams&, const Smem&, const KeyWork& work) {
-  return work.batch;
+FA3_DEVICE Place place_of(const BackwardParams&, const Smem&, const KeyWork& work, BackwardMap, int row, int head) {
+  return {row, head, work.batch};
 }
 template <typename Smem>
-FA3_DEVICE const Sequence& sequence_of(const PlannedBackwardParams&, const Smem& smem, const KeyWork&) {
-  return smem.sequence_of_loads[0];
+FA3_DEVICE Place place_of(const PlannedBackwardParams&, const Smem& smem, const KeyWork&, BackwardMap map, int row,
+                          int head) {
+  return smem.loads[0].place(map, row, head);
 }
 template <typename Smem>
 FA3_DEVICE void keep_sequence(const BackwardParams&, Smem&, const KeyWork&) {}
 template <typename Smem>
 FA3_DEVICE void keep_sequence(const PlannedBackwardParams& p, Smem& smem, const KeyWork& work) {
-  smem.sequence_of_loads[0] = p.sequences[work.batch];
+  smem.loads[0].keep(p, sequence_of(p, work));
 }
 
 }  // namespace fa3

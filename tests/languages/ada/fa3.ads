@@ -119,6 +119,17 @@ package Fa3 is
       Softmax_Scale : IEEE_Float_32 := 0.0;
       Kernel        : System.Address := System.Null_Address;
       Dlse          : Tensor;
+      --  Windows, sinks and lengths.
+      Window_Left   : Integer_32 := 0;
+      Window_Right  : Integer_32 := 0;
+      Sinks         : Tensor;
+      Dsinks        : Tensor;
+      Cu_Seqlens_Q  : Tensor;
+      Cu_Seqlens_K  : Tensor;
+      Seqused_Q     : Tensor;
+      Seqused_K     : Tensor;
+      Max_Seqlen_Q  : Integer_32 := 0;
+      Max_Seqlen_K  : Integer_32 := 0;
    end record with Convention => C;
 
    --  Makes e4m3 tensors with their scales from bf16 or fp16.

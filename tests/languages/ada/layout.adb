@@ -99,6 +99,22 @@ begin
           A_Backward_Params.Softmax_Scale'Position, A_Backward_Params.Softmax_Scale'Size);
    Field ("fa3_backward_params kernel", A_Backward_Params.Kernel'Position, A_Backward_Params.Kernel'Size);
    Field ("fa3_backward_params dlse", A_Backward_Params.Dlse'Position, A_Backward_Params.Dlse'Size);
+   Field ("fa3_backward_params window_left",
+          A_Backward_Params.Window_Left'Position, A_Backward_Params.Window_Left'Size);
+   Field ("fa3_backward_params window_right",
+          A_Backward_Params.Window_Right'Position, A_Backward_Params.Window_Right'Size);
+   Field ("fa3_backward_params sinks", A_Backward_Params.Sinks'Position, A_Backward_Params.Sinks'Size);
+   Field ("fa3_backward_params dsinks", A_Backward_Params.Dsinks'Position, A_Backward_Params.Dsinks'Size);
+   Field ("fa3_backward_params cu_seqlens_q",
+          A_Backward_Params.Cu_Seqlens_Q'Position, A_Backward_Params.Cu_Seqlens_Q'Size);
+   Field ("fa3_backward_params cu_seqlens_k",
+          A_Backward_Params.Cu_Seqlens_K'Position, A_Backward_Params.Cu_Seqlens_K'Size);
+   Field ("fa3_backward_params seqused_q", A_Backward_Params.Seqused_Q'Position, A_Backward_Params.Seqused_Q'Size);
+   Field ("fa3_backward_params seqused_k", A_Backward_Params.Seqused_K'Position, A_Backward_Params.Seqused_K'Size);
+   Field ("fa3_backward_params max_seqlen_q",
+          A_Backward_Params.Max_Seqlen_Q'Position, A_Backward_Params.Max_Seqlen_Q'Size);
+   Field ("fa3_backward_params max_seqlen_k",
+          A_Backward_Params.Max_Seqlen_K'Position, A_Backward_Params.Max_Seqlen_K'Size);
 
    Struct ("fa3_quantize_params", Fa3.Quantize_Params'Size);
    Field ("fa3_quantize_params struct_size",

@@ -60,7 +60,7 @@ module fa3
     integer(c_size_t) :: schedule_bytes = 0
   end type
 
-  !> Gradients of the forward pass.
+  !> Gradients of the forward pass. Fields from window_left on are for windows, sinks and lengths.
   type, bind(c) :: fa3_backward_params
     integer(c_size_t) :: struct_size = 0
     integer(c_int64_t) :: flags = 0
@@ -70,6 +70,12 @@ module fa3
     real(c_float) :: softmax_scale = 0
     type(c_ptr) :: kernel = c_null_ptr
     type(fa3_tensor) :: dlse
+    integer(c_int32_t) :: window_left = 0
+    integer(c_int32_t) :: window_right = 0
+    type(fa3_tensor) :: sinks, dsinks
+    type(fa3_tensor) :: cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k
+    integer(c_int32_t) :: max_seqlen_q = 0
+    integer(c_int32_t) :: max_seqlen_k = 0
   end type
 
   !> Makes e4m3 tensors with their scales from bf16 or fp16.

@@ -81,7 +81,10 @@ public final class Fa3 {
   public static final StructLayout BACKWARD_PARAMS = struct("fa3_backward_params",
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"),
       tensors("q", "k", "v", "o", "lse", "dout", "dq", "dk", "dv"),
-      JAVA_INT.withName("mask"), JAVA_FLOAT.withName("softmax_scale"), ADDRESS.withName("kernel"), tensors("dlse"));
+      JAVA_INT.withName("mask"), JAVA_FLOAT.withName("softmax_scale"), ADDRESS.withName("kernel"), tensors("dlse"),
+      ints("window_left", "window_right"),
+      tensors("sinks", "dsinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"),
+      ints("max_seqlen_q", "max_seqlen_k"));
 
   public static final StructLayout QUANTIZE_PARAMS = struct("fa3_quantize_params",
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"), JAVA_LONG.withName("seed"),

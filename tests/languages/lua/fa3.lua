@@ -83,6 +83,10 @@ typedef struct fa3_backward_params {
   float softmax_scale;
   const char* kernel;
   fa3_tensor dlse;
+  int32_t window_left, window_right;
+  fa3_tensor sinks, dsinks;
+  fa3_tensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
+  int32_t max_seqlen_q, max_seqlen_k;
 } fa3_backward_params;
 
 typedef struct fa3_quantize_params {

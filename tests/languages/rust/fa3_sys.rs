@@ -113,7 +113,7 @@ pub struct fa3_forward_params {
     pub schedule_bytes: usize,
 }
 
-/// Gradients of the forward pass.
+/// Gradients of the forward pass. Fields from `window_left` on are for windows, sinks and lengths.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct fa3_backward_params {
@@ -132,6 +132,16 @@ pub struct fa3_backward_params {
     pub softmax_scale: f32,
     pub kernel: *const c_char,
     pub dlse: fa3_tensor,
+    pub window_left: i32,
+    pub window_right: i32,
+    pub sinks: fa3_tensor,
+    pub dsinks: fa3_tensor,
+    pub cu_seqlens_q: fa3_tensor,
+    pub cu_seqlens_k: fa3_tensor,
+    pub seqused_q: fa3_tensor,
+    pub seqused_k: fa3_tensor,
+    pub max_seqlen_q: i32,
+    pub max_seqlen_k: i32,
 }
 
 /// Makes e4m3 tensors with their scales from bf16 or fp16.

@@ -26,7 +26,9 @@ pub fn print() {
             schedule, schedule_bytes
         }
         fa3_backward_params {
-            struct_size, flags, q, k, v, o, lse, dout, dq, dk, dv, mask, softmax_scale, kernel, dlse
+            struct_size, flags, q, k, v, o, lse, dout, dq, dk, dv, mask, softmax_scale, kernel, dlse,
+            window_left, window_right, sinks, dsinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q,
+            max_seqlen_k
         }
         fa3_quantize_params {
             struct_size, flags, seed, x, y, scale, mean, rotary_cos, rotary_sin, k_mean, lse_offset, softmax_scale,

@@ -25,6 +25,8 @@ struct Launched {
   CombineParams combine{};          // of the one that combines
   AppendParams append{};            // of the one that appends
   BackwardParams backward{};        // of the backward kernels, and of the passes before and behind them
+  PlannedBackwardParams planned_backward{};  // of those whose sequences have lengths of their own
+  PlanBackwardPassParams backward_list{};    // of the pass that lists key blocks for these
   unsigned grid = 0;
 
   Launched() = default;
@@ -33,7 +35,7 @@ struct Launched {
     if (number < 0) return;
     row = &rows[number];
     if (row->forward()) take(*row->forward(), params);
-    if (row->backward()) std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
+    if (row->backward()) take(*row->backward(), params);
     if (row->pass()) take(row->pass()->pass, params);
   }
 
@@ -46,6 +48,13 @@ struct Launched {
     }
   }
 
+  void take(const BackwardRow& kernel, const void* params) {
+    if (kernel.has(Trait::own_lengths))
+      std::memcpy(static_cast<void*>(&planned_backward), params, sizeof planned_backward);
+    else
+      std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
+  }
+
   void take(Pass pass, const void* params) {
     switch (pass) {
       case Pass::empty_rows: std::memcpy(&empty_rows, params, sizeof empty_rows); break;
@@ -54,6 +63,11 @@ struct Launched {
       case Pass::bwd_prepare:
       case Pass::bwd_finish:
       case Pass::bwd_sum: std::memcpy(static_cast<void*>(&backward), params, sizeof backward); break;
+      case Pass::bwd_plan: std::memcpy(&backward_list, params, sizeof backward_list); break;
+      case Pass::bwd_prepare_lengths:
+      case Pass::bwd_finish_lengths:
+        std::memcpy(static_cast<void*>(&planned_backward), params, sizeof planned_backward);
+        break;
       case Pass::quantize:
       case Pass::measure:
       case Pass::finish: std::memcpy(&quantize, params, sizeof quantize); break;

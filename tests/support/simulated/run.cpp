@@ -13,6 +13,7 @@
 #include "fa3.h"
 #include "maps.h"
 #include "served.h"
+#include "served_backward.h"
 #include "simulated_cuda.h"
 
 namespace fa3::test {
@@ -273,6 +274,9 @@ CUresult run(const Launched& launch) {
       case Pass::bwd_prepare: return simulate_prepare(launch.backward, launch.grid);
       case Pass::bwd_finish: return simulate_finish(launch.backward, *row, launch.grid);
       case Pass::bwd_sum: return simulate_sum(launch.backward, *row, launch.grid);
+      case Pass::bwd_plan: return simulate_bwd_plan(launch.backward_list);
+      case Pass::bwd_prepare_lengths: return simulate_prepare_lengths(launch.planned_backward, launch.grid);
+      case Pass::bwd_finish_lengths: return simulate_finish_lengths(launch.planned_backward, *row, launch.grid);
       case Pass::quantize:
       case Pass::measure:
       case Pass::finish: return quantize(launch);
@@ -282,6 +286,7 @@ CUresult run(const Launched& launch) {
   }
   if (const BackwardRow* row = launch.row->backward()) {
     if (next_fault() == Fault::nothing_done) return CUDA_SUCCESS;
+    if (row->has(Trait::own_lengths)) return simulate_lengths(launch.planned_backward, *row, launch.grid);
     const BackwardParams& b = launch.backward;
     const bool has_dq = !b.rows.dq_sums && b.order.head_tiles > 0;
     const BackwardTensors tensors{tensor(b.q), tensor(b.k), tensor(b.v), tensor(b.dout), tensor(b.dk),

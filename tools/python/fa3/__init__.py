@@ -18,8 +18,8 @@ the argument; other failures are Fa3Error. NumPy itself has no bfloat16 and no F
 For torch forward, attention, backward, quantize, append and combine are custom ops, so torch.compile takes them with
 fullgraph=True. They are registered when this module is imported after torch, otherwise by the first call. Of attention
 there are derivatives in reverse mode, also by torch.func.grad, vjp, jacrev and vmap of them; those in forward mode, of
-the others, and with lengths, pages, windows or sinks, are refused. Before a CUDA graph is captured call `preload`; what
-is captured reads lengths, page numbers and slots when it is replayed.
+the others, and with pages, left padding or cache entries, are refused. Before a CUDA graph is captured call `preload`;
+what is captured reads lengths, page numbers and slots when it is replayed.
 
 The library is libfa3.so in the environment's FA3_LIBRARY, beside this file or its folder, or the loader's; or `load`
 names it. The folder fa3/ can be copied as it is. Python 3.9 or newer is all it needs; of torch 2.4, of transformers 5.
@@ -32,7 +32,7 @@ import sys
 import types
 from typing import Any, Iterator, Optional, Tuple, Union
 
-from . import _arrays, _forward
+from . import _arrays, _backward, _forward
 from ._abi import (
     APPEND_ROTARY_INTERLEAVED,
     DTYPES,
@@ -122,8 +122,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_s
     softmax_scale: 1 / sqrt(head_dim) if None. deterministic: the backward pass gives the same bits each time, up to
     10% slower, and more with few heads (also if torch.use_deterministic_algorithms is set). Under autocast q, k and v
     are cast to its dtype. served: `forward`'s arguments for windows, chunks, sinks, packed lengths, caches and pages,
-    from window to batch_invariant; they have no backward pass yet, so where q, k or v needs a gradient they are a
-    NotImplementedError that names them.
+    from window to batch_invariant. Sinks may have a gradient, too. With page_table, leftpad_k and cache_batch_idx there
+    is no backward pass, so where q, k or v needs a gradient they are a NotImplementedError that names them.
 
     Returns o: (batch, seqlen_q, heads, head_dim_v), of q's dtype; with return_lse (o, lse), lse: (batch, heads,
     seqlen_q) in float32, the natural logarithm of each row's sum of exponentials. Rows that see no key: 0 and -inf.
@@ -133,11 +133,12 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_s
             raise TypeError(f"attention has no argument {name}; with windows and lengths: {', '.join(_forward.NAMES)}")
     how, named = _resolved({"causal": causal, "softmax_scale": softmax_scale, **served}, q, k, v, deterministic)
     calls = _torch_ops(q) or _forward
-    if served and calls is not _forward and any(map(calls.is_differentiated, (q, k, v))):
-        features = _forward.features(mask=how[0], flags=how[2], **named)
-        if features:
+    tensors = {name: x for name, x in named.items() if name in _forward.ALL_TENSORS}
+    names = _backward.without_gradients(**tensors)
+    if names and calls is not _forward:
+        if any(calls.is_differentiated(x) for x in (q, k, v, *tensors.values())):
             raise NotImplementedError(
-                f"fa3.attention has no backward pass with {' and '.join(features)}: call it under torch.no_grad()"
+                f"fa3.attention has no backward pass with {' and '.join(names)}: call it under torch.no_grad()"
             )
     o, lse = calls.forward(q, k, v, *how, **named)
     return (o, lse) if return_lse else o
@@ -186,8 +187,9 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     alone and in any batch, with its queries at once and in parts; slower. out: where o is written, which is returned
     then; errors call it o. No gradient flows through it.
 
-    Rows of o and lse that belong to no sequence are not written: without out they hold anything. Of all this there is
-    no backward pass. Errors name the argument: a ValueError for an int tensor of another dtype or device, and whatever
+    Rows of o and lse that belong to no sequence are not written: without out they hold anything; their gradients are
+    not read, and those of such rows of q, k and v are 0. There is no backward pass with FP8, page_table, leftpad_k and
+    cache_batch_idx. Errors name the argument: a ValueError for an int tensor of another dtype or device, and whatever
     else contradicts fa3.h; a TypeError for a max_seqlen that is a tensor, as reading it would wait for the device; a
     NotImplementedError for what cannot be had together: page_table with cu_seqlens_k, leftpad_k or cache_batch_idx, and
     cache_batch_idx with cu_seqlens_k. Wrong numbers in lengths and tables are no errors: nothing outside of the tensors
@@ -249,14 +251,26 @@ def forward_schedule(q: Array, k: Array, v: Array, **arguments: Any) -> Array:
 
 def backward(dout: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *, dlse: Optional[Array] = None,
              causal: Causal = False, softmax_scale: Optional[float] = None, deterministic: bool = False,
-             kernel: Optional[str] = None) -> Tuple[Array, Array, Array]:  # fmt: skip
-    """(dq, dk, dv) for the gradients of o and of lse (0 if None). o and lse are what the forward pass gave for the same
-    q, k, v, causal and softmax_scale. dout is copied if its strides are not those that q may have."""
-    _arrays.check({"dout": dout, "q": q, "k": k, "v": v, "o": o, "lse": lse}, {"dlse": dlse})
+             kernel: Optional[str] = None, window: Optional[Tuple[int, int]] = None, chunk: Optional[int] = None,
+             sinks: Optional[Array] = None, cu_seqlens_q: Optional[Array] = None, cu_seqlens_k: Optional[Array] = None,
+             max_seqlen_q: Optional[int] = None, max_seqlen_k: Optional[int] = None,
+             seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None) -> Tuple[Array, ...]:  # fmt: skip
+    """(dq, dk, dv) for the gradients of o and of lse (0 if None), with sinks (dq, dk, dv, dsinks). o and lse are what
+    the forward pass gave for the same q, k, v and the same other arguments, which are `forward`'s. Rows of no sequence,
+    and those that are not in use, have gradients of 0. dout is copied if its strides are not those that q may have."""
+    given = {"sinks": sinks, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqused_q": seqused_q,
+             "seqused_k": seqused_k}  # fmt: skip
+    _arrays.check({"dout": dout, "q": q, "k": k, "v": v, "o": o, "lse": lse}, {"dlse": dlse, **given})
+    mask, window = _forward.mask(causal, window, chunk)
     flags = FLAG_DETERMINISTIC if deterministic else 0
-    calls = _torch_ops(q) or _arrays
-    how = _forward.mask(causal)[0], _scale(softmax_scale), flags, _kernel(kernel)
-    return calls.backward(dout, q, k, v, o, lse, dlse, *how)
+    how = mask, _scale(softmax_scale), flags, _kernel(kernel), window, _forward.maxima(max_seqlen_q, max_seqlen_k)
+    tensors = {name: x for name, x in given.items() if x is not None}
+    inputs = (dout, q, k, v, o, lse, dlse, *how, sinks is not None)
+    ops = _torch_ops(q)
+    if not ops:
+        return _backward.backward(*inputs, **tensors)
+    gradients, dsinks = ops.backward(*inputs, **tensors)
+    return gradients if dsinks is None else (*gradients, dsinks)
 
 
 def quantize(x: Array, *, scales: str = "block", tiles: bool = False, mean: bool = False, incoherent: bool = False,

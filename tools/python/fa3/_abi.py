@@ -106,7 +106,15 @@ class ForwardParams(Params):
 
 class BackwardParams(Params):
     call = "backward"
-    _fields_ = _HEAD + _tensors("q k v o lse dout dq dk dv") + _HOW + _tensors("dlse")
+    _fields_ = (
+        _HEAD
+        + _tensors("q k v o lse dout dq dk dv")
+        + _HOW
+        + _tensors("dlse")
+        + [(name, ctypes.c_int32) for name in ("window_left", "window_right")]
+        + _tensors("sinks dsinks cu_seqlens_q cu_seqlens_k seqused_q seqused_k")
+        + [(name, ctypes.c_int32) for name in ("max_seqlen_q", "max_seqlen_k")]
+    )
 
 
 class QuantizeParams(Params):

@@ -1,5 +1,6 @@
-"""The library's calls on torch tensors and NumPy arrays, those of _forward.py apart: outputs are allocated, parameters
-filled in, and the call runs by the kernels where the tensors are on a GPU, otherwise by the reference."""
+"""The library's calls on torch tensors and NumPy arrays, those of _forward.py and _backward.py apart: outputs are
+allocated, parameters filled in, and the call runs by the kernels where the tensors are on a GPU, otherwise by the
+reference."""
 
 from __future__ import annotations
 
@@ -174,17 +175,6 @@ def tile_dims(batch: int, seqlen: int, heads: int, head_dim: int) -> tuple:
 
 
 # ---- calls: what the public functions check and name is resolved here to the library's numbers ----
-
-
-def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=None):
-    """(dq, dk, dv)"""
-    tensors = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "dlse": dlse}
-    place = place_of(**tensors)
-    gradients = {f"d{name}": place.empty(x.shape, x.dtype) for name, x in (("q", q), ("k", k), ("v", v))}
-    described = {name: describe(name, x) for name, x in {**tensors, **gradients}.items()}
-    how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
-    place.run(_abi.BackwardParams(**how, **described))
-    return tuple(gradients.values())
 
 
 class Quantized(NamedTuple):

@@ -76,8 +76,8 @@ def features(mask, flags, window, maxima, **tensors):
     return found + ["batch_invariant"] * bool(flags & _abi.FLAG_BATCH_INVARIANT)
 
 
-def _numbers(q, k, window, maxima, tensors):
-    """The fields of fa3_forward_params that are for TENSORS and masks, but for the tensors."""
+def numbers(q, k, window, maxima, tensors):
+    """The fields of the library's parameters that are for TENSORS and masks, but for the tensors."""
     named = {"window_left": window[0], "window_right": window[1]}
     for name, x in tensors.items():
         if name in INTEGERS and _arrays.dtype_name(x.dtype) != "int32":
@@ -115,11 +115,11 @@ def outputs(q, v, out_dtype=None, packed=False):
 
 def forward_params(q, k, v, mask, softmax_scale, flags=0, kernel=None, window=(0, 0), maxima=(None, None), **tensors):
     """Those of all but o and lse. window: the library's two numbers; tensors: by name, those that are given."""
-    numbers = _numbers(q, k, window, maxima, tensors)
+    fields = numbers(q, k, window, maxima, tensors)
     arrays = {"q": q, "k": k, "v": v, **{name: x for name, x in tensors.items() if name != "schedule"}}
     described = {name: _arrays.describe(name, x) for name, x in arrays.items()}
     how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
-    return _abi.ForwardParams(**how, **numbers, **described)
+    return _abi.ForwardParams(**how, **fields, **described)
 
 
 def _prepared(q, k, v, mask, softmax_scale, flags=0, out_dtype=None, kernel=None, window=(0, 0), maxima=(None, None),

@@ -1,13 +1,13 @@
 """The calls as custom ops of torch, with what autograd and torch.compile need to know of them: fa3::forward,
-fa3::forward_served, fa3::forward_out, fa3::backward, fa3::quantize, fa3::append and fa3::combine. Importing this file
-registers them."""
+fa3::forward_served, fa3::forward_out, fa3::backward, fa3::backward_served, fa3::quantize, fa3::append and fa3::combine.
+Importing this file registers them."""
 
 from __future__ import annotations
 
 import torch
 import torch.autograd.forward_ad as forward_mode
 
-from . import _abi, _arrays, _forward
+from . import _abi, _arrays, _backward, _forward
 
 
 # ---- differentiation ----
@@ -91,7 +91,7 @@ def _keep_for_backward(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx, dout, dlse):
+def _backward_of_dense(ctx, dout, dlse):
     q, k, v, o, lse = ctx.saved_tensors
     if q.dtype == torch.float8_e4m3fn:
         raise NotImplementedError("q.dtype is float8_e4m3fn, which has no backward pass")
@@ -99,11 +99,11 @@ def _backward(ctx, dout, dlse):
         return (None,) * ctx.inputs
     mask, softmax_scale, flags = ctx.how
     dout = torch.zeros_like(o) if dout is None else dout
-    gradients = backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags & _abi.FLAG_DETERMINISTIC)
+    gradients, _ = backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags & _abi.FLAG_DETERMINISTIC)
     return *gradients, *(None,) * (ctx.inputs - 3)
 
 
-_dense = _callable(forward_op, _keep_for_backward, _backward)
+_dense = _callable(forward_op, _keep_for_backward, _backward_of_dense)
 
 _SERVED = (
     "Tensor q, Tensor k, Tensor v, int mask, float softmax_scale, int flags, ScalarType? out_dtype, str? kernel_name, "
@@ -142,8 +142,38 @@ def _(out, *inputs):
     return _fake_served(*inputs)[1]
 
 
-_no_gradient = _no_derivative("forward with lengths, pages, windows or sinks")
-_served = _callable(forward_served_op, _remember_nothing, _no_gradient)
+_FIRST_TENSOR = 12  # of forward_served's inputs
+_SINKS = _FIRST_TENSOR + _forward.ALL_TENSORS.index("sinks")
+
+
+def _keep_served_for_backward(ctx, inputs, output):
+    tensors = _given(_forward.ALL_TENSORS, inputs[_FIRST_TENSOR:])
+    ctx.save_for_backward(*inputs[:3], *output, *(tensors.get(name) for name in _backward.TENSORS))
+    ctx.how, ctx.numbers, ctx.inputs = inputs[3:6], inputs[8:_FIRST_TENSOR], len(inputs)
+    ctx.without_gradients = _backward.without_gradients(**tensors)
+    ctx.set_materialize_grads(False)
+
+
+def _backward_of_served(ctx, dout, dlse):
+    if ctx.without_gradients:
+        names = " and ".join(ctx.without_gradients)
+        raise NotImplementedError(f"fa3.forward with {names} has no derivative: no gradient flows through it")
+    if dout is None and dlse is None:
+        return (None,) * ctx.inputs
+    q, k, v, o, lse, *tensors = ctx.saved_tensors
+    tensors = _given(_backward.TENSORS, tensors)
+    mask, softmax_scale, flags = ctx.how
+    window, maxima = ctx.numbers[:2], ctx.numbers[2:]
+    dout = torch.zeros_like(o) if dout is None else dout
+    with_dsinks = any(ctx.needs_input_grad[_SINKS : _SINKS + 1])  # ops get no tensors behind the last that is given
+    how = (mask, softmax_scale, flags & _abi.FLAG_DETERMINISTIC, None, window, maxima, with_dsinks)
+    gradients = [None] * ctx.inputs
+    gradients[:3], dsinks = backward(dout, q, k, v, o, lse, dlse, *how, **tensors)
+    gradients[_SINKS : _SINKS + 1] = [dsinks] * (_SINKS < ctx.inputs)
+    return tuple(gradients)
+
+
+_served = _callable(forward_served_op, _keep_served_for_backward, _backward_of_served)
 
 
 # ---- backward ----
@@ -163,7 +193,7 @@ def _readable(x):
     "float softmax_scale, int flags, str? kernel_name=None) -> (Tensor, Tensor, Tensor)",
 )
 def backward_op(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name=None):
-    return _arrays.backward(_readable(dout), q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name)
+    return _backward.backward(_readable(dout), q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name)
 
 
 @backward_op.register_fake
@@ -171,7 +201,41 @@ def _(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name=None)
     return tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
 
 
-backward = _callable(backward_op, _remember_nothing, _no_derivative("backward"))
+@torch.library.custom_op(
+    "fa3::backward_served",
+    mutates_args=(),
+    schema="(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? dlse, int mask, "
+    "float softmax_scale, int flags, str? kernel_name, SymInt window_left, SymInt window_right, SymInt? max_seqlen_q, "
+    "SymInt? max_seqlen_k, bool with_dsinks, "
+    + ", ".join(f"Tensor? {name}=None" for name in _backward.TENSORS)
+    + ") -> Tensor[]",
+)
+def backward_served_op(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name, window_left, window_right,
+                       max_seqlen_q, max_seqlen_k, with_dsinks, *tensors):  # fmt: skip
+    how = (mask, softmax_scale, flags, kernel_name, (window_left, window_right), (max_seqlen_q, max_seqlen_k))
+    named = _given(_backward.TENSORS, tensors)
+    return list(_backward.backward(_readable(dout), q, k, v, o, lse, dlse, *how, with_dsinks, **named))
+
+
+@backward_served_op.register_fake
+def _(dout, q, k, v, *how_and_tensors):
+    with_dsinks, sinks = how_and_tensors[11:13] if len(how_and_tensors) > 12 else (False, None)
+    return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v, *([sinks] if with_dsinks else []))]
+
+
+_backward_op = _callable(backward_op, _remember_nothing, _no_derivative("backward"))
+_backward_served_op = _callable(backward_served_op, _remember_nothing, _no_derivative("backward"))
+
+
+def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel=None, window=(0, 0), maxima=(None, None),
+             with_dsinks=False, **tensors):  # fmt: skip
+    """(dq, dk, dv) and dsinks, or None"""
+    inputs = (dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel)
+    if not _forward.features(mask, flags, window, maxima, **tensors):
+        return _backward_op(*inputs), None
+    how = (*window, *maxima, with_dsinks, *(tensors.get(name) for name in _backward.TENSORS))
+    *gradients, dsinks = (*_backward_served_op(*inputs, *how), *(() if with_dsinks else (None,)))
+    return tuple(gradients), dsinks
 
 
 # ---- quantization and combination ----

@@ -1,0 +1,47 @@
+// Behind the backward pass of packed lengths: rounds dQ of the query tiles that no thread block of it has rounded, the
+// shares of the last key blocks (ListedOthersStrips); then adds up the gradient of each sink, a thread block for each.
+#include "../isa/grid.cuh"
+#include "../tile/bwd/rows.cuh"
+#include "../tile/bwd/unseen.cuh"
+#include "../tile/shared.cuh"
+
+namespace fa3 {
+
+constexpr int threads = config.threads();
+
+FA3_DEVICE void add_sink_terms(const PlannedBackwardParams& p, int head) {
+  const float* const sums = p.sinks.sums + int64_t(head) * p.sinks.each;
+  float sum = 0.f;
+  for (int i = threadIdx.x; i < p.sinks.each; i += threads) sum += sums[i];
+  sum = sum_of_lanes(sum);
+  float* const of_warps = reinterpret_cast<float*>(shared_memory());
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  sum = 0.f;
+  for (int warp = 0; warp < threads / 32; warp++) sum += of_warps[warp];
+  p.sinks.dsinks[head * p.sinks.dsinks_stride] = 0.f - sum;
+}
+
+}  // namespace fa3
+
+FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
+  using namespace fa3;
+  static_assert(threads == 32 * strips);
+  ptx::griddepcontrol_wait();
+  if (int(blockIdx.x) >= p.finish_blocks) return add_sink_terms(p, blockIdx.x - p.finish_blocks);
+  // The last key blocks of the list, of each its share, by so many thread blocks.
+  const int nth = int(blockIdx.x) / p.finish_sharers, sharer = int(blockIdx.x) - nth * p.finish_sharers;
+  const int number = p.counts->blocks * p.order.heads - 1 - nth;
+  if (number < 0) return;
+  const ListedBlock listed = listed_block(*p.counts, p.order.section, number);
+  const PlannedBlock& block = p.blocks[listed.entry];
+  const QTiles share = share_of(block);
+  const int tiles = share.end - share.begin;
+  for (int i = sharer; i < tiles * p.readers; i += p.finish_sharers) {
+    const int reader = i / tiles, tile = share.begin + i - reader * tiles, head = listed.head * p.readers + reader;
+    const RowTile place(block.sequence, head, tile * backward_tile_rows);
+    const int at = head * p.rows.tiles + block.first_tile * p.rows.tiles_per_visit + tile;
+    Strip(p, place, at, threadIdx.x / 32).finish<8>(p, 0, p.rows.bf16);
+  }
+}

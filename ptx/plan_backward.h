@@ -1,0 +1,114 @@
+// The planner for the backward pass of packed lengths: from lengths that only the device knows to a list of key blocks
+// (backward_list.h). Plain C++, read by both sides: a thread block runs it on the device (kernels/bwd_plan.cu), tests
+// run the same on the host. How its loops run, `threads`, is what plan_lengths.h says.
+//
+// The order: the key blocks of a sequence follow each other, from the first to the last, as Q, dO and the sums of dQ
+// are then in the L2 cache; and under a causal mask the first has the most tiles. Sequences follow in groups, those
+// whose blocks have the most tiles first, so that what comes last fills what is left.
+#pragma once
+#include <cstdint>
+
+#include "backward_list.h"
+#include "plan_lengths.h"
+
+namespace fa3 {
+
+// Where the numbers of all sequences are kept.
+struct BackwardRoom {
+  int32_t *blocks, *first_tile, *longest_block;
+};
+constexpr BackwardRoom room_of(const PlanBackwardParams& p, const BackwardListMemory& list, BackwardPlanScratch& s) {
+  const int32_t count = p.sequences;
+  if (count <= BackwardPlanScratch::most_sequences) return {s.blocks, s.first_tile, s.longest_block};
+  int32_t* const first_tile = list.numbers + (BackwardPlanScratch::groups * count + 4) / 4 * 4;
+  return {list.numbers, first_tile, first_tile + (count + 4) / 4 * 4};
+}
+
+// The tiles that see any of the keys of a block.
+constexpr QTiles tiles_of_block(const PlanBackwardParams& p, const Sequence& s, int32_t block) {
+  const int32_t key = block * p.Bc;
+  const Rows rows = visible_of(s, true, true, {0}).rows_of(key, key + p.Bc - 1);
+  return {rows.begin / p.Br, (rows.end + p.Br - 1) / p.Br};
+}
+constexpr int32_t blocks_of(const PlanBackwardParams& p, const Sequence& s) { return (s.seqlen_k + p.Bc - 1) / p.Bc; }
+constexpr int32_t tiles_of(const PlanBackwardParams& p, const Sequence& s) { return (s.seqlen_q + p.Br - 1) / p.Br; }
+
+// Tiles of backward_tile_rows that are the share of each block, if the list has so many of them.
+constexpr int32_t share_of(const Sequence& s, int32_t blocks) {
+  const int32_t tiles = (s.seqlen_q + backward_tile_rows - 1) / backward_tile_rows;
+  return blocks > 0 ? (tiles + blocks - 1) / blocks : 0;
+}
+
+constexpr PlannedBlock planned_block(const PlanBackwardParams& p, const Sequence& s, int32_t first_tile, int32_t block,
+                                     int32_t blocks) {
+  const QTiles tiles = tiles_of_block(p, s, block);
+  int32_t start = tiles.begin;
+  if (p.downwards) start = tiles.end - 1;
+  // If all rows see all keys, the blocks of a sequence would come to the same tile at once, and wait for the first
+  // one's dQ: so they begin apart.
+  else if (s.left == no_bound && s.right == no_bound)
+    start += static_cast<int32_t>(int64_t{block} * (tiles.end - tiles.begin) / blocks);
+  return {s, block * p.Bc, first_tile, tiles.begin, tiles.end, start, block, blocks, share_of(s, blocks)};
+}
+
+template <class Threads>
+constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p, const BackwardListMemory& list,
+                             BackwardPlanScratch& s) {
+  const int32_t count = p.sequences, groups = groups_of(p.sequences);
+  const BackwardRoom room = room_of(p, list, s);
+  threads.each(1, [&](int32_t) { s.longest = 1; });
+  threads.each(count, [&](int32_t i) {
+    const Sequence sequence =
+        seen_part(sequence_at(p.lengths, p.total_q, p.total_k, p.window, p.cuts, i));
+    const int32_t blocks = blocks_of(p, sequence);
+    // With bounds on both sides the longest is somewhere in the middle, or about as long as that one.
+    int32_t longest = 0;
+    if (blocks > 0) {
+      const QTiles first = tiles_of_block(p, sequence, 0), middle = tiles_of_block(p, sequence, (blocks - 1) / 2);
+      const int32_t of_first = first.end - first.begin, of_middle = middle.end - middle.begin;
+      longest = of_first > of_middle ? of_first : of_middle;
+    }
+    list.sequences[i] = sequence;
+    room.longest_block[i] = longest;
+    room.first_tile[i] = sequence.seqlen_q > 0;
+    threads.raise(s.longest, longest);
+  });
+
+  // Only lengths that overlap have more sequences with rows, and more blocks, than there may be.
+  threads.prefix_sums(room.first_tile, count, p.most_sequences, s.sums);
+  const uint32_t each = UINT32_MAX / static_cast<uint32_t>(s.longest);
+  threads.each(count + 1, [&](int32_t i) {
+    if (i == count) {
+      room.first_tile[i] = INT32_MAX;
+      return;
+    }
+    const Sequence& sequence = list.sequences[i];
+    room.first_tile[i] =
+        first_tile_of(sequence.q_batch * p.entry_rows_q + sequence.q_row, room.first_tile[i], p.Br);
+    const uint64_t shorter = static_cast<uint32_t>(s.longest - room.longest_block[i]) * each;
+    const auto group = static_cast<int32_t>((shorter * shorter >> 32) * static_cast<uint32_t>(groups) >> 32);
+    const int32_t blocks = blocks_of(p, sequence);
+    for (int32_t g = 0; g < groups; g++) room.blocks[g * count + i] = g == group ? blocks : 0;
+  });
+  threads.prefix_sums(room.blocks, groups * count, p.most_blocks, s.sums);
+
+  const int32_t blocks = room.blocks[groups * count];
+  threads.each(blocks, [&](int32_t number) {
+    const int32_t place = sequence_of_tile(room.blocks, groups * count, number);
+    const int32_t sequence = place - place / p.sequences * count;
+    const int32_t first = room.blocks[place], its = room.blocks[place + 1] - first;
+    list.blocks[number] = planned_block(p, list.sequences[sequence], room.first_tile[sequence], number - first, its);
+  });
+  threads.each(p.most_tiles, [&](int32_t number) {
+    const int32_t sequence = sequence_of_tile(room.first_tile, count, number);
+    const int32_t tile = number - room.first_tile[sequence];
+    const bool exists = tile >= 0 && tile < tiles_of(p, list.sequences[sequence]);
+    list.tiles[number] = {exists ? sequence : -1, exists ? tile : 0};
+  });
+  threads.each(1, [&](int32_t) {
+    const int32_t of_section = blocks * p.section_heads;
+    *list.counts = {blocks, Divisor::of(of_section > 0 ? of_section : 1)};
+  });
+}
+
+}  // namespace fa3

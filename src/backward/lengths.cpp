@@ -1,0 +1,171 @@
+#include "backward/lengths.h"
+
+#include <algorithm>
+
+#include "error.h"
+#include "integers.h"
+
+namespace fa3 {
+namespace {
+
+// The kernels count rows of all heads, tiles rounded up, and key blocks of all heads in int32.
+constexpr int64_t most_rows = INT32_MAX, most_blocks = INT32_MAX / 2;
+
+// Of query rows and keys that are in the L2 cache beside each other.
+constexpr int64_t section_bytes = 20 << 20;
+// So many thread blocks write zeros, at least.
+constexpr int64_t zero_blocks = 264;
+
+int64_t all_rows(int64_t total, const View& view) { return total < 0 ? view.dim[0] * view.dim[1] : total; }
+
+fa3_status too_many(const BackwardProblem& problem) {
+  return fail(FA3_ERROR_UNSUPPORTED,
+              "q has %lld rows in all, k %lld, of up to %lld sequences or chunks of up to %lld and %lld rows, with "
+              "%lld and %lld heads; the kernels count up to %lld rows of all heads and %lld blocks of keys",
+              ll(all_rows(problem.total_q, problem.q)), ll(all_rows(problem.total_k, problem.k)), ll(problem.batch),
+              ll(problem.seqlen_q), ll(problem.seqlen_k), ll(problem.heads), ll(problem.heads_kv), ll(most_rows),
+              ll(most_blocks));
+}
+
+// What the host says for all lengths; false if there are too many rows or blocks.
+bool plan_params(const BackwardProblem& problem, const BackwardRow& row, PlanBackwardParams& p) {
+  const int64_t rows_q = all_rows(problem.total_q, problem.q), rows_k = all_rows(problem.total_k, problem.k);
+  if (std::max({problem.batch, rows_q, rows_k}) > most_packed_rows) return false;
+  p = {};
+  p.lengths = problem.lengths;
+  p.window = problem.window;
+  int64_t each = 1;
+  if (problem.chunk > 0) {
+    p.cuts.chunk = narrow(std::min<int64_t>(problem.chunk, most_packed_rows));
+    each = most_chunks(problem.seqlen_q, problem.seqlen_k, p.cuts.chunk);
+  }
+  if (problem.batch > most_packed_rows / each) return false;
+  p.cuts.each = narrow(each);
+  const int64_t sequences = problem.batch * each;
+  // Of the chunks of a sequence all but the first and the last have all their rows.
+  int64_t nonempty = std::min({sequences, rows_q, rows_k});
+  if (problem.chunk > 0) nonempty = std::min(nonempty, 2 * problem.batch + rows_q / problem.chunk);
+  nonempty = std::max<int64_t>(nonempty, 1);
+  const int64_t keys = most_keys(problem);
+  const int64_t tiles = rows_q > 0 ? (rows_q - 1) / row.Br + nonempty + 1 : 0;  // one more where lengths overlap
+  const int64_t blocks = most_pieces(nonempty, keys, rows_k, row.Bc);
+  if (tiles * problem.heads > most_rows / row.Br || blocks * problem.heads_kv > most_blocks ||
+      rows_k * problem.heads_kv > most_rows)
+    return false;
+  p.total_q = narrow(std::max<int64_t>(problem.total_q, 0));
+  p.total_k = narrow(std::max<int64_t>(problem.total_k, 0));
+  p.entry_rows_q = narrow(problem.q.dim[1]), p.entry_rows_k = narrow(problem.k.dim[1]);
+  p.Br = Divisor::of(row.Br), p.Bc = Divisor::of(row.Bc);
+  p.sequences = Divisor::of(narrow(std::max<int64_t>(sequences, 1)));
+  p.most_sequences = narrow(nonempty);
+  p.most_tiles = narrow(tiles), p.most_blocks = narrow(blocks);
+  return true;
+}
+
+// How many heads of K and V a section has: as many as the machine runs at once with all key blocks of a sequence, and
+// as fit the L2 cache with all of its rows, or with a window those of the key blocks that run at once.
+int32_t section_heads_of(const BackwardProblem& problem, const BackwardRow& row, int multiprocessors) {
+  const Window& window = problem.window;
+  for (int64_t heads = problem.heads_kv; heads > 1; --heads) {
+    if (problem.heads_kv % heads != 0 || heads * divide_up(most_keys(problem), row.Bc) > multiprocessors) continue;
+    int64_t rows = problem.seqlen_q;
+    if (window.left >= 0 && window.right >= 0)
+      rows = std::min(rows, int64_t{window.left} + window.right + row.Bc * divide_up(multiprocessors, heads));
+    if (problem.chunk > 0) rows = std::min(rows, problem.chunk);
+    if (heads * problem.heads_per_kv() * rows * row.d * 8 <= section_bytes) return narrow(heads);
+  }
+  return 1;
+}
+
+constexpr int typical_multiprocessors = 132;
+
+// Do key blocks add to dQ in a fixed order? Also where nobody asks for it, if several query heads read each head of K
+// and V and rows see more keys the later they come: blocks of a head then visit the same tiles at about the same time,
+// which are in the L2 cache. (Measured, H100, d 128, 32 heads over 4: 64 x 256 1.11, 16 x 1024 1.30, 4 x 4096 1.18,
+// 1 x 16384 0.94.)
+bool is_ordered(const BackwardProblem& problem) {
+  const bool later_see_more = problem.window.left < 0 && problem.window.right >= 0;
+  return problem.deterministic || (later_see_more && problem.heads_per_kv() > 1 && problem.seqlen_q <= 8192);
+}
+
+KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, int64_t head_tiles) {
+  KeyOrder order{};
+  const int32_t section = section_heads_of(problem, row, typical_multiprocessors);
+  order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv)));
+  order.section_heads = section, order.section = Divisor::of(section);
+  order.parts = order.ranges = order.share = Divisor::of(1);
+  order.head_tiles = narrow(head_tiles);
+  order.dq = sums_dq(row) && is_ordered(problem) ? DqOrder::downwards : DqOrder::any;
+  order.adders = 2;
+  // A key block's share is rounded so many blocks later: when all of its sequence have been taken, and about as many as
+  // the machine runs at once.
+  order.behind = narrow(std::min<int64_t>(divide_up(most_keys(problem), row.Bc) * section + typical_multiprocessors,
+                                          most_blocks));
+  order.done_behind = sums_dq(row);
+  order.spread = {31, 0};
+  return order;
+}
+
+}  // namespace
+
+fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& plan) {
+  const BackwardRow& row = backward_row(n);
+  plan = {};
+  plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
+  plan.row = n;
+  plan.sums_dq = sums_dq(row);
+  ServedRun& served = plan.served;
+  if (!plan_params(problem, row, served.call)) return too_many(problem);
+  const PlanBackwardParams& call = served.call;
+  const int32_t tiles_per_visit = row.Br / backward_tile_rows;
+  const bool has_pairs = problem.has_queries() && problem.has_keys();
+  const bool wants_dsinks = !problem.dsinks.empty();
+  plan.q_tiles = has_pairs ? call.most_tiles * tiles_per_visit : 0;
+  plan.key_blocks = call.most_blocks;
+  plan.order = order_of(problem, row, int64_t{plan.q_tiles} * problem.heads_per_kv());
+  served.call.section_heads = plan.order.section_heads;
+  served.call.downwards = plan.order.is_fixed();
+
+  const int64_t heads = problem.heads, tiles = heads * plan.q_tiles;
+  const int64_t slices = std::max<int64_t>(1, zero_blocks / std::max<int64_t>(1, problem.batch));
+  served.zero_slices = narrow(slices), served.zero_blocks = narrow(problem.batch * slices);
+  // All that are not rounded by thread blocks behind them. Queries as long as keys have a share of Bc rows.
+  const int64_t key_blocks = int64_t{call.most_blocks} * problem.heads_kv;
+  const int64_t finished = has_pairs && plan.sums_dq ? std::min<int64_t>(plan.order.behind, key_blocks) : 0;
+  served.finish_sharers = narrow(std::min<int64_t>(problem.heads_per_kv() * (row.Bc / backward_tile_rows), 16));
+  served.finish_blocks = narrow(finished * served.finish_sharers);
+  served.sink_sums_each = plan.q_tiles + served.zero_blocks;
+
+  size_t bytes = 0;
+  const auto place = [&bytes](int64_t size) {
+    const size_t at = bytes;
+    bytes += static_cast<size_t>(divide_up(size, 64)) * 64;
+    return at;
+  };
+  const int64_t numbers = tiles * backward_tile_rows * int64_t{sizeof(float)};
+  plan.lse = place(numbers), plan.delta = place(numbers);
+  if (has_pairs) {
+    if (plan.sums_dq) plan.dq_sums = place(numbers * row.d);
+    const int64_t visits = plan.sums_dq ? tiles / tiles_per_visit : 0;
+    const int64_t added = plan.sums_dq ? int64_t{call.most_blocks} * problem.heads_kv : 0;
+    plan.counters = place((added + 1 + visits) * int64_t{sizeof(uint32_t)});  // then how many blocks are claimed
+    plan.visits = plan.counters + static_cast<size_t>(added + 1) * sizeof(uint32_t);
+    plan.counters_end = plan.visits + static_cast<size_t>(visits) * sizeof(uint32_t);
+    served.list = place(list_bytes(call));
+  }
+  if (wants_dsinks) served.sink_sums = place(heads * served.sink_sums_each * int64_t{sizeof(float)});
+  plan.workspace_bytes = std::max(plan.workspace_bytes, bytes);
+
+  const auto add = [&](BackwardStep step, int launched, int64_t work) {
+    if (work > 0) plan.launches[plan.launch_count++] = {step, launched, narrow(work)};
+  };
+  if (has_pairs) add(BackwardStep::plan_lengths, pass_of(Pass::bwd_plan, 0), 1);
+  add(BackwardStep::prepare, pass_of(Pass::bwd_prepare_lengths, row.d),
+      served.zero_blocks + tiles / tiles_per_visit);
+  if (has_pairs) add(BackwardStep::gradients, n, key_blocks);
+  add(BackwardStep::finish, pass_of(Pass::bwd_finish_lengths, row.d),
+      served.finish_blocks + (wants_dsinks ? heads : 0));
+  return FA3_OK;
+}
+
+}  // namespace fa3

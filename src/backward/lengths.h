@@ -1,0 +1,31 @@
+// The backward pass of served problems, whose lengths only the device knows. From maxima and totals follow the row of
+// the table, the grids, and how much memory there must be for the list of key blocks (ptx/backward_list.h) and for
+// sums; what is in the list, the device finds out.
+#pragma once
+#include "backward/backward.h"
+#include "row.h"
+
+namespace fa3 {
+
+// The row of this pass for the head dimension of another row of the table, 0 if it takes any; or -1.
+constexpr int pass_of(Pass pass, int head_dim) {
+  for (int n = first_pass; n < row_count; ++n)
+    if (pass_row(n).pass == pass && pass_row(n).d == head_dim) return n;
+  return -1;
+}
+
+// The most keys that a sequence, or a chunk of it, has.
+inline int64_t most_keys(const BackwardProblem& problem) {
+  return problem.served && problem.chunk > 0 ? std::min(problem.seqlen_k, problem.chunk) : problem.seqlen_k;
+}
+
+// Is dQ summed up in the workspace?
+inline bool sums_dq(const BackwardRow& row) { return row.all_gradients() && !row.has(Trait::one_key_block); }
+
+// The call on the row of this number.
+fa3_status plan_lengths_run(const BackwardProblem& problem, int row, BackwardRun& plan);
+
+fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& plan, const Device& device,
+                          void* workspace, fa3_stream stream);
+
+}  // namespace fa3

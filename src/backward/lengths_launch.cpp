@@ -1,0 +1,129 @@
+// The launches of a served problem's plan (lengths.cpp), and what they are passed.
+#include <algorithm>
+
+#include "backward/lengths.h"
+#include "device/enqueue.h"
+#include "device/modules.h"
+#include "device/tensor_map.h"
+#include "error.h"
+#include "integers.h"
+
+namespace fa3 {
+namespace {
+
+RowStrides strides_of(const View& view) { return {view.stride[0], view.stride[2], view.stride[1]}; }
+RowStrides strides_of_rows(const View& view) { return {view.stride[0], view.stride[1], view.stride[2]}; }
+
+fa3_status encode_maps(const Driver& driver, const BackwardProblem& problem, const BackwardRun& plan,
+                       PlannedBackwardParams& params) {
+  const BackwardRow& row = backward_row(plan.row);
+  const struct {
+    BackwardMap map;
+    const char* name;
+    const View& view;
+    int rows;
+    Clipped use;
+    TensorMap& to;
+  } all[] = {{BackwardMap::q, "q", problem.q, row.Br, Clipped::loads, params.q},
+             {BackwardMap::dout, "dout", problem.dout, row.Br, Clipped::loads, params.dout},
+             {BackwardMap::k, "k", problem.k, row.Bc, Clipped::loads, params.k},
+             {BackwardMap::v, "v", problem.v, row.Bc, Clipped::loads, params.v},
+             {BackwardMap::dq, "dq", problem.dq, 64, Clipped::stores, params.dq},
+             {BackwardMap::dk, "dk", problem.dk, 64, Clipped::stores, params.dk},
+             {BackwardMap::dv, "dv", problem.dv, 64, Clipped::stores, params.dv}};
+  for (const auto& [map, name, view, rows, use, to] : all) {
+    if (map == BackwardMap::dq && plan.sums_dq) continue;
+    const StepsOfView steps = clipped_steps(view);
+    if (steps.count >= INT32_MAX)
+      return fail(FA3_ERROR_UNSUPPORTED,
+                  "%s has batch entries %lld and rows %lld elements apart: its last row is %lld times %lld bytes "
+                  "behind the first one; the kernels count up to %d", name, ll(view.stride[0]), ll(view.stride[1]),
+                  ll(steps.count), ll(steps.bytes), INT32_MAX);
+    params.steps[static_cast<int32_t>(map)] = steps.steps;
+    if (fa3_status status = encode_clipped(driver, name, view, row, rows, use, to)) return status;
+  }
+  return FA3_OK;
+}
+
+BackwardRows rows_of(const BackwardProblem& problem, const BackwardRun& plan, char* workspace) {
+  const View &o = problem.o, &dout = problem.dout, &lse = problem.lse, &dlse = problem.dlse, &dq = problem.dq;
+  BackwardRows rows{};
+  rows.o = static_cast<const uint16_t*>(o.data), rows.dout = static_cast<const uint16_t*>(dout.data);
+  rows.o_stride = strides_of(o), rows.dout_stride = strides_of(dout);
+  rows.lse = static_cast<const float*>(lse.data), rows.dlse = static_cast<const float*>(dlse.data);
+  rows.lse_stride = strides_of_rows(lse), rows.dlse_stride = strides_of_rows(dlse);
+  rows.dq = static_cast<uint16_t*>(dq.data), rows.dq_stride = strides_of(dq);
+  rows.lse_log2 = reinterpret_cast<float*>(workspace + plan.lse);
+  rows.delta = reinterpret_cast<float*>(workspace + plan.delta);
+  if (plan.sums_dq) rows.dq_sums = reinterpret_cast<float*>(workspace + plan.dq_sums);
+  rows.head_dim = narrow(problem.head_dim), rows.head_dim_v = narrow(problem.head_dim_v);
+  rows.bf16 = dq.dtype == FA3_DTYPE_BF16;
+  rows.tiles = Divisor::of(std::max(1, plan.q_tiles));
+  rows.heads = Divisor::of(std::max(1, narrow(problem.heads)));
+  rows.tiles_per_visit = backward_row(plan.row).Br / backward_tile_rows;
+  return rows;
+}
+
+BackwardKeys keys_of(const BackwardProblem& problem) {
+  const View &dk = problem.dk, &dv = problem.dv;
+  BackwardKeys keys{};
+  keys.dk = static_cast<uint16_t*>(dk.data), keys.dv = static_cast<uint16_t*>(dv.data);
+  keys.dk_stride = strides_of(dk), keys.dv_stride = strides_of(dv);
+  keys.head_dim = narrow(problem.head_dim), keys.head_dim_v = narrow(problem.head_dim_v);
+  keys.tiles = Divisor::of(1);
+  keys.heads = Divisor::of(std::max(1, narrow(problem.heads_kv)));
+  return keys;
+}
+
+fa3_status fill(const Driver& driver, const BackwardProblem& problem, const BackwardRun& plan, char* workspace,
+                PlanBackwardPassParams& pass, PlannedBackwardParams& params) {
+  const ServedRun& served = plan.served;
+  pass.call = params.call = served.call;
+  pass.list = list_at(workspace + served.list, served.call);
+  params.counts = pass.list.counts;
+  params.blocks = pass.list.blocks;
+  params.tiles = pass.list.tiles;
+  params.sequences = pass.list.sequences;
+  params.zero_slices = Divisor::of(served.zero_slices);
+  params.zero_blocks = served.zero_blocks;
+  params.finish_sharers = Divisor::of(served.finish_sharers);
+  params.finish_blocks = served.finish_blocks;
+  params.sinks = {static_cast<const float*>(problem.sinks.data), static_cast<float*>(problem.dsinks.data),
+                  problem.sinks.stride[0], problem.dsinks.stride[0],
+                  reinterpret_cast<float*>(workspace + served.sink_sums), served.sink_sums_each};
+  params.rows = rows_of(problem, plan, workspace);
+  params.keys = keys_of(problem);
+  params.order = plan.order;
+  if (plan.counters_end > 0) {
+    params.order.added = reinterpret_cast<uint32_t*>(workspace + plan.counters);
+    params.order.claimed = reinterpret_cast<uint32_t*>(workspace + plan.visits) - 1;
+    params.visits = reinterpret_cast<uint32_t*>(workspace + plan.visits);
+    params.counters = narrow(static_cast<int64_t>((plan.counters_end - plan.counters) / sizeof(uint32_t)));
+  }
+  params.heads_per_kv = params.readers = narrow(problem.heads_per_kv());
+  params.softmax_scale = static_cast<float>(problem.softmax_scale);
+  params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
+  return problem.has_queries() && problem.has_keys() ? encode_maps(driver, problem, plan, params) : FA3_OK;
+}
+
+}  // namespace
+
+fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& plan, const Device& device,
+                          void* workspace, CUstream stream) {
+  const Driver& driver = *device.driver;
+  CUfunction functions[BackwardRun::most_launches];
+  for (int i = 0; i < plan.launch_count; ++i)
+    if (fa3_status status = get_function(device, plan.launches[i].row, stream, functions[i])) return status;
+  PlanBackwardPassParams pass{};
+  PlannedBackwardParams params{};
+  if (fa3_status status = fill(driver, problem, plan, static_cast<char*>(workspace), pass, params)) return status;
+  for (int i = 0; i < plan.launch_count; ++i) {
+    const BackwardLaunch& launch = plan.launches[i];
+    void* const its = launch.step == BackwardStep::plan_lengths ? static_cast<void*>(&pass) : &params;
+    const int32_t grid = grid_of(launch, device.context->multiprocessors);
+    if (fa3_status status = enqueue(driver, rows[launch.row], functions[i], grid, its, i > 0, stream)) return status;
+  }
+  return FA3_OK;
+}
+
+}  // namespace fa3

@@ -1,0 +1,239 @@
+#include "rules/served.h"
+
+#include <algorithm>
+
+#include "error.h"
+#include "integers.h"
+#include "rules/attention.h"
+
+namespace fa3 {
+namespace {
+
+using Status = fa3_status;
+constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT, unsupported = FA3_ERROR_UNSUPPORTED;
+
+// Are there fewer keys than k has rows, of k with rows of its own for each sequence?
+bool bounds_keys(const fa3_forward_params& p) {
+  return !is_there(p.cu_seqlens_k) && p.max_seqlen_k != 0 && p.max_seqlen_k != p.k.dim[1];
+}
+
+Expected expected_numbers(const char* name, Rules rules) {
+  return {name, 1, false, false, rules != Rules::shapes, false};
+}
+
+// `count` numbers, one behind the other; `of` says of what there are so many.
+Status check_numbers(const char* name, const fa3_tensor& tensor, int64_t count, const char* of, Rules rules,
+                     const int32_t*& data) {
+  const Expected expected = expected_numbers(name, rules);
+  if (!is_there(tensor)) return FA3_OK;
+  if (Status status = must_be_int32(name, tensor.dtype)) return status;
+  if (Status status = check_dims(expected, tensor)) return status;
+  if (tensor.dim[0] != count)
+    return fail(invalid, "%s.dim[0] is %lld, must be %s, %lld", name, ll(tensor.dim[0]), of, ll(count));
+  View view;
+  if (Status status = check_tensor(expected, tensor, view)) return status;
+  if (Status status = check_contiguous(name, tensor)) return status;
+  data = static_cast<const int32_t*>(tensor.data);
+  return FA3_OK;
+}
+
+// How many sequences there are.
+Status count_sequences(const fa3_forward_params& p, int64_t& batch) {
+  batch = p.q.dim[0];
+  if (!is_there(p.cu_seqlens_q)) return FA3_OK;
+  if (Status status = must_be_int32("cu_seqlens_q", p.cu_seqlens_q.dtype)) return status;
+  if (Status status = check_dims(expected_numbers("cu_seqlens_q", Rules::shapes), p.cu_seqlens_q)) return status;
+  if (p.cu_seqlens_q.dim[0] < 1)
+    return fail(invalid, "cu_seqlens_q.dim[0] is %lld, must be the number of sequences and 1",
+                ll(p.cu_seqlens_q.dim[0]));
+  batch = p.cu_seqlens_q.dim[0] - 1;
+  return FA3_OK;
+}
+
+Status check_lengths(const fa3_forward_params& p, Rules rules, ServedShape& shape) {
+  const int64_t batch = shape.batch;
+  Lengths& lengths = shape.lengths;
+  const bool packed_q = is_there(p.cu_seqlens_q);
+  const char* const of = packed_q ? "cu_seqlens_q.dim[0] - 1" : "q.dim[0]";
+  const struct {
+    const char* name;
+    const fa3_tensor& tensor;
+    const int32_t*& data;
+  } of_each[] = {{"seqused_q", p.seqused_q, lengths.used_q},
+                 {"seqused_k", p.seqused_k, lengths.used_k},
+                 {"leftpad_k", p.leftpad_k, lengths.leftpad_k},
+                 {"cache_batch_idx", p.cache_batch_idx, lengths.batch_k}};
+  if (Status status = check_numbers("cu_seqlens_q", p.cu_seqlens_q, batch + 1, of, rules, lengths.cu_q)) return status;
+  if (Status status = check_numbers("cu_seqlens_k", p.cu_seqlens_k, batch + 1,
+                                    packed_q ? "cu_seqlens_q.dim[0]" : "q.dim[0] + 1", rules, lengths.cu_k))
+    return status;
+  for (const auto& [name, tensor, data] : of_each)
+    if (Status status = check_numbers(name, tensor, batch, of, rules, data)) return status;
+  return FA3_OK;
+}
+
+Status check_sinks(const fa3_forward_params& p, Rules rules, View& sinks) {
+  if (!is_there(p.sinks)) return FA3_OK;
+  return check_of_heads(expected_numbers("sinks", rules), p.sinks, p.q.dim[2], sinks);
+}
+
+Status check_maximum_q(const fa3_forward_params& p, int64_t& seqlen_q) {
+  const int64_t rows = p.q.dim[1];
+  if (is_there(p.cu_seqlens_q)) {
+    if (p.max_seqlen_q < 1)
+      return fail(invalid, "max_seqlen_q is %d, must be at least 1 with cu_seqlens_q", p.max_seqlen_q);
+    seqlen_q = std::min<int64_t>(p.max_seqlen_q, rows);
+    return FA3_OK;
+  }
+  if (p.max_seqlen_q != 0 && p.max_seqlen_q != rows)
+    return fail(invalid, "max_seqlen_q is %d, must be 0 or q.dim[1], which is %lld, without cu_seqlens_q",
+                p.max_seqlen_q, ll(rows));
+  seqlen_q = rows;
+  return FA3_OK;
+}
+
+Status check_maximum_k(const fa3_forward_params& p, int64_t& seqlen_k) {
+  const bool pages = is_there(p.page_table);
+  const int64_t rows = pages ? p.page_table.dim[1] * p.k.dim[1] : p.k.dim[1];
+  if (is_there(p.cu_seqlens_k)) {
+    if (p.max_seqlen_k < 1)
+      return fail(invalid, "max_seqlen_k is %d, must be at least 1 with cu_seqlens_k", p.max_seqlen_k);
+    seqlen_k = std::min<int64_t>(p.max_seqlen_k, rows);
+    return FA3_OK;
+  }
+  if (p.max_seqlen_k < 0 || p.max_seqlen_k > rows)
+    return fail(invalid, "max_seqlen_k is %d, must be from 0 to %s, which is %lld", p.max_seqlen_k,
+                pages ? "page_table.dim[1] * k.dim[1]" : "k.dim[1]", ll(rows));
+  seqlen_k = p.max_seqlen_k ? p.max_seqlen_k : rows;
+  return FA3_OK;
+}
+
+// Sums of a row, a bound and a tile's rows stay within int32.
+Status check_sizes(const fa3_forward_params& p, const ServedShape& shape) {
+  const struct {
+    const char* name;
+    int64_t value;
+  } sizes[] = {{"q.dim[0] (rows)", shape.total_q},
+               {"k.dim[0] (rows)", shape.total_k},
+               {"q.dim[1] (sequence length)", shape.seqlen_q},
+               {is_there(p.page_table) ? "page_table.dim[1] * k.dim[1] (sequence length)"
+                                       : "k.dim[1] (sequence length)",
+                shape.seqlen_k}};
+  for (const auto& [name, value] : sizes)
+    if (value > most_packed_rows)
+      return fail(unsupported, "%s is %lld; with %s it is at most %d", name, ll(value), served_by(p),
+                  most_packed_rows);
+  return FA3_OK;
+}
+
+Window window_of(const fa3_forward_params& p) {
+  switch (p.mask) {
+    case FA3_MASK_CAUSAL_TOP_LEFT: return {-1, 0, false};
+    case FA3_MASK_CAUSAL_BOTTOM_RIGHT: return {-1, 0, true};
+    case FA3_MASK_WINDOW: return {p.window_left, p.window_right, true};
+    case FA3_MASK_CHUNK: return {-1, p.window_right, true};
+    default: return {-1, -1, false};
+  }
+}
+
+// So many numbers without gaps, or none.
+View numbers_at(const int32_t* data, int64_t count) {
+  return {const_cast<int32_t*>(data), FA3_DTYPE_INT32, {data ? count : 0, 1, 1, 1}, {1, 0, 0, 0}};
+}
+
+}  // namespace
+
+const char* served_by(const fa3_forward_params& p) {
+  const struct {
+    const char* name;
+    bool given;
+  } all[] = {{"mask FA3_MASK_WINDOW", p.mask == FA3_MASK_WINDOW},
+             {"mask FA3_MASK_CHUNK", p.mask == FA3_MASK_CHUNK},
+             {"cu_seqlens_q", is_there(p.cu_seqlens_q)},
+             {"cu_seqlens_k", is_there(p.cu_seqlens_k)},
+             {"seqused_q", is_there(p.seqused_q)},
+             {"seqused_k", is_there(p.seqused_k)},
+             {"leftpad_k", is_there(p.leftpad_k)},
+             {"page_table", is_there(p.page_table)},
+             {"cache_batch_idx", is_there(p.cache_batch_idx)},
+             {"sinks", is_there(p.sinks)},
+             {"FA3_FLAG_BATCH_INVARIANT", (p.flags & FA3_FLAG_BATCH_INVARIANT) != 0},
+             {"max_seqlen_k", bounds_keys(p)}};
+  for (const auto& [name, given] : all)
+    if (given) return name;
+  return nullptr;
+}
+
+Status check_window(int32_t& mask, int32_t& left, int32_t& right) {
+  if (mask == FA3_MASK_WINDOW) {
+    if (left < -1) return fail(invalid, "window_left is %d, must be at least -1", left);
+    if (right < -1) return fail(invalid, "window_right is %d, must be at least -1", right);
+    if (left >= 0 || right > 0) return FA3_OK;
+    mask = right < 0 ? FA3_MASK_NONE : FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+    left = right = 0;
+    return FA3_OK;
+  }
+  if (mask == FA3_MASK_CHUNK) {
+    if (left < 1) return fail(invalid, "window_left is %d, must be at least 1: a chunk has so many positions", left);
+    if (right == 0 || right == -1) return FA3_OK;
+    return fail(invalid, "window_right is %d, must be 0 or -1 with FA3_MASK_CHUNK", right);
+  }
+  if (left == 0 && right == 0) return FA3_OK;
+  return fail(invalid, "window_%s is %d, must be 0: mask is neither FA3_MASK_WINDOW nor FA3_MASK_CHUNK",
+              left != 0 ? "left" : "right", left != 0 ? left : right);
+}
+
+Status check_of_heads(const Expected& expected, const fa3_tensor& tensor, int64_t heads, View& view) {
+  const char* const name = expected.name;
+  if (Status status = must_be_fp32(name, tensor.dtype)) return status;
+  if (Status status = check_dims(expected, tensor)) return status;
+  if (tensor.dim[0] != heads)
+    return fail(invalid, "%s.dim[0] is %lld, must be the query heads, %lld", name, ll(tensor.dim[0]), ll(heads));
+  return check_tensor(expected, tensor, view);
+}
+
+Status check_sequences(const fa3_forward_params& p, Rules rules, ServedShape& shape) {
+  shape.served = served_by(p) != nullptr;
+  shape.total_q = is_there(p.cu_seqlens_q) ? p.q.dim[1] : -1;
+  shape.total_k = is_there(p.cu_seqlens_k) ? p.k.dim[1] : -1;
+  if (Status status = count_sequences(p, shape.batch)) return status;
+  return check_lengths(p, rules, shape);
+}
+
+Status check_maxima(const fa3_forward_params& p, Rules rules, ServedShape& shape) {
+  if (Status status = check_sinks(p, rules, shape.sinks)) return status;
+  if (Status status = check_maximum_q(p, shape.seqlen_q)) return status;
+  if (Status status = check_maximum_k(p, shape.seqlen_k)) return status;
+  if (Status status = shape.served ? check_sizes(p, shape) : FA3_OK) return status;
+  shape.lengths.batch = narrow(shape.batch);
+  shape.lengths.max_q = narrow(shape.seqlen_q), shape.lengths.max_k = narrow(shape.seqlen_k);
+  shape.lengths.caches = narrow(p.k.dim[0]);
+  shape.window = window_of(p);
+  shape.chunk = p.mask == FA3_MASK_CHUNK ? p.window_left : 0;
+  return FA3_OK;
+}
+
+Status check_batch(const fa3_forward_params& p, int64_t batch) {
+  if (is_there(p.cu_seqlens_k) || is_there(p.page_table) || is_there(p.cache_batch_idx)) return FA3_OK;
+  if (!is_there(p.cu_seqlens_q)) return must_equal({"k", 0, p.k.dim[0]}, {"q", 0, p.q.dim[0]});
+  if (p.k.dim[0] == batch) return FA3_OK;
+  return fail(invalid, "k.dim[0] is %lld, must be cu_seqlens_q.dim[0] - 1, %lld", ll(p.k.dim[0]), ll(batch));
+}
+
+void resolve(const fa3_forward_params& p, ServedShape& shape) {
+  const int64_t batch = shape.batch, seqlen_q = shape.seqlen_q, seqlen_k = shape.seqlen_k;
+  static_cast<AttentionShape&>(shape) = shape_of(p.q, p.k, p.v, p.mask, p.softmax_scale);
+  shape.batch = batch, shape.seqlen_q = seqlen_q, shape.seqlen_k = seqlen_k;
+  if (shape.served) shape.causal = false, shape.causal_offset = 0;  // the mask is in its window
+}
+
+ServedTensors served_tensors(const ServedShape& shape) {
+  const Lengths& lengths = shape.lengths;
+  const int64_t batch = shape.batch;
+  return {{"cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "cache_batch_idx", "sinks"},
+          {numbers_at(lengths.cu_q, batch + 1), numbers_at(lengths.cu_k, batch + 1), numbers_at(lengths.used_q, batch),
+           numbers_at(lengths.used_k, batch), numbers_at(lengths.leftpad_k, batch), numbers_at(lengths.batch_k, batch),
+           shape.sinks}};
+}
+
+}  // namespace fa3

@@ -1,0 +1,36 @@
+// Rules of fa3.h for packed lengths, windows and sinks, as both passes have them: of a forward call, or of the one
+// whose gradients are wanted. Its q, k and v have four dims: packed ones a batch of 1 in front.
+#pragma once
+#include "problem.h"
+#include "rules/call.h"
+#include "rules/tensor.h"
+
+namespace fa3 {
+
+// The first of what makes a call served, by its name; null if there is nothing.
+const char* served_by(const fa3_forward_params& p);
+
+// The mask and its window. A window that is another mask becomes that mask.
+fa3_status check_window(int32_t& mask, int32_t& left, int32_t& right);
+
+// Is it served; how many sequences are there, and where are their lengths?
+fa3_status check_sequences(const fa3_forward_params& p, Rules rules, ServedShape& shape);
+// Then, pages being right: the longest sequences, the window, and sinks.
+fa3_status check_maxima(const fa3_forward_params& p, Rules rules, ServedShape& shape);
+// As many sequences of K and V as there are queries of? batch: what check_sequences has found.
+fa3_status check_batch(const fa3_forward_params& p, int64_t batch);
+// The rest of the shape: what is found above stays.
+void resolve(const fa3_forward_params& p, ServedShape& shape);
+
+// A number for each query head, in fp32.
+fa3_status check_of_heads(const Expected& expected, const fa3_tensor& tensor, int64_t heads, View& view);
+
+// Tensors that are read beside q, k and v, but for pages; those that are not there have no elements.
+struct ServedTensors {
+  static constexpr size_t count = 7;
+  const char* names[count];
+  View views[count];
+};
+ServedTensors served_tensors(const ServedShape& shape);
+
+}  // namespace fa3

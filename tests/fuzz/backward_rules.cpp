@@ -1,0 +1,136 @@
+#include "served_rules.h"
+
+namespace fa3::test {
+namespace {
+
+// The call whose gradients are wanted.
+fa3_forward_params forward_of(const fa3_backward_params& p) {
+  fa3_forward_params f = FA3_FORWARD_PARAMS_INIT;
+  f.q = p.q, f.k = p.k, f.v = p.v, f.o = p.o, f.lse = p.lse, f.mask = p.mask;
+  f.window_left = p.window_left, f.window_right = p.window_right;
+  f.max_seqlen_q = p.max_seqlen_q, f.max_seqlen_k = p.max_seqlen_k;
+  f.sinks = p.sinks, f.cu_seqlens_q = p.cu_seqlens_q, f.cu_seqlens_k = p.cu_seqlens_k;
+  f.seqused_q = p.seqused_q, f.seqused_k = p.seqused_k;
+  return f;
+}
+
+// A tensor and its dims behind those of the batch.
+struct Shaped {
+  Named named;
+  bool packed;
+  int64_t batch, dims[3];
+};
+
+void judge_kernel_of(Judge& j, const fa3_backward_params& p, const Served& served) {
+  const bool any = served.any();
+  const KernelWanted wanted{FA3_KERNEL_BACKWARD, p.q.dtype, served.head_dim(), served.head_dim_v(),
+                            !any && served.p.mask != FA3_MASK_NONE};
+  const fa3_kernel_info* info = judge_kernel(j, p.kernel, wanted);
+  if (info == nullptr) return;
+  const auto is = [&](const char* prefix) { return std::strstr(p.kernel, prefix) == p.kernel; };
+  j.wrong_if(is("fa3_bwdserved") != any, "params->kernel");
+  const Wide chunk = served.p.mask == FA3_MASK_CHUNK ? Wide{p.window_left} : served.seqlen_k();
+  const Wide keys = std::min(served.seqlen_k(), chunk);
+  j.wrong_if((is("fa3_bwdshort") || is("fa3_bwdservedshort")) && keys > info->block_kv, "params->kernel");
+  // The second kernel of two is not named, and the paper's own order of sums is any.
+  const bool any_order = (p.flags & FA3_FLAG_DETERMINISTIC) && !info->chosen;
+  j.open_if(std::strstr(p.kernel, "queries") || any_order, "params->kernel");
+  j.open_if(any_order, "params->flags");
+  judge_packed_heads(j, p.kernel, served.rows_q(), served.heads(), served.heads_kv());
+}
+
+}  // namespace
+
+Verdict judge(const fa3_backward_params* params, Mode mode) {
+  Judge j;
+  const fa3_backward_params p = complete(params);
+  fa3_forward_params f = forward_of(p);
+  j.wrong_if(!is_sensible(params, offsetof(fa3_backward_params, mask)), "params->struct_size");
+  const bool host = mode == Mode::reference, pointers = mode != Mode::shapes;
+  const bool fp32 = p.q.dtype == FA3_DTYPE_FP32, has_dlse = p.dlse.rank != 0, has_dsinks = p.dsinks.rank != 0;
+  j.wrong_if(p.flags & ~uint64_t{FA3_FLAG_DETERMINISTIC}, "flags");
+  judge_window(j, f);
+  j.softmax_scale(p.softmax_scale);
+  const Served served{f};
+  served.kinds(j);
+  j.wrong_if(has_dsinks && p.sinks.rank == 0, "dsinks");
+  if (has_dsinks) j.rank("dsinks", p.dsinks, 1), j.wrong_if(p.dsinks.dtype != FA3_DTYPE_FP32, "dsinks");
+
+  const bool packed_q = served.packed_q, packed_k = served.packed_k;
+  const Named inputs[] = {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"o", &p.o}, {"dout", &p.dout}};
+  const Named outputs[] = {{"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}};
+  const auto is_of_k = [&](const fa3_tensor* t) { return t == &p.k || t == &p.v || t == &p.dk || t == &p.dv; };
+  j.wrong_if(!is_one_of(p.q.dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16}) && !(host && fp32), "q");
+  const auto check_kind = [&](const Named& t, bool as_q) {
+    if (as_q) j.wrong_if(t.tensor->dtype != p.q.dtype, t.name);
+    else j.wrong_if(!is_one_of(t.tensor->dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32}), t.name);
+    j.wrong_if(!host && t.tensor->dtype == FA3_DTYPE_FP32, t.name);
+    j.rank(t.name, *t.tensor, 4 - (is_of_k(t.tensor) ? packed_k : packed_q));
+  };
+  for (const Named& t : inputs) check_kind(t, !host || t.tensor == &p.k || t.tensor == &p.v || t.tensor == &p.q);
+  for (const Named& t : outputs) check_kind(t, !host);
+  j.rank("lse", p.lse, 3 - packed_q), j.wrong_if(p.lse.dtype != FA3_DTYPE_FP32, "lse");
+  if (has_dlse) j.rank("dlse", p.dlse, 3 - packed_q), j.wrong_if(p.dlse.dtype != FA3_DTYPE_FP32, "dlse");
+  if (!j.good()) return j.verdict;
+
+  const int64_t rows_q = served.rows_q(), heads = served.heads(), rows_k = served.rows_k(),
+                heads_kv = served.heads_kv(), head_dim = served.head_dim(), head_dim_v = served.head_dim_v();
+  for (const Named& t : inputs) j.dims(t.name, *t.tensor);
+  for (const Named& t : outputs) j.dims(t.name, *t.tensor);
+  served.dims(j), served.maxima(j);
+  if (has_dsinks) j.dims("dsinks", p.dsinks), j.dims_are("dsinks", p.dsinks, {heads});
+  j.wrong_if((!packed_k && p.k.dim[0] != served.batch()) || p.k.dim[3 - packed_k] != head_dim, "k");
+  const Shaped shaped[] = {{{"v", &p.v}, packed_k, p.k.dim[0], {rows_k, heads_kv, head_dim_v}},
+                           {{"o", &p.o}, packed_q, p.q.dim[0], {rows_q, heads, head_dim_v}},
+                           {{"dout", &p.dout}, packed_q, p.q.dim[0], {rows_q, heads, head_dim_v}},
+                           {{"dq", &p.dq}, packed_q, p.q.dim[0], {rows_q, heads, head_dim}},
+                           {{"dk", &p.dk}, packed_k, p.k.dim[0], {rows_k, heads_kv, head_dim}},
+                           {{"dv", &p.dv}, packed_k, p.k.dim[0], {rows_k, heads_kv, head_dim_v}}};
+  for (const auto& [t, packed, batch, dims] : shaped) {
+    if (packed) j.dims_are(t.name, *t.tensor, {dims[0], dims[1], dims[2]});
+    else j.dims_are(t.name, *t.tensor, {batch, dims[0], dims[1], dims[2]});
+  }
+  for (const Named& t : {Named{"lse", &p.lse}, Named{"dlse", &p.dlse}}) {
+    if (t.tensor == &p.dlse && !has_dlse) continue;
+    j.dims(t.name, *t.tensor);
+    if (packed_q) j.dims_are(t.name, *t.tensor, {heads, rows_q});
+    else j.dims_are(t.name, *t.tensor, {p.q.dim[0], heads, rows_q});
+  }
+  j.heads("k", heads, heads_kv);
+  j.head_dim("q", head_dim, fp32 ? 1 : 8), j.head_dim("v", head_dim_v, fp32 ? 1 : 8);
+  if (!j.good()) return j.verdict;
+
+  for (const Named& t : inputs) j.layout(t.name, *t.tensor, {.rows = true, .host = host, .pointers = pointers});
+  for (const Named& t : outputs)
+    j.layout(t.name, *t.tensor, {.output = true, .rows = true, .host = host, .pointers = pointers});
+  j.layout("lse", p.lse, {.host = host, .pointers = pointers});
+  if (has_dlse) j.layout("dlse", p.dlse, {.host = host, .pointers = pointers});
+  served.layouts(j, pointers);
+  if (has_dsinks) j.layout("dsinks", p.dsinks, {.output = true, .pointers = pointers});
+  if (!host && j.good()) {
+    j.open_if(served.any(), "no kernel of this build");
+    if (served.any()) served.sizes(j);
+    else judge_sizes(j, p.q, p.k);
+    // Rows are counted here, and blocks of keys; of served calls also rows of all batch entries.
+    if (served.any()) {
+      j.open_if(Wide{packed_q ? 1 : p.q.dim[0]} * rows_q * std::max<Wide>(heads, 2) > max_tiles / 2, "q");
+      j.open_if(Wide{packed_k ? 1 : p.k.dim[0]} * rows_k * std::max<Wide>(heads_kv, 2) > max_tiles / 2, "k");
+    }
+    const Wide sequences = served.batch() + 1;
+    j.open_if(sequences * heads * served.seqlen_q() > max_tiles / 2, "q");
+    j.open_if(sequences * heads_kv * (served.seqlen_k() / 32 + 1) > max_tiles / 4, "k");
+    judge_kernel_of(j, p, served);
+  }
+  if (pointers) {
+    std::vector<Named> tensors(std::begin(outputs), std::end(outputs));
+    tensors.push_back({"dsinks", &p.dsinks});
+    tensors.insert(tensors.end(), std::begin(inputs), std::end(inputs));
+    tensors.insert(tensors.end(), {{"lse", &p.lse}, {"dlse", &p.dlse}, {"sinks", &p.sinks}});
+    tensors.insert(tensors.end(), std::begin(served.lengths), std::end(served.lengths));
+    j.apart(tensors, std::size(outputs) + 1);
+  }
+  j.verdict.whole = true;
+  return j.verdict;
+}
+
+}  // namespace fa3::test

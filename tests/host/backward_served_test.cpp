@@ -1,0 +1,295 @@
+// The rules of the header about lengths, windows and sinks of the backward pass, and what such a call becomes.
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+#include <algorithm>
+#include <cstring>
+
+#include "backward/backward.h"
+#include "change.h"
+#include "error.h"
+#include "served_calls.h"
+
+namespace fa3::test {
+namespace {
+
+using Catch::Matchers::ContainsSubstring;
+using B = fa3_backward_params;
+
+constexpr int32_t most = INT32_MAX;
+
+struct BackwardChange {
+  const char* name;  // what the message must contain
+  fa3_status status;
+  void (*apply)(B&);
+};
+
+// The gradients of a forward call; dlse and dsinks, too.
+B backward_of(const P& f) {
+  const auto at = [](fa3_tensor t, uintptr_t place) {
+    t.data = far_away(place);
+    return t;
+  };
+  B p = FA3_BACKWARD_PARAMS_INIT;
+  p.q = f.q, p.k = f.k, p.v = f.v, p.o = f.o, p.lse = f.lse;
+  p.dout = at(f.o, 30), p.dlse = at(f.lse, 31), p.dq = at(f.q, 32), p.dk = at(f.k, 33), p.dv = at(f.v, 34);
+  p.sinks = tensor(far_away(35), FA3_DTYPE_FP32, {4}), p.dsinks = tensor(far_away(36), FA3_DTYPE_FP32, {4});
+  p.cu_seqlens_q = f.cu_seqlens_q, p.cu_seqlens_k = f.cu_seqlens_k;
+  p.max_seqlen_q = f.max_seqlen_q, p.max_seqlen_k = f.max_seqlen_k;
+  return p;
+}
+B batched() { return backward_of(imaginary()); }
+// Three sequences, of up to 7 queries (12 in all) and 9 keys (17 in all), 4 heads over 2, head_dim 16.
+B packed() { return backward_of(imaginary_packed()); }
+
+void window(B& p, int32_t left, int32_t right) {
+  p.mask = FA3_MASK_WINDOW, p.window_left = left, p.window_right = right;
+}
+void chunk(B& p, int32_t size, int32_t right) {
+  p.mask = FA3_MASK_CHUNK, p.window_left = size, p.window_right = right;
+}
+void rows_of_k(B& p, int64_t rows) { p.k.dim[0] = p.v.dim[0] = p.dk.dim[0] = p.dv.dim[0] = rows; }
+
+// Refused whatever the pointers are: of a call with batched tensors,
+const BackwardChange bad_batched[] = {
+    {"flags is 0x4, has bits", invalid, [](B& p) { p.flags = FA3_FLAG_BATCH_INVARIANT; }},
+    {"mask is 5, must be a fa3_mask", invalid, [](B& p) { p.mask = 5; }},
+    {"window_left is 1, must be 0: mask is neither FA3_MASK_WINDOW nor FA3_MASK_CHUNK", invalid,
+     [](B& p) { p.window_left = 1; }},
+    {"window_right is -1, must be 0: mask is neither", invalid,
+     [](B& p) { p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.window_right = -1; }},
+    {"window_left is -2, must be at least -1", invalid, [](B& p) { window(p, -2, 0); }},
+    {"window_right is -3, must be at least -1", invalid, [](B& p) { window(p, 0, -3); }},
+    {"window_left is 0, must be at least 1: a chunk has so many positions", invalid, [](B& p) { chunk(p, 0, 0); }},
+    {"window_right is 1, must be 0 or -1 with FA3_MASK_CHUNK", invalid, [](B& p) { chunk(p, 4, 1); }},
+    {"max_seqlen_q is 2, must be 0 or q.dim[1], which is 3, without cu_seqlens_q", invalid,
+     [](B& p) { p.max_seqlen_q = 2; }},
+    {"max_seqlen_k is 6, must be from 0 to k.dim[1], which is 5", invalid, [](B& p) { p.max_seqlen_k = 6; }},
+    {"max_seqlen_k is -1, must be from 0", invalid, [](B& p) { p.max_seqlen_k = -1; }},
+    {"sinks.dtype is bf16, must be fp32", invalid, [](B& p) { p.sinks.dtype = FA3_DTYPE_BF16; }},
+    {"sinks.rank is 2, must be 1", invalid, [](B& p) { p.sinks.rank = 2; }},
+    {"sinks.dim[0] is 2, must be the query heads, 4", invalid, [](B& p) { p.sinks.dim[0] = 2; }},
+    {"sinks.stride[0] is -1, must be >= 0", invalid, [](B& p) { p.sinks.stride[0] = -1; }},
+    {"dsinks.rank is 1, must be 0 (absent) without sinks", invalid, [](B& p) { p.sinks = {}; }},
+    {"dsinks.dtype is fp16, must be fp32", invalid, [](B& p) { p.dsinks.dtype = FA3_DTYPE_FP16; }},
+    {"dsinks.dtype is int32, which only lengths", invalid, [](B& p) { p.dsinks.dtype = FA3_DTYPE_INT32; }},
+    {"dsinks.rank is -1, must be 1", invalid, [](B& p) { p.dsinks.rank = -1; }},
+    {"dsinks.dim[0] is 5, must be the query heads, 4", invalid, [](B& p) { p.dsinks.dim[0] = 5; }},
+    {"dsinks.stride[0] is 0, must be > 0", invalid, [](B& p) { p.dsinks.stride[0] = 0; }},
+    {"dsinks.stride[0] is -1, must be > 0", invalid, [](B& p) { p.dsinks.stride[0] = -1; }},
+    {"seqused_q.dim[0] is 3, must be q.dim[0], 2", invalid, [](B& p) { p.seqused_q = lengths_at(9, 3); }},
+    {"seqused_k.dtype is bf16, must be int32", invalid,
+     [](B& p) { p.seqused_k = tensor(far_away(9), FA3_DTYPE_BF16, {2}); }},
+    {"k.dim[1] (sequence length) is 1073741823; with sinks it is at most 1073739776", unsupported,
+     [](B& p) {
+       for (fa3_tensor* t : {&p.k, &p.v, &p.dk, &p.dv}) t->dim[1] = (1 << 30) - 1;
+     }},
+};
+
+// and of one with packed queries and keys.
+const BackwardChange bad_packed[] = {
+    {"q.rank is 4, must be 3", invalid, [](B& p) { p.q.rank = 4; }},
+    {"k.rank is 4, must be 3", invalid, [](B& p) { p.k.rank = 4; }},
+    {"o.rank is 4, must be 3", invalid, [](B& p) { p.o.rank = 4; }},
+    {"dout.rank is 2, must be 3", invalid, [](B& p) { p.dout.rank = 2; }},
+    {"dq.rank is 4, must be 3", invalid, [](B& p) { p.dq.rank = 4; }},
+    {"dk.rank is 4, must be 3", invalid, [](B& p) { p.dk.rank = 4; }},
+    {"dv.rank is 4, must be 3", invalid, [](B& p) { p.dv.rank = 4; }},
+    {"lse.rank is 3, must be 2", invalid, [](B& p) { p.lse.rank = 3; }},
+    {"dlse.rank is 3, must be 2", invalid, [](B& p) { p.dlse.rank = 3; }},
+    {"dq.rank is 3, must be 4", invalid, [](B& p) { p.cu_seqlens_q = {}; }},
+    {"dk.rank is 3, must be 4", invalid, [](B& p) { p.cu_seqlens_k = {}; }},
+    {"dq.dim[0] is 11, must equal q.dim[0], which is 12", invalid, [](B& p) { p.dq.dim[0] = 11; }},
+    {"dout.dim[0] is 13, must equal o.dim[0], which is 12", invalid, [](B& p) { p.dout.dim[0] = 13; }},
+    {"o.dim[2] is 16, must equal v.dim[2], which is 24", invalid, [](B& p) { p.v.dim[2] = 24; }},
+    {"dk.dim[0] is 16, must equal k.dim[0], which is 17", invalid, [](B& p) { p.dk.dim[0] = 16; }},
+    {"dv.dim[2] is 8, must equal v.dim[2], which is 16", invalid, [](B& p) { p.dv.dim[2] = 8; }},
+    {"k.dim[2] is 24, must equal q.dim[2], which is 16", invalid, [](B& p) { p.k.dim[2] = 24; }},
+    {"k.dim[1] is 3, must divide the query heads, q.dim[1], which is 4", invalid,
+     [](B& p) {
+       for (fa3_tensor* t : {&p.k, &p.v, &p.dk, &p.dv}) t->dim[1] = 3;
+     }},
+    {"lse.dim[1] is 4, must equal q.dim[0], which is 12", invalid, [](B& p) { p.lse.dim[1] = 4; }},
+    {"dlse.dim[0] is 12, must equal q.dim[1], which is 4", invalid, [](B& p) { p.dlse.dim[0] = 12; }},
+    {"q.dim[2] (head_dim) is 12, must be a multiple of 8", invalid, [](B& p) { p.q.dim[2] = 12; }},
+    {"v.dim[2] (head_dim_v) is 264; the largest", unsupported, [](B& p) { p.v.dim[2] = 264; }},
+    {"dq.stride[0] is 0, must be > 0", invalid, [](B& p) { p.dq.stride[0] = 0; }},
+    {"dv.stride[0] is 16: elements of an output may overlap", invalid, [](B& p) { p.dv.stride[0] = 16; }},
+    {"dout.stride[0] is 4, must be a multiple of 8", invalid, [](B& p) { p.dout.stride[0] = 4; }},
+    {"cu_seqlens_q.dtype is fp32, must be int32", invalid, [](B& p) { p.cu_seqlens_q.dtype = FA3_DTYPE_FP32; }},
+    {"cu_seqlens_q.dim[0] is 0, must be the number of sequences and 1", invalid,
+     [](B& p) { p.cu_seqlens_q.dim[0] = 0; }},
+    {"cu_seqlens_k.dim[0] is 3, must be cu_seqlens_q.dim[0], 4", invalid, [](B& p) { p.cu_seqlens_k.dim[0] = 3; }},
+    {"cu_seqlens_k.stride[0] is 0, must be 1", invalid, [](B& p) { p.cu_seqlens_k.stride[0] = 0; }},
+    {"seqused_k.dim[0] is 4, must be cu_seqlens_q.dim[0] - 1, 3", invalid,
+     [](B& p) { p.seqused_k = lengths_at(9, 4); }},
+    {"max_seqlen_q is 0, must be at least 1 with cu_seqlens_q", invalid, [](B& p) { p.max_seqlen_q = 0; }},
+    {"max_seqlen_k is -9, must be at least 1", invalid, [](B& p) { p.max_seqlen_k = -9; }},
+    {"k.dim[0] (rows) is 2147483647; with cu_seqlens_q it is", unsupported, [](B& p) { rows_of_k(p, most); }},
+    {"k.dim[0] is 2, must be cu_seqlens_q.dim[0] - 1, 3", invalid,
+     [](B& p) {
+       const B plain = batched();
+       p.k = plain.k, p.v = plain.v, p.dk = plain.dk, p.dv = plain.dv, p.cu_seqlens_k = {}, p.max_seqlen_k = 0;
+     }},
+};
+
+// Wrong in where the tensors lie.
+const BackwardChange bad_pointers[] = {
+    {"dsinks.data is NULL", invalid, [](B& p) { p.dsinks.data = nullptr; }},
+    {"sinks.data is NULL", invalid, [](B& p) { p.sinks.data = nullptr, p.dsinks = {}; }},
+    {"dsinks.data is 0x", invalid, [](B& p) { move(p.dsinks, 2); }},
+    {"cu_seqlens_q.data is NULL", invalid, [](B& p) { p.cu_seqlens_q.data = nullptr; }},
+    {"seqused_k.data is NULL", invalid, [](B& p) { p.seqused_k = lengths_at(0, 3); }},
+    {"dsinks may overlap sinks", invalid, [](B& p) { p.dsinks.data = p.sinks.data; }},
+    {"dsinks may overlap lse", invalid, [](B& p) { p.dsinks.data = p.lse.data, move(p.dsinks, 4 * 12 * 4 - 4); }},
+    {"dsinks may overlap dlse", invalid, [](B& p) { p.dsinks.data = p.dlse.data, move(p.dsinks, -12); }},
+    {"dq may overlap dsinks", invalid, [](B& p) { p.dsinks.data = p.dq.data; }},
+    {"dk may overlap dsinks", invalid, [](B& p) { p.dsinks.data = p.dk.data; }},
+    {"dv may overlap dsinks", invalid, [](B& p) { p.dsinks.data = p.dv.data; }},
+    {"dsinks may overlap q", invalid, [](B& p) { p.dsinks.data = p.q.data; }},
+    {"dsinks may overlap cu_seqlens_q", invalid, [](B& p) { p.dsinks.data = p.cu_seqlens_q.data; }},
+    {"dq may overlap cu_seqlens_k", invalid, [](B& p) { p.cu_seqlens_k.data = p.dq.data; }},
+    {"dk may overlap seqused_q", invalid,
+     [](B& p) { p.seqused_q = lengths_at(8, 3), p.seqused_q.data = p.dk.data; }},
+    {"dv may overlap seqused_k", invalid,
+     [](B& p) { p.seqused_k = lengths_at(8, 3), p.seqused_k.data = p.dv.data, move(p.seqused_k, -8); }},
+    {"dv may overlap sinks", invalid, [](B& p) { p.sinks.data = p.dv.data; }},
+    {"dq may overlap dk", invalid, [](B& p) { p.dk.data = p.dq.data, move(p.dk, 12 * 4 * 16 * 2 - 16); }},
+};
+
+// What is unusual, and right.
+const BackwardChange good_packed[] = {
+    {"packed", FA3_OK, [](B&) {}},
+    {"a window", FA3_OK, [](B& p) { window(p, 5, -1); }},
+    {"a chunk", FA3_OK, [](B& p) { chunk(p, most, -1); }},
+    {"sinks that have no gradient", FA3_OK, [](B& p) { p.dsinks = {}; }},
+    {"no sinks", FA3_OK, [](B& p) { p.sinks = p.dsinks = {}; }},
+    {"dsinks far apart", FA3_OK, [](B& p) { p.dsinks.stride[0] = int64_t{1} << 33; }},
+    {"dsinks between the sinks", FA3_OK,
+     [](B& p) {
+       p.sinks.stride[0] = p.dsinks.stride[0] = 2, p.dsinks.data = p.sinks.data;
+       move(p.dsinks, 4);
+     }},
+    {"lengths that share their numbers", FA3_OK, [](B& p) { p.cu_seqlens_k.data = p.cu_seqlens_q.data; }},
+    {"no sequence", FA3_OK, [](B& p) { p.cu_seqlens_q.dim[0] = p.cu_seqlens_k.dim[0] = 1; }},
+    {"no rows of k", FA3_OK, [](B& p) { rows_of_k(p, 0), p.k.data = p.dv.data = nullptr; }},
+    {"maxima beyond the rows", FA3_OK, [](B& p) { p.max_seqlen_q = p.max_seqlen_k = most; }},
+    {"lengths of all kinds", FA3_OK, [](B& p) { p.seqused_q = lengths_at(8, 3), p.seqused_k = lengths_at(9, 3); }},
+    {"batched keys of packed queries", FA3_OK,
+     [](B& p) {
+       const B plain = batched();
+       p.k = plain.k, p.v = plain.v, p.dk = plain.dk, p.dv = plain.dv, p.cu_seqlens_k = {}, p.max_seqlen_k = 4;
+       for (fa3_tensor* t : {&p.k, &p.v, &p.dk, &p.dv}) t->dim[0] = 3;
+     }},
+    {"packed keys of batched queries", FA3_OK,
+     [](B& p) {
+       const B plain = backward_of(imaginary({.batch = 3}));
+       p.q = plain.q, p.o = plain.o, p.dout = plain.dout, p.dq = plain.dq, p.lse = plain.lse, p.dlse = plain.dlse;
+       p.cu_seqlens_q = {}, p.max_seqlen_q = 0;
+     }},
+};
+
+void refuse_all(B (*right)(), const auto& changes, std::initializer_list<Rules> all_rules) {
+  for (const BackwardChange& change : changes) {
+    INFO(change.name);
+    B p = right();
+    change.apply(p);
+    const B before = p;
+    CHECK(fa3_backward_check(&p) == change.status);
+    CHECK_THAT(fa3_last_error_message(), ContainsSubstring(change.name));
+    for (const Rules rules : all_rules) {
+      BackwardProblem problem;
+      const fa3_status status = validate(&p, rules, problem);
+      CHECK(status == change.status);
+      CHECK_THAT(last_message(), ContainsSubstring(change.name));
+      if (status == FA3_OK || rules != Rules::reference) continue;
+      CHECK(fa3_reference_backward(&p, 1) == change.status);
+      CHECK_THAT(fa3_last_error_message(), ContainsSubstring(change.name));
+    }
+    CHECK(std::memcmp(&p, &before, sizeof p) == 0);
+  }
+}
+
+BackwardProblem accept(const B& p, Rules rules) {
+  BackwardProblem problem;
+  const fa3_status status = validate(&p, rules, problem);
+  INFO(last_message());
+  REQUIRE(status == FA3_OK);
+  return problem;
+}
+
+}  // namespace
+
+TEST_CASE("bad lengths, windows and sinks of the backward pass are refused", "[served][backward]") {
+  refuse_all(batched, bad_batched, {Rules::device, Rules::shapes, Rules::reference});
+  // Strides and head dimensions that the kernels do not take, the reference may.
+  refuse_all(packed, bad_packed, {Rules::device, Rules::shapes});
+  refuse_all(packed, bad_pointers, {Rules::device, Rules::reference});
+}
+
+TEST_CASE("unusual lengths, windows and sinks of the backward pass that are right", "[served][backward]") {
+  for (const BackwardChange& change : good_packed) {
+    INFO(change.name);
+    B p = packed();
+    change.apply(p);
+    for (const Rules rules : {Rules::device, Rules::shapes, Rules::reference}) accept(p, rules);
+    // Where no pointer is looked at, none need be there.
+    for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.lse, &p.dlse, &p.dq, &p.dk, &p.dv, &p.sinks, &p.dsinks,
+                          &p.cu_seqlens_q, &p.cu_seqlens_k, &p.seqused_q, &p.seqused_k})
+      t->data = nullptr;
+    accept(p, Rules::shapes);
+  }
+}
+
+TEST_CASE("what a packed backward call becomes", "[served][backward]") {
+  B p = packed();
+  p.seqused_k = lengths_at(9, 3), p.max_seqlen_q = 100;
+  window(p, 5, 2);
+  const BackwardProblem problem = accept(p, Rules::device);
+  CHECK((problem.served && !problem.causal && problem.causal_offset == 0));
+  CHECK((problem.batch == 3 && problem.heads == 4 && problem.heads_kv == 2 && problem.head_dim == 16));
+  CHECK((problem.seqlen_q == 12 && problem.seqlen_k == 9));  // no sequence is longer than all rows
+  CHECK((problem.total_q == 12 && problem.total_k == 17 && problem.chunk == 0));
+  CHECK((problem.window.left == 5 && problem.window.right == 2 && problem.window.bottom_right));
+  const Lengths& lengths = problem.lengths;
+  CHECK((lengths.cu_q == p.cu_seqlens_q.data && lengths.cu_k == p.cu_seqlens_k.data && lengths.used_q == nullptr));
+  CHECK((lengths.used_k == p.seqused_k.data && lengths.leftpad_k == nullptr && lengths.batch_k == nullptr));
+  CHECK((lengths.batch == 3 && lengths.max_q == 12 && lengths.max_k == 9));
+  for (const auto& [view, t] : {std::pair{&problem.dq, &p.dq}, {&problem.dout, &p.dout}, {&problem.dk, &p.dk}}) {
+    CHECK((view->data == t->data && view->dim[0] == 1 && view->stride[0] == 0));
+    CHECK((std::equal(t->dim, t->dim + 3, view->dim + 1) && std::equal(t->stride, t->stride + 3, view->stride + 1)));
+  }
+  CHECK((problem.dlse.dim[0] == 1 && problem.dlse.dim[1] == 4 && problem.dlse.dim[2] == 12));
+  CHECK((problem.sinks.data == p.sinks.data && problem.dsinks.data == p.dsinks.data && problem.dsinks.dim[0] == 4));
+
+  chunk(p, 6, 0);
+  const BackwardProblem chunks = accept(p, Rules::device);
+  CHECK((chunks.chunk == 6 && chunks.window.left == -1 && chunks.window.right == 0));
+}
+
+TEST_CASE("what makes a backward problem served, and what does not", "[served][backward]") {
+  const auto plain = [] {
+    B p = batched();
+    p.sinks = p.dsinks = {};
+    return p;
+  };
+  CHECK(!accept(plain(), Rules::device).served);
+  B p = plain();
+  p.max_seqlen_q = 3, p.max_seqlen_k = 5;
+  CHECK(!accept(p, Rules::device).served);
+  window(p, -1, -1);
+  CHECK((!accept(p, Rules::device).served && !accept(p, Rules::device).causal));
+  window(p, -1, 0);
+  const BackwardProblem causal = accept(p, Rules::device);
+  CHECK((!causal.served && causal.causal && causal.causal_offset == 2));
+  void (*const serving[])(B&) = {[](B& p) { window(p, 0, 0); }, [](B& p) { chunk(p, 1, 0); },
+                                 [](B& p) { p.seqused_q = lengths_at(9, 2); },
+                                 [](B& p) { p.seqused_k = lengths_at(9, 2); }, [](B& p) { p.max_seqlen_k = 4; },
+                                 [](B& p) { p.sinks = tensor(far_away(9), FA3_DTYPE_FP32, {4}); }};
+  for (const auto& apply : serving) {
+    B other = plain();
+    apply(other);
+    CHECK(accept(other, Rules::device).served);
+  }
+}
+
+}  // namespace fa3::test

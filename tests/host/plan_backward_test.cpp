@@ -1,0 +1,250 @@
+// The list of key blocks of packed lengths (ptx/plan_backward.h) against what the lengths say.
+#include <catch2/catch_test_macros.hpp>
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "backward_tiles.h"
+#include "plan_backward.h"
+
+namespace fa3::test {
+namespace {
+
+constexpr int32_t Bc = 128;
+
+// A call's numbers, as many as sequences; what the host says; and what became of that.
+struct Planned {
+  std::vector<int32_t> cu_q, cu_k, used_q, used_k;
+  PlanBackwardParams p{};
+  int32_t max_q = 1, max_k = 1;
+
+  std::vector<unsigned char> memory;
+  BackwardListMemory list{};
+
+  // As the host does (src/backward/lengths.cpp), but for tight bounds where lengths are right.
+  void plan(int32_t Br, Window window, int32_t chunk) {
+    const auto batch = int32_t(cu_q.size()) - 1;
+    const auto number = [](const std::vector<int32_t>& from) { return from.empty() ? nullptr : from.data(); };
+    p.lengths = {cu_q.data(), cu_k.data(), number(used_q), number(used_k), nullptr, nullptr, batch, max_q, max_k};
+    p.window = window;
+    p.cuts.chunk = chunk;
+    p.cuts.each = chunk ? int32_t(most_chunks(max_q, max_k, chunk)) : 1;
+    p.entry_rows_q = p.total_q, p.entry_rows_k = p.total_k;
+    p.Br = Divisor::of(Br), p.Bc = Divisor::of(Bc);
+    p.sequences = Divisor::of(std::max(1, batch * p.cuts.each));
+    int32_t nonempty = std::max(1, std::min({int32_t{p.sequences}, p.total_q, p.total_k}));
+    if (chunk) nonempty = std::min(nonempty, 2 * batch + p.total_q / chunk);
+    p.most_sequences = nonempty;
+    p.most_tiles = (p.total_q - 1) / Br + nonempty + 1;
+    p.most_blocks = int32_t(most_pieces(nonempty, chunk ? std::min(chunk, max_k) : max_k, p.total_k, Bc));
+    memory.assign(size_t(list_bytes(p)) + 64, 0xa5);
+    list = list_at(memory.data(), p);
+    const auto scratch = std::make_unique<BackwardPlanScratch>();
+    plan_backward(InTurn(), p, list, *scratch);
+  }
+  bool is_within() const {
+    return std::all_of(memory.end() - 64, memory.end(), [](unsigned char byte) { return byte == 0xa5; });
+  }
+};
+
+// Lengths of which many are 0, 1 and around multiples of tiles and blocks.
+int32_t any_length(std::mt19937_64& random) {
+  switch (random() % 4) {
+    case 0: return int32_t(random() % 2);
+    case 1: return std::max(0, 64 * int32_t(random() % 6) + int32_t(random() % 3) - 1);
+    default: return int32_t(random() % 900);
+  }
+}
+
+Planned right_lengths(std::mt19937_64& random, size_t batch) {
+  Planned made;
+  made.cu_q = {int32_t(random() % 5)}, made.cu_k = {int32_t(random() % 5)};
+  const bool has_used = random() % 2;
+  for (size_t b = 0; b < batch; ++b)
+    for (auto& [cu, used, max] : {std::tuple{&made.cu_q, &made.used_q, &made.max_q},
+                                  std::tuple{&made.cu_k, &made.used_k, &made.max_k}}) {
+      const int32_t length = any_length(random), more = has_used ? int32_t(random() % 9) : 0;
+      cu->push_back(cu->back() + length + more);
+      if (has_used) used->push_back(length);
+      *max = std::max(*max, length + more);
+    }
+  made.p.total_q = std::max(1, made.cu_q.back() + int32_t(random() % 5));
+  made.p.total_k = std::max(1, made.cu_k.back() + int32_t(random() % 5));
+  return made;
+}
+
+constexpr Window windows[] = {{-1, -1, false}, {-1, 0, true}, {-1, 0, false}, {300, 0, true}, {100, 100, true},
+                              {0, 0, true},    {-1, 50, true}, {20, -1, true}};
+
+
+template <int Br>
+void check(const Planned& made) {
+  const PlanBackwardParams& p = made.p;
+  REQUIRE(made.is_within());
+  const int32_t count = made.list.counts->blocks;
+  REQUIRE((count >= 0 && count <= p.most_blocks));
+
+  // What each row sees, from the call's own sequences; which rows and keys are in use, or seen.
+  int64_t pairs = 0, seen_by_blocks = 0;
+  std::vector<char> sees(size_t(p.total_q)), is_seen(size_t(p.total_k));
+  for (int32_t i = 0; i < p.sequences; ++i) {
+    const Sequence s = sequence_at(p.lengths, p.total_q, p.total_k, p.window, p.cuts, i);
+    for (int32_t row = 0; row < s.seqlen_q; ++row) {
+      const Keys keys = visible_of(s, true, true, {0}).of(row);
+      for (int32_t key = keys.begin; key < keys.end; ++key) is_seen[size_t(s.k_row + key)] = true;
+      pairs += std::max(0, keys.end - keys.begin);
+      sees[size_t(s.q_row + row)] |= !keys.none();
+    }
+  }
+
+  // All blocks together hold each pair once; each tile that they visit is the list's, of its sequence.
+  std::vector<int> owners(size_t(p.most_tiles) * (Br / backward_tile_rows), 0);
+  for (int32_t n = 0; n < count; ++n) {
+    const PlannedBlock& block = made.list.blocks[n];
+    const Sequence& s = block.sequence;
+    const Visible seen = visible_of(s, true, true, {0});
+    REQUIRE((block.first < block.end && block.start >= block.first && block.start < block.end));
+    REQUIRE((block.key == block.block * Bc && block.key < s.seqlen_k && n >= block.block));
+    REQUIRE(made.list.blocks[n - block.block].sequence.k_row == s.k_row);
+    for (int32_t tile = block.first; tile < block.end; ++tile) {
+      const PlannedTile& its = made.list.tiles[block.first_tile + tile];
+      REQUIRE(its.tile == tile);
+      REQUIRE(made.list.sequences[its.sequence].q_row == s.q_row);
+    }
+    for (int32_t row = block.first * Br; row < std::min(block.end * Br, s.seqlen_q); ++row) {
+      const Keys keys = seen.of(row);
+      seen_by_blocks += std::max(0, std::min(keys.end, block.key + Bc) - std::max(keys.begin, block.key));
+    }
+    const QTiles share = share_of(block);
+    for (int32_t tile = share.begin; tile < share.end; ++tile)
+      ++owners[size_t(block.first_tile * (Br / backward_tile_rows) + tile)];
+  }
+  CHECK(seen_by_blocks == pairs);
+
+  // Tiles of sequences have one owner each, and all of their rows see a key.
+  int64_t rows = 0;
+  for (int32_t n = 0; n < p.most_tiles; ++n) {
+    const PlannedTile& tile = made.list.tiles[n];
+    for (int32_t half = 0; half < Br / backward_tile_rows; ++half) {
+      const int32_t first = tile.tile * Br + half * backward_tile_rows;
+      const bool exists = tile.sequence >= 0 && first < made.list.sequences[tile.sequence].seqlen_q;
+      REQUIRE(owners[size_t(n * (Br / backward_tile_rows) + half)] == exists);
+      if (!exists) continue;
+      const Sequence& s = made.list.sequences[tile.sequence];
+      for (int32_t row = first; row < std::min(first + backward_tile_rows, s.seqlen_q); ++row, ++rows)
+        REQUIRE(sees[size_t(s.q_row + row)]);
+    }
+  }
+  CHECK(rows == std::count(sees.begin(), sees.end(), 1));
+
+  // The others are those whose gradients a pass sets to 0.
+  std::vector<int> zeros_q(size_t(p.total_q)), zeros_k(size_t(p.total_k));
+  for (int32_t b = 0; b < p.lengths.batch; ++b) {
+    const UnseenRows unseen = unseen_rows(p, b);
+    for (int32_t n = 0; n < unseen.q.count(); ++n) ++zeros_q[size_t(unseen.q.row(n))];
+    for (int32_t n = 0; n < unseen.k.count(); ++n) ++zeros_k[size_t(unseen.k.row(n))];
+  }
+  for (int32_t row = made.cu_q.front(); row < made.cu_q.back(); ++row)
+    REQUIRE(zeros_q[size_t(row)] == !sees[size_t(row)]);
+  for (int32_t row = made.cu_k.front(); row < made.cu_k.back(); ++row)
+    REQUIRE(zeros_k[size_t(row)] == !is_seen[size_t(row)]);
+}
+
+}  // namespace
+
+TEST_CASE("lists of key blocks hold each pair that is seen once", "[lengths][backward]") {
+  std::mt19937_64 random(1);
+  for (int n = 0; n < 400; ++n) {
+    const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
+    Planned made = right_lengths(random, 1 + random() % 12);
+    made.p.downwards = n % 3 == 0, made.p.section_heads = 1;
+    const Window window = chunk ? Window{-1, random() % 2 ? 0 : -1, true} : windows[random() % std::size(windows)];
+    made.plan(n % 2 ? 64 : 128, window, chunk);
+    n % 2 ? check<64>(made) : check<128>(made);
+  }
+}
+
+TEST_CASE("more sequences than shared memory holds are kept in the list's memory", "[lengths][backward]") {
+  std::mt19937_64 random(2);
+  Planned made = right_lengths(random, BackwardPlanScratch::most_sequences + 7);
+  made.p.section_heads = 2;
+  made.plan(64, {-1, 0, true}, 0);
+  CHECK(made.list.numbers != nullptr);
+  check<64>(made);
+}
+
+TEST_CASE("key blocks with many tiles come first, and those of a sequence together", "[lengths][backward]") {
+  Planned made;
+  made.cu_q = made.cu_k = {0, 128, 1128, 1628, 5628};
+  made.p.total_q = made.p.total_k = made.max_q = made.max_k = 5628;
+  made.p.section_heads = 1;
+  made.plan(64, {-1, 0, true}, 0);
+  check<64>(made);
+  std::vector<int32_t> starts;
+  for (int32_t n = 0; n < made.list.counts->blocks; ++n)
+    if (made.list.blocks[n].block == 0) starts.push_back(made.list.blocks[n].sequence.q_row);
+  CHECK(starts == std::vector<int32_t>{1628, 128, 1128, 0});
+}
+
+// Behind the last one is one without rows, which begins where that ends.
+TEST_CASE("as many sequences have rows as there may be", "[lengths][backward]") {
+  Planned made;
+  made.cu_q = {0, 505}, made.used_q = {500}, made.cu_k = {0, 500};
+  made.p.total_q = made.max_q = 505, made.p.total_k = made.max_k = 500;
+  made.p.section_heads = 1;
+  made.plan(64, {-1, 0, true}, 1);
+  CHECK((made.p.most_sequences == 500 && made.p.sequences == 501 && made.list.counts->blocks == 500));
+  check<64>(made);
+}
+
+// A key block's share is rounded `behind` blocks later: then all of its sequence and head have been taken.
+TEST_CASE("each block of each head is taken once, section by section", "[lengths][backward]") {
+  for (const int32_t heads : {1, 6})
+    for (const int32_t section : {1, 2, 3, 6}) {
+      if (heads % section != 0) continue;
+      const BlockCounts counts{5, Divisor::of(5 * section)};
+      std::set<std::pair<int32_t, int32_t>> all;
+      for (int32_t n = 0; n < 5 * heads; ++n) {
+        const ListedBlock block = listed_block(counts, Divisor::of(section), n);
+        CHECK((block.entry < 5 && block.head < heads && block.head / section == n / (5 * section)));
+        all.emplace(block.entry, block.head);
+      }
+      CHECK(all.size() == size_t(5 * heads));
+    }
+}
+
+TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[lengths][backward]") {
+  std::mt19937_64 random(3);
+  for (int n = 0; n < 400; ++n) {
+    Planned made = right_lengths(random, 1 + random() % 12);
+    for (auto* numbers : {&made.cu_q, &made.cu_k, &made.used_q, &made.used_k})
+      for (int32_t& number : *numbers)
+        if (random() % 3 == 0) number = random() % 2 ? int32_t(random()) : int32_t(random() % 3000);
+    const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
+    made.p.section_heads = 1;
+    made.plan(64, chunk ? Window{-1, 0, true} : windows[random() % std::size(windows)], chunk);
+    REQUIRE(made.is_within());
+    const int32_t count = made.list.counts->blocks;
+    REQUIRE((count >= 0 && count <= made.p.most_blocks));
+    for (int32_t i = 0; i < count; ++i) {
+      const PlannedBlock& block = made.list.blocks[i];
+      const Sequence& s = block.sequence;
+      REQUIRE((s.q_row >= 0 && s.q_row + s.seqlen_q <= made.p.total_q && s.seqlen_q <= made.max_q));
+      REQUIRE((s.k_row >= 0 && s.k_row + s.seqlen_k <= made.p.total_k && s.seqlen_k <= made.max_k));
+      REQUIRE((block.first >= 0 && block.end <= (s.seqlen_q + 63) / 64 && block.first < block.end));
+      REQUIRE((block.first_tile >= 0 && block.first_tile + block.end <= made.p.most_tiles));
+      REQUIRE((block.block < block.blocks && i - block.block >= 0 && i - block.block + block.blocks <= count));
+    }
+    for (int32_t b = 0; b < made.p.lengths.batch; ++b) {
+      const UnseenRows unseen = unseen_rows(made.p, b);
+      for (int32_t i = 0; i < unseen.q.count(); ++i)
+        REQUIRE((unseen.q.row(i) >= 0 && unseen.q.row(i) < made.p.total_q));
+      for (int32_t i = 0; i < unseen.k.count(); ++i)
+        REQUIRE((unseen.k.row(i) >= 0 && unseen.k.row(i) < made.p.total_k));
+    }
+  }
+}
+
+}  // namespace fa3::test

@@ -1,0 +1,164 @@
+// What backward calls of packed lengths, windows and sinks launch, with a driver that only listens.
+#include <catch2/catch_test_macros.hpp>
+#include <cstring>
+
+#include "backward_calls.h"
+
+namespace fa3::test {
+namespace {
+
+void* at(uintptr_t n) { return reinterpret_cast<void*>(n << 42); }
+
+struct Packed {
+  int64_t batch = 8, total_q = 4096, total_k = 4096, heads = 8, heads_kv = 8, head_dim = 128;
+  int32_t max_q = 1000, max_k = 1000;
+};
+B packed(const Packed& s) {
+  B p = FA3_BACKWARD_PARAMS_INIT;
+  const auto rows = [&](uintptr_t n, int64_t total, int64_t heads) {
+    return tensor(at(n), FA3_DTYPE_BF16, {total, heads, s.head_dim});
+  };
+  p.q = rows(1, s.total_q, s.heads), p.o = rows(4, s.total_q, s.heads), p.dout = rows(6, s.total_q, s.heads);
+  p.dq = rows(7, s.total_q, s.heads);
+  p.k = rows(2, s.total_k, s.heads_kv), p.v = rows(3, s.total_k, s.heads_kv);
+  p.dk = rows(8, s.total_k, s.heads_kv), p.dv = rows(9, s.total_k, s.heads_kv);
+  p.lse = tensor(at(5), FA3_DTYPE_FP32, {s.heads, s.total_q});
+  p.cu_seqlens_q = tensor(at(10), FA3_DTYPE_INT32, {s.batch + 1});
+  p.cu_seqlens_k = tensor(at(11), FA3_DTYPE_INT32, {s.batch + 1});
+  p.max_seqlen_q = s.max_q, p.max_seqlen_k = s.max_k;
+  return p;
+}
+void add_sinks(B& p) {
+  p.sinks = tensor(at(12), FA3_DTYPE_FP32, {p.q.dim[1]}), p.dsinks = tensor(at(13), FA3_DTYPE_FP32, {p.q.dim[1]});
+}
+
+std::vector<std::string> launched(const B& p) {
+  FakeCuda& fake = fake_cuda();
+  fake.launches.clear(), fake.maps.clear();
+  REQUIRE(backward(p) == FA3_OK);
+  std::vector<std::string> kernels;
+  for (const Launch& launch : fake.launches) {
+    kernels.push_back(launch.kernel);
+    CHECK(launch.early == (kernels.size() > 1));
+    fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
+    REQUIRE(fa3_backward_kernel_info(&p, 132, int(kernels.size()) - 1, &info) == FA3_OK);
+    CHECK((info.name == launch.kernel && info.grid == int(launch.grid[0])));
+    CHECK(info.launches == int(fake.launches.size()));
+  }
+  return kernels;
+}
+
+}  // namespace
+
+TEST_CASE("served backward: a list, rows prepared, gradients, and what is left", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const B p = packed({});
+  REQUIRE(launched(p) == std::vector<std::string>{
+                             "fa3_pass_bwd_plan", "fa3_pass_bwd_prepare_lengths_d128",
+                             "fa3_bwdserved_bf16_d128_window_64x128", "fa3_pass_bwd_finish_lengths_d128"});
+  const PlanBackwardPassParams& pass = fake.launches[0].carried.backward_list;
+  const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
+  for (const int other : {1, 3})
+    CHECK(std::memcmp(static_cast<const void*>(&fake.launches[size_t(other)].carried.planned_backward), &g,
+                      sizeof g) == 0);
+  CHECK((pass.list.blocks == g.blocks && pass.list.counts == g.counts && pass.list.tiles == g.tiles));
+  CHECK((g.call.lengths.batch == 8 && g.call.total_q == 4096 && g.call.lengths.max_k == 1000));
+  CHECK((g.call.most_tiles == 4095 / 64 + 8 + 1 && g.call.most_blocks == (4096 - 8) / 128 + 8));
+  CHECK((fake.launches[0].grid[0] == 1 && fake.launches[2].grid[0] == 132));
+  CHECK(fake.launches[1].grid[0] == unsigned(g.zero_blocks + g.call.most_tiles * 8));
+  CHECK((g.zero_blocks == 8 * g.zero_slices && g.zero_blocks >= 132));
+  CHECK(fake.launches[3].grid[0] == unsigned(g.finish_blocks));
+  CHECK((g.order.dq == DqOrder::any && g.order.adders == 2 && g.order.done_behind == 1));
+  CHECK(g.order.behind >= g.order.section_heads * 8);  // all blocks of a sequence are taken by then
+  // All that is counted lies between the sums and the list.
+  const auto* const counters = reinterpret_cast<const char*>(g.order.added);
+  CHECK(g.visits - g.order.added == g.call.most_blocks * 8 + 1);
+  CHECK((g.counters == g.visits - g.order.added + g.call.most_tiles * 8 && g.order.claimed == g.visits - 1));
+  CHECK(reinterpret_cast<const char*>(g.counts) >= counters + 4 * g.counters);
+  CHECK(reinterpret_cast<const char*>(g.rows.dq_sums + int64_t{g.call.most_tiles} * 64 * 8 * 128) <= counters);
+  CHECK(reinterpret_cast<const char*>(pass.list.tiles + g.call.most_tiles) <=
+        static_cast<const char*>(workspace_memory) + workspace_of(p));
+}
+
+TEST_CASE("served backward: keys of one block need no sums", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  B p = packed({.max_q = 500, .max_k = 128});
+  const std::vector<std::string> three = {"fa3_pass_bwd_plan", "fa3_pass_bwd_prepare_lengths_d128",
+                                          "fa3_bwdservedshort_bf16_d128_window_64x128"};
+  CHECK(launched(p) == three);
+  CHECK(fake.launches[2].carried.planned_backward.rows.dq_sums == nullptr);
+  p.max_seqlen_k = 4000, p.mask = FA3_MASK_CHUNK, p.window_left = 128;  // nor do chunks
+  CHECK(launched(p) == three);
+  add_sinks(p);
+  REQUIRE(launched(p).size() == 4);
+  CHECK(fake.launches[3].grid[0] == 8);  // a sink of each head
+  p.mask = FA3_MASK_NONE, p.window_left = 0, p.max_seqlen_k = 129;
+  CHECK(launched(p)[2] == "fa3_bwdserved_bf16_d128_window_64x128");
+}
+
+TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const auto order_of = [&](const B& p) {
+    REQUIRE(launched(p).size() == 4);
+    const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
+    CHECK((g.call.downwards != 0) == (g.order.dq == DqOrder::downwards));
+    return g.order.dq;
+  };
+  B p = packed({.heads_kv = 2});
+  CHECK(order_of(p) == DqOrder::any);
+  p.flags = FA3_FLAG_DETERMINISTIC;
+  CHECK(order_of(p) == DqOrder::downwards);
+  p.flags = 0, p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;  // several heads read one
+  CHECK(order_of(p) == DqOrder::downwards);
+  CHECK(order_of([&] {
+          B one = packed({});
+          one.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+          return one;
+        }()) == DqOrder::any);
+}
+
+TEST_CASE("served backward: the workspace follows the tokens", "[launch][backward]") {
+  fresh();
+  const size_t few = workspace_of(packed({.batch = 4, .total_q = 16384, .total_k = 16384, .max_q = 16384,
+                                          .max_k = 16384}));
+  CHECK(few < size_t(16384 + 5 * 64) * 8 * (8 + 4 * 128) * 101 / 100);
+  const size_t many = workspace_of(packed({.batch = 1000, .total_q = 16384, .total_k = 16384, .max_q = 16384,
+                                           .max_k = 16384}));
+  CHECK(many < few + 1000 * (64 * 8 * (8 + 4 * 128) + 300));  // a tile more for each sequence
+  B chunks = packed({.batch = 4, .total_q = 16384, .total_k = 16384, .max_q = 16384, .max_k = 16384});
+  chunks.mask = FA3_MASK_CHUNK, chunks.window_left = 1024;
+  CHECK(workspace_of(chunks) < few + 24 * (64 * 8 * (8 + 4 * 128) + 300) + 64 * 300);
+}
+
+TEST_CASE("served backward: nothing to compute leaves zeros to be written", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const std::vector<std::string> zeros = {"fa3_pass_bwd_prepare_lengths_d128"};
+  CHECK(launched(packed({.total_k = 0})) == zeros);
+  CHECK(fake.maps.empty());  // of tensors without elements there are none
+  CHECK(launched(packed({.total_q = 0})) == zeros);
+  CHECK(launched(packed({.batch = 0})).empty());
+  B p = packed({.total_q = 0});
+  add_sinks(p);
+  CHECK(launched(p) == std::vector<std::string>{zeros[0], "fa3_pass_bwd_finish_lengths_d128"});
+}
+
+TEST_CASE("served backward: batched tensors of any strides", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  B p = imaginary_backward({.batch = 3, .seqlen_q = 200, .seqlen_k = 300, .heads = 2, .heads_kv = 2, .head_dim = 64});
+  p.seqused_k = tensor(at(10), FA3_DTYPE_INT32, {3});
+  set_strides(p.q, {2 * 64, 3 * 2 * 64, 64, 1});           // sequences first
+  set_strides(p.dout, {250 * 2 * 64 + 8, 2 * 64, 64, 1});  // gaps
+  REQUIRE(launched(p).size() == 4);
+  const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
+  const auto steps = [&](BackwardMap map) { return g.steps[int(map)]; };
+  CHECK((steps(BackwardMap::q).row == 3 && steps(BackwardMap::q).batch == 1));
+  CHECK((steps(BackwardMap::dout).row == 16 && steps(BackwardMap::dout).batch == 250 * 16 + 1));
+  CHECK((steps(BackwardMap::k).row == 1 && steps(BackwardMap::k).batch == 300));
+  set_strides(p.dout, {(int64_t{1} << 35) + 8, 2 * 64, 64, 1});
+  fake.launches.clear();
+  CHECK(backward(p) == FA3_ERROR_UNSUPPORTED);
+  CHECK(std::strstr(fa3_last_error_message(), "dout has batch entries"));
+  CHECK(fake.launches.empty());
+}
+
+}  // namespace fa3::test

@@ -1,0 +1,251 @@
+#include "served_backward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "backward.h"
+#include "half.h"
+#include "maps.h"
+#include "plan_backward.h"
+
+namespace fa3::test {
+namespace {
+
+constexpr int tile_rows = backward_tile_rows;
+constexpr double log2_e = 1.4426950408889634;
+
+double value(uint16_t bits, bool bf16) { return bf16 ? tools::from_bf16(bits) : tools::from_fp16(bits); }
+uint16_t rounded(double x, bool bf16) { return bf16 ? tools::to_bf16(float(x)) : tools::to_fp16(float(x)); }
+
+using Numbers = std::vector<double>;
+
+// Rows by a clipped map, found as the hardware finds them.
+class ClippedRows {
+ public:
+  ClippedRows(const TensorMap& encoded, const PlannedBackwardParams& p, BackwardMap of)
+      : map_(map_of(encoded)), p_(p), of_(of), bf16_(map_.dtype == FA3_DTYPE_BF16) {}
+
+  int64_t columns() const { return map_.dim[0]; }
+  Numbers read(const Sequence& s, int32_t row, int32_t head) const {
+    Numbers numbers(static_cast<size_t>(columns()));
+    if (const uint16_t* from = find(s, row, head))
+      std::transform(from, from + columns(), numbers.begin(), [&](uint16_t bits) { return value(bits, bf16_); });
+    return numbers;
+  }
+  void write(const Sequence& s, int32_t row, int32_t head, const Numbers& numbers) const {
+    uint16_t* const to = find(s, row, head);
+    for (int64_t x = 0; to && x < columns(); ++x) to[x] = rounded(numbers[size_t(x)], bf16_);
+  }
+
+ private:
+  // Null: outside.
+  uint16_t* find(const Sequence& s, int32_t row, int32_t head) const {
+    const Place place = clipped(p_.end_of(of_, s), of_queries(of_) ? s.seqlen_q : s.seqlen_k, row, head);
+    const int32_t at[] = {place.row, place.head, place.batch, clipped_rows};
+    uint64_t address = reinterpret_cast<uint64_t>(map_.data);
+    for (uint32_t i = 1; i < map_.rank; ++i) {
+      if (at[i - 1] < 0 || uint32_t(at[i - 1]) >= map_.dim[i]) return nullptr;
+      address += uint64_t(at[i - 1]) * map_.stride[i - 1];
+    }
+    return reinterpret_cast<uint16_t*>(address);
+  }
+
+  Map map_;
+  const PlannedBackwardParams& p_;
+  BackwardMap of_;
+  bool bf16_;
+};
+
+double dot(const Numbers& a, const Numbers& b) {
+  double sum = 0;
+  for (size_t x = 0; x < a.size(); ++x) sum += a[x] * b[x];
+  return sum;
+}
+void add(Numbers& to, double factor, const Numbers& x) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] += factor * x[i];
+}
+
+int64_t offset(const RowStrides& stride, int64_t batch, int64_t head, int64_t row) {
+  return batch * stride.batch + head * stride.head + row * stride.row;
+}
+
+void zero_unseen(const Unseen& unseen, uint16_t* to, const RowStrides& stride, int32_t heads, int32_t columns) {
+  for (int32_t n = 0; n < unseen.count(); ++n)
+    for (int32_t head = 0; head < heads; ++head)
+      std::fill_n(to + offset(stride, unseen.batch, head, unseen.row(n)), columns, uint16_t{0});
+}
+
+double sink_of(const PlannedBackwardParams& p, int64_t head) { return p.sinks.sinks[head * p.sinks.sinks_stride]; }
+
+// Zeros of a sequence, and what its rows without keys add to the gradient of a sink.
+void zeros(const PlannedBackwardParams& p, int32_t sequence) {
+  const UnseenRows unseen = unseen_rows(p.call, sequence);
+  zero_unseen(unseen.q, p.rows.dq, p.rows.dq_stride, p.rows.heads, p.rows.head_dim);
+  zero_unseen(unseen.k, p.keys.dk, p.keys.dk_stride, p.keys.heads, p.keys.head_dim);
+  zero_unseen(unseen.k, p.keys.dv, p.keys.dv_stride, p.keys.heads, p.keys.head_dim_v);
+  for (int64_t head = 0; p.sinks.dsinks && head < p.rows.heads; ++head) {
+    float* const sums = p.sinks.sums + head * p.sinks.each + p.sinks.each - p.zero_blocks + sequence * p.zero_slices;
+    std::fill_n(sums, int32_t{p.zero_slices}, 0.f);
+    for (int32_t row = unseen.q.used.begin; p.rows.dlse && row < unseen.q.used.end; ++row)
+      if ((row < unseen.q.seen.begin || row >= unseen.q.seen.end) && sink_of(p, head) != -INFINITY)
+        *sums -= p.rows.dlse[offset(p.rows.dlse_stride, unseen.q.batch, head, row)];
+  }
+}
+
+// A tile's rows: how many there are from the first on, and where that is in the tensors.
+struct Tile {
+  const Sequence* sequence;  // null: there is no such tile
+  int32_t first, rows;
+};
+Tile tile_at(const PlannedBackwardParams& p, int32_t number) {
+  const PlannedTile planned = p.tiles[number / p.rows.tiles_per_visit];
+  if (planned.sequence < 0) return {};
+  const Sequence& s = p.sequences[planned.sequence];
+  const int32_t first =
+      (planned.tile * p.rows.tiles_per_visit + number % p.rows.tiles_per_visit) * tile_rows;
+  return {&s, first, std::clamp(s.seqlen_q - first, 0, tile_rows)};
+}
+
+void prepare(const PlannedBackwardParams& params, int64_t head, int32_t number) {
+  const BackwardRows& p = params.rows;
+  const Tile tile = tile_at(params, number);
+  float* const sum = params.sinks.dsinks ? params.sinks.sums + head * params.sinks.each + number : nullptr;
+  if (sum) *sum = 0;
+  for (int32_t r = 0; tile.sequence && r < tile_rows; ++r) {
+    const int64_t at = (head * p.tiles + number) * tile_rows + r, batch = tile.sequence->q_batch;
+    const int64_t row = tile.sequence->q_row + tile.first + r;
+    double lse = INFINITY, delta = 0;
+    if (r < tile.rows) {
+      lse = p.lse[offset(p.lse_stride, batch, head, row)];
+      const uint16_t *o = p.o + offset(p.o_stride, batch, head, row),
+                     *dout = p.dout + offset(p.dout_stride, batch, head, row);
+      for (int32_t x = 0; x < p.head_dim_v; ++x) delta += value(o[x], p.bf16) * value(dout[x], p.bf16);
+      if (p.dlse) delta -= p.dlse[offset(p.dlse_stride, batch, head, row)];
+      if (sum) *sum += float(std::exp(sink_of(params, head) - lse) * delta);
+    }
+    p.lse_log2[at] = float(lse * log2_e), p.delta[at] = float(delta);
+  }
+}
+
+// Where the sum for this row of a tile and this column is, as in backward.cpp.
+int64_t place(int row, int column) {
+  const int lane = row % 8 * 4 + column % 8 / 2, number = row % 16 / 8 * 2 + column % 2;
+  return column / 64 * 4096 + row / 16 * 1024 + column % 64 / 8 * 128 + lane * 4 + number;
+}
+
+// Rounds dQ of a tile.
+void finish(const PlannedBackwardParams& params, int columns, int64_t head, int32_t number) {
+  const BackwardRows& p = params.rows;
+  const Tile tile = tile_at(params, number);
+  const float* const sums = p.dq_sums + (head * p.tiles + number) * tile_rows * columns;
+  for (int32_t r = 0; r < tile.rows; ++r) {
+    const Sequence& s = *tile.sequence;
+    uint16_t* const to = p.dq + offset(p.dq_stride, s.q_batch, head, s.q_row + tile.first + r);
+    for (int32_t x = 0; x < p.head_dim; ++x) to[x] = rounded(double(sums[place(r, x)]) * params.softmax_scale, p.bf16);
+  }
+}
+
+// The share of the n-th key block of the list.
+void finish_share(const PlannedBackwardParams& p, int columns, int32_t n) {
+  const ListedBlock listed = listed_block(*p.counts, p.order.section, n);
+  const PlannedBlock& block = p.blocks[listed.entry];
+  const QTiles share = share_of(block);
+  for (int32_t head = listed.head * p.readers; head < (listed.head + 1) * p.readers; ++head)
+    for (int32_t tile = share.begin; tile < share.end; ++tile)
+      finish(p, columns, head, block.first_tile * p.rows.tiles_per_visit + tile);
+}
+
+}  // namespace
+
+CUresult simulate_bwd_plan(const PlanBackwardPassParams& p) {
+  const auto scratch = std::make_unique<BackwardPlanScratch>();
+  plan_backward(InTurn(), p.call, p.list, *scratch);
+  return CUDA_SUCCESS;
+}
+
+CUresult simulate_prepare_lengths(const PlannedBackwardParams& p, unsigned blocks) {
+  if (p.zero_blocks != p.call.lengths.batch * p.zero_slices) return CUDA_ERROR_LAUNCH_FAILED;
+  for (int32_t b = 0; b < p.call.lengths.batch; ++b) zeros(p, b);
+  for (int32_t n = 0; n < int32_t(blocks) - p.zero_blocks; ++n)
+    for (int32_t i = 0; i < p.rows.tiles_per_visit; ++i)
+      prepare(p, n % int32_t{p.rows.heads}, n / p.rows.heads * p.rows.tiles_per_visit + i);
+  std::fill_n(p.order.added, p.counters, 0u);
+  return CUDA_SUCCESS;
+}
+
+CUresult simulate_lengths(const PlannedBackwardParams& p, const BackwardRow& row, unsigned blocks) {
+  const ClippedRows q(p.q, p, BackwardMap::q), dout(p.dout, p, BackwardMap::dout), k(p.k, p, BackwardMap::k);
+  const ClippedRows v(p.v, p, BackwardMap::v), dk(p.dk, p, BackwardMap::dk), dv(p.dv, p, BackwardMap::dv);
+  const bool is_complete = row.has(Trait::one_key_block);
+  const int64_t heads_kv = p.order.heads, most = p.call.most_blocks * heads_kv, tiles = p.rows.tiles;
+  if (q.columns() > row.d || v.columns() > row.dv || is_complete == (p.rows.dq_sums != nullptr) ||
+      p.readers != p.heads_per_kv || heads_kv % p.order.section_heads != 0 || p.counts->blocks > p.call.most_blocks ||
+      int64_t{blocks} != std::min<int64_t>(most, multiprocessors) || p.call.Br != row.Br || p.call.Bc != row.Bc)
+    return CUDA_ERROR_LAUNCH_FAILED;
+  for (int32_t n = 0; n < p.counts->blocks; ++n)
+    for (int32_t head_kv = 0; head_kv < heads_kv; ++head_kv) {
+      const PlannedBlock& block = p.blocks[n];
+      const Sequence& s = block.sequence;
+      const Visible seen = visible_of(s, row.bounded_left(), row.bounded_right(), {0});
+      const int32_t keys = std::min(row.Bc, s.seqlen_k - block.key), end = std::min(s.seqlen_q, block.end * row.Br);
+      if (keys <= 0 || block.first >= block.end || block.start < block.first || block.start >= block.end ||
+          (is_complete && keys < s.seqlen_k))
+        return CUDA_ERROR_LAUNCH_FAILED;
+      std::vector<Numbers> gradients_k(size_t(keys), Numbers(size_t(k.columns()))), of_k;
+      std::vector<Numbers> gradients_v(size_t(keys), Numbers(size_t(v.columns()))), of_v;
+      for (int32_t j = 0; j < keys; ++j)
+        of_k.push_back(k.read(s, block.key + j, head_kv)), of_v.push_back(v.read(s, block.key + j, head_kv));
+      for (int32_t head = head_kv * p.readers; head < (head_kv + 1) * p.readers; ++head)
+        for (int32_t i = block.first * row.Br; i < end; ++i) {
+          const int64_t visit = head * (tiles / p.rows.tiles_per_visit) + block.first_tile + i / row.Br;
+          const int64_t at = visit * row.Br + i % row.Br;
+          const Numbers its_q = q.read(s, i, head), its_dout = dout.read(s, i, head);
+          Numbers its_dq(its_q.size());
+          for (int32_t j = 0; j < keys; ++j) {
+            if (!seen.sees(i, block.key + j)) continue;
+            const double weight =
+                std::exp2(dot(its_q, of_k[size_t(j)]) * p.softmax_scale_log2 - p.rows.lse_log2[at]);
+            const double ds = weight * (dot(its_dout, of_v[size_t(j)]) - p.rows.delta[at]);
+            add(gradients_k[size_t(j)], ds * p.softmax_scale, its_q);
+            add(gradients_v[size_t(j)], weight, its_dout);
+            add(its_dq, ds, of_k[size_t(j)]);
+          }
+          if (is_complete) {
+            for (double& x : its_dq) x *= p.softmax_scale;
+            ClippedRows(p.dq, p, BackwardMap::dq).write(s, i, head, its_dq);
+            continue;
+          }
+          float* const sums = p.rows.dq_sums + at / tile_rows * tile_rows * row.d;
+          if (i % row.Br == 0 && p.visits[visit]++ == 0)
+            std::fill_n(p.rows.dq_sums + visit * row.Br * row.d, row.Br * row.d, 0.f);
+          for (size_t x = 0; x < its_dq.size(); ++x)
+            sums[place(int(at % tile_rows), int(x))] += float(its_dq[x]);
+        }
+      for (int32_t j = 0; j < keys; ++j) {
+        dk.write(s, block.key + j, head_kv, gradients_k[size_t(j)]);
+        dv.write(s, block.key + j, head_kv, gradients_v[size_t(j)]);
+      }
+    }
+  for (int32_t n = p.order.behind; p.order.done_behind > 0 && n < p.counts->blocks * heads_kv; ++n)
+    finish_share(p, row.d, n - p.order.behind);
+  return CUDA_SUCCESS;
+}
+
+CUresult simulate_finish_lengths(const PlannedBackwardParams& params, const PassRow& row, unsigned blocks) {
+  const BackwardRows& p = params.rows;
+  const int32_t heads = p.heads;
+  if (int64_t{blocks} != params.finish_blocks + (params.sinks.dsinks ? heads : 0)) return CUDA_ERROR_LAUNCH_FAILED;
+  for (int32_t n = 0; n < params.finish_blocks / params.finish_sharers; ++n)
+    if (const int32_t number = params.counts->blocks * int32_t{params.order.heads} - 1 - n; number >= 0)
+      finish_share(params, row.d, number);
+  for (int64_t head = 0; params.sinks.dsinks && head < heads; ++head) {
+    double sum = 0;
+    for (int32_t i = 0; i < params.sinks.each; ++i) sum += params.sinks.sums[head * params.sinks.each + i];
+    params.sinks.dsinks[head * params.sinks.dsinks_stride] = float(0 - sum);
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace fa3::test

@@ -1,0 +1,15 @@
+// The launches of a backward call whose sequences have lengths of their own, on the CPU, each from what it carries
+// alone.
+#pragma once
+#include <cuda.h>
+
+#include "launched.h"
+
+namespace fa3::test {
+
+CUresult simulate_bwd_plan(const PlanBackwardPassParams& p);
+CUresult simulate_prepare_lengths(const PlannedBackwardParams& p, unsigned blocks);
+CUresult simulate_lengths(const PlannedBackwardParams& p, const BackwardRow& row, unsigned blocks);
+CUresult simulate_finish_lengths(const PlannedBackwardParams& p, const PassRow& row, unsigned blocks);
+
+}  // namespace fa3::test

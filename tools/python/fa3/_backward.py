@@ -1,0 +1,32 @@
+"""The backward pass: `fa3.backward`'s arguments as the library's numbers, its gradients, and the call. Nothing here
+reads what a tensor holds."""
+
+from __future__ import annotations
+
+from . import _abi, _arrays, _forward
+
+# What the backward pass has of _forward.TENSORS.
+TENSORS = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+
+
+def without_gradients(**tensors):
+    """Those names of `forward`'s tensors with which it has no backward pass."""
+    return [name for name in tensors if name not in (*TENSORS, "schedule")]
+
+
+def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=None, window=(0, 0),
+             maxima=(None, None), with_dsinks=False, **tensors):  # fmt: skip
+    """(dq, dk, dv), and with_dsinks dsinks. tensors: by name, those that are given."""
+    arrays = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "dlse": dlse, **tensors}
+    place = _arrays.place_of(**arrays)
+    named = {"q": q, "k": k, "v": v, **({"sinks": tensors["sinks"]} if with_dsinks else {})}
+    gradients = {f"d{name}": place.empty(x.shape, x.dtype) for name, x in named.items()}
+    # The library leaves rows of no sequence alone, and where those are no host knows.
+    for name, sums in (("dq", "cu_seqlens_q"), ("dk", "cu_seqlens_k"), ("dv", "cu_seqlens_k")):
+        if sums in tensors:
+            gradients[name][...] = 0
+    described = {name: _arrays.describe(name, x) for name, x in {**arrays, **gradients}.items()}
+    numbers = _forward.numbers(q, k, window, maxima, tensors)
+    how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
+    place.run(_abi.BackwardParams(**how, **numbers, **described))
+    return tuple(gradients.values())
