@@ -77,12 +77,14 @@ def shapes(card, case, **wanted):
 
 def served(card, *kinds):
     """The best peer's time over the library's for each point of serving.csv. Beside pages peers without them do not
-    count, nor do those that plan in the call where the others' plans are made before."""
+    count, nor do those that plan in the call where the others' plans are made before; nor points that the library does
+    not take (backward at d 256)."""
     points = {}
     for row in rows(card, "serving"):
         if row["kind"] in kinds and not row["peer"].endswith((":inline", "-contiguous")):
             points.setdefault((row["kind"], row["point"]), {})[row["peer"]] = float(row["us"])
-    return [min(us for peer, us in of.items() if peer != "libfa3") / of["libfa3"] for of in points.values()]
+    taken = [of for of in points.values() if "libfa3" in of]
+    return [min(us for peer, us in of.items() if peer != "libfa3") / of["libfa3"] for of in taken]
 
 
 def mean(values):
@@ -317,6 +319,9 @@ CARD_TABLES = {
         "windows and sinks, over the better of FlashAttention-4 and cuDNN": over_served("window", "sink"),
         "decoding on caches in pages, over the best of vLLM's, FlashAttention-4 and cuDNN": over_served("decode"),
         "the same in windows, or with sinks": over_served("decode_window", "sink_decode"),
+        "backward of packed lengths up to d 128, over the better of FlashAttention-4 and cuDNN":
+            over_served("varlen_bwd"),
+        "backward in windows, or with sinks, over the same": over_served("window_bwd", "sink_bwd"),
     },
     "forward, over the official FlashAttention-3": by_group("forward", OFFICIAL),
     "forward, over the best of official, FlashAttention-4 and cuDNN": by_group("forward", FORWARD),
