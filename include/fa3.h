@@ -294,7 +294,9 @@ typedef struct fa3_forward_params {
  *   longer than its maximum the first rows are taken, of one that reaches out of its tensor the rows inside, a negative
  *   length is 0, and a page or cache entry that does not exist is not read. Results of a sequence with such numbers
  *   mean nothing; those of others are right, unless it claims their rows of o.
- * - total_q, total_k, max_seqlen_q and max_seqlen_k are at most 2^30 - 2048, more is FA3_ERROR_UNSUPPORTED.
+ * - total_q, total_k, max_seqlen_q and max_seqlen_k are at most 2^30 - 2048, and pieces (fa3_kernel_info), of as many
+ *   multiprocessors as there may be, at most INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED. With
+ *   FA3_FLAG_BATCH_INVARIANT so are rows of partial results beyond INT32_MAX.
  *
  * Pages
  * - page_table: key j of sequence b is row j % page_size of page page_table[b][j / page_size] of k and v. Pages may be
@@ -383,8 +385,8 @@ FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
  * A call with lengths, pages, windows or sinks plans in its workspace; one with a schedule needs no more, but may need
  * less. The size follows from shapes and maxima, not from lengths: partial results as above, 64 bytes for each of the
  * blocks of queries of one head that all sequences together may have, and 40 for each sequence (with FA3_MASK_CHUNK for
- * each chunk of one). With FA3_FLAG_BATCH_INVARIANT partial results are more where sequences may be long: up to two
- * blocks of queries for each 2048 keys of each sequence and head. */
+ * each chunk of one). With FA3_FLAG_BATCH_INVARIANT every block of queries of a head has partial results for each 2048
+ * keys that it may see: few for decoding, but many GB for long prompts. */
 FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 #define FA3_FORWARD_WORKSPACE_BYTES 64
 

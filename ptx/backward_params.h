@@ -93,7 +93,7 @@ constexpr bool of_queries(BackwardMap map) {
 
 // The same for sequences with lengths of their own (Trait::own_lengths), whose key blocks the device lists
 // (backward_list.h). Of `visible` nothing is taken; of `order` heads, section_heads, section (the same number), dq,
-// adders, behind (in blocks, of all that are listed), done_behind (0: a pass rounds all) and the counters. `added` counts
+// adders, behind (in blocks, of all that are listed), done_behind (0: a pass rounds all) and counters. `added` counts
 // for each head of K and V of each entry that is a sequence's first. LSE, D, sums and visits lie by query head, and of
 // each by tiles of Br rows as the list numbers them: rows.tiles counts them, in tiles of backward_tile_rows. All maps
 // are clipped (clipped.h).

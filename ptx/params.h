@@ -80,7 +80,6 @@ struct PlannedForwardParams : ForwardParams {
   // means nothing without pages.
   const int32_t* page_table;  // sequence k_batch has the pages page_table[k_batch * table_stride ...]
   int32_t table_stride;  // in numbers
-  int32_t reserved_behind_stride;
   int32_t box_rows;
   Divisor page_size;
 

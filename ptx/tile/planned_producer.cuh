@@ -248,8 +248,8 @@ class PlannedKvProducer {
   int warp_;
 };
 
-// All Q of piece t, numbered among those of the thread block, each as soon as a buffer is free. One thread, to which the
-// piece has been handed over. open_before: has the piece before no bound on the left? Returns false behind the last one.
+// All Q of piece t, numbered among those of the thread block, each as soon as a buffer is free. One thread, to which
+// the piece has been handed over. open_before: has the piece before no bound on the left? Returns false behind the last one.
 template <class P>
 FA3_DEVICE bool produce_q(const P& p, Smem& smem, uint32_t t, bool& open_before) {
   PieceRing& pieces = smem.pieces;
@@ -356,7 +356,7 @@ class PieceProducer {
   }
 
   // The same, and Q of each piece before the next one is claimed. That closes no circle: Q waits for buffers of pieces
-  // before, which end without that claim, as their K, V and Q, and the piece behind them, have been handed over. And the
+  // before, which end without that claim, as their K, V and Q, and the piece behind them, are handed over. And the
   // next piece is wanted while K and V of this one are loaded, which go on, as its Q is there.
   FA3_DEVICE void run_with_q() const {
     PieceRing& pieces = smem_.pieces;

@@ -49,8 +49,8 @@ FA3_DEVICE FinishedRow finish_with(float sink, float m, float l) {
   else return finish_row(m, l);
 }
 
-// Those of a lane's two rows, which are the same unless heads are packed or scores lack something. They are sent for before the row sums
-// are there, as they may come from far away: so by a load that the compiler leaves where it is.
+// Those of a lane's two rows, which are the same unless heads are packed or scores lack something. They are sent for
+// before the row sums are there, as they may come from far away: so by a load that the compiler leaves where it is.
 class Sinks {
  public:
   FA3_DEVICE Sinks(const Params& p, const RowBlock& block, int warp) {

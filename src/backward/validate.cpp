@@ -52,26 +52,11 @@ std::array<Argument, argument_count> arguments_of(fa3_backward_params& p, Backwa
 
 // All tensors of the problem, the outputs first.
 constexpr size_t outputs = 4;
-class Tensors {
- public:
-  explicit Tensors(const BackwardProblem& p) : served_(served_tensors(p)) {
-    const NamedView views[] = {{"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}, {"dsinks", &p.dsinks}, {"q", &p.q},
-                               {"k", &p.k},   {"v", &p.v},   {"o", &p.o},   {"dout", &p.dout},     {"lse", &p.lse},
-                               {"dlse", &p.dlse}};
-    for (const NamedView& view : views) views_[count_++] = view;
-    for (size_t i = 0; p.served && i < ServedTensors::count; ++i)
-      views_[count_++] = {served_.names[i], &served_.views[i]};
-  }
-  Tensors(const Tensors&) = delete;
-
-  const NamedView* data() const { return views_; }
-  size_t count() const { return count_; }
-
- private:
-  ServedTensors served_;
-  size_t count_ = 0;
-  NamedView views_[argument_count + 1 + ServedTensors::count];
-};
+using Tensors = TensorList<argument_count + 1>;
+Tensors tensors_of(const BackwardProblem& p) {
+  return {p, {{"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}, {"dsinks", &p.dsinks}, {"q", &p.q}, {"k", &p.k},
+              {"v", &p.v}, {"o", &p.o}, {"dout", &p.dout}, {"lse", &p.lse}, {"dlse", &p.dlse}}};
+}
 
 // The call whose gradients are wanted.
 fa3_forward_params forward_of(const fa3_backward_params& p) {
@@ -184,7 +169,7 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   for (const Argument& argument : arguments)
     if (is_wanted(argument))
       if (Status status = check_tensor(argument.expected(rules), argument.tensor, argument.view)) return status;
-  if (const Tensors tensors(problem); rules != Rules::shapes)
+  if (const Tensors tensors = tensors_of(problem); rules != Rules::shapes)
     if (Status status = check_overlap(tensors.data(), tensors.count(), outputs)) return status;
   resolve(forward, problem);
   problem.kernel = p.kernel;
@@ -193,7 +178,7 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
 }
 
 Status validate_workspace(const BackwardProblem& problem, void* workspace, size_t bytes, size_t needed) {
-  const Tensors tensors(problem);
+  const Tensors tensors = tensors_of(problem);
   return check_workspace(workspace, bytes, needed, tensors.data(), tensors.count());
 }
 

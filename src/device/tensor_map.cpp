@@ -116,8 +116,8 @@ fa3_status encode_clipped(const Driver& driver, const char* name, const View& vi
   char call[320];
   std::snprintf(call, sizeof call,
                 "cuTensorMapEncodeTiled for %s, clipped (data %p; head_dim, heads, steps %llu, %llu, %llu; the last "
-                "two %llu and %llu bytes apart, rows %llu)", name, view.data, ull(from.dim[0]), ull(heads), ull(all_steps),
-                ull(from.stride[2]), ull(of_step), ull(of_row));
+                "two %llu and %llu bytes apart, rows %llu)", name, view.data, ull(from.dim[0]), ull(heads),
+                ull(all_steps), ull(from.stride[2]), ull(of_step), ull(of_row));
   return cuda_error(driver, result, call);
 }
 

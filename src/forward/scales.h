@@ -12,8 +12,8 @@ bool has_v_tiles(const fa3_forward_params& params);
 fa3_status check_v_tiles_dims(const fa3_forward_params& params);
 fa3_status check_v_tiles(const fa3_forward_params& params, Rules rules, View& view);
 
-// Of those that are there everything else; fills in their views and kv_blocks. wants_lse and what check_served finds are
-// known.
+// Of those that are there everything else; fills in their views and kv_blocks. wants_lse and what check_served finds
+// are known.
 fa3_status check_scales(const fa3_forward_params& params, Rules rules, ForwardProblem& problem);
 
 }  // namespace fa3

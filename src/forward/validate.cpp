@@ -77,41 +77,28 @@ Status check_scalars(fa3_forward_params& p) {
 
 // Of all tensors that the problem may have, those that it has, the outputs first.
 constexpr size_t outputs = 2;
-class Tensors {
- public:
+struct Tensors {
+  View schedule;
+  TensorList<13> list;
+
   explicit Tensors(const ForwardProblem& problem)
-      : served_(served_tensors(problem)),
-        schedule_{const_cast<void*>(problem.schedule),
-                  FA3_DTYPE_E4M3,
-                  {static_cast<int64_t>(problem.schedule_bytes), 1, 1, 1},
-                  {1, 0, 0, 0}} {
-    const NamedView views[] = {{"o", &problem.o},
-                               {"lse", &problem.lse},
-                               {"q", &problem.q},
-                               {"k", &problem.k},
-                               {"v", &problem.v},
-                               {"q_scale", &problem.q_scale},
-                               {"k_scale", &problem.k_scale},
-                               {"v_scale", &problem.v_scale},
-                               {"o_scale", &problem.o_scale},
-                               {"v_mean", &problem.v_mean},
-                               {"lse_offset", &problem.lse_offset},
-                               {"page_table", &problem.page_table},
-                               {"schedule", &schedule_}};
-    for (const NamedView& view : views) views_[count_++] = view;
-    for (size_t i = 0; problem.served && i < ServedTensors::count; ++i)
-      views_[count_++] = {served_.names[i], &served_.views[i]};
-  }
-  Tensors(const Tensors&) = delete;
-
-  const NamedView* data() const { return views_; }
-  size_t count() const { return count_; }
-
- private:
-  ServedTensors served_;
-  View schedule_;
-  size_t count_ = 0;
-  NamedView views_[13 + ServedTensors::count];
+      : schedule{const_cast<void*>(problem.schedule),
+                 FA3_DTYPE_E4M3,
+                 {static_cast<int64_t>(problem.schedule_bytes), 1, 1, 1},
+                 {1, 0, 0, 0}},
+        list(problem, {{"o", &problem.o},
+                       {"lse", &problem.lse},
+                       {"q", &problem.q},
+                       {"k", &problem.k},
+                       {"v", &problem.v},
+                       {"q_scale", &problem.q_scale},
+                       {"k_scale", &problem.k_scale},
+                       {"v_scale", &problem.v_scale},
+                       {"o_scale", &problem.o_scale},
+                       {"v_mean", &problem.v_mean},
+                       {"lse_offset", &problem.lse_offset},
+                       {"page_table", &problem.page_table},
+                       {"schedule", &schedule}}) {}
 };
 
 }  // namespace
@@ -169,7 +156,7 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
   }
   if (Status status = check_scales(p, rules, problem)) return status;
   if (const Tensors tensors(problem); pointers)
-    if (Status status = check_overlap(tensors.data(), tensors.count(), outputs)) return status;
+    if (Status status = check_overlap(tensors.list.data(), tensors.list.count(), outputs)) return status;
   resolve(p, problem);
   problem.kernel = p.kernel;
   problem.v_tiles = has_v_tiles(p);
@@ -179,12 +166,12 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
 
 Status validate_workspace(const ForwardProblem& problem, void* workspace, size_t bytes, size_t needed) {
   const Tensors tensors(problem);
-  return check_workspace(workspace, bytes, needed, tensors.data(), tensors.count());
+  return check_workspace(workspace, bytes, needed, tensors.list.data(), tensors.list.count());
 }
 
 Status validate_schedule(const ForwardProblem& problem, void* schedule, size_t bytes, size_t needed) {
   const Tensors tensors(problem);
-  return check_workspace(schedule, bytes, needed, tensors.data(), tensors.count(), "schedule");
+  return check_workspace(schedule, bytes, needed, tensors.list.data(), tensors.list.count(), "schedule");
 }
 
 Status check_schedule(const ForwardProblem& problem, size_t needed) {

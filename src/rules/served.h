@@ -33,4 +33,24 @@ struct ServedTensors {
 };
 ServedTensors served_tensors(const ServedShape& shape);
 
+// All tensors of a call: its own, then of a served one those above.
+template <size_t own>
+class TensorList {
+ public:
+  TensorList(const ServedShape& shape, const NamedView (&views)[own]) : served_(served_tensors(shape)) {
+    for (const NamedView& view : views) views_[count_++] = view;
+    for (size_t i = 0; shape.served && i < ServedTensors::count; ++i)
+      views_[count_++] = {served_.names[i], &served_.views[i]};
+  }
+  TensorList(const TensorList&) = delete;
+
+  const NamedView* data() const { return views_; }
+  size_t count() const { return count_; }
+
+ private:
+  ServedTensors served_;
+  size_t count_ = 0;
+  NamedView views_[own + ServedTensors::count];
+};
+
 }  // namespace fa3

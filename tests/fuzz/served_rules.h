@@ -101,6 +101,9 @@ struct Served {
     const Wide chunks = p.mask == FA3_MASK_CHUNK ? seqlen_q() / p.window_left + 2 : Wide{1};
     const Wide blocks = seqlen_q() / 32 + seqlen_k() / 256 + 4096;
     j.open_if(heads() * batch() * chunks * blocks > max_tiles / 4, "q");
+    // Rows of partial results: those of queries, for each 2048 keys that they may see.
+    const Wide parts = p.flags & FA3_FLAG_BATCH_INVARIANT ? std::min<Wide>(seqlen_k() / 2048 + 1, 128) : 0;
+    j.open_if(heads() * batch() * chunks * (seqlen_q() + 4096) * parts > INT32_MAX / 2, "q");
     // Rows of packed heads, up to a power of two for each query.
     j.open_if(heads_kv() && Wide{2} * rows_q() * (heads() / heads_kv()) > max_served, "q");
   }

@@ -384,7 +384,8 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
   CHECK_FALSE(with(paper, Mask::full, Trait::own_lengths).valid());
   CHECK(with(turns, Mask::full, Trait::own_lengths).valid());
   CHECK_FALSE(with(turns, Mask::window, Trait::own_lengths).valid());
-  CHECK_FALSE(with("fa3_fwd_bf16_d96_full_192x64", Mask::full, Trait::own_lengths).valid());  // a box of one row is 64 bytes
+  // A box of one row would be 64 bytes.
+  CHECK_FALSE(with("fa3_fwd_bf16_d96_full_192x64", Mask::full, Trait::own_lengths).valid());
   CHECK_FALSE(with(bf16, Mask::full, Trait::one_key_block).valid());  // of another kind of row
 
   const auto with_lengths = [](const char* name) {

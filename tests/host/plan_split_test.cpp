@@ -181,10 +181,12 @@ TEST_CASE("what is longer than the rest is split among many, and comes first", "
   CHECK(simulated_time(made) < 0.4 * made.times.whole);
 }
 
-// Is it in sections though pieces are few? By the model, which knows of no L2 cache, that may take longer; on a card such
-// calls are 2 to 32% faster so (H200, d 128 and 256, sequences of 512 to 4096).
+static int64_t pieces_of(const PlannedLengths& made) { return int64_t(made.entries.size()) * made.params.heads; }
+
+// Is it in sections though pieces are few? By the model, which knows of no L2 cache, that may take longer; on a card
+// such calls are 2 to 32% faster so (H200, d 128 and 256, sequences of 512 to 4096).
 static bool for_cache(const PlannedLengths& made) {
-  return made.many && int64_t(made.entries.size()) * made.params.heads < few_rounds * int64_t{made.params.multiprocessors};
+  return made.many && pieces_of(made) < few_rounds * int64_t{made.params.multiprocessors};
 }
 
 TEST_CASE("equal lengths take hardly longer than as the planner for them splits", "[lengths]") {
@@ -233,7 +235,7 @@ TEST_CASE("random lengths take hardly longer than as calls of one length are spl
       const double ratio = simulated_time(made) / time_by_host(made);
       INFO("seed " << seed << ", set " << n << ", " << set.q.size() << " sequences, heads " << call.params.heads);
       CHECK(ratio < 1.1);
-      ++count, longer += ratio > 1.05 && !for_cache(made), many += int64_t(made.entries.size()) * call.params.heads >= few_rounds * 132;
+      ++count, longer += ratio > 1.05 && !for_cache(made), many += pieces_of(made) >= few_rounds * 132;
     }
   }
   CHECK((count == 6400 && many > 400 && longer <= 1));
@@ -253,6 +255,32 @@ TEST_CASE("random lengths take hardly longer than with the best of all units", "
     ++count, sum += ratio, longer += ratio > 1.05;
   }
   CHECK((count == 300 && sum / count < 1.015 && longer < count / 6));
+}
+
+// A plan, and what it is predicted to gain, whatever lay in the planner's memory before.
+static void check_repeats(const PackedCall& call) {
+  const PlannedLengths made(call.params), again(call.params, InTurn(), 0x7f);
+  CHECK((made.counts.entries == again.counts.entries && made.counts.slots == again.counts.slots));
+  CHECK((made.times.planned == again.times.planned && made.times.whole == again.times.whole));
+  const size_t bytes = std::min(made.entries.size(), again.entries.size()) * sizeof(Planned);
+  CHECK(std::memcmp(made.entries.data(), again.entries.data(), bytes) == 0);
+}
+
+TEST_CASE("a plan follows from lengths alone", "[lengths]") {
+  std::mt19937 random(7);
+  for (int n = 0; n < 1000; ++n) {
+    const Mixture set = any_mixture(random);
+    INFO("set " << n << ", " << set.q.size() << " sequences");
+    check_repeats({set.packs ? packed() : wide(), set.heads, set.q, set.k, causal_window});
+  }
+  // Few long ones, some of three quarters, none between, and short ones, of which some multiprocessors have two before
+  // the others have one.
+  for (size_t n = 100; n < 132; ++n) {
+    INFO(n << " more pieces than multiprocessors");
+    std::vector<int32_t> k(132 + n, 33000);
+    std::fill_n(k.begin(), 5, 100000), std::fill_n(k.begin() + 5, 20, 74000);
+    check_repeats({packed(), {.heads = 4, .heads_kv = 1}, std::vector<int32_t>(k.size(), 1), k, causal_window});
+  }
 }
 
 TEST_CASE("a piece more than multiprocessors waits for one of the others", "[lengths]") {

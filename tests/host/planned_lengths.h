@@ -49,12 +49,12 @@ struct PlannedLengths {
   bool overran = false;  // something was written outside of the plan's memory
 
   template <class Threads = InTurn>
-  explicit PlannedLengths(const PlanLengthsParams& p, const Threads& threads = {}) : params(p) {
+  explicit PlannedLengths(const PlanLengthsParams& p, const Threads& threads = {}, unsigned char untouched = 0xa5)
+      : params(p) {
     for (int32_t n = 0; n < p.sequences; ++n)
       sequences.push_back(sequence_at(p.lengths, p.total_q, p.total_k, p.window, p.cuts, n));
     // Beyond what may be used lies something else.
     constexpr size_t beyond = 4096;
-    constexpr unsigned char untouched = 0xa5;
     const auto bytes = static_cast<size_t>(plan_bytes(p));
     std::vector<std::max_align_t> memory((bytes + 2 * beyond) / sizeof(std::max_align_t) + 1);
     auto* const first = reinterpret_cast<unsigned char*>(memory.data());

@@ -197,8 +197,8 @@ TEST_CASE("so many blocks are on their way as memory serves best", "[launch][ser
     CHECK(made.params().blocks_in_flight == card.large);
     // Also where all sequences have one length.
     fake.launches.clear();
-    REQUIRE(forward(imaginary({.batch = 8, .seqlen_q = 1, .seqlen_k = 9000, .heads = 32, .heads_kv = 4, .head_dim = 128},
-                              FA3_DTYPE_BF16)) == FA3_OK);
+    const Shape one_length{.batch = 8, .seqlen_q = 1, .seqlen_k = 9000, .heads = 32, .heads_kv = 4, .head_dim = 128};
+    REQUIRE(forward(imaginary(one_length, FA3_DTYPE_BF16)) == FA3_OK);
     REQUIRE(forward_row_of(fake.launches[0]).stage_bytes() == 32 << 10);
     CHECK(fake.launches[0].params().blocks_in_flight == card.small);
   }

@@ -107,7 +107,8 @@ bool is_whole(std::vector<Planned> parts, const Blocks& blocks, int32_t slots, s
   for (size_t i = 0; i < parts.size(); ++i) {
     const Planned& part = parts[i];
     if (part.part != int32_t(i) || part.parts != int32_t(parts.size()) || part.slot != parts[0].slot ||
-        !same(part.sequence, parts[0].sequence) || part.sequence_number != parts[0].sequence_number || part.begin != begin || part.end <= begin)
+        !same(part.sequence, parts[0].sequence) || part.sequence_number != parts[0].sequence_number ||
+        part.begin != begin || part.end <= begin)
       return false;
     begin = part.end;
     if (part.parts == 1) continue;
