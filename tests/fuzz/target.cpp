@@ -240,9 +240,9 @@ void ask(const fa3_forward_params* p, Choices& choices, bool accepted) {
   if (info.launches > 1 && !served)
     most += double(full.k.dim[0]) * double((full.k.dim[1] + 15) / 16 * 16) * double(full.k.dim[2]) *
             double(full.v.dim[3]);
+  const int64_t sequences = full.cu_seqlens_q.rank != 0 ? full.cu_seqlens_q.dim[0] - 1 : full.q.dim[0];
   if (served && full.mask != FA3_MASK_CHUNK &&
-      double(schedule_bytes) >
-          64 * double(info.pieces) + 40 * (double(full.q.dim[0]) + double(full.cu_seqlens_q.dim[0]) + 8))
+      double(schedule_bytes) > 64 * double(info.pieces) + 40 * (double(sequences) + 8))
     die("schedule", std::string(info.name) + " takes " + std::to_string(schedule_bytes));
   if (bytes < FA3_FORWARD_WORKSPACE_BYTES || double(bytes) > most)
     die("workspace", std::string(info.name) + " takes " + std::to_string(bytes));
