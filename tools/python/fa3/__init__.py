@@ -2,7 +2,6 @@
 
     import torch, fa3
     o = fa3.attention(q, k, v, causal=True)            # (batch, seqlen, heads, head_dim), differentiable
-
     o = fa3.forward(q, k_cache, v_cache, causal=True, page_table=page_table, seqused_k=lengths)  # and packed sequences
 
 Tensors of torch on a CUDA device are worked on by the library's kernels, on torch's current stream of that device;
@@ -58,12 +57,13 @@ from ._abi import (
     make_tensor,
 )
 from ._arrays import Quantized, scale_dims, tile_dims
+from ._documents import documents
 
 # What help(fa3) shows. It would show classes before the functions, with all that they inherit: those have their own
 # help, as in help(fa3.Library).
 __all__ = [
     *("attention", "forward", "forward_schedule", "backward", "quantize", "append", "combine", "preload"),
-    "register_transformers",
+    *("documents", "register_transformers"),
     *("kernel_info", "kernels", "version", "describe", "make_tensor", "scale_dims", "tile_dims"),
     *("find_library", "library", "load"),
     *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "FLAG_BATCH_INVARIANT", "QUANTIZE_INCOHERENT"),

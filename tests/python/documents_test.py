@@ -1,0 +1,83 @@
+"""fa3.documents: attention and its gradients on random documents against plain float64 under the mask that FlexAttention
+makes of their numbers; NumPy arrays; refusals. Argument: the library. Skipped without torch and NumPy; the case for CUDA
+says so where there is no Hopper GPU."""
+
+import math
+import random
+import sys
+
+from support import fa3, need, refused
+
+need("torch", "numpy")
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch.nn.attention.flex_attention import create_mask  # noqa: E402
+
+fa3.load(sys.argv[1])
+CUDA = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+
+
+def numbers_of(seed, batch, seqlen):
+    """Random documents, among them of one token, with numbers in no order; the last rows of each entry are padding."""
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(batch):
+        row = []
+        for number in draw.sample(range(100), seqlen):
+            row += [number] * draw.choice([1, 2, 5, 20])
+        rows.append(row[: seqlen - 3] + [-1] * 3)
+    return torch.tensor(rows)
+
+
+def values(device):
+    dtype, close = (torch.float32, 1e-5) if device == "cpu" else (torch.bfloat16, 2.0**-6)
+    for seed, batch, seqlen in ((1, 1, 30), (2, 3, 40), (3, 2, 3)):
+        ids = numbers_of(seed, batch, seqlen).to(device)
+        how = fa3.documents(ids)
+        sums = how["cu_seqlens_q"]
+        assert sums is how["cu_seqlens_k"] and sums.dtype == torch.int32 and sums.device == ids.device
+        assert how["max_seqlen_q"] == how["max_seqlen_k"] == sums.diff().max() and sums[-1] == batch * seqlen
+        torch.manual_seed(seed)
+        q, k, v, dout = (torch.randn(batch, seqlen, heads, 16).to(device, dtype) for heads in (4, 2, 2, 4))
+        leaves = [x.requires_grad_() for x in (q, k, v)]
+        for causal in (False, True):
+            o = fa3.attention(*(x.flatten(0, 1) for x in leaves), causal=causal, **how).unflatten(0, (batch, seqlen))
+            see = lambda b, h, i, j: (ids[b, i] == ids[b, j]) & ((i >= j) | (not causal))
+            hidden = ~create_mask(see, batch, None, seqlen, seqlen, device)
+            doubles = [x.detach().double().requires_grad_() for x in leaves]
+            k64, v64 = (x.repeat_interleave(2, 2) for x in doubles[1:])
+            s = torch.einsum("bihd,bjhd->bhij", doubles[0], k64) / 4
+            exact = torch.einsum("bhij,bjhd->bihd", s.masked_fill(hidden, -math.inf).softmax(-1), v64)
+            pairs = [(o, exact), *zip(torch.autograd.grad(o, leaves, dout),
+                                      torch.autograd.grad(exact, doubles, dout.double()))]  # fmt: skip
+            for found, expected in pairs:
+                assert (found - expected).abs().max() <= close * expected.abs().max(), (seed, causal)
+
+
+def lengths(make):
+    """Of arrays that make() makes."""
+    for ids, sums, longest in (
+        ([7, 7, 3, 3, 3, 9], [0, 2, 5, 6], 3),
+        ([[1, 1, 2], [2, 2, 2]], [0, 2, 3, 6], 3),  # documents end with their row
+        ([[0, 1, 2], [0, 1, 2]], [0, 1, 2, 3, 4, 5, 6], 1),
+        ([], [0], 1),
+    ):
+        how = fa3.documents(make(ids))
+        assert how["cu_seqlens_q"].tolist() == sums and how["max_seqlen_k"] == longest, (ids, how)
+        assert str(how["cu_seqlens_k"].dtype).endswith("int32") and type(how["cu_seqlens_k"]) is type(make(ids))
+    apart = "ids has document 5 of row 1 twice, again from token 3 on: its tokens must stand together"
+    refused(ValueError, apart, fa3.documents, make([[5, 5, 5, 5], [5, 2, 2, 5]]))
+    refused(ValueError, "ids has 3 dimensions, must have 2, batch and seqlen", fa3.documents, make([[[1]]]))
+    refused(ValueError, "ids.dtype is float32, must be an integer's", fa3.documents, make([1], "float32"))
+    refused(ValueError, "ids.dtype is bool, must be an integer's", fa3.documents, make([1], "bool"))
+    refused(TypeError, "ids is list, must be a torch tensor or a NumPy array", fa3.documents, [1, 1])
+
+
+lengths(lambda ids, dtype="int64": torch.tensor(ids, dtype=getattr(torch, dtype)))
+lengths(lambda ids, dtype="uint8": np.array(ids, dtype))
+for device in ("cpu", "cuda") if CUDA else ("cpu",):
+    values(device)
+    print(f"{device}: values", flush=True)
+if not CUDA:
+    print("SKIPPED: the case for CUDA tensors: torch finds no GPU of compute capability 9.0")
+print(f"torch {torch.__version__} agrees")
