@@ -1,6 +1,6 @@
-"""fa3.documents: attention and its gradients on random documents against plain float64 under the mask that FlexAttention
-makes of their numbers; NumPy arrays; refusals. Argument: the library. Skipped without torch and NumPy; the case for CUDA
-says so where there is no Hopper GPU."""
+"""fa3.documents: attention and its gradients on random documents against plain float64 under the mask that
+FlexAttention makes of their numbers; rows of no document; NumPy arrays; refusals. Argument: the library. Skipped
+without torch and NumPy; the cases for CUDA say so where there is no Hopper GPU."""
 
 import math
 import random
@@ -73,11 +73,52 @@ def lengths(make):
     refused(TypeError, "ids is list, must be a torch tensor or a NumPy array", fa3.documents, [1, 1])
 
 
+def filled(device):
+    """Gradients of rows of no document are 0, which costs a fill only where there may be such rows. torch fills new
+    memory with NaN here."""
+    cover, found = fa3._documents.cover, []
+    fa3._documents.cover = lambda *arguments: found.append(cover(*arguments)) or found[-1]
+    torch.use_deterministic_algorithms(True)
+    ids = torch.tensor([4] * 9 + [1] * 20 + [7], device=device)
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    torch.manual_seed(1)
+    leaves = [torch.randn(33, heads, 16).to(device, dtype).requires_grad_() for heads in (4, 2, 2)]
+    written = fa3.documents(ids)
+    written["cu_seqlens_q"][-1] -= 1
+    whole = fa3.documents(ids)
+    equal = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in whole.items()}
+    shorter = {**whole, "max_seqlen_q": 15, "max_seqlen_k": 15}
+    with torch.inference_mode():  # where nobody sees what is written to a tensor
+        assert not cover(fa3.documents(ids)["cu_seqlens_q"], ids, 20)
+    for how, rows, known in ((whole, 30, True), (equal, 30, False), (shorter, 30, False), (whole, 33, False),
+                             (written, 30, False)):  # fmt: skip
+        some = [x[:rows] for x in leaves]
+        o, inside = fa3.attention(*some, causal=True, **how), torch.zeros(rows, dtype=torch.bool, device=device)
+        for start, end in zip(how["cu_seqlens_q"].tolist(), how["cu_seqlens_q"].tolist()[1:]):
+            inside[start : min(end, start + how["max_seqlen_q"])] = True
+        found.clear()
+        gradients = torch.autograd.grad(o[inside].float().square().sum(), some)
+        assert found == [known] * 3, (how, rows, found)
+        for x in gradients:
+            assert x[inside].isfinite().all() and x[inside].abs().sum() > 0 and (x[~inside] == 0).all(), (how, rows)
+    if device == "cuda":
+        some = [x[:30].detach() for x in leaves]
+        o, lse = fa3.forward(*some, **whole, return_lse=True)
+        fa3.preload()
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            found.clear()
+            fa3.backward(o, *some, o, lse, **whole)
+        assert found == [False] * 3, found
+    torch.use_deterministic_algorithms(False)
+    fa3._documents.cover = cover
+
+
 lengths(lambda ids, dtype="int64": torch.tensor(ids, dtype=getattr(torch, dtype)))
 lengths(lambda ids, dtype="uint8": np.array(ids, dtype))
 for device in ("cpu", "cuda") if CUDA else ("cpu",):
-    values(device)
-    print(f"{device}: values", flush=True)
+    for case in (values, filled):
+        case(device)
+        print(f"{device}: {case.__name__}", flush=True)
 if not CUDA:
-    print("SKIPPED: the case for CUDA tensors: torch finds no GPU of compute capability 9.0")
+    print("SKIPPED: the cases for CUDA tensors: torch finds no GPU of compute capability 9.0")
 print(f"torch {torch.__version__} agrees")

@@ -3,7 +3,7 @@ reads what a tensor holds."""
 
 from __future__ import annotations
 
-from . import _abi, _arrays, _forward
+from . import _abi, _arrays, _documents, _forward
 
 # What the backward pass has of _forward.TENSORS.
 TENSORS = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
@@ -21,12 +21,13 @@ def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=N
     place = _arrays.place_of(**arrays)
     named = {"q": q, "k": k, "v": v, **({"sinks": tensors["sinks"]} if with_dsinks else {})}
     gradients = {f"d{name}": place.empty(x.shape, x.dtype) for name, x in named.items()}
-    # The library leaves rows of no sequence alone, and where those are no host knows.
-    for name, sums in (("dq", "cu_seqlens_q"), ("dk", "cu_seqlens_k"), ("dv", "cu_seqlens_k")):
-        if sums in tensors:
+    numbers = _forward.numbers(q, k, window, maxima, tensors)
+    # The library leaves rows of no sequence alone. No host knows where they are, but it may know that there are none.
+    for name, side in (("dq", "q"), ("dk", "k"), ("dv", "k")):
+        sums = tensors.get(f"cu_seqlens_{side}")
+        if sums is not None and not _documents.cover(sums, gradients[name], numbers[f"max_seqlen_{side}"]):
             gradients[name][...] = 0
     described = {name: _arrays.describe(name, x) for name, x in {**arrays, **gradients}.items()}
-    numbers = _forward.numbers(q, k, window, maxima, tensors)
     how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
     place.run(_abi.BackwardParams(**how, **numbers, **described))
     return tuple(gradients.values())

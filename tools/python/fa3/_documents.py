@@ -21,7 +21,9 @@ def documents(ids: Any) -> Dict[str, Any]:
     ids: (batch, seqlen) or (seqlen,), an integer for each token, the same for those of one document: what a mask
     function of FlexAttention compares, as in ids[b, q_idx] == ids[b, kv_idx]. Documents end with their row of ids.
     Where the tokens of a document do not stand together ids are a ValueError. Padding is a document, too, if it has a
-    number of its own: so every row of o is written. ids is read on the host, which waits for a GPU to have it."""
+    number of its own: so every row of o is written. ids is read on the host, which waits for a GPU to have it. As all
+    rows are in use, the backward pass need not fill its gradients with zeros first (but in a CUDA graph), as it does
+    for other lengths."""
     _arrays.check({"ids": ids})
     kind = _arrays.dtype_name(ids.dtype)
     if not kind.startswith(("int", "uint")):
@@ -40,7 +42,20 @@ def documents(ids: Any) -> Dict[str, Any]:
             sums.append(sums[-1] + length)
             longest = max(longest, length)
     if _arrays.is_torch(ids):
-        cu_seqlens = sys.modules["torch"].tensor(sums, dtype=sys.modules["torch"].int32, device=ids.device)
+        torch = sys.modules["torch"]
+        cu_seqlens = torch.tensor(sums, dtype=torch.int32, device=ids.device)
+        if not cu_seqlens.is_inference():  # those do not count what is written to them
+            cu_seqlens.fa3_covered = sums[-1], longest, cu_seqlens._version
     else:
         cu_seqlens = sys.modules["numpy"].array(sums, "int32")
     return {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens, "max_seqlen_q": longest, "max_seqlen_k": longest}
+
+
+def cover(cu_seqlens: Any, x: Any, longest: int) -> bool:
+    """Whether all rows of x are known to be in sequences of at most `longest` rows: `documents` knew it of what it
+    returned, if nobody has written to that since. A CUDA graph may find other numbers there when it is replayed."""
+    covered = getattr(cu_seqlens, "fa3_covered", None)
+    if covered is None or covered[2] != cu_seqlens._version:
+        return False
+    captured = x.is_cuda and sys.modules["torch"].cuda.is_current_stream_capturing()
+    return not captured and covered[:1] == tuple(x.shape[:1]) and covered[1] <= longest
