@@ -6,7 +6,7 @@ float32. Beside it stands the same with torch's FlexAttention, whose O is scaled
 
 step: the gradients of all parameters after one step must be as close to those of the same model in float64 as
 FlexAttention's are: relative RMS error at most 1.5 times its, plus a floor, of all parameters together a hundredth of
-the dtype's unit roundoff, of each alone one.
+the dtype's unit roundoff, of each alone a tenth.
 
 run: the model learns a made-up language character by character, from the same weights on the same documents: in
 float32, the same from weights that differ from those by bf16's unit roundoff, in bf16 with FlexAttention, and with the
@@ -27,7 +27,7 @@ import pathlib
 import random
 import sys
 import time
-from typing import NamedTuple, Optional
+from typing import NamedTuple
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it cuBLAS has no fixed order of sums
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -57,9 +57,9 @@ class Sizes(NamedTuple):
 
 
 MODELS = {
-    "llama d64": Sizes(4, 512, 8, 2, 64, 200, False, 4096, 1500),
-    "llama d128": Sizes(4, 512, 8, 4, 128, 200, False, 4096, 1500),
-    "gpt-oss": Sizes(2, 512, 64, 8, 64, 128, True, 4096, 1500),
+    "llama d64": Sizes(4, 512, 8, 2, 64, 200, False, 2048, 1000),
+    "llama d128": Sizes(4, 512, 8, 4, 128, 200, False, 2048, 1000),
+    "gpt-oss": Sizes(2, 512, 64, 8, 64, 128, True, 2048, 1000),
 }
 ON_CPU = {
     "llama d64": Sizes(2, 32, 4, 2, 8, 5, False, 64, 30),
@@ -72,14 +72,13 @@ ON_CPU = {
 
 
 class Batch(NamedTuple):
-    """Packed documents: a number for each token, of its character, its target (-100: none), its place in its document
-    and its document."""
+    """Packed documents: for each token the numbers of its character, of its target (-100: none), of its place in its
+    document and of that."""
 
     tokens: torch.Tensor
     targets: torch.Tensor
     positions: torch.Tensor
     ids: torch.Tensor
-    lengths: list
 
 
 def batches(text, sizes, count, seed, device):
@@ -100,34 +99,30 @@ def batches(text, sizes, count, seed, device):
             targets += [*document[1:], -100]
             positions += range(length)
             ids += [number] * length
-        yield Batch(*(torch.tensor(x, device=device) for x in (tokens, targets, positions, ids)), lengths)
+        yield Batch(*(torch.tensor(x, device=device) for x in (tokens, targets, positions, ids)))
 
 
 # ---- attention: functions of q, k and v, (tokens, heads, head_dim), a window or None, and sinks or None ----
 
 
 class Plain:
-    """One document after the other by plain operations, in the dtype of q."""
+    """Plain operations on all pairs of tokens, in the dtype of q."""
 
     def __init__(self, sizes, softcap):
-        self.sizes, self.softcap = sizes, softcap
+        self.softcap = softcap
 
     def prepare(self, batch):
-        self.lengths = batch.lengths
+        at = torch.arange(len(batch.ids), device=batch.ids.device)
+        self.behind = at[:, None] - at
+        self.hidden = (batch.ids[:, None] != batch.ids) | (self.behind < 0)
 
     def __call__(self, q, k, v, window, sinks):
         groups = q.shape[1] // k.shape[1]
         k, v = (x.repeat_interleave(groups, 1) for x in (k, v))
-        parts = (x.split(self.lengths) for x in (q, k, v))
-        return torch.cat([self.document(*part, window, sinks) for part in zip(*parts)])
-
-    def document(self, q, k, v, window, sinks):
         s = torch.einsum("ihd,jhd->hij", q, k) * (SCALE_FACTOR / math.sqrt(q.shape[2]))
         if self.softcap:
             s = self.softcap * torch.tanh(s / self.softcap)
-        at = torch.arange(len(q), device=q.device)
-        behind = at[:, None] - at
-        s = s.masked_fill((behind < 0) | (behind > (len(q) if window is None else window)), -math.inf)
+        s = s.masked_fill(self.hidden if window is None else self.hidden | (self.behind > window), -math.inf)
         if sinks is not None:
             s = torch.cat((s, sinks.to(s.dtype)[:, None, None].expand(-1, len(q), 1)), 2)
         return torch.einsum("hij,jhd->ihd", s.softmax(2)[:, :, : len(q)], v)
@@ -247,7 +242,7 @@ def gradients(model, batch, attend, dtype):
 
 
 def check_step(name, sizes, kinds, text, options):
-    """Prints the errors of the worst parameter of each sort; True if the rule holds."""
+    """Prints the errors of all gradients together and of the worst; True if the rule holds."""
     good = True
     (batch,) = batches(text, sizes, 1, options.seed, options.device)
     model = make(sizes, text, options)
@@ -259,14 +254,14 @@ def check_step(name, sizes, kinds, text, options):
             found = gradients(model, batch, attend, DTYPES[dtype])
             error[kind] = {x: ((found[x] - y).norm() / y.norm()).item() for x, y in exact.items()}
         peer, roundoff = error["peer"], torch.finfo(DTYPES[dtype]).eps / 2
-        limit = {x: 1.5 * peer[x] + roundoff * (0.01 if x == "all" else 1) for x in exact}
+        limit = {x: 1.5 * peer[x] + roundoff * (0.01 if x == "all" else 0.1) for x in exact}
         options.rows += [("gradient", name, dtype, x, "", peer[x], error["fa3"][x]) for x in exact]
         ratio = {x: error["fa3"][x] / limit[x] if math.isfinite(error["fa3"][x]) else math.inf for x in exact}
         worst = max(ratio, key=ratio.get)
         good = good and ratio[worst] <= 1
-        print(f"step {name} {dtype}: relative error of all gradients {error['fa3']['all']:.3e}, {options.peer}'s "
-              f"{peer['all']:.3e}; the farthest of {len(exact) - 1} is {worst}: {error['fa3'][worst]:.3e} beside "
-              f"{peer[worst]:.3e}, {ratio[worst]:.2f} of its limit   {'ok' if ratio[worst] <= 1 else 'FAILED'}",
+        print(f"step {name} {dtype}: relative error of all gradients {error['fa3']['all']:.3e}, with {options.peer} "
+              f"{peer['all']:.3e}; nearest to its limit of {len(exact) - 1} is {worst}: {error['fa3'][worst]:.3e}, "
+              f"{peer[worst]:.3e}, {ratio[worst]:.2f} of it   {'ok' if ratio[worst] <= 1 else 'FAILED'}",
               flush=True)  # fmt: skip
     return good
 
@@ -386,10 +381,11 @@ def main(arguments=None):
     for name in models:
         sizes, start = (ON_CPU if options.cpu else MODELS)[name], time.monotonic()
         kinds = {"peer": (Plain if options.cpu else Flex)(sizes, options.softcap), "fa3": Fa3(sizes, options.softcap)}
-        good = all([CHECKS[part](name, sizes, kinds, text, options) for part in parts]) and good
-        print(f"{time.monotonic() - start:.0f} s")
-    if options.csv:
-        write(options.csv, options.rows)
+        for part in parts:
+            good = CHECKS[part](name, sizes, kinds, text, options) and good
+            if options.csv:  # now, so that a run cut short keeps what it has
+                write(options.csv, options.rows)
+        print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
     return 0 if good else 1
 
 
