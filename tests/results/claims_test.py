@@ -124,6 +124,7 @@ class Claims(unittest.TestCase):
         self.assertAlmostEqual(claims.best(row, "official", "fa4", "cudnn"), 1.25)
         self.assertAlmostEqual(claims.tiles(row, "official"), 2.2)
         self.assertAlmostEqual(claims.mean([1, 4]), 2)
+        self.assertAlmostEqual(claims.smoothed_distance([2, -1, -3], steps=2), 1.25)
         self.assertEqual(claims.summary([0.5, 2, 4]), [3, claims.mean([0.5, 2, 4]), 0.5, 1])
         points = [{"head_dim": d, "causal": 0, "seqlen": 512} for d in (64, 128, 256)]
         self.assertEqual(claims.listed(zip((0.996, 0.9, 1), points)), "d 128 full 512 (0.90), d 64 full 512 (1.00)")
