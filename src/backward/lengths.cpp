@@ -47,15 +47,16 @@ bool plan_params(const BackwardProblem& problem, const BackwardRow& row, PlanBac
   if (problem.chunk > 0) nonempty = std::min(nonempty, 2 * problem.batch + rows_q / problem.chunk);
   nonempty = std::max<int64_t>(nonempty, 1);
   const int64_t keys = most_keys(problem);
-  const int64_t tiles = rows_q > 0 ? (rows_q - 1) / row.Br + nonempty + 1 : 0;  // one more where lengths overlap
+  const int64_t listed = row.listed_rows();
+  const int64_t tiles = rows_q > 0 ? (rows_q - 1) / listed + nonempty + 1 : 0;  // one more where lengths overlap
   const int64_t blocks = most_pieces(nonempty, keys, rows_k, row.Bc);
-  if (tiles * problem.heads > most_rows / row.Br || blocks * problem.heads_kv > most_blocks ||
+  if (tiles * problem.heads > most_rows / listed || blocks * problem.heads_kv > most_blocks ||
       rows_k * problem.heads_kv > most_rows)
     return false;
   p.total_q = narrow(std::max<int64_t>(problem.total_q, 0));
   p.total_k = narrow(std::max<int64_t>(problem.total_k, 0));
   p.entry_rows_q = narrow(problem.q.dim[1]), p.entry_rows_k = narrow(problem.k.dim[1]);
-  p.Br = Divisor::of(row.Br), p.Bc = Divisor::of(row.Bc);
+  p.Br = Divisor::of(row.listed_rows()), p.Bc = Divisor::of(row.Bc);
   p.sequences = Divisor::of(narrow(std::max<int64_t>(sequences, 1)));
   p.most_sequences = narrow(nonempty);
   p.most_tiles = narrow(tiles), p.most_blocks = narrow(blocks);
@@ -106,6 +107,16 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, int64_
   return order;
 }
 
+// Of the kernel that computes dQ alone: the heads of a section read the K and V of one of the other kernel's.
+BlockOrder query_order_of(const BackwardProblem& problem, const PlanBackwardParams& call) {
+  BlockOrder order{};
+  order.batch_heads = narrow(problem.heads), order.blocks = call.most_tiles;
+  order.section_heads = call.section_heads * narrow(problem.heads_per_kv());
+  order.sections = order.batch_heads / order.section_heads;
+  order.section = Divisor::of(order.section_heads * order.blocks);
+  return order;
+}
+
 }  // namespace
 
 fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& plan) {
@@ -117,7 +128,7 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
   ServedRun& served = plan.served;
   if (!plan_params(problem, row, served.call)) return too_many(problem);
   const PlanBackwardParams& call = served.call;
-  const int32_t tiles_per_visit = row.Br / backward_tile_rows;
+  const int32_t tiles_per_visit = row.listed_rows() / backward_tile_rows;
   const bool has_pairs = problem.has_queries() && problem.has_keys();
   const bool wants_dsinks = !problem.dsinks.empty();
   plan.q_tiles = has_pairs ? call.most_tiles * tiles_per_visit : 0;
@@ -163,6 +174,10 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
   add(BackwardStep::prepare, pass_of(Pass::bwd_prepare_lengths, row.d),
       served.zero_blocks + tiles / tiles_per_visit);
   if (has_pairs) add(BackwardStep::gradients, n, key_blocks);
+  if (has_pairs && !row.all_gradients()) {
+    plan.query_order = query_order_of(problem, call);
+    add(BackwardStep::queries, queries_row_of(row), heads * call.most_tiles);
+  }
   add(BackwardStep::finish, pass_of(Pass::bwd_finish_lengths, row.d),
       served.finish_blocks + (wants_dsinks ? heads : 0));
   return FA3_OK;

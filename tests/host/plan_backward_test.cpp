@@ -12,8 +12,6 @@
 namespace fa3::test {
 namespace {
 
-constexpr int32_t Bc = 128;
-
 // A call's numbers, as many as sequences; what the host says; and what became of that.
 struct Planned {
   std::vector<int32_t> cu_q, cu_k, used_q, used_k;
@@ -24,7 +22,7 @@ struct Planned {
   BackwardListMemory list{};
 
   // As the host does (src/backward/lengths.cpp), but for tight bounds where lengths are right.
-  void plan(int32_t Br, Window window, int32_t chunk) {
+  void plan(int32_t Br, Window window, int32_t chunk, int32_t Bc = 128) {
     const auto batch = int32_t(cu_q.size()) - 1;
     const auto number = [](const std::vector<int32_t>& from) { return from.empty() ? nullptr : from.data(); };
     p.lengths = {cu_q.data(), cu_k.data(), number(used_q), number(used_k), nullptr, nullptr, batch, max_q, max_k};
@@ -79,7 +77,7 @@ constexpr Window windows[] = {{-1, -1, false}, {-1, 0, true}, {-1, 0, false}, {3
                               {0, 0, true},    {-1, 50, true}, {20, -1, true}};
 
 
-template <int Br>
+template <int Br, int Bc = 128>
 void check(const Planned& made) {
   const PlanBackwardParams& p = made.p;
   REQUIRE(made.is_within());
@@ -163,6 +161,43 @@ TEST_CASE("lists of key blocks hold each pair that is seen once", "[lengths][bac
     const Window window = chunk ? Window{-1, random() % 2 ? 0 : -1, true} : windows[random() % std::size(windows)];
     made.plan(n % 2 ? 64 : 128, window, chunk);
     n % 2 ? check<64>(made) : check<128>(made);
+  }
+}
+
+// Where one kernel computes dK and dV and another dQ, the list has the tiles of the second one.
+TEST_CASE("a kernel of smaller tiles than the list's visits those that see its keys", "[lengths][backward]") {
+  std::mt19937_64 random(4);
+  constexpr int Br = 64, Bc = 64, listed = 128, heads = 2, readers = 3;
+  for (int n = 0; n < 200; ++n) {
+    const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
+    Planned made = right_lengths(random, 1 + random() % 8);
+    made.p.section_heads = 1;
+    made.plan(listed, chunk ? Window{-1, 0, true} : windows[random() % std::size(windows)], chunk, Bc);
+    check<listed, Bc>(made);
+    PlannedBackwardParams p{};
+    p.counts = made.list.counts, p.blocks = made.list.blocks;
+    p.order.heads = Divisor::of(heads), p.order.section = Divisor::of(1), p.readers = readers;
+    p.rows.tiles = Divisor::of(made.p.most_tiles * 2);
+    for (int number = 0; number < made.list.counts->blocks * heads; ++number) {
+      const KeyBlockWork<Br, Bc, listed> work(p, number);
+      const Sequence& s = made.list.blocks[work.batch].sequence;
+      const Visible seen = visible_of(s, true, true, {0});
+      std::set<int> visited;
+      QueryTile tile(work);
+      for (int j = 0; j < work.all; ++j, tile.next(p, work)) {
+        const int in_head = tile.number(work) - tile.head(work) * made.p.most_tiles * 2;
+        const PlannedTile& its = made.list.tiles[in_head / 2];
+        REQUIRE((its.tile * 2 + in_head % 2 == tile.tile && made.list.sequences[its.sequence].q_row == s.q_row));
+        REQUIRE(tile.head(work) / readers == work.head_kv);
+        REQUIRE(visited.insert(tile.number(work)).second);
+      }
+      for (int i = 0; i * Br < s.seqlen_q; ++i) {
+        bool sees = false;
+        for (int row = i * Br; row < std::min(i * Br + Br, s.seqlen_q); ++row)
+          for (int key = work.key; key < std::min(work.key + Bc, s.seqlen_k); ++key) sees |= seen.sees(row, key);
+        REQUIRE(visited.count(work.first_number + i) == sees);
+      }
+    }
   }
 }
 

@@ -96,6 +96,30 @@ TEST_CASE("served backward: keys of one block need no sums", "[launch][backward]
   CHECK(launched(p)[2] == "fa3_bwdserved_bf16_d128_window_64x128");
 }
 
+TEST_CASE("served backward: two kernels above 128 columns, of tiles of two sizes", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  B p = packed({.heads = 12, .heads_kv = 4, .head_dim = 200, .max_k = 2000});
+  const std::vector<std::string> four = {"fa3_pass_bwd_plan", "fa3_pass_bwd_prepare_lengths_d256",
+                                         "fa3_bwdserved_keys_bf16_d256_window_64x64",
+                                         "fa3_bwdserved_queries_bf16_d256_window_128x64"};
+  REQUIRE(launched(p) == four);
+  const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
+  CHECK(std::memcmp(static_cast<const void*>(&fake.launches[3].carried.planned_backward), &g, sizeof g) == 0);
+  CHECK((g.call.Br == 128 && g.call.Bc == 64 && g.rows.tiles_per_visit == 2));
+  CHECK((g.call.most_tiles == 4095 / 128 + 8 + 1 && g.rows.tiles == 2 * g.call.most_tiles));
+  // A thread block for each key block and each tile that there may be.
+  CHECK(fake.launches[2].grid[0] == unsigned(g.call.most_blocks * 4));
+  CHECK(fake.launches[3].grid[0] == unsigned(g.call.most_tiles * 12));
+  CHECK((g.query_order.batch_heads == 12 && g.query_order.blocks == g.call.most_tiles));
+  CHECK(g.query_order.section_heads == 3 * g.order.section_heads);
+  CHECK((g.rows.dq_sums == nullptr && g.order.done_behind == 0 && g.finish_blocks == 0));
+  CHECK(workspace_of(p) < size_t(g.rows.tiles) * 64 * 12 * 8 + 64 * size_t(g.call.most_blocks) + 8192);
+  add_sinks(p);
+  REQUIRE(launched(p).size() == 5);
+  CHECK(fake.launches[4].kernel == std::string("fa3_pass_bwd_finish_lengths_d256"));
+  CHECK(fake.launches[4].grid[0] == 12);
+}
+
 TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
   FakeCuda& fake = fresh();
   const auto order_of = [&](const B& p) {
