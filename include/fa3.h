@@ -500,7 +500,9 @@ typedef struct fa3_backward_params {
 /* Packed lengths, windows, chunks, sinks: as in "Packed lengths, pages, windows, sinks" above, of which the backward
  * pass has all but pages, left padding, cache entries, schedules and FA3_FLAG_BATCH_INVARIANT. The fields have the
  * forward call's names, rules and values. A call with any of it is served by kernels of its own, whose names begin with
- * fa3_bwdserved: no other kernel can be named for it, nor one of these for another call.
+ * fa3_bwdserved: no other kernel can be named for it, nor one of these for another call. Their sequences have at most
+ * 2^26 rows and keys, and rows of dq, dk and dv are at most 2^20 bytes apart; more is FA3_ERROR_UNSUPPORTED (not of
+ * fa3_reference_backward).
  *
  * | tensor             | dims                                      | dtype    | strides    |
  * |--------------------|-------------------------------------------|----------|------------|

@@ -47,6 +47,7 @@ bool plan_params(const BackwardProblem& problem, const BackwardRow& row, PlanBac
   if (problem.chunk > 0) nonempty = std::min(nonempty, 2 * problem.batch + rows_q / problem.chunk);
   nonempty = std::max<int64_t>(nonempty, 1);
   const int64_t keys = most_keys(problem);
+  if (std::max(problem.seqlen_q, keys) > stored_rows) return false;
   const int64_t listed = row.listed_rows();
   const int64_t tiles = rows_q > 0 ? (rows_q - 1) / listed + nonempty + 1 : 0;  // one more where lengths overlap
   const int64_t blocks = most_pieces(nonempty, keys, rows_k, row.Bc);
