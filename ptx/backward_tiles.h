@@ -36,14 +36,15 @@ struct KeyBlockWork {
   }
 
   // Of sequences with lengths of their own, with its tiles. There are no parts; part_end only says how far the tiles of
-  // one head are from those of the next. batch: the entry of the list; batch_head: that of the sequence's first block,
-  // times the heads of K and V, and the head.
+  // one head are from those of the next. batch: the entry of the list; batch_head: which number counts what is added, of
+  // this entry and head or of the entry of the sequence's block 0.
   constexpr KeyBlockWork(const PlannedBackwardParams& p, int number) : range(0), begin(0) {
     const ListedBlock listed = listed_block(*p.counts, p.order.section, number);
     batch = listed.entry, head_kv = listed.head;
     const PlannedBlock& its = p.blocks[batch];
     key = its.key, block = its.block;
-    batch_head = (batch - block) * p.order.heads + head_kv;
+    const int counted = counts_blocks(p.call.window) ? batch : first_block_entry(p.order.dq, batch, block);
+    batch_head = counted * p.order.heads + head_kv;
     first = its.first, end = its.end, start = its.start;
     constexpr int visits = listed_rows / Br;  // to a tile of the list
     if constexpr (visits > 1) {

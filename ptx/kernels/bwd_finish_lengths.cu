@@ -36,7 +36,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
   if (number < 0) return;
   const ListedBlock listed = listed_block(*p.counts, p.order.section, number);
   const PlannedBlock& block = p.blocks[listed.entry];
-  const QTiles share = share_of(block);
+  const QTiles share = share_of(block, p.call.Bc);
   const int tiles = share.end - share.begin;
   for (int i = sharer; i < tiles * p.readers; i += p.finish_sharers) {
     const int reader = i / tiles, tile = share.begin + i - reader * tiles, head = listed.head * p.readers + reader;

@@ -81,28 +81,54 @@ int32_t section_heads_of(const BackwardProblem& problem, const BackwardRow& row,
 
 constexpr int typical_multiprocessors = 132;
 
+bool later_see_more(const BackwardProblem& problem) { return problem.window.left < 0 && problem.window.right >= 0; }
+
 // Do key blocks add to dQ in a fixed order? Also where nobody asks for it, if several query heads read each head of K
 // and V and rows see more keys the later they come: blocks of a head then visit the same tiles at about the same time,
 // which are in the L2 cache. (Measured, H100, d 128, 32 heads over 4: 64 x 256 1.11, 16 x 1024 1.30, 4 x 4096 1.18,
 // 1 x 16384 0.94.)
 bool is_ordered(const BackwardProblem& problem) {
-  const bool later_see_more = problem.window.left < 0 && problem.window.right >= 0;
-  return problem.deterministic || (later_see_more && problem.heads_per_kv() > 1 && problem.seqlen_q <= 8192);
+  return problem.deterministic || (later_see_more(problem) && problem.heads_per_kv() > 1 && problem.seqlen_q <= 8192);
+}
+
+// In which order. Blocks go downwards. Under a bound on the right alone those that begin together then wait for one
+// another, the last of them as many turns as there are of them; with tiles as large as blocks again and again, as each
+// is as many turns shorter than the one before it as it waits. From the diagonal none waits, but the longest blocks
+// come last, and blocks of a head are far from each other in long sequences, so that little is found in the L2 cache.
+// (Measured, H100, 16 heads, time over that in any order, from the diagonal and downwards: d 64 16 x 1024 1.03 and 1.18,
+// 4 x 4096 1.05 and 1.10, 1 x 16384 2.02 and 1.05; d 128 64 x 256 1.03 and 0.98, 16 x 1024 1.08 and 1.03.)
+constexpr int64_t most_keys_from_diagonal = 4096;
+DqOrder dq_order_of(const BackwardProblem& problem, const BackwardRow& row) {
+  if (!sums_dq(row) || !is_ordered(problem)) return DqOrder::any;
+  const bool suits_diagonal = row.Br == row.Bc && most_keys(problem) <= most_keys_from_diagonal;
+  return later_see_more(problem) && problem.heads_per_kv() == 1 && suits_diagonal ? DqOrder::from_diagonal
+                                                                                    : DqOrder::downwards;
+}
+
+// There a section has many heads: then few blocks of each run beside each other, and wait. (Measured, H100, 4 x 4096, 16
+// heads over 4, sections of 2 and 4 heads: d 64 800 and 687 us; d 128, of 1, 2 and 4: 1605, 1462 and 1475; 16 heads over
+// 16 of 16384, of 1, 4 and 16: d 64 3791, 2733 and 2427, d 128 4860, 4678 and 4611.)
+int32_t ordered_section_heads(int64_t heads_kv) {
+  int64_t heads = std::min<int64_t>(std::max<int64_t>(1, heads_kv), 16);
+  while (heads_kv % heads != 0) --heads;
+  return narrow(heads);
 }
 
 KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, int64_t head_tiles) {
   KeyOrder order{};
-  const int32_t section = section_heads_of(problem, row, typical_multiprocessors);
+  order.dq = dq_order_of(problem, row);
+  const int32_t section = order.is_fixed() && later_see_more(problem)
+                              ? ordered_section_heads(problem.heads_kv)
+                              : section_heads_of(problem, row, typical_multiprocessors);
   order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv)));
   order.section_heads = section, order.section = Divisor::of(section);
   order.parts = order.ranges = order.share = Divisor::of(1);
   order.head_tiles = narrow(head_tiles);
-  order.dq = sums_dq(row) && is_ordered(problem) ? DqOrder::downwards : DqOrder::any;
   order.adders = 2;
-  // A key block's share is rounded so many blocks later: when all of its sequence have been taken, and about as many as
-  // the machine runs at once.
-  order.behind = narrow(std::min<int64_t>(divide_up(most_keys(problem), row.Bc) * section + typical_multiprocessors,
-                                          most_blocks));
+  // A key block's share is rounded so many blocks later: when all that add to it have been taken, which are those before
+  // it or all of its sequence, and about as many as the machine runs at once.
+  const int64_t after_it = counts_blocks(problem.window) ? 0 : divide_up(most_keys(problem), row.Bc) * section;
+  order.behind = narrow(std::min<int64_t>(after_it + typical_multiprocessors, most_blocks));
   order.done_behind = sums_dq(row);
   order.spread = {31, 0};
   return order;
@@ -136,7 +162,7 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
   plan.key_blocks = call.most_blocks;
   plan.order = order_of(problem, row, int64_t{plan.q_tiles} * problem.heads_per_kv());
   served.call.section_heads = plan.order.section_heads;
-  served.call.downwards = plan.order.is_fixed();
+  served.call.dq = plan.order.dq;
 
   const int64_t heads = problem.heads, tiles = heads * plan.q_tiles;
   const int64_t slices = std::max<int64_t>(1, zero_blocks / std::max<int64_t>(1, problem.batch));

@@ -2,6 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <vector>
@@ -104,8 +105,11 @@ void check(const Planned& made) {
     const Sequence& s = block.sequence;
     const Visible seen = visible_of(s, true, true, {0});
     REQUIRE((block.first < block.end && block.start >= block.first && block.start < block.end));
-    REQUIRE((block.key == block.block * Bc && block.key < s.seqlen_k && n >= block.block));
-    REQUIRE(made.list.blocks[n - block.block].sequence.k_row == s.k_row);
+    REQUIRE((block.key == block.block * Bc && block.key < s.seqlen_k));
+    const int32_t entry = first_block_entry(p.dq, n, block.block);
+    REQUIRE((entry >= 0 && entry < count));
+    const PlannedBlock& of_first = made.list.blocks[entry];
+    REQUIRE((of_first.sequence.k_row == s.k_row && of_first.block == 0));
     for (int32_t tile = block.first; tile < block.end; ++tile) {
       const PlannedTile& its = made.list.tiles[block.first_tile + tile];
       REQUIRE(its.tile == tile);
@@ -115,7 +119,11 @@ void check(const Planned& made) {
       const Keys keys = seen.of(row);
       seen_by_blocks += std::max(0, std::min(keys.end, block.key + Bc) - std::max(keys.begin, block.key));
     }
-    const QTiles share = share_of(block);
+    const QTiles share = share_of(block, Bc);
+    // What rounds the share of a block waits for those before it only, or for all of the sequence.
+    if (counts_blocks(p.window))
+      for (int32_t tile = share.begin; tile < share.end; ++tile)
+        REQUIRE(seen.any(tile * 64, tile * 64 + 63).end <= (block.block + 1) * Bc);
     for (int32_t tile = share.begin; tile < share.end; ++tile)
       ++owners[size_t(block.first_tile * (Br / backward_tile_rows) + tile)];
   }
@@ -150,6 +158,52 @@ void check(const Planned& made) {
     REQUIRE(zeros_k[size_t(row)] == !is_seen[size_t(row)]);
 }
 
+// Thread blocks that take key blocks as listed_block says and visit their tiles, one a turn, as bwd.cu does; in a fixed
+// order they wait for their rank, and what they add is seen a turn later. A key block takes two turns more. Returns how
+// many turns that takes, -1 if all wait for ever; visits: how often each tile was visited.
+template <int Br>
+int64_t turns_of(const Planned& made, int heads, int readers, size_t thread_blocks, std::vector<int>& visits) {
+  PlannedBackwardParams p{};
+  p.call = made.p, p.counts = made.list.counts, p.blocks = made.list.blocks, p.tiles = made.list.tiles;
+  p.order.dq = made.p.dq, p.order.spread = {31, 0};
+  p.order.heads = Divisor::of(heads), p.order.section = Divisor::of(made.p.section_heads);
+  p.readers = readers;
+  p.rows.tiles = Divisor::of(made.p.most_tiles * (Br / backward_tile_rows));
+  struct Working {
+    KeyBlockWork<Br, 128> block;
+    QueryTile tile;
+    int left, pause;
+  };
+  std::vector<std::optional<Working>> all(thread_blocks);
+  visits.assign(size_t(made.p.most_tiles) * size_t(heads * readers), 0);
+  int next = 0;
+  for (int64_t turn = 0;; ++turn) {
+    std::vector<size_t> added;
+    bool moved = false, working = false;
+    for (std::optional<Working>& at : all) {
+      if (at && at->left == 0) at.reset();
+      if (!at && next < made.list.counts->blocks * heads) {
+        const KeyBlockWork<Br, 128> block(p, next++);
+        at = {block, QueryTile(block), block.all, 2};
+      }
+      if (!at) continue;
+      working = true;
+      if (at->pause > 0) {
+        --at->pause, moved = true;
+        continue;
+      }
+      const auto number = size_t(at->tile.number(at->block));
+      const Visible seen = visible_of(made.list.blocks[at->block.batch].sequence, true, true, {0});
+      if (p.order.is_fixed() && visits.at(number) != at->block.turn(p.order, seen, at->tile.tile).rank) continue;
+      added.push_back(number);
+      at->tile.next(p, at->block), --at->left, moved = true;
+    }
+    if (!working) return turn;
+    if (!moved) return -1;
+    for (const size_t number : added) ++visits.at(number);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("lists of key blocks hold each pair that is seen once", "[lengths][backward]") {
@@ -157,10 +211,51 @@ TEST_CASE("lists of key blocks hold each pair that is seen once", "[lengths][bac
   for (int n = 0; n < 400; ++n) {
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
     Planned made = right_lengths(random, 1 + random() % 12);
-    made.p.downwards = n % 3 == 0, made.p.section_heads = 1;
+    made.p.dq = DqOrder(n % 3), made.p.section_heads = 1;
     const Window window = chunk ? Window{-1, random() % 2 ? 0 : -1, true} : windows[random() % std::size(windows)];
     made.plan(n % 2 ? 64 : 128, window, chunk);
     n % 2 ? check<64>(made) : check<128>(made);
+  }
+}
+
+TEST_CASE("key blocks of packed lengths visit their tiles once, and in a fixed order none waits for ever",
+          "[lengths][backward]") {
+  std::mt19937_64 random(5);
+  for (int n = 0; n < 60; ++n) {
+    const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
+    Planned made = right_lengths(random, 1 + random() % 6);
+    const Window window = chunk ? Window{-1, 0, true} : windows[random() % std::size(windows)];
+    std::vector<int> expected;
+    for (const DqOrder dq : {DqOrder::any, DqOrder::downwards, DqOrder::from_diagonal})
+      for (const size_t thread_blocks : {1, 2, 7, 132}) {
+        made.p.dq = dq, made.p.section_heads = 1 + int32_t(random() % 2);
+        made.plan(64, window, chunk);
+        std::vector<int> visits;
+        CHECK(turns_of<64>(made, 2, 1 + n % 3, thread_blocks, visits) >= 0);
+        if (expected.empty()) expected = visits;
+        CHECK(visits == expected);
+      }
+  }
+}
+
+// The best section of each, as src/backward/lengths.cpp chooses it.
+TEST_CASE("from the diagonal thread blocks wait little for one another", "[lengths][backward]") {
+  for (const int32_t seqlen : {512, 1024, 4096}) {
+    const auto turns = [seqlen](DqOrder dq, int32_t section) {
+      Planned made;
+      made.cu_q = {0};
+      while (made.cu_q.back() < 16384) made.cu_q.push_back(made.cu_q.back() + seqlen);
+      made.cu_k = made.cu_q;
+      made.p.total_q = made.p.total_k = 16384, made.max_q = made.max_k = seqlen;
+      made.p.dq = dq, made.p.section_heads = section;
+      made.plan(128, {-1, 0, true}, 0);
+      std::vector<int> visits;
+      return double(turns_of<128>(made, 16, 1, 132, visits));
+    };
+    INFO(seqlen);
+    const double any = turns(DqOrder::any, std::min(16, 132 * 128 / seqlen));
+    CHECK(turns(DqOrder::from_diagonal, 16) < 1.06 * any);
+    CHECK(turns(DqOrder::downwards, 16) > 1.1 * any);
   }
 }
 
@@ -258,7 +353,7 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
       for (int32_t& number : *numbers)
         if (random() % 3 == 0) number = random() % 2 ? int32_t(random()) : int32_t(random() % 3000);
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
-    made.p.section_heads = 1;
+    made.p.dq = DqOrder(n % 3), made.p.section_heads = 1;
     made.plan(64, chunk ? Window{-1, 0, true} : windows[random() % std::size(windows)], chunk);
     REQUIRE(made.is_within());
     const int32_t count = made.list.counts->blocks;
@@ -270,7 +365,8 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
       REQUIRE((s.k_row >= 0 && s.k_row + s.seqlen_k <= made.p.total_k && s.seqlen_k <= made.max_k));
       REQUIRE((block.first >= 0 && block.end <= (s.seqlen_q + 63) / 64 && block.first < block.end));
       REQUIRE((block.first_tile >= 0 && block.first_tile + block.end <= made.p.most_tiles));
-      REQUIRE((block.block < block.blocks && i - block.block >= 0 && i - block.block + block.blocks <= count));
+      const int32_t first = made.p.dq == DqOrder::from_diagonal ? i - (block.blocks - 1 - block.block) : i - block.block;
+      REQUIRE((block.block < block.blocks && first >= 0 && first + block.blocks <= count));
     }
     for (int32_t b = 0; b < made.p.lengths.batch; ++b) {
       const UnseenRows unseen = unseen_rows(made.p, b);

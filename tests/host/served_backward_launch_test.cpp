@@ -125,7 +125,7 @@ TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
   const auto order_of = [&](const B& p) {
     REQUIRE(launched(p).size() == 4);
     const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
-    CHECK((g.call.downwards != 0) == (g.order.dq == DqOrder::downwards));
+    CHECK(g.call.dq == g.order.dq);
     return g.order.dq;
   };
   B p = packed({.heads_kv = 2});
@@ -139,6 +139,33 @@ TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
           one.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
           return one;
         }()) == DqOrder::any);
+  // In sections of up to 16 heads; from the diagonal of one reader, where a tile is as large as a key block and blocks
+  // are not too many.
+  const auto causal = [&](int64_t heads, int64_t head_dim, int32_t max) {
+    B one = packed({.total_q = 9000, .total_k = 9000, .heads = heads, .heads_kv = heads, .head_dim = head_dim,
+                    .max_q = max, .max_k = max});
+    one.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, one.flags = FA3_FLAG_DETERMINISTIC;
+    const DqOrder dq = order_of(one);
+    CHECK(fake.launches[2].carried.planned_backward.order.section_heads == (heads > 16 ? heads / 2 : heads));
+    return dq;
+  };
+  CHECK(causal(8, 64, 4096) == DqOrder::from_diagonal);
+  CHECK(causal(24, 64, 4096) == DqOrder::from_diagonal);
+  CHECK(causal(8, 64, 4097) == DqOrder::downwards);
+  CHECK(causal(8, 128, 1024) == DqOrder::downwards);
+}
+
+TEST_CASE("served backward: dq is rounded early under bounds on both sides", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  B p = packed({.total_q = 40000, .total_k = 40000, .max_q = 8192, .max_k = 8192});
+  p.mask = FA3_MASK_WINDOW, p.window_left = 500;
+  for (const int32_t right : {-1, 0}) {
+    p.window_right = right;
+    REQUIRE(launched(p).size() == 4);
+    const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
+    CHECK(counts_blocks(g.call.window) == (right == 0));
+    CHECK(g.order.behind == 132 + (right == 0 ? 0 : 64 * g.order.section_heads));
+  }
 }
 
 TEST_CASE("served backward: the workspace follows the tokens", "[launch][backward]") {

@@ -152,7 +152,7 @@ void finish(const PlannedBackwardParams& params, int columns, int64_t head, int3
 void finish_share(const PlannedBackwardParams& p, int columns, int32_t n) {
   const ListedBlock listed = listed_block(*p.counts, p.order.section, n);
   const PlannedBlock& block = p.blocks[listed.entry];
-  const QTiles share = share_of(block);
+  const QTiles share = share_of(block, p.call.Bc);
   for (int32_t head = listed.head * p.readers; head < (listed.head + 1) * p.readers; ++head)
     for (int32_t tile = share.begin; tile < share.end; ++tile)
       finish(p, columns, head, block.first_tile * p.rows.tiles_per_visit + tile);
