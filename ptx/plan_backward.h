@@ -40,11 +40,18 @@ constexpr int32_t share_of(const Sequence& s, int32_t blocks) {
   return blocks > 0 ? (tiles + blocks - 1) / blocks : 0;
 }
 
-constexpr PlannedBlock planned_block(const PlanBackwardParams& p, const Sequence& s, int32_t first_tile, int32_t block,
-                                     int32_t blocks) {
+// Where a block goes downwards from, as KeyBlockWork has it.
+constexpr int32_t down_from(int32_t shift, int32_t block, const QTiles& tiles) {
+  if (block >= (tiles.end - 1) >> shift) return tiles.end - 1;
+  const int32_t start = ((block + 1) << shift) - 1;
+  return start < tiles.begin ? tiles.end - 1 : start;
+}
+
+constexpr PlannedBlock planned_block(const PlanBackwardParams& p, int32_t spread_shift, const Sequence& s,
+                                     int32_t first_tile, int32_t block, int32_t blocks) {
   const QTiles tiles = tiles_of_block(p, s, block);
   int32_t start = tiles.begin;
-  if (p.dq == DqOrder::downwards) start = tiles.end - 1;
+  if (p.dq == DqOrder::downwards) start = down_from(spread_shift, block, tiles);
   // If all rows see all keys, the blocks of a sequence would come to the same tile at once, and wait for the first
   // one's dQ: so they begin apart.
   else if (p.dq == DqOrder::any && s.left == no_bound && s.right == no_bound)
@@ -54,8 +61,8 @@ constexpr PlannedBlock planned_block(const PlanBackwardParams& p, const Sequence
 }
 
 template <class Threads>
-constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p, const BackwardListMemory& list,
-                             BackwardPlanScratch& s) {
+constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p, int32_t spread_shift,
+                             const BackwardListMemory& list, BackwardPlanScratch& s) {
   const int32_t count = p.sequences, groups = groups_of(p.sequences);
   const BackwardRoom room = room_of(p, list, s);
   threads.each(1, [&](int32_t) { s.longest = 1; });
@@ -100,7 +107,8 @@ constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p
     const int32_t sequence = place - place / p.sequences * count;
     const int32_t first = room.blocks[place], its = room.blocks[place + 1] - first;
     const int32_t block = p.dq == DqOrder::from_diagonal ? first + its - 1 - number : number - first;
-    list.blocks[number] = planned_block(p, list.sequences[sequence], room.first_tile[sequence], block, its);
+    list.blocks[number] =
+        planned_block(p, spread_shift, list.sequences[sequence], room.first_tile[sequence], block, its);
   });
   threads.each(p.most_tiles, [&](int32_t number) {
     const int32_t sequence = sequence_of_tile(room.first_tile, count, number);

@@ -42,6 +42,8 @@ FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
     const int reader = i / tiles, tile = share.begin + i - reader * tiles, head = listed.head * p.readers + reader;
     const RowTile place(block.sequence, head, tile * backward_tile_rows);
     const int at = head * p.rows.tiles + block.first_tile * p.rows.tiles_per_visit + tile;
-    Strip(p, place, at, threadIdx.x / 32).finish<8>(p, 0, p.rows.bf16);
+    const Strip strip(p, place, at, threadIdx.x / 32);
+    if (p.order.spread.second == 0) strip.finish<8>(p, 0, p.rows.bf16);
+    else strip.finish_with_second<4>(p, at, p.rows.bf16);
   }
 }

@@ -1,6 +1,7 @@
 #include "backward/lengths.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "error.h"
 #include "integers.h"
@@ -13,6 +14,7 @@ constexpr int64_t most_rows = INT32_MAX, most_blocks = INT32_MAX / 2;
 
 // Of query rows and keys that are in the L2 cache beside each other.
 constexpr int64_t section_bytes = 20 << 20;
+constexpr int typical_multiprocessors = 132;
 // So many thread blocks write zeros, at least.
 constexpr int64_t zero_blocks = 264;
 
@@ -79,8 +81,6 @@ int32_t section_heads_of(const BackwardProblem& problem, const BackwardRow& row,
   return 1;
 }
 
-constexpr int typical_multiprocessors = 132;
-
 bool later_see_more(const BackwardProblem& problem) { return problem.window.left < 0 && problem.window.right >= 0; }
 
 // Do key blocks add to dQ in a fixed order? Also where nobody asks for it, if several query heads read each head of K
@@ -114,9 +114,34 @@ int32_t ordered_section_heads(int64_t heads_kv) {
   return narrow(heads);
 }
 
-KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, int64_t head_tiles) {
+// Whether blocks that go downwards begin apart, and how far apart: as spread_of in order.cpp says, for as many sequences
+// of the longest length as there are keys for.
+constexpr int64_t most_second = 1056, blocks_enough = 1056;  // tiles (35 MB); blocks
+Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const PlanBackwardParams& call) {
+  constexpr Spread none{31, 0};
+  const int64_t second = problem.heads * call.most_tiles, keys = std::max<int64_t>(1, most_keys(problem));
+  const int64_t sequences = divide_up(all_rows(problem.total_k, problem.k), keys), readers = problem.heads_per_kv();
+  const int64_t blocks = divide_up(keys, row.Bc), tiles = divide_up(std::max<int64_t>(1, problem.seqlen_q), row.Br);
+  const bool uneven = later_see_more(problem), is_window = counts_blocks(problem.window);
+  const int64_t all_blocks = sequences * problem.heads_kv * blocks;
+  if (!problem.deterministic || !sums_dq(row) || is_window || second > most_second || all_blocks >= blocks_enough)
+    return none;
+  if (uneven && all_blocks <= typical_multiprocessors) return none;
+  const int64_t section = uneven ? ordered_section_heads(problem.heads_kv)
+                                 : section_heads_of(problem, row, typical_multiprocessors);
+  const int64_t together = std::min(blocks, typical_multiprocessors / section);
+  const int64_t turns = sequences * problem.heads * blocks * tiles / (uneven ? 2 : 1);
+  if (together * 8 * typical_multiprocessors < turns) return none;
+  const int64_t apart = uneven ? 2 * row.Bc / row.Br : tiles / (blocks * std::max<int64_t>(1, readers));
+  return {static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(1, apart)))) - 1,
+          narrow(second)};
+}
+
+KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const PlanBackwardParams& call,
+                  int64_t head_tiles) {
   KeyOrder order{};
-  order.dq = dq_order_of(problem, row);
+  order.spread = spread_of(problem, row, call);
+  order.dq = order.spread.second > 0 ? DqOrder::downwards : dq_order_of(problem, row);
   const int32_t section = order.is_fixed() && later_see_more(problem)
                               ? ordered_section_heads(problem.heads_kv)
                               : section_heads_of(problem, row, typical_multiprocessors);
@@ -129,8 +154,8 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, int64_
   // it or all of its sequence, and about as many as the machine runs at once.
   const int64_t after_it = counts_blocks(problem.window) ? 0 : divide_up(most_keys(problem), row.Bc) * section;
   order.behind = narrow(std::min<int64_t>(after_it + typical_multiprocessors, most_blocks));
-  order.done_behind = sums_dq(row);
-  order.spread = {31, 0};
+  order.done_behind = sums_dq(row) && order.spread.second == 0;
+  if (order.spread.second > 0) order.behind = narrow(most_blocks);  // only the last pass adds second sums to the first
   return order;
 }
 
@@ -160,7 +185,7 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
   const bool wants_dsinks = !problem.dsinks.empty();
   plan.q_tiles = has_pairs ? call.most_tiles * tiles_per_visit : 0;
   plan.key_blocks = call.most_blocks;
-  plan.order = order_of(problem, row, int64_t{plan.q_tiles} * problem.heads_per_kv());
+  plan.order = order_of(problem, row, call, int64_t{plan.q_tiles} * problem.heads_per_kv());
   served.call.section_heads = plan.order.section_heads;
   served.call.dq = plan.order.dq;
 
@@ -183,8 +208,9 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
   const int64_t numbers = tiles * backward_tile_rows * int64_t{sizeof(float)};
   plan.lse = place(numbers), plan.delta = place(numbers);
   if (has_pairs) {
-    if (plan.sums_dq) plan.dq_sums = place(numbers * row.d);
-    const int64_t visits = plan.sums_dq ? tiles / tiles_per_visit : 0;
+    const int64_t copies = plan.order.spread.second > 0 ? 2 : 1;  // of sums and visits
+    if (plan.sums_dq) plan.dq_sums = place(copies * numbers * row.d);
+    const int64_t visits = plan.sums_dq ? copies * tiles / tiles_per_visit : 0;
     const int64_t added = plan.sums_dq ? int64_t{call.most_blocks} * problem.heads_kv : 0;
     plan.counters = place((added + 1 + visits) * int64_t{sizeof(uint32_t)});  // then how many blocks are claimed
     plan.visits = plan.counters + static_cast<size_t>(added + 1) * sizeof(uint32_t);

@@ -80,6 +80,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
   const ServedRun& served = plan.served;
   pass.call = params.call = served.call;
   pass.list = list_at(workspace + served.list, served.call);
+  pass.spread_shift = plan.order.spread.shift;
   params.counts = pass.list.counts;
   params.blocks = pass.list.blocks;
   params.tiles = pass.list.tiles;

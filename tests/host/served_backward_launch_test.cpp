@@ -142,7 +142,7 @@ TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
   // In sections of up to 16 heads; from the diagonal of one reader, where a tile is as large as a key block and blocks
   // are not too many.
   const auto causal = [&](int64_t heads, int64_t head_dim, int32_t max) {
-    B one = packed({.total_q = 9000, .total_k = 9000, .heads = heads, .heads_kv = heads, .head_dim = head_dim,
+    B one = packed({.total_q = 60000, .total_k = 60000, .heads = heads, .heads_kv = heads, .head_dim = head_dim,
                     .max_q = max, .max_k = max});
     one.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, one.flags = FA3_FLAG_DETERMINISTIC;
     const DqOrder dq = order_of(one);
@@ -153,6 +153,27 @@ TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
   CHECK(causal(24, 64, 4096) == DqOrder::from_diagonal);
   CHECK(causal(8, 64, 4097) == DqOrder::downwards);
   CHECK(causal(8, 128, 1024) == DqOrder::downwards);
+}
+
+TEST_CASE("served backward: second sums where heads are few", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  B p = packed({.batch = 1, .total_q = 8192, .total_k = 8192, .heads = 4, .heads_kv = 4, .max_q = 8192,
+                .max_k = 8192});
+  p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  const size_t without = workspace_of(p);
+  for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}}) {
+    p.flags = flags;
+    REQUIRE(launched(p).size() == 4);
+    const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
+    const bool second = flags != 0;
+    CHECK(g.order.spread.shift == (second ? 2 : 31));
+    CHECK(fake.launches[0].carried.backward_list.spread_shift == g.order.spread.shift);
+    CHECK(g.order.spread.second == (second ? g.call.most_tiles * 4 : 0));
+    CHECK(g.order.done_behind == !second);
+    if (second) CHECK(fake.launches[3].grid[0] == unsigned(g.call.most_blocks * 4 * int32_t{g.finish_sharers}));
+    CHECK(g.counters == g.call.most_blocks * 4 + 1 + (second ? 2 : 1) * g.call.most_tiles * 4);
+    CHECK(workspace_of(p) >= without + (second ? size_t{4} * 8192 * 128 * 4 : 0));
+  }
 }
 
 TEST_CASE("served backward: dq is rounded early under bounds on both sides", "[launch][backward]") {

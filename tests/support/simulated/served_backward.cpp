@@ -162,7 +162,7 @@ void finish_share(const PlannedBackwardParams& p, int columns, int32_t n) {
 
 CUresult simulate_bwd_plan(const PlanBackwardPassParams& p) {
   const auto scratch = std::make_unique<BackwardPlanScratch>();
-  plan_backward(InTurn(), p.call, p.list, *scratch);
+  plan_backward(InTurn(), p.call, p.spread_shift, p.list, *scratch);
   return CUDA_SUCCESS;
 }
 
