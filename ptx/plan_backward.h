@@ -107,8 +107,10 @@ constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p
     const int32_t sequence = place - place / p.sequences * count;
     const int32_t first = room.blocks[place], its = room.blocks[place + 1] - first;
     const int32_t block = p.dq == DqOrder::from_diagonal ? first + its - 1 - number : number - first;
-    list.blocks[number] =
-        planned_block(p, spread_shift, list.sequences[sequence], room.first_tile[sequence], block, its);
+    // Where lengths overlap the list may have no room for the last blocks, for which none must wait.
+    Sequence listed = list.sequences[sequence];
+    if (its < blocks_of(p, listed)) listed.seqlen_k = its * p.Bc;
+    list.blocks[number] = planned_block(p, spread_shift, listed, room.first_tile[sequence], block, its);
   });
   threads.each(p.most_tiles, [&](int32_t number) {
     const int32_t sequence = sequence_of_tile(room.first_tile, count, number);

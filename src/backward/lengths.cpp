@@ -49,7 +49,7 @@ bool plan_params(const BackwardProblem& problem, const BackwardRow& row, PlanBac
   if (problem.chunk > 0) nonempty = std::min(nonempty, 2 * problem.batch + rows_q / problem.chunk);
   nonempty = std::max<int64_t>(nonempty, 1);
   const int64_t keys = most_keys(problem);
-  if (std::max(problem.seqlen_q, keys) > stored_rows) return false;
+  if (std::max(std::min(problem.seqlen_q, rows_q), std::min(keys, rows_k)) > stored_rows) return false;
   const int64_t listed = row.listed_rows();
   const int64_t tiles = rows_q > 0 ? (rows_q - 1) / listed + nonempty + 1 : 0;  // one more where lengths overlap
   const int64_t blocks = most_pieces(nonempty, keys, rows_k, row.Bc);
@@ -105,11 +105,14 @@ DqOrder dq_order_of(const BackwardProblem& problem, const BackwardRow& row) {
                                                                                     : DqOrder::downwards;
 }
 
-// There a section has many heads: then few blocks of each run beside each other, and wait. (Measured, H100, 4 x 4096, 16
-// heads over 4, sections of 2 and 4 heads: d 64 800 and 687 us; d 128, of 1, 2 and 4: 1605, 1462 and 1475; 16 heads over
-// 16 of 16384, of 1, 4 and 16: d 64 3791, 2733 and 2427, d 128 4860, 4678 and 4611.)
-int32_t ordered_section_heads(int64_t heads_kv) {
-  int64_t heads = std::min<int64_t>(std::max<int64_t>(1, heads_kv), 16);
+// There a section has many heads: then few blocks of each run beside each other, and wait. (Measured, H100, us, sections
+// of 1, 4 and 16 heads, 1 x 16384, 16 heads: d 64 3791, 2733 and 2427, d 128 4860, 4678 and 4611.) But not more than 4
+// that several query heads read, whose blocks stay longer at each tile. (Of 1, 2, 4 and 8, d 128, 32 heads over 8: 16 x
+// 1024 1014, 999, 957, 924; 8 x 2048 1668, 1552, 1488, 1746; 2 x 8192 5287, 5294, 5075, 5211; 21 of 32 to 4096 2213,
+// 2237, 1442, 1478.)
+int32_t ordered_section_heads(const BackwardProblem& problem) {
+  const int64_t heads_kv = problem.heads_kv, most = problem.heads_per_kv() > 1 ? 4 : 16;
+  int64_t heads = std::min<int64_t>(std::max<int64_t>(1, heads_kv), most);
   while (heads_kv % heads != 0) --heads;
   return narrow(heads);
 }
@@ -127,7 +130,7 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const P
   if (!problem.deterministic || !sums_dq(row) || is_window || second > most_second || all_blocks >= blocks_enough)
     return none;
   if (uneven && all_blocks <= typical_multiprocessors) return none;
-  const int64_t section = uneven ? ordered_section_heads(problem.heads_kv)
+  const int64_t section = uneven ? ordered_section_heads(problem)
                                  : section_heads_of(problem, row, typical_multiprocessors);
   const int64_t together = std::min(blocks, typical_multiprocessors / section);
   const int64_t turns = sequences * problem.heads * blocks * tiles / (uneven ? 2 : 1);
@@ -143,7 +146,7 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const 
   order.spread = spread_of(problem, row, call);
   order.dq = order.spread.second > 0 ? DqOrder::downwards : dq_order_of(problem, row);
   const int32_t section = order.is_fixed() && later_see_more(problem)
-                              ? ordered_section_heads(problem.heads_kv)
+                              ? ordered_section_heads(problem)
                               : section_heads_of(problem, row, typical_multiprocessors);
   order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv)));
   order.section_heads = section, order.section = Divisor::of(section);

@@ -198,7 +198,7 @@ int64_t turns_of(const Planned& made, int heads, int readers, size_t thread_bloc
       if (p.order.is_fixed()) {
         const auto rank = at->block.turn(p.order, seen, at->tile.tile);
         if (rank.second) number += size_t(tiles);
-        if (visits.at(number) != rank.rank) continue;
+        if (visits.at(number) < rank.rank) continue;  // more come where lengths overlap
       }
       added.push_back(number);
       at->tile.next(p, at->block), --at->left, moved = true;
@@ -266,6 +266,30 @@ TEST_CASE("from the diagonal thread blocks wait little for one another", "[lengt
     CHECK(turns(DqOrder::from_diagonal, 16) < 1.06 * any);
     CHECK(turns(DqOrder::downwards, 16) > 1.1 * any);
   }
+}
+
+// Lengths that overlap: then the list may have no room for all key blocks.
+TEST_CASE("in a fixed order none waits for ever where sequences overlap", "[lengths][backward]") {
+  std::mt19937_64 random(6);
+  int cut = 0;
+  for (int n = 0; n < 600; ++n) {
+    Planned made = right_lengths(random, 1 + random() % 8);
+    const size_t rows = 1 + random() % 3;  // of q, of k, of both
+    for (auto* numbers : {&made.cu_q, &made.cu_k})
+      for (int32_t& number : *numbers)
+        if ((numbers == &made.cu_q ? rows & 1 : rows & 2) && random() % 2)
+          number = int32_t(random() % uint64_t(numbers == &made.cu_q ? made.p.total_q : made.p.total_k));
+    made.max_q = made.p.total_q, made.max_k = made.p.total_k;
+    made.p.dq = n % 3 ? DqOrder::from_diagonal : DqOrder::downwards;
+    made.p.section_heads = 1, made.spread_shift = n % 6 ? 31 : 1;
+    made.plan(128, windows[random() % std::size(windows)], 0);
+    cut += made.list.counts->blocks == made.p.most_blocks;
+    for (const size_t thread_blocks : {1, 5, 132}) {
+      std::vector<int> visits;
+      REQUIRE(turns_of<128>(made, 1, 1, thread_blocks, visits) >= 0);
+    }
+  }
+  CHECK(cut > 20);
 }
 
 TEST_CASE("blocks that begin apart wait little for one another", "[lengths][backward]") {
@@ -378,7 +402,7 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
       for (int32_t& number : *numbers)
         if (random() % 3 == 0) number = random() % 2 ? int32_t(random()) : int32_t(random() % 3000);
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
-    made.p.dq = DqOrder(n % 3), made.p.section_heads = 1;
+    made.p.dq = DqOrder(n % 3), made.p.section_heads = 1, made.spread_shift = n % 4 ? 31 : 1;
     made.plan(64, chunk ? Window{-1, 0, true} : windows[random() % std::size(windows)], chunk);
     REQUIRE(made.is_within());
     const int32_t count = made.list.counts->blocks;
@@ -392,6 +416,10 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
       REQUIRE((block.first_tile >= 0 && block.first_tile + block.end <= made.p.most_tiles));
       const int32_t first = made.p.dq == DqOrder::from_diagonal ? i - (block.blocks - 1 - block.block) : i - block.block;
       REQUIRE((block.block < block.blocks && first >= 0 && first + block.blocks <= count));
+    }
+    for (const size_t thread_blocks : {1, 5, 132}) {
+      std::vector<int> visits;
+      REQUIRE(turns_of<64>(made, 2, 1 + n % 2, thread_blocks, visits) >= 0);
     }
     for (int32_t b = 0; b < made.p.lengths.batch; ++b) {
       const UnseenRows unseen = unseen_rows(made.p, b);
