@@ -502,8 +502,9 @@ typedef struct fa3_backward_params {
 /* Packed lengths, windows, chunks, sinks: as in "Packed lengths, pages, windows, sinks" above, of which the backward
  * pass has all but pages, left padding, cache entries, schedules and FA3_FLAG_BATCH_INVARIANT. The fields have the
  * forward call's names, rules and values. A call with any of it is served by kernels of its own, whose names begin with
- * fa3_bwdserved: no other kernel can be named for it, nor one of these for another call. They take head dimensions up
- * to 128; more is FA3_ERROR_UNSUPPORTED (not of fa3_reference_backward).
+ * fa3_bwdserved: no other kernel can be named for it, nor one of these for another call. Their sequences have at most
+ * 2^26 rows and keys, and rows of dq, dk and dv are at most 2^20 bytes apart; more is FA3_ERROR_UNSUPPORTED (not of
+ * fa3_reference_backward).
  *
  * | tensor             | dims                                      | dtype    | strides    |
  * |--------------------|-------------------------------------------|----------|------------|
@@ -542,7 +543,7 @@ FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
  * for second sums of dq. A function of the parameters only; data pointers are not looked at.
  *
  * Of a call with lengths, windows, chunks or sinks it follows from shapes and maxima, as the lengths are never read: as
- * much as above for all rows of q together and up to block_q more for each sequence, in one run; besides 64 bytes for
+ * much as above for all rows of q together and up to 128 more for each sequence, in one run; besides 64 bytes for
  * each block of keys that all sequences together may have, some 100 for each sequence (with FA3_MASK_CHUNK for each
  * chunk of one), and where dsinks is wanted 4 for each 64 queries of each head. */
 FA3_API fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes);

@@ -22,13 +22,20 @@ struct alignas(16) PlannedBlock {
   int32_t first, end;  // the tiles of the sequence that see any of the keys,
   int32_t start;       // and the one to begin with
   int32_t block, blocks;  // its number among the sequence's blocks, and how many there are in the list
-  int32_t share;          // so many of the sequence's tiles of backward_tile_rows are the share of each
+  int32_t share;          // so many of the sequence's tiles of backward_tile_rows are the share of each; or 0, see below
 };
 static_assert(sizeof(PlannedBlock) == 64);
 
-// The share of a block (backward_work.h): tiles of its sequence.
-constexpr QTiles share_of(const PlannedBlock& block) {
+// The share of a block (backward_work.h): tiles of its sequence. Under bounds on both sides (share is 0) a block has
+// the tiles for which it is the last of its sequence, as far as the bound on the right tells: then no block after it
+// adds to their dQ.
+constexpr QTiles share_of(const PlannedBlock& block, int32_t Bc) {
   const int32_t tiles = (block.sequence.seqlen_q + backward_tile_rows - 1) / backward_tile_rows;
+  if (block.share == 0) {
+    const int32_t right = block.sequence.right;
+    const auto before = [&](int32_t key) { return clamped((key - right) / backward_tile_rows, 0, tiles); };
+    return {before(block.key), block.block == block.blocks - 1 ? tiles : before(block.key + Bc)};
+  }
   const int32_t begin = block.block * block.share, end = begin + block.share;
   return {begin < tiles ? begin : tiles, end < tiles ? end : tiles};
 }
@@ -57,6 +64,14 @@ constexpr ListedBlock listed_block(const BlockCounts& counts, const Divisor& hea
   return {entry, section * heads + within - entry * heads};
 }
 
+// Is each block counted for itself when it has added all its dQ, and not all blocks of a sequence together?
+constexpr bool counts_blocks(const Window& window) { return window.left >= 0 && window.right >= 0; }
+
+// The entry of block 0 of the sequence that an entry is of.
+constexpr int32_t first_block_entry(DqOrder dq, int32_t entry, int32_t block) {
+  return dq == DqOrder::from_diagonal ? entry + block : entry - block;
+}
+
 // What the host says for all lengths.
 struct PlanBackwardParams {
   Lengths lengths;
@@ -69,7 +84,7 @@ struct PlanBackwardParams {
   int32_t most_sequences;  // so many of them have rows that see a key,
   int32_t most_tiles, most_blocks;  // and so many tiles and key blocks a head has of all, at most
   int32_t section_heads;   // of K and V
-  int32_t downwards;       // not 0: DqOrder::downwards
+  DqOrder dq;              // with from_diagonal the key blocks of a sequence follow each other from the last one on
 };
 
 // Where the plan goes, in device memory.
@@ -85,6 +100,7 @@ struct BackwardListMemory {
 struct PlanBackwardPassParams {
   PlanBackwardParams call;
   BackwardListMemory list;
+  int32_t spread_shift;  // of DqOrder::downwards: as in Spread; 31: all begin at their last tile
 };
 
 // What the thread block needs beside its parameters, in shared memory. Its contents before do not matter.

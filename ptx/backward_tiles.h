@@ -6,8 +6,8 @@
 namespace fa3 {
 
 // Bc keys of one head of K and V, and the tiles of Br rows that see any of them and are of one part of those that read
-// this head.
-template <int Br, int Bc>
+// this head. listed_rows: of the tiles in a list of packed lengths.
+template <int Br, int Bc, int listed_rows = Br>
 struct KeyBlockWork {
   static constexpr int tiles_per_visit = Br / backward_tile_rows;
   int batch, head_kv, batch_head, block, key;  // batch_head: of the part; key: the first
@@ -36,19 +36,27 @@ struct KeyBlockWork {
   }
 
   // Of sequences with lengths of their own, with its tiles. There are no parts; part_end only says how far the tiles of
-  // one head are from those of the next. batch: the entry of the list; batch_head: that of the sequence's first block,
-  // times the heads of K and V, and the head.
+  // one head are from those of the next. batch: the entry of the list; batch_head: which number counts what is added, of
+  // this entry and head or of the entry of the sequence's block 0.
   constexpr KeyBlockWork(const PlannedBackwardParams& p, int number) : range(0), begin(0) {
     const ListedBlock listed = listed_block(*p.counts, p.order.section, number);
     batch = listed.entry, head_kv = listed.head;
     const PlannedBlock& its = p.blocks[batch];
     key = its.key, block = its.block;
-    batch_head = (batch - block) * p.order.heads + head_kv;
+    const int counted = counts_blocks(p.call.window) ? batch : first_block_entry(p.order.dq, batch, block);
+    batch_head = counted * p.order.heads + head_kv;
     first = its.first, end = its.end, start = its.start;
+    constexpr int visits = listed_rows / Br;  // to a tile of the list
+    if constexpr (visits > 1) {
+      const Visible seen = visible_of(its.sequence, true, true, {0});
+      const QTiles seeing = tiles_of(seen.rows_of(key, key + Bc - 1), Br);
+      first = seeing.begin, end = seeing.end;
+      start = start * visits < first ? first : start * visits;
+    }
     first_head = head_kv * p.readers;
     part_end = int32_t(p.rows.tiles) / tiles_per_visit;
     all = (end - first) * p.readers;
-    first_number = first_head * part_end + its.first_tile;
+    first_number = first_head * part_end + its.first_tile * visits;
   }
 
   constexpr void find_tiles(const BackwardParams& p, const Visible& seen) {

@@ -8,15 +8,17 @@
 // lies, in such steps. So the first dimension ends where the sequence does. Both together are where the row lies, but
 // for clipped_rows rows too many.
 //
-// These are taken back in two ways. A map for stores has an address that lies so far before the tensor. A map for loads
-// must have an address where there is memory. So it has a third dimension, of which the coordinate is clipped_rows and
-// the stride 2^34 bytes less a row: addresses have 64 bits, and 2^30 times 2^34 is beyond them.
+// These are taken back in two ways. A map for loads must have an address where there is memory. So it has a third
+// dimension, of which the coordinate is clipped_rows and the stride 2^34 bytes less a row: addresses have 64 bits, and
+// 2^30 times 2^34 is beyond them. A map for stores has an address that lies so far before the tensor. That must not be
+// below 0, and memory begins 2^46 bytes behind that, or later. So a map for stores has stored_rows in place of
+// clipped_rows, which is enough for rows up to a megabyte apart.
 #pragma once
 #include <cstdint>
 
 namespace fa3 {
 
-inline constexpr int32_t clipped_rows = 1 << 30;
+inline constexpr int32_t clipped_rows = 1 << 30, stored_rows = 1 << 26;
 inline constexpr uint64_t clipped_stride = uint64_t(1) << 34;
 static_assert(clipped_rows * clipped_stride == 0);
 
@@ -34,9 +36,10 @@ struct ClippedSteps {
   constexpr int32_t at(int32_t entry, int32_t at_row) const { return entry * batch + at_row * row; }
 };
 
-// In a clipped map: rows from `row` on, of a sequence of n rows that ends there.
-constexpr Place clipped(int32_t end, int32_t n, int32_t row, int32_t head) {
-  return {clipped_rows - n + row, head, end};
+// In a clipped map of so many rows, clipped_rows or stored_rows: rows from `row` on, of a sequence of n rows that ends
+// there.
+constexpr Place clipped(int32_t rows, int32_t end, int32_t n, int32_t row, int32_t head) {
+  return {rows - n + row, head, end};
 }
 
 }  // namespace fa3

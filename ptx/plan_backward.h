@@ -2,8 +2,9 @@
 // (backward_list.h). Plain C++, read by both sides: a thread block runs it on the device (kernels/bwd_plan.cu), tests
 // run the same on the host. How its loops run, `threads`, is what plan_lengths.h says.
 //
-// The order: the key blocks of a sequence follow each other, from the first to the last, as Q, dO and the sums of dQ
-// are then in the L2 cache; and under a causal mask the first has the most tiles. Sequences follow in groups, those
+// The order: the key blocks of a sequence follow each other, as Q, dO and the sums of dQ are then in the L2 cache; from
+// the first to the last, as under a causal mask the first has the most tiles, or the other way round where DqOrder says
+// so. Sequences follow in groups, those
 // whose blocks have the most tiles first, so that what comes last fills what is left.
 #pragma once
 #include <cstdint>
@@ -39,21 +40,29 @@ constexpr int32_t share_of(const Sequence& s, int32_t blocks) {
   return blocks > 0 ? (tiles + blocks - 1) / blocks : 0;
 }
 
-constexpr PlannedBlock planned_block(const PlanBackwardParams& p, const Sequence& s, int32_t first_tile, int32_t block,
-                                     int32_t blocks) {
+// Where a block goes downwards from, as KeyBlockWork has it.
+constexpr int32_t down_from(int32_t shift, int32_t block, const QTiles& tiles) {
+  if (block >= (tiles.end - 1) >> shift) return tiles.end - 1;
+  const int32_t start = ((block + 1) << shift) - 1;
+  return start < tiles.begin ? tiles.end - 1 : start;
+}
+
+constexpr PlannedBlock planned_block(const PlanBackwardParams& p, int32_t spread_shift, const Sequence& s,
+                                     int32_t first_tile, int32_t block, int32_t blocks) {
   const QTiles tiles = tiles_of_block(p, s, block);
   int32_t start = tiles.begin;
-  if (p.downwards) start = tiles.end - 1;
+  if (p.dq == DqOrder::downwards) start = down_from(spread_shift, block, tiles);
   // If all rows see all keys, the blocks of a sequence would come to the same tile at once, and wait for the first
   // one's dQ: so they begin apart.
-  else if (s.left == no_bound && s.right == no_bound)
+  else if (p.dq == DqOrder::any && s.left == no_bound && s.right == no_bound)
     start += static_cast<int32_t>(int64_t{block} * (tiles.end - tiles.begin) / blocks);
-  return {s, block * p.Bc, first_tile, tiles.begin, tiles.end, start, block, blocks, share_of(s, blocks)};
+  const int32_t share = counts_blocks(p.window) ? 0 : share_of(s, blocks);
+  return {s, block * p.Bc, first_tile, tiles.begin, tiles.end, start, block, blocks, share};
 }
 
 template <class Threads>
-constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p, const BackwardListMemory& list,
-                             BackwardPlanScratch& s) {
+constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p, int32_t spread_shift,
+                             const BackwardListMemory& list, BackwardPlanScratch& s) {
   const int32_t count = p.sequences, groups = groups_of(p.sequences);
   const BackwardRoom room = room_of(p, list, s);
   threads.each(1, [&](int32_t) { s.longest = 1; });
@@ -97,7 +106,11 @@ constexpr void plan_backward(const Threads& threads, const PlanBackwardParams& p
     const int32_t place = sequence_of_tile(room.blocks, groups * count, number);
     const int32_t sequence = place - place / p.sequences * count;
     const int32_t first = room.blocks[place], its = room.blocks[place + 1] - first;
-    list.blocks[number] = planned_block(p, list.sequences[sequence], room.first_tile[sequence], number - first, its);
+    const int32_t block = p.dq == DqOrder::from_diagonal ? first + its - 1 - number : number - first;
+    // Where lengths overlap the list may have no room for the last blocks, for which none must wait.
+    Sequence listed = list.sequences[sequence];
+    if (its < blocks_of(p, listed)) listed.seqlen_k = its * p.Bc;
+    list.blocks[number] = planned_block(p, spread_shift, listed, room.first_tile[sequence], block, its);
   });
   threads.each(p.most_tiles, [&](int32_t number) {
     const int32_t sequence = sequence_of_tile(room.first_tile, count, number);

@@ -168,6 +168,8 @@ struct BackwardRow : TiledRow {
   constexpr bool all_gradients() const { return gradients == Gradients::all; }
   // Is it the library's own for all gradients, whose thread blocks take one key block after another (bwd.cu)?
   constexpr bool takes_several_blocks() const { return all_gradients() && !has(Trait::as_written); }
+  // Rows of the tiles that packed lengths are listed in (backward_list.h): those of the kernel that computes dQ.
+  constexpr int listed_rows() const { return gradients == Gradients::keys ? 128 : Br; }
 
   // Consumers, with 64 keys each; with Gradients::queries 64 query rows each, with Gradients::keys one computes dV and
   // the other dK. One warpgroup more produces, and in bwd.cu another one computes dQ.
@@ -198,7 +200,7 @@ struct BackwardRow : TiledRow {
            (all_gradients() ? Br % 64 == 0 : Br == (gradients == Gradients::queries ? 128 : 64)) &&
            Bc == (all_gradients() ? 128 : 64) && d % 64 == 0 && d <= (all_gradients() ? 128 : 256) && dv == d &&
            !is_8bit() && smem_bytes() <= 227 * 1024 && (!has(Trait::one_key_block) || takes_several_blocks()) &&
-           (!has(Trait::own_lengths) || takes_several_blocks()) &&
+           (!has(Trait::own_lengths) || !has(Trait::as_written)) &&
            moved_registers() <= launched_registers(threads());
   }
 };

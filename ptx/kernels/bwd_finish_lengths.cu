@@ -36,12 +36,14 @@ FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
   if (number < 0) return;
   const ListedBlock listed = listed_block(*p.counts, p.order.section, number);
   const PlannedBlock& block = p.blocks[listed.entry];
-  const QTiles share = share_of(block);
+  const QTiles share = share_of(block, p.call.Bc);
   const int tiles = share.end - share.begin;
   for (int i = sharer; i < tiles * p.readers; i += p.finish_sharers) {
     const int reader = i / tiles, tile = share.begin + i - reader * tiles, head = listed.head * p.readers + reader;
     const RowTile place(block.sequence, head, tile * backward_tile_rows);
     const int at = head * p.rows.tiles + block.first_tile * p.rows.tiles_per_visit + tile;
-    Strip(p, place, at, threadIdx.x / 32).finish<8>(p, 0, p.rows.bf16);
+    const Strip strip(p, place, at, threadIdx.x / 32);
+    if (p.order.spread.second == 0) strip.finish<8>(p, 0, p.rows.bf16);
+    else strip.finish_with_second<4>(p, at, p.rows.bf16);
   }
 }

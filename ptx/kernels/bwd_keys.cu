@@ -31,19 +31,21 @@ FA3_DEVICE uint64_t stage(const Use& use) {
 
 // The gradient of the thread block's keys, by its warpgroup: through the buffer whose contents only this one has read;
 // or, where the K/V head has several parts, for the pass that adds them up.
-FA3_DEVICE void store_keys(const BackwardParams& p, const float (&D)[d / 2], KeyGradient gradient, Element* buffer,
+FA3_DEVICE void store_keys(const Params& p, const float (&D)[d / 2], KeyGradient gradient, Element* buffer,
                            const KeyWork& work, int warp) {
-  if (p.order.parts > 1) return store_key_sums(D, key_sums(p, gradient, work.batch_head, work.block), warp);
+  if (!own_lengths && p.order.parts > 1)
+    return store_key_sums(D, key_sums(p, gradient, work.batch_head, work.block), warp);
   const bool is_dk = gradient == KeyGradient::dk;
   const int warpgroup = is_dk;
   bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read it for the last time
-  store_gradient<Bc>(D, is_dk ? p.softmax_scale : 1.f, buffer, is_dk ? p.dk : p.dv,
-                     {work.key, work.head_kv, work.batch}, barrier_warpgroup + warpgroup, warp);
+  const Place to = place_in(p, is_dk ? BackwardMap::dk : BackwardMap::dv, sequence_of(p, work), work.key, work.head_kv);
+  store_gradient<Bc>(D, is_dk ? p.softmax_scale : 1.f, buffer, is_dk ? p.dk : p.dv, to,
+                     barrier_warpgroup + warpgroup, warp);
   if (warp == 0 && threadIdx.x % 32 == 0) cp_async_bulk_wait_group<0>();
 }
 
 // The consumer warpgroup of V: S, P and dV. `warp` of its four.
-FA3_DEVICE void values(const BackwardParams& p, KeysSmem& smem, const KeyWork& work, int warp) {
+FA3_DEVICE void values(const Params& p, KeysSmem& smem, const KeyWork& work, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();                                                          // A3.15
   const int lane = threadIdx.x % 32, thread = threadIdx.x % 128, key = work.key + 16 * warp + lane / 4;
   const bool one_lane = lane == 0;
@@ -62,10 +64,11 @@ FA3_DEVICE void values(const BackwardParams& p, KeysSmem& smem, const KeyWork& w
   load_half(K, smem.k, warp);
 
   Use use, before, p_use;  // of the stage of S, of the one of dV, and of P's buffer
-  int query = work.start_in_any_order(p.order, visible(p)) * Br;
+  int counted_query = own_lengths ? 0 : work.start_in_any_order(p.order, visible(p)) * Br;
   // P of the tile from its S, and to the other warpgroup.
   const auto exponentials = [&] {
-    if (needs_mask(visible(p), work.key, query)) mask_scores(S, visible(p), key, query, lane);
+    const int query = own_lengths ? smem.first_query[use.index] : counted_query;
+    if (needs_mask(p, smem, work.key, query)) mask_scores(S, visible(p, smem), key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[use.index], g, lane);                                        // A3.20
@@ -82,8 +85,9 @@ FA3_DEVICE void values(const BackwardParams& p, KeysSmem& smem, const KeyWork& w
     if (one_lane) arrive(smem.full_p[p_use.index]);
     p_use.next<p_buffers>();
     use.next<config.stages>();
-    query += Br;
-    if (query >= work.end * Br) query = work.first * Br;
+    if (own_lengths) return;
+    counted_query += Br;
+    if (counted_query >= work.end * Br) counted_query = work.first * Br;
   };
 
   if (work.all > 0) {
@@ -123,7 +127,7 @@ FA3_DEVICE void values(const BackwardParams& p, KeysSmem& smem, const KeyWork& w
 }
 
 // The consumer warpgroup of K: dP, dS and dK. `warp` of its four.
-FA3_DEVICE void keys(const BackwardParams& p, KeysSmem& smem, const KeyWork& work, int warp) {
+FA3_DEVICE void keys(const Params& p, KeysSmem& smem, const KeyWork& work, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();                                                          // A3.15
   const int lane = threadIdx.x % 32, thread = threadIdx.x % 128;
   const bool one_lane = lane == 0;
@@ -204,13 +208,16 @@ FA3_DEVICE void keys(const BackwardParams& p, KeysSmem& smem, const KeyWork& wor
 
 }  // namespace fa3
 
-FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
+FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   KeysSmem& smem = *reinterpret_cast<KeysSmem*>(shared_memory());
   if (threadIdx.x == 0) init_barriers(smem);
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
+  if (own_lengths) ptx::griddepcontrol_wait();  // the passes before make the list of key blocks
+  if (!is_listed(p, blockIdx.x)) return;
+  if (own_lengths && threadIdx.x == 64) keep_work(p, smem, KeyWork(p, blockIdx.x));
   ptx::bar_sync(barrier_all, config.threads());
   const KeyWork work(p, blockIdx.x);
   if (warp < 4) return values(p, smem, work, warp);

@@ -4,5 +4,5 @@
 FA3_GLOBAL(const __grid_constant__ fa3::PlanBackwardPassParams p) {
   using namespace fa3;
   ptx::griddepcontrol_launch_dependents();
-  plan_backward(ThreadBlock(), p.call, p.list, plan_scratch<BackwardPlanScratch>());
+  plan_backward(ThreadBlock(), p.call, p.spread_shift, p.list, plan_scratch<BackwardPlanScratch>());
 }

@@ -38,14 +38,14 @@ FA3_DEVICE void mask_keys(float (&S)[Bc / 2], const Visible& seen, int j, int ro
 }
 
 // A consumer warpgroup: 64 rows. `warp` of its four.
-FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const QueryWork& work, int warpgroup, int warp) {
+FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& work, int warpgroup, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();
-  griddepcontrol_wait();
+  if (!own_lengths) griddepcontrol_wait();
   if (warpgroup >= work.warpgroups_with_rows) return;
   const int lane = threadIdx.x % 32;
   const bool one_lane = lane == 0;
   const int first_row = work.first_row(warpgroup), row = first_row + 16 * warp + lane / 4;
-  const Visible seen = visible(p);
+  const Visible seen = visible(p, smem);
   const Blocks blocks = work.blocks(seen, warpgroup), plain = work.plain_blocks(seen, warpgroup);
 
   uint32_t q[] = {uint32_t(descriptor_start(&smem.q[warpgroup]))};  // the start of the warpgroup's Q
@@ -132,44 +132,51 @@ FA3_DEVICE void consumer(const BackwardParams& p, QueriesSmem& smem, const Query
     wgmma_owned(dQ);
   }
   bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
-  store_gradient<64>(dQ, p.softmax_scale, smem.q[warpgroup], p.dq, {first_row, work.head, work.batch},
+  store_gradient<64>(dQ, p.softmax_scale, smem.q[warpgroup], p.dq,
+                     place_in(p, BackwardMap::dq, sequence_of(p, work), first_row, work.head),
                      barrier_warpgroup + warpgroup, warp);
   if (warp == 0 && one_lane) cp_async_bulk_wait_group<0>();
 }
 
 // One thread loads: Q and dO of each warpgroup once, then K and V block by block.
-FA3_DEVICE void producer(const BackwardParams& p, QueriesSmem& smem, const QueryWork& work) {
-  const Visible seen = visible(p);
+FA3_DEVICE void producer(const Params& p, QueriesSmem& smem, const QueryWork& work) {
+  const Visible seen = visible(p, smem);
   const Blocks blocks = work.blocks(seen, work.warpgroups_with_rows - 1);
-  const auto load_rows_of = [&](auto& to, const TensorMap& map, uint64_t (&full)[warpgroups]) {
+  const auto load_block = [&](const Element* to, BackwardMap which, const TensorMap& map, uint64_t& full, int j) {
+    load_rows(to, Bc, map, full, place_of(p, smem, work, which, j * Bc, work.head_kv));
+  };
+  const auto load_rows_of = [&](auto& to, BackwardMap which, const TensorMap& map, uint64_t (&full)[warpgroups]) {
     for (int i = 0; i < work.warpgroups_with_rows; i++) {
       if (work.blocks(seen, i).none()) continue;
       expect(full[i], config.q_buffer_bytes());
-      load_rows(to[i], 64, slabs, map, full[i], work.first_row(i), work.head, work.batch);
+      load_rows(to[i], 64, map, full[i], place_of(p, smem, work, which, work.first_row(i), work.head));
     }
   };
   Use k_use, v_use;
   for (int j = blocks.begin; j < blocks.end; j++, k_use.next<k_stages>(), v_use.next<v_stages>()) {
     wait(smem.empty_k[k_use.index], k_use.parity ^ 1);
     expect(smem.full_k[k_use.index], config.k_block_bytes());
-    load_rows(smem.k[k_use.index], Bc, slabs, p.k, smem.full_k[k_use.index], j * Bc, work.head_kv, work.batch);
+    load_block(smem.k[k_use.index], BackwardMap::k, p.k, smem.full_k[k_use.index], j);
     if (j == blocks.begin) {
-      load_rows_of(smem.q, p.q, smem.full_q);
-      load_rows_of(smem.dout, p.dout, smem.full_dout);
+      load_rows_of(smem.q, BackwardMap::q, p.q, smem.full_q);
+      load_rows_of(smem.dout, BackwardMap::dout, p.dout, smem.full_dout);
     }
     wait(smem.empty_v[v_use.index], v_use.parity ^ 1);
     expect(smem.full_v[v_use.index], config.v_block_bytes());
-    load_rows(smem.v[v_use.index], Bc, slabs, p.v, smem.full_v[v_use.index], j * Bc, work.head_kv, work.batch);
+    load_block(smem.v[v_use.index], BackwardMap::v, p.v, smem.full_v[v_use.index], j);
   }
 }
 
 }  // namespace fa3
 
-FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
+FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   QueriesSmem& smem = *reinterpret_cast<QueriesSmem*>(shared_memory());
+  if (own_lengths) ptx::griddepcontrol_wait();  // the passes before make the list of tiles
   const QueryWork work(p);
+  if (!work.exists()) return;
+  if (threadIdx.x == 64) keep_work(p, smem, work);
   if (threadIdx.x == 0) init_barriers(smem, work.warpgroups_with_rows);
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dq}) ptx::prefetch_tensormap(map);

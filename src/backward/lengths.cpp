@@ -1,6 +1,7 @@
 #include "backward/lengths.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "error.h"
 #include "integers.h"
@@ -13,6 +14,7 @@ constexpr int64_t most_rows = INT32_MAX, most_blocks = INT32_MAX / 2;
 
 // Of query rows and keys that are in the L2 cache beside each other.
 constexpr int64_t section_bytes = 20 << 20;
+constexpr int typical_multiprocessors = 132;
 // So many thread blocks write zeros, at least.
 constexpr int64_t zero_blocks = 264;
 
@@ -47,15 +49,17 @@ bool plan_params(const BackwardProblem& problem, const BackwardRow& row, PlanBac
   if (problem.chunk > 0) nonempty = std::min(nonempty, 2 * problem.batch + rows_q / problem.chunk);
   nonempty = std::max<int64_t>(nonempty, 1);
   const int64_t keys = most_keys(problem);
-  const int64_t tiles = rows_q > 0 ? (rows_q - 1) / row.Br + nonempty + 1 : 0;  // one more where lengths overlap
+  if (std::max(std::min(problem.seqlen_q, rows_q), std::min(keys, rows_k)) > stored_rows) return false;
+  const int64_t listed = row.listed_rows();
+  const int64_t tiles = rows_q > 0 ? (rows_q - 1) / listed + nonempty + 1 : 0;  // one more where lengths overlap
   const int64_t blocks = most_pieces(nonempty, keys, rows_k, row.Bc);
-  if (tiles * problem.heads > most_rows / row.Br || blocks * problem.heads_kv > most_blocks ||
+  if (tiles * problem.heads > most_rows / listed || blocks * problem.heads_kv > most_blocks ||
       rows_k * problem.heads_kv > most_rows)
     return false;
   p.total_q = narrow(std::max<int64_t>(problem.total_q, 0));
   p.total_k = narrow(std::max<int64_t>(problem.total_k, 0));
   p.entry_rows_q = narrow(problem.q.dim[1]), p.entry_rows_k = narrow(problem.k.dim[1]);
-  p.Br = Divisor::of(row.Br), p.Bc = Divisor::of(row.Bc);
+  p.Br = Divisor::of(row.listed_rows()), p.Bc = Divisor::of(row.Bc);
   p.sequences = Divisor::of(narrow(std::max<int64_t>(sequences, 1)));
   p.most_sequences = narrow(nonempty);
   p.most_tiles = narrow(tiles), p.most_blocks = narrow(blocks);
@@ -77,32 +81,94 @@ int32_t section_heads_of(const BackwardProblem& problem, const BackwardRow& row,
   return 1;
 }
 
-constexpr int typical_multiprocessors = 132;
+bool later_see_more(const BackwardProblem& problem) { return problem.window.left < 0 && problem.window.right >= 0; }
 
 // Do key blocks add to dQ in a fixed order? Also where nobody asks for it, if several query heads read each head of K
 // and V and rows see more keys the later they come: blocks of a head then visit the same tiles at about the same time,
 // which are in the L2 cache. (Measured, H100, d 128, 32 heads over 4: 64 x 256 1.11, 16 x 1024 1.30, 4 x 4096 1.18,
 // 1 x 16384 0.94.)
 bool is_ordered(const BackwardProblem& problem) {
-  const bool later_see_more = problem.window.left < 0 && problem.window.right >= 0;
-  return problem.deterministic || (later_see_more && problem.heads_per_kv() > 1 && problem.seqlen_q <= 8192);
+  return problem.deterministic || (later_see_more(problem) && problem.heads_per_kv() > 1 && problem.seqlen_q <= 8192);
 }
 
-KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, int64_t head_tiles) {
+// In which order. Blocks go downwards. Under a bound on the right alone those that begin together then wait for one
+// another, the last of them as many turns as there are of them; with tiles as large as blocks again and again, as each
+// is as many turns shorter than the one before it as it waits. From the diagonal none waits, but the longest blocks
+// come last, and blocks of a head are far from each other in long sequences, so that little is found in the L2 cache.
+// (Measured, H100, 16 heads, time over that in any order, from the diagonal and downwards: d 64 16 x 1024 1.03 and 1.18,
+// 4 x 4096 1.05 and 1.10, 1 x 16384 2.02 and 1.05; d 128 64 x 256 1.03 and 0.98, 16 x 1024 1.08 and 1.03.)
+constexpr int64_t most_keys_from_diagonal = 4096;
+DqOrder dq_order_of(const BackwardProblem& problem, const BackwardRow& row) {
+  if (!sums_dq(row) || !is_ordered(problem)) return DqOrder::any;
+  const bool suits_diagonal = row.Br == row.Bc && most_keys(problem) <= most_keys_from_diagonal;
+  return later_see_more(problem) && problem.heads_per_kv() == 1 && suits_diagonal ? DqOrder::from_diagonal
+                                                                                    : DqOrder::downwards;
+}
+
+// There a section has many heads: then few blocks of each run beside each other, and wait. (Measured, H100, us, sections
+// of 1, 4 and 16 heads, 1 x 16384, 16 heads: d 64 3791, 2733 and 2427, d 128 4860, 4678 and 4611.) But not more than 4
+// that several query heads read, whose blocks stay longer at each tile. (Of 1, 2, 4 and 8, d 128, 32 heads over 8: 16 x
+// 1024 1014, 999, 957, 924; 8 x 2048 1668, 1552, 1488, 1746; 2 x 8192 5287, 5294, 5075, 5211; 21 of 32 to 4096 2213,
+// 2237, 1442, 1478.)
+int32_t ordered_section_heads(const BackwardProblem& problem) {
+  const int64_t heads_kv = problem.heads_kv, most = problem.heads_per_kv() > 1 ? 4 : 16;
+  int64_t heads = std::min<int64_t>(std::max<int64_t>(1, heads_kv), most);
+  while (heads_kv % heads != 0) --heads;
+  return narrow(heads);
+}
+
+// Whether blocks that go downwards begin apart, and how far apart: as spread_of in order.cpp says, for as many sequences
+// of the longest length as there are keys for.
+constexpr int64_t most_second = 1056, blocks_enough = 1056;  // tiles (35 MB); blocks
+Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const PlanBackwardParams& call) {
+  constexpr Spread none{31, 0};
+  const int64_t second = problem.heads * call.most_tiles, keys = std::max<int64_t>(1, most_keys(problem));
+  const int64_t sequences = divide_up(all_rows(problem.total_k, problem.k), keys), readers = problem.heads_per_kv();
+  const int64_t blocks = divide_up(keys, row.Bc), tiles = divide_up(std::max<int64_t>(1, problem.seqlen_q), row.Br);
+  const bool uneven = later_see_more(problem), is_window = counts_blocks(problem.window);
+  const int64_t all_blocks = sequences * problem.heads_kv * blocks;
+  if (!problem.deterministic || !sums_dq(row) || is_window || second > most_second || all_blocks >= blocks_enough)
+    return none;
+  if (uneven && all_blocks <= typical_multiprocessors) return none;
+  const int64_t section = uneven ? ordered_section_heads(problem)
+                                 : section_heads_of(problem, row, typical_multiprocessors);
+  const int64_t together = std::min(blocks, typical_multiprocessors / section);
+  const int64_t turns = sequences * problem.heads * blocks * tiles / (uneven ? 2 : 1);
+  if (together * 8 * typical_multiprocessors < turns) return none;
+  const int64_t apart = uneven ? 2 * row.Bc / row.Br : tiles / (blocks * std::max<int64_t>(1, readers));
+  return {static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(1, apart)))) - 1,
+          narrow(second)};
+}
+
+KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const PlanBackwardParams& call,
+                  int64_t head_tiles) {
   KeyOrder order{};
-  const int32_t section = section_heads_of(problem, row, typical_multiprocessors);
+  order.spread = spread_of(problem, row, call);
+  order.dq = order.spread.second > 0 ? DqOrder::downwards : dq_order_of(problem, row);
+  const int32_t section = order.is_fixed() && later_see_more(problem)
+                              ? ordered_section_heads(problem)
+                              : section_heads_of(problem, row, typical_multiprocessors);
   order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv)));
   order.section_heads = section, order.section = Divisor::of(section);
   order.parts = order.ranges = order.share = Divisor::of(1);
   order.head_tiles = narrow(head_tiles);
-  order.dq = sums_dq(row) && is_ordered(problem) ? DqOrder::downwards : DqOrder::any;
   order.adders = 2;
-  // A key block's share is rounded so many blocks later: when all of its sequence have been taken, and about as many as
-  // the machine runs at once.
-  order.behind = narrow(std::min<int64_t>(divide_up(most_keys(problem), row.Bc) * section + typical_multiprocessors,
-                                          most_blocks));
-  order.done_behind = sums_dq(row);
-  order.spread = {31, 0};
+  // A key block's share is rounded so many blocks later: when all that add to it have been taken, which are those before
+  // it or all of its sequence, and about as many as the machine runs at once.
+  const int64_t after_it = counts_blocks(problem.window) ? 0 : divide_up(most_keys(problem), row.Bc) * section;
+  order.behind = narrow(std::min<int64_t>(after_it + typical_multiprocessors, most_blocks));
+  order.done_behind = sums_dq(row) && order.spread.second == 0;
+  if (order.spread.second > 0) order.behind = narrow(most_blocks);  // only the last pass adds second sums to the first
+  return order;
+}
+
+// Of the kernel that computes dQ alone: the heads of a section read the K and V of one of the other kernel's.
+BlockOrder query_order_of(const BackwardProblem& problem, const PlanBackwardParams& call) {
+  BlockOrder order{};
+  order.batch_heads = narrow(problem.heads), order.blocks = call.most_tiles;
+  order.section_heads = call.section_heads * narrow(problem.heads_per_kv());
+  order.sections = order.batch_heads / order.section_heads;
+  order.section = Divisor::of(order.section_heads * order.blocks);
   return order;
 }
 
@@ -117,14 +183,14 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
   ServedRun& served = plan.served;
   if (!plan_params(problem, row, served.call)) return too_many(problem);
   const PlanBackwardParams& call = served.call;
-  const int32_t tiles_per_visit = row.Br / backward_tile_rows;
+  const int32_t tiles_per_visit = row.listed_rows() / backward_tile_rows;
   const bool has_pairs = problem.has_queries() && problem.has_keys();
   const bool wants_dsinks = !problem.dsinks.empty();
   plan.q_tiles = has_pairs ? call.most_tiles * tiles_per_visit : 0;
   plan.key_blocks = call.most_blocks;
-  plan.order = order_of(problem, row, int64_t{plan.q_tiles} * problem.heads_per_kv());
+  plan.order = order_of(problem, row, call, int64_t{plan.q_tiles} * problem.heads_per_kv());
   served.call.section_heads = plan.order.section_heads;
-  served.call.downwards = plan.order.is_fixed();
+  served.call.dq = plan.order.dq;
 
   const int64_t heads = problem.heads, tiles = heads * plan.q_tiles;
   const int64_t slices = std::max<int64_t>(1, zero_blocks / std::max<int64_t>(1, problem.batch));
@@ -145,8 +211,9 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
   const int64_t numbers = tiles * backward_tile_rows * int64_t{sizeof(float)};
   plan.lse = place(numbers), plan.delta = place(numbers);
   if (has_pairs) {
-    if (plan.sums_dq) plan.dq_sums = place(numbers * row.d);
-    const int64_t visits = plan.sums_dq ? tiles / tiles_per_visit : 0;
+    const int64_t copies = plan.order.spread.second > 0 ? 2 : 1;  // of sums and visits
+    if (plan.sums_dq) plan.dq_sums = place(copies * numbers * row.d);
+    const int64_t visits = plan.sums_dq ? copies * tiles / tiles_per_visit : 0;
     const int64_t added = plan.sums_dq ? int64_t{call.most_blocks} * problem.heads_kv : 0;
     plan.counters = place((added + 1 + visits) * int64_t{sizeof(uint32_t)});  // then how many blocks are claimed
     plan.visits = plan.counters + static_cast<size_t>(added + 1) * sizeof(uint32_t);
@@ -163,6 +230,10 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
   add(BackwardStep::prepare, pass_of(Pass::bwd_prepare_lengths, row.d),
       served.zero_blocks + tiles / tiles_per_visit);
   if (has_pairs) add(BackwardStep::gradients, n, key_blocks);
+  if (has_pairs && !row.all_gradients()) {
+    plan.query_order = query_order_of(problem, call);
+    add(BackwardStep::queries, queries_row_of(row), heads * call.most_tiles);
+  }
   add(BackwardStep::finish, pass_of(Pass::bwd_finish_lengths, row.d),
       served.finish_blocks + (wants_dsinks ? heads : 0));
   return FA3_OK;

@@ -14,6 +14,16 @@ constexpr int pass_of(Pass pass, int head_dim) {
   return -1;
 }
 
+// The kernel for dQ that goes with one for dK and dV, or -1.
+constexpr int queries_row_of(const BackwardRow& keys) {
+  for (int n = first_backward; n < first_pass; ++n) {
+    const BackwardRow& row = backward_row(n);
+    if (row.gradients == Gradients::queries && row.dtype == keys.dtype && row.d == keys.d && row.mask == keys.mask)
+      return n;
+  }
+  return -1;
+}
+
 // The most keys that a sequence, or a chunk of it, has.
 inline int64_t most_keys(const BackwardProblem& problem) {
   return problem.served && problem.chunk > 0 ? std::min(problem.seqlen_k, problem.chunk) : problem.seqlen_k;

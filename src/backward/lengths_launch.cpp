@@ -60,7 +60,7 @@ BackwardRows rows_of(const BackwardProblem& problem, const BackwardRun& plan, ch
   rows.bf16 = dq.dtype == FA3_DTYPE_BF16;
   rows.tiles = Divisor::of(std::max(1, plan.q_tiles));
   rows.heads = Divisor::of(std::max(1, narrow(problem.heads)));
-  rows.tiles_per_visit = backward_row(plan.row).Br / backward_tile_rows;
+  rows.tiles_per_visit = backward_row(plan.row).listed_rows() / backward_tile_rows;
   return rows;
 }
 
@@ -80,6 +80,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
   const ServedRun& served = plan.served;
   pass.call = params.call = served.call;
   pass.list = list_at(workspace + served.list, served.call);
+  pass.spread_shift = plan.order.spread.shift;
   params.counts = pass.list.counts;
   params.blocks = pass.list.blocks;
   params.tiles = pass.list.tiles;
@@ -100,6 +101,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
     params.visits = reinterpret_cast<uint32_t*>(workspace + plan.visits);
     params.counters = narrow(static_cast<int64_t>((plan.counters_end - plan.counters) / sizeof(uint32_t)));
   }
+  params.query_order = plan.query_order;
   params.heads_per_kv = params.readers = narrow(problem.heads_per_kv());
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);

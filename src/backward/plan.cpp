@@ -61,21 +61,12 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
               problem.served ? "with lengths, windows or sinks, any" : problem.causal ? "causal" : "no");
 }
 
-// The kernel for dQ that goes with one for dK and dV, or -1.
-constexpr int queries_row_of(const BackwardRow& keys) {
-  for (int n = first_backward; n < first_pass; ++n) {
-    const BackwardRow& row = backward_row(n);
-    if (row.gradients == Gradients::queries && row.dtype == keys.dtype && row.d == keys.d && row.mask == keys.mask)
-      return n;
-  }
-  return -1;
-}
-
 // Has the table all that runs with this row?
 constexpr bool is_complete(const BackwardRow& row) {
   if (row.gradients == Gradients::queries) return true;
   if (row.has(Trait::own_lengths))
-    return pass_of(Pass::bwd_prepare_lengths, row.d) >= 0 && pass_of(Pass::bwd_finish_lengths, row.d) >= 0;
+    return pass_of(Pass::bwd_prepare_lengths, row.d) >= 0 && pass_of(Pass::bwd_finish_lengths, row.d) >= 0 &&
+           (row.all_gradients() || queries_row_of(row) >= 0);
   return pass_of(Pass::bwd_prepare, row.d) >= 0 && pass_of(Pass::bwd_sum, row.d) >= 0 &&
          (row.all_gradients() ? pass_of(Pass::bwd_finish, row.d) : queries_row_of(row)) >= 0;
 }

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "clipped.h"
+#include "error.h"
 #include "packing.h"
 #include "row.h"
 #include "v_tile.h"
@@ -102,15 +103,20 @@ fa3_status encode_clipped(const Driver& driver, const char* name, const View& vi
   const auto all_steps = static_cast<cuuint64_t>(steps.count), of_step = static_cast<cuuint64_t>(steps.bytes);
   const cuuint64_t of_row = of_step * static_cast<cuuint64_t>(steps.steps.row);
   const bool loads = use == Clipped::loads;
+  const cuuint64_t map_rows = loads ? clipped_rows : stored_rows;
+  const auto data = reinterpret_cast<uint64_t>(view.data), before = loads ? 0 : map_rows * of_row;
+  if (before > data)
+    return fail(FA3_ERROR_UNSUPPORTED,
+                "%s has rows %llu bytes apart, and its data is %p: kernels for packed lengths, windows and sinks take "
+                "up to %llu there", name, ull(of_row), view.data, ull(data / map_rows));
   const Map from{type_of(view.dtype),
                  loads ? 5u : 4u,
-                 {head_dim, clipped_rows, heads, all_steps + 1, clipped_rows + 1},
+                 {head_dim, map_rows, heads, all_steps + 1, clipped_rows + 1},
                  {1, of_row, bytes_apart(view, 2), of_step, clipped_stride - of_row},
                  {static_cast<cuuint32_t>(row.slab_columns()), static_cast<cuuint32_t>(rows), 1, 1, 1},
                  swizzle_of(row),
                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B};  // as of all backward rows
-  const uint64_t before = loads ? 0 : clipped_rows * of_row;
-  void* const address = reinterpret_cast<void*>(reinterpret_cast<uint64_t>(view.data) - before);
+  void* const address = reinterpret_cast<void*>(data - before);
   const CUresult result = encode(driver, from, address, map);
   if (!result) return FA3_OK;
   char call[320];

@@ -12,8 +12,8 @@ namespace fa3 {
 fa3_status encode(const Driver& driver, const char* name, const View& view, const TiledRow& row, int rows,
                   TensorMap& map);
 
-// A clipped map (ptx/clipped.h) of the view as {head_dim, clipped_rows, heads, steps}; for loads with a third dimension
-// for rows.
+// A clipped map (ptx/clipped.h) of the view as {head_dim, rows, heads, steps}; for loads with a third dimension for
+// rows.
 enum class Clipped { loads, stores };
 fa3_status encode_clipped(const Driver& driver, const char* name, const View& view, const TiledRow& row, int rows,
                           Clipped use, TensorMap& map);

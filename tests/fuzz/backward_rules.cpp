@@ -115,6 +115,7 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
     if (served.any()) {
       j.open_if(Wide{packed_q ? 1 : p.q.dim[0]} * rows_q * std::max<Wide>(heads, 2) > max_tiles / 2, "q");
       j.open_if(Wide{packed_k ? 1 : p.k.dim[0]} * rows_k * std::max<Wide>(heads_kv, 2) > max_tiles / 2, "k");
+      j.open_if(std::max(served.seqlen_q(), served.seqlen_k()) > Wide{1} << 26, "q");
     }
     const Wide sequences = served.batch() + 1;
     j.open_if(sequences * heads * served.seqlen_q() > max_tiles / 2, "q");

@@ -28,7 +28,7 @@ std::vector<void*> bases_of(const std::vector<Image>& images) {
 }  // namespace
 
 ServedProblem random_for_kernels(uint64_t seed, double budget) {
-  ServedProblem p = random_served_backward(seed, {.budget = budget, .most_heads = 12, .most_head_dim = 128});
+  ServedProblem p = random_served_backward(seed, {.budget = budget, .most_heads = 12});
   tools::Random random(tools::mix(seed, 21));
   ServedProblem::Lengths lengths = p.lengths;
   const int64_t most_keys = random.chance(0.3) ? 128 : 1500;

@@ -396,7 +396,8 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
   };
   CHECK(with_lengths("fa3_bwdshort_bf16_d128_causal_64x128").valid());
   CHECK(with_lengths("fa3_bwd_bf16_d128_causal_64x128").valid());
-  CHECK_FALSE(with_lengths("fa3_bwd_keys_bf16_d256_causal_64x64").valid());
+  CHECK(with_lengths("fa3_bwd_keys_bf16_d256_causal_64x64").valid());
+  CHECK_FALSE(with_lengths("fa3_alg3_bf16_d128_causal_64x128").valid());
 }
 
 }  // namespace fa3::test

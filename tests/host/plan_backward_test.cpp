@@ -2,6 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <vector>
@@ -12,19 +13,17 @@
 namespace fa3::test {
 namespace {
 
-constexpr int32_t Bc = 128;
-
 // A call's numbers, as many as sequences; what the host says; and what became of that.
 struct Planned {
   std::vector<int32_t> cu_q, cu_k, used_q, used_k;
   PlanBackwardParams p{};
-  int32_t max_q = 1, max_k = 1;
+  int32_t max_q = 1, max_k = 1, spread_shift = 31;
 
   std::vector<unsigned char> memory;
   BackwardListMemory list{};
 
   // As the host does (src/backward/lengths.cpp), but for tight bounds where lengths are right.
-  void plan(int32_t Br, Window window, int32_t chunk) {
+  void plan(int32_t Br, Window window, int32_t chunk, int32_t Bc = 128) {
     const auto batch = int32_t(cu_q.size()) - 1;
     const auto number = [](const std::vector<int32_t>& from) { return from.empty() ? nullptr : from.data(); };
     p.lengths = {cu_q.data(), cu_k.data(), number(used_q), number(used_k), nullptr, nullptr, batch, max_q, max_k};
@@ -42,7 +41,7 @@ struct Planned {
     memory.assign(size_t(list_bytes(p)) + 64, 0xa5);
     list = list_at(memory.data(), p);
     const auto scratch = std::make_unique<BackwardPlanScratch>();
-    plan_backward(InTurn(), p, list, *scratch);
+    plan_backward(InTurn(), p, spread_shift, list, *scratch);
   }
   bool is_within() const {
     return std::all_of(memory.end() - 64, memory.end(), [](unsigned char byte) { return byte == 0xa5; });
@@ -79,7 +78,7 @@ constexpr Window windows[] = {{-1, -1, false}, {-1, 0, true}, {-1, 0, false}, {3
                               {0, 0, true},    {-1, 50, true}, {20, -1, true}};
 
 
-template <int Br>
+template <int Br, int Bc = 128>
 void check(const Planned& made) {
   const PlanBackwardParams& p = made.p;
   REQUIRE(made.is_within());
@@ -106,8 +105,11 @@ void check(const Planned& made) {
     const Sequence& s = block.sequence;
     const Visible seen = visible_of(s, true, true, {0});
     REQUIRE((block.first < block.end && block.start >= block.first && block.start < block.end));
-    REQUIRE((block.key == block.block * Bc && block.key < s.seqlen_k && n >= block.block));
-    REQUIRE(made.list.blocks[n - block.block].sequence.k_row == s.k_row);
+    REQUIRE((block.key == block.block * Bc && block.key < s.seqlen_k));
+    const int32_t entry = first_block_entry(p.dq, n, block.block);
+    REQUIRE((entry >= 0 && entry < count));
+    const PlannedBlock& of_first = made.list.blocks[entry];
+    REQUIRE((of_first.sequence.k_row == s.k_row && of_first.block == 0));
     for (int32_t tile = block.first; tile < block.end; ++tile) {
       const PlannedTile& its = made.list.tiles[block.first_tile + tile];
       REQUIRE(its.tile == tile);
@@ -117,7 +119,11 @@ void check(const Planned& made) {
       const Keys keys = seen.of(row);
       seen_by_blocks += std::max(0, std::min(keys.end, block.key + Bc) - std::max(keys.begin, block.key));
     }
-    const QTiles share = share_of(block);
+    const QTiles share = share_of(block, Bc);
+    // What rounds the share of a block waits for those before it only, or for all of the sequence.
+    if (counts_blocks(p.window))
+      for (int32_t tile = share.begin; tile < share.end; ++tile)
+        REQUIRE(seen.any(tile * 64, tile * 64 + 63).end <= (block.block + 1) * Bc);
     for (int32_t tile = share.begin; tile < share.end; ++tile)
       ++owners[size_t(block.first_tile * (Br / backward_tile_rows) + tile)];
   }
@@ -152,6 +158,60 @@ void check(const Planned& made) {
     REQUIRE(zeros_k[size_t(row)] == !is_seen[size_t(row)]);
 }
 
+// Thread blocks that take key blocks as listed_block says and visit their tiles, one a turn, as bwd.cu does; in a fixed
+// order they wait for their rank, and what they add is seen a turn later. A key block takes two turns more. Returns how
+// many turns that takes, -1 if all wait for ever; visits: how often each tile was visited, for the second sums, too.
+template <int Br>
+int64_t turns_of(const Planned& made, int heads, int readers, size_t thread_blocks, std::vector<int>& visits) {
+  PlannedBackwardParams p{};
+  p.call = made.p, p.counts = made.list.counts, p.blocks = made.list.blocks, p.tiles = made.list.tiles;
+  const int32_t tiles = made.p.most_tiles * heads * readers;
+  p.order.dq = made.p.dq, p.order.spread = {made.spread_shift, tiles};
+  p.order.heads = Divisor::of(heads), p.order.section = Divisor::of(made.p.section_heads);
+  p.readers = readers;
+  p.rows.tiles = Divisor::of(made.p.most_tiles * (Br / backward_tile_rows));
+  struct Working {
+    KeyBlockWork<Br, 128> block;
+    QueryTile tile;
+    int left, pause;
+  };
+  std::vector<std::optional<Working>> all(thread_blocks);
+  visits.assign(size_t(2 * tiles), 0);
+  int next = 0;
+  for (int64_t turn = 0;; ++turn) {
+    std::vector<size_t> added;
+    bool moved = false, working = false;
+    for (std::optional<Working>& at : all) {
+      if (at && at->left == 0) at.reset();
+      if (!at && next < made.list.counts->blocks * heads) {
+        const KeyBlockWork<Br, 128> block(p, next++);
+        at = {block, QueryTile(block), block.all, 2};
+      }
+      if (!at) continue;
+      working = true;
+      if (at->pause > 0) {
+        --at->pause, moved = true;
+        continue;
+      }
+      auto number = size_t(at->tile.number(at->block));
+      const Visible seen = visible_of(made.list.blocks[at->block.batch].sequence, true, true, {0});
+      if (p.order.is_fixed()) {
+        const auto rank = at->block.turn(p.order, seen, at->tile.tile);
+        if (rank.second) number += size_t(tiles);
+        if (visits.at(number) < rank.rank) continue;  // more come where lengths overlap
+      }
+      added.push_back(number);
+      at->tile.next(p, at->block), --at->left, moved = true;
+    }
+    if (!moved && working) return -1;
+    for (const size_t number : added) ++visits.at(number);
+    if (working) continue;
+    for (int32_t tile = 0; tile < tiles; ++tile) visits[size_t(tile)] += visits[size_t(tiles + tile)];
+    visits.resize(size_t(tiles));
+    return turn;
+  }
+}
+
 }  // namespace
 
 TEST_CASE("lists of key blocks hold each pair that is seen once", "[lengths][backward]") {
@@ -159,10 +219,129 @@ TEST_CASE("lists of key blocks hold each pair that is seen once", "[lengths][bac
   for (int n = 0; n < 400; ++n) {
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
     Planned made = right_lengths(random, 1 + random() % 12);
-    made.p.downwards = n % 3 == 0, made.p.section_heads = 1;
+    made.p.dq = DqOrder(n % 3), made.p.section_heads = 1;
     const Window window = chunk ? Window{-1, random() % 2 ? 0 : -1, true} : windows[random() % std::size(windows)];
     made.plan(n % 2 ? 64 : 128, window, chunk);
     n % 2 ? check<64>(made) : check<128>(made);
+  }
+}
+
+TEST_CASE("key blocks of packed lengths visit their tiles once, and in a fixed order none waits for ever",
+          "[lengths][backward]") {
+  std::mt19937_64 random(5);
+  for (int n = 0; n < 60; ++n) {
+    const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
+    Planned made = right_lengths(random, 1 + random() % 6);
+    const Window window = chunk ? Window{-1, 0, true} : windows[random() % std::size(windows)];
+    std::vector<int> expected;
+    for (const DqOrder dq : {DqOrder::any, DqOrder::downwards, DqOrder::from_diagonal})
+      for (const size_t thread_blocks : {1, 2, 7, 132}) {
+        made.p.dq = dq, made.p.section_heads = 1 + int32_t(random() % 2);
+        made.spread_shift = dq == DqOrder::downwards && random() % 2 ? int32_t(random() % 4) : 31;
+        made.plan(64, window, chunk);
+        std::vector<int> visits;
+        CHECK(turns_of<64>(made, 2, 1 + n % 3, thread_blocks, visits) >= 0);
+        if (expected.empty()) expected = visits;
+        CHECK(visits == expected);
+      }
+  }
+}
+
+// The best section of each, as src/backward/lengths.cpp chooses it.
+TEST_CASE("from the diagonal thread blocks wait little for one another", "[lengths][backward]") {
+  for (const int32_t seqlen : {512, 1024, 4096}) {
+    const auto turns = [seqlen](DqOrder dq, int32_t section) {
+      Planned made;
+      made.cu_q = {0};
+      while (made.cu_q.back() < 16384) made.cu_q.push_back(made.cu_q.back() + seqlen);
+      made.cu_k = made.cu_q;
+      made.p.total_q = made.p.total_k = 16384, made.max_q = made.max_k = seqlen;
+      made.p.dq = dq, made.p.section_heads = section;
+      made.plan(128, {-1, 0, true}, 0);
+      std::vector<int> visits;
+      return double(turns_of<128>(made, 16, 1, 132, visits));
+    };
+    INFO(seqlen);
+    const double any = turns(DqOrder::any, std::min(16, 132 * 128 / seqlen));
+    CHECK(turns(DqOrder::from_diagonal, 16) < 1.06 * any);
+    CHECK(turns(DqOrder::downwards, 16) > 1.1 * any);
+  }
+}
+
+// Lengths that overlap: then the list may have no room for all key blocks.
+TEST_CASE("in a fixed order none waits for ever where sequences overlap", "[lengths][backward]") {
+  std::mt19937_64 random(6);
+  int cut = 0;
+  for (int n = 0; n < 600; ++n) {
+    Planned made = right_lengths(random, 1 + random() % 8);
+    const size_t rows = 1 + random() % 3;  // of q, of k, of both
+    for (auto* numbers : {&made.cu_q, &made.cu_k})
+      for (int32_t& number : *numbers)
+        if ((numbers == &made.cu_q ? rows & 1 : rows & 2) && random() % 2)
+          number = int32_t(random() % uint64_t(numbers == &made.cu_q ? made.p.total_q : made.p.total_k));
+    made.max_q = made.p.total_q, made.max_k = made.p.total_k;
+    made.p.dq = n % 3 ? DqOrder::from_diagonal : DqOrder::downwards;
+    made.p.section_heads = 1, made.spread_shift = n % 6 ? 31 : 1;
+    made.plan(128, windows[random() % std::size(windows)], 0);
+    cut += made.list.counts->blocks == made.p.most_blocks;
+    for (const size_t thread_blocks : {1, 5, 132}) {
+      std::vector<int> visits;
+      REQUIRE(turns_of<128>(made, 1, 1, thread_blocks, visits) >= 0);
+    }
+  }
+  CHECK(cut > 20);
+}
+
+TEST_CASE("blocks that begin apart wait little for one another", "[lengths][backward]") {
+  Planned made;
+  made.cu_q = made.cu_k = {0, 8192};
+  made.p.total_q = made.p.total_k = made.max_q = made.max_k = 8192;
+  made.p.section_heads = 4;
+  std::vector<int> visits;
+  const auto turns = [&](DqOrder dq, int32_t shift) {
+    made.p.dq = dq, made.spread_shift = shift;
+    made.plan(64, {-1, 0, true}, 0);
+    return double(turns_of<64>(made, 4, 1, 132, visits));
+  };
+  const double any = turns(DqOrder::any, 31);
+  CHECK(turns(DqOrder::downwards, 31) > 1.2 * any);
+  CHECK(turns(DqOrder::downwards, 2) < 1.05 * any);
+}
+
+// Where one kernel computes dK and dV and another dQ, the list has the tiles of the second one.
+TEST_CASE("a kernel of smaller tiles than the list's visits those that see its keys", "[lengths][backward]") {
+  std::mt19937_64 random(4);
+  constexpr int Br = 64, Bc = 64, listed = 128, heads = 2, readers = 3;
+  for (int n = 0; n < 200; ++n) {
+    const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
+    Planned made = right_lengths(random, 1 + random() % 8);
+    made.p.section_heads = 1;
+    made.plan(listed, chunk ? Window{-1, 0, true} : windows[random() % std::size(windows)], chunk, Bc);
+    check<listed, Bc>(made);
+    PlannedBackwardParams p{};
+    p.counts = made.list.counts, p.blocks = made.list.blocks;
+    p.order.heads = Divisor::of(heads), p.order.section = Divisor::of(1), p.readers = readers;
+    p.rows.tiles = Divisor::of(made.p.most_tiles * 2);
+    for (int number = 0; number < made.list.counts->blocks * heads; ++number) {
+      const KeyBlockWork<Br, Bc, listed> work(p, number);
+      const Sequence& s = made.list.blocks[work.batch].sequence;
+      const Visible seen = visible_of(s, true, true, {0});
+      std::set<int> visited;
+      QueryTile tile(work);
+      for (int j = 0; j < work.all; ++j, tile.next(p, work)) {
+        const int in_head = tile.number(work) - tile.head(work) * made.p.most_tiles * 2;
+        const PlannedTile& its = made.list.tiles[in_head / 2];
+        REQUIRE((its.tile * 2 + in_head % 2 == tile.tile && made.list.sequences[its.sequence].q_row == s.q_row));
+        REQUIRE(tile.head(work) / readers == work.head_kv);
+        REQUIRE(visited.insert(tile.number(work)).second);
+      }
+      for (int i = 0; i * Br < s.seqlen_q; ++i) {
+        bool sees = false;
+        for (int row = i * Br; row < std::min(i * Br + Br, s.seqlen_q); ++row)
+          for (int key = work.key; key < std::min(work.key + Bc, s.seqlen_k); ++key) sees |= seen.sees(row, key);
+        REQUIRE(visited.count(work.first_number + i) == sees);
+      }
+    }
   }
 }
 
@@ -223,7 +402,7 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
       for (int32_t& number : *numbers)
         if (random() % 3 == 0) number = random() % 2 ? int32_t(random()) : int32_t(random() % 3000);
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
-    made.p.section_heads = 1;
+    made.p.dq = DqOrder(n % 3), made.p.section_heads = 1, made.spread_shift = n % 4 ? 31 : 1;
     made.plan(64, chunk ? Window{-1, 0, true} : windows[random() % std::size(windows)], chunk);
     REQUIRE(made.is_within());
     const int32_t count = made.list.counts->blocks;
@@ -235,7 +414,12 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
       REQUIRE((s.k_row >= 0 && s.k_row + s.seqlen_k <= made.p.total_k && s.seqlen_k <= made.max_k));
       REQUIRE((block.first >= 0 && block.end <= (s.seqlen_q + 63) / 64 && block.first < block.end));
       REQUIRE((block.first_tile >= 0 && block.first_tile + block.end <= made.p.most_tiles));
-      REQUIRE((block.block < block.blocks && i - block.block >= 0 && i - block.block + block.blocks <= count));
+      const int32_t first = made.p.dq == DqOrder::from_diagonal ? i - (block.blocks - 1 - block.block) : i - block.block;
+      REQUIRE((block.block < block.blocks && first >= 0 && first + block.blocks <= count));
+    }
+    for (const size_t thread_blocks : {1, 5, 132}) {
+      std::vector<int> visits;
+      REQUIRE(turns_of<64>(made, 2, 1 + n % 2, thread_blocks, visits) >= 0);
     }
     for (int32_t b = 0; b < made.p.lengths.batch; ++b) {
       const UnseenRows unseen = unseen_rows(made.p, b);

@@ -96,12 +96,36 @@ TEST_CASE("served backward: keys of one block need no sums", "[launch][backward]
   CHECK(launched(p)[2] == "fa3_bwdserved_bf16_d128_window_64x128");
 }
 
+TEST_CASE("served backward: two kernels above 128 columns, of tiles of two sizes", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  B p = packed({.heads = 12, .heads_kv = 4, .head_dim = 200, .max_k = 2000});
+  const std::vector<std::string> four = {"fa3_pass_bwd_plan", "fa3_pass_bwd_prepare_lengths_d256",
+                                         "fa3_bwdserved_keys_bf16_d256_window_64x64",
+                                         "fa3_bwdserved_queries_bf16_d256_window_128x64"};
+  REQUIRE(launched(p) == four);
+  const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
+  CHECK(std::memcmp(static_cast<const void*>(&fake.launches[3].carried.planned_backward), &g, sizeof g) == 0);
+  CHECK((g.call.Br == 128 && g.call.Bc == 64 && g.rows.tiles_per_visit == 2));
+  CHECK((g.call.most_tiles == 4095 / 128 + 8 + 1 && g.rows.tiles == 2 * g.call.most_tiles));
+  // A thread block for each key block and each tile that there may be.
+  CHECK(fake.launches[2].grid[0] == unsigned(g.call.most_blocks * 4));
+  CHECK(fake.launches[3].grid[0] == unsigned(g.call.most_tiles * 12));
+  CHECK((g.query_order.batch_heads == 12 && g.query_order.blocks == g.call.most_tiles));
+  CHECK(g.query_order.section_heads == 3 * g.order.section_heads);
+  CHECK((g.rows.dq_sums == nullptr && g.order.done_behind == 0 && g.finish_blocks == 0));
+  CHECK(workspace_of(p) < size_t(g.rows.tiles) * 64 * 12 * 8 + 64 * size_t(g.call.most_blocks) + 8192);
+  add_sinks(p);
+  REQUIRE(launched(p).size() == 5);
+  CHECK(fake.launches[4].kernel == std::string("fa3_pass_bwd_finish_lengths_d256"));
+  CHECK(fake.launches[4].grid[0] == 12);
+}
+
 TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
   FakeCuda& fake = fresh();
   const auto order_of = [&](const B& p) {
     REQUIRE(launched(p).size() == 4);
     const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
-    CHECK((g.call.downwards != 0) == (g.order.dq == DqOrder::downwards));
+    CHECK(g.call.dq == g.order.dq);
     return g.order.dq;
   };
   B p = packed({.heads_kv = 2});
@@ -115,6 +139,54 @@ TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
           one.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
           return one;
         }()) == DqOrder::any);
+  // In sections of up to 16 heads; from the diagonal of one reader, where a tile is as large as a key block and blocks
+  // are not too many.
+  const auto causal = [&](int64_t heads, int64_t head_dim, int32_t max) {
+    B one = packed({.total_q = 60000, .total_k = 60000, .heads = heads, .heads_kv = heads, .head_dim = head_dim,
+                    .max_q = max, .max_k = max});
+    one.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, one.flags = FA3_FLAG_DETERMINISTIC;
+    const DqOrder dq = order_of(one);
+    CHECK(fake.launches[2].carried.planned_backward.order.section_heads == (heads > 16 ? heads / 2 : heads));
+    return dq;
+  };
+  CHECK(causal(8, 64, 4096) == DqOrder::from_diagonal);
+  CHECK(causal(24, 64, 4096) == DqOrder::from_diagonal);
+  CHECK(causal(8, 64, 4097) == DqOrder::downwards);
+  CHECK(causal(8, 128, 1024) == DqOrder::downwards);
+}
+
+TEST_CASE("served backward: second sums where heads are few", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  B p = packed({.batch = 1, .total_q = 8192, .total_k = 8192, .heads = 4, .heads_kv = 4, .max_q = 8192,
+                .max_k = 8192});
+  p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  const size_t without = workspace_of(p);
+  for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}}) {
+    p.flags = flags;
+    REQUIRE(launched(p).size() == 4);
+    const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
+    const bool second = flags != 0;
+    CHECK(g.order.spread.shift == (second ? 2 : 31));
+    CHECK(fake.launches[0].carried.backward_list.spread_shift == g.order.spread.shift);
+    CHECK(g.order.spread.second == (second ? g.call.most_tiles * 4 : 0));
+    CHECK(g.order.done_behind == !second);
+    if (second) CHECK(fake.launches[3].grid[0] == unsigned(g.call.most_blocks * 4 * int32_t{g.finish_sharers}));
+    CHECK(g.counters == g.call.most_blocks * 4 + 1 + (second ? 2 : 1) * g.call.most_tiles * 4);
+    CHECK(workspace_of(p) >= without + (second ? size_t{4} * 8192 * 128 * 4 : 0));
+  }
+}
+
+TEST_CASE("served backward: dq is rounded early under bounds on both sides", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  B p = packed({.total_q = 40000, .total_k = 40000, .max_q = 8192, .max_k = 8192});
+  p.mask = FA3_MASK_WINDOW, p.window_left = 500;
+  for (const int32_t right : {-1, 0}) {
+    p.window_right = right;
+    REQUIRE(launched(p).size() == 4);
+    const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
+    CHECK(counts_blocks(g.call.window) == (right == 0));
+    CHECK(g.order.behind == 132 + (right == 0 ? 0 : 64 * g.order.section_heads));
+  }
 }
 
 TEST_CASE("served backward: the workspace follows the tokens", "[launch][backward]") {

@@ -80,6 +80,22 @@ TEST_CASE("steps of a clipped map reach every row of every batch entry", "[tenso
   CHECK(clipped_steps(far).count >= INT32_MAX);
 }
 
+TEST_CASE("a clipped map for stores does not begin before memory", "[tensor map]") {
+  Driver driver{};
+  driver.tensor_map_encode_tiled = encode_tiled;
+  TensorMap map;
+  constexpr uint64_t data = uint64_t(1) << 46;
+  const auto status = [&](int64_t of_row, Clipped use) {
+    const View view{reinterpret_cast<void*>(data), FA3_DTYPE_BF16, {1, 50, 3, 64}, {50 * of_row, of_row, 64, 1}};
+    return encode_clipped(driver, "dk", view, backward_rows[0], 64, use, map);
+  };
+  CHECK(status(1 << 19, Clipped::stores) == FA3_OK);  // a megabyte
+  CHECK(asked.address == 0);
+  CHECK(status((1 << 19) + 8, Clipped::stores) == FA3_ERROR_UNSUPPORTED);
+  CHECK(std::string(fa3_last_error_message()).find("dk has rows 1048592 bytes apart") == 0);
+  CHECK(status((1 << 19) + 8, Clipped::loads) == FA3_OK);
+}
+
 TEST_CASE("a clipped map ends where the sequence does", "[tensor map]") {
   Driver driver{};
   driver.tensor_map_encode_tiled = encode_tiled;
@@ -92,13 +108,13 @@ TEST_CASE("a clipped map ends where the sequence does", "[tensor map]") {
     REQUIRE(encode_clipped(driver, "k", view, backward_rows[0], 64, use, map) == FA3_OK);
     CHECK(asked.rows == 64);
     CHECK(asked.rank == (use == Clipped::loads ? 5 : 4));
-    CHECK((use == Clipped::stores || asked.address == data));  // there must be memory
+    CHECK((use == Clipped::loads ? asked.address == data : asked.address < data));  // of loads there must be memory
     for (uint32_t i = 0; i < asked.rank; ++i) CHECK((asked.dim[i] >= 1 && asked.dim[i] <= uint64_t(1) << 32));
     for (uint32_t i = 1; i < asked.rank; ++i) CHECK((asked.stride[i] % 16 == 0 && asked.stride[i] < uint64_t(1) << 40));
     for (const auto& [first, n] : {std::pair{0, 0}, {0, 1}, {0, 100}, {37, 20}, {99, 1}, {100, 0}})
       for (const int row : {0, 1, 19, 20, 63, 99, 100, 300}) {
         INFO(first << " + " << row << " of " << n);
-        const Place at = clipped(first + n, n, row, 2);
+        const Place at = clipped(use == Clipped::loads ? clipped_rows : stored_rows, first + n, n, row, 2);
         const auto coordinate = [&](uint32_t i) {
           return i == 1 ? at.row : i == 2 ? at.head : i == 3 ? at.batch : i == 4 ? clipped_rows : 0;
         };

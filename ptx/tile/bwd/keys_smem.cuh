@@ -4,6 +4,8 @@
 #include "../../isa/fence.cuh"
 #include "../element.cuh"
 #include "ring.cuh"
+#include "scores.cuh"
+#include "work.cuh"
 
 namespace fa3 {
 
@@ -20,6 +22,9 @@ struct alignas(1024) KeysSmem {
   uint64_t full_q[config.stages], full_dout[config.stages];  // with the tile's lse, and its delta
   uint64_t empty_q[config.stages], empty_dout[config.stages];
   uint64_t full_p[p_buffers], empty_p[p_buffers];
+  int first_query[own_lengths ? config.stages : 0];  // of the tile in a stage, if its sequence has lengths of its own
+  PlainRows plain_rows[own_lengths];
+  SequenceLoads loads[own_lengths];  // with the sequence itself
 };
 static_assert(sizeof(KeysSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -39,6 +44,22 @@ FA3_DEVICE void init_barriers(KeysSmem& smem) {
     init(smem.empty_p[i], 4);
   }
   ptx::fence_mbarrier_init();
+}
+
+// What all need to know of the sequence, if it has lengths of its own. By one thread, before that barrier.
+FA3_DEVICE void keep_work(const Params& p, KeysSmem& smem, const KeyWork& work) {
+  keep_sequence(p, smem, work);
+  smem.plain_rows[0].find(smem.loads[0].sequence, work.key);
+}
+
+// What the rows of the keys' sequence see, and whether a tile needs a mask.
+FA3_DEVICE Visible visible(const BackwardParams& p, const KeysSmem& smem) {
+  if constexpr (own_lengths) return visible(smem.loads[0].sequence);
+  return visible(p);
+}
+FA3_DEVICE bool needs_mask(const BackwardParams& p, const KeysSmem& smem, int first_key, int query) {
+  if constexpr (own_lengths) return !smem.plain_rows[0].hold(query);
+  return needs_mask(visible(p), first_key, query);
 }
 
 }  // namespace fa3

@@ -41,29 +41,36 @@ struct OthersStrips {
 };
 
 // The same from a list: those of the key block that was taken `behind` blocks earlier. These are so many that all
-// blocks of its sequence and head were taken before this one.
+// blocks that add to its share were taken before this one.
 struct ListedOthersStrips {
   const PlannedBlock* block;
-  int head_kv, batch_head;
+  int head_kv, entry;
   int first, end;
 
   FA3_DEVICE ListedOthersStrips(const PlannedBackwardParams& p, int number) {
-    block = p.blocks, head_kv = batch_head = first = end = 0;
+    block = p.blocks, head_kv = entry = first = end = 0;
     if (has(Trait::one_key_block) || p.order.done_behind == 0 || number < p.order.behind) return;
     const ListedBlock listed = listed_block(*p.counts, p.order.section, number - p.order.behind);
     const PlannedBlock* const its = &p.blocks[listed.entry];
-    const QTiles share = share_of(*its);
+    const QTiles share = share_of(*its, Bc);
     if (share.none()) return;
-    block = its, head_kv = listed.head;
-    batch_head = (listed.entry - block->block) * p.order.heads + head_kv;
+    block = its, head_kv = listed.head, entry = listed.entry;
     end = (share.end - share.begin) * p.readers * strips;
   }
   FA3_DEVICE void wait_for_sums(const PlannedBackwardParams& p) const {
-    if (first < end) wait_for_count(&p.order.added[batch_head], block->blocks * p.order.adders);
+    if (first == end) return;
+    if (!counts_blocks(p.call.window)) {
+      const int counted = first_block_entry(p.order.dq, entry, block->block);
+      return wait_for_count(&p.order.added[counted * p.order.heads + head_kv], block->blocks * p.order.adders);
+    }
+    const int first_row = share_of(*block, Bc).begin * backward_tile_rows;
+    const int before = block->block - visible(block->sequence).of(first_row).begin / Bc;
+    for (int n = entry - before; n <= entry; n++)
+      wait_for_count(&p.order.added[n * p.order.heads + head_kv], p.order.adders);
   }
   // Beyond the last one some strip that there is.
   FA3_DEVICE Strip strip(const PlannedBackwardParams& p, int i) const {
-    const QTiles share = share_of(*block);
+    const QTiles share = share_of(*block, Bc);
     if (i >= end) i = 0;
     const int tiles = share.end - share.begin, reader = i / strips / tiles;
     const int tile = share.begin + i / strips - reader * tiles, head = head_kv * p.readers + reader;

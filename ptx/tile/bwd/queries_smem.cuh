@@ -2,6 +2,7 @@
 #pragma once
 #include "../../isa/fence.cuh"
 #include "../element.cuh"
+#include "query_work.cuh"
 #include "ring.cuh"
 
 namespace fa3 {
@@ -15,6 +16,7 @@ struct alignas(1024) QueriesSmem {
   uint64_t full_q[warpgroups], full_dout[warpgroups];
   uint64_t full_k[k_stages], empty_k[k_stages];
   uint64_t full_v[v_stages], empty_v[v_stages];
+  SequenceLoads loads[own_lengths];  // with the sequence itself
 };
 static_assert(sizeof(QueriesSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -34,6 +36,18 @@ FA3_DEVICE void init_barriers(QueriesSmem& smem, int warpgroups_with_rows) {
     init(smem.empty_v[i], 4 * warpgroups_with_rows);
   }
   ptx::fence_mbarrier_init();
+}
+
+// What all need to know of the sequence, if it has lengths of its own. By one thread, before that barrier.
+FA3_DEVICE void keep_work(const BackwardParams&, QueriesSmem&, const QueryWork&) {}
+FA3_DEVICE void keep_work(const PlannedBackwardParams& p, QueriesSmem& smem, const QueryWork& work) {
+  smem.loads[0].keep(p, sequence_of(p, work));
+}
+
+// What the rows see.
+FA3_DEVICE Visible visible(const BackwardParams& p, const QueriesSmem& smem) {
+  if constexpr (own_lengths) return visible(smem.loads[0].sequence);
+  return visible(p);
 }
 
 }  // namespace fa3

@@ -6,7 +6,7 @@
 namespace fa3 {
 
 struct QueryWork {
-  int batch, head, head_kv;
+  int batch, head, head_kv;  // batch: with lengths of their own, the Sequence; below 0: there are no such rows
   int row;                   // the first
   int warpgroups_with_rows;  // the others' rows are behind the last one of the head
   int64_t numbers;           // where LSE and D of row 0 of this head are
@@ -22,6 +22,20 @@ struct QueryWork {
     warpgroups_with_rows = min((p.rows.rows - row + 63) / 64, warpgroups);
     numbers = int64_t(here.batch_head) * p.rows.tiles * backward_tile_rows;
   }
+  // From the list of tiles. Of each head in a section all sequences follow one another, the last tiles first: where
+  // later rows see more, these take longest.
+  FA3_DEVICE explicit QueryWork(const PlannedBackwardParams& p) {
+    const BlockOrder& order = p.query_order;
+    const int section = int(blockIdx.x) / order.section;
+    const HeadBlock here = block_at(order, section, blockIdx.x - section * order.section);
+    head = here.batch_head, head_kv = head / p.heads_per_kv;
+    const int number = order.blocks - 1 - here.block;
+    const PlannedTile tile = p.tiles[number];
+    batch = tile.sequence, row = tile.tile * Br;
+    warpgroups_with_rows = exists() ? min((p.sequences[batch].seqlen_q - row + 63) / 64, warpgroups) : 0;
+    numbers = (int64_t(head) * p.rows.tiles + number * (Br / backward_tile_rows)) * backward_tile_rows - row;
+  }
+  FA3_DEVICE bool exists() const { return !own_lengths || batch >= 0; }
   FA3_DEVICE int first_row(int warpgroup) const { return row + 64 * warpgroup; }
   // Blocks of keys that a warpgroup computes: from the first one that the thread block's rows see to the last one that
   // its own may see. Those of the last warpgroup with rows are the most; another one has one block less at most, and so
@@ -36,5 +50,11 @@ struct QueryWork {
     return {(keys.begin + Bc - 1) / Bc, keys.end / Bc};
   }
 };
+
+// What its rows are asked for by, as in work.cuh.
+FA3_DEVICE int sequence_of(const BackwardParams&, const QueryWork& work) { return work.batch; }
+FA3_DEVICE const Sequence& sequence_of(const PlannedBackwardParams& p, const QueryWork& work) {
+  return p.sequences[work.batch];
+}
 
 }  // namespace fa3

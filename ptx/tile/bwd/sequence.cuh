@@ -45,7 +45,8 @@ FA3_DEVICE Place place_in(const BackwardParams&, BackwardMap, int batch, int row
 }
 FA3_DEVICE Place place_in(const PlannedBackwardParams& p, BackwardMap map, const Sequence& sequence, int row,
                           int head) {
-  return clipped(p.end_of(map, sequence), of_queries(map) ? sequence.seqlen_q : sequence.seqlen_k, row, head);
+  const int n = of_queries(map) ? sequence.seqlen_q : sequence.seqlen_k;
+  return clipped(stored_rows, p.end_of(map, sequence), n, row, head);
 }
 
 // Of tiles whose first row is in [first, last] each row sees each of 64 keys, those from first_key on.

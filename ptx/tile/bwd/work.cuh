@@ -5,7 +5,7 @@
 
 namespace fa3 {
 
-struct KeyWork : KeyBlockWork<Br, Bc> {
+struct KeyWork : KeyBlockWork<Br, Bc, config.listed_rows()> {
   FA3_DEVICE KeyWork(const BackwardParams& p, int number) : KeyBlockWork(p, number) { find_tiles(p, visible(p)); }
   FA3_DEVICE KeyWork(const PlannedBackwardParams& p, int number) : KeyBlockWork(p, number) {}
 };
@@ -22,12 +22,12 @@ FA3_DEVICE Visible visible(const PlannedBackwardParams& p, const KeyWork& work) 
 }
 
 // Where the producer finds rows, of which it keeps what it needs in shared memory.
-template <typename Smem>
-FA3_DEVICE Place place_of(const BackwardParams&, const Smem&, const KeyWork& work, BackwardMap, int row, int head) {
+template <typename Smem, typename Work>
+FA3_DEVICE Place place_of(const BackwardParams&, const Smem&, const Work& work, BackwardMap, int row, int head) {
   return {row, head, work.batch};
 }
-template <typename Smem>
-FA3_DEVICE Place place_of(const PlannedBackwardParams&, const Smem& smem, const KeyWork&, BackwardMap map, int row,
+template <typename Smem, typename Work>
+FA3_DEVICE Place place_of(const PlannedBackwardParams&, const Smem& smem, const Work&, BackwardMap map, int row,
                           int head) {
   return smem.loads[0].place(map, row, head);
 }
@@ -36,6 +36,13 @@ FA3_DEVICE void keep_sequence(const BackwardParams&, Smem&, const KeyWork&) {}
 template <typename Smem>
 FA3_DEVICE void keep_sequence(const PlannedBackwardParams& p, Smem& smem, const KeyWork& work) {
   smem.loads[0].keep(p, sequence_of(p, work));
+}
+
+// Where thread blocks have one key block each: is there one of this number? Of a list the host knows only how long it
+// may be.
+FA3_DEVICE bool is_listed(const BackwardParams&, int) { return true; }
+FA3_DEVICE bool is_listed(const PlannedBackwardParams& p, int number) {
+  return number < p.counts->blocks * p.order.heads;
 }
 
 }  // namespace fa3

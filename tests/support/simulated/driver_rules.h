@@ -29,6 +29,7 @@ inline CUresult check_tensor_map(const CUtensorMap* map, CUtensorMapDataType typ
     legal = legal && element_stride[i] >= 1 && element_stride[i] <= 8;
     if (i > 0) legal = legal && stride[i - 1] % 16 == 0 && stride[i - 1] < cuuint64_t{1} << 40;
   }
+  legal = legal && reinterpret_cast<uintptr_t>(data) >> 48 == 0;
   legal = legal && box[0] * element_bytes % 16 == 0 && box[0] * element_bytes <= most_inner_bytes;
   return legal ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -286,7 +286,10 @@ CUresult run(const Launched& launch) {
   }
   if (const BackwardRow* row = launch.row->backward()) {
     if (next_fault() == Fault::nothing_done) return CUDA_SUCCESS;
-    if (row->has(Trait::own_lengths)) return simulate_lengths(launch.planned_backward, *row, launch.grid);
+    if (row->has(Trait::own_lengths))
+      return row->gradients == Gradients::queries
+                 ? simulate_queries_of_lengths(launch.planned_backward, *row, launch.grid)
+                 : simulate_lengths(launch.planned_backward, *row, launch.grid);
     const BackwardParams& b = launch.backward;
     const bool has_dq = !b.rows.dq_sums && b.order.head_tiles > 0;
     const BackwardTensors tensors{tensor(b.q), tensor(b.k), tensor(b.v), tensor(b.dout), tensor(b.dk),

@@ -42,7 +42,8 @@ class ClippedRows {
  private:
   // Null: outside.
   uint16_t* find(const Sequence& s, int32_t row, int32_t head) const {
-    const Place place = clipped(p_.end_of(of_, s), of_queries(of_) ? s.seqlen_q : s.seqlen_k, row, head);
+    const int32_t rows = map_.rank == 5 ? clipped_rows : stored_rows;
+    const Place place = clipped(rows, p_.end_of(of_, s), of_queries(of_) ? s.seqlen_q : s.seqlen_k, row, head);
     const int32_t at[] = {place.row, place.head, place.batch, clipped_rows};
     uint64_t address = reinterpret_cast<uint64_t>(map_.data);
     for (uint32_t i = 1; i < map_.rank; ++i) {
@@ -151,7 +152,7 @@ void finish(const PlannedBackwardParams& params, int columns, int64_t head, int3
 void finish_share(const PlannedBackwardParams& p, int columns, int32_t n) {
   const ListedBlock listed = listed_block(*p.counts, p.order.section, n);
   const PlannedBlock& block = p.blocks[listed.entry];
-  const QTiles share = share_of(block);
+  const QTiles share = share_of(block, p.call.Bc);
   for (int32_t head = listed.head * p.readers; head < (listed.head + 1) * p.readers; ++head)
     for (int32_t tile = share.begin; tile < share.end; ++tile)
       finish(p, columns, head, block.first_tile * p.rows.tiles_per_visit + tile);
@@ -161,7 +162,7 @@ void finish_share(const PlannedBackwardParams& p, int columns, int32_t n) {
 
 CUresult simulate_bwd_plan(const PlanBackwardPassParams& p) {
   const auto scratch = std::make_unique<BackwardPlanScratch>();
-  plan_backward(InTurn(), p.call, p.list, *scratch);
+  plan_backward(InTurn(), p.call, p.spread_shift, p.list, *scratch);
   return CUDA_SUCCESS;
 }
 
@@ -178,18 +179,20 @@ CUresult simulate_prepare_lengths(const PlannedBackwardParams& p, unsigned block
 CUresult simulate_lengths(const PlannedBackwardParams& p, const BackwardRow& row, unsigned blocks) {
   const ClippedRows q(p.q, p, BackwardMap::q), dout(p.dout, p, BackwardMap::dout), k(p.k, p, BackwardMap::k);
   const ClippedRows v(p.v, p, BackwardMap::v), dk(p.dk, p, BackwardMap::dk), dv(p.dv, p, BackwardMap::dv);
-  const bool is_complete = row.has(Trait::one_key_block);
+  const bool is_complete = row.has(Trait::one_key_block), sums_dq = row.all_gradients() && !is_complete;
   const int64_t heads_kv = p.order.heads, most = p.call.most_blocks * heads_kv, tiles = p.rows.tiles;
-  if (q.columns() > row.d || v.columns() > row.dv || is_complete == (p.rows.dq_sums != nullptr) ||
+  const int32_t Br = row.listed_rows();
+  if (q.columns() > row.d || v.columns() > row.dv || sums_dq != (p.rows.dq_sums != nullptr) ||
       p.readers != p.heads_per_kv || heads_kv % p.order.section_heads != 0 || p.counts->blocks > p.call.most_blocks ||
-      int64_t{blocks} != std::min<int64_t>(most, multiprocessors) || p.call.Br != row.Br || p.call.Bc != row.Bc)
+      int64_t{blocks} != (row.takes_several_blocks() ? std::min<int64_t>(most, multiprocessors) : most) ||
+      p.call.Br != Br || p.call.Bc != row.Bc)
     return CUDA_ERROR_LAUNCH_FAILED;
   for (int32_t n = 0; n < p.counts->blocks; ++n)
     for (int32_t head_kv = 0; head_kv < heads_kv; ++head_kv) {
       const PlannedBlock& block = p.blocks[n];
       const Sequence& s = block.sequence;
       const Visible seen = visible_of(s, row.bounded_left(), row.bounded_right(), {0});
-      const int32_t keys = std::min(row.Bc, s.seqlen_k - block.key), end = std::min(s.seqlen_q, block.end * row.Br);
+      const int32_t keys = std::min(row.Bc, s.seqlen_k - block.key), end = std::min(s.seqlen_q, block.end * Br);
       if (keys <= 0 || block.first >= block.end || block.start < block.first || block.start >= block.end ||
           (is_complete && keys < s.seqlen_k))
         return CUDA_ERROR_LAUNCH_FAILED;
@@ -198,9 +201,9 @@ CUresult simulate_lengths(const PlannedBackwardParams& p, const BackwardRow& row
       for (int32_t j = 0; j < keys; ++j)
         of_k.push_back(k.read(s, block.key + j, head_kv)), of_v.push_back(v.read(s, block.key + j, head_kv));
       for (int32_t head = head_kv * p.readers; head < (head_kv + 1) * p.readers; ++head)
-        for (int32_t i = block.first * row.Br; i < end; ++i) {
-          const int64_t visit = head * (tiles / p.rows.tiles_per_visit) + block.first_tile + i / row.Br;
-          const int64_t at = visit * row.Br + i % row.Br;
+        for (int32_t i = block.first * Br; i < end; ++i) {
+          const int64_t visit = head * (tiles / p.rows.tiles_per_visit) + block.first_tile + i / Br;
+          const int64_t at = visit * Br + i % Br;
           const Numbers its_q = q.read(s, i, head), its_dout = dout.read(s, i, head);
           Numbers its_dq(its_q.size());
           for (int32_t j = 0; j < keys; ++j) {
@@ -217,9 +220,9 @@ CUresult simulate_lengths(const PlannedBackwardParams& p, const BackwardRow& row
             ClippedRows(p.dq, p, BackwardMap::dq).write(s, i, head, its_dq);
             continue;
           }
+          if (!sums_dq) continue;
           float* const sums = p.rows.dq_sums + at / tile_rows * tile_rows * row.d;
-          if (i % row.Br == 0 && p.visits[visit]++ == 0)
-            std::fill_n(p.rows.dq_sums + visit * row.Br * row.d, row.Br * row.d, 0.f);
+          if (i % Br == 0 && p.visits[visit]++ == 0) std::fill_n(p.rows.dq_sums + visit * Br * row.d, Br * row.d, 0.f);
           for (size_t x = 0; x < its_dq.size(); ++x)
             sums[place(int(at % tile_rows), int(x))] += float(its_dq[x]);
         }
@@ -230,6 +233,38 @@ CUresult simulate_lengths(const PlannedBackwardParams& p, const BackwardRow& row
     }
   for (int32_t n = p.order.behind; p.order.done_behind > 0 && n < p.counts->blocks * heads_kv; ++n)
     finish_share(p, row.d, n - p.order.behind);
+  return CUDA_SUCCESS;
+}
+
+CUresult simulate_queries_of_lengths(const PlannedBackwardParams& p, const BackwardRow& row, unsigned blocks) {
+  const ClippedRows q(p.q, p, BackwardMap::q), dout(p.dout, p, BackwardMap::dout), k(p.k, p, BackwardMap::k);
+  const ClippedRows v(p.v, p, BackwardMap::v), dq(p.dq, p, BackwardMap::dq);
+  const BlockOrder& order = p.query_order;
+  if (int64_t{blocks} != int64_t{p.rows.heads} * p.call.most_tiles || order.batch_heads != p.rows.heads ||
+      order.blocks != p.call.most_tiles || order.sections * order.section_heads != order.batch_heads ||
+      order.section != order.section_heads * order.blocks || p.call.Br != row.Br)
+    return CUDA_ERROR_LAUNCH_FAILED;
+  for (int32_t n = 0; n < int32_t(blocks); ++n) {
+    const int32_t section = n / order.section;
+    const HeadBlock block = block_at(order, section, n - section * order.section);
+    const int32_t head = block.batch_head, head_kv = head / p.heads_per_kv, number = order.blocks - 1 - block.block;
+    if (p.tiles[number].sequence < 0) continue;
+    const Sequence& s = p.sequences[p.tiles[number].sequence];
+    const Visible seen = visible_of(s, row.bounded_left(), row.bounded_right(), {0});
+    const int32_t first = p.tiles[number].tile * row.Br;
+    for (int32_t i = first; i < std::min(first + row.Br, s.seqlen_q); ++i) {
+      const int64_t at = head * int64_t{p.rows.tiles} * tile_rows + int64_t{number} * row.Br + i - first;
+      const Numbers its_q = q.read(s, i, head), its_dout = dout.read(s, i, head);
+      Numbers its_dq(its_q.size());
+      for (int32_t j = 0; j < s.seqlen_k; ++j) {
+        if (!seen.sees(i, j)) continue;
+        const Numbers its_k = k.read(s, j, head_kv);
+        const double weight = std::exp2(dot(its_q, its_k) * p.softmax_scale_log2 - p.rows.lse_log2[at]);
+        add(its_dq, weight * (dot(its_dout, v.read(s, j, head_kv)) - p.rows.delta[at]) * p.softmax_scale, its_k);
+      }
+      dq.write(s, i, head, its_dq);
+    }
+  }
   return CUDA_SUCCESS;
 }
 
