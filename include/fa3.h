@@ -199,6 +199,10 @@ typedef struct fa3_forward_params {
   fa3_tensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table, cache_batch_idx;
   const void* schedule;  /* NULL, or what fa3_forward_schedule wrote */
   size_t schedule_bytes; /* of the memory that `schedule` points to */
+  /* Scores that are changed before they are masked: see below. */
+  float softcap;    /* 0: none */
+  int32_t reserved; /* 0 */
+  fa3_tensor alibi_slopes;
 } fa3_forward_params;
 
 /* FP8 (the paper's section 3.3). q, k and v of FA3_DTYPE_E4M3 hold numbers that were divided by a scale; an element of
@@ -314,6 +318,15 @@ typedef struct fa3_forward_params {
  *   smaller, and LSE includes it. A row that sees no key has O = 0 and LSE = sinks[h]. A sink of -inf is none; those
  *   that are NaN or +inf make results of their head mean nothing.
  *
+ * Score transforms
+ * - softcap: a score, softmax_scale * q_i . k_j, becomes softcap * tanh(score / softcap) before it is masked. It is
+ *   finite and > 0, or 0 for none.
+ * - alibi_slopes (heads, or batch, heads; fp32; strides any >= 0): query i's score for key j of head h gets
+ *   -slope * |i + seqlen_k - seqlen_q - j| added, whatever the mask is. Slopes are >= 0, at most 1e25 * softmax_scale;
+ *   with others results of their head mean nothing.
+ * - A call with one of them is served, too: so it may have all of the above, and its kernels are those of
+ *   fa3_fwdservedsoftcap... and fa3_fwdservedalibi....
+ *
  * FP8
  * - The scales, and v_mean, of sequence b are those of batch entry b, wherever its queries and keys lie: also with
  *   packed rows, pages, and a cache_batch_idx. So batch counts sequences in their dims.
@@ -340,8 +353,9 @@ typedef struct fa3_forward_params {
  *   between others, cost next to nothing, so the batch may be captured at its largest.
  *
  * Not together (FA3_ERROR_UNSUPPORTED): page_table with cu_seqlens_k, leftpad_k or cache_batch_idx; cache_batch_idx
- * with cu_seqlens_k; anything of this section with scales of blocks, with v as tiles or with FA3_FLAG_TWO_LEVEL.
- * fa3_backward has lengths, windows, chunks and sinks.
+ * with cu_seqlens_k; anything of this section with scales of blocks, with v as tiles or with FA3_FLAG_TWO_LEVEL;
+ * softcap or alibi_slopes with e4m3, or with each other; alibi_slopes with FA3_MASK_CHUNK or FA3_FLAG_BATCH_INVARIANT.
+ * fa3_backward has lengths, windows, chunks, sinks, softcap and alibi_slopes.
  *
  * fa3_reference_forward takes all of it, its lengths on the host; it does not look at `schedule`. */
 
@@ -352,7 +366,8 @@ typedef struct fa3_forward_params {
   {sizeof(fa3_forward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, \
    FA3_TENSOR_INIT, 0, 0, NULL, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,     \
    FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,     \
-   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, NULL, 0}
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, NULL, 0, 0, 0,  \
+   FA3_TENSOR_INIT}
 
 enum fa3_forward_flags {
   /* Same call (input, shapes, kernel), same output bits, on the same device model and library version. An error where a
@@ -491,13 +506,16 @@ typedef struct fa3_backward_params {
   fa3_tensor sinks, dsinks;
   fa3_tensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
   int32_t max_seqlen_q, max_seqlen_k;
+  float softcap;    /* 0: none */
+  int32_t reserved; /* 0 */
+  fa3_tensor alibi_slopes;
 } fa3_backward_params;
 
 #define FA3_BACKWARD_PARAMS_INIT                                                                         \
   {sizeof(fa3_backward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,   \
    FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, NULL,      \
    FA3_TENSOR_INIT, 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,            \
-   FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0}
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, 0, 0, FA3_TENSOR_INIT}
 
 /* Packed lengths, windows, chunks, sinks: as in "Packed lengths, pages, windows, sinks" above, of which the backward
  * pass has all but pages, left padding, cache entries, schedules and FA3_FLAG_BATCH_INVARIANT. The fields have the
@@ -527,6 +545,9 @@ typedef struct fa3_backward_params {
  *   has dsinks = 0, and so have all where there are no rows. dsinks has the same bits whenever the call is repeated on
  *   the same kind of device. NaN and infinities in o, dout, lse or dlse of a row that counts reach dsinks of its head.
  *   Without dsinks nothing of sinks is read, as lse includes them.
+ * - softcap, alibi_slopes: those of the forward call, whose lse is given. With softcap dS has the factor
+ *   1 - (capped score / softcap)^2 besides. Slopes have no gradient. Such calls take head dimensions up to 128, and the
+ *   kernels are those of fa3_bwdservedsoftcap... and fa3_bwdservedalibi....
  * - Zeros: a sequence's rows that are not in use have dq = 0, or dk = dv = 0: those behind seqused_q or seqused_k, and
  *   where k is not packed also those behind max_seqlen_k. Nothing of them is read. With cu_seqlens_q or cu_seqlens_k
  *   rows of no sequence, before cu[0] and from cu[batch] on, are left as they are, and so are those of a sequence that

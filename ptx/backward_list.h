@@ -22,7 +22,7 @@ struct alignas(16) PlannedBlock {
   int32_t first, end;  // the tiles of the sequence that see any of the keys,
   int32_t start;       // and the one to begin with
   int32_t block, blocks;  // its number among the sequence's blocks, and how many there are in the list
-  int32_t share;          // so many of the sequence's tiles of backward_tile_rows are the share of each; or 0, see below
+  int32_t share;  // so many of the sequence's tiles of backward_tile_rows are the share of each; or 0, see below
 };
 static_assert(sizeof(PlannedBlock) == 64);
 

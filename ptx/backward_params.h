@@ -4,6 +4,7 @@
 #include "backward_work.h"
 #include "clipped.h"
 #include "row.h"
+#include "score_transforms.h"
 #include "sequence.h"
 #include "tensor_map_bytes.h"
 
@@ -118,8 +119,15 @@ struct PlannedBackwardParams : BackwardParams {
 };
 static_assert(sizeof(PlannedBackwardParams) <= 4096);
 
+// And what rows take that change scores.
+struct TransformedBackwardParams : PlannedBackwardParams {
+  ScoreTransforms transforms;
+};
+static_assert(sizeof(TransformedBackwardParams) <= 4096);
+
 // How much of that a row's kernel takes.
 constexpr size_t parameter_bytes(const BackwardRow& row) {
+  if (row.transforms_scores()) return sizeof(TransformedBackwardParams);
   return row.has(Trait::own_lengths) ? sizeof(PlannedBackwardParams) : sizeof(BackwardParams);
 }
 

@@ -133,6 +133,11 @@ enum class Trait : uint32_t {
   // take key blocks from a list (backward_list.h); all that they know of sinks is in LSE.
   own_lengths = 1 << 14,
 
+  // Scores are changed before they are masked (tile/score_transform.cuh): each is capped, cap tanh(score / cap); or
+  // loses its head's slope times the distance of query and key. Both have own_lengths, as those rows take every mask.
+  softcap = 1 << 15,
+  alibi = 1 << 16,
+
   // Of backward rows, from bit 20 on:
 
   // Takes only problems whose keys are one block, so that dQ of a tile is complete at once: it is not summed up in
@@ -165,7 +170,8 @@ enum class Trait : uint32_t {
   served_packed = fast_packed | own_lengths,
 
   // What a row of each kind may have.
-  of_backward = chosen | hold_exps | own_lengths | one_key_block | as_written | prepares_ahead | keeps_together,
+  of_backward = chosen | hold_exps | own_lengths | softcap | alibi | one_key_block | as_written | prepares_ahead |
+                keeps_together,
   of_pass = rotates,
   of_forward = one_key_block - 1,  // all that stand above it
 };

@@ -6,6 +6,7 @@
 #include "divisor.h"
 #include "planned.h"
 #include "row.h"
+#include "score_transforms.h"
 #include "tensor_map_bytes.h"
 #include "work.h"
 
@@ -120,8 +121,15 @@ struct ScaledPlannedForwardParams : PlannedForwardParams {
 };
 static_assert(sizeof(ScaledPlannedForwardParams) <= 4096);
 
+// And what rows take that change scores.
+struct TransformedForwardParams : PlannedForwardParams {
+  ScoreTransforms transforms;
+};
+static_assert(sizeof(TransformedForwardParams) <= 4096);
+
 // How much of that a row's kernel takes (Params in tile/forward.cuh).
 constexpr size_t parameter_bytes(const ForwardRow& row) {
+  if (row.transforms_scores()) return sizeof(TransformedForwardParams);
   if (row.has(Trait::own_lengths))
     return row.has_scales() ? sizeof(ScaledPlannedForwardParams) : sizeof(PlannedForwardParams);
   if (row.has_scales()) return sizeof(ScaledForwardParams);

@@ -4,8 +4,8 @@
 //
 // The order: the key blocks of a sequence follow each other, as Q, dO and the sums of dQ are then in the L2 cache; from
 // the first to the last, as under a causal mask the first has the most tiles, or the other way round where DqOrder says
-// so. Sequences follow in groups, those
-// whose blocks have the most tiles first, so that what comes last fills what is left.
+// so. Sequences follow in groups, those whose blocks have the most tiles first, so that what comes last fills what is
+// left.
 #pragma once
 #include <cstdint>
 

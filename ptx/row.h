@@ -83,6 +83,7 @@ struct ForwardRow : TiledRow {
   // Does V land beside its stage, to be mended on the way there (tile/landing.cuh)?
   constexpr bool lands_v() const { return transposes_v(); }
   constexpr bool takes_v_tiles() const { return v == VLayout::tiles; }
+  constexpr bool transforms_scores() const { return has(Trait::softcap) || has(Trait::alibi); }
   constexpr bool has_scales() const { return kv_scales != KvScales::none; }
   constexpr bool block_scales() const { return kv_scales == KvScales::blocks; }
 
@@ -145,6 +146,8 @@ struct ForwardRow : TiledRow {
            // The paper's own algorithms take neither a bound on the left nor own lengths.
            (has(Trait::splits) || !has(Trait::own_lengths)) && (!bounded_left() || has(Trait::own_lengths)) &&
            (!has(Trait::own_lengths) || slab_bytes() == 128) &&
+           (!transforms_scores() || (has(Trait::own_lengths) && !is_8bit())) &&
+           (!has(Trait::softcap) || !has(Trait::alibi)) &&
            (!has(Trait::skip_masked) || causal()) &&
            // The blocks that one warpgroup skips and another computes leave a stage free.
            (!bounded_right() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
@@ -170,6 +173,7 @@ struct BackwardRow : TiledRow {
   constexpr bool takes_several_blocks() const { return all_gradients() && !has(Trait::as_written); }
   // Rows of the tiles that packed lengths are listed in (backward_list.h): those of the kernel that computes dQ.
   constexpr int listed_rows() const { return gradients == Gradients::keys ? 128 : Br; }
+  constexpr bool transforms_scores() const { return has(Trait::softcap) || has(Trait::alibi); }
 
   // Consumers, with 64 keys each; with Gradients::queries 64 query rows each, with Gradients::keys one computes dV and
   // the other dK. One warpgroup more produces, and in bwd.cu another one computes dQ.
@@ -201,6 +205,8 @@ struct BackwardRow : TiledRow {
            Bc == (all_gradients() ? 128 : 64) && d % 64 == 0 && d <= (all_gradients() ? 128 : 256) && dv == d &&
            !is_8bit() && smem_bytes() <= 227 * 1024 && (!has(Trait::one_key_block) || takes_several_blocks()) &&
            (!has(Trait::own_lengths) || !has(Trait::as_written)) &&
+           (!transforms_scores() || (has(Trait::own_lengths) && takes_several_blocks())) &&
+           (!has(Trait::softcap) || !has(Trait::alibi)) &&
            moved_registers() <= launched_registers(threads());
   }
 };

@@ -51,6 +51,9 @@ struct ServedShape : AttentionShape {
   int64_t chunk;             // positions of a chunk; 0: none
   int64_t total_q, total_k;  // rows of packed tensors; below 0: batched ones
   View sinks;                // (heads, 1, 1, 1); dims 0: none
+  double softcap;            // 0: none
+  View alibi_slopes;         // (batch, heads, 1, 1), with stride 0 where all sequences have the same; dtype
+                             // FA3_DTYPE_NONE: none
 };
 
 // Of a tensor that kernels take.

@@ -12,6 +12,14 @@ FA3_DEVICE float ex2_approx_ftz(float x) {
   return d;
 }
 
+// ptx: min.NaN.f32 d, x, y;  (min)
+// NaN if either is.
+FA3_DEVICE float min_nan_f32(float x, float y) {
+  float d;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(d) : "f"(x), "f"(y));
+  return d;
+}
+
 // ptx: mov.f32 d, x;  (mov)
 // A copy made here and nowhere else: in the branch where it stands, that is, not before it.
 FA3_DEVICE float mov_f32(float x) {

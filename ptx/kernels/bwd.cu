@@ -69,13 +69,22 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
     wgmma_wait_group<0>();
     wgmma_owned(S);
     if (one_lane && j > 0) arrive(smem.s_done[ds_use.index ^ 1]);
+    const SlopedWeights sloped(smem, ds_use.index, warpgroup, warp, lane);
+    if constexpr (has(Trait::softcap)) {
+      cap_scores(S, transforms_of(p).softcap);
+      wait(smem.empty_ds[ds_use.index], ds_use.parity ^ 1);
+    }
+    if constexpr (has(Trait::alibi)) subtract_bias(S, transforms_of(p).alibi, smem.bias[s], key, lane);
     if (needs_mask(p, smem, warpgroup, first_key, query)) mask_scores(S, visible(p, smem), key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[s], g, lane);                                                // A3.20
       const float* const x = &S[4 * g];
-      P[2 * g] = pack(ex2_approx_ftz(fmaf(x[0], c, -lse.x)), ex2_approx_ftz(fmaf(x[1], c, -lse.y)));
-      P[2 * g + 1] = pack(ex2_approx_ftz(fmaf(x[2], c, -lse.x)), ex2_approx_ftz(fmaf(x[3], c, -lse.y)));
+      const float e[4] = {ex2_approx_ftz(fmaf(x[0], c, -lse.x)), ex2_approx_ftz(fmaf(x[1], c, -lse.y)),
+                          ex2_approx_ftz(fmaf(x[2], c, -lse.x)), ex2_approx_ftz(fmaf(x[3], c, -lse.y))};
+      P[2 * g] = pack(e[0], e[1]);
+      P[2 * g + 1] = pack(e[2], e[3]);
+      if constexpr (has(Trait::softcap)) sloped.keep(g, e, x, transforms_of(p).softcap);
     }
     wgmma_owned(P);
     wait(smem.full_dout[s], use.parity);                                                                  // A3.22
@@ -91,11 +100,12 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.25
       const float2 delta = numbers_at(smem.delta[s], g, lane);
       const float* const x = &S[4 * g];
-      dS[2 * g] = scaled(P[2 * g], x[0] - delta.x, x[1] - delta.y);
-      dS[2 * g + 1] = scaled(P[2 * g + 1], x[2] - delta.x, x[3] - delta.y);
+      const uint2 weights = has(Trait::softcap) ? sloped.read(g) : make_uint2(P[2 * g], P[2 * g + 1]);
+      dS[2 * g] = scaled(weights.x, x[0] - delta.x, x[1] - delta.y);
+      dS[2 * g + 1] = scaled(weights.y, x[2] - delta.x, x[3] - delta.y);
     }
     wgmma_owned(dS);
-    wait(smem.empty_ds[ds_use.index], ds_use.parity ^ 1);
+    if constexpr (!has(Trait::softcap)) wait(smem.empty_ds[ds_use.index], ds_use.parity ^ 1);
 #pragma unroll
     for (int i = 0; i < Br / 16; i++)
       stmatrix_x4((to_ds ^ i % 4 * 32) + i / 4 * Bc * slab_row_bytes + ds_use.index * sizeof smem.ds[0], dS[4 * i],
@@ -371,6 +381,7 @@ FA3_DEVICE void producer(const Params& p, BackwardSmem& smem) {
     const int number = claim(p, n);
     smem.claims.publish(n, number);
     if (!is_block(p, number)) return;
+    if constexpr (has(Trait::alibi)) smem.bias_loads[0].keep(p, number);
     const KeyWork work(p, number);
     keep_sequence(p, smem, work);
     QueryTile tile(work);

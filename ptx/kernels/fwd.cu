@@ -31,6 +31,7 @@
 #include "../tile/mask.cuh"
 #include "../tile/planned_producer.cuh"
 #include "../tile/producer.cuh"
+#include "../tile/score_transform.cuh"
 #include "../tile/speculative.cuh"
 #include "../tile/sums.cuh"
 #include "../tile/walk.cuh"
@@ -42,7 +43,7 @@ static_assert(has(Trait::splits) && has(Trait::speculative) && !(shares_keys && 
 static_assert(config.q_buffers > warpgroups, "the next piece's Q is awaited before O has left its buffer");
 
 // What masks alone ask for is read from the RowBlock each time, for want of registers.
-inline constexpr bool rereads_rows = own_lengths && is_8bit;
+inline constexpr bool rereads_rows = own_lengths && (is_8bit || config.transforms_scores());
 
 // A consumer warpgroup: 64 rows of each piece. `number` of them, `warp` of its four. The names are those of struct
 // Progress (tile/consumer.cuh).
@@ -51,6 +52,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   if constexpr (config.moves_registers()) setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
   const KvRing ring{smem};
   Score score(p);
+  ScoreTransform transform(p);
 
   float S[Bc / 2], O[dv / 2];
   uint32_t P[p_registers];
@@ -75,6 +77,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     kept_row = block.row;
     kept_begin = block.begin;
     score.receive(block);
+    if constexpr (transforms_scores) transform.receive(block, warp);
     // Shuffled, as the compiler must know that they are the same in all lanes, to keep `i` in a uniform register.
     blocks = __shfl_sync(0xffffffffu, block.blocks, 0);
     skipped = __shfl_sync(0xffffffffu, block.skipped, 0);
@@ -118,6 +121,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     const uint32_t last = walk.last(i, blocks);
     auto j = [&] { return begin() + int(last - i); };  // K/V block
     score.receive(smem, KvRing::index(i), blocks > 0);
+    if constexpr (transforms_scores) transform.apply(S, j());
     if constexpr (has(Trait::skip_masked)) {
       softmax_first(S, state, score, mask_diagonal(S, seen(), j(), warp_row()));
     } else {
@@ -126,6 +130,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     }
     if (Walk::may_leave && blocks == 0) state = nothing_seen();
     first_bound(bound, state, score, seen().seqlen_k - j() * Bc);
+    if constexpr (has(Trait::softcap)) transform.choose_way(state.m, bound.sum);
     if (blocks > 0) ring.release_k(i, true);   // A2.5
     convert(S, P);
     wgmma_owned(P);
@@ -152,14 +157,19 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       wgmma_owned(S);
       bool rescale = true;
       float alpha[2];  // if rescale
+      const auto transform_scores = [&](float (&scores)[Bc / 2]) {
+        if constexpr (transforms_scores) transform.apply(scores, j());
+      };
+      if constexpr (masked || !has(Trait::softcap)) transform_scores(S);
       if constexpr (masked) {                  // A2.13
         mask(S, seen(), j(), warp_row());
         softmax_online(S, state, alpha, score);
         set_bound(bound, state, score);
+        if constexpr (has(Trait::softcap)) transform.choose_way(state.m, bound.sum);
         end_basic_block(state);
       } else {
         rescale = softmax_speculative(S, state, bound, alpha, score, smem.q[q_buffer],
-                                      smem.stage[KvRing::index(i)].k, warp);
+                                      smem.stage[KvRing::index(i)].k, warp, transform, transform_scores);
       }
       ring.release_k(i, Walk::v_apart);
       wgmma_wait_group<0>();                   // A2.14

@@ -9,11 +9,15 @@ namespace fa3 {
 
 inline constexpr int consumers = config.consumers();  // as many as warpgroups, but twice as many with shares_keys
 inline constexpr bool shares_keys = has(Trait::shares_keys);
+inline constexpr bool transforms_scores = config.transforms_scores();
 inline constexpr bool takes_v_tiles = config.takes_v_tiles();
 
 // What the kernel takes. If it takes no split tiles, there is no list.
+using OwnLengthsParams = std::conditional_t<
+    config.transforms_scores(), TransformedForwardParams,
+    std::conditional_t<config.has_scales(), ScaledPlannedForwardParams, PlannedForwardParams>>;
 using Params = std::conditional_t<
-    own_lengths, std::conditional_t<config.has_scales(), ScaledPlannedForwardParams, PlannedForwardParams>,
+    own_lengths, OwnLengthsParams,
     std::conditional_t<config.has_scales(), ScaledForwardParams,
                        std::conditional_t<has(Trait::splits), ListedForwardParams, ForwardParams>>>;
 
@@ -23,6 +27,12 @@ static_assert(sizeof(Params) == parameter_bytes(config));
 FA3_DEVICE const Scales& scales_of(const ScaledForwardParams& p) { return p.scales; }
 FA3_DEVICE const Scales& scales_of(const ScaledPlannedForwardParams& p) { return p.scales; }
 FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
+
+// Nor have all softcap and slopes.
+FA3_DEVICE const Softcap& softcap_of(const TransformedForwardParams& p) { return p.transforms.softcap; }
+FA3_DEVICE Softcap softcap_of(const ForwardParams&) { return {}; }
+FA3_DEVICE const Alibi& alibi_of(const TransformedForwardParams& p) { return p.transforms.alibi; }
+FA3_DEVICE Alibi alibi_of(const ForwardParams&) { return {}; }
 
 // How heads are packed into rows: not at all in rows of the table that do not pack them.
 FA3_DEVICE Packing packing(const Params& p) { return config.packs_heads() ? p.visible.packing : Packing{0}; }

@@ -249,7 +249,8 @@ class PlannedKvProducer {
 };
 
 // All Q of piece t, numbered among those of the thread block, each as soon as a buffer is free. One thread, to which
-// the piece has been handed over. open_before: has the piece before no bound on the left? Returns false behind the last one.
+// the piece has been handed over. open_before: has the piece before no bound on the left? Returns false behind the last
+// one.
 template <class P>
 FA3_DEVICE bool produce_q(const P& p, Smem& smem, uint32_t t, bool& open_before) {
   PieceRing& pieces = smem.pieces;
@@ -300,6 +301,12 @@ FA3_DEVICE bool produce_q(const P& p, Smem& smem, uint32_t t, bool& open_before)
                                          : work.slot * warpgroups + nth;
     block.ticket = work.split_tile * warpgroups + nth;
     block.sequence[0] = piece.sequence;
+    if constexpr (has(Trait::alibi)) {
+      block.sequence_number[0] = piece.sequence_number;
+      // The planner may have cut the sequence's rows, so how many it has does not tell.
+      const int queries_end = end ? 0 : alibi_of(p).q.end_of(piece.sequence_number);
+      block.first_position[0] = piece.sequence.q_row - queries_end + piece.sequence.seqlen_k;
+    }
     uint32_t bytes = q_is_read ? config.q_buffer_bytes() : 0;
     if constexpr (config.has_scales())
       if (!end) {

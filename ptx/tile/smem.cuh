@@ -27,6 +27,8 @@ struct alignas(16) RowBlock {
   // the warpgroup counts them among its own that are skipped.
   int skipped_later[bounded_left];
   Sequence sequence[own_lengths];  // the rows are of, if it has lengths of its own
+  // With ALiBi: the sequence's number in the call, and the position of its row 0 among the keys.
+  int32_t sequence_number[has(Trait::alibi)], first_position[has(Trait::alibi)];
 
   // Where row 0 of the sequence lies in the tensors of queries.
   FA3_DEVICE int q_row() const {

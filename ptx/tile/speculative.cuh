@@ -13,6 +13,7 @@
 // (`peaked`). P in 8 bits is so coarse that a row's P should be exact wherever one dominates: there the bound is what
 // the whole row had, not four times that.
 #pragma once
+#include "score_transform.cuh"
 #include "softmax.cuh"
 
 namespace fa3 {
@@ -80,8 +81,9 @@ FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const Element* q, const Ele
     }
 }
 
-// In 8 bits S, which P has replaced, is not needed to move m: P, l and O are multiplied instead, by what makes the
-// largest P of each row 2^p_log2. Returns false if that cannot be, because P or its sums have overflowed.
+// In 8 bits, and of capped scores, S, which P has replaced, is not needed to move m: P, l and O are multiplied instead,
+// by what makes the largest P of each row 2^p_log2. Returns false if that cannot be, because P or its sums have
+// overflowed. (Capped scores move m often, if they are large, and would be computed and capped again each time.)
 FA3_DEVICE bool lower(float (&P)[Bc / 2], RowState& state, const float (&sum)[2], float (&alpha)[2], Score score) {
   if (__any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) == INFINITY)) return false;
   float max[2];
@@ -99,23 +101,36 @@ FA3_DEVICE bool lower(float (&P)[Bc / 2], RowState& state, const float (&sum)[2]
 
 // Any block but the first, without a mask: against the old m if the sums allow it, which is nearly always, else online.
 // Returns whether O is to be multiplied by alpha, the same in all lanes of the warp. K is read until this returns.
+// transform_scores: what has been done to S, or with Trait::softcap is to be done, and is done to recomputed scores.
+template <class TransformScores>
 FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, Bound& bound, float (&alpha)[2], Score score,
-                                    const Element* q, const Element* k, int warp) {
+                                    const Element* q, const Element* k, int warp, ScoreTransform& transform,
+                                    TransformScores transform_scores) {
   float sum[2];
-  exponentiate(S, state.m, sum, score);
+  if constexpr (has(Trait::softcap)) transform.exponentiate(S, state.m, sum, score);
+  else exponentiate(S, state.m, sum, score);
   if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1]))) {
-    const bool set = !sets_bound_late || __any_sync(0xffffffffu, fmaxf(bound.sum[0], bound.sum[1]) > 0.f);
+    bool set = !sets_bound_late || __any_sync(0xffffffffu, fmaxf(bound.sum[0], bound.sum[1]) > 0.f);
+    bool keeps_P = is_8bit;  // P is right but for m
+    if constexpr (has(Trait::softcap)) {
+      const bool multiplies = fmaxf(sum[0], sum[1]) <= most_lowered;
+      keeps_P = __all_sync(0xffffffffu, multiplies & !transform.exceed(state.m, sum));
+      set |= !keeps_P;
+    }
     if (set || __any_sync(0xffffffffu, (fmaxf(sum[0], sum[1]) > unset_bound) | peaked(S, state, sum, score))) {
-      if (!is_8bit || !lower(S, state, sum, alpha, score)) {
+      if (!keeps_P || !lower(S, state, sum, alpha, score)) {
         recompute_scores(S, q, k, warp);
+        transform_scores(S);
         softmax_online(S, state, alpha, score);
       }
       set_bound(bound, state, score);
+      if constexpr (has(Trait::softcap)) transform.choose_way(state.m, bound.sum);
       return true;
     }
     state.l[0] += score.unscaled(sum[0]);
     state.l[1] += score.unscaled(sum[1]);
     set_bound(bound, state, score);
+    if constexpr (has(Trait::softcap)) transform.choose_way(state.m, bound.sum);
     return false;
   }
   state.l[0] += score.unscaled(sum[0]);

@@ -95,8 +95,8 @@ bool is_ordered(const BackwardProblem& problem) {
 // another, the last of them as many turns as there are of them; with tiles as large as blocks again and again, as each
 // is as many turns shorter than the one before it as it waits. From the diagonal none waits, but the longest blocks
 // come last, and blocks of a head are far from each other in long sequences, so that little is found in the L2 cache.
-// (Measured, H100, 16 heads, time over that in any order, from the diagonal and downwards: d 64 16 x 1024 1.03 and 1.18,
-// 4 x 4096 1.05 and 1.10, 1 x 16384 2.02 and 1.05; d 128 64 x 256 1.03 and 0.98, 16 x 1024 1.08 and 1.03.)
+// (Measured, H100, 16 heads, time over that in any order, from the diagonal and downwards: d 64 16 x 1024 1.03 and
+// 1.18, 4 x 4096 1.05 and 1.10, 1 x 16384 2.02 and 1.05; d 128 64 x 256 1.03 and 0.98, 16 x 1024 1.08 and 1.03.)
 constexpr int64_t most_keys_from_diagonal = 4096;
 DqOrder dq_order_of(const BackwardProblem& problem, const BackwardRow& row) {
   if (!sums_dq(row) || !is_ordered(problem)) return DqOrder::any;
@@ -105,11 +105,11 @@ DqOrder dq_order_of(const BackwardProblem& problem, const BackwardRow& row) {
                                                                                     : DqOrder::downwards;
 }
 
-// There a section has many heads: then few blocks of each run beside each other, and wait. (Measured, H100, us, sections
-// of 1, 4 and 16 heads, 1 x 16384, 16 heads: d 64 3791, 2733 and 2427, d 128 4860, 4678 and 4611.) But not more than 4
-// that several query heads read, whose blocks stay longer at each tile. (Of 1, 2, 4 and 8, d 128, 32 heads over 8: 16 x
-// 1024 1014, 999, 957, 924; 8 x 2048 1668, 1552, 1488, 1746; 2 x 8192 5287, 5294, 5075, 5211; 21 of 32 to 4096 2213,
-// 2237, 1442, 1478.)
+// There a section has many heads: then few blocks of each run beside each other, and wait. (Measured, H100, us,
+// sections of 1, 4 and 16 heads, 1 x 16384, 16 heads: d 64 3791, 2733 and 2427, d 128 4860, 4678 and 4611.) But not
+// more than 4 that several query heads read, whose blocks stay longer at each tile. (Of 1, 2, 4 and 8, d 128, 32 heads
+// over 8: 16 x 1024 1014, 999, 957, 924; 8 x 2048 1668, 1552, 1488, 1746; 2 x 8192 5287, 5294, 5075, 5211; 21 of 32 to
+// 4096 2213, 2237, 1442, 1478.)
 int32_t ordered_section_heads(const BackwardProblem& problem) {
   const int64_t heads_kv = problem.heads_kv, most = problem.heads_per_kv() > 1 ? 4 : 16;
   int64_t heads = std::min<int64_t>(std::max<int64_t>(1, heads_kv), most);
@@ -117,8 +117,8 @@ int32_t ordered_section_heads(const BackwardProblem& problem) {
   return narrow(heads);
 }
 
-// Whether blocks that go downwards begin apart, and how far apart: as spread_of in order.cpp says, for as many sequences
-// of the longest length as there are keys for.
+// Whether blocks that go downwards begin apart, and how far apart: as spread_of in order.cpp says, for as many
+// sequences of the longest length as there are keys for.
 constexpr int64_t most_second = 1056, blocks_enough = 1056;  // tiles (35 MB); blocks
 Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const PlanBackwardParams& call) {
   constexpr Spread none{31, 0};
@@ -153,8 +153,8 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const 
   order.parts = order.ranges = order.share = Divisor::of(1);
   order.head_tiles = narrow(head_tiles);
   order.adders = 2;
-  // A key block's share is rounded so many blocks later: when all that add to it have been taken, which are those before
-  // it or all of its sequence, and about as many as the machine runs at once.
+  // A key block's share is rounded so many blocks later: when all that add to it have been taken, which are those
+  // before it or all of its sequence, and about as many as the machine runs at once.
   const int64_t after_it = counts_blocks(problem.window) ? 0 : divide_up(most_keys(problem), row.Bc) * section;
   order.behind = narrow(std::min<int64_t>(after_it + typical_multiprocessors, most_blocks));
   order.done_behind = sums_dq(row) && order.spread.second == 0;

@@ -7,6 +7,7 @@
 #include "device/tensor_map.h"
 #include "error.h"
 #include "integers.h"
+#include "rules/transforms.h"
 
 namespace fa3 {
 namespace {
@@ -76,7 +77,7 @@ BackwardKeys keys_of(const BackwardProblem& problem) {
 }
 
 fa3_status fill(const Driver& driver, const BackwardProblem& problem, const BackwardRun& plan, char* workspace,
-                PlanBackwardPassParams& pass, PlannedBackwardParams& params) {
+                PlanBackwardPassParams& pass, TransformedBackwardParams& params) {
   const ServedRun& served = plan.served;
   pass.call = params.call = served.call;
   pass.list = list_at(workspace + served.list, served.call);
@@ -102,6 +103,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
     params.counters = narrow(static_cast<int64_t>((plan.counters_end - plan.counters) / sizeof(uint32_t)));
   }
   params.query_order = plan.query_order;
+  params.transforms = transforms_of(problem);
   params.heads_per_kv = params.readers = narrow(problem.heads_per_kv());
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
@@ -117,7 +119,7 @@ fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& pla
   for (int i = 0; i < plan.launch_count; ++i)
     if (fa3_status status = get_function(device, plan.launches[i].row, stream, functions[i])) return status;
   PlanBackwardPassParams pass{};
-  PlannedBackwardParams params{};
+  TransformedBackwardParams params{};
   if (fa3_status status = fill(driver, problem, plan, static_cast<char*>(workspace), pass, params)) return status;
   for (int i = 0; i < plan.launch_count; ++i) {
     const BackwardLaunch& launch = plan.launches[i];

@@ -15,6 +15,7 @@
 #include "error.h"
 #include "integers.h"
 #include "rules/attention.h"
+#include "rules/transforms.h"
 
 namespace fa3 {
 namespace {
@@ -28,6 +29,7 @@ constexpr int64_t run_bytes = int64_t{1} << 30;
 bool fits(const BackwardRow& row, const BackwardProblem& problem) {
   return row.gradients != Gradients::queries && row.dtype == dtype_of(problem.q.dtype) &&
          row.has(Trait::own_lengths) == problem.served && (problem.served || row.mask == problem.mask()) &&
+         row.has(Trait::softcap) == has_softcap(problem) && row.has(Trait::alibi) == has_slopes(problem) &&
          row.d >= problem.head_dim && row.dv >= problem.head_dim_v &&
          (!row.has(Trait::one_key_block) || most_keys(problem) <= row.Bc);
 }
@@ -41,7 +43,7 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
     if (!row || !fits(*row, problem))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
                   "params->kernel is %s, which is not a backward kernel for this dtype, mask, head_dim, head_dim_v and "
-                  "seqlen_k",
+                  "seqlen_k, softcap and alibi_slopes",
                   rows[found].name);
     if (problem.deterministic && row->has(Trait::as_written))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
@@ -58,7 +60,9 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
   return fail(FA3_ERROR_UNSUPPORTED,
               "no kernel of this build has q.dim[3] (head_dim) %lld and v.dim[3] (head_dim_v) %lld, %s mask, for the "
               "backward pass", ll(problem.head_dim), ll(problem.head_dim_v),
-              problem.served ? "with lengths, windows or sinks, any" : problem.causal ? "causal" : "no");
+              has_softcap(problem) ? "with softcap, any"
+              : has_slopes(problem) ? "with alibi_slopes, any"
+              : problem.served ? "with lengths, windows or sinks, any" : problem.causal ? "causal" : "no");
 }
 
 // Has the table all that runs with this row?

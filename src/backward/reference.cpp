@@ -31,11 +31,14 @@ struct alignas(64) GradientScratch {
   double p[Bc][pair_stride], ds[Bc][pair_stride];  // P and dS, keys first
   double dq[Br][max_d], dk[Bc][max_d], dv[Bc][max_d];
   double lse[Br], delta[Br];   // D of the formulas
+  double slope[Br];            // of ALiBi; 0: none
+  double position[Br];         // of the row's query, among the keys
   int64_t begin[Br], end[Br];  // of the keys that a row sees; neither falls from one row to the next
 };
 
 // Of one (sequence, head of K and V): rows [first, first + count), or keys, of which those in use are the first ones.
 struct KeysOrRows {
+  int64_t number;  // of the sequence
   Sequence sequence;
   int64_t head_kv, first;
   int count, used;
@@ -60,6 +63,8 @@ void read_rows(const BackwardProblem& problem, const KeysOrRows& block, Gradient
     t.delta[r] = -number_or_0(problem.dlse, batch, row.head, place);
     const Keys keys = seen_keys(problem, s, row.query);
     t.begin[r] = keys.begin, t.end[r] = keys.end;
+    t.slope[r] = number_or_0(problem.alibi_slopes, block.number, row.head, 0);
+    t.position[r] = static_cast<double>(row.query + s.seqlen_k - s.seqlen_q);
     for (int x = 0; x < d; ++x) t.q_panel[r / lanes][x][r % lanes] = t.q[r][x];
     for (int x = 0; x < d_v; ++x) {
       t.delta[r] += t.dout[r][x] * o[x];
@@ -95,22 +100,35 @@ template <int width>
 
 // P and dS of the rows and keys that were read. Where a row does not see a key they mean nothing.
 template <int width>
-[[gnu::always_inline]] inline void pair(int rows, int keys, const BackwardProblem& problem, GradientScratch& t) {
+[[gnu::always_inline]] inline void pair(int rows, int64_t first_key, int keys, const BackwardProblem& problem,
+                                        GradientScratch& t) {
   using Vector = typename Vectors<width>::Doubles;
   const int d = static_cast<int>(problem.head_dim), d_v = static_cast<int>(problem.head_dim_v);
-  const double scale = problem.softmax_scale;
+  const double scale = problem.softmax_scale, cap = problem.softcap;
   for (int panel = 0; panel * lanes < rows; ++panel) {
     multiply_keys<width>(keys, d, t.k, t.q_panel[panel], &t.p[0][panel * lanes]);
     multiply_keys<width>(keys, d_v, t.v, t.dout_panel[panel], &t.ds[0][panel * lanes]);
     for (int row = panel * lanes; row < (panel + 1) * lanes; row += width) {
       const Vector lse = reinterpret_cast<const Vector&>(t.lse[row]);
       const Vector delta = reinterpret_cast<const Vector&>(t.delta[row]);
+      const Vector slope = reinterpret_cast<const Vector&>(t.slope[row]);
+      const Vector position = reinterpret_cast<const Vector&>(t.position[row]);
       for (int j = 0; j < keys; ++j) {
         Vector& p = reinterpret_cast<Vector&>(t.p[j][row]);
         Vector& ds = reinterpret_cast<Vector&>(t.ds[j][row]);
-        p = p * scale - lse;
+        p *= scale;
+        ds -= delta;
+        if (cap > 0) {
+          p /= cap;
+          to_tanh(p);
+          ds *= 1 - p * p;
+          p *= cap;
+        }
+        const Vector distance = position - static_cast<double>(first_key + j);
+        if (problem.alibi_slopes.data) p -= slope * (distance < 0 ? -distance : distance);
+        p -= lse;
         exponentiate(p);
-        ds = p * (ds - delta);
+        ds *= p;
       }
     }
   }
@@ -200,8 +218,8 @@ struct RunKeys {
     const int64_t all_rows = queries.end * problem.heads_per_kv();
     for (int64_t first = queries.begin * problem.heads_per_kv(); first < all_rows; first += Br) {
       const int rows = static_cast<int>(std::min<int64_t>(Br, all_rows - first));
-      read_rows(problem, {s, keys.head_kv, first, rows, rows}, t);
-      pair<width>(rows, keys.used, problem, t);
+      read_rows(problem, {keys.number, s, keys.head_kv, first, rows, rows}, t);
+      pair<width>(rows, keys.first, keys.used, problem, t);
       add_to_keys<width>(t.p, t.dout, rows, keys.first, keys.used, columns_v, t, t.dv);
       add_to_keys<width>(t.ds, t.q, rows, keys.first, keys.used, columns, t, t.dk);
     }
@@ -225,7 +243,7 @@ struct RunRows {
     for (int64_t first = rows.used > 0 ? t.begin[0] : 0; first < most; first += Bc) {
       const int keys = static_cast<int>(std::min<int64_t>(Bc, most - first));
       read_keys(problem, rows, first, keys, t);
-      pair<width>(rows.used, keys, problem, t);
+      pair<width>(rows.used, first, keys, problem, t);
       add_to_rows<width>(rows.used, first, keys, columns, t);
     }
     for (int r = 0; r < rows.count; ++r) {
@@ -287,7 +305,7 @@ struct GradientTasks {
 KeysOrRows block_of(const BackwardProblem& problem, const Sequence& s, const SequenceTasks::Place& place, int64_t count,
                     int64_t used, int size) {
   const int64_t blocks = place.count / problem.heads_kv, first = place.number % blocks * size;
-  return {s, place.number / blocks, first, static_cast<int>(std::min<int64_t>(size, count - first)),
+  return {place.sequence, s, place.number / blocks, first, static_cast<int>(std::min<int64_t>(size, count - first)),
           static_cast<int>(std::clamp<int64_t>(used - first, 0, size))};
 }
 

@@ -14,7 +14,7 @@ using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
 static_assert(sizeof(fa3_backward_params) ==
-              sizeof(size_t) + sizeof(uint64_t) + 16 * sizeof(fa3_tensor) + 5 * sizeof(int32_t) + sizeof(float) +
+              sizeof(size_t) + sizeof(uint64_t) + 17 * sizeof(fa3_tensor) + 6 * sizeof(int32_t) + 2 * sizeof(float) +
                   sizeof(const char*));
 
 // A tensor of the call with rows of queries or keys, and what it becomes. The rank is that of a batched one; a packed
@@ -68,6 +68,7 @@ fa3_forward_params forward_of(const fa3_backward_params& p) {
   forward.sinks = p.sinks;
   forward.cu_seqlens_q = p.cu_seqlens_q, forward.cu_seqlens_k = p.cu_seqlens_k;
   forward.seqused_q = p.seqused_q, forward.seqused_k = p.seqused_k;
+  forward.softcap = p.softcap, forward.reserved = p.reserved, forward.alibi_slopes = p.alibi_slopes;
   return forward;
 }
 
@@ -139,6 +140,7 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
     return status;
   std::memcpy(&p, params, size < sizeof p ? size : sizeof p);
   if (size < offsetof(fa3_backward_params, kernel) + sizeof p.kernel) p.kernel = nullptr;  // half a pointer is none
+  if (size < offsetof(fa3_backward_params, alibi_slopes)) p.softcap = 0, p.reserved = 0;  // nor is half a softcap one
   problem = {};
   const auto arguments = arguments_of(p, problem);
   const auto is_wanted = [&](const Argument& argument) {
@@ -149,6 +151,7 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
                 static_cast<unsigned long long>(p.flags));
   if (Status status = check_mask(p.mask)) return status;
   if (Status status = check_window(p.mask, p.window_left, p.window_right)) return status;
+  if (Status status = check_transforms(forward_of(p))) return status;
   if (Status status = check_softmax_scale(p.softmax_scale)) return status;
   if (Status status = check_dtypes(p, arguments, rules)) return status;
   for (const Argument& argument : arguments) {
@@ -161,7 +164,7 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   const Dims q{"q", p.q.dim, is_there(p.cu_seqlens_q)}, v{"v", p.v.dim, is_there(p.cu_seqlens_k)};
   const int unit = p.q.dtype == FA3_DTYPE_FP32 ? 1 : 8;
   if (Status status = check_head_dims(q[3], v[3], unit)) return status;
-  const fa3_forward_params forward = forward_of(p);
+  const fa3_forward_params forward = forward_of(p);  // packed tensors have a batch now
   if (Status status = check_sequences(forward, rules, problem)) return status;
   if (Status status = check_maxima(forward, rules, problem)) return status;
   if (Status status = check_dsinks(p, rules, problem.dsinks)) return status;

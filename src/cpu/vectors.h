@@ -87,4 +87,15 @@ template <class Vector>
   x = power * reinterpret_cast<Vector>(half << 52) * reinterpret_cast<Vector>((exponents - half) << 52);
 }
 
+// x becomes tanh(x), near 0 by its series, elsewhere by the exponential.
+template <class Vector>
+[[gnu::always_inline]] inline void to_tanh(Vector& x) {
+  const Vector square = x * x, magnitude = x < 0 ? -x : x;
+  const Vector small = x + x * square * (-1.0 / 3 + square * (2.0 / 15 - square * (17.0 / 315)));
+  Vector e = magnitude * -2;
+  exponentiate(e);
+  const Vector large = (1 - e) / (1 + e);
+  x = magnitude < 0.01 ? small : x < 0 ? -large : large;
+}
+
 }  // namespace fa3

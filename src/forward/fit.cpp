@@ -10,6 +10,7 @@
 #include "forward/tiles.h"
 #include "integers.h"
 #include "rules/attention.h"
+#include "rules/transforms.h"
 
 namespace fa3 {
 namespace {
@@ -31,7 +32,8 @@ constexpr bool is_narrower(const ForwardRow& row, const ForwardRow& other) {
 }
 
 // What makes a problem served.
-constexpr const char* of_served = "lengths of their own, pages, windows, sinks or FA3_FLAG_BATCH_INVARIANT";
+constexpr const char* of_served =
+    "lengths of their own, pages, windows, sinks, softcap, alibi_slopes or FA3_FLAG_BATCH_INVARIANT";
 
 // The dim that is the head dimension, of the caller's q or of v.
 int inner_dim(const ForwardProblem& problem, int64_t total) { return problem.served && total >= 0 ? 2 : 3; }
@@ -39,8 +41,9 @@ int inner_dim(const ForwardProblem& problem, int64_t total) { return problem.ser
 // Whatever a served problem's mask is, its rows take it as a window.
 Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::window : problem.mask(); }
 
-// Can this row take the problem's V, scales and sums?
+// Can this row take the problem's V, scales and sums, and what becomes of its scores?
 bool takes(const ForwardRow& row, const ForwardProblem& problem) {
+  if (row.has(Trait::softcap) != has_softcap(problem) || row.has(Trait::alibi) != has_slopes(problem)) return false;
   return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
                             (row.block_scales() || !problem.kv_blocks));
@@ -62,7 +65,8 @@ constexpr int rivals_of(const ForwardRow& row) {
   int rivals = 0;
   for (const ForwardRow& other : forward_rows)
     rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
-              other.dv == row.dv;
+              other.dv == row.dv && other.has(Trait::softcap) == row.has(Trait::softcap) &&
+              other.has(Trait::alibi) == row.has(Trait::alibi);
   return rivals;
 }
 
@@ -168,6 +172,15 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   if (row.mask != mask_of(problem))
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for %s mask; mask is %s", row.name,
                 mask_name(row.mask), problem.causal ? "causal" : "FA3_MASK_NONE");
+  const struct {
+    const char* name;
+    bool row, problem;
+  } transforms[] = {{"softcap", row.has(Trait::softcap), has_softcap(problem)},
+                    {"alibi_slopes", row.has(Trait::alibi), has_slopes(problem)}};
+  for (const auto& transform : transforms)
+    if (transform.row != transform.problem)
+      return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls with%s %s", row.name,
+                  transform.row ? "" : "out", transform.name);
   if (row.d < problem.head_dim)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim up to %d; q.dim[%d] (head_dim) is %lld", row.name, row.d,

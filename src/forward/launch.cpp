@@ -9,6 +9,7 @@
 #include "forward/tiles.h"
 #include "integers.h"
 #include "params.h"
+#include "rules/transforms.h"
 #include "v_tile.h"
 
 namespace fa3 {
@@ -127,7 +128,7 @@ void fill(const ForwardProblem& problem, const ForwardPlan& plan, const Device& 
 
 // The kernel that takes this plan.
 fa3_status fill_served(const Device& device, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
-                       const LengthsPlan& lengths, ScaledPlannedForwardParams& params) {
+                       const LengthsPlan& lengths, PlannedForwardParams& params) {
   const ForwardRow& row = forward_row(plan.forward.row);
   const View& table = problem.page_table;
   const bool has_pages = problem.page_size > 0 && problem.seqlen_k > 0;
@@ -146,7 +147,6 @@ fa3_status fill_served(const Device& device, const ForwardProblem& problem, cons
   params.sinks = static_cast<const float*>(problem.sinks.data);
   params.sinks_stride = problem.sinks.stride[0];
   params.invariant = problem.batch_invariant;
-  params.scales = scales_of(problem);
   return encode_maps(*device.driver, problem, row, box_rows, params);
 }
 
@@ -163,6 +163,7 @@ struct StepParams {
   TileVParams tile_v;
   EmptyRowsParams empty_rows;
   ScaledPlannedForwardParams planned;
+  TransformedForwardParams transformed;
   PlanLengthsPassParams lengths;  // of a served problem also where there is no such step
 };
 
@@ -197,10 +198,14 @@ fa3_status fill(const Device& device, const ForwardProblem& problem, const Forwa
         break;
       case ForwardStep::forward:
         if (problem.served) {
-          if (fa3_status status =
-                  fill_served(device, problem, plan, workspace, params.lengths.plan, params.planned))
+          const bool transforms = forward_row(launch.row).transforms_scores();
+          PlannedForwardParams& planned = transforms ? static_cast<PlannedForwardParams&>(params.transformed)
+                                                     : params.planned;
+          if (fa3_status status = fill_served(device, problem, plan, workspace, params.lengths.plan, planned))
             return status;
-          of_launch[i] = &params.planned;
+          params.planned.scales = scales_of(problem);
+          params.transformed.transforms = transforms_of(problem);
+          of_launch[i] = &planned;
           break;
         }
         if (fa3_status status = encode_maps(driver, problem, v, forward_row(launch.row), params.forward)) return status;

@@ -7,6 +7,7 @@
 //   for 64 keys at a time, from the first one that its first row sees to the last one that its last row sees:
 //     read_keys     K and V as doubles, once for all these rows
 //     score         S = Q K^T
+//     transform     softcap, ALiBi
 //     softmax       S becomes weights; running maximum m and sum l; O rescaled where m has grown
 //     weigh         O += P V
 //   write_outputs   O / l, m + log(l), with the sink among the exponentials
@@ -44,6 +45,8 @@ struct alignas(64) QueryScratch {
   double s[panels][Bc][lanes];  // scores, then weights
   double o[Br][max_d];
   double m[Br], l[Br], correction[Br];
+  double slope[Br];      // of ALiBi; 0: none
+  double position[Br];   // of the row's query, among the keys
   int64_t begin[Br], end[Br];  // of the keys that a row sees; neither falls from one row to the next
 };
 
@@ -99,6 +102,8 @@ void read_queries(const ForwardProblem& problem, const QueryBlock& block, QueryS
     for (int x = 0; x < d; ++x) t.q[r / lanes][x][r % lanes] = elements[x];
     const Keys keys = seen_keys(problem, s, row.query);
     t.begin[r] = keys.begin, t.end[r] = keys.end;
+    t.slope[r] = problem.alibi_slopes.data ? number(problem.alibi_slopes, block.number, row.head, 0) : 0;
+    t.position[r] = static_cast<double>(row.query + s.seqlen_k - s.seqlen_q);
   }
 }
 
@@ -129,6 +134,30 @@ template <int width>
   for (; j + width <= keys; j += width)
     multiply<width, width>(d, t.k[j], kv_stride, 1, t.q[panel][0], lanes, t.s[panel][j], lanes);
   for (; j < keys; ++j) multiply<width, 1>(d, t.k[j], kv_stride, 1, t.q[panel][0], lanes, t.s[panel][j], lanes);
+}
+
+// Scores with softcap or ALiBi, times softmax_scale.
+template <int width>
+[[gnu::always_inline]] inline void transform(const ForwardProblem& problem, int panel, int64_t first, int keys,
+                                             QueryScratch& t) {
+  using Vector = typename Vectors<width>::Doubles;
+  const double cap = problem.softcap;
+  for (int lane = 0; lane < lanes; lane += width) {
+    const int row = panel * lanes + lane;
+    const Vector slope = reinterpret_cast<const Vector&>(t.slope[row]);
+    const Vector position = reinterpret_cast<const Vector&>(t.position[row]);
+    for (int j = 0; j < keys; ++j) {
+      Vector& s = reinterpret_cast<Vector&>(t.s[panel][j][lane]);
+      s *= problem.softmax_scale;
+      if (cap > 0) {
+        s /= cap;
+        to_tanh(s);
+        s *= cap;
+      }
+      const Vector distance = position - static_cast<double>(first + j);
+      if (problem.alibi_slopes.data) s -= slope * (distance < 0 ? -distance : distance);
+    }
+  }
 }
 
 // A score of NaN is no maximum, but makes the sum NaN. While m is -inf, so are all scores, and weights are relative to
@@ -241,6 +270,7 @@ struct RunBlock {
   template <int width>
   [[gnu::always_inline]] static void run(const ForwardProblem& problem, const QueryBlock& block, QueryScratch& t) {
     const int d = static_cast<int>(problem.head_dim), columns = round_up(static_cast<int>(problem.head_dim_v), lanes);
+    const bool transforms = problem.softcap > 0 || problem.alibi_slopes.data;
     read_queries(problem, block, t);
     std::memset(t.o, 0, sizeof t.o);
     std::memset(t.l, 0, sizeof t.l);
@@ -254,7 +284,8 @@ struct RunBlock {
         const int seen = panel_keys(t, panel, first, keys);
         if (seen == 0) continue;
         score<width>(panel, seen, d, t);
-        softmax<width>(panel, first, seen, problem.softmax_scale, columns, t);
+        if (transforms) transform<width>(problem, panel, first, seen, t);
+        softmax<width>(panel, first, seen, transforms ? 1 : problem.softmax_scale, columns, t);
       }
       weigh<width>(block.rows, first, keys, columns, t);
     }

@@ -15,8 +15,8 @@ using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
 // No field was ever put into padding, so there is none.
-static_assert(sizeof(fa3_forward_params) == 2 * sizeof(size_t) + sizeof(uint64_t) + 19 * sizeof(fa3_tensor) +
-                                                5 * sizeof(int32_t) + sizeof(float) + sizeof(const char*) +
+static_assert(sizeof(fa3_forward_params) == 2 * sizeof(size_t) + sizeof(uint64_t) + 20 * sizeof(fa3_tensor) +
+                                                6 * sizeof(int32_t) + 2 * sizeof(float) + sizeof(const char*) +
                                                 sizeof(const void*));
 
 constexpr uint64_t known_flags = FA3_FLAG_DETERMINISTIC | FA3_FLAG_TWO_LEVEL | FA3_FLAG_BATCH_INVARIANT;
@@ -72,6 +72,7 @@ Status check_scalars(fa3_forward_params& p) {
                 static_cast<unsigned long long>(p.flags));
   if (Status status = check_mask(p.mask)) return status;
   if (Status status = check_window(p.mask, p.window_left, p.window_right)) return status;
+  if (Status status = check_transforms(p)) return status;
   return check_softmax_scale(p.softmax_scale);
 }
 
@@ -116,6 +117,8 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
     p.schedule = nullptr;
     p.schedule_bytes = 0;
   }
+  if (!holds(offsetof(fa3_forward_params, softcap), sizeof p.softcap + sizeof p.reserved))
+    p.softcap = 0, p.reserved = 0;
 
   const bool host = rules == Rules::reference;
   const bool pointers = rules != Rules::shapes;

@@ -1,6 +1,7 @@
 #include "rules/served.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "error.h"
 #include "integers.h"
@@ -75,6 +76,30 @@ Status check_lengths(const fa3_forward_params& p, Rules rules, ServedShape& shap
 Status check_sinks(const fa3_forward_params& p, Rules rules, View& sinks) {
   if (!is_there(p.sinks)) return FA3_OK;
   return check_of_heads(expected_numbers("sinks", rules), p.sinks, p.q.dim[2], sinks);
+}
+
+// For all sequences alike, or for each: then they get a batch with stride 0.
+Status check_alibi_slopes(const fa3_forward_params& p, Rules rules, int64_t batch, View& slopes) {
+  if (!is_there(p.alibi_slopes)) return FA3_OK;
+  const char* const name = "alibi_slopes";
+  const int32_t rank = p.alibi_slopes.rank;
+  Expected expected = expected_numbers(name, rules);
+  if (rank == 1) {
+    if (Status status = check_of_heads(expected, p.alibi_slopes, p.q.dim[2], slopes)) return status;
+    slopes = {slopes.data, slopes.dtype, {batch, slopes.dim[0], 1, 1}, {0, slopes.stride[0], 0, 0}};
+    return FA3_OK;
+  }
+  expected.rank = 2;
+  if (rank != 2) return fail(invalid, "%s.rank is %d, must be 1 (heads) or 2 (batch, heads)", name, rank);
+  if (Status status = must_be_fp32(name, p.alibi_slopes.dtype)) return status;
+  if (Status status = check_dims(expected, p.alibi_slopes)) return status;
+  if (p.alibi_slopes.dim[0] != batch)
+    return fail(invalid, "%s.dim[0] is %lld, must be %s, %lld", name, ll(p.alibi_slopes.dim[0]),
+                is_there(p.cu_seqlens_q) ? "cu_seqlens_q.dim[0] - 1" : "q.dim[0]", ll(batch));
+  if (p.alibi_slopes.dim[1] != p.q.dim[2])
+    return fail(invalid, "%s.dim[1] is %lld, must be the query heads, %lld", name, ll(p.alibi_slopes.dim[1]),
+                ll(p.q.dim[2]));
+  return check_tensor(expected, p.alibi_slopes, slopes);
 }
 
 Status check_maximum_q(const fa3_forward_params& p, int64_t& seqlen_q) {
@@ -158,7 +183,9 @@ const char* served_by(const fa3_forward_params& p) {
              {"cache_batch_idx", is_there(p.cache_batch_idx)},
              {"sinks", is_there(p.sinks)},
              {"FA3_FLAG_BATCH_INVARIANT", (p.flags & FA3_FLAG_BATCH_INVARIANT) != 0},
-             {"max_seqlen_k", bounds_keys(p)}};
+             {"max_seqlen_k", bounds_keys(p)},
+             {"softcap", p.softcap != 0},
+             {"alibi_slopes", is_there(p.alibi_slopes)}};
   for (const auto& [name, given] : all)
     if (given) return name;
   return nullptr;
@@ -183,6 +210,19 @@ Status check_window(int32_t& mask, int32_t& left, int32_t& right) {
               left != 0 ? "left" : "right", left != 0 ? left : right);
 }
 
+Status check_transforms(const fa3_forward_params& p) {
+  if (!std::isfinite(p.softcap) || p.softcap < 0)
+    return fail(invalid, "softcap is %g, must be finite and > 0, or 0 for none", static_cast<double>(p.softcap));
+  if (p.reserved != 0) return fail(invalid, "reserved is %d, must be 0", p.reserved);
+  if (!is_there(p.alibi_slopes)) return FA3_OK;
+  const char* const other = p.softcap != 0                             ? "softcap"
+                            : p.mask == FA3_MASK_CHUNK                 ? "mask FA3_MASK_CHUNK"
+                            : (p.flags & FA3_FLAG_BATCH_INVARIANT) != 0 ? "FA3_FLAG_BATCH_INVARIANT"
+                                                                       : nullptr;
+  if (other) return fail(unsupported, "alibi_slopes and %s cannot be had together", other);
+  return FA3_OK;
+}
+
 Status check_of_heads(const Expected& expected, const fa3_tensor& tensor, int64_t heads, View& view) {
   const char* const name = expected.name;
   if (Status status = must_be_fp32(name, tensor.dtype)) return status;
@@ -202,12 +242,14 @@ Status check_sequences(const fa3_forward_params& p, Rules rules, ServedShape& sh
 
 Status check_maxima(const fa3_forward_params& p, Rules rules, ServedShape& shape) {
   if (Status status = check_sinks(p, rules, shape.sinks)) return status;
+  if (Status status = check_alibi_slopes(p, rules, shape.batch, shape.alibi_slopes)) return status;
   if (Status status = check_maximum_q(p, shape.seqlen_q)) return status;
   if (Status status = check_maximum_k(p, shape.seqlen_k)) return status;
   if (Status status = shape.served ? check_sizes(p, shape) : FA3_OK) return status;
   shape.lengths.batch = narrow(shape.batch);
   shape.lengths.max_q = narrow(shape.seqlen_q), shape.lengths.max_k = narrow(shape.seqlen_k);
   shape.lengths.caches = narrow(p.k.dim[0]);
+  shape.softcap = static_cast<double>(p.softcap);
   shape.window = window_of(p);
   shape.chunk = p.mask == FA3_MASK_CHUNK ? p.window_left : 0;
   return FA3_OK;
@@ -230,10 +272,11 @@ void resolve(const fa3_forward_params& p, ServedShape& shape) {
 ServedTensors served_tensors(const ServedShape& shape) {
   const Lengths& lengths = shape.lengths;
   const int64_t batch = shape.batch;
-  return {{"cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "cache_batch_idx", "sinks"},
+  return {{"cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "cache_batch_idx", "sinks",
+           "alibi_slopes"},
           {numbers_at(lengths.cu_q, batch + 1), numbers_at(lengths.cu_k, batch + 1), numbers_at(lengths.used_q, batch),
            numbers_at(lengths.used_k, batch), numbers_at(lengths.leftpad_k, batch), numbers_at(lengths.batch_k, batch),
-           shape.sinks}};
+           shape.sinks, shape.alibi_slopes}};
 }
 
 }  // namespace fa3

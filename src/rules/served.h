@@ -12,6 +12,8 @@ const char* served_by(const fa3_forward_params& p);
 
 // The mask and its window. A window that is another mask becomes that mask.
 fa3_status check_window(int32_t& mask, int32_t& left, int32_t& right);
+// softcap and alibi_slopes, but for what follows from shapes.
+fa3_status check_transforms(const fa3_forward_params& params);
 
 // Is it served; how many sequences are there, and where are their lengths?
 fa3_status check_sequences(const fa3_forward_params& p, Rules rules, ServedShape& shape);
@@ -27,7 +29,7 @@ fa3_status check_of_heads(const Expected& expected, const fa3_tensor& tensor, in
 
 // Tensors that are read beside q, k and v, but for pages; those that are not there have no elements.
 struct ServedTensors {
-  static constexpr size_t count = 7;
+  static constexpr size_t count = 8;
   const char* names[count];
   View views[count];
 };

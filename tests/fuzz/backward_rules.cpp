@@ -11,6 +11,7 @@ fa3_forward_params forward_of(const fa3_backward_params& p) {
   f.max_seqlen_q = p.max_seqlen_q, f.max_seqlen_k = p.max_seqlen_k;
   f.sinks = p.sinks, f.cu_seqlens_q = p.cu_seqlens_q, f.cu_seqlens_k = p.cu_seqlens_k;
   f.seqused_q = p.seqused_q, f.seqused_k = p.seqused_k;
+  f.softcap = p.softcap, f.reserved = p.reserved, f.alibi_slopes = p.alibi_slopes;
   return f;
 }
 
@@ -29,6 +30,8 @@ void judge_kernel_of(Judge& j, const fa3_backward_params& p, const Served& serve
   if (info == nullptr) return;
   const auto is = [&](const char* prefix) { return std::strstr(p.kernel, prefix) == p.kernel; };
   j.wrong_if(is("fa3_bwdserved") != any, "params->kernel");
+  j.wrong_if((std::strstr(p.kernel, "softcap") != nullptr) != served.caps, "params->kernel");
+  j.wrong_if((std::strstr(p.kernel, "alibi") != nullptr) != served.slopes, "params->kernel");
   const Wide chunk = served.p.mask == FA3_MASK_CHUNK ? Wide{p.window_left} : served.seqlen_k();
   const Wide keys = std::min(served.seqlen_k(), chunk);
   j.wrong_if((is("fa3_bwdshort") || is("fa3_bwdservedshort")) && keys > info->block_kv, "params->kernel");
@@ -127,6 +130,7 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
     tensors.push_back({"dsinks", &p.dsinks});
     tensors.insert(tensors.end(), std::begin(inputs), std::end(inputs));
     tensors.insert(tensors.end(), {{"lse", &p.lse}, {"dlse", &p.dlse}, {"sinks", &p.sinks}});
+    if (served.batch() > 0) tensors.push_back({"alibi_slopes", &p.alibi_slopes});  // else none is read
     tensors.insert(tensors.end(), std::begin(served.lengths), std::end(served.lengths));
     j.apart(tensors, std::size(outputs) + 1);
   }

@@ -124,6 +124,8 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
     else judge_sizes(j, p.q, p.k);
     if (judge_kernel(j, p.kernel, wanted)) {
       j.wrong_if((std::strstr(p.kernel, "fa3_fwdserved") == p.kernel) != any, "params->kernel");
+      j.wrong_if((std::strstr(p.kernel, "softcap") != nullptr) != served.caps, "params->kernel");
+      j.wrong_if((std::strstr(p.kernel, "alibi") != nullptr) != served.slopes, "params->kernel");
       judge_packed_heads(j, p.kernel, rows_q, heads, heads_kv);
     }
     // Which scales and which V a kernel of e4m3 takes, its name tells, the header does not.
@@ -137,7 +139,8 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
                                              {"o_scale", &p.o_scale}, {"v_mean", &p.v_mean}});
     if (e4m3 && takes_offset) tensors.push_back({"lse_offset", &p.lse_offset});
     tensors.insert(tensors.end(), std::begin(served.lengths), std::end(served.lengths));
-    tensors.insert(tensors.end(), {{"page_table", &p.page_table}, {"sinks", &p.sinks}});
+    tensors.insert(tensors.end(),
+                   {{"page_table", &p.page_table}, {"sinks", &p.sinks}, {"alibi_slopes", &p.alibi_slopes}});
     fa3_tensor schedule{const_cast<void*>(p.schedule), FA3_DTYPE_E4M3, 1, {}, {1}};
     schedule.dim[0] = static_cast<int64_t>(std::min<size_t>(p.schedule_bytes, INT32_MAX));
     const bool has_schedule = served.any() && mode == Mode::device;

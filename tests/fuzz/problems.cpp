@@ -34,8 +34,13 @@ void slice(fa3_tensor& q, fa3_tensor& k, fa3_tensor& v, fa3_tensor& o) {
 // head_dim, of q and v: their last dims.
 int64_t last_dim(const fa3_tensor& t) { return t.dim[t.rank - 1]; }
 
+// What the names of kernels for it have, or "".
+template <class Params>
+const char* transform_of(const Params& p) {
+  return p.softcap != 0 ? "softcap" : p.alibi_slopes.rank != 0 ? "alibi" : "";
+}
 const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, int64_t head_dim_v, bool causal,
-                             bool served = false) {
+                             bool served = false, std::string_view transform = "") {
   if (!choices.once_in(6)) return nullptr;
   static std::array<fa3_kernel_info, 512> infos;
   static const int count = [] {
@@ -48,6 +53,10 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, in
     const fa3_kernel_info& info = infos[(first + n) % count];
     const std::string_view name = info.name;
     const bool of_served = name.starts_with("fa3_fwdserved") || name.starts_with("fa3_bwdserved");
+    const std::string_view its_transform = name.find("softcap") != name.npos ? "softcap"
+                                           : name.find("alibi") != name.npos ? "alibi"
+                                                                             : "";
+    if (its_transform != transform) continue;
     if (info.kind == kind && info.dtype == q.dtype && info.head_dim >= last_dim(q) && info.head_dim_v >= head_dim_v &&
         (info.causal != 0) == causal && of_served == served)
       return info.name;
@@ -90,6 +99,7 @@ std::vector<Member> members(fa3_forward_params& p) {
           {"v_mean", &p.v_mean, false},
           {"lse_offset", &p.lse_offset, false},
           {"sinks", &p.sinks, false},
+          {"alibi_slopes", &p.alibi_slopes, false},
           {"cu_seqlens_q", &p.cu_seqlens_q, false},
           {"cu_seqlens_k", &p.cu_seqlens_k, false},
           {"seqused_q", &p.seqused_q, false},
@@ -115,7 +125,8 @@ std::vector<Member> members(fa3_backward_params& p) {
           {"cu_seqlens_q", &p.cu_seqlens_q, false},
           {"cu_seqlens_k", &p.cu_seqlens_k, false},
           {"seqused_q", &p.seqused_q, false},
-          {"seqused_k", &p.seqused_k, false}};
+          {"seqused_k", &p.seqused_k, false},
+          {"alibi_slopes", &p.alibi_slopes, false}};
 }
 
 std::vector<Member> members(fa3_quantize_params& p) {
@@ -226,7 +237,13 @@ void make_served(fa3_forward_params& p, Choices& c, bool host) {
     p.schedule = reinterpret_cast<void*>((uintptr_t{1} << 47) + 16 * static_cast<uintptr_t>(c.below(256)));
     p.schedule_bytes = static_cast<size_t>(c.below(4096));
   }
-  p.kernel = kernel_that_fits(c, FA3_KERNEL_FORWARD, p.q, dv, false, true);
+  if (!e4m3 && c.once_in(4)) {
+    p.softcap = c.one_of({30.0f, 0.5f, 1e-30f, 1e30f});
+  } else if (!e4m3 && p.mask != FA3_MASK_CHUNK && !(p.flags & FA3_FLAG_BATCH_INVARIANT) && c.once_in(3)) {
+    p.alibi_slopes = c.once_in(2) ? layouts.plain(FA3_DTYPE_FP32, {heads}, false)
+                                  : layouts.plain(FA3_DTYPE_FP32, {batch, heads}, false);
+  }
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_FORWARD, p.q, dv, false, true, transform_of(p));
 }
 
 }  // namespace
@@ -316,10 +333,13 @@ void make(fa3_backward_params& p, Choices& c, bool host) {
     if (c.once_in(2)) p.sinks = layouts.plain(FA3_DTYPE_FP32, {heads}, false);
     if (p.sinks.rank != 0 && !c.once_in(4)) p.dsinks = layouts.plain(FA3_DTYPE_FP32, {heads}, true);
     if (c.once_in(2)) make_window(p, c);
+    if (c.once_in(4)) p.softcap = c.one_of({30.0f, 0.5f, 1e-30f, 1e30f});
+    else if (p.mask != FA3_MASK_CHUNK && c.once_in(3)) p.alibi_slopes = layouts.plain(FA3_DTYPE_FP32, {heads}, false);
   }
   p.softmax_scale = softmax_scale(c);
   p.flags = c.once_in(4) ? FA3_FLAG_DETERMINISTIC : 0;
-  p.kernel = kernel_that_fits(c, FA3_KERNEL_BACKWARD, p.q, dv, !served && p.mask != FA3_MASK_NONE, served);
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_BACKWARD, p.q, dv, !served && p.mask != FA3_MASK_NONE, served,
+                              transform_of(p));
 }
 
 void make(fa3_quantize_params& p, Choices& c, bool) {
@@ -408,16 +428,28 @@ void change_served(Params& p, Choices& c) {
 }
 }  // namespace
 
+template <class Params>
+void change_transforms(Params& p, Choices& c) {
+  if (c.once_in(2)) p.softcap = c.one_of({-1.0f, INFINITY, NAN, 3e38f, -0.0f, 1e-45f, 20.0f});
+  else p.reserved = c.below(3);
+}
 void change_scalars(fa3_forward_params& p, Choices& c) {
   if (c.once_in(2)) return change_attention(p, c);
-  switch (c.below(7)) {
+  switch (c.below(9)) {
+    case 7:
+    case 8: change_transforms(p, c); break;
     case 0: p.schedule_bytes = static_cast<size_t>(odd_number(c)); break;
     case 1: p.schedule = c.once_in(2) ? nullptr : reinterpret_cast<void*>(c.bits()); break;
     default: change_served(p, c);
   }
 }
 void change_scalars(fa3_backward_params& p, Choices& c) {
-  c.once_in(2) ? change_attention(p, c) : change_served(p, c);
+  switch (c.below(5)) {
+    case 0: change_transforms(p, c); break;
+    case 1:
+    case 2: change_attention(p, c); break;
+    default: change_served(p, c);
+  }
 }
 void change_scalars(fa3_quantize_params& p, Choices& c) {
   switch (c.below(3)) {

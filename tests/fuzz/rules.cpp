@@ -16,7 +16,9 @@ Params complete(const Params* params) {
   if constexpr (requires { p.kernel; })
     if (size < offsetof(Params, kernel) + sizeof p.kernel) p.kernel = nullptr;
   if constexpr (requires { p.schedule; })
-    if (size < sizeof p) p.schedule = nullptr, p.schedule_bytes = 0;
+    if (size < offsetof(Params, schedule_bytes) + sizeof p.schedule_bytes) p.schedule = nullptr, p.schedule_bytes = 0;
+  if constexpr (requires { p.softcap; })
+    if (size < offsetof(Params, reserved) + sizeof p.reserved) p.softcap = 0, p.reserved = 0;
   return p;
 }
 template fa3_forward_params complete(const fa3_forward_params*);

@@ -2,6 +2,7 @@
 // wanted.
 #pragma once
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "judge.h"
@@ -29,7 +30,8 @@ inline void judge_window(Judge& j, fa3_forward_params& p) {
 struct Served {
   const fa3_forward_params& p;
   const bool packed_q = p.cu_seqlens_q.rank != 0, packed_k = p.cu_seqlens_k.rank != 0,
-             pages = p.page_table.rank != 0, cache = p.cache_batch_idx.rank != 0;
+             pages = p.page_table.rank != 0, cache = p.cache_batch_idx.rank != 0, caps = p.softcap != 0,
+             slopes = p.alibi_slopes.rank != 0;
   const Named lengths[6] = {{"cu_seqlens_q", &p.cu_seqlens_q}, {"cu_seqlens_k", &p.cu_seqlens_k},
                             {"seqused_q", &p.seqused_q},       {"seqused_k", &p.seqused_k},
                             {"leftpad_k", &p.leftpad_k},       {"cache_batch_idx", &p.cache_batch_idx}};
@@ -50,7 +52,7 @@ struct Served {
   // Is there anything of it, so that the call takes kernels of its own?
   bool any() const {
     return p.mask > FA3_MASK_CAUSAL_BOTTOM_RIGHT || (p.flags & FA3_FLAG_BATCH_INVARIANT) || pages ||
-           p.sinks.rank != 0 || bounds_keys() ||
+           p.sinks.rank != 0 || bounds_keys() || caps || slopes ||
            std::any_of(std::begin(lengths), std::end(lengths), [](const Named& t) { return t.tensor->rank != 0; });
   }
 
@@ -59,6 +61,13 @@ struct Served {
     j.wrong_if(cache && packed_k, "cache_batch_idx");
     j.wrong_if((p.flags & FA3_FLAG_TWO_LEVEL) && any(), "flags");
     j.wrong_if(p.q.dtype == FA3_DTYPE_E4M3 && p.v.rank == 5 && any(), "v");
+    j.wrong_if(!(p.softcap >= 0 && p.softcap < INFINITY), "softcap"), j.wrong_if(p.reserved != 0, "reserved");
+    j.wrong_if(p.q.dtype == FA3_DTYPE_E4M3 && (caps || slopes), "q");
+    j.wrong_if(slopes && (caps || p.mask == FA3_MASK_CHUNK || (p.flags & FA3_FLAG_BATCH_INVARIANT)), "alibi_slopes");
+    if (slopes) {
+      j.wrong_if(p.alibi_slopes.rank != 1 && p.alibi_slopes.rank != 2, "alibi_slopes");
+      j.wrong_if(p.alibi_slopes.dtype != FA3_DTYPE_FP32, "alibi_slopes");
+    }
     for (const auto& [name, t] : lengths)
       if (t->rank != 0) j.rank(name, *t, 1), j.wrong_if(t->dtype != FA3_DTYPE_INT32, name);
     if (pages) j.rank("page_table", p.page_table, 2), j.wrong_if(p.page_table.dtype != FA3_DTYPE_INT32, "page_table");
@@ -73,6 +82,8 @@ struct Served {
     }
     if (pages) j.dims("page_table", p.page_table), j.wrong_if(p.page_table.dim[0] != batch(), "page_table");
     if (p.sinks.rank != 0) j.dims_are("sinks", p.sinks, {heads()});
+    if (p.alibi_slopes.rank == 1) j.dims_are("alibi_slopes", p.alibi_slopes, {heads()});
+    if (p.alibi_slopes.rank == 2) j.dims_are("alibi_slopes", p.alibi_slopes, {int64_t(batch()), heads()});
   }
   void maxima(Judge& j) const {
     if (packed_q) j.wrong_if(p.max_seqlen_q < 1, "max_seqlen_q");
@@ -89,6 +100,7 @@ struct Served {
       if (t->rank != 0) j.layout(name, *t, numbers);
     if (pages) j.layout("page_table", p.page_table, {.last_1 = true, .max_stride = INT32_MAX, .pointers = pointers});
     if (p.sinks.rank != 0) j.layout("sinks", p.sinks, {.pointers = pointers});
+    if (slopes) j.layout("alibi_slopes", p.alibi_slopes, {.pointers = pointers});
   }
   void schedule(Judge& j) const {
     const uintptr_t begin = reinterpret_cast<uintptr_t>(p.schedule);

@@ -110,9 +110,9 @@ std::string run(ServedGradients& g, bool deterministic) {
   return "";
 }
 
-void check(int number, double budget, int64_t guard = -1) {
+void check(int number, double budget, int64_t guard = -1, Trait transform = Trait::plain) {
   const uint64_t seed = seed_for(number);
-  ServedProblem problem = random_for_kernels(seed, budget);
+  ServedProblem problem = random_for_kernels(seed, budget, transform);
   if (guard >= 0) problem.guard = guard;
   const Wishes wishes = random_wishes(problem, seed);
   ServedGradients g = case_of(problem, wishes);
@@ -126,6 +126,11 @@ void check(int number, double budget, int64_t guard = -1) {
 TEST_CASE("served backward: random calls", "[served][backward]") {
   gpu();
   for (int n = 0; n < 150; ++n) check(n, 4e7);
+}
+
+TEST_CASE("served backward: softcap and ALiBi", "[served][backward]") {
+  gpu();
+  for (int n = 0; n < 120; ++n) check(6000 + n, 4e7, -1, n % 2 ? Trait::softcap : Trait::alibi);
 }
 
 // Whatever stands in device memory, nothing outside of the tensors is touched.
@@ -175,6 +180,7 @@ TEST_CASE("served backward: a graph is replayed with other lengths", "[served][b
 TEST_CASE("served backward: small selection", "[served][backward][sanitizer]") {
   gpu();
   for (int n = 0; n < 12; ++n) check(5000 + n, 1e6, 0);
+  for (int n = 0; n < 6; ++n) check(5100 + n, 1e6, 0, n % 2 ? Trait::softcap : Trait::alibi);
 }
 
 }  // namespace fa3::test

@@ -10,7 +10,7 @@
 namespace fa3::test {
 
 // Of few heads, with head dimensions that kernels take; of some all keys of a sequence are one block.
-ServedProblem random_for_kernels(uint64_t seed, double budget);
+ServedProblem random_for_kernels(uint64_t seed, double budget, Trait transform = Trait::plain);
 
 // Of each element of dq, dk and dv, in the order of their dims: what is right, in float64; what plain float32 code
 // computes, with P, dS and the gradients rounded to the dtype; and what must hold of it.

@@ -27,8 +27,10 @@ std::vector<void*> bases_of(const std::vector<Image>& images) {
 
 }  // namespace
 
-ServedProblem random_for_kernels(uint64_t seed, double budget) {
-  ServedProblem p = random_served_backward(seed, {.budget = budget, .most_heads = 12});
+ServedProblem random_for_kernels(uint64_t seed, double budget, Trait transform) {
+  const int64_t most_head_dim = transform == Trait::plain ? 256 : 128;
+  ServedProblem p =
+      random_served_backward(seed, {.budget = budget, .most_heads = 12, .most_head_dim = most_head_dim}, transform);
   tools::Random random(tools::mix(seed, 21));
   ServedProblem::Lengths lengths = p.lengths;
   const int64_t most_keys = random.chance(0.3) ? 128 : 1500;
@@ -112,8 +114,9 @@ class Plain {
         if (g_.dlse.image >= 0) delta -= g_.dlse.read(made.images, made.query_position(g_.dlse, s, i, h));
         lse = made.lse.read(made.images, made.query_position(made.lse, s, i, h));
       }
-      const float weight = rounded(std::exp(dot(q, k[size_t(j)]) * scale() - lse));
-      const float ds = rounded(weight * (dot(dout, v[size_t(j)]) - delta));
+      const float score = dot(q, k[size_t(j)]) * scale(), exact = std::exp(p_.transformed(score, s, i, h, j) - lse);
+      const float weight = rounded(exact), sloped = rounded(exact * p_.slope_of_cap(score));
+      const float ds = rounded(sloped * (dot(dout, v[size_t(j)]) - delta));
       add(dq.data(), ds, k[size_t(j)]);
       add(&dk[size_t(j * p_.head_dim)], ds, q);
       add(&dv[size_t(j * p_.head_dim_v)], weight, dout);

@@ -2,6 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "backward/backward.h"
@@ -47,6 +48,7 @@ void window(B& p, int32_t left, int32_t right) {
 void chunk(B& p, int32_t size, int32_t right) {
   p.mask = FA3_MASK_CHUNK, p.window_left = size, p.window_right = right;
 }
+fa3_tensor slopes(std::initializer_list<int64_t> dim) { return tensor(far_away(37), FA3_DTYPE_FP32, dim); }
 void rows_of_k(B& p, int64_t rows) { p.k.dim[0] = p.v.dim[0] = p.dk.dim[0] = p.dv.dim[0] = rows; }
 
 // Refused whatever the pointers are: of a call with batched tensors,
@@ -76,6 +78,17 @@ const BackwardChange bad_batched[] = {
     {"dsinks.dim[0] is 5, must be the query heads, 4", invalid, [](B& p) { p.dsinks.dim[0] = 5; }},
     {"dsinks.stride[0] is 0, must be > 0", invalid, [](B& p) { p.dsinks.stride[0] = 0; }},
     {"dsinks.stride[0] is -1, must be > 0", invalid, [](B& p) { p.dsinks.stride[0] = -1; }},
+    {"softcap is -1, must be finite and > 0, or 0 for none", invalid, [](B& p) { p.softcap = -1; }},
+    {"softcap is inf, must be", invalid, [](B& p) { p.softcap = INFINITY; }},
+    {"reserved is 1, must be 0", invalid, [](B& p) { p.reserved = 1; }},
+    {"alibi_slopes.dtype is fp16, must be fp32", invalid,
+     [](B& p) { p.alibi_slopes = tensor(far_away(37), FA3_DTYPE_FP16, {4}); }},
+    {"alibi_slopes.dim[0] is 3, must be q.dim[0], 2", invalid, [](B& p) { p.alibi_slopes = slopes({3, 4}); }},
+    {"alibi_slopes.dim[0] is 3, must be the query heads, 4", invalid, [](B& p) { p.alibi_slopes = slopes({3}); }},
+    {"alibi_slopes and softcap cannot be had together", unsupported,
+     [](B& p) { p.alibi_slopes = slopes({4}), p.softcap = 1; }},
+    {"alibi_slopes and mask FA3_MASK_CHUNK cannot be had together", unsupported,
+     [](B& p) { p.alibi_slopes = slopes({4}), chunk(p, 4, 0); }},
     {"seqused_q.dim[0] is 3, must be q.dim[0], 2", invalid, [](B& p) { p.seqused_q = lengths_at(9, 3); }},
     {"seqused_k.dtype is bf16, must be int32", invalid,
      [](B& p) { p.seqused_k = tensor(far_away(9), FA3_DTYPE_BF16, {2}); }},
@@ -153,6 +166,9 @@ const BackwardChange bad_pointers[] = {
     {"dv may overlap seqused_k", invalid,
      [](B& p) { p.seqused_k = lengths_at(8, 3), p.seqused_k.data = p.dv.data, move(p.seqused_k, -8); }},
     {"dv may overlap sinks", invalid, [](B& p) { p.sinks.data = p.dv.data; }},
+    {"alibi_slopes.data is NULL", invalid, [](B& p) { p.alibi_slopes = slopes({4}), p.alibi_slopes.data = nullptr; }},
+    {"dk may overlap alibi_slopes", invalid,
+     [](B& p) { p.alibi_slopes = slopes({4}), p.alibi_slopes.data = p.dk.data; }},
     {"dq may overlap dk", invalid, [](B& p) { p.dk.data = p.dq.data, move(p.dk, 12 * 4 * 16 * 2 - 16); }},
 };
 
@@ -163,6 +179,9 @@ const BackwardChange good_packed[] = {
     {"a chunk", FA3_OK, [](B& p) { chunk(p, most, -1); }},
     {"sinks that have no gradient", FA3_OK, [](B& p) { p.dsinks = {}; }},
     {"no sinks", FA3_OK, [](B& p) { p.sinks = p.dsinks = {}; }},
+    {"softcap", FA3_OK, [](B& p) { p.softcap = 1e-30f; }},
+    {"slopes of each sequence", FA3_OK, [](B& p) { p.alibi_slopes = slopes({3, 4}); }},
+    {"slopes that are one", FA3_OK, [](B& p) { p.alibi_slopes = slopes({4}), p.alibi_slopes.stride[0] = 0; }},
     {"dsinks far apart", FA3_OK, [](B& p) { p.dsinks.stride[0] = int64_t{1} << 33; }},
     {"dsinks between the sinks", FA3_OK,
      [](B& p) {
@@ -234,7 +253,7 @@ TEST_CASE("unusual lengths, windows and sinks of the backward pass that are righ
     for (const Rules rules : {Rules::device, Rules::shapes, Rules::reference}) accept(p, rules);
     // Where no pointer is looked at, none need be there.
     for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.lse, &p.dlse, &p.dq, &p.dk, &p.dv, &p.sinks, &p.dsinks,
-                          &p.cu_seqlens_q, &p.cu_seqlens_k, &p.seqused_q, &p.seqused_k})
+                          &p.cu_seqlens_q, &p.cu_seqlens_k, &p.seqused_q, &p.seqused_k, &p.alibi_slopes})
       t->data = nullptr;
     accept(p, Rules::shapes);
   }
@@ -284,7 +303,8 @@ TEST_CASE("what makes a backward problem served, and what does not", "[served][b
   void (*const serving[])(B&) = {[](B& p) { window(p, 0, 0); }, [](B& p) { chunk(p, 1, 0); },
                                  [](B& p) { p.seqused_q = lengths_at(9, 2); },
                                  [](B& p) { p.seqused_k = lengths_at(9, 2); }, [](B& p) { p.max_seqlen_k = 4; },
-                                 [](B& p) { p.sinks = tensor(far_away(9), FA3_DTYPE_FP32, {4}); }};
+                                 [](B& p) { p.sinks = tensor(far_away(9), FA3_DTYPE_FP32, {4}); },
+                                 [](B& p) { p.softcap = 30; }, [](B& p) { p.alibi_slopes = slopes({2, 4}); }};
   for (const auto& apply : serving) {
     B other = plain();
     apply(other);

@@ -229,15 +229,16 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     const int32_t mask = p.mask;
     for (int32_t wrong : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
       if ((wrong == FA3_MASK_NONE) == (mask == FA3_MASK_NONE) && !v.has(Trait::own_lengths)) continue;
+      if (v.transforms_scores()) continue;  // what makes the call served is still there
       p.mask = wrong, p.window_left = p.window_right = 0;
       refused(p, imaginary_for(v, shape_of(v)),
-              v.has(Trait::own_lengths) ? "calls with lengths of their own, pages, windows, sinks or FA3_FLAG_BATCH_INV"
+              v.has(Trait::own_lengths) ? "calls with lengths of their own, pages, windows, sinks, softcap, alib"
               : v.causal()              ? "a causal mask; mask is FA3_MASK_NONE"
                                         : "no mask; mask is causal");
     }
     if (!v.has(Trait::own_lengths) && !v.is_8bit()) {
       p.mask = FA3_MASK_WINDOW, p.window_left = 5, p.window_right = 0;
-      refused(p, imaginary_for(v, shape_of(v)), "calls without lengths of their own, pages, windows, sinks or");
+      refused(p, imaginary_for(v, shape_of(v)), "calls without lengths of their own, pages, windows, sinks, softcap");
     }
     const int32_t other = v.dtype == Dtype::bf16 ? FA3_DTYPE_FP16 : FA3_DTYPE_BF16;
     p = describe(shape_of(v), other, nullptr, nullptr, nullptr, nullptr, nullptr);
@@ -348,9 +349,9 @@ TEST_CASE("rows with lengths of their own are causal ones with a window instead"
     CHECK((v.mask == Mask::window && v.stages == stages && v.q_buffers == twin->q_buffers));
     CHECK((v.o_exit == twin->o_exit && same_text(v.kernel, twin->kernel)));
     // That one may leave groups of keys out, which only the causal diagonal lets it, and have narrow slabs.
-    constexpr Trait may = Trait::skip_masked | Trait::narrow_slabs;
+    constexpr Trait may = Trait::skip_masked | Trait::narrow_slabs | Trait::softcap | Trait::alibi;
     CHECK((v.traits | may) == (twin->traits | may | Trait::own_lengths));
-    ++served;
+    served += !v.transforms_scores();
   }
   // They hold every head dimension that causal rows have; from 64 on with columns for at most a fifth more.
   for (const ForwardRow& v : forward_rows) {

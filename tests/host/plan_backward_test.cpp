@@ -414,7 +414,8 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
       REQUIRE((s.k_row >= 0 && s.k_row + s.seqlen_k <= made.p.total_k && s.seqlen_k <= made.max_k));
       REQUIRE((block.first >= 0 && block.end <= (s.seqlen_q + 63) / 64 && block.first < block.end));
       REQUIRE((block.first_tile >= 0 && block.first_tile + block.end <= made.p.most_tiles));
-      const int32_t first = made.p.dq == DqOrder::from_diagonal ? i - (block.blocks - 1 - block.block) : i - block.block;
+      const bool is_last_first = made.p.dq == DqOrder::from_diagonal;
+      const int32_t first = i - (is_last_first ? block.blocks - 1 - block.block : block.block);
       REQUIRE((block.block < block.blocks && first >= 0 && first + block.blocks <= count));
     }
     for (const size_t thread_blocks : {1, 5, 132}) {

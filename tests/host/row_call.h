@@ -22,6 +22,9 @@ inline fa3_forward_params imaginary_for(const ForwardRow& row, const Shape& shap
   fa3_forward_params p = e4m3 ? imaginary_e4m3(shape) : imaginary(shape, dtype_of(row));
   p.mask = row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
   if (row.has(Trait::own_lengths)) p.mask = FA3_MASK_WINDOW, p.window_left = 100, p.window_right = 30;
+  if (row.has(Trait::softcap)) p.softcap = 30;
+  if (row.has(Trait::alibi))
+    p.alibi_slopes = tensor(reinterpret_cast<void*>(uintptr_t{20} << 42), FA3_DTYPE_FP32, {shape.heads});
   if (!e4m3) return p;
   if (!row.transposes_v())
     p.v = tensor(p.v.data, FA3_DTYPE_E4M3,

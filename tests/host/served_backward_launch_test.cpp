@@ -80,6 +80,27 @@ TEST_CASE("served backward: a list, rows prepared, gradients, and what is left",
         static_cast<const char*>(workspace_memory) + workspace_of(p));
 }
 
+TEST_CASE("served backward: softcap and ALiBi have kernels and numbers of their own", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const auto transforms = [&] { return fake.launches[2].carried.transformed_backward.transforms; };
+  for (const int32_t max_k : {128, 1000}) {  // none for keys of one block
+    B p = packed({.max_k = max_k});
+    p.softcap = 20, p.softmax_scale = 0.25f;
+    REQUIRE(launched(p).at(2) == "fa3_bwdservedsoftcap_bf16_d128_window_64x128");
+    CHECK((transforms().softcap.cap == 80 && transforms().softcap.inverse_cap == 1.f / 80));
+    CHECK((transforms().alibi.slopes == nullptr && fake.launches.size() == 4));
+    p.softcap = 0, p.alibi_slopes = tensor(at(14), FA3_DTYPE_FP32, {8, 8}), p.alibi_slopes.stride[0] = 20;
+    REQUIRE(launched(p).at(2) == "fa3_bwdservedalibi_bf16_d128_window_64x128");
+    const Alibi alibi = transforms().alibi;
+    CHECK((alibi.slopes == at(14) && alibi.stride_batch == 20 && alibi.stride_head == 1 && alibi.inverse_scale == 4));
+    CHECK((alibi.q.cu == at(10) && alibi.q.total == 4096 && alibi.k.cu == at(11) && alibi.k.used == nullptr));
+  }
+  B p = packed({.head_dim = 256});
+  p.softcap = 20;
+  CHECK(backward(p) == FA3_ERROR_UNSUPPORTED);
+  expect_message("with softcap, any mask");
+}
+
 TEST_CASE("served backward: keys of one block need no sums", "[launch][backward]") {
   FakeCuda& fake = fresh();
   B p = packed({.max_q = 500, .max_k = 128});

@@ -24,9 +24,10 @@ void run(ServedGradients& made, int threads = 1) {
 }
 
 // Any mix, from the seed; gradients in the problem's dtype or float32.
-ServedGradients random_gradients(uint64_t seed, fa3_dtype gradients, double budget = 2e5) {
+ServedGradients random_gradients(uint64_t seed, fa3_dtype gradients, double budget = 2e5,
+                                 Trait transform = Trait::plain) {
   tools::Random random(tools::mix(seed, 9));
-  const ServedProblem p = random_served_backward(seed, {budget, 12, 32});
+  const ServedProblem p = random_served_backward(seed, {budget, 12, 32}, transform);
   return ServedGradients(p, random.chance(0.5), p.has_sinks && random.chance(0.8), gradients);
 }
 
@@ -80,7 +81,7 @@ Real loss(const ServedGradients& made, const View* changed, int64_t place, Real 
           Real score = 0;
           const int64_t q = m.query_position(m.q, s, i, h), k = m.key_position(m.k, s, j, h / p.group());
           for (int64_t x = 0; x < p.head_dim; ++x) score += at(m.q, q + x) * at(m.k, k + x);
-          total += weights[size_t(j)] = std::exp(score * Real(p.scale()));
+          total += weights[size_t(j)] = std::exp(p.transformed(score * Real(p.scale()), s, i, h, j));
         }
         if (total == 0) continue;
         if (made.dlse.image >= 0 && (sees_any(p, s, i) || made.dsinks.image >= 0))
@@ -116,11 +117,12 @@ class Differences {
 };
 
 // Few sequences of few rows, in float32: also none, more queries than keys, and some of a tensor's rows in use.
-ServedProblem few(int32_t mask, int32_t left, int32_t right, bool packed) {
+ServedProblem few(int32_t mask, int32_t left, int32_t right, bool packed, Trait transform) {
   ServedProblem p;
   p.dtype = FA3_DTYPE_FP32, p.mask = mask, p.window_left = left, p.window_right = right;
   p.heads = 4, p.heads_kv = 2, p.head_dim = 5, p.head_dim_v = 3, p.softmax_scale = 0.4f, p.seed = 3, p.guard = 64;
   p.packed_q = p.packed_k = packed, p.uses_q = p.uses_k = true, p.has_sinks = true;
+  p.softcap = transform == Trait::softcap ? 0.7f : 0, p.has_slopes = p.slopes_each = transform == Trait::alibi;
   make_room(p, {{3, 4}, {6, 3}, {0, 2}, {2, 0}, {2, 7}, {1, 1}}, 1);
   p.poisoned.assign(size_t(p.batch), false);
   p.sinks = {-INFINITY, 0.3f, -1, 1.5f};
@@ -134,7 +136,9 @@ TEST_CASE("random served gradients against the formulas", "[served][backward]") 
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
   for (uint64_t n = 0; n < 300; ++n) {
     const bool exact = n % 3 != 0;
-    ServedGradients made = random_gradients(tools::mix(seed, n), exact ? FA3_DTYPE_FP32 : FA3_DTYPE_NONE);
+    const Trait transform = n % 4 == 0 ? Trait::softcap : n % 4 == 1 ? Trait::alibi : Trait::plain;
+    const fa3_dtype dtype = exact ? FA3_DTYPE_FP32 : FA3_DTYPE_NONE;
+    ServedGradients made = random_gradients(tools::mix(seed, n), dtype, 2e5, transform);
     INFO(n << ": " << made.forward.problem.describe() << (made.dlse.image < 0 ? "" : " dlse")
            << (made.dsinks.image < 0 ? "" : " dsinks"));
     const ServedExpectedGradients expected = expect(made);
@@ -150,8 +154,11 @@ TEST_CASE("served gradients are what finite differences of the forward pass give
       {FA3_MASK_WINDOW, 2, 0},       {FA3_MASK_WINDOW, 1, 1},          {FA3_MASK_WINDOW, -1, 1},
       {FA3_MASK_CHUNK, 2, 0},        {FA3_MASK_CHUNK, 3, -1}};
   for (const auto& [mask, left, right] : masks)
-    for (const bool with_dlse : {false, true}) {
-      ServedGradients made(few(mask, left, right, with_dlse), with_dlse, true);
+    for (const int n : {0, 1, 2, 3, 4, 5}) {
+      const bool with_dlse = n % 2;
+      const Trait transform = n < 2 ? Trait::plain : n < 4 ? Trait::softcap : Trait::alibi;
+      if (transform == Trait::alibi && mask == FA3_MASK_CHUNK) continue;
+      ServedGradients made(few(mask, left, right, with_dlse, transform), with_dlse, true);
       run(made);
       const ServedCase& m = made.forward;
       const ServedProblem& p = m.problem;

@@ -288,6 +288,26 @@ TEST_CASE("other calls never run on rows for served ones", "[launch][served]") {
   refused(served, "which is for fp16; q.dtype is bf16");
 }
 
+TEST_CASE("softcap and slopes reach the kernel", "[launch][served]") {
+  fresh();
+  fa3_forward_params p = packed_call();
+  p.softmax_scale = 0.5f, p.softcap = 40;
+  const Softcap softcap = run(p).forward.carried.transformed.transforms.softcap;
+  CHECK((softcap.cap == 80 && softcap.limit == 44 && std::abs(softcap.exponent * 40 - 1.44269504f) < 1e-6f));
+  // A sum of exponentials up to 2^(highest - m) has no score beyond the polynomial's limit, and m may be 0.
+  CHECK((softcap.highest[0] < 40 * 1.4427f * 0.2f && softcap.highest[0] > 40 * 1.4427f * 0.19f));
+  CHECK((softcap.highest[1] > 2 * softcap.highest[0] && softcap.lowest[0] < 0 && softcap.lowest[1] < 0));
+  p.softcap = 1e-30f;  // all scores are beyond
+  CHECK(run(p).forward.carried.transformed.transforms.softcap.limit < 0);
+  p.softcap = 3e38f;  // and all within
+  const Softcap none = run(p).forward.carried.transformed.transforms.softcap;
+  CHECK((none.limit > 1e38f && none.wide[0] == 0 && none.highest[0] > 1e37f && none.lowest[0] < -1e37f));
+  p.softcap = 0, p.alibi_slopes = tensor(far_away(20), FA3_DTYPE_FP32, {p.q.dim[1]});
+  const Alibi alibi = run(p).forward.carried.transformed.transforms.alibi;
+  CHECK((alibi.slopes == far_away(20) && alibi.stride_batch == 0 && alibi.stride_head == 1));
+  CHECK((alibi.inverse_scale == 2 && alibi.q.cu == p.cu_seqlens_q.data && alibi.q.total == p.q.dim[0]));
+}
+
 TEST_CASE("a named kernel of a served call is launched with its own numbers", "[launch][served]") {
   FakeCuda& fake = fresh();
   int named_rows = 0;
@@ -298,6 +318,8 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
     const int unit = row.is_8bit() ? 16 : 8;
     fa3_forward_params p = packed_call({.head_dim = row.d - unit, .head_dim_v = row.dv - unit}, dtype_of(row));
     if (row.is_8bit()) add_scales(p);
+    if (row.has(Trait::softcap)) p.softcap = 30;
+    if (row.has(Trait::alibi)) p.alibi_slopes = tensor(far_away(20), FA3_DTYPE_FP32, {3, p.q.dim[1]});
     p.kernel = row.name;
     const Pair made = run(p);
     CHECK(made.forward.kernel == row.name);

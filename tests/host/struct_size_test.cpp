@@ -63,14 +63,15 @@ std::vector<size_t> ends_of(const fa3_forward_params&) {
                   offsetof(P, max_seqlen_q), offsetof(P, max_seqlen_k), offsetof(P, sinks), offsetof(P, cu_seqlens_q),
                   offsetof(P, cu_seqlens_k), offsetof(P, seqused_q), offsetof(P, seqused_k), offsetof(P, leftpad_k),
                   offsetof(P, page_table), offsetof(P, cache_batch_idx), offsetof(P, schedule),
-                  offsetof(P, schedule_bytes)});
+                  offsetof(P, schedule_bytes), offsetof(P, softcap), offsetof(P, reserved), offsetof(P, alibi_slopes)});
 }
 std::vector<size_t> ends_of(const fa3_backward_params&) {
   using P = fa3_backward_params;
   return ends<P>({offsetof(P, mask), offsetof(P, softmax_scale), offsetof(P, kernel), offsetof(P, dlse),
                   offsetof(P, window_left), offsetof(P, window_right), offsetof(P, sinks), offsetof(P, dsinks),
                   offsetof(P, cu_seqlens_q), offsetof(P, cu_seqlens_k), offsetof(P, seqused_q), offsetof(P, seqused_k),
-                  offsetof(P, max_seqlen_q), offsetof(P, max_seqlen_k)});
+                  offsetof(P, max_seqlen_q), offsetof(P, max_seqlen_k), offsetof(P, softcap), offsetof(P, reserved),
+                  offsetof(P, alibi_slopes)});
 }
 std::vector<size_t> ends_of(const fa3_quantize_params&) {
   using P = fa3_quantize_params;
@@ -163,11 +164,14 @@ TEST_CASE("a client older than lengths, windows and sinks has none of them", "[s
   P p = imaginary();
   CHECK(offsetof(P, sinks) == offsetof(P, window_left) + 4 * sizeof(int32_t));
   CHECK(offsetof(P, schedule) == offsetof(P, sinks) + 8 * sizeof(fa3_tensor));
-  CHECK(sizeof p == offsetof(P, schedule) + sizeof p.schedule + sizeof p.schedule_bytes);
+  CHECK(offsetof(P, softcap) == offsetof(P, schedule) + sizeof p.schedule + sizeof p.schedule_bytes);
+  CHECK(offsetof(P, alibi_slopes) == offsetof(P, softcap) + sizeof p.softcap + sizeof p.reserved);
+  CHECK(sizeof p == offsetof(P, alibi_slopes) + sizeof p.alibi_slopes);
   // What lies behind its struct is someone else's, and would be refused.
   const auto set = [&](size_t from) { std::memset(reinterpret_cast<char*>(&p) + from, 0x55, sizeof p - from); };
   for (const size_t size : {offsetof(P, window_left), offsetof(P, sinks), offsetof(P, cu_seqlens_q),
-                            offsetof(P, page_table), offsetof(P, schedule)}) {
+                            offsetof(P, page_table), offsetof(P, schedule), offsetof(P, softcap),
+                            offsetof(P, alibi_slopes)}) {
     INFO(size << " bytes");
     p = imaginary();
     set(size);
@@ -176,20 +180,25 @@ TEST_CASE("a client older than lengths, windows and sinks has none of them", "[s
     p.struct_size = sizeof p;
     CHECK(fa3_forward_check(&p) != FA3_OK);
   }
-  // Half of a schedule is none.
-  p = imaginary();
-  set(offsetof(P, schedule));
-  for (p.struct_size = offsetof(P, schedule); p.struct_size < sizeof p; ++p.struct_size)
-    CHECK(fa3_forward_check(&p) == FA3_OK);
+  // Half of a schedule is none, and half of a softcap.
+  for (const auto& [from, end] : {std::pair{offsetof(P, schedule), offsetof(P, softcap)},
+                                  {offsetof(P, softcap), offsetof(P, alibi_slopes)}}) {
+    p = imaginary();
+    set(from);
+    for (p.struct_size = from; p.struct_size < end; ++p.struct_size) CHECK(fa3_forward_check(&p) == FA3_OK);
+  }
 }
 
 TEST_CASE("a client older than the backward pass of lengths, windows and sinks has none of them", "[struct_size]") {
   using P = fa3_backward_params;
   CHECK(offsetof(P, sinks) == offsetof(P, window_left) + 2 * sizeof(int32_t));
   CHECK(offsetof(P, max_seqlen_q) == offsetof(P, sinks) + 6 * sizeof(fa3_tensor));
-  CHECK(sizeof(P) == offsetof(P, max_seqlen_q) + 2 * sizeof(int32_t));
+  CHECK(offsetof(P, softcap) == offsetof(P, max_seqlen_q) + 2 * sizeof(int32_t));
+  CHECK(offsetof(P, alibi_slopes) == offsetof(P, softcap) + sizeof(float) + sizeof(int32_t));
+  CHECK(sizeof(P) == offsetof(P, alibi_slopes) + sizeof(fa3_tensor));
   for (const size_t size : {offsetof(P, window_left), offsetof(P, sinks), offsetof(P, dsinks),
-                            offsetof(P, cu_seqlens_q), offsetof(P, seqused_k), offsetof(P, max_seqlen_q)}) {
+                            offsetof(P, cu_seqlens_q), offsetof(P, seqused_k), offsetof(P, max_seqlen_q),
+                            offsetof(P, softcap), offsetof(P, alibi_slopes)}) {
     INFO(size << " bytes");
     P p = imaginary_params<P>();
     std::memset(reinterpret_cast<char*>(&p) + size, 0x55, sizeof p - size);

@@ -50,6 +50,7 @@ PROBE(ctaid_x)(int* out) { *out = ctaid_x(); }
 PROBE(nctaid_x)(int* out) { *out = nctaid_x(); }
 PROBE(kept)(int number, int* out) { *out = kept(number); }
 
+PROBE(min_nan_f32)(float x, float y, float* out) { *out = min_nan_f32(x, y); }
 PROBE(mov_f32)(float x, float* out) { *out = mov_f32(x); }
 PROBE(ex2_approx_ftz)(float x, float* out) { *out = ex2_approx_ftz(x); }
 PROBE(rcp_approx_ftz)(float x, float* out) { *out = rcp_approx_ftz(x); }

@@ -28,6 +28,7 @@ class Case:
             self.how["sinks"] = normal(self.heads)
             self.how["sinks"][0] = -np.inf
         self.choose_mask()
+        self.choose_transform()
 
     def chance(self):
         return bool(self.random.integers(2))
@@ -117,6 +118,26 @@ class Case:
             self.how["chunk"] = int(self.random.integers(1, 7))
         self.how.update(causal=causal, softmax_scale=0.4)
 
+    def choose_transform(self):
+        kind = self.random.integers(4)
+        if kind == 0:
+            self.how["softcap"] = float(self.random.choice([0.75, 3.0, 20.0]))
+        elif kind == 1 and "chunk" not in self.how:
+            dims = (self.heads,) if self.chance() else (self.batch, self.heads)
+            self.how["alibi_slopes"] = np.abs(self.random.standard_normal(dims, np.float32)) / 3
+
+    def transformed(self, scores, b, h, distances, tanh=np.tanh):
+        """Of one query of sequence b and head h, for keys at these distances."""
+        cap, slopes = self.how.get("softcap"), self.how.get("alibi_slopes")
+        if cap:
+            scores = cap * tanh(scores / cap)
+        if slopes is None:
+            return scores
+        return scores - float(slopes[h] if slopes.ndim == 1 else slopes[b, h]) * distances
+
+    def distances(self, i, seen, queries, keys):
+        return np.abs(i + keys - queries - np.asarray(seen, float))
+
     def sees(self, i, j, queries, keys):
         causal, window, chunk = (self.how.get(name) for name in ("causal", "window", "chunk"))
         at = i + keys - queries
@@ -130,14 +151,15 @@ class Case:
         """(index of rows of o, their O, their LSE as (rows, heads)) of each sequence, in float64."""
         arrays = {name: x.astype(np.float64) for name, x in self.arrays.items()}
         sinks = self.how.get("sinks", np.full(self.heads, -np.inf)).astype(np.float64)
-        for index, of_keys in zip(self.rows_q, self.rows_k):
+        for b, (index, of_keys) in enumerate(zip(self.rows_q, self.rows_k)):
             q = arrays["q"][tuple(index.T)]
             k, v = (np.repeat(arrays[name][tuple(of_keys.T)], self.heads // self.heads_kv, 1) for name in "kv")
             o, lse = np.zeros((len(index), self.heads, self.dv)), np.zeros((len(index), self.heads))
             for i in range(len(index)):
                 seen = [j for j in range(len(of_keys)) if self.sees(i, j, len(index), len(of_keys))]
+                distances = self.distances(i, seen, len(index), len(of_keys))
                 for h in range(self.heads):
-                    weights = np.exp(float(np.float32(0.4)) * k[seen, h] @ q[i, h])
+                    weights = np.exp(self.transformed(float(np.float32(0.4)) * k[seen, h] @ q[i, h], b, h, distances))
                     total = weights.sum() + np.exp(sinks[h])
                     o[i, h] = weights @ v[seen, h] / total if seen else 0
                     lse[i, h] = np.log(total) if total else -np.inf

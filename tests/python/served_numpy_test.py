@@ -30,10 +30,11 @@ def values():
             found = lse_rows(lse, index)
             assert np.allclose(found, exact_lse, rtol=0, atol=4e-6), (case.seed, case.how)
         features |= case.how.keys()
-        if number % 7 == 0:
+        if number % 7 == 0 and "alibi_slopes" not in case.how:
             again = fa3.attention(**case.arrays, **case.how, batch_invariant=True)
             assert all(np.array_equal(again[tuple(x.T)], o[tuple(x.T)]) for x in case.rows_q), case.seed
-    assert features >= {"sinks", "window", "chunk", "leftpad_k", "max_seqlen_q", "max_seqlen_k", "seqused_q"}, features
+    assert features >= {"sinks", "window", "chunk", "leftpad_k", "max_seqlen_q", "max_seqlen_k", "seqused_q", "softcap",
+                        "alibi_slopes"}, features  # fmt: skip
 
 
 def gradients():

@@ -89,15 +89,17 @@ def exact_gradients(case, given):
     sinks = torch.from_numpy(case.how.get("sinks", np.full(case.heads, -np.inf, np.float32))).double().requires_grad_()
     loss = 0 * sinks[sinks.isfinite()].sum()
     in_use = [torch.zeros_like(x, dtype=torch.bool) for x in leaves.values()]
-    for index, of_keys in zip(case.rows_q, case.rows_k):
+    for b, (index, of_keys) in enumerate(zip(case.rows_q, case.rows_k)):
         at, keys = (tuple(torch.from_numpy(x.T)) for x in (index, of_keys))
         q = leaves["q"][at]
         k, v = (leaves[name][keys].repeat_interleave(case.heads // case.heads_kv, 1) for name in "kv")
         g, glse = given["o"][at], torch.from_numpy(lse_rows(given["lse"].numpy(), index))
         for i in range(len(index)):
             seen = [j for j in range(len(of_keys)) if case.sees(i, j, len(index), len(of_keys))]
+            distances = torch.from_numpy(case.distances(i, seen, len(index), len(of_keys)))
             for h in range(case.heads):
-                scores = torch.cat((0.4 * k[seen, h] @ q[i, h], sinks[h, None]))
+                scores = case.transformed(0.4 * k[seen, h] @ q[i, h], b, h, distances, torch.tanh)
+                scores = torch.cat((scores, sinks[h, None]))
                 if seen:
                     in_use[0][tuple(index[i])] = True
                     for j in seen:
@@ -169,9 +171,13 @@ def gradients(device):
         for leaf in range(3):
             some = [x if i == leaf else x.detach() for i, x in enumerate((q, k, v))]
             refused(NotImplementedError, f"no backward pass with {name}:", fa3.attention, *some, **{name: given})
+    slopes = torch.ones(2, device=device, requires_grad=True)
+    later = fa3.forward(q, k, v, alibi_slopes=slopes)
+    refused(NotImplementedError, "alibi_slopes has no gradient", torch.autograd.grad, later.sum(), q)
     later = fa3.forward(q, k, v, leftpad_k=none["leftpad_k"])
     refused(NotImplementedError, "fa3.forward with leftpad_k has no derivative", torch.autograd.grad, later.sum(), q)
-    given = {"window": (3, 0), "chunk": 4, "sinks": torch.zeros(2, device=device), "batch_invariant": True}
+    given = {"window": (3, 0), "chunk": 4, "sinks": torch.zeros(2, device=device), "batch_invariant": True,
+             "softcap": 2.0, "alibi_slopes": slopes.detach()}  # fmt: skip
     for features in ({name: x} for name, x in {**given, "max_seqlen_k": 8}.items()):
         windowed = lambda q: fa3.attention(q, k, v, **features).float().square().sum()
         expected = torch.autograd.grad(windowed(q), q)[0]
@@ -306,13 +312,13 @@ def opchecks(device):
     how = prompts(device, 5, 3, 9)
     tensors, sums = (how["q"], how["k"], how["v"]), how["cu_seqlens_q"]
     causal, window = fa3.MASKS["causal_bottom_right"], fa3.MASKS["window"]
-    for maxima in ((9, 9), (None, None)):
-        numbers = (*tensors, causal, 0.5, 0, None, None, 0, 0, *maxima)
+    for maxima, softcap in (((9, 9), 0.0), ((None, None), 30.0)):
+        numbers = (*tensors, causal, 0.5, 0, None, None, 0, 0, *maxima, softcap)
         torch.library.opcheck(op, (*numbers, *none, sums, sums))
     out = torch.empty_like(how["q"])
     torch.library.opcheck(torch.ops.fa3.forward_out.default, (out, *numbers, *none, sums, sums))
     how = decoding(device, 3, 20, 7)
-    numbers = (how["q"], how["k"], how["v"], window, 0.0, fa3.FLAG_DETERMINISTIC, None, None, 9, 0, None, 20)
+    numbers = (how["q"], how["k"], how["v"], window, 0.0, fa3.FLAG_DETERMINISTIC, None, None, 9, 0, None, 20, 0.0)
     named = {name: how[name] for name in ("seqused_k", "page_table", "sinks")}
     torch.library.opcheck(op, numbers, named)
     leaf = (how["q"].clone().requires_grad_(), *numbers[1:])
@@ -320,13 +326,13 @@ def opchecks(device):
 
     tensors = [x.requires_grad_() for x in tensors]
     sinks = torch.arange(4.0, device=device).requires_grad_()
-    numbers = (*tensors, window, 0.5, 0, None, None, 3, 0, 9, 9, *none, sums, sums)
+    numbers = (*tensors, window, 0.5, 0, None, None, 3, 0, 9, 9, 0.0, *none, sums, sums)
     torch.library.opcheck(op, numbers, {"sinks": sinks})
     o, lse = (x.detach() for x in op(*numbers, sinks=sinks))
     tensors = [x.detach() for x in tensors]
     numbers = (torch.ones_like(o), *tensors, o, lse, None, window, 0.5, 0, None, 3, 0, 9, 9)
     for with_dsinks in (False, True):
-        more = (with_dsinks, sinks.detach(), sums, sums)
+        more = (4.0 * with_dsinks, with_dsinks, sinks.detach(), sums, sums)
         torch.library.opcheck(torch.ops.fa3.backward_served.default, (*numbers, *more))
 
 

@@ -187,10 +187,11 @@ TEST_CASE("the table determines every row's GEMMs") {
     CHECK(figure("kernel", "transposing_stores") == std::to_string(transposed));
     CHECK(figure("kernel", "transposing_fences") == std::to_string(transposed > 0));
     CHECK(figure("kernel", "parameters") ==
-          std::to_string(v.has(fa3::Trait::own_lengths) && v.is_8bit() ? sizeof(fa3::ScaledPlannedForwardParams)
-                         : v.is_8bit()                             ? sizeof(fa3::ScaledForwardParams)
-                         : v.has(fa3::Trait::own_lengths)          ? sizeof(fa3::PlannedForwardParams)
-                                                                   : sizeof(fa3::ListedForwardParams)));
+          std::to_string(v.transforms_scores()                         ? sizeof(fa3::TransformedForwardParams)
+                         : v.has(fa3::Trait::own_lengths) && v.is_8bit() ? sizeof(fa3::ScaledPlannedForwardParams)
+                         : v.is_8bit()                                   ? sizeof(fa3::ScaledForwardParams)
+                         : v.has(fa3::Trait::own_lengths)                ? sizeof(fa3::PlannedForwardParams)
+                                                                         : sizeof(fa3::ListedForwardParams)));
   }
   CHECK(sass::table_figure("fa3_pass_empty_rows", "kernel", "parameters")->value == sizeof(fa3::EmptyRowsParams));
   CHECK(sass::table_figure("fa3_pass_tile_v", "kernel", "parameters")->value == sizeof(fa3::TileVParams));

@@ -114,7 +114,9 @@ void online_row(const ServedCase& made, int64_t Bc, const ServedRow& row, float*
       const int64_t k_at = made.key_position(made.k, s, j, kv);
       for (int64_t c = 0; c < p.head_dim; ++c)
         products[size_t(c)] = made.q.read(made.images, q_at + c) * made.k.read(made.images, k_at + c);
-      const float sum = add(0, p.head_dim);
+      float sum = add(0, p.head_dim);
+      if (p.softcap > 0 || p.has_slopes)
+        sum = p.transformed(sum * float(p.scale()), s, query, head, j) / float(p.scale());
       scores[size_t(j - first)] = sum;
       block_max = std::max(block_max, sum);
     }

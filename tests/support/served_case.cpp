@@ -120,6 +120,11 @@ ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
     layout.stride[0] = 1 + p.k.shift % 2;
     sinks = add_numbers(*this, layout, FA3_DTYPE_FP32);
   }
+  if (p.has_slopes) {
+    Layout layout = p.slopes_each ? Layout::make({p.batch, p.heads}, {0, 1}, {0, p.k.shift % 2})
+                                  : Layout::packed({p.heads});
+    slopes = add_numbers(*this, layout, FA3_DTYPE_FP32);
+  }
   const std::pair<View*, const std::vector<int32_t>*> lists[] = {
       {&cu_q, &p.cu_q},           {&cu_k, &p.cu_k},           {&used_q, &p.used_q},
       {&used_k, &p.used_k},       {&leftpad_k, &p.leftpad_k}, {&cache_batch_idx, &p.cache_batch_idx}};
@@ -167,6 +172,7 @@ void ServedCase::write_numbers() {
   write(*this, cu_q, p.cu_q), write(*this, cu_k, p.cu_k), write(*this, used_q, p.used_q);
   write(*this, used_k, p.used_k), write(*this, leftpad_k, p.leftpad_k), write(*this, page_table, p.page_table);
   write(*this, cache_batch_idx, p.cache_batch_idx), write(*this, sinks, p.sinks);
+  write(*this, slopes, p.slopes);
 }
 
 void ServedCase::poison_outputs() {
@@ -199,6 +205,7 @@ fa3_forward_params ServedCase::params(const std::vector<void*>& bases) const {
   params.k = tensor(k, p.packed_k), params.v = tensor(v, p.packed_k);
   if (p.want_lse) params.lse = tensor(lse, p.packed_q);
   const std::pair<fa3_tensor*, const View*> optional[] = {
+      {&params.alibi_slopes, &slopes},
       {&params.sinks, &sinks},           {&params.cu_seqlens_q, &cu_q}, {&params.cu_seqlens_k, &cu_k},
       {&params.seqused_q, &used_q},      {&params.seqused_k, &used_k},  {&params.leftpad_k, &leftpad_k},
       {&params.page_table, &page_table}, {&params.cache_batch_idx, &cache_batch_idx},
@@ -211,6 +218,7 @@ fa3_forward_params ServedCase::params(const std::vector<void*>& bases) const {
   params.max_seqlen_q = p.max_seqlen_q, params.max_seqlen_k = p.max_seqlen_k;
   params.softmax_scale = p.softmax_scale;
   params.flags = FA3_FLAG_DETERMINISTIC | (p.batch_invariant ? uint64_t{FA3_FLAG_BATCH_INVARIANT} : 0);
+  params.softcap = p.softcap;
   params.kernel = p.kernel;
   return params;
 }

@@ -15,7 +15,7 @@ namespace fa3::test {
 struct ServedCase {
   ServedProblem problem;
   std::vector<Image> images;
-  View q, k, v, o, lse, sinks;
+  View q, k, v, o, lse, sinks, slopes;
   View cu_q, cu_k, used_q, used_k, leftpad_k, page_table, cache_batch_idx;  // without an image where absent
   View q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;              // of e4m3, likewise
 

@@ -74,7 +74,8 @@ void differentiate(const ServedGradients& made, const ServedSequence& s, int64_t
     if (!p.sees(s, i, j)) continue;
     const auto k = read_row(m, m.k, m.key_position(m.k, s, j, group));
     const auto v = read_row(m, m.v, m.key_position(m.v, s, j, group));
-    const double weight = std::exp(p.scale() * dot(q, k) - lse), ds = weight * (dot(dout, v) - delta) * p.scale();
+    const double score = p.scale() * dot(q, k), weight = std::exp(p.transformed(score, s, i, h, j) - lse);
+    const double ds = weight * (dot(dout, v) - delta) * p.slope_of_cap(score) * p.scale();
     add(to.dq, m.query_position(made.dq, s, i, h), ds, k);
     add(to.dk, m.key_position(made.dk, s, j, group), ds, q);
     add(to.dv, m.key_position(made.dv, s, j, group), weight, dout);
@@ -109,12 +110,16 @@ std::string verify_one(const ServedCase& made, const View& view, const char* nam
 
 }  // namespace
 
-ServedProblem random_served_backward(uint64_t seed, const ServedLimits& limits) {
+ServedProblem random_served_backward(uint64_t seed, const ServedLimits& limits, Trait transform) {
   ServedProblem p = random_served(seed, limits);
   tools::Random random(tools::mix(seed, 4));
   if (p.is_e4m3()) p.dtype = FA3_DTYPE_BF16;
   p.o_dtype = FA3_DTYPE_NONE, p.v_mean = p.lse_offset = false;
   p.want_lse = true, p.batch_invariant = false;
+  p.softcap = transform == Trait::softcap ? random.pick({0.5f, 2.0f, 5.0f, 15.0f, 30.0f, 50.0f, 1e4f}) : 0;
+  p.has_slopes = transform == Trait::alibi, p.slopes_each = p.has_slopes && random.chance(0.5);
+  if (p.has_slopes && p.mask == FA3_MASK_CHUNK)
+    p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.window_left = p.window_right = 0;
   p.page_size = 0, p.pads_k = p.indexes_cache = false;
   p.packed_k = random.chance(0.7), p.uses_k = random.chance(p.packed_k ? 0.3 : 0.7);
   p.has_sinks = random.chance(0.5);
@@ -198,6 +203,7 @@ fa3_backward_params ServedGradients::params(const std::vector<void*>& bases) con
   params.cu_seqlens_q = f.cu_seqlens_q, params.cu_seqlens_k = f.cu_seqlens_k;
   params.seqused_q = f.seqused_q, params.seqused_k = f.seqused_k;
   params.max_seqlen_q = f.max_seqlen_q, params.max_seqlen_k = f.max_seqlen_k;
+  params.softcap = f.softcap, params.alibi_slopes = f.alibi_slopes;
   return params;
 }
 

@@ -8,8 +8,9 @@
 
 namespace fa3::test {
 
-// A random problem that the backward pass takes: without pages, padding and cache entries, in 16 bits.
-ServedProblem random_served_backward(uint64_t seed, const ServedLimits& limits = {});
+// A random problem that the backward pass takes: without pages, padding and cache entries, in 16 bits; with softcap or
+// ALiBi, if that is the trait, else with neither.
+ServedProblem random_served_backward(uint64_t seed, const ServedLimits& limits = {}, Trait transform = Trait::plain);
 
 // A served problem with its forward pass done by the CPU reference, and the gradients poisoned. dout and dlse are
 // N(0,1) in rows that count; what the header says is not read is NaN: all of rows that see no key (but dlse, if there

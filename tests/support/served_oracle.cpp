@@ -78,7 +78,8 @@ struct Finish {
 // One row in numbers of this type: scores, their exponentials relative to the largest one, sums. `round` is what
 // becomes of a weight, and of an element of O.
 template <class Number, class Round>
-RowResult attend(const ServedProblem& p, const RowInput& row, const HeadKeys& keys, Round round, float* o) {
+RowResult attend(const ServedProblem& p, const ServedRow& at, const RowInput& row, const HeadKeys& keys, Round round,
+                 float* o) {
   const std::vector<int64_t>& seen = row.seen;
   std::fill_n(o, p.head_dim_v, 0.0f);
   if (seen.empty()) return {row.sink};
@@ -86,7 +87,11 @@ RowResult attend(const ServedProblem& p, const RowInput& row, const HeadKeys& ke
   for (int64_t c = 0; c < p.head_dim; ++c)
     add(Number(row.q[size_t(c)]), &keys.k[size_t(c * keys.count())], keys.count(), s.data());
   Number largest = -INFINITY, sum = 0;
-  for (const int64_t j : seen) largest = std::max(largest, s[size_t(j)] *= Number(row.score_scale));
+  for (const int64_t j : seen) {
+    Number& score = s[size_t(j)];
+    score = p.transformed(score * Number(row.score_scale), at.sequence, at.query, at.head, keys.range.begin + j);
+    largest = std::max(largest, score);
+  }
   double squares = 0, fourths = 0;
   for (const int64_t j : seen) {
     const Number weight = std::exp(s[size_t(j)] - largest);
@@ -165,13 +170,14 @@ RowInput read_row(const ServedCase& made, const ServedRow& at, const HeadKeys& k
 void expect_rows(const ServedCase& made, int64_t first, int64_t last, const HeadKeys& keys, ServedExpected& to) {
   const ServedProblem& p = made.problem;
   for (int64_t n = first; n < last; ++n) {
-    const RowInput row = read_row(made, to.rows[size_t(n)], keys);
+    const ServedRow& at = to.rows[size_t(n)];
+    const RowInput row = read_row(made, at, keys);
     Output &right = to.numbers.reference, &plain = to.numbers.plain;
     const size_t o = size_t(n * p.head_dim_v);
-    right.lse[size_t(n)] = attend<double>(p, row, keys, [](double x) { return x; }, &right.o[o]).lse;
-    const RowResult result =
-        p.is_e4m3() ? attend_e4m3(made, row, keys, uint64_t(n), &plain.o[o])
-                    : attend<float>(p, row, keys, [&](float x) { return tools::round_to(x, p.dtype); }, &plain.o[o]);
+    const auto rounded = [&](float x) { return tools::round_to(x, p.dtype); };
+    right.lse[size_t(n)] = attend<double>(p, at, row, keys, [](double x) { return x; }, &right.o[o]).lse;
+    const RowResult result = p.is_e4m3() ? attend_e4m3(made, row, keys, uint64_t(n), &plain.o[o])
+                                         : attend<float>(p, at, row, keys, rounded, &plain.o[o]);
     plain.lse[size_t(n)] = result.lse, plain.partial[size_t(n)] = result.partial;
     plain.squares[size_t(n)] = float(result.squares), plain.fourths[size_t(n)] = float(result.fourths);
     to.keys[size_t(n)] = int64_t(row.seen.size());

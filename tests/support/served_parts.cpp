@@ -21,6 +21,9 @@ std::vector<ServedPart> all_sequences(const ServedProblem& problem) {
 }
 
 bool can_be_cut(const ServedProblem& problem) {
+  // Distances count from the last key, which must be the last query's.
+  const bool all_keys = problem.mask == FA3_MASK_NONE || (problem.mask == FA3_MASK_WINDOW && problem.window_right < 0);
+  if (problem.has_slopes && all_keys) return false;
   switch (problem.mask) {
     case FA3_MASK_WINDOW: return problem.window_right == 0 || (problem.window_right < 0 && problem.window_left < 0);
     case FA3_MASK_CHUNK: return problem.window_right == 0;
@@ -57,6 +60,11 @@ ServedCase parts_of(const ServedCase& whole, const std::vector<ServedPart>& part
   set_numbers(p, lengths, seed + 1);
   std::fill(p.poisoned.begin(), p.poisoned.end(), false);
   p.sinks = whole.problem.sinks;
+  if (!p.slopes_each) p.slopes = whole.problem.slopes;
+  for (size_t n = 0; n < p.slopes.size() && p.slopes_each; ++n) {
+    const ServedPart& part = parts[n / size_t(p.heads)];
+    p.slopes[n] = whole.problem.slopes[size_t(part.sequence * p.heads) + n % size_t(p.heads)];
+  }
   ServedCase made(p);
   for (size_t n = 0; n < parts.size(); ++n)
     made.copy_inputs(whole, parts[n].sequence, parts[n].first_query, int64_t(n));

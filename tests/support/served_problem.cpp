@@ -100,6 +100,8 @@ std::string ServedProblem::describe() const {
                 indexes_cache ? " cache-idx" : "", has_sinks ? " sinks" : "", want_lse ? "" : " no-lse",
                 batch_invariant ? " invariant" : "", (long long)page_size, max_seqlen_q, max_seqlen_k);
   std::string result = text;
+  if (softcap > 0) result += " softcap=" + std::to_string(softcap);
+  if (has_slopes) result += slopes_each ? " slopes of sequences" : " slopes";
   result += test::describe("q", q) + test::describe("k", k) + test::describe("v", v) + test::describe("o", o);
   if (want_lse) result += test::describe("lse", lse);
   if (is_e4m3()) {
@@ -202,7 +204,7 @@ void set_numbers(ServedProblem& p, const ServedProblem::Lengths& lengths, uint64
   p.lengths = lengths;
   for (auto* numbers : {&p.cu_q, &p.cu_k, &p.used_q, &p.used_k, &p.leftpad_k, &p.cache_batch_idx, &p.page_table})
     numbers->clear();
-  p.sinks.clear(), p.poisoned.clear();
+  p.sinks.clear(), p.slopes.clear(), p.poisoned.clear();
   if (p.packed_q) p.cu_q.push_back(int32_t(random.between(0, most_start)));
   if (p.packed_k) p.cu_k.push_back(int32_t(random.between(0, most_start)));
   for (const auto& [queries, keys] : lengths) {
@@ -223,6 +225,8 @@ void set_numbers(ServedProblem& p, const ServedProblem::Lengths& lengths, uint64
     tools::normal(seed, 0, p.sinks.data(), p.sinks.size());
     for (float& sink : p.sinks) sink = random.chance(0.1) ? -INFINITY : 2 * sink;
   }
+  if (p.has_slopes) p.slopes.resize(size_t((p.slopes_each ? p.batch : 1) * p.heads));
+  for (float& slope : p.slopes) slope = random.chance(0.1) ? 0 : std::exp2(-10 * float(random.uniform()));
 }
 
 ServedProblem::Lengths other_lengths(const ServedProblem::Lengths& lengths, uint64_t seed) {
@@ -319,6 +323,16 @@ void choose_tensors(ServedProblem& p, Random& random) {
   p.has_sinks = random.chance(0.3);
 }
 
+// Caps far above the scores, among them and below them all. What cannot be had together stays away.
+void choose_transform(ServedProblem& p, Random& random, const ForwardRow* row) {
+  const bool may_cap = row ? row->has(Trait::softcap) : !p.is_e4m3() && random.chance(0.2);
+  const bool may_slope = row ? row->has(Trait::alibi) : !p.is_e4m3() && !may_cap && random.chance(0.2);
+  if (may_cap) p.softcap = random.pick({0.01f, 0.5f, 2.0f, 5.0f, 15.0f, 30.0f, 50.0f, 1e4f});
+  if (!may_slope) return;
+  p.has_slopes = true, p.slopes_each = random.chance(0.5), p.batch_invariant = false;
+  if (p.mask == FA3_MASK_CHUNK) p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.window_left = p.window_right = 0;
+}
+
 // What goes with e4m3.
 void choose_scales(ServedProblem& p, Random& random) {
   p.o_dtype = random.pick({FA3_DTYPE_BF16, FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
@@ -410,6 +424,7 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   p.want_lse = !random.chance(0.2);
   p.batch_invariant = random.chance(0.15);
   if (p.is_e4m3()) choose_scales(p, random);
+  choose_transform(p, random, limits.row);
   p.q = random_storage(random, false), p.o = random_storage(random, false), p.lse = random_storage(random, false);
   p.k = random_storage(random, true), p.v = random_storage(random, true);
   for (Storage* s : {&p.q, &p.k, &p.v, &p.o, &p.lse}) s->share_batch = false, s->pad_s %= p.page_size ? 4 : 50;

@@ -3,7 +3,9 @@
 // once, in the header's words and without the library's help.
 #pragma once
 #include <array>
+#include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -46,6 +48,8 @@ struct ServedProblem {
   bool packed_q = false, packed_k = false, uses_q = false, uses_k = false, pads_k = false, indexes_cache = false;
   int64_t page_size = 0;
   bool has_sinks = false;
+  float softcap = 0;                             // 0: none
+  bool has_slopes = false, slopes_each = false;  // of ALiBi: for the heads, or for those of each sequence
   bool shares_keys = true;  // sequences may have pages, or cache entries, together
 
   // Rows of a packed tensor, or of each of its entries: batch entries, cache entries or pages.
@@ -54,7 +58,7 @@ struct ServedProblem {
   int32_t max_seqlen_q = 0, max_seqlen_k = 0;
 
   std::vector<int32_t> cu_q, cu_k, used_q, used_k, leftpad_k, cache_batch_idx, page_table;  // empty: absent
-  std::vector<float> sinks;
+  std::vector<float> sinks, slopes;
   std::vector<bool> poisoned;  // sequences whose inputs are all NaN
   Lengths lengths;             // of which the numbers were made
 
@@ -72,6 +76,22 @@ struct ServedProblem {
   ServedSequence sequence(int64_t b) const;
   RowPlace place_of(const ServedSequence& s, int64_t key) const;
   bool sees(const ServedSequence& s, int64_t query, int64_t key) const;
+  // What becomes of a score of these, which softmax_scale is in.
+  template <class Number>
+  Number transformed(Number score, const ServedSequence& s, int64_t query, int64_t head, int64_t key) const {
+    if (softcap > 0) score = Number(softcap) * std::tanh(score / Number(softcap));
+    return score - Number(slope_of(s, head)) * Number(std::abs(query + s.keys - s.queries - key));
+  }
+  // Its derivative, which softcap alone changes.
+  template <class Number>
+  Number slope_of_cap(Number score) const {
+    if (softcap == 0) return 1;
+    const Number capped = std::tanh(score / Number(softcap));
+    return 1 - capped * capped;
+  }
+  float slope_of(const ServedSequence& s, int64_t head) const {
+    return has_slopes ? slopes[size_t((slopes_each ? s.number * heads : 0) + head)] : 0;
+  }
   // From 127 keys before the first that queries see to 512 behind the last: a kernel may look at those.
   struct Range {
     int64_t begin, end;

@@ -30,6 +30,10 @@ class Naming {
     if (dP == 0)  // P and dS went through shared memory: what meets P in arithmetic and starts from zero is dP
       for (size_t g = 0; g < count; ++g)
         if (turn_.gemms[g].zero && turn_.gemms[g].register_steps.empty() && (met_ & ~scores_ & bit(g))) dP |= bit(g);
+    if (dP == 0)  // P alone did: what reaches an operand in registers without being a score is dP
+      for (size_t g = 0; g < count; ++g)
+        for (size_t from = 0; from < count; ++from)
+          if (from != g && turn_.gemms[from].zero && (operand_[g].raw & ~scores_ & bit(from))) dP |= bit(from);
     std::vector<Gemm*> sums;
     for (size_t g = 0; g < count; ++g) {
       Gemm& gemm = turn_.gemms[g];

@@ -151,7 +151,8 @@ std::string parities(const fa3::ForwardRow& row, const std::string& scope) {
   // piece, with packed heads blocks before, a stage, the last V's, that V.
   if (row.has(fa3::Trait::own_lengths)) {
     const bool packs = row.packs_heads();
-    return "0 1 " + repeated("1", 1 + packs) + " 0 1 " + repeated("0", 1 + packs) + " " + repeated("1", 2 + split) + " 0";
+    return "0 1 " + repeated("1", 1 + packs) + " 0 1 " + repeated("0", 1 + packs) + " " + repeated("1", 2 + split) +
+           " 0";
   }
   // Hand-over of pieces at one place or two, stage, the last V's, that V; a piece, Q's buffer.
   return repeated("1", 3 + split + row.has(fa3::Trait::early_claim)) + " 0 0 1";
@@ -207,10 +208,12 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
     // K and V of a stage under one barrier, or a wait for each, the second with a fence of its own. With shared keys
     // both are of other stages, and awaited together.
     const int fences = row.split_stage() ? 2 : 1, waits = row.has(fa3::Trait::shares_keys) ? 2 : fences;
-    // The maximum that keeps half of the multiplications behind the first exponential.
-    if (scope == "hot" && figure == "maxima") return value(row.has(fa3::Trait::spread));
+    // The maximum that keeps half of the multiplications behind the first exponential; one of numbers of blocks.
+    if (scope == "hot" && figure == "maxima")
+      return value(row.has(fa3::Trait::spread) + (row.has(fa3::Trait::softcap) && row.packs_heads()));
     // O by alpha, the sums of two rows, and on the rare path their bounds.
-    if (figure == "most_multiplies" && !row.is_8bit()) return value(row.dv / 2 + (scope == "hot" ? 4 : 2));
+    if (figure == "most_multiplies" && !row.is_8bit() && !row.transforms_scores())
+      return value(row.dv / 2 + (scope == "hot" ? 4 : 2));
     if (figure == "mbarrier_waits") return value(waits);
     if (figure == "arrives") return value(fences + pv_parts - 1);
     // K is given back while PV is in flight, V behind it; or both behind it.

@@ -21,6 +21,8 @@ FA3_DEVICE void load_tile(const Params& p, Smem& smem, const KeyWork& work, cons
   const int64_t first = int64_t(tile.number(work)) * Br;
   wait(smem.empty_q[s], use.parity ^ 1);                                                                  // A3.10
   if (first_row) *first_row = tile.tile * Br;
+  if constexpr (has(Trait::alibi))
+    smem.bias[s] = {smem.bias_loads[0].sequence, tile.head(work), tile.tile * Br + smem.bias_loads[0].offset};
   expect(smem.full_q[s], bytes);                                                                          // A3.11
   load_rows(smem.q[s], Br, p.q, smem.full_q[s],
             place_of(p, smem, work, BackwardMap::q, tile.tile * Br, tile.head(work)));

@@ -5,6 +5,7 @@
 #include "../element.cuh"
 #include "claims.cuh"
 #include "ring.cuh"
+#include "score_transform.cuh"
 #include "scores.cuh"
 #include "sequence.cuh"
 
@@ -23,6 +24,7 @@ struct alignas(1024) BackwardSmem {
   float dq[dq_squares][4][16 * dq_columns];  // of each warp's 16 rows
   float lse[query_stages][Br], delta[query_stages][Br];
   int first_query[query_stages];
+  TileBias bias[has(Trait::alibi) ? query_stages : 0];
 
   uint64_t full_k, full_v, empty_k, empty_v;
   uint64_t full_q[query_stages], full_dout[query_stages];    // with first_query and lse; with delta
@@ -37,6 +39,7 @@ struct alignas(1024) BackwardSmem {
   Sequence sequence[own_lengths];    // that K is of, which comes with it, if it has lengths of its own
   PlainRows plain_rows[own_lengths][warpgroups];  // of the keys of each consumer
   SequenceLoads loads[own_lengths];  // the same for the producer, which is ahead
+  BiasLoads bias_loads[has(Trait::alibi)];
 };
 static_assert(sizeof(BackwardSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -64,6 +67,24 @@ FA3_DEVICE Element* dk_buffer(BackwardSmem& smem, int stage, int warpgroup) {
   if (dv_in_stage) return smem.dout[stage] + warpgroup * 64 * d;
   return warpgroup == 0 ? smem.q[stage] : smem.dout[stage];
 }
+
+// With softcap: P times the derivative, which registers have no room for while dP is computed. Each thread keeps its
+// own in its warp's part of the buffer that dS is for, two keys and two of every eight queries at a time.
+class SlopedWeights {
+ public:
+  FA3_DEVICE SlopedWeights(BackwardSmem& smem, int buffer, int warpgroup, int warp, int lane)
+      : first_(reinterpret_cast<uint2*>(smem.ds[buffer] + (64 * warpgroup + 16 * warp) * slab_columns) + lane) {}
+
+  FA3_DEVICE void keep(int g, const float (&P)[4], const float* capped, const Softcap& by) const {
+    const auto weight = [&](int i) { return P[i] * softcap_slope(capped[i], by); };
+    first_[place(g)] = make_uint2(pack(weight(0), weight(1)), pack(weight(2), weight(3)));
+  }
+  FA3_DEVICE uint2 read(int g) const { return first_[place(g)]; }
+
+ private:
+  static FA3_DEVICE int place(int g) { return g / 8 * (Bc * slab_row_bytes / 8) + g % 8 * 32; }
+  uint2* const first_;
+};
 
 // Where 64 rows and dq_columns columns of a complete dQ wait to be stored.
 FA3_DEVICE Element* dq_buffer(BackwardSmem& smem, int square) { return reinterpret_cast<Element*>(smem.dq[square]); }

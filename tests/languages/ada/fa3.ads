@@ -100,6 +100,10 @@ package Fa3 is
       Cache_Batch_Idx : Tensor;
       Schedule        : System.Address := System.Null_Address;
       Schedule_Bytes  : C.size_t := 0;
+      --  Scores that are changed.
+      Softcap         : C.C_float := 0.0;
+      Reserved        : Interfaces.Integer_32 := 0;
+      Alibi_Slopes    : Tensor;
    end record with Convention => C;
 
    --  Gradients of the forward pass.
@@ -130,6 +134,9 @@ package Fa3 is
       Seqused_K     : Tensor;
       Max_Seqlen_Q  : Integer_32 := 0;
       Max_Seqlen_K  : Integer_32 := 0;
+      Softcap       : C.C_float := 0.0;
+      Reserved      : Integer_32 := 0;
+      Alibi_Slopes  : Tensor;
    end record with Convention => C;
 
    --  Makes e4m3 tensors with their scales from bf16 or fp16.

@@ -80,6 +80,10 @@ begin
    Field ("fa3_forward_params schedule", A_Forward_Params.Schedule'Position, A_Forward_Params.Schedule'Size);
    Field ("fa3_forward_params schedule_bytes",
           A_Forward_Params.Schedule_Bytes'Position, A_Forward_Params.Schedule_Bytes'Size);
+   Field ("fa3_forward_params softcap", A_Forward_Params.Softcap'Position, A_Forward_Params.Softcap'Size);
+   Field ("fa3_forward_params reserved", A_Forward_Params.Reserved'Position, A_Forward_Params.Reserved'Size);
+   Field ("fa3_forward_params alibi_slopes",
+          A_Forward_Params.Alibi_Slopes'Position, A_Forward_Params.Alibi_Slopes'Size);
 
    Struct ("fa3_backward_params", Fa3.Backward_Params'Size);
    Field ("fa3_backward_params struct_size",
@@ -115,6 +119,10 @@ begin
           A_Backward_Params.Max_Seqlen_Q'Position, A_Backward_Params.Max_Seqlen_Q'Size);
    Field ("fa3_backward_params max_seqlen_k",
           A_Backward_Params.Max_Seqlen_K'Position, A_Backward_Params.Max_Seqlen_K'Size);
+   Field ("fa3_backward_params softcap", A_Backward_Params.Softcap'Position, A_Backward_Params.Softcap'Size);
+   Field ("fa3_backward_params reserved", A_Backward_Params.Reserved'Position, A_Backward_Params.Reserved'Size);
+   Field ("fa3_backward_params alibi_slopes",
+          A_Backward_Params.Alibi_Slopes'Position, A_Backward_Params.Alibi_Slopes'Size);
 
    Struct ("fa3_quantize_params", Fa3.Quantize_Params'Size);
    Field ("fa3_quantize_params struct_size",

@@ -58,6 +58,9 @@ module fa3
     type(fa3_tensor) :: cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table, cache_batch_idx
     type(c_ptr) :: schedule = c_null_ptr
     integer(c_size_t) :: schedule_bytes = 0
+    real(c_float) :: softcap = 0
+    integer(c_int32_t) :: reserved = 0
+    type(fa3_tensor) :: alibi_slopes
   end type
 
   !> Gradients of the forward pass. Fields from window_left on are for windows, sinks and lengths.
@@ -76,6 +79,9 @@ module fa3
     type(fa3_tensor) :: cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k
     integer(c_int32_t) :: max_seqlen_q = 0
     integer(c_int32_t) :: max_seqlen_k = 0
+    real(c_float) :: softcap = 0
+    integer(c_int32_t) :: reserved = 0
+    type(fa3_tensor) :: alibi_slopes
   end type
 
   !> Makes e4m3 tensors with their scales from bf16 or fp16.

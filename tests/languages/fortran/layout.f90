@@ -57,6 +57,9 @@ contains
     call field('cache_batch_idx', c_loc(forward%cache_batch_idx), c_sizeof(forward%cache_batch_idx))
     call field('schedule', c_loc(forward%schedule), c_sizeof(forward%schedule))
     call field('schedule_bytes', c_loc(forward%schedule_bytes), c_sizeof(forward%schedule_bytes))
+    call field('softcap', c_loc(forward%softcap), c_sizeof(forward%softcap))
+    call field('reserved', c_loc(forward%reserved), c_sizeof(forward%reserved))
+    call field('alibi_slopes', c_loc(forward%alibi_slopes), c_sizeof(forward%alibi_slopes))
 
     call begin('fa3_backward_params', c_loc(backward), c_sizeof(backward))
     call field('struct_size', c_loc(backward%struct_size), c_sizeof(backward%struct_size))
@@ -84,6 +87,9 @@ contains
     call field('seqused_k', c_loc(backward%seqused_k), c_sizeof(backward%seqused_k))
     call field('max_seqlen_q', c_loc(backward%max_seqlen_q), c_sizeof(backward%max_seqlen_q))
     call field('max_seqlen_k', c_loc(backward%max_seqlen_k), c_sizeof(backward%max_seqlen_k))
+    call field('softcap', c_loc(backward%softcap), c_sizeof(backward%softcap))
+    call field('reserved', c_loc(backward%reserved), c_sizeof(backward%reserved))
+    call field('alibi_slopes', c_loc(backward%alibi_slopes), c_sizeof(backward%alibi_slopes))
 
     call begin('fa3_quantize_params', c_loc(quantize), c_sizeof(quantize))
     call field('struct_size', c_loc(quantize%struct_size), c_sizeof(quantize%struct_size))

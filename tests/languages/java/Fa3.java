@@ -76,7 +76,8 @@ public final class Fa3 {
       ints("window_left", "window_right", "max_seqlen_q", "max_seqlen_k"),
       tensors("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table",
           "cache_batch_idx"),
-      ADDRESS.withName("schedule"), JAVA_LONG.withName("schedule_bytes"));
+      ADDRESS.withName("schedule"), JAVA_LONG.withName("schedule_bytes"), JAVA_FLOAT.withName("softcap"),
+      JAVA_INT.withName("reserved"), tensors("alibi_slopes"));
 
   public static final StructLayout BACKWARD_PARAMS = struct("fa3_backward_params",
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"),
@@ -84,7 +85,8 @@ public final class Fa3 {
       JAVA_INT.withName("mask"), JAVA_FLOAT.withName("softmax_scale"), ADDRESS.withName("kernel"), tensors("dlse"),
       ints("window_left", "window_right"),
       tensors("sinks", "dsinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"),
-      ints("max_seqlen_q", "max_seqlen_k"));
+      ints("max_seqlen_q", "max_seqlen_k"), JAVA_FLOAT.withName("softcap"), JAVA_INT.withName("reserved"),
+      tensors("alibi_slopes"));
 
   public static final StructLayout QUANTIZE_PARAMS = struct("fa3_quantize_params",
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"), JAVA_LONG.withName("seed"),

@@ -66,6 +66,9 @@ typedef struct fa3_forward_params {
   fa3_tensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table, cache_batch_idx;
   const void* schedule;
   size_t schedule_bytes;
+  float softcap;
+  int32_t reserved;
+  fa3_tensor alibi_slopes;
 } fa3_forward_params;
 
 enum fa3_forward_flags {
@@ -87,6 +90,9 @@ typedef struct fa3_backward_params {
   fa3_tensor sinks, dsinks;
   fa3_tensor cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k;
   int32_t max_seqlen_q, max_seqlen_k;
+  float softcap;
+  int32_t reserved;
+  fa3_tensor alibi_slopes;
 } fa3_backward_params;
 
 typedef struct fa3_quantize_params {

@@ -111,6 +111,9 @@ pub struct fa3_forward_params {
     pub cache_batch_idx: fa3_tensor,
     pub schedule: *const c_void,
     pub schedule_bytes: usize,
+    pub softcap: f32,
+    pub reserved: i32,
+    pub alibi_slopes: fa3_tensor,
 }
 
 /// Gradients of the forward pass. Fields from `window_left` on are for windows, sinks and lengths.
@@ -142,6 +145,9 @@ pub struct fa3_backward_params {
     pub seqused_k: fa3_tensor,
     pub max_seqlen_q: i32,
     pub max_seqlen_k: i32,
+    pub softcap: f32,
+    pub reserved: i32,
+    pub alibi_slopes: fa3_tensor,
 }
 
 /// Makes e4m3 tensors with their scales from bf16 or fp16.

@@ -18,6 +18,7 @@ struct Launched {
   const Row* row = nullptr;
   ScaledForwardParams forward{};    // of rows without scales or a list its beginning
   ScaledPlannedForwardParams planned{};  // of those whose sequences have lengths of their own; scales as far as it has
+  TransformedForwardParams transformed{};  // and of those that transform scores, zeros of others
   PlanLengthsPassParams lengths{};  // of the pass that plans for these
   EmptyRowsParams empty_rows{};     // of the one that writes rows without keys
   TileVParams tile_v{};             // of the one that makes V into tiles
@@ -26,6 +27,7 @@ struct Launched {
   AppendParams append{};            // of the one that appends
   BackwardParams backward{};        // of the backward kernels, and of the passes before and behind them
   PlannedBackwardParams planned_backward{};  // of those whose sequences have lengths of their own
+  TransformedBackwardParams transformed_backward{};  // of the kernels of these; transforms as far as it has
   PlanBackwardPassParams backward_list{};    // of the pass that lists key blocks for these
   unsigned grid = 0;
 
@@ -40,7 +42,11 @@ struct Launched {
   }
 
   void take(const ForwardRow& kernel, const void* params) {
-    if (kernel.has(Trait::own_lengths)) {
+    if (kernel.transforms_scores()) {
+      std::memcpy(static_cast<void*>(&transformed), params, parameter_bytes(kernel));
+      static_cast<PlannedForwardParams&>(planned) = transformed;
+      static_cast<ForwardParams&>(forward) = planned;
+    } else if (kernel.has(Trait::own_lengths)) {
       std::memcpy(static_cast<void*>(&planned), params, parameter_bytes(kernel));
       static_cast<ForwardParams&>(forward) = planned;
     } else {
@@ -49,10 +55,12 @@ struct Launched {
   }
 
   void take(const BackwardRow& kernel, const void* params) {
-    if (kernel.has(Trait::own_lengths))
-      std::memcpy(static_cast<void*>(&planned_backward), params, sizeof planned_backward);
-    else
+    if (kernel.has(Trait::own_lengths)) {
+      std::memcpy(static_cast<void*>(&transformed_backward), params, parameter_bytes(kernel));
+      planned_backward = transformed_backward;
+    } else {
       std::memcpy(static_cast<void*>(&backward), params, sizeof backward);
+    }
   }
 
   void take(Pass pass, const void* params) {

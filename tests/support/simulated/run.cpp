@@ -255,7 +255,7 @@ CUresult run_served(const Launched& launch) {
   if (!same || t.q.dim[3] > row.d || out.head_dim > row.dv) return CUDA_ERROR_LAUNCH_FAILED;
   const Fault chosen = next_fault();
   if (chosen == Fault::nothing_done) return CUDA_SUCCESS;
-  if (CUresult result = simulate_served(p, row, t)) return result;
+  if (CUresult result = simulate_served(launch, t)) return result;
   do_damage(launch, chosen);
   return CUDA_SUCCESS;
 }
@@ -289,7 +289,7 @@ CUresult run(const Launched& launch) {
     if (row->has(Trait::own_lengths))
       return row->gradients == Gradients::queries
                  ? simulate_queries_of_lengths(launch.planned_backward, *row, launch.grid)
-                 : simulate_lengths(launch.planned_backward, *row, launch.grid);
+                 : simulate_lengths(launch.transformed_backward, *row, launch.grid);
     const BackwardParams& b = launch.backward;
     const bool has_dq = !b.rows.dq_sums && b.order.head_tiles > 0;
     const BackwardTensors tensors{tensor(b.q), tensor(b.k), tensor(b.v), tensor(b.dout), tensor(b.dk),

@@ -46,9 +46,18 @@ double scale_at(const ScaleTensor& scale, int64_t sequence, int64_t head) {
   return scale.data ? double(scale.data[sequence * scale.stride_batch + head * scale.stride_head]) : 1;
 }
 
+double transformed(const Launched& launch, double score, int64_t sequence, int64_t head, double distance) {
+  const Alibi& by = launch.transformed.transforms.alibi;
+  const double cap = double(launch.transformed.transforms.softcap.cap) * double(launch.planned.softmax_scale);
+  if (launch.row->forward()->has(Trait::softcap)) return cap * std::tanh(score / cap);
+  if (!by.slopes) return score;
+  return score - double(by.slopes[sequence * by.stride_batch + head * by.stride_head]) * distance;
+}
+
 // A query's row of a tile: O and LSE in float64, and then rounded.
-void compute(const ScaledPlannedForwardParams& p, const ServedTensors& t, const Planned& piece, const Keys& keys,
-             int64_t query, int64_t head) {
+void compute(const Launched& launch, const ServedTensors& t, const Planned& piece, const Keys& keys, int64_t query,
+             int64_t head) {
+  const ScaledPlannedForwardParams& p = launch.planned;
   const Output& out = p.output;
   const Scales& scales = p.scales;
   const Sequence& s = piece.sequence;
@@ -70,7 +79,10 @@ void compute(const ScaledPlannedForwardParams& p, const ServedTensors& t, const 
   double most = sink;
   for (int32_t key = keys.begin; key < keys.end; ++key) {
     const Place at = place_of(p, s, key);
-    scores.push_back(score(row_at(t.k, at.batch, at.row, head_kv)));
+    // The piece's sequence may be a part of the call's.
+    const int64_t behind = s.q_row + query - launch.transformed.transforms.alibi.q.end_of(piece.sequence_number);
+    const double distance = std::abs(double(behind + s.seqlen_k - key));
+    scores.push_back(transformed(launch, score(row_at(t.k, at.batch, at.row, head_kv)), number, head, distance));
     most = std::isnan(scores.back()) ? scores.back() : std::max(most, scores.back());
   }
   const double of_sink = sink == -INFINITY ? 0 : std::exp(sink - most);
@@ -119,7 +131,9 @@ bool is_whole(std::vector<Planned> parts, const Blocks& blocks, int32_t slots, s
 
 }  // namespace
 
-CUresult simulate_served(const ScaledPlannedForwardParams& p, const ForwardRow& row, const ServedTensors& t) {
+CUresult simulate_served(const Launched& launch, const ServedTensors& t) {
+  const ScaledPlannedForwardParams& p = launch.planned;
+  const ForwardRow& row = *launch.row->forward();
   const Packing packing = row.packs_heads() ? p.visible.packing : Packing{0};
   const int32_t heads_of_tile = row.packs_heads() ? int32_t{p.heads_per_kv} : 1;
   const int64_t heads = int64_t{p.tiles.heads} * heads_of_tile;
@@ -143,7 +157,7 @@ CUresult simulate_served(const ScaledPlannedForwardParams& p, const ForwardRow& 
     for (int32_t head = 0; head < p.tiles.heads; ++head)
       for (int32_t r = first; r < end; ++r)
         if (packing.head(r) < heads_of_tile)
-          compute(p, t, parts[0], seen.of(r), packing.query(r), int64_t{head} * heads_of_tile + packing.head(r));
+          compute(launch, t, parts[0], seen.of(r), packing.query(r), int64_t{head} * heads_of_tile + packing.head(r));
   }
   return CUDA_SUCCESS;
 }

@@ -13,6 +13,6 @@ struct ServedTensors {
 };
 // Fails if the pieces do not hold each block of each tile that has one of them, once, or if a part has no slot or
 // ticket of its own.
-CUresult simulate_served(const ScaledPlannedForwardParams& p, const ForwardRow& row, const ServedTensors& tensors);
+CUresult simulate_served(const Launched& launch, const ServedTensors& tensors);
 
 }  // namespace fa3::test

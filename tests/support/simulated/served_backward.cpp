@@ -136,6 +136,25 @@ int64_t place(int row, int column) {
   return column / 64 * 4096 + row / 16 * 1024 + column % 64 / 8 * 128 + lane * 4 + number;
 }
 
+// A score, of q k, and by how much it changes with that.
+struct Score {
+  double value, slope;
+};
+Score transformed(const TransformedBackwardParams& p, const BackwardRow& row, const PlannedBlock& block, double score,
+                  int64_t head, int64_t query, int64_t key) {
+  if (row.has(Trait::softcap)) {
+    const double cap = p.transforms.softcap.cap, capped = std::tanh(score / cap);
+    return {cap * capped, 1 - capped * capped};
+  }
+  if (!row.has(Trait::alibi)) return {score, 1};
+  const Alibi& by = p.transforms.alibi;
+  const int32_t sequence = p.tiles[block.first_tile].sequence;
+  const int64_t from_q_end = block.sequence.q_row + query - by.q.end_of(sequence);
+  const int64_t from_k_end = block.sequence.k_row + key - by.k.end_of(sequence);
+  const double slope = by.slopes[sequence * by.stride_batch + head * by.stride_head] * double(by.inverse_scale);
+  return {score - slope * std::abs(double(from_q_end - from_k_end)), 1};
+}
+
 // Rounds dQ of a tile.
 void finish(const PlannedBackwardParams& params, int columns, int64_t head, int32_t number) {
   const BackwardRows& p = params.rows;
@@ -176,7 +195,7 @@ CUresult simulate_prepare_lengths(const PlannedBackwardParams& p, unsigned block
   return CUDA_SUCCESS;
 }
 
-CUresult simulate_lengths(const PlannedBackwardParams& p, const BackwardRow& row, unsigned blocks) {
+CUresult simulate_lengths(const TransformedBackwardParams& p, const BackwardRow& row, unsigned blocks) {
   const ClippedRows q(p.q, p, BackwardMap::q), dout(p.dout, p, BackwardMap::dout), k(p.k, p, BackwardMap::k);
   const ClippedRows v(p.v, p, BackwardMap::v), dk(p.dk, p, BackwardMap::dk), dv(p.dv, p, BackwardMap::dv);
   const bool is_complete = row.has(Trait::one_key_block), sums_dq = row.all_gradients() && !is_complete;
@@ -208,9 +227,9 @@ CUresult simulate_lengths(const PlannedBackwardParams& p, const BackwardRow& row
           Numbers its_dq(its_q.size());
           for (int32_t j = 0; j < keys; ++j) {
             if (!seen.sees(i, block.key + j)) continue;
-            const double weight =
-                std::exp2(dot(its_q, of_k[size_t(j)]) * p.softmax_scale_log2 - p.rows.lse_log2[at]);
-            const double ds = weight * (dot(its_dout, of_v[size_t(j)]) - p.rows.delta[at]);
+            const Score score = transformed(p, row, block, dot(its_q, of_k[size_t(j)]), head, i, block.key + j);
+            const double weight = std::exp2(score.value * p.softmax_scale_log2 - p.rows.lse_log2[at]);
+            const double ds = weight * score.slope * (dot(its_dout, of_v[size_t(j)]) - p.rows.delta[at]);
             add(gradients_k[size_t(j)], ds * p.softmax_scale, its_q);
             add(gradients_v[size_t(j)], weight, its_dout);
             add(its_dq, ds, of_k[size_t(j)]);

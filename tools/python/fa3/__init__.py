@@ -91,6 +91,19 @@ def _scale(softmax_scale) -> float:
     return scale
 
 
+def _softcap(softcap) -> float:
+    """For the library 0 is none."""
+    if softcap is None:
+        return 0.0
+    try:
+        cap = float(softcap)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"softcap is {softcap!r}, must be a number") from None
+    if cap and abs(cap) <= 2.0**-150:
+        raise ValueError(f"softcap is {cap}, in float32 0, must be > 0, or 0 or None for none")
+    return cap
+
+
 def _seed(seed) -> int:
     seed = operator.index(seed)
     if not 0 <= seed < 2**64:
@@ -122,8 +135,9 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_s
     softmax_scale: 1 / sqrt(head_dim) if None. deterministic: the backward pass gives the same bits each time, up to
     10% slower, and more with few heads (also if torch.use_deterministic_algorithms is set). Under autocast q, k and v
     are cast to its dtype. served: `forward`'s arguments for windows, chunks, sinks, packed lengths, caches and pages,
-    from window to batch_invariant. Sinks may have a gradient, too. With page_table, leftpad_k and cache_batch_idx there
-    is no backward pass, so where q, k or v needs a gradient they are a NotImplementedError that names them.
+    from window to batch_invariant, softcap and alibi_slopes. Sinks may have a gradient, too, alibi_slopes have none.
+    With page_table, leftpad_k and cache_batch_idx there is no backward pass, so where a tensor needs a gradient they
+    are a NotImplementedError that names them.
 
     Returns o: (batch, seqlen_q, heads, head_dim_v), of q's dtype; with return_lse (o, lse), lse: (batch, heads,
     seqlen_q) in float32, the natural logarithm of each row's sum of exponentials. Rows that see no key: 0 and -inf.
@@ -153,7 +167,8 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
             max_seqlen_q: Optional[int] = None, max_seqlen_k: Optional[int] = None,
             seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None, leftpad_k: Optional[Array] = None,
             page_table: Optional[Array] = None, cache_batch_idx: Optional[Array] = None,
-            schedule: Optional[Array] = None, batch_invariant: bool = False, out: Optional[Array] = None):  # fmt: skip
+            schedule: Optional[Array] = None, batch_invariant: bool = False, out: Optional[Array] = None,
+            softcap: Optional[float] = None, alibi_slopes: Optional[Array] = None):  # fmt: skip
     """`attention` with all that the forward pass can do: in FP8, by a kernel of one's choice, and on sequences that
     have lengths of their own, packed, in caches or in pages.
 
@@ -167,6 +182,10 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     lets a query see the keys p - left <= j <= p + right, -1 being no bound; chunk n those of its own n positions, from
     p // n * n on. With causal both see none behind p, whatever right is. sinks: (heads,) in float32, in each row's sum
     of exponentials one addend exp(sink) without a value; lse includes it.
+
+    Scores. softcap: a score s, softmax_scale included, becomes softcap * tanh(s / softcap) before it is masked; None or
+    0 is none. alibi_slopes: (heads,) or (batch, heads) in float32, at least 0: query i's score for key j loses slope *
+    abs(p - j), with p as above. Neither with FP8, nor both; alibi_slopes neither with chunk nor batch_invariant.
 
     Lengths, all int32 on q's device, where they are read when the kernels run, never by the host:
       cu_seqlens_q    (batch + 1,): q is packed, (total_q, heads, head_dim), and sequence b has the rows cu_seqlens_q[b]
@@ -191,16 +210,17 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     not read, and those of such rows of q, k and v are 0. There is no backward pass with FP8, page_table, leftpad_k and
     cache_batch_idx. Errors name the argument: a ValueError for an int tensor of another dtype or device, and whatever
     else contradicts fa3.h; a TypeError for a max_seqlen that is a tensor, as reading it would wait for the device; a
-    NotImplementedError for what cannot be had together: page_table with cu_seqlens_k, leftpad_k or cache_batch_idx, and
-    cache_batch_idx with cu_seqlens_k. Wrong numbers in lengths and tables are no errors: nothing outside of the tensors
-    is read or written, and results of the sequences that have them mean nothing."""
+    NotImplementedError for what cannot be had together: page_table with cu_seqlens_k, leftpad_k or cache_batch_idx,
+    cache_batch_idx with cu_seqlens_k, and what "Scores" names. Wrong numbers in lengths and tables are no errors:
+    nothing outside of the tensors is read or written, and results of the sequences that have them mean nothing."""
     how, named = _resolved(
         {"causal": causal, "softmax_scale": softmax_scale, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
          "o_scale": o_scale, "v_mean": v_mean, "lse_offset": lse_offset, "two_level": two_level, "kernel": kernel,
          "out_dtype": out_dtype, "window": window, "chunk": chunk, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q,
          "cu_seqlens_k": cu_seqlens_k, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k,
          "seqused_q": seqused_q, "seqused_k": seqused_k, "leftpad_k": leftpad_k, "page_table": page_table,
-         "cache_batch_idx": cache_batch_idx, "schedule": schedule, "batch_invariant": batch_invariant, "out": out},
+         "cache_batch_idx": cache_batch_idx, "schedule": schedule, "batch_invariant": batch_invariant, "out": out,
+         "softcap": softcap, "alibi_slopes": alibi_slopes},
         q, k, v
     )  # fmt: skip
     o, lse = (_torch_ops(q) or _forward).forward(q, k, v, *how, **named)
@@ -220,7 +240,8 @@ def _resolved(given, q, k, v, deterministic=False):
     flags |= FLAG_BATCH_INVARIANT if given.get("batch_invariant") else 0
     how = mask, _scale(given.get("softmax_scale")), flags, given.get("out_dtype"), _kernel(given.get("kernel"))
     maxima = _forward.maxima(given.get("max_seqlen_q"), given.get("max_seqlen_k"))
-    return how, {"window": window, "maxima": maxima, **tensors, **out}
+    numbers = {"window": window, "maxima": maxima, "softcap": _softcap(given.get("softcap"))}
+    return how, {**numbers, **tensors, **out}
 
 
 def _of_forward(call, given):
@@ -254,18 +275,19 @@ def backward(dout: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
              kernel: Optional[str] = None, window: Optional[Tuple[int, int]] = None, chunk: Optional[int] = None,
              sinks: Optional[Array] = None, cu_seqlens_q: Optional[Array] = None, cu_seqlens_k: Optional[Array] = None,
              max_seqlen_q: Optional[int] = None, max_seqlen_k: Optional[int] = None,
-             seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None) -> Tuple[Array, ...]:  # fmt: skip
+             seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None, softcap: Optional[float] = None,
+             alibi_slopes: Optional[Array] = None) -> Tuple[Array, ...]:  # fmt: skip
     """(dq, dk, dv) for the gradients of o and of lse (0 if None), with sinks (dq, dk, dv, dsinks). o and lse are what
     the forward pass gave for the same q, k, v and the same other arguments, which are `forward`'s. Rows of no sequence,
     and those that are not in use, have gradients of 0. dout is copied if its strides are not those that q may have."""
     given = {"sinks": sinks, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqused_q": seqused_q,
-             "seqused_k": seqused_k}  # fmt: skip
+             "seqused_k": seqused_k, "alibi_slopes": alibi_slopes}  # fmt: skip
     _arrays.check({"dout": dout, "q": q, "k": k, "v": v, "o": o, "lse": lse}, {"dlse": dlse, **given})
     mask, window = _forward.mask(causal, window, chunk)
     flags = FLAG_DETERMINISTIC if deterministic else 0
     how = mask, _scale(softmax_scale), flags, _kernel(kernel), window, _forward.maxima(max_seqlen_q, max_seqlen_k)
     tensors = {name: x for name, x in given.items() if x is not None}
-    inputs = (dout, q, k, v, o, lse, dlse, *how, sinks is not None)
+    inputs = (dout, q, k, v, o, lse, dlse, *how, _softcap(softcap), sinks is not None)
     ops = _torch_ops(q)
     if not ops:
         return _backward.backward(*inputs, **tensors)

@@ -101,6 +101,8 @@ class ForwardParams(Params):
         + [(name, ctypes.c_int32) for name in ("window_left", "window_right", "max_seqlen_q", "max_seqlen_k")]
         + _tensors("sinks cu_seqlens_q cu_seqlens_k seqused_q seqused_k leftpad_k page_table cache_batch_idx")
         + [("schedule", ctypes.c_void_p), ("schedule_bytes", ctypes.c_size_t)]
+        + [("softcap", ctypes.c_float), ("reserved", ctypes.c_int32)]
+        + _tensors("alibi_slopes")
     )
 
 
@@ -114,6 +116,8 @@ class BackwardParams(Params):
         + [(name, ctypes.c_int32) for name in ("window_left", "window_right")]
         + _tensors("sinks dsinks cu_seqlens_q cu_seqlens_k seqused_q seqused_k")
         + [(name, ctypes.c_int32) for name in ("max_seqlen_q", "max_seqlen_k")]
+        + [("softcap", ctypes.c_float), ("reserved", ctypes.c_int32)]
+        + _tensors("alibi_slopes")
     )
 
 

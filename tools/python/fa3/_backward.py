@@ -6,7 +6,7 @@ from __future__ import annotations
 from . import _abi, _arrays, _documents, _forward
 
 # What the backward pass has of _forward.TENSORS.
-TENSORS = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+TENSORS = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "alibi_slopes")
 
 
 def without_gradients(**tensors):
@@ -15,7 +15,7 @@ def without_gradients(**tensors):
 
 
 def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=None, window=(0, 0),
-             maxima=(None, None), with_dsinks=False, **tensors):  # fmt: skip
+             maxima=(None, None), softcap=0.0, with_dsinks=False, **tensors):  # fmt: skip
     """(dq, dk, dv), and with_dsinks dsinks. tensors: by name, those that are given."""
     arrays = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "dlse": dlse, **tensors}
     place = _arrays.place_of(**arrays)
@@ -29,5 +29,5 @@ def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=N
             gradients[name][...] = 0
     described = {name: _arrays.describe(name, x) for name, x in {**arrays, **gradients}.items()}
     how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
-    place.run(_abi.BackwardParams(**how, **numbers, **described))
+    place.run(_abi.BackwardParams(**how, softcap=softcap, **numbers, **described))
     return tuple(gradients.values())

@@ -9,11 +9,11 @@ from . import _abi, _arrays
 
 SCALES = ("q_scale", "k_scale", "v_scale", "o_scale", "v_mean", "lse_offset")
 INTEGERS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table", "cache_batch_idx")
-TENSORS = (*INTEGERS, "sinks", "schedule")
+TENSORS = (*INTEGERS, "sinks", "schedule", "alibi_slopes")
 MAXIMA = ("max_seqlen_q", "max_seqlen_k")
 ALL_TENSORS = (*SCALES, *TENSORS)
 # All arguments that `attention` takes for `forward`.
-NAMES = (*TENSORS, *MAXIMA, "window", "chunk", "batch_invariant")
+NAMES = (*TENSORS, *MAXIMA, "window", "chunk", "batch_invariant", "softcap")
 INT32_MAX = 2**31 - 1
 
 
@@ -68,12 +68,12 @@ def _sides(window):
     return integer("window[0]", left, -1), integer("window[1]", right, -1)
 
 
-def features(mask, flags, window, maxima, **tensors):
+def features(mask, flags, window, maxima, softcap=0.0, **tensors):
     """The names of what makes a call served by kernels of its own, as the header has it; of maxima any."""
     found = [name for name in tensors if name not in SCALES]
     found += [name for name, x in zip(MAXIMA, maxima) if x is not None]
     found += [name for name in ("window", "chunk") if mask == _abi.MASKS[name]]
-    return found + ["batch_invariant"] * bool(flags & _abi.FLAG_BATCH_INVARIANT)
+    return found + ["batch_invariant"] * bool(flags & _abi.FLAG_BATCH_INVARIANT) + ["softcap"] * bool(softcap)
 
 
 def numbers(q, k, window, maxima, tensors):
@@ -113,20 +113,21 @@ def outputs(q, v, out_dtype=None, packed=False):
     return (*batch, rows, heads, head_dim_v), dtype, (*batch, heads, rows)
 
 
-def forward_params(q, k, v, mask, softmax_scale, flags=0, kernel=None, window=(0, 0), maxima=(None, None), **tensors):
+def forward_params(q, k, v, mask, softmax_scale, flags=0, kernel=None, window=(0, 0), maxima=(None, None), softcap=0.0,
+                   **tensors):  # fmt: skip
     """Those of all but o and lse. window: the library's two numbers; tensors: by name, those that are given."""
     fields = numbers(q, k, window, maxima, tensors)
     arrays = {"q": q, "k": k, "v": v, **{name: x for name, x in tensors.items() if name != "schedule"}}
     described = {name: _arrays.describe(name, x) for name, x in arrays.items()}
     how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
-    return _abi.ForwardParams(**how, **fields, **described)
+    return _abi.ForwardParams(**how, softcap=softcap, **fields, **described)
 
 
 def _prepared(q, k, v, mask, softmax_scale, flags=0, out_dtype=None, kernel=None, window=(0, 0), maxima=(None, None),
-              out=None, **tensors):  # fmt: skip
+              softcap=0.0, out=None, **tensors):  # fmt: skip
     """Where it runs, its parameters, o, which is `out` if that is given, and lse."""
     place = _arrays.place_of(q=q, k=k, v=v, out=out, **tensors)
-    params = forward_params(q, k, v, mask, softmax_scale, flags, kernel, window, maxima, **tensors)
+    params = forward_params(q, k, v, mask, softmax_scale, flags, kernel, window, maxima, softcap, **tensors)
     o_dims, dtype, lse_dims = outputs(q, v, out_dtype, "cu_seqlens_q" in tensors)
     o, lse = place.empty(o_dims, dtype) if out is None else out, place.empty(lse_dims, "float32")
     params.o, params.lse = _arrays.describe("o", o), _arrays.describe("lse", lse)
@@ -146,8 +147,8 @@ def schedule(*arguments, **named):
     return place.plan(params)
 
 
-def signature(q, k, v, mask, softmax_scale, flags, out_dtype, kernel, window, maxima, **tensors):
+def signature(q, k, v, mask, softmax_scale, flags, out_dtype, kernel, window, maxima, softcap, **tensors):
     """What must be the same of the calls that share a schedule, and can be seen without a look at lengths."""
     arrays = {"q": q, "k": k, "v": v, **tensors}
     dims = {name: (x.shape, x.dtype) for name, x in arrays.items() if name != "schedule"}
-    return dims, mask, flags, out_dtype, kernel, window, maxima
+    return dims, mask, flags, out_dtype, kernel, window, maxima, softcap > 0

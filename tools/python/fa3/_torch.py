@@ -108,12 +108,13 @@ _dense = _callable(forward_op, _keep_for_backward, _backward_of_dense)
 _SERVED = (
     "Tensor q, Tensor k, Tensor v, int mask, float softmax_scale, int flags, ScalarType? out_dtype, str? kernel_name, "
     "SymInt window_left, SymInt window_right, SymInt? max_seqlen_q, SymInt? max_seqlen_k, "
+    "float softcap, "
 ) + ", ".join(f"Tensor? {name}=None" for name in _forward.ALL_TENSORS)
 
 
 def _run_served(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, window_left, window_right, max_seqlen_q,
-                max_seqlen_k, *tensors, out=None):  # fmt: skip
-    numbers = {"window": (window_left, window_right), "maxima": (max_seqlen_q, max_seqlen_k)}
+                max_seqlen_k, softcap, *tensors, out=None):  # fmt: skip
+    numbers = {"window": (window_left, window_right), "maxima": (max_seqlen_q, max_seqlen_k), "softcap": softcap}
     how = (mask, softmax_scale, flags, out_dtype, kernel_name)
     return _forward.forward(q, k, v, *how, **numbers, **_given(_forward.ALL_TENSORS, tensors), out=out)
 
@@ -125,7 +126,7 @@ def forward_served_op(*inputs):
 
 @forward_served_op.register_fake
 def _fake_served(q, k, v, mask, softmax_scale, flags, out_dtype, kernel_name, window_left, window_right, max_seqlen_q,
-                 max_seqlen_k, *tensors):  # fmt: skip
+                 max_seqlen_k, softcap, *tensors):  # fmt: skip
     packed = "cu_seqlens_q" in _given(_forward.ALL_TENSORS, tensors)
     o_dims, dtype, lse_dims = _forward.outputs(q, v, out_dtype, packed)
     return _empty(q, o_dims, dtype), _empty(q, lse_dims, "float32")
@@ -142,8 +143,10 @@ def _(out, *inputs):
     return _fake_served(*inputs)[1]
 
 
-_FIRST_TENSOR = 12  # of forward_served's inputs
+_SOFTCAP = 12  # among forward_served's inputs
+_FIRST_TENSOR = _SOFTCAP + 1
 _SINKS = _FIRST_TENSOR + _forward.ALL_TENSORS.index("sinks")
+_SLOPES = _FIRST_TENSOR + _forward.ALL_TENSORS.index("alibi_slopes")
 
 
 def _keep_served_for_backward(ctx, inputs, output):
@@ -158,15 +161,17 @@ def _backward_of_served(ctx, dout, dlse):
     if ctx.without_gradients:
         names = " and ".join(ctx.without_gradients)
         raise NotImplementedError(f"fa3.forward with {names} has no derivative: no gradient flows through it")
+    if any(ctx.needs_input_grad[_SLOPES : _SLOPES + 1]):
+        raise NotImplementedError("alibi_slopes has no gradient: it must not require one")
     if dout is None and dlse is None:
         return (None,) * ctx.inputs
     q, k, v, o, lse, *tensors = ctx.saved_tensors
     tensors = _given(_backward.TENSORS, tensors)
     mask, softmax_scale, flags = ctx.how
-    window, maxima = ctx.numbers[:2], ctx.numbers[2:]
+    window, maxima, softcap = ctx.numbers[:2], ctx.numbers[2:4], ctx.numbers[4]
     dout = torch.zeros_like(o) if dout is None else dout
     with_dsinks = any(ctx.needs_input_grad[_SINKS : _SINKS + 1])  # ops get no tensors behind the last that is given
-    how = (mask, softmax_scale, flags & _abi.FLAG_DETERMINISTIC, None, window, maxima, with_dsinks)
+    how = (mask, softmax_scale, flags & _abi.FLAG_DETERMINISTIC, None, window, maxima, softcap, with_dsinks)
     gradients = [None] * ctx.inputs
     gradients[:3], dsinks = backward(dout, q, k, v, o, lse, dlse, *how, **tensors)
     gradients[_SINKS : _SINKS + 1] = [dsinks] * (_SINKS < ctx.inputs)
@@ -206,20 +211,20 @@ def _(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name=None)
     mutates_args=(),
     schema="(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? dlse, int mask, "
     "float softmax_scale, int flags, str? kernel_name, SymInt window_left, SymInt window_right, SymInt? max_seqlen_q, "
-    "SymInt? max_seqlen_k, bool with_dsinks, "
+    "SymInt? max_seqlen_k, float softcap, bool with_dsinks, "
     + ", ".join(f"Tensor? {name}=None" for name in _backward.TENSORS)
     + ") -> Tensor[]",
 )
 def backward_served_op(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name, window_left, window_right,
-                       max_seqlen_q, max_seqlen_k, with_dsinks, *tensors):  # fmt: skip
-    how = (mask, softmax_scale, flags, kernel_name, (window_left, window_right), (max_seqlen_q, max_seqlen_k))
+                       max_seqlen_q, max_seqlen_k, softcap, with_dsinks, *tensors):  # fmt: skip
+    how = (mask, softmax_scale, flags, kernel_name, (window_left, window_right), (max_seqlen_q, max_seqlen_k), softcap)
     named = _given(_backward.TENSORS, tensors)
     return list(_backward.backward(_readable(dout), q, k, v, o, lse, dlse, *how, with_dsinks, **named))
 
 
 @backward_served_op.register_fake
 def _(dout, q, k, v, *how_and_tensors):
-    with_dsinks, sinks = how_and_tensors[11:13] if len(how_and_tensors) > 12 else (False, None)
+    with_dsinks, sinks = how_and_tensors[12:14] if len(how_and_tensors) > 13 else (False, None)
     return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v, *([sinks] if with_dsinks else []))]
 
 
@@ -228,12 +233,12 @@ _backward_served_op = _callable(backward_served_op, _remember_nothing, _no_deriv
 
 
 def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel=None, window=(0, 0), maxima=(None, None),
-             with_dsinks=False, **tensors):  # fmt: skip
+             softcap=0.0, with_dsinks=False, **tensors):  # fmt: skip
     """(dq, dk, dv) and dsinks, or None"""
     inputs = (dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel)
-    if not _forward.features(mask, flags, window, maxima, **tensors):
+    if not _forward.features(mask, flags, window, maxima, softcap, **tensors):
         return _backward_op(*inputs), None
-    how = (*window, *maxima, with_dsinks, *(tensors.get(name) for name in _backward.TENSORS))
+    how = (*window, *maxima, softcap, with_dsinks, *(tensors.get(name) for name in _backward.TENSORS))
     *gradients, dsinks = (*_backward_served_op(*inputs, *how), *(() if with_dsinks else (None,)))
     return tuple(gradients), dsinks
 
@@ -336,30 +341,30 @@ def _refuse_gradients(name, tensors):
 
 
 def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, window=(0, 0), maxima=(None, None),
-            out=None, **tensors):  # fmt: skip
+            softcap=0.0, out=None, **tensors):  # fmt: skip
     """(o, lse)"""
     if out is not None:
         _refuse_gradients("fa3.forward with out", {"q": q, "k": k, "v": v, "out": out, **tensors})
     q, k, v, flags, out_dtype = _resolved(q, k, v, flags, out_dtype)
     how = (mask, softmax_scale, flags, out_dtype, kernel)
-    if out is None and not _forward.features(mask, flags, window, maxima, **tensors):
+    if out is None and not _forward.features(mask, flags, window, maxima, softcap, **tensors):
         return _dense(q, k, v, *how, *(tensors.get(name) for name in _forward.SCALES if tensors))
     planned = tensors.get("schedule")
     if planned is not None and not torch.compiler.is_compiling():
         made_for = getattr(planned, "fa3_made_for", None)
-        if made_for not in (None, _forward.signature(q, k, v, *how, window, maxima, **tensors)):
+        if made_for not in (None, _forward.signature(q, k, v, *how, window, maxima, softcap, **tensors)):
             raise ValueError("schedule was made for other arguments: shapes, dtypes, masks and maxima must be the same")
-    inputs = (q, k, v, *how, *window, *maxima, *(tensors.get(name) for name in _forward.ALL_TENSORS))
+    inputs = (q, k, v, *how, *window, *maxima, softcap, *(tensors.get(name) for name in _forward.ALL_TENSORS))
     return _served(*inputs) if out is None else (out, forward_out_op(out, *inputs))
 
 
 def schedule(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, window=(0, 0), maxima=(None, None),
-             out=None, **tensors):  # fmt: skip
+             softcap=0.0, out=None, **tensors):  # fmt: skip
     """A tensor that knows what it was made for; its copies do not."""
     if torch.compiler.is_compiling():
         raise NotImplementedError("fa3.forward_schedule is not compiled: call it before what is")
     q, k, v, flags, out_dtype = _resolved(q, k, v, flags, out_dtype)
     how = (mask, softmax_scale, flags, out_dtype, kernel)
-    made = _forward.schedule(q, k, v, *how, window, maxima, out, **tensors)
-    made.fa3_made_for = _forward.signature(q, k, v, *how, window, maxima, **tensors)
+    made = _forward.schedule(q, k, v, *how, window, maxima, softcap, out, **tensors)
+    made.fa3_made_for = _forward.signature(q, k, v, *how, window, maxima, softcap, **tensors)
     return made

@@ -1,0 +1,60 @@
+// What rows take that change scores before they are masked (Trait::softcap, Trait::alibi). Plain C++, read by both
+// sides.
+#pragma once
+#include <cstdint>
+
+#include "sequence.h"
+
+namespace fa3 {
+
+// tanh(x) is x (1 + c0 x^2 + c1 x^4 ...) for |x| up to a limit, to 2e-7 and 7e-8 of it. Beyond the limits both rise on.
+inline constexpr int narrow_terms = 2, wide_terms = 4;
+inline constexpr double narrow_limit = 0.2, wide_limit = 0.55;
+inline constexpr double narrow_tanh[narrow_terms] = {-0.33330696, 0.13068028};
+inline constexpr double wide_tanh[wide_terms] = {-0.3333313398, 0.1332444216, -0.0528823483, 0.0167982118};
+
+// Where m moves up, P may be multiplied instead of computed again (`lower` in tile/speculative.cuh) if a block's sums
+// of a row are no larger: far from where the factor, by which all before is multiplied, would be below all normal
+// numbers, and so 0. Caps up to 30 have no larger ones.
+inline constexpr float most_lowered = 0x1p96f;
+
+// In units of S = q k, so that what is capped has these, too.
+struct Softcap {
+  float cap;               // softcap / softmax_scale
+  float inverse_cap;       // 1 / cap
+  float limit;             // of |S| for the wide polynomial; below 0: it never holds
+  float wide[wide_terms];  // its coefficients, for S in place of x
+  float exponent;          // cap tanh(S / cap) = cap - 2 cap / (1 + exp2(S exponent))
+
+  // The same times softmax_scale_log2, for exponents: m as in tile/softmax.cuh.
+  float cap_scaled;
+  float narrow_scaled[narrow_terms], wide_scaled[wide_terms];
+  // Of the narrow and the wide one: it holds for exponents up to highest - m; and, if m is at least `lowest`, for all
+  // scores below, as those that are far below have no weight.
+  float highest[2], lowest[2];
+};
+
+// The rows of q that sequences have in use, as sequence_of has them: where do those of b end?
+struct UsedRows {
+  const int32_t *cu, *used;  // as in Lengths
+  int32_t total, max;
+
+  constexpr int32_t end_of(int32_t b) const {
+    const Range given{read_or_zero(cu, b), read_or_zero(cu, b + 1)};
+    return rows_of_sequence(cu, given, total, max, read_or_zero(used, b), used).end;
+  }
+};
+// Sequence b's head h has the slope slopes[b * stride_batch + h * stride_head].
+struct Alibi {
+  const float* slopes;
+  int64_t stride_batch, stride_head;
+  UsedRows q, k;
+  float inverse_scale;  // 1 / softmax_scale: slopes in units of S
+  int32_t reserved;
+};
+struct ScoreTransforms {
+  Softcap softcap;
+  Alibi alibi;
+};
+
+}  // namespace fa3
