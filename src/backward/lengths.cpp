@@ -91,18 +91,11 @@ bool is_ordered(const BackwardProblem& problem) {
   return problem.deterministic || (later_see_more(problem) && problem.heads_per_kv() > 1 && problem.seqlen_q <= 8192);
 }
 
-// In which order. Blocks go downwards. Under a bound on the right alone those that begin together then wait for one
-// another, the last of them as many turns as there are of them; with tiles as large as blocks again and again, as each
-// is as many turns shorter than the one before it as it waits. From the diagonal none waits, but the longest blocks
-// come last, and blocks of a head are far from each other in long sequences, so that little is found in the L2 cache.
-// (Measured, H100, 16 heads, time over that in any order, from the diagonal and downwards: d 64 16 x 1024 1.03 and
-// 1.18, 4 x 4096 1.05 and 1.10, 1 x 16384 2.02 and 1.05; d 128 64 x 256 1.03 and 0.98, 16 x 1024 1.08 and 1.03.)
-constexpr int64_t most_keys_from_diagonal = 4096;
+// In which order. The list knows DqOrder::from_diagonal, too, which is not chosen: at d 64 it measured 1.03 for 1.18 of
+// the time in any order at 16 x 1024 and 1.05 for 1.10 at 4 x 4096, but 2.02 for 1.05 at 1 x 16384, and a call with
+// wrong lengths hung.
 DqOrder dq_order_of(const BackwardProblem& problem, const BackwardRow& row) {
-  if (!sums_dq(row) || !is_ordered(problem)) return DqOrder::any;
-  const bool suits_diagonal = row.Br == row.Bc && most_keys(problem) <= most_keys_from_diagonal;
-  return later_see_more(problem) && problem.heads_per_kv() == 1 && suits_diagonal ? DqOrder::from_diagonal
-                                                                                    : DqOrder::downwards;
+  return sums_dq(row) && is_ordered(problem) ? DqOrder::downwards : DqOrder::any;
 }
 
 // There a section has many heads: then few blocks of each run beside each other, and wait. (Measured, H100, us,
@@ -144,7 +137,7 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const 
                   int64_t head_tiles) {
   KeyOrder order{};
   order.spread = spread_of(problem, row, call);
-  order.dq = order.spread.second > 0 ? DqOrder::downwards : dq_order_of(problem, row);
+  order.dq = dq_order_of(problem, row);
   const int32_t section = order.is_fixed() && later_see_more(problem)
                               ? ordered_section_heads(problem)
                               : section_heads_of(problem, row, typical_multiprocessors);

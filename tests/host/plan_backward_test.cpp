@@ -247,7 +247,7 @@ TEST_CASE("key blocks of packed lengths visit their tiles once, and in a fixed o
   }
 }
 
-// The best section of each, as src/backward/lengths.cpp chooses it.
+// Of 16 heads, in sections that are the best of each order.
 TEST_CASE("from the diagonal thread blocks wait little for one another", "[lengths][backward]") {
   for (const int32_t seqlen : {512, 1024, 4096}) {
     const auto turns = [seqlen](DqOrder dq, int32_t section) {

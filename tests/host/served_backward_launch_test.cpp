@@ -160,8 +160,7 @@ TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
           one.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
           return one;
         }()) == DqOrder::any);
-  // In sections of up to 16 heads; from the diagonal of one reader, where a tile is as large as a key block and blocks
-  // are not too many.
+  // In sections of up to 16 heads.
   const auto causal = [&](int64_t heads, int64_t head_dim, int32_t max) {
     B one = packed({.total_q = 60000, .total_k = 60000, .heads = heads, .heads_kv = heads, .head_dim = head_dim,
                     .max_q = max, .max_k = max});
@@ -170,9 +169,8 @@ TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
     CHECK(fake.launches[2].carried.planned_backward.order.section_heads == (heads > 16 ? heads / 2 : heads));
     return dq;
   };
-  CHECK(causal(8, 64, 4096) == DqOrder::from_diagonal);
-  CHECK(causal(24, 64, 4096) == DqOrder::from_diagonal);
-  CHECK(causal(8, 64, 4097) == DqOrder::downwards);
+  CHECK(causal(8, 64, 4096) == DqOrder::downwards);
+  CHECK(causal(24, 64, 4096) == DqOrder::downwards);
   CHECK(causal(8, 128, 1024) == DqOrder::downwards);
 }
 

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "backward.h"
+#include "backward_tiles.h"
 #include "half.h"
 #include "maps.h"
 #include "plan_backward.h"
@@ -177,6 +179,41 @@ void finish_share(const PlannedBackwardParams& p, int columns, int32_t n) {
       finish(p, columns, head, block.first_tile * p.rows.tiles_per_visit + tile);
 }
 
+// Do thread blocks that take key blocks in their order, and add to dQ in theirs, come to an end? As bwd.cu waits, a
+// tile of each thread block in turn.
+template <int Br>
+bool ends(const PlannedBackwardParams& p, int32_t thread_blocks) {
+  struct Working {
+    KeyBlockWork<Br, 128> block;
+    QueryTile tile;
+    int left;
+  };
+  const int32_t tiles = p.rows.heads * p.call.most_tiles, all = p.counts->blocks * p.order.heads;
+  std::vector<int32_t> visits(size_t(2 * tiles));
+  std::vector<std::optional<Working>> working(static_cast<size_t>(thread_blocks));
+  for (int32_t next = 0;;) {
+    bool moved = false, is_working = false;
+    for (std::optional<Working>& at : working) {
+      if (!at && next < all) {
+        const KeyBlockWork<Br, 128> block(p, next++);
+        at = {block, QueryTile(block), block.all};
+      }
+      if (!at) continue;
+      is_working = true;
+      const Visible seen = visible_of(p.blocks[at->block.batch].sequence, true, true, {0});
+      const auto turn = at->block.turn(p.order, seen, at->tile.tile);
+      const int32_t number = at->tile.number(at->block) + (turn.second ? tiles : 0);
+      if (number < 0 || number >= (p.order.spread.second > 0 ? 2 : 1) * tiles) return false;
+      if (p.order.is_fixed() && visits[size_t(number)] < turn.rank) continue;
+      ++visits[size_t(number)], moved = true;
+      at->tile.next(p, at->block);
+      if (--at->left == 0) at.reset();
+    }
+    if (!is_working) return true;
+    if (!moved) return false;
+  }
+}
+
 }  // namespace
 
 CUresult simulate_bwd_plan(const PlanBackwardPassParams& p) {
@@ -206,6 +243,9 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const BackwardRow&
       int64_t{blocks} != (row.takes_several_blocks() ? std::min<int64_t>(most, multiprocessors) : most) ||
       p.call.Br != Br || p.call.Bc != row.Bc)
     return CUDA_ERROR_LAUNCH_FAILED;
+  if (sums_dq)
+    for (const int32_t thread_blocks : {1, multiprocessors})
+      if (!(row.Br == 128 ? ends<128>(p, thread_blocks) : ends<64>(p, thread_blocks))) return CUDA_ERROR_LAUNCH_FAILED;
   for (int32_t n = 0; n < p.counts->blocks; ++n)
     for (int32_t head_kv = 0; head_kv < heads_kv; ++head_kv) {
       const PlannedBlock& block = p.blocks[n];
