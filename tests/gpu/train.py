@@ -212,23 +212,31 @@ def sdpa(q, k, v, scale):
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).transpose(1, 2)
 
 
-def train(batches, vocabulary, attend, dtype, options):
-    """The loss of each step."""
-    layers, heads, kv_heads, head_dim, context, _ = options.gpt
-    torch.manual_seed(options.seed)
-    model = Gpt(vocabulary, context, layers, heads, kv_heads, head_dim, attend, dtype).to(options.device)
+def fit(model, batches, loss_of, options):
+    """The loss of each step; loss_of: of a batch."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95))
     warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / WARMUP_STEPS))
     losses = []
     for batch in batches:
-        logits = model(batch[:, :-1])
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+        loss = loss_of(batch)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         warmup.step()
         losses.append(loss.detach())
     return torch.stack(losses).double().cpu()
+
+
+def train(batches, vocabulary, attend, dtype, options):
+    layers, heads, kv_heads, head_dim, context, _ = options.gpt
+    torch.manual_seed(options.seed)
+    model = Gpt(vocabulary, context, layers, heads, kv_heads, head_dim, attend, dtype).to(options.device)
+
+    def loss_of(batch):
+        logits = model(batch[:, :-1])
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+    return fit(model, batches, loss_of, options)
 
 
 def check_run(attention, options):

@@ -35,7 +35,7 @@ sys.path[:0] = [str(ROOT / "tools/fa3-bench"), str(ROOT / "tests/results")]
 import card  # noqa: E402
 import prepared  # noqa: E402
 from prepared import fa3  # noqa: E402
-from train import DTYPES, LEARNED, LOSS_SCALE, PRINTED_STEPS, SMOOTHED_STEPS, WARMUP_STEPS, made_up_text  # noqa: E402
+from train import DTYPES, LEARNED, LOSS_SCALE, PRINTED_STEPS, SMOOTHED_STEPS, fit, made_up_text  # noqa: E402
 from train import number_of_steps  # noqa: E402
 import torch  # noqa: E402
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention  # noqa: E402
@@ -270,19 +270,11 @@ def check_step(name, sizes, kinds, text, options):
 
 
 def train(model, attend, dtype, steps, options):
-    """The loss of each step."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95))
-    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1, (step + 1) / WARMUP_STEPS))
-    losses = []
-    for batch in steps:
+    def loss_of(batch):
         attend.prepare(batch)
-        loss = model.loss(batch, attend, dtype)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        warmup.step()
-        losses.append(loss.detach())
-    return torch.stack(losses).double().cpu()
+        return model.loss(batch, attend, dtype)
+
+    return fit(model, steps, loss_of, options)
 
 
 def nudged(model):

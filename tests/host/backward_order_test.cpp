@@ -1,62 +1,29 @@
 // In which order thread blocks of the backward pass take key blocks, and how these add to dQ.
 #include <algorithm>
 #include <catch2/catch_test_macros.hpp>
-#include <optional>
 #include <vector>
 
 #include "backward_calls.h"
-#include "backward_tiles.h"
+#include "backward_turns.h"
 
 namespace fa3::test {
 namespace {
 
 constexpr int32_t full = FA3_MASK_NONE, causal = FA3_MASK_CAUSAL_TOP_LEFT;
 
-// Thread blocks that take key blocks in their order and visit their tiles, one a turn, as bwd.cu does; where dQ is
-// added in a fixed order they wait for their rank, and what they add is seen a turn later. A key block takes two turns
-// more. Returns how many turns that takes, -1 if all wait for ever; and how often each tile was visited, first for the
-// first sums, then, if there are any, for the second ones.
 template <int Br, int Bc>
 int64_t turns_of(const BackwardParams& p, int thread_blocks, std::vector<int>& visits) {
-  struct Working {
-    KeyBlockWork<Br, Bc> block;
-    QueryTile tile;
-    int left, pause;
-  };
-  std::vector<std::optional<Working>> all(static_cast<size_t>(thread_blocks));
   const size_t tiles = size_t(p.order.batch_heads * p.order.head_tiles) / (Br / backward_tile_rows);
   REQUIRE((p.order.spread.second == 0 || size_t(p.order.spread.second) == tiles));
   visits.assign(tiles + size_t(p.order.spread.second), 0);
-  int next = 0;
-  for (int64_t turn = 0;; ++turn) {
-    std::vector<size_t> added;
-    bool moved = false, working = false;
-    for (std::optional<Working>& at : all) {
-      if (at && at->left == 0) at.reset();
-      if (!at && next < p.order.batch_heads * p.order.blocks) {
-        KeyBlockWork<Br, Bc> block(p, next++);
-        block.find_tiles(p, p.visible);
-        at = {block, QueryTile(block), block.all, 2};
-      }
-      if (!at) continue;
-      working = true;
-      if (at->pause > 0 || at->left == 0) {
-        --at->pause, moved = true;
-        continue;
-      }
-      size_t number = size_t(at->tile.number(at->block));
-      if (p.order.is_fixed()) {
-        const auto turn_of_block = at->block.turn(p.order, p.visible, at->tile.tile);
-        if (turn_of_block.second) number += size_t(p.order.spread.second);
-        if (visits.at(number) != turn_of_block.rank) continue;
-      }
-      added.push_back(number);
-      at->tile.next(p, at->block), --at->left, moved = true;
-    }
-    if (!working) return turn;
-    if (!moved) return -1;
-    for (const size_t number : added) ++visits[number];
-  }
+  const auto take = [&](int number) {
+    KeyBlockWork<Br, Bc> block(p, number);
+    block.find_tiles(p, p.visible);
+    return block;
+  };
+  const auto seen_of = [&](const auto&) { return p.visible; };
+  const int64_t blocks = int64_t{p.order.batch_heads} * p.order.blocks;
+  return count_turns(p, size_t(thread_blocks), blocks, tiles, take, seen_of, visits);
 }
 
 // Whatever the kernel's mask and tile.

@@ -2,12 +2,11 @@
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
 #include <memory>
-#include <optional>
 #include <random>
 #include <set>
 #include <vector>
 
-#include "backward_tiles.h"
+#include "backward_turns.h"
 #include "plan_backward.h"
 
 namespace fa3::test {
@@ -158,9 +157,7 @@ void check(const Planned& made) {
     REQUIRE(zeros_k[size_t(row)] == !is_seen[size_t(row)]);
 }
 
-// Thread blocks that take key blocks as listed_block says and visit their tiles, one a turn, as bwd.cu does; in a fixed
-// order they wait for their rank, and what they add is seen a turn later. A key block takes two turns more. Returns how
-// many turns that takes, -1 if all wait for ever; visits: how often each tile was visited, for the second sums, too.
+// The same of a list, taken as listed_block says; visits of the second sums count as those of the first ones.
 template <int Br>
 int64_t turns_of(const Planned& made, int heads, int readers, size_t thread_blocks, std::vector<int>& visits) {
   PlannedBackwardParams p{};
@@ -170,46 +167,16 @@ int64_t turns_of(const Planned& made, int heads, int readers, size_t thread_bloc
   p.order.heads = Divisor::of(heads), p.order.section = Divisor::of(made.p.section_heads);
   p.readers = readers;
   p.rows.tiles = Divisor::of(made.p.most_tiles * (Br / backward_tile_rows));
-  struct Working {
-    KeyBlockWork<Br, 128> block;
-    QueryTile tile;
-    int left, pause;
-  };
-  std::vector<std::optional<Working>> all(thread_blocks);
   visits.assign(size_t(2 * tiles), 0);
-  int next = 0;
-  for (int64_t turn = 0;; ++turn) {
-    std::vector<size_t> added;
-    bool moved = false, working = false;
-    for (std::optional<Working>& at : all) {
-      if (at && at->left == 0) at.reset();
-      if (!at && next < made.list.counts->blocks * heads) {
-        const KeyBlockWork<Br, 128> block(p, next++);
-        at = {block, QueryTile(block), block.all, 2};
-      }
-      if (!at) continue;
-      working = true;
-      if (at->pause > 0) {
-        --at->pause, moved = true;
-        continue;
-      }
-      auto number = size_t(at->tile.number(at->block));
-      const Visible seen = visible_of(made.list.blocks[at->block.batch].sequence, true, true, {0});
-      if (p.order.is_fixed()) {
-        const auto rank = at->block.turn(p.order, seen, at->tile.tile);
-        if (rank.second) number += size_t(tiles);
-        if (visits.at(number) < rank.rank) continue;  // more come where lengths overlap
-      }
-      added.push_back(number);
-      at->tile.next(p, at->block), --at->left, moved = true;
-    }
-    if (!moved && working) return -1;
-    for (const size_t number : added) ++visits.at(number);
-    if (working) continue;
-    for (int32_t tile = 0; tile < tiles; ++tile) visits[size_t(tile)] += visits[size_t(tiles + tile)];
-    visits.resize(size_t(tiles));
-    return turn;
-  }
+  const auto take = [&](int number) { return KeyBlockWork<Br, 128>(p, number); };
+  const auto seen_of = [&](const auto& block) {
+    return visible_of(made.list.blocks[block.batch].sequence, true, true, {0});
+  };
+  const int64_t turns = count_turns(p, thread_blocks, int64_t{made.list.counts->blocks} * heads, size_t(tiles), take,
+                                    seen_of, visits);
+  for (int32_t tile = 0; tile < tiles; ++tile) visits[size_t(tile)] += visits[size_t(tiles + tile)];
+  visits.resize(size_t(tiles));
+  return turns;
 }
 
 }  // namespace
