@@ -139,8 +139,8 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
                                              {"o_scale", &p.o_scale}, {"v_mean", &p.v_mean}});
     if (e4m3 && takes_offset) tensors.push_back({"lse_offset", &p.lse_offset});
     tensors.insert(tensors.end(), std::begin(served.lengths), std::end(served.lengths));
-    tensors.insert(tensors.end(),
-                   {{"page_table", &p.page_table}, {"sinks", &p.sinks}, {"alibi_slopes", &p.alibi_slopes}});
+    tensors.insert(tensors.end(), {{"page_table", &p.page_table}, {"sinks", &p.sinks}});
+    if (served.batch() > 0) tensors.push_back({"alibi_slopes", &p.alibi_slopes});  // else none is read
     fa3_tensor schedule{const_cast<void*>(p.schedule), FA3_DTYPE_E4M3, 1, {}, {1}};
     schedule.dim[0] = static_cast<int64_t>(std::min<size_t>(p.schedule_bytes, INT32_MAX));
     const bool has_schedule = served.any() && mode == Mode::device;
