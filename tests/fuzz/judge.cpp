@@ -109,7 +109,8 @@ const fa3_kernel_info* judge_kernel(Judge& j, const char* name, const KernelWant
 
 void judge_packed_heads(Judge& j, const char* kernel, int64_t seqlen_q, int64_t heads, int64_t heads_kv) {
   const Wide rows = heads_kv ? Wide{2} * seqlen_q * (heads / heads_kv) : 0;
-  j.open_if(std::strstr(kernel, "packed") && rows > max_seqlen, "params->kernel");
+  const bool packs = std::strstr(kernel, "packed") || std::strstr(kernel, "turns");
+  j.open_if(packs && rows > max_seqlen, "params->kernel");
 }
 
 void judge_sizes(Judge& j, const fa3_tensor& q, const fa3_tensor& k) {
