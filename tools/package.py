@@ -54,6 +54,13 @@ def relocatable(pc):
     return pc
 
 
+def relocated_config(text):
+    """The CMake file of an installation, for a package whose libraries lie in lib/."""
+    text, places = re.subn(r'(?<="\$\{fa3_libraries\}/)[./]*include(?=")', "../include", text)
+    assert places == 1, text
+    return text
+
+
 def licence(package):
     path = pathlib.Path("/usr/share/doc", package, "copyright")
     if not path.is_file():
@@ -77,6 +84,10 @@ def pack(build, folder):
         files.append(("lib/libfa3.a", stripped(build / "src/libfa3.a", stage), False))
         pc = (libraries / "pkgconfig/fa3.pc").read_text()
         files.append(("lib/pkgconfig/fa3.pc", relocatable(pc).encode(), False))
+        config = (libraries / "cmake/fa3/fa3Config.cmake").read_text()
+        files.append(("lib/cmake/fa3/fa3Config.cmake", relocated_config(config).encode(), False))
+        version = libraries / "cmake/fa3/fa3ConfigVersion.cmake"
+        files.append((f"lib/cmake/fa3/{version.name}", version.read_bytes(), False))
         files.append(("include/fa3.h", (ROOT / "include/fa3.h").read_bytes(), False))
         for contract in sorted((root / options["datadir"].lstrip("/") / "fa3/contracts").iterdir()):
             files.append((f"share/fa3/contracts/{contract.name}", contract.read_bytes(), False))

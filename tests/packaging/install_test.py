@@ -96,7 +96,8 @@ def main():
         expected = {f"{chosen['bindir']}/{name}" for name in ("fa3-bench", "fa3-info", "fa3-sass")}
         archives = ["libfa3.a"] if chosen["default_library"] == "both" else []
         expected |= {f"{chosen['libdir']}/{name}" for name in (
-            "libfa3.so", "libfa3.so.1", f"libfa3.so.{version}", "pkgconfig/fa3.pc", *archives)}
+            "libfa3.so", "libfa3.so.1", f"libfa3.so.{version}", "pkgconfig/fa3.pc", "cmake/fa3/fa3Config.cmake",
+            "cmake/fa3/fa3ConfigVersion.cmake", *archives)}
         expected.add(f"{chosen['includedir']}/fa3.h")
         need(found == expected, f"unexpected {sorted(found - expected)}, missing {sorted(expected - found)}")
         check_library(libraries)

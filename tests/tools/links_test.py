@@ -8,7 +8,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import links  # noqa: E402
 
 root = pathlib.Path(sys.argv[1])
-documents = [path for folder in (".", "ptx", "src", "tests", "tools") for path in
+documents = [path for folder in (".", ".github", "ptx", "src", "tests", "tools") for path in
              sorted((root / folder).glob("*.md" if folder == "." else "**/*.md"))]
 assert root / "README.md" in documents and root / "ptx/README.md" in documents, documents
 dead = [line for path in documents for line in links.dead(path, root)]
