@@ -1,6 +1,6 @@
 """The calls as custom ops of torch, with what autograd and torch.compile need to know of them: fa3::forward,
-fa3::forward_served, fa3::forward_out, fa3::backward, fa3::backward_served, fa3::quantize, fa3::append and fa3::combine.
-Importing this file registers them."""
+fa3::forward_served, fa3::forward_out, fa3::backward, fa3::backward_served, fa3::quantize, fa3::append, fa3::combine and
+fa3::combine_out. Importing this file registers them."""
 
 from __future__ import annotations
 
@@ -316,7 +316,30 @@ def _(o_parts, lse_parts, out_dtype=None):
     return o, lse_parts.new_empty(lse_parts.shape[1:])
 
 
-combine = _callable(combine_op, _remember_nothing, _no_derivative("combine"))
+_combine = _callable(combine_op, _remember_nothing, _no_derivative("combine"))
+
+
+@torch.library.custom_op(
+    "fa3::combine_out",
+    mutates_args=("out",),
+    schema="(Tensor(a!) out, Tensor o_parts, Tensor lse_parts) -> Tensor",
+)
+def combine_out_op(out, o_parts, lse_parts):
+    """lse of a combination that writes o to `out`."""
+    return _arrays.combine(o_parts, lse_parts, out=out)[1]
+
+
+@combine_out_op.register_fake
+def _(out, o_parts, lse_parts):
+    return lse_parts.new_empty(lse_parts.shape[1:])
+
+
+def combine(o_parts, lse_parts, out_dtype=None, out=None):
+    """(o, lse)"""
+    if out is None:
+        return _combine(o_parts, lse_parts, out_dtype)
+    _refuse_gradients("fa3.combine with out", {"o_parts": o_parts, "lse_parts": lse_parts, "out": out})
+    return out, combine_out_op(out, o_parts, lse_parts)
 
 
 # ---- what the public functions call ----
