@@ -22,10 +22,13 @@ def _callable(op, setup_context, backward):
     function = type("Function", (torch.autograd.Function,), {**methods, "generate_vmap_rule": True})
 
     def call(*inputs):
-        transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-        if forward_mode._current_level >= 0:  # in torch.func.jvp, too, where other transforms may hide the tangents
-            tensors = (x for x in inputs if isinstance(x, torch.Tensor))
-            if transformed or any(map(_has_tangent, tensors)):
+        compiling = torch.compiler.is_compiling()
+        transformed = not compiling and torch._C._are_functorch_transforms_active()
+        if forward_mode._current_level >= 0:  # in torch.func.jvp, too
+            refused = transformed or compiling  # where other transforms, or the graph, may hide the tangents
+            for x in inputs:  # in no function of its own, which torch 2.11 would compile to one that sees no tangents
+                refused = refused or isinstance(x, torch.Tensor) and forward_mode.unpack_dual(x).tangent is not None
+            if refused:
                 raise NotImplementedError(
                     "fa3 has no forward-mode derivatives (jvp, jacfwd, hessian, torch.autograd.forward_ad), only those "
                     "in reverse mode: backward(), torch.autograd.grad, torch.func.grad, vjp, jacrev"
