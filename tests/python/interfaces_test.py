@@ -425,7 +425,9 @@ def refusals(device):
     refused(ValueError, "num_heads_q is None", three.flash_attn_qkvpacked_func, q)
     refused(TypeError, "max_seqlen_q is a tensor", three.flash_attn_varlen_func, *one[:3], one[4], one[6],
             ints(device, 5), 9)  # fmt: skip
-    if device == "cuda":
+    if device == "cuda":  # the reference takes any strides; caches are not copied for them
+        apart = k.transpose(1, 3).contiguous().transpose(1, 3)
+        refused(ValueError, "k.stride[3]", three.flash_attn_with_kvcache, q, apart, k, cache_seqlens=3)
         refused(TypeError, "window_size is a tensor", three.flash_attn_func, q, k, k, window_size=ints(device, 1, 1))
 
 

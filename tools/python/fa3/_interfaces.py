@@ -67,7 +67,7 @@ def _padded(q, k, v, more, more_v, k_new, v_new, out, **named):
     return (o if out is None else out.copy_(o)), lse
 
 
-def _rows_readable(x):
+def _contiguous_rows(x):
     """x with a contiguous last dimension."""
     return x if x is None or x.stride(-1) == 1 else x.contiguous()
 
@@ -104,7 +104,7 @@ def _with_new(q, k, v, *, mask, k_new, v_new, cu_seqlens_k_new, rotary_cos, rota
 def _appended(q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_new, rotary_seqlens, moving, where, turns):
     """q, rotated if there is something to rotate by. moving: queries stand one behind the other, as under each mask;
     otherwise all of a sequence stand at its first new row."""
-    k_new, v_new, q = (_rows_readable(x) for x in (k_new, v_new, q))
+    k_new, v_new, q = (_contiguous_rows(x) for x in (k_new, v_new, q))
     for name, x, cache in (("k", k_new, k), ("v", v_new, v)):
         if x.dtype != cache.dtype:
             raise ValueError(f"{name}.dtype is {x.dtype}, must be that of its cache, {cache.dtype}")
@@ -144,8 +144,10 @@ def _appended(q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_new, rotary_seqlen
 
 def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, softcap=0.0, out=None, **named):
     """named: of `fa3.forward`, and deterministic; None is not given."""
-    q, k, v = (_rows_readable(x) for x in (q, k, v))
     named = {name: x for name, x in named.items() if x is not None}
+    q = _contiguous_rows(q)
+    if "cu_seqlens_k" in named or not named.keys() & {"seqused_k", "page_table"}:  # caches are not copied
+        k, v = _contiguous_rows(k), _contiguous_rows(v)
     named["softcap"] = max(softcap or 0.0, 0.0)
     if q.dtype == FP8:
         groups = q.shape[-2] // max(k.shape[-2], 1)
