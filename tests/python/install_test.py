@@ -95,6 +95,9 @@ def ops(device):
     lengths = {"cu_seqlens_q": sums_q, "cu_seqlens_k": sums_k, "max_seqlen_q": 3, "max_seqlen_k": 5}
     o, lse, *_ = torch.ops.flash_attn_3.fwd(*packed[:3], **lengths, window_size_left=2)
     assert torch.equal(o, fa3.forward(*packed[:3], **lengths, window=(2, -1)))
+    how = {"leftpad_k": sums_k[:2], "attention_chunk": 4, "window_size_left": 1}
+    text = "leftpad_k and cu_seqlens_k are given with attention_chunk"
+    refused(NotImplementedError, text, torch.ops.flash_attn_3.fwd, *packed[:3], **lengths, **how)
     gradients = [torch.full_like(x, 7) for x in packed[:3]]
     ends = {**lengths, "window_size_left": 2, "deterministic": True}
     torch.ops.flash_attn_3.bwd(packed[3], *packed[:3], o, lse, *gradients, **ends)

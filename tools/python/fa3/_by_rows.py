@@ -41,7 +41,7 @@ def without_padding(k, v, page_table=None, cache_batch_idx=None, leftpad_k=None,
     return _one_row_pages("k_cache", k), _one_row_pages("v_cache", v), named
 
 
-def _packed(name, x, cu_seqlens, used):
+def _packed(x, cu_seqlens, used):
     """(rows one behind the other, where each sequence starts, its length, the number of all rows)"""
     if cu_seqlens is not None:
         return x, cu_seqlens[:-1], cu_seqlens.diff() if used is None else used, cu_seqlens[-1:]
@@ -61,15 +61,18 @@ def chunks(call, q, k, v, chunk, *, out=None, cu_seqlens_q=None, cu_seqlens_k=No
            **named):  # fmt: skip
     """`call` with a sequence for each chunk, and one before them for the queries that stand before the first key."""
     cached = page_table is not None or cache_batch_idx is not None or leftpad_k is not None
-    rows, starts_q, lengths_q, end_q = _packed("q", q, cu_seqlens_q, seqused_q)
+    if cached and cu_seqlens_k is not None:
+        raise NotImplementedError("leftpad_k and cu_seqlens_k are given with attention_chunk and window_size, which "
+                                  "fa3 does not compute")  # fmt: skip
+    rows, starts_q, lengths_q, end_q = _packed(q, cu_seqlens_q, seqused_q)
     if cached:
         cache = {"page_table": page_table, "cache_batch_idx": cache_batch_idx, "leftpad_k": leftpad_k}
         k, v, placed = without_padding(k, v, seqused_k=seqused_k, **cache)
         table, lengths_k = placed["page_table"], placed["seqused_k"]
         most = table.shape[1]
     else:
-        most = max_seqlen_k if cu_seqlens_k is not None else k.shape[1]
-        k, starts_k, lengths_k, end_k = _packed("k", k, cu_seqlens_k, seqused_k)
+        most = k.shape[1] if cu_seqlens_k is None else k.shape[0] if max_seqlen_k is None else max_seqlen_k
+        k, starts_k, lengths_k, end_k = _packed(k, cu_seqlens_k, seqused_k)
         v = v if cu_seqlens_k is not None else v.flatten(0, 1)
     count = -(-most // chunk)
     batch = lengths_q.shape[0]
