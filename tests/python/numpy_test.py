@@ -119,6 +119,8 @@ def combine():
     assert np.abs(o - whole).max() < 1e-6 and np.abs(lse - whole_lse).max() < 1e-6
     assert np.array_equal(o, fa3.combine(o_parts, lse_parts, return_lse=False))
     assert fa3.combine(o_parts, lse_parts, out_dtype="float16")[0].dtype == np.float16
+    out = np.empty_like(o)
+    assert fa3.combine(o_parts, lse_parts, out=out)[0] is out and np.array_equal(out, o)
 
 
 def append():

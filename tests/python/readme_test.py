@@ -1,5 +1,5 @@
-"""The README's Python examples, as they stand, compute attention and its gradients, a server's calls, and gradients of
-packed documents, on the CPU.
+"""The README's Python examples, as they stand, compute attention and its gradients, a server's calls, gradients of
+packed documents, and a call of official FlashAttention-3, on the CPU.
 Arguments: the library, README.md. Skipped without torch."""
 
 import os
@@ -15,7 +15,7 @@ import torch  # noqa: E402
 
 fa3.load(sys.argv[1])
 examples = re.findall(r"^```python\n(.*?)^```", pathlib.Path(sys.argv[2]).read_text(), re.M | re.S)
-example, serving, training = examples
+example, serving, training, installed = examples
 names = {}
 exec(example, names)
 leaves = [names[name] for name in ("q", "k", "v")]
@@ -47,4 +47,14 @@ for start, end in ((0, 100), (100, 137)):
     o.append(torch.einsum("hij,jhd->ihd", s.softmax(2)[:, :, :-1], v[start:end]))
 for x, y in zip(leaves, torch.autograd.grad(torch.cat(o).sum(), doubles)):
     assert (x.grad.double() - y).abs().max() < 2.0**-6 * y.abs().max(), training
+
+exec(installed, names)
+for b, length in enumerate((100, 37)):
+    for name in ("k", "v"):
+        cache = names[f"{name}_cache"]
+        assert torch.equal(cache[b, length], names[name][b, 0]) and not cache[b, :length].any(), installed
+        assert not cache[b, length + 1 :].any(), installed
+    tensors = [names["q"][b : b + 1], *(names[f"{name}_cache"][b : b + 1, : length + 1] for name in ("k", "v"))]
+    expected = attention(torch, *(x.double() for x in tensors), True)[0]
+    assert (names["o"][b : b + 1] - expected).abs().max() < 2.0**-7 * expected.abs().max(), installed
 print(f"{sum(x.count(chr(10)) for x in examples)} lines, run on {names['device']}")

@@ -5,23 +5,14 @@
     o = fa3.forward(q, k_cache, v_cache, causal=True, page_table=page_table, seqused_k=lengths)  # and packed sequences
 
 Tensors of torch on a CUDA device are worked on by the library's kernels, on torch's current stream of that device;
-tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow, also for float32. As in
-flash-attn, tensors are (batch, seqlen, heads, head_dim), and a causal mask ends in the bottom right corner.
-
-Everything is in fa3.h, the library's manual: head_dim a multiple of 8 up to 256, another one for v and o if wanted;
-heads a multiple of k's and v's; bfloat16 or float16, on the CPU float32, too; any strides, as long as head_dim is
-contiguous, the others are multiples of 16 bytes and data is aligned to 16 bytes (on the CPU any). What the library
-refuses is InvalidArgument, a ValueError, or Unsupported, a NotImplementedError, with the library's message that names
-the argument; other failures are Fa3Error. NumPy itself has no bfloat16 and no FP8: arrays of the package ml_dtypes.
-
-For torch forward, attention, backward, quantize, append and combine are custom ops, so torch.compile takes them with
-fullgraph=True. They are registered when this module is imported after torch, otherwise by the first call. Of attention
-there are derivatives in reverse mode, also by torch.func.grad, vjp, jacrev and vmap of them; those in forward mode, of
-the others, and with pages, left padding or cache entries, are refused. Before a CUDA graph is captured call `preload`;
-what is captured reads lengths, page numbers and slots when it is replayed.
-
-The library is libfa3.so in the environment's FA3_LIBRARY, beside this file or its folder, or the loader's; or `load`
-names it. The folder fa3/ can be copied as it is. Python 3.9 or newer is all it needs; of torch 2.4, of transformers 5.
+tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow, also for float32. fa3.h
+is the manual. What the library refuses is InvalidArgument, a ValueError, or Unsupported, a NotImplementedError, with
+its message that names the argument; other failures are Fa3Error. Before a CUDA graph is captured call `preload`; what
+is captured reads lengths, page numbers and slots when it is replayed. fa3.flash_attn_interface, fa3.flash_attn and
+fa3.vllm_flash_attn have the functions of official FlashAttention-3, FlashAttention-2 and vLLM, with their signatures:
+`install` puts them in the places of those. `load` names the library; otherwise it is libfa3.so in the environment's
+FA3_LIBRARY, beside this file or its folder, or the loader's. The folder fa3/ can be copied as it is. It needs Python
+3.9 or newer, torch 2.4, transformers 5; for bfloat16 and FP8 in NumPy the package ml_dtypes.
 """
 
 from __future__ import annotations
@@ -58,12 +49,13 @@ from ._abi import (
 )
 from ._arrays import Quantized, scale_dims, tile_dims
 from ._documents import documents
+from ._install import install, register_sdpa
 
 # What help(fa3) shows. It would show classes before the functions, with all that they inherit: those have their own
 # help, as in help(fa3.Library).
 __all__ = [
     *("attention", "forward", "forward_schedule", "backward", "quantize", "append", "combine", "preload"),
-    *("documents", "register_transformers"),
+    *("documents", "install", "register_sdpa", "register_transformers"),
     *("kernel_info", "kernels", "version", "describe", "make_tensor", "scale_dims", "tile_dims"),
     *("find_library", "library", "load"),
     *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "FLAG_BATCH_INVARIANT", "QUANTIZE_INCOHERENT"),
@@ -138,6 +130,13 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_s
     from window to batch_invariant, softcap and alibi_slopes. Sinks may have a gradient, too, alibi_slopes have none.
     With page_table, leftpad_k and cache_batch_idx there is no backward pass, so where a tensor needs a gradient they
     are a NotImplementedError that names them.
+
+    head_dim and head_dim_v are multiples of 8 up to 256; heads is a multiple of heads_kv; dtypes are bfloat16 and
+    float16, on the CPU float32, too. Any strides will do, as long as head_dim is contiguous, the others are multiples
+    of 16 bytes and data is aligned to 16 bytes (on the CPU any). For torch this, forward, backward, quantize, append
+    and combine are custom ops, so torch.compile takes them with fullgraph=True; they are registered when fa3 is
+    imported after torch, otherwise by the first call. Derivatives are there in reverse mode, also by torch.func.grad,
+    vjp, jacrev and vmap of them; those in forward mode, and of the other calls, are refused.
 
     Returns o: (batch, seqlen_q, heads, head_dim_v), of q's dtype; with return_lse (o, lse), lse: (batch, heads,
     seqlen_q) in float32, the natural logarithm of each row's sum of exponentials. Rows that see no key: 0 and -inf.
@@ -351,16 +350,20 @@ def append(k: Optional[Array], v: Optional[Array], k_cache: Optional[Array], v_c
     return q_out
 
 
-def combine(o_parts: Array, lse_parts: Array, *, out_dtype: Any = None, return_lse: bool = True):
+def combine(o_parts: Array, lse_parts: Array, *, out_dtype: Any = None, return_lse: bool = True,
+            out: Optional[Array] = None):  # fmt: skip
     """(o, lse) over all keys from results over some each: o_parts (parts, batch, seqlen, heads, head_dim) in bfloat16,
-    float16 or float32, lse_parts (parts, batch, heads, seqlen) in float32. out_dtype: of o; o_parts' if None."""
-    _arrays.check({"o_parts": o_parts, "lse_parts": lse_parts})
+    float16 or float32, lse_parts (parts, batch, heads, seqlen) in float32. out_dtype: of o; o_parts' if None. out:
+    where o is written, which is returned then."""
+    _arrays.check({"o_parts": o_parts, "lse_parts": lse_parts}, {"out": out})
+    if out is not None and out_dtype is not None:
+        raise ValueError("out and out_dtype are given, must be one of them")
     ops = _torch_ops(o_parts)
     if ops and out_dtype is not None:
         import torch
 
         out_dtype = getattr(torch, _arrays.dtype_name(out_dtype))
-    o, lse = (ops or _arrays).combine(o_parts, lse_parts, out_dtype)
+    o, lse = (ops or _arrays).combine(o_parts, lse_parts, out_dtype, out)
     return (o, lse) if return_lse else o
 
 

@@ -219,10 +219,12 @@ def append(flags, **tensors):
     place.run(_abi.AppendParams(flags=flags, **{name: describe(name, x) for name, x in tensors.items()}))
 
 
-def combine(o_parts, lse_parts, out_dtype=None):
-    """(o, lse)"""
-    place = place_of(o_parts=o_parts, lse_parts=lse_parts)
-    o = place.empty(o_parts.shape[1:], dtype_name(o_parts.dtype if out_dtype is None else out_dtype))
+def combine(o_parts, lse_parts, out_dtype=None, out=None):
+    """(o, lse). out: where o is written, or new memory."""
+    place = place_of(o_parts=o_parts, lse_parts=lse_parts, out=out)
+    o = out
+    if o is None:
+        o = place.empty(o_parts.shape[1:], dtype_name(o_parts.dtype if out_dtype is None else out_dtype))
     lse = place.empty(lse_parts.shape[1:], "float32")
     tensors = {"o_parts": o_parts, "lse_parts": lse_parts, "o": o, "lse": lse}
     place.run(_abi.CombineParams(**{name: describe(name, x) for name, x in tensors.items()}))

@@ -15,12 +15,13 @@ def without_gradients(**tensors):
 
 
 def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=None, window=(0, 0),
-             maxima=(None, None), softcap=0.0, with_dsinks=False, **tensors):  # fmt: skip
-    """(dq, dk, dv), and with_dsinks dsinks. tensors: by name, those that are given."""
+             maxima=(None, None), softcap=0.0, with_dsinks=False, into=None, **tensors):  # fmt: skip
+    """(dq, dk, dv), and with_dsinks dsinks. into: where they are written, by these names, or new memory. tensors: by
+    name, those that are given."""
     arrays = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "dlse": dlse, **tensors}
     place = _arrays.place_of(**arrays)
     named = {"q": q, "k": k, "v": v, **({"sinks": tensors["sinks"]} if with_dsinks else {})}
-    gradients = {f"d{name}": place.empty(x.shape, x.dtype) for name, x in named.items()}
+    gradients = into or {f"d{name}": place.empty(x.shape, x.dtype) for name, x in named.items()}
     numbers = _forward.numbers(q, k, window, maxima, tensors)
     # The library leaves rows of no sequence alone. No host knows where they are, but it may know that there are none.
     for name, side in (("dq", "q"), ("dk", "k"), ("dv", "k")):

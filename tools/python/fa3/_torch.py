@@ -1,6 +1,6 @@
 """The calls as custom ops of torch, with what autograd and torch.compile need to know of them: fa3::forward,
-fa3::forward_served, fa3::forward_out, fa3::backward, fa3::backward_served, fa3::quantize, fa3::append and fa3::combine.
-Importing this file registers them."""
+fa3::forward_served, fa3::forward_out, fa3::backward, fa3::backward_served, fa3::quantize, fa3::append, fa3::combine and
+fa3::combine_out. Importing this file registers them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,13 @@ def _callable(op, setup_context, backward):
     function = type("Function", (torch.autograd.Function,), {**methods, "generate_vmap_rule": True})
 
     def call(*inputs):
-        transformed = not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
-        if forward_mode._current_level >= 0:  # in torch.func.jvp, too, where other transforms may hide the tangents
-            tensors = (x for x in inputs if isinstance(x, torch.Tensor))
-            if transformed or any(map(_has_tangent, tensors)):
+        compiling = torch.compiler.is_compiling()
+        transformed = not compiling and torch._C._are_functorch_transforms_active()
+        if forward_mode._current_level >= 0:  # in torch.func.jvp, too
+            refused = transformed or compiling  # where other transforms, or the graph, may hide the tangents
+            for x in inputs:  # in no function of its own, which torch 2.11 would compile to one that sees no tangents
+                refused = refused or isinstance(x, torch.Tensor) and forward_mode.unpack_dual(x).tangent is not None
+            if refused:
                 raise NotImplementedError(
                     "fa3 has no forward-mode derivatives (jvp, jacfwd, hessian, torch.autograd.forward_ad), only those "
                     "in reverse mode: backward(), torch.autograd.grad, torch.func.grad, vjp, jacrev"
@@ -316,7 +319,30 @@ def _(o_parts, lse_parts, out_dtype=None):
     return o, lse_parts.new_empty(lse_parts.shape[1:])
 
 
-combine = _callable(combine_op, _remember_nothing, _no_derivative("combine"))
+_combine = _callable(combine_op, _remember_nothing, _no_derivative("combine"))
+
+
+@torch.library.custom_op(
+    "fa3::combine_out",
+    mutates_args=("out",),
+    schema="(Tensor(a!) out, Tensor o_parts, Tensor lse_parts) -> Tensor",
+)
+def combine_out_op(out, o_parts, lse_parts):
+    """lse of a combination that writes o to `out`."""
+    return _arrays.combine(o_parts, lse_parts, out=out)[1]
+
+
+@combine_out_op.register_fake
+def _(out, o_parts, lse_parts):
+    return lse_parts.new_empty(lse_parts.shape[1:])
+
+
+def combine(o_parts, lse_parts, out_dtype=None, out=None):
+    """(o, lse)"""
+    if out is None:
+        return _combine(o_parts, lse_parts, out_dtype)
+    _refuse_gradients("fa3.combine with out", {"o_parts": o_parts, "lse_parts": lse_parts, "out": out})
+    return out, combine_out_op(out, o_parts, lse_parts)
 
 
 # ---- what the public functions call ----

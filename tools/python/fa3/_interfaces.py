@@ -1,0 +1,191 @@
+"""What the interfaces of flash-attn have in common: their arguments in fa3's words, in one place. flash_attn_interface,
+flash_attn, vllm_flash_attn and the ops flash_attn_3 name their own arguments and call `attend`. No number is read from
+a device, and no tensor is copied, but for those that no stride describes: whose last dimension is not contiguous, and
+whose head dimension is no multiple of 8."""
+
+from __future__ import annotations
+
+import torch
+
+import fa3
+
+from . import _by_rows
+
+COLUMNS = 256  # of V, in one call
+FP8 = torch.float8_e4m3fn
+
+
+def refuse(**features):
+    """Those that are given are what fa3 does not compute."""
+    for name, x in features.items():
+        if x is not None and x is not False:
+            raise NotImplementedError(f"{name} is given, which fa3 does not compute")
+
+
+def refuse_dropout(dropout_p):
+    if dropout_p:
+        raise NotImplementedError(f"dropout_p is {dropout_p}: fa3 has no dropout")
+
+
+def attend(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), attention_chunk=0, k_new=None,
+           v_new=None, cu_seqlens_k_new=None, rotary_cos=None, rotary_sin=None, rotary_seqlens=None,
+           rotary_interleaved=True, out=None, **named):  # fmt: skip
+    """(o, lse). named: those of `_computed`; q, k and v lie as in `fa3.forward`. k_new and v_new are written into the
+    caches k and v first, behind seqused_k, which counts what stands there before."""
+    softmax_scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    mask = _mask(causal, window_size, attention_chunk)
+    rotary = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "rotary_interleaved": rotary_interleaved}
+    new = {"k_new": k_new, "v_new": v_new, "cu_seqlens_k_new": cu_seqlens_k_new, "rotary_seqlens": rotary_seqlens}
+    odd = -q.shape[-1] % 8, -v.shape[-1] % 8
+    if any(odd) and q.dtype != FP8:
+        return _padded(q, k, v, *odd, softmax_scale=softmax_scale, mask=mask, out=out, **rotary, **new, **named)
+    return _with_new(q, k, v, softmax_scale=softmax_scale, mask=mask, out=out, **rotary, **new, **named)
+
+
+def _mask(causal, window_size, chunk):
+    """(left, right, chunk), -1 being no bound, and 0 no chunk."""
+    left, right = (-1, -1) if window_size is None else (_side(x) for x in window_size)
+    return left, 0 if causal else right, chunk or 0
+
+
+def _side(x):
+    """Of a window, also as a tensor on the CPU."""
+    if isinstance(x, torch.Tensor) and x.device.type != "cpu":
+        raise TypeError("window_size is a tensor, must be two ints: fa3 reads no numbers from a device")
+    return max(int(x), -1)
+
+
+def _padded(q, k, v, more, more_v, k_new, v_new, out, **named):
+    """With head dimensions that are no multiples of 8: on copies, in which zeros follow."""
+    pad = lambda x, n: None if x is None else torch.nn.functional.pad(x, (0, n))
+    keys, values = pad(k, more), pad(v, more_v)
+    new = {"k_new": pad(k_new, more), "v_new": pad(v_new, more_v)}
+    o, lse = _with_new(pad(q, more), keys, values, out=None, **new, **named)
+    if k_new is not None:
+        k.copy_(keys[..., : k.shape[-1]]), v.copy_(values[..., : v.shape[-1]])
+    o = o[..., : v.shape[-1]]
+    return (o if out is None else out.copy_(o)), lse
+
+
+def _contiguous_rows(x):
+    """x with a contiguous last dimension."""
+    return x if x is None or x.stride(-1) == 1 else x.contiguous()
+
+
+def _with_new(q, k, v, *, mask, k_new, v_new, cu_seqlens_k_new, rotary_cos, rotary_sin, rotary_seqlens,
+              rotary_interleaved, cu_seqlens_q=None, cu_seqlens_k=None, seqused_k=None, page_table=None,
+              cache_batch_idx=None, **named):  # fmt: skip
+    """Behind the new rows, if there are any."""
+    batch = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+    if isinstance(seqused_k, int):
+        seqused_k = torch.full((batch,), seqused_k, dtype=torch.int32, device=k.device)
+    if page_table is not None and cache_batch_idx is not None:
+        page_table, cache_batch_idx = page_table.index_select(0, cache_batch_idx), None
+    if page_table is not None and cu_seqlens_k is not None:  # they tell lengths, not places
+        seqused_k, cu_seqlens_k = cu_seqlens_k.diff() if seqused_k is None else seqused_k, None
+    if k_new is not None:
+        if v_new is None or seqused_k is None:
+            raise ValueError(f"k is given, but {'v' if v_new is None else 'cache_seqlens'} is not")
+        where = {"cache_seqlens": seqused_k, "page_table": page_table, "cache_batch_idx": cache_batch_idx}
+        turns = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "rotary_interleaved": rotary_interleaved}
+        moving = mask != (-1, -1, 0)
+        q = _appended(q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_k_new, rotary_seqlens, moving, where, turns)
+        seqused_k = seqused_k + (k_new.shape[1] if cu_seqlens_k_new is None else cu_seqlens_k_new.diff())
+    elif rotary_cos is not None or rotary_sin is not None or v_new is not None:
+        raise ValueError(f"{'rotary_cos' if v_new is None else 'v'} is given, but k is not")
+    lengths = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqused_k": seqused_k,
+               "page_table": page_table, "cache_batch_idx": cache_batch_idx}  # fmt: skip
+    return _computed(q, k, v, mask=mask, **lengths, **named)
+
+
+# ---- new rows ----
+
+
+def _appended(q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_new, rotary_seqlens, moving, where, turns):
+    """q, rotated if there is something to rotate by. moving: queries stand one behind the other, as under each mask;
+    otherwise all of a sequence stand at its first new row."""
+    k_new, v_new, q = (_contiguous_rows(x) for x in (k_new, v_new, q))
+    for name, x, cache in (("k", k_new, k), ("v", v_new, v)):
+        if x.dtype != cache.dtype:
+            raise ValueError(f"{name}.dtype is {x.dtype}, must be that of its cache, {cache.dtype}")
+    where = {**where, "cu_seqlens_new": cu_seqlens_new}
+    if turns["rotary_cos"] is None or turns["rotary_sin"] is None:
+        if turns["rotary_cos"] is not turns["rotary_sin"]:
+            raise ValueError("of rotary_cos and rotary_sin one is given, must be both")
+        if k.dtype == FP8:  # pairs of bytes, as the library copies 16 bits as they are
+            k_new, v_new, k, v = (x.view(torch.bfloat16) for x in (k_new, v_new, k, v))
+        fa3.append(k_new, v_new, k, v, **where)
+        return q
+    turns = {**turns, **{name: turns[name].float() for name in ("rotary_cos", "rotary_sin")}}
+    one = {}
+    if k.dtype == FP8:
+        k_new, v_new, q = (x.bfloat16() for x in (k_new, v_new, q))
+        one = {name: torch.ones(1, 1, 1, device=k.device) for name in ("k_scale", "v_scale", "q_scale")}
+    start = where["cache_seqlens"] if rotary_seqlens is None else rotary_seqlens
+    alone = q.dim() == 4 and q.shape[1] == 1
+    same_rows = q.shape[:-2] == k_new.shape[:-2] and cu_seqlens_q is cu_seqlens_new
+    if same_rows and (moving or alone):
+        return fa3.append(k_new, v_new, k, v, q=q, rotary_positions=start, **where, **turns, **one)
+    of_q = {"q_scale": one.pop("q_scale")} if one else {}
+    fa3.append(k_new, v_new, k, v, rotary_positions=start, **where, **turns, **one)
+    turned = lambda q, **rows: fa3.append(None, None, None, None, q=q, **rows, **turns, **of_q)
+    if moving or alone:
+        return turned(q, rotary_positions=start, cu_seqlens_new=cu_seqlens_q)
+    if q.dim() == 4:
+        rows = turned(q.flatten(0, 1), rotary_positions=start.repeat_interleave(q.shape[1]))
+        return rows.unflatten(0, q.shape[:2])
+    rows = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)
+    sequence = torch.searchsorted(cu_seqlens_q[1:], rows, right=True).clamp_(max=start.shape[0] - 1)
+    return turned(q, rotary_positions=start[sequence])
+
+
+# ---- attention ----
+
+
+def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, softcap=0.0, out=None, **named):
+    """named: of `fa3.forward`, and deterministic; None is not given."""
+    named = {name: x for name, x in named.items() if x is not None}
+    q = _contiguous_rows(q)
+    if "cu_seqlens_k" in named or not named.keys() & {"seqused_k", "page_table"}:  # caches are not copied
+        k, v = _contiguous_rows(k), _contiguous_rows(v)
+    named["softcap"] = max(softcap or 0.0, 0.0)
+    if q.dtype == FP8:
+        groups = q.shape[-2] // max(k.shape[-2], 1)
+        scales = {"q_scale": q_descale, "k_scale": k_descale, "v_scale": v_descale}
+        named.update({name: _scale(x, q, groups if name == "q_scale" else 1) for name, x in scales.items()})
+    if "sinks" in named:
+        named["sinks"] = named["sinks"].float()
+    left, right, chunk = mask
+    whole = lambda side: side == -1 or side >= chunk - 1  # of a chunk, whatever the query's place in it
+    if not chunk:
+        how = {"window": (left, right)}
+    elif whole(left) and (whole(right) or right == 0):
+        how = {"chunk": chunk, "causal": right == 0}
+    else:  # no mask of the library is both: the chunks become sequences, and have the window
+        return _by_rows.chunks(_columns, q, k, v, chunk, out=out, window=(left, right), **named)
+    if "leftpad_k" in named and "page_table" in named:
+        k, v, named = _by_rows.without_padding(k, v, **named)
+    return _columns(q, k, v, out=out, **how, **named)
+
+
+def _scale(descale, q, groups):
+    """What the library takes for (batch, heads_kv), or for none."""
+    if descale is None:
+        return torch.ones(1, 1, 1, device=q.device)
+    return descale.repeat_interleave(groups, 1)[..., None] if groups > 1 else descale[..., None]
+
+
+def _columns(q, k, v, *, out=None, **named):
+    """Columns of V, and of O, need not meet in one call: more than the library takes at once go in several."""
+    parts = v.split(COLUMNS, -1) if v.shape[-1] > COLUMNS else (v,)
+    outs = out.split(COLUMNS, -1) if out is not None and len(parts) > 1 else (out,) * len(parts)
+    done = [_called(q, k, x, y, **named) for x, y in zip(parts, outs)]
+    if out is None:
+        out = done[0][0] if len(done) == 1 else torch.cat([o for o, _ in done], -1)
+    return out, done[0][1]
+
+
+def _called(q, k, v, out, deterministic=False, **named):
+    if q.dtype == FP8 or out is not None:
+        return fa3.forward(q, k, v, out=out, return_lse=True, **named)
+    return fa3.attention(q, k, v, deterministic=deterministic, return_lse=True, **named)

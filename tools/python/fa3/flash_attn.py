@@ -1,0 +1,99 @@
+"""FlashAttention-2's functions, with its signatures, defaults and meanings, computed by fa3: for programs that import
+flash_attn. `fa3.install("flash_attn")` puts this module in that place, and in that of flash_attn.flash_attn_interface.
+
+What fa3 does not compute is a NotImplementedError that names the argument: dropout_p, and what the library refuses,
+softcap with alibi_slopes for example. What differs besides:
+  return_attn_probs    gives (out, lse, probabilities), of which the last are empty, as they are there without dropout.
+  num_splits           a hint for other kernels; fa3 chooses for itself, and it changes nothing.
+  lse                  -inf for rows that see no key, and differentiable.
+  block_table          pages of any size.
+  alibi_slopes         must be at least 0.
+  rotary_cos, rotary_sin   may be float32, which saves their conversion in each call."""
+
+from __future__ import annotations
+
+from typing import Optional, Union
+
+import torch
+
+from ._interfaces import attend, refuse_dropout
+
+__version__ = "2.8.3"  # whose interface this is
+
+
+def _attend(q, k, v, dropout_p, return_attn_probs, **named):
+    refuse_dropout(dropout_p)
+    o, lse = attend(q, k, v, **named)
+    return (o, lse, q.new_empty(0)) if return_attn_probs else o
+
+
+def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+                    alibi_slopes=None, deterministic=False, return_attn_probs=False):  # fmt: skip
+    """q: (batch, seqlen, heads, head_dim), k and v with heads_kv. alibi_slopes: (heads,) or (batch, heads) in
+    float32."""
+    return _attend(
+        q, k, v, dropout_p, return_attn_probs, softmax_scale=softmax_scale, causal=causal, window_size=window_size,
+        softcap=softcap, alibi_slopes=alibi_slopes, deterministic=deterministic
+    )  # fmt: skip
+
+
+def flash_attn_kvpacked_func(q, kv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+                             alibi_slopes=None, deterministic=False, return_attn_probs=False):  # fmt: skip
+    """kv: (batch, seqlen, 2, heads_kv, head_dim)."""
+    how = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return flash_attn_func(q, *kv.unbind(-3), *how)
+
+
+def flash_attn_qkvpacked_func(qkv, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+                              alibi_slopes=None, deterministic=False, return_attn_probs=False):  # fmt: skip
+    """qkv: (batch, seqlen, 3, heads, head_dim)."""
+    how = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return flash_attn_func(*qkv.unbind(-3), *how)
+
+
+def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
+                           softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None,
+                           deterministic=False, return_attn_probs=False, block_table=None):  # fmt: skip
+    """`flash_attn_func` on packed sequences: q is (total_q, heads, head_dim), and sequence b has the rows
+    cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1; k and v likewise, or with block_table pages, (pages, page_size,
+    heads_kv, head_dim), of which cu_seqlens_k only tells the lengths. lse: (heads, total_q)."""
+    return _attend(
+        q, k, v, dropout_p, return_attn_probs, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=max_seqlen_q, max_seqlen_k=max_seqlen_k, softmax_scale=softmax_scale, causal=causal,
+        window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, deterministic=deterministic,
+        page_table=block_table
+    )  # fmt: skip
+
+
+def flash_attn_varlen_kvpacked_func(q, kv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0,
+                                    softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0,
+                                    alibi_slopes=None, deterministic=False, return_attn_probs=False):  # fmt: skip
+    """kv: (total_k, 2, heads_kv, head_dim)."""
+    lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    how = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return flash_attn_varlen_func(q, *kv.unbind(-3), *lengths, *how)
+
+
+def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, dropout_p=0.0, softmax_scale=None, causal=False,
+                                     window_size=(-1, -1), softcap=0.0, alibi_slopes=None, deterministic=False,
+                                     return_attn_probs=False):  # fmt: skip
+    """qkv: (total, 3, heads, head_dim)."""
+    lengths = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    how = (dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs)
+    return flash_attn_varlen_func(*qkv.unbind(-3), *lengths, *how)
+
+
+def flash_attn_with_kvcache(
+        q, k_cache, v_cache, k=None, v=None, rotary_cos=None, rotary_sin=None,
+        cache_seqlens: Optional[Union[int, torch.Tensor]] = None, cache_batch_idx: Optional[torch.Tensor] = None,
+        cache_leftpad: Optional[torch.Tensor] = None, block_table: Optional[torch.Tensor] = None, softmax_scale=None,
+        causal=False, window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0,
+        return_softmax_lse=False):  # fmt: skip
+    """As `fa3.flash_attn_interface.flash_attn_with_kvcache`, whose page_table is block_table here."""
+    o, lse = attend(
+        q, k_cache, v_cache, k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
+        rotary_interleaved=rotary_interleaved, seqused_k=cache_seqlens, cache_batch_idx=cache_batch_idx,
+        leftpad_k=cache_leftpad, page_table=block_table, softmax_scale=softmax_scale, causal=causal,
+        window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes
+    )  # fmt: skip
+    return (o, lse) if return_softmax_lse else o
