@@ -1,7 +1,7 @@
 """tools/examples/serve.py on the CPU, by the library's reference: its tokens are those of the plain model run alone,
-whose attention is that in float64; with too few pages, shared beginnings, cancelled requests, chunks, cascade, sampling,
-and decoding that is replayed; nothing is lost or leaked; its check finds faults; bad arguments are refused by their
-names. Argument: the library. Skipped without torch."""
+whose attention is that in float64; with too few pages, shared beginnings, cancelled requests, chunks, cascade,
+sampling, and decoding that is replayed; nothing is lost or leaked; its check finds faults; bad arguments are refused by
+their names. Argument: the library. Skipped without torch."""
 
 import contextlib
 import csv
@@ -10,8 +10,11 @@ import io
 import math
 import pathlib
 import random
+import re
 import sys
 import tempfile
+import threading
+import time
 import types
 
 from support import ROOT, fa3, need, refused
@@ -76,19 +79,20 @@ def alone(of, request, temperature=0.0, seed=0):
     return tokens
 
 
-def served(of, attention="fa3", pages=24, **how):
-    """Requests that come in the course of the steps, half of them with a common beginning, of which some are cancelled:
-    before they arrive, as they wait, as they run, and when they have finished. (engine, requests, what was seen)"""
+def served(of, attention="fa3", pages=48, **how):
+    """Requests that come in the course of the steps, two thirds of them with a common beginning. Some are cancelled:
+    before they arrive, as they wait, as they run, and when they have finished. (engine, requests, what the model got,
+    in how many steps some waited)"""
     served = engine.Engine(of, model.ATTENTION[attention], pages=pages, page_size=8, longest=LONGEST, batch=6, chunk=16,
                            seed=5, **how)  # fmt: skip
     draw, requests = random.Random(3), []
     words = lambda number: [draw.randrange(of.sizes.vocabulary) for _ in range(number)]
-    common, seen, logits = words(20), [], served.attention.logits
+    common, seen, logits = (words(20), [], words(20)), [], served.attention.logits
     served.attention.logits = lambda batch: (seen.append(batch), logits(batch))[1]
     waited = steps = 0
     while len(requests) < REQUESTS or served.busy():
         for number in range(len(requests), min(len(requests) + 3, REQUESTS) if steps % 4 == 0 else len(requests)):
-            prompt = common * (number % 2) + words(draw.randint(1, 30))
+            prompt = common[number // 2 % 3] + words(draw.randint(1, 30))
             requests.append(served.submit(number, prompt, draw.randint(4, 36)))
             if number == 3:
                 served.cancel(number)
@@ -101,7 +105,10 @@ def served(of, attention="fa3", pages=24, **how):
             served.cancel(0)
         served.step()
         steps += 1
+        assert steps < 1000 and len(seen[-1].tokens) <= 16, "it goes on for ever, or a step has too many tokens"
         waited += bool(served.waiting and served.running)
+        numbers = [request.number for request in (*served.running, *served.waiting)]
+        assert numbers == sorted(numbers), "the oldest run, the youngest wait"
         owners = [page for request in served.running for page in request.pages]
         assert all(owners.count(page) == users for page, users in enumerate(served.pages.users)), "users of pages"
         assert not set(owners) & set(served.pages.free), "a page in use is free"
@@ -109,13 +116,18 @@ def served(of, attention="fa3", pages=24, **how):
     return served, requests, seen, waited
 
 
-def agree(of, requests, temperature=0.0):
+def agree_all(of, requests, temperature=0.0):
     """Each has the tokens that the plain model generates alone: all of them, or, if it was cancelled, the first."""
     for request in requests:
         expected = alone(of, request, temperature, 5)
         assert request.state in ("finished", "cancelled"), request.state
         assert request.tokens.tolist() == expected[: len(request.tokens)], (request.number, request.state)
         assert (len(request.tokens) == len(expected)) == (request.state == "finished"), request.number
+
+
+def agree(of, requests, temperature=0.0):
+    """The same of what `served` returned, of which the right ones were cancelled."""
+    agree_all(of, requests, temperature)
     states = [request.state for request in requests]
     assert states[0] == "finished" and {states[i] for i in (3, 5, 8, -1)} == {"cancelled"}, states
     assert [len(requests[i].generated) for i in (3, 5, 8, -1)] == [0, 2, 1, 0], "cancelled when it was asked for"
@@ -142,6 +154,19 @@ def serving(name):
         agree(of, served(of, attention, pages=12)[1])
 
 
+def beginnings(name):
+    """A page is found by all tokens up to its end, not by its own alone. A prompt's last token is always computed."""
+    found = engine.Engine(made(name), model.Fa3, pages=20, page_size=8, longest=40, batch=4, chunk=16)
+    first, other, middle = [1] * 8, [2] * 8, [3] * 8
+    prompts = (first + middle + [5], other + [4] * 8, other + middle + [5], first + middle + [6], first + middle)
+    requests = [found.submit(number, prompt, 4) for number, prompt in enumerate(prompts)]
+    for _ in range(40):
+        found.step()
+    found.check_empty()
+    agree_all(found.model, requests)
+    assert found.pages.shared == 1 + 2 + 1, found.pages.shared
+
+
 def cascade(name):
     """Shared pages are attended once for their group. With sinks, and beside windows."""
     of, calls = made(name), []
@@ -152,6 +177,7 @@ def cascade(name):
     layers = sum(layer.window is None for layer in of.layers)
     assert len(calls) == layers * len(groups) and max(groups) == 16, (len(calls), groups)
     assert any(batch.chunks and batch.prefixes is not None for batch in seen), "beside chunks"
+    assert any(batch.prefixes is not None and (batch.prefixes.keys > 0).sum() > 1 for batch in seen), "several groups"
     few, requests, *_ = served(of, pages=12, cascade=True)
     agree(of, requests)
     assert few.preempted > 1
@@ -160,7 +186,7 @@ def cascade(name):
 def sampled(name):
     """With a seed: the same tokens with few pages, and other ones than the likeliest."""
     of = made(name)
-    requests = [served(of, pages=pages, temperature=0.8)[1] for pages in (24, 12)]
+    requests = [served(of, pages=pages, temperature=0.8)[1] for pages in (48, 12)]
     agree(of, requests[0], 0.8)
     agree(of, requests[1], 0.8)
     greedy = alone(of, requests[0][0])
@@ -188,6 +214,30 @@ def in_16_bits(name):
             calls.clear()
 
 
+def threads(name):
+    """Requests come and are cancelled by several threads as steps are done."""
+    of, requests = made(name), {}
+    found = engine.Engine(of, model.Fa3, pages=12, page_size=8, longest=LONGEST, batch=6, chunk=16, seed=5)
+
+    def come(first):
+        for number in range(first, first + 12):
+            requests[number] = found.submit(number, list(range(number % 50 + 1)), 6)
+            if number % 4 == 3:
+                found.cancel(number - 1)
+            time.sleep(0.002)
+
+    workers = [threading.Thread(target=come, args=(first,)) for first in (0, 100, 200)]
+    for worker in workers:
+        worker.start()
+    while any(worker.is_alive() for worker in workers) or found.busy():
+        found.step()
+    found.check_empty()
+    assert len(requests) == 36 and {request.state for request in requests.values()} == {"finished", "cancelled"}
+    for number, request in requests.items():
+        expected = alone(of, request)[: len(request.tokens)]
+        assert request.tokens.tolist() == expected and (request.state == "finished" or number % 4 == 2), number
+
+
 class Replay:
     """What stands in for a CUDA graph: what was captured is computed again, into the same memory."""
 
@@ -204,7 +254,8 @@ def simulated_graphs():
 
     @contextlib.contextmanager
     def capture(graph, pool):
-        assert loaded and pool == "pool"
+        assert pool == "pool"
+        loaded.append("captured")
         capturing.append(graph)
         yield
         capturing.pop()
@@ -222,17 +273,20 @@ def simulated_graphs():
             stack.enter_context(replaced(torch.cuda, name, value))
         stack.enter_context(replaced(fa3, "preload", loaded.append))
         of_batch = stack.enter_context(replaced(model.Fa3, "logits", logits))
-        yield
+        yield loaded
 
 
 def graphs(name):
     """Decoding replays what was captured without tokens, also with prefixes: in the same memory, by the same maxima."""
     of, replays = made(name), []
-    with simulated_graphs(), replaced(Replay, "replay", lambda graph: (replays.append(graph), replay(graph))) as replay:
+    noted = lambda graph: (replays.append(graph), replay(graph))
+    with simulated_graphs() as loaded, replaced(Replay, "replay", noted) as replay:
         for attention, how in (("fa3", {"cascade": True}), ("torch", {"pages": 12})):
             replays.clear()
             found, requests, seen, _ = served(of, attention, graphs=True, **how)
             agree(of, requests)
+            assert (loaded[0] != "captured") == (attention == "fa3"), "kernels are loaded before they are captured"
+            loaded.clear()
             assert len(found.graphs) == (8 if "cascade" in how else 4) and len(seen) + len(replays) == found.steps
             assert all(batch.chunks for batch in seen) and len(replays) > 5
             prefixes = [graph.captured[1].prefixes is not None for graph in replays]
@@ -278,14 +332,23 @@ def run(*words):
     return status, printed.getvalue(), errors.getvalue()
 
 
+@contextlib.contextmanager
+def without_tqdm():
+    sys.modules["tqdm"] = None
+    yield
+    del sys.modules["tqdm"]
+
+
 def command_line(name):
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder, "served.csv")
         words = ["--model", name, "--requests", "60", "--check", "--csv", str(file)]
         for more in (["--cascade", "--pages", "8"], ["--attention", "torch", "--rate", "400"]):
-            status, printed, errors = run(*words, *more)
+            with without_tqdm() if "--cascade" in more else contextlib.nullcontext():
+                status, printed, errors = run(*words, *more)
             assert status == 0 and "FAILED" not in printed and "without exception" in printed, (printed, errors)
-            assert "60 of 60" in errors or "60/60" in errors, errors
+            for what in ("served", "checked"):
+                assert re.search(f"{what}: (60 of 60|100%.* 60/60)", errors), errors
         with open(file, newline="") as table:
             rows = list(csv.DictReader(table))
         assert [row["attention"] for row in rows] == ["fa3", "torch"] and rows[0]["cascade"] == "True"
@@ -329,7 +392,8 @@ def vllm_stand_in(q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, seqused_k, 
 
 
 sys.modules["vllm_flash_attn"] = types.SimpleNamespace(flash_attn_varlen_func=vllm_stand_in)
-for case in (plain_is_attention, serving, cascade, sampled, in_16_bits, graphs, refusals, command_line, bad_words):
-    for name in model.ON_CPU if case not in (refusals, bad_words) else ("llama",):
+both = (plain_is_attention, serving, beginnings, cascade, sampled, in_16_bits, threads, graphs, command_line)
+for case in (*both, refusals, bad_words):
+    for name in model.ON_CPU if case in both else ("llama",):
         case(name)
     print(case.__name__, flush=True)

@@ -121,7 +121,7 @@ def check(model, requests, options, show):
             logits = model.logits(torch.tensor(request.tokens[:-1].tolist(), device=device))[request.prompt - 1 :]
             ids = torch.full_like(positions, request.number)
             found = scores(logits, ids, positions, options.temperature, options.seed)
-            gaps = found.amax(1) - found.gather(1, given[:, None])[:, 0]
+            gaps = (found.amax(1) - found.gather(1, given[:, None])[:, 0]).nan_to_num(math.inf)
             tokens, different = tokens + len(given), different + (gaps > 0).sum().item()
             gap = max(gap, gaps.max().item())
             limit = min(limit, NEAR * torch.finfo(model.head.weight.dtype).eps * found.std().item())

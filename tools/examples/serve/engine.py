@@ -14,7 +14,6 @@ import hashlib
 import itertools
 import time
 
-import fa3
 import torch
 
 from model import Batch, Prefixes
@@ -171,7 +170,7 @@ class Engine:
             for page in reversed(request.pages):
                 self.pages.release(page)
             self.slots.append(request.slot)
-            request.pages, request.slot, request.done = [], None, 0
+            request.pages, request.slot = [], None
         request.state = state
         if state == "waiting":
             self.waiting.appendleft(request)
@@ -308,12 +307,11 @@ class Engine:
 
     def groups(self, singles, chunks):
         """[(sequences, rows, how many pages they have in common)], in the order of the rows. Those with chunks are
-        alone. A page counts if it was full before this step."""
-        full = lambda request: request.pages[: request.done // self.page_size]
+        alone. What sequences with one new token have in common ends with that token or before it."""
         groups = []
-        for _, members in itertools.groupby(singles, lambda request: full(request)[:1] or request.number):
-            columns = list(zip(*map(full, members)))
-            members = len(columns[0]) if columns else 1
+        for _, members in itertools.groupby(singles, lambda request: request.pages[0]):
+            columns = list(zip(*(request.pages for request in members)))
+            members = len(columns[0])
             common = list(itertools.takewhile(lambda pages: len(set(pages)) == 1, columns)) if members > 1 else []
             groups.append((members, members, len(common)))
         return groups + [(1, rows, 0) for rows in chunks]
@@ -339,7 +337,7 @@ class Engine:
 
     def capture(self):
         """One of each size, of sequences without tokens."""
-        fa3.preload(self.device)
+        self.attention.preload()
         pool, side = torch.cuda.graph_pool_handle(), torch.cuda.Stream(self.device)
         for size, with_prefixes in itertools.product(reversed(self.sizes), {False, self.cascade}):
             batch = self.batch([], size, with_prefixes)

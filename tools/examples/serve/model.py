@@ -157,6 +157,10 @@ class Fa3:
         dims = sizes.layers, 2, pages + 1, page_size, sizes.kv_heads, sizes.head_dim
         self.caches = torch.zeros(dims, dtype=like.dtype, device=like.device)
 
+    def preload(self):
+        """Before a CUDA graph is captured."""
+        fa3.preload(self.caches.device)
+
     def logits(self, batch):
         """Those behind the last token of each sequence."""
         self.batch, self.schedules = batch, {}
@@ -182,11 +186,11 @@ class Fa3:
 
     def append_by_torch(self, q, k, v, k_cache, v_cache):
         batch = self.batch
-        rows = torch.arange(len(q), device=q.device)
+        rows = torch.arange(len(q), dtype=torch.int32, device=q.device)
         sequence = torch.searchsorted(batch.cu, rows, right=True) - 1
         nobodys = sequence >= len(batch.before)
         sequence = sequence.clamp(max=len(batch.before) - 1)
-        positions = (batch.before[sequence] + rows - batch.cu[sequence]).masked_fill(nobodys, 0)
+        positions = (batch.before[sequence] + rows - batch.cu[sequence]).long().masked_fill(nobodys, 0)
         page = batch.table[sequence, positions // self.page_size].long().masked_fill(nobodys, self.pages)
         row = positions % self.page_size
         k_cache[page, row] = rotated(k, self.model.cos[positions], self.model.sin[positions])
@@ -235,7 +239,11 @@ class Vllm(Fa3):
 
 
 class Torch(Fa3):
-    """The same by torch alone: each sequence's pages are gathered for scaled_dot_product_attention."""
+    """The same by torch alone: each sequence's pages are gathered for scaled_dot_product_attention, in a CUDA graph as
+    many as the longest one may have."""
+
+    def preload(self):
+        pass
 
     def append(self, *tensors):
         return self.append_by_torch(*tensors)
