@@ -13,8 +13,8 @@ constexpr unsigned char entry_bit = 0x10;  // STO_CUDA_ENTRY in a symbol's st_ot
 constexpr uint32_t type_cuda_info = 0x70000000;
 
 // EIATTR codes of .nv.info
-constexpr int attribute_max_threads = 0x05, attribute_frame_size = 0x11, attribute_parameter = 0x17,
-              attribute_registers = 0x2f;
+constexpr int attribute_max_threads = 0x05, attribute_required_threads = 0x10, attribute_frame_size = 0x11,
+              attribute_parameter = 0x17, attribute_registers = 0x2f;
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
@@ -86,7 +86,9 @@ Cubin read_cubin(std::string_view bytes) {
         // One for each parameter; the size stands above 18 bits of other things.
         if (attribute == attribute_parameter && payload.size() >= 12)
           cubin.kernels[kernel->second].parameter_bytes += static_cast<int>(need<uint32_t>(payload, 8) >> 18);
-        if (attribute != attribute_max_threads || payload.size() < 12) return;
+        // .maxntid, or .reqntid, which says how many threads there always are.
+        if ((attribute != attribute_max_threads && attribute != attribute_required_threads) || payload.size() < 12)
+          return;
         cubin.kernels[kernel->second].max_threads =
             static_cast<int>(need<uint32_t>(payload, 0) * need<uint32_t>(payload, 4) * need<uint32_t>(payload, 8));
       });

@@ -15,7 +15,7 @@ struct KernelRecord {
   int registers = 0;         // per thread at launch; setmaxnreg moves them later
   int stack_bytes = 0;       // frame size: spills and local arrays
   int64_t shared_bytes = 0;  // static; dynamic shared memory is a launch parameter
-  int max_threads = 0;       // of __launch_bounds__, 0 if there are none
+  int max_threads = 0;       // of __launch_bounds__ or .reqntid, 0 if there are none
   int parameter_bytes = 0;   // that a launch passes
   uint64_t code_bytes = 0;
   bool stands_alone = false;  // its code refers to nothing else in the image

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "figures.h"
+#include "first_turn.h"
 #include "names.h"
 #include "text.h"
 
@@ -27,7 +28,8 @@ void find_loops(Kernel& kernel) {
     if (!wgmma[l] || !inner[l]) continue;
     WgmmaLoop loop;
     loop.loop = static_cast<int>(l);
-    loop.path = hot_path(kernel.listing, kernel.cfg, kernel.cfg.loops[l]);
+    const Loop& whole = kernel.cfg.loops[l];
+    loop.path = hot_path(kernel.listing, kernel.cfg, whole, first_turn_only(kernel.listing, kernel.cfg, whole));
     loop.turn = follow(kernel.listing, kernel.cfg, loop.path, true);
     if (!loop.turn.gemms.empty()) kernel.loops.push_back(std::move(loop));
   }

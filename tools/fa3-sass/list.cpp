@@ -51,8 +51,8 @@ std::string list_text(const Kernel& kernel, const Columns& columns, const Colour
                      pad(shown(kernel, "registers"), 6) + pad(shown(kernel, "setmaxnreg"), 12) +
                      pad(shown(kernel, "threads"), 9) + pad(shown(kernel, "shared"), 6) +
                      pad(shown(kernel, "stack"), 7);
-  const std::string spills = pad(shown(kernel, "local"), 8);
-  text += (find(kernel.figures, "local")->value > 0 ? colours.red(spills) : spills) +
+  const std::string spills = pad(shown(kernel, "spills"), 8);
+  text += (find(kernel.figures, "spills")->value > 0 ? colours.red(spills) : spills) +
           pad(shown(kernel, "instructions"), 6) + " ";
   for (const auto& [opcode, count] : wgmma_counts(kernel)) text += " " + std::to_string(count) + " " + opcode;
   text += "\n";
@@ -60,6 +60,8 @@ std::string list_text(const Kernel& kernel, const Columns& columns, const Colour
     text += colours.dim("  with the functions it calls: " + words(kernel.followed)) + "\n";
   if (!kernel.unseen.empty())
     text += colours.red("  calls what this file does not have: " + words(kernel.unseen)) + "\n";
+  if (const Figure* calls = find(kernel.figures, "calls_by_address"); calls->value > 0)
+    text += colours.dim("  calls by address, which are not followed: " + calls->shown()) + "\n";
   for (const WgmmaLoop& loop : kernel.loops)
     text += colours.dim(std::string(loop.hot ? "  hot loop      " : "  boundary loop ") + loop.gemms + "; " +
                         std::to_string(loop.turn.size()) + " instructions, " + find(loop.figures, "groups")->shown() +

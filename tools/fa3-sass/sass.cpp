@@ -75,7 +75,8 @@ Instruction instruction_of(int line, int address, std::string_view text) {
   result.opcode = std::string(text.substr(0, space));
   if (result.opcode.empty() || !std::isupper(static_cast<unsigned char>(result.opcode[0])))
     throw ParseError(line, "no instruction in \"" + std::string(text.substr(0, 40)) + "\"");
-  result.operands = operands_of(text.substr(space));
+  text.remove_prefix(space);
+  result.operands = operands_of(text.substr(0, text.find("(*")));
   return result;
 }
 
