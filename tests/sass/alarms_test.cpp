@@ -112,7 +112,9 @@ TEST_CASE("a look at a barrier ahead of time is no wait") {
 
 TEST_CASE("ptxas may split an address in any way") {
   const std::string arrival = "@!P3 SYNCS.ARRIVE";
-  const auto with = [&](const Lines& lines) { return figure(replaced(with_producer(), arrival, lines), "never_arrived"); };
+  const auto with = [&](const Lines& lines) {
+    return figure(replaced(with_producer(), arrival, lines), "never_arrived");
+  };
   CHECK(with({"IMAD R9, R8, 0x8, R22", "VIADD R9, R9, 0xf8",
               "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+URZ+0x10], RZ"}) == 0);  // 0x108
   CHECK(with({"IMAD R9, R8, 0x8, R22", "VIADD R9, R9, 0xf8",

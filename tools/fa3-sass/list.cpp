@@ -35,7 +35,13 @@ std::map<std::string, int> wgmma_counts(const Kernel& kernel) {
 
 void Columns::make_room(size_t number_of_kernel, const std::string& name_of_kernel) {
   number = std::max(number, std::to_string(number_of_kernel).size());
-  name = std::max(name, shortened(name_of_kernel).size());
+  name = std::max(name, std::min(shortened(name_of_kernel).size(), shown_name));
+}
+
+std::string list_summary(size_t kernels, size_t with_wgmmas) {
+  const std::string all = std::to_string(kernels) + " kernels, ";
+  return with_wgmmas == 0 ? all + "none with WGMMAs: nothing here is attention for Hopper\n"
+                          : all + std::to_string(with_wgmmas) + " of them with WGMMAs\n";
 }
 
 std::string list_head(const Columns& columns, const Colours& colours) {

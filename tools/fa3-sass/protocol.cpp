@@ -207,8 +207,9 @@ class Follower {
   }
 
   // On any way to an instruction: shared memory that was written, by stmatrix or not, and mbarriers that were
-  // initialised, with no fence since. `fresh` are those barriers until a fence, `initialised` also until a barrier of the
-  // thread block. `own` are stores until a wait for an mbarrier: behind it, TMA stores what other threads handed over.
+  // initialised, with no fence since. `fresh` are those barriers until a fence, `initialised` also until a barrier of
+  // the thread block. `own` are stores until a wait for an mbarrier: behind it, TMA stores what other threads handed
+  // over.
   struct Dirty {
     bool stored = false, own = false, by_matrix = false, initialised = false, fresh = false;
     bool operator==(const Dirty&) const = default;
