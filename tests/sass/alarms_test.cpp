@@ -100,6 +100,7 @@ TEST_CASE("a look at a barrier ahead of time is no wait") {
   CHECK(loose(looking(work, {"@!P1 EXIT"})) == 1);
   CHECK(loose(looking(work, {})) == 1);  // nobody asks
   CHECK(loose(looking(work, {"FSETP.GT.AND P1, PT, R8, RZ, PT", "@P1 BRA `(.L_ready)"})) == 1);
+  CHECK(loose(looking({}, {"SYNCS.PHASECHK.TRANS64.TRYWAIT PT, [UR24], R26", "SEL R9, RZ, 0x1, PT"})) == 2);
   // Kept as a number, and tested somewhere.
   CHECK(loose(looking(work, Lines{"SEL R9, RZ, 0x1, !P1", "ISETP.NE.AND P0, PT, R9, RZ, PT",
                                   "@!P0 BRA `(.L_ready)"} + spin)) == 0);

@@ -145,6 +145,7 @@ class Follower {
     std::set<int> seen;
     std::vector<std::pair<int, int>> work{{b, wait + 1}};
     bool tested = false;
+    if (result.index == true_predicate) return false;  // the result is thrown away
     while (!work.empty()) {
       const auto [at, from] = work.back();
       work.pop_back();
