@@ -3,6 +3,7 @@
 //   TOUCHED    O is rescaled while PV is in flight; ptxas gives the pipeline up
 //   STARVED    more values are alive than there are registers
 //   EARLY      PV is waited for before the softmax
+//   REQUIRED   as it should be, and beside it a kernel without WGMMAs
 #include <cstdint>
 
 #ifdef STARVED
@@ -94,3 +95,8 @@ extern "C" __global__ void REGISTERS miniature(float* out, uint64_t q, uint64_t 
   for (float x : values) l += x;
   out[threadIdx.x] = l;
 }
+
+#ifdef REQUIRED
+// .reqntid: a block has as many threads as this, always. No WGMMAs, no calls, no stack.
+extern "C" __global__ void __block_size__((96, 2, 1)) required(float* out) { out[threadIdx.x] = 1; }
+#endif

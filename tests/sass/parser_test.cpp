@@ -54,6 +54,23 @@ TEST_CASE("cuobjdump's listing is understood too") {
   CHECK(functions[0].code[1].targets == std::vector<int>{0});
 }
 
+TEST_CASE("where an instruction comes from, if the listing says so") {
+  const std::string listing = text("f", {"NOP", "FADD R0, R0, R1", "FMUL R0, R0, R1", "EXIT"});
+  const auto with = [&](const std::string& before, const std::string& remark) {
+    std::string marked = listing;
+    marked.insert(marked.rfind('\n', marked.find(before)) + 1, remark);
+    return marked;
+  };
+  CHECK(sass::parse(listing)[0].code[1].source.empty());
+  const auto plain = sass::parse(with("FADD", "\t//## File \"/home/x/kernel.cu\", line 12\n"))[0].code;
+  CHECK(plain[0].source.empty());
+  CHECK(plain[1].source == "kernel.cu:12");
+  CHECK(plain[2].source == "kernel.cu:12");
+  const auto inlined = sass::parse(with("FADD", "\t//## File \"/i/ptx.cuh\", line 7 inlined at \"/k.cu\", line 9\n"
+                                                "\t//## File \"/k.cu\", line 9\n"))[0].code;
+  CHECK(inlined[1].source == "ptx.cuh:7, from k.cu:9");
+}
+
 TEST_CASE("damage is an error that names the line") {
   const std::string whole = text("f", {".L_0", "MOV R1, R2", "@P0 BRA `(.L_0)", "EXIT"});
   CHECK_NOTHROW(sass::parse(whole));

@@ -17,6 +17,7 @@ Rules broken(const sass::Contract& contract, const sass::Kernel& kernel) {
   Rules rules;
   for (const sass::Finding& finding : sass::check(contract, kernel))
     if (finding.state == sass::Finding::State::broken) rules.push_back(finding.rule);
+    else if (finding.state == sass::Finding::State::advice) rules.push_back("advice: " + finding.rule);
   return rules;
 }
 
@@ -36,11 +37,11 @@ TEST_CASE("the preset: a good kernel keeps it, each kind of damage breaks its ru
     return broken_preset(replaced(with_producer(), line, by));
   };
   CHECK(broken_preset(with_producer()).empty());
-  CHECK(damaged("FADD R4, R4, R25", {"STL [R1], R25"}) == Rules{"kernel.local == 0", "hot[QK+PV].local == 0"});
-  CHECK(damaged("FADD R4, R4, R25", {"FSEL R25, R25, -INF, P0"}) == Rules{"hot[QK+PV].masks == 0"});
+  CHECK(damaged("FADD R4, R4, R25", {"STL [R1], R25"}) == Rules{"kernel.spills == 0", "hot[QK+PV].local == 0"});
+  CHECK(damaged("FADD R4, R4, R25", {"FSEL R25, R25, -INF, P0"}) == Rules{"advice: hot[QK+PV].masks == 0"});
   CHECK(damaged("FADD R4, R4, R25", {"FADD R40, R40, R25"}) == Rules{"hot[QK+PV].touches == 0"});
   CHECK(damaged("WARPGROUP.DEPBAR.LE gsb0, 0x1", {"WARPGROUP.DEPBAR.LE gsb0, 0x0"}) ==
-        Rules{"hot[QK+PV].exps_overlapped > 0"});
+        Rules{"advice: hot[QK+PV].exps_overlapped > 0"});
   CHECK(broken_preset(good()) == Rules{"kernel.never_arrived == 0"});  // nobody fills its buffers
 }
 
@@ -50,6 +51,33 @@ TEST_CASE("the preset is for attention") {
   CHECK_FALSE(sass::is_attention(
       kernel({".L_loop", "WARPGROUP.ARRIVE", "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], R24, gsb0",
               "WARPGROUP.DEPBAR.LE gsb0, 0x0", "@P0 BRA `(.L_loop)", "EXIT"})));
+}
+
+TEST_CASE("presets: attention, gemm, any; and what a broken rule means") {
+  const Lines gemm = {".L_loop", "WARPGROUP.ARRIVE", "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], R24, gsb0",
+                      "WARPGROUP.DEPBAR.LE gsb0, 0x0", "FSEL R2, R2, -INF, P1", "@P0 BRA `(.L_loop)", "EXIT"};
+  const auto belongs = [](const Lines& lines) {
+    const sass::Kernel made = kernel(lines);
+    std::string presets;
+    for (const char* preset : {"attention", "gemm", "any"})
+      if (sass::belongs_to(preset, made)) presets += std::string(presets.empty() ? "" : " ") + preset;
+    return presets;
+  };
+  CHECK(belongs(good()) == "attention any");
+  CHECK(belongs(gemm) == "gemm any");
+  CHECK(belongs({"EXIT"}) == "any");
+  CHECK(broken_preset(gemm).empty());  // masks are no matter of a GEMM
+  CHECK(broken_preset(replaced(gemm, "WARPGROUP.DEPBAR", {})) == Rules{"hot[GEMM].never_waited == 0"});
+  // Advice does not fail, and a sentence says what may happen.
+  sass::CheckResult result;
+  const sass::Kernel masked = kernel(replaced(with_producer(), "FADD R4, R4, R25", {"FSEL R25, R25, -INF, P0"}));
+  sass::check_contract(sass::preset_for(masked), masked, result);
+  CHECK(result.passed());
+  CHECK_THAT(sass::check_text(result, {}, false),
+             ContainsSubstring("1 with advice") && ContainsSubstring("Scores are masked in every turn."));
+  sass::check_contract(sass::preset_for(kernel(good())), kernel(good()), result);
+  CHECK_FALSE(result.passed());
+  CHECK(sass::check_text(result, {}, false).starts_with("2 kernels, 1 of them breaks rules:\n"));
 }
 
 TEST_CASE("a first contract: the kernel keeps it, a spoilt one does not") {
@@ -67,14 +95,14 @@ TEST_CASE("a first contract: the kernel keeps it, a spoilt one does not") {
   };
   CHECK(spoilt("WARPGROUP.DEPBAR.LE gsb0, 0x1", {"WARPGROUP.DEPBAR.LE gsb0, 0x0"}).front() ==
         "hot[QK+PV].waits == 1 0");
-  CHECK(spoilt("FADD R4, R4, R25", {"STL [R1], R25"}) == Rules{"kernel.local <= 0", "hot[QK+PV].local <= 0"});
+  CHECK(spoilt("FADD R4, R4, R25", {"STL [R1], R25"}) == Rules{"kernel.spills <= 0", "hot[QK+PV].local <= 0"});
 }
 
 TEST_CASE("a first contract says where the kernel is not what it should be") {
   const Lines drained = replaced(replaced(good(), "WARPGROUP.DEPBAR.LE gsb0, 0x1", {"WARPGROUP.DEPBAR.LE gsb0, 0x0"}),
                                  "FADD R4, R4, R25", {"STL [R1], R25"});
   const sass::Kernel toy = kernel(drained);
-  CHECK_THAT(sass::first_contract(toy), ContainsSubstring("kernel.local <= 1  # should be 0\n") &&
+  CHECK_THAT(sass::first_contract(toy), ContainsSubstring("kernel.spills <= 1  # should be 0\n") &&
                                             ContainsSubstring("exps_overlapped >= 0  # should be more than 0\n"));
   CHECK(broken_first(toy, toy).empty());
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
@@ -15,6 +16,7 @@
 #include "listings.h"
 #include "pipeline.h"
 #include "process.h"
+#include "reports.h"
 #include "source.h"
 #include "text.h"
 #include "tidy.h"
@@ -94,6 +96,27 @@ TEST_CASE("a bundle of kernels is disassembled as each of them alone is") {
       REQUIRE(both[k].code[i].targets == code[i].targets);
     }
   }
+}
+
+TEST_CASE("what a look at the machine code tells is what the disassembler would") {
+  const auto source = sass::open_source(cubins + "/required.cubin");
+  std::vector<sass::Kernel> kernels = source->read(source->matching(""));
+  REQUIRE(kernels.size() == 2);
+  size_t plain = 0;
+  for (const sass::Kernel& kernel : kernels) {
+    const size_t entry = static_cast<size_t>(kernel.number) - 1;
+    const sass::KernelRecord& record = *source->record(entry);
+    CHECK(source->may_have_wgmmas(entry) == (kernel.record.name == "miniature"));
+    if (!record.plain) continue;
+    ++plain;
+    CHECK(record.max_threads == 96 * 2);  // .reqntid
+    CHECK(sass::list_text(sass::plain_kernel(record, kernel.number), {}, {}) == sass::list_text(kernel, {}, {}));
+  }
+  CHECK(plain == 1);
+  CHECK_FALSE(sass::open_source(cubins + "/starved.cubin")->record(0)->plain);
+  const std::string listed = sass::run({std::getenv("FA3_SASS"), "list", cubins + "/required.cubin"}).out;
+  CHECK(listed.starts_with("2 kernels, 1 of them with WGMMAs\n#  kernel"));
+  CHECK(sass::list_summary(22182, 0) == "22182 kernels, none with WGMMAs: nothing here is attention for Hopper\n");
 }
 
 TEST_CASE("kernels of one name, of one file: each is found, and has a number") {

@@ -3,6 +3,7 @@
 #include <catch2/matchers/catch_matchers_string.hpp>
 
 #include <regex>
+#include <set>
 
 #include "listings.h"
 #include "regions.h"
@@ -190,6 +191,19 @@ TEST_CASE("two kernels side by side, in one scale") {
       steps.push_back((ticks[t].second - ticks[t - 1].second) / (ticks[t].first - ticks[t - 1].first));
   REQUIRE(steps.size() > 2);
   CHECK(std::abs(steps.front() - steps.back()) < 0.05);
+}
+
+TEST_CASE("in the legend no two things have one colour") {
+  std::set<std::string> colours;
+  const std::string page = picture(
+      kernel(replaced(with_producer(), "FADD R4, R4, R25",
+                      {"STL [R1], R4", "FMUL R40, R40, R5", "FSEL R25, R25, -INF, P0", "BAR.SYNC 0x1, 0x80"})));
+  size_t squares = 0;
+  const std::string square = "width=\"10.0\" height=\"10.0\" fill=\"";
+  for (size_t at = page.find(square); at != std::string::npos; at = page.find(square, at + 1), ++squares)
+    colours.insert(page.substr(at + square.size(), 7));
+  CHECK(squares > 10);
+  CHECK(colours.size() == squares);
 }
 
 TEST_CASE("a kernel without WGMMAs: said, and shown with --all") {

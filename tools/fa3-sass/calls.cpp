@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kinds.h"
+#include "operands.h"
 
 namespace sass {
 namespace {
@@ -98,7 +99,7 @@ class Copier {
       const Function callee = function_of(instruction, *function.listing);
       const int size = static_cast<int>(out.size()) + callee.end - callee.begin;
       if (!callee.listing) {
-        unseen_.insert(instruction.callee);
+        if (!calls_by_address(instruction)) unseen_.insert(instruction.callee);
       } else if (size <= most_instructions && follows(callee)) {
         followed_.insert(instruction.callee);
         copy(callee, true);
@@ -125,6 +126,10 @@ class Copier {
 
 bool has_calls(const Listing& listing) {
   return std::any_of(listing.code.begin(), listing.code.end(), [](const Instruction& i) { return i.is("CALL"); });
+}
+
+bool calls_by_address(const Instruction& i) {
+  return i.is("CALL") && !i.operands.empty() && operand_of(i.operands.back()).is_register();
 }
 
 Called follow_calls(Listing kernel, const std::map<std::string, Listing>& others) {

@@ -17,6 +17,9 @@ struct Called {
 
 bool has_calls(const Listing& listing);
 
+// A call of what a register holds: printf, a virtual function. Which one it is cannot be seen.
+bool calls_by_address(const Instruction& instruction);
+
 // Functions with WGMMAs, their waits or exponentials, or that call such, are followed; others stay calls.
 Called follow_calls(Listing kernel, const std::map<std::string, Listing>& others);
 

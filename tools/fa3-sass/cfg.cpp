@@ -150,7 +150,8 @@ Cfg control_flow(const Listing& listing) {
   return cfg;
 }
 
-std::vector<int> hot_path(const Listing& listing, const Cfg& cfg, const Loop& loop) {
+std::vector<int> hot_path(const Listing& listing, const Cfg& cfg, const Loop& loop,
+                          const std::set<std::pair<int, int>>& first_turn_only) {
   struct Way {
     int wgmmas = -1, instructions = 0, from = -1;
     bool better_than(const Way& other) const {
@@ -171,7 +172,7 @@ std::vector<int> hot_path(const Listing& listing, const Cfg& cfg, const Loop& lo
     for (int i = block.begin; i < block.end; ++i) way.wgmmas += is_wgmma(listing.code[static_cast<size_t>(i)]);
     way.instructions += block.end - block.begin;
     for (int successor : block.successors) {
-      if (!loop.contains(successor)) continue;
+      if (!loop.contains(successor) || first_turn_only.contains({id, successor})) continue;
       const Way next{way.wgmmas, way.instructions, rank};
       const int to = cfg.rank[static_cast<size_t>(successor)];
       if (successor == loop.header) {
@@ -187,6 +188,7 @@ std::vector<int> hot_path(const Listing& listing, const Cfg& cfg, const Loop& lo
     if (path.back() == loop.header) break;
   }
   std::reverse(path.begin(), path.end());
+  if (path.empty() && !first_turn_only.empty()) return hot_path(listing, cfg, loop, {});  // there is no other way
   return path;
 }
 

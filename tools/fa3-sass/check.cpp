@@ -27,22 +27,28 @@ Finding broken(const std::string& row, const std::string& rule, const std::strin
 
 // Of many kernels: how many break each rule.
 std::string summary(const CheckResult& result, const Colours& colours) {
-  if (result.kernels < 2 || result.passed()) return {};
+  if (result.kernels < 2) return {};
   std::set<std::pair<int, std::string>> bad;
   std::map<std::string, size_t> kernels_of;  // by rule
+  std::map<std::string, std::string> meanings;
   for (const Finding& finding : result.findings) {
-    if (finding.state != Finding::State::broken) continue;
-    bad.emplace(finding.number, finding.row);
-    ++kernels_of[finding.rule];
+    if (finding.state != Finding::State::broken && finding.state != Finding::State::advice) continue;
+    const bool advice = finding.state == Finding::State::advice;
+    if (!advice) bad.emplace(finding.number, finding.row);
+    const std::string rule = finding.rule + (advice ? " (advice)" : "");
+    ++kernels_of[rule];
+    meanings[rule] = finding.meaning;
   }
   std::vector<std::pair<size_t, std::string>> rules;
   for (const auto& [rule, count] : kernels_of) rules.emplace_back(count, rule);
   std::ranges::stable_sort(rules, std::greater(), &std::pair<size_t, std::string>::first);
-  std::string text =
-      std::to_string(result.kernels) + " kernels, " + std::to_string(bad.size()) + " of them break rules:\n";
+  std::string text = std::to_string(result.kernels) + " kernels, " +
+                     (bad.empty() ? "none" : std::to_string(bad.size())) + " of them " +
+                     (bad.size() == 1 ? "breaks" : "break") + " rules" + (rules.empty() ? "" : ":") + "\n";
   for (const auto& [count, rule] : rules) {
     const std::string number = std::to_string(count);
     text += std::string(number.size() < 7 ? 7 - number.size() : 0, ' ') + number + "  " + colours.bold(rule) + "\n";
+    if (!meanings[rule].empty()) text += "         " + meanings[rule] + "\n";
   }
   return text;
 }
@@ -108,11 +114,12 @@ void check_contract(const Contract& contract, const Kernel& kernel, CheckResult&
 std::string check_text(const CheckResult& result, const Colours& colours, bool verbose) {
   std::string text;
   for (size_t begin = 0; begin < result.findings.size();) {
-    size_t end = begin, bad = 0, waived = 0;
+    size_t end = begin, bad = 0, waived = 0, advice = 0;
     const auto same = [&](const Finding& a, const Finding& b) { return a.row == b.row && a.number == b.number; };
     for (; end < result.findings.size() && same(result.findings[end], result.findings[begin]); ++end) {
       bad += result.findings[end].state == Finding::State::broken;
       waived += result.findings[end].state == Finding::State::waived;
+      advice += result.findings[end].state == Finding::State::advice;
     }
     // Which of the kernels whose names look the same when shortened.
     const int number = result.kernels > 1 ? result.findings[begin].number : 0;
@@ -121,21 +128,27 @@ std::string check_text(const CheckResult& result, const Colours& colours, bool v
             std::to_string(end - begin) + " rules";
     if (bad) text += ", " + std::to_string(bad) + " broken";
     if (waived) text += ", " + std::to_string(waived) + " waived";
+    if (advice) text += ", " + std::to_string(advice) + " with advice";
     text += "\n";
     for (; begin < end; ++begin) {
       const Finding& finding = result.findings[begin];
       if (finding.state == Finding::State::kept && !verbose) continue;
-      text += "  " + finding.place + ": " + colours.bold(finding.rule) + "\n    expected " + finding.expected +
-              "\n    found    " + finding.found + "\n";
+      text += "  " + finding.place + ": " + colours.bold(finding.rule) +
+              (finding.state == Finding::State::advice ? " (advice)" : "") + "\n";
+      if (!finding.meaning.empty() && finding.state != Finding::State::kept) text += "    " + finding.meaning + "\n";
+      text += "    expected " + finding.expected + "\n    found    " + finding.found + "\n";
       if (finding.state == Finding::State::waived) text += "    waived   " + finding.reason + "\n";
       if (finding.state == Finding::State::waived && !verbose) continue;
       const size_t shown = std::min(finding.instructions.size(), instructions_shown);
-      for (size_t i = 0; i < shown; ++i) text += "      " + colours.dim(finding.instructions[i]) + "\n";
+      for (size_t i = 0; i < shown; ++i) {
+        const std::string source = i < finding.sources.size() ? finding.sources[i] : "";
+        text += "      " + colours.dim(finding.instructions[i]) + (source.empty() ? "" : "  // " + source) + "\n";
+      }
       if (shown < finding.instructions.size())
         text += "      and " + std::to_string(finding.instructions.size() - shown) + " more\n";
     }
   }
-  return text + summary(result, colours);
+  return summary(result, colours) + text;
 }
 
 }  // namespace sass

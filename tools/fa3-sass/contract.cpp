@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "figures.h"
+#include "meaning.h"
 #include "table.h"
 #include "text.h"
 
@@ -99,6 +100,7 @@ struct Checker {
     finding.row = kernel.record.name;
     finding.rule = rule.text();
     finding.place = place(rule.line);
+    finding.meaning = meaning_of(rule.figure);
     return finding;
   }
   std::string place(int line) const {
@@ -142,8 +144,11 @@ struct Checker {
           std::string(" (") + (loop->hot ? "hot loop " : "boundary loop ") + loop->role + " at " + address + ")";
     }
     if (finding.state == Finding::State::broken && found)
-      for (int i : found->evidence)
+      for (int i : found->evidence) {
         finding.instructions.push_back(listing_line(kernel.listing.code[static_cast<size_t>(i)]));
+        finding.sources.push_back(kernel.listing.code[static_cast<size_t>(i)].source);
+      }
+    if (finding.state == Finding::State::broken && rule.advice) finding.state = Finding::State::advice;
     findings.push_back(std::move(finding));
   }
 

@@ -24,6 +24,7 @@ struct Rule {
   std::string figure;
   std::string relation;  // == <= >= < >
   std::string bound;     // a number, words, or "table"
+  bool advice = false;   // it may be meant so: no fault if it is broken
   std::string subject() const { return scope + (role.empty() ? "" : "[" + role + "]") + "." + figure; }
   std::string text() const { return subject() + " " + relation + " " + bound; }
 };
@@ -54,10 +55,12 @@ Contract read_contract(const std::string& path, std::string_view text);
 Contract without_budgets(Contract contract);
 
 struct Finding {
-  enum class State { kept, broken, waived } state = State::kept;
+  enum class State { kept, broken, waived, advice } state = State::kept;
   int number = 0;                                         // of the kernel in its file
   std::string row, rule, place, expected, found, reason;  // place: "fwd.contract:12"
+  std::string meaning;                                    // a sentence: what may happen (meaning.h)
   std::vector<std::string> instructions;                  // that make the difference, as the listing has them
+  std::vector<std::string> sources{};                     // of each, "kernel.cu:12", or empty if not known
 };
 
 // Every rule of the contract for this kernel. A kernel that no section covers, and a waiver of a rule that holds, are

@@ -13,8 +13,24 @@ constexpr unsigned char entry_bit = 0x10;  // STO_CUDA_ENTRY in a symbol's st_ot
 constexpr uint32_t type_cuda_info = 0x70000000;
 
 // EIATTR codes of .nv.info
-constexpr int attribute_max_threads = 0x05, attribute_frame_size = 0x11, attribute_parameter = 0x17,
-              attribute_registers = 0x2f;
+constexpr int attribute_max_threads = 0x05, attribute_required_threads = 0x10, attribute_frame_size = 0x11,
+              attribute_parameter = 0x17, attribute_registers = 0x2f;
+
+// Instructions have 16 bytes; the lowest 9 bits of the first word are the opcode, the next 3 the form of its operands.
+constexpr size_t instruction_bytes = 16;
+constexpr uint32_t opcode_bits = 0x1ff;
+constexpr uint32_t warpgroup = 0x1c5, first_wgmma = 0x1f0, last_wgmma = 0x1f3;  // HGMMA to BGMMA
+constexpr uint32_t telling[] = {0x1c8, 0x143, 0x144, 0x183, 0x187};  // USETMAXREG, CALL.ABS, CALL.REL, LDL, STL
+
+void glance_at(std::string_view code, KernelRecord& kernel) {
+  kernel.no_wgmmas = kernel.plain = true;
+  for (size_t at = 0; at + instruction_bytes <= code.size() && kernel.no_wgmmas; at += instruction_bytes) {
+    const uint32_t opcode = need<uint32_t>(code, at) & opcode_bits;
+    if (opcode == warpgroup || (opcode >= first_wgmma && opcode <= last_wgmma)) kernel.no_wgmmas = false;
+    if (std::ranges::count(telling, opcode) > 0) kernel.plain = false;
+  }
+  kernel.plain = kernel.plain && kernel.no_wgmmas;
+}
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
@@ -64,10 +80,17 @@ Cubin read_cubin(std::string_view bytes) {
       kernel.symbol = static_cast<int>(i);
       kernel.code_bytes = symbol.st_size;
       kernel.stands_alone = symbol.st_shndx < sections.all.size() && !relocated.contains(symbol.st_shndx);
+      if (cubin.sm == 90 && symbol.st_shndx < sections.all.size())
+        glance_at(sections.content(sections.all[symbol.st_shndx]), kernel);
       kernel_of_symbol[kernel.symbol] = kernel_of_name[kernel.name] = cubin.kernels.size();
       cubin.kernels.push_back(kernel);
     }
   }
+  const auto tells_lines = [&](const Elf64_Shdr& section) {
+    return section.sh_size > 0 && sections.name(section) == ".debug_line";
+  };
+  if (std::ranges::any_of(sections.all, tells_lines))
+    for (KernelRecord& kernel : cubin.kernels) kernel.has_lines = true;
   for (const Elf64_Shdr& section : sections.all) {
     const std::string name = sections.name(section);
     if (section.sh_type == type_cuda_info && name == ".nv.info") {
@@ -76,8 +99,9 @@ Cubin read_cubin(std::string_view bytes) {
         const auto kernel = kernel_of_symbol.find(static_cast<int>(need<uint32_t>(payload, 0)));
         if (kernel == kernel_of_symbol.end()) return;
         const int value = static_cast<int>(need<uint32_t>(payload, 4));
-        (attribute == attribute_registers ? cubin.kernels[kernel->second].registers
-                                          : cubin.kernels[kernel->second].stack_bytes) = value;
+        KernelRecord& record = cubin.kernels[kernel->second];
+        (attribute == attribute_registers ? record.registers : record.stack_bytes) = value;
+        if (record.stack_bytes > 0) record.plain = false;
       });
     } else if (section.sh_type == type_cuda_info && starts_with(name, ".nv.info.")) {
       const auto kernel = kernel_of_name.find(name.substr(9));
@@ -86,7 +110,9 @@ Cubin read_cubin(std::string_view bytes) {
         // One for each parameter; the size stands above 18 bits of other things.
         if (attribute == attribute_parameter && payload.size() >= 12)
           cubin.kernels[kernel->second].parameter_bytes += static_cast<int>(need<uint32_t>(payload, 8) >> 18);
-        if (attribute != attribute_max_threads || payload.size() < 12) return;
+        // .maxntid, or .reqntid, which says how many threads there always are.
+        if ((attribute != attribute_max_threads && attribute != attribute_required_threads) || payload.size() < 12)
+          return;
         cubin.kernels[kernel->second].max_threads =
             static_cast<int>(need<uint32_t>(payload, 0) * need<uint32_t>(payload, 4) * need<uint32_t>(payload, 8));
       });

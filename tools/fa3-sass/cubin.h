@@ -15,10 +15,14 @@ struct KernelRecord {
   int registers = 0;         // per thread at launch; setmaxnreg moves them later
   int stack_bytes = 0;       // frame size: spills and local arrays
   int64_t shared_bytes = 0;  // static; dynamic shared memory is a launch parameter
-  int max_threads = 0;       // of __launch_bounds__, 0 if there are none
+  int max_threads = 0;       // of __launch_bounds__ or .reqntid, 0 if there are none
   int parameter_bytes = 0;   // that a launch passes
   uint64_t code_bytes = 0;
   bool stands_alone = false;  // its code refers to nothing else in the image
+  bool has_lines = false;     // the image tells the source's lines
+  // What a look at the machine code tells without a disassembler: it has no WGMMAs; and it has no calls, no local
+  // memory and no setmaxnreg either, so that there is nothing to tell of it but this record.
+  bool no_wgmmas = false, plain = false;
 };
 
 struct Cubin {

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "stack.h"
 #include "text.h"
 
 namespace sass {
@@ -256,12 +257,13 @@ std::string bits_of(const Kernel& kernel) {
 }  // namespace
 
 Figures kernel_figures(const Kernel& kernel) {
-  std::vector<int> local, masks, wgmmas, setmaxnreg;
+  std::vector<int> local, masks, wgmmas, setmaxnreg, by_address;
   std::set<int> budgets;
   for (size_t i = 0; i < kernel.listing.code.size(); ++i) {
     const Instruction& instruction = kernel.listing.code[i];
     const Kind kind = kind_of(instruction);
     if (kind == Kind::local_memory) local.push_back(static_cast<int>(i));
+    if (calls_by_address(instruction)) by_address.push_back(static_cast<int>(i));
     if (kind == Kind::mask) masks.push_back(static_cast<int>(i));
     if (kind == Kind::wgmma) wgmmas.push_back(static_cast<int>(i));
     if (kind == Kind::setmaxnreg && !instruction.operands.empty()) {
@@ -286,9 +288,11 @@ Figures kernel_figures(const Kernel& kernel) {
   figures.push_back(text_of("bits", bits_of(kernel), wgmmas));
   figures.push_back(text_of("calls", join(kernel.followed, " ")));
   figures.push_back(text_of("unseen_calls", join(kernel.unseen, " ")));
+  figures.push_back(count_of("calls_by_address", by_address));
   figures.push_back(text_of("setmaxnreg", join(values, " "), setmaxnreg));
   figures.push_back(value_of("instructions", static_cast<double>(kernel.listing.code.size())));
   figures.push_back(count_of("wgmmas", wgmmas));
+  figures.push_back(count_of("spills", spills(kernel.listing, local)));
   figures.push_back(count_of("local", local));
   figures.push_back(count_of("masks", masks));
   figures.push_back(value_of("hot_loops", hot));

@@ -14,7 +14,7 @@ struct Stated {
 };
 // What the author of a kernel means, and a change should not move by chance. Shares may grow and lengths shrink.
 constexpr Stated of_kernel[] = {{"registers", "=="},          {"threads", "=="},       {"parameters", "=="},
-                                {"setmaxnreg", "=="},         {"stack", "<="},         {"local", "<="},
+                                {"setmaxnreg", "=="},         {"stack", "<="},         {"spills", "<="},
                                 {"hot_loops", "=="},          {"calls", "=="},         {"waits_without_spin", "<="},
                                 {"never_arrived", "<="},      {"tma_by_many", "<="},   {"unfenced", "<="},
                                 {"expected_bytes", "=="}};

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "floors.h"
+#include "print.h"
 #include "reports.h"
 
 namespace sass {
@@ -33,6 +34,7 @@ Json object_of(const Figures& figures) {
 }
 
 const char* word_for(Finding::State state) {
+  if (state == Finding::State::advice) return "advice";
   return state == Finding::State::kept ? "kept" : state == Finding::State::waived ? "waived" : "broken";
 }
 
@@ -78,8 +80,11 @@ std::string check_json(const CheckResult& result) {
                         {"expected", finding.expected},
                         {"found", finding.found},
                         {"reason", finding.reason},
-                        {"instructions", finding.instructions}});
-  return text_of({{"passed", result.passed()}, {"kernels", result.kernels}, {"findings", findings}}) +
+                        {"meaning", finding.meaning},
+                        {"instructions", finding.instructions},
+                        {"sources", finding.sources}});
+  return text_of({{"schema", json_schema}, {"passed", result.passed()}, {"kernels", result.kernels},
+                  {"findings", findings}}) +
          "\n";
 }
 

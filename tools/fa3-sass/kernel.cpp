@@ -4,6 +4,7 @@
 #include <map>
 
 #include "figures.h"
+#include "first_turn.h"
 #include "names.h"
 #include "text.h"
 
@@ -27,7 +28,8 @@ void find_loops(Kernel& kernel) {
     if (!wgmma[l] || !inner[l]) continue;
     WgmmaLoop loop;
     loop.loop = static_cast<int>(l);
-    loop.path = hot_path(kernel.listing, kernel.cfg, kernel.cfg.loops[l]);
+    const Loop& whole = kernel.cfg.loops[l];
+    loop.path = hot_path(kernel.listing, kernel.cfg, whole, first_turn_only(kernel.listing, kernel.cfg, whole));
     loop.turn = follow(kernel.listing, kernel.cfg, loop.path, true);
     if (!loop.turn.gemms.empty()) kernel.loops.push_back(std::move(loop));
   }
@@ -46,6 +48,17 @@ void find_loops(Kernel& kernel) {
 }
 
 }  // namespace
+
+Kernel plain_kernel(const KernelRecord& record, int number) {
+  Kernel kernel;
+  kernel.record = record;
+  kernel.readable = demangle(record.name);
+  kernel.number = number;
+  kernel.figures = kernel_figures(kernel);
+  for (Figure& figure : kernel.figures)
+    if (figure.name == "instructions") figure.value = static_cast<double>(record.code_bytes / 16);
+  return kernel;
+}
 
 Kernel analyse(const KernelRecord& record, Listing listing, const std::map<std::string, Listing>& others) {
   Kernel kernel;

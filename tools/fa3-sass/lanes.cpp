@@ -21,7 +21,7 @@ struct Choice {
 struct State {
   bool reached = false, one_lane = false;
   std::array<Across, 256> registers{};
-  std::array<Choice, 8> predicates{};
+  std::array<Choice, 8> predicates{}, uniform_predicates{};
   std::array<std::uint32_t, 256> zeros{}, single{};  // of a register, the bits set in no lane, and in one at most
   bool operator==(const State&) const = default;
 
@@ -37,6 +37,11 @@ struct State {
     for (size_t r = 0; r < registers.size(); ++r) {
       zeros[r] &= other.zeros[r];
       single[r] &= other.single[r];
+    }
+    for (size_t p = 0; p < uniform_predicates.size(); ++p) {
+      Choice& here = uniform_predicates[p];
+      const Choice& there = other.uniform_predicates[p];
+      here = {here.if_true && there.if_true, here.if_false && there.if_false};
     }
     for (size_t p = 0; p < predicates.size(); ++p) {
       // What a single lane brings from its way is of one lane, whatever it is.
@@ -71,6 +76,21 @@ Choice choice(const State& state, const Operand& predicate) {
 }
 
 bool singles_out(const State& state, const Operand& predicate) { return choice(state, predicate).if_true; }
+
+// Of a guard of TMA, which a warp issues once: whether it holds because of one lane, found by a vote.
+bool voted_for_one(const State& state, const Operand& guard) {
+  if (guard.kind != Operand::Kind::uniform_predicate || guard.index == true_predicate) return false;
+  const Choice& found = state.uniform_predicates[static_cast<size_t>(guard.index)];
+  return guard.inverted ? found.if_false : found.if_true;
+}
+
+// "VOTEU.ALL UP1, P0": where it is false, P0 is false in some lane; VOTEU.ANY: where it is true, P0 is in some.
+void vote(State& state, const Instruction& i, const std::vector<Operand>& x, bool guarded) {
+  const Choice voted = x.size() > 1 && !guarded ? choice(state, x[1]) : Choice{};
+  if (!x.empty() && x[0].kind == Operand::Kind::uniform_predicate && x[0].index != true_predicate)
+    state.uniform_predicates[static_cast<size_t>(x[0].index)] = {i.has("ANY") && voted.if_true,
+                                                                 i.has("ALL") && voted.if_false};
+}
 
 bool has_low_bits(const Operand& operand) {
   return operand.kind == Operand::Kind::number && (operand.value & 31) == 31 && !operand.negative;
@@ -177,6 +197,10 @@ void set_predicate(State& state, const Operand& to, const Choice& value, bool gu
 void set_predicates(State& state, const Decoded& d, bool guarded) {
   const Instruction& i = *d.instruction;
   const std::vector<Operand>& x = d.operands;
+  if (i.is("VOTEU")) return vote(state, i, x, guarded);
+  for (size_t k = 0; k < 2 && k < x.size() && !i.is("BRA"); ++k)  // whatever else writes one
+    if (x[k].kind == Operand::Kind::uniform_predicate && x[k].index != true_predicate)
+      state.uniform_predicates[static_cast<size_t>(x[k].index)] = {};
   if (i.is("ISETP") && x.size() > 4) {
     const Choice value =
         combined(i, comparison(state, d, 2), choice(state, x[4]),
@@ -211,7 +235,7 @@ void set_predicates(State& state, const Decoded& d, bool guarded) {
   } else {
     // Anything else that writes a predicate, among its first two operands; a vote's second is what is voted on.
     const bool reads_only = i.is("BRA") || i.is("BREAK") || i.is("EXIT") || i.is("BRX");
-    const size_t count = reads_only ? 0 : i.is("VOTE") || i.is("VOTEU") ? 1 : 2;
+    const size_t count = reads_only ? 0 : i.is("VOTE") ? 1 : 2;
     for (size_t k = 0; k < count && k < x.size(); ++k) set_predicate(state, x[k], {}, guarded);
   }
 }
@@ -311,8 +335,9 @@ std::vector<bool> by_one_lane(const Listing& listing, const Cfg& cfg) {
     for (int i = b.begin; i < b.end; ++i) {
       const Decoded& d = code[static_cast<size_t>(i)];
       elected |= d.instruction->is("ELECT") && d.guard.index == true_predicate;
+      const bool tma = d.instruction->opcode.starts_with("UTMA") || d.instruction->opcode.starts_with("UBLK");
       result[static_cast<size_t>(i)] = state.one_lane || singles_out(state, d.guard) ||
-                                       (elected && d.instruction->opcode.starts_with("UTMA"));
+                                       (tma && (elected || voted_for_one(state, d.guard)));
       step(state, d);
     }
   }

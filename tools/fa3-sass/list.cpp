@@ -35,7 +35,13 @@ std::map<std::string, int> wgmma_counts(const Kernel& kernel) {
 
 void Columns::make_room(size_t number_of_kernel, const std::string& name_of_kernel) {
   number = std::max(number, std::to_string(number_of_kernel).size());
-  name = std::max(name, shortened(name_of_kernel).size());
+  name = std::max(name, std::min(shortened(name_of_kernel).size(), shown_name));
+}
+
+std::string list_summary(size_t kernels, size_t with_wgmmas) {
+  const std::string all = std::to_string(kernels) + " kernels, ";
+  return with_wgmmas == 0 ? all + "none with WGMMAs: nothing here is attention for Hopper\n"
+                          : all + std::to_string(with_wgmmas) + " of them with WGMMAs\n";
 }
 
 std::string list_head(const Columns& columns, const Colours& colours) {
@@ -51,8 +57,8 @@ std::string list_text(const Kernel& kernel, const Columns& columns, const Colour
                      pad(shown(kernel, "registers"), 6) + pad(shown(kernel, "setmaxnreg"), 12) +
                      pad(shown(kernel, "threads"), 9) + pad(shown(kernel, "shared"), 6) +
                      pad(shown(kernel, "stack"), 7);
-  const std::string spills = pad(shown(kernel, "local"), 8);
-  text += (find(kernel.figures, "local")->value > 0 ? colours.red(spills) : spills) +
+  const std::string spills = pad(shown(kernel, "spills"), 8);
+  text += (find(kernel.figures, "spills")->value > 0 ? colours.red(spills) : spills) +
           pad(shown(kernel, "instructions"), 6) + " ";
   for (const auto& [opcode, count] : wgmma_counts(kernel)) text += " " + std::to_string(count) + " " + opcode;
   text += "\n";
@@ -60,6 +66,8 @@ std::string list_text(const Kernel& kernel, const Columns& columns, const Colour
     text += colours.dim("  with the functions it calls: " + words(kernel.followed)) + "\n";
   if (!kernel.unseen.empty())
     text += colours.red("  calls what this file does not have: " + words(kernel.unseen)) + "\n";
+  if (const Figure* calls = find(kernel.figures, "calls_by_address"); calls->value > 0)
+    text += colours.dim("  calls by address, which are not followed: " + calls->shown()) + "\n";
   for (const WgmmaLoop& loop : kernel.loops)
     text += colours.dim(std::string(loop.hot ? "  hot loop      " : "  boundary loop ") + loop.gemms + "; " +
                         std::to_string(loop.turn.size()) + " instructions, " + find(loop.figures, "groups")->shown() +

@@ -43,7 +43,8 @@ constexpr const char* version = "fa3-sass " FA3_VERSION;
 struct Arguments {
   std::string file, second_file, kernel, second_kernel;  // empty if not given
   std::string contracts, contract;
-  bool json = false, brief = false, all = false, no_budgets = false, verbose = false, preset = false, init = false;
+  bool json = false, brief = false, all = false, no_budgets = false, verbose = false, init = false, full = false;
+  std::string preset;
 };
 
 std::unique_ptr<sass::Source> source_of(const Arguments& arguments) {
@@ -56,6 +57,32 @@ sass::Columns columns_for(const sass::Source& source, const std::vector<size_t>&
   return columns;
 }
 
+// Most kernels of a large library need not be disassembled for their line.
+void list_table(const sass::Source& source, const std::vector<size_t>& wanted, const sass::Columns& columns,
+                const sass::Colours& colours) {
+  std::vector<size_t> looked_at;
+  size_t wgmmas = 0;
+  for (size_t i : wanted) {
+    wgmmas += source.may_have_wgmmas(i);
+    if (!source.record(i) || !source.record(i)->plain) looked_at.push_back(i);
+  }
+  if (wanted.size() > 1 && source.record(wanted[0]))
+    sass::print(sass::list_summary(wanted.size(), wgmmas));
+  sass::print(sass::list_head(columns, colours));
+  size_t next = 0;
+  const auto plain_before = [&](size_t kernel) {
+    for (; next < wanted.size() && wanted[next] < kernel; ++next)
+      sass::print(sass::list_text(sass::plain_kernel(*source.record(wanted[next]), static_cast<int>(wanted[next]) + 1),
+                                  columns, colours));
+  };
+  source.each(looked_at, [&](const sass::Kernel& kernel) {
+    plain_before(static_cast<size_t>(kernel.number) - 1);
+    sass::print(sass::list_text(kernel, columns, colours));
+    ++next;
+  });
+  plain_before(source.entries().size());
+}
+
 int list(const Arguments& arguments, const sass::Colours& colours) {
   const auto source = source_of(arguments);
   const auto wanted = source->matching(arguments.kernel);
@@ -64,9 +91,7 @@ int list(const Arguments& arguments, const sass::Colours& colours) {
     source->each(wanted, [&](const sass::Kernel& kernel) { kernels.add(sass::list_json(kernel)); });
     kernels.end();
   } else {
-    const sass::Columns columns = columns_for(*source, wanted);
-    sass::print(sass::list_head(columns, colours));
-    source->each(wanted, [&](const sass::Kernel& kernel) { sass::print(sass::list_text(kernel, columns, colours)); });
+    list_table(*source, wanted, columns_for(*source, wanted), colours);
   }
   return 0;
 }
@@ -105,6 +130,10 @@ int timeline(const Arguments& arguments, const sass::Colours&) {
     kernels.push_back(one_of(*sass::open_source(arguments.second_file), arguments.kernel));
   else if (!arguments.second_kernel.empty())
     kernels.push_back(one_of(*source, arguments.second_kernel));
+  for (const sass::Kernel& kernel : kernels)
+    if (!arguments.all && kernel.loops.empty())
+      throw std::runtime_error(sass::shortened(kernel.readable) +
+                               ": no loop with WGMMAs to draw; --all draws the whole kernel");
   std::vector<const sass::Kernel*> shown;
   for (const sass::Kernel& kernel : kernels) shown.push_back(&kernel);
   sass::print(sass::timeline_svg(shown, arguments.all));
@@ -151,21 +180,25 @@ sass::CheckResult check_one_contract(const Arguments& arguments, const sass::Sou
   return result;
 }
 
-sass::CheckResult check_preset(const sass::Source& source, const std::vector<size_t>& kernels) {
+sass::CheckResult check_preset(const std::string& preset, const sass::Source& source, std::vector<size_t> kernels) {
+  if (preset != "any") std::erase_if(kernels, [&](size_t kernel) { return !source.may_have_wgmmas(kernel); });
   sass::CheckResult result;
   source.each(kernels, [&](const sass::Kernel& kernel) {
-    if (sass::is_attention(kernel)) sass::check_contract(sass::preset_for(kernel), kernel, result);
+    if (sass::belongs_to(preset, kernel)) sass::check_contract(sass::preset_for(kernel), kernel, result);
   });
-  if (result.kernels == 0) throw std::runtime_error(source.name() + ": none of these kernels is attention by WGMMAs");
+  if (result.kernels == 0)
+    throw std::runtime_error(source.name() + ": none of these kernels is " +
+                             (preset == "gemm" ? "a GEMM by WGMMAs" : "attention by WGMMAs (--preset=gemm, any)"));
   return result;
 }
 
 int check(const Arguments& arguments, const sass::Colours& colours) {
-  if (arguments.preset && !(arguments.contract.empty() && arguments.contracts.empty()))
+  const bool by_preset = !arguments.preset.empty();
+  if (by_preset && !(arguments.contract.empty() && arguments.contracts.empty()))
     throw CLI::ValidationError("--preset has rules of its own, and takes no contract");
   const auto source = source_of(arguments);
   const auto kernels = source->matching(arguments.kernel);
-  const sass::CheckResult result = arguments.preset              ? check_preset(*source, kernels)
+  const sass::CheckResult result = by_preset                     ? check_preset(arguments.preset, *source, kernels)
                                    : arguments.contract.empty() ? check_table(arguments, *source, kernels)
                                                                 : check_one_contract(arguments, *source, kernels);
   sass::print(arguments.json ? sass::check_json(result) : sass::check_text(result, colours, arguments.verbose));
@@ -232,8 +265,7 @@ constexpr Flag json = {"--json", &Arguments::json, "Print JSON"},
                no_budgets = {"--no-budgets", &Arguments::no_budgets,
                              "Leave out the numbers of instructions, which are those of the pinned compiler"},
                verbose = {"--verbose", &Arguments::verbose, "Kept rules too"},
-               preset = {"--preset", &Arguments::preset,
-                         "Rules for any attention kernel, which need no table and no contract"},
+               full = {"--full-names", &Arguments::full, "Names of kernels at their whole length"},
                init = {"--init", &Arguments::init, "What the kernel is today, as rules that it keeps"};
 
 struct Verb {
@@ -243,13 +275,13 @@ struct Verb {
   std::vector<Flag> flags;
 };
 const std::vector<Verb> verbs = {
-    {"list", list, "Registers, shared memory, spills, setmaxnreg, WGMMAs and loops of each kernel", {json}},
-    {"show", show, "The main loops, annotated", {brief, all}},
+    {"list", list, "Registers, shared memory, spills, setmaxnreg, WGMMAs and loops of each kernel", {full, json}},
+    {"show", show, "The main loops, annotated", {brief, all, full}},
     {"timeline", timeline, "The main loops as a picture, SVG on standard output; two kernels stand side by side",
      {whole}},
-    {"floors", floors, "What a turn of each hot loop must cost on each unit of a multiprocessor", {json}},
+    {"floors", floors, "What a turn of each hot loop must cost on each unit of a multiprocessor", {full, json}},
     {"check", check, "The kernels of the table against their contracts; others with --contract or --preset",
-     {preset, no_budgets, verbose, json}},
+     {no_budgets, verbose, full, json}},
     {"contract", contract, "With --init: a first contract for a kernel", {init}},
     {"diff", diff, "Two builds (FILE FILE [KERNEL]), or two kernels ([FILE] KERNEL KERNEL), whatever their registers",
      {every, json}},
@@ -291,6 +323,11 @@ void declare_verbs(CLI::App& app, Arguments& arguments) {
       command.add_flag(flag.name, arguments.*flag.value, flag.help)->disable_flag_override();
   }
   CLI::App& command = *app.get_subcommand("check");
+  command
+      .add_flag("--preset{attention}", arguments.preset,
+                "Rules that need no table and no contract, for attention kernels, or --preset=gemm for others with\n"
+                "WGMMAs, or --preset=any")
+      ->check(CLI::IsMember({"attention", "gemm", "any"}));
   command.add_option("--contracts", arguments.contracts, "Where the table's contracts are, if not beside this program")
       ->type_name("FOLDER");
   command.add_option("--contract", arguments.contract, "One contract, for any kernel that it names")->type_name("FILE");
@@ -301,6 +338,7 @@ int run_verb(const CLI::App& app, const Arguments& arguments) {
     if (names_a_file(word)) throw std::runtime_error(word + ": no such file");
   if (arguments.file == "-" && arguments.second_file == "-")
     throw CLI::ValidationError("standard input can be read only once");
+  if (arguments.full) sass::show_full_names();
   const sass::Colours colours{isatty(1) && !std::getenv("NO_COLOR")};
   for (const Verb& verb : verbs)
     if (app.got_subcommand(verb.name)) return verb.run(arguments, colours);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 namespace sass {
 namespace {
@@ -10,14 +11,12 @@ struct PresetRule {
   const char *scope, *figure, *relation, *bound;
 };
 constexpr PresetRule rules[] = {
-    // No spills, and no arrays in local memory.
-    {"kernel", "stack", "==", "0"},
-    {"kernel", "local", "==", "0"},
+    {"kernel", "spills", "==", "0"},
     // The protocol between warps: waits that spin, at barriers that something arrives at; TMA from one lane; a fence
     // between what threads store and what TMA reads of it.
     {"kernel", "waits_without_spin", "==", "0"},
     {"kernel", "never_arrived", "==", "0"},
-    {"kernel", "tma_by_many", "==", "0"},
+    {"kernel", "tma_repeated", "==", "0"},
     {"kernel", "unfenced_tma", "==", "0"},
     // The pipeline is as it was written: ptxas has not given it up, and nobody touches what a WGMMA owns.
     {"hot", "serialised", "==", "0"},
@@ -28,12 +27,20 @@ constexpr PresetRule rules[] = {
     {"boundary", "never_waited", "==", "0"},
     {"boundary", "touches", "==", "0"},
     {"boundary", "local", "==", "0"},
-    // Masks are for blocks at the border. Part of the softmax at least runs under WGMMAs.
+    // Of attention. Masks are for blocks at the border. Part of the softmax at least runs under WGMMAs.
     {"hot", "masks", "==", "0"},
     {"hot", "exps_overlapped", ">", "0"},
 };
 
+// What may be meant: masks that depend on data, exponentials that other warpgroups hide.
+bool is_advice(std::string_view figure) { return figure == "masks" || figure == "exps_overlapped"; }
+
 }  // namespace
+
+bool belongs_to(const std::string& preset, const Kernel& kernel) {
+  const bool wgmmas = find(kernel.figures, "wgmmas")->value > 0, attention = is_attention(kernel);
+  return preset == "any" || (preset == "gemm" ? wgmmas && !attention : attention);
+}
 
 bool is_attention(const Kernel& kernel) {
   const Figure* work = find(kernel.figures, "work");
@@ -42,8 +49,9 @@ bool is_attention(const Kernel& kernel) {
 
 Contract preset_for(const Kernel& kernel) {
   Contract contract{"preset", {Section{1, {"*"}, {}, {}}}};
+  const bool attention = is_attention(kernel);
   const auto add = [&](const PresetRule& rule, const std::string& role, const Figures& figures) {
-    if (!find(figures, rule.figure)) return;
+    if (!find(figures, rule.figure) || (is_advice(rule.figure) && !attention)) return;
     Rule made;
     made.line = static_cast<int>(&rule - rules) + 1;
     made.scope = rule.scope;
@@ -51,6 +59,7 @@ Contract preset_for(const Kernel& kernel) {
     made.figure = rule.figure;
     made.relation = rule.relation;
     made.bound = rule.bound;
+    made.advice = is_advice(rule.figure);
     contract.sections[0].rules.push_back(made);
   };
   for (const PresetRule& rule : rules) {

@@ -1,4 +1,4 @@
-// Rules that hold for any attention kernel, whoever wrote it: they need neither the table nor a contract.
+// Rules that hold for any kernel, whoever wrote it: they need neither the table nor a contract.
 #pragma once
 
 #include "contract.h"
@@ -7,6 +7,9 @@ namespace sass {
 
 // A loop of QK and PV, or of a backward pass.
 bool is_attention(const Kernel& kernel);
+
+// Which kernels a preset is for: "attention"; "gemm", others with WGMMAs; "any".
+bool belongs_to(const std::string& preset, const Kernel& kernel);
 
 // The rules, as far as the kernel has what they speak of: a listing tells of no stack, and not every loop has
 // exponentials.

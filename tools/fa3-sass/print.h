@@ -9,10 +9,15 @@ namespace sass {
 // Throws std::system_error.
 void print(std::string_view text);
 
-// {"<name>":[ entry, entry ]}, printed entry by entry.
+// The version of what --json prints. Names that come new do not change it; those that go, or mean something else, do.
+constexpr int json_schema = 1;
+
+// {"schema":1,"<name>":[ entry, entry ]}, printed entry by entry.
 class JsonList {
  public:
-  explicit JsonList(const std::string& name) { print("{\"" + name + "\":["); }
+  explicit JsonList(const std::string& name) {
+    print("{\"schema\":" + std::to_string(json_schema) + ",\"" + name + "\":[");
+  }
   void add(const std::string& entry) {
     print((any_ ? "," : "") + entry);
     any_ = true;

@@ -8,6 +8,7 @@
 #include "kinds.h"
 #include "lanes.h"
 #include "operands.h"
+#include "repeated.h"
 #include "text.h"
 #include "values.h"
 
@@ -108,9 +109,14 @@ class Follower {
         const Operand written = operand_of(code(i).operands[k]);
         if (written.kind == result.kind && written.index == result.index && !code(i).is("BAR")) return -1;
       }
-    const Instruction& last = code(end);
+    return end == wait ? -1 : way_if_not(result, b);
+  }
+
+  // Where a block's last branch leads if the predicate is false; -1 if it does not depend on it.
+  int way_if_not(const Operand& result, int b) const {
+    const Instruction& last = code(block(b).end - 1);
     const Operand guard = guard_of(last);
-    if (end == wait || guard.index != result.index || guard.kind != result.kind) return -1;
+    if (guard.index != result.index || guard.kind != result.kind) return -1;
     // The phase is over, and so is the thread: then what follows is the way of those that wait.
     if (last.is("EXIT") && !guard.inverted && block(b).successors.size() == 1) return block(b).successors.front();
     if (!last.is("BRA")) return -1;
@@ -129,6 +135,43 @@ class Follower {
 
   // Does the wait come back to itself, or to a copy of itself, until the phase is over?
   bool spins(int wait, int b, std::set<int>& copies) const {
+    return not_yet(wait, b) < 0 ? is_peek(wait, b, copies) : comes_back(wait, b, copies);
+  }
+
+  // A look at a barrier ahead of time, whose result is kept: where it is tested, "not yet" leads to a wait that spins;
+  // or it goes into other instructions, and is not followed. Where it is tested nowhere, nobody waits.
+  bool is_peek(int wait, int b, std::set<int>& copies) const {
+    const Operand result = operand_of(code(wait).operands.front());
+    std::set<int> seen;
+    std::vector<std::pair<int, int>> work{{b, wait + 1}};
+    bool tested = false;
+    if (result.index == true_predicate) return false;  // the result is thrown away
+    while (!work.empty()) {
+      const auto [at, from] = work.back();
+      work.pop_back();
+      bool lost = false;
+      for (int i = from; i < block(at).end && !lost; ++i) {
+        const auto same = [&](const Operand& x) { return x.kind == result.kind && x.index == result.index; };
+        const std::vector<Operand> x = operands_of(code(i));
+        const bool ends = i == block(at).end - 1, branch = ends && (code(i).is("BRA") || code(i).is("EXIT"));
+        const bool reads = std::ranges::any_of(x.begin() + (branch ? 0 : std::min<std::ptrdiff_t>(2, std::ssize(x))),
+                                               x.end(), same);
+        if (reads || code(i).is("P2R")) return true;
+        if (same(guard_of(code(i)))) {
+          if (!branch) return true;
+          const int next = way_if_not(result, at);
+          if (next < 0 || !comes_back(wait, next, copies)) return false;
+          tested = lost = true;
+        }
+        lost |= !branch && std::any_of(x.begin(), x.begin() + std::min<std::ptrdiff_t>(2, std::ssize(x)), same);
+      }
+      for (int next : block(at).successors)
+        if (!lost && seen.insert(next).second) work.push_back({next, block(next).begin});
+    }
+    return tested;
+  }
+
+  bool comes_back(int wait, int b, std::set<int>& copies) const {
     std::set<int> seen;
     const std::uint32_t barrier = offset_of(code(wait));
     while (seen.insert(b).second) {
@@ -165,24 +208,31 @@ class Follower {
   }
 
   // On any way to an instruction: shared memory that was written, by stmatrix or not, and mbarriers that were
-  // initialised, with no fence since.
+  // initialised, with no fence since. `fresh` are those barriers until a fence, `initialised` also until a barrier of
+  // the thread block. `own` are stores until a wait for an mbarrier: behind it, TMA stores what other threads handed
+  // over.
   struct Dirty {
-    bool stored = false, by_matrix = false, initialised = false;
+    bool stored = false, own = false, by_matrix = false, initialised = false, fresh = false;
     bool operator==(const Dirty&) const = default;
   };
 
   void step(Dirty& dirty, int i, bool note) {
     const Instruction& instruction = code(i);
-    const bool fault = (tma_store(instruction) && dirty.stored) || (only_arrives(instruction) && dirty.by_matrix) ||
+    const bool store = tma_store(instruction), load = tma_load(instruction);
+    const bool fault = (store && dirty.stored) || (only_arrives(instruction) && dirty.by_matrix) ||
                        (instruction.is("BAR") && dirty.initialised);
     if (fault && note) result_.unfenced.push_back(i);
+    // Another thread may fence a barrier of the thread block later: what counts is TMA that arrives there.
+    if (((store && dirty.own) || (load && dirty.fresh)) && note) result_.unfenced_tma.push_back(i);
     // What one lane writes is a message to other warps, not a tile.
     if (instruction.is("STSM") || (instruction.is("STS") && !result_.one_lane[static_cast<size_t>(i)]))
-      dirty.stored = true;
+      dirty.stored = dirty.own = true;
+    if (waits_for_mbarrier(instruction)) dirty.own = false;
     if (instruction.is("STSM")) dirty.by_matrix = true;
-    if (proxy_fence(instruction)) dirty.stored = dirty.by_matrix = false;
-    if (initialises_mbarrier(instruction)) dirty.initialised = true;
-    if (instruction.is("NOP")) dirty.initialised = false;  // all that ptxas leaves of fence.mbarrier_init
+    if (proxy_fence(instruction)) dirty = {};
+    if (instruction.is("BAR")) dirty.initialised = false;
+    if (initialises_mbarrier(instruction)) dirty.initialised = dirty.fresh = true;
+    if (instruction.is("NOP")) dirty.initialised = dirty.fresh = false;  // all that ptxas leaves of fence.mbarrier_init
   }
 
   void find_unfenced() {
@@ -194,8 +244,8 @@ class Follower {
         for (int i = block(b).begin; i < block(b).end; ++i) step(dirty, i, false);
         for (int next : block(b).successors) {
           Dirty& to = entry[static_cast<size_t>(next)];
-          const Dirty joined{to.stored || dirty.stored, to.by_matrix || dirty.by_matrix,
-                             to.initialised || dirty.initialised};
+          const Dirty joined{to.stored || dirty.stored, to.own || dirty.own, to.by_matrix || dirty.by_matrix,
+                             to.initialised || dirty.initialised, to.fresh || dirty.fresh};
           changed |= joined != to;
           to = joined;
         }
@@ -206,6 +256,7 @@ class Follower {
       for (int i = block(b).begin; i < block(b).end; ++i) step(dirty, i, true);
     }
     std::ranges::sort(result_.unfenced);
+    std::ranges::sort(result_.unfenced_tma);
   }
 
   const Kernel& kernel_;
@@ -284,16 +335,21 @@ Figure conversions(const Kernel& kernel, const std::vector<int>& instructions) {
 // The waits for barriers at which nothing arrives. A barrier, or array of barriers, is known by the constant part of
 // its addresses; or, where the compiler puts a part of that into a register, by that and what of the register is more
 // than an index. An arrival with no constant of its own, at an address that also depends on what is not known, may be
-// at any of them: then nothing can be said.
+// at any of them: then nothing can be said. ptxas may split the same address in two ways, so the whole of what is known
+// of it counts, too.
 std::vector<int> never_arrived(const Kernel& kernel, const std::vector<int>& waits, const std::vector<int>& arriving) {
   constexpr std::uint32_t largest_array = 1024;
   const auto offset = [&](int i) { return offset_of(kernel.listing.code[static_cast<size_t>(i)]); };
-  const auto folded = [&](const std::vector<int>& uses) {
-    std::vector<std::uint32_t> result;
+  struct Address {
+    std::uint32_t folded, whole;
+    bool same(const Address& other) const { return folded == other.folded || whole == other.whole; }
+  };
+  const auto addresses_of = [&](const std::vector<int>& uses) {
+    std::vector<Address> result;
     const auto values = operand_values(kernel.listing, kernel.cfg, uses, address_operand, Meeting::unknown);
     for (size_t u = 0; u < uses.size(); ++u) {
       const std::uint32_t base = values[u].count == 1 ? values[u].values[0] - offset(uses[u]) : 0;
-      result.push_back(offset(uses[u]) + base / largest_array * largest_array);
+      result.push_back({offset(uses[u]) + base / largest_array * largest_array, offset(uses[u]) + base});
     }
     return result;
   };
@@ -306,10 +362,11 @@ std::vector<int> never_arrived(const Kernel& kernel, const std::vector<int>& wai
   const auto addresses = operand_values(kernel.listing, kernel.cfg, arriving, address_operand, Meeting::unknown);
   for (size_t u = 0; u < arriving.size(); ++u)
     if (offset(arriving[u]) == 0 && addresses[u].runtime) return {};
-  const std::vector<std::uint32_t> arrivals = folded(arriving), awaited = folded(left);
+  const std::vector<Address> arrivals = addresses_of(arriving), awaited = addresses_of(left);
   std::vector<int> result;
   for (size_t u = 0; u < left.size(); ++u)
-    if (!std::ranges::count(arrivals, awaited[u])) result.push_back(left[u]);
+    if (std::ranges::none_of(arrivals, [&](const Address& arrival) { return arrival.same(awaited[u]); }))
+      result.push_back(left[u]);
   return result;
 }
 
@@ -379,13 +436,12 @@ Figures protocol_figures(const Kernel& kernel) {
   std::vector<int> many = where(kernel, blocks, [](const Instruction& i) { return tma_load(i) || tma_store(i); });
   std::erase_if(many, [&](int i) { return bool{protocol.one_lane[static_cast<size_t>(i)]}; });
   figures.push_back(count("tma_by_many", many));
+  figures.push_back(count("tma_repeated", repeated_tma(kernel.listing, kernel.cfg, protocol.one_lane)));
   figures.push_back(count("mbarrier_waits", protocol.waits));
   figures.push_back(count_of("mbarrier_arrives", arrives));
   figures.push_back(count("waits_without_spin", protocol.no_spin));
   figures.push_back(count("unfenced", protocol.unfenced));
-  std::vector<int> not_arrivals = protocol.unfenced;
-  std::erase_if(not_arrivals, [&](int i) { return only_arrives(kernel.listing.code[static_cast<size_t>(i)]); });
-  figures.push_back(count("unfenced_tma", not_arrivals));
+  figures.push_back(count("unfenced_tma", protocol.unfenced_tma));
 
   const std::vector<int> arriving =
       where(kernel, blocks, [](const Instruction& i) { return arrives(i) || i.is("ARRIVES"); });

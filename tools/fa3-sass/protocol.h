@@ -23,6 +23,7 @@ struct Protocol {
   std::vector<int> parities;     // of each of `waits`, when it is come to for the first time: 0, 1, or -1 for either
   std::vector<int> no_spin;      // waits that may be left before the barrier's phase is over
   std::vector<int> unfenced;     // what hands data of shared memory to TMA or WGMMA without a fence behind its stores
+  std::vector<int> unfenced_tma;  // TMA alone: stores of such data, and loads at mbarriers not fenced since their init
 };
 
 Protocol protocol_of(const Kernel& kernel);

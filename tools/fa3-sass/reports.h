@@ -15,6 +15,8 @@ struct Columns {
   size_t number = 1, name = 6;  // their widths
   void make_room(size_t number_of_kernel, const std::string& name_of_kernel);
 };
+// "22182 kernels, 6 of them with WGMMAs", which is known before any is disassembled.
+std::string list_summary(size_t kernels, size_t with_wgmmas);
 std::string list_head(const Columns& columns, const Colours& colours);
 std::string list_text(const Kernel& kernel, const Columns& columns, const Colours& colours);
 

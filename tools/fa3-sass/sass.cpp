@@ -27,6 +27,8 @@ bool address_of(std::string_view line, int& address, std::string_view& rest) {
   return true;
 }
 
+constexpr std::string_view source_mark = "//## File ";  // nvdisasm -g
+
 bool may_jump(const Instruction& i) {
   return i.is("BRA") || i.is("BRX") || i.is("BRXU") || i.is("JMP") || i.is("JMX") || i.is("WARPSYNC");
 }
@@ -75,7 +77,8 @@ Instruction instruction_of(int line, int address, std::string_view text) {
   result.opcode = std::string(text.substr(0, space));
   if (result.opcode.empty() || !std::isupper(static_cast<unsigned char>(result.opcode[0])))
     throw ParseError(line, "no instruction in \"" + std::string(text.substr(0, 40)) + "\"");
-  result.operands = operands_of(text.substr(space));
+  text.remove_prefix(space);
+  result.operands = operands_of(text.substr(0, text.find("(*")));
   return result;
 }
 
@@ -92,6 +95,7 @@ class Parser {
   void line(int number, std::string_view text) {
     number_ = number;
     text = trim(text);
+    if (begins(text, source_mark)) return source_line(text);
     if (text.empty() || begins(text, "//")) return;
     int address = 0;
     std::string_view rest;
@@ -108,6 +112,8 @@ class Parser {
       if (!current_.code.empty() && address <= current_.code.back().address)
         throw ParseError(number, "addresses do not increase");
       current_.code.push_back(instruction_of(number, address, rest));
+      current_.code.back().source = source_;
+      fresh_source_ = true;
       lines_.push_back(number);
     } else if (inside_ && !begins(text, ".") && !begins(text, "/*") && !begins(text, "{") && !begins(text, "}") &&
                !begins(text, "headerflags")) {
@@ -122,6 +128,19 @@ class Parser {
   }
 
  private:
+  // `//## File "a.cuh", line 7 inlined at "b.cu", line 9`: the innermost place comes first, then where it stands.
+  void source_line(std::string_view text) {
+    const size_t begin = text.find('"'), end = text.find('"', begin + 1), line = text.find("line ", end);
+    if (end == std::string_view::npos || line == std::string_view::npos) return;
+    const std::string_view path = text.substr(begin + 1, end - begin - 1);
+    const size_t digits = line + 5, behind = std::min(text.find_first_not_of("0123456789", digits), text.size());
+    const std::string place = std::string(path.substr(path.rfind('/') + 1)) + ":" +
+                              std::string(text.substr(digits, behind - digits));
+    if (fresh_source_) innermost_ = place;
+    source_ = place == innermost_ ? place : innermost_ + ", from " + place;
+    fresh_source_ = false;
+  }
+
   void label(std::string_view name) {
     if (begins(name, ".text.")) {
       start(name.substr(6));
@@ -133,7 +152,8 @@ class Parser {
 
   void start(std::string_view name) {
     finish();
-    inside_ = true;
+    inside_ = fresh_source_ = true;
+    source_.clear();
     current_.name = std::string(name);
     current_.sm = sm_;
   }
@@ -229,7 +249,8 @@ class Parser {
   Listing current_;
   std::vector<int> lines_;
   std::map<std::string, size_t> labels_;
-  bool inside_ = false, any_ = false;
+  std::string source_, innermost_;  // of the instructions that follow
+  bool inside_ = false, any_ = false, fresh_source_ = true;
   int number_ = 0, sm_ = 0;
 };
 

@@ -17,6 +17,7 @@ struct Instruction {
   std::vector<int> targets;  // indices of the instructions a branch may go to
   std::string callee;        // of a CALL: the function's name, as far as it is printed
   int entry = -1;            // of a CALL within the listing: the index of the function's first instruction
+  std::string source;        // "kernel.cu:12", what it was compiled from, if the listing says so
   std::string text;          // the whole instruction as printed, without address and semicolon
 
   std::string_view mnemonic() const { return std::string_view(opcode).substr(0, opcode.find('.')); }

@@ -180,7 +180,8 @@ std::string producers(const Kernel& kernel) {
 }  // namespace
 
 std::string Colours::of(Kind kind, const std::string& text) const {
-  if (kind == Kind::local_memory || kind == Kind::mask) return paint("\x1b[1;31m", text);
+  if (kind == Kind::local_memory) return paint("\x1b[1;37;41m", text);
+  if (kind == Kind::mask) return paint("\x1b[1;31m", text);
   if (kind == Kind::wait) return paint("\x1b[1;35m", text);
   switch (lane_of(kind)) {
     case Lane::tensor: return paint("\x1b[1;34m", text);
@@ -204,7 +205,8 @@ std::string stretch_text(const Turn& turn, int begin, int end) {
 
 std::string show_text(const Kernel& kernel, const ShowOptions& options, const Colours& colours) {
   constexpr size_t a_line = 120;
-  std::string text = colours.bold(shortened(kernel.readable, a_line)) + "\n ";
+  const std::string number = kernel.number > 0 ? std::to_string(kernel.number) + "  " : "";
+  std::string text = colours.bold(number + shortened(kernel.readable, a_line)) + "\n ";
   for (const Figure& figure : kernel.figures)
     if (figure.is_text ? !figure.text.empty() : figure.value != 0)
       text += " " + figure.name + " " + figure.shown() + ";";

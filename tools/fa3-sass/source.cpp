@@ -58,6 +58,7 @@ class CopiedSource : public Source {
   void each(const std::vector<size_t>& wanted, const std::function<void(Kernel&&)>& use) const override {
     source_->each(wanted, use);
   }
+  const KernelRecord* record(size_t kernel) const override { return source_->record(kernel); }
 
  private:
   TemporaryFolder folder_;

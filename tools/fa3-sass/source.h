@@ -25,6 +25,10 @@ class Source {
   // std::runtime_error if there are none.
   std::vector<size_t> matching(const std::string& wanted) const;
 
+  // What is known of a kernel before it is disassembled; nothing for a listing.
+  virtual const KernelRecord* record(size_t) const { return nullptr; }
+  bool may_have_wgmmas(size_t kernel) const { return !record(kernel) || !record(kernel)->no_wgmmas; }
+
   // Each of these entries, in this order, which must be ascending.
   virtual void each(const std::vector<size_t>& wanted, const std::function<void(Kernel&&)>& use) const = 0;
   std::vector<Kernel> read(const std::vector<size_t>& wanted) const;

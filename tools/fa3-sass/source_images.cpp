@@ -57,6 +57,8 @@ class ImageSource : public Source {
     if (!hopper) throw no_hopper(name, {others.begin(), others.end()});
   }
 
+  const KernelRecord* record(size_t kernel) const override { return &places_[kernel].record; }
+
   void each(const std::vector<size_t>& wanted, const std::function<void(Kernel&&)>& use) const override {
     const size_t threads = std::max(1u, std::thread::hardware_concurrency());
     const std::vector<Job> jobs = jobs_of(wanted, threads);
@@ -77,14 +79,17 @@ class ImageSource : public Source {
     }
   }
 
+  // With others in an image that is made for them; such an image tells no lines.
+  static bool bundled(const Place& place) { return place.record.stands_alone && !place.record.has_lines; }
+
   const Image& image_of(const Job& job) const { return images_.all()[job.kernels.front()->image]; }
 
   bool belongs(const Job& job, const Place& place, uint64_t limit) const {
     if (job.code_bytes + place.record.code_bytes > limit || job.names.contains(place.record.name)) return false;
     const Place& first = *job.kernels.front();
-    if (first.record.stands_alone != place.record.stands_alone) return false;
+    if (bundled(first) != bundled(place)) return false;
     return first.image == place.image ||
-           (first.record.stands_alone && same_kind(image_of(job).bytes, images_.all()[place.image].bytes));
+           (bundled(first) && same_kind(image_of(job).bytes, images_.all()[place.image].bytes));
   }
 
   std::vector<Job> jobs_of(const std::vector<size_t>& wanted, size_t threads) const {
@@ -108,7 +113,8 @@ class ImageSource : public Source {
     const Image& image = image_of(job);
     std::vector<std::string> command{nvdisasm, "-c", "/dev/stdin"};
     Output output;
-    if (job.kernels.front()->record.stands_alone) {
+    if (job.kernels.front()->record.has_lines) command.insert(command.begin() + 1, "-g");
+    if (bundled(*job.kernels.front())) {
       std::vector<Bundled> bundled;
       for (const Place* place : job.kernels) bundled.push_back({images_.all()[place->image].bytes, &place->record});
       output = run(command, {{}, bundle(bundled)});
@@ -142,7 +148,7 @@ class ImageSource : public Source {
 
   std::vector<Kernel> disassemble(const std::string& nvdisasm, const Job& job) const {
     std::map<std::string, Listing> listings = listings_of(nvdisasm, job, false);
-    if (!job.kernels.front()->record.stands_alone && calls_others(listings))
+    if (!bundled(*job.kernels.front()) && calls_others(listings))
       listings = listings_of(nvdisasm, job, true);
     std::vector<Kernel> kernels;
     for (size_t k = 0; k < job.kernels.size(); ++k) {

@@ -65,9 +65,15 @@ std::optional<size_t> kernel_number(std::string_view wanted) {
   return error == std::errc() ? number : std::string::npos;
 }
 
+namespace {
+bool full_names = false;
+}  // namespace
+
+void show_full_names() { full_names = true; }
+
 std::string shortened(const std::string& name, size_t most) {
   constexpr std::string_view gap = "...";
-  if (name.size() <= most) return name;
+  if (name.size() <= most || full_names) return name;
   const size_t end = (most - gap.size()) / 3, begin = most - gap.size() - end;
   return name.substr(0, begin) + std::string(gap) + name.substr(name.size() - end);
 }

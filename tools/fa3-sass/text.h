@@ -24,6 +24,7 @@ std::string demangle(const std::string& name);
 
 // At most this many characters: of a longer name its beginning and its end.
 constexpr size_t shown_name = 60;
+void show_full_names();  // from now on `shortened` leaves names as they are
 std::string shortened(const std::string& name, size_t most = shown_name);
 std::string read_file(const std::string& path);  // throws std::runtime_error
 

@@ -30,7 +30,7 @@ struct Hue {
 const char* gemm_colour(const std::string& name) {
   static const std::map<std::string, const char*> colours = {{"QK", "#3b82f6"}, {"S", "#3b82f6"},  {"PV", "#f97316"},
                                                              {"dP", "#8b5cf6"}, {"dV", "#f97316"}, {"dK", "#14b8a6"},
-                                                             {"dQ", "#e11d48"}};
+                                                             {"dQ", "#84cc16"}};
   const auto found = colours.find(name);
   return found == colours.end() ? "#64748b" : found->second;
 }
@@ -54,10 +54,10 @@ Hue hue_of(const Kernel& kernel, const Turn& turn, int position) {
       const Registers written =
           destination(kernel.listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(position)])]);
       for (const Gemm& gemm : turn.gemms)
-        if (!gemm.zero && gemm.accumulator.overlaps(written)) return {"rescale (FMUL)", "#dc2626"};
+        if (!gemm.zero && gemm.accumulator.overlaps(written)) return {"rescale (FMUL)", "#c026d3"};
       return {"multiply", "#4d7c0f"};
     }
-    case Kind::local_memory: return {"local memory (spill)", "#dc2626"};
+    case Kind::local_memory: return {"local memory (spill)", "#7f1d1d"};
     case Kind::tma_load:
     case Kind::tma_store: return {"TMA", "#a855f7"};
     case Kind::shared_memory: return {"shared memory", "#0ea5e9"};
@@ -67,7 +67,7 @@ Hue hue_of(const Kernel& kernel, const Turn& turn, int position) {
     case Kind::mbarrier_wait: return {"mbarrier wait", "#7c3aed"};
     case Kind::mbarrier_arrive: return {"mbarrier arrive", "#a78bfa"};
     case Kind::barrier:
-    case Kind::fence: return {"barrier, fence", "#64748b"};
+    case Kind::fence: return {"barrier, fence", "#57534e"};
     case Kind::branch: return {"branch", "#94a3b8"};
     default: return {"integer, uniform, move", "#b6c2d1"};
   }

@@ -1,0 +1,55 @@
+#include "stack.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "calls.h"
+#include "operands.h"
+#include "text.h"
+#include "values.h"
+
+namespace sass {
+namespace {
+
+struct Place {
+  std::uint32_t begin = 0, end = 0;
+  bool overlaps(const Place& other) const { return begin < other.end && other.begin < end; }
+};
+
+// Where "STL.64 [R1+0x10], R4" stores: 16 to 24. Nothing if the address is not a fixed one of the stack.
+std::optional<Place> place_of(const Instruction& i) {
+  constexpr int stack_pointer = 1;
+  Place place;
+  bool of_stack = false;
+  for (const std::string_view part : split(address_operand(i), '+')) {
+    const Operand operand = operand_of(part);
+    if (operand.kind == Operand::Kind::number) place.begin += operand.value;
+    else if (operand.kind == Operand::Kind::lane_register && operand.index == stack_pointer) of_stack = true;
+    else return std::nullopt;
+  }
+  place.end = place.begin + (i.has("128") ? 16 : i.has("64") ? 8 : 4);
+  return of_stack ? std::optional(place) : std::nullopt;
+}
+
+}  // namespace
+
+std::vector<int> spills(const Listing& listing, const std::vector<int>& accesses) {
+  if (!has_calls(listing)) return accesses;
+  std::vector<Place> read;
+  for (const int i : accesses) {
+    const Instruction& instruction = listing.code[static_cast<size_t>(i)];
+    if (!instruction.is("LDL")) continue;
+    const std::optional<Place> place = place_of(instruction);
+    if (!place) return accesses;  // it may read any place
+    read.push_back(*place);
+  }
+  std::vector<int> result;
+  for (const int i : accesses) {
+    const std::optional<Place> place = place_of(listing.code[static_cast<size_t>(i)]);
+    if (!place || std::ranges::any_of(read, [&](const Place& other) { return place->overlaps(other); }))
+      result.push_back(i);
+  }
+  return result;
+}
+
+}  // namespace sass

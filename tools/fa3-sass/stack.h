@@ -1,0 +1,14 @@
+// Local memory: what of it the compiler uses because registers are short, and what for arguments of functions.
+#pragma once
+
+#include <vector>
+
+#include "sass.h"
+
+namespace sass {
+
+// Of the accesses of local memory, those that are not a function's arguments. printf gets its arguments by address:
+// they are stored at fixed places of the stack, and nothing in the kernel reads them there.
+std::vector<int> spills(const Listing& listing, const std::vector<int>& accesses);
+
+}  // namespace sass
