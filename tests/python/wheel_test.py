@@ -50,6 +50,10 @@ def newest_glibc():
     return max(tuple(map(int, found.split("."))) for found in re.findall(r"\(?GLIBC_([0-9.]+)\)?", symbols))
 
 
+def modules(folder):
+    return {str(path.relative_to(folder)) for path in folder.rglob("*.py")}
+
+
 def main():
     version = run(ROOT / "tools/build/version").strip()
     with tempfile.TemporaryDirectory() as name:
@@ -76,8 +80,8 @@ def main():
         assert where(python, empty, FA3_LIBRARY=str(other))[1] == str(other)
         listed = run(*pip, "show", "-f", "fa3")
         assert "BSD-3-Clause" in listed and "fa3/_torch.py" in listed and "fa3/fa3.h" in listed, listed
-        sources = {path.name for path in (ROOT / "tools/python/fa3").glob("*.py")}
-        assert sources == {path.name for path in (packages / "fa3").glob("*.py")}, sources
+        sources = modules(ROOT / "tools/python/fa3")
+        assert sources == modules(packages / "fa3") and "distributed/__init__.py" in sources, sources
         run(*pip, "uninstall", "-q", "-y", "fa3")
         assert not list(packages.glob("fa3*")), list(packages.glob("fa3*"))
 

@@ -36,8 +36,9 @@ def platform_tag(library):
 
 
 def files(library):
-    for source in sorted((ROOT / "tools/python/fa3").glob("*.py")):
-        yield f"fa3/{source.name}", source.read_bytes(), False
+    folder = ROOT / "tools/python"
+    for source in sorted((folder / "fa3").rglob("*.py")):
+        yield str(source.relative_to(folder)), source.read_bytes(), False
     yield "fa3/fa3.h", (ROOT / "include/fa3.h").read_bytes(), False
     yield f"fa3/libfa3.so.{packing.version('abi')}", library.read_bytes(), True
 

@@ -26,6 +26,7 @@ names it. The folder fa3/ can be copied as it is. Python 3.9 or newer is all it 
 
 from __future__ import annotations
 
+import importlib
 import operator
 import sys
 import types
@@ -413,6 +414,13 @@ def register_transformers(name: str = "fa3") -> None:
     from . import _transformers
 
     _transformers.register(name)
+
+
+def __getattr__(name):
+    """fa3.distributed, which imports torch: when it is asked for."""
+    if name == "distributed":
+        return importlib.import_module(f"{__name__}.distributed")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 if "torch" in sys.modules:
