@@ -20,6 +20,7 @@ need("torch")
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as processes  # noqa: E402
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import fa3.distributed as parallel  # noqa: E402
@@ -147,8 +148,8 @@ def leaves(*tensors):
 
 def whole(q, k, v, dout, dlse, cu_seqlens=None, sinks=None, **how):
     """[o, lse, dq, dk, dv] of one process, with sinks their gradient, too."""
-    if cu_seqlens:
-        sums = torch.tensor(cu_seqlens, dtype=torch.int32, device=q.device)
+    if cu_seqlens is not None:
+        sums = torch.as_tensor(cu_seqlens, dtype=torch.int32, device=q.device)
         how = {**how, "cu_seqlens_q": sums, "cu_seqlens_k": sums}
     inputs = leaves(q, k, v, *([] if sinks is None else [sinks]))
     named = {} if sinks is None else {"sinks": inputs[3]}
@@ -231,10 +232,13 @@ def four_ranks(world):
         run_case(world, world.groups[4], case)
     for case in (
         ("two_level", "zigzag", 4, 2, 25, {"causal": True, "sinks": True}),
-        ("two_level", "zigzag", 4, 1, 37, {"causal": True, "cu_seqlens": DOCUMENTS, "softcap": 2.0}),
+        ("two_level", "zigzag", 4, 1, 37, {"causal": True, "cu_seqlens": torch.tensor(DOCUMENTS), "softcap": 2.0}),
         (None, "contiguous", 2, 2, 24, {"causal": True, "window": (5, 0)}),
     ):
         run_case(world, world.pair, case)
+    mesh = init_device_mesh(world.device, (2, world.size // 2), mesh_dim_names=("across", "inside"))
+    run_case(world, mesh, ("two_level", "zigzag", 4, 2, 25, {"causal": True}))
+    run_case(world, mesh["inside"], ("ring", "zigzag", 4, 2, 25, {"causal": True}))
     x = world.inputs(13)[0]
     for group in (None, world.pair):
         for layout in parallel.LAYOUTS:
@@ -247,6 +251,22 @@ def repeated(world):
     if world.rank < 3 <= world.size:
         first, second = (run_case(world, world.groups[3], CASES[5]) for _ in range(2))
         assert all(torch.equal(x, y) for x, y in zip(first, second))
+
+
+def halves(world):
+    """bfloat16, also under autocast; each partial result is rounded once more."""
+    if world.rank >= 2:
+        return
+    dtype, close = world.dtype, world.close
+    world.dtype, world.close = torch.bfloat16, 2.0**-5
+    for case in (CASES[0], CASES[8], CASES[11]):
+        run_case(world, world.groups[2], case)
+    q, k, v = (parallel.shard(x, world.groups[2]) for x in world.inputs(24)[:3])
+    world.dtype, world.close = dtype, close
+    expected = parallel.attention(q, k, v, world.groups[2], method="ring")
+    with torch.autocast(world.device, torch.bfloat16):
+        found = parallel.attention(q.float(), k.float(), v.float(), world.groups[2], method="ring")
+    assert found.dtype == torch.bfloat16 and torch.equal(found, expected)
 
 
 def sent(world):
@@ -306,9 +326,11 @@ def compiled(world):
 
 def refusals(world):
     """On one rank alone, which would wait for the others if anything were sent."""
-    if world.rank:
+    group, outside = world.groups[min(3, world.size)], world.groups[1]
+    if world.rank == 1:
+        refused(ValueError, "must be a process group that this rank is in", parallel.shard, torch.ones(2, 2), outside)
+    if world.rank or world.size < 3:
         return
-    group = world.groups[3]
     q, k, v = (x[:, :6] for x in world.inputs(18, 6, 3)[:3])
     call = parallel.attention
     refused(ValueError, "q has 5 tokens, for layout 'zigzag'", call, q[:, :5], k[:, :5], v[:, :5], group)
@@ -376,7 +398,7 @@ def work(rank, size, device, folder, asked_long):
     dist.init_process_group("gloo" if device == "cpu" else "nccl", store=store, rank=rank, world_size=size,
                             timeout=timeout)  # fmt: skip
     world = World(rank, size, device)
-    parts = [every_method, *[four_ranks] * (size >= 4), repeated, sent, checkpointed, compiled, refusals]
+    parts = [every_method, *[four_ranks] * (size >= 4), repeated, halves, sent, checkpointed, compiled, refusals]
     for part in (*parts, *[long] * asked_long, missing):
         start = time.monotonic()
         part(world)
