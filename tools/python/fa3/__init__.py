@@ -20,6 +20,8 @@ there are derivatives in reverse mode, also by torch.func.grad, vjp, jacrev and 
 the others, and with pages, left padding or cache entries, are refused. Before a CUDA graph is captured call `preload`;
 what is captured reads lengths, page numbers and slots when it is replayed.
 
+`fa3.distributed` has attention over tokens that are spread over several processes and GPUs (context parallelism).
+
 The library is libfa3.so in the environment's FA3_LIBRARY, beside this file or its folder, or the loader's; or `load`
 names it. The folder fa3/ can be copied as it is. Python 3.9 or newer is all it needs; of torch 2.4, of transformers 5.
 """

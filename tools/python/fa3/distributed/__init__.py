@@ -69,7 +69,11 @@ def _ranks(group) -> _Ranks:
         return _Ranks(_team("group", group), methods.ALONE, False)
     if len(group) != 2:
         raise ValueError(f"group has {len(group)} groups, must be one or a pair: across, inside")
-    return _Ranks(_team("group[0]", group[0]), _team("group[1]", group[1]), True)
+    across, inside = _team("group[0]", group[0]), _team("group[1]", group[1])
+    shared = set(dist.get_process_group_ranks(across.group)) & set(dist.get_process_group_ranks(inside.group))
+    if len(shared) > 1:
+        raise ValueError(f"group has two groups that share {len(shared)} ranks, must share this one alone")
+    return _Ranks(across, inside, True)
 
 
 def _check_layout(layout):
