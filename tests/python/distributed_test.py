@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from support import ROOT, fa3, need, refused
+from support import ROOT, attention, fa3, need, refused
 
 need("torch")
 import torch  # noqa: E402
@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 import fa3.distributed as parallel  # noqa: E402
 from fa3.distributed import cost_model, layouts, methods  # noqa: E402
 
-LATE = datetime.timedelta(seconds=2)  # after which ranks wait no longer for one that does not come
+LATE = datetime.timedelta(seconds=4)  # after which ranks wait no longer for one that does not come
 
 
 # ---- without processes ----
@@ -227,6 +227,20 @@ def every_method(world):
             run_case(world, world.groups[n], case)
 
 
+def against_float64(world):
+    """Each method's outputs and gradients, lse's among them, against plain attention."""
+    if world.rank >= 2:
+        return
+    q, k, v, dout, dlse = world.inputs(24)
+    doubles = leaves(*(x.double() for x in (q, k, v)))
+    o, lse = attention(torch, *doubles, True)
+    expected = [o, lse, *torch.autograd.grad((o, lse), doubles, (dout.double(), dlse.double()))]
+    expected = [x.to(torch.float32 if i == 1 else q.dtype) for i, x in enumerate(expected)]
+    for method in ("all_gather", "ring", "all_to_all"):
+        found = spread(world.groups[2], "zigzag", q, k, v, dout, dlse, method=method, causal=True)
+        same(found, cut_whole(world.groups[2], "zigzag", expected, False), world.close, method)
+
+
 def four_ranks(world):
     for case in (CASES[0], CASES[5], CASES[8], (*CASES[10][:3], 2, *CASES[10][4:])):
         run_case(world, world.groups[4], case)
@@ -368,10 +382,13 @@ def missing(world):
     if world.device != "cpu":
         return
     last = world.size - 1
-    group = dist.new_group(timeout=LATE)
-    q, k, v = leaves(*(parallel.shard(x, group) for x in world.inputs(24)[:3]))
+    q, k, v = leaves(*(parallel.shard(x) for x in world.inputs(24)[:3]))
+    groups = {}
     for method in ("ring", "all_gather"):
-        dist.barrier()  # by the world's timeout
+        dist.barrier()  # by the world's timeout: a group is made by all of its ranks within its own
+        groups[method] = dist.new_group(timeout=LATE)
+    for method, group in groups.items():
+        dist.barrier()
         start = time.monotonic()
         if world.rank == last and method == "all_gather":
             os._exit(0)
@@ -403,7 +420,7 @@ def work(rank, size, device, folder, asked_long):
     dist.init_process_group("gloo" if device == "cpu" else "nccl", store=store, rank=rank, world_size=size,
                             timeout=timeout)  # fmt: skip
     world = World(rank, size, device)
-    parts = [every_method, *[four_ranks] * (size >= 4), repeated, halves, sent, checkpointed, compiled, refusals]
+    parts = [every_method, against_float64, *[four_ranks] * (size >= 4), repeated, halves, sent, checkpointed, compiled, refusals]
     for part in (*parts, *[long] * asked_long, missing):
         start = time.monotonic()
         part(world)

@@ -199,10 +199,11 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
 
     q: (batch, tokens, heads, head_dim), k and v likewise with heads_kv: this rank's tokens, as `shard` cuts them by
     `layout`. seqlen: the tokens of all ranks, needed where ranks have different numbers of them. cu_seqlens: for packed
-    documents, then q, k and v are (tokens, heads, head_dim): where documents begin in the whole batch, and its end;
-    numbers, or a tensor, which is read on the host. The batch is cut as one sequence, so ranks have as many tokens,
-    wherever documents end. causal, window, sinks, softcap, softmax_scale, deterministic: as in fa3.attention. The
-    gradient of sinks is this rank's share, as those of other parameters: the sum over ranks is that of one process.
+    documents, then q, k and v are (tokens, heads, head_dim): where documents begin in the whole batch, and its end, as
+    fa3.documents has it for the batch's ids; numbers, or a tensor, which is read on the host. The batch is cut as one
+    sequence, so ranks have as many tokens, wherever documents end. causal, window, sinks, softcap, softmax_scale,
+    deterministic: as in fa3.attention. The gradient of sinks is this rank's share, as those of other parameters: the
+    sum over ranks is that of one process.
 
     method, with n ranks, S tokens in all, and one chunk being the S / n tokens of a rank:
       "all_gather"  k and v are gathered, S tokens on each rank, then each chunk is one call; dk and dv are added up in
