@@ -7,6 +7,7 @@ import contextlib
 import datetime
 import io
 import itertools
+import math
 import os
 import pathlib
 import subprocess
@@ -86,8 +87,8 @@ def few_calls():
 
 
 def costs_without_processes():
-    """By the numbers of a card with one second for a product or a byte."""
-    slow = cost_model.Card(1.0, 1.0, 1.0, 1.0, 0.0)
+    """By the numbers of a card with one second for a product or a byte sent."""
+    slow = cost_model.Card(1.0, 1.0, 1.0, 1.0, 0.0, math.inf)
     problem = cost_model.Problem(4, 0, "zigzag", 64, (0, 64), -1, 0, 1, 8, 2, 4, 4, 2)
     found = {cost.method: cost for cost in cost_model.table(problem, slow)}
     assert set(found) == {"all_gather", "ring", "all_to_all"}, found
@@ -97,6 +98,11 @@ def costs_without_processes():
     assert gathered.sent_forward == 3 * chunk and gathered.sent_backward == 3 * 3 * chunk, gathered
     assert gathered.forward == products + 3 * chunk, (gathered, products)
     assert found["ring"].memory < gathered.memory and found["ring"].forward < gathered.forward, found
+    merging = cost_model.table(problem, slow._replace(memory=1.0))
+    (ring,) = [cost for cost in merging if cost.method == "ring"]
+    # Half of the chunks see the own ones, then each rank's first two or its last one those of the others.
+    rows = (8 + 16) + 3 * 16
+    assert ring.forward - found["ring"].forward == rows * 8 * 4 * cost_model.MERGE, (ring, found["ring"])
     # A window takes the ring to its neighbours alone.
     window = problem._replace(layout="contiguous", left=4)
     (best, *_) = cost_model.table(window, slow)

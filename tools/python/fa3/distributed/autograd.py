@@ -60,10 +60,10 @@ def _weights(lse):
 
 
 def _merge(o, lse, o_part, lse_part):
-    """Adds to o and lse, in float32, the result over some more keys. Rows without any have an lse of -inf."""
+    """Adds to o and lse, in float32, the result over some more keys. Rows that had none before have an lse of -inf;
+    now they have some, as a call has no rows that see none."""
     both = torch.logaddexp(lse, lse_part)
-    known = both.masked_fill(both == -torch.inf, 0.0)
-    o.mul_(_weights(lse - known)).add_(_weights(lse_part - known) * o_part)
+    o.mul_(_weights(lse - both)).add_(_weights(lse_part - both) * o_part)
     lse.copy_(both)
 
 

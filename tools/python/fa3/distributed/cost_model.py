@@ -18,15 +18,18 @@ class Card(NamedTuple):
     inside: float  # bytes to the GPUs of its node, copies from and to buffers included
     across: float  # bytes to other nodes
     start: float  # seconds before the first byte of a transfer
+    memory: float  # bytes read from and written to its own memory
 
 
 NODE = 8  # ranks of a group that are taken to be in one node
 CARDS = {
-    "H100": Card(750e12, 580e12, 150e9, 40e9, 30e-6),
-    "H200": Card(750e12, 580e12, 150e9, 40e9, 30e-6),
+    "H100": Card(750e12, 580e12, 150e9, 40e9, 30e-6, 2.5e12),
+    "H200": Card(750e12, 580e12, 150e9, 40e9, 30e-6, 2.5e12),
 }
 METHODS = ("all_gather", "ring", "all_to_all", "two_level")
 FLOAT32 = 4  # bytes
+# Bytes read and written for each number of a row's o when a part is merged, and of its dq when one is added.
+MERGE, ADD = 26, 10
 
 
 class Problem(NamedTuple):
@@ -82,8 +85,8 @@ class Table(tuple):
 def refusal(method: str, problem: Problem):
     """Why the method cannot be had, or None."""
     if (method == "two_level") != bool(problem.inside):
-        return f"method is {method!r}, but group is {'a pair' if problem.inside else 'one group'}: "\
-               "'two_level' needs a pair, the others one group"  # fmt: skip
+        given = "a pair" if problem.inside else "one group"
+        return f"method is {method!r}, but group is {given}: 'two_level' needs a pair, the others one group"
     exchanging = problem.inside or (problem.ranks if method == "all_to_all" else 1)
     if problem.heads % exchanging:
         return f"q has {problem.heads} heads, for method {method!r} they must be a multiple of {exchanging} ranks"
@@ -154,12 +157,16 @@ def _ring(problem, nodes, ranks, card, link):
             for i in range(count)
         ]
         keys = max(end - first for first, end in map(layouts.extent, on)) if step else 0
-        steps.append((max(map(layouts.products, on)), keys))
-    sent = sum(keys for _, keys in steps) * row
+        merged = max(sum(call.q_end - call.q_start for call in calls) for calls in on) if count > 1 else 0
+        steps.append((max(map(layouts.products, on)), merged, keys))
+    sent = sum(keys for *_, keys in steps) * row
     forward = backward = 0.0
     # While a step computes, the next one's keys come and the last one's gradients go.
-    for (products, _), (_, keys) in zip(steps, [*steps[1:], (0, 0)]):
+    for (products, merged, _), (*_, keys) in zip(steps, [*steps[1:], (0, 0, 0)]):
         of_forward, of_backward = _seconds(problem, products, heads, card)
+        numbers = merged * problem.batch * heads / card.memory
+        of_forward += numbers * problem.head_dim_v * MERGE
+        of_backward += numbers * problem.head_dim * ADD
         transfer = card.start * (keys > 0) + keys * row * problem.bytes / link
         forward += max(of_forward, transfer)
         backward += max(of_backward, transfer + card.start * (keys > 0) + keys * row * FLOAT32 / link)
