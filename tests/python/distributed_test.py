@@ -112,12 +112,8 @@ def costs_without_processes():
 
 
 def light():
-    """import fa3 does not import torch, nor fa3.distributed, which is there when it is asked for."""
-    code = """import sys, fa3
-assert not {"torch", "fa3.distributed"} & set(sys.modules), "heavy"
-import torch
-assert callable(fa3.distributed.attention)
-"""
+    """import fa3 imports neither torch nor fa3.distributed."""
+    code = 'import sys, fa3; assert not {"torch", "fa3.distributed"} & set(sys.modules), "heavy"'
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tools/python")}
     subprocess.run([sys.executable, "-B", "-c", code], env=environment, check=True)
 

@@ -18,17 +18,13 @@ For torch forward, attention, backward, quantize, append and combine are custom 
 fullgraph=True. They are registered when this module is imported after torch, otherwise by the first call. Of attention
 there are derivatives in reverse mode, also by torch.func.grad, vjp, jacrev and vmap of them; those in forward mode, of
 the others, and with pages, left padding or cache entries, are refused. Before a CUDA graph is captured call `preload`;
-what is captured reads lengths, page numbers and slots when it is replayed.
-
-`fa3.distributed` has attention over tokens that are spread over several processes and GPUs (context parallelism).
-
+what is captured reads lengths, page numbers and slots when it is replayed. `fa3.distributed` spreads tokens over GPUs.
 The library is libfa3.so in the environment's FA3_LIBRARY, beside this file or its folder, or the loader's; or `load`
 names it. The folder fa3/ can be copied as it is. Python 3.9 or newer is all it needs; of torch 2.4, of transformers 5.
 """
 
 from __future__ import annotations
 
-import importlib
 import operator
 import sys
 import types
@@ -416,13 +412,6 @@ def register_transformers(name: str = "fa3") -> None:
     from . import _transformers
 
     _transformers.register(name)
-
-
-def __getattr__(name):
-    """fa3.distributed, which imports torch: when it is asked for."""
-    if name == "distributed":
-        return importlib.import_module(f"{__name__}.distributed")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 if "torch" in sys.modules:
