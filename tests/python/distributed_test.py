@@ -386,7 +386,7 @@ def missing(world):
     if world.device != "cpu":
         return
     last = world.size - 1
-    q, k, v = leaves(*(parallel.shard(x) for x in world.inputs(24)[:3]))
+    q, k, v = leaves(*(parallel.shard(x) for x in world.inputs(48)[:3]))
     groups = {}
     for method in ("ring", "all_gather"):
         dist.barrier()  # by the world's timeout: a group is made by all of its ranks within its own
