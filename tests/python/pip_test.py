@@ -12,7 +12,7 @@ import sys
 import tempfile
 import zipfile
 
-from wheels import installed, run, where
+from wheels import installed, members, run, where
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests/packaging"))
@@ -51,8 +51,7 @@ def main():
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})  # fmt: skip
         (wheel,) = folder.glob("fa3-*.whl")
         inside = {path for path in zipfile.ZipFile(wheel).namelist() if path.startswith("fa3/")}
-        module = {path.relative_to(ROOT / "tools/python").as_posix() for path in (ROOT / "tools/python/fa3").iterdir()
-                  if path.is_file()}  # fmt: skip
+        module = {f"fa3/{path}" for path in members(ROOT / "tools/python/fa3")}
         expected = module | {"fa3/fa3.h", "fa3/libfa3.so.1"}
         assert inside == expected, f"tools/python/meson.build names other files: {inside ^ expected}"
 

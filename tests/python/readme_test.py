@@ -1,10 +1,11 @@
 """The README's Python examples, as they stand, compute attention and its gradients, a server's calls, gradients of
-packed documents, and a call of official FlashAttention-3, on the CPU.
+packed documents, a call of official FlashAttention-3, and attention of a process group (of one process), on the CPU.
 Arguments: the library, README.md. Skipped without torch."""
 
 import os
 import pathlib
 import re
+import socket
 import sys
 
 from support import attention, fa3, need
@@ -15,15 +16,21 @@ import torch  # noqa: E402
 
 fa3.load(sys.argv[1])
 examples = re.findall(r"^```python\n(.*?)^```", pathlib.Path(sys.argv[2]).read_text(), re.M | re.S)
-example, serving, training, installed = examples
+example, serving, training, installed, spread = examples
 names = {}
 exec(example, names)
-leaves = [names[name] for name in ("q", "k", "v")]
-doubles = [x.detach().double().requires_grad_() for x in leaves]
-o = attention(torch, *doubles, True)[0]
-for x, y in zip((names["o"], *(x.grad for x in leaves)), (o, *torch.autograd.grad(o.sum(), doubles))):
-    assert x.dtype == torch.bfloat16 and (x.double() - y).abs().max() < 2.0**-6 * y.abs().max(), example
 
+
+def causal_attention_of(names, example):
+    """o and the gradients of its sum are those of plain attention."""
+    leaves = [names[name] for name in ("q", "k", "v")]
+    doubles = [x.detach().double().requires_grad_() for x in leaves]
+    o = attention(torch, *doubles, True)[0]
+    for x, y in zip((names["o"], *(x.grad for x in leaves)), (o, *torch.autograd.grad(o.sum(), doubles))):
+        assert x.dtype == torch.bfloat16 and (x.double() - y).abs().max() < 2.0**-6 * y.abs().max(), example
+
+
+causal_attention_of(names, example)
 exec(serving, names)
 for b, (start, end) in enumerate(((0, 100), (100, 137))):
     prompt = [names[name][None, start:end].double() for name in ("q", "k", "v", "o")]
@@ -57,4 +64,11 @@ for b, length in enumerate((100, 37)):
     tensors = [names["q"][b : b + 1], *(names[f"{name}_cache"][b : b + 1, : length + 1] for name in ("k", "v"))]
     expected = attention(torch, *(x.double() for x in tensors), True)[0]
     assert (names["o"][b : b + 1] - expected).abs().max() < 2.0**-7 * expected.abs().max(), installed
+
+with socket.create_server(("localhost", 0)) as free:
+    port = free.getsockname()[1]
+os.environ.update(MASTER_ADDR="localhost", MASTER_PORT=str(port), RANK="0", WORLD_SIZE="1")  # as torchrun has them
+exec(spread, names)
+causal_attention_of(names, spread)
+torch.distributed.destroy_process_group()
 print(f"{sum(x.count(chr(10)) for x in examples)} lines, run on {names['device']}")

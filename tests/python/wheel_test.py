@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from wheels import PROGRAM, installed, run, where
+from wheels import PROGRAM, installed, members, run, where
 
 package, library = (pathlib.Path(word).resolve() for word in sys.argv[1:])
 ROOT = package.parents[2]
@@ -40,9 +40,9 @@ def main():
         assert where(python, empty, FA3_LIBRARY=str(other))[1] == str(other)
         listed = run(*pip, "show", "-f", "fa3")
         assert "BSD-3-Clause" in listed and "fa3/_torch.py" in listed and "fa3/fa3.h" in listed, listed
-        sources = {path.name for path in (ROOT / "tools/python/fa3").iterdir() if path.is_file()}
-        found = {path.name for path in (packages / "fa3").iterdir() if path.is_file()}
-        assert found == sources | {"fa3.h", "libfa3.so.1"}, found
+        sources = members(ROOT / "tools/python/fa3")
+        assert members(packages / "fa3") == sources | {"fa3.h", "libfa3.so.1"}, members(packages / "fa3") ^ sources
+        assert {"distributed/__init__.py", "py.typed"} <= sources, sources
         run(*pip, "uninstall", "-q", "-y", "fa3")
         assert not list(packages.glob("fa3*")), list(packages.glob("fa3*"))
 

@@ -30,6 +30,12 @@ def run(*command, **options):
     return done.stdout
 
 
+def members(folder):
+    """The files of a package, as paths in it."""
+    files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {path.as_posix() for path in files if "__pycache__" not in path.parts}
+
+
 def installed(wheel, folder):
     """A fresh environment with the wheel and nothing else: its Python, the command of its pip, its packages' folder."""
     environment = folder / "environment"

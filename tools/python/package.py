@@ -36,8 +36,10 @@ def platform_tag(library):
 
 
 def files(library):
-    for source in sorted(path for path in (ROOT / "tools/python/fa3").iterdir() if path.is_file()):
-        yield f"fa3/{source.name}", source.read_bytes(), False
+    folder = ROOT / "tools/python"
+    for source in sorted((folder / "fa3").rglob("*")):
+        if source.is_file() and source.parent.name != "__pycache__":
+            yield str(source.relative_to(folder)), source.read_bytes(), False
     yield "fa3/fa3.h", (ROOT / "include/fa3.h").read_bytes(), False
     yield f"fa3/libfa3.so.{packing.version('abi')}", library.read_bytes(), True
 

@@ -5,14 +5,15 @@
     o = fa3.forward(q, k_cache, v_cache, causal=True, page_table=page_table, seqused_k=lengths)  # and packed sequences
 
 Tensors of torch on a CUDA device are worked on by the library's kernels, on torch's current stream of that device;
-tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow, also for float32. fa3.h
-is the manual. What the library refuses is InvalidArgument, a ValueError, or Unsupported, a NotImplementedError, with
-its message that names the argument; other failures are Fa3Error. Before a CUDA graph is captured call `preload`; what
-is captured reads lengths, page numbers and slots when it is replayed. fa3.flash_attn_interface, fa3.flash_attn and
+tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow, also for float32. fa3.h is
+the manual. What the library refuses is InvalidArgument, a ValueError, or Unsupported, a NotImplementedError, with its
+message that names the argument; other failures are Fa3Error. Before a CUDA graph is captured call `preload`; what is
+captured reads lengths, page numbers and slots when it is replayed. fa3.flash_attn_interface, fa3.flash_attn and
 fa3.vllm_flash_attn have the functions of official FlashAttention-3, FlashAttention-2 and vLLM, with their signatures:
-`install` puts them in the places of those. `load` names the library; otherwise it is libfa3.so in the environment's
-FA3_LIBRARY, beside this file or its folder, or the loader's. The folder fa3/ can be copied as it is. It needs Python
-3.9 or newer, torch 2.4, transformers 5; for bfloat16 and FP8 in NumPy the package ml_dtypes.
+`install` puts them in the places of those; fa3.distributed spreads tokens over GPUs. `load` names the library;
+otherwise it is libfa3.so in the environment's FA3_LIBRARY, beside this file or its folder, or the loader's. The folder
+fa3/ can be copied as it is. It needs Python 3.9 or newer, torch 2.4, transformers 5; for bfloat16 and FP8 in NumPy the
+package ml_dtypes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,191 @@
+"""What each method costs: bytes that a rank sends, bytes that it needs beyond its own tensors, and time by the numbers
+of a card. A model on paper, to choose by: it knows no noise, and that transfers of "ring" hide behind products, those
+of the other methods do not."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple, Tuple
+
+from . import layouts
+
+
+class Card(NamedTuple):
+    """Of one GPU and its links, in units of a second."""
+
+    forward: float  # floating-point operations
+    backward: float
+    inside: float  # bytes to the GPUs of its node, copies from and to buffers included
+    across: float  # bytes to other nodes
+    start: float  # seconds before the first byte of a transfer
+    memory: float  # bytes read from and written to its own memory
+
+
+NODE = 8  # ranks of a group that are taken to be in one node
+CARDS = {
+    "H100": Card(750e12, 580e12, 150e9, 40e9, 30e-6, 2.5e12),
+    "H200": Card(750e12, 580e12, 150e9, 40e9, 30e-6, 2.5e12),
+}
+METHODS = ("all_gather", "ring", "all_to_all", "two_level")
+FLOAT32 = 4  # bytes
+# Bytes read and written for each number of a row's o when a part is merged, and of its dq when one is added.
+MERGE, ADD = 26, 10
+
+
+class Problem(NamedTuple):
+    """Of one call on all ranks. inside: how many ranks exchange heads in "two_level", else 0."""
+
+    ranks: int
+    inside: int
+    layout: str
+    seqlen: int
+    cu_seqlens: Tuple[int, ...]
+    left: int
+    right: int
+    batch: int
+    heads: int
+    heads_kv: int
+    head_dim: int
+    head_dim_v: int
+    bytes: int  # of a number
+
+    def parts(self):
+        return tuple(layouts.pieces(self.layout, self.ranks, self.seqlen, rank) for rank in range(self.ranks))
+
+    def nodes(self):
+        """The positions of each node's ranks."""
+        parts, inside = self.parts(), max(self.inside, 1)
+        return tuple(layouts.union(parts[i : i + inside]) for i in range(0, self.ranks, inside))
+
+
+class Cost(NamedTuple):
+    method: str
+    sent_forward: float  # bytes
+    sent_backward: float
+    memory: float  # bytes
+    forward: float  # seconds
+    backward: float
+
+    @property
+    def total(self):
+        return self.forward + self.backward
+
+
+class Table(tuple):
+    """Costs, the least time first; str() is a table."""
+
+    def __str__(self):
+        lines = ["method      sent fwd MB  sent bwd MB  memory MB    fwd ms    bwd ms"]
+        for x in self:
+            sizes = f"{x.sent_forward / 1e6:12.2f} {x.sent_backward / 1e6:12.2f} {x.memory / 1e6:10.2f}"
+            lines.append(f"{x.method:10} {sizes} {x.forward * 1e3:9.3f} {x.backward * 1e3:9.3f}")
+        return "\n".join(lines)
+
+
+def refusal(method: str, problem: Problem):
+    """Why the method cannot be had, or None."""
+    if (method == "two_level") != bool(problem.inside):
+        given = "a pair" if problem.inside else "one group"
+        return f"method is {method!r}, but group is {given}: 'two_level' needs a pair, the others one group"
+    exchanging = problem.inside or (problem.ranks if method == "all_to_all" else 1)
+    if problem.heads % exchanging:
+        return f"q has {problem.heads} heads, for method {method!r} they must be a multiple of {exchanging} ranks"
+    if problem.heads_kv % exchanging and exchanging % problem.heads_kv:
+        return (f"k has {problem.heads_kv} heads, for method {method!r} they must be a multiple or a divisor of "
+                f"{exchanging} ranks")  # fmt: skip
+    return None
+
+
+@functools.lru_cache(maxsize=256)
+def table(problem: Problem, card: Card) -> Table:
+    """Of the methods that can be had."""
+    found = [_cost(method, problem, card) for method in METHODS if refusal(method, problem) is None]
+    return Table(sorted(found, key=lambda cost: cost.total))
+
+
+def _cost(method, problem, card):
+    link = card.inside if problem.ranks <= NODE else card.across
+    if method == "two_level":
+        keys = _ring(problem, problem.nodes(), problem.inside, card, card.across)
+        return _with_heads("two_level", problem, keys, problem.inside, card, card.inside)
+    if method == "all_to_all":
+        whole = (layouts.union(problem.parts()),)
+        keys = _ring(problem, whole, problem.ranks, card, link)
+        return _with_heads("all_to_all", problem, keys, problem.ranks, card, link)
+    keys = (_ring if method == "ring" else _all_gather)(problem, problem.parts(), 1, card, link)
+    return Cost(method, *keys)
+
+
+def _share(heads, ranks):
+    return layouts.heads_of(heads, ranks, 0)[1]
+
+
+def _seconds(problem, products, heads, card):
+    """(forward, backward) of the products of one head's pairs: two GEMMs forward, five backward."""
+    pairs, d, dv = 2 * products * problem.batch * heads, problem.head_dim, problem.head_dim_v
+    return pairs * (d + dv) / card.forward, pairs * (3 * d + 2 * dv) / card.backward
+
+
+def _row(problem, heads):
+    """Numbers of one token's k and v."""
+    return problem.batch * heads * (problem.head_dim + problem.head_dim_v)
+
+
+def _all_gather(problem, nodes, ranks, card, link):
+    whole, longest = layouts.union(nodes), max(map(layouts.rows, nodes))
+    row, peers = _row(problem, _share(problem.heads_kv, ranks)), len(nodes) - 1
+    sent = peers * longest * row * problem.bytes
+    reduced = peers * longest * row * FLOAT32
+    memory = 2 * problem.seqlen * row * (problem.bytes + FLOAT32)
+    most = max(
+        layouts.products(layouts.calls(node, whole, problem.cu_seqlens, problem.left, problem.right)) for node in nodes
+    )
+    forward, backward = _seconds(problem, most, _share(problem.heads, ranks), card)
+    start = 2 * card.start * (peers > 0)
+    return (sent, sent + reduced, memory, forward + start + sent / link,
+            backward + 2 * start + (sent + reduced) / link)  # fmt: skip
+
+
+def _ring(problem, nodes, ranks, card, link):
+    """Of each step the time is that of the slowest rank's products or of the longest transfer. ranks: how many share
+    the heads."""
+    row, heads, count = _row(problem, _share(problem.heads_kv, ranks)), _share(problem.heads, ranks), len(nodes)
+    steps = []
+    for step in range(count):
+        on = [
+            layouts.calls(nodes[i], nodes[i - step], problem.cu_seqlens, problem.left, problem.right)
+            for i in range(count)
+        ]
+        keys = max(end - first for first, end in map(layouts.extent, on)) if step else 0
+        merged = max(sum(call.q_end - call.q_start for call in calls) for calls in on) if count > 1 else 0
+        steps.append((max(map(layouts.products, on)), merged, keys))
+    sent = sum(keys for *_, keys in steps) * row
+    forward = backward = 0.0
+    # While a step computes, the next one's keys come and the last one's gradients go.
+    for (products, merged, _), (*_, keys) in zip(steps, [*steps[1:], (0, 0, 0)]):
+        of_forward, of_backward = _seconds(problem, products, heads, card)
+        numbers = merged * problem.batch * heads / card.memory
+        of_forward += numbers * problem.head_dim_v * MERGE
+        of_backward += numbers * problem.head_dim * ADD
+        transfer = card.start * (keys > 0) + keys * row * problem.bytes / link
+        forward += max(of_forward, transfer)
+        backward += max(of_backward, transfer + card.start * (keys > 0) + keys * row * FLOAT32 / link)
+    longest = max(map(layouts.rows, nodes))
+    if count == 1:
+        memory = 2 * longest * row * FLOAT32
+    else:  # two chunks of keys, three of gradients, o or dq
+        wide = max(problem.head_dim, problem.head_dim_v)
+        memory = longest * (row * (2 * problem.bytes + 3 * FLOAT32) + problem.batch * heads * wide * FLOAT32)
+    return sent * problem.bytes, sent * (problem.bytes + FLOAT32), memory, forward, backward
+
+
+def _with_heads(method, problem, keys, ranks, card, link):
+    """The same with an exchange of heads before and after it: of q, k, v and o, and of their gradients."""
+    rows = max(map(layouts.rows, problem.parts()))
+    mine = _share(problem.heads, ranks) * (problem.head_dim + problem.head_dim_v) * problem.batch
+    mine += _row(problem, _share(problem.heads_kv, ranks))
+    sent = (ranks - 1) * rows * mine * problem.bytes
+    time = (4 * card.start + sent / link) if ranks > 1 else 0.0
+    sent_forward, sent_backward, memory, forward, backward = keys
+    memory += 2 * ranks * rows * mine * problem.bytes
+    return Cost(method, sent_forward + sent, sent_backward + sent, memory, forward + time, backward + time)
