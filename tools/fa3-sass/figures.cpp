@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "contents.h"
 #include "text.h"
 
 namespace sass {
@@ -294,8 +295,8 @@ Figures kernel_figures(const Kernel& kernel) {
   figures.push_back(value_of("hot_loops", hot));
   figures.push_back(value_of("boundary_loops", boundary));
   add_transposing(kernel, figures);
-  const Figures protocol = protocol_figures(kernel);
-  figures.insert(figures.end(), protocol.begin(), protocol.end());
+  for (const Figures& more : {protocol_figures(kernel), handover_figures(kernel), contents_figures(kernel)})
+    figures.insert(figures.end(), more.begin(), more.end());
   return figures;
 }
 
@@ -310,7 +311,8 @@ const std::vector<std::string>& figure_names(const std::string& scope) {
   static const std::vector<std::string> loops = names(
       loop_figures({}, {}), {"exps_in_flight", "exps_overlapped", "exps_covered", "exps_under",
                              "conversions_in_flight", "conversions_overlapped"});
-  static const std::vector<std::string> others = names(scope_figures({}, ""), {});
+  static const std::vector<std::string> others =
+      names(scope_figures({}, ""), names(arithmetic_figures({}, ""), {}));
   return scope == "kernel" ? kernels : std::ranges::count(scopes(), scope) ? others : loops;
 }
 
