@@ -157,15 +157,17 @@ std::vector<Figure> contents_figures(const Kernel& kernel) {
           words("reductions", reduced), descriptors(kernel), parameters(kernel)};
 }
 
-std::vector<Figure> arithmetic_figures(const Kernel& kernel, const std::string& scope) {
+std::vector<Figure> part_figures(const Kernel& kernel, const std::string& scope) {
   static const std::pair<Kind, const char*> kinds[] = {
       {Kind::add, "adds"},         {Kind::multiply, "multiplies"}, {Kind::multiply_add, "fmas"},
       {Kind::special, "specials"}, {Kind::maximum, "maxima"},      {Kind::shuffle, "shuffles"}};
-  std::vector<Figure> figures;
+  std::vector<int> blocks;
+  for (int b : kernel.cfg.order)
+    if (kernel.protocol.scope[static_cast<size_t>(b)] == scope) blocks.push_back(b);
+  std::vector<Figure> figures{handovers_in(kernel, blocks)};
   for (const auto& [kind, name] : kinds) {
     std::vector<int> found;
-    for (int b : kernel.cfg.order) {
-      if (kernel.protocol.scope[static_cast<size_t>(b)] != scope) continue;
+    for (int b : blocks) {
       const Block& block = kernel.cfg.blocks[static_cast<size_t>(b)];
       for (int i = block.begin; i < block.end; ++i)
         if (kind_of(kernel.listing.code[static_cast<size_t>(i)]) == kind) found.push_back(i);

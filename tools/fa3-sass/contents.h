@@ -12,7 +12,7 @@ struct Kernel;
 // Of the whole kernel: its constants and modes.
 std::vector<Figure> contents_figures(const Kernel& kernel);
 
-// Of a prologue, an epilogue or a producer: how much of each kind of arithmetic.
-std::vector<Figure> arithmetic_figures(const Kernel& kernel, const std::string& scope);
+// Of a prologue, an epilogue or a producer: which mbarriers it uses, and how much of each kind of arithmetic.
+std::vector<Figure> part_figures(const Kernel& kernel, const std::string& scope);
 
 }  // namespace sass

@@ -190,6 +190,9 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
   share("conversions_overlapped", Kind::convert, false);
   const Figures protocol = protocol_figures(kernel, loop);
   figures.insert(figures.end(), protocol.begin(), protocol.end());
+  const Loop none;
+  const Loop& whole = kernel.cfg.loops.empty() ? none : kernel.cfg.loops[static_cast<size_t>(loop.loop)];
+  figures.push_back(handovers_in(kernel, whole.blocks));
   return figures;
 }
 
@@ -312,7 +315,7 @@ const std::vector<std::string>& figure_names(const std::string& scope) {
       loop_figures({}, {}), {"exps_in_flight", "exps_overlapped", "exps_covered", "exps_under",
                              "conversions_in_flight", "conversions_overlapped"});
   static const std::vector<std::string> others =
-      names(scope_figures({}, ""), names(arithmetic_figures({}, ""), {}));
+      names(scope_figures({}, ""), names(part_figures({}, ""), {}));
   return scope == "kernel" ? kernels : std::ranges::count(scopes(), scope) ? others : loops;
 }
 

@@ -38,23 +38,27 @@ Figure words(const char* name, const std::vector<std::string>& parts, std::vecto
   return {name, true, 0, text.empty() ? "none" : text, std::move(evidence), false};
 }
 
-// "8: 2+1>3" is an mbarrier that counts to 8, with arrivals at two places, one more that expects bytes, and waits at
-// three; "*1" behind the arrivals: where TMA loads end.
+// Of each mbarrier how many arrivals it counts to, and what is done at it: arrivals (a), those that expect bytes (e), TMA
+// loads that end there (t), waits (w). How often is left out: ptxas copies code.
+constexpr const char* letters = "aetw";
+std::vector<const std::vector<int>*> uses_of(const Mbarrier& barrier) {
+  return {&barrier.arrivals, &barrier.expectations, &barrier.loads, &barrier.waits};
+}
+
 Figure mbarriers_figure(const Handovers& table) {
   std::vector<std::string> parts;
   std::vector<int> evidence;
   for (const Mbarrier& barrier : table.mbarriers) {
-    std::string text = counts_of(barrier.counts) + ": " + std::to_string(barrier.arrivals.size());
-    if (!barrier.expectations.empty()) text += "+" + std::to_string(barrier.expectations.size());
-    if (!barrier.loads.empty()) text += "*" + std::to_string(barrier.loads.size());
-    text += ">" + std::to_string(barrier.waits.size());
-    if (!barrier.steady.empty()) text += " (" + std::to_string(barrier.steady.size()) + " for one parity)";
+    std::string text = counts_of(barrier.counts) + " ";
+    append(evidence, barrier.inits);
+    for (size_t u = 0; u < uses_of(barrier).size(); ++u) {
+      if (!uses_of(barrier)[u]->empty()) text += letters[u];
+      append(evidence, *uses_of(barrier)[u]);
+    }
     parts.push_back(text);
-    for (const std::vector<int>* list : {&barrier.inits, &barrier.arrivals, &barrier.expectations, &barrier.waits})
-      append(evidence, *list);
   }
-  if (!table.other_counts.empty()) parts.push_back("others count to " + counts_of(table.other_counts));
-  if (!table.elsewhere.empty()) parts.push_back(std::to_string(table.elsewhere.size()) + " elsewhere");
+  if (!table.other_counts.empty()) parts.push_back("others " + counts_of(table.other_counts));
+  if (!table.elsewhere.empty()) parts.push_back("unknown");
   return words("mbarriers", parts, std::move(evidence));
 }
 
@@ -83,7 +87,7 @@ std::string wait_of(const Kernel& kernel, int i) {
   return std::to_string(left) + (std::ranges::count(kernel.handovers.complete_waits, i) ? "c" : "");
 }
 
-// The most frequent way of a text figure: "3 acquires, 2 releases".
+// "3 acquires"
 void say(std::vector<std::string>& parts, const std::vector<int>& list, const std::string& what) {
   if (!list.empty()) parts.push_back(std::to_string(list.size()) + " " + what + (list.size() > 1 ? "s" : ""));
 }
@@ -173,7 +177,7 @@ std::vector<Figure> handover_figures(const Kernel& kernel) {
   parts.clear();
   evidence.clear();
   for (const auto& [place, uses] : table.tensor_maps) {
-    parts.push_back((place == 0 ? "?" : hex(place)) + " x " + std::to_string(uses.size()));
+    parts.push_back(place == 0 ? "?" : hex(place));
     append(evidence, uses);
   }
   figures.push_back(words("tensor_maps", parts, std::move(evidence)));
@@ -186,6 +190,30 @@ std::vector<Figure> handover_figures(const Kernel& kernel) {
   append(evidence, table.grid_launches);
   figures.push_back(words("grid_dependency", parts, std::move(evidence)));
   return figures;
+}
+
+Figure handovers_in(const Kernel& kernel, const std::vector<int>& blocks) {
+  const auto inside = [&](int i) {
+    return std::ranges::any_of(blocks, [&](int b) {
+      const Block& block = kernel.cfg.blocks[static_cast<size_t>(b)];
+      return block.begin <= i && i < block.end;
+    });
+  };
+  std::vector<std::string> parts;
+  std::vector<int> evidence;
+  for (size_t m = 0; m < kernel.handovers.mbarriers.size(); ++m) {
+    std::string text;
+    for (size_t u = 0; u < uses_of(kernel.handovers.mbarriers[m]).size(); ++u) {
+      std::vector<int> here = *uses_of(kernel.handovers.mbarriers[m])[u];
+      std::erase_if(here, [&](int i) { return !inside(i); });
+      if (!here.empty()) text += letters[u];
+      append(evidence, here);
+    }
+    if (!text.empty()) parts.push_back(std::to_string(m) + text);
+  }
+  Figure figure = words("handovers", {}, std::move(evidence));
+  if (!parts.empty()) figure.text = join(parts, " ");
+  return figure;
 }
 
 std::string handover_text(const Kernel& kernel) {

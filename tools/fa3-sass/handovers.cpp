@@ -182,10 +182,13 @@ class Finder {
     std::ranges::set_intersection(arrived, awaited, std::inserter(rings, rings.end()));
     for (std::vector<Use>* list : {&arrival, &expectation, &wait, &load})
       for (Use& use : *list) {
-        if (use.guessed) use.known = use.known && (starts.count(use.address) || made.count(use.address));
-        if (!use.known) result_.elsewhere.push_back(use.instruction);
         // A load has the whole address in a register, perhaps with an index.
-        else if (list != &load || starts.empty() || *starts.begin() > use.address) starts.insert(use.address);
+        const auto next = starts.upper_bound(use.address);
+        const bool near = next != starts.begin() && use.address - *std::prev(next) < index;
+        if (list == &load) use.known = use.known && (near || made.count(use.address));
+        else if (use.guessed) use.known = use.known && (starts.count(use.address) || made.count(use.address));
+        if (!use.known) result_.elsewhere.push_back(use.instruction);
+        else if (list != &load || !near) starts.insert(use.address);
       }
     std::ranges::sort(result_.elsewhere);
     constexpr std::uint32_t largest_ring = 1024;
@@ -208,24 +211,18 @@ class Finder {
       return found;
     };
     const auto counts = operand_values(listing_, cfg_, inits, init_count, Meeting::all);
-    std::map<Mbarrier*, std::vector<int>> sure;  // inits of which the count is known
     for (size_t k = 0; k < init.size(); ++k) {
       // In a loop it cannot be said which barrier has which count.
-      const bool in_turn = in_any_loop(inits[k]);
-      Mbarrier* barrier = init[k].known && !in_turn ? at(init[k].address) : nullptr;
+      Mbarrier* barrier = init[k].known && !in_any_loop(inits[k]) ? at(init[k].address) : nullptr;
       std::set<std::uint32_t>& to = barrier ? barrier->counts : result_.other_counts;
-      for (int v = 0; v < counts[k].count; ++v)
-        if (!counts[k].runtime) to.insert(full_count - counts[k].values[v] / 2);
-      if (!barrier) continue;
-      barrier->inits.push_back(inits[k]);
-      if (counts[k].count != 1 || counts[k].runtime) continue;
-      sure[barrier].push_back(inits[k]);
-      if (counts[k].values[0] == 2 * full_count) result_.odd_counts.push_back(inits[k]);
+      for (int v = 0; v < counts[k].count; ++v) {
+        const std::uint32_t count = full_count - counts[k].values[v] / 2;
+        if (!counts[k].runtime && count < full_count / 2) to.insert(count);
+      }
+      if (barrier) barrier->inits.push_back(inits[k]);
+      if (counts[k].count == 1 && !counts[k].runtime && counts[k].values[0] == 2 * full_count)
+        result_.odd_counts.push_back(inits[k]);
     }
-    for (const auto& [barrier, known] : sure)
-      if (rings.count(barrier->address) && known.size() == barrier->inits.size() && barrier->counts.size() > 1)
-        result_.odd_counts.insert(result_.odd_counts.end(), known.begin(), known.end());
-    std::ranges::sort(result_.odd_counts);
     const auto put = [&](const std::vector<Use>& list, std::vector<int> Mbarrier::*to) {
       for (const Use& use : list)
         if (use.known) (at(use.address)->*to).push_back(use.instruction);
@@ -251,6 +248,8 @@ class Finder {
     if (!expectation.empty()) result_.unexpected_loads = alone(load, expectation);
     const bool others_fill = !where([](const Instruction& i) { return i.is("STAS") || i.is("UBLKCP"); }).empty();
     if (!load.empty() && !others_fill) result_.never_loaded = alone(expectation, load);
+    // With a modifier it may be an arrival of another kind: "SYNCS.ARRIVE.TRANS64.RED.A0T1".
+    std::erase_if(result_.never_loaded, [&](int i) { return code(i).opcode != "SYNCS.ARRIVE.TRANS64"; });
     wait_ = std::move(wait);
     arrival_ = std::move(any_arrival);
   }
@@ -390,24 +389,19 @@ class Finder {
     return 0;
   }
 
-  // A commit that no wait is reached from; or in a loop that uses its buffers again, and waits for none.
+  // A commit in a loop that writes shared memory again, and waits for no group. What is stored last need not be waited
+  // for by a kernel that ends.
   void find_never_read_out() {
     for (int commit : result_.bulk_commits) {
-      const std::vector<bool> reached = reached_from(block_of(commit));
-      bool awaited = std::ranges::any_of(result_.bulk_waits, [&](int wait) {
-        const int b = block_of(wait);
-        return reached[static_cast<size_t>(b)] && (b != block_of(commit) || wait > commit);
-      });
-      if (const Loop* loop = outermost_loop(listing_, cfg_, commit)) {
-        bool reused = false, waits = false;
-        for (int b : loop->blocks)
-          for (int i = block(b).begin; i < block(b).end; ++i) {
-            reused |= code(i).is("STS") || code(i).is("STSM") || tma_load(code(i));
-            waits |= std::ranges::count(result_.bulk_waits, i) > 0;
-          }
-        awaited = waits || (!reused && awaited);
-      }
-      if (!awaited) result_.never_read_out.push_back(commit);
+      const Loop* loop = outermost_loop(listing_, cfg_, commit);
+      if (!loop) continue;
+      bool written = false, waits = false;
+      for (int b : loop->blocks)
+        for (int i = block(b).begin; i < block(b).end; ++i) {
+          written |= code(i).is("STS") || code(i).is("STSM") || tma_load(code(i));
+          waits |= std::ranges::count(result_.bulk_waits, i) > 0;
+        }
+      if (written && !waits) result_.never_read_out.push_back(commit);
     }
   }
 

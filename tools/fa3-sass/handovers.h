@@ -46,16 +46,19 @@ struct Handovers {
   std::vector<int> unexpected_loads;   // TMA loads that end at an mbarrier where no bytes are expected
   std::vector<int> never_loaded;       // arrivals that expect bytes where no TMA load ends
   std::vector<int> parity_never_flips; // waits of a loop for the same phase of the same mbarrier in every turn
-  std::vector<int> never_read_out;     // bulk copies to global memory that nothing waits for
+  std::vector<int> never_read_out;     // bulk copies from buffers that are written again with no wait for them
   std::vector<int> released_in_flight; // releases of semaphores before bulk copies to global memory are done
   std::vector<int> odd_named;          // named barriers whose users disagree, or that none can pass
-  std::vector<int> odd_counts;         // inits of one ring with different counts, or with none
+  std::vector<int> odd_counts;         // inits that count to nothing
 };
 
 Handovers handovers_of(const Kernel& kernel);  // needs the kernel's protocol
 
 // As figures, for rules and for JSON.
 std::vector<Figure> handover_figures(const Kernel& kernel);
+
+// Of some blocks: which mbarriers, by their place in the table, are used there, and how: "0w 4a".
+Figure handovers_in(const Kernel& kernel, const std::vector<int>& blocks);
 
 // As a table for readers.
 std::string handover_text(const Kernel& kernel);

@@ -64,7 +64,7 @@ Kernel analyse(const KernelRecord& record, Listing listing, const std::map<std::
   kernel.figures = kernel_figures(kernel);
   for (const std::string& scope : scopes()) {
     kernel.scopes[scope] = scope_figures(kernel, scope);
-    const Figures more = arithmetic_figures(kernel, scope);
+    const Figures more = part_figures(kernel, scope);
     kernel.scopes[scope].insert(kernel.scopes[scope].end(), more.begin(), more.end());
   }
   return kernel;
