@@ -50,7 +50,9 @@ void roundings(const Instruction& i, int at, Found& found) {
   static const char* const modes[] = {"RM", "RP", "RZ", "TRUNC", "FLOOR", "CEIL"};
   const bool converts = std::ranges::any_of(conversions, [&](const char* name) { return i.is(name); });
   const bool rounds = std::ranges::any_of(modes, [&](const char* mode) { return i.has(mode); });
-  if (converts || rounds) found[i.opcode].push_back(at);
+  // "F2FP.BF16.F32.PACK_AB" without what is packed where.
+  const size_t end = std::min({i.opcode.find(".PACK"), i.opcode.find(".UNPACK"), i.opcode.find(".NTZ")});
+  if (converts || rounds) found[i.opcode.substr(0, end)].push_back(at);
 }
 
 // Votes: of which sense, and whether what follows at once asks for the result or its opposite.
@@ -102,12 +104,14 @@ Figure descriptors(const Kernel& kernel) {
     }
   std::ranges::sort(all);
   std::ranges::sort(two);
+  // What is not known counts as 0: then constants stand in the upper bits alone.
+  constexpr std::uint32_t strides = 0x1000000;
   Found found;
   const auto note = [&](const std::vector<int>& wanted, std::string_view (*operand)(const Instruction&)) {
     const auto values = operand_values(kernel.listing, kernel.cfg, wanted, operand, Meeting::all);
     for (size_t k = 0; k < wanted.size(); ++k)
       for (int v = 0; v < values[k].count; ++v)
-        if (!values[k].runtime) found[hex(values[k].values[v])].push_back(wanted[k]);
+        if (!values[k].runtime || values[k].values[v] >= strides) found[hex(values[k].values[v])].push_back(wanted[k]);
   };
   note(all, descriptor_word<1>);
   note(two, descriptor_word<3>);

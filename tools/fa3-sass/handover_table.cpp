@@ -38,15 +38,15 @@ Figure words(const char* name, const std::vector<std::string>& parts, std::vecto
   return {name, true, 0, text.empty() ? "none" : text, std::move(evidence), false};
 }
 
-// Of each mbarrier how many arrivals it counts to, and what is done at it: arrivals (a), those that expect bytes (e), TMA
-// loads that end there (t), waits (w). How often is left out: ptxas copies code.
+// Of each mbarrier how many arrivals it counts to, and what is done at it: arrivals (a), those that expect bytes (e),
+// TMA loads that end there (t), waits (w). How often is left out: ptxas copies code.
 constexpr const char* letters = "aetw";
 std::vector<const std::vector<int>*> uses_of(const Mbarrier& barrier) {
   return {&barrier.arrivals, &barrier.expectations, &barrier.loads, &barrier.waits};
 }
 
 Figure mbarriers_figure(const Handovers& table) {
-  std::vector<std::string> parts;
+  std::vector<std::pair<std::string, int>> same;  // and how many of them follow each other
   std::vector<int> evidence;
   for (const Mbarrier& barrier : table.mbarriers) {
     std::string text = counts_of(barrier.counts) + " ";
@@ -55,8 +55,11 @@ Figure mbarriers_figure(const Handovers& table) {
       if (!uses_of(barrier)[u]->empty()) text += letters[u];
       append(evidence, *uses_of(barrier)[u]);
     }
-    parts.push_back(text);
+    if (!same.empty() && same.back().first == text) ++same.back().second;
+    else same.emplace_back(text, 1);
   }
+  std::vector<std::string> parts;
+  for (const auto& [text, count] : same) parts.push_back(text + (count > 1 ? " x" + std::to_string(count) : ""));
   if (!table.other_counts.empty()) parts.push_back("others " + counts_of(table.other_counts));
   if (!table.elsewhere.empty()) parts.push_back("unknown");
   return words("mbarriers", parts, std::move(evidence));
@@ -153,6 +156,15 @@ std::vector<Figure> handover_figures(const Kernel& kernel) {
   figures.push_back(count_figure("released_in_flight", table.released_in_flight));
 
   figures.push_back(mbarriers_figure(table));
+  std::set<std::uint32_t> counts = table.other_counts;
+  std::vector<int> inits, steady;
+  for (const Mbarrier& barrier : table.mbarriers) {
+    counts.insert(barrier.counts.begin(), barrier.counts.end());
+    append(inits, barrier.inits);
+    append(steady, barrier.steady);
+  }
+  figures.push_back(words("mbarrier_counts", {counts_of(counts)}, std::move(inits)));
+  figures.push_back(count_figure("steady_waits", steady));
   figures.push_back(named_figure(table));
 
   std::vector<std::string> parts;
@@ -207,6 +219,7 @@ Figure handovers_in(const Kernel& kernel, const std::vector<int>& blocks) {
       std::vector<int> here = *uses_of(kernel.handovers.mbarriers[m])[u];
       std::erase_if(here, [&](int i) { return !inside(i); });
       if (!here.empty()) text += letters[u];
+      if (here.size() > 1) text += std::to_string(here.size());
       append(evidence, here);
     }
     if (!text.empty()) parts.push_back(std::to_string(m) + text);

@@ -52,9 +52,10 @@ std::string_view barrier_operand(const Instruction& i) {
   const int r = barrier_register(i);
   return r < 0 ? std::string_view() : std::string_view(names[static_cast<size_t>(std::min(r, 64))]);
 }
-// The tensor map of a TMA instruction: "[UR8], [UR16]" -> UR16.
+// The tensor map of a TMA instruction: "[UR8], [UR16]" -> UR16; of one that fetches the map alone: "[UR16]".
 std::string_view map_operand(const Instruction& i) {
-  const std::string_view operand = second_operand(i);
+  if (!i.is("UTMALDG") && !i.is("UTMASTG") && !i.is("UTMAREDG") && !i.is("UTMACCTL")) return {};
+  const std::string_view operand = i.is("UTMACCTL") ? first_operand(i) : second_operand(i);
   return operand.size() > 2 && operand.front() == '[' ? operand.substr(1, operand.size() - 2) : std::string_view();
 }
 
@@ -359,8 +360,7 @@ class Finder {
         fenced |= memory_fence(code(k));
       if (fenced) result_.releases.push_back(i);
     }
-    const std::vector<int> mapped =
-        where([](const Instruction& i) { return i.is("UTMALDG") || i.is("UTMASTG") || i.is("UTMAREDG"); });
+    const std::vector<int> mapped = where([](const Instruction& i) { return !map_operand(i).empty(); });
     const auto maps = operand_values(listing_, cfg_, mapped, map_operand, Meeting::unknown);
     for (size_t k = 0; k < mapped.size(); ++k)
       result_.tensor_maps[maps[k].count == 1 ? maps[k].values[0] : 0].push_back(mapped[k]);
