@@ -1,6 +1,7 @@
 #include "check.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <set>
 #include <stdexcept>
@@ -64,7 +65,10 @@ const Contract& TableCheck::contract_of(const std::string& kernel) {
   const auto known = contracts_.find(kernel);
   if (known != contracts_.end()) return known->second;
   const std::string path = folder_ + "/" + kernel + ".contract";
-  const Contract read = read_contract(path, read_file(path));
+  Contract read = read_contract(path, read_file(path));
+  // A long contract has its numbers in a file of their own.
+  const std::string numbers = folder_ + "/" + kernel + ".numbers.contract";
+  if (std::filesystem::exists(numbers)) read = continued(std::move(read), read_contract(numbers, read_file(numbers)));
   return contracts_.emplace(kernel, budgets_ ? read : without_budgets(read)).first->second;
 }
 

@@ -18,6 +18,7 @@
 namespace sass {
 
 struct Rule {
+  std::string file;  // without its folder
   int line = 0;
   std::string scope;  // kernel, hot, boundary, prologue, epilogue, producer
   std::string role;   // of the loop, or empty for all
@@ -51,7 +52,11 @@ struct Contract {
 // Throws std::runtime_error with file and line on what it does not understand.
 Contract read_contract(const std::string& path, std::string_view text);
 
-// The contract without its rules about numbers of instructions, which are budgets for one compiler.
+// The contract with the sections of another behind its own.
+Contract continued(Contract contract, const Contract& by);
+
+// The contract without its rules about numbers of instructions, and about what else one compiler makes of the source:
+// how often it copies code, how it divides.
 Contract without_budgets(Contract contract);
 
 struct Finding {

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "contents.h"
 #include "stack.h"
 #include "text.h"
 
@@ -190,6 +191,20 @@ Figures loop_figures(const Kernel& kernel, const WgmmaLoop& loop) {
   share("conversions_overlapped", Kind::convert, false);
   const Figures protocol = protocol_figures(kernel, loop);
   figures.insert(figures.end(), protocol.begin(), protocol.end());
+  const Loop none;
+  const Loop& whole = kernel.cfg.loops.empty() ? none : kernel.cfg.loops[static_cast<size_t>(loop.loop)];
+  figures.push_back(handovers_in(kernel, whole.blocks));
+  // On the usual way and beside it.
+  std::vector<int> adds, fmas;
+  for (int b : whole.blocks)
+    for (int i = kernel.cfg.blocks[static_cast<size_t>(b)].begin; i < kernel.cfg.blocks[static_cast<size_t>(b)].end;
+         ++i) {
+      const Kind kind = kind_of(kernel.listing.code[static_cast<size_t>(i)]);
+      if (kind == Kind::add) adds.push_back(i);
+      if (kind == Kind::multiply_add) fmas.push_back(i);
+    }
+  figures.push_back(count_of("adds_anywhere", adds));
+  figures.push_back(count_of("fmas_anywhere", fmas));
   return figures;
 }
 
@@ -298,8 +313,8 @@ Figures kernel_figures(const Kernel& kernel) {
   figures.push_back(value_of("hot_loops", hot));
   figures.push_back(value_of("boundary_loops", boundary));
   add_transposing(kernel, figures);
-  const Figures protocol = protocol_figures(kernel);
-  figures.insert(figures.end(), protocol.begin(), protocol.end());
+  for (const Figures& more : {protocol_figures(kernel), handover_figures(kernel), contents_figures(kernel)})
+    figures.insert(figures.end(), more.begin(), more.end());
   return figures;
 }
 
@@ -314,7 +329,8 @@ const std::vector<std::string>& figure_names(const std::string& scope) {
   static const std::vector<std::string> loops = names(
       loop_figures({}, {}), {"exps_in_flight", "exps_overlapped", "exps_covered", "exps_under",
                              "conversions_in_flight", "conversions_overlapped"});
-  static const std::vector<std::string> others = names(scope_figures({}, ""), {});
+  static const std::vector<std::string> others =
+      names(scope_figures({}, ""), names(part_figures({}, ""), {}));
   return scope == "kernel" ? kernels : std::ranges::count(scopes(), scope) ? others : loops;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "contents.h"
 #include "figures.h"
 #include "first_turn.h"
 #include "names.h"
@@ -71,9 +72,14 @@ Kernel analyse(const KernelRecord& record, Listing listing, const std::map<std::
   kernel.cfg = control_flow(kernel.listing);
   find_loops(kernel);
   kernel.protocol = protocol_of(kernel);
+  kernel.handovers = handovers_of(kernel);
   for (WgmmaLoop& loop : kernel.loops) loop.figures = loop_figures(kernel, loop);
   kernel.figures = kernel_figures(kernel);
-  for (const std::string& scope : scopes()) kernel.scopes[scope] = scope_figures(kernel, scope);
+  for (const std::string& scope : scopes()) {
+    kernel.scopes[scope] = scope_figures(kernel, scope);
+    const Figures more = part_figures(kernel, scope);
+    kernel.scopes[scope].insert(kernel.scopes[scope].end(), more.begin(), more.end());
+  }
   return kernel;
 }
 

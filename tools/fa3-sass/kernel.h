@@ -8,6 +8,7 @@
 
 #include "calls.h"
 #include "cubin.h"
+#include "handovers.h"
 #include "protocol.h"
 #include "turn.h"
 
@@ -46,6 +47,7 @@ struct Kernel {
   Cfg cfg;
   std::vector<WgmmaLoop> loops;
   Protocol protocol;
+  Handovers handovers;
   Figures figures;
   std::map<std::string, Figures> scopes;  // prologue, epilogue, producer (protocol.h)
 };

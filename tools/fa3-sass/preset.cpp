@@ -18,6 +18,16 @@ constexpr PresetRule rules[] = {
     {"kernel", "never_arrived", "==", "0"},
     {"kernel", "tma_repeated", "==", "0"},
     {"kernel", "unfenced_tma", "==", "0"},
+    // Hand-overs (handovers.h): no barrier that only one side knows, no loop that waits for one phase for ever, no
+    // buffer written again while a bulk copy reads it, no semaphore released before what it guards is in memory.
+    {"kernel", "never_awaited", "==", "0"},
+    {"kernel", "unexpected_loads", "==", "0"},
+    {"kernel", "never_loaded", "==", "0"},
+    {"kernel", "parity_never_flips", "==", "0"},
+    {"kernel", "odd_counts", "==", "0"},
+    {"kernel", "odd_named_barriers", "==", "0"},
+    {"kernel", "never_read_out", "==", "0"},
+    {"kernel", "released_in_flight", "==", "0"},
     // The pipeline is as it was written: ptxas has not given it up, and nobody touches what a WGMMA owns.
     {"hot", "serialised", "==", "0"},
     {"hot", "never_waited", "==", "0"},

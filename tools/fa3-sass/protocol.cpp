@@ -9,24 +9,12 @@
 #include "lanes.h"
 #include "operands.h"
 #include "repeated.h"
+#include "sync.h"
 #include "text.h"
 #include "values.h"
 
 namespace sass {
 namespace {
-
-bool waits_for_mbarrier(const Instruction& i) { return i.is("SYNCS") && i.has("PHASECHK") && !i.operands.empty(); }
-bool initialises_mbarrier(const Instruction& i) { return i.is("SYNCS") && i.has("EXCH"); }
-bool arrives(const Instruction& i) { return i.is("SYNCS") && i.has("ARRIVE"); }
-// An arrival alone: SYNCS.ARRIVE.TRANS64.A1T0 is one arrival and no transactions.
-bool only_arrives(const Instruction& i) { return arrives(i) && i.has("A1T0"); }
-bool expects_bytes(const Instruction& i) { return arrives(i) && !i.has("A1T0"); }
-bool proxy_fence(const Instruction& i) { return i.is("FENCE") && i.has("ASYNC"); }
-
-bool tma_store(const Instruction& i) {
-  return i.is("UTMASTG") || i.is("UTMAREDG") || i.is("UBLKRED") || (i.is("UBLKCP") && first_modifier(i) == "G");
-}
-bool tma_load(const Instruction& i) { return i.is("UTMALDG") || (i.is("UBLKCP") && first_modifier(i) == "S"); }
 
 // The constant part of an address in shared memory: arrays of mbarriers have one each. "[R4+UR39+0x38000]" -> 0x38000
 std::uint32_t offset_of(const Instruction& i) {

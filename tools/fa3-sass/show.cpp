@@ -216,7 +216,7 @@ std::string show_text(const Kernel& kernel, const ShowOptions& options, const Co
     if (loop.hot || options.all) text += loop_text(kernel, loop, options, colours) + "\n";
     else text += loop_heading(kernel, loop, colours) + "\n";
   }
-  return text + producers(kernel);
+  return text + producers(kernel) + handover_text(kernel);
 }
 
 }  // namespace sass

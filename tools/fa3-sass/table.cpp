@@ -228,6 +228,9 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
                 wgmmas("QK", steps - from_registers, row.Bc, depth, "SS") + ", " +
                 wgmmas("PV", pv_parts * row.Bc / depth, pv_columns, depth, "RS"));
   if (figure == "wgmmas") return value(steps + pv_parts * row.Bc / depth);
+  // Each score is scaled and added to its row's sum; scores that are changed before that take more.
+  if (scope == "hot" && speculative && !row.transforms_scores() && (figure == "adds" || figure == "fmas"))
+    return value(scores);
   const int online = scores + 2;  // and alpha of two rows
   if (figure == "exps") return value(speculative && scope == "hot" ? scores : online);
   // On the rare path all of them again; of 8 bits, where first P alone was to be lowered, two more.

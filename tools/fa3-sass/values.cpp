@@ -160,6 +160,8 @@ void step(State& state, const Instruction& i) {
   };
 
   if ((is("MOV") || is("R2UR")) && !from.empty()) return set(state.at(from[0]));
+  // Addresses are those of the thread block's own shared memory.
+  if ((i.is("S2R") || i.is("S2UR")) && i.operands.back() == "SR_CgaCtaId") return set(constant(0));
   if (i.is("CS2R")) {
     set(state.at(from.empty() ? Operand{} : from[0]));
     if (!i.has("32")) set(state.at(from.empty() ? Operand{} : from[0]), 1);
