@@ -1,5 +1,5 @@
-"""The wheel of `pip install .`: built by meson-python from the sources with the versions that tools/setup has, installed
-and used. Kernels are copied from a build instead of compiled, and few of them. Skipped without meson-python.
+"""The wheel of `pip install .`: built by meson-python from the sources with the versions that tools/setup has,
+installed and used. Kernels are copied from a build instead of compiled, and few of them. Skipped without meson-python.
 
 usage: pip_test.py BUILD CUDA
 """
