@@ -72,6 +72,28 @@ Lines of_8_bits() {
                    "@P0 BRA `(.L_block)", "EXIT"});
 }
 
+Lines backward() {
+  return {".L_0",
+          "WARPGROUP.ARRIVE",
+          "HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], RZ, !UPT, gsb0",
+          "WARPGROUP.DEPBAR.LE gsb0, 0x0",
+          "FFMA R24, R24, UR10, -R3",
+          "MUFU.EX2 R24, R24",
+          "WARPGROUP.ARRIVE",
+          "HGMMA.64x16x16.F32.BF16 R32, gdesc[UR12], RZ, !UPT, gsb0",
+          "F2FP.BF16.F32.PACK_AB R60, R24, R24",
+          "HGMMA.64x32x16.F32.BF16 R80, R60, gdesc[UR16].tnspB, R80, gsb0",
+          "WARPGROUP.DEPBAR.LE gsb0, 0x1",
+          "FADD R33, R32, -R4",
+          "FMUL R33, R24, R33",
+          "F2FP.BF16.F32.PACK_AB R64, R33, R33",
+          "WARPGROUP.ARRIVE",
+          "HGMMA.64x32x16.F32.BF16 R100, R64, gdesc[UR16].tnspB, R100, gsb0",
+          "WARPGROUP.DEPBAR.LE gsb0, 0x0",
+          "@P0 BRA `(.L_0)",
+          "EXIT"};
+}
+
 Lines with_producer() {
   Lines lines = {"S2R R0, SR_TID.X", "ISETP.NE.AND P4, PT, R0, RZ, PT", "@P4 BRA `(.L_ready_all)",
                  "SYNCS.EXCH.64 URZ, [UR4+0x100], UR6", "NOP", ".L_ready_all", "BAR.SYNC 0x0, 0x100",

@@ -194,16 +194,23 @@ TEST_CASE("two kernels side by side, in one scale") {
 }
 
 TEST_CASE("in the legend no two things have one colour") {
-  std::set<std::string> colours;
-  const std::string page = picture(
+  const sass::Kernel forward =
       kernel(replaced(with_producer(), "FADD R4, R4, R25",
-                      {"STL [R1], R4", "FMUL R40, R40, R5", "FSEL R25, R25, -INF, P0", "BAR.SYNC 0x1, 0x80"})));
+                      {"STL [R1], R4", "FMUL R40, R40, R5", "FSEL R25, R25, -INF, P0", "BAR.SYNC 0x1, 0x80"}));
+  const sass::Kernel gradients =
+      kernel(replaced(backward(), "@P0 BRA",
+                      {"STSM.16.M88.2 [R2], R64", "HGMMA.64x64x16.F32.BF16 R192, gdesc[UR16].tnspA, RZ, !UPT, gsb0",
+                       "WARPGROUP.DEPBAR.LE gsb0, 0x0", "@P0 BRA `(.L_0)"}));
+  const std::string page = sass::timeline_svg({&forward, &gradients}, false);
+  std::set<std::string> colours;
   size_t squares = 0;
   const std::string square = "width=\"10.0\" height=\"10.0\" fill=\"";
   for (size_t at = page.find(square); at != std::string::npos; at = page.find(square, at + 1), ++squares)
     colours.insert(page.substr(at + square.size(), 7));
-  CHECK(squares > 10);
+  CHECK(squares > 20);
   CHECK(colours.size() == squares);
+  for (const char* name : {"QK", "PV", "S", "dP", "dV", "dK", "dQ"})
+    CHECK_THAT(page, ContainsSubstring("class=\"small\">" + std::string(name) + "<"));
 }
 
 TEST_CASE("a kernel without WGMMAs: said, and shown with --all") {

@@ -28,8 +28,8 @@ struct Hue {
 };
 
 const char* gemm_colour(const std::string& name) {
-  static const std::map<std::string, const char*> colours = {{"QK", "#3b82f6"}, {"S", "#3b82f6"},  {"PV", "#f97316"},
-                                                             {"dP", "#8b5cf6"}, {"dV", "#f97316"}, {"dK", "#14b8a6"},
+  static const std::map<std::string, const char*> colours = {{"QK", "#3b82f6"}, {"S", "#1e3a8a"},  {"PV", "#f97316"},
+                                                             {"dP", "#8b5cf6"}, {"dV", "#9d174d"}, {"dK", "#14b8a6"},
                                                              {"dQ", "#84cc16"}};
   const auto found = colours.find(name);
   return found == colours.end() ? "#64748b" : found->second;
