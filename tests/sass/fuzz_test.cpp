@@ -76,7 +76,7 @@ void report_everything(const std::string& text) {
     record.name = listing.name;
     const sass::Kernel kernel = sass::analyse(record, std::move(listing));
     sass::show_text(kernel, {false, true}, {});
-    sass::timeline_svg({&kernel}, true);
+    sass::timeline_svg({&kernel}, {.whole = true});
     sass::list_text(kernel, {}, {});
     sass::list_json(kernel);
     sass::difference(kernel, kernel);

@@ -15,7 +15,7 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-std::string picture(const sass::Kernel& kernel, bool whole = false) { return sass::timeline_svg({&kernel}, whole); }
+std::string picture(const sass::Kernel& kernel, bool whole = false) { return sass::timeline_svg({&kernel}, {.whole = whole}); }
 
 // Elements closed in their order, attributes in quotes, no bare < or & in text.
 void check_well_formed(const std::string& document) {
@@ -141,7 +141,7 @@ TEST_CASE("any name: long ones are broken, signs of XML and bytes of no text are
       check_well_formed(svg);
       check_fits(svg);
     }
-    const std::string two = sass::timeline_svg({&toy, &toy}, false);
+    const std::string two = sass::timeline_svg({&toy, &toy}, {});
     check_well_formed(two);
     check_fits(two);
   }
@@ -169,9 +169,23 @@ TEST_CASE("the whole kernel on one page: every region, one legend") {
   check_fits(whole);
 }
 
+TEST_CASE("a picture of clocks: nothing lies outside, and no row is folded") {
+  for (const Lines& lines : {good(), longer(600)}) {
+    sass::Kernel toy = kernel(lines);
+    for (sass::Instruction& i : toy.listing.code) {
+      i.control.known = true;
+      i.control.stall = 4;
+    }
+    const std::string svg = sass::timeline_svg({&toy}, {.clocks = true});
+    CHECK(count(svg, ">tensor</text>") == 1);
+    check_well_formed(svg);
+    check_fits(svg);
+  }
+}
+
 TEST_CASE("two kernels side by side, in one scale") {
   const sass::Kernel one = kernel(good(), "first"), other = kernel(longer(100), "second");
-  const std::string svg = sass::timeline_svg({&one, &other}, false);
+  const std::string svg = sass::timeline_svg({&one, &other}, {});
   check_well_formed(svg);
   check_fits(svg);
   CHECK(count(svg, ">tensor</text>") == 2);
@@ -201,7 +215,7 @@ TEST_CASE("in the legend no two things have one colour") {
       kernel(replaced(backward(), "@P0 BRA",
                       {"STSM.16.M88.2 [R2], R64", "HGMMA.64x64x16.F32.BF16 R192, gdesc[UR16].tnspA, RZ, !UPT, gsb0",
                        "WARPGROUP.DEPBAR.LE gsb0, 0x0", "@P0 BRA `(.L_0)"}));
-  const std::string page = sass::timeline_svg({&forward, &gradients}, false);
+  const std::string page = sass::timeline_svg({&forward, &gradients}, {});
   std::set<std::string> colours;
   size_t squares = 0;
   const std::string square = "width=\"10.0\" height=\"10.0\" fill=\"";

@@ -4,19 +4,17 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "clocks.h"
 #include "reports.h"
 #include "text.h"
 
 namespace sass {
-namespace {
 
-// "64x128x16": 128.
-int columns(const std::string& shape) {
+int wgmma_columns(const std::string& shape) {
   const size_t x = shape.find('x');
   return x == std::string::npos ? 0 : std::atoi(shape.c_str() + x + 1);
 }
 
-// Warpgroups of the thread block, less one where setmaxnreg has two values: that one loads.
 int computing_warpgroups(const Kernel& kernel) {
   const Figure* threads = find(kernel.figures, "threads");
   const Figure* budgets = find(kernel.figures, "setmaxnreg");
@@ -25,12 +23,10 @@ int computing_warpgroups(const Kernel& kernel) {
   return std::max(1, all - (loads ? 1 : 0));
 }
 
-}  // namespace
-
 Floors floors(const Kernel& kernel, const WgmmaLoop& loop) {
   Floors f;
   for (const Gemm& gemm : loop.turn.gemms) {
-    const double n = columns(gemm.shape), steps = static_cast<double>(gemm.steps.size());
+    const double n = wgmma_columns(gemm.shape), steps = static_cast<double>(gemm.steps.size());
     const double with_a = steps - static_cast<double>(gemm.register_steps.size());
     f.tensor += steps * n / 2;
     // A step is 32 bytes deep: n rows of B, and 64 of A unless that comes from registers.
@@ -75,7 +71,7 @@ std::string floors_head(const Columns& columns, const Colours& colours) {
     std::snprintf(cell, sizeof cell, "  %13s", unit.name);
     header += cell;
   }
-  return colours.bold(header + "  tensor at most") + "\n";
+  return colours.bold(header + "  tensor at most   estimated turn  tensor then") + "\n";
 }
 
 std::string floors_text(const Kernel& kernel, const Columns& columns, const Colours& colours) {
@@ -94,7 +90,10 @@ std::string floors_text(const Kernel& kernel, const Columns& columns, const Colo
       row += unit.clocks == bound.clocks ? colours.bold(cell) : cell;
     }
     std::snprintf(cell, sizeof cell, "  %13.0f%%", bound.clocks > 0 ? 100 * f.tensor / bound.clocks : 0);
-    text += row + cell + "\n";
+    text += row + cell;
+    const Clocks clocks = estimated_clocks(kernel, loop);
+    std::snprintf(cell, sizeof cell, "  %15.0f  %10.0f%%", clocks.turn, 100 * clocks.tensor);
+    text += (clocks.turn > 0 ? cell : "                -            -") + std::string("\n");
   }
   return text;
 }

@@ -25,4 +25,10 @@ struct Floors {
 
 Floors floors(const Kernel& kernel, const WgmmaLoop& loop);
 
+// Warpgroups of the thread block, less one where setmaxnreg has two values: that one loads.
+int computing_warpgroups(const Kernel& kernel);
+
+// "64x128x16": 128.
+int wgmma_columns(const std::string& shape);
+
 }  // namespace sass

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "clocks.h"
 #include "floors.h"
 #include "print.h"
 #include "reports.h"
@@ -64,6 +65,10 @@ std::vector<std::string> floors_json(const Kernel& kernel) {
     const Floors f = floors(kernel, loop);
     Json entry = {{"name", kernel.record.name}, {"role", loop.role}, {"warpgroups", f.warpgroups}};
     for (const Floors::Unit& unit : f.units()) entry[unit.name] = number(unit.clocks);
+    if (const Clocks clocks = estimated_clocks(kernel, loop); clocks.turn > 0) {
+      entry["estimated turn"] = number(clocks.turn);
+      entry["estimated tensor share"] = clocks.tensor;
+    }
     entries.push_back(text_of(entry));
   }
   return entries;

@@ -20,6 +20,7 @@
 #include "preset.h"
 #include "print.h"
 #include "reports.h"
+#include "samples.h"
 #include "source.h"
 #include "text.h"
 #include "tidy.h"
@@ -42,8 +43,9 @@ constexpr const char* version = "fa3-sass " FA3_VERSION;
 
 struct Arguments {
   std::string file, second_file, kernel, second_kernel;  // empty if not given
-  std::string contracts, contract;
+  std::string contracts, contract, ncu;
   bool json = false, brief = false, all = false, no_budgets = false, verbose = false, init = false, full = false;
+  bool clocks = false;
   std::string preset;
 };
 
@@ -99,7 +101,7 @@ int list(const Arguments& arguments, const sass::Colours& colours) {
 int show(const Arguments& arguments, const sass::Colours& colours) {
   const auto source = source_of(arguments);
   source->each(source->matching(arguments.kernel), [&](const sass::Kernel& kernel) {
-    sass::print(sass::show_text(kernel, {arguments.brief, arguments.all}, colours) + "\n");
+    sass::print(sass::show_text(kernel, {arguments.brief, arguments.all, arguments.clocks}, colours) + "\n");
   });
   return 0;
 }
@@ -134,9 +136,14 @@ int timeline(const Arguments& arguments, const sass::Colours&) {
     if (!arguments.all && kernel.loops.empty())
       throw std::runtime_error(sass::shortened(kernel.readable) +
                                ": no loop with WGMMAs to draw; --all draws the whole kernel");
+  if ((arguments.clocks || !arguments.ncu.empty()) && arguments.all)
+    throw CLI::ValidationError("time is known of main loops alone: --clocks and --ncu do not go with --all");
+  if (!arguments.ncu.empty() && kernels.size() > 1) throw CLI::ValidationError("--ncu is for one kernel");
+  std::vector<double> samples;
+  if (!arguments.ncu.empty()) samples = samples_of(kernels[0], arguments.ncu, sass::read_file(arguments.ncu));
   std::vector<const sass::Kernel*> shown;
   for (const sass::Kernel& kernel : kernels) shown.push_back(&kernel);
-  sass::print(sass::timeline_svg(shown, arguments.all));
+  sass::print(sass::timeline_svg(shown, {arguments.all, arguments.clocks, samples.empty() ? nullptr : &samples}));
   return 0;
 }
 
@@ -264,6 +271,7 @@ constexpr Flag json = {"--json", &Arguments::json, "Print JSON"},
                every = {"--all", &Arguments::all, "List every differing instruction, not only the first"},
                no_budgets = {"--no-budgets", &Arguments::no_budgets,
                              "Leave out the numbers of instructions, which are those of the pinned compiler"},
+               clocks = {"--clocks", &Arguments::clocks, "Time, as far as control words tell: estimated clocks"},
                verbose = {"--verbose", &Arguments::verbose, "Kept rules too"},
                full = {"--full-names", &Arguments::full, "Names of kernels at their whole length"},
                init = {"--init", &Arguments::init, "What the kernel is today, as rules that it keeps"};
@@ -276,9 +284,9 @@ struct Verb {
 };
 const std::vector<Verb> verbs = {
     {"list", list, "Registers, shared memory, spills, setmaxnreg, WGMMAs and loops of each kernel", {full, json}},
-    {"show", show, "The main loops, annotated", {brief, all, full}},
+    {"show", show, "The main loops, annotated", {brief, all, clocks, full}},
     {"timeline", timeline, "The main loops as a picture, SVG on standard output; two kernels stand side by side",
-     {whole}},
+     {whole, clocks}},
     {"floors", floors, "What a turn of each hot loop must cost on each unit of a multiprocessor", {full, json}},
     {"check", check, "The kernels of the table against their contracts; others with --contract or --preset",
      {no_budgets, verbose, full, json}},
@@ -330,6 +338,10 @@ void declare_verbs(CLI::App& app, Arguments& arguments) {
       ->check(CLI::IsMember({"attention", "gemm", "any"}));
   command.add_option("--contracts", arguments.contracts, "Where the table's contracts are, if not beside this program")
       ->type_name("FOLDER");
+  app.get_subcommand("timeline")
+      ->add_option("--ncu", arguments.ncu,
+                   "Time as profiled: what `ncu --page source --print-source sass --csv` prints of a launch")
+      ->type_name("FILE");
   command.add_option("--contract", arguments.contract, "One contract, for any kernel that it names")->type_name("FILE");
 }
 

@@ -26,6 +26,7 @@ std::string floors_text(const Kernel& kernel, const Columns& columns, const Colo
 struct ShowOptions {
   bool brief = false;  // stretches of arithmetic as one line
   bool all = false;    // boundary loops too
+  bool clocks = false;  // when instructions are issued, as far as that is known, and what control words say
 };
 std::string show_text(const Kernel& kernel, const ShowOptions& options, const Colours& colours);
 

@@ -97,6 +97,7 @@ class Parser {
     text = trim(text);
     if (begins(text, source_mark)) return source_line(text);
     if (text.empty() || begins(text, "//")) return;
+    if (begins(text, "/* 0x")) return upper_half(text.substr(3));
     int address = 0;
     std::string_view rest;
     if (begins(text, ".section")) {
@@ -139,6 +140,12 @@ class Parser {
     if (fresh_source_) innermost_ = place;
     source_ = place == innermost_ ? place : innermost_ + ", from " + place;
     fresh_source_ = false;
+  }
+
+  // nvdisasm -hex and cuobjdump print an instruction's lower half behind it, and its upper one in a line of its own.
+  void upper_half(std::string_view text) {
+    if (!current_.code.empty() && !current_.code.back().control.known)
+      current_.code.back().control = control_of(std::strtoull(std::string(text.substr(0, 18)).c_str(), nullptr, 16));
   }
 
   void label(std::string_view name) {

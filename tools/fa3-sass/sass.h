@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "control.h"
+
 namespace sass {
 
 struct Instruction {
@@ -19,6 +21,7 @@ struct Instruction {
   int entry = -1;            // of a CALL within the listing: the index of the function's first instruction
   std::string source;        // "kernel.cu:12", what it was compiled from, if the listing says so
   std::string text;          // the whole instruction as printed, without address and semicolon
+  Control control;           // as far as the image, or the listing in hexadecimal, tells
 
   std::string_view mnemonic() const { return std::string_view(opcode).substr(0, opcode.find('.')); }
   bool is(std::string_view name) const { return mnemonic() == name; }

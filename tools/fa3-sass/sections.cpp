@@ -41,6 +41,12 @@ std::string Sections::text(const Elf64_Shdr& strings, size_t offset) const {
   return std::string(table.substr(offset, end - offset));
 }
 
+std::string_view Sections::code_of(const std::string& function) const {
+  for (const Elf64_Shdr& section : all)
+    if (section.sh_type == SHT_PROGBITS && name(section) == ".text." + function) return content(section);
+  return {};
+}
+
 std::vector<Elf64_Sym> Sections::symbols(const Elf64_Shdr& table) const {
   if (table.sh_link >= all.size()) throw std::runtime_error("damaged CUDA image: no symbol names");
   const std::string_view bytes_of_table = content(table);

@@ -40,6 +40,7 @@ struct Sections {
   std::string text(const Elf64_Shdr& strings, size_t offset) const;
   std::string name(const Elf64_Shdr& section) const { return text(names_, section.sh_name); }
   std::vector<Elf64_Sym> symbols(const Elf64_Shdr& table) const;
+  std::string_view code_of(const std::string& function) const;  // empty if there is none
 
  private:
   Elf64_Shdr names_{};

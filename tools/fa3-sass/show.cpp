@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <map>
+#include <optional>
 
+#include "clocks.h"
+#include "pressure.h"
 #include "reports.h"
 #include "text.h"
 
@@ -127,9 +130,60 @@ std::string beside_the_way(const Kernel& kernel, const WgmmaLoop& loop) {
   return text.empty() ? "" : "  in the loop, beside its usual way:\n" + text;
 }
 
+// What is known of time in a turn: estimated clocks, control words, registers.
+class Timing {
+ public:
+  Timing(const Kernel& kernel, const WgmmaLoop& loop)
+      : code_(kernel.listing.code), turn_(loop.turn), clocks_(estimated_clocks(kernel, loop)),
+        live_(live_registers(kernel.listing, kernel.cfg)), conflicts_(bank_conflicts(kernel.listing, turn_.code)) {}
+
+  std::string heading() const {
+    int most = 0;
+    for (int i : turn_.code) most = std::max(most, live_[static_cast<size_t>(i)]);
+    char text[200];
+    if (clocks_.turn > 0)
+      std::snprintf(text, sizeof text, "  about %.0f clocks a turn (an estimate), tensor cores busy %.0f%%", clocks_.turn,
+                    100 * clocks_.tensor);
+    else
+      std::snprintf(text, sizeof text, "  no estimate of clocks");
+    return text + (", at most " + std::to_string(most)) + " registers live, " + std::to_string(conflicts_.size()) +
+           " bank conflicts\n  clock, registers live, stall, Y for yield, scoreboards: w written, r read, waits for\n";
+  }
+
+  std::string of(int position) const {
+    const size_t p = static_cast<size_t>(position), i = static_cast<size_t>(turn_.code[p]);
+    const Control& control = code_[i].control;
+    char text[80];
+    std::snprintf(text, sizeof text, "%6s %4d ", clocks_.turn > 0 ? number(clocks_.issued[p]).c_str() : "", live_[i]);
+    std::string words = text;
+    if (control.known) {
+      std::string waits;
+      for (int s = 0; s < scoreboards; ++s)
+        if (control.waits_for(s)) waits += std::to_string(s);
+      const auto scoreboard = [](const char* name, int s) { return s < 0 ? "  " : name + std::to_string(s); };
+      std::snprintf(text, sizeof text, "%3d%c %s %s %-6s", control.stall, control.yields ? 'Y' : ' ',
+                    scoreboard("w", control.written).c_str(), scoreboard("r", control.read).c_str(), waits.c_str());
+      words += text;
+    }
+    const bool conflict = std::binary_search(conflicts_.begin(), conflicts_.end(), position);
+    return words + (conflict ? " BANKS " : "       ");
+  }
+
+ private:
+  static std::string number(double clock) { return std::to_string(static_cast<int>(clock)); }
+
+  const std::vector<Instruction>& code_;
+  const Turn& turn_;
+  Clocks clocks_;
+  std::vector<int> live_, conflicts_;
+};
+
 std::string loop_text(const Kernel& kernel, const WgmmaLoop& loop, const ShowOptions& options, const Colours& colours) {
   const Turn& turn = loop.turn;
   std::string text = loop_heading(kernel, loop, colours);
+  std::optional<Timing> timing;
+  if (options.clocks) timing.emplace(kernel, loop);
+  if (timing) text += timing->heading();
   for (int p = 0; p < turn.size();) {
     const bool event = is_event(turn.kinds[static_cast<size_t>(p)]);
     int end = p + 1;
@@ -139,11 +193,12 @@ std::string loop_text(const Kernel& kernel, const WgmmaLoop& loop, const ShowOpt
     for (; p < end; ++p) {
       if (!event && options.brief) continue;
       const Instruction& i = kernel.listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(p)])];
-      const std::string remark = note(kernel, turn, p);
+      std::string remark = note(kernel, turn, p);
+      if (!i.source.empty()) remark += (remark.empty() ? "" : ", ") + i.source;
       std::string shown = i.text;
       if (!remark.empty()) shown.resize(std::max<size_t>(shown.size() + 1, 68), ' ');
       const Kind kind = turn.kinds[static_cast<size_t>(p)];
-      text += "  " + rail(turn, p) + " " + colours.dim(hex(i.address)) + "  " + colours.of(kind, shown) +
+      text += "  " + rail(turn, p) + " " + colours.dim(timing ? timing->of(p) : "") + colours.dim(hex(i.address)) + "  " + colours.of(kind, shown) +
               (remark.empty() ? "" : colours.dim("// ") + colours.of(kind, remark)) + "\n";
     }
   }

@@ -9,6 +9,7 @@
 #include "images.h"
 #include "pipeline.h"
 #include "process.h"
+#include "sections.h"
 #include "source.h"
 #include "text.h"
 
@@ -157,6 +158,9 @@ class ImageSource : public Source {
       const auto listing = listings.find(place.record.name);
       if (listing == listings.end())
         throw std::runtime_error(image.name + ": nvdisasm did not print " + place.record.name);
+      // Control words are looked at in loops with WGMMAs alone.
+      if (!place.record.no_wgmmas)
+        add_controls(Sections(image.bytes).code_of(place.record.name), listing->second);
       kernels.push_back(analyse(place.record, std::move(listing->second), listings));
       kernels.back().image = image.name;
       kernels.back().sm = 90;

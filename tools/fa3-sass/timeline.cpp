@@ -6,7 +6,10 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <stdexcept>
 
+#include "clocks.h"
+#include "hues.h"
 #include "regions.h"
 #include "reports.h"
 #include "svg.h"
@@ -21,57 +24,6 @@ constexpr const char* lane_names[] = {"tensor", "MUFU", "FMA, ALU", "memory", "w
 constexpr int lanes = 5;
 // How wide a character is at most, in the fonts that browsers and converters take.
 constexpr double wide = 9.1, bold_wide = 9.0, normal_wide = 6.7, small_wide = 6.3;
-
-struct Hue {
-  const char* name;
-  const char* colour;
-};
-
-const char* gemm_colour(const std::string& name) {
-  static const std::map<std::string, const char*> colours = {{"QK", "#3b82f6"}, {"S", "#1e3a8a"},  {"PV", "#f97316"},
-                                                             {"dP", "#8b5cf6"}, {"dV", "#9d174d"}, {"dK", "#14b8a6"},
-                                                             {"dQ", "#84cc16"}};
-  const auto found = colours.find(name);
-  return found == colours.end() ? "#64748b" : found->second;
-}
-
-Hue hue_of(const Kernel& kernel, const Turn& turn, int position) {
-  const Kind kind = turn.kinds[static_cast<size_t>(position)];
-  switch (kind) {
-    case Kind::wgmma: {
-      const Gemm* gemm = turn.gemm_at(position);
-      return {"", gemm_colour(gemm ? gemm->name : "")};
-    }
-    case Kind::exp: return {"exp2", "#eab308"};
-    case Kind::special: return {"other MUFU", "#a16207"};
-    case Kind::maximum: return {"row maximum", "#0d9488"};
-    case Kind::multiply_add: return {"scale (FFMA)", "#22c55e"};
-    case Kind::add: return {"sum (FADD)", "#a3d635"};
-    case Kind::convert: return {"convert (F2FP)", "#ec4899"};
-    case Kind::mask: return {"mask", "#b45309"};
-    case Kind::shuffle: return {"shuffle, vote", "#06b6d4"};
-    case Kind::multiply: {
-      const Registers written =
-          destination(kernel.listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(position)])]);
-      for (const Gemm& gemm : turn.gemms)
-        if (!gemm.zero && gemm.accumulator.overlaps(written)) return {"rescale (FMUL)", "#c026d3"};
-      return {"multiply", "#4d7c0f"};
-    }
-    case Kind::local_memory: return {"local memory (spill)", "#7f1d1d"};
-    case Kind::tma_load:
-    case Kind::tma_store: return {"TMA", "#a855f7"};
-    case Kind::shared_memory: return {"shared memory", "#0ea5e9"};
-    case Kind::global_memory: return {"global memory", "#0369a1"};
-    case Kind::wait: return {"wait for WGMMAs", "#dc2626"};
-    case Kind::arrive: return {"fence before WGMMAs", "#f87171"};
-    case Kind::mbarrier_wait: return {"mbarrier wait", "#7c3aed"};
-    case Kind::mbarrier_arrive: return {"mbarrier arrive", "#a78bfa"};
-    case Kind::barrier:
-    case Kind::fence: return {"barrier, fence", "#57534e"};
-    case Kind::branch: return {"branch", "#94a3b8"};
-    default: return {"integer, uniform, move", "#b6c2d1"};
-  }
-}
 
 std::string fill(const std::string& colour, const std::string& opacity = "") {
   return "fill=\"" + colour + "\"" + (opacity.empty() ? "" : " opacity=\"" + opacity + "\"");
@@ -91,6 +43,17 @@ struct Strip {
   Turn turn{};
   std::vector<Bar> bars{};
   std::vector<RareWay> ways{};
+  // In a picture of time: when each position is come to, and at last when the turn ends; how long each keeps its unit
+  // busy, and from when.
+  std::vector<double> clocks{}, began{}, busy{};
+
+  // Where a position, or what lies between two, is from left to right.
+  double place(double position) const {
+    if (clocks.empty()) return position;
+    const size_t before = std::min(static_cast<size_t>(position), clocks.size() - 2);
+    return clocks[before] + (position - static_cast<double>(before)) * (clocks[before + 1] - clocks[before]);
+  }
+  double length() const { return clocks.empty() ? turn.size() : clocks.back(); }
 };
 
 std::string count_of(size_t number, const char* things) {
@@ -177,6 +140,46 @@ void add_loops(const Kernel& kernel, const Region& region, Strip& strip) {
   }
 }
 
+// Lays the strip out by clocks: estimated ones, or shares of what a profiler saw.
+void add_time(const Kernel& kernel, const WgmmaLoop& loop, const std::vector<double>* samples, Strip& strip) {
+  const size_t size = strip.turn.code.size();
+  const Clocks clocks = estimated_clocks(kernel, loop);
+  char words[120];
+  if (!samples && clocks.turn == 0)
+    throw std::runtime_error(shortened(kernel.readable) + ": no estimate of clocks: " +
+                             (kernel.listing.code.front().control.known ? "its warpgroups have several main loops"
+                                                                        : "a listing without control words (-hex)"));
+  strip.began = strip.clocks = clocks.issued;
+  strip.busy = clocks.busy;
+  std::snprintf(words, sizeof words, "about %.0f clocks a turn (an estimate); tensor cores busy %.0f%%", clocks.turn,
+                100 * clocks.tensor);
+  strip.axis = "clocks of a turn, estimated";
+  if (samples) {
+    double all = 0;
+    for (int i : strip.turn.code) all += (*samples)[static_cast<size_t>(i)];
+    if (all == 0) throw std::runtime_error(shortened(kernel.readable) + ": the profiler saw nothing of its main loop");
+    const double unit = clocks.turn > 0 ? clocks.turn : 100;
+    double from = 0;
+    strip.clocks.clear();
+    for (int i : strip.turn.code) {
+      strip.clocks.push_back(from);
+      from += unit * (*samples)[static_cast<size_t>(i)] / all;
+    }
+    strip.began = strip.clocks;
+    strip.busy.assign(size, 0);
+    for (size_t p = 0; p < size; ++p) strip.busy[p] = (p + 1 < size ? strip.clocks[p + 1] : unit) - strip.clocks[p];
+    strip.axis = clocks.turn > 0 ? "where a warp spends the clocks of a turn, as profiled (their sum is an estimate)"
+                                 : "where a warp spends its time, as profiled: percent of a turn";
+    std::snprintf(words, sizeof words, "%.0f samples of a profiler", all);
+    strip.clocks.push_back(unit);
+  } else {
+    for (size_t p = 0; p < size; ++p)
+      if (strip.turn.kinds[p] == Kind::wgmma) strip.began[p] = clocks.began[p];
+    strip.clocks.push_back(clocks.turn);
+  }
+  strip.notes.push_back(words);
+}
+
 Strip strip_of(const Kernel& kernel, const Region& region) {
   if (region.loop) return strip_of(kernel, *region.loop);
   Strip strip{region.name + ": " + count_of(region.code.size(), "instruction"), "instructions, in order of addresses"};
@@ -188,13 +191,17 @@ Strip strip_of(const Kernel& kernel, const Region& region) {
   return strip;
 }
 
-std::vector<Strip> strips_of(const Kernel& kernel, bool whole) {
+std::vector<Strip> strips_of(const Kernel& kernel, const TimelineOptions& options) {
   std::vector<Strip> strips;
-  if (whole)
+  if (options.whole) {
     for (const Region& region : regions_of(kernel)) strips.push_back(strip_of(kernel, region));
-  else
-    for (const WgmmaLoop& loop : kernel.loops)
-      if (loop.hot) strips.push_back(strip_of(kernel, loop));
+    return strips;
+  }
+  for (const WgmmaLoop& loop : kernel.loops) {
+    if (!loop.hot) continue;
+    strips.push_back(strip_of(kernel, loop));
+    if (options.clocks || options.samples) add_time(kernel, loop, options.samples, strips.back());
+  }
   return strips;
 }
 
@@ -219,7 +226,8 @@ class Panel {
         for (const std::string& line : wrapped(note, column_.characters(normal_wide)))
           page_.text(column_.left, y += 15, line);
     y += 8;
-    const int size = strip_.turn.size(), most = static_cast<int>(column_.width / column_.slot + 0.5);
+    const int size = strip_.turn.size(),
+              most = strip_.clocks.empty() ? static_cast<int>(column_.width / column_.slot + 0.5) : size;
     const int rows = std::max(1, (size + most - 1) / most), each = (size + rows - 1) / rows;
     for (int begin = 0; begin < size; begin += each) y = row(begin, std::min(begin + each, size), y);
     page_.text(column_.left + labels, y + 2, strip_.axis, "small");
@@ -235,7 +243,8 @@ class Panel {
   std::string tip(int position) const {
     char address[16];
     std::snprintf(address, sizeof address, "%04x  ", static_cast<unsigned>(at(position).address));
-    return address + at(position).text;
+    const std::string& source = at(position).source;
+    return address + at(position).text + (source.empty() ? "" : "  // " + source);
   }
 
   double row(int begin, int end, double top) {
@@ -257,7 +266,10 @@ class Panel {
     return bottom + 28;
   }
 
-  double x(double position) const { return column_.left + labels + (position - begin_) * column_.slot; }
+  double x(double position) const { return at_clock(strip_.place(position)); }
+  double at_clock(double clock) const {
+    return column_.left + labels + (clock - strip_.place(begin_)) * column_.slot;
+  }
 
   // What of a span lies in this row; one that runs over the end of the turn is in two pieces.
   std::vector<std::pair<double, double>> pieces(double from, double to) const {
@@ -272,9 +284,9 @@ class Panel {
   void draw_bar(const Bar& bar, double y, double lanes_top, double bottom) {
     const auto draw = [&](double from, double to, const char* ground, const char* strength) {
       for (const auto& [first, last] : pieces(from, to)) {
-        page_.rectangle(x(first), y, (last - first) * column_.slot, bar_height - 4,
+        page_.rectangle(x(first), y, x(last) - x(first), bar_height - 4,
                         fill(bar.colour, strength) + " rx=\"2\"", bar.name + ": " + bar.words);
-        page_.rectangle(x(first), lanes_top, (last - first) * column_.slot, bottom - lanes_top,
+        page_.rectangle(x(first), lanes_top, x(last) - x(first), bottom - lanes_top,
                         fill(bar.colour, ground));
       }
     };
@@ -284,10 +296,10 @@ class Panel {
     std::pair<double, double> widest{0, 0};
     for (const auto& piece : pieces(bar.commit, bar.to))
       if (piece.second - piece.first > widest.second - widest.first) widest = piece;
-    const double room = (widest.second - widest.first) * column_.slot;
+    const double room = x(widest.second) - x(widest.first);
     for (const std::string* words : {&bar.words, &bar.fewer})
       if (static_cast<double>(words->size()) * small_wide < room) {
-        page_.text(x((widest.first + widest.second) / 2), y + 10.5, *words, "inside");
+        page_.text((x(widest.first) + x(widest.second)) / 2, y + 10.5, *words, "inside");
         break;
       }
   }
@@ -301,10 +313,22 @@ class Panel {
     page_.line(x(begin_), bottom, x(end_), bottom, "rule");
     for (int p = begin_; p < end_; ++p) {
       const double inset = kind(p) == Kind::wgmma ? 3 : 6;
-      page_.rectangle(x(p) + 0.2, top + static_cast<int>(lane_of(kind(p))) * lane_height + inset,
-                      std::max(column_.slot - 0.5, 0.8), lane_height - 2 * inset,
-                      fill(hue_of(kernel_, strip_.turn, p).colour), tip(p));
+      const double y = top + static_cast<int>(lane_of(kind(p))) * lane_height + inset;
+      const auto draw = [&](double left, double width) {
+        page_.rectangle(left, y, std::max(width, 0.8), lane_height - 2 * inset,
+                        fill(hue_of(kernel_, strip_.turn, p).colour), tip(p));
+      };
+      if (strip_.clocks.empty()) draw(x(p) + 0.2, column_.slot - 0.5);
+      else each_span(strip_.began[static_cast<size_t>(p)], strip_.busy[static_cast<size_t>(p)], draw);
     }
+  }
+
+  // What runs over the end of the turn goes on at its beginning.
+  template <class Draw>
+  void each_span(double from, double clocks, const Draw& draw) const {
+    const double turn = strip_.length(), begin = std::fmod(from, turn), end = std::min(begin + clocks, turn);
+    draw(at_clock(begin), (end - begin) * column_.slot);
+    if (begin + clocks > turn) draw(at_clock(0), std::min(begin + clocks - turn, turn) * column_.slot);
   }
 
   // Labels must not run into each other: those of waits go first, and one that has no room is left out.
@@ -351,9 +375,10 @@ class Panel {
     constexpr int steps[] = {5, 10, 20, 50, 100, 200, 500};
     const int step = *std::find_if(std::begin(steps), std::end(steps) - 1,
                                    [&](int s) { return s * column_.slot >= 5 * small_wide; });
-    for (int p = (begin_ + step - 1) / step * step; p <= end_; p += step) {
-      page_.line(x(p), y, x(p), y + 5, "rule");
-      page_.text(x(p), y + 15, std::to_string(p), "tick");
+    const int first = static_cast<int>(strip_.place(begin_)), last = static_cast<int>(strip_.place(end_));
+    for (int p = (first + step - 1) / step * step; p <= last; p += step) {
+      page_.line(at_clock(p), y, at_clock(p), y + 5, "rule");
+      page_.text(at_clock(p), y + 15, std::to_string(p), "tick");
     }
   }
 
@@ -433,17 +458,17 @@ double draw_legend(const std::vector<const Kernel*>& kernels, const std::vector<
 
 }  // namespace
 
-std::string timeline_svg(const std::vector<const Kernel*>& kernels, bool whole) {
+std::string timeline_svg(const std::vector<const Kernel*>& kernels, const TimelineOptions& options) {
   const bool alone = kernels.size() == 1;
   const double lanes_width = alone ? 1100 : 640;
   const int most = alone ? 260 : 170;  // instructions in a row
   std::vector<std::vector<Strip>> strips;
-  int longest = 1;  // of a row, on the whole page: all of it has one scale
+  double longest = 1;  // of a row, on the whole page: all of it has one scale
   for (const Kernel* kernel : kernels) {
-    strips.push_back(strips_of(*kernel, whole));
+    strips.push_back(strips_of(*kernel, options));
     for (const Strip& strip : strips.back()) {
-      const int rows = (strip.turn.size() + most - 1) / most;
-      if (rows > 0) longest = std::max(longest, (strip.turn.size() + rows - 1) / rows);
+      const int rows = strip.clocks.empty() ? (strip.turn.size() + most - 1) / most : 1;
+      if (rows > 0) longest = std::max(longest, std::ceil(strip.length() / rows));
     }
   }
   Page page;
@@ -462,7 +487,7 @@ std::string timeline_svg(const std::vector<const Kernel*>& kernels, bool whole) 
     double y = 8;
     for (const std::string& line : names) page.text(column.left, y += 19, line, "name");
     if (strips[k].empty())
-      page.text(column.left, y + 24, whole ? "no code" : "no loop with WGMMAs; --all shows the whole kernel");
+      page.text(column.left, y + 24, options.whole ? "no code" : "no loop with WGMMAs; --all shows the whole kernel");
     y += 12;
     for (const Strip& strip : strips[k]) y = Panel(*kernels[k], strip, column, page).draw(y) + 10;
     bottom = std::max(bottom, strips[k].empty() ? y + 24 : y);
