@@ -3,7 +3,7 @@
 //   TOUCHED    O is rescaled while PV is in flight; ptxas gives the pipeline up
 //   STARVED    more values are alive than there are registers
 //   EARLY      PV is waited for before the softmax
-//   REQUIRED   as it should be, and beside it a kernel without WGMMAs
+//   REQUIRED   as it should be, and beside it kernels without WGMMAs
 #include <cstdint>
 
 #ifdef STARVED
@@ -99,4 +99,10 @@ extern "C" __global__ void REGISTERS miniature(float* out, uint64_t q, uint64_t 
 #ifdef REQUIRED
 // .reqntid: a block has as many threads as this, always. No WGMMAs, no calls, no stack.
 extern "C" __global__ void __block_size__((96, 2, 1)) required(float* out) { out[threadIdx.x] = 1; }
+
+// Calls of functions behind the kernel's own code: a division's rare case, which computes no exponential; and one that
+// does.
+extern "C" __global__ void divided(float* out) { out[threadIdx.x] = __fdiv_rn(out[threadIdx.x], out[0]); }
+__noinline__ __device__ float power(float x) { return exp2f(x) * x; }
+extern "C" __global__ void raised(float* out) { out[threadIdx.x] = power(power(out[threadIdx.x])); }
 #endif

@@ -2,12 +2,14 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "bundle.h"
@@ -101,21 +103,27 @@ TEST_CASE("a bundle of kernels is disassembled as each of them alone is") {
 TEST_CASE("what a look at the machine code tells is what the disassembler would") {
   const auto source = sass::open_source(cubins + "/required.cubin");
   std::vector<sass::Kernel> kernels = source->read(source->matching(""));
-  REQUIRE(kernels.size() == 2);
-  size_t plain = 0;
+  REQUIRE(kernels.size() == 4);
+  std::set<std::string> plain;
   for (const sass::Kernel& kernel : kernels) {
     const size_t entry = static_cast<size_t>(kernel.number) - 1;
     const sass::KernelRecord& record = *source->record(entry);
     CHECK(source->may_have_wgmmas(entry) == (kernel.record.name == "miniature"));
     if (!record.plain) continue;
-    ++plain;
-    CHECK(record.max_threads == 96 * 2);  // .reqntid
+    plain.insert(record.name);
+    if (record.name == "required") CHECK(record.max_threads == 96 * 2);  // .reqntid
     CHECK(sass::list_text(sass::plain_kernel(record, kernel.number), {}, {}) == sass::list_text(kernel, {}, {}));
   }
-  CHECK(plain == 1);
+  const auto calls = [&](const std::string& name) {
+    const auto kernel = std::ranges::find(kernels, name, [](const sass::Kernel& k) { return k.record.name; });
+    return std::ranges::any_of(kernel->listing.code, [](const auto& i) { return i.is("CALL"); });
+  };
+  CHECK(calls("divided"));
+  CHECK(calls("raised"));
+  CHECK(plain == std::set<std::string>{"divided", "required"});
   CHECK_FALSE(sass::open_source(cubins + "/starved.cubin")->record(0)->plain);
   const std::string listed = sass::run({std::getenv("FA3_SASS"), "list", cubins + "/required.cubin"}).out;
-  CHECK(listed.starts_with("2 kernels, 1 of them with WGMMAs\n#  kernel"));
+  CHECK(listed.starts_with("4 kernels, 1 of them with WGMMAs\n#  kernel"));
   CHECK(sass::list_summary(22182, 0) == "22182 kernels, none with WGMMAs: nothing here is attention for Hopper\n");
 }
 

@@ -20,14 +20,20 @@ constexpr int attribute_max_threads = 0x05, attribute_required_threads = 0x10, a
 constexpr size_t instruction_bytes = 16;
 constexpr uint32_t opcode_bits = 0x1ff;
 constexpr uint32_t warpgroup = 0x1c5, first_wgmma = 0x1f0, last_wgmma = 0x1f3;  // HGMMA to BGMMA
-constexpr uint32_t telling[] = {0x1c8, 0x143, 0x144, 0x183, 0x187};  // USETMAXREG, CALL.ABS, CALL.REL, LDL, STL
+constexpr uint32_t telling[] = {0x1c8, 0x143, 0x183, 0x187};  // USETMAXREG, CALL.ABS, LDL, STL
+constexpr uint32_t near_call = 0x144, mufu = 0x108;           // CALL.REL
+constexpr uint64_t exp2 = 2;                                  // what a MUFU computes, in bits 74 to 79
 
-void glance_at(std::string_view code, KernelRecord& kernel) {
+// `functions`: where those that the kernel calls begin, behind its own code; nothing if there are none.
+void glance_at(std::string_view code, std::optional<uint64_t> functions, KernelRecord& kernel) {
   kernel.no_wgmmas = kernel.plain = true;
   for (size_t at = 0; at + instruction_bytes <= code.size() && kernel.no_wgmmas; at += instruction_bytes) {
     const uint32_t opcode = need<uint32_t>(code, at) & opcode_bits;
     if (opcode == warpgroup || (opcode >= first_wgmma && opcode <= last_wgmma)) kernel.no_wgmmas = false;
     if (std::ranges::count(telling, opcode) > 0) kernel.plain = false;
+    if (opcode == near_call && !(functions && kernel.stands_alone)) kernel.plain = false;
+    if (opcode == mufu && functions && at >= *functions && (need<uint64_t>(code, at + 8) >> 10 & 0x3f) == exp2)
+      kernel.plain = false;
   }
   kernel.plain = kernel.plain && kernel.no_wgmmas;
 }
@@ -71,6 +77,12 @@ Cubin read_cubin(std::string_view bytes) {
   for (const Elf64_Shdr& section : sections.all) {
     if (section.sh_type != SHT_SYMTAB) continue;
     const std::vector<Elf64_Sym> symbols = sections.symbols(section);
+    std::map<size_t, uint64_t> functions;  // the first one behind a kernel's own code, by section
+    for (const Elf64_Sym& symbol : symbols)
+      if (ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_value > 0) {
+        uint64_t& first = functions.emplace(symbol.st_shndx, symbol.st_value).first->second;
+        first = std::min<uint64_t>(first, symbol.st_value);
+      }
     for (size_t i = 0; i < symbols.size(); ++i) {
       const Elf64_Sym& symbol = symbols[i];
       if (ELF64_ST_TYPE(symbol.st_info) != STT_FUNC || !(symbol.st_other & entry_bit) || symbol.st_shndx == SHN_UNDEF)
@@ -81,7 +93,8 @@ Cubin read_cubin(std::string_view bytes) {
       kernel.code_bytes = symbol.st_size;
       kernel.stands_alone = symbol.st_shndx < sections.all.size() && !relocated.contains(symbol.st_shndx);
       if (cubin.sm == 90 && symbol.st_shndx < sections.all.size())
-        glance_at(sections.content(sections.all[symbol.st_shndx]), kernel);
+        glance_at(sections.content(sections.all[symbol.st_shndx]),
+                  functions.contains(symbol.st_shndx) ? std::optional(functions[symbol.st_shndx]) : std::nullopt, kernel);
       kernel_of_symbol[kernel.symbol] = kernel_of_name[kernel.name] = cubin.kernels.size();
       cubin.kernels.push_back(kernel);
     }

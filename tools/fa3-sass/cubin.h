@@ -20,8 +20,9 @@ struct KernelRecord {
   uint64_t code_bytes = 0;
   bool stands_alone = false;  // its code refers to nothing else in the image
   bool has_lines = false;     // the image tells the source's lines
-  // What a look at the machine code tells without a disassembler: it has no WGMMAs; and it has no calls, no local
-  // memory and no setmaxnreg either, so that there is nothing to tell of it but this record.
+  // What a look at the machine code tells without a disassembler: it has no WGMMAs; and it has no local memory and no
+  // setmaxnreg either, and calls nothing but functions behind its own code that have no exponentials (division), so
+  // that there is nothing to tell of it but this record.
   bool no_wgmmas = false, plain = false;
 };
 
