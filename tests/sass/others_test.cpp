@@ -248,15 +248,55 @@ TEST_CASE("a called function, through the whole way") {
 TEST_CASE("code for other architectures is refused, or left out beside Hopper's") {
   const sass::TemporaryFolder folder;
   const std::string path = folder.path() + "/listing.sass";
-  const std::string other = "\t.target\tsm_100a\n" + text("blackwell", {"EXIT"});
+  const std::string other = "\t.target\tsm_120a\n" + text("blackwell", {"EXIT"});
   std::ofstream(path) << other;
   CHECK_THROWS_MATCHES(kernels_of(path), std::runtime_error,
-                       MessageMatches(ContainsSubstring("has code for sm_100, but none for sm_90")));
+                       MessageMatches(ContainsSubstring("has code for sm_120, but none for sm_90")));
   CHECK(sass::run({std::getenv("FA3_SASS"), "list", path}).status == 2);
   std::ofstream(path) << other << "\t.target\tsm_90a\n" << text("hopper", {"EXIT"});
   const std::vector<sass::Kernel> kernels = kernels_of(path);
   REQUIRE(kernels.size() == 1);
   CHECK(kernels[0].record.name == "hopper");
-  std::ofstream(path) << "\tcode for sm_100a\n\t\tFunction : f\n        /*0000*/                   EXIT ;\n";
-  CHECK_THROWS_MATCHES(kernels_of(path), std::runtime_error, MessageMatches(ContainsSubstring("sm_100")));
+  std::ofstream(path) << "\tcode for sm_80\n\t\tFunction : f\n        /*0000*/                   EXIT ;\n";
+  CHECK_THROWS_MATCHES(kernels_of(path), std::runtime_error, MessageMatches(ContainsSubstring("sm_80")));
+}
+
+TEST_CASE("tensor memory of sm_100: listed, classified and drawn; rules are for Hopper") {
+  const sass::TemporaryFolder folder;
+  const std::string path = folder.path() + "/listing.sass";
+  const Lines mma = {
+      ".L_more", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x100], R0", "@!P0 BRA `(.L_more)", ".L_next",
+      "UTCQMMA gdesc[UR4], gdesc[UR6], tmem[UR35], tmem[UR28], idesc[UR29], !UPT",
+      "UTCHMMA gdesc[UR18], gdesc[UR58], tmem[UR52], tmem[UR46], idesc[UR47], !UPT", "UTCBAR [UR21], URZ",
+      "LDTM.x32 R132, tmem[UR9]", "FMUL2 R132, R132.F32x2.HI_LO, R4.F32x2.HI_LO", "STTM.x2 tmem[UR9], R164",
+      "UTCCP.T.S.4x32dp128bit tmem[UR21+0x80], gdesc[UR10]", "@P1 BRA `(.L_rest)", "EXIT", ".L_rest",
+      "BRA `(.L_next)"};
+  std::ofstream(path) << "\t.target\tsm_100a\n" << text("blackwell", mma);
+  const std::vector<sass::Kernel> kernels = kernels_of(path);
+  REQUIRE(kernels.size() == 1);
+  const std::vector<sass::Instruction>& code = kernels[0].listing.code;
+  CHECK(sass::kind_of(code[2]) == sass::Kind::umma);
+  CHECK(sass::kind_of(code[4]) == sass::Kind::umma_commit);
+  CHECK(sass::kind_of(code[5]) == sass::Kind::tensor_memory);
+  CHECK(sass::kind_of(code[6]) == sass::Kind::multiply);
+  CHECK(sass::destination(code[5]).count == 32);
+  CHECK(sass::sources(code[7]).back().count == 2);
+  const auto tool = [&](const std::vector<std::string>& words) {
+    std::vector<std::string> command{std::getenv("FA3_SASS")};
+    command.insert(command.end(), words.begin(), words.end());
+    return sass::run(command);
+  };
+  CHECK_THAT(tool({"list", path}).out, ContainsSubstring("1 UTCHMMA 1 UTCQMMA"));
+  CHECK_THAT(tool({"show", path}).out, ContainsSubstring("3 tensor memory, 2 control, 2 tcgen05 mma") &&
+                                           ContainsSubstring("UTCBAR [UR21], URZ  // tcgen05 commit"));
+  CHECK_THAT(tool({"timeline", "--all", path, "blackwell"}).out,
+             ContainsSubstring(">MMA into tensor memory<") && ContainsSubstring(">tensor memory<"));
+  for (const char* verb : {"check", "floors", "contract"}) {
+    const sass::Output refused = verb == std::string("contract") ? tool({verb, "--init", path}) : tool({verb, path});
+    CHECK(refused.status == 2);
+    CHECK_THAT(refused.err, ContainsSubstring("has code for sm_100, but what " + std::string(verb)));
+  }
+  // Beside Hopper's it is left out.
+  std::ofstream(path, std::ios::app) << "\t.target\tsm_90a\n" << text("hopper", {"EXIT"});
+  CHECK(kernels_of(path).at(0).record.name == "hopper");
 }

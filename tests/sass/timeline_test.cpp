@@ -15,7 +15,9 @@ using Catch::Matchers::ContainsSubstring;
 
 namespace {
 
-std::string picture(const sass::Kernel& kernel, bool whole = false) { return sass::timeline_svg({&kernel}, {.whole = whole}); }
+std::string picture(const sass::Kernel& kernel, bool whole = false) {
+  return sass::timeline_svg({&kernel}, {.whole = whole});
+}
 
 // Elements closed in their order, attributes in quotes, no bare < or & in text.
 void check_well_formed(const std::string& document) {

@@ -19,9 +19,9 @@ struct Clocks {
 };
 
 // A quarter of a multiprocessor, which has a warp of each computing warpgroup, is followed clock by clock: each warp
-// issues in order, as stalls and scoreboards allow, one instruction of one warp a clock; WGMMAs of a warpgroup go to the
-// tensor core one after another, and other warpgroups' wait until it has none ready. Data is always there, and named
-// barriers are open. The mean of a few ways to begin, and of these the one that is nearest to it.
+// issues in order, as stalls and scoreboards allow, one instruction of one warp a clock; WGMMAs of a warpgroup go to
+// the tensor core one after another, and other warpgroups' wait until it has none ready. Data is always there, and
+// named barriers are open. The mean of a few ways to begin, and of these the one that is nearest to it.
 Clocks estimated_clocks(const Kernel& kernel, const WgmmaLoop& loop);
 
 }  // namespace sass

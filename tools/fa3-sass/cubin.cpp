@@ -92,9 +92,11 @@ Cubin read_cubin(std::string_view bytes) {
       kernel.symbol = static_cast<int>(i);
       kernel.code_bytes = symbol.st_size;
       kernel.stands_alone = symbol.st_shndx < sections.all.size() && !relocated.contains(symbol.st_shndx);
-      if (cubin.sm == 90 && symbol.st_shndx < sections.all.size())
+      if (cubin.sm == 90 && symbol.st_shndx < sections.all.size()) {
+        const auto first = functions.find(symbol.st_shndx);
         glance_at(sections.content(sections.all[symbol.st_shndx]),
-                  functions.contains(symbol.st_shndx) ? std::optional(functions[symbol.st_shndx]) : std::nullopt, kernel);
+                  first == functions.end() ? std::nullopt : std::optional(first->second), kernel);
+      }
       kernel_of_symbol[kernel.symbol] = kernel_of_name[kernel.name] = cubin.kernels.size();
       cubin.kernels.push_back(kernel);
     }

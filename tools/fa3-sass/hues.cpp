@@ -46,6 +46,9 @@ Hue hue_of(const Kernel& kernel, const Turn& turn, int position) {
     case Kind::barrier:
     case Kind::fence: return {"barrier, fence", "#57534e"};
     case Kind::branch: return {"branch", "#94a3b8"};
+    case Kind::umma: return {"MMA into tensor memory", "#2563eb"};
+    case Kind::umma_commit: return {"commit of MMAs", "#f43f5e"};
+    case Kind::tensor_memory: return {"tensor memory", "#0f766e"};
     default: return {"integer, uniform, move", "#b6c2d1"};
   }
 }

@@ -29,9 +29,15 @@ bool masks(const Instruction& i) {
   return false;
 }
 
+// UTCHMMA, UTCQMMA, UTCOMMA, UTCIMMA: by the type of their elements.
+bool is_umma(const Instruction& i) { return i.mnemonic().starts_with("UTC") && i.mnemonic().ends_with("MMA"); }
+
 }  // namespace
 
 Kind kind_of(const Instruction& i) {
+  if (is_umma(i)) return Kind::umma;
+  if (i.is("UTCBAR")) return Kind::umma_commit;
+  if (any_of(i, {"LDTM", "STTM", "UTCCP", "UTCSHIFT", "UTCATOMSWS"})) return Kind::tensor_memory;
   if (is_wgmma(i)) return Kind::wgmma;
   if (i.is("WARPGROUP")) return i.has("DEPBAR") ? Kind::wait : Kind::arrive;
   if (i.is("SYNCS"))
@@ -44,12 +50,12 @@ Kind kind_of(const Instruction& i) {
   if (any_of(i, {"LDS", "STS", "LDSM", "STSM", "ATOMS"})) return Kind::shared_memory;
   if (any_of(i, {"LDG", "STG", "LD", "ST", "ATOMG", "RED", "REDG", "LDGSTS"})) return Kind::global_memory;
   if (i.is("MUFU")) return i.has("EX2") ? Kind::exp : Kind::special;
-  if (any_of(i, {"FMNMX", "FMNMX3", "VIMNMX", "VIMNMX3", "VIADDMNMX"})) return Kind::maximum;
+  if (any_of(i, {"FMNMX", "FMNMX3", "HMNMX2", "VIMNMX", "VIMNMX3", "VIADDMNMX"})) return Kind::maximum;
   if (i.is("F2FP") || i.is("F2F")) return Kind::convert;
   if (masks(i)) return Kind::mask;
-  if (i.is("FMUL") || i.is("HMUL2")) return Kind::multiply;
-  if (i.is("FFMA") || i.is("HFMA2")) return Kind::multiply_add;
-  if (i.is("FADD") || i.is("HADD2")) return Kind::add;
+  if (any_of(i, {"FMUL", "HMUL2", "FMUL2"})) return Kind::multiply;
+  if (any_of(i, {"FFMA", "HFMA2", "FFMA2"})) return Kind::multiply_add;
+  if (any_of(i, {"FADD", "HADD2", "FADD2"})) return Kind::add;
   if (any_of(i, {"SHFL", "VOTE", "REDUX", "MATCH"})) return Kind::shuffle;
   if (i.is("USETMAXREG")) return Kind::setmaxnreg;
   if (any_of(i, {"MOV", "R2UR", "CS2R", "S2R", "S2UR", "UMOV"}) || (i.is("IMAD") && i.has("MOV"))) return Kind::move;
@@ -62,13 +68,15 @@ Kind kind_of(const Instruction& i) {
 
 Lane lane_of(Kind kind) {
   switch (kind) {
-    case Kind::wgmma: return Lane::tensor;
+    case Kind::wgmma:
+    case Kind::umma: return Lane::tensor;
     case Kind::exp:
     case Kind::special: return Lane::mufu;
     case Kind::tma_load:
     case Kind::tma_store:
     case Kind::shared_memory:
     case Kind::global_memory:
+    case Kind::tensor_memory:
     case Kind::local_memory: return Lane::memory;
     case Kind::arrive:
     case Kind::wait:
@@ -77,6 +85,7 @@ Lane lane_of(Kind kind) {
     case Kind::barrier:
     case Kind::fence:
     case Kind::setmaxnreg:
+    case Kind::umma_commit:
     case Kind::branch: return Lane::sync;
     default: return Lane::alu;
   }
@@ -109,6 +118,9 @@ const char* word_for(Kind kind) {
     case Kind::uniform: return "uniform";
     case Kind::branch: return "control";
     case Kind::setmaxnreg: return "setmaxnreg";
+    case Kind::umma: return "tcgen05 mma";
+    case Kind::umma_commit: return "tcgen05 commit";
+    case Kind::tensor_memory: return "tensor memory";
     default: return "integer";
   }
 }

@@ -31,6 +31,9 @@ enum class Kind {
   uniform,
   branch,
   setmaxnreg,
+  umma,           // of sm_100: MMAs into tensor memory (tcgen05),
+  umma_commit,    // an mbarrier told when they are done,
+  tensor_memory,  // loads, stores and copies of that memory, and its allocation
   other,
 };
 

@@ -29,7 +29,7 @@ std::string words(const std::vector<std::string>& names) {
 std::map<std::string, int> wgmma_counts(const Kernel& kernel) {
   std::map<std::string, int> counts;
   for (const Instruction& instruction : kernel.listing.code)
-    if (is_wgmma(instruction)) ++counts[instruction.opcode];
+    if (is_wgmma(instruction) || kind_of(instruction) == Kind::umma) ++counts[instruction.opcode];
   return counts;
 }
 

@@ -68,7 +68,7 @@ void list_table(const sass::Source& source, const std::vector<size_t>& wanted, c
     wgmmas += source.may_have_wgmmas(i);
     if (!source.record(i) || !source.record(i)->plain) looked_at.push_back(i);
   }
-  if (wanted.size() > 1 && source.record(wanted[0]))
+  if (wanted.size() > 1 && source.record(wanted[0]) && source.architecture() == sass::hopper)
     sass::print(sass::list_summary(wanted.size(), wgmmas));
   sass::print(sass::list_head(columns, colours));
   size_t next = 0;
@@ -149,6 +149,7 @@ int timeline(const Arguments& arguments, const sass::Colours&) {
 
 int floors(const Arguments& arguments, const sass::Colours& colours) {
   const auto source = source_of(arguments);
+  refuse_others(*source, "floors");
   const auto wanted = source->matching(arguments.kernel);
   if (arguments.json) {
     sass::JsonList loops("loops");
@@ -204,6 +205,7 @@ int check(const Arguments& arguments, const sass::Colours& colours) {
   if (by_preset && !(arguments.contract.empty() && arguments.contracts.empty()))
     throw CLI::ValidationError("--preset has rules of its own, and takes no contract");
   const auto source = source_of(arguments);
+  refuse_others(*source, "check");
   const auto kernels = source->matching(arguments.kernel);
   const sass::CheckResult result = by_preset                     ? check_preset(arguments.preset, *source, kernels)
                                    : arguments.contract.empty() ? check_table(arguments, *source, kernels)
@@ -214,7 +216,9 @@ int check(const Arguments& arguments, const sass::Colours& colours) {
 
 int contract(const Arguments& arguments, const sass::Colours&) {
   if (!arguments.init) throw CLI::RequiredError("--init");
-  sass::print(sass::first_contract(one_of(*source_of(arguments), arguments.kernel)));
+  const auto source = source_of(arguments);
+  refuse_others(*source, "contract");
+  sass::print(sass::first_contract(one_of(*source, arguments.kernel)));
   return 0;
 }
 

@@ -26,7 +26,8 @@ void step_back(const Instruction& instruction, Set& live) {
 // The register that an operand is, whole: "R24", "-R8.reuse"; -1 for others, also for the one of zeros.
 int operand_register(const std::string& operand) {
   const size_t at = operand.find('R');
-  if (at == std::string::npos || operand.find('[') != std::string::npos || (at > 0 && operand[at - 1] == 'U')) return -1;
+  if (at == std::string::npos || operand.find('[') != std::string::npos) return -1;
+  if (at > 0 && operand[at - 1] == 'U') return -1;
   if (at + 1 >= operand.size() || !std::isdigit(static_cast<unsigned char>(operand[at + 1]))) return -1;
   return std::atoi(operand.c_str() + at + 1);
 }

@@ -30,7 +30,7 @@ struct ShowOptions {
 };
 std::string show_text(const Kernel& kernel, const ShowOptions& options, const Colours& colours);
 
-// All WGMMAs of the kernel by opcode, in loops or not.
+// All WGMMAs of the kernel by opcode, in loops or not; of sm_100, MMAs into tensor memory.
 std::map<std::string, int> wgmma_counts(const Kernel& kernel);
 
 // "12 exp2, 8 add": what a stretch of a turn consists of, most frequent first.

@@ -276,19 +276,28 @@ int register_in(std::string_view operand, size_t from = 0) {
   return -1;
 }
 
+// "LDTM.x16": 16 registers, but for shapes of 128 and 256 bits twice and four times as many.
+int tensor_memory_width(const Instruction& i) {
+  const size_t x = i.opcode.find(".x");
+  const int times = x == std::string::npos ? 1 : std::atoi(i.opcode.c_str() + x + 2);
+  const auto has = [&](const char* part) { return i.opcode.find(part) != std::string::npos; };
+  return times * (has("256bit") ? 4 : has("128bit") ? 2 : 1);
+}
+
 int memory_width(const Instruction& i) {
+  if (i.is("LDTM") || i.is("STTM")) return tensor_memory_width(i);
   if (i.is("LDSM") || i.is("STSM")) return i.has("4") ? 4 : i.has("2") ? 2 : 1;
   return i.has("128") ? 4 : i.has("64") ? 2 : 1;
 }
 
 bool stores(const Instruction& i) {
-  for (const char* name : {"STS", "STG", "STL", "ST", "STSM", "RED", "REDG", "REDAS"})
+  for (const char* name : {"STS", "STG", "STL", "ST", "STSM", "STTM", "RED", "REDG", "REDAS"})
     if (i.is(name)) return true;
   return false;
 }
 
 bool loads(const Instruction& i) {
-  for (const char* name : {"LDS", "LDG", "LDL", "LD", "LDSM", "LDC", "LDGMC", "ATOMG", "ATOMS"})
+  for (const char* name : {"LDS", "LDG", "LDL", "LD", "LDSM", "LDTM", "LDC", "LDGMC", "ATOMG", "ATOMS"})
     if (i.is(name)) return true;
   return false;
 }

@@ -142,8 +142,8 @@ class Timing {
     for (int i : turn_.code) most = std::max(most, live_[static_cast<size_t>(i)]);
     char text[200];
     if (clocks_.turn > 0)
-      std::snprintf(text, sizeof text, "  about %.0f clocks a turn (an estimate), tensor cores busy %.0f%%", clocks_.turn,
-                    100 * clocks_.tensor);
+      std::snprintf(text, sizeof text, "  about %.0f clocks a turn (an estimate), tensor cores busy %.0f%%",
+                    clocks_.turn, 100 * clocks_.tensor);
     else
       std::snprintf(text, sizeof text, "  no estimate of clocks");
     return text + (", at most " + std::to_string(most)) + " registers live, " + std::to_string(conflicts_.size()) +
@@ -198,11 +198,45 @@ std::string loop_text(const Kernel& kernel, const WgmmaLoop& loop, const ShowOpt
       std::string shown = i.text;
       if (!remark.empty()) shown.resize(std::max<size_t>(shown.size() + 1, 68), ' ');
       const Kind kind = turn.kinds[static_cast<size_t>(p)];
-      text += "  " + rail(turn, p) + " " + colours.dim(timing ? timing->of(p) : "") + colours.dim(hex(i.address)) + "  " + colours.of(kind, shown) +
+      text += "  " + rail(turn, p) + " " + colours.dim((timing ? timing->of(p) : "") + hex(i.address)) + "  " +
+              colours.of(kind, shown) +
               (remark.empty() ? "" : colours.dim("// ") + colours.of(kind, remark)) + "\n";
     }
   }
   return text + beside_the_way(kernel, loop);
+}
+
+// Of sm_100: innermost loops that work with tensor memory, and what happens in them.
+std::string tensor_memory_loops(const Kernel& kernel) {
+  std::string text;
+  for (size_t l = 0; l < kernel.cfg.loops.size(); ++l) {
+    const Loop& loop = kernel.cfg.loops[l];
+    const auto is_inside = [&](const Loop& other) {
+      return other.parent == static_cast<int>(l) && other.blocks.size() > 1;
+    };
+    if (loop.blocks.size() < 2 || std::ranges::any_of(kernel.cfg.loops, is_inside)) continue;
+    Turn turn;
+    for (int block : loop.blocks)
+      for (int i = kernel.cfg.blocks[static_cast<size_t>(block)].begin;
+           i < kernel.cfg.blocks[static_cast<size_t>(block)].end; ++i) {
+        turn.code.push_back(i);
+        turn.kinds.push_back(kind_of(kernel.listing.code[static_cast<size_t>(i)]));
+      }
+    const auto in_tensor_memory = [](Kind kind) { return kind == Kind::umma || kind == Kind::tensor_memory; };
+    if (std::ranges::none_of(turn.kinds, in_tensor_memory)) continue;
+    const auto& code = kernel.listing.code;
+    text += "loop at " + hex(code[static_cast<size_t>(turn.code.front())].address) + ": " +
+            std::to_string(turn.size()) + " instructions: " + stretch_text(turn, 0, turn.size()) + "\n";
+    for (int p = 0; p < turn.size(); ++p) {
+      const Kind kind = turn.kinds[static_cast<size_t>(p)];
+      if (!in_tensor_memory(kind) && kind != Kind::umma_commit && kind != Kind::mbarrier_wait &&
+          kind != Kind::mbarrier_arrive)
+        continue;
+      const Instruction& i = code[static_cast<size_t>(turn.code[static_cast<size_t>(p)])];
+      text += "     " + hex(i.address) + "  " + i.text + "  // " + word_for(kind) + "\n";
+    }
+  }
+  return text;
 }
 
 std::string producers(const Kernel& kernel) {
@@ -266,7 +300,8 @@ std::string show_text(const Kernel& kernel, const ShowOptions& options, const Co
     if (figure.is_text ? !figure.text.empty() : figure.value != 0)
       text += " " + figure.name + " " + figure.shown() + ";";
   text += "\n\n";
-  if (kernel.loops.empty()) text += "no loop with WGMMAs\n";
+  const std::string others = tensor_memory_loops(kernel);
+  if (kernel.loops.empty()) text += others.empty() ? "no loop with WGMMAs\n" : others;
   for (const WgmmaLoop& loop : kernel.loops) {
     if (loop.hot || options.all) text += loop_text(kernel, loop, options, colours) + "\n";
     else text += loop_heading(kernel, loop, colours) + "\n";

@@ -53,6 +53,7 @@ class CopiedSource : public Source {
     copy(input, name, path);
     if (input != 0) close(input);
     source_ = open_file(path, name);
+    choose(source_->architecture());
     for (const Entry& entry : source_->entries()) add(entry.name);
   }
   void each(const std::vector<size_t>& wanted, const std::function<void(Kernel&&)>& use) const override {
@@ -66,6 +67,16 @@ class CopiedSource : public Source {
 };
 
 }  // namespace
+
+void Source::choose(const std::set<int>& found, const std::set<int>& others) {
+  for (int sm : {hopper, 100, 101, 103})
+    if (found.contains(sm)) return choose(sm);
+  std::set<int> all = found;
+  all.insert(others.begin(), others.end());
+  std::string names;
+  for (int sm : all) names += (names.empty() ? "sm_" : ", sm_") + std::to_string(sm);
+  throw std::runtime_error(name_ + ": has code for " + names + ", but none for sm_90, and other code is not supported");
+}
 
 void Source::add(const std::string& kernel) { entries_.push_back({kernel, demangle(kernel)}); }
 
@@ -96,10 +107,10 @@ std::unique_ptr<Source> open_source(const std::string& file) {
   return open_file(file, file);
 }
 
-std::runtime_error no_hopper(const std::string& name, const std::vector<int>& others) {
-  std::string found;
-  for (int sm : others) found += (found.empty() ? "sm_" : ", sm_") + std::to_string(sm);
-  return std::runtime_error(name + ": has code for " + found + ", but none for sm_90, and other code is not supported");
+void refuse_others(const Source& source, const std::string& verb) {
+  if (source.architecture() != hopper)
+    throw std::runtime_error(source.name() + ": has code for sm_" + std::to_string(source.architecture()) +
+                             ", but what " + verb + " says holds for sm_90 alone; try list, show, timeline --all");
 }
 
 }  // namespace sass

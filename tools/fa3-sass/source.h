@@ -4,12 +4,15 @@
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "kernel.h"
 
 namespace sass {
+
+constexpr int hopper = 90;
 
 struct Entry {
   std::string name, readable;
@@ -19,7 +22,9 @@ class Source {
  public:
   virtual ~Source() = default;
   const std::string& name() const { return name_; }
-  const std::vector<Entry>& entries() const { return entries_; }  // all kernels for sm_90, in file order
+  // 90; or, of a file without code for it, that of Blackwell's data centre GPUs (sm_100 to sm_103).
+  int architecture() const { return architecture_; }
+  const std::vector<Entry>& entries() const { return entries_; }  // all kernels for it, in file order
 
   // The kernels that a user means: by number, from 1; by name, part of it or pattern; all of them by "". Throws
   // std::runtime_error if there are none.
@@ -36,8 +41,12 @@ class Source {
  protected:
   explicit Source(std::string name) : name_(std::move(name)) {}
   void add(const std::string& kernel);
+  // The best of the architectures whose code was found; an error that names the others, too, if none is known here.
+  void choose(const std::set<int>& found, const std::set<int>& others);
+  void choose(int architecture) { architecture_ = architecture; }
 
  private:
+  int architecture_ = hopper;
   std::string name_;
   std::vector<Entry> entries_;
 };
@@ -50,7 +59,7 @@ std::unique_ptr<Source> open_source(const std::string& file);
 std::unique_ptr<Source> open_listing(const std::string& path, const std::string& name);
 std::unique_ptr<Source> open_images(const std::string& path, const std::string& name);
 
-// "has code for sm_80, but none for sm_90"
-std::runtime_error no_hopper(const std::string& name, const std::vector<int>& others);
+// Throws "has code for sm_100, but what check says holds for sm_90 alone".
+void refuse_others(const Source& source, const std::string& verb);
 
 }  // namespace sass

@@ -23,6 +23,7 @@ struct Place {
   size_t image;
   KernelRecord record;
   bool linked;
+  int sm;
 };
 
 struct Job {
@@ -35,27 +36,25 @@ struct Job {
 class ImageSource : public Source {
  public:
   ImageSource(const std::string& path, const std::string& name) : Source(name), images_(path, name) {
-    std::set<int> others = images_.others();
+    std::set<int> found;
     std::set<std::string> linked;
-    bool hopper = false;
+    std::vector<Place> places;
     for (size_t i = 0; i < images_.all().size(); ++i) {
       const std::string_view bytes = images_.all()[i].bytes;
       const Cubin cubin = read_cubin_of(images_.all()[i]);
       let_go(bytes);
-      if (cubin.sm != 90) {
-        others.insert(cubin.sm);
-        continue;
-      }
-      hopper = true;
-      for (const KernelRecord& record : cubin.kernels) {
-        if (cubin.linked) linked.insert(record.name);
-        places_.push_back({i, record, cubin.linked});
-      }
+      found.insert(cubin.sm);
+      for (const KernelRecord& record : cubin.kernels) places.push_back({i, record, cubin.linked, cubin.sm});
+    }
+    choose(found, images_.others());
+    for (Place& place : places) {
+      if (place.sm != architecture()) continue;
+      if (place.linked) linked.insert(place.record.name);
+      places_.push_back(std::move(place));
     }
     // A library keeps the objects, too, from which the device linker made what runs.
     std::erase_if(places_, [&](const Place& place) { return !place.linked && linked.contains(place.record.name); });
     for (const Place& place : places_) add(place.record.name);
-    if (!hopper) throw no_hopper(name, {others.begin(), others.end()});
   }
 
   const KernelRecord* record(size_t kernel) const override { return &places_[kernel].record; }
@@ -163,7 +162,7 @@ class ImageSource : public Source {
         add_controls(Sections(image.bytes).code_of(place.record.name), listing->second);
       kernels.push_back(analyse(place.record, std::move(listing->second), listings));
       kernels.back().image = image.name;
-      kernels.back().sm = 90;
+      kernels.back().sm = architecture();
       kernels.back().number = job.numbers[k];
       let_go(image.bytes);
     }

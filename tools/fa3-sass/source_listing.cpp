@@ -9,27 +9,28 @@
 namespace sass {
 namespace {
 
-// A listing may have several architectures, one after the other; one that does not say its own is taken as it is.
-bool for_hopper(const Listing& listing) { return listing.sm == 0 || listing.sm == 90; }
+// A listing may have several architectures, one after the other; one that does not say its own is taken for Hopper's.
+int architecture_of(const Listing& listing) { return listing.sm == 0 ? hopper : listing.sm; }
 
 class ListingSource : public Source {
  public:
   ListingSource(const std::string& path, const std::string& name) : Source(name), file_(path) {
-    std::set<int> others;
+    std::set<int> found;
+    std::vector<std::pair<int, std::string>> names;
     std::set<std::string> called;
     functions([&](Listing&& listing) {
-      if (!for_hopper(listing)) {
-        others.insert(listing.sm);
-        return;
-      }
-      add(listing.name);
+      found.insert(architecture_of(listing));
+      names.emplace_back(architecture_of(listing), listing.name);
       for (const Instruction& i : listing.code)
         if (!i.callee.empty()) called.insert(i.callee);
     });
-    if (entries().empty()) throw no_hopper(name, {others.begin(), others.end()});
+    choose(found, {});
+    for (const auto& [sm, function] : names)
+      if (sm == architecture()) add(function);
     if (called.empty()) return;
     functions([&](Listing&& listing) {
-      if (for_hopper(listing) && called.contains(listing.name)) called_.emplace(listing.name, std::move(listing));
+      if (architecture_of(listing) == architecture() && called.contains(listing.name))
+        called_.emplace(listing.name, std::move(listing));
     });
   }
 
@@ -37,7 +38,7 @@ class ListingSource : public Source {
     size_t at = 0;
     auto next = wanted.begin();
     functions([&](Listing&& listing) {
-      if (next == wanted.end() || !for_hopper(listing) || at++ != *next) return;
+      if (next == wanted.end() || architecture_of(listing) != architecture() || at++ != *next) return;
       KernelRecord record;
       record.name = listing.name;
       Kernel kernel = analyse(record, std::move(listing), called_);
