@@ -407,12 +407,16 @@ def preload(device: Any = None) -> None:
 
 
 def register_transformers(name: str = "fa3") -> None:
-    """Makes `attn_implementation="fa3"` known to transformers: causal and full attention, in training and in generation
-    with a cache that grows. What it cannot do (padding, windows shorter than the keys, dropout, softcap, packed
-    sequences, static caches, models that use a causal mask in code of their own) is a NotImplementedError that names
-    the model and the argument; models with a list of their own implementations (Falcon, GPT-J, SAM) end in a KeyError
-    of transformers when they are loaded. Under torch.compile, with attention_mask the graph itself asserts that there
-    is no padding, and without it models need a cache."""
+    """Makes `attn_implementation="fa3"` known to transformers, for training and generation: causal and full attention,
+    sliding windows, chunks (Llama 4), sinks (gpt-oss), softcap (Gemma 2), MLA (DeepSeek), packed sequences, and caches
+    of all kinds. Padding costs nothing where it is at the ends of sequences and no gradient flows, or it is on the
+    right only; otherwise attention works on copies without it. Whether there is some is looked up once for a forward
+    pass. What fa3 cannot do (dropout, position_bias, masks that a model makes itself or uses in code of its own, as
+    BLOOM and MPT do with ALiBi) is a NotImplementedError that names the model and the argument; models with a list of
+    their own implementations (Falcon, GPT-J, SAM) end in a KeyError of transformers when they are loaded.
+
+    Under torch.compile the graph itself asserts that no padding is inside of a sequence, nor on the left where there
+    are gradients; transformers cannot tell there whether sequences are packed, so give attention_mask or a cache."""
 
     from . import _transformers
 
