@@ -92,8 +92,8 @@ def check_types():
         (folder / "torch/__init__.pyi").write_text(TORCH)
         (folder / "fa3").symlink_to(STUB.parent)
         (folder / "program.py").write_text(PROGRAM)
-        command = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--follow-imports=silent", "program.py"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        mypy = [sys.executable, "-m", "mypy", "--strict", "--no-incremental", "--follow-imports=silent"]
+        done = subprocess.run([*mypy, "program.py"], cwd=folder, capture_output=True, text=True)
     wrong = {n for n, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")}
     found = {int(n) for n in re.findall(r"^program.py:(\d+): error", done.stdout, re.M)}
     assert found == wrong and done.stdout.count("\nfa3") == 0, (found ^ wrong, done.stdout, done.stderr)
