@@ -12,6 +12,7 @@ need("torch", "transformers")
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from tiny_models import DTYPES, HOPPER, build, close, tokens, without  # noqa: E402
+from transformers import masking_utils  # noqa: E402
 
 fa3.load(sys.argv[1])
 fa3.register_transformers()
@@ -64,6 +65,8 @@ def padded(device, dtype, kind):
 def packed(device, dtype, kind):
     """Sequences one behind the other: told by their positions, or also by their lengths."""
     x = tokens(device)
+    if kind == "Llama4" and not hasattr(masking_utils, "packed_sequence_compatibility_function"):
+        return  # the first releases of transformers cut sequences where the row of all of them has its chunks
     theirs, ours = both(device, dtype, kind)
     positions = torch.stack([torch.cat([torch.arange(n) for n in ns]) for ns in ((9, 12), (1, 13, 7))]).to(device)
     lengths = torch.tensor([0, 9, 21], dtype=torch.int32, device=device)
@@ -123,8 +126,11 @@ for device in ("cpu", "cuda") if HOPPER else ("cpu",):
     for kind in KINDS:
         padded(device, DTYPES[device][0], kind)
         packed(device, DTYPES[device][0], kind)
-for kind in KINDS:
-    generated(kind)
+if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 9):
+    print(f"SKIPPED: generation: transformers {transformers.__version__} has other ways of it before 5.9")
+else:
+    for kind in KINDS:
+        generated(kind)
 if not HOPPER:
     print("SKIPPED: the cases for CUDA tensors: torch finds no GPU of compute capability 9.0")
 print(f"{', '.join(KINDS)} as transformers' own")

@@ -156,9 +156,13 @@ def masks(device, dtype):
     refused(no, "bloom: its mask has or_masks", kind, mask_function=either)
     refused(no, "bloom: its mask has masks.<locals>.<lambda>", kind, mask_function=lambda *_: True)
     ids = torch.tensor([[0, 0, 1, 1, 1]])
-    documents = lambda *rows: functions.packed_sequence_compatibility_function(chunks(2), torch.tensor([rows]), ids)
-    assert kind(mask_function=documents(0, 1, 4, 5, 6)).ids is ids
-    refused(no, "bloom: position_ids of packed", kind, mask_function=documents(0, 1, 3, 4, 5))
+    alone = functions.packed_sequence_mask_function(ids)
+    assert kind(mask_function=functions.and_masks(functions.causal_mask_function, alone)).ids is ids
+    refused(no, "bloom: packed sequences", kind, mask_function=functions.and_masks(chunks(2), alone))
+    if hasattr(functions, "packed_sequence_compatibility_function"):  # not in the first releases
+        documents = lambda *rows: functions.packed_sequence_compatibility_function(chunks(2), torch.tensor([rows]), ids)
+        assert kind(mask_function=documents(0, 1, 4, 5, 6)).ids is ids
+        refused(no, "bloom: packed sequences", kind, mask_function=documents(0, 1, 3, 4, 5))
     seen = torch.tensor([[False, True, True, True, True, True, False]])
     assert kind(attention_mask=seen, kv_offset=1, q_offset=3).lengths == {}
     room = kind(attention_mask=torch.ones(1, 5, dtype=torch.bool), q_offset=torch.tensor(1))

@@ -101,7 +101,9 @@ def mask(kv_length, q_length=None, q_offset=0, cache_position=None, kv_offset=0,
     """A Mask, or None if each query sees all keys."""
     model = getattr(config, "model_type", None) or "the model"
     if cache_position is not None:  # instead of q_length and q_offset in the first releases of transformers 5
-        q_length, q_offset = cache_position.shape[0], cache_position[0].item()
+        q_length, q_offset = cache_position.shape[0], cache_position[0]
+        if not torch.compiler.is_compiling():
+            q_offset = q_offset.item()
     if torch.compiler.is_compiling() and not allow_is_causal_skip and attention_mask is None and q_length > 1:
         raise NotImplementedError(
             f"{model}: under torch.compile give attention_mask or a cache, as transformers cannot tell there whether "
@@ -121,9 +123,10 @@ def mask(kv_length, q_length=None, q_offset=0, cache_position=None, kv_offset=0,
     if "ids" in what:
         made.ids = what["ids"]
         firsts = made.ids.diff(prepend=made.ids[:, :1] - 1) != 0
-        if made.chunk is not None and (what["positions"][firsts] % made.chunk).any():
-            raise NotImplementedError(f"{model}: position_ids of packed sequences that begin inside of a chunk, which "
-                                      "fa3 does not support")  # fmt: skip
+        positions = what.get("positions")  # without them chunks are not those of each sequence
+        if made.chunk is not None and (positions is None or (positions[firsts] % made.chunk).any()):
+            raise NotImplementedError(f"{model}: packed sequences (by position_ids) that do not begin with a chunk, "
+                                      "which fa3 does not support")  # fmt: skip
     if attention_mask is not None:
         pad(made, attention_mask, kv_offset)
     if made.chunk is not None and kv_offset:
