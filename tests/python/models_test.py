@@ -43,6 +43,9 @@ SIZES = {
     **{"image_size": 32, "patch_size": 8},
     **{"sliding_window": 6, "use_sliding_window": True, "attention_chunk_size": 5},  # fewer than there are tokens
     **{"q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24},
+    # Of Bamba, GPT-Neo and X-MOD alone.
+    **{"attn_layer_indices": [1], "attention_types": [[["global", "local"], 1]]},
+    **{"languages": ["en_XX"], "default_language": "en_XX"},
 }
 # What is tried next with a config that does not take these: of MLA, of a layer with attention among many without, of
 # sizes that follow from others.
