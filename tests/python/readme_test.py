@@ -1,6 +1,7 @@
-"""The README's Python examples, as they stand, compute attention and its gradients, a server's calls, gradients of
-packed documents, a call of official FlashAttention-3, and attention of a process group (of one process), on the CPU.
-Arguments: the library, README.md. Skipped without torch."""
+"""The README's Python examples, as they stand, compute attention and its gradients, a call of official
+FlashAttention-3, with a model of transformers, a server's calls, gradients of packed documents, and attention of a
+process group (of one process), on the CPU. Arguments: the library, README.md. Skipped without torch and
+transformers."""
 
 import os
 import pathlib
@@ -10,13 +11,13 @@ import sys
 
 from support import attention, fa3, need
 
-need("torch")
+need("torch", "transformers")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 import torch  # noqa: E402
 
 fa3.load(sys.argv[1])
 examples = re.findall(r"^```python\n(.*?)^```", pathlib.Path(sys.argv[2]).read_text(), re.M | re.S)
-example, serving, training, installed, spread = examples
+example, installed, model, serving, training, spread = examples
 names = {}
 exec(example, names)
 
@@ -31,6 +32,26 @@ def causal_attention_of(names, example):
 
 
 causal_attention_of(names, example)
+exec(installed, names)
+for b, length in enumerate((100, 37)):
+    for name in ("k", "v"):
+        cache = names[f"{name}_cache"]
+        assert torch.equal(cache[b, length], names[name][b, 0]) and not cache[b, :length].any(), installed
+        assert not cache[b, length + 1 :].any(), installed
+    tensors = [names["q"][b : b + 1], *(names[f"{name}_cache"][b : b + 1, : length + 1] for name in ("k", "v"))]
+    expected = attention(torch, *(x.double() for x in tensors), True)[0]
+    assert (names["o"][b : b + 1] - expected).abs().max() < 2.0**-7 * expected.abs().max(), installed
+
+exec(model, names)
+assert names["model"].config._attn_implementation == "fa3" and names["written"].shape == (2, 35), model
+logits = []
+for implementation in ("fa3", "eager"):
+    names["model"].set_attn_implementation(implementation)
+    with torch.no_grad():
+        logits.append(names["model"].float()(names["written"][:, :30], attention_mask=names["padding"]).logits)
+found, expected = (x[names["padding"].bool()] for x in logits)
+assert (found - expected).abs().max() < 2.0**-16 * expected.abs().max(), model
+
 exec(serving, names)
 for b, (start, end) in enumerate(((0, 100), (100, 137))):
     prompt = [names[name][None, start:end].double() for name in ("q", "k", "v", "o")]
@@ -54,16 +75,6 @@ for start, end in ((0, 100), (100, 137)):
     o.append(torch.einsum("hij,jhd->ihd", s.softmax(2)[:, :, :-1], v[start:end]))
 for x, y in zip(leaves, torch.autograd.grad(torch.cat(o).sum(), doubles)):
     assert (x.grad.double() - y).abs().max() < 2.0**-6 * y.abs().max(), training
-
-exec(installed, names)
-for b, length in enumerate((100, 37)):
-    for name in ("k", "v"):
-        cache = names[f"{name}_cache"]
-        assert torch.equal(cache[b, length], names[name][b, 0]) and not cache[b, :length].any(), installed
-        assert not cache[b, length + 1 :].any(), installed
-    tensors = [names["q"][b : b + 1], *(names[f"{name}_cache"][b : b + 1, : length + 1] for name in ("k", "v"))]
-    expected = attention(torch, *(x.double() for x in tensors), True)[0]
-    assert (names["o"][b : b + 1] - expected).abs().max() < 2.0**-7 * expected.abs().max(), installed
 
 with socket.create_server(("localhost", 0)) as free:
     port = free.getsockname()[1]

@@ -10,10 +10,9 @@ the manual. What the library refuses is InvalidArgument, a ValueError, or Unsupp
 message that names the argument; other failures are Fa3Error. Before a CUDA graph is captured call `preload`; what is
 captured reads lengths, page numbers and slots when it is replayed. fa3.flash_attn_interface, fa3.flash_attn and
 fa3.vllm_flash_attn have the functions of official FlashAttention-3, FlashAttention-2 and vLLM, with their signatures:
-`install` puts them in the places of those; fa3.distributed spreads tokens over GPUs. `load` names the library;
-otherwise it is libfa3.so in the environment's FA3_LIBRARY, beside this file or its folder, or the loader's. The folder
-fa3/ can be copied as it is. It needs Python 3.9 or newer, torch 2.4, transformers 5; for bfloat16 and FP8 in NumPy the
-package ml_dtypes.
+`install` puts them in the places of those; fa3.distributed spreads tokens over GPUs. `load` names the library, or else
+FA3_LIBRARY of the environment; otherwise it is libfa3.so beside this file or its folder, or the loader's. The folder
+can be copied as it is. It needs Python 3.9 or newer, torch 2.4, transformers 5; in NumPy for bfloat16 ml_dtypes.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from ._install import install, register_sdpa
 # help, as in help(fa3.Library).
 __all__ = [
     *("attention", "forward", "forward_schedule", "backward", "quantize", "append", "combine", "preload"),
-    *("documents", "install", "register_sdpa", "register_transformers"),
+    *("documents", "install", "register_sdpa", "register_transformers", "register_diffusers"),
     *("kernel_info", "kernels", "version", "describe", "make_tensor", "scale_dims", "tile_dims"),
     *("find_library", "library", "load"),
     *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "FLAG_BATCH_INVARIANT", "QUANTIZE_INCOHERENT"),
@@ -407,16 +406,29 @@ def preload(device: Any = None) -> None:
 
 
 def register_transformers(name: str = "fa3") -> None:
-    """Makes `attn_implementation="fa3"` known to transformers: causal and full attention, in training and in generation
-    with a cache that grows. What it cannot do (padding, windows shorter than the keys, dropout, softcap, packed
-    sequences, static caches, models that use a causal mask in code of their own) is a NotImplementedError that names
-    the model and the argument; models with a list of their own implementations (Falcon, GPT-J, SAM) end in a KeyError
-    of transformers when they are loaded. Under torch.compile, with attention_mask the graph itself asserts that there
-    is no padding, and without it models need a cache."""
+    """Makes `attn_implementation="fa3"` known to transformers, for training and generation: causal and full attention,
+    sliding windows, chunks (Llama 4), sinks (gpt-oss), softcap (Gemma 2), MLA (DeepSeek), packed sequences, and caches
+    of all kinds. Padding costs nothing where it is at the ends of sequences and no gradient flows, or it is on the
+    right only; otherwise attention works on copies without it. Whether there is some is looked up once for a forward
+    pass. What fa3 cannot do (dropout, position_bias, masks that a model makes itself or uses in code of its own, as
+    BLOOM and MPT do with ALiBi) is a NotImplementedError that names the model and the argument; models with a list of
+    their own implementations (Falcon, GPT-J, SAM) end in a KeyError of transformers when they are loaded.
+
+    Under torch.compile the graph itself asserts that no padding is inside of a sequence, nor on the left where there
+    are gradients; transformers cannot tell there whether sequences are packed, so give attention_mask or a cache."""
 
     from . import _transformers
 
     _transformers.register(name)
+
+
+def register_diffusers(name: str = "fa3") -> None:
+    """Makes `model.set_attention_backend("fa3")`, and diffusers' attention_backend("fa3"), known to diffusers: full and
+    causal attention, grouped heads, and bool masks of keys, whose hidden keys are left out of copies of k and v. Other
+    masks, dropout and context parallelism are a NotImplementedError that names the argument."""
+    from . import _diffusers
+
+    _diffusers.register(name)
 
 
 if "torch" in sys.modules:

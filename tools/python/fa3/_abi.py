@@ -83,7 +83,7 @@ class Params(ctypes.Structure):
         super().__init__(struct_size=ctypes.sizeof(self), **fields)
 
 
-def _tensors(names: str):
+def _tensors(names: str) -> list:
     return [(name, Tensor) for name in names.split()]
 
 
@@ -265,7 +265,8 @@ class Library:
     def launches(self, params: Params, multiprocessors: int = 0) -> list:
         """What a forward or backward call would launch, in order, as fields of fa3_kernel_info. Data is not looked at.
         multiprocessors: as for workspace_size."""
-        found, info = [], KernelInfo(struct_size=ctypes.sizeof(KernelInfo))
+        found: list = []
+        info = KernelInfo(struct_size=ctypes.sizeof(KernelInfo))
         while not found or len(found) < info.launches:
             where = (multiprocessors, len(found), ctypes.byref(info))
             self._call(f"fa3_{params.call}_kernel_info", ctypes.byref(params), *where)

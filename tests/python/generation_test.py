@@ -1,0 +1,136 @@
+"""Tiny models of transformers whose attention has windows, chunks, sinks, softcap or MLA, with
+attn_implementation="fa3" against "eager": padded batches with their gradients, packed sequences, and generation with
+padding, caches that grow and those of fixed size, beams, prefixes and assistants. Argument: the library. Skipped
+without torch and transformers."""
+
+import copy
+import sys
+
+from support import fa3, need, refused
+
+need("torch", "transformers")
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from tiny_models import DTYPES, HOPPER, build, close, tokens, without  # noqa: E402
+from transformers import masking_utils  # noqa: E402
+
+fa3.load(sys.argv[1])
+fa3.register_transformers()
+torch.set_num_threads(1)
+torch.use_deterministic_algorithms(True, warn_only=True)  # what is not written is NaN
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
+MLA = {"q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24}
+KINDS = {
+    "Llama": {},
+    "Mistral": {"sliding_window": 6},
+    "Gemma2": {"sliding_window": 6, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16},
+    "GptOss": {"sliding_window": 6, **EXPERTS},
+    "Llama4": {"attention_chunk_size": 5, "intermediate_size_mlp": 96, "no_rope_layers": [1, 0], **EXPERTS},
+    "DeepseekV3": {**MLA, "head_dim": 8, "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1, "topk_group": 1,
+                   "num_experts_per_tok": 2, "first_k_dense_replace": 1, "moe_intermediate_size": 32},
+}  # fmt: skip
+COMPILED = ("Llama", "GptOss")  # the others would take as long again
+WHOLE = ("Llama", "DeepseekV3")  # those whose queries see all keys before them
+both = lambda device, dtype, kind: [build(device, dtype, name, kind, **KINDS[kind]) for name in ("eager", "fa3")]
+
+
+def padded(device, dtype, kind):
+    x = tokens(device)
+    ones = torch.ones_like(x)
+    sides = {"left": slice(0, 4), "right": slice(15, 21)}
+    masks = {side: without(ones, columns) for side, columns in sides.items()}
+    masks["left and right"] = masks["left"] * masks["right"]
+    inside = without(ones, slice(5, 9))
+    models = both(device, dtype, kind)
+    if kind in WHOLE:
+        masks["inside"] = inside
+    else:
+        refused(NotImplementedError, "attention_mask has padding inside", models[1], x, attention_mask=inside)
+    for name, mask in masks.items():
+        real, logits, gradients = mask.bool(), [], []
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        for model in models:
+            model.zero_grad()
+            out = model(x, attention_mask=mask, position_ids=positions, use_cache=False).logits[real]
+            out.float().square().mean().backward()
+            logits.append(out.detach())
+            gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+            with torch.no_grad():  # where nothing is copied
+                how = {"attention_mask": mask, "position_ids": positions, "use_cache": False}
+                close(model(x, **how).logits[real], out.detach(), dtype, f"{kind}, padding {name}, without gradients")
+        close(logits[1], logits[0], dtype, f"{kind}, padding {name}")
+        close(gradients[1], gradients[0], dtype, f"{kind}, gradients of padding {name}")
+
+
+def packed(device, dtype, kind):
+    """Sequences one behind the other: told by their positions, or also by their lengths."""
+    x = tokens(device)
+    if kind == "Llama4" and not hasattr(masking_utils, "packed_sequence_compatibility_function"):
+        return  # the first releases of transformers cut sequences where the row of all of them has its chunks
+    theirs, ours = both(device, dtype, kind)
+    positions = torch.stack([torch.cat([torch.arange(n) for n in ns]) for ns in ((9, 12), (1, 13, 7))]).to(device)
+    lengths = torch.tensor([0, 9, 21], dtype=torch.int32, device=device)
+    given = {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 12, "max_length_k": 12}
+    with torch.no_grad():
+        expected = theirs(x, position_ids=positions, use_cache=False).logits
+        close(ours(x, position_ids=positions, use_cache=False).logits, expected, dtype, f"{kind}, packed")
+        found = ours(x[:1], position_ids=positions[:1], use_cache=False, **given).logits
+        alone = torch.cat([theirs(part, use_cache=False).logits for part in (x[:1, :9], x[:1, 9:])], 1)
+        close(found, alone, dtype, f"{kind}, packed with lengths")
+
+
+def generated(kind):
+    """The same tokens, in float32, where no two are as likely up to roundings."""
+    theirs, ours = both("cpu", torch.float32, kind)
+    x = tokens("cpu", seqlen=11)
+    mask = without(torch.ones_like(x), slice(0, 4))
+    x[mask == 0] = 0
+    how = {"max_new_tokens": 9, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    on_all = transformers.CompileConfig(fullgraph=True, backend="eager")
+    on_all._compile_all_devices = True  # as it is on a GPU
+    ways = {
+        "padding": {"attention_mask": mask},
+        "a cache of fixed size": {"attention_mask": mask, "cache_implementation": "static"},
+        "a cache of fixed size, compiled": {"attention_mask": mask, "cache_implementation": "static",
+                                            "compile_config": on_all},
+        "no padding, compiled": {"cache_implementation": "static", "compile_config": on_all},
+        "beams": {"attention_mask": mask, "num_beams": 3},
+        "chunks of the prompt": {"attention_mask": mask, "prefill_chunk_size": 4},
+        "tokens from the prompt": {"prompt_lookup_num_tokens": 2},
+    }  # fmt: skip
+    if kind in WHOLE:
+        ways["padding inside"] = {"attention_mask": without(mask, slice(6, 8))}
+    for name, way in ways.items():
+        if "compile_config" in way and kind not in COMPILED:
+            continue
+        torch.compiler.reset()
+        given = x[:1] if name == "tokens from the prompt" else x
+        results = [model.generate(given, **how, **way) for model in (theirs, ours)]
+        assert torch.equal(*results), (kind, name, results)
+    helper = build("cpu", torch.float32, "fa3", kind, **KINDS[kind])
+    with torch.no_grad():
+        for p in helper.parameters():  # right often, and not always
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(5)), alpha=0.05)
+    results = [model.generate(x[:1, 4:], **how, assistant_model=helper) for model in (theirs, ours)]
+    assert torch.equal(*results), (kind, "an assistant", results)
+    results = []
+    for model in (theirs, ours):
+        with torch.no_grad():
+            prefix = model(x[:1, 4:9], past_key_values=transformers.DynamicCache(config=model.config)).past_key_values
+        prompts = [torch.cat([x[:1, 4:9], end[None]], 1) for end in x[:, 9:]]
+        results.append([model.generate(ids, past_key_values=copy.deepcopy(prefix), **how) for ids in prompts])
+    assert all(torch.equal(*pair) for pair in zip(*results)), (kind, "a prefix", results)
+
+
+for device in ("cpu", "cuda") if HOPPER else ("cpu",):
+    for kind in KINDS:
+        padded(device, DTYPES[device][0], kind)
+        packed(device, DTYPES[device][0], kind)
+if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 9):
+    print(f"SKIPPED: generation: transformers {transformers.__version__} has other ways of it before 5.9")
+else:
+    for kind in KINDS:
+        generated(kind)
+if not HOPPER:
+    print("SKIPPED: the cases for CUDA tensors: torch finds no GPU of compute capability 9.0")
+print(f"{', '.join(KINDS)} as transformers' own")
