@@ -430,7 +430,7 @@ def refusals(device):
             ints(device, 5), 9)  # fmt: skip
     if device == "cuda":  # the reference takes any strides; caches are not copied for them
         apart = k.transpose(1, 3).contiguous().transpose(1, 3)
-        refused(ValueError, "k.stride[3]", three.flash_attn_with_kvcache, q, apart, k, cache_seqlens=3)
+        refused(ValueError, "k.stride[1] is 1", three.flash_attn_with_kvcache, q, apart, k, cache_seqlens=3)
         refused(TypeError, "window_size is a tensor", three.flash_attn_func, q, k, k, window_size=ints(device, 1, 1))
 
 
