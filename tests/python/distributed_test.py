@@ -435,6 +435,23 @@ def work(rank, size, device, folder, asked_long):
         os._exit(0)  # a group that lost a rank cannot be taken down in order
 
 
+def example(folder):
+    """tools/examples/context_parallel.py with two processes, also of packed documents: it checks results itself."""
+    table = pathlib.Path(folder, "times.csv")
+    for documents in (1, 3):
+        command = [sys.executable, "-B", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+                   ROOT / "tools/examples/context_parallel.py", "--library", sys.argv[1], "--csv", table, "--seqlens",
+                   "96", "--documents", str(documents), "--heads", "4", "--heads-kv", "2", "--head-dim", "16",
+                   "--repeats", "1"]  # fmt: skip
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=200,
+                              env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+    rows = [line.split(",") for line in table.read_text().splitlines()]
+    methods_found = [row[rows[0].index("method")] for row in rows[1:]]
+    assert methods_found == 2 * ["one GPU", "all_gather", "ring", "all_to_all"], methods_found
+    assert all(float(row[rows[0].index("backward_us")]) > 0 for row in rows[1:])
+
+
 def main():
     fa3.load(sys.argv[1])
     asked_long = "--long" in sys.argv
@@ -442,6 +459,8 @@ def main():
         case()
         print(case.__name__, flush=True)
     with tempfile.TemporaryDirectory() as folder:
+        example(folder)
+        print("example", flush=True)
         size = 8 if asked_long else 4
         processes.spawn(work, (size, "cpu", folder, asked_long), size)
         gpus = min(torch.cuda.device_count() // 2 * 2, size)
