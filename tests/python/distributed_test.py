@@ -443,7 +443,7 @@ def example(folder):
                    ROOT / "tools/examples/context_parallel.py", "--library", sys.argv[1], "--csv", table, "--seqlens",
                    "96", "--documents", str(documents), "--heads", "4", "--heads-kv", "2", "--head-dim", "16",
                    "--repeats", "1"]  # fmt: skip
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=200,
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=400,
                               env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})  # fmt: skip
         assert done.returncode == 0, done.stderr[-2000:]
     rows = [line.split(",") for line in table.read_text().splitlines()]
