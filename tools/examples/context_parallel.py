@@ -170,9 +170,9 @@ def main():
 
     def report(seqlen, method, times, one):
         forward, backward, memory = times
-        rows.append([torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU", dist.get_world_size(), seqlen, args.documents, args.heads,
-                     args.heads_kv, args.head_dim, method, round(forward, 1), round(backward, 1),
-                     "" if memory is None else memory])  # fmt: skip
+        card = torch.cuda.get_device_name() if DEVICE == "cuda" else "CPU"
+        rows.append([card, dist.get_world_size(), seqlen, args.documents, args.heads, args.heads_kv, args.head_dim,
+                     method, round(forward, 1), round(backward, 1), "" if memory is None else memory])  # fmt: skip
         if dist.get_rank() == 0:
             print(f"{seqlen:8} tokens  {method:10}  {forward:10.1f} us ({one[0] / forward:.2f})  "
                   f"{backward:10.1f} us ({one[1] / backward:.2f})  "
@@ -181,7 +181,7 @@ def main():
     for seqlen in args.seqlens:
         run(seqlen, args, report)
     if args.csv and dist.get_rank() == 0:
-        names = "device ranks seqlen documents heads heads_kv head_dim method forward_us backward_us memory_bytes"
+        names = "card ranks seqlen documents heads heads_kv head_dim method forward_us backward_us memory_bytes"
         new = not pathlib.Path(args.csv).exists()
         with open(args.csv, "a", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([names.split()] * new + rows)
