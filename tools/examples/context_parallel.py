@@ -16,14 +16,6 @@ import statistics
 import sys
 import time
 
-import torch
-import torch.distributed as dist
-import torch.nn.functional as F
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
-import fa3  # noqa: E402
-import fa3.distributed as parallel  # noqa: E402
-
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -38,6 +30,16 @@ def arguments():
     parser.add_argument("--library", help="libfa3.so (default: FA3_LIBRARY, or the newest build)")
     return parser.parse_args()
 
+
+ARGUMENTS = arguments()  # --help needs no torch
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
+import fa3  # noqa: E402
+import fa3.distributed as parallel  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32
@@ -160,7 +162,7 @@ def run(seqlen, args, report):
 
 
 def main():
-    args = arguments()
+    args = ARGUMENTS
     if DEVICE == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if DEVICE == "cuda" else "gloo")
