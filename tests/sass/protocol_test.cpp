@@ -113,6 +113,27 @@ TEST_CASE("one lane: branches") {
   CHECK_FALSE(by_one_lane(replaced(bits, "LOP3.LUT P3", {"LOP3.LUT P3, RZ, R14, 0x21, RZ, 0xc0, !PT"}), "UTMALDG"));
 }
 
+TEST_CASE("one lane: a predicate that a register keeps for a while") {
+  const Lines kept = {"S2R R0, SR_TID.X", "ISETP.NE.AND P1, PT, R0, RZ, PT", "P2R R15, PR, RZ, 0x2",
+                      "FSETP.GT.AND P1, PT, R8, RZ, PT", "ISETP.NE.AND P1, PT, R15, RZ, PT", "@P1 EXIT",
+                      "UTMALDG.4D [UR8], [UR6]", "EXIT"};
+  CHECK(by_one_lane(kept, "UTMALDG"));
+  const Lines turned = replaced(kept, "ISETP.NE.AND P1, PT, R15", {"ISETP.EQ.AND P1, PT, R15, RZ, PT"});
+  CHECK(by_one_lane(replaced(turned, "@P1 EXIT", {"@!P1 EXIT"}), "UTMALDG"));
+  CHECK_FALSE(by_one_lane(turned, "UTMALDG"));
+  // The other way round; not that predicate alone; not always; another register; another value by now.
+  CHECK_FALSE(by_one_lane(replaced(kept, "@P1 EXIT", {"@!P1 EXIT"}), "UTMALDG"));
+  for (const char* other : {"P2R R15, PR, RZ, 0x3", "P2R R15, PR, RZ, 0x1", "P2R R15, PR, R14, 0x2",
+                            "@P3 P2R R15, PR, RZ, 0x2", "P2R R16, PR, RZ, 0x2"})
+    CHECK_FALSE(by_one_lane(replaced(kept, "P2R", {other}), "UTMALDG"));
+  CHECK_FALSE(by_one_lane(replaced(kept, "FSETP", {"FSETP.GT.AND P1, PT, R8, RZ, PT", "MOV R15, 0x1"}), "UTMALDG"));
+  const Lines with_two = replaced(kept, "ISETP.NE.AND P1, PT, R15", {"ISETP.NE.AND P1, PT, R15, 0x2, PT"});
+  CHECK_FALSE(by_one_lane(with_two, "UTMALDG"));
+  const Lines either = replaced(kept, "FSETP", {"@P2 BRA `(.L_meet)", "MOV R15, R9", ".L_meet",
+                                                "FSETP.GT.AND P1, PT, R8, RZ, PT"});
+  CHECK_FALSE(by_one_lane(either, "UTMALDG"));
+}
+
 TEST_CASE("constants that reach an instruction") {
   CHECK(values({"MOV R0, 0x4000"}) == "16384");
   CHECK(values({"MOV R1, 0x4000", "SEL R0, R1, RZ, P0"}) == "0 16384");

@@ -23,6 +23,7 @@ struct State {
   std::array<Across, 256> registers{};
   std::array<Choice, 8> predicates{}, uniform_predicates{};
   std::array<std::uint32_t, 256> zeros{}, single{};  // of a register, the bits set in no lane, and in one at most
+  std::array<Choice, 256> not_zero{};                // of "the register is not 0"
   bool operator==(const State&) const = default;
 
   void join(const State& other) {
@@ -37,6 +38,8 @@ struct State {
     for (size_t r = 0; r < registers.size(); ++r) {
       zeros[r] &= other.zeros[r];
       single[r] &= other.single[r];
+      const Choice &mine = not_zero[r], &there = other.not_zero[r];
+      not_zero[r] = {mine.if_true && there.if_true, mine.if_false && there.if_false};
     }
     for (size_t p = 0; p < uniform_predicates.size(); ++p) {
       Choice& here = uniform_predicates[p];
@@ -157,10 +160,16 @@ Across value_of(const State& state, const Decoded& d) {
 // The comparison of two values alone.
 Choice comparison(const State& state, const Decoded& d, size_t first) {
   if (first + 1 >= d.operands.size()) return {};
+  const std::string_view how = first_modifier(*d.instruction);
+  const Operand &left = d.operands[first], &right = d.operands[first + 1];
+  if (left.kind == Operand::Kind::lane_register && right.kind == Operand::Kind::number && right.value == 0) {
+    const Choice kept = state.not_zero[static_cast<size_t>(left.index)];
+    if (how == "NE" && (kept.if_true || kept.if_false)) return kept;
+    if (how == "EQ" && (kept.if_true || kept.if_false)) return {kept.if_false, kept.if_true};
+  }
   const Across a = across(state, d.operands[first]), b = across(state, d.operands[first + 1]);
   const auto differs = [](Across x) { return x == Across::low_bits || x == Across::distinct; };
   if (!((differs(a) && b == Across::uniform) || (a == Across::uniform && differs(b)))) return {};
-  const std::string_view how = first_modifier(*d.instruction);
   return {how == "EQ", how == "NE"};
 }
 
@@ -260,6 +269,15 @@ void set_bits(State& state, const Decoded& d, size_t r) {
   }
 }
 
+// "P2R R15, PR, RZ, 0x2" keeps P1 alone, and "ISETP.NE.AND P1, PT, R15, RZ, PT" brings it back.
+Choice kept_predicate(const State& state, const Decoded& d) {
+  const std::vector<Operand>& x = d.operands;
+  const auto number = [&](size_t k) { return x[k].kind == Operand::Kind::number; };
+  if (!d.instruction->is("P2R") || d.guard.index != true_predicate || x.size() != 4) return {};
+  if (!number(2) || x[2].value != 0 || !number(3) || !std::has_single_bit(x[3].value) || x[3].value > 0x40) return {};
+  return state.predicates[static_cast<size_t>(std::countr_zero(x[3].value))];
+}
+
 void step(State& state, const Decoded& d) {
   const bool guarded = d.guard.index != true_predicate;
   if (d.written.count > 0) {
@@ -268,6 +286,7 @@ void step(State& state, const Decoded& d) {
       Across& target = state.registers[static_cast<size_t>(r)];
       target = guarded && target != value ? Across::unknown : value;
       set_bits(state, d, static_cast<size_t>(r));
+      state.not_zero[static_cast<size_t>(r)] = kept_predicate(state, d);
     }
   }
   set_predicates(state, d, guarded);
