@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Attention over the tokens of several GPUs, by fa3.distributed: each method's time, forward and backward, beside one
-GPU's, and torch's context_parallel. Results are held against one GPU's before anything is timed.
+GPU's, and torch's context_parallel. Results are held against one GPU's before a time is printed.
 
     torchrun --nproc-per-node 2 tools/examples/context_parallel.py --seqlens 8192 32768 --csv times.csv
 
