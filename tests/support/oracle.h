@@ -26,12 +26,16 @@ struct Expected {
 };
 Expected expect(Case& made);
 
-// What a verdict depends on beside the numbers. equal_weights: many of a row's weights are.
+// What a verdict depends on beside the numbers. equal_weights: many of a row's weights are. transformed: scores are
+// capped, or slopes are taken off.
 struct Terms {
   fa3_dtype dtype, output_dtype;
   int64_t head_dim;
-  bool equal_weights;
+  bool equal_weights, transformed = false;
 };
+// What float32 may do to a weight, relative to it, where scores are transformed: those that count are about as large as
+// LSE, and a capped one is a difference of numbers up to twice as large, one of them by an approximate reciprocal.
+double score_noise(double lse);
 // Empty if ours is as near to the reference as verify asks, or what is not. lse is looked at if ours has any.
 std::string judge(const Output& ours, const Expected& expected, const Terms& terms);
 
@@ -51,7 +55,8 @@ std::string judge(const Output& ours, const Expected& expected, const Terms& ter
 // with P that is not relative to the row maximum, in problems of 2 rows and 103 keys: 0.5% of them with scores of
 // N(0,1), 20% with scores four times as large; with this n none of 8000.) Those of LSE allow for the hardware's exp2
 // and log2 (2 ulp each), and for the tensor cores, which truncate their sum of products once in 16 elements, always
-// towards zero: about an ulp of a large score each time.
+// towards zero: about an ulp of a large score each time. Where scores are transformed, score_noise of LSE's RMS comes on
+// top for O, twice that of the largest in the maximum.
 //
 // For e4m3, u is the larger one of the roundoffs of P (2^-4) and of o; 2 u, of the largest error, is their sum; and n
 // is the number of rows that see a key, as P's rounding moves all columns of a row alike. Besides,
