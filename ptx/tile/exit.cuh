@@ -37,7 +37,8 @@ class ExitThroughBuffer {
   // The piece's last QK is done.
   FA3_DEVICE void q_is_read(uint32_t) {}
   // Its last PV is done: stores O and LSE, if the piece is a whole tile, or the part that is finished last. l: row
-  // sums, of the whole quad; fit: what makes O fit them (Excess). o: room for O in 16 bits; the kernel's own, as ptxas makes other code of one in here.
+  // sums, of the whole quad; fit: what makes O fit them (Excess). o: room for O in 16 bits; the kernel's own, as ptxas
+  // makes other code of one in here.
   FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&o)[dv / 4], RowState& state, float (&l)[2], float (&fit)[2],
                         const Finished& piece) {
     const bool complete = piece.parts == 1 || combine(O, state, l, fit, p_, piece.block, warp_);

@@ -61,18 +61,21 @@ class WarpSoftmax {
     for (Row& row : rows) online(row), set_bound(row);
   }
   void plain() {
-    bool exceed = false, overflow = false;
+    bool exceed = false, moves = false, lowers = true;
     std::vector<std::vector<float>> P;
     std::vector<Sums> sums;
     for (Row& row : rows) {
       P.push_back(row.scores), sums.push_back(exponentiate(row, P.back()));
       row.alpha = 1;
-      for (const float sum : sums.back().of) exceed |= sum > row.bound, overflow |= sum > limit_;
+      for (const float sum : sums.back().of)
+        exceed |= sum > row.bound, moves |= sum > limit_, lowers &= sum <= most_lowered;
     }
     for (size_t r = 0; r < rows.size(); ++r) {
       Row& row = rows[r];
-      if (exceed && overflow) {
+      if (moves && !lowers) {
         online(row);
+      } else if (moves) {
+        lower(row, P[r], sums[r]);
       } else {
         for (size_t lane = 0; lane < 4; ++lane) row.l[lane] += sums[r].of[lane];
         if (exceed) add_excess(row, P[r]);
@@ -84,7 +87,7 @@ class WarpSoftmax {
   }
 
  private:
-  static constexpr float lowest = -1e30f;
+  static constexpr float lowest = -1e30f, most_lowered = 0x1p96f;
   struct Sums {
     float of[4] = {};
   };
@@ -111,6 +114,16 @@ class WarpSoftmax {
       row.l[lane] = row.l[lane] * row.alpha + sums.of[lane];
       row.excess[lane] = to_bf16(row.excess[lane] * to_bf16(row.alpha));
     }
+    round(row.scores);
+  }
+  void lower(Row& row, const std::vector<float>& P, const Sums& sums) const {
+    const float moved = std::max(std::log2(*std::max_element(P.begin(), P.end())), 0.0f);
+    row.alpha = std::exp2(-moved), row.m += moved;
+    for (size_t lane = 0; lane < 4; ++lane) {
+      row.l[lane] = row.l[lane] * row.alpha + sums.of[lane] * row.alpha;
+      row.excess[lane] = to_bf16(row.excess[lane] * to_bf16(row.alpha));
+    }
+    for (size_t j = 0; j < P.size(); ++j) row.scores[j] = P[j] * row.alpha;
     round(row.scores);
   }
   void set_bound(Row& row) const { row.bound = std::min(2 * row.sum(), limit_); }
@@ -171,8 +184,8 @@ void online_warp(const Case& made, int64_t Bc, int64_t b, int64_t h, int64_t i, 
   }
 }
 
-// The same for a row in e4m3: Algorithm 2's arithmetic, with a reference of P that lags behind the maximum, and with the
-// tensor cores' sums; two levels begin a new sum with each block.
+// The same for a row in e4m3: Algorithm 2's arithmetic, with a reference of P that lags behind the maximum, and with
+// the tensor cores' sums; two levels begin a new sum with each block.
 void online_e4m3(const Case& made, int64_t Bc, int64_t b, int64_t h, int64_t i, float* o, float& lse) {
   const Problem& p = made.problem;
   const int64_t d = p.head_dim, dv = p.v_dim(), kv = h / (p.heads / p.heads_kv), visible = p.visible_keys(i);
