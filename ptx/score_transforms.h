@@ -7,16 +7,13 @@
 
 namespace fa3 {
 
-// tanh(x) is x (1 + c0 x^2 + c1 x^4 ...) for |x| up to a limit, to 2e-7 and 7e-8 of it. Beyond the limits both rise on.
+// tanh(x) is x (1 + c0 x^2 + c1 x^4 ...) for |x| up to a limit, in float32 to 7.5e-7 of it. That makes P wrong by 3e-5
+// at most where the cap is 50; rounding to 16 bits adds more. Beyond the limits both rise on, as the last coefficients
+// are positive.
 inline constexpr int narrow_terms = 2, wide_terms = 4;
-inline constexpr double narrow_limit = 0.2, wide_limit = 0.55;
-inline constexpr double narrow_tanh[narrow_terms] = {-0.33330696, 0.13068028};
-inline constexpr double wide_tanh[wide_terms] = {-0.3333313398, 0.1332444216, -0.0528823483, 0.0167982118};
-
-// Where m moves up, P may be multiplied instead of computed again (`lower` in tile/speculative.cuh) if a block's sums
-// of a row are no larger: far from where the factor, by which all before is multiplied, would be below all normal
-// numbers, and so 0. Caps up to 30 have no larger ones.
-inline constexpr float most_lowered = 0x1p96f;
+inline constexpr double narrow_limit = 0.26, wide_limit = 0.746;
+inline constexpr double narrow_tanh[narrow_terms] = {-0.3332315795, 0.1284103447};
+inline constexpr double wide_tanh[wide_terms] = {-0.3332997001, 0.1327179318, -0.0503962815, 0.0132240890};
 
 // In units of S = q k, so that what is capped has these, too.
 struct Softcap {
@@ -29,8 +26,8 @@ struct Softcap {
   // The same times softmax_scale_log2, for exponents: m as in tile/softmax.cuh.
   float cap_scaled;
   float narrow_scaled[narrow_terms], wide_scaled[wide_terms];
-  // Of the narrow and the wide one: it holds for exponents up to highest - m; and, if m is at least `lowest`, for all
-  // scores below, as those that are far below have no weight.
+  // Of the narrow and the wide one: it holds for exponents up to highest - m; and, if the row's sum of exponentials is
+  // 2^lowest at least, for all scores below, as those that are far below have no weight.
   float highest[2], lowest[2];
 };
 

@@ -49,6 +49,20 @@ FA3_DEVICE uint32_t cvt_rn_f16x2_f32(float high, float low) {
   return d;
 }
 
+// ptx: add.rn.bf16x2 d, a, b;  (add)
+FA3_DEVICE uint32_t add_rn_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
+// ptx: mul.rn.bf16x2 d, a, b;  (mul)
+FA3_DEVICE uint32_t mul_rn_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
 // ptx: cvt.rn.satfinite.e4m3x2.f32 d, high, low;  (cvt)
 // What exceeds 448, infinity too, becomes 448; NaN stays NaN.
 FA3_DEVICE uint16_t cvt_rn_satfinite_e4m3x2_f32(float high, float low) {

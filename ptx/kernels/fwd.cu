@@ -26,6 +26,7 @@
 #include <type_traits>
 
 #include "../tile/block.cuh"
+#include "../tile/excess.cuh"
 #include "../tile/exit.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/mask.cuh"
@@ -59,6 +60,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   QRegisters Q;
   RowState state;
   Bound bound;
+  Excess excess;
 
   const Descriptors descriptors(smem);
   auto q = [&](uint32_t buffer) { return descriptors.q(buffer); };
@@ -129,6 +131,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       softmax_first(S, state, score);          // A2.6
     }
     if (Walk::may_leave && blocks == 0) state = nothing_seen();
+    excess.clear();
     first_bound(bound, state, score, seen().seqlen_k - j() * Bc);
     if constexpr (has(Trait::softcap)) transform.choose_way(state.m, bound.sum);
     if (blocks > 0) ring.release_k(i, true);   // A2.5
@@ -164,11 +167,12 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       if constexpr (masked) {                  // A2.13
         mask(S, seen(), j(), warp_row());
         softmax_online(S, state, alpha, score);
+        if constexpr (bounded_left) excess.scale(alpha);
         set_bound(bound, state, score);
         if constexpr (has(Trait::softcap)) transform.choose_way(state.m, bound.sum);
         end_basic_block(state);
       } else {
-        rescale = softmax_speculative(S, state, bound, alpha, score, smem.q[q_buffer],
+        rescale = softmax_speculative(S, state, bound, excess, alpha, score, smem.q[q_buffer],
                                       smem.stage[KvRing::index(i)].k, warp, transform, transform_scores);
       }
       ring.release_k(i, Walk::v_apart);
@@ -211,13 +215,14 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     issue_qk(S, Q, q(q_buffer), k(i));         // A2.4 of the next piece; not used if there is none
     wgmma_commit_group();
 
-    float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
+    float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])}, fit[2];
+    excess.fit(l, fit);
     wgmma_wait_group<1>();
     finish_pv(first, 0);
     walk.release_last_v(ring, first, i, has_v, blocks);
     if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
     uint32_t o[dv / 4];  // O on its way out
-    exit.store(O, o, state, l, done);          // A2.20
+    exit.store(O, o, state, l, fit, done);     // A2.20
     wgmma_wait_group<0>();
     wgmma_owned(S);
     sums.reset(O);

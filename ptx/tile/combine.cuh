@@ -25,11 +25,12 @@ FA3_DEVICE uint32_t take_ticket(const Params& p, const RowBlock& block, int warp
 
 // If the warp is the last, O, m and l of its part become those of the whole tile. Returns false if it is not, or if its
 // rows are outside of the problem: then there is nothing to store. l: row sums, of the whole quad; where they are 0, O
-// is, too.
-FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], const Params& p, const RowBlock& block,
-                        int warp) {
+// is, too. fit: what makes O fit them, which it then does.
+FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], float (&fit)[2], const Params& p,
+                        const RowBlock& block, int warp) {
   constexpr unsigned all = 0xffffffffu;
   if (block.row < 0 || block.row + 16 * warp >= visible(p, block).seqlen_q) return false;
+  fit_rows(O, fit);
   const int lane = threadIdx.x % 32, parts = block.parts;
   // Where the result of part 0 is. In 32 bits: the extension of `warp` would stay in registers all the time.
   const int of_part_0 = 4 * block.partial + warp;

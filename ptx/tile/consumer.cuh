@@ -40,7 +40,7 @@ FA3_DEVICE void write_tile(float (&O)[dv / 2], const RowState& state, Smem& smem
   if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
   uint32_t o[dv / 4];
   const Sinks sinks(p, block, warp);
-  normalize(o, O, state, l, sinks);
+  normalize(o, O, state, l, {1.f, 1.f}, sinks);
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
   store_o(o, smem, q_buffer, p, block, warp);
   store_lse(state, l, sinks, p, block, warp);

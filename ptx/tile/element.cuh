@@ -34,8 +34,9 @@ inline constexpr int p_registers = Bc * sizeof(Element) / 8;
 // P = exp2(S c - m) is 2^p_log2 where m is the row's maximum. e4m3 goes from 2^-9 to 448, so 2^4 leaves both ways open.
 // Not 2^5: then a lane's sum over equal scores would exceed p_limit, and every block of such a row would move m.
 inline constexpr float p_log2 = is_8bit ? 4.f : 0.f;
-// What a lane's row sum may reach before P could overflow: half of fp16's largest number, or nearly all of e4m3's.
-inline constexpr float p_limit = is_8bit ? 440.f : 0x1p15f;
+// What a lane's row sum may reach: half of fp16's largest number, or nearly all of e4m3's, before P could overflow; in
+// bf16 half of the exponents above 1, so that as many are left for O.
+inline constexpr float p_limit = is_8bit ? 440.f : is_bf16 ? 0x1p64f : 0x1p15f;
 static_assert(!is_8bit || 16 * Bc / 4 <= p_limit);
 
 // The accumulators += A B, or = A B without `accumulate`; A from shared memory (ss) or registers (rs).

@@ -21,10 +21,12 @@ FA3_DEVICE void clear_empty_rows(float (&O)[dv / 2], const float (&l)[2]) {
   ptx::wgmma_owned(O);
 }
 
-// O divided by the row sums and rounded, in pairs of columns: 2 g + i is pair g of row i.
+// O divided by the row sums and rounded, in pairs of columns: 2 g + i is pair g of row i. fit: what makes O fit these
+// row sums (Excess).
 FA3_DEVICE void normalize(uint32_t (&packed)[dv / 4], const float (&O)[dv / 2], const RowState& state,
-                          const float (&l)[2], const Sinks& sinks) {
-  const float weight[2] = {sinks.finish(0, state.m[0], l[0]).weight, sinks.finish(1, state.m[1], l[1]).weight};
+                          const float (&l)[2], const float (&fit)[2], const Sinks& sinks) {
+  const float weight[2] = {fit[0] * sinks.finish(0, state.m[0], l[0]).weight,
+                           fit[1] * sinks.finish(1, state.m[1], l[1]).weight};
 #pragma unroll
   for (int i = 0; i < dv / 4; i++) packed[i] = pack(O[2 * i] * weight[i & 1], O[2 * i + 1] * weight[i & 1]);
 }

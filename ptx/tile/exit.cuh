@@ -37,11 +37,12 @@ class ExitThroughBuffer {
   // The piece's last QK is done.
   FA3_DEVICE void q_is_read(uint32_t) {}
   // Its last PV is done: stores O and LSE, if the piece is a whole tile, or the part that is finished last. l: row
-  // sums, of the whole quad. o: room for O in 16 bits; the kernel's own, as ptxas makes other code of one in here.
-  FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&o)[dv / 4], RowState& state, float (&l)[2],
+  // sums, of the whole quad; fit: what makes O fit them (Excess). o: room for O in 16 bits; the kernel's own, as ptxas
+  // makes other code of one in here.
+  FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&o)[dv / 4], RowState& state, float (&l)[2], float (&fit)[2],
                         const Finished& piece) {
-    const bool complete = piece.parts == 1 || combine(O, state, l, p_, piece.block, warp_);
-    normalize(o, O, state, l, piece.sinks);
+    const bool complete = piece.parts == 1 || combine(O, state, l, fit, p_, piece.block, warp_);
+    normalize(o, O, state, l, fit, piece.sinks);
     ptx::bar_sync(barrier_warpgroup + warpgroup_, 128);  // all four warps have read Q for the last time
     if (complete) {
       store_o(o, smem_, piece.q_buffer, p_, piece.block, warp_);
@@ -83,10 +84,10 @@ class ExitFromRegisters {
   FA3_DEVICE void q_is_read(uint32_t q_buffer) {
     if constexpr (early_q_release) release_q(q_buffer);
   }
-  FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&o)[dv / 4], RowState& state, float (&l)[2],
+  FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&o)[dv / 4], RowState& state, float (&l)[2], float (&fit)[2],
                         const Finished& piece) {
-    const bool complete = piece.parts == 1 || combine(O, state, l, p_, piece.block, warp_);
-    if constexpr (!is_8bit) normalize(o, O, state, l, piece.sinks);
+    const bool complete = piece.parts == 1 || combine(O, state, l, fit, p_, piece.block, warp_);
+    if constexpr (!is_8bit) normalize(o, O, state, l, fit, piece.sinks);
     if (complete) {
       if constexpr (is_8bit)
         store_scaled_o(O, state, l, piece.sinks, smem_.v_mean[VMeanRing::index(piece.q_use)], p_, piece.block, warp_);
@@ -117,13 +118,13 @@ class ExitPacked : public ExitFromRegisters {
   FA3_DEVICE ExitPacked(const Params& p, Smem& smem, int consumer, int warp)
       : ExitFromRegisters(p, smem, consumer, warp), keys_(smem, consumer), warpgroup_(shares_keys ? 0 : consumer) {}
 
-  FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&)[dv / 4], RowState& state, float (&l)[2],
+  FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&)[dv / 4], RowState& state, float (&l)[2], float (&fit)[2],
                         const Finished& piece) {
     // Does this warpgroup have what all blocks of the piece add up to?
-    const bool has_all = shares_keys ? keys_.put_together(O, state, l, p_, piece.block, warp_) : true;
+    const bool has_all = shares_keys ? keys_.put_together(O, state, l, fit, p_, piece.block, warp_) : true;
     if (has_all) {
-      if (piece.parts == 1) store_packed(O, state, l, piece.sinks, p_, piece.block, warp_);
-      else combine_packed(O, state, l, p_, smem_, piece.block, warpgroup_, warp_);
+      if (piece.parts == 1) store_packed(O, state, l, fit, piece.sinks, p_, piece.block, warp_);
+      else combine_packed(O, state, l, fit, p_, smem_, piece.block, warpgroup_, warp_);
     }
   }
   // Clears O only so that its registers are free while parts are put together.

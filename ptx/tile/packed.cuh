@@ -24,10 +24,11 @@ FA3_DEVICE float* lse_of(const Params& p, const RowBlock& block, const Place& pl
 }
 
 // Of a whole tile, for the warp's 16 rows. All lanes of a quad have some columns of its two rows.
-FA3_DEVICE void store_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2], const Sinks& sinks,
-                             const Params& p, const RowBlock& block, int warp) {
+FA3_DEVICE void store_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2],
+                             const float (&fit)[2], const Sinks& sinks, const Params& p, const RowBlock& block,
+                             int warp) {
   uint32_t o[dv / 4];
-  normalize(o, O, state, l, sinks);
+  normalize(o, O, state, l, fit, sinks);
   const int lane = threadIdx.x % 32, column = 2 * (lane % 4);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
@@ -258,11 +259,13 @@ FA3_DEVICE void combine_share(const PackedRows& partial, int parts, int begin, i
   }
 }
 
-// All four warps of the warpgroup call this. l: row sums, of the whole quad; where they are 0, O is, too.
-FA3_DEVICE void combine_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2], const Params& p,
-                               Smem& smem, const RowBlock& block, int warpgroup, int warp) {
+// All four warps of the warpgroup call this. l: row sums, of the whole quad; where they are 0, O is, too. fit: what
+// makes O fit them.
+FA3_DEVICE void combine_packed(float (&O)[dv / 2], const RowState& state, const float (&l)[2], float (&fit)[2],
+                               const Params& p, Smem& smem, const RowBlock& block, int warpgroup, int warp) {
   const int rows = min(visible(p, block).rows() - block.row, 64), parts = block.parts;
   if (block.row < 0 || rows <= 0) return;
+  fit_rows(O, fit);
   const PackedRows partial(p, block);
   const int lane = threadIdx.x % 32;
 #pragma unroll

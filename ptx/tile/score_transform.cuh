@@ -86,26 +86,28 @@ class ScoreTransform {
     else if (way_ == Way::wide) exponentiate_small(S, m, sum, score, by.wide_scaled);
     else exponentiate_any(S, m, sum, by);
   }
-  // By which way: the shortest that holds for all rows of the warp, while sums that exceed `bound` are not used.
+  // By which way: the shortest that holds for all rows of the warp, while sums that exceed `bound` are looked at by
+  // exceed() before they are used. bound: twice the row's sum, or less; not set, it is 0, and the row's sum 1 at least.
   FA3_DEVICE void choose_way(const float (&m)[2], const float (&bound)[2]) {
+    const float level[2] = {m[0] + __log2f(fmaxf(bound[0], 2.f)), m[1] + __log2f(fmaxf(bound[1], 2.f))};
     const auto fails = [&](Way way) {
-      return __any_sync(0xffffffffu, exceeds(way, m, bound) | is_below(way, m[0]) | is_below(way, m[1]));
+      const float highest = softcap_of(p_).highest[int(way)], lowest = softcap_of(p_).lowest[int(way)] + 1.f;
+      const auto fails_for = [&](int i) {  // not of a row that has seen nothing
+        return level[i] > highest | (level[i] < lowest & m[i] > lowest_m);
+      };
+      return __any_sync(0xffffffffu, fails_for(0) | fails_for(1));
     };
     way_ = !fails(Way::narrow) ? Way::narrow : !fails(Way::wide) ? Way::wide : Way::any;
   }
   // May these sums have scores for which the way does not hold?
   FA3_DEVICE bool exceed(const float (&m)[2], const float (&sum)[2]) const {
-    return way_ != Way::any && exceeds(way_, m, sum);
+    if (way_ == Way::any) return false;
+    const float highest = softcap_of(p_).highest[int(way_)];
+    return (sum[0] > ptx::ex2_approx_ftz(highest - m[0])) | (sum[1] > ptx::ex2_approx_ftz(highest - m[1]));
   }
 
  private:
   enum class Way { narrow, wide, any };
-  FA3_DEVICE bool exceeds(Way way, const float (&m)[2], const float (&sum)[2]) const {
-    const float highest = softcap_of(p_).highest[int(way)];
-    return (sum[0] > ptx::ex2_approx_ftz(highest - m[0])) | (sum[1] > ptx::ex2_approx_ftz(highest - m[1]));
-  }
-  // Not of a row that has seen nothing.
-  FA3_DEVICE bool is_below(Way way, float m) const { return m < softcap_of(p_).lowest[int(way)] && m > lowest_m; }
   FA3_DEVICE float slope_of(int sequence, int head) const {
     const Alibi by = alibi_of(p_);
     return __ldg(by.slopes + sequence * by.stride_batch + head * by.stride_head) * by.inverse_scale;

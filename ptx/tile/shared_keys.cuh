@@ -13,9 +13,10 @@ class SharedKeys {
   FA3_DEVICE SharedKeys(Smem& smem, int warpgroup) : smem_(smem), warpgroup_(warpgroup) {}
 
   // O, m and l of both warpgroups, in the first one's registers. Returns whether this is the first. l: row sums, of the
-  // whole quad.
-  FA3_DEVICE bool put_together(float (&O)[dv / 2], RowState& state, float (&l)[2], const Params& p,
+  // whole quad; fit: what makes O fit them, which it then does.
+  FA3_DEVICE bool put_together(float (&O)[dv / 2], RowState& state, float (&l)[2], float (&fit)[2], const Params& p,
                                const RowBlock& block, int warp) {
+    fit_rows(O, fit);
     Handed& handed = smem_.handed[0];
     const int thread = threadIdx.x % 128;
     // Is any row of the warp a row of the problem?

@@ -144,5 +144,10 @@ FA3_DEVICE void scale_rows(float (&accumulators)[n], const float (&alpha)[2]) {
 #pragma unroll
   for (int i = 0; i < n; i++) accumulators[i] *= alpha[i >> 1 & 1];
 }
+// O of a part, before it is added to others.
+FA3_DEVICE void fit_rows(float (&O)[dv / 2], float (&fit)[2]) {
+  scale_rows(O, fit);
+  fit[0] = fit[1] = 1.f;
+}
 
 }  // namespace fa3

@@ -1,30 +1,35 @@
 // Softmax without maxima. m is a reference, not necessarily the row maximum: any m gives the same O and LSE as long as
 // P = exp2(S c - m) neither overflows nor vanishes, because P, l and O all use the same one. The main loop uses that to
 // do without maxima: it computes P against the old m, and the row sums, needed anyway, tell afterwards whether that was
-// sound, since a sum of positive numbers bounds the largest. If not (rare), S is computed again from Q and K, still in
-// shared memory, and the block takes the ordinary online path. That saves a third of the instructions, and the branch
+// sound, since a sum of positive numbers bounds the largest. That saves a third of the instructions, and the branch
 // behind the exponentials keeps ptxas from moving the wait for PV above them.
 //
-// "Sound" is stricter than safe from overflow: P is rounded to 16 bits, l is not. Where one key dominates a row, its P
-// should be 1, which rounds exactly, or O would be off by the rounding of that P. So m moves up as soon as a lane's sum
-// exceeds four times what the whole row had when its bound was set, and in any case at half of what fp16 can hold. In
-// the block at a bound on the right, or of the last few keys, a row may see too few keys for that to mean anything. So
-// there the bound is set one block later; until then m moves up to any P that weighs more than all the rest of its row
-// (`peaked`). P in 8 bits is so coarse that a row's P should be exact wherever one dominates: there the bound is what
-// the whole row had, not four times that.
+// "Sound" is stricter than safe from overflow: P is rounded to 16 bits, l is not. Where one key dominates a row, O
+// would be off by the rounding of its P, unless that is 1, which rounds exactly. So the branch is taken as soon as a
+// lane's sum exceeds twice what the whole row had when its bound was set. There m stays, as long as P is far from
+// overflow, and the rounding of each lane's largest P is remembered instead (excess.cuh): at the end O is multiplied by
+// what it has made of the row's sum. So rows of large scores, whose maxima rise again and again, cost little more than
+// others. Where P may overflow, m moves up by multiplication of P, l and O. If they are beyond even that (very rare), S
+// is computed again from Q and K, still in shared memory, and the block takes the ordinary online path.
+//
+// In the block at a bound on the right, or of the last few keys, a row may see too few keys for a bound to mean
+// anything. So there it is set one block later, which goes through the branch.
+//
+// P in 8 bits is so coarse that a row's P should be exact wherever one dominates: there m moves up at once, and the
+// bound is what the whole row had, not twice that. Until a bound is set m moves up to any P that weighs more than all
+// the rest of its row (`peaked`).
 #pragma once
+#include "excess.cuh"
 #include "score_transform.cuh"
 #include "softmax.cuh"
 
 namespace fa3 {
 
-// For each of a thread's two rows: if its share of a block's row sum exceeds this, m moves up. 0: not set yet.
+// For each of a thread's two rows: a branch is taken if its share of a block's row sum exceeds this. 0: not set yet.
 struct Bound {
   float sum[2];
 };
-// What holds until it is set: far from the overflow of P in fp16.
-inline constexpr float unset_bound = is_8bit ? p_limit : 0x1p12f;
-inline constexpr float bound_factor = is_8bit ? 1.f : 4.f;
+inline constexpr float bound_factor = is_8bit ? 1.f : 2.f;
 
 FA3_DEVICE void set_bound(Bound& bound, const RowState& state, Score score) {
 #pragma unroll
@@ -34,7 +39,7 @@ FA3_DEVICE void set_bound(Bound& bound, const RowState& state, Score score) {
 inline constexpr bool sets_bound_late = bounded_right || !is_8bit;
 
 // After a piece's first block, which begins so many keys before the end of all. A quarter of a block is enough: the
-// next one's sums, a quarter of a row each, are then rarely four times as large.
+// next one's sums, a quarter of a row each, are then rarely twice as large.
 FA3_DEVICE void first_bound(Bound& bound, const RowState& state, Score score, int keys) {
   if (sets_bound_late && (bounded_right || keys < Bc / 4)) bound.sum[0] = bound.sum[1] = 0.f;
   else set_bound(bound, state, score);
@@ -81,11 +86,14 @@ FA3_DEVICE void recompute_scores(float (&S)[Bc / 2], const Element* q, const Ele
     }
 }
 
-// In 8 bits, and of capped scores, S, which P has replaced, is not needed to move m: P, l and O are multiplied instead,
-// by what makes the largest P of each row 2^p_log2. Returns false if that cannot be, because P or its sums have
-// overflowed. (Capped scores move m often, if they are large, and would be computed and capped again each time.)
+// In 16 bits P may be multiplied if no sum is larger: far from where the factor, by which all before is multiplied,
+// would be below all normal numbers, and so 0.
+inline constexpr float most_lowered = 0x1p96f;
+
+// S, which P has replaced, is not needed to move m: P, l and O are multiplied instead, by what makes the largest P of
+// each row 2^p_log2. Returns false in 8 bits if that cannot be, because P or its sums have overflowed.
 FA3_DEVICE bool lower(float (&P)[Bc / 2], RowState& state, const float (&sum)[2], float (&alpha)[2], Score score) {
-  if (__any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) == INFINITY)) return false;
+  if (is_8bit && __any_sync(0xffffffffu, fmaxf(sum[0], sum[1]) == INFINITY)) return false;
   float max[2];
   row_max(P, max);
 #pragma unroll
@@ -99,30 +107,35 @@ FA3_DEVICE bool lower(float (&P)[Bc / 2], RowState& state, const float (&sum)[2]
   return true;
 }
 
-// Any block but the first, without a mask: against the old m if the sums allow it, which is nearly always, else online.
+// Any block but the first, without a mask: against the old m if the sums allow it, which is nearly always.
 // Returns whether O is to be multiplied by alpha, the same in all lanes of the warp. K is read until this returns.
 // transform_scores: what has been done to S, or with Trait::softcap is to be done, and is done to recomputed scores.
 template <class TransformScores>
-FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, Bound& bound, float (&alpha)[2], Score score,
-                                    const Element* q, const Element* k, int warp, ScoreTransform& transform,
-                                    TransformScores transform_scores) {
+FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, Bound& bound, Excess& excess,
+                                    float (&alpha)[2], Score score, const Element* q, const Element* k, int warp,
+                                    ScoreTransform& transform, TransformScores transform_scores) {
   float sum[2];
   if constexpr (has(Trait::softcap)) transform.exponentiate(S, state.m, sum, score);
   else exponentiate(S, state.m, sum, score);
   if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1]))) {
-    bool set = !sets_bound_late || __any_sync(0xffffffffu, fmaxf(bound.sum[0], bound.sum[1]) > 0.f);
-    bool keeps_P = is_8bit;  // P is right but for m
-    if constexpr (has(Trait::softcap)) {
-      const bool multiplies = fmaxf(sum[0], sum[1]) <= most_lowered;
-      keeps_P = __all_sync(0xffffffffu, multiplies & !transform.exceed(state.m, sum));
-      set |= !keeps_P;
+    bool moves, lowers = true;
+    if constexpr (is_8bit) {
+      const bool set = !sets_bound_late || __any_sync(0xffffffffu, fmaxf(bound.sum[0], bound.sum[1]) > 0.f);
+      moves = set || __any_sync(0xffffffffu, (fmaxf(sum[0], sum[1]) > p_limit) | peaked(S, state, sum, score));
+    } else {
+      bool wrong = fmaxf(sum[0], sum[1]) > most_lowered;
+      if constexpr (has(Trait::softcap)) wrong |= transform.exceed(state.m, sum);  // P may be of another score
+      lowers = !__any_sync(0xffffffffu, wrong);
+      moves = __any_sync(0xffffffffu, wrong | (fmaxf(sum[0], sum[1]) > p_limit));
+      if (!moves) excess.add(S);
     }
-    if (set || __any_sync(0xffffffffu, (fmaxf(sum[0], sum[1]) > unset_bound) | peaked(S, state, sum, score))) {
-      if (!keeps_P || !lower(S, state, sum, alpha, score)) {
+    if (moves) {
+      if (!lowers || !lower(S, state, sum, alpha, score)) {
         recompute_scores(S, q, k, warp);
         transform_scores(S);
         softmax_online(S, state, alpha, score);
       }
+      excess.scale(alpha);
       set_bound(bound, state, score);
       if constexpr (has(Trait::softcap)) transform.choose_way(state.m, bound.sum);
       return true;

@@ -20,10 +20,10 @@ double polynomial(const double (&c)[terms], double x) {
   return x + x * sum;
 }
 
-// From which m on, as a natural logarithm, do scores below -limit cap weigh so little that the polynomial will do for
-// them, too? Up to there a key's weight is off by at most 1e-8 of its row's.
+// From which sum of a row on, as a natural logarithm, do scores below -limit cap weigh so little that the polynomial
+// will do for them, too? Up to there a key's weight is off by at most 1e-8 of its row's.
 template <int terms>
-double lowest_m(const double (&c)[terms], double limit, double cap) {
+double lowest_sum(const double (&c)[terms], double limit, double cap) {
   const double allowed = 1e-8;
   double off = std::exp(-cap * std::tanh(3.0));  // from 3 on at most
   for (double x = limit; x < 3; x += 1.0 / 64)
@@ -48,8 +48,8 @@ Softcap softcap_of(const ServedShape& shape) {
   }
   of.highest[0] = clamped(cap_log2 * polynomial(narrow_tanh, narrow_limit));
   of.highest[1] = clamped(cap_log2 * polynomial(wide_tanh, wide_limit));
-  of.lowest[0] = clamped(log2_e * lowest_m(narrow_tanh, narrow_limit, shape.softcap));
-  of.lowest[1] = clamped(log2_e * lowest_m(wide_tanh, wide_limit, shape.softcap));
+  of.lowest[0] = clamped(log2_e * lowest_sum(narrow_tanh, narrow_limit, shape.softcap));
+  of.lowest[1] = clamped(log2_e * lowest_sum(wide_tanh, wide_limit, shape.softcap));
   return of;
 }
 

@@ -54,6 +54,8 @@ PROBE(min_nan_f32)(float x, float y, float* out) { *out = min_nan_f32(x, y); }
 PROBE(mov_f32)(float x, float* out) { *out = mov_f32(x); }
 PROBE(ex2_approx_ftz)(float x, float* out) { *out = ex2_approx_ftz(x); }
 PROBE(rcp_approx_ftz)(float x, float* out) { *out = rcp_approx_ftz(x); }
+PROBE(add_rn_bf16x2)(uint32_t a, uint32_t b, uint32_t* out) { *out = add_rn_bf16x2(a, b); }
+PROBE(mul_rn_bf16x2)(uint32_t a, uint32_t b, uint32_t* out) { *out = mul_rn_bf16x2(a, b); }
 PROBE(cvt_rn_bf16x2_f32)(float high, float low, uint32_t* out) { *out = cvt_rn_bf16x2_f32(high, low); }
 PROBE(cvt_rn_f16x2_f32)(float high, float low, uint32_t* out) { *out = cvt_rn_f16x2_f32(high, low); }
 PROBE(cvt_rn_satfinite_e4m3x2_f32)(float high, float low, uint16_t* out) {

@@ -53,6 +53,23 @@ TEST_CASE("an online softmax passes on random problems of every row") {
   check_online_softmax("rows of the table", forward_rows, 12);
 }
 
+// Scores much wider than those of N(0,1), where a key has most of its row's weight, and m is not its score.
+TEST_CASE("an online softmax passes where one key has most of the weight") {
+  INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+  for (const char* name : {"fa3_fwd_bf16_d64_full_256x64", "fa3_fwd_bf16_d64_causal_256x64",
+                           "fa3_fwd_fp16_d64_full_128x128", "fa3_fwd_fp16_d64_causal_256x64"})
+    for (const float wider : {3.0f, 8.0f, 30.0f}) {
+      const ForwardRow& row = forward_row(row_named(name));
+      Problem p = plain_problem(row, 1, 500, 700, 3, 1, tools::mix(tools::seed_of_run(), uint64_t(wider)));
+      p.softmax_scale = wider / std::sqrt(float(p.head_dim));
+      Case made(p);
+      INFO(p.describe());
+      const Expected expected = expect(made);
+      online_forward(made, row.Bc);
+      CHECK(verify(made, expected) == "");
+    }
+}
+
 TEST_CASE("an online softmax passes on long sums of equal weights") {
   // One in which weights, added one by one, are rounded in the same direction often enough to exceed the limit of LSE.
   const int row = row_named("fa3_fwd_fp16_d112_full_192x64");

@@ -211,9 +211,10 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
     // The maximum that keeps half of the multiplications behind the first exponential; one of numbers of blocks.
     if (scope == "hot" && figure == "maxima")
       return value(row.has(fa3::Trait::spread) + (row.has(fa3::Trait::softcap) && row.packs_heads()));
-    // O by alpha, the sums of two rows, and on the rare path their bounds.
+    // O by alpha, the sums of two rows, and what rounding has added to them, of which there is none before the main
+    // loop; there also P by alpha, and the sums of two rows in it.
     if (figure == "most_multiplies" && !row.is_8bit() && !row.transforms_scores())
-      return value(row.dv / 2 + (scope == "hot" ? 4 : 2));
+      return value(row.dv / 2 + 2 + (scope == "hot" ? row.Bc / 2 + 3 : row.bounded_left()));
     if (figure == "mbarrier_waits") return value(waits);
     if (figure == "arrives") return value(fences + pv_parts - 1);
     // K is given back while PV is in flight, V behind it; or both behind it.
