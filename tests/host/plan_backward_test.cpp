@@ -221,6 +221,30 @@ TEST_CASE("key blocks of packed lengths visit their tiles once, and in a fixed o
   }
 }
 
+TEST_CASE("key blocks go down to their tiles alike, whether their order is fixed or not", "[lengths][backward]") {
+  Planned made;
+  made.cu_q = made.cu_k = {0, 700, 1000, 1200};
+  made.p.total_q = made.p.total_k = made.max_q = made.max_k = 1200;
+  made.p.section_heads = 1;
+  const auto visited = [&](DqOrder dq) {
+    made.p.dq = dq;
+    made.plan(64, {-1, 0, true}, 0);
+    PlannedBackwardParams p{};
+    p.counts = made.list.counts, p.blocks = made.list.blocks, p.order.dq = dq, p.readers = 3;
+    p.order.heads = p.order.section = Divisor::of(1), p.rows.tiles = Divisor::of(made.p.most_tiles);
+    std::vector<int> numbers;
+    for (int n = 0; n < made.list.counts->blocks; ++n) {
+      const KeyBlockWork<64, 128> block(p, n);
+      QueryTile tile(block);
+      CHECK((tile.reader == 0 && (tile.tile == block.end - 1) == (goes_down(dq) || block.end == block.first + 1)));
+      for (int j = 0; j < block.all; ++j, tile.next(p, block)) numbers.push_back(tile.number(block));
+    }
+    return numbers;
+  };
+  const std::vector<int> down = visited(DqOrder::downwards);
+  CHECK((down.size() > 50 && visited(DqOrder::any_downwards) == down && visited(DqOrder::any) != down));
+}
+
 // Of 16 heads, in sections that are the best of each order.
 TEST_CASE("from the diagonal thread blocks wait little for one another", "[lengths][backward]") {
   for (const int32_t seqlen : {512, 1024, 4096}) {
