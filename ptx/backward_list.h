@@ -100,7 +100,7 @@ struct BackwardListMemory {
 struct PlanBackwardPassParams {
   PlanBackwardParams call;
   BackwardListMemory list;
-  int32_t spread_shift;  // of DqOrder::downwards: as in Spread; 31: all begin at their last tile
+  int32_t spread_shift;  // of orders that go down: as in Spread; 31: all begin at their last tile
 };
 
 // What the thread block needs beside its parameters, in shared memory. Its contents before do not matter.

@@ -70,7 +70,7 @@ struct KeyBlockWork {
     end = part_end;
     if (seen.bounded_left) end = seeing.end < begin ? begin : seeing.end < part_end ? seeing.end : part_end;
     first = seeing.begin < begin ? begin : seeing.begin < end ? seeing.begin : end;
-    start = order.dq == DqOrder::downwards ? down_from(order) : start_in_any_order(order, seen);
+    start = goes_down(order.dq) ? down_from(order) : start_in_any_order(order, seen);
     all = (end - first) * p.readers;
     first_number = first_tile(order, batch_head) / tiles_per_visit - begin;
   }
@@ -116,7 +116,7 @@ struct QueryTile {
   constexpr explicit QueryTile(const Block& work) : reader(0), tile(work.start) {}
   template <typename Block>
   constexpr void next(const BackwardParams& p, const Block& work) {
-    if (p.order.dq == DqOrder::downwards) {
+    if (goes_down(p.order.dq)) {
       if (++reader < p.readers) return;
       reader = 0;
       if (--tile < work.first) tile = work.end - 1;

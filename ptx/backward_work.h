@@ -34,11 +34,15 @@ struct BlockOrder {
   Divisor section;  // blocks
 };
 
-// In which order the key blocks of a head add to a tile's dQ. The two fixed orders are for FA3_FLAG_DETERMINISTIC, and
-// for where they are faster. In both a block waits only for blocks that were taken before it, so none waits for ever;
-// and these come to each tile before it does, so it waits little.
+// In which order the key blocks of a head add to a tile's dQ, and in which order a block visits its tiles. The two
+// fixed orders are for FA3_FLAG_DETERMINISTIC, and for where they are faster. In both a block waits only for blocks
+// that were taken before it, so none waits for ever; and these come to each tile before it does, so it waits little.
 enum class DqOrder : int32_t {
+  // As blocks come. A block goes from its first tile up, and visits all its tiles of one query head before the next's.
   any,
+  // As blocks come; but they visit tiles as those that add downwards. So blocks of a head are at about the same tiles,
+  // whatever their lengths, and these are in the L2 cache, also where several query heads read the K/V head.
+  any_downwards,
   // In the order of the blocks' numbers. A block goes from its last tile down to its first, and visits each tile of all
   // its query heads before it goes on to the next.
   downwards,
@@ -47,6 +51,8 @@ enum class DqOrder : int32_t {
   // taken together, and it has one query head, none waits at all.
   from_diagonal,
 };
+constexpr bool is_fixed(DqOrder dq) { return dq == DqOrder::downwards || dq == DqOrder::from_diagonal; }
+constexpr bool goes_down(DqOrder dq) { return dq == DqOrder::downwards || dq == DqOrder::any_downwards; }
 
 // At which tile a block begins that goes downwards. All blocks see the last tile. If all began there, those that are
 // taken together would wait for one another, one after the other. So they begin apart: block 0 at tile
@@ -81,7 +87,7 @@ struct KeyOrder : BlockOrder {
   uint32_t* prepared;     // of each head: of how many key blocks the share's rows are prepared
   uint32_t* claimed;      // how many key blocks have been taken beyond those that the launch gives
 
-  constexpr bool is_fixed() const { return dq != DqOrder::any; }
+  constexpr bool is_fixed() const { return fa3::is_fixed(dq); }
 };
 
 struct HeadBlock {

@@ -51,7 +51,7 @@ constexpr PlannedBlock planned_block(const PlanBackwardParams& p, int32_t spread
                                      int32_t first_tile, int32_t block, int32_t blocks) {
   const QTiles tiles = tiles_of_block(p, s, block);
   int32_t start = tiles.begin;
-  if (p.dq == DqOrder::downwards) start = down_from(spread_shift, block, tiles);
+  if (goes_down(p.dq)) start = down_from(spread_shift, block, tiles);
   // If all rows see all keys, the blocks of a sequence would come to the same tile at once, and wait for the first
   // one's dQ: so they begin apart.
   else if (p.dq == DqOrder::any && s.left == no_bound && s.right == no_bound)

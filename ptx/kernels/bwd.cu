@@ -423,8 +423,8 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
   ptx::bar_sync(barrier_all, config.threads());
-  ptx::griddepcontrol_launch_dependents();
   if (own_lengths) ptx::griddepcontrol_wait();  // the passes before make the list of key blocks
+  ptx::griddepcontrol_launch_dependents();  // only now, as the pass behind reads that list, and counters, at once
   if (warp / 4 < warpgroups) return consumer(p, smem, warp / 4, warp % 4);
   if (warp / 4 == warpgroups) return dq_consumer(p, smem, warp % 4);
   ptx::setmaxnreg_dec<config.producer_registers()>();

@@ -2,6 +2,7 @@
 // shares of the last key blocks (ListedOthersStrips); then adds up the gradient of each sink, a thread block for each.
 #include "../isa/grid.cuh"
 #include "../tile/bwd/rows.cuh"
+#include "../tile/bwd/sums.cuh"
 #include "../tile/bwd/unseen.cuh"
 #include "../tile/shared.cuh"
 
@@ -23,21 +24,22 @@ FA3_DEVICE void add_sink_terms(const PlannedBackwardParams& p, int head) {
   p.sinks.dsinks[head * p.sinks.dsinks_stride] = 0.f - sum;
 }
 
-}  // namespace fa3
-
-FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
-  using namespace fa3;
-  static_assert(threads == 32 * strips);
-  ptx::griddepcontrol_wait();
-  if (int(blockIdx.x) >= p.finish_blocks) return add_sink_terms(p, blockIdx.x - p.finish_blocks);
-  // The last key blocks of the list, of each its share, by so many thread blocks.
+// The last key blocks of the list, in their order, of each its share, by so many thread blocks. Where key blocks are
+// counted, nobody waits for the kernel before to end: its thread blocks that have no key block left make room for
+// these, and what is complete is rounded while others compute.
+FA3_DEVICE void round_share(const PlannedBackwardParams& p) {
   const int nth = int(blockIdx.x) / p.finish_sharers, sharer = int(blockIdx.x) - nth * p.finish_sharers;
-  const int number = p.counts->blocks * p.order.heads - 1 - nth;
+  const int number = p.counts->blocks * p.order.heads - p.finish_blocks / p.finish_sharers + nth;
   if (number < 0) return;
   const ListedBlock listed = listed_block(*p.counts, p.order.section, number);
   const PlannedBlock& block = p.blocks[listed.entry];
   const QTiles share = share_of(block, p.call.Bc);
   const int tiles = share.end - share.begin;
+  if (sharer >= tiles * p.readers) return;
+  if (p.order.done_behind > 0) {
+    if (threadIdx.x == 0) wait_for_listed_sums(p, block, share, listed.entry, listed.head, p.call.Bc);
+    __syncthreads();
+  }
   for (int i = sharer; i < tiles * p.readers; i += p.finish_sharers) {
     const int reader = i / tiles, tile = share.begin + i - reader * tiles, head = listed.head * p.readers + reader;
     const RowTile place(block.sequence, head, tile * backward_tile_rows);
@@ -46,4 +48,16 @@ FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
     if (p.order.spread.second == 0) strip.finish<8>(p, 0, p.rows.bf16);
     else strip.finish_with_second<4>(p, at, p.rows.bf16);
   }
+}
+
+}  // namespace fa3
+
+FA3_GLOBAL(const __grid_constant__ fa3::PlannedBackwardParams p) {
+  using namespace fa3;
+  static_assert(threads == 32 * strips);
+  const bool rounds = int(blockIdx.x) < p.finish_blocks, at_once = rounds && p.order.done_behind > 0;
+  if (!at_once) ptx::griddepcontrol_wait();
+  if (rounds) round_share(p);
+  else add_sink_terms(p, blockIdx.x - p.finish_blocks);
+  if (at_once) ptx::griddepcontrol_wait();  // so that this pass does not end before that kernel
 }

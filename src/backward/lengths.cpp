@@ -14,6 +14,10 @@ constexpr int64_t most_rows = INT32_MAX, most_blocks = INT32_MAX / 2;
 
 // Of query rows and keys that are in the L2 cache beside each other.
 constexpr int64_t section_bytes = 20 << 20;
+// The same of heads whose blocks go down together, of which only a part is in use at a time.
+constexpr int64_t most_section_bytes = 48 << 20;
+// So many blocks of a section leave few multiprocessors idle behind it.
+constexpr int64_t fewest_section_blocks = 256;
 constexpr int typical_multiprocessors = 132;
 // So many thread blocks write zeros, at least.
 constexpr int64_t zero_blocks = 264;
@@ -83,30 +87,49 @@ int32_t section_heads_of(const BackwardProblem& problem, const BackwardRow& row,
 
 bool later_see_more(const BackwardProblem& problem) { return problem.window.left < 0 && problem.window.right >= 0; }
 
-// Do key blocks add to dQ in a fixed order? Also where nobody asks for it, if several query heads read each head of K
-// and V and rows see more keys the later they come: blocks of a head then visit the same tiles at about the same time,
-// which are in the L2 cache. (Measured, H100, d 128, 32 heads over 4: 64 x 256 1.11, 16 x 1024 1.30, 4 x 4096 1.18,
-// 1 x 16384 0.94.)
-bool is_ordered(const BackwardProblem& problem) {
-  return problem.deterministic || (later_see_more(problem) && problem.heads_per_kv() > 1 && problem.seqlen_q <= 8192);
-}
-
-// In which order. The list knows DqOrder::from_diagonal, too, which is not chosen: at d 64 it measured 1.03 for 1.18 of
-// the time in any order at 16 x 1024 and 1.05 for 1.10 at 4 x 4096, but 2.02 for 1.05 at 1 x 16384, and a call with
-// wrong lengths hung.
+// In which order key blocks add to dQ and visit tiles. Where rows see more keys the later they come, blocks of a head
+// differ in length; so they go down, from the last tile on, which all of them visit: then they are at about the same
+// tiles, which are in the L2 cache. But from more than most_grouped queries on, if several query heads read each head
+// of K and V, a block stays too long at each tile. (Measured, H100, us, up and down, each with the best section: d 128,
+// 32 heads over 4, 16 x 1024 1197 and 932, 4 x 4096 3115 and 2686; 32 over 8, mixed documents of 16384 tokens 910 and
+// 869, 1 x 16384 8520 and 9227.)
+//
+// The list knows DqOrder::from_diagonal, too, which is not chosen: at d 64 it measured 1.03 for 1.18 of the time in any
+// order at 16 x 1024 and 1.05 for 1.10 at 4 x 4096, but 2.02 for 1.05 at 1 x 16384, and a call with wrong lengths hung.
+constexpr int64_t most_grouped = 8192;
 DqOrder dq_order_of(const BackwardProblem& problem, const BackwardRow& row) {
-  return sums_dq(row) && is_ordered(problem) ? DqOrder::downwards : DqOrder::any;
+  if (!sums_dq(row)) return DqOrder::any;
+  if (problem.deterministic) return DqOrder::downwards;
+  const int64_t longest = problem.chunk > 0 ? std::min(problem.seqlen_q, problem.chunk) : problem.seqlen_q;
+  const bool goes_down = later_see_more(problem) && (problem.heads_per_kv() == 1 || longest <= most_grouped);
+  return goes_down ? DqOrder::any_downwards : DqOrder::any;
 }
 
-// There a section has many heads: then few blocks of each run beside each other, and wait. (Measured, H100, us,
-// sections of 1, 4 and 16 heads, 1 x 16384, 16 heads: d 64 3791, 2733 and 2427, d 128 4860, 4678 and 4611.) But not
-// more than 4 that several query heads read, whose blocks stay longer at each tile. (Of 1, 2, 4 and 8, d 128, 32 heads
-// over 8: 16 x 1024 1014, 999, 957, 924; 8 x 2048 1668, 1552, 1488, 1746; 2 x 8192 5287, 5294, 5075, 5211; 21 of 32 to
-// 4096 2213, 2237, 1442, 1478.)
-int32_t ordered_section_heads(const BackwardProblem& problem) {
-  const int64_t heads_kv = problem.heads_kv, most = problem.heads_per_kv() > 1 ? 4 : 16;
-  int64_t heads = std::min<int64_t>(std::max<int64_t>(1, heads_kv), most);
-  while (heads_kv % heads != 0) --heads;
+int64_t divisor_below(int64_t n, int64_t most) {
+  while (n % most != 0) --most;
+  return most;
+}
+
+// There a section has up to 4 heads, so that few multiprocessors are idle at its end; fewer if the L2 cache does not
+// hold what is in use of so many, but would hold it of fewer. (Measured, H100, us, sections of 1, 2, 4 and 8 heads, d
+// 128, 32 heads over 8: 8 x 2048 1382, 1367, 1346 and 1459; 4 x 4096 2442, 2394, 2515 and 2549; 2 x 8192 4665, 4670,
+// 4603 and 5767; mixed documents of 16384 tokens 1005, 967, 867 and 892; 32 over 4, 4 x 4096 2710, 2658 and 3051.) In a
+// fixed order blocks of one reader wait less where more heads run beside each other. (Sections of 1, 4 and 16, 1 x
+// 16384, 16 heads: d 64 3791, 2733 and 2427, d 128 4860, 4678 and 4611.)
+constexpr int64_t longest_in_cache = 4096;
+int32_t downward_section_heads(const BackwardProblem& problem, const BackwardRow& row) {
+  const int64_t heads_kv = std::max<int64_t>(1, problem.heads_kv), readers = problem.heads_per_kv();
+  const bool waits = problem.deterministic && readers == 1;
+  int64_t heads = divisor_below(heads_kv, std::min<int64_t>(heads_kv, waits ? 16 : 4));
+  const int64_t rows = all_rows(problem.total_q, problem.q), keys = all_rows(problem.total_k, problem.k);
+  int64_t average = divide_up(rows, std::max<int64_t>(1, problem.batch));
+  if (problem.chunk > 0) average = std::min(average, problem.chunk);
+  const auto fits = [&] { return heads * readers * average * row.d * 8 <= most_section_bytes; };
+  while (!waits && heads > 1 && average <= longest_in_cache && !fits()) {
+    const int64_t fewer = divisor_below(heads_kv, heads - 1);
+    if (fewer * divide_up(keys, row.Bc) < fewest_section_blocks) break;
+    heads = fewer;
+  }
   return narrow(heads);
 }
 
@@ -123,7 +146,7 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const P
   if (!problem.deterministic || !sums_dq(row) || is_window || second > most_second || all_blocks >= blocks_enough)
     return none;
   if (uneven && all_blocks <= typical_multiprocessors) return none;
-  const int64_t section = uneven ? ordered_section_heads(problem)
+  const int64_t section = uneven ? downward_section_heads(problem, row)
                                  : section_heads_of(problem, row, typical_multiprocessors);
   const int64_t together = std::min(blocks, typical_multiprocessors / section);
   const int64_t turns = sequences * problem.heads * blocks * tiles / (uneven ? 2 : 1);
@@ -138,8 +161,8 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const 
   KeyOrder order{};
   order.spread = spread_of(problem, row, call);
   order.dq = dq_order_of(problem, row);
-  const int32_t section = order.is_fixed() && later_see_more(problem)
-                              ? ordered_section_heads(problem)
+  const int32_t section = goes_down(order.dq) && later_see_more(problem)
+                              ? downward_section_heads(problem, row)
                               : section_heads_of(problem, row, typical_multiprocessors);
   order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv)));
   order.section_heads = section, order.section = Divisor::of(section);
@@ -147,9 +170,14 @@ KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const 
   order.head_tiles = narrow(head_tiles);
   order.adders = 2;
   // A key block's share is rounded so many blocks later: when all that add to it have been taken, which are those
-  // before it or all of its sequence, and about as many as the machine runs at once.
-  const int64_t after_it = counts_blocks(problem.window) ? 0 : divide_up(most_keys(problem), row.Bc) * section;
-  order.behind = narrow(std::min<int64_t>(after_it + typical_multiprocessors, most_blocks));
+  // before it or all of its sequence, and more than the machine runs at once. So they have ended by then, also where
+  // they are longer than those behind them, and nobody waits; but the later, the more is left to the last pass.
+  // (Measured, H100, 132, 198 and 264 later: mixed documents of 16384 tokens, d 128, 32 heads over 8, 950, 874 and 869
+  // us; windows of 128 of 32768, d 64, 64 heads over 8, 1165, 1140 and 1167.)
+  const bool by_block = counts_blocks(problem.window);
+  const int64_t after_it = by_block ? 0 : divide_up(most_keys(problem), row.Bc) * section;
+  const int64_t halves = by_block ? 3 : later_see_more(problem) ? 4 : 2, more = typical_multiprocessors * halves / 2;
+  order.behind = narrow(std::min<int64_t>(after_it + more, most_blocks));
   order.done_behind = sums_dq(row) && order.spread.second == 0;
   if (order.spread.second > 0) order.behind = narrow(most_blocks);  // only the last pass adds second sums to the first
   return order;

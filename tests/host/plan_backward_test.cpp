@@ -76,6 +76,7 @@ Planned right_lengths(std::mt19937_64& random, size_t batch) {
 constexpr Window windows[] = {{-1, -1, false}, {-1, 0, true}, {-1, 0, false}, {300, 0, true}, {100, 100, true},
                               {0, 0, true},    {-1, 50, true}, {20, -1, true}};
 
+constexpr DqOrder dq_orders[] = {DqOrder::any, DqOrder::any_downwards, DqOrder::downwards, DqOrder::from_diagonal};
 
 template <int Br, int Bc = 128>
 void check(const Planned& made) {
@@ -157,11 +158,14 @@ void check(const Planned& made) {
     REQUIRE(zeros_k[size_t(row)] == !is_seen[size_t(row)]);
 }
 
-// The same of a list, taken as listed_block says; visits of the second sums count as those of the first ones.
+// The same of a list, taken as listed_block says; visits of the second sums count as those of the first ones. behind:
+// so many blocks later shares are rounded; 0: by no thread block.
 template <int Br>
-int64_t turns_of(const Planned& made, int heads, int readers, size_t thread_blocks, std::vector<int>& visits) {
+int64_t turns_of(const Planned& made, int heads, int readers, size_t thread_blocks, std::vector<int>& visits,
+                 int behind = 0) {
   PlannedBackwardParams p{};
   p.call = made.p, p.counts = made.list.counts, p.blocks = made.list.blocks, p.tiles = made.list.tiles;
+  p.order.behind = behind;
   const int32_t tiles = made.p.most_tiles * heads * readers;
   p.order.dq = made.p.dq, p.order.spread = {made.spread_shift, tiles};
   p.order.heads = Divisor::of(heads), p.order.section = Divisor::of(made.p.section_heads);
@@ -172,8 +176,11 @@ int64_t turns_of(const Planned& made, int heads, int readers, size_t thread_bloc
   const auto seen_of = [&](const auto& block) {
     return visible_of(made.list.blocks[block.batch].sequence, true, true, {0});
   };
+  const auto may_round = [&](int n, const std::vector<int>& added) {
+    return behind == 0 || n < behind || is_summed_up<128>(p, n - behind, added);
+  };
   const int64_t turns = count_turns(p, thread_blocks, int64_t{made.list.counts->blocks} * heads, size_t(tiles), take,
-                                    seen_of, visits);
+                                    seen_of, visits, may_round);
   for (int32_t tile = 0; tile < tiles; ++tile) visits[size_t(tile)] += visits[size_t(tiles + tile)];
   visits.resize(size_t(tiles));
   return turns;
@@ -186,7 +193,7 @@ TEST_CASE("lists of key blocks hold each pair that is seen once", "[lengths][bac
   for (int n = 0; n < 400; ++n) {
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
     Planned made = right_lengths(random, 1 + random() % 12);
-    made.p.dq = DqOrder(n % 3), made.p.section_heads = 1;
+    made.p.dq = dq_orders[n % 4], made.p.section_heads = 1;
     const Window window = chunk ? Window{-1, random() % 2 ? 0 : -1, true} : windows[random() % std::size(windows)];
     made.plan(n % 2 ? 64 : 128, window, chunk);
     n % 2 ? check<64>(made) : check<128>(made);
@@ -201,10 +208,10 @@ TEST_CASE("key blocks of packed lengths visit their tiles once, and in a fixed o
     Planned made = right_lengths(random, 1 + random() % 6);
     const Window window = chunk ? Window{-1, 0, true} : windows[random() % std::size(windows)];
     std::vector<int> expected;
-    for (const DqOrder dq : {DqOrder::any, DqOrder::downwards, DqOrder::from_diagonal})
+    for (const DqOrder dq : dq_orders)
       for (const size_t thread_blocks : {1, 2, 7, 132}) {
         made.p.dq = dq, made.p.section_heads = 1 + int32_t(random() % 2);
-        made.spread_shift = dq == DqOrder::downwards && random() % 2 ? int32_t(random() % 4) : 31;
+        made.spread_shift = goes_down(dq) && random() % 2 ? int32_t(random() % 4) : 31;
         made.plan(64, window, chunk);
         std::vector<int> visits;
         CHECK(turns_of<64>(made, 2, 1 + n % 3, thread_blocks, visits) >= 0);
@@ -212,6 +219,30 @@ TEST_CASE("key blocks of packed lengths visit their tiles once, and in a fixed o
         CHECK(visits == expected);
       }
   }
+}
+
+TEST_CASE("key blocks go down to their tiles alike, whether their order is fixed or not", "[lengths][backward]") {
+  Planned made;
+  made.cu_q = made.cu_k = {0, 700, 1000, 1200};
+  made.p.total_q = made.p.total_k = made.max_q = made.max_k = 1200;
+  made.p.section_heads = 1;
+  const auto visited = [&](DqOrder dq) {
+    made.p.dq = dq;
+    made.plan(64, {-1, 0, true}, 0);
+    PlannedBackwardParams p{};
+    p.counts = made.list.counts, p.blocks = made.list.blocks, p.order.dq = dq, p.readers = 3;
+    p.order.heads = p.order.section = Divisor::of(1), p.rows.tiles = Divisor::of(made.p.most_tiles);
+    std::vector<int> numbers;
+    for (int n = 0; n < made.list.counts->blocks; ++n) {
+      const KeyBlockWork<64, 128> block(p, n);
+      QueryTile tile(block);
+      CHECK((tile.reader == 0 && (tile.tile == block.end - 1) == (goes_down(dq) || block.end == block.first + 1)));
+      for (int j = 0; j < block.all; ++j, tile.next(p, block)) numbers.push_back(tile.number(block));
+    }
+    return numbers;
+  };
+  const std::vector<int> down = visited(DqOrder::downwards);
+  CHECK((down.size() > 50 && visited(DqOrder::any_downwards) == down && visited(DqOrder::any) != down));
 }
 
 // Of 16 heads, in sections that are the best of each order.
@@ -369,7 +400,7 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
       for (int32_t& number : *numbers)
         if (random() % 3 == 0) number = random() % 2 ? int32_t(random()) : int32_t(random() % 3000);
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
-    made.p.dq = DqOrder(n % 3), made.p.section_heads = 1, made.spread_shift = n % 4 ? 31 : 1;
+    made.p.dq = dq_orders[n % 4], made.p.section_heads = 1, made.spread_shift = n % 4 ? 31 : 1;
     made.plan(64, chunk ? Window{-1, 0, true} : windows[random() % std::size(windows)], chunk);
     REQUIRE(made.is_within());
     const int32_t count = made.list.counts->blocks;

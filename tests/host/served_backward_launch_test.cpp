@@ -1,8 +1,13 @@
 // What backward calls of packed lengths, windows and sinks launch, with a driver that only listens.
 #include <catch2/catch_test_macros.hpp>
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "backward_calls.h"
+#include "backward_turns.h"
+#include "plan_backward.h"
 
 namespace fa3::test {
 namespace {
@@ -47,6 +52,47 @@ std::vector<std::string> launched(const B& p) {
   }
   return kernels;
 }
+
+// A causal call of sequences of these lengths, in bf16, d 128.
+B causal_of(const std::vector<int32_t>& lengths, int64_t heads, int64_t heads_kv, uint64_t flags = 0) {
+  int64_t total = 0;
+  for (const int32_t length : lengths) total += length;
+  const int32_t max = *std::max_element(lengths.begin(), lengths.end());
+  B p = packed({.batch = int64_t(lengths.size()), .total_q = total, .total_k = total, .heads = heads,
+                .heads_kv = heads_kv, .max_q = max, .max_k = max});
+  p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.flags = flags;
+  return p;
+}
+
+// The turns that 132 thread blocks take for that call, as it was launched, with dQ that they wait for to round it, or
+// without.
+int64_t turns_of(const std::vector<int32_t>& lengths, bool round) {
+  constexpr int Br = 64, Bc = 128;
+  FakeCuda& fake = fake_cuda();
+  PlanBackwardPassParams pass = fake.launches.at(0).carried.backward_list;
+  PlannedBackwardParams p = fake.launches.at(2).carried.planned_backward;
+  REQUIRE((p.call.Br == Br && p.call.Bc == Bc));
+  std::vector<int32_t> cu = {0};
+  for (const int32_t length : lengths) cu.push_back(cu.back() + length);
+  pass.call.lengths.cu_q = pass.call.lengths.cu_k = cu.data();
+  std::vector<unsigned char> memory(static_cast<size_t>(list_bytes(pass.call)));
+  pass.list = list_at(memory.data(), pass.call);
+  plan_backward(InTurn(), pass.call, pass.spread_shift, pass.list, *std::make_unique<BackwardPlanScratch>());
+  p.counts = pass.list.counts, p.blocks = pass.list.blocks;
+  const size_t tiles = size_t(p.call.most_tiles * p.rows.heads);
+  std::vector<int> visits(2 * tiles);
+  const auto may_round = [&](int n, const std::vector<int>& added) {
+    return !round || n < p.order.behind || is_summed_up<Bc>(p, n - p.order.behind, added);
+  };
+  const auto take = [&](int n) { return KeyBlockWork<Br, Bc>(p, n); };
+  const auto seen_of = [&](const auto& block) {
+    return visible_of(p.blocks[block.batch].sequence, true, true, {0});
+  };
+  return count_turns(p, 132, int64_t{p.counts->blocks} * p.order.heads, tiles, take, seen_of, visits, may_round);
+}
+
+const std::vector<int32_t> documents = {1743, 1175, 957, 1675, 572, 762, 196,  1318, 322, 512, 368,
+                                        849,  740,  342, 1373, 1175, 590, 540, 186,  795, 194};
 
 }  // namespace
 
@@ -153,13 +199,18 @@ TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
   CHECK(order_of(p) == DqOrder::any);
   p.flags = FA3_FLAG_DETERMINISTIC;
   CHECK(order_of(p) == DqOrder::downwards);
-  p.flags = 0, p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;  // several heads read one
-  CHECK(order_of(p) == DqOrder::downwards);
-  CHECK(order_of([&] {
-          B one = packed({});
-          one.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
-          return one;
-        }()) == DqOrder::any);
+  p.flags = 0, p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  CHECK(order_of(p) == DqOrder::any_downwards);
+  p.mask = FA3_MASK_WINDOW, p.window_left = 500;
+  CHECK(order_of(p) == DqOrder::any);
+  // Long sequences only where one head reads one.
+  for (const int64_t heads_kv : {2, 8}) {
+    B one = packed({.total_q = 60000, .total_k = 60000, .heads_kv = heads_kv, .max_q = 8193, .max_k = 8193});
+    one.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+    CHECK(order_of(one) == (heads_kv == 2 ? DqOrder::any : DqOrder::any_downwards));
+    one.max_seqlen_q = 8192;
+    CHECK(order_of(one) == DqOrder::any_downwards);
+  }
   // In sections of up to 16 heads.
   const auto causal = [&](int64_t heads, int64_t head_dim, int32_t max) {
     B one = packed({.total_q = 60000, .total_k = 60000, .heads = heads, .heads_kv = heads, .head_dim = head_dim,
@@ -172,6 +223,40 @@ TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
   CHECK(causal(8, 64, 4096) == DqOrder::downwards);
   CHECK(causal(24, 64, 4096) == DqOrder::downwards);
   CHECK(causal(8, 128, 1024) == DqOrder::downwards);
+}
+
+TEST_CASE("served backward: how many heads of K and V a section has under a causal mask", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  const auto heads = [&](const std::vector<int32_t>& lengths, int64_t heads, int64_t heads_kv, uint64_t flags = 0) {
+    REQUIRE(launched(causal_of(lengths, heads, heads_kv, flags)).size() == 4);
+    return fake.launches[2].carried.planned_backward.order.section_heads;
+  };
+  const auto some = [](size_t batch, int32_t length) { return std::vector<int32_t>(batch, length); };
+  CHECK((heads(some(64, 256), 32, 8) == 4 && heads(some(8, 2048), 32, 8) == 4 && heads(documents, 32, 8) == 4));
+  CHECK((heads(some(4, 4096), 32, 8) == 2 && heads(some(4, 4096), 32, 4) == 2));  // as the L2 cache holds,
+  CHECK((heads(some(1, 4096), 32, 8) == 4 && heads(some(3, 4096), 32, 8) == 4));  // but not too few blocks
+  CHECK((heads(some(4, 4097), 32, 8) == 4 && heads(some(2, 8192), 32, 8) == 4));
+  CHECK((heads(some(4, 4096), 16, 16) == 4 && heads(some(1, 32768), 16, 16) == 4));
+  CHECK((heads(some(8, 512), 24, 6) == 3 && heads(some(8, 512), 5, 5) == 1));
+  constexpr uint64_t fixed = FA3_FLAG_DETERMINISTIC;
+  CHECK((heads(some(16, 1024), 16, 16, fixed) == 16 && heads(some(16, 1024), 32, 8, fixed) == 4));
+}
+
+TEST_CASE("served backward: thread blocks wait little for dq that they round", "[launch][backward]") {
+  fresh();
+  const auto check = [](const std::vector<int32_t>& lengths, int64_t heads, int64_t heads_kv) {
+    for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}}) {
+      INFO(lengths.size() << " to " << lengths.front() << ", heads " << heads << " / " << heads_kv << ", " << flags);
+      REQUIRE(launched(causal_of(lengths, heads, heads_kv, flags)).size() == 4);
+      const auto turns = double(turns_of(lengths, true));
+      CHECK((turns > 0 && turns <= 1.01 * double(turns_of(lengths, false))));
+    }
+  };
+  check(documents, 32, 8);
+  check(documents, 32, 4);
+  check(documents, 16, 16);
+  for (const int32_t length : {256, 1024, 2048, 4096})
+    for (const int64_t heads_kv : {4, 8, 16}) check(std::vector<int32_t>(size_t(16384 / length), length), 32, heads_kv);
 }
 
 TEST_CASE("served backward: second sums where heads are few", "[launch][backward]") {
@@ -204,7 +289,7 @@ TEST_CASE("served backward: dq is rounded early under bounds on both sides", "[l
     REQUIRE(launched(p).size() == 4);
     const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
     CHECK(counts_blocks(g.call.window) == (right == 0));
-    CHECK(g.order.behind == 132 + (right == 0 ? 0 : 64 * g.order.section_heads));
+    CHECK(g.order.behind == (right == 0 ? 198 : 132 + 64 * g.order.section_heads));
   }
 }
 

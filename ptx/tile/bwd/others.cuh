@@ -3,16 +3,11 @@
 #pragma once
 #include "../../isa/fence.cuh"
 #include "../../isa/grid.cuh"
-#include "../barriers.cuh"
 #include "rows.cuh"
+#include "sums.cuh"
 #include "work.cuh"
 
 namespace fa3 {
-
-FA3_DEVICE void wait_for_count(const uint32_t* counter, uint32_t count) {
-  while (ptx::ld_acquire_gpu_u32(counter) != count) __nanosleep(64);
-  delay(count);
-}
 
 // By each thread that adds dQ, when its additions for a key block are over.
 FA3_DEVICE void count_additions(const BackwardParams& p, const KeyWork& work) {
@@ -58,15 +53,7 @@ struct ListedOthersStrips {
     end = (share.end - share.begin) * p.readers * strips;
   }
   FA3_DEVICE void wait_for_sums(const PlannedBackwardParams& p) const {
-    if (first == end) return;
-    if (!counts_blocks(p.call.window)) {
-      const int counted = first_block_entry(p.order.dq, entry, block->block);
-      return wait_for_count(&p.order.added[counted * p.order.heads + head_kv], block->blocks * p.order.adders);
-    }
-    const int first_row = share_of(*block, Bc).begin * backward_tile_rows;
-    const int before = block->block - visible(block->sequence).of(first_row).begin / Bc;
-    for (int n = entry - before; n <= entry; n++)
-      wait_for_count(&p.order.added[n * p.order.heads + head_kv], p.order.adders);
+    if (first < end) wait_for_listed_sums(p, *block, share_of(*block, Bc), entry, head_kv, Bc);
   }
   // Beyond the last one some strip that there is.
   FA3_DEVICE Strip strip(const PlannedBackwardParams& p, int i) const {
