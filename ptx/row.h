@@ -205,7 +205,7 @@ struct BackwardRow : TiledRow {
            Bc == (all_gradients() ? 128 : 64) && d % 64 == 0 && d <= (all_gradients() ? 128 : 256) && dv == d &&
            !is_8bit() && smem_bytes() <= 227 * 1024 && (!has(Trait::one_key_block) || takes_several_blocks()) &&
            (!has(Trait::own_lengths) || !has(Trait::as_written)) &&
-           (!transforms_scores() || (has(Trait::own_lengths) && takes_several_blocks())) &&
+           (!transforms_scores() || has(Trait::own_lengths)) &&
            (!has(Trait::softcap) || !has(Trait::alibi)) &&
            moved_registers() <= launched_registers(threads());
   }

@@ -58,29 +58,43 @@ FA3_DEVICE void values(const Params& p, KeysSmem& smem, const KeyWork& work, int
 #pragma unroll
   for (int i = 0; i < d / 2; i++) dV[i] = 0.f;                                                            // A3.16
   wgmma_owned(dV);
-  const float c = p.softmax_scale_log2;
+  const float c = exponent_of_score(p);
   wait(smem.full_k, 0);                                                                                   // A3.17
   HalfOfA K;
   load_half(K, smem.k, warp);
 
   Use use, before, p_use;  // of the stage of S, of the one of dV, and of P's buffer
   int counted_query = own_lengths ? 0 : work.start_in_any_order(p.order, visible(p)) * Br;
-  // P of the tile from its S, and to the other warpgroup.
+  // P of the tile from its S, and to the other warpgroup: with softcap what it is for dS, times the derivative.
   const auto exponentials = [&] {
+    if constexpr (has(Trait::softcap)) {
+      const TanhWay way = tanh_way(smem.lse[use.index], transforms_of(p).softcap, lane);
+      tanh_scores(S, way, transforms_of(p).softcap, tanh_of(p));
+      wait(smem.empty_p[p_use.index], p_use.parity ^ 1);
+    }
+    if constexpr (has(Trait::alibi)) subtract_bias(S, transforms_of(p).alibi, smem.bias[use.index], key, lane);
     const int query = own_lengths ? smem.first_query[use.index] : counted_query;
     if (needs_mask(p, smem, work.key, query)) mask_scores(S, visible(p, smem), key, query, lane);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[use.index], g, lane);                                        // A3.20
       const float* const x = &S[4 * g];
-      P[2 * g] = pack(ex2_approx_ftz(fmaf(x[0], c, -lse.x)), ex2_approx_ftz(fmaf(x[1], c, -lse.y)));
-      P[2 * g + 1] = pack(ex2_approx_ftz(fmaf(x[2], c, -lse.x)), ex2_approx_ftz(fmaf(x[3], c, -lse.y)));
+      const float e[4] = {ex2_approx_ftz(fmaf(x[0], c, -lse.x)), ex2_approx_ftz(fmaf(x[1], c, -lse.y)),
+                          ex2_approx_ftz(fmaf(x[2], c, -lse.x)), ex2_approx_ftz(fmaf(x[3], c, -lse.y))};
+      P[2 * g] = pack(e[0], e[1]), P[2 * g + 1] = pack(e[2], e[3]);
+      if constexpr (has(Trait::softcap)) {
+        const auto weight = [&](int i) { return e[i] * slope_of_tanh(x[i]); };
+        reinterpret_cast<uint2*>(&smem.p[p_use.index][g / 2][thread])[g % 2] =
+            make_uint2(pack(weight(0), weight(1)), pack(weight(2), weight(3)));
+      }
     }
     wgmma_owned(P);
-    wait(smem.empty_p[p_use.index], p_use.parity ^ 1);
+    if constexpr (!has(Trait::softcap)) {
+      wait(smem.empty_p[p_use.index], p_use.parity ^ 1);
 #pragma unroll
-    for (int i = 0; i < Br / 16; i++)
-      smem.p[p_use.index][i][thread] = make_uint4(P[4 * i], P[4 * i + 1], P[4 * i + 2], P[4 * i + 3]);
+      for (int i = 0; i < Br / 16; i++)
+        smem.p[p_use.index][i][thread] = make_uint4(P[4 * i], P[4 * i + 1], P[4 * i + 2], P[4 * i + 3]);
+    }
     __syncwarp();
     if (one_lane) arrive(smem.full_p[p_use.index]);
     p_use.next<p_buffers>();
@@ -217,7 +231,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
   if (own_lengths) ptx::griddepcontrol_wait();  // the passes before make the list of key blocks
   if (!is_listed(p, blockIdx.x)) return;
-  if (own_lengths && threadIdx.x == 64) keep_work(p, smem, KeyWork(p, blockIdx.x));
+  if (own_lengths && threadIdx.x == 64) keep_work(p, smem, blockIdx.x);
   ptx::bar_sync(barrier_all, config.threads());
   const KeyWork work(p, blockIdx.x);
   if (warp < 4) return values(p, smem, work, warp);
