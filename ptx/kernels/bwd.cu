@@ -78,6 +78,8 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
     }
     if constexpr (has(Trait::alibi)) subtract_bias(S, transforms_of(p).alibi, smem.bias[s], key, lane);
     if (needs_mask(p, smem, warpgroup, first_key, query)) mask_scores(S, visible(p, smem), key, query, lane);
+    // With this wait behind them, ptxas puts none of these exponentials behind the issue of dP.
+    if constexpr (has(Trait::softcap)) wait(smem.full_dout[s], use.parity);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[s], g, lane);                                                // A3.20
@@ -88,7 +90,7 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
       P[2 * g + 1] = pack(e[2], e[3]);
     }
     wgmma_owned(P);
-    wait(smem.full_dout[s], use.parity);                                                                  // A3.22
+    if constexpr (!has(Trait::softcap)) wait(smem.full_dout[s], use.parity);                              // A3.22
     wgmma_fence();
     issue_scores<Bc>(S, v, (dout | rows_descriptor) + stage);                                             // A3.23
     wgmma_commit_group();
