@@ -195,7 +195,8 @@ struct BackwardRow : TiledRow {
     if (gradients == Gradients::queries)
       return 2 * Br * d * element_bytes() + stages * k_block_bytes() + v_block_bytes() + barrier_bytes;
     const int rows_and_barriers = stages * 2 * Br * 4 + 384;
-    return 2 * k_block_bytes() + stages * 2 * Br * d * element_bytes() + 2 * Bc * Br * element_bytes() +
+    const int keeps_slopes = gradients == Gradients::keys && has(Trait::softcap);
+    return 2 * k_block_bytes() + stages * 2 * Br * d * element_bytes() + (2 + 2 * keeps_slopes) * Bc * Br * element_bytes() +
            (all_gradients() ? Br * d * 4 : 0) + (rows_and_barriers + 1023) / 1024 * 1024;
   }
 

@@ -74,7 +74,7 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
       const TanhWay way = tanh_way(smem.lse[s], transforms_of(p).softcap, lane);
       tanh_scores(S, way, transforms_of(p).softcap, tanh_of(p));
       wait(smem.empty_ds[ds_use.index], ds_use.parity ^ 1);
-      slopes.keep(S, way);
+      keep_slopes(S, way, [&](int g, const uint2& four) { slopes[g] = four; });
     }
     if constexpr (has(Trait::alibi)) subtract_bias(S, transforms_of(p).alibi, smem.bias[s], key, lane);
     if (needs_mask(p, smem, warpgroup, first_key, query)) mask_scores(S, visible(p, smem), key, query, lane);
@@ -104,7 +104,7 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
       const float2 delta = numbers_at(smem.delta[s], g, lane);
       const float* const x = &S[4 * g];
       float y[4] = {x[0] - delta.x, x[1] - delta.y, x[2] - delta.x, x[3] - delta.y};
-      if constexpr (has(Trait::softcap)) slopes.multiply(g, y);
+      if constexpr (has(Trait::softcap)) multiply_by_slopes(y, slopes[g]);
       dS[2 * g] = scaled(P[2 * g], y[0], y[1]);
       dS[2 * g + 1] = scaled(P[2 * g + 1], y[2], y[3]);
     }

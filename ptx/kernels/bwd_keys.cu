@@ -65,12 +65,13 @@ FA3_DEVICE void values(const Params& p, KeysSmem& smem, const KeyWork& work, int
 
   Use use, before, p_use;  // of the stage of S, of the one of dV, and of P's buffer
   int counted_query = own_lengths ? 0 : work.start_in_any_order(p.order, visible(p)) * Br;
-  // P of the tile from its S, and to the other warpgroup: with softcap what it is for dS, times the derivative.
+  // P of the tile from its S, and to the other warpgroup, with softcap behind the derivative.
   const auto exponentials = [&] {
     if constexpr (has(Trait::softcap)) {
       const TanhWay way = tanh_way(smem.lse[use.index], transforms_of(p).softcap, lane);
       tanh_scores(S, way, transforms_of(p).softcap, tanh_of(p));
       wait(smem.empty_p[p_use.index], p_use.parity ^ 1);
+      keep_slopes(S, way, [&](int g, const uint2& four) { smem.slopes[p_use.index][g][thread] = four; });
     }
     if constexpr (has(Trait::alibi)) subtract_bias(S, transforms_of(p).alibi, smem.bias[use.index], key, lane);
     const int query = own_lengths ? smem.first_query[use.index] : counted_query;
@@ -79,22 +80,14 @@ FA3_DEVICE void values(const Params& p, KeysSmem& smem, const KeyWork& work, int
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[use.index], g, lane);                                        // A3.20
       const float* const x = &S[4 * g];
-      const float e[4] = {ex2_approx_ftz(fmaf(x[0], c, -lse.x)), ex2_approx_ftz(fmaf(x[1], c, -lse.y)),
-                          ex2_approx_ftz(fmaf(x[2], c, -lse.x)), ex2_approx_ftz(fmaf(x[3], c, -lse.y))};
-      P[2 * g] = pack(e[0], e[1]), P[2 * g + 1] = pack(e[2], e[3]);
-      if constexpr (has(Trait::softcap)) {
-        const auto weight = [&](int i) { return e[i] * slope_of_tanh(x[i]); };
-        reinterpret_cast<uint2*>(&smem.p[p_use.index][g / 2][thread])[g % 2] =
-            make_uint2(pack(weight(0), weight(1)), pack(weight(2), weight(3)));
-      }
+      P[2 * g] = pack(ex2_approx_ftz(fmaf(x[0], c, -lse.x)), ex2_approx_ftz(fmaf(x[1], c, -lse.y)));
+      P[2 * g + 1] = pack(ex2_approx_ftz(fmaf(x[2], c, -lse.x)), ex2_approx_ftz(fmaf(x[3], c, -lse.y)));
     }
     wgmma_owned(P);
-    if constexpr (!has(Trait::softcap)) {
-      wait(smem.empty_p[p_use.index], p_use.parity ^ 1);
+    if constexpr (!has(Trait::softcap)) wait(smem.empty_p[p_use.index], p_use.parity ^ 1);
 #pragma unroll
-      for (int i = 0; i < Br / 16; i++)
-        smem.p[p_use.index][i][thread] = make_uint4(P[4 * i], P[4 * i + 1], P[4 * i + 2], P[4 * i + 3]);
-    }
+    for (int i = 0; i < Br / 16; i++)
+      smem.p[p_use.index][i][thread] = make_uint4(P[4 * i], P[4 * i + 1], P[4 * i + 2], P[4 * i + 3]);
     __syncwarp();
     if (one_lane) arrive(smem.full_p[p_use.index]);
     p_use.next<p_buffers>();
@@ -169,16 +162,19 @@ FA3_DEVICE void keys(const Params& p, KeysSmem& smem, const KeyWork& work, int w
       P[4 * i] = four.x, P[4 * i + 1] = four.y, P[4 * i + 2] = four.z, P[4 * i + 3] = four.w;
     }
     __syncwarp();
-    if (one_lane) arrive(smem.empty_p[p_use.index]);
+    if (!has(Trait::softcap) && one_lane) arrive(smem.empty_p[p_use.index]);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.25
       const float2 delta = numbers_at(smem.delta[use.index], g, lane);
       const float* const x = &dP[4 * g];
-      dS[2 * g] = scaled(P[2 * g], x[0] - delta.x, x[1] - delta.y);
-      dS[2 * g + 1] = scaled(P[2 * g + 1], x[2] - delta.x, x[3] - delta.y);
+      float y[4] = {x[0] - delta.x, x[1] - delta.y, x[2] - delta.x, x[3] - delta.y};
+      if constexpr (has(Trait::softcap)) multiply_by_slopes(y, smem.slopes[p_use.index][g][thread]);
+      dS[2 * g] = scaled(P[2 * g], y[0], y[1]);
+      dS[2 * g + 1] = scaled(P[2 * g + 1], y[2], y[3]);
     }
     wgmma_owned(dS);
     __syncwarp();
+    if (has(Trait::softcap) && one_lane) arrive(smem.empty_p[p_use.index]);
     if (one_lane) arrive(smem.empty_dout[use.index]);
     p_use.next<p_buffers>();
     use.next<config.stages>();

@@ -16,7 +16,8 @@ inline constexpr int p_buffers = 2;
 struct alignas(1024) KeysSmem {
   Element k[Bc * d], v[Bc * d];  // slabs of 64 columns; at the end dV takes the place of K, and dK that of V
   Element q[config.stages][Br * d], dout[config.stages][Br * d];
-  uint4 p[p_buffers][Br / 16][128];  // P^T for dS, as the threads of a warpgroup hold it
+  uint4 p[p_buffers][Br / 16][128];  // P^T, as the threads of a warpgroup hold it
+  uint2 slopes[has(Trait::softcap) ? p_buffers : 0][Br / 8][128];  // the derivatives, as the same threads hold them
   float lse[config.stages][Br], delta[config.stages][Br];
 
   uint64_t full_k, full_v;

@@ -72,6 +72,33 @@ FA3_DEVICE void tanh_scores(float (&S)[count], TanhWay way, const Softcap& by, c
 // The derivative of cap tanh(S / cap), from that tanh; where tanh is -inf, as of a score that is not seen, 0.
 FA3_DEVICE float slope_of_tanh(float tanh) { return __saturatef(fmaf(-tanh, tanh, 1.f)); }
 
+// The same as fp16, for want of registers: keep(g, slopes) gets those of tanh[4 g] to tanh[4 g + 3]. Of small tanh in
+// pairs: what 1 - tanh^2 loses so is less than it loses by being rounded.
+template <int count, class Keep>
+FA3_DEVICE void keep_slopes(const float (&tanh)[count], TanhWay way, Keep keep) {
+  const auto of_small = [](float low, float high) {
+    constexpr uint32_t ones = 0x3c003c00, signs = 0x80008000;
+    const uint32_t pair = ptx::cvt_rn_f16x2_f32(high, low);
+    return ptx::fma_rn_sat_f16x2(pair ^ signs, pair, ones);
+  };
+  const auto of_any = [](float low, float high) {
+    return ptx::cvt_rn_f16x2_f32(slope_of_tanh(high), slope_of_tanh(low));
+  };
+  if (way == TanhWay::any) {
+#pragma unroll
+    for (int i = 0; i < count; i += 4)
+      keep(i / 4, make_uint2(of_any(tanh[i], tanh[i + 1]), of_any(tanh[i + 2], tanh[i + 3])));
+  } else {
+#pragma unroll
+    for (int i = 0; i < count; i += 4)
+      keep(i / 4, make_uint2(of_small(tanh[i], tanh[i + 1]), of_small(tanh[i + 2], tanh[i + 3])));
+  }
+}
+FA3_DEVICE void multiply_by_slopes(float (&x)[4], const uint2& slopes) {
+  x[0] *= ptx::cvt_f32_f16(uint16_t(slopes.x)), x[1] *= ptx::cvt_f32_f16(uint16_t(slopes.x >> 16));
+  x[2] *= ptx::cvt_f32_f16(uint16_t(slopes.y)), x[3] *= ptx::cvt_f32_f16(uint16_t(slopes.y >> 16));
+}
+
 // What a query tile's bias follows from: its sequence, its head, and the position of its first row among the keys.
 struct TileBias {
   int sequence, head, position;

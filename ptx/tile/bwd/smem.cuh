@@ -68,43 +68,16 @@ FA3_DEVICE Element* dk_buffer(BackwardSmem& smem, int stage, int warpgroup) {
   return warpgroup == 0 ? smem.q[stage] : smem.dout[stage];
 }
 
-// With softcap: the derivative, which registers have no room for while dP is computed. Each thread keeps its own, in
-// fp16, in its warp's part of the buffer that dS is for, two keys and two of every eight queries at a time.
+// With softcap: where a thread keeps the derivatives while dP is computed: in its warp's part of the buffer that dS is
+// for, of two keys and two of every eight queries at a time.
 class KeptSlopes {
  public:
   FA3_DEVICE KeptSlopes(BackwardSmem& smem, int buffer, int warpgroup, int warp, int lane)
       : first_(reinterpret_cast<uint2*>(smem.ds[buffer] + (64 * warpgroup + 16 * warp) * slab_columns) + lane) {}
 
-  // Of small tanh in pairs: what 1 - tanh^2 loses so is less than it loses by being rounded.
-  FA3_DEVICE void keep(const float (&tanh)[Br / 2], TanhWay way) const {
-    if (way == TanhWay::any) {
-#pragma unroll
-      for (int g = 0; g < Br / 8; g++) {
-        const float* const x = &tanh[4 * g];
-        first_[place(g)] = make_uint2(ptx::cvt_rn_f16x2_f32(slope_of_tanh(x[1]), slope_of_tanh(x[0])),
-                                      ptx::cvt_rn_f16x2_f32(slope_of_tanh(x[3]), slope_of_tanh(x[2])));
-      }
-    } else {
-#pragma unroll
-      for (int g = 0; g < Br / 8; g++) {
-        const float* const x = &tanh[4 * g];
-        first_[place(g)] = make_uint2(pair(x[0], x[1]), pair(x[2], x[3]));
-      }
-    }
-  }
-  FA3_DEVICE void multiply(int g, float (&y)[4]) const {
-    const uint2 slopes = first_[place(g)];
-    y[0] *= ptx::cvt_f32_f16(uint16_t(slopes.x)), y[1] *= ptx::cvt_f32_f16(uint16_t(slopes.x >> 16));
-    y[2] *= ptx::cvt_f32_f16(uint16_t(slopes.y)), y[3] *= ptx::cvt_f32_f16(uint16_t(slopes.y >> 16));
-  }
+  FA3_DEVICE uint2& operator[](int g) const { return first_[g / 8 * (Bc * slab_row_bytes / 8) + g % 8 * 32]; }
 
  private:
-  static FA3_DEVICE uint32_t pair(float low, float high) {
-    constexpr uint32_t ones = 0x3c003c00, signs = 0x80008000;
-    const uint32_t tanh = ptx::cvt_rn_f16x2_f32(high, low);
-    return ptx::fma_rn_sat_f16x2(tanh ^ signs, tanh, ones);
-  }
-  static FA3_DEVICE int place(int g) { return g / 8 * (Bc * slab_row_bytes / 8) + g % 8 * 32; }
   uint2* const first_;
 };
 
