@@ -189,14 +189,15 @@ struct BackwardRow : TiledRow {
     return producer_registers() + dq_registers() + warpgroups() * consumer_registers();
   }
 
-  // K and V, Q and dO of each stage, two dS or P, dQ on its way out, LSE and D of each stage. With Gradients::queries Q
-  // and dO of its rows, K of each stage, and one V.
+  // K and V, Q and dO of each stage, two dS or P (with softcap each P's derivatives), dQ on its way out, LSE and D of
+  // each stage. With Gradients::queries Q and dO of its rows, K of each stage, and one V.
   constexpr int smem_bytes() const {
     if (gradients == Gradients::queries)
       return 2 * Br * d * element_bytes() + stages * k_block_bytes() + v_block_bytes() + barrier_bytes;
     const int rows_and_barriers = stages * 2 * Br * 4 + 384;
-    const int keeps_slopes = gradients == Gradients::keys && has(Trait::softcap);
-    return 2 * k_block_bytes() + stages * 2 * Br * d * element_bytes() + (2 + 2 * keeps_slopes) * Bc * Br * element_bytes() +
+    const bool keeps_slopes = gradients == Gradients::keys && has(Trait::softcap);
+    const int squares = keeps_slopes ? 4 : 2;
+    return 2 * k_block_bytes() + stages * 2 * Br * d * element_bytes() + squares * Bc * Br * element_bytes() +
            (all_gradients() ? Br * d * 4 : 0) + (rows_and_barriers + 1023) / 1024 * 1024;
   }
 

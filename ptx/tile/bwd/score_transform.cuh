@@ -20,9 +20,9 @@ FA3_DEVICE float exponent_of_score(const BackwardParams& p) {
 // How a warp computes tanh of a block's scores: by a polynomial that holds for all that count, or of any.
 enum class TanhWay { narrow, wide, any };
 
-// No score that a row sees exceeds the row's LSE; so that tells the way, without a look at the scores. What is far below
-// has no weight (Softcap). `lse`: of the warp's rows, each of which some lane has, in powers of 2; +inf if a row sees no
-// key. The same in all lanes.
+// No score that a row sees exceeds the row's LSE; so that tells the way, without a look at the scores. What is far
+// below has no weight (Softcap). `lse`: of the warp's rows, each of which some lane has, in powers of 2; +inf if a row
+// sees no key. The same in all lanes.
 template <int count>
 FA3_DEVICE TanhWay tanh_way(const float (&lse)[count], const Softcap& by) {
   const auto fails = [&](int way) {
