@@ -546,8 +546,8 @@ typedef struct fa3_backward_params {
  *   the same kind of device. NaN and infinities in o, dout, lse or dlse of a row that counts reach dsinks of its head.
  *   Without dsinks nothing of sinks is read, as lse includes them.
  * - softcap, alibi_slopes: those of the forward call, whose lse is given. With softcap dS has the factor
- *   1 - (capped score / softcap)^2 besides. Slopes have no gradient. Such calls take head dimensions up to 128, and the
- *   kernels are those of fa3_bwdservedsoftcap... and fa3_bwdservedalibi....
+ *   1 - (capped score / softcap)^2 besides. Slopes have no gradient. The kernels are those of fa3_bwdservedsoftcap...
+ *   and fa3_bwdservedalibi....
  * - Zeros: a sequence's rows that are not in use have dq = 0, or dk = dv = 0: those behind seqused_q or seqused_k, and
  *   where k is not packed also those behind max_seqlen_k. Nothing of them is read. With cu_seqlens_q or cu_seqlens_k
  *   rows of no sequence, before cu[0] and from cu[batch] on, are left as they are, and so are those of a sequence that

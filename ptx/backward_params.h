@@ -122,6 +122,7 @@ static_assert(sizeof(PlannedBackwardParams) <= 4096);
 // And what rows take that change scores.
 struct TransformedBackwardParams : PlannedBackwardParams {
   ScoreTransforms transforms;
+  SoftcapTanh tanh;
 };
 static_assert(sizeof(TransformedBackwardParams) <= 4096);
 

@@ -189,13 +189,15 @@ struct BackwardRow : TiledRow {
     return producer_registers() + dq_registers() + warpgroups() * consumer_registers();
   }
 
-  // K and V, Q and dO of each stage, two dS or P, dQ on its way out, LSE and D of each stage. With Gradients::queries Q
-  // and dO of its rows, K of each stage, and one V.
+  // K and V, Q and dO of each stage, two dS or P (with softcap each P's derivatives), dQ on its way out, LSE and D of
+  // each stage. With Gradients::queries Q and dO of its rows, K of each stage, and one V.
   constexpr int smem_bytes() const {
     if (gradients == Gradients::queries)
       return 2 * Br * d * element_bytes() + stages * k_block_bytes() + v_block_bytes() + barrier_bytes;
     const int rows_and_barriers = stages * 2 * Br * 4 + 384;
-    return 2 * k_block_bytes() + stages * 2 * Br * d * element_bytes() + 2 * Bc * Br * element_bytes() +
+    const bool keeps_slopes = gradients == Gradients::keys && has(Trait::softcap);
+    const int squares = keeps_slopes ? 4 : 2;
+    return 2 * k_block_bytes() + stages * 2 * Br * d * element_bytes() + squares * Bc * Br * element_bytes() +
            (all_gradients() ? Br * d * 4 : 0) + (rows_and_barriers + 1023) / 1024 * 1024;
   }
 
@@ -205,7 +207,7 @@ struct BackwardRow : TiledRow {
            Bc == (all_gradients() ? 128 : 64) && d % 64 == 0 && d <= (all_gradients() ? 128 : 256) && dv == d &&
            !is_8bit() && smem_bytes() <= 227 * 1024 && (!has(Trait::one_key_block) || takes_several_blocks()) &&
            (!has(Trait::own_lengths) || !has(Trait::as_written)) &&
-           (!transforms_scores() || (has(Trait::own_lengths) && takes_several_blocks())) &&
+           (!transforms_scores() || has(Trait::own_lengths)) &&
            (!has(Trait::softcap) || !has(Trait::alibi)) &&
            moved_registers() <= launched_registers(threads());
   }

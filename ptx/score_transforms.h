@@ -31,6 +31,13 @@ struct Softcap {
   float highest[2], lowest[2];
 };
 
+// The backward pass needs tanh(S / cap) itself, as the derivative is 1 - tanh^2: S times a polynomial in S^2. An
+// exponent is tanh times cap_log2.
+struct SoftcapTanh {
+  float narrow[narrow_terms + 1], wide[wide_terms + 1];
+  float cap_log2;
+};
+
 // The rows of q that sequences have in use, as sequence_of has them: where do those of b end?
 struct UsedRows {
   const int32_t *cu, *used;  // as in Lengths

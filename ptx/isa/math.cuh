@@ -63,6 +63,14 @@ FA3_DEVICE uint32_t mul_rn_bf16x2(uint32_t a, uint32_t b) {
   return d;
 }
 
+// ptx: fma.rn.sat.f16x2 d, x, y, z;  (fma, half precision)
+// Two at once; below 0 and NaN become 0, above 1 becomes 1.
+FA3_DEVICE uint32_t fma_rn_sat_f16x2(uint32_t x, uint32_t y, uint32_t z) {
+  uint32_t d;
+  asm("fma.rn.sat.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(x), "r"(y), "r"(z));
+  return d;
+}
+
 // ptx: cvt.rn.satfinite.e4m3x2.f32 d, high, low;  (cvt)
 // What exceeds 448, infinity too, becomes 448; NaN stays NaN.
 FA3_DEVICE uint16_t cvt_rn_satfinite_e4m3x2_f32(float high, float low) {

@@ -52,7 +52,7 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
   for (int i = 0; i < d / 2; i++) dV[i] = dK[i] = 0.f;                                                    // A3.16
   wgmma_owned(dV);
   wgmma_owned(dK);
-  const float c = p.softmax_scale_log2;
+  const float c = exponent_of_score(p);
   // Not for a K that nobody reads: its buffer is free before this warp comes, so the next key block's K may be there,
   // too, and the wait for this one's parity would then be one for ever.
   if (work.all > 0) wait(smem.full_k, n & 1);                                                             // A3.17
@@ -69,13 +69,17 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
     wgmma_wait_group<0>();
     wgmma_owned(S);
     if (one_lane && j > 0) arrive(smem.s_done[ds_use.index ^ 1]);
-    const SlopedWeights sloped(smem, ds_use.index, warpgroup, warp, lane);
+    const KeptSlopes slopes(smem, ds_use.index, warpgroup, warp, lane);
     if constexpr (has(Trait::softcap)) {
-      cap_scores(S, transforms_of(p).softcap);
+      const TanhWay way = tanh_way(smem.lse[s], transforms_of(p).softcap, lane);
+      tanh_scores(S, way, transforms_of(p).softcap, tanh_of(p));
       wait(smem.empty_ds[ds_use.index], ds_use.parity ^ 1);
+      keep_slopes(S, way, [&](int g, const uint2& four) { slopes[g] = four; });
     }
     if constexpr (has(Trait::alibi)) subtract_bias(S, transforms_of(p).alibi, smem.bias[s], key, lane);
     if (needs_mask(p, smem, warpgroup, first_key, query)) mask_scores(S, visible(p, smem), key, query, lane);
+    // With this wait behind them, ptxas puts none of these exponentials behind the issue of dP.
+    if constexpr (has(Trait::softcap)) wait(smem.full_dout[s], use.parity);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.24
       const float2 lse = numbers_at(smem.lse[s], g, lane);                                                // A3.20
@@ -84,10 +88,9 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
                           ex2_approx_ftz(fmaf(x[2], c, -lse.x)), ex2_approx_ftz(fmaf(x[3], c, -lse.y))};
       P[2 * g] = pack(e[0], e[1]);
       P[2 * g + 1] = pack(e[2], e[3]);
-      if constexpr (has(Trait::softcap)) sloped.keep(g, e, x, transforms_of(p).softcap);
     }
     wgmma_owned(P);
-    wait(smem.full_dout[s], use.parity);                                                                  // A3.22
+    if constexpr (!has(Trait::softcap)) wait(smem.full_dout[s], use.parity);                              // A3.22
     wgmma_fence();
     issue_scores<Bc>(S, v, (dout | rows_descriptor) + stage);                                             // A3.23
     wgmma_commit_group();
@@ -100,9 +103,10 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.25
       const float2 delta = numbers_at(smem.delta[s], g, lane);
       const float* const x = &S[4 * g];
-      const uint2 weights = has(Trait::softcap) ? sloped.read(g) : make_uint2(P[2 * g], P[2 * g + 1]);
-      dS[2 * g] = scaled(weights.x, x[0] - delta.x, x[1] - delta.y);
-      dS[2 * g + 1] = scaled(weights.y, x[2] - delta.x, x[3] - delta.y);
+      float y[4] = {x[0] - delta.x, x[1] - delta.y, x[2] - delta.x, x[3] - delta.y};
+      if constexpr (has(Trait::softcap)) multiply_by_slopes(y, slopes[g]);
+      dS[2 * g] = scaled(P[2 * g], y[0], y[1]);
+      dS[2 * g + 1] = scaled(P[2 * g + 1], y[2], y[3]);
     }
     wgmma_owned(dS);
     if constexpr (!has(Trait::softcap)) wait(smem.empty_ds[ds_use.index], ds_use.parity ^ 1);

@@ -58,15 +58,22 @@ FA3_DEVICE void values(const Params& p, KeysSmem& smem, const KeyWork& work, int
 #pragma unroll
   for (int i = 0; i < d / 2; i++) dV[i] = 0.f;                                                            // A3.16
   wgmma_owned(dV);
-  const float c = p.softmax_scale_log2;
+  const float c = exponent_of_score(p);
   wait(smem.full_k, 0);                                                                                   // A3.17
   HalfOfA K;
   load_half(K, smem.k, warp);
 
   Use use, before, p_use;  // of the stage of S, of the one of dV, and of P's buffer
   int counted_query = own_lengths ? 0 : work.start_in_any_order(p.order, visible(p)) * Br;
-  // P of the tile from its S, and to the other warpgroup.
+  // P of the tile from its S, and to the other warpgroup, with softcap behind the derivative.
   const auto exponentials = [&] {
+    if constexpr (has(Trait::softcap)) {
+      const TanhWay way = tanh_way(smem.lse[use.index], transforms_of(p).softcap, lane);
+      tanh_scores(S, way, transforms_of(p).softcap, tanh_of(p));
+      wait(smem.empty_p[p_use.index], p_use.parity ^ 1);
+      keep_slopes(S, way, [&](int g, const uint2& four) { smem.slopes[p_use.index][g][thread] = four; });
+    }
+    if constexpr (has(Trait::alibi)) subtract_bias(S, transforms_of(p).alibi, smem.bias[use.index], key, lane);
     const int query = own_lengths ? smem.first_query[use.index] : counted_query;
     if (needs_mask(p, smem, work.key, query)) mask_scores(S, visible(p, smem), key, query, lane);
 #pragma unroll
@@ -77,7 +84,7 @@ FA3_DEVICE void values(const Params& p, KeysSmem& smem, const KeyWork& work, int
       P[2 * g + 1] = pack(ex2_approx_ftz(fmaf(x[2], c, -lse.x)), ex2_approx_ftz(fmaf(x[3], c, -lse.y)));
     }
     wgmma_owned(P);
-    wait(smem.empty_p[p_use.index], p_use.parity ^ 1);
+    if constexpr (!has(Trait::softcap)) wait(smem.empty_p[p_use.index], p_use.parity ^ 1);
 #pragma unroll
     for (int i = 0; i < Br / 16; i++)
       smem.p[p_use.index][i][thread] = make_uint4(P[4 * i], P[4 * i + 1], P[4 * i + 2], P[4 * i + 3]);
@@ -155,16 +162,19 @@ FA3_DEVICE void keys(const Params& p, KeysSmem& smem, const KeyWork& work, int w
       P[4 * i] = four.x, P[4 * i + 1] = four.y, P[4 * i + 2] = four.z, P[4 * i + 3] = four.w;
     }
     __syncwarp();
-    if (one_lane) arrive(smem.empty_p[p_use.index]);
+    if (!has(Trait::softcap) && one_lane) arrive(smem.empty_p[p_use.index]);
 #pragma unroll
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.25
       const float2 delta = numbers_at(smem.delta[use.index], g, lane);
       const float* const x = &dP[4 * g];
-      dS[2 * g] = scaled(P[2 * g], x[0] - delta.x, x[1] - delta.y);
-      dS[2 * g + 1] = scaled(P[2 * g + 1], x[2] - delta.x, x[3] - delta.y);
+      float y[4] = {x[0] - delta.x, x[1] - delta.y, x[2] - delta.x, x[3] - delta.y};
+      if constexpr (has(Trait::softcap)) multiply_by_slopes(y, smem.slopes[p_use.index][g][thread]);
+      dS[2 * g] = scaled(P[2 * g], y[0], y[1]);
+      dS[2 * g + 1] = scaled(P[2 * g + 1], y[2], y[3]);
     }
     wgmma_owned(dS);
     __syncwarp();
+    if (has(Trait::softcap) && one_lane) arrive(smem.empty_p[p_use.index]);
     if (one_lane) arrive(smem.empty_dout[use.index]);
     p_use.next<p_buffers>();
     use.next<config.stages>();
@@ -217,7 +227,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
   if (own_lengths) ptx::griddepcontrol_wait();  // the passes before make the list of key blocks
   if (!is_listed(p, blockIdx.x)) return;
-  if (own_lengths && threadIdx.x == 64) keep_work(p, smem, KeyWork(p, blockIdx.x));
+  if (own_lengths && threadIdx.x == 64) keep_work(p, smem, blockIdx.x);
   ptx::bar_sync(barrier_all, config.threads());
   const KeyWork work(p, blockIdx.x);
   if (warp < 4) return values(p, smem, work, warp);

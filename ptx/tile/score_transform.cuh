@@ -11,7 +11,7 @@ namespace fa3 {
 // P = exp2(cap tanh(S / cap) c - m) in place of S, and sums, as `exponentiate` has them: by a polynomial that holds for
 // these scores, with its factor and c in one; or of any scores. There cap tanh(S / cap) c - m is cap c - m - 2 cap c r
 // with r = 1 / (1 + exp2(S exponent)): r of four scores of a row by one reciprocal, of the product of their
-// denominators. Beyond largest_exponent r is too small to count.
+// denominators.
 template <int terms>
 FA3_DEVICE void exponentiate_small(float (&S)[Bc / 2], const float (&m)[2], float (&sum)[2], Score score,
                                    const float (&scaled)[terms]) {
@@ -24,7 +24,6 @@ FA3_DEVICE void exponentiate_small(float (&S)[Bc / 2], const float (&m)[2], floa
     row_sum = i < 4 && i % 2 == 0 ? S[i] : row_sum + S[i];
   }
 }
-inline constexpr float largest_exponent = 31.f;
 FA3_DEVICE void exponentiate_any(float (&S)[Bc / 2], const float (&m)[2], float (&sum)[2], const Softcap& by) {
   const float addend[2] = {by.cap_scaled - m[0], by.cap_scaled - m[1]}, factor = -2.f * by.cap_scaled;
 #pragma unroll

@@ -23,6 +23,10 @@ FA3_DEVICE float large_capped(float score, const Softcap& by) {
   return fmaf(-2.f * by.cap, ptx::rcp_approx_ftz(1.f + ptx::ex2_approx_ftz(score * by.exponent)), by.cap);
 }
 
+// Of exp2(S exponent): beyond this 1 / (1 + exp2(S exponent)) is too small to count, and the product of four of these
+// denominators is still a number.
+inline constexpr float largest_exponent = 31.f;
+
 // S becomes cap tanh(S / cap), each score for itself. NaN is no maximum.
 template <int count>
 FA3_DEVICE void cap_scores(float (&S)[count], const Softcap& by) {

@@ -18,7 +18,8 @@ constexpr int pass_of(Pass pass, int head_dim) {
 constexpr int queries_row_of(const BackwardRow& keys) {
   for (int n = first_backward; n < first_pass; ++n) {
     const BackwardRow& row = backward_row(n);
-    if (row.gradients == Gradients::queries && row.dtype == keys.dtype && row.d == keys.d && row.mask == keys.mask)
+    if (row.gradients == Gradients::queries && row.dtype == keys.dtype && row.d == keys.d && row.mask == keys.mask &&
+        row.has(Trait::softcap) == keys.has(Trait::softcap) && row.has(Trait::alibi) == keys.has(Trait::alibi))
       return n;
   }
   return -1;

@@ -104,6 +104,7 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
   }
   params.query_order = plan.query_order;
   params.transforms = transforms_of(problem);
+  if (has_softcap(problem)) params.tanh = tanh_of(problem);
   params.heads_per_kv = params.readers = narrow(problem.heads_per_kv());
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);

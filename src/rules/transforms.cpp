@@ -73,4 +73,17 @@ ScoreTransforms transforms_of(const ServedShape& shape) {
   return of;
 }
 
+// Of caps so large that no float32 score comes near them, a smaller one: tanh would be too small for a float32.
+SoftcapTanh tanh_of(const ServedShape& shape) {
+  const double cap = std::min(shape.softcap, 1e15), factor = shape.softmax_scale / cap;  // of S, in tanh
+  SoftcapTanh of{};
+  of.narrow[0] = of.wide[0] = clamped(factor), of.cap_log2 = clamped(cap * log2_e);
+  for (int i = 0; i < wide_terms; ++i) {
+    const double power = std::pow(factor, 2 * i + 3);
+    of.wide[i + 1] = clamped(wide_tanh[i] * power);
+    if (i < narrow_terms) of.narrow[i + 1] = clamped(narrow_tanh[i] * power);
+  }
+  return of;
+}
+
 }  // namespace fa3

@@ -9,5 +9,6 @@ inline bool has_softcap(const ServedShape& shape) { return shape.softcap > 0; }
 inline bool has_slopes(const ServedShape& shape) { return shape.alibi_slopes.dtype != FA3_DTYPE_NONE; }
 
 ScoreTransforms transforms_of(const ServedShape& shape);
+SoftcapTanh tanh_of(const ServedShape& shape);
 
 }  // namespace fa3

@@ -28,9 +28,7 @@ std::vector<void*> bases_of(const std::vector<Image>& images) {
 }  // namespace
 
 ServedProblem random_for_kernels(uint64_t seed, double budget, Trait transform) {
-  const int64_t most_head_dim = transform == Trait::plain ? 256 : 128;
-  ServedProblem p =
-      random_served_backward(seed, {.budget = budget, .most_heads = 12, .most_head_dim = most_head_dim}, transform);
+  ServedProblem p = random_served_backward(seed, {.budget = budget, .most_heads = 12}, transform);
   tools::Random random(tools::mix(seed, 21));
   ServedProblem::Lengths lengths = p.lengths;
   const int64_t most_keys = random.chance(0.3) ? 128 : 1500;

@@ -399,6 +399,18 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
   CHECK(with_lengths("fa3_bwd_bf16_d128_causal_64x128").valid());
   CHECK(with_lengths("fa3_bwd_keys_bf16_d256_causal_64x64").valid());
   CHECK_FALSE(with_lengths("fa3_alg3_bf16_d128_causal_64x128").valid());
+  for (const char* name : {"fa3_bwdshort_bf16_d128_causal_64x128", "fa3_bwd_keys_bf16_d256_causal_64x64",
+                           "fa3_bwd_queries_bf16_d256_causal_128x64"}) {
+    BackwardRow row = with_lengths(name);
+    for (const Trait transform : {Trait::softcap, Trait::alibi}) {
+      row.traits = backward_row(row_named(name)).traits | transform;
+      CHECK_FALSE(row.valid());
+      row.traits = row.traits | Trait::own_lengths;
+      CHECK(row.valid());
+    }
+    row.traits = row.traits | Trait::softcap | Trait::alibi;
+    CHECK_FALSE(row.valid());
+  }
 }
 
 }  // namespace fa3::test

@@ -1,7 +1,9 @@
 // What backward calls of packed lengths, windows and sinks launch, with a driver that only listens.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <vector>
 
@@ -141,10 +143,48 @@ TEST_CASE("served backward: softcap and ALiBi have kernels and numbers of their 
     CHECK((alibi.slopes == at(14) && alibi.stride_batch == 20 && alibi.stride_head == 1 && alibi.inverse_scale == 4));
     CHECK((alibi.q.cu == at(10) && alibi.q.total == 4096 && alibi.k.cu == at(11) && alibi.k.used == nullptr));
   }
-  B p = packed({.head_dim = 256});
+  // Above 128 columns two, which take the same numbers.
+  B p = packed({.head_dim = 136});
   p.softcap = 20;
-  CHECK(backward(p) == FA3_ERROR_UNSUPPORTED);
-  expect_message("with softcap, any mask");
+  const auto both = [&](const std::string& transform) {
+    const std::vector<std::string> names = launched(p);
+    const TransformedBackwardParams& keys = fake.launches.at(2).carried.transformed_backward;
+    const TransformedBackwardParams& queries = fake.launches.at(3).carried.transformed_backward;
+    CHECK(std::memcmp(static_cast<const void*>(&keys), &queries, sizeof keys) == 0);
+    CHECK(names == std::vector<std::string>{"fa3_pass_bwd_plan", "fa3_pass_bwd_prepare_lengths_d256",
+                                            "fa3_bwdserved" + transform + "_keys_bf16_d256_window_64x64",
+                                            "fa3_bwdserved" + transform + "_queries_bf16_d256_window_128x64"});
+  };
+  both("softcap");
+  p.softcap = 0, p.alibi_slopes = tensor(at(14), FA3_DTYPE_FP32, {8});
+  both("alibi");
+  p.kernel = "fa3_bwdservedsoftcap_keys_bf16_d256_window_64x64";
+  CHECK(backward(p) == FA3_ERROR_INVALID_ARGUMENT);
+}
+
+// tanh(S / cap) as S times a polynomial, and the exponent of what is capped, for scores of all sizes.
+TEST_CASE("served backward: softcap's polynomials", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  for (const float cap : {0.5f, 30.0f, 1e4f, 3e38f})
+    for (const float scale : {0.02f, 1.0f, 30.0f}) {
+      B p = packed({});
+      p.softcap = cap, p.softmax_scale = scale;
+      REQUIRE(launched(p).size() == 4);
+      const SoftcapTanh tanh = fake.launches[2].carried.transformed_backward.tanh;
+      const auto error = [&](const auto& coefficients, double x) {
+        const double S = x * std::min(double(cap), 1e6) / double(scale);
+        const double right = std::tanh(double(scale) * S / double(cap));
+        double sum = 0;
+        for (size_t i = std::size(coefficients); i-- > 0;) sum = sum * S * S + double(coefficients[i]);
+        const double exponent = double(tanh.cap_log2) * S * sum, capped = double(cap) * right * 1.4426950408889634;
+        return std::abs(exponent / capped - 1);
+      };
+      INFO(cap << ", scale " << scale);
+      for (int i = 1; i <= 20; ++i) {
+        CHECK(error(tanh.narrow, narrow_limit * i / 20) < 3e-7);
+        CHECK(error(tanh.wide, wide_limit * i / 20) < 3e-7);
+      }
+    }
 }
 
 TEST_CASE("served backward: keys of one block need no sums", "[launch][backward]") {

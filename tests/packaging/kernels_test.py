@@ -18,10 +18,10 @@ from fa3 import _abi  # noqa: E402
 
 BUILD, CUDA = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
 CC = sys.argv[4:]
-# The kernel of dk and dv at d 256 brings that of dq with it.
+# The kernels of dk and dv at d 256 bring those of dq with them, each its own.
 PATTERNS = ["fa3_fwd_bf16_d128_causal_*", "fa3_bwd_bf16_d128_*", "fa3_bwd_keys_bf16_d256_full_*",
-            "fa3_fwdtiles_e4m3_d64_full_*"]
-WITH_KEYS = "fa3_bwd_queries_bf16_d256_full_*"
+            "fa3_bwdservedsoftcap_keys_bf16_*", "fa3_fwdtiles_e4m3_d64_full_*"]
+WITH_KEYS = ["fa3_bwd_queries_bf16_d256_full_*", "fa3_bwdservedsoftcap_queries_bf16_*"]
 NO_KERNEL = "no kernel of this build"
 PRELOAD = """#include <fa3.h>
 #include <stdio.h>
@@ -55,10 +55,10 @@ def forward(dtype="bfloat16", d=128, causal=True, tiles=False, **more):
     return _abi.ForwardParams(q=q, k=q, v=v, o=o, mask=_abi.MASKS["causal_top_left" if causal else "none"], **more)
 
 
-def backward(d=128, causal=False):
+def backward(d=128, causal=False, softcap=0.0):
     x, dq, dk, dv = (_abi.make_tensor(i << 20, "bfloat16", (1, 256, 4, d)) for i in range(1, 5))
     lse = _abi.make_tensor(1 << 20, "float32", (1, 4, 256))
-    return _abi.BackwardParams(q=x, k=x, v=x, o=x, lse=lse, dout=x, dq=dq, dk=dk, dv=dv,
+    return _abi.BackwardParams(q=x, k=x, v=x, o=x, lse=lse, dout=x, dq=dq, dk=dk, dv=dv, softcap=softcap,
                                mask=_abi.MASKS["causal_top_left" if causal else "none"])
 
 
@@ -67,6 +67,7 @@ def check_choice(library):
                            (forward("float8_e4m3fn", 64, causal=False, tiles=True), "fa3_fwdtiles_e4m3_d64_full_"),
                            (backward(), "fa3_bwd_bf16_d128_full_"),
                            (backward(256), "fa3_bwd_keys_bf16_d256_full_"),
+                           (backward(256, True, 30.0), "fa3_bwdservedsoftcap_keys_bf16_"),
                            (backward(32, True), "fa3_bwd_bf16_d128_causal_")):
         library.check(params)
         found = library.kernel_info(params, 132).name
@@ -87,8 +88,8 @@ def check_choice(library):
 
 def main():
     names = table()
-    expected = [name for name in names if any(fnmatch.fnmatch(name, p) for p in [*PATTERNS, WITH_KEYS, "fa3_pass_*"])]
-    need(len(expected) - sum(name.startswith("fa3_pass_") for name in names) == 7, f"kernels {expected}")
+    expected = [name for name in names if any(fnmatch.fnmatch(name, p) for p in [*PATTERNS, *WITH_KEYS, "fa3_pass_*"])]
+    need(len(expected) - sum(name.startswith("fa3_pass_") for name in names) == 9, f"kernels {expected}")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         copying_cuda(folder / "cuda", BUILD, CUDA)

@@ -51,9 +51,12 @@ def chosen_of(every, patterns):
         return row.kind == BACKWARD and row.cells[8] == gradients
 
     chosen = [row for row in every if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)]
-    keys = [row.cells[2:5] for row in chosen if is_backward(row, "keys")]  # dtype, head dimension and mask
+    def partner(row):
+        return row.cells[2:5] + row.cells[9:]  # dtype, head dimension, mask and traits
+
+    keys = [partner(row) for row in chosen if is_backward(row, "keys")]
     return [row for row in every if row in chosen or row.kind == PASS
-            or (is_backward(row, "queries") and row.cells[2:5] in keys)]
+            or (is_backward(row, "queries") and partner(row) in keys)]
 
 
 def main():

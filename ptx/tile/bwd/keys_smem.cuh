@@ -4,6 +4,7 @@
 #include "../../isa/fence.cuh"
 #include "../element.cuh"
 #include "ring.cuh"
+#include "score_transform.cuh"
 #include "scores.cuh"
 #include "work.cuh"
 
@@ -16,6 +17,7 @@ struct alignas(1024) KeysSmem {
   Element k[Bc * d], v[Bc * d];  // slabs of 64 columns; at the end dV takes the place of K, and dK that of V
   Element q[config.stages][Br * d], dout[config.stages][Br * d];
   uint4 p[p_buffers][Br / 16][128];  // P^T, as the threads of a warpgroup hold it
+  uint2 slopes[has(Trait::softcap) ? p_buffers : 0][Br / 8][128];  // the derivatives, as the same threads hold them
   float lse[config.stages][Br], delta[config.stages][Br];
 
   uint64_t full_k, full_v;
@@ -25,6 +27,8 @@ struct alignas(1024) KeysSmem {
   int first_query[own_lengths ? config.stages : 0];  // of the tile in a stage, if its sequence has lengths of its own
   PlainRows plain_rows[own_lengths];
   SequenceLoads loads[own_lengths];  // with the sequence itself
+  TileBias bias[has(Trait::alibi) ? config.stages : 0];
+  BiasLoads bias_loads[has(Trait::alibi)];
 };
 static_assert(sizeof(KeysSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -46,9 +50,12 @@ FA3_DEVICE void init_barriers(KeysSmem& smem) {
   ptx::fence_mbarrier_init();
 }
 
-// What all need to know of the sequence, if it has lengths of its own. By one thread, before that barrier.
-FA3_DEVICE void keep_work(const Params& p, KeysSmem& smem, const KeyWork& work) {
+// What all need to know of the sequence of the key block of this number, if it has lengths of its own. By one thread,
+// before that barrier.
+FA3_DEVICE void keep_work(const Params& p, KeysSmem& smem, int number) {
+  const KeyWork work(p, number);
   keep_sequence(p, smem, work);
+  if constexpr (has(Trait::alibi)) smem.bias_loads[0].keep(p, number);
   smem.plain_rows[0].find(smem.loads[0].sequence, work.key);
 }
 

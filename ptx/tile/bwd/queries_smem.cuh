@@ -4,6 +4,7 @@
 #include "../element.cuh"
 #include "query_work.cuh"
 #include "ring.cuh"
+#include "score_transform.cuh"
 
 namespace fa3 {
 
@@ -17,6 +18,8 @@ struct alignas(1024) QueriesSmem {
   uint64_t full_k[k_stages], empty_k[k_stages];
   uint64_t full_v[v_stages], empty_v[v_stages];
   SequenceLoads loads[own_lengths];  // with the sequence itself
+  QueryWork work[transforms_scores];
+  RowBias bias[has(Trait::alibi)];
 };
 static_assert(sizeof(QueriesSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -42,6 +45,8 @@ FA3_DEVICE void init_barriers(QueriesSmem& smem, int warpgroups_with_rows) {
 FA3_DEVICE void keep_work(const BackwardParams&, QueriesSmem&, const QueryWork&) {}
 FA3_DEVICE void keep_work(const PlannedBackwardParams& p, QueriesSmem& smem, const QueryWork& work) {
   smem.loads[0].keep(p, sequence_of(p, work));
+  if constexpr (transforms_scores) smem.work[0] = work;
+  if constexpr (has(Trait::alibi)) smem.bias[0].keep(static_cast<const Params&>(p), work.batch, work.head);
 }
 
 // What the rows see.

@@ -68,21 +68,16 @@ FA3_DEVICE Element* dk_buffer(BackwardSmem& smem, int stage, int warpgroup) {
   return warpgroup == 0 ? smem.q[stage] : smem.dout[stage];
 }
 
-// With softcap: P times the derivative, which registers have no room for while dP is computed. Each thread keeps its
-// own in its warp's part of the buffer that dS is for, two keys and two of every eight queries at a time.
-class SlopedWeights {
+// With softcap: where a thread keeps the derivatives while dP is computed: in its warp's part of the buffer that dS is
+// for, of two keys and two of every eight queries at a time.
+class KeptSlopes {
  public:
-  FA3_DEVICE SlopedWeights(BackwardSmem& smem, int buffer, int warpgroup, int warp, int lane)
+  FA3_DEVICE KeptSlopes(BackwardSmem& smem, int buffer, int warpgroup, int warp, int lane)
       : first_(reinterpret_cast<uint2*>(smem.ds[buffer] + (64 * warpgroup + 16 * warp) * slab_columns) + lane) {}
 
-  FA3_DEVICE void keep(int g, const float (&P)[4], const float* capped, const Softcap& by) const {
-    const auto weight = [&](int i) { return P[i] * softcap_slope(capped[i], by); };
-    first_[place(g)] = make_uint2(pack(weight(0), weight(1)), pack(weight(2), weight(3)));
-  }
-  FA3_DEVICE uint2 read(int g) const { return first_[place(g)]; }
+  FA3_DEVICE uint2& operator[](int g) const { return first_[g / 8 * (Bc * slab_row_bytes / 8) + g % 8 * 32]; }
 
  private:
-  static FA3_DEVICE int place(int g) { return g / 8 * (Bc * slab_row_bytes / 8) + g % 8 * 32; }
   uint2* const first_;
 };
 

@@ -288,7 +288,7 @@ CUresult run(const Launched& launch) {
     if (next_fault() == Fault::nothing_done) return CUDA_SUCCESS;
     if (row->has(Trait::own_lengths))
       return row->gradients == Gradients::queries
-                 ? simulate_queries_of_lengths(launch.planned_backward, *row, launch.grid)
+                 ? simulate_queries_of_lengths(launch.transformed_backward, *row, launch.grid)
                  : simulate_lengths(launch.transformed_backward, *row, launch.grid);
     const BackwardParams& b = launch.backward;
     const bool has_dq = !b.rows.dq_sums && b.order.head_tiles > 0;

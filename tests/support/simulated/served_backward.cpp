@@ -138,23 +138,24 @@ int64_t place(int row, int column) {
   return column / 64 * 4096 + row / 16 * 1024 + column % 64 / 8 * 128 + lane * 4 + number;
 }
 
-// A score, of q k, and by how much it changes with that.
+// The exponent of a score, of q k, in powers of 2, and by how much the score changes with that. `part`: what the kernel
+// has of the sequence of this number.
 struct Score {
-  double value, slope;
+  double exponent, slope;
 };
-Score transformed(const TransformedBackwardParams& p, const BackwardRow& row, const PlannedBlock& block, double score,
-                  int64_t head, int64_t query, int64_t key) {
+Score transformed(const TransformedBackwardParams& p, const BackwardRow& row, const Sequence& part, int32_t sequence,
+                  double score, int64_t head, int64_t query, int64_t key) {
   if (row.has(Trait::softcap)) {
-    const double cap = p.transforms.softcap.cap, capped = std::tanh(score / cap);
-    return {cap * capped, 1 - capped * capped};
+    const double tanh = std::tanh(score * double(p.tanh.wide[0]));
+    return {tanh * double(p.tanh.cap_log2), 1 - tanh * tanh};
   }
-  if (!row.has(Trait::alibi)) return {score, 1};
+  const double to_log2 = p.softmax_scale_log2;
+  if (!row.has(Trait::alibi)) return {score * to_log2, 1};
   const Alibi& by = p.transforms.alibi;
-  const int32_t sequence = p.tiles[block.first_tile].sequence;
-  const int64_t from_q_end = block.sequence.q_row + query - by.q.end_of(sequence);
-  const int64_t from_k_end = block.sequence.k_row + key - by.k.end_of(sequence);
+  const int64_t from_q_end = part.q_row + query - by.q.end_of(sequence);
+  const int64_t from_k_end = part.k_row + key - by.k.end_of(sequence);
   const double slope = by.slopes[sequence * by.stride_batch + head * by.stride_head] * double(by.inverse_scale);
-  return {score - slope * std::abs(double(from_q_end - from_k_end)), 1};
+  return {(score - slope * std::abs(double(from_q_end - from_k_end))) * to_log2, 1};
 }
 
 // Rounds dQ of a tile.
@@ -267,8 +268,9 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const BackwardRow&
           Numbers its_dq(its_q.size());
           for (int32_t j = 0; j < keys; ++j) {
             if (!seen.sees(i, block.key + j)) continue;
-            const Score score = transformed(p, row, block, dot(its_q, of_k[size_t(j)]), head, i, block.key + j);
-            const double weight = std::exp2(score.value * p.softmax_scale_log2 - p.rows.lse_log2[at]);
+            const Score score = transformed(p, row, s, p.tiles[block.first_tile].sequence,
+                                            dot(its_q, of_k[size_t(j)]), head, i, block.key + j);
+            const double weight = std::exp2(score.exponent - p.rows.lse_log2[at]);
             const double ds = weight * score.slope * (dot(its_dout, of_v[size_t(j)]) - p.rows.delta[at]);
             add(gradients_k[size_t(j)], ds * p.softmax_scale, its_q);
             add(gradients_v[size_t(j)], weight, its_dout);
@@ -295,7 +297,7 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const BackwardRow&
   return CUDA_SUCCESS;
 }
 
-CUresult simulate_queries_of_lengths(const PlannedBackwardParams& p, const BackwardRow& row, unsigned blocks) {
+CUresult simulate_queries_of_lengths(const TransformedBackwardParams& p, const BackwardRow& row, unsigned blocks) {
   const ClippedRows q(p.q, p, BackwardMap::q), dout(p.dout, p, BackwardMap::dout), k(p.k, p, BackwardMap::k);
   const ClippedRows v(p.v, p, BackwardMap::v), dq(p.dq, p, BackwardMap::dq);
   const BlockOrder& order = p.query_order;
@@ -318,7 +320,8 @@ CUresult simulate_queries_of_lengths(const PlannedBackwardParams& p, const Backw
       for (int32_t j = 0; j < s.seqlen_k; ++j) {
         if (!seen.sees(i, j)) continue;
         const Numbers its_k = k.read(s, j, head_kv);
-        const double weight = std::exp2(dot(its_q, its_k) * p.softmax_scale_log2 - p.rows.lse_log2[at]);
+        const Score score = transformed(p, row, s, p.tiles[number].sequence, dot(its_q, its_k), head, i, j);
+        const double weight = std::exp2(score.exponent - p.rows.lse_log2[at]) * score.slope;
         add(its_dq, weight * (dot(its_dout, v.read(s, j, head_kv)) - p.rows.delta[at]) * p.softmax_scale, its_k);
       }
       dq.write(s, i, head, its_dq);
