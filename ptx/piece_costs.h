@@ -43,14 +43,4 @@ constexpr int64_t combine_time(int64_t parts, int64_t rows, int64_t warpgroups) 
   return (static_cast<int32_t>(rows) + at_once - 1) / at_once * of_row;
 }
 
-// How long a block of so many bytes of K and V takes to load, at least, if so many multiprocessors load at once. All
-// together get so many bytes a nanosecond, from memory, or more from the L2 cache where all K and V (all_bytes) may
-// still be there; one alone gets no more than of_one.
-inline constexpr int64_t of_memory = 4500, of_cache = 6000, of_one = 60;
-constexpr bool fit_cache(double all_bytes) { return all_bytes <= 40 << 20; }
-constexpr int64_t memory_time(int64_t bytes, int64_t multiprocessors, double all_bytes) {
-  const int64_t of_all = fit_cache(all_bytes) ? of_cache : of_memory;
-  return bytes * multiprocessors > bytes / of_one * of_all ? bytes * multiprocessors / of_all : bytes / of_one;
-}
-
 }  // namespace fa3

@@ -26,9 +26,11 @@ fa3_status finish(fa3_status status) { return status ? status : succeed(); }
 fa3_status plan(const fa3_forward_params* params, int& multiprocessors, const ForwardPlan*& plan) {
   ForwardProblem problem;
   Fit fit;
+  Card card;
   if (fa3_status status = prepare(params, Rules::shapes, problem, fit)) return status;
-  if (fa3_status status = resolve_multiprocessors(multiprocessors)) return status;
-  plan = &fa3::plan(problem, fit, multiprocessors);
+  if (fa3_status status = find_card(multiprocessors, card)) return status;
+  multiprocessors = card.multiprocessors;
+  plan = &fa3::plan(problem, fit, card);
   return FA3_OK;
 }
 
@@ -52,8 +54,9 @@ fa3_status schedule_size(const fa3_forward_params* params, int multiprocessors, 
   Fit fit;
   if (bytes == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "bytes is NULL");
   if (fa3_status status = prepare_schedule(params, Rules::shapes, problem, fit)) return status;
-  if (fa3_status status = resolve_multiprocessors(multiprocessors)) return status;
-  *bytes = fa3::plan(problem, fit, multiprocessors).schedule_bytes;
+  Card card;
+  if (fa3_status status = find_card(multiprocessors, card)) return status;
+  *bytes = fa3::plan(problem, fit, card).schedule_bytes;
   return FA3_OK;
 }
 
@@ -65,7 +68,7 @@ fa3_status make_schedule(const fa3_forward_params* params, void* schedule, size_
   if (schedule == nullptr) return fail(FA3_ERROR_INVALID_ARGUMENT, "schedule is NULL, must be device memory");
   Device device;
   if (fa3_status status = find_device(device)) return status;
-  const ForwardPlan& made = fa3::plan(problem, fit, device.context->multiprocessors);
+  const ForwardPlan& made = fa3::plan(problem, fit, device.context->card);
   if (fa3_status status = validate_schedule(problem, schedule, schedule_bytes, made.schedule_bytes)) return status;
   return launch_schedule(problem, made, device, schedule, stream);
 }
@@ -80,7 +83,7 @@ fa3_status forward(const fa3_forward_params* params, void* workspace, size_t wor
   fa3_status no_plan = FA3_OK;  // why there is none
   if (workspace && workspace_bytes >= FA3_FORWARD_WORKSPACE_BYTES && !problem.empty()) {
     no_plan = find_device(device);
-    if (!no_plan) made = &fa3::plan(problem, fit, device.context->multiprocessors);
+    if (!no_plan) made = &fa3::plan(problem, fit, device.context->card);
   }
   const size_t needed = made ? made->workspace_bytes : FA3_FORWARD_WORKSPACE_BYTES;  // what every call needs
   if (fa3_status status = validate_workspace(problem, workspace, workspace_bytes, needed)) return status;
@@ -145,8 +148,9 @@ fa3_status backward_kernel_info(const fa3_backward_params* params, int multiproc
   BackwardProblem problem;
   BackwardPlan plan;
   if (fa3_status status = prepare(params, Rules::shapes, problem, plan)) return status;
-  if (fa3_status status = resolve_multiprocessors(multiprocessors)) return status;
-  return write_info(info, plan, launch, multiprocessors);
+  Card card;
+  if (fa3_status status = find_card(multiprocessors, card)) return status;
+  return write_info(info, plan, launch, card.multiprocessors);
 }
 
 fa3_status check_quantize(const fa3_quantize_params* params) {

@@ -113,7 +113,7 @@ fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, cons
       return status;
     for (int i = 0; i < run.launch_count; ++i) {
       const BackwardLaunch& launch = run.launches[i];
-      const int32_t grid = grid_of(launch, device.context->multiprocessors);
+      const int32_t grid = grid_of(launch, device.context->card.multiprocessors);
       const CUfunction function = functions[n == plan.runs - 1][i];
       if (fa3_status status = enqueue(driver, rows[launch.row], function, grid, &params, i > 0, stream)) return status;
     }

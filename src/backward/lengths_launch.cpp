@@ -125,7 +125,7 @@ fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& pla
   for (int i = 0; i < plan.launch_count; ++i) {
     const BackwardLaunch& launch = plan.launches[i];
     void* const its = launch.step == BackwardStep::plan_lengths ? static_cast<void*>(&pass) : &params;
-    const int32_t grid = grid_of(launch, device.context->multiprocessors);
+    const int32_t grid = grid_of(launch, device.context->card.multiprocessors);
     if (fa3_status status = enqueue(driver, rows[launch.row], functions[i], grid, its, i > 0, stream)) return status;
   }
   return FA3_OK;

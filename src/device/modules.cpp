@@ -43,7 +43,7 @@ fa3_status attribute(const Driver& driver, CUdevice device, CUdevice_attribute w
   return FA3_OK;
 }
 
-fa3_status examine_device(const Driver& driver, Machine& machine) {
+fa3_status examine_device(const Driver& driver, Card& card) {
   CUdevice device;
   if (CUresult result = driver.ctx_get_device(&device)) return cuda_error(driver, result, "cuCtxGetDevice");
   int major, minor;
@@ -52,11 +52,15 @@ fa3_status examine_device(const Driver& driver, Machine& machine) {
   if (major != 9 || minor != 0)
     return fail(FA3_ERROR_WRONG_DEVICE,
                 "the current context's device is of compute capability %d.%d, must be 9.0 (Hopper)", major, minor);
-  int kilohertz, bits;
-  if (fa3_status status = attribute(driver, device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, kilohertz)) return status;
+  int multiprocessors, memory, bits, cache, clock;
+  if (fa3_status status = attribute(driver, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, multiprocessors))
+    return status;
+  if (fa3_status status = attribute(driver, device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, memory)) return status;
   if (fa3_status status = attribute(driver, device, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, bits)) return status;
-  machine.memory_bytes_per_us = static_cast<int>(int64_t{kilohertz} * bits / (8 * 1000 / 2));  // twice in a clock
-  return attribute(driver, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, machine.multiprocessors);
+  if (fa3_status status = attribute(driver, device, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, cache)) return status;
+  if (fa3_status status = attribute(driver, device, CU_DEVICE_ATTRIBUTE_CLOCK_RATE, clock)) return status;
+  card = card_of_device(multiprocessors, memory_bytes_per_us(memory, bits), cache, clock);
+  return FA3_OK;
 }
 
 // Under the lock.
@@ -65,8 +69,8 @@ fa3_status find_or_add(const Driver& driver, CUcontext handle, unsigned long lon
   for (context = bucket; context && context->handle != handle; context = context->next) {
   }
   if (context && context->id == id) return FA3_OK;
-  Machine machine;
-  if (fa3_status status = examine_device(driver, machine)) return status;
+  Card card;
+  if (fa3_status status = examine_device(driver, card)) return status;
   if (!context) {
     context = static_cast<Context*>(std::calloc(1, sizeof(Context)));
     if (!context)
@@ -77,7 +81,7 @@ fa3_status find_or_add(const Driver& driver, CUcontext handle, unsigned long lon
   }
   std::memset(context->functions, 0, sizeof context->functions);
   context->id = id;
-  static_cast<Machine&>(*context) = machine;
+  context->card = card;
   return FA3_OK;
 }
 
@@ -161,16 +165,19 @@ fa3_status find_device(Device& device) {
   return current_context(*device.driver, device.context);
 }
 
-fa3_status resolve_multiprocessors(int& multiprocessors) {
+fa3_status find_card(int multiprocessors, Card& card) {
   constexpr int most = 1024;  // no GPU comes near this
   if (multiprocessors < 0 || multiprocessors > most)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "multiprocessors is %d, must be from 1 to %d, or 0 for the current context's device", multiprocessors,
                 most);
-  if (multiprocessors != 0) return FA3_OK;
+  if (multiprocessors != 0) {
+    card = assumed_card(multiprocessors);
+    return FA3_OK;
+  }
   Device device;
   if (fa3_status status = find_device(device)) return status;
-  multiprocessors = device.context->multiprocessors;
+  card = device.context->card;
   return FA3_OK;
 }
 

@@ -1,17 +1,13 @@
 // Kernels loaded into contexts: one entry of a table for each context, filled row by row at first use.
 #pragma once
+#include "device/card.h"
 #include "device/driver.h"
 #include "row.h"
 
 namespace fa3 {
 
-// What plans and launches ask of a device.
-struct Machine {
-  int multiprocessors;
-  int memory_bytes_per_us;  // as the driver has it, of all memory; 0: it does not say
-};
-
-struct Context : Machine {
+struct Context {
+  Card card;
   CUcontext handle;
   unsigned long long id;  // unlike the handle, never used twice in a process
   CUfunction functions[row_count];  // null until loaded; written under the table's lock, read atomically
@@ -28,8 +24,8 @@ struct Device {
 // (FA3_ERROR_NO_CONTEXT) and a device that is not of compute capability 9.0 (FA3_ERROR_WRONG_DEVICE).
 fa3_status find_device(Device& device);
 
-// Of the caller's question: 0 becomes the number of the current context's device.
-fa3_status resolve_multiprocessors(int& multiprocessors);
+// The card of the caller's question: with so many multiprocessors (assumed_card), or 0: the current context's device.
+fa3_status find_card(int multiprocessors, Card& card);
 
 // The row's kernel in that context. It is loaded if needed, unless `stream` captures (FA3_ERROR_NOT_LOADED).
 fa3_status get_function(const Device& device, int row, CUstream stream, CUfunction& function);

@@ -10,6 +10,13 @@ namespace {
 // More tiles than that are not simulated one by one.
 constexpr int64_t most_simulated = 16;
 
+MemoryRates rates_for(const ForwardProblem& problem, const ForwardRow& row, const Card& card) {
+  const int64_t blocks = divide_up(problem.seqlen_k, row.Bc);
+  const auto heads = static_cast<double>(problem.batch) * static_cast<double>(problem.heads_kv);
+  return rates_of(card, static_cast<double>(blocks * row.stage_bytes()) * heads,
+                  row.has(Trait::shares_keys) && blocks >= least_turns(row));
+}
+
 }  // namespace
 
 int64_t in_turn(int64_t count, int64_t time) {
@@ -19,13 +26,21 @@ int64_t in_turn(int64_t count, int64_t time) {
   return __builtin_mul_overflow(count, time, &all) ? most_time : std::min(all, most_time);
 }
 
-Candidate::Candidate(const ForwardProblem& asked, const ForwardRow& of_table, int all_multiprocessors)
-    : problem(asked), row(of_table), multiprocessors(all_multiprocessors), visible(visible_of(problem, row)),
-      tiles(tiles_of(problem, row, multiprocessors)), packs_heads(row.packs_heads()),
+bool depends_on_card(const ForwardProblem& problem) {
+  return !problem.served && dtype_of(problem.q.dtype) != Dtype::e4m3 &&
+         (problem.causal || problem.seqlen_q <= most_packed_queries);
+}
+
+Candidate::Candidate(const ForwardProblem& asked, const ForwardRow& of_table, const Card& card)
+    : problem(asked), row(of_table), multiprocessors(card.multiprocessors), visible(visible_of(problem, row)),
+      tiles(tiles_of(problem, row, card)), packs_heads(row.packs_heads()),
+      waits_for_memory(problem.seqlen_q <= most_packed_queries && !row.is_8bit()),
       same_length(!problem.causal || (packs_heads && tiles.q_blocks == 1)),
       mixes_lengths(fa3::mixes_lengths(problem, row, tiles.q_blocks, multiprocessors)),
       longest(blocks(problem.causal ? tiles.q_blocks - 1 : 0)), grain(divide_up(longest, Listed::most_grains)),
-      costs(costs_of(row)) {
+      rates(rates_for(problem, row, card)),
+      loaded_bytes(row.stage_bytes() / (packs_heads ? 1 : problem.heads_per_kv())), costs(costs_of(row)) {
+  if (waits_for_memory) costs = on_card(costs, row, card);
   const int64_t of_head = rows_of(problem, row), warpgroups = divide_up(of_head, 64);
   const bool is_short = longest * row.Bc < short_keys;
   if (warpgroups < row.warpgroups()) {
@@ -49,14 +64,16 @@ int64_t Candidate::blocks(int64_t q_block) const {
 }
 
 Costs Candidate::under_way(Costs alone, int64_t pieces) const {
-  if (problem.seqlen_q > most_packed_queries || row.is_8bit()) return alone;
-  const int64_t heads = packs_heads ? 1 : problem.heads_per_kv();
-  const auto bytes = static_cast<double>(divide_up(problem.seqlen_k, row.Bc) * row.stage_bytes());
-  const double all_bytes = bytes * static_cast<double>(problem.batch) * static_cast<double>(problem.heads_kv);
-  const int64_t time = memory_time(row.stage_bytes() / heads, std::min(pieces, multiprocessors), all_bytes);
+  if (!waits_for_memory) return alone;
+  const int64_t time = rates.time(loaded_bytes, std::min(pieces, multiprocessors));
   // Some multiprocessors have to wait longer, which plans without packed heads take into account here only.
   alone.block = std::max(alone.block, static_cast<int32_t>(packs_heads ? time : time * 9 / 8));
   return alone;
+}
+
+bool Candidate::is_ragged(const Costs& costs_alone, int64_t pieces) const {
+  const int64_t alone = under_way(costs_alone, 1).block, block = under_way(costs_alone, pieces).block;
+  return !rates.cached && block > alone && 7 * block < 9 * alone;
 }
 
 int64_t Candidate::whole_time() const {
@@ -64,10 +81,11 @@ int64_t Candidate::whole_time() const {
     const int64_t waves = tiles.count() / multiprocessors, last = tiles.count() % multiprocessors;
     const Costs busy = under_way(costs.behind, waves ? multiprocessors : last);
     const int64_t tile = busy.whole(longest), behind = last ? under_way(costs.behind, last).whole(longest) : 0;
-    // In one wave the slowest multiprocessor is last; after several they are at different places. A second wave makes
-    // up for the first.
-    const bool is_ragged = busy.block > costs.behind.block && waves != 1;
-    return launch_time + in_turn(waves, tile) + behind + (is_ragged ? tile / 16 : 0);
+    // After several waves multiprocessors are at different places; a second one makes up for the first.
+    int64_t late = 0;
+    if (waves == 0) late = is_ragged(costs.behind, last) ? behind / 8 : 0;
+    else if (waves > 1 && busy.block > costs.behind.block) late = tile / 16;
+    return launch_time + in_turn(waves, tile) + behind + late;
   }
   const Costs& together_or_behind = tiles.count() <= multiprocessors ? costs.together : costs.behind;
   const Costs busy = under_way(together_or_behind, multiprocessors);
@@ -93,6 +111,19 @@ int64_t Candidate::whole_time() const {
     for (int64_t n = 0; n < tiles.q_blocks; ++n)
       simulation.add(busy.whole(length(n)), std::min(section, tiles.batch_heads - first));
   return launch_time + simulation.end();
+}
+
+int64_t Candidate::least_time() const {
+  const Costs& cheaper = costs.behind.block < costs.together.block ? costs.behind : costs.together;
+  const int64_t block = under_way(cheaper, multiprocessors).block, heads = tiles.batch_heads;
+  if (tiles.count() > most_simulated * multiprocessors) return launch_time;  // their time is estimated only
+  int64_t blocks_of_head = 0;
+  if (!same_length)
+    for (int64_t n = 0; n < tiles.q_blocks; ++n) blocks_of_head += length(n);
+  else if (tiles.q_blocks == 1) blocks_of_head = longest;
+  else  // the last tile may have fewer rows
+    blocks_of_head = longest * divide_up(rows_of(problem, row), 64) / row.warpgroups();
+  return launch_time + in_turn(blocks_of_head, in_turn(heads, block)) / multiprocessors;
 }
 
 }  // namespace fa3

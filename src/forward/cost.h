@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 
+#include "device/card.h"
 #include "piece_costs.h"
 #include "row.h"
 
@@ -37,6 +38,24 @@ constexpr int64_t block_time(const ForwardRow& row, int64_t block, int64_t warpg
   return 2 * halves < all ? block / 2 : block * halves / all;
 }
 
+// How fast K and V come, in bytes a nanosecond.
+struct MemoryRates {
+  int64_t of_all;  // for all multiprocessors together: from memory, or more from the L2 cache
+  int64_t of_one;  // for one alone, at most
+  bool cached;     // of_all is the cache's
+
+  // How long a block of so many bytes takes, at least, if so many multiprocessors load at once.
+  constexpr int64_t time(int64_t bytes, int64_t multiprocessors) const {
+    return bytes * multiprocessors > bytes / of_one * of_all ? bytes * multiprocessors / of_all : bytes / of_one;
+  }
+};
+// Where all K and V are so many bytes. Two thirds of the L2 cache may still hold them. `takes_turns`: two consumers that
+// take turns at the keys have more on its way.
+MemoryRates rates_of(const Card& card, double all_bytes, bool takes_turns);
+
+// What few queries cost on this card, which has another clock, or computes products more slowly, than an H200.
+RowCosts on_card(RowCosts costs, const ForwardRow& row, const Card& card);
+
 // Predicts how long pieces take if each multiprocessor takes the next one as soon as it is free.
 class Simulation {
  public:
@@ -59,5 +78,8 @@ class Simulation {
   Level levels_[most_multiprocessors + 1];  // the earliest last
   int last_ = 0;
 };
+
+// The same of single pieces, of such times.
+int64_t end_of_pieces(const int64_t* times, int count, int64_t multiprocessors);
 
 }  // namespace fa3

@@ -9,6 +9,7 @@
 
 namespace fa3 {
 
+struct Card;
 struct Device;
 
 // The caller's parameters after validation, with every default resolved.
@@ -85,7 +86,7 @@ struct ForwardLaunch {
 };
 
 // What a call launches: on which row its tiles run, in which pieces, in how much workspace. A function of the problem
-// and the number of multiprocessors only.
+// and the card; but how much workspace, of the problem and the number of multiprocessors only.
 struct ForwardPlan {
   static constexpr int most_launches = 2;
   ForwardLaunch launches[most_launches];
@@ -97,7 +98,7 @@ struct ForwardPlan {
 };
 
 // The plan, until the calling thread plans some problems more: it remembers its last few.
-const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, int multiprocessors);
+const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, const Card& card);
 
 fa3_status launch(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* workspace,
                   fa3_stream stream);

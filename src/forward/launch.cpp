@@ -90,13 +90,13 @@ Scales scales_of(const ForwardProblem& problem) {
 
 // What memory serves in about 2.7 us: for each of 132 multiprocessors 64 KB on an H100, 96 KB on an H200. There it was
 // the fastest (notes.md, decoding through pages).
-int32_t blocks_in_flight(const Machine& machine, const ForwardRow& row) {
-  if (machine.memory_bytes_per_us == 0) return INT32_MAX;
-  return static_cast<int32_t>(2.7 * machine.memory_bytes_per_us / row.stage_bytes());
+int32_t blocks_in_flight(const Card& card, const ForwardRow& row) {
+  if (card.memory_bytes_per_us == 0) return INT32_MAX;
+  return static_cast<int32_t>(2.7 * card.memory_bytes_per_us / row.stage_bytes());
 }
 
 // What all rows take beside the maps.
-void fill_common(const ForwardProblem& problem, const RowPlan& plan, const Machine& machine, void* workspace,
+void fill_common(const ForwardProblem& problem, const RowPlan& plan, const Card& card, void* workspace,
                  ForwardParams& params) {
   char* const bytes = static_cast<char*>(workspace);
   params.output = output_of(problem);
@@ -109,12 +109,12 @@ void fill_common(const ForwardProblem& problem, const RowPlan& plan, const Machi
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
   params.tiles = plan.tiles;
   params.pieces = plan.pieces;
-  params.blocks_in_flight = blocks_in_flight(machine, forward_row(plan.row));
+  params.blocks_in_flight = blocks_in_flight(card, forward_row(plan.row));
 }
 
-void fill(const ForwardProblem& problem, const RowPlan& plan, const Machine& machine, void* workspace,
+void fill(const ForwardProblem& problem, const RowPlan& plan, const Card& card, void* workspace,
           ScaledForwardParams& params) {
-  fill_common(problem, plan, machine, workspace, params);
+  fill_common(problem, plan, card, workspace, params);
   std::copy_n(plan.list, plan.pieces.entries(), params.list);
   params.scales = scales_of(problem);
 }
@@ -122,7 +122,7 @@ void fill(const ForwardProblem& problem, const RowPlan& plan, const Machine& mac
 // The step in which the device makes its plan, from `begin` on.
 void fill(const ForwardProblem& problem, const ForwardPlan& plan, const Device& device, void* begin,
           PlanLengthsPassParams& params) {
-  plan_lengths_params(problem, forward_row(plan.forward.row), device.context->multiprocessors, params.call);
+  plan_lengths_params(problem, forward_row(plan.forward.row), device.context->card.multiprocessors, params.call);
   params.plan = plan_at(begin, params.call);
 }
 
@@ -135,7 +135,7 @@ fa3_status fill_served(const Device& device, const ForwardProblem& problem, cons
   // The first key of a chunk may lie anywhere in its page.
   const int64_t pages_and_chunks = has_pages ? std::gcd(problem.page_size, problem.chunk) : row.Bc;
   const int box_rows = static_cast<int>(std::gcd(pages_and_chunks, int64_t{row.Bc}));
-  fill_common(problem, plan.forward, *device.context, workspace, params);
+  fill_common(problem, plan.forward, device.context->card, workspace, params);
   // Blocks of many small boxes are on their way long enough by themselves; the wait costs more than it gains.
   if (box_rows < 8) params.blocks_in_flight = INT32_MAX;
   params.planned = lengths.entries;
@@ -209,7 +209,7 @@ fa3_status fill(const Device& device, const ForwardProblem& problem, const Forwa
           break;
         }
         if (fa3_status status = encode_maps(driver, problem, v, forward_row(launch.row), params.forward)) return status;
-        fill(problem, plan.forward, *device.context, workspace, params.forward);
+        fill(problem, plan.forward, device.context->card, workspace, params.forward);
         of_launch[i] = &params.forward;
         break;
       case ForwardStep::empty_rows:

@@ -138,9 +138,10 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
     const auto all_stages = static_cast<double>(all_blocks) * static_cast<double>(problem.heads_kv);
     const double all_bytes = all_stages * row.stage_bytes();
     const auto at_least = [](Costs& costs, int64_t time) { costs.block = std::max(costs.block, narrow(time)); };
-    at_least(p.together, memory_time(bytes, 1, all_bytes));
-    at_least(p.behind, memory_time(bytes, multiprocessors, all_bytes));
-    p.memory_each = narrow(bytes * 1024 / (fit_cache(all_bytes) ? of_cache : of_memory));
+    const MemoryRates rates = rates_of(assumed_card(multiprocessors), all_bytes, row.has(Trait::shares_keys));
+    at_least(p.together, rates.time(bytes, 1));
+    at_least(p.behind, rates.time(bytes, multiprocessors));
+    p.memory_each = narrow(bytes * 1024 / rates.of_all);
   }
   p.section_keys = narrow(section_bytes / (problem.heads_kv * (row.row_bytes() + row.v_row_bytes())));
   p.section_rows = narrow(row.Br * (packs ? 1 : problem.heads_per_kv()));

@@ -3,7 +3,7 @@
 // the first one in ptx/rows.def: rows differ less there than predictions are wrong.
 #include <algorithm>
 
-#include "forward/cost.h"
+#include "forward/candidate.h"
 #include "forward/lengths.h"
 #include "forward/split.h"
 #include "forward/tiles.h"
@@ -77,7 +77,62 @@ void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocess
                                         std::min(plan.forward.pieces.count(), multiprocessors)};
 }
 
-void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
+// On whatever card these rows are planned.
+size_t most_workspace(const ForwardProblem& problem, const Fit& some, int multiprocessors) {
+  size_t most = 0;
+  for (int i = 0; i < some.count; ++i) most = std::max(most, most_workspace(problem, some.rows[i], multiprocessors));
+  return most;
+}
+
+// Is a better than b? Where it makes no difference, fewer reads of K and V are better, and after that the first row.
+bool is_faster(const RowPlan& a, const RowPlan& b) {
+  if (a.predicted_us != b.predicted_us) return a.predicted_us < b.predicted_us;
+  const bool packs = forward_row(a.row).packs_heads();
+  if (packs != forward_row(b.row).packs_heads()) return packs;
+  return packs ? a.row > b.row : a.row < b.row;
+}
+
+// The rows that are asked how long they take.
+Fit eligible(const ForwardProblem& problem, const Fit& fit, const Card& card) {
+  const int64_t tiles = tiles_of(problem, forward_row(fit.rows[0]), card).count();
+  const int64_t many = balanced * card.multiprocessors;
+  const bool is_balanced = problem.causal && tiles >= many;
+  const bool has_too_many_rows = tiles > many && problem.heads_per_kv() == 1 && problem.seqlen_q > most_unpacked_rows &&
+                                 problem.seqlen_k < short_keys;  // for packed heads
+  Fit some = fit;
+  some.count = 1;
+  for (int i = 1; i < fit.count; ++i) {
+    const ForwardRow& row = forward_row(fit.rows[i]);
+    // For packed heads a larger tile only if a head has more than 64 rows. Where causal tiles are many, a smaller one
+    // only if it still holds all rows of a head.
+    if (row.packs_heads() ? has_too_many_rows || has_one_small_tile(problem, row)
+                          : is_balanced && problem.seqlen_q > row.Br)
+      continue;
+    some.rows[some.count++] = fit.rows[i];
+  }
+  return some;
+}
+
+// The plan of the row that is predicted to be the fastest. Rows that cannot be, as their blocks alone take longer than
+// another row's plan, are not planned.
+void plan_fastest(const ForwardProblem& problem, Fit some, const Card& card, RowPlan& fastest) {
+  if (some.count == 1) return plan_row(problem, some.rows[0], card, fastest);
+  double least_us[Fit::most];
+  for (int i = 0; i < some.count; ++i) least_us[i] = least_time_us(problem, some.rows[i], card);
+  RowPlan other;
+  for (RowPlan* made = &fastest; some.count > 0; made = &other) {
+    const auto next = std::min_element(least_us, least_us + some.count) - least_us;
+    if (made == &other && least_us[next] > fastest.predicted_us) return;
+    if (made == &fastest) plan_row(problem, some.rows[next], card, fastest);
+    else plan_row(problem, some.rows[next], card, other, fastest.predicted_us);
+    if (made == &other && is_faster(other, fastest)) fastest = other;
+    --some.count;
+    some.rows[next] = some.rows[some.count], least_us[next] = least_us[some.count];
+  }
+}
+
+void make_plan(const ForwardProblem& problem, const Fit& fit, const Card& card, ForwardPlan& plan) {
+  const int multiprocessors = card.multiprocessors;
   plan.launch_count = 0;
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
   plan.schedule_bytes = 0;
@@ -94,28 +149,14 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, int multiprocessor
         ForwardStep::empty_rows, pass, narrow(std::min<int64_t>(divide_up(blocks, warps), multiprocessors))};
     return;
   }
-  plan_row(problem, fit.rows[0], multiprocessors, plan.forward);
-  const int64_t tiles = plan.forward.tiles.count(), many = balanced * multiprocessors;
-  const bool is_balanced = problem.causal && tiles >= many;
-  const bool has_too_many_rows = tiles > many && problem.heads_per_kv() == 1 && problem.seqlen_q > most_unpacked_rows &&
-                                 problem.seqlen_k < short_keys;  // for packed heads
-  for (int i = 1; i < fit.count; ++i) {
-    const ForwardRow& row = forward_row(fit.rows[i]);
-    // For packed heads a larger tile only if a head has more than 64 rows. Where causal tiles are many, a smaller one
-    // only if it still holds all rows of a head.
-    if (row.packs_heads() ? has_too_many_rows || has_one_small_tile(problem, row)
-                          : is_balanced && problem.seqlen_q > row.Br)
-      continue;
-    RowPlan other;
-    plan_row(problem, fit.rows[i], multiprocessors, other);
-    // Where it makes no difference, fewer reads of K and V are better.
-    const bool is_faster = forward_row(other.row).packs_heads() ? other.predicted_us <= plan.forward.predicted_us
-                                                                : other.predicted_us < plan.forward.predicted_us;
-    if (is_faster) plan.forward = other;
-  }
-  plan.workspace_bytes = plan.forward.workspace.bytes;
+  const Fit some = eligible(problem, fit, card);
+  plan_fastest(problem, some, card, plan.forward);
+  // Where queries are many, only the order of tiles depends on more of the card.
+  plan.workspace_bytes = depends_on_card(problem) && problem.seqlen_q <= most_packed_queries
+                             ? most_workspace(problem, some, multiprocessors)
+                             : plan.forward.workspace.bytes;
   if (is_worth_tiling(problem, fit, plan.forward)) {
-    plan_row(problem, fit.v_tiles_row, multiprocessors, plan.forward);
+    plan_row(problem, fit.v_tiles_row, card, plan.forward);
     add_tile_v(problem, plan);
   }
   const ForwardRow& row = forward_row(plan.forward.row);
@@ -144,7 +185,7 @@ struct ServedKey {
 struct Key {
   AttentionShape shape;
   int64_t first_row, rows, v_tiles_row;  // of the rows that fit
-  int64_t multiprocessors;
+  Card card;
   ServedKey served;
 
   bool operator==(const Key&) const = default;
@@ -152,20 +193,21 @@ struct Key {
 
 }  // namespace
 
-const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, int multiprocessors) {
+const ForwardPlan& plan(const ForwardProblem& problem, const Fit& fit, const Card& device) {
   constexpr int remembered = 4;  // few, as a thread's stack may have to hold them: glibc puts thread_local data there
   thread_local struct {
     Key keys[remembered];
     ForwardPlan plans[remembered];
     int next;
   } memory;
-  Key key{problem, fit.rows[0], fit.count, fit.v_tiles_row, multiprocessors, ServedKey::of(problem)};
+  const Card card = depends_on_card(problem) ? device : assumed_card(device.multiprocessors);
+  Key key{problem, fit.rows[0], fit.count, fit.v_tiles_row, card, ServedKey::of(problem)};
   key.shape.softmax_scale = 0;  // nothing to it
   for (int i = 0; i < remembered; ++i)
     if (memory.keys[i] == key) return memory.plans[i];
   const int at = memory.next++ % remembered;
   memory.keys[at] = key;
-  make_plan(problem, fit, multiprocessors, memory.plans[at]);
+  make_plan(problem, fit, card, memory.plans[at]);
   return memory.plans[at];
 }
 

@@ -8,11 +8,12 @@
 //    multiprocessors. Then none is idle; but many quotas consist of parts of two tiles, and each part costs something.
 //
 // With packed heads, tiles of one length wait for memory. (Those of few queries under a causal mask are of one length,
-// too, if each K/V head has only one tile.) Memory serves some multiprocessors half as fast again as others, and the
-// fewer still ask for something, the faster it serves them. So there (split_packed)
-//  - tiles that are fewer than multiprocessors are all split into equal parts, which run at once (equal_parts),
-//  - but where equal parts would leave multiprocessors idle for long, or tiles are many and long, or the last wave has
-//    few of them, the last tiles become parts from long to short, which are claimed one by one (shrinking_parts),
+// too, if each K/V head has only one tile.) So there (split_packed)
+//  - tiles that are fewer than multiprocessors are all split into equal parts, in one round or several, so many that
+//    the last round has nearly as many parts as there are multiprocessors (equal_parts),
+//  - of more tiles, if they are long or the last wave has few of them, the last ones become parts from long to short,
+//    which are claimed one by one (shrinking_parts): memory serves some multiprocessors half as fast again as others,
+//    and the fewer still ask for something, the faster it serves them,
 //  - and tiles that are many and short are left whole.
 //
 // Other causal tiles differ in length. They are claimed one by one, so that short ones fill the gaps that long ones
@@ -25,6 +26,7 @@
 #include "forward/split.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "forward/candidate.h"
 #include "integers.h"
@@ -44,8 +46,12 @@ constexpr int64_t long_time = 100'000;
 // are split; 1.94 and 7.76 waves, where it seems to gain 0 to 6%, are 1 to 10% slower.
 constexpr int64_t short_delay = 9'000;
 
-// So many parts for each multiprocessor, at most, which bounds the workspace.
-constexpr int64_t most_multiprocessor_parts = 2;
+// So many parts for each multiprocessor, at most, which bounds the workspace; and with packed heads.
+constexpr int64_t most_multiprocessor_parts = 2, most_packed_multiprocessor_parts = 3;
+
+// Of several rounds of parts each takes so much longer than its blocks. Measured on an H200 with 8 to 128 tiles, each in
+// up to 64 parts. In nanoseconds.
+constexpr int64_t round_time = 900;
 
 // With so many causal tiles for each multiprocessor, or more, no split that was measured gained anything.
 constexpr int64_t enough_tiles = 2;
@@ -75,8 +81,8 @@ struct List {
 
 class Splitter : Candidate {
  public:
-  Splitter(const ForwardProblem& problem, const ForwardRow& row, int multiprocessors)
-      : Candidate(problem, row, multiprocessors), whole_(whole_time()), best_(whole_) {
+  Splitter(const ForwardProblem& problem, const ForwardRow& row, const Card& card, int64_t limit)
+      : Candidate(problem, row, card), whole_(whole_time()), limit_(limit), best_(whole_) {
     list_.first_tile = tiles.count();
   }
 
@@ -102,13 +108,36 @@ class Splitter : Candidate {
   // all multiprocessors busy until `start`.
   void consider(const List& list, const Costs& busy, int64_t start) {
     if (!list.complete) return;
-    Simulation simulation(multiprocessors);
-    for (int n = 0; n < list.count; ++n) simulation.add(busy.time(list.work[n]), 1);
-    const int64_t time = start + simulation.end();
-    if (time >= best_ || !worth_splitting(time, whole_)) return;
+    const int64_t time = start + end_of(list, busy);
+    if (!may_be_better(time)) return;
     best_ = time;
     list_ = list;
   }
+  int64_t end_of(const List& list, const Costs& busy) const {
+    int64_t times[list_capacity];
+    for (int n = 0; n < list.count; ++n) times[n] = busy.time(list.work[n]);
+    return end_of_pieces(times, list.count, multiprocessors);
+  }
+  // Could pieces that end then, at the soonest, be better than the best ones so far?
+  bool may_be_better(int64_t least) const {
+    return least < best_ && least <= limit_ && worth_splitting(least, whole_);
+  }
+
+  // Ways to split, and when their pieces end at the soonest. Only the most promising ones are tried.
+  struct Ways {
+    static constexpr int most = 32, tried = 3;
+    struct Way {
+      int64_t least, how;
+    } ways[most];
+    int count = 0;
+
+    void add(int64_t least, int64_t how) { ways[count++] = {least, how}; }
+    const Way* begin() {
+      std::sort(ways, ways + count, [](const Way& a, const Way& b) { return a.least < b.least; });
+      return ways;
+    }
+    const Way* end() const { return ways + std::min(count, tried); }
+  };
 
   int64_t whole_grains(int64_t blocks) const { return divide_up(blocks, grain) * grain; }
 
@@ -136,7 +165,7 @@ class Splitter : Candidate {
       consider(list, under_way(together_or_behind, list.count), start);
     }
     const int64_t quota = whole_grains(divide_up(last * n, multiprocessors));
-    if (quota < n && quota >= least_blocks && divide_up(n, quota) < Listed::most_parts) {
+    if (may_be_better(least) && quota < n && quota >= least_blocks && divide_up(n, quota) < Listed::most_parts) {
       list.count = list.slots = 0;
       cut_at_quotas(list, last, quota);
       consider(list, under_way(together_or_behind, list.count), start);
@@ -148,51 +177,57 @@ class Splitter : Candidate {
   // shortest.
   void cut_at_quotas(List& list, int64_t count, int64_t quota) const {
     const int64_t n = longest, tile_grains = whole_grains(n);
+    Work shorter[list_capacity];
+    int shorter_count = 0;
     for (int32_t tile = 0; tile < count; ++tile) {
       const int64_t start = tile * tile_grains, first = start / quota;
       const int32_t parts = narrow((start + n - 1) / quota - first + 1);
       for (int32_t part = 0; part < parts; ++part) {
         const int64_t begin = std::max<int64_t>(0, (first + part) * quota - start);
         const int64_t end = std::min(n, (first + part + 1) * quota - start);
-        list.add({list.first_tile + tile, narrow(begin), narrow(end), part, parts, list.slots, tile});
+        const Work work{list.first_tile + tile, narrow(begin), narrow(end), part, parts, list.slots, tile};
+        if (end - begin == quota) list.add(work);
+        else if (shorter_count < list_capacity) shorter[shorter_count++] = work;
+        else list.complete = false;
       }
       if (parts > 1) list.slots += parts;
     }
-    std::sort(list.work, list.work + list.count, [](const Work& a, const Work& b) {
-      const int32_t of_a = a.end - a.begin, of_b = b.end - b.begin;
-      return of_a != of_b ? of_a > of_b : a.tile != b.tile ? a.tile < b.tile : a.part < b.part;
-    });
+    // Sorted by their lengths, and those of one length stay in their order.
+    int64_t keys[list_capacity];
+    for (int i = 0; i < shorter_count; ++i) keys[i] = (quota - (shorter[i].end - shorter[i].begin)) << 32 | i;
+    std::sort(keys, keys + shorter_count);
+    for (int i = 0; i < shorter_count; ++i) list.add(shorter[keys[i] & 0xffffffff]);
   }
 
   // With packed heads, tiles of one length.
   void split_packed() {
     const int64_t count = tiles.count(), block = under_way(costs.together, multiprocessors).block;
+    if (count < multiprocessors) return equal_parts();
     const int64_t blocks = count * longest;
     const int64_t average =
         in_turn(blocks / multiprocessors, block) + blocks % multiprocessors * block / multiprocessors;
-    if (count >= multiprocessors) {
-      if (longest * block >= long_time) shrinking_parts(average, whole_);
-      else shrinking_parts(average + short_delay, whole_ * 9 / 10);
-      return;
-    }
-    const int64_t most = std::min<int64_t>({Listed::most_packed_parts, multiprocessors / count, longest / 2});
-    const bool is_short = average < long_time;
-    // Measured: 16 * 8 and 64 * 2 parts on 132 multiprocessors are 1.5 to 4% faster than parts from long to short,
-    // 40 * 3 and 96 * 1 slower.
-    if (is_short) equal_parts(2, most);
-    else if (most > 1 && 20 * count * most >= 19 * multiprocessors) equal_parts(most, most);
-    if (!is_short && list_.count == 0) shrinking_parts(average, whole_);
+    if (longest * block >= long_time) shrinking_parts(average, whole_);
+    else shrinking_parts(average + short_delay, whole_ * 9 / 10);
   }
 
-  // All tiles, each in so many parts of the same length, one for each multiprocessor.
-  void equal_parts(int64_t least, int64_t most) {
+  // All tiles, each in so many parts of the same length.
+  void equal_parts() {
     const int64_t count = tiles.count(), n = longest, rows = std::min<int64_t>(rows_of(problem, row), 64);
+    const int64_t most = std::min<int64_t>({Listed::most_packed_parts, n / 2,
+                                            most_packed_multiprocessor_parts * multiprocessors / count});
+    const int64_t of_all = under_way(costs.together, multiprocessors).block;
     int64_t unit = 0;
-    for (int64_t parts = least; parts <= most; ++parts) {
+    for (int64_t parts = 2; parts <= most; ++parts) {
       const int64_t blocks = whole_grains(divide_up(n, parts)), made = divide_up(n, blocks);
       if (made != parts) continue;
-      const int64_t time = launch_time + under_way(costs.together, count * made).part(blocks) +
-                           combine_time(made, rows, made);
+      const int64_t rounds = (count * parts - 1) / multiprocessors, last = count * parts - rounds * multiprocessors;
+      const int64_t end = blocks * under_way(costs.together, last).block;
+      int64_t time = launch_time + end + costs.together.part(0);
+      if (is_ragged(costs.together, last)) time += end / 8;
+      // Warpgroups that have nothing else to do add parts up together.
+      time += combine_time(parts, rows, rounds ? 1 : parts);
+      // After a round multiprocessors are at different places.
+      if (rounds) time += rounds * (blocks * of_all + round_time) + blocks * of_all / 16;
       if (time < best_ && worth_splitting(time, whole_)) best_ = time, unit = blocks;
     }
     if (unit == 0) return;
@@ -201,25 +236,24 @@ class Splitter : Candidate {
     cut_packed([unit](int64_t) { return unit; });
   }
 
-  // The last tiles, one for each multiprocessor if there are so many, in parts of which the last one has a fifth of
-  // the first one's blocks: two parts for each multiprocessor, or three of each tile. `average`: what the blocks of all
-  // tiles take a multiprocessor. `whole`: what must be undercut.
+  // The last tiles, one for each multiprocessor, in three parts of which the last one has a fifth of the first one's
+  // blocks. `average`: what the blocks of all tiles take a multiprocessor. `whole`: what must be undercut.
   void shrinking_parts(int64_t average, int64_t whole) {
-    const int64_t count = tiles.count(), cut = std::min(count, multiprocessors), n = divide_up(longest, grain);
-    const int64_t parts = std::clamp<int64_t>(divide_up(2 * multiprocessors, cut), 3, Listed::most_packed_parts);
+    constexpr int64_t parts = most_packed_multiprocessor_parts;
+    const int64_t n = divide_up(longest, grain);
     if (n < 5 * parts) return;
     const int64_t rows = std::min<int64_t>(rows_of(problem, row), 64);
     const int64_t time = launch_time + average + costs.behind.part(0) + combine_time(parts, rows, 1);
     if (time >= best_ || !worth_splitting(time, whole)) return;
     best_ = time;
     list_ = List();
-    list_.first_tile = narrow(count - cut);
-    list_.ticket_tiles = list_.entry_tiles = narrow(cut);
-    // Part i of them has a weight of 5 - 4 i / (parts - 1), of 3 parts in all.
+    list_.first_tile = narrow(tiles.count() - multiprocessors);
+    list_.ticket_tiles = list_.entry_tiles = narrow(multiprocessors);
+    // Their weights are 5, 3 and 1.
     int64_t part = 0, sum = 0;
     cut_packed([&](int64_t begin) {
-      sum += 5 * (parts - 1) - 4 * part++;
-      return std::max<int64_t>(n * sum / (3 * parts * (parts - 1)) * grain - begin, grain);
+      sum += 5 - 2 * part++;
+      return std::max<int64_t>(n * sum / 9 * grain - begin, grain);
     });
   }
 
@@ -261,18 +295,33 @@ class Splitter : Candidate {
   // All tiles in parts of the same length.
   void split_all(int64_t blocks) {
     const Costs busy = under_way(costs.together, multiprocessors);
-    const int64_t count = tiles.count();
+    const int64_t count = tiles.count(), heads = tiles.batch_heads, q_blocks = tiles.q_blocks;
     const int64_t most = std::min(most_multiprocessor_parts * multiprocessors / count, longest / least_blocks);
-    List list;
-    list.first_tile = 0, list.ticket_tiles = narrow(count);
+    Ways ways;
     for (int64_t parts = 2; parts <= std::min<int64_t>(Listed::most_parts, most); ++parts) {
       const int64_t unit = whole_grains(divide_up(longest, parts));
-      const int64_t average = divide_up(blocks * busy.block + count * busy.piece, multiprocessors);
-      if (unit >= longest || launch_time + std::max(busy.part(unit), average) >= best_) continue;
-      list.count = list.slots = 0;
-      for (int32_t tile = 0; tile < count; ++tile) list.add_parts(tile, length_of_tile(tile), unit);
+      if (unit >= longest || !may_be_better(launch_time + busy.part(unit))) continue;
+      int64_t pieces = 0, reads = 0, longest_piece = busy.part(unit);
+      for (int64_t n = 0; n < q_blocks; ++n) {
+        const int64_t made = divide_up(length(n), unit);
+        pieces += made;
+        if (made == 1) continue;
+        reads += busy.read_all(made) + made * busy.write;
+        longest_piece = std::max(longest_piece, busy.part(length(n) - (made - 1) * unit) + busy.read_all(made));
+      }
       // A few pieces more than multiprocessors: those that take two work twice as long as the others.
-      if (list.count > multiprocessors && 4 * list.count < 5 * multiprocessors) continue;
+      if (pieces * heads > multiprocessors && 4 * pieces * heads < 5 * multiprocessors) continue;
+      const int64_t all = blocks * busy.block + (pieces * busy.piece + reads) * heads;
+      const int64_t least = launch_time + std::max(longest_piece, divide_up(all, multiprocessors));
+      if (may_be_better(least)) ways.add(least, unit);
+    }
+    List list;
+    list.first_tile = 0, list.ticket_tiles = narrow(count);
+    for (const Ways::Way& way : ways) {
+      if (!may_be_better(way.least)) break;
+      list.count = list.slots = 0;
+      for (int64_t n = 0; n < count; ++n)
+        list.add_parts(narrow(n), heads == tiles.section_heads ? length(n / heads) : length_of_tile(narrow(n)), way.how);
       consider(list, busy, launch_time);
     }
   }
@@ -284,17 +333,25 @@ class Splitter : Candidate {
     const int64_t heads = tiles.batch_heads, q_blocks = tiles.q_blocks;
     if (tiles.section_heads < heads) return;  // the longest tiles are not the first ones
     // The best cut is near a multiprocessor's average work.
-    const int64_t average = divide_up(blocks * busy.block + tiles.count() * busy.piece, multiprocessors);
+    const int64_t whole = blocks * busy.block + tiles.count() * busy.piece, average = divide_up(whole, multiprocessors);
     int64_t near = 1;
     while (near < q_blocks && busy.whole(length(near)) > average) ++near;
     constexpr int64_t around = 4;
-    List list;
+    Ways ways;
     for (int64_t n = std::max<int64_t>(1, near - around); n < std::min(q_blocks, near + around); ++n) {
       const int64_t cut = whole_grains(length(n));  // the n longest of each head, to the length of the next
       if (2 * n * heads > most_multiprocessor_parts * multiprocessors) continue;
       if (cut < least_blocks || length(n - 1) <= cut) continue;
-      list.first_tile = list.count = 0;
-      list.ticket_tiles = narrow(n * heads), list.slots = 2 * list.ticket_tiles;
+      const int64_t all = whole + n * heads * (busy.piece + 2 * busy.write + busy.read);
+      const int64_t longest_piece = std::max(busy.part(cut), busy.part(longest - cut) + busy.read);
+      const int64_t least = launch_time + std::max(longest_piece, divide_up(all, multiprocessors));
+      if (may_be_better(least)) ways.add(least, n);
+    }
+    for (const Ways::Way& way : ways) {
+      if (!may_be_better(way.least)) break;
+      const int64_t n = way.how, cut = whole_grains(length(n));
+      List list;
+      list.first_tile = 0, list.ticket_tiles = narrow(n * heads), list.slots = 2 * list.ticket_tiles;
       const auto add = [&](int64_t nth, int32_t part) {  // that query block's tile of each head, or a part of it
         const int32_t at = narrow(cut), end = narrow(length(nth));
         for (int32_t tile = narrow(nth * heads); tile < (nth + 1) * heads; ++tile) {
@@ -323,15 +380,43 @@ class Splitter : Candidate {
   }
 
   const int64_t whole_;  // predicted time with all tiles whole,
+  const int64_t limit_;  // which is of no use if it is longer than that,
   int64_t best_;         // and of the best plan so far,
   List list_;            // whose list this is
 };
 
 }  // namespace
 
-void plan_row(const ForwardProblem& problem, int row, int multiprocessors, RowPlan& plan) {
+void plan_row(const ForwardProblem& problem, int row, const Card& card, RowPlan& plan, double limit_us) {
   plan.row = row;
-  Splitter(problem, forward_row(row), multiprocessors).plan(plan);
+  const int64_t limit = limit_us < static_cast<double>(most_time) / 1e3 ? std::lround(limit_us * 1e3) : INT64_MAX;
+  Splitter(problem, forward_row(row), card, limit).plan(plan);
+}
+
+double least_time_us(const ForwardProblem& problem, int row, const Card& card) {
+  return static_cast<double>(Candidate(problem, forward_row(row), card).least_time()) / 1e3;
+}
+
+size_t most_workspace(const ForwardProblem& problem, int number, int multiprocessors) {
+  const ForwardRow& row = forward_row(number);
+  const Candidate candidate(problem, row, assumed_card(multiprocessors));
+  const int64_t count = candidate.tiles.count(), last = count % multiprocessors, n = candidate.longest;
+  int64_t tickets = 0, slots = 0;
+  if (!row.has(Trait::splits) || candidate.mixes_lengths) {
+    // all tiles are whole
+  } else if (candidate.same_length && candidate.packs_heads) {
+    tickets = std::min<int64_t>(count, multiprocessors);
+    const int64_t parts = count < multiprocessors
+                              ? std::min(n / 2, most_packed_multiprocessor_parts * multiprocessors / count)
+                              : most_packed_multiprocessor_parts;
+    if (parts > 1) slots = tickets * std::min<int64_t>(parts, Listed::most_packed_parts);
+  } else if (candidate.same_length) {
+    // Quotas are as many as multiprocessors, and end in each tile once more.
+    if (n >= 2 * least_blocks) tickets = last, slots = last ? last + multiprocessors : 0;
+  } else if (count < enough_tiles * multiprocessors && count <= Listed::most_tiles && n > least_blocks) {
+    tickets = count, slots = most_multiprocessor_parts * multiprocessors;
+  }
+  return place_parts(problem, row, FA3_FORWARD_WORKSPACE_BYTES, slots ? tickets : 0, slots).bytes;
 }
 
 }  // namespace fa3

@@ -1,10 +1,18 @@
 // Which tiles of a problem are split along the keys, and into which parts.
 #pragma once
+#include "device/card.h"
 #include "forward/forward.h"
 
 namespace fa3 {
 
-// The problem on one row, as it would be planned.
-void plan_row(const ForwardProblem& problem, int row, int multiprocessors, RowPlan& plan);
+// The problem on one row, as it would be planned. Ways to split that are predicted to take more than limit_us are not
+// looked at.
+void plan_row(const ForwardProblem& problem, int row, const Card& card, RowPlan& plan, double limit_us = 1e300);
+
+// What its pieces take at least, in microseconds.
+double least_time_us(const ForwardProblem& problem, int row, const Card& card);
+
+// The workspace that the problem needs on the row at most, whatever the card's memory and clock are.
+size_t most_workspace(const ForwardProblem& problem, int row, int multiprocessors);
 
 }  // namespace fa3

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "forward/cost.h"
 #include "integers.h"
 #include "params.h"
 
@@ -23,19 +24,40 @@ namespace {
 // But where tiles are many and keys few, the long tiles of such a section, which come first, all wait for memory, and
 // the short ones, which find K and V in the L2 cache, all wait for the tensor cores. So there a section is one group,
 // and tiles of all lengths run beside each other (mixes_lengths). Measured: 2 to 8% faster up to 1024 keys, 1% at 1536,
-// none at 2048.
-int64_t section_heads(const ForwardProblem& problem, const ForwardRow& row, bool mixes_lengths) {
+// none at 2048. Where memory takes much longer than the products (waits_for_memory), it is the larger one again that is
+// faster: on an H100 with sections of 16 groups d 256 2 to 6% up to 640 keys, d 128 1 to 2% up to 512, d 64 none; with
+// more keys slower.
+int64_t section_heads(const ForwardProblem& problem, const ForwardRow& row, bool mixes_lengths, bool waits_for_memory) {
+  constexpr int64_t mixed_groups = 16;
   constexpr int64_t budget = 32 << 20;
   const int64_t batch_heads = problem.batch * heads_of(problem, row);
   const int64_t heads_per_kv = row.packs_heads() ? 1 : problem.heads_per_kv();
   if (!problem.causal) return 1;
-  if (mixes_lengths) return heads_per_kv;
+  if (mixes_lengths) return std::min(batch_heads, waits_for_memory ? mixed_groups * heads_per_kv : heads_per_kv);
   const int64_t kv_bytes = problem.seqlen_k * (problem.head_dim + problem.head_dim_v) * row.element_bytes();
   if (kv_bytes == 0) return batch_heads;
   const int64_t groups = std::max<int64_t>(1, budget / kv_bytes);
   const int64_t all = batch_heads / heads_per_kv;
   const int64_t sections = std::max<int64_t>(1, (all + groups / 2) / groups);
   return std::min(batch_heads, divide_up(all, sections) * heads_per_kv);
+}
+
+// Do the products of causal tiles take less than 0.7 of the time in which Q, K, V and O come and go?
+bool waits_for_memory(const ForwardProblem& problem, const ForwardRow& row, const Card& card, int64_t first_row,
+                      int64_t q_blocks) {
+  if (row.is_8bit()) return false;
+  const Visible visible = visible_of(problem, row);
+  int64_t blocks = 0;
+  for (int64_t n = 0; n < q_blocks; ++n) {
+    const Blocks seen = tile_blocks(visible, narrow(first_row + n * row.Br), row.Br, row.Bc);
+    blocks += seen.end - seen.begin;
+  }
+  const auto columns = static_cast<double>(problem.head_dim + problem.head_dim_v);
+  const auto rows = static_cast<double>(problem.heads * problem.seqlen_q + problem.heads_kv * problem.seqlen_k);
+  const double bytes = row.element_bytes() * columns * rows;
+  const auto products = static_cast<double>(blocks * costs_of(row).behind.block) * static_cast<double>(problem.heads);
+  const auto of_memory = static_cast<double>(rates_of(card, bytes * static_cast<double>(problem.batch), false).of_all);
+  return products / card.multiprocessors < 0.7 * bytes / of_memory;
 }
 
 }  // namespace
@@ -70,7 +92,7 @@ bool mixes_lengths(const ForwardProblem& problem, const ForwardRow& row, int64_t
          q_blocks * problem.batch * heads_of(problem, row) >= balanced * multiprocessors;
 }
 
-Tiles tiles_of(const ForwardProblem& problem, const ForwardRow& row, int64_t multiprocessors) {
+Tiles tiles_of(const ForwardProblem& problem, const ForwardRow& row, const Card& card) {
   const int64_t all_rows = divide_up(rows_of(problem, row), 64) * 64, heads_in_all = heads_of(problem, row);
   const int64_t batch_heads = problem.batch * heads_in_all;
   int64_t q_blocks = divide_up(all_rows, row.Br), first_row = 0;
@@ -82,7 +104,9 @@ Tiles tiles_of(const ForwardProblem& problem, const ForwardRow& row, int64_t mul
     // The block with fewer rows is put first, where rows see the fewest keys.
     first_row = all_rows - q_blocks * row.Br;
   }
-  const int64_t heads = section_heads(problem, row, mixes_lengths(problem, row, q_blocks, multiprocessors));
+  const bool mixes = mixes_lengths(problem, row, q_blocks, card.multiprocessors);
+  const bool waits = mixes && waits_for_memory(problem, row, card, first_row, q_blocks);
+  const int64_t heads = section_heads(problem, row, mixes, waits);
   const int64_t last_heads = batch_heads % heads;
   return {narrow(q_blocks),
           narrow(first_row),

@@ -1,5 +1,6 @@
 // A problem's tiles on a row of the table (ptx/work.h has the words).
 #pragma once
+#include "device/card.h"
 #include "forward/forward.h"
 #include "row.h"
 #include "rules/attention.h"
@@ -29,7 +30,7 @@ inline constexpr int64_t balanced = 4;
 // last tiles should be claimed from the longest to the shortest. q_blocks: those of a head.
 bool mixes_lengths(const ForwardProblem& problem, const ForwardRow& row, int64_t q_blocks, int64_t multiprocessors);
 
-Tiles tiles_of(const ForwardProblem& problem, const ForwardRow& row, int64_t multiprocessors);
+Tiles tiles_of(const ForwardProblem& problem, const ForwardRow& row, const Card& card);
 
 // Blocks of rows that are in no tile, of all heads.
 int64_t empty_blocks(const Tiles& tiles, const ForwardRow& row);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "forward/cost.h"
@@ -59,7 +60,7 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
     Fit fits = fit_of(problem);
     while (forward_row(fits.rows[fits.count - 1]).packs_heads()) --fits.count;
     RowPlan made;
-    plan_row(problem, fits.rows[random() % size_t(fits.count)], multiprocessors, made);
+    plan_row(problem, fits.rows[random() % size_t(fits.count)], assumed_card(multiprocessors), made);
     const ForwardRow& row = forward_row(made.row);
     const int32_t tiles = made.tiles.count();
     int64_t longest = 0;
@@ -151,7 +152,7 @@ TEST_CASE("the tiles of a wave that is just full start together", "[cost]") {
   REQUIRE(row >= 0);
   RowPlan made;
   plan_row(problem_of({.batch = 1, .seqlen_q = 192, .seqlen_k = 4096, .heads = 132, .heads_kv = 132, .head_dim = 128}),
-           row, 132, made);
+           row, assumed_card(132), made);
   CHECK(made.whole_us == double(launch_time + fa3::costs_of(forward_row(row)).together.whole(64)) / 1e3);
 }
 
@@ -160,7 +161,7 @@ TEST_CASE("among many tiles a single consumer takes longer for more rows", "[cos
   REQUIRE(row >= 0);
   const auto us = [&](int64_t seqlen) {
     RowPlan made;
-    plan_row(problem_of(square(132, seqlen, 10, 64)), row, 132, made);
+    plan_row(problem_of(square(132, seqlen, 10, 64)), row, assumed_card(132), made);
     return made.whole_us;
   };
   CHECK(us(34) - us(14) == Catch::Approx(10 * 20 * 0.006).margin(0.02));  // ten waves
@@ -185,6 +186,17 @@ TEST_CASE("the simulation gives each piece to the first multiprocessor that is f
   for (int n = 0; n < 3 * Simulation::most_multiprocessors; ++n) {
     simulation.add(1000000 + n * n, 1), machine.add(1000000 + n * n);
     REQUIRE(simulation.end() == machine.end());
+  }
+}
+
+TEST_CASE("single pieces are simulated in the same way", "[cost]") {
+  std::mt19937_64 random(4);
+  for (int n = 0; n < 500; ++n) {
+    const int multiprocessors = 1 + int(random() % 200);
+    std::vector<int64_t> times(random() % 400);
+    Machine machine(multiprocessors);
+    for (int64_t& time : times) machine.add(time = 1 + int64_t(random() % 1000));
+    REQUIRE(end_of_pieces(times.data(), int(times.size()), multiprocessors) == machine.end());
   }
 }
 
@@ -245,13 +257,19 @@ TEST_CASE("rows with a window have the costs of causal ones", "[cost]") {
 }
 
 TEST_CASE("blocks take at least as long as memory", "[cost]") {
-  // All multiprocessors have 4500 bytes a nanosecond, or 6000 of what the L2 cache may hold; one has 60.
+  // On an H200 all multiprocessors have 4513 bytes a nanosecond, or 6000 of what the L2 cache may hold; one has 60, or 80
+  // with two consumers.
+  constexpr Card h200 = assumed_card(132);
   constexpr int64_t many = 40 << 20;
-  for (const int64_t busy : {132, 125}) {
-    CHECK(memory_time(65536, busy, many) == 65536 * busy / 6000);
-    CHECK(memory_time(65536, busy, many + 1) == 65536 * busy / 4500);
+  for (const bool takes_turns : {false, true}) {
+    const MemoryRates cached = rates_of(h200, many, takes_turns), memory = rates_of(h200, many + 1, takes_turns);
+    for (const int64_t busy : {132, 125}) {
+      CHECK(cached.time(65536, busy) == 65536 * busy / 6000);
+      CHECK(memory.time(65536, busy) == 65536 * busy / 4513);
+    }
+    const int64_t of_one = takes_turns ? 80 : 60;
+    CHECK((cached.time(65536, 1) == 65536 / of_one && memory.time(65536, 56) == 65536 / of_one));
   }
-  CHECK((memory_time(65536, 1, 65536) == 65536 / 60 && memory_time(65536, 70, many + 1) == 65536 / 60));
   // Decoding, as long as K and V take, and a little more: 134 MB in 512 whole tiles, or 34 MB in 8 that are split.
   for (const int64_t batch : {64, 1}) {
     const Shape shape{.batch = batch, .seqlen_q = 1, .seqlen_k = 8192, .heads = 32, .heads_kv = 8, .head_dim = 128};
@@ -260,6 +278,44 @@ TEST_CASE("blocks take at least as long as memory", "[cost]") {
     INFO("batch " << batch);
     CHECK((made.predicted_us > us + 4 && made.predicted_us < 1.05 * us + 12));
   }
+}
+
+TEST_CASE("what cards serve and compute", "[cost]") {
+  // 15/16 of what data sheets promise (TB/s), and a cache of which two thirds count.
+  const struct {
+    const char* name;
+    double terabytes;
+    int64_t megabytes;
+    int64_t multiprocessors;
+  } cards[] = {{"h100", 3.35, 33, 132},  {"h200", 4.8, 40, 132},      {"h100-pcie", 2.04, 33, 114},
+               {"gh200", 4.02, 40, 132}, {"gh200-144", 4.92, 40, 132}, {"h20", 4.02, 40, 78}};
+  CHECK(std::size(cards) == std::size(known_cards));
+  for (const auto& expected : cards) {
+    INFO(expected.name);
+    const auto* known = std::ranges::find_if(known_cards, [&](const NamedCard& c) { return c.name == std::string(expected.name); });
+    REQUIRE(known != std::end(known_cards));
+    const Card& card = known->card;
+    CHECK(card.multiprocessors == expected.multiprocessors);
+    CHECK(double(rates_of(card, 1e12, false).of_all) == Catch::Approx(expected.terabytes * 937.5).epsilon(0.005));
+    CHECK(rates_of(card, double(expected.megabytes << 20), false).of_all > rates_of(card, 1e12, false).of_all);
+    CHECK(rates_of(card, double((expected.megabytes + 1) << 20), false).of_all == rates_of(card, 1e12, false).of_all);
+  }
+  // Nothing is known of a card whose driver says nothing: it is taken for an H200.
+  for (const double bytes : {1e6, 1e12}) {
+    const MemoryRates unknown = rates_of(card_of_device(132, 0, 0, 0), bytes, false);
+    const MemoryRates assumed = rates_of(assumed_card(132), bytes, false);
+    CHECK((unknown.of_all == assumed.of_all && unknown.of_one == assumed.of_one));
+  }
+  // Blocks take longer at a lower clock; on an H20 their products take four times the clocks.
+  const int n = row_named("fa3_fwd_bf16_d128_full_192x64");
+  REQUIRE(n >= 0);
+  const ForwardRow& row = forward_row(n);
+  const RowCosts costs = fa3::costs_of(row);
+  CHECK(on_card(costs, row, assumed_card(78)).behind.block == costs.behind.block);
+  CHECK(on_card(costs, row, card_of_device(114, 2'000'000, 50 << 20, 990'000)).behind.block == 2 * costs.behind.block);
+  const Card h20 = card_of_device(78, 4'000'000, 60 << 20, 1'980'000);
+  const double products = 2.0 * 192 * 64 * 256 / 4096 / 1.98;
+  CHECK(on_card(costs, row, h20).behind.block == Catch::Approx(costs.behind.block + 3 * products).margin(1.5));
 }
 
 TEST_CASE("a warp at a time adds up a row's parts", "[cost]") {

@@ -131,6 +131,8 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = fake_cuda().multiprocessors; break;
     case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: *value = fake_cuda().memory_kilohertz; break;
     case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: *value = fake_cuda().memory_bits; break;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = fake_cuda().cache_bytes; break;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *value = fake_cuda().kilohertz; break;
     default: return CUDA_ERROR_INVALID_VALUE;
   }
   return answer("cuDeviceGetAttribute");

@@ -37,7 +37,7 @@ struct FakeCuda {
   std::atomic<CUcontext> context{};
   std::atomic<unsigned long long> context_id{};
   int major = 9, minor = 0, multiprocessors = 132;
-  int memory_kilohertz = 2619000, memory_bits = 5120;  // of an H100 SXM
+  int memory_kilohertz = 2619000, memory_bits = 5120, cache_bytes = 50 << 20, kilohertz = 1980000;  // of an H100 SXM
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
   CUresult capture_result = CUDA_SUCCESS;
   std::string failing;  // the call that fails

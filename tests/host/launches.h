@@ -17,7 +17,7 @@ inline FakeCuda& fresh() {
   static unsigned long long contexts = 0;
   FakeCuda& fake = fake_cuda();
   fake.major = 9, fake.minor = 0, fake.multiprocessors = 132;
-  fake.memory_kilohertz = 2619000, fake.memory_bits = 5120;
+  fake.memory_kilohertz = 2619000, fake.memory_bits = 5120, fake.cache_bytes = 50 << 20, fake.kilohertz = 1980000;
   fake.capture = CU_STREAM_CAPTURE_STATUS_NONE, fake.capture_result = CUDA_SUCCESS;
   fake.failing.clear(), fake.failure = CUDA_ERROR_UNKNOWN, fake.spared = 0;
   fake.record = true, fake.slow = false;

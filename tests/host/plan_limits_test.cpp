@@ -25,7 +25,7 @@ TEST_CASE("the blocks of very long keys are counted in grains", "[plan]") {
     const Shape shape{.batch = 1, .seqlen_q = 1, .seqlen_k = keys, .heads = 1, .heads_kv = 1, .head_dim = 64};
     const ForwardProblem problem = problem_of(shape);
     RowPlan made;
-    plan_row(problem, 0, 132, made);
+    plan_row(problem, 0, assumed_card(132), made);
     REQUIRE(forward_row(0).Bc == 64);
     CHECK(made.pieces.grain == grain);
     CHECK(is_split(made));
@@ -37,7 +37,9 @@ TEST_CASE("the blocks of very long keys are counted in grains", "[plan]") {
   const Shape shape{.batch = 1, .seqlen_q = 1, .seqlen_k = 128 * 65537, .heads = 1, .heads_kv = 1, .head_dim = 64};
   const ForwardProblem problem = problem_of(shape);
   RowPlan made;
-  plan_row(problem, packed, 1024, made);
+  Card card = assumed_card(1024);
+  card.memory_bytes_per_us *= 2;  // which so many parts can share
+  plan_row(problem, packed, card, made);
   CHECK((made.pieces.grain == 2 && made.pieces.entries() == Listed::most_packed_parts));
   check(problem, made, 1024);
 }
@@ -58,7 +60,7 @@ TEST_CASE("the largest problems are planned without overflow", "[plan]") {
         }
         for (int i = 0; i < fits.count; ++i) {
           RowPlan made;
-          plan_row(problem, fits.rows[i], 132, made);
+          plan_row(problem, fits.rows[i], assumed_card(132), made);
           check(problem, made, 132);
         }
         if (seqlen_q == 8 && heads == 1 && mask != FA3_MASK_CAUSAL_TOP_LEFT) {
@@ -95,7 +97,7 @@ TEST_CASE("the workspace keeps the header's bound, whatever the shape and the nu
     const ForwardProblem problem = huge(shape, row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE);
     if (!tiles_fit(problem, row)) continue;
     RowPlan made;
-    plan_row(problem, i, multiprocessors, made);
+    plan_row(problem, i, assumed_card(multiprocessors), made);
     if (!is_split(made)) continue;
     INFO(row.name << " batch " << shape.batch << " heads " << shape.heads << " / " << shape.heads_kv << " q "
                   << shape.seqlen_q << " k " << shape.seqlen_k << " on " << multiprocessors);
@@ -114,6 +116,45 @@ TEST_CASE("the workspace keeps the header's bound, whatever the shape and the nu
   size_t bytes = 0;
   REQUIRE(fa3_forward_workspace_size(&p, 132, &bytes) == FA3_OK);
   CHECK((bytes > 50'000'000 && bytes <= 54'000'000));
+}
+
+TEST_CASE("the workspace for so many multiprocessors is enough on every card", "[plan]") {
+  std::mt19937_64 random(11);
+  const auto pick = [&](std::initializer_list<int64_t> of) { return of.begin()[random() % of.size()]; };
+  int differ = 0, rows_differ = 0, split = 0;
+  for (int n = 0; n < 3000; ++n) {
+    Shape shape;
+    shape.heads_kv = pick({1, 2, 3, 4, 8, 16, 40});
+    shape.heads = shape.heads_kv * pick({1, 1, 4, 7, 12});
+    shape.batch = pick({1, 2, 3, 5, 6, 9, 12, 17, 30, 100});
+    shape.seqlen_q = random() % 4 ? pick({1, 2, 5, 16, 64}) : 1 + int64_t(random() % 3000);
+    shape.seqlen_k = 1 + int64_t(random() % (random() % 2 ? 4000 : 100000));
+    shape.head_dim = pick({64, 96, 128, 256});
+    const ForwardProblem problem = problem_of(shape, static_cast<int32_t>(random() % 3));
+    const Fit fits = fit_of(problem);
+    const int multiprocessors = static_cast<int>(pick({132, 132, 114, 78, 20, 1}));
+    const ForwardPlan assumed = plan(problem, fits, assumed_card(multiprocessors));
+    INFO("batch " << shape.batch << " heads " << shape.heads << " / " << shape.heads_kv << " q " << shape.seqlen_q
+                  << " k " << shape.seqlen_k << " on " << multiprocessors);
+    std::vector<Card> cards;
+    for (const NamedCard& known : known_cards) cards.push_back(known.card);
+    cards.push_back({1, 100'000, 1 << 20, 500'000, 1});  // and none that there is
+    cards.push_back({1, 50'000'000, 1 << 30, 4'000'000, 9});
+    cards.push_back({1, 0, 0, 0, 1});
+    for (Card card : cards) {
+      card.multiprocessors = multiprocessors;
+      const ForwardPlan& made = plan(problem, fits, card);
+      REQUIRE(made.workspace_bytes == assumed.workspace_bytes);
+      REQUIRE(made.forward.workspace.bytes <= made.workspace_bytes);
+      check(problem, made.forward, multiprocessors);
+      split += is_split(made.forward);
+      rows_differ += made.forward.row != assumed.forward.row;
+      differ += made.forward.pieces.entries() != assumed.forward.pieces.entries();
+    }
+  }
+  CHECK(split > 3000);
+  CHECK(differ > 300);
+  CHECK(rows_differ > 300);
 }
 
 TEST_CASE("the most and longest tiles take as long as their blocks, on few multiprocessors, too", "[plan]") {
@@ -135,7 +176,7 @@ TEST_CASE("the most and longest tiles take as long as their blocks, on few multi
           const ForwardRow& row = forward_row(fits.rows[i]);
           packed += row.packs_heads();
           RowPlan made;
-          plan_row(problem, fits.rows[i], multiprocessors, made);
+          plan_row(problem, fits.rows[i], assumed_card(multiprocessors), made);
           // 4.5 bytes a picosecond, or the products.
           const double tiles = made.tiles.count();
           const double blocks = tiles * most / row.Bc / multiprocessors;

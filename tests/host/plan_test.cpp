@@ -1,12 +1,13 @@
 // What the library plans (src/forward): properties that hold for any problem.
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <iterator>
 #include <random>
 
 #include "plans.h"
 
 namespace fa3::test {
-TEST_CASE("every block of every tile is in one piece, on every row and any number of multiprocessors", "[plan]") {
+TEST_CASE("every block of every tile is in one piece, on every row and card", "[plan]") {
   std::mt19937_64 random(5);
   const auto pick = [&](std::initializer_list<int64_t> of) { return of.begin()[random() % of.size()]; };
   int split = 0, behind = 0, causal = 0, some = 0, many = 0, mixed = 0;
@@ -19,7 +20,9 @@ TEST_CASE("every block of every tile is in one piece, on every row and any numbe
     shape.seqlen_k = random() % 3 ? 1 + random() % 10000 : 1 + random() % 300000;
     shape.head_dim = pick({64, 72, 128, 256});
     const int32_t mask = static_cast<int32_t>(random() % 3);
-    const int multiprocessors = static_cast<int>(pick({132, 132, 114, 78, 1, 2, 144, 1024}));
+    Card card = known_cards[random() % std::size(known_cards)].card;
+    if (random() % 2) card.multiprocessors = static_cast<int>(pick({1, 2, 114, 144, 1024}));
+    const int multiprocessors = card.multiprocessors;
     if (random() % 4 == 0) {  // few tiles, but more than multiprocessors
       shape.batch = 1;
       shape.seqlen_q = shape.seqlen_k = 2000 + random() % 15000;
@@ -30,7 +33,7 @@ TEST_CASE("every block of every tile is in one piece, on every row and any numbe
     const Fit fits = fit_of(problem);
     for (int i = 0; i < fits.count; ++i) {
       RowPlan made;
-      plan_row(problem, fits.rows[i], multiprocessors, made);
+      plan_row(problem, fits.rows[i], card, made);
       INFO(rows[fits.rows[i]].name << " batch " << shape.batch << " heads " << shape.heads << " q " << shape.seqlen_q
                                    << " k " << shape.seqlen_k << " mask " << mask << " on " << multiprocessors);
       check(problem, made, multiprocessors);
@@ -60,7 +63,7 @@ TEST_CASE("with packed heads also rows that see no key are in tiles", "[plan]") 
   const Fit fits = fit_of(problem);
   for (int i = 0; i < fits.count; ++i) {
     RowPlan made;
-    plan_row(problem, fits.rows[i], 132, made);
+    plan_row(problem, fits.rows[i], assumed_card(132), made);
     check(problem, made, 132);
     packed += forward_row(made.row).packs_heads();
   }
@@ -91,7 +94,7 @@ TEST_CASE("heads that share the L2 cache are as many in every section", "[plan]"
 
 TEST_CASE("a problem without keys is a pass, one without rows nothing", "[plan]") {
   const ForwardProblem keyless = problem_of({.batch = 3, .seqlen_q = 1000, .seqlen_k = 0, .heads = 2, .heads_kv = 2});
-  const ForwardPlan& pass = plan(keyless, fit_of(keyless), 132);
+  const ForwardPlan& pass = plan(keyless, fit_of(keyless), assumed_card(132));
   REQUIRE(pass.launch_count == 1);
   CHECK(pass.launches[0].step == ForwardStep::empty_rows);
   CHECK(rows[pass.launches[0].row].kind == Kind::pass);
@@ -102,41 +105,50 @@ TEST_CASE("a problem without keys is a pass, one without rows nothing", "[plan]"
       for (const int64_t seqlen_q : {1, 255, 256, 257, 1000, 30000}) {
         const ForwardProblem some =
             problem_of({.batch = 3, .seqlen_q = seqlen_q, .seqlen_k = 0, .heads = heads, .heads_kv = heads});
-        const ForwardLaunch& launch = plan(some, fit_of(some), multiprocessors).launches[0];
+        const ForwardLaunch& launch = plan(some, fit_of(some), assumed_card(multiprocessors)).launches[0];
         const int64_t blocks = 3 * heads * ((seqlen_q + 255) / 256), warps = rows[launch.row].threads / 32;
         CHECK(launch.grid == std::min<int64_t>(multiprocessors, (blocks + warps - 1) / warps));
       }
   const ForwardProblem rowless = problem_of({.batch = 0});
-  CHECK(plan(rowless, fit_of(rowless), 132).launch_count == 0);
+  CHECK(plan(rowless, fit_of(rowless), assumed_card(132)).launch_count == 0);
 }
 
 TEST_CASE("a problem is planned once, and any other anew", "[plan]") {
   const Shape shape{.batch = 2, .seqlen_q = 700, .seqlen_k = 9000, .heads = 6, .heads_kv = 2, .head_dim = 128};
   const ForwardProblem problem = problem_of(shape, FA3_MASK_CAUSAL_TOP_LEFT);
+  constexpr Card card = assumed_card(132);
   const Fit fits = fit_of(problem);
-  const ForwardPlan& first = plan(problem, fits, 132);
+  const ForwardPlan& first = plan(problem, fits, card);
   const_cast<ForwardPlan&>(first).forward.whole_us = -1;  // a mark that planning would overwrite
-  CHECK(plan(problem, fits, 132).forward.whole_us == -1);
+  CHECK(plan(problem, fits, card).forward.whole_us == -1);
   // Data, strides and scale are nothing to it.
   ForwardProblem same = problem;
   same.q.data = same.o.data = nullptr, same.softmax_scale = 3, same.k.stride[1] += 8;
-  CHECK(plan(same, fits, 132).forward.whole_us == -1);
+  CHECK(plan(same, fits, card).forward.whole_us == -1);
 
   // So are a few others meanwhile, and each has its own.
   const ForwardProblem second = problem_of(square(1, 512, 3, 64)), third = problem_of(square(1, 1024, 5, 256));
   for (const ForwardProblem* other : {&second, &third})
-    const_cast<ForwardPlan&>(plan(*other, fit_of(*other), 132)).forward.whole_us = -2;
-  CHECK(plan(second, fit_of(second), 132).forward.tiles.batch_heads == 3);
-  CHECK(plan(third, fit_of(third), 132).forward.tiles.batch_heads == 5);
-  for (const ForwardProblem* other : {&second, &third}) CHECK(plan(*other, fit_of(*other), 132).forward.whole_us == -2);
-  CHECK(plan(problem, fits, 132).forward.whole_us == -1);
+    const_cast<ForwardPlan&>(plan(*other, fit_of(*other), card)).forward.whole_us = -2;
+  CHECK(plan(second, fit_of(second), card).forward.tiles.batch_heads == 3);
+  CHECK(plan(third, fit_of(third), card).forward.tiles.batch_heads == 5);
+  for (const ForwardProblem* other : {&second, &third}) CHECK(plan(*other, fit_of(*other), card).forward.whole_us == -2);
+  CHECK(plan(problem, fits, card).forward.whole_us == -1);
 
   const auto is_new = [&](const ForwardProblem& other, int multiprocessors = 132) {
-    plan(problem, fits, 132);  // remembered again, if it was forgotten
-    const_cast<ForwardPlan&>(plan(problem, fits, 132)).forward.whole_us = -1;
-    return plan(other, fit_of(other), multiprocessors).forward.whole_us != -1;
+    plan(problem, fits, card);  // remembered again, if it was forgotten
+    const_cast<ForwardPlan&>(plan(problem, fits, card)).forward.whole_us = -1;
+    return plan(other, fit_of(other), assumed_card(multiprocessors)).forward.whole_us != -1;
   };
   CHECK(is_new(problem, 131));
+  // What else the card has is nothing to many queries without a mask.
+  const ForwardProblem full = problem_of(shape), few = problem_of({2, 1, 9000, 6, 2, 128});
+  for (const ForwardProblem* one : {&full, &few, &problem}) {
+    const_cast<ForwardPlan&>(plan(*one, fit_of(*one), card)).forward.whole_us = -3;
+    Card other = card;
+    other.memory_bytes_per_us /= 2;
+    CHECK((plan(*one, fit_of(*one), other).forward.whole_us == -3) == (one == &full));
+  }
   CHECK(is_new(problem_of(shape, FA3_MASK_CAUSAL_BOTTOM_RIGHT)));
   CHECK(is_new(problem_of(shape, FA3_MASK_NONE)));
   CHECK(is_new(problem_of(shape, FA3_MASK_CAUSAL_TOP_LEFT, nullptr, FA3_DTYPE_FP16)));

@@ -46,8 +46,8 @@ ForwardProblem huge(const Shape& shape, int32_t mask) {
   return problem;
 }
 
-const RowPlan& planned(const ForwardProblem& problem, int multiprocessors) {
-  return plan(problem, fit_of(problem), multiprocessors).forward;
+const RowPlan& planned(const ForwardProblem& problem, const Card& card) {
+  return plan(problem, fit_of(problem), card).forward;
 }
 
 int64_t visible_keys(const ForwardProblem& problem, int64_t row) {

@@ -15,7 +15,10 @@ Shape square(int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim);
 // Larger than what a call's strides could describe.
 ForwardProblem huge(const Shape& shape, int32_t mask = FA3_MASK_NONE);
 Fit fit_of(const ForwardProblem& problem);
-const RowPlan& planned(const ForwardProblem& problem, int multiprocessors = 132);
+const RowPlan& planned(const ForwardProblem& problem, const Card& card);
+inline const RowPlan& planned(const ForwardProblem& problem, int multiprocessors = 132) {
+  return planned(problem, assumed_card(multiprocessors));
+}
 inline bool is_split(const RowPlan& plan) { return plan.slots > 0; }
 
 // Keys that a row sees, by the header's words.

@@ -62,7 +62,7 @@ const Change bad_e4m3[] = {
 const ForwardRow& row_for(const P& p) {
   ForwardProblem problem;
   REQUIRE(validate(&p, Rules::shapes, problem) == FA3_OK);
-  return forward_row(plan(problem, fit_of(problem), 132).forward.row);
+  return forward_row(plan(problem, fit_of(problem), assumed_card(132)).forward.row);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ ForwardProblem problem_of(const fa3_forward_params& p) {
 
 const ForwardRow& row_for(const fa3_forward_params& p, int multiprocessors = 132) {
   const ForwardProblem problem = problem_of(p);
-  return forward_row(plan(problem, fit_of(problem), multiprocessors).forward.row);
+  return forward_row(plan(problem, fit_of(problem), assumed_card(multiprocessors)).forward.row);
 }
 
 ServedShape of_heads(ServedShape shape, int64_t heads, int64_t heads_kv, int64_t head_dim) {
@@ -128,7 +128,7 @@ TEST_CASE("with batch invariance the row does not depend on lengths", "[plan][se
 TEST_CASE("a plan for other pointers is remembered, and one for other numbers is not taken for it", "[plan][served]") {
   const auto planned_for = [](const fa3_forward_params& p) -> const ForwardPlan& {
     const ForwardProblem problem = problem_of(p);
-    return plan(problem, fit_of(problem), 132);
+    return plan(problem, fit_of(problem), assumed_card(132));
   };
   const auto numbers = [](const ForwardPlan& made) {
     return std::tuple{made.workspace_bytes, made.schedule_bytes, made.launch_count, made.forward.predicted_us,

@@ -101,6 +101,9 @@ DeviceInfo device_info(int ordinal) {
   FA3_ASK(cuDeviceTotalMem, &info.memory, device);
   info.sms = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
   info.max_clock_khz = attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE, device);
+  info.memory_khz = attribute(CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, device);
+  info.memory_bits = attribute(CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, device);
+  info.cache_bytes = attribute(CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device);
   info.major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
   info.minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
   return info;

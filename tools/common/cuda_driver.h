@@ -55,6 +55,7 @@ int device_count();
 struct DeviceInfo {
   std::string name;
   int driver_version = 0, sms = 0, max_clock_khz = 0, major = 0, minor = 0;
+  int memory_khz = 0, memory_bits = 0, cache_bytes = 0;
   size_t memory = 0;
 
   bool is_hopper() const { return major == 9 && minor == 0; }

@@ -22,18 +22,23 @@ static void write(const std::string& path, const Report& report, void (Report::*
   if (file != stdout && std::fclose(file) != 0) throw std::runtime_error("cannot write " + path);
 }
 
-// That lists and plans are for.
-static int multiprocessors(const Options& options) {
-  constexpr int usual = 132;  // of H100 SXM and H200
-  if (options.multiprocessors) return options.multiprocessors;
-  return tools::why_no_hopper().empty() ? tools::device_info().sms : usual;
+// That plans are for.
+static Card card_of(const Options& options) {
+  constexpr int usual = 132;  // multiprocessors of H100 SXM and H200
+  for (const NamedCard& known : known_cards)
+    if (options.card == known.name) return known.card;
+  if (options.multiprocessors || !tools::why_no_hopper().empty())
+    return assumed_card(options.multiprocessors ? options.multiprocessors : usual);
+  const tools::DeviceInfo info = tools::device_info();
+  return card_of_device(info.sms, memory_bytes_per_us(info.memory_khz, info.memory_bits), info.cache_bytes,
+                        info.max_clock_khz);
 }
 
 // --list: what would be run.
 static void list(const Options& options, const std::vector<Point>& points) {
   Report plan;
   plan.protocol = options.protocol;
-  plan.results = planned(points, multiprocessors(options));
+  plan.results = planned(points, card_of(options).multiprocessors);
   write(options.json, plan, &Report::print_list);
   if (options.json.empty())
     for (const Point& point : points) std::printf("%s\n", point.label().c_str());
@@ -57,8 +62,9 @@ static int run(const Options& options) {
   }
   if (options.plan) {
     const SequenceLengths lengths{options.lengths, options.lengths_k};
-    const Plans plans = lengths.q.empty() ? show_plans(points, multiprocessors(options), options.pieces)
-                                          : show_plans(points, lengths, multiprocessors(options), options.pieces);
+    const Card card = card_of(options);
+    const Plans plans = lengths.q.empty() ? show_plans(points, card, options.pieces)
+                                          : show_plans(points, lengths, card.multiprocessors, options.pieces);
     std::fputs(plans.text.c_str(), stdout);
     return plans.refused == points.size();
   }
@@ -86,7 +92,8 @@ static int run(const Options& options) {
     report.overhead = tools::host_overhead();
     report.print_overhead(options.json == "-" ? stderr : stdout);
   } else {
-    report.results = planned(points, report.device.sms);
+    report.results = planned(points, of_current_device);
+
     size_t done = 0;
     for (int pass = 0; pass < passes; ++pass)
       for (Result& result : report.results) {

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <stdexcept>
 
+#include "device/card.h"
 #include "half.h"
 #include "kernels.h"
 #include "params.h"
@@ -260,7 +261,12 @@ Options Options::parse(int argc, const char* const* argv) {
       add_list(app, "--lengths-k", o.lengths_k, number(0, most_length), "Their keys, if not as many as queries");
   CLI::Option* multiprocessors = add_number(
       app, "--multiprocessors", o.multiprocessors, 1, 1024,
-      "Of the device that --plan and --list are for (this machine's; without a GPU 132, as of H100 SXM and H200)");
+      "Of the device that --plan and --list are for, an H200 otherwise (this machine's; without a GPU 132)");
+  std::vector<std::string> cards;
+  for (const NamedCard& known : known_cards) cards.push_back(known.name);
+  CLI::Option* card = app.add_option("--card", o.card, "That --plan is for: " + CLI::detail::join(cards, ","))
+                          ->check(validator(CLI::IsMember(cards)))
+                          ->type_name("WORD");
 
   app.option_defaults()->group("Output");
   CLI::Option* csv = app.add_option("--csv", o.csv, "Name ending in .csv; - is standard output")
@@ -298,6 +304,8 @@ Options Options::parse(int argc, const char* const* argv) {
     throw std::invalid_argument(lengths_k->get_name() + " has no meaning without " + lengths->get_name());
   if (multiprocessors->count() && !o.plan && !o.list)
     throw std::invalid_argument(multiprocessors->get_name() + " has no meaning without --plan or --list");
+  if (card->count() && !o.plan) throw std::invalid_argument(card->get_name() + " has no meaning without --plan");
+  keep_apart({card}, {multiprocessors, lengths});
   keep_apart({direction}, {append, combine, overhead, reference, plan});
   keep_apart({append, combine, overhead, reference}, {set, kernels, filter, clock, csv});
   keep_apart({overhead, reference}, {rows});

@@ -14,7 +14,8 @@ struct Options {
   Protocol protocol;
   bool append = false, combine = false, overhead = false, reference = false, list = false, plan = false, pieces = false;
   std::vector<int64_t> lengths, lengths_k;  // of packed sequences that plans are for; empty: the points are planned
-  int multiprocessors = 0;  // that plans are for; 0: this machine's
+  std::string card;         // that plans are for, by its name,
+  int multiprocessors = 0;  // or by so many; neither: this machine's
   bool progress = false;  // already decided: a terminal, or asked for
   std::string csv, json;  // files; "-" is standard output
   std::string answer;     // the help text or the version, if it was asked for

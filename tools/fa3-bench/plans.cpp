@@ -75,18 +75,18 @@ bool find_rows(const Point& point, const std::string& label, ForwardProblem& pro
   return false;
 }
 
-bool add_plan(const Point& point, int multiprocessors, bool pieces, std::string& text) {
+bool add_plan(const Point& point, const Card& card, bool pieces, std::string& text) {
   ForwardProblem problem;
   Fit fits;
   if (!find_rows(point, point.label(), problem, fits, text, [](ForwardProblem&) {})) return false;
   text += columns;
-  const int taken = plan(problem, fits, multiprocessors).forward.row;
+  const int taken = plan(problem, fits, card).forward.row;
   const auto show = [&](int row) {
     RowPlan made;
-    plan_row(problem, row, multiprocessors, made);
+    plan_row(problem, row, card, made);
     text += row_of_table(forward_row(row),
                          {made.tiles.count(), made.pieces.count(), most_parts(made), made.whole_us, made.predicted_us},
-                         multiprocessors, row == taken);
+                         card.multiprocessors, row == taken);
     if (pieces && row == taken) text += work_of(made);
   };
   for (int i = 0; i < fits.count; ++i) show(fits.rows[i]);
@@ -215,13 +215,13 @@ Plans show_plans(const std::vector<Point>& points, const SequenceLengths& length
   return plans;
 }
 
-Plans show_plans(const std::vector<Point>& points, int multiprocessors, bool pieces) {
+Plans show_plans(const std::vector<Point>& points, const Card& card, bool pieces) {
   Plans plans{
-      line("On %d multiprocessors. *: what the library takes; of causal problems with 4 tiles\n"
+      line("On %d multiprocessors, with %.2f TB/s of memory. *: what the library takes; of causal problems with 4 tiles\n"
            "or more for each multiprocessor the first, whatever is predicted. parts: of one tile, at most.\n",
-           multiprocessors), 0};
+           card.multiprocessors, card.memory_bytes_per_us / 1e6), 0};
   plans.text += "A kernel that takes V as tiles comes last, where a pass that makes them goes before it.\n";
-  for (const Point& point : points) plans.refused += !add_plan(point, multiprocessors, pieces, plans.text);
+  for (const Point& point : points) plans.refused += !add_plan(point, card, pieces, plans.text);
   return plans;
 }
 

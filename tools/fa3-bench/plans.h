@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "device/card.h"
 #include "point.h"
 
 namespace fa3::bench {
@@ -14,7 +15,7 @@ struct Plans {
   std::string text;
   size_t refused;  // so many points no kernel runs
 };
-Plans show_plans(const std::vector<Point>& points, int multiprocessors, bool pieces);
+Plans show_plans(const std::vector<Point>& points, const Card& card, bool pieces);
 
 // The same for packed sequences, as many as the points have batch entries, of so many queries and keys each. Their
 // pieces are those that the device would make (ptx/plan_lengths.h).

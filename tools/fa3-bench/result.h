@@ -33,7 +33,8 @@ struct Result {
   void add_pass(std::vector<double> milliseconds);
 };
 
-// Nothing is measured yet, but kernel or problem is known.
+// Nothing is measured yet, but kernel or problem is known. multiprocessors: as of the library's questions.
+inline constexpr int of_current_device = 0;
 std::vector<Result> planned(const std::vector<Point>& points, int multiprocessors);
 
 }  // namespace fa3::bench

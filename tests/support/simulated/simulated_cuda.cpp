@@ -107,6 +107,8 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? 9
            : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? 0
            : attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT     ? fa3::test::multiprocessors
+           : attribute == CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH  ? 5120
+           : attribute == CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE            ? 50 << 20
                                                                        : 1980000;
   return CUDA_SUCCESS;
 }
