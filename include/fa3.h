@@ -377,7 +377,9 @@ enum fa3_forward_flags {
    * do not shrink where V has a mean (see v_mean). Slower. */
   FA3_FLAG_TWO_LEVEL = 2,
   /* A sequence has the same bits alone and in any batch. See "Bits" above. */
-  FA3_FLAG_BATCH_INVARIANT = 4
+  FA3_FLAG_BATCH_INVARIANT = 4,
+  /* fa3_backward only: a more exact dq where keys have a mean. See "Centered keys" there. */
+  FA3_FLAG_CENTERED_K = 8
 };
 
 /* Would fa3_forward accept these parameters, and if not, why? Host only: no GPU, driver or context is needed.
@@ -492,7 +494,7 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  *   rounded up, are beyond INT32_MAX, or those of one head of all sequences beyond 2^30 - 2048. */
 typedef struct fa3_backward_params {
   size_t struct_size;
-  uint64_t flags; /* 0 or FA3_FLAG_DETERMINISTIC */
+  uint64_t flags; /* FA3_FLAG_DETERMINISTIC, FA3_FLAG_CENTERED_K */
   fa3_tensor q, k, v, o, lse, dout;
   fa3_tensor dq, dk, dv;
   int32_t mask;        /* fa3_mask */

@@ -189,6 +189,8 @@ struct BackwardRow : TiledRow {
     return producer_registers() + dq_registers() + warpgroups() * consumer_registers();
   }
 
+  // With Trait::centered_k: a mean of the keys, and 8 columns of ones, by which dS is multiplied for its row sums.
+  constexpr int key_mean_bytes() const { return has(Trait::centered_k) && all_gradients() ? d * 4 + 8 * 32 : 0; }
   // K and V, Q and dO of each stage, two dS or P, dQ on its way out, LSE and D of each stage. With Gradients::queries Q
   // and dO of its rows, K of each stage, and one V.
   constexpr int smem_bytes() const {
@@ -196,7 +198,7 @@ struct BackwardRow : TiledRow {
       return 2 * Br * d * element_bytes() + stages * k_block_bytes() + v_block_bytes() + barrier_bytes;
     const int rows_and_barriers = stages * 2 * Br * 4 + 384;
     return 2 * k_block_bytes() + stages * 2 * Br * d * element_bytes() + 2 * Bc * Br * element_bytes() +
-           (all_gradients() ? Br * d * 4 : 0) + (rows_and_barriers + 1023) / 1024 * 1024;
+           (all_gradients() ? Br * d * 4 : 0) + (rows_and_barriers + key_mean_bytes() + 1023) / 1024 * 1024;
   }
 
   constexpr bool valid() const {
@@ -207,6 +209,9 @@ struct BackwardRow : TiledRow {
            (!has(Trait::own_lengths) || !has(Trait::as_written)) &&
            (!transforms_scores() || (has(Trait::own_lengths) && takes_several_blocks())) &&
            (!has(Trait::softcap) || !has(Trait::alibi)) &&
+           (!has(Trait::centered_k) ||
+            (has(Trait::own_lengths) && !transforms_scores() && gradients != Gradients::keys &&
+             !has(Trait::one_key_block))) &&
            moved_registers() <= launched_registers(threads());
   }
 };
