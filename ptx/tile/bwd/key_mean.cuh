@@ -1,6 +1,6 @@
-// With Trait::centered_k: dQ = dS K loses what rounding makes of dS. A row of dS sums up to 0, but for that rounding,
-// and what the rounded one sums up to goes into dQ times the keys' mean, which may be far larger than what else there is
-// of the keys. So it is taken off: dQ = dS K - (row sums of rounded dS) c, which is right for any c.
+// With Trait::centered_k. A row of dS sums up to 0, but for its rounding, and what the rounded one sums up to goes into
+// dQ = dS K times the keys' mean, which may be far larger than what else there is of the keys. So it is taken off:
+// dQ = dS K - (row sums of rounded dS) c. That is right for any c, so a mean of some of the keys will do.
 #pragma once
 #include "../../isa/barrier.cuh"
 #include "../../isa/fence.cuh"
@@ -44,8 +44,8 @@ struct alignas(16) KeyMean {
   }
 };
 
-// Row sums of rounded dS of 64 query rows, from dS^T in shared memory, as a product with ones. (By mma, with operands in
-// registers, the whole pass took 6 to 9% longer.) sums[0]: of a thread's first row; sums[2]: of the other one.
+// Row sums of rounded dS of 64 query rows, from dS^T in shared memory, as a product with ones. (By mma, from registers,
+// the backward pass took 7 to 9% longer.) sums[0]: of a thread's first row; sums[2]: of the other one.
 FA3_DEVICE void issue_row_sums(float (&sums)[sum_columns / 2], uint64_t ds, const KeyMean& by) {
   const uint64_t ones = descriptor_start(by.ones) | descriptor(128, 256, Swizzle::none);
 #pragma unroll
