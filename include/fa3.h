@@ -377,7 +377,9 @@ enum fa3_forward_flags {
    * do not shrink where V has a mean (see v_mean). Slower. */
   FA3_FLAG_TWO_LEVEL = 2,
   /* A sequence has the same bits alone and in any batch. See "Bits" above. */
-  FA3_FLAG_BATCH_INVARIANT = 4
+  FA3_FLAG_BATCH_INVARIANT = 4,
+  /* fa3_backward only: a more exact dq where keys have a mean. See "Centered keys" there. */
+  FA3_FLAG_CENTERED_K = 8
 };
 
 /* Would fa3_forward accept these parameters, and if not, why? Host only: no GPU, driver or context is needed.
@@ -485,6 +487,15 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  *   the same kind of device. Elsewhere dq is a sum in no fixed order, and its last bits may differ; with
  *   FA3_FLAG_DETERMINISTIC it is summed up in a fixed one, which takes up to 10% longer, with few heads up to 30%.
  *   (fa3_reference_backward: always the same bits.)
+ * - Centered keys: FA3_FLAG_CENTERED_K makes dq more exact where channels of k have means, as those of trained models
+ *   do. A row of dS sums up to 0, but not when it is rounded to 16 bits, and what is left is in dq times the keys'
+ *   mean. With the flag it is taken off, for a mean of up to 64 of the keys that rows of the sequence see. Relative
+ *   errors of dq in bf16 for means of 0, 1, 2 and 4 standard deviations: 3.0, 3.0, 3.0 and 3.0e-3 with it, 3.0, 4.3,
+ *   6.8 and 12e-3 without. It takes up to 15% longer. lse must be of exactly the call's keys: where keys are split
+ *   between calls (context parallelism) dq means nothing. For rows of dS with other sums than 0 it is not:
+ *   FA3_ERROR_UNSUPPORTED with sinks or dlse, and also with softcap or alibi_slopes. Calls with it, batched ones too,
+ *   are served (see "Packed lengths, windows, chunks, sinks" below), by kernels of fa3_bwdservedcentered...; above 128
+ *   columns dk and dv are from those without the flag. fa3_reference_backward takes it, and nothing is other there.
  * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
  *   fa3_forward. Beyond batch * heads * seqlen_q = INT32_MAX, seqlen_q rounded up to block_q (see fa3_kernel_info), or
  *   batch * heads_kv * ceil(seqlen_k / block_kv) = INT32_MAX / 2, FA3_ERROR_UNSUPPORTED (not of
@@ -492,7 +503,7 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  *   rounded up, are beyond INT32_MAX, or those of one head of all sequences beyond 2^30 - 2048. */
 typedef struct fa3_backward_params {
   size_t struct_size;
-  uint64_t flags; /* 0 or FA3_FLAG_DETERMINISTIC */
+  uint64_t flags; /* FA3_FLAG_DETERMINISTIC, FA3_FLAG_CENTERED_K */
   fa3_tensor q, k, v, o, lse, dout;
   fa3_tensor dq, dk, dv;
   int32_t mask;        /* fa3_mask */
@@ -519,10 +530,10 @@ typedef struct fa3_backward_params {
 
 /* Packed lengths, windows, chunks, sinks: as in "Packed lengths, pages, windows, sinks" above, of which the backward
  * pass has all but pages, left padding, cache entries, schedules and FA3_FLAG_BATCH_INVARIANT. The fields have the
- * forward call's names, rules and values. A call with any of it is served by kernels of its own, whose names begin with
- * fa3_bwdserved: no other kernel can be named for it, nor one of these for another call. Their sequences have at most
- * 2^26 rows and keys, and rows of dq, dk and dv are at most 2^20 bytes apart; more is FA3_ERROR_UNSUPPORTED (not of
- * fa3_reference_backward).
+ * forward call's names, rules and values. A call with any of it, or with FA3_FLAG_CENTERED_K, is served by kernels of
+ * its own, whose names begin with fa3_bwdserved: no other kernel can be named for it, nor one of these for another
+ * call. Their sequences have at most 2^26 rows and keys, and rows of dq, dk and dv are at most 2^20 bytes apart; more
+ * is FA3_ERROR_UNSUPPORTED (not of fa3_reference_backward).
  *
  * | tensor             | dims                                      | dtype    | strides    |
  * |--------------------|-------------------------------------------|----------|------------|
@@ -566,7 +577,8 @@ FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
  * Of a call with lengths, windows, chunks or sinks it follows from shapes and maxima, as the lengths are never read: as
  * much as above for all rows of q together and up to 128 more for each sequence, in one run; besides 64 bytes for
  * each block of keys that all sequences together may have, some 100 for each sequence (with FA3_MASK_CHUNK for each
- * chunk of one), and where dsinks is wanted 4 for each 64 queries of each head. */
+ * chunk of one), where dsinks is wanted 4 for each 64 queries of each head, and with FA3_FLAG_CENTERED_K 4 * head_dim
+ * (the kernel's) for each head of k of each sequence. */
 FA3_API fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes);
 
 /* Enqueues the backward pass on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. */

@@ -126,8 +126,33 @@ struct TransformedBackwardParams : PlannedBackwardParams {
 };
 static_assert(sizeof(TransformedBackwardParams) <= 4096);
 
+// FA3_FLAG_CENTERED_K: a mean of the keys is that of so many at most, as any number is right in its place
+// (tile/bwd/key_mean.cuh). The n-th of them is one in each of as many equal parts, at another place of each part, so
+// that no period of the keys is met. The golden ratio, in 65536ths, spreads these places.
+inline constexpr int32_t most_mean_keys = 64;
+constexpr int32_t mean_key(int32_t n, int32_t keys) {
+  if (keys <= most_mean_keys) return n;
+  const uint32_t within = static_cast<uint32_t>(n) * 40503u % 65536;
+  return static_cast<int32_t>((static_cast<uint64_t>(n) * 65536 + within) * static_cast<uint32_t>(keys) /
+                              (65536 * most_mean_keys));
+}
+
+// And what rows take, and the pass before them, that take a mean of the keys off dQ (Trait::centered_k).
+struct CenteredBackwardParams : PlannedBackwardParams {
+  const uint16_t* k_rows;
+  RowStrides k_stride;
+  float* key_means;  // of each sequence of the call and each of its heads of K and V: one for each column
+
+  // Of the columns that the kernels have, which may be more than the tensor's.
+  constexpr float* key_mean(int32_t sequence, int32_t head_kv, int32_t columns) const {
+    return key_means + (static_cast<int64_t>(sequence) * keys.heads + head_kv) * columns;
+  }
+};
+static_assert(sizeof(CenteredBackwardParams) <= 4096);
+
 // How much of that a row's kernel takes.
 constexpr size_t parameter_bytes(const BackwardRow& row) {
+  if (row.has(Trait::centered_k)) return sizeof(CenteredBackwardParams);
   if (row.transforms_scores()) return sizeof(TransformedBackwardParams);
   return row.has(Trait::own_lengths) ? sizeof(PlannedBackwardParams) : sizeof(BackwardParams);
 }

@@ -56,6 +56,7 @@ enum class Pass {
   bwd_finish,
   bwd_sum,
   bwd_plan,
+  bwd_key_means,
   bwd_prepare_lengths,
   bwd_finish_lengths,
   quantize,
@@ -158,20 +159,25 @@ enum class Trait : uint32_t {
   // causal: 28000 tokens +19%, 32768 0 to +8%, 65536 +6 to +11%, 131072 +2 to +7%; at d 64 -5 to -6%.
   keeps_together = 1 << 23,
 
+  // For FA3_FLAG_CENTERED_K: the row sums of rounded dS times a mean of the keys are taken off dQ
+  // (tile/bwd/key_mean.cuh).
+  centered_k = 1 << 24,
+
   // Of passes, from bit 28 on:
 
   // Of fa3_quantize, with rotary embedding, which takes registers from all others.
   rotates = 1 << 28,
 
-  // What all rows of fwd.cu share; those of packed heads; and both with lengths of their own.
+  // What all rows of fwd.cu share; those of packed heads; and both with lengths of their own. Then backward rows.
   fast = chosen | splits | speculative | hold_exps,
   fast_packed = fast | early_claim | early_first_q,
   served = fast | own_lengths,
   served_packed = fast_packed | own_lengths,
+  centered_served = own_lengths | centered_k,
 
   // What a row of each kind may have.
   of_backward = chosen | hold_exps | own_lengths | softcap | alibi | one_key_block | as_written | prepares_ahead |
-                keeps_together,
+                keeps_together | centered_k,
   of_pass = rotates,
   of_forward = one_key_block - 1,  // all that stand above it
 };

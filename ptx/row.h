@@ -189,6 +189,8 @@ struct BackwardRow : TiledRow {
     return producer_registers() + dq_registers() + warpgroups() * consumer_registers();
   }
 
+  // With Trait::centered_k: a mean of the keys, and 8 columns of ones, by which dS is multiplied for its row sums.
+  constexpr int key_mean_bytes() const { return has(Trait::centered_k) && all_gradients() ? d * 4 + 8 * 32 : 0; }
   // K and V, Q and dO of each stage, two dS or P (with softcap each P's derivatives), dQ on its way out, LSE and D of
   // each stage. With Gradients::queries Q and dO of its rows, K of each stage, and one V.
   constexpr int smem_bytes() const {
@@ -198,7 +200,7 @@ struct BackwardRow : TiledRow {
     const bool keeps_slopes = gradients == Gradients::keys && has(Trait::softcap);
     const int squares = keeps_slopes ? 4 : 2;
     return 2 * k_block_bytes() + stages * 2 * Br * d * element_bytes() + squares * Bc * Br * element_bytes() +
-           (all_gradients() ? Br * d * 4 : 0) + (rows_and_barriers + 1023) / 1024 * 1024;
+           (all_gradients() ? Br * d * 4 : 0) + (rows_and_barriers + key_mean_bytes() + 1023) / 1024 * 1024;
   }
 
   constexpr bool valid() const {
@@ -209,6 +211,9 @@ struct BackwardRow : TiledRow {
            (!has(Trait::own_lengths) || !has(Trait::as_written)) &&
            (!transforms_scores() || has(Trait::own_lengths)) &&
            (!has(Trait::softcap) || !has(Trait::alibi)) &&
+           (!has(Trait::centered_k) ||
+            (has(Trait::own_lengths) && !transforms_scores() && gradients != Gradients::keys &&
+             !has(Trait::one_key_block))) &&
            moved_registers() <= launched_registers(threads());
   }
 };

@@ -2,7 +2,7 @@
 // Accumulate Instructions).
 //
 // D (64 x n, float32, in registers) += A (64 x k) B (k x n). Wrappers are overloaded on the accumulator array: n / 2
-// registers a thread, n a multiple of 16. Thread t of the warpgroup (warp w = t / 32, lane l = t % 32) holds
+// registers a thread, n 8 or a multiple of 16. Thread t of the warpgroup (warp w = t / 32, lane l = t % 32) holds
 // D[16 w + l / 4 + 8 i][8 g + 2 (l % 4) + c] in d[4 g + 2 i + c].
 //   _ss: A and B are described by shared-memory descriptors (tile/gemm.cuh).
 //   _rs: A comes from registers, four a k-step.
@@ -44,6 +44,7 @@ FA3_DEVICE void wgmma_owned(uint32_t (&a)[Count]) {
 }
 
 // Operand lists. FA3_LIST_n: the first n operands; FA3_OUT_n(d): the constraints of d[0 .. n-1].
+#define FA3_LIST_4 "%0, %1, %2, %3"
 #define FA3_LIST_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define FA3_LIST_16 FA3_LIST_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define FA3_LIST_24 FA3_LIST_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
@@ -63,6 +64,7 @@ FA3_DEVICE void wgmma_owned(uint32_t (&a)[Count]) {
 #define FA3_OUT(d, i)                                                                                          \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
       "+f"(d[i + 7])
+#define FA3_OUT_4(d) "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 #define FA3_OUT_8(d) FA3_OUT(d, 0)
 #define FA3_OUT_16(d) FA3_OUT_8(d), FA3_OUT(d, 8)
 #define FA3_OUT_24(d) FA3_OUT_16(d), FA3_OUT(d, 16)
@@ -129,6 +131,7 @@ FA3_DEVICE void wgmma_owned(uint32_t (&a)[Count]) {
   FA3_WGMMA_TYPE(bf16, n, r, r1, r2, r3, r4, r5, r6) \
   FA3_WGMMA_TYPE(f16, n, r, r1, r2, r3, r4, r5, r6)  \
   FA3_WGMMA_8BIT(e4m3, n, r, r1, r2, r3, r4, r5)
+FA3_WGMMA(8, 4, 5, 6, 7, 8, 9, 10)
 FA3_WGMMA(16, 8, 9, 10, 11, 12, 13, 14)
 FA3_WGMMA(32, 16, 17, 18, 19, 20, 21, 22)
 FA3_WGMMA(48, 24, 25, 26, 27, 28, 29, 30)

@@ -9,6 +9,7 @@
 //  - dQ is added by TMA, which needs no semaphore; the first one to come stores instead, so that nothing is cleared.
 //  - dQ is rounded between key blocks by the consumers, whose K is on its way then. A kernel behind rounds the last
 //    ones.
+//  - With Trait::centered_k what rounding has made of dS's row sums is taken off dQ (tile/bwd/key_mean.cuh).
 //  - With Trait::one_key_block dQ of a tile is complete at once. It is staged rounded then, and stored.
 //  - LSE and D of later query tiles are prepared by a warp of the producer's, beside the products. A kernel before
 //    prepares the first ones.
@@ -197,12 +198,15 @@ FA3_DEVICE void dq_consumer(const Params& p, BackwardSmem& smem, int warp) {
   Use use;              // of smem.ds
   uint32_t parity = 0;  // of the uses of smem.dq
   float D[dq_columns / 2];
+  float row_sums[sum_columns / 2];  // with Trait::centered_k
   for (int n = 0;; n++) {
     const int number = smem.claims.read_by_warp(n);
     if (!is_block(p, number)) return;
-    const int all = KeyWork(p, number).all;
+    const KeyWork work(p, number);
+    const int all = work.all;
     __syncwarp();
     if (lane == 0) smem.claims.release(n);
+    if constexpr (has(Trait::centered_k)) smem.key_mean[0].load(p, work, barrier_warpgroup);
     wait(smem.full_k, n & 1);
     if (all == 0 && lane == 0) arrive(smem.empty_k);
     for (int j = 0; j < all; j++, use.next<ds_buffers>(), parity ^= 1) {
@@ -216,11 +220,23 @@ FA3_DEVICE void dq_consumer(const Params& p, BackwardSmem& smem, int warp) {
                  ds + uint64_t(use.index) * descriptor_units(sizeof smem.ds[0]) +
                      descriptor_units(slab * Bc * slab_row_bytes),
                  k + descriptor_units(columns * Bc * slab_row_bytes));                                    // A3.28
+        if constexpr (has(Trait::centered_k))
+          if (columns == 0)
+            issue_row_sums(row_sums,
+                           ds + uint64_t(use.index) * descriptor_units(sizeof smem.ds[0]) +
+                               descriptor_units(slab * Bc * slab_row_bytes),
+                           smem.key_mean[0]);
         wgmma_commit_group();
+        MeanOfColumns<dq_columns> mean;
+        if constexpr (has(Trait::centered_k)) mean.load(smem.key_mean[0].mean + columns * dq_columns, lane);
         wait(smem.empty_dq[square], parity ^ 1);
         wgmma_wait_group<0>();
         wgmma_owned(D);
         if (square == dq_squares - 1 && lane == 0) arrive(smem.empty_ds[use.index]);
+        if constexpr (has(Trait::centered_k)) {
+          if (columns == 0) wgmma_owned(row_sums);
+          mean.take_off(D, row_sums[0], row_sums[2]);
+        }
         if (square == dq_squares - 1 && j == all - 1 && lane == 0) arrive(smem.empty_k);
         if constexpr (has(Trait::one_key_block)) {
           stage_gradient<64>(D, p.softmax_scale, dq_buffer(smem, square), warp);
@@ -424,6 +440,7 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   const int warp = warp_of_block();
   BackwardSmem& smem = *reinterpret_cast<BackwardSmem*>(shared_memory());
   if (threadIdx.x == 0) init_barriers(smem, p.order.adders == 2);
+  if constexpr (has(Trait::centered_k)) smem.key_mean[0].fill_ones();
   if (threadIdx.x == 32)
     for (const TensorMap* map : {&p.q, &p.k, &p.v, &p.dout, &p.dk, &p.dv}) ptx::prefetch_tensormap(map);
   ptx::bar_sync(barrier_all, config.threads());

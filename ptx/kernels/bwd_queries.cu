@@ -15,8 +15,10 @@
 #include "../isa/setmaxnreg.cuh"
 #include "../isa/tma.cuh"
 #include "../tile/bwd/gemm.cuh"
+#include "../tile/bwd/key_mean.cuh"
 #include "../tile/bwd/queries_smem.cuh"
 #include "../tile/bwd/query_work.cuh"
+#include "../tile/bwd/rows.cuh"
 #include "../tile/bwd/scores.cuh"
 #include "../tile/bwd/store.cuh"
 #include "../tile/load.cuh"
@@ -61,6 +63,7 @@ FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& wo
 
   float dQ[d / 2], S[Bc / 2], dP[Bc / 2];  // S, and then P, with softcap times the derivative
   uint32_t dS[Bc / 4];
+  float row_sums[2] = {};  // with Trait::centered_k: of the thread's columns of rounded dS
 #pragma unroll
   for (int i = 0; i < d / 2; i++) dQ[i] = 0.f;
   wgmma_owned(dQ);
@@ -88,6 +91,10 @@ FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& wo
       const float low = dP[2 * i] - D, high = dP[2 * i + 1] - D;
       dS[i] = transforms_scores ? pack(S[2 * i] * low, S[2 * i + 1] * high)
                                 : scaled(pack(S[2 * i], S[2 * i + 1]), low, high);
+      if constexpr (has(Trait::centered_k)) {
+        const float2 rounded = unpack(dS[i], is_bf16);
+        row_sums[i % 2] += rounded.x + rounded.y;
+      }
     }
     wgmma_owned(dS);
   };
@@ -146,6 +153,15 @@ FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& wo
     wgmma_commit_group();
     wgmma_wait_group<0>();
     wgmma_owned(dQ);
+  }
+  if constexpr (has(Trait::centered_k)) {
+    const auto of_row = [](float sum) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+    };
+    MeanOfColumns<d> mean;
+    mean.load(key_mean_of(p, work.batch, work.head_kv), lane);
+    mean.take_off(dQ, of_row(row_sums[0]), of_row(row_sums[1]));
   }
   bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
   // What changes scores leaves no registers for these numbers meanwhile.

@@ -19,6 +19,7 @@ struct BackwardProblem : ServedShape {
   View dsinks;            // as sinks
   const char* kernel;     // the caller's; null: any that fits
   bool deterministic;     // FA3_FLAG_DETERMINISTIC
+  bool centered_k;        // FA3_FLAG_CENTERED_K
 
   bool has_queries() const { return batch > 0 && heads > 0 && seqlen_q > 0; }
   bool has_keys() const { return batch > 0 && heads_kv > 0 && seqlen_k > 0; }
@@ -53,6 +54,7 @@ enum class BackwardStep {
   queries,    // then dQ
   finish,
   plan_lengths,  // first of all, of served problems: the list of key blocks
+  key_means,     // then, with FA3_FLAG_CENTERED_K
   sum_keys  // dK and dV, of several parts
 };
 struct BackwardLaunch {
@@ -65,10 +67,11 @@ struct ServedRun {
   PlanBackwardParams call;
   size_t list, sink_sums;  // in the workspace
   int32_t sink_sums_each;  // of a head
+  size_t key_means;        // with FA3_FLAG_CENTERED_K
   int32_t zero_slices, zero_blocks, finish_sharers, finish_blocks;
 };
 struct BackwardRun {
-  static constexpr int most_launches = 5;
+  static constexpr int most_launches = 6;
   BackwardLaunch launches[most_launches];
   int launch_count;    // 0 for a problem without gradients
   int row;             // of the kernel that computes gradients, or the first one

@@ -202,7 +202,9 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
   plan.row = n;
   plan.sums_dq = sums_dq(row);
   ServedRun& served = plan.served;
-  if (!plan_params(problem, row, served.call)) return too_many(problem);
+  const int64_t key_means = problem.batch * problem.heads_kv;
+  if (!plan_params(problem, row, served.call) || (problem.centered_k && key_means > most_blocks))
+    return too_many(problem);
   const PlanBackwardParams& call = served.call;
   const int32_t tiles_per_visit = row.listed_rows() / backward_tile_rows;
   const bool has_pairs = problem.has_queries() && problem.has_keys();
@@ -240,6 +242,7 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
     plan.visits = plan.counters + static_cast<size_t>(added + 1) * sizeof(uint32_t);
     plan.counters_end = plan.visits + static_cast<size_t>(visits) * sizeof(uint32_t);
     served.list = place(list_bytes(call));
+    if (problem.centered_k) served.key_means = place(key_means * row.d * int64_t{sizeof(float)});
   }
   if (wants_dsinks) served.sink_sums = place(heads * served.sink_sums_each * int64_t{sizeof(float)});
   plan.workspace_bytes = std::max(plan.workspace_bytes, bytes);
@@ -248,12 +251,13 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
     if (work > 0) plan.launches[plan.launch_count++] = {step, launched, narrow(work)};
   };
   if (has_pairs) add(BackwardStep::plan_lengths, pass_of(Pass::bwd_plan, 0), 1);
+  if (has_pairs && problem.centered_k) add(BackwardStep::key_means, pass_of(Pass::bwd_key_means, row.d), key_means);
   add(BackwardStep::prepare, pass_of(Pass::bwd_prepare_lengths, row.d),
       served.zero_blocks + tiles / tiles_per_visit);
   if (has_pairs) add(BackwardStep::gradients, n, key_blocks);
   if (has_pairs && !row.all_gradients()) {
     plan.query_order = query_order_of(problem, call);
-    add(BackwardStep::queries, queries_row_of(row), heads * call.most_tiles);
+    add(BackwardStep::queries, queries_row_of(row, problem.centered_k), heads * call.most_tiles);
   }
   add(BackwardStep::finish, pass_of(Pass::bwd_finish_lengths, row.d),
       served.finish_blocks + (wants_dsinks ? heads : 0));

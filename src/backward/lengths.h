@@ -15,11 +15,12 @@ constexpr int pass_of(Pass pass, int head_dim) {
 }
 
 // The kernel for dQ that goes with one for dK and dV, or -1.
-constexpr int queries_row_of(const BackwardRow& keys) {
+constexpr int queries_row_of(const BackwardRow& keys, bool centered_k) {
   for (int n = first_backward; n < first_pass; ++n) {
     const BackwardRow& row = backward_row(n);
     if (row.gradients == Gradients::queries && row.dtype == keys.dtype && row.d == keys.d && row.mask == keys.mask &&
-        row.has(Trait::softcap) == keys.has(Trait::softcap) && row.has(Trait::alibi) == keys.has(Trait::alibi))
+        row.has(Trait::softcap) == keys.has(Trait::softcap) && row.has(Trait::alibi) == keys.has(Trait::alibi) &&
+        row.has(Trait::centered_k) == centered_k)
       return n;
   }
   return -1;

@@ -76,6 +76,15 @@ BackwardKeys keys_of(const BackwardProblem& problem) {
   return keys;
 }
 
+CenteredBackwardParams centered(const PlannedBackwardParams& params, const BackwardProblem& problem,
+                                const BackwardRun& plan, char* workspace) {
+  CenteredBackwardParams its{};
+  static_cast<PlannedBackwardParams&>(its) = params;
+  its.k_rows = static_cast<const uint16_t*>(problem.k.data), its.k_stride = strides_of(problem.k);
+  its.key_means = reinterpret_cast<float*>(workspace + plan.served.key_means);
+  return its;
+}
+
 fa3_status fill(const Driver& driver, const BackwardProblem& problem, const BackwardRun& plan, char* workspace,
                 PlanBackwardPassParams& pass, TransformedBackwardParams& params) {
   const ServedRun& served = plan.served;
@@ -122,9 +131,12 @@ fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& pla
   PlanBackwardPassParams pass{};
   TransformedBackwardParams params{};
   if (fa3_status status = fill(driver, problem, plan, static_cast<char*>(workspace), pass, params)) return status;
+  CenteredBackwardParams with_means = centered(params, problem, plan, static_cast<char*>(workspace));
   for (int i = 0; i < plan.launch_count; ++i) {
     const BackwardLaunch& launch = plan.launches[i];
-    void* const its = launch.step == BackwardStep::plan_lengths ? static_cast<void*>(&pass) : &params;
+    void* const its = launch.step == BackwardStep::plan_lengths ? static_cast<void*>(&pass)
+                      : problem.centered_k                      ? static_cast<void*>(&with_means)
+                                                                : &params;
     const int32_t grid = grid_of(launch, device.context->card.multiprocessors);
     if (fa3_status status = enqueue(driver, rows[launch.row], functions[i], grid, its, i > 0, stream)) return status;
   }

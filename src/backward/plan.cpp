@@ -30,6 +30,7 @@ bool fits(const BackwardRow& row, const BackwardProblem& problem) {
   return row.gradients != Gradients::queries && row.dtype == dtype_of(problem.q.dtype) &&
          row.has(Trait::own_lengths) == problem.served && (problem.served || row.mask == problem.mask()) &&
          row.has(Trait::softcap) == has_softcap(problem) && row.has(Trait::alibi) == has_slopes(problem) &&
+         (row.has(Trait::centered_k) == problem.centered_k || row.gradients == Gradients::keys) &&
          row.d >= problem.head_dim && row.dv >= problem.head_dim_v &&
          (!row.has(Trait::one_key_block) || most_keys(problem) <= row.Bc);
 }
@@ -43,7 +44,7 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
     if (!row || !fits(*row, problem))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
                   "params->kernel is %s, which is not a backward kernel for this dtype, mask, head_dim, head_dim_v and "
-                  "seqlen_k, softcap and alibi_slopes",
+                  "seqlen_k, softcap, alibi_slopes and FA3_FLAG_CENTERED_K",
                   rows[found].name);
     if (problem.deterministic && row->has(Trait::as_written))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
@@ -70,9 +71,10 @@ constexpr bool is_complete(const BackwardRow& row) {
   if (row.gradients == Gradients::queries) return true;
   if (row.has(Trait::own_lengths))
     return pass_of(Pass::bwd_prepare_lengths, row.d) >= 0 && pass_of(Pass::bwd_finish_lengths, row.d) >= 0 &&
-           (row.all_gradients() || queries_row_of(row) >= 0);
+           pass_of(Pass::bwd_key_means, row.d) >= 0 &&
+           (row.all_gradients() || (queries_row_of(row, false) >= 0 && queries_row_of(row, true) >= 0));
   return pass_of(Pass::bwd_prepare, row.d) >= 0 && pass_of(Pass::bwd_sum, row.d) >= 0 &&
-         (row.all_gradients() ? pass_of(Pass::bwd_finish, row.d) : queries_row_of(row)) >= 0;
+         (row.all_gradients() ? pass_of(Pass::bwd_finish, row.d) : queries_row_of(row, false)) >= 0;
 }
 static_assert(std::all_of(backward_rows.begin(), backward_rows.end(), is_complete),
               "a row of the backward pass lacks a pass, or the kernel for dQ");
@@ -121,7 +123,7 @@ void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, Backwar
   if (plan.sums_dq)
     add(BackwardStep::finish, pass_of(Pass::bwd_finish, row.d), (all - order.done_behind * section) * order.share);
   if (!row.all_gradients()) {
-    const int queries = queries_row_of(row);
+    const int queries = queries_row_of(row, false);
     const int64_t query_blocks = divide_up(problem.seqlen_q, backward_row(queries).Br);
     plan.query_order = block_order_of(heads, query_blocks, visible_of(problem));
     add(BackwardStep::queries, queries, heads * query_blocks);

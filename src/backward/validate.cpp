@@ -69,7 +69,20 @@ fa3_forward_params forward_of(const fa3_backward_params& p) {
   forward.cu_seqlens_q = p.cu_seqlens_q, forward.cu_seqlens_k = p.cu_seqlens_k;
   forward.seqused_q = p.seqused_q, forward.seqused_k = p.seqused_k;
   forward.softcap = p.softcap, forward.reserved = p.reserved, forward.alibi_slopes = p.alibi_slopes;
+  forward.flags = p.flags & FA3_FLAG_CENTERED_K;
   return forward;
+}
+
+// With sinks and dlse rows of dS do not sum up to 0.
+Status check_centered_k(const fa3_backward_params& p) {
+  if (!(p.flags & FA3_FLAG_CENTERED_K)) return FA3_OK;
+  const char* const other = is_there(p.sinks)          ? "sinks"
+                            : is_there(p.dlse)         ? "dlse"
+                            : p.softcap != 0           ? "softcap"
+                            : is_there(p.alibi_slopes) ? "alibi_slopes"
+                                                       : nullptr;
+  if (other) return fail(FA3_ERROR_UNSUPPORTED, "FA3_FLAG_CENTERED_K and %s cannot be had together", other);
+  return FA3_OK;
 }
 
 // Has this tensor a dtype that some call takes?
@@ -146,12 +159,13 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   const auto is_wanted = [&](const Argument& argument) {
     return &argument.tensor != &p.dlse || is_there(argument.tensor);
   };
-  if (p.flags & ~uint64_t{FA3_FLAG_DETERMINISTIC})
+  if (p.flags & ~uint64_t{FA3_FLAG_DETERMINISTIC | FA3_FLAG_CENTERED_K})
     return fail(invalid, "flags is 0x%llx, has bits that this version does not know",
                 static_cast<unsigned long long>(p.flags));
   if (Status status = check_mask(p.mask)) return status;
   if (Status status = check_window(p.mask, p.window_left, p.window_right)) return status;
   if (Status status = check_transforms(forward_of(p))) return status;
+  if (Status status = check_centered_k(p)) return status;
   if (Status status = check_softmax_scale(p.softmax_scale)) return status;
   if (Status status = check_dtypes(p, arguments, rules)) return status;
   for (const Argument& argument : arguments) {
@@ -177,6 +191,7 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   resolve(forward, problem);
   problem.kernel = p.kernel;
   problem.deterministic = p.flags & FA3_FLAG_DETERMINISTIC;
+  problem.centered_k = p.flags & FA3_FLAG_CENTERED_K;
   return FA3_OK;
 }
 

@@ -183,6 +183,7 @@ const char* served_by(const fa3_forward_params& p) {
              {"cache_batch_idx", is_there(p.cache_batch_idx)},
              {"sinks", is_there(p.sinks)},
              {"FA3_FLAG_BATCH_INVARIANT", (p.flags & FA3_FLAG_BATCH_INVARIANT) != 0},
+             {"FA3_FLAG_CENTERED_K", (p.flags & FA3_FLAG_CENTERED_K) != 0},
              {"max_seqlen_k", bounds_keys(p)},
              {"softcap", p.softcap != 0},
              {"alibi_slopes", is_there(p.alibi_slopes)}};

@@ -12,6 +12,7 @@ fa3_forward_params forward_of(const fa3_backward_params& p) {
   f.sinks = p.sinks, f.cu_seqlens_q = p.cu_seqlens_q, f.cu_seqlens_k = p.cu_seqlens_k;
   f.seqused_q = p.seqused_q, f.seqused_k = p.seqused_k;
   f.softcap = p.softcap, f.reserved = p.reserved, f.alibi_slopes = p.alibi_slopes;
+  f.flags = p.flags & FA3_FLAG_CENTERED_K;
   return f;
 }
 
@@ -32,6 +33,8 @@ void judge_kernel_of(Judge& j, const fa3_backward_params& p, const Served& serve
   j.wrong_if(is("fa3_bwdserved") != any, "params->kernel");
   j.wrong_if((std::strstr(p.kernel, "softcap") != nullptr) != served.caps, "params->kernel");
   j.wrong_if((std::strstr(p.kernel, "alibi") != nullptr) != served.slopes, "params->kernel");
+  const bool centers = p.flags & FA3_FLAG_CENTERED_K, of_keys = std::strstr(p.kernel, "_keys_") != nullptr;
+  j.wrong_if(!of_keys && (std::strstr(p.kernel, "centered") != nullptr) != centers, "params->kernel");
   const Wide chunk = served.p.mask == FA3_MASK_CHUNK ? Wide{p.window_left} : served.seqlen_k();
   const Wide keys = std::min(served.seqlen_k(), chunk);
   j.wrong_if((is("fa3_bwdshort") || is("fa3_bwdservedshort")) && keys > info->block_kv, "params->kernel");
@@ -51,7 +54,9 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
   j.wrong_if(!is_sensible(params, offsetof(fa3_backward_params, mask)), "params->struct_size");
   const bool host = mode == Mode::reference, pointers = mode != Mode::shapes;
   const bool fp32 = p.q.dtype == FA3_DTYPE_FP32, has_dlse = p.dlse.rank != 0, has_dsinks = p.dsinks.rank != 0;
-  j.wrong_if(p.flags & ~uint64_t{FA3_FLAG_DETERMINISTIC}, "flags");
+  const bool centers = p.flags & FA3_FLAG_CENTERED_K;
+  j.wrong_if(p.flags & ~uint64_t{FA3_FLAG_DETERMINISTIC | FA3_FLAG_CENTERED_K}, "flags");
+  j.wrong_if(centers && (has_dlse || p.sinks.rank != 0 || p.softcap != 0 || p.alibi_slopes.rank != 0), "flags");
   judge_window(j, f);
   j.softmax_scale(p.softmax_scale);
   const Served served{f};

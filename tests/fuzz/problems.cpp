@@ -55,7 +55,8 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, in
     const bool of_served = name.starts_with("fa3_fwdserved") || name.starts_with("fa3_bwdserved");
     const std::string_view its_transform = name.find("softcap") != name.npos ? "softcap"
                                            : name.find("alibi") != name.npos ? "alibi"
-                                                                             : "";
+                                           : name.find("centered") != name.npos ? "centered"
+                                                                                : "";
     if (its_transform != transform) continue;
     if (info.kind == kind && info.dtype == q.dtype && info.head_dim >= last_dim(q) && info.head_dim_v >= head_dim_v &&
         (info.causal != 0) == causal && of_served == served)
@@ -338,8 +339,11 @@ void make(fa3_backward_params& p, Choices& c, bool host) {
   }
   p.softmax_scale = softmax_scale(c);
   p.flags = c.once_in(4) ? FA3_FLAG_DETERMINISTIC : 0;
-  p.kernel = kernel_that_fits(c, FA3_KERNEL_BACKWARD, p.q, dv, !served && p.mask != FA3_MASK_NONE, served,
-                              transform_of(p));
+  const bool centers = c.once_in(4);
+  if (centers) p.flags |= FA3_FLAG_CENTERED_K, p.softcap = 0, p.dlse = p.sinks = p.dsinks = p.alibi_slopes = {};
+  const bool own_kernels = served || centers;
+  p.kernel = kernel_that_fits(c, FA3_KERNEL_BACKWARD, p.q, dv, !own_kernels && p.mask != FA3_MASK_NONE, own_kernels,
+                              centers ? "centered" : transform_of(p));
 }
 
 void make(fa3_quantize_params& p, Choices& c, bool) {
@@ -406,7 +410,7 @@ namespace {
 template <class Params>
 void change_attention(Params& p, Choices& c) {
   switch (c.below(4)) {
-    case 0: p.flags = c.once_in(3) ? c.bits() : static_cast<uint64_t>(c.below(8)); break;
+    case 0: p.flags = c.once_in(3) ? c.bits() : static_cast<uint64_t>(c.below(16)); break;
     case 1: p.mask = c.below(8) - 1; break;
     case 2: p.softmax_scale = c.one_of({-1.0f, INFINITY, NAN, 3e38f, -0.0f, 1e-45f}); break;
     default: p.kernel = any_kernel(c);

@@ -77,7 +77,7 @@ struct Wishes {
 };
 Wishes random_wishes(const ServedProblem& problem, uint64_t seed) {
   tools::Random random(tools::mix(seed, 22));
-  return {random.chance(0.4), problem.has_sinks && random.chance(0.7), random.chance(0.4)};
+  return {random.chance(0.4) && !problem.centered_k, problem.has_sinks && random.chance(0.7), random.chance(0.4)};
 }
 ServedGradients case_of(const ServedProblem& problem, const Wishes& wishes) {
   return {problem, wishes.dlse, wishes.dsinks};
@@ -133,6 +133,38 @@ TEST_CASE("served backward: softcap and ALiBi", "[served][backward]") {
   for (int n = 0; n < 120; ++n) check(6000 + n, 4e7, -1, n % 2 ? Trait::softcap : Trait::alibi);
 }
 
+TEST_CASE("served backward: centered k", "[served][backward]") {
+  gpu();
+  for (int n = 0; n < 90; ++n) check(7000 + n, 4e7, -1, Trait::centered_k);
+}
+
+// Channels of keys that have means: dq is as exact as without them, and it is not without the flag.
+TEST_CASE("served backward: centered k of keys with means", "[served][backward]") {
+  gpu();
+  for (const int64_t head_dim : {64, 128, 256})
+    for (const float mean : {0.f, 1.f, 4.f})
+      for (const fa3_dtype dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16})
+        for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT, FA3_MASK_WINDOW, FA3_MASK_CHUNK}) {
+          ServedProblem p;
+          p.dtype = dtype, p.mask = mask, p.head_dim = p.head_dim_v = head_dim, p.packed_q = p.packed_k = true;
+          p.heads = 2, p.heads_kv = 1, p.seed = 5, p.guard = 64, p.k_mean = mean, p.centered_k = true;
+          if (mask >= FA3_MASK_WINDOW) p.window_left = 150;
+          make_room(p, {{500, 500}, {100, 300}, {200, 64}}, 1);
+          p.poisoned.assign(size_t(p.batch), false);
+          ServedGradients g = case_of(p, {});
+          INFO(text_of(p, {}));
+          CHECK(run(g, head_dim == 64) == "");
+          if (mean < 4) continue;
+          const ExpectedGradients expected = expect_rounded(g);
+          g.forward.problem.centered_k = false;
+          g.poison_outputs();
+          OnDevice device(g, false);
+          device.launch(gpu().stream);
+          CHECK(device.download(gpu().stream, g) == "");
+          CHECK(verify(g, expected) != "");
+        }
+}
+
 // Whatever stands in device memory, nothing outside of the tensors is touched.
 TEST_CASE("served backward: wrong numbers reach nothing outside of the tensors", "[served][backward]") {
   gpu();
@@ -181,6 +213,7 @@ TEST_CASE("served backward: small selection", "[served][backward][sanitizer]") {
   gpu();
   for (int n = 0; n < 12; ++n) check(5000 + n, 1e6, 0);
   for (int n = 0; n < 6; ++n) check(5100 + n, 1e6, 0, n % 2 ? Trait::softcap : Trait::alibi);
+  for (int n = 0; n < 6; ++n) check(5200 + n, 1e6, 0, Trait::centered_k);
 }
 
 }  // namespace fa3::test

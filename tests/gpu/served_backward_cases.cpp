@@ -91,6 +91,11 @@ class Plain {
   float rounded(float x) const {
     return p_.dtype == FA3_DTYPE_BF16 ? tools::from_bf16(tools::to_bf16(x)) : tools::from_fp16(tools::to_fp16(x));
   }
+  // With FA3_FLAG_CENTERED_K rounding of dS is to meet no more than that of a key in dQ.
+  std::vector<float> without_mean(std::vector<float> key, int64_t head_kv) const {
+    for (size_t c = 0; c < key.size(); ++c) key[c] -= p_.key_mean(head_kv, int64_t(c));
+    return key;
+  }
   void write(size_t which, size_t number, const float* from, int64_t count, float factor) const {
     for (int64_t c = 0; c < count; ++c) to_.of[which].plain[number + size_t(c)] = rounded(from[c] * factor);
   }
@@ -115,7 +120,7 @@ class Plain {
       const float score = dot(q, k[size_t(j)]) * scale(), exact = std::exp(p_.transformed(score, s, i, h, j) - lse);
       const float weight = rounded(exact), sloped = rounded(exact * p_.slope_of_cap(score));
       const float ds = rounded(sloped * (dot(dout, v[size_t(j)]) - delta));
-      add(dq.data(), ds, k[size_t(j)]);
+      add(dq.data(), ds, p_.centered_k ? without_mean(k[size_t(j)], head_kv) : k[size_t(j)]);
       add(&dk[size_t(j * p_.head_dim)], ds, q);
       add(&dv[size_t(j * p_.head_dim_v)], weight, dout);
       const RowPlace at = p_.place_of(s, j);

@@ -187,6 +187,55 @@ TEST_CASE("served backward: softcap's polynomials", "[launch][backward]") {
     }
 }
 
+TEST_CASE("served backward: FA3_FLAG_CENTERED_K has a pass, kernels and memory of its own", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  for (const int32_t max_k : {128, 1000}) {  // none for keys of one block
+    B p = packed({.max_k = max_k});
+    const size_t without = workspace_of(p);
+    p.flags = FA3_FLAG_CENTERED_K;
+    REQUIRE(launched(p) == std::vector<std::string>{
+                               "fa3_pass_bwd_plan", "fa3_pass_bwd_key_means_d128", "fa3_pass_bwd_prepare_lengths_d128",
+                               "fa3_bwdservedcentered_bf16_d128_window_64x128", "fa3_pass_bwd_finish_lengths_d128"});
+    const CenteredBackwardParams& g = fake.launches[3].carried.centered_backward;
+    const CenteredBackwardParams& of_pass = fake.launches[1].carried.centered_backward;
+    CHECK(std::memcmp(static_cast<const void*>(&of_pass), &g, sizeof g) == 0);
+    CHECK((g.k_rows == p.k.data && g.k_stride.row == 8 * 128 && g.k_stride.head == 128));
+    CHECK(fake.launches[1].grid[0] == 8 * 8);  // of each sequence and head
+    const auto* const means = reinterpret_cast<const char*>(g.key_means);
+    CHECK(means >= reinterpret_cast<const char*>(g.tiles + g.call.most_tiles));
+    CHECK(means + 8 * 8 * 128 * 4 <= static_cast<const char*>(workspace_memory) + workspace_of(p));
+    if (max_k > 128) CHECK(workspace_of(p) == without + 8 * 8 * 128 * 4);
+  }
+  B p = packed({.heads = 12, .heads_kv = 4, .head_dim = 200, .max_k = 2000});
+  p.flags = FA3_FLAG_CENTERED_K | FA3_FLAG_DETERMINISTIC;
+  REQUIRE(launched(p) == std::vector<std::string>{
+                             "fa3_pass_bwd_plan", "fa3_pass_bwd_key_means_d256", "fa3_pass_bwd_prepare_lengths_d256",
+                             "fa3_bwdserved_keys_bf16_d256_window_64x64",
+                             "fa3_bwdservedcentered_queries_bf16_d256_window_128x64"});
+  add_sinks(p);
+  CHECK(backward(p) == FA3_ERROR_UNSUPPORTED);
+  expect_message("FA3_FLAG_CENTERED_K and sinks cannot be had together");
+  // A batched call is served, too.
+  B batched = imaginary_backward({.batch = 3, .seqlen_q = 200, .seqlen_k = 300, .heads = 2, .heads_kv = 2,
+                                  .head_dim = 64});
+  batched.flags = FA3_FLAG_CENTERED_K;
+  REQUIRE(launched(batched).at(3) == "fa3_bwdservedcentered_bf16_d64_window_128x128");
+  CHECK(fake.launches[1].grid[0] == 3 * 2);
+  // Kernels go with the flag.
+  batched.kernel = "fa3_bwdserved_bf16_d64_window_128x128";
+  CHECK(backward(batched) == FA3_ERROR_INVALID_ARGUMENT);
+  expect_message("alibi_slopes and FA3_FLAG_CENTERED_K");
+  batched.kernel = "fa3_bwdservedcentered_bf16_d64_window_128x128";
+  CHECK(backward(batched) == FA3_OK);
+  batched.flags = 0;
+  CHECK(backward(batched) == FA3_ERROR_INVALID_ARGUMENT);
+  // More means than can be counted.
+  B many = packed({.batch = 1 << 24, .total_k = 1 << 20, .heads = 64, .heads_kv = 64});
+  CHECK(fa3_backward_check(&many) == FA3_OK);
+  many.flags = FA3_FLAG_CENTERED_K;
+  CHECK(fa3_backward_check(&many) == FA3_ERROR_UNSUPPORTED);
+}
+
 TEST_CASE("served backward: keys of one block need no sums", "[launch][backward]") {
   FakeCuda& fake = fresh();
   B p = packed({.max_q = 500, .max_k = 128});

@@ -37,6 +37,20 @@ def values():
                         "alibi_slopes"}, features  # fmt: skip
 
 
+def centered():
+    """The flag changes no bit on the CPU, and is not for all calls."""
+    q, k, v, dout = (np.random.default_rng(n).standard_normal((1, 40, 2, 8), np.float32) for n in range(4))
+    how = {"causal": True, "cu_seqlens_q": np.array([0, 40], np.int32)}
+    o, lse = fa3.forward(q[0], k, v, **how, return_lse=True)
+    plain = fa3.backward(dout[0], q[0], k, v, o, lse, **how)
+    for x, y in zip(plain, fa3.backward(dout[0], q[0], k, v, o, lse, **how, centered_k=True)):
+        assert np.array_equal(x, y)
+    assert np.array_equal(fa3.attention(q[0], k, v, **how, centered_k=True), o)
+    sinks = np.zeros(2, np.float32)
+    refused(NotImplementedError, "FA3_FLAG_CENTERED_K and sinks cannot be had together",
+            fa3.backward, dout[0], q[0], k, v, o, lse, **how, centered_k=True, sinks=sinks)  # fmt: skip
+
+
 def gradients():
     """fa3.backward against differences of fa3.forward, in a random direction of all inputs."""
     for case in cases(8, keys=("batched", "packed")):
@@ -205,6 +219,6 @@ def empty():
     assert not o.any() and (lse == sinks[:, None]).all()
 
 
-for case in (values, gradients, equal_calls, given_output, planned, maxima, refusals, empty):
+for case in (values, centered, gradients, equal_calls, given_output, planned, maxima, refusals, empty):
     case()
 print("NumPy agrees")

@@ -116,6 +116,8 @@ def calls():
     assert ("zeros", 1) not in log and ("left", 1) in log, log
     same([again], [o], "again")
     gradients, log = run(_backward.backward, dout, q, k, v, o, lse, None, 2, 0.0)
+    centered, log_of_centered = run(_backward.backward, dout, q, k, v, o, lse, None, 2, 0.0, fa3.FLAG_CENTERED_K)
+    assert log_of_centered[-1] == ("left", 1), log_of_centered
     needed = HEADS * SEQLEN * 8  # without sums of dq, as all keys are one block
     assert [x[1][0] >= needed for x in log if x[0] == "empty" and x[2] == "uint8"] == [True], (log, needed)
     made, _ = run(_arrays.quantize, q, "block", True, True, 0, 0, None, None, None, 0.0)
@@ -145,6 +147,8 @@ def calls():
     assert [x[0] for x in log] == ["empty", "empty"], log
     same([o, lse], expected, "forward")
     found = floats(gradients)
+    for x, same_as in zip(floats(centered), found):  # what is taken off is 0 but for rounding
+        assert max(abs(a - b) for a, b in zip(x, same_as)) <= 2.0**-7 * max(map(abs, same_as)), "centered"
     for x, reference in zip(found, floats(run(_backward.backward, dout, q, k, v, o, lse, None, 2, 0.0)[0])):
         assert max(abs(a - b) for a, b in zip(x, reference)) <= 2.0**-7 * max(map(abs, reference)), "backward"
     same(made[:3], run(_arrays.quantize, q, "block", True, True, 0, 0, None, None, None, 0.0)[0][:3], "quantize")

@@ -55,8 +55,8 @@ std::string judge(const Output& ours, const Expected& expected, const Terms& ter
 // with P that is not relative to the row maximum, in problems of 2 rows and 103 keys: 0.5% of them with scores of
 // N(0,1), 20% with scores four times as large; with this n none of 8000.) Those of LSE allow for the hardware's exp2
 // and log2 (2 ulp each), and for the tensor cores, which truncate their sum of products once in 16 elements, always
-// towards zero: about an ulp of a large score each time. Where scores are transformed, score_noise of LSE's RMS comes on
-// top for O, twice that of the largest in the maximum.
+// towards zero: about an ulp of a large score each time. Where scores are transformed, score_noise of the RMS of LSE
+// comes on top for O, in the maximum twice that of the largest LSE.
 //
 // For e4m3, u is the larger one of the roundoffs of P (2^-4) and of o; 2 u, of the largest error, is their sum; and n
 // is the number of rows that see a key, as P's rounding moves all columns of a row alike. Besides,

@@ -95,6 +95,7 @@ void fill(ServedCase& made, int tensor, const std::vector<char>& counts) {
     for (int64_t h = 0; h < dim[2]; ++h) {
       const int64_t index[] = {int64_t(n) / dim[1], int64_t(n) % dim[1], h, 0};
       tools::normal(seed, (uint64_t(n) * uint64_t(dim[2]) + uint64_t(h)) * 256, row.data(), row.size());
+      for (size_t c = 0; c < row.size() && tensor == 1; ++c) row[c] += p.key_mean(h, int64_t(c));
       view.write_row(made.images, view.layout.position(index), row, p.is_e4m3() ? usual_scale : 1);
     }
   }

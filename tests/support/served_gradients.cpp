@@ -122,7 +122,8 @@ ServedProblem random_served_backward(uint64_t seed, const ServedLimits& limits, 
     p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.window_left = p.window_right = 0;
   p.page_size = 0, p.pads_k = p.indexes_cache = false;
   p.packed_k = random.chance(0.7), p.uses_k = random.chance(p.packed_k ? 0.3 : 0.7);
-  p.has_sinks = random.chance(0.5);
+  p.has_sinks = random.chance(0.5) && transform != Trait::centered_k;
+  p.centered_k = transform == Trait::centered_k;
   ServedProblem::Lengths lengths = p.lengths;
   if (!p.packed_k && !p.uses_k) {  // all alike, as nothing says how many are in use
     lengths.resize(std::min<size_t>(lengths.size(), 8));
@@ -204,6 +205,7 @@ fa3_backward_params ServedGradients::params(const std::vector<void*>& bases) con
   params.seqused_q = f.seqused_q, params.seqused_k = f.seqused_k;
   params.max_seqlen_q = f.max_seqlen_q, params.max_seqlen_k = f.max_seqlen_k;
   params.softcap = f.softcap, params.alibi_slopes = f.alibi_slopes;
+  if (p.centered_k) params.flags |= FA3_FLAG_CENTERED_K;
   return params;
 }
 

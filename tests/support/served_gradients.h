@@ -8,8 +8,8 @@
 
 namespace fa3::test {
 
-// A random problem that the backward pass takes: without pages, padding and cache entries, in 16 bits; with softcap or
-// ALiBi, if that is the trait, else with neither.
+// A random problem that the backward pass takes: without pages, padding and cache entries, in 16 bits; with softcap,
+// ALiBi or FA3_FLAG_CENTERED_K (then without sinks), if that is the trait, else with none.
 ServedProblem random_served_backward(uint64_t seed, const ServedLimits& limits = {}, Trait transform = Trait::plain);
 
 // A served problem with its forward pass done by the CPU reference, and the gradients poisoned. dout and dlse are

@@ -101,6 +101,8 @@ std::string ServedProblem::describe() const {
                 batch_invariant ? " invariant" : "", (long long)page_size, max_seqlen_q, max_seqlen_k);
   std::string result = text;
   if (softcap > 0) result += " softcap=" + std::to_string(softcap);
+  if (centered_k) result += " centered";
+  if (k_mean != 0) result += " k-mean=" + std::to_string(k_mean);
   if (has_slopes) result += slopes_each ? " slopes of sequences" : " slopes";
   result += test::describe("q", q) + test::describe("k", k) + test::describe("v", v) + test::describe("o", o);
   if (want_lse) result += test::describe("lse", lse);

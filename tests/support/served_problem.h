@@ -49,6 +49,8 @@ struct ServedProblem {
   int64_t page_size = 0;
   bool has_sinks = false;
   float softcap = 0;                             // 0: none
+  bool centered_k = false;                       // FA3_FLAG_CENTERED_K, of the backward pass
+  float k_mean = 0;                              // a channel of keys has this or its negative for a mean
   bool has_slopes = false, slopes_each = false;  // of ALiBi: for the heads, or for those of each sequence
   bool shares_keys = true;  // sequences may have pages, or cache entries, together
 
@@ -89,6 +91,7 @@ struct ServedProblem {
     const Number capped = std::tanh(score / Number(softcap));
     return 1 - capped * capped;
   }
+  float key_mean(int64_t head_kv, int64_t column) const { return (head_kv + column) * 5 % 7 < 3 ? -k_mean : k_mean; }
   float slope_of(const ServedSequence& s, int64_t head) const {
     return has_slopes ? slopes[size_t((slopes_each ? s.number * heads : 0) + head)] : 0;
   }

@@ -49,6 +49,7 @@ size_t parameter_bytes(fa3::Pass pass) {
     case fa3::Pass::bwd_finish:
     case fa3::Pass::bwd_sum: return sizeof(fa3::BackwardParams);
     case fa3::Pass::bwd_plan: return sizeof(fa3::PlanBackwardPassParams);
+    case fa3::Pass::bwd_key_means: return sizeof(fa3::CenteredBackwardParams);
     case fa3::Pass::bwd_prepare_lengths:
     case fa3::Pass::bwd_finish_lengths: return sizeof(fa3::PlannedBackwardParams);
     case fa3::Pass::quantize:

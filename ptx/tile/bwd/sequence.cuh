@@ -10,8 +10,10 @@ namespace fa3 {
 
 // What the kernel takes.
 inline constexpr bool transforms_scores = config.transforms_scores();
-using Params = std::conditional_t<transforms_scores, TransformedBackwardParams,
-                                  std::conditional_t<own_lengths, PlannedBackwardParams, BackwardParams>>;
+using Params =
+    std::conditional_t<has(Trait::centered_k), CenteredBackwardParams,
+                       std::conditional_t<transforms_scores, TransformedBackwardParams,
+                                          std::conditional_t<own_lengths, PlannedBackwardParams, BackwardParams>>>;
 static_assert(sizeof(Params) == parameter_bytes(config));
 
 // Which keys rows see. Which sides are bounded is a constant here: the table's row has the mask.

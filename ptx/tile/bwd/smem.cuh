@@ -4,6 +4,7 @@
 #include "../../isa/fence.cuh"
 #include "../element.cuh"
 #include "claims.cuh"
+#include "key_mean.cuh"
 #include "ring.cuh"
 #include "score_transform.cuh"
 #include "scores.cuh"
@@ -25,6 +26,7 @@ struct alignas(1024) BackwardSmem {
   float lse[query_stages][Br], delta[query_stages][Br];
   int first_query[query_stages];
   TileBias bias[has(Trait::alibi) ? query_stages : 0];
+  KeyMean key_mean[has(Trait::centered_k)];
 
   uint64_t full_k, full_v, empty_k, empty_v;
   uint64_t full_q[query_stages], full_dout[query_stages];    // with first_query and lse; with delta

@@ -227,6 +227,7 @@ begin
    Put ("FLAG_DETERMINISTIC", Long_Long_Integer (Flag_Deterministic));
    Put ("FLAG_TWO_LEVEL", Long_Long_Integer (Flag_Two_Level));
    Put ("FLAG_BATCH_INVARIANT", Long_Long_Integer (Flag_Batch_Invariant));
+   Put ("FLAG_CENTERED_K", Long_Long_Integer (Flag_Centered_K));
    Put ("QUANTIZE_INCOHERENT", Long_Long_Integer (Quantize_Incoherent));
    Put ("QUANTIZE_ROTARY_INTERLEAVED", Long_Long_Integer (Quantize_Rotary_Interleaved));
    Put ("APPEND_ROTARY_INTERLEAVED", Long_Long_Integer (Append_Rotary_Interleaved));

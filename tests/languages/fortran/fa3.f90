@@ -25,7 +25,7 @@ module fa3
   integer(c_int32_t), parameter :: FA3_MASK_NONE = 0, FA3_MASK_CAUSAL_TOP_LEFT = 1, &
     FA3_MASK_CAUSAL_BOTTOM_RIGHT = 2, FA3_MASK_WINDOW = 3, FA3_MASK_CHUNK = 4
   integer(c_int64_t), parameter :: FA3_FLAG_DETERMINISTIC = 1, FA3_FLAG_TWO_LEVEL = 2, &
-    FA3_FLAG_BATCH_INVARIANT = 4
+    FA3_FLAG_BATCH_INVARIANT = 4, FA3_FLAG_CENTERED_K = 8
   integer(c_int64_t), parameter :: FA3_QUANTIZE_INCOHERENT = 1, FA3_QUANTIZE_ROTARY_INTERLEAVED = 2
   integer(c_int64_t), parameter :: FA3_APPEND_ROTARY_INTERLEAVED = 1
   integer(c_int32_t), parameter :: FA3_KERNEL_FORWARD = 1, FA3_KERNEL_BACKWARD = 2, FA3_KERNEL_PASS = 3

@@ -28,6 +28,7 @@ struct Launched {
   BackwardParams backward{};        // of the backward kernels, and of the passes before and behind them
   PlannedBackwardParams planned_backward{};  // of those whose sequences have lengths of their own
   TransformedBackwardParams transformed_backward{};  // of the kernels of these; transforms as far as it has
+  CenteredBackwardParams centered_backward{};  // of those that take a mean of the keys, and of the pass that finds it
   PlanBackwardPassParams backward_list{};    // of the pass that lists key blocks for these
   unsigned grid = 0;
 
@@ -55,7 +56,11 @@ struct Launched {
   }
 
   void take(const BackwardRow& kernel, const void* params) {
-    if (kernel.has(Trait::own_lengths)) {
+    if (kernel.has(Trait::centered_k)) {
+      std::memcpy(static_cast<void*>(&centered_backward), params, parameter_bytes(kernel));
+      planned_backward = centered_backward;
+      static_cast<PlannedBackwardParams&>(transformed_backward) = planned_backward;
+    } else if (kernel.has(Trait::own_lengths)) {
       std::memcpy(static_cast<void*>(&transformed_backward), params, parameter_bytes(kernel));
       planned_backward = transformed_backward;
     } else {
@@ -72,6 +77,10 @@ struct Launched {
       case Pass::bwd_finish:
       case Pass::bwd_sum: std::memcpy(static_cast<void*>(&backward), params, sizeof backward); break;
       case Pass::bwd_plan: std::memcpy(&backward_list, params, sizeof backward_list); break;
+      case Pass::bwd_key_means:
+        std::memcpy(static_cast<void*>(&centered_backward), params, sizeof centered_backward);
+        planned_backward = centered_backward;
+        break;
       case Pass::bwd_prepare_lengths:
       case Pass::bwd_finish_lengths:
         std::memcpy(static_cast<void*>(&planned_backward), params, sizeof planned_backward);

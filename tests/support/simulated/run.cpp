@@ -275,6 +275,7 @@ CUresult run(const Launched& launch) {
       case Pass::bwd_finish: return simulate_finish(launch.backward, *row, launch.grid);
       case Pass::bwd_sum: return simulate_sum(launch.backward, *row, launch.grid);
       case Pass::bwd_plan: return simulate_bwd_plan(launch.backward_list);
+      case Pass::bwd_key_means: return simulate_key_means(launch.centered_backward, *row, launch.grid);
       case Pass::bwd_prepare_lengths: return simulate_prepare_lengths(launch.planned_backward, launch.grid);
       case Pass::bwd_finish_lengths: return simulate_finish_lengths(launch.planned_backward, *row, launch.grid);
       case Pass::quantize:
@@ -288,8 +289,8 @@ CUresult run(const Launched& launch) {
     if (next_fault() == Fault::nothing_done) return CUDA_SUCCESS;
     if (row->has(Trait::own_lengths))
       return row->gradients == Gradients::queries
-                 ? simulate_queries_of_lengths(launch.transformed_backward, *row, launch.grid)
-                 : simulate_lengths(launch.transformed_backward, *row, launch.grid);
+                 ? simulate_queries_of_lengths(launch.transformed_backward, launch.centered_backward, *row, launch.grid)
+                 : simulate_lengths(launch.transformed_backward, launch.centered_backward, *row, launch.grid);
     const BackwardParams& b = launch.backward;
     const bool has_dq = !b.rows.dq_sums && b.order.head_tiles > 0;
     const BackwardTensors tensors{tensor(b.q), tensor(b.k), tensor(b.v), tensor(b.dout), tensor(b.dk),

@@ -217,9 +217,39 @@ bool ends(const PlannedBackwardParams& p, int32_t thread_blocks) {
 
 }  // namespace
 
+namespace {
+// Of a row of dQ whose dS sum up to this.
+void take_off_mean(Numbers& dq, double sum, const CenteredBackwardParams& p, const BackwardRow& row, int32_t sequence,
+                   int32_t head_kv) {
+  if (!row.has(Trait::centered_k)) return;
+  const float* const mean = p.key_mean(sequence / p.call.cuts.each, head_kv, row.d);
+  for (size_t x = 0; x < dq.size(); ++x) dq[x] -= sum * mean[x];
+}
+}  // namespace
+
 CUresult simulate_bwd_plan(const PlanBackwardPassParams& p) {
   const auto scratch = std::make_unique<BackwardPlanScratch>();
   plan_backward(InTurn(), p.call, p.spread_shift, p.list, *scratch);
+  return CUDA_SUCCESS;
+}
+
+CUresult simulate_key_means(const CenteredBackwardParams& p, const PassRow& row, unsigned blocks) {
+  const int32_t heads = p.keys.heads, batch = p.call.lengths.batch;
+  if (int64_t{blocks} != int64_t{batch} * heads || p.rows.head_dim > row.d) return CUDA_ERROR_LAUNCH_FAILED;
+  for (int32_t b = 0; b < batch; ++b) {
+    const Unseen rows = unseen_rows(p.call, b).k;
+    const int32_t keys = rows.seen.end - rows.seen.begin, count = std::min(keys, most_mean_keys);
+    for (int32_t head = 0; head < heads; ++head)
+      for (int32_t column = 0; column < row.d; ++column) {
+        double sum = 0;
+        for (int32_t n = 0; n < count && column < p.rows.head_dim; ++n) {
+          const int64_t at = offset(p.k_stride, rows.batch, head, rows.seen.begin + mean_key(n, keys));
+          sum += value(p.k_rows[at + column], p.rows.bf16);
+        }
+        const double mean = count > 0 ? sum / count : 0;
+        p.key_mean(b, head, row.d)[column] = std::isfinite(mean) ? float(mean) : 0;
+      }
+  }
   return CUDA_SUCCESS;
 }
 
@@ -233,7 +263,8 @@ CUresult simulate_prepare_lengths(const PlannedBackwardParams& p, unsigned block
   return CUDA_SUCCESS;
 }
 
-CUresult simulate_lengths(const TransformedBackwardParams& p, const BackwardRow& row, unsigned blocks) {
+CUresult simulate_lengths(const TransformedBackwardParams& p, const CenteredBackwardParams& means,
+                          const BackwardRow& row, unsigned blocks) {
   const ClippedRows q(p.q, p, BackwardMap::q), dout(p.dout, p, BackwardMap::dout), k(p.k, p, BackwardMap::k);
   const ClippedRows v(p.v, p, BackwardMap::v), dk(p.dk, p, BackwardMap::dk), dv(p.dv, p, BackwardMap::dv);
   const bool is_complete = row.has(Trait::one_key_block), sums_dq = row.all_gradients() && !is_complete;
@@ -266,6 +297,7 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const BackwardRow&
           const int64_t at = visit * Br + i % Br;
           const Numbers its_q = q.read(s, i, head), its_dout = dout.read(s, i, head);
           Numbers its_dq(its_q.size());
+          double sum = 0;
           for (int32_t j = 0; j < keys; ++j) {
             if (!seen.sees(i, block.key + j)) continue;
             const Score score = transformed(p, row, s, p.tiles[block.first_tile].sequence,
@@ -274,8 +306,9 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const BackwardRow&
             const double ds = weight * score.slope * (dot(its_dout, of_v[size_t(j)]) - p.rows.delta[at]);
             add(gradients_k[size_t(j)], ds * p.softmax_scale, its_q);
             add(gradients_v[size_t(j)], weight, its_dout);
-            add(its_dq, ds, of_k[size_t(j)]);
+            add(its_dq, ds, of_k[size_t(j)]), sum += ds;
           }
+          take_off_mean(its_dq, sum, means, row, p.tiles[block.first_tile].sequence, head_kv);
           if (is_complete) {
             for (double& x : its_dq) x *= p.softmax_scale;
             ClippedRows(p.dq, p, BackwardMap::dq).write(s, i, head, its_dq);
@@ -297,7 +330,8 @@ CUresult simulate_lengths(const TransformedBackwardParams& p, const BackwardRow&
   return CUDA_SUCCESS;
 }
 
-CUresult simulate_queries_of_lengths(const TransformedBackwardParams& p, const BackwardRow& row, unsigned blocks) {
+CUresult simulate_queries_of_lengths(const TransformedBackwardParams& p, const CenteredBackwardParams& means,
+                                     const BackwardRow& row, unsigned blocks) {
   const ClippedRows q(p.q, p, BackwardMap::q), dout(p.dout, p, BackwardMap::dout), k(p.k, p, BackwardMap::k);
   const ClippedRows v(p.v, p, BackwardMap::v), dq(p.dq, p, BackwardMap::dq);
   const BlockOrder& order = p.query_order;
@@ -317,13 +351,16 @@ CUresult simulate_queries_of_lengths(const TransformedBackwardParams& p, const B
       const int64_t at = head * int64_t{p.rows.tiles} * tile_rows + int64_t{number} * row.Br + i - first;
       const Numbers its_q = q.read(s, i, head), its_dout = dout.read(s, i, head);
       Numbers its_dq(its_q.size());
+      double sum = 0;
       for (int32_t j = 0; j < s.seqlen_k; ++j) {
         if (!seen.sees(i, j)) continue;
         const Numbers its_k = k.read(s, j, head_kv);
         const Score score = transformed(p, row, s, p.tiles[number].sequence, dot(its_q, its_k), head, i, j);
         const double weight = std::exp2(score.exponent - p.rows.lse_log2[at]) * score.slope;
-        add(its_dq, weight * (dot(its_dout, v.read(s, j, head_kv)) - p.rows.delta[at]) * p.softmax_scale, its_k);
+        const double ds = weight * (dot(its_dout, v.read(s, j, head_kv)) - p.rows.delta[at]) * p.softmax_scale;
+        add(its_dq, ds, its_k), sum += ds;
       }
+      take_off_mean(its_dq, sum, means, row, p.tiles[number].sequence, head_kv);
       dq.write(s, i, head, its_dq);
     }
   }

@@ -27,6 +27,7 @@ from ._abi import (
     APPEND_ROTARY_INTERLEAVED,
     DTYPES,
     FLAG_BATCH_INVARIANT,
+    FLAG_CENTERED_K,
     FLAG_DETERMINISTIC,
     FLAG_TWO_LEVEL,
     MASKS,
@@ -58,8 +59,8 @@ __all__ = [
     *("documents", "install", "register_sdpa", "register_transformers", "register_diffusers"),
     *("kernel_info", "kernels", "version", "describe", "make_tensor", "scale_dims", "tile_dims"),
     *("find_library", "library", "load"),
-    *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "FLAG_BATCH_INVARIANT", "QUANTIZE_INCOHERENT"),
-    *("QUANTIZE_ROTARY_INTERLEAVED", "APPEND_ROTARY_INTERLEAVED"),
+    *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "FLAG_BATCH_INVARIANT", "FLAG_CENTERED_K"),
+    *("QUANTIZE_INCOHERENT", "QUANTIZE_ROTARY_INTERLEAVED", "APPEND_ROTARY_INTERLEAVED"),
 ]
 
 Array = Any  # a torch tensor or a NumPy array
@@ -119,14 +120,17 @@ def _torch_ops(x):
 
 
 def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_scale: Optional[float] = None,
-              deterministic: bool = False, return_lse: bool = False, **served: Any):  # fmt: skip
+              deterministic: bool = False, centered_k: bool = False, return_lse: bool = False,
+              **served: Any):  # fmt: skip
     """Attention that torch's autograd can differentiate, through o and through lse.
 
     q: (batch, seqlen_q, heads, head_dim); k: (batch, seqlen_k, heads_kv, head_dim); v: (batch, seqlen_k, heads_kv,
     head_dim_v), all of one dtype. causal: query i sees key j if j <= i + seqlen_k - seqlen_q; "top_left": if j <= i.
     softmax_scale: 1 / sqrt(head_dim) if None. deterministic: the backward pass gives the same bits each time, up to
-    10% slower, and more with few heads (also if torch.use_deterministic_algorithms is set). Under autocast q, k and v
-    are cast to its dtype. served: `forward`'s arguments for windows, chunks, sinks, packed lengths, caches and pages,
+    10% slower, and more with few heads (also if torch.use_deterministic_algorithms is set). centered_k: the gradient of
+    q is more exact where channels of k have means, as those of trained models do, and the backward pass slower; it is
+    refused with sinks, softcap and alibi_slopes, and with a gradient of lse. Under autocast q, k and v are cast to its
+    dtype. served: `forward`'s arguments for windows, chunks, sinks, packed lengths, caches and pages,
     from window to batch_invariant, softcap and alibi_slopes. Sinks may have a gradient, too, alibi_slopes have none.
     With page_table, leftpad_k and cache_batch_idx there is no backward pass, so where a tensor needs a gradient they
     are a NotImplementedError that names them.
@@ -144,7 +148,8 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_s
     for name in served:
         if name not in _forward.NAMES:
             raise TypeError(f"attention has no argument {name}; with windows and lengths: {', '.join(_forward.NAMES)}")
-    how, named = _resolved({"causal": causal, "softmax_scale": softmax_scale, **served}, q, k, v, deterministic)
+    how, named = _resolved({"causal": causal, "softmax_scale": softmax_scale, **served}, q, k, v, deterministic,
+                           centered_k)
     calls = _torch_ops(q) or _forward
     tensors = {name: x for name, x in named.items() if name in _forward.ALL_TENSORS}
     names = _backward.without_gradients(**tensors)
@@ -226,7 +231,7 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     return (o, lse) if return_lse else o
 
 
-def _resolved(given, q, k, v, deterministic=False):
+def _resolved(given, q, k, v, deterministic=False, centered_k=False):
     """`forward`'s arguments, those that are given, as `_forward.forward` takes them: by position and by name."""
     tensors = {name: given[name] for name in _forward.ALL_TENSORS if given.get(name) is not None}
     out = {name: given[name] for name in ("out",) if given.get(name) is not None}
@@ -234,7 +239,7 @@ def _resolved(given, q, k, v, deterministic=False):
     if out and given.get("out_dtype") is not None:
         raise ValueError("out and out_dtype are given, must be one of them")
     mask, window = _forward.mask(given.get("causal", False), given.get("window"), given.get("chunk"))
-    flags = FLAG_DETERMINISTIC if deterministic else 0
+    flags = (FLAG_DETERMINISTIC if deterministic else 0) | (FLAG_CENTERED_K if centered_k else 0)
     flags |= FLAG_TWO_LEVEL if given.get("two_level") else 0
     flags |= FLAG_BATCH_INVARIANT if given.get("batch_invariant") else 0
     how = mask, _scale(given.get("softmax_scale")), flags, given.get("out_dtype"), _kernel(given.get("kernel"))
@@ -275,15 +280,16 @@ def backward(dout: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
              sinks: Optional[Array] = None, cu_seqlens_q: Optional[Array] = None, cu_seqlens_k: Optional[Array] = None,
              max_seqlen_q: Optional[int] = None, max_seqlen_k: Optional[int] = None,
              seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None, softcap: Optional[float] = None,
-             alibi_slopes: Optional[Array] = None) -> Tuple[Array, ...]:  # fmt: skip
+             alibi_slopes: Optional[Array] = None, centered_k: bool = False) -> Tuple[Array, ...]:  # fmt: skip
     """(dq, dk, dv) for the gradients of o and of lse (0 if None), with sinks (dq, dk, dv, dsinks). o and lse are what
     the forward pass gave for the same q, k, v and the same other arguments, which are `forward`'s. Rows of no sequence,
-    and those that are not in use, have gradients of 0. dout is copied if its strides are not those that q may have."""
+    and those that are not in use, have gradients of 0. dout is copied if its strides are not those that q may have.
+    centered_k: as in `attention`; lse must be of exactly these keys."""
     given = {"sinks": sinks, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqused_q": seqused_q,
              "seqused_k": seqused_k, "alibi_slopes": alibi_slopes}  # fmt: skip
     _arrays.check({"dout": dout, "q": q, "k": k, "v": v, "o": o, "lse": lse}, {"dlse": dlse, **given})
     mask, window = _forward.mask(causal, window, chunk)
-    flags = FLAG_DETERMINISTIC if deterministic else 0
+    flags = (FLAG_DETERMINISTIC if deterministic else 0) | (FLAG_CENTERED_K if centered_k else 0)
     how = mask, _scale(softmax_scale), flags, _kernel(kernel), window, _forward.maxima(max_seqlen_q, max_seqlen_k)
     tensors = {name: x for name, x in given.items() if x is not None}
     inputs = (dout, q, k, v, o, lse, dlse, *how, _softcap(softcap), sinks is not None)

@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 from ._abi import APPEND_ROTARY_INTERLEAVED as APPEND_ROTARY_INTERLEAVED
 from ._abi import DTYPES as DTYPES
 from ._abi import FLAG_BATCH_INVARIANT as FLAG_BATCH_INVARIANT
+from ._abi import FLAG_CENTERED_K as FLAG_CENTERED_K
 from ._abi import FLAG_DETERMINISTIC as FLAG_DETERMINISTIC
 from ._abi import FLAG_TWO_LEVEL as FLAG_TWO_LEVEL
 from ._abi import MASKS as MASKS
@@ -61,6 +62,7 @@ class _Served(TypedDict, Generic[Array], total=False):
 
 class _Attention(_Served[Array], Generic[Array], total=False):
     deterministic: bool
+    centered_k: bool
 
 class _Planned(_Served[Array], Generic[Array], total=False):
     q_scale: Optional[Array]
@@ -79,6 +81,7 @@ class _Backward(TypedDict, Generic[Array], total=False):
     causal: Causal
     softmax_scale: Optional[float]
     deterministic: bool
+    centered_k: bool
     kernel: Optional[str]
     window: Optional[Tuple[int, int]]
     chunk: Optional[int]

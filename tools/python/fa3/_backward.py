@@ -7,6 +7,7 @@ from . import _abi, _arrays, _documents, _forward
 
 # What the backward pass has of _forward.TENSORS.
 TENSORS = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "alibi_slopes")
+FLAGS = _abi.FLAG_DETERMINISTIC | _abi.FLAG_CENTERED_K
 
 
 def without_gradients(**tensors):

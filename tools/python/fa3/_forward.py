@@ -119,6 +119,7 @@ def forward_params(q, k, v, mask, softmax_scale, flags=0, kernel=None, window=(0
     fields = numbers(q, k, window, maxima, tensors)
     arrays = {"q": q, "k": k, "v": v, **{name: x for name, x in tensors.items() if name != "schedule"}}
     described = {name: _arrays.describe(name, x) for name, x in arrays.items()}
+    flags &= ~_abi.FLAG_CENTERED_K  # the backward pass's alone
     how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
     return _abi.ForwardParams(**how, softcap=softcap, **fields, **described)
 
@@ -151,4 +152,5 @@ def signature(q, k, v, mask, softmax_scale, flags, out_dtype, kernel, window, ma
     """What must be the same of the calls that share a schedule, and can be seen without a look at lengths."""
     arrays = {"q": q, "k": k, "v": v, **tensors}
     dims = {name: (x.shape, x.dtype) for name, x in arrays.items() if name != "schedule"}
+    flags &= ~_abi.FLAG_CENTERED_K
     return dims, mask, flags, out_dtype, kernel, window, maxima, softcap > 0

@@ -102,7 +102,7 @@ def _backward_of_dense(ctx, dout, dlse):
         return (None,) * ctx.inputs
     mask, softmax_scale, flags = ctx.how
     dout = torch.zeros_like(o) if dout is None else dout
-    gradients, _ = backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags & _abi.FLAG_DETERMINISTIC)
+    gradients, _ = backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags & _backward.FLAGS)
     return *gradients, *(None,) * (ctx.inputs - 3)
 
 
@@ -174,7 +174,7 @@ def _backward_of_served(ctx, dout, dlse):
     window, maxima, softcap = ctx.numbers[:2], ctx.numbers[2:4], ctx.numbers[4]
     dout = torch.zeros_like(o) if dout is None else dout
     with_dsinks = any(ctx.needs_input_grad[_SINKS : _SINKS + 1])  # ops get no tensors behind the last that is given
-    how = (mask, softmax_scale, flags & _abi.FLAG_DETERMINISTIC, None, window, maxima, softcap, with_dsinks)
+    how = (mask, softmax_scale, flags & _backward.FLAGS, None, window, maxima, softcap, with_dsinks)
     gradients = [None] * ctx.inputs
     gradients[:3], dsinks = backward(dout, q, k, v, o, lse, dlse, *how, **tensors)
     gradients[_SINKS : _SINKS + 1] = [dsinks] * (_SINKS < ctx.inputs)
