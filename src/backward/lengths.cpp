@@ -92,14 +92,14 @@ bool later_see_more(const BackwardProblem& problem) { return problem.window.left
 // tiles, which are in the L2 cache. But from more than most_grouped queries on, if several query heads read each head
 // of K and V, a block stays too long at each tile. (Measured, H100, us, up and down, each with the best section: d 128,
 // 32 heads over 4, 16 x 1024 1197 and 932, 4 x 4096 3115 and 2686; 32 over 8, mixed documents of 16384 tokens 910 and
-// 869, 1 x 16384 8520 and 9227.)
+// 869, 1 x 16384 9133 and 9280.)
 //
 // The list knows DqOrder::from_diagonal, too, which is not chosen: at d 64 it measured 1.03 for 1.18 of the time in any
 // order at 16 x 1024 and 1.05 for 1.10 at 4 x 4096, but 2.02 for 1.05 at 1 x 16384, and a call with wrong lengths hung.
 constexpr int64_t most_grouped = 8192;
 DqOrder dq_order_of(const BackwardProblem& problem, const BackwardRow& row) {
   if (!sums_dq(row)) return DqOrder::any;
-  if (problem.deterministic) return DqOrder::downwards;
+  if (problem.deterministic) return counts_blocks(problem.window) ? DqOrder::downwards_by_head : DqOrder::downwards;
   const int64_t longest = problem.chunk > 0 ? std::min(problem.seqlen_q, problem.chunk) : problem.seqlen_q;
   const bool goes_down = later_see_more(problem) && (problem.heads_per_kv() == 1 || longest <= most_grouped);
   return goes_down ? DqOrder::any_downwards : DqOrder::any;
