@@ -204,6 +204,8 @@ TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
   p.mask = FA3_MASK_WINDOW, p.window_left = 500;
   CHECK(order_of(p) == DqOrder::any);
   p.flags = FA3_FLAG_DETERMINISTIC;
+  CHECK(order_of(p) == DqOrder::downwards);
+  p.window_left = 128;  // a fourth of a sequence, on average
   CHECK(order_of(p) == DqOrder::downwards_by_head);
   // Long sequences only where one head reads one.
   for (const int64_t heads_kv : {2, 8}) {
