@@ -96,7 +96,7 @@ struct KeyBlockWork {
   // Those that add are the blocks that hold the first key that the tile sees, the last one, and all between. They add
   // in the order of their numbers, or the other way round.
   constexpr Turn turn(const KeyOrder& order, const Visible& seen, int tile) const {
-    if (order.dq == DqOrder::downwards) {
+    if (order.dq != DqOrder::from_diagonal) {
       const int lowest = seen.of(tile * Br).begin / Bc;
       const int second = (tile - begin) >> order.spread.shift;  // blocks below this one add to the second sums
       if (block < second) return {block - lowest, true};
@@ -106,8 +106,8 @@ struct KeyBlockWork {
   }
 };
 
-// A query tile, in the order in which they come: of each head from `start` to the last one, then from the first one; or
-// downwards, the same tile of all heads one after another.
+// A query tile, in the order in which they come: of each head from `start` to the last one, then from the first one, or
+// down from `start` and then from the last one; or down, each tile of all heads one after another.
 struct QueryTile {
   int reader;  // which of the part's query heads
   int tile;    // of that head
@@ -116,14 +116,19 @@ struct QueryTile {
   constexpr explicit QueryTile(const Block& work) : reader(0), tile(work.start) {}
   template <typename Block>
   constexpr void next(const BackwardParams& p, const Block& work) {
-    if (goes_down(p.order.dq)) {
+    const DqOrder dq = p.order.dq;
+    if (dq == DqOrder::downwards || dq == DqOrder::any_downwards) {
       if (++reader < p.readers) return;
       reader = 0;
       if (--tile < work.first) tile = work.end - 1;
-    } else {
-      if (++tile == work.end) tile = work.first;
-      if (tile == work.start) reader++;
+      return;
     }
+    if (dq == DqOrder::downwards_by_head) {
+      if (--tile < work.first) tile = work.end - 1;
+    } else if (++tile == work.end) {
+      tile = work.first;
+    }
+    if (tile == work.start) reader++;
   }
   template <typename Block>
   constexpr int head(const Block& work) const {

@@ -46,13 +46,16 @@ enum class DqOrder : int32_t {
   // In the order of the blocks' numbers. A block goes from its last tile down to its first, and visits each tile of all
   // its query heads before it goes on to the next.
   downwards,
+  // The same, but a block visits its tiles of one query head before the next one's. With bounds on both sides blocks that
+  // run beside each other are at other tiles, and all heads of these would be too much for the L2 cache.
+  downwards_by_head,
   // Under a causal mask: the last block first, which has the fewest tiles. Each begins at its first tile, on the
   // diagonal, and goes up. The blocks with higher numbers have left that tile by then. If all blocks of a head are
   // taken together, and it has one query head, none waits at all.
   from_diagonal,
 };
-constexpr bool is_fixed(DqOrder dq) { return dq == DqOrder::downwards || dq == DqOrder::from_diagonal; }
-constexpr bool goes_down(DqOrder dq) { return dq == DqOrder::downwards || dq == DqOrder::any_downwards; }
+constexpr bool is_fixed(DqOrder dq) { return dq >= DqOrder::downwards; }
+constexpr bool goes_down(DqOrder dq) { return dq != DqOrder::any && dq != DqOrder::from_diagonal; }
 
 // At which tile a block begins that goes downwards. All blocks see the last tile. If all began there, those that are
 // taken together would wait for one another, one after the other. So they begin apart: block 0 at tile

@@ -87,19 +87,33 @@ int32_t section_heads_of(const BackwardProblem& problem, const BackwardRow& row,
 
 bool later_see_more(const BackwardProblem& problem) { return problem.window.left < 0 && problem.window.right >= 0; }
 
+// Of a sequence.
+int64_t average_rows(const BackwardProblem& problem) {
+  const int64_t average = divide_up(all_rows(problem.total_q, problem.q), std::max<int64_t>(1, problem.batch));
+  return problem.chunk > 0 ? std::min(average, problem.chunk) : average;
+}
+
 // In which order key blocks add to dQ and visit tiles. Where rows see more keys the later they come, blocks of a head
 // differ in length; so they go down, from the last tile on, which all of them visit: then they are at about the same
 // tiles, which are in the L2 cache. But from more than most_grouped queries on, if several query heads read each head
 // of K and V, a block stays too long at each tile. (Measured, H100, us, up and down, each with the best section: d 128,
 // 32 heads over 4, 16 x 1024 1197 and 932, 4 x 4096 3115 and 2686; 32 over 8, mixed documents of 16384 tokens 910 and
-// 869, 1 x 16384 8520 and 9227.)
+// 869, 1 x 16384 9133 and 9280.)
 //
 // The list knows DqOrder::from_diagonal, too, which is not chosen: at d 64 it measured 1.03 for 1.18 of the time in any
 // order at 16 x 1024 and 1.05 for 1.10 at 4 x 4096, but 2.02 for 1.05 at 1 x 16384, and a call with wrong lengths hung.
+//
+// In a fixed order blocks go down in any case, under windows that are short for the sequences head by head. (H200, 2 x
+// 8192, d 128, 32 heads over 8, of the time in any order, by head and with all heads of a tile: window of 1024 1.02 and
+// 1.39, of 4096 1.19 and 1.14; documents of 16384 tokens, window of 500, 1.16 and 1.09.)
 constexpr int64_t most_grouped = 8192;
 DqOrder dq_order_of(const BackwardProblem& problem, const BackwardRow& row) {
   if (!sums_dq(row)) return DqOrder::any;
-  if (problem.deterministic) return DqOrder::downwards;
+  if (problem.deterministic) {
+    const int64_t width = int64_t{problem.window.left} + problem.window.right;
+    const bool is_short = counts_blocks(problem.window) && 4 * width <= average_rows(problem);
+    return is_short ? DqOrder::downwards_by_head : DqOrder::downwards;
+  }
   const int64_t longest = problem.chunk > 0 ? std::min(problem.seqlen_q, problem.chunk) : problem.seqlen_q;
   const bool goes_down = later_see_more(problem) && (problem.heads_per_kv() == 1 || longest <= most_grouped);
   return goes_down ? DqOrder::any_downwards : DqOrder::any;
@@ -121,9 +135,7 @@ int32_t downward_section_heads(const BackwardProblem& problem, const BackwardRow
   const int64_t heads_kv = std::max<int64_t>(1, problem.heads_kv), readers = problem.heads_per_kv();
   const bool waits = problem.deterministic && readers == 1;
   int64_t heads = divisor_below(heads_kv, std::min<int64_t>(heads_kv, waits ? 16 : 4));
-  const int64_t rows = all_rows(problem.total_q, problem.q), keys = all_rows(problem.total_k, problem.k);
-  int64_t average = divide_up(rows, std::max<int64_t>(1, problem.batch));
-  if (problem.chunk > 0) average = std::min(average, problem.chunk);
+  const int64_t keys = all_rows(problem.total_k, problem.k), average = average_rows(problem);
   const auto fits = [&] { return heads * readers * average * row.d * 8 <= most_section_bytes; };
   while (!waits && heads > 1 && average <= longest_in_cache && !fits()) {
     const int64_t fewer = divisor_below(heads_kv, heads - 1);

@@ -76,7 +76,8 @@ Planned right_lengths(std::mt19937_64& random, size_t batch) {
 constexpr Window windows[] = {{-1, -1, false}, {-1, 0, true}, {-1, 0, false}, {300, 0, true}, {100, 100, true},
                               {0, 0, true},    {-1, 50, true}, {20, -1, true}};
 
-constexpr DqOrder dq_orders[] = {DqOrder::any, DqOrder::any_downwards, DqOrder::downwards, DqOrder::from_diagonal};
+constexpr DqOrder dq_orders[] = {DqOrder::any, DqOrder::any_downwards, DqOrder::downwards, DqOrder::downwards_by_head,
+                                 DqOrder::from_diagonal};
 
 template <int Br, int Bc = 128>
 void check(const Planned& made) {
@@ -193,7 +194,7 @@ TEST_CASE("lists of key blocks hold each pair that is seen once", "[lengths][bac
   for (int n = 0; n < 400; ++n) {
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
     Planned made = right_lengths(random, 1 + random() % 12);
-    made.p.dq = dq_orders[n % 4], made.p.section_heads = 1;
+    made.p.dq = dq_orders[n % 5], made.p.section_heads = 1;
     const Window window = chunk ? Window{-1, random() % 2 ? 0 : -1, true} : windows[random() % std::size(windows)];
     made.plan(n % 2 ? 64 : 128, window, chunk);
     n % 2 ? check<64>(made) : check<128>(made);
@@ -243,6 +244,9 @@ TEST_CASE("key blocks go down to their tiles alike, whether their order is fixed
   };
   const std::vector<int> down = visited(DqOrder::downwards);
   CHECK((down.size() > 50 && visited(DqOrder::any_downwards) == down && visited(DqOrder::any) != down));
+  // All heads of a tile follow one another, or all tiles of a head.
+  const std::vector<int> by_head = visited(DqOrder::downwards_by_head);
+  CHECK((down[1] == down[0] + made.p.most_tiles && by_head[1] == by_head[0] - 1 && by_head[0] == down[0]));
 }
 
 // Of 16 heads, in sections that are the best of each order.
@@ -278,7 +282,7 @@ TEST_CASE("in a fixed order none waits for ever where sequences overlap", "[leng
         if ((numbers == &made.cu_q ? rows & 1 : rows & 2) && random() % 2)
           number = int32_t(random() % uint64_t(numbers == &made.cu_q ? made.p.total_q : made.p.total_k));
     made.max_q = made.p.total_q, made.max_k = made.p.total_k;
-    made.p.dq = n % 3 ? DqOrder::from_diagonal : DqOrder::downwards;
+    made.p.dq = n % 3 == 2 ? DqOrder::downwards_by_head : n % 3 ? DqOrder::from_diagonal : DqOrder::downwards;
     made.p.section_heads = 1, made.spread_shift = n % 6 ? 31 : 1;
     made.plan(128, windows[random() % std::size(windows)], 0);
     cut += made.list.counts->blocks == made.p.most_blocks;
@@ -400,7 +404,7 @@ TEST_CASE("whatever numbers the lengths are, lists keep within their bounds", "[
       for (int32_t& number : *numbers)
         if (random() % 3 == 0) number = random() % 2 ? int32_t(random()) : int32_t(random() % 3000);
     const int32_t chunk = random() % 4 ? 0 : int32_t(1 + random() % 400);
-    made.p.dq = dq_orders[n % 4], made.p.section_heads = 1, made.spread_shift = n % 4 ? 31 : 1;
+    made.p.dq = dq_orders[n % 5], made.p.section_heads = 1, made.spread_shift = n % 4 ? 31 : 1;
     made.plan(64, chunk ? Window{-1, 0, true} : windows[random() % std::size(windows)], chunk);
     REQUIRE(made.is_within());
     const int32_t count = made.list.counts->blocks;

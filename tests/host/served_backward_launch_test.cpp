@@ -292,6 +292,10 @@ TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
   CHECK(order_of(p) == DqOrder::any_downwards);
   p.mask = FA3_MASK_WINDOW, p.window_left = 500;
   CHECK(order_of(p) == DqOrder::any);
+  p.flags = FA3_FLAG_DETERMINISTIC;
+  CHECK(order_of(p) == DqOrder::downwards);
+  p.window_left = 128;  // a fourth of a sequence, on average
+  CHECK(order_of(p) == DqOrder::downwards_by_head);
   // Long sequences only where one head reads one.
   for (const int64_t heads_kv : {2, 8}) {
     B one = packed({.total_q = 60000, .total_k = 60000, .heads_kv = heads_kv, .max_q = 8193, .max_k = 8193});
