@@ -389,14 +389,15 @@ FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
  * none or it is of the wrong kind. A function of the parameters and the number of multiprocessors only. Data pointers
  * are not looked at (but lse is checked only if its data is not NULL).
  *
- * It is FA3_FORWARD_WORKSPACE_BYTES, never less, unless work is split along the keys (for up to 64 queries: unless that
- * may be better on some device, whatever its memory and clock): where blocks of queries (at all,
+ * It is FA3_FORWARD_WORKSPACE_BYTES, never less, unless work is split along the keys: where blocks of queries (at all,
  * or those left when all multiprocessors have had as many as the others) are too few to occupy every multiprocessor, or
  * differ so much under a causal mask that some would keep theirs long after the rest, and keys are many, several
  * multiprocessors share one, and their partial results in float32 meet in the workspace.
  * That takes at most 3 * multiprocessors * block_q rows of 4 * (head_dim_v + 8) bytes (fa3_kernel_info), 54 MB on 132
- * multiprocessors, and a few KB. Where e4m3 v does not come as tiles, head_dim or head_dim_v is above 128, and work is
- * enough (from some 2048 keys on, without a mask), v is made into tiles there first: as many bytes again as v has.
+ * multiprocessors, and a few KB. With up to 64 queries in 16 bits it is what may be needed on any device, whatever its
+ * memory, by any kernel that holds the problem. Where e4m3 v does not come as tiles, head_dim or head_dim_v is above
+ * 128, and work is enough (from some 2048 keys on, without a mask), v is made into tiles there first: as many bytes
+ * again as v has.
  *
  * A call with lengths, pages, windows or sinks plans in its workspace; one with a schedule needs no more, but may need
  * less. The size follows from shapes and maxima, not from lengths: partial results as above, 64 bytes for each of the
