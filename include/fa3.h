@@ -173,11 +173,11 @@ typedef struct CUstream_st* fa3_stream;
  *   where a score's own rounding already exceeds 1.
  * - The same call gives the same bits, whatever runs beside it. But the same sequence may get other last bits in
  *   another batch or on another device: how work is split along the keys, and so the order of sums, depends on the
- *   shape of the whole call and on the number of multiprocessors (FA3_FLAG_BATCH_INVARIANT is against that).
+ *   shape of the whole call and on the device's multiprocessors and memory (FA3_FLAG_BATCH_INVARIANT is against that).
  * - batch, heads or seqlen_q of 0: nothing to compute, FA3_OK.
  * - kernel: NULL lets the library choose, among the kernels that hold the problem and that it chooses by itself
- *   (fa3_kernel_info.chosen), whichever it expects to be the fastest for this shape on this number of multiprocessors
- *   (the one for large tiles, where causal tiles are many).
+ *   (fa3_kernel_info.chosen), whichever it expects to be the fastest for this shape on this device (the one for
+ *   large tiles, where causal tiles are many).
  *   Otherwise the name of the kernel to run, a zero-terminated text as in fa3_kernel_info.name; which kernels there
  *   are, fa3_kernel_info_at tells. Those that the library does not choose by itself are the paper's algorithms, for
  *   comparison. A name that this build does not have is FA3_ERROR_UNSUPPORTED. A kernel of another dtype than q's, of a
@@ -396,8 +396,10 @@ FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
  * differ so much under a causal mask that some would keep theirs long after the rest, and keys are many, several
  * multiprocessors share one, and their partial results in float32 meet in the workspace.
  * That takes at most 3 * multiprocessors * block_q rows of 4 * (head_dim_v + 8) bytes (fa3_kernel_info), 54 MB on 132
- * multiprocessors, and a few KB. Where e4m3 v does not come as tiles, head_dim or head_dim_v is above 128, and work is
- * enough (from some 2048 keys on, without a mask), v is made into tiles there first: as many bytes again as v has.
+ * multiprocessors, and a few KB. With up to 64 queries in 16 bits it is what may be needed on any device, whatever its
+ * memory, by any kernel that holds the problem. Where e4m3 v does not come as tiles, head_dim or head_dim_v is above
+ * 128, and work is enough (from some 2048 keys on, without a mask), v is made into tiles there first: as many bytes
+ * again as v has.
  *
  * A call with lengths, pages, windows or sinks plans in its workspace; one with a schedule needs no more, but may need
  * less. The size follows from shapes and maxima, not from lengths: partial results as above, 64 bytes for each of the
@@ -854,6 +856,8 @@ typedef struct fa3_kernel_info {
  * multiprocessors, or 0: as for fa3_forward_workspace_size. A call may take several launches: the forward kernel is the
  * last, a pass that prepares something for it comes before. `launch` says which is meant, from 0 to info->launches - 1.
  * 0 is always answered, and so tells how many there are.
+ * With up to 64 queries, or short causal sequences, the plan follows from the device's memory, too: a number of
+ * multiprocessors is taken for that of a device with the memory, L2 cache and clock of an H200.
  * Data pointers are not looked at, so that one may ask before allocating. */
 FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, int32_t multiprocessors, int32_t launch,
                                            fa3_kernel_info* info);

@@ -71,9 +71,11 @@ Costs Candidate::under_way(Costs alone, int64_t pieces) const {
   return alone;
 }
 
-bool Candidate::is_ragged(const Costs& costs_alone, int64_t pieces) const {
+int64_t Candidate::late(const Costs& costs_alone, int64_t pieces, int64_t time) const {
   const int64_t alone = under_way(costs_alone, 1).block, block = under_way(costs_alone, pieces).block;
-  return !rates.cached && block > alone && 7 * block < 9 * alone;
+  if (rates.cached || block <= alone || pieces >= multiprocessors) return 0;
+  if (7 * block < 9 * alone) return time / 8;
+  return time / 16 * (multiprocessors - pieces) / multiprocessors;
 }
 
 int64_t Candidate::whole_time() const {
@@ -82,10 +84,10 @@ int64_t Candidate::whole_time() const {
     const Costs busy = under_way(costs.behind, waves ? multiprocessors : last);
     const int64_t tile = busy.whole(longest), behind = last ? under_way(costs.behind, last).whole(longest) : 0;
     // After several waves multiprocessors are at different places; a second one makes up for the first.
-    int64_t late = 0;
-    if (waves == 0) late = is_ragged(costs.behind, last) ? behind / 8 : 0;
-    else if (waves > 1 && busy.block > costs.behind.block) late = tile / 16;
-    return launch_time + in_turn(waves, tile) + behind + late;
+    int64_t end = 0;
+    if (waves <= 1) end = late(costs.behind, last, behind);
+    else if (busy.block > costs.behind.block) end = tile / 16;
+    return launch_time + in_turn(waves, tile) + behind + end;
   }
   const Costs& together_or_behind = tiles.count() <= multiprocessors ? costs.together : costs.behind;
   const Costs busy = under_way(together_or_behind, multiprocessors);

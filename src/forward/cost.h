@@ -49,8 +49,8 @@ struct MemoryRates {
     return bytes * multiprocessors > bytes / of_one * of_all ? bytes * multiprocessors / of_all : bytes / of_one;
   }
 };
-// Where all K and V are so many bytes. Two thirds of the L2 cache may still hold them. `takes_turns`: two consumers that
-// take turns at the keys have more on its way.
+// Where all K and V are so many bytes, which two thirds of the L2 cache may still hold. takes_turns: two consumers that
+// take turns at the keys take more.
 MemoryRates rates_of(const Card& card, double all_bytes, bool takes_turns);
 
 // What few queries cost on this card, which has another clock, or computes products more slowly, than an H200.

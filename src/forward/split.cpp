@@ -49,8 +49,8 @@ constexpr int64_t short_delay = 9'000;
 // So many parts for each multiprocessor, at most, which bounds the workspace; and with packed heads.
 constexpr int64_t most_multiprocessor_parts = 2, most_packed_multiprocessor_parts = 3;
 
-// Of several rounds of parts each takes so much longer than its blocks. Measured on an H200 with 8 to 128 tiles, each in
-// up to 64 parts. In nanoseconds.
+// Of several rounds of parts each takes so much longer than its blocks. Measured on an H200 with 8 to 128 tiles, each
+// in up to 64 parts. In nanoseconds.
 constexpr int64_t round_time = 900;
 
 // With so many causal tiles for each multiprocessor, or more, no split that was measured gained anything.
@@ -104,19 +104,47 @@ class Splitter : Candidate {
   }
 
  private:
+  // Times of pieces, in the order of their claims: so many of the same time in each group.
+  struct Times {
+    int64_t times[list_capacity];
+    int32_t pieces[list_capacity];
+    int groups = 0, count = 0;
+    bool complete = true;
+
+    void add(int64_t time, int64_t more) {
+      complete &= count + more <= list_capacity;
+      if (!complete) return;
+      count += static_cast<int>(more);
+      if (groups > 0 && times[groups - 1] == time) pieces[groups - 1] += static_cast<int32_t>(more);
+      else times[groups] = time, pieces[groups++] = static_cast<int32_t>(more);
+    }
+    int64_t end(int64_t multiprocessors) const {
+      if (count <= multiprocessors) return count ? *std::max_element(times, times + groups) : 0;
+      if (groups * 3 <= count) {
+        Simulation simulation(multiprocessors);
+        for (int n = 0; n < groups; ++n) simulation.add(times[n], pieces[n]);
+        return simulation.end();
+      }
+      int64_t single[list_capacity];
+      for (int n = 0, at = 0; n < groups; at += pieces[n++]) std::fill_n(single + at, pieces[n], times[n]);
+      return end_of_pieces(single, count, multiprocessors);
+    }
+  };
+
   // Takes the list if its pieces end sooner than those of the best one so far. They come behind whole tiles that keep
   // all multiprocessors busy until `start`.
   void consider(const List& list, const Costs& busy, int64_t start) {
-    if (!list.complete) return;
-    const int64_t time = start + end_of(list, busy);
-    if (!may_be_better(time)) return;
-    best_ = time;
-    list_ = list;
+    Times times;
+    for (int n = 0; n < list.count; ++n) times.add(busy.time(list.work[n]), 1);
+    times.complete &= list.complete;
+    if (is_better(times, start)) list_ = list;
   }
-  int64_t end_of(const List& list, const Costs& busy) const {
-    int64_t times[list_capacity];
-    for (int n = 0; n < list.count; ++n) times[n] = busy.time(list.work[n]);
-    return end_of_pieces(times, list.count, multiprocessors);
+  bool is_better(const Times& times, int64_t start = launch_time) {
+    if (!times.complete) return false;
+    const int64_t time = start + times.end(multiprocessors);
+    if (!may_be_better(time)) return false;
+    best_ = time;
+    return true;
   }
   // Could pieces that end then, at the soonest, be better than the best ones so far?
   bool may_be_better(int64_t least) const {
@@ -125,7 +153,7 @@ class Splitter : Candidate {
 
   // Ways to split, and when their pieces end at the soonest. Only the most promising ones are tried.
   struct Ways {
-    static constexpr int most = 32, tried = 3;
+    static constexpr int most = 32, tried = 8;
     struct Way {
       int64_t least, how;
     } ways[most];
@@ -223,7 +251,7 @@ class Splitter : Candidate {
       const int64_t rounds = (count * parts - 1) / multiprocessors, last = count * parts - rounds * multiprocessors;
       const int64_t end = blocks * under_way(costs.together, last).block;
       int64_t time = launch_time + end + costs.together.part(0);
-      if (is_ragged(costs.together, last)) time += end / 8;
+      time += late(costs.together, last, end);
       // Warpgroups that have nothing else to do add parts up together.
       time += combine_time(parts, rows, rounds ? 1 : parts);
       // After a round multiprocessors are at different places.
@@ -287,7 +315,10 @@ class Splitter : Candidate {
   void split_causal() {
     if (tiles.count() >= enough_tiles * multiprocessors || tiles.count() > Listed::most_tiles) return;
     int64_t blocks = 0;  // of all tiles
-    for (int64_t n = 0; n < tiles.q_blocks; ++n) blocks += length(n) * tiles.batch_heads;
+    for (int64_t n = 0; n < tiles.q_blocks; ++n) {
+      lengths_[n] = narrow(length(n));
+      blocks += lengths_[n] * int64_t{tiles.batch_heads};
+    }
     cut_longest(blocks);
     split_all(blocks);
   }
@@ -303,11 +334,11 @@ class Splitter : Candidate {
       if (unit >= longest || !may_be_better(launch_time + busy.part(unit))) continue;
       int64_t pieces = 0, reads = 0, longest_piece = busy.part(unit);
       for (int64_t n = 0; n < q_blocks; ++n) {
-        const int64_t made = divide_up(length(n), unit);
+        const int64_t made = divide_up(lengths_[n], narrow(unit));
         pieces += made;
         if (made == 1) continue;
         reads += busy.read_all(made) + made * busy.write;
-        longest_piece = std::max(longest_piece, busy.part(length(n) - (made - 1) * unit) + busy.read_all(made));
+        longest_piece = std::max(longest_piece, busy.part(lengths_[n] - (made - 1) * unit) + busy.read_all(made));
       }
       // A few pieces more than multiprocessors: those that take two work twice as long as the others.
       if (pieces * heads > multiprocessors && 4 * pieces * heads < 5 * multiprocessors) continue;
@@ -315,14 +346,22 @@ class Splitter : Candidate {
       const int64_t least = launch_time + std::max(longest_piece, divide_up(all, multiprocessors));
       if (may_be_better(least)) ways.add(least, unit);
     }
-    List list;
-    list.first_tile = 0, list.ticket_tiles = narrow(count);
     for (const Ways::Way& way : ways) {
       if (!may_be_better(way.least)) break;
-      list.count = list.slots = 0;
-      for (int64_t n = 0; n < count; ++n)
-        list.add_parts(narrow(n), heads == tiles.section_heads ? length(n / heads) : length_of_tile(narrow(n)), way.how);
-      consider(list, busy, launch_time);
+      const int64_t unit = way.how, section = tiles.section_heads;
+      Times times;
+      for (int64_t first = 0; first < heads; first += section)
+        for (int64_t n = 0; n < q_blocks; ++n) {
+          const int64_t length = lengths_[n], made = divide_up(lengths_[n], narrow(unit));
+          for (int64_t head = first; head < std::min(heads, first + section); ++head) {
+            if (made > 1) times.add(busy.part(unit), made - 1);
+            times.add(made == 1 ? busy.whole(length) : busy.part(length - (made - 1) * unit) + busy.read_all(made), 1);
+          }
+        }
+      if (!is_better(times)) continue;
+      list_ = List();
+      list_.ticket_tiles = narrow(count);
+      for (int64_t n = 0; n < count; ++n) list_.add_parts(narrow(n), length_of_tile(narrow(n)), unit);
     }
   }
 
@@ -335,13 +374,13 @@ class Splitter : Candidate {
     // The best cut is near a multiprocessor's average work.
     const int64_t whole = blocks * busy.block + tiles.count() * busy.piece, average = divide_up(whole, multiprocessors);
     int64_t near = 1;
-    while (near < q_blocks && busy.whole(length(near)) > average) ++near;
+    while (near < q_blocks && busy.whole(lengths_[near]) > average) ++near;
     constexpr int64_t around = 4;
     Ways ways;
     for (int64_t n = std::max<int64_t>(1, near - around); n < std::min(q_blocks, near + around); ++n) {
-      const int64_t cut = whole_grains(length(n));  // the n longest of each head, to the length of the next
+      const int64_t cut = whole_grains(lengths_[n]);  // the n longest of each head, to the length of the next
       if (2 * n * heads > most_multiprocessor_parts * multiprocessors) continue;
-      if (cut < least_blocks || length(n - 1) <= cut) continue;
+      if (cut < least_blocks || lengths_[n - 1] <= cut) continue;
       const int64_t all = whole + n * heads * (busy.piece + 2 * busy.write + busy.read);
       const int64_t longest_piece = std::max(busy.part(cut), busy.part(longest - cut) + busy.read);
       const int64_t least = launch_time + std::max(longest_piece, divide_up(all, multiprocessors));
@@ -349,22 +388,31 @@ class Splitter : Candidate {
     }
     for (const Ways::Way& way : ways) {
       if (!may_be_better(way.least)) break;
-      const int64_t n = way.how, cut = whole_grains(length(n));
-      List list;
-      list.first_tile = 0, list.ticket_tiles = narrow(n * heads), list.slots = 2 * list.ticket_tiles;
-      const auto add = [&](int64_t nth, int32_t part) {  // that query block's tile of each head, or a part of it
-        const int32_t at = narrow(cut), end = narrow(length(nth));
-        for (int32_t tile = narrow(nth * heads); tile < (nth + 1) * heads; ++tile) {
-          if (nth >= n) list.add({tile, 0, end, 0, 1, 0, tile});
-          else list.add({tile, part ? at : 0, part ? end : at, part, 2, 2 * tile, tile});
+      const int64_t n = way.how, cut = whole_grains(lengths_[n]);
+      // Query blocks, whose tiles of all heads follow each other, whole or in parts.
+      const auto each = [&](auto add) {
+        for (int64_t nth = 0; nth < n; ++nth) add(nth, 0);
+        for (int64_t second = 0, other = n; second < n || other < q_blocks;) {
+          if (second < n && (other == q_blocks || lengths_[second] - cut >= lengths_[other])) add(second++, 1);
+          else add(other++, 0);
         }
       };
-      for (int64_t nth = 0; nth < n; ++nth) add(nth, 0);
-      for (int64_t second = 0, other = n; second < n || other < q_blocks;) {
-        if (second < n && (other == q_blocks || length(second) - cut >= length(other))) add(second++, 1);
-        else add(other++, 0);
-      }
-      consider(list, busy, launch_time);
+      Times times;
+      each([&](int64_t nth, int32_t part) {
+        times.add(nth >= n ? busy.whole(lengths_[nth])
+                  : part   ? busy.part(lengths_[nth] - cut) + busy.read
+                           : busy.part(cut), heads);
+      });
+      if (!is_better(times)) continue;
+      list_ = List();
+      list_.ticket_tiles = narrow(n * heads), list_.slots = 2 * list_.ticket_tiles;
+      each([&](int64_t nth, int32_t part) {
+        const int32_t at = narrow(cut), end = lengths_[nth];
+        for (int32_t tile = narrow(nth * heads); tile < (nth + 1) * heads; ++tile) {
+          if (nth >= n) list_.add({tile, 0, end, 0, 1, 0, tile});
+          else list_.add({tile, part ? at : 0, part ? end : at, part, 2, 2 * tile, tile});
+        }
+      });
     }
   }
 
@@ -383,6 +431,7 @@ class Splitter : Candidate {
   const int64_t limit_;  // which is of no use if it is longer than that,
   int64_t best_;         // and of the best plan so far,
   List list_;            // whose list this is
+  int32_t lengths_[Listed::most_tiles];  // of few causal tiles: length(n) of each query block
 };
 
 }  // namespace

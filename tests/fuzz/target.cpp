@@ -235,8 +235,10 @@ void ask(const fa3_forward_params* p, Choices& choices, bool accepted) {
   const bool served = std::string(info.name).starts_with("fa3_fwdserved");
   if (served != (schedule_bytes > 0)) die("schedule", std::string(info.name) + " " + std::to_string(schedule_bytes));
   if (served && (full.flags & FA3_FLAG_BATCH_INVARIANT)) return;
-  const size_t rows = size_t{3} * multiprocessors * info.block_q, few_kilobytes = 64 * (size_t(multiprocessors) + 2);
-  double most = double(rows * 4 * (info.head_dim_v + 8) + few_kilobytes) + double(schedule_bytes);
+  const size_t parts = size_t{3} * multiprocessors, few_kilobytes = 64 * (size_t(multiprocessors) + 2);
+  const bool any_kernel = !served && full.q.dim[1] <= 64 && full.q.dtype != FA3_DTYPE_E4M3;  // on whatever device
+  const size_t part_bytes = any_kernel ? size_t{128} * 4 * (256 + 8) : size_t(info.block_q) * 4 * (info.head_dim_v + 8);
+  double most = double(parts * part_bytes + few_kilobytes) + double(schedule_bytes);
   if (info.launches > 1 && !served)
     most += double(full.k.dim[0]) * double((full.k.dim[1] + 15) / 16 * 16) * double(full.k.dim[2]) *
             double(full.v.dim[3]);

@@ -132,7 +132,8 @@ TEST_CASE("a problem is planned once, and any other anew", "[plan]") {
     const_cast<ForwardPlan&>(plan(*other, fit_of(*other), card)).forward.whole_us = -2;
   CHECK(plan(second, fit_of(second), card).forward.tiles.batch_heads == 3);
   CHECK(plan(third, fit_of(third), card).forward.tiles.batch_heads == 5);
-  for (const ForwardProblem* other : {&second, &third}) CHECK(plan(*other, fit_of(*other), card).forward.whole_us == -2);
+  for (const ForwardProblem* other : {&second, &third})
+    CHECK(plan(*other, fit_of(*other), card).forward.whole_us == -2);
   CHECK(plan(problem, fits, card).forward.whole_us == -1);
 
   const auto is_new = [&](const ForwardProblem& other, int multiprocessors = 132) {

@@ -2,6 +2,7 @@
 
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <vector>
 
@@ -44,6 +45,12 @@ ForwardProblem huge(const Shape& shape, int32_t mask) {
   problem.seqlen_q = shape.seqlen_q, problem.seqlen_k = shape.seqlen_k;
   problem.causal_offset = mask == FA3_MASK_CAUSAL_BOTTOM_RIGHT ? shape.seqlen_k - shape.seqlen_q : 0;
   return problem;
+}
+
+const Card& card_named(const std::string& name) {
+  const auto* known = std::ranges::find_if(known_cards, [&](const NamedCard& card) { return card.name == name; });
+  REQUIRE(known != std::end(known_cards));
+  return known->card;
 }
 
 const RowPlan& planned(const ForwardProblem& problem, const Card& card) {

@@ -1,5 +1,7 @@
 // Problems made up for the planner's tests, and what it plans for them, unfolded as the kernels do (ptx/work.h).
 #pragma once
+#include <string>
+
 #include "forward/split.h"
 #include "params.h"
 #include "row_call.h"
@@ -15,6 +17,7 @@ Shape square(int64_t batch, int64_t seqlen, int64_t heads, int64_t head_dim);
 // Larger than what a call's strides could describe.
 ForwardProblem huge(const Shape& shape, int32_t mask = FA3_MASK_NONE);
 Fit fit_of(const ForwardProblem& problem);
+const Card& card_named(const std::string& name);  // of those that are known
 const RowPlan& planned(const ForwardProblem& problem, const Card& card);
 inline const RowPlan& planned(const ForwardProblem& problem, int multiprocessors = 132) {
   return planned(problem, assumed_card(multiprocessors));

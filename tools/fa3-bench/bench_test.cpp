@@ -277,6 +277,10 @@ TEST_CASE("wrong words and missing values are refused by name") {
       {{"--plan", "--list"}, "--list"},
       {{"--pieces"}, "--pieces"},
       {{"--multiprocessors", "78"}, "--multiprocessors"},
+      {{"--card", "h100"}, "--card has no meaning without --plan"},
+      {{"--plan", "--card", "h300"}, "h300"},
+      {{"--plan", "--card", "h20", "--multiprocessors", "78"}, "--multiprocessors"},
+      {{"--plan", "--card", "h20", "--lengths", "17,300"}, "--lengths"},
       {{"--set", "fp8", "--v", "columns"}, "columns"},
       {{"--set", "fp8", "--scales", "row"}, "row"},
       {{"--set", "fp8", "--two-level", "2"}, "2"},
@@ -470,7 +474,7 @@ TEST_CASE("a plan names the library's kernel, or why it has none") {
 TEST_CASE("plans show every kernel that fits, the one that is taken and its pieces") {
   const std::vector<Point> points =
       points_of({"--head-dim=128", "--causal=1", "--seqlen=4096", "--batch=1", "--heads=4"});
-  const std::string plans = show_plans(points, 132, true).text;
+  const std::string plans = show_plans(points, assumed_card(132), true).text;
   size_t lines = 0, stars = 0;
   for (const fa3_kernel_info& info : kernels_of_build(Direction::forward)) {
     const size_t at = plans.find(std::string(" ") + info.name + " ");
@@ -485,11 +489,23 @@ TEST_CASE("plans show every kernel that fits, the one that is taken and its piec
   CHECK((lines == 2 && stars == 1));
   CHECK_THAT(plans,
              ContainsSubstring("part 1 of 2") && ContainsSubstring("part 2 of 2") && ContainsSubstring("tiles 0 to 3"));
-  CHECK_THAT(show_plans(points, 132, false).text, !ContainsSubstring("part 1"));
-  const Plans some = show_plans(points_of({"--head-dim=64,1000", "--causal=0", "--seqlen=512"}), 132, true);
+  CHECK_THAT(show_plans(points, assumed_card(132), false).text, !ContainsSubstring("part 1"));
+  const Plans some = show_plans(points_of({"--head-dim=64,1000", "--causal=0", "--seqlen=512"}), assumed_card(132), true);
   CHECK_THAT(some.text, ContainsSubstring("q.dim[3]"));
   CHECK(some.refused == 1);
   CHECK(parse({"--plan", "--pieces", "--multiprocessors=78"}).multiprocessors == 78);
+}
+
+TEST_CASE("plans of decoding follow from the card") {
+  const std::vector<Point> points = points_of(
+      {"--head-dim=128", "--causal=0", "--seqlen=1", "--seqlen-k=30000", "--batch=12", "--heads=28", "--kv-heads=4"});
+  std::set<std::string> plans;
+  for (const NamedCard& known : known_cards) {
+    CHECK(parse({"--plan", std::string("--card=") + known.name}).card == known.name);
+    plans.insert(show_plans(points, known.card, true).text);
+  }
+  CHECK(plans.size() == std::size(known_cards));
+  CHECK_THAT(show_plans(points, known_cards[0].card, false).text, ContainsSubstring("with 3.35 TB/s of memory"));
 }
 
 TEST_CASE("plans of packed sequences show what the device would make of their lengths") {

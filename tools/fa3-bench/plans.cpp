@@ -217,8 +217,8 @@ Plans show_plans(const std::vector<Point>& points, const SequenceLengths& length
 
 Plans show_plans(const std::vector<Point>& points, const Card& card, bool pieces) {
   Plans plans{
-      line("On %d multiprocessors, with %.2f TB/s of memory. *: what the library takes; of causal problems with 4 tiles\n"
-           "or more for each multiprocessor the first, whatever is predicted. parts: of one tile, at most.\n",
+      line("On %d multiprocessors, with %.2f TB/s of memory. *: what the library takes; of causal problems with\n"
+           "4 tiles or more for each multiprocessor the first, whatever is predicted. parts: of one tile, at most.\n",
            card.multiprocessors, card.memory_bytes_per_us / 1e6), 0};
   plans.text += "A kernel that takes V as tiles comes last, where a pass that makes them goes before it.\n";
   for (const Point& point : points) plans.refused += !add_plan(point, card, pieces, plans.text);
