@@ -1,5 +1,5 @@
-// The few arithmetic instructions that C++ cannot name (PTX ISA, Floating Point Instructions; cvt: Data Movement and
-// Conversion Instructions).
+// The few arithmetic instructions that C++ cannot name (PTX ISA, Floating Point Instructions; of f16x2: Half Precision
+// Floating Point Instructions; cvt: Data Movement and Conversion Instructions).
 #pragma once
 #include "common.cuh"
 
@@ -63,7 +63,7 @@ FA3_DEVICE uint32_t mul_rn_bf16x2(uint32_t a, uint32_t b) {
   return d;
 }
 
-// ptx: fma.rn.sat.f16x2 d, x, y, z;  (fma, half precision)
+// ptx: fma.rn.sat.f16x2 d, x, y, z;  (fma)
 // Two at once; below 0 and NaN become 0, above 1 becomes 1.
 FA3_DEVICE uint32_t fma_rn_sat_f16x2(uint32_t x, uint32_t y, uint32_t z) {
   uint32_t d;

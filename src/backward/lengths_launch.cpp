@@ -1,5 +1,6 @@
 // The launches of a served problem's plan (lengths.cpp), and what they are passed.
 #include <algorithm>
+#include <cfloat>
 
 #include "backward/lengths.h"
 #include "device/enqueue.h"
@@ -113,7 +114,11 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
   }
   params.query_order = plan.query_order;
   params.transforms = transforms_of(problem);
-  if (has_softcap(problem)) params.tanh = tanh_of(problem);
+  if (has_softcap(problem)) {
+    params.tanh = tanh_of(problem);
+    // Of caps far beyond usual scores the last coefficient is too small for a float32: then any tanh serves better.
+    if (params.tanh.wide[wide_terms] < FLT_MIN) params.transforms.softcap.highest[1] = -FLT_MAX;
+  }
   params.heads_per_kv = params.readers = narrow(problem.heads_per_kv());
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
   params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);

@@ -58,6 +58,7 @@ PROBE(add_rn_bf16x2)(uint32_t a, uint32_t b, uint32_t* out) { *out = add_rn_bf16
 PROBE(mul_rn_bf16x2)(uint32_t a, uint32_t b, uint32_t* out) { *out = mul_rn_bf16x2(a, b); }
 PROBE(cvt_rn_bf16x2_f32)(float high, float low, uint32_t* out) { *out = cvt_rn_bf16x2_f32(high, low); }
 PROBE(cvt_rn_f16x2_f32)(float high, float low, uint32_t* out) { *out = cvt_rn_f16x2_f32(high, low); }
+PROBE(fma_rn_sat_f16x2)(uint32_t x, uint32_t y, uint32_t z, uint32_t* out) { *out = fma_rn_sat_f16x2(x, y, z); }
 PROBE(cvt_rn_satfinite_e4m3x2_f32)(float high, float low, uint16_t* out) {
   *out = cvt_rn_satfinite_e4m3x2_f32(high, low);
 }
