@@ -72,7 +72,8 @@ constexpr bool is_complete(const BackwardRow& row) {
   if (row.has(Trait::own_lengths))
     return pass_of(Pass::bwd_prepare_lengths, row.d) >= 0 && pass_of(Pass::bwd_finish_lengths, row.d) >= 0 &&
            pass_of(Pass::bwd_key_means, row.d) >= 0 &&
-           (row.all_gradients() || (queries_row_of(row, false) >= 0 && queries_row_of(row, true) >= 0));
+           (row.all_gradients() ||
+            (queries_row_of(row, false) >= 0 && (row.transforms_scores() || queries_row_of(row, true) >= 0)));
   return pass_of(Pass::bwd_prepare, row.d) >= 0 && pass_of(Pass::bwd_sum, row.d) >= 0 &&
          (row.all_gradients() ? pass_of(Pass::bwd_finish, row.d) : queries_row_of(row, false)) >= 0;
 }

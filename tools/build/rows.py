@@ -50,10 +50,10 @@ def chosen_of(every, patterns):
     def is_backward(row, gradients):
         return row.kind == BACKWARD and row.cells[8] == gradients
 
-    chosen = [row for row in every if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)]
-    def partner(row):
-        return row.cells[2:5] + row.cells[9:]  # dtype, head dimension, mask and traits
+    def partner(row):  # dtype, head dimension, mask and traits; dq of centered keys goes with the same dk and dv
+        return row.cells[2:5] + [cell.replace("centered_served", "own_lengths") for cell in row.cells[9:]]
 
+    chosen = [row for row in every if any(fnmatch.fnmatchcase(row.name, pattern) for pattern in patterns)]
     keys = [partner(row) for row in chosen if is_backward(row, "keys")]
     return [row for row in every if row in chosen or row.kind == PASS
             or (is_backward(row, "queries") and partner(row) in keys)]
