@@ -170,6 +170,16 @@ ExpectedGradients expect_rounded(const ServedGradients& g) {
     to.dsinks.resize(size_t(p.heads));
     call.dsinks.data = to.dsinks.data(), call.dsinks.stride[0] = 1;
   }
+  // Where o is rounded, dS does not sum up to 0 as it should, and centered keys take that off, too.
+  std::vector<float> exact_o;
+  if (p.centered_k) {
+    fa3_forward_params forward = g.forward.params(bases_of(g.forward.images));
+    exact_o.resize(size_t(g.forward.o.layout.count()));
+    forward.o.data = exact_o.data(), forward.o.dtype = FA3_DTYPE_FP32, forward.lse = {};
+    must(fa3_tensor_pack(&forward.o), "fa3_tensor_pack");
+    must(fa3_reference_forward(&forward, 0), "fa3_reference_forward");
+    call.o = forward.o;
+  }
   must(fa3_reference_backward(&call, 0), "fa3_reference_backward");
   const Plain plain(g, to);
   tools::parallel_for(p.batch * p.heads_kv, 1, [&](int64_t begin, int64_t end) {

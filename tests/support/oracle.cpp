@@ -109,8 +109,8 @@ Floors floors_of(const Terms& terms, const Expected& expected, int64_t elements)
   double sum = 0, largest = 0;
   int64_t rows = 0;
   for (size_t i = 0; i < expected.reference.lse.size(); ++i) {
-    if (!std::isfinite(expected.reference.lse[i])) continue;
     const double partial = expected.plain.partial[i];
+    if (!std::isfinite(expected.reference.lse[i]) || partial < 0) continue;
     sum += partial * partial, largest = std::max(largest, partial), ++rows;
   }
   floors.score_rms = 0x1p-12 * std::sqrt(sum / double(std::max<int64_t>(rows, 1)));

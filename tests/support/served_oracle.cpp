@@ -112,7 +112,7 @@ RowResult attend_e4m3(const ServedCase& made, const RowInput& row, const HeadKey
   constexpr int64_t step = 32;
   const int64_t d = p.head_dim, dv = p.head_dim_v, count = keys.count();
   std::fill_n(o, dv, 0.0f);
-  if (row.seen.empty()) return {row.sink};
+  if (row.seen.empty()) return {row.sink, 0, 0, -1};
   std::vector<float> s(static_cast<size_t>(count)), largest(s), weights(s), sums(static_cast<size_t>(dv));
   for (int64_t c = 0; c < d; c += step) {
     add_products(true, std::min(step, d - c), &row.q[size_t(c)], &keys.k[size_t(c * count)], count, count, s.data());
