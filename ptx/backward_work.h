@@ -46,8 +46,8 @@ enum class DqOrder : int32_t {
   // In the order of the blocks' numbers. A block goes from its last tile down to its first, and visits each tile of all
   // its query heads before it goes on to the next.
   downwards,
-  // The same, but a block visits its tiles of one query head before the next one's. With bounds on both sides blocks that
-  // run beside each other are at other tiles, and all heads of these would be too much for the L2 cache.
+  // The same, but a block visits its tiles of one query head before the next one's. With bounds on both sides blocks
+  // that run beside each other are at other tiles, and all heads of these would be too much for the L2 cache.
   downwards_by_head,
   // Under a causal mask: the last block first, which has the fewest tiles. Each begins at its first tile, on the
   // diagonal, and goes up. The blocks with higher numbers have left that tile by then. If all blocks of a head are

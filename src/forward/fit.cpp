@@ -143,7 +143,7 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
   if (dtype == Dtype::e4m3 && !problem.v_tiles) {
     ForwardProblem tiled = problem;
     tiled.v_tiles = true;
-    Fit others;
+    Fit others{};
     find_rows(tiled, others);
     if (others.count) fit.v_tiles_row = others.rows[0];
   }

@@ -51,8 +51,9 @@ struct Served {
   bool bounds_keys() const { return !packed_k && p.max_seqlen_k != 0 && p.max_seqlen_k != p.k.dim[1]; }
   // Is there anything of it, so that the call takes kernels of its own?
   bool any() const {
-    return p.mask > FA3_MASK_CAUSAL_BOTTOM_RIGHT || (p.flags & (FA3_FLAG_BATCH_INVARIANT | FA3_FLAG_CENTERED_K)) || pages ||
-           p.sinks.rank != 0 || bounds_keys() || caps || slopes ||
+    return p.mask > FA3_MASK_CAUSAL_BOTTOM_RIGHT ||
+           (p.flags & (FA3_FLAG_BATCH_INVARIANT | FA3_FLAG_CENTERED_K)) || pages || p.sinks.rank != 0 ||
+           bounds_keys() || caps || slopes ||
            std::any_of(std::begin(lengths), std::end(lengths), [](const Named& t) { return t.tensor->rank != 0; });
   }
 

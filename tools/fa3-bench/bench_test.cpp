@@ -490,7 +490,8 @@ TEST_CASE("plans show every kernel that fits, the one that is taken and its piec
   CHECK_THAT(plans,
              ContainsSubstring("part 1 of 2") && ContainsSubstring("part 2 of 2") && ContainsSubstring("tiles 0 to 3"));
   CHECK_THAT(show_plans(points, assumed_card(132), false).text, !ContainsSubstring("part 1"));
-  const Plans some = show_plans(points_of({"--head-dim=64,1000", "--causal=0", "--seqlen=512"}), assumed_card(132), true);
+  const Plans some =
+      show_plans(points_of({"--head-dim=64,1000", "--causal=0", "--seqlen=512"}), assumed_card(132), true);
   CHECK_THAT(some.text, ContainsSubstring("q.dim[3]"));
   CHECK(some.refused == 1);
   CHECK(parse({"--plan", "--pieces", "--multiprocessors=78"}).multiprocessors == 78);
