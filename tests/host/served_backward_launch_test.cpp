@@ -183,8 +183,8 @@ TEST_CASE("served backward: softcap's polynomials", "[launch][backward]") {
       };
       INFO(cap << ", scale " << scale);
       for (int i = 1; i <= 20; ++i) {
-        CHECK(error(tanh.narrow, narrow_limit * i / 20) < 3e-7);
-        if (has_wide) CHECK(error(tanh.wide, wide_limit * i / 20) < 3e-7);
+        CHECK(error(tanh.narrow, narrow_limit * i / 20) < 8e-7);  // score_transforms.h, and float32's own
+        if (has_wide) CHECK(error(tanh.wide, wide_limit * i / 20) < 8e-7);
       }
       CHECK(has_wide == (cap / scale < 2e4f));
     }

@@ -293,9 +293,10 @@ TEST_CASE("softcap and slopes reach the kernel", "[launch][served]") {
   fa3_forward_params p = packed_call();
   p.softmax_scale = 0.5f, p.softcap = 40;
   const Softcap softcap = run(p).forward.carried.transformed.transforms.softcap;
-  CHECK((softcap.cap == 80 && softcap.limit == 44 && std::abs(softcap.exponent * 40 - 1.44269504f) < 1e-6f));
+  CHECK((softcap.cap == 80 && softcap.limit == float(80 * wide_limit)));
+  CHECK(std::abs(softcap.exponent * 40 - 1.44269504f) < 1e-6f);
   // A sum of exponentials up to 2^(highest - m) has no score beyond the polynomial's limit, and m may be 0.
-  CHECK((softcap.highest[0] < 40 * 1.4427f * 0.2f && softcap.highest[0] > 40 * 1.4427f * 0.19f));
+  CHECK((softcap.highest[0] < 40 * 1.4427f * 0.26f && softcap.highest[0] > 40 * 1.4427f * 0.25f));
   CHECK((softcap.highest[1] > 2 * softcap.highest[0] && softcap.lowest[0] < 0 && softcap.lowest[1] < 0));
   p.softcap = 1e-30f;  // all scores are beyond
   CHECK(run(p).forward.carried.transformed.transforms.softcap.limit < 0);

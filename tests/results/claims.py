@@ -77,14 +77,12 @@ def shapes(card, case, **wanted):
 
 def served(card, *kinds):
     """The best peer's time over the library's for each point of serving.csv. Beside pages peers without them do not
-    count, nor do those that plan in the call where the others' plans are made before; nor points that the library does
-    not take (backward at d 256)."""
+    count, nor do those that plan in the call where the others' plans are made before."""
     points = {}
     for row in rows(card, "serving"):
         if row["kind"] in kinds and not row["peer"].endswith((":inline", "-contiguous")):
             points.setdefault((row["kind"], row["point"]), {})[row["peer"]] = float(row["us"])
-    taken = [of for of in points.values() if "libfa3" in of]
-    return [min(us for peer, us in of.items() if peer != "libfa3") / of["libfa3"] for of in taken]
+    return [min(us for peer, us in of.items() if peer != "libfa3") / of["libfa3"] for of in points.values()]
 
 
 def mean(values):
@@ -341,9 +339,13 @@ CARD_TABLES = {
         "windows and sinks, over the better of FlashAttention-4 and cuDNN": over_served("window", "sink"),
         "decoding on caches in pages, over the best of vLLM's, FlashAttention-4 and cuDNN": over_served("decode"),
         "the same in windows, or with sinks": over_served("decode_window", "sink_decode"),
-        "backward of packed lengths up to d 128, over the better of FlashAttention-4 and cuDNN":
+        "backward of packed lengths, over the better of FlashAttention-4 and cuDNN":
             over_served("varlen_bwd"),
         "backward in windows, or with sinks, over the same": over_served("window_bwd", "sink_bwd"),
+        "softcap of scores of N(0,16), over the better of official and FlashAttention-4": over_served("softcap"),
+        "the same, backward, over the better of FlashAttention-4 and FlexAttention": over_served("softcap_bwd"),
+        "ALiBi, forward and backward, over the better of cuDNN and FlexAttention": over_served("alibi", "alibi_bwd"),
+        "packed documents, both ways, over FlexAttention, vLLM's and FlashAttention-4": over_served("doc", "doc_bwd"),
     },
     "forward, over the official FlashAttention-3": by_group("forward", OFFICIAL),
     "forward, over the best of official, FlashAttention-4 and cuDNN": by_group("forward", FORWARD),
