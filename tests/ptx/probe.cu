@@ -170,6 +170,7 @@ PROBE(wgmma_owned_uint32)(Array<uint32_t, 4> a, uint32_t* out) {
   PROBE_WGMMA_TYPE(f16, r, 0)  \
   PROBE_WGMMA_TYPE(f16, r, 1)  \
   PROBE_WGMMA_8BIT(e4m3, r)
+PROBE_WGMMA(4)
 PROBE_WGMMA(8)
 PROBE_WGMMA(16)
 PROBE_WGMMA(24)
