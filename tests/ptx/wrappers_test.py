@@ -36,7 +36,7 @@ class Wrappers(unittest.TestCase):
         for name, kernel in wrappers.kernels_of(PTX).items():
             for n, types in re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k\d+\.f32\.(\w+\.\w+) ", kernel):
                 counts.setdefault(types, set()).add(int(n))
-        every = set(range(16, 257, 16))
+        every = {8, *range(16, 257, 16)}
         self.assertEqual(counts, {"bf16.bf16": every, "f16.f16": every, "e4m3.e4m3": every})
 
     def test_ptxas_accepts_all(self):
