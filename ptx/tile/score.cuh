@@ -16,9 +16,9 @@ struct Score {
   float v_log2 = 0.f, v_inverse = 1.f;
 
   FA3_DEVICE explicit Score(const Params& p) : c(p.softmax_scale_log2) {}
-  // With scales, each piece has its own c,
+  // With scales, each piece has its own c, unless they are in S (score_transform.cuh),
   FA3_DEVICE void receive(const RowBlock& block) {
-    if constexpr (config.has_scales()) c = c_of_piece = block.c;
+    if constexpr (config.has_scales() && !transforms_scores) c = c_of_piece = block.c;
   }
   // or each block of keys: that whose K is in the stage, if there is one.
   FA3_DEVICE void receive(const Smem& smem, uint32_t stage, bool exists) {
