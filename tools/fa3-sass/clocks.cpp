@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "floors.h"
 #include "quarter.h"
+#include "sync.h"
 #include "team.h"
 
 namespace sass {
@@ -37,6 +39,16 @@ Unit unit_of(const Instruction& i, Kind kind) {
   }
 }
 
+// 128 bytes a clock: of a WGMMA's B and, unless that is in registers, A; of a warp's load or store, four of which come
+// together. What threads load of 8 bytes and less is taken for numbers of rows, which lanes share.
+double wavefronts_of(const Instruction& i, const Step& step) {
+  if (step.unit == Unit::tensor) return (step.columns + (a_in_registers(i) ? 0 : 64)) * 32 / 128;
+  if (i.is("STSM") || i.is("LDSM")) return 4.0 * (i.has("4") ? 4 : i.has("2") ? 2 : 1);
+  if (i.is("LDS")) return 4.0 * (i.has("128") ? 4 : 1);
+  if (i.is("STS")) return 4.0 * (i.has("128") ? 4 : i.has("64") ? 2 : 1);
+  return 0;
+}
+
 // Empty if the listing has no control words.
 LoopSteps steps_of(const Kernel& kernel, const Member& member) {
   const Turn& turn = member.loop->turn;
@@ -54,6 +66,7 @@ LoopSteps steps_of(const Kernel& kernel, const Member& member) {
       step.commits = i.operands.back() == "gsb0";
     }
     if (kind == Kind::wait) step.in_flight = wait_count(i);
+    step.wavefronts = wavefronts_of(i, step);
     made.steps.push_back(std::move(step));
   }
   return made;
@@ -68,6 +81,51 @@ void link_loops(const Team& team, std::vector<LoopSteps>& loops) {
       loops[to].steps[static_cast<size_t>(handover.wait)].conditions.push_back(
           {handover.from, static_cast<size_t>(arrival), handover.later});
     }
+}
+
+// Whether warps that store by TMA wait for what this loop arrives with: they take away what it stores.
+bool stages_for_tma(const Kernel& kernel, const WgmmaLoop& loop) {
+  const auto here = [&](int i) { return std::ranges::count(loop.turn.code, i) > 0; };
+  const auto stores_at = [&](int wait) {
+    return std::ranges::any_of(kernel.cfg.loops, [&](const Loop& l) {
+      bool waits = false, stores = false, multiplies = false;
+      for (const int b : l.blocks) {
+        const Block& block = kernel.cfg.blocks[static_cast<size_t>(b)];
+        waits |= block.begin <= wait && wait < block.end;
+        for (int i = block.begin; i < block.end; ++i) {
+          stores |= tma_store(kernel.listing.code[static_cast<size_t>(i)]);
+          multiplies |= is_wgmma(kernel.listing.code[static_cast<size_t>(i)]);
+        }
+      }
+      return waits && stores && !multiplies;
+    });
+  };
+  return std::ranges::any_of(kernel.handovers.mbarriers, [&](const Mbarrier& barrier) {
+    return std::ranges::any_of(barrier.arrivals, here) && std::ranges::any_of(barrier.waits, stores_at);
+  });
+}
+
+// What TMA brings and takes away in a turn, in bytes / 128.
+double copies_of(const Kernel& kernel, const Team& team, const std::vector<LoopSteps>& loops) {
+  const std::vector<Instruction>& code = kernel.listing.code;
+  double bytes = 0;
+  for (const Mbarrier& barrier : kernel.handovers.mbarriers) {
+    double most = 0, waits = 0;
+    for (const std::string& expected : barrier.bytes) most = std::max(most, std::atof(expected.c_str()));
+    for (const Member& member : team)
+      waits = std::max<double>(waits, std::ranges::count_if(barrier.waits, [&](int i) {
+        return std::ranges::count(member.loop->turn.code, i) > 0;
+      }));
+    bytes += most * waits;
+  }
+  double taken = 0;
+  for (size_t m = 0; m < team.size(); ++m) {
+    if (!stages_for_tma(kernel, *team[m].loop)) continue;
+    for (size_t p = 0; p < loops[m].steps.size(); ++p)
+      if (code[static_cast<size_t>(team[m].loop->turn.code[p])].is("STS"))
+        taken += team[m].warpgroups * loops[m].steps[p].wavefronts;
+  }
+  return bytes / 128 + taken;
 }
 
 double tensor_clocks(const LoopSteps& loop) {
@@ -91,10 +149,11 @@ Clocks estimated_clocks(const Kernel& kernel, const WgmmaLoop& loop) {
   }
   link_loops(team, loops);
 
+  const double copies = copies_of(kernel, team, loops);
   std::vector<Clocks> runs;
   double mean = 0, tensor = 0;
   for (const double start : starts) {
-    const std::vector<Issue> issues = run_quarter(loops, start);
+    const std::vector<Issue> issues = run_quarter(loops, start, copies);
     if (issues.empty()) return {};
     Clocks run;
     run.turn = issues[shown].turn;

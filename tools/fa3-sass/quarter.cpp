@@ -18,6 +18,8 @@ constexpr Rate rates[] = {{0, 0}, {11, 33}, {3, 10}, {3, 10}, {1, 12}, {2, 24}, 
 constexpr double to_tensor = 10, from_tensor = 120;  // from issue to the tensor core, and from its end to a wait
 constexpr double from_arrival = 30;                  // from the last arrival at an mbarrier to a wait
 
+constexpr double most_copies = 512;  // of TMA's that wait for shared memory
+
 constexpr double never = std::numeric_limits<double>::infinity();
 // Turns of a warp that are followed, and the first one that counts. Turns of all warps count, as one may be faster.
 constexpr size_t turns = 14, first = 6;
@@ -25,7 +27,7 @@ constexpr size_t turns = 14, first = 6;
 const Rate& rate_of(Unit unit) { return rates[static_cast<int>(unit)]; }
 
 struct Wgmma {
-  double ready, clocks;
+  double ready, clocks, wavefronts;
   size_t group;
   bool last;  // of its group
   size_t position, turn;
@@ -47,7 +49,11 @@ struct Warp {
 
 class Quarter {
  public:
-  Quarter(const std::vector<LoopSteps>& loops, double start) : loops_(loops), issues_(loops.size()) {
+  Quarter(const std::vector<LoopSteps>& loops, double start, double copies) : loops_(loops), issues_(loops.size()) {
+    double tensor = 0;
+    for (const LoopSteps& loop : loops)
+      for (const Step& step : loop.steps) tensor += loop.warps * step.columns / 2;
+    if (tensor > 0) copies_each_ = copies / tensor;
     for (size_t l = 0; l < loops.size(); ++l) {
       issues_[l].issued.assign(loops[l].steps.size(), 0);
       issues_[l].began = issues_[l].issued;
@@ -146,11 +152,12 @@ class Quarter {
     const Step& step = step_of(warp);
     const Rate& rate = rate_of(step.unit);
     if (step.unit == Unit::tensor) {
-      warp.ready_wgmma = {clock_ + to_tensor, step.columns / 2, warp.groups.size(), step.commits, warp.position,
+      warp.ready_wgmma = {clock_ + to_tensor, step.columns / 2, step.wavefronts, warp.groups.size(), step.commits, warp.position,
                           warp.turn};
       if (step.commits) warp.groups.push_back(never);
     } else {
       free_[static_cast<int>(step.unit)] = clock_ + rate.busy;
+      accesses_ += step.wavefronts;
     }
     for (const int s : {step.control.written, step.control.read}) {
       if (s < 0) continue;
@@ -169,10 +176,24 @@ class Quarter {
     }
   }
 
+  // Shared memory serves a WGMMA's operands, what warps load and store meanwhile, and then TMA, which has time, up to a
+  // point. What of that does not fit into the WGMMA's own clocks makes it longer.
+  void share_memory() {
+    const double left = until_ - began_ - running_->wavefronts - served_;
+    const double must = accesses_ + std::max(0.0, copies_ - most_copies);
+    until_ += std::max(0.0, must - left);
+    const double spare = std::max(0.0, left - accesses_);
+    served_ += must + std::min(spare, std::min(copies_, most_copies));
+    copies_ = std::max(0.0, std::min(copies_, most_copies) - spare);
+    accesses_ = 0;
+  }
+
   void feed_tensor_core() {
+    if (running_ && clock_ >= until_) share_memory();
     if (running_ && clock_ >= until_) {
       if (running_->last) warps_[owner_].groups[running_->group] = until_;
       running_.reset();
+      idle_ = until_;
     }
     if (running_) return;
     for (size_t k = 0; k < warps_.size(); ++k) {
@@ -183,6 +204,11 @@ class Quarter {
       warp.ready_wgmma.reset();
       owner_ = w;
       until_ = clock_ + running_->clocks;
+      const double idle = clock_ - idle_;
+      copies_ = std::max(0.0, copies_ - std::max(0.0, idle - accesses_)) + running_->clocks * copies_each_;
+      accesses_ = std::max(0.0, accesses_ - idle);
+      began_ = clock_;
+      served_ = 0;
       if (warp.shown && running_->turn == first) issues_[warp.loop].began[running_->position] = clock_;
       return;
     }
@@ -203,6 +229,9 @@ class Quarter {
   std::vector<double> next_turn_;            // of the warp whose turn is shown
   double clock_ = 0, free_[std::size(rates)] = {}, until_ = 0;
   std::optional<Wgmma> running_;
+  double began_ = 0, served_ = 0, idle_ = 0;  // of it; when the tensor cores had nothing more
+  // Clocks of shared memory not yet served: warps' accesses, and TMA's, which comes by so much each clock of a WGMMA.
+  double accesses_ = 0, copies_ = 0, copies_each_ = 0;
   size_t owner_ = 0, after_ = 0;
 };
 
@@ -210,8 +239,8 @@ class Quarter {
 
 double busy_clocks(Unit unit) { return rate_of(unit).busy; }
 
-std::vector<Issue> run_quarter(const std::vector<LoopSteps>& loops, double start) {
-  return Quarter(loops, start).run();
+std::vector<Issue> run_quarter(const std::vector<LoopSteps>& loops, double start, double copies) {
+  return Quarter(loops, start, copies).run();
 }
 
 }  // namespace sass

@@ -25,6 +25,7 @@ struct Step {
   Control control;
   double columns = 0;    // of a WGMMA
   bool commits = false;
+  double wavefronts = 0;  // clocks of shared memory, for the whole warpgroup
   int in_flight = -1;    // of a wait for groups
   int arrival = -1;      // in the loop's list of those that others wait for
   std::vector<Condition> conditions;
@@ -43,7 +44,7 @@ struct Issue {
   std::vector<double> issued, began;
 };
 
-// Warps begin `start` clocks after one another.
-std::vector<Issue> run_quarter(const std::vector<LoopSteps>& loops, double start);
+// Warps begin `start` clocks after one another. `copies`: what TMA needs of shared memory's clocks in a turn.
+std::vector<Issue> run_quarter(const std::vector<LoopSteps>& loops, double start, double copies);
 
 }  // namespace sass
