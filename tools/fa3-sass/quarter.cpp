@@ -152,8 +152,8 @@ class Quarter {
     const Step& step = step_of(warp);
     const Rate& rate = rate_of(step.unit);
     if (step.unit == Unit::tensor) {
-      warp.ready_wgmma = {clock_ + to_tensor, step.columns / 2, step.wavefronts, warp.groups.size(), step.commits, warp.position,
-                          warp.turn};
+      warp.ready_wgmma = {clock_ + to_tensor,  step.columns / 2, step.wavefronts, warp.groups.size(),
+                          step.commits,        warp.position,    warp.turn};
       if (step.commits) warp.groups.push_back(never);
     } else {
       free_[static_cast<int>(step.unit)] = clock_ + rate.busy;
