@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "floors.h"
+#include "operands.h"
 #include "quarter.h"
 #include "sync.h"
 #include "team.h"
@@ -14,6 +15,9 @@ namespace {
 
 // How much later than the one before it a warp begins: what they do to each other settles in different ways.
 constexpr double starts[] = {0, 150, 400, 900};
+
+// Until stores are there for all threads, and for TMA and WGMMAs: what a profiler shows of the backward pass.
+constexpr double fence_latency = 100;
 
 Unit unit_of(const Instruction& i, Kind kind) {
   switch (kind) {
@@ -49,6 +53,18 @@ double wavefronts_of(const Instruction& i, const Step& step) {
   return 0;
 }
 
+// BAR.SYNC 0x1, 0x100: whether all warpgroups that run the loop meet there, and nobody else.
+bool meets(const Kernel& kernel, const Member& member, const Instruction& i) {
+  if (!i.is("BAR") || !i.has("SYNC") || i.operands.size() != 2) return false;
+  const Operand id = operand_of(i.operands[0]), threads = operand_of(i.operands[1]);
+  const auto only_meets = [&](const NamedBarrier& barrier) {
+    return barrier.id == static_cast<int>(id.value) && barrier.arrivals.empty();
+  };
+  return id.kind == Operand::Kind::number && threads.kind == Operand::Kind::number &&
+         threads.value == 128u * static_cast<unsigned>(member.warpgroups) &&
+         std::ranges::any_of(kernel.handovers.named, only_meets);
+}
+
 // Empty if the listing has no control words.
 LoopSteps steps_of(const Kernel& kernel, const Member& member) {
   const Turn& turn = member.loop->turn;
@@ -66,7 +82,9 @@ LoopSteps steps_of(const Kernel& kernel, const Member& member) {
       step.commits = i.operands.back() == "gsb0";
     }
     if (kind == Kind::wait) step.in_flight = wait_count(i);
+    if (kind == Kind::fence) step.latency = fence_latency;
     step.wavefronts = wavefronts_of(i, step);
+    step.meets = meets(kernel, member, i);
     made.steps.push_back(std::move(step));
   }
   return made;

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <utility>
 
 namespace sass {
 namespace {
@@ -18,6 +19,8 @@ constexpr Rate rates[] = {{0, 0}, {11, 33}, {3, 10}, {3, 10}, {1, 12}, {2, 24}, 
 constexpr double to_tensor = 10, from_tensor = 120;  // from issue to the tensor core, and from its end to a wait
 constexpr double from_arrival = 30;                  // from the last arrival at an mbarrier to a wait
 
+// What is done in shared memory beside WGMMAs' operands costs so much of its clocks more.
+constexpr double beside_operands = 1.2;
 constexpr double most_copies = 512;  // of TMA's that wait for shared memory
 
 constexpr double never = std::numeric_limits<double>::infinity();
@@ -53,7 +56,7 @@ class Quarter {
     double tensor = 0;
     for (const LoopSteps& loop : loops)
       for (const Step& step : loop.steps) tensor += loop.warps * step.columns / 2;
-    if (tensor > 0) copies_each_ = copies / tensor;
+    if (tensor > 0) copies_each_ = beside_operands * copies / tensor;
     for (size_t l = 0; l < loops.size(); ++l) {
       issues_[l].issued.assign(loops[l].steps.size(), 0);
       issues_[l].began = issues_[l].issued;
@@ -134,8 +137,16 @@ class Quarter {
     return from;
   }
 
+  // Whether another warp of the loop has not come as far as this one, which stands at a barrier for all of them.
+  bool is_ahead(const Warp& warp) const {
+    return std::ranges::any_of(warps_, [&](const Warp& other) {
+      return other.loop == warp.loop && std::pair(other.turn, other.position) < std::pair(warp.turn, warp.position);
+    });
+  }
+
   double earliest(const Warp& warp) const {
     const Step& step = step_of(warp);
+    if (step.meets && is_ahead(warp)) return never;
     double from = warp.ready;
     for (int s = 0; s < scoreboards; ++s)
       if (step.control.waits_for(s)) {
@@ -157,11 +168,11 @@ class Quarter {
       if (step.commits) warp.groups.push_back(never);
     } else {
       free_[static_cast<int>(step.unit)] = clock_ + rate.busy;
-      accesses_ += step.wavefronts;
+      accesses_ += beside_operands * step.wavefronts;
     }
     for (const int s : {step.control.written, step.control.read}) {
       if (s < 0) continue;
-      warp.scoreboard[s] = clock_ + rate.latency;
+      warp.scoreboard[s] = clock_ + (step.latency > 0 ? step.latency : rate.latency);
       warp.awaited[s] = nullptr;
     }
     if (step.control.written >= 0 && !step.conditions.empty()) {

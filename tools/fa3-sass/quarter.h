@@ -26,6 +26,8 @@ struct Step {
   double columns = 0;    // of a WGMMA
   bool commits = false;
   double wavefronts = 0;  // clocks of shared memory, for the whole warpgroup
+  double latency = 0;     // until its scoreboards end, if not that of the unit
+  bool meets = false;     // all warps of the loop wait here for each other
   int in_flight = -1;    // of a wait for groups
   int arrival = -1;      // in the loop's list of those that others wait for
   std::vector<Condition> conditions;
