@@ -22,8 +22,9 @@ struct Clocks {
 // A quarter of a multiprocessor, which has a warp of each computing warpgroup, is followed clock by clock: each warp
 // issues in order, as stalls and scoreboards allow, one instruction of one warp a clock; WGMMAs of a warpgroup go to
 // the tensor core one after another, and other warpgroups' wait until it has none ready. What TMA brings is always
-// there, and named barriers are open, but for those at which all warpgroups of a loop meet; loops that hand over to each
-// other by mbarriers wait for each other. The mean of a few ways to begin, and of these the one that is nearest to it.
+// there, and named barriers are open, but for those at which all warpgroups of a loop meet; loops that hand over to
+// each other by mbarriers wait for each other. The mean of a few ways to begin, and of these the one that is nearest
+// to it.
 Clocks estimated_clocks(const Kernel& kernel, const WgmmaLoop& loop);
 
 }  // namespace sass

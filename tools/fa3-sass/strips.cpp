@@ -106,7 +106,7 @@ void add_time(const Kernel& kernel, const WgmmaLoop& loop, const std::vector<dou
   if (!samples && clocks.turn == 0)
     throw std::runtime_error(shortened(kernel.readable) + ": no estimate of clocks: " +
                              (kernel.listing.code.front().control.known
-                                  ? "which warpgroups run which of its main loops, and what for each other, is not clear"
+                                  ? "which warpgroups run which of its main loops cannot be told"
                                   : "a listing without control words (-hex)"));
   strip.began = strip.clocks = clocks.issued;
   strip.busy = clocks.busy;
