@@ -104,10 +104,16 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.25
       const float2 delta = numbers_at(smem.delta[s], g, lane);
       const float* const x = &S[4 * g];
-      float y[4] = {x[0] - delta.x, x[1] - delta.y, x[2] - delta.x, x[3] - delta.y};
-      if constexpr (has(Trait::softcap)) multiply_by_slopes(y, slopes[g]);
-      dS[2 * g] = scaled(P[2 * g], y[0], y[1]);
-      dS[2 * g + 1] = scaled(P[2 * g + 1], y[2], y[3]);
+      // In two ways, as ptxas orders the loop of rows without softcap otherwise when it comes by way of y.
+      if constexpr (has(Trait::softcap)) {
+        float y[4] = {x[0] - delta.x, x[1] - delta.y, x[2] - delta.x, x[3] - delta.y};
+        multiply_by_slopes(y, slopes[g]);
+        dS[2 * g] = scaled(P[2 * g], y[0], y[1]);
+        dS[2 * g + 1] = scaled(P[2 * g + 1], y[2], y[3]);
+      } else {
+        dS[2 * g] = scaled(P[2 * g], x[0] - delta.x, x[1] - delta.y);
+        dS[2 * g + 1] = scaled(P[2 * g + 1], x[2] - delta.x, x[3] - delta.y);
+      }
     }
     wgmma_owned(dS);
     if constexpr (!has(Trait::softcap)) wait(smem.empty_ds[ds_use.index], ds_use.parity ^ 1);
@@ -288,6 +294,11 @@ FA3_DEVICE bool is_turn(uint32_t added, int rank) {
   return own_lengths ? added >= uint32_t(rank) : added == uint32_t(rank);
 }
 
+// Do key blocks add to dQ in a fixed order?
+FA3_DEVICE bool is_fixed(const Params& p) {
+  return lists_blocks<Params> ? p.order.is_fixed() : p.order.dq != DqOrder::any;
+}
+
 // The thread that adds dQ of each query tile to the sums in global memory. Nobody clears them: the first key block that
 // comes to a tile stores, and the others add, after that. They come in any order, and the first one waits for nobody.
 // In a fixed order a tile takes longer than its products, so two threads, the adders 0 and 1, take turns.
@@ -310,8 +321,8 @@ FA3_DEVICE void dq_writer(const Params& p, BackwardSmem& smem, uint32_t adder) {
       int sums = tile.number(work);
       wait(smem.full_dq[count % 2][0], parity);                                                           // A3.32
       bool first;
-      if (p.order.is_fixed()) {
-        const auto turn = work.turn(p.order, visible(p, work), tile.tile);
+      if (is_fixed(p)) {
+        const auto turn = work.turn(p, visible(p, work), tile.tile);
         if (turn.second) sums += p.order.spread.second;
         while (!is_turn(ld_acquire_gpu_u32(&p.visits[sums]), turn.rank)) {
         }
@@ -332,9 +343,9 @@ FA3_DEVICE void dq_writer(const Params& p, BackwardSmem& smem, uint32_t adder) {
         else cp_reduce_async_bulk_add_f32(to, shared_address(&smem.dq[square]), bytes);                   // A3.33
         release_dq(smem, square);
       }
-      if (first || p.order.is_fixed()) {
+      if (first || is_fixed(p)) {
         cp_async_bulk_wait_group<0>();
-        red_add_release_gpu_u32(&p.visits[sums], p.order.is_fixed() ? 1 : dq_is_stored);
+        red_add_release_gpu_u32(&p.visits[sums], is_fixed(p) ? 1 : dq_is_stored);
       }
     }
     cp_async_bulk_wait_group<0>();

@@ -24,9 +24,9 @@ struct alignas(1024) BackwardSmem {
   Element ds[ds_buffers][Bc * Br];         // dS^T: a row for each key
   float dq[dq_squares][4][16 * dq_columns];  // of each warp's 16 rows
   float lse[query_stages][Br], delta[query_stages][Br];
+  KeyMean key_mean[has(Trait::centered_k)];
   int first_query[query_stages];
   TileBias bias[has(Trait::alibi) ? query_stages : 0];
-  KeyMean key_mean[has(Trait::centered_k)];
 
   uint64_t full_k, full_v, empty_k, empty_v;
   uint64_t full_q[query_stages], full_dout[query_stages];    // with first_query and lse; with delta
