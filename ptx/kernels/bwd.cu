@@ -35,7 +35,7 @@ using namespace ptx;
 FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const KeyWork& work, int n, Use& use,
                                   Use& ds_use, int warpgroup, int warp, float (&dV)[d / 2], float (&dK)[d / 2]) {
   const int lane = kept(threadIdx.x % 32);  // otherwise the main loop reads the thread's number, which takes its time
-  const bool one_lane = lane == 0;
+  const bool one_lane = all_lanes_arrive || lane == 0;
   const int first_key = work.key + 64 * warpgroup, key = first_key + 16 * warp + lane / 4;
 
   const uint64_t keys = descriptor_units(64 * slab_row_bytes) * warpgroup;
@@ -144,7 +144,7 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
 FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();                                                          // A3.15
   constexpr int warps = 4 * warpgroups, in_flight = 8;
-  const bool one_lane = threadIdx.x % 32 == 0;
+  const bool one_lane = all_lanes_arrive || threadIdx.x % 32 == 0;
   Use use, ds_use;
   for (int n = 0;; n++) {
     const int number = smem.claims.read_by_warp(n);
@@ -199,6 +199,7 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
 FA3_DEVICE void dq_consumer(const Params& p, BackwardSmem& smem, int warp) {
   setmaxnreg_dec<config.dq_registers()>();
   const int lane = threadIdx.x % 32;
+  const bool one_lane = all_lanes_arrive || lane == 0;
   const uint64_t ds = descriptor_start(&smem.ds) | columns_descriptor(Bc);
   const uint64_t k = descriptor_start(&smem.k) | columns_descriptor(Bc);
   Use use;              // of smem.ds
@@ -211,10 +212,10 @@ FA3_DEVICE void dq_consumer(const Params& p, BackwardSmem& smem, int warp) {
     const KeyWork work(p, number);
     const int all = work.all;
     __syncwarp();
-    if (lane == 0) smem.claims.release(n);
+    if (one_lane) smem.claims.release(n);
     if constexpr (has(Trait::centered_k)) smem.key_mean[0].load(p, work, barrier_warpgroup);
     wait(smem.full_k, n & 1);
-    if (all == 0 && lane == 0) arrive(smem.empty_k);
+    if (all == 0 && one_lane) arrive(smem.empty_k);
     for (int j = 0; j < all; j++, use.next<ds_buffers>(), parity ^= 1) {
       wait(smem.full_ds[use.index], use.parity);
       wait(smem.s_done[use.index], use.parity);
@@ -238,12 +239,12 @@ FA3_DEVICE void dq_consumer(const Params& p, BackwardSmem& smem, int warp) {
         wait(smem.empty_dq[square], parity ^ 1);
         wgmma_wait_group<0>();
         wgmma_owned(D);
-        if (square == dq_squares - 1 && lane == 0) arrive(smem.empty_ds[use.index]);
+        if (square == dq_squares - 1 && one_lane) arrive(smem.empty_ds[use.index]);
         if constexpr (has(Trait::centered_k)) {
           if (columns == 0) wgmma_owned(row_sums);
           mean.take_off(D, row_sums[0], row_sums[2]);
         }
-        if (square == dq_squares - 1 && j == all - 1 && lane == 0) arrive(smem.empty_k);
+        if (square == dq_squares - 1 && j == all - 1 && one_lane) arrive(smem.empty_k);
         if constexpr (has(Trait::one_key_block)) {
           stage_gradient<64>(D, p.softmax_scale, dq_buffer(smem, square), warp);
         } else {
@@ -256,7 +257,7 @@ FA3_DEVICE void dq_consumer(const Params& p, BackwardSmem& smem, int warp) {
           fence_proxy_async_shared();
         }
         __syncwarp();
-        if (lane == 0) arrive(smem.full_dq[use.index][square]);                                           // A3.29
+        if (one_lane) arrive(smem.full_dq[use.index][square]);                                            // A3.29
       }
     }
   }
@@ -395,7 +396,7 @@ FA3_DEVICE void preparer(const Params& p, BackwardSmem& smem) {
   for (int n = 0;; n++) {
     const int number = smem.claims.read_by_warp(n);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) smem.claims.release(n);
+    if (all_lanes_arrive || threadIdx.x % 32 == 0) smem.claims.release(n);
     if (!is_block(p, number)) return;
     prepare_ahead(p, number);
   }

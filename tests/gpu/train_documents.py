@@ -353,7 +353,7 @@ def main(arguments=None):
     parser.add_argument("--parts", default=",".join(CHECKS), help="(default: %(default)s)")
     parser.add_argument("--models", default=",".join(MODELS), help="(default: %(default)s)")
     parser.add_argument("--dtypes", default="bf16", help=f"of step, from {','.join(DTYPES)} (default: %(default)s)")
-    parser.add_argument("--softcap", type=float, help="of the scores (default: the model's, which is none but in Gemma)")
+    parser.add_argument("--softcap", type=float, help="of the scores (default: the model's; only Gemma has one)")
     parser.add_argument("--steps", type=number_of_steps, default=200, help=f"of run, at least {SMOOTHED_STEPS}")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="of run (default: %(default)s)")
     parser.add_argument("--csv", metavar="FILE", help="write errors and losses")
