@@ -15,15 +15,6 @@ FA3_DEVICE void delay([[maybe_unused]] uint32_t salt) {
 #endif
 }
 
-// What a warp's lanes have read or written together, one of them hands over. compute-sanitizer's racecheck does not
-// follow the warp's agreement into an mbarrier; so in a build for it all lanes of the backward pass arrive.
-#ifdef FA3_RACECHECK
-inline constexpr bool all_lanes_arrive = true;
-#else
-inline constexpr bool all_lanes_arrive = false;
-#endif
-inline constexpr int warp_arrivals = all_lanes_arrive ? 32 : 1;
-
 FA3_DEVICE void init(uint64_t& barrier, int arrivals) {
   ptx::mbarrier_init(ptx::shared_address(&barrier), arrivals);
 }
