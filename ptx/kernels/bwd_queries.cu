@@ -45,7 +45,7 @@ FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& wo
   if (!own_lengths) griddepcontrol_wait();
   if (warpgroup >= work.warpgroups_with_rows) return;
   const int lane = threadIdx.x % 32;
-  const bool one_lane = lane == 0;
+  const bool one_lane = all_lanes_arrive || lane == 0;
   const int first_row = work.first_row(warpgroup), row = first_row + 16 * warp + lane / 4;
   const Visible seen = visible(p, smem);
   const Blocks blocks = work.blocks(seen, warpgroup), plain = work.plain_blocks(seen, warpgroup);

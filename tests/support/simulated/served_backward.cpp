@@ -202,7 +202,7 @@ bool ends(const PlannedBackwardParams& p, int32_t thread_blocks) {
       if (!at) continue;
       is_working = true;
       const Visible seen = visible_of(p.blocks[at->block.batch].sequence, true, true, {0});
-      const auto turn = at->block.turn(p.order, seen, at->tile.tile);
+      const auto turn = at->block.turn(p, seen, at->tile.tile);
       const int32_t number = at->tile.number(at->block) + (turn.second ? tiles : 0);
       if (number < 0 || number >= (p.order.spread.second > 0 ? 2 : 1) * tiles) return false;
       if (p.order.is_fixed() && visits[size_t(number)] < turn.rank) continue;
