@@ -80,8 +80,10 @@ struct ForwardRow : TiledRow {
   constexpr bool o_from_registers() const { return o_exit == OExit::registers || o_exit == OExit::registers_early; }
   constexpr bool late_q_release() const { return o_exit == OExit::buffer_late; }
   constexpr bool transposes_v() const { return v == VLayout::transposed; }
-  // Does V land beside its stage, to be mended on the way there (tile/landing.cuh)?
-  constexpr bool lands_v() const { return transposes_v(); }
+  // Are K and V in memory of e4m3, and of fp16 in shared memory? `dtype` is then that of Q and O.
+  constexpr bool widens() const { return v == VLayout::widened; }
+  // Does V land beside its stage, to be mended on the way there (tile/landing.cuh, tile/widen.cuh)?
+  constexpr bool lands_v() const { return transposes_v() || widens(); }
   constexpr bool takes_v_tiles() const { return v == VLayout::tiles; }
   constexpr bool transforms_scores() const { return has(Trait::softcap) || has(Trait::alibi); }
   constexpr bool has_scales() const { return kv_scales != KvScales::none; }
@@ -120,18 +122,29 @@ struct ForwardRow : TiledRow {
   constexpr int partial_bytes() const { return 16 * dv * 4 + 32 * 16; }
   // With packed heads: what it holds for a row, O with m and l behind it (tile/packed.cuh).
   constexpr int packed_row_bytes() const { return dv * 4 + 16; }
-  constexpr int landing_buffers() const { return lands_v() ? 2 : 0; }
+  // K or V of 8 bits that is to be widened lands in slabs of 128 bytes. Several are on their way at a time, in what is
+  // left of shared memory.
+  constexpr int landed_slabs() const { return widens() ? (d + 127) / 128 : v_slabs(); }
+  constexpr int landing_bytes() const { return widens() ? Bc * landed_slabs() * 128 : v_block_bytes(); }
+  constexpr int landing_buffers() const {
+    const int left = (227 * 1024 - bytes_beside_landings()) / landing_bytes();
+    return widens() ? (left < most_landings ? left : most_landings) : lands_v() ? 2 : 0;
+  }
+  static constexpr int most_landings = 12;
+  // What comes from memory for a K/V block.
+  constexpr int loaded_bytes() const { return widens() ? Bc * (d + dv) : stage_bytes(); }
   // Vectors that are added to O (VMeanRing in tile/ring.cuh).
-  constexpr int v_means() const { return has_scales() ? 3 * warpgroups() : 0; }
+  constexpr int v_means() const { return has_scales() && !widens() ? 3 * warpgroups() : 0; }
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
   // What one of two warpgroups with the same rows hands over to the other: O, m and l.
   constexpr int handed_bytes() const { return has(Trait::shares_keys) ? 64 * dv * 4 + 128 * 16 : 0; }
   // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
   constexpr int sequence_bytes() const { return has(Trait::own_lengths) && !packs_heads() ? 1024 : 0; }
-  constexpr int smem_bytes() const {
-    return q_buffers * q_buffer_bytes() + stages * stage_bytes() + landing_buffers() * v_block_bytes() +
-           v_mean_bytes() + handed_bytes() + barrier_bytes + sequence_bytes();
+  constexpr int bytes_beside_landings() const {
+    return q_buffers * q_buffer_bytes() + stages * stage_bytes() + v_mean_bytes() + handed_bytes() + barrier_bytes +
+           sequence_bytes();
   }
+  constexpr int smem_bytes() const { return bytes_beside_landings() + landing_buffers() * landing_bytes(); }
 
   constexpr bool valid() const {
     return has_only(traits, Trait::of_forward) &&
@@ -154,7 +167,9 @@ struct ForwardRow : TiledRow {
            smem_bytes() <= 227 * 1024 && moved_registers() <= launched_registers(threads());
   }
   constexpr bool valid_16bit() const {
-    return v == VLayout::rows && kv_scales == KvScales::none && !has(Trait::two_level);
+    const bool widens_all = widens() && kv_scales == KvScales::heads && has(Trait::own_lengths) && dv == d &&
+                            d % 64 == 0 && !transforms_scores() && landing_buffers() >= 2;
+    return (widens_all || (v == VLayout::rows && kv_scales == KvScales::none)) && !has(Trait::two_level);
   }
   constexpr bool valid_8bit() const {
     return v != VLayout::rows && kv_scales != KvScales::none && Bc % 32 == 0 && d % 64 == 0 && dv == d &&
@@ -168,6 +183,7 @@ struct ForwardRow : TiledRow {
 struct BackwardRow : TiledRow {
   Gradients gradients;
 
+  static constexpr bool widens() { return false; }
   constexpr bool all_gradients() const { return gradients == Gradients::all; }
   // Is it the library's own for all gradients, whose thread blocks take one key block after another (bwd.cu)?
   constexpr bool takes_several_blocks() const { return all_gradients() && !has(Trait::as_written); }
@@ -276,6 +292,12 @@ inline constexpr Line lines[] = {
 #define FA3_FORWARD_8(name, kernel, d, mask, Br, Bc, stages, q_buffers, v, scales, traits)              \
   ForwardRow{FA3_CELLS(name, kernel, forward, e4m3, #d, d, d, mask, Br, Bc, stages, traits), q_buffers, \
              Heads::one, OExit::registers, VLayout::v, KvScales::scales},
+#define FA3_WIDENED(name, kernel, dtype, d, mask, Br, Bc, stages, q_buffers, o_exit, traits)             \
+  ForwardRow{FA3_CELLS(name, kernel, forward, dtype, #d, d, d, mask, Br, Bc, stages, traits), q_buffers, \
+             Heads::one, OExit::o_exit, VLayout::widened, KvScales::heads},
+#define FA3_WIDENED_PACKED(name, kernel, dtype, d, mask, Br, Bc, stages, q_buffers, traits)              \
+  ForwardRow{FA3_CELLS(name, kernel, forward, dtype, #d, d, d, mask, Br, Bc, stages, traits), q_buffers, \
+             Heads::packed, OExit::registers, VLayout::widened, KvScales::heads},
 #define FA3_BACKWARD(name, kernel, dtype, d, mask, Br, Bc, stages, gradients, traits)           \
   BackwardRow{FA3_CELLS(name, kernel, backward, dtype, #d, d, d, mask, Br, Bc, stages, traits), \
               Gradients::gradients},
@@ -287,6 +309,8 @@ inline constexpr Line lines[] = {
 #define FA3_FORWARD_DV_16(name, kernel, ...) FA3_BOTH_16(FA3_FORWARD_DV, name, kernel, __VA_ARGS__)
 #define FA3_PACKED_16(name, kernel, ...) FA3_BOTH_16(FA3_PACKED, name, kernel, __VA_ARGS__)
 #define FA3_PACKED_DV_16(name, kernel, ...) FA3_BOTH_16(FA3_PACKED_DV, name, kernel, __VA_ARGS__)
+#define FA3_WIDENED_16(name, kernel, ...) FA3_BOTH_16(FA3_WIDENED, name, kernel, __VA_ARGS__)
+#define FA3_WIDENED_PACKED_16(name, kernel, ...) FA3_BOTH_16(FA3_WIDENED_PACKED, name, kernel, __VA_ARGS__)
 #define FA3_BACKWARD_16(name, kernel, ...) FA3_BOTH_16(FA3_BACKWARD, name, kernel, __VA_ARGS__)
 
 #ifdef FA3_ROWS  // of a build with fewer kernels (-Dkernels): the rows of those

@@ -30,6 +30,7 @@
 #include "../tile/exit.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/mask.cuh"
+#include "../tile/narrow_q.cuh"
 #include "../tile/planned_producer.cuh"
 #include "../tile/producer.cuh"
 #include "../tile/score_transform.cuh"
@@ -73,6 +74,11 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   Sums sums;                                                   // of P V, on their way to O
   const auto rows = [&]() -> const RowBlock& { return smem.row_block[RowBlockRing::index(q_use)]; };
   const auto seen = [&] { return visible(p, rows()); };
+  // Q comes as it lies in memory; where it is not multiplied so, it is converted, in place.
+  auto prepare_q = [&] {
+    if constexpr (widens && is_bf16)
+      if (blocks > 0) score.receive_factor(narrow_q(smem.q[q_buffer], rows().row, seen().rows(), warpgroup, warp));
+  };
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
     const RowBlock& block = rows();
@@ -106,6 +112,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   receive_q();                                 // A2.3
   uint32_t i = skipped;                        // use of the K/V ring that holds K(j)
   if (blocks != RowBlock::end_of_work) ring.skip(0, i, blocks > 0);
+  prepare_q();
   load_q_registers(Q, smem.q[q_buffer], warp);
   if (blocks > 0) ring.wait_k(i);
   wgmma_fence();
@@ -209,6 +216,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     q_buffer = QRing::index(q_use);
     receive_q();
     i = walk.begin(first, skipped);
+    prepare_q();
     load_q_registers(Q, smem.q[q_buffer], warp);
     if (blocks > 0) ring.wait_k(i);
     wgmma_fence();
@@ -217,6 +225,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
 
     float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])}, fit[2];
     excess.fit(l, fit);
+    if constexpr (widens) fit[0] *= done.block.v_scale, fit[1] *= done.block.v_scale;
     wgmma_wait_group<1>();
     finish_pv(first, 0);
     walk.release_last_v(ring, first, i, has_v, blocks);

@@ -44,6 +44,7 @@ Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::wind
 // Can this row take the problem's V, scales and sums, and what becomes of its scores?
 bool takes(const ForwardRow& row, const ForwardProblem& problem) {
   if (row.has(Trait::softcap) != has_softcap(problem) || row.has(Trait::alibi) != has_slopes(problem)) return false;
+  if (row.widens() != problem.has_wide_q()) return false;
   return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
                             (row.block_scales() || !problem.kv_blocks));
@@ -64,7 +65,7 @@ static_assert(std::all_of(forward_rows.begin(), forward_rows.end(), [](const For
 constexpr int rivals_of(const ForwardRow& row) {
   int rivals = 0;
   for (const ForwardRow& other : forward_rows)
-    rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
+    rivals += is_choosable(other) && other.dtype == row.dtype && other.widens() == row.widens() && other.mask == row.mask && other.d == row.d &&
               other.dv == row.dv && other.has(Trait::softcap) == row.has(Trait::softcap) &&
               other.has(Trait::alibi) == row.has(Trait::alibi);
   return rivals;
@@ -152,7 +153,7 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
               "no kernel of this build has q.dim[%d] (head_dim) %lld and v.dim[%d] (head_dim_v) %lld, dtype %s%s, %s",
               inner_dim(problem, problem.total_q), ll(problem.head_dim), inner_dim(problem, problem.total_k),
               ll(problem.head_dim_v), dtype_name(dtype),
-              dtype != Dtype::e4m3 ? "" : problem.v_tiles ? " with v as tiles" : " with v row by row",
+              problem.has_wide_q() ? " over k and v of e4m3" : dtype != Dtype::e4m3 ? "" : problem.v_tiles ? " with v as tiles" : " with v row by row",
               problem.served ? of_served : problem.causal ? "causal mask" : "no mask");
 }
 
@@ -181,6 +182,9 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
     if (transform.row != transform.problem)
       return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls with%s %s", row.name,
                   transform.row ? "" : "out", transform.name);
+  if (row.widens() != problem.has_wide_q())
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for k and v of %s; k.dtype is %s", row.name,
+                row.widens() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.k.dtype)));
   if (row.d < problem.head_dim)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim up to %d; q.dim[%d] (head_dim) is %lld", row.name, row.d,

@@ -60,6 +60,8 @@ Status check_combinations(const fa3_forward_params& p) {
   const char* const transform = p.softcap != 0 ? "softcap" : is_there(p.alibi_slopes) ? "alibi_slopes" : nullptr;
   if (transform && p.q.dtype == FA3_DTYPE_E4M3)
     return fail(unsupported, "q.dtype is e4m3, which cannot be had together with %s", transform);
+  if (transform && has_wide_q(p))
+    return fail(unsupported, "k.dtype is e4m3, which cannot be had together with %s", transform);
   const char* const name = served_by(p);
   if (name && (p.flags & FA3_FLAG_TWO_LEVEL))
     return fail(unsupported, "flags has FA3_FLAG_TWO_LEVEL, which cannot be had together with %s", name);
