@@ -116,19 +116,23 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
   const RowList& candidates = choosable_rows[static_cast<size_t>(mask_of(problem))][dtype];
   const bool invariant = problem.served && problem.batch_invariant;
   const bool may_pack = invariant ? problem.heads_per_kv() > 1 : has_few_queries(problem);
+  // Where K and V are widened, no other rows hold large head dimensions.
+  const bool packs_if_alone = may_pack || problem.has_wide_q();
   Fit packed;
   fit.count = packed.count = 0;
   for (int i = 0; i < candidates.count; ++i) {
     const int n = candidates.rows[i];
     const ForwardRow& row = forward_row(n);
     const bool packs = row.packs_heads();
-    if (!holds(row, problem) || (packs && !may_pack) || !takes(row, problem) || has_needless_scales(row, problem))
+    if (!holds(row, problem) || (packs && !packs_if_alone) || !takes(row, problem) ||
+        has_needless_scales(row, problem))
       continue;
     Fit& of_kind = packs ? packed : fit;
     if (of_kind.count && is_narrower(forward_row(of_kind.rows[0]), row)) continue;
     if (of_kind.count && is_narrower(row, forward_row(of_kind.rows[0]))) of_kind.count = 0;
     of_kind.rows[of_kind.count++] = n;
   }
+  if (!may_pack && fit.count) packed.count = 0;
   for (int n = 0; n < packed.count; ++n) fit.rows[fit.count++] = packed.rows[n];
   if (!invariant || fit.count == 0) return;
   const auto fewer_rows = [](int a, int b) { return forward_row(a).Br < forward_row(b).Br; };
