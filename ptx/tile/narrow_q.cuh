@@ -1,6 +1,6 @@
-// Q of bf16 where products are of fp16 (VLayout::widened). fp16 has the bits for it, but not the range. So the 16 rows of
-// a warp are multiplied by a power of two, which makes their largest element 2^14 or more, and less than 2^15; scores are
-// multiplied by its inverse. What is at most 2^31 times smaller than the largest stays exact.
+// Q of bf16 where products are of fp16 (VLayout::widened). fp16 has the bits for it, but not the range. So the 16 rows
+// of a warp are multiplied by a power of two, which makes their largest element 2^14 or more, and less than 2^15, and
+// scores by its inverse. What is at most 2^31 times smaller than the largest stays exact.
 #pragma once
 #include "../isa/fence.cuh"
 #include "../isa/shared.cuh"
@@ -9,8 +9,8 @@
 
 namespace fa3 {
 
-// In place, by all warps of the warpgroup that has the 64 rows. The first is `first`, and the problem has `rows`; others
-// become zeros. Returns the inverse.
+// In place, by all warps of the warpgroup that has the 64 rows. The first is `first`, and the sequence has `rows`;
+// others become zeros. Returns the inverse.
 FA3_DEVICE float narrow_q(Element* q, int first, int rows, int warpgroup, int warp) {
   using namespace ptx;
   constexpr int pieces = 4 * slabs;  // 512 bytes each, 4 rows of a slab

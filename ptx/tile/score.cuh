@@ -4,8 +4,8 @@
 
 namespace fa3 {
 
-// c = softmax_scale * log2(e), where there are scales times those of Q and K: P = exp2(S c - m), where the reference m is in
-// these units, too.
+// c = softmax_scale * log2(e), where there are scales times those of Q and K: P = exp2(S c - m), where the reference m
+// is in these units, too.
 //
 // With KvScales::blocks V's scale v differs from block to block. It goes into P, which is then v exp2(S c - m): so
 // log2(v) is added to the scores. The row sums must not have it, so what P adds to them is divided by v.

@@ -4,8 +4,8 @@
 //
 // Both sides are slabs of 128 bytes with the same swizzle. A warp reads 8 rows at a time, of each 4 chunks of 16 bytes,
 // half of a slab, of which each becomes 2 chunks. Which lanes have which rows is chosen so that no bank is asked twice:
-// of 8 lanes that read or write together, 4 have a row r and 4 the row r ^ 5. So their chunks c ^ r and c ^ r ^ 5, c < 4,
-// are all 8; and so are 2 c ^ r and 2 c ^ r ^ 5 where they write.
+// of 8 lanes that read or write together, 4 have a row r and 4 the row r ^ 5. So their chunks c ^ r and c ^ r ^ 5, with
+// c < 4, are all 8; and so are 2 c ^ r and 2 c ^ r ^ 5 where they write.
 #pragma once
 #include "../isa/fence.cuh"
 #include "../isa/shared.cuh"

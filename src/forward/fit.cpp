@@ -65,7 +65,8 @@ static_assert(std::all_of(forward_rows.begin(), forward_rows.end(), [](const For
 constexpr int rivals_of(const ForwardRow& row) {
   int rivals = 0;
   for (const ForwardRow& other : forward_rows)
-    rivals += is_choosable(other) && other.dtype == row.dtype && other.widens() == row.widens() && other.mask == row.mask && other.d == row.d &&
+    rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
+              other.widens() == row.widens() &&
               other.dv == row.dv && other.has(Trait::softcap) == row.has(Trait::softcap) &&
               other.has(Trait::alibi) == row.has(Trait::alibi);
   return rivals;
@@ -157,7 +158,10 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
               "no kernel of this build has q.dim[%d] (head_dim) %lld and v.dim[%d] (head_dim_v) %lld, dtype %s%s, %s",
               inner_dim(problem, problem.total_q), ll(problem.head_dim), inner_dim(problem, problem.total_k),
               ll(problem.head_dim_v), dtype_name(dtype),
-              problem.has_wide_q() ? " over k and v of e4m3" : dtype != Dtype::e4m3 ? "" : problem.v_tiles ? " with v as tiles" : " with v row by row",
+              problem.has_wide_q()     ? " over k and v of e4m3"
+              : dtype != Dtype::e4m3   ? ""
+              : problem.v_tiles        ? " with v as tiles"
+                                       : " with v row by row",
               problem.served ? of_served : problem.causal ? "causal mask" : "no mask");
 }
 
