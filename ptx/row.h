@@ -93,16 +93,28 @@ struct ForwardRow : TiledRow {
   constexpr int warpgroups() const { return Br / 64; }
   // All of them: with Trait::shares_keys two have the same rows. One warpgroup more produces.
   constexpr int consumers() const { return has(Trait::shares_keys) ? 2 * warpgroups() : warpgroups(); }
-  constexpr int threads() const { return (consumers() + !has(Trait::no_producer)) * 128; }
+  // Warpgroups that produce: four warps of a second one widen K and V, where consumers leave registers for them.
+  constexpr int producers() const { return has(Trait::no_producer) ? 0 : widens() && consumers() <= 2 ? 2 : 1; }
+  // Warps that mend what lands.
+  constexpr int menders() const { return producers() == 2 ? 4 : 2; }
+  constexpr int threads() const { return (consumers() + producers()) * 128; }
 
   // Without a producer nothing is moved: the consumers have what ptxas gives them, up to 255, and these are 0.
-  // So it is with a single consumer, as there are registers enough.
-  constexpr bool moves_registers() const { return !has(Trait::no_producer) && consumers() > 1; }
+  // So it is with a single consumer and a single producer, as there are registers enough.
+  constexpr bool moves_registers() const { return !has(Trait::no_producer) && consumers() + producers() > 2; }
   constexpr int consumer_registers() const {
-    return !moves_registers() ? 0 : consumers() == 4 ? 112 : consumers() == 3 ? 160 : 232;
+    if (!moves_registers()) return 0;
+    if (producers() == 2) return consumers() == 1 ? 240 : 208;
+    return consumers() == 4 ? 112 : consumers() == 3 ? 160 : 232;
   }
-  constexpr int producer_registers() const { return !moves_registers() ? 0 : consumers() == 2 ? 40 : 32; }
-  constexpr int moved_registers() const { return producer_registers() + consumers() * consumer_registers(); }
+  constexpr int producer_registers() const {
+    if (!moves_registers()) return 0;
+    if (producers() == 2) return consumers() == 1 ? 128 : 48;
+    return consumers() == 2 ? 40 : 32;
+  }
+  constexpr int moved_registers() const {
+    return (producers() > 1 ? producers() : 1) * producer_registers() + consumers() * consumer_registers();
+  }
 
   // So many columns of O get their sums at a time, with Trait::two_level (tile/sums.cuh).
   constexpr int sum_columns() const { return dv <= 128 ? dv : 64; }
@@ -155,7 +167,7 @@ struct ForwardRow : TiledRow {
            q_buffers <= (is_8bit() ? 2 : 3) * warpgroups() && (is_8bit() ? valid_8bit() : valid_16bit()) &&
            (!packs_heads() || (!is_8bit() && o_from_registers() && has(Trait::early_claim))) &&
            (!has(Trait::shares_keys) ||
-            (packs_heads() && warpgroups() == 1 && !split_stage() && !bounded_left())) &&
+            (packs_heads() && warpgroups() == 1 && !split_stage() && (!bounded_left() || widens()))) &&
            // The paper's own algorithms take neither a bound on the left nor own lengths.
            (has(Trait::splits) || !has(Trait::own_lengths)) && (!bounded_left() || has(Trait::own_lengths)) &&
            (!has(Trait::own_lengths) || slab_bytes() == 128) &&

@@ -12,7 +12,7 @@
 // Where V lands beside its stage, two warps mend it (landing.cuh), and the others have more to do:
 //   warp 0         K and V
 //   warp 1         Q and the claims, in turn
-//   warps 2 and 3  mend V, or widen K and V
+//   warps 2 and 3  mend V, or widen K and V; or four warps of a second warpgroup do
 #pragma once
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
@@ -151,7 +151,7 @@ class PlannedKvProducer {
 
   static constexpr int lookahead = 2;
   // Only single consumers, whose tiles wait for memory, leave the registers for the next piece's blocks.
-  static constexpr bool looks_beyond = !config.moves_registers();
+  static constexpr bool looks_beyond = config.consumers() == 1;
 
   // Is piece t of the thread block in the ring already?
   FA3_DEVICE bool is_there(uint32_t t) const {
@@ -457,18 +457,23 @@ class PieceProducer {
   const int lane_ = threadIdx.x % 32;
 };
 
-// The producer warpgroup. `warp` of its four.
+// The producer warpgroup, or both. `warp` of its four, or of their eight.
 template <class P>
 FA3_DEVICE void planned_producer(const P& p, Smem& smem, int warp) {
   if constexpr (config.moves_registers()) ptx::setmaxnreg_dec<config.producer_registers()>();
   ptx::griddepcontrol_wait();  // the pass that makes the list may be under way
   if constexpr (config.lands_v()) {
-    if (warp == 0) PlannedKvProducer<P>(p, smem, warp).run();
-    else if (warp == 1) {
+    if (warp == 0) {
+      PlannedKvProducer<P>(p, smem, warp).run();
+    } else if (warp == 1) {
       if constexpr (config.packs_heads()) PieceProducer<P>(p, smem).run();
       else PieceProducer<P>(p, smem).run_with_q();
-    } else if constexpr (widens) widen_landings(smem, warp - 2);
-    else mend_landings(smem, Transposer(warp - 2));
+    } else if constexpr (widens) {
+      constexpr int first_mender = 2 * config.producers();
+      if (warp >= first_mender) widen_landings(smem, warp - first_mender);
+    } else {
+      mend_landings(smem, Transposer(warp - 2));
+    }
   } else {
     if (warp < 2) PlannedKvProducer<P>(p, smem, warp).run();
     else if (warp == 3) PieceProducer<P>(p, smem).run();

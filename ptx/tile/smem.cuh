@@ -62,7 +62,8 @@ inline constexpr bool split_stage = config.split_stage();
 // Where V lands that is mended on its way to a stage (tile/landing.cuh), or K and V in turn, to be widened. In other
 // rows of the table the arrays have no elements, which nvcc allows.
 struct Landing {
-  static constexpr int buffers = widens ? config.landing_buffers() : 2, menders = 2;  // the latter are warps
+  static constexpr int buffers = widens ? config.landing_buffers() : 2;
+  static constexpr int menders = config.menders();  // warps
   static constexpr int present = config.landing_buffers();
   Element v[present][config.landing_bytes() / sizeof(Element)];
   uint64_t full[present], empty[present];

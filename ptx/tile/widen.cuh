@@ -39,7 +39,7 @@ struct Widener {
   FA3_DEVICE void widen(uint32_t landing, uint32_t stage) const {
     // So many reads are under way together: a single consumer leaves more registers.
     constexpr int halves = d / 64, groups = Bc / 8 / Landing::menders;
-    constexpr int together = config.moves_registers() ? 2 : 8;
+    constexpr int together = consumers == 1 ? 8 : config.producers() == 2 ? 4 : 2;
     constexpr int all = groups * halves;
     static_assert(Bc % (8 * Landing::menders) == 0);
     const uint32_t source = landing + from, target = stage + to;

@@ -47,7 +47,7 @@ const Change bad[] = {
     {"k.dtype is e4m3, which cannot be had together with softcap", unsupported, [](P& p) { p.softcap = 30; }},
     {"k.dtype is e4m3, which cannot be had together with alibi_slopes", unsupported,
      [](P& p) { p.alibi_slopes = tensor(far_away(37), FA3_DTYPE_FP32, {6}); }},
-    {"q.dim[2] (head_dim) is 72", unsupported,
+    {"q.dim[2] (head_dim) is 72", invalid,
      [](P& p) {
        for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o}) t->dim[2] = 72;
      }},
