@@ -9,8 +9,8 @@
 
 namespace fa3 {
 
-// In place, by all warps of the consumer that has the 64 rows, or of both that share them. The first row is `first`, and
-// the sequence has `rows`; others become zeros. Returns the inverse.
+// In place, by all warps of the consumer that has the 64 rows, or of both that share them. The first row is `first`,
+// and the sequence has `rows`; others become zeros. Returns the inverse.
 FA3_DEVICE float narrow_q(Element* q, int first, int rows, int consumer, int warp) {
   using namespace ptx;
   constexpr int pieces = 4 * slabs;  // 512 bytes each, 4 rows of a slab
