@@ -332,8 +332,8 @@ typedef struct fa3_forward_params {
  * - alibi_slopes (heads, or batch, heads; fp32; strides any >= 0): query i's score for key j of head h gets
  *   -slope * |i + seqlen_k - seqlen_q - j| added, whatever the mask is. Slopes are >= 0, at most 1e25 * softmax_scale;
  *   with others results of their head mean nothing.
- * - A call with one of them is served, too: so it may have all of the above, and its kernels are those of
- *   fa3_fwdservedsoftcap... and fa3_fwdservedalibi....
+ * - With both a score is capped first. A call with one of them is served, too: so it may have all of the above, and its
+ *   kernels are those of fa3_fwdservedsoftcap..., fa3_fwdservedalibi... and fa3_fwdservedsoftcapalibi....
  *
  * FP8
  * - The scales, and v_mean, of sequence b are those of batch entry b, wherever its queries and keys lie: also with
@@ -362,8 +362,8 @@ typedef struct fa3_forward_params {
  *
  * Not together (FA3_ERROR_UNSUPPORTED): page_table with cu_seqlens_k, leftpad_k or cache_batch_idx; cache_batch_idx
  * with cu_seqlens_k; anything of this section with scales of blocks, with v as tiles or with FA3_FLAG_TWO_LEVEL;
- * softcap or alibi_slopes with e4m3 k and v, or with each other; alibi_slopes with FA3_MASK_CHUNK or
- * FA3_FLAG_BATCH_INVARIANT. fa3_backward has lengths, windows, chunks, sinks, softcap and alibi_slopes.
+ * softcap or alibi_slopes with 16-bit q over e4m3; alibi_slopes with e4m3, FA3_MASK_CHUNK or FA3_FLAG_BATCH_INVARIANT;
+ * softcap with lse_offset. fa3_backward has lengths, windows, chunks, sinks, softcap and alibi_slopes.
  *
  * fa3_reference_forward takes all of it, its lengths on the host; it does not look at `schedule`. */
 
@@ -567,8 +567,8 @@ typedef struct fa3_backward_params {
  *   the same kind of device. NaN and infinities in o, dout, lse or dlse of a row that counts reach dsinks of its head.
  *   Without dsinks nothing of sinks is read, as lse includes them.
  * - softcap, alibi_slopes: those of the forward call, whose lse is given. With softcap dS has the factor
- *   1 - (capped score / softcap)^2 besides. Slopes have no gradient. The kernels are those of fa3_bwdservedsoftcap...
- *   and fa3_bwdservedalibi....
+ *   1 - (capped score / softcap)^2 besides. Slopes have no gradient. The kernels are those of fa3_bwdservedsoftcap...,
+ *   fa3_bwdservedalibi... and, with both, fa3_bwdservedsoftcapalibi....
  * - Zeros: a sequence's rows that are not in use have dq = 0, or dk = dv = 0: those behind seqused_q or seqused_k, and
  *   where k is not packed also those behind max_seqlen_k. Nothing of them is read. With cu_seqlens_q or cu_seqlens_k
  *   rows of no sequence, before cu[0] and from cu[batch] on, are left as they are, and so are those of a sequence that

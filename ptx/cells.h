@@ -176,6 +176,7 @@ enum class Trait : uint32_t {
   served = fast | own_lengths,
   served_packed = fast_packed | own_lengths,
   centered_served = own_lengths | centered_k,
+  capped_alibi = own_lengths | softcap | alibi,
 
   // What a row of each kind may have.
   of_backward = chosen | hold_exps | own_lengths | softcap | alibi | one_key_block | as_written | prepares_ahead |

@@ -171,8 +171,7 @@ struct ForwardRow : TiledRow {
            // The paper's own algorithms take neither a bound on the left nor own lengths.
            (has(Trait::splits) || !has(Trait::own_lengths)) && (!bounded_left() || has(Trait::own_lengths)) &&
            (!has(Trait::own_lengths) || slab_bytes() == 128) &&
-           (!transforms_scores() || (has(Trait::own_lengths) && !is_8bit())) &&
-           (!has(Trait::softcap) || !has(Trait::alibi)) &&
+           (!transforms_scores() || (has(Trait::own_lengths) && !block_scales())) &&
            (!has(Trait::skip_masked) || causal()) &&
            // The blocks that one warpgroup skips and another computes leave a stage free.
            (!bounded_right() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
@@ -238,7 +237,6 @@ struct BackwardRow : TiledRow {
            !is_8bit() && smem_bytes() <= 227 * 1024 && (!has(Trait::one_key_block) || takes_several_blocks()) &&
            (!has(Trait::own_lengths) || !has(Trait::as_written)) &&
            (!transforms_scores() || has(Trait::own_lengths)) &&
-           (!has(Trait::softcap) || !has(Trait::alibi)) &&
            (!has(Trait::centered_k) ||
             (has(Trait::own_lengths) && !transforms_scores() && gradients != Gradients::keys &&
              !has(Trait::one_key_block))) &&

@@ -141,7 +141,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     if (Walk::may_leave && blocks == 0) state = nothing_seen();
     excess.clear();
     first_bound(bound, state, score, seen().seqlen_k - j() * Bc);
-    if constexpr (has(Trait::softcap)) transform.choose_way(state.m, bound.sum);
+    if constexpr (caps_late) transform.choose_way(state.m, bound.sum);
     if (blocks > 0) ring.release_k(i, true);   // A2.5
     convert(S, P);
     wgmma_owned(P);
@@ -171,13 +171,13 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       const auto transform_scores = [&](float (&scores)[Bc / 2]) {
         if constexpr (transforms_scores) transform.apply(scores, j());
       };
-      if constexpr (masked || !has(Trait::softcap)) transform_scores(S);
+      if constexpr (masked || !caps_late) transform_scores(S);
       if constexpr (masked) {                  // A2.13
         mask(S, seen(), j(), warp_row());
         softmax_online(S, state, alpha, score);
         if constexpr (bounded_left) excess.scale(alpha);
         set_bound(bound, state, score);
-        if constexpr (has(Trait::softcap)) transform.choose_way(state.m, bound.sum);
+        if constexpr (caps_late) transform.choose_way(state.m, bound.sum);
         end_basic_block(state);
       } else {
         rescale = softmax_speculative(S, state, bound, excess, alpha, score, smem.q[q_buffer],

@@ -13,9 +13,11 @@ inline constexpr bool transforms_scores = config.transforms_scores();
 inline constexpr bool takes_v_tiles = config.takes_v_tiles();
 
 // What the kernel takes. If it takes no split tiles, there is no list.
-using OwnLengthsParams = std::conditional_t<
-    config.transforms_scores(), TransformedForwardParams,
-    std::conditional_t<config.has_scales(), ScaledPlannedForwardParams, PlannedForwardParams>>;
+using OwnLengthsParams =
+    std::conditional_t<config.has_scales(),
+                       std::conditional_t<config.transforms_scores(), ScaledTransformedForwardParams,
+                                          ScaledPlannedForwardParams>,
+                       std::conditional_t<config.transforms_scores(), TransformedForwardParams, PlannedForwardParams>>;
 using Params = std::conditional_t<
     own_lengths, OwnLengthsParams,
     std::conditional_t<config.has_scales(), ScaledForwardParams,
@@ -30,6 +32,7 @@ FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
 
 // Nor have all softcap and slopes.
 FA3_DEVICE const Softcap& softcap_of(const TransformedForwardParams& p) { return p.transforms.softcap; }
+FA3_DEVICE const Softcap& softcap_of(const ScaledTransformedForwardParams& p) { return p.transforms.softcap; }
 FA3_DEVICE Softcap softcap_of(const ForwardParams&) { return {}; }
 FA3_DEVICE const Alibi& alibi_of(const TransformedForwardParams& p) { return p.transforms.alibi; }
 FA3_DEVICE Alibi alibi_of(const ForwardParams&) { return {}; }

@@ -16,9 +16,9 @@ struct Score {
   float v_log2 = 0.f, v_inverse = 1.f;
 
   FA3_DEVICE explicit Score(const Params& p) : c(p.softmax_scale_log2) {}
-  // With scales, each piece has its own c,
+  // With scales, each piece has its own c, unless they are in S (score_transform.cuh),
   FA3_DEVICE void receive(const RowBlock& block) {
-    if constexpr (config.has_scales()) c = c_of_piece = block.c;
+    if constexpr (config.has_scales() && !transforms_scores) c = c_of_piece = block.c;
   }
   // and where Q has been multiplied by something, its inverse;
   FA3_DEVICE void receive_factor(float inverse) { c *= inverse; }

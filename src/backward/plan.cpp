@@ -61,7 +61,8 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
   return fail(FA3_ERROR_UNSUPPORTED,
               "no kernel of this build has q.dim[3] (head_dim) %lld and v.dim[3] (head_dim_v) %lld, %s mask, for the "
               "backward pass", ll(problem.head_dim), ll(problem.head_dim_v),
-              has_softcap(problem) ? "with softcap, any"
+              has_softcap(problem) && has_slopes(problem) ? "with softcap and alibi_slopes, any"
+              : has_softcap(problem) ? "with softcap, any"
               : has_slopes(problem) ? "with alibi_slopes, any"
               : problem.served ? "with lengths, windows or sinks, any" : problem.causal ? "causal" : "no");
 }

@@ -164,6 +164,7 @@ struct StepParams {
   EmptyRowsParams empty_rows;
   ScaledPlannedForwardParams planned;
   TransformedForwardParams transformed;
+  ScaledTransformedForwardParams scaled_transformed;
   PlanLengthsPassParams lengths;  // of a served problem also where there is no such step
 };
 
@@ -198,14 +199,16 @@ fa3_status fill(const Device& device, const ForwardProblem& problem, const Forwa
         break;
       case ForwardStep::forward:
         if (problem.served) {
-          const bool transforms = forward_row(launch.row).transforms_scores();
-          PlannedForwardParams& planned = transforms ? static_cast<PlannedForwardParams&>(params.transformed)
-                                                     : params.planned;
-          if (fa3_status status = fill_served(device, problem, plan, workspace, params.lengths.plan, planned))
+          const ForwardRow& row = forward_row(launch.row);
+          PlannedForwardParams* const planned = !row.transforms_scores() ? &params.planned
+                                                : row.has_scales()
+                                                    ? static_cast<PlannedForwardParams*>(&params.scaled_transformed)
+                                                    : &params.transformed;
+          if (fa3_status status = fill_served(device, problem, plan, workspace, params.lengths.plan, *planned))
             return status;
-          params.planned.scales = scales_of(problem);
-          params.transformed.transforms = transforms_of(problem);
-          of_launch[i] = &planned;
+          params.planned.scales = params.scaled_transformed.scales = scales_of(problem);
+          params.transformed.transforms = params.scaled_transformed.transforms = transforms_of(problem);
+          of_launch[i] = planned;
           break;
         }
         if (fa3_status status = encode_maps(driver, problem, v, forward_row(launch.row), params.forward)) return status;

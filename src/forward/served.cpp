@@ -57,11 +57,14 @@ Status check_combinations(const fa3_forward_params& p) {
     if (is_there(tensor) && is_there(other))
       return fail(unsupported, "%s and %s cannot be had together (of an absent tensor the rank is 0)", name,
                   other_name);
+  if (is_there(p.alibi_slopes) && p.q.dtype == FA3_DTYPE_E4M3)
+    return fail(unsupported, "q.dtype is e4m3, which cannot be had together with alibi_slopes");
   const char* const transform = p.softcap != 0 ? "softcap" : is_there(p.alibi_slopes) ? "alibi_slopes" : nullptr;
-  if (transform && p.q.dtype == FA3_DTYPE_E4M3)
-    return fail(unsupported, "q.dtype is e4m3, which cannot be had together with %s", transform);
   if (transform && has_wide_q(p))
-    return fail(unsupported, "k.dtype is e4m3, which cannot be had together with %s", transform);
+    return fail(unsupported, "k.dtype is e4m3, and q.dtype is not, which cannot be had together with %s", transform);
+  if (p.softcap != 0 && is_there(p.lse_offset))
+    return fail(unsupported, "softcap and lse_offset cannot be had together: what is taken off k does not change all "
+                             "capped scores of a row by the same number");
   const char* const name = served_by(p);
   if (name && (p.flags & FA3_FLAG_TWO_LEVEL))
     return fail(unsupported, "flags has FA3_FLAG_TWO_LEVEL, which cannot be had together with %s", name);

@@ -63,8 +63,9 @@ struct Served {
     j.wrong_if((p.flags & FA3_FLAG_TWO_LEVEL) && any(), "flags");
     j.wrong_if(p.q.dtype == FA3_DTYPE_E4M3 && p.v.rank == 5 && any(), "v");
     j.wrong_if(!(p.softcap >= 0 && p.softcap < INFINITY), "softcap"), j.wrong_if(p.reserved != 0, "reserved");
-    j.wrong_if(p.q.dtype == FA3_DTYPE_E4M3 && (caps || slopes), "q");
-    j.wrong_if(slopes && (caps || p.mask == FA3_MASK_CHUNK || (p.flags & FA3_FLAG_BATCH_INVARIANT)), "alibi_slopes");
+    j.wrong_if(p.q.dtype == FA3_DTYPE_E4M3 && slopes, "q");
+    j.wrong_if(caps && p.lse_offset.rank != 0, "softcap");
+    j.wrong_if(slopes && (p.mask == FA3_MASK_CHUNK || (p.flags & FA3_FLAG_BATCH_INVARIANT)), "alibi_slopes");
     if (slopes) {
       j.wrong_if(p.alibi_slopes.rank != 1 && p.alibi_slopes.rank != 2, "alibi_slopes");
       j.wrong_if(p.alibi_slopes.dtype != FA3_DTYPE_FP32, "alibi_slopes");

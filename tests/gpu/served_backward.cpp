@@ -130,7 +130,8 @@ TEST_CASE("served backward: random calls", "[served][backward]") {
 
 TEST_CASE("served backward: softcap and ALiBi", "[served][backward]") {
   gpu();
-  for (int n = 0; n < 120; ++n) check(6000 + n, 4e7, -1, n % 2 ? Trait::softcap : Trait::alibi);
+  constexpr Trait transforms[] = {Trait::softcap, Trait::alibi, Trait::softcap | Trait::alibi};
+  for (int n = 0; n < 180; ++n) check(6000 + n, 4e7, -1, transforms[n % 3]);
 }
 
 TEST_CASE("served backward: centered k", "[served][backward]") {

@@ -307,6 +307,14 @@ TEST_CASE("softcap and slopes reach the kernel", "[launch][served]") {
   const Alibi alibi = run(p).forward.carried.transformed.transforms.alibi;
   CHECK((alibi.slopes == far_away(20) && alibi.stride_batch == 0 && alibi.stride_head == 1));
   CHECK((alibi.inverse_scale == 2 && alibi.q.cu == p.cu_seqlens_q.data && alibi.q.total == p.q.dim[0]));
+  p.softcap = 40;
+  const ScoreTransforms both = run(p).forward.carried.transformed.transforms;
+  CHECK((both.softcap.cap == 80 && both.alibi.slopes == far_away(20) && both.alibi.inverse_scale == 2));
+  // With e4m3 beside the scales.
+  p = packed_call({.head_dim = 112, .head_dim_v = 112}, FA3_DTYPE_E4M3);
+  add_scales(p), p.softmax_scale = 0.5f, p.softcap = 40;
+  const auto carried = run(p).forward.carried;
+  CHECK((carried.transformed.transforms.softcap.cap == 80 && carried.planned.scales.q.data == p.q_scale.data));
 }
 
 TEST_CASE("a launch of wide queries over e4m3, where it differs", "[launch][served]") {

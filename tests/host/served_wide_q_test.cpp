@@ -44,8 +44,9 @@ const Change bad[] = {
      [](P& p) { p.lse_offset = tensor(far_away(35), FA3_DTYPE_FP32, {6, 500}); }},
     {"flags has FA3_FLAG_TWO_LEVEL, which is for e4m3; q.dtype is bf16", invalid,
      [](P& p) { p.flags |= FA3_FLAG_TWO_LEVEL; }},
-    {"k.dtype is e4m3, which cannot be had together with softcap", unsupported, [](P& p) { p.softcap = 30; }},
-    {"k.dtype is e4m3, which cannot be had together with alibi_slopes", unsupported,
+    {"k.dtype is e4m3, and q.dtype is not, which cannot be had together with softcap", unsupported,
+     [](P& p) { p.softcap = 30; }},
+    {"k.dtype is e4m3, and q.dtype is not, which cannot be had together with alibi_slopes", unsupported,
      [](P& p) { p.alibi_slopes = tensor(far_away(37), FA3_DTYPE_FP32, {6}); }},
     {"q.dim[2] (head_dim) is 72", invalid,
      [](P& p) {

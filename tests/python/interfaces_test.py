@@ -427,7 +427,6 @@ def refusals(device):
     refused(no, "cp_world_size is 2", vllm.flash_attn_varlen_func, *one, cp_world_size=2)
     refused(ValueError, "fa_version is 5, must be one of 2, 3, 4", vllm.flash_attn_varlen_func, *one, fa_version=5)
     refused(ValueError, "one of them must be given", vllm.flash_attn_varlen_func, *one[:-1])
-    refused(no, "softcap", two.flash_attn_func, q, k, k, softcap=1.0, alibi_slopes=torch.ones(4, device=device))
     cache = lambda **how: three.flash_attn_with_kvcache(q, k.clone(), k.clone(), **how)
     refused(ValueError, "k is given, but cache_seqlens is not", cache, k=q[:, :1, :2], v=q[:, :1, :2])
     refused(ValueError, "k is given, but v is not", cache, k=q[:, :1, :2], cache_seqlens=3)

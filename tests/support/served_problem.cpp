@@ -330,9 +330,9 @@ void choose_tensors(ServedProblem& p, Random& random) {
 
 // Caps far above the scores, among them and below them all. What cannot be had together stays away.
 void choose_transform(ServedProblem& p, Random& random, const ForwardRow* row) {
-  const bool may_cap = row ? row->has(Trait::softcap) : !p.has_e4m3_keys() && random.chance(0.2);
-  const bool may_slope = row ? row->has(Trait::alibi) : !p.has_e4m3_keys() && !may_cap && random.chance(0.2);
-  if (may_cap) p.softcap = random.pick({0.01f, 0.5f, 2.0f, 5.0f, 15.0f, 30.0f, 50.0f, 1e4f});
+  const bool may_cap = row ? row->has(Trait::softcap) : !p.e4m3_keys && random.chance(0.2);
+  const bool may_slope = row ? row->has(Trait::alibi) : !p.has_e4m3_keys() && random.chance(0.2);
+  if (may_cap) p.lse_offset = false, p.softcap = random.pick({0.01f, 0.5f, 2.0f, 5.0f, 15.0f, 30.0f, 50.0f, 1e4f});
   if (!may_slope) return;
   p.has_slopes = true, p.slopes_each = random.chance(0.5), p.batch_invariant = false;
   if (p.mask == FA3_MASK_CHUNK) p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.window_left = p.window_right = 0;

@@ -43,7 +43,12 @@ struct Launched {
   }
 
   void take(const ForwardRow& kernel, const void* params) {
-    if (kernel.transforms_scores()) {
+    if (kernel.transforms_scores() && kernel.has_scales()) {
+      ScaledTransformedForwardParams all;
+      std::memcpy(static_cast<void*>(&all), params, parameter_bytes(kernel));
+      static_cast<PlannedForwardParams&>(transformed) = all, transformed.transforms = all.transforms;
+      planned = all, static_cast<ForwardParams&>(forward) = planned;
+    } else if (kernel.transforms_scores()) {
       std::memcpy(static_cast<void*>(&transformed), params, parameter_bytes(kernel));
       static_cast<PlannedForwardParams&>(planned) = transformed;
       static_cast<ForwardParams&>(forward) = planned;

@@ -190,7 +190,7 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
 
     Scores. softcap: a score s, softmax_scale included, becomes softcap * tanh(s / softcap) before it is masked; None or
     0 is none. alibi_slopes: (heads,) or (batch, heads) in float32, at least 0: query i's score for key j loses slope *
-    abs(p - j), with p as above. Neither with FP8, nor both; alibi_slopes neither with chunk nor batch_invariant.
+    abs(p - j), with p as above, behind the cap. alibi_slopes are not for FP8, chunk or batch_invariant.
 
     Lengths, all int32 on q's device, where they are read when the kernels run, never by the host:
       cu_seqlens_q    (batch + 1,): q is packed, (total_q, heads, head_dim), and sequence b has the rows cu_seqlens_q[b]

@@ -2,7 +2,7 @@
 import flash_attn_interface. `fa3.install("flash_attn_interface")` puts this module in that place.
 
 What fa3 does not compute is a NotImplementedError that names the argument: qv; and what the library refuses, FP8 with
-softcap for example. What differs besides:
+scales of blocks and packed lengths for example. What differs besides:
   num_splits, pack_gqa, sm_margin   hints for official kernels; fa3 chooses for itself, and they change nothing.
   scheduler_metadata                taken and not looked at: each call plans for itself. `fa3.forward_schedule` plans
                                     once for several calls of `fa3.forward`.
