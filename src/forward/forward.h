@@ -18,7 +18,7 @@ struct ForwardProblem : ServedShape {
   bool wants_lse;
   const char* kernel;  // the caller's; null: any that fits
 
-  // Of e4m3 only; absent tensors have data null and dims 0. Scales are (batch or 1, heads or 1, blocks or 1, 1), with
+  // Of e4m3 only, k_scale and v_scale also of q of 16 bits over k and v of e4m3; absent tensors have data null and dims 0. Scales are (batch or 1, heads or 1, blocks or 1, 1), with
   // strides 0 where they are 1; o_scale is (1, 1, 1, 1); v_mean is (batch, heads_kv, head_dim_v, 1).
   View q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
   bool v_tiles;    // v is (batch, groups of 16 keys, heads_kv, 16 head_dim_v): a tile is a row of bytes (fa3.h)
@@ -33,6 +33,8 @@ struct ForwardProblem : ServedShape {
   size_t schedule_bytes;
 
   bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
+  // Are K and V of e4m3 under Q of another dtype?
+  bool has_wide_q() const { return q.dtype != FA3_DTYPE_E4M3 && k.dtype == FA3_DTYPE_E4M3; }
 };
 
 // Every rule of fa3.h.

@@ -138,11 +138,16 @@ Status check_presence(const fa3_forward_params& p) {
                  {"o_scale", p.o_scale, p.o.dtype == FA3_DTYPE_E4M3},
                  {"v_mean", p.v_mean, false},
                  {"lse_offset", p.lse_offset, false}};
+  const bool wide_q = has_wide_q(p);
   if (p.q.dtype != FA3_DTYPE_E4M3) {
-    for (const auto& [name, tensor, required] : tensors)
-      if (is_there(tensor))
+    for (const auto& [name, tensor, required] : tensors) {
+      const bool of_kv = wide_q && (&tensor == &p.k_scale || &tensor == &p.v_scale);
+      if (of_kv && !is_there(tensor))
+        return fail(invalid, "%s is absent (its rank is 0), and %c.dtype is e4m3", name, name[0]);
+      if (!of_kv && is_there(tensor))
         return fail(invalid, "%s.rank is %d, must be 0 (absent): %s is for e4m3, and q.dtype is %s", name, tensor.rank,
                     name, dtype_name(p.q.dtype));
+    }
     return FA3_OK;
   }
   for (const auto& [name, tensor, required] : tensors)
@@ -189,12 +194,13 @@ Status check_v_tiles(const fa3_forward_params& p, Rules rules, View& view) {
 }
 
 Status check_scales(const fa3_forward_params& p, Rules rules, ForwardProblem& problem) {
-  if (p.q.dtype != FA3_DTYPE_E4M3) return FA3_OK;
+  const bool wide_q = has_wide_q(p);
+  if (p.q.dtype != FA3_DTYPE_E4M3 && !wide_q) return FA3_OK;
   // Those of v by k's dims, as v may be tiles.
   const Scaled q{"q_scale", p.q_scale, "q", p.q, is_there(p.cu_seqlens_q)};
   const Scaled k{"k_scale", p.k_scale, "k", p.k, is_there(p.cu_seqlens_k)};
   const Scaled v{"v_scale", p.v_scale, "k", p.k, is_there(p.cu_seqlens_k)};
-  if (Status status = check_scale(p, q, rules, problem, problem.q_scale)) return status;
+  if (Status status = wide_q ? FA3_OK : check_scale(p, q, rules, problem, problem.q_scale)) return status;
   if (Status status = check_scale(p, k, rules, problem, problem.k_scale)) return status;
   if (Status status = check_scale(p, v, rules, problem, problem.v_scale)) return status;
   problem.kv_blocks = problem.k_scale.dim[2] > 1 || problem.v_scale.dim[2] > 1;

@@ -59,6 +59,9 @@ Status check_combinations(const fa3_forward_params& p) {
                   other_name);
   if (is_there(p.alibi_slopes) && p.q.dtype == FA3_DTYPE_E4M3)
     return fail(unsupported, "q.dtype is e4m3, which cannot be had together with alibi_slopes");
+  const char* const transform = p.softcap != 0 ? "softcap" : is_there(p.alibi_slopes) ? "alibi_slopes" : nullptr;
+  if (transform && has_wide_q(p))
+    return fail(unsupported, "k.dtype is e4m3, and q.dtype is not, which cannot be had together with %s", transform);
   if (p.softcap != 0 && is_there(p.lse_offset))
     return fail(unsupported, "softcap and lse_offset cannot be had together: what is taken off k does not change all "
                              "capped scores of a row by the same number");

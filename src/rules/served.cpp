@@ -168,6 +168,10 @@ View numbers_at(const int32_t* data, int64_t count) {
 
 }  // namespace
 
+bool has_wide_q(const fa3_forward_params& p) {
+  return p.q.dtype != FA3_DTYPE_E4M3 && p.k.dtype == FA3_DTYPE_E4M3 && p.v.dtype == FA3_DTYPE_E4M3;
+}
+
 const char* served_by(const fa3_forward_params& p) {
   const struct {
     const char* name;
@@ -186,7 +190,8 @@ const char* served_by(const fa3_forward_params& p) {
              {"FA3_FLAG_CENTERED_K", (p.flags & FA3_FLAG_CENTERED_K) != 0},
              {"max_seqlen_k", bounds_keys(p)},
              {"softcap", p.softcap != 0},
-             {"alibi_slopes", is_there(p.alibi_slopes)}};
+             {"alibi_slopes", is_there(p.alibi_slopes)},
+             {"k and v of e4m3 under q of 16 bits", has_wide_q(p)}};
   for (const auto& [name, given] : all)
     if (given) return name;
   return nullptr;

@@ -9,6 +9,8 @@ namespace fa3 {
 
 // The first of what makes a call served, by its name; null if there is nothing.
 const char* served_by(const fa3_forward_params& p);
+// Are k and v of e4m3 under q of another dtype? Such calls are served ones.
+bool has_wide_q(const fa3_forward_params& p);
 
 // The mask and its window. A window that is another mask becomes that mask.
 fa3_status check_window(int32_t& mask, int32_t& left, int32_t& right);

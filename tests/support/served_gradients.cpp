@@ -116,6 +116,7 @@ ServedProblem random_served_backward(uint64_t seed, const ServedLimits& limits, 
   ServedProblem p = random_served(seed, limits);
   tools::Random random(tools::mix(seed, 4));
   if (p.is_e4m3()) p.dtype = FA3_DTYPE_BF16;
+  p.e4m3_keys = false;
   p.o_dtype = FA3_DTYPE_NONE, p.v_mean = p.lse_offset = false;
   p.want_lse = true, p.batch_invariant = false;
   p.softcap = includes(transform, Trait::softcap) ? random.pick({0.5f, 2.0f, 5.0f, 15.0f, 30.0f, 50.0f, 1e4f}) : 0;

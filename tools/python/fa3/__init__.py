@@ -179,6 +179,7 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     FP8: q, k and v of float8_e4m3fn, v also as tiles, with q_scale, k_scale and v_scale, as `quantize` makes them; the
     fields of fa3.h. v_mean: (batch, heads_kv, head_dim_v), added to o. lse_offset: as lse, added to it. o_scale: (1,),
     if out_dtype is float8_e4m3fn. two_level: sums that do not shrink where v has a mean. There is no backward pass.
+    Also k and v alone, a cache under q of 16 bits, with k_scale and v_scale; o is of q's dtype then.
     out_dtype: of o; q's dtype, of FP8 bfloat16, if None; others with FP8 and on the CPU. kernel: its name, of
     `kernels()`; the CPU's reference does not look at it.
 

@@ -96,8 +96,9 @@ def _keep_for_backward(ctx, inputs, output):
 
 def _backward_of_dense(ctx, dout, dlse):
     q, k, v, o, lse = ctx.saved_tensors
-    if q.dtype == torch.float8_e4m3fn:
-        raise NotImplementedError("q.dtype is float8_e4m3fn, which has no backward pass")
+    for name, x in (("q", q), ("k", k)):
+        if x.dtype == torch.float8_e4m3fn:
+            raise NotImplementedError(f"{name}.dtype is float8_e4m3fn, which has no backward pass")
     if dout is None and dlse is None:
         return (None,) * ctx.inputs
     mask, softmax_scale, flags = ctx.how
@@ -350,8 +351,9 @@ def combine(o_parts, lse_parts, out_dtype=None, out=None):
 
 def _resolved(q, k, v, flags, out_dtype):
     """The same by torch's settings: under autocast q, k and v get its dtype, as those of torch's own attention do."""
-    if q.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float8_e4m3fn:
-        q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
+    if q.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(q.device.type):
+        dtype = torch.get_autocast_dtype(q.device.type)
+        q, k, v = (x if x.dtype == torch.float8_e4m3fn else x.to(dtype) for x in (q, k, v))
     if torch.are_deterministic_algorithms_enabled():
         flags |= _abi.FLAG_DETERMINISTIC
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
