@@ -203,6 +203,7 @@ typedef struct fa3_forward_params {
   float softcap;    /* 0: none */
   int32_t reserved; /* 0 */
   fa3_tensor alibi_slopes;
+  fa3_tensor qv; /* a second query: see "Latent attention" below. Rank 0: absent */
 } fa3_forward_params;
 
 /* FP8 (the paper's section 3.3). q, k and v of FA3_DTYPE_E4M3 hold numbers that were divided by a scale; an element of
@@ -367,7 +368,7 @@ typedef struct fa3_forward_params {
    FA3_TENSOR_INIT, 0, 0, NULL, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,     \
    FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,     \
    FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, NULL, 0, 0, 0,  \
-   FA3_TENSOR_INIT}
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT}
 
 enum fa3_forward_flags {
   /* Same call (input, shapes, kernel), same output bits, on the same device model and library version. An error where a

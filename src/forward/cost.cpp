@@ -53,7 +53,8 @@ RowCosts packed(RowCosts costs) {
 }
 // A single consumer waits for its own products and exponentials: for so many clocks, measured at d 128.
 RowCosts of_one_consumer(const ForwardRow& row) {
-  const int32_t clocks = row.Bc * (row.d + row.dv) / 32 + 8 * row.Bc + 80, block = clocks * 10 / 18;
+  const int32_t columns = row.d + row.dv + (row.has(Trait::qv) ? row.dv : 0);
+  const int32_t clocks = row.Bc * columns / 32 + 8 * row.Bc + 80, block = clocks * 10 / 18;
   return {{block, 900 + block, 1600, 750}, {block, 900 + block, 1600, 750}, 650};
 }
 

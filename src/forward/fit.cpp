@@ -33,7 +33,8 @@ constexpr bool is_narrower(const ForwardRow& row, const ForwardRow& other) {
 
 // What makes a problem served.
 constexpr const char* of_served =
-    "lengths of their own, pages, windows, sinks, softcap, alibi_slopes or FA3_FLAG_BATCH_INVARIANT";
+    "lengths of their own, pages, windows, sinks, softcap, alibi_slopes, qv, head dimensions above 256 or "
+    "FA3_FLAG_BATCH_INVARIANT";
 
 // The dim that is the head dimension, of the caller's q or of v.
 int inner_dim(const ForwardProblem& problem, int64_t total) { return problem.served && total >= 0 ? 2 : 3; }
@@ -44,6 +45,7 @@ Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::wind
 // Can this row take the problem's V, scales and sums, and what becomes of its scores?
 bool takes(const ForwardRow& row, const ForwardProblem& problem) {
   if (row.has(Trait::softcap) != has_softcap(problem) || row.has(Trait::alibi) != has_slopes(problem)) return false;
+  if (row.has(Trait::qv) != problem.has_qv()) return false;
   return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
                             (row.block_scales() || !problem.kv_blocks));
@@ -66,7 +68,7 @@ constexpr int rivals_of(const ForwardRow& row) {
   for (const ForwardRow& other : forward_rows)
     rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
               other.dv == row.dv && other.has(Trait::softcap) == row.has(Trait::softcap) &&
-              other.has(Trait::alibi) == row.has(Trait::alibi);
+              other.has(Trait::alibi) == row.has(Trait::alibi) && other.has(Trait::qv) == row.has(Trait::qv);
   return rivals;
 }
 
@@ -108,6 +110,8 @@ bool has_few_queries(const ForwardProblem& problem) {
 // hold its own. Rows with packed heads (Heads::packed) and other rows have smallest dimensions of their own; those
 // with packed heads come last.
 //
+// Rows with halves of O pack heads, however many queries there are: of their head dimensions there are no others.
+//
 // With FA3_FLAG_BATCH_INVARIANT it is one row, whatever the lengths are, which must do for one query and for many: that
 // with the most rows of those with packed heads, if there are heads to be packed, or else the one with the fewest.
 void find_rows(const ForwardProblem& problem, Fit& fit) {
@@ -121,7 +125,8 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
     const int n = candidates.rows[i];
     const ForwardRow& row = forward_row(n);
     const bool packs = row.packs_heads();
-    if (!holds(row, problem) || (packs && !may_pack) || !takes(row, problem) || has_needless_scales(row, problem))
+    if (!holds(row, problem) || (packs && !may_pack && !row.halves_columns()) || !takes(row, problem) ||
+        has_needless_scales(row, problem))
       continue;
     Fit& of_kind = packs ? packed : fit;
     if (of_kind.count && is_narrower(forward_row(of_kind.rows[0]), row)) continue;
@@ -150,7 +155,7 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
   if (fit.count) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED,
               "no kernel of this build has q.dim[%d] (head_dim) %lld and v.dim[%d] (head_dim_v) %lld, dtype %s%s, %s",
-              inner_dim(problem, problem.total_q), ll(problem.head_dim), inner_dim(problem, problem.total_k),
+              inner_dim(problem, problem.total_q), ll(problem.asked_head_dim()), inner_dim(problem, problem.total_k),
               ll(problem.head_dim_v), dtype_name(dtype),
               dtype != Dtype::e4m3 ? "" : problem.v_tiles ? " with v as tiles" : " with v row by row",
               problem.served ? of_served : problem.causal ? "causal mask" : "no mask");
@@ -175,12 +180,13 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   const struct {
     const char* name;
     bool row, problem;
-  } transforms[] = {{"softcap", row.has(Trait::softcap), has_softcap(problem)},
-                    {"alibi_slopes", row.has(Trait::alibi), has_slopes(problem)}};
-  for (const auto& transform : transforms)
-    if (transform.row != transform.problem)
+  } extras[] = {{"softcap", row.has(Trait::softcap), has_softcap(problem)},
+                {"alibi_slopes", row.has(Trait::alibi), has_slopes(problem)},
+                {"qv (or v in the first columns of k, above 256)", row.has(Trait::qv), problem.has_qv()}};
+  for (const auto& extra : extras)
+    if (extra.row != extra.problem)
       return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls with%s %s", row.name,
-                  transform.row ? "" : "out", transform.name);
+                  extra.row ? "" : "out", extra.name);
   if (row.d < problem.head_dim)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim up to %d; q.dim[%d] (head_dim) is %lld", row.name, row.d,

@@ -32,6 +32,14 @@ struct ForwardProblem : ServedShape {
   const void* schedule;     // null: none
   size_t schedule_bytes;
 
+  // A second query, of V's columns: scores are q . k + qv . v. Where V is the first columns of the caller's k (v_in_k),
+  // it is those of his q, and q and k are what is left.
+  View qv;  // dtype FA3_DTYPE_NONE: none
+  bool v_in_k;
+
+  bool has_qv() const { return qv.dtype != FA3_DTYPE_NONE; }
+  // Of the caller's q and k.
+  int64_t asked_head_dim() const { return v_in_k ? head_dim + head_dim_v : head_dim; }
   bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
 };
 

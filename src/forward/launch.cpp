@@ -164,7 +164,14 @@ struct StepParams {
   EmptyRowsParams empty_rows;
   ScaledPlannedForwardParams planned;
   TransformedForwardParams transformed;
+  LatentForwardParams latent;
   PlanLengthsPassParams lengths;  // of a served problem also where there is no such step
+
+  PlannedForwardParams& for_served(const ForwardRow& row) {
+    if (row.transforms_scores()) return transformed;
+    if (row.has(Trait::qv)) return latent;
+    return planned;
+  }
 };
 
 fa3_status fill(const Device& device, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
@@ -198,13 +205,16 @@ fa3_status fill(const Device& device, const ForwardProblem& problem, const Forwa
         break;
       case ForwardStep::forward:
         if (problem.served) {
-          const bool transforms = forward_row(launch.row).transforms_scores();
-          PlannedForwardParams& planned = transforms ? static_cast<PlannedForwardParams&>(params.transformed)
-                                                     : params.planned;
+          const ForwardRow& row = forward_row(launch.row);
+          PlannedForwardParams& planned = params.for_served(row);
           if (fa3_status status = fill_served(device, problem, plan, workspace, params.lengths.plan, planned))
             return status;
           params.planned.scales = scales_of(problem);
           params.transformed.transforms = transforms_of(problem);
+          if (row.has(Trait::qv))
+            if (fa3_status status = encode_packed(driver, problem.v_in_k ? "q" : "qv", problem.qv, row,
+                                                  problem.heads_kv, params.latent.qv))
+              return status;
           of_launch[i] = &planned;
           break;
         }

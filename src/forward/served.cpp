@@ -58,8 +58,11 @@ Status check_combinations(const fa3_forward_params& p) {
       return fail(unsupported, "%s and %s cannot be had together (of an absent tensor the rank is 0)", name,
                   other_name);
   const char* const transform = p.softcap != 0 ? "softcap" : is_there(p.alibi_slopes) ? "alibi_slopes" : nullptr;
-  if (transform && p.q.dtype == FA3_DTYPE_E4M3)
-    return fail(unsupported, "q.dtype is e4m3, which cannot be had together with %s", transform);
+  const char* const of_16_bits = transform ? transform : is_there(p.qv) ? "qv" : nullptr;
+  if (of_16_bits && p.q.dtype == FA3_DTYPE_E4M3)
+    return fail(unsupported, "q.dtype is e4m3, which cannot be had together with %s", of_16_bits);
+  if (const char* const wide = wide_by(p); wide && transform)
+    return fail(unsupported, "%s and %s cannot be had together", transform, wide);
   const char* const name = served_by(p);
   if (name && (p.flags & FA3_FLAG_TWO_LEVEL))
     return fail(unsupported, "flags has FA3_FLAG_TWO_LEVEL, which cannot be had together with %s", name);

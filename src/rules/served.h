@@ -9,6 +9,8 @@ namespace fa3 {
 
 // The first of what makes a call served, by its name; null if there is nothing.
 const char* served_by(const fa3_forward_params& p);
+// And what of that has kernels with two warpgroups for the same rows: qv, and head dimensions above 256.
+const char* wide_by(const fa3_forward_params& p);
 
 // The mask and its window. A window that is another mask becomes that mask.
 fa3_status check_window(int32_t& mask, int32_t& left, int32_t& right);

@@ -172,7 +172,8 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
             seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None, leftpad_k: Optional[Array] = None,
             page_table: Optional[Array] = None, cache_batch_idx: Optional[Array] = None,
             schedule: Optional[Array] = None, batch_invariant: bool = False, out: Optional[Array] = None,
-            softcap: Optional[float] = None, alibi_slopes: Optional[Array] = None):  # fmt: skip
+            softcap: Optional[float] = None, alibi_slopes: Optional[Array] = None,
+            qv: Optional[Array] = None):  # fmt: skip
     """`attention` with all that the forward pass can do: in FP8, by a kernel of one's choice, and on sequences that
     have lengths of their own, packed, in caches or in pages.
 
@@ -224,7 +225,7 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
          "cu_seqlens_k": cu_seqlens_k, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k,
          "seqused_q": seqused_q, "seqused_k": seqused_k, "leftpad_k": leftpad_k, "page_table": page_table,
          "cache_batch_idx": cache_batch_idx, "schedule": schedule, "batch_invariant": batch_invariant, "out": out,
-         "softcap": softcap, "alibi_slopes": alibi_slopes},
+         "softcap": softcap, "alibi_slopes": alibi_slopes, "qv": qv},
         q, k, v
     )  # fmt: skip
     o, lse = (_torch_ops(q) or _forward).forward(q, k, v, *how, **named)
