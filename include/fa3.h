@@ -446,7 +446,7 @@ FA3_API fa3_status fa3_forward_schedule(const fa3_forward_params* params, void* 
 /* The same computation on the CPU: float64 arithmetic on the given inputs, rounded once to o's dtype (and lse's).
  * All pointers are host pointers. The oracle of the library's tests, and a way to try the API without a GPU.
  * threads: how many host threads, the calling one among them (at most 256 are used); 0 for one per core that this
- * process may use (affinity mask and CPU quotas). Each needs 0.9 MB of memory during the call, whatever the lengths,
+ * process may use (affinity mask and CPU quotas). Each needs 1.8 MB of memory during the call, whatever the lengths,
  * and a call with lengths, pages, windows or sinks 8 bytes for each sequence besides; FA3_ERROR_OUT_OF_MEMORY if it
  * cannot be had, and then nothing is written. O has the same bits whatever the number of threads and the machine. Two
  * cores take about 60 ms for 1024 tokens with 8 heads of 128.

@@ -115,7 +115,7 @@ fa3_status launch_schedule(const ForwardProblem& problem, const ForwardPlan& pla
                            fa3_stream stream);
 
 // threads: how many, the calling one among them; 0 for one per usable core (cpu/cores.h). At most 256, and no more than
-// there are blocks of 128 rows (the queries of all heads that use one head of K and V). Each has 0.9 MB of memory
+// there are blocks of 128 rows (the queries of all heads that use one head of K and V). Each has 1.8 MB of memory
 // during the call, whatever the problem's size; if that cannot be had, nothing is written. Where the system refuses
 // more threads, fewer do the same. A served problem has 8 bytes for each sequence besides.
 // widest_vector: the largest number of doubles to compute together, 2, 4 or 8, as far as the machine can. All give the
