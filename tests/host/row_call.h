@@ -25,6 +25,9 @@ inline fa3_forward_params imaginary_for(const ForwardRow& row, const Shape& shap
   if (row.has(Trait::softcap)) p.softcap = 30;
   if (row.has(Trait::alibi))
     p.alibi_slopes = tensor(reinterpret_cast<void*>(uintptr_t{20} << 42), FA3_DTYPE_FP32, {shape.heads});
+  if (row.has(Trait::qv))
+    p.qv = tensor(reinterpret_cast<void*>(uintptr_t{21} << 42), p.q.dtype,
+                  {shape.batch, shape.seqlen_q, shape.heads, shape.v_dim()});
   if (!e4m3) return p;
   if (!row.transposes_v())
     p.v = tensor(p.v.data, FA3_DTYPE_E4M3,

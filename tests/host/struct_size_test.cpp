@@ -63,7 +63,8 @@ std::vector<size_t> ends_of(const fa3_forward_params&) {
                   offsetof(P, max_seqlen_q), offsetof(P, max_seqlen_k), offsetof(P, sinks), offsetof(P, cu_seqlens_q),
                   offsetof(P, cu_seqlens_k), offsetof(P, seqused_q), offsetof(P, seqused_k), offsetof(P, leftpad_k),
                   offsetof(P, page_table), offsetof(P, cache_batch_idx), offsetof(P, schedule),
-                  offsetof(P, schedule_bytes), offsetof(P, softcap), offsetof(P, reserved), offsetof(P, alibi_slopes)});
+                  offsetof(P, schedule_bytes), offsetof(P, softcap), offsetof(P, reserved), offsetof(P, alibi_slopes),
+                  offsetof(P, qv)});
 }
 std::vector<size_t> ends_of(const fa3_backward_params&) {
   using P = fa3_backward_params;
