@@ -126,7 +126,7 @@ struct ForwardRow : TiledRow {
   constexpr bool has_power_of_two_stages() const { return (stages & (stages - 1)) == 0; }
   // What a part's slot holds for the 16 rows of a warp: O in float32, and m and l of each lane's two rows
   // (tile/combine.cuh).
-  constexpr int partial_bytes() const { return 16 * dv * 4 + 32 * 16; }
+  constexpr int partial_bytes() const { return 16 * o_columns() * 4 + 32 * 16; }
   // With packed heads: what it holds for a row, O with m and l behind it (tile/packed.cuh).
   constexpr int packed_row_bytes() const { return dv * 4 + 16; }
   constexpr int landing_buffers() const { return lands_v() ? 2 : 0; }

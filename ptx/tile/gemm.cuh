@@ -40,10 +40,12 @@ inline constexpr int q_register_steps = has(Trait::q_in_registers) ? d / k_step 
 using QRegisters = uint32_t[q_register_steps > 0 ? q_register_steps : 1][4];
 FA3_DEVICE void load_q_registers(QRegisters& Q, const Element* q, int warp) { load_a<q_register_steps, 1>(Q, q, warp); }
 
-// S = Q K^T: d / k_step wgmmas of m64 n=Bc.
+// S = Q K^T: a wgmma of m64 n=Bc for each k_step columns of Q. The second tensor's columns follow those of the first
+// one, as V's follow K's.
+inline constexpr int qk_steps = (d + (has_qv ? dv : 0)) / k_step;
 FA3_DEVICE void issue_qk(float (&S)[Bc / 2], const QRegisters& Q, uint64_t q, uint64_t k) {
 #pragma unroll
-  for (int step = 0; step < d / k_step; step++) {
+  for (int step = 0; step < qk_steps; step++) {
     const int slab = step * 32 / slab_row_bytes, within = step * 32 % slab_row_bytes;
     const uint64_t a = q + descriptor_units(slab * 64 * slab_row_bytes + within);
     const uint64_t b = k + descriptor_units(slab * Bc * slab_row_bytes + within);
