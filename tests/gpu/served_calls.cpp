@@ -165,7 +165,8 @@ TEST_CASE("served: latent attention", "[served][latent]") {
 TEST_CASE("served: head dimensions above 256", "[served][latent]") {
   gpu();
   int number = 17000;
-  for (const auto& [d, dv] : {std::pair{264, 264}, {384, 384}, {512, 512}, {512, 64}, {64, 512}, {256, 264}, {320, 256}})
+  for (const auto& [d, dv] :
+       {std::pair{264, 264}, {384, 384}, {512, 512}, {512, 64}, {64, 512}, {256, 264}, {320, 256}})
     for (const int64_t group : {1, 3, 8})
       for (const bool packed_k : {false, true}) {
         ServedProblem p;
@@ -174,9 +175,8 @@ TEST_CASE("served: head dimensions above 256", "[served][latent]") {
         p.heads_kv = 2, p.heads = 2 * group, p.head_dim = d, p.head_dim_v = dv;
         p.mask = number % 3 ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
         p.packed_q = packed_k, p.packed_k = packed_k;
-        const ServedProblem::Lengths lengths = packed_k ? ServedProblem::Lengths{{1, 700}, {300, 300}, {65, 130}, {7, 9}}
-                                                        : ServedProblem::Lengths(3, {130, 257});
-        make_room(p, lengths, p.seed);
+        const ServedProblem::Lengths several = {{1, 700}, {300, 300}, {65, 130}, {7, 9}};
+        make_room(p, packed_k ? several : ServedProblem::Lengths(3, {130, 257}), p.seed);
         run(p);
       }
 }

@@ -1,5 +1,6 @@
 // What calls with a second query, and head dimensions above 256, launch, seen by a driver that only listens.
 #include <catch2/catch_test_macros.hpp>
+#include <cmath>
 
 #include "served_launches.h"
 
@@ -49,7 +50,8 @@ TEST_CASE("a launch with V in K, and the same with a second query", "[launch][la
   check_workspace(one, workspace_memory, workspace_of(p));
 
   fa3_forward_params two = p;
-  two.q = tensor(far_away(40), FA3_DTYPE_BF16, {500, 16, 56}), two.qv = tensor(far_away(41), FA3_DTYPE_BF16, {500, 16, 512});
+  two.q = tensor(far_away(40), FA3_DTYPE_BF16, {500, 16, 56});
+  two.qv = tensor(far_away(41), FA3_DTYPE_BF16, {500, 16, 512});
   two.k.dim[3] = 56, two.k.data = behind(p.k.data, 1024);
   const Pair told = run(two);
   const LatentForwardParams& g = told.forward.carried.latent;

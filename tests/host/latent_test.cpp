@@ -1,4 +1,4 @@
-// Latent attention and head dimensions above 256: which calls are right, what becomes of them, and how they are planned.
+// Latent attention and head dimensions above 256: which calls are right, what becomes of them, how they are planned.
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 #include <cmath>

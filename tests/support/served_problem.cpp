@@ -40,7 +40,9 @@ int64_t sum(const ServedProblem::Lengths& lengths, size_t which) {
 
 }  // namespace
 
-double ServedProblem::scale() const { return softmax_scale != 0 ? softmax_scale : 1 / std::sqrt(double(score_columns())); }
+double ServedProblem::scale() const {
+  return softmax_scale != 0 ? softmax_scale : 1 / std::sqrt(double(score_columns()));
+}
 
 int64_t ServedProblem::most_keys() const {
   const int64_t rows = page_size ? pages_each * page_size : rows_k;
@@ -442,7 +444,8 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
       p.has_qv = false, p.v_in_k = true, p.head_dim += p.head_dim_v;
   }
   if (limits.wide) choose_wide(p, random);
-  if (random.chance(0.3)) p.softmax_scale = float((0.3 + 1.7 * random.uniform()) / std::sqrt(double(p.score_columns())));
+  if (random.chance(0.3))
+    p.softmax_scale = float((0.3 + 1.7 * random.uniform()) / std::sqrt(double(p.score_columns())));
   p.want_lse = !random.chance(0.2);
   p.batch_invariant = random.chance(0.15);
   if (p.is_e4m3()) choose_scales(p, random);

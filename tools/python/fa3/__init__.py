@@ -10,10 +10,10 @@ the manual. What the library refuses is InvalidArgument, a ValueError, or Unsupp
 message that names the argument; other failures are Fa3Error. Before a CUDA graph is captured call `preload`; what is
 captured reads lengths, page numbers and slots when it is replayed. fa3.flash_attn_interface, fa3.flash_attn,
 fa3.vllm_flash_attn and fa3.flash_mla have the functions of official FlashAttention-3, FlashAttention-2, vLLM and
-FlashMLA, with their signatures: `install` puts them in the places of those; fa3.distributed spreads tokens over GPUs. `load` names the library, or else
-FA3_LIBRARY of the environment; otherwise it is libfa3.so beside this file or its folder, or the loader's. The folder
-can be copied as it is. It needs Python 3.9 or newer, torch 2.4, transformers 5; in NumPy for bfloat16 ml_dtypes.
-"""
+FlashMLA, with their signatures: `install` puts them in the places of those; fa3.distributed spreads tokens over GPUs.
+`load` names the library, or else FA3_LIBRARY of the environment; otherwise it is libfa3.so beside this file or its
+folder, or the loader's. The folder can be copied as it is. It needs Python 3.9 or newer, torch 2.4, transformers 5; in
+NumPy for bfloat16 ml_dtypes."""
 
 from __future__ import annotations
 
@@ -126,21 +126,21 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_s
 
     q: (batch, seqlen_q, heads, head_dim); k: (batch, seqlen_k, heads_kv, head_dim); v: (batch, seqlen_k, heads_kv,
     head_dim_v), all of one dtype. causal: query i sees key j if j <= i + seqlen_k - seqlen_q; "top_left": if j <= i.
-    softmax_scale: 1 / sqrt(head_dim) if None. deterministic: the backward pass gives the same bits each time, up to
-    10% slower, and more with few heads (also if torch.use_deterministic_algorithms is set). centered_k: the gradient of
-    q is more exact where channels of k have means, as those of trained models do, and the backward pass slower; it is
+    softmax_scale: 1 / sqrt(head_dim) if None. deterministic: the backward pass gives the same bits each time, up to 10%
+    slower, and more with few heads (also if torch.use_deterministic_algorithms is set). centered_k: the gradient of q
+    is more exact where channels of k have means, as those of trained models do, and the backward pass slower; it is
     refused with sinks, softcap and alibi_slopes, and with a gradient of lse. Under autocast q, k and v are cast to its
-    dtype. served: `forward`'s arguments for windows, chunks, sinks, packed lengths, caches and pages,
-    from window to batch_invariant, softcap, alibi_slopes and qv. Sinks may have a gradient, too, alibi_slopes have none.
-    With page_table, leftpad_k, cache_batch_idx, qv and head dimensions above 256 there is no backward pass, so where a
+    dtype. served: `forward`'s arguments for windows, chunks, sinks, packed lengths, caches and pages, from window to
+    batch_invariant, softcap, alibi_slopes and qv. Sinks may have a gradient, too, alibi_slopes have none. With
+    page_table, leftpad_k, cache_batch_idx, qv and head dimensions above 256 there is no backward pass, so where a
     tensor needs a gradient they are a NotImplementedError that names them.
 
-    head_dim and head_dim_v are multiples of 8 up to 256, or more, as `forward` says; heads is a multiple of heads_kv; dtypes are bfloat16 and
-    float16, on the CPU float32, too. Any strides will do, as long as head_dim is contiguous, the others are multiples
-    of 16 bytes and data is aligned to 16 bytes (on the CPU any). For torch this, forward, backward, quantize, append
-    and combine are custom ops, so torch.compile takes them with fullgraph=True; they are registered when fa3 is
-    imported after torch, otherwise by the first call. Derivatives are there in reverse mode, also by torch.func.grad,
-    vjp, jacrev and vmap of them; those in forward mode, and of the other calls, are refused.
+    head_dim and head_dim_v are multiples of 8 up to 256, or more, as `forward` says; heads is a multiple of heads_kv;
+    dtypes are bfloat16 and float16, on the CPU float32, too. Any strides will do, as long as head_dim is contiguous,
+    the others are multiples of 16 bytes and data is aligned to 16 bytes (on the CPU any). For torch this, forward,
+    backward, quantize, append and combine are custom ops, so torch.compile takes them with fullgraph=True; they are
+    registered when fa3 is imported after torch, otherwise by the first call. Derivatives are there in reverse mode,
+    also by torch.func.grad, vjp, jacrev and vmap of them; those in forward mode, and of the other calls, are refused.
 
     Returns o: (batch, seqlen_q, heads, head_dim_v), of q's dtype; with return_lse (o, lse), lse: (batch, heads,
     seqlen_q) in float32, the natural logarithm of each row's sum of exponentials. Rows that see no key: 0 and -inf.
@@ -220,11 +220,12 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
 
     Rows of o and lse that belong to no sequence are not written: without out they hold anything; their gradients are
     not read, and those of such rows of q, k and v are 0. There is no backward pass with FP8, page_table, leftpad_k,
-    cache_batch_idx, qv and head dimensions above 256. Errors name the argument: a ValueError for an int tensor of another dtype or device, and whatever
-    else contradicts fa3.h; a TypeError for a max_seqlen that is a tensor, as reading it would wait for the device; a
-    NotImplementedError for what cannot be had together: page_table with cu_seqlens_k, leftpad_k or cache_batch_idx,
-    cache_batch_idx with cu_seqlens_k, and what "Scores" names. Wrong numbers in lengths and tables are no errors:
-    nothing outside of the tensors is read or written, and results of the sequences that have them mean nothing."""
+    cache_batch_idx, qv and head dimensions above 256. Errors name the argument: a ValueError for an int tensor of
+    another dtype or device, and whatever else contradicts fa3.h; a TypeError for a max_seqlen that is a tensor, as
+    reading it would wait for the device; a NotImplementedError for what cannot be had together: page_table with
+    cu_seqlens_k, leftpad_k or cache_batch_idx, cache_batch_idx with cu_seqlens_k, and what "Scores" names. Wrong
+    numbers in lengths and tables are no errors: nothing outside of the tensors is read or written, and results of the
+    sequences that have them mean nothing."""
     how, named = _resolved(
         {"causal": causal, "softmax_scale": softmax_scale, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
          "o_scale": o_scale, "v_mean": v_mean, "lse_offset": lse_offset, "two_level": two_level, "kernel": kernel,

@@ -21,8 +21,8 @@ def install(name: str, *, replace: bool = False) -> types.ModuleType:
 
     name: "flash_attn_interface", official FlashAttention-3's (`fa3.flash_attn_interface`, and torch.ops.flash_attn_3);
     "flash_attn", FlashAttention-2's (`fa3.flash_attn`); "vllm.vllm_flash_attn" (`fa3.vllm_flash_attn`), before vLLM
-    imports it; or "flash_mla", FlashMLA's decoding on dense caches (`fa3.flash_mla`). If another module of that name is loaded already it is a RuntimeError, unless replace is set: who has
-    imported functions from it keeps those."""
+    imports it; or "flash_mla", FlashMLA's decoding on dense caches (`fa3.flash_mla`). If another module of that name is
+    loaded already it is a RuntimeError, unless replace is set: who has imported functions from it keeps those."""
     if name not in PLACES:
         raise ValueError(f"name is {name!r}, must be one of {', '.join(PLACES)}")
     ours, inner = PLACES[name]

@@ -2,8 +2,8 @@
 import flash_mla. `fa3.install("flash_mla")` puts this module in that place.
 
 What fa3 does not compute is a NotImplementedError that names the argument: FP8 caches and sparse attention. What
-differs besides: page sizes and head dimensions may be others (q and k up to 64 columns more than v), fp16 is taken, too,
-and lse is -inf for rows that see no key."""
+differs besides: page sizes and head dimensions may be others (q and k up to 64 columns more than v), fp16 is taken,
+too, and lse is -inf for rows that see no key."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, t
                            extra_k_cache=None, extra_indices_in_kvcache=None, topk_length=None,
                            extra_topk_length=None):  # fmt: skip
     """(out, lse). q: (batch, seqlen_q, heads, head_dim); k_cache: pages, (pages, page_size, heads_kv, head_dim), of
-    which block_table, (batch, pages of a sequence), says which hold each sequence's cache_seqlens keys; v is their first
-    head_dim_v columns. lse: (batch, heads, seqlen_q) in float32."""
+    which block_table, (batch, pages of a sequence), says which hold each sequence's cache_seqlens keys; v is their
+    first head_dim_v columns. lse: (batch, heads, seqlen_q) in float32."""
     refuse(is_fp8_kvcache=is_fp8_kvcache, indices=indices, attn_sink=attn_sink, extra_k_cache=extra_k_cache,
            extra_indices_in_kvcache=extra_indices_in_kvcache, topk_length=topk_length,
            extra_topk_length=extra_topk_length)  # fmt: skip

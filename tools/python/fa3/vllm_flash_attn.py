@@ -39,8 +39,8 @@ def flash_attn_varlen_func(q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu
                            gather_kv_valid_length=None):  # fmt: skip
     """out, or with return_softmax_lse (out, lse). q: (total_q, heads, head_dim), packed by cu_seqlens_q. k and v:
     packed by cu_seqlens_k; or with block_table pages, (pages, page_size, heads_kv, head_dim), of which seqused_k keys
-    are in use. q_v: (total_q, heads, head_dim_v), a second query for v. s_aux: (heads,), a logit for each head that takes weight and gives nothing. out: where the result is
-    written."""
+    are in use. q_v: (total_q, heads, head_dim_v), a second query for v. s_aux: (heads,), a logit for each head that
+    takes weight and gives nothing. out: where the result is written."""
     fa_version_unsupported_reason(fa_version)
     refuse_dropout(dropout_p)
     refuse(output_scale=output_scale, mask_mod=mask_mod, block_sparse_tensors=block_sparse_tensors,
