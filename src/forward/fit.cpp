@@ -10,6 +10,7 @@
 #include "forward/tiles.h"
 #include "integers.h"
 #include "rules/attention.h"
+#include "rules/served.h"
 #include "rules/transforms.h"
 
 namespace fa3 {
@@ -106,11 +107,16 @@ bool has_few_queries(const ForwardProblem& problem) {
   return problem.served && problem.total_q >= 0 && problem.total_q <= most_packed_queries * problem.batch;
 }
 
+// Does it take rows with packed heads, of which O is in two halves?
+bool is_wide(const ForwardProblem& problem) {
+  return problem.has_qv() || problem.head_dim > most_narrow || problem.head_dim_v > most_narrow;
+}
+
 // The rows among which the library chooses: of all that can run the problem, those of the smallest head dimensions that
 // hold its own. Rows with packed heads (Heads::packed) and other rows have smallest dimensions of their own; those
 // with packed heads come last.
 //
-// Rows with halves of O pack heads, however many queries there are: of their head dimensions there are no others.
+// Where only rows with packed heads hold the problem, they take any number of queries.
 //
 // With FA3_FLAG_BATCH_INVARIANT it is one row, whatever the lengths are, which must do for one query and for many: that
 // with the most rows of those with packed heads, if there are heads to be packed, or else the one with the fewest.
@@ -118,15 +124,15 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
   const auto dtype = static_cast<size_t>(dtype_of(problem.q.dtype));
   const RowList& candidates = choosable_rows[static_cast<size_t>(mask_of(problem))][dtype];
   const bool invariant = problem.served && problem.batch_invariant;
-  const bool may_pack = invariant ? problem.heads_per_kv() > 1 : has_few_queries(problem);
+  const bool may_pack =
+      is_wide(problem) || (invariant ? problem.heads_per_kv() > 1 : has_few_queries(problem));
   Fit packed;
   fit.count = packed.count = 0;
   for (int i = 0; i < candidates.count; ++i) {
     const int n = candidates.rows[i];
     const ForwardRow& row = forward_row(n);
     const bool packs = row.packs_heads();
-    if (!holds(row, problem) || (packs && !may_pack && !row.halves_columns()) || !takes(row, problem) ||
-        has_needless_scales(row, problem))
+    if (!holds(row, problem) || (packs && !may_pack) || !takes(row, problem) || has_needless_scales(row, problem))
       continue;
     Fit& of_kind = packs ? packed : fit;
     if (of_kind.count && is_narrower(forward_row(of_kind.rows[0]), row)) continue;

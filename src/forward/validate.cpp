@@ -85,14 +85,13 @@ Status check_scalars(fa3_forward_params& p) {
   return check_softmax_scale(p.softmax_scale);
 }
 
-// With e4m3 head dimensions end at 256; with qv, or V that is a part of K, kernels have 64 columns beside V's.
-constexpr int64_t most_8bit = 256, most_beside_v = 64, most_v = 512, most_apart = 512;
-static_assert(most_v + most_beside_v == 576);
+// With qv, or V that is a part of K, kernels have 64 columns beside V's.
+constexpr int64_t most_v = 512, most_beside_v = 64, most_apart = 512;
 
 Status check_columns(const fa3_forward_params& p, Dim d, Dim dv, int unit) {
   const bool is_8bit = p.q.dtype == FA3_DTYPE_E4M3;
-  if (Status status = check_head_dim(d, "head_dim", unit, is_8bit ? most_8bit : most_v + most_beside_v)) return status;
-  if (Status status = check_head_dim(dv, "head_dim_v", unit, is_8bit ? most_8bit : most_v)) return status;
+  if (Status status = check_head_dim(d, "head_dim", unit, is_8bit ? most_narrow : most_v + most_beside_v)) return status;
+  if (Status status = check_head_dim(dv, "head_dim_v", unit, is_8bit ? most_narrow : most_v)) return status;
   if (!is_there(p.qv) || d.value <= most_beside_v) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[%d] (head_dim) is %lld; with qv it is at most %lld", d.name, d.number,
               ll(d.value), ll(most_beside_v));
@@ -131,7 +130,7 @@ bool names_apart(const char* kernel) {
 
 // A call with V in K becomes one with qv, which is the only form that its kernels know.
 Status take_v_from_k(const char* kernel, Rules rules, ForwardProblem& problem) {
-  if (rules == Rules::reference || problem.has_qv() || problem.head_dim <= most_8bit || names_apart(kernel))
+  if (rules == Rules::reference || problem.has_qv() || problem.head_dim <= most_narrow || names_apart(kernel))
     return FA3_OK;
   const Reason apart = why_apart(problem);
   if (apart.text[0]) {

@@ -19,7 +19,6 @@ bool bounds_keys(const fa3_forward_params& p) {
 }
 
 // Of q or v, packed or not. V as tiles has fewer.
-constexpr int64_t most_narrow = 256;
 int64_t columns_of(const fa3_tensor& tensor) {
   return tensor.rank == 3 || tensor.rank == 4 ? tensor.dim[tensor.rank - 1] : 0;
 }

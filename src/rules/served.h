@@ -9,7 +9,8 @@ namespace fa3 {
 
 // The first of what makes a call served, by its name; null if there is nothing.
 const char* served_by(const fa3_forward_params& p);
-// And what of that has kernels with two warpgroups for the same rows: qv, and head dimensions above 256.
+// And what of that has kernels with two warpgroups for the same rows: qv, and head dimensions above this.
+inline constexpr int64_t most_narrow = 256;
 const char* wide_by(const fa3_forward_params& p);
 
 // The mask and its window. A window that is another mask becomes that mask.
