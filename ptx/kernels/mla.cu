@@ -7,8 +7,10 @@
 //
 // The walk is that of fwd.cu, whose lines and steps the comments name (A2.n). Where this differs:
 //  - A stage of the ring holds K and V of the same block, as K's columns may be V's. There are two, as a block of 64
-//    keys is as large as Q. So PV goes first, and its stage is given back, and refilled, while the next QK runs.
-//  - A warpgroup's softmax runs under the other one's products, not under its own.
+//    keys is as large as Q. So PV goes first, and its stage is given back at once, and refilled, while the next QK and
+//    softmax run.
+//  - A warpgroup waits for each of its products: the other one's run meanwhile, and take the tensor cores longer than
+//    its softmax takes.
 //  - One piece ends before the next one begins, whose Q, in the one buffer that there is room for, and K are loaded
 //    meanwhile.
 #include "../tile/block.cuh"
@@ -77,12 +79,12 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     };
     auto step = [&](auto masked) {
       issue_product();                                 // A2.11
-      ring.wait_k(i + 1);                              // A2.8
-      i++;
-      issue_scores();                                  // A2.9
-      wgmma_wait_group<1>();
+      wgmma_wait_group<0>();                           // A2.14
       wgmma_owned(O);
-      ring.release_v(i - 1, true);                     // A2.15
+      ring.release_v(i, true);                         // A2.15
+      i++;
+      ring.wait_k(i);                                  // A2.8
+      issue_scores();                                  // A2.9
       wgmma_wait_group<0>();                           // A2.12
       wgmma_owned(S);
       bool rescale = true;
