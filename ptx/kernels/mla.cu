@@ -41,12 +41,12 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   Excess excess;
 
   const Descriptors descriptors(smem);
-  const uint64_t columns = number * descriptor_units(o_columns / slab_columns * Bc * slab_row_bytes);
-  // i >> 31 is 0, which the compiler cannot know: or it keeps the 36 descriptors of Q, which are the same in every
-  // turn, in lane registers, for which there is no room.
-  auto q = [&](uint32_t buffer, uint32_t i) { return descriptors.q(buffer) + (i >> 31); };
+  const uint32_t columns = number * descriptor_units(o_columns / slab_columns * Bc * slab_row_bytes);
+  // i >> 31 is 0, which the compiler cannot know: or it keeps the descriptors of Q, which are the same in every turn, in
+  // registers, for which there is no room.
+  auto q = [&](uint32_t buffer, uint32_t i) { return moved(descriptors.q(buffer), i >> 31); };
   auto k = [&](uint32_t i) { return descriptors.k(KvRing::index(i)); };
-  auto v = [&](uint32_t i) { return descriptors.v(KvRing::index(i)) + columns; };
+  auto v = [&](uint32_t i) { return moved(descriptors.v(KvRing::index(i)), columns); };
 
   Exit exit(p, smem, number, warp);  // for O
   uint32_t i = 0;                    // use of the K/V ring that holds block j
