@@ -151,7 +151,8 @@ typedef struct CUstream_st* fa3_stream;
  * - (batch, heads, seqlen, head_dim) storage, padded rows, slices of a packed QKV, broadcasts over batch, rows or
  *   heads: all are just strides. Only head_dim must be contiguous, as TMA loads whole rows. So a broadcast over it
  *   is refused by fa3_forward (not by fa3_reference_forward).
- * - head_dim, of q and k, and head_dim_v, of v and o, are multiples of 8 from 8 to 256. They may differ.
+ * - head_dim, of q and k, and head_dim_v, of v and o, are multiples of 8 from 8 to 256. They may differ. With more, up
+ *   to 576 and 512, see "Latent attention" below.
  * - heads is a multiple of heads_kv. Query head h reads K/V head h / (heads / heads_kv): MQA has heads_kv = 1.
  * - seqlen_q and seqlen_k may differ. Each is at most INT32_MAX - 1024, and tiles (batch * heads * seqlen_q / block_q,
  *   the quotient rounded up; see fa3_kernel_info) are at most INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED. Each
@@ -188,7 +189,8 @@ typedef struct fa3_forward_params {
   uint64_t flags; /* fa3_forward_flags */
   fa3_tensor q, k, v, o, lse;
   int32_t mask;        /* fa3_mask */
-  float softmax_scale; /* > 0, at most 2.3e38; 0 means the default 1/sqrt(head_dim) */
+  float softmax_scale; /* > 0, at most 2.3e38; 0 means the default 1/sqrt(head_dim), with qv 1/sqrt(head_dim +
+                        * head_dim_v) */
   const char* kernel;  /* name of the kernel to run (fa3_kernel_info.name); NULL: the library chooses */
   /* For e4m3, see below. A tensor of rank 0 (zeroed) is absent. */
   fa3_tensor q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
@@ -203,6 +205,7 @@ typedef struct fa3_forward_params {
   float softcap;    /* 0: none */
   int32_t reserved; /* 0 */
   fa3_tensor alibi_slopes;
+  fa3_tensor qv; /* a second query, for v: see "Latent attention" below */
 } fa3_forward_params;
 
 /* FP8 (the paper's section 3.3). q, k and v of FA3_DTYPE_E4M3 hold numbers that were divided by a scale; an element of
@@ -256,8 +259,9 @@ typedef struct fa3_forward_params {
 /* Rows of q, k or v that share a block scale. */
 #define FA3_SCALE_ROWS 64
 
-/* Packed lengths, pages, windows, sinks: what inference servers and packed training batches need. Each sequence of the
- * batch may have lengths of its own. They lie in device memory, like the tensors, and the host never reads them.
+/* Packed lengths, pages, windows, sinks, latent attention: what inference servers and packed training batches need.
+ * Each sequence of the batch may have lengths of its own. They lie in device memory, like the tensors, and the host
+ * never reads them.
  *
  * | tensor               | dims                                       | dtype | strides                             |
  * |----------------------|--------------------------------------------|-------|-------------------------------------|
@@ -335,6 +339,24 @@ typedef struct fa3_forward_params {
  * - With both a score is capped first. A call with one of them is served, too: so it may have all of the above, and its
  *   kernels are those of fa3_fwdservedsoftcap..., fa3_fwdservedalibi... and fa3_fwdservedsoftcapalibi....
  *
+ * Latent attention
+ * - Head dimensions above 256, up to 576 (head_dim) and 512 (head_dim_v), in bf16 and fp16. A call with one of them, or
+ *   with qv, is served, so it may have all of the above but softcap and alibi_slopes. Its kernels are those of
+ *   fa3_fwdservedmla... and fa3_fwdservedwide....
+ * - qv (batch, seqlen_q, heads, head_dim_v, with cu_seqlens_q total_q, heads, head_dim_v; dtype as q; strides and
+ *   alignment as q): scores are softmax_scale * (q_i . k_j + qv_i . v_j), so that V is loaded once for both products.
+ *   head_dim is at most 64 then. This is multi-head latent attention with absorbed projections: k is the part of the
+ *   cache with positions, v the latent part, and heads_kv is 1.
+ * - The same call with one cache: q and k of head_dim_v + 8 to head_dim_v + 64 columns (512 and 64, say), and v the
+ *   first head_dim_v columns of k: v.data is k.data, and v's strides are k's. Above 256 such a call is the one with qv,
+ *   and as fast. k and v are both read, and may share their memory in any other way, too.
+ * - Other calls above 256 (v apart from k) take head_dim up to 512, and longer: K is loaded besides V, and smaller head
+ *   dimensions take the time of 512.
+ * - A question that does not look at data (fa3_forward_workspace_size, fa3_forward_schedule_size,
+ *   fa3_forward_kernel_info) looks at whether v.data is k.data here, as it is if both are NULL. Calls that share a
+ *   schedule are of one kind.
+ * - fa3_backward has head dimensions up to 256 and no qv.
+ *
  * FP8
  * - The scales, and v_mean, of sequence b are those of batch entry b, wherever its queries and keys lie: also with
  *   packed rows, pages, and a cache_batch_idx. So batch counts sequences in their dims.
@@ -363,7 +385,9 @@ typedef struct fa3_forward_params {
  * Not together (FA3_ERROR_UNSUPPORTED): page_table with cu_seqlens_k, leftpad_k or cache_batch_idx; cache_batch_idx
  * with cu_seqlens_k; anything of this section with scales of blocks, with v as tiles or with FA3_FLAG_TWO_LEVEL;
  * softcap or alibi_slopes with 16-bit q over e4m3; alibi_slopes with e4m3, FA3_MASK_CHUNK or FA3_FLAG_BATCH_INVARIANT;
- * softcap with lse_offset. fa3_backward has lengths, windows, chunks, sinks, softcap and alibi_slopes.
+ * softcap with lse_offset; qv or head dimensions above 256 with e4m3, softcap or alibi_slopes; head_dim above 64 with
+ * qv; head_dim above 512 where v is not part of k as "Latent attention" says (fa3_reference_forward takes it).
+ * fa3_backward has lengths, windows, chunks, sinks, softcap and alibi_slopes.
  *
  * fa3_reference_forward takes all of it, its lengths on the host; it does not look at `schedule`. */
 
@@ -375,7 +399,7 @@ typedef struct fa3_forward_params {
    FA3_TENSOR_INIT, 0, 0, NULL, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,     \
    FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,     \
    FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, NULL, 0, 0, 0,  \
-   FA3_TENSOR_INIT}
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT}
 
 enum fa3_forward_flags {
   /* Same call (input, shapes, kernel), same output bits, on the same device model and library version. An error where a
@@ -453,11 +477,11 @@ FA3_API fa3_status fa3_forward_schedule(const fa3_forward_params* params, void* 
 /* The same computation on the CPU: float64 arithmetic on the given inputs, rounded once to o's dtype (and lse's).
  * All pointers are host pointers. The oracle of the library's tests, and a way to try the API without a GPU.
  * threads: how many host threads, the calling one among them (at most 256 are used); 0 for one per core that this
- * process may use (affinity mask and CPU quotas). Each needs 0.9 MB of memory during the call, whatever the lengths,
+ * process may use (affinity mask and CPU quotas). Each needs 1.8 MB of memory during the call, whatever the lengths,
  * and a call with lengths, pages, windows or sinks 8 bytes for each sequence besides; FA3_ERROR_OUT_OF_MEMORY if it
  * cannot be had, and then nothing is written. O has the same bits whatever the number of threads and the machine. Two
  * cores take about 60 ms for 1024 tokens with 8 heads of 128.
- * More is allowed here than on the device: q, k and v of FA3_DTYPE_FP32 (with any head dimensions from 1 to 256), o of
+ * More is allowed here than on the device: q, k and v of FA3_DTYPE_FP32 (with any head dimensions, from 1 on), o of
  * another dtype than q, any stride of head_dim, negative strides, any alignment of the elements' size. lse is
  * FA3_DTYPE_FP32. */
 FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int threads);

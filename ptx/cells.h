@@ -141,6 +141,10 @@ enum class Trait : uint32_t {
   softcap = 1 << 15,
   alibi = 1 << 16,
 
+  // Queries have a second tensor, qv, with as many columns as V, whose products with V are part of the scores: so V's
+  // columns, loaded once, are those of K, too (multi-head latent attention).
+  qv = 1 << 17,
+
   // Of backward rows, from bit 20 on:
 
   // Takes only problems whose keys are one block, so that dQ of a tile is complete at once: it is not summed up in

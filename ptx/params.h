@@ -121,6 +121,12 @@ struct ScaledPlannedForwardParams : PlannedForwardParams {
 };
 static_assert(sizeof(ScaledPlannedForwardParams) <= 4096);
 
+// With a second tensor of queries (Trait::qv), whose map is as that of q. K then has the columns of q alone.
+struct LatentForwardParams : PlannedForwardParams {
+  TensorMap qv;
+};
+static_assert(sizeof(LatentForwardParams) <= 4096);
+
 // And what rows take that change scores.
 struct TransformedForwardParams : PlannedForwardParams {
   ScoreTransforms transforms;
@@ -135,6 +141,7 @@ static_assert(sizeof(ScaledTransformedForwardParams) <= 4096);
 constexpr size_t parameter_bytes(const ForwardRow& row) {
   if (row.transforms_scores())
     return row.has_scales() ? sizeof(ScaledTransformedForwardParams) : sizeof(TransformedForwardParams);
+  if (row.has(Trait::qv)) return sizeof(LatentForwardParams);
   if (row.has(Trait::own_lengths))
     return row.has_scales() ? sizeof(ScaledPlannedForwardParams) : sizeof(PlannedForwardParams);
   if (row.has_scales()) return sizeof(ScaledForwardParams);

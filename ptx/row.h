@@ -59,9 +59,11 @@ struct TiledRow {
   constexpr int slab_columns() const { return slab_bytes() / element_bytes(); }
   constexpr int slabs() const { return (d + slab_columns() - 1) / slab_columns(); }
   constexpr int v_slabs() const { return (dv + slab_columns() - 1) / slab_columns(); }
+  // Of a row of Q: with Trait::qv those of the second tensor follow those of the first.
+  constexpr int q_slabs() const { return slabs() + (has(Trait::qv) ? v_slabs() : 0); }
   constexpr int row_bytes() const { return slabs() * slab_bytes(); }
   constexpr int v_row_bytes() const { return v_slabs() * slab_bytes(); }
-  constexpr int q_buffer_bytes() const { return 64 * row_bytes(); }
+  constexpr int q_buffer_bytes() const { return 64 * q_slabs() * slab_bytes(); }
   constexpr int k_block_bytes() const { return Bc * row_bytes(); }
   constexpr int v_block_bytes() const { return Bc * v_row_bytes(); }
 
@@ -88,11 +90,18 @@ struct ForwardRow : TiledRow {
   constexpr bool transforms_scores() const { return has(Trait::softcap) || has(Trait::alibi); }
   constexpr bool has_scales() const { return kv_scales != KvScales::none; }
   constexpr bool block_scales() const { return kv_scales == KvScales::blocks; }
+  // Is O too wide for one warpgroup? Then two have the same rows, each with half of O's columns, and a stage of the ring
+  // holds K and V of the same block (kernels/mla.cu).
+  constexpr bool halves_columns() const { return dv > 256; }
+  constexpr int o_columns() const { return halves_columns() ? dv / 2 : dv; }  // of a warpgroup
 
   // Consumers, with 64 query rows each.
   constexpr int warpgroups() const { return Br / 64; }
-  // All of them: with Trait::shares_keys two have the same rows. One warpgroup more produces.
-  constexpr int consumers() const { return has(Trait::shares_keys) ? 2 * warpgroups() : warpgroups(); }
+  // All of them: with Trait::shares_keys, or with half of O's columns each, two have the same rows. One warpgroup more
+  // produces.
+  constexpr int consumers() const {
+    return has(Trait::shares_keys) || halves_columns() ? 2 * warpgroups() : warpgroups();
+  }
   // Warpgroups that produce: four warps of a second one widen K and V, where consumers leave registers for them.
   constexpr int producers() const { return has(Trait::no_producer) ? 0 : widens() && consumers() <= 2 ? 2 : 1; }
   // Warps that mend what lands.
@@ -126,12 +135,12 @@ struct ForwardRow : TiledRow {
   }
   constexpr int stage_bytes() const { return k_block_bytes() + v_block_bytes(); }
   // With few stages, K and V of a stage have barriers of their own, so that K(j) is refilled while PV still reads V.
-  constexpr bool split_stage() const { return stages <= 2; }
+  constexpr bool split_stage() const { return stages <= 2 && !halves_columns(); }
   // Otherwise the place in the ring is a division away, too much for main loops that are not bound by memory.
   constexpr bool has_power_of_two_stages() const { return (stages & (stages - 1)) == 0; }
   // What a part's slot holds for the 16 rows of a warp: O in float32, and m and l of each lane's two rows
   // (tile/combine.cuh).
-  constexpr int partial_bytes() const { return 16 * dv * 4 + 32 * 16; }
+  constexpr int partial_bytes() const { return 16 * o_columns() * 4 + 32 * 16; }
   // With packed heads: what it holds for a row, O with m and l behind it (tile/packed.cuh).
   constexpr int packed_row_bytes() const { return dv * 4 + 16; }
   // K or V of 8 bits that is to be widened lands in slabs of 128 bytes. Several are on their way at a time, in what is
@@ -161,7 +170,10 @@ struct ForwardRow : TiledRow {
   constexpr bool valid() const {
     return has_only(traits, Trait::of_forward) &&
            Br % 64 == 0 && warpgroups() >= (packs_heads() ? 1 : 2) && warpgroups() <= 4 && Bc % 16 == 0 &&
-           d % 16 == 0 && d <= 256 && dv % 16 == 0 && dv <= 256 &&
+           d % 16 == 0 && d <= (halves_columns() ? 512 : 256) && dv % 16 == 0 && dv <= 512 &&
+           (!halves_columns() || (dv % 128 == 0 && packs_heads() && warpgroups() == 1 && has(Trait::own_lengths) &&
+                                  !has(Trait::shares_keys) && !transforms_scores())) &&
+           (!has(Trait::qv) || (halves_columns() && d == slab_columns())) &&
            (v_slabs() <= slabs() || o_from_registers()) &&  // O leaves through a Q buffer
            (has_power_of_two_stages() || packs_heads()) && q_buffers >= warpgroups() &&
            q_buffers <= (is_8bit() ? 2 : 3) * warpgroups() && (is_8bit() ? valid_8bit() : valid_16bit()) &&

@@ -11,8 +11,9 @@ namespace fa3 {
 
 // The result of a part for a warp's 16 rows, lane by lane.
 struct Partial {
-  float4 o[dv / 8][32];  // four accumulators each, not divided by l; not written if the rows see no key of the part
-  float4 sums[32];       // m and l of the lane's two rows
+  // Four accumulators each, not divided by l; not written if the rows see no key of the part.
+  float4 o[o_columns / 8][32];
+  float4 sums[32];  // m and l of the lane's two rows
 };
 static_assert(sizeof(Partial) == config.partial_bytes());
 
@@ -26,7 +27,7 @@ FA3_DEVICE uint32_t take_ticket(const Params& p, const RowBlock& block, int warp
 // If the warp is the last, O, m and l of its part become those of the whole tile. Returns false if it is not, or if its
 // rows are outside of the problem: then there is nothing to store. l: row sums, of the whole quad; where they are 0, O
 // is, too. fit: what makes O fit them, which it then does.
-FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], float (&fit)[2], const Params& p,
+FA3_DEVICE bool combine(float (&O)[o_columns / 2], RowState& state, float (&l)[2], float (&fit)[2], const Params& p,
                         const RowBlock& block, int warp) {
   constexpr unsigned all = 0xffffffffu;
   if (block.row < 0 || block.row + 16 * warp >= visible(p, block).seqlen_q) return false;
@@ -45,7 +46,7 @@ FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], floa
     Partial& mine = partial(block.part);
     if (__any_sync(all, (l[0] != 0.f) | (l[1] != 0.f))) {
 #pragma unroll
-      for (int i = 0; i < dv / 8; i++)
+      for (int i = 0; i < o_columns / 8; i++)
         __stcg(&mine.o[i][lane], make_float4(O[4 * i], O[4 * i + 1], O[4 * i + 2], O[4 * i + 3]));
     }
     __stcg(&mine.sums[lane], make_float4(state.m[0], state.m[1], l[0], l[1]));
@@ -77,7 +78,7 @@ FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], floa
     auto add_quarter = [&](int k) {  // behind a branch each, or ptxas loads all of it so early that it spills
       if (!__any_sync(all, (sums.z != 0.f) | (sums.w != 0.f))) return;
 #pragma unroll
-      for (int i = k * dv / 32; i < (k + 1) * dv / 32; i++)
+      for (int i = k * o_columns / 32; i < (k + 1) * o_columns / 32; i++)
         add_four<add_in_any_order>(O, i, weight, __ldcg(&other.o[i][lane]));
     };
     add_quarter(0); add_quarter(1); add_quarter(2); add_quarter(3);
@@ -105,7 +106,7 @@ FA3_DEVICE bool combine(float (&O)[dv / 2], RowState& state, float (&l)[2], floa
     auto add_quarter = [&](int k) {  // as above
       if (!__any_sync(all, (sums.z != 0.f) | (sums.w != 0.f))) return;
 #pragma unroll
-      for (int i = k * dv / 32; i < (k + 1) * dv / 32; i++)
+      for (int i = k * o_columns / 32; i < (k + 1) * o_columns / 32; i++)
         add_four<add_in_order>(O, i, weight, __ldcg(&partial(part).o[i][lane]));
     };
     add_quarter(0); add_quarter(1); add_quarter(2); add_quarter(3);

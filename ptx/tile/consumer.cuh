@@ -34,11 +34,11 @@ struct Turns {
 };
 
 // Writes O and LSE of a warpgroup's 64 rows. All its four warps call this. O leaves through the buffer of the rows' Q.
-FA3_DEVICE void write_tile(float (&O)[dv / 2], const RowState& state, Smem& smem, uint32_t q_buffer, const Params& p,
-                           const RowBlock& block, int warpgroup, int warp) {
+FA3_DEVICE void write_tile(float (&O)[o_columns / 2], const RowState& state, Smem& smem, uint32_t q_buffer,
+                           const Params& p, const RowBlock& block, int warpgroup, int warp) {
   const float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
   if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
-  uint32_t o[dv / 4];
+  uint32_t o[o_columns / 4];
   const Sinks sinks(p, block, warp);
   normalize(o, O, state, l, {1.f, 1.f}, sinks);
   ptx::bar_sync(barrier_warpgroup + warpgroup, 128);  // all four warps have read Q for the last time
@@ -76,7 +76,7 @@ struct Progress {
   FA3_DEVICE uint64_t v(uint32_t i) const { return descriptors.v(KvRing::index(i)); }
 
   // Writes O and LSE, and releases the Q buffer.
-  FA3_DEVICE void finish(float (&O)[dv / 2], const RowState& state, const Params& p) {
+  FA3_DEVICE void finish(float (&O)[o_columns / 2], const RowState& state, const Params& p) {
     write_tile(O, state, smem, q_buffer(), p, block, warpgroup, warp);
     if (threadIdx.x % 32 == 0) ptx::cp_async_bulk_wait_group_read<0>();
     __syncwarp();
@@ -89,7 +89,7 @@ struct Progress {
   // in which they see none, and releases the blocks that it skips, with a turn for each, and the last V of the tile
   // before. O, m and l are then those of rows that have seen nothing. Returns false after the last tile, when
   // everything is written.
-  FA3_DEVICE bool next_tile(float (&O)[dv / 2], RowState& state, const Params& p) {
+  FA3_DEVICE bool next_tile(float (&O)[o_columns / 2], RowState& state, const Params& p) {
     state = nothing_seen();
     for (;;) {
       clear(O);

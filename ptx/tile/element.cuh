@@ -22,6 +22,7 @@ inline constexpr int slab_columns = config.slab_columns();
 inline constexpr int slab_row_bytes = config.slab_bytes();
 inline constexpr int slabs = config.slabs(), v_slabs = config.v_slabs();
 inline constexpr int row_elements = slabs * slab_columns, v_row_elements = v_slabs * slab_columns;
+inline constexpr int q_slabs = config.q_slabs(), q_row_elements = q_slabs * slab_columns;
 static_assert(slab_row_bytes == 128 || slab_row_bytes == 64);
 // A row of a slab has so many chunks of 16 bytes, and so many neighbouring rows are swizzled in the same way. Where
 // chunk 0 of a row stands among them.

@@ -15,20 +15,20 @@ namespace fa3 {
 
 // O = 0 in rows that see no key: their P was 0, but V need not have been finite. Called in a branch, which wgmma_owned
 // keeps one: a select for every register costs more than the whole store.
-FA3_DEVICE void clear_empty_rows(float (&O)[dv / 2], const float (&l)[2]) {
+FA3_DEVICE void clear_empty_rows(float (&O)[o_columns / 2], const float (&l)[2]) {
 #pragma unroll
-  for (int i = 0; i < dv / 2; i++) O[i] = l[i >> 1 & 1] == 0.f ? 0.f : O[i];
+  for (int i = 0; i < o_columns / 2; i++) O[i] = l[i >> 1 & 1] == 0.f ? 0.f : O[i];
   ptx::wgmma_owned(O);
 }
 
 // O divided by the row sums and rounded, in pairs of columns: 2 g + i is pair g of row i. fit: what makes O fit these
 // row sums (Excess).
-FA3_DEVICE void normalize(uint32_t (&packed)[dv / 4], const float (&O)[dv / 2], const RowState& state,
+FA3_DEVICE void normalize(uint32_t (&packed)[o_columns / 4], const float (&O)[o_columns / 2], const RowState& state,
                           const float (&l)[2], const float (&fit)[2], const Sinks& sinks) {
   const float weight[2] = {fit[0] * sinks.finish(0, state.m[0], l[0]).weight,
                            fit[1] * sinks.finish(1, state.m[1], l[1]).weight};
 #pragma unroll
-  for (int i = 0; i < dv / 4; i++) packed[i] = pack(O[2 * i] * weight[i & 1], O[2 * i + 1] * weight[i & 1]);
+  for (int i = 0; i < o_columns / 4; i++) packed[i] = pack(O[2 * i] * weight[i & 1], O[2 * i + 1] * weight[i & 1]);
 }
 
 // Fewer than 16 rows of O, in boxes of 1, 2, 4 and 8: what follows them in the tensor is not of their sequence. from:
@@ -49,7 +49,7 @@ FA3_DEVICE void store_few_rows(uint32_t from, int n, const P& p, int row, int he
 }
 
 // Through the Q buffer. Before, all four warps of the warpgroup must have finished reading it.
-FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t q_buffer, const Params& p,
+FA3_DEVICE void store_o(const uint32_t (&o)[o_columns / 4], Smem& smem, uint32_t q_buffer, const Params& p,
                         const RowBlock& block, int warp) {
   using namespace ptx;
   const int lane = threadIdx.x % 32;
@@ -57,7 +57,7 @@ FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t q_buff
   // stmatrix: lanes 0-15 address the 16 rows of 8 columns, lanes 16-31 the same rows 8 columns on.
   const uint32_t address = from + lane % 16 * slab_row_bytes + ((lane / 16 ^ lane / swizzle_rows % chunks) << 4);
 #pragma unroll
-  for (int k = 0; k < dv / 16; k++) {
+  for (int k = 0; k < o_columns / 16; k++) {
     const int slab = k * 32 / slab_row_bytes, within = k * 32 % slab_row_bytes;
     stmatrix_x4((address ^ within) + slab * 64 * slab_row_bytes, o[4 * k], o[4 * k + 1], o[4 * k + 2], o[4 * k + 3]);
   }
@@ -80,7 +80,7 @@ FA3_DEVICE void store_o(const uint32_t (&o)[dv / 4], Smem& smem, uint32_t q_buff
 
 // The same from registers. A lane has 2 columns of each group of 8; with its neighbour it swaps until it has 4 of one
 // group in two of each 16 columns, so that a quad writes whole 32-byte sectors.
-FA3_DEVICE void store_o_direct(const uint32_t (&o)[dv / 4], const Params& p, const RowBlock& block, int warp) {
+FA3_DEVICE void store_o_direct(const uint32_t (&o)[o_columns / 4], const Params& p, const RowBlock& block, int warp) {
   const int lane = threadIdx.x % 32, column = 8 * (lane & 1) + 2 * (lane & 2);
   const bool odd = lane & 1;
   const int first = block.row + 16 * warp + lane / 4;
@@ -91,7 +91,7 @@ FA3_DEVICE void store_o_direct(const uint32_t (&o)[dv / 4], const Params& p, con
   const int rows = visible(p, block).seqlen_q;
   const bool in = first >= 0 && first < rows, in_8 = first + 8 >= 0 && first + 8 < rows;
 #pragma unroll
-  for (int k = 0; k < dv / 16; k++) {
+  for (int k = 0; k < o_columns / 16; k++) {
     const uint32_t x[4] = {o[4 * k], o[4 * k + 1], o[4 * k + 2], o[4 * k + 3]};
     const uint32_t y = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[2], 1);
     const uint32_t y_8 = __shfl_xor_sync(0xffffffffu, odd ? x[1] : x[3], 1);
@@ -113,10 +113,10 @@ static_assert([] {
 // A lane's columns of row i of its two; mean: of V, or null. The type is a template's: to ask for it at each store
 // takes longer than the store (14% of all time at d 256 and 512 keys).
 template <Dtype dtype>
-FA3_DEVICE void store_scaled_row(char* to, const float (&O)[dv / 2], int i, float weight, const float* mean,
+FA3_DEVICE void store_scaled_row(char* to, const float (&O)[o_columns / 2], int i, float weight, const float* mean,
                                  float mean_weight, int head_dim) {
 #pragma unroll
-  for (int k = 0; k < dv / 16; k++) {
+  for (int k = 0; k < o_columns / 16; k++) {
     if (16 * k >= head_dim) break;
     const float* const o = &O[8 * k + 2 * i];
     float x[4] = {o[0] * weight, o[4] * weight, o[1] * weight, o[5] * weight};
@@ -134,7 +134,7 @@ FA3_DEVICE void store_scaled_row(char* to, const float (&O)[dv / 2], int i, floa
   }
 }
 
-FA3_DEVICE void store_scaled_o(const float (&O)[dv / 2], const RowState& state, const float (&l)[2],
+FA3_DEVICE void store_scaled_o(const float (&O)[o_columns / 2], const RowState& state, const float (&l)[2],
                                const Sinks& sinks, const float* v_mean, const Params& p, const RowBlock& block,
                                int warp) {
   const int lane = threadIdx.x % 32, column = 4 * (lane % 4), first = block.row + 16 * warp + lane / 4;

@@ -39,8 +39,8 @@ class ExitThroughBuffer {
   // Its last PV is done: stores O and LSE, if the piece is a whole tile, or the part that is finished last. l: row
   // sums, of the whole quad; fit: what makes O fit them (Excess). o: room for O in 16 bits; the kernel's own, as ptxas
   // makes other code of one in here.
-  FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&o)[dv / 4], RowState& state, float (&l)[2], float (&fit)[2],
-                        const Finished& piece) {
+  FA3_DEVICE void store(float (&O)[o_columns / 2], uint32_t (&o)[o_columns / 4], RowState& state, float (&l)[2],
+                        float (&fit)[2], const Finished& piece) {
     const bool complete = piece.parts == 1 || combine(O, state, l, fit, p_, piece.block, warp_);
     normalize(o, O, state, l, fit, piece.sinks);
     ptx::bar_sync(barrier_warpgroup + warpgroup_, 128);  // all four warps have read Q for the last time
@@ -50,7 +50,7 @@ class ExitThroughBuffer {
     }
   }
   // The next piece's first QK is done, too, and O is needed no more.
-  FA3_DEVICE void is_stored(float (&)[dv / 2], uint32_t q_buffer) {
+  FA3_DEVICE void is_stored(float (&)[o_columns / 2], uint32_t q_buffer) {
     o_buffer_ = q_buffer;
     if constexpr (!config.late_q_release()) release();
   }
@@ -84,8 +84,8 @@ class ExitFromRegisters {
   FA3_DEVICE void q_is_read(uint32_t q_buffer) {
     if constexpr (early_q_release) release_q(q_buffer);
   }
-  FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&o)[dv / 4], RowState& state, float (&l)[2], float (&fit)[2],
-                        const Finished& piece) {
+  FA3_DEVICE void store(float (&O)[o_columns / 2], uint32_t (&o)[o_columns / 4], RowState& state, float (&l)[2],
+                        float (&fit)[2], const Finished& piece) {
     const bool complete = piece.parts == 1 || combine(O, state, l, fit, p_, piece.block, warp_);
     if constexpr (!is_8bit) normalize(o, O, state, l, fit, piece.sinks);
     if (complete) {
@@ -95,7 +95,7 @@ class ExitFromRegisters {
       store_lse(state, l, piece.sinks, p_, piece.block, warp_);
     }
   }
-  FA3_DEVICE void is_stored(float (&)[dv / 2], uint32_t q_buffer) {
+  FA3_DEVICE void is_stored(float (&)[o_columns / 2], uint32_t q_buffer) {
     if constexpr (!early_q_release) release_q(q_buffer);
   }
   FA3_DEVICE void first_softmax_done() {}
@@ -118,17 +118,17 @@ class ExitPacked : public ExitFromRegisters {
   FA3_DEVICE ExitPacked(const Params& p, Smem& smem, int consumer, int warp)
       : ExitFromRegisters(p, smem, consumer, warp), keys_(smem, consumer), warpgroup_(shares_keys ? 0 : consumer) {}
 
-  FA3_DEVICE void store(float (&O)[dv / 2], uint32_t (&)[dv / 4], RowState& state, float (&l)[2], float (&fit)[2],
-                        const Finished& piece) {
+  FA3_DEVICE void store(float (&O)[o_columns / 2], uint32_t (&)[o_columns / 4], RowState& state, float (&l)[2],
+                        float (&fit)[2], const Finished& piece) {
     // Does this warpgroup have what all blocks of the piece add up to?
     const bool has_all = shares_keys ? keys_.put_together(O, state, l, fit, p_, piece.block, warp_) : true;
     if (has_all) {
-      if (piece.parts == 1) store_packed(O, state, l, fit, piece.sinks, p_, piece.block, warp_);
+      if (piece.parts == 1) store_packed(O, state, l, fit, piece.sinks, p_, piece.block, warpgroup_, warp_);
       else combine_packed(O, state, l, fit, p_, smem_, piece.block, warpgroup_, warp_);
     }
   }
   // Clears O only so that its registers are free while parts are put together.
-  FA3_DEVICE void is_stored(float (&O)[dv / 2], uint32_t q_buffer) {
+  FA3_DEVICE void is_stored(float (&O)[o_columns / 2], uint32_t q_buffer) {
     clear(O);
     ExitFromRegisters::is_stored(O, q_buffer);
   }

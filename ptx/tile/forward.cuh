@@ -7,17 +7,22 @@
 
 namespace fa3 {
 
-inline constexpr int consumers = config.consumers();  // as many as warpgroups, but twice as many with shares_keys
+// As many as warpgroups, but twice as many with shares_keys, or if each has half of O's columns.
+inline constexpr int consumers = config.consumers();
 inline constexpr bool shares_keys = has(Trait::shares_keys);
 inline constexpr bool transforms_scores = config.transforms_scores();
 inline constexpr bool takes_v_tiles = config.takes_v_tiles();
+inline constexpr bool has_qv = has(Trait::qv);
+// Columns of O that a consumer has: all, or half of them.
+inline constexpr bool halves_columns = config.halves_columns();
+inline constexpr int o_columns = config.o_columns();
 
 // What the kernel takes. If it takes no split tiles, there is no list.
-using OwnLengthsParams =
-    std::conditional_t<config.has_scales(),
-                       std::conditional_t<config.transforms_scores(), ScaledTransformedForwardParams,
-                                          ScaledPlannedForwardParams>,
-                       std::conditional_t<config.transforms_scores(), TransformedForwardParams, PlannedForwardParams>>;
+using OwnLengthsParams = std::conditional_t<
+    config.transforms_scores(),
+    std::conditional_t<config.has_scales(), ScaledTransformedForwardParams, TransformedForwardParams>,
+    std::conditional_t<config.has_scales(), ScaledPlannedForwardParams,
+                       std::conditional_t<has_qv, LatentForwardParams, PlannedForwardParams>>>;
 using Params = std::conditional_t<
     own_lengths, OwnLengthsParams,
     std::conditional_t<config.has_scales(), ScaledForwardParams,
@@ -29,6 +34,10 @@ static_assert(sizeof(Params) == parameter_bytes(config));
 FA3_DEVICE const Scales& scales_of(const ScaledForwardParams& p) { return p.scales; }
 FA3_DEVICE const Scales& scales_of(const ScaledPlannedForwardParams& p) { return p.scales; }
 FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
+
+// Nor do all have a second tensor of queries.
+FA3_DEVICE const TensorMap& qv_of(const LatentForwardParams& p) { return p.qv; }
+FA3_DEVICE const TensorMap& qv_of(const ForwardParams& p) { return p.q; }
 
 // Nor have all softcap and slopes.
 FA3_DEVICE const Softcap& softcap_of(const TransformedForwardParams& p) { return p.transforms.softcap; }

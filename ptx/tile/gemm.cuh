@@ -15,6 +15,13 @@ inline constexpr uint64_t qk_descriptor = descriptor(16, 8 * slab_row_bytes, sla
 inline constexpr uint64_t v_descriptor = is_8bit ? descriptor(v_tile_keys * dv, 8 * v_tile_keys, Swizzle::none)
                                                  : descriptor(Bc * slab_row_bytes, 8 * slab_row_bytes, slab_swizzle);
 
+// The same operand, so many units on. In kernels/mla.cu ptxas keeps descriptors in lane registers, from which each
+// product takes them: so there only their lower halves are added to, which is all that differs.
+FA3_DEVICE uint64_t moved(uint64_t operand, uint32_t units) {
+  if constexpr (halves_columns) return (operand & ~uint64_t{0xffffffff}) | (uint32_t(operand) + units);
+  else return operand + units;
+}
+
 // The operands of the two products: those of buffer 0 and stage 0, from which the others lie at fixed distances.
 struct Descriptors {
   uint64_t q0, k0;
@@ -26,11 +33,14 @@ struct Descriptors {
     return q0 + uint64_t(buffer) * descriptor_units(config.q_buffer_bytes());
   }
   FA3_DEVICE uint64_t k(uint32_t stage) const {
-    return k0 + uint64_t(stage) * descriptor_units(config.stage_bytes());
+    if constexpr (halves_columns) return moved(k0, stage * descriptor_units(config.stage_bytes()));
+    else return k0 + uint64_t(stage) * descriptor_units(config.stage_bytes());
   }
   // V lies behind its stage's K. Made from K's, because a descriptor of its own is computed anew in every iteration.
   FA3_DEVICE uint64_t v(uint32_t stage) const {
-    return k(stage) + descriptor_units(config.k_block_bytes()) + (v_descriptor - qk_descriptor);
+    if constexpr (halves_columns)
+      return moved(k(stage), descriptor_units(config.k_block_bytes()) + uint32_t(v_descriptor - qk_descriptor));
+    else return k(stage) + descriptor_units(config.k_block_bytes()) + (v_descriptor - qk_descriptor);
   }
 };
 static_assert(offsetof(Stage, v) == config.k_block_bytes());
@@ -40,13 +50,15 @@ inline constexpr int q_register_steps = has(Trait::q_in_registers) ? d / k_step 
 using QRegisters = uint32_t[q_register_steps > 0 ? q_register_steps : 1][4];
 FA3_DEVICE void load_q_registers(QRegisters& Q, const Element* q, int warp) { load_a<q_register_steps, 1>(Q, q, warp); }
 
-// S = Q K^T: d / k_step wgmmas of m64 n=Bc.
+// S = Q K^T: a wgmma of m64 n=Bc for each k_step columns of Q. The second tensor's columns follow those of the first
+// one, as V's follow K's.
+inline constexpr int qk_steps = (d + (has_qv ? dv : 0)) / k_step;
 FA3_DEVICE void issue_qk(float (&S)[Bc / 2], const QRegisters& Q, uint64_t q, uint64_t k) {
 #pragma unroll
-  for (int step = 0; step < d / k_step; step++) {
+  for (int step = 0; step < qk_steps; step++) {
     const int slab = step * 32 / slab_row_bytes, within = step * 32 % slab_row_bytes;
-    const uint64_t a = q + descriptor_units(slab * 64 * slab_row_bytes + within);
-    const uint64_t b = k + descriptor_units(slab * Bc * slab_row_bytes + within);
+    const uint64_t a = moved(q, descriptor_units(slab * 64 * slab_row_bytes + within));
+    const uint64_t b = moved(k, descriptor_units(slab * Bc * slab_row_bytes + within));
     if (step < q_register_steps) wgmma_rs(S, Q[step], b, step > 0);
     else wgmma_ss(S, a, b, step > 0);
   }
@@ -59,7 +71,7 @@ FA3_DEVICE void issue_pv(float (&O)[n], const uint32_t (&P)[p_registers], uint64
   constexpr uint32_t key_bytes = is_8bit ? dv : slab_row_bytes;  // from one key to the next, on average
 #pragma unroll
   for (int step = 0; step < Bc / k_step; step++)
-    wgmma_rs(O, &P[4 * step], v + descriptor_units(step * k_step * key_bytes), step > 0 || accumulate);
+    wgmma_rs(O, &P[4 * step], moved(v, descriptor_units(step * k_step * key_bytes)), step > 0 || accumulate);
 }
 
 }  // namespace fa3

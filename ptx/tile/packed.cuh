@@ -23,22 +23,25 @@ FA3_DEVICE float* lse_of(const Params& p, const RowBlock& block, const Place& pl
          (block.q_row() + place.query) * out.lse_stride_row;
 }
 
+// The first of a consumer's columns of O.
+FA3_DEVICE int first_column(int consumer) { return halves_columns ? consumer * o_columns : 0; }
+
 // Of a whole tile, for the warp's 16 rows. All lanes of a quad have some columns of its two rows.
-FA3_DEVICE void store_packed(const float (&O)[dv / 2], const RowState& state, const float (&l)[2],
+FA3_DEVICE void store_packed(const float (&O)[o_columns / 2], const RowState& state, const float (&l)[2],
                              const float (&fit)[2], const Sinks& sinks, const Params& p, const RowBlock& block,
-                             int warp) {
-  uint32_t o[dv / 4];
+                             int consumer, int warp) {
+  uint32_t o[o_columns / 4];
   normalize(o, O, state, l, fit, sinks);
-  const int lane = threadIdx.x % 32, column = 2 * (lane % 4);
+  const int lane = threadIdx.x % 32, first = first_column(consumer), column = first + 2 * (lane % 4);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     const Place place = place_of(p, block, block.row + 16 * warp + lane / 4 + 8 * i);
     if (!place.exists) continue;
     uint16_t* const to = o_of(p, block, place) + column;
 #pragma unroll
-    for (int k = 0; k < dv / 8; k++)
-      if (8 * k < p.output.head_dim) *reinterpret_cast<uint32_t*>(to + 8 * k) = o[2 * k + i];
-    if (lane % 4 == 0 && p.output.lse) *lse_of(p, block, place) = sinks.finish(i, state.m[i], l[i]).lse;
+    for (int k = 0; k < o_columns / 8; k++)
+      if (first + 8 * k < p.output.head_dim) *reinterpret_cast<uint32_t*>(to + 8 * k) = o[2 * k + i];
+    if (lane % 4 == 0 && p.output.lse && first == 0) *lse_of(p, block, place) = sinks.finish(i, state.m[i], l[i]).lse;
   }
 }
 
@@ -61,7 +64,7 @@ class PackedRows {
 
 // Some neighbouring columns.
 struct Columns {
-  float x[dv / 32];
+  float x[o_columns / 32];
 };
 FA3_DEVICE Columns load_columns(const float* from) {
   Columns columns;
@@ -70,7 +73,7 @@ FA3_DEVICE Columns load_columns(const float* from) {
     columns.x[0] = x.x, columns.x[1] = x.y;
   } else {
 #pragma unroll
-    for (int c = 0; c < dv / 32; c += 4) {
+    for (int c = 0; c < o_columns / 32; c += 4) {
       const float4 x = __ldcg(reinterpret_cast<const float4*>(from + c));
       columns.x[c] = x.x, columns.x[c + 1] = x.y, columns.x[c + 2] = x.z, columns.x[c + 3] = x.w;
     }
@@ -132,30 +135,31 @@ class Shares {
 };
 static_assert(64 / Shares::least_rows <= 16);
 
-// A row that is complete, from a warp of which each lane has some neighbouring columns.
-FA3_DEVICE void store_row(const float (&o)[dv / 32], float m, float sum, float sink, const Params& p,
-                          const RowBlock& block, const Place& place) {
-  constexpr int columns = dv / 32;
-  const int lane = threadIdx.x % 32;
+// A row that is complete, from a warp of which each lane has some neighbouring columns, from `first` on.
+FA3_DEVICE void store_row(const float (&o)[o_columns / 32], float m, float sum, float sink, const Params& p,
+                          const RowBlock& block, const Place& place, int first) {
+  constexpr int columns = o_columns / 32;
+  const int lane = threadIdx.x % 32, column = first + lane * columns;
   const float weight = finish_with(sink, m, sum).weight;
-  uint16_t* const to = o_of(p, block, place) + lane * columns;
-  if (lane * columns < p.output.head_dim)
+  uint16_t* const to = o_of(p, block, place) + column;
+  if (column < p.output.head_dim)
 #pragma unroll
     for (int c = 0; c < columns; c += 2)
       reinterpret_cast<uint32_t*>(to)[c / 2] = pack(o[c] * weight, o[c + 1] * weight);
-  if (lane == 0 && p.output.lse) *lse_of(p, block, place) = finish_with(sink, m, sum).lse;
+  if (lane == 0 && first == 0 && p.output.lse) *lse_of(p, block, place) = finish_with(sink, m, sum).lse;
 }
 
 // A warp adds up all parts of a row, and stores it. A lane has some of its columns, and m, l and the weight of one part
 // in 32. It is the only warp of its scheduler, so each instruction counts: those for 16 parts take longer than the
 // loads.
-FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const Params& p, const RowBlock& block) {
+FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const Params& p, const RowBlock& block,
+                            int first_column) {
   const Place place = place_of(p, block, block.row + row);
   if (!place.exists) return;
   const int lane = threadIdx.x % 32;
-  constexpr int columns = dv / 32, batch = dv <= 128 ? 8 : 4;
+  constexpr int columns = o_columns / 32, batch = o_columns <= 128 ? 8 : 4;
   static_assert(32 % batch == 0);
-  const float* from = partial.o(row) + lane * columns;
+  const float* from = partial.o(row) + first_column + lane * columns;
   const float2* const sums = partial.sums(row);
   const float sink = sink_of(p, block, block.row + row);
   Columns next[batch];
@@ -200,14 +204,14 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
       for (int c = 0; c < columns; c++) o[c] = add_in_order(o[c], of_part, x[i].x[c]);
     }
   }
-  store_row(o, m, sum, sink, p, block, place);
+  store_row(o, m, sum, sink, p, block, place, first_column);
 }
 
 // Few parts of several rows, which a warp reads together, as one row after another would each wait for memory.
 template <int most_rows, int most_parts>
 FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int end, const Params& p,
-                             const RowBlock& block) {
-  constexpr int columns = dv / 32;
+                             const RowBlock& block, int first_column) {
+  constexpr int columns = o_columns / 32;
   const int lane = threadIdx.x % 32;
   Columns x[most_rows][most_parts];
   float2 sums[most_rows][most_parts];
@@ -215,7 +219,7 @@ FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int 
 #pragma unroll
   for (int r = 0; r < most_rows; r++) {
     sinks[r] = sink_of(p, block, block.row + row + 4 * r);
-    const float* const from = partial.o(row + 4 * r) + lane * columns;
+    const float* const from = partial.o(row + 4 * r) + first_column + lane * columns;
     const float2* const from_sums = partial.sums(row + 4 * r);
 #pragma unroll
     for (int i = 0; i < most_parts; i++) {
@@ -238,31 +242,34 @@ FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int 
 #pragma unroll
       for (int c = 0; c < columns; c++) o[c] = add_in_order(o[c], weight, x[r][i].x[c]);
     }
-    store_row(o, m, sum, sinks[r], p, block, place);
+    store_row(o, m, sum, sinks[r], p, block, place, first_column);
   }
 }
 
 // The rows of a share, by the four warps of a warpgroup.
 FA3_DEVICE void combine_share(const PackedRows& partial, int parts, int begin, int end, const Params& p,
-                              const RowBlock& block, int warp) {
-  constexpr int loads = dv <= 128 ? 8 : 4;  // of O that a lane has under way; twice as many change the main loop
+                              const RowBlock& block, int first_column, int warp) {
+  constexpr int loads = o_columns <= 128 ? 8 : 4;  // of O that a lane has under way; twice as many change the main loop
   int row = begin + warp;
   if (parts <= 2) {
 #pragma unroll 1
-    for (; row < end; row += 4 * (loads / 2)) combine_rows<loads / 2, 2>(partial, parts, row, end, p, block);
+    for (; row < end; row += 4 * (loads / 2))
+      combine_rows<loads / 2, 2>(partial, parts, row, end, p, block, first_column);
   } else if (parts <= 4) {
 #pragma unroll 1
-    for (; row < end; row += 4 * (loads / 4)) combine_rows<loads / 4, 4>(partial, parts, row, end, p, block);
+    for (; row < end; row += 4 * (loads / 4))
+      combine_rows<loads / 4, 4>(partial, parts, row, end, p, block, first_column);
   } else {
 #pragma unroll 1
-    for (; row < end; row += 4) combine_row(partial, parts, row, p, block);
+    for (; row < end; row += 4) combine_row(partial, parts, row, p, block, first_column);
   }
 }
 
 // All four warps of the warpgroup call this. l: row sums, of the whole quad; where they are 0, O is, too. fit: what
-// makes O fit them.
-FA3_DEVICE void combine_packed(float (&O)[dv / 2], const RowState& state, const float (&l)[2], float (&fit)[2],
-                               const Params& p, Smem& smem, const RowBlock& block, int warpgroup, int warp) {
+// makes O fit them. With half of O's columns each, both warpgroups write the same m and l, and each adds up its
+// columns: so each has a ticket of its own, and finds all that it reads written by its like.
+FA3_DEVICE void combine_packed(float (&O)[o_columns / 2], const RowState& state, const float (&l)[2], float (&fit)[2],
+                               const Params& p, Smem& smem, const RowBlock& block, int consumer, int warp) {
   const int rows = min(visible(p, block).rows() - block.row, 64), parts = block.parts;
   if (block.row < 0 || rows <= 0) return;
   fit_rows(O, fit);
@@ -272,24 +279,28 @@ FA3_DEVICE void combine_packed(float (&O)[dv / 2], const RowState& state, const 
   for (int i = 0; i < 2; i++) {
     const int row = 16 * warp + lane / 4 + 8 * i;
     if (!place_of(p, block, block.row + row).exists) continue;
-    float2* const to = reinterpret_cast<float2*>(partial.o(row) + block.part * dv) + lane % 4;
+    float2* const to =
+        reinterpret_cast<float2*>(partial.o(row) + block.part * dv + first_column(consumer)) + lane % 4;
 #pragma unroll
-    for (int k = 0; k < dv / 8; k++) __stcg(to + 4 * k, make_float2(O[4 * k + 2 * i], O[4 * k + 2 * i + 1]));
+    for (int k = 0; k < o_columns / 8; k++) __stcg(to + 4 * k, make_float2(O[4 * k + 2 * i], O[4 * k + 2 * i + 1]));
     if (lane % 4 == 0) __stcg(&partial.sums(row)[block.part], make_float2(state.m[i], l[i]));
   }
 
   const Shares shares(p, smem, rows, parts);
-  ptx::bar_sync(barrier_warpgroup + warpgroup, 128);  // all have written
+  ptx::bar_sync(barrier_warpgroup + consumer, 128);  // all have written
   if (warp == 0 && lane == 0) {
     if (pieces_fit_grid(p, smem)) wait(smem.tickets_ready[0], 0);
-    smem.shares[warpgroup] = shares.take(&p.tickets[block.ticket].taken, block.part, parts);
+    Tickets& tickets = p.tickets[block.ticket];
+    smem.shares[consumer] =
+        shares.take(halves_columns && consumer == 1 ? &tickets.written : &tickets.taken, block.part, parts);
   }
-  ptx::bar_sync(barrier_warpgroup + warpgroup, 128);
-  const uint32_t mine = smem.shares[warpgroup];
+  ptx::bar_sync(barrier_warpgroup + consumer, 128);
+  const uint32_t mine = smem.shares[consumer];
   if (mine == 0) return;
 #pragma unroll 1
   for (int share = 0; shares.has(share); share++)
-    if (mine >> share & 1) combine_share(partial, parts, shares.begin(share), shares.end(share), p, block, warp);
+    if (mine >> share & 1)
+      combine_share(partial, parts, shares.begin(share), shares.end(share), p, block, first_column(consumer), warp);
 }
 
 }  // namespace fa3

@@ -95,25 +95,32 @@ class PlannedKvProducer {
           Stage& stage = smem_.stage[s];
           in_flight.wait_before(smem_, i);
           wait(smem_.empty_k[s], parity);
-          if (leads())
-            expect(smem_.full_k[s],
-                   !lands && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
-          load_k(stage.k, smem_.full_k[s], block, head);
-          if constexpr (lands) {
-            if (has_before) land_v(landed++, before, head_before, keys_before);
-          } else if constexpr (split_stage) {
-            // Not in use 0, where nobody waits for warp 1 with V: it might find the barrier a phase on.
-            if (has_before) {
-              wait(smem_.empty_v[s], parity);
-              if (leads()) expect(smem_.full_v[s], config.v_block_bytes());
-            } else if (leads()) {
-              arrive(smem_.full_v[s]);
+          if constexpr (halves_columns) {
+            if (leads()) expect(smem_.full_k[s], config.stage_bytes());
+            load_k(stage.k, smem_.full_k[s], block, head);
+            load_v(stage.v, smem_.full_k[s], block, head, piece.sequence.seqlen_k - j * Bc);
+          } else {
+            if (leads())
+              expect(smem_.full_k[s],
+                     !lands && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
+            load_k(stage.k, smem_.full_k[s], block, head);
+            if constexpr (lands) {
+              if (has_before) land_v(landed++, before, head_before, keys_before);
+            } else if constexpr (split_stage) {
+              // Not in use 0, where nobody waits for warp 1 with V: it might find the barrier a phase on.
+              if (has_before) {
+                wait(smem_.empty_v[s], parity);
+                if (leads()) expect(smem_.full_v[s], config.v_block_bytes());
+              } else if (leads()) {
+                arrive(smem_.full_v[s]);
+              }
             }
+            uint64_t& full_v = split_stage ? smem_.full_v[s] : smem_.full_k[s];
+            if (!lands && has_before) load_v(stage.v, full_v, before, head_before, keys_before);
           }
-          uint64_t& full_v = split_stage ? smem_.full_v[s] : smem_.full_k[s];
-          if (!lands && has_before) load_v(stage.v, full_v, before, head_before, keys_before);
         }
-        before = block, head_before = head, keys_before = piece.sequence.seqlen_k - j * Bc, has_before = true;
+        if constexpr (!halves_columns)
+          before = block, head_before = head, keys_before = piece.sequence.seqlen_k - j * Bc, has_before = true;
       }
       __syncwarp();  // all lanes have read the piece
       if (first_lane()) {

@@ -14,8 +14,8 @@ class SharedKeys {
 
   // O, m and l of both warpgroups, in the first one's registers. Returns whether this is the first. l: row sums, of the
   // whole quad; fit: what makes O fit them, which it then does.
-  FA3_DEVICE bool put_together(float (&O)[dv / 2], RowState& state, float (&l)[2], float (&fit)[2], const Params& p,
-                               const RowBlock& block, int warp) {
+  FA3_DEVICE bool put_together(float (&O)[o_columns / 2], RowState& state, float (&l)[2], float (&fit)[2],
+                               const Params& p, const RowBlock& block, int warp) {
     fit_rows(O, fit);
     Handed& handed = smem_.handed[0];
     const int thread = threadIdx.x % 128;
@@ -25,7 +25,7 @@ class SharedKeys {
       if (has_handed_) ptx::bar_sync(taken, 256);
       if (exists) {
 #pragma unroll
-        for (int k = 0; k < dv / 8; k++)
+        for (int k = 0; k < o_columns / 8; k++)
           handed.o[k][thread] = make_float4(O[4 * k], O[4 * k + 1], O[4 * k + 2], O[4 * k + 3]);
         handed.state[thread] = make_float4(state.m[0], state.m[1], l[0], l[1]);
       }
@@ -48,7 +48,7 @@ class SharedKeys {
       }
       scale_rows(O, own_weight);
 #pragma unroll
-      for (int k = 0; k < dv / 8; k++) add_four<add_in_any_order>(O, k, other_weight, handed.o[k][thread]);
+      for (int k = 0; k < o_columns / 8; k++) add_four<add_in_any_order>(O, k, other_weight, handed.o[k][thread]);
     }
     ptx::bar_arrive(taken, 256);
     return true;

@@ -50,8 +50,8 @@ FA3_DEVICE Visible visible(const Params& p, const RowBlock& block) {
   else return visible(p);
 }
 
-// K of a block and V of the block before (work.h), as they are used together in one iteration. 8-bit V lies here as
-// tiles (fa3.h).
+// K of a block and V of the block before (work.h), as they are used together in one iteration; or, with halves_columns,
+// of the same block. 8-bit V lies here as tiles (fa3.h).
 struct Stage {
   Element k[Bc * row_elements];
   Element v[Bc * v_row_elements];
@@ -78,7 +78,7 @@ struct BlockScales {
 
 // What the second of two warpgroups with the same rows hands over at the end of a piece, thread by thread.
 struct Handed {
-  float4 o[dv / 8][128];
+  float4 o[o_columns / 8][128];
   float4 state[128];  // m and l of the thread's two rows
 };
 
@@ -112,7 +112,7 @@ inline constexpr int row_blocks = early_q_release ? (q_depth + 1) * warpgroups :
 
 struct alignas(1024) Smem {
   // After its last QK, a buffer takes the O of the same rows on its way out.
-  Element q[config.q_buffers][64 * row_elements];
+  Element q[config.q_buffers][64 * q_row_elements];
   Stage stage[config.stages];
   Landing landing;
   Handed handed[shares_keys ? 1 : 0];
@@ -127,7 +127,8 @@ struct alignas(1024) Smem {
   uint64_t empty_q[config.q_buffers];
   int piece;  // number of the piece whose Q comes next: what the K/V producer tells the Q producer
   RowBlock row_block[row_blocks];  // of the Q in a buffer (RowBlockRing)
-  uint32_t shares[config.packs_heads() ? warpgroups : 0];  // of rows that a warpgroup adds up (packed.cuh)
+  // Of rows that a warpgroup adds up (packed.cuh).
+  uint32_t shares[config.packs_heads() ? (shares_keys ? warpgroups : consumers) : 0];
   PieceRing pieces;
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");

@@ -133,9 +133,9 @@ FA3_DEVICE void convert(const float (&S)[Bc / 2], uint32_t (&P)[p_registers]) {
   }
 }
 
-FA3_DEVICE void clear(float (&O)[dv / 2]) {
+FA3_DEVICE void clear(float (&O)[o_columns / 2]) {
 #pragma unroll
-  for (int i = 0; i < dv / 2; i++) O[i] = 0.f;
+  for (int i = 0; i < o_columns / 2; i++) O[i] = 0.f;
 }
 
 // Any accumulators, each row multiplied by its alpha.
@@ -145,7 +145,7 @@ FA3_DEVICE void scale_rows(float (&accumulators)[n], const float (&alpha)[2]) {
   for (int i = 0; i < n; i++) accumulators[i] *= alpha[i >> 1 & 1];
 }
 // O of a part, before it is added to others.
-FA3_DEVICE void fit_rows(float (&O)[dv / 2], float (&fit)[2]) {
+FA3_DEVICE void fit_rows(float (&O)[o_columns / 2], float (&fit)[2]) {
   scale_rows(O, fit);
   fit[0] = fit[1] = 1.f;
 }

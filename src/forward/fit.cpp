@@ -10,6 +10,7 @@
 #include "forward/tiles.h"
 #include "integers.h"
 #include "rules/attention.h"
+#include "rules/served.h"
 #include "rules/transforms.h"
 
 namespace fa3 {
@@ -33,7 +34,8 @@ constexpr bool is_narrower(const ForwardRow& row, const ForwardRow& other) {
 
 // What makes a problem served.
 constexpr const char* of_served =
-    "lengths of their own, pages, windows, sinks, softcap, alibi_slopes or FA3_FLAG_BATCH_INVARIANT";
+    "lengths of their own, pages, windows, sinks, softcap, alibi_slopes, qv, head dimensions above 256 or "
+    "FA3_FLAG_BATCH_INVARIANT";
 
 // The dim that is the head dimension, of the caller's q or of v.
 int inner_dim(const ForwardProblem& problem, int64_t total) { return problem.served && total >= 0 ? 2 : 3; }
@@ -44,7 +46,7 @@ Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::wind
 // Can this row take the problem's V, scales and sums, and what becomes of its scores?
 bool takes(const ForwardRow& row, const ForwardProblem& problem) {
   if (row.has(Trait::softcap) != has_softcap(problem) || row.has(Trait::alibi) != has_slopes(problem)) return false;
-  if (row.widens() != problem.has_wide_q()) return false;
+  if (row.widens() != problem.has_wide_q() || row.has(Trait::qv) != problem.has_qv()) return false;
   return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
                             (row.block_scales() || !problem.kv_blocks));
@@ -68,7 +70,7 @@ constexpr int rivals_of(const ForwardRow& row) {
     rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
               other.widens() == row.widens() &&
               other.dv == row.dv && other.has(Trait::softcap) == row.has(Trait::softcap) &&
-              other.has(Trait::alibi) == row.has(Trait::alibi);
+              other.has(Trait::alibi) == row.has(Trait::alibi) && other.has(Trait::qv) == row.has(Trait::qv);
   return rivals;
 }
 
@@ -106,9 +108,16 @@ bool has_few_queries(const ForwardProblem& problem) {
   return problem.served && problem.total_q >= 0 && problem.total_q <= most_packed_queries * problem.batch;
 }
 
+// Does it take rows with packed heads, of which O is in two halves?
+bool is_wide(const ForwardProblem& problem) {
+  return problem.has_qv() || problem.head_dim > most_narrow || problem.head_dim_v > most_narrow;
+}
+
 // The rows among which the library chooses: of all that can run the problem, those of the smallest head dimensions that
 // hold its own. Rows with packed heads (Heads::packed) and other rows have smallest dimensions of their own; those
 // with packed heads come last.
+//
+// Where only rows with packed heads hold the problem, they take any number of queries.
 //
 // With FA3_FLAG_BATCH_INVARIANT it is one row, whatever the lengths are, which must do for one query and for many: that
 // with the most rows of those with packed heads, if there are heads to be packed, or else the one with the fewest.
@@ -116,7 +125,8 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
   const auto dtype = static_cast<size_t>(dtype_of(problem.q.dtype));
   const RowList& candidates = choosable_rows[static_cast<size_t>(mask_of(problem))][dtype];
   const bool invariant = problem.served && problem.batch_invariant;
-  const bool may_pack = invariant ? problem.heads_per_kv() > 1 : has_few_queries(problem);
+  const bool may_pack =
+      is_wide(problem) || (invariant ? problem.heads_per_kv() > 1 : has_few_queries(problem));
   // Where K and V are widened, no other rows hold large head dimensions.
   const bool packs_if_alone = may_pack || problem.has_wide_q();
   Fit packed;
@@ -156,7 +166,7 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
   if (fit.count) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED,
               "no kernel of this build has q.dim[%d] (head_dim) %lld and v.dim[%d] (head_dim_v) %lld, dtype %s%s, %s",
-              inner_dim(problem, problem.total_q), ll(problem.head_dim), inner_dim(problem, problem.total_k),
+              inner_dim(problem, problem.total_q), ll(problem.asked_head_dim()), inner_dim(problem, problem.total_k),
               ll(problem.head_dim_v), dtype_name(dtype),
               problem.has_wide_q()     ? " over k and v of e4m3"
               : dtype != Dtype::e4m3   ? ""
@@ -184,12 +194,13 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   const struct {
     const char* name;
     bool row, problem;
-  } transforms[] = {{"softcap", row.has(Trait::softcap), has_softcap(problem)},
-                    {"alibi_slopes", row.has(Trait::alibi), has_slopes(problem)}};
-  for (const auto& transform : transforms)
-    if (transform.row != transform.problem)
+  } extras[] = {{"softcap", row.has(Trait::softcap), has_softcap(problem)},
+                {"alibi_slopes", row.has(Trait::alibi), has_slopes(problem)},
+                {"qv (or v in the first columns of k, above 256)", row.has(Trait::qv), problem.has_qv()}};
+  for (const auto& extra : extras)
+    if (extra.row != extra.problem)
       return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls with%s %s", row.name,
-                  transform.row ? "" : "out", transform.name);
+                  extra.row ? "" : "out", extra.name);
   if (row.widens() != problem.has_wide_q())
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for k and v of %s; k.dtype is %s", row.name,
                 row.widens() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.k.dtype)));

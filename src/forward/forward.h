@@ -32,6 +32,14 @@ struct ForwardProblem : ServedShape {
   const void* schedule;     // null: none
   size_t schedule_bytes;
 
+  // A second query, of V's columns: scores are q . k + qv . v. Where V is the first columns of the caller's k (v_in_k),
+  // it is those of his q, and q and k are what is left.
+  View qv;  // dtype FA3_DTYPE_NONE: none
+  bool v_in_k;
+
+  bool has_qv() const { return qv.dtype != FA3_DTYPE_NONE; }
+  // Of the caller's q and k.
+  int64_t asked_head_dim() const { return v_in_k ? head_dim + head_dim_v : head_dim; }
   bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
   // Are K and V of e4m3 under Q of another dtype?
   bool has_wide_q() const { return q.dtype != FA3_DTYPE_E4M3 && k.dtype == FA3_DTYPE_E4M3; }
@@ -109,7 +117,7 @@ fa3_status launch_schedule(const ForwardProblem& problem, const ForwardPlan& pla
                            fa3_stream stream);
 
 // threads: how many, the calling one among them; 0 for one per usable core (cpu/cores.h). At most 256, and no more than
-// there are blocks of 128 rows (the queries of all heads that use one head of K and V). Each has 0.9 MB of memory
+// there are blocks of 128 rows (the queries of all heads that use one head of K and V). Each has 1.8 MB of memory
 // during the call, whatever the problem's size; if that cannot be had, nothing is written. Where the system refuses
 // more threads, fewer do the same. A served problem has 8 bytes for each sequence besides.
 // widest_vector: the largest number of doubles to compute together, 2, 4 or 8, as far as the machine can. All give the

@@ -165,7 +165,15 @@ struct StepParams {
   ScaledPlannedForwardParams planned;
   TransformedForwardParams transformed;
   ScaledTransformedForwardParams scaled_transformed;
+  LatentForwardParams latent;
   PlanLengthsPassParams lengths;  // of a served problem also where there is no such step
+
+  PlannedForwardParams& for_served(const ForwardRow& row) {
+    if (row.transforms_scores() && row.has_scales()) return scaled_transformed;
+    if (row.transforms_scores()) return transformed;
+    if (row.has(Trait::qv)) return latent;
+    return planned;
+  }
 };
 
 fa3_status fill(const Device& device, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
@@ -200,15 +208,16 @@ fa3_status fill(const Device& device, const ForwardProblem& problem, const Forwa
       case ForwardStep::forward:
         if (problem.served) {
           const ForwardRow& row = forward_row(launch.row);
-          PlannedForwardParams* const planned = !row.transforms_scores() ? &params.planned
-                                                : row.has_scales()
-                                                    ? static_cast<PlannedForwardParams*>(&params.scaled_transformed)
-                                                    : &params.transformed;
-          if (fa3_status status = fill_served(device, problem, plan, workspace, params.lengths.plan, *planned))
+          PlannedForwardParams& planned = params.for_served(row);
+          if (fa3_status status = fill_served(device, problem, plan, workspace, params.lengths.plan, planned))
             return status;
           params.planned.scales = params.scaled_transformed.scales = scales_of(problem);
           params.transformed.transforms = params.scaled_transformed.transforms = transforms_of(problem);
-          of_launch[i] = planned;
+          if (row.has(Trait::qv))
+            if (fa3_status status = encode_packed(driver, problem.v_in_k ? "q" : "qv", problem.qv, row,
+                                                  problem.heads_kv, params.latent.qv))
+              return status;
+          of_launch[i] = &planned;
           break;
         }
         if (fa3_status status = encode_maps(driver, problem, v, forward_row(launch.row), params.forward)) return status;

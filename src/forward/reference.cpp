@@ -35,15 +35,17 @@ namespace {
 constexpr int Br = 128;   // rows of a block
 constexpr int Bc = 64;    // keys read together
 constexpr int panels = Br / lanes;
-constexpr int max_d = 256;
-constexpr int kv_stride = max_d + lanes;  // a power of two would put a column's elements into few sets of the cache
+constexpr int max_d = 576, max_dv = 512;
+// Powers of two would put a column's elements into few sets of the cache.
+constexpr int k_stride = max_d + lanes, v_stride = max_dv + lanes;
 
 // One thread's working set.
 struct alignas(64) QueryScratch {
-  double q[panels][max_d][lanes];
-  double k[Bc][kv_stride], v[Bc][kv_stride];
+  double q[panels][max_d][lanes];  // with qv behind q,
+  double k[Bc][k_stride];          // and V behind K
+  double v[Bc][v_stride];
   double s[panels][Bc][lanes];  // scores, then weights
-  double o[Br][max_d];
+  double o[Br][v_stride];
   double m[Br], l[Br], correction[Br];
   double slope[Br];      // of ALiBi; 0: none
   double position[Br];   // of the row's query, among the keys
@@ -60,6 +62,11 @@ struct QueryBlock {
 
 QueryRow row_of(const ForwardProblem& problem, const QueryBlock& block, int r) {
   return fa3::row_of(problem, block.head_kv, block.first + r);
+}
+
+// That a score is the sum of.
+int score_columns(const ForwardProblem& problem) {
+  return static_cast<int>(problem.head_dim + (problem.has_qv() ? problem.head_dim_v : 0));
 }
 
 // Where a query is in its batch entry of q and o.
@@ -99,7 +106,8 @@ void read_queries(const ForwardProblem& problem, const QueryBlock& block, QueryS
     const QueryRow row = row_of(problem, block, std::min(r, block.rows - 1));
     read_row(problem.q, s.q_batch, place_of(block, row), row.head, elements);
     apply_scale(problem.q_scale, block.number, row.query, row.head, elements, d);
-    for (int x = 0; x < d; ++x) t.q[r / lanes][x][r % lanes] = elements[x];
+    if (problem.has_qv()) read_row(problem.qv, s.q_batch, place_of(block, row), row.head, elements + d);
+    for (int x = 0; x < score_columns(problem); ++x) t.q[r / lanes][x][r % lanes] = elements[x];
     const Keys keys = seen_keys(problem, s, row.query);
     t.begin[r] = keys.begin, t.end[r] = keys.end;
     t.slope[r] = problem.alibi_slopes.data ? number(problem.alibi_slopes, block.number, row.head, 0) : 0;
@@ -117,6 +125,7 @@ void read_keys(const ForwardProblem& problem, const QueryBlock& block, int64_t f
     else read_key_row(problem, problem.v, s, first + j, block.head_kv, t.v[j]);
     apply_scale(problem.k_scale, block.number, first + j, block.head_kv, t.k[j], d);
     apply_scale(problem.v_scale, block.number, first + j, block.head_kv, t.v[j], dv);
+    if (problem.has_qv()) std::copy(t.v[j], t.v[j] + dv, t.k[j] + d);
     std::fill(t.v[j] + dv, t.v[j] + round_up(dv, lanes), 0.0);
   }
 }
@@ -132,8 +141,8 @@ template <int width>
   std::memset(t.s[panel], 0, sizeof t.s[panel]);
   int j = 0;
   for (; j + width <= keys; j += width)
-    multiply<width, width>(d, t.k[j], kv_stride, 1, t.q[panel][0], lanes, t.s[panel][j], lanes);
-  for (; j < keys; ++j) multiply<width, 1>(d, t.k[j], kv_stride, 1, t.q[panel][0], lanes, t.s[panel][j], lanes);
+    multiply<width, width>(d, t.k[j], k_stride, 1, t.q[panel][0], lanes, t.s[panel][j], lanes);
+  for (; j < keys; ++j) multiply<width, 1>(d, t.k[j], k_stride, 1, t.q[panel][0], lanes, t.s[panel][j], lanes);
 }
 
 // Scores with softcap or ALiBi, times softmax_scale.
@@ -206,8 +215,8 @@ template <int width>
 [[gnu::always_inline]] inline void weigh_row(const double* weights, const double* v, int row, int begin, int end,
                                              double* o) {
   if (begin < end)
-    multiply<width, 1>(end - begin, weights + begin * lanes + row, 1, lanes, v + begin * kv_stride, kv_stride, o,
-                       max_d);
+    multiply<width, 1>(end - begin, weights + begin * lanes + row, 1, lanes, v + begin * v_stride, v_stride, o,
+                       v_stride);
 }
 
 // The keys that all of `width` rows see are weighed together, those before and behind them row by row.
@@ -224,8 +233,8 @@ template <int width>
       for (int i = r; i < std::min(r + width, rows); ++i)
         weigh_row<width>(weights, v, i - r, within(t.begin[i]), together ? begin : within(t.end[i]), &t.o[i][n]);
       if (!together) continue;
-      multiply<width, width>(end - begin, weights + begin * lanes, 1, lanes, v + begin * kv_stride, kv_stride,
-                             &t.o[r][n], max_d);
+      multiply<width, width>(end - begin, weights + begin * lanes, 1, lanes, v + begin * v_stride, v_stride,
+                             &t.o[r][n], v_stride);
       for (int i = r; i < std::min(r + width, rows); ++i)
         weigh_row<width>(weights, v, i - r, end, within(t.end[i]), &t.o[i][n]);
     }
@@ -269,10 +278,10 @@ void write_outputs(const ForwardProblem& problem, const QueryBlock& block, int r
 struct RunBlock {
   template <int width>
   [[gnu::always_inline]] static void run(const ForwardProblem& problem, const QueryBlock& block, QueryScratch& t) {
-    const int d = static_cast<int>(problem.head_dim), columns = round_up(static_cast<int>(problem.head_dim_v), lanes);
+    const int d = score_columns(problem), columns = round_up(static_cast<int>(problem.head_dim_v), lanes);
     const bool transforms = problem.softcap > 0 || problem.alibi_slopes.data;
     read_queries(problem, block, t);
-    std::memset(t.o, 0, sizeof t.o);
+    for (double(&row)[v_stride] : t.o) std::fill_n(row, columns, 0.0);
     std::memset(t.l, 0, sizeof t.l);
     std::fill(t.m, t.m + Br, -INFINITY);
     // Blocks begin at the same keys for all rows, so that a row's bits are its own.

@@ -65,6 +65,10 @@ Status check_combinations(const fa3_forward_params& p) {
   if (p.softcap != 0 && is_there(p.lse_offset))
     return fail(unsupported, "softcap and lse_offset cannot be had together: what is taken off k does not change all "
                              "capped scores of a row by the same number");
+  if (is_there(p.qv) && (p.q.dtype == FA3_DTYPE_E4M3 || has_wide_q(p)))
+    return fail(unsupported, "%s.dtype is e4m3, which cannot be had together with qv", has_wide_q(p) ? "k" : "q");
+  if (const char* const wide = wide_by(p); wide && transform)
+    return fail(unsupported, "%s and %s cannot be had together", transform, wide);
   const char* const name = served_by(p);
   if (name && (p.flags & FA3_FLAG_TWO_LEVEL))
     return fail(unsupported, "flags has FA3_FLAG_TWO_LEVEL, which cannot be had together with %s", name);

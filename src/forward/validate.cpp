@@ -1,3 +1,4 @@
+#include <cstdio>
 #include <cstring>
 
 #include "error.h"
@@ -15,7 +16,7 @@ using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
 // No field was ever put into padding, so there is none.
-static_assert(sizeof(fa3_forward_params) == 2 * sizeof(size_t) + sizeof(uint64_t) + 20 * sizeof(fa3_tensor) +
+static_assert(sizeof(fa3_forward_params) == 2 * sizeof(size_t) + sizeof(uint64_t) + 21 * sizeof(fa3_tensor) +
                                                 6 * sizeof(int32_t) + 2 * sizeof(float) + sizeof(const char*) +
                                                 sizeof(const void*));
 
@@ -33,8 +34,10 @@ Status check_dtypes(const fa3_forward_params& p, Rules rules) {
   } tensors[] = {{"q", p.q.dtype, true},
                  {"k", p.k.dtype, !has_wide_q(p)},
                  {"v", p.v.dtype, !has_wide_q(p)},
-                 {"o", p.o.dtype, !is_e4m3 && (device || p.o.dtype == FA3_DTYPE_E4M3)}};
+                 {"o", p.o.dtype, !is_e4m3 && (device || p.o.dtype == FA3_DTYPE_E4M3)},
+                 {"qv", p.qv.dtype, true}};
   for (const auto& tensor : tensors) {
+    if (&tensor.dtype == &tensors[4].dtype && !is_there(p.qv)) continue;
     if (Status status = check_dtype(tensor.name, tensor.dtype)) return status;
     if (device && tensor.dtype == FA3_DTYPE_FP32)
       return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is fp32; the kernels take bf16, fp16 and e4m3", tensor.name);
@@ -63,6 +66,12 @@ Status check_shapes(const fa3_forward_params& p, int64_t batch) {
     if (Status status = must_equal(pair[0], pair[1])) return status;
   for (const auto& pair : pairs_of_v)
     if (Status status = has_v_tiles(p) ? FA3_OK : must_equal(pair[0], pair[1])) return status;
+  if (is_there(p.qv)) {
+    const Dims qv{"qv", p.qv.dim, packed_q};
+    const Dim pairs_of_qv[][2] = {{qv[0], q[0]}, {qv[1], q[1]}, {qv[2], q[2]}, {qv[3], v[3]}};
+    for (const auto& pair : pairs_of_qv)
+      if (Status status = must_equal(pair[0], pair[1])) return status;
+  }
   return check_heads(q[2], k[2]);
 }
 
@@ -76,11 +85,78 @@ Status check_scalars(fa3_forward_params& p) {
   return check_softmax_scale(p.softmax_scale);
 }
 
+// With qv, or V that is a part of K, kernels have 64 columns beside V's.
+constexpr int64_t most_v = 512, most_beside_v = 64, most_apart = 512;
+
+Status check_columns(const fa3_forward_params& p, Dim d, Dim dv, int unit) {
+  const bool is_8bit = p.q.dtype == FA3_DTYPE_E4M3;
+  if (Status status = check_head_dim(d, "head_dim", unit, is_8bit ? most_narrow : most_v + most_beside_v)) return status;
+  if (Status status = check_head_dim(dv, "head_dim_v", unit, is_8bit ? most_narrow : most_v)) return status;
+  if (!is_there(p.qv) || d.value <= most_beside_v) return FA3_OK;
+  return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[%d] (head_dim) is %lld; with qv it is at most %lld", d.name, d.number,
+              ll(d.value), ll(most_beside_v));
+}
+
+// Why is V not the first columns of K, with no more than 64 behind them? Empty if it is. Without elements it is if its
+// dims say so.
+struct Reason {
+  char text[160];
+};
+Reason why_apart(const ForwardProblem& problem) {
+  const View &k = problem.k, &v = problem.v;
+  const int64_t beside = k.dim[3] - v.dim[3];
+  Reason reason{};
+  const auto because = [&](const char* format, auto... values) {
+    std::snprintf(reason.text, sizeof reason.text, format, values...);
+    return reason;
+  };
+  if (beside <= 0 || beside > most_beside_v)
+    return because("head_dim_v is %lld, not from %lld to %lld", ll(v.dim[3]), ll(k.dim[3] - most_beside_v),
+                   ll(k.dim[3] - 1));
+  if (v.empty()) return reason;
+  const int before = problem.total_k >= 0;  // dims that the caller's tensors do not have
+  for (int i = before; i < 3; ++i)
+    if (v.stride[i] != k.stride[i])
+      return because("v.stride[%d] is %lld, that of k %lld", i - before, ll(v.stride[i]), ll(k.stride[i]));
+  if (v.data != k.data) return because("v.data is %p, k.data %p", v.data, k.data);
+  return reason;
+}
+
+// Does the kernel that the caller names take K and V as they come?
+bool names_apart(const char* kernel) {
+  const int n = kernel ? row_named(kernel) : -1;
+  return n >= 0 && rows[n].forward() && !rows[n].forward()->has(Trait::qv);
+}
+
+// A call with V in K becomes one with qv, which is the only form that its kernels know.
+Status take_v_from_k(const char* kernel, Rules rules, ForwardProblem& problem) {
+  if (rules == Rules::reference || problem.has_qv() || problem.head_dim <= most_narrow || names_apart(kernel))
+    return FA3_OK;
+  const Reason apart = why_apart(problem);
+  if (apart.text[0]) {
+    if (problem.head_dim <= most_apart) return FA3_OK;
+    return fail(FA3_ERROR_UNSUPPORTED,
+                "q.dim[%d] (head_dim) is %lld; above %lld v must be the first columns of k, all but %lld of them, and "
+                "%s",
+                problem.total_q >= 0 ? 2 : 3, ll(problem.head_dim), ll(most_apart), ll(most_beside_v), apart.text);
+  }
+  const int64_t columns = problem.head_dim_v;
+  problem.qv = problem.q;
+  problem.qv.dim[3] = columns;
+  for (View* view : {&problem.q, &problem.k}) {
+    if (view->data) view->data = static_cast<char*>(view->data) + columns * bytes_per_element(view->dtype);
+    view->dim[3] -= columns;
+  }
+  problem.head_dim -= columns;
+  problem.v_in_k = true;
+  return FA3_OK;
+}
+
 // Of all tensors that the problem may have, those that it has, the outputs first.
 constexpr size_t outputs = 2;
 struct Tensors {
   View schedule;
-  TensorList<13> list;
+  TensorList<14> list;
 
   explicit Tensors(const ForwardProblem& problem)
       : schedule{const_cast<void*>(problem.schedule),
@@ -92,6 +168,7 @@ struct Tensors {
                        {"q", &problem.q},
                        {"k", &problem.k},
                        {"v", &problem.v},
+                       {problem.v_in_k ? "q" : "qv", &problem.qv},
                        {"q_scale", &problem.q_scale},
                        {"k_scale", &problem.k_scale},
                        {"v_scale", &problem.v_scale},
@@ -125,6 +202,7 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
   Expected q{"q", 4, false, !host, pointers, host};
   Expected k{"k", 4, false, !host, pointers, host};
   Expected v{"v", 4, false, !host, pointers, host};
+  Expected qv{"qv", 4, false, !host, pointers, host};
   Expected o{"o", 4, true, !host, pointers, host};
   Expected lse{"lse", 3, true, false, pointers, host};
 
@@ -139,10 +217,12 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
   if (p.q.dtype == FA3_DTYPE_E4M3 && served_by(p) == nullptr && p.v.rank != 4 && p.v.rank != 5)
     return fail(invalid, "v.rank is %d, must be 4, or 5 for tiles", p.v.rank);
   if (Status status = has_v_tiles(p) ? check_v_tiles_dims(p) : check_rows(v, p.v, packed_k)) return status;
+  if (is_there(p.qv))
+    if (Status status = check_rows(qv, p.qv, packed_q)) return status;
   if (Status status = check_rows(o, p.o, packed_q)) return status;
   // Before shapes, so that no other tensor is asked to be as one that cannot stay.
   const int unit = p.q.dtype == FA3_DTYPE_FP32 ? 1 : p.k.dtype == FA3_DTYPE_E4M3 ? 16 : 8;
-  if (Status status = check_head_dims(Dims{"q", p.q.dim, packed_q}[3], Dims{"v", p.v.dim, packed_k}[3], unit))
+  if (Status status = check_columns(p, Dims{"q", p.q.dim, packed_q}[3], Dims{"v", p.v.dim, packed_k}[3], unit))
     return status;
   if (Status status = check_served(p, rules, problem)) return status;
   if (Status status = check_shapes(p, problem.batch)) return status;
@@ -150,6 +230,8 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
   if (Status status = check_tensor(k, p.k, problem.k)) return status;
   if (Status status = has_v_tiles(p) ? check_v_tiles(p, rules, problem.v) : check_tensor(v, p.v, problem.v))
     return status;
+  if (is_there(p.qv))
+    if (Status status = check_tensor(qv, p.qv, problem.qv)) return status;
   if (Status status = check_tensor(o, p.o, problem.o)) return status;
   if (problem.wants_lse) {
     if (Status status = must_be_fp32("lse", p.lse.dtype)) return status;
@@ -161,6 +243,9 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
   if (const Tensors tensors(problem); pointers)
     if (Status status = check_overlap(tensors.list.data(), tensors.list.count(), outputs)) return status;
   resolve(p, problem);
+  if (problem.has_qv())
+    problem.softmax_scale = resolved_softmax_scale(p.softmax_scale, problem.head_dim + problem.head_dim_v);
+  if (Status status = take_v_from_k(p.kernel, rules, problem)) return status;
   problem.kernel = p.kernel;
   problem.v_tiles = has_v_tiles(p);
   problem.two_level = p.flags & FA3_FLAG_TWO_LEVEL;

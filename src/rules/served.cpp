@@ -18,6 +18,11 @@ bool bounds_keys(const fa3_forward_params& p) {
   return !is_there(p.cu_seqlens_k) && p.max_seqlen_k != 0 && p.max_seqlen_k != p.k.dim[1];
 }
 
+// Of q or v, packed or not. V as tiles has fewer.
+int64_t columns_of(const fa3_tensor& tensor) {
+  return tensor.rank == 3 || tensor.rank == 4 ? tensor.dim[tensor.rank - 1] : 0;
+}
+
 Expected expected_numbers(const char* name, Rules rules) {
   return {name, 1, false, false, rules != Rules::shapes, false};
 }
@@ -191,10 +196,17 @@ const char* served_by(const fa3_forward_params& p) {
              {"max_seqlen_k", bounds_keys(p)},
              {"softcap", p.softcap != 0},
              {"alibi_slopes", is_there(p.alibi_slopes)},
-             {"k and v of e4m3 under q of 16 bits", has_wide_q(p)}};
+             {"k and v of e4m3 under q of 16 bits", has_wide_q(p)},
+             {wide_by(p), wide_by(p) != nullptr}};
   for (const auto& [name, given] : all)
     if (given) return name;
   return nullptr;
+}
+
+const char* wide_by(const fa3_forward_params& p) {
+  if (is_there(p.qv)) return "qv";
+  if (columns_of(p.q) > most_narrow) return "head_dim above 256";
+  return columns_of(p.v) > most_narrow ? "head_dim_v above 256" : nullptr;
 }
 
 Status check_window(int32_t& mask, int32_t& left, int32_t& right) {

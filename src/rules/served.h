@@ -11,6 +11,9 @@ namespace fa3 {
 const char* served_by(const fa3_forward_params& p);
 // Are k and v of e4m3 under q of another dtype? Such calls are served ones.
 bool has_wide_q(const fa3_forward_params& p);
+// And what of that has kernels with two warpgroups for the same rows: qv, and head dimensions above this.
+inline constexpr int64_t most_narrow = 256;
+const char* wide_by(const fa3_forward_params& p);
 
 // The mask and its window. A window that is another mask becomes that mask.
 fa3_status check_window(int32_t& mask, int32_t& left, int32_t& right);

@@ -30,7 +30,8 @@ CHANGES = [
      "  fa3_tensor q, k, v, o, lse;\n  int64_t inserted;\n  int32_t mask; ", BROKEN),
     ("fields of one size reordered", "  fa3_tensor dq, dk, dv;", "  fa3_tensor dk, dq, dv;", BROKEN),
     ("a field resized", "  int32_t mask;        /* fa3_mask */\n"
-     "  float softmax_scale; /* > 0, at most 2.3e38; 0 means the default 1/sqrt(head_dim) */\n"
+     "  float softmax_scale; /* > 0, at most 2.3e38; 0 means the default 1/sqrt(head_dim), with qv 1/sqrt(head_dim +\n"
+     "                        * head_dim_v) */\n"
      "  const char* kernel;  /* name",
      "  int64_t mask;\n  float softmax_scale;\n  int32_t rest;\n  const char* kernel;  /* name", BROKEN),
     ("a field's type, of the same size", "  int32_t reserved;    /* 0 */", "  float reserved;", BROKEN),

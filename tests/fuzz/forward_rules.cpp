@@ -72,7 +72,8 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
   else j.dims_are("o", p.o, {p.q.dim[0], rows_q, heads, head_dim_v});
   j.heads("k", heads, heads_kv);
   const int unit = fp32 ? 1 : e4m3 ? 16 : 8;
-  j.head_dim("q", head_dim, unit), j.head_dim("v", head_dim_v, unit);
+  j.head_dim("q", head_dim, unit, e4m3 ? 256 : 576), j.head_dim("v", head_dim_v, unit, e4m3 ? 256 : 512);
+  j.wrong_if(served.qv && head_dim > 64, "q");
   if (wants_lse) {
     j.dims("lse", p.lse);
     if (packed_q) j.dims_are("lse", p.lse, {heads, rows_q});
@@ -85,6 +86,7 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
   Layout written = rows;
   written.output = true;
   j.layout("q", p.q, rows), j.layout("k", p.k, rows), j.layout("o", p.o, written);
+  if (served.qv) j.layout("qv", p.qv, rows);
   j.layout("v", p.v, tiles ? Layout{.host = host, .pointers = pointers} : rows);
   if (tiles) {
     const bool empty = !has_elements(p.v);
@@ -119,13 +121,20 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
   if (!host) j.open_if(e4m3 || served.any(), "no kernel of this build");
   if (!host && j.good()) {
     const bool any = served.any();
-    const KernelWanted wanted{FA3_KERNEL_FORWARD, p.q.dtype, head_dim, head_dim_v, !any && p.mask != FA3_MASK_NONE};
+    // A named kernel without a second query gets K and V as they are.
+    const fa3_kernel_info* const asked = p.kernel ? kernel_named(p.kernel) : nullptr;
+    const bool apart = asked && asked->kind == FA3_KERNEL_FORWARD && !std::strstr(asked->name, "servedmla");
+    const bool v_in_k = !apart && served.v_in_k();
+    j.wrong_if(head_dim > 512 && !served.qv && !v_in_k && !apart, "q");
+    const KernelWanted wanted{FA3_KERNEL_FORWARD, p.q.dtype, v_in_k ? head_dim - head_dim_v : head_dim, head_dim_v,
+                              !any && p.mask != FA3_MASK_NONE};
     if (any) served.sizes(j);
     else judge_sizes(j, p.q, p.k);
     if (judge_kernel(j, p.kernel, wanted)) {
       j.wrong_if((std::strstr(p.kernel, "fa3_fwdserved") == p.kernel) != any, "params->kernel");
       j.wrong_if((std::strstr(p.kernel, "softcap") != nullptr) != served.caps, "params->kernel");
       j.wrong_if((std::strstr(p.kernel, "alibi") != nullptr) != served.slopes, "params->kernel");
+      j.wrong_if((std::strstr(p.kernel, "servedmla") != nullptr) != (served.qv || v_in_k), "params->kernel");
       judge_packed_heads(j, p.kernel, rows_q, heads, heads_kv);
     }
     // Which scales and which V a kernel of e4m3 takes, its name tells, the header does not.
@@ -135,6 +144,7 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
     std::vector<Named> tensors{{"o", &p.o}};
     if (wants_lse) tensors.push_back({"lse", &p.lse});
     tensors.insert(tensors.end(), {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}});
+    if (served.qv) tensors.push_back({"qv", &p.qv});
     if (e4m3) tensors.insert(tensors.end(), {{"q_scale", &p.q_scale}, {"k_scale", &p.k_scale}, {"v_scale", &p.v_scale},
                                              {"o_scale", &p.o_scale}, {"v_mean", &p.v_mean}});
     if (e4m3 && takes_offset) tensors.push_back({"lse_offset", &p.lse_offset});

@@ -29,6 +29,8 @@ bool share_a_byte(const fa3_tensor& a, const fa3_tensor& b) {
   return false;
 }
 
+}  // namespace
+
 const fa3_kernel_info* kernel_named(const char* name) {
   static const std::map<std::string, fa3_kernel_info> kernels = [] {
     std::map<std::string, fa3_kernel_info> all;
@@ -41,8 +43,6 @@ const fa3_kernel_info* kernel_named(const char* name) {
   const auto found = kernels.find(name);
   return found == kernels.end() ? nullptr : &found->second;
 }
-
-}  // namespace
 
 void Judge::layout(const char* name, const fa3_tensor& t, const Layout& l) {
   if (!has_known_dims(t)) return;
@@ -109,7 +109,8 @@ const fa3_kernel_info* judge_kernel(Judge& j, const char* name, const KernelWant
 
 void judge_packed_heads(Judge& j, const char* kernel, int64_t seqlen_q, int64_t heads, int64_t heads_kv) {
   const Wide rows = heads_kv ? Wide{2} * seqlen_q * (heads / heads_kv) : 0;
-  const bool packs = std::strstr(kernel, "packed") || std::strstr(kernel, "turns");
+  const bool packs = std::strstr(kernel, "packed") || std::strstr(kernel, "turns") ||
+                     std::strstr(kernel, "servedmla") || std::strstr(kernel, "servedwide");
   j.open_if(packs && rows > max_seqlen, "params->kernel");
 }
 

@@ -92,6 +92,7 @@ struct KernelWanted {
   int64_t head_dim, head_dim_v;
   bool causal;
 };
+const fa3_kernel_info* kernel_named(const char* name);  // null if there is none
 const fa3_kernel_info* judge_kernel(Judge& j, const char* name, const KernelWanted& wanted);
 
 // What the kernels count in 32 bits. Tiles are of 32 to 256 rows.

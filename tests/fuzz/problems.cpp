@@ -37,6 +37,8 @@ int64_t last_dim(const fa3_tensor& t) { return t.dim[t.rank - 1]; }
 // What the names of kernels for it have, or "".
 template <class Params>
 const char* transform_of(const Params& p) {
+  if constexpr (requires { p.qv; })
+    if (p.qv.rank != 0) return "servedmla";
   if (p.alibi_slopes.rank != 0) return p.softcap != 0 ? "softcapalibi" : "alibi";
   return p.softcap != 0 ? "softcap" : "";
 }
@@ -58,6 +60,7 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, in
                                            : name.find("softcap") != name.npos ? "softcap"
                                            : name.find("alibi") != name.npos ? "alibi"
                                            : name.find("centered") != name.npos ? "centered"
+                                           : name.find("servedmla") != name.npos ? "servedmla"
                                                                                 : "";
     if (its_transform != transform) continue;
     if (info.kind == kind && info.dtype == q.dtype && info.head_dim >= last_dim(q) && info.head_dim_v >= head_dim_v &&
@@ -103,6 +106,7 @@ std::vector<Member> members(fa3_forward_params& p) {
           {"lse_offset", &p.lse_offset, false},
           {"sinks", &p.sinks, false},
           {"alibi_slopes", &p.alibi_slopes, false},
+          {"qv", &p.qv, false},
           {"cu_seqlens_q", &p.cu_seqlens_q, false},
           {"cu_seqlens_k", &p.cu_seqlens_k, false},
           {"seqused_q", &p.seqused_q, false},
@@ -168,7 +172,14 @@ void make_served(fa3_forward_params& p, Choices& c, bool host) {
   if (e4m3) o_dtype = c.one_of<int32_t>({FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
   const int unit = fp32 ? 1 : e4m3 ? 16 : 8;
   const int64_t batch = small_count(c), heads_kv = small_count(c), heads = heads_kv ? heads_kv * small_count(c) : 0;
-  const int64_t d = head_dim(c, unit), dv = c.once_in(3) ? head_dim(c, unit) : d, rows_q = length(c);
+  int64_t d = head_dim(c, unit), dv = c.once_in(3) ? head_dim(c, unit) : d;
+  const int64_t rows_q = length(c);
+  // Wide heads: a second query, V in K, or neither.
+  const int wide = !e4m3 && c.once_in(5) ? 1 + c.below(3) : 0;
+  if (wide) dv = unit * (1 + c.below(512 / unit));
+  if (wide == 1) d = unit * (1 + c.below(64 / unit));
+  if (wide == 2) d = dv + unit * (1 + c.below(64 / unit));
+  if (wide == 3) d = unit * (1 + c.below(576 / unit));
   const auto lengths = [&](int64_t count) {
     fa3_tensor t = layouts.plain(FA3_DTYPE_INT32, {count}, false);
     t.stride[0] = 1;
@@ -212,6 +223,10 @@ void make_served(fa3_forward_params& p, Choices& c, bool host) {
       break;
     default: keys({batch, most_keys});
   }
+  if (wide == 1)
+    p.qv = p.q.rank == 3 ? layouts.rows(dtype, {rows_q, heads, dv}, false)
+                         : layouts.rows(dtype, {batch, rows_q, heads, dv}, false);
+  if (wide == 2) p.v = p.k, p.v.dim[p.v.rank - 1] = dv;
   if (p.cu_seqlens_k.rank == 0 && c.once_in(4))
     p.max_seqlen_k = static_cast<int32_t>(std::min<int64_t>(c.below(300), most_keys));
   if (c.once_in(3)) p.seqused_q = lengths(batch);
@@ -240,11 +255,11 @@ void make_served(fa3_forward_params& p, Choices& c, bool host) {
     p.schedule = reinterpret_cast<void*>((uintptr_t{1} << 47) + 16 * static_cast<uintptr_t>(c.below(256)));
     p.schedule_bytes = static_cast<size_t>(c.below(4096));
   }
-  if (c.once_in(4)) {
+  if (!wide && c.once_in(4)) {
     p.softcap = c.one_of({30.0f, 0.5f, 1e-30f, 1e30f});
     p.lse_offset = {};
   }
-  if (!e4m3 && p.mask != FA3_MASK_CHUNK && !(p.flags & FA3_FLAG_BATCH_INVARIANT) && c.once_in(3)) {
+  if (!e4m3 && !wide && p.mask != FA3_MASK_CHUNK && !(p.flags & FA3_FLAG_BATCH_INVARIANT) && c.once_in(3)) {
     p.alibi_slopes = c.once_in(2) ? layouts.plain(FA3_DTYPE_FP32, {heads}, false)
                                   : layouts.plain(FA3_DTYPE_FP32, {batch, heads}, false);
   }

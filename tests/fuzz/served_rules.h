@@ -31,7 +31,7 @@ struct Served {
   const fa3_forward_params& p;
   const bool packed_q = p.cu_seqlens_q.rank != 0, packed_k = p.cu_seqlens_k.rank != 0,
              pages = p.page_table.rank != 0, cache = p.cache_batch_idx.rank != 0, caps = p.softcap != 0,
-             slopes = p.alibi_slopes.rank != 0;
+             slopes = p.alibi_slopes.rank != 0, qv = p.qv.rank != 0;
   const Named lengths[6] = {{"cu_seqlens_q", &p.cu_seqlens_q}, {"cu_seqlens_k", &p.cu_seqlens_k},
                             {"seqused_q", &p.seqused_q},       {"seqused_k", &p.seqused_k},
                             {"leftpad_k", &p.leftpad_k},       {"cache_batch_idx", &p.cache_batch_idx}};
@@ -49,11 +49,22 @@ struct Served {
   Wide seqlen_k() const { return p.max_seqlen_k ? std::min<Wide>(p.max_seqlen_k, most_keys()) : most_keys(); }
 
   bool bounds_keys() const { return !packed_k && p.max_seqlen_k != 0 && p.max_seqlen_k != p.k.dim[1]; }
+  static int64_t columns(const fa3_tensor& t) { return t.rank == 3 || t.rank == 4 ? t.dim[t.rank - 1] : 0; }
+  bool wide() const { return qv || columns(p.q) > 256 || columns(p.v) > 256; }
+  // Is V the first columns of K, with up to 64 behind them?
+  bool v_in_k() const {
+    const int64_t beside = head_dim() - head_dim_v();
+    if (qv || head_dim() <= 256 || beside <= 0 || beside > 64) return false;
+    if (!has_elements(p.v)) return true;
+    for (int i = 0; i < p.v.rank - 1; ++i)
+      if (p.v.dim[i] > 1 && p.v.stride[i] != p.k.stride[i]) return false;
+    return p.v.data == p.k.data;
+  }
   // Is there anything of it, so that the call takes kernels of its own?
   bool any() const {
     return p.mask > FA3_MASK_CAUSAL_BOTTOM_RIGHT ||
            (p.flags & (FA3_FLAG_BATCH_INVARIANT | FA3_FLAG_CENTERED_K)) || pages || p.sinks.rank != 0 ||
-           bounds_keys() || caps || slopes ||
+           bounds_keys() || caps || slopes || wide() ||
            std::any_of(std::begin(lengths), std::end(lengths), [](const Named& t) { return t.tensor->rank != 0; });
   }
 
@@ -63,8 +74,10 @@ struct Served {
     j.wrong_if((p.flags & FA3_FLAG_TWO_LEVEL) && any(), "flags");
     j.wrong_if(p.q.dtype == FA3_DTYPE_E4M3 && p.v.rank == 5 && any(), "v");
     j.wrong_if(!(p.softcap >= 0 && p.softcap < INFINITY), "softcap"), j.wrong_if(p.reserved != 0, "reserved");
-    j.wrong_if(p.q.dtype == FA3_DTYPE_E4M3 && slopes, "q");
+    j.wrong_if(p.q.dtype == FA3_DTYPE_E4M3 && (slopes || qv), "q");
     j.wrong_if(caps && p.lse_offset.rank != 0, "softcap");
+    j.wrong_if(wide() && (caps || slopes), caps ? "softcap" : "alibi_slopes");
+    if (qv) j.rank("qv", p.qv, 4 - packed_q), j.wrong_if(p.qv.dtype != p.q.dtype, "qv");
     j.wrong_if(slopes && (p.mask == FA3_MASK_CHUNK || (p.flags & FA3_FLAG_BATCH_INVARIANT)), "alibi_slopes");
     if (slopes) {
       j.wrong_if(p.alibi_slopes.rank != 1 && p.alibi_slopes.rank != 2, "alibi_slopes");
@@ -76,6 +89,11 @@ struct Served {
     if (p.sinks.rank != 0) j.rank("sinks", p.sinks, 1), j.wrong_if(p.sinks.dtype != FA3_DTYPE_FP32, "sinks");
   }
   void dims(Judge& j) const {
+    if (qv) {
+      j.dims("qv", p.qv);
+      if (packed_q) j.dims_are("qv", p.qv, {rows_q(), heads(), head_dim_v()});
+      else j.dims_are("qv", p.qv, {p.q.dim[0], rows_q(), heads(), head_dim_v()});
+    }
     for (const auto& [name, t] : lengths) {
       if (t->rank == 0) continue;
       const bool sums = t == &p.cu_seqlens_q || t == &p.cu_seqlens_k;

@@ -69,7 +69,7 @@ TEST_CASE("served: random calls on every row for them", "[served]") {
 
 TEST_CASE("served: random calls", "[served]") {
   gpu();
-  for (int n = 0; n < 200; ++n) run(random_served(seed_for(n), {.budget = 1e8}));
+  for (int n = 0; n < 200; ++n) run(random_served(seed_for(n), {.budget = 1e8, .wide = n % 5 == 4}));
 }
 
 // Few sequences and long caches, whose keys are split among multiprocessors; and many short ones.
@@ -132,12 +132,63 @@ TEST_CASE("served: lengths around the ends of tiles and blocks", "[served]") {
         }
 }
 
+// Heads over one latent cache: one tensor, or two with a second query; a few queries and a prompt, whose tiles are full
+// of heads and queries.
+TEST_CASE("served: latent attention", "[served][latent]") {
+  gpu();
+  int number = 16000;
+  for (const int64_t heads : {1, 16, 24, 64, 128})
+    for (const int64_t page_size : {0, 1, 16, 64})
+      for (const bool one_tensor : {false, true}) {
+        ServedProblem p;
+        p.seed = seed_for(number++);
+        tools::Random random(p.seed);
+        p.dtype = random.chance(0.5) ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
+        p.heads = heads, p.heads_kv = 1, p.head_dim = one_tensor ? 576 : 64, p.head_dim_v = 512;
+        p.has_qv = !one_tensor, p.v_in_k = one_tensor;
+        p.mask = number % 3 ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_WINDOW;
+        if (p.mask == FA3_MASK_WINDOW) p.window_left = int32_t(random.between(0, 300));
+        p.packed_q = true, p.has_sinks = number % 4 == 0, p.uses_k = true, p.page_size = page_size;
+        ServedProblem::Lengths lengths = {{1, 1}, {2, 63}, {3, 64}, {4, 65}, {1, 3000}, {0, 70}, {5, 0}, {70, 200}};
+        if (heads <= 24) lengths.push_back({600, 900});
+        make_room(p, lengths, p.seed);
+        run(p);
+      }
+  for (const int64_t keys : {20000, 60000}) {  // which are split among multiprocessors
+    ServedProblem p;
+    p.seed = seed_for(number++);
+    p.heads = 16, p.heads_kv = 1, p.head_dim = 576, p.head_dim_v = 512, p.v_in_k = true;
+    p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.packed_q = p.uses_k = true, p.page_size = 64;
+    make_room(p, {{1, keys}, {2, keys / 3}, {1, 100}}, p.seed);
+    run(p);
+  }
+}
+
+TEST_CASE("served: head dimensions above 256", "[served][latent]") {
+  gpu();
+  int number = 17000;
+  for (const auto& [d, dv] :
+       {std::pair{264, 264}, {384, 384}, {512, 512}, {512, 64}, {64, 512}, {256, 264}, {320, 256}})
+    for (const int64_t group : {1, 3, 8})
+      for (const bool packed_k : {false, true}) {
+        ServedProblem p;
+        p.seed = seed_for(number++);
+        p.dtype = number % 2 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16;
+        p.heads_kv = 2, p.heads = 2 * group, p.head_dim = d, p.head_dim_v = dv;
+        p.mask = number % 3 ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
+        p.packed_q = packed_k, p.packed_k = packed_k;
+        const ServedProblem::Lengths several = {{1, 700}, {300, 300}, {65, 130}, {7, 9}};
+        make_room(p, packed_k ? several : ServedProblem::Lengths(3, {130, 257}), p.seed);
+        run(p);
+      }
+}
+
 // Whatever stands in device memory, nothing outside of the tensors is touched.
 TEST_CASE("served: wrong numbers reach nothing outside of the tensors", "[served]") {
   gpu();
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
   for (int n = 0; n < 100; ++n) {
-    ServedCase made(random_served(seed_for(4000 + n), {.budget = 2e7}));
+    ServedCase made(random_served(seed_for(4000 + n), {.budget = 2e7, .wide = n % 5 == 4}));
     INFO(made.problem.describe());
     spoil_numbers(made.problem, seed_for(5000 + n));
     made.write_numbers();
@@ -148,7 +199,7 @@ TEST_CASE("served: wrong numbers reach nothing outside of the tensors", "[served
 TEST_CASE("served: wrong numbers of some sequences leave the others right", "[served]") {
   gpu();
   for (int n = 0; n < 60; ++n) {
-    ServedCase made(random_served(seed_for(6000 + n), {.budget = 2e7}));
+    ServedCase made(random_served(seed_for(6000 + n), {.budget = 2e7, .wide = n % 5 == 4}));
     INFO(made.problem.describe());
     INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
     const ServedExpected expected = expect(made);
@@ -164,7 +215,7 @@ TEST_CASE("served: wrong numbers of some sequences leave the others right", "[se
 TEST_CASE("served: a graph is replayed with other lengths", "[served]") {
   const tools::Stream& stream = gpu().stream;
   for (int n = 0; n < 40; ++n) {
-    const ServedProblem problem = random_served(seed_for(8000 + n), {.budget = 3e7});
+    const ServedProblem problem = random_served(seed_for(8000 + n), {.budget = 3e7, .wide = n % 5 == 4});
     const bool scheduled = n % 3 == 0;  // the schedule is made in the graph, too
     ServedCase first(problem);
     DeviceCase device(first);
@@ -195,7 +246,7 @@ TEST_CASE("served: a graph is replayed with other lengths", "[served]") {
 TEST_CASE("served: one schedule for several calls, also at the same time", "[served]") {
   const tools::Stream& stream = gpu().stream;
   for (int n = 0; n < 40; ++n) {
-    ServedProblem problem = random_served(seed_for(10000 + n), {.budget = 3e7});
+    ServedProblem problem = random_served(seed_for(10000 + n), {.budget = 3e7, .wide = n % 5 == 4});
     INFO(problem.describe());
     INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
     std::vector<ServedCase> layers;
@@ -228,7 +279,7 @@ TEST_CASE("served: bits of a sequence alone, in another batch and in chunks of i
   gpu();
   for (int n = 0; n < 60; ++n) {
     const uint64_t seed = seed_for(11000 + n);
-    ServedProblem problem = random_served(seed, {.budget = 5e7});
+    ServedProblem problem = random_served(seed, {.budget = 5e7, .wide = n % 5 == 4});
     if (problem.has_slopes) continue;  // not together with what follows
     problem.batch_invariant = true;
     ServedCase made(problem);
@@ -291,7 +342,7 @@ TEST_CASE("served: small selection", "[served][sanitizer]") {
   gpu();
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
   for (int n = 0; n < 12; ++n) {
-    ServedProblem p = random_served(seed_for(13000 + n), {.budget = 2e6});
+    ServedProblem p = random_served(seed_for(13000 + n), {.budget = 2e6, .wide = n % 4 == 3});
     p.guard = 0;
     run(p, 1);
     ServedCase spoiled(p);

@@ -66,13 +66,14 @@ const Change bad_shapes[] = {
 
     {"q.dim[3] (head_dim) is 0", invalid, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 0; }},
     {"q.dim[3] (head_dim) is 12", invalid, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 12; }},
-    {"q.dim[3] (head_dim) is 264", unsupported, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 264; }},
+    {"q.dim[3] (head_dim) is 584; the largest supported is 576", unsupported,
+     [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 584; }},
 
     {"v.dim[3] (head_dim_v) is 0", invalid, [](P& p) { p.v.dim[3] = p.o.dim[3] = 0; }},
     {"v.dim[3] (head_dim_v) is 20, must be a multiple of 8", invalid, [](P& p) { p.v.dim[3] = p.o.dim[3] = 20; }},
-    {"v.dim[3] (head_dim_v) is 264; the largest", unsupported, [](P& p) { p.v.dim[3] = p.o.dim[3] = 264; }},
-    {"q.dim[3] (head_dim) is 264", unsupported, [](P& p) { p.q.dim[3] = 264; }},  // not that k's must be as large
-    {"v.dim[3] (head_dim_v) is 264", unsupported, [](P& p) { p.v.dim[3] = 264; }},
+    {"v.dim[3] (head_dim_v) is 520; the largest", unsupported, [](P& p) { p.v.dim[3] = p.o.dim[3] = 520; }},
+    {"q.dim[3] (head_dim) is 584", unsupported, [](P& p) { p.q.dim[3] = 584; }},  // not that k's must be as large
+    {"v.dim[3] (head_dim_v) is 520", unsupported, [](P& p) { p.v.dim[3] = 520; }},
 
     {"q.stride[3] is 2, must be 1", invalid, [](P& p) { set_strides(p.q, {384, 128, 32, 2}); }},
     {"k.stride[3] is 0, must be 1: rows are loaded whole, none repeats one element", invalid,
@@ -552,7 +553,7 @@ TEST_CASE("the reference refuses what makes no sense on the host", "[arguments]"
       {"o.dtype is 77", invalid, [](P& p) { p.o.dtype = 77; }},
       {"o.dtype is e4m3, must be bf16 as q's", invalid, [](P& p) { p.o.dtype = FA3_DTYPE_E4M3; }},
       {"(head_dim) is 12", invalid, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 12; }},
-      {"(head_dim) is 264", unsupported, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 264; }},
+      {"(head_dim) is 584", unsupported, [](P& p) { p.q.dim[3] = p.k.dim[3] = p.v.dim[3] = p.o.dim[3] = 584; }},
       {"o.stride[3] is 0, must be > 0", invalid, [](P& p) { set_strides(p.o, {192, 64, 16, 0}); }},
       {"o.stride[1] is 48: elements of an output may overlap", invalid,
        [](P& p) { set_strides(p.o, {192, 48, 16, 1}); }},

@@ -224,7 +224,8 @@ TEST_CASE("every row that the library chooses has costs that rank it sensibly", 
     // that would be slow, in e4m3, where exponentials and additions take no less time than in 16 bits, five times. With
     // packed heads there may be one consumer, which waits for its own exponentials: four times. What scores are changed
     // by comes on top.
-    const double least = 2.0 * row.Br * row.Bc * (row.d + row.dv) / (8192.0 / row.element_bytes() * 1.98);
+    const int columns = row.d + row.dv + (row.has(Trait::qv) ? row.dv : 0);
+    const double least = 2.0 * row.Br * row.Bc * columns / (8192.0 / row.element_bytes() * 1.98);
     for (const Costs& c : {costs.together, costs.behind}) {
       const double most = (row.is_8bit() ? 5 : row.packs_heads() ? 4 : 3) * (row.transforms_scores() ? 1.4 : 1);
       CHECK((c.block > least && c.block < most * least));

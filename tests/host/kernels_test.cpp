@@ -96,9 +96,10 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
       const ForwardRow& v = *forward;
       CHECK(info.kind == FA3_KERNEL_FORWARD);
       check_tiled(v);
-      // A warpgroup for each 64 rows, or two that take turns at the keys, and a producer. Two warpgroups have registers
-      // enough; of more, the producer gives its to the consumers: as many as the machine has.
-      const int of_rows = v.has(Trait::shares_keys) ? 2 : 1;
+      // A warpgroup for each 64 rows, or two that take turns at the keys or have half of O's columns each, and a
+      // producer. Two warpgroups have registers enough; of more, the producer gives its to the consumers: as many as the
+      // machine has.
+      const int of_rows = v.has(Trait::shares_keys) || v.halves_columns() ? 2 : 1;
       const int warpgroups = of_rows * info.block_q / 64, producers = !v.has(Trait::no_producer);
       const int registers = info.producer_registers + warpgroups * info.consumer_registers;
       CHECK(info.threads == 128 * (warpgroups + producers));
@@ -229,7 +230,7 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     const int32_t mask = p.mask;
     for (int32_t wrong : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
       if ((wrong == FA3_MASK_NONE) == (mask == FA3_MASK_NONE) && !v.has(Trait::own_lengths)) continue;
-      if (v.transforms_scores()) continue;  // what makes the call served is still there
+      if (v.transforms_scores() || v.halves_columns()) continue;  // what makes the call served is still there
       p.mask = wrong, p.window_left = p.window_right = 0;
       refused(p, imaginary_for(v, shape_of(v)),
               v.has(Trait::own_lengths) ? "calls with lengths of their own, pages, windows, sinks, softcap, alib"
@@ -246,7 +247,7 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     if (mask == FA3_MASK_WINDOW) p.window_left = 5;
     const char* const names[] = {"bf16; q.dtype is fp16", "fp16; q.dtype is bf16", "e4m3; q.dtype is bf16"};
     refused(p, imaginary(shape_of(v), other), names[static_cast<int>(v.dtype)]);
-    if (v.d < 256) {
+    if (v.d < 256 && !v.has(Trait::qv)) {
       const int64_t larger = v.d + head_dim_unit(v);
       p = fitting(v, larger, v.dv);
       p.kernel = v.name;
@@ -338,7 +339,7 @@ TEST_CASE("rows with lengths of their own are causal ones with a window instead"
   };
   int served = 0, held = 0;
   for (const ForwardRow& v : forward_rows) {
-    if (!v.has(Trait::own_lengths) || v.widens()) continue;
+    if (!v.has(Trait::own_lengths) || v.widens() || v.halves_columns()) continue;
     INFO(v.name);
     const auto twin = std::find_if(forward_rows.begin(), forward_rows.end(), [&](const ForwardRow& other) {
       return other.causal() && !other.has(Trait::shares_keys) && is_same_tile(other, v);

@@ -29,6 +29,9 @@ inline fa3_forward_params imaginary_for(const ForwardRow& row, const Shape& shap
     const fa3_forward_params of_e4m3 = imaginary_e4m3(shape);
     p.k = of_e4m3.k, p.v = of_e4m3.v, p.k_scale = of_e4m3.k_scale, p.v_scale = of_e4m3.v_scale;
   }
+  if (row.has(Trait::qv))
+    p.qv = tensor(reinterpret_cast<void*>(uintptr_t{21} << 42), p.q.dtype,
+                  {shape.batch, shape.seqlen_q, shape.heads, shape.v_dim()});
   if (!e4m3) return p;
   if (!row.transposes_v())
     p.v = tensor(p.v.data, FA3_DTYPE_E4M3,

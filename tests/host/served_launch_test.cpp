@@ -354,6 +354,7 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
     if (row.widens()) change_keys_to_e4m3(p);
     if (row.has(Trait::softcap)) p.softcap = 30;
     if (row.has(Trait::alibi)) p.alibi_slopes = tensor(far_away(20), FA3_DTYPE_FP32, {3, p.q.dim[1]});
+    if (row.has(Trait::qv)) p.qv = tensor(far_away(27), p.q.dtype, {p.q.dim[0], p.q.dim[1], p.v.dim[2]});
     p.kernel = row.name;
     const Pair made = run(p);
     CHECK(made.forward.kernel == row.name);

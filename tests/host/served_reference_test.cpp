@@ -43,7 +43,8 @@ TEST_CASE("random served problems against the oracle", "[served]") {
   const uint64_t seed = tools::seed_of_run();
   INFO("repeat with FA3_TEST_SEED=" << seed);
   for (uint64_t n = 0; n < 400; ++n) {
-    ServedProblem p = random_served(tools::mix(seed, n), {5e5, 12, 32});
+    ServedProblem p = random_served(tools::mix(seed, n), {.budget = 5e5, .most_heads = 12, .most_head_dim = 32,
+                                                          .wide = n % 8 == 7});
     const bool exact = n % 3 != 0;
     if (exact) p.o_dtype = FA3_DTYPE_FP32;
     ServedCase made(p);

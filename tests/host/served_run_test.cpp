@@ -60,7 +60,7 @@ TEST_CASE("random served calls, with a schedule and without", "[served]") {
   const uint64_t seed = tools::seed_of_run();
   INFO("repeat with FA3_TEST_SEED=" << seed);
   for (uint64_t n = 0; n < 200; ++n) {
-    ServedProblem problem = random_served(tools::mix(seed, n), {5e5, 40, 256});
+    ServedProblem problem = random_served(tools::mix(seed, n), {.budget = 5e5, .most_heads = 40, .wide = n % 5 == 4});
     INFO(n << ": " << problem.describe());
     ServedCase made(problem);
     CHECK(run(made, expect(made), n % 2) == "");

@@ -63,7 +63,8 @@ std::vector<size_t> ends_of(const fa3_forward_params&) {
                   offsetof(P, max_seqlen_q), offsetof(P, max_seqlen_k), offsetof(P, sinks), offsetof(P, cu_seqlens_q),
                   offsetof(P, cu_seqlens_k), offsetof(P, seqused_q), offsetof(P, seqused_k), offsetof(P, leftpad_k),
                   offsetof(P, page_table), offsetof(P, cache_batch_idx), offsetof(P, schedule),
-                  offsetof(P, schedule_bytes), offsetof(P, softcap), offsetof(P, reserved), offsetof(P, alibi_slopes)});
+                  offsetof(P, schedule_bytes), offsetof(P, softcap), offsetof(P, reserved), offsetof(P, alibi_slopes),
+                  offsetof(P, qv)});
 }
 std::vector<size_t> ends_of(const fa3_backward_params&) {
   using P = fa3_backward_params;
@@ -166,12 +167,13 @@ TEST_CASE("a client older than lengths, windows and sinks has none of them", "[s
   CHECK(offsetof(P, schedule) == offsetof(P, sinks) + 8 * sizeof(fa3_tensor));
   CHECK(offsetof(P, softcap) == offsetof(P, schedule) + sizeof p.schedule + sizeof p.schedule_bytes);
   CHECK(offsetof(P, alibi_slopes) == offsetof(P, softcap) + sizeof p.softcap + sizeof p.reserved);
-  CHECK(sizeof p == offsetof(P, alibi_slopes) + sizeof p.alibi_slopes);
+  CHECK(offsetof(P, qv) == offsetof(P, alibi_slopes) + sizeof p.alibi_slopes);
+  CHECK(sizeof p == offsetof(P, qv) + sizeof p.qv);
   // What lies behind its struct is someone else's, and would be refused.
   const auto set = [&](size_t from) { std::memset(reinterpret_cast<char*>(&p) + from, 0x55, sizeof p - from); };
   for (const size_t size : {offsetof(P, window_left), offsetof(P, sinks), offsetof(P, cu_seqlens_q),
                             offsetof(P, page_table), offsetof(P, schedule), offsetof(P, softcap),
-                            offsetof(P, alibi_slopes)}) {
+                            offsetof(P, alibi_slopes), offsetof(P, qv)}) {
     INFO(size << " bytes");
     p = imaginary();
     set(size);

@@ -57,6 +57,10 @@ sys.modules["vllm"] = types.ModuleType("vllm")
 fa3.install("vllm.vllm_flash_attn")
 from vllm.vllm_flash_attn import flash_attn_varlen_func, get_scheduler_metadata, is_fa_version_supported
 assert is_fa_version_supported(3) and not is_fa_version_supported(4)
+fa3.install("flash_mla")
+from flash_mla import flash_mla_with_kvcache, get_mla_metadata
+from flash_mla.flash_mla_interface import flash_mla_with_kvcache as same
+assert same is flash_mla_with_kvcache is fa3.flash_mla.flash_mla_with_kvcache
 """)
     said, _ = program("""
 import torch, fa3
@@ -65,7 +69,7 @@ library.define("fwd(Tensor q) -> Tensor")
 fa3.install("flash_attn_interface")
 """, fails=True)  # fmt: skip
     assert "torch.ops.flash_attn_3 is there already" in said, said
-    text = "name is 'xformers', must be one of flash_attn_interface, flash_attn, vllm.vllm_flash_attn"
+    text = "name is 'xformers', must be one of flash_attn_interface, flash_attn, vllm.vllm_flash_attn, flash_mla"
     refused(ValueError, text, fa3.install, "xformers")
 
 
@@ -89,7 +93,9 @@ def ops(device):
     assert len(scratch) == 5 and all(torch.equal(x, y) for x, y in zip(gradients, direct))
     assert [x.stride() for x in gradients] == [x.stride() for x in (q, k, v)]
     refused(ValueError, "dk is None, must be given", torch.ops.flash_attn_3.bwd, dout, q, k, v, out, lse, gradients[0])
-    refused(NotImplementedError, "q_v is given", torch.ops.flash_attn_3.fwd, q, k, v, q_v=q)
+    o, lse, *_ = torch.ops.flash_attn_3.fwd(q, k, v, q_v=out)
+    expected = fa3.forward(q, k, v, qv=out, return_lse=True)
+    assert torch.allclose(o, expected[0]) and torch.allclose(lse, expected[1])
     sums_q, sums_k = (torch.tensor(x, dtype=torch.int32, device=device) for x in ((0, 2, 5), (0, 4, 9)))
     packed = [x[0].contiguous() for x in (q, k, v, dout)]
     lengths = {"cu_seqlens_q": sums_q, "cu_seqlens_k": sums_k, "max_seqlen_q": 3, "max_seqlen_k": 5}

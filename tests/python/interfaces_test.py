@@ -419,10 +419,14 @@ def signatures(device):
 def refusals(device):
     q, k = normal(device, 2, 5, 4, 16), normal(device, 2, 9, 2, 16)
     no = NotImplementedError
-    refused(no, "qv is given, which fa3 does not compute", three.flash_attn_func, q, k, k, qv=q)
+    refused(no, "softcap and qv cannot be had together", three.flash_attn_func, q, k, k, qv=q, softcap=1.0)
+    refused(no, "qv is given with attention_chunk and window_size", three.flash_attn_func, q, k, k, qv=q,
+            attention_chunk=4, window_size=(1, 0))  # fmt: skip
+    refused(no, "fa3.attention has no backward pass with qv", three.flash_attn_func, q.requires_grad_(), k, k, qv=q)
+    q = q.detach()
     refused(no, "dropout_p is 0.1: fa3 has no dropout", two.flash_attn_func, q, k, k, dropout_p=0.1)
     one = (q.flatten(0, 1), k.flatten(0, 1), k.flatten(0, 1), 5, ints(device, 0, 5, 10), 9, ints(device, 0, 9, 18))
-    for name in ("q_v", "output_scale", "mask_mod", "block_sparse_tensors", "dynamic_causal", "gather_kv_indices"):
+    for name in ("output_scale", "mask_mod", "block_sparse_tensors", "dynamic_causal", "gather_kv_indices"):
         refused(no, f"{name} is given", vllm.flash_attn_varlen_func, *one, **{name: q})
     refused(no, "cp_world_size is 2", vllm.flash_attn_varlen_func, *one, cp_world_size=2)
     refused(ValueError, "fa_version is 5, must be one of 2, 3, 4", vllm.flash_attn_varlen_func, *one, fa_version=5)

@@ -84,10 +84,10 @@ void add_scales(ServedCase& made) {
   }
 }
 
-// Fills q, k or v (0, 1, 2): so many rows of entries, of which those with a flag count.
+// Fills q, k, v or qv (0, 1, 2, 4): so many rows of entries, of which those with a flag count.
 void fill(ServedCase& made, int tensor, const std::vector<char>& counts) {
   const ServedProblem& p = made.problem;
-  const View& view = tensor == 0 ? made.q : tensor == 1 ? made.k : made.v;
+  const View& view = tensor == 0 ? made.q : tensor == 1 ? made.k : tensor == 2 ? made.v : made.qv;
   const std::vector<int64_t>& dim = view.layout.dim;
   std::vector<float> row(static_cast<size_t>(dim[3]));
   const uint64_t seed = tools::mix(p.seed, uint64_t(tensor));
@@ -95,7 +95,7 @@ void fill(ServedCase& made, int tensor, const std::vector<char>& counts) {
     if (!counts[n]) continue;
     for (int64_t h = 0; h < dim[2]; ++h) {
       const int64_t index[] = {int64_t(n) / dim[1], int64_t(n) % dim[1], h, 0};
-      tools::normal(seed, (uint64_t(n) * uint64_t(dim[2]) + uint64_t(h)) * 256, row.data(), row.size());
+      tools::normal(seed, (uint64_t(n) * uint64_t(dim[2]) + uint64_t(h)) * 1024, row.data(), row.size());
       for (size_t c = 0; c < row.size() && tensor == 1; ++c) row[c] += p.key_mean(h, int64_t(c));
       view.write_row(made.images, view.layout.position(index), row,
                      view.dtype == FA3_DTYPE_E4M3 ? usual_scale : 1);
@@ -113,7 +113,9 @@ ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
   };
   q = place(p.q, p.dtype, entries_q, p.rows_q, p.heads, p.head_dim);
   k = place(p.k, p.key_dtype(), p.entries_k, p.rows_k, p.heads_kv, p.head_dim);
-  v = place(p.v, p.key_dtype(), p.entries_k, p.rows_k, p.heads_kv, p.head_dim_v);
+  if (p.v_in_k) v = k, v.layout.dim[3] = p.head_dim_v;
+  else v = place(p.v, p.key_dtype(), p.entries_k, p.rows_k, p.heads_kv, p.head_dim_v);
+  if (p.has_qv) qv = place(p.o, p.dtype, entries_q, p.rows_q, p.heads, p.head_dim_v);
   o = place(p.o, p.output_dtype(), entries_q, p.rows_q, p.heads, p.head_dim_v);
   if (p.want_lse)
     lse = add_view(images, lay_out_lse(p.lse, entries_q, p.heads, p.rows_q), FA3_DTYPE_FP32,
@@ -151,7 +153,9 @@ ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
       counts_k[size_t(at.entry * p.rows_k + at.row)] = true;
     }
   }
-  fill(*this, 0, counts_q), fill(*this, 1, counts_k), fill(*this, 2, counts_k);
+  fill(*this, 0, counts_q), fill(*this, 1, counts_k);
+  if (!p.v_in_k) fill(*this, 2, counts_k);
+  if (p.has_qv) fill(*this, 4, counts_q);
   if (p.has_e4m3_keys()) add_scales(*this);
 }
 
@@ -207,6 +211,7 @@ fa3_forward_params ServedCase::params(const std::vector<void*>& bases) const {
   params.q = tensor(q, p.packed_q), params.o = tensor(o, p.packed_q);
   params.k = tensor(k, p.packed_k), params.v = tensor(v, p.packed_k);
   if (p.want_lse) params.lse = tensor(lse, p.packed_q);
+  if (p.has_qv) params.qv = tensor(qv, p.packed_q);
   const std::pair<fa3_tensor*, const View*> optional[] = {
       {&params.alibi_slopes, &slopes},
       {&params.sinks, &sinks},           {&params.cu_seqlens_q, &cu_q}, {&params.cu_seqlens_k, &cu_k},
@@ -247,8 +252,11 @@ void ServedCase::copy_inputs(const ServedCase& from, int64_t b, int64_t first_qu
                 source.data<unsigned char>(from.images) + width * position, size_t(width * to.layout.dim[3]));
   };
   for (int64_t i = 0; i < mine.queries; ++i)
-    for (int64_t h = 0; h < p.heads; ++h)
+    for (int64_t h = 0; h < p.heads; ++h) {
       copy(q, query_position(q, mine, i, h), from.q, from.query_position(from.q, theirs, first_query + i, h));
+      if (p.has_qv)
+        copy(qv, query_position(qv, mine, i, h), from.qv, from.query_position(from.qv, theirs, first_query + i, h));
+    }
   const ServedProblem::Range near = p.keys_near(mine);
   for (int64_t j = near.begin; j < near.end; ++j)
     for (int64_t h = 0; h < p.heads_kv; ++h) {

@@ -16,6 +16,7 @@ struct ServedCase {
   ServedProblem problem;
   std::vector<Image> images;
   View q, k, v, o, lse, sinks, slopes;
+  View qv;                                                                  // without an image where absent
   View cu_q, cu_k, used_q, used_k, leftpad_k, page_table, cache_batch_idx;  // without an image where absent
   View q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;              // of e4m3, likewise
 

@@ -13,7 +13,8 @@ namespace fa3::test {
 
 namespace {
 
-// Keys of one head, as far as rows may look at them: K with keys side by side, V row by row.
+// Keys of one head, as far as rows may look at them: K with keys side by side, and with a second query V's columns
+// behind K's; V row by row.
 struct HeadKeys {
   ServedProblem::Range range;
   std::vector<float> k, v;
@@ -24,13 +25,15 @@ struct HeadKeys {
 HeadKeys read_keys(const ServedCase& made, const ServedSequence& s, ServedProblem::Range range, int64_t head_kv) {
   const ServedProblem& p = made.problem;
   HeadKeys keys{range, {}, {}};
-  keys.k.resize(size_t(keys.count() * p.head_dim)), keys.v.resize(size_t(keys.count() * p.head_dim_v));
+  keys.k.resize(size_t(keys.count() * p.score_columns())), keys.v.resize(size_t(keys.count() * p.head_dim_v));
   for (int64_t j = 0; j < keys.count(); ++j) {
     const int64_t k = made.key_position(made.k, s, range.begin + j, head_kv);
     const int64_t v = made.key_position(made.v, s, range.begin + j, head_kv);
     for (int64_t c = 0; c < p.head_dim; ++c) keys.k[size_t(c * keys.count() + j)] = made.k.read(made.images, k + c);
     for (int64_t c = 0; c < p.head_dim_v; ++c)
       keys.v[size_t(j * p.head_dim_v + c)] = made.v.read(made.images, v + c);
+    for (int64_t c = p.head_dim; c < p.score_columns(); ++c)
+      keys.k[size_t(c * keys.count() + j)] = keys.v[size_t(j * p.head_dim_v + c - p.head_dim)];
   }
   return keys;
 }
@@ -84,7 +87,7 @@ RowResult attend(const ServedProblem& p, const ServedRow& at, const RowInput& ro
   std::fill_n(o, p.head_dim_v, 0.0f);
   if (seen.empty()) return {row.sink};
   std::vector<Number> s(size_t(keys.count())), sums(size_t(p.head_dim_v));
-  for (int64_t c = 0; c < p.head_dim; ++c)
+  for (int64_t c = 0; c < p.score_columns(); ++c)
     add(Number(row.q[size_t(c)]), &keys.k[size_t(c * keys.count())], keys.count(), s.data());
   Number largest = -INFINITY, sum = 0;
   for (const int64_t j : seen) {
@@ -156,6 +159,8 @@ RowInput read_row(const ServedCase& made, const ServedRow& at, const HeadKeys& k
   const int64_t first = made.query_position(made.q, s, query, head), head_kv = head / p.group();
   RowInput row;
   for (int64_t c = 0; c < p.head_dim; ++c) row.q.push_back(made.q.read(made.images, first + c));
+  for (int64_t c = 0; c < p.head_dim_v && p.has_qv; ++c)
+    row.q.push_back(made.qv.read(made.images, made.query_position(made.qv, s, query, head) + c));
   for (int64_t j = keys.range.begin; j < keys.range.end; ++j)
     if (p.sees(s, query, j)) row.seen.push_back(j - keys.range.begin);
   row.score_scale = p.scale() * double(made.scale_of(made.q_scale, s.number, head)) *
@@ -281,7 +286,7 @@ std::string verify(const ServedCase& made, const ServedExpected& expected) {
   if (std::string bad = check_written(made); !bad.empty()) return bad;
   const Output ours = gather(made, expected.rows);
   if (std::string bad = check_numbers(made, expected, ours); !bad.empty()) return bad;
-  const Terms terms{p.dtype, p.output_dtype(), p.head_dim, false, p.softcap > 0 || p.has_slopes};
+  const Terms terms{p.dtype, p.output_dtype(), p.score_columns(), false, p.softcap > 0 || p.has_slopes};
   const auto judge_rows = [&](size_t first, size_t last) {
     const auto of = [&](const Output& all) { return slice(all, first, last, size_t(p.head_dim_v)); };
     return judge(of(ours), {of(expected.numbers.reference), of(expected.numbers.plain)}, terms);

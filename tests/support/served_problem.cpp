@@ -40,7 +40,9 @@ int64_t sum(const ServedProblem::Lengths& lengths, size_t which) {
 
 }  // namespace
 
-double ServedProblem::scale() const { return softmax_scale != 0 ? softmax_scale : 1 / std::sqrt(double(head_dim)); }
+double ServedProblem::scale() const {
+  return softmax_scale != 0 ? softmax_scale : 1 / std::sqrt(double(score_columns()));
+}
 
 int64_t ServedProblem::most_keys() const {
   const int64_t rows = page_size ? pages_each * page_size : rows_k;
@@ -115,6 +117,8 @@ std::string ServedProblem::describe() const {
   if (e4m3_keys)
     result += std::string(" over e4m3, scales of ") + (k_scales == Scales::head ? "heads" : "the tensor") + " and " +
               (v_scales == Scales::head ? "heads" : "the tensor");
+  if (has_qv) result += " qv";
+  if (v_in_k) result += " v-in-k";
   if (kernel) result += std::string(" kernel=") + kernel;
   result += " seed=" + std::to_string(seed) + " (queries, keys):";
   for (int64_t b = 0; b < std::min<int64_t>(batch, 24); ++b) {
@@ -338,6 +342,20 @@ void choose_transform(ServedProblem& p, Random& random, const ForwardRow* row) {
   if (p.mask == FA3_MASK_CHUNK) p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.window_left = p.window_right = 0;
 }
 
+// Head dimensions above 256; V a part of K, or a second query.
+void choose_wide(ServedProblem& p, Random& random) {
+  if (p.is_e4m3()) p.dtype = FA3_DTYPE_BF16;
+  p.head_dim_v = random.chance(0.5) ? 512 : 8 * random.between(1, 64);
+  switch (random.between(0, 2)) {
+    case 0: p.has_qv = true, p.head_dim = random.chance(0.5) ? 64 : 8 * random.between(1, 8); break;
+    case 1:
+      p.v_in_k = true, p.head_dim_v = std::max<int64_t>(p.head_dim_v, 256);
+      p.head_dim = p.head_dim_v + (random.chance(0.5) ? 64 : 8 * random.between(1, 8));
+      break;
+    default: p.head_dim = 8 * random.between(p.head_dim_v > 256 ? 1 : 33, 64);
+  }
+}
+
 // What goes with e4m3.
 void choose_scales(ServedProblem& p, Random& random) {
   p.o_dtype = random.pick({FA3_DTYPE_BF16, FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
@@ -352,11 +370,11 @@ void choose_key_scales(ServedProblem& p, Random& random) {
 
 // The work of the references, and rows in memory.
 double work(const ServedProblem& p, const std::array<int64_t, 2>& pair) {
-  return double(pair[0]) * double(pair[1]) * double(p.heads * std::max(p.head_dim, p.head_dim_v));
+  return double(pair[0]) * double(pair[1]) * double(p.heads * std::max(p.score_columns(), p.head_dim_v));
 }
 double elements_q(const ServedProblem& p, const ServedProblem::Lengths& lengths) {
   const int64_t rows = p.packed_q ? sum(lengths, 0) : int64_t(lengths.size()) * longest(lengths, 0);
-  return double(rows) * double(p.heads * (p.head_dim + p.head_dim_v));
+  return double(rows) * double(p.heads * (p.score_columns() + p.head_dim_v));
 }
 double elements_k(const ServedProblem& p, const ServedProblem::Lengths& lengths) {
   int64_t rows = p.packed_k ? sum(lengths, 1) : int64_t(lengths.size()) * longest(lengths, 1);
@@ -418,7 +436,7 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   p.seed = seed;
   p.dtype = random.pick({FA3_DTYPE_BF16, FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
   if (limits.row) p.dtype = dtype_of(*limits.row);
-  p.e4m3_keys = limits.row ? limits.row->widens() : !p.is_e4m3() && random.chance(0.2);
+  p.e4m3_keys = limits.row ? limits.row->widens() : !limits.wide && !p.is_e4m3() && random.chance(0.2);
   const int64_t unit = p.has_e4m3_keys() ? 16 : 8;
   choose_mask(p, random);
   choose_tensors(p, random);
@@ -435,13 +453,18 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
     p.kernel = limits.row->name;
     p.head_dim = random.chance(0.5) ? limits.row->d : unit * random.between(1, limits.row->d / unit);
     p.head_dim_v = random.chance(0.5) ? limits.row->dv : unit * random.between(1, limits.row->dv / unit);
+    p.has_qv = limits.row->has(Trait::qv);
+    if (p.has_qv && p.head_dim_v >= 256 && random.chance(0.5))  // as one tensor
+      p.has_qv = false, p.v_in_k = true, p.head_dim += p.head_dim_v;
   }
-  if (random.chance(0.3)) p.softmax_scale = float((0.3 + 1.7 * random.uniform()) / std::sqrt(double(p.head_dim)));
+  if (limits.wide) choose_wide(p, random);
+  if (random.chance(0.3))
+    p.softmax_scale = float((0.3 + 1.7 * random.uniform()) / std::sqrt(double(p.score_columns())));
   p.want_lse = !random.chance(0.2);
   p.batch_invariant = random.chance(0.15);
   if (p.is_e4m3()) choose_scales(p, random);
   if (p.e4m3_keys) choose_key_scales(p, random);
-  choose_transform(p, random, limits.row);
+  if (!limits.wide) choose_transform(p, random, limits.row);
   p.q = random_storage(random, false), p.o = random_storage(random, false), p.lse = random_storage(random, false);
   p.k = random_storage(random, true), p.v = random_storage(random, true);
   for (Storage* s : {&p.q, &p.k, &p.v, &p.o, &p.lse}) s->share_batch = false, s->pad_s %= p.page_size ? 4 : 50;

@@ -53,6 +53,8 @@ struct ServedProblem {
   bool centered_k = false;                       // FA3_FLAG_CENTERED_K, of the backward pass
   float k_mean = 0;                              // a channel of keys has this or its negative for a mean
   bool has_slopes = false, slopes_each = false;  // of ALiBi: for the heads, or for those of each sequence
+  bool has_qv = false;  // a second query, of V's columns
+  bool v_in_k = false;  // V is the first columns of K
   bool shares_keys = true;  // sequences may have pages, or cache entries, together
 
   // Rows of a packed tensor, or of each of its entries: batch entries, cache entries or pages.
@@ -76,6 +78,7 @@ struct ServedProblem {
   fa3_dtype weight_dtype() const { return e4m3_keys ? FA3_DTYPE_FP16 : dtype; }
   fa3_dtype output_dtype() const { return o_dtype == FA3_DTYPE_NONE ? dtype : o_dtype; }
   int64_t group() const { return heads / heads_kv; }
+  int64_t score_columns() const { return head_dim + (has_qv ? head_dim_v : 0); }
   double scale() const;
   // The most keys that the tensors have room for in a sequence.
   int64_t most_keys() const;
@@ -114,6 +117,7 @@ struct ServedProblem {
 struct ServedLimits {
   double budget = 1.5e8;
   int64_t most_heads = 1000, most_head_dim = 256;
+  bool wide = false;                 // head dimensions above 256, or a second query, in 16 bits
   const ForwardRow* row = nullptr;  // that the problem names; dtype and head dimensions are for it
 };
 ServedProblem random_served(uint64_t seed, const ServedLimits& limits = {});

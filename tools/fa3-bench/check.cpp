@@ -20,7 +20,8 @@ static std::string check_row(const Point& p, const HostTensors& t, const Place& 
   }
   for (int64_t j = 0; j < n; ++j) {
     const double e = std::exp(s[size_t(j)] - m);
-    const Vector v = read_row(p, t.v, value_at(p, key(j)), p.v_dim());
+    const Vector v = p.v_in_k() ? read_row(p, t.k, key_at(p, key(j)), p.v_dim())
+                                : read_row(p, t.v, value_at(p, key(j)), p.v_dim());
     l += e;
     for (size_t c = 0; c < v.size(); ++c) {
       expected[c] += e * v[c];

@@ -221,7 +221,14 @@ Plans show_plans(const std::vector<Point>& points, const Card& card, bool pieces
            "4 tiles or more for each multiprocessor the first, whatever is predicted. parts: of one tile, at most.\n",
            card.multiprocessors, card.memory_bytes_per_us / 1e6), 0};
   plans.text += "A kernel that takes V as tiles comes last, where a pass that makes them goes before it.\n";
-  for (const Point& point : points) plans.refused += !add_plan(point, card, pieces, plans.text);
+  for (const Point& p : points) {
+    // Above 256 the device plans sequences of one length, too.
+    const bool is_wide = p.head_dim > 256 || p.v_dim() > 256;
+    const SequenceLengths alike{std::vector(size_t(p.batch), p.seqlen), std::vector(size_t(p.batch), p.seqlen_k)};
+    const bool made = is_wide ? add_plan(p, alike, card.multiprocessors, pieces, plans.text)
+                              : add_plan(p, card, pieces, plans.text);
+    plans.refused += !made;
+  }
   return plans;
 }
 

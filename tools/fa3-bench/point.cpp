@@ -75,6 +75,7 @@ fa3_forward_params Point::params(void* q, void* k, void* v_data, void* o, void* 
   params.q = queries.tensor(q, dtype);
   params.k = keys.tensor(k, dtype);
   params.v = values.tensor(v_data, dtype);
+  if (v_in_k()) params.v = params.k, params.v.dim[3] = v_dim();
   params.o = Layout::packed({batch, seqlen, heads, v_dim()}).tensor(o, o_dtype());
   params.lse = Layout::packed({batch, heads, seqlen}).tensor(lse, FA3_DTYPE_FP32);
   params.mask = causal ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;

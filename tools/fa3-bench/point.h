@@ -43,9 +43,11 @@ struct Point {
   // and of two of the five.
   double flop() const;
   int64_t v_dim() const { return head_dim_v == 0 ? head_dim : head_dim_v; }
+  // Is V the first columns of K, as in caches of multi-head latent attention?
+  bool v_in_k() const { return head_dim > 512; }
   int64_t q_elements() const { return batch * seqlen * heads * head_dim; }
   int64_t k_elements() const { return batch * seqlen_k * kv_heads * head_dim; }
-  int64_t v_elements() const { return batch * seqlen_k * kv_heads * v_dim(); }
+  int64_t v_elements() const { return v_in_k() ? 0 : batch * seqlen_k * kv_heads * v_dim(); }
   int64_t o_elements() const { return batch * seqlen * heads * v_dim(); }
   int64_t lse_elements() const { return batch * heads * seqlen; }
   int64_t v_groups() const { return (seqlen_k + v_tile_keys - 1) / v_tile_keys; }

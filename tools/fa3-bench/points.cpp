@@ -77,6 +77,23 @@ static std::vector<Point> decoding() {
   return points;
 }
 
+// Latent caches: one query, or two, of the heads that share a cache, and a prompt's.
+static std::vector<Point> latent() {
+  std::vector<Point> points;
+  const auto add = [&](int64_t heads, int64_t batch, int64_t queries, int64_t keys) {
+    points.push_back({FA3_DTYPE_BF16, 576, queries > 1, batch, queries, keys, heads, 1, {}});
+    points.back().head_dim_v = 512;
+  };
+  for (const int64_t heads : {16, 32, 64, 128}) {
+    for (const int64_t keys : {8192, 32768}) add(heads, 1, 1, keys);
+    for (const int64_t batch : {16, 64, 128}) add(heads, batch, 1, 8192);
+    add(heads, 128, 1, 1024);
+    add(heads, 64, 2, 4096);
+  }
+  add(16, 1, 4096, 4096);
+  return points;
+}
+
 const std::vector<PointSet>& point_sets() {
   static const std::vector<PointSet> sets = [] {
     const auto bf16 = [](int64_t d, bool causal, int64_t batch, int64_t seqlen, int64_t heads, int64_t kv_heads) {
@@ -119,6 +136,7 @@ const std::vector<PointSet>& point_sets() {
         {"unequal", "head dimensions of V that are not those of Q and K", unequal},
         {"short", "16 to 577 tokens, most of them in large batches", short_sequences()},
         {"decode", "1 and 4 queries on caches of 2048 to 131072 keys", decoding()},
+        {"mla", "1 and 2 queries on latent caches of 1024 to 32768 keys, and a prompt; head_dim 576 and 512", latent()},
         {"table2", "the point of the paper's ablations", {table2}}};
   }();
   return sets;

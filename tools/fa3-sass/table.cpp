@@ -102,6 +102,8 @@ int tma_loads(const fa3::ForwardRow& row) {
   const int v = 2 * (row.takes_v_tiles() ? 1 : row.widens() ? row.landed_slabs() : row.v_slabs());
   const int lanes = row.lands_v() ? 32 : 64;
   const int boxes = row.has(fa3::Trait::own_lengths) ? (row.Bc + lanes - 1) / lanes : 0;
+  // With halves of O's columns no V comes behind the loop; a second tensor of Q comes in a loop.
+  if (row.halves_columns()) return boxes * (k + v) + row.slabs() + row.has(fa3::Trait::qv);
   return (boxes ? boxes * (k + 2 * v) : k + v) + row.slabs() + row.is_8bit();
 }
 // And the stores of O, by slabs. With own lengths the last rows of a sequence leave in boxes of few rows.
@@ -206,8 +208,8 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
   const auto value = [&](int number) { return value_of(figure, number); };
   const auto text = [&](std::string words) { return text_of(figure, std::move(words)); };
   // PV is done for all columns at once, but for sums on two levels at large head dimensions.
-  const int pv_columns = row.has(fa3::Trait::two_level) ? row.sum_columns() : row.dv;
-  const int pv_parts = row.dv / pv_columns;
+  const int pv_columns = row.has(fa3::Trait::two_level) ? row.sum_columns() : row.o_columns();
+  const int pv_parts = row.o_columns() / pv_columns;
   const bool speculative = row.has(fa3::Trait::speculative);
   if (figure == "accumulators")  // a predicate says whether PV begins a piece; each of several parts begins anew
     return text(std::string("PV ") + (!speculative   ? "adds"
@@ -224,16 +226,18 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
     // O by alpha, the sums of two rows, and what rounding has added to them, of which there is none before the main
     // loop; there also P by alpha, and the sums of two rows in it.
     if (figure == "most_multiplies" && !row.is_8bit() && !row.transforms_scores())
-      return value(row.dv / 2 + 2 + (scope == "hot" ? row.Bc / 2 + 3 : row.bounded_left()));
+      return value(row.o_columns() / 2 + 2 + (scope == "hot" ? row.Bc / 2 + 3 : row.bounded_left()));
     if (figure == "mbarrier_waits") return value(waits);
-    if (figure == "arrives") return value(fences + pv_parts - 1);
+    // With halves of O's columns PV is waited for before the next QK is issued, each behind a fence.
+    if (figure == "arrives") return value(fences + pv_parts - 1 + row.halves_columns());
     // K is given back while PV is in flight, V behind it; or both behind it.
     if (figure == "releases") return text(waits == 2 ? "1 0" : "0");
     if (figure == "parities") return text(waits == 2 ? "0 0" : "0");
   }
   const int depth = 32 / row.element_bytes();       // k of one WGMMA
   const int scores = 64 * row.Bc / 128;             // of a block, per thread
-  const int steps = row.d / depth, from_registers = row.has(fa3::Trait::q_in_registers) ? steps / 2 : 0;
+  const int columns = row.d + (row.has(fa3::Trait::qv) ? row.dv : 0);  // of a score's product
+  const int steps = columns / depth, from_registers = row.has(fa3::Trait::q_in_registers) ? steps / 2 : 0;
   if (figure == "gemms")
     return text((from_registers ? wgmmas("QK", from_registers, row.Bc, depth, "RS") + ", " : "") +
                 wgmmas("QK", steps - from_registers, row.Bc, depth, "SS") + ", " +

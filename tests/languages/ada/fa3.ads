@@ -105,6 +105,8 @@ package Fa3 is
       Softcap         : C.C_float := 0.0;
       Reserved        : Interfaces.Integer_32 := 0;
       Alibi_Slopes    : Tensor;
+      --  A second query.
+      Qv              : Tensor;
    end record with Convention => C;
 
    --  Gradients of the forward pass.

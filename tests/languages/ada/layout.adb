@@ -84,6 +84,7 @@ begin
    Field ("fa3_forward_params reserved", A_Forward_Params.Reserved'Position, A_Forward_Params.Reserved'Size);
    Field ("fa3_forward_params alibi_slopes",
           A_Forward_Params.Alibi_Slopes'Position, A_Forward_Params.Alibi_Slopes'Size);
+   Field ("fa3_forward_params qv", A_Forward_Params.Qv'Position, A_Forward_Params.Qv'Size);
 
    Struct ("fa3_backward_params", Fa3.Backward_Params'Size);
    Field ("fa3_backward_params struct_size",

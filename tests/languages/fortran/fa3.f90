@@ -61,6 +61,7 @@ module fa3
     real(c_float) :: softcap = 0
     integer(c_int32_t) :: reserved = 0
     type(fa3_tensor) :: alibi_slopes
+    type(fa3_tensor) :: qv
   end type
 
   !> Gradients of the forward pass. Fields from window_left on are for windows, sinks and lengths.

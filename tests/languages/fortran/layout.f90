@@ -60,6 +60,7 @@ contains
     call field('softcap', c_loc(forward%softcap), c_sizeof(forward%softcap))
     call field('reserved', c_loc(forward%reserved), c_sizeof(forward%reserved))
     call field('alibi_slopes', c_loc(forward%alibi_slopes), c_sizeof(forward%alibi_slopes))
+    call field('qv', c_loc(forward%qv), c_sizeof(forward%qv))
 
     call begin('fa3_backward_params', c_loc(backward), c_sizeof(backward))
     call field('struct_size', c_loc(backward%struct_size), c_sizeof(backward%struct_size))

@@ -78,7 +78,7 @@ public final class Fa3 {
       tensors("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table",
           "cache_batch_idx"),
       ADDRESS.withName("schedule"), JAVA_LONG.withName("schedule_bytes"), JAVA_FLOAT.withName("softcap"),
-      JAVA_INT.withName("reserved"), tensors("alibi_slopes"));
+      JAVA_INT.withName("reserved"), tensors("alibi_slopes", "qv"));
 
   public static final StructLayout BACKWARD_PARAMS = struct("fa3_backward_params",
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"),

@@ -69,6 +69,7 @@ typedef struct fa3_forward_params {
   float softcap;
   int32_t reserved;
   fa3_tensor alibi_slopes;
+  fa3_tensor qv;
 } fa3_forward_params;
 
 enum fa3_forward_flags {

@@ -6,7 +6,7 @@ local structs = {
   fa3_tensor = "data dtype rank dim stride",
   fa3_forward_params = "struct_size flags q k v o lse mask softmax_scale kernel q_scale k_scale v_scale o_scale " ..
     "v_mean lse_offset window_left window_right max_seqlen_q max_seqlen_k sinks cu_seqlens_q cu_seqlens_k seqused_q " ..
-    "seqused_k leftpad_k page_table cache_batch_idx schedule schedule_bytes softcap reserved alibi_slopes",
+    "seqused_k leftpad_k page_table cache_batch_idx schedule schedule_bytes softcap reserved alibi_slopes qv",
   fa3_backward_params = "struct_size flags q k v o lse dout dq dk dv mask softmax_scale kernel dlse window_left " ..
     "window_right sinks dsinks cu_seqlens_q cu_seqlens_k seqused_q seqused_k max_seqlen_q max_seqlen_k softcap " ..
     "reserved alibi_slopes",

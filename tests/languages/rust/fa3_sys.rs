@@ -115,6 +115,7 @@ pub struct fa3_forward_params {
     pub softcap: f32,
     pub reserved: i32,
     pub alibi_slopes: fa3_tensor,
+    pub qv: fa3_tensor,
 }
 
 /// Gradients of the forward pass. Fields from `window_left` on are for windows, sinks and lengths.

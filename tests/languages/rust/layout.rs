@@ -23,7 +23,7 @@ pub fn print() {
             q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset,
             window_left, window_right, max_seqlen_q, max_seqlen_k, sinks,
             cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, page_table, cache_batch_idx,
-            schedule, schedule_bytes, softcap, reserved, alibi_slopes
+            schedule, schedule_bytes, softcap, reserved, alibi_slopes, qv
         }
         fa3_backward_params {
             struct_size, flags, q, k, v, o, lse, dout, dq, dk, dv, mask, softmax_scale, kernel, dlse,

@@ -19,6 +19,7 @@ struct Launched {
   ScaledForwardParams forward{};    // of rows without scales or a list its beginning
   ScaledPlannedForwardParams planned{};  // of those whose sequences have lengths of their own; scales as far as it has
   TransformedForwardParams transformed{};  // and of those that transform scores, zeros of others
+  LatentForwardParams latent{};            // and of those with a second query
   PlanLengthsPassParams lengths{};  // of the pass that plans for these
   EmptyRowsParams empty_rows{};     // of the one that writes rows without keys
   TileVParams tile_v{};             // of the one that makes V into tiles
@@ -51,6 +52,10 @@ struct Launched {
     } else if (kernel.transforms_scores()) {
       std::memcpy(static_cast<void*>(&transformed), params, parameter_bytes(kernel));
       static_cast<PlannedForwardParams&>(planned) = transformed;
+      static_cast<ForwardParams&>(forward) = planned;
+    } else if (kernel.has(Trait::qv)) {
+      std::memcpy(static_cast<void*>(&latent), params, parameter_bytes(kernel));
+      static_cast<PlannedForwardParams&>(planned) = latent;
       static_cast<ForwardParams&>(forward) = planned;
     } else if (kernel.has(Trait::own_lengths)) {
       std::memcpy(static_cast<void*>(&planned), params, parameter_bytes(kernel));

@@ -233,7 +233,8 @@ CUresult run_served(const Launched& launch) {
   const ScaledPlannedForwardParams& p = launch.planned;
   const ForwardRow& row = *launch.row->forward();
   const ServedTensors t{row.packs_heads() ? packed_tensor(p.q, p.visible.packing) : tensor(p.q), tensor(p.k),
-                                   tensor(p.v)};
+                        tensor(p.v),
+                        row.has(Trait::qv) ? packed_tensor(launch.latent.qv, p.visible.packing) : fa3_tensor{}};
   const auto is_with_rows = [&](const TensorMap& encoded, Map as, int rows) {
     as.box[1] = uint32_t(rows);
     const Map map = map_of(encoded);
@@ -252,6 +253,9 @@ CUresult run_served(const Launched& launch) {
       same = same && o.dim[i] == t.q.dim[i] && (o.dim[i] == 1 || o.stride[i] == strides[i]);
     for (int i = 0; 1 << i < o_box_rows; ++i) same = same && is_with_rows(p.o_rows[i], map_of(p.o), 1 << i);
   }
+  // The second query has q's rows, and V's columns.
+  for (int i = 0; i < 3 && row.has(Trait::qv); ++i) same = same && t.qv.dim[i] == t.q.dim[i];
+  if (row.has(Trait::qv)) same = same && t.qv.dim[3] == out.head_dim && map_of(launch.latent.qv).box[0] == 64;
   if (!same || t.q.dim[3] > row.d || out.head_dim > row.dv) return CUDA_ERROR_LAUNCH_FAILED;
   const Fault chosen = next_fault();
   if (chosen == Fault::nothing_done) return CUDA_SUCCESS;

@@ -63,10 +63,16 @@ void compute(const Launched& launch, const ServedTensors& t, const Planned& piec
   const Sequence& s = piece.sequence;
   const int64_t number = piece.sequence_number;
   const int64_t head_kv = head / int64_t{p.heads_per_kv}, row = s.q_row + query;
-  const Row q = row_at(t.q, s.q_batch, row, head);
-  const auto score = [&](const Row& k) {
+  const bool has_qv = launch.row->forward()->has(Trait::qv);
+  const Row q = row_at(t.q, s.q_batch, row, head), qv = has_qv ? row_at(t.qv, s.q_batch, row, head) : Row{};
+  const auto product = [](const Row& a, const Row& b) {
     double dot = 0;
-    for (size_t x = 0; x < q.size() && x < k.size(); ++x) dot += q[x] * k[x];
+    for (size_t x = 0; x < a.size() && x < b.size(); ++x) dot += a[x] * b[x];
+    return dot;
+  };
+  const auto score = [&](const Place& at) {
+    double dot = product(q, row_at(t.k, at.batch, at.row, head_kv));
+    if (has_qv) dot += product(qv, row_at(t.v, at.batch, at.row, head_kv));
     return dot * double(p.softmax_scale) * scale_at(scales.q, number, head) * scale_at(scales.k, number, head_kv);
   };
   const double offset = scales.lse_offset && !keys.none()
@@ -82,7 +88,7 @@ void compute(const Launched& launch, const ServedTensors& t, const Planned& piec
     // The piece's sequence may be a part of the call's.
     const int64_t behind = s.q_row + query - launch.transformed.transforms.alibi.q.end_of(piece.sequence_number);
     const double distance = std::abs(double(behind + s.seqlen_k - key));
-    scores.push_back(transformed(launch, score(row_at(t.k, at.batch, at.row, head_kv)), number, head, distance));
+    scores.push_back(transformed(launch, score(at), number, head, distance));
     most = std::isnan(scores.back()) ? scores.back() : std::max(most, scores.back());
   }
   const double of_sink = sink == -INFINITY ? 0 : std::exp(sink - most);

@@ -9,7 +9,7 @@ namespace fa3::test {
 
 // The tensors of the launch's maps, as (batch, rows, heads, head_dim); of pages (pages, rows of a page, ...).
 struct ServedTensors {
-  fa3_tensor q, k, v;
+  fa3_tensor q, k, v, qv;
 };
 // Fails if the pieces do not hold each block of each tile that has one of them, once, or if a part has no slot or
 // ticket of its own.

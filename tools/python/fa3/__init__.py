@@ -8,12 +8,12 @@ Tensors of torch on a CUDA device are worked on by the library's kernels, on tor
 tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow, also for float32. fa3.h is
 the manual. What the library refuses is InvalidArgument, a ValueError, or Unsupported, a NotImplementedError, with its
 message that names the argument; other failures are Fa3Error. Before a CUDA graph is captured call `preload`; what is
-captured reads lengths, page numbers and slots when it is replayed. fa3.flash_attn_interface, fa3.flash_attn and
-fa3.vllm_flash_attn have the functions of official FlashAttention-3, FlashAttention-2 and vLLM, with their signatures:
-`install` puts them in the places of those; fa3.distributed spreads tokens over GPUs. `load` names the library, or else
-FA3_LIBRARY of the environment; otherwise it is libfa3.so beside this file or its folder, or the loader's. The folder
-can be copied as it is. It needs Python 3.9 or newer, torch 2.4, transformers 5; in NumPy for bfloat16 ml_dtypes.
-"""
+captured reads lengths, page numbers and slots when it is replayed. fa3.flash_attn_interface, fa3.flash_attn,
+fa3.vllm_flash_attn and fa3.flash_mla have the functions of official FlashAttention-3, FlashAttention-2, vLLM and
+FlashMLA, with their signatures: `install` puts them in the places of those; fa3.distributed spreads tokens over GPUs.
+`load` names the library, or else FA3_LIBRARY of the environment; otherwise it is libfa3.so beside this file or its
+folder, or the loader's. The folder can be copied as it is. It needs Python 3.9 or newer, torch 2.4, transformers 5; in
+NumPy for bfloat16 ml_dtypes."""
 
 from __future__ import annotations
 
@@ -126,21 +126,21 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_s
 
     q: (batch, seqlen_q, heads, head_dim); k: (batch, seqlen_k, heads_kv, head_dim); v: (batch, seqlen_k, heads_kv,
     head_dim_v), all of one dtype. causal: query i sees key j if j <= i + seqlen_k - seqlen_q; "top_left": if j <= i.
-    softmax_scale: 1 / sqrt(head_dim) if None. deterministic: the backward pass gives the same bits each time, up to
-    10% slower, and more with few heads (also if torch.use_deterministic_algorithms is set). centered_k: the gradient of
-    q is more exact where channels of k have means, as those of trained models do, and the backward pass slower; it is
+    softmax_scale: 1 / sqrt(head_dim) if None. deterministic: the backward pass gives the same bits each time, up to 10%
+    slower, and more with few heads (also if torch.use_deterministic_algorithms is set). centered_k: the gradient of q
+    is more exact where channels of k have means, as those of trained models do, and the backward pass slower; it is
     refused with sinks, softcap and alibi_slopes, and with a gradient of lse. Under autocast q, k and v are cast to its
-    dtype. served: `forward`'s arguments for windows, chunks, sinks, packed lengths, caches and pages,
-    from window to batch_invariant, softcap and alibi_slopes. Sinks may have a gradient, too, alibi_slopes have none.
-    With page_table, leftpad_k and cache_batch_idx there is no backward pass, so where a tensor needs a gradient they
-    are a NotImplementedError that names them.
+    dtype. served: `forward`'s arguments for windows, chunks, sinks, packed lengths, caches and pages, from window to
+    batch_invariant, softcap, alibi_slopes and qv. Sinks may have a gradient, too, alibi_slopes have none. With
+    page_table, leftpad_k, cache_batch_idx, qv and head dimensions above 256 there is no backward pass, so where a
+    tensor needs a gradient they are a NotImplementedError that names them.
 
-    head_dim and head_dim_v are multiples of 8 up to 256; heads is a multiple of heads_kv; dtypes are bfloat16 and
-    float16, on the CPU float32, too. Any strides will do, as long as head_dim is contiguous, the others are multiples
-    of 16 bytes and data is aligned to 16 bytes (on the CPU any). For torch this, forward, backward, quantize, append
-    and combine are custom ops, so torch.compile takes them with fullgraph=True; they are registered when fa3 is
-    imported after torch, otherwise by the first call. Derivatives are there in reverse mode, also by torch.func.grad,
-    vjp, jacrev and vmap of them; those in forward mode, and of the other calls, are refused.
+    head_dim and head_dim_v are multiples of 8 up to 256, or more, as `forward` says; heads is a multiple of heads_kv;
+    dtypes are bfloat16 and float16, on the CPU float32, too. Any strides will do, as long as head_dim is contiguous,
+    the others are multiples of 16 bytes and data is aligned to 16 bytes (on the CPU any). For torch this, forward,
+    backward, quantize, append and combine are custom ops, so torch.compile takes them with fullgraph=True; they are
+    registered when fa3 is imported after torch, otherwise by the first call. Derivatives are there in reverse mode,
+    also by torch.func.grad, vjp, jacrev and vmap of them; those in forward mode, and of the other calls, are refused.
 
     Returns o: (batch, seqlen_q, heads, head_dim_v), of q's dtype; with return_lse (o, lse), lse: (batch, heads,
     seqlen_q) in float32, the natural logarithm of each row's sum of exponentials. Rows that see no key: 0 and -inf.
@@ -153,6 +153,7 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_s
     calls = _torch_ops(q) or _forward
     tensors = {name: x for name, x in named.items() if name in _forward.ALL_TENSORS}
     names = _backward.without_gradients(**tensors)
+    names += [wide] if (wide := _backward.too_wide(q, v)) else []
     if names and calls is not _forward:
         if any(calls.is_differentiated(x) for x in (q, k, v, *tensors.values())):
             raise NotImplementedError(
@@ -172,7 +173,8 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
             seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None, leftpad_k: Optional[Array] = None,
             page_table: Optional[Array] = None, cache_batch_idx: Optional[Array] = None,
             schedule: Optional[Array] = None, batch_invariant: bool = False, out: Optional[Array] = None,
-            softcap: Optional[float] = None, alibi_slopes: Optional[Array] = None):  # fmt: skip
+            softcap: Optional[float] = None, alibi_slopes: Optional[Array] = None,
+            qv: Optional[Array] = None):  # fmt: skip
     """`attention` with all that the forward pass can do: in FP8, by a kernel of one's choice, and on sequences that
     have lengths of their own, packed, in caches or in pages.
 
@@ -191,6 +193,12 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     Scores. softcap: a score s, softmax_scale included, becomes softcap * tanh(s / softcap) before it is masked; None or
     0 is none. alibi_slopes: (heads,) or (batch, heads) in float32, at least 0: query i's score for key j loses slope *
     abs(p - j), with p as above, behind the cap. alibi_slopes are not for FP8, chunk or batch_invariant.
+
+    Latent attention. head_dim up to 576 and head_dim_v up to 512, in 16 bits (on the CPU also float32). qv: (batch,
+    seqlen_q, heads, head_dim_v), or packed like q: scores are those of q and k plus those of qv and v, softmax_scale is
+    1 / sqrt(head_dim + head_dim_v) if None, and head_dim is up to 64. A cache in one tensor k, with v = k[...,
+    :head_dim_v] of it (up to 64 columns fewer), is the same call and as fast: MLA's decoding is forward(q, cache,
+    cache[..., :512], ...). Other head_dims above 256 end at 512. Neither with FP8, softcap and alibi_slopes.
 
     Lengths, all int32 on q's device, where they are read when the kernels run, never by the host:
       cu_seqlens_q    (batch + 1,): q is packed, (total_q, heads, head_dim), and sequence b has the rows cu_seqlens_q[b]
@@ -212,12 +220,13 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     then; errors call it o. No gradient flows through it.
 
     Rows of o and lse that belong to no sequence are not written: without out they hold anything; their gradients are
-    not read, and those of such rows of q, k and v are 0. There is no backward pass with FP8, page_table, leftpad_k and
-    cache_batch_idx. Errors name the argument: a ValueError for an int tensor of another dtype or device, and whatever
-    else contradicts fa3.h; a TypeError for a max_seqlen that is a tensor, as reading it would wait for the device; a
-    NotImplementedError for what cannot be had together: page_table with cu_seqlens_k, leftpad_k or cache_batch_idx,
-    cache_batch_idx with cu_seqlens_k, and what "Scores" names. Wrong numbers in lengths and tables are no errors:
-    nothing outside of the tensors is read or written, and results of the sequences that have them mean nothing."""
+    not read, and those of such rows of q, k and v are 0. There is no backward pass with FP8, page_table, leftpad_k,
+    cache_batch_idx, qv and head dimensions above 256. Errors name the argument: a ValueError for an int tensor of
+    another dtype or device, and whatever else contradicts fa3.h; a TypeError for a max_seqlen that is a tensor, as
+    reading it would wait for the device; a NotImplementedError for what cannot be had together: page_table with
+    cu_seqlens_k, leftpad_k or cache_batch_idx, cache_batch_idx with cu_seqlens_k, and what "Scores" names. Wrong
+    numbers in lengths and tables are no errors: nothing outside of the tensors is read or written, and results of the
+    sequences that have them mean nothing."""
     how, named = _resolved(
         {"causal": causal, "softmax_scale": softmax_scale, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
          "o_scale": o_scale, "v_mean": v_mean, "lse_offset": lse_offset, "two_level": two_level, "kernel": kernel,
@@ -225,7 +234,7 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
          "cu_seqlens_k": cu_seqlens_k, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k,
          "seqused_q": seqused_q, "seqused_k": seqused_k, "leftpad_k": leftpad_k, "page_table": page_table,
          "cache_batch_idx": cache_batch_idx, "schedule": schedule, "batch_invariant": batch_invariant, "out": out,
-         "softcap": softcap, "alibi_slopes": alibi_slopes},
+         "softcap": softcap, "alibi_slopes": alibi_slopes, "qv": qv},
         q, k, v
     )  # fmt: skip
     o, lse = (_torch_ops(q) or _forward).forward(q, k, v, *how, **named)

@@ -102,7 +102,7 @@ class ForwardParams(Params):
         + _tensors("sinks cu_seqlens_q cu_seqlens_k seqused_q seqused_k leftpad_k page_table cache_batch_idx")
         + [("schedule", ctypes.c_void_p), ("schedule_bytes", ctypes.c_size_t)]
         + [("softcap", ctypes.c_float), ("reserved", ctypes.c_int32)]
-        + _tensors("alibi_slopes")
+        + _tensors("alibi_slopes qv")
     )
 
 

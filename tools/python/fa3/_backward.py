@@ -7,12 +7,21 @@ from . import _abi, _arrays, _documents, _forward
 
 # What the backward pass has of _forward.TENSORS.
 TENSORS = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "alibi_slopes")
+COLUMNS = 256  # of q or v, at most
 FLAGS = _abi.FLAG_DETERMINISTIC | _abi.FLAG_CENTERED_K
 
 
 def without_gradients(**tensors):
     """Those names of `forward`'s tensors with which it has no backward pass."""
     return [name for name in tensors if name not in (*TENSORS, "schedule")]
+
+
+def too_wide(q, v):
+    """Which head dimension has no backward pass, and how large it is; or None."""
+    for name, x in (("q", q), ("v", v)):
+        if x.ndim and x.shape[-1] > COLUMNS:
+            return f"{name}.shape[-1] ({'head_dim' if name == 'q' else 'head_dim_v'}) {x.shape[-1]}, above {COLUMNS}"
+    return None
 
 
 def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=None, window=(0, 0),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from . import _backward, _forward, _torch, flash_attn_interface
-from ._interfaces import attend, refuse
+from ._interfaces import attend
 
 if hasattr(torch.ops.flash_attn_3, "fwd"):
     raise ImportError("torch.ops.flash_attn_3 is there already: another FlashAttention-3 was imported in this process")
@@ -54,7 +54,6 @@ def fwd(q, k, v, k_new=None, v_new=None, q_v=None, out=None, cu_seqlens_q=None, 
         k_descale=None, v_descale=None, softmax_scale=None, is_causal=False, window_size_left=-1, window_size_right=-1,
         attention_chunk=0, softcap=0.0, is_rotary_interleaved=False, scheduler_metadata=None, num_splits=0,
         pack_gqa=None, sm_margin=0):  # fmt: skip
-    refuse(q_v=q_v)
     if cu_seqlens_q is None:  # torch gives both, whatever there is
         max_seqlen_q = None
     if cu_seqlens_k is None:
@@ -67,7 +66,7 @@ def fwd(q, k, v, k_new=None, v_new=None, q_v=None, out=None, cu_seqlens_q=None, 
             rotary_cos=rotary_cos, rotary_sin=rotary_sin, rotary_seqlens=seqlens_rotary, q_descale=q_descale,
             k_descale=k_descale, v_descale=v_descale, softmax_scale=softmax_scale, causal=is_causal,
             window_size=(window_size_left, window_size_right), attention_chunk=attention_chunk, softcap=softcap,
-            rotary_interleaved=is_rotary_interleaved
+            rotary_interleaved=is_rotary_interleaved, qv=q_v
         )  # fmt: skip
     return o, lse, _none(q), _none(q)
 

@@ -9,7 +9,7 @@ from . import _abi, _arrays
 
 SCALES = ("q_scale", "k_scale", "v_scale", "o_scale", "v_mean", "lse_offset")
 INTEGERS = ("cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "leftpad_k", "page_table", "cache_batch_idx")
-TENSORS = (*INTEGERS, "sinks", "schedule", "alibi_slopes")
+TENSORS = (*INTEGERS, "sinks", "schedule", "alibi_slopes", "qv")
 MAXIMA = ("max_seqlen_q", "max_seqlen_k")
 ALL_TENSORS = (*SCALES, *TENSORS)
 # All arguments that `attention` takes for `forward`.

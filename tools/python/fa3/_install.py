@@ -11,6 +11,7 @@ PLACES = {
     "flash_attn_interface": ("flash_attn_interface", ()),
     "flash_attn": ("flash_attn", ("flash_attn_interface",)),
     "vllm.vllm_flash_attn": ("vllm_flash_attn", ("flash_attn_interface",)),
+    "flash_mla": ("flash_mla", ("flash_mla_interface",)),
 }
 
 
@@ -19,9 +20,9 @@ def install(name: str, *, replace: bool = False) -> types.ModuleType:
     `import flash_attn_interface`, for example, means fa3.
 
     name: "flash_attn_interface", official FlashAttention-3's (`fa3.flash_attn_interface`, and torch.ops.flash_attn_3);
-    "flash_attn", FlashAttention-2's (`fa3.flash_attn`); or "vllm.vllm_flash_attn" (`fa3.vllm_flash_attn`), before vLLM
-    imports it. If another module of that name is loaded already it is a RuntimeError, unless replace is set: who has
-    imported functions from it keeps those."""
+    "flash_attn", FlashAttention-2's (`fa3.flash_attn`); "vllm.vllm_flash_attn" (`fa3.vllm_flash_attn`), before vLLM
+    imports it; or "flash_mla", FlashMLA's decoding on dense caches (`fa3.flash_mla`). If another module of that name is
+    loaded already it is a RuntimeError, unless replace is set: who has imported functions from it keeps those."""
     if name not in PLACES:
         raise ValueError(f"name is {name!r}, must be one of {', '.join(PLACES)}")
     ours, inner = PLACES[name]

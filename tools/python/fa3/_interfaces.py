@@ -11,7 +11,8 @@ import fa3
 
 from . import _by_rows
 
-COLUMNS = 256  # of V, in one call
+COLUMNS = 256  # of V, in one call, so that it may have gradients
+WIDE_COLUMNS = 512  # where q has more than those, or there is qv
 FP8 = torch.float8_e4m3fn
 
 
@@ -32,7 +33,8 @@ def attend(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), a
            rotary_interleaved=True, out=None, **named):  # fmt: skip
     """(o, lse). named: those of `_computed`; q, k and v lie as in `fa3.forward`. k_new and v_new are written into the
     caches k and v first, behind seqused_k, which counts what stands there before."""
-    softmax_scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    if softmax_scale is None:
+        softmax_scale = (q.shape[-1] + (v.shape[-1] if named.get("qv") is not None else 0)) ** -0.5
     mask = _mask(causal, window_size, attention_chunk)
     rotary = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "rotary_interleaved": rotary_interleaved}
     new = {"k_new": k_new, "v_new": v_new, "cu_seqlens_k_new": cu_seqlens_k_new, "rotary_seqlens": rotary_seqlens}
@@ -55,12 +57,12 @@ def _side(x):
     return max(int(x), -1)
 
 
-def _padded(q, k, v, more, more_v, k_new, v_new, out, **named):
+def _padded(q, k, v, more, more_v, k_new, v_new, out, qv=None, **named):
     """With head dimensions that are no multiples of 8: on copies, in which zeros follow."""
     pad = lambda x, n: None if x is None else torch.nn.functional.pad(x, (0, n))
     keys, values = pad(k, more), pad(v, more_v)
     new = {"k_new": pad(k_new, more), "v_new": pad(v_new, more_v)}
-    o, lse = _with_new(pad(q, more), keys, values, out=None, **new, **named)
+    o, lse = _with_new(pad(q, more), keys, values, out=None, qv=pad(qv, more_v), **new, **named)
     if k_new is not None:
         k.copy_(keys[..., : k.shape[-1]]), v.copy_(values[..., : v.shape[-1]])
     o = o[..., : v.shape[-1]]
@@ -142,9 +144,10 @@ def _appended(q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_new, rotary_seqlen
 # ---- attention ----
 
 
-def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, softcap=0.0, out=None, **named):
+def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, softcap=0.0, out=None, qv=None,
+              **named):  # fmt: skip
     """named: of `fa3.forward`, and deterministic; None is not given."""
-    named = {name: x for name, x in named.items() if x is not None}
+    named = {name: x for name, x in {**named, "qv": _contiguous_rows(qv)}.items() if x is not None}
     q = _contiguous_rows(q)
     if "cu_seqlens_k" in named or not named.keys() & {"seqused_k", "page_table"}:  # caches are not copied
         k, v = _contiguous_rows(k), _contiguous_rows(v)
@@ -164,6 +167,8 @@ def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, 
     elif whole(left) and (whole(right) or right == 0):
         how = {"chunk": chunk, "causal": right == 0}
     else:  # no mask of the library is both: the chunks become sequences, and have the window
+        if qv is not None:
+            raise NotImplementedError("qv is given with attention_chunk and window_size, which fa3 does not compute")
         return _by_rows.chunks(_columns, q, k, v, chunk, out=out, window=(left, right), **named)
     if "leftpad_k" in named and "page_table" in named:
         k, v, named = _by_rows.without_padding(k, v, **named)
@@ -179,8 +184,9 @@ def _scale(descale, q, groups):
 
 def _columns(q, k, v, *, out=None, **named):
     """Columns of V, and of O, need not meet in one call: more than the library takes at once go in several."""
-    parts = v.split(COLUMNS, -1) if v.shape[-1] > COLUMNS else (v,)
-    outs = out.split(COLUMNS, -1) if out is not None and len(parts) > 1 else (out,) * len(parts)
+    columns = WIDE_COLUMNS if q.shape[-1] > COLUMNS or "qv" in named else COLUMNS
+    parts = v.split(columns, -1) if v.shape[-1] > columns and "qv" not in named else (v,)
+    outs = out.split(columns, -1) if out is not None and len(parts) > 1 else (out,) * len(parts)
     done = [_called(q, k, x, y, **named) for x, y in zip(parts, outs)]
     if out is None:
         out = done[0][0] if len(done) == 1 else torch.cat([o for o, _ in done], -1)

@@ -349,11 +349,13 @@ def combine(o_parts, lse_parts, out_dtype=None, out=None):
 # ---- what the public functions call ----
 
 
-def _resolved(q, k, v, flags, out_dtype):
-    """The same by torch's settings: under autocast q, k and v get its dtype, as those of torch's own attention do."""
+def _resolved(q, k, v, flags, out_dtype, tensors):
+    """The same by torch's settings: under autocast q, k and v get its dtype, as those of torch's own attention do, and
+    so does qv among the tensors."""
     if q.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = (x if x.dtype == torch.float8_e4m3fn else x.to(dtype) for x in (q, k, v))
+        tensors.update({name: x.to(dtype) for name, x in tensors.items() if name == "qv"})
     if torch.are_deterministic_algorithms_enabled():
         flags |= _abi.FLAG_DETERMINISTIC
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
@@ -373,7 +375,7 @@ def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, wi
     """(o, lse)"""
     if out is not None:
         _refuse_gradients("fa3.forward with out", {"q": q, "k": k, "v": v, "out": out, **tensors})
-    q, k, v, flags, out_dtype = _resolved(q, k, v, flags, out_dtype)
+    q, k, v, flags, out_dtype = _resolved(q, k, v, flags, out_dtype, tensors)
     how = (mask, softmax_scale, flags, out_dtype, kernel)
     if out is None and not _forward.features(mask, flags, window, maxima, softcap, **tensors):
         return _dense(q, k, v, *how, *(tensors.get(name) for name in _forward.SCALES if tensors))
@@ -391,7 +393,7 @@ def schedule(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, w
     """A tensor that knows what it was made for; its copies do not."""
     if torch.compiler.is_compiling():
         raise NotImplementedError("fa3.forward_schedule is not compiled: call it before what is")
-    q, k, v, flags, out_dtype = _resolved(q, k, v, flags, out_dtype)
+    q, k, v, flags, out_dtype = _resolved(q, k, v, flags, out_dtype, tensors)
     how = (mask, softmax_scale, flags, out_dtype, kernel)
     made = _forward.schedule(q, k, v, *how, window, maxima, softcap, out, **tensors)
     made.fa3_made_for = _forward.signature(q, k, v, *how, window, maxima, softcap, **tensors)

@@ -1,8 +1,9 @@
 """Official FlashAttention-3's functions, with its signatures, defaults and meanings, computed by fa3: for programs that
 import flash_attn_interface. `fa3.install("flash_attn_interface")` puts this module in that place.
 
-What fa3 does not compute is a NotImplementedError that names the argument: qv; and what the library refuses, FP8 with
-scales of blocks and packed lengths for example. What differs besides:
+What fa3 does not compute is a NotImplementedError that names the argument: what the library refuses, FP8 with scales of
+blocks and packed lengths for example. What differs besides:
+  qv                                has no backward pass; q has up to 64 columns then, and v up to 512.
   num_splits, pack_gqa, sm_margin   hints for official kernels; fa3 chooses for itself, and they change nothing.
   scheduler_metadata                taken and not looked at: each call plans for itself. `fa3.forward_schedule` plans
                                     once for several calls of `fa3.forward`.
@@ -22,19 +23,19 @@ import torch
 
 import fa3
 
-from ._interfaces import attend, refuse
+from ._interfaces import attend
 
 
 def flash_attn_func(q, k, v, softmax_scale=None, causal=False, qv=None, q_descale=None, k_descale=None, v_descale=None,
                     window_size=(-1, -1), attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None,
                     deterministic=False, sm_margin=0, return_attn_probs=False, *, out=None, sinks=None):  # fmt: skip
     """out, or with return_attn_probs (out, lse). q: (batch, seqlen, heads, head_dim), k and v with heads_kv. FP8 comes
-    with descales, (batch, heads_kv) in float32, and gives bfloat16."""
-    refuse(qv=qv)
+    with descales, (batch, heads_kv) in float32, and gives bfloat16. qv: (batch, seqlen, heads, head_dim_v), a second
+    query, whose products with v are added to those of q and k."""
     o, lse = attend(
         q, k, v, softmax_scale=softmax_scale, causal=causal, q_descale=q_descale, k_descale=k_descale,
         v_descale=v_descale, window_size=window_size, attention_chunk=attention_chunk, softcap=softcap,
-        deterministic=deterministic, out=out, sinks=sinks
+        deterministic=deterministic, out=out, sinks=sinks, qv=qv
     )  # fmt: skip
     return (o, lse) if return_attn_probs else o
 
@@ -64,12 +65,11 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
     """`flash_attn_func` on packed sequences: q is (total_q, heads, head_dim), and sequence b has the rows
     cu_seqlens_q[b] to cu_seqlens_q[b + 1] - 1, of which seqused_q[b] are in use; k and v likewise. lse: (heads,
     total_q)."""
-    refuse(qv=qv)
     o, lse = attend(
         q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k, seqused_q=seqused_q, seqused_k=seqused_k, softmax_scale=softmax_scale, causal=causal,
         q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, window_size=window_size,
-        attention_chunk=attention_chunk, softcap=softcap, deterministic=deterministic, out=out, sinks=sinks
+        attention_chunk=attention_chunk, softcap=softcap, deterministic=deterministic, out=out, sinks=sinks, qv=qv
     )  # fmt: skip
     return (o, lse) if return_attn_probs else o
 
@@ -91,14 +91,13 @@ def flash_attn_with_kvcache(
     the cache_seqlens keys that each sequence has. With rotary_cos and rotary_sin, (positions, rotary_dim / 2), k is
     rotated on the way, and q for the call, from position rotary_seqlens, or cache_seqlens, on. Without a causal mask,
     window or chunk all queries of a sequence stand at that position."""
-    refuse(qv=qv)
     o, lse = attend(
         q, k_cache, v_cache, k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
         rotary_seqlens=rotary_seqlens, rotary_interleaved=rotary_interleaved, seqused_k=cache_seqlens,
         cache_batch_idx=cache_batch_idx, leftpad_k=cache_leftpad, page_table=page_table, cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k_new=cu_seqlens_k_new, max_seqlen_q=max_seqlen_q, softmax_scale=softmax_scale, causal=causal,
         q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, window_size=window_size,
-        attention_chunk=attention_chunk, softcap=softcap, out=out, sinks=sinks
+        attention_chunk=attention_chunk, softcap=softcap, out=out, sinks=sinks, qv=qv
     )  # fmt: skip
     return (o, lse) if return_softmax_lse else o
 

@@ -39,11 +39,11 @@ def flash_attn_varlen_func(q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu
                            gather_kv_valid_length=None):  # fmt: skip
     """out, or with return_softmax_lse (out, lse). q: (total_q, heads, head_dim), packed by cu_seqlens_q. k and v:
     packed by cu_seqlens_k; or with block_table pages, (pages, page_size, heads_kv, head_dim), of which seqused_k keys
-    are in use. s_aux: (heads,), a logit for each head that takes weight and gives nothing. out: where the result is
-    written."""
+    are in use. q_v: (total_q, heads, head_dim_v), a second query for v. s_aux: (heads,), a logit for each head that
+    takes weight and gives nothing. out: where the result is written."""
     fa_version_unsupported_reason(fa_version)
     refuse_dropout(dropout_p)
-    refuse(q_v=q_v, output_scale=output_scale, mask_mod=mask_mod, block_sparse_tensors=block_sparse_tensors,
+    refuse(output_scale=output_scale, mask_mod=mask_mod, block_sparse_tensors=block_sparse_tensors,
            aux_tensors=aux_tensors, aux_tensor_leading_dims=aux_tensor_leading_dims, dynamic_causal=dynamic_causal,
            gather_kv_indices=gather_kv_indices, gather_kv_valid_length=gather_kv_valid_length)  # fmt: skip
     if cp_world_size != 1:
@@ -56,7 +56,7 @@ def flash_attn_varlen_func(q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu
         q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_k=seqused_k, max_seqlen_q=max_seqlen_q,
         max_seqlen_k=max_seqlen_k, page_table=block_table, softmax_scale=softmax_scale, causal=causal,
         window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes, deterministic=deterministic, out=out,
-        q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, sinks=s_aux
+        q_descale=q_descale, k_descale=k_descale, v_descale=v_descale, sinks=s_aux, qv=q_v
     )  # fmt: skip
     return (o, lse) if return_softmax_lse else o
 
