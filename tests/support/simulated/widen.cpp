@@ -28,7 +28,7 @@ uint8_t element(const WidenedTensor& t, int64_t batch, int64_t row, int64_t head
 
 void widen(const WidenParams& p, const WidenedTensor& t) {
   if (t.lines == 0) return;
-  const int64_t entries = int64_t{t.lines} / t.heads / t.lines_of_head;
+  const int32_t entries = t.lines / t.heads / t.lines_of_head;
   uint16_t* to = t.to;
   for (int64_t batch = 0; batch < entries; ++batch)
     for (int64_t row = 0; row < t.rows; ++row)
@@ -42,8 +42,8 @@ void widen(const WidenParams& p, const WidenedTensor& t) {
 }
 
 void correct(const WidenParams& p) {
-  for (int64_t n = 0; n < p.corrected; ++n) {
-    const int64_t row = n % p.rows, head = n / p.rows % p.heads, batch = n / p.rows / p.heads;
+  for (int32_t n = 0; n < p.corrected; ++n) {
+    const int32_t row = n % p.rows, head = n / p.rows % p.heads, batch = n / p.rows / p.heads;
     if (p.lse_to)
       p.lse_to[n] = p.lse[batch * p.lse_stride_batch + head * p.lse_stride_head + row * p.lse_stride_row] -
                     p.lse_offset[batch * p.offset_stride_batch + head * p.offset_stride_head +
