@@ -7,29 +7,34 @@
 
 namespace fa3 {
 
-// Elements that a thread takes at a time, of a row; of V tiles it takes as many columns of one.
-inline constexpr int widened_columns = 8;
-inline constexpr int widened_pieces = 4;  // of rows, so many of each thread
-// Rows of LSE and dLSE of a thread block, each by so many lanes.
-inline constexpr int corrected_rows = 64, corrected_lanes = 16;
+// A thread takes pieces of so many elements of a row, several of them; or of V tiles one piece of so many columns.
+inline constexpr int widened_columns = 8, widened_pieces = 4;
+// Of rows of LSE it takes so many, of each with other lanes 8 columns.
+inline constexpr int corrected_at_once = 4;
 
-// One of q, k and v. Lines are rows, or V tiles, of all batch entries and heads, heads first.
+// Where a pass has thread blocks for each head of each batch entry: heads first, theirs are neighbours in memory.
+struct HeadBlocks {
+  int32_t count;  // of all
+  Divisor of_head, heads;
+  int32_t lines;  // of one of them: rows, or V tiles
+};
+
+// One of q, k and v.
 struct WidenedTensor {
   const uint8_t* from;
-  int64_t stride_batch, stride_row, stride_head;  // elements; stride_row is that of a tile
+  int64_t stride_batch, stride_row, stride_head;  // elements; stride_row is that of a V tile
   uint16_t* to;                                   // (batch, rows, heads, head_dim) without gaps
   const float* scale;
   int32_t scale_stride_batch, scale_stride_head, scale_stride_block;  // blocks of 64 rows
-  int32_t lines;          // of all; 0: the tensor has no elements
-  int32_t lines_of_block;  // of a thread block
-  int32_t thread_blocks;
-  Divisor line_pieces;  // threads for a line
-  Divisor heads;
-  Divisor lines_of_head;  // of a batch entry
+  int32_t lines;  // of a head: rows, or V tiles
+  HeadBlocks blocks;
+  Divisor pieces;  // of a line
   int32_t rows, head_dim;
   const int32_t* cu_seqlens;  // packed, with scales of sequences: which rows are a sequence's; null: of batch entries
   int32_t tiles;              // not 0: V tiles (v_tile.h)
   int32_t reserved;
+
+  constexpr int64_t heads_and_columns() const { return int64_t{blocks.heads} * head_dim; }
 };
 
 struct WidenParams {
@@ -44,16 +49,19 @@ struct WidenParams {
   int64_t offset_stride_batch, offset_stride_head, offset_stride_row;
   int64_t mean_stride_batch, mean_stride_head;
   const int32_t* cu_seqlens;  // of queries, with v_mean and packed rows
-  Divisor rows, heads, heads_per_kv;
-  int32_t head_dim_v, corrected;  // rows of all heads that are corrected, or 0
+  HeadBlocks blocks;
+  Divisor heads_per_kv;
+  int32_t rows, head_dim_v;
+  int32_t lanes_shift;  // 1 << this many lanes have a row
   int32_t batch, bf16;
+  int32_t reserved;
 };
 static_assert(sizeof(WidenParams) <= 4096);
 
 // Its thread blocks.
 constexpr int64_t blocks_of(const WidenParams& p) {
-  int64_t blocks = (int64_t{p.corrected} + corrected_rows - 1) / corrected_rows;
-  for (const WidenedTensor& tensor : p.tensors) blocks += tensor.thread_blocks;
+  int64_t blocks = p.blocks.count;
+  for (const WidenedTensor& tensor : p.tensors) blocks += tensor.blocks.count;
   return blocks;
 }
 

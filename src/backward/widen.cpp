@@ -1,5 +1,6 @@
 // Gradients of e4m3: a pass makes copies of 16 bits in the workspace, and the kernels for 16 bits run on these.
 #include <algorithm>
+#include <bit>
 
 #include "backward/backward.h"
 #include "error.h"
@@ -8,7 +9,7 @@
 namespace fa3 {
 namespace {
 
-constexpr int64_t most_lines = INT32_MAX - 65536;  // the pass counts them, and its thread blocks, in int32
+constexpr int64_t most_rows = INT32_MAX - 65536;  // the pass counts them, and its thread blocks, in int32
 constexpr int pass = row_named("fa3_pass_widen");
 static_assert(pass >= 0);
 
@@ -24,12 +25,18 @@ View packed(const View& like, fa3_dtype dtype, char* workspace, size_t at) {
   return view;
 }
 
-// A line is a row of a head, or a V tile.
-int64_t lines_of(const View& view) { return view.empty() ? 0 : view.dim[0] * view.dim[1] * view.dim[2]; }
+int64_t elements_of(const View& view) {
+  return view.empty() ? 0 : view.dim[0] * view.dim[1] * view.dim[2] * view.dim[3];
+}
+
+HeadBlocks blocks_of_heads(int64_t batch, int64_t heads, int64_t lines, int64_t of_block) {
+  const int64_t of_head = divide_up(lines, of_block);
+  return {narrow(batch * heads * of_head), Divisor::of(std::max(1, narrow(of_head))),
+          Divisor::of(std::max(1, narrow(heads))), narrow(of_block)};
+}
 
 WidenedTensor tensor_of(const View& from, const View& to, const View& scale, const int32_t* cu_seqlens, bool tiles) {
   const int64_t pieces = to.dim[3] / widened_columns, threads = rows[pass].threads;
-  const int64_t lines = lines_of(from), of_block = threads * (tiles ? 1 : widened_pieces) / pieces;
   WidenedTensor tensor{};
   tensor.from = static_cast<const uint8_t*>(from.data);
   tensor.stride_batch = from.stride[0], tensor.stride_row = from.stride[1], tensor.stride_head = from.stride[2];
@@ -37,24 +44,23 @@ WidenedTensor tensor_of(const View& from, const View& to, const View& scale, con
   tensor.scale = static_cast<const float*>(scale.data);
   tensor.scale_stride_batch = narrow(scale.stride[0]), tensor.scale_stride_head = narrow(scale.stride[1]);
   tensor.scale_stride_block = narrow(scale.stride[2]);
-  tensor.lines = narrow(lines), tensor.lines_of_block = narrow(of_block);
-  tensor.thread_blocks = narrow(divide_up(lines, of_block));
-  tensor.line_pieces = Divisor::of(narrow(pieces));
-  tensor.heads = Divisor::of(std::max(1, narrow(from.dim[2])));
-  tensor.lines_of_head = Divisor::of(std::max(1, narrow(from.dim[1])));
+  tensor.lines = narrow(from.dim[1]);
+  const int64_t of_block = threads * (tiles ? 1 : widened_pieces) / pieces;
+  tensor.blocks = blocks_of_heads(from.dim[0], from.dim[2], from.dim[1], of_block);
+  tensor.pieces = Divisor::of(narrow(pieces));
   tensor.rows = narrow(to.dim[1]), tensor.head_dim = narrow(to.dim[3]);
   tensor.cu_seqlens = scale.stride[0] != 0 ? cu_seqlens : nullptr;
   tensor.tiles = tiles;
   return tensor;
 }
 
-fa3_status check_lines(const char* name, const View& view) {
-  int64_t rows = 0;  // batch and heads are below 2^31
-  if (view.empty() || (!__builtin_mul_overflow(view.dim[0] * view.dim[2], view.dim[1], &rows) && rows <= most_lines))
+fa3_status check_rows(const char* name, const View& view) {
+  int64_t all;  // batch and heads are below 2^31
+  if (view.empty() || (!__builtin_mul_overflow(view.dim[0] * view.dim[2], view.dim[1], &all) && all <= most_rows))
     return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED,
               "%s has %lld * %lld * %lld rows of all heads; the pass that widens e4m3 takes up to %lld", name,
-              ll(view.dim[0]), ll(view.dim[1]), ll(view.dim[2]), ll(most_lines));
+              ll(view.dim[0]), ll(view.dim[1]), ll(view.dim[2]), ll(most_rows));
 }
 
 }  // namespace
@@ -75,10 +81,10 @@ fa3_status plan_widening(const BackwardProblem& problem, BackwardPlan& plan) {
     return at;
   };
   for (const auto& [name, view, at] : tensors) {
-    if (fa3_status status = check_lines(name, view)) return status;
-    at = place(lines_of(view) * view.dim[3] * 2);
+    if (fa3_status status = check_rows(name, view)) return status;
+    at = place(elements_of(view) * 2);
   }
-  const int64_t numbers = lines_of(problem.dq) * int64_t{sizeof(float)};
+  const int64_t numbers = elements_of(problem.lse) * int64_t{sizeof(float)};
   if (!problem.lse_offset.empty()) widening.lse = place(numbers);
   if (!problem.v_mean.empty()) widening.dlse = place(numbers);
   const int64_t blocks = blocks_of(widen_params(problem, widening, nullptr));
@@ -110,9 +116,12 @@ WidenParams widen_params(const BackwardProblem& problem, const Widening& widenin
   const View &offset = problem.lse_offset, &mean = problem.v_mean;
   params.batch = narrow(problem.batch), params.bf16 = dout.dtype == FA3_DTYPE_BF16;
   if (offset.empty() && mean.empty()) return params;
-  params.corrected = narrow(lines_of(problem.q));
-  params.rows = Divisor::of(std::max(1, narrow(problem.q.dim[1])));
-  params.heads = Divisor::of(std::max(1, narrow(problem.heads)));
+  // A warp has one row or several.
+  const auto lanes = std::bit_ceil(static_cast<uint64_t>(divide_up(problem.head_dim_v, 8)));
+  params.lanes_shift = std::bit_width(lanes) - 1;
+  const int64_t of_block = corrected_at_once * (rows[pass].threads >> params.lanes_shift);
+  params.blocks = blocks_of_heads(problem.q.dim[0], problem.heads, problem.q.dim[1], of_block);
+  params.rows = narrow(problem.q.dim[1]);
   params.heads_per_kv = Divisor::of(narrow(problem.heads_per_kv()));
   params.head_dim_v = narrow(problem.head_dim_v);
   if (!offset.empty()) {

@@ -26,13 +26,14 @@ uint8_t element(const WidenedTensor& t, int64_t batch, int64_t row, int64_t head
   return first[row / 16 * t.stride_row + 16 * of_row + 4 * (key % 8 / 2) + 2 * (key / 8) + key % 2];
 }
 
+int32_t entries_of(const HeadBlocks& blocks) { return blocks.count / blocks.heads / blocks.of_head; }
+
 void widen(const WidenParams& p, const WidenedTensor& t) {
-  if (t.lines == 0) return;
-  const int32_t entries = t.lines / t.heads / t.lines_of_head;
+  if (t.blocks.count == 0) return;
   uint16_t* to = t.to;
-  for (int64_t batch = 0; batch < entries; ++batch)
+  for (int64_t batch = 0; batch < entries_of(t.blocks); ++batch)
     for (int64_t row = 0; row < t.rows; ++row)
-      for (int64_t head = 0; head < t.heads; ++head) {
+      for (int64_t head = 0; head < t.blocks.heads; ++head) {
         const int64_t sequence = sequence_of(t.cu_seqlens, p.batch, row, batch);
         const float scale = t.scale[sequence * t.scale_stride_batch + head * t.scale_stride_head +
                                     row / 64 * t.scale_stride_block];
@@ -42,8 +43,9 @@ void widen(const WidenParams& p, const WidenedTensor& t) {
 }
 
 void correct(const WidenParams& p) {
-  for (int32_t n = 0; n < p.corrected; ++n) {
-    const int32_t row = n % p.rows, head = n / p.rows % p.heads, batch = n / p.rows / p.heads;
+  const int32_t heads = p.blocks.heads;
+  for (int32_t n = 0; p.blocks.count > 0 && n < entries_of(p.blocks) * heads * p.rows; ++n) {
+    const int32_t row = n % p.rows, head = n / p.rows % heads, batch = n / p.rows / heads;
     if (p.lse_to)
       p.lse_to[n] = p.lse[batch * p.lse_stride_batch + head * p.lse_stride_head + row * p.lse_stride_row] -
                     p.lse_offset[batch * p.offset_stride_batch + head * p.offset_stride_head +
@@ -60,17 +62,24 @@ void correct(const WidenParams& p) {
   }
 }
 
-// Do the thread blocks have each line once?
+constexpr int32_t threads = 256;
+
+// Do the thread blocks have all lines of each head?
+bool have_all(const HeadBlocks& blocks, int32_t lines) {
+  if (blocks.count == 0) return true;
+  return blocks.lines >= 1 && blocks.of_head * blocks.lines >= lines && (blocks.of_head - 1) * blocks.lines < lines;
+}
+
 bool is_complete(const WidenParams& p, unsigned blocks) {
   for (const WidenedTensor& t : p.tensors) {
-    const int32_t pieces = t.head_dim / widened_columns, threads = 256;
-    if (t.lines == 0 && t.thread_blocks == 0) continue;
-    if (t.head_dim % 16 != 0 || t.line_pieces != pieces) return false;
-    if (t.lines_of_block < 1 || t.lines_of_block * pieces > threads * (t.tiles ? 1 : widened_pieces)) return false;
-    if (int64_t{t.thread_blocks} * t.lines_of_block < t.lines) return false;
-    if (t.tiles ? t.lines_of_head != (t.rows + 15) / 16 : t.lines_of_head != t.rows) return false;
+    const int32_t pieces = t.head_dim / widened_columns, at_once = threads * (t.tiles ? 1 : widened_pieces);
+    if (t.head_dim % 16 != 0 || t.pieces != pieces || t.blocks.lines * pieces > at_once) return false;
+    if (t.lines != (t.tiles ? (t.rows + 15) / 16 : t.rows) || !have_all(t.blocks, t.lines)) return false;
   }
-  return blocks_of(p) == blocks;
+  if (p.blocks.count > 0 && (8 << p.lanes_shift < p.head_dim_v || p.lanes_shift > 5 ||
+                             p.blocks.lines != corrected_at_once * (threads >> p.lanes_shift)))
+    return false;
+  return have_all(p.blocks, p.rows) && blocks_of(p) == blocks;
 }
 
 }  // namespace
