@@ -554,13 +554,16 @@ typedef struct fa3_backward_params {
   float softcap;    /* 0: none */
   int32_t reserved; /* 0 */
   fa3_tensor alibi_slopes;
+  /* Of e4m3: see below. A tensor of rank 0 is absent. */
+  fa3_tensor q_scale, k_scale, v_scale, v_mean, lse_offset;
 } fa3_backward_params;
 
 #define FA3_BACKWARD_PARAMS_INIT                                                                         \
   {sizeof(fa3_backward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,   \
    FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, NULL,      \
    FA3_TENSOR_INIT, 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,            \
-   FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, 0, 0, FA3_TENSOR_INIT}
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,      \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT}
 
 /* Packed lengths, windows, chunks, sinks: as in "Packed lengths, pages, windows, sinks" above, of which the backward
  * pass has all but pages, left padding, cache entries, schedules and FA3_FLAG_BATCH_INVARIANT. The fields have the

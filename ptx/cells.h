@@ -61,6 +61,7 @@ enum class Pass {
   bwd_key_means,
   bwd_prepare_lengths,
   bwd_finish_lengths,
+  widen,
   quantize,
   measure,
   finish,

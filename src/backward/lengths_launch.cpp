@@ -130,8 +130,8 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
 
 }  // namespace
 
-fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& plan, const Device& device,
-                          void* workspace, CUstream stream) {
+fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& plan, const FirstLaunch& first,
+                          const Device& device, void* workspace, CUstream stream) {
   const Driver& driver = *device.driver;
   CUfunction functions[BackwardRun::most_launches];
   for (int i = 0; i < plan.launch_count; ++i)
@@ -140,6 +140,7 @@ fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& pla
   TransformedBackwardParams params{};
   if (fa3_status status = fill(driver, problem, plan, static_cast<char*>(workspace), pass, params)) return status;
   CenteredBackwardParams with_means = centered(params, problem, plan, static_cast<char*>(workspace));
+  if (fa3_status status = enqueue(driver, first, stream)) return status;
   for (int i = 0; i < plan.launch_count; ++i) {
     const BackwardLaunch& launch = plan.launches[i];
     void* const its = launch.step == BackwardStep::plan_lengths ? static_cast<void*>(&pass)

@@ -3,9 +3,9 @@
 
 #include "error.h"
 #include "forward/forward.h"
-#include "forward/scales.h"
 #include "forward/served.h"
 #include "rules/attention.h"
+#include "rules/scales.h"
 #include "rules/served.h"
 #include "rules/tensor.h"
 
@@ -239,7 +239,7 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
     if (Status status = check_rows_of({"lse", p.lse.dim, packed_q}, {"q", p.q.dim, packed_q})) return status;
     if (Status status = check_tensor(lse, p.lse, problem.lse)) return status;
   }
-  if (Status status = check_scales(p, rules, problem)) return status;
+  if (Status status = check_scales(p, rules, problem, problem.wants_lse || is_there(p.sinks), problem)) return status;
   if (const Tensors tensors(problem); pointers)
     if (Status status = check_overlap(tensors.list.data(), tensors.list.count(), outputs)) return status;
   resolve(p, problem);

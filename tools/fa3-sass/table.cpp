@@ -10,6 +10,7 @@
 #include "ptx/params.h"
 #include "ptx/plan_lengths.h"
 #include "ptx/row.h"
+#include "ptx/widen_params.h"
 #include "text.h"
 
 namespace sass {
@@ -58,6 +59,7 @@ size_t parameter_bytes(fa3::Pass pass) {
     case fa3::Pass::bwd_key_means: return sizeof(fa3::CenteredBackwardParams);
     case fa3::Pass::bwd_prepare_lengths:
     case fa3::Pass::bwd_finish_lengths: return sizeof(fa3::PlannedBackwardParams);
+    case fa3::Pass::widen: return sizeof(fa3::WidenParams);
     case fa3::Pass::quantize:
     case fa3::Pass::measure:
     case fa3::Pass::finish: return sizeof(fa3::QuantizeParams);
