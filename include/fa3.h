@@ -141,8 +141,8 @@ typedef struct CUstream_st* fa3_stream;
  * | tensor | dims                                  | dtype        | strides                                         |
  * |--------|---------------------------------------|--------------|-------------------------------------------------|
  * | q      | batch, seqlen_q, heads,    head_dim   | bf16 or fp16 | last 1; others multiples of 8 (16 bytes), >= 0  |
- * | k      | batch, seqlen_k, heads_kv, head_dim   | as q         | as q                                            |
- * | v      | batch, seqlen_k, heads_kv, head_dim_v | as q         | as q                                            |
+ * | k      | batch, seqlen_k, heads_kv, head_dim   | as q or e4m3 | as q; e4m3: see below                           |
+ * | v      | batch, seqlen_k, heads_kv, head_dim_v | as k         | as k                                            |
  * | o      | batch, seqlen_q, heads,    head_dim_v | as q         | as q, but > 0 and nested (see below)            |
  * | lse    | batch, heads, seqlen_q                | fp32         | > 0 and nested                                  |
  *
@@ -245,8 +245,16 @@ typedef struct fa3_forward_params {
  * - lse_offset: added to lse, for K that is stored with a vector subtracted, which changes all scores of a row by the
  *   same number: softmax_scale * q . vector. Not looked at without lse, unless there are sinks (see below).
  * - P, the softmax before its division by the row sum, is rounded to e4m3, too, times 32 relative to the row maximum.
- * - The tensors of this section must be absent if q is not e4m3. fa3_reference_forward takes them as fa3_forward does,
- *   refuses scales that are not > 0 and finite, and rounds nothing but o. */
+ * - The tensors of this section must be absent if q is not e4m3, but for k_scale and v_scale of e4m3 k and v (below).
+ *   fa3_reference_forward takes them as fa3_forward does, refuses scales that are not > 0 and finite, and rounds
+ *   nothing but o.
+ *
+ * 16-bit q over e4m3 k and v, as caches of servers hold them: q and o are bf16 or fp16, both the same, k and v are e4m3
+ * with k_scale and v_scale, each with one number for the tensor or for each head of each sequence; the other tensors of
+ * this section must be absent. head_dim and head_dim_v are multiples of 16. Such a call is one of those below, whatever
+ * else it has: all of that section goes with it but softcap and alibi_slopes. The kernels make fp16 of K and V, which
+ * is exact, and round P to fp16: o is as exact as from fp16 k and v that hold the same numbers. In bf16, elements of q
+ * that are more than 2^31 times smaller than another one of 16 neighbouring rows of the same sequence are rounded. */
 
 /* Rows of q, k or v that share a block scale. */
 #define FA3_SCALE_ROWS 64
@@ -266,8 +274,8 @@ typedef struct fa3_forward_params {
  * | k, v                 | pages, page_size, heads_kv, head_dim (_v)  |       | as above                            |
  * | with cache_batch_idx:|                                            |       |                                     |
  * | k, v                 | entries, seqlen_k, heads_kv, head_dim (_v) |       | as above                            |
- * | with e4m3:           |                                            |       |                                     |
- * | q_scale              | batch or 1, heads or 1,    1               |       | as above                            |
+ * | with e4m3 k and v:   |                                            |       |                                     |
+ * | q_scale (e4m3 q)     | batch or 1, heads or 1,    1               |       | as above                            |
  * | k_scale, v_scale     | batch or 1, heads_kv or 1, 1               |       | as above                            |
  * | v_mean               | batch, heads_kv, head_dim_v                |       | as above                            |
  * | lse_offset           | as lse: with cu_seqlens_q heads, total_q   |       | as above                            |
@@ -328,8 +336,8 @@ typedef struct fa3_forward_params {
  * - alibi_slopes (heads, or batch, heads; fp32; strides any >= 0): query i's score for key j of head h gets
  *   -slope * |i + seqlen_k - seqlen_q - j| added, whatever the mask is. Slopes are >= 0, at most 1e25 * softmax_scale;
  *   with others results of their head mean nothing.
- * - A call with one of them is served, too: so it may have all of the above, and its kernels are those of
- *   fa3_fwdservedsoftcap... and fa3_fwdservedalibi....
+ * - With both a score is capped first. A call with one of them is served, too: so it may have all of the above, and its
+ *   kernels are those of fa3_fwdservedsoftcap..., fa3_fwdservedalibi... and fa3_fwdservedsoftcapalibi....
  *
  * Latent attention
  * - Head dimensions above 256, up to 576 (head_dim) and 512 (head_dim_v), in bf16 and fp16. A call with one of them, or
@@ -376,9 +384,9 @@ typedef struct fa3_forward_params {
  *
  * Not together (FA3_ERROR_UNSUPPORTED): page_table with cu_seqlens_k, leftpad_k or cache_batch_idx; cache_batch_idx
  * with cu_seqlens_k; anything of this section with scales of blocks, with v as tiles or with FA3_FLAG_TWO_LEVEL;
- * softcap or alibi_slopes with e4m3, or with each other; alibi_slopes with FA3_MASK_CHUNK or FA3_FLAG_BATCH_INVARIANT;
- * qv or head dimensions above 256 with e4m3, softcap or alibi_slopes; head_dim above 64 with qv; head_dim above 512
- * where v is not part of k as "Latent attention" says (fa3_reference_forward takes it).
+ * softcap or alibi_slopes with 16-bit q over e4m3; alibi_slopes with e4m3, FA3_MASK_CHUNK or FA3_FLAG_BATCH_INVARIANT;
+ * softcap with lse_offset; qv or head dimensions above 256 with e4m3, softcap or alibi_slopes; head_dim above 64 with
+ * qv; head_dim above 512 where v is not part of k as "Latent attention" says (fa3_reference_forward takes it).
  * fa3_backward has lengths, windows, chunks, sinks, softcap and alibi_slopes.
  *
  * fa3_reference_forward takes all of it, its lengths on the host; it does not look at `schedule`. */
@@ -546,13 +554,16 @@ typedef struct fa3_backward_params {
   float softcap;    /* 0: none */
   int32_t reserved; /* 0 */
   fa3_tensor alibi_slopes;
+  /* Of e4m3: see below. A tensor of rank 0 is absent. */
+  fa3_tensor q_scale, k_scale, v_scale, v_mean, lse_offset;
 } fa3_backward_params;
 
 #define FA3_BACKWARD_PARAMS_INIT                                                                         \
   {sizeof(fa3_backward_params), 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,   \
    FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, NULL,      \
    FA3_TENSOR_INIT, 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,            \
-   FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, 0, 0, FA3_TENSOR_INIT}
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, 0, 0, 0, 0, FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT,      \
+   FA3_TENSOR_INIT, FA3_TENSOR_INIT, FA3_TENSOR_INIT}
 
 /* Packed lengths, windows, chunks, sinks: as in "Packed lengths, pages, windows, sinks" above, of which the backward
  * pass has all but pages, left padding, cache entries, schedules and FA3_FLAG_BATCH_INVARIANT. The fields have the
@@ -583,8 +594,8 @@ typedef struct fa3_backward_params {
  *   the same kind of device. NaN and infinities in o, dout, lse or dlse of a row that counts reach dsinks of its head.
  *   Without dsinks nothing of sinks is read, as lse includes them.
  * - softcap, alibi_slopes: those of the forward call, whose lse is given. With softcap dS has the factor
- *   1 - (capped score / softcap)^2 besides. Slopes have no gradient. The kernels are those of fa3_bwdservedsoftcap...
- *   and fa3_bwdservedalibi....
+ *   1 - (capped score / softcap)^2 besides. Slopes have no gradient. The kernels are those of fa3_bwdservedsoftcap...,
+ *   fa3_bwdservedalibi... and, with both, fa3_bwdservedsoftcapalibi....
  * - Zeros: a sequence's rows that are not in use have dq = 0, or dk = dv = 0: those behind seqused_q or seqused_k, and
  *   where k is not packed also those behind max_seqlen_k. Nothing of them is read. With cu_seqlens_q or cu_seqlens_k
  *   rows of no sequence, before cu[0] and from cu[batch] on, are left as they are, and so are those of a sequence that

@@ -1,9 +1,16 @@
 // A key block of the backward pass, and the query tiles that a thread block visits for it, in their order. Plain C++:
 // tile/bwd/work.cuh has it for the kernels, and a test walks through it on the host.
 #pragma once
+#include <type_traits>
+
 #include "backward_params.h"
 
 namespace fa3 {
+
+// Are key blocks listed? Only those have the orders DqOrder::any_downwards and downwards_by_head; that others do not
+// ask for them keeps their kernels short between main loops.
+template <typename Call>
+inline constexpr bool lists_blocks = std::is_base_of_v<PlannedBackwardParams, Call>;
 
 // Bc keys of one head of K and V, and the tiles of Br rows that see any of them and are of one part of those that read
 // this head. listed_rows: of the tiles in a list of packed lengths.
@@ -70,7 +77,7 @@ struct KeyBlockWork {
     end = part_end;
     if (seen.bounded_left) end = seeing.end < begin ? begin : seeing.end < part_end ? seeing.end : part_end;
     first = seeing.begin < begin ? begin : seeing.begin < end ? seeing.begin : end;
-    start = goes_down(order.dq) ? down_from(order) : start_in_any_order(order, seen);
+    start = order.dq == DqOrder::downwards ? down_from(order) : start_in_any_order(order, seen);
     all = (end - first) * p.readers;
     first_number = first_tile(order, batch_head) / tiles_per_visit - begin;
   }
@@ -95,8 +102,10 @@ struct KeyBlockWork {
   };
   // Those that add are the blocks that hold the first key that the tile sees, the last one, and all between. They add
   // in the order of their numbers, or the other way round.
-  constexpr Turn turn(const KeyOrder& order, const Visible& seen, int tile) const {
-    if (order.dq != DqOrder::from_diagonal) {
+  template <typename Call>
+  constexpr Turn turn(const Call& p, const Visible& seen, int tile) const {
+    const KeyOrder& order = p.order;
+    if (lists_blocks<Call> ? order.dq != DqOrder::from_diagonal : order.dq == DqOrder::downwards) {
       const int lowest = seen.of(tile * Br).begin / Bc;
       const int second = (tile - begin) >> order.spread.shift;  // blocks below this one add to the second sums
       if (block < second) return {block - lowest, true};
@@ -114,16 +123,17 @@ struct QueryTile {
 
   template <typename Block>
   constexpr explicit QueryTile(const Block& work) : reader(0), tile(work.start) {}
-  template <typename Block>
-  constexpr void next(const BackwardParams& p, const Block& work) {
+  template <typename Call, typename Block>
+  constexpr void next(const Call& p, const Block& work) {
+    constexpr bool listed = lists_blocks<Call>;
     const DqOrder dq = p.order.dq;
-    if (dq == DqOrder::downwards || dq == DqOrder::any_downwards) {
+    if (dq == DqOrder::downwards || (listed && dq == DqOrder::any_downwards)) {
       if (++reader < p.readers) return;
       reader = 0;
       if (--tile < work.first) tile = work.end - 1;
       return;
     }
-    if (dq == DqOrder::downwards_by_head) {
+    if (listed && dq == DqOrder::downwards_by_head) {
       if (--tile < work.first) tile = work.end - 1;
     } else if (++tile == work.end) {
       tile = work.first;

@@ -38,9 +38,11 @@ enum class VLayout {
   rows,        // of 16 bits: row by row, and so it is used
   transposed,  // of 8 bits: row by row; warps of the producer transpose it (tile/transpose.cuh)
   tiles,       // of 8 bits: as tiles (v_tile.h), and so they are used
+  widened,     // of 8 bits, as K is, under Q of 16: row by row; warps of the producer make fp16 of it (tile/widen.cuh)
 };
 
-// What has a scale of K and of V: nothing, as elements have 16 bits; each head; or each of its blocks (tile/score.cuh).
+// What has a scale of K and of V: nothing, as their elements have 16 bits; each head; or each of its blocks
+// (tile/score.cuh).
 enum class KvScales { none, heads, blocks };
 
 // Which gradients a kernel of the backward pass computes. At large head dimensions all sums do not fit the registers of
@@ -59,6 +61,7 @@ enum class Pass {
   bwd_key_means,
   bwd_prepare_lengths,
   bwd_finish_lengths,
+  widen,
   quantize,
   measure,
   finish,
@@ -178,6 +181,7 @@ enum class Trait : uint32_t {
   served = fast | own_lengths,
   served_packed = fast_packed | own_lengths,
   centered_served = own_lengths | centered_k,
+  capped_alibi = own_lengths | softcap | alibi,
 
   // What a row of each kind may have.
   of_backward = chosen | hold_exps | own_lengths | softcap | alibi | one_key_block | as_written | prepares_ahead |

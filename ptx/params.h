@@ -132,10 +132,15 @@ struct TransformedForwardParams : PlannedForwardParams {
   ScoreTransforms transforms;
 };
 static_assert(sizeof(TransformedForwardParams) <= 4096);
+struct ScaledTransformedForwardParams : ScaledPlannedForwardParams {
+  ScoreTransforms transforms;
+};
+static_assert(sizeof(ScaledTransformedForwardParams) <= 4096);
 
 // How much of that a row's kernel takes (Params in tile/forward.cuh).
 constexpr size_t parameter_bytes(const ForwardRow& row) {
-  if (row.transforms_scores()) return sizeof(TransformedForwardParams);
+  if (row.transforms_scores())
+    return row.has_scales() ? sizeof(ScaledTransformedForwardParams) : sizeof(TransformedForwardParams);
   if (row.has(Trait::qv)) return sizeof(LatentForwardParams);
   if (row.has(Trait::own_lengths))
     return row.has_scales() ? sizeof(ScaledPlannedForwardParams) : sizeof(PlannedForwardParams);

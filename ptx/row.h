@@ -82,8 +82,10 @@ struct ForwardRow : TiledRow {
   constexpr bool o_from_registers() const { return o_exit == OExit::registers || o_exit == OExit::registers_early; }
   constexpr bool late_q_release() const { return o_exit == OExit::buffer_late; }
   constexpr bool transposes_v() const { return v == VLayout::transposed; }
-  // Does V land beside its stage, to be mended on the way there (tile/landing.cuh)?
-  constexpr bool lands_v() const { return transposes_v(); }
+  // Are K and V in memory of e4m3, and of fp16 in shared memory? `dtype` is then that of Q and O.
+  constexpr bool widens() const { return v == VLayout::widened; }
+  // Does V land beside its stage, to be mended on the way there (tile/landing.cuh, tile/widen.cuh)?
+  constexpr bool lands_v() const { return transposes_v() || widens(); }
   constexpr bool takes_v_tiles() const { return v == VLayout::tiles; }
   constexpr bool transforms_scores() const { return has(Trait::softcap) || has(Trait::alibi); }
   constexpr bool has_scales() const { return kv_scales != KvScales::none; }
@@ -100,16 +102,28 @@ struct ForwardRow : TiledRow {
   constexpr int consumers() const {
     return has(Trait::shares_keys) || halves_columns() ? 2 * warpgroups() : warpgroups();
   }
-  constexpr int threads() const { return (consumers() + !has(Trait::no_producer)) * 128; }
+  // Warpgroups that produce: four warps of a second one widen K and V, where consumers leave registers for them.
+  constexpr int producers() const { return has(Trait::no_producer) ? 0 : widens() && consumers() <= 2 ? 2 : 1; }
+  // Warps that mend what lands.
+  constexpr int menders() const { return producers() == 2 ? 4 : 2; }
+  constexpr int threads() const { return (consumers() + producers()) * 128; }
 
   // Without a producer nothing is moved: the consumers have what ptxas gives them, up to 255, and these are 0.
-  // So it is with a single consumer, as there are registers enough.
-  constexpr bool moves_registers() const { return !has(Trait::no_producer) && consumers() > 1; }
+  // So it is with a single consumer and a single producer, as there are registers enough.
+  constexpr bool moves_registers() const { return !has(Trait::no_producer) && consumers() + producers() > 2; }
   constexpr int consumer_registers() const {
-    return !moves_registers() ? 0 : consumers() == 4 ? 112 : consumers() == 3 ? 160 : 232;
+    if (!moves_registers()) return 0;
+    if (producers() == 2) return consumers() == 1 ? 240 : 208;
+    return consumers() == 4 ? 112 : consumers() == 3 ? 160 : 232;
   }
-  constexpr int producer_registers() const { return !moves_registers() ? 0 : consumers() == 2 ? 40 : 32; }
-  constexpr int moved_registers() const { return producer_registers() + consumers() * consumer_registers(); }
+  constexpr int producer_registers() const {
+    if (!moves_registers()) return 0;
+    if (producers() == 2) return consumers() == 1 ? 128 : 48;
+    return consumers() == 2 ? 40 : 32;
+  }
+  constexpr int moved_registers() const {
+    return (producers() > 1 ? producers() : 1) * producer_registers() + consumers() * consumer_registers();
+  }
 
   // So many columns of O get their sums at a time, with Trait::two_level (tile/sums.cuh).
   constexpr int sum_columns() const { return dv <= 128 ? dv : 64; }
@@ -129,18 +143,29 @@ struct ForwardRow : TiledRow {
   constexpr int partial_bytes() const { return 16 * o_columns() * 4 + 32 * 16; }
   // With packed heads: what it holds for a row, O with m and l behind it (tile/packed.cuh).
   constexpr int packed_row_bytes() const { return dv * 4 + 16; }
-  constexpr int landing_buffers() const { return lands_v() ? 2 : 0; }
+  // K or V of 8 bits that is to be widened lands in slabs of 128 bytes. Several are on their way at a time, in what is
+  // left of shared memory.
+  constexpr int landed_slabs() const { return widens() ? (d + 127) / 128 : v_slabs(); }
+  constexpr int landing_bytes() const { return widens() ? Bc * landed_slabs() * 128 : v_block_bytes(); }
+  constexpr int landing_buffers() const {
+    const int left = (227 * 1024 - bytes_beside_landings()) / landing_bytes();
+    return widens() ? (left < most_landings ? left : most_landings) : lands_v() ? 2 : 0;
+  }
+  static constexpr int most_landings = 12;
+  // What comes from memory for a K/V block.
+  constexpr int loaded_bytes() const { return widens() ? Bc * (d + dv) : stage_bytes(); }
   // Vectors that are added to O (VMeanRing in tile/ring.cuh).
-  constexpr int v_means() const { return has_scales() ? 3 * warpgroups() : 0; }
+  constexpr int v_means() const { return has_scales() && !widens() ? 3 * warpgroups() : 0; }
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
   // What one of two warpgroups with the same rows hands over to the other: O, m and l.
   constexpr int handed_bytes() const { return has(Trait::shares_keys) ? 64 * dv * 4 + 128 * 16 : 0; }
   // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
   constexpr int sequence_bytes() const { return has(Trait::own_lengths) && !packs_heads() ? 1024 : 0; }
-  constexpr int smem_bytes() const {
-    return q_buffers * q_buffer_bytes() + stages * stage_bytes() + landing_buffers() * v_block_bytes() +
-           v_mean_bytes() + handed_bytes() + barrier_bytes + sequence_bytes();
+  constexpr int bytes_beside_landings() const {
+    return q_buffers * q_buffer_bytes() + stages * stage_bytes() + v_mean_bytes() + handed_bytes() + barrier_bytes +
+           sequence_bytes();
   }
+  constexpr int smem_bytes() const { return bytes_beside_landings() + landing_buffers() * landing_bytes(); }
 
   constexpr bool valid() const {
     return has_only(traits, Trait::of_forward) &&
@@ -154,19 +179,20 @@ struct ForwardRow : TiledRow {
            q_buffers <= (is_8bit() ? 2 : 3) * warpgroups() && (is_8bit() ? valid_8bit() : valid_16bit()) &&
            (!packs_heads() || (!is_8bit() && o_from_registers() && has(Trait::early_claim))) &&
            (!has(Trait::shares_keys) ||
-            (packs_heads() && warpgroups() == 1 && !split_stage() && !bounded_left())) &&
+            (packs_heads() && warpgroups() == 1 && !split_stage() && (!bounded_left() || widens()))) &&
            // The paper's own algorithms take neither a bound on the left nor own lengths.
            (has(Trait::splits) || !has(Trait::own_lengths)) && (!bounded_left() || has(Trait::own_lengths)) &&
            (!has(Trait::own_lengths) || slab_bytes() == 128) &&
-           (!transforms_scores() || (has(Trait::own_lengths) && !is_8bit())) &&
-           (!has(Trait::softcap) || !has(Trait::alibi)) &&
+           (!transforms_scores() || (has(Trait::own_lengths) && !block_scales())) &&
            (!has(Trait::skip_masked) || causal()) &&
            // The blocks that one warpgroup skips and another computes leave a stage free.
            (!bounded_right() || (warpgroups() - 1) * 64 <= (stages - 1) * Bc) &&
            smem_bytes() <= 227 * 1024 && moved_registers() <= launched_registers(threads());
   }
   constexpr bool valid_16bit() const {
-    return v == VLayout::rows && kv_scales == KvScales::none && !has(Trait::two_level);
+    const bool widens_all = widens() && kv_scales == KvScales::heads && has(Trait::own_lengths) && dv == d &&
+                            d % 64 == 0 && !transforms_scores() && landing_buffers() >= 2;
+    return (widens_all || (v == VLayout::rows && kv_scales == KvScales::none)) && !has(Trait::two_level);
   }
   constexpr bool valid_8bit() const {
     return v != VLayout::rows && kv_scales != KvScales::none && Bc % 32 == 0 && d % 64 == 0 && dv == d &&
@@ -180,6 +206,7 @@ struct ForwardRow : TiledRow {
 struct BackwardRow : TiledRow {
   Gradients gradients;
 
+  static constexpr bool widens() { return false; }
   constexpr bool all_gradients() const { return gradients == Gradients::all; }
   // Is it the library's own for all gradients, whose thread blocks take one key block after another (bwd.cu)?
   constexpr bool takes_several_blocks() const { return all_gradients() && !has(Trait::as_written); }
@@ -222,7 +249,6 @@ struct BackwardRow : TiledRow {
            !is_8bit() && smem_bytes() <= 227 * 1024 && (!has(Trait::one_key_block) || takes_several_blocks()) &&
            (!has(Trait::own_lengths) || !has(Trait::as_written)) &&
            (!transforms_scores() || has(Trait::own_lengths)) &&
-           (!has(Trait::softcap) || !has(Trait::alibi)) &&
            (!has(Trait::centered_k) ||
             (has(Trait::own_lengths) && !transforms_scores() && gradients != Gradients::keys &&
              !has(Trait::one_key_block))) &&
@@ -288,6 +314,12 @@ inline constexpr Line lines[] = {
 #define FA3_FORWARD_8(name, kernel, d, mask, Br, Bc, stages, q_buffers, v, scales, traits)              \
   ForwardRow{FA3_CELLS(name, kernel, forward, e4m3, #d, d, d, mask, Br, Bc, stages, traits), q_buffers, \
              Heads::one, OExit::registers, VLayout::v, KvScales::scales},
+#define FA3_WIDENED(name, kernel, dtype, d, mask, Br, Bc, stages, q_buffers, o_exit, traits)             \
+  ForwardRow{FA3_CELLS(name, kernel, forward, dtype, #d, d, d, mask, Br, Bc, stages, traits), q_buffers, \
+             Heads::one, OExit::o_exit, VLayout::widened, KvScales::heads},
+#define FA3_WIDENED_PACKED(name, kernel, dtype, d, mask, Br, Bc, stages, q_buffers, traits)              \
+  ForwardRow{FA3_CELLS(name, kernel, forward, dtype, #d, d, d, mask, Br, Bc, stages, traits), q_buffers, \
+             Heads::packed, OExit::registers, VLayout::widened, KvScales::heads},
 #define FA3_BACKWARD(name, kernel, dtype, d, mask, Br, Bc, stages, gradients, traits)           \
   BackwardRow{FA3_CELLS(name, kernel, backward, dtype, #d, d, d, mask, Br, Bc, stages, traits), \
               Gradients::gradients},
@@ -299,6 +331,8 @@ inline constexpr Line lines[] = {
 #define FA3_FORWARD_DV_16(name, kernel, ...) FA3_BOTH_16(FA3_FORWARD_DV, name, kernel, __VA_ARGS__)
 #define FA3_PACKED_16(name, kernel, ...) FA3_BOTH_16(FA3_PACKED, name, kernel, __VA_ARGS__)
 #define FA3_PACKED_DV_16(name, kernel, ...) FA3_BOTH_16(FA3_PACKED_DV, name, kernel, __VA_ARGS__)
+#define FA3_WIDENED_16(name, kernel, ...) FA3_BOTH_16(FA3_WIDENED, name, kernel, __VA_ARGS__)
+#define FA3_WIDENED_PACKED_16(name, kernel, ...) FA3_BOTH_16(FA3_WIDENED_PACKED, name, kernel, __VA_ARGS__)
 #define FA3_BACKWARD_16(name, kernel, ...) FA3_BOTH_16(FA3_BACKWARD, name, kernel, __VA_ARGS__)
 
 #ifdef FA3_ROWS  // of a build with fewer kernels (-Dkernels): the rows of those

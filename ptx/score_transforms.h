@@ -53,7 +53,7 @@ struct Alibi {
   const float* slopes;
   int64_t stride_batch, stride_head;
   UsedRows q, k;
-  float inverse_scale;  // 1 / softmax_scale: slopes in units of S
+  float inverse_scale;  // 1 / softmax_scale: slopes in units of S; in the backward pass with softcap 1 / softcap
   int32_t reserved;
 };
 struct ScoreTransforms {

@@ -56,6 +56,15 @@ struct ServedShape : AttentionShape {
                              // FA3_DTYPE_NONE: none
 };
 
+// What comes with e4m3. Absent tensors have data null and dims 0. Scales are (batch or 1, heads or 1, blocks or 1, 1),
+// with strides 0 where they are 1, and batch counts sequences where the problem is served; o_scale is (1, 1, 1, 1);
+// v_mean is (batch, heads_kv, head_dim_v, 1); lse_offset lies as LSE does.
+struct ProblemScales {
+  View q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
+  bool v_tiles;    // v is (batch, groups of 16 keys, heads_kv, 16 head_dim_v): a tile is a row of bytes (fa3.h)
+  bool kv_blocks;  // k_scale or v_scale has more than one block
+};
+
 // Of a tensor that kernels take.
 inline Dtype dtype_of(fa3_dtype dtype) {
   return dtype == FA3_DTYPE_BF16 ? Dtype::bf16 : dtype == FA3_DTYPE_FP16 ? Dtype::fp16 : Dtype::e4m3;

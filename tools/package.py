@@ -27,8 +27,9 @@ def meson(*words):
 
 def options_of(build):
     options = {option["name"]: option["value"] for option in json.loads(meson("introspect", "--buildoptions", build))}
-    if options["delays"]:
-        sys.exit(f"package.py: {build} has kernels with delays (-Ddelays=true), which are not for use")
+    for option in ("delays", "racecheck"):
+        if options[option]:
+            sys.exit(f"package.py: {build} has kernels of -D{option}=true, which are not for use")
     if options["kernels"] != ["*"]:
         kernels = ",".join(options["kernels"])
         print(f"package.py: {build} has only the kernels {kernels}, and so has the package", file=sys.stderr)

@@ -79,6 +79,14 @@ FA3_DEVICE uint16_t cvt_rn_satfinite_e4m3x2_f32(float high, float low) {
   return d;
 }
 
+// ptx: cvt.rn.f16x2.e4m3x2 d, x;  (cvt)
+// Two numbers, exactly; NaN stays NaN.
+FA3_DEVICE uint32_t cvt_rn_f16x2_e4m3x2(uint16_t x) {
+  uint32_t d;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(d) : "h"(x));
+  return d;
+}
+
 // ptx: cvt.f32.f16 d, x;  (cvt)
 FA3_DEVICE float cvt_f32_f16(uint16_t x) {
   float d;

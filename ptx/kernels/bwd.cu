@@ -35,7 +35,7 @@ using namespace ptx;
 FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const KeyWork& work, int n, Use& use,
                                   Use& ds_use, int warpgroup, int warp, float (&dV)[d / 2], float (&dK)[d / 2]) {
   const int lane = kept(threadIdx.x % 32);  // otherwise the main loop reads the thread's number, which takes its time
-  const bool one_lane = lane == 0;
+  const bool one_lane = all_lanes_arrive || lane == 0;
   const int first_key = work.key + 64 * warpgroup, key = first_key + 16 * warp + lane / 4;
 
   const uint64_t keys = descriptor_units(64 * slab_row_bytes) * warpgroup;
@@ -104,10 +104,16 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
     for (int g = 0; g < Br / 8; g++) {                                                                    // A3.25
       const float2 delta = numbers_at(smem.delta[s], g, lane);
       const float* const x = &S[4 * g];
-      float y[4] = {x[0] - delta.x, x[1] - delta.y, x[2] - delta.x, x[3] - delta.y};
-      if constexpr (has(Trait::softcap)) multiply_by_slopes(y, slopes[g]);
-      dS[2 * g] = scaled(P[2 * g], y[0], y[1]);
-      dS[2 * g + 1] = scaled(P[2 * g + 1], y[2], y[3]);
+      // In two ways, as ptxas orders the loop of rows without softcap otherwise when it comes by way of y.
+      if constexpr (has(Trait::softcap)) {
+        float y[4] = {x[0] - delta.x, x[1] - delta.y, x[2] - delta.x, x[3] - delta.y};
+        multiply_by_slopes(y, slopes[g]);
+        dS[2 * g] = scaled(P[2 * g], y[0], y[1]);
+        dS[2 * g + 1] = scaled(P[2 * g + 1], y[2], y[3]);
+      } else {
+        dS[2 * g] = scaled(P[2 * g], x[0] - delta.x, x[1] - delta.y);
+        dS[2 * g + 1] = scaled(P[2 * g + 1], x[2] - delta.x, x[3] - delta.y);
+      }
     }
     wgmma_owned(dS);
     if constexpr (!has(Trait::softcap)) wait(smem.empty_ds[ds_use.index], ds_use.parity ^ 1);
@@ -138,7 +144,7 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
 FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();                                                          // A3.15
   constexpr int warps = 4 * warpgroups, in_flight = 8;
-  const bool one_lane = threadIdx.x % 32 == 0;
+  const bool one_lane = all_lanes_arrive || threadIdx.x % 32 == 0;
   Use use, ds_use;
   for (int n = 0;; n++) {
     const int number = smem.claims.read_by_warp(n);
@@ -193,6 +199,7 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
 FA3_DEVICE void dq_consumer(const Params& p, BackwardSmem& smem, int warp) {
   setmaxnreg_dec<config.dq_registers()>();
   const int lane = threadIdx.x % 32;
+  const bool one_lane = all_lanes_arrive || lane == 0;
   const uint64_t ds = descriptor_start(&smem.ds) | columns_descriptor(Bc);
   const uint64_t k = descriptor_start(&smem.k) | columns_descriptor(Bc);
   Use use;              // of smem.ds
@@ -205,10 +212,10 @@ FA3_DEVICE void dq_consumer(const Params& p, BackwardSmem& smem, int warp) {
     const KeyWork work(p, number);
     const int all = work.all;
     __syncwarp();
-    if (lane == 0) smem.claims.release(n);
+    if (one_lane) smem.claims.release(n);
     if constexpr (has(Trait::centered_k)) smem.key_mean[0].load(p, work, barrier_warpgroup);
     wait(smem.full_k, n & 1);
-    if (all == 0 && lane == 0) arrive(smem.empty_k);
+    if (all == 0 && one_lane) arrive(smem.empty_k);
     for (int j = 0; j < all; j++, use.next<ds_buffers>(), parity ^= 1) {
       wait(smem.full_ds[use.index], use.parity);
       wait(smem.s_done[use.index], use.parity);
@@ -232,12 +239,12 @@ FA3_DEVICE void dq_consumer(const Params& p, BackwardSmem& smem, int warp) {
         wait(smem.empty_dq[square], parity ^ 1);
         wgmma_wait_group<0>();
         wgmma_owned(D);
-        if (square == dq_squares - 1 && lane == 0) arrive(smem.empty_ds[use.index]);
+        if (square == dq_squares - 1 && one_lane) arrive(smem.empty_ds[use.index]);
         if constexpr (has(Trait::centered_k)) {
           if (columns == 0) wgmma_owned(row_sums);
           mean.take_off(D, row_sums[0], row_sums[2]);
         }
-        if (square == dq_squares - 1 && j == all - 1 && lane == 0) arrive(smem.empty_k);
+        if (square == dq_squares - 1 && j == all - 1 && one_lane) arrive(smem.empty_k);
         if constexpr (has(Trait::one_key_block)) {
           stage_gradient<64>(D, p.softmax_scale, dq_buffer(smem, square), warp);
         } else {
@@ -250,7 +257,7 @@ FA3_DEVICE void dq_consumer(const Params& p, BackwardSmem& smem, int warp) {
           fence_proxy_async_shared();
         }
         __syncwarp();
-        if (lane == 0) arrive(smem.full_dq[use.index][square]);                                           // A3.29
+        if (one_lane) arrive(smem.full_dq[use.index][square]);                                            // A3.29
       }
     }
   }
@@ -288,6 +295,11 @@ FA3_DEVICE bool is_turn(uint32_t added, int rank) {
   return own_lengths ? added >= uint32_t(rank) : added == uint32_t(rank);
 }
 
+// Do key blocks add to dQ in a fixed order?
+FA3_DEVICE bool is_fixed(const Params& p) {
+  return lists_blocks<Params> ? p.order.is_fixed() : p.order.dq != DqOrder::any;
+}
+
 // The thread that adds dQ of each query tile to the sums in global memory. Nobody clears them: the first key block that
 // comes to a tile stores, and the others add, after that. They come in any order, and the first one waits for nobody.
 // In a fixed order a tile takes longer than its products, so two threads, the adders 0 and 1, take turns.
@@ -310,8 +322,8 @@ FA3_DEVICE void dq_writer(const Params& p, BackwardSmem& smem, uint32_t adder) {
       int sums = tile.number(work);
       wait(smem.full_dq[count % 2][0], parity);                                                           // A3.32
       bool first;
-      if (p.order.is_fixed()) {
-        const auto turn = work.turn(p.order, visible(p, work), tile.tile);
+      if (is_fixed(p)) {
+        const auto turn = work.turn(p, visible(p, work), tile.tile);
         if (turn.second) sums += p.order.spread.second;
         while (!is_turn(ld_acquire_gpu_u32(&p.visits[sums]), turn.rank)) {
         }
@@ -332,9 +344,9 @@ FA3_DEVICE void dq_writer(const Params& p, BackwardSmem& smem, uint32_t adder) {
         else cp_reduce_async_bulk_add_f32(to, shared_address(&smem.dq[square]), bytes);                   // A3.33
         release_dq(smem, square);
       }
-      if (first || p.order.is_fixed()) {
+      if (first || is_fixed(p)) {
         cp_async_bulk_wait_group<0>();
-        red_add_release_gpu_u32(&p.visits[sums], p.order.is_fixed() ? 1 : dq_is_stored);
+        red_add_release_gpu_u32(&p.visits[sums], is_fixed(p) ? 1 : dq_is_stored);
       }
     }
     cp_async_bulk_wait_group<0>();
@@ -384,7 +396,7 @@ FA3_DEVICE void preparer(const Params& p, BackwardSmem& smem) {
   for (int n = 0;; n++) {
     const int number = smem.claims.read_by_warp(n);
     __syncwarp();
-    if (threadIdx.x % 32 == 0) smem.claims.release(n);
+    if (all_lanes_arrive || threadIdx.x % 32 == 0) smem.claims.release(n);
     if (!is_block(p, number)) return;
     prepare_ahead(p, number);
   }

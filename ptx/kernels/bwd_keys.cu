@@ -48,7 +48,7 @@ FA3_DEVICE void store_keys(const Params& p, const float (&D)[d / 2], KeyGradient
 FA3_DEVICE void values(const Params& p, KeysSmem& smem, const KeyWork& work, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();                                                          // A3.15
   const int lane = threadIdx.x % 32, thread = threadIdx.x % 128, key = work.key + 16 * warp + lane / 4;
-  const bool one_lane = lane == 0;
+  const bool one_lane = all_lanes_arrive || lane == 0;
   const uint64_t k = descriptor_start(&smem.k) | rows_descriptor;
   const uint64_t q = descriptor_start(&smem.q) | rows_descriptor;
   const uint64_t dout = descriptor_start(&smem.dout) | columns_descriptor(Br);
@@ -137,7 +137,7 @@ FA3_DEVICE void values(const Params& p, KeysSmem& smem, const KeyWork& work, int
 FA3_DEVICE void keys(const Params& p, KeysSmem& smem, const KeyWork& work, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();                                                          // A3.15
   const int lane = threadIdx.x % 32, thread = threadIdx.x % 128;
-  const bool one_lane = lane == 0;
+  const bool one_lane = all_lanes_arrive || lane == 0;
   const uint64_t v = descriptor_start(&smem.v) | rows_descriptor;
   const uint64_t dout = descriptor_start(&smem.dout) | rows_descriptor;
   const uint64_t q = descriptor_start(&smem.q) | columns_descriptor(Br);

@@ -45,7 +45,7 @@ FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& wo
   if (!own_lengths) griddepcontrol_wait();
   if (warpgroup >= work.warpgroups_with_rows) return;
   const int lane = threadIdx.x % 32;
-  const bool one_lane = lane == 0;
+  const bool one_lane = all_lanes_arrive || lane == 0;
   const int first_row = work.first_row(warpgroup), row = first_row + 16 * warp + lane / 4;
   const Visible seen = visible(p, smem);
   const Blocks blocks = work.blocks(seen, warpgroup), plain = work.plain_blocks(seen, warpgroup);
@@ -71,17 +71,23 @@ FA3_DEVICE void consumer(const Params& p, QueriesSmem& smem, const QueryWork& wo
   const float lse[2] = {p.rows.lse_log2[work.numbers + row], p.rows.lse_log2[work.numbers + row + 8]};
   const float delta[2] = {p.rows.delta[work.numbers + row], p.rows.delta[work.numbers + row + 8]};
 
+  constexpr bool caps_and_biases = has(Trait::softcap) && has(Trait::alibi);
   const TanhWay way = has(Trait::softcap) ? tanh_way(lse, transforms_of(p).softcap) : TanhWay::any;
   const auto exponentials = [&](int j) {
+    [[maybe_unused]] uint2 slopes[Bc / 8];  // with a bias besides, after which S does not tell the derivative
     if constexpr (has(Trait::softcap)) tanh_scores(S, way, transforms_of(p).softcap, tanh_of(p));
+    if constexpr (caps_and_biases) keep_slopes(S, way, [&](int g, const uint2& four) { slopes[g] = four; });
     if constexpr (has(Trait::alibi)) smem.bias[0].subtract(S, j, row);
     if (j >= plain.end || (seen.bounded_left && j < plain.begin))
       mask_keys(S, transforms_scores ? visible(p, smem) : seen, j, row);
 #pragma unroll
     for (int i = 0; i < Bc / 2; i++) {
       const float P = ex2_approx_ftz(fmaf(S[i], c, -lse[i / 2 % 2]));
-      S[i] = has(Trait::softcap) ? P * slope_of_tanh(S[i]) : P;
+      S[i] = has(Trait::softcap) && !caps_and_biases ? P * slope_of_tanh(S[i]) : P;
     }
+    if constexpr (caps_and_biases)
+#pragma unroll
+      for (int g = 0; g < Bc / 8; g++) multiply_by_slopes(&S[4 * g], slopes[g]);
   };
   // Where scores are changed P is not rounded before: with bf16 dQ's error is 2.4e-3 then, and 2.9e-3 otherwise.
   const auto multiply = [&] {

@@ -30,6 +30,7 @@
 #include "../tile/exit.cuh"
 #include "../tile/gemm.cuh"
 #include "../tile/mask.cuh"
+#include "../tile/narrow_q.cuh"
 #include "../tile/planned_producer.cuh"
 #include "../tile/producer.cuh"
 #include "../tile/score_transform.cuh"
@@ -40,7 +41,7 @@
 namespace fa3 {
 using namespace ptx;
 
-static_assert(has(Trait::splits) && has(Trait::speculative) && !(shares_keys && bounded_left));
+static_assert(has(Trait::splits) && has(Trait::speculative) && !(shares_keys && bounded_left && !widens));
 static_assert(config.q_buffers > warpgroups, "the next piece's Q is awaited before O has left its buffer");
 
 // What masks alone ask for is read from the RowBlock each time, for want of registers.
@@ -73,6 +74,12 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   Sums sums;                                                   // of P V, on their way to O
   const auto rows = [&]() -> const RowBlock& { return smem.row_block[RowBlockRing::index(q_use)]; };
   const auto seen = [&] { return visible(p, rows()); };
+  // Q comes as it lies in memory; where it is not multiplied so, it is converted, in place.
+  auto prepare_q = [&] {
+    if constexpr (widens && is_bf16)
+      if (rows().blocks > 0)
+        score.receive_factor(narrow_q(smem.q[q_buffer], rows().row, seen().rows(), number, warp));
+  };
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));
     const RowBlock& block = rows();
@@ -106,6 +113,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   receive_q();                                 // A2.3
   uint32_t i = skipped;                        // use of the K/V ring that holds K(j)
   if (blocks != RowBlock::end_of_work) ring.skip(0, i, blocks > 0);
+  prepare_q();
   load_q_registers(Q, smem.q[q_buffer], warp);
   if (blocks > 0) ring.wait_k(i);
   wgmma_fence();
@@ -133,7 +141,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     if (Walk::may_leave && blocks == 0) state = nothing_seen();
     excess.clear();
     first_bound(bound, state, score, seen().seqlen_k - j() * Bc);
-    if constexpr (has(Trait::softcap)) transform.choose_way(state.m, bound.sum);
+    if constexpr (caps_late) transform.choose_way(state.m, bound.sum);
     if (blocks > 0) ring.release_k(i, true);   // A2.5
     convert(S, P);
     wgmma_owned(P);
@@ -163,13 +171,13 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       const auto transform_scores = [&](float (&scores)[Bc / 2]) {
         if constexpr (transforms_scores) transform.apply(scores, j());
       };
-      if constexpr (masked || !has(Trait::softcap)) transform_scores(S);
+      if constexpr (masked || !caps_late) transform_scores(S);
       if constexpr (masked) {                  // A2.13
         mask(S, seen(), j(), warp_row());
         softmax_online(S, state, alpha, score);
         if constexpr (bounded_left) excess.scale(alpha);
         set_bound(bound, state, score);
-        if constexpr (has(Trait::softcap)) transform.choose_way(state.m, bound.sum);
+        if constexpr (caps_late) transform.choose_way(state.m, bound.sum);
         end_basic_block(state);
       } else {
         rescale = softmax_speculative(S, state, bound, excess, alpha, score, smem.q[q_buffer],
@@ -209,6 +217,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     q_buffer = QRing::index(q_use);
     receive_q();
     i = walk.begin(first, skipped);
+    prepare_q();
     load_q_registers(Q, smem.q[q_buffer], warp);
     if (blocks > 0) ring.wait_k(i);
     wgmma_fence();
@@ -217,6 +226,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
 
     float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])}, fit[2];
     excess.fit(l, fit);
+    if constexpr (widens) fit[0] *= done.block.v_scale, fit[1] *= done.block.v_scale;
     wgmma_wait_group<1>();
     finish_pv(first, 0);
     walk.release_last_v(ring, first, i, has_v, blocks);
@@ -243,8 +253,8 @@ FA3_GLOBAL(const __grid_constant__ fa3::Params p) {
   using namespace fa3;
   const int warp = warp_of_block();
   Smem& smem = set_up(p, warp);
-  if (warp / 4 == consumers) {
-    if constexpr (own_lengths) planned_producer(p, smem, warp % 4);
+  if (config.producers() == 2 ? warp / 4 >= consumers : warp / 4 == consumers) {
+    if constexpr (own_lengths) planned_producer(p, smem, config.producers() == 2 ? warp - 4 * consumers : warp % 4);
     else producer(p, smem, warp % 4);
   } else {
     consumer(p, smem, warp / 4, warp % 4);

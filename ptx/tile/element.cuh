@@ -8,7 +8,10 @@
 namespace fa3 {
 
 inline constexpr bool is_8bit = config.is_8bit();  // e4m3
-inline constexpr bool is_bf16 = config.dtype == Dtype::bf16;
+inline constexpr bool is_bf16 = config.dtype == Dtype::bf16;  // of Q and O
+// With Q of 16 bits over K and V of 8 (VLayout::widened) all that is multiplied is fp16, which holds e4m3 exactly.
+inline constexpr bool widens = config.widens();
+inline constexpr bool multiplies_bf16 = is_bf16 && !widens;
 using Element = std::conditional_t<is_8bit, uint8_t, uint16_t>;
 static_assert(sizeof(Element) == config.element_bytes());
 
@@ -37,21 +40,21 @@ inline constexpr int p_registers = Bc * sizeof(Element) / 8;
 inline constexpr float p_log2 = is_8bit ? 4.f : 0.f;
 // What a lane's row sum may reach: half of fp16's largest number, or nearly all of e4m3's, before P could overflow; in
 // bf16 half of the exponents above 1, so that as many are left for O.
-inline constexpr float p_limit = is_8bit ? 440.f : is_bf16 ? 0x1p64f : 0x1p15f;
+inline constexpr float p_limit = is_8bit ? 440.f : multiplies_bf16 ? 0x1p64f : 0x1p15f;
 static_assert(!is_8bit || 16 * Bc / 4 <= p_limit);
 
 // The accumulators += A B, or = A B without `accumulate`; A from shared memory (ss) or registers (rs).
 template <int n>
 FA3_DEVICE void wgmma_ss(float (&accumulators)[n], uint64_t a, uint64_t b, int accumulate) {
   if constexpr (is_8bit) ptx::wgmma_m64k32_f32_e4m3_ss(accumulators, a, b, accumulate);
-  else if constexpr (is_bf16) ptx::wgmma_m64k16_f32_bf16_ss<0, 0>(accumulators, a, b, accumulate);
+  else if constexpr (multiplies_bf16) ptx::wgmma_m64k16_f32_bf16_ss<0, 0>(accumulators, a, b, accumulate);
   else ptx::wgmma_m64k16_f32_f16_ss<0, 0>(accumulators, a, b, accumulate);
 }
 // B with n contiguous (TransB, as V is) or k; of 8-bit types always with k.
 template <int TransB = 1, int n>
 FA3_DEVICE void wgmma_rs(float (&accumulators)[n], const uint32_t* a, uint64_t b, int accumulate) {
   if constexpr (is_8bit) ptx::wgmma_m64k32_f32_e4m3_rs(accumulators, a[0], a[1], a[2], a[3], b, accumulate);
-  else if constexpr (is_bf16)
+  else if constexpr (multiplies_bf16)
     ptx::wgmma_m64k16_f32_bf16_rs<TransB>(accumulators, a[0], a[1], a[2], a[3], b, accumulate);
   else ptx::wgmma_m64k16_f32_f16_rs<TransB>(accumulators, a[0], a[1], a[2], a[3], b, accumulate);
 }
@@ -74,7 +77,7 @@ FA3_DEVICE void load_a(uint32_t (*A)[4], const Element* rows, int warp) {
 // The same by one warp: accumulators of 16 rows and 8 columns += A B.
 FA3_DEVICE void mma(float* s, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (is_8bit) ptx::mma_m16n8k32_f32_e4m3(s[0], s[1], s[2], s[3], a, b0, b1);
-  else if constexpr (is_bf16) ptx::mma_m16n8k16_f32_bf16(s[0], s[1], s[2], s[3], a, b0, b1);
+  else if constexpr (multiplies_bf16) ptx::mma_m16n8k16_f32_bf16(s[0], s[1], s[2], s[3], a, b0, b1);
   else ptx::mma_m16n8k16_f32_f16(s[0], s[1], s[2], s[3], a, b0, b1);
 }
 

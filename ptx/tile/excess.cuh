@@ -21,7 +21,7 @@ class Excess {
       bits[1] = __vimax3_s32(bits[1], __float_as_int(P[i + 2]), __float_as_int(P[i + 3]));
     }
     const float max[2] = {__int_as_float(bits[0]), __int_as_float(bits[1])};
-    const float2 rounded = unpack(pack(max[0], max[1]));
+    const float2 rounded = unpack(pack(max[0], max[1], multiplies_bf16));
     pair_ = ptx::add_rn_bf16x2(pair_, pack(rounded.x - max[0], rounded.y - max[1], true));
   }
 
@@ -48,7 +48,7 @@ class Excess {
 
  private:
   FA3_DEVICE static float2 unpack(uint32_t pair) {
-    if constexpr (is_bf16) return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+    if constexpr (multiplies_bf16) return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
     else return {ptx::cvt_f32_f16(pair & 0xffff), ptx::cvt_f32_f16(pair >> 16)};
   }
 

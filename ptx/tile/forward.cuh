@@ -19,7 +19,8 @@ inline constexpr int o_columns = config.o_columns();
 
 // What the kernel takes. If it takes no split tiles, there is no list.
 using OwnLengthsParams = std::conditional_t<
-    config.transforms_scores(), TransformedForwardParams,
+    config.transforms_scores(),
+    std::conditional_t<config.has_scales(), ScaledTransformedForwardParams, TransformedForwardParams>,
     std::conditional_t<config.has_scales(), ScaledPlannedForwardParams,
                        std::conditional_t<has_qv, LatentForwardParams, PlannedForwardParams>>>;
 using Params = std::conditional_t<
@@ -40,6 +41,7 @@ FA3_DEVICE const TensorMap& qv_of(const ForwardParams& p) { return p.q; }
 
 // Nor have all softcap and slopes.
 FA3_DEVICE const Softcap& softcap_of(const TransformedForwardParams& p) { return p.transforms.softcap; }
+FA3_DEVICE const Softcap& softcap_of(const ScaledTransformedForwardParams& p) { return p.transforms.softcap; }
 FA3_DEVICE Softcap softcap_of(const ForwardParams&) { return {}; }
 FA3_DEVICE const Alibi& alibi_of(const TransformedForwardParams& p) { return p.transforms.alibi; }
 FA3_DEVICE Alibi alibi_of(const ForwardParams&) { return {}; }

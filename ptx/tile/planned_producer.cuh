@@ -12,7 +12,7 @@
 // Where V lands beside its stage, two warps mend it (landing.cuh), and the others have more to do:
 //   warp 0         K and V
 //   warp 1         Q and the claims, in turn
-//   warps 2 and 3  mend V
+//   warps 2 and 3  mend V, or widen K and V; or four warps of a second warpgroup do
 #pragma once
 #include "../isa/grid.cuh"
 #include "../isa/setmaxnreg.cuh"
@@ -20,6 +20,7 @@
 #include "ring.cuh"
 #include "source.cuh"
 #include "transpose.cuh"
+#include "widen.cuh"
 
 namespace fa3 {
 
@@ -86,34 +87,40 @@ class PlannedKvProducer {
           if (looked_up && of_following >= following.begin)
             next[lookahead - 1] = boxes_of(following.sequence, of_following);
         }
-        const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
-        Stage& stage = smem_.stage[s];
-        in_flight.wait_before(smem_, i);
-        wait(smem_.empty_k[s], parity);
-        if constexpr (halves_columns) {
-          if (leads()) expect(smem_.full_k[s], config.stage_bytes());
-          load_k(stage.k, smem_.full_k[s], block, head);
-          load_v(stage.v, smem_.full_k[s], block, head, piece.sequence.seqlen_k - j * Bc);
+        if constexpr (widens) {
+          land_k(landed++, block, head);
+          if (has_before) land_v(landed++, before, head_before, keys_before);
         } else {
-          if (leads())
-            expect(smem_.full_k[s],
-                   !lands && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
-          load_k(stage.k, smem_.full_k[s], block, head);
-          if constexpr (lands) {
-            if (has_before) land_v(landed++, before, head_before, keys_before);
-          } else if constexpr (split_stage) {
-            // Not in use 0, where nobody waits for warp 1 with V: it might find the barrier a phase on.
-            if (has_before) {
-              wait(smem_.empty_v[s], parity);
-              if (leads()) expect(smem_.full_v[s], config.v_block_bytes());
-            } else if (leads()) {
-              arrive(smem_.full_v[s]);
+          const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
+          Stage& stage = smem_.stage[s];
+          in_flight.wait_before(smem_, i);
+          wait(smem_.empty_k[s], parity);
+          if constexpr (halves_columns) {
+            if (leads()) expect(smem_.full_k[s], config.stage_bytes());
+            load_k(stage.k, smem_.full_k[s], block, head);
+            load_v(stage.v, smem_.full_k[s], block, head, piece.sequence.seqlen_k - j * Bc);
+          } else {
+            if (leads())
+              expect(smem_.full_k[s],
+                     !lands && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
+            load_k(stage.k, smem_.full_k[s], block, head);
+            if constexpr (lands) {
+              if (has_before) land_v(landed++, before, head_before, keys_before);
+            } else if constexpr (split_stage) {
+              // Not in use 0, where nobody waits for warp 1 with V: it might find the barrier a phase on.
+              if (has_before) {
+                wait(smem_.empty_v[s], parity);
+                if (leads()) expect(smem_.full_v[s], config.v_block_bytes());
+              } else if (leads()) {
+                arrive(smem_.full_v[s]);
+              }
             }
+            uint64_t& full_v = split_stage ? smem_.full_v[s] : smem_.full_k[s];
+            if (!lands && has_before) load_v(stage.v, full_v, before, head_before, keys_before);
           }
-          uint64_t& full_v = split_stage ? smem_.full_v[s] : smem_.full_k[s];
-          if (!lands && has_before) load_v(stage.v, full_v, before, head_before, keys_before);
-          before = block, head_before = head, keys_before = piece.sequence.seqlen_k - j * Bc, has_before = true;
         }
+        if constexpr (!halves_columns)
+          before = block, head_before = head, keys_before = piece.sequence.seqlen_k - j * Bc, has_before = true;
       }
       __syncwarp();  // all lanes have read the piece
       if (first_lane()) {
@@ -129,8 +136,11 @@ class PlannedKvProducer {
     // The last V of all, alone in its stage.
     const uint32_t s = KvRing::index(i);
     uint64_t& full = split_stage ? smem_.full_v[s] : smem_.full_k[s];
-    wait(split_stage ? smem_.empty_v[s] : smem_.empty_k[s], KvRing::parity(i) ^ 1);
-    if constexpr (lands) {
+    if constexpr (!widens) wait(split_stage ? smem_.empty_v[s] : smem_.empty_k[s], KvRing::parity(i) ^ 1);
+    if constexpr (widens) {
+      end_landings(landed++);
+      land_v(landed, before, head_before, keys_before);
+    } else if constexpr (lands) {
       if (!split_stage && leads()) arrive(full);
       land_v(landed++, before, head_before, keys_before);
       end_landings(landed);
@@ -148,7 +158,7 @@ class PlannedKvProducer {
 
   static constexpr int lookahead = 2;
   // Only single consumers, whose tiles wait for memory, leave the registers for the next piece's blocks.
-  static constexpr bool looks_beyond = !config.moves_registers();
+  static constexpr bool looks_beyond = config.consumers() == 1;
 
   // Is piece t of the thread block in the ring already?
   FA3_DEVICE bool is_there(uint32_t t) const {
@@ -160,8 +170,14 @@ class PlannedKvProducer {
   // The nth V for menders, and what comes behind the last one: then they end.
   FA3_DEVICE void land_v(uint32_t n, const Boxes& boxes, int head, int keys) const {
     uint64_t& full = await_landing(n);
-    if (leads()) expect(full, config.v_block_bytes());
+    if (leads()) expect(full, config.landing_bytes());
     load_v(smem_.landing.v[n % Landing::buffers], full, boxes, head, keys);
+  }
+  // The same of K that is widened.
+  FA3_DEVICE void land_k(uint32_t n, const Boxes& boxes, int head) const {
+    uint64_t& full = await_landing(n);
+    if (leads()) expect(full, config.landing_bytes());
+    load_k(smem_.landing.v[n % Landing::buffers], full, boxes, head);
   }
   FA3_DEVICE void end_landings(uint32_t n) const {
     uint64_t& full = await_landing(n);
@@ -210,13 +226,17 @@ class PlannedKvProducer {
       if (first_of(n) < Bc) f(first_of(n), boxes.row[n], boxes.batch[n]);
   }
 
+  // Slabs as they are loaded: of K and V that are widened, of as many bytes.
+  static constexpr int loaded_columns = widens ? slab_row_bytes : slab_columns;
+  static constexpr int loaded_slabs(int slabs) { return widens ? config.landed_slabs() : slabs; }
+
   FA3_DEVICE void load_k(const Element* to, uint64_t& full, const Boxes& boxes, int head) const {
     each_box(boxes, [&](int first, int row, int batch) {
       const uint32_t at = ptx::shared_address(to) + first * slab_row_bytes;
 #pragma unroll
-      for (int slab = 0; slab < slabs; slab++)
+      for (int slab = 0; slab < loaded_slabs(slabs); slab++)
         ptx::cp_async_bulk_tensor_4d_load(at + slab * Bc * slab_row_bytes, &p_.k, ptx::shared_address(&full),
-                                          slab * slab_columns, row, head, batch);
+                                          slab * loaded_columns, row, head, batch);
     });
   }
 
@@ -227,9 +247,9 @@ class PlannedKvProducer {
       const int rows = keys - first;
       if (rows > 0 && rows < box_rows()) return load_few_rows(at, full, rows, row, head, batch);
 #pragma unroll
-      for (int slab = 0; slab < v_slabs; slab++)
+      for (int slab = 0; slab < loaded_slabs(v_slabs); slab++)
         ptx::cp_async_bulk_tensor_4d_load(at + slab * Bc * slab_row_bytes, &p_.v, ptx::shared_address(&full),
-                                          slab * slab_columns, row, head, batch);
+                                          slab * loaded_columns, row, head, batch);
     });
   }
 
@@ -241,9 +261,9 @@ class PlannedKvProducer {
       const int box = i % P::v_boxes;
       const bool zeros = i >= P::v_boxes;
       if (((zeros ? box_rows() - n : n) >> box & 1) == 0) continue;
-      for (int slab = 0; slab < v_slabs; slab++)
+      for (int slab = 0; slab < loaded_slabs(v_slabs); slab++)
         ptx::cp_async_bulk_tensor_4d_load(to + slab * Bc * slab_row_bytes, &p_.v_rows[box], ptx::shared_address(&full),
-                                          slab * slab_columns, zeros ? no_row : row, head, batch);
+                                          slab * loaded_columns, zeros ? no_row : row, head, batch);
       to += slab_row_bytes << box;
       row += 1 << box;
     }
@@ -400,6 +420,9 @@ class PieceProducer {
   }
 
  private:
+  // With packed heads and no warp for Q alone (run_with_q), Q is sent for as soon as a piece is handed over.
+  static constexpr bool sends_q = config.packs_heads() && config.lands_v();
+
   FA3_DEVICE PlannedCounts counts() const { return {__ldcg(&p_.counts->entries), __ldcg(&p_.counts->slots)}; }
 
   // Four lanes load an entry. It may have been written just now: not through the L1 cache.
@@ -419,6 +442,10 @@ class PieceProducer {
     }
     __syncwarp();
     if (lane_ == 0) arrive(pieces.full[slot]);
+    if constexpr (sends_q) {
+      if (lane_ == 0) produce_q_of(t);
+      __syncwarp();
+    }
   }
 
   FA3_DEVICE void produce_q_of(uint32_t t) const {
@@ -437,15 +464,23 @@ class PieceProducer {
   const int lane_ = threadIdx.x % 32;
 };
 
-// The producer warpgroup. `warp` of its four.
+// The producer warpgroup, or both. `warp` of its four, or of their eight.
 template <class P>
 FA3_DEVICE void planned_producer(const P& p, Smem& smem, int warp) {
   if constexpr (config.moves_registers()) ptx::setmaxnreg_dec<config.producer_registers()>();
   ptx::griddepcontrol_wait();  // the pass that makes the list may be under way
   if constexpr (config.lands_v()) {
-    if (warp == 0) PlannedKvProducer<P>(p, smem, warp).run();
-    else if (warp == 1) PieceProducer<P>(p, smem).run_with_q();
-    else mend_landings(smem, Transposer(warp - 2));
+    if (warp == 0) {
+      PlannedKvProducer<P>(p, smem, warp).run();
+    } else if (warp == 1) {
+      if constexpr (config.packs_heads()) PieceProducer<P>(p, smem).run();
+      else PieceProducer<P>(p, smem).run_with_q();
+    } else if constexpr (widens) {
+      constexpr int first_mender = 2 * config.producers();
+      if (warp >= first_mender) widen_landings(smem, warp - first_mender);
+    } else {
+      mend_landings(smem, Transposer(warp - 2));
+    }
   } else {
     if (warp < 2) PlannedKvProducer<P>(p, smem, warp).run();
     else if (warp == 3) PieceProducer<P>(p, smem).run();

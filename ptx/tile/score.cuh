@@ -4,8 +4,8 @@
 
 namespace fa3 {
 
-// c = softmax_scale * log2(e), in 8 bits times the scales of Q and K: P = exp2(S c - m), where the reference m is in
-// these units, too.
+// c = softmax_scale * log2(e), where there are scales times those of Q and K: P = exp2(S c - m), where the reference m
+// is in these units, too.
 //
 // With KvScales::blocks V's scale v differs from block to block. It goes into P, which is then v exp2(S c - m): so
 // log2(v) is added to the scores. The row sums must not have it, so what P adds to them is divided by v.
@@ -16,10 +16,12 @@ struct Score {
   float v_log2 = 0.f, v_inverse = 1.f;
 
   FA3_DEVICE explicit Score(const Params& p) : c(p.softmax_scale_log2) {}
-  // With scales, each piece has its own c,
+  // With scales, each piece has its own c, unless they are in S (score_transform.cuh),
   FA3_DEVICE void receive(const RowBlock& block) {
-    if constexpr (config.has_scales()) c = c_of_piece = block.c;
+    if constexpr (config.has_scales() && !transforms_scores) c = c_of_piece = block.c;
   }
+  // and where Q has been multiplied by something, its inverse;
+  FA3_DEVICE void receive_factor(float inverse) { c *= inverse; }
   // or each block of keys: that whose K is in the stage, if there is one.
   FA3_DEVICE void receive(const Smem& smem, uint32_t stage, bool exists) {
     if constexpr (config.block_scales()) {

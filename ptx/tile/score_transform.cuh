@@ -1,5 +1,6 @@
-// What becomes of scores, S = q k, before they are masked: with Trait::softcap and Trait::alibi. Both keep the units of
-// S, so all that follows (mask.cuh, softmax.cuh) is as without. Rows without them call nothing here.
+// What becomes of scores, S = q k, before they are masked: with Trait::softcap and Trait::alibi, or both: first capped.
+// Both keep the units of S, so all that follows (mask.cuh, softmax.cuh) is as without. Rows without them call nothing
+// here.
 #pragma once
 #include "../isa/math.cuh"
 #include "sinks.cuh"
@@ -7,6 +8,10 @@
 #include "softmax.cuh"
 
 namespace fa3 {
+
+// In blocks without a mask scores are capped on their way to the exponentials, unless something comes between, or
+// scales of Q and K come before.
+inline constexpr bool caps_late = has(Trait::softcap) && !has(Trait::alibi) && !config.has_scales();
 
 // P = exp2(cap tanh(S / cap) c - m) in place of S, and sums, as `exponentiate` has them: by a polynomial that holds for
 // these scores, with its factor and c in one; or of any scores. There cap tanh(S / cap) c - m is cap c - m - 2 cap c r
@@ -52,6 +57,7 @@ class ScoreTransform {
 
   // The rows of the next piece.
   FA3_DEVICE void receive(const RowBlock& block, int warp) {
+    if constexpr (config.has_scales()) scale_ = __fdividef(block.c, p_.softmax_scale_log2);
     if constexpr (has(Trait::alibi)) {
 #pragma unroll
       for (int i = 0; i < own_rows; i++) {
@@ -65,6 +71,9 @@ class ScoreTransform {
 
   // S: of block j.
   FA3_DEVICE void apply(float (&S)[Bc / 2], int j) const {
+    if constexpr (config.has_scales())
+#pragma unroll
+      for (int i = 0; i < Bc / 2; i++) S[i] *= scale_;
     if constexpr (has(Trait::softcap)) cap_scores(S, softcap_of(p_));
     if constexpr (has(Trait::alibi)) {
       const int key = j * Bc + 2 * (threadIdx.x & 3);  // of S[0]
@@ -116,6 +125,7 @@ class ScoreTransform {
   static constexpr int own_rows = config.packs_heads() ? 2 : 1;
   const Params& p_;
   Way way_ = Way::any;  // the same in all lanes of a warp
+  float scale_;             // with scales: those of Q and K
   int position_[own_rows];  // of the rows, among the keys
   float slope_[own_rows];   // in units of S
 };

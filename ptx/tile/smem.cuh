@@ -59,14 +59,15 @@ struct Stage {
 
 inline constexpr bool split_stage = config.split_stage();
 
-// Where V lands that is mended on its way to a stage (tile/landing.cuh). In other rows of the table the arrays have no
-// elements, which nvcc allows.
+// Where V lands that is mended on its way to a stage (tile/landing.cuh), or K and V in turn, to be widened. In other
+// rows of the table the arrays have no elements, which nvcc allows.
 struct Landing {
-  static constexpr int buffers = 2, menders = 2;  // the latter are warps
+  static constexpr int buffers = widens ? config.landing_buffers() : 2;
+  static constexpr int menders = config.menders();  // warps
   static constexpr int present = config.landing_buffers();
-  Element v[present][Bc * v_row_elements];
+  Element v[present][config.landing_bytes() / sizeof(Element)];
   uint64_t full[present], empty[present];
-  uint32_t end[present];  // no V has come, and no more will
+  uint32_t end[present];  // nothing has come, as no more will: but for the last V, behind an end in K's place
 };
 static_assert(Landing::present == 0 || Landing::present == Landing::buffers);
 
@@ -144,17 +145,21 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
     // consumer warp; Q released by every thread of the warpgroups that have it, as all have read its RowBlock.
     const int v_too = menders && !split_stage && i < config.stages ? menders : 0;
     const bool v_only = menders && split_stage && i >= config.stages && i < 2 * config.stages;
+    const bool widened = widens && i < (split_stage ? 2 : 1) * config.stages;
     const int scales_too = config.block_scales() && i < config.stages;
-    const int full = v_only ? menders : 1 + v_too + scales_too;
+    const int full = v_only || widened ? menders : 1 + v_too + scales_too;
     const int arrivals = i < kv ? full : i < q ? consumers * 4 : 128 * (consumers / warpgroups);
     ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);
   }
-  if constexpr (config.lands_v())
-    if (warp < Landing::buffers) {
-      ptx::mbarrier_init(ptx::shared_address(&smem.landing.full[warp]), 1);
-      ptx::mbarrier_init(ptx::shared_address(&smem.landing.empty[warp]), Landing::menders);
-      smem.landing.end[warp] = false;
-    }
+  const auto init_landing = [&](int i) {
+    ptx::mbarrier_init(ptx::shared_address(&smem.landing.full[i]), 1);
+    ptx::mbarrier_init(ptx::shared_address(&smem.landing.empty[i]), Landing::menders);
+    smem.landing.end[i] = false;
+  };
+  if constexpr (widens)
+    for (int i = warp; i < Landing::buffers; i += config.threads() / 32) init_landing(i);
+  else if constexpr (config.lands_v())
+    if (warp < Landing::buffers) init_landing(warp);
   if constexpr (own_lengths)
     if (warp < PieceRing::slots) {
       ptx::mbarrier_init(ptx::shared_address(&smem.pieces.full[warp]), 1);

@@ -129,7 +129,7 @@ FA3_DEVICE void convert(const float (&S)[Bc / 2], uint32_t (&P)[p_registers]) {
       }
   } else {
 #pragma unroll
-    for (int i = 0; i < p_registers; i++) P[i] = pack(S[2 * i], S[2 * i + 1]);
+    for (int i = 0; i < p_registers; i++) P[i] = pack(S[2 * i], S[2 * i + 1], multiplies_bf16);
   }
 }
 

@@ -109,13 +109,13 @@ FA3_DEVICE bool lower(float (&P)[Bc / 2], RowState& state, const float (&sum)[2]
 
 // Any block but the first, without a mask: against the old m if the sums allow it, which is nearly always.
 // Returns whether O is to be multiplied by alpha, the same in all lanes of the warp. K is read until this returns.
-// transform_scores: what has been done to S, or with Trait::softcap is to be done, and is done to recomputed scores.
+// transform_scores: what has been done to S, or with caps_late is to be done, and is done to recomputed scores.
 template <class TransformScores>
 FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, Bound& bound, Excess& excess,
                                     float (&alpha)[2], Score score, const Element* q, const Element* k, int warp,
                                     ScoreTransform& transform, TransformScores transform_scores) {
   float sum[2];
-  if constexpr (has(Trait::softcap)) transform.exponentiate(S, state.m, sum, score);
+  if constexpr (caps_late) transform.exponentiate(S, state.m, sum, score);
   else exponentiate(S, state.m, sum, score);
   if (__any_sync(0xffffffffu, (sum[0] > bound.sum[0]) | (sum[1] > bound.sum[1]))) {
     bool moves, lowers = true;
@@ -124,7 +124,7 @@ FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, Bound& 
       moves = set || __any_sync(0xffffffffu, (fmaxf(sum[0], sum[1]) > p_limit) | peaked(S, state, sum, score));
     } else {
       bool wrong = fmaxf(sum[0], sum[1]) > most_lowered;
-      if constexpr (has(Trait::softcap)) wrong |= transform.exceed(state.m, sum);  // P may be of another score
+      if constexpr (caps_late) wrong |= transform.exceed(state.m, sum);  // P may be of another score
       lowers = !__any_sync(0xffffffffu, wrong);
       moves = __any_sync(0xffffffffu, wrong | (fmaxf(sum[0], sum[1]) > p_limit));
       if (!moves) excess.add(S);
@@ -137,13 +137,13 @@ FA3_DEVICE bool softmax_speculative(float (&S)[Bc / 2], RowState& state, Bound& 
       }
       excess.scale(alpha);
       set_bound(bound, state, score);
-      if constexpr (has(Trait::softcap)) transform.choose_way(state.m, bound.sum);
+      if constexpr (caps_late) transform.choose_way(state.m, bound.sum);
       return true;
     }
     state.l[0] += score.unscaled(sum[0]);
     state.l[1] += score.unscaled(sum[1]);
     set_bound(bound, state, score);
-    if constexpr (has(Trait::softcap)) transform.choose_way(state.m, bound.sum);
+    if constexpr (caps_late) transform.choose_way(state.m, bound.sum);
     return false;
   }
   state.l[0] += score.unscaled(sum[0]);

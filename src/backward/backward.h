@@ -6,14 +6,15 @@
 #include "integers.h"
 #include "problem.h"
 #include "rules/call.h"
+#include "widen_params.h"
 
 namespace fa3 {
 
 struct Device;
 
 // The caller's parameters after validation, with every default resolved.
-struct BackwardProblem : ServedShape {
-  View q, k, v, o, dout;  // (batch, seqlen, heads, head_dim or head_dim_v), as
+struct BackwardProblem : ServedShape, ProblemScales {
+  View q, k, v, o, dout;  // (batch, seqlen, heads, head_dim or head_dim_v), but for v as tiles (ProblemScales), as
   View dq, dk, dv;        // the gradients are
   View lse, dlse;         // (batch, heads, seqlen_q, 1); dlse.data is null where it is absent
   View dsinks;            // as sinks
@@ -23,6 +24,7 @@ struct BackwardProblem : ServedShape {
 
   bool has_queries() const { return batch > 0 && heads > 0 && seqlen_q > 0; }
   bool has_keys() const { return batch > 0 && heads_kv > 0 && seqlen_k > 0; }
+  bool is_e4m3() const { return q.dtype == FA3_DTYPE_E4M3; }
 };
 
 // What its rows see.
@@ -47,8 +49,17 @@ inline int64_t empty_tiles(int64_t empty_rows) { return divide_up(empty_rows, ba
 // Of some batch entries.
 BackwardProblem entries_of(const BackwardProblem& problem, int64_t first, int64_t count);
 
+// Where copies of 16 bits lie of what comes in e4m3, in bytes from the workspace's start, and behind them the rest of
+// the workspace. All is 0 of other problems.
+struct Widening {
+  size_t q, k, v;
+  size_t lse, dlse;  // where there is lse_offset, v_mean
+  size_t bytes;
+};
+
 // What a run launches: a function of the problem.
 enum class BackwardStep {
+  widen,      // before all runs
   prepare,    // and zeros
   gradients,  // all of them, or dK and dV
   queries,    // then dQ
@@ -89,20 +100,34 @@ struct BackwardRun {
 // A call: so many runs, one after the other, in the same workspace, of `entries` batch entries each, but for the last
 // one, which has what is left. So the workspace is bounded, whatever the batch.
 struct BackwardPlan {
+  Widening widening;
+  BackwardLaunch widen;  // before all runs; work 0: there is nothing to widen
   BackwardRun run, last;
   int32_t runs;
   int64_t entries;
 
   const BackwardRun& of(int64_t n) const { return n < runs - 1 ? run : last; }
-  int64_t launch_count() const { return int64_t{runs - 1} * run.launch_count + last.launch_count; }
+  int64_t run_launches() const { return int64_t{runs - 1} * run.launch_count + last.launch_count; }
+  bool widens() const { return widen.work > 0 && run_launches() > 0; }
+  int64_t launch_count() const { return run_launches() + widens(); }
   // The n-th of all launches.
   const BackwardLaunch& launch(int64_t n) const {
+    if (widens() && n-- == 0) return widen;
     const int64_t before_last = int64_t{runs - 1} * run.launch_count;
     return n < before_last ? run.launches[n % run.launch_count] : last.launches[n - before_last];
   }
-  size_t workspace_bytes() const { return std::max(run.workspace_bytes, last.workspace_bytes); }
+  size_t workspace_bytes() const {
+    return widening.bytes + std::max(run.workspace_bytes, last.workspace_bytes);
+  }
 };
 fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan);
+
+// Of e4m3, the copies, and the launch that makes them.
+fa3_status plan_widening(const BackwardProblem& problem, BackwardPlan& plan);
+// The problem with these copies, which has no scales; any other problem is what it was. workspace null: to plan it.
+BackwardProblem widened(const BackwardProblem& problem, const Widening& widening, char* workspace);
+// What that launch is passed.
+WidenParams widen_params(const BackwardProblem& problem, const Widening& widening, char* workspace);
 
 // Its thread blocks: one for each of its tiles or blocks (`work`), or for each multiprocessor where one takes several.
 int32_t grid_of(const BackwardLaunch& launch, int multiprocessors);

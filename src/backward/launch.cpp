@@ -91,11 +91,25 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, int64_t em
 
 }  // namespace
 
-fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, const Device& device, void* workspace,
+fa3_status enqueue(const Driver& driver, const FirstLaunch& first, CUstream stream) {
+  if (!first.function) return FA3_OK;
+  WidenParams params = first.params;
+  return enqueue(driver, rows[first.launch.row], first.function, first.launch.work, &params, false, stream);
+}
+
+fa3_status launch(const BackwardProblem& given, const BackwardPlan& plan, const Device& device, void* workspace,
                   CUstream stream) {
-  if (problem.served) return launch_lengths(problem, plan.last, device, workspace, stream);
   const Driver& driver = *device.driver;
+  char* const all = static_cast<char*>(workspace);
+  char* const rest = all + plan.widening.bytes;
+  const BackwardProblem problem = widened(given, plan.widening, all);
   // All that may fail for want of a kernel fails before anything is launched.
+  FirstLaunch first{};
+  if (plan.widens()) {
+    if (fa3_status status = get_function(device, plan.widen.row, stream, first.function)) return status;
+    first.launch = plan.widen, first.params = widen_params(given, plan.widening, all);
+  }
+  if (problem.served) return launch_lengths(problem, plan.last, first, device, rest, stream);
   CUfunction functions[2][BackwardRun::most_launches];
   for (const bool is_last : {false, true}) {
     const BackwardRun& run = is_last ? plan.last : plan.run;
@@ -106,11 +120,12 @@ fa3_status launch(const BackwardProblem& problem, const BackwardPlan& plan, cons
   const auto& [seeing, empty_rows] = seeing_rows(problem);
   for (int64_t n = 0; n < plan.runs; ++n) {
     const BackwardRun& run = plan.of(n);
-    const int64_t first = n * plan.entries, count = std::min(plan.entries, problem.batch - first);
+    const int64_t entry = n * plan.entries, count = std::min(plan.entries, problem.batch - entry);
     BackwardParams params{};
-    if (fa3_status status = fill(driver, entries_of(seeing, first, count), empty_rows, run,
-                                 static_cast<char*>(workspace), params))
+    if (fa3_status status = fill(driver, entries_of(seeing, entry, count), empty_rows, run, rest, params))
       return status;
+    if (n == 0)
+      if (fa3_status status = enqueue(driver, first, stream)) return status;
     for (int i = 0; i < run.launch_count; ++i) {
       const BackwardLaunch& launch = run.launches[i];
       const int32_t grid = grid_of(launch, device.context->card.multiprocessors);

@@ -3,6 +3,7 @@
 // sums; what is in the list, the device finds out.
 #pragma once
 #include "backward/backward.h"
+#include "device/driver.h"
 #include "row.h"
 
 namespace fa3 {
@@ -37,7 +38,16 @@ inline bool sums_dq(const BackwardRow& row) { return row.all_gradients() && !row
 // The call on the row of this number.
 fa3_status plan_lengths_run(const BackwardProblem& problem, int row, BackwardRun& plan);
 
-fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& plan, const Device& device,
-                          void* workspace, fa3_stream stream);
+// What is enqueued before all else, when all else is ready; function null: nothing. Whatever is behind it starts when
+// it has ended, as kernels read K and V before they wait for the one before them.
+struct FirstLaunch {
+  CUfunction function;
+  BackwardLaunch launch;
+  WidenParams params;
+};
+fa3_status enqueue(const Driver& driver, const FirstLaunch& first, fa3_stream stream);
+
+fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& plan, const FirstLaunch& first,
+                          const Device& device, void* workspace, fa3_stream stream);
 
 }  // namespace fa3

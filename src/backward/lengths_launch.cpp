@@ -13,6 +13,8 @@
 namespace fa3 {
 namespace {
 
+constexpr double log2_e = 1.4426950408889634;
+
 RowStrides strides_of(const View& view) { return {view.stride[0], view.stride[2], view.stride[1]}; }
 RowStrides strides_of_rows(const View& view) { return {view.stride[0], view.stride[1], view.stride[2]}; }
 
@@ -118,17 +120,18 @@ fa3_status fill(const Driver& driver, const BackwardProblem& problem, const Back
     params.tanh = tanh_of(problem);
     // Of caps far beyond usual scores the last coefficient is too small for a float32: then any tanh serves better.
     if (params.tanh.wide[wide_terms] < FLT_MIN) params.transforms.softcap.highest[1] = -FLT_MAX;
+    params.transforms.alibi.inverse_scale = static_cast<float>(log2_e / static_cast<double>(params.tanh.cap_log2));
   }
   params.heads_per_kv = params.readers = narrow(problem.heads_per_kv());
   params.softmax_scale = static_cast<float>(problem.softmax_scale);
-  params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * 1.4426950408889634);
+  params.softmax_scale_log2 = static_cast<float>(problem.softmax_scale * log2_e);
   return problem.has_queries() && problem.has_keys() ? encode_maps(driver, problem, plan, params) : FA3_OK;
 }
 
 }  // namespace
 
-fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& plan, const Device& device,
-                          void* workspace, CUstream stream) {
+fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& plan, const FirstLaunch& first,
+                          const Device& device, void* workspace, CUstream stream) {
   const Driver& driver = *device.driver;
   CUfunction functions[BackwardRun::most_launches];
   for (int i = 0; i < plan.launch_count; ++i)
@@ -137,6 +140,7 @@ fa3_status launch_lengths(const BackwardProblem& problem, const BackwardRun& pla
   TransformedBackwardParams params{};
   if (fa3_status status = fill(driver, problem, plan, static_cast<char*>(workspace), pass, params)) return status;
   CenteredBackwardParams with_means = centered(params, problem, plan, static_cast<char*>(workspace));
+  if (fa3_status status = enqueue(driver, first, stream)) return status;
   for (int i = 0; i < plan.launch_count; ++i) {
     const BackwardLaunch& launch = plan.launches[i];
     void* const its = launch.step == BackwardStep::plan_lengths ? static_cast<void*>(&pass)

@@ -6,6 +6,7 @@
 //   sum_keys   a pass: adds up dK and dV where K/V heads have several parts
 // At head dimensions for which no kernel computes all gradients, `prepare` is for all rows, `gradients` computes dK and
 // dV, and then `queries` computes dQ.
+// Of e4m3 a pass makes copies of 16 bits before all of them (widen.cpp), and the rest is as with 16 bits.
 // If the workspace for all batch entries were larger than run_bytes, they are worked on in several runs.
 #include <algorithm>
 
@@ -61,7 +62,8 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
   return fail(FA3_ERROR_UNSUPPORTED,
               "no kernel of this build has q.dim[3] (head_dim) %lld and v.dim[3] (head_dim_v) %lld, %s mask, for the "
               "backward pass", ll(problem.head_dim), ll(problem.head_dim_v),
-              has_softcap(problem) ? "with softcap, any"
+              has_softcap(problem) && has_slopes(problem) ? "with softcap and alibi_slopes, any"
+              : has_softcap(problem) ? "with softcap, any"
               : has_slopes(problem) ? "with alibi_slopes, any"
               : problem.served ? "with lengths, windows or sinks, any" : problem.causal ? "causal" : "no");
 }
@@ -171,8 +173,10 @@ BackwardProblem entries_of(const BackwardProblem& problem, int64_t first, int64_
   return some;
 }
 
-fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan) {
+fa3_status plan(const BackwardProblem& given, BackwardPlan& plan) {
   plan = {};
+  if (fa3_status status = plan_widening(given, plan)) return status;
+  const BackwardProblem problem = widened(given, plan.widening, nullptr);
   int n;
   if (fa3_status status = find_row(problem, n)) return status;
   if (fa3_status status = check_lengths(problem)) return status;

@@ -15,6 +15,7 @@
 #include "cpu/workers.h"
 #include "error.h"
 #include "integers.h"
+#include "v_tile.h"
 
 namespace fa3 {
 namespace {
@@ -48,6 +49,30 @@ double number_or_0(const View& view, int64_t batch, int64_t head, int64_t row) {
   return view.data ? number(view, batch, head, row) : 0;
 }
 
+// Elements of e4m3 become those of the problem; without scales they are already.
+void apply_scale(const View& scale, int64_t sequence, int64_t row, int64_t head, double* elements, int64_t count) {
+  if (!scale.data) return;
+  const double factor = number(scale, sequence, head, row / FA3_SCALE_ROWS);
+  for (int64_t x = 0; x < count; ++x) elements[x] *= factor;
+}
+
+// A row of V, with its mean.
+void read_value(const BackwardProblem& problem, const KeysOrRows& block, int64_t key, double* v) {
+  const Sequence& s = block.sequence;
+  const int64_t place = s.k_row + key, head = block.head_kv;
+  if (problem.v_tiles) {
+    const char* const tile = element(problem.v, s.k_batch, place / v_tile_keys, head);
+    const int byte = v_tile_byte(static_cast<int>(place % v_tile_keys));
+    for (int x = 0; x < problem.head_dim_v; ++x)
+      v[x] = decode(static_cast<uint8_t>(tile[v_tile_keys * v_tile_row(x) + byte]), e4m3);
+  } else {
+    read_row(problem.v, s.k_batch, place, head, v);
+  }
+  apply_scale(problem.v_scale, block.number, key, head, v, problem.head_dim_v);
+  if (!problem.v_mean.data) return;
+  for (int x = 0; x < problem.head_dim_v; ++x) v[x] += number(problem.v_mean, block.number, head, x);
+}
+
 // Behind the last row of the block it is repeated up to a whole panel; what comes of that is not used.
 void read_rows(const BackwardProblem& problem, const KeysOrRows& block, GradientScratch& t) {
   const int d = static_cast<int>(problem.head_dim), d_v = static_cast<int>(problem.head_dim_v);
@@ -57,9 +82,11 @@ void read_rows(const BackwardProblem& problem, const KeysOrRows& block, Gradient
     const QueryRow row = row_of(problem, block.head_kv, block.first + std::min(r, block.used - 1));
     const int64_t batch = s.q_batch, place = s.q_row + row.query;
     read_row(problem.q, batch, place, row.head, t.q[r]);
+    apply_scale(problem.q_scale, block.number, row.query, row.head, t.q[r], d);
     read_row(problem.dout, batch, place, row.head, t.dout[r]);
     read_row(problem.o, batch, place, row.head, o);
-    t.lse[r] = number(problem.lse, batch, row.head, place);
+    // K as it is stored lacks what lse_offset has added.
+    t.lse[r] = number(problem.lse, batch, row.head, place) - number_or_0(problem.lse_offset, batch, row.head, place);
     t.delta[r] = -number_or_0(problem.dlse, batch, row.head, place);
     const Keys keys = seen_keys(problem, s, row.query);
     t.begin[r] = keys.begin, t.end[r] = keys.end;
@@ -81,7 +108,8 @@ void read_keys(const BackwardProblem& problem, const KeysOrRows& block, int64_t 
   const Sequence& s = block.sequence;
   for (int j = 0; j < keys; ++j) {
     read_row(problem.k, s.k_batch, s.k_row + first + j, block.head_kv, t.k[j]);
-    read_row(problem.v, s.k_batch, s.k_row + first + j, block.head_kv, t.v[j]);
+    apply_scale(problem.k_scale, block.number, first + j, block.head_kv, t.k[j], d);
+    read_value(problem, block, first + j, t.v[j]);
     std::fill(t.k[j] + d, t.k[j] + round_up(d, lanes), 0.0);
   }
 }

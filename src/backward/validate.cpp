@@ -4,6 +4,7 @@
 #include "backward/backward.h"
 #include "error.h"
 #include "rules/attention.h"
+#include "rules/scales.h"
 #include "rules/served.h"
 #include "rules/tensor.h"
 
@@ -14,7 +15,7 @@ using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
 
 static_assert(sizeof(fa3_backward_params) ==
-              sizeof(size_t) + sizeof(uint64_t) + 17 * sizeof(fa3_tensor) + 6 * sizeof(int32_t) + 2 * sizeof(float) +
+              sizeof(size_t) + sizeof(uint64_t) + 22 * sizeof(fa3_tensor) + 6 * sizeof(int32_t) + 2 * sizeof(float) +
                   sizeof(const char*));
 
 // A tensor of the call with rows of queries or keys, and what it becomes. The rank is that of a batched one; a packed
@@ -52,10 +53,12 @@ std::array<Argument, argument_count> arguments_of(fa3_backward_params& p, Backwa
 
 // All tensors of the problem, the outputs first.
 constexpr size_t outputs = 4;
-using Tensors = TensorList<argument_count + 1>;
+using Tensors = TensorList<argument_count + 6>;
 Tensors tensors_of(const BackwardProblem& p) {
   return {p, {{"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}, {"dsinks", &p.dsinks}, {"q", &p.q}, {"k", &p.k},
-              {"v", &p.v}, {"o", &p.o}, {"dout", &p.dout}, {"lse", &p.lse}, {"dlse", &p.dlse}}};
+              {"v", &p.v}, {"o", &p.o}, {"dout", &p.dout}, {"lse", &p.lse}, {"dlse", &p.dlse},
+              {"q_scale", &p.q_scale}, {"k_scale", &p.k_scale}, {"v_scale", &p.v_scale}, {"v_mean", &p.v_mean},
+              {"lse_offset", &p.lse_offset}}};
 }
 
 // The call whose gradients are wanted.
@@ -69,6 +72,8 @@ fa3_forward_params forward_of(const fa3_backward_params& p) {
   forward.cu_seqlens_q = p.cu_seqlens_q, forward.cu_seqlens_k = p.cu_seqlens_k;
   forward.seqused_q = p.seqused_q, forward.seqused_k = p.seqused_k;
   forward.softcap = p.softcap, forward.reserved = p.reserved, forward.alibi_slopes = p.alibi_slopes;
+  forward.q_scale = p.q_scale, forward.k_scale = p.k_scale, forward.v_scale = p.v_scale;
+  forward.v_mean = p.v_mean, forward.lse_offset = p.lse_offset;
   forward.flags = p.flags & FA3_FLAG_CENTERED_K;
   return forward;
 }
@@ -86,29 +91,47 @@ Status check_centered_k(const fa3_backward_params& p) {
 }
 
 // Has this tensor a dtype that some call takes?
-Status check_dtype_of(const char* name, int32_t dtype, bool device) {
+Status check_dtype_of(const char* name, int32_t dtype, bool device, bool is_qkv) {
   if (Status status = check_dtype(name, dtype)) return status;
-  if (dtype == FA3_DTYPE_E4M3)
-    return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is e4m3, which has no backward pass", name);
+  if (dtype == FA3_DTYPE_E4M3 && !is_qkv)
+    return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is e4m3, which only q, k and v have in the backward pass", name);
   if (device && dtype == FA3_DTYPE_FP32)
-    return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is fp32; the kernels take bf16 and fp16", name);
+    return fail(FA3_ERROR_UNSUPPORTED, "%s.dtype is fp32; the kernels take bf16 and fp16%s", name,
+                is_qkv ? ", of q, k and v also e4m3" : "");
   return FA3_OK;
 }
 
-// k and v are of q's dtype; on the device so are all others. q comes first, so that none is asked to be as it before it
-// is right itself.
+// k and v are of q's dtype; on the device so are all others, but for e4m3 of dout's. q and dout come first, so that none
+// is asked to be as one of them before that is right itself.
 Status check_dtypes(const fa3_backward_params& p, const std::array<Argument, argument_count>& arguments, Rules rules) {
-  const bool device = rules != Rules::reference;
-  if (Status status = check_dtype_of("q", p.q.dtype, device)) return status;
+  const bool device = rules != Rules::reference, is_e4m3 = p.q.dtype == FA3_DTYPE_E4M3;
+  if (Status status = check_dtype_of("q", p.q.dtype, device, true)) return status;
+  if (is_e4m3)
+    if (Status status = check_dtype_of("dout", p.dout.dtype, device, false)) return status;
   for (const Argument& argument : arguments) {
     if (argument.rank == 3) continue;
-    const int32_t dtype = argument.tensor.dtype;
-    if (Status status = check_dtype_of(argument.name, dtype, device)) return status;
-    const bool as_q = device || &argument.tensor == &p.k || &argument.tensor == &p.v;
-    if (as_q && dtype != p.q.dtype)
-      return fail(invalid, "%s.dtype is %s, must be %s as q's", argument.name, dtype_name(dtype),
-                  dtype_name(p.q.dtype));
+    const fa3_tensor* const its = &argument.tensor;
+    const bool is_qkv = its == &p.q || its == &p.k || its == &p.v;
+    const int32_t dtype = its->dtype, other = is_qkv || !is_e4m3 ? p.q.dtype : p.dout.dtype;
+    if (Status status = check_dtype_of(argument.name, dtype, device, is_qkv)) return status;
+    if ((device || is_qkv) && dtype != other)
+      return fail(invalid, "%s.dtype is %s, must be %s as %s's", argument.name, dtype_name(dtype), dtype_name(other),
+                  is_qkv || !is_e4m3 ? "q" : "dout");
   }
+  return check_presence(forward_of(p));
+}
+
+// Of v as tiles rank and dims are for check_v_tiles_dims to say.
+Status check_v_rank(const fa3_backward_params& p) {
+  if (p.q.dtype != FA3_DTYPE_E4M3 || is_there(p.cu_seqlens_k) || p.v.rank == 4 || p.v.rank == 5) return FA3_OK;
+  return fail(invalid, "v.rank is %d, must be 4, or 5 for tiles", p.v.rank);
+}
+
+// The gradient of a sink is made of LSE and D as they are, but the kernels get those of the copies.
+Status check_dsinks_of_e4m3(const fa3_backward_params& p, Rules rules) {
+  if (rules == Rules::reference || !is_there(p.dsinks)) return FA3_OK;
+  const char* const other = is_there(p.v_mean) ? "v_mean" : is_there(p.lse_offset) ? "lse_offset" : nullptr;
+  if (other) return fail(FA3_ERROR_UNSUPPORTED, "dsinks and %s cannot be had together", other);
   return FA3_OK;
 }
 
@@ -126,13 +149,16 @@ Status check_shapes(const fa3_backward_params& p, int64_t batch) {
   if (Status status = check_batch(forward_of(p), batch)) return status;
   if (Status status = must_equal(k[3], q[3])) return status;
   if (Status status = check_heads(q[2], k[2])) return status;
-  if (Status status = check_like(v, k, 3)) return status;
+  const bool tiles = has_v_tiles(forward_of(p));
+  if (Status status = tiles ? FA3_OK : check_like(v, k, 3)) return status;
   if (Status status = check_like(o, q, 3)) return status;
   if (Status status = must_equal(o[3], v[3])) return status;
   if (Status status = check_like({"dout", p.dout.dim, packed_q}, o, 4)) return status;
   if (Status status = check_like({"dq", p.dq.dim, packed_q}, q, 4)) return status;
   if (Status status = check_like({"dk", p.dk.dim, packed_k}, k, 4)) return status;
-  if (Status status = check_like({"dv", p.dv.dim, packed_k}, v, 4)) return status;
+  const Dims dv{"dv", p.dv.dim, packed_k};
+  if (Status status = check_like(dv, tiles ? k : v, 3)) return status;
+  if (Status status = must_equal(dv[3], v[3])) return status;
   if (Status status = check_rows_of({"lse", p.lse.dim, packed_q}, q)) return status;
   return p.dlse.rank == 0 ? FA3_OK : check_rows_of({"dlse", p.dlse.dim, packed_q}, q);
 }
@@ -168,28 +194,36 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   if (Status status = check_centered_k(p)) return status;
   if (Status status = check_softmax_scale(p.softmax_scale)) return status;
   if (Status status = check_dtypes(p, arguments, rules)) return status;
+  if (Status status = check_e4m3_combinations(forward_of(p))) return status;
+  if (Status status = check_v_rank(p)) return status;
+  const bool tiles = has_v_tiles(forward_of(p));
   for (const Argument& argument : arguments) {
-    if (!is_wanted(argument)) continue;
+    if (!is_wanted(argument) || (tiles && &argument.tensor == &p.v)) continue;
     if (argument.rank == 3)
       if (Status status = must_be_fp32(argument.name, argument.tensor.dtype)) return status;
     if (Status status = argument.check_rank_and_dims(rules)) return status;
   }
+  if (Status status = tiles ? check_v_tiles_dims(forward_of(p)) : FA3_OK) return status;
   // Before shapes, so that no other tensor is asked to be as one that cannot stay.
   const Dims q{"q", p.q.dim, is_there(p.cu_seqlens_q)}, v{"v", p.v.dim, is_there(p.cu_seqlens_k)};
-  const int unit = p.q.dtype == FA3_DTYPE_FP32 ? 1 : 8;
+  const int unit = p.q.dtype == FA3_DTYPE_FP32 ? 1 : p.q.dtype == FA3_DTYPE_E4M3 ? 16 : 8;
   if (Status status = check_head_dims(q[3], v[3], unit)) return status;
   const fa3_forward_params forward = forward_of(p);  // packed tensors have a batch now
   if (Status status = check_sequences(forward, rules, problem)) return status;
   if (Status status = check_maxima(forward, rules, problem)) return status;
   if (Status status = check_dsinks(p, rules, problem.dsinks)) return status;
+  if (Status status = check_dsinks_of_e4m3(p, rules)) return status;
   if (Status status = check_shapes(p, problem.batch)) return status;
   for (const Argument& argument : arguments)
-    if (is_wanted(argument))
+    if (is_wanted(argument) && !(tiles && &argument.tensor == &p.v))
       if (Status status = check_tensor(argument.expected(rules), argument.tensor, argument.view)) return status;
+  if (Status status = tiles ? check_v_tiles(forward, rules, problem.v) : FA3_OK) return status;
+  if (Status status = check_scales(forward, rules, problem, true, problem)) return status;
   if (const Tensors tensors = tensors_of(problem); rules != Rules::shapes)
     if (Status status = check_overlap(tensors.data(), tensors.count(), outputs)) return status;
   resolve(forward, problem);
   problem.kernel = p.kernel;
+  problem.v_tiles = tiles;
   problem.deterministic = p.flags & FA3_FLAG_DETERMINISTIC;
   problem.centered_k = p.flags & FA3_FLAG_CENTERED_K;
   return FA3_OK;

@@ -73,7 +73,8 @@ fa3_status encode(const Driver& driver, const char* name, const View& view, cons
     stride[i] = bytes_apart(view, order[i]);
     box[i] = 1;
   }
-  box[0] = static_cast<cuuint32_t>(row.slab_columns());
+  // A slab's bytes: of K and V that are widened in shared memory, other columns than a slab there has.
+  box[0] = static_cast<cuuint32_t>(row.slab_bytes() / bytes_per_element(view.dtype));
   box[1] = static_cast<cuuint32_t>(rows);
   const CUresult result = encode(driver, from, view.data, map);
   if (!result) return FA3_OK;

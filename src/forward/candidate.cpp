@@ -13,7 +13,7 @@ constexpr int64_t most_simulated = 16;
 MemoryRates rates_for(const ForwardProblem& problem, const ForwardRow& row, const Card& card) {
   const int64_t blocks = divide_up(problem.seqlen_k, row.Bc);
   const auto heads = static_cast<double>(problem.batch) * static_cast<double>(problem.heads_kv);
-  return rates_of(card, static_cast<double>(blocks * row.stage_bytes()) * heads,
+  return rates_of(card, static_cast<double>(blocks * row.loaded_bytes()) * heads,
                   row.has(Trait::shares_keys) && blocks >= least_turns(row));
 }
 
@@ -39,7 +39,7 @@ Candidate::Candidate(const ForwardProblem& asked, const ForwardRow& of_table, co
       mixes_lengths(fa3::mixes_lengths(problem, row, tiles.q_blocks, multiprocessors)),
       longest(blocks(problem.causal ? tiles.q_blocks - 1 : 0)), grain(divide_up(longest, Listed::most_grains)),
       rates(rates_for(problem, row, card)),
-      loaded_bytes(row.stage_bytes() / (packs_heads ? 1 : problem.heads_per_kv())), costs(costs_of(row)) {
+      loaded_bytes(row.loaded_bytes() / (packs_heads ? 1 : problem.heads_per_kv())), costs(costs_of(row)) {
   if (waits_for_memory) costs = on_card(costs, row, card);
   const int64_t of_head = rows_of(problem, row), warpgroups = divide_up(of_head, 64);
   const bool is_short = longest * row.Bc < short_keys;

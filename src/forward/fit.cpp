@@ -46,7 +46,7 @@ Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::wind
 // Can this row take the problem's V, scales and sums, and what becomes of its scores?
 bool takes(const ForwardRow& row, const ForwardProblem& problem) {
   if (row.has(Trait::softcap) != has_softcap(problem) || row.has(Trait::alibi) != has_slopes(problem)) return false;
-  if (row.has(Trait::qv) != problem.has_qv()) return false;
+  if (row.widens() != problem.has_wide_q() || row.has(Trait::qv) != problem.has_qv()) return false;
   return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
                             (row.block_scales() || !problem.kv_blocks));
@@ -68,6 +68,7 @@ constexpr int rivals_of(const ForwardRow& row) {
   int rivals = 0;
   for (const ForwardRow& other : forward_rows)
     rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
+              other.widens() == row.widens() &&
               other.dv == row.dv && other.has(Trait::softcap) == row.has(Trait::softcap) &&
               other.has(Trait::alibi) == row.has(Trait::alibi) && other.has(Trait::qv) == row.has(Trait::qv);
   return rivals;
@@ -126,19 +127,23 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
   const bool invariant = problem.served && problem.batch_invariant;
   const bool may_pack =
       is_wide(problem) || (invariant ? problem.heads_per_kv() > 1 : has_few_queries(problem));
+  // Where K and V are widened, no other rows hold large head dimensions.
+  const bool packs_if_alone = may_pack || problem.has_wide_q();
   Fit packed;
   fit.count = packed.count = 0;
   for (int i = 0; i < candidates.count; ++i) {
     const int n = candidates.rows[i];
     const ForwardRow& row = forward_row(n);
     const bool packs = row.packs_heads();
-    if (!holds(row, problem) || (packs && !may_pack) || !takes(row, problem) || has_needless_scales(row, problem))
+    if (!holds(row, problem) || (packs && !packs_if_alone) || !takes(row, problem) ||
+        has_needless_scales(row, problem))
       continue;
     Fit& of_kind = packs ? packed : fit;
     if (of_kind.count && is_narrower(forward_row(of_kind.rows[0]), row)) continue;
     if (of_kind.count && is_narrower(row, forward_row(of_kind.rows[0]))) of_kind.count = 0;
     of_kind.rows[of_kind.count++] = n;
   }
+  if (!may_pack && fit.count) packed.count = 0;
   for (int n = 0; n < packed.count; ++n) fit.rows[fit.count++] = packed.rows[n];
   if (!invariant || fit.count == 0) return;
   const auto fewer_rows = [](int a, int b) { return forward_row(a).Br < forward_row(b).Br; };
@@ -163,7 +168,10 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
               "no kernel of this build has q.dim[%d] (head_dim) %lld and v.dim[%d] (head_dim_v) %lld, dtype %s%s, %s",
               inner_dim(problem, problem.total_q), ll(problem.asked_head_dim()), inner_dim(problem, problem.total_k),
               ll(problem.head_dim_v), dtype_name(dtype),
-              dtype != Dtype::e4m3 ? "" : problem.v_tiles ? " with v as tiles" : " with v row by row",
+              problem.has_wide_q()     ? " over k and v of e4m3"
+              : dtype != Dtype::e4m3   ? ""
+              : problem.v_tiles        ? " with v as tiles"
+                                       : " with v row by row",
               problem.served ? of_served : problem.causal ? "causal mask" : "no mask");
 }
 
@@ -193,6 +201,9 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
     if (extra.row != extra.problem)
       return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls with%s %s", row.name,
                   extra.row ? "" : "out", extra.name);
+  if (row.widens() != problem.has_wide_q())
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for k and v of %s; k.dtype is %s", row.name,
+                row.widens() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.k.dtype)));
   if (row.d < problem.head_dim)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim up to %d; q.dim[%d] (head_dim) is %lld", row.name, row.d,

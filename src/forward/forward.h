@@ -13,17 +13,11 @@ struct Card;
 struct Device;
 
 // The caller's parameters after validation, with every default resolved.
-struct ForwardProblem : ServedShape {
+struct ForwardProblem : ServedShape, ProblemScales {
   View q, k, v, o, lse;  // (batch, seqlen, heads, head_dim or head_dim_v); lse (batch, heads, seqlen_q)
   bool wants_lse;
   const char* kernel;  // the caller's; null: any that fits
-
-  // Of e4m3 only; absent tensors have data null and dims 0. Scales are (batch or 1, heads or 1, blocks or 1, 1), with
-  // strides 0 where they are 1; o_scale is (1, 1, 1, 1); v_mean is (batch, heads_kv, head_dim_v, 1).
-  View q_scale, k_scale, v_scale, o_scale, v_mean, lse_offset;
-  bool v_tiles;    // v is (batch, groups of 16 keys, heads_kv, 16 head_dim_v): a tile is a row of bytes (fa3.h)
-  bool kv_blocks;  // k_scale or v_scale has more than one block
-  bool two_level;  // FA3_FLAG_TWO_LEVEL
+  bool two_level;      // FA3_FLAG_TWO_LEVEL
 
   // Of a served problem, as what ServedShape has.
   int64_t page_size;        // 0: no pages
@@ -41,6 +35,8 @@ struct ForwardProblem : ServedShape {
   // Of the caller's q and k.
   int64_t asked_head_dim() const { return v_in_k ? head_dim + head_dim_v : head_dim; }
   bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
+  // Are K and V of e4m3 under Q of another dtype?
+  bool has_wide_q() const { return q.dtype != FA3_DTYPE_E4M3 && k.dtype == FA3_DTYPE_E4M3; }
 };
 
 // Every rule of fa3.h.

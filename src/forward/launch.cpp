@@ -164,10 +164,12 @@ struct StepParams {
   EmptyRowsParams empty_rows;
   ScaledPlannedForwardParams planned;
   TransformedForwardParams transformed;
+  ScaledTransformedForwardParams scaled_transformed;
   LatentForwardParams latent;
   PlanLengthsPassParams lengths;  // of a served problem also where there is no such step
 
   PlannedForwardParams& for_served(const ForwardRow& row) {
+    if (row.transforms_scores() && row.has_scales()) return scaled_transformed;
     if (row.transforms_scores()) return transformed;
     if (row.has(Trait::qv)) return latent;
     return planned;
@@ -209,8 +211,8 @@ fa3_status fill(const Device& device, const ForwardProblem& problem, const Forwa
           PlannedForwardParams& planned = params.for_served(row);
           if (fa3_status status = fill_served(device, problem, plan, workspace, params.lengths.plan, planned))
             return status;
-          params.planned.scales = scales_of(problem);
-          params.transformed.transforms = transforms_of(problem);
+          params.planned.scales = params.scaled_transformed.scales = scales_of(problem);
+          params.transformed.transforms = params.scaled_transformed.transforms = transforms_of(problem);
           if (row.has(Trait::qv))
             if (fa3_status status = encode_packed(driver, problem.v_in_k ? "q" : "qv", problem.qv, row,
                                                   problem.heads_kv, params.latent.qv))

@@ -133,10 +133,10 @@ bool plan_lengths_params(const ForwardProblem& problem, const ForwardRow& row, i
   if (problem.seqlen_k < short_keys) p.among = costs.among + 6 * stored_rows(problem, row);
   // Few queries wait for K and V, which the heads that share them read from memory once (under_way in candidate.cpp).
   if (problem.seqlen_q <= most_packed_queries && !row.is_8bit()) {
-    const int64_t bytes = packs ? row.stage_bytes() : row.stage_bytes() / problem.heads_per_kv() * 9 / 8;
+    const int64_t bytes = packs ? row.loaded_bytes() : row.loaded_bytes() / problem.heads_per_kv() * 9 / 8;
     const int64_t all_blocks = total_k < 0 ? blocks * problem.batch : divide_up(total_k, row.Bc);
     const auto all_stages = static_cast<double>(all_blocks) * static_cast<double>(problem.heads_kv);
-    const double all_bytes = all_stages * row.stage_bytes();
+    const double all_bytes = all_stages * row.loaded_bytes();
     const auto at_least = [](Costs& costs, int64_t time) { costs.block = std::max(costs.block, narrow(time)); };
     const MemoryRates rates = rates_of(assumed_card(multiprocessors), all_bytes, row.has(Trait::shares_keys));
     at_least(p.together, rates.time(bytes, 1));

@@ -1,7 +1,7 @@
 #include "forward/served.h"
 
 #include "error.h"
-#include "forward/scales.h"
+#include "rules/scales.h"
 #include "rules/served.h"
 #include "rules/tensor.h"
 
@@ -57,18 +57,15 @@ Status check_combinations(const fa3_forward_params& p) {
     if (is_there(tensor) && is_there(other))
       return fail(unsupported, "%s and %s cannot be had together (of an absent tensor the rank is 0)", name,
                   other_name);
+  if (is_there(p.qv) && (p.q.dtype == FA3_DTYPE_E4M3 || has_wide_q(p)))
+    return fail(unsupported, "%s.dtype is e4m3, which cannot be had together with qv", has_wide_q(p) ? "k" : "q");
   const char* const transform = p.softcap != 0 ? "softcap" : is_there(p.alibi_slopes) ? "alibi_slopes" : nullptr;
-  const char* const of_16_bits = transform ? transform : is_there(p.qv) ? "qv" : nullptr;
-  if (of_16_bits && p.q.dtype == FA3_DTYPE_E4M3)
-    return fail(unsupported, "q.dtype is e4m3, which cannot be had together with %s", of_16_bits);
   if (const char* const wide = wide_by(p); wide && transform)
     return fail(unsupported, "%s and %s cannot be had together", transform, wide);
   const char* const name = served_by(p);
   if (name && (p.flags & FA3_FLAG_TWO_LEVEL))
     return fail(unsupported, "flags has FA3_FLAG_TWO_LEVEL, which cannot be had together with %s", name);
-  if (name && has_v_tiles(p))
-    return fail(unsupported, "v.rank is 5 (v as tiles), which cannot be had together with %s", name);
-  return FA3_OK;
+  return check_e4m3_combinations(p);
 }
 
 Status check_served(const fa3_forward_params& p, Rules rules, ForwardProblem& problem) {

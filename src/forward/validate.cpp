@@ -3,9 +3,9 @@
 
 #include "error.h"
 #include "forward/forward.h"
-#include "forward/scales.h"
 #include "forward/served.h"
 #include "rules/attention.h"
+#include "rules/scales.h"
 #include "rules/served.h"
 #include "rules/tensor.h"
 
@@ -23,8 +23,8 @@ static_assert(sizeof(fa3_forward_params) == 2 * sizeof(size_t) + sizeof(uint64_t
 constexpr uint64_t known_flags = FA3_FLAG_DETERMINISTIC | FA3_FLAG_TWO_LEVEL | FA3_FLAG_BATCH_INVARIANT;
 static_assert(known_flags < uint64_t{1} << 31, "C11 has no enumerator for this flag");
 
-// k and v are of q's dtype. On the device so is o, but for e4m3 it may be a 16-bit dtype, too; the reference rounds to
-// any dtype of o that can be had without a scale.
+// k and v are of q's dtype, or both of e4m3 (has_wide_q). On the device o is of q's dtype, but for e4m3 it may be a
+// 16-bit dtype, too; the reference rounds to any dtype of o that can be had without a scale.
 Status check_dtypes(const fa3_forward_params& p, Rules rules) {
   const bool device = rules != Rules::reference, is_e4m3 = p.q.dtype == FA3_DTYPE_E4M3;
   const struct {
@@ -32,8 +32,8 @@ Status check_dtypes(const fa3_forward_params& p, Rules rules) {
     int32_t dtype;
     bool as_q;
   } tensors[] = {{"q", p.q.dtype, true},
-                 {"k", p.k.dtype, true},
-                 {"v", p.v.dtype, true},
+                 {"k", p.k.dtype, !has_wide_q(p)},
+                 {"v", p.v.dtype, !has_wide_q(p)},
                  {"o", p.o.dtype, !is_e4m3 && (device || p.o.dtype == FA3_DTYPE_E4M3)},
                  {"qv", p.qv.dtype, true}};
   for (const auto& tensor : tensors) {
@@ -221,7 +221,7 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
     if (Status status = check_rows(qv, p.qv, packed_q)) return status;
   if (Status status = check_rows(o, p.o, packed_q)) return status;
   // Before shapes, so that no other tensor is asked to be as one that cannot stay.
-  const int unit = p.q.dtype == FA3_DTYPE_FP32 ? 1 : p.q.dtype == FA3_DTYPE_E4M3 ? 16 : 8;
+  const int unit = p.q.dtype == FA3_DTYPE_FP32 ? 1 : p.k.dtype == FA3_DTYPE_E4M3 ? 16 : 8;
   if (Status status = check_columns(p, Dims{"q", p.q.dim, packed_q}[3], Dims{"v", p.v.dim, packed_k}[3], unit))
     return status;
   if (Status status = check_served(p, rules, problem)) return status;
@@ -239,7 +239,7 @@ Status validate(const fa3_forward_params* params, Rules rules, ForwardProblem& p
     if (Status status = check_rows_of({"lse", p.lse.dim, packed_q}, {"q", p.q.dim, packed_q})) return status;
     if (Status status = check_tensor(lse, p.lse, problem.lse)) return status;
   }
-  if (Status status = check_scales(p, rules, problem)) return status;
+  if (Status status = check_scales(p, rules, problem, problem.wants_lse || is_there(p.sinks), problem)) return status;
   if (const Tensors tensors(problem); pointers)
     if (Status status = check_overlap(tensors.list.data(), tensors.list.count(), outputs)) return status;
   resolve(p, problem);

@@ -173,6 +173,10 @@ View numbers_at(const int32_t* data, int64_t count) {
 
 }  // namespace
 
+bool has_wide_q(const fa3_forward_params& p) {
+  return p.q.dtype != FA3_DTYPE_E4M3 && p.k.dtype == FA3_DTYPE_E4M3 && p.v.dtype == FA3_DTYPE_E4M3;
+}
+
 const char* served_by(const fa3_forward_params& p) {
   const struct {
     const char* name;
@@ -192,6 +196,7 @@ const char* served_by(const fa3_forward_params& p) {
              {"max_seqlen_k", bounds_keys(p)},
              {"softcap", p.softcap != 0},
              {"alibi_slopes", is_there(p.alibi_slopes)},
+             {"k and v of e4m3 under q of 16 bits", has_wide_q(p)},
              {wide_by(p), wide_by(p) != nullptr}};
   for (const auto& [name, given] : all)
     if (given) return name;
@@ -228,8 +233,7 @@ Status check_transforms(const fa3_forward_params& p) {
     return fail(invalid, "softcap is %g, must be finite and > 0, or 0 for none", static_cast<double>(p.softcap));
   if (p.reserved != 0) return fail(invalid, "reserved is %d, must be 0", p.reserved);
   if (!is_there(p.alibi_slopes)) return FA3_OK;
-  const char* const other = p.softcap != 0                             ? "softcap"
-                            : p.mask == FA3_MASK_CHUNK                 ? "mask FA3_MASK_CHUNK"
+  const char* const other = p.mask == FA3_MASK_CHUNK                  ? "mask FA3_MASK_CHUNK"
                             : (p.flags & FA3_FLAG_BATCH_INVARIANT) != 0 ? "FA3_FLAG_BATCH_INVARIANT"
                                                                        : nullptr;
   if (other) return fail(unsupported, "alibi_slopes and %s cannot be had together", other);

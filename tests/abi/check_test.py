@@ -36,7 +36,8 @@ CHANGES = [
      "  int64_t mask;\n  float softmax_scale;\n  int32_t rest;\n  const char* kernel;  /* name", BROKEN),
     ("a field's type, of the same size", "  int32_t reserved;    /* 0 */", "  float reserved;", BROKEN),
     ("a field renamed", "  int32_t reserved;    /* 0 */", "  int32_t more;", BROKEN),
-    ("fields removed at the end", "  fa3_tensor alibi_slopes;\n} fa3_backward_params;",
+    ("fields removed at the end", "  fa3_tensor alibi_slopes;\n  /* Of e4m3: see below. A tensor of rank 0 is absent. */\n"
+     "  fa3_tensor q_scale, k_scale, v_scale, v_mean, lse_offset;\n} fa3_backward_params;",
      "} fa3_backward_params;", BROKEN),
     ("a field appended to fa3_tensor", "  int64_t stride[FA3_MAX_RANK];\n",
      "  int64_t stride[FA3_MAX_RANK];\n  int64_t more;\n", BROKEN),

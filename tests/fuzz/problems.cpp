@@ -39,7 +39,8 @@ template <class Params>
 const char* transform_of(const Params& p) {
   if constexpr (requires { p.qv; })
     if (p.qv.rank != 0) return "servedmla";
-  return p.softcap != 0 ? "softcap" : p.alibi_slopes.rank != 0 ? "alibi" : "";
+  if (p.alibi_slopes.rank != 0) return p.softcap != 0 ? "softcapalibi" : "alibi";
+  return p.softcap != 0 ? "softcap" : "";
 }
 const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, int64_t head_dim_v, bool causal,
                              bool served = false, std::string_view transform = "") {
@@ -55,7 +56,8 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, in
     const fa3_kernel_info& info = infos[(first + n) % count];
     const std::string_view name = info.name;
     const bool of_served = name.starts_with("fa3_fwdserved") || name.starts_with("fa3_bwdserved");
-    const std::string_view its_transform = name.find("softcap") != name.npos ? "softcap"
+    const std::string_view its_transform = name.find("softcapalibi") != name.npos ? "softcapalibi"
+                                           : name.find("softcap") != name.npos ? "softcap"
                                            : name.find("alibi") != name.npos ? "alibi"
                                            : name.find("centered") != name.npos ? "centered"
                                            : name.find("servedmla") != name.npos ? "servedmla"
@@ -253,9 +255,11 @@ void make_served(fa3_forward_params& p, Choices& c, bool host) {
     p.schedule = reinterpret_cast<void*>((uintptr_t{1} << 47) + 16 * static_cast<uintptr_t>(c.below(256)));
     p.schedule_bytes = static_cast<size_t>(c.below(4096));
   }
-  if (!e4m3 && !wide && c.once_in(4)) {
+  if (!wide && c.once_in(4)) {
     p.softcap = c.one_of({30.0f, 0.5f, 1e-30f, 1e30f});
-  } else if (!e4m3 && !wide && p.mask != FA3_MASK_CHUNK && !(p.flags & FA3_FLAG_BATCH_INVARIANT) && c.once_in(3)) {
+    p.lse_offset = {};
+  }
+  if (!e4m3 && !wide && p.mask != FA3_MASK_CHUNK && !(p.flags & FA3_FLAG_BATCH_INVARIANT) && c.once_in(3)) {
     p.alibi_slopes = c.once_in(2) ? layouts.plain(FA3_DTYPE_FP32, {heads}, false)
                                   : layouts.plain(FA3_DTYPE_FP32, {batch, heads}, false);
   }
@@ -350,7 +354,7 @@ void make(fa3_backward_params& p, Choices& c, bool host) {
     if (p.sinks.rank != 0 && !c.once_in(4)) p.dsinks = layouts.plain(FA3_DTYPE_FP32, {heads}, true);
     if (c.once_in(2)) make_window(p, c);
     if (c.once_in(4)) p.softcap = c.one_of({30.0f, 0.5f, 1e-30f, 1e30f});
-    else if (p.mask != FA3_MASK_CHUNK && c.once_in(3)) p.alibi_slopes = layouts.plain(FA3_DTYPE_FP32, {heads}, false);
+    if (p.mask != FA3_MASK_CHUNK && c.once_in(3)) p.alibi_slopes = layouts.plain(FA3_DTYPE_FP32, {heads}, false);
   }
   p.softmax_scale = softmax_scale(c);
   p.flags = c.once_in(4) ? FA3_FLAG_DETERMINISTIC : 0;

@@ -100,6 +100,18 @@ class Run(unittest.TestCase):
         for name in ("crash", "late", "good*"):
             self.assertEqual(self.run_it("--again", name)[1]["suite"], record["suite"])
 
+    def test_racecheck_build(self):
+        sanitizer = self.build / "compute-sanitizer"
+        arguments = ("--parts", "sanitizer", "--tools", "racecheck", "--shards", "1", "--racecheck-build", self.build)
+        for status, said in ((0, "clean"), (99, "exit status 99, 0 cases failed, 0 skipped")):
+            sanitizer.write_text(f"""#!/bin/sh
+for word; do [ "$word" = "[.racecheck]" ] && status={status}; done
+while [ "${{1##*/}}" != fa3-gpu-tests ]; do shift; done
+"$@" && exit ${{status:-0}}""")
+            sanitizer.chmod(0o755)
+            _, record = self.run_it(*arguments)
+            self.assertEqual(record["sanitizer"], {"racecheck": "clean", "racecheck-backward": said})
+
 
 if __name__ == "__main__":
     unittest.main()

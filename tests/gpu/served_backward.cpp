@@ -130,7 +130,8 @@ TEST_CASE("served backward: random calls", "[served][backward]") {
 
 TEST_CASE("served backward: softcap and ALiBi", "[served][backward]") {
   gpu();
-  for (int n = 0; n < 120; ++n) check(6000 + n, 4e7, -1, n % 2 ? Trait::softcap : Trait::alibi);
+  constexpr Trait transforms[] = {Trait::softcap, Trait::alibi, Trait::softcap | Trait::alibi};
+  for (int n = 0; n < 180; ++n) check(6000 + n, 4e7, -1, transforms[n % 3]);
 }
 
 TEST_CASE("served backward: centered k", "[served][backward]") {
@@ -206,6 +207,26 @@ TEST_CASE("served backward: a graph is replayed with other lengths", "[served][b
       CHECK(verify(g, expect_rounded(g)) == "");
     }
   }
+}
+
+// For compute-sanitizer's racecheck and a build for it (-Dracecheck=true), which takes long for each turn.
+TEST_CASE("served backward: a few tiles on each kernel", "[served][backward][.racecheck]") {
+  gpu();
+  for (const int64_t head_dim : {128, 64, 256})
+    for (const Trait transform : {Trait::plain, Trait::softcap, Trait::alibi, Trait::centered_k})
+      for (const int32_t mask : {FA3_MASK_CAUSAL_BOTTOM_RIGHT, FA3_MASK_WINDOW}) {
+        ServedProblem p;
+        p.mask = mask, p.head_dim = p.head_dim_v = head_dim, p.packed_q = p.packed_k = true;
+        p.heads = 2, p.heads_kv = 1, p.seed = seed_for(8000), p.guard = 64;
+        if (mask == FA3_MASK_WINDOW) p.window_left = 100;
+        p.softcap = transform == Trait::softcap ? 3.f : 0.f;
+        p.has_slopes = transform == Trait::alibi, p.centered_k = transform == Trait::centered_k;
+        make_room(p, {{200, 300}, {70, 90}}, 1);
+        p.poisoned.assign(size_t(p.batch), false);
+        ServedGradients g = case_of(p, {});
+        INFO(text_of(p, {}));
+        CHECK(run(g, mask == FA3_MASK_WINDOW) == "");
+      }
 }
 
 // A few, for compute-sanitizer: tensors end where their allocations do.

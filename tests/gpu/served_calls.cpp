@@ -53,6 +53,7 @@ ServedProblem on_pages(int64_t page_size, const ServedProblem::Lengths& lengths,
   p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
   p.packed_q = p.uses_k = true, p.page_size = page_size;
   if (number % 5 < 2) change_to_e4m3(p);
+  if (number % 5 == 2) change_keys_to_e4m3(p);
   make_room(p, lengths, p.seed);
   return p;
 }
@@ -112,7 +113,7 @@ TEST_CASE("served: lengths around the ends of tiles and blocks", "[served]") {
   for (const int64_t head_dim : {64, 128, 256})
     for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT, FA3_MASK_WINDOW, FA3_MASK_CHUNK})
       for (const bool packed_k : {false, true})
-        for (const bool e4m3 : {false, true}) {
+        for (const int e4m3 : {0, 1, 2}) {  // nothing, all, or K and V
           tools::Random random(seed_for(number++));
           ServedProblem::Lengths lengths;
           for (int n = 0; n < 24; ++n)
@@ -124,7 +125,8 @@ TEST_CASE("served: lengths around the ends of tiles and blocks", "[served]") {
           if (mask == FA3_MASK_WINDOW || mask == FA3_MASK_CHUNK) p.window_left = int32_t(64 * random.between(1, 3));
           if (mask == FA3_MASK_WINDOW) p.window_right = int32_t(random.between(0, 64));
           if (!packed_k) p.uses_k = true, p.page_size = random.pick({16, 64, 100});
-          if (e4m3) change_to_e4m3(p);
+          if (e4m3 == 1) change_to_e4m3(p);
+          if (e4m3 == 2) change_keys_to_e4m3(p);
           make_room(p, lengths, p.seed);
           run(p);
         }

@@ -8,9 +8,10 @@ error at most 1.25 times the smaller of the two, plus a floor of a hundredth of 
 projection of one unit roundoff.
 
 run: a small GPT (GQA, its attention in bf16, all else in float32) learns a made-up language character by character,
-three times from the same weights on the same batches: with torch's sdpa in float32 and in bf16, and with the library.
-Each loss must end at less than 1 / 2.5 of its first value. Smoothed, the library's losses must be as close to those
-in float32 as sdpa's in bf16 are: mean distance at most 1.5 times theirs, plus 0.01.
+four times from the same weights on the same batches: with torch's sdpa in float32 and in bf16, and with the library in
+bf16 and in FP8 (its products forward; gradients of what they are products of). Each loss must end at less than 1 / 2.5
+of its first value. Smoothed, the library's losses must be as close to those in float32 as sdpa's in bf16 are: mean
+distance at most 1.5 times theirs, plus 0.01.
 
 Exit status 0, 1 if a comparison fails, 77 if there is no GPU or no torch.
 """
@@ -56,11 +57,14 @@ class Attention(llama.Attention):
     def __init__(self):
         self.passes = [0, 0]
 
-    def run(self, q, k, v, scale):
+    def run(self, q, k, v, scale, call=fa3.attention):
         self.passes[0] += 1
-        o = fa3.attention(q, k, v, causal=True, softmax_scale=scale)
+        o = call(q, k, v, causal=True, softmax_scale=scale)
         o.register_hook(self.count_backward)
         return o
+
+    def run_fp8(self, q, k, v, scale):
+        return self.run(q, k, v, scale, fa3.attention_fp8)
 
     def count_backward(self, dout):
         self.passes[1] += 1
@@ -252,9 +256,12 @@ def check_run(attention, options):
         f"{batch}, {len(characters)} characters, {options.steps} steps, as in: {text[:60]}"
     )
     attention.passes = [0, 0]
-    kinds = {"float32": (sdpa, torch.float32), "sdpa": (sdpa, torch.bfloat16), "fa3": (attention.run, torch.bfloat16)}
+    kinds = {
+        **{"float32": (sdpa, torch.float32), "sdpa": (sdpa, torch.bfloat16)},
+        **{"fa3": (attention.run, torch.bfloat16), "fp8": (attention.run_fp8, torch.bfloat16)},
+    }
     curves = {name: train(batches, len(characters), *kind, options) for name, kind in kinds.items()}
-    assert attention.passes == [layers * options.steps] * 2, f"{attention.passes} passes"
+    assert attention.passes == [2 * layers * options.steps] * 2, f"{attention.passes} passes"
     rows = list(enumerate(zip(*(curve.tolist() for curve in curves.values()))))
     if options.csv:
         lines = [f"{step},{','.join(map(repr, row))}\n" for step, row in rows]
@@ -265,9 +272,9 @@ def check_run(attention, options):
             print(f"{step:5d} " + " ".join(f"{loss:9.4f}" for loss in row))
     smooth = {name: curve.unfold(0, SMOOTHED_STEPS, 1).mean(1) for name, curve in curves.items()}
     lowered = {name: (curves[name][0] / curve[-1]).item() for name, curve in smooth.items()}
-    distance = {name: (smooth[name] - smooth["float32"]).abs().mean().item() for name in ("sdpa", "fa3")}
+    distance = {name: (smooth[name] - smooth["float32"]).abs().mean().item() for name in ("sdpa", "fa3", "fp8")}
     limit = 1.5 * distance["sdpa"] + 0.01
-    good = all(ratio >= LEARNED for ratio in lowered.values()) and distance["fa3"] <= limit
+    good = all(ratio >= LEARNED for ratio in lowered.values()) and all(x <= limit for x in distance.values())
     ratios = ", ".join(f"{name} {ratio:.2f}" for name, ratio in lowered.items())
     distances = ", ".join(f"{name} {x:.5f}" for name, x in distance.items())
     print(f"first loss / last: {ratios}; at least {LEARNED}")

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Training on packed documents of uneven lengths with the attention of libfa3.so, forward and backward, in PyTorch:
-small Llamas (RMSNorm, rotary embedding, SwiGLU, GQA) with a sliding window in every second layer, and layers as those
-of gpt-oss (64 heads over 8, learned sinks, a window of 128 in every second one). Attention is in 16 bits, all else in
-float32. Beside it stands the same with torch's FlexAttention, whose O is scaled by its LSE where there are sinks.
+small Llamas (RMSNorm, rotary embedding, SwiGLU, GQA) with a sliding window in every second layer, layers as those of
+gpt-oss (64 heads over 8, learned sinks, a window of 128 in every second one), and as those of Gemma 2 (head dimension
+256, capped scores, a window in every second one). Attention is in 16 bits, all else in float32. Beside it stands the
+same with torch's FlexAttention, whose O is scaled by its LSE where there are sinks.
 
 step: the gradients of all parameters after one step must be as close to those of the same model in float64 as
 FlexAttention's are: relative RMS error at most 1.5 times its, plus a floor, of all parameters together a hundredth of
@@ -54,17 +55,20 @@ class Sizes(NamedTuple):
     sinks: bool
     tokens: int
     longest: int  # document
+    softcap: float = 0.0  # of the scores; Gemma's is 50, which these small models would hardly notice
 
 
 MODELS = {
     "llama d64": Sizes(4, 512, 8, 2, 64, 200, False, 2048, 1000),
     "llama d128": Sizes(4, 512, 8, 4, 128, 200, False, 2048, 1000),
     "gpt-oss": Sizes(2, 512, 64, 8, 64, 128, True, 2048, 1000),
+    "gemma d256": Sizes(4, 512, 8, 4, 256, 200, False, 2048, 1000, 3.0),
 }
 ON_CPU = {
     "llama d64": Sizes(2, 32, 4, 2, 8, 5, False, 64, 30),
     "llama d128": Sizes(2, 32, 2, 1, 16, 5, False, 64, 30),
     "gpt-oss": Sizes(2, 32, 8, 1, 8, 4, True, 64, 30),
+    "gemma d256": Sizes(2, 32, 4, 2, 16, 5, False, 64, 30, 3.0),
 }
 
 
@@ -108,8 +112,8 @@ def batches(text, sizes, count, seed, device):
 class Plain:
     """Plain operations on all pairs of tokens, in the dtype of q."""
 
-    def __init__(self, sizes, softcap):
-        self.softcap = softcap
+    def __init__(self, sizes):
+        self.softcap = sizes.softcap
 
     def prepare(self, batch):
         at = torch.arange(len(batch.ids), device=batch.ids.device)
@@ -131,7 +135,8 @@ class Plain:
 class Flex:
     """torch's FlexAttention, compiled, under a mask of documents and window."""
 
-    def __init__(self, sizes, softcap):
+    def __init__(self, sizes):
+        softcap = sizes.softcap
         self.ids = torch.zeros(sizes.tokens, dtype=torch.int64, device="cuda")
         self.run = torch.compile(flex_attention, dynamic=False)
         self.masks = {window: self.mask(window or sizes.tokens) for window in (None, sizes.window)}
@@ -159,8 +164,8 @@ class Flex:
 class Fa3:
     """The library's."""
 
-    def __init__(self, sizes, softcap):
-        self.how = {"softcap": softcap} if softcap else {}
+    def __init__(self, sizes):
+        self.how = {"softcap": sizes.softcap} if sizes.softcap else {}
 
     def prepare(self, batch):
         self.documents = fa3.documents(batch.ids)
@@ -246,7 +251,7 @@ def check_step(name, sizes, kinds, text, options):
     good = True
     (batch,) = batches(text, sizes, 1, options.seed, options.device)
     model = make(sizes, text, options)
-    exact = gradients(model.double(), batch, Plain(sizes, options.softcap), torch.float64)
+    exact = gradients(model.double(), batch, Plain(sizes), torch.float64)
     model.float()
     for dtype in options.dtypes.split(","):
         error = {}
@@ -286,7 +291,7 @@ def nudged(model):
 
 
 def check_run(name, sizes, kinds, text, options):
-    plain, dtype = Plain(sizes, options.softcap), torch.bfloat16
+    plain, dtype = Plain(sizes), torch.bfloat16
     steps = list(batches(text, sizes, options.steps, options.seed, options.device))
     curves = {"float32": train(make(sizes, text, options), plain, torch.float32, steps, options)}
     curves["nudged"] = train(nudged(make(sizes, text, options)), plain, torch.float32, steps, options)
@@ -348,7 +353,7 @@ def main(arguments=None):
     parser.add_argument("--parts", default=",".join(CHECKS), help="(default: %(default)s)")
     parser.add_argument("--models", default=",".join(MODELS), help="(default: %(default)s)")
     parser.add_argument("--dtypes", default="bf16", help=f"of step, from {','.join(DTYPES)} (default: %(default)s)")
-    parser.add_argument("--softcap", type=float, default=0.0, help="of the scores (default: none)")
+    parser.add_argument("--softcap", type=float, help="of the scores (default: the model's; only Gemma has one)")
     parser.add_argument("--steps", type=number_of_steps, default=200, help=f"of run, at least {SMOOTHED_STEPS}")
     parser.add_argument("--learning-rate", type=float, default=1e-3, help="of run (default: %(default)s)")
     parser.add_argument("--csv", metavar="FILE", help="write errors and losses")
@@ -372,7 +377,9 @@ def main(arguments=None):
     text, options.rows, good = made_up_text(options.seed, 10_000 if options.cpu else 500_000), [], True
     for name in models:
         sizes, start = (ON_CPU if options.cpu else MODELS)[name], time.monotonic()
-        kinds = {"peer": (Plain if options.cpu else Flex)(sizes, options.softcap), "fa3": Fa3(sizes, options.softcap)}
+        if options.softcap is not None:
+            sizes = sizes._replace(softcap=options.softcap)
+        kinds = {"peer": (Plain if options.cpu else Flex)(sizes), "fa3": Fa3(sizes)}
         for part in parts:
             good = CHECKS[part](name, sizes, kinds, text, options) and good
             if options.csv:  # now, so that a run cut short keeps what it has

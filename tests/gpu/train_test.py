@@ -10,7 +10,7 @@ from support import need  # noqa: E402
 
 need("torch", "transformers")
 script, library = sys.argv[1:]
-SHORTEST = f"--cpu --library {library} --parts run --gpt 1 2 1 8 16 2 --steps 20".split()
+SHORTEST = f"--cpu --library {library} --parts run --gpt 1 2 1 16 16 2 --steps 20".split()
 
 
 def run(*words):

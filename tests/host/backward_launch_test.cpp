@@ -28,7 +28,7 @@ const BadChange bad_changes[] = {
        for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv}) t->dtype = FA3_DTYPE_FP32;
      }},
     {"q.dtype is fp32; the kernels take", unsupported, [](B& p) { p.q.dtype = FA3_DTYPE_FP32; }},
-    {"q.dtype is e4m3, which has no backward pass", unsupported, [](B& p) { p.q.dtype = FA3_DTYPE_E4M3; }},
+    {"k.dtype is bf16, must be e4m3 as q's", invalid, [](B& p) { p.q.dtype = FA3_DTYPE_E4M3; }},
     {"o.dtype is fp16, must be bf16 as q's", invalid, [](B& p) { p.o.dtype = FA3_DTYPE_FP16; }},
     {"dq.dtype is fp32; the kernels", unsupported, [](B& p) { p.dq.dtype = FA3_DTYPE_FP32; }},
     {"dk.dtype is fp16, must be bf16 as q's", invalid, [](B& p) { p.dk.dtype = FA3_DTYPE_FP16; }},

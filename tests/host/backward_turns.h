@@ -51,7 +51,7 @@ int64_t count_turns(const P& p, size_t thread_blocks, int64_t blocks, size_t til
       }
       auto number = size_t(at->tile.number(at->block));
       if (p.order.is_fixed()) {
-        const auto rank = at->block.turn(p.order, seen_of(at->block), at->tile.tile);
+        const auto rank = at->block.turn(p, seen_of(at->block), at->tile.tile);
         if (rank.second) number += tiles;
         const int before = visits.at(number);
         if (may_overlap ? before < rank.rank : before != rank.rank) continue;

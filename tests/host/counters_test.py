@@ -59,7 +59,20 @@ launch.update({metric: 4e9 for metric in counters.BYTES.values()})
 point = {"kernel": "fa3_a", "seqlen": 512, "tflops": 600.0, "median_ms": 1.0}
 cells = counters.table_row(point, launch)
 assert cells == ["fa3_a", "512", "2000", "300", "1.50", "50%", "50%", "50%", "50%", "2.00", "2.00"], cells
-assert "fa3_b" in trouble(counters.table_row, {**point, "kernel": "fa3_b"}, launch)
+half = counters.table_row(point, {**launch, "kernel": "fa3_half"}, alone=False)
+assert half == ["fa3_half", "512", "2000", "-", *cells[4:]], half
+
+# Launches of each point's last call: one kernel, or two.
+two = [point, {**point, "kernel": "fa3_b"}]
+names = ["fa3_a"] * counters.LAUNCHES + ["fa3_b", "fa3_c"] * counters.LAUNCHES
+profiled = [{"kernel": name, "number": number} for number, name in enumerate(names)]
+last = counters.last_of_calls(two, profiled)
+assert [[launch["number"] for launch in call] for call in last] == [[3], [10, 11]], last
+assert "fa3_b where fa3-bench ran fa3_a" in trouble(counters.last_of_calls, two, profiled[counters.LAUNCHES :])
+assert "nothing" in trouble(counters.last_of_calls, two, profiled[: counters.LAUNCHES])
+assert "other launches" in trouble(counters.last_of_calls, two, profiled[1:])
+assert "other launches" in trouble(counters.last_of_calls, two, profiled[:-1])
+assert "too many" in trouble(counters.last_of_calls, two[:1], profiled)
 assert "ERR_NVGPUCTRPERM" in trouble(counters.launches, "==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM")
 
 with tempfile.TemporaryDirectory() as folder:

@@ -339,7 +339,7 @@ TEST_CASE("rows with lengths of their own are causal ones with a window instead"
   };
   int served = 0, held = 0;
   for (const ForwardRow& v : forward_rows) {
-    if (!v.has(Trait::own_lengths) || v.halves_columns()) continue;
+    if (!v.has(Trait::own_lengths) || v.widens() || v.halves_columns()) continue;
     INFO(v.name);
     const auto twin = std::find_if(forward_rows.begin(), forward_rows.end(), [&](const ForwardRow& other) {
       return other.causal() && !other.has(Trait::shares_keys) && is_same_tile(other, v);
@@ -389,6 +389,19 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
   // A box of one row would be 64 bytes.
   CHECK_FALSE(with("fa3_fwd_bf16_d96_full_192x64", Mask::full, Trait::own_lengths).valid());
   CHECK_FALSE(with(bf16, Mask::full, Trait::one_key_block).valid());  // of another kind of row
+  // K and V are widened by warps of the producer for sequences of their own lengths, whose scales are those of heads.
+  ForwardRow widened = forward_row(row_named("fa3_fwdservedwidened_bf16_d128_window_192x64"));
+  REQUIRE(widened.valid());
+  CHECK((widened.landing_buffers() >= 2 && widened.loaded_bytes() == widened.stage_bytes() / 2));
+  for (const auto& spoil : {+[](ForwardRow& row) { row.kv_scales = KvScales::none; },
+                            +[](ForwardRow& row) { row.kv_scales = KvScales::blocks; },
+                            +[](ForwardRow& row) { row.traits = row.traits | Trait::softcap; },
+                            +[](ForwardRow& row) { row.stages = 8; },  // leaves no room where K and V land
+                            +[](ForwardRow& row) { row.dv = 64; }}) {
+    ForwardRow row = widened;
+    spoil(row);
+    CHECK_FALSE(row.valid());
+  }
 
   const auto with_lengths = [](const char* name) {
     BackwardRow row = backward_row(row_named(name));

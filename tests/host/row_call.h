@@ -14,7 +14,7 @@ inline fa3_dtype dtype_of(const TiledRow& row) {
 }
 
 // Its head dimensions are multiples of this.
-inline int head_dim_unit(const ForwardRow& row) { return row.dtype == Dtype::e4m3 ? 16 : 8; }
+inline int head_dim_unit(const ForwardRow& row) { return row.dtype == Dtype::e4m3 || row.widens() ? 16 : 8; }
 
 // Names no kernel. Pointers lead nowhere, as imaginary()'s do; of e4m3 with whatever else the row takes.
 inline fa3_forward_params imaginary_for(const ForwardRow& row, const Shape& shape) {
@@ -25,6 +25,10 @@ inline fa3_forward_params imaginary_for(const ForwardRow& row, const Shape& shap
   if (row.has(Trait::softcap)) p.softcap = 30;
   if (row.has(Trait::alibi))
     p.alibi_slopes = tensor(reinterpret_cast<void*>(uintptr_t{20} << 42), FA3_DTYPE_FP32, {shape.heads});
+  if (row.widens()) {
+    const fa3_forward_params of_e4m3 = imaginary_e4m3(shape);
+    p.k = of_e4m3.k, p.v = of_e4m3.v, p.k_scale = of_e4m3.k_scale, p.v_scale = of_e4m3.v_scale;
+  }
   if (row.has(Trait::qv))
     p.qv = tensor(reinterpret_cast<void*>(uintptr_t{21} << 42), p.q.dtype,
                   {shape.batch, shape.seqlen_q, shape.heads, shape.v_dim()});

@@ -77,8 +77,11 @@ TEST_CASE("softcap and ALiBi against a plain loop", "[served]") {
         p.slopes_each = each;
         p.slopes = {0.5f, 0, 0.03f, 2};
         if (each) p.slopes.insert(p.slopes.end(), {0.001f, 1, 0.25f, 0.125f});
-        ServedCase made(p);
-        check(made);
+        for (const float softcap : {0.f, 1.5f}) {
+          p.softcap = softcap;
+          ServedCase made(p);
+          check(made);
+        }
       }
     }
 }

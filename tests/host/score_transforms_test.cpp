@@ -43,7 +43,6 @@ const Change bad_packed[] = {
      [](P& p) { p.alibi_slopes = slopes({2, 4}); }},
 };
 const Change bad_with_slopes[] = {
-    {"alibi_slopes and softcap cannot be had together", unsupported, [](P& p) { p.softcap = 1; }},
     {"alibi_slopes and mask FA3_MASK_CHUNK cannot be had together", unsupported, [](P& p) { chunk(p, 4, 0); }},
     {"alibi_slopes and FA3_FLAG_BATCH_INVARIANT cannot be had together", unsupported,
      [](P& p) { p.flags = FA3_FLAG_BATCH_INVARIANT; }},
@@ -54,7 +53,8 @@ const Change bad_pointers[] = {
     {"lse may overlap alibi_slopes", invalid, [](P& p) { p.alibi_slopes.data = p.lse.data; }},
 };
 const Change bad_e4m3[] = {
-    {"q.dtype is e4m3, which cannot be had together with softcap", unsupported, [](P& p) { p.softcap = 30; }},
+    {"softcap and lse_offset cannot be had together", unsupported,
+     [](P& p) { p.softcap = 30, p.lse_offset = tensor(far_away(21), FA3_DTYPE_FP32, {2, 4, p.q.dim[1]}); }},
     {"q.dtype is e4m3, which cannot be had together with alibi_slopes", unsupported,
      [](P& p) { p.alibi_slopes = slopes({4}); }},
 };
@@ -102,16 +102,16 @@ TEST_CASE("the rows for softcap and slopes, and no others", "[plan][served]") {
   for (const int32_t dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16})
     for (int64_t head_dim = 8; head_dim <= 256; head_dim += 8)
       for (const int64_t queries : {1, 500})
-        for (const int kind : {0, 1, 2}) {
+        for (const int kind : {0, 1, 2, 3}) {
           P p = imaginary({.batch = 3, .seqlen_q = queries, .seqlen_k = 900, .heads = 8, .heads_kv = 2,
                            .head_dim = head_dim}, dtype);
           p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
           if (kind == 0) window(p, 300, 0);
-          if (kind == 1) p.softcap = 50;
-          if (kind == 2) p.alibi_slopes = slopes({8});
+          if (kind & 1) p.softcap = 50;
+          if (kind & 2) p.alibi_slopes = slopes({8});
           const ForwardRow& row = row_for(p);
           INFO(row.name);
-          CHECK((row.has(Trait::softcap) == (kind == 1) && row.has(Trait::alibi) == (kind == 2)));
+          CHECK((row.has(Trait::softcap) == bool(kind & 1) && row.has(Trait::alibi) == bool(kind & 2)));
           CHECK((row.d >= head_dim && row.has(Trait::own_lengths)));
           CHECK((!row.packs_heads() || queries == 1));
           if (kind > 0) CHECK(row.d == (head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256));
@@ -125,12 +125,13 @@ TEST_CASE("a row for softcap or slopes cannot be named for another call", "[plan
   };
   for (const auto& [kernel, kind] : {Named{"fa3_fwdserved_bf16_d64_window_256x64", 0},
                                      {"fa3_fwdservedsoftcap_bf16_d64_window_256x64", 1},
-                                     {"fa3_fwdservedalibi_bf16_d64_window_256x64", 2}})
-    for (const int call : {0, 1, 2}) {
+                                     {"fa3_fwdservedalibi_bf16_d64_window_256x64", 2},
+                                     {"fa3_fwdservedsoftcapalibi_bf16_d64_window_256x64", 3}})
+    for (const int call : {0, 1, 2, 3}) {
       P p = imaginary_packed();
       p.kernel = kernel;
-      if (call == 1) p.softcap = 50;
-      if (call == 2) p.alibi_slopes = slopes({4});
+      if (call & 1) p.softcap = 50;
+      if (call & 2) p.alibi_slopes = slopes({4});
       INFO(kernel << " for call " << call);
       const fa3_status status = fa3_forward_check(&p);
       CHECK(status == (call == kind ? FA3_OK : invalid));

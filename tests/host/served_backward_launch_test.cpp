@@ -156,7 +156,10 @@ TEST_CASE("served backward: softcap and ALiBi have kernels and numbers of their 
                                             "fa3_bwdserved" + transform + "_queries_bf16_d256_window_128x64"});
   };
   both("softcap");
-  p.softcap = 0, p.alibi_slopes = tensor(at(14), FA3_DTYPE_FP32, {8});
+  p.alibi_slopes = tensor(at(14), FA3_DTYPE_FP32, {8});
+  both("softcapalibi");
+  CHECK(transforms().alibi.inverse_scale == 1.f / 20);  // a bias is in units of tanh then
+  p.softcap = 0;
   both("alibi");
   p.kernel = "fa3_bwdservedsoftcap_keys_bf16_d256_window_64x64";
   CHECK(backward(p) == FA3_ERROR_INVALID_ARGUMENT);

@@ -63,6 +63,13 @@ inline void add_scales(fa3_forward_params& p, const ServedShape& s = {}) {
   p.v_scale = tensor(far_away(32), FA3_DTYPE_FP32, {s.batch, s.heads_kv, 1});
 }
 
+// K and V of e4m3 under Q of 16 bits, with a scale for each head of each sequence.
+inline void change_keys_to_e4m3(fa3_forward_params& p, const ServedShape& s = {}) {
+  p.k.dtype = p.v.dtype = FA3_DTYPE_E4M3;
+  p.k_scale = tensor(far_away(31), FA3_DTYPE_FP32, {s.batch, s.heads_kv, 1});
+  p.v_scale = tensor(far_away(32), FA3_DTYPE_FP32, {s.batch, s.heads_kv, 1});
+}
+
 // Queries one sequence behind the other.
 inline void pack_queries(fa3_forward_params& p, const ServedShape& s, int32_t dtype) {
   p.q = tensor(far_away(1), dtype, {s.total_q, s.heads, s.head_dim});

@@ -122,7 +122,8 @@ ServedProblem few(int32_t mask, int32_t left, int32_t right, bool packed, Trait 
   p.dtype = FA3_DTYPE_FP32, p.mask = mask, p.window_left = left, p.window_right = right;
   p.heads = 4, p.heads_kv = 2, p.head_dim = 5, p.head_dim_v = 3, p.softmax_scale = 0.4f, p.seed = 3, p.guard = 64;
   p.packed_q = p.packed_k = packed, p.uses_q = p.uses_k = true, p.has_sinks = true;
-  p.softcap = transform == Trait::softcap ? 0.7f : 0, p.has_slopes = p.slopes_each = transform == Trait::alibi;
+  p.softcap = uint32_t(transform) & uint32_t(Trait::softcap) ? 0.7f : 0;
+  p.has_slopes = p.slopes_each = uint32_t(transform) & uint32_t(Trait::alibi);
   make_room(p, {{3, 4}, {6, 3}, {0, 2}, {2, 0}, {2, 7}, {1, 1}}, 1);
   p.poisoned.assign(size_t(p.batch), false);
   p.sinks = {-INFINITY, 0.3f, -1, 1.5f};
@@ -136,7 +137,8 @@ TEST_CASE("random served gradients against the formulas", "[served][backward]") 
   INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
   for (uint64_t n = 0; n < 300; ++n) {
     const bool exact = n % 3 != 0;
-    const Trait transforms[] = {Trait::softcap, Trait::alibi, Trait::plain, Trait::plain, Trait::centered_k};
+    const Trait transforms[] = {Trait::softcap, Trait::alibi, Trait::softcap | Trait::alibi, Trait::plain,
+                                Trait::centered_k};
     const Trait transform = transforms[n % 5];
     const fa3_dtype dtype = exact ? FA3_DTYPE_FP32 : FA3_DTYPE_NONE;
     ServedGradients made = random_gradients(tools::mix(seed, n), dtype, 2e5, transform);
@@ -155,10 +157,11 @@ TEST_CASE("served gradients are what finite differences of the forward pass give
       {FA3_MASK_WINDOW, 2, 0},       {FA3_MASK_WINDOW, 1, 1},          {FA3_MASK_WINDOW, -1, 1},
       {FA3_MASK_CHUNK, 2, 0},        {FA3_MASK_CHUNK, 3, -1}};
   for (const auto& [mask, left, right] : masks)
-    for (const int n : {0, 1, 2, 3, 4, 5}) {
+    for (const int n : {0, 1, 2, 3, 4, 5, 6, 7}) {
       const bool with_dlse = n % 2;
-      const Trait transform = n < 2 ? Trait::plain : n < 4 ? Trait::softcap : Trait::alibi;
-      if (transform == Trait::alibi && mask == FA3_MASK_CHUNK) continue;
+      constexpr Trait transforms[] = {Trait::plain, Trait::softcap, Trait::alibi, Trait::softcap | Trait::alibi};
+      const Trait transform = transforms[n / 2];
+      if (n >= 4 && mask == FA3_MASK_CHUNK) continue;
       ServedGradients made(few(mask, left, right, with_dlse, transform), with_dlse, true);
       run(made);
       const ServedCase& m = made.forward;

@@ -307,6 +307,38 @@ TEST_CASE("softcap and slopes reach the kernel", "[launch][served]") {
   const Alibi alibi = run(p).forward.carried.transformed.transforms.alibi;
   CHECK((alibi.slopes == far_away(20) && alibi.stride_batch == 0 && alibi.stride_head == 1));
   CHECK((alibi.inverse_scale == 2 && alibi.q.cu == p.cu_seqlens_q.data && alibi.q.total == p.q.dim[0]));
+  p.softcap = 40;
+  const ScoreTransforms both = run(p).forward.carried.transformed.transforms;
+  CHECK((both.softcap.cap == 80 && both.alibi.slopes == far_away(20) && both.alibi.inverse_scale == 2));
+  // With e4m3 beside the scales.
+  p = packed_call({.head_dim = 112, .head_dim_v = 112}, FA3_DTYPE_E4M3);
+  add_scales(p), p.softmax_scale = 0.5f, p.softcap = 40;
+  const auto carried = run(p).forward.carried;
+  CHECK((carried.transformed.transforms.softcap.cap == 80 && carried.planned.scales.q.data == p.q_scale.data));
+}
+
+TEST_CASE("a launch of wide queries over e4m3, where it differs", "[launch][served]") {
+  fresh();
+  for (const int32_t dtype : {FA3_DTYPE_BF16, FA3_DTYPE_FP16}) {
+    fa3_forward_params p = packed_call({.head_dim = 80, .head_dim_v = 80}, dtype);
+    change_keys_to_e4m3(p);
+    p.k_scale.stride[0] = 40, p.v_scale = tensor(far_away(32), FA3_DTYPE_FP32, {1, 1, 1});
+    const Pair made = run(p);
+    const ForwardRow& row = made.row();
+    CHECK((row.widens() && fa3::test::dtype_of(row) == dtype && row.d == 128));
+    const Scales& s = made.scales();
+    CHECK((s.k.data == far_away(31) && s.k.stride_batch == 40 && s.k.stride_head == 1 && s.k.stride_block == 0));
+    CHECK((s.v.data == far_away(32) && s.v.stride_batch == 0 && s.v.stride_head == 0));
+    CHECK((s.q.data == nullptr && s.o == nullptr && s.v_mean == nullptr && s.lse_offset == nullptr));
+    const PlannedForwardParams& f = made.params();
+    CHECK((f.output.o == p.o.data && fa3::test::dtype_of(row) == dtype && f.output.dtype == row.dtype));
+    for (const TensorMap* map : {&f.k, &f.v, &f.v_rows[0], &f.v_rows[5]})
+      CHECK((map_of(*map).type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && map_of(*map).box[0] == 128 &&
+             map_of(*map).dim[0] == 80));
+    CHECK((map_of(f.v).box[1] == unsigned(row.Bc) && map_of(f.v_rows[5]).box[1] == 32));
+    CHECK((map_of(f.q).type != CU_TENSOR_MAP_DATA_TYPE_UINT8 && map_of(f.q).box[0] == 64));
+    check_workspace(made, workspace_memory, workspace_of(p));
+  }
 }
 
 TEST_CASE("a named kernel of a served call is launched with its own numbers", "[launch][served]") {
@@ -316,9 +348,10 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
     if (!row.has(Trait::own_lengths)) continue;
     INFO(row.name);
     ++named_rows;
-    const int unit = row.is_8bit() ? 16 : 8;
+    const int unit = row.is_8bit() || row.widens() ? 16 : 8;
     fa3_forward_params p = packed_call({.head_dim = row.d - unit, .head_dim_v = row.dv - unit}, dtype_of(row));
     if (row.is_8bit()) add_scales(p);
+    if (row.widens()) change_keys_to_e4m3(p);
     if (row.has(Trait::softcap)) p.softcap = 30;
     if (row.has(Trait::alibi)) p.alibi_slopes = tensor(far_away(20), FA3_DTYPE_FP32, {3, p.q.dim[1]});
     if (row.has(Trait::qv)) p.qv = tensor(far_away(27), p.q.dtype, {p.q.dim[0], p.q.dim[1], p.v.dim[2]});
@@ -333,7 +366,9 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
     // Three sequences of up to 300 queries, of 500 in all.
     const int32_t rows = 500 * of_query, whole = (300 * of_query + row.Br - 1) / row.Br;
     CHECK(made.call().most_tiles == std::min(3 * whole, (rows - 3) / row.Br + 3));
-    CHECK(map_of(made.params().k).box == box_of(row, row.Bc));
+    // Slabs of 128 bytes, of which K's that is widened has more columns than the row's.
+    const auto box = row.widens() ? U32{128, unsigned(row.Bc), 1, 1} : U32(box_of(row, row.Bc));
+    CHECK(U32(map_of(made.params().k).box) == box);
     check_workspace(made, workspace_memory, workspace_of(p));
     const fa3_kernel_info first = info_of(p, 0), second = info_of(p, 1);
     CHECK((std::string(first.name) == plan_pass && first.kind == FA3_KERNEL_PASS && first.launches == 2));

@@ -44,6 +44,24 @@ fa3_forward_params with_all_scales() {
   return p;
 }
 
+// The gradients of such a call, but with o in 16 bits.
+fa3_backward_params gradients_with_all_scales() {
+  const fa3_forward_params f = with_all_scales();
+  const auto like = [](const fa3_tensor& t, uintptr_t n) {
+    fa3_tensor made = t;
+    made.data = reinterpret_cast<void*>(n << 42);
+    if (made.dtype == FA3_DTYPE_E4M3) made.dtype = FA3_DTYPE_BF16;
+    return made;
+  };
+  fa3_backward_params p = FA3_BACKWARD_PARAMS_INIT;
+  p.q = f.q, p.k = f.k, p.v = f.v, p.o = like(f.o, 4), p.lse = f.lse;
+  p.dout = like(f.o, 12), p.dlse = like(f.lse, 13);
+  p.dq = like(f.q, 14), p.dk = like(f.k, 15), p.dv = like(f.v, 16);
+  p.q_scale = f.q_scale, p.k_scale = f.k_scale, p.v_scale = f.v_scale;
+  p.v_mean = f.v_mean, p.lse_offset = f.lse_offset;
+  return p;
+}
+
 using F = fa3_forward_params;
 using B = fa3_backward_params;
 using Q = fa3_quantize_params;
@@ -61,13 +79,19 @@ const Function<F> forward{with_all_scales(),
                           {FA3_DTYPE_FP32},
                           256,
                           16};
-const Function<B> backward{imaginary_params<B>(),
+const Function<B> backward{gradients_with_all_scales(),
                            {{"q", &B::q}, {"k", &B::k}, {"v", &B::v}, {"o", &B::o}, {"dout", &B::dout},
                             {"dq", &B::dq}, {"dk", &B::dk}, {"dv", &B::dv}},
-                           {{"lse", &B::lse}, {"dlse", &B::dlse}},
-                           {FA3_DTYPE_FP32, FA3_DTYPE_E4M3},
+                           {{"lse", &B::lse},
+                            {"dlse", &B::dlse},
+                            {"q_scale", &B::q_scale},
+                            {"k_scale", &B::k_scale},
+                            {"v_scale", &B::v_scale},
+                            {"v_mean", &B::v_mean},
+                            {"lse_offset", &B::lse_offset}},
+                           {FA3_DTYPE_FP32},
                            256,
-                           8};
+                           16};
 const Function<Q> quantize{imaginary_params<Q>(),
                            {{"x", &Q::x}, {"y", &Q::y}},
                            {{"scale", &Q::scale},

@@ -197,10 +197,12 @@ TEST_CASE("a client older than the backward pass of lengths, windows and sinks h
   CHECK(offsetof(P, max_seqlen_q) == offsetof(P, sinks) + 6 * sizeof(fa3_tensor));
   CHECK(offsetof(P, softcap) == offsetof(P, max_seqlen_q) + 2 * sizeof(int32_t));
   CHECK(offsetof(P, alibi_slopes) == offsetof(P, softcap) + sizeof(float) + sizeof(int32_t));
-  CHECK(sizeof(P) == offsetof(P, alibi_slopes) + sizeof(fa3_tensor));
+  CHECK(offsetof(P, q_scale) == offsetof(P, alibi_slopes) + sizeof(fa3_tensor));
+  CHECK(sizeof(P) == offsetof(P, q_scale) + 5 * sizeof(fa3_tensor));
   for (const size_t size : {offsetof(P, window_left), offsetof(P, sinks), offsetof(P, dsinks),
                             offsetof(P, cu_seqlens_q), offsetof(P, seqused_k), offsetof(P, max_seqlen_q),
-                            offsetof(P, softcap), offsetof(P, alibi_slopes)}) {
+                            offsetof(P, softcap), offsetof(P, alibi_slopes), offsetof(P, q_scale),
+                            offsetof(P, v_mean)}) {
     INFO(size << " bytes");
     P p = imaginary_params<P>();
     std::memset(reinterpret_cast<char*>(&p) + size, 0x55, sizeof p - size);

@@ -62,6 +62,7 @@ PROBE(fma_rn_sat_f16x2)(uint32_t x, uint32_t y, uint32_t z, uint32_t* out) { *ou
 PROBE(cvt_rn_satfinite_e4m3x2_f32)(float high, float low, uint16_t* out) {
   *out = cvt_rn_satfinite_e4m3x2_f32(high, low);
 }
+PROBE(cvt_rn_f16x2_e4m3x2)(uint16_t x, uint32_t* out) { *out = cvt_rn_f16x2_e4m3x2(x); }
 PROBE(cvt_f32_f16)(uint16_t x, float* out) { *out = cvt_f32_f16(x); }
 
 PROBE(ldmatrix_x4)(Array<uint32_t, 4> r, uint32_t addr, uint32_t* out) {

@@ -182,6 +182,13 @@ def quantized():
         assert o.dtype == bf16 and np.sqrt(np.mean((o.astype(np.float64) - exact) ** 2)) < 0.05
         singly = fa3.forward(q8.y, k8.y, v8.y, causal=True, out_dtype=np.float32, two_level=True, **named)
         assert np.abs(singly - o.astype(np.float32)).max() <= 2.0**-8 * np.abs(singly).max()
+    # Queries of 16 bits over keys and values of FP8: what these are is exact, and so is all but o's rounding.
+    wide, *caches = normal(2, 5, 4, 32).astype(np.float16), *(normal(2, 9, 2, 32).astype(v8.y.dtype) for _ in "kv")
+    named = {f"{name}_scale": np.array([[[0.5], [3]], [[1], [0.02]]], np.float32) for name in "kv"}
+    doubles = [x.astype(np.float64) * named["k_scale"].reshape(2, 1, 2, 1) for x in caches]
+    o = fa3.forward(wide, *caches, causal=True, **named)
+    check(o, attention(np, wide.astype(np.float64), *doubles, True)[0], np.float16, "over FP8")
+    refused(ValueError, "v_scale is absent", fa3.forward, wide, *caches, k_scale=named["k_scale"])
     # K without its mean changes all scores of a row alike; lse_offset makes up for it.
     k8 = fa3.quantize(k, mean=True)
     q8 = fa3.quantize(q, k_mean=k8.mean, softmax_scale=0.2)

@@ -120,9 +120,9 @@ class Case:
 
     def choose_transform(self):
         kind = self.random.integers(4)
-        if kind == 0:
+        if kind in (0, 2):
             self.how["softcap"] = float(self.random.choice([0.75, 3.0, 20.0]))
-        elif kind == 1 and "chunk" not in self.how:
+        if kind in (1, 2) and "chunk" not in self.how:
             dims = (self.heads,) if self.chance() else (self.batch, self.heads)
             self.how["alibi_slopes"] = np.abs(self.random.standard_normal(dims, np.float32)) / 3
 

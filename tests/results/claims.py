@@ -406,8 +406,9 @@ SENTENCES = {
     ],
     r"V without its mean, which the kernel adds to O again, leaves #%": lambda: [worst_bias("ours full", 1)],
     r"`FA3_FLAG_TWO_LEVEL`, for V as it comes, #% at most": lambda: [worst_bias("plain, two-level", 0, 1, 2, 4)],
-    r"On one CARD gradients are # to # times as far from those in float64 as with FlexAttention, and losses of the "
-    r"Llamas, on average over 200 steps, at most # from those in float32, with FlexAttention at most #":
+    r"[Oo]n one CARD gradients are # to # times as far from those in float64 as with FlexAttention, and losses of "
+    r"(?:the Llamas|these layers), on average over 200 steps, at most # from those in float32, with FlexAttention at "
+    r"most #":
         training,
     r"At d 64 it is # to #, at d 256 # to #": lambda: [*range_of(64), *range_of(256)],
     r"the error is # to # with libfa3, # to # with the official FP8 kernel and # in bf16": lambda: [

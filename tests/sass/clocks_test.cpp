@@ -13,6 +13,7 @@
 #include "process.h"
 #include "reports.h"
 #include "samples.h"
+#include "text.h"
 #include "timeline.h"
 
 using namespace listings;
@@ -202,4 +203,23 @@ TEST_CASE("what a profiler saw: time where its samples are; another build is ref
   refuses(csv(""), "MUFU.EX2", "MUFU.RCP", "has MUFU.RCP where the kernel has MUFU.EX2");
   refuses("a,b\n1,2\n", "", "", "no columns");
   refuses(csv("").substr(0, 600), "", "", "instructions, but the kernel ");
+}
+
+TEST_CASE("what a profiler saw, as ncu prints it") {
+  // Of fa3_fwd_bf16_d128_full_192x64 on an H200: the end of QK, and PV, to the wait that scores are behind.
+  const std::string csv = sass::read_file(FA3_NCU_SOURCE);
+  Lines lines;
+  for (size_t at = csv.find("\"0x"); at != std::string::npos; at = csv.find("\n\"0x", at + 1)) {
+    const size_t from = csv.find("\",\"", at) + 3, to = csv.find('"', from);
+    lines.push_back(csv.substr(csv.find_first_not_of(' ', from), to - csv.find_first_not_of(' ', from)));
+  }
+  lines.push_back("EXIT");  // a listing must end
+  sass::Kernel cut = kernel(lines);
+  cut.listing.code.pop_back();
+  const std::vector<double> samples = sass::samples_of(cut, "ncu_source.csv", csv);
+  REQUIRE(samples.size() == 26);
+  const auto most = std::ranges::max_element(samples);
+  CHECK(*most == 13783);
+  CHECK(cut.listing.code[static_cast<size_t>(most - samples.begin())].text == "WARPGROUP.DEPBAR.LE gsb0, 0x1");
+  CHECK(samples.front() == 1024);
 }

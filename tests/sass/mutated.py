@@ -24,6 +24,7 @@ E4M3 = "fa3_fwd_e4m3_d128_full_192x96"
 SUMS = "fa3_fwdsums_e4m3_d128_full_128x64"
 TURNS = "fa3_fwdturns_bf16_d128_full_64x64"
 BWD = "fa3_bwd_bf16_d64_full_128x128"
+KEYS, QUERIES = "fa3_bwd_keys_bf16_d256_full_64x64", "fa3_bwd_queries_bf16_d256_full_128x64"
 FINISH, COMBINE = "fa3_pass_bwd_finish_bf16", "fa3_pass_combine"
 
 NOP = "NOP"
@@ -158,13 +159,15 @@ KINDS = {
     "named barrier: count": ((ALG1, FWD, SERVED, TURNS), lambda c: each(c, r"(^BAR\.\S+ \w+, 0x\w+)0\b", r"\g<1>8")),
     "named barrier: other count": ((ALG1, TURNS), lambda c: each(c, r"(^BAR\.\S+ \w+), 0x\w+", r"\1, 0x40")),
     "named barrier: id": ((TURNS, COMBINE), lambda c: each(c, r"(^BAR\.\S+) 0x\w+", r"\1 0x9")),
-    "named barrier: absent": ((ALG1, FWD, TURNS, COMBINE), lambda c: each(c, r"^BAR\.", lambda _: NOP)),
-    "init count": ((ALG1, FWD, BWD, E4M3), lambda c: each(
+    "named barrier: absent": ((ALG1, FWD, TURNS, COMBINE, KEYS), lambda c: each(c, r"^BAR\.", lambda _: NOP)),
+    "init count": ((ALG1, FWD, BWD, E4M3, KEYS, QUERIES), lambda c: each(
         c, r"^(UMOV UR\d+,|USEL UR\d+, UR\d+,) 0x(8|4|f|80|c|3)\b", r"\1 0x5", 0, ring(c))),
-    "wait at another barrier": ((ALG1, FWD, BWD, E4M3), lambda c: waits(c, other_barrier(c)[1])),
-    "arrival at another barrier": ((ALG1, FWD, BWD), lambda c: each(c, r"ARRIVE\.TRANS64\.A1T0", other_barrier(c)[1])),
-    "TMA at another barrier": ((ALG1, FWD, BWD), tma_elsewhere),
-    "parity never flips": ((ALG1, FWD, BWD, E4M3), lambda c: waits(c, lambda s: re.sub(r", R\d+$", ", RZ", s))),
+    "wait at another barrier": ((ALG1, FWD, BWD, E4M3, KEYS, QUERIES), lambda c: waits(c, other_barrier(c)[1])),
+    "arrival at another barrier": ((ALG1, FWD, BWD, KEYS, QUERIES), lambda c: each(
+        c, r"ARRIVE\.TRANS64\.A1T0", other_barrier(c)[1])),
+    "TMA at another barrier": ((ALG1, FWD, BWD, KEYS), tma_elsewhere),
+    "parity never flips": ((ALG1, FWD, BWD, E4M3, KEYS, QUERIES), lambda c: waits(
+        c, lambda s: re.sub(r", R\d+$", ", RZ", s))),
     "released before the reduction is done": ((BWD,), lambda c: all_of(
         c, r"^CCTL\.IVALL", NOP, c.find("UBLKRED")[0])),
     "release without a fence": ((BWD, FWD, ALG1, TURNS), lambda c: each(c, r"MEMBAR\.ALL\.GPU", lambda _: NOP)),
@@ -174,26 +177,27 @@ KINDS = {
         if c.step(n + 1) == "CCTL.IVALL")),
     "RED where UBLKRED should be": ((BWD,), lambda c: each(
         c, "UBLKRED", lambda _: "REDG.E.ADD.F32.FTZ.RN.STRONG.GPU desc[UR26][R2.64], R19")),
-    "griddepcontrol missing": ((BWD, FINISH), lambda c: each(c, "^(ACQBULK|PREEXIT)", NOP)),
-    "fence of the backward missing": ((BWD,), lambda c: each(c, r"^FENCE\.VIEW\.ASYNC", lambda _: NOP)),
+    "griddepcontrol missing": ((BWD, FINISH, KEYS, QUERIES), lambda c: each(c, "^(ACQBULK|PREEXIT)", NOP)),
+    "fence of the backward missing": ((BWD, KEYS, QUERIES), lambda c: each(c, r"^FENCE\.VIEW\.ASYNC", lambda _: NOP)),
     "row sums halved": ((ALG1, FWD, SERVED, E4M3), lambda c: in_loop(c, "^FADD", NOP, 2)),
     "a score left out of the sums": ((ALG1, FWD, SERVED), lambda c: each(c, "^FADD", lambda _: NOP, *c.main_loop())),
-    "scale gone": ((ALG1, FWD, BWD, E4M3), lambda c: in_loop(
+    "scale gone": ((ALG1, FWD, BWD, E4M3, KEYS, QUERIES), lambda c: in_loop(
         c, r"^FFMA (\S+), (\S+), (\S+), (\S+)$", r"FADD \1, \2, \4")),
     "weight of O gone": ((ALG1, FWD, SERVED), lambda c: all_of(
         c, r"^FMUL (\S+), (\S+), (\S+)$", r"MOV \1, \2", c.main_loop()[1])),
     "two-level sums gone": ((SUMS,), lambda c: all_of(c, r"^(FADD|FFMA|FMUL)", NOP, *c.main_loop())),
     "a sum of the second level gone": ((SUMS,), lambda c: each(c, r"^(FADD|FFMA)", lambda _: NOP, *c.main_loop())),
-    "wait of the backward missing": ((BWD,), without_wait),
+    "wait of the backward missing": ((BWD, KEYS, QUERIES), without_wait),
     "permute": ((E4M3, FWD, BWD), lambda c: each(c, r"(^PRMT \S+ \S+) 0x\w+", r"\1 0x3120")),
     "permutes of the transposition": ((E4M3,), lambda c: all_of(c, r"(^PRMT \S+ \S+) 0x6420", r"\1 0x7531")),
-    "rounding of conversions": ((ALG1, FWD, BWD, FINISH), lambda c: each(
+    "rounding of conversions": ((ALG1, FWD, BWD, FINISH, KEYS, QUERIES), lambda c: each(
         c, r"^F2FP\.(BF16|F16)\.F32", r"F2FP.\1.F32.RZ")),
     "rounding of other arithmetic": ((ALG1, FWD), lambda c: each(c, r"^(FMUL|FFMA) ", r"\1.RZ ")),
-    "swizzle or stride of a descriptor": ((ALG1, FWD, BWD), lambda c: each(c, "0x40000040", "0x80000020")),
-    "tensor map": ((ALG1, FWD, BWD), lambda c: each(
+    "swizzle or stride of a descriptor": ((ALG1, FWD, BWD, KEYS, QUERIES), lambda c: each(
+        c, "0x40000040", "0x80000020")),
+    "tensor map": ((ALG1, FWD, BWD, KEYS, QUERIES), lambda c: each(
         c, r"(^UIADD3 UR\d+, UP\d, UR\d+), 0x(30|b0|130|1b0)\b", r"\1, 0x2b0")),
-    "parameter never read": ((ALG1, FWD, BWD, COMBINE, FINISH), unread_parameters),
+    "parameter never read": ((ALG1, FWD, BWD, COMBINE, FINISH, KEYS, QUERIES), unread_parameters),
     "vote inverted": ((FWD, SERVED, E4M3), lambda c: each(c, r"(^VOTE\.A\w+ P\d), (P\d)", r"\1, !\2")),
     "vote of all for one of any": ((FWD, SERVED), lambda c: each(c, r"^VOTE\.ANY (P\d)", r"VOTE.ALL \1")),
 }

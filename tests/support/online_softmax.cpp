@@ -268,7 +268,8 @@ void online_warp(const ServedCase& made, int64_t Bc, std::span<const ServedRow> 
   const ServedProblem& p = made.problem;
   const ServedSequence& s = of[0].sequence;
   const int64_t head = of[0].head, kv = head / p.group(), dv = p.head_dim_v;
-  WarpSoftmax softmax(int64_t(of.size()), dv, Bc, float(p.scale()) * log2_e, p.dtype);
+  const float scale = float(p.scale()) * made.scale_of(made.k_scale, s.number, kv);
+  WarpSoftmax softmax(int64_t(of.size()), dv, Bc, scale * log2_e, p.weight_dtype());
   const ServedProblem::Range near = p.keys_near(s);
   const int64_t last = (near.end + Bc - 1) / Bc * Bc - Bc;
   bool is_first = true;
@@ -305,7 +306,8 @@ void online_warp(const ServedCase& made, int64_t Bc, std::span<const ServedRow> 
   }
   for (size_t r = 0; r < of.size(); ++r) {
     WarpSoftmax::Row& row = softmax.rows[r];
-    store_served(made, of[r], {.m = row.m, .l = row.sum(), .fit = row.fit()}, row.o.data(), store);
+    const float v_scale = made.scale_of(made.v_scale, s.number, kv);
+    store_served(made, of[r], {.m = row.m, .l = row.sum(), .fit = row.fit(), .v_scale = v_scale}, row.o.data(), store);
   }
 }
 

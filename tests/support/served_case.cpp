@@ -46,6 +46,7 @@ void add_scales(ServedCase& made) {
                                                        {&made.k_scale, p.k_scales, p.heads_kv},
                                                        {&made.v_scale, p.v_scales, p.heads_kv}};
   for (const auto& [view, kind, heads] : scales) {
+    if (view == &made.q_scale && !p.is_e4m3()) continue;
     const bool whole = kind == Scales::tensor;
     *view = add_numbers(made, lay_out_numbers(whole ? 1 : p.batch, whole ? 1 : heads, 1, p.q.shift % 2),
                         FA3_DTYPE_FP32);
@@ -96,7 +97,8 @@ void fill(ServedCase& made, int tensor, const std::vector<char>& counts) {
       const int64_t index[] = {int64_t(n) / dim[1], int64_t(n) % dim[1], h, 0};
       tools::normal(seed, (uint64_t(n) * uint64_t(dim[2]) + uint64_t(h)) * 1024, row.data(), row.size());
       for (size_t c = 0; c < row.size() && tensor == 1; ++c) row[c] += p.key_mean(h, int64_t(c));
-      view.write_row(made.images, view.layout.position(index), row, p.is_e4m3() ? usual_scale : 1);
+      view.write_row(made.images, view.layout.position(index), row,
+                     view.dtype == FA3_DTYPE_E4M3 ? usual_scale : 1);
     }
   }
 }
@@ -110,9 +112,9 @@ ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
     return add_view(images, lay_out(s, dtype, entries, rows, heads, d), dtype, p.guard ? 16 * s.shift : 0, p.guard);
   };
   q = place(p.q, p.dtype, entries_q, p.rows_q, p.heads, p.head_dim);
-  k = place(p.k, p.dtype, p.entries_k, p.rows_k, p.heads_kv, p.head_dim);
+  k = place(p.k, p.key_dtype(), p.entries_k, p.rows_k, p.heads_kv, p.head_dim);
   if (p.v_in_k) v = k, v.layout.dim[3] = p.head_dim_v;
-  else v = place(p.v, p.dtype, p.entries_k, p.rows_k, p.heads_kv, p.head_dim_v);
+  else v = place(p.v, p.key_dtype(), p.entries_k, p.rows_k, p.heads_kv, p.head_dim_v);
   if (p.has_qv) qv = place(p.o, p.dtype, entries_q, p.rows_q, p.heads, p.head_dim_v);
   o = place(p.o, p.output_dtype(), entries_q, p.rows_q, p.heads, p.head_dim_v);
   if (p.want_lse)
@@ -154,7 +156,7 @@ ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
   fill(*this, 0, counts_q), fill(*this, 1, counts_k);
   if (!p.v_in_k) fill(*this, 2, counts_k);
   if (p.has_qv) fill(*this, 4, counts_q);
-  if (p.is_e4m3()) add_scales(*this);
+  if (p.has_e4m3_keys()) add_scales(*this);
 }
 
 float ServedCase::scale_of(const View& scale, int64_t sequence, int64_t head) const {
@@ -244,8 +246,8 @@ std::vector<int> ServedCase::outputs() const {
 void ServedCase::copy_inputs(const ServedCase& from, int64_t b, int64_t first_query, int64_t own) {
   const ServedProblem& p = problem;
   const ServedSequence theirs = from.problem.sequence(b), mine = p.sequence(own);
-  const int64_t width = tools::element_bytes(p.dtype);
   const auto copy = [&](const View& to, int64_t to_position, const View& source, int64_t position) {
+    const int64_t width = tools::element_bytes(to.dtype);
     std::memcpy(to.data<unsigned char>(images) + width * to_position,
                 source.data<unsigned char>(from.images) + width * position, size_t(width * to.layout.dim[3]));
   };
@@ -261,13 +263,13 @@ void ServedCase::copy_inputs(const ServedCase& from, int64_t b, int64_t first_qu
       copy(k, key_position(k, mine, j, h), from.k, from.key_position(from.k, theirs, j, h));
       copy(v, key_position(v, mine, j, h), from.v, from.key_position(from.v, theirs, j, h));
     }
-  if (!p.is_e4m3()) return;
+  if (!p.has_e4m3_keys()) return;
   const auto write_number = [&](const View& to, int64_t n, int64_t head, int64_t i, float value) {
     const int64_t index[] = {to.layout.dim[0] == 1 ? 0 : n, to.layout.dim[1] == 1 ? 0 : head, i};
     to.write(images, to.layout.position(index), value);
   };
   for (int64_t h = 0; h < p.heads; ++h) {
-    write_number(q_scale, own, h, 0, from.scale_of(from.q_scale, b, h));
+    if (p.is_e4m3()) write_number(q_scale, own, h, 0, from.scale_of(from.q_scale, b, h));
     for (int64_t i = 0; i < mine.queries && p.lse_offset; ++i)
       lse_offset.write(images, query_position(lse_offset, mine, i, h),
                        from.lse_offset.read(from.images, from.query_position(from.lse_offset, theirs,

@@ -108,16 +108,19 @@ std::string verify_one(const ServedCase& made, const View& view, const char* nam
   return wrong.empty() ? check_poison(made.images, view, written, name) : wrong;
 }
 
+bool includes(Trait all, Trait one) { return uint32_t(all) & uint32_t(one); }
+
 }  // namespace
 
 ServedProblem random_served_backward(uint64_t seed, const ServedLimits& limits, Trait transform) {
   ServedProblem p = random_served(seed, limits);
   tools::Random random(tools::mix(seed, 4));
   if (p.is_e4m3()) p.dtype = FA3_DTYPE_BF16;
+  p.e4m3_keys = false;
   p.o_dtype = FA3_DTYPE_NONE, p.v_mean = p.lse_offset = false;
   p.want_lse = true, p.batch_invariant = false;
-  p.softcap = transform == Trait::softcap ? random.pick({0.5f, 2.0f, 5.0f, 15.0f, 30.0f, 50.0f, 1e4f}) : 0;
-  p.has_slopes = transform == Trait::alibi, p.slopes_each = p.has_slopes && random.chance(0.5);
+  p.softcap = includes(transform, Trait::softcap) ? random.pick({0.5f, 2.0f, 5.0f, 15.0f, 30.0f, 50.0f, 1e4f}) : 0;
+  p.has_slopes = includes(transform, Trait::alibi), p.slopes_each = p.has_slopes && random.chance(0.5);
   if (p.has_slopes && p.mask == FA3_MASK_CHUNK)
     p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.window_left = p.window_right = 0;
   p.page_size = 0, p.pads_k = p.indexes_cache = false;

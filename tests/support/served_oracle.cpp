@@ -78,11 +78,11 @@ struct Finish {
   }
 };
 
-// One row in numbers of this type: scores, their exponentials relative to the largest one, sums. `round` is what
-// becomes of a weight, and of an element of O.
-template <class Number, class Round>
-RowResult attend(const ServedProblem& p, const ServedRow& at, const RowInput& row, const HeadKeys& keys, Round round,
-                 float* o) {
+// One row in numbers of this type: scores, their exponentials relative to the largest one, sums. What becomes of a
+// weight, and of an element of O, is rounded.
+template <class Number, class RoundWeight, class RoundO>
+RowResult attend(const ServedProblem& p, const ServedRow& at, const RowInput& row, const HeadKeys& keys,
+                 RoundWeight round_weight, RoundO round_o, float* o) {
   const std::vector<int64_t>& seen = row.seen;
   std::fill_n(o, p.head_dim_v, 0.0f);
   if (seen.empty()) return {row.sink};
@@ -100,11 +100,11 @@ RowResult attend(const ServedProblem& p, const ServedRow& at, const RowInput& ro
     const Number weight = std::exp(s[size_t(j)] - largest);
     const double square = double(weight) * double(weight);
     sum += weight, squares += square, fourths += square * square;
-    add(round(weight), &keys.v[size_t(j * p.head_dim_v)], p.head_dim_v, sums.data());
+    add(round_weight(weight), &keys.v[size_t(j * p.head_dim_v)], p.head_dim_v, sums.data());
   }
   // exp(sink - lse) may be beyond all numbers, and then O is 0; LSE is the larger one and what the other adds to it.
   const Finish<Number> finish(row, largest + std::log(sum));
-  for (size_t c = 0; c < sums.size(); ++c) o[c] = float(round(finish.o_of(row, sums[c] / sum, c)));
+  for (size_t c = 0; c < sums.size(); ++c) o[c] = float(round_o(finish.o_of(row, sums[c] / sum, c)));
   const double share = 1 / double(sum * finish.all);
   return {finish.lse_of(row), squares * share * share, fourths * share * share * share * share};
 }
@@ -180,9 +180,11 @@ void expect_rows(const ServedCase& made, int64_t first, int64_t last, const Head
     Output &right = to.numbers.reference, &plain = to.numbers.plain;
     const size_t o = size_t(n * p.head_dim_v);
     const auto rounded = [&](float x) { return tools::round_to(x, p.dtype); };
-    right.lse[size_t(n)] = attend<double>(p, at, row, keys, [](double x) { return x; }, &right.o[o]).lse;
+    const auto weight = [&](float x) { return tools::round_to(x, p.weight_dtype()); };
+    const auto exact = [](double x) { return x; };
+    right.lse[size_t(n)] = attend<double>(p, at, row, keys, exact, exact, &right.o[o]).lse;
     const RowResult result = p.is_e4m3() ? attend_e4m3(made, row, keys, uint64_t(n), &plain.o[o])
-                                         : attend<float>(p, at, row, keys, rounded, &plain.o[o]);
+                                         : attend<float>(p, at, row, keys, weight, rounded, &plain.o[o]);
     plain.lse[size_t(n)] = result.lse, plain.partial[size_t(n)] = result.partial;
     plain.squares[size_t(n)] = float(result.squares), plain.fourths[size_t(n)] = float(result.fourths);
     to.keys[size_t(n)] = int64_t(row.seen.size());

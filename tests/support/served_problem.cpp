@@ -114,6 +114,9 @@ std::string ServedProblem::describe() const {
               scales(k_scales) + " v " + scales(v_scales) + ")" + (v_mean ? " v-mean" : "") +
               (lse_offset ? " lse-offset" : "");
   }
+  if (e4m3_keys)
+    result += std::string(" over e4m3, scales of ") + (k_scales == Scales::head ? "heads" : "the tensor") + " and " +
+              (v_scales == Scales::head ? "heads" : "the tensor");
   if (has_qv) result += " qv";
   if (v_in_k) result += " v-in-k";
   if (kernel) result += std::string(" kernel=") + kernel;
@@ -331,9 +334,9 @@ void choose_tensors(ServedProblem& p, Random& random) {
 
 // Caps far above the scores, among them and below them all. What cannot be had together stays away.
 void choose_transform(ServedProblem& p, Random& random, const ForwardRow* row) {
-  const bool may_cap = row ? row->has(Trait::softcap) : !p.is_e4m3() && random.chance(0.2);
-  const bool may_slope = row ? row->has(Trait::alibi) : !p.is_e4m3() && !may_cap && random.chance(0.2);
-  if (may_cap) p.softcap = random.pick({0.01f, 0.5f, 2.0f, 5.0f, 15.0f, 30.0f, 50.0f, 1e4f});
+  const bool may_cap = row ? row->has(Trait::softcap) : !p.e4m3_keys && random.chance(0.2);
+  const bool may_slope = row ? row->has(Trait::alibi) : !p.has_e4m3_keys() && random.chance(0.2);
+  if (may_cap) p.lse_offset = false, p.softcap = random.pick({0.01f, 0.5f, 2.0f, 5.0f, 15.0f, 30.0f, 50.0f, 1e4f});
   if (!may_slope) return;
   p.has_slopes = true, p.slopes_each = random.chance(0.5), p.batch_invariant = false;
   if (p.mask == FA3_MASK_CHUNK) p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.window_left = p.window_right = 0;
@@ -359,6 +362,10 @@ void choose_scales(ServedProblem& p, Random& random) {
   for (Scales* scales : {&p.q_scales, &p.k_scales, &p.v_scales})
     *scales = random.chance(0.3) ? Scales::tensor : Scales::head;
   p.v_mean = random.chance(0.5), p.lse_offset = random.chance(0.5);
+}
+
+void choose_key_scales(ServedProblem& p, Random& random) {
+  for (Scales* scales : {&p.k_scales, &p.v_scales}) *scales = random.chance(0.3) ? Scales::tensor : Scales::head;
 }
 
 // The work of the references, and rows in memory.
@@ -417,13 +424,20 @@ void change_to_e4m3(ServedProblem& p) {
   choose_scales(p, random);
 }
 
+void change_keys_to_e4m3(ServedProblem& p) {
+  Random random(p.seed);
+  p.e4m3_keys = true;
+  choose_key_scales(p, random);
+}
+
 ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   Random random(seed);
   ServedProblem p;
   p.seed = seed;
   p.dtype = random.pick({FA3_DTYPE_BF16, FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
   if (limits.row) p.dtype = dtype_of(*limits.row);
-  const int64_t unit = p.is_e4m3() ? 16 : 8;
+  p.e4m3_keys = limits.row ? limits.row->widens() : !limits.wide && !p.is_e4m3() && random.chance(0.2);
+  const int64_t unit = p.has_e4m3_keys() ? 16 : 8;
   choose_mask(p, random);
   choose_tensors(p, random);
   if (limits.row && !p.packed_q && !p.packed_k) p.uses_k = true;  // the row takes no call without anything of its own
@@ -449,6 +463,7 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   p.want_lse = !random.chance(0.2);
   p.batch_invariant = random.chance(0.15);
   if (p.is_e4m3()) choose_scales(p, random);
+  if (p.e4m3_keys) choose_key_scales(p, random);
   if (!limits.wide) choose_transform(p, random, limits.row);
   p.q = random_storage(random, false), p.o = random_storage(random, false), p.lse = random_storage(random, false);
   p.k = random_storage(random, true), p.v = random_storage(random, true);

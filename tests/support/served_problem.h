@@ -43,6 +43,7 @@ struct ServedProblem {
   // o is e4m3, too, there is an o_scale.
   Scales q_scales = Scales::tensor, k_scales = Scales::tensor, v_scales = Scales::tensor;
   bool v_mean = false, lse_offset = false;
+  bool e4m3_keys = false;  // K and V are of e4m3 under Q of 16 bits, and have their scales
 
   // Which of the optional tensors there are; page_size 0: no pages.
   bool packed_q = false, packed_k = false, uses_q = false, uses_k = false, pads_k = false, indexes_cache = false;
@@ -71,6 +72,10 @@ struct ServedProblem {
   uint64_t seed = 0;
 
   bool is_e4m3() const { return dtype == FA3_DTYPE_E4M3; }
+  bool has_e4m3_keys() const { return is_e4m3() || e4m3_keys; }
+  fa3_dtype key_dtype() const { return e4m3_keys ? FA3_DTYPE_E4M3 : dtype; }
+  // To which weights are rounded: where K and V become 16 bits, these are fp16.
+  fa3_dtype weight_dtype() const { return e4m3_keys ? FA3_DTYPE_FP16 : dtype; }
   fa3_dtype output_dtype() const { return o_dtype == FA3_DTYPE_NONE ? dtype : o_dtype; }
   int64_t group() const { return heads / heads_kv; }
   int64_t score_columns() const { return head_dim + (has_qv ? head_dim_v : 0); }
@@ -118,6 +123,8 @@ struct ServedLimits {
 ServedProblem random_served(uint64_t seed, const ServedLimits& limits = {});
 // The same problem in e4m3, with what goes with that, from its seed; room in the tensors is to be made for it.
 void change_to_e4m3(ServedProblem& problem);
+// The same, of its K and V alone.
+void change_keys_to_e4m3(ServedProblem& problem);
 
 // Room in the tensors for sequences of these lengths, maxima to go with it, which may cut some, and the numbers.
 void make_room(ServedProblem& problem, const ServedProblem::Lengths& lengths, uint64_t seed);

@@ -51,13 +51,13 @@ TEST_CASE("random served problems cover the axes", "[served]") {
   INFO("repeat with FA3_TEST_SEED=" << seed);
   std::set<int32_t> masks;
   std::set<int64_t> head_dims, groups, page_sizes;
-  int fields[12] = {}, no_queries = 0, no_keys = 0, no_key_seen = 0, cut = 0;
+  int fields[13] = {}, no_queries = 0, no_keys = 0, no_key_seen = 0, cut = 0;
   for (uint64_t n = 0; n < 300; ++n) {
     const ServedProblem p = random_served(tools::mix(seed, n), {1e6});
     masks.insert(p.mask), head_dims.insert(p.head_dim), groups.insert(p.group()), page_sizes.insert(p.page_size);
     const bool its_fields[] = {p.packed_q,   p.packed_k, p.uses_q,    p.uses_k,        p.pads_k,
                                p.indexes_cache, p.has_sinks, p.want_lse, p.batch_invariant, p.head_dim_v != p.head_dim,
-                               p.heads_kv == 1, p.packed_q && p.page_size > 0};
+                               p.heads_kv == 1, p.packed_q && p.page_size > 0, p.e4m3_keys};
     for (size_t i = 0; i < std::size(fields); ++i) fields[i] += its_fields[i];
     for (int64_t b = 0; b < p.batch; ++b) {
       const ServedSequence s = p.sequence(b);

@@ -14,7 +14,8 @@ that bounds what slow peers and very long sequences take.
 With --direction bwd it is the backward pass of the points, for a gradient of O of N(0,1): all that a call of
 fa3_backward does, the gradients by torch of those peers that have them (cudnn, fa2 and fa4), and what the official call
 does (official, at d 128). What a peer compiles at its first call is compiled when its output is compared. Beside them
-stands another way of the first library itself: deterministic (the same with FA3_FLAG_DETERMINISTIC).
+stand other ways of the first library itself: deterministic and centered (the same with FA3_FLAG_DETERMINISTIC, and with
+FA3_FLAG_CENTERED_K).
 
 With several --library, the first is what all others are compared with. A ratio is the speed of the other over that
 of the first: above 1 the other is faster.

@@ -49,6 +49,11 @@ def make_deterministic(library, _):
     return make_library(library, fa3.FLAG_DETERMINISTIC)
 
 
+def make_centered(library, _):
+    """A dq that is as exact where keys have a mean."""
+    return make_library(library, fa3.FLAG_CENTERED_K)
+
+
 def make_gradients(make):
     """The gradients by torch of a peer's forward pass. make: its maker in peers_fwd.py."""
 
@@ -79,7 +84,7 @@ def make_official(library):
 PEERS = {name: make_gradients(peers_fwd.PEERS[name]) for name in ("cudnn", "fa2", "fa4")}
 PEERS["official"] = make_official
 GIVEN_LIBRARY = {"official"}  # peers whose makers take the library, for its O and LSE
-FORMS = {"deterministic": make_deterministic}  # makers as those of peers_fp8.py
+FORMS = {"deterministic": make_deterministic, "centered": make_centered}  # makers as those of peers_fp8.py
 
 
 def useful_peers(_):

@@ -76,7 +76,7 @@ def main(bench, library):
 
     # The backward pass: five products, of the peers that have it, and of the library with its sums in a fixed order.
     backward = parse("--direction", "bwd")
-    assert backward.peers == ["cudnn", "fa2", "fa4", "official", "deterministic"], backward.peers
+    assert backward.peers == ["cudnn", "fa2", "fa4", "official", "deterministic", "centered"], backward.peers
     assert parse("--direction", "bwd", "--peers", "deterministic,fa4").peers == ["deterministic", "fa4"]
     assert [p.flop for p in backward.points] == [2.5 * p.flop for p in points]
     assert all(p.direction == "bwd" and p.label.startswith("bwd bf16 d") for p in backward.points)

@@ -3,26 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
-#include <optional>
 
 #include "floors.h"
+#include "operands.h"
+#include "quarter.h"
+#include "sync.h"
+#include "team.h"
 
 namespace sass {
 namespace {
 
-enum class Unit { tensor, mufu, fma, alu, uniform, memory, control };
-
-// Clocks of a unit for the instruction of a warp, and until its scoreboard ends. Beside WGMMAs, whose accumulators go
-// through the register file, arithmetic takes longer than the units' own rates (floors.h): these clocks are fitted to
-// what counters say of ten kernels of this library on an H200 (tests/sass/clocks.py).
-struct Rate {
-  double busy, latency;
-};
-constexpr Rate rates[] = {{0, 0}, {11, 33}, {3, 10}, {3, 10}, {1, 12}, {2, 24}, {1, 16}};
-constexpr double to_tensor = 10, from_tensor = 120;  // from issue to the tensor core, and from its end to a wait
 // How much later than the one before it a warp begins: what they do to each other settles in different ways.
 constexpr double starts[] = {0, 150, 400, 900};
+
+// Until stores are there for all threads, and for TMA and WGMMAs: what a profiler shows of the backward pass.
+constexpr double fence_latency = 100;
 
 Unit unit_of(const Instruction& i, Kind kind) {
   switch (kind) {
@@ -48,175 +43,152 @@ Unit unit_of(const Instruction& i, Kind kind) {
   }
 }
 
-struct Step {
-  Unit unit;
-  Control control;
-  double columns = 0;   // of a WGMMA
-  bool commits = false;
-  int in_flight = -1;   // of a wait
-};
+// 128 bytes a clock: of a WGMMA's B and, unless that is in registers, A; of a warp's load or store, four of which come
+// together. What threads load of 8 bytes and less is taken for numbers of rows, which lanes share.
+double wavefronts_of(const Instruction& i, const Step& step) {
+  if (step.unit == Unit::tensor) return (step.columns + (a_in_registers(i) ? 0 : 64)) * 32 / 128;
+  if (i.is("STSM") || i.is("LDSM")) return 4.0 * (i.has("4") ? 4 : i.has("2") ? 2 : 1);
+  if (i.is("LDS")) return 4.0 * (i.has("128") ? 4 : 1);
+  if (i.is("STS")) return 4.0 * (i.has("128") ? 4 : i.has("64") ? 2 : 1);
+  return 0;
+}
 
-constexpr double never = std::numeric_limits<double>::infinity();
+// BAR.SYNC 0x1, 0x100: whether all warpgroups that run the loop meet there, and nobody else.
+bool meets(const Kernel& kernel, const Member& member, const Instruction& i) {
+  if (!i.is("BAR") || !i.has("SYNC") || i.operands.size() != 2) return false;
+  const Operand id = operand_of(i.operands[0]), threads = operand_of(i.operands[1]);
+  const auto only_meets = [&](const NamedBarrier& barrier) {
+    return barrier.id == static_cast<int>(id.value) && barrier.arrivals.empty();
+  };
+  return id.kind == Operand::Kind::number && threads.kind == Operand::Kind::number &&
+         threads.value == 128u * static_cast<unsigned>(member.warpgroups) &&
+         std::ranges::any_of(kernel.handovers.named, only_meets);
+}
 
-struct Wgmma {
-  double ready, clocks;
-  size_t group;
-  bool last;  // of its group
-  size_t position, turn;
-};
-
-struct Warp {
-  size_t position = 0, turn = 0;
-  double ready = 0;
-  double scoreboard[scoreboards] = {};
-  std::optional<Wgmma> ready_wgmma;
-  std::vector<double> groups;  // when the tensor cores are through with each
-  size_t committed = 0;
-};
-
-class Quarter {
- public:
-  Quarter(const std::vector<Step>& steps, int warps, double start) : steps_(steps), warps_(static_cast<size_t>(warps)) {
-    for (size_t w = 0; w < warps_.size(); ++w) warps_[w].ready = start * static_cast<double>(w);
-  }
-
-  Clocks run() {
-    // Turns of a warp that are followed, and the first one that counts. Turns of all warps count, as one may be faster.
-    constexpr size_t turns = 14, first = 6;
-    std::vector<double> begins;  // of all warps
-    double next_turn = 0;        // of the warp whose turn is shown
-    constexpr double most = 1e6;
-    Clocks result;
-    result.issued.assign(steps_.size(), 0);
-    result.began = result.issued;
-    const auto seen = [&](const Warp& warp) { return &warp == &warps_[0] && warp.turn == first; };
-    while ((begins.size() <= turns * warps_.size() || next_turn == 0) && clock_ < most) {
-      feed_tensor_core(result, first);
-      double next = never;
-      bool issued = false;
-      for (size_t k = 0; k < warps_.size() && !issued; ++k) {
-        Warp& warp = warps_[(after_ + k) % warps_.size()];
-        const double from = earliest(warp);
-        if (from > clock_) {
-          next = std::min(next, from);
-          continue;
-        }
-        if (warp.position == 0) begins.push_back(clock_);
-        if (warp.position == 0 && &warp == &warps_[0] && warp.turn == first + 1) next_turn = clock_;
-        if (seen(warp)) result.issued[warp.position] = clock_;
-        issue(warp);
-        after_ = (after_ + k + 1) % warps_.size();
-        issued = true;
-      }
-      clock_ = issued ? clock_ + 1 : std::max(clock_ + 1, std::ceil(std::min(next, next_of_tensor_core())));
-    }
-    if (clock_ >= most) return {};
-    result.turn = (begins[turns * warps_.size()] - begins[first * warps_.size()]) / (turns - first);
-    const double begin = result.issued.front();
-    for (std::vector<double>* clocks : {&result.issued, &result.began})
-      for (double& clock : *clocks) clock = (clock - begin) * result.turn / (next_turn - begin);
-    return result;
-  }
-
- private:
-  double earliest(const Warp& warp) const {
-    const Step& step = steps_[warp.position];
-    double from = warp.ready;
-    for (int s = 0; s < scoreboards; ++s)
-      if (step.control.waits_for(s)) from = std::max(from, warp.scoreboard[s]);
-    if (step.in_flight >= 0 && warp.groups.size() > static_cast<size_t>(step.in_flight))
-      from = std::max(from, warp.groups[warp.groups.size() - 1 - static_cast<size_t>(step.in_flight)] + from_tensor);
-    if (step.unit != Unit::tensor) return std::max(from, free_[static_cast<int>(step.unit)]);
-    return warp.ready_wgmma ? never : from;
-  }
-
-  void issue(Warp& warp) {
-    const Step& step = steps_[warp.position];
-    const Rate& rate = rates[static_cast<int>(step.unit)];
-    if (step.unit == Unit::tensor) {
-      warp.ready_wgmma = {clock_ + to_tensor, step.columns / 2, warp.groups.size(), step.commits, warp.position,
-                          warp.turn};
-      if (step.commits) warp.groups.push_back(never);
-    } else {
-      free_[static_cast<int>(step.unit)] = clock_ + rate.busy;
-    }
-    if (step.control.written >= 0) warp.scoreboard[step.control.written] = clock_ + rate.latency;
-    if (step.control.read >= 0) warp.scoreboard[step.control.read] = clock_ + rate.latency;
-    warp.ready = clock_ + std::max(1, step.control.stall);
-    if (++warp.position == steps_.size()) {
-      warp.position = 0;
-      ++warp.turn;
-    }
-  }
-
-  void feed_tensor_core(Clocks& result, size_t first) {
-    if (running_ && clock_ >= until_) {
-      if (running_->last) warps_[owner_].groups[running_->group] = until_;
-      running_.reset();
-    }
-    if (running_) return;
-    for (size_t k = 0; k < warps_.size(); ++k) {
-      const size_t w = (owner_ + k) % warps_.size();
-      if (!warps_[w].ready_wgmma || warps_[w].ready_wgmma->ready > clock_) continue;
-      running_ = warps_[w].ready_wgmma;
-      warps_[w].ready_wgmma.reset();
-      owner_ = w;
-      until_ = clock_ + running_->clocks;
-      if (w == 0 && running_->turn == first) result.began[running_->position] = clock_;
-      return;
-    }
-  }
-
-  double next_of_tensor_core() const {
-    if (running_) return until_;
-    double next = never;
-    for (const Warp& warp : warps_)
-      if (warp.ready_wgmma) next = std::min(next, warp.ready_wgmma->ready);
-    return next;
-  }
-
-  const std::vector<Step>& steps_;
-  std::vector<Warp> warps_;
-  double clock_ = 0, free_[std::size(rates)] = {}, until_ = 0;
-  std::optional<Wgmma> running_;
-  size_t owner_ = 0, after_ = 0;
-};
-
-}  // namespace
-
-Clocks estimated_clocks(const Kernel& kernel, const WgmmaLoop& loop) {
-  const auto is_hot = [](const WgmmaLoop& l) { return l.hot; };
-  if (std::ranges::count_if(kernel.loops, is_hot) > 1) return {};
-  std::vector<Step> steps;
-  double columns = 0;
-  for (int p = 0; p < loop.turn.size(); ++p) {
-    const Instruction& i = kernel.listing.code[static_cast<size_t>(loop.turn.code[static_cast<size_t>(p)])];
-    const Kind kind = loop.turn.kinds[static_cast<size_t>(p)];
+// Empty if the listing has no control words.
+LoopSteps steps_of(const Kernel& kernel, const Member& member) {
+  const Turn& turn = member.loop->turn;
+  LoopSteps made;
+  made.warps = member.warpgroups;
+  for (int p = 0; p < turn.size(); ++p) {
+    const Instruction& i = kernel.listing.code[static_cast<size_t>(turn.code[static_cast<size_t>(p)])];
+    const Kind kind = turn.kinds[static_cast<size_t>(p)];
     if (!i.control.known) return {};
-    Step step{unit_of(i, kind), i.control};
+    Step step;
+    step.unit = unit_of(i, kind);
+    step.control = i.control;
     if (kind == Kind::wgmma) {
       step.columns = wgmma_columns(i.opcode.substr(i.opcode.find('.') + 1));
       step.commits = i.operands.back() == "gsb0";
     }
     if (kind == Kind::wait) step.in_flight = wait_count(i);
-    columns += step.columns;
-    steps.push_back(step);
+    if (kind == Kind::fence) step.latency = fence_latency;
+    step.wavefronts = wavefronts_of(i, step);
+    step.meets = meets(kernel, member, i);
+    made.steps.push_back(std::move(step));
   }
-  const int warps = computing_warpgroups(kernel);
+  return made;
+}
+
+void link_loops(const Team& team, std::vector<LoopSteps>& loops) {
+  for (size_t to = 0; to < team.size(); ++to)
+    for (const Handover& handover : team[to].handovers) {
+      LoopSteps& from = loops[handover.from];
+      int& arrival = from.steps[static_cast<size_t>(handover.arrival)].arrival;
+      if (arrival < 0) arrival = from.arrivals++;
+      loops[to].steps[static_cast<size_t>(handover.wait)].conditions.push_back(
+          {handover.from, static_cast<size_t>(arrival), handover.later});
+    }
+}
+
+// Whether warps that store by TMA wait for what this loop arrives with: they take away what it stores.
+bool stages_for_tma(const Kernel& kernel, const WgmmaLoop& loop) {
+  const auto here = [&](int i) { return std::ranges::count(loop.turn.code, i) > 0; };
+  const auto stores_at = [&](int wait) {
+    return std::ranges::any_of(kernel.cfg.loops, [&](const Loop& l) {
+      bool waits = false, stores = false, multiplies = false;
+      for (const int b : l.blocks) {
+        const Block& block = kernel.cfg.blocks[static_cast<size_t>(b)];
+        waits |= block.begin <= wait && wait < block.end;
+        for (int i = block.begin; i < block.end; ++i) {
+          stores |= tma_store(kernel.listing.code[static_cast<size_t>(i)]);
+          multiplies |= is_wgmma(kernel.listing.code[static_cast<size_t>(i)]);
+        }
+      }
+      return waits && stores && !multiplies;
+    });
+  };
+  return std::ranges::any_of(kernel.handovers.mbarriers, [&](const Mbarrier& barrier) {
+    return std::ranges::any_of(barrier.arrivals, here) && std::ranges::any_of(barrier.waits, stores_at);
+  });
+}
+
+// What TMA brings and takes away in a turn, in bytes / 128.
+double copies_of(const Kernel& kernel, const Team& team, const std::vector<LoopSteps>& loops) {
+  const std::vector<Instruction>& code = kernel.listing.code;
+  double bytes = 0;
+  for (const Mbarrier& barrier : kernel.handovers.mbarriers) {
+    double most = 0, waits = 0;
+    for (const std::string& expected : barrier.bytes) most = std::max(most, std::atof(expected.c_str()));
+    for (const Member& member : team)
+      waits = std::max<double>(waits, std::ranges::count_if(barrier.waits, [&](int i) {
+        return std::ranges::count(member.loop->turn.code, i) > 0;
+      }));
+    bytes += most * waits;
+  }
+  double taken = 0;
+  for (size_t m = 0; m < team.size(); ++m) {
+    if (!stages_for_tma(kernel, *team[m].loop)) continue;
+    for (size_t p = 0; p < loops[m].steps.size(); ++p)
+      if (code[static_cast<size_t>(team[m].loop->turn.code[p])].is("STS"))
+        taken += team[m].warpgroups * loops[m].steps[p].wavefronts;
+  }
+  return bytes / 128 + taken;
+}
+
+double tensor_clocks(const LoopSteps& loop) {
+  double columns = 0;
+  for (const Step& step : loop.steps) columns += step.columns;
+  return loop.warps * columns / 2;
+}
+
+}  // namespace
+
+Clocks estimated_clocks(const Kernel& kernel, const WgmmaLoop& loop) {
+  Team team = team_of(kernel);
+  if (!loop.hot && team.size() == 1) team[0].loop = &loop;
+  const auto own = std::ranges::find(team, &loop, &Member::loop);
+  if (own == team.end()) return {};
+  const auto shown = static_cast<size_t>(own - team.begin());
+  std::vector<LoopSteps> loops;
+  for (const Member& member : team) {
+    loops.push_back(steps_of(kernel, member));
+    if (loops.back().steps.empty()) return {};
+  }
+  link_loops(team, loops);
+
+  const double copies = copies_of(kernel, team, loops);
   std::vector<Clocks> runs;
-  double mean = 0;
-  for (double start : starts) {
-    runs.push_back(Quarter(steps, warps, start).run());
-    if (runs.back().turn == 0) return {};
-    mean += runs.back().turn / static_cast<double>(std::size(starts));
+  double mean = 0, tensor = 0;
+  for (const double start : starts) {
+    const std::vector<Issue> issues = run_quarter(loops, start, copies);
+    if (issues.empty()) return {};
+    Clocks run;
+    run.turn = issues[shown].turn;
+    run.issued = issues[shown].issued;
+    run.began = issues[shown].began;
+    for (size_t l = 0; l < loops.size(); ++l) run.tensor += tensor_clocks(loops[l]) / issues[l].turn;
+    mean += run.turn / static_cast<double>(std::size(starts));
+    tensor += run.tensor / static_cast<double>(std::size(starts));
+    runs.push_back(std::move(run));
   }
   Clocks clocks = *std::ranges::min_element(runs, {}, [&](const Clocks& run) { return std::abs(run.turn - mean); });
   for (std::vector<double>* places : {&clocks.issued, &clocks.began})
     for (double& place : *places) place *= mean / clocks.turn;
-  for (const Step& step : steps)
-    clocks.busy.push_back(step.unit == Unit::tensor ? step.columns / 2 : rates[static_cast<int>(step.unit)].busy);
+  for (const Step& step : loops[shown].steps)
+    clocks.busy.push_back(step.unit == Unit::tensor ? step.columns / 2 : busy_clocks(step.unit));
   clocks.turn = mean;
-  clocks.tensor = warps * columns / 2 / mean;
+  clocks.tensor = tensor;
   return clocks;
 }
 

@@ -6,6 +6,7 @@
 
 #include "clocks.h"
 #include "reports.h"
+#include "team.h"
 #include "text.h"
 
 namespace sass {
@@ -49,8 +50,23 @@ Floors floors(const Kernel& kernel, const WgmmaLoop& loop) {
     f.issue += 1;
   }
   f.warpgroups = computing_warpgroups(kernel);
+  for (const Member& member : team_of(kernel))
+    if (member.loop == &loop) f.warpgroups = member.warpgroups;
   for (double* clocks : {&f.tensor, &f.shared_memory, &f.mufu, &f.fma, &f.alu, &f.issue}) *clocks *= f.warpgroups;
   return f;
+}
+
+Floors floors_together(const Kernel& kernel) {
+  Floors all;
+  all.warpgroups = 0;
+  for (const Member& member : team_of(kernel)) {
+    const Floors f = floors(kernel, *member.loop);
+    all.warpgroups += f.warpgroups;
+    for (double Floors::*clocks : {&Floors::tensor, &Floors::shared_memory, &Floors::mufu, &Floors::fma, &Floors::alu,
+                                   &Floors::issue})
+      all.*clocks += f.*clocks;
+  }
+  return all;
 }
 
 std::vector<Floors::Unit> Floors::units() const {
@@ -71,12 +87,13 @@ std::string floors_head(const Columns& columns, const Colours& colours) {
     std::snprintf(cell, sizeof cell, "  %13s", unit.name);
     header += cell;
   }
-  return colours.bold(header + "  tensor at most   estimated turn  tensor then") + "\n";
+  return colours.bold(header + "  tensor at most   estimated turn  tensor then  loop") + "\n";
 }
 
 std::string floors_text(const Kernel& kernel, const Columns& columns, const Colours& colours) {
   std::string text;
   char cell[40];
+  const Floors together = floors_together(kernel);
   for (const WgmmaLoop& loop : kernel.loops) {
     if (!loop.hot) continue;
     const Floors f = floors(kernel, loop);
@@ -89,11 +106,13 @@ std::string floors_text(const Kernel& kernel, const Columns& columns, const Colo
       std::snprintf(cell, sizeof cell, "  %13.0f", unit.clocks);
       row += unit.clocks == bound.clocks ? colours.bold(cell) : cell;
     }
-    std::snprintf(cell, sizeof cell, "  %13.0f%%", bound.clocks > 0 ? 100 * f.tensor / bound.clocks : 0);
+    const Floors& all = together.warpgroups > 0 ? together : f;
+    const double most = all.bound().clocks > 0 ? 100 * all.tensor / all.bound().clocks : 0;
+    std::snprintf(cell, sizeof cell, "  %13.0f%%", most);
     text += row + cell;
     const Clocks clocks = estimated_clocks(kernel, loop);
     std::snprintf(cell, sizeof cell, "  %15.0f  %10.0f%%", clocks.turn, 100 * clocks.tensor);
-    text += (clocks.turn > 0 ? cell : "                -            -") + std::string("\n");
+    text += (clocks.turn > 0 ? cell : "                -            -") + ("  " + loop.role + "\n");
   }
   return text;
 }

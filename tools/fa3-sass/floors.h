@@ -1,4 +1,4 @@
-// What a turn of a hot loop must cost at least on each unit of a multiprocessor, all its computing warpgroups together.
+// What a turn of a hot loop must cost at least on each unit of a multiprocessor, all warpgroups that run it together.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@ namespace sass {
 // 8-bit); shared memory delivers 128 bytes; MUFU 16 results, FP32 multiply-add 128, the other arithmetic 64; four warp
 // instructions are issued.
 struct Floors {
-  int warpgroups = 1;  // that compute
+  int warpgroups = 1;  // that run the loop
   double tensor = 0, shared_memory = 0, mufu = 0, fma = 0, alu = 0, issue = 0;
 
   struct Unit {
@@ -24,6 +24,9 @@ struct Floors {
 };
 
 Floors floors(const Kernel& kernel, const WgmmaLoop& loop);
+
+// Of all hot loops, where each is run by warpgroups of its own; 0 warpgroups if that cannot be told (team.h).
+Floors floors_together(const Kernel& kernel);
 
 // Warpgroups of the thread block, less one where setmaxnreg has two values: that one loads.
 int computing_warpgroups(const Kernel& kernel);

@@ -188,8 +188,10 @@ std::vector<Figure> handover_figures(const Kernel& kernel) {
 
   parts.clear();
   evidence.clear();
-  for (const auto& [place, uses] : table.tensor_maps) {
-    parts.push_back(place == 0 ? "?" : hex(place));
+  // A map that is only fetched ahead is not used: another one is, in its place.
+  for (auto [place, uses] : table.tensor_maps) {
+    std::erase_if(uses, [&](int i) { return kernel.listing.code[static_cast<size_t>(i)].is("UTMACCTL"); });
+    if (!uses.empty()) parts.push_back(place == 0 ? "?" : hex(place));
     append(evidence, uses);
   }
   figures.push_back(words("tensor_maps", parts, std::move(evidence)));

@@ -7,7 +7,8 @@ namespace sass {
 std::string meaning_of(const std::string& figure) {
   static const std::map<std::string, std::string> sentences = {
       {"spills",
-       "These values go through local memory, which costs time: registers are short, or an array has no place in them."},
+       "These values go through local memory, which costs time: registers are short, or an array has no place in "
+       "them."},
       {"local", "Local memory is accessed here, spilled registers or arrays, which costs time."},
       {"waits_without_spin",
        "The wait can be left before the barrier's phase is over: what follows may read data that is not there yet, or "

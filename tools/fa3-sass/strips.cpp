@@ -105,8 +105,9 @@ void add_time(const Kernel& kernel, const WgmmaLoop& loop, const std::vector<dou
   char words[120];
   if (!samples && clocks.turn == 0)
     throw std::runtime_error(shortened(kernel.readable) + ": no estimate of clocks: " +
-                             (kernel.listing.code.front().control.known ? "its warpgroups have several main loops"
-                                                                        : "a listing without control words (-hex)"));
+                             (kernel.listing.code.front().control.known
+                                  ? "which warpgroups run which of its main loops cannot be told"
+                                  : "a listing without control words (-hex)"));
   strip.began = strip.clocks = clocks.issued;
   strip.busy = clocks.busy;
   std::snprintf(words, sizeof words, "about %.0f clocks a turn (an estimate); tensor cores busy %.0f%%", clocks.turn,

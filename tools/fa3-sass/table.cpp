@@ -10,6 +10,7 @@
 #include "ptx/params.h"
 #include "ptx/plan_lengths.h"
 #include "ptx/row.h"
+#include "ptx/widen_params.h"
 #include "text.h"
 
 namespace sass {
@@ -35,6 +36,12 @@ const ElementType& type_of(fa3::Dtype dtype) {
   return *type;
 }
 
+// What is multiplied: fp16, too, where K and V become that on their way.
+template <class TiledRow>
+fa3::Dtype multiplied(const TiledRow& row) {
+  return row.widens() ? fa3::Dtype::fp16 : row.dtype;
+}
+
 std::string wgmmas(const char* gemm, int count, int columns, int depth, const char* form) {
   return std::string(gemm) + " " + std::to_string(count) + " x 64x" + std::to_string(columns) + "x" +
          std::to_string(depth) + " " + form;
@@ -52,6 +59,7 @@ size_t parameter_bytes(fa3::Pass pass) {
     case fa3::Pass::bwd_key_means: return sizeof(fa3::CenteredBackwardParams);
     case fa3::Pass::bwd_prepare_lengths:
     case fa3::Pass::bwd_finish_lengths: return sizeof(fa3::PlannedBackwardParams);
+    case fa3::Pass::widen: return sizeof(fa3::WidenParams);
     case fa3::Pass::quantize:
     case fa3::Pass::measure:
     case fa3::Pass::finish: return sizeof(fa3::QuantizeParams);
@@ -92,12 +100,13 @@ std::string expected_bytes(const fa3::BackwardRow& row) {
 // at once, and with elements of 8 bits a vector comes with Q. With own lengths a lane sends for a box for each 64 keys
 // of a block, or for each 32, where one warp does so; one of V that is not full comes in smaller boxes.
 int tma_loads(const fa3::ForwardRow& row) {
-  const int v = 2 * (row.takes_v_tiles() ? 1 : row.v_slabs());
+  const int k = row.widens() ? row.landed_slabs() : row.slabs();
+  const int v = 2 * (row.takes_v_tiles() ? 1 : row.widens() ? row.landed_slabs() : row.v_slabs());
   const int lanes = row.lands_v() ? 32 : 64;
   const int boxes = row.has(fa3::Trait::own_lengths) ? (row.Bc + lanes - 1) / lanes : 0;
   // With halves of O's columns no V comes behind the loop; a second tensor of Q comes in a loop.
-  if (row.halves_columns()) return boxes * (row.slabs() + v) + row.slabs() + row.has(fa3::Trait::qv);
-  return (boxes ? boxes * (row.slabs() + 2 * v) : row.slabs() + v) + row.slabs() + row.is_8bit();
+  if (row.halves_columns()) return boxes * (k + v) + row.slabs() + row.has(fa3::Trait::qv);
+  return (boxes ? boxes * (k + 2 * v) : k + v) + row.slabs() + row.is_8bit();
 }
 // And the stores of O, by slabs. With own lengths the last rows of a sequence leave in boxes of few rows.
 int tma_stores(const fa3::ForwardRow& row) {
@@ -187,10 +196,12 @@ std::optional<Figure> figure_of_tiled(const TiledRow& row, const std::string& sc
     if (scope != "epilogue") return text_of(figure, moved_registers(budgets_of(row), scope == "prologue"));
   }
   if (scope == "kernel") return figure == "expected_bytes" ? text_of(figure, expected_bytes(row)) : std::nullopt;
-  // In the epilogue of 8-bit rows O's type is a parameter.
-  if (figure == "conversion_types" && (is_loop(scope) || (scope == "epilogue" && !row.is_8bit())))
-    return text_of(figure, type_of(row.dtype).conversion);
-  if (figure == "types" && is_loop(scope)) return text_of(figure, type_of(row.dtype).types);
+  // In the epilogue of 8-bit rows O's type is a parameter. Where Q of bf16 becomes fp16, that of a next piece does there.
+  if (figure == "conversion_types" && is_loop(scope)) return text_of(figure, type_of(multiplied(row)).conversion);
+  if (figure == "conversion_types" && scope == "epilogue" && !row.is_8bit())
+    return text_of(figure, row.widens() && row.dtype == fa3::Dtype::bf16 ? "BF16.F32 F16.F32"
+                                                                         : type_of(row.dtype).conversion);
+  if (figure == "types" && is_loop(scope)) return text_of(figure, type_of(multiplied(row)).types);
   return std::nullopt;
 }
 
@@ -225,7 +236,7 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
     if (figure == "releases") return text(waits == 2 ? "1 0" : "0");
     if (figure == "parities") return text(waits == 2 ? "0 0" : "0");
   }
-  const int depth = 32 / type_of(row.dtype).bytes;  // k of one WGMMA
+  const int depth = 32 / row.element_bytes();       // k of one WGMMA
   const int scores = 64 * row.Bc / 128;             // of a block, per thread
   const int columns = row.d + (row.has(fa3::Trait::qv) ? row.dv : 0);  // of a score's product
   const int steps = columns / depth, from_registers = row.has(fa3::Trait::q_in_registers) ? steps / 2 : 0;
@@ -248,7 +259,7 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
 
 std::optional<Figure> figure_of(const fa3::ForwardRow& row, const std::string& scope, const std::string& figure) {
   // Behind the main loop alpha is rounded to bf16, too, whatever the row's type is (tile/excess.cuh).
-  if (figure == "conversion_types" && scope == "boundary" && row.bounded_left() && row.dtype == fa3::Dtype::fp16)
+  if (figure == "conversion_types" && scope == "boundary" && row.bounded_left() && multiplied(row) == fa3::Dtype::fp16)
     return text_of(figure, "BF16.F32 F16.F32");
   if (auto found = figure_of_tiled(row, scope, figure)) return found;
   if (scope == "kernel") {

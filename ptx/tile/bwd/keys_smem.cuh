@@ -40,12 +40,12 @@ FA3_DEVICE void init_barriers(KeysSmem& smem) {
   for (int s = 0; s < config.stages; s++) {
     init(smem.full_q[s], 1);
     init(smem.full_dout[s], 1);
-    init(smem.empty_q[s], 4);  // the warps that compute dK: they have P, so S is done (bwd_keys.cu)
-    init(smem.empty_dout[s], 8);
+    init(smem.empty_q[s], 4 * warp_arrivals);  // the warps that compute dK: they have P, so S is done (bwd_keys.cu)
+    init(smem.empty_dout[s], 8 * warp_arrivals);
   }
   for (int i = 0; i < p_buffers; i++) {
-    init(smem.full_p[i], 4);
-    init(smem.empty_p[i], 4);
+    init(smem.full_p[i], 4 * warp_arrivals);
+    init(smem.empty_p[i], 4 * warp_arrivals);
   }
   ptx::fence_mbarrier_init();
 }

@@ -32,11 +32,11 @@ FA3_DEVICE void init_barriers(QueriesSmem& smem, int warpgroups_with_rows) {
   }
   for (int i = 0; i < k_stages; i++) {
     init(smem.full_k[i], 1);
-    init(smem.empty_k[i], 4 * warpgroups_with_rows);
+    init(smem.empty_k[i], 4 * warpgroups_with_rows * warp_arrivals);
   }
   for (int i = 0; i < v_stages; i++) {
     init(smem.full_v[i], 1);
-    init(smem.empty_v[i], 4 * warpgroups_with_rows);
+    init(smem.empty_v[i], 4 * warpgroups_with_rows * warp_arrivals);
   }
   ptx::fence_mbarrier_init();
 }

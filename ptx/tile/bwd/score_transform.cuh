@@ -1,5 +1,5 @@
-// What becomes of scores before they are masked, and what that makes of dS: with Trait::softcap and Trait::alibi. Other
-// rows of the table call nothing here.
+// What becomes of scores before they are masked, and what that makes of dS: with Trait::softcap and Trait::alibi, or
+// both: first capped. Other rows of the table call nothing here.
 #pragma once
 #include "../softcap.cuh"
 #include "sequence.cuh"
@@ -9,7 +9,7 @@ namespace fa3 {
 FA3_DEVICE const ScoreTransforms& transforms_of(const TransformedBackwardParams& p) { return p.transforms; }
 FA3_DEVICE ScoreTransforms transforms_of(const BackwardParams&) { return {}; }
 
-// With softcap S becomes tanh(S / cap), and an exponent is that times this.
+// With softcap S becomes tanh(S / cap), and an exponent is that times this. A bias is in the same units then.
 FA3_DEVICE const SoftcapTanh& tanh_of(const TransformedBackwardParams& p) { return p.tanh; }
 FA3_DEVICE SoftcapTanh tanh_of(const BackwardParams&) { return {}; }
 FA3_DEVICE float exponent_of_score(const BackwardParams& p) {
@@ -21,10 +21,11 @@ FA3_DEVICE float exponent_of_score(const BackwardParams& p) {
 enum class TanhWay { narrow, wide, any };
 
 // No score that a row sees exceeds the row's LSE; so that tells the way, without a look at the scores. What is far
-// below has no weight (Softcap). `lse`: of the warp's rows, each of which some lane has, in powers of 2; +inf if a row
-// sees no key. The same in all lanes.
+// below has no weight (Softcap). Of scores before a bias LSE tells nothing. `lse`: of the warp's rows, each of which some
+// lane has, in powers of 2; +inf if a row sees no key. The same in all lanes.
 template <int count>
 FA3_DEVICE TanhWay tanh_way(const float (&lse)[count], const Softcap& by) {
+  if constexpr (has(Trait::alibi)) return TanhWay::any;
   const auto fails = [&](int way) {
     bool fails = false;
 #pragma unroll
@@ -62,9 +63,20 @@ FA3_DEVICE void any_tanh(float (&S)[count], const Softcap& by) {
     for (int k = 0; k < 4; k++) S[i + k] = fmaf(of_pair[k >> 1], x[k ^ 1], 1.f);
   }
 }
+// The same where caps may be far above the scores: those are better by the polynomial.
+template <int count>
+FA3_DEVICE void any_tanh(float (&S)[count], const Softcap& by, const SoftcapTanh& tanh) {
+  constexpr float narrow_of_wide = float(narrow_limit / wide_limit);
+#pragma unroll
+  for (int i = 0; i < count; i++) {
+    const float large = fmaf(-2.f, ptx::rcp_approx_ftz(1.f + ptx::ex2_approx_ftz(S[i] * by.exponent)), 1.f);
+    S[i] = fabsf(S[i]) > narrow_of_wide * by.limit ? large : S[i] * polynomial(tanh.narrow, S[i] * S[i]);
+  }
+}
 template <int count>
 FA3_DEVICE void tanh_scores(float (&S)[count], TanhWay way, const Softcap& by, const SoftcapTanh& tanh) {
-  if (way == TanhWay::narrow) small_tanh(S, tanh.narrow);
+  if constexpr (has(Trait::alibi)) any_tanh(S, by, tanh);
+  else if (way == TanhWay::narrow) small_tanh(S, tanh.narrow);
   else if (way == TanhWay::wide) small_tanh(S, tanh.wide);
   else any_tanh(S, by);
 }
@@ -94,7 +106,7 @@ FA3_DEVICE void keep_slopes(const float (&tanh)[count], TanhWay way, Keep keep) 
       keep(i / 4, make_uint2(of_small(tanh[i], tanh[i + 1]), of_small(tanh[i + 2], tanh[i + 3])));
   }
 }
-FA3_DEVICE void multiply_by_slopes(float (&x)[4], const uint2& slopes) {
+FA3_DEVICE void multiply_by_slopes(float* x, const uint2& slopes) {
   x[0] *= ptx::cvt_f32_f16(uint16_t(slopes.x)), x[1] *= ptx::cvt_f32_f16(uint16_t(slopes.x >> 16));
   x[2] *= ptx::cvt_f32_f16(uint16_t(slopes.y)), x[3] *= ptx::cvt_f32_f16(uint16_t(slopes.y >> 16));
 }
@@ -108,7 +120,7 @@ struct TileBias {
 FA3_DEVICE int position_offset(const Alibi& by, const Sequence& part, int of_call) {
   return part.q_row - by.q.end_of(of_call) + by.k.end_of(of_call) - part.k_row;
 }
-// In units of S.
+// In units of S, or of tanh(S / cap).
 FA3_DEVICE float slope_of(const Alibi& by, int sequence, int head) {
   return __ldg(by.slopes + sequence * by.stride_batch + head * by.stride_head) * by.inverse_scale;
 }

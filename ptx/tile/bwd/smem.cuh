@@ -24,9 +24,9 @@ struct alignas(1024) BackwardSmem {
   Element ds[ds_buffers][Bc * Br];         // dS^T: a row for each key
   float dq[dq_squares][4][16 * dq_columns];  // of each warp's 16 rows
   float lse[query_stages][Br], delta[query_stages][Br];
+  KeyMean key_mean[has(Trait::centered_k)];
   int first_query[query_stages];
   TileBias bias[has(Trait::alibi) ? query_stages : 0];
-  KeyMean key_mean[has(Trait::centered_k)];
 
   uint64_t full_k, full_v, empty_k, empty_v;
   uint64_t full_q[query_stages], full_dout[query_stages];    // with first_query and lse; with delta
@@ -91,29 +91,30 @@ FA3_DEVICE Element* dq_buffer(BackwardSmem& smem, int square) { return reinterpr
 // all of these warps, dq_writer, gradient_writer, and one more: preparer or, if dQ is added in a fixed order, a second
 // dq_writer.
 FA3_DEVICE void init_barriers(BackwardSmem& smem, bool ordered) {
+  constexpr int of_consumers = 4 * warpgroups * warp_arrivals, of_dq_consumer = 4 * warp_arrivals;
   init(smem.full_k, 1);
   init(smem.full_v, 1);
-  init(smem.empty_k, 4);
-  init(smem.empty_v, dv_in_stage ? 4 * warpgroups : 1);
+  init(smem.empty_k, of_dq_consumer);
+  init(smem.empty_v, dv_in_stage ? of_consumers : 1);
   init(smem.sums_ready, 1);
-  init(smem.staged, 4 * warpgroups);
+  init(smem.staged, of_consumers);
   init(smem.stored, 1);
-  smem.claims.init(4 * warpgroups + 4 + 2 + (ordered || has(Trait::prepares_ahead)));
+  smem.claims.init(of_consumers + of_dq_consumer + 2 + (ordered ? 1 : has(Trait::prepares_ahead) * warp_arrivals));
   for (int i = 0; i < dq_squares; i++) {
-    init(smem.full_dq[0][i], 4);
-    init(smem.full_dq[1][i], 4);
+    init(smem.full_dq[0][i], of_dq_consumer);
+    init(smem.full_dq[1][i], of_dq_consumer);
     init(smem.empty_dq[i], 1);
   }
   for (int s = 0; s < query_stages; s++) {
     init(smem.full_q[s], 1);
     init(smem.full_dout[s], 1);
-    init(smem.empty_q[s], 4 * warpgroups);
-    init(smem.empty_dout[s], 4 * warpgroups);
+    init(smem.empty_q[s], of_consumers);
+    init(smem.empty_dout[s], of_consumers);
   }
   for (int i = 0; i < ds_buffers; i++) {
-    init(smem.full_ds[i], 4 * warpgroups);
-    init(smem.empty_ds[i], 4);
-    init(smem.s_done[i], 4 * warpgroups);
+    init(smem.full_ds[i], of_consumers);
+    init(smem.empty_ds[i], of_dq_consumer);
+    init(smem.s_done[i], of_consumers);
   }
   ptx::fence_mbarrier_init();
 }

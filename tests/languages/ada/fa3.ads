@@ -140,6 +140,12 @@ package Fa3 is
       Softcap       : C.C_float := 0.0;
       Reserved      : Integer_32 := 0;
       Alibi_Slopes  : Tensor;
+      --  Of e4m3.
+      Q_Scale       : Tensor;
+      K_Scale       : Tensor;
+      V_Scale       : Tensor;
+      V_Mean        : Tensor;
+      LSE_Offset    : Tensor;
    end record with Convention => C;
 
    --  Makes e4m3 tensors with their scales from bf16 or fp16.

@@ -124,6 +124,21 @@ begin
    Field ("fa3_backward_params reserved", A_Backward_Params.Reserved'Position, A_Backward_Params.Reserved'Size);
    Field ("fa3_backward_params alibi_slopes",
           A_Backward_Params.Alibi_Slopes'Position, A_Backward_Params.Alibi_Slopes'Size);
+   Field ("fa3_backward_params q_scale",
+          A_Backward_Params.Q_Scale'Position,
+          A_Backward_Params.Q_Scale'Size);
+   Field ("fa3_backward_params k_scale",
+          A_Backward_Params.K_Scale'Position,
+          A_Backward_Params.K_Scale'Size);
+   Field ("fa3_backward_params v_scale",
+          A_Backward_Params.V_Scale'Position,
+          A_Backward_Params.V_Scale'Size);
+   Field ("fa3_backward_params v_mean",
+          A_Backward_Params.V_Mean'Position,
+          A_Backward_Params.V_Mean'Size);
+   Field ("fa3_backward_params lse_offset",
+          A_Backward_Params.LSE_Offset'Position,
+          A_Backward_Params.LSE_Offset'Size);
 
    Struct ("fa3_quantize_params", Fa3.Quantize_Params'Size);
    Field ("fa3_quantize_params struct_size",

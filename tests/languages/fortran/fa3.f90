@@ -83,6 +83,7 @@ module fa3
     real(c_float) :: softcap = 0
     integer(c_int32_t) :: reserved = 0
     type(fa3_tensor) :: alibi_slopes
+    type(fa3_tensor) :: q_scale, k_scale, v_scale, v_mean, lse_offset
   end type
 
   !> Makes e4m3 tensors with their scales from bf16 or fp16.

@@ -91,6 +91,11 @@ contains
     call field('softcap', c_loc(backward%softcap), c_sizeof(backward%softcap))
     call field('reserved', c_loc(backward%reserved), c_sizeof(backward%reserved))
     call field('alibi_slopes', c_loc(backward%alibi_slopes), c_sizeof(backward%alibi_slopes))
+    call field('q_scale', c_loc(backward%q_scale), c_sizeof(backward%q_scale))
+    call field('k_scale', c_loc(backward%k_scale), c_sizeof(backward%k_scale))
+    call field('v_scale', c_loc(backward%v_scale), c_sizeof(backward%v_scale))
+    call field('v_mean', c_loc(backward%v_mean), c_sizeof(backward%v_mean))
+    call field('lse_offset', c_loc(backward%lse_offset), c_sizeof(backward%lse_offset))
 
     call begin('fa3_quantize_params', c_loc(quantize), c_sizeof(quantize))
     call field('struct_size', c_loc(quantize%struct_size), c_sizeof(quantize%struct_size))

@@ -87,7 +87,7 @@ public final class Fa3 {
       ints("window_left", "window_right"),
       tensors("sinks", "dsinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"),
       ints("max_seqlen_q", "max_seqlen_k"), JAVA_FLOAT.withName("softcap"), JAVA_INT.withName("reserved"),
-      tensors("alibi_slopes"));
+      tensors("alibi_slopes", "q_scale", "k_scale", "v_scale", "v_mean", "lse_offset"));
 
   public static final StructLayout QUANTIZE_PARAMS = struct("fa3_quantize_params",
       JAVA_LONG.withName("struct_size"), JAVA_LONG.withName("flags"), JAVA_LONG.withName("seed"),

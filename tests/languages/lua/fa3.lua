@@ -95,6 +95,7 @@ typedef struct fa3_backward_params {
   float softcap;
   int32_t reserved;
   fa3_tensor alibi_slopes;
+  fa3_tensor q_scale, k_scale, v_scale, v_mean, lse_offset;
 } fa3_backward_params;
 
 typedef struct fa3_quantize_params {

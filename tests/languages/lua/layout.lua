@@ -9,7 +9,7 @@ local structs = {
     "seqused_k leftpad_k page_table cache_batch_idx schedule schedule_bytes softcap reserved alibi_slopes qv",
   fa3_backward_params = "struct_size flags q k v o lse dout dq dk dv mask softmax_scale kernel dlse window_left " ..
     "window_right sinks dsinks cu_seqlens_q cu_seqlens_k seqused_q seqused_k max_seqlen_q max_seqlen_k softcap " ..
-    "reserved alibi_slopes",
+    "reserved alibi_slopes q_scale k_scale v_scale v_mean lse_offset",
   fa3_quantize_params = "struct_size flags seed x y scale mean rotary_cos rotary_sin k_mean lse_offset " ..
     "softmax_scale reserved",
   fa3_append_params = "struct_size flags k v k_cache v_cache cache_seqlens cu_seqlens_new seqused_new page_table " ..

@@ -150,6 +150,11 @@ pub struct fa3_backward_params {
     pub softcap: f32,
     pub reserved: i32,
     pub alibi_slopes: fa3_tensor,
+    pub q_scale: fa3_tensor,
+    pub k_scale: fa3_tensor,
+    pub v_scale: fa3_tensor,
+    pub v_mean: fa3_tensor,
+    pub lse_offset: fa3_tensor,
 }
 
 /// Makes e4m3 tensors with their scales from bf16 or fp16.

@@ -28,7 +28,7 @@ pub fn print() {
         fa3_backward_params {
             struct_size, flags, q, k, v, o, lse, dout, dq, dk, dv, mask, softmax_scale, kernel, dlse,
             window_left, window_right, sinks, dsinks, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, max_seqlen_q,
-            max_seqlen_k, softcap, reserved, alibi_slopes
+            max_seqlen_k, softcap, reserved, alibi_slopes, q_scale, k_scale, v_scale, v_mean, lse_offset
         }
         fa3_quantize_params {
             struct_size, flags, seed, x, y, scale, mean, rotary_cos, rotary_sin, k_mean, lse_offset, softmax_scale,

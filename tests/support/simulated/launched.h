@@ -11,6 +11,7 @@
 #include "params.h"
 #include "plan_lengths.h"
 #include "row.h"
+#include "widen_params.h"
 
 namespace fa3::test {
 
@@ -31,6 +32,7 @@ struct Launched {
   TransformedBackwardParams transformed_backward{};  // of the kernels of these; transforms as far as it has
   CenteredBackwardParams centered_backward{};  // of those that take a mean of the keys, and of the pass that finds it
   PlanBackwardPassParams backward_list{};    // of the pass that lists key blocks for these
+  WidenParams widen{};              // of the one that makes 16 bits of e4m3 for any of them
   unsigned grid = 0;
 
   Launched() = default;
@@ -44,7 +46,12 @@ struct Launched {
   }
 
   void take(const ForwardRow& kernel, const void* params) {
-    if (kernel.transforms_scores()) {
+    if (kernel.transforms_scores() && kernel.has_scales()) {
+      ScaledTransformedForwardParams all;
+      std::memcpy(static_cast<void*>(&all), params, parameter_bytes(kernel));
+      static_cast<PlannedForwardParams&>(transformed) = all, transformed.transforms = all.transforms;
+      planned = all, static_cast<ForwardParams&>(forward) = planned;
+    } else if (kernel.transforms_scores()) {
       std::memcpy(static_cast<void*>(&transformed), params, parameter_bytes(kernel));
       static_cast<PlannedForwardParams&>(planned) = transformed;
       static_cast<ForwardParams&>(forward) = planned;
@@ -90,6 +97,7 @@ struct Launched {
       case Pass::bwd_finish_lengths:
         std::memcpy(static_cast<void*>(&planned_backward), params, sizeof planned_backward);
         break;
+      case Pass::widen: std::memcpy(&widen, params, sizeof widen); break;
       case Pass::quantize:
       case Pass::measure:
       case Pass::finish: std::memcpy(&quantize, params, sizeof quantize); break;

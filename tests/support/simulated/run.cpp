@@ -15,6 +15,7 @@
 #include "served.h"
 #include "served_backward.h"
 #include "simulated_cuda.h"
+#include "widen.h"
 
 namespace fa3::test {
 namespace {
@@ -282,6 +283,7 @@ CUresult run(const Launched& launch) {
       case Pass::bwd_key_means: return simulate_key_means(launch.centered_backward, *row, launch.grid);
       case Pass::bwd_prepare_lengths: return simulate_prepare_lengths(launch.planned_backward, launch.grid);
       case Pass::bwd_finish_lengths: return simulate_finish_lengths(launch.planned_backward, *row, launch.grid);
+      case Pass::widen: return simulate_widen(launch.widen, launch.grid);
       case Pass::quantize:
       case Pass::measure:
       case Pass::finish: return quantize(launch);

@@ -49,7 +49,7 @@ double scale_at(const ScaleTensor& scale, int64_t sequence, int64_t head) {
 double transformed(const Launched& launch, double score, int64_t sequence, int64_t head, double distance) {
   const Alibi& by = launch.transformed.transforms.alibi;
   const double cap = double(launch.transformed.transforms.softcap.cap) * double(launch.planned.softmax_scale);
-  if (launch.row->forward()->has(Trait::softcap)) return cap * std::tanh(score / cap);
+  if (launch.row->forward()->has(Trait::softcap)) score = cap * std::tanh(score / cap);
   if (!by.slopes) return score;
   return score - double(by.slopes[sequence * by.stride_batch + head * by.stride_head]) * distance;
 }

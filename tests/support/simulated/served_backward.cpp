@@ -145,17 +145,17 @@ struct Score {
 };
 Score transformed(const TransformedBackwardParams& p, const BackwardRow& row, const Sequence& part, int32_t sequence,
                   double score, int64_t head, int64_t query, int64_t key) {
+  double to_log2 = p.softmax_scale_log2, of_score = 1;
   if (row.has(Trait::softcap)) {
-    const double tanh = std::tanh(score * double(p.tanh.wide[0]));
-    return {tanh * double(p.tanh.cap_log2), 1 - tanh * tanh};
+    score = std::tanh(score * double(p.tanh.wide[0]));
+    to_log2 = p.tanh.cap_log2, of_score = 1 - score * score;
   }
-  const double to_log2 = p.softmax_scale_log2;
-  if (!row.has(Trait::alibi)) return {score * to_log2, 1};
+  if (!row.has(Trait::alibi)) return {score * to_log2, of_score};
   const Alibi& by = p.transforms.alibi;
   const int64_t from_q_end = part.q_row + query - by.q.end_of(sequence);
   const int64_t from_k_end = part.k_row + key - by.k.end_of(sequence);
   const double slope = by.slopes[sequence * by.stride_batch + head * by.stride_head] * double(by.inverse_scale);
-  return {(score - slope * std::abs(double(from_q_end - from_k_end))) * to_log2, 1};
+  return {(score - slope * std::abs(double(from_q_end - from_k_end))) * to_log2, of_score};
 }
 
 // Rounds dQ of a tile.
@@ -202,7 +202,7 @@ bool ends(const PlannedBackwardParams& p, int32_t thread_blocks) {
       if (!at) continue;
       is_working = true;
       const Visible seen = visible_of(p.blocks[at->block.batch].sequence, true, true, {0});
-      const auto turn = at->block.turn(p.order, seen, at->tile.tile);
+      const auto turn = at->block.turn(p, seen, at->tile.tile);
       const int32_t number = at->tile.number(at->block) + (turn.second ? tiles : 0);
       if (number < 0 || number >= (p.order.spread.second > 0 ? 2 : 1) * tiles) return false;
       if (p.order.is_fixed() && visits[size_t(number)] < turn.rank) continue;

@@ -55,7 +55,8 @@ from ._install import install, register_sdpa
 # What help(fa3) shows. It would show classes before the functions, with all that they inherit: those have their own
 # help, as in help(fa3.Library).
 __all__ = [
-    *("attention", "forward", "forward_schedule", "backward", "quantize", "append", "combine", "preload"),
+    *("attention", "attention_fp8", "forward", "forward_schedule", "backward", "quantize", "append", "combine"),
+    "preload",
     *("documents", "install", "register_sdpa", "register_transformers", "register_diffusers"),
     *("kernel_info", "kernels", "version", "describe", "make_tensor", "scale_dims", "tile_dims"),
     *("find_library", "library", "load"),
@@ -163,6 +164,23 @@ def attention(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_s
     return (o, lse) if return_lse else o
 
 
+def attention_fp8(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_scale: Optional[float] = None,
+                  scales: str = "head", seed: Optional[int] = 0, deterministic: bool = False,
+                  return_lse: bool = False):  # fmt: skip
+    """`attention` of torch tensors in bfloat16 or float16 whose products are FP8's: q, k and v are quantized first, as
+    by `quantize`, k and v without their means. o and the gradients have q's dtype. The gradients are those at the
+    quantized q, k and v, by products in 16 bits, and rounding to FP8 is taken for the identity ("straight through").
+
+    scales: "head", "tensor" or "block", as of `quantize`. seed: of the random signs for incoherent processing of q and
+    k; None is no incoherent processing. The rest as of `attention`; head dimensions are multiples of 16."""
+    ops = _torch_ops(q)
+    if not ops:
+        raise TypeError(f"q is {type(q).__name__}, must be a torch tensor")
+    how, _ = _resolved({"causal": causal, "softmax_scale": softmax_scale}, q, k, v, deterministic)
+    o, lse = ops.attention_fp8(q, k, v, *how[:3], scales, None if seed is None else _seed(seed))
+    return (o, lse) if return_lse else o
+
+
 def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_scale: Optional[float] = None,
             return_lse: bool = False, q_scale: Optional[Array] = None, k_scale: Optional[Array] = None,
             v_scale: Optional[Array] = None, o_scale: Optional[Array] = None, v_mean: Optional[Array] = None,
@@ -180,7 +198,9 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
 
     FP8: q, k and v of float8_e4m3fn, v also as tiles, with q_scale, k_scale and v_scale, as `quantize` makes them; the
     fields of fa3.h. v_mean: (batch, heads_kv, head_dim_v), added to o. lse_offset: as lse, added to it. o_scale: (1,),
-    if out_dtype is float8_e4m3fn. two_level: sums that do not shrink where v has a mean. There is no backward pass.
+    if out_dtype is float8_e4m3fn. two_level: sums that do not shrink where v has a mean. Autograd has no derivative
+    of it: `attention_fp8` has, and `backward` is there.
+    Also k and v alone, a cache under q of 16 bits, with k_scale and v_scale; o is of q's dtype then.
     out_dtype: of o; q's dtype, of FP8 bfloat16, if None; others with FP8 and on the CPU. kernel: its name, of
     `kernels()`; the CPU's reference does not look at it.
 
@@ -191,7 +211,7 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
 
     Scores. softcap: a score s, softmax_scale included, becomes softcap * tanh(s / softcap) before it is masked; None or
     0 is none. alibi_slopes: (heads,) or (batch, heads) in float32, at least 0: query i's score for key j loses slope *
-    abs(p - j), with p as above. Neither with FP8, nor both; alibi_slopes neither with chunk nor batch_invariant.
+    abs(p - j), with p as above, behind the cap. alibi_slopes are not for FP8, chunk or batch_invariant.
 
     Latent attention. head_dim up to 576 and head_dim_v up to 512, in 16 bits (on the CPU also float32). qv: (batch,
     seqlen_q, heads, head_dim_v), or packed like q: scores are those of q and k plus those of qv and v, softmax_scale is
@@ -219,7 +239,7 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     then; errors call it o. No gradient flows through it.
 
     Rows of o and lse that belong to no sequence are not written: without out they hold anything; their gradients are
-    not read, and those of such rows of q, k and v are 0. There is no backward pass with FP8, page_table, leftpad_k,
+    not read, and those of such rows of q, k and v are 0. There is no backward pass with page_table, leftpad_k,
     cache_batch_idx, qv and head dimensions above 256. Errors name the argument: a ValueError for an int tensor of
     another dtype or device, and whatever else contradicts fa3.h; a TypeError for a max_seqlen that is a tensor, as
     reading it would wait for the device; a NotImplementedError for what cannot be had together: page_table with
@@ -289,13 +309,20 @@ def backward(dout: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
              sinks: Optional[Array] = None, cu_seqlens_q: Optional[Array] = None, cu_seqlens_k: Optional[Array] = None,
              max_seqlen_q: Optional[int] = None, max_seqlen_k: Optional[int] = None,
              seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None, softcap: Optional[float] = None,
-             alibi_slopes: Optional[Array] = None, centered_k: bool = False) -> Tuple[Array, ...]:  # fmt: skip
+             alibi_slopes: Optional[Array] = None, centered_k: bool = False, q_scale: Optional[Array] = None,
+             k_scale: Optional[Array] = None, v_scale: Optional[Array] = None, v_mean: Optional[Array] = None,
+             lse_offset: Optional[Array] = None) -> Tuple[Array, ...]:  # fmt: skip
     """(dq, dk, dv) for the gradients of o and of lse (0 if None), with sinks (dq, dk, dv, dsinks). o and lse are what
     the forward pass gave for the same q, k, v and the same other arguments, which are `forward`'s. Rows of no sequence,
     and those that are not in use, have gradients of 0. dout is copied if its strides are not those that q may have.
-    centered_k: as in `attention`; lse must be of exactly these keys."""
+    centered_k: as in `attention`; lse must be of exactly these keys.
+
+    FP8: q, k and v of float8_e4m3fn, v also as tiles, with the forward call's scales, v_mean and lse_offset. Gradients
+    have dout's dtype; dv is never tiles. They are those of the elements, scales included: with incoherent processing
+    those of the transformed q and k. v_mean and lse_offset are constants to them."""
     given = {"sinks": sinks, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqused_q": seqused_q,
-             "seqused_k": seqused_k, "alibi_slopes": alibi_slopes}  # fmt: skip
+             "seqused_k": seqused_k, "alibi_slopes": alibi_slopes, "q_scale": q_scale, "k_scale": k_scale,
+             "v_scale": v_scale, "v_mean": v_mean, "lse_offset": lse_offset}  # fmt: skip
     _arrays.check({"dout": dout, "q": q, "k": k, "v": v, "o": o, "lse": lse}, {"dlse": dlse, **given})
     mask, window = _forward.mask(causal, window, chunk)
     flags = (FLAG_DETERMINISTIC if deterministic else 0) | (FLAG_CENTERED_K if centered_k else 0)

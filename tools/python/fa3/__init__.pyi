@@ -94,6 +94,18 @@ class _Backward(TypedDict, Generic[Array], total=False):
     seqused_k: Optional[Array]
     softcap: Optional[float]
     alibi_slopes: Optional[Array]
+    q_scale: Optional[Array]
+    k_scale: Optional[Array]
+    v_scale: Optional[Array]
+    v_mean: Optional[Array]
+    lse_offset: Optional[Array]
+
+class _AttentionFp8(TypedDict, total=False):
+    causal: Causal
+    softmax_scale: Optional[float]
+    scales: Literal["block", "head", "tensor"]
+    seed: Optional[int]
+    deterministic: bool
 
 class Quantized(NamedTuple, Generic[Array]):
     y: Array
@@ -110,6 +122,15 @@ def attention(q: Array, k: Array, v: Array, *, return_lse: Literal[True],
 @overload
 def attention(q: Array, k: Array, v: Array, *, return_lse: bool,
               **arguments: Unpack[_Attention[Array]]) -> Union[Array, Tuple[Array, Array]]: ...
+@overload
+def attention_fp8(q: Array, k: Array, v: Array, *, return_lse: Literal[False] = ...,
+                  **arguments: Unpack[_AttentionFp8]) -> Array: ...
+@overload
+def attention_fp8(q: Array, k: Array, v: Array, *, return_lse: Literal[True],
+                  **arguments: Unpack[_AttentionFp8]) -> Tuple[Array, Array]: ...
+@overload
+def attention_fp8(q: Array, k: Array, v: Array, *, return_lse: bool,
+                  **arguments: Unpack[_AttentionFp8]) -> Union[Array, Tuple[Array, Array]]: ...
 @overload
 def forward(q: Array, k: Array, v: Array, *, return_lse: Literal[False] = ...,
             **arguments: Unpack[_Planned[Array]]) -> Array: ...

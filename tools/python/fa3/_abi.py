@@ -117,7 +117,7 @@ class BackwardParams(Params):
         + _tensors("sinks dsinks cu_seqlens_q cu_seqlens_k seqused_q seqused_k")
         + [(name, ctypes.c_int32) for name in ("max_seqlen_q", "max_seqlen_k")]
         + [("softcap", ctypes.c_float), ("reserved", ctypes.c_int32)]
-        + _tensors("alibi_slopes")
+        + _tensors("alibi_slopes q_scale k_scale v_scale v_mean lse_offset")
     )
 
 

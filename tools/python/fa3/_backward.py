@@ -8,12 +8,22 @@ from . import _abi, _arrays, _documents, _forward
 # What the backward pass has of _forward.TENSORS.
 TENSORS = ("sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k", "alibi_slopes")
 COLUMNS = 256  # of q or v, at most
+# And of _forward.SCALES.
+SCALES = ("q_scale", "k_scale", "v_scale", "v_mean", "lse_offset")
+ALL_TENSORS = (*TENSORS, *SCALES)
 FLAGS = _abi.FLAG_DETERMINISTIC | _abi.FLAG_CENTERED_K
 
 
 def without_gradients(**tensors):
     """Those names of `forward`'s tensors with which it has no backward pass."""
-    return [name for name in tensors if name not in (*TENSORS, "schedule")]
+    return [name for name in tensors if name not in (*ALL_TENSORS, "schedule")]
+
+
+def outputs(dout, q, k, v):
+    """(dims, dtype's name) of dq, dk and dv: those of e4m3 have dout's dtype, and that of v as tiles has k's rows."""
+    dtype = _arrays.dtype_name((dout if _arrays.dtype_name(q.dtype) == "float8_e4m3fn" else q).dtype)
+    v_dims = (*k.shape[:3], v.shape[3]) if v.ndim == 5 else tuple(v.shape)
+    return [(dims, dtype) for dims in (tuple(q.shape), tuple(k.shape), v_dims)]
 
 
 def too_wide(q, v):
@@ -30,8 +40,10 @@ def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=N
     name, those that are given."""
     arrays = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "dlse": dlse, **tensors}
     place = _arrays.place_of(**arrays)
-    named = {"q": q, "k": k, "v": v, **({"sinks": tensors["sinks"]} if with_dsinks else {})}
-    gradients = into or {f"d{name}": place.empty(x.shape, x.dtype) for name, x in named.items()}
+    wanted = dict(zip(("dq", "dk", "dv"), outputs(dout, q, k, v)))
+    if with_dsinks:
+        wanted["dsinks"] = tensors["sinks"].shape, tensors["sinks"].dtype
+    gradients = into or {name: place.empty(*how) for name, how in wanted.items()}
     numbers = _forward.numbers(q, k, window, maxima, tensors)
     # The library leaves rows of no sequence alone. No host knows where they are, but it may know that there are none.
     for name, side in (("dq", "q"), ("dk", "k"), ("dv", "k")):

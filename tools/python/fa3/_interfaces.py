@@ -152,9 +152,11 @@ def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, 
     if "cu_seqlens_k" in named or not named.keys() & {"seqused_k", "page_table"}:  # caches are not copied
         k, v = _contiguous_rows(k), _contiguous_rows(v)
     named["softcap"] = max(softcap or 0.0, 0.0)
-    if q.dtype == FP8:
+    if k.dtype == FP8:
         groups = q.shape[-2] // max(k.shape[-2], 1)
         scales = {"q_scale": q_descale, "k_scale": k_descale, "v_scale": v_descale}
+        if q.dtype != FP8:  # of 16 bits it has no scale
+            del scales["q_scale"]
         named.update({name: _scale(x, q, groups if name == "q_scale" else 1) for name, x in scales.items()})
     if "sinks" in named:
         named["sinks"] = named["sinks"].float()

@@ -4,6 +4,8 @@ fa3::combine_out. Importing this file registers them."""
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.autograd.forward_ad as forward_mode
 
@@ -94,10 +96,20 @@ def _keep_for_backward(ctx, inputs, output):
     ctx.set_materialize_grads(False)
 
 
+def _refuse_e4m3(q, k):
+    """Autograd would round gradients to e4m3, as it gives each tensor a gradient of its dtype."""
+    if q.dtype == torch.float8_e4m3fn:
+        raise NotImplementedError(
+            "q.dtype is float8_e4m3fn, which has no backward pass in autograd: fa3.attention_fp8 quantizes and has one, "
+            "and fa3.backward takes float8_e4m3fn"
+        )
+    if k.dtype == torch.float8_e4m3fn:
+        raise NotImplementedError("k.dtype is float8_e4m3fn, and q's is not, which has no backward pass")
+
+
 def _backward_of_dense(ctx, dout, dlse):
     q, k, v, o, lse = ctx.saved_tensors
-    if q.dtype == torch.float8_e4m3fn:
-        raise NotImplementedError("q.dtype is float8_e4m3fn, which has no backward pass")
+    _refuse_e4m3(q, k)
     if dout is None and dlse is None:
         return (None,) * ctx.inputs
     mask, softmax_scale, flags = ctx.how
@@ -169,6 +181,7 @@ def _backward_of_served(ctx, dout, dlse):
     if dout is None and dlse is None:
         return (None,) * ctx.inputs
     q, k, v, o, lse, *tensors = ctx.saved_tensors
+    _refuse_e4m3(q, k)
     tensors = _given(_backward.TENSORS, tensors)
     mask, softmax_scale, flags = ctx.how
     window, maxima, softcap = ctx.numbers[:2], ctx.numbers[2:4], ctx.numbers[4]
@@ -198,15 +211,22 @@ def _readable(x):
     "fa3::backward",
     mutates_args=(),
     schema="(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? dlse, int mask, "
-    "float softmax_scale, int flags, str? kernel_name=None) -> (Tensor, Tensor, Tensor)",
+    "float softmax_scale, int flags, str? kernel_name=None, "
+    + ", ".join(f"Tensor? {name}=None" for name in _backward.SCALES)
+    + ") -> (Tensor, Tensor, Tensor)",
 )
-def backward_op(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name=None):
-    return _backward.backward(_readable(dout), q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name)
+def backward_op(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name=None, *scales):
+    how = (mask, softmax_scale, flags, kernel_name)
+    return _backward.backward(_readable(dout), q, k, v, o, lse, dlse, *how, **_given(_backward.SCALES, scales))
+
+
+def _empty_gradients(dout, q, k, v):
+    return [_empty(q, *how) for how in _backward.outputs(dout, q, k, v)]
 
 
 @backward_op.register_fake
-def _(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name=None):
-    return tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+def _(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name=None, *scales):
+    return tuple(_empty_gradients(dout, q, k, v))
 
 
 @torch.library.custom_op(
@@ -215,20 +235,20 @@ def _(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name=None)
     schema="(Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor? dlse, int mask, "
     "float softmax_scale, int flags, str? kernel_name, SymInt window_left, SymInt window_right, SymInt? max_seqlen_q, "
     "SymInt? max_seqlen_k, float softcap, bool with_dsinks, "
-    + ", ".join(f"Tensor? {name}=None" for name in _backward.TENSORS)
+    + ", ".join(f"Tensor? {name}=None" for name in _backward.ALL_TENSORS)
     + ") -> Tensor[]",
 )
 def backward_served_op(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name, window_left, window_right,
                        max_seqlen_q, max_seqlen_k, softcap, with_dsinks, *tensors):  # fmt: skip
     how = (mask, softmax_scale, flags, kernel_name, (window_left, window_right), (max_seqlen_q, max_seqlen_k), softcap)
-    named = _given(_backward.TENSORS, tensors)
+    named = _given(_backward.ALL_TENSORS, tensors)
     return list(_backward.backward(_readable(dout), q, k, v, o, lse, dlse, *how, with_dsinks, **named))
 
 
 @backward_served_op.register_fake
 def _(dout, q, k, v, *how_and_tensors):
     with_dsinks, sinks = how_and_tensors[12:14] if len(how_and_tensors) > 13 else (False, None)
-    return [torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v, *([sinks] if with_dsinks else []))]
+    return _empty_gradients(dout, q, k, v) + ([torch.empty_like(sinks)] if with_dsinks else [])
 
 
 _backward_op = _callable(backward_op, _remember_nothing, _no_derivative("backward"))
@@ -240,8 +260,8 @@ def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel=Non
     """(dq, dk, dv) and dsinks, or None"""
     inputs = (dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel)
     if not _forward.features(mask, flags, window, maxima, softcap, **tensors):
-        return _backward_op(*inputs), None
-    how = (*window, *maxima, softcap, with_dsinks, *(tensors.get(name) for name in _backward.TENSORS))
+        return _backward_op(*inputs, *(tensors.get(name) for name in _backward.SCALES if tensors)), None
+    how = (*window, *maxima, softcap, with_dsinks, *(tensors.get(name) for name in _backward.ALL_TENSORS))
     *gradients, dsinks = (*_backward_served_op(*inputs, *how), *(() if with_dsinks else (None,)))
     return tuple(gradients), dsinks
 
@@ -280,6 +300,76 @@ def quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean
     seed -= 2**64 if seed >= 2**63 else 0  # an op's numbers are signed; the library takes it as it was
     made = _quantize(x, scales, tiles, mean, flags, seed, rotary_cos, rotary_sin, k_mean, softmax_scale)
     return _arrays.Quantized(*made[:2], made[2] if mean else None, made[-1] if k_mean is not None else None)
+
+
+# ---- attention in FP8 ----
+
+
+@functools.lru_cache(maxsize=64)
+def _signs(seed, head_dim):
+    """Those of FA3_QUANTIZE_INCOHERENT for the columns."""
+    def is_negative(i):
+        z = (seed + i + 0x9E3779B97F4A7C15) % 2**64
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+        return (z ^ z >> 31) >> 63
+
+    return [-1.0 if is_negative(i) else 1.0 for i in range(head_dim)]
+
+
+def turned_back(gradient, seed):
+    """The gradient of what FA3_QUANTIZE_INCOHERENT has made a tensor of, as that of the tensor: the same orthogonal
+    matrix from the other side. Its elements, times sqrt(n), are 1 and -1, so that each product is rounded once."""
+    head_dim = gradient.shape[-1]
+    n = head_dim & -head_dim
+    with torch.device(gradient.device):
+        hadamard = torch.ones(1, 1)
+        while hadamard.shape[0] < n:
+            hadamard = torch.cat([torch.cat([hadamard, hadamard], 1), torch.cat([hadamard, -hadamard], 1)])
+        matrix = torch.block_diag(*[hadamard] * (head_dim // n)) * torch.tensor(_signs(seed, head_dim))
+    rows = gradient.reshape(-1, head_dim)
+    turned = torch.addmm(rows.new_zeros(()), rows, matrix.to(rows.dtype), beta=0, alpha=n**-0.5)
+    return turned.reshape(gradient.shape)
+
+
+class _Fp8(torch.autograd.Function):
+    """Attention of what `quantize` makes of q, k and v, whose gradients are taken for those of q, k and v."""
+
+    @staticmethod
+    def forward(ctx, q, k, v, mask, softmax_scale, flags, scales, seed):
+        mixed = (0, 0) if seed is None else (_abi.QUANTIZE_INCOHERENT, seed)
+        k8 = quantize(k, scales, False, True, *mixed, None, None, None, 0.0)
+        q8 = quantize(q, scales, False, False, *mixed, None, None, k8.mean, softmax_scale)
+        v8 = quantize(v, scales, True, True, 0, 0, None, None, None, 0.0)
+        of_scales = (q8.scale, k8.scale, v8.scale)
+        o, lse = forward_op(q8.y, k8.y, v8.y, mask, softmax_scale, flags & ~_backward.FLAGS, q.dtype, None, *of_scales,
+                            None, v8.mean, q8.lse_offset)  # fmt: skip
+        ctx.save_for_backward(q8.y, k8.y, v8.y, o, lse, *of_scales, v8.mean, q8.lse_offset, k8.mean)
+        ctx.how = mask, softmax_scale, flags & _backward.FLAGS, seed
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    def backward(ctx, dout, dlse):
+        if dout is None and dlse is None:
+            return (None,) * 8
+        q, k, v, o, lse, *scales, k_mean = ctx.saved_tensors
+        *how, seed = ctx.how
+        dout = torch.zeros_like(o) if dout is None else dout
+        dq, dk, dv = backward_op(dout, q, k, v, o, lse, dlse, *how, None, *scales)
+        if dlse is not None:  # lse has softmax_scale * q . k_mean in it, which the library takes for a constant
+            scale = how[1] or q.shape[-1] ** -0.5
+            means = k_mean.repeat_interleave(q.shape[2] // k.shape[2], 1)
+            dq = (dq + scale * dlse.transpose(1, 2)[..., None] * means[:, None]).to(dq.dtype)
+        if seed is not None:
+            dq, dk = turned_back(dq, seed), turned_back(dk, seed)
+        return dq, dk, dv, *(None,) * 5
+
+
+def attention_fp8(q, k, v, mask, softmax_scale, flags, scales, seed):
+    """(o, lse)"""
+    q, k, v, flags, _ = _resolved(q, k, v, flags, None)
+    return _Fp8.apply(q, k, v, mask, softmax_scale, flags, scales, seed)
 
 
 _APPENDED = ("k", "v", "k_cache", "v_cache", "cache_seqlens", "cu_seqlens_new", "seqused_new", "page_table",
@@ -351,9 +441,9 @@ def combine(o_parts, lse_parts, out_dtype=None, out=None):
 def _resolved(q, k, v, flags, out_dtype, tensors):
     """The same by torch's settings: under autocast q, k and v get its dtype, as those of torch's own attention do, and
     so does qv among the tensors."""
-    if q.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(q.device.type) and q.dtype != torch.float8_e4m3fn:
+    if q.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
-        q, k, v = (x.to(dtype) for x in (q, k, v))
+        q, k, v = (x if x.dtype == torch.float8_e4m3fn else x.to(dtype) for x in (q, k, v))
         tensors.update({name: x.to(dtype) for name, x in tensors.items() if name == "qv"})
     if torch.are_deterministic_algorithms_enabled():
         flags |= _abi.FLAG_DETERMINISTIC

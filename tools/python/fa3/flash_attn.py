@@ -1,8 +1,8 @@
 """FlashAttention-2's functions, with its signatures, defaults and meanings, computed by fa3: for programs that import
 flash_attn. `fa3.install("flash_attn")` puts this module in that place, and in that of flash_attn.flash_attn_interface.
 
-What fa3 does not compute is a NotImplementedError that names the argument: dropout_p, and what the library refuses,
-softcap with alibi_slopes for example. What differs besides:
+What fa3 does not compute is a NotImplementedError that names the argument: dropout_p, and what the library refuses.
+What differs besides:
   return_attn_probs    gives (out, lse, probabilities), of which the last are empty, as they are there without dropout.
   num_splits           a hint for other kernels; fa3 chooses for itself, and it changes nothing.
   lse                  -inf for rows that see no key, and differentiable.

@@ -1,8 +1,8 @@
 """Official FlashAttention-3's functions, with its signatures, defaults and meanings, computed by fa3: for programs that
 import flash_attn_interface. `fa3.install("flash_attn_interface")` puts this module in that place.
 
-What fa3 does not compute is a NotImplementedError that names the argument: what the library refuses, FP8 with softcap
-or qv for example. What differs besides:
+What fa3 does not compute is a NotImplementedError that names the argument: what the library refuses, FP8 with scales of
+blocks and packed lengths for example. What differs besides:
   qv                                has no backward pass; q has up to 64 columns then, and v up to 512.
   num_splits, pack_gqa, sm_margin   hints for official kernels; fa3 chooses for itself, and they change nothing.
   scheduler_metadata                taken and not looked at: each call plans for itself. `fa3.forward_schedule` plans

@@ -1,4 +1,4 @@
-#include "forward/scales.h"
+#include "rules/scales.h"
 
 #include <utility>
 
@@ -81,11 +81,11 @@ Status check_served_scale_dims(const fa3_forward_params& p, const Scaled& scaled
               name, ll(scale.dim[2]), served_by(p));
 }
 
-Status check_scale(const fa3_forward_params& p, const Scaled& scaled, Rules rules, const ForwardProblem& problem,
+Status check_scale(const fa3_forward_params& p, const Scaled& scaled, Rules rules, const ServedShape& shape,
                    View& view) {
   const Expected expected = input(scaled.name, 3, false, rules);
   if (Status status = check_fp32_dims(expected, scaled.scale)) return status;
-  if (Status status = problem.served ? check_served_scale_dims(p, scaled, problem.batch) : check_scale_dims(scaled))
+  if (Status status = shape.served ? check_served_scale_dims(p, scaled, shape.batch) : check_scale_dims(scaled))
     return status;
   return check_fp32(expected, scaled.scale, view);
 }
@@ -138,11 +138,16 @@ Status check_presence(const fa3_forward_params& p) {
                  {"o_scale", p.o_scale, p.o.dtype == FA3_DTYPE_E4M3},
                  {"v_mean", p.v_mean, false},
                  {"lse_offset", p.lse_offset, false}};
+  const bool wide_q = has_wide_q(p);
   if (p.q.dtype != FA3_DTYPE_E4M3) {
-    for (const auto& [name, tensor, required] : tensors)
-      if (is_there(tensor))
+    for (const auto& [name, tensor, required] : tensors) {
+      const bool of_kv = wide_q && (&tensor == &p.k_scale || &tensor == &p.v_scale);
+      if (of_kv && !is_there(tensor))
+        return fail(invalid, "%s is absent (its rank is 0), and %c.dtype is e4m3", name, name[0]);
+      if (!of_kv && is_there(tensor))
         return fail(invalid, "%s.rank is %d, must be 0 (absent): %s is for e4m3, and q.dtype is %s", name, tensor.rank,
                     name, dtype_name(p.q.dtype));
+    }
     return FA3_OK;
   }
   for (const auto& [name, tensor, required] : tensors)
@@ -152,6 +157,21 @@ Status check_presence(const fa3_forward_params& p) {
   if (is_there(p.o_scale) && p.o.dtype != FA3_DTYPE_E4M3)
     return fail(invalid, "o_scale.rank is %d, must be 0 (absent): o_scale is for e4m3, and o.dtype is %s",
                 p.o_scale.rank, dtype_name(p.o.dtype));
+  return FA3_OK;
+}
+
+Status check_e4m3_combinations(const fa3_forward_params& p) {
+  const char* const transform = p.softcap != 0 ? "softcap" : is_there(p.alibi_slopes) ? "alibi_slopes" : nullptr;
+  if (is_there(p.alibi_slopes) && p.q.dtype == FA3_DTYPE_E4M3)
+    return fail(FA3_ERROR_UNSUPPORTED, "q.dtype is e4m3, which cannot be had together with alibi_slopes");
+  if (transform && has_wide_q(p))
+    return fail(FA3_ERROR_UNSUPPORTED, "k.dtype is e4m3, and q.dtype is not, which cannot be had together with %s",
+                transform);
+  if (p.softcap != 0 && is_there(p.lse_offset))
+    return fail(FA3_ERROR_UNSUPPORTED, "softcap and lse_offset cannot be had together: what is taken off k does not "
+                                       "change all capped scores of a row by the same number");
+  if (const char* const name = served_by(p); name && has_v_tiles(p))
+    return fail(FA3_ERROR_UNSUPPORTED, "v.rank is 5 (v as tiles), which cannot be had together with %s", name);
   return FA3_OK;
 }
 
@@ -188,22 +208,24 @@ Status check_v_tiles(const fa3_forward_params& p, Rules rules, View& view) {
   return FA3_OK;
 }
 
-Status check_scales(const fa3_forward_params& p, Rules rules, ForwardProblem& problem) {
-  if (p.q.dtype != FA3_DTYPE_E4M3) return FA3_OK;
+Status check_scales(const fa3_forward_params& p, Rules rules, const ServedShape& shape, bool uses_offset,
+                    ProblemScales& scales) {
+  const bool wide_q = has_wide_q(p);
+  if (p.q.dtype != FA3_DTYPE_E4M3 && !wide_q) return FA3_OK;
   // Those of v by k's dims, as v may be tiles.
   const Scaled q{"q_scale", p.q_scale, "q", p.q, is_there(p.cu_seqlens_q)};
   const Scaled k{"k_scale", p.k_scale, "k", p.k, is_there(p.cu_seqlens_k)};
   const Scaled v{"v_scale", p.v_scale, "k", p.k, is_there(p.cu_seqlens_k)};
-  if (Status status = check_scale(p, q, rules, problem, problem.q_scale)) return status;
-  if (Status status = check_scale(p, k, rules, problem, problem.k_scale)) return status;
-  if (Status status = check_scale(p, v, rules, problem, problem.v_scale)) return status;
-  problem.kv_blocks = problem.k_scale.dim[2] > 1 || problem.v_scale.dim[2] > 1;
+  if (Status status = wide_q ? FA3_OK : check_scale(p, q, rules, shape, scales.q_scale)) return status;
+  if (Status status = check_scale(p, k, rules, shape, scales.k_scale)) return status;
+  if (Status status = check_scale(p, v, rules, shape, scales.v_scale)) return status;
+  scales.kv_blocks = scales.k_scale.dim[2] > 1 || scales.v_scale.dim[2] > 1;
   if (is_there(p.o_scale))
-    if (Status status = check_o_scale(p, rules, problem.o_scale)) return status;
+    if (Status status = check_o_scale(p, rules, scales.o_scale)) return status;
   if (is_there(p.v_mean))
-    if (Status status = check_v_mean(p, rules, problem.batch, problem.v_mean)) return status;
-  if (is_there(p.lse_offset) && (problem.wants_lse || is_there(p.sinks)))
-    if (Status status = check_lse_offset(p, rules, problem.lse_offset)) return status;
+    if (Status status = check_v_mean(p, rules, shape.batch, scales.v_mean)) return status;
+  if (is_there(p.lse_offset) && uses_offset)
+    if (Status status = check_lse_offset(p, rules, scales.lse_offset)) return status;
   return FA3_OK;
 }
 

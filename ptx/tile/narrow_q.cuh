@@ -1,0 +1,59 @@
+// Q of bf16 where products are of fp16 (VLayout::widened). fp16 has the bits for it, but not the range. So the 16 rows
+// of a warp are multiplied by a power of two, which makes their largest element 2^14 or more, and less than 2^15, and
+// scores by its inverse. What is at most 2^31 times smaller than the largest stays exact.
+#pragma once
+#include "../isa/fence.cuh"
+#include "../isa/shared.cuh"
+#include "barriers.cuh"
+#include "smem.cuh"
+
+namespace fa3 {
+
+// In place, by all warps of the consumer that has the 64 rows, or of both that share them. The first row is `first`,
+// and the sequence has `rows`; others become zeros. Returns the inverse.
+FA3_DEVICE float narrow_q(Element* q, int first, int rows, int consumer, int warp) {
+  using namespace ptx;
+  constexpr int pieces = 4 * slabs;  // 512 bytes each, 4 rows of a slab
+  constexpr uint32_t infinity = 0x7f800000;
+  const int lane = threadIdx.x % 32;
+  const uint32_t own = shared_address(q) + warp * 16 * slab_row_bytes + lane * 16;
+  const auto address = [&](int n) { return own + n / 4 * 64 * slab_row_bytes + n % 4 * 512; };
+  const auto exists = [&](int n) {
+    const int row = first + 16 * warp + lane / 8 + n % 4 * 4;
+    return row >= 0 && row < rows;
+  };
+
+  uint32_t largest = 0;  // bits of float32, as which such numbers are ordered
+  const auto add = [&](uint32_t pair) {
+    const uint32_t low = pair << 16 & 0x7fffffff, high = pair & 0x7fff0000;
+    largest = max(largest, max(low < infinity ? low : 0, high < infinity ? high : 0));
+  };
+#pragma unroll 4
+  for (int n = 0; n < pieces; n++) {
+    const uint4 x = ld_shared_v4_u32(address(n));
+    if (!exists(n)) continue;
+    add(x.x), add(x.y), add(x.z), add(x.w);
+  }
+  largest = __reduce_max_sync(0xffffffffu, largest);
+  const int exponent = largest ? min(max(127 + 127 + 14 - int(largest >> 23), 1), 227) : 127;
+  const float factor = __int_as_float(exponent << 23), inverse = __int_as_float((254 - exponent) << 23);
+
+  const auto narrowed = [&](uint32_t pair) {
+    return cvt_rn_f16x2_f32(__uint_as_float(pair & 0xffff0000) * factor, __uint_as_float(pair << 16) * factor);
+  };
+  // Of two consumers each has looked for the largest, and then makes half of the pieces.
+  constexpr int sharers = shares_keys ? 2 : 1, share_barrier = barrier_warpgroup + 2;
+  if (shares_keys) bar_sync(share_barrier, 256);
+#pragma unroll 4
+  for (int n = shares_keys ? consumer : 0; n < pieces; n += sharers) {
+    const uint4 x = ld_shared_v4_u32(address(n));
+    const auto y = [&](uint32_t pair) { return exists(n) ? narrowed(pair) : 0; };
+    st_shared_v4_u32(address(n), y(x.x), y(x.y), y(x.z), y(x.w));
+  }
+  fence_proxy_async_shared();
+  if (shares_keys) bar_sync(share_barrier, 256);
+  else bar_sync(barrier_warpgroup + consumer, 128);
+  return inverse;
+}
+
+}  // namespace fa3
