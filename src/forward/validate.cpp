@@ -23,7 +23,7 @@ static_assert(sizeof(fa3_forward_params) == 2 * sizeof(size_t) + sizeof(uint64_t
 constexpr uint64_t known_flags = FA3_FLAG_DETERMINISTIC | FA3_FLAG_TWO_LEVEL | FA3_FLAG_BATCH_INVARIANT;
 static_assert(known_flags < uint64_t{1} << 31, "C11 has no enumerator for this flag");
 
-// k and v are of q's dtype, or both of e4m3 (has_wide_q). On the device o is of q's dtype, but for e4m3 it may be a
+// k and v are of q's dtype, or both of e4m3 (widens_keys). On the device o is of q's dtype, but for e4m3 it may be a
 // 16-bit dtype, too; the reference rounds to any dtype of o that can be had without a scale.
 Status check_dtypes(const fa3_forward_params& p, Rules rules) {
   const bool device = rules != Rules::reference, is_e4m3 = p.q.dtype == FA3_DTYPE_E4M3;
@@ -32,8 +32,8 @@ Status check_dtypes(const fa3_forward_params& p, Rules rules) {
     int32_t dtype;
     bool as_q;
   } tensors[] = {{"q", p.q.dtype, true},
-                 {"k", p.k.dtype, !has_wide_q(p)},
-                 {"v", p.v.dtype, !has_wide_q(p)},
+                 {"k", p.k.dtype, !widens_keys(p)},
+                 {"v", p.v.dtype, !widens_keys(p)},
                  {"o", p.o.dtype, !is_e4m3 && (device || p.o.dtype == FA3_DTYPE_E4M3)},
                  {"qv", p.qv.dtype, true}};
   for (const auto& tensor : tensors) {
