@@ -42,8 +42,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
 
   const Descriptors descriptors(smem);
   const uint32_t columns = number * descriptor_units(o_columns / slab_columns * Bc * slab_row_bytes);
-  // i >> 31 is 0, which the compiler cannot know: or it keeps the descriptors of Q, which are the same in every turn, in
-  // registers, for which there is no room.
+  // i >> 31 is 0, which the compiler cannot know: or it keeps the descriptors of Q, the same in every turn, in registers,
+  // for which there is no room.
   auto q = [&](uint32_t buffer, uint32_t i) { return moved(descriptors.q(buffer), i >> 31); };
   auto k = [&](uint32_t i) { return descriptors.k(KvRing::index(i)); };
   auto v = [&](uint32_t i) { return moved(descriptors.v(KvRing::index(i)), columns); };
