@@ -51,8 +51,8 @@ RowCosts packed(RowCosts costs) {
   for (Costs* c : {&costs.together, &costs.behind}) c->write = 1600, c->read = 750;
   return costs;
 }
-// A single consumer waits for its own products and exponentials: for so many clocks, measured at d 128. So do two that
-// have halves of O's columns, and compute all scores each.
+// A single consumer waits for its own products and exponentials: for so many clocks, measured at d 128. Two that have
+// halves of O's columns take as long as one that computes scores twice: measured with 576 columns, 64 keys 2140 ns.
 RowCosts of_one_consumer(const ForwardRow& row) {
   const int32_t of_scores = row.d + (row.has(Trait::qv) ? row.dv : 0);
   const int32_t columns = (row.halves_columns() ? 2 : 1) * of_scores + row.dv;

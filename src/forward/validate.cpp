@@ -89,7 +89,7 @@ Status check_scalars(fa3_forward_params& p) {
 constexpr int64_t most_v = 512, most_beside_v = 64, most_apart = 512;
 
 Status check_columns(const fa3_forward_params& p, Dim d, Dim dv, int unit) {
-  const bool is_8bit = p.q.dtype == FA3_DTYPE_E4M3;
+  const bool is_8bit = p.q.dtype == FA3_DTYPE_E4M3 || widens_keys(p);
   const int64_t most = is_8bit ? most_narrow : most_v + most_beside_v;
   if (Status status = check_head_dim(d, "head_dim", unit, most)) return status;
   if (Status status = check_head_dim(dv, "head_dim_v", unit, is_8bit ? most_narrow : most_v)) return status;
