@@ -1,5 +1,5 @@
-// Sixteen bytes of shared memory, from and to addresses that are computed by bits (PTX ISA, Data Movement and Conversion
-// Instructions).
+// Sixteen bytes of shared memory, from and to addresses that are computed by bits (PTX ISA, Data Movement and
+// Conversion Instructions).
 #pragma once
 #include "common.cuh"
 

@@ -38,7 +38,7 @@ struct Widener {
 
   FA3_DEVICE void widen(uint32_t landing, uint32_t stage) const {
     // So many reads are under way together: a single consumer leaves more registers.
-    constexpr int halves = d / 64, groups = Bc / 8 / Landing::menders;
+    constexpr int halves = (d + 63) / 64, groups = Bc / 8 / Landing::menders;
     constexpr int together = consumers == 1 ? 8 : config.producers() == 2 ? 4 : 2;
     constexpr int all = groups * halves;
     static_assert(Bc % (8 * Landing::menders) == 0);

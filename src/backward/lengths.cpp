@@ -93,6 +93,19 @@ int64_t average_rows(const BackwardProblem& problem) {
   return problem.chunk > 0 ? std::min(average, problem.chunk) : average;
 }
 
+// As many sequences of the longest length as there are keys for, key blocks of one of them for one head, and of all.
+int64_t sequences_of(const BackwardProblem& problem) {
+  return divide_up(all_rows(problem.total_k, problem.k), std::max<int64_t>(1, most_keys(problem)));
+}
+int64_t blocks_of_longest(const BackwardProblem& problem, const BackwardRow& row) {
+  return divide_up(std::max<int64_t>(1, most_keys(problem)), row.Bc);
+}
+int64_t blocks_of(const BackwardProblem& problem, const BackwardRow& row) {
+  return sequences_of(problem) * problem.heads_kv * blocks_of_longest(problem, row);
+}
+// So many keep all multiprocessors busy, however unlike they are.
+constexpr int64_t blocks_enough = 1056;
+
 // In which order key blocks add to dQ and visit tiles. Where rows see more keys the later they come, blocks of a head
 // differ in length; so they go down, from the last tile on, which all of them visit: then they are at about the same
 // tiles, which are in the L2 cache. But from more than most_grouped queries on, if several query heads read each head
@@ -100,21 +113,28 @@ int64_t average_rows(const BackwardProblem& problem) {
 // 32 heads over 4, 16 x 1024 1197 and 932, 4 x 4096 3115 and 2686; 32 over 8, mixed documents of 16384 tokens 910 and
 // 869, 1 x 16384 9133 and 9280.)
 //
-// The list knows DqOrder::from_diagonal, too, which is not chosen: at d 64 it measured 1.03 for 1.18 of the time in any
-// order at 16 x 1024 and 1.05 for 1.10 at 4 x 4096, but 2.02 for 1.05 at 1 x 16384, and a call with wrong lengths hung.
+// In a fixed order blocks of up to 64 columns begin at the diagonal if they are many, one head reads each head of K and
+// V, and sequences have four blocks to most_from_diagonal queries; otherwise they go down. (H200, d 64, speed from the
+// diagonal and down, of that in any order: 32 heads, 32 x 512 1.00 and 0.97, 16 x 1024 1.00 and 0.83, 8 x 2048 0.97
+// and 0.83, 4 x 4096 0.95 and 0.90, mixed documents of 16384 tokens 0.98 and 0.88, 1 x 4096 0.89 and 0.89, 64 x 256
+// 1.01 and 1.02; 8 heads, 1 x 4096 0.70 and 0.95, 3 x 2048 0.92 and 0.93; d 128, 16 heads, 4 x 4096 0.92 and 0.93.
+// H100, 1 x 16384, whose blocks are far apart, 0.50 and 0.95.)
 //
-// In a fixed order blocks go down in any case, under windows that are short for the sequences head by head. (H200, 2 x
-// 8192, d 128, 32 heads over 8, of the time in any order, by head and with all heads of a tile: window of 1024 1.02 and
-// 1.39, of 4096 1.19 and 1.14; documents of 16384 tokens, window of 500, 1.16 and 1.09.)
-constexpr int64_t most_grouped = 8192;
+// Under windows that are short for the sequences they go down head by head. (H200, 2 x 8192, d 128, 32 heads over 8, of
+// the time in any order, by head and with all heads of a tile: window of 1024 1.02 and 1.39, of 4096 1.19 and 1.14;
+// documents of 16384 tokens, window of 500, 1.16 and 1.09.)
+constexpr int64_t most_grouped = 8192, most_from_diagonal = 4096;
 DqOrder dq_order_of(const BackwardProblem& problem, const BackwardRow& row) {
   if (!sums_dq(row)) return DqOrder::any;
+  const int64_t longest = problem.chunk > 0 ? std::min(problem.seqlen_q, problem.chunk) : problem.seqlen_q;
   if (problem.deterministic) {
     const int64_t width = int64_t{problem.window.left} + problem.window.right;
     const bool is_short = counts_blocks(problem.window) && 4 * width <= average_rows(problem);
-    return is_short ? DqOrder::downwards_by_head : DqOrder::downwards;
+    if (is_short) return DqOrder::downwards_by_head;
+    const bool suits_diagonal = row.d <= 64 && problem.heads_per_kv() == 1 && longest <= most_from_diagonal &&
+                                blocks_of_longest(problem, row) >= 4 && blocks_of(problem, row) >= blocks_enough;
+    return suits_diagonal && later_see_more(problem) ? DqOrder::from_diagonal : DqOrder::downwards;
   }
-  const int64_t longest = problem.chunk > 0 ? std::min(problem.seqlen_q, problem.chunk) : problem.seqlen_q;
   const bool goes_down = later_see_more(problem) && (problem.heads_per_kv() == 1 || longest <= most_grouped);
   return goes_down ? DqOrder::any_downwards : DqOrder::any;
 }
@@ -145,16 +165,15 @@ int32_t downward_section_heads(const BackwardProblem& problem, const BackwardRow
   return narrow(heads);
 }
 
-// Whether blocks that go downwards begin apart, and how far apart: as spread_of in order.cpp says, for as many
-// sequences of the longest length as there are keys for.
-constexpr int64_t most_second = 1056, blocks_enough = 1056;  // tiles (35 MB); blocks
+// Whether blocks that go downwards begin apart, and how far apart: as spread_of in order.cpp says.
+constexpr int64_t most_second = 1056;  // tiles: 35 MB
 Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const PlanBackwardParams& call) {
   constexpr Spread none{31, 0};
-  const int64_t second = problem.heads * call.most_tiles, keys = std::max<int64_t>(1, most_keys(problem));
-  const int64_t sequences = divide_up(all_rows(problem.total_k, problem.k), keys), readers = problem.heads_per_kv();
-  const int64_t blocks = divide_up(keys, row.Bc), tiles = divide_up(std::max<int64_t>(1, problem.seqlen_q), row.Br);
+  const int64_t second = problem.heads * call.most_tiles, readers = problem.heads_per_kv();
+  const int64_t sequences = sequences_of(problem), blocks = blocks_of_longest(problem, row);
+  const int64_t all_blocks = blocks_of(problem, row);
+  const int64_t tiles = divide_up(std::max<int64_t>(1, problem.seqlen_q), row.Br);
   const bool uneven = later_see_more(problem), is_window = counts_blocks(problem.window);
-  const int64_t all_blocks = sequences * problem.heads_kv * blocks;
   if (!problem.deterministic || !sums_dq(row) || is_window || second > most_second || all_blocks >= blocks_enough)
     return none;
   if (uneven && all_blocks <= typical_multiprocessors) return none;
@@ -171,8 +190,8 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const P
 KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const PlanBackwardParams& call,
                   int64_t head_tiles) {
   KeyOrder order{};
-  order.spread = spread_of(problem, row, call);
   order.dq = dq_order_of(problem, row);
+  order.spread = order.dq == DqOrder::downwards ? spread_of(problem, row, call) : Spread{31, 0};
   const int32_t section = goes_down(order.dq) && later_see_more(problem)
                               ? downward_section_heads(problem, row)
                               : section_heads_of(problem, row, typical_multiprocessors);

@@ -101,8 +101,8 @@ Status check_dtype_of(const char* name, int32_t dtype, bool device, bool is_qkv)
   return FA3_OK;
 }
 
-// k and v are of q's dtype; on the device so are all others, but for e4m3 of dout's. q and dout come first, so that none
-// is asked to be as one of them before that is right itself.
+// k and v are of q's dtype; on the device so are all others, but for e4m3 of dout's. q and dout come first, so that
+// none is asked to be as one of them before that is right itself.
 Status check_dtypes(const fa3_backward_params& p, const std::array<Argument, argument_count>& arguments, Rules rules) {
   const bool device = rules != Rules::reference, is_e4m3 = p.q.dtype == FA3_DTYPE_E4M3;
   if (Status status = check_dtype_of("q", p.q.dtype, device, true)) return status;

@@ -46,7 +46,7 @@ Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::wind
 // Can this row take the problem's V, scales and sums, and what becomes of its scores?
 bool takes(const ForwardRow& row, const ForwardProblem& problem) {
   if (row.has(Trait::softcap) != has_softcap(problem) || row.has(Trait::alibi) != has_slopes(problem)) return false;
-  if (row.widens() != problem.has_wide_q() || row.has(Trait::qv) != problem.has_qv()) return false;
+  if (row.widens() != problem.widens_keys() || row.has(Trait::qv) != problem.has_qv()) return false;
   return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
                             (row.block_scales() || !problem.kv_blocks));
@@ -128,7 +128,7 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
   const bool may_pack =
       is_wide(problem) || (invariant ? problem.heads_per_kv() > 1 : has_few_queries(problem));
   // Where K and V are widened, no other rows hold large head dimensions.
-  const bool packs_if_alone = may_pack || problem.has_wide_q();
+  const bool packs_if_alone = may_pack || problem.widens_keys();
   Fit packed;
   fit.count = packed.count = 0;
   for (int i = 0; i < candidates.count; ++i) {
@@ -168,7 +168,7 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
               "no kernel of this build has q.dim[%d] (head_dim) %lld and v.dim[%d] (head_dim_v) %lld, dtype %s%s, %s",
               inner_dim(problem, problem.total_q), ll(problem.asked_head_dim()), inner_dim(problem, problem.total_k),
               ll(problem.head_dim_v), dtype_name(dtype),
-              problem.has_wide_q()     ? " over k and v of e4m3"
+              problem.widens_keys()    ? " over k and v of e4m3"
               : dtype != Dtype::e4m3   ? ""
               : problem.v_tiles        ? " with v as tiles"
                                        : " with v row by row",
@@ -201,7 +201,7 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
     if (extra.row != extra.problem)
       return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls with%s %s", row.name,
                   extra.row ? "" : "out", extra.name);
-  if (row.widens() != problem.has_wide_q())
+  if (row.widens() != problem.widens_keys())
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for k and v of %s; k.dtype is %s", row.name,
                 row.widens() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.k.dtype)));
   if (row.d < problem.head_dim)

@@ -36,7 +36,7 @@ struct ForwardProblem : ServedShape, ProblemScales {
   int64_t asked_head_dim() const { return v_in_k ? head_dim + head_dim_v : head_dim; }
   bool empty() const { return batch == 0 || heads == 0 || seqlen_q == 0; }
   // Are K and V of e4m3 under Q of another dtype?
-  bool has_wide_q() const { return q.dtype != FA3_DTYPE_E4M3 && k.dtype == FA3_DTYPE_E4M3; }
+  bool widens_keys() const { return q.dtype != FA3_DTYPE_E4M3 && k.dtype == FA3_DTYPE_E4M3; }
 };
 
 // Every rule of fa3.h.

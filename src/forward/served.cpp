@@ -57,8 +57,8 @@ Status check_combinations(const fa3_forward_params& p) {
     if (is_there(tensor) && is_there(other))
       return fail(unsupported, "%s and %s cannot be had together (of an absent tensor the rank is 0)", name,
                   other_name);
-  if (is_there(p.qv) && (p.q.dtype == FA3_DTYPE_E4M3 || has_wide_q(p)))
-    return fail(unsupported, "%s.dtype is e4m3, which cannot be had together with qv", has_wide_q(p) ? "k" : "q");
+  if (is_there(p.qv) && (p.q.dtype == FA3_DTYPE_E4M3 || widens_keys(p)))
+    return fail(unsupported, "%s.dtype is e4m3, which cannot be had together with qv", widens_keys(p) ? "k" : "q");
   const char* const transform = p.softcap != 0 ? "softcap" : is_there(p.alibi_slopes) ? "alibi_slopes" : nullptr;
   if (const char* const wide = wide_by(p); wide && transform)
     return fail(unsupported, "%s and %s cannot be had together", transform, wide);

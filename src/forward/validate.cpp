@@ -23,7 +23,7 @@ static_assert(sizeof(fa3_forward_params) == 2 * sizeof(size_t) + sizeof(uint64_t
 constexpr uint64_t known_flags = FA3_FLAG_DETERMINISTIC | FA3_FLAG_TWO_LEVEL | FA3_FLAG_BATCH_INVARIANT;
 static_assert(known_flags < uint64_t{1} << 31, "C11 has no enumerator for this flag");
 
-// k and v are of q's dtype, or both of e4m3 (has_wide_q). On the device o is of q's dtype, but for e4m3 it may be a
+// k and v are of q's dtype, or both of e4m3 (widens_keys). On the device o is of q's dtype, but for e4m3 it may be a
 // 16-bit dtype, too; the reference rounds to any dtype of o that can be had without a scale.
 Status check_dtypes(const fa3_forward_params& p, Rules rules) {
   const bool device = rules != Rules::reference, is_e4m3 = p.q.dtype == FA3_DTYPE_E4M3;
@@ -32,8 +32,8 @@ Status check_dtypes(const fa3_forward_params& p, Rules rules) {
     int32_t dtype;
     bool as_q;
   } tensors[] = {{"q", p.q.dtype, true},
-                 {"k", p.k.dtype, !has_wide_q(p)},
-                 {"v", p.v.dtype, !has_wide_q(p)},
+                 {"k", p.k.dtype, !widens_keys(p)},
+                 {"v", p.v.dtype, !widens_keys(p)},
                  {"o", p.o.dtype, !is_e4m3 && (device || p.o.dtype == FA3_DTYPE_E4M3)},
                  {"qv", p.qv.dtype, true}};
   for (const auto& tensor : tensors) {
@@ -89,8 +89,9 @@ Status check_scalars(fa3_forward_params& p) {
 constexpr int64_t most_v = 512, most_beside_v = 64, most_apart = 512;
 
 Status check_columns(const fa3_forward_params& p, Dim d, Dim dv, int unit) {
-  const bool is_8bit = p.q.dtype == FA3_DTYPE_E4M3;
-  if (Status status = check_head_dim(d, "head_dim", unit, is_8bit ? most_narrow : most_v + most_beside_v)) return status;
+  const bool is_8bit = p.q.dtype == FA3_DTYPE_E4M3 || widens_keys(p);
+  const int64_t most = is_8bit ? most_narrow : most_v + most_beside_v;
+  if (Status status = check_head_dim(d, "head_dim", unit, most)) return status;
   if (Status status = check_head_dim(dv, "head_dim_v", unit, is_8bit ? most_narrow : most_v)) return status;
   if (!is_there(p.qv) || d.value <= most_beside_v) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED, "%s.dim[%d] (head_dim) is %lld; with qv it is at most %lld", d.name, d.number,

@@ -138,10 +138,10 @@ Status check_presence(const fa3_forward_params& p) {
                  {"o_scale", p.o_scale, p.o.dtype == FA3_DTYPE_E4M3},
                  {"v_mean", p.v_mean, false},
                  {"lse_offset", p.lse_offset, false}};
-  const bool wide_q = has_wide_q(p);
+  const bool widens = widens_keys(p);
   if (p.q.dtype != FA3_DTYPE_E4M3) {
     for (const auto& [name, tensor, required] : tensors) {
-      const bool of_kv = wide_q && (&tensor == &p.k_scale || &tensor == &p.v_scale);
+      const bool of_kv = widens && (&tensor == &p.k_scale || &tensor == &p.v_scale);
       if (of_kv && !is_there(tensor))
         return fail(invalid, "%s is absent (its rank is 0), and %c.dtype is e4m3", name, name[0]);
       if (!of_kv && is_there(tensor))
@@ -164,7 +164,7 @@ Status check_e4m3_combinations(const fa3_forward_params& p) {
   const char* const transform = p.softcap != 0 ? "softcap" : is_there(p.alibi_slopes) ? "alibi_slopes" : nullptr;
   if (is_there(p.alibi_slopes) && p.q.dtype == FA3_DTYPE_E4M3)
     return fail(FA3_ERROR_UNSUPPORTED, "q.dtype is e4m3, which cannot be had together with alibi_slopes");
-  if (transform && has_wide_q(p))
+  if (transform && widens_keys(p))
     return fail(FA3_ERROR_UNSUPPORTED, "k.dtype is e4m3, and q.dtype is not, which cannot be had together with %s",
                 transform);
   if (p.softcap != 0 && is_there(p.lse_offset))
@@ -210,13 +210,13 @@ Status check_v_tiles(const fa3_forward_params& p, Rules rules, View& view) {
 
 Status check_scales(const fa3_forward_params& p, Rules rules, const ServedShape& shape, bool uses_offset,
                     ProblemScales& scales) {
-  const bool wide_q = has_wide_q(p);
-  if (p.q.dtype != FA3_DTYPE_E4M3 && !wide_q) return FA3_OK;
+  const bool widens = widens_keys(p);
+  if (p.q.dtype != FA3_DTYPE_E4M3 && !widens) return FA3_OK;
   // Those of v by k's dims, as v may be tiles.
   const Scaled q{"q_scale", p.q_scale, "q", p.q, is_there(p.cu_seqlens_q)};
   const Scaled k{"k_scale", p.k_scale, "k", p.k, is_there(p.cu_seqlens_k)};
   const Scaled v{"v_scale", p.v_scale, "k", p.k, is_there(p.cu_seqlens_k)};
-  if (Status status = wide_q ? FA3_OK : check_scale(p, q, rules, shape, scales.q_scale)) return status;
+  if (Status status = widens ? FA3_OK : check_scale(p, q, rules, shape, scales.q_scale)) return status;
   if (Status status = check_scale(p, k, rules, shape, scales.k_scale)) return status;
   if (Status status = check_scale(p, v, rules, shape, scales.v_scale)) return status;
   scales.kv_blocks = scales.k_scale.dim[2] > 1 || scales.v_scale.dim[2] > 1;

@@ -173,7 +173,7 @@ View numbers_at(const int32_t* data, int64_t count) {
 
 }  // namespace
 
-bool has_wide_q(const fa3_forward_params& p) {
+bool widens_keys(const fa3_forward_params& p) {
   return p.q.dtype != FA3_DTYPE_E4M3 && p.k.dtype == FA3_DTYPE_E4M3 && p.v.dtype == FA3_DTYPE_E4M3;
 }
 
@@ -196,7 +196,7 @@ const char* served_by(const fa3_forward_params& p) {
              {"max_seqlen_k", bounds_keys(p)},
              {"softcap", p.softcap != 0},
              {"alibi_slopes", is_there(p.alibi_slopes)},
-             {"k and v of e4m3 under q of 16 bits", has_wide_q(p)},
+             {"k and v of e4m3 under q of 16 bits", widens_keys(p)},
              {wide_by(p), wide_by(p) != nullptr}};
   for (const auto& [name, given] : all)
     if (given) return name;

@@ -10,7 +10,7 @@ namespace fa3 {
 // The first of what makes a call served, by its name; null if there is nothing.
 const char* served_by(const fa3_forward_params& p);
 // Are k and v of e4m3 under q of another dtype? Such calls are served ones.
-bool has_wide_q(const fa3_forward_params& p);
+bool widens_keys(const fa3_forward_params& p);
 // And what of that has kernels with two warpgroups for the same rows: qv, and head dimensions above this.
 inline constexpr int64_t most_narrow = 256;
 const char* wide_by(const fa3_forward_params& p);

@@ -185,6 +185,32 @@ TEST_CASE("served backward: wrong numbers reach nothing outside of the tensors",
   }
 }
 
+// Where blocks begin at the diagonal each waits for those behind it, which wrong numbers may take out of the list.
+TEST_CASE("served backward: from the diagonal, with right and wrong numbers", "[served][backward]") {
+  gpu();
+  for (int n = 0; n < 4; ++n) {
+    tools::Random random(seed_for(9000 + n));
+    ServedProblem p;
+    p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.head_dim = p.head_dim_v = n % 2 ? 64 : 40;
+    p.dtype = n % 3 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, p.packed_q = p.packed_k = true;
+    p.heads = p.heads_kv = 100, p.seed = random.bits();  // so that blocks are many
+    ServedProblem::Lengths lengths = {{200, 500}, {0, 0}, {150, 500}, {30, 300}, {200, 0}};
+    for (auto& [queries, keys] : lengths) queries += random.between(0, 9), keys += random.between(0, 12);
+    make_room(p, lengths, 1);
+    p.poisoned.assign(size_t(p.batch), false);
+    ServedGradients g = case_of(p, {});
+    INFO(text_of(p, {}));
+    INFO("repeat with FA3_TEST_SEED=" << tools::seed_of_run());
+    CHECK(run(g, true) == "");
+    spoil_numbers(g.forward.problem, seed_for(9100 + n));
+    g.forward.write_numbers();
+    OnDevice device(g, true);
+    device.launch(gpu().stream);
+    CHECK(device.download(gpu().stream, g) == "");
+    CHECK(check_around(g) == "");
+  }
+}
+
 TEST_CASE("served backward: a graph is replayed with other lengths", "[served][backward]") {
   const tools::Stream& stream = gpu().stream;
   for (int n = 0; n < 25; ++n) {

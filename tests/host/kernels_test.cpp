@@ -97,8 +97,8 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
       CHECK(info.kind == FA3_KERNEL_FORWARD);
       check_tiled(v);
       // A warpgroup for each 64 rows, or two that take turns at the keys or have half of O's columns each, and a
-      // producer. Two warpgroups have registers enough; of more, the producer gives its to the consumers: as many as the
-      // machine has.
+      // producer. Two warpgroups have registers enough; of more, the producer gives its to the consumers: as many as
+      // the machine has.
       const int of_rows = v.has(Trait::shares_keys) || v.halves_columns() ? 2 : 1;
       const int warpgroups = of_rows * info.block_q / 64, producers = !v.has(Trait::no_producer);
       const int registers = info.producer_registers + warpgroups * info.consumer_registers;

@@ -88,6 +88,11 @@ const Change bad_wide[] = {
      [](P& p) { p.alibi_slopes = tensor(far_away(9), FA3_DTYPE_FP32, {6}); }},
     {"softcap and head_dim_v above 256 cannot be had together", unsupported,
      [](P& p) { p.softcap = 1, p.q.dim[3] = p.k.dim[3] = 64; }},
+    {"q.dim[3] (head_dim) is 384; the largest supported is 256", unsupported,
+     [](P& p) {
+       p.k.dtype = p.v.dtype = FA3_DTYPE_E4M3;
+       p.k_scale = p.v_scale = tensor(far_away(9), FA3_DTYPE_FP32, {1, 1, 1});
+     }},
     {"k.dim[1] (sequence length) is 1073741823; with head_dim above 256 it is at most 1073739776", unsupported,
      [](P& p) { p.k.dim[1] = p.v.dim[1] = (1 << 30) - 1; }},
 };

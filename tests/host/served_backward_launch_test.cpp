@@ -316,12 +316,22 @@ TEST_CASE("served backward: dq in a fixed order", "[launch][backward]") {
                     .max_q = max, .max_k = max});
     one.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, one.flags = FA3_FLAG_DETERMINISTIC;
     const DqOrder dq = order_of(one);
-    CHECK(fake.launches[2].carried.planned_backward.order.section_heads == (heads > 16 ? heads / 2 : heads));
+    const KeyOrder& order = fake.launches[2].carried.planned_backward.order;
+    if (dq == DqOrder::downwards) CHECK(order.section_heads == (heads > 16 ? heads / 2 : heads));
+    else CHECK((order.section_heads == 132 / ((max + 127) / 128) && order.spread.second == 0));
     return dq;
   };
-  CHECK(causal(8, 64, 4096) == DqOrder::downwards);
-  CHECK(causal(24, 64, 4096) == DqOrder::downwards);
+  CHECK(causal(8, 64, 4097) == DqOrder::downwards);
+  CHECK(causal(24, 64, 4097) == DqOrder::downwards);
   CHECK(causal(8, 128, 1024) == DqOrder::downwards);
+  // From the diagonal up to 64 columns, if no sequence is long and blocks are many.
+  CHECK(causal(8, 64, 4096) == DqOrder::from_diagonal);
+  CHECK(causal(32, 40, 1024) == DqOrder::from_diagonal);
+  CHECK(causal(2, 64, 4096) == DqOrder::downwards);  // blocks are too few
+  CHECK(causal(8, 64, 384) == DqOrder::downwards);   // of each sequence
+  B grouped = packed({.total_q = 60000, .total_k = 60000, .heads = 8, .heads_kv = 4, .max_q = 1024, .max_k = 1024});
+  grouped.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, grouped.flags = FA3_FLAG_DETERMINISTIC;
+  CHECK(order_of(grouped) == DqOrder::downwards);
 }
 
 TEST_CASE("served backward: how many heads of K and V a section has under a causal mask", "[launch][backward]") {

@@ -166,8 +166,8 @@ std::vector<int32_t> starts_of(const std::vector<int64_t>& lengths) {
   return starts;
 }
 
-bool add_plan(const Point& point, const SequenceLengths& lengths, int multiprocessors, bool pieces,
-              std::string& text) {
+bool add_plan(const Point& point, const std::string& label, const SequenceLengths& lengths, int multiprocessors,
+              bool pieces, std::string& text) {
   ForwardProblem problem;
   Fit fits;
   const std::vector<int32_t> cu_q = starts_of(lengths.q), cu_k = starts_of(lengths.k);
@@ -181,7 +181,7 @@ bool add_plan(const Point& point, const SequenceLengths& lengths, int multiproce
     whole.window = {-1, whole.causal ? 0 : -1, true};
     whole.causal = false, whole.causal_offset = 0;
   };
-  if (!find_rows(point, label_of(point, lengths), problem, fits, text, pack)) return false;
+  if (!find_rows(point, label, problem, fits, text, pack)) return false;
   std::vector<PackedPlan> plans;
   std::vector<int> rows_of_plans;
   for (int i = 0; i < fits.count && can_be_counted; ++i) {
@@ -211,7 +211,8 @@ Plans show_plans(const std::vector<Point>& points, const SequenceLengths& length
   Plans plans{line("On %d multiprocessors, as the device plans packed sequences. *: predicted to be the fastest.\n"
                    "parts: of one tile, at most.\n",
                    multiprocessors), 0};
-  for (const Point& point : points) plans.refused += !add_plan(point, lengths, multiprocessors, pieces, plans.text);
+  for (const Point& point : points)
+    plans.refused += !add_plan(point, label_of(point, lengths), lengths, multiprocessors, pieces, plans.text);
   return plans;
 }
 
@@ -225,7 +226,7 @@ Plans show_plans(const std::vector<Point>& points, const Card& card, bool pieces
     // Above 256 the device plans sequences of one length, too.
     const bool is_wide = p.head_dim > 256 || p.v_dim() > 256;
     const SequenceLengths alike{std::vector(size_t(p.batch), p.seqlen), std::vector(size_t(p.batch), p.seqlen_k)};
-    const bool made = is_wide ? add_plan(p, alike, card.multiprocessors, pieces, plans.text)
+    const bool made = is_wide ? add_plan(p, p.label(), alike, card.multiprocessors, pieces, plans.text)
                               : add_plan(p, card, pieces, plans.text);
     plans.refused += !made;
   }

@@ -137,6 +137,17 @@ std::string parities_of(const Mbarrier& barrier) {
   return text;
 }
 
+// Where tensor maps are fetched ahead by which nothing is loaded or stored; none if some loads' maps are not known.
+std::vector<int> only_fetched(const Kernel& kernel) {
+  std::vector<int> result;
+  const auto fetches = [&](int i) { return kernel.listing.code[static_cast<size_t>(i)].is("UTMACCTL"); };
+  for (const auto& [place, uses] : kernel.handovers.tensor_maps) {
+    if (place == 0) return {};
+    if (std::ranges::all_of(uses, fetches)) append(result, uses);
+  }
+  return result;
+}
+
 void line(std::string& text, const std::string& what, const std::string& content) {
   if (!content.empty()) text += "      " + what + ": " + content + "\n";
 }
@@ -188,13 +199,12 @@ std::vector<Figure> handover_figures(const Kernel& kernel) {
 
   parts.clear();
   evidence.clear();
-  // A map that is only fetched ahead is not used: another one is, in its place.
-  for (auto [place, uses] : table.tensor_maps) {
-    std::erase_if(uses, [&](int i) { return kernel.listing.code[static_cast<size_t>(i)].is("UTMACCTL"); });
-    if (!uses.empty()) parts.push_back(place == 0 ? "?" : hex(place));
+  for (const auto& [place, uses] : table.tensor_maps) {
+    parts.push_back(place == 0 ? "?" : hex(place));
     append(evidence, uses);
   }
   figures.push_back(words("tensor_maps", parts, std::move(evidence)));
+  figures.push_back(count_figure("maps_only_fetched", only_fetched(kernel)));
 
   parts.clear();
   say(parts, table.grid_waits, "wait");

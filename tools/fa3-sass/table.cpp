@@ -196,7 +196,8 @@ std::optional<Figure> figure_of_tiled(const TiledRow& row, const std::string& sc
     if (scope != "epilogue") return text_of(figure, moved_registers(budgets_of(row), scope == "prologue"));
   }
   if (scope == "kernel") return figure == "expected_bytes" ? text_of(figure, expected_bytes(row)) : std::nullopt;
-  // In the epilogue of 8-bit rows O's type is a parameter. Where Q of bf16 becomes fp16, that of a next piece does there.
+  // In the epilogue of 8-bit rows O's type is a parameter. Where Q of bf16 becomes fp16, that of the next piece does
+  // there.
   if (figure == "conversion_types" && is_loop(scope)) return text_of(figure, type_of(multiplied(row)).conversion);
   if (figure == "conversion_types" && scope == "epilogue" && !row.is_8bit())
     return text_of(figure, row.widens() && row.dtype == fa3::Dtype::bf16 ? "BF16.F32 F16.F32"

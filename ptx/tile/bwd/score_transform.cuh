@@ -21,8 +21,8 @@ FA3_DEVICE float exponent_of_score(const BackwardParams& p) {
 enum class TanhWay { narrow, wide, any };
 
 // No score that a row sees exceeds the row's LSE; so that tells the way, without a look at the scores. What is far
-// below has no weight (Softcap). Of scores before a bias LSE tells nothing. `lse`: of the warp's rows, each of which some
-// lane has, in powers of 2; +inf if a row sees no key. The same in all lanes.
+// below has no weight (Softcap). Of scores before a bias LSE tells nothing. `lse`: of the warp's rows, each of which
+// some lane has, in powers of 2; +inf if a row sees no key. The same in all lanes.
 template <int count>
 FA3_DEVICE TanhWay tanh_way(const float (&lse)[count], const Softcap& by) {
   if constexpr (has(Trait::alibi)) return TanhWay::any;

@@ -70,12 +70,12 @@ TEST_CASE("bad calls of wide queries over e4m3 are refused", "[served]") {
 TEST_CASE("wide queries over e4m3 are always served", "[served]") {
   for (const P& p : {packed_over_e4m3(), paged_over_e4m3(), dense_over_e4m3()}) {
     const ForwardProblem problem = accept(p, Rules::device);
-    CHECK((problem.served && problem.has_wide_q() && !problem.kv_blocks && problem.q_scale.data == nullptr));
+    CHECK((problem.served && problem.widens_keys() && !problem.kv_blocks && problem.q_scale.data == nullptr));
     CHECK((problem.k_scale.data == p.k_scale.data && problem.v_scale.data == p.v_scale.data));
   }
   const P p = dense_over_e4m3();
   P narrow = imaginary_e4m3(), same = p;
-  CHECK_FALSE(accept(narrow, Rules::device).has_wide_q());
+  CHECK_FALSE(accept(narrow, Rules::device).widens_keys());
   same.k.dtype = same.v.dtype = same.q.dtype, same.k_scale = same.v_scale = {};
   CHECK_FALSE(accept(same, Rules::device).served);
   refuse(p, Rules::device, {"", FA3_OK, [](P&) {}});
