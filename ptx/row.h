@@ -64,8 +64,11 @@ struct TiledRow {
   constexpr int row_bytes() const { return slabs() * slab_bytes(); }
   constexpr int v_row_bytes() const { return v_slabs() * slab_bytes(); }
   constexpr int q_buffer_bytes() const { return 64 * q_slabs() * slab_bytes(); }
-  constexpr int k_block_bytes() const { return Bc * row_bytes(); }
-  constexpr int v_block_bytes() const { return Bc * v_row_bytes(); }
+  // Keys of a stage of the ring: of wide heads each of two warpgroups has a stage of its own for half of a block
+  // (ForwardRow::halves_columns).
+  constexpr int stage_keys() const { return dv > 256 ? Bc / 2 : Bc; }
+  constexpr int k_block_bytes() const { return stage_keys() * row_bytes(); }
+  constexpr int v_block_bytes() const { return stage_keys() * v_row_bytes(); }
 
   // Thread blocks that a multiprocessor holds at once.
   static constexpr int resident_blocks() { return 1; }
@@ -90,8 +93,8 @@ struct ForwardRow : TiledRow {
   constexpr bool transforms_scores() const { return has(Trait::softcap) || has(Trait::alibi); }
   constexpr bool has_scales() const { return kv_scales != KvScales::none; }
   constexpr bool block_scales() const { return kv_scales == KvScales::blocks; }
-  // Is O too wide for one warpgroup? Then two have the same rows, and half of O's columns each, and a stage of the ring
-  // holds K and V of the same block (kernels/mla.cu).
+  // Is O too wide for one warpgroup? Then two have the same rows, each with half of O's columns and a block's keys. A
+  // stage of the ring holds K and V of the same half of a block (kernels/mla.cu).
   constexpr bool halves_columns() const { return dv > 256; }
   constexpr int o_columns() const { return halves_columns() ? dv / 2 : dv; }  // of a warpgroup
 
@@ -153,17 +156,19 @@ struct ForwardRow : TiledRow {
   }
   static constexpr int most_landings = 12;
   // What comes from memory for a K/V block.
-  constexpr int loaded_bytes() const { return widens() ? Bc * (d + dv) : stage_bytes(); }
+  constexpr int loaded_bytes() const { return widens() ? Bc * (d + dv) : Bc / stage_keys() * stage_bytes(); }
   // Vectors that are added to O (VMeanRing in tile/ring.cuh).
   constexpr int v_means() const { return has_scales() && !widens() ? 3 * warpgroups() : 0; }
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
   // What one of two warpgroups with the same rows hands over to the other: O, m and l.
   constexpr int handed_bytes() const { return has(Trait::shares_keys) ? 64 * dv * 4 + 128 * 16 : 0; }
+  // Where two warpgroups with half of O's columns each tell each other of their rows (Scored in tile/smem.cuh).
+  constexpr int scored_bytes() const { return halves_columns() ? 2048 : 0; }
   // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
   constexpr int sequence_bytes() const { return has(Trait::own_lengths) && !packs_heads() ? 1024 : 0; }
   constexpr int bytes_beside_landings() const {
-    return q_buffers * q_buffer_bytes() + stages * stage_bytes() + v_mean_bytes() + handed_bytes() + barrier_bytes +
-           sequence_bytes();
+    return q_buffers * q_buffer_bytes() + stages * stage_bytes() + v_mean_bytes() + handed_bytes() + scored_bytes() +
+           barrier_bytes + sequence_bytes();
   }
   constexpr int smem_bytes() const { return bytes_beside_landings() + landing_buffers() * landing_bytes(); }
 
@@ -171,8 +176,8 @@ struct ForwardRow : TiledRow {
     return has_only(traits, Trait::of_forward) &&
            Br % 64 == 0 && warpgroups() >= (packs_heads() ? 1 : 2) && warpgroups() <= 4 && Bc % 16 == 0 &&
            d % 16 == 0 && d <= (halves_columns() ? 512 : 256) && dv % 16 == 0 && dv <= 512 &&
-           (!halves_columns() || (dv % 128 == 0 && packs_heads() && warpgroups() == 1 && has(Trait::own_lengths) &&
-                                  !has(Trait::shares_keys) && !transforms_scores())) &&
+           (!halves_columns() || (dv % 128 == 0 && stages == 2 && Bc % 32 == 0 && packs_heads() && warpgroups() == 1 &&
+                                  has(Trait::own_lengths) && !has(Trait::shares_keys) && !transforms_scores())) &&
            (!has(Trait::qv) || (halves_columns() && d == slab_columns())) &&
            (v_slabs() <= slabs() || o_from_registers()) &&  // O leaves through a Q buffer
            (has_power_of_two_stages() || packs_heads()) && q_buffers >= warpgroups() &&

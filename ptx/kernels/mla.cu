@@ -1,16 +1,20 @@
 // FlashAttention-3, forward pass, for head dimensions above 256: O is too wide for one warpgroup's registers, so two
-// consumer warpgroups have the same 64 rows (heads packed into rows, packing.h), and each half of O's columns. Both
-// compute all scores, and so the same m and l, bit by bit.
+// consumer warpgroups have the same 64 rows (heads packed into rows, packing.h), and each half of O's columns.
 //
 // With Trait::qv the scores are q k + qv v (multi-head latent attention): V's columns, loaded once, serve as K's, too,
 // by another descriptor.
 //
+// Each warpgroup computes the scores of half of a block's keys, and multiplies P of both halves by its columns of V. P
+// of the other one comes through shared memory, register by register, as both hold it in the same places. With it come
+// the references m that it is relative to (tile/speculative.cuh); where they differ, the larger one becomes m of both,
+// and O, or that P, is multiplied by what that makes of it. So each block ends with the same m in both, and whatever
+// shares the tile, a row's bits follow from its own scores.
+//
 // The walk is that of fwd.cu, whose lines and steps the comments name (A2.n). Where this differs:
-//  - A stage of the ring holds K and V of the same block, as K's columns may be V's. There are two, as a block of 64
-//    keys is as large as Q. So PV goes first, and its stage is given back at once, and refilled, while the next QK and
-//    softmax run.
-//  - A warpgroup waits for each of its products: the other one's run meanwhile, and take the tensor cores longer than
-//    its softmax takes.
+//  - A stage of the ring holds K and V of the same keys, as K's columns may be V's; it is the half of a block that one
+//    warpgroup scores. There are two, as 64 keys are as large as Q. So PV goes first, and stages are given back at
+//    once, and refilled, while others are used.
+//  - A warpgroup waits for each of its products: the other one's run meanwhile.
 //  - One piece ends before the next one begins, whose Q, in the one buffer that there is room for, and K are loaded
 //    meanwhile.
 #include "../tile/block.cuh"
@@ -27,7 +31,101 @@ using namespace ptx;
 
 static_assert(halves_columns && has(Trait::splits) && has(Trait::speculative) && early_q_release && !split_stage);
 
-// A consumer warpgroup: half of the columns of each piece. `number` of the two, `warp` of its four.
+// How the two warpgroups exchange P, turn by turn.
+class Exchange {
+ public:
+  FA3_DEVICE Exchange(Smem& smem, int number, int warp)
+      : smem_(smem), number_(number), row_(16 * warp + threadIdx.x % 32 / 4) {}
+
+  // P of the own half, whose K lies in `own` and is needed no more. All four warps call this. last: of the piece.
+  FA3_DEVICE void hand_over(const uint32_t (&P)[p_registers], Stage& own, const RowState& state, const Excess& excess,
+                            bool last) {
+    float l[2], exceeding[2];
+    if (last) own_sums(state, excess, l, exceeding);
+    bar_sync(barrier_warpgroup + number_, 128);  // all warps have multiplied by K, which P replaces
+    uint4* const to = reinterpret_cast<uint4*>(own.k) + threadIdx.x % 128;
+#pragma unroll
+    for (int i = 0; i < p_registers / 4; i++)
+      to[128 * i] = make_uint4(P[4 * i], P[4 * i + 1], P[4 * i + 2], P[4 * i + 3]);
+    if (threadIdx.x % 4 == 0) {
+      Scored& scored = smem_.scored[number_];
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        scored.m[row_ + 8 * i] = state.m[i];
+        if (last) scored.l[row_ + 8 * i] = l[i], scored.excess[row_ + 8 * i] = exceeding[i];
+      }
+    }
+    fence_proxy_async_shared();  // TMA writes there next
+    __syncwarp();
+    mbarrier_arrive_if(shared_address(&smem_.full_scored[number_]), threadIdx.x % 32 == 0);
+  }
+
+  // Waits for P of the other half, and returns whether its m are not those of the own rows.
+  FA3_DEVICE bool receive(uint32_t (&P)[p_registers], const Stage& other, const RowState& state, bool last) {
+    wait(smem_.full_scored[number_ ^ 1], turn_++ & 1);
+    load(P, other);
+    const Scored& scored = smem_.scored[number_ ^ 1];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      m_[i] = scored.m[row_ + 8 * i];
+      if (last) l_[i] = scored.l[row_ + 8 * i], excess_[i] = scored.excess[row_ + 8 * i];
+    }
+    return __any_sync(0xffffffffu, (m_[0] != state.m[0]) | (m_[1] != state.m[1]));
+  }
+
+  // Then: the larger m is that of both. O is to be multiplied by alpha; P of the other is, by what makes it fit. It is
+  // read anew, for want of registers.
+  FA3_DEVICE void fit(uint32_t (&P)[p_registers], const Stage& other, RowState& state, float (&alpha)[2]) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const float m = fmaxf(state.m[i], m_[i]);
+      alpha[i] = part_weight(state.m[i], m);
+      state.m[i] = m;
+    }
+    const float beta[2] = {part_weight(m_[0], state.m[0]), part_weight(m_[1], state.m[1])};
+    load(P, other);
+#pragma unroll
+    for (int i = 0; i < p_registers; i++) {
+      const float2 x = unpack(P[i]);
+      P[i] = pack(x.x * beta[i & 1], x.y * beta[i & 1]);
+    }
+  }
+
+  // With the last P of a piece: the sums of both, which were relative to own_m here, and what makes O fit them.
+  FA3_DEVICE void add_up(const RowState& state, const Excess& excess, const float (&own_m)[2], float (&l)[2],
+                         float (&weight)[2]) const {
+    float exceeding[2];
+    own_sums(state, excess, l, exceeding);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const float alpha = part_weight(own_m[i], state.m[i]), beta = part_weight(m_[i], state.m[i]);
+      l[i] = add_in_any_order(__fmul_rn(alpha, l[i]), beta, l_[i]);
+      exceeding[i] = add_in_any_order(__fmul_rn(alpha, exceeding[i]), beta, excess_[i]);
+    }
+    Excess::fit(exceeding, l, weight);
+  }
+
+ private:
+  FA3_DEVICE static void load(uint32_t (&P)[p_registers], const Stage& other) {
+    const uint4* const from = reinterpret_cast<const uint4*>(other.k) + threadIdx.x % 128;
+#pragma unroll
+    for (int i = 0; i < p_registers / 4; i++) {
+      const uint4 x = from[128 * i];
+      P[4 * i] = x.x, P[4 * i + 1] = x.y, P[4 * i + 2] = x.z, P[4 * i + 3] = x.w;
+    }
+  }
+  FA3_DEVICE static void own_sums(const RowState& state, const Excess& excess, float (&l)[2], float (&exceeding)[2]) {
+    l[0] = quad_sum(state.l[0]), l[1] = quad_sum(state.l[1]);
+    excess.of_rows(exceeding);
+  }
+
+  Smem& smem_;
+  int number_, row_;
+  uint32_t turn_ = 0;
+  float m_[2], l_[2], excess_[2];  // that came with the other's P
+};
+
+// A consumer warpgroup: half of the keys and of the columns of each piece. `number` of the two, `warp` of its four.
 FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
   const KvRing ring{smem};
@@ -35,21 +133,23 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   ScoreTransform transform(p);
 
   float S[Bc / 2], O[o_columns / 2];
-  uint32_t P[p_registers];
+  uint32_t P[p_registers], other_P[p_registers];
   RowState state;
   Bound bound;
   Excess excess;
 
+  // i >> 31 is 0, which the compiler cannot know: or it keeps the descriptors, which are the same in every turn, in
+  // registers, for which there is no room.
   const Descriptors descriptors(smem);
   const uint32_t columns = number * descriptor_units(o_columns / slab_columns * Bc * slab_row_bytes);
-  // i >> 31 is 0, which the compiler cannot know: or it keeps the descriptors of Q, the same in every turn, in registers,
-  // for which there is no room.
   auto q = [&](uint32_t buffer, uint32_t i) { return moved(descriptors.q(buffer), i >> 31); };
-  auto k = [&](uint32_t i) { return descriptors.k(KvRing::index(i)); };
-  auto v = [&](uint32_t i) { return moved(descriptors.v(KvRing::index(i)), columns); };
+  auto k = [&](uint32_t i) { return moved(descriptors.k(KvRing::index(i)), i >> 31); };
+  auto v = [&](uint32_t i) { return moved(descriptors.v(KvRing::index(i)), columns + (i >> 31)); };
+  auto stage = [&](uint32_t i) -> Stage& { return smem.stage[KvRing::index(i)]; };
 
   Exit exit(p, smem, number, warp);  // for O
-  uint32_t i = 0;                    // use of the K/V ring that holds block j
+  Exchange exchange(smem, number, warp);
+  uint32_t first = 0;                // use of the K/V ring that holds the half of the block that comes next
   for (uint32_t q_use = 0;; q_use++) {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));  // A2.3
     const uint32_t q_buffer = QRing::index(q_use);
@@ -57,32 +157,56 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     // Shuffled, as the compiler must know that they are the same in all lanes.
     const int blocks = __shfl_sync(0xffffffffu, rows.blocks, 0), skipped = __shfl_sync(0xffffffffu, rows.skipped, 0);
     if (blocks == RowBlock::end_of_work) break;
-    ring.skip(i, i + skipped, false);
-    i += skipped;
+    ring.skip(first, first + skipped, false);
+    first += skipped;
 
     const int row = rows.row, warp_row = row + 16 * warp, begin = rows.begin;
     const auto seen = [&] { return visible(p, rows); };
-    const uint32_t last = i + max(blocks, 1) - 1;      // use that holds the block visited last
-    auto j = [&] { return begin + int(last - i); };    // K/V block
+    uint32_t i = first + number;                               // use that holds the own half
+    const uint32_t end = first + blocks, last = end - 2 + number;
+    auto other = [&] { return i ^ 1; };
+    auto j = [&] { return begin + int(end - 1 - i); };         // the keys of this half
 
     auto issue_scores = [&] {
       wgmma_fence();
       issue_qk(S, q(q_buffer, i), k(i));
       wgmma_commit_group();
     };
-    bool accumulate = false;  // O = P V for the piece's first PV
-    auto issue_product = [&] {
+    auto issue_product = [&](const uint32_t (&p_half)[p_registers], uint32_t use, bool accumulate) {
       wgmma_fence();
-      issue_pv(O, P, v(i), accumulate);
+      issue_pv(O, p_half, v(use), accumulate);
       wgmma_commit_group();
-      accumulate = true;
     };
-    auto step = [&](auto masked) {
-      issue_product();                                 // A2.11
+    bool accumulate = false;  // O = P V for the piece's first PV
+    // A2.11, for both halves.
+    auto add_products = [&](bool is_last) {
+      exchange.hand_over(P, stage(i), state, excess, is_last);
+      issue_product(P, i, accumulate);
+      accumulate = true;
+      if (exchange.receive(other_P, stage(other()), state, is_last)) {
+        float alpha[2];
+        wgmma_wait_group<0>();
+        wgmma_owned(O);
+        exchange.fit(other_P, stage(other()), state, alpha);
+        scale_rows(O, alpha);
+        wgmma_owned(O);
+        if (!is_last) {  // what the last P came with is added up as it was then
+          excess.scale(alpha);
+#pragma unroll
+          for (int r = 0; r < 2; r++) state.l[r] *= alpha[r], bound.sum[r] *= alpha[r];
+        }
+      }
+      wgmma_owned(other_P);
+      issue_product(other_P, other(), true);
+      wgmma_wait_group<1>();
+      ring.release_v(i, true);                         // A2.15
       wgmma_wait_group<0>();                           // A2.14
       wgmma_owned(O);
-      ring.release_v(i, true);                         // A2.15
-      i++;
+      ring.release_v(other(), true);
+    };
+    auto step = [&](auto masked) {
+      add_products(false);
+      i += 2;
       ring.wait_k(i);                                  // A2.8
       issue_scores();                                  // A2.9
       wgmma_wait_group<0>();                           // A2.12
@@ -95,8 +219,8 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
         excess.scale(alpha);
         set_bound(bound, state, score);
       } else {
-        rescale = softmax_speculative(S, state, bound, excess, alpha, score, smem.q[q_buffer],
-                                      smem.stage[KvRing::index(i)].k, warp, transform, [](float (&)[Bc / 2]) {});
+        rescale = softmax_speculative(S, state, bound, excess, alpha, score, smem.q[q_buffer], stage(i).k, warp,
+                                      transform, [](float (&)[Bc / 2]) {});
       }
       convert(S, P);                                   // A2.16
       wgmma_owned(P);
@@ -108,6 +232,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     wgmma_owned(O);
     state = nothing_seen();
     excess.clear();
+    float l[2] = {0.f, 0.f}, fit[2] = {1.f, 1.f};
     if (blocks > 0) {
       ring.wait_k(i);
       issue_scores();                                  // A2.4
@@ -119,27 +244,27 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       convert(S, P);
       wgmma_owned(P);
 
-      // The use that holds the K of block n, or the nearest one of the piece.
-      auto use_of = [&](int n) { return last - min(max(n - begin, 0), int(last - i)); };
-      const uint32_t last_masked = use_of(plain_blocks(p, seen(), row).end);
+      // The use that holds this warpgroup's half of the pair that block n is in, or of the nearest one of the piece.
+      auto use_of = [&](int n) {
+        return __shfl_sync(0xffffffffu, last - 2 * min(max((n - begin) >> 1, 0), int(last - i) >> 1), 0);
+      };
+      const Blocks plain = plain_blocks(p, seen(), row);
+      const uint32_t last_masked = use_of(plain.end);
       while (i != last_masked) step(std::true_type());
-      const uint32_t last_plain = use_of(plain_blocks(p, seen(), row).begin);
+      const uint32_t last_plain = use_of(plain.begin + 1);
       while (i != last_plain) step(std::false_type());  // A2.7
       while (i != last) step(std::true_type());
 
       exit.q_is_read(q_buffer);
-      issue_product();                                 // A2.19
-      wgmma_wait_group<0>();
-      wgmma_owned(O);
-      ring.release_v(i, true);
-      i++;
+      const float own_m[2] = {state.m[0], state.m[1]};
+      add_products(true);                              // A2.19
+      exchange.add_up(state, excess, own_m, l, fit);
+      first = end;
     } else {
       exit.q_is_read(q_buffer);
     }
 
     const Finished done(p, smem, q_use, q_buffer, warp);
-    float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])}, fit[2];
-    excess.fit(l, fit);
     if (l[0] == 0.f || l[1] == 0.f) clear_empty_rows(O, l);
     uint32_t o[o_columns / 4];
     exit.store(O, o, state, l, fit, done);             // A2.20

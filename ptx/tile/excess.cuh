@@ -5,6 +5,12 @@
 
 namespace fa3 {
 
+// Two numbers of P.
+FA3_DEVICE float2 unpack(uint32_t pair) {
+  if constexpr (multiplies_bf16) return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+  else return {ptx::cvt_f32_f16(pair & 0xffff), ptx::cvt_f32_f16(pair >> 16)};
+}
+
 // Of a thread's share of its two rows: two numbers in one register, as d 64 has no second one. They are at most 2^-9 of
 // the shares of l, so it does no harm that they are rounded to bf16. P in 8 bits needs none.
 class Excess {
@@ -35,23 +41,26 @@ class Excess {
   FA3_DEVICE void fit(const float (&l)[2], float (&weight)[2]) const {
     weight[0] = weight[1] = 1.f;
     if constexpr (!is_8bit) {
-      uint32_t of_row = ptx::add_rn_bf16x2(pair_, __shfl_xor_sync(0xffffffffu, pair_, 1));
-      of_row = ptx::add_rn_bf16x2(of_row, __shfl_xor_sync(0xffffffffu, of_row, 2));
-      const float excess[2] = {__uint_as_float(of_row << 16), __uint_as_float(of_row & 0xffff0000u)};
+      float excess[2];
+      of_rows(excess);
+      fit(excess, l, weight);
+    }
+  }
+  // The same of the quad's two rows, and what follows from it.
+  FA3_DEVICE void of_rows(float (&excess)[2]) const {
+    uint32_t of_row = ptx::add_rn_bf16x2(pair_, __shfl_xor_sync(0xffffffffu, pair_, 1));
+    of_row = ptx::add_rn_bf16x2(of_row, __shfl_xor_sync(0xffffffffu, of_row, 2));
+    excess[0] = __uint_as_float(of_row << 16), excess[1] = __uint_as_float(of_row & 0xffff0000u);
+  }
+  FA3_DEVICE static void fit(const float (&excess)[2], const float (&l)[2], float (&weight)[2]) {
 #pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const float part = excess[i] * ptx::rcp_approx_ftz(l[i] == 0.f ? 1.f : l[i]);
-        weight[i] = fmaf(part, part - 1.f, 1.f);
-      }
+    for (int i = 0; i < 2; i++) {
+      const float part = excess[i] * ptx::rcp_approx_ftz(l[i] == 0.f ? 1.f : l[i]);
+      weight[i] = fmaf(part, part - 1.f, 1.f);
     }
   }
 
  private:
-  FA3_DEVICE static float2 unpack(uint32_t pair) {
-    if constexpr (multiplies_bf16) return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
-    else return {ptx::cvt_f32_f16(pair & 0xffff), ptx::cvt_f32_f16(pair >> 16)};
-  }
-
   uint32_t pair_;
 };
 

@@ -64,27 +64,27 @@ class PlannedKvProducer {
       const InFlight in_flight(p_, pieces.number[slot], config.packs_heads() ? pieces.count[0] : 0);
       // The block at which the next piece is asked for: late, so that it goes to a thread block that is ready for it,
       // but early enough for it to come in time.
-      const int blocks = piece.end - piece.begin, ahead = early ? min(max(blocks / 4, 2), 4) : 1;
-      const int ask_at = min(piece.end - 1, piece.begin + ahead);
+      const int blocks = blocks_each * (piece.end - piece.begin), ahead = early ? min(max(blocks / 4, 2), 4) : 1;
+      const int ask_at = min(blocks_each * piece.end - 1, blocks_each * piece.begin + ahead);
       if (!looked_up) {
 #pragma unroll
         for (int n = 0; n < lookahead; n++)
-          if (n < blocks) next[n] = boxes_of(piece.sequence, piece.end - 1 - n);
+          if (n < blocks) next[n] = boxes_of(piece.sequence, blocks_each * piece.end - 1 - n);
       }
       looked_up = false;
-      for (int j = piece.end - 1; j >= piece.begin; j--, i++) {
+      for (int j = blocks_each * piece.end - 1; j >= blocks_each * piece.begin; j--, i++) {
         if (leads() && j == ask_at) arrive(pieces.wanted[0]);
         const Boxes block = next[0];
 #pragma unroll
         for (int n = 1; n < lookahead; n++) next[n - 1] = next[n];
-        const int left = j - piece.begin;  // blocks of the piece behind this one
+        const int left = j - blocks_each * piece.begin;  // blocks of the piece behind this one
         if (left >= lookahead) {
           next[lookahead - 1] = boxes_of(piece.sequence, j - lookahead);
         } else if constexpr (looks_beyond) {
           if (left == lookahead - 1) looked_up = is_there(t + 1);
           const Planned& following = pieces.planned[PieceRing::index(t + 1)];
-          const int of_following = following.end - lookahead + left;
-          if (looked_up && of_following >= following.begin)
+          const int of_following = blocks_each * following.end - lookahead + left;
+          if (looked_up && of_following >= blocks_each * following.begin)
             next[lookahead - 1] = boxes_of(following.sequence, of_following);
         }
         if constexpr (widens) {
@@ -294,7 +294,8 @@ FA3_DEVICE bool produce_q(const P& p, Smem& smem, uint32_t t, bool& open_before)
     const uint32_t q_use = t * warpgroups + w, buffer = QRing::index(q_use);
     uint64_t& full = smem.full_q[QRing::full_index(q_use)];
     wait(smem.empty_q[buffer], QRing::parity(q_use) ^ 1);
-    const Work work = piece.work(pieces.number[slot], p.tiles.heads, pieces.head[slot]);
+    Work work = piece.work(pieces.number[slot], p.tiles.heads, pieces.head[slot]);
+    work.begin *= blocks_each, work.end *= blocks_each;
     const int nth = reversed ? warpgroups - 1 - w : w;  // which 64 rows of the tile
     const int row = piece.q_block * Br + 64 * nth, blocks = work.end - work.begin;
     const Blocks of_rows = key_blocks(visible(p, piece.sequence), row);
@@ -303,7 +304,9 @@ FA3_DEVICE bool produce_q(const P& p, Smem& smem, uint32_t t, bool& open_before)
     // computed and masked: else it would fill the ring, and other warpgroups would wait for ever.
     const int latest = work.begin + (64 * nth + Bc - 1) / Bc;
     const int begin = bounded_left ? max(work.begin, min(min(of_rows.begin, latest), work.end)) : work.begin;
-    const int computed = min(max(of_rows.end - begin, 0), work.end - begin);
+    const int of_piece = work.end - begin;
+    const int computed = halves_columns ? (of_rows.end > begin ? of_piece : 0)  // pairs
+                                        : min(max(of_rows.end - begin, 0), of_piece);
     const bool q_is_read = !end && computed > 0;
     // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
     if (q_is_read)

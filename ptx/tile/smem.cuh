@@ -82,6 +82,13 @@ struct Handed {
   float4 state[128];  // m and l of the thread's two rows
 };
 
+// What a warpgroup with half of O's columns says of the rows of its block of keys, whose P lie in the place of the
+// block's first slab of K (kernels/mla.cu).
+struct Scored {
+  float m[64];
+  float l[64], excess[64];  // of all its blocks, with the last one
+};
+
 // Pieces of the list in device memory (Trait::own_lengths), on their way from the warp that claims them to those that
 // load for them (planned_producer.cuh). A slot that is full holds a piece of the thread block's, in their order.
 struct PieceRing {
@@ -130,6 +137,8 @@ struct alignas(1024) Smem {
   // Of rows that a warpgroup adds up (packed.cuh).
   uint32_t shares[config.packs_heads() ? (shares_keys ? warpgroups : consumers) : 0];
   PieceRing pieces;
+  Scored scored[halves_columns ? consumers : 0];
+  uint64_t full_scored[halves_columns ? consumers : 0];  // arrived at by its warps
 };
 static_assert(sizeof(Smem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
@@ -160,6 +169,8 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
     for (int i = warp; i < Landing::buffers; i += config.threads() / 32) init_landing(i);
   else if constexpr (config.lands_v())
     if (warp < Landing::buffers) init_landing(warp);
+  if constexpr (halves_columns)
+    if (warp < consumers) ptx::mbarrier_init(ptx::shared_address(&smem.full_scored[warp]), 4);
   if constexpr (own_lengths)
     if (warp < PieceRing::slots) {
       ptx::mbarrier_init(ptx::shared_address(&smem.pieces.full[warp]), 1);

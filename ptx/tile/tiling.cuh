@@ -7,7 +7,9 @@ namespace fa3 {
 // The paper's symbols.
 inline constexpr int dv = config.dv;  // head dimension of V and O
 inline constexpr int Br = config.Br;
-inline constexpr int Bc = config.Bc;
+inline constexpr int Bc = config.stage_keys();
+// Of wide heads a piece is counted in pairs of these.
+inline constexpr int blocks_each = config.Bc / Bc;
 
 inline constexpr int warpgroups = config.warpgroups();  // consumers; the producer is one more
 // The sides on which what a row sees is bounded (visible.h).

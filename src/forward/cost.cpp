@@ -51,11 +51,10 @@ RowCosts packed(RowCosts costs) {
   for (Costs* c : {&costs.together, &costs.behind}) c->write = 1600, c->read = 750;
   return costs;
 }
-// A single consumer waits for its own products and exponentials: for so many clocks, measured at d 128. Two that have
-// halves of O's columns take as long as one that computes scores twice: measured with 576 columns, 64 keys 2140 ns.
+// A single consumer waits for its own products and exponentials: for so many clocks, measured at d 128. So do two that
+// have halves of O's columns.
 RowCosts of_one_consumer(const ForwardRow& row) {
-  const int32_t of_scores = row.d + (row.has(Trait::qv) ? row.dv : 0);
-  const int32_t columns = (row.halves_columns() ? 2 : 1) * of_scores + row.dv;
+  const int32_t columns = row.d + row.dv + (row.has(Trait::qv) ? row.dv : 0);
   const int32_t clocks = row.Bc * columns / 32 + 8 * row.Bc + 80, block = clocks * 10 / 18;
   return {{block, 900 + block, 1600, 750}, {block, 900 + block, 1600, 750}, 650};
 }

@@ -25,9 +25,9 @@ fa3_status encode_maps(const Driver& driver, const ForwardProblem& problem, cons
                        ForwardParams& params) {
   const bool packs_heads = row.packs_heads();
   if (fa3_status status = encode_q(driver, problem, row, params.q)) return status;
-  if (fa3_status status = encode(driver, "k", problem.k, row, row.Bc, params.k)) return status;
+  if (fa3_status status = encode(driver, "k", problem.k, row, row.stage_keys(), params.k)) return status;
   if (row.takes_v_tiles()) return encode_v_tiles(driver, v, row, params.v);
-  if (fa3_status status = encode(driver, "v", v, row, row.Bc, params.v)) return status;
+  if (fa3_status status = encode(driver, "v", v, row, row.stage_keys(), params.v)) return status;
   return row.is_8bit() || packs_heads ? FA3_OK : encode(driver, "o", problem.o, row, o_box_rows, params.o);
 }
 
@@ -133,8 +133,8 @@ fa3_status fill_served(const Device& device, const ForwardProblem& problem, cons
   const View& table = problem.page_table;
   const bool has_pages = problem.page_size > 0 && problem.seqlen_k > 0;
   // The first key of a chunk may lie anywhere in its page.
-  const int64_t pages_and_chunks = has_pages ? std::gcd(problem.page_size, problem.chunk) : row.Bc;
-  const int box_rows = static_cast<int>(std::gcd(pages_and_chunks, int64_t{row.Bc}));
+  const int64_t pages_and_chunks = has_pages ? std::gcd(problem.page_size, problem.chunk) : row.stage_keys();
+  const int box_rows = static_cast<int>(std::gcd(pages_and_chunks, int64_t{row.stage_keys()}));
   fill_common(problem, plan.forward, device.context->card, workspace, params);
   // Blocks of many small boxes are on their way long enough by themselves; the wait costs more than it gains.
   if (box_rows < 8) params.blocks_in_flight = INT32_MAX;

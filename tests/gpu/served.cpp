@@ -124,7 +124,7 @@ PlannedForwardParams parameters(const Driver& driver, const Served& made, const 
   const View o = view_of(memory.o, made.batch, made.rows_q, made.heads, made.head_dim);
   must(row.packs_heads() ? encode_packed(driver, "q", q, row, made.heads_kv, p.q)
                          : encode(driver, "q", q, row, q_box_rows, p.q));
-  const int box_rows = made.paged ? std::gcd(row.Bc, int(made.rows_k)) : row.Bc;
+  const int box_rows = made.paged ? std::gcd(row.stage_keys(), int(made.rows_k)) : row.stage_keys();
   must(encode(driver, "k", k, row, box_rows, p.k));
   must(encode(driver, "v", v, row, box_rows, p.v));
   must(encode(driver, "o", o, row, o_box_rows, p.o));

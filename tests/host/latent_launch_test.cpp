@@ -40,13 +40,13 @@ TEST_CASE("a launch with V in K, and the same with a second query", "[launch][la
   const ForwardRow& row = one.row();
   const LatentForwardParams& f = one.forward.carried.latent;
   CHECK((row.has(Trait::qv) && one.call().heads == 1 && f.visible.packing.shift == 4 && f.heads_per_kv == 16));
-  CHECK((f.output.head_dim == 512 && f.box_rows == row.Bc && f.page_table == p.page_table.data));
+  CHECK((f.output.head_dim == 512 && f.box_rows == row.stage_keys() && f.page_table == p.page_table.data));
   CHECK(f.softmax_scale == float(1 / std::sqrt(576.0)));
   check_queries(f.q, behind(p.q.data, 1024), 64, 1152);
   check_queries(f.qv, p.q.data, 512, 1152);
-  check_keys(f.k, behind(p.k.data, 1024), 64, 1152, row.Bc);
-  check_keys(f.v, p.k.data, 512, 1152, row.Bc);
-  for (int i = 0; 1 << i < row.Bc; ++i) check_keys(f.v_rows[i], p.k.data, 512, 1152, 1u << i);
+  check_keys(f.k, behind(p.k.data, 1024), 64, 1152, row.stage_keys());
+  check_keys(f.v, p.k.data, 512, 1152, row.stage_keys());
+  for (int i = 0; 1 << i < row.stage_keys(); ++i) check_keys(f.v_rows[i], p.k.data, 512, 1152, 1u << i);
   check_workspace(one, workspace_memory, workspace_of(p));
 
   fa3_forward_params two = p;
@@ -58,8 +58,8 @@ TEST_CASE("a launch with V in K, and the same with a second query", "[launch][la
   CHECK((told.forward.kernel == one.forward.kernel && g.softmax_scale == float(1 / std::sqrt(568.0))));
   check_queries(g.q, two.q.data, 56, 112);
   check_queries(g.qv, two.qv.data, 512, 1024);
-  check_keys(g.k, two.k.data, 56, 1152, row.Bc);
-  check_keys(g.v, p.k.data, 512, 1152, row.Bc);
+  check_keys(g.k, two.k.data, 56, 1152, row.stage_keys());
+  check_keys(g.v, p.k.data, 512, 1152, row.stage_keys());
 }
 
 TEST_CASE("a launch with K and V apart above 256", "[launch][latent]") {
@@ -70,8 +70,8 @@ TEST_CASE("a launch with K and V apart above 256", "[launch][latent]") {
   const ForwardRow& row = made.row();
   CHECK((row.halves_columns() && !row.has(Trait::qv) && row.o_from_registers() && f.output.head_dim == 264));
   check_queries(f.q, p.q.data, 384, 768);
-  check_keys(f.k, p.k.data, 384, 768, row.Bc);
-  check_keys(f.v, p.v.data, 264, 528, row.Bc);
+  check_keys(f.k, p.k.data, 384, 768, row.stage_keys());
+  check_keys(f.v, p.v.data, 264, 528, row.stage_keys());
   check_workspace(made, workspace_memory, workspace_of(p));
 }
 

@@ -180,8 +180,8 @@ TEST_CASE("which calls have V in K", "[latent]") {
   CHECK_FALSE(v_in_k(256, 192, as_it_is));  // kernels for both as they are
   CHECK_FALSE(v_in_k(320, 256, [](P& p) { move(p.v, 16); }));
   CHECK_FALSE(v_in_k(320, 256, [](P& p) { p.v.stride[1] += 8; }));
-  CHECK_FALSE(v_in_k(320, 256, [](P& p) { p.kernel = "fa3_fwdservedwide_bf16_d512x512_window_64x32"; }));
-  CHECK(v_in_k(320, 256, [](P& p) { p.kernel = "fa3_fwdservedmla_bf16_d64x512_window_64x64"; }));
+  CHECK_FALSE(v_in_k(320, 256, [](P& p) { p.kernel = "fa3_fwdservedwide_bf16_d512x512_window_64x64"; }));
+  CHECK(v_in_k(320, 256, [](P& p) { p.kernel = "fa3_fwdservedmla_bf16_d64x512_window_64x128"; }));
   // A stride that is never used may be any.
   CHECK(v_in_k(320, 256, [](P& p) { p.v.stride[2] = 5; }));
   // Before there is memory, and where there is none.
@@ -240,8 +240,8 @@ TEST_CASE("kernels for a second query and without one are not taken for each oth
     CHECK(fa3_forward_kernel_info(&p, 132, 0, &info) == FA3_ERROR_INVALID_ARGUMENT);
     CHECK_THAT(fa3_last_error_message(), ContainsSubstring(why));
   };
-  refused(two_queries(), "fa3_fwdservedwide_bf16_d512x512_window_64x32", "which is for calls without qv");
-  refused(apart(), "fa3_fwdservedmla_bf16_d64x512_window_64x64", "which is for calls with qv");
+  refused(two_queries(), "fa3_fwdservedwide_bf16_d512x512_window_64x64", "which is for calls without qv");
+  refused(apart(), "fa3_fwdservedmla_bf16_d64x512_window_64x128", "which is for calls with qv");
   refused(one_tensor(), "fa3_fwdservedpacked_bf16_d256_window_64x32", "head_dim up to 256; q.dim[3] (head_dim) is 576");
   refused(two_queries(), "fa3_fwdpacked_bf16_d256_full_64x32", "which is for calls without lengths");
 }

@@ -182,7 +182,7 @@ TEST_CASE("a launch of e4m3, in full", "[launch]") {
       CHECK(map_of(f.k).data == p.k.data);
       CHECK(map_of(f.k).dim == U64{n_q, 500, 3, 2});
       CHECK(map_of(f.k).stride == U64{3 * n_q, n_q, 500 * 3 * n_q});
-      check_box(map_of(f.k), v, v.Bc);
+      check_box(map_of(f.k), v, v.stage_keys());
       CHECK(map_of(f.v).data == p.v.data);
       if (tiles) {
         // Lines of 16 columns of a tile; tiles; heads; batch.
@@ -193,7 +193,7 @@ TEST_CASE("a launch of e4m3, in full", "[launch]") {
       } else {
         CHECK(map_of(f.v).dim == U64{n, 500, 3, 2});
         CHECK(map_of(f.v).stride == U64{3 * n, n, 500 * 3 * n});
-        check_box(map_of(f.v), v, v.Bc);
+        check_box(map_of(f.v), v, v.stage_keys());
       }
     }
 }
@@ -415,8 +415,8 @@ TEST_CASE("a named kernel is launched with its own numbers", "[launch]") {
     REQUIRE(fake.maps.size() == (v.is_8bit() || packs_heads ? 3 : 4));
     if (packs_heads) CHECK(map_of(f.q).box == U32{64, 2, 32, 1, 1});
     else check_box(map_of(f.q), v, q_box_rows);
-    check_box(map_of(f.k), v, v.Bc);
-    if (!v.is_8bit() || v.transposes_v()) check_box(map_of(f.v), v, v.Bc);
+    check_box(map_of(f.k), v, v.stage_keys());
+    if (!v.is_8bit() || v.transposes_v()) check_box(map_of(f.v), v, v.stage_keys());
     else CHECK(map_of(f.v).box == U32{256, unsigned(v.dv / 16), unsigned(v.Bc / 16), 1, 1});
   }
   CHECK((fake.loads == loaded && loaded > 100));

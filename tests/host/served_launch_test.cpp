@@ -52,14 +52,14 @@ TEST_CASE("a launch of packed lengths, in full", "[launch][served]") {
     const Output& out = f.output;
     CHECK((out.o == p.o.data && out.head_dim == 72 && out.o_stride_row == 6 * 72 && out.o_stride_head == 72));
     CHECK((out.lse == p.lse.data && out.lse_stride_head == 500 && out.lse_stride_row == 1));
-    CHECK((f.page_table == nullptr && f.box_rows == row.Bc && f.sinks == nullptr));
+    CHECK((f.page_table == nullptr && f.box_rows == row.stage_keys() && f.sinks == nullptr));
     check_workspace(made, workspace_memory, workspace_of(p));
 
     const struct {
       const TensorMap& map;
       const fa3_tensor& tensor;
       int rows;
-    } maps[] = {{f.q, p.q, 64}, {f.k, p.k, row.Bc}, {f.v, p.v, row.Bc}, {f.o, p.o, 16}};
+    } maps[] = {{f.q, p.q, 64}, {f.k, p.k, row.stage_keys()}, {f.v, p.v, row.stage_keys()}, {f.o, p.o, 16}};
     const auto check = [&](const TensorMap& map, const fa3_tensor& t, int rows) {
       const EncodedMap& m = map_of(map);
       const auto heads = uint64_t(t.dim[1]), length = uint64_t(t.dim[0]);
@@ -72,7 +72,7 @@ TEST_CASE("a launch of packed lengths, in full", "[launch][served]") {
     for (const auto& m : maps) check(m.map, m.tensor, m.rows);
     // Boxes of fewer rows, as many as the last ones of a block of V and of 16 rows of O may want.
     int boxes = 0;
-    for (int rows = 1; rows < row.Bc; rows *= 2) check(f.v_rows[boxes++], p.v, rows);
+    for (int rows = 1; rows < row.stage_keys(); rows *= 2) check(f.v_rows[boxes++], p.v, rows);
     CHECK(boxes <= PlannedForwardParams::v_boxes);
     for (int i = 0; i < PlannedForwardParams::o_boxes; ++i) check(f.o_rows[i], p.o, 1 << i);
     CHECK(fake_cuda().maps.size() == size_t(8 + boxes));
@@ -103,7 +103,7 @@ TEST_CASE("a launch of packed lengths in FP8 has scales by sequence", "[launch][
     CHECK((f.output.o == p.o.data && int(f.output.dtype) == (o_dtype == FA3_DTYPE_E4M3 ? int(Dtype::e4m3)
                                                              : o_dtype == FA3_DTYPE_FP16 ? int(Dtype::fp16)
                                                                                          : int(Dtype::bf16))));
-    CHECK((map_of(f.v).type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && map_of(f.v).box == box_of(row, row.Bc)));
+    CHECK((map_of(f.v).type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && map_of(f.v).box == box_of(row, row.stage_keys())));
     check_workspace(made, workspace_memory, workspace_of(p));
   }
 }
@@ -125,8 +125,9 @@ TEST_CASE("a launch on pages, in full", "[launch][served]") {
     CHECK(rows_with_chunks == std::gcd(f.box_rows, 36));
     CHECK((f.page_table == far_away(25) && f.page_size == page_size));
     CHECK(f.table_stride == 1000);
-    CHECK((row.Bc % f.box_rows == 0 && page_size % f.box_rows == 0));
-    for (int64_t rows = f.box_rows + 1; rows <= row.Bc; ++rows) CHECK((row.Bc % rows != 0 || page_size % rows != 0));
+    CHECK((row.stage_keys() % f.box_rows == 0 && page_size % f.box_rows == 0));
+    const int keys = row.stage_keys();
+    for (int64_t rows = f.box_rows + 1; rows <= keys; ++rows) CHECK((keys % rows != 0 || page_size % rows != 0));
     CHECK((f.sinks == far_away(26) && f.sinks_stride == 3));
     for (const auto& [map, tensor] : {std::pair{&f.k, &p.k}, {&f.v, &p.v}}) {
       CHECK(map_of(*map).data == tensor->data);
@@ -210,9 +211,9 @@ TEST_CASE("without pages a box is a block, whatever a chunk's size is", "[launch
     fa3_forward_params p = packed_call();
     chunk(p, size, 0);
     const Pair made = run(p);
-    CHECK(made.params().box_rows == made.row().Bc);
+    CHECK(made.params().box_rows == made.row().stage_keys());
     for (const TensorMap* map : {&made.params().k, &made.params().v})
-      CHECK(map_of(*map).box == box_of(made.row(), made.row().Bc));
+      CHECK(map_of(*map).box == box_of(made.row(), made.row().stage_keys()));
   }
 }
 
@@ -335,7 +336,7 @@ TEST_CASE("a launch of wide queries over e4m3, where it differs", "[launch][serv
     for (const TensorMap* map : {&f.k, &f.v, &f.v_rows[0], &f.v_rows[5]})
       CHECK((map_of(*map).type == CU_TENSOR_MAP_DATA_TYPE_UINT8 && map_of(*map).box[0] == 128 &&
              map_of(*map).dim[0] == 80));
-    CHECK((map_of(f.v).box[1] == unsigned(row.Bc) && map_of(f.v_rows[5]).box[1] == 32));
+    CHECK((map_of(f.v).box[1] == unsigned(row.stage_keys()) && map_of(f.v_rows[5]).box[1] == 32));
     CHECK((map_of(f.q).type != CU_TENSOR_MAP_DATA_TYPE_UINT8 && map_of(f.q).box[0] == 64));
     check_workspace(made, workspace_memory, workspace_of(p));
   }
@@ -367,7 +368,7 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
     const int32_t rows = 500 * of_query, whole = (300 * of_query + row.Br - 1) / row.Br;
     CHECK(made.call().most_tiles == std::min(3 * whole, (rows - 3) / row.Br + 3));
     // Slabs of 128 bytes, of which K's that is widened has more columns than the row's.
-    const auto box = row.widens() ? U32{128, unsigned(row.Bc), 1, 1} : U32(box_of(row, row.Bc));
+    const auto box = row.widens() ? U32{128, unsigned(row.stage_keys()), 1, 1} : U32(box_of(row, row.stage_keys()));
     CHECK(U32(map_of(made.params().k).box) == box);
     check_workspace(made, workspace_memory, workspace_of(p));
     const fa3_kernel_info first = info_of(p, 0), second = info_of(p, 1);
@@ -405,7 +406,7 @@ TEST_CASE("served calls with nothing to compute launch nothing, those without ke
     const Pair made = run(given);
     const PlannedForwardParams& f = made.params();
     CHECK(made.call().lengths.max_k == 0);
-    CHECK((f.page_table == nullptr && f.box_rows == made.row().Bc));
+    CHECK((f.page_table == nullptr && f.box_rows == made.row().stage_keys()));
     for (const TensorMap* map : {&f.k, &f.v, &f.v_rows[0]}) {
       CHECK(map_of(*map).data == given.q.data);
       CHECK((map_of(*map).dim[1] == 1 && map_of(*map).dim[2] == 1 && map_of(*map).dim[3] == 1));
@@ -426,7 +427,7 @@ TEST_CASE("served calls with nothing to compute launch nothing, those without ke
   p = paged_call(16, 100);
   p.page_table.dim[1] = 0, p.max_seqlen_k = 0;
   const Pair made = run(p);
-  CHECK((made.params().page_table == nullptr && made.params().box_rows == made.row().Bc));
+  CHECK((made.params().page_table == nullptr && made.params().box_rows == made.row().stage_keys()));
   CHECK(map_of(made.params().k).data == p.k.data);
 }
 

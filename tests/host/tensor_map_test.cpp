@@ -39,7 +39,7 @@ TEST_CASE("the swizzle is as wide as a box, whichever slabs a row has", "[tensor
       return bytes == uint32_t(row.slab_bytes()) &&
              asked.swizzle == (bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
     };
-    REQUIRE(encode(driver, "k", view, row, row.Bc, map) == FA3_OK);
+    REQUIRE(encode(driver, "k", view, row, row.stage_keys(), map) == FA3_OK);
     CHECK(right());
     REQUIRE(encode_packed(driver, "q", view, row, 2, map) == FA3_OK);
     CHECK(right());

@@ -162,7 +162,8 @@ TEST_CASE("the table determines every row's GEMMs") {
     const int depth = 32 / v.element_bytes();
     // Sums on two levels have registers for 128 columns, or for a quarter of 256.
     const int parts = v.has(fa3::Trait::two_level) && v.d == 256 ? 4 : 1, pv = parts * v.Bc / depth;
-    const std::string n = std::to_string(v.Bc), d = std::to_string(v.o_columns() / parts), k = std::to_string(depth);
+    const std::string n = std::to_string(v.stage_keys()), d = std::to_string(v.o_columns() / parts);
+    const std::string k = std::to_string(depth);
     const std::string shape = " x 64x" + n + "x" + k;
     const int columns = v.d + (v.has(fa3::Trait::qv) ? v.dv : 0);
     const int steps = columns / depth, from_registers = v.has(fa3::Trait::q_in_registers) ? steps / 2 : 0;
@@ -171,9 +172,9 @@ TEST_CASE("the table determines every row's GEMMs") {
               std::to_string(steps - from_registers) + shape + " SS, PV " + std::to_string(pv) + " x 64x" + d + "x" +
               k + " RS");
     CHECK(figure("hot", "wgmmas") == std::to_string(steps + pv));
-    CHECK(figure("hot", "arrives") == std::to_string((v.split_stage() || v.halves_columns() ? 2 : 1) + parts - 1));
-    CHECK(figure("hot", "conversions") == std::to_string(v.Bc / 4));
-    CHECK(figure("hot", "exps") == std::to_string(v.Bc / 2));
+    CHECK(figure("hot", "arrives") == std::to_string((v.split_stage() ? 2 : v.halves_columns() ? 3 : 1) + parts - 1));
+    CHECK(figure("hot", "conversions") == std::to_string(v.stage_keys() / 4));
+    CHECK(figure("hot", "exps") == std::to_string(v.stage_keys() / 2));
     CHECK(figure("kernel", "threads") == std::to_string(v.threads()));
     // A single consumer and its producer keep the registers that they begin with.
     if (v.consumers() == 1) CHECK(figure("kernel", "setmaxnreg") == "");

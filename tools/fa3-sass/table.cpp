@@ -103,7 +103,7 @@ int tma_loads(const fa3::ForwardRow& row) {
   const int k = row.widens() ? row.landed_slabs() : row.slabs();
   const int v = 2 * (row.takes_v_tiles() ? 1 : row.widens() ? row.landed_slabs() : row.v_slabs());
   const int lanes = row.lands_v() ? 32 : 64;
-  const int boxes = row.has(fa3::Trait::own_lengths) ? (row.Bc + lanes - 1) / lanes : 0;
+  const int boxes = row.has(fa3::Trait::own_lengths) ? (row.stage_keys() + lanes - 1) / lanes : 0;
   // With halves of O's columns no V comes behind the loop; a second tensor of Q comes in a loop.
   if (row.halves_columns()) return boxes * (k + v) + row.slabs() + row.has(fa3::Trait::qv);
   return (boxes ? boxes * (k + 2 * v) : k + v) + row.slabs() + row.is_8bit();
@@ -229,21 +229,21 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
     // O by alpha, the sums of two rows, and what rounding has added to them, of which there is none before the main
     // loop; there also P by alpha, and the sums of two rows in it.
     if (figure == "most_multiplies" && !row.is_8bit() && !row.transforms_scores())
-      return value(row.o_columns() / 2 + 2 + (scope == "hot" ? row.Bc / 2 + 3 : row.bounded_left()));
+      return value(row.o_columns() / 2 + 2 + (scope == "hot" ? row.stage_keys() / 2 + 3 : row.bounded_left()));
     if (figure == "mbarrier_waits") return value(waits);
-    // With halves of O's columns PV is waited for before the next QK is issued, each behind a fence.
-    if (figure == "arrives") return value(fences + pv_parts - 1 + row.halves_columns());
+    // With halves of O's columns PV of both warpgroups' keys, and the next QK, are issued each behind a fence.
+    if (figure == "arrives") return value(fences + pv_parts - 1 + 2 * row.halves_columns());
     // K is given back while PV is in flight, V behind it; or both behind it.
     if (figure == "releases") return text(waits == 2 ? "1 0" : "0");
     if (figure == "parities") return text(waits == 2 ? "0 0" : "0");
   }
-  const int depth = 32 / row.element_bytes();       // k of one WGMMA
-  const int scores = 64 * row.Bc / 128;             // of a block, per thread
+  const int depth = 32 / row.element_bytes();  // k of one WGMMA
+  const int keys = row.stage_keys(), scores = 64 * keys / 128;  // of a warpgroup's block; per thread
   const int columns = row.d + (row.has(fa3::Trait::qv) ? row.dv : 0);  // of a score's product
   const int steps = columns / depth, from_registers = row.has(fa3::Trait::q_in_registers) ? steps / 2 : 0;
   if (figure == "gemms")
-    return text((from_registers ? wgmmas("QK", from_registers, row.Bc, depth, "RS") + ", " : "") +
-                wgmmas("QK", steps - from_registers, row.Bc, depth, "SS") + ", " +
+    return text((from_registers ? wgmmas("QK", from_registers, keys, depth, "RS") + ", " : "") +
+                wgmmas("QK", steps - from_registers, keys, depth, "SS") + ", " +
                 wgmmas("PV", pv_parts * row.Bc / depth, pv_columns, depth, "RS"));
   if (figure == "wgmmas") return value(steps + pv_parts * row.Bc / depth);
   // Each score is scaled and added to its row's sum; scores that are changed before that take more.

@@ -242,8 +242,8 @@ CUresult run_served(const Launched& launch) {
     return std::memcmp(&map, &as, sizeof map) == 0;
   };
   const Output& out = p.output;
-  bool same = p.box_rows >= 1 && row.Bc % p.box_rows == 0 && map_of(p.k).box[1] == uint32_t(p.box_rows);
-  same = same && is_with_rows(p.v, map_of(p.v), p.box_rows) && (p.page_table || p.box_rows == row.Bc);
+  bool same = p.box_rows >= 1 && row.stage_keys() % p.box_rows == 0 && map_of(p.k).box[1] == uint32_t(p.box_rows);
+  same = same && is_with_rows(p.v, map_of(p.v), p.box_rows) && (p.page_table || p.box_rows == row.stage_keys());
   same = same && (!p.page_table || (p.page_size == t.k.dim[1] && p.page_size % p.box_rows == 0));
   for (int i = 0; 1 << i < p.box_rows; ++i) same = same && is_with_rows(p.v_rows[i], map_of(p.v), 1 << i);
   if (!row.o_from_registers()) {
