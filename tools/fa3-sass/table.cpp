@@ -102,7 +102,9 @@ int tma_loads(const fa3::ForwardRow& row) {
   const int v = 2 * (row.takes_v_tiles() ? 1 : row.widens() ? row.landed_slabs() : row.v_slabs());
   const int lanes = row.lands_v() ? 32 : 64;
   const int boxes = row.has(fa3::Trait::own_lengths) ? (row.Bc + lanes - 1) / lanes : 0;
-  return (boxes ? boxes * (k + 2 * v) : k + v) + row.slabs() + row.is_8bit();
+  // With packed heads the warp that hands pieces over sends for Q, at three places, where K and V are widened.
+  const int q = row.slabs() + (row.is_8bit() || row.widens()), copies = row.widens() && row.packs_heads() ? 3 : 1;
+  return (boxes ? boxes * (k + 2 * v) : k + v) + copies * q;
 }
 // And the stores of O, by slabs. With own lengths the last rows of a sequence leave in boxes of few rows.
 int tma_stores(const fa3::ForwardRow& row) {
