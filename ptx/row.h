@@ -184,7 +184,7 @@ struct ForwardRow : TiledRow {
            q_buffers <= (is_8bit() ? 2 : 3) * warpgroups() && (is_8bit() ? valid_8bit() : valid_16bit()) &&
            (!packs_heads() || (!is_8bit() && o_from_registers() && has(Trait::early_claim))) &&
            (!has(Trait::shares_keys) ||
-            (packs_heads() && warpgroups() == 1 && !split_stage() && (!bounded_left() || widens()))) &&
+            (packs_heads() && warpgroups() == 1 && !split_stage() && !bounded_left())) &&
            // The paper's own algorithms take neither a bound on the left nor own lengths.
            (has(Trait::splits) || !has(Trait::own_lengths)) && (!bounded_left() || has(Trait::own_lengths)) &&
            (!has(Trait::own_lengths) || slab_bytes() == 128) &&
