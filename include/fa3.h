@@ -508,6 +508,8 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  * | dk, dv     | as k and v                            | as q         | as dq                                         |
  * | dlse       | as lse                                | fp32         | >= 0                                          |
  *
+ * (With q, k and v of e4m3, see "FP8" below.)
+ *
  * - q, k, v, mask and softmax_scale are those of the forward call, and o and lse what it wrote: gradients mean nothing
  *   for others. dlse is optional: of rank 0 (zeroed) it is absent, and 0.
  * - dk and dv are sums over the query heads that read the head of K and V.
@@ -601,6 +603,34 @@ typedef struct fa3_backward_params {
  *   rows of no sequence, before cu[0] and from cu[batch] on, are left as they are, and so are those of a sequence that
  *   is longer than its maximum, behind that. */
 
+/* FP8: q, k and v of e4m3, as the forward call had them, with its q_scale, k_scale, v_scale, v_mean and lse_offset:
+ * dims and strides as there, required and refused as there. v may be tiles. o, dout, dq, dk and dv are all bf16, or all
+ * fp16, with the strides that they have with 16 bits. head_dim and head_dim_v are multiples of 16.
+ *
+ * - Gradients are those of the numbers that the forward pass computed with: an element of q, k and v is the element in
+ *   memory times its scale, one of v plus v_mean, and
+ *
+ *     P_ij = exp(softmax_scale * q_i . k_j - (LSE_i - lse_offset_i))
+ *
+ *   with D, dv, dS, dq and dk as above. So they may be taken for gradients of what fa3_quantize made e4m3 of
+ *   ("straight through": rounding counts as the identity).
+ * - v_mean and lse_offset are constants to them. If V was stored without its mean, dv is the gradient of V all the
+ *   same. If K was stored without a vector, dk is the gradient of K, and dq lacks what LSE has of that vector:
+ *   softmax_scale * dlse_i * vector, nothing without dlse.
+ * - dq and dk of q and k with FA3_QUANTIZE_INCOHERENT are those of the transformed rows. The transform is orthogonal,
+ *   so its transpose makes those of the rows of them: the same Hadamard matrix first, then the signs.
+ * - dv has the rows of k, also where v comes as tiles.
+ * - A pass makes copies of 16 bits of q, k and v, and the rest is done as with 16 bits. An element times its scale is
+ *   rounded to dout's dtype, which costs as much as all else that is rounded: relative errors of dq, dk and dv in bf16
+ *   (N(0,1), d 128) are 4.8e-3, 4.5e-3 and 3.5e-3 instead of 2.4e-3, 2.3e-3 and 2.3e-3. A scale of up to 4 significant
+ *   bits, a power of two for example, costs nothing, as products are exact then. Products beyond 65504 do not fit fp16.
+ * - Not together (FA3_ERROR_UNSUPPORTED): e4m3 with softcap or alibi_slopes; scales of blocks, or v as tiles, with what
+ *   makes a call served (FA3_FLAG_CENTERED_K, too); dsinks with v_mean or lse_offset (but fa3_reference_backward has
+ *   that). Where scales of sequences, or v_mean, come with packed rows, and prefix sums decrease, no result means
+ *   anything.
+ * - Rows of all heads of q, and of k, are at most INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED (not of
+ *   fa3_reference_backward). */
+
 /* Would fa3_backward accept these parameters, and if not, why? As fa3_forward_check. */
 FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
 
@@ -615,7 +645,10 @@ FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
  * much as above for all rows of q together and up to 128 more for each sequence, in one run; besides 64 bytes for
  * each block of keys that all sequences together may have, some 100 for each sequence (with FA3_MASK_CHUNK for each
  * chunk of one), where dsinks is wanted 4 for each 64 queries of each head, and with FA3_FLAG_CENTERED_K 4 * head_dim
- * (the kernel's) for each head of k of each sequence. */
+ * (the kernel's) for each head of k of each sequence.
+ *
+ * Of e4m3 it is as much as with 16 bits, and beside it 2 bytes for each element of q, k and v, all batch entries
+ * together, and with v_mean, and with lse_offset, 4 for each query of each head; each of these rounded up to 256. */
 FA3_API fa3_status fa3_backward_workspace_size(const fa3_backward_params* params, size_t* bytes);
 
 /* Enqueues the backward pass on `stream` and returns. Context, workspace, lifetimes and capture: as for fa3_forward. */
@@ -627,8 +660,8 @@ FA3_API fa3_status fa3_backward(const fa3_backward_params* params, void* workspa
  * lengths, windows, chunks or sinks 16 bytes for each sequence besides. Gradients have the same bits whatever the
  * number of threads and the machine. Two cores take about half a second for 1024 tokens with 8 heads of 128.
  * More is allowed here than above: q, k and v of FA3_DTYPE_FP32 (with any head dimensions from 1 to 256), o, dout, dq,
- * dk and dv each of any of the three dtypes, any stride of head_dim, negative strides, any alignment of the elements'
- * size. */
+ * dk and dv each of any of the three dtypes (beside e4m3, too), any stride of head_dim, negative strides, any alignment
+ * of the elements' size. */
 FA3_API fa3_status fa3_reference_backward(const fa3_backward_params* params, int threads);
 
 /* ---- quantization ------------------------------------------------------------------------------------------ */
@@ -855,7 +888,8 @@ typedef enum fa3_kernel_kind {
   FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of one of those; it has a name, but no call can ask
                        * for it: here the one that answers problems without keys, whatever kernel is named, the one
                        * that makes v into tiles, which comes only where the library chooses, the one that plans
-                       * lengths, and those of fa3_quantize, fa3_append and fa3_combine */
+                       * lengths, the one that makes 16 bits of e4m3 for fa3_backward, and those of fa3_quantize,
+                       * fa3_append and fa3_combine */
 } fa3_kernel_kind;
 
 typedef struct fa3_kernel_info {

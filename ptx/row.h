@@ -93,8 +93,8 @@ struct ForwardRow : TiledRow {
   constexpr bool transforms_scores() const { return has(Trait::softcap) || has(Trait::alibi); }
   constexpr bool has_scales() const { return kv_scales != KvScales::none; }
   constexpr bool block_scales() const { return kv_scales == KvScales::blocks; }
-  // Is O too wide for one warpgroup? Then two have the same rows, each with half of O's columns and of a block's keys.
-  // A stage of the ring holds K and V of the same half of a block (kernels/mla.cu).
+  // Is O too wide for one warpgroup? Then two have the same rows, each with half of O's columns and a block's keys. A
+  // stage of the ring holds K and V of the same half of a block (kernels/mla.cu).
   constexpr bool halves_columns() const { return dv > 256; }
   constexpr int o_columns() const { return halves_columns() ? dv / 2 : dv; }  // of a warpgroup
 
@@ -184,7 +184,7 @@ struct ForwardRow : TiledRow {
            q_buffers <= (is_8bit() ? 2 : 3) * warpgroups() && (is_8bit() ? valid_8bit() : valid_16bit()) &&
            (!packs_heads() || (!is_8bit() && o_from_registers() && has(Trait::early_claim))) &&
            (!has(Trait::shares_keys) ||
-            (packs_heads() && warpgroups() == 1 && !split_stage() && (!bounded_left() || widens()))) &&
+            (packs_heads() && warpgroups() == 1 && !split_stage() && !bounded_left())) &&
            // The paper's own algorithms take neither a bound on the left nor own lengths.
            (has(Trait::splits) || !has(Trait::own_lengths)) && (!bounded_left() || has(Trait::own_lengths)) &&
            (!has(Trait::own_lengths) || slab_bytes() == 128) &&

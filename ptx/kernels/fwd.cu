@@ -41,7 +41,7 @@
 namespace fa3 {
 using namespace ptx;
 
-static_assert(has(Trait::splits) && has(Trait::speculative) && !(shares_keys && bounded_left && !widens));
+static_assert(has(Trait::splits) && has(Trait::speculative) && !(shares_keys && bounded_left));
 static_assert(config.q_buffers > warpgroups, "the next piece's Q is awaited before O has left its buffer");
 
 // What masks alone ask for is read from the RowBlock each time, for want of registers.
@@ -77,8 +77,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   // Q comes as it lies in memory; where it is not multiplied so, it is converted, in place.
   auto prepare_q = [&] {
     if constexpr (widens && is_bf16)
-      if (rows().blocks > 0)
-        score.receive_factor(narrow_q(smem.q[q_buffer], rows().row, seen().rows(), number, warp));
+      if (blocks > 0) score.receive_factor(narrow_q(smem.q[q_buffer], rows().row, seen().rows(), warpgroup, warp));
   };
   auto receive_q = [&] {
     wait(smem.full_q[QRing::full_index(q_use)], QRing::full_parity(q_use));

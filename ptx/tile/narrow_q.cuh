@@ -9,9 +9,9 @@
 
 namespace fa3 {
 
-// In place, by all warps of the consumer that has the 64 rows, or of both that share them. The first row is `first`,
-// and the sequence has `rows`; others become zeros. Returns the inverse.
-FA3_DEVICE float narrow_q(Element* q, int first, int rows, int consumer, int warp) {
+// In place, by all warps of the warpgroup that has the 64 rows. The first is `first`, and the sequence has `rows`;
+// others become zeros. Returns the inverse.
+FA3_DEVICE float narrow_q(Element* q, int first, int rows, int warpgroup, int warp) {
   using namespace ptx;
   constexpr int pieces = 4 * slabs;  // 512 bytes each, 4 rows of a slab
   constexpr uint32_t infinity = 0x7f800000;
@@ -41,18 +41,14 @@ FA3_DEVICE float narrow_q(Element* q, int first, int rows, int consumer, int war
   const auto narrowed = [&](uint32_t pair) {
     return cvt_rn_f16x2_f32(__uint_as_float(pair & 0xffff0000) * factor, __uint_as_float(pair << 16) * factor);
   };
-  // Of two consumers each has looked for the largest, and then makes half of the pieces.
-  constexpr int sharers = shares_keys ? 2 : 1, share_barrier = barrier_warpgroup + 2;
-  if (shares_keys) bar_sync(share_barrier, 256);
 #pragma unroll 4
-  for (int n = shares_keys ? consumer : 0; n < pieces; n += sharers) {
+  for (int n = 0; n < pieces; n++) {
     const uint4 x = ld_shared_v4_u32(address(n));
     const auto y = [&](uint32_t pair) { return exists(n) ? narrowed(pair) : 0; };
     st_shared_v4_u32(address(n), y(x.x), y(x.y), y(x.z), y(x.w));
   }
   fence_proxy_async_shared();
-  if (shares_keys) bar_sync(share_barrier, 256);
-  else bar_sync(barrier_warpgroup + consumer, 128);
+  bar_sync(barrier_warpgroup + warpgroup, 128);
   return inverse;
 }
 

@@ -158,4 +158,20 @@ FA3_DEVICE void correct_rows(const WidenParams& p, const HeadBlock& at) {
   }
 }
 
+// What the thread block has: of q, of k, of v, or of LSE.
+template <bool bf16>
+FA3_DEVICE void widen(const WidenParams& p) {
+  int block = blockIdx.x;
+#pragma unroll 1
+  for (int which = 0; which < 3; which++) {
+    const WidenedTensor& t = p.tensors[which];
+    if (block < t.blocks.count) {
+      const HeadBlock place(t.blocks, block);
+      return t.tiles ? widen_tiles<bf16>(p, t, place) : widen_rows<bf16>(p, t, place);
+    }
+    block -= t.blocks.count;
+  }
+  correct_rows<bf16>(p, HeadBlock(p.blocks, block));
+}
+
 }  // namespace fa3

@@ -31,6 +31,11 @@ constexpr int32_t distance = 132, distance_ahead = 256;
 // A warp takes as long to prepare one tile as its thread block takes to visit 13. A key block prepares one share, and
 // visits as many shares as its head has blocks, under a causal mask half as many. So it is only worth it where a head
 // has at least so many blocks: 16 visits for each tile that is prepared.
+//
+// Under a causal mask with several readers it is not worth it, either: there dQ is added faster by two threads, and one
+// of them would be of the warp that prepares rows. (Measured, H200, d 128, 32 heads over 8, speed with two threads over
+// that with rows prepared: 4 x 4096 1.03, 2 x 8192 1.025, 1 x 16384 1.025, 1 x 32768 1.05 to 1.07, 16 over 2, 1 x 65536
+// 1.01; without a mask 0.99 to 1.00, with one reader 0.99 to 1.00.)
 constexpr int32_t blocks_ahead = 16, causal_blocks_ahead = 32;
 
 int32_t heads_taken_together(int32_t blocks) { return std::max(1, section_blocks / blocks); }
@@ -188,7 +193,8 @@ KeyOrder key_order_of(const BackwardProblem& problem, const BackwardRow& row, co
   order.share = Divisor::of(std::max(1, narrow(divide_up(order.head_tiles, order.blocks))));
   order.ahead = order.sections;
   if (!row.takes_several_blocks()) return order;
-  if (row.has(Trait::prepares_ahead) && !order.is_fixed() &&
+  const bool suits_two_adders = seen.later_rows_see_more() && parts.readers(problem.heads_per_kv()) > 1;
+  if (row.has(Trait::prepares_ahead) && !order.is_fixed() && !suits_two_adders &&
       order.blocks >= (seen.later_rows_see_more() ? causal_blocks_ahead : blocks_ahead))
     order.ahead = std::min(order.sections, 1 + narrow(divide_up(distance_ahead, int32_t{order.section})));
   // Two threads add dQ in turns, as to add a tile's may take longer than its products; but one, if the warp of the

@@ -51,12 +51,10 @@ RowCosts packed(RowCosts costs) {
   for (Costs* c : {&costs.together, &costs.behind}) c->write = 1600, c->read = 750;
   return costs;
 }
-// A single consumer waits for its own products and exponentials: for so many clocks, measured at d 128. Two that have
-// halves of O's columns wait for each other, about as long as if scores were computed twice: measured with 576 columns,
-// 128 keys 4040 ns.
+// A single consumer waits for its own products and exponentials: for so many clocks, measured at d 128. So do two that
+// have halves of O's columns.
 RowCosts of_one_consumer(const ForwardRow& row) {
-  const int32_t of_scores = row.d + (row.has(Trait::qv) ? row.dv : 0);
-  const int32_t columns = (row.halves_columns() ? 2 : 1) * of_scores + row.dv;
+  const int32_t columns = row.d + row.dv + (row.has(Trait::qv) ? row.dv : 0);
   const int32_t clocks = row.Bc * columns / 32 + 8 * row.Bc + 80, block = clocks * 10 / 18;
   return {{block, 900 + block, 1600, 750}, {block, 900 + block, 1600, 750}, 650};
 }
@@ -92,11 +90,11 @@ RowCosts costs_of_tile(const ForwardRow& row) {
   return {{block, 2 * block, 3 * block, block}, {block, 3 * block, 3 * block, block}, 3 * block};
 }
 
-// K and V that are widened take at least as long as the warps that do it: measured on an H200 at d 128, two of them
-// beside three consumers 1500 ns for a block of 64 keys, and beside one of them 700.
+// K and V that are widened take at least as long as the warps that do it: measured on an H200 at d 128, four of them
+// 800 ns for a block of 64 keys and 1430 for one of 128, and two beside three consumers 1500 for 64.
 RowCosts widened(RowCosts costs, const ForwardRow& row) {
-  const int32_t elements = row.Bc * (row.d + row.dv), each = row.consumers() > 2 ? 11 : 23;  // in 2 ns
-  const int32_t least = 2 * elements / (row.menders() * each);
+  const int32_t elements = row.Bc * (row.d + row.dv);
+  const int32_t least = row.menders() == 4 ? 170 + elements / 26 : elements * 3 / 32;
   for (Costs* c : {&costs.together, &costs.behind}) c->block = std::max(c->block, least);
   return costs;
 }

@@ -12,6 +12,8 @@ fa3_forward_params forward_of(const fa3_backward_params& p) {
   f.sinks = p.sinks, f.cu_seqlens_q = p.cu_seqlens_q, f.cu_seqlens_k = p.cu_seqlens_k;
   f.seqused_q = p.seqused_q, f.seqused_k = p.seqused_k;
   f.softcap = p.softcap, f.reserved = p.reserved, f.alibi_slopes = p.alibi_slopes;
+  f.q_scale = p.q_scale, f.k_scale = p.k_scale, f.v_scale = p.v_scale;
+  f.v_mean = p.v_mean, f.lse_offset = p.lse_offset;
   f.flags = p.flags & FA3_FLAG_CENTERED_K;
   return f;
 }
@@ -68,7 +70,15 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
   const Named inputs[] = {{"q", &p.q}, {"k", &p.k}, {"v", &p.v}, {"o", &p.o}, {"dout", &p.dout}};
   const Named outputs[] = {{"dq", &p.dq}, {"dk", &p.dk}, {"dv", &p.dv}};
   const auto is_of_k = [&](const fa3_tensor* t) { return t == &p.k || t == &p.v || t == &p.dk || t == &p.dv; };
-  j.wrong_if(!is_one_of(p.q.dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16}) && !(host && fp32), "q");
+  const bool e4m3 = p.q.dtype == FA3_DTYPE_E4M3;
+  j.wrong_if(!is_one_of(p.q.dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3}) && !(host && fp32), "q");
+  j.wrong_if((p.q_scale.rank != 0) != e4m3, "q_scale");
+  j.wrong_if((p.k_scale.rank != 0) != e4m3, "k_scale");
+  j.wrong_if((p.v_scale.rank != 0) != e4m3, "v_scale");
+  j.wrong_if(p.v_mean.rank != 0 && !e4m3, "v_mean");
+  j.wrong_if(p.lse_offset.rank != 0 && !e4m3, "lse_offset");
+  // What is made by chance has no scales, so that no more is to be said of e4m3.
+  if (e4m3) return j.verdict;
   const auto check_kind = [&](const Named& t, bool as_q) {
     if (as_q) j.wrong_if(t.tensor->dtype != p.q.dtype, t.name);
     else j.wrong_if(!is_one_of(t.tensor->dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32}), t.name);

@@ -271,7 +271,8 @@ TEST_CASE("each query tile is prepared once, by the first pass or by a thread bl
     bool full, causal;  // are some rows left to thread blocks?
   } cases[] = {
       {{.batch = 3, .seqlen_q = 70, .seqlen_k = 2048, .heads = 100, .heads_kv = 100, .head_dim = 64}, true, false},
-      {{.batch = 1, .seqlen_q = 900, .seqlen_k = 4096, .heads = 70, .heads_kv = 35, .head_dim = 128}, true, true},
+      {{.batch = 1, .seqlen_q = 900, .seqlen_k = 4096, .heads = 35, .heads_kv = 35, .head_dim = 128}, true, true},
+      {{.batch = 1, .seqlen_q = 900, .seqlen_k = 4096, .heads = 70, .heads_kv = 35, .head_dim = 128}, true, false},
       {{.batch = 2, .seqlen_q = 64, .seqlen_k = 2000, .heads = 40, .heads_kv = 20, .head_dim = 128}, true, false},
       {{.batch = 1, .seqlen_q = 5000, .seqlen_k = 5000, .heads = 4, .heads_kv = 4, .head_dim = 64}, false, false},
       {{.batch = 4, .seqlen_q = 300, .seqlen_k = 1900, .heads = 100, .heads_kv = 100, .head_dim = 64}, false, false},

@@ -275,6 +275,9 @@ TEST_CASE("two threads add dQ where no warp prepares rows", "[launch][backward]"
   CHECK((adders(model(4, 4096, 16, 16), causal, 0) == 1 && adders(model(4, 4096, 32, 32, 64), causal, 0) == 2));
   CHECK(adders(model(1, 4096, 28, 4), causal, 0) == 2);  // two sections: those that prepare would come too late
   CHECK((adders(model(8, 2048, 16, 16), full, FA3_FLAG_DETERMINISTIC) == 2));
+  // Several readers under a causal mask; but not parts of one reader each.
+  CHECK((adders(model(4, 4096, 32, 8), causal, 0) == 2 && adders(model(4, 4096, 32, 8), full, 0) == 1));
+  CHECK(adders(model(1, 32768, 32, 8), causal, 0) == 2);
 }
 
 }  // namespace fa3::test

@@ -298,6 +298,45 @@ assert torch.equal(f(x), fa3.attention(x * 2, x, x, causal=True))
 # ---- refusals ----
 
 
+def dequantized(x, rows):
+    """What x, made by fa3.quantize of so many rows, stands for, in float64."""
+    scale = x.scale.double().expand(x.y.shape[0], x.y.shape[2], x.scale.shape[2])
+    scale = scale if scale.shape[2] == 1 else scale.repeat_interleave(64, 2)[..., :rows]
+    number = x.y.double() * scale.transpose(1, 2)[..., None]
+    return number if x.mean is None else number + x.mean.double()[:, None]
+
+
+def relative(x, exact):
+    return ((x.double() - exact).norm() / exact.norm()).item()
+
+
+def fp8_gradients(device):
+    """Of attention_fp8: those at what quantize makes of q, k and v; and these are not far from those at q, k and v."""
+    for dtype in (torch.bfloat16, torch.float16):
+        for scales, seed, causal in (("head", 3, True), ("block", None, False)):
+            *tensors, dout, dlse = inputs((2, 70, 130, 4, 2, 48, 64), device, dtype)
+            tensors[1] += 2  # means of K and V are taken off
+            tensors[2] -= 1
+            q, k, v = leaves(*tensors)
+            o, lse = fa3.attention_fp8(q, k, v, causal=causal, scales=scales, seed=seed, return_lse=True)
+            found = torch.autograd.grad((o, lse), (q, k, v), (dout, dlse))
+            assert all(x.dtype == dtype and x.shape == y.shape for x, y in zip(found, tensors))
+            mixed = {"incoherent": seed is not None, "seed": seed or 0}
+            k8 = fa3.quantize(k.detach(), scales=scales, mean=True, **mixed)
+            q8 = fa3.quantize(q.detach(), scales=scales, **mixed)
+            v8 = fa3.quantize(v.detach(), scales=scales, mean=True)
+            stand_for = [dequantized(x, y.shape[1]) for x, y in ((q8, q), (k8, k), (v8, v))]
+            right = exact(*stand_for, dout, dlse, causal)[2:]
+            if seed is not None:
+                right[:2] = (fa3._torch.turned_back(x, seed) for x in right[:2])
+            for x, y, near in zip(found, right, exact(*tensors, dout, dlse, causal)[2:]):
+                assert relative(x, y) <= 2 * ROUNDOFF[dtype], (dtype, scales, relative(x, y))
+                assert relative(x, near) <= 0.1, (dtype, scales, relative(x, near))
+    arrays = (x.detach().float().cpu().numpy() for x in (q, k, v))
+    refused(TypeError, "q is ndarray, must be a torch tensor", fa3.attention_fp8, *arrays)
+    refused(ValueError, "scales is", fa3.attention_fp8, q, k, v, scales="row")
+
+
 def refusals(device):
     dtype = DTYPES[device][0]
     q, k, v, dout, _ = inputs(SHAPES[1], device, dtype)
@@ -393,7 +432,7 @@ def devices(device):
     assert all(torch.equal(a.cpu(), b.cpu()) for a, b in zip(found[1], expected[1]))
 
 
-CASES = (gradients, repeated, asked, odd_gradients, views, modes, quantized)
+CASES = (gradients, repeated, asked, odd_gradients, views, modes, quantized, fp8_gradients)
 CASES += (compiled, opchecks, fresh_compile, refusals)
 for case in CASES:
     case("cpu")

@@ -259,6 +259,10 @@ TEST_CASE("a barrier's address may stand in a register") {
   lines = replaced(lines, wait, {"MOV R10, 0x408", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+0x2a108], R4"});
   lines = replaced(lines, wait, {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+0x2a108], R4"});
   CHECK(of_kernel(lines, "never_arrived") == 0);  // the same array, and its second barrier
+  // FlashKDA: the arrival has all of the address, of the first one, in a register.
+  lines = replaced(lines, "@!P3 SYNCS.ARRIVE", {"MOV R9, 0x2a508", "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+URZ], RZ"});
+  CHECK(of_kernel(lines, "never_arrived") == 0);
+  CHECK(of_kernel(replaced(lines, "MOV R9, 0x2a508", {"MOV R9, 0x2a708"}), "never_arrived") == 1);
   // An address that nothing is known of, beside one that is.
   const std::string arrival = "@!P3 SYNCS.ARRIVE";
   lines = replaced(with_producer(), arrival, {"LDS R9, [R8]", "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+URZ], RZ"});

@@ -93,7 +93,9 @@ std::vector<int> never_arrived(const Kernel& kernel, const std::vector<int>& wai
   const auto offset = [&](int i) { return offset_of(kernel.listing.code[static_cast<size_t>(i)]); };
   struct Address {
     std::uint32_t folded, whole;
-    bool same(const Address& other) const { return folded == other.folded || whole == other.whole; }
+    bool same(const Address& other) const {
+      return folded == other.folded || whole == other.whole || folded == other.whole || whole == other.folded;
+    }
   };
   const auto addresses_of = [&](const std::vector<int>& uses) {
     std::vector<Address> result;

@@ -106,7 +106,9 @@ int tma_loads(const fa3::ForwardRow& row) {
   const int boxes = row.has(fa3::Trait::own_lengths) ? (row.stage_keys() + lanes - 1) / lanes : 0;
   // With halves of O's columns no V comes behind the loop; a second tensor of Q comes in a loop.
   if (row.halves_columns()) return boxes * (k + v) + row.slabs() + row.has(fa3::Trait::qv);
-  return (boxes ? boxes * (k + 2 * v) : k + v) + row.slabs() + row.is_8bit();
+  // With packed heads the warp that hands pieces over sends for Q, at three places, where K and V are widened.
+  const int q = row.slabs() + (row.is_8bit() || row.widens()), copies = row.widens() && row.packs_heads() ? 3 : 1;
+  return (boxes ? boxes * (k + 2 * v) : k + v) + copies * q;
 }
 // And the stores of O, by slabs. With own lengths the last rows of a sequence leave in boxes of few rows.
 int tma_stores(const fa3::ForwardRow& row) {
