@@ -263,6 +263,11 @@ TEST_CASE("a barrier's address may stand in a register") {
   lines = replaced(lines, "@!P3 SYNCS.ARRIVE", {"MOV R9, 0x2a508", "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+URZ], RZ"});
   CHECK(of_kernel(lines, "never_arrived") == 0);
   CHECK(of_kernel(replaced(lines, "MOV R9, 0x2a508", {"MOV R9, 0x2a708"}), "never_arrived") == 1);
+  // And another wait's address depends on what is not known.
+  lines = replaced(lines, "IADD3 R6", {".L_again", "LDS R11, [R8]",
+                                       "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R11+0x2a108], R4",
+                                       "@!P0 BRA `(.L_again)", "IADD3 R6, R6, 0x1, RZ"});
+  CHECK(of_kernel(lines, "never_arrived") == 0);
   // An address that nothing is known of, beside one that is.
   const std::string arrival = "@!P3 SYNCS.ARRIVE";
   lines = replaced(with_producer(), arrival, {"LDS R9, [R8]", "@!P3 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [R9+URZ], RZ"});

@@ -116,11 +116,16 @@ std::vector<int> never_arrived(const Kernel& kernel, const std::vector<int>& wai
   for (size_t u = 0; u < arriving.size(); ++u)
     if (offset(arriving[u]) == 0 && addresses[u].runtime) return {};
   const std::vector<Address> arrivals = addresses_of(arriving), awaited = addresses_of(left);
-  std::vector<int> result;
-  for (size_t u = 0; u < left.size(); ++u)
-    if (std::ranges::none_of(arrivals, [&](const Address& arrival) { return arrival.same(awaited[u]); }))
-      result.push_back(left[u]);
-  return result;
+  // Of waits with the same constant, some of whose addresses are not known, one tells for all.
+  std::set<int> arrived_at;
+  std::set<std::uint32_t> arrays;
+  for (size_t u = 0; u < left.size(); ++u) {
+    if (std::ranges::none_of(arrivals, [&](const Address& arrival) { return arrival.same(awaited[u]); })) continue;
+    arrived_at.insert(left[u]);
+    if (offset(left[u]) != 0) arrays.insert(offset(left[u]));
+  }
+  std::erase_if(left, [&](int i) { return arrived_at.count(i) > 0 || arrays.count(offset(i)) > 0; });
+  return left;
 }
 
 // The most of something on any way round a loop, once round each loop inside.
