@@ -183,10 +183,13 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       exchange.hand_over(P, stage(i), state, excess, is_last);
       issue_product(P, i, accumulate);
       accumulate = true;
-      if (exchange.receive(other_P, stage(other()), state, is_last)) {
+      const bool differs = exchange.receive(other_P, stage(other()), state, is_last);
+      // Here, not in the branch, which warps take each for itself: a wait is the whole warpgroup's.
+      wgmma_wait_group<0>();
+      wgmma_owned(O);
+      ring.release_v(i, true);                         // A2.15
+      if (differs) {
         float alpha[2];
-        wgmma_wait_group<0>();
-        wgmma_owned(O);
         exchange.fit(other_P, stage(other()), state, alpha);
         scale_rows(O, alpha);
         wgmma_owned(O);
@@ -198,8 +201,6 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       }
       wgmma_owned(other_P);
       issue_product(other_P, other(), true);
-      wgmma_wait_group<1>();
-      ring.release_v(i, true);                         // A2.15
       wgmma_wait_group<0>();                           // A2.14
       wgmma_owned(O);
       ring.release_v(other(), true);
