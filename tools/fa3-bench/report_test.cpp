@@ -52,7 +52,7 @@ TEST_CASE("reports") {
   CHECK(json["points"][0]["tflops"] == good.tflops());
   CHECK(json["points"][0]["pass_median_ms"] == std::vector<double>{0.2});
   CHECK(json["points"][1]["problem"] == refused.problem);
-  report.device.name = "\xff";  // no UTF-8
+  report.device.name = std::string(1, char(0xff));  // no UTF-8
   report.overhead = tools::Overhead{3.5, 3, 5, 2.5, 4096};
   CHECK(nlohmann::json::parse(printed(report, &Report::print_json))["host_overhead_us"]["median"] == 3.5);
 
