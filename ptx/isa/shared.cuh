@@ -5,14 +5,12 @@
 
 namespace fa3::ptx {
 
-// ptx: ld.shared.v4.u32 {d0, d1, d2, d3}, [addr];  (ld)
-FA3_DEVICE uint4 ld_shared_v4_u32(uint32_t addr) {
-  uint4 d;
+// ptx: ld.shared.v4.u32 {r}, [addr];  (ld)
+FA3_DEVICE void ld_shared_v4_u32(uint32_t (&r)[4], uint32_t addr) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(d.x), "=r"(d.y), "=r"(d.z), "=r"(d.w)
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(addr)
                : "memory");
-  return d;
 }
 
 // ptx: st.shared.v4.u32 [addr], {x0, x1, x2, x3};  (st)

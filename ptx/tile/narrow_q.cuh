@@ -30,9 +30,10 @@ FA3_DEVICE float narrow_q(Element* q, int first, int rows, int warpgroup, int wa
   };
 #pragma unroll 4
   for (int n = 0; n < pieces; n++) {
-    const uint4 x = ld_shared_v4_u32(address(n));
+    uint32_t x[4];
+    ld_shared_v4_u32(x, address(n));
     if (!exists(n)) continue;
-    add(x.x), add(x.y), add(x.z), add(x.w);
+    add(x[0]), add(x[1]), add(x[2]), add(x[3]);
   }
   largest = __reduce_max_sync(0xffffffffu, largest);
   const int exponent = largest ? min(max(127 + 127 + 14 - int(largest >> 23), 1), 227) : 127;
@@ -43,9 +44,10 @@ FA3_DEVICE float narrow_q(Element* q, int first, int rows, int warpgroup, int wa
   };
 #pragma unroll 4
   for (int n = 0; n < pieces; n++) {
-    const uint4 x = ld_shared_v4_u32(address(n));
+    uint32_t x[4];
+    ld_shared_v4_u32(x, address(n));
     const auto y = [&](uint32_t pair) { return exists(n) ? narrowed(pair) : 0; };
-    st_shared_v4_u32(address(n), y(x.x), y(x.y), y(x.z), y(x.w));
+    st_shared_v4_u32(address(n), y(x[0]), y(x[1]), y(x[2]), y(x[3]));
   }
   fence_proxy_async_shared();
   bar_sync(barrier_warpgroup + warpgroup, 128);

@@ -45,13 +45,13 @@ struct Widener {
     const uint32_t source = landing + from, target = stage + to;
 #pragma unroll
     for (int first = 0; first < all; first += together) {
-      uint4 bytes[together];
+      uint32_t bytes[together][4];
 #pragma unroll
       for (int n = 0; n < together; n++)
         if (first + n < all) {
           const int group = (first + n) / halves, half = (first + n) % halves;
-          bytes[n] = ptx::ld_shared_v4_u32((source ^ half % 2 << 6) + half / 2 * (Bc * 128) +
-                                       group * Landing::menders * 1024);
+          ptx::ld_shared_v4_u32(bytes[n], (source ^ half % 2 << 6) + half / 2 * (Bc * 128) +
+                                              group * Landing::menders * 1024);
         }
 #pragma unroll
       for (int n = 0; n < together; n++)
@@ -59,9 +59,9 @@ struct Widener {
           const int group = (first + n) / halves, half = (first + n) % halves;
           const uint32_t at = target + half * (Bc * 128) + group * Landing::menders * 1024;
           const auto widened = [](uint32_t four, int h) { return ptx::cvt_rn_f16x2_e4m3x2(uint16_t(four >> 16 * h)); };
-          const uint4 x = bytes[n];
-          ptx::st_shared_v4_u32(at, widened(x.x, 0), widened(x.x, 1), widened(x.y, 0), widened(x.y, 1));
-          ptx::st_shared_v4_u32(at ^ 16, widened(x.z, 0), widened(x.z, 1), widened(x.w, 0), widened(x.w, 1));
+          const uint32_t(&x)[4] = bytes[n];
+          ptx::st_shared_v4_u32(at, widened(x[0], 0), widened(x[0], 1), widened(x[1], 0), widened(x[1], 1));
+          ptx::st_shared_v4_u32(at ^ 16, widened(x[2], 0), widened(x[2], 1), widened(x[3], 0), widened(x[3], 1));
         }
     }
   }

@@ -61,6 +61,7 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, in
                                            : name.find("alibi") != name.npos ? "alibi"
                                            : name.find("centered") != name.npos ? "centered"
                                            : name.find("servedmla") != name.npos ? "servedmla"
+                                           : name.find("widened") != name.npos ? "widened"
                                                                                 : "";
     if (its_transform != transform) continue;
     if (info.kind == kind && info.dtype == q.dtype && info.head_dim >= last_dim(q) && info.head_dim_v >= head_dim_v &&

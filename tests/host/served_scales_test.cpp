@@ -14,7 +14,7 @@ namespace {
 ServedProblem with_everything(uint64_t seed) {
   ServedProblem p = random_served(seed, {2e5, 12, 32});
   p.softcap = 0, p.has_slopes = p.slopes_each = false;
-  p.dtype = FA3_DTYPE_E4M3, p.o_dtype = FA3_DTYPE_FP32;
+  p.dtype = FA3_DTYPE_E4M3, p.o_dtype = FA3_DTYPE_FP32, p.e4m3_keys = false;
   p.head_dim = p.head_dim_v = 16 * (1 + int64_t(seed % 2));
   p.q_scales = p.k_scales = p.v_scales = Scales::head;
   p.v_mean = p.lse_offset = p.want_lse = true;

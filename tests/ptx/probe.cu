@@ -8,6 +8,7 @@
 #include "isa/matrix.cuh"
 #include "isa/mbarrier.cuh"
 #include "isa/setmaxnreg.cuh"
+#include "isa/shared.cuh"
 #include "isa/tma.cuh"
 #include "isa/wgmma.cuh"
 
@@ -65,6 +66,13 @@ PROBE(cvt_rn_satfinite_e4m3x2_f32)(float high, float low, uint16_t* out) {
 PROBE(cvt_rn_f16x2_e4m3x2)(uint16_t x, uint32_t* out) { *out = cvt_rn_f16x2_e4m3x2(x); }
 PROBE(cvt_f32_f16)(uint16_t x, float* out) { *out = cvt_f32_f16(x); }
 
+PROBE(ld_shared_v4_u32)(Array<uint32_t, 4> r, uint32_t addr, uint32_t* out) {
+  ld_shared_v4_u32(r.v, addr);
+  put(out, r.v);
+}
+PROBE(st_shared_v4_u32)(uint32_t addr, uint32_t x0, uint32_t x1, uint32_t x2, uint32_t x3) {
+  st_shared_v4_u32(addr, x0, x1, x2, x3);
+}
 PROBE(ldmatrix_x4)(Array<uint32_t, 4> r, uint32_t addr, uint32_t* out) {
   ldmatrix_x4(r.v, addr);
   put(out, r.v);

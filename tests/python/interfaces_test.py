@@ -298,16 +298,16 @@ def eighths(device):
     column_major = v.view(torch.uint8).transpose(1, 3).contiguous().transpose(1, 3).view(fp8)
     assert torch.equal(three.flash_attn_func(q, k, column_major), three.flash_attn_func(q, k, v))
     # Queries of 16 bits over FP8: nothing else is rounded, so it is as near as 16 bits are.
-    for dtype, limit in ((torch.bfloat16, 2.0**-7), (torch.float16, 2.0**-10)):
+    for dtype, most in ((torch.bfloat16, 2.0**-7), (torch.float16, 2.0**-10)):
         sixteen = normal(device, 2, 5, 4, 32).to(dtype)
         kv = {name: named[name] for name in ("k_descale", "v_descale")}
         o = three.flash_attn_with_kvcache(sixteen, k, v, cache_seqlens=ints(device, 9, 9), causal=True, **kv)
         expected = exact({"causal": True}, sixteen, *wide[1:])
-        assert o.dtype == dtype and (o.double() - expected).abs().max() <= limit * expected.abs().max()
+        assert o.dtype == dtype and (o.double() - expected).abs().max() <= most * expected.abs().max()
         sums = ints(device, 0, 5, 10)
         packed = vllm.flash_attn_varlen_func(sixteen.flatten(0, 1), k, v, 5, sums, 9, seqused_k=ints(device, 9, 9),
                                              block_table=ints(device, 0, 1).view(2, 1), causal=True, **kv)
-        assert (packed.view_as(expected).double() - expected).abs().max() <= limit * expected.abs().max()
+        assert (packed.view_as(expected).double() - expected).abs().max() <= most * expected.abs().max()
     turns = {"rotary_cos": torch.rand(12, 8, device=device), "rotary_sin": torch.rand(12, 8, device=device)}
     bits, one = lambda x: x.view(torch.uint8), q[:, :1]
     for how in ({}, turns):

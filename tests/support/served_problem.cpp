@@ -420,7 +420,7 @@ void fit_budget(const ServedProblem& p, ServedProblem::Lengths& lengths, double 
 
 void change_to_e4m3(ServedProblem& p) {
   Random random(p.seed);
-  p.dtype = FA3_DTYPE_E4M3;
+  p.dtype = FA3_DTYPE_E4M3, p.e4m3_keys = false;
   choose_scales(p, random);
 }
 

@@ -8,12 +8,10 @@ Tensors of torch on a CUDA device are worked on by the library's kernels, on tor
 tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow, also for float32. fa3.h is
 the manual. What the library refuses is InvalidArgument, a ValueError, or Unsupported, a NotImplementedError, with its
 message that names the argument; other failures are Fa3Error. Before a CUDA graph is captured call `preload`; what is
-captured reads lengths, page numbers and slots when it is replayed. fa3.flash_attn_interface, fa3.flash_attn,
-fa3.vllm_flash_attn and fa3.flash_mla have the functions of official FlashAttention-3, FlashAttention-2, vLLM and
-FlashMLA, with their signatures: `install` puts them in the places of those; fa3.distributed spreads tokens over GPUs.
+captured reads lengths, page numbers and slots when it is replayed. `install` puts functions with the signatures of
+FlashAttention-3, FlashAttention-2, vLLM or FlashMLA in their places; fa3.distributed spreads tokens over GPUs.
 `load` names the library, or else FA3_LIBRARY of the environment; otherwise it is libfa3.so beside this file or its
-folder, or the loader's. The folder can be copied as it is. It needs Python 3.9 or newer, torch 2.4, transformers 5; in
-NumPy for bfloat16 ml_dtypes."""
+folder, or the loader's. It needs Python 3.9 or newer, torch 2.4, transformers 5; in NumPy for bfloat16 ml_dtypes."""
 
 from __future__ import annotations
 

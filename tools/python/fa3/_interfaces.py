@@ -194,6 +194,6 @@ def _columns(q, k, v, *, out=None, **named):
 
 
 def _called(q, k, v, out, deterministic=False, **named):
-    if q.dtype == FP8 or out is not None:
+    if k.dtype == FP8 or out is not None:
         return fa3.forward(q, k, v, out=out, return_lse=True, **named)
     return fa3.attention(q, k, v, deterministic=deterministic, return_lse=True, **named)

@@ -438,13 +438,14 @@ def combine(o_parts, lse_parts, out_dtype=None, out=None):
 # ---- what the public functions call ----
 
 
-def _resolved(q, k, v, flags, out_dtype, tensors):
+def _resolved(q, k, v, flags, out_dtype, tensors=None):
     """The same by torch's settings: under autocast q, k and v get its dtype, as those of torch's own attention do, and
     so does qv among the tensors."""
     if q.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(q.device.type):
         dtype = torch.get_autocast_dtype(q.device.type)
         q, k, v = (x if x.dtype == torch.float8_e4m3fn else x.to(dtype) for x in (q, k, v))
-        tensors.update({name: x.to(dtype) for name, x in tensors.items() if name == "qv"})
+        if tensors and "qv" in tensors:
+            tensors["qv"] = tensors["qv"].to(dtype)
     if torch.are_deterministic_algorithms_enabled():
         flags |= _abi.FLAG_DETERMINISTIC
     if out_dtype is not None and not isinstance(out_dtype, torch.dtype):
