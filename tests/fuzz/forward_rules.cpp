@@ -135,6 +135,8 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
       j.wrong_if((std::strstr(p.kernel, "softcap") != nullptr) != served.caps, "params->kernel");
       j.wrong_if((std::strstr(p.kernel, "alibi") != nullptr) != served.slopes, "params->kernel");
       j.wrong_if((std::strstr(p.kernel, "servedmla") != nullptr) != (served.qv || v_in_k), "params->kernel");
+      const bool widens = p.k.dtype == FA3_DTYPE_E4M3 && !e4m3;
+      j.wrong_if((std::strstr(p.kernel, "widened") != nullptr) != widens, "params->kernel");
       judge_packed_heads(j, p.kernel, rows_q, heads, heads_kv);
     }
     // Which scales and which V a kernel of e4m3 takes, its name tells, the header does not.

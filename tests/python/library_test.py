@@ -377,7 +377,8 @@ def main():
     assert kernels and all(info.name.startswith("fa3_pass_") for info in passes)
     for info in kernels:
         dtype = {1: "bf16", 2: "fp16", 4: "e4m3"}[info.dtype]
-        head_dims = f"{info.head_dim}" + (f"x{info.head_dim_v}" if info.head_dim_v != info.head_dim else "")
+        apart = info.head_dim_v != info.head_dim or info.head_dim > 256
+        head_dims = f"{info.head_dim}" + (f"x{info.head_dim_v}" if apart else "")
         mask = "causal" if info.causal else "window" if is_served(info) else "full"
         cells = f"{dtype}_d{head_dims}_{mask}"
         tile = f"_{info.block_q}x{info.block_kv}"
