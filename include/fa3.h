@@ -624,9 +624,9 @@ typedef struct fa3_backward_params {
  *   rounded to dout's dtype, which costs as much as all else that is rounded: relative errors of dq, dk and dv in bf16
  *   (N(0,1), d 128) are 4.8e-3, 4.5e-3 and 3.5e-3 instead of 2.4e-3, 2.3e-3 and 2.3e-3. A scale of up to 4 significant
  *   bits, a power of two for example, costs nothing, as products are exact then. Products beyond 65504 do not fit fp16.
- * - Not together (FA3_ERROR_UNSUPPORTED): e4m3 with softcap or alibi_slopes; scales of blocks, or v as tiles, with what
- *   makes a call served (FA3_FLAG_CENTERED_K, too); dsinks with v_mean or lse_offset (but fa3_reference_backward has
- *   that). Where scales of sequences, or v_mean, come with packed rows, and prefix sums decrease, no result means
+ * - Not together (FA3_ERROR_UNSUPPORTED): e4m3 with alibi_slopes; softcap with lse_offset; scales of blocks, or v as
+ *   tiles, with what makes a call served (FA3_FLAG_CENTERED_K, too); dsinks with v_mean or lse_offset (but
+ *   fa3_reference_backward has that). Where scales of sequences, or v_mean, come with packed rows, and prefix sums decrease, no result means
  *   anything.
  * - Rows of all heads of q, and of k, are at most INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED (not of
  *   fa3_reference_backward). */

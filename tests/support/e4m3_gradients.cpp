@@ -46,7 +46,7 @@ E4m3Call::E4m3Call(const E4m3Form& its, uint64_t seed) : form(its), random_(seed
   };
   const int64_t d = form.head_dim, dv = form.head_dim_v, h = form.heads, hk = form.heads_kv;
   const bool by_heads = form.by_heads && !packed;
-  f.mask = form.mask, f.window_left = form.window_left, f.window_right = form.window_right;
+  f.mask = form.mask, f.window_left = form.window_left, f.window_right = form.window_right, f.softcap = form.softcap;
   f.q = make(FA3_DTYPE_E4M3, dims(rows_q, h, d), by_heads), f.k = make(FA3_DTYPE_E4M3, dims(rows_k, hk, d), by_heads);
   f.v = form.tiles ? make(FA3_DTYPE_E4M3, {form.batch, hk, (rows_k + tile_keys - 1) / tile_keys, dv, tile_keys})
                    : make(FA3_DTYPE_E4M3, dims(rows_k, hk, dv), by_heads);
@@ -65,6 +65,7 @@ E4m3Call::E4m3Call(const E4m3Form& its, uint64_t seed) : form(its), random_(seed
   if (fa3_reference_forward(&f, 1) != FA3_OK) std::abort();
 
   p.flags = form.flags, p.mask = f.mask, p.window_left = f.window_left, p.window_right = f.window_right;
+  p.softcap = f.softcap;
   p.q = f.q, p.k = f.k, p.v = f.v, p.o = f.o, p.lse = f.lse;
   p.q_scale = f.q_scale, p.k_scale = f.k_scale, p.v_scale = f.v_scale, p.v_mean = f.v_mean;
   p.lse_offset = f.lse_offset, p.sinks = f.sinks;
@@ -158,6 +159,8 @@ std::vector<E4m3Form> e4m3_forms() {
       {.name = "sinks with a gradient", .mask = bottom_right, .mean = false, .offset = false, .sinks = true,
        .dsinks = true, .lengths = {{20, 40}, {65, 90}}},
       {.name = "window", .mask = FA3_MASK_WINDOW, .window_left = 20, .window_right = 3},
+      {.name = "softcap", .mask = bottom_right, .offset = false, .softcap = 5},
+      {.name = "softcap, packed", .mask = bottom_right, .offset = false, .lengths = {{20, 40}, {65, 90}}, .softcap = 5},
       {.name = "centered", .seqlen_q = 130, .seqlen_k = 130, .mask = bottom_right, .dlse = false,
        .flags = FA3_FLAG_CENTERED_K},
       {.name = "deterministic", .seqlen_q = 200, .seqlen_k = 200, .flags = FA3_FLAG_DETERMINISTIC},

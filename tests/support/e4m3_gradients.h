@@ -21,6 +21,7 @@ struct E4m3Form {
   bool by_heads = false;  // storage (batch, heads, seqlen, head_dim), with gaps behind rows
   std::vector<std::pair<int32_t, int32_t>> lengths = {};  // packed: of queries and keys; batch and seqlens follow
   int32_t window_left = 0, window_right = 0;
+  float softcap = 0;
   uint64_t flags = 0;
 };
 
