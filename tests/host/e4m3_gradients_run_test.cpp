@@ -1,23 +1,15 @@
 // Backward calls of e4m3 on the simulated driver, from the caller's parameters to gradients: the launches that the host
 // makes compute what the reference does, in a workspace of the size that was asked for.
 #include <catch2/catch_test_macros.hpp>
-#include <cuda.h>
+
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "e4m3_gradients.h"
+#include "simulated_device.h"
 
 namespace fa3::test {
-namespace {
-
-void make_current() {
-  CUcontext context;
-  REQUIRE((cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS));
-  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
-}
-
-}  // namespace
 
 TEST_CASE("gradients of e4m3, launched", "[e4m3][backward]") {
   make_current();

@@ -8,16 +8,10 @@
 
 #include "random.h"
 #include "served_case.h"
+#include "simulated_device.h"
 
 namespace fa3::test {
 namespace {
-
-// The driver's only device, with its context current.
-void make_current() {
-  CUcontext context;
-  REQUIRE((cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS));
-  REQUIRE(cuCtxSetCurrent(context) == CUDA_SUCCESS);
-}
 
 // Memory of exactly this size, with poison around it.
 class Guarded {
