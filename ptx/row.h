@@ -196,7 +196,7 @@ struct ForwardRow : TiledRow {
   }
   constexpr bool valid_16bit() const {
     const bool widens_all = widens() && kv_scales == KvScales::heads && has(Trait::own_lengths) && dv == d &&
-                            d % 64 == 0 && !transforms_scores() && landing_buffers() >= 2;
+                            d % 64 == 0 && !transforms_scores() && landing_buffers() >= menders();
     return (widens_all || (v == VLayout::rows && kv_scales == KvScales::none)) && !has(Trait::two_level);
   }
   constexpr bool valid_8bit() const {

@@ -67,7 +67,9 @@ struct Landing {
   static constexpr int present = config.landing_buffers();
   Element v[present][config.landing_bytes() / sizeof(Element)];
   uint64_t full[present], empty[present];
-  uint32_t end[present];  // nothing has come, as no more will: but for the last V, behind an end in K's place
+  // Nothing has come, as no more will; where K and V are widened, of both no more, or of K alone.
+  static constexpr uint32_t stop = 1, none_of_k = 2;
+  uint32_t end[present];
 };
 static_assert(Landing::present == 0 || Landing::present == Landing::buffers);
 
@@ -156,14 +158,15 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
     const bool v_only = menders && split_stage && i >= config.stages && i < 2 * config.stages;
     const bool widened = widens && i < (split_stage ? 2 : 1) * config.stages;
     const int scales_too = config.block_scales() && i < config.stages;
-    const int full = v_only || widened ? menders : 1 + v_too + scales_too;
+    // Of what is widened each K and each V by one warp.
+    const int full = widened ? (split_stage ? 1 : 2) : v_only ? menders : 1 + v_too + scales_too;
     const int arrivals = i < kv ? full : i < q ? consumers * 4 : 128 * (consumers / warpgroups);
     ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);
   }
   const auto init_landing = [&](int i) {
     ptx::mbarrier_init(ptx::shared_address(&smem.landing.full[i]), 1);
-    ptx::mbarrier_init(ptx::shared_address(&smem.landing.empty[i]), Landing::menders);
-    smem.landing.end[i] = false;
+    ptx::mbarrier_init(ptx::shared_address(&smem.landing.empty[i]), widens ? 1 : Landing::menders);
+    smem.landing.end[i] = 0;
   };
   if constexpr (widens)
     for (int i = warp; i < Landing::buffers; i += config.threads() / 32) init_landing(i);
