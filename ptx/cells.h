@@ -38,7 +38,7 @@ enum class VLayout {
   rows,        // of 16 bits: row by row, and so it is used
   transposed,  // of 8 bits: row by row; warps of the producer transpose it (tile/transpose.cuh)
   tiles,       // of 8 bits: as tiles (v_tile.h), and so they are used
-  widened,     // of 8 bits, as K is, under Q of 16: row by row; warps of the producer make fp16 of it (tile/widen.cuh)
+  widened,     // of 8 bits, as K is, under Q of 16: row by row; fp16 is made of both (tile/widen.cuh, kernels/few.cu)
 };
 
 // What has a scale of K and of V: nothing, as their elements have 16 bits; each head; or each of its blocks
@@ -145,6 +145,13 @@ enum class Trait : uint32_t {
   // Queries have a second tensor, qv, with as many columns as V, whose products with V are part of the scores: so V's
   // columns, loaded once, are those of K, too (multi-head latent attention).
   qv = 1 << 17,
+
+  // For tiles of which only the first rows exist (ForwardRow::most_rows): keys stand in the rows of the products, so
+  // that nothing is computed for rows that there are not (kernels/few.cu).
+  few_rows = 1 << 18,
+
+  // There eight warps have shares of a block's keys, not four.
+  eight_warps = 1 << 19,
 
   // Of backward rows, from bit 20 on:
 

@@ -129,7 +129,7 @@ class PlannedKvProducer {
       }
     }
     if (!has_before) {  // there was no work
-      if constexpr (lands) stop_menders(landed);
+      if constexpr (lands) end_landings(landed);
       return;
     }
 
@@ -138,13 +138,12 @@ class PlannedKvProducer {
     uint64_t& full = split_stage ? smem_.full_v[s] : smem_.full_k[s];
     if constexpr (!widens) wait(split_stage ? smem_.empty_v[s] : smem_.empty_k[s], KvRing::parity(i) ^ 1);
     if constexpr (widens) {
-      end_landing(landed++, Landing::none_of_k);
-      land_v(landed++, before, head_before, keys_before);
-      stop_menders(landed);
+      end_landings(landed++);
+      land_v(landed, before, head_before, keys_before);
     } else if constexpr (lands) {
       if (!split_stage && leads()) arrive(full);
       land_v(landed++, before, head_before, keys_before);
-      stop_menders(landed);
+      end_landings(landed);
     } else {
       if (leads()) expect(full, config.v_block_bytes());
       load_v(smem_.stage[s].v, full, before, head_before, keys_before);
@@ -180,15 +179,11 @@ class PlannedKvProducer {
     if (leads()) expect(full, config.landing_bytes());
     load_k(smem_.landing.v[n % Landing::buffers], full, boxes, head);
   }
-  FA3_DEVICE void end_landing(uint32_t n, uint32_t end) const {
+  FA3_DEVICE void end_landings(uint32_t n) const {
     uint64_t& full = await_landing(n);
     if (!leads()) return;
-    smem_.landing.end[n % Landing::buffers] = end;
+    smem_.landing.end[n % Landing::buffers] = true;
     arrive(full);
-  }
-  // Behind the last landing. Those that widen have a landing each, so each of them must be told.
-  FA3_DEVICE void stop_menders(uint32_t n) const {
-    for (uint32_t i = 0; i < (widens ? Landing::menders : 1); i++) end_landing(n + i, Landing::stop);
   }
   FA3_DEVICE uint64_t& await_landing(uint32_t n) const {
     const uint32_t buffer = n % Landing::buffers;
@@ -232,8 +227,8 @@ class PlannedKvProducer {
   }
 
   // Slabs as they are loaded: of K and V that are widened, of as many bytes.
-  static constexpr int loaded_columns = widens ? slab_row_bytes : slab_columns;
-  static constexpr int loaded_slabs(int slabs) { return widens ? config.landed_slabs() : slabs; }
+  static constexpr int loaded_columns = has_wide_q ? slab_row_bytes : slab_columns;
+  static constexpr int loaded_slabs(int slabs) { return has_wide_q ? config.landed_slabs() : slabs; }
 
   FA3_DEVICE void load_k(const Element* to, uint64_t& full, const Boxes& boxes, int head) const {
     each_box(boxes, [&](int first, int row, int batch) {

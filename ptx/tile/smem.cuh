@@ -53,8 +53,8 @@ FA3_DEVICE Visible visible(const Params& p, const RowBlock& block) {
 // K of a block and V of the block before (work.h), as they are used together in one iteration; or, with halves_columns,
 // of the same block. 8-bit V lies here as tiles (fa3.h).
 struct Stage {
-  Element k[Bc * row_elements];
-  Element v[Bc * v_row_elements];
+  Element k[config.k_block_bytes() / sizeof(Element)];
+  Element v[config.v_block_bytes() / sizeof(Element)];
 };
 
 inline constexpr bool split_stage = config.split_stage();
@@ -67,9 +67,7 @@ struct Landing {
   static constexpr int present = config.landing_buffers();
   Element v[present][config.landing_bytes() / sizeof(Element)];
   uint64_t full[present], empty[present];
-  // Nothing has come, as no more will; where K and V are widened, of both no more, or of K alone.
-  static constexpr uint32_t stop = 1, none_of_k = 2;
-  uint32_t end[present];
+  uint32_t end[present];  // nothing has come, as no more will: but for the last V, behind an end in K's place
 };
 static_assert(Landing::present == 0 || Landing::present == Landing::buffers);
 
@@ -82,6 +80,14 @@ struct BlockScales {
 struct Handed {
   float4 o[o_columns / 8][128];
   float4 state[128];  // m and l of the thread's two rows
+};
+
+// With Trait::few_rows: the sums of a warp's keys of a piece. Rows of O are so long that no bank is asked twice where
+// it is written (kernels/few.cu).
+struct WarpShare {
+  static constexpr int rows = config.most_rows();
+  float o[rows][dv + 4];
+  float m[rows], l[rows], rounded_l[rows];  // the last one: of P as they are multiplied
 };
 
 // What a warpgroup with half of O's columns says of the rows of its block of keys, whose P lie in the place of the
@@ -125,6 +131,7 @@ struct alignas(1024) Smem {
   Stage stage[config.stages];
   Landing landing;
   Handed handed[shares_keys ? 1 : 0];
+  WarpShare warp_share[has(Trait::few_rows) ? 4 * consumers : 0];
   alignas(16) float v_mean[config.v_means()][dv];  // where there are scales: what is added to O (VMeanRing)
   BlockScales block_scales[config.block_scales() ? config.stages : 0];  // of the block whose K is in the stage
 
@@ -158,15 +165,14 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
     const bool v_only = menders && split_stage && i >= config.stages && i < 2 * config.stages;
     const bool widened = widens && i < (split_stage ? 2 : 1) * config.stages;
     const int scales_too = config.block_scales() && i < config.stages;
-    // Of what is widened each K and each V by one warp.
-    const int full = widened ? (split_stage ? 1 : 2) : v_only ? menders : 1 + v_too + scales_too;
+    const int full = v_only || widened ? menders : 1 + v_too + scales_too;
     const int arrivals = i < kv ? full : i < q ? consumers * 4 : 128 * (consumers / warpgroups);
     ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);
   }
   const auto init_landing = [&](int i) {
     ptx::mbarrier_init(ptx::shared_address(&smem.landing.full[i]), 1);
-    ptx::mbarrier_init(ptx::shared_address(&smem.landing.empty[i]), widens ? 1 : Landing::menders);
-    smem.landing.end[i] = 0;
+    ptx::mbarrier_init(ptx::shared_address(&smem.landing.empty[i]), Landing::menders);
+    smem.landing.end[i] = false;
   };
   if constexpr (widens)
     for (int i = warp; i < Landing::buffers; i += config.threads() / 32) init_landing(i);

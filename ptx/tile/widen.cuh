@@ -26,71 +26,87 @@ static_assert([] {
   return true;
 }());
 
-// What a lane has of a landing.
+// What a warp has of each landing: rows 8 * mender and on, and then those of every 8 * menders-th group.
 struct Widener {
-  uint32_t from, to;  // its first chunk of a landing, and the place of that in K or V of a stage
+  uint32_t from, to;  // this lane's first chunk of a landing, and its place in K or V of a stage
 
-  FA3_DEVICE Widener() {
+  FA3_DEVICE explicit Widener(int mender) {
     const int lane = threadIdx.x % 32, pair = lane / 8, row = lane / 4 % 2 ? pair ^ 5 : pair, chunk = lane % 4;
-    from = row * 128 + ((chunk ^ row) << 4);
-    to = row * 128 + ((2 * chunk ^ row) << 4);
+    from = (8 * mender + row) * 128 + ((chunk ^ row) << 4);
+    to = (8 * mender + row) * 128 + ((2 * chunk ^ row) << 4);
   }
 
   FA3_DEVICE void widen(uint32_t landing, uint32_t stage) const {
     // So many reads are under way together: a single consumer leaves more registers.
-    constexpr int halves = (d + 63) / 64, all = Bc / 8 * halves;
+    constexpr int halves = (d + 63) / 64, groups = Bc / 8 / Landing::menders;
     constexpr int together = consumers == 1 ? 8 : config.producers() == 2 ? 4 : 2;
-    static_assert(all % together == 0);
+    constexpr int all = groups * halves;
+    static_assert(Bc % (8 * Landing::menders) == 0);
     const uint32_t source = landing + from, target = stage + to;
 #pragma unroll
     for (int first = 0; first < all; first += together) {
       uint32_t bytes[together][4];
 #pragma unroll
-      for (int n = 0; n < together; n++) {
-        const int group = (first + n) / halves, half = (first + n) % halves;
-        ptx::ld_shared_v4_u32(bytes[n], (source ^ half % 2 << 6) + half / 2 * (Bc * 128) + group * 1024);
-      }
+      for (int n = 0; n < together; n++)
+        if (first + n < all) {
+          const int group = (first + n) / halves, half = (first + n) % halves;
+          ptx::ld_shared_v4_u32(bytes[n], (source ^ half % 2 << 6) + half / 2 * (Bc * 128) +
+                                              group * Landing::menders * 1024);
+        }
 #pragma unroll
-      for (int n = 0; n < together; n++) {
-        const int group = (first + n) / halves, half = (first + n) % halves;
-        const uint32_t at = target + half * (Bc * 128) + group * 1024;
-        const auto widened = [](uint32_t four, int h) { return ptx::cvt_rn_f16x2_e4m3x2(uint16_t(four >> 16 * h)); };
-        const uint32_t(&x)[4] = bytes[n];
-        ptx::st_shared_v4_u32(at, widened(x[0], 0), widened(x[0], 1), widened(x[1], 0), widened(x[1], 1));
-        ptx::st_shared_v4_u32(at ^ 16, widened(x[2], 0), widened(x[2], 1), widened(x[3], 0), widened(x[3], 1));
-      }
+      for (int n = 0; n < together; n++)
+        if (first + n < all) {
+          const int group = (first + n) / halves, half = (first + n) % halves;
+          const uint32_t at = target + half * (Bc * 128) + group * Landing::menders * 1024;
+          const auto widened = [](uint32_t four, int h) { return ptx::cvt_rn_f16x2_e4m3x2(uint16_t(four >> 16 * h)); };
+          const uint32_t(&x)[4] = bytes[n];
+          ptx::st_shared_v4_u32(at, widened(x[0], 0), widened(x[0], 1), widened(x[1], 0), widened(x[1], 1));
+          ptx::st_shared_v4_u32(at ^ 16, widened(x[2], 0), widened(x[2], 1), widened(x[3], 0), widened(x[3], 1));
+        }
     }
   }
 };
 
-// One of the warps, each of which takes every `menders`-th landing: what it waits for is then hidden behind the others.
-// Landings come in the order in which uses of the ring need them: K of use 0; of each other use K, and V of the block
-// before. So odd ones are K. Where there is only the last V, an end comes in K's place, and behind that V a stop for
-// each warp.
+// One of the warps. Landings come in the order in which a ring's uses need them: K, then V of the block before, which
+// use 0 lacks; and an end in place of the K of the use that has only the last V.
 FA3_DEVICE void widen_landings(Smem& smem, int mender) {
   using namespace ptx;
-  static_assert(!widens || (slab_row_bytes == 128 && Landing::menders % 2 == 0));
+  static_assert(!widens || slab_row_bytes == 128);
   Landing& landing = smem.landing;
-  const Widener widener;
-  const bool leads = threadIdx.x % 32 == 0;
-  for (uint32_t n = mender, buffer = mender, parity = 0;; n += Landing::menders) {
-    const bool is_k = n % 2 == 1 || n == 0;
-    const uint32_t i = (n + 1) / 2, s = KvRing::index(i);
-    wait(landing.full[buffer], parity);
-    const uint32_t end = __shfl_sync(0xffffffffu, leads ? landing.end[buffer] : 0, 0);  // that lane releases
-    if (end == Landing::stop) return;
-    wait(split_stage && !is_k ? smem.empty_v[s] : smem.empty_k[s], KvRing::parity(i) ^ 1);
-    if (!end)
-      widener.widen(shared_address(landing.v[buffer]), shared_address(is_k ? smem.stage[s].k : smem.stage[s].v));
-    fence_proxy_async_shared();
+  const Widener widener(mender);
+  const int lane = threadIdx.x % 32;
+  uint32_t buffer = 0, parity = 0;
+  const auto await = [&] { wait(landing.full[buffer], parity); };
+  const auto widen = [&](const Element* to) {
+    widener.widen(shared_address(landing.v[buffer]), shared_address(to));
+  };
+  const auto release = [&] {
     __syncwarp();
-    if (leads) {
-      mbarrier_arrive(shared_address(&landing.empty[buffer]));
-      mbarrier_arrive(shared_address(split_stage && !is_k ? &smem.full_v[s] : &smem.full_k[s]));
-      // Use 0 of the ring holds no V.
-      if (n == 0) mbarrier_arrive(shared_address(split_stage ? &smem.full_v[s] : &smem.full_k[s]));
+    if (lane == 0) mbarrier_arrive(shared_address(&landing.empty[buffer]));
+    if (++buffer == Landing::buffers) buffer = 0, parity ^= 1;
+  };
+  const auto fill = [&](uint64_t& full) {  // behind __syncwarp
+    if (lane == 0) mbarrier_arrive(shared_address(&full));
+  };
+  for (uint32_t i = 0;; i++) {
+    const uint32_t s = KvRing::index(i);
+    await();
+    const bool end = __shfl_sync(0xffffffffu, lane == 0 ? landing.end[buffer] : 0, 0);  // lane 0 releases
+    if (end && i == 0) return;
+    wait(smem.empty_k[s], KvRing::parity(i) ^ 1);
+    if (!end) widen(smem.stage[s].k);
+    fence_proxy_async_shared();
+    release();
+    if (split_stage) fill(smem.full_k[s]);
+    if (i > 0) {
+      await();
+      if (split_stage) wait(smem.empty_v[s], KvRing::parity(i) ^ 1);
+      widen(smem.stage[s].v);
+      fence_proxy_async_shared();
+      release();
     }
-    for (buffer += Landing::menders; buffer >= Landing::buffers; buffer -= Landing::buffers) parity ^= 1;
+    fill(split_stage ? smem.full_v[s] : smem.full_k[s]);
+    if (end) return;
   }
 }
 
