@@ -187,6 +187,7 @@ enum class Trait : uint32_t {
   fast_packed = fast | early_claim | early_first_q,
   served = fast | own_lengths,
   served_packed = fast_packed | own_lengths,
+  served_few = chosen | splits | early_claim | early_first_q | own_lengths | few_rows,
   centered_served = own_lengths | centered_k,
   capped_alibi = own_lengths | softcap | alibi,
 
