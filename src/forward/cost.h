@@ -33,7 +33,7 @@ inline constexpr int32_t short_turns = 1000;
 
 // The time of a block in a tile in which only so many warpgroups have rows: less than that of a full tile.
 constexpr int64_t block_time(const ForwardRow& row, int64_t block, int64_t warpgroups) {
-  if (row.widens()) return block;  // which takes as long for few rows
+  if (row.has_wide_q()) return block;  // which takes as long for few rows
   // One that is alone takes half as long again, and at least half of the time of all.
   const int64_t halves = warpgroups == 1 ? 3 : 2 * warpgroups, all = 2 * row.warpgroups();
   return 2 * halves < all ? block / 2 : block * halves / all;
