@@ -65,11 +65,12 @@ def layouts_exhaustively():
             number = {x: i for i, ends in enumerate(zip(cu, cu[1:])) for x in range(*ends)}
             for q, k in itertools.product(parts, (*parts, whole)):
                 calls = layouts.calls(q, k, cu, left, right)
-                found = [pair for call in calls for pair in pairs(call, positions(q), positions(k))]
                 expected = [(i, j) for i in positions(q) for j in positions(k)
                             if number[i] == number[j] and sees(i, j, left, right)]  # fmt: skip
-                assert sorted(found) == expected, (q, k, cu, left, right, calls)
-                assert layouts.products(calls) == len(expected), (q, k, cu, left, right, calls)
+                for some in (calls, layouts.fused(calls)):
+                    found = [pair for call in some for pair in pairs(call, positions(q), positions(k))]
+                    assert sorted(found) == expected, (q, k, cu, left, right, some)
+                    assert layouts.products(some) == len(expected), (q, k, cu, left, right, some)
                 first, end = layouts.extent(calls)
                 assert all(call.k_start >= 0 for call in layouts.moved(calls, first)) and end <= layouts.rows(k)
 
@@ -82,6 +83,11 @@ def few_calls():
         ends = (rank + 1) * 8, (8 - rank) * 8
         assert [call.k_end for call in calls] == (list(ends) if rank < 3 else [40]), calls
         assert all((call.k_start, call.left, call.right) == (0, -1, 0) for call in calls), calls
+    for rank, other in itertools.product(range(4), range(4)):  # one call for any other rank's keys
+        mine, theirs = (layouts.pieces("zigzag", 4, 64, x) for x in (rank, other))
+        (call,) = layouts.fused(layouts.calls(mine, theirs, (0, 64), -1, 0))
+        rows, keys = (0 if other <= rank else 8, 16), (0, 8 if other < rank else 16)
+        assert call == layouts.Call(*rows, *keys, -1, 0 if other == rank else -1), call
     calls = layouts.calls(layouts.pieces("contiguous", 2, 64, 1), whole, (0, 10, 20, 40, 50, 64), -1, 0)
     assert calls == (layouts.Call(0, 32, 20, 64, -1, 0, (0, 8, 18, 32), (0, 20, 30, 44)),), calls
 
@@ -296,9 +302,9 @@ def sent(world):
         q, k, v = (parallel.shard(x, group, layout) for x in world.inputs(16)[:3])
         counted, transfer = [0], methods.Transfer.__init__
 
-        def count(self, team, to, sent, source, received):
-            counted[0] += sum(x.numel() * x.element_size() for x in sent)
-            transfer(self, team, to, sent, source, received)
+        def count(self, team, to, sent, *others):
+            counted[0] += 0 if sent is None else sent.numel() * sent.element_size()
+            transfer(self, team, to, sent, *others)
 
         methods.Transfer.__init__ = count
         try:
