@@ -228,9 +228,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
     Returns o: (batch, tokens, heads, head_dim_v), with return_lse (o, lse), lse: (batch, heads, tokens) in float32.
     Errors about arguments come before anything is sent. A rank whose tensors alone have other shapes than the layout
     has for it raises one, and the others wait for it until the group's timeout."""
-    _check_tensors(q, k, v)
     cu_seqlens = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else cu_seqlens
     cu_seqlens, window = (tuple(x) if isinstance(x, list) else x for x in (cu_seqlens, window))
+    if not (type(q) is type(k) is type(v) is torch.Tensor):
+        _check_tensors(q, k, v)
     q, k, v, flags, _ = _torch._resolved(q, k, v, fa3.FLAG_DETERMINISTIC if deterministic else 0, None)
     ranks, how = _ranks(group), kernels.How(fa3._scale(softmax_scale), fa3._softcap(softcap), bool(flags))
     looks = [(x.shape, x.dtype, x.device, x.layout) for x in (q, k, v, sinks) if x is not None]
@@ -245,7 +246,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
     heads, keys = ranks.inside, ranks.across
     if known.method == "all_to_all":
         heads, keys = keys, methods.ALONE
-    run = autograd.Run(known.plan, heads, keys, how, known.launches)
+    run = autograd.Run(known.plan, heads, keys, how, known.prepared)
     o, lse = autograd.attention(run, q, k, v, sinks, return_lse)
     return (o, lse) if return_lse else o
 
@@ -256,7 +257,7 @@ class _Known(NamedTuple):
     method: str
     table: cost_model.Table
     plan: plans.Plan
-    launches: dict
+    prepared: dict
 
 
 _kinds: "collections.OrderedDict[tuple, _Known]" = collections.OrderedDict()

@@ -13,31 +13,17 @@ from . import kernels, layouts, methods
 
 
 class Run(NamedTuple):
-    """One call of attention. launches: the library's calls that were prepared for others of its kind, by step, place in
-    the step, and what their tensors look like."""
+    """One call of attention. prepared: the library's calls, as kernels.Calls keeps them, of others of its kind."""
 
     plan: Any
     heads: methods.Team
     keys: methods.Team
     how: kernels.How
-    launches: dict
-
-
-def _launch(run, place, key, wholes, make, *of_call):
-    launch = run.launches.get(key)
-    if launch is None:
-        launch = run.launches[key] = make(place, *of_call, **wholes)
-    launch.run(place, wholes)
+    prepared: dict
 
 
 def _strides(*tensors):
-    return tuple(None if x is None else x.stride() for x in tensors)
-
-
-def _merge(run, place, parts, sums, o, lse):
-    """The results of all slots as one."""
-    wholes = {"o_parts": parts, "lse_parts": sums, "o": o, "lse": lse}
-    _launch(run, place, ("combine", parts.shape), wholes, kernels.combine)
+    return tuple([None if x is None else x.stride() for x in tensors])
 
 
 def _forward(run, q, k, v, sinks):
@@ -48,33 +34,33 @@ def _forward(run, q, k, v, sinks):
         for _ in methods.chunks(plan, run.keys, k, v):
             pass
         return o, lse
-    merges = plan.slots > 1
-    parts, sums = o.unsqueeze(0), lse.unsqueeze(0)
+    merges, in_calls, parts, sums = plan.slots > 1, sinks, o, lse
     if merges:
-        parts = o.new_empty((plan.slots, *o.shape))
-        sums = lse.new_empty((plan.slots, *lse.shape))
-        if plan.has_gaps:
-            sums.fill_(-math.inf)
-    place, in_calls = None, None if merges else sinks
-    for number, (step, keys, values) in enumerate(methods.chunks(plan, run.keys, k, v)):
-        place = place or kernels.Place(q.device)
-        for index, job in enumerate(step.jobs):
+        parts, in_calls, dims = o.new_empty((plan.slots, *o.shape)), None, (plan.slots, *lse.shape)
+        sums = lse.new_full(dims, -math.inf) if plan.has_gaps else lse.new_empty(dims)
+    calls = kernels.Calls(run.prepared, ("forward", _strides(q, k, v, in_calls)), q.device)
+    addresses = {"q": q.data_ptr(), "o": parts.data_ptr(), "lse": sums.data_ptr()}
+    if in_calls is not None:
+        addresses["sinks"] = sinks.data_ptr()
+    merged = {"o_parts": parts.data_ptr(), "lse_parts": sums.data_ptr(), "o": o.data_ptr(), "lse": lse.data_ptr()}
+    wholes = {"o_parts": parts, "lse_parts": sums, "o": o, "lse": lse}
+    for step, keys in methods.chunks(plan, run.keys, k, v):
+        if step.jobs:
+            addresses["k"], addresses["v"] = keys.addresses()
+        for job in step.jobs:
             if job.folds:
-                _merge(run, place, parts, sums, o, lse)
+                calls.run(merged, kernels.combine, **wholes)
                 parts[0].copy_(o)
                 sums[0].copy_(lse)
                 sums[1:].fill_(-math.inf)
-            wholes = {"q": q, "k": keys, "v": values, "o": parts, "lse": sums}
-            if in_calls is not None:
-                wholes["sinks"] = sinks
-            key = ("forward", number, index, _strides(q, keys, values, in_calls))
-            _launch(run, place, key, wholes, kernels.forward, job, plan.dim, run.how)
+            calls.run(addresses, kernels.forward, job, plan.dim, run.how, merges, q, keys, parts, sums, in_calls)
     if merges:
-        _merge(run, place, parts, sums, o, lse)
+        calls.run(merged, kernels.combine, **wholes)
         if sinks is not None:  # one more addend of each row's sum, without a value
             both = torch.logaddexp(lse, sinks[:, None])
             o.mul_((lse - both).exp().transpose(-1, -2).unsqueeze(-1))
             lse = both
+    calls.end()
     return o, lse
 
 
@@ -82,29 +68,34 @@ def _backward(run, dout, dlse, q, k, v, o, lse):
     """(dq, dk, dv). With o and lse over all keys the backward pass of a part is that part of the whole's."""
     plan, dim = run.plan, run.plan.dim
     adds = plan.most > 2  # more than one rounding of q's dtype
-    dq = (torch.zeros_like if plan.mixes or not plan.most else torch.empty_like)(
-        q, dtype=torch.float32 if adds else q.dtype, memory_format=torch.contiguous_format
+    dq = (q.new_zeros if plan.mixes or not plan.most else q.new_empty)(
+        q.shape, dtype=torch.float32 if adds else q.dtype
     )
-    gradients, place = methods.Gradients(plan, run.keys, k, v), None
-    strides = _strides(dout, dlse, q, o, lse)
-    for number, (step, keys, values) in enumerate(methods.chunks(plan, run.keys, k, v)):
-        place, found = place or kernels.Place(q.device), []
-        for index, job in enumerate(step.jobs if q.numel() else ()):
+    gradients = methods.Gradients(plan, run.keys, k, v)
+    kind = ("backward", _strides(dout, dlse, q, k, v, o, lse), run.how.deterministic)
+    calls, inputs = kernels.Calls(run.prepared, kind, q.device), {"dout": dout, "q": q, "o": o, "lse": lse}
+    if dlse is not None:
+        inputs["dlse"] = dlse
+    addresses = {name: x.data_ptr() for name, x in inputs.items()}
+    for step, keys in methods.chunks(plan, run.keys, k, v):
+        found = []
+        if step.jobs and q.numel():
+            addresses["k"], addresses["v"] = keys.addresses()
+        for job in step.jobs if q.numel() else ():
             call, direct = job.call, job.is_first and not adds
-            shapes = [methods.resized(x.shape, dim, call.k_end - call.k_start) for x in (keys, values)]
-            flat = keys.new_empty(sum(map(math.prod, shapes)))
-            dk, dv = methods.views(flat, shapes)
+            shapes = [methods.resized(x.shape, dim, call.k_end - call.k_start) for x in (k, v)]
+            size = math.prod(shapes[0])
+            flat = k.new_empty(size + math.prod(shapes[1]))
             part = dq if direct else q.new_empty(methods.resized(q.shape, dim, call.q_end - call.q_start))
-            wholes = {"dout": dout, "q": q, "k": keys, "v": values, "o": o, "lse": lse, "dq": part, "dk": dk, "dv": dv}
-            if dlse is not None:
-                wholes["dlse"] = dlse
-            key = ("backward", number, index, strides, keys.stride(), values.stride())
-            _launch(run, place, key, wholes, kernels.backward, job, dim, run.how, direct)
+            addresses["dq"], addresses["dk"] = part.data_ptr(), flat.data_ptr()
+            addresses["dv"] = addresses["dk"] + size * flat.element_size()
+            calls.run(addresses, kernels.backward, job, dim, run.how, direct, inputs, keys, part, flat, shapes)
             if not direct:
                 rows = dq.narrow(dim, call.q_start, call.q_end - call.q_start)
                 rows.copy_(part) if job.is_first else rows.add_(part)
-            found.append((call.k_start, (dk, dv), flat))
+            found.append((call.k_start, flat, shapes))
         gradients.add(step, found)
+    calls.end()
     return dq.to(q.dtype), *gradients.total()
 
 

@@ -1,16 +1,22 @@
 """The library's calls of a plan. Python would take longer to describe their tensors than the GPU takes for a short call,
-so each call's parameters are filled in once: what is left are addresses."""
+so the parameters of each call are filled in once: what is left are addresses."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import struct
 from typing import NamedTuple
 
 import torch
 
 import fa3
 from fa3 import _abi, _arrays, _backward, _forward
+
+from . import methods
+
+
+_ADDRESS = struct.Struct("Q")
 
 
 class How(NamedTuple):
@@ -33,18 +39,16 @@ class Place:
             return 0
         return self.library.workspace_size(params, _arrays.multiprocessors(self.device.index))
 
-    def run(self, params, size):
+    def run(self, params, workspace, size):
         if self.device.type == "cpu":
             return self.library.reference(params)
-        # The workspace is freed when this returns, and then torch gives it to later work on the same stream only.
-        space = torch.empty(size, dtype=torch.uint8, device=self.device)
         try:
-            self.library.enqueue(params, space.data_ptr(), size, self.stream)
+            self.library.enqueue(params, workspace, size, self.stream)
         except _abi.Fa3Error as error:
             if error.status != _abi.NO_CONTEXT:
                 raise
             torch.zeros(1, device=self.device)  # a thread in which torch's context was not current yet
-            self.library.enqueue(params, space.data_ptr(), size, self.stream)
+            self.library.enqueue(params, workspace, size, self.stream)
 
 
 def current(device):
@@ -53,20 +57,55 @@ def current(device):
 
 
 class Launch:
-    """A call whose tensors lie elsewhere each time. fields: of each tensor among its parameters the part of it that the
-    call is on, as (name of a whole tensor, part); wholes: those by their names."""
+    """A call whose tensors lie elsewhere each time. views: by name the tensors among its parameters; wholes: those that
+    they are parts of, by the same names."""
 
-    def __init__(self, place, params, fields, wholes, kept):
-        self.params, self.kept = params, kept  # tensors whose addresses stay
-        self.places = [(x, whole, part.data_ptr() - wholes[whole].data_ptr()) for x, (whole, part) in fields.items()]
+    def __init__(self, place, params, views, wholes, kept):
+        self.kind, self.bytes = type(params), bytes(params)
+        self.kept = kept, params  # what is at addresses that stay
+        first = _abi.Tensor.data.offset
+        self.places = [
+            (getattr(self.kind, name).offset + first, name, x.data_ptr() - wholes[name].data_ptr())
+            for name, x in views.items()
+        ]
         self.size = place.workspace_size(params)
 
-    def run(self, place, wholes):
-        params = type(self.params).from_buffer_copy(self.params)  # other threads may run this call, too
-        addresses = {name: x.data_ptr() for name, x in wholes.items()}
-        for field, whole, offset in self.places:
-            getattr(params, field).data = addresses[whole] + offset
-        place.run(params, self.size)
+    def run(self, place, addresses, workspace):
+        """addresses: of the wholes, by their names."""
+        numbers = bytearray(self.bytes)
+        for at, name, offset in self.places:
+            _ADDRESS.pack_into(numbers, at, addresses[name] + offset)
+        place.run(self.kind.from_buffer(numbers), workspace, self.size)
+
+
+class Calls:
+    """Those of one pass, in order. The first pass of its kind prepares them; others, which have tensors of the same
+    shapes and strides, run them again."""
+
+    def __init__(self, prepared, kind, device):
+        self.prepared, self.kind, self.made, self.number = prepared, kind, [], 0
+        self.place, self.known = Place(device), prepared.get(kind)
+        # The workspace is freed with this, and then torch gives it to later work on the same stream only.
+        self.workspace = self._room(max(x.size for x in self.known)) if self.known else None
+        self.address = self.workspace.data_ptr() if self.known else 0
+
+    def _room(self, size):
+        return torch.empty(size, dtype=torch.uint8, device=self.place.device)
+
+    def run(self, addresses, make, *of_call, **wholes):
+        if self.known:
+            launch = self.known[self.number]
+        else:
+            launch = make(self.place, *of_call, **wholes)
+            self.made.append(launch)
+            self.workspace = self._room(launch.size)
+            self.address = self.workspace.data_ptr()
+        self.number += 1
+        launch.run(self.place, addresses, self.address)
+
+    def end(self):
+        if not self.known:
+            self.prepared[self.kind] = tuple(self.made)
 
 
 @functools.lru_cache(maxsize=256)
@@ -107,34 +146,31 @@ class Part:
         return x.unsqueeze(0) if self.alone else x
 
 
-def forward(place, job, dim, how, q, k, v, o, lse, sinks=None):
-    """A Launch on these whole tensors; o and lse are one for each slot, sinks a tensor or None."""
-    part = Part(job.call, dim, how, q.device)
-    fields = {"q": ("q", part.rows(q)), "k": ("k", part.keys(k)), "v": ("v", part.keys(v)),
-              "o": ("o", part.rows(o[job.slot])), "lse": ("lse", part.of_lse(lse[job.slot]))}  # fmt: skip
+def forward(place, job, dim, how, merges, q, keys, o, lse, sinks):
+    """A Launch on these whole tensors; with merges o and lse are one for each slot. sinks: a tensor or None."""
+    part, (k, v) = Part(job.call, dim, how, q.device), keys.tensors()
     wholes = {"q": q, "k": k, "v": v, "o": o, "lse": lse}
+    o, lse = (o[job.slot], lse[job.slot]) if merges else (o, lse)
+    views = {"q": part.rows(q), "k": part.keys(k), "v": part.keys(v), "o": part.rows(o), "lse": part.of_lse(lse)}
     if sinks is not None:
-        fields["sinks"], wholes["sinks"] = ("sinks", sinks), sinks
-    inputs = [fields[name][1] for name in "qkv"]
+        wholes["sinks"] = views["sinks"] = sinks
     given = {"sinks": sinks} if sinks is not None else {}
-    params = _forward.forward_params(*inputs, part.mask, part.scale, **part.named, **given)
-    params.o, params.lse = (_arrays.describe(name, fields[name][1]) for name in ("o", "lse"))
-    return Launch(place, params, fields, wholes, part.sums)
+    params = _forward.forward_params(*(views[x] for x in "qkv"), part.mask, part.scale, **part.named, **given)
+    params.o, params.lse = (_arrays.describe(name, views[name]) for name in ("o", "lse"))
+    return Launch(place, params, views, wholes, part.sums)
 
 
-def backward(place, job, dim, how, into_rows, **wholes):
-    """A Launch on the whole tensors dout, q, k, v, o, lse, dq and perhaps dlse, and on dk and dv that are this call's.
-    into_rows: dq is whole, too; else this call's."""
-    part = Part(job.call, dim, how, wholes["q"].device)
-    rows = ("dout", "q", "o", "dq") if into_rows else ("dout", "q", "o")
-    views = {name: part.rows(wholes[name]) for name in rows}
-    views.update({name: part.keys(wholes[name]) for name in "kv"}, **{name: part.of_lse(wholes[name]) for name in ("lse", "dlse") if name in wholes})
-    views.update({name: part.as_one(wholes[name]) for name in ("dq", "dk", "dv") if name not in views})
-    fields = {name: (name, x) for name, x in views.items()}
-    gradients = {name: views.pop(name) for name in ("dq", "dk", "dv")}
+def backward(place, job, dim, how, into_rows, inputs, keys, dq, flat, shapes):
+    """A Launch. inputs: dout, q, o, lse and perhaps dlse, whole; flat: dk and dv of this call. into_rows: dq is whole,
+    too; else this call's."""
+    part, (k, v), (dk, dv) = Part(job.call, dim, how, dq.device), keys.tensors(), methods.views(flat, shapes)
+    wholes = {**inputs, "k": k, "v": v, "dq": dq, "dk": dk, "dv": dv}
+    views = {name: part.of_lse(x) if "lse" in name else part.rows(x) for name, x in inputs.items()}
+    views.update(k=part.keys(k), v=part.keys(v))
+    gradients = {"dq": part.rows(dq) if into_rows else part.as_one(dq), "dk": part.as_one(dk), "dv": part.as_one(dv)}
     flags = fa3.FLAG_DETERMINISTIC if how.deterministic else 0
-    params = _backward.backward_params(views, gradients, part.mask, part.scale, flags, **part.named)
-    return Launch(place, params, fields, wholes, part.sums)
+    params = _backward.backward_params({"dlse": None, **views}, gradients, part.mask, part.scale, flags, **part.named)
+    return Launch(place, params, {**views, **gradients}, wholes, part.sums)
 
 
 def combine(place, **wholes):
@@ -143,4 +179,4 @@ def combine(place, **wholes):
     if wholes["o"].ndim == 3:
         views = {name: x.unsqueeze(1 if "parts" in name else 0) for name, x in wholes.items()}
     params = _abi.CombineParams(**{name: _arrays.describe(name, x) for name, x in views.items()})
-    return Launch(place, params, {name: (name, x) for name, x in views.items()}, wholes, None)
+    return Launch(place, params, views, wholes, None)

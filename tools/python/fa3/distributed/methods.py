@@ -151,13 +151,15 @@ class Transfer:
     """Numbers on their way to one rank and from one. sent: flat, or None; count, dtype: of those that come."""
 
     def __init__(self, team: Team, to, sent, source, count, dtype, device):
-        empty = torch.empty(0, dtype=torch.uint8, device=device) if sent is None else sent.view(torch.uint8)
-        self.sent = empty  # lives until the transfer is over
-        self.received = torch.empty(count, dtype=dtype, device=device)
+        self.received = came = torch.empty(count, dtype=dtype, device=device)
+        if sent is None:
+            sent = torch.empty(0, dtype=dtype, device=device)
+        elif sent.dtype != dtype:
+            sent, came = sent.view(torch.uint8), came.view(torch.uint8)
+        self.sent = sent  # lives until the transfer is over
         going, coming = [0] * team.size, [0] * team.size
-        going[to], coming[source] = empty.numel(), count * dtype.itemsize
-        came = self.received.view(torch.uint8)
-        self.work = dist.all_to_all_single(came, empty, coming, going, group=team.group, async_op=True)
+        going[to], coming[source] = sent.numel(), came.numel()
+        self.work = dist.all_to_all_single(came, sent, coming, going, group=team.group, async_op=True)
 
     def wait(self):
         self.work.wait()
@@ -165,12 +167,36 @@ class Transfer:
         return self.received
 
 
+class Keys:
+    """K and V that came flat, one behind the other, or tensors of their own."""
+
+    def __init__(self, k, v, flat=None, shapes=None):
+        self.k, self.v, self.flat, self.shapes = k, v, flat, shapes
+
+    def addresses(self):
+        if self.flat is None:
+            return self.k.data_ptr(), self.v.data_ptr()
+        first = self.flat.data_ptr()
+        return first, first + math.prod(self.shapes[0]) * self.flat.element_size()
+
+    def tensors(self):
+        return (self.k, self.v) if self.flat is None else views(self.flat, self.shapes)
+
+    def strides(self):
+        return None if self.flat is not None else (self.k.stride(), self.v.stride())
+
+
+# So many bytes are on their way for about as long as the host takes to enqueue a transfer. Before fewer ones the calls on
+# a rank's own keys are enqueued, else after them, so that the transfer hides behind those calls.
+FEW_BYTES = 24 << 20
+
+
 def chunks(plan, team: Team, k, v):
-    """For each step of the plan (step, keys, values): what this rank's rows see of them. The next step's are on their
-    way meanwhile; k and v hold one chunk, and so do these."""
+    """For each step of the plan (step, keys): what this rank's rows see of them. The next step's are on their way
+    meanwhile; k and v hold one chunk, and so do these."""
     dim = plan.dim
     if plan.gathers:
-        yield plan.steps[0], *gather(team, (k, v), plan.nodes, dim)
+        yield plan.steps[0], Keys(*gather(team, (k, v), plan.nodes, dim))
         return
 
     def start(step):
@@ -178,24 +204,31 @@ def chunks(plan, team: Team, k, v):
         if not step.moves:
             return None
         first, end = step.sent
-        sent = packed([x.narrow(dim, first, end - first) for x in (k, v)]) if end > first else None
+        sent = None
+        if end > first:
+            sent = [x if end - first == x.shape[dim] else x.narrow(dim, first, end - first) for x in (k, v)]
+            sent = torch.cat(sent).view(-1) if k.shape == v.shape else packed(sent)
         shapes = [resized(x.shape, dim, step.end - step.first) for x in (k, v)]
-        return shapes, Transfer(team, step.to, sent, step.source, sum(map(math.prod, shapes)), k.dtype, k.device)
+        count = math.prod(shapes[0]) + math.prod(shapes[1])
+        return shapes, Transfer(team, step.to, sent, step.source, count, k.dtype, k.device)
 
     own, *others = plan.steps
-    following = start(others[0]) if others else None
+    following, own_first = None, (k.numel() + v.numel()) * k.element_size() < FEW_BYTES
+    if others and not own_first:
+        following = start(others[0])
     if (own.first, own.end) == (0, k.shape[dim]):
-        yield own, k, v
+        yield own, Keys(k, v)
     else:
-        yield own, *(x.narrow(dim, own.first, own.end - own.first) for x in (k, v))
+        yield own, Keys(*(x.narrow(dim, own.first, own.end - own.first) for x in (k, v)))
+    if others and own_first:
+        following = start(others[0])
     for index, step in enumerate(others):
-        underway = following
-        received = [None, None]
+        underway, keys = following, Keys(None, None)
         if underway:
             shapes, transfer = underway
-            received = views(transfer.wait(), shapes)
+            keys = Keys(None, None, transfer.wait(), shapes)
         following = start(others[index + 1]) if index + 1 < len(others) else None
-        yield step, *received
+        yield step, keys
 
 
 class Gradients:
@@ -208,20 +241,20 @@ class Gradients:
         self.underway = None
 
     def add(self, step, found):
-        """found: (first, (dk, dv), flat) for each call, of the step's keys from `first` on; flat has both."""
+        """found: (first, flat, shapes) for each call: of the step's keys from `first` on dk and dv, flat."""
         plan, dim = self.plan, self.plan.dim
         if step is plan.steps[0]:
-            self.found += [(step.first + first, tensors) for first, tensors, _ in found]
+            self.found += [(step.first + first, views(flat, shapes)) for first, flat, shapes in found]
             return
         if not step.moves:
             return
-        shapes = [resized(shape, dim, step.end - step.first) for shape in self.shapes]
         sent = None
         if step.is_whole and found:
-            sent = found[0][2]
+            sent = found[0][1]
         elif found:
+            shapes = [resized(shape, dim, step.end - step.first) for shape in self.shapes]
             sent = self.like.new_zeros(sum(map(math.prod, shapes)), dtype=torch.float32)
-            _add(views(sent, shapes), [x[:2] for x in found], dim)
+            _add(views(sent, shapes), [(first, views(*flat)) for first, *flat in found], dim)
         first, end = step.sent
         shapes = [resized(shape, dim, end - first) for shape in self.shapes]
         dtype, count = self.like.dtype if step.sent_is_whole else torch.float32, sum(map(math.prod, shapes))
@@ -241,20 +274,21 @@ class Gradients:
         self._finish()
         if plan.gathers:
             sums = reduce_scatter(self.team, self.found, self.shapes, plan.nodes, dim, self.like.device)
+            return [x.to(self.like.dtype) for x in sums]
+        wholes = [found for found in self.found if found[1][0].shape[dim] == self.shapes[0][dim]]
+        rest = [found for found in self.found if not wholes or found is not wholes[0]]
+        if wholes and len(rest) < 2 and all(tensors[0].dtype == self.like.dtype for _, tensors in rest):
+            sums = wholes[0][1]  # one addition is rounded once in this dtype, too
+        elif wholes:
+            sums = [x.to(torch.float32, copy=True) for x in wholes[0][1]]
         else:
-            wholes = [found for found in self.found if found[1][0].shape[dim] == self.shapes[0][dim]]
-            if len(self.found) == 1 and wholes:
-                return wholes[0][1]
-            rest = [found for found in self.found if not wholes or found is not wholes[0]]
-            if wholes:
-                sums = [x.to(torch.float32, copy=True) for x in wholes[0][1]]
-            else:
-                sums = [self.like.new_zeros(shape, dtype=torch.float32) for shape in self.shapes]
-            _add(sums, rest, dim)
+            sums = [self.like.new_zeros(shape, dtype=torch.float32) for shape in self.shapes]
+        _add(sums, rest, dim)
         return [x.to(self.like.dtype) for x in sums]
 
 
 def _add(totals, found, dim):
     for first, tensors in found:
         for total, x in zip(totals, tensors):
-            total.narrow(dim, first, x.shape[dim]).add_(x)
+            rows = x.shape[dim]
+            (total if rows == total.shape[dim] else total.narrow(dim, first, rows)).add_(x)
