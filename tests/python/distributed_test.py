@@ -125,7 +125,8 @@ def slots():
     """Each row's results have slots of their own; all of them are merged where there are more than so many."""
     for ranks, seqlen, layout in itertools.product((1, 2, 5, 8), (3, 40), layouts.NAMES):
         nodes = tuple(layouts.pieces(layout, ranks, seqlen, rank) for rank in range(ranks))
-        for method, rank, window in itertools.product(("ring", "all_gather"), range(ranks), ((-1, 0), (-1, -1), (3, 1))):
+        windows = (-1, 0), (-1, -1), (3, 1)
+        for method, rank, window in itertools.product(("ring", "all_gather"), range(ranks), windows):
             seat = plans.Seat(rank, ranks)
             plan = plans.Plan(plans.Spread(plans.ALONE, seat, method, (), nodes, (0, seqlen), *window, 1))
             have, results = [set() for _ in range(plan.rows)], [0] * plan.rows
@@ -515,8 +516,8 @@ def work(rank, size, device, folder, asked_long):
     backend, timeout = "gloo" if device == "cpu" else "nccl", datetime.timedelta(seconds=240)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     world = World(rank, size, device)
-    parts = [every_method, against_float64, *[four_ranks, few_slots] * (size >= 4), repeated, halves, sent, checkpointed]
-    for part in (*parts, compiled, sharded, inside_torch, refusals, *[long] * asked_long, missing):
+    parts = [every_method, against_float64, *[four_ranks, few_slots] * (size >= 4), repeated, halves, sent]
+    for part in (*parts, checkpointed, compiled, sharded, inside_torch, refusals, *[long] * asked_long, missing):
         start = time.monotonic()
         part(world)
         if rank == 0:

@@ -12,9 +12,12 @@ or two dimensions, which stand for the same. Of a pair the rank is that in `acro
 in `inside`.
 
 Under torch.compile `attention` is a break of the graph, so fullgraph=True is refused. It works under torch.utils.
-checkpoint, where the transfers of the forward pass are done again. A rank that dies or does not come is an error on the
-others by torch.distributed's own means: of gloo an exception at once or after the group's timeout, of NCCL what
-TORCH_NCCL_ASYNC_ERROR_HANDLING says after it."""
+checkpoint, where the transfers of the forward pass are done again; in layers that FSDP2 shards; and inside torch's
+context_parallel, whose buffers are cut as by layout "zigzag" (its F.scaled_dot_product_attention stays torch's own).
+What calls of one kind have in common, their plan and the library's parameters, is kept for others.
+
+A rank that dies or does not come is an error on the others by torch.distributed's own means: of gloo an exception at
+once or after the group's timeout, of NCCL what TORCH_NCCL_ASYNC_ERROR_HANDLING says after it."""
 
 from __future__ import annotations
 
@@ -217,9 +220,11 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
     method, with n ranks, S tokens in all, and one chunk being the S / n tokens of a rank:
       "all_gather"  k and v are gathered, S tokens on each rank, then each chunk is one call; dk and dv are added up in
                     float32 by reduce_scatter. o, lse and dq have the bits of one process where rows are computed alike.
-      "ring"        k and v come chunk by chunk, the next one while the last is computed with: memory of a few chunks.
-                    Only keys that a rank sees are sent to it, so with a window little is. Results are merged in float32
-                    by o and lse, and dk and dv of each chunk go back to its rank in float32.
+      "ring"        k and v come chunk by chunk, the next one while the last is computed with. Only keys that a rank
+                    sees are sent to it: with a window few, of packed documents none but those that ranks share. Where a
+                    row's keys are in several chunks, as many results of q's dtype, up to four, are merged by
+                    fa3.combine. dk and dv of a chunk go back to its rank, in their dtype where they are one call's,
+                    else in float32; of more than two numbers the sum is float32.
       "all_to_all"  heads for tokens (Ulysses): each rank computes heads / n heads of S tokens. heads must be a multiple
                     of n, heads_kv a multiple or a divisor of it.
       "two_level"   for a pair of groups: "all_to_all" inside, "ring" across.

@@ -15,16 +15,17 @@ class Card(NamedTuple):
 
     forward: float  # floating-point operations
     backward: float
-    inside: float  # bytes to the GPUs of its node, copies from and to buffers included
+    inside: float  # bytes to the GPUs of its node
     across: float  # bytes to other nodes
-    start: float  # seconds before the first byte of a transfer
+    start: float  # seconds before the first byte of a transfer, the host's included
     memory: float  # bytes read from and written to its own memory
 
 
 NODE = 8  # ranks of a group that are taken to be in one node
+# Read on two H200 (tests/results/notes.md); what an H100 shares with it, and `across`, of their data sheets.
 CARDS = {
-    "H100": Card(750e12, 580e12, 150e9, 40e9, 30e-6, 2.5e12),
-    "H200": Card(750e12, 580e12, 150e9, 40e9, 30e-6, 2.5e12),
+    "H100": Card(750e12, 600e12, 300e9, 40e9, 100e-6, 2.5e12),
+    "H200": Card(750e12, 600e12, 300e9, 40e9, 100e-6, 3.5e12),
 }
 METHODS = ("all_gather", "ring", "all_to_all", "two_level")
 FLOAT32 = 4  # bytes

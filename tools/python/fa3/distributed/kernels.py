@@ -1,5 +1,5 @@
-"""The library's calls of a plan. Python would take longer to describe their tensors than the GPU takes for a short call,
-so the parameters of each call are filled in once: what is left are addresses."""
+"""The library's calls of a plan. Python would take longer to describe tensors than the GPU takes for a short call, so the
+parameters of each call are filled in once: what is left are addresses."""
 
 from __future__ import annotations
 

@@ -186,8 +186,8 @@ class Keys:
         return None if self.flat is not None else (self.k.stride(), self.v.stride())
 
 
-# So many bytes are on their way for about as long as the host takes to enqueue a transfer. Before fewer ones the calls on
-# a rank's own keys are enqueued, else after them, so that the transfer hides behind those calls.
+# So many bytes are on their way for about as long as the host takes to enqueue a transfer. Before fewer ones the calls
+# on a rank's own keys are enqueued, else after them, so that the transfer hides behind those calls.
 FEW_BYTES = 24 << 20
 
 
