@@ -1,5 +1,6 @@
 """FlashAttention-2's functions, with its signatures, defaults and meanings, computed by fa3: for programs that import
-flash_attn. `fa3.install("flash_attn")` puts this module in that place, and in that of flash_attn.flash_attn_interface.
+flash_attn. `fa3.install("flash_attn")` puts this module in that place, and in those of flash_attn.flash_attn_interface
+and flash_attn.bert_padding; other modules of the package, if it is there, stay what they are.
 
 What fa3 does not compute is a NotImplementedError that names the argument: dropout_p, and what the library refuses.
 What differs besides:
@@ -97,3 +98,32 @@ def flash_attn_with_kvcache(
         window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes
     )  # fmt: skip
     return (o, lse) if return_softmax_lse else o
+
+
+# ---- flash_attn.bert_padding ----
+
+
+def index_first_axis(x, indices):
+    """The rows of x with these numbers."""
+    return x.index_select(0, indices)
+
+
+def index_put_first_axis(values, indices, first_axis_dim):
+    """So many rows, of zeros but for `values` at these numbers."""
+    return values.new_zeros(first_axis_dim, *values.shape[1:]).index_copy(0, indices, values)
+
+
+def unpad_input(hidden_states, attention_mask, unused_mask=None):
+    """(rows, indices, cu_seqlens, max_seqlen, seqused): of hidden_states, (batch, seqlen, ...), the rows that
+    attention_mask, (batch, seqlen), or unused_mask has, one behind the other; their numbers; and lengths as
+    `flash_attn_varlen_func` takes them, of which seqused counts attention_mask alone. It waits for the device."""
+    held = attention_mask if unused_mask is None else attention_mask + unused_mask
+    lengths, used = (x.sum(-1, dtype=torch.int32) for x in (held, attention_mask))
+    indices = held.flatten().nonzero().flatten()
+    cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return hidden_states.flatten(0, 1).index_select(0, indices), indices, cu_seqlens, lengths.max().item(), used
+
+
+def pad_input(hidden_states, indices, batch, seqlen):
+    """(batch, seqlen, ...): what `unpad_input` took the rows from, with zeros elsewhere."""
+    return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))
