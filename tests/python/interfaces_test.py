@@ -322,10 +322,19 @@ def other_caches(device):
 
 
 def eighths(device):
-    """FP8 with scales for each head of K and V, of each sequence; caches in FP8 that get new rows, also rotated."""
+    """FP8 with scales for each head of K and V, of each sequence; caches in FP8 that get new rows, also rotated. torch's
+    default dtype is another, as while servers build models."""
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        eighths_of(device)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def eighths_of(device):
     fp8 = torch.float8_e4m3fn
     q, k, v = (normal(device, 2, rows, heads, 32).to(fp8) for rows, heads in ((5, 4), (9, 2), (9, 2)))
-    descales = torch.rand(3, 2, 2, device=device) + 0.5
+    descales = torch.rand(3, 2, 2, device=device, dtype=torch.float32) + 0.5
     wide = [x.double() * scale.double().repeat_interleave(x.shape[2] // 2, 1)[:, None, :, None]
             for x, scale in zip((q, k, v), descales)]  # fmt: skip
     exact = lambda mask, *x: torch.stack([plain(*y, **mask)[0] for y in zip(*x)])
@@ -353,7 +362,7 @@ def eighths(device):
         packed = vllm.flash_attn_varlen_func(sixteen.flatten(0, 1), k, v, 5, sums, 9, seqused_k=ints(device, 9, 9),
                                              block_table=ints(device, 0, 1).view(2, 1), causal=True, **kv)
         assert (packed.view_as(expected).double() - expected).abs().max() <= most * expected.abs().max()
-    turns = {"rotary_cos": torch.rand(12, 8, device=device), "rotary_sin": torch.rand(12, 8, device=device)}
+    turns = {name: torch.rand(12, 8, device=device, dtype=torch.float32) for name in ("rotary_cos", "rotary_sin")}
     bits, one = lambda x: x.view(torch.uint8), q[:, :1]
     written(device, k, v, kv, turns)
     for how in ({}, turns):

@@ -127,9 +127,9 @@ def _appended(q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_new, rotary_seqlen
     one = {}
     if k.dtype == FP8 and not rounds:
         k_new, v_new = k_new.bfloat16(), v_new.bfloat16()
-        one = {name: torch.ones(1, 1, 1, device=k.device) for name in ("k_scale", "v_scale")}
+        one = {name: _scale(None, k, 1) for name in ("k_scale", "v_scale")}
     if q.dtype == FP8:
-        q, one["q_scale"] = q.to(k_new.dtype), torch.ones(1, 1, 1, device=k.device)
+        q, one["q_scale"] = q.to(k_new.dtype), _scale(None, k, 1)
     start = where["cache_seqlens"] if rotary_seqlens is None else rotary_seqlens
     alone = q.dim() == 4 and q.shape[1] == 1
     same_rows = q.shape[:-2] == k_new.shape[:-2] and cu_seqlens_q is cu_seqlens_new
@@ -184,7 +184,7 @@ def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, 
 def _scale(descale, q, groups):
     """What the library takes for (batch, heads_kv), or for none."""
     if descale is None:
-        return torch.ones(1, 1, 1, device=q.device)
+        return torch.ones(1, 1, 1, dtype=torch.float32, device=q.device)
     return descale.repeat_interleave(groups, 1)[..., None] if groups > 1 else descale[..., None]
 
 
