@@ -1,6 +1,7 @@
 """fa3.flash_attn_interface, fa3.flash_attn, fa3.flash_attn_cute and fa3.vllm_flash_attn against plain attention in
 float64: values and gradients, caches with new rows, FP8, torch.compile, signatures, refusals; on the CPU by the
-reference, and on a GPU by the kernels. Argument: the library. Skipped without torch; cases for CUDA say so where there is no Hopper GPU."""
+reference, and on a GPU by the kernels. Argument: the library. Skipped without torch; cases for CUDA say so where there
+is no Hopper GPU."""
 
 import contextlib
 import inspect
@@ -245,6 +246,42 @@ def of_four(device):
     refused(NotImplementedError, "score_mod is given", four.flash_attn_func, q, k, v, score_mod=max)
 
 
+def by_parts(device):
+    """FlashAttention-2's functions without autograd, as ring attention calls them: each part of the keys with o and lse
+    over all of them."""
+    q, k, v = normal(device, 2, 9, 4, 16), normal(device, 2, 12, 2, 16), normal(device, 2, 12, 2, 16)
+    slopes, dout = torch.rand(4, device=device, dtype=torch.float32), normal(device, 2, 9, 4, 16)
+    doubles = [x.double().requires_grad_() for x in (q, k, v)]
+    exact_o, exact_lse = by_batch({"softcap": 3.0})(*doubles)
+    expected = torch.autograd.grad(exact_o, doubles, dout.double())
+    how = (0.0, 0.25, False, -1, -1, 3.0, None)
+    sums = [ints(device, *range(0, 2 * n + 1, n)) for n in (9, 6)]
+    for packed in (False, True):
+        rows = (lambda x: x.flatten(0, 1)) if packed else (lambda x: x)
+        forward, backward = two._flash_attn_forward, two._flash_attn_backward
+        lengths = (*sums, 9, 6) if packed else ()
+        if packed:
+            forward, backward = two._flash_attn_varlen_forward, two._flash_attn_varlen_backward
+        halves = [[rows(x) for x in (k[:, at : at + 6], v[:, at : at + 6])] for at in (0, 6)]
+        parts = [forward(rows(q), *half, *lengths, *how, False) for half in halves]
+        lse = torch.stack([part[1] for part in parts]).logsumexp(0)
+        weights = [(part[1] - lse).exp().movedim(-2, -1)[..., None] for part in parts]
+        o = sum(part[0] * weight for part, weight in zip(parts, weights)).to(q.dtype)
+        close(o, rows(exact_o), "o"), close(lse, exact_lse.movedim(1, 0).flatten(1) if packed else exact_lse, "lse")
+        dq, found = [], []
+        for half in halves:
+            into = [torch.empty_like(x) for x in (rows(q), *half)]
+            backward(rows(dout), rows(q), *half, o, lse, *into, *lengths, *how, True)
+            dq.append(into[0].float()), found.append(into[1:])
+        close(sum(dq).to(q.dtype), rows(expected[0]), "dq")
+        for x, exact, name in zip(zip(*found), expected[1:], ("dk", "dv")):
+            close(torch.cat([y.unflatten(0, (2, 6)) if packed else y for y in x], 1), exact, name)
+    again = two._flash_attn_forward(q, k, v, 0.0, None, True, 3, -1, 0.0, slopes, False)[0]
+    close(again, by_batch({"causal": True, "window": (3, 0)}, slopes)(q, k, v)[0], "slopes")
+    refused(ValueError, "dk is None", two._flash_attn_backward, dout, q, k, v, dout, lse, dout, None, v, *how, False)
+    refused(NotImplementedError, "dropout_p", two._flash_attn_forward, q, k, v, 0.1, *how[1:], False)
+
+
 # ---- caches ----
 
 
@@ -322,8 +359,8 @@ def other_caches(device):
 
 
 def eighths(device):
-    """FP8 with scales for each head of K and V, of each sequence; caches in FP8 that get new rows, also rotated. torch's
-    default dtype is another, as while servers build models."""
+    """FP8 with scales for each head of K and V, of each sequence; caches in FP8 that get new rows, also rotated.
+    torch's default dtype is another, as while servers build models."""
     torch.set_default_dtype(torch.bfloat16)
     try:
         eighths_of(device)
@@ -546,8 +583,8 @@ def refusals(device):
 
 torch.manual_seed(1)
 for device in ("cpu", "cuda") if CUDA else ("cpu",):
-    for case in (dense, odd_dims, stacked, packed, of_four, caches, other_caches, eighths, combined, compiled, signatures,
-                 refusals):  # fmt: skip
+    for case in (dense, odd_dims, stacked, packed, of_four, by_parts, caches, other_caches, eighths, combined,
+                 compiled, signatures, refusals):  # fmt: skip
         case(device)
         print(f"{device}: {case.__name__}", flush=True)
 if not CUDA:

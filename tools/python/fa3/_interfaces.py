@@ -9,7 +9,7 @@ import torch
 
 import fa3
 
-from . import _by_rows
+from . import _backward, _by_rows, _forward, _torch
 
 COLUMNS = 256  # of V, in one call, so that it may have gradients
 WIDE_COLUMNS = 512  # where q has more than those, or there is qv
@@ -206,3 +206,22 @@ def _called(q, k, v, out, deterministic=False, **named):
     if k.dtype == FP8 or out is not None or wide or not WITHOUT_GRADIENTS.isdisjoint(named):
         return fa3.forward(q, k, v, out=out, return_lse=True, **named)
     return fa3.attention(q, k, v, deterministic=deterministic, return_lse=True, **named)
+
+
+# ---- gradients by themselves ----
+
+
+def backward_into(gradients, dout, q, k, v, out, lse, *, softmax_scale, causal, window_size, softcap, deterministic,
+                  maxima=(None, None), **tensors):  # fmt: skip
+    """Writes dq, dk and dv to the tensors that `gradients` has by these names. tensors: of `fa3.backward`."""
+    for name, x in gradients.items():
+        if x is None:
+            raise ValueError(f"{name} is None, must be given: it is not returned")
+    left, right, _ = _mask(causal, window_size, 0)
+    mask, window = _forward.mask(False, (left, right))
+    with torch.no_grad():
+        _backward.backward(
+            _torch._readable(dout), q, k, v, out, lse, None, mask, softmax_scale or 0.0, int(deterministic),
+            window=window, maxima=maxima, softcap=max(softcap, 0.0), into=gradients,
+            **{name: x for name, x in tensors.items() if x is not None}
+        )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Optional, Union
 
 import torch
 
-from ._interfaces import attend, refuse_dropout
+from ._interfaces import attend, backward_into, refuse_dropout
 
 __version__ = "2.8.3"  # whose interface this is
 
@@ -98,6 +98,63 @@ def flash_attn_with_kvcache(
         window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes
     )  # fmt: skip
     return (o, lse) if return_softmax_lse else o
+
+
+# ---- what programs that spread sequences over GPUs call: no autograd, gradients written to where they say ----
+
+
+def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap,
+                        alibi_slopes, return_softmax):  # fmt: skip
+    """(out, lse, and two empty tensors for probabilities and random numbers)"""
+    refuse_dropout(dropout_p)
+    with torch.no_grad():
+        o, lse = attend(
+            q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=(window_size_left, window_size_right),
+            softcap=softcap, alibi_slopes=alibi_slopes
+        )  # fmt: skip
+    return o, lse, q.new_empty(0), q.new_empty(0)
+
+
+def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
+                               softmax_scale, causal, window_size_left=-1, window_size_right=-1, softcap=0.0,
+                               alibi_slopes=None, return_softmax=False, block_table=None, leftpad_k=None,
+                               seqused_k=None, zero_tensors=False, num_splits=0):  # fmt: skip
+    refuse_dropout(dropout_p)
+    with torch.no_grad():
+        o, lse = attend(
+            q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q,
+            max_seqlen_k=max_seqlen_k, softmax_scale=softmax_scale, causal=causal,
+            window_size=(window_size_left, window_size_right), softcap=softcap, alibi_slopes=alibi_slopes,
+            page_table=block_table, leftpad_k=leftpad_k, seqused_k=seqused_k
+        )  # fmt: skip
+    return o, lse, q.new_empty(0), q.new_empty(0)
+
+
+def _flash_attn_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, dropout_p, softmax_scale, causal,
+                         window_size_left, window_size_right, softcap, alibi_slopes, deterministic,
+                         rng_state=None):  # fmt: skip
+    """An empty tensor. out and softmax_lse may be those over more keys than k has: the gradients are these keys' part
+    then."""
+    refuse_dropout(dropout_p)
+    backward_into(
+        {"dq": dq, "dk": dk, "dv": dv}, dout, q, k, v, out, softmax_lse, softmax_scale=softmax_scale, causal=causal,
+        window_size=(window_size_left, window_size_right), softcap=softcap, deterministic=deterministic,
+        alibi_slopes=alibi_slopes
+    )  # fmt: skip
+    return q.new_empty(0)
+
+
+def _flash_attn_varlen_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q,
+                                max_seqlen_k, dropout_p, softmax_scale, causal, window_size_left, window_size_right,
+                                softcap, alibi_slopes, deterministic, rng_state=None, zero_tensors=False):  # fmt: skip
+    refuse_dropout(dropout_p)
+    backward_into(
+        {"dq": dq, "dk": dk, "dv": dv}, dout, q, k, v, out, softmax_lse, softmax_scale=softmax_scale, causal=causal,
+        window_size=(window_size_left, window_size_right), softcap=softcap, deterministic=deterministic,
+        alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+        maxima=(max_seqlen_q, max_seqlen_k)
+    )  # fmt: skip
+    return q.new_empty(0)
 
 
 # ---- flash_attn.bert_padding ----

@@ -2,8 +2,8 @@
 flash_attn.cute. `fa3.install("flash_attn.cute")` puts this module in that place, and in that of
 flash_attn.cute.interface.
 
-What fa3 does not compute is a NotImplementedError that names the argument: score_mod, mask_mod, block sparsity, gathered
-keys, and what the library refuses. What differs besides:
+What fa3 does not compute is a NotImplementedError that names the argument: score_mod, mask_mod, block sparsity,
+gathered keys, and what the library refuses. What differs besides:
   qv                          has no backward pass; q has up to 64 columns then, and v up to 512.
   num_splits, pack_gqa, scheduler_metadata, min_seqlen_k, seqlen_k_per_split   hints for other kernels; fa3 chooses for
                               itself, and they change nothing.

@@ -91,8 +91,8 @@ def flash_attn_with_kvcache(
     k and v, (batch, rows, heads_kv, head_dim) or packed with cu_seqlens_k_new, are first written into the cache behind
     the cache_seqlens keys that each sequence has. With rotary_cos and rotary_sin, (positions, rotary_dim / 2), k is
     rotated on the way, and q for the call, from position rotary_seqlens, or cache_seqlens, on. In caches of FP8 k and v
-    of 16 bits are divided by k_descale and v_descale and rounded, which official functions have not. Without a causal mask,
-    window or chunk all queries of a sequence stand at that position."""
+    of 16 bits are divided by k_descale and v_descale and rounded, which official functions have not. Without a causal
+    mask, window or chunk all queries of a sequence stand at that position."""
     o, lse = attend(
         q, k_cache, v_cache, k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
         rotary_seqlens=rotary_seqlens, rotary_interleaved=rotary_interleaved, seqused_k=cache_seqlens,
