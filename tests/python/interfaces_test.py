@@ -386,6 +386,13 @@ def eighths_of(device):
         assert o.dtype == torch.bfloat16
         near(o, exact(mask, *wide))
     near(three.flash_attn_func(q, k, v), exact({}, q, k, v))
+    narrow = [x[..., :24].contiguous() for x in (q, k, v)]  # no multiple of 16
+    near(three.flash_attn_func(*narrow), exact({}, *narrow))
+    caches, new = [x.clone() for x in narrow[1:]], [x[:, :1] for x in narrow[1:]]
+    o = three.flash_attn_with_kvcache(narrow[0].to(torch.bfloat16), *caches, *new, cache_seqlens=ints(device, 4, 8))
+    for b, at in enumerate((4, 8)):
+        assert all(torch.equal(x[b, at].float(), y[b, 0].float()) for x, y in zip(caches, new))
+        near(o[b], plain(narrow[0][b], *(x[b, : at + 1] for x in caches))[0])
     column_major = v.view(torch.uint8).transpose(1, 3).contiguous().transpose(1, 3).view(fp8)
     assert torch.equal(three.flash_attn_func(q, k, column_major), three.flash_attn_func(q, k, v))
     # Queries of 16 bits over FP8: nothing else is rounded, so it is as near as 16 bits are.

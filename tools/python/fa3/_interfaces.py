@@ -1,7 +1,7 @@
 """What the interfaces of flash-attn have in common: their arguments in fa3's words, in one place. flash_attn_interface,
 flash_attn, vllm_flash_attn and the ops flash_attn_3 name their own arguments and call `attend`. No number is read from
 a device, and no tensor is copied, but for those that no stride describes: whose last dimension is not contiguous, and
-whose head dimension is no multiple of 8."""
+whose head dimension is no multiple of 8, or of 16 in FP8."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ def attend(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), a
     mask = _mask(causal, window_size, attention_chunk)
     rotary = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "rotary_interleaved": rotary_interleaved}
     new = {"k_new": k_new, "v_new": v_new, "cu_seqlens_k_new": cu_seqlens_k_new, "rotary_seqlens": rotary_seqlens}
-    odd = -q.shape[-1] % 8, -v.shape[-1] % 8
-    if any(odd) and q.dtype != FP8:
+    multiple = 16 if k.dtype == FP8 else 8
+    odd = -q.shape[-1] % multiple, -v.shape[-1] % multiple
+    if any(odd):
         return _padded(q, k, v, *odd, softmax_scale=softmax_scale, mask=mask, out=out, **rotary, **new, **named)
     return _with_new(q, k, v, softmax_scale=softmax_scale, mask=mask, out=out, **rotary, **new, **named)
 
@@ -59,8 +60,13 @@ def _side(x):
 
 
 def _padded(q, k, v, more, more_v, k_new, v_new, out, qv=None, **named):
-    """With head dimensions that are no multiples of 8: on copies, in which zeros follow."""
-    pad = lambda x, n: None if x is None else torch.nn.functional.pad(x, (0, n))
+    """With head dimensions that are no multiples of 8, or of 16 in FP8: on copies, in which zeros follow."""
+
+    def pad(x, n):
+        if x is None or x.dtype != FP8:
+            return None if x is None else torch.nn.functional.pad(x, (0, n))
+        return torch.nn.functional.pad(x.view(torch.uint8), (0, n)).view(FP8)
+
     keys, values = pad(k, more), pad(v, more_v)
     new = {"k_new": pad(k_new, more), "v_new": pad(v_new, more_v)}
     o, lse = _with_new(pad(q, more), keys, values, out=None, qv=pad(qv, more_v), **new, **named)
