@@ -96,7 +96,10 @@ TEST_CASE("hand-overs: counts and named barriers") {
 
   const auto odd = [](const Lines& lines) { return of_kernel(joined(lines, {"EXIT"}), "odd_named_barriers"); };
   CHECK(odd({"BAR.SYNC 0x1, 0x100", "BAR.ARV 0x1, 0x100"}) == 0);
-  CHECK(odd({"BAR.SYNC 0x1, 0x100", "BAR.ARV 0x1, 0x80"}) == 2);
+  CHECK(odd({"BAR.SYNC 0x1, 0x100", "BAR.ARV 0x1, 0x80"}) == 1);
+  // Official FlashAttention-3: all computing warps meet, and hand over to another one through the same barrier.
+  CHECK(odd({"BAR.SYNC 0x1, 0x100", "BAR.ARV 0x1, 0x120", "BAR.SYNC 0x1, 0x120"}) == 0);
+  CHECK(odd({"BAR.SYNC 0x0", "BAR.ARV 0x0, 0x100"}) == 0);  // as many as there are
   CHECK(odd({"BAR.ARV 0x1, 0x100"}) == 1);                     // nobody meets there
   CHECK(odd({"BAR.ARV 0x1, 0x100", "BAR.SYNC R9, 0x100"}) == 0);  // or perhaps somebody does
   CHECK(odd({"BAR.SYNC 0x1, 0x88"}) == 1);                     // no number of warps
