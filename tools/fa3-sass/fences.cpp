@@ -46,8 +46,8 @@ class Finder {
   // On any way to an instruction: shared memory that was written, by stmatrix or not, and mbarriers that were
   // initialised, with no fence since. `fresh` are those barriers until a fence, `initialised` also until a barrier of
   // the thread block. `own` are stores until a wait for an mbarrier: behind it, TMA stores what other threads handed
-  // over. `no_fence`: not since the kernel's beginning or the last TMA. In Triton's kernels ptxas puts the fence that is
-  // written behind an mbarrier's initial value before it, so that one counts, too.
+  // over. `no_fence`: not since the kernel's beginning or the last TMA. In Triton's kernels ptxas puts the fence that
+  // is written behind an mbarrier's initial value before it, so that one counts, too.
   struct Dirty {
     bool stored = false, own = false, by_matrix = false, initialised = false, fresh = false, no_fence = false;
     bool operator==(const Dirty&) const = default;
