@@ -89,6 +89,7 @@ FA3_DEVICE void values(const Params& p, KeysSmem& smem, const KeyWork& work, int
     for (int i = 0; i < Br / 16; i++)
       smem.p[p_use.index][i][thread] = make_uint4(P[4 * i], P[4 * i + 1], P[4 * i + 2], P[4 * i + 3]);
     __syncwarp();
+    if (readers_release) arrive(smem.empty_q[use.index]);
     if (one_lane) arrive(smem.full_p[p_use.index]);
     p_use.next<p_buffers>();
     use.next<config.stages>();

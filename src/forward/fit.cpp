@@ -46,7 +46,9 @@ Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::wind
 // Can this row take the problem's V, scales and sums, and what becomes of its scores?
 bool takes(const ForwardRow& row, const ForwardProblem& problem) {
   if (row.has(Trait::softcap) != has_softcap(problem) || row.has(Trait::alibi) != has_slopes(problem)) return false;
-  if (row.widens() != problem.widens_keys() || row.has(Trait::qv) != problem.has_qv()) return false;
+  if (row.has_wide_q() != problem.widens_keys() || row.has(Trait::qv) != problem.has_qv()) return false;
+  // These do not take one query and many alike.
+  if (row.has(Trait::few_rows) && (problem.batch_invariant || rows_of(problem, row) > row.most_rows())) return false;
   return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
                             (row.block_scales() || !problem.kv_blocks));
@@ -68,7 +70,7 @@ constexpr int rivals_of(const ForwardRow& row) {
   int rivals = 0;
   for (const ForwardRow& other : forward_rows)
     rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
-              other.widens() == row.widens() &&
+              other.has_wide_q() == row.has_wide_q() &&
               other.dv == row.dv && other.has(Trait::softcap) == row.has(Trait::softcap) &&
               other.has(Trait::alibi) == row.has(Trait::alibi) && other.has(Trait::qv) == row.has(Trait::qv);
   return rivals;
@@ -201,9 +203,9 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
     if (extra.row != extra.problem)
       return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls with%s %s", row.name,
                   extra.row ? "" : "out", extra.name);
-  if (row.widens() != problem.widens_keys())
+  if (row.has_wide_q() != problem.widens_keys())
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for k and v of %s; k.dtype is %s", row.name,
-                row.widens() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.k.dtype)));
+                row.has_wide_q() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.k.dtype)));
   if (row.d < problem.head_dim)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim up to %d; q.dim[%d] (head_dim) is %lld", row.name, row.d,
@@ -218,6 +220,15 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   if (row.is_8bit() && row.has(Trait::two_level) != problem.two_level)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls %s FA3_FLAG_TWO_LEVEL", row.name,
                 problem.two_level ? "without" : "with");
+  if (row.has(Trait::few_rows) && problem.batch_invariant)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for few rows; flags has "
+                "FA3_FLAG_BATCH_INVARIANT", row.name);
+  if (row.has(Trait::few_rows) && rows_of(problem, row) > row.most_rows())
+    return fail(FA3_ERROR_INVALID_ARGUMENT,
+                "params->kernel is %s, which is for up to %d rows: queries (%s, %lld) times the heads that share k and "
+                "v (%lld, as %lld)", row.name, row.most_rows(),
+                problem.total_q >= 0 ? "max_seqlen_q" : "q.dim[1]", ll(problem.seqlen_q), ll(problem.heads_per_kv()),
+                ll(packing_of(problem, row).rows(1)));
   if (!takes(row, problem))
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which takes one scale for each head of K and V; k_scale and v_scale have %lld "

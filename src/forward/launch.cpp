@@ -92,7 +92,8 @@ Scales scales_of(const ForwardProblem& problem) {
 // the fastest (notes.md, decoding through pages).
 int32_t blocks_in_flight(const Card& card, const ForwardRow& row) {
   if (card.memory_bytes_per_us == 0) return INT32_MAX;
-  return static_cast<int32_t>(2.7 * card.memory_bytes_per_us / row.stage_bytes());
+  const int of_stage = row.loaded_bytes() * row.stage_keys() / row.Bc;
+  return static_cast<int32_t>(2.7 * card.memory_bytes_per_us / of_stage);
 }
 
 // What all rows take beside the maps.

@@ -32,6 +32,10 @@ struct alignas(1024) KeysSmem {
 };
 static_assert(sizeof(KeysSmem) <= config.smem_bytes(), "row.h reserves too little shared memory");
 
+// racecheck does not follow P from the warps that have read first_query to those that release its stage: for it the
+// former release it, too.
+inline constexpr bool readers_release = all_lanes_arrive && own_lengths;
+
 // By one thread, before a barrier of the whole thread block. Filled by one thread, or by the four warps that compute P;
 // released by all warps that read, or by those that are known to be the last.
 FA3_DEVICE void init_barriers(KeysSmem& smem) {
@@ -40,7 +44,8 @@ FA3_DEVICE void init_barriers(KeysSmem& smem) {
   for (int s = 0; s < config.stages; s++) {
     init(smem.full_q[s], 1);
     init(smem.full_dout[s], 1);
-    init(smem.empty_q[s], 4 * warp_arrivals);  // the warps that compute dK: they have P, so S is done (bwd_keys.cu)
+    // The warps that compute dK: they have P, so S is done (bwd_keys.cu).
+    init(smem.empty_q[s], (readers_release ? 8 : 4) * warp_arrivals);
     init(smem.empty_dout[s], 8 * warp_arrivals);
   }
   for (int i = 0; i < p_buffers; i++) {
