@@ -70,8 +70,7 @@ def layouts_exhaustively():
                 calls = layouts.calls(q, k, cu, left, right)
                 expected = [(i, j) for i in positions(q) for j in positions(k)
                             if number[i] == number[j] and sees(i, j, left, right)]  # fmt: skip
-                fused = layouts.fused(calls)
-                for some in (calls, fused, [half for call in fused for half in layouts.halves(call) or [call]]):
+                for some in (calls, layouts.fused(calls)):
                     found = [pair for call in some for pair in pairs(call, positions(q), positions(k))]
                     assert sorted(found) == expected, (q, k, cu, left, right, some)
                     assert layouts.products(some) == len(expected), (q, k, cu, left, right, some)
@@ -277,18 +276,6 @@ def against_float64(world):
     for method in ("all_gather", "ring", "all_to_all"):
         found = spread(world.groups[2], "zigzag", q, k, v, dout, dlse, method=method, causal=True)
         same(found, cut_whole(world.groups[2], "zigzag", expected, False), world.close, method)
-
-
-def halved(world):
-    """The own chunks' rows in two calls, the transfer enqueued between them."""
-    if world.rank >= 2:
-        return
-    before, methods.FEW_BYTES = methods.FEW_BYTES, 0
-    parallel._kinds.clear()
-    for case in (CASES[4], CASES[5], CASES[8], ("ring", "zigzag", 4, 2, 2, {"causal": True})):
-        run_case(world, world.groups[2], case)
-    methods.FEW_BYTES = before
-    parallel._kinds.clear()
 
 
 def few_slots(world):
@@ -529,7 +516,7 @@ def work(rank, size, device, folder, asked_long):
     backend, timeout = "gloo" if device == "cpu" else "nccl", datetime.timedelta(seconds=240)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     world = World(rank, size, device)
-    parts = [every_method, against_float64, *[four_ranks, few_slots] * (size >= 4), repeated, halves, halved, sent]
+    parts = [every_method, against_float64, *[four_ranks, few_slots] * (size >= 4), repeated, halves, sent]
     for part in (*parts, checkpointed, compiled, sharded, inside_torch, refusals, *[long] * asked_long, missing):
         start = time.monotonic()
         part(world)

@@ -44,7 +44,7 @@ def _forward(run, q, k, v, sinks):
         addresses["sinks"] = sinks.data_ptr()
     merged = {"o_parts": parts.data_ptr(), "lse_parts": sums.data_ptr(), "o": o.data_ptr(), "lse": lse.data_ptr()}
     wholes = {"o_parts": parts, "lse_parts": sums, "o": o, "lse": lse}
-    for step, keys in methods.chunks(plan, run.keys, k, v, may_halve=True):
+    for step, keys in methods.chunks(plan, run.keys, k, v):
         if step.jobs:
             addresses["k"], addresses["v"] = keys.addresses()
         for job in step.jobs:

@@ -195,16 +195,6 @@ def _rows_joined(x, y):
     return y._replace(q_start=x.q_start) if same else None
 
 
-def halves(call: Call) -> Optional[Tuple[Call, Call]]:
-    """The same with half of the rows each, if it is on one document and has no bound on the left."""
-    middle = (call.q_start + call.q_end) // 2
-    end = call.k_end if call.right == UNBOUNDED else call.k_end - (call.q_end - middle) + call.right
-    if call.cu_seqlens_q or call.left != UNBOUNDED or middle == call.q_start or not call.k_start < end <= call.k_end:
-        return None
-    first = call._replace(q_end=middle, k_end=end, right=min(call.right, 0))
-    return simplified(first), simplified(call._replace(q_start=middle))
-
-
 def extent(found) -> Tuple[int, int]:
     """From the first to the last key that any of these calls reads; (0, 0) if there are none."""
     return min((call.k_start for call in found), default=0), max((call.k_end for call in found), default=0)

@@ -187,14 +187,13 @@ class Keys:
 
 
 # So many bytes are on their way for about as long as the host takes to enqueue a transfer. Before fewer ones the calls
-# on a rank's own keys are enqueued, else only a call on half of the rows, if there is one: it hides the host's time, and
-# the transfer hides behind the other half.
+# on a rank's own keys are enqueued, else after them, so that the transfer hides behind those calls.
 FEW_BYTES = 24 << 20
 
 
-def chunks(plan, team: Team, k, v, may_halve=False):
+def chunks(plan, team: Team, k, v):
     """For each step of the plan (step, keys): what this rank's rows see of them. The next step's are on their way
-    meanwhile; k and v hold one chunk, and so do these. may_halve: there may be two steps in the place of the first."""
+    meanwhile; k and v hold one chunk, and so do these."""
     dim = plan.dim
     if plan.gathers:
         yield plan.steps[0], Keys(*gather(team, (k, v), plan.nodes, dim))
@@ -214,17 +213,15 @@ def chunks(plan, team: Team, k, v, may_halve=False):
         return shapes, Transfer(team, step.to, sent, step.source, count, k.dtype, k.device)
 
     own, *others = plan.steps
-    keys = Keys(k, v)
-    if (own.first, own.end) != (0, k.shape[dim]):
-        keys = Keys(*(x.narrow(dim, own.first, own.end - own.first) for x in (k, v)))
-    early, late = (own,), ()
-    if others and (k.numel() + v.numel()) * k.element_size() >= FEW_BYTES:
-        early, late = (plan.halves[:1], plan.halves[1:]) if may_halve and plan.halves else ((), early)
-    for step in early:
-        yield step, keys
-    following = start(others[0]) if others else None
-    for step in late:
-        yield step, keys
+    following, own_first = None, (k.numel() + v.numel()) * k.element_size() < FEW_BYTES
+    if others and not own_first:
+        following = start(others[0])
+    if (own.first, own.end) == (0, k.shape[dim]):
+        yield own, Keys(k, v)
+    else:
+        yield own, Keys(*(x.narrow(dim, own.first, own.end - own.first) for x in (k, v)))
+    if others and own_first:
+        following = start(others[0])
     for index, step in enumerate(others):
         underway, keys = following, Keys(None, None)
         if underway:

@@ -67,8 +67,7 @@ class Spread(NamedTuple):
 
 class Plan:
     """Of one rank. slots: how many results are merged at a time; 1 if each row has one call. has_gaps: a slot has no
-    result for some rows. most: the calls that a row has. mixes: a call is the first one of some of its rows only.
-    halves: two steps in the place of the first one, with half of its rows each, or None."""
+    result for some rows. most: the calls that a row has. mixes: a call is the first one of some of its rows only."""
 
     def __init__(self, spread: Spread):
         self.spread, self.dim = spread, spread.dim
@@ -77,7 +76,6 @@ class Plan:
         self.rows = layouts.rows(self.nodes[self.keys.rank])
         self.slots, self.has_gaps, self.mixes = 1, False, False
         self.steps = tuple(self._placed([self._gathered()] if self.gathers else self._round()))
-        self.halves = self._halves()
 
     def _calls(self, receiver: int, sender: int):
         """(calls, (first, end)): what the receiver computes on the sender's keys from first to end - 1."""
@@ -123,13 +121,6 @@ class Plan:
             yield step._replace(jobs=tuple(jobs))
         self.most = max(results.values(), default=0)
         self.has_gaps = self.has_gaps or min(slots.values(), default=self.slots) < self.slots
-
-
-    def _halves(self):
-        first = self.steps[0]
-        hides = len(first.jobs) == 1 and any(step.moves for step in self.steps[1:2])
-        calls = layouts.halves(first.jobs[0].call) if hides else None
-        return calls and tuple(first._replace(jobs=(first.jobs[0]._replace(call=call),)) for call in calls)
 
 
 @functools.lru_cache(maxsize=4096)
