@@ -54,28 +54,47 @@ FA3_DEVICE uint32_t widen_pair(uint32_t pair, float scale) {
   return bf16 ? ptx::cvt_rn_bf16x2_f32(high, low) : ptx::cvt_rn_f16x2_f32(high, low);
 }
 
+// Where a copy's row comes from, of the first head; null if its page or batch entry does not exist.
+FA3_DEVICE const uint8_t* source_of_row(const WidenedTensor& t, const HeadBlock& at, int row) {
+  int entry = at.batch, row_of_entry = row;
+  if (t.page_table) {
+    const int page = row / t.page_size;
+    entry = __ldg(t.page_table + int64_t(at.batch) * t.table_stride + page);
+    row_of_entry = row - page * t.page_size;
+  } else if (t.entry_of) {
+    entry = __ldg(t.entry_of + at.batch);
+  }
+  if (uint32_t(entry) >= uint32_t(t.entries)) return nullptr;
+  return t.from + entry * t.stride_batch + row_of_entry * t.stride_row;
+}
+
 template <bool bf16>
 FA3_DEVICE void widen_rows(const WidenParams& p, const WidenedTensor& t, const HeadBlock& at) {
   constexpr int threads = config.threads();
-  const uint8_t* const from = t.from + at.batch * t.stride_batch + at.head * t.stride_head + at.first * t.stride_row;
   uint16_t* const to = copy_of_row(t, at, at.first);
   const bool has_one_scale = !t.cu_seqlens && t.scale_stride_block == 0;
   const float one_scale = has_one_scale ? scale_of_row(p, t, at, 0) : 0.f;
-  const int present = min(t.blocks.lines, t.lines - at.first);
+  const int lines = t.used ? min(t.lines, __ldg(t.used + at.batch)) : t.lines;
+  const int present = min(t.blocks.lines, lines - at.first);
   uint2 x[widened_pieces];
   float scale[widened_pieces];
+  bool exists[widened_pieces];
 #pragma unroll
   for (int i = 0; i < widened_pieces; i++) {
     const int number = threadIdx.x + i * threads, row = number / t.pieces;
+    exists[i] = false;
     if (row >= present) continue;
     const int column = (number - row * t.pieces) * widened_columns;
-    x[i] = __ldcs(reinterpret_cast<const uint2*>(from + row * t.stride_row + column));
+    const uint8_t* const from = source_of_row(t, at, at.first + row);
+    exists[i] = from != nullptr;
+    if (!exists[i]) continue;
+    x[i] = __ldcs(reinterpret_cast<const uint2*>(from + at.head * t.stride_head + column));
     scale[i] = has_one_scale ? one_scale : scale_of_row(p, t, at, at.first + row);
   }
 #pragma unroll
   for (int i = 0; i < widened_pieces; i++) {
     const int number = threadIdx.x + i * threads, row = number / t.pieces;
-    if (row >= present) continue;
+    if (!exists[i]) continue;
     const int column = (number - row * t.pieces) * widened_columns;
     const auto two = [&](uint32_t pair) { return widen_pair<bf16>(pair, scale[i]); };
     *reinterpret_cast<uint4*>(to + row * t.heads_and_columns() + column) =

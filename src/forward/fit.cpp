@@ -3,7 +3,9 @@
 #include <array>
 #include <iterator>
 
+#include "device/widen.h"
 #include "error.h"
+#include "forward/copies.h"
 #include "forward/cost.h"
 #include "forward/forward.h"
 #include "forward/lengths.h"
@@ -75,7 +77,7 @@ constexpr int rivals_of(const ForwardRow& row) {
 }
 
 static_assert(std::all_of(forward_rows.begin(), forward_rows.end(),
-                          [](const ForwardRow& row) { return rivals_of(row) <= Fit::most; }));
+                          [](const ForwardRow& row) { return rivals_of(row) <= Fit::most / 2; }));
 
 // The choosable rows of a mask and dtype, found when this is compiled, as every call looks through them.
 struct RowList {
@@ -156,6 +158,11 @@ fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
   const Dtype dtype = dtype_of(problem.q.dtype);
   find_rows(problem, fit);
   fit.v_tiles_row = -1;
+  if (may_be_copied(problem)) {
+    Fit others{};
+    find_rows(on_copies(problem, {}, nullptr), others);
+    for (int i = 0; i < others.count; ++i) fit.rows[fit.count++] = others.rows[i];
+  }
   if (dtype == Dtype::e4m3 && !problem.v_tiles) {
     ForwardProblem tiled = problem;
     tiled.v_tiles = true;
@@ -201,9 +208,9 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
     if (extra.row != extra.problem)
       return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls with%s %s", row.name,
                   extra.row ? "" : "out", extra.name);
-  if (row.widens() != problem.widens_keys())
-    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for k and v of %s; k.dtype is %s", row.name,
-                row.widens() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.k.dtype)));
+  if (row.widens() && !problem.widens_keys())
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for k and v of e4m3; k.dtype is %s",
+                row.name, dtype_name(dtype_of(problem.k.dtype)));
   if (row.d < problem.head_dim)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim up to %d; q.dim[%d] (head_dim) is %lld", row.name, row.d,
@@ -218,11 +225,15 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   if (row.is_8bit() && row.has(Trait::two_level) != problem.two_level)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls %s FA3_FLAG_TWO_LEVEL", row.name,
                 problem.two_level ? "without" : "with");
-  if (!takes(row, problem))
+  if (row.is_8bit() && !takes(row, problem))
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which takes one scale for each head of K and V; k_scale and v_scale have %lld "
                 "and %lld blocks", row.name, ll(problem.k_scale.dim[2]),
                 ll(problem.v_scale.dim[2]));
+  if (needs_copies(problem, row) && !can_be_copied(problem))
+    return fail(FA3_ERROR_UNSUPPORTED,
+                "params->kernel is %s, which takes copies of k and v in 16 bits; the pass that makes them counts up to "
+                "%lld rows of all heads", row.name, ll(most_widened_rows));
   if (row.packs_heads() && rows_of(problem, row) > max_seqlen)
     return fail(FA3_ERROR_UNSUPPORTED,
                 "params->kernel is %s, which packs the heads that share k and v (here %lld, as %lld) into rows; with "

@@ -116,7 +116,7 @@ std::string ServedProblem::describe() const {
   }
   if (e4m3_keys)
     result += std::string(" over e4m3, scales of ") + (k_scales == Scales::head ? "heads" : "the tensor") + " and " +
-              (v_scales == Scales::head ? "heads" : "the tensor");
+              (v_scales == Scales::head ? "heads" : "the tensor") + (copies ? ", copied" : "");
   if (has_qv) result += " qv";
   if (v_in_k) result += " v-in-k";
   if (kernel) result += std::string(" kernel=") + kernel;
@@ -437,6 +437,7 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   p.dtype = random.pick({FA3_DTYPE_BF16, FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
   if (limits.row) p.dtype = dtype_of(*limits.row);
   p.e4m3_keys = limits.row ? limits.row->widens() : !limits.wide && !p.is_e4m3() && random.chance(0.2);
+  if (limits.copies) p.e4m3_keys = true;
   const int64_t unit = p.has_e4m3_keys() ? 16 : 8;
   choose_mask(p, random);
   choose_tensors(p, random);
