@@ -253,16 +253,13 @@ typedef struct fa3_forward_params {
  * with k_scale and v_scale, each with one number for the tensor or for each head of each sequence; the other tensors of
  * this section must be absent. head_dim and head_dim_v are multiples of 16. Such a call is one of those below, whatever
  * else it has: all of that section goes with it but softcap and alibi_slopes.
- * - With few queries the kernels (fa3_fwdservedwidened...) make fp16 of K and V, which is exact, and round P to fp16: o
- *   is as exact as from fp16 k and v that hold the same numbers. In bf16, elements of q that are more than 2^31 times
- *   smaller than another one of 16 neighbouring rows of the same sequence are rounded.
- * - With many, from some 1000 rows of q for each head of k on (queries * heads / heads_kv), a pass makes copies of k
- *   and v in the workspace first, and the kernels are those for 16 bits. An element times its scale is rounded to q's
- *   dtype, and so is P: o is as exact as from k and v that hold these copies. In bf16 that is up to 1.4 times the error
- *   above, in fp16 the same, but for scales with which elements leave fp16's range (2^-14 to 65504).
- * - Which of both follows from shapes and maxima, and with FA3_FLAG_BATCH_INVARIANT it is always the first; so it is
- *   where copies would take more than 1 GB, and more than q and o. `kernel` may name any of fa3_fwdserved... of q's
- *   dtype: one that is not of fa3_fwdservedwidened... runs on copies. */
+ * - The kernels (fa3_fwdservedwidened...) make fp16 of K and V, which is exact, and round P to fp16: o is as exact as
+ *   from fp16 k and v that hold the same numbers. In bf16, elements of q that are more than 2^31 times smaller than
+ *   another one of 16 neighbouring rows of the same sequence are rounded.
+ * - With many rows of q for each head of k, from some 1000 on (queries * heads / heads_kv), a pass makes copies of k
+ *   and v in fp16 in the workspace first, without their scales, and other kernels (fa3_fwdservedcopied...) take these.
+ *   That is faster, and as exact. It follows from shapes and maxima; it is never so with FA3_FLAG_BATCH_INVARIANT, nor
+ *   where copies would take more than 1 GB, and more than q and o. `kernel` may name either. */
 
 /* Rows of q, k or v that share a block scale. */
 #define FA3_SCALE_ROWS 64
@@ -445,7 +442,7 @@ FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
  * less. The size follows from shapes and maxima, not from lengths: partial results as above, 64 bytes for each of the
  * blocks of queries of one head that all sequences together may have, and 40 for each sequence (with FA3_MASK_CHUNK for
  * each chunk of one). With FA3_FLAG_BATCH_INVARIANT every block of queries of a head has partial results for each 2048
- * keys that it may see: few for decoding, but many GB for long prompts. Copies of e4m3 k and v in 16 bits (above) take
+ * keys that it may see: few for decoding, but many GB for long prompts. Copies of e4m3 k and v in fp16 (above) take
  * 2 * heads_kv * (head_dim + head_dim_v) bytes for each row of packed k, else for each of max_seqlen_k keys of each
  * sequence, pages or not. */
 FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);

@@ -265,12 +265,34 @@ FA3_DEVICE void combine_share(const PackedRows& partial, int parts, int begin, i
   }
 }
 
+// Behind what all threads of a warpgroup have written of its rows of a part: takes a ticket, and adds up what is to be
+// added up now. All four warps call this.
+FA3_DEVICE void add_up_parts(const PackedRows& partial, int rows, const Params& p, Smem& smem, const RowBlock& block,
+                             int consumer, int warp) {
+  const int parts = block.parts;
+  const Shares shares(p, smem, rows, parts);
+  ptx::bar_sync(barrier_warpgroup + consumer, 128);  // all have written
+  if (warp == 0 && threadIdx.x % 32 == 0) {
+    if (pieces_fit_grid(p, smem)) wait(smem.tickets_ready[0], 0);
+    Tickets& tickets = p.tickets[block.ticket];
+    smem.shares[consumer] =
+        shares.take(halves_columns && consumer == 1 ? &tickets.written : &tickets.taken, block.part, parts);
+  }
+  ptx::bar_sync(barrier_warpgroup + consumer, 128);
+  const uint32_t mine = smem.shares[consumer];
+  if (mine == 0) return;
+#pragma unroll 1
+  for (int share = 0; shares.has(share); share++)
+    if (mine >> share & 1)
+      combine_share(partial, parts, shares.begin(share), shares.end(share), p, block, first_column(consumer), warp);
+}
+
 // All four warps of the warpgroup call this. l: row sums, of the whole quad; where they are 0, O is, too. fit: what
 // makes O fit them. With half of O's columns each, both warpgroups write the same m and l, and each adds up its
 // columns: so each has a ticket of its own, and finds all that it reads written by its like.
 FA3_DEVICE void combine_packed(float (&O)[o_columns / 2], const RowState& state, const float (&l)[2], float (&fit)[2],
                                const Params& p, Smem& smem, const RowBlock& block, int consumer, int warp) {
-  const int rows = min(visible(p, block).rows() - block.row, 64), parts = block.parts;
+  const int rows = min(visible(p, block).rows() - block.row, 64);
   if (block.row < 0 || rows <= 0) return;
   fit_rows(O, fit);
   const PackedRows partial(p, block);
@@ -286,21 +308,7 @@ FA3_DEVICE void combine_packed(float (&O)[o_columns / 2], const RowState& state,
     if (lane % 4 == 0) __stcg(&partial.sums(row)[block.part], make_float2(state.m[i], l[i]));
   }
 
-  const Shares shares(p, smem, rows, parts);
-  ptx::bar_sync(barrier_warpgroup + consumer, 128);  // all have written
-  if (warp == 0 && lane == 0) {
-    if (pieces_fit_grid(p, smem)) wait(smem.tickets_ready[0], 0);
-    Tickets& tickets = p.tickets[block.ticket];
-    smem.shares[consumer] =
-        shares.take(halves_columns && consumer == 1 ? &tickets.written : &tickets.taken, block.part, parts);
-  }
-  ptx::bar_sync(barrier_warpgroup + consumer, 128);
-  const uint32_t mine = smem.shares[consumer];
-  if (mine == 0) return;
-#pragma unroll 1
-  for (int share = 0; shares.has(share); share++)
-    if (mine >> share & 1)
-      combine_share(partial, parts, shares.begin(share), shares.end(share), p, block, first_column(consumer), warp);
+  add_up_parts(partial, rows, p, smem, block, consumer, warp);
 }
 
 }  // namespace fa3

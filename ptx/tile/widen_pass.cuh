@@ -72,8 +72,8 @@ template <bool bf16>
 FA3_DEVICE void widen_rows(const WidenParams& p, const WidenedTensor& t, const HeadBlock& at) {
   constexpr int threads = config.threads();
   uint16_t* const to = copy_of_row(t, at, at.first);
-  const bool has_one_scale = !t.cu_seqlens && t.scale_stride_block == 0;
-  const float one_scale = has_one_scale ? scale_of_row(p, t, at, 0) : 0.f;
+  const bool has_one_scale = !t.scale || (!t.cu_seqlens && t.scale_stride_block == 0);
+  const float one_scale = !t.scale ? 1.f : has_one_scale ? scale_of_row(p, t, at, 0) : 0.f;
   const int lines = t.used ? min(t.lines, __ldg(t.used + at.batch)) : t.lines;
   const int present = min(t.blocks.lines, lines - at.first);
   uint2 x[widened_pieces];

@@ -30,9 +30,10 @@ int64_t bytes_of_queries(const ForwardProblem& problem) {
   return rows * problem.heads * 2 * (problem.head_dim + problem.head_dim_v);
 }
 
-WidenedTensor tensor_of(const ForwardProblem& problem, const View& from, const View& to, const View& scale) {
+// Without a scale, so that it is exact. The kernel has it.
+WidenedTensor tensor_of(const ForwardProblem& problem, const View& from, const View& to) {
   const Lengths& lengths = problem.lengths;
-  WidenedTensor tensor = widened_rows(from, to, scale, lengths.cu_k);
+  WidenedTensor tensor = widened_rows(from, to, View{}, nullptr);
   if (problem.total_k >= 0) return tensor;
   tensor.used = lengths.used_k;
   tensor.entry_of = lengths.batch_k;
@@ -71,9 +72,8 @@ Copies place_copies(const ForwardProblem& problem, size_t from) {
 ForwardProblem on_copies(const ForwardProblem& problem, const Copies& copies, void* workspace) {
   ForwardProblem result = problem;
   const auto at = static_cast<char*>(workspace);
-  result.k = packed_copy(dims_of_copy(problem, problem.head_dim), problem.q.dtype, at, copies.k);
-  result.v = packed_copy(dims_of_copy(problem, problem.head_dim_v), problem.q.dtype, at, copies.v);
-  static_cast<ProblemScales&>(result) = {};
+  result.k = packed_copy(dims_of_copy(problem, problem.head_dim), FA3_DTYPE_FP16, at, copies.k);
+  result.v = packed_copy(dims_of_copy(problem, problem.head_dim_v), FA3_DTYPE_FP16, at, copies.v);
   result.page_size = 0, result.page_table = {};
   result.lengths.batch_k = nullptr, result.lengths.caches = 0;
   return result;
@@ -82,9 +82,9 @@ ForwardProblem on_copies(const ForwardProblem& problem, const Copies& copies, vo
 WidenParams copying_params(const ForwardProblem& problem, const Copies& copies, void* workspace) {
   const ForwardProblem to = on_copies(problem, copies, workspace);
   WidenParams params{};
-  params.tensors[1] = tensor_of(problem, problem.k, to.k, problem.k_scale);
-  params.tensors[2] = tensor_of(problem, problem.v, to.v, problem.v_scale);
-  params.batch = narrow(problem.batch), params.bf16 = problem.q.dtype == FA3_DTYPE_BF16;
+  params.tensors[1] = tensor_of(problem, problem.k, to.k);
+  params.tensors[2] = tensor_of(problem, problem.v, to.v);
+  params.batch = narrow(problem.batch);
   return params;
 }
 

@@ -99,7 +99,14 @@ RowCosts widened(RowCosts costs, const ForwardRow& row) {
   return costs;
 }
 
+// Keys in the rows of the products: what a warp does with its quarter of a block.
+RowCosts of_few_rows(const ForwardRow& row) {
+  const int32_t block = 150 + row.Bc * (row.d + row.dv) / 96;
+  return {{block, 1400, 1200, 750}, {block, 1400, 1200, 750}, 650};
+}
+
 RowCosts costs_of(const ForwardRow& row) {
+  if (row.has(Trait::few_rows)) return of_few_rows(row);
   if (row.widens()) return widened(costs_of_tile(row), row);
   return row.transforms_scores() ? transformed(costs_of_tile(row), row) : costs_of_tile(row);
 }

@@ -47,8 +47,7 @@ fa3_status validate_schedule(const ForwardProblem& problem, void* schedule, size
 fa3_status check_schedule(const ForwardProblem& problem, size_t needed);
 
 // Rows of the table that may run the problem, of which the planner takes the fastest: one, if the caller named it.
-// Of Q of 16 bits over K and V of e4m3, those that take K and V as they come are before those that take copies of them
-// (copies.h).
+// Of Q of 16 bits over K and V of e4m3, those that take K and V as they come are before those that take copies.
 struct Fit {
   static constexpr int most = 16;
   int rows[most];

@@ -93,7 +93,8 @@ Scales scales_of(const ForwardProblem& problem) {
 // the fastest (notes.md, decoding through pages).
 int32_t blocks_in_flight(const Card& card, const ForwardRow& row) {
   if (card.memory_bytes_per_us == 0) return INT32_MAX;
-  return static_cast<int32_t>(2.7 * card.memory_bytes_per_us / row.stage_bytes());
+  const int of_stage = row.loaded_bytes() * row.stage_keys() / row.Bc;
+  return static_cast<int32_t>(2.7 * card.memory_bytes_per_us / of_stage);
 }
 
 // What all rows take beside the maps.
@@ -178,10 +179,10 @@ struct StepParams {
   }
 };
 
-// The problem as the kernel of the plan takes it: with copies of K and V made in `changed`, if it needs these.
+// The problem as the kernel of the plan takes it: with copies of K and V, made in `changed`, if it takes these.
 const ForwardProblem& for_kernel(const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
                                  ForwardProblem& changed) {
-  if (!needs_copies(problem, forward_row(plan.forward.row))) return problem;
+  if (!forward_row(plan.forward.row).takes_copies()) return problem;
   return changed = on_copies(problem, plan.copies, workspace);
 }
 

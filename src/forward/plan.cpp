@@ -76,7 +76,7 @@ void plan_fastest_served(const ForwardProblem& problem, std::span<const int> som
 void plan_served_row(const ForwardProblem& problem, const Fit& fit, int multiprocessors, RowPlan& fastest) {
   const std::span<const int> all(fit.rows, static_cast<size_t>(fit.count));
   const auto direct = static_cast<size_t>(
-      std::find_if(all.begin(), all.end(), [&](int n) { return needs_copies(problem, forward_row(n)); }) - all.begin());
+      std::find_if(all.begin(), all.end(), [](int n) { return forward_row(n).takes_copies(); }) - all.begin());
   plan_fastest_served(problem, direct > 0 ? all.first(direct) : all, multiprocessors, fastest);
   if (direct == 0 || direct == all.size()) return;
   RowPlan other;
@@ -102,7 +102,7 @@ void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocess
   plan.schedule_bytes = static_cast<size_t>(plan_bytes(params));
   plan.workspace_bytes = plan.forward.workspace.bytes;
   if (!problem.schedule) plan.launches[plan.launch_count++] = {ForwardStep::plan_lengths, pass, 1};
-  if (needs_copies(problem, row)) add_copies(problem, plan);
+  if (row.takes_copies()) add_copies(problem, plan);
   plan.launches[plan.launch_count++] = {ForwardStep::forward, plan.forward.row,
                                         std::min(plan.forward.pieces.count(), multiprocessors)};
 }
@@ -198,7 +198,7 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, const Card& card, 
 
 // What a plan of a served problem depends on beside its shape. Of other problems all is 0.
 struct ServedKey {
-  bool served, batch_invariant, has_schedule, widens_keys;
+  bool served, batch_invariant, has_schedule;
   int64_t total_q, total_k, chunk;
   int32_t left, right;  // of the window
   bool bottom_right;
@@ -206,8 +206,8 @@ struct ServedKey {
   static ServedKey of(const ForwardProblem& problem) {
     if (!problem.served) return {};
     const Window& window = problem.window;
-    return {true, problem.batch_invariant, problem.schedule != nullptr, problem.widens_keys(), problem.total_q,
-            problem.total_k, problem.chunk, window.left, window.right, window.bottom_right};
+    return {true, problem.batch_invariant, problem.schedule != nullptr, problem.total_q, problem.total_k, problem.chunk,
+            window.left, window.right, window.bottom_right};
   }
   bool operator==(const ServedKey&) const = default;
 };

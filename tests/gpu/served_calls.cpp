@@ -67,17 +67,6 @@ TEST_CASE("served: random calls on every row for them", "[served]") {
       run(random_served(seed_for(15000 + n + 16 * int(&row - forward_rows.data())), {.budget = 5e7, .row = &row}));
 }
 
-TEST_CASE("served: random calls over e4m3 on copies in 16 bits", "[served]") {
-  gpu();
-  for (const ForwardRow& row : forward_rows) {
-    if (!row.has(Trait::own_lengths) || row.is_8bit() || row.widens() || row.transforms_scores() || row.dv > 256)
-      continue;
-    for (int n = 0; n < 6; ++n)
-      run(random_served(seed_for(19000 + n + 16 * int(&row - forward_rows.data())),
-                        {.budget = 5e7, .row = &row, .copies = true}));
-  }
-}
-
 TEST_CASE("served: random calls", "[served]") {
   gpu();
   for (int n = 0; n < 200; ++n) run(random_served(seed_for(n), {.budget = 1e8, .wide = n % 5 == 4}));

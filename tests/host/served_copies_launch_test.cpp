@@ -1,4 +1,4 @@
-// What a call of wide queries over e4m3 launches that runs on copies of K and V in 16 bits.
+// What a call of wide queries over e4m3 launches that runs on copies of K and V in fp16.
 #include <catch2/catch_test_macros.hpp>
 #include <string>
 
@@ -10,7 +10,7 @@ namespace {
 using U64 = std::vector<uint64_t>;
 
 constexpr const char* copy_pass = "fa3_pass_widen";
-constexpr const char* kernel = "fa3_fwdserved_fp16_d128_window_192x64";
+constexpr const char* kernel = "fa3_fwdservedcopied_bf16_d128_window_192x64";
 
 // On copies, in whichever way its keys lie: 6 heads over 3 of 80 and 96 columns, up to 700 keys.
 const ServedShape shape{.head_dim = 80, .head_dim_v = 96};
@@ -20,10 +20,10 @@ fa3_forward_params on_copies(fa3_forward_params p) {
   p.kernel = kernel;
   return p;
 }
-fa3_forward_params packed() { return on_copies(packed_call(shape, FA3_DTYPE_FP16)); }
-fa3_forward_params paged() { return on_copies(paged_call(16, 200, shape, FA3_DTYPE_FP16)); }
+fa3_forward_params packed() { return on_copies(packed_call(shape, FA3_DTYPE_BF16)); }
+fa3_forward_params paged() { return on_copies(paged_call(16, 200, shape, FA3_DTYPE_BF16)); }
 fa3_forward_params cached() {
-  fa3_forward_params p = on_copies(packed_call(shape, FA3_DTYPE_FP16));
+  fa3_forward_params p = on_copies(packed_call(shape, FA3_DTYPE_BF16));
   p.cu_seqlens_k = {};
   p.k = tensor(p.k.data, FA3_DTYPE_E4M3, {5, 800, 3, 80}), p.v = tensor(p.v.data, FA3_DTYPE_E4M3, {5, 800, 3, 96});
   p.seqused_k = lengths_at(23, 3), p.leftpad_k = lengths_at(24, 3), p.cache_batch_idx = lengths_at(28, 3);
@@ -57,6 +57,7 @@ TEST_CASE("a launch on copies, in full", "[launch][served]") {
     // Behind what a call of 16 bits has in its workspace.
     fa3_forward_params plain = p;
     plain.k.dtype = plain.v.dtype = p.q.dtype, plain.k_scale = plain.v_scale = {};
+    plain.kernel = "fa3_fwdserved_bf16_d128_window_192x64";
     const int64_t k_bytes = round_up(entries * rows * 3 * 80 * 2), v_bytes = round_up(entries * rows * 3 * 96 * 2);
     const int64_t first = round_up(int64_t(workspace_of(plain)));
     CHECK(int64_t(workspace_of(p)) == first + k_bytes + v_bytes);
@@ -78,14 +79,15 @@ TEST_CASE("a launch on copies, in full", "[launch][served]") {
       CHECK(t->table_stride == p.page_table.stride[0]);
     }
     CHECK((k.head_dim == 80 && v.head_dim == 96));
-    CHECK((k.scale == p.k_scale.data && k.scale_stride_batch == 3 && k.scale_stride_head == 1));
-    CHECK((v.scale == p.v_scale.data && v.scale_stride_batch == 0 && v.scale_stride_head == 0));
-    CHECK((k.cu_seqlens == p.cu_seqlens_k.data && v.cu_seqlens == nullptr));
+    CHECK((!k.scale && !v.scale && !k.cu_seqlens && !v.cu_seqlens));
     CHECK(copying.grid[0] == unsigned(k.blocks.count + v.blocks.count));
 
-    // And the rest is that of 16 bits, of the copies.
+    // The kernel has the scales, and the rest is that of 16 bits, of the copies.
     const PlannedForwardParams& f = main.carried.planned;
-    CHECK((f.page_table == nullptr && main.carried.planned.scales.k.data == nullptr));
+    const Scales& s = main.carried.planned.scales;
+    CHECK((s.k.data == p.k_scale.data && s.k.stride_batch == 3 && s.k.stride_head == 1 && s.k.stride_block == 0));
+    CHECK((s.v.data == p.v_scale.data && s.v.stride_batch == 0 && s.v.stride_head == 0 && !s.q.data && !s.v_mean));
+    CHECK(f.page_table == nullptr);
     const Lengths& lengths = planning.carried.lengths.call.lengths;
     CHECK((lengths.batch_k == nullptr && lengths.used_k == p.seqused_k.data && lengths.cu_k == p.cu_seqlens_k.data));
     CHECK((lengths.leftpad_k == p.leftpad_k.data && lengths.max_k == 700));

@@ -89,21 +89,22 @@ TEST_CASE("the rows that wide queries over e4m3 may run on", "[plan][served]") {
         const ServedShape shape{.batch = 3, .max_q = max_q, .total_q = 3 * max_q, .max_k = 5000, .total_k = 9000,
                                 .heads = 12, .heads_kv = 4, .head_dim = head_dim, .head_dim_v = head_dim};
         const ForwardProblem problem = problem_of(over_e4m3(packed_call(shape, dtype), 3, 4));
-        const Fit fits = fit_of(problem), of_16 = fit_of(problem_of(packed_call(shape, dtype)));
-        REQUIRE((fits.count > of_16.count && fits.v_tiles_row == -1));
-        // Those that widen, and then, on copies, those of 16 bits, which do not.
-        const int direct = fits.count - of_16.count;
-        for (int i = 0; i < direct; ++i) {
+        const Fit fits = fit_of(problem);
+        REQUIRE((fits.count >= 2 && fits.v_tiles_row == -1));
+        CHECK_FALSE(forward_row(fits.rows[0]).takes_copies());
+        CHECK(forward_row(fits.rows[fits.count - 1]).takes_copies());
+        for (int i = 0; i < fits.count; ++i) {
           const ForwardRow& row = forward_row(fits.rows[i]);
           INFO(row.name << " for head dimension " << head_dim << " and " << max_q << " queries");
-          CHECK((row.widens() && row.has(Trait::own_lengths) && dtype_of(row) == dtype));
+          CHECK((row.has_wide_q() && row.has(Trait::own_lengths) && dtype_of(row) == dtype));
           CHECK((row.d >= head_dim && row.d < (head_dim <= 64 ? 65 : head_dim <= 128 ? 129 : 257)));
           CHECK((!row.packs_heads() || max_q <= 64 || head_dim > 128));
+          CHECK((i == 0 || row.takes_copies() || !forward_row(fits.rows[i - 1]).takes_copies()));
+          CHECK((!row.has(Trait::few_rows) || 4 * max_q <= (head_dim <= 128 ? 16 : 8)));  // 3 heads take 4 rows
         }
-        for (int i = 0; i < of_16.count; ++i) {
-          CHECK(fits.rows[direct + i] == of_16.rows[i]);
-          CHECK_FALSE(forward_row(of_16.rows[i]).widens());
-        }
+        // Others never do.
+        const Fit of_16 = fit_of(problem_of(packed_call(shape, dtype)));
+        for (int i = 0; i < of_16.count; ++i) CHECK_FALSE(forward_row(of_16.rows[i]).has_wide_q());
       }
 }
 
@@ -121,23 +122,16 @@ TEST_CASE("over e4m3 decoding is predicted to be faster than in 16 bits", "[plan
   CHECK(in_8 > 0.4 * in_16);
 }
 
-TEST_CASE("rows that widen are for their calls alone, and these may name others, for copies", "[served]") {
+TEST_CASE("rows that widen are for their calls alone, also by name", "[served]") {
   P p = packed_over_e4m3();
   for (const ForwardRow& row : forward_rows) {
     if (!row.has(Trait::own_lengths) || row.dtype != Dtype::bf16 || row.transforms_scores() || row.d < 80) continue;
-    INFO(row.name);
     p.kernel = row.name;
     P narrow = packed_call({.head_dim = 80, .head_dim_v = 80});
     narrow.kernel = row.name;
     Fit fits;
-    REQUIRE(fit(problem_of(p), fits) == FA3_OK);
-    CHECK((fits.count == 1 && needs_copies(problem_of(p), forward_row(fits.rows[0])) == !row.widens()));
-    CHECK((fit(problem_of(narrow), fits) == FA3_OK) == !row.widens());
-  }
-  for (const char* const kernel : {"fa3_fwdserved_fp16_d128_window_192x64", "fa3_fwdserved_e4m3_d128_window_128x128"}) {
-    Fit fits;
-    p.kernel = kernel;
-    CHECK(fit(problem_of(p), fits) != FA3_OK);
+    if (!row.has(Trait::few_rows)) CHECK((fit(problem_of(p), fits) == FA3_OK) == row.has_wide_q());
+    CHECK((fit(problem_of(narrow), fits) == FA3_OK) == !row.has_wide_q());
   }
 }
 
@@ -153,43 +147,38 @@ const ForwardPlan& plan_of(const P& p) {
   const ForwardProblem problem = problem_of(p);
   return plan(problem, fit_of(problem), assumed_card(132));
 }
-bool copies(const P& p) { return needs_copies(problem_of(p), forward_row(plan_of(p).forward.row)); }
+bool copies(const P& p) { return forward_row(plan_of(p).forward.row).takes_copies(); }
 
 TEST_CASE("K and V of e4m3 are copied for many queries", "[plan][served]") {
-  for (const int64_t queries : {600, 2048, 8192}) CHECK(copies(batched(1, queries, 8192)));
-  for (const int64_t queries : {1, 16, 64, 128}) CHECK_FALSE(copies(batched(4, queries, 8192)));
+  for (const int64_t queries : {600, 2048, 8192}) {
+    CHECK(copies(batched(1, queries, 8192)));
+    CHECK((plan_of(batched(1, queries, 8192)).launch_count == 3));
+    CHECK((plan_of(batched(1, queries, 8192)).launches[1].step == ForwardStep::copy_keys));
+  }
+  for (const int64_t queries : {1, 16, 64, 128}) {
+    CHECK_FALSE(copies(batched(4, queries, 8192)));
+    CHECK((plan_of(batched(4, queries, 8192)).launch_count == 2));
+  }
   // A sequence's bits are not to depend on how many queries there are.
   P p = batched(1, 8192, 8192);
   p.flags = FA3_FLAG_BATCH_INVARIANT;
   CHECK_FALSE(copies(p));
-  // Both the plan with copies and the one without are remembered, each for its own calls.
-  p.flags = 0;
-  P named = p, of_16 = p;
-  named.kernel = "fa3_fwdservedwidened_bf16_d128_window_192x64";
-  of_16.k.dtype = of_16.v.dtype = FA3_DTYPE_BF16, of_16.k_scale = of_16.v_scale = {};
-  of_16.kernel = p.kernel = "fa3_fwdserved_bf16_d128_window_192x64";
-  for (int i = 0; i < 2; ++i) {
-    CHECK((copies(p) && plan_of(p).launch_count == 3 && plan_of(p).launches[1].step == ForwardStep::copy_keys));
-    CHECK((!copies(named) && plan_of(named).launch_count == 2));
-    CHECK((!copies(of_16) && plan_of(of_16).launch_count == 2));
-  }
 }
 
 TEST_CASE("copies of K and V take bounded memory", "[plan][served]") {
-  constexpr size_t gigabyte = size_t{1} << 30;
+  constexpr size_t megabyte = size_t{1} << 20, gigabyte = size_t{1} << 30;
   const auto bytes = [](const P& p) { return plan_of(p).workspace_bytes; };
   // 8192 keys of 8 heads, 128 columns of K and as many of V, 2 bytes each.
   const size_t copied = size_t{8192} * 8 * 256 * 2;
   P p = batched(1, 2048, 8192), named = p;
   named.kernel = "fa3_fwdservedwidened_bf16_d128_window_128x64";
-  CHECK((bytes(p) >= copied && bytes(p) < copied + 128 * 1024 * 1024 && bytes(named) < 128 * 1024 * 1024));
-  // A maximum below the room in the cache is what counts, with pages, too.
+  CHECK((bytes(p) >= copied && bytes(p) < copied + 128 * megabyte && bytes(named) < 128 * megabyte));
+  // A maximum below the room in the cache is what counts.
   p.max_seqlen_k = 2000;
-  CHECK((copies(p) && bytes(p) < copied / 4 + 128 * 1024 * 1024));
+  CHECK((copies(p) && bytes(p) < copied / 4 + 128 * megabyte));
   // More than a gigabyte only where Q and O have it.
   CHECK((copies(batched(1, 8192, 262144)) && !copies(batched(1, 8192, 262145))));
-  CHECK(copies(batched(64, 8192, 8192)));
-  CHECK(bytes(batched(64, 8192, 8192)) > 2 * gigabyte);
+  CHECK((copies(batched(64, 8192, 8192)) && bytes(batched(64, 8192, 8192)) > 2 * gigabyte));
   P paged = p;
   paged.max_seqlen_k = 0;
   paged.k = tensor(paged.k.data, FA3_DTYPE_E4M3, {3000, 16, 8, 128});

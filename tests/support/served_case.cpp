@@ -84,19 +84,6 @@ void add_scales(ServedCase& made) {
   }
 }
 
-// Does the call's kernel, on this device or else on an H200, take copies of K and V in 16 bits?
-bool takes_copies(const ServedCase& made) {
-  const fa3_forward_params p = made.params(std::vector<void*>(made.images.size()));
-  fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-  const auto ask = [&](int32_t multiprocessors, int32_t launch) {
-    return fa3_forward_kernel_info(&p, multiprocessors, launch, &info) == FA3_OK;
-  };
-  const int32_t multiprocessors = ask(0, 0) ? 0 : 132;
-  if (!ask(multiprocessors, 0) || (info.launches > 1 && !ask(multiprocessors, info.launches - 1))) return false;
-  const int row = row_named(info.name);
-  return row >= 0 && rows[row].forward() && !rows[row].forward()->widens();
-}
-
 // Fills q, k, v or qv (0, 1, 2, 4): so many rows of entries, of which those with a flag count.
 void fill(ServedCase& made, int tensor, const std::vector<char>& counts) {
   const ServedProblem& p = made.problem;
@@ -170,7 +157,6 @@ ServedCase::ServedCase(const ServedProblem& chosen) : problem(chosen) {
   if (!p.v_in_k) fill(*this, 2, counts_k);
   if (p.has_qv) fill(*this, 4, counts_q);
   if (p.has_e4m3_keys()) add_scales(*this);
-  problem.copies = p.e4m3_keys && takes_copies(*this);
 }
 
 float ServedCase::scale_of(const View& scale, int64_t sequence, int64_t head) const {

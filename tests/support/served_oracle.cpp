@@ -38,14 +38,6 @@ HeadKeys read_keys(const ServedCase& made, const ServedSequence& s, ServedProble
   return keys;
 }
 
-// Elements times these scales, rounded.
-HeadKeys copy_of(const HeadKeys& keys, float k_scale, float v_scale, fa3_dtype dtype) {
-  HeadKeys copy = keys;
-  for (float& x : copy.k) x = tools::round_to(x * k_scale, dtype);
-  for (float& x : copy.v) x = tools::round_to(x * v_scale, dtype);
-  return copy;
-}
-
 // sums[i] += factor * row[i]
 template <class Number>
 void add_row(Number factor, const float* row, int64_t count, Number* sums) {
@@ -182,17 +174,9 @@ RowInput read_row(const ServedCase& made, const ServedRow& at, const HeadKeys& k
 
 void expect_rows(const ServedCase& made, int64_t first, int64_t last, const HeadKeys& keys, ServedExpected& to) {
   const ServedProblem& p = made.problem;
-  HeadKeys copy;
-  if (p.copies && first < last) {
-    const auto& [s, query, head] = to.rows[size_t(first)];
-    copy = copy_of(keys, made.scale_of(made.k_scale, s.number, head / p.group()),
-                   made.scale_of(made.v_scale, s.number, head / p.group()), p.dtype);
-  }
   for (int64_t n = first; n < last; ++n) {
     const ServedRow& at = to.rows[size_t(n)];
     const RowInput row = read_row(made, at, keys);
-    RowInput of_copy = row;
-    if (p.copies) of_copy.score_scale = p.scale(), of_copy.v_scale = 1;
     Output &right = to.numbers.reference, &plain = to.numbers.plain;
     const size_t o = size_t(n * p.head_dim_v);
     const auto rounded = [&](float x) { return tools::round_to(x, p.dtype); };
@@ -200,8 +184,7 @@ void expect_rows(const ServedCase& made, int64_t first, int64_t last, const Head
     const auto exact = [](double x) { return x; };
     right.lse[size_t(n)] = attend<double>(p, at, row, keys, exact, exact, &right.o[o]).lse;
     const RowResult result = p.is_e4m3() ? attend_e4m3(made, row, keys, uint64_t(n), &plain.o[o])
-                                         : attend<float>(p, at, of_copy, p.copies ? copy : keys, weight, rounded,
-                                                         &plain.o[o]);
+                                         : attend<float>(p, at, row, keys, weight, rounded, &plain.o[o]);
     plain.lse[size_t(n)] = result.lse, plain.partial[size_t(n)] = result.partial;
     plain.squares[size_t(n)] = float(result.squares), plain.fourths[size_t(n)] = float(result.fourths);
     to.keys[size_t(n)] = int64_t(row.seen.size());

@@ -44,7 +44,6 @@ struct ServedProblem {
   Scales q_scales = Scales::tensor, k_scales = Scales::tensor, v_scales = Scales::tensor;
   bool v_mean = false, lse_offset = false;
   bool e4m3_keys = false;  // K and V are of e4m3 under Q of 16 bits, and have their scales
-  bool copies = false;     // and the kernel takes copies in q's dtype, of elements times scales; found by ServedCase
 
   // Which of the optional tensors there are; page_size 0: no pages.
   bool packed_q = false, packed_k = false, uses_q = false, uses_k = false, pads_k = false, indexes_cache = false;
@@ -75,8 +74,8 @@ struct ServedProblem {
   bool is_e4m3() const { return dtype == FA3_DTYPE_E4M3; }
   bool has_e4m3_keys() const { return is_e4m3() || e4m3_keys; }
   fa3_dtype key_dtype() const { return e4m3_keys ? FA3_DTYPE_E4M3 : dtype; }
-  // To which weights are rounded: where K and V become 16 bits in the kernel, these are fp16.
-  fa3_dtype weight_dtype() const { return e4m3_keys && !copies ? FA3_DTYPE_FP16 : dtype; }
+  // To which weights are rounded: where K and V become 16 bits, these are fp16.
+  fa3_dtype weight_dtype() const { return e4m3_keys ? FA3_DTYPE_FP16 : dtype; }
   fa3_dtype output_dtype() const { return o_dtype == FA3_DTYPE_NONE ? dtype : o_dtype; }
   int64_t group() const { return heads / heads_kv; }
   int64_t score_columns() const { return head_dim + (has_qv ? head_dim_v : 0); }
@@ -120,7 +119,6 @@ struct ServedLimits {
   int64_t most_heads = 1000, most_head_dim = 256;
   bool wide = false;                 // head dimensions above 256, or a second query, in 16 bits
   const ForwardRow* row = nullptr;  // that the problem names; dtype and head dimensions are for it
-  bool copies = false;  // K and V of e4m3 although the row is for 16 bits: on copies of them
 };
 ServedProblem random_served(uint64_t seed, const ServedLimits& limits = {});
 // The same problem in e4m3, with what goes with that, from its seed; room in the tensors is to be made for it.

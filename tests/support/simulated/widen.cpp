@@ -48,7 +48,7 @@ void widen(const WidenParams& p, const WidenedTensor& t) {
         const Source source = source_of(t, batch, row);
         if (source.entry < 0) continue;
         const int64_t sequence = sequence_of(t.cu_seqlens, p.batch, row, batch);
-        const float scale = t.scale[sequence * t.scale_stride_batch + head * t.scale_stride_head +
+        const float scale = !t.scale ? 1 : t.scale[sequence * t.scale_stride_batch + head * t.scale_stride_head +
                                     row / 64 * t.scale_stride_block];
         uint16_t* const to = t.to + ((batch * t.rows + row) * t.blocks.heads + head) * t.head_dim;
         for (int64_t column = 0; column < t.head_dim; ++column)
