@@ -25,7 +25,7 @@ struct WidenedTensor {
   const uint8_t* from;
   int64_t stride_batch, stride_row, stride_head;  // elements; stride_row is that of a V tile
   uint16_t* to;                                   // (batch, rows, heads, head_dim) without gaps
-  const float* scale;  // null: 1, for rows
+  const float* scale;  // null, for rows: there is none, and all become fp16
   int32_t scale_stride_batch, scale_stride_head, scale_stride_block;  // blocks of 64 rows
   int32_t lines;  // of a head: rows, or V tiles
   HeadBlocks blocks;

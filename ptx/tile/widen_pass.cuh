@@ -68,12 +68,20 @@ FA3_DEVICE const uint8_t* source_of_row(const WidenedTensor& t, const HeadBlock&
   return t.from + entry * t.stride_batch + row_of_entry * t.stride_row;
 }
 
-template <bool bf16>
+// What becomes of e4m3: products with their scales in this type, or, without a scale, fp16.
+enum class Widened { bf16, fp16, exact };
+template <Widened to>
+FA3_DEVICE uint32_t widen_pair(uint32_t pair, float scale) {
+  return to == Widened::exact ? ptx::cvt_rn_f16x2_e4m3x2(uint16_t(pair)) : widen_pair<to == Widened::bf16>(pair, scale);
+}
+
+template <Widened widened>
 FA3_DEVICE void widen_rows(const WidenParams& p, const WidenedTensor& t, const HeadBlock& at) {
   constexpr int threads = config.threads();
   uint16_t* const to = copy_of_row(t, at, at.first);
-  const bool has_one_scale = !t.scale || (!t.cu_seqlens && t.scale_stride_block == 0);
-  const float one_scale = !t.scale ? 1.f : has_one_scale ? scale_of_row(p, t, at, 0) : 0.f;
+  constexpr bool exact = widened == Widened::exact;
+  const bool has_one_scale = exact || (!t.cu_seqlens && t.scale_stride_block == 0);
+  const float one_scale = !exact && has_one_scale ? scale_of_row(p, t, at, 0) : 1.f;
   const int lines = t.used ? min(t.lines, __ldg(t.used + at.batch)) : t.lines;
   const int present = min(t.blocks.lines, lines - at.first);
   uint2 x[widened_pieces];
@@ -96,7 +104,7 @@ FA3_DEVICE void widen_rows(const WidenParams& p, const WidenedTensor& t, const H
     const int number = threadIdx.x + i * threads, row = number / t.pieces;
     if (!exists[i]) continue;
     const int column = (number - row * t.pieces) * widened_columns;
-    const auto two = [&](uint32_t pair) { return widen_pair<bf16>(pair, scale[i]); };
+    const auto two = [&](uint32_t pair) { return widen_pair<widened>(pair, scale[i]); };
     *reinterpret_cast<uint4*>(to + row * t.heads_and_columns() + column) =
         make_uint4(two(x[i].x), two(x[i].x >> 16), two(x[i].y), two(x[i].y >> 16));
   }
@@ -186,7 +194,9 @@ FA3_DEVICE void widen(const WidenParams& p) {
     const WidenedTensor& t = p.tensors[which];
     if (block < t.blocks.count) {
       const HeadBlock place(t.blocks, block);
-      return t.tiles ? widen_tiles<bf16>(p, t, place) : widen_rows<bf16>(p, t, place);
+      if (t.tiles) return widen_tiles<bf16>(p, t, place);
+      if (!t.scale) return widen_rows<Widened::exact>(p, t, place);
+      return widen_rows<bf16 ? Widened::bf16 : Widened::fp16>(p, t, place);
     }
     block -= t.blocks.count;
   }
