@@ -227,6 +227,7 @@ struct ForwardRow : TiledRow {
 struct BackwardRow : TiledRow {
   Gradients gradients;
 
+  static constexpr bool has_wide_q() { return false; }
   static constexpr bool widens() { return false; }
   constexpr bool all_gradients() const { return gradients == Gradients::all; }
   // Is it the library's own for all gradients, whose thread blocks take one key block after another (bwd.cu)?

@@ -102,7 +102,7 @@ RowCosts widened(RowCosts costs, const ForwardRow& row) {
 // Keys in the rows of the products: what a warp does with its quarter of a block.
 RowCosts of_few_rows(const ForwardRow& row) {
   const int32_t block = 150 + row.Bc * (row.d + row.dv) / 96;
-  return {{block, 1400, 1200, 750}, {block, 1400, 1200, 750}, 650};
+  return {{block, 1400, 1600, 750}, {block, 1400, 1600, 750}, 650};
 }
 
 RowCosts costs_of(const ForwardRow& row) {

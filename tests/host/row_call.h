@@ -1,6 +1,7 @@
 // A call that suits a row of the table.
 #pragma once
 #include "call.h"
+#include "packing.h"
 #include "row.h"
 
 namespace fa3::test {
