@@ -39,6 +39,7 @@ enum class VLayout {
   transposed,  // of 8 bits: row by row; warps of the producer transpose it (tile/transpose.cuh)
   tiles,       // of 8 bits: as tiles (v_tile.h), and so they are used
   widened,     // of 8 bits, as K is, under Q of 16: row by row; fp16 is made of both (tile/widen.cuh, kernels/few.cu)
+  copied,      // the same, but a pass has made fp16 of both in memory (kernels/widen.cu)
 };
 
 // What has a scale of K and of V: nothing, as their elements have 16 bits; each head; or each of its blocks

@@ -86,9 +86,12 @@ struct ForwardRow : TiledRow {
   constexpr bool late_q_release() const { return o_exit == OExit::buffer_late; }
   constexpr bool transposes_v() const { return v == VLayout::transposed; }
   // Are K and V of e4m3, and made fp16 of? `dtype` is that of Q and O.
-  constexpr bool has_wide_q() const { return v == VLayout::widened; }
-  // Is that done on their way into a stage? Otherwise they lie in it as in memory, and are widened as they are read.
-  constexpr bool widens() const { return has_wide_q() && !has(Trait::few_rows); }
+  constexpr bool has_wide_q() const { return loads_e4m3_keys() || takes_copies(); }
+  // By the kernel; on their way into a stage, or else they lie in it as in memory, and are widened as they are read.
+  constexpr bool loads_e4m3_keys() const { return v == VLayout::widened; }
+  constexpr bool widens() const { return loads_e4m3_keys() && !has(Trait::few_rows); }
+  // By a pass before the kernel.
+  constexpr bool takes_copies() const { return v == VLayout::copied; }
   // With Trait::few_rows: as many of a tile's rows may exist.
   constexpr int most_rows() const { return has(Trait::few_rows) ? (dv <= 128 ? 16 : 8) : Br; }
   // Does V land beside its stage, to be mended on the way there (tile/landing.cuh, tile/widen.cuh)?
@@ -152,8 +155,8 @@ struct ForwardRow : TiledRow {
   constexpr int packed_row_bytes() const { return dv * 4 + 16; }
   // K or V of 8 bits that is to be widened lands in slabs of 128 bytes. Several are on their way at a time, in what is
   // left of shared memory.
-  constexpr int landed_slabs() const { return has_wide_q() ? (d + 127) / 128 : v_slabs(); }
-  constexpr int landing_bytes() const { return has_wide_q() ? Bc * landed_slabs() * 128 : v_block_bytes(); }
+  constexpr int landed_slabs() const { return loads_e4m3_keys() ? (d + 127) / 128 : v_slabs(); }
+  constexpr int landing_bytes() const { return loads_e4m3_keys() ? Bc * landed_slabs() * 128 : v_block_bytes(); }
   constexpr int k_block_bytes() const { return has(Trait::few_rows) ? landing_bytes() : TiledRow::k_block_bytes(); }
   constexpr int v_block_bytes() const { return has(Trait::few_rows) ? landing_bytes() : TiledRow::v_block_bytes(); }
   constexpr int landing_buffers() const {
@@ -162,7 +165,7 @@ struct ForwardRow : TiledRow {
   }
   static constexpr int most_landings = 12;
   // What comes from memory for a K/V block.
-  constexpr int loaded_bytes() const { return has_wide_q() ? Bc * (d + dv) : Bc / stage_keys() * stage_bytes(); }
+  constexpr int loaded_bytes() const { return loads_e4m3_keys() ? Bc * (d + dv) : Bc / stage_keys() * stage_bytes(); }
   // Vectors that are added to O (VMeanRing in tile/ring.cuh).
   constexpr int v_means() const { return has_scales() && !has_wide_q() ? 3 * warpgroups() : 0; }
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
@@ -188,7 +191,7 @@ struct ForwardRow : TiledRow {
            d % 16 == 0 && d <= (halves_columns() ? 512 : 256) && dv % 16 == 0 && dv <= 512 &&
            (!halves_columns() || (dv % 128 == 0 && stages == 2 && Bc % 32 == 0 && packs_heads() && warpgroups() == 1 &&
                                   has(Trait::own_lengths) && !has(Trait::shares_keys) && !transforms_scores())) &&
-           (!has(Trait::few_rows) || (has_wide_q() && packs_heads() && warpgroups() == 1 &&
+           (!has(Trait::few_rows) || (loads_e4m3_keys() && packs_heads() && warpgroups() == 1 &&
                                       Bc % (64 * consumers()) == 0 &&
                                       !split_stage() && !has(Trait::shares_keys))) &&
            (!has(Trait::qv) || (halves_columns() && d == slab_columns())) &&
@@ -208,9 +211,9 @@ struct ForwardRow : TiledRow {
            smem_bytes() <= 227 * 1024 && moved_registers() <= launched_registers(threads());
   }
   constexpr bool valid_16bit() const {
-    const bool widens_all = has_wide_q() && kv_scales == KvScales::heads && has(Trait::own_lengths) && dv == d &&
+    const bool has_e4m3_keys = has_wide_q() && kv_scales == KvScales::heads && has(Trait::own_lengths) && dv == d &&
                             d % 64 == 0 && !transforms_scores() && (!widens() || landing_buffers() >= 2);
-    return (widens_all || (v == VLayout::rows && kv_scales == KvScales::none)) && !has(Trait::two_level);
+    return (has_e4m3_keys || (v == VLayout::rows && kv_scales == KvScales::none)) && !has(Trait::two_level);
   }
   constexpr bool valid_8bit() const {
     return v != VLayout::rows && kv_scales != KvScales::none && Bc % 32 == 0 && d % 64 == 0 && dv == d &&
@@ -339,6 +342,9 @@ inline constexpr Line lines[] = {
 #define FA3_WIDENED_PACKED(name, kernel, dtype, d, mask, Br, Bc, stages, q_buffers, traits)              \
   ForwardRow{FA3_CELLS(name, kernel, forward, dtype, #d, d, d, mask, Br, Bc, stages, traits), q_buffers, \
              Heads::packed, OExit::registers, VLayout::widened, KvScales::heads},
+#define FA3_COPIED(name, kernel, dtype, d, mask, Br, Bc, stages, q_buffers, o_exit, traits)              \
+  ForwardRow{FA3_CELLS(name, kernel, forward, dtype, #d, d, d, mask, Br, Bc, stages, traits), q_buffers, \
+             Heads::one, OExit::o_exit, VLayout::copied, KvScales::heads},
 #define FA3_BACKWARD(name, kernel, dtype, d, mask, Br, Bc, stages, gradients, traits)           \
   BackwardRow{FA3_CELLS(name, kernel, backward, dtype, #d, d, d, mask, Br, Bc, stages, traits), \
               Gradients::gradients},
@@ -352,6 +358,7 @@ inline constexpr Line lines[] = {
 #define FA3_PACKED_DV_16(name, kernel, ...) FA3_BOTH_16(FA3_PACKED_DV, name, kernel, __VA_ARGS__)
 #define FA3_WIDENED_16(name, kernel, ...) FA3_BOTH_16(FA3_WIDENED, name, kernel, __VA_ARGS__)
 #define FA3_WIDENED_PACKED_16(name, kernel, ...) FA3_BOTH_16(FA3_WIDENED_PACKED, name, kernel, __VA_ARGS__)
+#define FA3_COPIED_16(name, kernel, ...) FA3_BOTH_16(FA3_COPIED, name, kernel, __VA_ARGS__)
 #define FA3_BACKWARD_16(name, kernel, ...) FA3_BOTH_16(FA3_BACKWARD, name, kernel, __VA_ARGS__)
 
 #ifdef FA3_ROWS  // of a build with fewer kernels (-Dkernels): the rows of those

@@ -15,6 +15,10 @@ namespace fa3 {
 constexpr int64_t tiling_time(int64_t bytes) { return 1500 + bytes * 10 / 23000; }
 double gain_of_tiles(const ForwardRow& row);
 
+// A pass can make fp16 of K and V of e4m3 under Q of 16 bits. It takes so long for so many elements, of which it
+// reads one byte and writes two.
+constexpr int64_t copying_time(int64_t elements) { return 2500 + elements * 3 / 4000; }
+
 struct RowCosts {
   Costs together;  // of pieces that all start together
   Costs behind;    // of pieces that come behind others, which end at different times: that hides much
@@ -33,7 +37,7 @@ inline constexpr int32_t short_turns = 1000;
 
 // The time of a block in a tile in which only so many warpgroups have rows: less than that of a full tile.
 constexpr int64_t block_time(const ForwardRow& row, int64_t block, int64_t warpgroups) {
-  if (row.has_wide_q()) return block;  // which takes as long for few rows
+  if (row.loads_e4m3_keys()) return block;  // which takes as long for few rows
   // One that is alone takes half as long again, and at least half of the time of all.
   const int64_t halves = warpgroups == 1 ? 3 : 2 * warpgroups, all = 2 * row.warpgroups();
   return 2 * halves < all ? block / 2 : block * halves / all;

@@ -3,7 +3,9 @@
 #include <array>
 #include <iterator>
 
+#include "device/widen.h"
 #include "error.h"
+#include "forward/copies.h"
 #include "forward/cost.h"
 #include "forward/forward.h"
 #include "forward/lengths.h"
@@ -77,7 +79,7 @@ constexpr int rivals_of(const ForwardRow& row) {
 }
 
 static_assert(std::all_of(forward_rows.begin(), forward_rows.end(),
-                          [](const ForwardRow& row) { return rivals_of(row) <= Fit::most; }));
+                          [](const ForwardRow& row) { return rivals_of(row) <= Fit::most / 2; }));
 
 // The choosable rows of a mask and dtype, found when this is compiled, as every call looks through them.
 struct RowList {
@@ -123,7 +125,9 @@ bool is_wide(const ForwardProblem& problem) {
 //
 // With FA3_FLAG_BATCH_INVARIANT it is one row, whatever the lengths are, which must do for one query and for many: that
 // with the most rows of those with packed heads, if there are heads to be packed, or else the one with the fewest.
-void find_rows(const ForwardProblem& problem, Fit& fit) {
+//
+// copies: of K and V, that a pass makes, or K and V as they come.
+void find_rows(const ForwardProblem& problem, bool copies, Fit& fit) {
   const auto dtype = static_cast<size_t>(dtype_of(problem.q.dtype));
   const RowList& candidates = choosable_rows[static_cast<size_t>(mask_of(problem))][dtype];
   const bool invariant = problem.served && problem.batch_invariant;
@@ -137,7 +141,7 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
     const int n = candidates.rows[i];
     const ForwardRow& row = forward_row(n);
     const bool packs = row.packs_heads();
-    if (!holds(row, problem) || (packs && !packs_if_alone) || !takes(row, problem) ||
+    if (!holds(row, problem) || (packs && !packs_if_alone) || !takes(row, problem) || row.takes_copies() != copies ||
         has_needless_scales(row, problem))
       continue;
     Fit& of_kind = packs ? packed : fit;
@@ -156,13 +160,18 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
 
 fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
   const Dtype dtype = dtype_of(problem.q.dtype);
-  find_rows(problem, fit);
+  find_rows(problem, false, fit);
   fit.v_tiles_row = -1;
+  if (may_be_copied(problem)) {
+    Fit others{};
+    find_rows(problem, true, others);
+    for (int i = 0; i < others.count; ++i) fit.rows[fit.count++] = others.rows[i];
+  }
   if (dtype == Dtype::e4m3 && !problem.v_tiles) {
     ForwardProblem tiled = problem;
     tiled.v_tiles = true;
     Fit others{};
-    find_rows(tiled, others);
+    find_rows(tiled, false, others);
     if (others.count) fit.v_tiles_row = others.rows[0];
   }
   if (fit.count) return FA3_OK;
@@ -234,6 +243,10 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
                 "params->kernel is %s, which takes one scale for each head of K and V; k_scale and v_scale have %lld "
                 "and %lld blocks", row.name, ll(problem.k_scale.dim[2]),
                 ll(problem.v_scale.dim[2]));
+  if (row.takes_copies() && !can_be_copied(problem))
+    return fail(FA3_ERROR_UNSUPPORTED,
+                "params->kernel is %s, which takes copies of k and v in fp16; the pass that makes them counts up to "
+                "%lld rows of all heads", row.name, ll(most_widened_rows));
   if (row.packs_heads() && rows_of(problem, row) > max_seqlen)
     return fail(FA3_ERROR_UNSUPPORTED,
                 "params->kernel is %s, which packs the heads that share k and v (here %lld, as %lld) into rows; with "

@@ -406,6 +406,12 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
     CHECK_FALSE(row.valid());
   }
 
+  // Copies of them lie there as K and V of 16 bits do.
+  const ForwardRow copied = forward_row(row_named("fa3_fwdservedcopied_bf16_d128_window_192x64"));
+  const ForwardRow of_16 = forward_row(row_named("fa3_fwdserved_bf16_d128_window_192x64"));
+  CHECK((copied.valid() && copied.smem_bytes() == of_16.smem_bytes() && copied.stage_bytes() == of_16.stage_bytes()));
+  CHECK((copied.landing_buffers() == 0 && copied.loaded_bytes() == of_16.loaded_bytes()));
+
   const auto with_lengths = [](const char* name) {
     BackwardRow row = backward_row(row_named(name));
     REQUIRE(row.valid());
