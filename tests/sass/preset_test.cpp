@@ -70,7 +70,8 @@ TEST_CASE("presets: attention, gemm, any; and what a broken rule means") {
   CHECK(broken_preset(gemm).empty());  // masks are no matter of a GEMM
   CHECK(broken_preset(replaced(gemm, "WARPGROUP.DEPBAR", {})) == Rules{"hot[GEMM].never_waited == 0"});
   const sass::Kernel whole = kernel(with_producer());
-  for (const sass::Rule& rule : sass::preset_for(whole).sections[0].rules) {
+  const sass::Contract preset = sass::preset_for(whole);
+  for (const sass::Rule& rule : preset.sections[0].rules) {
     INFO(rule.figure);
     CHECK_FALSE(sass::meaning_of(rule.figure).empty());
   }

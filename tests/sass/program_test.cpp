@@ -362,7 +362,7 @@ TEST_CASE("fat binaries for data centre GPUs of Blackwell, where there is nothin
   std::ofstream(path) << fat_binary(entry_for(elf, 80, 8)) << blackwell;
   const sass::Output listed = tool({"list", path});
   CHECK(listed.status == 0);
-  CHECK_THAT(listed.out, ContainsSubstring("1 kernels, ") && ContainsSubstring("doubled"));
+  CHECK_THAT(listed.out, ContainsSubstring("1  doubled"));
   CHECK_THAT(tool({"check", "--preset=any", path}).err, ContainsSubstring("has code for sm_100, but what check says"));
   std::ofstream(path) << blackwell << hopper;
   CHECK_THAT(tool({"list", path}).out, ContainsSubstring("miniature") && !ContainsSubstring("doubled"));
