@@ -39,7 +39,7 @@ const ElementType& type_of(fa3::Dtype dtype) {
 // What is multiplied: fp16, too, where K and V become that on their way.
 template <class TiledRow>
 fa3::Dtype multiplied(const TiledRow& row) {
-  return row.widens() || row.takes_copies() ? fa3::Dtype::fp16 : row.dtype;
+  return row.has_wide_q() ? fa3::Dtype::fp16 : row.dtype;
 }
 
 std::string wgmmas(const char* gemm, int count, int columns, int depth, const char* form) {
