@@ -252,9 +252,14 @@ typedef struct fa3_forward_params {
  * 16-bit q over e4m3 k and v, as caches of servers hold them: q and o are bf16 or fp16, both the same, k and v are e4m3
  * with k_scale and v_scale, each with one number for the tensor or for each head of each sequence; the other tensors of
  * this section must be absent. head_dim and head_dim_v are multiples of 16. Such a call is one of those below, whatever
- * else it has: all of that section goes with it but softcap and alibi_slopes. The kernels make fp16 of K and V, which
- * is exact, and round P to fp16: o is as exact as from fp16 k and v that hold the same numbers. In bf16, elements of q
- * that are more than 2^31 times smaller than another one of 16 neighbouring rows of the same sequence are rounded. */
+ * else it has: all of that section goes with it but softcap and alibi_slopes.
+ * - The kernels (fa3_fwdservedwidened...) make fp16 of K and V, which is exact, and round P to fp16: o is as exact as
+ *   from fp16 k and v that hold the same numbers. In bf16, elements of q that are more than 2^31 times smaller than
+ *   another one of 16 neighbouring rows of the same sequence are rounded.
+ * - With many rows of q for each head of k, from some 1000 on (queries * heads / heads_kv), a pass makes copies of k
+ *   and v in fp16 in the workspace first, without their scales, and other kernels (fa3_fwdservedcopied...) take these.
+ *   That is faster, and as exact. It follows from shapes and maxima; it is never so with FA3_FLAG_BATCH_INVARIANT, nor
+ *   where copies would take more than 1 GB, and more than q and o. `kernel` may name either. */
 
 /* Rows of q, k or v that share a block scale. */
 #define FA3_SCALE_ROWS 64
@@ -437,7 +442,9 @@ FA3_API fa3_status fa3_forward_check(const fa3_forward_params* params);
  * less. The size follows from shapes and maxima, not from lengths: partial results as above, 64 bytes for each of the
  * blocks of queries of one head that all sequences together may have, and 40 for each sequence (with FA3_MASK_CHUNK for
  * each chunk of one). With FA3_FLAG_BATCH_INVARIANT every block of queries of a head has partial results for each 2048
- * keys that it may see: few for decoding, but many GB for long prompts. */
+ * keys that it may see: few for decoding, but many GB for long prompts. Copies of e4m3 k and v in fp16 (above) take
+ * 2 * heads_kv * (head_dim + head_dim_v) bytes for each row of packed k, else for each of max_seqlen_k keys of each
+ * sequence, pages or not. */
 FA3_API fa3_status fa3_forward_workspace_size(const fa3_forward_params* params, int32_t multiprocessors, size_t* bytes);
 #define FA3_FORWARD_WORKSPACE_BYTES 64
 
@@ -596,8 +603,9 @@ typedef struct fa3_backward_params {
  *   the same kind of device. NaN and infinities in o, dout, lse or dlse of a row that counts reach dsinks of its head.
  *   Without dsinks nothing of sinks is read, as lse includes them.
  * - softcap, alibi_slopes: those of the forward call, whose lse is given. With softcap dS has the factor
- *   1 - (capped score / softcap)^2 besides. Slopes have no gradient. The kernels are those of fa3_bwdservedsoftcap...,
- *   fa3_bwdservedalibi... and, with both, fa3_bwdservedsoftcapalibi....
+ *   1 - (capped score / softcap)^2 besides, which kernels may round to fp16 as they round P and dS. Slopes have no
+ *   gradient. The kernels are those of fa3_bwdservedsoftcap..., fa3_bwdservedalibi... and, with both,
+ *   fa3_bwdservedsoftcapalibi....
  * - Zeros: a sequence's rows that are not in use have dq = 0, or dk = dv = 0: those behind seqused_q or seqused_k, and
  *   where k is not packed also those behind max_seqlen_k. Nothing of them is read. With cu_seqlens_q or cu_seqlens_k
  *   rows of no sequence, before cu[0] and from cu[batch] on, are left as they are, and so are those of a sequence that
@@ -888,8 +896,8 @@ typedef enum fa3_kernel_kind {
   FA3_KERNEL_PASS = 3 /* a small kernel before, after or instead of one of those; it has a name, but no call can ask
                        * for it: here the one that answers problems without keys, whatever kernel is named, the one
                        * that makes v into tiles, which comes only where the library chooses, the one that plans
-                       * lengths, the one that makes 16 bits of e4m3 for fa3_backward, and those of fa3_quantize,
-                       * fa3_append and fa3_combine */
+                       * lengths, the one that makes 16 bits of e4m3 for fa3_backward, or of k and v for fa3_forward,
+                       * and those of fa3_quantize, fa3_append and fa3_combine */
 } fa3_kernel_kind;
 
 typedef struct fa3_kernel_info {
@@ -932,7 +940,7 @@ FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, int
                                            fa3_kernel_info* info);
 
 /* The same of fa3_backward; tiles and pieces are blocks of keys there, or of queries where a kernel computes dq only.
- */
+ * The order of blocks may follow from the device's memory, too, and with it the last launch's grid. */
 FA3_API fa3_status fa3_backward_kernel_info(const fa3_backward_params* params, int32_t multiprocessors, int32_t launch,
                                             fa3_kernel_info* info);
 

@@ -38,7 +38,8 @@ enum class VLayout {
   rows,        // of 16 bits: row by row, and so it is used
   transposed,  // of 8 bits: row by row; warps of the producer transpose it (tile/transpose.cuh)
   tiles,       // of 8 bits: as tiles (v_tile.h), and so they are used
-  widened,     // of 8 bits, as K is, under Q of 16: row by row; warps of the producer make fp16 of it (tile/widen.cuh)
+  widened,     // of 8 bits, as K is, under Q of 16: row by row; fp16 is made of both (tile/widen.cuh, kernels/few.cu)
+  copied,      // the same, but a pass has made fp16 of both in memory (kernels/widen.cu)
 };
 
 // What has a scale of K and of V: nothing, as their elements have 16 bits; each head; or each of its blocks
@@ -146,6 +147,13 @@ enum class Trait : uint32_t {
   // columns, loaded once, are those of K, too (multi-head latent attention).
   qv = 1 << 17,
 
+  // For tiles of which only the first rows exist (ForwardRow::most_rows): keys stand in the rows of the products, so
+  // that nothing is computed for rows that there are not (kernels/few.cu).
+  few_rows = 1 << 18,
+
+  // There eight warps have shares of a block's keys, not four.
+  eight_warps = 1 << 19,
+
   // Of backward rows, from bit 20 on:
 
   // Takes only problems whose keys are one block, so that dQ of a tile is complete at once: it is not summed up in
@@ -180,6 +188,7 @@ enum class Trait : uint32_t {
   fast_packed = fast | early_claim | early_first_q,
   served = fast | own_lengths,
   served_packed = fast_packed | own_lengths,
+  served_few = chosen | splits | early_claim | early_first_q | own_lengths | few_rows,
   centered_served = own_lengths | centered_k,
   capped_alibi = own_lengths | softcap | alibi,
 

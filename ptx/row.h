@@ -85,8 +85,15 @@ struct ForwardRow : TiledRow {
   constexpr bool o_from_registers() const { return o_exit == OExit::registers || o_exit == OExit::registers_early; }
   constexpr bool late_q_release() const { return o_exit == OExit::buffer_late; }
   constexpr bool transposes_v() const { return v == VLayout::transposed; }
-  // Are K and V in memory of e4m3, and of fp16 in shared memory? `dtype` is then that of Q and O.
-  constexpr bool widens() const { return v == VLayout::widened; }
+  // Are K and V of e4m3, and made fp16 of? `dtype` is that of Q and O.
+  constexpr bool has_wide_q() const { return loads_e4m3_keys() || takes_copies(); }
+  // By the kernel; on their way into a stage, or else they lie in it as in memory, and are widened as they are read.
+  constexpr bool loads_e4m3_keys() const { return v == VLayout::widened; }
+  constexpr bool widens() const { return loads_e4m3_keys() && !has(Trait::few_rows); }
+  // By a pass before the kernel.
+  constexpr bool takes_copies() const { return v == VLayout::copied; }
+  // With Trait::few_rows: as many of a tile's rows may exist.
+  constexpr int most_rows() const { return has(Trait::few_rows) ? (dv <= 128 ? 16 : 8) : Br; }
   // Does V land beside its stage, to be mended on the way there (tile/landing.cuh, tile/widen.cuh)?
   constexpr bool lands_v() const { return transposes_v() || widens(); }
   constexpr bool takes_v_tiles() const { return v == VLayout::tiles; }
@@ -100,10 +107,10 @@ struct ForwardRow : TiledRow {
 
   // Consumers, with 64 query rows each.
   constexpr int warpgroups() const { return Br / 64; }
-  // All of them: with Trait::shares_keys, or with half of O's columns each, two have the same rows. One warpgroup more
-  // produces.
+  // All of them: with Trait::shares_keys or eight_warps, or with half of O's columns each, two have the same rows. One
+  // warpgroup more produces.
   constexpr int consumers() const {
-    return has(Trait::shares_keys) || halves_columns() ? 2 * warpgroups() : warpgroups();
+    return has(Trait::shares_keys) || halves_columns() || has(Trait::eight_warps) ? 2 * warpgroups() : warpgroups();
   }
   // Warpgroups that produce: four warps of a second one widen K and V, where consumers leave registers for them.
   constexpr int producers() const { return has(Trait::no_producer) ? 0 : widens() && consumers() <= 2 ? 2 : 1; }
@@ -148,27 +155,33 @@ struct ForwardRow : TiledRow {
   constexpr int packed_row_bytes() const { return dv * 4 + 16; }
   // K or V of 8 bits that is to be widened lands in slabs of 128 bytes. Several are on their way at a time, in what is
   // left of shared memory.
-  constexpr int landed_slabs() const { return widens() ? (d + 127) / 128 : v_slabs(); }
-  constexpr int landing_bytes() const { return widens() ? Bc * landed_slabs() * 128 : v_block_bytes(); }
+  constexpr int landed_slabs() const { return loads_e4m3_keys() ? (d + 127) / 128 : v_slabs(); }
+  constexpr int landing_bytes() const { return loads_e4m3_keys() ? Bc * landed_slabs() * 128 : v_block_bytes(); }
+  constexpr int k_block_bytes() const { return has(Trait::few_rows) ? landing_bytes() : TiledRow::k_block_bytes(); }
+  constexpr int v_block_bytes() const { return has(Trait::few_rows) ? landing_bytes() : TiledRow::v_block_bytes(); }
   constexpr int landing_buffers() const {
     const int left = (227 * 1024 - bytes_beside_landings()) / landing_bytes();
     return widens() ? (left < most_landings ? left : most_landings) : lands_v() ? 2 : 0;
   }
   static constexpr int most_landings = 12;
   // What comes from memory for a K/V block.
-  constexpr int loaded_bytes() const { return widens() ? Bc * (d + dv) : Bc / stage_keys() * stage_bytes(); }
+  constexpr int loaded_bytes() const { return loads_e4m3_keys() ? Bc * (d + dv) : Bc / stage_keys() * stage_bytes(); }
   // Vectors that are added to O (VMeanRing in tile/ring.cuh).
-  constexpr int v_means() const { return has_scales() && !widens() ? 3 * warpgroups() : 0; }
+  constexpr int v_means() const { return has_scales() && !has_wide_q() ? 3 * warpgroups() : 0; }
   constexpr int v_mean_bytes() const { return (v_means() * dv * 4 + 1023) / 1024 * 1024; }
   // What one of two warpgroups with the same rows hands over to the other: O, m and l.
   constexpr int handed_bytes() const { return has(Trait::shares_keys) ? 64 * dv * 4 + 128 * 16 : 0; }
+  // With Trait::few_rows: what each of the warps has of a piece (WarpShare in tile/smem.cuh).
+  constexpr int warp_share_bytes() const {
+    return has(Trait::few_rows) ? (4 * consumers() * most_rows() * (dv + 4 + 3) * 4 + 1023) / 1024 * 1024 : 0;
+  }
   // Where two warpgroups with half of O's columns each tell each other of their rows (Scored in tile/smem.cuh).
   constexpr int scored_bytes() const { return halves_columns() ? 2048 : 0; }
   // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
   constexpr int sequence_bytes() const { return has(Trait::own_lengths) && !packs_heads() ? 1024 : 0; }
   constexpr int bytes_beside_landings() const {
-    return q_buffers * q_buffer_bytes() + stages * stage_bytes() + v_mean_bytes() + handed_bytes() + scored_bytes() +
-           barrier_bytes + sequence_bytes();
+    return q_buffers * q_buffer_bytes() + stages * stage_bytes() + v_mean_bytes() + handed_bytes() +
+           warp_share_bytes() + scored_bytes() + barrier_bytes + sequence_bytes();
   }
   constexpr int smem_bytes() const { return bytes_beside_landings() + landing_buffers() * landing_bytes(); }
 
@@ -178,6 +191,9 @@ struct ForwardRow : TiledRow {
            d % 16 == 0 && d <= (halves_columns() ? 512 : 256) && dv % 16 == 0 && dv <= 512 &&
            (!halves_columns() || (dv % 128 == 0 && stages == 2 && Bc % 32 == 0 && packs_heads() && warpgroups() == 1 &&
                                   has(Trait::own_lengths) && !has(Trait::shares_keys) && !transforms_scores())) &&
+           (!has(Trait::few_rows) || (loads_e4m3_keys() && packs_heads() && warpgroups() == 1 &&
+                                      Bc % (64 * consumers()) == 0 &&
+                                      !split_stage() && !has(Trait::shares_keys))) &&
            (!has(Trait::qv) || (halves_columns() && d == slab_columns())) &&
            (v_slabs() <= slabs() || o_from_registers()) &&  // O leaves through a Q buffer
            (has_power_of_two_stages() || packs_heads()) && q_buffers >= warpgroups() &&
@@ -195,9 +211,9 @@ struct ForwardRow : TiledRow {
            smem_bytes() <= 227 * 1024 && moved_registers() <= launched_registers(threads());
   }
   constexpr bool valid_16bit() const {
-    const bool widens_all = widens() && kv_scales == KvScales::heads && has(Trait::own_lengths) && dv == d &&
-                            d % 64 == 0 && !transforms_scores() && landing_buffers() >= 2;
-    return (widens_all || (v == VLayout::rows && kv_scales == KvScales::none)) && !has(Trait::two_level);
+    const bool has_e4m3_keys = has_wide_q() && kv_scales == KvScales::heads && has(Trait::own_lengths) && dv == d &&
+                            d % 64 == 0 && !transforms_scores() && (!widens() || landing_buffers() >= 2);
+    return (has_e4m3_keys || (v == VLayout::rows && kv_scales == KvScales::none)) && !has(Trait::two_level);
   }
   constexpr bool valid_8bit() const {
     return v != VLayout::rows && kv_scales != KvScales::none && Bc % 32 == 0 && d % 64 == 0 && dv == d &&
@@ -211,6 +227,7 @@ struct ForwardRow : TiledRow {
 struct BackwardRow : TiledRow {
   Gradients gradients;
 
+  static constexpr bool has_wide_q() { return false; }
   static constexpr bool widens() { return false; }
   constexpr bool all_gradients() const { return gradients == Gradients::all; }
   // Is it the library's own for all gradients, whose thread blocks take one key block after another (bwd.cu)?
@@ -325,6 +342,9 @@ inline constexpr Line lines[] = {
 #define FA3_WIDENED_PACKED(name, kernel, dtype, d, mask, Br, Bc, stages, q_buffers, traits)              \
   ForwardRow{FA3_CELLS(name, kernel, forward, dtype, #d, d, d, mask, Br, Bc, stages, traits), q_buffers, \
              Heads::packed, OExit::registers, VLayout::widened, KvScales::heads},
+#define FA3_COPIED(name, kernel, dtype, d, mask, Br, Bc, stages, q_buffers, o_exit, traits)              \
+  ForwardRow{FA3_CELLS(name, kernel, forward, dtype, #d, d, d, mask, Br, Bc, stages, traits), q_buffers, \
+             Heads::one, OExit::o_exit, VLayout::copied, KvScales::heads},
 #define FA3_BACKWARD(name, kernel, dtype, d, mask, Br, Bc, stages, gradients, traits)           \
   BackwardRow{FA3_CELLS(name, kernel, backward, dtype, #d, d, d, mask, Br, Bc, stages, traits), \
               Gradients::gradients},
@@ -338,6 +358,7 @@ inline constexpr Line lines[] = {
 #define FA3_PACKED_DV_16(name, kernel, ...) FA3_BOTH_16(FA3_PACKED_DV, name, kernel, __VA_ARGS__)
 #define FA3_WIDENED_16(name, kernel, ...) FA3_BOTH_16(FA3_WIDENED, name, kernel, __VA_ARGS__)
 #define FA3_WIDENED_PACKED_16(name, kernel, ...) FA3_BOTH_16(FA3_WIDENED_PACKED, name, kernel, __VA_ARGS__)
+#define FA3_COPIED_16(name, kernel, ...) FA3_BOTH_16(FA3_COPIED, name, kernel, __VA_ARGS__)
 #define FA3_BACKWARD_16(name, kernel, ...) FA3_BOTH_16(FA3_BACKWARD, name, kernel, __VA_ARGS__)
 
 #ifdef FA3_ROWS  // of a build with fewer kernels (-Dkernels): the rows of those

@@ -1,5 +1,6 @@
-// The parameters of the pass in front of the backward pass that makes q, k and v of 8 bits into 16 (fa3.h), and takes
-// what the forward pass added to O and LSE off what the backward pass reads. Plain C++, read by both sides.
+// The parameters of the pass that makes q, k and v of 8 bits into 16 (fa3.h): for the backward pass, where it also
+// takes what the forward pass added to O and LSE off what the backward pass reads; and for the forward pass with many
+// queries of 16 bits, where it also gathers keys from pages and cache entries. Plain C++, read by both sides.
 #pragma once
 #include "divisor.h"
 #include "row.h"
@@ -24,7 +25,7 @@ struct WidenedTensor {
   const uint8_t* from;
   int64_t stride_batch, stride_row, stride_head;  // elements; stride_row is that of a V tile
   uint16_t* to;                                   // (batch, rows, heads, head_dim) without gaps
-  const float* scale;
+  const float* scale;  // null, for rows: there is none, and all become fp16
   int32_t scale_stride_batch, scale_stride_head, scale_stride_block;  // blocks of 64 rows
   int32_t lines;  // of a head: rows, or V tiles
   HeadBlocks blocks;
@@ -32,7 +33,13 @@ struct WidenedTensor {
   int32_t rows, head_dim;
   const int32_t* cu_seqlens;  // packed, with scales of sequences: which rows are a sequence's; null: of batch entries
   int32_t tiles;              // not 0: V tiles (v_tile.h)
-  int32_t reserved;
+  // Of batched keys of the forward pass. Rows beyond those in use, and what does not exist, are not copied.
+  int32_t entries;            // batch entries, or pages, of `from`
+  const int32_t* used;        // for each sequence: rows in use, the first ones; null: all
+  const int32_t* entry_of;    // for each sequence: its batch entry of `from`; null: its own
+  const int32_t* page_table;  // row j of b is in page page_table[b * table_stride + j / page_size]; null: no pages
+  Divisor page_size;
+  int32_t table_stride;
 
   constexpr int64_t heads_and_columns() const { return int64_t{blocks.heads} * head_dim; }
 };

@@ -20,6 +20,13 @@ FA3_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t addr) {
                : "memory");
 }
 
+// ptx: movmatrix.sync.aligned.m8n8.trans.b16 d, a;  (movmatrix)
+FA3_DEVICE uint32_t movmatrix_trans(uint32_t a) {
+  uint32_t d;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(d) : "r"(a));
+  return d;
+}
+
 // ptx: stmatrix.sync.aligned.m8n8.x4.shared.b16 [addr], {r0, r1, r2, r3};  (stmatrix)
 FA3_DEVICE void stmatrix_x4(uint32_t addr, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(r0), "r"(r1),

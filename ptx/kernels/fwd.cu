@@ -76,7 +76,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   const auto seen = [&] { return visible(p, rows()); };
   // Q comes as it lies in memory; where it is not multiplied so, it is converted, in place.
   auto prepare_q = [&] {
-    if constexpr (widens && is_bf16)
+    if constexpr (has_wide_q && is_bf16)
       if (blocks > 0) score.receive_factor(narrow_q(smem.q[q_buffer], rows().row, seen().rows(), warpgroup, warp));
   };
   auto receive_q = [&] {
@@ -225,7 +225,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
 
     float l[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])}, fit[2];
     excess.fit(l, fit);
-    if constexpr (widens) fit[0] *= done.block.v_scale, fit[1] *= done.block.v_scale;
+    if constexpr (has_wide_q) fit[0] *= done.block.v_scale, fit[1] *= done.block.v_scale;
     wgmma_wait_group<1>();
     finish_pv(first, 0);
     walk.release_last_v(ring, first, i, has_v, blocks);

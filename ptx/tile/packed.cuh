@@ -283,7 +283,7 @@ FA3_DEVICE void combine_share(const PackedRows& partial, int parts, int begin, i
       combine_rows<loads / 4, 4>(partial, parts, row, end, p, block, first_column);
   } else {
     if constexpr (has_quarters)
-      if (end - begin <= 4) {
+      if (end - begin <= 2 && parts >= 16) {
 #pragma unroll 1
         for (row = begin; row < end; row++)
           combine_row<lane_columns / 4, 16>(partial, parts, row, p, block, first_column + o_columns / 4 * warp);
@@ -295,30 +295,14 @@ FA3_DEVICE void combine_share(const PackedRows& partial, int parts, int begin, i
   }
 }
 
-// All four warps of the warpgroup call this. l: row sums, of the whole quad; where they are 0, O is, too. fit: what
-// makes O fit them. With half of O's columns each, both warpgroups write the same m and l, and each adds up its
-// columns: so each has a ticket of its own, and finds all that it reads written by its like.
-FA3_DEVICE void combine_packed(float (&O)[o_columns / 2], const RowState& state, const float (&l)[2], float (&fit)[2],
-                               const Params& p, Smem& smem, const RowBlock& block, int consumer, int warp) {
-  const int rows = min(visible(p, block).rows() - block.row, 64), parts = block.parts;
-  if (block.row < 0 || rows <= 0) return;
-  fit_rows(O, fit);
-  const PackedRows partial(p, block);
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    const int row = 16 * warp + lane / 4 + 8 * i;
-    if (!place_of(p, block, block.row + row).exists) continue;
-    float2* const to =
-        reinterpret_cast<float2*>(partial.o(row) + block.part * dv + first_column(consumer)) + lane % 4;
-#pragma unroll
-    for (int k = 0; k < o_columns / 8; k++) __stcg(to + 4 * k, make_float2(O[4 * k + 2 * i], O[4 * k + 2 * i + 1]));
-    if (lane % 4 == 0) __stcg(&partial.sums(row)[block.part], make_float2(state.m[i], l[i]));
-  }
-
+// Behind what all threads of a warpgroup have written of its rows of a part: takes a ticket, and adds up what is to be
+// added up now. All four warps call this.
+FA3_DEVICE void add_up_parts(const PackedRows& partial, int rows, const Params& p, Smem& smem, const RowBlock& block,
+                             int consumer, int warp) {
+  const int parts = block.parts;
   const Shares shares(p, smem, rows, parts);
   ptx::bar_sync(barrier_warpgroup + consumer, 128);  // all have written
-  if (warp == 0 && lane == 0) {
+  if (warp == 0 && threadIdx.x % 32 == 0) {
     if (pieces_fit_grid(p, smem)) wait(smem.tickets_ready[0], 0);
     Tickets& tickets = p.tickets[block.ticket];
     smem.shares[consumer] =
@@ -334,6 +318,30 @@ FA3_DEVICE void combine_packed(float (&O)[o_columns / 2], const RowState& state,
     if (halves_columns || mine >> share & 1)
       combine_share(partial, parts, shares.begin(share), shares.end(share), p, block, first_column(consumer), warp);
   }
+}
+
+// All four warps of the warpgroup call this. l: row sums, of the whole quad; where they are 0, O is, too. fit: what
+// makes O fit them. With half of O's columns each, both warpgroups write the same m and l, and each adds up its
+// columns: so each has a ticket of its own, and finds all that it reads written by its like.
+FA3_DEVICE void combine_packed(float (&O)[o_columns / 2], const RowState& state, const float (&l)[2], float (&fit)[2],
+                               const Params& p, Smem& smem, const RowBlock& block, int consumer, int warp) {
+  const int rows = min(visible(p, block).rows() - block.row, 64);
+  if (block.row < 0 || rows <= 0) return;
+  fit_rows(O, fit);
+  const PackedRows partial(p, block);
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const int row = 16 * warp + lane / 4 + 8 * i;
+    if (!place_of(p, block, block.row + row).exists) continue;
+    float2* const to =
+        reinterpret_cast<float2*>(partial.o(row) + block.part * dv + first_column(consumer)) + lane % 4;
+#pragma unroll
+    for (int k = 0; k < o_columns / 8; k++) __stcg(to + 4 * k, make_float2(O[4 * k + 2 * i], O[4 * k + 2 * i + 1]));
+    if (lane % 4 == 0) __stcg(&partial.sums(row)[block.part], make_float2(state.m[i], l[i]));
+  }
+
+  add_up_parts(partial, rows, p, smem, block, consumer, warp);
 }
 
 }  // namespace fa3

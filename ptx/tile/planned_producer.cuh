@@ -227,8 +227,8 @@ class PlannedKvProducer {
   }
 
   // Slabs as they are loaded: of K and V that are widened, of as many bytes.
-  static constexpr int loaded_columns = widens ? slab_row_bytes : slab_columns;
-  static constexpr int loaded_slabs(int slabs) { return widens ? config.landed_slabs() : slabs; }
+  static constexpr int loaded_columns = config.loads_e4m3_keys() ? slab_row_bytes : slab_columns;
+  static constexpr int loaded_slabs(int slabs) { return config.loads_e4m3_keys() ? config.landed_slabs() : slabs; }
 
   FA3_DEVICE void load_k(const Element* to, uint64_t& full, const Boxes& boxes, int head) const {
     each_box(boxes, [&](int first, int row, int batch) {

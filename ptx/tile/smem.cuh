@@ -53,8 +53,8 @@ FA3_DEVICE Visible visible(const Params& p, const RowBlock& block) {
 // K of a block and V of the block before (work.h), as they are used together in one iteration; or, with halves_columns,
 // of the same block. 8-bit V lies here as tiles (fa3.h).
 struct Stage {
-  Element k[Bc * row_elements];
-  Element v[Bc * v_row_elements];
+  Element k[config.k_block_bytes() / sizeof(Element)];
+  Element v[config.v_block_bytes() / sizeof(Element)];
 };
 
 inline constexpr bool split_stage = config.split_stage();
@@ -80,6 +80,14 @@ struct BlockScales {
 struct Handed {
   float4 o[o_columns / 8][128];
   float4 state[128];  // m and l of the thread's two rows
+};
+
+// With Trait::few_rows: the sums of a warp's keys of a piece. Rows of O are so long that no bank is asked twice where
+// it is written (kernels/few.cu).
+struct WarpShare {
+  static constexpr int rows = config.most_rows();
+  float o[rows][dv + 4];
+  float m[rows], l[rows], rounded_l[rows];  // the last one: of P as they are multiplied
 };
 
 // What a warpgroup with half of O's columns says of the rows of its block of keys, whose P lie in the place of the
@@ -123,6 +131,7 @@ struct alignas(1024) Smem {
   Stage stage[config.stages];
   Landing landing;
   Handed handed[shares_keys ? 1 : 0];
+  WarpShare warp_share[has(Trait::few_rows) ? 4 * consumers : 0];
   alignas(16) float v_mean[config.v_means()][dv];  // where there are scales: what is added to O (VMeanRing)
   BlockScales block_scales[config.block_scales() ? config.stages : 0];  // of the block whose K is in the stage
 

@@ -63,7 +63,7 @@ FA3_DEVICE void load_scales(RowBlock& block, const Params& p, int batch) {
   const int head_kv = config.packs_heads() ? block.head : block.head / p.heads_per_kv;
   const int row = own_lengths ? 0 : min(max(block.row, 0), visible(p, block).seqlen_q - 1);
   const Scales& scales = scales_of(p);
-  block.c = p.softmax_scale_log2 * (widens ? 1.f : scale_at(scales.q, batch, block.head, row));
+  block.c = p.softmax_scale_log2 * (has_wide_q ? 1.f : scale_at(scales.q, batch, block.head, row));
   block.v_scale = 1.f;
   if constexpr (!config.block_scales()) {
     block.c *= scale_at(scales.k, batch, head_kv, 0);

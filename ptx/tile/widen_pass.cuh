@@ -54,30 +54,57 @@ FA3_DEVICE uint32_t widen_pair(uint32_t pair, float scale) {
   return bf16 ? ptx::cvt_rn_bf16x2_f32(high, low) : ptx::cvt_rn_f16x2_f32(high, low);
 }
 
-template <bool bf16>
+// Where a copy's row comes from, of the first head; null if its page or batch entry does not exist.
+FA3_DEVICE const uint8_t* source_of_row(const WidenedTensor& t, const HeadBlock& at, int row) {
+  int entry = at.batch, row_of_entry = row;
+  if (t.page_table) {
+    const int page = row / t.page_size;
+    entry = __ldg(t.page_table + int64_t(at.batch) * t.table_stride + page);
+    row_of_entry = row - page * t.page_size;
+  } else if (t.entry_of) {
+    entry = __ldg(t.entry_of + at.batch);
+  }
+  if (uint32_t(entry) >= uint32_t(t.entries)) return nullptr;
+  return t.from + entry * t.stride_batch + row_of_entry * t.stride_row;
+}
+
+// What becomes of e4m3: products with their scales in this type, or, without a scale, fp16.
+enum class Widened { bf16, fp16, exact };
+template <Widened to>
+FA3_DEVICE uint32_t widen_pair(uint32_t pair, float scale) {
+  return to == Widened::exact ? ptx::cvt_rn_f16x2_e4m3x2(uint16_t(pair)) : widen_pair<to == Widened::bf16>(pair, scale);
+}
+
+template <Widened widened>
 FA3_DEVICE void widen_rows(const WidenParams& p, const WidenedTensor& t, const HeadBlock& at) {
   constexpr int threads = config.threads();
-  const uint8_t* const from = t.from + at.batch * t.stride_batch + at.head * t.stride_head + at.first * t.stride_row;
   uint16_t* const to = copy_of_row(t, at, at.first);
-  const bool has_one_scale = !t.cu_seqlens && t.scale_stride_block == 0;
-  const float one_scale = has_one_scale ? scale_of_row(p, t, at, 0) : 0.f;
-  const int present = min(t.blocks.lines, t.lines - at.first);
+  constexpr bool exact = widened == Widened::exact;
+  const bool has_one_scale = exact || (!t.cu_seqlens && t.scale_stride_block == 0);
+  const float one_scale = !exact && has_one_scale ? scale_of_row(p, t, at, 0) : 1.f;
+  const int lines = t.used ? min(t.lines, __ldg(t.used + at.batch)) : t.lines;
+  const int present = min(t.blocks.lines, lines - at.first);
   uint2 x[widened_pieces];
   float scale[widened_pieces];
+  bool exists[widened_pieces];
 #pragma unroll
   for (int i = 0; i < widened_pieces; i++) {
     const int number = threadIdx.x + i * threads, row = number / t.pieces;
+    exists[i] = false;
     if (row >= present) continue;
     const int column = (number - row * t.pieces) * widened_columns;
-    x[i] = __ldcs(reinterpret_cast<const uint2*>(from + row * t.stride_row + column));
+    const uint8_t* const from = source_of_row(t, at, at.first + row);
+    exists[i] = from != nullptr;
+    if (!exists[i]) continue;
+    x[i] = __ldcs(reinterpret_cast<const uint2*>(from + at.head * t.stride_head + column));
     scale[i] = has_one_scale ? one_scale : scale_of_row(p, t, at, at.first + row);
   }
 #pragma unroll
   for (int i = 0; i < widened_pieces; i++) {
     const int number = threadIdx.x + i * threads, row = number / t.pieces;
-    if (row >= present) continue;
+    if (!exists[i]) continue;
     const int column = (number - row * t.pieces) * widened_columns;
-    const auto two = [&](uint32_t pair) { return widen_pair<bf16>(pair, scale[i]); };
+    const auto two = [&](uint32_t pair) { return widen_pair<widened>(pair, scale[i]); };
     *reinterpret_cast<uint4*>(to + row * t.heads_and_columns() + column) =
         make_uint4(two(x[i].x), two(x[i].x >> 16), two(x[i].y), two(x[i].y >> 16));
   }
@@ -167,7 +194,9 @@ FA3_DEVICE void widen(const WidenParams& p) {
     const WidenedTensor& t = p.tensors[which];
     if (block < t.blocks.count) {
       const HeadBlock place(t.blocks, block);
-      return t.tiles ? widen_tiles<bf16>(p, t, place) : widen_rows<bf16>(p, t, place);
+      if (t.tiles) return widen_tiles<bf16>(p, t, place);
+      if (!t.scale) return widen_rows<Widened::exact>(p, t, place);
+      return widen_rows<bf16 ? Widened::bf16 : Widened::fp16>(p, t, place);
     }
     block -= t.blocks.count;
   }

@@ -3,64 +3,18 @@
 #include <bit>
 
 #include "backward/backward.h"
+#include "device/widen.h"
 #include "error.h"
 #include "integers.h"
 
 namespace fa3 {
 namespace {
 
-constexpr int64_t most_rows = INT32_MAX - 65536;  // the pass counts them, and its thread blocks, in int32
-constexpr int pass = row_named("fa3_pass_widen");
-static_assert(pass >= 0);
-
-// A tensor of these dims without gaps, in the workspace.
-View packed(const View& like, fa3_dtype dtype, char* workspace, size_t at) {
-  View view{workspace ? workspace + at : nullptr, dtype, {}, {}};
-  int64_t stride = 1;
-  for (int i = 3; i >= 0; --i) {
-    view.dim[i] = like.dim[i];
-    view.stride[i] = like.dim[i] == 1 ? 0 : stride;
-    stride *= like.dim[i];
-  }
-  return view;
-}
-
-int64_t elements_of(const View& view) {
-  return view.empty() ? 0 : view.dim[0] * view.dim[1] * view.dim[2] * view.dim[3];
-}
-
-HeadBlocks blocks_of_heads(int64_t batch, int64_t heads, int64_t lines, int64_t of_block) {
-  const int64_t of_head = divide_up(lines, of_block);
-  return {narrow(batch * heads * of_head), Divisor::of(std::max(1, narrow(of_head))),
-          Divisor::of(std::max(1, narrow(heads))), narrow(of_block)};
-}
-
-WidenedTensor tensor_of(const View& from, const View& to, const View& scale, const int32_t* cu_seqlens, bool tiles) {
-  const int64_t pieces = to.dim[3] / widened_columns, threads = rows[pass].threads;
-  WidenedTensor tensor{};
-  tensor.from = static_cast<const uint8_t*>(from.data);
-  tensor.stride_batch = from.stride[0], tensor.stride_row = from.stride[1], tensor.stride_head = from.stride[2];
-  tensor.to = static_cast<uint16_t*>(to.data);
-  tensor.scale = static_cast<const float*>(scale.data);
-  tensor.scale_stride_batch = narrow(scale.stride[0]), tensor.scale_stride_head = narrow(scale.stride[1]);
-  tensor.scale_stride_block = narrow(scale.stride[2]);
-  tensor.lines = narrow(from.dim[1]);
-  const int64_t of_block = threads * (tiles ? 1 : widened_pieces) / pieces;
-  tensor.blocks = blocks_of_heads(from.dim[0], from.dim[2], from.dim[1], of_block);
-  tensor.pieces = Divisor::of(narrow(pieces));
-  tensor.rows = narrow(to.dim[1]), tensor.head_dim = narrow(to.dim[3]);
-  tensor.cu_seqlens = scale.stride[0] != 0 ? cu_seqlens : nullptr;
-  tensor.tiles = tiles;
-  return tensor;
-}
-
 fa3_status check_rows(const char* name, const View& view) {
-  int64_t all;  // batch and heads are below 2^31
-  if (view.empty() || (!__builtin_mul_overflow(view.dim[0] * view.dim[2], view.dim[1], &all) && all <= most_rows))
-    return FA3_OK;
+  if (rows_can_be_widened(view)) return FA3_OK;
   return fail(FA3_ERROR_UNSUPPORTED,
               "%s has %lld * %lld * %lld rows of all heads; the pass that widens e4m3 takes up to %lld", name,
-              ll(view.dim[0]), ll(view.dim[1]), ll(view.dim[2]), ll(most_rows));
+              ll(view.dim[0]), ll(view.dim[1]), ll(view.dim[2]), ll(most_widened_rows));
 }
 
 }  // namespace
@@ -88,7 +42,7 @@ fa3_status plan_widening(const BackwardProblem& problem, BackwardPlan& plan) {
   if (!problem.lse_offset.empty()) widening.lse = place(numbers);
   if (!problem.v_mean.empty()) widening.dlse = place(numbers);
   const int64_t blocks = blocks_of(widen_params(problem, widening, nullptr));
-  if (blocks > 0) plan.widen = {BackwardStep::widen, pass, narrow(blocks)};
+  if (blocks > 0) plan.widen = {BackwardStep::widen, widen_pass, narrow(blocks)};
   return FA3_OK;
 }
 
@@ -97,11 +51,11 @@ BackwardProblem widened(const BackwardProblem& problem, const Widening& widening
   BackwardProblem copy = problem;
   static_cast<ProblemScales&>(copy) = {};
   const fa3_dtype dtype = problem.dout.dtype;
-  copy.q = packed(problem.dq, dtype, workspace, widening.q);
-  copy.k = packed(problem.dk, dtype, workspace, widening.k);
-  copy.v = packed(problem.dv, dtype, workspace, widening.v);
-  if (!problem.lse_offset.empty()) copy.lse = packed(problem.lse, FA3_DTYPE_FP32, workspace, widening.lse);
-  if (!problem.v_mean.empty()) copy.dlse = packed(problem.lse, FA3_DTYPE_FP32, workspace, widening.dlse);
+  copy.q = packed_copy(problem.dq, dtype, workspace, widening.q);
+  copy.k = packed_copy(problem.dk, dtype, workspace, widening.k);
+  copy.v = packed_copy(problem.dv, dtype, workspace, widening.v);
+  if (!problem.lse_offset.empty()) copy.lse = packed_copy(problem.lse, FA3_DTYPE_FP32, workspace, widening.lse);
+  if (!problem.v_mean.empty()) copy.dlse = packed_copy(problem.lse, FA3_DTYPE_FP32, workspace, widening.dlse);
   return copy;
 }
 
@@ -109,9 +63,10 @@ WidenParams widen_params(const BackwardProblem& problem, const Widening& widenin
   const BackwardProblem copy = widened(problem, widening, workspace);
   const Lengths& lengths = problem.lengths;
   WidenParams params{};
-  params.tensors[0] = tensor_of(problem.q, copy.q, problem.q_scale, lengths.cu_q, false);
-  params.tensors[1] = tensor_of(problem.k, copy.k, problem.k_scale, lengths.cu_k, false);
-  params.tensors[2] = tensor_of(problem.v, copy.v, problem.v_scale, lengths.cu_k, problem.v_tiles);
+  params.tensors[0] = widened_rows(problem.q, copy.q, problem.q_scale, lengths.cu_q);
+  params.tensors[1] = widened_rows(problem.k, copy.k, problem.k_scale, lengths.cu_k);
+  params.tensors[2] = problem.v_tiles ? widened_tiles(problem.v, copy.v, problem.v_scale, lengths.cu_k)
+                                      : widened_rows(problem.v, copy.v, problem.v_scale, lengths.cu_k);
   const View &dout = problem.dout, &lse = problem.lse, &dlse = problem.dlse;
   const View &offset = problem.lse_offset, &mean = problem.v_mean;
   params.batch = narrow(problem.batch), params.bf16 = dout.dtype == FA3_DTYPE_BF16;
@@ -119,7 +74,7 @@ WidenParams widen_params(const BackwardProblem& problem, const Widening& widenin
   // A warp has one row or several.
   const auto lanes = std::bit_ceil(static_cast<uint64_t>(divide_up(problem.head_dim_v, 8)));
   params.lanes_shift = std::bit_width(lanes) - 1;
-  const int64_t of_block = corrected_at_once * (rows[pass].threads >> params.lanes_shift);
+  const int64_t of_block = corrected_at_once * (rows[widen_pass].threads >> params.lanes_shift);
   params.blocks = blocks_of_heads(problem.q.dim[0], problem.heads, problem.q.dim[1], of_block);
   params.rows = narrow(problem.q.dim[1]);
   params.heads_per_kv = Divisor::of(narrow(problem.heads_per_kv()));

@@ -15,6 +15,10 @@ namespace fa3 {
 constexpr int64_t tiling_time(int64_t bytes) { return 1500 + bytes * 10 / 23000; }
 double gain_of_tiles(const ForwardRow& row);
 
+// A pass can make fp16 of K and V of e4m3 under Q of 16 bits. It takes so long for so many elements, of which it
+// reads one byte and writes two.
+constexpr int64_t copying_time(int64_t elements) { return 2500 + elements * 3 / 4000; }
+
 struct RowCosts {
   Costs together;  // of pieces that all start together
   Costs behind;    // of pieces that come behind others, which end at different times: that hides much
@@ -33,7 +37,7 @@ inline constexpr int32_t short_turns = 1000;
 
 // The time of a block in a tile in which only so many warpgroups have rows: less than that of a full tile.
 constexpr int64_t block_time(const ForwardRow& row, int64_t block, int64_t warpgroups) {
-  if (row.widens()) return block;  // which takes as long for few rows
+  if (row.loads_e4m3_keys()) return block;  // which takes as long for few rows
   // One that is alone takes half as long again, and at least half of the time of all.
   const int64_t halves = warpgroups == 1 ? 3 : 2 * warpgroups, all = 2 * row.warpgroups();
   return 2 * halves < all ? block / 2 : block * halves / all;
@@ -75,12 +79,46 @@ class Simulation {
   struct Level {
     int64_t time, multiprocessors;
   };
+  Level& at(uint32_t n) { return levels_[(first_ + n) % most_multiprocessors]; }
+  void insert(const Level& level);
+
+  // From the earliest to the latest, in a ring: most pieces end later than all before them, or sooner than most.
   int64_t multiprocessors_, end_ = 0;
-  Level levels_[most_multiprocessors + 1];  // the earliest last
-  int last_ = 0;
+  Level levels_[most_multiprocessors];
+  uint32_t first_ = 0, count_ = 1;
 };
 
-// The same of single pieces, of such times.
-int64_t end_of_pieces(const int64_t* times, int count, int64_t multiprocessors);
+// The same, sooner where few pieces have the same time.
+class SingleSimulation {
+ public:
+  explicit SingleSimulation(int64_t multiprocessors);
+
+  void add(int64_t time) {
+    if (count_ == multiprocessors_) {
+      add_behind(time);
+      return;
+    }
+    const int leaf = multiprocessors_ + count_;
+    nodes_[leaf] = {time, leaf};
+    end_ = time > end_ ? time : end_;
+    if (++count_ == multiprocessors_) make_tree();
+  }
+  int64_t end() const { return end_; }
+
+ private:
+  // When a multiprocessor is free. These are the leaves of a tree, behind its inner nodes, each as the earlier of
+  // the two below it.
+  struct Node {
+    int64_t time;
+    int leaf;
+  };
+  void make_tree();
+  void add_behind(int64_t time);
+
+  const int multiprocessors_;
+  int count_ = 0;
+  int64_t end_ = 0;
+  Node nodes_[2 * Simulation::most_multiprocessors];
+};
 
 }  // namespace fa3

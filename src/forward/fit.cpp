@@ -3,7 +3,9 @@
 #include <array>
 #include <iterator>
 
+#include "device/widen.h"
 #include "error.h"
+#include "forward/copies.h"
 #include "forward/cost.h"
 #include "forward/forward.h"
 #include "forward/lengths.h"
@@ -46,7 +48,9 @@ Mask mask_of(const ForwardProblem& problem) { return problem.served ? Mask::wind
 // Can this row take the problem's V, scales and sums, and what becomes of its scores?
 bool takes(const ForwardRow& row, const ForwardProblem& problem) {
   if (row.has(Trait::softcap) != has_softcap(problem) || row.has(Trait::alibi) != has_slopes(problem)) return false;
-  if (row.widens() != problem.widens_keys() || row.has(Trait::qv) != problem.has_qv()) return false;
+  if (row.has_wide_q() != problem.widens_keys() || row.has(Trait::qv) != problem.has_qv()) return false;
+  // These do not take one query and many alike.
+  if (row.has(Trait::few_rows) && (problem.batch_invariant || rows_of(problem, row) > row.most_rows())) return false;
   return !row.is_8bit() || (row.transposes_v() == !problem.v_tiles &&
                             row.has(Trait::two_level) == problem.two_level &&
                             (row.block_scales() || !problem.kv_blocks));
@@ -68,14 +72,14 @@ constexpr int rivals_of(const ForwardRow& row) {
   int rivals = 0;
   for (const ForwardRow& other : forward_rows)
     rivals += is_choosable(other) && other.dtype == row.dtype && other.mask == row.mask && other.d == row.d &&
-              other.widens() == row.widens() &&
+              other.has_wide_q() == row.has_wide_q() &&
               other.dv == row.dv && other.has(Trait::softcap) == row.has(Trait::softcap) &&
               other.has(Trait::alibi) == row.has(Trait::alibi) && other.has(Trait::qv) == row.has(Trait::qv);
   return rivals;
 }
 
 static_assert(std::all_of(forward_rows.begin(), forward_rows.end(),
-                          [](const ForwardRow& row) { return rivals_of(row) <= Fit::most; }));
+                          [](const ForwardRow& row) { return rivals_of(row) <= Fit::most / 2; }));
 
 // The choosable rows of a mask and dtype, found when this is compiled, as every call looks through them.
 struct RowList {
@@ -121,7 +125,9 @@ bool is_wide(const ForwardProblem& problem) {
 //
 // With FA3_FLAG_BATCH_INVARIANT it is one row, whatever the lengths are, which must do for one query and for many: that
 // with the most rows of those with packed heads, if there are heads to be packed, or else the one with the fewest.
-void find_rows(const ForwardProblem& problem, Fit& fit) {
+//
+// copies: of K and V, that a pass makes, or K and V as they come.
+void find_rows(const ForwardProblem& problem, bool copies, Fit& fit) {
   const auto dtype = static_cast<size_t>(dtype_of(problem.q.dtype));
   const RowList& candidates = choosable_rows[static_cast<size_t>(mask_of(problem))][dtype];
   const bool invariant = problem.served && problem.batch_invariant;
@@ -135,7 +141,7 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
     const int n = candidates.rows[i];
     const ForwardRow& row = forward_row(n);
     const bool packs = row.packs_heads();
-    if (!holds(row, problem) || (packs && !packs_if_alone) || !takes(row, problem) ||
+    if (!holds(row, problem) || (packs && !packs_if_alone) || !takes(row, problem) || row.takes_copies() != copies ||
         has_needless_scales(row, problem))
       continue;
     Fit& of_kind = packs ? packed : fit;
@@ -154,13 +160,18 @@ void find_rows(const ForwardProblem& problem, Fit& fit) {
 
 fa3_status choose_rows(const ForwardProblem& problem, Fit& fit) {
   const Dtype dtype = dtype_of(problem.q.dtype);
-  find_rows(problem, fit);
+  find_rows(problem, false, fit);
   fit.v_tiles_row = -1;
+  if (may_be_copied(problem)) {
+    Fit others{};
+    find_rows(problem, true, others);
+    for (int i = 0; i < others.count; ++i) fit.rows[fit.count++] = others.rows[i];
+  }
   if (dtype == Dtype::e4m3 && !problem.v_tiles) {
     ForwardProblem tiled = problem;
     tiled.v_tiles = true;
     Fit others{};
-    find_rows(tiled, others);
+    find_rows(tiled, false, others);
     if (others.count) fit.v_tiles_row = others.rows[0];
   }
   if (fit.count) return FA3_OK;
@@ -201,9 +212,9 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
     if (extra.row != extra.problem)
       return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls with%s %s", row.name,
                   extra.row ? "" : "out", extra.name);
-  if (row.widens() != problem.widens_keys())
+  if (row.has_wide_q() != problem.widens_keys())
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for k and v of %s; k.dtype is %s", row.name,
-                row.widens() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.k.dtype)));
+                row.has_wide_q() ? "e4m3" : "q's dtype", dtype_name(dtype_of(problem.k.dtype)));
   if (row.d < problem.head_dim)
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which is for head_dim up to %d; q.dim[%d] (head_dim) is %lld", row.name, row.d,
@@ -218,11 +229,24 @@ fa3_status take_named_row(const ForwardProblem& problem, Fit& fit) {
   if (row.is_8bit() && row.has(Trait::two_level) != problem.two_level)
     return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for calls %s FA3_FLAG_TWO_LEVEL", row.name,
                 problem.two_level ? "without" : "with");
+  if (row.has(Trait::few_rows) && problem.batch_invariant)
+    return fail(FA3_ERROR_INVALID_ARGUMENT, "params->kernel is %s, which is for few rows; flags has "
+                "FA3_FLAG_BATCH_INVARIANT", row.name);
+  if (row.has(Trait::few_rows) && rows_of(problem, row) > row.most_rows())
+    return fail(FA3_ERROR_INVALID_ARGUMENT,
+                "params->kernel is %s, which is for up to %d rows: queries (%s, %lld) times the heads that share k and "
+                "v (%lld, as %lld)", row.name, row.most_rows(),
+                problem.total_q >= 0 ? "max_seqlen_q" : "q.dim[1]", ll(problem.seqlen_q), ll(problem.heads_per_kv()),
+                ll(packing_of(problem, row).rows(1)));
   if (!takes(row, problem))
     return fail(FA3_ERROR_INVALID_ARGUMENT,
                 "params->kernel is %s, which takes one scale for each head of K and V; k_scale and v_scale have %lld "
                 "and %lld blocks", row.name, ll(problem.k_scale.dim[2]),
                 ll(problem.v_scale.dim[2]));
+  if (row.takes_copies() && !can_be_copied(problem))
+    return fail(FA3_ERROR_UNSUPPORTED,
+                "params->kernel is %s, which takes copies of k and v in fp16; the pass that makes them counts up to "
+                "%lld rows of all heads", row.name, ll(most_widened_rows));
   if (row.packs_heads() && rows_of(problem, row) > max_seqlen)
     return fail(FA3_ERROR_UNSUPPORTED,
                 "params->kernel is %s, which packs the heads that share k and v (here %lld, as %lld) into rows; with "

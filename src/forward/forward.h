@@ -47,8 +47,9 @@ fa3_status validate_schedule(const ForwardProblem& problem, void* schedule, size
 fa3_status check_schedule(const ForwardProblem& problem, size_t needed);
 
 // Rows of the table that may run the problem, of which the planner takes the fastest: one, if the caller named it.
+// Of Q of 16 bits over K and V of e4m3, those that take K and V as they come are before those that take copies.
 struct Fit {
-  static constexpr int most = 8;
+  static constexpr int most = 16;
   int rows[most];
   int count;
   int v_tiles_row;  // that may run it instead, if a pass makes V tiles of V of 8 bits that comes row by row; -1: none
@@ -75,12 +76,12 @@ struct RowPlan {
   Pieces pieces;
   Listed list[list_capacity];
   int32_t slots;              // for partial results
-  double whole_us;            // predicted time with all tiles whole,
+  double whole_us;            // predicted time with all tiles whole, rough where no row is compared,
   double predicted_us;        // and as planned
   WorkspaceLayout workspace;
 };
 
-enum class ForwardStep { forward, empty_rows, tile_v, plan_lengths };
+enum class ForwardStep { forward, empty_rows, tile_v, plan_lengths, copy_keys };
 
 struct ForwardLaunch {
   ForwardStep step;
@@ -89,14 +90,20 @@ struct ForwardLaunch {
                  // piece where there are fewer
 };
 
+// Where copies of K and V are in the workspace (copies.h), in bytes from its start.
+struct Copies {
+  size_t k, v, end;
+};
+
 // What a call launches: on which row its tiles run, in which pieces, in how much workspace. A function of the problem
 // and the card; but how much workspace, of the problem and the number of multiprocessors only.
 struct ForwardPlan {
-  static constexpr int most_launches = 2;
+  static constexpr int most_launches = 3;
   ForwardLaunch launches[most_launches];
   int launch_count;  // 0 for a problem without rows
   RowPlan forward;
   size_t v_tiles;  // where V as tiles is in the workspace, if there is a step that puts it there
+  Copies copies;   // the same of copies of K and V
   size_t workspace_bytes;
   size_t schedule_bytes;  // of the plan that the device makes; 0: none
 };

@@ -4,6 +4,7 @@
 #include "device/enqueue.h"
 #include "device/modules.h"
 #include "device/tensor_map.h"
+#include "forward/copies.h"
 #include "forward/forward.h"
 #include "forward/lengths.h"
 #include "forward/tiles.h"
@@ -92,7 +93,8 @@ Scales scales_of(const ForwardProblem& problem) {
 // the fastest (notes.md, decoding through pages).
 int32_t blocks_in_flight(const Card& card, const ForwardRow& row) {
   if (card.memory_bytes_per_us == 0) return INT32_MAX;
-  return static_cast<int32_t>(2.7 * card.memory_bytes_per_us / row.stage_bytes());
+  const int of_stage = row.loaded_bytes() * row.stage_keys() / row.Bc;
+  return static_cast<int32_t>(2.7 * card.memory_bytes_per_us / of_stage);
 }
 
 // What all rows take beside the maps.
@@ -167,6 +169,7 @@ struct StepParams {
   ScaledTransformedForwardParams scaled_transformed;
   LatentForwardParams latent;
   PlanLengthsPassParams lengths;  // of a served problem also where there is no such step
+  WidenParams copies;
 
   PlannedForwardParams& for_served(const ForwardRow& row) {
     if (row.transforms_scores() && row.has_scales()) return scaled_transformed;
@@ -176,9 +179,18 @@ struct StepParams {
   }
 };
 
-fa3_status fill(const Device& device, const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
+// The problem as the kernel of the plan takes it: with copies of K and V, made in `changed`, if it takes these.
+const ForwardProblem& for_kernel(const ForwardProblem& problem, const ForwardPlan& plan, void* workspace,
+                                 ForwardProblem& changed) {
+  if (!forward_row(plan.forward.row).takes_copies()) return problem;
+  return changed = on_copies(problem, plan.copies, workspace);
+}
+
+fa3_status fill(const Device& device, const ForwardProblem& given, const ForwardPlan& plan, void* workspace,
                 StepParams& params, void* (&of_launch)[ForwardPlan::most_launches]) {
   const Driver& driver = *device.driver;
+  ForwardProblem changed;
+  const ForwardProblem& problem = for_kernel(given, plan, workspace, changed);
   View v = problem.v;
   if (problem.served && plan.launch_count)
     fill(problem, plan, device,
@@ -204,6 +216,10 @@ fa3_status fill(const Device& device, const ForwardProblem& problem, const Forwa
         break;
       case ForwardStep::plan_lengths:
         of_launch[i] = &params.lengths;
+        break;
+      case ForwardStep::copy_keys:
+        params.copies = copying_params(given, plan.copies, workspace);
+        of_launch[i] = &params.copies;
         break;
       case ForwardStep::forward:
         if (problem.served) {
@@ -258,8 +274,9 @@ fa3_status launch_schedule(const ForwardProblem& problem, const ForwardPlan& pla
   const ForwardLaunch& step = plan.launches[0];
   CUfunction function;
   if (fa3_status status = get_function(device, step.row, stream, function)) return status;
+  ForwardProblem changed;
   PlanLengthsPassParams params;
-  fill(problem, plan, device, schedule, params);
+  fill(for_kernel(problem, plan, nullptr, changed), plan, device, schedule, params);
   return enqueue(*device.driver, rows[step.row], function, step.grid, &params, false, stream);
 }
 

@@ -2,8 +2,11 @@
 // the one that is predicted to be the fastest is taken. But where causal tiles are many, and a head has several, it is
 // the first one in ptx/rows.def: rows differ less there than predictions are wrong.
 #include <algorithm>
+#include <span>
 
+#include "device/widen.h"
 #include "forward/candidate.h"
+#include "forward/copies.h"
 #include "forward/lengths.h"
 #include "forward/split.h"
 #include "forward/tiles.h"
@@ -51,28 +54,55 @@ bool has_one_small_tile(const ForwardProblem& problem, const ForwardRow& row) {
 }
 
 // A served problem's pieces are the device's to plan, in a step before the kernel's or in an earlier call (a schedule).
-// Among rows the host chooses by what it knows. Where tiles are many, a smaller one must seem faster by a twentieth:
-// rows differ less there than predictions are wrong.
+// Among rows, one or more, the host chooses by what it knows. Where tiles are many, a smaller one must seem faster by a
+// twentieth: rows differ less there than predictions are wrong.
+void plan_fastest_served(const ForwardProblem& problem, std::span<const int> some, int multiprocessors,
+                         RowPlan& fastest) {
+  plan_lengths_row(problem, some[0], multiprocessors, fastest);
+  const bool is_balanced = fastest.tiles.count() >= balanced * multiprocessors;
+  for (const int n : some.subspan(1)) {
+    if (has_one_small_tile(problem, forward_row(n))) continue;
+    RowPlan other;
+    plan_lengths_row(problem, n, multiprocessors, other);
+    const double limit = fastest.predicted_us * (is_balanced ? 0.95 : 1);
+    // Where it makes no difference, fewer reads of K and V are better.
+    const bool is_faster = forward_row(other.row).packs_heads() ? other.predicted_us <= fastest.predicted_us
+                                                                : other.predicted_us < limit;
+    if (is_faster) fastest = other;
+  }
+}
+
+// Rows that take copies of K and V must be faster by as long as the pass takes that makes them.
+void plan_served_row(const ForwardProblem& problem, const Fit& fit, int multiprocessors, RowPlan& fastest) {
+  const std::span<const int> all(fit.rows, static_cast<size_t>(fit.count));
+  const auto direct = static_cast<size_t>(
+      std::find_if(all.begin(), all.end(), [](int n) { return forward_row(n).takes_copies(); }) - all.begin());
+  plan_fastest_served(problem, direct > 0 ? all.first(direct) : all, multiprocessors, fastest);
+  if (direct == 0 || direct == all.size()) return;
+  RowPlan other;
+  plan_fastest_served(problem, all.subspan(direct), multiprocessors, other);
+  if (other.predicted_us + copying_us(problem) < fastest.predicted_us) fastest = other;
+}
+
+// Adds that pass to the plan, and copies to the workspace, behind what else is in it.
+void add_copies(const ForwardProblem& problem, ForwardPlan& plan) {
+  plan.copies = place_copies(problem, plan.forward.workspace.bytes);
+  plan.workspace_bytes = plan.copies.end;
+  if (const int64_t blocks = copying_blocks(problem); blocks > 0)
+    plan.launches[plan.launch_count++] = {ForwardStep::copy_keys, widen_pass, narrow(blocks)};
+}
+
 void plan_served(const ForwardProblem& problem, const Fit& fit, int multiprocessors, ForwardPlan& plan) {
   constexpr int pass = row_named("fa3_pass_plan_lengths");
   static_assert(pass >= 0);
-  plan_lengths_row(problem, fit.rows[0], multiprocessors, plan.forward);
-  const bool is_balanced = plan.forward.tiles.count() >= balanced * multiprocessors;
-  for (int i = 1; i < fit.count; ++i) {
-    if (has_one_small_tile(problem, forward_row(fit.rows[i]))) continue;
-    RowPlan other;
-    plan_lengths_row(problem, fit.rows[i], multiprocessors, other);
-    const double limit = plan.forward.predicted_us * (is_balanced ? 0.95 : 1);
-    // Where it makes no difference, fewer reads of K and V are better.
-    const bool is_faster = forward_row(other.row).packs_heads() ? other.predicted_us <= plan.forward.predicted_us
-                                                                : other.predicted_us < limit;
-    if (is_faster) plan.forward = other;
-  }
+  plan_served_row(problem, fit, multiprocessors, plan.forward);
+  const ForwardRow& row = forward_row(plan.forward.row);
   PlanLengthsParams params;
-  plan_lengths_params(problem, forward_row(plan.forward.row), multiprocessors, params);
+  plan_lengths_params(problem, row, multiprocessors, params);
   plan.schedule_bytes = static_cast<size_t>(plan_bytes(params));
   plan.workspace_bytes = plan.forward.workspace.bytes;
   if (!problem.schedule) plan.launches[plan.launch_count++] = {ForwardStep::plan_lengths, pass, 1};
+  if (row.takes_copies()) add_copies(problem, plan);
   plan.launches[plan.launch_count++] = {ForwardStep::forward, plan.forward.row,
                                         std::min(plan.forward.pieces.count(), multiprocessors)};
 }
@@ -116,7 +146,10 @@ Fit eligible(const ForwardProblem& problem, const Fit& fit, const Card& card) {
 // The plan of the row that is predicted to be the fastest. Rows that cannot be, as their blocks alone take longer than
 // another row's plan, are not planned.
 void plan_fastest(const ForwardProblem& problem, Fit some, const Card& card, RowPlan& fastest) {
-  if (some.count == 1) return plan_row(problem, some.rows[0], card, fastest);
+  if (some.count == 1) {
+    const bool is_compared = some.v_tiles_row >= 0;  // with what a pass takes
+    return plan_row(problem, some.rows[0], card, fastest, no_limit_us, !is_compared);
+  }
   double least_us[Fit::most];
   for (int i = 0; i < some.count; ++i) least_us[i] = least_time_us(problem, some.rows[i], card);
   RowPlan other;
@@ -136,6 +169,7 @@ void make_plan(const ForwardProblem& problem, const Fit& fit, const Card& card, 
   plan.launch_count = 0;
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
   plan.schedule_bytes = 0;
+  plan.copies = {};
   plan.forward = {};
   plan.forward.row = fit.rows[0];
   if (problem.empty()) return;

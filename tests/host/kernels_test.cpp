@@ -99,7 +99,7 @@ TEST_CASE("the kernels are the rows of the table", "[kernels]") {
       // A warpgroup for each 64 rows, or two that take turns at the keys or have half of O's columns each, and a
       // producer; a second one where K and V are widened for up to two. Two warpgroups have registers enough; of more,
       // the producer gives its to the consumers: as many as the machine has.
-      const int of_rows = v.has(Trait::shares_keys) || v.halves_columns() ? 2 : 1;
+      const int of_rows = v.has(Trait::shares_keys) || v.has(Trait::eight_warps) || v.halves_columns() ? 2 : 1;
       const int warpgroups = of_rows * info.block_q / 64;
       const int producers = v.has(Trait::no_producer) ? 0 : v.widens() && warpgroups <= 2 ? 2 : 1;
       const int registers = producers * info.producer_registers + warpgroups * info.consumer_registers;
@@ -231,7 +231,7 @@ TEST_CASE("a named kernel that does not fit is refused, and the message says wha
     const int32_t mask = p.mask;
     for (int32_t wrong : {FA3_MASK_NONE, FA3_MASK_CAUSAL_TOP_LEFT, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
       if ((wrong == FA3_MASK_NONE) == (mask == FA3_MASK_NONE) && !v.has(Trait::own_lengths)) continue;
-      if (v.transforms_scores() || v.halves_columns() || v.widens()) continue;  // what makes the call served is still there
+      if (v.transforms_scores() || v.halves_columns() || v.has_wide_q()) continue;  // what makes it served is still there
       p.mask = wrong, p.window_left = p.window_right = 0;
       refused(p, imaginary_for(v, shape_of(v)),
               v.has(Trait::own_lengths) ? "calls with lengths of their own, pages, windows, sinks, softcap, alib"
@@ -340,7 +340,7 @@ TEST_CASE("rows with lengths of their own are causal ones with a window instead"
   };
   int served = 0, held = 0;
   for (const ForwardRow& v : forward_rows) {
-    if (!v.has(Trait::own_lengths) || v.widens() || v.halves_columns()) continue;
+    if (!v.has(Trait::own_lengths) || v.has_wide_q() || v.halves_columns()) continue;
     INFO(v.name);
     const auto twin = std::find_if(forward_rows.begin(), forward_rows.end(), [&](const ForwardRow& other) {
       return other.causal() && !other.has(Trait::shares_keys) && is_same_tile(other, v);
@@ -405,6 +405,12 @@ TEST_CASE("rows that no kernel can run are not valid", "[kernels]") {
     spoil(row);
     CHECK_FALSE(row.valid());
   }
+
+  // Copies of them lie there as K and V of 16 bits do.
+  const ForwardRow copied = forward_row(row_named("fa3_fwdservedcopied_bf16_d128_window_192x64"));
+  const ForwardRow of_16 = forward_row(row_named("fa3_fwdserved_bf16_d128_window_192x64"));
+  CHECK((copied.valid() && copied.smem_bytes() == of_16.smem_bytes() && copied.stage_bytes() == of_16.stage_bytes()));
+  CHECK((copied.landing_buffers() == 0 && copied.loaded_bytes() == of_16.loaded_bytes()));
 
   const auto with_lengths = [](const char* name) {
     BackwardRow row = backward_row(row_named(name));

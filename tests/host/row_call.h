@@ -1,6 +1,7 @@
 // A call that suits a row of the table.
 #pragma once
 #include "call.h"
+#include "packing.h"
 #include "row.h"
 
 namespace fa3::test {
@@ -14,18 +15,21 @@ inline fa3_dtype dtype_of(const TiledRow& row) {
 }
 
 // Its head dimensions are multiples of this.
-inline int head_dim_unit(const ForwardRow& row) { return row.dtype == Dtype::e4m3 || row.widens() ? 16 : 8; }
+inline int head_dim_unit(const ForwardRow& row) { return row.dtype == Dtype::e4m3 || row.has_wide_q() ? 16 : 8; }
 
 // Names no kernel. Pointers lead nowhere, as imaginary()'s do; of e4m3 with whatever else the row takes.
-inline fa3_forward_params imaginary_for(const ForwardRow& row, const Shape& shape) {
+// For few rows it has as many queries as the row holds.
+inline fa3_forward_params imaginary_for(const ForwardRow& row, Shape shape) {
   const bool e4m3 = row.dtype == Dtype::e4m3;
+  if (row.has(Trait::few_rows))
+    shape.seqlen_q = row.most_rows() / Packing::of(shape.heads / shape.heads_kv).rows(1);
   fa3_forward_params p = e4m3 ? imaginary_e4m3(shape) : imaginary(shape, dtype_of(row));
   p.mask = row.causal() ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE;
   if (row.has(Trait::own_lengths)) p.mask = FA3_MASK_WINDOW, p.window_left = 100, p.window_right = 30;
   if (row.has(Trait::softcap)) p.softcap = 30;
   if (row.has(Trait::alibi))
     p.alibi_slopes = tensor(reinterpret_cast<void*>(uintptr_t{20} << 42), FA3_DTYPE_FP32, {shape.heads});
-  if (row.widens()) {
+  if (row.has_wide_q()) {
     const fa3_forward_params of_e4m3 = imaginary_e4m3(shape);
     p.k = of_e4m3.k, p.v = of_e4m3.v, p.k_scale = of_e4m3.k_scale, p.v_scale = of_e4m3.v_scale;
   }

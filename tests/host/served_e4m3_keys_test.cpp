@@ -2,6 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <string>
 
+#include "forward/copies.h"
 #include "forward/lengths.h"
 #include "plans.h"
 #include "served_calls.h"
@@ -89,17 +90,21 @@ TEST_CASE("the rows that wide queries over e4m3 may run on", "[plan][served]") {
                                 .heads = 12, .heads_kv = 4, .head_dim = head_dim, .head_dim_v = head_dim};
         const ForwardProblem problem = problem_of(over_e4m3(packed_call(shape, dtype), 3, 4));
         const Fit fits = fit_of(problem);
-        REQUIRE((fits.count >= 1 && fits.v_tiles_row == -1));
+        REQUIRE((fits.count >= 2 && fits.v_tiles_row == -1));
+        CHECK_FALSE(forward_row(fits.rows[0]).takes_copies());
+        CHECK(forward_row(fits.rows[fits.count - 1]).takes_copies());
         for (int i = 0; i < fits.count; ++i) {
           const ForwardRow& row = forward_row(fits.rows[i]);
           INFO(row.name << " for head dimension " << head_dim << " and " << max_q << " queries");
-          CHECK((row.widens() && row.has(Trait::own_lengths) && dtype_of(row) == dtype));
+          CHECK((row.has_wide_q() && row.has(Trait::own_lengths) && dtype_of(row) == dtype));
           CHECK((row.d >= head_dim && row.d < (head_dim <= 64 ? 65 : head_dim <= 128 ? 129 : 257)));
           CHECK((!row.packs_heads() || max_q <= 64 || head_dim > 128));
+          CHECK((i == 0 || row.takes_copies() || !forward_row(fits.rows[i - 1]).takes_copies()));
+          CHECK((!row.has(Trait::few_rows) || 4 * max_q <= (head_dim <= 128 ? 16 : 8)));  // 3 heads take 4 rows
         }
         // Others never do.
         const Fit of_16 = fit_of(problem_of(packed_call(shape, dtype)));
-        for (int i = 0; i < of_16.count; ++i) CHECK_FALSE(forward_row(of_16.rows[i]).widens());
+        for (int i = 0; i < of_16.count; ++i) CHECK_FALSE(forward_row(of_16.rows[i]).has_wide_q());
       }
 }
 
@@ -125,9 +130,63 @@ TEST_CASE("rows that widen are for their calls alone, also by name", "[served]")
     P narrow = packed_call({.head_dim = 80, .head_dim_v = 80});
     narrow.kernel = row.name;
     Fit fits;
-    CHECK((fit(problem_of(p), fits) == FA3_OK) == row.widens());
-    CHECK((fit(problem_of(narrow), fits) == FA3_OK) == !row.widens());
+    if (!row.has(Trait::few_rows)) CHECK((fit(problem_of(p), fits) == FA3_OK) == row.has_wide_q());
+    CHECK((fit(problem_of(narrow), fits) == FA3_OK) == !row.has_wide_q());
   }
+}
+
+// So many queries in a sequence of so many keys, 32 heads over 8 of 128 columns.
+P batched(int64_t batch, int64_t queries, int64_t keys) {
+  P p = imaginary({.batch = batch, .seqlen_q = queries, .seqlen_k = keys, .heads = 32, .heads_kv = 8, .head_dim = 128});
+  p = over_e4m3(p, batch, 8);
+  p.seqused_k = lengths_at(30, batch);
+  p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT;
+  return p;
+}
+const ForwardPlan& plan_of(const P& p) {
+  const ForwardProblem problem = problem_of(p);
+  return plan(problem, fit_of(problem), assumed_card(132));
+}
+bool copies(const P& p) { return forward_row(plan_of(p).forward.row).takes_copies(); }
+
+TEST_CASE("K and V of e4m3 are copied for many queries", "[plan][served]") {
+  for (const int64_t queries : {600, 2048, 8192}) {
+    CHECK(copies(batched(1, queries, 8192)));
+    CHECK((plan_of(batched(1, queries, 8192)).launch_count == 3));
+    CHECK((plan_of(batched(1, queries, 8192)).launches[1].step == ForwardStep::copy_keys));
+  }
+  for (const int64_t queries : {1, 16, 64, 128}) {
+    CHECK_FALSE(copies(batched(4, queries, 8192)));
+    CHECK((plan_of(batched(4, queries, 8192)).launch_count == 2));
+  }
+  // A sequence's bits are not to depend on how many queries there are.
+  P p = batched(1, 8192, 8192);
+  p.flags = FA3_FLAG_BATCH_INVARIANT;
+  CHECK_FALSE(copies(p));
+}
+
+TEST_CASE("copies of K and V take bounded memory", "[plan][served]") {
+  constexpr size_t megabyte = size_t{1} << 20, gigabyte = size_t{1} << 30;
+  const auto bytes = [](const P& p) { return plan_of(p).workspace_bytes; };
+  // 8192 keys of 8 heads, 128 columns of K and as many of V, 2 bytes each.
+  const size_t copied = size_t{8192} * 8 * 256 * 2;
+  P p = batched(1, 2048, 8192), named = p;
+  named.kernel = "fa3_fwdservedwidened_bf16_d128_window_128x64";
+  CHECK((bytes(p) >= copied && bytes(p) < copied + 128 * megabyte && bytes(named) < 128 * megabyte));
+  // A maximum below the room in the cache is what counts.
+  p.max_seqlen_k = 2000;
+  CHECK((copies(p) && bytes(p) < copied / 4 + 128 * megabyte));
+  // More than a gigabyte only where Q and O have it.
+  CHECK((copies(batched(1, 8192, 262144)) && !copies(batched(1, 8192, 262145))));
+  CHECK((copies(batched(64, 8192, 8192)) && bytes(batched(64, 8192, 8192)) > 2 * gigabyte));
+  P paged = p;
+  paged.max_seqlen_k = 0;
+  paged.k = tensor(paged.k.data, FA3_DTYPE_E4M3, {3000, 16, 8, 128});
+  paged.v = tensor(paged.v.data, FA3_DTYPE_E4M3, {3000, 16, 8, 128});
+  paged.page_table = tensor(far_away(33), FA3_DTYPE_INT32, {1, 512});
+  CHECK((copies(paged) && bytes(paged) == bytes(batched(1, 2048, 8192))));
+  paged.page_table = tensor(far_away(33), FA3_DTYPE_INT32, {1, 16385});
+  CHECK_FALSE(copies(paged));
 }
 
 }  // namespace fa3::test

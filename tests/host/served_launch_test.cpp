@@ -326,7 +326,7 @@ TEST_CASE("a launch of wide queries over e4m3, where it differs", "[launch][serv
     p.k_scale.stride[0] = 40, p.v_scale = tensor(far_away(32), FA3_DTYPE_FP32, {1, 1, 1});
     const Pair made = run(p);
     const ForwardRow& row = made.row();
-    CHECK((row.widens() && fa3::test::dtype_of(row) == dtype && row.d == 128));
+    CHECK((row.has_wide_q() && fa3::test::dtype_of(row) == dtype && row.d == 128));
     const Scales& s = made.scales();
     CHECK((s.k.data == far_away(31) && s.k.stride_batch == 40 && s.k.stride_head == 1 && s.k.stride_block == 0));
     CHECK((s.v.data == far_away(32) && s.v.stride_batch == 0 && s.v.stride_head == 0));
@@ -346,13 +346,17 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
   FakeCuda& fake = fresh();
   int named_rows = 0;
   for (const ForwardRow& row : forward_rows) {
-    if (!row.has(Trait::own_lengths)) continue;
+    if (!row.has(Trait::own_lengths) || row.takes_copies()) continue;  // served_copies_launch_test.cpp
     INFO(row.name);
     ++named_rows;
-    const int unit = row.is_8bit() || row.widens() ? 16 : 8;
-    fa3_forward_params p = packed_call({.head_dim = row.d - unit, .head_dim_v = row.dv - unit}, dtype_of(row));
+    const int unit = row.is_8bit() || row.has_wide_q() ? 16 : 8;
+    const int32_t of_query = row.packs_heads() ? 2 : 1, heads = row.packs_heads() ? 3 : 6;
+    const bool few = row.has(Trait::few_rows);
+    const int32_t most = few ? row.most_rows() / of_query : 300, total = few ? 10 : 500;
+    fa3_forward_params p = packed_call(
+        {.max_q = most, .total_q = total, .head_dim = row.d - unit, .head_dim_v = row.dv - unit}, dtype_of(row));
     if (row.is_8bit()) add_scales(p);
-    if (row.widens()) change_keys_to_e4m3(p);
+    if (row.has_wide_q()) change_keys_to_e4m3(p);
     if (row.has(Trait::softcap)) p.softcap = 30;
     if (row.has(Trait::alibi)) p.alibi_slopes = tensor(far_away(20), FA3_DTYPE_FP32, {3, p.q.dim[1]});
     if (row.has(Trait::qv)) p.qv = tensor(far_away(27), p.q.dtype, {p.q.dim[0], p.q.dim[1], p.v.dim[2]});
@@ -361,14 +365,12 @@ TEST_CASE("a named kernel of a served call is launched with its own numbers", "[
     CHECK(made.forward.kernel == row.name);
     CHECK(fake.loaded.back() == row.name);
     CHECK((made.forward.block[0] == unsigned(row.threads()) && made.forward.shared == unsigned(row.smem_bytes())));
-    const int32_t of_query = row.packs_heads() ? 2 : 1, heads = row.packs_heads() ? 3 : 6;
     CHECK((made.call().Br == row.Br && made.call().Bc == row.Bc && made.call().heads == heads));
     CHECK(made.params().tiles.heads == heads);
-    // Three sequences of up to 300 queries, of 500 in all.
-    const int32_t rows = 500 * of_query, whole = (300 * of_query + row.Br - 1) / row.Br;
+    const int32_t rows = total * of_query, whole = (most * of_query + row.Br - 1) / row.Br;  // of three sequences
     CHECK(made.call().most_tiles == std::min(3 * whole, (rows - 3) / row.Br + 3));
     // Slabs of 128 bytes, of which K's that is widened has more columns than the row's.
-    const auto box = row.widens() ? U32{128, unsigned(row.stage_keys()), 1, 1} : U32(box_of(row, row.stage_keys()));
+    const auto box = row.has_wide_q() ? U32{128, unsigned(row.stage_keys()), 1, 1} : U32(box_of(row, row.stage_keys()));
     CHECK(U32(map_of(made.params().k).box) == box);
     check_workspace(made, workspace_memory, workspace_of(p));
     const fa3_kernel_info first = info_of(p, 0), second = info_of(p, 1);

@@ -61,4 +61,19 @@ TEST_CASE("random served calls, with a schedule and without", "[served]") {
   }
 }
 
+// Which the library chooses for more queries than these have.
+TEST_CASE("random calls over copies of e4m3", "[served]") {
+  make_current();
+  const uint64_t seed = tools::seed_of_run();
+  INFO("repeat with FA3_TEST_SEED=" << seed);
+  uint64_t n = 0;
+  for (const ForwardRow& row : forward_rows)
+    for (int i = 0; i < 20 && row.takes_copies(); ++i, ++n) {
+      ServedCase made(random_served(tools::mix(seed, 1000 + n), {.budget = 3e5, .most_heads = 40, .row = &row}));
+      INFO(n << ": " << made.problem.describe());
+      CHECK(run(made, expect(made), n % 2) == "");
+    }
+  CHECK(n > 0);
+}
+
 }  // namespace fa3::test

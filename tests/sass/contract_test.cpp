@@ -181,7 +181,7 @@ TEST_CASE("the table determines every row's GEMMs") {
     else
       CHECK_THAT(figure("kernel", "setmaxnreg"), ContainsSubstring(std::to_string(v.consumer_registers())) &&
                                                      ContainsSubstring(std::to_string(v.producer_registers())));
-    const bool multiplies_bf16 = v.dtype == fa3::Dtype::bf16 && !v.widens();
+    const bool multiplies_bf16 = v.dtype == fa3::Dtype::bf16 && !v.has_wide_q();
     CHECK(figure("hot", "types") == (v.is_8bit() ? "F32.E4M3.E4M3" : multiplies_bf16 ? "F32.BF16" : "F32"));
     // Of 32 keys, each of two warps has half of the columns; a load and a store take 16 of them.
     const int transposed = v.transposes_v() ? v.dv / 32 : 0;
@@ -193,7 +193,7 @@ TEST_CASE("the table determines every row's GEMMs") {
           std::to_string(v.transforms_scores() && v.is_8bit() ? sizeof(fa3::ScaledTransformedForwardParams)
                          : v.transforms_scores()              ? sizeof(fa3::TransformedForwardParams)
                          : v.has(fa3::Trait::qv)              ? sizeof(fa3::LatentForwardParams)
-                         : v.has(fa3::Trait::own_lengths) && (v.is_8bit() || v.widens())
+                         : v.has(fa3::Trait::own_lengths) && (v.is_8bit() || v.has_wide_q())
                              ? sizeof(fa3::ScaledPlannedForwardParams)
                          : v.is_8bit()                    ? sizeof(fa3::ScaledForwardParams)
                          : v.has(fa3::Trait::own_lengths) ? sizeof(fa3::PlannedForwardParams)

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "half.h"
+#include "ptx/packing.h"
 #include "random.h"
 
 namespace fa3::test {
@@ -430,13 +431,19 @@ void change_keys_to_e4m3(ServedProblem& p) {
   choose_key_scales(p, random);
 }
 
+// Queries of a call on a row for few rows, whose heads are few enough then.
+int64_t most_queries(ServedProblem& p, const ForwardRow& row) {
+  if (row.most_rows() < Packing::of(p.heads / p.heads_kv).rows(1)) p.heads = p.heads_kv;
+  return row.most_rows() / Packing::of(p.heads / p.heads_kv).rows(1);
+}
+
 ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   Random random(seed);
   ServedProblem p;
   p.seed = seed;
   p.dtype = random.pick({FA3_DTYPE_BF16, FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_E4M3});
   if (limits.row) p.dtype = dtype_of(*limits.row);
-  p.e4m3_keys = limits.row ? limits.row->widens() : !limits.wide && !p.is_e4m3() && random.chance(0.2);
+  p.e4m3_keys = limits.row ? limits.row->has_wide_q() : !limits.wide && !p.is_e4m3() && random.chance(0.2);
   const int64_t unit = p.has_e4m3_keys() ? 16 : 8;
   choose_mask(p, random);
   choose_tensors(p, random);
@@ -469,8 +476,15 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   p.k = random_storage(random, true), p.v = random_storage(random, true);
   for (Storage* s : {&p.q, &p.k, &p.v, &p.o, &p.lse}) s->share_batch = false, s->pad_s %= p.page_size ? 4 : 50;
   ServedProblem::Lengths lengths = draw_lengths(random);
+  const bool has_few_rows = limits.row && limits.row->has(Trait::few_rows);
+  const int64_t most = has_few_rows ? most_queries(p, *limits.row) : INT32_MAX;
+  if (has_few_rows) {
+    p.batch_invariant = false, p.uses_q = p.uses_q && p.packed_q;
+    for (auto& pair : lengths) pair[0] = std::min(pair[0], most);
+  }
   fit_budget(p, lengths, limits.budget);
   make_room(p, lengths, random.bits());
+  p.max_seqlen_q = int32_t(std::min<int64_t>(p.max_seqlen_q, most));
   return p;
 }
 

@@ -19,6 +19,7 @@ MACROS = {
     "PACKED_DV": (FORWARD, "fa3_{0}_{2}_d{3}x{4}_{5}_{6}x{7}"),
     "FORWARD_8": (FORWARD, "fa3_{0}_e4m3_d{2}_{3}_{4}x{5}"),
     "WIDENED": (FORWARD, "fa3_{0}_{2}_d{3}_{4}_{5}x{6}"),
+    "COPIED": (FORWARD, "fa3_{0}_{2}_d{3}_{4}_{5}x{6}"),
     "WIDENED_PACKED": (FORWARD, "fa3_{0}_{2}_d{3}_{4}_{5}x{6}"),
     "BACKWARD": (BACKWARD, "fa3_{0}_{2}_d{3}_{4}_{5}x{6}"),
     "PASS": (PASS, "fa3_pass_{0}"),

@@ -39,7 +39,7 @@ const ElementType& type_of(fa3::Dtype dtype) {
 // What is multiplied: fp16, too, where K and V become that on their way.
 template <class TiledRow>
 fa3::Dtype multiplied(const TiledRow& row) {
-  return row.widens() ? fa3::Dtype::fp16 : row.dtype;
+  return row.widens() || row.takes_copies() ? fa3::Dtype::fp16 : row.dtype;
 }
 
 std::string wgmmas(const char* gemm, int count, int columns, int depth, const char* form) {
@@ -107,7 +107,8 @@ int tma_loads(const fa3::ForwardRow& row) {
   // With halves of O's columns no V comes behind the loop; a second tensor of Q comes in a loop.
   if (row.halves_columns()) return boxes * (k + v) + row.slabs() + row.has(fa3::Trait::qv);
   // With packed heads the warp that hands pieces over sends for Q, at three places, where K and V are widened.
-  const int q = row.slabs() + (row.is_8bit() || row.widens()), copies = row.widens() && row.packs_heads() ? 3 : 1;
+  const int q = row.slabs() + (row.is_8bit() || row.widens() || row.takes_copies());
+  const int copies = row.widens() && row.packs_heads() ? 3 : 1;
   return (boxes ? boxes * (k + 2 * v) : k + v) + copies * q;
 }
 // And the stores of O, by slabs. With own lengths the last rows of a sequence leave in boxes of few rows.
@@ -202,8 +203,7 @@ std::optional<Figure> figure_of_tiled(const TiledRow& row, const std::string& sc
   // there.
   if (figure == "conversion_types" && is_loop(scope)) return text_of(figure, type_of(multiplied(row)).conversion);
   if (figure == "conversion_types" && scope == "epilogue" && !row.is_8bit())
-    return text_of(figure, row.widens() && row.dtype == fa3::Dtype::bf16 ? "BF16.F32 F16.F32"
-                                                                         : type_of(row.dtype).conversion);
+    return text_of(figure, multiplied(row) != row.dtype ? "BF16.F32 F16.F32" : type_of(row.dtype).conversion);
   if (figure == "types" && is_loop(scope)) return text_of(figure, type_of(multiplied(row)).types);
   return std::nullopt;
 }

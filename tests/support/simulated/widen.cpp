@@ -28,17 +28,32 @@ uint8_t element(const WidenedTensor& t, int64_t batch, int64_t row, int64_t head
 
 int32_t entries_of(const HeadBlocks& blocks) { return blocks.count / blocks.heads / blocks.of_head; }
 
+// The entry of `from`, or page, and the row there of which the copy's row is made; entry -1: it is not made.
+struct Source {
+  int64_t entry, row;
+};
+Source source_of(const WidenedTensor& t, int64_t batch, int64_t row) {
+  Source source{batch, row};
+  if (t.used && row >= t.used[batch]) return {-1, 0};
+  if (t.page_table) source = {t.page_table[batch * t.table_stride + row / t.page_size.value], row % t.page_size.value};
+  else if (t.entry_of) source.entry = t.entry_of[batch];
+  return source.entry >= 0 && source.entry < t.entries ? source : Source{-1, 0};
+}
+
 void widen(const WidenParams& p, const WidenedTensor& t) {
   if (t.blocks.count == 0) return;
-  uint16_t* to = t.to;
   for (int64_t batch = 0; batch < entries_of(t.blocks); ++batch)
     for (int64_t row = 0; row < t.rows; ++row)
       for (int64_t head = 0; head < t.blocks.heads; ++head) {
+        const Source source = source_of(t, batch, row);
+        if (source.entry < 0) continue;
         const int64_t sequence = sequence_of(t.cu_seqlens, p.batch, row, batch);
-        const float scale = t.scale[sequence * t.scale_stride_batch + head * t.scale_stride_head +
+        const float scale = !t.scale ? 1 : t.scale[sequence * t.scale_stride_batch + head * t.scale_stride_head +
                                     row / 64 * t.scale_stride_block];
+        uint16_t* const to = t.to + ((batch * t.rows + row) * t.blocks.heads + head) * t.head_dim;
         for (int64_t column = 0; column < t.head_dim; ++column)
-          *to++ = rounded(float(tools::from_e4m3(element(t, batch, row, head, column))) * scale, p.bf16);
+          to[column] =
+              rounded(float(tools::from_e4m3(element(t, source.entry, source.row, head, column))) * scale, p.bf16);
       }
 }
 
