@@ -62,18 +62,21 @@ class PackedRows {
   int parts_;
 };
 
-// Some neighbouring columns.
+// Some neighbouring columns: a lane's share of a warp's.
+inline constexpr int lane_columns = o_columns / 32;
+template <int n>
 struct Columns {
-  float x[o_columns / 32];
+  float x[n];
 };
-FA3_DEVICE Columns load_columns(const float* from) {
-  Columns columns;
+template <int n>
+FA3_DEVICE Columns<n> load_columns(const float* from) {
+  Columns<n> columns;
   if constexpr (sizeof columns == sizeof(float2)) {
     const float2 x = __ldcg(reinterpret_cast<const float2*>(from));
     columns.x[0] = x.x, columns.x[1] = x.y;
   } else {
 #pragma unroll
-    for (int c = 0; c < o_columns / 32; c += 4) {
+    for (int c = 0; c < n; c += 4) {
       const float4 x = __ldcg(reinterpret_cast<const float4*>(from + c));
       columns.x[c] = x.x, columns.x[c + 1] = x.y, columns.x[c + 2] = x.z, columns.x[c + 3] = x.w;
     }
@@ -99,7 +102,8 @@ FA3_DEVICE float warp_sum(float x) {
 // the last part has all.
 class Shares {
  public:
-  static constexpr int least_rows = 4;  // one a warp
+  // One a warp, or with halves of columns one for all warps, which have a quarter of its columns each.
+  static constexpr int least_rows = halves_columns ? 1 : 4;
 
   FA3_DEVICE Shares(const Params& p, const Smem& smem, int rows, int parts) : rows_(rows), rows_each_(least_rows) {
     while (rows_each_ * parts < rows) rows_each_ += least_rows;
@@ -112,33 +116,47 @@ class Shares {
   FA3_DEVICE bool has(int share) const { return begin(share) < rows_; }
 
   // Takes a ticket for a part that has been written by this thread, or by others before a barrier. Returns a bit for
-  // each share that the part is to add up now.
+  // each share that the part is to add up now, or with halves of columns what is_taken() reads.
   FA3_DEVICE uint32_t take(uint32_t* ticket, uint32_t part, uint32_t parts) const {
     // The low half of a ticket counts parts, the high half has a bit for each share that is left to the last one.
     constexpr uint32_t count = 0xffff, patience = 1 << 15;  // clocks
     const uint32_t before = ptx::atom_add_acq_rel_gpu_u32(ticket, 1u);
     const bool last = (before & count) == parts - 1;
     if (!are_shared()) return last ? 1 : 0;
-    const uint32_t own = has(part) ? 1u << part : 0;
+    uint32_t own;
+    if constexpr (halves_columns) own = has(part) ? 1u << part / shares_of_bit : 0;
+    else own = has(part) ? 1u << part : 0;
+    if constexpr (halves_columns)
+      if (last) return before >> 16 | (own ? own_share : 0);
     if (last) return before >> 16 | own;
     if (!own) return 0;
     const uint32_t start = clock();
     while (uint32_t(clock()) - start < patience)
-      if ((ptx::ld_acquire_gpu_u32(ticket) & count) == parts) return own;
+      if ((ptx::ld_acquire_gpu_u32(ticket) & count) == parts) return halves_columns ? own_share : own;
     const bool too_late = (atomicOr(ticket, own << 16) & count) == parts;  // the last one has not seen it
     __threadfence();
+    if constexpr (halves_columns) return too_late ? own_share : 0;
     return too_late ? own : 0;
+  }
+  // With halves of columns: is that share among those that this part has taken?
+  FA3_DEVICE static bool is_taken(uint32_t taken, int share, int part) {
+    return taken >> share / shares_of_bit & 1 || (taken & own_share && share == part);
   }
 
  private:
+  // A ticket has 16 bits for shares, so with halves of columns one stands for up to four. Those that another part has
+  // added up are then added up twice, to the same bits.
+  static constexpr int shares_of_bit = 64 / least_rows / 16;
+  static constexpr uint32_t own_share = 1u << 16;
+
   int rows_, rows_each_;
 };
-static_assert(64 / Shares::least_rows <= 16);
+static_assert(64 % (Shares::least_rows * 16) == 0);
 
 // A row that is complete, from a warp of which each lane has some neighbouring columns, from `first` on.
-FA3_DEVICE void store_row(const float (&o)[o_columns / 32], float m, float sum, float sink, const Params& p,
+template <int columns>
+FA3_DEVICE void store_row(const float (&o)[columns], float m, float sum, float sink, const Params& p,
                           const RowBlock& block, const Place& place, int first) {
-  constexpr int columns = o_columns / 32;
   const int lane = threadIdx.x % 32, column = first + lane * columns;
   const float weight = finish_with(sink, m, sum).weight;
   uint16_t* const to = o_of(p, block, place) + column;
@@ -152,24 +170,24 @@ FA3_DEVICE void store_row(const float (&o)[o_columns / 32], float m, float sum, 
 // A warp adds up all parts of a row, and stores it. A lane has some of its columns, and m, l and the weight of one part
 // in 32. It is the only warp of its scheduler, so each instruction counts: those for 16 parts take longer than the
 // loads.
+template <int columns, int batch>
 FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const Params& p, const RowBlock& block,
                             int first_column) {
   const Place place = place_of(p, block, block.row + row);
   if (!place.exists) return;
   const int lane = threadIdx.x % 32;
-  constexpr int columns = o_columns / 32, batch = o_columns <= 128 ? 8 : 4;
   static_assert(32 % batch == 0);
   const float* from = partial.o(row) + first_column + lane * columns;
   const float2* const sums = partial.sums(row);
   const float sink = sink_of(p, block, block.row + row);
-  Columns next[batch];
+  Columns<columns> next[batch];
   const auto load_next = [&](int left) {
     if (left >= batch) {
 #pragma unroll
-      for (int i = 0; i < batch; i++) next[i] = load_columns(from + i * dv);
+      for (int i = 0; i < batch; i++) next[i] = load_columns<columns>(from + i * dv);
     } else {
 #pragma unroll
-      for (int i = 0; i < batch; i++) next[i] = i < left ? load_columns(from + i * dv) : Columns{};
+      for (int i = 0; i < batch; i++) next[i] = i < left ? load_columns<columns>(from + i * dv) : Columns<columns>{};
     }
     from += batch * dv;
   };
@@ -191,7 +209,7 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
   float weight = part_weight(first_sums.x, m), o[columns] = {};
 #pragma unroll 1
   for (int first = 0; first < parts; first += batch) {
-    Columns x[batch];
+    Columns<columns> x[batch];
 #pragma unroll
     for (int i = 0; i < batch; i++) x[i] = next[i];
     if (first + batch < parts) load_next(parts - first - batch);
@@ -211,9 +229,9 @@ FA3_DEVICE void combine_row(const PackedRows& partial, int parts, int row, const
 template <int most_rows, int most_parts>
 FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int end, const Params& p,
                              const RowBlock& block, int first_column) {
-  constexpr int columns = o_columns / 32;
+  constexpr int columns = lane_columns;
   const int lane = threadIdx.x % 32;
-  Columns x[most_rows][most_parts];
+  Columns<columns> x[most_rows][most_parts];
   float2 sums[most_rows][most_parts];
   float sinks[most_rows];
 #pragma unroll
@@ -224,7 +242,7 @@ FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int 
 #pragma unroll
     for (int i = 0; i < most_parts; i++) {
       const bool exists = row + 4 * r < end && i < parts;
-      x[r][i] = exists ? load_columns(from + i * dv) : Columns{};
+      x[r][i] = exists ? load_columns<columns>(from + i * dv) : Columns<columns>{};
       sums[r][i] = exists ? __ldcg(&from_sums[i]) : make_float2(lowest_m, 0.f);
     }
   }
@@ -246,6 +264,10 @@ FA3_DEVICE void combine_rows(const PackedRows& partial, int parts, int row, int 
   }
 }
 
+// With halves of columns all may have few rows of many parts. Then each of four warps has a quarter of a row's columns,
+// and sends for more parts together.
+inline constexpr bool has_quarters = halves_columns && o_columns % 256 == 0;
+
 // The rows of a share, by the four warps of a warpgroup.
 FA3_DEVICE void combine_share(const PackedRows& partial, int parts, int begin, int end, const Params& p,
                               const RowBlock& block, int first_column, int warp) {
@@ -260,8 +282,16 @@ FA3_DEVICE void combine_share(const PackedRows& partial, int parts, int begin, i
     for (; row < end; row += 4 * (loads / 4))
       combine_rows<loads / 4, 4>(partial, parts, row, end, p, block, first_column);
   } else {
+    if constexpr (has_quarters)
+      if (end - begin <= 2 && parts >= 16) {
 #pragma unroll 1
-    for (; row < end; row += 4) combine_row(partial, parts, row, p, block, first_column);
+        for (row = begin; row < end; row++)
+          combine_row<lane_columns / 4, 16>(partial, parts, row, p, block, first_column + o_columns / 4 * warp);
+        return;
+      }
+#pragma unroll 1
+    for (; row < end; row += 4)
+      combine_row<lane_columns, o_columns <= 128 ? 8 : 4>(partial, parts, row, p, block, first_column);
   }
 }
 
@@ -282,9 +312,12 @@ FA3_DEVICE void add_up_parts(const PackedRows& partial, int rows, const Params& 
   const uint32_t mine = smem.shares[consumer];
   if (mine == 0) return;
 #pragma unroll 1
-  for (int share = 0; shares.has(share); share++)
-    if (mine >> share & 1)
+  for (int share = 0; shares.has(share); share++) {
+    if constexpr (halves_columns)
+      if (!Shares::is_taken(mine, share, block.part)) continue;
+    if (halves_columns || mine >> share & 1)
       combine_share(partial, parts, shares.begin(share), shares.end(share), p, block, first_column(consumer), warp);
+  }
 }
 
 // All four warps of the warpgroup call this. l: row sums, of the whole quad; where they are 0, O is, too. fit: what
