@@ -603,8 +603,9 @@ typedef struct fa3_backward_params {
  *   the same kind of device. NaN and infinities in o, dout, lse or dlse of a row that counts reach dsinks of its head.
  *   Without dsinks nothing of sinks is read, as lse includes them.
  * - softcap, alibi_slopes: those of the forward call, whose lse is given. With softcap dS has the factor
- *   1 - (capped score / softcap)^2 besides. Slopes have no gradient. The kernels are those of fa3_bwdservedsoftcap...,
- *   fa3_bwdservedalibi... and, with both, fa3_bwdservedsoftcapalibi....
+ *   1 - (capped score / softcap)^2 besides, which kernels may round to fp16 as they round P and dS. Slopes have no
+ *   gradient. The kernels are those of fa3_bwdservedsoftcap..., fa3_bwdservedalibi... and, with both,
+ *   fa3_bwdservedsoftcapalibi....
  * - Zeros: a sequence's rows that are not in use have dq = 0, or dk = dv = 0: those behind seqused_q or seqused_k, and
  *   where k is not packed also those behind max_seqlen_k. Nothing of them is read. With cu_seqlens_q or cu_seqlens_k
  *   rows of no sequence, before cu[0] and from cu[batch] on, are left as they are, and so are those of a sequence that
@@ -939,7 +940,7 @@ FA3_API fa3_status fa3_forward_kernel_info(const fa3_forward_params* params, int
                                            fa3_kernel_info* info);
 
 /* The same of fa3_backward; tiles and pieces are blocks of keys there, or of queries where a kernel computes dq only.
- */
+ * The order of blocks may follow from the device's memory, too, and with it the last launch's grid. */
 FA3_API fa3_status fa3_backward_kernel_info(const fa3_backward_params* params, int32_t multiprocessors, int32_t launch,
                                             fa3_kernel_info* info);
 

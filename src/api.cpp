@@ -111,9 +111,14 @@ fa3_status reference_gradients(const fa3_backward_params* params, int threads) {
   return reference_backward(problem, threads);
 }
 
+// With a plan whose workspace, launches and refusals are those of any card; what else depends on it, `suit` mends.
 fa3_status prepare(const fa3_backward_params* params, Rules rules, BackwardProblem& problem, BackwardPlan& plan) {
   if (fa3_status status = validate(params, rules, problem)) return status;
-  return fa3::plan(problem, plan);
+  return fa3::plan(problem, assumed_card(132), plan);
+}
+
+fa3_status suit(const BackwardProblem& problem, const Card& card, BackwardPlan& plan) {
+  return plan.by_card ? fa3::plan(problem, card, plan) : FA3_OK;
 }
 
 fa3_status check_backward(const fa3_backward_params* params) {
@@ -140,6 +145,7 @@ fa3_status backward(const fa3_backward_params* params, void* workspace, size_t w
   if (plan.launch_count() == 0) return FA3_OK;
   Device device;
   if (fa3_status status = find_device(device)) return status;
+  if (fa3_status status = suit(problem, device.context->card, plan)) return status;
   return launch(problem, plan, device, workspace, stream);
 }
 
@@ -150,6 +156,7 @@ fa3_status backward_kernel_info(const fa3_backward_params* params, int multiproc
   if (fa3_status status = prepare(params, Rules::shapes, problem, plan)) return status;
   Card card;
   if (fa3_status status = find_card(multiprocessors, card)) return status;
+  if (fa3_status status = suit(problem, card, plan)) return status;
   return write_info(info, plan, launch, card.multiprocessors);
 }
 

@@ -10,6 +10,7 @@
 
 namespace fa3 {
 
+struct Card;
 struct Device;
 
 // The caller's parameters after validation, with every default resolved.
@@ -105,6 +106,7 @@ struct BackwardPlan {
   BackwardRun run, last;
   int32_t runs;
   int64_t entries;
+  bool by_card;  // of other cards it may be another one, in the same workspace
 
   const BackwardRun& of(int64_t n) const { return n < runs - 1 ? run : last; }
   int64_t run_launches() const { return int64_t{runs - 1} * run.launch_count + last.launch_count; }
@@ -120,7 +122,7 @@ struct BackwardPlan {
     return widening.bytes + std::max(run.workspace_bytes, last.workspace_bytes);
   }
 };
-fa3_status plan(const BackwardProblem& problem, BackwardPlan& plan);
+fa3_status plan(const BackwardProblem& problem, const Card& card, BackwardPlan& plan);
 
 // Of e4m3, the copies, and the launch that makes them.
 fa3_status plan_widening(const BackwardProblem& problem, BackwardPlan& plan);

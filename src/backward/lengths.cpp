@@ -85,6 +85,17 @@ int32_t section_heads_of(const BackwardProblem& problem, const BackwardRow& row,
   return 1;
 }
 
+// Bytes that memory has for a multiprocessor in a clock of an H100's products. From so many on more heads in a section
+// than the L2 cache holds are no loss, as what is read again comes fast enough. (An H100 has 12.8, an H200 18.4, and
+// between them nothing was measured; a GH200 has 15.4 or 18.8, an H20 104.)
+constexpr int64_t bytes_of_fast_memory = 17;
+bool has_fast_memory(const Card& card) {
+  constexpr Card unknown = assumed_card(1);
+  const int64_t memory = card.memory_bytes_per_us ? card.memory_bytes_per_us : unknown.memory_bytes_per_us;
+  const int64_t clock = card.clock_kilohertz ? card.clock_kilohertz : unknown.clock_kilohertz;
+  return memory * card.product_clocks * 1000 >= bytes_of_fast_memory * card.multiprocessors * clock;
+}
+
 bool later_see_more(const BackwardProblem& problem) { return problem.window.left < 0 && problem.window.right >= 0; }
 
 // Of a sequence.
@@ -124,19 +135,45 @@ constexpr int64_t blocks_enough = 1056;
 // the time in any order, by head and with all heads of a tile: window of 1024 1.02 and 1.39, of 4096 1.19 and 1.14;
 // documents of 16384 tokens, window of 500, 1.16 and 1.09.)
 constexpr int64_t most_grouped = 8192, most_from_diagonal = 4096;
-DqOrder dq_order_of(const BackwardProblem& problem, const BackwardRow& row) {
+
+int64_t longest_rows(const BackwardProblem& problem) {
+  return problem.chunk > 0 ? std::min(problem.seqlen_q, problem.chunk) : problem.seqlen_q;
+}
+int64_t window_width(const BackwardProblem& problem) {
+  return int64_t{problem.window.left} + problem.window.right;
+}
+
+// With fast memory, where several query heads read each head of K and V, sections are larger: of up to 8 heads, under a
+// causal mask from long_average queries on of 4, which is about as many blocks as run at once. Windows have to be an
+// eighth of the sequences. Where the query rows that read a key have up to few_columns, blocks of a causal mask go up.
+// (Measured, H200, speed over sections for the L2 cache, whose blocks go down: 64 heads over 8, d 64, and 32 over 8,
+// d 128, up, sections of 4 heads, 4 x 4096 1.10 and 1.09, 2 x 8192 1.00 and 1.01; of 8, 8 x 2048 1.07 and 1.06,
+// 16 x 1024 1.02, mixed documents 1.01 and 1.02, and down 1.03, 1.02, 1.01 and 1.02; 40 over 8, d 128, up and down,
+// 4 x 4096 1.08 and 1.02, 8 x 2048 1.07 and 1.00; 32 over 4, of 4 heads, 4 x 4096 1.12 and 1.07, 8 x 2048 1.00 and
+// 1.02, 16 x 1024 0.95 and 1.00, 2 x 8192 up 0.98. Windows, sections of 8 heads, 2 x 8192: of 4096 1.06 and 1.05, of
+// 1024 1.03, of 128 1.02 and 0.99; 8 x 2048, of 512, 1.03 and 1.02. An H100, down, d 128, 4 x 4096, 8 heads instead of
+// 2: 0.94.)
+constexpr int64_t long_average = 2049, few_columns = 640;
+bool suits_fast_memory(const BackwardProblem& problem, const BackwardRow& row) {
+  return sums_dq(row) && !problem.deterministic && problem.heads_per_kv() > 1 &&
+         longest_rows(problem) <= most_grouped &&
+         (later_see_more(problem) ||
+          (counts_blocks(problem.window) && 8 * window_width(problem) >= average_rows(problem)));
+}
+
+DqOrder dq_order_of(const BackwardProblem& problem, const BackwardRow& row, bool large_sections) {
   if (!sums_dq(row)) return DqOrder::any;
-  const int64_t longest = problem.chunk > 0 ? std::min(problem.seqlen_q, problem.chunk) : problem.seqlen_q;
+  const int64_t longest = longest_rows(problem);
   if (problem.deterministic) {
-    const int64_t width = int64_t{problem.window.left} + problem.window.right;
-    const bool is_short = counts_blocks(problem.window) && 4 * width <= average_rows(problem);
+    const bool is_short = counts_blocks(problem.window) && 4 * window_width(problem) <= average_rows(problem);
     if (is_short) return DqOrder::downwards_by_head;
     const bool suits_diagonal = row.d <= 64 && problem.heads_per_kv() == 1 && longest <= most_from_diagonal &&
                                 blocks_of_longest(problem, row) >= 4 && blocks_of(problem, row) >= blocks_enough;
     return suits_diagonal && later_see_more(problem) ? DqOrder::from_diagonal : DqOrder::downwards;
   }
   const bool goes_down = later_see_more(problem) && (problem.heads_per_kv() == 1 || longest <= most_grouped);
-  return goes_down ? DqOrder::any_downwards : DqOrder::any;
+  const bool suits_upwards = large_sections && problem.heads_per_kv() * row.d <= few_columns;
+  return goes_down && !suits_upwards ? DqOrder::any_downwards : DqOrder::any;
 }
 
 int64_t divisor_below(int64_t n, int64_t most) {
@@ -144,12 +181,17 @@ int64_t divisor_below(int64_t n, int64_t most) {
   return most;
 }
 
-// There a section has up to 4 heads, so that few multiprocessors are idle at its end; fewer if the L2 cache does not
-// hold what is in use of so many, but would hold it of fewer. (Measured, H100, us, sections of 1, 2, 4 and 8 heads, d
-// 128, 32 heads over 8: 8 x 2048 1382, 1367, 1346 and 1459; 4 x 4096 2442, 2394, 2515 and 2549; 2 x 8192 4665, 4670,
-// 4603 and 5767; mixed documents of 16384 tokens 1005, 967, 867 and 892; 32 over 4, 4 x 4096 2710, 2658 and 3051.) In a
-// fixed order blocks of one reader wait less where more heads run beside each other. (Sections of 1, 4 and 16, 1 x
-// 16384, 16 heads: d 64 3791, 2733 and 2427, d 128 4860, 4678 and 4611.)
+int32_t large_section_heads(const BackwardProblem& problem) {
+  const bool are_long = later_see_more(problem) && average_rows(problem) >= long_average;
+  return narrow(divisor_below(problem.heads_kv, std::min<int64_t>(problem.heads_kv, are_long ? 4 : 8)));
+}
+
+// Elsewhere, where blocks go down, a section has up to 4 heads, so that few multiprocessors are idle at its end; fewer
+// if the L2 cache does not hold what is in use of so many, but would hold it of fewer. (Measured, H100, us, sections of
+// 1, 2, 4 and 8 heads, d 128, 32 heads over 8: 8 x 2048 1382, 1367, 1346 and 1459; 4 x 4096 2442, 2394, 2515 and 2549;
+// 2 x 8192 4665, 4670, 4603 and 5767; mixed documents of 16384 tokens 1005, 967, 867 and 892; 32 over 4, 4 x 4096 2710,
+// 2658 and 3051.) In a fixed order blocks of one reader wait less where more heads run beside each other. (Sections of
+// 1, 4 and 16, 1 x 16384, 16 heads: d 64 3791, 2733 and 2427, d 128 4860, 4678 and 4611.)
 constexpr int64_t longest_in_cache = 4096;
 int32_t downward_section_heads(const BackwardProblem& problem, const BackwardRow& row) {
   const int64_t heads_kv = std::max<int64_t>(1, problem.heads_kv), readers = problem.heads_per_kv();
@@ -187,12 +229,14 @@ Spread spread_of(const BackwardProblem& problem, const BackwardRow& row, const P
           narrow(second)};
 }
 
-KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const PlanBackwardParams& call,
-                  int64_t head_tiles) {
+KeyOrder order_of(const BackwardProblem& problem, const BackwardRow& row, const Card& card,
+                  const PlanBackwardParams& call, int64_t head_tiles) {
   KeyOrder order{};
-  order.dq = dq_order_of(problem, row);
+  const bool large_sections = has_fast_memory(card) && suits_fast_memory(problem, row);
+  order.dq = dq_order_of(problem, row, large_sections);
   order.spread = order.dq == DqOrder::downwards ? spread_of(problem, row, call) : Spread{31, 0};
-  const int32_t section = goes_down(order.dq) && later_see_more(problem)
+  const int32_t section = large_sections ? large_section_heads(problem)
+                          : goes_down(order.dq) && later_see_more(problem)
                               ? downward_section_heads(problem, row)
                               : section_heads_of(problem, row, typical_multiprocessors);
   order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv)));
@@ -226,7 +270,11 @@ BlockOrder query_order_of(const BackwardProblem& problem, const PlanBackwardPara
 
 }  // namespace
 
-fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& plan) {
+bool depends_on_card(const BackwardProblem& problem, const BackwardRow& row) {
+  return problem.has_queries() && problem.has_keys() && suits_fast_memory(problem, row);
+}
+
+fa3_status plan_lengths_run(const BackwardProblem& problem, int n, const Card& card, BackwardRun& plan) {
   const BackwardRow& row = backward_row(n);
   plan = {};
   plan.workspace_bytes = FA3_FORWARD_WORKSPACE_BYTES;
@@ -242,7 +290,7 @@ fa3_status plan_lengths_run(const BackwardProblem& problem, int n, BackwardRun& 
   const bool wants_dsinks = !problem.dsinks.empty();
   plan.q_tiles = has_pairs ? call.most_tiles * tiles_per_visit : 0;
   plan.key_blocks = call.most_blocks;
-  plan.order = order_of(problem, row, call, int64_t{plan.q_tiles} * problem.heads_per_kv());
+  plan.order = order_of(problem, row, card, call, int64_t{plan.q_tiles} * problem.heads_per_kv());
   served.call.section_heads = plan.order.section_heads;
   served.call.dq = plan.order.dq;
 

@@ -3,6 +3,7 @@
 // sums; what is in the list, the device finds out.
 #pragma once
 #include "backward/backward.h"
+#include "device/card.h"
 #include "device/driver.h"
 #include "row.h"
 
@@ -35,8 +36,12 @@ inline int64_t most_keys(const BackwardProblem& problem) {
 // Is dQ summed up in the workspace?
 inline bool sums_dq(const BackwardRow& row) { return row.all_gradients() && !row.has(Trait::one_key_block); }
 
+// Do sections of such a problem depend on the card (how many heads they have, and which way their blocks go)? The
+// workspace does not.
+bool depends_on_card(const BackwardProblem& problem, const BackwardRow& row);
+
 // The call on the row of this number.
-fa3_status plan_lengths_run(const BackwardProblem& problem, int row, BackwardRun& plan);
+fa3_status plan_lengths_run(const BackwardProblem& problem, int row, const Card& card, BackwardRun& plan);
 
 // What is enqueued before all else, when all else is ready; function null: nothing. Whatever is behind it starts when
 // it has ended, as kernels read K and V before they wait for the one before them.

@@ -173,7 +173,7 @@ BackwardProblem entries_of(const BackwardProblem& problem, int64_t first, int64_
   return some;
 }
 
-fa3_status plan(const BackwardProblem& given, BackwardPlan& plan) {
+fa3_status plan(const BackwardProblem& given, const Card& card, BackwardPlan& plan) {
   plan = {};
   if (fa3_status status = plan_widening(given, plan)) return status;
   const BackwardProblem problem = widened(given, plan.widening, nullptr);
@@ -182,7 +182,8 @@ fa3_status plan(const BackwardProblem& given, BackwardPlan& plan) {
   if (fa3_status status = check_lengths(problem)) return status;
   if (problem.served) {
     plan.entries = problem.batch, plan.runs = 1;
-    return plan_lengths_run(problem, n, plan.last);
+    plan.by_card = depends_on_card(problem, backward_row(n));
+    return plan_lengths_run(problem, n, card, plan.last);
   }
   const BackwardRow& row = backward_row(n);
   const int64_t q_tiles = divide_up(problem.seqlen_q, row.Br) * (row.Br / backward_tile_rows);

@@ -10,6 +10,9 @@ namespace {
 // More tiles than that are not simulated one by one.
 constexpr int64_t most_simulated = 16;
 
+// With so few different tiles many multiprocessors are free at the same times.
+constexpr int64_t few_lengths = 8;
+
 MemoryRates rates_for(const ForwardProblem& problem, const ForwardRow& row, const Card& card) {
   const int64_t blocks = divide_up(problem.seqlen_k, row.Bc);
   const auto heads = static_cast<double>(problem.batch) * static_cast<double>(problem.heads_kv);
@@ -78,7 +81,7 @@ int64_t Candidate::late(const Costs& costs_alone, int64_t pieces, int64_t time) 
   return time / 16 * (multiprocessors - pieces) / multiprocessors;
 }
 
-int64_t Candidate::whole_time() const {
+int64_t Candidate::whole_time(bool roughly) const {
   if (same_length && packs_heads) {
     const int64_t waves = tiles.count() / multiprocessors, last = tiles.count() % multiprocessors;
     const Costs busy = under_way(costs.behind, waves ? multiprocessors : last);
@@ -104,10 +107,17 @@ int64_t Candidate::whole_time() const {
     if (all >= static_cast<double>(most_time)) return time;
     return std::min(time, launch_time + static_cast<int64_t>(all) + tile / 2);
   }
-  if (tiles.count() > most_simulated * multiprocessors)
+  if (tiles.count() > (roughly ? enough_tiles : most_simulated) * multiprocessors)
     return launch_time + in_turn(divide_up(tiles.count(), multiprocessors), busy.whole((longest + blocks(0)) / 2));
   // With the last ones from the longest to the shortest, tiles end as if all were.
-  const int64_t section = mixes_lengths ? tiles.batch_heads : tiles.section_heads;
+  const bool is_one_section = mixes_lengths || tiles.q_blocks == 1;
+  const int64_t section = is_one_section ? tiles.batch_heads : tiles.section_heads;
+  if (section == 1 && tiles.q_blocks > few_lengths) {
+    SingleSimulation simulation(multiprocessors);
+    for (int32_t head = 0; head < tiles.batch_heads; ++head)
+      for (int64_t n = 0; n < tiles.q_blocks; ++n) simulation.add(busy.whole(length(n)));
+    return launch_time + simulation.end();
+  }
   Simulation simulation(multiprocessors);
   for (int64_t first = 0; first < tiles.batch_heads; first += section)
     for (int64_t n = 0; n < tiles.q_blocks; ++n)

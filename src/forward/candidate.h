@@ -15,6 +15,9 @@ int64_t in_turn(int64_t count, int64_t time);
 // known of each card.
 bool depends_on_card(const ForwardProblem& problem);
 
+// With so many causal tiles for each multiprocessor, or more, no split that was measured gained anything.
+inline constexpr int64_t enough_tiles = 2;
+
 struct Candidate {
   Candidate(const ForwardProblem& problem, const ForwardRow& row, const Card& card);
 
@@ -32,8 +35,9 @@ struct Candidate {
   // and when these are done, the others cannot use what is left. Measured at d 128: 3% with 80 pieces, 1% with 112; on
   // an H200 12 to 16% with 84 to 100.
   int64_t late(const Costs& costs_alone, int64_t pieces, int64_t time) const;
-  // When the last tile ends, if all are left whole.
-  int64_t whole_time() const;
+  // When the last tile ends, if all are left whole. Of many tiles of different lengths it is estimated only; roughly:
+  // of fewer, which would be simulated, too.
+  int64_t whole_time(bool roughly = false) const;
   // No plan of this row is predicted to end sooner.
   int64_t least_time() const;
 

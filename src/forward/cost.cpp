@@ -1,7 +1,6 @@
 #include "forward/cost.h"
 
 #include <algorithm>
-#include <functional>
 
 namespace fa3 {
 namespace {
@@ -134,56 +133,68 @@ RowCosts on_card(RowCosts costs, const ForwardRow& row, const Card& card) {
   return costs;
 }
 
+void Simulation::insert(const Level& level) {
+  uint32_t place = count_;  // of the first one that is not earlier
+  if (count_ > 0 && at(count_ - 1).time >= level.time) {
+    uint32_t begin = 0;
+    for (uint32_t end = count_ - 1; begin < end;) {
+      const uint32_t middle = (begin + end) / 2;
+      if (at(middle).time < level.time) begin = middle + 1;
+      else end = middle;
+    }
+    place = begin;
+    if (at(place).time == level.time) {
+      at(place).multiprocessors += level.multiprocessors;
+      return;
+    }
+  }
+  if (place < count_ / 2) {
+    --first_;
+    for (uint32_t n = 0; n < place; ++n) at(n) = at(n + 1);
+  } else {
+    for (uint32_t n = count_; n > place; --n) at(n) = at(n - 1);
+  }
+  ++count_;
+  at(place) = level;
+}
+
 void Simulation::add(int64_t time, int64_t pieces) {
-  if (last_ == 0 && pieces > multiprocessors_) {  // all are free at once: whole rounds
+  if (count_ == 1 && pieces > multiprocessors_) {  // all are free at once: whole rounds
     const int64_t rounds = (pieces - 1) / multiprocessors_;
-    levels_[0].time += rounds * time;
-    end_ = std::max(end_, levels_[0].time);
+    at(0).time += rounds * time;
+    end_ = std::max(end_, at(0).time);
     pieces -= rounds * multiprocessors_;
   }
   while (pieces > 0) {
-    Level& earliest = levels_[last_];
+    Level& earliest = at(0);
     const Level busy{earliest.time + time, std::min(pieces, earliest.multiprocessors)};
     pieces -= busy.multiprocessors;
+    earliest.multiprocessors -= busy.multiprocessors;
+    if (earliest.multiprocessors == 0) ++first_, --count_;
     end_ = std::max(end_, busy.time);
-    // Its place; what is freed behind `last_`, or by taking all of the earliest, makes room for it.
-    if (busy.multiprocessors < earliest.multiprocessors) {
-      earliest.multiprocessors -= busy.multiprocessors;
-      ++last_;
-    }
-    int at = last_;
-    for (; at > 0 && levels_[at - 1].time < busy.time; --at) levels_[at] = levels_[at - 1];
-    if (at > 0 && levels_[at - 1].time == busy.time) {
-      levels_[at - 1].multiprocessors += busy.multiprocessors;
-      std::copy(levels_ + at + 1, levels_ + last_ + 1, levels_ + at);
-      --last_;
-    } else {
-      levels_[at] = busy;
-    }
+    insert(busy);
   }
 }
 
-int64_t end_of_pieces(const int64_t* times, int count, int64_t multiprocessors) {
-  const int first = static_cast<int>(std::min<int64_t>(count, multiprocessors));
-  if (first == 0) return 0;
-  int64_t end = *std::max_element(times, times + first);
-  if (first == count) return end;
-  // When multiprocessors are free: a heap, the earliest at its top.
-  int64_t free[Simulation::most_multiprocessors];
-  std::copy(times, times + first, free);
-  std::make_heap(free, free + first, std::greater<int64_t>());
-  for (int n = first; n < count; ++n) {
-    const int64_t busy = free[0] + times[n];
-    int at = 0;
-    for (int below = 1; below < first; below = 2 * at + 1) {
-      if (below + 1 < first && free[below + 1] < free[below]) ++below;
-      if (free[below] >= busy) break;
-      free[at] = free[below], at = below;
-    }
-    free[at] = busy;
-    end = std::max(end, busy);
+SingleSimulation::SingleSimulation(int64_t multiprocessors)
+    : multiprocessors_(static_cast<int>(multiprocessors)) {}
+
+void SingleSimulation::make_tree() {
+  for (int n = multiprocessors_ - 1; n > 0; --n)
+    nodes_[n] = nodes_[2 * n + 1].time < nodes_[2 * n].time ? nodes_[2 * n + 1] : nodes_[2 * n];
+}
+
+void SingleSimulation::add_behind(int64_t time) {
+  Node earliest = nodes_[1];
+  earliest.time += time;
+  end_ = std::max(end_, earliest.time);
+  for (int at = earliest.leaf; at > 1; at /= 2) {
+    nodes_[at] = earliest;
+    const Node other = nodes_[at ^ 1];
+    const bool is_earlier = other.time < earliest.time;
+    earliest.time = is_earlier ? other.time : earliest.time, earliest.leaf = is_earlier ? other.leaf : earliest.leaf;
   }
-  return end;
+  nodes_[1] = earliest;
 }
 
 }  // namespace fa3

@@ -79,12 +79,46 @@ class Simulation {
   struct Level {
     int64_t time, multiprocessors;
   };
+  Level& at(uint32_t n) { return levels_[(first_ + n) % most_multiprocessors]; }
+  void insert(const Level& level);
+
+  // From the earliest to the latest, in a ring: most pieces end later than all before them, or sooner than most.
   int64_t multiprocessors_, end_ = 0;
-  Level levels_[most_multiprocessors + 1];  // the earliest last
-  int last_ = 0;
+  Level levels_[most_multiprocessors];
+  uint32_t first_ = 0, count_ = 1;
 };
 
-// The same of single pieces, of such times.
-int64_t end_of_pieces(const int64_t* times, int count, int64_t multiprocessors);
+// The same, sooner where few pieces have the same time.
+class SingleSimulation {
+ public:
+  explicit SingleSimulation(int64_t multiprocessors);
+
+  void add(int64_t time) {
+    if (count_ == multiprocessors_) {
+      add_behind(time);
+      return;
+    }
+    const int leaf = multiprocessors_ + count_;
+    nodes_[leaf] = {time, leaf};
+    end_ = time > end_ ? time : end_;
+    if (++count_ == multiprocessors_) make_tree();
+  }
+  int64_t end() const { return end_; }
+
+ private:
+  // When a multiprocessor is free. These are the leaves of a tree, behind its inner nodes, each as the earlier of
+  // the two below it.
+  struct Node {
+    int64_t time;
+    int leaf;
+  };
+  void make_tree();
+  void add_behind(int64_t time);
+
+  const int multiprocessors_;
+  int count_ = 0;
+  int64_t end_ = 0;
+  Node nodes_[2 * Simulation::most_multiprocessors];
+};
 
 }  // namespace fa3

@@ -76,7 +76,7 @@ struct RowPlan {
   Pieces pieces;
   Listed list[list_capacity];
   int32_t slots;              // for partial results
-  double whole_us;            // predicted time with all tiles whole,
+  double whole_us;            // predicted time with all tiles whole, rough where no row is compared,
   double predicted_us;        // and as planned
   WorkspaceLayout workspace;
 };

@@ -146,7 +146,10 @@ Fit eligible(const ForwardProblem& problem, const Fit& fit, const Card& card) {
 // The plan of the row that is predicted to be the fastest. Rows that cannot be, as their blocks alone take longer than
 // another row's plan, are not planned.
 void plan_fastest(const ForwardProblem& problem, Fit some, const Card& card, RowPlan& fastest) {
-  if (some.count == 1) return plan_row(problem, some.rows[0], card, fastest);
+  if (some.count == 1) {
+    const bool is_compared = some.v_tiles_row >= 0;  // with what a pass takes
+    return plan_row(problem, some.rows[0], card, fastest, no_limit_us, !is_compared);
+  }
   double least_us[Fit::most];
   for (int i = 0; i < some.count; ++i) least_us[i] = least_time_us(problem, some.rows[i], card);
   RowPlan other;

@@ -53,9 +53,6 @@ constexpr int64_t most_multiprocessor_parts = 2, most_packed_multiprocessor_part
 // in up to 64 parts. In nanoseconds.
 constexpr int64_t round_time = 900;
 
-// With so many causal tiles for each multiprocessor, or more, no split that was measured gained anything.
-constexpr int64_t enough_tiles = 2;
-
 // The pieces of the tiles from number first_tile on, in the order of their claims.
 struct List {
   int32_t first_tile = 0;
@@ -66,6 +63,14 @@ struct List {
   bool complete = true;   // all pieces have found room
   Work work[list_capacity];
 
+  List() = default;
+  List(const List& other) { *this = other; }
+  List& operator=(const List& other) {  // of the pieces only those that there are
+    first_tile = other.first_tile, entry_tiles = other.entry_tiles, ticket_tiles = other.ticket_tiles;
+    slots = other.slots, count = other.count, complete = other.complete;
+    std::copy_n(other.work, count, work);
+    return *this;
+  }
   void add(const Work& piece) {
     if (count < list_capacity) work[count++] = piece;
     else complete = false;
@@ -81,8 +86,8 @@ struct List {
 
 class Splitter : Candidate {
  public:
-  Splitter(const ForwardProblem& problem, const ForwardRow& row, const Card& card, int64_t limit)
-      : Candidate(problem, row, card), whole_(whole_time()), limit_(limit), best_(whole_) {
+  Splitter(const ForwardProblem& problem, const ForwardRow& row, const Card& card, int64_t limit, bool roughly)
+      : Candidate(problem, row, card), whole_(whole_time(roughly)), limit_(limit), best_(whole_) {
     list_.first_tile = tiles.count();
   }
 
@@ -125,9 +130,10 @@ class Splitter : Candidate {
         for (int n = 0; n < groups; ++n) simulation.add(times[n], pieces[n]);
         return simulation.end();
       }
-      int64_t single[list_capacity];
-      for (int n = 0, at = 0; n < groups; at += pieces[n++]) std::fill_n(single + at, pieces[n], times[n]);
-      return end_of_pieces(single, count, multiprocessors);
+      SingleSimulation simulation(multiprocessors);
+      for (int n = 0; n < groups; ++n)
+        for (int32_t piece = 0; piece < pieces[n]; ++piece) simulation.add(times[n]);
+      return simulation.end();
     }
   };
 
@@ -156,10 +162,11 @@ class Splitter : Candidate {
     static constexpr int most = 32, tried = 8;
     struct Way {
       int64_t least, how;
+      int64_t least_of_rounds;  // the same, as some take several of the longest pieces
     } ways[most];
     int count = 0;
 
-    void add(int64_t least, int64_t how) { ways[count++] = {least, how}; }
+    void add(int64_t least, int64_t how, int64_t least_of_rounds) { ways[count++] = {least, how, least_of_rounds}; }
     const Way* begin() {
       std::sort(ways, ways + count, [](const Way& a, const Way& b) { return a.least < b.least; });
       return ways;
@@ -167,7 +174,7 @@ class Splitter : Candidate {
     const Way* end() const { return ways + std::min(count, tried); }
   };
 
-  int64_t whole_grains(int64_t blocks) const { return divide_up(blocks, grain) * grain; }
+  int64_t whole_grains(int64_t blocks) const { return grain == 1 ? blocks : divide_up(blocks, grain) * grain; }
 
   // Without a mask: the tiles of the last wave.
   void split_last_wave() {
@@ -220,11 +227,26 @@ class Splitter : Candidate {
       }
       if (parts > 1) list.slots += parts;
     }
-    // Sorted by their lengths, and those of one length stay in their order.
+    add_sorted(list, shorter, shorter_count, quota);
+  }
+
+  // From the longest to the shortest, of which none has more than `most` blocks; those of one length in their order.
+  static void add_sorted(List& list, const Work* work, int count, int64_t most) {
+    constexpr int64_t buckets = 1024;  // one for each length
+    const auto missing = [&](int i) { return most - (work[i].end - work[i].begin); };
+    if (most < buckets) {
+      int ends[buckets], order[list_capacity];
+      std::fill_n(ends, most + 1, 0);
+      for (int i = 0; i < count; ++i) ++ends[missing(i)];
+      for (int64_t n = 1; n <= most; ++n) ends[n] += ends[n - 1];
+      for (int i = count - 1; i >= 0; --i) order[--ends[missing(i)]] = i;
+      for (int i = 0; i < count; ++i) list.add(work[order[i]]);
+      return;
+    }
     int64_t keys[list_capacity];
-    for (int i = 0; i < shorter_count; ++i) keys[i] = (quota - (shorter[i].end - shorter[i].begin)) << 32 | i;
-    std::sort(keys, keys + shorter_count);
-    for (int i = 0; i < shorter_count; ++i) list.add(shorter[keys[i] & 0xffffffff]);
+    for (int i = 0; i < count; ++i) keys[i] = missing(i) << 32 | i;
+    std::sort(keys, keys + count);
+    for (int i = 0; i < count; ++i) list.add(work[keys[i] & 0xffffffff]);
   }
 
   // With packed heads, tiles of one length.
@@ -304,12 +326,12 @@ class Splitter : Candidate {
   void sort_last() {
     const int32_t last = narrow(std::min<int64_t>(2 * multiprocessors, list_capacity));
     list_.first_tile = tiles.count() - last;
+    Work work[list_capacity];
     for (int32_t tile = 0; tile < last; ++tile) {
       const int32_t number = list_.first_tile + tile;
-      list_.add({number, 0, narrow(length_of_tile(number)), 0, 1, 0, tile});
+      work[tile] = {number, 0, narrow(length_of_tile(number)), 0, 1, 0, tile};
     }
-    std::sort(list_.work, list_.work + last,
-              [](const Work& a, const Work& b) { return a.end != b.end ? a.end > b.end : a.tile < b.tile; });
+    add_sorted(list_, work, last, longest);
   }
 
   void split_causal() {
@@ -332,11 +354,12 @@ class Splitter : Candidate {
     for (int64_t parts = 2; parts <= std::min<int64_t>(Listed::most_parts, most); ++parts) {
       const int64_t unit = whole_grains(divide_up(longest, parts));
       if (unit >= longest || !may_be_better(launch_time + busy.part(unit))) continue;
-      int64_t pieces = 0, reads = 0, longest_piece = busy.part(unit);
+      int64_t pieces = 0, full = 0, reads = 0, longest_piece = busy.part(unit);
       for (int64_t n = 0; n < q_blocks; ++n) {
         const int64_t made = divide_up(lengths_[n], narrow(unit));
         pieces += made;
         if (made == 1) continue;
+        full += made - 1;
         reads += busy.read_all(made) + made * busy.write;
         longest_piece = std::max(longest_piece, busy.part(lengths_[n] - (made - 1) * unit) + busy.read_all(made));
       }
@@ -344,10 +367,12 @@ class Splitter : Candidate {
       if (pieces * heads > multiprocessors && 4 * pieces * heads < 5 * multiprocessors) continue;
       const int64_t all = blocks * busy.block + (pieces * busy.piece + reads) * heads;
       const int64_t least = launch_time + std::max(longest_piece, divide_up(all, multiprocessors));
-      if (may_be_better(least)) ways.add(least, unit);
+      if (may_be_better(least))
+        ways.add(least, unit, launch_time + divide_up(full * heads, multiprocessors) * busy.part(unit));
     }
     for (const Ways::Way& way : ways) {
       if (!may_be_better(way.least)) break;
+      if (!may_be_better(way.least_of_rounds)) continue;
       const int64_t unit = way.how, section = tiles.section_heads;
       Times times;
       for (int64_t first = 0; first < heads; first += section)
@@ -384,7 +409,7 @@ class Splitter : Candidate {
       const int64_t all = whole + n * heads * (busy.piece + 2 * busy.write + busy.read);
       const int64_t longest_piece = std::max(busy.part(cut), busy.part(longest - cut) + busy.read);
       const int64_t least = launch_time + std::max(longest_piece, divide_up(all, multiprocessors));
-      if (may_be_better(least)) ways.add(least, n);
+      if (may_be_better(least)) ways.add(least, n, least);
     }
     for (const Ways::Way& way : ways) {
       if (!may_be_better(way.least)) break;
@@ -417,9 +442,10 @@ class Splitter : Candidate {
   }
 
   Listed listed(const Work& work) const {
+    const bool is_one = grain == 1;
     return {static_cast<uint32_t>(work.split_tile), static_cast<uint32_t>(work.part),
-            static_cast<uint32_t>(work.begin / grain), static_cast<uint32_t>(work.slot),
-            static_cast<uint32_t>(work.parts), static_cast<uint32_t>(divide_up(work.end, grain))};
+            static_cast<uint32_t>(is_one ? work.begin : work.begin / grain), static_cast<uint32_t>(work.slot),
+            static_cast<uint32_t>(work.parts), static_cast<uint32_t>(is_one ? work.end : divide_up(work.end, grain))};
   }
 
   WorkspaceLayout layout() const {
@@ -436,10 +462,10 @@ class Splitter : Candidate {
 
 }  // namespace
 
-void plan_row(const ForwardProblem& problem, int row, const Card& card, RowPlan& plan, double limit_us) {
+void plan_row(const ForwardProblem& problem, int row, const Card& card, RowPlan& plan, double limit_us, bool roughly) {
   plan.row = row;
   const int64_t limit = limit_us < static_cast<double>(most_time) / 1e3 ? std::lround(limit_us * 1e3) : INT64_MAX;
-  Splitter(problem, forward_row(row), card, limit).plan(plan);
+  Splitter(problem, forward_row(row), card, limit, roughly).plan(plan);
 }
 
 double least_time_us(const ForwardProblem& problem, int row, const Card& card) {

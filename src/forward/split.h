@@ -6,8 +6,10 @@
 namespace fa3 {
 
 // The problem on one row, as it would be planned. Ways to split that are predicted to take more than limit_us are not
-// looked at.
-void plan_row(const ForwardProblem& problem, int row, const Card& card, RowPlan& plan, double limit_us = 1e300);
+// looked at. roughly: where tiles are too many to be split, what is predicted need not be exact.
+inline constexpr double no_limit_us = 1e300;
+void plan_row(const ForwardProblem& problem, int row, const Card& card, RowPlan& plan, double limit_us = no_limit_us,
+              bool roughly = false);
 
 // What its pieces take at least, in microseconds.
 double least_time_us(const ForwardProblem& problem, int row, const Card& card);

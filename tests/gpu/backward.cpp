@@ -65,16 +65,19 @@ TEST_CASE("backward: small selection", "[backward][sanitizer]") {
 }
 
 // For compute-sanitizer's racecheck and a build for it (-Dracecheck=true), which takes long for each turn.
-TEST_CASE("backward: a few tiles on each kernel", "[backward][.racecheck]") {
+static void run_a_few_tiles(fa3_dtype dtype) {
   gpu();
   int n = 50;
   for (const int64_t head_dim : {128, 64, 256})
-    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
-      run({1, 200, 300, 2, 1, head_dim}, FA3_DTYPE_BF16, mask, true, false, 1, seed_for(n++));
-      run({1, 200, 300, 2, 1, head_dim}, FA3_DTYPE_BF16, mask, true, true, 1, seed_for(n++), FA3_FLAG_DETERMINISTIC);
-      run({2, 200, 100, 2, 1, head_dim}, FA3_DTYPE_BF16, mask, true, false, 1, seed_for(n++));  // keys are one block
-    }
+    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT})
+      DYNAMIC_SECTION("d " << head_dim << " mask " << mask) {
+        run({1, 200, 300, 2, 1, head_dim}, dtype, mask, true, false, 1, seed_for(n++));
+        run({1, 200, 300, 2, 1, head_dim}, dtype, mask, true, true, 1, seed_for(n++), FA3_FLAG_DETERMINISTIC);
+        run({2, 200, 100, 2, 1, head_dim}, dtype, mask, true, false, 1, seed_for(n++));  // keys are one block
+      }
 }
+TEST_CASE("backward: a few tiles on each kernel", "[backward][.racecheck]") { run_a_few_tiles(FA3_DTYPE_BF16); }
+TEST_CASE("backward: a few tiles on each kernel of fp16", "[backward][.racecheck]") { run_a_few_tiles(FA3_DTYPE_FP16); }
 
 TEST_CASE("backward: borders of tiles, blocks and rings", "[backward]") {
   gpu();

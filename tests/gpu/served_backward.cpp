@@ -5,6 +5,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <algorithm>
 #include <array>
+#include <string_view>
 
 #include "gpu.h"
 #include "params.h"
@@ -236,23 +237,31 @@ TEST_CASE("served backward: a graph is replayed with other lengths", "[served][b
 }
 
 // For compute-sanitizer's racecheck and a build for it (-Dracecheck=true), which takes long for each turn.
-TEST_CASE("served backward: a few tiles on each kernel", "[served][backward][.racecheck]") {
+static void run_a_few_tiles(fa3_dtype dtype) {
   gpu();
+  const std::string_view kinds[] = {"plain", "softcap", "alibi", "softcap and alibi", "centered k"};
   for (const int64_t head_dim : {128, 64, 256})
-    for (const Trait transform : {Trait::plain, Trait::softcap, Trait::alibi, Trait::centered_k})
-      for (const int32_t mask : {FA3_MASK_CAUSAL_BOTTOM_RIGHT, FA3_MASK_WINDOW}) {
-        ServedProblem p;
-        p.mask = mask, p.head_dim = p.head_dim_v = head_dim, p.packed_q = p.packed_k = true;
-        p.heads = 2, p.heads_kv = 1, p.seed = seed_for(8000), p.guard = 64;
-        if (mask == FA3_MASK_WINDOW) p.window_left = 100;
-        p.softcap = transform == Trait::softcap ? 3.f : 0.f;
-        p.has_slopes = transform == Trait::alibi, p.centered_k = transform == Trait::centered_k;
-        make_room(p, {{200, 300}, {70, 90}}, 1);
-        p.poisoned.assign(size_t(p.batch), false);
-        ServedGradients g = case_of(p, {});
-        INFO(text_of(p, {}));
-        CHECK(run(g, mask == FA3_MASK_WINDOW) == "");
-      }
+    for (const std::string_view kind : kinds)
+      DYNAMIC_SECTION("d " << head_dim << " " << kind)
+        for (const int32_t mask : {FA3_MASK_CAUSAL_BOTTOM_RIGHT, FA3_MASK_WINDOW}) {
+          ServedProblem p;
+          p.dtype = dtype, p.mask = mask, p.head_dim = p.head_dim_v = head_dim, p.packed_q = p.packed_k = true;
+          p.heads = 2, p.heads_kv = 1, p.seed = seed_for(8000), p.guard = 64;
+          if (mask == FA3_MASK_WINDOW) p.window_left = 100;
+          p.softcap = kind.starts_with("softcap") ? 3.f : 0.f;
+          p.has_slopes = kind.ends_with("alibi"), p.centered_k = kind == "centered k";
+          make_room(p, {{200, 300}, {70, 90}}, 1);
+          p.poisoned.assign(size_t(p.batch), false);
+          ServedGradients g = case_of(p, {});
+          INFO(text_of(p, {}));
+          CHECK(run(g, mask == FA3_MASK_WINDOW) == "");
+        }
+}
+TEST_CASE("served backward: a few tiles on each kernel", "[served][backward][.racecheck]") {
+  run_a_few_tiles(FA3_DTYPE_BF16);
+}
+TEST_CASE("served backward: a few tiles on each kernel of fp16", "[served][backward][.racecheck]") {
+  run_a_few_tiles(FA3_DTYPE_FP16);
 }
 
 // A few, for compute-sanitizer: tensors end where their allocations do.

@@ -13,7 +13,8 @@ namespace fa3::test {
 ServedProblem random_for_kernels(uint64_t seed, double budget, Trait transform = Trait::plain);
 
 // Of each element of dq, dk and dv, in the order of their dims: what is right, in float64; what plain float32 code
-// computes, with P, dS and the gradients rounded to the dtype; and what must hold of it.
+// computes, with P, dS and the gradients rounded to the dtype and softcap's derivative to fp16, as the header says; and
+// what must hold of it.
 enum class Must : uint8_t { stay, be_zero, be_right, be_anything };
 struct ExpectedGradient {
   std::vector<float> right, plain;

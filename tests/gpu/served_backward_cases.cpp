@@ -91,6 +91,10 @@ class Plain {
   float rounded(float x) const {
     return p_.dtype == FA3_DTYPE_BF16 ? tools::from_bf16(tools::to_bf16(x)) : tools::from_fp16(tools::to_fp16(x));
   }
+  // Softcap's derivative is fp16 in the kernels, whatever the dtype is.
+  float rounded_slope(float score) const {
+    return p_.softcap > 0 ? tools::from_fp16(tools::to_fp16(p_.slope_of_cap(score))) : 1;
+  }
   // With FA3_FLAG_CENTERED_K rounding of dS is to meet no more than that of a key in dQ.
   std::vector<float> without_mean(std::vector<float> key, int64_t head_kv) const {
     for (size_t c = 0; c < key.size(); ++c) key[c] -= p_.key_mean(head_kv, int64_t(c));
@@ -118,7 +122,7 @@ class Plain {
         lse = made.lse.read(made.images, made.query_position(made.lse, s, i, h));
       }
       const float score = dot(q, k[size_t(j)]) * scale(), exact = std::exp(p_.transformed(score, s, i, h, j) - lse);
-      const float weight = rounded(exact), sloped = rounded(exact * p_.slope_of_cap(score));
+      const float weight = rounded(exact), sloped = weight * rounded_slope(score);
       const float ds = rounded(sloped * (dot(dout, v[size_t(j)]) - delta));
       add(dq.data(), ds, p_.centered_k ? without_mean(k[size_t(j)], head_kv) : k[size_t(j)]);
       add(&dk[size_t(j * p_.head_dim)], ds, q);

@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <random>
+#include <string>
 
 #include "backward/backward.h"
 #include "change.h"
+#include "device/card.h"
 #include "error.h"
 #include "served_calls.h"
 
@@ -318,6 +321,123 @@ TEST_CASE("what makes a backward problem served, and what does not", "[served][b
     apply(other);
     CHECK(accept(other, Rules::device).served);
   }
+}
+
+namespace {
+
+struct Grouped {
+  int64_t batch, length, heads, heads_kv, head_dim = 128;
+  int32_t left = -1, right = 0;
+  uint64_t flags = 0;
+  bool is_batched = false;
+};
+// Sequences of one length, packed or batched, whose pointers lead nowhere.
+B grouped(const Grouped& s) {
+  const Shape shape{.batch = s.batch, .seqlen_q = s.length, .seqlen_k = s.length, .heads = s.heads,
+                    .heads_kv = s.heads_kv, .head_dim = s.head_dim};
+  B p = backward_of(imaginary(shape));
+  p.sinks = p.dsinks = p.dlse = {};
+  p.flags = s.flags;
+  window(p, s.left, s.right);
+  if (s.is_batched) {
+    p.seqused_k = lengths_at(9, s.batch);
+    return p;
+  }
+  for (fa3_tensor* t : {&p.q, &p.k, &p.v, &p.o, &p.dout, &p.dq, &p.dk, &p.dv})
+    *t = tensor(t->data, t->dtype, {s.batch * s.length, t->dim[2], t->dim[3]});
+  p.lse = tensor(p.lse.data, FA3_DTYPE_FP32, {s.heads, s.batch * s.length});
+  p.cu_seqlens_q = lengths_at(6, s.batch + 1), p.cu_seqlens_k = lengths_at(7, s.batch + 1);
+  p.max_seqlen_q = p.max_seqlen_k = int32_t(s.length);
+  return p;
+}
+
+BackwardPlan planned(const B& p, const Card& card) {
+  BackwardPlan made;
+  const fa3_status status = plan(accept(p, Rules::shapes), card, made);
+  INFO(last_message());
+  REQUIRE(status == FA3_OK);
+  return made;
+}
+
+bool is_fast(const std::string& card) { return card == "h200" || card == "gh200-144" || card == "h20"; }
+
+}  // namespace
+
+TEST_CASE("sections of grouped heads, and which way their blocks go, by the card", "[served][backward]") {
+  struct Choice {
+    int heads;
+    DqOrder dq;
+    bool operator==(const Choice&) const = default;
+  };
+  constexpr DqOrder up = DqOrder::any, down = DqOrder::any_downwards;
+  constexpr uint64_t fixed = FA3_FLAG_DETERMINISTIC;
+  const struct {
+    Grouped call;
+    Choice slow, fast;  // memory
+  } all[] = {
+      {{4, 4096, 32, 8}, {2, down}, {4, up}},
+      {{4, 4096, 64, 8, 64}, {2, down}, {4, up}},
+      {{8, 2048, 32, 8}, {4, down}, {8, up}},
+      {{8, 2049, 32, 8}, {4, down}, {4, up}},
+      {{16, 1024, 64, 8, 64}, {4, down}, {8, up}},
+      {{2, 8192, 32, 8}, {4, down}, {4, up}},
+      {{4, 4096, 32, 4}, {2, down}, {4, down}},  // query rows that read a key have 1024 columns
+      {{16, 1024, 40, 8}, {4, down}, {8, up}},
+      {{16, 1024, 40, 10}, {2, down}, {5, up}},
+      {{2, 8193, 32, 8}, {1, up}, {1, up}},  // too long
+      {{8, 2048, 16, 16}, {4, down}, {4, down}},
+      {{8, 2048, 32, 8, 128, -1, 0, fixed}, {4, DqOrder::downwards}, {4, DqOrder::downwards}},
+      {{2, 8192, 32, 8, 128, 4096, 0}, {1, up}, {8, up}},
+      {{2, 8192, 64, 8, 64, 1024, 0}, {1, up}, {8, up}},
+      {{2, 8192, 64, 8, 64, 1023, 0}, {1, up}, {1, up}},  // less than an eighth
+      {{2, 8192, 32, 8, 128, 4096, 0, fixed}, {1, DqOrder::downwards}, {1, DqOrder::downwards}},
+      {{2, 8192, 32, 8, 256}, {1, up}, {1, up}},   // another kernel computes dQ
+      {{2, 8192, 32, 8, 128, -1, -1}, {1, up}, {1, up}},
+  };
+  for (const auto& [call, slow, fast] : all)
+    for (const bool is_batched : {false, true})
+      for (const NamedCard& known : known_cards) {
+        Grouped its = call;
+        its.is_batched = is_batched;
+        const KeyOrder order = planned(grouped(its), known.card).last.order;
+        INFO(known.name << " " << call.batch << " x " << call.length << ", heads " << call.heads << "/"
+                        << call.heads_kv << " d " << call.head_dim << " window " << call.left);
+        const Choice& expected = is_fast(known.name) ? fast : slow;
+        CHECK(order.section_heads == expected.heads);
+        CHECK(order.dq == expected.dq);
+      }
+  // A driver that does not say what memory it is: as an H200.
+  CHECK(planned(grouped({4, 4096, 32, 8}), card_of_device(132, 0, 0, 0)).last.order.section_heads == 4);
+}
+
+TEST_CASE("workspaces and launches of the backward pass are those of any card", "[served][backward]") {
+  std::mt19937_64 random(11);
+  const auto any_of = [&](std::initializer_list<int64_t> values) {
+    return *(values.begin() + random() % values.size());
+  };
+  int by_card = 0, others = 0;
+  for (int n = 0; n < 2000; ++n) {
+    const int64_t heads_kv = any_of({1, 2, 3, 4, 8, 10, 16});
+    Grouped its{any_of({1, 2, 5, 16}), any_of({1, 100, 1024, 2048, 4096, 8192, 20000}), heads_kv * any_of({1, 2, 4, 8}),
+                heads_kv, any_of({64, 80, 128, 256})};
+    its.left = int32_t(any_of({-1, -1, 128, 1024, 4096})), its.right = int32_t(any_of({0, 0, -1, 100}));
+    its.flags = uint64_t(any_of({0, 0, FA3_FLAG_DETERMINISTIC})), its.is_batched = random() % 2;
+    const B p = grouped(its);
+    const BackwardPlan first = planned(p, known_cards[0].card);
+    for (const NamedCard& known : known_cards) {
+      const BackwardPlan made = planned(p, known.card);
+      CHECK(made.workspace_bytes() == first.workspace_bytes());
+      CHECK(made.by_card == first.by_card);
+      REQUIRE(made.last.launch_count == first.last.launch_count);
+      for (int i = 0; i < made.last.launch_count; ++i) CHECK(made.last.launches[i].row == first.last.launches[i].row);
+      const KeyOrder &order = made.last.order, &of_first = first.last.order;
+      const bool is_same = order.section_heads == of_first.section_heads && order.dq == of_first.dq &&
+                           order.behind == of_first.behind;
+      if (!made.by_card) CHECK(is_same);
+      (made.by_card && !is_same ? by_card : others) += 1;
+    }
+  }
+  CHECK((by_card > 500 && others > 500));
 }
 
 }  // namespace fa3::test

@@ -60,7 +60,9 @@ TEST_CASE("the planner's cases are those of the table in src/README.md", "[plan]
     const RowPlan& made = planned(c.problem);
     const std::vector<std::string> cells = cells_of(c.name);
     REQUIRE(cells.size() == 6);
-    CHECK((cells[3] == to_tenth(made.whole_us) && cells[4] == to_tenth(made.predicted_us)));
+    RowPlan timed;  // as fa3-bench shows it; where no row is compared a call's plan has rough times
+    plan_row(c.problem, made.row, assumed_card(132), timed);
+    CHECK((cells[3] == to_tenth(timed.whole_us) && cells[4] == to_tenth(timed.predicted_us)));
     CHECK((made.pieces.whole_tiles == c.whole_tiles && made.pieces.count() == c.pieces));
     std::set<int> parts, blocks;
     for (int n = 0; n < made.pieces.entries(); ++n) {

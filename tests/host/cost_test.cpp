@@ -2,6 +2,7 @@
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/catch_approx.hpp>
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <random>
 #include <string>
@@ -147,6 +148,31 @@ TEST_CASE("times are predicted from what the multiprocessors do", "[cost]") {
   CHECK(mixed > 50);
 }
 
+TEST_CASE("a rough prediction changes no plan", "[cost]") {
+  std::mt19937_64 random(12);
+  int rough = 0, split = 0;
+  for (int n = 0; n < 1000; ++n) {
+    const int64_t heads = 1 + int64_t(random() % 40), head_dim = 64 << random() % 3;
+    const ForwardProblem problem = problem_of(square(1, 64 + int64_t(random() % 12000), heads, head_dim),
+                                              random() % 4 ? FA3_MASK_CAUSAL_BOTTOM_RIGHT : FA3_MASK_NONE);
+    const Fit fits = fit_of(problem);
+    const int row = fits.rows[random() % size_t(fits.count)];
+    RowPlan exact, other;
+    plan_row(problem, row, assumed_card(132), exact);
+    plan_row(problem, row, assumed_card(132), other, no_limit_us, true);
+    INFO(rows[row].name << " heads " << heads << " seqlen " << problem.seqlen_q);
+    CHECK((other.tiles.count() == exact.tiles.count() && other.slots == exact.slots));
+    CHECK((other.pieces.whole_tiles == exact.pieces.whole_tiles && other.pieces.listed == exact.pieces.listed));
+    CHECK(other.workspace.bytes == exact.workspace.bytes);
+    const auto bytes = size_t(exact.pieces.entries()) * sizeof(Listed);
+    CHECK(std::memcmp(other.list, exact.list, bytes) == 0);
+    const bool is_rough = other.predicted_us != exact.predicted_us;
+    if (is_rough) CHECK((problem.causal && exact.slots == 0 && exact.tiles.count() > 2 * 132));
+    rough += is_rough, split += exact.slots > 0;
+  }
+  CHECK((rough > 50 && split > 50));
+}
+
 TEST_CASE("the tiles of a wave that is just full start together", "[cost]") {
   const int row = row_named("fa3_fwd_bf16_d128_full_192x64");
   REQUIRE(row >= 0);
@@ -196,7 +222,9 @@ TEST_CASE("single pieces are simulated in the same way", "[cost]") {
     std::vector<int64_t> times(random() % 400);
     Machine machine(multiprocessors);
     for (int64_t& time : times) machine.add(time = 1 + int64_t(random() % 1000));
-    REQUIRE(end_of_pieces(times.data(), int(times.size()), multiprocessors) == machine.end());
+    SingleSimulation simulation(multiprocessors);
+    for (const int64_t time : times) simulation.add(time);
+    REQUIRE(simulation.end() == machine.end());
   }
 }
 

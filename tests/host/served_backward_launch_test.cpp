@@ -48,7 +48,7 @@ std::vector<std::string> launched(const B& p) {
     kernels.push_back(launch.kernel);
     CHECK(launch.early == (kernels.size() > 1));
     fa3_kernel_info info = FA3_KERNEL_INFO_INIT;
-    REQUIRE(fa3_backward_kernel_info(&p, 132, int(kernels.size()) - 1, &info) == FA3_OK);
+    REQUIRE(fa3_backward_kernel_info(&p, 0, int(kernels.size()) - 1, &info) == FA3_OK);
     CHECK((info.name == launch.kernel && info.grid == int(launch.grid[0])));
     CHECK(info.launches == int(fake.launches.size()));
   }
@@ -351,10 +351,33 @@ TEST_CASE("served backward: how many heads of K and V a section has under a caus
   CHECK((heads(some(16, 1024), 16, 16, fixed) == 16 && heads(some(16, 1024), 32, 8, fixed) == 4));
 }
 
+// What the fake driver says, of an H100, becomes what an H200's says.
+void make_h200(FakeCuda& fake) {
+  fake.memory_kilohertz = 3201000, fake.memory_bits = 6016, fake.cache_bytes = 60 << 20;
+}
+
+TEST_CASE("served backward: sections by the card that the driver describes", "[launch][backward]") {
+  const B p = causal_of(std::vector<int32_t>(4, 4096), 32, 8);
+  for (const bool h200 : {false, true}) {
+    FakeCuda& fake = fresh();
+    if (h200) make_h200(fake);
+    REQUIRE(launched(p).size() == 4);
+    const PlannedBackwardParams& g = fake.launches[2].carried.planned_backward;
+    CHECK((g.order.section_heads == (h200 ? 4 : 2) && g.call.section_heads == g.order.section_heads));
+    CHECK((g.order.dq == (h200 ? DqOrder::any : DqOrder::any_downwards) && g.call.dq == g.order.dq));
+    fa3_kernel_info its = FA3_KERNEL_INFO_INIT, assumed = FA3_KERNEL_INFO_INIT;  // of the last pass
+    REQUIRE(fa3_backward_kernel_info(&p, 0, 3, &its) == FA3_OK);
+    REQUIRE(fa3_backward_kernel_info(&p, 132, 3, &assumed) == FA3_OK);
+    CHECK((its.grid == assumed.grid) == h200);
+  }
+}
+
 TEST_CASE("served backward: thread blocks wait little for dq that they round", "[launch][backward]") {
-  fresh();
   const auto check = [](const std::vector<int32_t>& lengths, int64_t heads, int64_t heads_kv) {
-    for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_DETERMINISTIC}}) {
+    for (const int n : {0, 1, 2}) {
+      FakeCuda& fake = fresh();
+      if (n == 2) make_h200(fake);
+      const uint64_t flags = n == 1 ? FA3_FLAG_DETERMINISTIC : 0;
       INFO(lengths.size() << " to " << lengths.front() << ", heads " << heads << " / " << heads_kv << ", " << flags);
       REQUIRE(launched(causal_of(lengths, heads, heads_kv, flags)).size() == 4);
       const auto turns = double(turns_of(lengths, true));

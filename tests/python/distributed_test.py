@@ -4,6 +4,7 @@ not come and one that dies. Arguments: the library; --long: 8 processes, 100 rep
 same with NCCL where there are two Hopper GPUs; where not, it says so."""
 
 import contextlib
+import copy
 import datetime
 import io
 import itertools
@@ -21,11 +22,13 @@ need("torch")
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing as processes  # noqa: E402
-from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.distributed.tensor.experimental import context_parallel  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import fa3.distributed as parallel  # noqa: E402
-from fa3.distributed import cost_model, layouts, methods  # noqa: E402
+from fa3.distributed import cost_model, layouts, methods, plans  # noqa: E402
 
 LATE = datetime.timedelta(seconds=4)  # after which ranks wait no longer for one that does not come
 
@@ -65,11 +68,12 @@ def layouts_exhaustively():
             number = {x: i for i, ends in enumerate(zip(cu, cu[1:])) for x in range(*ends)}
             for q, k in itertools.product(parts, (*parts, whole)):
                 calls = layouts.calls(q, k, cu, left, right)
-                found = [pair for call in calls for pair in pairs(call, positions(q), positions(k))]
                 expected = [(i, j) for i in positions(q) for j in positions(k)
                             if number[i] == number[j] and sees(i, j, left, right)]  # fmt: skip
-                assert sorted(found) == expected, (q, k, cu, left, right, calls)
-                assert layouts.products(calls) == len(expected), (q, k, cu, left, right, calls)
+                for some in (calls, layouts.fused(calls)):
+                    found = [pair for call in some for pair in pairs(call, positions(q), positions(k))]
+                    assert sorted(found) == expected, (q, k, cu, left, right, some)
+                    assert layouts.products(some) == len(expected), (q, k, cu, left, right, some)
                 first, end = layouts.extent(calls)
                 assert all(call.k_start >= 0 for call in layouts.moved(calls, first)) and end <= layouts.rows(k)
 
@@ -82,6 +86,11 @@ def few_calls():
         ends = (rank + 1) * 8, (8 - rank) * 8
         assert [call.k_end for call in calls] == (list(ends) if rank < 3 else [40]), calls
         assert all((call.k_start, call.left, call.right) == (0, -1, 0) for call in calls), calls
+    for rank, other in itertools.product(range(4), range(4)):  # one call for any other rank's keys
+        mine, theirs = (layouts.pieces("zigzag", 4, 64, x) for x in (rank, other))
+        (call,) = layouts.fused(layouts.calls(mine, theirs, (0, 64), -1, 0))
+        rows, keys = (0 if other <= rank else 8, 16), (0, 8 if other < rank else 16)
+        assert call == layouts.Call(*rows, *keys, -1, 0 if other == rank else -1), call
     calls = layouts.calls(layouts.pieces("contiguous", 2, 64, 1), whole, (0, 10, 20, 40, 50, 64), -1, 0)
     assert calls == (layouts.Call(0, 32, 20, 64, -1, 0, (0, 8, 18, 32), (0, 20, 30, 44)),), calls
 
@@ -100,15 +109,40 @@ def costs_without_processes():
     assert found["ring"].memory < gathered.memory and found["ring"].forward < gathered.forward, found
     merging = cost_model.table(problem, slow._replace(memory=1.0))
     (ring,) = [cost for cost in merging if cost.method == "ring"]
-    # Half of the chunks see the own ones, then each rank's first two or its last one those of the others.
-    rows = (8 + 16) + 3 * 16
-    assert ring.forward - found["ring"].forward == rows * 8 * 4 * cost_model.MERGE, (ring, found["ring"])
+    # The last rank has results of all of its 16 rows for each rank; they are read once, and written merged.
+    assert ring.forward - found["ring"].forward == (4 * 16 + 16) * 8 * 4 * 2, (ring, found["ring"])
+    # Gradients of keys go home as they are where one call has them all.
+    assert found["ring"].sent_backward == 2 * found["ring"].sent_forward, found["ring"]
     # A window takes the ring to its neighbours alone.
     window = problem._replace(layout="contiguous", left=4)
     (best, *_) = cost_model.table(window, slow)
     assert best.method == "ring" and best.sent_forward == chunk / 4, best
     lines = str(cost_model.table(problem, cost_model.CARDS["H100"])).splitlines()
     assert len(lines) == 4 and "memory MB" in lines[0], lines
+
+
+def slots():
+    """Each row's results have slots of their own; all of them are merged where there are more than so many."""
+    for ranks, seqlen, layout in itertools.product((1, 2, 5, 8), (3, 40), layouts.NAMES):
+        nodes = tuple(layouts.pieces(layout, ranks, seqlen, rank) for rank in range(ranks))
+        windows = (-1, 0), (-1, -1), (3, 1)
+        for method, rank, window in itertools.product(("ring", "all_gather"), range(ranks), windows):
+            seat = plans.Seat(rank, ranks)
+            plan = plans.Plan(plans.Spread(plans.ALONE, seat, method, (), nodes, (0, seqlen), *window, 1))
+            have, results = [set() for _ in range(plan.rows)], [0] * plan.rows
+            for job in (job for step in plan.steps for job in step.jobs):
+                rows = range(job.call.q_start, job.call.q_end)
+                if job.folds:
+                    have = [{0} if some else set() for some in have]
+                assert job.slot < plan.slots <= plans.SLOTS and not any(job.slot in have[i] for i in rows), (plan, job)
+                assert job.is_first == all(results[i] == 0 for i in rows), (plan, job)
+                assert plan.mixes or len({results[i] == 0 for i in rows}) == 1, (plan, job)
+                for i in rows:
+                    have[i].add(job.slot)
+                    results[i] += 1
+            assert max(results, default=0) == plan.most and (method == "ring" or plan.most <= 1), (plan, results)
+            assert plan.has_gaps or all(len(some) == plan.slots for some in have), (plan, have)
+            assert all(results), (plan, results)  # each row sees itself
 
 
 def light():
@@ -244,6 +278,20 @@ def against_float64(world):
         same(found, cut_whole(world.groups[2], "zigzag", expected, False), world.close, method)
 
 
+def few_slots(world):
+    """Results of a ring are merged two by two."""
+    if world.rank >= 4:
+        return
+    parallel._kinds.clear()
+    plans.SLOTS, before = 2, plans.SLOTS
+    try:
+        for case in (CASES[4], CASES[5], CASES[8]):
+            run_case(world, world.groups[4], case)
+    finally:
+        plans.SLOTS = before
+        parallel._kinds.clear()
+
+
 def four_ranks(world):
     for case in (CASES[0], CASES[5], CASES[8], (*CASES[10][:3], 2, *CASES[10][4:])):
         if world.rank < 4:
@@ -296,9 +344,9 @@ def sent(world):
         q, k, v = (parallel.shard(x, group, layout) for x in world.inputs(16)[:3])
         counted, transfer = [0], methods.Transfer.__init__
 
-        def count(self, team, to, sent, source, received):
-            counted[0] += sum(x.numel() * x.element_size() for x in sent)
-            transfer(self, team, to, sent, source, received)
+        def count(self, team, to, sent, *others):
+            counted[0] += 0 if sent is None else sent.numel() * sent.element_size()
+            transfer(self, team, to, sent, *others)
 
         methods.Transfer.__init__ = count
         try:
@@ -340,6 +388,51 @@ def compiled(world):
     graphs = torch._dynamo.explain(around)(q, k, v)
     assert graphs.graph_break_count == 1, graphs
     refused(Exception, "disable", torch.compile(around, backend="eager", fullgraph=True), q, k, v)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(32, 8 * 8), torch.nn.Linear(4 * 8, 32)
+
+    def forward(self, x, attention):
+        q, k, v = self.qkv(x).view(*x.shape[:2], 8, 8).split([4, 2, 2], 2)
+        return x + self.out(attention(q, k, v).flatten(2))
+
+
+def sharded(world):
+    """A layer whose parameters FSDP2 spreads over the same ranks."""
+    if world.rank >= 2:
+        return
+    torch.manual_seed(1)
+    one = Layer().to(world.device, world.dtype)
+    two = copy.deepcopy(one)
+    x = torch.randn(2, 24, 32, device=world.device, dtype=world.dtype)
+    expected = one(x, lambda *x: fa3.attention(*x, causal=True))
+    expected.square().sum().backward()
+    mesh = DeviceMesh.from_group(world.groups[2], world.device)
+    fully_shard(two, mesh=mesh)
+    for method in ("ring", "all_gather"):
+        two.zero_grad()
+        found = two(parallel.shard(x, mesh), lambda *x, m=method: parallel.attention(*x, mesh, method=m, causal=True))
+        found.square().sum().backward()
+        worst = [(found, parallel.shard(expected, mesh))]
+        # FSDP2 takes the mean over ranks.
+        worst += [(2 * b.grad.full_tensor(), a.grad) for a, b in zip(one.parameters(), two.parameters())]
+        for a, b in worst:
+            assert (a - b).abs().max() <= 4 * world.close * max(1.0, b.abs().max().item()), method
+
+
+def inside_torch(world):
+    """Buffers that torch's context_parallel has cut are cut as by zigzag."""
+    if world.rank >= 2:
+        return
+    q, k, v, *_ = world.inputs(24)
+    mesh, o = DeviceMesh.from_group(world.groups[2], world.device), fa3.attention(q, k, v, causal=True)
+    buffers = [x.clone() for x in (q, k, v)]
+    with context_parallel(mesh, buffers=buffers, buffer_seq_dims=[1] * 3):
+        found = parallel.attention(*buffers, mesh, causal=True)
+    assert (found - parallel.shard(o, mesh)).abs().max() <= world.close
 
 
 def refusals(world):
@@ -423,8 +516,8 @@ def work(rank, size, device, folder, asked_long):
     backend, timeout = "gloo" if device == "cpu" else "nccl", datetime.timedelta(seconds=240)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
     world = World(rank, size, device)
-    parts = [every_method, against_float64, *[four_ranks] * (size >= 4), repeated, halves, sent, checkpointed]
-    for part in (*parts, compiled, refusals, *[long] * asked_long, missing):
+    parts = [every_method, against_float64, *[four_ranks, few_slots] * (size >= 4), repeated, halves, sent]
+    for part in (*parts, checkpointed, compiled, sharded, inside_torch, refusals, *[long] * asked_long, missing):
         start = time.monotonic()
         part(world)
         if rank == 0:
@@ -455,7 +548,7 @@ def example(folder):
 def main():
     fa3.load(sys.argv[1])
     asked_long = "--long" in sys.argv
-    for case in (light, layouts_exhaustively, few_calls, costs_without_processes):
+    for case in (light, layouts_exhaustively, few_calls, slots, costs_without_processes):
         case()
         print(case.__name__, flush=True)
     with tempfile.TemporaryDirectory() as folder:

@@ -3,8 +3,10 @@ scaled_dot_product_attention computes by fa3. Argument: the library. Skipped wit
 where there is no Hopper GPU, and there torch's code around the ops runs on CPU tensors."""
 
 import os
+import pathlib
 import subprocess
 import sys
+import tempfile
 
 from support import ROOT, attention, fa3, need, refused
 
@@ -39,6 +41,15 @@ from flash_attn.flash_attn_interface import flash_attn_with_kvcache
 assert flash_attn_interface.flash_attn_func is fa3.flash_attn_interface.flash_attn_func
 assert flash_attn_with_kvcache is fa3.flash_attn.flash_attn_with_kvcache
 assert torch.ops.flash_attn_3.fwd and torch.ops.flash_attn_3.bwd
+from flash_attn.bert_padding import index_first_axis, pad_input, unpad_input
+x, mask = torch.randn(2, 3, 4, requires_grad=True), torch.tensor([[True, False, True], [False, True, False]])
+rows, indices, sums, most, used = unpad_input(x, mask, ~mask & torch.tensor([False, False, True]))
+assert indices.tolist() == [0, 2, 4, 5] and torch.equal(rows, index_first_axis(x.flatten(0, 1), indices))
+assert sums.tolist() == [0, 2, 4] and sums.dtype == torch.int32 and most == 2 and used.tolist() == [2, 1]
+padded = pad_input(rows, indices, 2, 3)
+assert torch.equal(padded[:, 2], x[:, 2]) and padded[0, 1].eq(0).all() and padded[1, 0].eq(0).all()
+padded.sum().backward()
+assert torch.equal(x.grad[..., 0], torch.tensor([[1.0, 0, 1], [0, 1, 1]]))
 """)
     for name in ("flash_attn_interface", "flash_attn"):
         assert f"fa3: {name} is fa3.{name} from now on ({ROOT}/tools/python/fa3/{name}.py)" in said, said
@@ -62,6 +73,24 @@ from flash_mla import flash_mla_with_kvcache, get_mla_metadata
 from flash_mla.flash_mla_interface import flash_mla_with_kvcache as same
 assert same is flash_mla_with_kvcache is fa3.flash_mla.flash_mla_with_kvcache
 """)
+    with tempfile.TemporaryDirectory() as folder:  # a package whose other modules stay what they are
+        package = pathlib.Path(folder) / "flash_attn"
+        (package / "layers").mkdir(parents=True)
+        (package / "__init__.py").write_text("raise ImportError")
+        (package / "layers/__init__.py").write_text("")
+        (package / "layers/rotary.py").write_text("here = 1")
+        program(f"""
+import sys, fa3
+sys.path.append({folder!r})
+fa3.install("flash_attn")
+from flash_attn.layers.rotary import here
+import flash_attn
+assert flash_attn is fa3.flash_attn
+fa3.install("flash_attn.cute")
+from flash_attn.cute import flash_attn_func
+from flash_attn.cute.interface import flash_attn_varlen_func
+assert flash_attn_func is fa3.flash_attn_cute.flash_attn_func
+""")
     said, _ = program("""
 import torch, fa3
 library = torch.library.Library("flash_attn_3", "DEF")
@@ -69,7 +98,8 @@ library.define("fwd(Tensor q) -> Tensor")
 fa3.install("flash_attn_interface")
 """, fails=True)  # fmt: skip
     assert "torch.ops.flash_attn_3 is there already" in said, said
-    text = "name is 'xformers', must be one of flash_attn_interface, flash_attn, vllm.vllm_flash_attn, flash_mla"
+    text = ("name is 'xformers', must be one of flash_attn_interface, flash_attn, flash_attn.cute, "
+            "vllm.vllm_flash_attn, flash_mla")  # fmt: skip
     refused(ValueError, text, fa3.install, "xformers")
 
 

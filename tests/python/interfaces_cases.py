@@ -22,9 +22,9 @@ def plain(q, k, v, *, causal=False, window=(-1, -1), chunk=0, softcap=0.0, slope
         s = s - slopes.double()[:, None, None] * (at - j).abs()
     left, right = window
     hidden = torch.zeros(rows, keys, dtype=torch.bool, device=q.device)
-    if left >= 0:
+    if left != -1:  # a bound below that shifts the window
         hidden |= j < at - left
-    if causal or right >= 0:
+    if causal or right != -1:
         hidden |= j > at + (0 if causal else right)
     if chunk:
         hidden |= torch.div(at, chunk, rounding_mode="floor") != torch.div(j, chunk, rounding_mode="floor")

@@ -1,6 +1,7 @@
-"""fa3.flash_attn_interface, fa3.flash_attn and fa3.vllm_flash_attn against plain attention in float64: values and
-gradients, caches with new rows, FP8, torch.compile, signatures, refusals; on the CPU by the reference, and on a GPU by
-the kernels. Argument: the library. Skipped without torch; cases for CUDA say so where there is no Hopper GPU."""
+"""fa3.flash_attn_interface, fa3.flash_attn, fa3.flash_attn_cute and fa3.vllm_flash_attn against plain attention in
+float64: values and gradients, caches with new rows, FP8, torch.compile, signatures, refusals; on the CPU by the
+reference, and on a GPU by the kernels. Argument: the library. Skipped without torch; cases for CUDA say so where there
+is no Hopper GPU."""
 
 import contextlib
 import inspect
@@ -17,6 +18,7 @@ from interfaces_cases import Cache, plain, rotated  # noqa: E402
 from torch.testing._internal.optests import generate_tests  # noqa: E402
 
 import fa3.flash_attn as two  # noqa: E402
+import fa3.flash_attn_cute as four  # noqa: E402
 import fa3.flash_attn_interface as three  # noqa: E402
 import fa3.vllm_flash_attn as vllm  # noqa: E402
 
@@ -188,6 +190,8 @@ def packed(device):
         if "attention_chunk" not in how:
             call = lambda *x: two.flash_attn_varlen_func(*x, *lengths, **how, return_attn_probs=True)[:2]
             differentiated(call, exact(mask, room_q, room_k), (q, k, v), how, torch.arange(22, device=device))
+    nothing = three.flash_attn_varlen_func(q[:0], k, v, ints(device, 0, 0), lengths[1][:2], 0, 8, causal=True)
+    assert nothing.shape == (0, 4, 8)
     with torch.no_grad():
         for how, _ in (MASKS[1], CHUNKS[1], CHUNKS[4]):  # without maxima
             found = three.flash_attn_varlen_func(q, k, v, *lengths[:2], None, None, **how)
@@ -198,6 +202,84 @@ def packed(device):
         expected = exact({"causal": True, "window": (2, 0), "sinks": sinks.bfloat16()}, room_q, room_k)(q, k, v)
         assert o is out
         close(o, expected[0], "vllm"), close(lse, expected[1], "vllm")
+
+
+def of_four(device):
+    """FlashAttention-4's windows, of which bounds below 0 shift them, sinks and their gradient, dense, packed and in
+    pages; the layout of lse with qv, and keys that are the values."""
+    windows = (((None, None), {}), ((3, None), {"window": (3, -1)}), ((3, 2), {"window": (3, 2)}),
+               ((None, -2), {"window": (-1, -2)}), ((4, -2), {"window": (4, -2)}), ((-3, None), {"window": (-3, -1)}),
+               ((-2, 4), {"window": (-2, 4)}), ((1, -3), {}), ((None, -20), {"window": (-1, -20)}))  # fmt: skip
+    sums_q, sums_k, sinks = ints(device, 0, 7, 14), ints(device, 0, 9, 18), normal(device, 4)
+    flat = lambda o, lse: (o.flatten(0, 1), lse.transpose(0, 1).flatten(1))
+    q, k, v = normal(device, 2, 7, 4, 16), normal(device, 2, 9, 2, 16), normal(device, 2, 9, 2, 8)
+    for (window, mask), some in itertools.product(windows, (None, sinks)):
+        how, exact = {"window_size": window, "learnable_sink": some}, by_batch(mask, sinks=some)
+        differentiated(lambda *x: four.flash_attn_func(*x, **how), exact, (q, k, v), how)
+        call = lambda *x: four.flash_attn_varlen_func(*x, cu_seqlens_q=sums_q, cu_seqlens_k=sums_k, max_seqlen_q=7,
+                                                      max_seqlen_k=9, **how)  # fmt: skip
+        by_two = lambda *x: flat(*exact(*(y.unflatten(0, (2, y.shape[0] // 2)) for y in x)))
+        differentiated(call, by_two, [x.flatten(0, 1) for x in (q, k, v)], how)
+        o, lse = four.flash_attn_varlen_func(q, k, v, seqused_q=ints(device, 7, 5), seqused_k=ints(device, 4, 9), **how)
+        for b, (rows, keys) in enumerate(((7, 4), (5, 9))):
+            exact_o, exact_lse = plain(q[b, :rows], k[b, :keys], v[b, :keys], **mask, sinks=some)
+            close(o[b, :rows], exact_o, how), close(lse[b, :, :rows], exact_lse, how)
+        pages = [x.view(6, 3, *x.shape[2:])[[3, 0, 4, 1, 5, 2]] for x in (k, v)]
+        paged = four.flash_attn_varlen_func(
+            q, *pages, page_table=ints(device, 1, 3, 5, 0, 2, 4).view(2, 3), seqused_k=ints(device, 4, 9), **how
+        )
+        close(paged[0][1], plain(q[1], k[1], v[1], **mask, sinks=some)[0], how)
+    weights = sinks.bfloat16().requires_grad_(), sinks.bfloat16().double().requires_grad_()
+    o, _ = four.flash_attn_func(q, k, v, causal=True, learnable_sink=weights[0])
+    exact_o, _ = by_batch({"causal": True}, sinks=weights[1])(q, k, v)
+    found, expected = (torch.autograd.grad(x.sum(), y)[0] for x, y in zip((o, exact_o), weights))
+    assert found.dtype == torch.bfloat16
+    close(found, expected, "sinks")
+    qv, wide = normal(device, 2, 7, 4, 512), normal(device, 2, 9, 1, 512)
+    o, lse = four.flash_attn_func(q, k[:, :, :1], wide, qv=qv, causal=True)
+    both = [torch.cat(x, -1) for x in ((q, qv), (k[:, :, :1], wide))]
+    exact_o, exact_lse = by_batch({"causal": True})(*both, wide)
+    close(o, exact_o, "qv"), close(lse, exact_lse.transpose(1, 2), "qv")
+    o, lse = four.flash_attn_func(qv, wide, wide, causal=True)
+    exact_o, exact_lse = by_batch({"causal": True})(qv, wide, wide)
+    close(o, exact_o, "keys that are values"), close(lse, exact_lse.transpose(1, 2), "keys that are values")
+    refused(NotImplementedError, "score_mod is given", four.flash_attn_func, q, k, v, score_mod=max)
+
+
+def by_parts(device):
+    """FlashAttention-2's functions without autograd, as ring attention calls them: each part of the keys with o and lse
+    over all of them."""
+    q, k, v = normal(device, 2, 9, 4, 16), normal(device, 2, 12, 2, 16), normal(device, 2, 12, 2, 16)
+    slopes, dout = torch.rand(4, device=device, dtype=torch.float32), normal(device, 2, 9, 4, 16)
+    doubles = [x.double().requires_grad_() for x in (q, k, v)]
+    exact_o, exact_lse = by_batch({"softcap": 3.0})(*doubles)
+    expected = torch.autograd.grad(exact_o, doubles, dout.double())
+    how = (0.0, 0.25, False, -1, -1, 3.0, None)
+    sums = [ints(device, *range(0, 2 * n + 1, n)) for n in (9, 6)]
+    for packed in (False, True):
+        rows = (lambda x: x.flatten(0, 1)) if packed else (lambda x: x)
+        forward, backward = two._flash_attn_forward, two._flash_attn_backward
+        lengths = (*sums, 9, 6) if packed else ()
+        if packed:
+            forward, backward = two._flash_attn_varlen_forward, two._flash_attn_varlen_backward
+        halves = [[rows(x) for x in (k[:, at : at + 6], v[:, at : at + 6])] for at in (0, 6)]
+        parts = [forward(rows(q), *half, *lengths, *how, False) for half in halves]
+        lse = torch.stack([part[1] for part in parts]).logsumexp(0)
+        weights = [(part[1] - lse).exp().movedim(-2, -1)[..., None] for part in parts]
+        o = sum(part[0] * weight for part, weight in zip(parts, weights)).to(q.dtype)
+        close(o, rows(exact_o), "o"), close(lse, exact_lse.movedim(1, 0).flatten(1) if packed else exact_lse, "lse")
+        dq, found = [], []
+        for half in halves:
+            into = [torch.empty_like(x) for x in (rows(q), *half)]
+            backward(rows(dout), rows(q), *half, o, lse, *into, *lengths, *how, True)
+            dq.append(into[0].float()), found.append(into[1:])
+        close(sum(dq).to(q.dtype), rows(expected[0]), "dq")
+        for x, exact, name in zip(zip(*found), expected[1:], ("dk", "dv")):
+            close(torch.cat([y.unflatten(0, (2, 6)) if packed else y for y in x], 1), exact, name)
+    again = two._flash_attn_forward(q, k, v, 0.0, None, True, 3, -1, 0.0, slopes, False)[0]
+    close(again, by_batch({"causal": True, "window": (3, 0)}, slopes)(q, k, v)[0], "slopes")
+    refused(ValueError, "dk is None", two._flash_attn_backward, dout, q, k, v, dout, lse, dout, None, v, *how, False)
+    refused(NotImplementedError, "dropout_p", two._flash_attn_forward, q, k, v, 0.1, *how[1:], False)
 
 
 # ---- caches ----
@@ -277,10 +359,19 @@ def other_caches(device):
 
 
 def eighths(device):
-    """FP8 with scales for each head of K and V, of each sequence; caches in FP8 that get new rows, also rotated."""
+    """FP8 with scales for each head of K and V, of each sequence; caches in FP8 that get new rows, also rotated.
+    torch's default dtype is another, as while servers build models."""
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        eighths_of(device)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def eighths_of(device):
     fp8 = torch.float8_e4m3fn
     q, k, v = (normal(device, 2, rows, heads, 32).to(fp8) for rows, heads in ((5, 4), (9, 2), (9, 2)))
-    descales = torch.rand(3, 2, 2, device=device) + 0.5
+    descales = torch.rand(3, 2, 2, device=device, dtype=torch.float32) + 0.5
     wide = [x.double() * scale.double().repeat_interleave(x.shape[2] // 2, 1)[:, None, :, None]
             for x, scale in zip((q, k, v), descales)]  # fmt: skip
     exact = lambda mask, *x: torch.stack([plain(*y, **mask)[0] for y in zip(*x)])
@@ -295,6 +386,13 @@ def eighths(device):
         assert o.dtype == torch.bfloat16
         near(o, exact(mask, *wide))
     near(three.flash_attn_func(q, k, v), exact({}, q, k, v))
+    narrow = [x[..., :24].contiguous() for x in (q, k, v)]  # no multiple of 16
+    near(three.flash_attn_func(*narrow), exact({}, *narrow))
+    caches, new = [x.clone() for x in narrow[1:]], [x[:, :1] for x in narrow[1:]]
+    o = three.flash_attn_with_kvcache(narrow[0].to(torch.bfloat16), *caches, *new, cache_seqlens=ints(device, 4, 8))
+    for b, at in enumerate((4, 8)):
+        assert all(torch.equal(x[b, at].float(), y[b, 0].float()) for x, y in zip(caches, new))
+        near(o[b], plain(narrow[0][b], *(x[b, : at + 1] for x in caches))[0])
     column_major = v.view(torch.uint8).transpose(1, 3).contiguous().transpose(1, 3).view(fp8)
     assert torch.equal(three.flash_attn_func(q, k, column_major), three.flash_attn_func(q, k, v))
     # Queries of 16 bits over FP8: nothing else is rounded, so it is as near as 16 bits are.
@@ -308,8 +406,9 @@ def eighths(device):
         packed = vllm.flash_attn_varlen_func(sixteen.flatten(0, 1), k, v, 5, sums, 9, seqused_k=ints(device, 9, 9),
                                              block_table=ints(device, 0, 1).view(2, 1), causal=True, **kv)
         assert (packed.view_as(expected).double() - expected).abs().max() <= most * expected.abs().max()
-    turns = {"rotary_cos": torch.rand(12, 8, device=device), "rotary_sin": torch.rand(12, 8, device=device)}
+    turns = {name: torch.rand(12, 8, device=device, dtype=torch.float32) for name in ("rotary_cos", "rotary_sin")}
     bits, one = lambda x: x.view(torch.uint8), q[:, :1]
+    written(device, k, v, kv, turns)
     for how in ({}, turns):
         caches, new = [x.clone() for x in (k, v)], [normal(device, 2, 1, 2, 32).to(fp8) for _ in range(2)]
         o = three.flash_attn_with_kvcache(one, *caches, *new, cache_seqlens=ints(device, 3, 6), **how)
@@ -323,6 +422,28 @@ def eighths(device):
         assert torch.equal(bits(caches[0]), bits(k)) and torch.equal(bits(caches[1]), bits(v)), how
 
 
+def written(device, k, v, descales, turns):
+    """New rows of 16 bits in caches of FP8, which are divided by the descales on the way; also without descales, and in
+    pages, rotated."""
+    table, before = ints(device, 1, 0).view(2, 1), (3, 6)
+    for dtype, some, how in itertools.product((torch.bfloat16, torch.float16), (descales, {}), ({}, turns)):
+        pages, new = [x.clone() for x in (k, v)], [normal(device, 2, 1, 2, 32).to(dtype) for _ in range(2)]
+        q, bits = normal(device, 2, 1, 4, 32).to(dtype), lambda x: x.view(torch.uint8)
+        o = three.flash_attn_with_kvcache(q, *pages, *new, cache_seqlens=ints(device, *before), page_table=table,
+                                          **some, **how)  # fmt: skip
+        for b, at in enumerate(before):
+            turn = lambda x: rotated(x, *turns.values(), [at], True) if how else x.double()
+            page, rows = 1 - b, []
+            for cache, exact, name in zip(pages, (turn(new[0][b])[0], new[1][b, 0].double()), descales):
+                scale = some[name][b, :, None].double() if some else 1
+                assert ((cache[page, at].double() * scale - exact).abs() <= 2.0**-4 * exact.abs() + 2.0**-9).all(), how
+                rows.append(cache[page, : at + 1].double() * scale)
+            expected = plain(turn(q[b]).to(dtype), *rows)[0]
+            assert (o[b].double() - expected).abs().max() <= 2.0**-6 * expected.abs().max(), (dtype, how)
+            pages[0][page, at], pages[1][page, at] = k[page, at], v[page, at]
+        assert torch.equal(bits(pages[0]), bits(k)) and torch.equal(bits(pages[1]), bits(v)), how
+
+
 def combined(device):
     parts, lses = torch.randn(6, 2, 4, 5, 16, device=device).transpose(2, 3)[:3], torch.randn(3, 2, 8, 5, device=device)
     lses = lses.transpose(2, 3)[..., :4]
@@ -332,7 +453,11 @@ def combined(device):
         o, lse = three.flash_attn_combine(parts, lses, out_dtype=dtype)
         assert o.dtype == (dtype or torch.float32)
         close(o, (weights * parts).sum(0), dtype), close(lse, lses.double().logsumexp(0), "lse")
+    o, lse = four.flash_attn_combine(parts[:, 0], lses[:, 0])
+    close(o, (weights * parts).sum(0)[0], "packed"), close(lse, lses.double().logsumexp(0)[0], "packed")
     out = torch.empty(2, 5, 8, 16, device=device, dtype=torch.bfloat16)[:, :, :4]
+    assert four.flash_attn_combine(parts[:, 0], lses[:, 0], out[0], return_lse=False)[1] is None
+    close(out[0], (weights * parts).sum(0)[0], "packed")
     assert three.flash_attn_combine(parts, lses, out)[0] is out
     assert torch.equal(out, three.flash_attn_combine(parts, lses, out_dtype=torch.bfloat16)[0])
     refused(ValueError, "out.dtype is torch.bfloat16", three.flash_attn_combine, parts, lses, out, torch.float16)
@@ -368,13 +493,16 @@ def compiled(device):
 
 
 def signatures(device):
-    """As in official FlashAttention-3 (commit 0251105), FlashAttention-2 (2.8) and vLLM (0.33)."""
+    """As in official FlashAttention-3 and -4 (commit 0251105), FlashAttention-2 (2.8) and vLLM (0.33)."""
     descales = "q_descale=None, k_descale=None, v_descale=None"
     masks = "window_size=(-1, -1), attention_chunk=0, softcap=0.0"
     plan = "num_splits=1, pack_gqa=None, deterministic=False, sm_margin=0, return_attn_probs=False"
     lengths = "cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k"
     of_two = ("dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), softcap=0.0, alibi_slopes=None, "
               "deterministic=False, return_attn_probs=False")  # fmt: skip
+    of_four = "q, k, v, qv=None, gather_kv_indices=None"
+    masks_of_four = ("window_size=(None, None), learnable_sink=None, softcap=0.0, num_splits=1, pack_gqa=None, "
+                     "deterministic=False, score_mod=None, score_mod_bwd=None")  # fmt: skip
     cache = "q, k_cache, v_cache, k=None, v=None, "
     for function, expected in (
         (three.flash_attn_func, f"q, k, v, softmax_scale=None, causal=False, qv=None, {descales}, {masks}, {plan}"),
@@ -402,6 +530,16 @@ def signatures(device):
          "cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False, "
          "window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0, "
          "return_softmax_lse=False"),
+        (four.flash_attn_func, f"{of_four}, softmax_scale=None, causal=False, {masks_of_four}, "
+         "mask_mod=None, aux_tensors=None, aux_scalars=None, block_sparse_tensors=None, block_sparse_tensors_bwd=None, "
+         "return_lse=False"),
+        (four.flash_attn_varlen_func, "q, k, v, qv=None, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, "
+         "max_seqlen_k=None, min_seqlen_k=None, seqused_q=None, seqused_k=None, gather_kv_indices=None, "
+         f"page_table=None, softmax_scale=None, causal=False, {masks_of_four}, mask_mod=None, "
+         "block_sparse_tensors=None, aux_tensors=None, aux_scalars=None, return_lse=False, scheduler_metadata=None, "
+         "seqlen_k_per_split=None, disable_scheduler_metadata=False"),
+        (four.flash_attn_combine, "out_partial, lse_partial, out=None, out_dtype=None, cu_seqlens=None, seqused=None, "
+         "virtual_batch_idx=None, return_lse=True"),
         (vllm.flash_attn_varlen_func, "q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k=None, "
          "seqused_k=None, q_v=None, dropout_p=0.0, softmax_scale=None, causal=False, window_size=None, softcap=0.0, "
          "alibi_slopes=None, deterministic=False, return_attn_probs=False, block_table=None, return_softmax_lse=False, "
@@ -420,9 +558,11 @@ def refusals(device):
     q, k = normal(device, 2, 5, 4, 16), normal(device, 2, 9, 2, 16)
     no = NotImplementedError
     refused(no, "softcap and qv cannot be had together", three.flash_attn_func, q, k, k, qv=q, softcap=1.0)
-    refused(no, "qv is given with attention_chunk and window_size", three.flash_attn_func, q, k, k, qv=q,
-            attention_chunk=4, window_size=(1, 0))  # fmt: skip
-    refused(no, "fa3.attention has no backward pass with qv", three.flash_attn_func, q.requires_grad_(), k, k, qv=q)
+    q.requires_grad_()  # only who asks for a gradient is refused
+    o = three.flash_attn_func(q, k, k, qv=q)
+    refused(no, "fa3.forward with qv has no derivative", o.sum().backward)
+    o = three.flash_attn_with_kvcache(q, k, k, cache_seqlens=3, page_table=ints(device, 1, 0).view(2, 1))
+    refused(no, "fa3.forward with page_table has no derivative", o.sum().backward)
     q = q.detach()
     refused(no, "dropout_p is 0.1: fa3 has no dropout", two.flash_attn_func, q, k, k, dropout_p=0.1)
     one = (q.flatten(0, 1), k.flatten(0, 1), k.flatten(0, 1), 5, ints(device, 0, 5, 10), 9, ints(device, 0, 9, 18))
@@ -450,8 +590,8 @@ def refusals(device):
 
 torch.manual_seed(1)
 for device in ("cpu", "cuda") if CUDA else ("cpu",):
-    for case in (dense, odd_dims, stacked, packed, caches, other_caches, eighths, combined, compiled, signatures,
-                 refusals):  # fmt: skip
+    for case in (dense, odd_dims, stacked, packed, of_four, by_parts, caches, other_caches, eighths, combined,
+                 compiled, signatures, refusals):  # fmt: skip
         case(device)
         print(f"{device}: {case.__name__}", flush=True)
 if not CUDA:

@@ -11,6 +11,7 @@ from support import attention, fa3, need, refused
 need("torch", "numpy")
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from interfaces_cases import plain  # noqa: E402
 
 import fa3.flash_attn_interface as three  # noqa: E402
 import fa3.flash_mla as mla  # noqa: E402
@@ -63,6 +64,15 @@ def dense(device):
     scaled = fa3.forward(*halves(q := normal(device, 1, 4, 2, 96), cache := normal(device, 1, 9, 1, 96), 64)[:3],
                          qv=q[..., :64], softmax_scale=0.3)  # fmt: skip
     close(scaled, exact(q, cache, cache[..., :64], False, 0.3)[0], "scale")
+
+
+def chunks(device):
+    """Windows inside of chunks, which become sequences of their own, qv among them."""
+    q, k, v, qv = halves(normal(device, 2, 7, 2, 96), normal(device, 2, 11, 1, 96), 64)
+    o = three.flash_attn_func(q, k, v, qv=qv, attention_chunk=4, window_size=(1, 0))
+    both = [torch.cat(x, -1) for x in ((q, qv), (k, v))]
+    for b in range(2):
+        close(o[b], plain(both[0][b], both[1][b], v[b], chunk=4, window=(1, 0))[0], "chunks")
 
 
 def pages(device):
@@ -156,6 +166,6 @@ def numpy_arrays():
 torch.manual_seed(3)
 numpy_arrays(), interfaces()
 for place in ("cpu", "cuda") if CUDA else ("cpu",):
-    dense(place), pages(place), refusals(place)
+    dense(place), chunks(place), pages(place), refusals(place)
 if not CUDA:
     print("SKIPPED: cases for CUDA, as there is no Hopper GPU")

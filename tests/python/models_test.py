@@ -72,9 +72,10 @@ EXPECTED = {
         GPTNeoXForCausalLM Phi3ForCausalLM BertModel BertLMHeadModel ModernBertModel RobertaModel BartModel
         BartForCausalLM MarianMTModel M2M100Model NllbMoeForConditionalGeneration
         PegasusXForConditionalGeneration ViTModel CLIPTextModel GptOssForCausalLM Gemma2ForCausalLM Llama4ForCausalLM
-        DeepseekV3ForCausalLM""",
+        DeepseekV2ForCausalLM DeepseekV3ForCausalLM MiniCPM3ForCausalLM LongcatFlashForCausalLM""",
     REFUSED: """BloomForCausalLM XGLMForCausalLM MvpForCausalLM MvpForConditionalGeneration TrOCRForCausalLM
-        MptForCausalLM GPTNeoXJapaneseForCausalLM LEDForConditionalGeneration T5ForConditionalGeneration""",
+        MptForCausalLM GPTNeoXJapaneseForCausalLM LEDForConditionalGeneration T5ForConditionalGeneration
+        DeepseekV32ForCausalLM""",
     PADDED: "BigBirdPegasusForConditionalGeneration MPNetModel RoFormerModel",
     OWN: "OpenAIGPTLMHeadModel",
     NOT_LISTED: "FalconForCausalLM GPTJForCausalLM",

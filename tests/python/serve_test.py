@@ -360,6 +360,13 @@ def command_line(name):
         file.write_text("something else\n")
         status, _, errors = run(*words)
         assert status == 2 and "--csv" in errors and file.read_text() == "something else\n", errors
+    status, printed, errors = run("--model", name, "--requests", "8", "--beside", "torch", "--cascade")
+    *_, titles, one, other, times = printed.splitlines()
+    assert status == 0 and titles.split()[:2] == ["attention", "tokens/s"], (printed, errors)
+    assert [row.split()[0] for row in (one, other)] == ["fa3", "torch"], printed
+    one, other = (float(row.split()[1]) for row in (one, other))
+    found = re.findall("tokens/s: (.*) generated", printed)
+    assert [one, other] == [float(x) for x in found] and f"serves {one / other:.2f} times" in times, printed
     forgetful = lambda *inputs: None
     with replaced(engine.Pages, "release", forgetful):
         refused(AssertionError, "pages are leaked", run, "--model", name, "--requests", "4", "--pages", "64")
@@ -376,6 +383,7 @@ def bad_words(name):
                         ("--chunk 3", "--chunk is 3, must be at least batch"),
                         ("--pages 1", "--pages: is 1, too few for one sequence of --longest 64"),
                         ("--attention fa4", "--attention"), ("--attention vllm", "--attention: vllm needs a GPU"),
+                        ("--beside vllm", "--attention: vllm needs a GPU"),
                         ("--attention torch --cascade", "--cascade: only with --attention fa3"),
                         ("--cascade --no-sharing", "--cascade: not with --no-sharing"), ("--model gpt", "--model")):
         status, printed, errors = run(*words.split())

@@ -35,6 +35,9 @@ TEST_CASE("mbarriers are fenced for TMA in more ways than one") {
   CHECK(figure(begun({others, barrier, "MEMBAR.ALL.CTA", fence, barrier}), "unfenced_tma") == 0);
   CHECK(figure(begun({others, barrier}), "unfenced_tma") == 2);
   CHECK(figure(begun({others, barrier}), "unfenced") == 1);
+  // Triton, too: ptxas has put the fence before the initial value.
+  CHECK(figure(Lines{fence} + begun({others, barrier}), "unfenced_tma") == 0);
+  CHECK(figure(Lines{fence, "UTMASTG.4D [UR8], [UR14]"} + begun({others, barrier}), "unfenced_tma") == 2);
   // Where nothing is loaded by TMA, a barrier of the thread block is enough.
   CHECK(figure(replaced(replaced(begun({others, barrier}), "UTMALDG", {}), "UTMALDG", {}), "unfenced_tma") == 0);
 }

@@ -177,7 +177,7 @@ TEST_CASE("no estimate without control words, or of several main loops") {
 TEST_CASE("show and timeline tell clocks") {
   const sass::Kernel toy = timed(good());
   const std::string shown = sass::show_text(toy, {.clocks = true}, {});
-  CHECK_THAT(shown, ContainsSubstring("clocks a turn (an estimate), tensor cores busy ") &&
+  CHECK_THAT(shown, ContainsSubstring("clocks a turn (an estimate: data is always there), tensor cores busy ") &&
                         ContainsSubstring(" registers live, 0 bank conflicts"));
   const std::string picture = sass::timeline_svg({&toy}, {.clocks = true});
   CHECK_THAT(picture, ContainsSubstring("clocks of a turn, estimated") && ContainsSubstring(">100</text>"));

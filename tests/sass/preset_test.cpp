@@ -5,6 +5,7 @@
 #include "check.h"
 #include "first_contract.h"
 #include "listings.h"
+#include "meaning.h"
 #include "preset.h"
 
 using namespace listings;
@@ -68,6 +69,11 @@ TEST_CASE("presets: attention, gemm, any; and what a broken rule means") {
   CHECK(belongs({"EXIT"}) == "any");
   CHECK(broken_preset(gemm).empty());  // masks are no matter of a GEMM
   CHECK(broken_preset(replaced(gemm, "WARPGROUP.DEPBAR", {})) == Rules{"hot[GEMM].never_waited == 0"});
+  const sass::Kernel whole = kernel(with_producer());
+  for (const sass::Rule& rule : sass::preset_for(whole).sections[0].rules) {
+    INFO(rule.figure);
+    CHECK_FALSE(sass::meaning_of(rule.figure).empty());
+  }
   // Advice does not fail, and a sentence says what may happen.
   sass::CheckResult result;
   const sass::Kernel masked = kernel(replaced(with_producer(), "FADD R4, R4, R25", {"FSEL R25, R25, -INF, P0"}));

@@ -349,9 +349,23 @@ std::string entry_for(uint16_t kind, uint32_t architecture, uint64_t size) {
 TEST_CASE("code for other architectures is named") {
   const sass::TemporaryFolder folder;
   const std::string path = folder.path() + "/other.so";
-  std::ofstream(path) << fat_binary(entry_for(elf, 100, 64) + entry_for(elf, 80, 8))
+  std::ofstream(path) << fat_binary(entry_for(elf, 86, 64) + entry_for(elf, 80, 8))
                       << fat_binary(entry_for(elf, 120, 8));
-  check_refused({"list", path}, "other.so: has code for sm_80, sm_100, sm_120, but none for sm_90, and other code is");
+  check_refused({"list", path}, "other.so: has code for sm_80, sm_86, sm_120, but none for sm_90, and other code is");
+}
+
+TEST_CASE("fat binaries for data centre GPUs of Blackwell, where there is nothing for Hopper") {
+  const sass::TemporaryFolder folder;
+  const std::string blackwell = sass::read_file(std::string(FA3_CUBINS) + "/blackwell.fatbin"),
+                    hopper = sass::read_file(std::string(FA3_CUBINS) + "/good.fatbin"),
+                    path = folder.path() + "/library.so";
+  std::ofstream(path) << fat_binary(entry_for(elf, 80, 8)) << blackwell;
+  const sass::Output listed = tool({"list", path});
+  CHECK(listed.status == 0);
+  CHECK_THAT(listed.out, ContainsSubstring("1 kernels, ") && ContainsSubstring("doubled"));
+  CHECK_THAT(tool({"check", "--preset=any", path}).err, ContainsSubstring("has code for sm_100, but what check says"));
+  std::ofstream(path) << blackwell << hopper;
+  CHECK_THAT(tool({"list", path}).out, ContainsSubstring("miniature") && !ContainsSubstring("doubled"));
 }
 
 TEST_CASE("a library of hundreds of megabytes takes little memory, here and in the programs that are asked") {

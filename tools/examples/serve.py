@@ -6,7 +6,8 @@ cancelled. Keys and values lie in pages, which sequences with the same beginning
     tools/examples/serve.py --model gpt-oss --requests 1000 --rate 200 --cascade --check
 
 serve/engine.py is the loop: pages, the plan of a step, CUDA graphs. serve/model.py is the model, and its attention by
-libfa3, by torch (--attention torch), or by vLLM's kernel where its package is installed (--attention vllm). On a Hopper
+libfa3, by torch (--attention torch), or by vLLM's kernel where its package is installed (--attention vllm); --beside
+torch serves the same requests by torch's attention afterwards, and shows tokens/s of both in a table. On a Hopper
 GPU it is a model of a realistic width in bf16; on the CPU a tiny one in float32 on the library's reference.
 
 --check computes every sequence with the plain model, alone and without a cache, and compares each token. A token of
@@ -154,8 +155,19 @@ def report(found, options):
     print(f"preempted: {found['preempted']}", flush=True)  # fmt: skip
 
 
+def compare(*rows):
+    """A table of what each attention reached."""
+    columns = {"attention": "attention", "tokens_per_s": "tokens/s", "computed_per_s": "with prompts",
+               "first_token_ms_median": "first token, ms", "first_token_ms_p99": "p99, ms"}  # fmt: skip
+    for row in (columns, *rows):
+        print("  ".join(f"{row[name]:>{max(len(title), 8)}}" for name, title in columns.items()))
+    times = rows[0]["tokens_per_s"] / rows[1]["tokens_per_s"]
+    print(f"{rows[0]['attention']} serves {times:.2f} times the tokens/s of {rows[1]['attention']}")
+
+
 def append_row(path, row):
     """To a file that may have rows of other runs."""
+    row = {name: x for name, x in row.items() if name != "good"}
     with open(path, "a", newline="") as file:
         table = csv.DictWriter(file, row, lineterminator="\n")
         if file.tell() == 0:
@@ -187,6 +199,8 @@ def parsed(arguments):
     whole, part = number(int, 1), number(float, 0, 1)
     parser.add_argument("--model", choices=("llama", "gpt-oss"), default="llama")
     parser.add_argument("--attention", choices=("fa3", "torch", "vllm"), default="fa3")
+    parser.add_argument("--beside", choices=("fa3", "torch", "vllm"), help="serve the same requests once more, by this "
+                        "attention, and show both in a table")  # fmt: skip
     parser.add_argument("--requests", type=whole, metavar="N", help="(default: 1000, on the CPU 100)")
     parser.add_argument("--rate", type=number(float, 0), default=0.0, metavar="R", help="requests a second, at random; "
                         "0 (default): all at once")  # fmt: skip
@@ -219,15 +233,16 @@ def resolved(parser, options):
     on_gpu = options.device == "cuda"
     if on_gpu and not torch.cuda.is_available():
         parser.error("argument --device: cuda: torch finds no GPU")
-    if on_gpu and not hopper and options.attention != "torch":
+    kinds = {options.attention, options.beside} - {None}
+    if on_gpu and not hopper and kinds != {"torch"}:
         parser.error("argument --device: cuda: the GPU is not of compute capability 9.0")
-    if options.attention == "vllm" and not on_gpu:
+    if "vllm" in kinds and not on_gpu:
         parser.error("argument --attention: vllm needs a GPU")
     if options.attention != "fa3" and options.cascade:
         parser.error("argument --cascade: only with --attention fa3")
     if options.cascade and options.no_sharing:
         parser.error("argument --cascade: not with --no-sharing")
-    if options.dtype == "fp32" and on_gpu and options.attention != "torch":
+    if options.dtype == "fp32" and on_gpu and kinds != {"torch"}:
         parser.error("argument --dtype: fp32 is for the CPU")
     sizes = {"requests": (1000, 100), "longest": (2048, 64), "batch": (128, 16), "chunk": (2048, 64)}
     for name, defaults in {**sizes, "dtype": ("bf16", "fp32")}.items():
@@ -242,6 +257,43 @@ def resolved(parser, options):
                 parser.error(f"argument --csv: {options.csv} is not of this program; it is left as it is")
 
 
+def measured(parser, model, attention, load, options):
+    """A row for the table: what serving the load by this attention reached."""
+    import torch
+    from engine import Engine
+    from model import ATTENTION
+
+    limits = {name: getattr(options, name) for name in ("pages", "page_size", "longest", "batch", "chunk")}
+    cascade = options.cascade and attention == "fa3"
+    how = {"share": not options.no_sharing, "cascade": cascade, "temperature": options.temperature,
+           "seed": options.seed, "graphs": options.device == "cuda" and not options.no_graphs}  # fmt: skip
+    try:
+        engine = Engine(model, ATTENTION[attention], **limits, **how)
+    except ImportError as error:
+        parser.error(f"argument --attention: {attention} is not installed: {error}")
+    except ValueError as error:
+        parser.error(f"argument --{error}")
+    device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
+    print(f"{options.model}, {attention}, {options.dtype}, {device}, {options.requests} requests")
+
+    requests, seconds = serve(engine, load, progress(options.requests, "served"))
+    engine.check_empty()
+    found = summary(engine, requests, seconds)
+    assert found["finished"] + found["cancelled"] == len(load), "requests were lost"
+    report(found, options)
+    settings = {name: getattr(options, name) for name in ("model", "dtype", "requests", "rate", "seed")}
+    row = {"model": settings.pop("model"), "attention": attention, **settings, "card": device, **limits,
+           "cascade": cascade, **found}  # fmt: skip
+    row.update(checked="", different="", largest_gap="", good=True)
+    if options.check:
+        tokens, different, gap, limit = check(model, requests, options, progress(len(requests), "checked"))
+        row.update(checked=tokens, different=different, largest_gap=gap, good=gap <= limit)
+        ties = f"but for {different}, whose scores are at most {gap:.3g} below" if different else "without exception"
+        print(f"check: {tokens} tokens are the plain model's, {ties}; a near-tie is up to {limit:.3g}   "
+              f"{'ok' if row['good'] else 'FAILED'}")  # fmt: skip
+    return row
+
+
 def main(arguments=None):
     parser, options = parsed(arguments)
     try:
@@ -250,46 +302,21 @@ def main(arguments=None):
         print(f"SKIPPED: needs torch: {error}")
         return 77
     resolved(parser, options)
-    if options.library or options.attention != "torch":
+    if options.library or {options.attention, options.beside} - {"torch", None}:
         fa3.load(prepared.newest_build(options.library))
-    from engine import Engine
-    from model import ATTENTION, MODELS, ON_CPU, Model
+    from model import MODELS, ON_CPU, Model
 
     sizes = (MODELS if options.device == "cuda" else ON_CPU)[options.model]
     model = Model(sizes, options.longest, options.seed, getattr(torch, DTYPES[options.dtype]), options.device)
-    limits = {name: getattr(options, name) for name in ("pages", "page_size", "longest", "batch", "chunk")}
-    how = {"share": not options.no_sharing, "cascade": options.cascade, "temperature": options.temperature,
-           "seed": options.seed, "graphs": options.device == "cuda" and not options.no_graphs}  # fmt: skip
-    try:
-        engine = Engine(model, ATTENTION[options.attention], **limits, **how)
-    except ImportError as error:
-        parser.error(f"argument --attention: {options.attention} is not installed: {error}")
-    except ValueError as error:
-        parser.error(f"argument --{error}")
-    device = torch.cuda.get_device_name() if options.device == "cuda" else "cpu"
-    print(f"{options.model}, {options.attention}, {options.dtype}, {device}, {options.requests} requests")
-
-    load = arrivals(options, sizes.vocabulary)
-    requests, seconds = serve(engine, load, progress(options.requests, "served"))
-    engine.check_empty()
-    found = summary(engine, requests, seconds)
-    assert found["finished"] + found["cancelled"] == len(load), "requests were lost"
-    report(found, options)
-    settings = {name: getattr(options, name) for name in ("model", "attention", "dtype", "requests", "rate", "seed")}
-    row = {**settings, "card": device, **limits, "cascade": options.cascade, **found}
-    row.update(checked="", different="", largest_gap="")
-    good = True
-    if options.check:
-        tokens, different, gap, limit = check(model, requests, options, progress(len(requests), "checked"))
-        good = gap <= limit
-        row.update(checked=tokens, different=different, largest_gap=gap)
-        ties = f"but for {different}, whose scores are at most {gap:.3g} below" if different else "without exception"
-        print(f"check: {tokens} tokens are the plain model's, {ties}; a near-tie is up to {limit:.3g}   "
-              f"{'ok' if good else 'FAILED'}")  # fmt: skip
-    if options.csv:
-        append_row(options.csv, row)
-    return 0 if good else 1
-
+    load, rows = arrivals(options, sizes.vocabulary), []
+    for attention in (options.attention, options.beside):
+        if attention:
+            rows.append(measured(parser, model, attention, load, options))
+            if options.csv:
+                append_row(options.csv, rows[-1])
+    if options.beside:
+        compare(*rows)
+    return 0 if all(row["good"] for row in rows) else 1
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -14,6 +14,7 @@ class Finder {
 
   Unfenced run() {
     std::vector<Dirty> entry(cfg_.blocks.size());
+    if (!cfg_.order.empty()) entry[static_cast<size_t>(cfg_.order.front())].no_fence = true;
     for (bool changed = true; changed;) {
       changed = false;
       for (int b : cfg_.order) {
@@ -22,7 +23,8 @@ class Finder {
         for (int next : block(b).successors) {
           Dirty& to = entry[static_cast<size_t>(next)];
           const Dirty joined{to.stored || dirty.stored, to.own || dirty.own, to.by_matrix || dirty.by_matrix,
-                             to.initialised || dirty.initialised, to.fresh || dirty.fresh};
+                             to.initialised || dirty.initialised, to.fresh || dirty.fresh,
+                             to.no_fence || dirty.no_fence};
           changed |= joined != to;
           to = joined;
         }
@@ -44,9 +46,10 @@ class Finder {
   // On any way to an instruction: shared memory that was written, by stmatrix or not, and mbarriers that were
   // initialised, with no fence since. `fresh` are those barriers until a fence, `initialised` also until a barrier of
   // the thread block. `own` are stores until a wait for an mbarrier: behind it, TMA stores what other threads handed
-  // over.
+  // over. `no_fence`: not since the kernel's beginning or the last TMA. In Triton's kernels ptxas puts the fence that
+  // is written behind an mbarrier's initial value before it, so that one counts, too.
   struct Dirty {
-    bool stored = false, own = false, by_matrix = false, initialised = false, fresh = false;
+    bool stored = false, own = false, by_matrix = false, initialised = false, fresh = false, no_fence = false;
     bool operator==(const Dirty&) const = default;
   };
 
@@ -65,7 +68,11 @@ class Finder {
     if (instruction.is("STSM")) dirty.by_matrix = true;
     if (proxy_fence(instruction)) dirty = {};
     if (instruction.is("BAR")) dirty.initialised = false;
-    if (initialises_mbarrier(instruction)) dirty.initialised = dirty.fresh = true;
+    if (initialises_mbarrier(instruction)) {
+      dirty.initialised = true;
+      dirty.fresh |= dirty.no_fence;
+    }
+    if (store || load) dirty.no_fence = true;
     if (instruction.is("NOP")) dirty.initialised = dirty.fresh = false;  // all that ptxas leaves of fence.mbarrier_init
   }
 

@@ -94,13 +94,15 @@ class Finder {
     for (const NamedBarrier& barrier : result_.named) {
       const bool impossible = barrier.threads >= 0 && (barrier.threads % 32 != 0 || barrier.threads == 0 ||
                                                        (most > 0 && barrier.threads > most));
-      bool differs = false, met = !barrier.syncs.empty() || any_sync_unknown || barrier.id == NamedBarrier::unknown;
-      for (const NamedBarrier& other : result_.named) {
-        if (other.id != barrier.id || barrier.id == NamedBarrier::unknown) continue;
-        met |= !other.syncs.empty();
-        differs |= other.threads != barrier.threads && other.threads >= 0 && barrier.threads >= 0;
-      }
-      if (impossible || differs || !met) blame(barrier);
+      // The same barrier may count to one number of threads first, and then, when these have met, to another one. Who
+      // arrives must find a user that waits for as many.
+      const auto meets = [&](const NamedBarrier& other) {
+        return !other.syncs.empty() && other.id == barrier.id &&
+               (other.threads == barrier.threads || other.threads < 0 || barrier.threads < 0);
+      };
+      const bool met = any_sync_unknown || barrier.id == NamedBarrier::unknown ||
+                       std::ranges::any_of(result_.named, meets);
+      if (impossible || !met) blame(barrier);
     }
     std::ranges::sort(result_.odd_named);
   }

@@ -48,7 +48,7 @@ struct Handovers {
   std::vector<int> parity_never_flips; // waits of a loop for the same phase of the same mbarrier in every turn
   std::vector<int> never_read_out;     // bulk copies from buffers that are written again with no wait for them
   std::vector<int> released_in_flight; // releases of semaphores before bulk copies to global memory are done
-  std::vector<int> odd_named;          // named barriers whose users disagree, or that none can pass
+  std::vector<int> odd_named;          // named barriers that nobody can pass, or where nobody waits
   std::vector<int> odd_counts;         // inits that count to nothing
 };
 

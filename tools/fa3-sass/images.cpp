@@ -13,6 +13,7 @@
 #include "new_file.h"
 #include "process.h"
 #include "sections.h"
+#include "source.h"
 #include "text.h"
 #include "whole.h"
 #include "zip.h"
@@ -76,6 +77,7 @@ Images::Images(const std::string& path, const std::string& name) {
     files_.pop_back();
     add_file(path, name);
   }
+  if (images_.empty()) add_blackwell();
   std::unordered_set<std::string_view> seen;
   std::erase_if(images_, [&](const Image& image) {
     const bool again = !seen.insert(image.bytes).second;
@@ -104,19 +106,34 @@ void Images::add_file(const std::string& path, const std::string& name) {
     if (end) {
       const std::string_view fatbin = bytes.substr(at, *end - at);
       const auto found = architectures(fatbin);
-      if (!found || found->contains(90)) fatbins.push_back(only(fatbin, 90));
-      else others_.insert(found->begin(), found->end());
+      if (!found || found->contains(hopper)) fatbins.push_back(only(fatbin, hopper));
+      else {
+        others_.insert(found->begin(), found->end());
+        fatbins_of_others_[name].push_back(fatbin);
+      }
     }
     at = find_from(bytes, fatbin_magic, end ? *end : at + fatbin_magic.size(), passed);
     passed(std::min(at, bytes.size()));
   }
   passed(bytes.size());
-  add_fatbins(fatbins, name);
-  if (images_.size() == before) files_.pop_back();
+  add_fatbins(fatbins, name, hopper);
+  if (images_.size() == before && !fatbins_of_others_.contains(name)) files_.pop_back();
+}
+
+void Images::add_blackwell() {
+  for (const int architecture : {100, 101, 103}) {
+    if (!others_.contains(architecture) || !images_.empty()) continue;
+    for (const auto& [name, all] : fatbins_of_others_) {
+      std::vector<Fatbin> fatbins;
+      for (const std::string_view fatbin : all)
+        if (architectures(fatbin)->contains(architecture)) fatbins.push_back(only(fatbin, architecture));
+      add_fatbins(fatbins, name, architecture);
+    }
+  }
 }
 
 // cuobjdump takes three times the memory of its file, so it gets a few fat binaries at a time.
-void Images::add_fatbins(const std::vector<Fatbin>& fatbins, const std::string& name) {
+void Images::add_fatbins(const std::vector<Fatbin>& fatbins, const std::string& name, int architecture) {
   constexpr size_t most_bytes = size_t{32} << 20;
   size_t count = 0;
   for (size_t next = 0; next < fatbins.size();) {
@@ -133,17 +150,17 @@ void Images::add_fatbins(const std::vector<Fatbin>& fatbins, const std::string& 
       bytes += fatbins[next++].size();
     } while (next < fatbins.size() && bytes + fatbins[next].size() <= most_bytes);
     file.close();
-    add_extracted(path, name, count);
+    add_extracted(path, name, architecture, count);
     fs::remove(path);
   }
 }
 
 // Of a file of fat binaries; `count` counts on over all of them.
-void Images::add_extracted(const std::string& path, const std::string& name, size_t& count) {
+void Images::add_extracted(const std::string& path, const std::string& name, int architecture, size_t& count) {
   // cuobjdump writes the images into the folder it runs in, as <its own file's name>.<number>.sm_90a.cubin. Only
-  // Hopper's are wanted: libraries carry many.
+  // those of one architecture are wanted: libraries carry many.
   const std::string cuobjdump = find_tool("cuobjdump"), folder = fresh_folder();
-  const Output output = run({cuobjdump, "-xelf", "sm_90", path}, {folder, {}});
+  const Output output = run({cuobjdump, "-xelf", "sm_" + std::to_string(architecture), path}, {folder, {}});
   const auto extension = [](const fs::path& file) { return file.extension().string(); };
   std::multimap<size_t, fs::path> files;  // by that number
   for (const auto& file : fs::directory_iterator(folder)) {
@@ -151,7 +168,7 @@ void Images::add_extracted(const std::string& path, const std::string& name, siz
     files.emplace(kernel_number(number.empty() ? number : number.substr(1)).value_or(0), file.path());
   }
   const std::string said(trim(output.err.empty() ? output.out : output.err));
-  // It fails, too, if there is nothing for sm_90.
+  // It fails, too, if there is nothing for it.
   if (output.status != 0 && (!files.empty() || said.find("does not contain device code") == std::string::npos))
     throw std::runtime_error(name + ": cuobjdump: " + said);
   for (const auto& [number, file] : files) {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -26,7 +27,8 @@ struct Image {
 std::vector<Image> embedded_images(const std::string& name, std::string_view bytes,
                                    const std::function<void(size_t)>& passed = [](size_t) {});
 
-// All images of a file, with what cuobjdump finds in fat binaries. The file stays where it is, and what had to be
+// All images of a file, with what cuobjdump finds in fat binaries: for Hopper, or if the file has nothing for it, for
+// data centre GPUs of Blackwell. The file stays where it is, and what had to be
 // extracted in a temporary folder, as long as the object lives.
 class Images {
  public:
@@ -37,8 +39,9 @@ class Images {
 
  private:
   void add_file(const std::string& path, const std::string& name);
-  void add_fatbins(const std::vector<Fatbin>& fatbins, const std::string& name);
-  void add_extracted(const std::string& path, const std::string& name, size_t& count);
+  void add_blackwell();
+  void add_fatbins(const std::vector<Fatbin>& fatbins, const std::string& name, int architecture);
+  void add_extracted(const std::string& path, const std::string& name, int architecture, size_t& count);
   void add_members(std::string_view zip, const std::string& name);
   std::string fresh_folder();
 
@@ -47,6 +50,7 @@ class Images {
   std::deque<MappedFile> files_;
   std::vector<Image> images_;
   std::set<int> others_;
+  std::map<std::string, std::vector<std::string_view>> fatbins_of_others_;  // by the file's name
 };
 
 }  // namespace sass

@@ -232,6 +232,12 @@ class Mbarriers {
     std::vector<Use> any_arrival = arrival;
     any_arrival.insert(any_arrival.end(), expectation.begin(), expectation.end());
     if (!wait.empty()) result_.never_awaited = alone(any_arrival, wait);
+    // An address at which none is made is not the one that the instruction has.
+    const auto is_made = [&](int i) {
+      const auto use = std::ranges::find(any_arrival, i, &Use::instruction);
+      return made.empty() || made.contains(use->address);
+    };
+    std::erase_if(result_.never_awaited, [&](int i) { return !is_made(i); });
     if (!expectation.empty()) result_.unexpected_loads = alone(load, expectation);
     const bool others_fill = !where([](const Instruction& i) { return i.is("STAS") || i.is("UBLKCP"); }).empty();
     if (!load.empty() && !others_fill) result_.never_loaded = alone(expectation, load);

@@ -9,14 +9,15 @@
 namespace sass {
 namespace {
 
-// Clocks of a unit for the instruction of a warp, and until its scoreboard ends. Beside WGMMAs, whose accumulators go
-// through the register file, arithmetic takes longer than the units' own rates (floors.h): these clocks are fitted to
-// what counters say of this library's kernels on an H200 (tests/sass/clocks.py).
+// Clocks of a unit for the instruction of a warp, beside a WGMMA and while the tensor core has none, and until its
+// scoreboard ends. Beside WGMMAs, whose accumulators go through the register file, arithmetic takes longer; more than
+// the units' own rates (floors.h) it takes in any case. These clocks are fitted to what counters say of this library's
+// kernels on an H200 (tests/sass/clocks.py).
 struct Rate {
-  double busy, latency;
+  double busy, alone, latency;
 };
-constexpr Rate rates[] = {{0, 0}, {11, 33}, {3, 10}, {3, 10}, {1, 12}, {2, 24}, {1, 16}};
-constexpr double to_tensor = 10, from_tensor = 120;  // from issue to the tensor core, and from its end to a wait
+constexpr Rate rates[] = {{0, 0, 0}, {11, 10, 33}, {3, 2, 10}, {4, 4, 10}, {1, 1, 12}, {2, 2, 24}, {1, 1, 16}};
+constexpr double to_tensor = 10, from_tensor = 100;  // from issue to the tensor core, and from its end to a wait
 constexpr double from_arrival = 30;                  // from the last arrival at an mbarrier to a wait
 
 // What is done in shared memory beside WGMMAs' operands costs so much of its clocks more.
@@ -167,7 +168,7 @@ class Quarter {
                           step.commits,        warp.position,    warp.turn};
       if (step.commits) warp.groups.push_back(never);
     } else {
-      free_[static_cast<int>(step.unit)] = clock_ + rate.busy;
+      free_[static_cast<int>(step.unit)] = clock_ + (running_ ? rate.busy : rate.alone);
       accesses_ += beside_operands * step.wavefronts;
     }
     for (const int s : {step.control.written, step.control.read}) {

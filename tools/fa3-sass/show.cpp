@@ -142,7 +142,8 @@ class Timing {
     for (int i : turn_.code) most = std::max(most, live_[static_cast<size_t>(i)]);
     char text[200];
     if (clocks_.turn > 0)
-      std::snprintf(text, sizeof text, "  about %.0f clocks a turn (an estimate), tensor cores busy %.0f%%",
+      std::snprintf(text, sizeof text,
+                    "  about %.0f clocks a turn (an estimate: data is always there), tensor cores busy %.0f%%",
                     clocks_.turn, 100 * clocks_.tensor);
     else
       std::snprintf(text, sizeof text, "  no estimate of clocks");

@@ -34,23 +34,31 @@ def too_wide(q, v):
     return None
 
 
+def backward_params(arrays, gradients, mask, softmax_scale, flags=0, kernel=None, window=(0, 0), maxima=(None, None),
+                    softcap=0.0, **tensors):  # fmt: skip
+    """arrays: all inputs by name, gradients likewise; tensors: of TENSORS and SCALES those that are given."""
+    numbers = _forward.numbers(arrays["q"], arrays["k"], window, maxima, tensors)
+    described = {name: _arrays.describe(name, x) for name, x in {**arrays, **tensors, **gradients}.items()}
+    how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
+    return _abi.BackwardParams(**how, softcap=softcap, **numbers, **described)
+
+
 def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=None, window=(0, 0),
              maxima=(None, None), softcap=0.0, with_dsinks=False, into=None, **tensors):  # fmt: skip
     """(dq, dk, dv), and with_dsinks dsinks. into: where they are written, by these names, or new memory. tensors: by
     name, those that are given."""
-    arrays = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "dlse": dlse, **tensors}
-    place = _arrays.place_of(**arrays)
+    arrays = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "dlse": dlse}
+    place = _arrays.place_of(**arrays, **tensors)
     wanted = dict(zip(("dq", "dk", "dv"), outputs(dout, q, k, v)))
     if with_dsinks:
         wanted["dsinks"] = tensors["sinks"].shape, tensors["sinks"].dtype
     gradients = into or {name: place.empty(*how) for name, how in wanted.items()}
-    numbers = _forward.numbers(q, k, window, maxima, tensors)
+    how = (mask, softmax_scale, flags, kernel, window, maxima, softcap)
+    params = backward_params(arrays, gradients, *how, **tensors)
     # The library leaves rows of no sequence alone. No host knows where they are, but it may know that there are none.
     for name, side in (("dq", "q"), ("dk", "k"), ("dv", "k")):
         sums = tensors.get(f"cu_seqlens_{side}")
-        if sums is not None and not _documents.cover(sums, gradients[name], numbers[f"max_seqlen_{side}"]):
+        if sums is not None and not _documents.cover(sums, gradients[name], getattr(params, f"max_seqlen_{side}")):
             gradients[name][...] = 0
-    described = {name: _arrays.describe(name, x) for name, x in {**arrays, **gradients}.items()}
-    how = {"mask": mask, "softmax_scale": softmax_scale, "flags": flags, "kernel": kernel and kernel.encode()}
-    place.run(_abi.BackwardParams(**how, softcap=softcap, **numbers, **described))
+    place.run(params)
     return tuple(gradients.values())

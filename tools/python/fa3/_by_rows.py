@@ -57,7 +57,7 @@ def _parts(starts, edges, end):
 
 
 def chunks(call, q, k, v, chunk, *, out=None, cu_seqlens_q=None, cu_seqlens_k=None, seqused_q=None, seqused_k=None,
-           max_seqlen_q=None, max_seqlen_k=None, page_table=None, cache_batch_idx=None, leftpad_k=None,
+           max_seqlen_q=None, max_seqlen_k=None, page_table=None, cache_batch_idx=None, leftpad_k=None, qv=None,
            **named):  # fmt: skip
     """`call` with a sequence for each chunk, and one before them for the queries that stand before the first key."""
     cached = page_table is not None or cache_batch_idx is not None or leftpad_k is not None
@@ -65,6 +65,8 @@ def chunks(call, q, k, v, chunk, *, out=None, cu_seqlens_q=None, cu_seqlens_k=No
         raise NotImplementedError("leftpad_k and cu_seqlens_k are given with attention_chunk and window_size, which "
                                   "fa3 does not compute")  # fmt: skip
     rows, starts_q, lengths_q, end_q = _packed(q, cu_seqlens_q, seqused_q)
+    if qv is not None:
+        named["qv"] = _packed(qv, cu_seqlens_q, seqused_q)[0]
     if cached:
         cache = {"page_table": page_table, "cache_batch_idx": cache_batch_idx, "leftpad_k": leftpad_k}
         k, v, placed = without_padding(k, v, seqused_k=seqused_k, **cache)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from . import _backward, _forward, _torch, flash_attn_interface
-from ._interfaces import attend
+from . import _forward, _torch, flash_attn_interface
+from ._interfaces import attend, backward_into
 
 if hasattr(torch.ops.flash_attn_3, "fwd"):
     raise ImportError("torch.ops.flash_attn_3 is there already: another FlashAttention-3 was imported in this process")
@@ -80,21 +80,12 @@ def _fake_fwd(q, k, v, k_new=None, v_new=None, q_v=None, out=None, cu_seqlens_q=
 def bwd(dout, q, k, v, out, softmax_lse, dq=None, dk=None, dv=None, cu_seqlens_q=None, cu_seqlens_k=None,
         seqused_q=None, seqused_k=None, max_seqlen_q=None, max_seqlen_k=None, softmax_scale=None, is_causal=False,
         window_size_left=-1, window_size_right=-1, softcap=0.0, deterministic=False, sm_margin=0):  # fmt: skip
-    gradients = {"dq": dq, "dk": dk, "dv": dv}
-    for name, x in gradients.items():
-        if x is None:
-            raise ValueError(f"{name} is None, must be given: it is not returned")
-    lengths = {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqused_q": seqused_q,
-               "seqused_k": seqused_k}  # fmt: skip
     maxima = (None if cu_seqlens_q is None else max_seqlen_q, None if cu_seqlens_k is None else max_seqlen_k)
-    window = (max(window_size_left, -1), 0 if is_causal else max(window_size_right, -1))
-    mask, window = _forward.mask(False, window)
-    with torch.no_grad():
-        _backward.backward(
-            _torch._readable(dout), q, k, v, out, softmax_lse, None, mask, softmax_scale or 0.0, int(deterministic),
-            window=window, maxima=maxima, softcap=max(softcap, 0.0), into=gradients,
-            **{name: x for name, x in lengths.items() if x is not None}
-        )  # fmt: skip
+    backward_into(
+        {"dq": dq, "dk": dk, "dv": dv}, dout, q, k, v, out, softmax_lse, softmax_scale=softmax_scale, causal=is_causal,
+        window_size=(window_size_left, window_size_right), softcap=softcap, deterministic=deterministic, maxima=maxima,
+        cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q, seqused_k=seqused_k
+    )  # fmt: skip
     return tuple(_none(q) for _ in range(5))
 
 

@@ -1,7 +1,7 @@
 """What the interfaces of flash-attn have in common: their arguments in fa3's words, in one place. flash_attn_interface,
 flash_attn, vllm_flash_attn and the ops flash_attn_3 name their own arguments and call `attend`. No number is read from
 a device, and no tensor is copied, but for those that no stride describes: whose last dimension is not contiguous, and
-whose head dimension is no multiple of 8."""
+whose head dimension is no multiple of 8, or of 16 in FP8."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import torch
 
 import fa3
 
-from . import _by_rows
+from . import _backward, _by_rows, _forward, _torch
 
 COLUMNS = 256  # of V, in one call, so that it may have gradients
 WIDE_COLUMNS = 512  # where q has more than those, or there is qv
 FP8 = torch.float8_e4m3fn
+WITHOUT_GRADIENTS = {"page_table", "leftpad_k", "cache_batch_idx", "qv"}
 
 
 def refuse(**features):
@@ -38,8 +39,9 @@ def attend(q, k, v, *, softmax_scale=None, causal=False, window_size=(-1, -1), a
     mask = _mask(causal, window_size, attention_chunk)
     rotary = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "rotary_interleaved": rotary_interleaved}
     new = {"k_new": k_new, "v_new": v_new, "cu_seqlens_k_new": cu_seqlens_k_new, "rotary_seqlens": rotary_seqlens}
-    odd = -q.shape[-1] % 8, -v.shape[-1] % 8
-    if any(odd) and q.dtype != FP8:
+    multiple = 16 if k.dtype == FP8 else 8
+    odd = -q.shape[-1] % multiple, -v.shape[-1] % multiple
+    if any(odd):
         return _padded(q, k, v, *odd, softmax_scale=softmax_scale, mask=mask, out=out, **rotary, **new, **named)
     return _with_new(q, k, v, softmax_scale=softmax_scale, mask=mask, out=out, **rotary, **new, **named)
 
@@ -58,8 +60,13 @@ def _side(x):
 
 
 def _padded(q, k, v, more, more_v, k_new, v_new, out, qv=None, **named):
-    """With head dimensions that are no multiples of 8: on copies, in which zeros follow."""
-    pad = lambda x, n: None if x is None else torch.nn.functional.pad(x, (0, n))
+    """With head dimensions that are no multiples of 8, or of 16 in FP8: on copies, in which zeros follow."""
+
+    def pad(x, n):
+        if x is None or x.dtype != FP8:
+            return None if x is None else torch.nn.functional.pad(x, (0, n))
+        return torch.nn.functional.pad(x.view(torch.uint8), (0, n)).view(FP8)
+
     keys, values = pad(k, more), pad(v, more_v)
     new = {"k_new": pad(k_new, more), "v_new": pad(v_new, more_v)}
     o, lse = _with_new(pad(q, more), keys, values, out=None, qv=pad(qv, more_v), **new, **named)
@@ -91,7 +98,10 @@ def _with_new(q, k, v, *, mask, k_new, v_new, cu_seqlens_k_new, rotary_cos, rota
         where = {"cache_seqlens": seqused_k, "page_table": page_table, "cache_batch_idx": cache_batch_idx}
         turns = {"rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "rotary_interleaved": rotary_interleaved}
         moving = mask != (-1, -1, 0)
-        q = _appended(q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_k_new, rotary_seqlens, moving, where, turns)
+        scales = {name: _scale(named.get(name.replace("scale", "descale")), q, 1) for name in ("k_scale", "v_scale")}
+        q = _appended(
+            q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_k_new, rotary_seqlens, moving, where, turns, scales
+        )  # fmt: skip
         seqused_k = seqused_k + (k_new.shape[1] if cu_seqlens_k_new is None else cu_seqlens_k_new.diff())
     elif rotary_cos is not None or rotary_sin is not None or v_new is not None:
         raise ValueError(f"{'rotary_cos' if v_new is None else 'v'} is given, but k is not")
@@ -103,32 +113,35 @@ def _with_new(q, k, v, *, mask, k_new, v_new, cu_seqlens_k_new, rotary_cos, rota
 # ---- new rows ----
 
 
-def _appended(q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_new, rotary_seqlens, moving, where, turns):
+def _appended(q, k_new, v_new, k, v, cu_seqlens_q, cu_seqlens_new, rotary_seqlens, moving, where, turns, scales):
     """q, rotated if there is something to rotate by. moving: queries stand one behind the other, as under each mask;
-    otherwise all of a sequence stand at its first new row."""
+    otherwise all of a sequence stand at its first new row. scales: of caches of e4m3, for new rows of 16 bits."""
     k_new, v_new, q = (_contiguous_rows(x) for x in (k_new, v_new, q))
+    rounds = k.dtype == v.dtype == FP8 and FP8 not in (k_new.dtype, v_new.dtype)
     for name, x, cache in (("k", k_new, k), ("v", v_new, v)):
-        if x.dtype != cache.dtype:
+        if x.dtype != cache.dtype and not rounds:
             raise ValueError(f"{name}.dtype is {x.dtype}, must be that of its cache, {cache.dtype}")
-    where = {**where, "cu_seqlens_new": cu_seqlens_new}
+    where = {**where, "cu_seqlens_new": cu_seqlens_new, **(scales if rounds else {})}
     if turns["rotary_cos"] is None or turns["rotary_sin"] is None:
         if turns["rotary_cos"] is not turns["rotary_sin"]:
             raise ValueError("of rotary_cos and rotary_sin one is given, must be both")
-        if k.dtype == FP8:  # pairs of bytes, as the library copies 16 bits as they are
+        if k.dtype == FP8 and not rounds:  # pairs of bytes, as the library copies 16 bits as they are
             k_new, v_new, k, v = (x.view(torch.bfloat16) for x in (k_new, v_new, k, v))
         fa3.append(k_new, v_new, k, v, **where)
         return q
     turns = {**turns, **{name: turns[name].float() for name in ("rotary_cos", "rotary_sin")}}
     one = {}
-    if k.dtype == FP8:
-        k_new, v_new, q = (x.bfloat16() for x in (k_new, v_new, q))
-        one = {name: torch.ones(1, 1, 1, device=k.device) for name in ("k_scale", "v_scale", "q_scale")}
+    if k.dtype == FP8 and not rounds:
+        k_new, v_new = k_new.bfloat16(), v_new.bfloat16()
+        one = {name: _scale(None, k, 1) for name in ("k_scale", "v_scale")}
+    if q.dtype == FP8:
+        q, one["q_scale"] = q.to(k_new.dtype), _scale(None, k, 1)
     start = where["cache_seqlens"] if rotary_seqlens is None else rotary_seqlens
     alone = q.dim() == 4 and q.shape[1] == 1
     same_rows = q.shape[:-2] == k_new.shape[:-2] and cu_seqlens_q is cu_seqlens_new
     if same_rows and (moving or alone):
         return fa3.append(k_new, v_new, k, v, q=q, rotary_positions=start, **where, **turns, **one)
-    of_q = {"q_scale": one.pop("q_scale")} if one else {}
+    of_q = {"q_scale": one.pop("q_scale")} if "q_scale" in one else {}
     fa3.append(k_new, v_new, k, v, rotary_positions=start, **where, **turns, **one)
     turned = lambda q, **rows: fa3.append(None, None, None, None, q=q, **rows, **turns, **of_q)
     if moving or alone:
@@ -152,6 +165,7 @@ def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, 
     if "cu_seqlens_k" in named or not named.keys() & {"seqused_k", "page_table"}:  # caches are not copied
         k, v = _contiguous_rows(k), _contiguous_rows(v)
     named["softcap"] = max(softcap or 0.0, 0.0)
+    named.update({name: max(named[name], 1) for name in ("max_seqlen_q", "max_seqlen_k") if named.get(name) == 0})
     if k.dtype == FP8:
         groups = q.shape[-2] // max(k.shape[-2], 1)
         scales = {"q_scale": q_descale, "k_scale": k_descale, "v_scale": v_descale}
@@ -167,8 +181,6 @@ def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, 
     elif whole(left) and (whole(right) or right == 0):
         how = {"chunk": chunk, "causal": right == 0}
     else:  # no mask of the library is both: the chunks become sequences, and have the window
-        if qv is not None:
-            raise NotImplementedError("qv is given with attention_chunk and window_size, which fa3 does not compute")
         return _by_rows.chunks(_columns, q, k, v, chunk, out=out, window=(left, right), **named)
     if "leftpad_k" in named and "page_table" in named:
         k, v, named = _by_rows.without_padding(k, v, **named)
@@ -178,7 +190,7 @@ def _computed(q, k, v, *, mask, q_descale=None, k_descale=None, v_descale=None, 
 def _scale(descale, q, groups):
     """What the library takes for (batch, heads_kv), or for none."""
     if descale is None:
-        return torch.ones(1, 1, 1, device=q.device)
+        return torch.ones(1, 1, 1, dtype=torch.float32, device=q.device)
     return descale.repeat_interleave(groups, 1)[..., None] if groups > 1 else descale[..., None]
 
 
@@ -194,6 +206,28 @@ def _columns(q, k, v, *, out=None, **named):
 
 
 def _called(q, k, v, out, deterministic=False, **named):
-    if k.dtype == FP8 or out is not None:
+    """Where there is no backward pass, tensors may need a gradient nevertheless, as in the other packages: only who
+    asks for it is refused."""
+    wide = q.shape[-1] > COLUMNS or v.shape[-1] > COLUMNS
+    if k.dtype == FP8 or out is not None or wide or not WITHOUT_GRADIENTS.isdisjoint(named):
         return fa3.forward(q, k, v, out=out, return_lse=True, **named)
     return fa3.attention(q, k, v, deterministic=deterministic, return_lse=True, **named)
+
+
+# ---- gradients by themselves ----
+
+
+def backward_into(gradients, dout, q, k, v, out, lse, *, softmax_scale, causal, window_size, softcap, deterministic,
+                  maxima=(None, None), **tensors):  # fmt: skip
+    """Writes dq, dk and dv to the tensors that `gradients` has by these names. tensors: of `fa3.backward`."""
+    for name, x in gradients.items():
+        if x is None:
+            raise ValueError(f"{name} is None, must be given: it is not returned")
+    left, right, _ = _mask(causal, window_size, 0)
+    mask, window = _forward.mask(False, (left, right))
+    with torch.no_grad():
+        _backward.backward(
+            _torch._readable(dout), q, k, v, out, lse, None, mask, softmax_scale or 0.0, int(deterministic),
+            window=window, maxima=maxima, softcap=max(softcap, 0.0), into=gradients,
+            **{name: x for name, x in tensors.items() if x is not None}
+        )  # fmt: skip

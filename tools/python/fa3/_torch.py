@@ -322,10 +322,10 @@ def turned_back(gradient, seed):
     matrix from the other side. Its elements, times sqrt(n), are 1 and -1, so that each product is rounded once."""
     head_dim = gradient.shape[-1]
     n = head_dim & -head_dim
-    hadamard = torch.ones(1, 1, device=gradient.device)
+    hadamard = torch.ones(1, 1, dtype=torch.float32, device=gradient.device)
     while hadamard.shape[0] < n:
         hadamard = torch.cat([torch.cat([hadamard, hadamard], 1), torch.cat([hadamard, -hadamard], 1)])
-    signs = torch.tensor(_signs(seed, head_dim), device=gradient.device)
+    signs = torch.tensor(_signs(seed, head_dim), dtype=torch.float32, device=gradient.device)
     matrix = torch.block_diag(*[hadamard] * (head_dim // n)) * signs
     rows = gradient.reshape(-1, head_dim)
     turned = torch.addmm(rows.new_zeros(()), rows, matrix.to(rows.dtype), beta=0, alpha=n**-0.5)

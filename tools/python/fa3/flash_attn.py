@@ -1,5 +1,6 @@
 """FlashAttention-2's functions, with its signatures, defaults and meanings, computed by fa3: for programs that import
-flash_attn. `fa3.install("flash_attn")` puts this module in that place, and in that of flash_attn.flash_attn_interface.
+flash_attn. `fa3.install("flash_attn")` puts this module in that place, and in those of flash_attn.flash_attn_interface
+and flash_attn.bert_padding; other modules of the package, if it is there, stay what they are.
 
 What fa3 does not compute is a NotImplementedError that names the argument: dropout_p, and what the library refuses.
 What differs besides:
@@ -16,7 +17,7 @@ from typing import Optional, Union
 
 import torch
 
-from ._interfaces import attend, refuse_dropout
+from ._interfaces import attend, backward_into, refuse_dropout
 
 __version__ = "2.8.3"  # whose interface this is
 
@@ -97,3 +98,89 @@ def flash_attn_with_kvcache(
         window_size=window_size, softcap=softcap, alibi_slopes=alibi_slopes
     )  # fmt: skip
     return (o, lse) if return_softmax_lse else o
+
+
+# ---- what programs that spread sequences over GPUs call: no autograd, gradients written to where they say ----
+
+
+def _flash_attn_forward(q, k, v, dropout_p, softmax_scale, causal, window_size_left, window_size_right, softcap,
+                        alibi_slopes, return_softmax):  # fmt: skip
+    """(out, lse, and two empty tensors for probabilities and random numbers)"""
+    refuse_dropout(dropout_p)
+    with torch.no_grad():
+        o, lse = attend(
+            q, k, v, softmax_scale=softmax_scale, causal=causal, window_size=(window_size_left, window_size_right),
+            softcap=softcap, alibi_slopes=alibi_slopes
+        )  # fmt: skip
+    return o, lse, q.new_empty(0), q.new_empty(0)
+
+
+def _flash_attn_varlen_forward(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
+                               softmax_scale, causal, window_size_left=-1, window_size_right=-1, softcap=0.0,
+                               alibi_slopes=None, return_softmax=False, block_table=None, leftpad_k=None,
+                               seqused_k=None, zero_tensors=False, num_splits=0):  # fmt: skip
+    refuse_dropout(dropout_p)
+    with torch.no_grad():
+        o, lse = attend(
+            q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, max_seqlen_q=max_seqlen_q,
+            max_seqlen_k=max_seqlen_k, softmax_scale=softmax_scale, causal=causal,
+            window_size=(window_size_left, window_size_right), softcap=softcap, alibi_slopes=alibi_slopes,
+            page_table=block_table, leftpad_k=leftpad_k, seqused_k=seqused_k
+        )  # fmt: skip
+    return o, lse, q.new_empty(0), q.new_empty(0)
+
+
+def _flash_attn_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, dropout_p, softmax_scale, causal,
+                         window_size_left, window_size_right, softcap, alibi_slopes, deterministic,
+                         rng_state=None):  # fmt: skip
+    """An empty tensor. out and softmax_lse may be those over more keys than k has: the gradients are these keys' part
+    then."""
+    refuse_dropout(dropout_p)
+    backward_into(
+        {"dq": dq, "dk": dk, "dv": dv}, dout, q, k, v, out, softmax_lse, softmax_scale=softmax_scale, causal=causal,
+        window_size=(window_size_left, window_size_right), softcap=softcap, deterministic=deterministic,
+        alibi_slopes=alibi_slopes
+    )  # fmt: skip
+    return q.new_empty(0)
+
+
+def _flash_attn_varlen_backward(dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, max_seqlen_q,
+                                max_seqlen_k, dropout_p, softmax_scale, causal, window_size_left, window_size_right,
+                                softcap, alibi_slopes, deterministic, rng_state=None, zero_tensors=False):  # fmt: skip
+    refuse_dropout(dropout_p)
+    backward_into(
+        {"dq": dq, "dk": dk, "dv": dv}, dout, q, k, v, out, softmax_lse, softmax_scale=softmax_scale, causal=causal,
+        window_size=(window_size_left, window_size_right), softcap=softcap, deterministic=deterministic,
+        alibi_slopes=alibi_slopes, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
+        maxima=(max_seqlen_q, max_seqlen_k)
+    )  # fmt: skip
+    return q.new_empty(0)
+
+
+# ---- flash_attn.bert_padding ----
+
+
+def index_first_axis(x, indices):
+    """The rows of x with these numbers."""
+    return x.index_select(0, indices)
+
+
+def index_put_first_axis(values, indices, first_axis_dim):
+    """So many rows, of zeros but for `values` at these numbers."""
+    return values.new_zeros(first_axis_dim, *values.shape[1:]).index_copy(0, indices, values)
+
+
+def unpad_input(hidden_states, attention_mask, unused_mask=None):
+    """(rows, indices, cu_seqlens, max_seqlen, seqused): of hidden_states, (batch, seqlen, ...), the rows that
+    attention_mask, (batch, seqlen), or unused_mask has, one behind the other; their numbers; and lengths as
+    `flash_attn_varlen_func` takes them, of which seqused counts attention_mask alone. It waits for the device."""
+    held = attention_mask if unused_mask is None else attention_mask + unused_mask
+    lengths, used = (x.sum(-1, dtype=torch.int32) for x in (held, attention_mask))
+    indices = held.flatten().nonzero().flatten()
+    cu_seqlens = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return hidden_states.flatten(0, 1).index_select(0, indices), indices, cu_seqlens, lengths.max().item(), used
+
+
+def pad_input(hidden_states, indices, batch, seqlen):
+    """(batch, seqlen, ...): what `unpad_input` took the rows from, with zeros elsewhere."""
+    return index_put_first_axis(hidden_states, indices, batch * seqlen).unflatten(0, (batch, seqlen))

@@ -3,7 +3,8 @@ import flash_attn_interface. `fa3.install("flash_attn_interface")` puts this mod
 
 What fa3 does not compute is a NotImplementedError that names the argument: what the library refuses, FP8 with scales of
 blocks and packed lengths for example. What differs besides:
-  qv                                has no backward pass; q has up to 64 columns then, and v up to 512.
+  qv, caches in pages and by batch_idx, left padding   have no backward pass, as there; who asks for one is refused.
+                                    With qv q has up to 64 columns, and v up to 512.
   num_splits, pack_gqa, sm_margin   hints for official kernels; fa3 chooses for itself, and they change nothing.
   scheduler_metadata                taken and not looked at: each call plans for itself. `fa3.forward_schedule` plans
                                     once for several calls of `fa3.forward`.
@@ -89,8 +90,9 @@ def flash_attn_with_kvcache(
 
     k and v, (batch, rows, heads_kv, head_dim) or packed with cu_seqlens_k_new, are first written into the cache behind
     the cache_seqlens keys that each sequence has. With rotary_cos and rotary_sin, (positions, rotary_dim / 2), k is
-    rotated on the way, and q for the call, from position rotary_seqlens, or cache_seqlens, on. Without a causal mask,
-    window or chunk all queries of a sequence stand at that position."""
+    rotated on the way, and q for the call, from position rotary_seqlens, or cache_seqlens, on. In caches of FP8 k and v
+    of 16 bits are divided by k_descale and v_descale and rounded, which official functions have not. Without a causal
+    mask, window or chunk all queries of a sequence stand at that position."""
     o, lse = attend(
         q, k_cache, v_cache, k_new=k, v_new=v, rotary_cos=rotary_cos, rotary_sin=rotary_sin,
         rotary_seqlens=rotary_seqlens, rotary_interleaved=rotary_interleaved, seqused_k=cache_seqlens,

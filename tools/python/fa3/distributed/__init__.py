@@ -12,12 +12,16 @@ or two dimensions, which stand for the same. Of a pair the rank is that in `acro
 in `inside`.
 
 Under torch.compile `attention` is a break of the graph, so fullgraph=True is refused. It works under torch.utils.
-checkpoint, where the transfers of the forward pass are done again. A rank that dies or does not come is an error on the
-others by torch.distributed's own means: of gloo an exception at once or after the group's timeout, of NCCL what
-TORCH_NCCL_ASYNC_ERROR_HANDLING says after it."""
+checkpoint, where the transfers of the forward pass are done again; in layers that FSDP2 shards; and inside torch's
+context_parallel, whose buffers are cut as by layout "zigzag" (its F.scaled_dot_product_attention stays torch's own).
+What calls of one kind have in common, their plan and the library's parameters, is kept for others.
+
+A rank that dies or does not come is an error on the others by torch.distributed's own means: of gloo an exception at
+once or after the group's timeout, of NCCL what TORCH_NCCL_ASYNC_ERROR_HANDLING says after it."""
 
 from __future__ import annotations
 
+import collections
 from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
@@ -26,7 +30,7 @@ import torch.distributed as dist
 import fa3
 from fa3 import _forward, _torch
 
-from . import autograd, cost_model, layouts, methods
+from . import autograd, cost_model, kernels, layouts, methods, plans
 
 __all__ = ["attention", "costs", "shard", "unshard", "CARDS", "Card", "LAYOUTS", "METHODS"]
 
@@ -58,7 +62,7 @@ def _team(name, group):
     group = dist.group.WORLD if group is None else group
     if not isinstance(group, dist.ProcessGroup):  # what new_group returns to those that are not in the group, too
         raise ValueError(f"{name} is {group!r}, must be a process group that this rank is in")
-    return methods.Team(group, dist.get_rank(group), dist.get_world_size(group))
+    return methods.Team(group, group.rank(), group.size())
 
 
 def _ranks(group) -> _Ranks:
@@ -100,7 +104,7 @@ def unshard(x: torch.Tensor, group: Group = None, layout: str = "zigzag", *, dim
     ranks = _ranks(group)
     seqlen = _seqlen("x", x.shape[dim], ranks, layout, seqlen)
     parts, nodes = _parts(ranks, layout, seqlen)
-    return methods.gather(ranks.across, methods.gather(ranks.inside, x, parts, dim), nodes, dim)
+    return methods.gather(ranks.across, methods.gather(ranks.inside, [x], parts, dim), nodes, dim)[0]
 
 
 def _parts(ranks, layout, seqlen):
@@ -108,6 +112,10 @@ def _parts(ranks, layout, seqlen):
     every = [layouts.pieces(layout, ranks.size, seqlen, rank) for rank in range(ranks.size)]
     nodes = [tuple(every[i : i + ranks.inside.size]) for i in range(0, ranks.size, ranks.inside.size)]
     return nodes[ranks.across.rank], tuple(map(layouts.union, nodes))
+
+
+def _seats(ranks):
+    return plans.Seat(*ranks.across[1:]), plans.Seat(*ranks.inside[1:])
 
 
 def _seqlen(name, rows, ranks, layout, seqlen):
@@ -137,14 +145,18 @@ def _cu_seqlens(cu_seqlens, seqlen):
     return found, found[-1]
 
 
+def _check_tensors(q, k, v):
+    fa3._arrays.check({"q": q, "k": k, "v": v})
+    if not isinstance(q, torch.Tensor):
+        raise TypeError(f"q is {type(q).__name__}, must be a torch tensor")
+
+
 def _prepared(q, k, v, group, layout, causal, window, cu_seqlens, seqlen, **scores):
     """(ranks, problem), with all that can be refused without a look at other ranks."""
-    fa3._arrays.check({"q": q, "k": k, "v": v})
+    _check_tensors(q, k, v)
     _check_layout(layout)
     ranks, packed = _ranks(group), cu_seqlens is not None
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} is {type(x).__name__}, must be a torch tensor")
         if x.ndim != (3 if packed else 4):
             raise ValueError(f"{name} has {x.ndim} dimensions, must have {'3, with' if packed else '4, without'} "
                              "cu_seqlens")  # fmt: skip
@@ -208,9 +220,11 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
     method, with n ranks, S tokens in all, and one chunk being the S / n tokens of a rank:
       "all_gather"  k and v are gathered, S tokens on each rank, then each chunk is one call; dk and dv are added up in
                     float32 by reduce_scatter. o, lse and dq have the bits of one process where rows are computed alike.
-      "ring"        k and v come chunk by chunk, the next one while the last is computed with: memory of a few chunks.
-                    Only keys that a rank sees are sent to it, so with a window little is. Results are merged in float32
-                    by o and lse, and dk and dv of each chunk go back to its rank in float32.
+      "ring"        k and v come chunk by chunk, the next one while the last is computed with. Only keys that a rank
+                    sees are sent to it: with a window few, of packed documents none but those that ranks share. Where a
+                    row's keys are in several chunks, as many results of q's dtype, up to four, are merged by
+                    fa3.combine. dk and dv of a chunk go back to its rank, in their dtype where they are one call's,
+                    else in float32; of more than two numbers the sum is float32.
       "all_to_all"  heads for tokens (Ulysses): each rank computes heads / n heads of S tokens. heads must be a multiple
                     of n, heads_kv a multiple or a divisor of it.
       "two_level"   for a pair of groups: "all_to_all" inside, "ring" across.
@@ -219,8 +233,57 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
     Returns o: (batch, tokens, heads, head_dim_v), with return_lse (o, lse), lse: (batch, heads, tokens) in float32.
     Errors about arguments come before anything is sent. A rank whose tensors alone have other shapes than the layout
     has for it raises one, and the others wait for it until the group's timeout."""
-    scores = {"sinks": sinks, "softcap": softcap, "softmax_scale": softmax_scale}
-    ranks, problem = _prepared(q, k, v, group, layout, causal, window, cu_seqlens, seqlen, **scores)
+    cu_seqlens = cu_seqlens.tolist() if isinstance(cu_seqlens, torch.Tensor) else cu_seqlens
+    cu_seqlens, window = (tuple(x) if isinstance(x, list) else x for x in (cu_seqlens, window))
+    if not (type(q) is type(k) is type(v) is torch.Tensor):
+        _check_tensors(q, k, v)
+    q, k, v, flags, _ = _torch._resolved(q, k, v, fa3.FLAG_DETERMINISTIC if deterministic else 0, None)
+    ranks, how = _ranks(group), kernels.How(fa3._scale(softmax_scale), fa3._softcap(softcap), bool(flags))
+    looks = [(x.shape, x.dtype, x.device, x.layout) for x in (q, k, v, sinks) if x is not None]
+    key = (*looks, *_seats(ranks), ranks.is_pair, method, layout, causal, window, cu_seqlens, seqlen, how, card)
+    known = _known(key)
+    if known is None:
+        scores = {"sinks": sinks, "softcap": softcap, "softmax_scale": softmax_scale}
+        problem = _prepared(q, k, v, group, layout, causal, window, cu_seqlens, seqlen, **scores)[-1]
+        known = _remember(key, _chosen(method, problem, ranks, card, cu_seqlens is not None))
+    if explain and ranks.rank == 0:
+        print(f"{known.table}\nchosen: {known.method}", flush=True)
+    heads, keys = ranks.inside, ranks.across
+    if known.method == "all_to_all":
+        heads, keys = keys, methods.ALONE
+    run = autograd.Run(known.plan, heads, keys, how, known.prepared)
+    o, lse = autograd.attention(run, q, k, v, sinks, return_lse)
+    return (o, lse) if return_lse else o
+
+
+class _Known(NamedTuple):
+    """What calls of one kind have in common: nothing of it depends on the tensors' numbers, nor on the group itself."""
+
+    method: str
+    table: cost_model.Table
+    plan: plans.Plan
+    prepared: dict
+
+
+_kinds: "collections.OrderedDict[tuple, _Known]" = collections.OrderedDict()
+KINDS = 256  # that are remembered
+
+
+def _known(key):
+    try:
+        return _kinds.get(key)
+    except TypeError:  # something has no hash: an argument that will be refused
+        return None
+
+
+def _remember(key, known):
+    _kinds[key] = known
+    while len(_kinds) > KINDS:
+        _kinds.popitem(last=False)
+    return known
+
+
+def _chosen(method, problem, ranks, card, packed):
     if method is not None and method not in METHODS:
         raise ValueError(f"method is {method!r}, must be None or one of {', '.join(METHODS)}")
     table = cost_model.table(problem, _card(card))
@@ -229,19 +292,10 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, group: Group = 
     method = table[0].method if method is None else method
     if cost_model.refusal(method, problem):
         raise ValueError(cost_model.refusal(method, problem))
-    if explain and ranks.rank == 0:
-        print(f"{table}\nchosen: {method}", flush=True)
-
-    q, k, v, flags, _ = _torch._resolved(q, k, v, fa3.FLAG_DETERMINISTIC if deterministic else 0, None)
-    how = autograd.How(softmax_scale, softcap, bool(flags))
-    parts, nodes = _parts(ranks, layout, problem.seqlen)
-    stages = {"heads": ranks.inside, "keys": ranks.across, "method": "ring"}
-    if method == "all_gather":
-        stages["method"] = "all_gather"
-    elif method == "all_to_all":
-        stages.update(heads=ranks.across, keys=methods.ALONE)
-        parts, nodes = nodes, (layouts.union(nodes),)
-    plan = methods.Plan(**stages, parts=parts, nodes=nodes, cu_seqlens=problem.cu_seqlens, left=problem.left,
-                        right=problem.right, dim=0 if cu_seqlens is not None else 1)  # fmt: skip
-    o, lse = autograd.attention(plan, how, q, k, v, sinks, return_lse)
-    return (o, lse) if return_lse else o
+    parts, nodes = _parts(ranks, problem.layout, problem.seqlen)
+    keys, heads = _seats(ranks)
+    if method == "all_to_all":
+        heads, keys, parts, nodes = keys, plans.ALONE, nodes, (layouts.union(nodes),)
+    spread = plans.Spread(heads, keys, "all_gather" if method == "all_gather" else "ring", parts, nodes,
+                          problem.cu_seqlens, problem.left, problem.right, 0 if packed else 1)  # fmt: skip
+    return _Known(method, table, plans.Plan(spread), {})

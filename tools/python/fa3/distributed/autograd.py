@@ -2,106 +2,101 @@
 
 from __future__ import annotations
 
-import functools
-from typing import NamedTuple, Optional
+import math
+from typing import Any, NamedTuple
 
 import torch
 
-import fa3
+from fa3 import _torch
 
-from . import methods
-
-
-class How(NamedTuple):
-    """What all calls have in common."""
-
-    softmax_scale: Optional[float]
-    softcap: Optional[float]
-    deterministic: bool
+from . import kernels, layouts, methods
 
 
-@functools.lru_cache(maxsize=256)
-def _lengths(cu_seqlens, device):
-    return torch.tensor(cu_seqlens, dtype=torch.int32, device=device)
+class Run(NamedTuple):
+    """One call of attention. prepared: the library's calls, as kernels.Calls keeps them, of others of its kind."""
+
+    plan: Any
+    heads: methods.Team
+    keys: methods.Team
+    how: kernels.How
+    prepared: dict
 
 
-class _Part:
-    """Rows and keys of one call, in the shapes that fa3 takes. One document of a packed tensor is a batch of one."""
-
-    def __init__(self, call, dim, how, device):
-        self.call, self.dim, self.alone = call, dim, dim == 0 and not call.cu_seqlens_q
-        self.named = {"window": (call.left, call.right), "softmax_scale": how.softmax_scale, "softcap": how.softcap}
-        if call.cu_seqlens_q:
-            for name, sums in (("q", call.cu_seqlens_q), ("k", call.cu_seqlens_k)):
-                self.named[f"cu_seqlens_{name}"] = _lengths(sums, device)
-                self.named[f"max_seqlen_{name}"] = max(b - a for a, b in zip(sums, sums[1:]))
-
-    def rows(self, x):
-        part = x.narrow(self.dim, self.call.q_start, self.call.q_end - self.call.q_start)
-        return part.unsqueeze(0) if self.alone else part
-
-    def keys(self, x):
-        part = x.narrow(self.dim, self.call.k_start, self.call.k_end - self.call.k_start)
-        return part.unsqueeze(0) if self.alone else part
-
-    def of_lse(self, x):
-        """A view of x, whose rows come last."""
-        part = x.narrow(-1, self.call.q_start, self.call.q_end - self.call.q_start)
-        return part.unsqueeze(0) if self.alone else part
-
-    def own_lse(self, x):
-        """A copy, aligned as tensors must be."""
-        return None if x is None else self.of_lse(x).clone(memory_format=torch.contiguous_format)
+def _strides(*tensors):
+    return tuple([None if x is None else x.stride() for x in tensors])
 
 
-def _weights(lse):
-    """As a factor of o."""
-    return lse.exp().transpose(-1, -2).unsqueeze(-1)
+def _forward(run, q, k, v, sinks):
+    plan = run.plan
+    o = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    lse = q.new_empty((*q.shape[: plan.dim], q.shape[-2], q.shape[plan.dim]), dtype=torch.float32)
+    if not o.numel():
+        for _ in methods.chunks(plan, run.keys, k, v):
+            pass
+        return o, lse
+    merges, in_calls, parts, sums = plan.slots > 1, sinks, o, lse
+    if merges:
+        parts, in_calls, dims = o.new_empty((plan.slots, *o.shape)), None, (plan.slots, *lse.shape)
+        sums = lse.new_full(dims, -math.inf) if plan.has_gaps else lse.new_empty(dims)
+    calls = kernels.Calls(run.prepared, ("forward", _strides(q, k, v, in_calls)), q.device)
+    addresses = {"q": q.data_ptr(), "o": parts.data_ptr(), "lse": sums.data_ptr()}
+    if in_calls is not None:
+        addresses["sinks"] = sinks.data_ptr()
+    merged = {"o_parts": parts.data_ptr(), "lse_parts": sums.data_ptr(), "o": o.data_ptr(), "lse": lse.data_ptr()}
+    wholes = {"o_parts": parts, "lse_parts": sums, "o": o, "lse": lse}
+    for step, keys in methods.chunks(plan, run.keys, k, v):
+        if step.jobs:
+            addresses["k"], addresses["v"] = keys.addresses()
+        for job in step.jobs:
+            if job.folds:
+                calls.run(merged, kernels.combine, **wholes)
+                parts[0].copy_(o)
+                sums[0].copy_(lse)
+                sums[1:].fill_(-math.inf)
+            calls.run(addresses, kernels.forward, job, plan.dim, run.how, merges, q, keys, parts, sums, in_calls)
+    if merges:
+        calls.run(merged, kernels.combine, **wholes)
+        if sinks is not None:  # one more addend of each row's sum, without a value
+            both = torch.logaddexp(lse, sinks[:, None])
+            o.mul_((lse - both).exp().transpose(-1, -2).unsqueeze(-1))
+            lse = both
+    calls.end()
+    return o, lse
 
 
-def _merge(o, lse, o_part, lse_part):
-    """Adds to o and lse, in float32, the result over some more keys. Rows that had none before have an lse of -inf;
-    now they have some, as a call has no rows that see none."""
-    both = torch.logaddexp(lse, lse_part)
-    o.mul_(_weights(lse - both)).add_(_weights(lse_part - both) * o_part)
-    lse.copy_(both)
-
-
-def _forward(plan, how, q, k, v, sinks):
-    dims = (*q.shape[:-1], v.shape[-1])
-    o = q.new_zeros(dims, dtype=torch.float32 if plan.merges else q.dtype)
-    lse = q.new_full((*q.shape[: plan.dim], q.shape[-2], q.shape[plan.dim]), -torch.inf, dtype=torch.float32)
-    for calls, keys, values in methods.chunks(plan, k, v):
-        for call in calls:
-            part = _Part(call, plan.dim, how, q.device)
-            inputs = part.rows(q), part.keys(keys), part.keys(values)
-            if plan.merges:
-                _merge(part.rows(o), part.of_lse(lse), *fa3.forward(*inputs, return_lse=True, **part.named))
-            else:
-                named = {**part.named, "sinks": sinks, "out": part.rows(o)}
-                part.of_lse(lse).copy_(fa3.forward(*inputs, return_lse=True, **named)[1])
-    if plan.merges and sinks is not None:  # one more addend of each row's sum, without a value
-        both = torch.logaddexp(lse, sinks[:, None])
-        o.mul_(_weights(lse - both))
-        lse = both
-    return o.to(q.dtype), lse
-
-
-def _backward(plan, how, dout, dlse, q, k, v, o, lse):
+def _backward(run, dout, dlse, q, k, v, o, lse):
     """(dq, dk, dv). With o and lse over all keys the backward pass of a part is that part of the whole's."""
-    dq = torch.zeros_like(q, dtype=torch.float32 if plan.merges else q.dtype)
-    gradients = methods.Gradients(plan, k, v)
-    for calls, keys, values in methods.chunks(plan, k, v):
-        found = [] if keys is None else [torch.zeros_like(x, dtype=torch.float32) for x in (keys, values)]
-        for call in calls:
-            part = _Part(call, plan.dim, how, q.device)
-            inputs = part.rows(dout), part.rows(q), part.keys(keys), part.keys(values), part.rows(o)
-            named = {**part.named, "dlse": part.own_lse(dlse), "deterministic": how.deterministic}
-            parts = fa3.backward(*inputs, part.own_lse(lse), **named)
-            for total, x in zip((part.rows(dq), *map(part.keys, found)), parts):
-                total.add_(x)
-        gradients.add(found)
-    return dq.to(q.dtype), *(x.to(k.dtype) for x in gradients.total())
+    plan, dim = run.plan, run.plan.dim
+    adds = plan.most > 2  # more than one rounding of q's dtype
+    dq = (q.new_zeros if plan.mixes or not plan.most else q.new_empty)(
+        q.shape, dtype=torch.float32 if adds else q.dtype
+    )
+    gradients = methods.Gradients(plan, run.keys, k, v)
+    kind = ("backward", _strides(dout, dlse, q, k, v, o, lse), run.how.deterministic)
+    calls, inputs = kernels.Calls(run.prepared, kind, q.device), {"dout": dout, "q": q, "o": o, "lse": lse}
+    if dlse is not None:
+        inputs["dlse"] = dlse
+    addresses = {name: x.data_ptr() for name, x in inputs.items()}
+    for step, keys in methods.chunks(plan, run.keys, k, v):
+        found = []
+        if step.jobs and q.numel():
+            addresses["k"], addresses["v"] = keys.addresses()
+        for job in step.jobs if q.numel() else ():
+            call, direct = job.call, job.is_first and not adds
+            shapes = [methods.resized(x.shape, dim, call.k_end - call.k_start) for x in (k, v)]
+            size = math.prod(shapes[0])
+            flat = k.new_empty(size + math.prod(shapes[1]))
+            part = dq if direct else q.new_empty(methods.resized(q.shape, dim, call.q_end - call.q_start))
+            addresses["dq"], addresses["dk"] = part.data_ptr(), flat.data_ptr()
+            addresses["dv"] = addresses["dk"] + size * flat.element_size()
+            calls.run(addresses, kernels.backward, job, dim, run.how, direct, inputs, keys, part, flat, shapes)
+            if not direct:
+                rows = dq.narrow(dim, call.q_start, call.q_end - call.q_start)
+                rows.copy_(part) if job.is_first else rows.add_(part)
+            found.append((call.k_start, flat, shapes))
+        gradients.add(step, found)
+    calls.end()
+    return dq.to(q.dtype), *gradients.total()
 
 
 def _of_sinks(sinks, dout, dlse, o, lse):
@@ -113,13 +108,14 @@ def _of_sinks(sinks, dout, dlse, o, lse):
 
 
 class Attention(torch.autograd.Function):
-    """(o, lse) of this rank's rows and the keys of the ranks of plan.keys."""
+    """(o, lse) of this rank's rows and the keys of all ranks of run.keys."""
 
     @staticmethod
-    def forward(ctx, plan, how, q, k, v, sinks):
-        o, lse = _forward(plan, how, q, k, v, sinks)
+    def forward(ctx, run, q, k, v, sinks):
+        with kernels.current(q.device):
+            o, lse = _forward(run, q, k, v, sinks)
         ctx.save_for_backward(q, k, v, sinks, o, lse)
-        ctx.plan, ctx.how = plan, how
+        ctx.run = run
         ctx.set_materialize_grads(False)
         return o, lse
 
@@ -127,51 +123,57 @@ class Attention(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, dout, dlse):
         q, k, v, sinks, o, lse = ctx.saved_tensors
-        dout = torch.zeros_like(o) if dout is None else dout
-        gradients = _backward(ctx.plan, ctx.how, dout, dlse, q, k, v, o, lse)
-        dsinks = _of_sinks(sinks, dout, dlse, o, lse) if ctx.needs_input_grad[5] else None
-        return None, None, *gradients, dsinks
+        dout = torch.zeros_like(o) if dout is None else _torch._readable(dout)
+        dlse = dlse if dlse is None else dlse.contiguous()
+        with kernels.current(q.device):
+            gradients = _backward(ctx.run, dout, dlse, q, k, v, o, lse)
+        dsinks = _of_sinks(sinks, dout, dlse, o, lse) if ctx.needs_input_grad[4] else None
+        return None, *gradients, dsinks
 
 
 class RowsToHeads(torch.autograd.Function):
     """`methods.rows_to_heads`, whose derivative is the way back."""
 
     @staticmethod
-    def forward(ctx, plan, x):
-        ctx.plan, ctx.heads = plan, x.shape[-2]
-        return methods.rows_to_heads(plan.heads, x, plan.parts, plan.dim)
+    def forward(ctx, run, *tensors):
+        ctx.run, ctx.heads = run, [x.shape[-2] for x in tensors]
+        plan = run.plan
+        return tuple(methods.rows_to_heads(run.heads, tensors, plan.parts, plan.dim))
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, gradient):
-        return None, methods.heads_to_rows(ctx.plan.heads, gradient, ctx.plan.parts, ctx.plan.dim, ctx.heads)
+    def backward(ctx, *gradients):
+        plan = ctx.run.plan
+        return None, *methods.heads_to_rows(ctx.run.heads, gradients, plan.parts, plan.dim, ctx.heads)
 
 
 class HeadsToRows(torch.autograd.Function):
     """`methods.heads_to_rows` of as many heads as q has, whose derivative is the way there."""
 
     @staticmethod
-    def forward(ctx, plan, x):
-        ctx.plan = plan
-        return methods.heads_to_rows(plan.heads, x, plan.parts, plan.dim, x.shape[-2] * plan.heads.size)
+    def forward(ctx, run, x):
+        ctx.run, plan = run, run.plan
+        (found,) = methods.heads_to_rows(run.heads, [x], plan.parts, plan.dim, [x.shape[-2] * run.heads.size])
+        return found
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, gradient):
-        return None, methods.rows_to_heads(ctx.plan.heads, gradient, ctx.plan.parts, ctx.plan.dim)
+        plan = ctx.run.plan
+        return None, *methods.rows_to_heads(ctx.run.heads, [gradient], plan.parts, plan.dim)
 
 
-def attention(plan, how, q, k, v, sinks, with_lse):
+def attention(run, q, k, v, sinks, with_lse):
     """(o, lse) of this rank's rows; without with_lse lse is None."""
-    team = plan.heads
+    team = run.heads
     if team.size == 1:
-        o, lse = Attention.apply(plan, how, q, k, v, sinks)
+        o, lse = Attention.apply(run, q, k, v, sinks)
         return o, lse if with_lse else None
     if sinks is not None:
-        sinks = sinks.narrow(0, *methods.layouts.heads_of(q.shape[-2], team.size, team.rank))
-    q, k, v = (RowsToHeads.apply(plan, x) for x in (q, k, v))
-    o, lse = Attention.apply(plan, how, q, k, v, sinks)
-    o = HeadsToRows.apply(plan, o)
+        sinks = sinks.narrow(0, *layouts.heads_of(q.shape[-2], team.size, team.rank))
+    q, k, v = RowsToHeads.apply(run, q, k, v)
+    o, lse = Attention.apply(run, q, k, v, sinks)
+    o = HeadsToRows.apply(run, o)
     if with_lse:  # as a tensor of one number for each row and head
-        lse = HeadsToRows.apply(plan, lse.transpose(-1, -2).unsqueeze(-1)).squeeze(-1).transpose(-1, -2)
+        lse = HeadsToRows.apply(run, lse.transpose(-1, -2).unsqueeze(-1)).squeeze(-1).transpose(-1, -2)
     return o, lse if with_lse else None

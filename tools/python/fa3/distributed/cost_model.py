@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple, Tuple
 
-from . import layouts
+from . import layouts, plans
 
 
 class Card(NamedTuple):
@@ -15,21 +15,20 @@ class Card(NamedTuple):
 
     forward: float  # floating-point operations
     backward: float
-    inside: float  # bytes to the GPUs of its node, copies from and to buffers included
+    inside: float  # bytes to the GPUs of its node
     across: float  # bytes to other nodes
-    start: float  # seconds before the first byte of a transfer
+    start: float  # seconds before the first byte of a transfer, the host's included
     memory: float  # bytes read from and written to its own memory
 
 
 NODE = 8  # ranks of a group that are taken to be in one node
+# Read on two H200 (tests/results/notes.md); what an H100 shares with it, and `across`, of their data sheets.
 CARDS = {
-    "H100": Card(750e12, 580e12, 150e9, 40e9, 30e-6, 2.5e12),
-    "H200": Card(750e12, 580e12, 150e9, 40e9, 30e-6, 2.5e12),
+    "H100": Card(750e12, 600e12, 300e9, 40e9, 100e-6, 2.5e12),
+    "H200": Card(750e12, 600e12, 300e9, 40e9, 100e-6, 3.5e12),
 }
 METHODS = ("all_gather", "ring", "all_to_all", "two_level")
 FLOAT32 = 4  # bytes
-# Bytes read and written for each number of a row's o when a part is merged, and of its dq when one is added.
-MERGE, ADD = 26, 10
 
 
 class Problem(NamedTuple):
@@ -137,46 +136,56 @@ def _all_gather(problem, nodes, ranks, card, link):
     sent = peers * longest * row * problem.bytes
     reduced = peers * longest * row * FLOAT32
     memory = 2 * problem.seqlen * row * (problem.bytes + FLOAT32)
-    most = max(
-        layouts.products(layouts.calls(node, whole, problem.cu_seqlens, problem.left, problem.right)) for node in nodes
-    )
-    forward, backward = _seconds(problem, most, _share(problem.heads, ranks), card)
-    start = 2 * card.start * (peers > 0)
-    return (sent, sent + reduced, memory, forward + start + sent / link,
-            backward + 2 * start + (sent + reduced) / link)  # fmt: skip
+    on = [layouts.calls(node, whole, problem.cu_seqlens, problem.left, problem.right) for node in nodes]
+    forward, backward = _seconds(problem, max(map(layouts.products, on)), _share(problem.heads, ranks), card)
+    # Keys are packed, and come in other places than they have; gradients of each call are added to zeros.
+    copied = 2 * (longest + problem.seqlen) * row * problem.bytes / card.memory if peers else 0.0
+    keys = max(sum(call.k_end - call.k_start for call in calls) for calls in on)
+    added = (problem.seqlen * FLOAT32 + keys * (problem.bytes + 2 * FLOAT32)) * row / card.memory if peers else 0.0
+    start = card.start * (peers > 0)
+    return (sent, sent + reduced, memory, forward + start + copied + sent / link,
+            backward + 2 * start + copied + added + (sent + reduced) / link)  # fmt: skip
 
 
 def _ring(problem, nodes, ranks, card, link):
     """Of each step the time is that of the slowest rank's products or of the longest transfer. ranks: how many share
     the heads."""
     row, heads, count = _row(problem, _share(problem.heads_kv, ranks)), _share(problem.heads, ranks), len(nodes)
-    steps = []
+    computed, came, went = [], [], []  # seconds of products; bytes of keys; of their gradients
+    called = [0] * count  # rows of all calls of a rank
     for step in range(count):
         on = [
-            layouts.calls(nodes[i], nodes[i - step], problem.cu_seqlens, problem.left, problem.right)
+            layouts.fused(layouts.calls(nodes[i], nodes[i - step], problem.cu_seqlens, problem.left, problem.right))
             for i in range(count)
         ]
-        keys = max(end - first for first, end in map(layouts.extent, on)) if step else 0
-        merged = max(sum(call.q_end - call.q_start for call in calls) for calls in on) if count > 1 else 0
-        steps.append((max(map(layouts.products, on)), merged, keys))
-    sent = sum(keys for *_, keys in steps) * row
+        called = [rows + sum(call.q_end - call.q_start for call in calls) for rows, calls in zip(called, on)]
+        computed.append(_seconds(problem, max(map(layouts.products, on)), heads, card))
+        extents = [layouts.extent(calls) for calls in on]
+        numbers = [row * (end - first) * (step > 0) for first, end in extents]
+        came.append(max(numbers) * problem.bytes)
+        whole = [len(calls) == 1 and (calls[0].k_start, calls[0].k_end) == x for calls, x in zip(on, extents)]
+        went.append(max(n * (problem.bytes if one else FLOAT32) for n, one in zip(numbers, whole)))
+    took = lambda sent: card.start * (sent > 0) + sent / link  # noqa: E731
     forward = backward = 0.0
     # While a step computes, the next one's keys come and the last one's gradients go.
-    for (products, merged, _), (*_, keys) in zip(steps, [*steps[1:], (0, 0, 0)]):
-        of_forward, of_backward = _seconds(problem, products, heads, card)
-        numbers = merged * problem.batch * heads / card.memory
-        of_forward += numbers * problem.head_dim_v * MERGE
-        of_backward += numbers * problem.head_dim * ADD
-        transfer = card.start * (keys > 0) + keys * row * problem.bytes / link
-        forward += max(of_forward, transfer)
-        backward += max(of_backward, transfer + card.start * (keys > 0) + keys * row * FLOAT32 / link)
+    for (of_forward, of_backward), keys, gradients in zip(computed, [*came[1:], 0], [0, *went]):
+        forward += max(of_forward, took(keys))
+        backward += max(of_backward, took(keys) + took(gradients))
+    backward += took(went[-1])
     longest = max(map(layouts.rows, nodes))
+    more = [(rows - layouts.rows(node), layouts.rows(node)) for rows, node in zip(called, nodes)]
+    most = max(extra for extra, _ in more)
+    if most:  # results are merged, and those of dq are added
+        number = problem.batch * heads * problem.bytes / card.memory
+        forward += max(extra + 2 * rows for extra, rows in more) * number * problem.head_dim_v
+        backward += 3 * most * number * problem.head_dim
     if count == 1:
         memory = 2 * longest * row * FLOAT32
-    else:  # two chunks of keys, three of gradients, o or dq
+    else:  # two chunks of keys, gradients that come, go and are added; results before they are merged
         wide = max(problem.head_dim, problem.head_dim_v)
-        memory = longest * (row * (2 * problem.bytes + 3 * FLOAT32) + problem.batch * heads * wide * FLOAT32)
-    return sent * problem.bytes, sent * (problem.bytes + FLOAT32), memory, forward, backward
+        memory = longest * row * (4 * problem.bytes + 2 * FLOAT32)
+        memory += min(most + longest, plans.SLOTS * longest) * (most > 0) * problem.batch * heads * wide * problem.bytes
+    return sum(came), sum(came) + sum(went), memory, forward, backward
 
 
 def _with_heads(method, problem, keys, ranks, card, link):
@@ -185,7 +194,8 @@ def _with_heads(method, problem, keys, ranks, card, link):
     mine = _share(problem.heads, ranks) * (problem.head_dim + problem.head_dim_v) * problem.batch
     mine += _row(problem, _share(problem.heads_kv, ranks))
     sent = (ranks - 1) * rows * mine * problem.bytes
-    time = (4 * card.start + sent / link) if ranks > 1 else 0.0
+    # Numbers are copied to be sent, and when they have come.
+    time = (2 * card.start + sent / link + 4 * ranks * rows * mine * problem.bytes / card.memory) if ranks > 1 else 0.0
     sent_forward, sent_backward, memory, forward, backward = keys
     memory += 2 * ranks * rows * mine * problem.bytes
     return Cost(method, sent_forward + sent, sent_backward + sent, memory, forward + time, backward + time)

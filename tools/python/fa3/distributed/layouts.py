@@ -161,6 +161,40 @@ def simplified(call: Call) -> Call:
     return call._replace(left=left, right=right)
 
 
+def fused(found) -> Tuple[Call, ...]:
+    """The same rows and keys in fewer calls: those of one document whose keys follow each other, the first of which are
+    seen by all rows, then those whose rows follow each other and whose masks are one. So the own chunks of a zigzag
+    layout under a causal mask are one causal call, and those of another rank one call without a mask."""
+    for join in (_keys_joined, _rows_joined):
+        result = []
+        for call in found:
+            both = join(result[-1], call) if result else None
+            if both:
+                result[-1] = simplified(both)
+            else:
+                result.append(call)
+        found = result
+    return tuple(found)
+
+
+def _keys_joined(x, y):
+    if x.cu_seqlens_q or y.cu_seqlens_q or (x.q_start, x.q_end, x.k_end) != (y.q_start, y.q_end, y.k_start):
+        return None
+    return y._replace(k_start=x.k_start) if (x.left, x.right, y.left) == (UNBOUNDED,) * 3 else None
+
+
+def _rows_joined(x, y):
+    if x.cu_seqlens_q or y.cu_seqlens_q or (x.q_end, x.k_start) != (y.q_start, y.k_start):
+        return None
+    if (x.left, y.left) != (UNBOUNDED, UNBOUNDED):
+        return None
+    if UNBOUNDED in (x.right, y.right):  # then both, on the same keys
+        same = (x.right, x.k_end) == (y.right, y.k_end)
+    else:  # row q_start + i sees i + ... keys; the last row of x all of its own, and none that only y has
+        same = x.right == 0 and x.k_end - x.q_end == y.k_end - y.q_end + y.right
+    return y._replace(q_start=x.q_start) if same else None
+
+
 def extent(found) -> Tuple[int, int]:
     """From the first to the last key that any of these calls reads; (0, 0) if there are none."""
     return min((call.k_start for call in found), default=0), max((call.k_end for call in found), default=0)
