@@ -136,7 +136,10 @@ Verdict judge(const fa3_forward_params* params, Mode mode) {
       j.wrong_if((std::strstr(p.kernel, "alibi") != nullptr) != served.slopes, "params->kernel");
       j.wrong_if((std::strstr(p.kernel, "servedmla") != nullptr) != (served.qv || v_in_k), "params->kernel");
       const bool widens = p.k.dtype == FA3_DTYPE_E4M3 && !e4m3;
-      j.wrong_if((std::strstr(p.kernel, "widened") != nullptr) != widens, "params->kernel");
+      const bool copied = std::strstr(p.kernel, "copied"), few = std::strstr(p.kernel, "widenedfew");
+      j.wrong_if((copied || std::strstr(p.kernel, "widened")) != widens, "params->kernel");
+      // Copies can have too many rows. Kernels for few rows take no others, nor calls with FA3_FLAG_BATCH_INVARIANT.
+      j.open_if(copied || few, "params->kernel");
       judge_packed_heads(j, p.kernel, rows_q, heads, heads_kv);
     }
     // Which scales and which V a kernel of e4m3 takes, its name tells, the header does not.

@@ -9,9 +9,8 @@ tensors on the CPU and NumPy arrays by its reference: float64 arithmetic, rounde
 the manual. What the library refuses is InvalidArgument, a ValueError, or Unsupported, a NotImplementedError, with its
 message that names the argument; other failures are Fa3Error. Before a CUDA graph is captured call `preload`; what is
 captured reads lengths, page numbers and slots when it is replayed. `install` puts functions with the signatures of
-FlashAttention-2, -3, -4, vLLM or FlashMLA in their places; fa3.distributed spreads tokens over GPUs.
-`load` names the library, or else FA3_LIBRARY of the environment; otherwise it is libfa3.so beside this file or its
-folder, or the loader's. It needs Python 3.9 or newer, torch 2.4, transformers 5; in NumPy for bfloat16 ml_dtypes."""
+FlashAttention-2, -3, -4, vLLM or FlashMLA in their places; fa3.distributed spreads tokens over GPUs. `load`, or else
+FA3_LIBRARY, names a library. It needs Python 3.9 or newer, torch 2.4, transformers 5; for bfloat16 in NumPy ml_dtypes."""
 
 from __future__ import annotations
 
