@@ -47,7 +47,7 @@ struct Tensor {
     host.data = bytes.data() + 256;
   }
   void upload() {
-    if (device.size() == 0) device = tools::DeviceBuffer(bytes.size());
+    if (device.size() == 0) device = tools::DeviceBuffer::of_tensor(bytes.size());
     device.upload(bytes.data(), bytes.size());
   }
   void download() { device.download(bytes.data(), bytes.size()); }

@@ -121,11 +121,22 @@ class Graph {
   Handle<CUgraphExec, &Driver::cuGraphExecDestroy> executable_;
 };
 
+// Memory of the host that kernels read where it is, at the same address, and slowly.
+class HostBuffer : public Handle<void*, &Driver::cuMemFreeHost> {
+ public:
+  HostBuffer() = default;
+  explicit HostBuffer(size_t bytes);
+};
+
 // Device memory. Copies and fills have finished on the device when they return.
-class DeviceBuffer : public Handle<CUdeviceptr, &Driver::cuMemFree> {
+class DeviceBuffer {
  public:
   DeviceBuffer() = default;
   explicit DeviceBuffer(size_t bytes);
+  // For a tensor. If FA3_TEST_SLOW_MEMORY is set, to a number from 0 to 1, this part of them lie in the host's memory:
+  // what comes from there comes late, and in another order than it was sent for.
+  static DeviceBuffer of_tensor(size_t bytes);
+  CUdeviceptr get() const { return host_.get() ? reinterpret_cast<CUdeviceptr>(host_.get()) : device_.get(); }
   size_t size() const { return bytes_; }
   void* at(size_t offset) const { return reinterpret_cast<void*>(get() + offset); }
   void upload(const void* source, size_t bytes, size_t offset = 0) const;
@@ -133,14 +144,9 @@ class DeviceBuffer : public Handle<CUdeviceptr, &Driver::cuMemFree> {
   void fill(unsigned char byte) const;
 
  private:
+  Handle<CUdeviceptr, &Driver::cuMemFree> device_;
+  HostBuffer host_;
   size_t bytes_ = 0;
-};
-
-// Memory of the host that kernels read where it is, at the same address, and slowly.
-class HostBuffer : public Handle<void*, &Driver::cuMemFreeHost> {
- public:
-  HostBuffer() = default;
-  explicit HostBuffer(size_t bytes);
 };
 
 }  // namespace fa3::tools
