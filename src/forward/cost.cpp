@@ -68,8 +68,10 @@ RowCosts of_two_consumers(const ForwardRow& row) {
 int64_t least_turns(const ForwardRow& row) { return row.Bc < 128 ? 24 : 8; }
 
 // What softcap and ALiBi add to a block, on an H100 at 4096 tokens: 37, 20 and 13% at d 64, 128 and 256; 18, 11 and 2%.
+// They come once for a score, of however many columns it is.
 RowCosts transformed(RowCosts costs, const ForwardRow& row) {
-  const int32_t percent = 100 + (row.has(Trait::softcap) ? 2400 : 1200) / row.d;
+  const int32_t columns = row.d + (row.has(Trait::qv) ? row.dv : 0);
+  const int32_t percent = 100 + (row.has(Trait::softcap) ? 2400 : 1200) / columns;
   for (Costs* c : {&costs.together, &costs.behind}) c->block = c->block * percent / 100;
   return costs;
 }

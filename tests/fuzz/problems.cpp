@@ -38,7 +38,7 @@ int64_t last_dim(const fa3_tensor& t) { return t.dim[t.rank - 1]; }
 template <class Params>
 const char* transform_of(const Params& p) {
   if constexpr (requires { p.qv; })
-    if (p.qv.rank != 0) return "servedmla";
+    if (p.qv.rank != 0) return p.softcap != 0 ? "servedmlasoftcap" : "servedmla";
   if (p.alibi_slopes.rank != 0) return p.softcap != 0 ? "softcapalibi" : "alibi";
   return p.softcap != 0 ? "softcap" : "";
 }
@@ -57,6 +57,7 @@ const char* kernel_that_fits(Choices& choices, int kind, const fa3_tensor& q, in
     const std::string_view name = info.name;
     const bool of_served = name.starts_with("fa3_fwdserved") || name.starts_with("fa3_bwdserved");
     const std::string_view its_transform = name.find("softcapalibi") != name.npos ? "softcapalibi"
+                                           : name.find("servedmlasoftcap") != name.npos ? "servedmlasoftcap"
                                            : name.find("softcap") != name.npos ? "softcap"
                                            : name.find("alibi") != name.npos ? "alibi"
                                            : name.find("centered") != name.npos ? "centered"
@@ -256,7 +257,7 @@ void make_served(fa3_forward_params& p, Choices& c, bool host) {
     p.schedule = reinterpret_cast<void*>((uintptr_t{1} << 47) + 16 * static_cast<uintptr_t>(c.below(256)));
     p.schedule_bytes = static_cast<size_t>(c.below(4096));
   }
-  if (!wide && c.once_in(4)) {
+  if (c.once_in(4)) {
     p.softcap = c.one_of({30.0f, 0.5f, 1e-30f, 1e30f});
     p.lse_offset = {};
   }
