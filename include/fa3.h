@@ -256,6 +256,9 @@ typedef struct fa3_forward_params {
  * - The kernels (fa3_fwdservedwidened...) make fp16 of K and V, which is exact, and round P to fp16: o is as exact as
  *   from fp16 k and v that hold the same numbers. In bf16, elements of q that are more than 2^31 times smaller than
  *   another one of 16 neighbouring rows of the same sequence are rounded.
+ * - Those for a step of decoding (fa3_fwdservedwidenedfew...) take up to 16 rows of q for each head of k, above 128
+ *   columns up to 8: queries times heads / heads_kv, rounded up to a power of two. Calls with FA3_FLAG_BATCH_INVARIANT
+ *   never run on them.
  * - With many rows of q for each head of k, from some 1000 on (queries * heads / heads_kv), a pass makes copies of k
  *   and v in fp16 in the workspace first, without their scales, and other kernels (fa3_fwdservedcopied...) take these.
  *   That is faster, and as exact. It follows from shapes and maxima; it is never so with FA3_FLAG_BATCH_INVARIANT, nor
@@ -342,16 +345,17 @@ typedef struct fa3_forward_params {
  *   -slope * |i + seqlen_k - seqlen_q - j| added, whatever the mask is. Slopes are >= 0, at most 1e25 * softmax_scale;
  *   with others results of their head mean nothing.
  * - With both a score is capped first. A call with one of them is served, too: so it may have all of the above, and its
- *   kernels are those of fa3_fwdservedsoftcap..., fa3_fwdservedalibi... and fa3_fwdservedsoftcapalibi....
+ *   kernels are those of fa3_fwdservedsoftcap..., fa3_fwdservedalibi... and fa3_fwdservedsoftcapalibi..., or those that
+ *   "Latent attention" names.
  *
  * Latent attention
  * - Head dimensions above 256, up to 576 (head_dim) and 512 (head_dim_v), in bf16 and fp16. A call with one of them, or
- *   with qv, is served, so it may have all of the above but softcap and alibi_slopes. Its kernels are those of
- *   fa3_fwdservedmla... and fa3_fwdservedwide....
+ *   with qv, is served, so it may have all of the above but alibi_slopes. Its kernels are those of fa3_fwdservedmla...
+ *   and fa3_fwdservedwide..., with softcap fa3_fwdservedmlasoftcap... and fa3_fwdservedwidesoftcap....
  * - qv (batch, seqlen_q, heads, head_dim_v, with cu_seqlens_q total_q, heads, head_dim_v; dtype as q; strides and
- *   alignment as q): scores are softmax_scale * (q_i . k_j + qv_i . v_j), so that V is loaded once for both products.
- *   head_dim is at most 64 then. This is multi-head latent attention with absorbed projections: k is the part of the
- *   cache with positions, v the latent part, and heads_kv is 1.
+ *   alignment as q): scores are softmax_scale * (q_i . k_j + qv_i . v_j), so that V is loaded once for both products;
+ *   softcap caps that sum. head_dim is at most 64 then. This is multi-head latent attention with absorbed projections:
+ *   k is the part of the cache with positions, v the latent part, and heads_kv is 1.
  * - The same call with one cache: q and k of head_dim_v + 8 to head_dim_v + 64 columns (512 and 64, say), and v the
  *   first head_dim_v columns of k: v.data is k.data, and v's strides are k's. Above 256 such a call is the one with qv,
  *   and as fast. k and v are both read, and may share their memory in any other way, too.
@@ -390,8 +394,8 @@ typedef struct fa3_forward_params {
  * Not together (FA3_ERROR_UNSUPPORTED): page_table with cu_seqlens_k, leftpad_k or cache_batch_idx; cache_batch_idx
  * with cu_seqlens_k; anything of this section with scales of blocks, with v as tiles or with FA3_FLAG_TWO_LEVEL;
  * softcap or alibi_slopes with 16-bit q over e4m3; alibi_slopes with e4m3, FA3_MASK_CHUNK or FA3_FLAG_BATCH_INVARIANT;
- * softcap with lse_offset; qv or head dimensions above 256 with e4m3, softcap or alibi_slopes; head_dim above 64 with
- * qv; head_dim above 512 where v is not part of k as "Latent attention" says (fa3_reference_forward takes it).
+ * softcap with lse_offset; qv or head dimensions above 256 with e4m3 or alibi_slopes; head_dim above 64 with qv;
+ * head_dim above 512 where v is not part of k as "Latent attention" says (fa3_reference_forward takes it).
  * fa3_backward has lengths, windows, chunks, sinks, softcap and alibi_slopes.
  *
  * fa3_reference_forward takes all of it, its lengths on the host; it does not look at `schedule`. */
@@ -634,8 +638,8 @@ typedef struct fa3_backward_params {
  *   bits, a power of two for example, costs nothing, as products are exact then. Products beyond 65504 do not fit fp16.
  * - Not together (FA3_ERROR_UNSUPPORTED): e4m3 with alibi_slopes; softcap with lse_offset; scales of blocks, or v as
  *   tiles, with what makes a call served (FA3_FLAG_CENTERED_K, too); dsinks with v_mean or lse_offset (but
- *   fa3_reference_backward has that). Where scales of sequences, or v_mean, come with packed rows, and prefix sums decrease, no result means
- *   anything.
+ *   fa3_reference_backward has that). Where scales of sequences, or v_mean, come with packed rows, and prefix sums
+ *   decrease, no result means anything.
  * - Rows of all heads of q, and of k, are at most INT32_MAX - 65536; more is FA3_ERROR_UNSUPPORTED (not of
  *   fa3_reference_backward). */
 

@@ -132,6 +132,10 @@ struct TransformedForwardParams : PlannedForwardParams {
   ScoreTransforms transforms;
 };
 static_assert(sizeof(TransformedForwardParams) <= 4096);
+struct TransformedLatentForwardParams : TransformedForwardParams {
+  TensorMap qv;
+};
+static_assert(sizeof(TransformedLatentForwardParams) <= 4096);
 struct ScaledTransformedForwardParams : ScaledPlannedForwardParams {
   ScoreTransforms transforms;
 };
@@ -140,7 +144,9 @@ static_assert(sizeof(ScaledTransformedForwardParams) <= 4096);
 // How much of that a row's kernel takes (Params in tile/forward.cuh).
 constexpr size_t parameter_bytes(const ForwardRow& row) {
   if (row.transforms_scores())
-    return row.has_scales() ? sizeof(ScaledTransformedForwardParams) : sizeof(TransformedForwardParams);
+    return row.has_scales()     ? sizeof(ScaledTransformedForwardParams)
+           : row.has(Trait::qv) ? sizeof(TransformedLatentForwardParams)
+                                : sizeof(TransformedForwardParams);
   if (row.has(Trait::qv)) return sizeof(LatentForwardParams);
   if (row.has(Trait::own_lengths))
     return row.has_scales() ? sizeof(ScaledPlannedForwardParams) : sizeof(PlannedForwardParams);

@@ -190,7 +190,7 @@ struct ForwardRow : TiledRow {
            Br % 64 == 0 && warpgroups() >= (packs_heads() ? 1 : 2) && warpgroups() <= 4 && Bc % 16 == 0 &&
            d % 16 == 0 && d <= (halves_columns() ? 512 : 256) && dv % 16 == 0 && dv <= 512 &&
            (!halves_columns() || (dv % 128 == 0 && stages == 2 && Bc % 32 == 0 && packs_heads() && warpgroups() == 1 &&
-                                  has(Trait::own_lengths) && !has(Trait::shares_keys) && !transforms_scores())) &&
+                                  has(Trait::own_lengths) && !has(Trait::shares_keys) && !has(Trait::alibi))) &&
            (!has(Trait::few_rows) || (loads_e4m3_keys() && packs_heads() && warpgroups() == 1 &&
                                       Bc % (64 * consumers()) == 0 &&
                                       !split_stage() && !has(Trait::shares_keys))) &&

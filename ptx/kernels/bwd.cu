@@ -54,9 +54,11 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
   wgmma_owned(dV);
   wgmma_owned(dK);
   const float c = exponent_of_score(p);
-  // Not for a K that nobody reads: its buffer is free before this warp comes, so the next key block's K may be there,
-  // too, and the wait for this one's parity would then be one for ever.
-  if (work.all > 0) wait(smem.full_k, n & 1);                                                             // A3.17
+  wait(smem.full_k, n & 1);                                                                               // A3.17
+  // Also where no tile reads this K, and then says so. The wait is for a parity: a warp that left it out could come to
+  // the next one two phases behind, and pass at once, before that K is there.
+  __syncwarp();
+  if (one_lane) arrive(smem.empty_k);
   wait(smem.full_v, n & 1);
 
   for (int j = 0; j < work.all; j++) {                                                                    // A3.18

@@ -12,12 +12,14 @@
 // the paper's lines (A2.n).
 //
 // Products are m16n8k16 (PTX ISA, Matrix Fragments for mma.m16n8k16), with lane l = 4 g + t:
-//   K      a lane reads 16 neighbouring columns, 16 t and on, of keys g and g + 8; of each four, the first two stand for
-//          the product's columns 2 t and 2 t + 1, the others for 2 t + 8 and 2 t + 9. Q's columns stand in the same order.
+//   K      a lane reads 16 neighbouring columns, 16 t and on, of keys g and g + 8; of each four, the first two stand
+//          for the product's columns 2 t and 2 t + 1, the others for 2 t + 8 and 2 t + 9. Q's columns stand in the same
+//          order.
 //   keys   of 8 keys, the product's row g is key_of(g): so that 8 lanes that read together have no bank twice.
 //   P^T    comes from S^T by a transposition in registers (movmatrix).
-//   V^T    ldmatrix transposes pairs of bytes: a lane gets columns 2 g and 2 g + 1 of keys 2 t and 2 t + 1. The pairs of
-//          one column are row g of the product, those of the other row g + 8. So O^T has V's columns 2 g and 2 g + 1 there.
+//   V^T    ldmatrix transposes pairs of bytes: a lane gets columns 2 g and 2 g + 1 of keys 2 t and 2 t + 1. The pairs
+//          of one column are row g of the product, those of the other row g + 8. So O^T has V's columns 2 g and
+//          2 g + 1 there.
 #include "../tile/block.cuh"
 #include "../tile/mask.cuh"
 #include "../tile/narrow_q.cuh"

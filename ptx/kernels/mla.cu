@@ -31,6 +31,7 @@ namespace fa3 {
 using namespace ptx;
 
 static_assert(halves_columns && has(Trait::splits) && has(Trait::speculative) && early_q_release && !split_stage);
+static_assert(transforms_scores == caps_late);
 
 // How the two warpgroups exchange P, turn by turn.
 class Exchange {
@@ -247,6 +248,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
           excess.scale(alpha);
 #pragma unroll
           for (int r = 0; r < 2; r++) state.l[r] *= alpha[r], bound.sum[r] *= alpha[r];
+          if constexpr (caps_late) transform.choose_way(state.m, bound.sum);
         }
       }
       wgmma_owned(other_P);
@@ -263,14 +265,19 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       wgmma_owned(S);
       bool rescale = true;
       float alpha[2];  // if rescale
+      const auto transform_scores = [&](float (&scores)[Bc / 2]) {
+        if constexpr (caps_late) transform.apply(scores, j());
+      };
       if constexpr (masked) {                          // A2.13
+        transform_scores(S);
         mask(S, seen(), j(), warp_row);
         softmax_online(S, state, alpha, score);
         excess.scale(alpha);
         set_bound(bound, state, score);
+        if constexpr (caps_late) transform.choose_way(state.m, bound.sum);
       } else {
         rescale = softmax_speculative(S, state, bound, excess, alpha, score, smem.q[q_buffer], stage(i).k, warp,
-                                      transform, [](float (&)[Bc / 2]) {});
+                                      transform, transform_scores);
       }
       convert(S, P);                                   // A2.16
       wgmma_owned(P);
@@ -287,9 +294,11 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       issue_scores();                                  // A2.4
       wgmma_wait_group<0>();
       wgmma_owned(S);
+      if constexpr (caps_late) transform.apply(S, j());
       if (needs_mask(seen(), j(), row)) mask(S, seen(), j(), warp_row);
       softmax_first(S, state, score);                  // A2.6
       first_bound(bound, state, score, seen().seqlen_k - j() * Bc);
+      if constexpr (caps_late) transform.choose_way(state.m, bound.sum);
       convert(S, P);
       wgmma_owned(P);
 

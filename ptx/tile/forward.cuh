@@ -20,7 +20,8 @@ inline constexpr int o_columns = config.o_columns();
 // What the kernel takes. If it takes no split tiles, there is no list.
 using OwnLengthsParams = std::conditional_t<
     config.transforms_scores(),
-    std::conditional_t<config.has_scales(), ScaledTransformedForwardParams, TransformedForwardParams>,
+    std::conditional_t<config.has_scales(), ScaledTransformedForwardParams,
+                       std::conditional_t<has_qv, TransformedLatentForwardParams, TransformedForwardParams>>,
     std::conditional_t<config.has_scales(), ScaledPlannedForwardParams,
                        std::conditional_t<has_qv, LatentForwardParams, PlannedForwardParams>>>;
 using Params = std::conditional_t<
@@ -37,6 +38,7 @@ FA3_DEVICE Scales scales_of(const ForwardParams&) { return {}; }
 
 // Nor do all have a second tensor of queries.
 FA3_DEVICE const TensorMap& qv_of(const LatentForwardParams& p) { return p.qv; }
+FA3_DEVICE const TensorMap& qv_of(const TransformedLatentForwardParams& p) { return p.qv; }
 FA3_DEVICE const TensorMap& qv_of(const ForwardParams& p) { return p.q; }
 
 // Nor have all softcap and slopes.

@@ -168,11 +168,13 @@ struct StepParams {
   TransformedForwardParams transformed;
   ScaledTransformedForwardParams scaled_transformed;
   LatentForwardParams latent;
+  TransformedLatentForwardParams transformed_latent;
   PlanLengthsPassParams lengths;  // of a served problem also where there is no such step
   WidenParams copies;
 
   PlannedForwardParams& for_served(const ForwardRow& row) {
     if (row.transforms_scores() && row.has_scales()) return scaled_transformed;
+    if (row.transforms_scores() && row.has(Trait::qv)) return transformed_latent;
     if (row.transforms_scores()) return transformed;
     if (row.has(Trait::qv)) return latent;
     return planned;
@@ -229,10 +231,13 @@ fa3_status fill(const Device& device, const ForwardProblem& given, const Forward
             return status;
           params.planned.scales = params.scaled_transformed.scales = scales_of(problem);
           params.transformed.transforms = params.scaled_transformed.transforms = transforms_of(problem);
-          if (row.has(Trait::qv))
+          params.transformed_latent.transforms = params.transformed.transforms;
+          if (row.has(Trait::qv)) {
             if (fa3_status status = encode_packed(driver, problem.v_in_k ? "q" : "qv", problem.qv, row,
                                                   problem.heads_kv, params.latent.qv))
               return status;
+            params.transformed_latent.qv = params.latent.qv;
+          }
           of_launch[i] = &planned;
           break;
         }

@@ -59,9 +59,8 @@ Status check_combinations(const fa3_forward_params& p) {
                   other_name);
   if (is_there(p.qv) && (p.q.dtype == FA3_DTYPE_E4M3 || widens_keys(p)))
     return fail(unsupported, "%s.dtype is e4m3, which cannot be had together with qv", widens_keys(p) ? "k" : "q");
-  const char* const transform = p.softcap != 0 ? "softcap" : is_there(p.alibi_slopes) ? "alibi_slopes" : nullptr;
-  if (const char* const wide = wide_by(p); wide && transform)
-    return fail(unsupported, "%s and %s cannot be had together", transform, wide);
+  if (const char* const wide = wide_by(p); wide && is_there(p.alibi_slopes))
+    return fail(unsupported, "alibi_slopes and %s cannot be had together", wide);
   const char* const name = served_by(p);
   if (name && (p.flags & FA3_FLAG_TWO_LEVEL))
     return fail(unsupported, "flags has FA3_FLAG_TWO_LEVEL, which cannot be had together with %s", name);

@@ -76,7 +76,7 @@ struct Served {
     j.wrong_if(!(p.softcap >= 0 && p.softcap < INFINITY), "softcap"), j.wrong_if(p.reserved != 0, "reserved");
     j.wrong_if(p.q.dtype == FA3_DTYPE_E4M3 && (slopes || qv), "q");
     j.wrong_if(caps && p.lse_offset.rank != 0, "softcap");
-    j.wrong_if(wide() && (caps || slopes), caps ? "softcap" : "alibi_slopes");
+    j.wrong_if(wide() && slopes, "alibi_slopes");
     if (qv) j.rank("qv", p.qv, 4 - packed_q), j.wrong_if(p.qv.dtype != p.q.dtype, "qv");
     j.wrong_if(slopes && (p.mask == FA3_MASK_CHUNK || (p.flags & FA3_FLAG_BATCH_INVARIANT)), "alibi_slopes");
     if (slopes) {

@@ -189,6 +189,12 @@ class Call {
     INFO(fa3_last_error_message());
     REQUIRE(status == FA3_OK);
   }
+  // K from the host's memory: it comes much later than V, although it is sent for first.
+  void keep_k_on_host() {
+    slow_k_ = tools::HostBuffer(k_.bytes.size());
+    std::copy(k_.bytes.begin(), k_.bytes.end(), static_cast<unsigned char*>(slow_k_.get()));
+    p_.k.data = static_cast<unsigned char*>(slow_k_.get()) + 256;
+  }
   void poison() {
     for (Tensor* t : {&dq_, &dk_, &dv_}) std::fill(t->bytes.begin(), t->bytes.end(), Tensor::poison), t->upload();
   }
@@ -349,6 +355,7 @@ class Call {
   Tensor q_, k_, v_, o_, lse_, dout_, dlse_, dq_, dk_, dv_;
   size_t workspace_bytes_ = 0;
   tools::DeviceBuffer workspace_;
+  tools::HostBuffer slow_k_;
 };
 
 }  // namespace fa3::test::gradients

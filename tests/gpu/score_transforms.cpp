@@ -93,4 +93,22 @@ TEST_CASE("score transforms: long caches in pages", "[served]") {
       }
 }
 
+// Softcap where scores are of two tensors, and above 256 columns: on both sides of the cap, and in parts.
+TEST_CASE("score transforms: latent attention and head dimensions above 256", "[served][latent]") {
+  gpu();
+  int number = 23000;
+  for (const auto& [d, dv] : {std::pair{64, 512}, {64, 256}, {576, 512}, {384, 384}})
+    for (const float size : {1.0f, 10.0f, 100.0f})
+      for (const float softcap : {1.0f, 20.0f, 1e6f}) {
+        ServedProblem p = problem(softcap, d, number % 2 ? FA3_DTYPE_BF16 : FA3_DTYPE_FP16, number);
+        p.head_dim_v = dv, p.has_qv = d == 64, p.v_in_k = d == 576;
+        p.heads = 16, p.heads_kv = d == dv ? 2 : 1;
+        p.softmax_scale = size / std::sqrt(float(d == 64 ? d + dv : d));
+        if (number % 3 == 0) p.mask = FA3_MASK_WINDOW, p.window_left = 100;
+        p.packed_q = p.uses_k = true, p.page_size = 64;
+        make_room(p, {{1, number % 4 ? 333 : 9000}, {70, 100}, {3, 600}, {2, 1}}, p.seed);
+        run(p, 1), ++number;
+      }
+}
+
 }  // namespace fa3::test

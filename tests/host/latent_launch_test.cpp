@@ -60,6 +60,15 @@ TEST_CASE("a launch with V in K, and the same with a second query", "[launch][la
   check_queries(g.qv, two.qv.data, 512, 1024);
   check_keys(g.k, two.k.data, 56, 1152, row.stage_keys());
   check_keys(g.v, p.k.data, 512, 1152, row.stage_keys());
+
+  two.softcap = 30;
+  const Pair capped = run(two);
+  const TransformedLatentForwardParams& h = capped.forward.carried.transformed_latent;
+  CHECK((capped.row().has(Trait::qv) && capped.row().has(Trait::softcap)));
+  CHECK(h.transforms.softcap.cap_scaled == float(30 * 1.4426950408889634));
+  check_queries(h.q, two.q.data, 56, 112);
+  check_queries(h.qv, two.qv.data, 512, 1024);
+  check_keys(h.v, p.k.data, 512, 1152, row.stage_keys());
 }
 
 TEST_CASE("a launch with K and V apart above 256", "[launch][latent]") {

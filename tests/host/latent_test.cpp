@@ -52,7 +52,6 @@ const Change bad_qv[] = {
     {"qv.dim[2] is -1, must be from 0", invalid, [](P& p) { p.qv.dim[2] = -1; }},
     {"q.dim[3] (head_dim) is 72; with qv it is at most 64", unsupported, [](P& p) { p.q.dim[3] = p.k.dim[3] = 72; }},
     {"v.dim[3] (head_dim_v) is 520; the largest", unsupported, [](P& p) { p.v.dim[3] = p.o.dim[3] = 520; }},
-    {"softcap and qv cannot be had together", unsupported, [](P& p) { p.softcap = 30; }},
     {"alibi_slopes and qv cannot be had together", unsupported,
      [](P& p) { p.alibi_slopes = tensor(far_away(9), FA3_DTYPE_FP32, {16}); }},
     {"q.dtype is e4m3, which cannot be had together with qv", unsupported,
@@ -83,11 +82,13 @@ const Change bad_wide[] = {
     {"v.dim[3] (head_dim_v) is 520; the largest supported is 512", unsupported, [](P& p) { p.v.dim[3] = 520; }},
     {"q.dim[3] (head_dim) is 300, must be a multiple of 8 from 8 to 576", invalid,
      [](P& p) { p.q.dim[3] = p.k.dim[3] = 300; }},
-    {"softcap and head_dim above 256 cannot be had together", unsupported, [](P& p) { p.softcap = 1; }},
     {"alibi_slopes and head_dim above 256 cannot", unsupported,
      [](P& p) { p.alibi_slopes = tensor(far_away(9), FA3_DTYPE_FP32, {6}); }},
-    {"softcap and head_dim_v above 256 cannot be had together", unsupported,
-     [](P& p) { p.softcap = 1, p.q.dim[3] = p.k.dim[3] = 64; }},
+    {"alibi_slopes and head_dim_v above 256 cannot be had together", unsupported,
+     [](P& p) {
+       p.softcap = 1, p.q.dim[3] = p.k.dim[3] = 64;
+       p.alibi_slopes = tensor(far_away(9), FA3_DTYPE_FP32, {6});
+     }},
     {"q.dim[3] (head_dim) is 384; the largest supported is 256", unsupported,
      [](P& p) {
        p.k.dtype = p.v.dtype = FA3_DTYPE_E4M3;
@@ -200,6 +201,10 @@ TEST_CASE("wide calls run on rows of their own, with any number of queries", "[l
   name_row(p, "fa3_fwdservedmla_fp16_");
   p.flags = FA3_FLAG_BATCH_INVARIANT;
   name_row(p, "fa3_fwdservedmla_fp16_");
+  p.softcap = 30;
+  name_row(p, "fa3_fwdservedmlasoftcap_fp16_");
+  p = apart(), p.softcap = 30;
+  CHECK(name_row(p, "fa3_fwdservedwidesoftcap_bf16_") == 6);
   // Tiles of 64 rows, four of 16 heads' queries each.
   const auto with_queries = [](int64_t queries, uint64_t flags) {
     P many = imaginary({.batch = 1, .seqlen_q = queries, .seqlen_k = 100, .heads = 16, .heads_kv = 1, .head_dim = 512});

@@ -66,6 +66,28 @@ def dense(device):
     close(scaled, exact(q, cache, cache[..., :64], False, 0.3)[0], "scale")
 
 
+def capped(device):
+    """Softcap of the sum of both products, far below the scores, among them and far above; K and V apart, too."""
+    for dv, heads, heads_kv, how, mask in (
+        (512, 16, 1, {"causal": True}, {"causal": True}),
+        (256, 6, 2, {"window_size": (30, 2)}, {"window": (30, 2)}),
+        (256, 3, 3, {"attention_chunk": 20}, {"chunk": 20}),
+    ):
+        q, k = normal(device, 2, 41, heads, 64 + dv), normal(device, 2, 50, heads_kv, 64 + dv)
+        v, rope = k[..., :dv], halves(q, k, dv)
+        for cap in (0.5, 3.0, 50.0):
+            right = [plain(*x, softcap=cap, **mask, scale=0.2) for x in zip(q, k, v)]
+            o, lse = (torch.stack(x) for x in zip(*right))
+            two = three.flash_attn_func(*rope[:3], qv=rope[3], softcap=cap, softmax_scale=0.2, return_attn_probs=True,
+                                        **how)  # fmt: skip
+            one = three.flash_attn_func(q, k, v, softcap=cap, softmax_scale=0.2, return_attn_probs=True, **how)
+            for found in (two, one):
+                close(found[0], o, (dv, cap)), close(found[1], lse, (dv, cap, "lse"))
+    q, k, v = normal(device, 2, 5, 6, 384), normal(device, 2, 70, 2, 384), normal(device, 2, 70, 2, 320)
+    o = torch.stack([plain(*x, causal=True, softcap=2.0)[0] for x in zip(q, k, v)])
+    close(three.flash_attn_func(q, k, v, causal=True, softcap=2.0), o, "apart")
+
+
 def chunks(device):
     """Windows inside of chunks, which become sequences of their own, qv among them."""
     q, k, v, qv = halves(normal(device, 2, 7, 2, 96), normal(device, 2, 11, 1, 96), 64)
@@ -140,7 +162,8 @@ def refusals(device):
             qv=qv.detach().requires_grad_())  # fmt: skip
     o = fa3.forward(q_rope, k, v, qv=qv.detach().requires_grad_())
     refused(no, "fa3.forward with qv has no derivative", o.sum().backward)
-    refused(no, "softcap and qv cannot be had together", fa3.forward, q_rope, k, v, qv=qv, softcap=5.0)
+    slopes = torch.ones(4, device=device)
+    refused(no, "alibi_slopes and qv cannot be had together", fa3.forward, q_rope, k, v, qv=qv, alibi_slopes=slopes)
     refused(ValueError, "qv.dim[3] is 64, must equal v.dim[3], which is 512", fa3.forward, q_rope, k, v, qv=q_rope)
     refused(ValueError, "qv.dtype is", fa3.forward, q_rope, k, v, qv=qv.half())
     refused(no, "with qv it is at most 64", fa3.forward, q[..., :72], cache[..., :72], v, qv=qv)
@@ -166,6 +189,6 @@ def numpy_arrays():
 torch.manual_seed(3)
 numpy_arrays(), interfaces()
 for place in ("cpu", "cuda") if CUDA else ("cpu",):
-    dense(place), chunks(place), pages(place), refusals(place)
+    dense(place), capped(place), chunks(place), pages(place), refusals(place)
 if not CUDA:
     print("SKIPPED: cases for CUDA, as there is no Hopper GPU")

@@ -192,6 +192,8 @@ TEST_CASE("the table determines every row's GEMMs") {
     CHECK(figure("kernel", "transposing_fences") == std::to_string(transposed > 0));
     CHECK(figure("kernel", "parameters") ==
           std::to_string(v.transforms_scores() && v.is_8bit() ? sizeof(fa3::ScaledTransformedForwardParams)
+                         : v.transforms_scores() && v.has(fa3::Trait::qv)
+                             ? sizeof(fa3::TransformedLatentForwardParams)
                          : v.transforms_scores()              ? sizeof(fa3::TransformedForwardParams)
                          : v.has(fa3::Trait::qv)              ? sizeof(fa3::LatentForwardParams)
                          : v.has(fa3::Trait::own_lengths) && (v.is_8bit() || v.has_wide_q())

@@ -334,9 +334,10 @@ void choose_tensors(ServedProblem& p, Random& random) {
 }
 
 // Caps far above the scores, among them and below them all. What cannot be had together stays away.
-void choose_transform(ServedProblem& p, Random& random, const ForwardRow* row) {
+void choose_transform(ServedProblem& p, Random& random, const ServedLimits& limits) {
+  const ForwardRow* const row = limits.row;
   const bool may_cap = row ? row->has(Trait::softcap) : !p.e4m3_keys && random.chance(0.2);
-  const bool may_slope = row ? row->has(Trait::alibi) : !p.has_e4m3_keys() && random.chance(0.2);
+  const bool may_slope = row ? row->has(Trait::alibi) : !p.has_e4m3_keys() && !limits.wide && random.chance(0.2);
   if (may_cap) p.lse_offset = false, p.softcap = random.pick({0.01f, 0.5f, 2.0f, 5.0f, 15.0f, 30.0f, 50.0f, 1e4f});
   if (!may_slope) return;
   p.has_slopes = true, p.slopes_each = random.chance(0.5), p.batch_invariant = false;
@@ -471,7 +472,7 @@ ServedProblem random_served(uint64_t seed, const ServedLimits& limits) {
   p.batch_invariant = random.chance(0.15);
   if (p.is_e4m3()) choose_scales(p, random);
   if (p.e4m3_keys) choose_key_scales(p, random);
-  if (!limits.wide) choose_transform(p, random, limits.row);
+  choose_transform(p, random, limits);
   p.q = random_storage(random, false), p.o = random_storage(random, false), p.lse = random_storage(random, false);
   p.k = random_storage(random, true), p.v = random_storage(random, true);
   for (Storage* s : {&p.q, &p.k, &p.v, &p.o, &p.lse}) s->share_batch = false, s->pad_s %= p.page_size ? 4 : 50;

@@ -160,6 +160,13 @@ static CUdeviceptr allocate(size_t bytes) {
 }
 DeviceBuffer::DeviceBuffer(size_t bytes) : Handle(allocate(bytes)), bytes_(bytes) {}
 
+static void* allocate_on_host(size_t bytes) {
+  void* pointer;
+  FA3_CU(cuMemHostAlloc, &pointer, bytes ? bytes : 1, CU_MEMHOSTALLOC_DEVICEMAP);
+  return pointer;
+}
+HostBuffer::HostBuffer(size_t bytes) : Handle(allocate_on_host(bytes)) {}
+
 // A copy from pageable memory returns before its last part reached the device, and our streams do not wait for the
 // legacy stream: hence the synchronisation.
 void DeviceBuffer::upload(const void* source, size_t bytes, size_t offset) const {

@@ -18,11 +18,12 @@ namespace fa3::tools {
 #define FA3_DRIVER_FUNCTIONS(X)                                                                                     \
   FA3_DRIVER_QUESTIONS(X)                                                                                           \
   X(cuDeviceGetPCIBusId) X(cuCtxCreate) X(cuCtxDestroy) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuMemAlloc)        \
-  X(cuMemFree) X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyDtoDAsync) X(cuMemsetD8) X(cuMemGetInfo) X(cuStreamCreate) \
-  X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate)          \
-  X(cuEventDestroy) X(cuEventRecord) X(cuEventSynchronize) X(cuEventElapsedTime) X(cuGraphInstantiate)              \
-  X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuModuleLoadData) X(cuModuleUnload)                    \
-  X(cuModuleGetFunction) X(cuLaunchKernel) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxReset)
+  X(cuMemFree) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyDtoDAsync)              \
+  X(cuMemsetD8) X(cuMemGetInfo) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize)                         \
+  X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord)                 \
+  X(cuEventSynchronize) X(cuEventElapsedTime) X(cuGraphInstantiate) X(cuGraphLaunch) X(cuGraphExecDestroy)          \
+  X(cuGraphDestroy) X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernel)                  \
+  X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxReset)
 
 struct Driver {
 #define FA3_MEMBER(name) decltype(&::name) name = nullptr;
@@ -133,6 +134,13 @@ class DeviceBuffer : public Handle<CUdeviceptr, &Driver::cuMemFree> {
 
  private:
   size_t bytes_ = 0;
+};
+
+// Memory of the host that kernels read where it is, at the same address, and slowly.
+class HostBuffer : public Handle<void*, &Driver::cuMemFreeHost> {
+ public:
+  HostBuffer() = default;
+  explicit HostBuffer(size_t bytes);
 };
 
 }  // namespace fa3::tools

@@ -21,6 +21,7 @@ struct Launched {
   ScaledPlannedForwardParams planned{};  // of those whose sequences have lengths of their own; scales as far as it has
   TransformedForwardParams transformed{};  // and of those that transform scores, zeros of others
   LatentForwardParams latent{};            // and of those with a second query
+  TransformedLatentForwardParams transformed_latent{};  // that do both
   PlanLengthsPassParams lengths{};  // of the pass that plans for these
   EmptyRowsParams empty_rows{};     // of the one that writes rows without keys
   TileVParams tile_v{};             // of the one that makes V into tiles
@@ -51,6 +52,11 @@ struct Launched {
       std::memcpy(static_cast<void*>(&all), params, parameter_bytes(kernel));
       static_cast<PlannedForwardParams&>(transformed) = all, transformed.transforms = all.transforms;
       planned = all, static_cast<ForwardParams&>(forward) = planned;
+    } else if (kernel.transforms_scores() && kernel.has(Trait::qv)) {
+      std::memcpy(static_cast<void*>(&transformed_latent), params, parameter_bytes(kernel));
+      transformed = transformed_latent;
+      static_cast<PlannedForwardParams&>(planned) = transformed;
+      static_cast<ForwardParams&>(forward) = planned;
     } else if (kernel.transforms_scores()) {
       std::memcpy(static_cast<void*>(&transformed), params, parameter_bytes(kernel));
       static_cast<PlannedForwardParams&>(planned) = transformed;

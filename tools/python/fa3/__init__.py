@@ -214,7 +214,7 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     seqlen_q, heads, head_dim_v), or packed like q: scores are those of q and k plus those of qv and v, softmax_scale is
     1 / sqrt(head_dim + head_dim_v) if None, and head_dim is up to 64. A cache in one tensor k, with v = k[...,
     :head_dim_v] of it (up to 64 columns fewer), is the same call and as fast: MLA's decoding is forward(q, cache,
-    cache[..., :512], ...). Other head_dims above 256 end at 512. Neither with FP8, softcap and alibi_slopes.
+    cache[..., :512], ...). Other head_dims above 256 end at 512. Neither with FP8 and alibi_slopes.
 
     Lengths, all int32 on q's device, where they are read when the kernels run, never by the host:
       cu_seqlens_q    (batch + 1,): q is packed, (total_q, heads, head_dim), and sequence b has the rows cu_seqlens_q[b]
