@@ -416,7 +416,9 @@ enum fa3_forward_flags {
   /* A sequence has the same bits alone and in any batch. See "Bits" above. */
   FA3_FLAG_BATCH_INVARIANT = 4,
   /* fa3_backward only: a more exact dq where keys have a mean. See "Centered keys" there. */
-  FA3_FLAG_CENTERED_K = 8
+  FA3_FLAG_CENTERED_K = 8,
+  /* fa3_backward only: dq, dk and dv, all fp32, are added to what is there. */
+  FA3_FLAG_ACCUMULATE = 16
 };
 
 /* Would fa3_forward accept these parameters, and if not, why? Host only: no GPU, driver or context is needed.

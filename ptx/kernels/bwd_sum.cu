@@ -1,5 +1,5 @@
-// Behind the backward pass, where K/V heads have several parts (backward_work.h): dK and dV as the sums over the parts,
-// in their order, of each 64 keys. A thread block has those of one gradient, a warp 16 rows.
+// Behind the backward pass, where K/V heads have several parts (backward_work.h), or gradients are float32: dK and dV as
+// the sums over the parts, in their order, of each 64 keys. A thread block has those of one gradient, a warp 16 rows.
 #include "../isa/grid.cuh"
 #include "../tile/bwd/key_sums.cuh"
 
@@ -17,8 +17,11 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   const int row = 64 * tile + 16 * strip + lane / 4, rows = p.visible.seqlen_k - row;
   const int left = (is_dv ? p.keys.head_dim_v : p.keys.head_dim) - 8 * odd;
   const float scale = is_dv ? 1.f : p.softmax_scale;
-  uint16_t* const to = (is_dv ? p.keys.dv : p.keys.dk) + batch * stride.batch + head * stride.head + row * stride.row +
-                       8 * odd + lane % 4 / 2 * 4;
+  uint16_t* const gradient = is_dv ? p.keys.dv : p.keys.dk;
+  const int64_t at = batch * stride.batch + head * stride.head + row * stride.row;
+  uint16_t* const to = gradient + at + 8 * odd + lane % 4 / 2 * 4;
+  float* const to_fp32 = reinterpret_cast<float*>(gradient) + at + lane % 4 * 2;
+  const bool add = p.rows.store == GradientStore::added_fp32;
   const float4* const sums = key_sums(p, is_dv ? KeyGradient::dv : KeyGradient::dk, batch_head * p.order.parts, tile) +
                              256 * strip + lane;
   const int64_t next_part = int64_t(p.keys.tiles) * (16 * d);
@@ -37,6 +40,16 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
         const float4 more = __ldcs(sums + part * next_part + first / 8 * 1024 + g * 32);
         x[g].x += more.x, x[g].y += more.y, x[g].z += more.z, x[g].w += more.w;
       }
+    if (p.rows.store != GradientStore::rounded) {
+#pragma unroll
+      for (int g = 0; g < groups; g++) {
+        const int column = 8 * (first + g);
+        const bool exists = column < left + 8 * odd;
+        store_two(to_fp32 + column, exists && 0 < rows, add, x[g].x, x[g].y, scale);
+        store_two(to_fp32 + column + 8 * stride.row, exists && 8 < rows, add, x[g].z, x[g].w, scale);
+      }
+      continue;
+    }
 #pragma unroll
     for (int g = 0; g < groups; g += 2) {
       const int column = 8 * (first + g);

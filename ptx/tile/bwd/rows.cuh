@@ -101,9 +101,16 @@ FA3_DEVICE void zero_rows(const BackwardRows& p, const EmptyRows& empty, int til
   const int first = (tile - batch_head * empty.tiles) * backward_tile_rows;
   const int end = min(first + backward_tile_rows, empty.rows), column = thread % lanes * 8;
   if (column >= p.head_dim) return;
-  uint16_t* const dq = p.dq + batch * p.dq_stride.batch + head * p.dq_stride.head + column;
-  for (int row = first + thread / lanes; row < end; row += threads / lanes)
-    *reinterpret_cast<uint4*>(dq + (row - empty.rows) * p.dq_stride.row) = {};
+  const int64_t to = batch * p.dq_stride.batch + head * p.dq_stride.head + column;
+  for (int row = first + thread / lanes; row < end; row += threads / lanes) {
+    const int64_t at = to + (row - empty.rows) * p.dq_stride.row;
+    if (p.store == GradientStore::rounded) {
+      *reinterpret_cast<uint4*>(p.dq + at) = {};
+    } else {
+      uint4* const eight = reinterpret_cast<uint4*>(reinterpret_cast<float*>(p.dq) + at);
+      eight[0] = eight[1] = {};
+    }
+  }
 }
 
 // Of a row's group of 8 columns and the next one a lane has two each, as pairs. Neighbours exchange them: a lane then
@@ -111,6 +118,14 @@ FA3_DEVICE void zero_rows(const BackwardRows& p, const EmptyRows& empty, int til
 FA3_DEVICE void store_four(uint16_t* to, bool exists, bool odd_lane, uint32_t here, uint32_t next) {
   const uint32_t other = __shfl_xor_sync(0xffffffffu, odd_lane ? here : next, 1);
   if (exists) *reinterpret_cast<uint2*>(to) = odd_lane ? make_uint2(other, next) : make_uint2(here, other);
+}
+
+// The same in float32: a lane's two columns of a row, times `scale`; `add`: to what is there.
+FA3_DEVICE void store_two(float* to, bool exists, bool add, float low, float high, float scale) {
+  if (!exists) return;
+  float2* const two = reinterpret_cast<float2*>(to);
+  const float2 before = add ? *two : float2{};
+  *two = {fmaf(low, scale, before.x), fmaf(high, scale, before.y)};
 }
 
 // dQ from its sums: a warp's strip of 16 rows of a tile. The sums lie as bwd.cu stages them: of 64 rows and 64 columns
@@ -189,6 +204,27 @@ struct Strip {
         x[g] = make_float4(x[g].x + y[g].x, x[g].y + y[g].y, x[g].z + y[g].z, x[g].w + y[g].w);
       both.store(p, x, first, bf16);
     }
+  }
+  // All groups in float32, maybe added to what is there; with second sums, if there are any.
+  template <int groups>
+  FA3_DEVICE void finish_fp32(const BackwardParams& p, int tile) const {
+    const int quad = threadIdx.x % 4, second_tiles = p.order.spread.second;
+    const bool are_second = second_tiles > 0 && p.visits[tile / p.rows.tiles_per_visit + second_tiles] > 0;
+    const bool add = p.rows.store == GradientStore::added_fp32;
+    const float4* const second = sums + int64_t(second_tiles) * p.rows.tiles_per_visit * (16 * d);
+    float* const to = reinterpret_cast<float*>(p.rows.dq) + (dq - p.rows.dq) - 8 * odd - quad / 2 * 4 + 2 * quad;
+#pragma unroll 1
+    for (int first = 0; first < d / 8; first += groups)
+#pragma unroll
+      for (int g = first; g < first + groups; g++) {
+        float4 x{}, y{};
+        if (are_sums) x = __ldcs(sums + g / 8 * 1024 + g % 8 * 32);
+        if (are_second) y = __ldcs(second + g / 8 * 1024 + g % 8 * 32);
+        const bool exists = 8 * g < p.rows.head_dim;
+        store_two(to + 8 * g, exists && 0 < rows, add, x.x + y.x, x.y + y.y, p.softmax_scale);
+        store_two(to + 8 * g + 8 * p.rows.dq_stride.row, exists && 8 < rows, add, x.z + y.z, x.w + y.w,
+                  p.softmax_scale);
+      }
   }
 };
 
