@@ -1,6 +1,8 @@
-// Behind the backward pass, where K/V heads have several parts (backward_work.h), or gradients are float32: dK and dV as
-// the sums over the parts, in their order, of each 64 keys. A thread block has those of one gradient, a warp 16 rows.
+// Behind the backward pass, where K/V heads have several parts (backward_work.h), or gradients are float32: dK and dV
+// as the sums over the parts, in their order, of each 64 keys. A thread block has those of one gradient, a warp 16
+// rows.
 #include "../isa/grid.cuh"
+#include "../tile/bwd/fp32_rows.cuh"
 #include "../tile/bwd/key_sums.cuh"
 
 FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
@@ -20,8 +22,6 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   uint16_t* const gradient = is_dv ? p.keys.dv : p.keys.dk;
   const int64_t at = batch * stride.batch + head * stride.head + row * stride.row;
   uint16_t* const to = gradient + at + 8 * odd + lane % 4 / 2 * 4;
-  float* const to_fp32 = reinterpret_cast<float*>(gradient) + at + lane % 4 * 2;
-  const bool add = p.rows.store == GradientStore::added_fp32;
   const float4* const sums = key_sums(p, is_dv ? KeyGradient::dv : KeyGradient::dk, batch_head * p.order.parts, tile) +
                              256 * strip + lane;
   const int64_t next_part = int64_t(p.keys.tiles) * (16 * d);
@@ -30,6 +30,9 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
                        : ptx::cvt_rn_f16x2_f32(high * scale, low * scale);
   };
   ptx::griddepcontrol_wait();
+  if (p.rows.store != GradientStore::rounded)
+    return sum_fp32(p, sums, next_part, reinterpret_cast<float*>(gradient) + at + lane % 4 * 2, 8 * stride.row,
+                    left + 8 * odd, rows, scale);
 #pragma unroll 1
   for (int first = 0; first < d / 8; first += groups) {
     float4 x[groups] = {};
@@ -40,16 +43,6 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
         const float4 more = __ldcs(sums + part * next_part + first / 8 * 1024 + g * 32);
         x[g].x += more.x, x[g].y += more.y, x[g].z += more.z, x[g].w += more.w;
       }
-    if (p.rows.store != GradientStore::rounded) {
-#pragma unroll
-      for (int g = 0; g < groups; g++) {
-        const int column = 8 * (first + g);
-        const bool exists = column < left + 8 * odd;
-        store_two(to_fp32 + column, exists && 0 < rows, add, x[g].x, x[g].y, scale);
-        store_two(to_fp32 + column + 8 * stride.row, exists && 8 < rows, add, x[g].z, x[g].w, scale);
-      }
-      continue;
-    }
 #pragma unroll
     for (int g = 0; g < groups; g += 2) {
       const int column = 8 * (first + g);

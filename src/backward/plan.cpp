@@ -50,7 +50,7 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
     if (!row || !fits(*row, problem))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
                   "params->kernel is %s, which is not a backward kernel for this dtype, mask, head_dim, head_dim_v and "
-                  "seqlen_k, softcap, alibi_slopes, FA3_FLAG_CENTERED_K and dtype of gradients",
+                  "seqlen_k, dtype of gradients, softcap, alibi_slopes and FA3_FLAG_CENTERED_K",
                   rows[found].name);
     if (problem.deterministic && row->has(Trait::as_written))
       return fail(FA3_ERROR_INVALID_ARGUMENT,

@@ -120,14 +120,6 @@ FA3_DEVICE void store_four(uint16_t* to, bool exists, bool odd_lane, uint32_t he
   if (exists) *reinterpret_cast<uint2*>(to) = odd_lane ? make_uint2(other, next) : make_uint2(here, other);
 }
 
-// The same in float32: a lane's two columns of a row, times `scale`; `add`: to what is there.
-FA3_DEVICE void store_two(float* to, bool exists, bool add, float low, float high, float scale) {
-  if (!exists) return;
-  float2* const two = reinterpret_cast<float2*>(to);
-  const float2 before = add ? *two : float2{};
-  *two = {fmaf(low, scale, before.x), fmaf(high, scale, before.y)};
-}
-
 // dQ from its sums: a warp's strip of 16 rows of a tile. The sums lie as bwd.cu stages them: of 64 rows and 64 columns
 // at a time, by 16 rows, then by groups of 8 columns, then four numbers of each lane, which are two columns of two
 // rows.
@@ -204,27 +196,6 @@ struct Strip {
         x[g] = make_float4(x[g].x + y[g].x, x[g].y + y[g].y, x[g].z + y[g].z, x[g].w + y[g].w);
       both.store(p, x, first, bf16);
     }
-  }
-  // All groups in float32, maybe added to what is there; with second sums, if there are any.
-  template <int groups>
-  FA3_DEVICE void finish_fp32(const BackwardParams& p, int tile) const {
-    const int quad = threadIdx.x % 4, second_tiles = p.order.spread.second;
-    const bool are_second = second_tiles > 0 && p.visits[tile / p.rows.tiles_per_visit + second_tiles] > 0;
-    const bool add = p.rows.store == GradientStore::added_fp32;
-    const float4* const second = sums + int64_t(second_tiles) * p.rows.tiles_per_visit * (16 * d);
-    float* const to = reinterpret_cast<float*>(p.rows.dq) + (dq - p.rows.dq) - 8 * odd - quad / 2 * 4 + 2 * quad;
-#pragma unroll 1
-    for (int first = 0; first < d / 8; first += groups)
-#pragma unroll
-      for (int g = first; g < first + groups; g++) {
-        float4 x{}, y{};
-        if (are_sums) x = __ldcs(sums + g / 8 * 1024 + g % 8 * 32);
-        if (are_second) y = __ldcs(second + g / 8 * 1024 + g % 8 * 32);
-        const bool exists = 8 * g < p.rows.head_dim;
-        store_two(to + 8 * g, exists && 0 < rows, add, x.x + y.x, x.y + y.y, p.softmax_scale);
-        store_two(to + 8 * g + 8 * p.rows.dq_stride.row, exists && 8 < rows, add, x.z + y.z, x.w + y.w,
-                  p.softmax_scale);
-      }
   }
 };
 
