@@ -169,7 +169,7 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
     float4 x[in_flight] = {};
     if (rounds) strip.load(x, 0);
 
-    const bool one_part = own_lengths || p.order.parts == 1;
+    const bool one_part = own_lengths || p.order.key_sums == 1;
     if (!dv_in_stage && one_part) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, 0, warpgroup), warp);
     wait(smem.full_q[use.index], use.parity);
     wait(smem.full_dout[use.index], use.parity);
@@ -372,7 +372,7 @@ FA3_DEVICE void gradient_writer(const Params& p, BackwardSmem& smem) {
     const auto to = [&](BackwardMap map, int i) {
       return place_in(p, map, sequence_of(p, work), work.key + 64 * i, work.head_kv);
     };
-    const bool one_part = own_lengths || p.order.parts == 1;  // otherwise the consumers have stored what a pass adds up
+    const bool one_part = own_lengths || p.order.key_sums == 1;  // otherwise consumers have stored what a pass adds up
 #pragma unroll
     for (int i = 0; i < warpgroups; i++)
       if (one_part) send_gradient<dv_buffer_rows>(dv_buffer(smem, stage, i), p.dv, to(BackwardMap::dv, i));
