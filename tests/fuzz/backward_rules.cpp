@@ -57,7 +57,7 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
   const bool host = mode == Mode::reference, pointers = mode != Mode::shapes;
   const bool fp32 = p.q.dtype == FA3_DTYPE_FP32, has_dlse = p.dlse.rank != 0, has_dsinks = p.dsinks.rank != 0;
   const bool centers = p.flags & FA3_FLAG_CENTERED_K;
-  j.wrong_if(p.flags & ~uint64_t{FA3_FLAG_DETERMINISTIC | FA3_FLAG_CENTERED_K}, "flags");
+  j.wrong_if(p.flags & ~uint64_t{FA3_FLAG_DETERMINISTIC | FA3_FLAG_CENTERED_K | FA3_FLAG_ACCUMULATE}, "flags");
   j.wrong_if(centers && (has_dlse || p.sinks.rank != 0 || p.softcap != 0 || p.alibi_slopes.rank != 0), "flags");
   judge_window(j, f);
   j.softmax_scale(p.softmax_scale);
@@ -79,14 +79,21 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
   j.wrong_if(p.lse_offset.rank != 0 && !e4m3, "lse_offset");
   // What is made by chance has no scales, so that no more is to be said of e4m3.
   if (e4m3) return j.verdict;
+  // Gradients may be float32, on the device all or none.
+  const bool adds = p.flags & FA3_FLAG_ACCUMULATE;
+  const bool some_fp32 = std::any_of(std::begin(outputs), std::end(outputs),
+                                     [](const Named& t) { return t.tensor->dtype == FA3_DTYPE_FP32; });
+  const bool fp32_gradients = adds || (!host && some_fp32);
   const auto check_kind = [&](const Named& t, bool as_q) {
     if (as_q) j.wrong_if(t.tensor->dtype != p.q.dtype, t.name);
     else j.wrong_if(!is_one_of(t.tensor->dtype, {FA3_DTYPE_BF16, FA3_DTYPE_FP16, FA3_DTYPE_FP32}), t.name);
-    j.wrong_if(!host && t.tensor->dtype == FA3_DTYPE_FP32, t.name);
     j.rank(t.name, *t.tensor, 4 - (is_of_k(t.tensor) ? packed_k : packed_q));
   };
   for (const Named& t : inputs) check_kind(t, !host || t.tensor == &p.k || t.tensor == &p.v || t.tensor == &p.q);
-  for (const Named& t : outputs) check_kind(t, !host);
+  for (const Named& t : outputs) {
+    check_kind(t, !host && t.tensor->dtype != FA3_DTYPE_FP32);
+    j.wrong_if(fp32_gradients && t.tensor->dtype != FA3_DTYPE_FP32, t.name);
+  }
   j.rank("lse", p.lse, 3 - packed_q), j.wrong_if(p.lse.dtype != FA3_DTYPE_FP32, "lse");
   if (has_dlse) j.rank("dlse", p.dlse, 3 - packed_q), j.wrong_if(p.dlse.dtype != FA3_DTYPE_FP32, "dlse");
   if (!j.good()) return j.verdict;
@@ -139,6 +146,11 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
     j.open_if(sequences * heads * served.seqlen_q() > max_tiles / 2, "q");
     j.open_if(sequences * heads_kv * (served.seqlen_k() / 32 + 1) > max_tiles / 4, "k");
     judge_kernel_of(j, p, served);
+    if (fp32_gradients) {
+      j.wrong_if(served.any() || std::max(head_dim, head_dim_v) > 128, "dq");
+      const fa3_kernel_info* const info = p.kernel ? kernel_named(p.kernel) : nullptr;
+      j.wrong_if(info && (std::strstr(p.kernel, "fa3_bwdshort") || !info->chosen), "params->kernel");
+    }
   }
   if (pointers) {
     std::vector<Named> tensors(std::begin(outputs), std::end(outputs));

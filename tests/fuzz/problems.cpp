@@ -334,7 +334,10 @@ void make(fa3_backward_params& p, Choices& c, bool host) {
   };
   p.q = rows(dtype, false, d, false), p.k = rows(dtype, true, d, false), p.v = rows(dtype, true, dv, false);
   p.o = rows(other(), false, dv, false), p.dout = rows(other(), false, dv, false);
-  p.dq = rows(other(), false, d, true), p.dk = rows(other(), true, d, true), p.dv = rows(other(), true, dv, true);
+  const bool fp32_gradients = c.once_in(4);
+  const auto gradient = [&] { return fp32_gradients ? int32_t{FA3_DTYPE_FP32} : other(); };
+  p.dq = rows(gradient(), false, d, true), p.dk = rows(gradient(), true, d, true);
+  p.dv = rows(gradient(), true, dv, true);
   p.lse = row_numbers();
   if (c.once_in(2)) p.dlse = row_numbers();
   p.mask = c.below(3);
@@ -360,6 +363,7 @@ void make(fa3_backward_params& p, Choices& c, bool host) {
   }
   p.softmax_scale = softmax_scale(c);
   p.flags = c.once_in(4) ? FA3_FLAG_DETERMINISTIC : 0;
+  if (fp32_gradients && c.once_in(2)) p.flags |= FA3_FLAG_ACCUMULATE;
   const bool centers = c.once_in(4);
   if (centers) p.flags |= FA3_FLAG_CENTERED_K, p.softcap = 0, p.dlse = p.sinks = p.dsinks = p.alibi_slopes = {};
   const bool own_kernels = served || centers;
