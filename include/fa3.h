@@ -420,7 +420,9 @@ enum fa3_forward_flags {
   /* A sequence has the same bits alone and in any batch. See "Bits" above. */
   FA3_FLAG_BATCH_INVARIANT = 4,
   /* fa3_backward only: a more exact dq where keys have a mean. See "Centered keys" there. */
-  FA3_FLAG_CENTERED_K = 8
+  FA3_FLAG_CENTERED_K = 8,
+  /* fa3_backward only: dq, dk and dv, all fp32, are added to what is there. */
+  FA3_FLAG_ACCUMULATE = 16
 };
 
 /* Would fa3_forward accept these parameters, and if not, why? Host only: no GPU, driver or context is needed.
@@ -519,7 +521,7 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  * | dk, dv     | as k and v                            | as q         | as dq                                         |
  * | dlse       | as lse                                | fp32         | >= 0                                          |
  *
- * (With q, k and v of e4m3, see "FP8" below.)
+ * (With q, k and v of e4m3, see "FP8" below; dq, dk and dv may also be all fp32, see "Float32".)
  *
  * - q, k, v, mask and softmax_scale are those of the forward call, and o and lse what it wrote: gradients mean nothing
  *   for others. dlse is optional: of rank 0 (zeroed) it is absent, and 0.
@@ -543,14 +545,20 @@ FA3_API fa3_status fa3_reference_forward(const fa3_forward_params* params, int t
  *   FA3_ERROR_UNSUPPORTED with sinks or dlse, and also with softcap or alibi_slopes. Calls with it, batched ones too,
  *   are served (see "Packed lengths, windows, chunks, sinks" below), by kernels of fa3_bwdservedcentered...; above 128
  *   columns dk and dv are from those without the flag. fa3_reference_backward takes it, and nothing is other there.
+ * - Float32: dq, dk and dv may all be fp32, with strides that are multiples of 4. They are the sums that else would be
+ *   rounded to q's dtype. With FA3_FLAG_ACCUMULATE they are added to what is there, each sum rounded once: for keys (or
+ *   queries) that are worked on part by part, as in context parallelism, where o and lse are those over all keys.
+ *   Where a gradient would be 0 as a row or key sees nothing, what is there stays. FA3_ERROR_UNSUPPORTED (not of
+ *   fa3_reference_backward) above 128 columns, and with lengths, windows, chunks, sinks, softcap, alibi_slopes and
+ *   FA3_FLAG_CENTERED_K.
  * - Outputs must not overlap each other or any input. Head dimensions, lengths, alignment, empty tensors: as for
  *   fa3_forward. Beyond batch * heads * seqlen_q = INT32_MAX, seqlen_q rounded up to block_q (see fa3_kernel_info), or
- *   batch * heads_kv * ceil(seqlen_k / block_kv) = INT32_MAX / 2, FA3_ERROR_UNSUPPORTED (not of
+ *   batch * heads_kv * ceil(seqlen_k / block_kv) = INT32_MAX / 2 (of fp32 gradients / 8), FA3_ERROR_UNSUPPORTED (not of
  *   fa3_reference_backward). With lengths, windows or sinks also where rows of all sequences and heads, each sequence's
  *   rounded up, are beyond INT32_MAX, or those of one head of all sequences beyond 2^30 - 2048. */
 typedef struct fa3_backward_params {
   size_t struct_size;
-  uint64_t flags; /* FA3_FLAG_DETERMINISTIC, FA3_FLAG_CENTERED_K */
+  uint64_t flags; /* FA3_FLAG_DETERMINISTIC, FA3_FLAG_CENTERED_K, FA3_FLAG_ACCUMULATE */
   fa3_tensor q, k, v, o, lse, dout;
   fa3_tensor dq, dk, dv;
   int32_t mask;        /* fa3_mask */
@@ -617,7 +625,8 @@ typedef struct fa3_backward_params {
 
 /* FP8: q, k and v of e4m3, as the forward call had them, with its q_scale, k_scale, v_scale, v_mean and lse_offset:
  * dims and strides as there, required and refused as there. v may be tiles. o, dout, dq, dk and dv are all bf16, or all
- * fp16, with the strides that they have with 16 bits. head_dim and head_dim_v are multiples of 16.
+ * fp16, with the strides that they have with 16 bits; or dq, dk and dv are fp32. head_dim and head_dim_v are multiples
+ * of 16.
  *
  * - Gradients are those of the numbers that the forward pass computed with: an element of q, k and v is the element in
  *   memory times its scale, one of v plus v_mean, and
@@ -651,7 +660,9 @@ FA3_API fa3_status fa3_backward_check(const fa3_backward_params* params);
  * for each head of k and for each 64 queries. Where that would be more than 1 GiB (2^30), the batch is worked on in
  * several runs, one after the other in the same workspace, so that it is not, or is what one batch entry needs. Beside
  * it, where heads of k and v are few, up to 277 MB for sums of dk and dv, and with FA3_FLAG_DETERMINISTIC up to 35 MB
- * for second sums of dq. A function of the parameters only; data pointers are not looked at.
+ * for second sums of dq. With gradients of fp32 there are sums of dk and dv of each key of each head of k, 8 * head_dim
+ * bytes (the kernel's), seqlen_k rounded up to 128; they count for the 1 GiB, too. A function of the parameters only;
+ * data pointers are not looked at.
  *
  * Of a call with lengths, windows, chunks or sinks it follows from shapes and maxima, as the lengths are never read: as
  * much as above for all rows of q together and up to 128 more for each sequence, in one run; besides 64 bytes for

@@ -13,6 +13,9 @@ namespace fa3 {
 struct RowStrides {
   int64_t batch, head, row;  // in elements
 };
+// How gradients are stored: rounded to q's dtype, in float32, or in float32 added to what is there.
+enum class GradientStore : int32_t { rounded, fp32, added_fp32 };
+
 // What the passes before and behind the products read and write for query rows. Row 0 is the first that sees a key.
 // In the workspace each head has room for whole tiles. Behind its last row lse_log2 is +inf and delta 0, so that P is 0
 // there.
@@ -21,7 +24,7 @@ struct BackwardRows {
   RowStrides o_stride, dout_stride;
   const float *lse, *dlse;  // dlse null: 0
   RowStrides lse_stride, dlse_stride;
-  uint16_t* dq;
+  uint16_t* dq;  // or float, see `store`
   RowStrides dq_stride;
   float* lse_log2;  // LSE times log2(e)
   float* delta;     // D of fa3.h
@@ -31,6 +34,7 @@ struct BackwardRows {
   int32_t bf16;
   Divisor tiles, heads;   // of a head; query heads
   int32_t tiles_per_visit;  // of the kernel: Br / backward_tile_rows
+  GradientStore store;      // of dq, dk and dv; not `rounded`: passes alone write them
 };
 
 // The rows before these, to which a causal mask leaves no key: they are in no tile, nothing of them is read, and their
@@ -40,10 +44,10 @@ struct EmptyRows {
   Divisor tiles;  // of backward_tile_rows, or 1
 };
 
-// Where a K/V head has several parts: what the pass behind the products adds up, and writes.
+// Where a K/V head has several parts, or gradients are float32: what the pass behind the products adds up, and writes.
 struct BackwardKeys {
-  float* sums;  // tile/bwd/key_sums.cuh says how they lie; null if there is one part
-  uint16_t *dk, *dv;
+  float* sums;        // tile/bwd/key_sums.cuh says how they lie; null if order.key_sums is 1
+  uint16_t *dk, *dv;  // or float, see BackwardRows::store
   RowStrides dk_stride, dv_stride;
   int32_t head_dim, head_dim_v;  // of dk, of dv
   Divisor tiles, heads;          // of 64 keys, of a head; of K and V

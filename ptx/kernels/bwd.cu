@@ -54,9 +54,11 @@ FA3_DEVICE void compute_gradients(const Params& p, BackwardSmem& smem, const Key
   wgmma_owned(dV);
   wgmma_owned(dK);
   const float c = exponent_of_score(p);
-  // Not for a K that nobody reads: its buffer is free before this warp comes, so the next key block's K may be there,
-  // too, and the wait for this one's parity would then be one for ever.
-  if (work.all > 0) wait(smem.full_k, n & 1);                                                             // A3.17
+  wait(smem.full_k, n & 1);                                                                               // A3.17
+  // Also where no tile reads this K, and then says so. The wait is for a parity: a warp that left it out could come to
+  // the next one two phases behind, and pass at once, before that K is there.
+  __syncwarp();
+  if (one_lane) arrive(smem.empty_k);
   wait(smem.full_v, n & 1);
 
   for (int j = 0; j < work.all; j++) {                                                                    // A3.18
@@ -167,7 +169,7 @@ FA3_DEVICE void consumer(const Params& p, BackwardSmem& smem, int warpgroup, int
     float4 x[in_flight] = {};
     if (rounds) strip.load(x, 0);
 
-    const bool one_part = own_lengths || p.order.parts == 1;
+    const bool one_part = own_lengths || p.order.key_sums == 1;
     if (!dv_in_stage && one_part) stage_gradient<dv_buffer_rows>(dV, 1.f, dv_buffer(smem, 0, warpgroup), warp);
     wait(smem.full_q[use.index], use.parity);
     wait(smem.full_dout[use.index], use.parity);
@@ -370,7 +372,7 @@ FA3_DEVICE void gradient_writer(const Params& p, BackwardSmem& smem) {
     const auto to = [&](BackwardMap map, int i) {
       return place_in(p, map, sequence_of(p, work), work.key + 64 * i, work.head_kv);
     };
-    const bool one_part = own_lengths || p.order.parts == 1;  // otherwise the consumers have stored what a pass adds up
+    const bool one_part = own_lengths || p.order.key_sums == 1;  // otherwise consumers have stored what a pass adds up
 #pragma unroll
     for (int i = 0; i < warpgroups; i++)
       if (one_part) send_gradient<dv_buffer_rows>(dv_buffer(smem, stage, i), p.dv, to(BackwardMap::dv, i));

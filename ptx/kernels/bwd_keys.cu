@@ -30,10 +30,10 @@ FA3_DEVICE uint64_t stage(const Use& use) {
 }
 
 // The gradient of the thread block's keys, by its warpgroup: through the buffer whose contents only this one has read;
-// or, where the K/V head has several parts, for the pass that adds them up.
+// or, where sums go to the workspace, for the pass that adds them up.
 FA3_DEVICE void store_keys(const Params& p, const float (&D)[d / 2], KeyGradient gradient, Element* buffer,
                            const KeyWork& work, int warp) {
-  if (!own_lengths && p.order.parts > 1)
+  if (!own_lengths && p.order.key_sums > 1)
     return store_key_sums(D, key_sums(p, gradient, work.batch_head, work.block), warp);
   const bool is_dk = gradient == KeyGradient::dk;
   const int warpgroup = is_dk;

@@ -1,6 +1,8 @@
-// Behind the backward pass, where K/V heads have several parts (backward_work.h): dK and dV as the sums over the parts,
-// in their order, of each 64 keys. A thread block has those of one gradient, a warp 16 rows.
+// Behind the backward pass, where K/V heads have several parts (backward_work.h), or gradients are float32: dK and dV
+// as the sums over the parts, in their order, of each 64 keys. A thread block has those of one gradient, a warp 16
+// rows.
 #include "../isa/grid.cuh"
+#include "../tile/bwd/fp32_rows.cuh"
 #include "../tile/bwd/key_sums.cuh"
 
 FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
@@ -17,8 +19,9 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
   const int row = 64 * tile + 16 * strip + lane / 4, rows = p.visible.seqlen_k - row;
   const int left = (is_dv ? p.keys.head_dim_v : p.keys.head_dim) - 8 * odd;
   const float scale = is_dv ? 1.f : p.softmax_scale;
-  uint16_t* const to = (is_dv ? p.keys.dv : p.keys.dk) + batch * stride.batch + head * stride.head + row * stride.row +
-                       8 * odd + lane % 4 / 2 * 4;
+  uint16_t* const gradient = is_dv ? p.keys.dv : p.keys.dk;
+  const int64_t at = batch * stride.batch + head * stride.head + row * stride.row;
+  uint16_t* const to = gradient + at + 8 * odd + lane % 4 / 2 * 4;
   const float4* const sums = key_sums(p, is_dv ? KeyGradient::dv : KeyGradient::dk, batch_head * p.order.parts, tile) +
                              256 * strip + lane;
   const int64_t next_part = int64_t(p.keys.tiles) * (16 * d);
@@ -27,6 +30,9 @@ FA3_GLOBAL(const __grid_constant__ fa3::BackwardParams p) {
                        : ptx::cvt_rn_f16x2_f32(high * scale, low * scale);
   };
   ptx::griddepcontrol_wait();
+  if (p.rows.store != GradientStore::rounded)
+    return sum_fp32(p, sums, next_part, reinterpret_cast<float*>(gradient) + at + lane % 4 * 2, 8 * stride.row,
+                    left + 8 * odd, rows, scale);
 #pragma unroll 1
   for (int first = 0; first < d / 8; first += groups) {
     float4 x[groups] = {};

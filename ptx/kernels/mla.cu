@@ -12,8 +12,9 @@
 //
 // The walk is that of fwd.cu, whose lines and steps the comments name (A2.n). Where this differs:
 //  - A stage of the ring holds K and V of the same keys, as K's columns may be V's; it is the half of a block that one
-//    warpgroup scores. There are two, as 64 keys are as large as Q. So PV goes first, and stages are given back at
-//    once, and refilled, while others are used.
+//    warpgroup scores. There are two, as 64 keys are as large as Q. So PV goes first, and what of a stage one warpgroup
+//    alone still needs, half of V's columns, is given back by itself as soon as it is multiplied, and refilled while
+//    the rest is used; the next scores begin with what comes first.
 //  - A warpgroup waits for each of its products: the other one's run meanwhile.
 //  - One piece ends before the next one begins, whose Q, in the one buffer that there is room for, and K are loaded
 //    meanwhile.
@@ -126,10 +127,41 @@ class Exchange {
   float m_[2], l_[2], excess_[2];  // that came with the other's P
 };
 
+// The K/V ring, by halves of V's columns. The first one to be loaded of a stage is that of the warpgroup that computes
+// the scores of its keys: nobody else reads it. The other warpgroup has the rest, with K, where it finds P.
+struct HalvesRing {
+  Smem& smem;
+  int mirrored_lane = __shfl_xor_sync(0xffffffffu, threadIdx.x % 32, 31);  // as in KvRing
+
+  // Both by the warpgroup that computes scores with the stage of use i. The other one hears of its P behind that.
+  FA3_DEVICE void wait_own(uint32_t i) const { wait(smem.full_v[KvRing::index(i)], KvRing::parity(i)); }
+  FA3_DEVICE void wait_rest(uint32_t i) const { wait(smem.full_k[KvRing::index(i)], KvRing::parity(i)); }
+  // The calling warp, of the warpgroup whose half it is, is done with it.
+  FA3_DEVICE void release_own(uint32_t i) const { arrive(smem.empty_v[KvRing::index(i)]); }
+  FA3_DEVICE void release_rest(uint32_t i) const { arrive(smem.empty_k[KvRing::index(i)]); }
+  // Warpgroup `number` leaves out the uses from `first` on. Neither gives anything back before both have seen all of a
+  // pair: it would come anew, and the other could not tell the end of that phase from the one before.
+  FA3_DEVICE void skip(uint32_t first, uint32_t end, int number) const {
+#pragma unroll 1
+    for (uint32_t i = first; i < end; i += 2) {
+#pragma unroll 1
+      for (uint32_t n = i; n < i + 2; n++) wait_own(n), wait_rest(n);
+      ptx::bar_sync(barrier_turn, consumers * 128);
+      release_own(i + number);
+      release_rest(i + (number ^ 1));
+    }
+  }
+
+ private:
+  FA3_DEVICE void arrive(uint64_t& barrier) const {
+    ptx::mbarrier_arrive_if(ptx::shared_address(&barrier), mirrored_lane == 31);
+  }
+};
+
 // A consumer warpgroup: half of the keys and of the columns of each piece. `number` of the two, `warp` of its four.
 FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   setmaxnreg_inc<config.consumer_registers()>();  // A1.12, A2.1
-  const KvRing ring{smem};
+  const HalvesRing ring{smem};
   const Score score(p);
   ScoreTransform transform(p);
 
@@ -142,7 +174,11 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
   // i >> 31 is 0, which the compiler cannot know: or it keeps the descriptors, which are the same in every turn, in
   // registers, for which there is no room.
   const Descriptors descriptors(smem);
-  const uint32_t columns = number * descriptor_units(o_columns / slab_columns * Bc * slab_row_bytes);
+  // In units of descriptors: from one slab to the next of K and V, and from V's first column to those of either half.
+  constexpr int half_slabs = o_columns / slab_columns;
+  constexpr uint32_t slab = descriptor_units(Bc * slab_row_bytes);
+  const uint32_t columns = number * half_slabs * slab, other_columns = (number ^ 1) * half_slabs * slab;
+  static_assert(!has_qv || Bc == 64);  // Q's slabs are as far apart
   auto q = [&](uint32_t buffer, uint32_t i) { return moved(descriptors.q(buffer), i >> 31); };
   auto k = [&](uint32_t i) { return moved(descriptors.k(KvRing::index(i)), i >> 31); };
   auto v = [&](uint32_t i) { return moved(descriptors.v(KvRing::index(i)), columns + (i >> 31)); };
@@ -158,7 +194,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     // Shuffled, as the compiler must know that they are the same in all lanes.
     const int blocks = __shfl_sync(0xffffffffu, rows.blocks, 0), skipped = __shfl_sync(0xffffffffu, rows.skipped, 0);
     if (blocks == RowBlock::end_of_work) break;
-    ring.skip(first, first + skipped, false);
+    ring.skip(first, first + skipped, number);
     first += skipped;
 
     const int row = rows.row, warp_row = row + 16 * warp, begin = rows.begin;
@@ -168,9 +204,23 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     auto other = [&] { return i ^ 1; };
     auto j = [&] { return begin + int(end - 1 - i); };         // the keys of this half
 
+    // A2.8, A2.9: with qv in two, of the columns that come first and of the others.
     auto issue_scores = [&] {
+      ring.wait_own(i);
+      if constexpr (has_qv) {
+        wgmma_fence();
+        issue_qk_slabs<half_slabs>(S, moved(q(q_buffer, i), slab + columns), moved(k(i), slab + columns), false);
+        wgmma_commit_group();
+      }
+      ring.wait_rest(i);
       wgmma_fence();
-      issue_qk(S, q(q_buffer, i), k(i));
+      if constexpr (has_qv) {
+        issue_qk_slabs<1>(S, q(q_buffer, i), k(i), true);
+        issue_qk_slabs<half_slabs>(S, moved(q(q_buffer, i), slab + other_columns),
+                                   moved(k(i), slab + other_columns), true);
+      } else {
+        issue_qk(S, q(q_buffer, i), k(i));
+      }
       wgmma_commit_group();
     };
     auto issue_product = [&](const uint32_t (&p_half)[p_registers], uint32_t use, bool accumulate) {
@@ -188,7 +238,7 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       // Here, not in the branch, which warps take each for itself: a wait is the whole warpgroup's.
       wgmma_wait_group<0>();
       wgmma_owned(O);
-      ring.release_v(i, true);                         // A2.15
+      ring.release_own(i);                             // A2.15
       if (differs) {
         float alpha[2];
         exchange.fit(other_P, stage(other()), state, alpha);
@@ -205,13 +255,12 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
       issue_product(other_P, other(), true);
       wgmma_wait_group<0>();                           // A2.14
       wgmma_owned(O);
-      ring.release_v(other(), true);
+      ring.release_rest(other());
     };
     auto step = [&](auto masked) {
       add_products(false);
       i += 2;
-      ring.wait_k(i);                                  // A2.8
-      issue_scores();                                  // A2.9
+      issue_scores();
       wgmma_wait_group<0>();                           // A2.12
       wgmma_owned(S);
       bool rescale = true;
@@ -242,7 +291,6 @@ FA3_DEVICE void consumer(const Params& p, Smem& smem, int number, int warp) {
     excess.clear();
     float l[2] = {0.f, 0.f}, fit[2] = {1.f, 1.f};
     if (blocks > 0) {
-      ring.wait_k(i);
       issue_scores();                                  // A2.4
       wgmma_wait_group<0>();
       wgmma_owned(S);

@@ -65,6 +65,18 @@ FA3_DEVICE void issue_qk(float (&S)[Bc / 2], const QRegisters& Q, uint64_t q, ui
 }
 FA3_DEVICE void issue_qk(float (&S)[Bc / 2], uint64_t q, uint64_t k) { issue_qk(S, QRegisters{}, q, k); }
 
+// The same of so many slabs, from which q and k begin: S += Q K^T if accumulate.
+template <int slabs>
+FA3_DEVICE void issue_qk_slabs(float (&S)[Bc / 2], uint64_t q, uint64_t k, bool accumulate) {
+  constexpr int steps = slab_row_bytes / 32;  // of a slab
+#pragma unroll
+  for (int step = 0; step < slabs * steps; step++) {
+    const int slab = step / steps, within = step % steps * 32;
+    wgmma_ss(S, moved(q, descriptor_units(slab * 64 * slab_row_bytes + within)),
+             moved(k, descriptor_units(slab * Bc * slab_row_bytes + within)), step > 0 || accumulate);
+  }
+}
+
 // O = P V, or O += P V if accumulate, for as many columns as O has: Bc / k_step wgmmas of m64, P from registers.
 template <int n>
 FA3_DEVICE void issue_pv(float (&O)[n], const uint32_t (&P)[p_registers], uint64_t v, bool accumulate) {

@@ -93,13 +93,22 @@ class PlannedKvProducer {
         } else {
           const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
           Stage& stage = smem_.stage[s];
-          in_flight.wait_before(smem_, i);
-          wait(smem_.empty_k[s], parity);
           if constexpr (halves_columns) {
-            if (leads()) expect(smem_.full_k[s], config.stage_bytes());
-            load_k(stage.k, smem_.full_k[s], block, head);
-            load_v(stage.v, smem_.full_k[s], block, head, piece.sequence.seqlen_k - j * Bc);
+            // In the order in which they are given back: of both stages what one warpgroup alone reads, then the rest.
+#pragma unroll 1
+            for (int n = s == 0 ? 0 : 2; n < 3; n++) {
+              const int of_next = n == 1;
+              Boxes boxes;
+#pragma unroll
+              for (int k = 0; k < Boxes::each; k++) {
+                boxes.row[k] = of_next ? next[0].row[k] : block.row[k];
+                boxes.batch[k] = of_next ? next[0].batch[k] : block.batch[k];
+              }
+              load_half(i + of_next, n < 2, boxes, head, piece.sequence.seqlen_k - (j - of_next) * Bc);
+            }
           } else {
+            in_flight.wait_before(smem_, i);
+            wait(smem_.empty_k[s], parity);
             if (leads())
               expect(smem_.full_k[s],
                      !lands && !split_stage && has_before ? config.stage_bytes() : config.k_block_bytes());
@@ -165,6 +174,17 @@ class PlannedKvProducer {
     const uint32_t slot = PieceRing::index(t), full = ptx::shared_address(&smem_.pieces.full[slot]);
     return __all_sync(0xffffffffu, ptx::mbarrier_test_wait_parity(full, PieceRing::parity(t))) &&
            smem_.pieces.number[slot] != Claims::none;
+  }
+
+  // With halves_columns: of the stage of use i, the half of V's columns that the warpgroup has which computes the
+  // block's scores, or the other one, and K.
+  FA3_DEVICE void load_half(uint32_t i, bool own, const Boxes& boxes, int head, int keys) const {
+    const uint32_t s = KvRing::index(i);
+    uint64_t& full = own ? smem_.full_v[s] : smem_.full_k[s];
+    wait(own ? smem_.empty_v[s] : smem_.empty_k[s], KvRing::parity(i) ^ 1);
+    if (leads()) expect(full, config.v_block_bytes() / 2 + (own ? 0 : config.k_block_bytes()));
+    if (!own) load_k(smem_.stage[s].k, full, boxes, head);
+    load_v(smem_.stage[s].v, full, boxes, head, keys, own ? s : s ^ 1);
   }
 
   // The nth V for menders, and what comes behind the last one: then they end.
@@ -240,30 +260,35 @@ class PlannedKvProducer {
     });
   }
 
-  // keys: so many of the block, from its first one on, are the sequence's.
-  FA3_DEVICE void load_v(const Element* to, uint64_t& full, const Boxes& boxes, int head, int keys) const {
+  static constexpr int loaded_v_slabs = loaded_slabs(halves_columns ? v_slabs / 2 : v_slabs);  // at a time
+
+  // keys: so many of the block, from its first one on, are the sequence's. half: with halves_columns, of the columns.
+  FA3_DEVICE void load_v(const Element* to, uint64_t& full, const Boxes& boxes, int head, int keys,
+                         int half = 0) const {
+    const int column = half * (loaded_v_slabs * loaded_columns);  // the first
     each_box(boxes, [&](int first, int row, int batch) {
-      const uint32_t at = ptx::shared_address(to) + first * slab_row_bytes;
+      const uint32_t at = ptx::shared_address(to) + first * slab_row_bytes +
+                          half * (loaded_v_slabs * Bc * slab_row_bytes);
       const int rows = keys - first;
-      if (rows > 0 && rows < box_rows()) return load_few_rows(at, full, rows, row, head, batch);
+      if (rows > 0 && rows < box_rows()) return load_few_rows(at, full, rows, row, head, batch, column);
 #pragma unroll
-      for (int slab = 0; slab < loaded_slabs(v_slabs); slab++)
+      for (int slab = 0; slab < loaded_v_slabs; slab++)
         ptx::cp_async_bulk_tensor_4d_load(at + slab * Bc * slab_row_bytes, &p_.v, ptx::shared_address(&full),
-                                          slab * loaded_columns, row, head, batch);
+                                          column + slab * loaded_columns, row, head, batch);
     });
   }
 
   // A box of V of which only the first n rows are the sequence's, and zeros behind these.
-  FA3_DEVICE void load_few_rows(uint32_t to, uint64_t& full, int n, int row, int head, int batch) const {
+  FA3_DEVICE void load_few_rows(uint32_t to, uint64_t& full, int n, int row, int head, int batch, int column) const {
     static_assert(Bc <= 1 << P::v_boxes);
 #pragma unroll 1
     for (int i = 0; i < 2 * P::v_boxes; i++) {  // boxes of rows of the sequence, then those of zeros
       const int box = i % P::v_boxes;
       const bool zeros = i >= P::v_boxes;
       if (((zeros ? box_rows() - n : n) >> box & 1) == 0) continue;
-      for (int slab = 0; slab < loaded_slabs(v_slabs); slab++)
+      for (int slab = 0; slab < loaded_v_slabs; slab++)
         ptx::cp_async_bulk_tensor_4d_load(to + slab * Bc * slab_row_bytes, &p_.v_rows[box], ptx::shared_address(&full),
-                                          slab * loaded_columns, zeros ? no_row : row, head, batch);
+                                          column + slab * loaded_columns, zeros ? no_row : row, head, batch);
       to += slab_row_bytes << box;
       row += 1 << box;
     }

@@ -58,6 +58,9 @@ struct Stage {
 };
 
 inline constexpr bool split_stage = config.split_stage();
+// With halves_columns a stage comes in two, by V's columns: full_v and empty_v are of the half that the warpgroup
+// multiplies by which computes the scores of the stage's keys, full_k and empty_k of K and the other half.
+inline constexpr int v_barriers = split_stage || halves_columns ? config.stages : 1;
 
 // Where V lands that is mended on its way to a stage (tile/landing.cuh), or K and V in turn, to be widened. In other
 // rows of the table the arrays have no elements, which nvcc allows.
@@ -137,9 +140,9 @@ struct alignas(1024) Smem {
 
   // Barriers, in an order that init_barriers relies on: those for one thread, for warps, and for threads.
   uint64_t full_k[config.stages];  // without split_stage: of the whole stage
-  uint64_t full_v[split_stage ? config.stages : 1], full_q[q_depth * warpgroups], full_piece, empty_piece;
+  uint64_t full_v[v_barriers], full_q[q_depth * warpgroups], full_piece, empty_piece;
   uint64_t tickets_ready[config.packs_heads()];  // waited for where all pieces are under way at once
-  uint64_t empty_k[config.stages], empty_v[split_stage ? config.stages : 1];
+  uint64_t empty_k[config.stages], empty_v[v_barriers];
   uint64_t empty_q[config.q_buffers];
   int piece;  // number of the piece whose Q comes next: what the K/V producer tells the Q producer
   RowBlock row_block[row_blocks];  // of the Q in a buffer (RowBlockRing)
@@ -160,13 +163,14 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
   if (threadIdx.x != 32 * warp) return;  // (% 32 would take a register throughout the kernel)
   for (int i = warp; i < end; i += config.threads() / 32) {
     // Filled by one thread, V by the warps that mend it, scales by copies of their own; K and V released by every
-    // consumer warp; Q released by every thread of the warpgroups that have it, as all have read its RowBlock.
+    // consumer warp, halves of columns by those of one warpgroup; Q released by every thread of the warpgroups that have
+    // it, as all have read its RowBlock.
     const int v_too = menders && !split_stage && i < config.stages ? menders : 0;
     const bool v_only = menders && split_stage && i >= config.stages && i < 2 * config.stages;
     const bool widened = widens && i < (split_stage ? 2 : 1) * config.stages;
     const int scales_too = config.block_scales() && i < config.stages;
     const int full = v_only || widened ? menders : 1 + v_too + scales_too;
-    const int arrivals = i < kv ? full : i < q ? consumers * 4 : 128 * (consumers / warpgroups);
+    const int arrivals = i < kv ? full : i < q ? (halves_columns ? 4 : consumers * 4) : 128 * (consumers / warpgroups);
     ptx::mbarrier_init(ptx::shared_address(smem.full_k + i), arrivals);
   }
   const auto init_landing = [&](int i) {

@@ -22,6 +22,7 @@ struct BackwardProblem : ServedShape, ProblemScales {
   const char* kernel;     // the caller's; null: any that fits
   bool deterministic;     // FA3_FLAG_DETERMINISTIC
   bool centered_k;        // FA3_FLAG_CENTERED_K
+  GradientStore store;    // of dq, dk and dv; on the device all have one dtype
 
   bool has_queries() const { return batch > 0 && heads > 0 && seqlen_q > 0; }
   bool has_keys() const { return batch > 0 && heads_kv > 0 && seqlen_k > 0; }
@@ -92,7 +93,7 @@ struct BackwardRun {
   KeyOrder order;      // its counters are in the workspace
   BlockOrder query_order;  // of the kernel that computes dQ only
   // What stands where in the workspace, in bytes from its start; dq_sums and visits if that kernel sums dQ up, counters
-  // if it computes all gradients, key_sums if K/V heads have several parts. The last counters are the visits.
+  // if it computes all gradients, key_sums if order.key_sums > 1. The last counters are the visits.
   bool sums_dq;
   size_t lse, delta, key_sums, dq_sums, counters, visits, counters_end, workspace_bytes;
   ServedRun served;  // of a served problem

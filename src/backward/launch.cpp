@@ -32,14 +32,14 @@ BackwardRows rows_of(const BackwardProblem& problem, const BackwardRun& plan, ch
           reinterpret_cast<float*>(workspace + plan.lse),
           reinterpret_cast<float*>(workspace + plan.delta),
           plan.sums_dq ? reinterpret_cast<float*>(workspace + plan.dq_sums) : nullptr,
-          narrow(problem.seqlen_q), narrow(problem.head_dim), narrow(problem.head_dim_v), dq.dtype == FA3_DTYPE_BF16,
+          narrow(problem.seqlen_q), narrow(problem.head_dim), narrow(problem.head_dim_v), o.dtype == FA3_DTYPE_BF16,
           Divisor::of(std::max(1, plan.q_tiles)), Divisor::of(std::max(1, narrow(problem.heads))),
-          backward_row(plan.row).Br / backward_tile_rows};
+          backward_row(plan.row).Br / backward_tile_rows, problem.store};
 }
 
 BackwardKeys keys_of(const BackwardProblem& problem, const BackwardRun& plan, char* workspace) {
   const View &dk = problem.dk, &dv = problem.dv;
-  return {plan.order.parts > 1 ? reinterpret_cast<float*>(workspace + plan.key_sums) : nullptr,
+  return {plan.order.key_sums > 1 ? reinterpret_cast<float*>(workspace + plan.key_sums) : nullptr,
           static_cast<uint16_t*>(dk.data),
           static_cast<uint16_t*>(dv.data),
           strides_of(dk),
@@ -60,8 +60,10 @@ fa3_status encode_maps(const Driver& driver, const BackwardProblem& problem, con
   if (fa3_status status = encode(driver, "dout", dout, row, row.Br, params.dout)) return status;
   if (problem.has_queries() && !plan.sums_dq)
     if (fa3_status status = encode(driver, "dq", problem.dq, row, 64, params.dq)) return status;
-  if (fa3_status status = encode(driver, "dk", problem.dk, row, 64, params.dk)) return status;
-  return encode(driver, "dv", problem.dv, row, 64, params.dv);
+  // Through these no float32 is stored; but they are prefetched, so they must be maps.
+  const bool sums = problem.store != GradientStore::rounded;
+  if (fa3_status status = encode(driver, "dk", sums ? problem.k : problem.dk, row, 64, params.dk)) return status;
+  return encode(driver, "dv", sums ? problem.v : problem.dv, row, 64, params.dv);
 }
 
 fa3_status fill(const Driver& driver, const BackwardProblem& problem, int64_t empty_rows, const BackwardRun& plan,

@@ -188,6 +188,7 @@ KeyOrder key_order_of(const BackwardProblem& problem, const BackwardRow& row, co
   order.spread = spread_of(problem, row, parts, key_blocks, order);
   order.heads = Divisor::of(std::max(1, narrow(problem.heads_kv * parts.parts)));
   order.parts = Divisor::of(narrow(parts.parts)), order.ranges = Divisor::of(narrow(parts.ranges));
+  order.key_sums = problem.store == GradientStore::rounded ? int32_t{order.parts} : std::max(2, int32_t{order.parts});
   const int64_t q_tiles = parts.ranges * parts.range_tiles * (row.Br / backward_tile_rows);
   order.head_tiles = narrow(q_tiles * problem.heads_per_kv() / parts.parts);
   order.share = Divisor::of(std::max(1, narrow(divide_up(order.head_tiles, order.blocks))));
@@ -202,6 +203,7 @@ KeyOrder key_order_of(const BackwardProblem& problem, const BackwardRow& row, co
   order.adders = order.ahead == order.sections ? 2 : 1;
   order.behind = order.sections;
   if (row.has(Trait::one_key_block)) return order;  // nothing is left to be rounded
+  if (problem.store != GradientStore::rounded) return order;  // nothing is, and only the last pass stores float32
   if (order.spread.second > 0) return order;        // only the last pass adds second sums to the first ones
   order.behind = std::min(1 + narrow(divide_up(distance, int32_t{order.section})), order.sections);
   // Thread blocks round dQ of whole sections only, as the section that does it must have a block for each of its

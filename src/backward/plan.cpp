@@ -4,6 +4,7 @@
 //              they prepare rows for later ones and round dQ of earlier ones (order.h)
 //   finish     a pass: rounds the last dQ, unless all keys are one block
 //   sum_keys   a pass: adds up dK and dV where K/V heads have several parts
+// Where gradients are float32 these two passes store all of them, and add them to what is there if that is asked for.
 // At head dimensions for which no kernel computes all gradients, `prepare` is for all rows, `gradients` computes dK and
 // dV, and then `queries` computes dQ.
 // Of e4m3 a pass makes copies of 16 bits before all of them (widen.cpp), and the rest is as with 16 bits.
@@ -27,13 +28,17 @@ constexpr int64_t max_blocks = INT32_MAX / 2;  // thread blocks are counted in i
 // of, so that the end of a run, where some have none, does not count.
 constexpr int64_t run_bytes = int64_t{1} << 30;
 
+// Do sums of all gradients go to the workspace, if they are to?
+bool stores_fp32(const BackwardRow& row) { return sums_dq(row) && !row.has(Trait::as_written); }
+
 bool fits(const BackwardRow& row, const BackwardProblem& problem) {
   return row.gradients != Gradients::queries && row.dtype == dtype_of(problem.q.dtype) &&
          row.has(Trait::own_lengths) == problem.served && (problem.served || row.mask == problem.mask()) &&
          row.has(Trait::softcap) == has_softcap(problem) && row.has(Trait::alibi) == has_slopes(problem) &&
          (row.has(Trait::centered_k) == problem.centered_k || row.gradients == Gradients::keys) &&
          row.d >= problem.head_dim && row.dv >= problem.head_dim_v &&
-         (!row.has(Trait::one_key_block) || most_keys(problem) <= row.Bc);
+         (!row.has(Trait::one_key_block) || most_keys(problem) <= row.Bc) &&
+         (problem.store == GradientStore::rounded || stores_fp32(row));
 }
 
 // The caller's kernel, or the first one of the smallest head dimension that holds both of the problem's.
@@ -45,7 +50,7 @@ fa3_status find_row(const BackwardProblem& problem, int& found) {
     if (!row || !fits(*row, problem))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
                   "params->kernel is %s, which is not a backward kernel for this dtype, mask, head_dim, head_dim_v and "
-                  "seqlen_k, softcap, alibi_slopes and FA3_FLAG_CENTERED_K",
+                  "seqlen_k, dtype of gradients, softcap, alibi_slopes and FA3_FLAG_CENTERED_K",
                   rows[found].name);
     if (problem.deterministic && row->has(Trait::as_written))
       return fail(FA3_ERROR_INVALID_ARGUMENT,
@@ -101,37 +106,38 @@ void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, Backwar
   const KeyOrder& order = plan.order;
   const int64_t blocks = problem.batch * problem.heads_kv * key_blocks * order.parts;
   const int64_t all = std::max(blocks, int64_t{order.batch_heads}), section = order.section;  // at least one for a head
-  if (problem.has_queries()) {
-    const size_t numbers = static_cast<size_t>(tiles) * backward_tile_rows * sizeof(float);
-    plan.lse = 0, plan.delta = numbers;
-    size_t bytes = 2 * numbers;
-    if (order.parts > 1) {
-      plan.key_sums = bytes;
-      bytes += 2 * static_cast<size_t>(blocks) * row.Bc * row.d * sizeof(float);
-    }
-    if (row.all_gradients()) {
-      const size_t copies = !plan.sums_dq ? 0 : order.spread.second > 0 ? 2 : 1;  // of sums and visits
-      plan.dq_sums = bytes, plan.counters = bytes + copies * numbers * row.d;
-      plan.visits = plan.counters + sizeof(uint32_t) * (2 * static_cast<size_t>(order.batch_heads) + 1);
-      bytes = plan.counters_end =
-          plan.visits + copies * sizeof(uint32_t) * static_cast<size_t>(tiles) / (row.Br / backward_tile_rows);
-    }
-    plan.workspace_bytes = std::max(plan.workspace_bytes, bytes);
+  // Zeros are stored, but not added.
+  const bool stores_zeros = problem.store != GradientStore::added_fp32;
+  const bool has_keys = problem.has_keys() && (problem.has_queries() || stores_zeros);
+  const size_t numbers =
+      problem.has_queries() ? static_cast<size_t>(tiles) * backward_tile_rows * sizeof(float) : 0;
+  plan.lse = 0, plan.delta = numbers;
+  size_t bytes = 2 * numbers;
+  if (order.key_sums > 1 && has_keys) {
+    plan.key_sums = bytes;
+    bytes += 2 * static_cast<size_t>(blocks) * row.Bc * row.d * sizeof(float);
   }
+  if (problem.has_queries() && row.all_gradients()) {
+    const size_t copies = !plan.sums_dq ? 0 : order.spread.second > 0 ? 2 : 1;  // of sums and visits
+    plan.dq_sums = bytes, plan.counters = bytes + copies * numbers * row.d;
+    plan.visits = plan.counters + sizeof(uint32_t) * (2 * static_cast<size_t>(order.batch_heads) + 1);
+    bytes = plan.counters_end =
+        plan.visits + copies * sizeof(uint32_t) * static_cast<size_t>(tiles) / (row.Br / backward_tile_rows);
+  }
+  plan.workspace_bytes = std::max(plan.workspace_bytes, bytes);
   const int64_t prepared = int64_t{heads_of_pass(order)} * order.head_tiles;
-  if (const int64_t work = prepared + heads * empty_tiles(empty_rows); work > 0)
+  if (const int64_t work = prepared + (stores_zeros ? heads * empty_tiles(empty_rows) : 0); work > 0)
     add(BackwardStep::prepare, pass_of(Pass::bwd_prepare, row.d), work);
-  if (problem.has_keys()) add(BackwardStep::gradients, n, blocks);
-  if (!problem.has_queries()) return;
-  if (plan.sums_dq)
+  if (has_keys) add(BackwardStep::gradients, n, blocks);
+  if (problem.has_queries() && plan.sums_dq)
     add(BackwardStep::finish, pass_of(Pass::bwd_finish, row.d), (all - order.done_behind * section) * order.share);
-  if (!row.all_gradients()) {
+  if (problem.has_queries() && !row.all_gradients()) {
     const int queries = queries_row_of(row, false);
     const int64_t query_blocks = divide_up(problem.seqlen_q, backward_row(queries).Br);
     plan.query_order = block_order_of(heads, query_blocks, visible_of(problem));
     add(BackwardStep::queries, queries, heads * query_blocks);
   }
-  if (order.parts > 1)
+  if (order.key_sums > 1 && has_keys)
     add(BackwardStep::sum_keys, pass_of(Pass::bwd_sum, row.d), 2 * blocks / int32_t{order.parts} * (row.Bc / 64));
 }
 
@@ -139,7 +145,12 @@ void plan_run(const BackwardProblem& problem, int64_t empty_rows, int n, Backwar
 int64_t entries_of_run(const BackwardProblem& problem, const BackwardRow& row) {
   const double rows = static_cast<double>(problem.heads) * static_cast<double>(divide_up(problem.seqlen_q, row.Br)) *
                       row.Br;
-  const double entries = run_bytes / (rows * (2 + (sums_dq(row) ? row.d : 0)) * sizeof(float) + 1);
+  const double keys = problem.store == GradientStore::rounded
+                          ? 0
+                          : static_cast<double>(problem.heads_kv) *
+                                static_cast<double>(divide_up(problem.seqlen_k, row.Bc)) * row.Bc;
+  const double numbers = rows * (2 + (sums_dq(row) ? row.d : 0)) + keys * 2 * row.d;
+  const double entries = run_bytes / (numbers * sizeof(float) + 1);
   if (entries >= static_cast<double>(problem.batch)) return std::max<int64_t>(1, problem.batch);
   const int64_t runs = divide_up(problem.batch, std::max<int64_t>(1, static_cast<int64_t>(entries)));
   return divide_up(problem.batch, runs);
@@ -188,15 +199,17 @@ fa3_status plan(const BackwardProblem& given, const Card& card, BackwardPlan& pl
   const BackwardRow& row = backward_row(n);
   const int64_t q_tiles = divide_up(problem.seqlen_q, row.Br) * (row.Br / backward_tile_rows);
   const int64_t key_blocks = divide_up(problem.seqlen_k, row.Bc);
+  // The pass that stores dK and dV has a thread block for each 64 keys of each.
+  const int64_t most_blocks = problem.store == GradientStore::rounded ? max_blocks : max_blocks / 4;
   int64_t tiles, blocks;  // batch and heads are below 2^31
   if (__builtin_mul_overflow(problem.batch * problem.heads, q_tiles, &tiles) || tiles > max_rows / backward_tile_rows ||
-      __builtin_mul_overflow(problem.batch * problem.heads_kv, key_blocks, &blocks) || blocks > max_blocks)
+      __builtin_mul_overflow(problem.batch * problem.heads_kv, key_blocks, &blocks) || blocks > most_blocks)
     return fail(FA3_ERROR_UNSUPPORTED,
                 "q has %lld * %lld heads of %lld tiles of %d rows, k %lld blocks of keys for each of its heads; the "
                 "kernels count up to %lld rows and %lld blocks in all", ll(problem.batch),
                 ll(problem.heads), ll(q_tiles), backward_tile_rows,
                 ll(key_blocks), ll(max_rows),
-                ll(max_blocks));
+                ll(most_blocks));
   const auto& [seeing, empty_rows] = seeing_rows(problem);
   plan.entries = entries_of_run(seeing, row);
   plan.runs = narrow(std::max<int64_t>(1, divide_up(problem.batch, plan.entries)));

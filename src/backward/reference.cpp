@@ -232,6 +232,17 @@ Queries queries_of_keys(const BackwardProblem& problem, const Sequence& s, int64
           first([end](Keys keys) { return keys.begin >= end; })};
 }
 
+// A row of a gradient, of which so many numbers are in `values`; what is there is added to them if that is asked for.
+void write_gradient(const BackwardProblem& problem, const View& view, int64_t batch, int64_t row, int64_t head,
+                    double* values) {
+  if (problem.store == GradientStore::added_fp32) {
+    double before[max_d];
+    read_row(view, batch, row, head, before);
+    for (int64_t x = 0; x < view.dim[3]; ++x) values[x] += before[x];
+  }
+  write_row(view, batch, row, head, values);
+}
+
 // dK and dV of a block of keys.
 struct RunKeys {
   template <int width>
@@ -253,8 +264,8 @@ struct RunKeys {
     }
     for (int j = 0; j < keys.count; ++j) {
       for (int x = 0; x < d; ++x) t.dk[j][x] *= problem.softmax_scale;
-      write_row(problem.dk, s.k_batch, s.k_row + keys.first + j, keys.head_kv, t.dk[j]);
-      write_row(problem.dv, s.k_batch, s.k_row + keys.first + j, keys.head_kv, t.dv[j]);
+      write_gradient(problem, problem.dk, s.k_batch, s.k_row + keys.first + j, keys.head_kv, t.dk[j]);
+      write_gradient(problem, problem.dv, s.k_batch, s.k_row + keys.first + j, keys.head_kv, t.dv[j]);
     }
   }
 };
@@ -277,7 +288,7 @@ struct RunRows {
     for (int r = 0; r < rows.count; ++r) {
       for (int x = 0; x < d; ++x) t.dq[r][x] *= problem.softmax_scale;
       const QueryRow row = row_of(problem, rows.head_kv, rows.first + r);
-      write_row(problem.dq, s.q_batch, s.q_row + row.query, row.head, t.dq[r]);
+      write_gradient(problem, problem.dq, s.q_batch, s.q_row + row.query, row.head, t.dq[r]);
     }
   }
 };

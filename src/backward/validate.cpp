@@ -1,8 +1,10 @@
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "backward/backward.h"
 #include "error.h"
+#include "integers.h"
 #include "rules/attention.h"
 #include "rules/scales.h"
 #include "rules/served.h"
@@ -13,6 +15,7 @@ namespace {
 
 using Status = fa3_status;
 constexpr Status invalid = FA3_ERROR_INVALID_ARGUMENT;
+constexpr int fp32_gradient_columns = 128;
 
 static_assert(sizeof(fa3_backward_params) ==
               sizeof(size_t) + sizeof(uint64_t) + 22 * sizeof(fa3_tensor) + 6 * sizeof(int32_t) + 2 * sizeof(float) +
@@ -101,9 +104,36 @@ Status check_dtype_of(const char* name, int32_t dtype, bool device, bool is_qkv)
   return FA3_OK;
 }
 
-// k and v are of q's dtype; on the device so are all others, but for e4m3 of dout's. q and dout come first, so that
-// none is asked to be as one of them before that is right itself.
-Status check_dtypes(const fa3_backward_params& p, const std::array<Argument, argument_count>& arguments, Rules rules) {
+// Are dq, dk and dv float32? On the device all are, or none.
+Status check_fp32_gradients(const fa3_backward_params& p, Rules rules, GradientStore& store) {
+  const std::pair<const char*, int32_t> gradients[] = {
+      {"dq", p.dq.dtype}, {"dk", p.dk.dtype}, {"dv", p.dv.dtype}};
+  const bool adds = p.flags & FA3_FLAG_ACCUMULATE, device = rules != Rules::reference;
+  const bool any = p.dq.dtype == FA3_DTYPE_FP32 || p.dk.dtype == FA3_DTYPE_FP32 || p.dv.dtype == FA3_DTYPE_FP32;
+  store = adds ? GradientStore::added_fp32 : device && any ? GradientStore::fp32 : GradientStore::rounded;
+  for (const auto& [name, dtype] : gradients)
+    if (store != GradientStore::rounded && dtype != FA3_DTYPE_FP32)
+      return fail(invalid, "%s.dtype is %s, must be fp32 %s", name, dtype_name(dtype),
+                  adds ? "with FA3_FLAG_ACCUMULATE" : "as other gradients are");
+  return FA3_OK;
+}
+
+// What writes float32 is of calls without lengths and the like, and of up to 128 columns.
+Status check_fp32_support(const BackwardProblem& problem, Rules rules) {
+  if (rules == Rules::reference || problem.store == GradientStore::rounded) return FA3_OK;
+  if (problem.served)
+    return fail(FA3_ERROR_UNSUPPORTED, "dq.dtype is fp32, which gradients of a call with lengths, windows, chunks, "
+                                       "sinks, softcap, alibi_slopes or FA3_FLAG_CENTERED_K cannot have");
+  const bool of_q = problem.head_dim > fp32_gradient_columns;
+  if (!of_q && problem.head_dim_v <= fp32_gradient_columns) return FA3_OK;
+  return fail(FA3_ERROR_UNSUPPORTED, "dq.dtype is fp32, which gradients have up to %s.dim[3] %d; it is %lld",
+              of_q ? "q" : "v", fp32_gradient_columns, ll(of_q ? problem.head_dim : problem.head_dim_v));
+}
+
+// k and v are of q's dtype; on the device so are all others, but for e4m3 of dout's, and gradients that are float32. q
+// and dout come first, so that none is asked to be as one of them before that is right itself.
+Status check_dtypes(const fa3_backward_params& p, const std::array<Argument, argument_count>& arguments, Rules rules,
+                    GradientStore& store) {
   const bool device = rules != Rules::reference, is_e4m3 = p.q.dtype == FA3_DTYPE_E4M3;
   if (Status status = check_dtype_of("q", p.q.dtype, device, true)) return status;
   if (is_e4m3)
@@ -113,11 +143,13 @@ Status check_dtypes(const fa3_backward_params& p, const std::array<Argument, arg
     const fa3_tensor* const its = &argument.tensor;
     const bool is_qkv = its == &p.q || its == &p.k || its == &p.v;
     const int32_t dtype = its->dtype, other = is_qkv || !is_e4m3 ? p.q.dtype : p.dout.dtype;
+    if (argument.output && dtype == FA3_DTYPE_FP32) continue;
     if (Status status = check_dtype_of(argument.name, dtype, device, is_qkv)) return status;
     if ((device || is_qkv) && dtype != other)
       return fail(invalid, "%s.dtype is %s, must be %s as %s's", argument.name, dtype_name(dtype), dtype_name(other),
                   is_qkv || !is_e4m3 ? "q" : "dout");
   }
+  if (Status status = check_fp32_gradients(p, rules, store)) return status;
   return check_presence(forward_of(p));
 }
 
@@ -185,7 +217,7 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   const auto is_wanted = [&](const Argument& argument) {
     return &argument.tensor != &p.dlse || is_there(argument.tensor);
   };
-  if (p.flags & ~uint64_t{FA3_FLAG_DETERMINISTIC | FA3_FLAG_CENTERED_K})
+  if (p.flags & ~uint64_t{FA3_FLAG_DETERMINISTIC | FA3_FLAG_CENTERED_K | FA3_FLAG_ACCUMULATE})
     return fail(invalid, "flags is 0x%llx, has bits that this version does not know",
                 static_cast<unsigned long long>(p.flags));
   if (Status status = check_mask(p.mask)) return status;
@@ -193,7 +225,7 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   if (Status status = check_transforms(forward_of(p))) return status;
   if (Status status = check_centered_k(p)) return status;
   if (Status status = check_softmax_scale(p.softmax_scale)) return status;
-  if (Status status = check_dtypes(p, arguments, rules)) return status;
+  if (Status status = check_dtypes(p, arguments, rules, problem.store)) return status;
   if (Status status = check_e4m3_combinations(forward_of(p))) return status;
   if (Status status = check_v_rank(p)) return status;
   const bool tiles = has_v_tiles(forward_of(p));
@@ -226,7 +258,7 @@ Status validate(const fa3_backward_params* params, Rules rules, BackwardProblem&
   problem.v_tiles = tiles;
   problem.deterministic = p.flags & FA3_FLAG_DETERMINISTIC;
   problem.centered_k = p.flags & FA3_FLAG_CENTERED_K;
-  return FA3_OK;
+  return check_fp32_support(problem, rules);
 }
 
 Status validate_workspace(const BackwardProblem& problem, void* workspace, size_t bytes, size_t needed) {

@@ -47,7 +47,7 @@ struct Tensor {
     host.data = bytes.data() + 256;
   }
   void upload() {
-    if (device.size() == 0) device = tools::DeviceBuffer(bytes.size());
+    if (device.size() == 0) device = tools::DeviceBuffer::of_tensor(bytes.size());
     device.upload(bytes.data(), bytes.size());
   }
   void download() { device.download(bytes.data(), bytes.size()); }
@@ -149,8 +149,8 @@ FA3_WIDER inline void add(int64_t length, const Vectors& x, const Factors& facto
 class Call {
  public:
   Call(const Shape& s, int32_t dtype, int32_t mask, bool padded, bool with_dlse, float spread, uint64_t seed,
-       uint64_t flags = 0)
-      : shape_(s), dtype_(dtype) {
+       uint64_t flags = 0, bool fp32 = false)
+      : shape_(s), dtype_(dtype), fp32_(fp32), adds_(flags & FA3_FLAG_ACCUMULATE) {
     p_.struct_size = sizeof p_;
     p_.flags = flags;
     p_.mask = mask;
@@ -158,16 +158,19 @@ class Call {
     const std::vector<int64_t> of_k{s.batch, s.seqlen_k, s.heads_kv, s.head_dim}, rows{s.batch, s.heads, s.seqlen_q};
     const std::vector<int64_t> of_o{s.batch, s.seqlen_q, s.heads, s.v_dim()};
     const std::vector<int64_t> of_v{s.batch, s.seqlen_k, s.heads_kv, s.v_dim()};
-    for (Tensor* t : {&q_, &dq_}) *t = Tensor(dtype, of_q, padded);
-    for (Tensor* t : {&k_, &dk_}) *t = Tensor(dtype, of_k, padded);
+    q_ = Tensor(dtype, of_q, padded), k_ = Tensor(dtype, of_k, padded), v_ = Tensor(dtype, of_v, padded);
     for (Tensor* t : {&o_, &dout_}) *t = Tensor(dtype, of_o, padded);
-    for (Tensor* t : {&v_, &dv_}) *t = Tensor(dtype, of_v, padded);
+    const int32_t gradients = fp32 ? FA3_DTYPE_FP32 : dtype;
+    dq_ = Tensor(gradients, of_q, padded), dk_ = Tensor(gradients, of_k, padded), dv_ = Tensor(gradients, of_v, padded);
     lse_ = Tensor(FA3_DTYPE_FP32, rows, padded);
     if (with_dlse) dlse_ = Tensor(FA3_DTYPE_FP32, rows, padded);
     std::mt19937_64 random(seed);
     std::normal_distribution<float> normal;
     for (Tensor* t : {&q_, &k_, &v_, &dout_, &dlse_})
       t->each([&](int64_t i) { t->set(i, (t == &q_ ? spread : 1) * normal(random)); });
+    if (adds_)
+      for (Tensor* t : {&dq_, &dk_, &dv_}) t->each([&](int64_t i) { t->set(i, normal(random)); });
+    for (Tensor* t : {&dq_, &dk_, &dv_}) before_.push_back(t->bytes);
     fa3_forward_params f{};
     f.struct_size = sizeof f;
     f.q = q_.host, f.k = k_.host, f.v = v_.host, f.o = o_.host, f.lse = lse_.host, f.mask = mask;
@@ -189,8 +192,19 @@ class Call {
     INFO(fa3_last_error_message());
     REQUIRE(status == FA3_OK);
   }
+  // K from the host's memory: it comes much later than V, although it is sent for first.
+  void keep_k_on_host() {
+    slow_k_ = tools::HostBuffer(k_.bytes.size());
+    std::copy(k_.bytes.begin(), k_.bytes.end(), static_cast<unsigned char*>(slow_k_.get()));
+    p_.k.data = static_cast<unsigned char*>(slow_k_.get()) + 256;
+  }
+  // Gradients as they were before the first launch.
   void poison() {
-    for (Tensor* t : {&dq_, &dk_, &dv_}) std::fill(t->bytes.begin(), t->bytes.end(), Tensor::poison), t->upload();
+    size_t n = 0;
+    for (Tensor* t : {&dq_, &dk_, &dv_}) {
+      std::copy(before_[n].begin(), before_[n].end(), t->bytes.begin());
+      t->upload(), ++n;
+    }
   }
   // In rows that see no key, on the device only: NaN in all that is read of queries.
   void poison_empty_rows() {
@@ -223,8 +237,9 @@ class Call {
     all.emplace_back(s.batch * s.seqlen_k * s.heads_kv * s.v_dim());
     for (int64_t b = 0; b < s.batch; ++b)
       for (int64_t h = 0; h < s.heads; ++h) add_head(b, h, h / group, all);
-    for (Ways& ways : all)
-      for (double& x : ways.rounded) x = rounded(x, dtype_);
+    if (!fp32_)
+      for (Ways& ways : all)
+        for (double& x : ways.rounded) x = rounded(x, dtype_);
     return all;
   }
   // What is wrong with the results; "" if nothing is.
@@ -238,11 +253,13 @@ class Call {
       const auto& [exact, same, magnitudes] = all[n];
       size_t i = 0;
       tensors[n]->each([&](int64_t at) {
-        const double off = std::fabs(tensors[n]->at(at) - exact[i]), other = std::fabs(same[i] - exact[i]);
+        const double there = adds_ ? reinterpret_cast<const float*>(before_[n].data() + 256)[at] : 0;
+        const double off = std::fabs(tensors[n]->at(at) - there - exact[i]), other = std::fabs(same[i] - exact[i]);
         ours += off * off, theirs += other * other, size += exact[i] * exact[i];
         worst_of_ours = off <= worst_of_ours ? worst_of_ours : off;
         worst_of_theirs = std::max(worst_of_theirs, other);
-        const double float32 = 0x1p-19 * magnitudes[i];  // sums, exponentials, LSE times log2(e)
+        // Sums, exponentials, LSE times log2(e).
+        const double float32 = 0x1p-19 * magnitudes[i] + 0x1p-23 * std::fabs(there);
         slack += float32 * float32, worst_slack = std::max(worst_slack, float32);
         ++i;
       });
@@ -345,10 +362,13 @@ class Call {
 
   Shape shape_;
   int32_t dtype_;
+  bool fp32_, adds_;                                // gradients
+  std::vector<std::vector<unsigned char>> before_;  // the bytes of each
   fa3_backward_params p_{};
   Tensor q_, k_, v_, o_, lse_, dout_, dlse_, dq_, dk_, dv_;
   size_t workspace_bytes_ = 0;
   tools::DeviceBuffer workspace_;
+  tools::HostBuffer slow_k_;
 };
 
 }  // namespace fa3::test::gradients

@@ -20,7 +20,8 @@ uint64_t seed_for(int number) { return tools::mix(tools::seed_of_run(), 41000000
 class OnDevice {
  public:
   OnDevice(const ServedGradients& g, bool deterministic) {
-    for (const Image& image : g.forward.images) buffers_.emplace_back(std::max<size_t>(image.size(), 16));
+    for (const Image& image : g.forward.images)
+      buffers_.push_back(tools::DeviceBuffer::of_tensor(std::max<size_t>(image.size(), 16)));
     std::vector<void*> bases;
     for (const tools::DeviceBuffer& buffer : buffers_) bases.push_back(buffer.at(0));
     params_ = g.params(bases);

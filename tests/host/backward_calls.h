@@ -24,6 +24,11 @@ inline B imaginary_backward(const Shape& s = {}, int32_t dtype = FA3_DTYPE_BF16)
   return p;
 }
 
+// Gradients in float32, packed; their addresses stay.
+inline void to_fp32(B& p) {
+  for (fa3_tensor* t : {&p.dq, &p.dk, &p.dv}) t->dtype = FA3_DTYPE_FP32;
+}
+
 inline fa3_status backward(const B& p, size_t bytes = plenty) {
   return fa3_backward(&p, workspace_memory, bytes, reinterpret_cast<fa3_stream>(stream));
 }

@@ -30,7 +30,33 @@ const BadChange bad_changes[] = {
     {"q.dtype is fp32; the kernels take", unsupported, [](B& p) { p.q.dtype = FA3_DTYPE_FP32; }},
     {"k.dtype is bf16, must be e4m3 as q's", invalid, [](B& p) { p.q.dtype = FA3_DTYPE_E4M3; }},
     {"o.dtype is fp16, must be bf16 as q's", invalid, [](B& p) { p.o.dtype = FA3_DTYPE_FP16; }},
-    {"dq.dtype is fp32; the kernels", unsupported, [](B& p) { p.dq.dtype = FA3_DTYPE_FP32; }},
+    {"dk.dtype is bf16, must be fp32 as other gradients are", invalid, [](B& p) { p.dq.dtype = FA3_DTYPE_FP32; }},
+    {"dq.dtype is bf16, must be fp32 as other gradients are", invalid,
+     [](B& p) { p.dk.dtype = p.dv.dtype = FA3_DTYPE_FP32; }},
+    {"dv.dtype is bf16, must be fp32 with FA3_FLAG_ACCUMULATE", invalid,
+     [](B& p) { p.dq.dtype = p.dk.dtype = FA3_DTYPE_FP32, p.flags = FA3_FLAG_ACCUMULATE; }},
+    {"dv.dtype is fp16, must be bf16 as q's", invalid,
+     [](B& p) { p.dq.dtype = p.dk.dtype = FA3_DTYPE_FP32, p.dv.dtype = FA3_DTYPE_FP16; }},
+    {"o.dtype is fp32; the kernels", unsupported, [](B& p) { p.o.dtype = FA3_DTYPE_FP32; }},
+    {"dq.stride[1] is 38, must be a multiple of 4", invalid, [](B& p) { to_fp32(p), p.dq.stride[1] = 38; }},
+    {"dq.dtype is fp32, which gradients of a call with lengths, windows", unsupported,
+     [](B& p) { to_fp32(p), p.mask = FA3_MASK_WINDOW, p.window_left = 5; }},
+    {"dq.dtype is fp32, which gradients of a call with lengths, windows", unsupported,
+     [](B& p) { to_fp32(p), p.flags = FA3_FLAG_ACCUMULATE | FA3_FLAG_CENTERED_K; }},
+    {"dq.dtype is fp32, which gradients have up to q.dim[3] 128; it is 136", unsupported,
+     [](B& p) { p = imaginary_backward({.head_dim = 136}), to_fp32(p); }},
+    {"dq.dtype is fp32, which gradients have up to v.dim[3] 128; it is 256", unsupported,
+     [](B& p) { p = imaginary_backward({.head_dim = 64, .head_dim_v = 256}), to_fp32(p); }},
+    {"which is not a backward kernel", invalid,
+     [](B& p) {
+       p = imaginary_backward({.seqlen_k = 100, .head_dim = 64}), to_fp32(p);
+       p.kernel = "fa3_bwdshort_bf16_d64_full_128x128";
+     }},
+    {"which is not a backward kernel", invalid,
+     [](B& p) {
+       p = imaginary_backward({.head_dim = 128}), to_fp32(p);
+       p.kernel = "fa3_alg3_bf16_d128_full_64x128";
+     }},
     {"dk.dtype is fp16, must be bf16 as q's", invalid, [](B& p) { p.dk.dtype = FA3_DTYPE_FP16; }},
     {"dout.stride[3] is 2, must be 1", invalid, [](B& p) { p.dout.stride[3] = 2; }},
     {"dv.stride[1] is 36, must be a multiple of 8", invalid, [](B& p) { p.dv.stride[1] = 36; }},

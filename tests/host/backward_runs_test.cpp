@@ -170,4 +170,67 @@ TEST_CASE("sums of two parts have a place, as those of more have", "[launch][bac
   CHECK(workspace_of(p) == rows * (8 + 4 * 128) + sums + (2 * 16 + 1) * 4 + rows / 64 * 4);
 }
 
+TEST_CASE("gradients in float32 are stored by passes, of one part, too", "[launch][backward]") {
+  FakeCuda& fake = fresh();
+  for (const uint64_t flags : {uint64_t{0}, uint64_t{FA3_FLAG_ACCUMULATE}})
+    for (const int64_t seqlen_k : {100, 2048}) {
+      const int64_t keys = seqlen_k == 100 ? 128 : 2048;
+      B p = imaginary_backward(
+          {.batch = 2, .seqlen_q = 2048, .seqlen_k = seqlen_k, .heads = 64, .heads_kv = 64, .head_dim = 128});
+      to_fp32(p);
+      p.flags = flags;
+      const size_t bytes = workspace_of(p);
+      fake.launches.clear(), fake.maps.clear();
+      REQUIRE(backward(p, bytes) == FA3_OK);
+      const auto has = [&](size_t n, const char* name) {
+        return fake.launches.at(n).kernel.find(name) != std::string::npos;
+      };
+      REQUIRE(fake.launches.size() == 4);
+      CHECK((has(0, "prepare") && has(1, "fa3_bwd_bf16_d128") && has(2, "finish") && has(3, "sum")));
+      const BackwardParams& g = fake.launches[1].carried.backward;
+      CHECK(g.rows.store == (flags ? GradientStore::added_fp32 : GradientStore::fp32));
+      CHECK((g.order.parts == 1 && g.order.key_sums == 2 && g.order.done_behind == 0 && g.rows.bf16 == 1));
+      CHECK(int64_t{fake.launches[2].grid[0]} >= 2 * 64 * 2048 / 64);
+      CHECK(int64_t{fake.launches[3].grid[0]} == 2 * 2 * 64 * keys / 64);
+      CHECK((static_cast<void*>(g.rows.dq) == p.dq.data && static_cast<void*>(g.keys.dk) == p.dk.data));
+      // Nothing is stored by maps of these.
+      CHECK((fake.maps.at(g.dk.opaque[0]).data == p.k.data && fake.maps.at(g.dv.opaque[0]).data == p.v.data));
+      const size_t rows = 2 * 64 * 2048, sums = size_t{2} * 2 * 64 * size_t(keys) * 128 * sizeof(float);
+      CHECK(bytes == rows * (8 + 4 * 128) + sums + (2 * 128 + 1) * 4 + rows / 64 * 4);
+      for (fa3_tensor* t : {&p.dq, &p.dk, &p.dv}) t->dtype = FA3_DTYPE_BF16;
+      p.flags = 0;
+      CHECK(workspace_of(p) < bytes);
+    }
+  // Zeros are stored, but not added: of rows that see no key, and of keys that nobody sees.
+  for (const bool adds : {false, true}) {
+    B p = imaginary_backward(
+        {.batch = 2, .seqlen_q = 300, .seqlen_k = 170, .heads = 4, .heads_kv = 2, .head_dim = 64});
+    to_fp32(p);
+    p.mask = FA3_MASK_CAUSAL_BOTTOM_RIGHT, p.flags = adds ? FA3_FLAG_ACCUMULATE : 0;
+    fake.launches.clear();
+    REQUIRE(backward(p) == FA3_OK);
+    const Launch& first = fake.launches.at(0);
+    const KeyOrder& order = first.carried.backward.order;
+    CHECK(int64_t{first.grid[0]} == int64_t{order.head_tiles} * order.batch_heads + (adds ? 0 : 2 * 4 * 3));
+    p = imaginary_backward({.batch = 2, .seqlen_q = 0, .seqlen_k = 170, .heads = 4, .heads_kv = 2, .head_dim = 64});
+    to_fp32(p);
+    p.flags = adds ? FA3_FLAG_ACCUMULATE : 0;
+    fake.launches.clear();
+    REQUIRE(backward(p) == FA3_OK);
+    CHECK(fake.launches.size() == (adds ? 0 : 2));
+  }
+  // The batch is worked on in several runs sooner, so that sums of dk and dv do not make the workspace larger.
+  B p = imaginary_backward(
+      {.batch = 300, .seqlen_q = 200, .seqlen_k = 4000, .heads = 16, .heads_kv = 16, .head_dim = 128});
+  to_fp32(p);
+  CHECK(workspace_of(p) < (size_t{1} << 30) + (size_t{1} << 28));
+  // So many keys that the last pass's thread blocks could not be counted.
+  p = imaginary_backward(
+      {.batch = 16000000, .seqlen_q = 1, .seqlen_k = 2049, .heads = 1, .heads_kv = 1, .head_dim = 8});
+  CHECK(fa3_backward_check(&p) == FA3_OK);
+  to_fp32(p);
+  CHECK(fa3_backward_check(&p) == FA3_ERROR_UNSUPPORTED);
+  expect_message("the kernels count up to 2147483647 rows and 268435455 blocks in all");
+}
+
 }  // namespace fa3::test

@@ -349,6 +349,30 @@ TEST_CASE("gradients go where the strides say, and nowhere else", "[backward]") 
   CHECK(strays == 0);
 }
 
+TEST_CASE("gradients in float32 are added to what is there, each rounded once", "[backward]") {
+  const Shape shapes[] = {{.batch = 2, .seqlen_q = 30, .seqlen_k = 70, .heads = 4, .heads_kv = 2, .head_dim = 24},
+                          {.seqlen_q = 80, .seqlen_k = 20, .heads = 2, .heads_kv = 1, .head_dim = 8, .head_dim_v = 40},
+                          {.seqlen_q = 0, .seqlen_k = 20, .heads = 2, .heads_kv = 1, .head_dim = 8}};
+  for (const Shape& shape : shapes)
+    for (const int32_t mask : {FA3_MASK_NONE, FA3_MASK_CAUSAL_BOTTOM_RIGHT}) {
+      Call call(shape, FA3_DTYPE_BF16, mask, FA3_DTYPE_FP32, true);
+      const Gradients alone(call);
+      std::mt19937_64 random(7);
+      std::normal_distribution<float> normal;
+      std::vector<Matrix> sums;
+      const std::pair<fa3_tensor*, const Matrix*> gradients[] = {
+          {&call.p.dq, &alone.dq}, {&call.p.dk, &alone.dk}, {&call.p.dv, &alone.dv}};
+      for (const auto& [tensor, gradient] : gradients) {
+        Matrix sum = *gradient;
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<float*>(tensor->data)[i] = 8 * normal(random);
+        sums.push_back(sum);
+      }
+      call.p.flags = FA3_FLAG_ACCUMULATE;
+      call.run(3);
+      for (size_t n = 0; n < 3; ++n) CHECK(error(*gradients[n].first, sums[n]) <= 0x1p-24L);
+    }
+}
+
 namespace {
 
 using B = fa3_backward_params;
@@ -363,6 +387,7 @@ struct BadChange {
 const BadChange bad_changes[] = {
     {"flags is 0x2, has bits", invalid, [](B& p) { p.flags = FA3_FLAG_TWO_LEVEL; }},
     {"flags is 0x4, has bits", invalid, [](B& p) { p.flags = FA3_FLAG_BATCH_INVARIANT; }},
+    {"dq.dtype is bf16, must be fp32 with FA3_FLAG_ACCUMULATE", invalid, [](B& p) { p.flags = FA3_FLAG_ACCUMULATE; }},
     {"mask is 5, must be a fa3_mask", invalid, [](B& p) { p.mask = 5; }},
     {"softmax_scale is -1, must be > 0", invalid, [](B& p) { p.softmax_scale = -1; }},
     {"softmax_scale is nan", invalid, [](B& p) { p.softmax_scale = NAN; }},

@@ -23,7 +23,7 @@ CONSTANTS = {
     **{f"FA3_MASK_{name.upper()}": value for name, value in fa3.MASKS.items()},
     **{f"FA3_{name}": getattr(_abi, name) for name in (
         "OK", "MAX_RANK", "SCALE_ROWS", "ABI_VERSION", "FORWARD_WORKSPACE_BYTES", "FLAG_DETERMINISTIC",
-        "FLAG_TWO_LEVEL", "FLAG_BATCH_INVARIANT", "FLAG_CENTERED_K", "QUANTIZE_INCOHERENT",
+        "FLAG_TWO_LEVEL", "FLAG_BATCH_INVARIANT", "FLAG_CENTERED_K", "FLAG_ACCUMULATE", "QUANTIZE_INCOHERENT",
         "QUANTIZE_ROTARY_INTERLEAVED", "APPEND_ROTARY_INTERLEAVED",
         "KERNEL_FORWARD", "KERNEL_BACKWARD", "KERNEL_PASS")},
     **{f"FA3_ERROR_{name}": getattr(_abi, name) for name in (

@@ -90,6 +90,12 @@ def backward():
             without = fa3.backward(dout, q, k, v, o, lse, causal=causal, deterministic=True)
             exact = gradients(*(x.astype(np.float64) for x in (q, k, v, dout, 0 * dlse)), causal)
             assert all(np.abs(x - y).max() < 2e-5 for x, y in zip(without, exact)), shape
+            out = tuple(normal(*x.shape) for x in (q, k, v))
+            sums = [x + y for x, y in zip(out, exact)]
+            assert fa3.backward(dout, q, k, v, o, lse, causal=causal, out=out, accumulate=True)[0] is out[0]
+            assert all(np.abs(x - y).max() < 2e-5 for x, y in zip(out, sums)), shape
+            fa3.backward(dout, q, k, v, o, lse, causal=causal, out=out)
+            assert all(np.array_equal(x, y) for x, y in zip(out, without)), shape
 
 
 def gradients(q, k, v, dout, dlse, causal):
@@ -280,6 +286,7 @@ def refusals():
     refused(ValueError, "x has 3 dimensions", fa3.quantize, q[0])
     o, lse = fa3.forward(q, k, v, return_lse=True)
     refused(ValueError, "dout.dim[1]", fa3.backward, o[:, :2], q, k, v, o, lse)
+    refused(ValueError, "accumulate is True, and there is no out", fa3.backward, o, q, k, v, o, lse, accumulate=True)
     refused(ValueError, "dlse.dim[2]", fa3.backward, o, q, k, v, o, lse, dlse=lse[..., :2])
     refused(OSError, "FA3_LIBRARY may name it", fa3.Library, "/nowhere/libfa3.so")
     refused(OSError, "libm.so.6", fa3.Library, "/lib/x86_64-linux-gnu/libm.so.6/x")

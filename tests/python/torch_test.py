@@ -73,6 +73,12 @@ def gradients(device):
                 direct = fa3.backward(dout, *tensors, o, lse, dlse=dlse, causal=causal, softmax_scale=scale,
                                       deterministic=True)  # fmt: skip
                 close([o, lse, *direct], [o, lse, *found[2:]], dtype, "backward")
+                wide = [torch.randn(x.shape, dtype=torch.float32, device=device) for x in tensors]
+                sums = [x + y.float() for x, y in zip(wide, direct)]
+                how = {"dlse": dlse, "causal": causal, "softmax_scale": scale, "out": wide, "accumulate": True}
+                if device == "cpu" or max(tensors[0].shape[-1], tensors[2].shape[-1]) <= 128:
+                    assert fa3.backward(dout, *tensors, o, lse, **how)[1] is wide[1]
+                    close([o, lse, *wide], [o, lse, *sums], dtype, "accumulate")
 
 
 def repeated(device):
@@ -272,6 +278,9 @@ def opchecks(device):
     check(ops.forward.default, (q.transpose(1, 2).contiguous().transpose(1, 2), k, v, 0, 0.5, 0))
     for more in (dlse, None):
         check(ops.backward.default, (dout, q, k, v, o, lse, more, 0, 0.0, fa3.FLAG_DETERMINISTIC))
+    sums = [torch.zeros(x.shape, dtype=torch.float32, device=device) for x in (q, k, v)]
+    how = (0, 0.0, fa3.FLAG_ACCUMULATE, None, 0, 0, None, None, 0.0, False)
+    check(ops.backward_out.default, (*sums, dout, q, k, v, o, lse, dlse, *how), **tolerances)
     x, wide = (inputs((1, 70, 70, 2, 2, 32, 32), device, torch.bfloat16)[i] for i in (0, 1))
     mean = x.float().mean(1)
     for tiles, with_mean, k_mean in ((False, True, None), (True, False, None), (False, False, mean)):

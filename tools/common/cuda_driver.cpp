@@ -2,6 +2,11 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
+#include <cstdlib>
+
+#include "random.h"
+
 namespace fa3::tools {
 
 namespace {
@@ -158,7 +163,27 @@ static CUdeviceptr allocate(size_t bytes) {
   FA3_CU(cuMemAlloc, &pointer, bytes ? bytes : 1);
   return pointer;
 }
-DeviceBuffer::DeviceBuffer(size_t bytes) : Handle(allocate(bytes)), bytes_(bytes) {}
+DeviceBuffer::DeviceBuffer(size_t bytes) : device_(allocate(bytes)), bytes_(bytes) {}
+
+static void* allocate_on_host(size_t bytes) {
+  void* pointer;
+  FA3_CU(cuMemHostAlloc, &pointer, bytes ? bytes : 1, CU_MEMHOSTALLOC_DEVICEMAP);
+  return pointer;
+}
+HostBuffer::HostBuffer(size_t bytes) : Handle(allocate_on_host(bytes)) {}
+
+DeviceBuffer DeviceBuffer::of_tensor(size_t bytes) {
+  static const double slow = [] {
+    const char* text = std::getenv("FA3_TEST_SLOW_MEMORY");
+    return text ? std::strtod(text, nullptr) : 0;
+  }();
+  static std::atomic<uint64_t> count = 51000000;
+  if (slow == 0 || !Random(mix(seed_of_run(), count++)).chance(slow)) return DeviceBuffer(bytes);
+  DeviceBuffer buffer;
+  buffer.host_ = HostBuffer(bytes);
+  buffer.bytes_ = bytes;
+  return buffer;
+}
 
 // A copy from pageable memory returns before its last part reached the device, and our streams do not wait for the
 // legacy stream: hence the synchronisation.

@@ -18,11 +18,12 @@ namespace fa3::tools {
 #define FA3_DRIVER_FUNCTIONS(X)                                                                                     \
   FA3_DRIVER_QUESTIONS(X)                                                                                           \
   X(cuDeviceGetPCIBusId) X(cuCtxCreate) X(cuCtxDestroy) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuMemAlloc)        \
-  X(cuMemFree) X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyDtoDAsync) X(cuMemsetD8) X(cuMemGetInfo) X(cuStreamCreate) \
-  X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate)          \
-  X(cuEventDestroy) X(cuEventRecord) X(cuEventSynchronize) X(cuEventElapsedTime) X(cuGraphInstantiate)              \
-  X(cuGraphLaunch) X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuModuleLoadData) X(cuModuleUnload)                    \
-  X(cuModuleGetFunction) X(cuLaunchKernel) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxReset)
+  X(cuMemFree) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemcpyDtoDAsync)              \
+  X(cuMemsetD8) X(cuMemGetInfo) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize)                         \
+  X(cuStreamBeginCapture) X(cuStreamEndCapture) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord)                 \
+  X(cuEventSynchronize) X(cuEventElapsedTime) X(cuGraphInstantiate) X(cuGraphLaunch) X(cuGraphExecDestroy)          \
+  X(cuGraphDestroy) X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernel)                  \
+  X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxReset)
 
 struct Driver {
 #define FA3_MEMBER(name) decltype(&::name) name = nullptr;
@@ -120,11 +121,22 @@ class Graph {
   Handle<CUgraphExec, &Driver::cuGraphExecDestroy> executable_;
 };
 
+// Memory of the host that kernels read where it is, at the same address, and slowly.
+class HostBuffer : public Handle<void*, &Driver::cuMemFreeHost> {
+ public:
+  HostBuffer() = default;
+  explicit HostBuffer(size_t bytes);
+};
+
 // Device memory. Copies and fills have finished on the device when they return.
-class DeviceBuffer : public Handle<CUdeviceptr, &Driver::cuMemFree> {
+class DeviceBuffer {
  public:
   DeviceBuffer() = default;
   explicit DeviceBuffer(size_t bytes);
+  // For a tensor. If FA3_TEST_SLOW_MEMORY is set, to a number from 0 to 1, this part of them lie in the host's memory:
+  // what comes from there comes late, and in another order than it was sent for.
+  static DeviceBuffer of_tensor(size_t bytes);
+  CUdeviceptr get() const { return host_.get() ? reinterpret_cast<CUdeviceptr>(host_.get()) : device_.get(); }
   size_t size() const { return bytes_; }
   void* at(size_t offset) const { return reinterpret_cast<void*>(get() + offset); }
   void upload(const void* source, size_t bytes, size_t offset = 0) const;
@@ -132,6 +144,8 @@ class DeviceBuffer : public Handle<CUdeviceptr, &Driver::cuMemFree> {
   void fill(unsigned char byte) const;
 
  private:
+  Handle<CUdeviceptr, &Driver::cuMemFree> device_;
+  HostBuffer host_;
   size_t bytes_ = 0;
 };
 

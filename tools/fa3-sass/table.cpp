@@ -104,8 +104,8 @@ int tma_loads(const fa3::ForwardRow& row) {
   const int v = 2 * (row.takes_v_tiles() ? 1 : row.widens() ? row.landed_slabs() : row.v_slabs());
   const int lanes = row.lands_v() ? 32 : 64;
   const int boxes = row.has(fa3::Trait::own_lengths) ? (row.stage_keys() + lanes - 1) / lanes : 0;
-  // With halves of O's columns no V comes behind the loop; a second tensor of Q comes in a loop.
-  if (row.halves_columns()) return boxes * (k + v) + row.slabs() + row.has(fa3::Trait::qv);
+  // With halves of O's columns V comes in these, and none behind the loop; a second tensor of Q comes in a loop.
+  if (row.halves_columns()) return boxes * (k + v / 2) + row.slabs() + row.has(fa3::Trait::qv);
   // With packed heads the warp that hands pieces over sends for Q, at three places, where K and V are widened.
   const int q = row.slabs() + (row.is_8bit() || row.widens() || row.takes_copies());
   const int copies = row.widens() && row.packs_heads() ? 3 : 1;
@@ -224,7 +224,8 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
   if (speculative) {
     // K and V of a stage under one barrier, or a wait for each, the second with a fence of its own. With shared keys
     // both are of other stages, and awaited together.
-    const int fences = row.split_stage() ? 2 : 1, waits = row.has(fa3::Trait::shares_keys) ? 2 : fences;
+    const int fences = row.split_stage() ? 2 : 1;
+    const int waits = row.halves_columns() ? 3 : row.has(fa3::Trait::shares_keys) ? 2 : fences;
     // The maximum that keeps half of the multiplications behind the first exponential; one of numbers of blocks.
     if (scope == "hot" && figure == "maxima")
       return value(row.has(fa3::Trait::spread) + (row.has(fa3::Trait::softcap) && row.packs_heads()));
@@ -233,8 +234,10 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
     if (figure == "most_multiplies" && !row.is_8bit() && !row.transforms_scores())
       return value(row.o_columns() / 2 + 2 + (scope == "hot" ? row.stage_keys() / 2 + 3 : row.bounded_left()));
     if (figure == "mbarrier_waits") return value(waits);
-    // With halves of O's columns PV of both warpgroups' keys, and the next QK, are issued each behind a fence.
-    if (figure == "arrives") return value(fences + pv_parts - 1 + 2 * row.halves_columns());
+    // With halves of O's columns PV of both warpgroups' keys, and the next QK, with qv in two, are issued each behind a
+    // fence.
+    if (figure == "arrives")
+      return value(fences + pv_parts - 1 + 2 * row.halves_columns() + row.has(fa3::Trait::qv));
     // K is given back while PV is in flight, V behind it; or both behind it.
     if (figure == "releases") return text(waits == 2 ? "1 0" : "0");
     if (figure == "parities") return text(waits == 2 ? "0 0" : "0");

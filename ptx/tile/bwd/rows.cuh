@@ -101,9 +101,16 @@ FA3_DEVICE void zero_rows(const BackwardRows& p, const EmptyRows& empty, int til
   const int first = (tile - batch_head * empty.tiles) * backward_tile_rows;
   const int end = min(first + backward_tile_rows, empty.rows), column = thread % lanes * 8;
   if (column >= p.head_dim) return;
-  uint16_t* const dq = p.dq + batch * p.dq_stride.batch + head * p.dq_stride.head + column;
-  for (int row = first + thread / lanes; row < end; row += threads / lanes)
-    *reinterpret_cast<uint4*>(dq + (row - empty.rows) * p.dq_stride.row) = {};
+  const int64_t to = batch * p.dq_stride.batch + head * p.dq_stride.head + column;
+  for (int row = first + thread / lanes; row < end; row += threads / lanes) {
+    const int64_t at = to + (row - empty.rows) * p.dq_stride.row;
+    if (p.store == GradientStore::rounded) {
+      *reinterpret_cast<uint4*>(p.dq + at) = {};
+    } else {
+      uint4* const eight = reinterpret_cast<uint4*>(reinterpret_cast<float*>(p.dq) + at);
+      eight[0] = eight[1] = {};
+    }
+  }
 }
 
 // Of a row's group of 8 columns and the next one a lane has two each, as pairs. Neighbours exchange them: a lane then

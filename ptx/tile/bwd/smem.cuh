@@ -87,14 +87,14 @@ class KeptSlopes {
 FA3_DEVICE Element* dq_buffer(BackwardSmem& smem, int square) { return reinterpret_cast<Element*>(smem.dq[square]); }
 
 // By one thread, before a barrier of the whole thread block. Filled by one thread or by the eight warps of the
-// consumers; released by those, or by the four warps that compute dQ, which are the last to read K. Claims are read by
-// all of these warps, dq_writer, gradient_writer, and one more: preparer or, if dQ is added in a fixed order, a second
-// dq_writer.
+// consumers; released by those, or by the four warps that compute dQ. K is released by both: the four read it last, and
+// the eight have waited for it. Claims are read by all of these warps, dq_writer, gradient_writer, and one more:
+// preparer or, if dQ is added in a fixed order, a second dq_writer.
 FA3_DEVICE void init_barriers(BackwardSmem& smem, bool ordered) {
   constexpr int of_consumers = 4 * warpgroups * warp_arrivals, of_dq_consumer = 4 * warp_arrivals;
   init(smem.full_k, 1);
   init(smem.full_v, 1);
-  init(smem.empty_k, of_dq_consumer);
+  init(smem.empty_k, of_consumers + of_dq_consumer);
   init(smem.empty_v, dv_in_stage ? of_consumers : 1);
   init(smem.sums_ready, 1);
   init(smem.staged, of_consumers);

@@ -45,6 +45,7 @@ package Fa3 is
    Flag_Two_Level              : constant Unsigned_64 := 2;
    Flag_Batch_Invariant        : constant Unsigned_64 := 4;
    Flag_Centered_K             : constant Unsigned_64 := 8;
+   Flag_Accumulate             : constant Unsigned_64 := 16;
    Quantize_Incoherent         : constant Unsigned_64 := 1;
    Quantize_Rotary_Interleaved : constant Unsigned_64 := 2;
    Append_Rotary_Interleaved   : constant Unsigned_64 := 1;

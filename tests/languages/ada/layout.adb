@@ -244,6 +244,7 @@ begin
    Put ("FLAG_TWO_LEVEL", Long_Long_Integer (Flag_Two_Level));
    Put ("FLAG_BATCH_INVARIANT", Long_Long_Integer (Flag_Batch_Invariant));
    Put ("FLAG_CENTERED_K", Long_Long_Integer (Flag_Centered_K));
+   Put ("FLAG_ACCUMULATE", Long_Long_Integer (Flag_Accumulate));
    Put ("QUANTIZE_INCOHERENT", Long_Long_Integer (Quantize_Incoherent));
    Put ("QUANTIZE_ROTARY_INTERLEAVED", Long_Long_Integer (Quantize_Rotary_Interleaved));
    Put ("APPEND_ROTARY_INTERLEAVED", Long_Long_Integer (Append_Rotary_Interleaved));

@@ -51,6 +51,7 @@ public final class Fa3 {
   public static final int FA3_FLAG_TWO_LEVEL = 2;
   public static final int FA3_FLAG_BATCH_INVARIANT = 4;
   public static final int FA3_FLAG_CENTERED_K = 8;
+  public static final int FA3_FLAG_ACCUMULATE = 16;
   public static final int FA3_QUANTIZE_INCOHERENT = 1;
   public static final int FA3_QUANTIZE_ROTARY_INTERLEAVED = 2;
   public static final int FA3_APPEND_ROTARY_INTERLEAVED = 1;

@@ -76,7 +76,8 @@ enum fa3_forward_flags {
   FA3_FLAG_DETERMINISTIC = 1,
   FA3_FLAG_TWO_LEVEL = 2,
   FA3_FLAG_BATCH_INVARIANT = 4,
-  FA3_FLAG_CENTERED_K = 8
+  FA3_FLAG_CENTERED_K = 8,
+  FA3_FLAG_ACCUMULATE = 16
 };
 
 typedef struct fa3_backward_params {

@@ -48,6 +48,7 @@ pub const FA3_FLAG_DETERMINISTIC: u64 = 1;
 pub const FA3_FLAG_TWO_LEVEL: u64 = 2;
 pub const FA3_FLAG_BATCH_INVARIANT: u64 = 4;
 pub const FA3_FLAG_CENTERED_K: u64 = 8;
+pub const FA3_FLAG_ACCUMULATE: u64 = 16;
 /// Bits of `fa3_quantize_params::flags`.
 pub const FA3_QUANTIZE_INCOHERENT: u64 = 1;
 pub const FA3_QUANTIZE_ROTARY_INTERLEAVED: u64 = 2;

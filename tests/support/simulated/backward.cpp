@@ -28,6 +28,16 @@ void write_row(const fa3_tensor& t, int64_t batch, int64_t row, int64_t head, co
   for (int64_t x = 0; x < t.dim[3]; ++x) to[x] = rounded(numbers[x], t.dtype == FA3_DTYPE_BF16);
 }
 
+// An element of a gradient that a pass stores.
+void store(const BackwardRows& p, uint16_t* gradient, int64_t at, double x) {
+  float* const fp32 = reinterpret_cast<float*>(gradient) + at;
+  switch (p.store) {
+    case GradientStore::rounded: gradient[at] = rounded(x, p.bf16); break;
+    case GradientStore::fp32: *fp32 = float(x); break;
+    case GradientStore::added_fp32: *fp32 = float(*fp32 + x); break;
+  }
+}
+
 double dot(const std::vector<double>& a, const std::vector<double>& b) {
   double sum = 0;
   for (size_t x = 0; x < a.size(); ++x) sum += a[x] * b[x];
@@ -73,8 +83,9 @@ void finish(const BackwardParams& params, int columns, int32_t tile_number) {
   for (int r = 0; r < tile_rows; ++r) {
     const int64_t row = int64_t{tile} * tile_rows + r;
     if (row >= p.rows) break;
-    uint16_t* const to = p.dq + batch * p.dq_stride.batch + head * p.dq_stride.head + row * p.dq_stride.row;
-    for (int32_t x = 0; x < p.head_dim; ++x) to[x] = rounded(double(sums[place(r, x)]) * params.softmax_scale, p.bf16);
+    const int64_t to = batch * p.dq_stride.batch + head * p.dq_stride.head + row * p.dq_stride.row;
+    for (int32_t x = 0; x < p.head_dim; ++x)
+      store(p, p.dq, to + x, double(sums[place(r, x)]) * params.softmax_scale);
   }
 }
 
@@ -84,9 +95,11 @@ void zero(const BackwardParams& params, int32_t tile_number) {
   const EmptyRows& empty = params.empty;
   const int32_t batch_head = tile_number / empty.tiles, tile = tile_number - batch_head * empty.tiles;
   const int64_t batch = batch_head / p.heads, head = batch_head - batch * p.heads;
-  for (int64_t row = int64_t{tile} * tile_rows; row < std::min((tile + 1) * tile_rows, empty.rows); ++row)
-    std::fill_n(p.dq + batch * p.dq_stride.batch + head * p.dq_stride.head + (row - empty.rows) * p.dq_stride.row,
-                p.head_dim, uint16_t{0});
+  for (int64_t row = int64_t{tile} * tile_rows; row < std::min((tile + 1) * tile_rows, empty.rows); ++row) {
+    const int64_t to =
+        batch * p.dq_stride.batch + head * p.dq_stride.head + (row - empty.rows) * p.dq_stride.row;
+    for (int32_t x = 0; x < p.head_dim; ++x) store(p, p.dq, to + x, 0);
+  }
 }
 
 template <class Function>
@@ -119,19 +132,18 @@ static float* key_sums(const BackwardParams& p, int d, int gradient, int64_t par
 
 CUresult simulate_sum(const BackwardParams& p, const PassRow& row, unsigned tiles) {
   const int64_t heads = p.order.batch_heads / int32_t{p.order.parts};
-  if (p.order.parts == 1 || int64_t{tiles} != 2 * heads * p.keys.tiles) return CUDA_ERROR_LAUNCH_FAILED;
+  if (p.order.key_sums == 1 || int64_t{tiles} != 2 * heads * p.keys.tiles) return CUDA_ERROR_LAUNCH_FAILED;
   for (int gradient = 0; gradient < 2; ++gradient)
     for (int64_t head = 0; head < heads; ++head)
       for (int64_t key = 0; key < p.visible.seqlen_k; ++key) {
         const RowStrides& stride = gradient ? p.keys.dv_stride : p.keys.dk_stride;
         const int64_t batch = head / int32_t{p.keys.heads}, of_batch = head - batch * p.keys.heads;
-        uint16_t* const to = (gradient ? p.keys.dv : p.keys.dk) + batch * stride.batch + of_batch * stride.head +
-                             key * stride.row;
+        const int64_t to = batch * stride.batch + of_batch * stride.head + key * stride.row;
         for (int32_t x = 0; x < (gradient ? p.keys.head_dim_v : p.keys.head_dim); ++x) {
           double sum = 0;
           for (int64_t part = head * p.order.parts; part < (head + 1) * p.order.parts; ++part)
             sum += key_sums(p, row.d, gradient, part, key / tile_rows)[place(int(key % tile_rows), x)];
-          to[x] = rounded(sum * (gradient ? 1 : p.softmax_scale), p.rows.bf16);
+          store(p.rows, gradient ? p.keys.dv : p.keys.dk, to + x, sum * (gradient ? 1 : p.softmax_scale));
         }
       }
   return CUDA_SUCCESS;
@@ -143,7 +155,7 @@ CUresult simulate(const BackwardParams& p, const BackwardRow& row, const Backwar
   const int32_t parts = p.order.parts, ranges = p.order.ranges;
   const int32_t q_tiles = p.order.head_tiles > 0 ? int32_t{p.rows.tiles} : 0, of_range = q_tiles / ranges;
   const int64_t all = batch * heads_kv * parts * key_blocks;
-  const bool is_dq_complete = row.has(Trait::one_key_block);
+  const bool is_dq_complete = row.has(Trait::one_key_block), leaves_sums = p.order.key_sums > 1;
   if (blocks != (row.takes_several_blocks() ? std::min<int64_t>(all, multiprocessors) : all) ||
       p.order.batch_heads != batch * heads_kv * parts || p.order.heads != heads_kv * parts ||
       p.readers * parts != p.heads_per_kv * ranges || of_range * ranges != q_tiles ||
@@ -151,9 +163,10 @@ CUresult simulate(const BackwardParams& p, const BackwardRow& row, const Backwar
       p.visible.bounded_right != row.causal() || d > row.d || d_v > row.dv ||
       (heads > 0 && q_tiles > 0 && (t.q.dim[2] != heads || p.visible.seqlen_q != t.q.dim[1])) ||
       ((row.gradients == Gradients::keys || is_dq_complete) && p.order.done_behind > 0) ||
-      (is_dq_complete && key_blocks > 1) ||
+      (is_dq_complete && key_blocks > 1) || leaves_sums != (p.keys.sums != nullptr) || (parts > 1 && !leaves_sums) ||
+      (p.rows.store != GradientStore::rounded && (!leaves_sums || p.order.done_behind > 0 || is_dq_complete)) ||
       (row.all_gradients() && is_dq_complete == (p.rows.dq_sums != nullptr)) ||
-      (parts > 1 && (p.keys.heads != heads_kv || p.keys.tiles != key_blocks * (row.Bc / tile_rows))))
+      (leaves_sums && (p.keys.heads != heads_kv || p.keys.tiles != key_blocks * (row.Bc / tile_rows))))
     return CUDA_ERROR_LAUNCH_FAILED;
   for (int64_t n = 0; n < all && p.order.head_tiles > 0; ++n)
     if (const HeadBlock block = block_ahead(p.order, int32_t(n)); block.block < p.order.blocks) {
@@ -183,7 +196,7 @@ CUresult simulate(const BackwardParams& p, const BackwardRow& row, const Backwar
               const double weight = std::exp2(dot(q, k) * p.softmax_scale_log2 - p.rows.lse_log2[n * tile_rows + r]);
               const double ds = weight * (dot(dout, v) - p.rows.delta[n * tile_rows + r]);
               for (int64_t x = 0; x < d; ++x) {
-                dk[size_t(j * d + x)] += ds * q[size_t(x)] * (parts > 1 ? 1 : p.softmax_scale);
+                dk[size_t(j * d + x)] += ds * q[size_t(x)] * (leaves_sums ? 1 : p.softmax_scale);
                 if (is_dq_complete) dq[size_t(x)] += ds * k[size_t(x)] * p.softmax_scale;
                 else if (row.all_gradients())
                   p.rows.dq_sums[n * tile_rows * row.d + place(r, int(x))] += float(ds * k[size_t(x)]);
@@ -194,7 +207,7 @@ CUresult simulate(const BackwardParams& p, const BackwardRow& row, const Backwar
           }
         }
       for (int64_t j = 0; j < seqlen_k; ++j) {
-        if (parts == 1) {
+        if (!leaves_sums) {
           write_row(t.dk, b, j, hk, &dk[size_t(j * d)]), write_row(t.dv, b, j, hk, &dv[size_t(j * d_v)]);
           continue;
         }

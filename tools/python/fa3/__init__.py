@@ -23,6 +23,7 @@ from . import _arrays, _backward, _forward
 from ._abi import (
     APPEND_ROTARY_INTERLEAVED,
     DTYPES,
+    FLAG_ACCUMULATE,
     FLAG_BATCH_INVARIANT,
     FLAG_CENTERED_K,
     FLAG_DETERMINISTIC,
@@ -58,7 +59,7 @@ __all__ = [
     *("kernel_info", "kernels", "version", "describe", "make_tensor", "scale_dims", "tile_dims"),
     *("find_library", "library", "load"),
     *("DTYPES", "MASKS", "FLAG_DETERMINISTIC", "FLAG_TWO_LEVEL", "FLAG_BATCH_INVARIANT", "FLAG_CENTERED_K"),
-    *("QUANTIZE_INCOHERENT", "QUANTIZE_ROTARY_INTERLEAVED", "APPEND_ROTARY_INTERLEAVED"),
+    *("FLAG_ACCUMULATE", "QUANTIZE_INCOHERENT", "QUANTIZE_ROTARY_INTERLEAVED", "APPEND_ROTARY_INTERLEAVED"),
 ]
 
 Array = Any  # a torch tensor or a NumPy array
@@ -308,11 +309,14 @@ def backward(dout: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
              seqused_q: Optional[Array] = None, seqused_k: Optional[Array] = None, softcap: Optional[float] = None,
              alibi_slopes: Optional[Array] = None, centered_k: bool = False, q_scale: Optional[Array] = None,
              k_scale: Optional[Array] = None, v_scale: Optional[Array] = None, v_mean: Optional[Array] = None,
-             lse_offset: Optional[Array] = None) -> Tuple[Array, ...]:  # fmt: skip
+             lse_offset: Optional[Array] = None, out: Optional[Tuple[Array, Array, Array]] = None,
+             accumulate: bool = False) -> Tuple[Array, ...]:  # fmt: skip
     """(dq, dk, dv) for the gradients of o and of lse (0 if None), with sinks (dq, dk, dv, dsinks). o and lse are what
     the forward pass gave for the same q, k, v and the same other arguments, which are `forward`'s. Rows of no sequence,
     and those that are not in use, have gradients of 0. dout is copied if its strides are not those that q may have.
-    centered_k: as in `attention`; lse must be of exactly these keys.
+    centered_k: as in `attention`; lse must be of exactly these keys. out: where dq, dk and dv are written, in q's dtype,
+    or all in float32: then only for up to 128 columns, and without lengths, window, chunk, sinks, softcap, alibi_slopes
+    and centered_k. accumulate: they are added to out, which is float32: for keys that are worked on part by part.
 
     FP8: q, k and v of float8_e4m3fn, v also as tiles, with the forward call's scales, v_mean and lse_offset. Gradients
     have dout's dtype; dv is never tiles. They are those of the elements, scales included: with incoherent processing
@@ -320,12 +324,16 @@ def backward(dout: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *,
     given = {"sinks": sinks, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqused_q": seqused_q,
              "seqused_k": seqused_k, "alibi_slopes": alibi_slopes, "q_scale": q_scale, "k_scale": k_scale,
              "v_scale": v_scale, "v_mean": v_mean, "lse_offset": lse_offset}  # fmt: skip
-    _arrays.check({"dout": dout, "q": q, "k": k, "v": v, "o": o, "lse": lse}, {"dlse": dlse, **given})
+    into = dict(zip(("dq", "dk", "dv"), out)) if out is not None else {}
+    _arrays.check({"dout": dout, "q": q, "k": k, "v": v, "o": o, "lse": lse}, {"dlse": dlse, **given, **into})
     mask, window = _forward.mask(causal, window, chunk)
+    if accumulate and out is None:
+        raise ValueError("accumulate is True, and there is no out that gradients could be added to")
     flags = (FLAG_DETERMINISTIC if deterministic else 0) | (FLAG_CENTERED_K if centered_k else 0)
+    flags |= FLAG_ACCUMULATE if accumulate else 0
     how = mask, _scale(softmax_scale), flags, _kernel(kernel), window, _forward.maxima(max_seqlen_q, max_seqlen_k)
     tensors = {name: x for name, x in given.items() if x is not None}
-    inputs = (dout, q, k, v, o, lse, dlse, *how, _softcap(softcap), sinks is not None)
+    inputs = (dout, q, k, v, o, lse, dlse, *how, _softcap(softcap), sinks is not None, into)
     ops = _torch_ops(q)
     if not ops:
         return _backward.backward(*inputs, **tensors)

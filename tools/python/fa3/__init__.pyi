@@ -9,6 +9,7 @@ from typing_extensions import Unpack
 
 from ._abi import APPEND_ROTARY_INTERLEAVED as APPEND_ROTARY_INTERLEAVED
 from ._abi import DTYPES as DTYPES
+from ._abi import FLAG_ACCUMULATE as FLAG_ACCUMULATE
 from ._abi import FLAG_BATCH_INVARIANT as FLAG_BATCH_INVARIANT
 from ._abi import FLAG_CENTERED_K as FLAG_CENTERED_K
 from ._abi import FLAG_DETERMINISTIC as FLAG_DETERMINISTIC
@@ -99,6 +100,8 @@ class _Backward(TypedDict, Generic[Array], total=False):
     v_scale: Optional[Array]
     v_mean: Optional[Array]
     lse_offset: Optional[Array]
+    out: Optional[Tuple[Array, Array, Array]]
+    accumulate: bool
 
 class _AttentionFp8(TypedDict, total=False):
     causal: Causal

@@ -22,7 +22,7 @@ NO_CONTEXT, OUT_OF_MEMORY = 5, 9
 # As torch names them. int32 is for lengths and page numbers only, int64 for slots and positions.
 DTYPES = {"bfloat16": 1, "float16": 2, "float32": 3, "float8_e4m3fn": 4, "float8_e5m2": 5, "int32": 6, "int64": 7}
 MASKS = {"none": 0, "causal_top_left": 1, "causal_bottom_right": 2, "window": 3, "chunk": 4}
-FLAG_DETERMINISTIC, FLAG_TWO_LEVEL, FLAG_BATCH_INVARIANT, FLAG_CENTERED_K = 1, 2, 4, 8
+FLAG_DETERMINISTIC, FLAG_TWO_LEVEL, FLAG_BATCH_INVARIANT, FLAG_CENTERED_K, FLAG_ACCUMULATE = 1, 2, 4, 8, 16
 QUANTIZE_INCOHERENT, QUANTIZE_ROTARY_INTERLEAVED = 1, 2
 APPEND_ROTARY_INTERLEAVED = 1
 KERNEL_FORWARD, KERNEL_BACKWARD, KERNEL_PASS = 1, 2, 3

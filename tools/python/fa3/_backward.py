@@ -45,14 +45,15 @@ def backward_params(arrays, gradients, mask, softmax_scale, flags=0, kernel=None
 
 def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags=0, kernel=None, window=(0, 0),
              maxima=(None, None), softcap=0.0, with_dsinks=False, into=None, **tensors):  # fmt: skip
-    """(dq, dk, dv), and with_dsinks dsinks. into: where they are written, by these names, or new memory. tensors: by
-    name, those that are given."""
+    """(dq, dk, dv), and with_dsinks dsinks. into: where they are written, by these names; those that are not in it come
+    into new memory. tensors: by name, those that are given."""
     arrays = {"q": q, "k": k, "v": v, "o": o, "lse": lse, "dout": dout, "dlse": dlse}
     place = _arrays.place_of(**arrays, **tensors)
     wanted = dict(zip(("dq", "dk", "dv"), outputs(dout, q, k, v)))
     if with_dsinks:
         wanted["dsinks"] = tensors["sinks"].shape, tensors["sinks"].dtype
-    gradients = into or {name: place.empty(*how) for name, how in wanted.items()}
+    into = into or {}
+    gradients = {name: into[name] if name in into else place.empty(*how) for name, how in wanted.items()}
     how = (mask, softmax_scale, flags, kernel, window, maxima, softcap)
     params = backward_params(arrays, gradients, *how, **tensors)
     # The library leaves rows of no sequence alone. No host knows where they are, but it may know that there are none.

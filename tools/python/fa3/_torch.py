@@ -1,6 +1,6 @@
 """The calls as custom ops of torch, with what autograd and torch.compile need to know of them: fa3::forward,
-fa3::forward_served, fa3::forward_out, fa3::backward, fa3::backward_served, fa3::quantize, fa3::append, fa3::combine and
-fa3::combine_out. Importing this file registers them."""
+fa3::forward_served, fa3::forward_out, fa3::backward, fa3::backward_served, fa3::backward_out, fa3::quantize,
+fa3::append, fa3::combine and fa3::combine_out. Importing this file registers them."""
 
 from __future__ import annotations
 
@@ -251,14 +251,42 @@ def _(dout, q, k, v, *how_and_tensors):
     return _empty_gradients(dout, q, k, v) + ([torch.empty_like(sinks)] if with_dsinks else [])
 
 
+@torch.library.custom_op(
+    "fa3::backward_out",
+    mutates_args=("dq", "dk", "dv"),
+    schema="(Tensor(a!) dq, Tensor(b!) dk, Tensor(c!) dv, Tensor dout, Tensor q, Tensor k, Tensor v, Tensor o, "
+    "Tensor lse, Tensor? dlse, int mask, float softmax_scale, int flags, str? kernel_name, SymInt window_left, "
+    "SymInt window_right, SymInt? max_seqlen_q, SymInt? max_seqlen_k, float softcap, bool with_dsinks, "
+    + ", ".join(f"Tensor? {name}=None" for name in _backward.ALL_TENSORS)
+    + ") -> Tensor[]",
+)
+def backward_out_op(dq, dk, dv, dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name, window_left,
+                    window_right, max_seqlen_q, max_seqlen_k, softcap, with_dsinks, *tensors):  # fmt: skip
+    """dsinks of a call of any kind, if they are wanted; the others are written to dq, dk and dv."""
+    how = (mask, softmax_scale, flags, kernel_name, (window_left, window_right), (max_seqlen_q, max_seqlen_k), softcap)
+    named = _given(_backward.ALL_TENSORS, tensors)
+    into = {"dq": dq, "dk": dk, "dv": dv}
+    made = _backward.backward(_readable(dout), q, k, v, o, lse, dlse, *how, with_dsinks, into, **named)
+    return list(made[3:])
+
+
+@backward_out_op.register_fake
+def _(dq, dk, dv, dout, q, k, v, *how_and_tensors):
+    with_dsinks, sinks = how_and_tensors[12:14] if len(how_and_tensors) > 13 else (False, None)
+    return [torch.empty_like(sinks)] if with_dsinks else []
+
+
 _backward_op = _callable(backward_op, _remember_nothing, _no_derivative("backward"))
 _backward_served_op = _callable(backward_served_op, _remember_nothing, _no_derivative("backward"))
 
 
 def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel=None, window=(0, 0), maxima=(None, None),
-             softcap=0.0, with_dsinks=False, **tensors):  # fmt: skip
-    """(dq, dk, dv) and dsinks, or None"""
+             softcap=0.0, with_dsinks=False, into=None, **tensors):  # fmt: skip
+    """(dq, dk, dv) and dsinks, or None. into: where the three are written, by these names, or new memory."""
     inputs = (dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel)
+    if into:
+        how = (*window, *maxima, softcap, with_dsinks, *(tensors.get(name) for name in _backward.ALL_TENSORS))
+        return tuple(into.values()), next(iter(backward_out_op(*into.values(), *inputs, *how)), None)
     if not _forward.features(mask, flags, window, maxima, softcap, **tensors):
         return _backward_op(*inputs, *(tensors.get(name) for name in _backward.SCALES if tensors)), None
     how = (*window, *maxima, softcap, with_dsinks, *(tensors.get(name) for name in _backward.ALL_TENSORS))
