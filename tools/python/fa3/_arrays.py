@@ -21,13 +21,20 @@ def dtype_name(dtype) -> str:
     return str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype).split(".")[-1]
 
 
+@functools.lru_cache(maxsize=None)
+def _known_dtype(dtype):
+    """Its name, if it is one of the library's; else None."""
+    name = dtype_name(dtype)
+    return name if name in _abi.DTYPES else None
+
+
 def describe(name, x) -> _abi.Tensor:
     """A fa3_tensor with x's strides; for None an absent one."""
     if x is None:
         return _abi.Tensor()
-    dtype = dtype_name(x.dtype)
-    if dtype not in _abi.DTYPES:
-        raise ValueError(f"{name}.dtype is {dtype}, must be one of {', '.join(_abi.DTYPES)}")
+    dtype = _known_dtype(x.dtype)
+    if dtype is None:
+        raise ValueError(f"{name}.dtype is {dtype_name(x.dtype)}, must be one of {', '.join(_abi.DTYPES)}")
     if x.ndim > _abi.MAX_RANK:
         raise ValueError(f"{name} has {x.ndim} dimensions, at most {_abi.MAX_RANK} are possible")
     if is_torch(x):
@@ -126,12 +133,13 @@ def check(needed, optional=None):
     for name, x in {**needed, **(optional or {})}.items():
         if x is None and name not in needed:
             continue
-        if not is_torch(x) and not hasattr(x, "__array_interface__"):
+        is_tensor = is_torch(x)
+        if not is_tensor and not hasattr(x, "__array_interface__"):
             raise TypeError(f"{name} is {type(x).__name__}, must be a torch tensor or a NumPy array")
         if first is None:
-            first, kind, of_torch = name, type(x).__name__, is_torch(x)
+            first, kind, of_torch = name, type(x).__name__, is_tensor
             device = x.device if of_torch else None
-        elif is_torch(x) != of_torch:
+        elif is_tensor != of_torch:
             raise TypeError(f"{name} is {type(x).__name__}, but {first} is {kind}")
         if of_torch and x.is_nested:
             raise NotImplementedError(f"{name} is a nested tensor: fa3 takes packed ones with their cu_seqlens")

@@ -49,6 +49,32 @@ def is_differentiated(x):
     return torch.is_grad_enabled() and x.requires_grad or _has_tangent(x)
 
 
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def _is_plain(tensors):
+    """Whether nothing but a result is wanted of a call with these tensors: neither a derivative nor a trace, and no
+    mode or subclass of tensors looks at it. Then it need not be a custom op, which takes 20 us of the host."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_mode._current_level >= 0:
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return False
+    if torch.autograd._profiler_enabled():  # which shows ops by their names
+        return False
+    differentiated = torch.is_grad_enabled()
+    for x in tensors:
+        if x is not None and (type(x) not in _PLAIN_TYPES or differentiated and x.requires_grad):
+            return False
+    return True
+
+
+def _written(*tensors):
+    """What an op with mutates_args tells autograd."""
+    for x in tensors:
+        if x is not None and not x.is_inference():
+            torch.autograd.graph.increment_version(x)
+
+
 def _remember_nothing(ctx, inputs, output):
     pass
 
@@ -419,7 +445,10 @@ def append_op(flags, *tensors):
 
 def append(flags, **tensors):
     _refuse_gradients("fa3.append", tensors)
-    append_op(flags, *(tensors[name] for name in _APPENDED))
+    if not _is_plain(tensors.values()):
+        return append_op(flags, *(tensors[name] for name in _APPENDED))
+    _arrays.append(flags, **tensors)
+    _written(*(tensors[name] for name in _WRITTEN))
 
 
 @torch.library.custom_op(
@@ -495,13 +524,18 @@ def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, wi
         _refuse_gradients("fa3.forward with out", {"q": q, "k": k, "v": v, "out": out, **tensors})
     q, k, v, flags, out_dtype = _resolved(q, k, v, flags, out_dtype, tensors)
     how = (mask, softmax_scale, flags, out_dtype, kernel)
-    if out is None and not _forward.features(mask, flags, window, maxima, softcap, **tensors):
+    is_plain = _is_plain((q, k, v, out, *tensors.values()))
+    if out is None and not is_plain and not _forward.features(mask, flags, window, maxima, softcap, **tensors):
         return _dense(q, k, v, *how, *(tensors.get(name) for name in _forward.SCALES if tensors))
     planned = tensors.get("schedule")
     if planned is not None and not torch.compiler.is_compiling():
         made_for = getattr(planned, "fa3_made_for", None)
         if made_for not in (None, _forward.signature(q, k, v, *how, window, maxima, softcap, **tensors)):
             raise ValueError("schedule was made for other arguments: shapes, dtypes, masks and maxima must be the same")
+    if is_plain:
+        o, lse = _forward.forward(q, k, v, *how, window, maxima, softcap, out, **tensors)
+        _written(out)
+        return o, lse
     inputs = (q, k, v, *how, *window, *maxima, softcap, *(tensors.get(name) for name in _forward.ALL_TENSORS))
     return _served(*inputs) if out is None else (out, forward_out_op(out, *inputs))
 
