@@ -98,7 +98,9 @@ void zero(const BackwardParams& params, int32_t tile_number) {
   for (int64_t row = int64_t{tile} * tile_rows; row < std::min((tile + 1) * tile_rows, empty.rows); ++row) {
     const int64_t to =
         batch * p.dq_stride.batch + head * p.dq_stride.head + (row - empty.rows) * p.dq_stride.row;
-    for (int32_t x = 0; x < p.head_dim; ++x) store(p, p.dq, to + x, 0);
+    // As the pass does, also where gradients are added: then the host is not to ask for it.
+    if (p.store == GradientStore::rounded) std::fill_n(p.dq + to, p.head_dim, uint16_t{0});
+    else std::fill_n(reinterpret_cast<float*>(p.dq) + to, p.head_dim, 0.f);
   }
 }
 
