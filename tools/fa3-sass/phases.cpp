@@ -175,8 +175,8 @@ class Finder {
     return false;
   }
 
-  // The last writes of a register before instruction `before` of a block, on any way within the turn; with them, whether
-  // the turn's beginning is come to. A guarded write may leave what was there.
+  // The last writes of a register before instruction `before` of a block, on any way within the turn; and whether the
+  // turn's beginning is come to. A guarded write may leave what was there.
   void writes_before(const Loop& loop, int b, int before, const Operand& wanted, std::set<int>& found,
                      bool& at_header) const {
     std::set<int> seen;
@@ -237,8 +237,8 @@ class Finder {
     return result;
   }
 
-  // Whether lanes may have different values of what an instruction reads: followed through the whole kernel, and through
-  // addresses of what is loaded.
+  // Whether lanes may have different values of what an instruction reads: followed through the whole kernel, and
+  // through addresses of what is loaded.
   bool depends_on_lane(int instruction) const {
     std::vector<int> work{instruction};
     std::set<int> met{instruction};
