@@ -27,13 +27,6 @@ FA3_DEVICE void cp_async_bulk_tensor_5d_load(uint32_t dst, const void* map, uint
       : "memory");
 }
 
-// ptx: cp.async.bulk.prefetch.tensor.4d.L2.global.tile [map, {c0, c1, c2, c3}];  (cp.async.bulk.prefetch.tensor)
-FA3_DEVICE void cp_async_bulk_prefetch_tensor_4d(const void* map, int c0, int c1, int c2, int c3) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(c0), "r"(c1),
-               "r"(c2), "r"(c3)
-               : "memory");
-}
-
 // ptx: cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [dst], [src], size, [mbar];  (cp.async.bulk)
 FA3_DEVICE void cp_async_bulk_load(uint32_t dst, const void* src, uint32_t size, uint32_t mbar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst),

@@ -15,6 +15,7 @@
 //   warps 2 and 3  mend V, or widen K and V; or four warps of a second warpgroup do
 #pragma once
 #include "../isa/grid.cuh"
+#include "../isa/prefetch.cuh"
 #include "../isa/setmaxnreg.cuh"
 #include "landing.cuh"
 #include "ring.cuh"

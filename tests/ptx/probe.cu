@@ -7,6 +7,7 @@
 #include "isa/math.cuh"
 #include "isa/matrix.cuh"
 #include "isa/mbarrier.cuh"
+#include "isa/prefetch.cuh"
 #include "isa/setmaxnreg.cuh"
 #include "isa/shared.cuh"
 #include "isa/tma.cuh"
