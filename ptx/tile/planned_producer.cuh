@@ -15,6 +15,7 @@
 //   warps 2 and 3  mend V, or widen K and V; or four warps of a second warpgroup do
 #pragma once
 #include "../isa/grid.cuh"
+#include "../isa/prefetch.cuh"
 #include "../isa/setmaxnreg.cuh"
 #include "landing.cuh"
 #include "ring.cuh"
@@ -106,6 +107,9 @@ class PlannedKvProducer {
               }
               load_half(i + of_next, n < 2, boxes, head, piece.sequence.seqlen_k - (j - of_next) * Bc);
             }
+            // One of the tiles that share the keys sends for the next blocks, all of which the others then find in the
+            // L2 cache; where there is but one, memory has enough to do.
+            if (left >= lookahead && piece.q_block == 1) prefetch(next[lookahead - 1], head);
           } else {
             in_flight.wait_before(smem_, i);
             wait(smem_.empty_k[s], parity);
@@ -185,6 +189,18 @@ class PlannedKvProducer {
     if (leads()) expect(full, config.v_block_bytes() / 2 + (own ? 0 : config.k_block_bytes()));
     if (!own) load_k(smem_.stage[s].k, full, boxes, head);
     load_v(smem_.stage[s].v, full, boxes, head, keys, own ? s : s ^ 1);
+  }
+
+  // To the L2 cache.
+  FA3_DEVICE void prefetch(const Boxes& boxes, int head) const {
+    each_box(boxes, [&](int, int row, int batch) {
+#pragma unroll
+      for (int slab = 0; slab < slabs; slab++)
+        ptx::cp_async_bulk_prefetch_tensor_4d(&p_.k, slab * slab_columns, row, head, batch);
+#pragma unroll
+      for (int slab = 0; slab < v_slabs; slab++)
+        ptx::cp_async_bulk_prefetch_tensor_4d(&p_.v, slab * slab_columns, row, head, batch);
+    });
   }
 
   // The nth V for menders, and what comes behind the last one: then they end.

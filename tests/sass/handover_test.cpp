@@ -90,6 +90,98 @@ TEST_CASE("hand-overs: a parity that never flips") {
   CHECK(of_kernel(waited({}, "RZ", "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ"), "parity_never_flips") == 0);
 }
 
+// A role that loads, one that always waits for what is loaded and gives it back, and one that leaves that wait out
+// where it has nothing to do: the backward pass had it so.
+namespace {
+
+struct Roles {
+  Lines skip = {"LDS R20, [UR4+0x180]", "ISETP.GE.AND P3, PT, R20, 0x1, PT", "@!P3 BRA `(.L_nothing)"};
+  Lines count = {"UIADD3 UR6, UR6, 0x1, URZ"};
+  Lines parity = {"ULOP3.LUT UR7, UR6, 0x1, URZ, 0xc0, !UPT", "IMAD.U32 R3, RZ, RZ, UR7", "SHF.L.U32 R3, R3, 0x1f, RZ"};
+  Lines end = {"LDS R21, [UR4+0x184]", "ISETP.GE.AND P4, PT, R21, c[0x0][0x210], PT", "@P4 EXIT"};
+  Lines skipped = {};  // what it does in any case
+  Lines to_load = {};  // the role that loads, before that
+  Lines reader_arrives = {"@!P5 SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x108], RZ"};
+};
+
+Lines three_roles(const Roles& roles) {
+  const Lines begin = {"UMOV UR4, 0x400", "UMOV UR6, URZ", "SYNCS.EXCH.64 URZ, [UR4+0x100], UR8",
+                       "SYNCS.EXCH.64 URZ, [UR4+0x108], UR8", "SYNCS.EXCH.64 URZ, [UR4+0x110], UR8",
+                       "SYNCS.EXCH.64 URZ, [UR4+0x118], UR8", "@P1 BRA `(.L_load)", "@P2 BRA `(.L_read)"};
+  // The one that may leave it out. At 110 and 118 it meets the one that loads.
+  Lines lines = joined(begin, {".L_compute"});
+  for (const Lines& part : {roles.end, roles.parity, roles.skip})
+    lines = joined(lines, part);
+  lines = joined(lines, {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x100], R3", "@!P0 BRA `(.L_spin)", ".L_nothing"});
+  lines = joined(lines, roles.skipped);
+  lines = joined(lines, {"SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x118], RZ"});
+  lines = joined(joined(lines, roles.count), {"BRA `(.L_compute)"});
+  // The one that always waits.
+  lines = joined(lines, {".L_read"});
+  lines = joined(joined(lines, roles.end), roles.parity);
+  lines = joined(lines, {".L_again", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x100], R3", "@!P0 BRA `(.L_again)"});
+  lines = joined(joined(lines, roles.reader_arrives), {"UIADD3 UR6, UR6, 0x1, URZ", "BRA `(.L_read)"});
+  // The one that loads.
+  lines = joined(lines, {"UMOV UR6, 0x1", ".L_load"});
+  lines = joined(joined(joined(lines, roles.end), roles.parity), roles.to_load);
+  lines = joined(lines, {"LOP3.LUT R4, R3, 0x80000000, RZ, 0x3c, !PT"});
+  lines = joined(lines, {".L_free", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x108], R4", "@!P0 BRA `(.L_free)",
+                         "SYNCS.ARRIVE.TRANS64 RZ, [UR4+0x100], R8", "UIADD3 UR9, UR4, 0x100, URZ",
+                         "UTMALDG.4D [UR8], [UR6]", "UIADD3 UR6, UR6, 0x1, URZ", "BRA `(.L_load)"});
+  return joined(lines, {".L_spin", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x100], R3", "@!P0 BRA `(.L_spin)",
+                        "BRA `(.L_nothing)"});
+}
+
+double left_out(const Roles& roles) { return of_kernel(three_roles(roles), "waits_left_out"); }
+Roles with(Lines Roles::*part, const Lines& lines) {
+  Roles roles;
+  roles.*part = lines;
+  return roles;
+}
+
+}  // namespace
+
+TEST_CASE("hand-overs: a wait that is left out in some turns, while its parity goes on") {
+  const Roles faulty;
+  CHECK(left_out(faulty) == 1);
+  CHECK(left_out(with(&Roles::skip, {})) == 0);
+  // The parity goes on only where it waits.
+  Roles together = with(&Roles::count, {});
+  together.skip = joined(together.skip, {"UIADD3 UR6, UR6, 0x1, URZ"});
+  CHECK(left_out(together) == 0);
+  CHECK(left_out(with(&Roles::count, {"LDS R9, [UR4+0x188]", "R2UR UR6, R9"})) == 0);
+  CHECK(left_out(with(&Roles::count, {"ULOP3.LUT UR6, UR6, 0x1, URZ, 0x3c, !UPT"})) == 1);
+  // The same warps in every turn, and one lane for all.
+  CHECK(left_out(with(&Roles::skip, {"ISETP.GE.AND P3, PT, R20, 0x1, PT", "@!P3 BRA `(.L_nothing)"})) == 0);
+  CHECK(left_out(with(&Roles::skip, joined({"S2R R22, SR_TID.X", "LDS R20, [UR4+0x180]"},
+                                           {"ISETP.GE.AND P3, PT, R20, R22, PT", "@!P3 BRA `(.L_nothing)"}))) == 0);
+  // The last turn leaves it out: there is no next one.
+  CHECK(left_out(with(&Roles::skipped, {"@!P3 EXIT"})) == 0);
+  CHECK(left_out(with(&Roles::skip, {"UIADD3 UR20, UR6, 0x1, URZ", "UISETP.LT.AND UP3, UPT, UR20, UR30, UPT",
+                                     "PLOP3.LUT P3, PT, PT, PT, UP3, 0x80, 0x0", "@!P3 BRA `(.L_nothing)"})) == 0);
+}
+
+TEST_CASE("hand-overs: who leaves a wait out may know of that phase otherwise") {
+  const Lines meets = {".L_known", "SYNCS.PHASECHK.TRANS64.TRYWAIT P6, [UR4+0x110], R3", "@!P6 BRA `(.L_known)"};
+  const std::string arrival = "SYNCS.ARRIVE.TRANS64.A1T0 RZ, [UR4+0x110], RZ";
+  // From the one that always waits.
+  Roles told = with(&Roles::skipped, meets);
+  CHECK(left_out(told) == 1);
+  told.reader_arrives.push_back(arrival);
+  CHECK(left_out(told) == 0);
+  // Through the one that loads: it waits for one turn less than that.
+  Roles third = with(&Roles::skipped, meets);
+  third.to_load = {arrival};
+  CHECK(left_out(third) == 1);
+  // At a named barrier, with others, or among themselves.
+  CHECK(left_out(with(&Roles::skipped, {"BAR.SYNC 0x1, 0x100"})) == 1);
+  Roles named = with(&Roles::skipped, {"BAR.SYNC 0x1, 0x100"});
+  named.reader_arrives.push_back("BAR.ARV 0x1, 0x100");
+  CHECK(left_out(named) == 0);
+  // It loads for itself.
+  CHECK(left_out(with(&Roles::skipped, {"@!P5 SYNCS.ARRIVE.TRANS64 RZ, [UR4+0x100], R8"})) == 0);
+}
+
 TEST_CASE("hand-overs: counts and named barriers") {
   const auto init = [](const std::string& count) {
     return Lines{"UMOV UR4, 0x400", "UMOV UR5, " + count, "UIADD3 UR6, -UR5, 0x100000, URZ",

@@ -161,6 +161,7 @@ std::vector<Figure> handover_figures(const Kernel& kernel) {
   figures.push_back(count_figure("unexpected_loads", table.unexpected_loads));
   figures.push_back(count_figure("never_loaded", table.never_loaded));
   figures.push_back(count_figure("parity_never_flips", table.parity_never_flips));
+  figures.push_back(count_figure("waits_left_out", table.left_out));
   figures.push_back(count_figure("odd_counts", table.odd_counts));
   figures.push_back(count_figure("odd_named_barriers", table.odd_named));
   figures.push_back(count_figure("never_read_out", table.never_read_out));

@@ -46,6 +46,7 @@ struct Handovers {
   std::vector<int> unexpected_loads;   // TMA loads that end at an mbarrier where no bytes are expected
   std::vector<int> never_loaded;       // arrivals that expect bytes where no TMA load ends
   std::vector<int> parity_never_flips; // waits of a loop for the same phase of the same mbarrier in every turn
+  std::vector<int> left_out;           // waits that are not executed in some turns, while their parity goes on
   std::vector<int> never_read_out;     // bulk copies from buffers that are written again with no wait for them
   std::vector<int> released_in_flight; // releases of semaphores before bulk copies to global memory are done
   std::vector<int> odd_named;          // named barriers that nobody can pass, or where nobody waits

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "kernel.h"
+#include "phases.h"
 #include "steady.h"
 #include "sync.h"
 #include "text.h"
@@ -57,6 +58,7 @@ class Mbarriers {
   void run() {
     find_mbarriers();
     find_steady_waits();
+    find_waits_left_out();
   }
 
  private:
@@ -178,8 +180,12 @@ class Mbarriers {
         else if (list != &load || !near) starts.insert(use.address);
       }
     std::ranges::sort(result_.elsewhere);
+    // With those that spin, which are copies.
+    every_wait_ = uses(where(waits_for_mbarrier), address_operand);
+    for (Use& use : every_wait_)
+      if (use.guessed) use.known = use.known && (starts.count(use.address) || made.count(use.address));
     constexpr std::uint32_t largest_ring = 1024;
-    for (std::vector<Use>* list : {&arrival, &expectation, &load, &wait})
+    for (std::vector<Use>* list : {&arrival, &expectation, &load, &wait, &every_wait_})
       for (Use& use : *list) {
         const auto next = rings.upper_bound(use.address);
         use.end = !use.varies               ? use.address + 8
@@ -279,10 +285,27 @@ class Mbarriers {
         result_.parity_never_flips.push_back(wait->instruction);
   }
 
+  void find_waits_left_out() {
+    const auto places = [](const std::vector<Use>& uses) {
+      std::vector<MbarrierPlace> result;
+      for (const Use& use : uses)
+        result.push_back({use.instruction, use.address, use.end, use.known, use.known && !use.varies, -1});
+      return result;
+    };
+    std::vector<MbarrierPlace> waits = places(every_wait_);
+    std::vector<int> instructions;
+    for (const Use& use : every_wait_) instructions.push_back(use.instruction);
+    const auto parities = operand_values(listing_, cfg_, instructions, last_operand, Meeting::unknown);
+    for (size_t w = 0; w < waits.size(); ++w)
+      if (parities[w].count == 1) waits[w].parity = parities[w].values[0] != 0;
+    const std::vector<int> left_out = waits_left_out(listing_, cfg_, waits, places(arrival_));
+    std::ranges::set_intersection(left_out, kernel_.protocol.waits, std::back_inserter(result_.left_out));
+  }
+
   const Kernel& kernel_;
   const Listing& listing_;
   const Cfg& cfg_;
-  std::vector<Use> wait_, arrival_;
+  std::vector<Use> wait_, every_wait_, arrival_;
   Handovers& result_;
 };
 

@@ -41,6 +41,8 @@ std::string meaning_of(const std::string& figure) {
       {"maps_only_fetched", "This tensor map is fetched ahead, but nothing is loaded or stored by it: another may be."},
       {"parity_never_flips",
        "The wait asks for the same phase in every turn: from the second on it may be left at once, or never."},
+      {"waits_left_out",
+       "In some turns this wait is left out, while its parity goes on: the next one may pass two phases too early."},
       {"never_read_out",
        "A buffer is written again and nothing waited until the bulk copy had read it: the copy may take new data."},
       {"released_in_flight", "The semaphore may be seen before the data that it guards."},

@@ -24,6 +24,7 @@ constexpr PresetRule rules[] = {
     {"kernel", "unexpected_loads", "==", "0"},
     {"kernel", "never_loaded", "==", "0"},
     {"kernel", "parity_never_flips", "==", "0"},
+    {"kernel", "waits_left_out", "==", "0"},
     {"kernel", "odd_counts", "==", "0"},
     {"kernel", "odd_named_barriers", "==", "0"},
     {"kernel", "never_read_out", "==", "0"},

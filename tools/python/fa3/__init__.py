@@ -244,17 +244,23 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
     cu_seqlens_k, leftpad_k or cache_batch_idx, cache_batch_idx with cu_seqlens_k, and what "Scores" names. Wrong
     numbers in lengths and tables are no errors: nothing outside of the tensors is read or written, and results of the
     sequences that have them mean nothing."""
-    how, named = _resolved(
-        {"causal": causal, "softmax_scale": softmax_scale, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
-         "o_scale": o_scale, "v_mean": v_mean, "lse_offset": lse_offset, "two_level": two_level, "kernel": kernel,
-         "out_dtype": out_dtype, "window": window, "chunk": chunk, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q,
-         "cu_seqlens_k": cu_seqlens_k, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k,
-         "seqused_q": seqused_q, "seqused_k": seqused_k, "leftpad_k": leftpad_k, "page_table": page_table,
-         "cache_batch_idx": cache_batch_idx, "schedule": schedule, "batch_invariant": batch_invariant, "out": out,
-         "softcap": softcap, "alibi_slopes": alibi_slopes, "qv": qv},
-        q, k, v
-    )  # fmt: skip
-    o, lse = (_torch_ops(q) or _forward).forward(q, k, v, *how, **named)
+    given = {
+        "causal": causal, "softmax_scale": softmax_scale, "q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale,
+        "o_scale": o_scale, "v_mean": v_mean, "lse_offset": lse_offset, "two_level": two_level, "kernel": kernel,
+        "out_dtype": out_dtype, "window": window, "chunk": chunk, "sinks": sinks, "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k, "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k,
+        "seqused_q": seqused_q, "seqused_k": seqused_k, "leftpad_k": leftpad_k, "page_table": page_table,
+        "cache_batch_idx": cache_batch_idx, "schedule": schedule, "batch_invariant": batch_invariant, "out": out,
+        "softcap": softcap, "alibi_slopes": alibi_slopes, "qv": qv}  # fmt: skip
+    ops = _torch_ops(q)
+    key = ops and ops.forward_key("forward", q, k, v, given)
+    done = ops.repeated(key, q, k, v, given) if key else None
+    if done is None:
+        how, named = _resolved(given, q, k, v)
+        done = (ops or _forward).forward(q, k, v, *how, **named)
+        if key:
+            ops.remember(key, q, k, v, given, how, named, *done)
+    o, lse = done[:2]
     return (o, lse) if return_lse else o
 
 
@@ -297,8 +303,19 @@ def forward_schedule(q: Array, k: Array, v: Array, **arguments: Any) -> Array:
     sinks, and on the CPU, whose reference does not look at it. A captured call plans again at each replay.
     torch.compile with fullgraph=True refuses it: call it before what is compiled."""
     _of_forward("forward_schedule", arguments)
-    how, named = _resolved(arguments, q, k, v)
-    return (_torch_ops(q) or _forward).schedule(q, k, v, *how, **named)
+    ops = _torch_ops(q)
+    key = ops and ops.forward_key("schedule", q, k, v, arguments)
+    done = ops.repeated(key, q, k, v, arguments) if key and q.is_cuda else None
+    if done is None:
+        how, named = _resolved(arguments, q, k, v)
+        made = (ops or _forward).schedule(q, k, v, *how, **named)
+        if key and q.is_cuda:
+            ops.remember(key, q, k, v, arguments, how, named)
+    else:
+        made = done[2]
+    if key:
+        made.fa3_read = key[1]
+    return made
 
 
 def backward(dout: Array, q: Array, k: Array, v: Array, o: Array, lse: Array, *, dlse: Optional[Array] = None,

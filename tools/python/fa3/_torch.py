@@ -5,11 +5,12 @@ fa3::append, fa3::combine and fa3::combine_out. Importing this file registers th
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import torch
 import torch.autograd.forward_ad as forward_mode
 
-from . import _abi, _arrays, _backward, _forward
+from . import _abi, _arrays, _backward, _forward, _repeated
 
 
 # ---- differentiation ----
@@ -63,7 +64,11 @@ def _is_plain(tensors):
         return False
     differentiated = torch.is_grad_enabled()
     for x in tensors:
-        if x is not None and (type(x) not in _PLAIN_TYPES or differentiated and x.requires_grad):
+        if x is None:
+            continue
+        if type(x) not in _PLAIN_TYPES or x.is_nested or x.layout != torch.strided:
+            return False
+        if differentiated and x.requires_grad:
             return False
     return True
 
@@ -445,9 +450,16 @@ def append_op(flags, *tensors):
 
 def append(flags, **tensors):
     _refuse_gradients("fa3.append", tensors)
-    if not _is_plain(tensors.values()):
-        return append_op(flags, *(tensors[name] for name in _APPENDED))
-    _arrays.append(flags, **tensors)
+    given = [tensors[name] for name in _APPENDED]
+    if not _is_plain(given):
+        return append_op(flags, *given)
+    there = {name: x for name, x in tensors.items() if x is not None}
+    made = _repeated.key(given, ("append", flags))
+    call = _repeated.calls().get(made)
+    if call is None or call(there.values()) is None:
+        _arrays.append(flags, **tensors)
+        params = _abi.AppendParams(flags=flags, **{name: _arrays.describe(name, x) for name, x in there.items()})
+        _repeated.keep(made, _repeated.Call(params, list(there), next(iter(there.values())).device, "fa3_append", None))
     _written(*(tensors[name] for name in _WRITTEN))
 
 
@@ -550,3 +562,72 @@ def schedule(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, w
     made = _forward.schedule(q, k, v, *how, window, maxima, softcap, out, **tensors)
     made.fa3_made_for = _forward.signature(q, k, v, *how, window, maxima, softcap, **tensors)
     return made
+
+
+# ---- calls that were made before (_repeated.py) ----
+
+_NUMBERS = {"causal": False, "two_level": False, "batch_invariant": False, **dict.fromkeys(
+    ("softmax_scale", "kernel", "out_dtype", "window", "chunk", "max_seqlen_q", "max_seqlen_k", "softcap"))}  # fmt: skip
+_READ = tuple(name for name in _forward.ALL_TENSORS if name != "schedule")  # what a schedule is made for
+
+
+class RepeatedForward(NamedTuple):
+    """Of forward: how to call it, what of a call's tensors it takes, and what it writes. Of forward_schedule likewise,
+    where o and lse lend their addresses."""
+
+    call: _repeated.Call
+    names: tuple
+    outputs: tuple  # of o and lse: dims and dtype
+
+
+def forward_key(call, q, k, v, given):
+    """(key, key without schedule and out) of a call of fa3.forward, or None if it must be made anew."""
+    schedule, out = given.get("schedule"), given.get("out")
+    tensors = (q, k, v, *map(given.get, _READ))
+    if not _is_plain((*tensors, schedule, out)):
+        return None
+    if q.device.type not in ("cpu", "cuda") or torch.is_autocast_enabled(q.device.type):
+        return None
+    read = _repeated.key(tensors, [given.get(name, default) for name, default in _NUMBERS.items()])
+    if read is None or schedule is not None and getattr(schedule, "fa3_read", None) != read:
+        return None
+    return (call, read, _repeated.key((schedule, out), ())), read
+
+
+def repeated(key, q, k, v, given):
+    """What the call with this key gives: o, lse and the memory that it got, or None if it was not made before."""
+    made = _repeated.calls().get(key[0])
+    if made is None:
+        return None
+    out = given.get("out")
+    (o_dims, dtype), (lse_dims, lse_dtype) = made.outputs
+    o = torch.empty(o_dims, dtype=dtype, device=q.device) if out is None else out
+    lse = torch.empty(lse_dims, dtype=lse_dtype, device=q.device)
+    space = made.call((q, k, v, o, lse, *map(given.get, made.names)))
+    if space is None:
+        return None
+    _written(out)
+    return o, lse, space
+
+
+def remember(key, q, k, v, given, how, named, o=None, lse=None):
+    """A call that was made, of forward, or without o of forward_schedule."""
+    numbers = {name: x for name, x in named.items() if name != "out"}
+    mask, softmax_scale, flags, out_dtype, kernel = how
+    device, plans = q.device, o is None
+    params = _forward.forward_params(q, k, v, mask, softmax_scale, flags, kernel, **numbers)
+    if plans:
+        o_dims, dtype, lse_dims = _forward.outputs(q, v, out_dtype, "cu_seqlens_q" in named)
+        o, lse = _empty(q, o_dims, dtype), _empty(q, lse_dims, "float32")
+    params.o, params.lse = _arrays.describe("o", o), _arrays.describe("lse", lse)
+    if torch.are_deterministic_algorithms_enabled():
+        params.flags |= _abi.FLAG_DETERMINISTIC
+    size = None
+    if device.type == "cuda":
+        size_of = _abi.library().schedule_size if plans else _abi.library().workspace_size
+        size = size_of(params, _repeated.multiprocessors(device))
+    names = tuple(name for name in _forward.ALL_TENSORS if given.get(name) is not None)
+    names = tuple(name for name in names if name != "schedule" or given[name].numel())
+    run = "fa3_forward_schedule" if plans else "fa3_forward"
+    call = _repeated.Call(params, ("q", "k", "v", "o", "lse", *names), device, run, size, (0,))
+    _repeated.keep(key[0], RepeatedForward(call, names, ((o.shape, o.dtype), (lse.shape, lse.dtype))))
