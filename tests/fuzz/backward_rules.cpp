@@ -149,7 +149,9 @@ Verdict judge(const fa3_backward_params* params, Mode mode) {
     if (fp32_gradients) {
       j.wrong_if(served.any() || std::max(head_dim, head_dim_v) > 128, "dq");
       const fa3_kernel_info* const info = p.kernel ? kernel_named(p.kernel) : nullptr;
-      j.wrong_if(info && (std::strstr(p.kernel, "fa3_bwdshort") || !info->chosen), "params->kernel");
+      // Those that store dq at once, the paper's own, and those of two kernels.
+      const bool others = info && (std::strstr(p.kernel, "fa3_bwdshort") || std::strstr(p.kernel, "_keys_"));
+      j.wrong_if(others || (info && !info->chosen), "params->kernel");
     }
   }
   if (pointers) {
