@@ -163,8 +163,8 @@ FA3_DEVICE void init_barriers(Smem& smem, int warp) {
   if (threadIdx.x != 32 * warp) return;  // (% 32 would take a register throughout the kernel)
   for (int i = warp; i < end; i += config.threads() / 32) {
     // Filled by one thread, V by the warps that mend it, scales by copies of their own; K and V released by every
-    // consumer warp, halves of columns by those of one warpgroup; Q released by every thread of the warpgroups that have
-    // it, as all have read its RowBlock.
+    // consumer warp, halves of columns by those of one warpgroup; Q released by every thread of the warpgroups that
+    // have it, as all have read its RowBlock.
     const int v_too = menders && !split_stage && i < config.stages ? menders : 0;
     const bool v_only = menders && split_stage && i >= config.stages && i < 2 * config.stages;
     const bool widened = widens && i < (split_stage ? 2 : 1) * config.stages;

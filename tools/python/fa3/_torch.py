@@ -289,22 +289,22 @@ def _(dout, q, k, v, *how_and_tensors):
     "Tensor lse, Tensor? dlse, int mask, float softmax_scale, int flags, str? kernel_name, SymInt window_left, "
     "SymInt window_right, SymInt? max_seqlen_q, SymInt? max_seqlen_k, float softcap, bool with_dsinks, "
     + ", ".join(f"Tensor? {name}=None" for name in _backward.ALL_TENSORS)
-    + ") -> Tensor[]",
+    + ") -> Tensor",
 )
 def backward_out_op(dq, dk, dv, dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel_name, window_left,
                     window_right, max_seqlen_q, max_seqlen_k, softcap, with_dsinks, *tensors):  # fmt: skip
-    """dsinks of a call of any kind, if they are wanted; the others are written to dq, dk and dv."""
+    """dsinks of a call of any kind, without elements if they are not wanted; the others are written to dq, dk, dv."""
     how = (mask, softmax_scale, flags, kernel_name, (window_left, window_right), (max_seqlen_q, max_seqlen_k), softcap)
     named = _given(_backward.ALL_TENSORS, tensors)
     into = {"dq": dq, "dk": dk, "dv": dv}
     made = _backward.backward(_readable(dout), q, k, v, o, lse, dlse, *how, with_dsinks, into, **named)
-    return list(made[3:])
+    return made[3] if with_dsinks else q.new_empty(0, dtype=torch.float32)
 
 
 @backward_out_op.register_fake
 def _(dq, dk, dv, dout, q, k, v, *how_and_tensors):
     with_dsinks, sinks = how_and_tensors[12:14] if len(how_and_tensors) > 13 else (False, None)
-    return [torch.empty_like(sinks)] if with_dsinks else []
+    return torch.empty_like(sinks) if with_dsinks else q.new_empty(0, dtype=torch.float32)
 
 
 _backward_op = _callable(backward_op, _remember_nothing, _no_derivative("backward"))
@@ -317,7 +317,8 @@ def backward(dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel=Non
     inputs = (dout, q, k, v, o, lse, dlse, mask, softmax_scale, flags, kernel)
     if into:
         how = (*window, *maxima, softcap, with_dsinks, *(tensors.get(name) for name in _backward.ALL_TENSORS))
-        return tuple(into.values()), next(iter(backward_out_op(*into.values(), *inputs, *how)), None)
+        dsinks = backward_out_op(*into.values(), *inputs, *how)
+        return tuple(into.values()), dsinks if with_dsinks else None
     if not _forward.features(mask, flags, window, maxima, softcap, **tensors):
         return _backward_op(*inputs, *(tensors.get(name) for name in _backward.SCALES if tensors)), None
     how = (*window, *maxima, softcap, with_dsinks, *(tensors.get(name) for name in _backward.ALL_TENSORS))
