@@ -5,12 +5,11 @@
     o = fa3.forward(q, k_cache, v_cache, causal=True, page_table=page_table, seqused_k=lengths)  # and packed sequences
 
 Tensors of torch on a CUDA device are worked on by the library's kernels, on torch's current stream there; tensors on
-the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow. fa3.h is the manual. What the
-library refuses is InvalidArgument, a ValueError, or Unsupported, a NotImplementedError, which names the argument;
-other failures are Fa3Error. Before a CUDA graph is captured call `preload`; what is captured reads lengths, page
-numbers and slots when it is replayed. `install` puts functions with the signatures of FlashAttention-2, -3, -4, vLLM
-or FlashMLA in their places; fa3.distributed spreads tokens over GPUs. `load`, or else FA3_LIBRARY, names a library.
-For torch 2.4 and transformers 5 or newer."""
+the CPU and NumPy arrays by its reference: float64 arithmetic, rounded once, slow. fa3.h is the manual. What the library
+refuses is InvalidArgument, a ValueError, or Unsupported, a NotImplementedError, by the argument's name; other failures
+are Fa3Error. Call `preload` before a CUDA graph is captured; it reads lengths, page numbers and slots when it is
+replayed. `install` puts functions with the signatures of FlashAttention-2, -3, -4, vLLM or FlashMLA in their places;
+fa3.distributed spreads tokens over GPUs. `load` or FA3_LIBRARY names a library. For torch 2.4, transformers 5 or newer."""
 
 from __future__ import annotations
 

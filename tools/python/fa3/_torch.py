@@ -66,7 +66,7 @@ def _is_plain(tensors):
     for x in tensors:
         if x is None:
             continue
-        if type(x) not in _PLAIN_TYPES or x.is_nested or x.layout != torch.strided:
+        if type(x) not in _PLAIN_TYPES or not (x.is_cuda or x.is_cpu) or x.is_nested or x.layout != torch.strided:
             return False
         if differentiated and x.requires_grad:
             return False
@@ -587,7 +587,7 @@ def forward_key(call, q, k, v, given):
     tensors = (q, k, v, *map(given.get, _READ))
     if not _is_plain((*tensors, schedule, out)):
         return None
-    if q.device.type not in ("cpu", "cuda") or torch.is_autocast_enabled(q.device.type):
+    if torch.is_autocast_enabled(q.device.type):
         return None
     read = _repeated.key(tensors, [given.get(name, default) for name, default in _NUMBERS.items()])
     if read is None or schedule is not None and getattr(schedule, "fa3_read", None) != read:
