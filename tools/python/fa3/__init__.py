@@ -407,9 +407,11 @@ def append(k: Optional[Array], v: Optional[Array], k_cache: Optional[Array], v_c
                "rotary_cos": rotary_cos, "rotary_sin": rotary_sin, "rotary_positions": rotary_positions,
                "k_scale": k_scale, "v_scale": v_scale, "q_scale": q_scale}  # fmt: skip
     first = "q" if k is None else "k"
-    _arrays.check({first: tensors[first]}, tensors)
-    calls = _torch_ops(tensors[first]) or _arrays
-    calls.append(APPEND_ROTARY_INTERLEAVED if rotary_interleaved else 0, **tensors)
+    flags = APPEND_ROTARY_INTERLEAVED if rotary_interleaved else 0
+    ops = _torch_ops(tensors[first])
+    if not (ops and ops.append_again(flags, tensors)):
+        _arrays.check({first: tensors[first]}, tensors)
+        (ops or _arrays).append(flags, **tensors)
     return q_out
 
 

@@ -454,14 +454,22 @@ def append(flags, **tensors):
     given = [tensors[name] for name in _APPENDED]
     if not _is_plain(given):
         return append_op(flags, *given)
-    there = {name: x for name, x in tensors.items() if x is not None}
-    made = _repeated.key(given, ("append", flags))
-    call = _repeated.calls().get(made)
-    if call is None or call(there.values()) is None:
-        _arrays.append(flags, **tensors)
-        params = _abi.AppendParams(flags=flags, **{name: _arrays.describe(name, x) for name, x in there.items()})
-        _repeated.keep(made, _repeated.Call(params, list(there), next(iter(there.values())).device, "fa3_append", None))
+    _arrays.append(flags, **tensors)
     _written(*(tensors[name] for name in _WRITTEN))
+    there = {name: x for name, x in zip(_APPENDED, given) if x is not None}
+    params = _abi.AppendParams(flags=flags, **{name: _arrays.describe(name, x) for name, x in there.items()})
+    call = _repeated.Call(params, list(there), next(iter(there.values())).device, "fa3_append", None)
+    _repeated.keep(_repeated.key(given, ("append", flags)), call)
+
+
+def append_again(flags, tensors):
+    """Whether the call was made before, and is now, once more."""
+    given = [tensors[name] for name in _APPENDED]
+    call = _repeated.calls().get(_repeated.key(given, ("append", flags))) if _is_plain(given) else None
+    if call is None or call([x for x in given if x is not None]) is None:
+        return False
+    _written(*(tensors[name] for name in _WRITTEN))
+    return True
 
 
 @torch.library.custom_op(
