@@ -252,13 +252,13 @@ def forward(q: Array, k: Array, v: Array, *, causal: Causal = False, softmax_sca
         "cache_batch_idx": cache_batch_idx, "schedule": schedule, "batch_invariant": batch_invariant, "out": out,
         "softcap": softcap, "alibi_slopes": alibi_slopes, "qv": qv}  # fmt: skip
     ops = _torch_ops(q)
-    key = ops and ops.forward_key("forward", q, k, v, given)
-    done = ops.repeated(key, q, k, v, given) if key else None
+    key = ops and ops.repeated.forward_key("forward", q, k, v, given)
+    done = ops.repeated.repeated(key, q, k, v, given) if key else None
     if done is None:
         how, named = _resolved(given, q, k, v)
         done = (ops or _forward).forward(q, k, v, *how, **named)
         if key:
-            ops.remember(key, q, k, v, given, how, named, *done)
+            ops.repeated.remember(key, q, k, v, given, how, named, *done)
     o, lse = done[:2]
     return (o, lse) if return_lse else o
 
@@ -303,13 +303,13 @@ def forward_schedule(q: Array, k: Array, v: Array, **arguments: Any) -> Array:
     torch.compile with fullgraph=True refuses it: call it before what is compiled."""
     _of_forward("forward_schedule", arguments)
     ops = _torch_ops(q)
-    key = ops and ops.forward_key("schedule", q, k, v, arguments)
-    done = ops.repeated(key, q, k, v, arguments) if key and q.is_cuda else None
+    key = ops and ops.repeated.forward_key("schedule", q, k, v, arguments)
+    done = ops.repeated.repeated(key, q, k, v, arguments) if key and q.is_cuda else None
     if done is None:
         how, named = _resolved(arguments, q, k, v)
         made = (ops or _forward).schedule(q, k, v, *how, **named)
         if key and q.is_cuda:
-            ops.remember(key, q, k, v, arguments, how, named)
+            ops.repeated.remember(key, q, k, v, arguments, how, named)
     else:
         made = done[2]
     if key:
@@ -409,7 +409,7 @@ def append(k: Optional[Array], v: Optional[Array], k_cache: Optional[Array], v_c
     first = "q" if k is None else "k"
     flags = APPEND_ROTARY_INTERLEAVED if rotary_interleaved else 0
     ops = _torch_ops(tensors[first])
-    if not (ops and ops.append_again(flags, tensors)):
+    if not (ops and ops.repeated.append_again(flags, tensors)):
         _arrays.check({first: tensors[first]}, tensors)
         (ops or _arrays).append(flags, **tensors)
     return q_out

@@ -3,19 +3,50 @@ their parameters are kept as the library takes them, and only addresses are fill
 the time that checking and describing all arguments takes. The library itself checks parameters in every call.
 
 A key has all that a call's parameters follow from, but for addresses. Whoever makes the call sees to it that nothing
-but its result is wanted (_torch.py)."""
+but its result is wanted (`is_plain`)."""
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Dict, NamedTuple, Optional, Sequence
 
 import torch
+import torch.autograd.forward_ad as forward_mode
 
-from . import _abi, _arrays
+from . import _abi, _arrays, _forward
 
 MOST = 1024  # calls that are kept
 _SCALARS = frozenset((type(None), bool, int, float, str, tuple, torch.dtype))
+
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def is_plain(tensors):
+    """Whether nothing but a result is wanted of a call with these tensors: neither a derivative nor a trace, and no
+    mode or subclass of tensors looks at it. Then it need not be a custom op, which takes 20 us of the host."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_mode._current_level >= 0:
+        return False
+    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
+        return False
+    if torch.autograd._profiler_enabled():  # which shows ops by their names
+        return False
+    differentiated = torch.is_grad_enabled()
+    for x in tensors:
+        if x is None:
+            continue
+        if type(x) not in _PLAIN_TYPES or not (x.is_cuda or x.is_cpu) or x.is_nested or x.layout != torch.strided:
+            return False
+        if differentiated and x.requires_grad:
+            return False
+    return True
+
+
+def written(*tensors):
+    """What an op with mutates_args tells autograd."""
+    for x in tensors:
+        if x is not None and not x.is_inference():
+            torch.autograd.graph.increment_version(x)
 
 
 def key(tensors: Sequence[Optional[torch.Tensor]], scalars: Sequence[Any]) -> Optional[tuple]:
@@ -78,3 +109,91 @@ def keep(made: tuple, call: Any) -> None:
 
 def multiprocessors(device: torch.device) -> int:
     return _arrays.multiprocessors(device.index) if device.type == "cuda" else 0
+
+
+# ---- forward and forward_schedule ----
+
+_NONE = ("softmax_scale", "kernel", "out_dtype", "window", "chunk", "max_seqlen_q", "max_seqlen_k", "softcap")
+_NUMBERS = {"causal": False, "two_level": False, "batch_invariant": False, **dict.fromkeys(_NONE)}  # unless given
+_READ = tuple(name for name in _forward.ALL_TENSORS if name != "schedule")  # what a schedule is made for
+
+
+class RepeatedForward(NamedTuple):
+    """Of forward: how to call it, what of a call's tensors it takes, and what it writes. Of forward_schedule likewise,
+    where o and lse lend their addresses."""
+
+    call: Call
+    names: tuple
+    outputs: tuple  # of o and lse: dims and dtype
+
+
+def forward_key(kind, q, k, v, given):
+    """(key, key without schedule and out) of a call of fa3.forward, or None if it must be made anew."""
+    schedule, out = given.get("schedule"), given.get("out")
+    tensors = (q, k, v, *map(given.get, _READ))
+    if not is_plain((*tensors, schedule, out)):
+        return None
+    if torch.is_autocast_enabled(q.device.type):
+        return None
+    read = key(tensors, [given.get(name, default) for name, default in _NUMBERS.items()])
+    if read is None or schedule is not None and getattr(schedule, "fa3_read", None) != read:
+        return None
+    return (kind, read, key((schedule, out), ())), read
+
+
+def repeated(made_of, q, k, v, given):
+    """What the call with this key gives: o, lse and the memory that it got, or None if it was not made before."""
+    made = calls().get(made_of[0])
+    if made is None:
+        return None
+    out = given.get("out")
+    (o_dims, dtype), (lse_dims, lse_dtype) = made.outputs
+    o = torch.empty(o_dims, dtype=dtype, device=q.device) if out is None else out
+    lse = torch.empty(lse_dims, dtype=lse_dtype, device=q.device)
+    space = made.call((q, k, v, o, lse, *map(given.get, made.names)))
+    if space is None:
+        return None
+    written(out)
+    return o, lse, space
+
+
+def remember(made_of, q, k, v, given, how, named, o=None, lse=None):
+    """A call that was made, of forward, or without o of forward_schedule."""
+    numbers = {name: x for name, x in named.items() if name != "out"}
+    mask, softmax_scale, flags, out_dtype, kernel = how
+    device, plans = q.device, o is None
+    params = _forward.forward_params(q, k, v, mask, softmax_scale, flags, kernel, **numbers)
+    if plans:
+        o_dims, dtype, lse_dims = _forward.outputs(q, v, out_dtype, "cu_seqlens_q" in named)
+        o = torch.empty(o_dims, dtype=getattr(torch, dtype), device=device)
+        lse = torch.empty(lse_dims, dtype=torch.float32, device=device)
+    params.o, params.lse = _arrays.describe("o", o), _arrays.describe("lse", lse)
+    if torch.are_deterministic_algorithms_enabled():
+        params.flags |= _abi.FLAG_DETERMINISTIC
+    size = None
+    if device.type == "cuda":
+        size_of = _abi.library().schedule_size if plans else _abi.library().workspace_size
+        size = size_of(params, multiprocessors(device))
+    names = tuple(name for name in _forward.ALL_TENSORS if given.get(name) is not None)
+    names = tuple(name for name in names if name != "schedule" or given[name].numel())
+    run = "fa3_forward_schedule" if plans else "fa3_forward"
+    call = Call(params, ("q", "k", "v", "o", "lse", *names), device, run, size, (0,))
+    keep(made_of[0], RepeatedForward(call, names, ((o.shape, o.dtype), (lse.shape, lse.dtype))))
+
+
+# ---- append ----
+
+APPENDED = ("k", "v", "k_cache", "v_cache", "cache_seqlens", "cu_seqlens_new", "seqused_new", "page_table",
+             "cache_batch_idx", "slot_mapping", "q", "q_out", "rotary_cos", "rotary_sin", "rotary_positions", "k_scale",
+             "v_scale", "q_scale")  # fmt: skip
+WRITTEN = ("k_cache", "v_cache", "q_out")
+
+
+def append_again(flags, tensors):
+    """Whether the call was made before, and is now, once more."""
+    given = [tensors[name] for name in APPENDED]
+    call = calls().get(key(given, ("append", flags))) if is_plain(given) else None
+    if call is None or call([x for x in given if x is not None]) is None:
+        return False
+    written(*(tensors[name] for name in WRITTEN))
+    return True

@@ -5,12 +5,12 @@ fa3::append, fa3::combine and fa3::combine_out. Importing this file registers th
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
 
 import torch
 import torch.autograd.forward_ad as forward_mode
 
-from . import _abi, _arrays, _backward, _forward, _repeated
+from . import _abi, _arrays, _backward, _forward
+from . import _repeated as repeated
 
 
 # ---- differentiation ----
@@ -48,36 +48,6 @@ def _has_tangent(x):
 def is_differentiated(x):
     """Whether someone wants a derivative by x."""
     return torch.is_grad_enabled() and x.requires_grad or _has_tangent(x)
-
-
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
-
-
-def _is_plain(tensors):
-    """Whether nothing but a result is wanted of a call with these tensors: neither a derivative nor a trace, and no
-    mode or subclass of tensors looks at it. Then it need not be a custom op, which takes 20 us of the host."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active() or forward_mode._current_level >= 0:
-        return False
-    if torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack():
-        return False
-    if torch.autograd._profiler_enabled():  # which shows ops by their names
-        return False
-    differentiated = torch.is_grad_enabled()
-    for x in tensors:
-        if x is None:
-            continue
-        if type(x) not in _PLAIN_TYPES or not (x.is_cuda or x.is_cpu) or x.is_nested or x.layout != torch.strided:
-            return False
-        if differentiated and x.requires_grad:
-            return False
-    return True
-
-
-def _written(*tensors):
-    """What an op with mutates_args tells autograd."""
-    for x in tensors:
-        if x is not None and not x.is_inference():
-            torch.autograd.graph.increment_version(x)
 
 
 def _remember_nothing(ctx, inputs, output):
@@ -432,44 +402,30 @@ def attention_fp8(q, k, v, mask, softmax_scale, flags, scales, seed):
     return _Fp8.apply(q, k, v, mask, softmax_scale, flags, scales, seed)
 
 
-_APPENDED = ("k", "v", "k_cache", "v_cache", "cache_seqlens", "cu_seqlens_new", "seqused_new", "page_table",
-             "cache_batch_idx", "slot_mapping", "q", "q_out", "rotary_cos", "rotary_sin", "rotary_positions", "k_scale",
-             "v_scale", "q_scale")  # fmt: skip
-_WRITTEN = ("k_cache", "v_cache", "q_out")
-
-
 @torch.library.custom_op(
     "fa3::append",
-    mutates_args=_WRITTEN,
+    mutates_args=repeated.WRITTEN,
     schema="(int flags, "
-    + ", ".join(f"Tensor{f'(a{_WRITTEN.index(x)}!)' if x in _WRITTEN else ''}? {x}" for x in _APPENDED)
+    + ", ".join(
+        f"Tensor{f'(a{repeated.WRITTEN.index(x)}!)' if x in repeated.WRITTEN else ''}? {x}" for x in repeated.APPENDED
+    )
     + ") -> ()",
 )
 def append_op(flags, *tensors):
-    _arrays.append(flags, **dict(zip(_APPENDED, tensors)))
+    _arrays.append(flags, **dict(zip(repeated.APPENDED, tensors)))
 
 
 def append(flags, **tensors):
     _refuse_gradients("fa3.append", tensors)
-    given = [tensors[name] for name in _APPENDED]
-    if not _is_plain(given):
+    given = [tensors[name] for name in repeated.APPENDED]
+    if not repeated.is_plain(given):
         return append_op(flags, *given)
     _arrays.append(flags, **tensors)
-    _written(*(tensors[name] for name in _WRITTEN))
-    there = {name: x for name, x in zip(_APPENDED, given) if x is not None}
+    repeated.written(*(tensors[name] for name in repeated.WRITTEN))
+    there = {name: x for name, x in zip(repeated.APPENDED, given) if x is not None}
     params = _abi.AppendParams(flags=flags, **{name: _arrays.describe(name, x) for name, x in there.items()})
-    call = _repeated.Call(params, list(there), next(iter(there.values())).device, "fa3_append", None)
-    _repeated.keep(_repeated.key(given, ("append", flags)), call)
-
-
-def append_again(flags, tensors):
-    """Whether the call was made before, and is now, once more."""
-    given = [tensors[name] for name in _APPENDED]
-    call = _repeated.calls().get(_repeated.key(given, ("append", flags))) if _is_plain(given) else None
-    if call is None or call([x for x in given if x is not None]) is None:
-        return False
-    _written(*(tensors[name] for name in _WRITTEN))
-    return True
+    call = repeated.Call(params, list(there), next(iter(there.values())).device, "fa3_append", None)
+    repeated.keep(repeated.key(given, ("append", flags)), call)
 
 
 @torch.library.custom_op(
@@ -545,7 +501,7 @@ def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, wi
         _refuse_gradients("fa3.forward with out", {"q": q, "k": k, "v": v, "out": out, **tensors})
     q, k, v, flags, out_dtype = _resolved(q, k, v, flags, out_dtype, tensors)
     how = (mask, softmax_scale, flags, out_dtype, kernel)
-    is_plain = _is_plain((q, k, v, out, *tensors.values()))
+    is_plain = repeated.is_plain((q, k, v, out, *tensors.values()))
     if out is None and not is_plain and not _forward.features(mask, flags, window, maxima, softcap, **tensors):
         return _dense(q, k, v, *how, *(tensors.get(name) for name in _forward.SCALES if tensors))
     planned = tensors.get("schedule")
@@ -555,7 +511,7 @@ def forward(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, wi
             raise ValueError("schedule was made for other arguments: shapes, dtypes, masks and maxima must be the same")
     if is_plain:
         o, lse = _forward.forward(q, k, v, *how, window, maxima, softcap, out, **tensors)
-        _written(out)
+        repeated.written(out)
         return o, lse
     inputs = (q, k, v, *how, *window, *maxima, softcap, *(tensors.get(name) for name in _forward.ALL_TENSORS))
     return _served(*inputs) if out is None else (out, forward_out_op(out, *inputs))
@@ -571,72 +527,3 @@ def schedule(q, k, v, mask, softmax_scale, flags, out_dtype=None, kernel=None, w
     made = _forward.schedule(q, k, v, *how, window, maxima, softcap, out, **tensors)
     made.fa3_made_for = _forward.signature(q, k, v, *how, window, maxima, softcap, **tensors)
     return made
-
-
-# ---- calls that were made before (_repeated.py) ----
-
-_NUMBERS = {"causal": False, "two_level": False, "batch_invariant": False, **dict.fromkeys(
-    ("softmax_scale", "kernel", "out_dtype", "window", "chunk", "max_seqlen_q", "max_seqlen_k", "softcap"))}  # fmt: skip
-_READ = tuple(name for name in _forward.ALL_TENSORS if name != "schedule")  # what a schedule is made for
-
-
-class RepeatedForward(NamedTuple):
-    """Of forward: how to call it, what of a call's tensors it takes, and what it writes. Of forward_schedule likewise,
-    where o and lse lend their addresses."""
-
-    call: _repeated.Call
-    names: tuple
-    outputs: tuple  # of o and lse: dims and dtype
-
-
-def forward_key(call, q, k, v, given):
-    """(key, key without schedule and out) of a call of fa3.forward, or None if it must be made anew."""
-    schedule, out = given.get("schedule"), given.get("out")
-    tensors = (q, k, v, *map(given.get, _READ))
-    if not _is_plain((*tensors, schedule, out)):
-        return None
-    if torch.is_autocast_enabled(q.device.type):
-        return None
-    read = _repeated.key(tensors, [given.get(name, default) for name, default in _NUMBERS.items()])
-    if read is None or schedule is not None and getattr(schedule, "fa3_read", None) != read:
-        return None
-    return (call, read, _repeated.key((schedule, out), ())), read
-
-
-def repeated(key, q, k, v, given):
-    """What the call with this key gives: o, lse and the memory that it got, or None if it was not made before."""
-    made = _repeated.calls().get(key[0])
-    if made is None:
-        return None
-    out = given.get("out")
-    (o_dims, dtype), (lse_dims, lse_dtype) = made.outputs
-    o = torch.empty(o_dims, dtype=dtype, device=q.device) if out is None else out
-    lse = torch.empty(lse_dims, dtype=lse_dtype, device=q.device)
-    space = made.call((q, k, v, o, lse, *map(given.get, made.names)))
-    if space is None:
-        return None
-    _written(out)
-    return o, lse, space
-
-
-def remember(key, q, k, v, given, how, named, o=None, lse=None):
-    """A call that was made, of forward, or without o of forward_schedule."""
-    numbers = {name: x for name, x in named.items() if name != "out"}
-    mask, softmax_scale, flags, out_dtype, kernel = how
-    device, plans = q.device, o is None
-    params = _forward.forward_params(q, k, v, mask, softmax_scale, flags, kernel, **numbers)
-    if plans:
-        o_dims, dtype, lse_dims = _forward.outputs(q, v, out_dtype, "cu_seqlens_q" in named)
-        o, lse = _empty(q, o_dims, dtype), _empty(q, lse_dims, "float32")
-    params.o, params.lse = _arrays.describe("o", o), _arrays.describe("lse", lse)
-    if torch.are_deterministic_algorithms_enabled():
-        params.flags |= _abi.FLAG_DETERMINISTIC
-    size = None
-    if device.type == "cuda":
-        size_of = _abi.library().schedule_size if plans else _abi.library().workspace_size
-        size = size_of(params, _repeated.multiprocessors(device))
-    names = tuple(name for name in _forward.ALL_TENSORS if given.get(name) is not None)
-    names = tuple(name for name in names if name != "schedule" or given[name].numel())
-    run = "fa3_forward_schedule" if plans else "fa3_forward"
-    call = _repeated.Call(params, ("q", "k", "v", "o", "lse", *names), device, run, size, (0,))
-    _repeated.keep(key[0], RepeatedForward(call, names, ((o.shape, o.dtype), (lse.shape, lse.dtype))))
