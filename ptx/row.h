@@ -174,7 +174,7 @@ struct ForwardRow : TiledRow {
   constexpr int warp_share_bytes() const {
     return has(Trait::few_rows) ? (4 * consumers() * most_rows() * (dv + 4 + 3) * 4 + 1023) / 1024 * 1024 : 0;
   }
-  // Where, of two warpgroups with half of O's columns each, one tells the other of their rows (Scored in tile/smem.cuh).
+  // Where one of two warpgroups with half of O's columns each tells the other of their rows (Scored in tile/smem.cuh).
   constexpr int scored_bytes() const { return halves_columns() ? 2048 : 0; }
   // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
   constexpr int sequence_bytes() const { return has(Trait::own_lengths) && !packs_heads() ? 1024 : 0; }
