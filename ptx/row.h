@@ -64,8 +64,7 @@ struct TiledRow {
   constexpr int row_bytes() const { return slabs() * slab_bytes(); }
   constexpr int v_row_bytes() const { return v_slabs() * slab_bytes(); }
   constexpr int q_buffer_bytes() const { return 64 * q_slabs() * slab_bytes(); }
-  // Keys of a stage of the ring: of wide heads each of two warpgroups has a stage of its own for half of a block
-  // (ForwardRow::halves_columns).
+  // Keys of a stage of the ring: of wide heads, half of a block that plans count (ForwardRow::halves_columns).
   constexpr int stage_keys() const { return dv > 256 ? Bc / 2 : Bc; }
   constexpr int k_block_bytes() const { return stage_keys() * row_bytes(); }
   constexpr int v_block_bytes() const { return stage_keys() * v_row_bytes(); }
@@ -100,8 +99,8 @@ struct ForwardRow : TiledRow {
   constexpr bool transforms_scores() const { return has(Trait::softcap) || has(Trait::alibi); }
   constexpr bool has_scales() const { return kv_scales != KvScales::none; }
   constexpr bool block_scales() const { return kv_scales == KvScales::blocks; }
-  // Is O too wide for one warpgroup? Then two have the same rows, each with half of O's columns and a block's keys. A
-  // stage of the ring holds K and V of the same half of a block (kernels/mla.cu).
+  // Is O too wide for one warpgroup? Then two have the same rows, each with half of O's columns. A stage of the ring
+  // holds K and V of the same keys (kernels/mla.cu).
   constexpr bool halves_columns() const { return dv > 256; }
   constexpr int o_columns() const { return halves_columns() ? dv / 2 : dv; }  // of a warpgroup
 
@@ -175,7 +174,7 @@ struct ForwardRow : TiledRow {
   constexpr int warp_share_bytes() const {
     return has(Trait::few_rows) ? (4 * consumers() * most_rows() * (dv + 4 + 3) * 4 + 1023) / 1024 * 1024 : 0;
   }
-  // Where two warpgroups with half of O's columns each tell each other of their rows (Scored in tile/smem.cuh).
+  // Where one of two warpgroups with half of O's columns each tells the other of their rows (Scored in tile/smem.cuh).
   constexpr int scored_bytes() const { return halves_columns() ? 2048 : 0; }
   // With own lengths RowBlocks have their sequences, and pieces lie there, too. Those of packed heads are few.
   constexpr int sequence_bytes() const { return has(Trait::own_lengths) && !packs_heads() ? 1024 : 0; }

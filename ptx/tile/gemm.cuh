@@ -85,5 +85,13 @@ FA3_DEVICE void issue_pv(float (&O)[n], const uint32_t (&P)[p_registers], uint64
   for (int step = 0; step < Bc / k_step; step++)
     wgmma_rs(O, &P[4 * step], moved(v, descriptor_units(step * k_step * key_bytes)), step > 0 || accumulate);
 }
+// The same with P of 16 bits from shared memory, in a slab as Q's.
+template <int n>
+FA3_DEVICE void issue_pv_shared(float (&O)[n], uint64_t p, uint64_t v, bool accumulate) {
+#pragma unroll
+  for (int step = 0; step < Bc / k_step; step++)
+    wgmma_ss<1>(O, moved(p, descriptor_units(step * 32)), moved(v, descriptor_units(step * k_step * slab_row_bytes)),
+                step > 0 || accumulate);
+}
 
 }  // namespace fa3

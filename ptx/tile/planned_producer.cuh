@@ -95,18 +95,8 @@ class PlannedKvProducer {
           const uint32_t s = KvRing::index(i), parity = KvRing::parity(i) ^ 1;
           Stage& stage = smem_.stage[s];
           if constexpr (halves_columns) {
-            // In the order in which they are given back: of both stages what one warpgroup alone reads, then the rest.
 #pragma unroll 1
-            for (int n = s == 0 ? 0 : 2; n < 3; n++) {
-              const int of_next = n == 1;
-              Boxes boxes;
-#pragma unroll
-              for (int k = 0; k < Boxes::each; k++) {
-                boxes.row[k] = of_next ? next[0].row[k] : block.row[k];
-                boxes.batch[k] = of_next ? next[0].batch[k] : block.batch[k];
-              }
-              load_half(i + of_next, n < 2, boxes, head, piece.sequence.seqlen_k - (j - of_next) * Bc);
-            }
+            for (int half = 0; half < 2; half++) load_half(i, half, block, head, piece.sequence.seqlen_k - j * Bc);
             // One of the tiles that share the keys sends for the next blocks, all of which the others then find in the
             // L2 cache; where there is but one, memory has enough to do.
             if (left >= lookahead && piece.q_block == 1) prefetch(next[lookahead - 1], head);
@@ -180,15 +170,14 @@ class PlannedKvProducer {
            smem_.pieces.number[slot] != Claims::none;
   }
 
-  // With halves_columns: of the stage of use i, the half of V's columns that the warpgroup has which computes the
-  // block's scores, or the other one, and K.
-  FA3_DEVICE void load_half(uint32_t i, bool own, const Boxes& boxes, int head, int keys) const {
+  // With halves_columns: of the stage of use i, a half of V's columns, with K if it is the right one.
+  FA3_DEVICE void load_half(uint32_t i, int half, const Boxes& boxes, int head, int keys) const {
     const uint32_t s = KvRing::index(i);
-    uint64_t& full = own ? smem_.full_v[s] : smem_.full_k[s];
-    wait(own ? smem_.empty_v[s] : smem_.empty_k[s], KvRing::parity(i) ^ 1);
-    if (leads()) expect(full, config.v_block_bytes() / 2 + (own ? 0 : config.k_block_bytes()));
-    if (!own) load_k(smem_.stage[s].k, full, boxes, head);
-    load_v(smem_.stage[s].v, full, boxes, head, keys, own ? s : s ^ 1);
+    uint64_t& full = (half == 0 ? smem_.full_v : smem_.full_k)[s];
+    wait((half == 0 ? smem_.empty_v : smem_.empty_k)[s], KvRing::parity(i) ^ 1);
+    if (leads()) expect(full, config.v_block_bytes() / 2 + (half == 0 ? 0 : config.k_block_bytes()));
+    if (half == 1) load_k(smem_.stage[s].k, full, boxes, head);
+    load_v(smem_.stage[s].v, full, boxes, head, keys, half);
   }
 
   // To the L2 cache.
@@ -346,8 +335,7 @@ FA3_DEVICE bool produce_q(const P& p, Smem& smem, uint32_t t, bool& open_before)
     const int latest = work.begin + (64 * nth + Bc - 1) / Bc;
     const int begin = bounded_left ? max(work.begin, min(min(of_rows.begin, latest), work.end)) : work.begin;
     const int of_piece = work.end - begin;
-    const int computed = halves_columns ? (of_rows.end > begin ? of_piece : 0)  // pairs
-                                        : min(max(of_rows.end - begin, 0), of_piece);
+    const int computed = min(max(of_rows.end - begin, 0), of_piece);
     const bool q_is_read = !end && computed > 0;
     // Before its RowBlock is written: the barrier's phase does not end without the arrival below.
     if (q_is_read)

@@ -58,8 +58,8 @@ struct Stage {
 };
 
 inline constexpr bool split_stage = config.split_stage();
-// With halves_columns a stage comes in two, by V's columns: full_v and empty_v are of the half that the warpgroup
-// multiplies by which computes the scores of the stage's keys, full_k and empty_k of K and the other half.
+// With halves_columns a stage comes in two, by V's columns: full_v and empty_v are of the left half, full_k and empty_k
+// of the right one and K (kernels/mla.cu).
 inline constexpr int v_barriers = split_stage || halves_columns ? config.stages : 1;
 
 // Where V lands that is mended on its way to a stage (tile/landing.cuh), or K and V in turn, to be widened. In other
@@ -93,11 +93,12 @@ struct WarpShare {
   float m[rows], l[rows], rounded_l[rows];  // the last one: of P as they are multiplied
 };
 
-// What a warpgroup with half of O's columns says of the rows of its block of keys, whose P lie in the place of the
-// block's first slab of K (kernels/mla.cu).
+// What the warpgroup that has the scores tells the other one with a block's P, which lie in the place of the block's
+// first slab of K (kernels/mla.cu).
 struct Scored {
-  float m[64];
-  float l[64], excess[64];  // of all its blocks, with the last one
+  float alpha[64];    // what O is multiplied by before,
+  uint32_t moves[4];  // if m of any of a warp's rows moves
+  float m[64], l[64], fit[64];  // with the last block of a piece; fit: of Excess
 };
 
 // Pieces of the list in device memory (Trait::own_lengths), on their way from the warp that claims them to those that

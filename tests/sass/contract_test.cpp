@@ -161,7 +161,7 @@ TEST_CASE("the table determines every row's GEMMs") {
     if (!v.has(fa3::Trait::speculative)) continue;
     const int depth = 32 / v.element_bytes();
     // Sums on two levels have registers for 128 columns, or for a quarter of 256.
-    const int parts = v.has(fa3::Trait::two_level) && v.d == 256 ? 4 : 1, pv = parts * v.Bc / depth;
+    const int parts = v.has(fa3::Trait::two_level) && v.d == 256 ? 4 : 1, pv = parts * v.stage_keys() / depth;
     const std::string n = std::to_string(v.stage_keys()), d = std::to_string(v.o_columns() / parts);
     const std::string k = std::to_string(depth);
     const std::string shape = " x 64x" + n + "x" + k;
@@ -172,7 +172,7 @@ TEST_CASE("the table determines every row's GEMMs") {
               std::to_string(steps - from_registers) + shape + " SS, PV " + std::to_string(pv) + " x 64x" + d + "x" +
               k + " RS");
     CHECK(figure("hot", "wgmmas") == std::to_string(steps + pv));
-    CHECK(figure("hot", "arrives") == std::to_string((v.split_stage() ? 2 : v.halves_columns() ? 3 : 1) +
+    CHECK(figure("hot", "arrives") == std::to_string((v.split_stage() || v.halves_columns() ? 2 : 1) +
                                                      v.has(fa3::Trait::qv) + parts - 1));
     CHECK(figure("hot", "conversions") == std::to_string(v.stage_keys() / 4));
     CHECK(figure("hot", "exps") == std::to_string(v.stage_keys() / 2));

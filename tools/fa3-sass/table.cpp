@@ -234,10 +234,9 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
     if (figure == "most_multiplies" && !row.is_8bit() && !row.transforms_scores())
       return value(row.o_columns() / 2 + 2 + (scope == "hot" ? row.stage_keys() / 2 + 3 : row.bounded_left()));
     if (figure == "mbarrier_waits") return value(waits);
-    // With halves of O's columns PV of both warpgroups' keys, and the next QK, with qv in two, are issued each behind a
-    // fence.
+    // With halves of O's columns PV and the next QK, with qv in two, are issued each behind a fence.
     if (figure == "arrives")
-      return value(fences + pv_parts - 1 + 2 * row.halves_columns() + row.has(fa3::Trait::qv));
+      return value(fences + pv_parts - 1 + row.halves_columns() + row.has(fa3::Trait::qv));
     // K is given back while PV is in flight, V behind it; or both behind it.
     if (figure == "releases") return text(waits == 2 ? "1 0" : "0");
     if (figure == "parities") return text(waits == 2 ? "0 0" : "0");
@@ -249,8 +248,8 @@ std::optional<Figure> figure_of_loop(const fa3::ForwardRow& row, const std::stri
   if (figure == "gemms")
     return text((from_registers ? wgmmas("QK", from_registers, keys, depth, "RS") + ", " : "") +
                 wgmmas("QK", steps - from_registers, keys, depth, "SS") + ", " +
-                wgmmas("PV", pv_parts * row.Bc / depth, pv_columns, depth, "RS"));
-  if (figure == "wgmmas") return value(steps + pv_parts * row.Bc / depth);
+                wgmmas("PV", pv_parts * keys / depth, pv_columns, depth, "RS"));
+  if (figure == "wgmmas") return value(steps + pv_parts * keys / depth);
   // Each score is scaled and added to its row's sum; scores that are changed before that take more.
   if (scope == "hot" && speculative && !row.transforms_scores() && (figure == "adds" || figure == "fmas"))
     return value(scores);
