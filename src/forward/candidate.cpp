@@ -109,6 +109,7 @@ int64_t Candidate::whole_time(bool roughly) const {
   }
   if (tiles.count() > (roughly ? enough_tiles : most_simulated) * multiprocessors)
     return launch_time + in_turn(divide_up(tiles.count(), multiprocessors), busy.whole((longest + blocks(0)) / 2));
+  if (tiles.count() <= multiprocessors) return launch_time + busy.whole(longest);
   // With the last ones from the longest to the shortest, tiles end as if all were.
   const bool is_one_section = mixes_lengths || tiles.q_blocks == 1;
   const int64_t section = is_one_section ? tiles.batch_heads : tiles.section_heads;

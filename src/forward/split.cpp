@@ -123,15 +123,16 @@ class Splitter : Candidate {
       if (groups > 0 && times[groups - 1] == time) pieces[groups - 1] += static_cast<int32_t>(more);
       else times[groups] = time, pieces[groups++] = static_cast<int32_t>(more);
     }
-    int64_t end(int64_t multiprocessors) const {
+    // When the last one ends; where that is after `latest`, any time after it.
+    int64_t end(int64_t multiprocessors, int64_t latest) const {
       if (count <= multiprocessors) return count ? *std::max_element(times, times + groups) : 0;
       if (groups * 3 <= count) {
         Simulation simulation(multiprocessors);
-        for (int n = 0; n < groups; ++n) simulation.add(times[n], pieces[n]);
+        for (int n = 0; n < groups && simulation.end() <= latest; ++n) simulation.add(times[n], pieces[n]);
         return simulation.end();
       }
       SingleSimulation simulation(multiprocessors);
-      for (int n = 0; n < groups; ++n)
+      for (int n = 0; n < groups && simulation.end() <= latest; ++n)
         for (int32_t piece = 0; piece < pieces[n]; ++piece) simulation.add(times[n]);
       return simulation.end();
     }
@@ -147,7 +148,7 @@ class Splitter : Candidate {
   }
   bool is_better(const Times& times, int64_t start = launch_time) {
     if (!times.complete) return false;
-    const int64_t time = start + times.end(multiprocessors);
+    const int64_t time = start + times.end(multiprocessors, std::min(best_, limit_) - start);
     if (!may_be_better(time)) return false;
     best_ = time;
     return true;
@@ -370,6 +371,7 @@ class Splitter : Candidate {
       if (may_be_better(least))
         ways.add(least, unit, launch_time + divide_up(full * heads, multiprocessors) * busy.part(unit));
     }
+    int64_t best_unit = 0;
     for (const Ways::Way& way : ways) {
       if (!may_be_better(way.least)) break;
       if (!may_be_better(way.least_of_rounds)) continue;
@@ -383,11 +385,12 @@ class Splitter : Candidate {
             times.add(made == 1 ? busy.whole(length) : busy.part(length - (made - 1) * unit) + busy.read_all(made), 1);
           }
         }
-      if (!is_better(times)) continue;
-      list_ = List();
-      list_.ticket_tiles = narrow(count);
-      for (int64_t n = 0; n < count; ++n) list_.add_parts(narrow(n), length_of_tile(narrow(n)), unit);
+      if (is_better(times)) best_unit = unit;
     }
+    if (best_unit == 0) return;
+    list_ = List();
+    list_.ticket_tiles = narrow(count);
+    for (int64_t n = 0; n < count; ++n) list_.add_parts(narrow(n), length_of_tile(narrow(n)), best_unit);
   }
 
   // The longest tiles cut in two, at the length of the longest whole tile. Their first parts come first; then second
@@ -411,34 +414,37 @@ class Splitter : Candidate {
       const int64_t least = launch_time + std::max(longest_piece, divide_up(all, multiprocessors));
       if (may_be_better(least)) ways.add(least, n, least);
     }
+    // Query blocks, whose tiles of all heads follow each other, whole or in parts.
+    const auto each = [&](int64_t n, int64_t cut, auto add) {
+      for (int64_t nth = 0; nth < n; ++nth) add(nth, 0);
+      for (int64_t second = 0, other = n; second < n || other < q_blocks;) {
+        if (second < n && (other == q_blocks || lengths_[second] - cut >= lengths_[other])) add(second++, 1);
+        else add(other++, 0);
+      }
+    };
+    int64_t best_n = 0;
     for (const Ways::Way& way : ways) {
       if (!may_be_better(way.least)) break;
       const int64_t n = way.how, cut = whole_grains(lengths_[n]);
-      // Query blocks, whose tiles of all heads follow each other, whole or in parts.
-      const auto each = [&](auto add) {
-        for (int64_t nth = 0; nth < n; ++nth) add(nth, 0);
-        for (int64_t second = 0, other = n; second < n || other < q_blocks;) {
-          if (second < n && (other == q_blocks || lengths_[second] - cut >= lengths_[other])) add(second++, 1);
-          else add(other++, 0);
-        }
-      };
       Times times;
-      each([&](int64_t nth, int32_t part) {
+      each(n, cut, [&](int64_t nth, int32_t part) {
         times.add(nth >= n ? busy.whole(lengths_[nth])
                   : part   ? busy.part(lengths_[nth] - cut) + busy.read
                            : busy.part(cut), heads);
       });
-      if (!is_better(times)) continue;
-      list_ = List();
-      list_.ticket_tiles = narrow(n * heads), list_.slots = 2 * list_.ticket_tiles;
-      each([&](int64_t nth, int32_t part) {
-        const int32_t at = narrow(cut), end = lengths_[nth];
-        for (int32_t tile = narrow(nth * heads); tile < (nth + 1) * heads; ++tile) {
-          if (nth >= n) list_.add({tile, 0, end, 0, 1, 0, tile});
-          else list_.add({tile, part ? at : 0, part ? end : at, part, 2, 2 * tile, tile});
-        }
-      });
+      if (is_better(times)) best_n = n;
     }
+    if (best_n == 0) return;
+    const int64_t cut = whole_grains(lengths_[best_n]);
+    list_ = List();
+    list_.ticket_tiles = narrow(best_n * heads), list_.slots = 2 * list_.ticket_tiles;
+    each(best_n, cut, [&](int64_t nth, int32_t part) {
+      const int32_t at = narrow(cut), end = lengths_[nth];
+      for (int32_t tile = narrow(nth * heads); tile < (nth + 1) * heads; ++tile) {
+        if (nth >= best_n) list_.add({tile, 0, end, 0, 1, 0, tile});
+        else list_.add({tile, part ? at : 0, part ? end : at, part, 2, 2 * tile, tile});
+      }
+    });
   }
 
   Listed listed(const Work& work) const {
