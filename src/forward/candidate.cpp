@@ -36,7 +36,7 @@ bool depends_on_card(const ForwardProblem& problem) {
 
 Candidate::Candidate(const ForwardProblem& asked, const ForwardRow& of_table, const Card& card)
     : problem(asked), row(of_table), multiprocessors(card.multiprocessors), visible(visible_of(problem, row)),
-      tiles(tiles_of(problem, row, card)), packs_heads(row.packs_heads()),
+      tiles(tiles_of(problem, row, card)), keys_per_block(Divisor::of(row.Bc)), packs_heads(row.packs_heads()),
       waits_for_memory(problem.seqlen_q <= most_packed_queries && !row.is_8bit()),
       same_length(!problem.causal || (packs_heads && tiles.q_blocks == 1)),
       mixes_lengths(fa3::mixes_lengths(problem, row, tiles.q_blocks, multiprocessors)),
@@ -59,11 +59,6 @@ Candidate::Candidate(const ForwardProblem& asked, const ForwardRow& of_table, co
   }
   if (row.has(Trait::shares_keys) && longest < least_turns(row))
     for (Costs* c : {&costs.together, &costs.behind}) c->piece += short_turns;
-}
-
-int64_t Candidate::blocks(int64_t q_block) const {
-  const Blocks seen = tile_blocks(visible, tiles.first_row + static_cast<int32_t>(q_block) * row.Br, row.Br, row.Bc);
-  return seen.end - seen.begin;
 }
 
 Costs Candidate::under_way(Costs alone, int64_t pieces) const {

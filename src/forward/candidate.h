@@ -22,7 +22,12 @@ struct Candidate {
   Candidate(const ForwardProblem& problem, const ForwardRow& row, const Card& card);
 
   // K/V blocks of a query block's tile. They count from block 0, as masks without a left bound leave it to all.
-  int64_t blocks(int64_t q_block) const;
+  int64_t blocks(int64_t q_block) const {
+    const int32_t first = tiles.first_row + static_cast<int32_t>(q_block) * row.Br;
+    const Keys seen = visible.any(first, first + row.Br - 1);
+    const int32_t more = (seen.end + row.Bc - 1) / keys_per_block - seen.begin / keys_per_block;
+    return seen.none() || more < 1 ? 1 : more;
+  }
   // Under a causal mask: of the n-th query block in the order of the tiles, from the longest to the shortest.
   int64_t length(int64_t n) const { return blocks(tiles.q_blocks - 1 - n); }
   int64_t length_of_tile(int32_t tile) const { return blocks(tile_at(tiles, tile, true).q_block); }
@@ -46,6 +51,7 @@ struct Candidate {
   const int64_t multiprocessors;
   const Visible visible;
   const Tiles tiles;
+  const Divisor keys_per_block;
   const bool packs_heads;
   const bool waits_for_memory;  // has few queries
   const bool same_length;    // all tiles have as many blocks

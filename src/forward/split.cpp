@@ -147,11 +147,14 @@ class Splitter : Candidate {
     if (is_better(times, start)) list_ = list;
   }
   bool is_better(const Times& times, int64_t start = launch_time) {
-    if (!times.complete) return false;
-    const int64_t time = start + times.end(multiprocessors, std::min(best_, limit_) - start);
+    const int64_t time = end_of(times, start);
     if (!may_be_better(time)) return false;
     best_ = time;
     return true;
+  }
+  // When they end; where that is no better than the best ones so far, perhaps sooner than they do.
+  int64_t end_of(const Times& times, int64_t start) const {
+    return times.complete ? start + times.end(multiprocessors, std::min(best_, limit_) - start) : INT64_MAX;
   }
   // Could pieces that end then, at the soonest, be better than the best ones so far?
   bool may_be_better(int64_t least) const {
@@ -403,17 +406,7 @@ class Splitter : Candidate {
     const int64_t whole = blocks * busy.block + tiles.count() * busy.piece, average = divide_up(whole, multiprocessors);
     int64_t near = 1;
     while (near < q_blocks && busy.whole(lengths_[near]) > average) ++near;
-    constexpr int64_t around = 4;
-    Ways ways;
-    for (int64_t n = std::max<int64_t>(1, near - around); n < std::min(q_blocks, near + around); ++n) {
-      const int64_t cut = whole_grains(lengths_[n]);  // the n longest of each head, to the length of the next
-      if (2 * n * heads > most_multiprocessor_parts * multiprocessors) continue;
-      if (cut < least_blocks || lengths_[n - 1] <= cut) continue;
-      const int64_t all = whole + n * heads * (busy.piece + 2 * busy.write + busy.read);
-      const int64_t longest_piece = std::max(busy.part(cut), busy.part(longest - cut) + busy.read);
-      const int64_t least = launch_time + std::max(longest_piece, divide_up(all, multiprocessors));
-      if (may_be_better(least)) ways.add(least, n, least);
-    }
+    constexpr int64_t around = 4, misses = 2;
     // Query blocks, whose tiles of all heads follow each other, whole or in parts.
     const auto each = [&](int64_t n, int64_t cut, auto add) {
       for (int64_t nth = 0; nth < n; ++nth) add(nth, 0);
@@ -422,17 +415,27 @@ class Splitter : Candidate {
         else add(other++, 0);
       }
     };
-    int64_t best_n = 0;
-    for (const Ways::Way& way : ways) {
-      if (!may_be_better(way.least)) break;
-      const int64_t n = way.how, cut = whole_grains(lengths_[n]);
+    // With more tiles cut, pieces become shorter, but more. The first ways that gain nothing are where that turns.
+    int64_t best_n = 0, best_least = 0, missed = 0;
+    for (int64_t n = std::max<int64_t>(1, near - around); n < std::min(q_blocks, near + around) && missed < misses; ++n) {
+      const int64_t cut = whole_grains(lengths_[n]);  // the n longest of each head, to the length of the next
+      if (2 * n * heads > most_multiprocessor_parts * multiprocessors) break;
+      if (cut < least_blocks || lengths_[n - 1] <= cut) continue;
+      const int64_t all = whole + n * heads * (busy.piece + 2 * busy.write + busy.read);
+      const int64_t longest_piece = std::max(busy.part(cut), busy.part(longest - cut) + busy.read);
+      const int64_t least = launch_time + std::max(longest_piece, divide_up(all, multiprocessors));
+      if (!may_be_better(least)) continue;
       Times times;
       each(n, cut, [&](int64_t nth, int32_t part) {
         times.add(nth >= n ? busy.whole(lengths_[nth])
                   : part   ? busy.part(lengths_[nth] - cut) + busy.read
                            : busy.part(cut), heads);
       });
-      if (is_better(times)) best_n = n;
+      const int64_t time = end_of(times, launch_time);
+      const bool is_better = may_be_better(time);
+      missed = is_better ? 0 : missed + 1;
+      // Of ways that end at the same time the one with less to do.
+      if (is_better || (best_n > 0 && time == best_ && least < best_least)) best_ = time, best_n = n, best_least = least;
     }
     if (best_n == 0) return;
     const int64_t cut = whole_grains(lengths_[best_n]);
