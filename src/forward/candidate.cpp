@@ -76,7 +76,7 @@ int64_t Candidate::late(const Costs& costs_alone, int64_t pieces, int64_t time) 
   return time / 16 * (multiprocessors - pieces) / multiprocessors;
 }
 
-int64_t Candidate::whole_time(bool roughly) const {
+int64_t Candidate::whole_time(bool roughly, int64_t latest) const {
   if (same_length && packs_heads) {
     const int64_t waves = tiles.count() / multiprocessors, last = tiles.count() % multiprocessors;
     const Costs busy = under_way(costs.behind, waves ? multiprocessors : last);
@@ -108,17 +108,15 @@ int64_t Candidate::whole_time(bool roughly) const {
   // With the last ones from the longest to the shortest, tiles end as if all were.
   const bool is_one_section = mixes_lengths || tiles.q_blocks == 1;
   const int64_t section = is_one_section ? tiles.batch_heads : tiles.section_heads;
-  if (section == 1 && tiles.q_blocks > few_lengths) {
-    SingleSimulation simulation(multiprocessors);
-    for (int32_t head = 0; head < tiles.batch_heads; ++head)
-      for (int64_t n = 0; n < tiles.q_blocks; ++n) simulation.add(busy.whole(length(n)));
+  const int64_t last = tiles.count() >= enough_tiles * multiprocessors ? latest : INT64_MAX;
+  const auto end_of = [&](auto simulation) {
+    for (int64_t first = 0; first < tiles.batch_heads; first += section)
+      for (int64_t n = 0; n < tiles.q_blocks && simulation.end() <= last; ++n)
+        simulation.add(busy.whole(length(n)), std::min(section, tiles.batch_heads - first));
     return launch_time + simulation.end();
-  }
-  Simulation simulation(multiprocessors);
-  for (int64_t first = 0; first < tiles.batch_heads; first += section)
-    for (int64_t n = 0; n < tiles.q_blocks; ++n)
-      simulation.add(busy.whole(length(n)), std::min(section, tiles.batch_heads - first));
-  return launch_time + simulation.end();
+  };
+  return section < many_alike && tiles.q_blocks > few_lengths ? end_of(SingleSimulation(multiprocessors))
+                                                              : end_of(Simulation(multiprocessors));
 }
 
 int64_t Candidate::least_time() const {

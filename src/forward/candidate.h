@@ -41,8 +41,9 @@ struct Candidate {
   // an H200 12 to 16% with 84 to 100.
   int64_t late(const Costs& costs_alone, int64_t pieces, int64_t time) const;
   // When the last tile ends, if all are left whole. Of many tiles of different lengths it is estimated only; roughly:
-  // of fewer, which would be simulated, too.
-  int64_t whole_time(bool roughly = false) const;
+  // of fewer, which would be simulated, too. Where they are too many to be split, any time after `latest` will do for
+  // what is later.
+  int64_t whole_time(bool roughly = false, int64_t latest = INT64_MAX) const;
   // No plan of this row is predicted to end sooner.
   int64_t least_time() const;
 

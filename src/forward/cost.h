@@ -88,7 +88,8 @@ class Simulation {
   uint32_t first_ = 0, count_ = 1;
 };
 
-// The same, sooner where few pieces have the same time.
+// The same, sooner where fewer pieces in a row have the same time.
+inline constexpr int64_t many_alike = 3;
 class SingleSimulation {
  public:
   explicit SingleSimulation(int64_t multiprocessors) : multiprocessors_(static_cast<uint32_t>(multiprocessors)) {}
@@ -101,6 +102,9 @@ class SingleSimulation {
     nodes_[multiprocessors_ + count_] = static_cast<uint64_t>(time) << number_bits | count_;
     end_ = time > end_ ? time : end_;
     if (++count_ == multiprocessors_) make_tree();
+  }
+  void add(int64_t time, int64_t pieces) {
+    for (; pieces > 0; --pieces) add(time);
   }
   int64_t end() const { return end_; }
 

@@ -87,7 +87,7 @@ struct List {
 class Splitter : Candidate {
  public:
   Splitter(const ForwardProblem& problem, const ForwardRow& row, const Card& card, int64_t limit, bool roughly)
-      : Candidate(problem, row, card), whole_(whole_time(roughly)), limit_(limit), best_(whole_) {
+      : Candidate(problem, row, card), whole_(whole_time(roughly, limit)), limit_(limit), best_(whole_) {
     list_.first_tile = tiles.count();
   }
 
@@ -126,7 +126,7 @@ class Splitter : Candidate {
     // When the last one ends; where that is after `latest`, any time after it.
     int64_t end(int64_t multiprocessors, int64_t latest) const {
       if (count <= multiprocessors) return count ? *std::max_element(times, times + groups) : 0;
-      if (groups * 3 <= count) {
+      if (groups * many_alike <= count) {
         Simulation simulation(multiprocessors);
         for (int n = 0; n < groups && simulation.end() <= latest; ++n) simulation.add(times[n], pieces[n]);
         return simulation.end();
@@ -417,25 +417,31 @@ class Splitter : Candidate {
     };
     // With more tiles cut, pieces become shorter, but more. The first ways that gain nothing are where that turns.
     int64_t best_n = 0, best_least = 0, missed = 0;
-    for (int64_t n = std::max<int64_t>(1, near - around); n < std::min(q_blocks, near + around) && missed < misses; ++n) {
+    const int64_t last = std::min(q_blocks, near + around) - 1;
+    for (int64_t n = std::max<int64_t>(1, near - around); n <= last && missed < misses; ++n) {
       const int64_t cut = whole_grains(lengths_[n]);  // the n longest of each head, to the length of the next
-      if (2 * n * heads > most_multiprocessor_parts * multiprocessors) break;
+      if (2 * n * heads > most_multiprocessor_parts * multiprocessors || (q_blocks + n) * heads > list_capacity) break;
       if (cut < least_blocks || lengths_[n - 1] <= cut) continue;
       const int64_t all = whole + n * heads * (busy.piece + 2 * busy.write + busy.read);
       const int64_t longest_piece = std::max(busy.part(cut), busy.part(longest - cut) + busy.read);
       const int64_t least = launch_time + std::max(longest_piece, divide_up(all, multiprocessors));
       if (!may_be_better(least)) continue;
-      Times times;
-      each(n, cut, [&](int64_t nth, int32_t part) {
-        times.add(nth >= n ? busy.whole(lengths_[nth])
-                  : part   ? busy.part(lengths_[nth] - cut) + busy.read
-                           : busy.part(cut), heads);
-      });
-      const int64_t time = end_of(times, launch_time);
+      const auto simulated = [&](auto simulation) {
+        each(n, cut, [&](int64_t nth, int32_t part) {
+          if (launch_time + simulation.end() > std::min(best_, limit_)) return;
+          simulation.add(nth >= n ? busy.whole(lengths_[nth])
+                         : part   ? busy.part(lengths_[nth] - cut) + busy.read
+                                  : busy.part(cut), heads);
+        });
+        return launch_time + simulation.end();
+      };
+      const int64_t time = heads < many_alike ? simulated(SingleSimulation(multiprocessors))
+                                              : simulated(Simulation(multiprocessors));
       const bool is_better = may_be_better(time);
       missed = is_better ? 0 : missed + 1;
       // Of ways that end at the same time the one with less to do.
-      if (is_better || (best_n > 0 && time == best_ && least < best_least)) best_ = time, best_n = n, best_least = least;
+      const bool has_less = best_n > 0 && time == best_ && least < best_least;
+      if (is_better || has_less) best_ = time, best_n = n, best_least = least;
     }
     if (best_n == 0) return;
     const int64_t cut = whole_grains(lengths_[best_n]);
