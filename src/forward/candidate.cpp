@@ -36,7 +36,7 @@ bool depends_on_card(const ForwardProblem& problem) {
 
 Candidate::Candidate(const ForwardProblem& asked, const ForwardRow& of_table, const Card& card)
     : problem(asked), row(of_table), multiprocessors(card.multiprocessors), visible(visible_of(problem, row)),
-      tiles(tiles_of(problem, row, card)), packs_heads(row.packs_heads()),
+      tiles(tiles_of(problem, row, card)), keys_per_block(Divisor::of(row.Bc)), packs_heads(row.packs_heads()),
       waits_for_memory(problem.seqlen_q <= most_packed_queries && !row.is_8bit()),
       same_length(!problem.causal || (packs_heads && tiles.q_blocks == 1)),
       mixes_lengths(fa3::mixes_lengths(problem, row, tiles.q_blocks, multiprocessors)),
@@ -61,11 +61,6 @@ Candidate::Candidate(const ForwardProblem& asked, const ForwardRow& of_table, co
     for (Costs* c : {&costs.together, &costs.behind}) c->piece += short_turns;
 }
 
-int64_t Candidate::blocks(int64_t q_block) const {
-  const Blocks seen = tile_blocks(visible, tiles.first_row + static_cast<int32_t>(q_block) * row.Br, row.Br, row.Bc);
-  return seen.end - seen.begin;
-}
-
 Costs Candidate::under_way(Costs alone, int64_t pieces) const {
   if (!waits_for_memory) return alone;
   const int64_t time = rates.time(loaded_bytes, std::min(pieces, multiprocessors));
@@ -81,7 +76,7 @@ int64_t Candidate::late(const Costs& costs_alone, int64_t pieces, int64_t time) 
   return time / 16 * (multiprocessors - pieces) / multiprocessors;
 }
 
-int64_t Candidate::whole_time(bool roughly) const {
+int64_t Candidate::whole_time(bool roughly, int64_t latest) const {
   if (same_length && packs_heads) {
     const int64_t waves = tiles.count() / multiprocessors, last = tiles.count() % multiprocessors;
     const Costs busy = under_way(costs.behind, waves ? multiprocessors : last);
@@ -109,20 +104,19 @@ int64_t Candidate::whole_time(bool roughly) const {
   }
   if (tiles.count() > (roughly ? enough_tiles : most_simulated) * multiprocessors)
     return launch_time + in_turn(divide_up(tiles.count(), multiprocessors), busy.whole((longest + blocks(0)) / 2));
+  if (tiles.count() <= multiprocessors) return launch_time + busy.whole(longest);
   // With the last ones from the longest to the shortest, tiles end as if all were.
   const bool is_one_section = mixes_lengths || tiles.q_blocks == 1;
   const int64_t section = is_one_section ? tiles.batch_heads : tiles.section_heads;
-  if (section == 1 && tiles.q_blocks > few_lengths) {
-    SingleSimulation simulation(multiprocessors);
-    for (int32_t head = 0; head < tiles.batch_heads; ++head)
-      for (int64_t n = 0; n < tiles.q_blocks; ++n) simulation.add(busy.whole(length(n)));
+  const int64_t last = tiles.count() >= enough_tiles * multiprocessors ? latest : INT64_MAX;
+  const auto end_of = [&](auto simulation) {
+    for (int64_t first = 0; first < tiles.batch_heads; first += section)
+      for (int64_t n = 0; n < tiles.q_blocks && simulation.end() <= last; ++n)
+        simulation.add(busy.whole(length(n)), std::min(section, tiles.batch_heads - first));
     return launch_time + simulation.end();
-  }
-  Simulation simulation(multiprocessors);
-  for (int64_t first = 0; first < tiles.batch_heads; first += section)
-    for (int64_t n = 0; n < tiles.q_blocks; ++n)
-      simulation.add(busy.whole(length(n)), std::min(section, tiles.batch_heads - first));
-  return launch_time + simulation.end();
+  };
+  return section < many_alike && tiles.q_blocks > few_lengths ? end_of(SingleSimulation(multiprocessors))
+                                                              : end_of(Simulation(multiprocessors));
 }
 
 int64_t Candidate::least_time() const {

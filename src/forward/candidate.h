@@ -22,7 +22,12 @@ struct Candidate {
   Candidate(const ForwardProblem& problem, const ForwardRow& row, const Card& card);
 
   // K/V blocks of a query block's tile. They count from block 0, as masks without a left bound leave it to all.
-  int64_t blocks(int64_t q_block) const;
+  int64_t blocks(int64_t q_block) const {
+    const int32_t first = tiles.first_row + static_cast<int32_t>(q_block) * row.Br;
+    const Keys seen = visible.any(first, first + row.Br - 1);
+    const int32_t more = (seen.end + row.Bc - 1) / keys_per_block - seen.begin / keys_per_block;
+    return seen.none() || more < 1 ? 1 : more;
+  }
   // Under a causal mask: of the n-th query block in the order of the tiles, from the longest to the shortest.
   int64_t length(int64_t n) const { return blocks(tiles.q_blocks - 1 - n); }
   int64_t length_of_tile(int32_t tile) const { return blocks(tile_at(tiles, tile, true).q_block); }
@@ -36,8 +41,9 @@ struct Candidate {
   // an H200 12 to 16% with 84 to 100.
   int64_t late(const Costs& costs_alone, int64_t pieces, int64_t time) const;
   // When the last tile ends, if all are left whole. Of many tiles of different lengths it is estimated only; roughly:
-  // of fewer, which would be simulated, too.
-  int64_t whole_time(bool roughly = false) const;
+  // of fewer, which would be simulated, too. Where they are too many to be split, any time after `latest` will do for
+  // what is later.
+  int64_t whole_time(bool roughly = false, int64_t latest = INT64_MAX) const;
   // No plan of this row is predicted to end sooner.
   int64_t least_time() const;
 
@@ -46,6 +52,7 @@ struct Candidate {
   const int64_t multiprocessors;
   const Visible visible;
   const Tiles tiles;
+  const Divisor keys_per_block;
   const bool packs_heads;
   const bool waits_for_memory;  // has few queries
   const bool same_length;    // all tiles have as many blocks

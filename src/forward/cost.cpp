@@ -178,23 +178,18 @@ void Simulation::add(int64_t time, int64_t pieces) {
   }
 }
 
-SingleSimulation::SingleSimulation(int64_t multiprocessors)
-    : multiprocessors_(static_cast<int>(multiprocessors)) {}
-
 void SingleSimulation::make_tree() {
-  for (int n = multiprocessors_ - 1; n > 0; --n)
-    nodes_[n] = nodes_[2 * n + 1].time < nodes_[2 * n].time ? nodes_[2 * n + 1] : nodes_[2 * n];
+  for (uint32_t n = multiprocessors_ - 1; n > 0; --n) nodes_[n] = std::min(nodes_[2 * n], nodes_[2 * n + 1]);
 }
 
 void SingleSimulation::add_behind(int64_t time) {
-  Node earliest = nodes_[1];
-  earliest.time += time;
-  end_ = std::max(end_, earliest.time);
-  for (int at = earliest.leaf; at > 1; at /= 2) {
+  uint64_t earliest = nodes_[1];
+  uint32_t at = multiprocessors_ + static_cast<uint32_t>(earliest & ((1 << number_bits) - 1));
+  earliest += static_cast<uint64_t>(time) << number_bits;
+  end_ = std::max(end_, static_cast<int64_t>(earliest >> number_bits));
+  for (; at > 1; at /= 2) {
     nodes_[at] = earliest;
-    const Node other = nodes_[at ^ 1];
-    const bool is_earlier = other.time < earliest.time;
-    earliest.time = is_earlier ? other.time : earliest.time, earliest.leaf = is_earlier ? other.leaf : earliest.leaf;
+    earliest = std::min(earliest, nodes_[at ^ 1]);
   }
   nodes_[1] = earliest;
 }

@@ -88,37 +88,39 @@ class Simulation {
   uint32_t first_ = 0, count_ = 1;
 };
 
-// The same, sooner where few pieces have the same time.
+// The same, sooner where fewer pieces in a row have the same time.
+inline constexpr int64_t many_alike = 3;
 class SingleSimulation {
  public:
-  explicit SingleSimulation(int64_t multiprocessors);
+  explicit SingleSimulation(int64_t multiprocessors) : multiprocessors_(static_cast<uint32_t>(multiprocessors)) {}
 
   void add(int64_t time) {
     if (count_ == multiprocessors_) {
       add_behind(time);
       return;
     }
-    const int leaf = multiprocessors_ + count_;
-    nodes_[leaf] = {time, leaf};
+    nodes_[multiprocessors_ + count_] = static_cast<uint64_t>(time) << number_bits | count_;
     end_ = time > end_ ? time : end_;
     if (++count_ == multiprocessors_) make_tree();
+  }
+  void add(int64_t time, int64_t pieces) {
+    for (; pieces > 0; --pieces) add(time);
   }
   int64_t end() const { return end_; }
 
  private:
-  // When a multiprocessor is free. These are the leaves of a tree, behind its inner nodes, each as the earlier of
-  // the two below it.
-  struct Node {
-    int64_t time;
-    int leaf;
-  };
+  // When a multiprocessor is free, and in the lowest bits its number: the smallest one is the earliest. Times have 54
+  // bits, 208 days. These are the leaves of a tree, behind its inner nodes, each of which is the smaller of the two
+  // below it.
+  static constexpr int number_bits = 10;
+  static_assert(Simulation::most_multiprocessors <= 1 << number_bits);
   void make_tree();
   void add_behind(int64_t time);
 
-  const int multiprocessors_;
-  int count_ = 0;
+  const uint32_t multiprocessors_;
+  uint32_t count_ = 0;
   int64_t end_ = 0;
-  Node nodes_[2 * Simulation::most_multiprocessors];
+  uint64_t nodes_[2 * Simulation::most_multiprocessors];
 };
 
 }  // namespace fa3

@@ -87,7 +87,7 @@ struct List {
 class Splitter : Candidate {
  public:
   Splitter(const ForwardProblem& problem, const ForwardRow& row, const Card& card, int64_t limit, bool roughly)
-      : Candidate(problem, row, card), whole_(whole_time(roughly)), limit_(limit), best_(whole_) {
+      : Candidate(problem, row, card), whole_(whole_time(roughly, limit)), limit_(limit), best_(whole_) {
     list_.first_tile = tiles.count();
   }
 
@@ -123,15 +123,16 @@ class Splitter : Candidate {
       if (groups > 0 && times[groups - 1] == time) pieces[groups - 1] += static_cast<int32_t>(more);
       else times[groups] = time, pieces[groups++] = static_cast<int32_t>(more);
     }
-    int64_t end(int64_t multiprocessors) const {
+    // When the last one ends; where that is after `latest`, any time after it.
+    int64_t end(int64_t multiprocessors, int64_t latest) const {
       if (count <= multiprocessors) return count ? *std::max_element(times, times + groups) : 0;
-      if (groups * 3 <= count) {
+      if (groups * many_alike <= count) {
         Simulation simulation(multiprocessors);
-        for (int n = 0; n < groups; ++n) simulation.add(times[n], pieces[n]);
+        for (int n = 0; n < groups && simulation.end() <= latest; ++n) simulation.add(times[n], pieces[n]);
         return simulation.end();
       }
       SingleSimulation simulation(multiprocessors);
-      for (int n = 0; n < groups; ++n)
+      for (int n = 0; n < groups && simulation.end() <= latest; ++n)
         for (int32_t piece = 0; piece < pieces[n]; ++piece) simulation.add(times[n]);
       return simulation.end();
     }
@@ -146,11 +147,14 @@ class Splitter : Candidate {
     if (is_better(times, start)) list_ = list;
   }
   bool is_better(const Times& times, int64_t start = launch_time) {
-    if (!times.complete) return false;
-    const int64_t time = start + times.end(multiprocessors);
+    const int64_t time = end_of(times, start);
     if (!may_be_better(time)) return false;
     best_ = time;
     return true;
+  }
+  // When they end; where that is no better than the best ones so far, perhaps sooner than they do.
+  int64_t end_of(const Times& times, int64_t start) const {
+    return times.complete ? start + times.end(multiprocessors, std::min(best_, limit_) - start) : INT64_MAX;
   }
   // Could pieces that end then, at the soonest, be better than the best ones so far?
   bool may_be_better(int64_t least) const {
@@ -370,6 +374,7 @@ class Splitter : Candidate {
       if (may_be_better(least))
         ways.add(least, unit, launch_time + divide_up(full * heads, multiprocessors) * busy.part(unit));
     }
+    int64_t best_unit = 0;
     for (const Ways::Way& way : ways) {
       if (!may_be_better(way.least)) break;
       if (!may_be_better(way.least_of_rounds)) continue;
@@ -383,11 +388,12 @@ class Splitter : Candidate {
             times.add(made == 1 ? busy.whole(length) : busy.part(length - (made - 1) * unit) + busy.read_all(made), 1);
           }
         }
-      if (!is_better(times)) continue;
-      list_ = List();
-      list_.ticket_tiles = narrow(count);
-      for (int64_t n = 0; n < count; ++n) list_.add_parts(narrow(n), length_of_tile(narrow(n)), unit);
+      if (is_better(times)) best_unit = unit;
     }
+    if (best_unit == 0) return;
+    list_ = List();
+    list_.ticket_tiles = narrow(count);
+    for (int64_t n = 0; n < count; ++n) list_.add_parts(narrow(n), length_of_tile(narrow(n)), best_unit);
   }
 
   // The longest tiles cut in two, at the length of the longest whole tile. Their first parts come first; then second
@@ -400,45 +406,54 @@ class Splitter : Candidate {
     const int64_t whole = blocks * busy.block + tiles.count() * busy.piece, average = divide_up(whole, multiprocessors);
     int64_t near = 1;
     while (near < q_blocks && busy.whole(lengths_[near]) > average) ++near;
-    constexpr int64_t around = 4;
-    Ways ways;
-    for (int64_t n = std::max<int64_t>(1, near - around); n < std::min(q_blocks, near + around); ++n) {
+    constexpr int64_t around = 4, misses = 2;
+    // Query blocks, whose tiles of all heads follow each other, whole or in parts.
+    const auto each = [&](int64_t n, int64_t cut, auto add) {
+      for (int64_t nth = 0; nth < n; ++nth) add(nth, 0);
+      for (int64_t second = 0, other = n; second < n || other < q_blocks;) {
+        if (second < n && (other == q_blocks || lengths_[second] - cut >= lengths_[other])) add(second++, 1);
+        else add(other++, 0);
+      }
+    };
+    // With more tiles cut, pieces become shorter, but more. The first ways that gain nothing are where that turns.
+    int64_t best_n = 0, best_least = 0, missed = 0;
+    const int64_t last = std::min(q_blocks, near + around) - 1;
+    for (int64_t n = std::max<int64_t>(1, near - around); n <= last && missed < misses; ++n) {
       const int64_t cut = whole_grains(lengths_[n]);  // the n longest of each head, to the length of the next
-      if (2 * n * heads > most_multiprocessor_parts * multiprocessors) continue;
+      if (2 * n * heads > most_multiprocessor_parts * multiprocessors || (q_blocks + n) * heads > list_capacity) break;
       if (cut < least_blocks || lengths_[n - 1] <= cut) continue;
       const int64_t all = whole + n * heads * (busy.piece + 2 * busy.write + busy.read);
       const int64_t longest_piece = std::max(busy.part(cut), busy.part(longest - cut) + busy.read);
       const int64_t least = launch_time + std::max(longest_piece, divide_up(all, multiprocessors));
-      if (may_be_better(least)) ways.add(least, n, least);
-    }
-    for (const Ways::Way& way : ways) {
-      if (!may_be_better(way.least)) break;
-      const int64_t n = way.how, cut = whole_grains(lengths_[n]);
-      // Query blocks, whose tiles of all heads follow each other, whole or in parts.
-      const auto each = [&](auto add) {
-        for (int64_t nth = 0; nth < n; ++nth) add(nth, 0);
-        for (int64_t second = 0, other = n; second < n || other < q_blocks;) {
-          if (second < n && (other == q_blocks || lengths_[second] - cut >= lengths_[other])) add(second++, 1);
-          else add(other++, 0);
-        }
+      if (!may_be_better(least)) continue;
+      const auto simulated = [&](auto simulation) {
+        each(n, cut, [&](int64_t nth, int32_t part) {
+          if (launch_time + simulation.end() > std::min(best_, limit_)) return;
+          simulation.add(nth >= n ? busy.whole(lengths_[nth])
+                         : part   ? busy.part(lengths_[nth] - cut) + busy.read
+                                  : busy.part(cut), heads);
+        });
+        return launch_time + simulation.end();
       };
-      Times times;
-      each([&](int64_t nth, int32_t part) {
-        times.add(nth >= n ? busy.whole(lengths_[nth])
-                  : part   ? busy.part(lengths_[nth] - cut) + busy.read
-                           : busy.part(cut), heads);
-      });
-      if (!is_better(times)) continue;
-      list_ = List();
-      list_.ticket_tiles = narrow(n * heads), list_.slots = 2 * list_.ticket_tiles;
-      each([&](int64_t nth, int32_t part) {
-        const int32_t at = narrow(cut), end = lengths_[nth];
-        for (int32_t tile = narrow(nth * heads); tile < (nth + 1) * heads; ++tile) {
-          if (nth >= n) list_.add({tile, 0, end, 0, 1, 0, tile});
-          else list_.add({tile, part ? at : 0, part ? end : at, part, 2, 2 * tile, tile});
-        }
-      });
+      const int64_t time = heads < many_alike ? simulated(SingleSimulation(multiprocessors))
+                                              : simulated(Simulation(multiprocessors));
+      const bool is_better = may_be_better(time);
+      missed = is_better ? 0 : missed + 1;
+      // Of ways that end at the same time the one with less to do.
+      const bool has_less = best_n > 0 && time == best_ && least < best_least;
+      if (is_better || has_less) best_ = time, best_n = n, best_least = least;
     }
+    if (best_n == 0) return;
+    const int64_t cut = whole_grains(lengths_[best_n]);
+    list_ = List();
+    list_.ticket_tiles = narrow(best_n * heads), list_.slots = 2 * list_.ticket_tiles;
+    each(best_n, cut, [&](int64_t nth, int32_t part) {
+      const int32_t at = narrow(cut), end = lengths_[nth];
+      for (int32_t tile = narrow(nth * heads); tile < (nth + 1) * heads; ++tile) {
+        if (nth >= best_n) list_.add({tile, 0, end, 0, 1, 0, tile});
+        else list_.add({tile, part ? at : 0, part ? end : at, part, 2, 2 * tile, tile});
+      }
+    });
   }
 
   Listed listed(const Work& work) const {

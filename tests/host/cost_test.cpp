@@ -219,13 +219,20 @@ TEST_CASE("single pieces are simulated in the same way", "[cost]") {
   std::mt19937_64 random(4);
   for (int n = 0; n < 500; ++n) {
     const int multiprocessors = 1 + int(random() % 200);
-    std::vector<int64_t> times(random() % 400);
     Machine machine(multiprocessors);
-    for (int64_t& time : times) machine.add(time = 1 + int64_t(random() % 1000));
     SingleSimulation simulation(multiprocessors);
-    for (const int64_t time : times) simulation.add(time);
+    for (size_t left = random() % 400; left > 0; --left) {
+      const int64_t time = 1 + int64_t(random() % 1000), pieces = 1 + int64_t(random() % 2);
+      simulation.add(time, pieces);
+      for (int64_t i = 0; i < pieces; ++i) machine.add(time);
+    }
     REQUIRE(simulation.end() == machine.end());
   }
+  // The longest that there may be, on as many multiprocessors as there may be.
+  SingleSimulation simulation(Simulation::most_multiprocessors);
+  const int64_t longest = int64_t{1} << 52;
+  simulation.add(longest, 3 * Simulation::most_multiprocessors);
+  CHECK(simulation.end() == 3 * longest);
 }
 
 TEST_CASE("tiles with fewer rows take less time", "[cost]") {
