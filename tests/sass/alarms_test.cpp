@@ -140,7 +140,7 @@ TEST_CASE("a ring that is read in unrolled turns") {
   // No copy of a wait for the first one: of another register, or with another parity. A gap. An address that stays.
   CHECK(with(replaced(second, "SYNCS.PHASECHK", {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR5+0x110], R4"})) == 1);
   CHECK(with(replaced(second, "SYNCS.PHASECHK", {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x110], R24"})) == 1);
-  CHECK(with(replaced(second, "SYNCS.PHASECHK", {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x118], R4"})) == 1);
+  CHECK(with(replaced(second, "SYNCS.PHASECHK", {"SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x130], R4"})) == 1);
   CHECK(with(replaced(second, "LDS R9", {"MOV R9, 0x400"})) == 1);
 }
 
